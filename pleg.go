@@ -1,0 +1,121 @@
+// Package pleg tells a node agent what its pods are doing: it lists a container
+// runtime, turns the difference between what it knew and what it sees into pod
+// lifecycle events, and keeps a cache of pod statuses whose readers can block
+// until it is new enough.
+package pleg
+
+import (
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Defaults of the kubelet, under the kubelet's numbers.
+const (
+	// DefaultRelistPeriod is the time between two full relists.
+	DefaultRelistPeriod = time.Second
+	// DefaultRelistThreshold is how long ago the last successful relist may have
+	// begun before Healthy says that it is not.
+	DefaultRelistThreshold = 3 * time.Minute
+	// DefaultChannelCapacity is how many events wait in the channel of Watch.
+	DefaultChannelCapacity = 1000
+)
+
+// PodLifeCycleEventType is the kind of a PodLifecycleEvent. The spelling is the
+// kubelet's, so that code moves over by changing an import.
+type PodLifeCycleEventType string
+
+const (
+	// ContainerStarted comes when a container or sandbox is seen running that
+	// the subscriber did not know to be running: it was absent, created or
+	// unknown before. It does not come for a container that started and exited
+	// between two looks; that one's first event is ContainerDied. On it, a reader
+	// reads the pod's status from the cache and brings the pod up to date.
+	ContainerStarted PodLifeCycleEventType = "ContainerStarted"
+	// ContainerDied comes when a container or sandbox is seen exited, and when
+	// one that was not known to have exited has vanished. It does not come a
+	// second time when an exited container is removed. On it, a reader finds the
+	// exit code and the reason in the cache, if the runtime still had them.
+	ContainerDied PodLifeCycleEventType = "ContainerDied"
+	// ContainerRemoved comes when a container or sandbox that the subscriber was
+	// told of is no longer listed; for one that had not died before, right after
+	// its ContainerDied. It does not come for a container that came and went
+	// while the subscriber was not told of it. On it, a reader lets go of what it
+	// holds for that container ID: the ID never comes back.
+	ContainerRemoved PodLifeCycleEventType = "ContainerRemoved"
+	// PodSync comes when the pod deserves a look for a reason that no transition
+	// of a container tells: a reinspection that was asked for has landed, or the
+	// runtime's events spoke of a container that was gone before it was ever
+	// listed. It carries no container. On it, a reader reads the pod's status
+	// from the cache.
+	PodSync PodLifeCycleEventType = "PodSync"
+	// ContainerChanged is computed when a container or sandbox enters the state
+	// "unknown" (created counts as unknown). It makes the pod be inspected, so
+	// that the cache is right, and is never delivered.
+	ContainerChanged PodLifeCycleEventType = "ContainerChanged"
+)
+
+// Cause is what made the generator look at a pod when it saw a transition. It
+// says nothing about what was seen: whatever the cause, the listing decides.
+type Cause string
+
+const (
+	// CausePeriod is the full relist that comes every period.
+	CausePeriod Cause = "period"
+	// CauseHint is an event of the runtime's stream.
+	CauseHint Cause = "hint"
+	// CauseDemand is a caller: a reader that blocked on the cache,
+	// RequestRelist, RequestReinspect or Relist.
+	CauseDemand Cause = "demand"
+)
+
+// PodLifecycleEvent is one transition in the life of a pod. It is handed to one
+// subscriber and belongs to it, but Pod and Container are shared and must not be
+// modified.
+type PodLifecycleEvent struct {
+	// ID is the UID of the pod.
+	ID types.UID
+	// Type says what happened.
+	Type PodLifeCycleEventType
+	// Data is the ID of the container or sandbox, as a string without the
+	// runtime's prefix; nil for PodSync.
+	Data any
+
+	// Pod is the pod as it was listed when the transition was seen; for the last
+	// events of a pod that is gone, as it was listed last.
+	Pod *Pod
+	// Container is the container or sandbox that the event is about, as it was
+	// listed, or as it was listed last if it is gone; nil for PodSync. Sandboxes
+	// count as containers, as they do in the kubelet; see IsSandbox.
+	Container *Container
+	// ListedAt is the stamp of the listing that showed the transition: it was
+	// taken before the runtime was asked.
+	ListedAt time.Time
+	// Cause is what made the generator ask.
+	Cause Cause
+}
+
+// IsSandbox tells whether the event is about a pod sandbox rather than about a
+// container in it.
+func (e *PodLifecycleEvent) IsSandbox() bool {
+	if e.Pod == nil || e.Container == nil {
+		return false
+	}
+	for _, s := range e.Pod.Sandboxes {
+		if s == e.Container {
+			return true
+		}
+	}
+	return false
+}
+
+// PodLifecycleEventGenerator is the kubelet's narrow view of a generator.
+// GenericPLEG has these methods and more.
+type PodLifecycleEventGenerator interface {
+	// Start begins to relist and to deliver events.
+	Start()
+	// Watch returns the channel of the events.
+	Watch() chan *PodLifecycleEvent
+	// Healthy tells whether the generator does its work, and if not, why not.
+	Healthy() (bool, error)
+}
