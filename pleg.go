@@ -37,10 +37,10 @@ const (
 	// second time when an exited container is removed. On it, a reader finds the
 	// exit code and the reason in the cache, if the runtime still had them.
 	ContainerDied PodLifeCycleEventType = "ContainerDied"
-	// ContainerRemoved comes when a container or sandbox that the subscriber was
-	// told of is no longer listed; for one that had not died before, right after
-	// its ContainerDied. It does not come for a container that came and went
-	// while the subscriber was not told of it. On it, a reader lets go of what it
+	// ContainerRemoved comes when a container or sandbox that had been listed is
+	// no longer; for one that had not died before, right after its ContainerDied.
+	// It does not come for a container that came and went while the subscriber
+	// was not reading. On it, a reader lets go of what it
 	// holds for that container ID: the ID never comes back.
 	ContainerRemoved PodLifeCycleEventType = "ContainerRemoved"
 	// PodSync comes when the pod deserves a look for a reason that no transition
@@ -93,21 +93,13 @@ type PodLifecycleEvent struct {
 	ListedAt time.Time
 	// Cause is what made the generator ask.
 	Cause Cause
+
+	sandbox bool
 }
 
 // IsSandbox tells whether the event is about a pod sandbox rather than about a
 // container in it.
-func (e *PodLifecycleEvent) IsSandbox() bool {
-	if e.Pod == nil || e.Container == nil {
-		return false
-	}
-	for _, s := range e.Pod.Sandboxes {
-		if s == e.Container {
-			return true
-		}
-	}
-	return false
-}
+func (e *PodLifecycleEvent) IsSandbox() bool { return e.sandbox }
 
 // PodLifecycleEventGenerator is the kubelet's narrow view of a generator.
 // GenericPLEG has these methods and more.

@@ -1,0 +1,107 @@
+package pleg
+
+// badReason is a kind of bad data, and the value of the label "reason" of the
+// metric that counts it.
+type badReason string
+
+const (
+	badPodNil             badReason = "nil_pod"
+	badPodNoUID           badReason = "pod_without_uid"
+	badPodDuplicate       badReason = "duplicate_pod_uid"
+	badPodMismatch        badReason = "wrong_pod_uid"
+	badContainerNil       badReason = "nil_container"
+	badContainerNoID      badReason = "container_without_id"
+	badContainerDuplicate badReason = "duplicate_container_id"
+	badContainerState     badReason = "unknown_container_state"
+	badStatusNil          badReason = "nil_status"
+	badStatusNilItem      badReason = "nil_item_in_status"
+	badStatusMismatch     badReason = "wrong_status_uid"
+	badRuntimePanic       badReason = "runtime_panic"
+)
+
+// reportBadData is told of every piece of bad data that was skipped or read as
+// something else, and of the object that it was found in or at.
+type reportBadData func(reason badReason, object string)
+
+// withoutBadData returns the pod as the diff may see it: every container there,
+// with an ID that is not empty and not taken, in a known state. A pod without bad
+// data is returned as it is; another is copied, for what was handed over is never
+// modified.
+func withoutBadData(pod *Pod, report reportBadData) *Pod {
+	if clean(pod) {
+		return pod
+	}
+	good := *pod
+	taken := make(map[string]bool, len(pod.Containers)+len(pod.Sandboxes))
+	good.Containers = goodContainers(pod, pod.Containers, taken, report)
+	good.Sandboxes = goodContainers(pod, pod.Sandboxes, taken, report)
+	return &good
+}
+
+func goodContainers(pod *Pod, list []*Container, taken map[string]bool, report reportBadData) []*Container {
+	good := make([]*Container, 0, len(list))
+	for _, c := range list {
+		switch {
+		case c == nil:
+			report(badContainerNil, string(pod.ID))
+		case c.ID.ID == "":
+			report(badContainerNoID, string(pod.ID))
+		case taken[c.ID.ID]:
+			report(badContainerDuplicate, c.ID.ID)
+		default:
+			taken[c.ID.ID] = true
+			if !knownState(c.State) {
+				report(badContainerState, c.ID.ID)
+				unknown := *c
+				unknown.State = ContainerStateUnknown
+				c = &unknown
+			}
+			good = append(good, c)
+		}
+	}
+	return good
+}
+
+func knownState(s State) bool {
+	switch s {
+	case ContainerStateCreated, ContainerStateRunning, ContainerStateExited, ContainerStateUnknown:
+		return true
+	default:
+		return false
+	}
+}
+
+// clean tells whether a pod has no bad data, without allocating anything for a
+// pod of ordinary size.
+func clean(pod *Pod) bool {
+	n := len(pod.Containers) + len(pod.Sandboxes)
+	at := func(i int) *Container {
+		if i < len(pod.Containers) {
+			return pod.Containers[i]
+		}
+		return pod.Sandboxes[i-len(pod.Containers)]
+	}
+	var taken map[string]bool
+	if n > longList {
+		taken = make(map[string]bool, n)
+	}
+	for i := range n {
+		c := at(i)
+		if c == nil || c.ID.ID == "" || !knownState(c.State) {
+			return false
+		}
+		if taken != nil {
+			if taken[c.ID.ID] {
+				return false
+			}
+			taken[c.ID.ID] = true
+			continue
+		}
+		for j := range i {
+			if at(j).ID.ID == c.ID.ID {
+				return false
+			}
+		}
+	}
+	return true
+}

@@ -1,0 +1,171 @@
+package pleg
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// errStopped is the cause with which Stop cancels the calls in flight.
+var errStopped = errors.New("the generator was stopped")
+
+// callKind is a method of the runtime.
+type callKind string
+
+const (
+	callGetPods      callKind = "GetPods"
+	callGetPod       callKind = "GetPod"
+	callGetPodStatus callKind = "GetPodStatus"
+	callWatchEvents  callKind = "WatchContainerEvents"
+)
+
+// call is one call to the runtime. It runs in a goroutine of its own and comes
+// back to the loop as a landing.
+type call struct {
+	// Set once, before the call is made.
+
+	kind    callKind
+	uid     types.UID // empty for GetPods
+	pod     *Pod      // the pod to inspect
+	stamp   stamp     // of the listing that this is, or is for
+	started time.Time
+	ctx     context.Context
+	cancel  context.CancelCauseFunc
+
+	// Owned by the loop.
+
+	cause    Cause
+	listed   stamp // of the listing that showed the change
+	sync     bool  // a PodSync is to follow
+	turn     *turn // the pod's place among those of its relist
+	setAside bool  // it no longer holds a worker
+	expired  bool  // its deadline has passed, and was dealt with
+	stale    bool  // the pod it was for is gone
+}
+
+// stopped tells whether err came of Stop rather than of the runtime.
+func (c *call) stopped(err error) bool {
+	return err != nil && errors.Is(context.Cause(c.ctx), errStopped)
+}
+
+// landing is what a call came back with.
+type landing struct {
+	call   *call
+	pods   []*Pod
+	pod    *Pod
+	status *PodStatus
+	err    error
+}
+
+// make runs a method of the runtime so that it comes back in every case: a panic
+// is an error, and so is a goroutine that the runtime ends.
+func (l *landing) make(method func()) {
+	returned := false
+	defer func() {
+		if p := recover(); p != nil {
+			l.err = &panicError{l.call.kind, p}
+		} else if !returned {
+			l.err = &panicError{l.call.kind, "the runtime ended the goroutine"}
+		}
+	}()
+	method()
+	returned = true
+}
+
+// panicError is a runtime that panicked.
+type panicError struct {
+	kind  callKind
+	value any
+}
+
+func (e *panicError) Error() string { return fmt.Sprintf("%s panicked: %v", e.kind, e.value) }
+
+// callTable knows the calls that have not come back, for the health report and
+// for Stop.
+type callTable struct {
+	mu sync.Mutex
+
+	// Guarded by mu.
+
+	inFlight map[*call]struct{}
+	// idle is closed when the last call comes back; nil while nobody waits.
+	idle chan struct{}
+}
+
+func newCallTable() *callTable {
+	return &callTable{inFlight: make(map[*call]struct{})}
+}
+
+func (t *callTable) add(c *call) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.inFlight[c] = struct{}{}
+}
+
+func (t *callTable) remove(c *call) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.inFlight, c)
+	if t.idle != nil && len(t.inFlight) == 0 {
+		close(t.idle)
+		t.idle = nil
+	}
+}
+
+// whenIdle returns a channel that is closed when no call is in flight.
+func (t *callTable) whenIdle() <-chan struct{} {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.idle != nil {
+		return t.idle
+	}
+	idle := make(chan struct{})
+	if len(t.inFlight) == 0 {
+		close(idle)
+	} else {
+		t.idle = idle
+	}
+	return idle
+}
+
+// runtimeCalls returns the calls of some kinds that are in flight, oldest first.
+func (t *callTable) runtimeCalls(kinds ...callKind) []RuntimeCall {
+	t.mu.Lock()
+	var calls []RuntimeCall
+	for c := range t.inFlight {
+		if slices.Contains(kinds, c.kind) {
+			calls = append(calls, c.asRuntimeCall())
+		}
+	}
+	t.mu.Unlock()
+	slices.SortFunc(calls, compareCalls)
+	return calls
+}
+
+func (c *call) asRuntimeCall() RuntimeCall {
+	rc := RuntimeCall{Method: string(c.kind), PodUID: c.uid, Since: c.started}
+	if c.pod != nil {
+		rc.Object = podName(c.pod)
+	}
+	return rc
+}
+
+func compareCalls(a, b RuntimeCall) int {
+	if n := a.Since.Compare(b.Since); n != 0 {
+		return n
+	}
+	if a.PodUID < b.PodUID {
+		return -1
+	}
+	return 1
+}
+
+// podName is how errors and logs name a pod.
+func podName(pod *Pod) string {
+	return fmt.Sprintf("pod %s/%s (%s)", pod.Namespace, pod.Name, pod.ID)
+}

@@ -1,0 +1,186 @@
+package pleg
+
+import (
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Buckets that reach past the health threshold, so that a relist on the way to
+// it can be seen. Up to ten seconds they are the kubelet's.
+var relistBuckets = append(append([]float64{.001, .0025}, prometheus.DefBuckets...), 30, 60, 120, 180, 240, 300)
+
+// metrics is the generator's collector. What happened is counted as it happens;
+// what is, is read when it is asked for.
+type metrics struct {
+	g *GenericPLEG
+
+	relistDuration    prometheus.Histogram
+	relistInterval    prometheus.Histogram
+	podRelistDuration prometheus.Histogram
+	discardEvents     prometheus.Counter
+	streamErrors      prometheus.Counter
+	streamConnections prometheus.Counter
+	streamLatency     prometheus.Histogram
+	inspectionRetries prometheus.Counter
+	bad               *prometheus.CounterVec
+	unannounced       prometheus.Counter
+	unseen            prometheus.Counter
+
+	// reported are the causes of bad data that were logged, guarded by mu.
+	mu       sync.Mutex
+	reported map[badReason]bool
+}
+
+var (
+	lastSeenDesc = prometheus.NewDesc("kubelet_pleg_last_seen_seconds",
+		"Timestamp in seconds when PLEG was last seen active.", nil, nil)
+	runningPodsDesc = prometheus.NewDesc("kubelet_running_pods",
+		"Number of pods that have a running pod sandbox", nil, nil)
+	runningContainersDesc = prometheus.NewDesc("kubelet_running_containers",
+		"Number of containers currently running", []string{"container_state"}, nil)
+	relistRunningDesc = prometheus.NewDesc("pleg_relist_in_progress_seconds",
+		"How long the full relist in progress has been running, 0 when there is none.", nil, nil)
+	inFlightDesc = prometheus.NewDesc("pleg_inspections_in_flight",
+		"Number of inspections that the runtime has not answered.", nil, nil)
+	hungDesc = prometheus.NewDesc("pleg_inspections_hung",
+		"Number of pods whose inspection the runtime has not answered for longer than a relist period.", nil, nil)
+	failingDesc = prometheus.NewDesc("pleg_inspections_failing",
+		"Number of pods whose last inspection failed.", nil, nil)
+	subscribersDesc = prometheus.NewDesc("pleg_subscribers",
+		"Number of subscriptions.", nil, nil)
+	backlogDesc = prometheus.NewDesc("pleg_subscriber_backlog_pods",
+		"Number of pods with news that does not fit into a subscriber's channel, summed over the subscribers.", nil, nil)
+	blockedDesc = prometheus.NewDesc("pleg_blocked_readers",
+		"Number of readers that wait for the cache to become new enough.", nil, nil)
+	streamUpDesc = prometheus.NewDesc("pleg_event_stream_connected",
+		"1 while the runtime's event stream is connected, else 0.", nil, nil)
+)
+
+func newMetrics(g *GenericPLEG) *metrics {
+	histogram := func(name, help string, buckets []float64) prometheus.Histogram {
+		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets})
+	}
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+	}
+	return &metrics{
+		g: g,
+		relistDuration: histogram("kubelet_pleg_relist_duration_seconds",
+			"Duration in seconds for relisting pods in PLEG.", relistBuckets),
+		relistInterval: histogram("kubelet_pleg_relist_interval_seconds",
+			"Interval in seconds between relisting in PLEG.", relistBuckets),
+		podRelistDuration: histogram("kubelet_pleg_pod_relist_duration_seconds",
+			"Duration in seconds for relisting a single pod in PLEG.", relistBuckets),
+		discardEvents: counter("kubelet_pleg_discard_events",
+			"The number of discard events in PLEG."),
+		streamErrors: counter("kubelet_evented_pleg_connection_error_count",
+			"The number of errors encountered during the establishment of streaming connection with the CRI runtime."),
+		streamConnections: counter("kubelet_evented_pleg_connection_success_count",
+			"The number of times a streaming client was obtained to receive CRI Events."),
+		streamLatency: histogram("kubelet_evented_pleg_connection_latency_seconds",
+			"The latency of streaming connection with the CRI runtime, measured in seconds.", relistBuckets),
+		inspectionRetries: counter("pleg_inspection_retries_total",
+			"Number of inspections of pods whose inspection had failed before."),
+		bad: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pleg_bad_data_total",
+			Help: "Number of items from the runtime that were skipped or read as something else, by reason."}, []string{"reason"}),
+		unannounced: counter("pleg_unannounced_changes_total",
+			"Number of changes that a full relist found although the event stream was connected and had not announced them."),
+		unseen: counter("pleg_unseen_containers_total",
+			"Number of containers that came and went between two listings, so that only the runtime's events told of them."),
+		reported: make(map[badReason]bool),
+	}
+}
+
+func (m *metrics) counted() []prometheus.Collector {
+	return []prometheus.Collector{
+		m.relistDuration, m.relistInterval, m.podRelistDuration, m.discardEvents,
+		m.streamErrors, m.streamConnections, m.streamLatency,
+		m.inspectionRetries, m.bad, m.unannounced, m.unseen,
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
+	for _, c := range m.counted() {
+		c.Describe(ch)
+	}
+	for _, d := range []*prometheus.Desc{
+		lastSeenDesc, runningPodsDesc, runningContainersDesc, relistRunningDesc, inFlightDesc, hungDesc,
+		failingDesc, subscribersDesc, backlogDesc, blockedDesc, streamUpDesc,
+	} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m *metrics) Collect(ch chan<- prometheus.Metric) {
+	for _, c := range m.counted() {
+		c.Collect(ch)
+	}
+	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
+	}
+	m.collectVitals(gauge)
+
+	running := 0.0
+	if listing := m.g.calls.runtimeCalls(callGetPods); len(listing) > 0 {
+		running = m.g.clock.Since(listing[0].Since).Seconds()
+	}
+	gauge(relistRunningDesc, running)
+	gauge(inFlightDesc, float64(len(m.g.calls.runtimeCalls(callGetPodStatus))))
+	subscribers, backlog := m.g.announcer.backlog()
+	gauge(subscribersDesc, float64(subscribers))
+	gauge(backlogDesc, float64(backlog))
+	if counter, ok := m.g.cache.(interface{ BlockedReaders() int }); ok {
+		gauge(blockedDesc, float64(counter.BlockedReaders()))
+	}
+}
+
+// collectVitals reports what the last listing showed. A state in which there is
+// no container is reported as zero, not left at what it was.
+func (m *metrics) collectVitals(gauge func(d *prometheus.Desc, value float64, labels ...string)) {
+	v := m.g.vitals
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if !v.lastList.IsZero() {
+		gauge(lastSeenDesc, float64(v.lastList.UnixNano())/float64(time.Second))
+	}
+	gauge(runningPodsDesc, float64(v.tally.runningPods))
+	gauge(runningContainersDesc, float64(v.tally.created), string(ContainerStateCreated))
+	gauge(runningContainersDesc, float64(v.tally.running), string(ContainerStateRunning))
+	gauge(runningContainersDesc, float64(v.tally.exited), string(ContainerStateExited))
+	gauge(runningContainersDesc, float64(v.tally.unknown), string(ContainerStateUnknown))
+	hung, failing := 0, 0
+	for _, t := range v.troubled {
+		if !t.HangingSince.IsZero() {
+			hung++
+		}
+		if t.Failures > 0 {
+			failing++
+		}
+	}
+	gauge(hungDesc, float64(hung))
+	gauge(failingDesc, float64(failing))
+	up := 0.0
+	if v.stream.State == StreamConnected {
+		up = 1
+	}
+	gauge(streamUpDesc, up)
+}
+
+// merged counts transitions that a subscriber will not be told of.
+func (m *metrics) merged(n int) { m.discardEvents.Add(float64(n)) }
+
+// badData counts bad data, and logs the first of each kind.
+func (m *metrics) badData(reason badReason, object string) {
+	m.bad.WithLabelValues(string(reason)).Inc()
+	m.mu.Lock()
+	first := !m.reported[reason]
+	m.reported[reason] = true
+	m.mu.Unlock()
+	if first {
+		m.g.logger.Info("Bad data from the runtime; more of this kind is counted in pleg_bad_data_total and not logged", "reason", string(reason), "object", object)
+	}
+}

@@ -1,0 +1,260 @@
+package pleg
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// podRecord is what the newest listing that told of a pod said.
+type podRecord struct {
+	uid types.UID
+	// listed is the pod as the runtime handed it over, so that the same pointer
+	// coming again is known to be no change; nil when the pod is absent.
+	listed *Pod
+	// pod is listed without its bad data; the same pointer when it has none.
+	pod *Pod
+	// stamp is that of the newest listing that changed the record or was of this
+	// pod alone. The newest full listing may be newer: see stampOf.
+	stamp stamp
+	// generation is the last full listing that spoke for the record.
+	generation uint64
+}
+
+// stamp is when a listing began. Its time is what freshness is measured by, and
+// never ahead of the clock; its number is what listings are ordered by, for two
+// may begin at the same time. Of two listings the one that began later is right,
+// in whatever order they land.
+type stamp struct {
+	time   time.Time
+	number uint64
+}
+
+func (s stamp) after(other stamp) bool { return s.number > other.number }
+
+// podRecords is what the listings have said so far. It is a value machine: it
+// knows no clock, lock, log, channel or metric, and takes stamps as they come.
+type podRecords struct {
+	byUID map[types.UID]*podRecord
+	// order has the records in the order of the last full listing. A runtime
+	// that lists in the same order every time is recognised without a single
+	// look into the map.
+	order []*podRecord
+	// fullStamp is the stamp of the newest full listing.
+	fullStamp  stamp
+	generation uint64
+	// present counts the records with a pod; the others remember an absence that
+	// a full listing on its way may not know of yet.
+	present int
+	tally   tally
+	// scratch is reused by every diff.
+	scratch []transition
+}
+
+// podChange is a pod in which a listing showed a transition, or that it showed
+// for the first time or no more.
+type podChange struct {
+	uid types.UID
+	old *Pod // nil: it was absent
+	new *Pod // nil: it is absent
+}
+
+func newPodRecords() *podRecords {
+	return &podRecords{byUID: make(map[types.UID]*podRecord)}
+}
+
+// get returns the pod as it is known to be, or nil.
+func (r *podRecords) get(uid types.UID) *Pod {
+	if rec := r.byUID[uid]; rec != nil {
+		return rec.pod
+	}
+	return nil
+}
+
+// stampOf returns the stamp of the newest listing that spoke for the pod.
+func (r *podRecords) stampOf(uid types.UID) stamp {
+	if rec := r.byUID[uid]; rec != nil && rec.stamp.after(r.fullStamp) {
+		return rec.stamp
+	}
+	return r.fullStamp
+}
+
+// landAll takes in a full listing and appends to changes what it changed, sorted
+// by UID. What a later listing of one pod has said stays.
+func (r *podRecords) landAll(pods []*Pod, stamp stamp, changes []podChange, report reportBadData) []podChange {
+	r.generation++
+	r.fullStamp = stamp
+	first := len(changes)
+	seen := 0
+	for i, listed := range pods {
+		rec := r.recordAt(i, listed)
+		if rec == nil {
+			rec = r.recordFor(listed, report)
+		}
+		if i == len(r.order) {
+			r.order = append(r.order, nil)
+		}
+		r.order[i] = rec
+		if rec == nil {
+			continue
+		}
+		if rec.generation == r.generation {
+			report(badPodDuplicate, string(rec.uid))
+			continue
+		}
+		rec.generation = r.generation
+		if rec.stamp.after(stamp) {
+			if rec.pod != nil {
+				seen++
+			}
+			continue
+		}
+		seen++
+		if rec.listed == listed {
+			continue
+		}
+		if change, changed := r.put(rec, listed, stamp, report); changed {
+			changes = append(changes, change)
+		}
+	}
+	clear(r.order[len(pods):])
+	r.order = r.order[:len(pods)]
+	if seen != len(r.byUID) {
+		changes = r.sweep(stamp, changes)
+	}
+	slices.SortFunc(changes[first:], func(a, b podChange) int {
+		return strings.Compare(string(a.uid), string(b.uid))
+	})
+	return changes
+}
+
+// landOne takes in a listing of one pod; a nil pod says that it is absent.
+func (r *podRecords) landOne(uid types.UID, listed *Pod, stamp stamp, report reportBadData) (podChange, bool) {
+	rec := r.byUID[uid]
+	if rec == nil {
+		rec = &podRecord{uid: uid}
+		r.byUID[uid] = rec
+	}
+	if rec.stamp.after(stamp) || r.fullStamp.after(stamp) {
+		return podChange{}, false
+	}
+	if listed == nil {
+		return r.remove(rec, stamp)
+	}
+	rec.stamp = stamp
+	if rec.listed == listed {
+		return podChange{}, false
+	}
+	return r.put(rec, listed, stamp, report)
+}
+
+// recordAt returns the record at position i of the last full listing if the pod
+// listed there now is the very one that it was made of.
+func (r *podRecords) recordAt(i int, listed *Pod) *podRecord {
+	if i < len(r.order) && listed != nil && r.order[i] != nil && r.order[i].listed == listed {
+		return r.order[i]
+	}
+	return nil
+}
+
+// recordFor returns the record of a listed pod, a new one if need be, or nil for
+// a pod that cannot be told apart.
+func (r *podRecords) recordFor(listed *Pod, report reportBadData) *podRecord {
+	if listed == nil {
+		report(badPodNil, "")
+		return nil
+	}
+	if listed.ID == "" {
+		report(badPodNoUID, listed.Namespace+"/"+listed.Name)
+		return nil
+	}
+	rec := r.byUID[listed.ID]
+	if rec == nil {
+		rec = &podRecord{uid: listed.ID}
+		r.byUID[listed.ID] = rec
+	}
+	return rec
+}
+
+// put makes the record say what a listing showed, and tells whether that is a
+// change: a transition of a container, or a pod that was not there.
+func (r *podRecords) put(rec *podRecord, listed *Pod, stamp stamp, report reportBadData) (podChange, bool) {
+	old := rec.pod
+	rec.listed, rec.pod = listed, withoutBadData(listed, report)
+	if old == nil {
+		r.present++
+	}
+	r.scratch = appendTransitions(r.scratch[:0], old, rec.pod)
+	if old != nil && len(r.scratch) == 0 {
+		return podChange{}, false
+	}
+	rec.stamp = stamp
+	r.tally.subtract(old)
+	r.tally.add(rec.pod)
+	return podChange{uid: rec.uid, old: old, new: rec.pod}, true
+}
+
+// remove makes the record say that the pod is absent. The record stays until a
+// full listing of a later stamp has landed, so that one of an earlier stamp, still
+// on its way, cannot bring the pod back.
+func (r *podRecords) remove(rec *podRecord, stamp stamp) (podChange, bool) {
+	old := rec.pod
+	rec.listed, rec.pod, rec.stamp = nil, nil, stamp
+	if old == nil {
+		return podChange{}, false
+	}
+	r.present--
+	r.tally.subtract(old)
+	return podChange{uid: rec.uid, old: old}, true
+}
+
+// sweep removes the records that the full listing just landed did not show.
+func (r *podRecords) sweep(stamp stamp, changes []podChange) []podChange {
+	for uid, rec := range r.byUID {
+		if rec.stamp.after(stamp) {
+			continue
+		}
+		if rec.generation == r.generation && rec.listed != nil {
+			continue
+		}
+		if change, changed := r.remove(rec, stamp); changed {
+			changes = append(changes, change)
+		}
+		delete(r.byUID, uid)
+	}
+	return changes
+}
+
+// tally counts what runs.
+type tally struct {
+	// runningPods are the pods that have a running sandbox.
+	runningPods int
+	// containers are the containers by state, sandboxes not among them.
+	created, running, exited, unknown int
+}
+
+func (t *tally) add(pod *Pod)      { t.count(pod, 1) }
+func (t *tally) subtract(pod *Pod) { t.count(pod, -1) }
+
+func (t *tally) count(pod *Pod, n int) {
+	if pod == nil {
+		return
+	}
+	for _, c := range pod.Containers {
+		switch c.State {
+		case ContainerStateCreated:
+			t.created += n
+		case ContainerStateRunning:
+			t.running += n
+		case ContainerStateExited:
+			t.exited += n
+		case ContainerStateUnknown:
+			t.unknown += n
+		}
+	}
+	if slices.ContainsFunc(pod.Sandboxes, func(s *Container) bool { return s.State == ContainerStateRunning }) {
+		t.runningPods += n
+	}
+}

@@ -1,0 +1,394 @@
+package pleg
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// looksAtOnce is how many pods are listed by themselves at one time. When more
+// than that wait for it, the whole node is listed instead: the two calls of one
+// full list cost about as much as those of eight single ones on a node of some
+// hundred containers.
+const looksAtOnce = 8
+
+// fullRelist is the listing of the whole node, one at a time.
+type fullRelist struct {
+	call    *call
+	running bool
+	// begin makes the call; made once, so that a relist allocates nothing.
+	begin func()
+
+	// waiting are the callers of Relist whose relist is to begin, attached those
+	// whose relist is under way.
+	waiting, attached []*barrier
+
+	// cause is set when somebody other than the period or Relist wants one, and
+	// notBefore is when it may be had: so that such lists take up half of the
+	// time at most.
+	cause     Cause
+	notBefore time.Time
+	lastStart time.Time
+}
+
+func newFullRelist(g *GenericPLEG) fullRelist {
+	c := &call{kind: callGetPods}
+	return fullRelist{
+		call: c,
+		begin: func() {
+			landed := landing{call: c}
+			defer func() {
+				g.calls.remove(c)
+				g.box.land(landed)
+			}()
+			landed.make(func() { landed.pods, landed.err = g.runtime.GetPods(c.ctx, true) })
+		},
+	}
+}
+
+// want asks for a full relist.
+func (f *fullRelist) want(cause Cause) {
+	if f.cause == "" {
+		f.cause = cause
+	}
+}
+
+// startFull begins a full relist if one is due, wanted or waited for.
+func (l *loop) startFull(now time.Time) {
+	f := &l.full
+	if f.running {
+		return
+	}
+	switch {
+	case len(f.waiting) > 0:
+		f.call.cause = CauseDemand
+	case f.cause != "" && !now.Before(f.notBefore):
+		f.call.cause = f.cause
+	case l.periodic && !now.Before(l.nextFull):
+		f.call.cause = CausePeriod
+	default:
+		return
+	}
+	f.cause = ""
+	f.waiting, f.attached = f.attached[:0], f.waiting
+	f.running = true
+	c := f.call
+	c.expired = false
+	c.stamp, c.started = l.stamp(now), now
+	if c.ctx == nil || c.ctx.Err() != nil {
+		c.ctx, c.cancel = context.WithCancelCause(l.g.context.get())
+	}
+	l.nextFull = now.Add(l.hints.period(now, l.g))
+	if !f.lastStart.IsZero() {
+		l.g.metrics.relistInterval.Observe(now.Sub(f.lastStart).Seconds())
+	}
+	f.lastStart = now
+	if v := l.g.logger.V(5); v.Enabled() {
+		v.Info("Relisting", "cause", c.cause)
+	}
+	l.g.calls.add(c)
+	go f.begin()
+}
+
+// landFull takes in the answer of a full relist.
+func (l *loop) landFull(landed landing) {
+	f, c := &l.full, landed.call
+	now := l.g.clock.Now()
+	f.running = false
+	f.notBefore = now.Add(now.Sub(c.started))
+	if l.nextFull.Before(now) {
+		l.nextFull = now.Add(l.g.period) // the runtime is slow: leave it room
+	}
+	switch {
+	case c.stopped(landed.err):
+		f.waiting = append(f.waiting, f.attached...)
+		f.attached = f.attached[:0]
+	case landed.err != nil:
+		if !c.expired {
+			l.failFull(landed.err, now)
+		}
+	default:
+		l.takeFull(landed.pods, c, now)
+	}
+}
+
+// failFull notes that a full relist failed. A list that failed says nothing, so
+// nothing is changed.
+func (l *loop) failFull(err error, now time.Time) {
+	l.g.vitals.listFailed(err, now, l.g.logger)
+	for _, b := range l.full.attached {
+		b.complete()
+	}
+	l.full.attached = l.full.attached[:0]
+}
+
+// expireFull gives up a full relist past its deadline. If the runtime does not
+// heed its context there is no other one until it comes back, and if it then has
+// an answer after all, that is as good as any of its stamp.
+func (l *loop) expireFull(now time.Time) {
+	c := l.full.call
+	c.expired = true
+	err := deadlineError(c, l.g.opts.inspectionTimeout)
+	c.cancel(err)
+	l.failFull(err, now)
+}
+
+func deadlineError(c *call, timeout time.Duration) error {
+	return fmt.Errorf("%s has not returned within %v: %w", c.kind, timeout, context.DeadlineExceeded)
+}
+
+// takeFull takes in a full list.
+func (l *loop) takeFull(pods []*Pod, c *call, now time.Time) {
+	l.changes = l.records.landAll(pods, c.stamp, l.changes[:0], l.g.metrics.badData)
+	l.apply(l.changes, c, now)
+	l.g.cache.UpdateTime(c.stamp.time)
+	l.judgeHints(l.changes, c, now)
+	clear(l.changes)
+
+	if len(l.full.attached) > 0 {
+		l.retryFailed()
+	}
+	for _, b := range l.full.attached {
+		l.await(b, c.stamp)
+	}
+	l.full.attached = l.full.attached[:0]
+	l.g.vitals.listed(c.started, l.records.present, l.records.tally, l.g.logger)
+	l.measureRelist(c.started, c.stamp, now)
+}
+
+// measureRelist reports how long the relist has taken, once it is complete.
+func (l *loop) measureRelist(started time.Time, stamp stamp, now time.Time) {
+	if len(l.inspections.byPod) == 0 {
+		l.g.metrics.relistDuration.Observe(now.Sub(started).Seconds())
+		return
+	}
+	l.await(&barrier{then: func() {
+		l.g.metrics.relistDuration.Observe(l.g.clock.Now().Sub(started).Seconds())
+	}}, stamp)
+}
+
+// await makes a barrier wait for the inspections that are under way.
+func (l *loop) await(b *barrier, stamp stamp) {
+	b.stamp = stamp
+	b.left = 1
+	l.inspections.await(b)
+	b.passed()
+}
+
+// apply stores and announces what a listing changed. Whatever it did not change
+// is fresh as of its stamp; a changed pod is held back until its inspection.
+func (l *loop) apply(changes []podChange, c *call, now time.Time) {
+	var b *batch
+	if len(changes) > 1 {
+		b = l.order.begin(now)
+	}
+	for _, change := range changes {
+		if l.g.source != nil {
+			l.hints.noteRemoved(change)
+		}
+		if change.new == nil {
+			l.podGone(change, c, b)
+		} else {
+			l.podChanged(change, c, b)
+		}
+	}
+	l.release(b, now)
+}
+
+// podGone forgets a pod.
+func (l *loop) podGone(change podChange, c *call, b *batch) {
+	l.dropInspection(change.uid)
+	l.g.cache.Delete(change.uid)
+	news := announcement{uid: change.uid, listedAt: c.stamp.time, cause: c.cause}
+	l.announce(news, b.turn(change.uid))
+}
+
+// podChanged has a pod inspected, and holds its freshness back until then.
+func (l *loop) podChanged(change podChange, c *call, b *batch) {
+	l.g.cache.MarkChanged(change.uid, c.stamp.time)
+	in := l.inspections.of(change.uid)
+	in.changed = true
+	in.listed, in.cause = c.stamp, c.cause
+	if in.turn == nil && !in.hung() {
+		in.turn = b.turn(change.uid)
+	}
+	l.inspections.want(change.uid, in)
+}
+
+// looks are the listings of one pod at a time.
+type looks struct {
+	// wanted are the pods that wait for a look, with what is wanted; queue has
+	// their order.
+	wanted map[types.UID]look
+	queue  podSet
+	// inFlight has the calls under way, one per pod.
+	inFlight map[types.UID]*call
+	// again are the pods to look at once more when their call has come back.
+	again map[types.UID]look
+	// later are the pods to look at once a time has passed, deferred the
+	// earliest of these times.
+	later    map[types.UID]time.Time
+	deferred alarm
+	// idle counts the calls that may still be begun.
+	idle    int
+	overdue overdue
+}
+
+func newLooks() looks {
+	return looks{
+		wanted:   make(map[types.UID]look),
+		queue:    newPodSet(),
+		inFlight: make(map[types.UID]*call),
+		again:    make(map[types.UID]look),
+		later:    make(map[types.UID]time.Time),
+		idle:     looksAtOnce,
+		overdue:  newOverdue(),
+	}
+}
+
+// wantLook asks for a listing of one pod, or of the node where that cannot be
+// had. While one is under way, one more follows it and serves everybody who has
+// asked meanwhile.
+func (l *loop) wantLook(uid types.UID, want look) {
+	k := &l.looks
+	switch {
+	case uid == "":
+	case l.g.getter == nil:
+		l.full.want(want.cause)
+	case !want.after.IsZero() && !l.g.clock.Now().After(want.after):
+		k.defers(uid, want.after)
+	case k.inFlight[uid] != nil:
+		if k.inFlight[uid].stamp.time.After(want.after) && !want.after.IsZero() {
+			return // the one under way will do
+		}
+		k.again[uid] = want
+	default:
+		k.wanted[uid] = want
+		k.queue.add(uid)
+	}
+}
+
+// defers puts a look off until a time has passed.
+func (k *looks) defers(uid types.UID, after time.Time) {
+	if earlier, ok := k.later[uid]; ok && earlier.Before(after) {
+		return
+	}
+	k.later[uid] = after
+	k.deferred.set(after.Add(1))
+}
+
+// startLooks begins the looks that are due and find room; or a full relist when
+// that is cheaper.
+func (l *loop) startLooks(now time.Time) {
+	k := &l.looks
+	if k.deferred.rings(now) {
+		for uid, after := range k.later {
+			if now.After(after) {
+				delete(k.later, uid)
+				l.wantLook(uid, look{cause: CauseDemand, after: after})
+			} else {
+				k.deferred.set(after.Add(1))
+			}
+		}
+	}
+	if k.queue.len() > looksAtOnce && !l.full.running && !now.Before(l.full.notBefore) {
+		l.full.want(k.wanted[k.queue.list[0]].cause)
+		k.queue.clear()
+		clear(k.wanted)
+		return
+	}
+	for k.idle > 0 && k.queue.len() > 0 {
+		uid := k.queue.pop()
+		want := k.wanted[uid]
+		delete(k.wanted, uid)
+		l.startLook(uid, want, now)
+	}
+}
+
+func (l *loop) startLook(uid types.UID, want look, now time.Time) {
+	k := &l.looks
+	k.idle--
+	c := &call{kind: callGetPod, uid: uid, pod: l.records.get(uid), stamp: l.stamp(now), started: now, cause: want.cause}
+	c.ctx, c.cancel = context.WithCancelCause(l.g.context.get())
+	k.inFlight[uid] = c
+	k.overdue.watch(c, l.g)
+	l.g.calls.add(c)
+	if v := l.g.logger.V(5); v.Enabled() {
+		v.Info("Relisting pod", "podUID", uid, "cause", want.cause)
+	}
+	g := l.g
+	go func() {
+		landed := landing{call: c}
+		defer func() {
+			g.calls.remove(c)
+			g.box.land(landed)
+		}()
+		landed.make(func() { landed.pod, landed.err = g.getter.GetPod(c.ctx, uid) })
+	}()
+}
+
+// lookOverdue takes the place of a look that is slow, or gives it up. Nothing
+// depends on it: the next full relist shows the pod too.
+func (l *loop) lookOverdue(c *call, now time.Time) {
+	if !c.setAside {
+		c.setAside = true
+		l.looks.idle++
+	}
+	if !now.Before(c.started.Add(l.g.opts.inspectionTimeout)) {
+		c.expired = true
+		c.cancel(deadlineError(c, l.g.opts.inspectionTimeout))
+	}
+}
+
+// landLook takes in the answer of a look at one pod.
+func (l *loop) landLook(landed landing) {
+	k, c := &l.looks, landed.call
+	now := l.g.clock.Now()
+	delete(k.inFlight, c.uid)
+	delete(k.overdue.calls, c)
+	if !c.setAside {
+		k.idle++
+	}
+	c.cancel(nil)
+	if again, ok := k.again[c.uid]; ok {
+		delete(k.again, c.uid)
+		l.wantLook(c.uid, again)
+	}
+	pod, err := landed.pod, landed.err
+	switch {
+	case c.stopped(err):
+		return
+	case errors.Is(err, ErrPodNotFound):
+		pod = nil
+	case err != nil:
+		l.g.logger.V(4).Info("Cannot list pod", "podUID", c.uid, "err", err)
+		return
+	case pod == nil:
+		l.g.metrics.badData(badPodNil, string(c.uid))
+		return
+	case pod.ID != c.uid:
+		l.g.metrics.badData(badPodMismatch, fmt.Sprintf("%s instead of %s", pod.ID, c.uid))
+		return
+	}
+	l.takeLook(pod, c, now)
+}
+
+// takeLook takes in a listing of one pod; nil for one that is absent.
+func (l *loop) takeLook(pod *Pod, c *call, now time.Time) {
+	l.changes = l.changes[:0]
+	if change, changed := l.records.landOne(c.uid, pod, c.stamp, l.g.metrics.badData); changed {
+		l.changes = append(l.changes, change)
+	}
+	l.apply(l.changes, c, now)
+	clear(l.changes)
+	known := l.records.get(c.uid)
+	if in := l.inspections.byPod[c.uid]; (known == nil) == (pod == nil) && (in == nil || !in.changed) {
+		l.g.cache.SetObservedTime(c.uid, c.stamp.time)
+	}
+	l.judgeHintsOf(c)
+	l.g.vitals.counted(l.records.present, l.records.tally)
+	l.g.metrics.podRelistDuration.Observe(now.Sub(c.started).Seconds())
+}
