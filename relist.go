@@ -264,6 +264,7 @@ func (l *loop) wantLook(uid types.UID, want look) {
 		if k.inFlight[uid].stamp.time.After(want.after) && !want.after.IsZero() {
 			return // the one under way will do
 		}
+		want.after = later(want.after, k.again[uid].after)
 		k.again[uid] = want
 	default:
 		k.wanted[uid] = want

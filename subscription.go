@@ -177,7 +177,8 @@ type subscription struct {
 	// told is each pod as the events delivered and committed tell it.
 	told map[types.UID]*Pod
 	// pending is the newest news of each pod that has some; order has their UIDs
-	// in the order in which they came.
+	// in the order in which they came, and those of pods whose news came to
+	// nothing.
 	pending map[types.UID]announcement
 	order   []types.UID
 	// committed are the remaining events of the pod whose turn it is.
@@ -205,6 +206,9 @@ func (s *subscription) offer(news announcement) (merged int) {
 		s.order = append(s.order, news.uid)
 	}
 	s.pending[news.uid] = news
+	if news.pod == nil && s.told[news.uid] == nil {
+		s.withdrawLocked(news.uid)
+	}
 	if !s.holding {
 		s.fillLocked()
 	}
@@ -213,6 +217,28 @@ func (s *subscription) offer(news announcement) (merged int) {
 	}
 	return merged
 }
+
+// withdrawLocked takes back the news of a pod that came and went without the
+// subscriber having been told of it.
+func (s *subscription) withdrawLocked(uid types.UID) {
+	delete(s.pending, uid)
+	if len(s.order) < 2*len(s.pending)+withdrawnAtMost {
+		return
+	}
+	order := make([]types.UID, 0, len(s.pending))
+	listed := make(map[types.UID]bool, len(s.pending))
+	for _, uid := range s.order {
+		if _, waiting := s.pending[uid]; waiting && !listed[uid] {
+			listed[uid] = true
+			order = append(order, uid)
+		}
+	}
+	s.order = order
+}
+
+// withdrawnAtMost bounds the UIDs in order that stand for nothing, besides as
+// many as there are pods with news.
+const withdrawnAtMost = 64
 
 // countMergedLocked compares the steps told → earlier → news with the one step
 // told → news that the subscriber will see.
@@ -249,7 +275,10 @@ func (s *subscription) nextLocked() *PodLifecycleEvent {
 		}
 		uid := s.order[0]
 		s.order = s.order[1:]
-		news := s.pending[uid]
+		news, waiting := s.pending[uid]
+		if !waiting {
+			continue
+		}
 		delete(s.pending, uid)
 		s.committed = eventsBetween(s.told[uid], news)
 		if news.pod == nil {
@@ -371,7 +400,7 @@ func (s *subscription) backlog() int {
 }
 
 func (s *subscription) backlogLocked() int {
-	n := len(s.order)
+	n := len(s.pending)
 	if len(s.committed) > 0 {
 		n++
 	}
