@@ -1,7 +1,5 @@
 package pleg
 
-import "sync"
-
 // barrier waits until a full relist is complete: its list has landed, and every
 // inspection that it called for has landed or has been set aside.
 type barrier struct {
@@ -18,8 +16,7 @@ type barrier struct {
 	then func()
 }
 
-// barriers spares Relist the allocation of one each time.
-var barriers = sync.Pool{New: func() any { return &barrier{done: make(chan struct{}, 1)} }}
+func newBarrier() any { return &barrier{done: make(chan struct{}, 1)} }
 
 // passed notes that one pod less is awaited.
 func (b *barrier) passed() {

@@ -1,8 +1,10 @@
 package pleg
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -172,7 +174,7 @@ func (l *loop) takeHints() {
 		return
 	}
 	l.mail.resolveHints(l.records)
-	for hint := range l.mail.hints {
+	for _, hint := range slices.SortedFunc(maps.Keys(l.mail.hints), compareHints) {
 		if hint.uid == "" {
 			l.full.want(CauseHint) // of a container that no listing has shown
 			continue
@@ -182,6 +184,10 @@ func (l *loop) takeHints() {
 		h.noteUnseen(hint, l.records.get(hint.uid), l.last)
 		l.wantLook(hint.uid, look{cause: CauseHint})
 	}
+}
+
+func compareHints(a, b hint) int {
+	return cmp.Or(cmp.Compare(a.uid, b.uid), cmp.Compare(a.containerID, b.containerID))
 }
 
 // resolveHints finds the pods of the hints that name only a container, in one
@@ -250,6 +256,7 @@ func (l *loop) judgeHints(changes []podChange, c *call, now time.Time) {
 			delete(h.suspects, uid)
 			l.g.metrics.unannounced.Inc()
 			h.provenAt = now.Add(ProvingTime)
+			l.shortenPeriod(now)
 			l.g.logger.V(2).Info("A change came without an event", "podUID", uid)
 		}
 	}

@@ -59,6 +59,10 @@ type GenericPLEG struct {
 	// watching makes the subscription of Watch at its first call.
 	watching func() chan *PodLifecycleEvent
 
+	// barriers spares Relist the allocation of one each time. It is the
+	// generator's own, because a channel must not leave its synctest bubble.
+	barriers sync.Pool
+
 	// token is held by the goroutine that runs the loop.
 	token chan struct{}
 	// loop is owned by the holder of token.
@@ -115,6 +119,7 @@ func NewGenericPLEG(runtime Runtime, channelCapacity int, relistPeriod time.Dura
 	g.watching = sync.OnceValue(func() chan *PodLifecycleEvent {
 		return g.announcer.subscribe(context.Background(), g.capacity, true).out //nolint:forbidigo // Watch's subscription lasts as long as the generator
 	})
+	g.barriers.New = newBarrier
 	g.loop = newLoop(g)
 	if g.getter != nil {
 		cache.NotifyBlocked(g.readerBlocked)
@@ -210,7 +215,7 @@ func (g *GenericPLEG) Subscribe(ctx context.Context, capacity int) <-chan *PodLi
 //
 // It works without Start, in the caller's goroutine, and beside it.
 func (g *GenericPLEG) Relist() {
-	b := barriers.Get().(*barrier)
+	b := g.barriers.Get().(*barrier)
 	g.box.put(func(m *mail) { m.relists = append(m.relists, b) })
 	select {
 	case <-b.done:
@@ -218,7 +223,7 @@ func (g *GenericPLEG) Relist() {
 		g.run(nil, b)
 		<-g.token
 	}
-	barriers.Put(b)
+	g.barriers.Put(b)
 }
 
 // RequestRelist asks for a look at one pod as soon as possible, and returns at

@@ -135,8 +135,8 @@ func (l *loop) reinspect(uid types.UID) {
 
 // retryFailed has every pod whose inspection failed inspected again now.
 func (l *loop) retryFailed() {
-	for uid, in := range l.inspections.byPod {
-		if in.wanted && in.call == nil {
+	for _, uid := range sortedKeys(l.inspections.byPod) {
+		if in := l.inspections.byPod[uid]; in.wanted && in.call == nil {
 			l.inspections.want(uid, in)
 		}
 	}
@@ -161,7 +161,8 @@ func (l *loop) startInspections(now time.Time) {
 
 // queueRetries queues the pods whose back-off is over.
 func (l *loop) queueRetries(now time.Time) {
-	for uid, in := range l.inspections.byPod {
+	for _, uid := range sortedKeys(l.inspections.byPod) {
+		in := l.inspections.byPod[uid]
 		switch {
 		case in.retryAt.IsZero():
 		case now.Before(in.retryAt):

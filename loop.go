@@ -1,6 +1,7 @@
 package pleg
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -69,13 +70,13 @@ func (l *loop) takeMail() {
 	if l.mail.full != "" {
 		l.full.want(l.mail.full)
 	}
-	for uid, want := range l.mail.looks {
-		l.wantLook(uid, want)
+	for _, uid := range sortedKeys(l.mail.looks) {
+		l.wantLook(uid, l.mail.looks[uid])
 	}
 	for uid, after := range l.mail.later {
 		l.looks.defers(uid, after)
 	}
-	for uid := range l.mail.reinspect {
+	for _, uid := range sortedKeys(l.mail.reinspect) {
 		l.reinspect(uid)
 	}
 	l.takeHints()
@@ -231,6 +232,15 @@ func (c *call) checkpoint(g *GenericPLEG) time.Time {
 	default:
 		return deadline
 	}
+}
+
+// sortedKeys has what a map holds worked off in an order that can be repeated.
+// It allocates nothing for an empty map.
+func sortedKeys[V any](m map[types.UID]V) []types.UID {
+	if len(m) == 0 {
+		return nil
+	}
+	return slices.Sorted(maps.Keys(m))
 }
 
 // podSet is a set of pods in the order in which they were added.

@@ -286,7 +286,8 @@ func (k *looks) defers(uid types.UID, after time.Time) {
 func (l *loop) startLooks(now time.Time) {
 	k := &l.looks
 	if k.deferred.rings(now) {
-		for uid, after := range k.later {
+		for _, uid := range sortedKeys(k.later) {
+			after := k.later[uid]
 			if now.After(after) {
 				delete(k.later, uid)
 				l.wantLook(uid, look{cause: CauseDemand, after: after})

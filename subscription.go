@@ -2,8 +2,6 @@ package pleg
 
 import (
 	"context"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -83,7 +81,7 @@ func (a *announcer) subscribe(ctx context.Context, capacity int, lasting bool) *
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, uid := range slices.Sorted(maps.Keys(a.present)) {
+	for _, uid := range sortedKeys(a.present) {
 		s.offer(a.present[uid])
 	}
 	a.subs[s] = struct{}{}
@@ -249,19 +247,16 @@ func (s *subscription) countMergedLocked(earlier *Pod, news announcement) int {
 	return max(0, steps-deliverable(appendTransitions(nil, told, news.pod)))
 }
 
-// fillLocked delivers what fits into the channel.
+// fillLocked delivers what fits into the channel. Nobody else sends while the
+// lock is held and the pump holds nothing, so that where there is room it stays.
 func (s *subscription) fillLocked() {
-	for {
+	for len(s.out) < cap(s.out) {
 		event := s.nextLocked()
 		if event == nil {
 			return
 		}
-		select {
-		case s.out <- event:
-			s.committed = s.committed[1:]
-		default:
-			return
-		}
+		s.out <- event
+		s.committed = s.committed[1:]
 	}
 }
 

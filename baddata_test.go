@@ -1,0 +1,279 @@
+package pleg_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+// scripted is a runtime that answers what the test says, however bad.
+type scripted struct {
+	pods   func() ([]*pleg.Pod, error)
+	status func(pod *pleg.Pod) (*pleg.PodStatus, error)
+	pod    func(uid types.UID) (*pleg.Pod, error)
+}
+
+func (s *scripted) GetPods(context.Context, bool) ([]*pleg.Pod, error) { return s.pods() }
+func (s *scripted) GetPodStatus(_ context.Context, p *pleg.Pod) (*pleg.PodStatus, error) {
+	return s.status(p)
+}
+func (s *scripted) GetPod(_ context.Context, uid types.UID) (*pleg.Pod, error) { return s.pod(uid) }
+
+// instead makes it the runtime of a node.
+func (s *scripted) instead(*plegtest.Runtime) pleg.Runtime { return s }
+
+// good is the pod beside the bad data, which must not be hurt.
+var good = bare("good", plegtest.Running("good-1"))
+
+// Rule 14: bad data in a list is skipped or read as unknown, counted by reason,
+// logged once, and hurts no other pod.
+func TestRule14BadList(t *testing.T) {
+	state := func(s pleg.State) *pleg.Container { return plegtest.NewContainer("x", s) }
+	nothing := func(*testing.T, []string) {}
+	events := func(lines ...string) func(*testing.T, []string) {
+		return func(t *testing.T, got []string) { want(t, "of the bad pod", got, lines...) }
+	}
+	for _, c := range []struct {
+		reason string
+		pods   []*pleg.Pod
+		check  func(*testing.T, []string)
+	}{
+		{"nil_pod", []*pleg.Pod{nil, nil}, nothing},
+		{"pod_without_uid", []*pleg.Pod{{Name: "nameless", Containers: []*pleg.Container{state(pleg.ContainerStateRunning)}}}, nothing},
+		{"duplicate_pod_uid", []*pleg.Pod{bare("a", plegtest.Running("a1")), bare("a", plegtest.Running("a2"))}, events("a Started a1")},
+		{"duplicate_pod_uid", []*pleg.Pod{good}, nothing},
+		{"nil_container", []*pleg.Pod{bare("a", nil, plegtest.Running("a1"), nil)}, events("a Started a1")},
+		{"container_without_id", []*pleg.Pod{bare("a", plegtest.Running(""), plegtest.Running("a1"))}, events("a Started a1")},
+		{"duplicate_container_id", []*pleg.Pod{bare("a", plegtest.Running("a1"), plegtest.Exited("a1"))}, events("a Started a1")},
+		{"duplicate_container_id", []*pleg.Pod{{
+			ID: "a", Containers: []*pleg.Container{plegtest.Running("a1")}, Sandboxes: []*pleg.Container{plegtest.Exited("a1")},
+		}}, events("a Started a1")},
+		{"unknown_container_state", []*pleg.Pod{bare("a", state("half-dead"), plegtest.Running("a1"))}, events("a Started a1")},
+		{"unknown_container_state", []*pleg.Pod{bare("a", state(""))}, events()},
+	} {
+		t.Run(c.reason, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				log := &logLines{}
+				rt := &scripted{
+					pods:   func() ([]*pleg.Pod, error) { return append(c.pods, good), nil },
+					status: func(p *pleg.Pod) (*pleg.PodStatus, error) { return &pleg.PodStatus{ID: p.ID}, nil },
+				}
+				n, reg := newNodeWithMetricsOf(t, rt.instead, pleg.WithLogger(log.logger(0)))
+				watch := n.g.Watch()
+				n.g.Relist()
+				var ofBad []string
+				goods := 0
+				for _, l := range read(watch) {
+					if l == "good Started good-1" {
+						goods++
+					} else {
+						ofBad = append(ofBad, l)
+					}
+				}
+				if goods != 1 {
+					t.Errorf("the good pod was told of %d times", goods)
+				}
+				c.check(t, ofBad)
+				if got := metric(t, reg, "pleg_bad_data_total", "reason", c.reason); got == 0 {
+					t.Error("not counted")
+				}
+				for range 5 {
+					n.g.Relist()
+				}
+				want(t, "told again", read(watch))
+				if got := log.matching(`"reason"="` + c.reason + `"`); len(got) != 1 {
+					t.Errorf("logged %q", got)
+				}
+			})
+		})
+	}
+}
+
+// A pod of thousands of containers, in another order every time, is no trouble.
+func TestRule14HugePod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const size = 5000
+		flip := false
+		rt := &scripted{
+			pods: func() ([]*pleg.Pod, error) {
+				p := bare("huge")
+				for i := range size {
+					if flip {
+						i = size - 1 - i
+					}
+					p.Containers = append(p.Containers, plegtest.Running(fmt.Sprint(i)))
+				}
+				flip = !flip
+				return []*pleg.Pod{p, good}, nil
+			},
+			status: func(p *pleg.Pod) (*pleg.PodStatus, error) { return &pleg.PodStatus{ID: p.ID}, nil },
+		}
+		n := newNodeOf(t, rt.instead)
+		sub := n.g.Subscribe(t.Context(), 3*size)
+		n.g.Relist()
+		n.g.Relist()
+		if got := len(read(sub)); got != size+1 {
+			t.Errorf("%d events", got)
+		}
+		n.g.Stop()
+	})
+}
+
+// Rule 14: a bad status is an error, or is mended; and hurts no other pod.
+func TestRule14BadStatus(t *testing.T) {
+	for _, c := range []struct {
+		name, reason string
+		status       *pleg.PodStatus
+		err          string
+	}{
+		{"nil", "nil_status", nil, "the runtime returned no status of pod default/a (a), and no error"},
+		{"of another pod", "wrong_status_uid", &pleg.PodStatus{ID: "b"}, "the runtime returned the status of pod b for pod default/a (a)"},
+		{"without ID", "", &pleg.PodStatus{}, ""},
+		{"with nil items", "nil_item_in_status", &pleg.PodStatus{
+			ContainerStatuses:       []*pleg.Status{nil, {Name: "x"}, nil},
+			ActiveContainerStatuses: []*pleg.Status{nil},
+			SandboxStatuses:         []*runtimeapi.PodSandboxStatus{nil},
+		}, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				rt := &scripted{
+					pods: func() ([]*pleg.Pod, error) { return []*pleg.Pod{bare("a", plegtest.Running("a1")), good}, nil },
+					status: func(p *pleg.Pod) (*pleg.PodStatus, error) {
+						if p.ID == "a" {
+							return c.status, nil
+						}
+						return &pleg.PodStatus{ID: p.ID}, nil
+					},
+				}
+				n, reg := newNodeWithMetricsOf(t, rt.instead)
+				watch := n.g.Watch()
+				n.g.Relist()
+				want(t, "events", read(watch), "a Started a1", "good Started good-1")
+				s, err := n.cache.Get("a")
+				if s == nil || s.ID != "a" {
+					t.Errorf("the cache has %v", s)
+				}
+				if fmt.Sprint(err) != c.err && (err != nil || c.err != "") {
+					t.Errorf("the error is %v", err)
+				}
+				for _, cs := range s.ContainerStatuses {
+					if cs == nil {
+						t.Error("a nil item got through")
+					}
+				}
+				if c.reason != "" && metric(t, reg, "pleg_bad_data_total", "reason", c.reason) == 0 {
+					t.Error("not counted")
+				}
+			})
+		})
+	}
+}
+
+// Rule 14: a bad answer to a look at one pod changes nothing.
+func TestRule14BadLook(t *testing.T) {
+	for _, c := range []struct {
+		reason string
+		pod    *pleg.Pod
+	}{{"nil_pod", nil}, {"wrong_pod_uid", bare("other", plegtest.Exited("a1"))}} {
+		synctest.Test(t, func(t *testing.T) {
+			rt := &scripted{
+				pods:   func() ([]*pleg.Pod, error) { return []*pleg.Pod{good}, nil },
+				status: func(p *pleg.Pod) (*pleg.PodStatus, error) { return &pleg.PodStatus{ID: p.ID}, nil },
+				pod:    func(types.UID) (*pleg.Pod, error) { return c.pod, nil },
+			}
+			n, reg := newNodeWithMetricsOf(t, rt.instead)
+			watch := n.g.Watch()
+			n.start()
+			n.g.RequestRelist("good")
+			n.g.RequestRelist("")
+			synctest.Wait()
+			want(t, "events", read(watch), "good Started good-1")
+			wantMetric(t, reg, "pleg_bad_data_total", 1, "reason", c.reason)
+		})
+	}
+}
+
+// Rule 14: a runtime that panics, or ends its goroutine, has failed; nothing else
+// happens.
+func TestRule14RuntimePanics(t *testing.T) {
+	for name, misbehave := range map[string]func(){
+		"panics":             func() { panic("nil map") },
+		"ends its goroutine": runtime.Goexit,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				badly := true
+				rt := &scripted{
+					pods: func() ([]*pleg.Pod, error) {
+						if badly {
+							misbehave()
+						}
+						return []*pleg.Pod{bare("a", plegtest.Running("a1")), good}, nil
+					},
+					status: func(p *pleg.Pod) (*pleg.PodStatus, error) {
+						if p.ID == "a" {
+							misbehave()
+						}
+						return &pleg.PodStatus{ID: p.ID}, nil
+					},
+					pod: func(types.UID) (*pleg.Pod, error) { misbehave(); return nil, nil },
+				}
+				n, reg := newNodeWithMetricsOf(t, rt.instead)
+				watch := n.g.Watch()
+				n.g.Relist()
+				unhealthy(t, n.g, "pleg has yet to be successful: ", "GetPods panicked: ")
+				badly = false
+				n.g.Relist()
+				healthy(t, n.g)
+				want(t, "events", read(watch), "a Started a1", "good Started good-1")
+				if _, err := n.cache.Get("a"); err == nil {
+					t.Error("no error of the inspection")
+				}
+				n.start()
+				n.g.RequestRelist("a")
+				time.Sleep(500 * time.Millisecond)
+				if got := metric(t, reg, "pleg_bad_data_total", "reason", "runtime_panic"); got < 3 {
+					t.Errorf("counted %v times", got)
+				}
+			})
+		})
+	}
+}
+
+// An event source that panics is a stream that broke.
+func TestRule14EventSourcePanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.Inject(plegtest.Fault{Method: plegtest.WatchContainerEvents, Times: 1, Do: func(context.Context) error { panic("nil map") }})
+		n.start()
+		if got := n.g.HealthReport().Stream; got.State != pleg.StreamBroken || got.Error != "WatchContainerEvents panicked: nil map" {
+			t.Errorf("the stream is %v", got)
+		}
+		time.Sleep(2 * time.Second)
+		if got := n.g.HealthReport().Stream.State; got != pleg.StreamConnected {
+			t.Errorf("the stream is %v", got)
+		}
+	})
+}
+
+// Rule 15 and 14 together: an error beside pods is an error.
+func TestErrorBesidePods(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := &scripted{pods: func() ([]*pleg.Pod, error) { return []*pleg.Pod{good}, errors.New("half") }}
+		n := newNodeOf(t, rt.instead)
+		watch := n.g.Watch()
+		n.g.Relist()
+		want(t, "events", read(watch))
+	})
+}

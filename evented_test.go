@@ -1,0 +1,443 @@
+package pleg_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+// Rule 16: an event is a hint that brings a look at once; what it says is not
+// believed, and the listing decides.
+func TestRule16EventsAreHintsOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1")))
+		events := n.g.Watch()
+		n.start()
+		read(events)
+		time.Sleep(500 * time.Millisecond)
+		n.ExitContainer("a", "a1", 1, "Error")
+		n.Emit(pleg.ContainerEvent{PodUID: "a", ContainerID: "a1"})
+		synctest.Wait()
+		e := <-events
+		if line(e) != "a Died a1" || e.Cause != pleg.CauseHint {
+			t.Errorf("got %s because of %s", line(e), e.Cause)
+		}
+		// Old, repeated, reordered and made-up events end in the same state.
+		for range 3 {
+			n.Emit(pleg.ContainerEvent{PodUID: "b", ContainerID: "b1", CreatedAt: time.Now().Add(-time.Hour)})
+			n.Emit(pleg.ContainerEvent{PodUID: "a", ContainerID: "a1", CreatedAt: time.Now().Add(time.Hour)})
+			n.Emit(pleg.ContainerEvent{PodUID: "nobody", ContainerID: "x"})
+			n.Emit(pleg.ContainerEvent{})
+			synctest.Wait()
+		}
+		want(t, "events", read(events))
+	})
+}
+
+// Rule 16: the stream is read without ever holding the sender back, whatever
+// hangs.
+func TestRule16SenderIsNeverHeldBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNodeOf(t, func(rt *plegtest.Runtime) pleg.Runtime { return &flood{Runtime: rt, events: 50000} })
+		n.SetPods(pods(10)...)
+		healList := n.HangDeaf(plegtest.GetPods, plegtest.AnyPod)
+		healPod := n.HangDeaf(plegtest.GetPod, plegtest.AnyPod)
+		n.g.Subscribe(t.Context(), 0)
+		before := time.Now()
+		n.start()
+		if got := n.g.HealthReport().Stream; got.State != pleg.StreamConnected || !got.LastEvent.Equal(before) {
+			t.Errorf("the stream is %v", got)
+		}
+		healList()
+		healPod()
+		time.Sleep(2 * time.Second)
+		if got := len(n.cache.GetAll()); got != 10 {
+			t.Errorf("%d pods", got)
+		}
+	})
+}
+
+// flood is a runtime that sends garbage as fast as it is read, and then stays.
+type flood struct {
+	*plegtest.Runtime
+	events int
+}
+
+func (f *flood) WatchContainerEvents(ctx context.Context, connected func(), observe func(pleg.ContainerEvent)) error {
+	connected()
+	for i := range f.events {
+		observe(pleg.ContainerEvent{PodUID: types.UID(fmt.Sprint(i)), ContainerID: fmt.Sprint(i)})
+	}
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// Rule 17: every connection is followed by a full relist, for there is no resume.
+func TestRule17ConnectionIsFollowedByFullRelist(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := plegtest.NewRuntime()
+		rt.SetPods(bare("pod-00000", plegtest.Running("pod-00000-a")))
+		g := pleg.NewGenericPLEG(rt, 0, time.Hour, pleg.NewCache(), clock.RealClock{}, pleg.WithLogger(logr.Discard()))
+		g.Start()
+		defer g.Stop()
+		events := g.Watch()
+		time.Sleep(time.Second)
+		read(events)
+		for range 20 {
+			rt.BreakStreams(errors.New("reset"))
+			synctest.Wait()
+			c := rt.Pod("pod-00000").Containers[0].ID.ID
+			rt.SetPod(bare("pod-00000", plegtest.Running(c+"'"))) // while nobody listens
+			time.Sleep(2 * time.Minute)
+			if rt.Streams() != 1 {
+				t.Fatal("not connected again")
+			}
+			want(t, "events", read(events), "pod-00000 Died "+c, "pod-00000 Removed "+c, "pod-00000 Started "+c+"'")
+		}
+	})
+}
+
+// Rule 17: reconnecting never ends, backs off from 1 s to 60 s with jitter, and
+// begins anew after a stable minute.
+func TestRule17Backoff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, reg := newNodeWithMetrics(t)
+		attempts := make(chan time.Time, 1000)
+		var broken atomic.Bool
+		broken.Store(true)
+		n.Inject(plegtest.Fault{Method: plegtest.WatchContainerEvents, Do: func(context.Context) error {
+			attempts <- time.Now()
+			if broken.Load() {
+				return errors.New("connection refused")
+			}
+			return nil
+		}})
+		n.start()
+		last := <-attempts
+		for i, most := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60, 60, 60} {
+			most *= time.Second
+			next := <-attempts
+			if wait := next.Sub(last); wait > most || wait < most*3/4 {
+				t.Errorf("wait %d was %v, not up to %v", i, wait, most)
+			}
+			last = next
+			if i == 5 {
+				if got := n.g.HealthReport().Stream; got.State != pleg.StreamConnecting && got.Error == "" {
+					t.Errorf("the stream is %v", got)
+				}
+			}
+		}
+		if got := metric(t, reg, "kubelet_evented_pleg_connection_error_count"); got < 10 {
+			t.Errorf("%v errors counted", got)
+		}
+		broken.Store(false)
+		<-attempts
+		for _, c := range []struct{ lasts, least, most time.Duration }{
+			{time.Minute + time.Second, 750 * time.Millisecond, time.Second},
+			{10 * time.Second, 1500 * time.Millisecond, 2 * time.Second},
+			{10 * time.Second, 3 * time.Second, 4 * time.Second},
+			{time.Hour, 750 * time.Millisecond, time.Second},
+		} {
+			time.Sleep(c.lasts)
+			n.BreakStreams(errors.New("reset"))
+			began := time.Now()
+			if wait := (<-attempts).Sub(began); wait < c.least || wait > c.most {
+				t.Errorf("after a stream of %v it waited %v", c.lasts, wait)
+			}
+			synctest.Wait()
+		}
+		wantMetric(t, reg, "kubelet_evented_pleg_connection_success_count", 5)
+	})
+}
+
+// Rule 17: a runtime without events is asked again slowly, however it says so.
+func TestRule17Unsupported(t *testing.T) {
+	for _, mode := range []plegtest.EventMode{plegtest.EventsUnsupported, plegtest.EventsEndAtOnce} {
+		synctest.Test(t, func(t *testing.T) {
+			n, reg := newNodeWithMetrics(t)
+			n.SetEventMode(mode)
+			n.SetPods(pods(1)...)
+			n.start()
+			time.Sleep(59 * time.Minute)
+			if got := n.Calls(plegtest.WatchContainerEvents); got < 12 || got > 16 {
+				t.Errorf("asked %d times in an hour", got)
+			}
+			if got := n.g.HealthReport().Stream; got.State != pleg.StreamUnsupported || got.NextTry.Before(time.Now()) || got.Error == "" {
+				t.Errorf("the stream is %v", got)
+			}
+			wantMetric(t, reg, "kubelet_evented_pleg_connection_error_count", 0)
+			n.SetEventMode(plegtest.EventsServed)
+			time.Sleep(6 * time.Minute)
+			if got := n.g.HealthReport().Stream.State; got != pleg.StreamConnected {
+				t.Errorf("the stream is %s", got)
+			}
+		})
+	}
+}
+
+// The stream broken 20 times under churn: in the end everybody knows the present,
+// and hints have resumed.
+func TestRule17BrokenTwentyTimes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.EmitOnChange(true)
+		n.SetPods(pods(20)...)
+		sub := n.g.Subscribe(t.Context(), 3)
+		r := newReplay(t)
+		n.start()
+		for i := range 400 {
+			uid := types.UID(fmt.Sprintf("pod-%05d", i%20))
+			n.ExitContainer(uid, n.Pod(uid).Containers[0].ID.ID, 1, "Error")
+			time.Sleep(3 * time.Millisecond)
+			n.SetPod(bare(uid, plegtest.Running(fmt.Sprintf("%s-%d", uid, i))))
+			time.Sleep(30 * time.Millisecond)
+			switch {
+			case i%20 != 0:
+			case i%40 == 0:
+				n.BreakStreams(errors.New("reset"))
+			default:
+				n.BreakStreams(nil)
+			}
+			for len(sub) > 0 {
+				r.take(<-sub)
+			}
+		}
+		time.Sleep(5 * time.Minute)
+		for range 1000 {
+			synctest.Wait()
+			if len(sub) == 0 {
+				break
+			}
+			r.take(<-sub)
+		}
+		r.equals(n.present())
+		time.Sleep(500 * time.Millisecond)
+		n.ExitContainer("pod-00001", n.Pod("pod-00001").Containers[0].ID.ID, 1, "Error")
+		synctest.Wait()
+		if e := <-sub; e.Cause != pleg.CauseHint {
+			t.Errorf("%s because of %s", line(e), e.Cause)
+		}
+	})
+}
+
+// Rule 18: an event that names only a container is looked up in our own records,
+// else the whole node is listed.
+func TestRule18EventWithoutSandbox(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1")), plegtest.NewPod("b", plegtest.Running("b1")))
+		events := n.g.Watch()
+		n.start()
+		read(events)
+		time.Sleep(500 * time.Millisecond)
+		lists := n.Calls(plegtest.GetPods)
+		n.ExitContainer("a", "a1", 1, "")
+		n.SetSandbox("b", "b-sandbox", pleg.ContainerStateExited)
+		n.Emit(pleg.ContainerEvent{ContainerID: "a1"})
+		n.Emit(pleg.ContainerEvent{ContainerID: "b-sandbox"})
+		synctest.Wait()
+		want(t, "known", slices.Sorted(slices.Values(read(events))), "a Died a1", "b Died b-sandbox")
+		if n.PodCalls(plegtest.GetPod, "a") != 1 || n.Calls(plegtest.GetPods) != lists {
+			t.Error("not by a look at the one pod")
+		}
+		n.SetPod(bare("c", plegtest.Running("c1")))
+		n.Emit(pleg.ContainerEvent{ContainerID: "c1"})
+		synctest.Wait()
+		want(t, "unknown", read(events), "c Started c1")
+		if n.Calls(plegtest.GetPods) != lists+1 {
+			t.Error("not by a list of the whole node")
+		}
+	})
+}
+
+// Rule 19: the period is longer while the stream is proven live; a change that no
+// hint had announced is counted and takes that back for a while.
+func TestRule19ProvenPeriod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, reg := newNodeWithMetrics(t, pleg.WithProvenRelistPeriod(30*time.Second))
+		n.SetPods(pods(5)...)
+		listsIn := func(d time.Duration) int {
+			before := n.Calls(plegtest.GetPods)
+			time.Sleep(d)
+			return n.Calls(plegtest.GetPods) - before
+		}
+		n.start()
+		if got := listsIn(time.Minute - time.Millisecond); got < 58 {
+			t.Errorf("%d lists in the minute of proving", got)
+		}
+		time.Sleep(time.Minute)
+		if got := listsIn(10 * time.Minute); got != 20 {
+			t.Errorf("%d lists in ten minutes, proven", got)
+		}
+		// Announced changes take nothing back.
+		n.EmitOnChange(true)
+		for i := range 100 {
+			n.SetPod(bare("busy", plegtest.Running(fmt.Sprint(i))))
+			time.Sleep(1700 * time.Millisecond)
+		}
+		wantMetric(t, reg, "pleg_unannounced_changes_total", 0)
+		if got := listsIn(10 * time.Minute); got != 20 {
+			t.Errorf("%d lists in ten minutes, proven", got)
+		}
+		// One that is not does.
+		n.EmitOnChange(false)
+		n.ExitContainer("pod-00001", "pod-00001-a", 1, "Error")
+		for changed := time.Now(); metric(t, reg, "pleg_unannounced_changes_total") != 1; time.Sleep(100 * time.Millisecond) {
+			if time.Since(changed) > 32*time.Second {
+				t.Fatal("not counted")
+			}
+		}
+		if got := listsIn(50 * time.Second); got < 49 {
+			t.Errorf("%d lists in 50 s, unproven", got)
+		}
+		time.Sleep(time.Minute)
+		if got := listsIn(10 * time.Minute); got != 20 {
+			t.Errorf("%d lists in ten minutes, proven anew", got)
+		}
+		// Nor does the long period outlive the stream.
+		n.SetEventMode(plegtest.EventsUnsupported)
+		n.BreakStreams(errors.New("reset"))
+		time.Sleep(2 * time.Second)
+		if got := listsIn(time.Minute); got < 59 {
+			t.Errorf("%d lists in a minute without a stream", got)
+		}
+	})
+}
+
+// Rule 19: by default the period stays what it is.
+func TestRule19OffByDefault(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(pods(5)...)
+		n.start()
+		time.Sleep(time.Hour)
+		if got := n.Calls(plegtest.GetPods); got < 3600 || got > 3602 {
+			t.Errorf("%d lists in an hour", got)
+		}
+	})
+}
+
+// Idle, the stream costs no calls.
+func TestIdleStreamCostsNoCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var lists [2]int
+		for i, opt := range []pleg.Option{pleg.WithPollingOnly(), pleg.WithRelistThreshold(0)} {
+			n := newNode(t, opt)
+			n.SetPods(pods(50)...)
+			n.g.Start()
+			time.Sleep(10500 * time.Millisecond)
+			n.ResetCalls()
+			time.Sleep(10 * time.Minute)
+			lists[i] = n.Calls(plegtest.GetPods)
+			if got := n.Calls(plegtest.GetPod) + n.Calls(plegtest.GetPodStatus); got != 0 {
+				t.Errorf("%d other calls", got)
+			}
+			n.g.Stop()
+		}
+		if lists[0] != lists[1] {
+			t.Errorf("%d lists without the stream, %d with it", lists[0], lists[1])
+		}
+	})
+}
+
+// A container that came and went between two looks is known only from its events:
+// the pod gets a PodSync, once, and a counter counts it.
+func TestUnseenContainer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, reg := newNodeWithMetrics(t)
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		events := n.g.Watch()
+		n.start()
+		read(events)
+		time.Sleep(500 * time.Millisecond)
+		for range 4 { // created, started, stopped, deleted
+			n.Emit(pleg.ContainerEvent{PodUID: "a", ContainerID: "shortlived"})
+		}
+		n.Emit(pleg.ContainerEvent{PodUID: "gone", ContainerID: "shortlived too"})
+		synctest.Wait()
+		want(t, "events", read(events), "a PodSync")
+		wantMetric(t, reg, "pleg_unseen_containers_total", 2)
+		n.Emit(pleg.ContainerEvent{PodUID: "a", ContainerID: "shortlived"})
+		// What was listed and is removed is not unseen, however late its events.
+		n.SetContainer("a", "a2", pleg.ContainerStateRunning)
+		time.Sleep(time.Second)
+		n.RemoveContainer("a", "a2")
+		time.Sleep(time.Second)
+		n.Emit(pleg.ContainerEvent{PodUID: "a", ContainerID: "a2"})
+		synctest.Wait()
+		want(t, "events", read(events), "a Started a2", "a Died a2", "a Removed a2")
+		wantMetric(t, reg, "pleg_unseen_containers_total", 2)
+		if s, err := n.cache.Get("a"); err != nil || len(s.ContainerStatuses) != 1 {
+			t.Errorf("a status was made up: %v %v", s, err)
+		}
+	})
+}
+
+// Stop ends the stream in every state that it can be in.
+func TestStopInEveryStateOfTheStream(t *testing.T) {
+	for name, prepare := range map[string]func(n *node){
+		"connected":   func(*node) {},
+		"connecting":  func(n *node) { n.Hang(plegtest.WatchContainerEvents, plegtest.AnyPod) },
+		"broken":      func(n *node) { n.Fail(plegtest.WatchContainerEvents, plegtest.AnyPod, errors.New("refused")) },
+		"unsupported": func(n *node) { n.SetEventMode(plegtest.EventsUnsupported) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t)
+				prepare(n)
+				n.g.Start()
+				synctest.Wait()
+				if got := n.g.HealthReport().Stream.State; string(got) != name {
+					t.Errorf("the stream is %s", got)
+				}
+				before := time.Now()
+				n.g.Stop()
+				if time.Since(before) > 0 {
+					t.Errorf("Stop took %v", time.Since(before))
+				}
+				if got := n.g.HealthReport().Stream.State; got != pleg.StreamOff {
+					t.Errorf("the stream is %s", got)
+				}
+				if got := n.Streams(); got != 0 {
+					t.Errorf("%d streams left", got)
+				}
+			})
+		})
+	}
+}
+
+// A stream that does not heed its context is left behind by Stop, and no second
+// one is opened beside it.
+func TestDeafStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		heal := n.HangDeaf(plegtest.WatchContainerEvents, plegtest.AnyPod)
+		n.g.Start()
+		synctest.Wait()
+		n.g.Stop()
+		n.g.Start()
+		time.Sleep(10 * time.Minute)
+		if got := n.MaxInFlight(plegtest.WatchContainerEvents); got != 1 {
+			t.Errorf("%d streams at once", got)
+		}
+		heal()
+		time.Sleep(2 * time.Minute)
+		if got := n.g.HealthReport().Stream.State; got != pleg.StreamConnected {
+			t.Errorf("the stream is %s", got)
+		}
+		n.g.Stop()
+	})
+}

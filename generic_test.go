@@ -1,0 +1,549 @@
+package pleg_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// node is a fake runtime with a generator that watches it.
+type node struct {
+	*plegtest.Runtime
+	t     *testing.T
+	cache *pleg.PodCache
+	g     *pleg.GenericPLEG
+}
+
+// newNode makes a node for a synctest bubble, whose clock is the real one.
+func newNode(t *testing.T, opts ...pleg.Option) *node {
+	return newNodeOf(t, func(rt *plegtest.Runtime) pleg.Runtime { return rt }, opts...)
+}
+
+// newNodeOf is newNode with a runtime made of the fake one.
+func newNodeOf(t *testing.T, wrap func(*plegtest.Runtime) pleg.Runtime, opts ...pleg.Option) *node {
+	t.Helper()
+	n := &node{Runtime: plegtest.NewRuntime(), t: t, cache: pleg.NewCache()}
+	opts = append([]pleg.Option{pleg.WithLogger(logr.Discard())}, opts...)
+	n.g = pleg.NewGenericPLEG(wrap(n.Runtime), 0, 0, n.cache, clock.RealClock{}, opts...)
+	return n
+}
+
+// polling is a runtime that can only list everything and inspect.
+func polling(rt *plegtest.Runtime) pleg.Runtime { return rt.Plain() }
+
+// start starts the generator until the test ends.
+func (n *node) start() {
+	n.g.Start()
+	n.t.Cleanup(n.g.Stop)
+	synctest.Wait()
+}
+
+// read returns what can be read from a channel of events now, a line each.
+func read(ch <-chan *pleg.PodLifecycleEvent) []string {
+	var lines []string
+	for {
+		select {
+		case e, ok := <-ch:
+			if !ok {
+				return append(lines, "closed")
+			}
+			lines = append(lines, line(e))
+		default:
+			return lines
+		}
+	}
+}
+
+func line(e *pleg.PodLifecycleEvent) string {
+	if e.Data == nil {
+		return fmt.Sprintf("%s %s", e.ID, e.Type)
+	}
+	return fmt.Sprintf("%s %s %s", e.ID, strings.TrimPrefix(string(e.Type), "Container"), e.Data)
+}
+
+func want(t *testing.T, what string, got []string, lines ...string) {
+	t.Helper()
+	if diff := cmp.Diff(lines, got); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", what, diff)
+	}
+}
+
+// pods makes n running pods of one container each.
+func pods(n int) []*pleg.Pod {
+	list := make([]*pleg.Pod, n)
+	for i := range list {
+		uid := types.UID(fmt.Sprintf("pod-%05d", i))
+		list[i] = plegtest.NewPod(uid, plegtest.Running(string(uid)+"-a"))
+	}
+	return list
+}
+
+// bare is a pod without the sandbox that NewPod gives it.
+func bare(uid types.UID, containers ...*pleg.Container) *pleg.Pod {
+	return &pleg.Pod{ID: uid, Name: string(uid), Namespace: "default", Containers: containers}
+}
+
+func TestRelistIsFourLines(t *testing.T) {
+	rt := plegtest.NewRuntime()
+	rt.SetPods(bare("a", plegtest.Running("a1")))
+	g := pleg.NewGenericPLEG(rt, 10, time.Second, pleg.NewCache(), clocktesting.NewFakeClock(time.Now()))
+	events := g.Watch()
+	g.Relist()
+	want(t, "events", read(events), "a Started a1")
+}
+
+// Rule 1, and the state table of the kubelet: what each step of a container from
+// one listing to the next is told as.
+func TestRule1StateTable(t *testing.T) {
+	absent := (*pleg.Container)(nil)
+	created, running, exited, unknown := plegtest.Created("c"), plegtest.Running("c"), plegtest.Exited("c"), plegtest.Unknown("c")
+	for _, step := range []struct {
+		from, to *pleg.Container
+		events   []string
+	}{
+		{absent, created, nil},
+		{absent, unknown, nil},
+		{absent, running, []string{"a Started c"}},
+		{absent, exited, []string{"a Died c"}},
+		{created, running, []string{"a Started c"}},
+		{created, exited, []string{"a Died c"}},
+		{created, unknown, nil},
+		{created, absent, []string{"a Died c", "a Removed c"}},
+		{unknown, running, []string{"a Started c"}},
+		{unknown, exited, []string{"a Died c"}},
+		{unknown, absent, []string{"a Died c", "a Removed c"}},
+		{running, running, nil},
+		{running, exited, []string{"a Died c"}},
+		{running, unknown, nil},
+		{running, absent, []string{"a Died c", "a Removed c"}},
+		{exited, exited, nil},
+		{exited, unknown, nil},
+		{exited, absent, []string{"a Removed c"}},
+	} {
+		name := func(c *pleg.Container) string {
+			if c == nil {
+				return "absent"
+			}
+			return string(c.State)
+		}
+		t.Run(name(step.from)+" to "+name(step.to), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t)
+				// Both as a container and as a sandbox, which count alike.
+				for _, sandbox := range []bool{false, true} {
+					pod := func(c *pleg.Container) *pleg.Pod {
+						p := bare("a", plegtest.Created("other"))
+						switch {
+						case c == nil:
+						case sandbox:
+							p.Sandboxes = []*pleg.Container{c}
+						default:
+							p.Containers = append(p.Containers, c)
+						}
+						return p
+					}
+					n.SetPods()
+					n.g.Relist()
+					n.SetPods(pod(step.from))
+					n.g.Relist()
+					events := n.g.Subscribe(t.Context(), 100)
+					before := len(read(events))
+					n.SetPods(pod(step.to))
+					n.g.Relist()
+					want(t, fmt.Sprintf("after %d events", before), read(events), step.events...)
+				}
+				n.g.Stop()
+			})
+		})
+	}
+}
+
+// Rule 2: within a pod what was known comes first; between pods it goes by UID,
+// however long each inspection takes, as long as that is within the patience.
+func TestRule2Order(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		events := n.g.Watch()
+		n.SetPods(bare("c", plegtest.Running("c1")), bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1")))
+		n.Delay(plegtest.GetPodStatus, "a", 30*time.Millisecond)
+		n.Delay(plegtest.GetPodStatus, "b", 20*time.Millisecond)
+		n.g.Relist()
+		want(t, "first", read(events), "a Started a1", "b Started b1", "c Started c1")
+		n.RestartContainer("b", "b1", "b2")
+		n.RemoveContainer("b", "b1")
+		n.RemovePod("a")
+		n.SetContainer("c", "c1", pleg.ContainerStateExited)
+		n.g.Relist()
+		want(t, "then", read(events), "a Died a1", "a Removed a1", "b Died b1", "b Removed b1", "b Started b2", "c Died c1")
+	})
+}
+
+// Rule 2 again: patience has an end. A pod that is slow is announced after the
+// others, which it has delayed by a twentieth of a period.
+func TestRule2PatienceEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(pods(4)...)
+		n.Delay(plegtest.GetPodStatus, "pod-00001", 500*time.Millisecond)
+		events := n.g.Watch()
+		n.start()
+		want(t, "at once", onlyPods(read(events)), "pod-00000")
+		time.Sleep(50 * time.Millisecond)
+		synctest.Wait()
+		want(t, "after 50 ms", onlyPods(read(events)), "pod-00002", "pod-00003")
+		time.Sleep(450 * time.Millisecond)
+		synctest.Wait()
+		want(t, "in the end", onlyPods(read(events)), "pod-00001")
+	})
+}
+
+// onlyPods returns the pods of events, each once, in order.
+func onlyPods(lines []string) []string {
+	for i, l := range lines {
+		lines[i], _, _ = strings.Cut(l, " ")
+	}
+	return slices.Compact(lines)
+}
+
+// Rule 3: whoever holds an event finds its cause, or something newer, in the
+// cache.
+func TestRule3EventComesAfterItsStatus(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(pods(40)...)
+		n.Delay(plegtest.GetPodStatus, plegtest.AnyPod, 7*time.Millisecond)
+		n.Fail(plegtest.GetPodStatus, "pod-00003", errors.New("broken"))
+		events := n.g.Subscribe(t.Context(), 0)
+		n.start()
+		check := func(e *pleg.PodLifecycleEvent) {
+			t.Helper()
+			status, err := n.cache.Get(e.ID)
+			if e.ID == "pod-00003" {
+				if err == nil {
+					t.Errorf("%s: no error in the cache", line(e))
+				}
+				return
+			}
+			if status.TimeStamp.Before(e.ListedAt) {
+				t.Errorf("%s: listed at %v, the cache has %v", line(e), e.ListedAt, status.TimeStamp)
+			}
+			for _, c := range status.ContainerStatuses {
+				if c.ID.ID == e.Data && e.Type == pleg.ContainerDied && c.State != pleg.ContainerStateExited {
+					t.Errorf("%s: the cache has it %s", line(e), c.State)
+				}
+			}
+		}
+		for range 80 {
+			check(<-events)
+		}
+		for i := range 40 {
+			n.ExitContainer(types.UID(fmt.Sprintf("pod-%05d", i)), fmt.Sprintf("pod-%05d-a", i), 1, "Error")
+		}
+		for range 40 {
+			check(<-events)
+		}
+	})
+}
+
+func TestConstructorSaysWhichIsNil(t *testing.T) {
+	rt, cache, clk := plegtest.NewRuntime(), pleg.NewCache(), clock.RealClock{}
+	for what, construct := range map[string]func(){
+		"runtime": func() { pleg.NewGenericPLEG(nil, 1, 1, cache, clk) },
+		"cache":   func() { pleg.NewGenericPLEG(rt, 1, 1, nil, clk) },
+		"clock":   func() { pleg.NewGenericPLEG(rt, 1, 1, cache, nil) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			defer func() {
+				if p := fmt.Sprint(recover()); !strings.Contains(p, "the "+what+" is nil") {
+					t.Errorf("panicked with %q", p)
+				}
+			}()
+			construct()
+		})
+	}
+}
+
+// A period of zero or less is the default, and so is a capacity.
+func TestDefaults(t *testing.T) {
+	for _, period := range []time.Duration{0, -time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			rt := plegtest.NewRuntime()
+			g := pleg.NewGenericPLEG(rt.Plain(), -1, period, pleg.NewCache(), clock.RealClock{}, pleg.WithLogger(logr.Discard()),
+				pleg.WithRelistThreshold(-1), pleg.WithInspectionWorkers(0), pleg.WithInspectionTimeout(-1))
+			g.Start()
+			defer g.Stop()
+			time.Sleep(10*pleg.DefaultRelistPeriod + time.Millisecond)
+			if got := rt.Calls(plegtest.GetPods); got != 11 {
+				t.Errorf("%d lists in 10 s", got)
+			}
+			if got := cap(g.Watch()); got != pleg.DefaultChannelCapacity {
+				t.Errorf("capacity %d", got)
+			}
+		})
+	}
+}
+
+func TestStartTwiceStopTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNodeOf(t, polling)
+		n.g.Stop() // before Start
+		n.g.Start()
+		n.g.Start()
+		time.Sleep(5*time.Second + time.Millisecond)
+		n.g.Stop()
+		n.g.Stop()
+		if got := n.Calls(plegtest.GetPods); got != 6 {
+			t.Errorf("%d lists in 5 s: not one loop", got)
+		}
+		time.Sleep(5 * time.Second)
+		if got := n.Calls(plegtest.GetPods); got != 6 {
+			t.Errorf("%d lists: it goes on after Stop", got)
+		}
+	})
+}
+
+// A generator goes on after Stop and Start where it was: nothing is told twice,
+// and nothing that happened meanwhile is missed.
+func TestStopAndStartAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1")))
+		events := n.g.Watch()
+		sub := n.g.Subscribe(t.Context(), 10)
+		n.g.Start()
+		synctest.Wait()
+		n.g.Stop()
+		want(t, "watch", read(events), "a Started a1", "b Started b1")
+		want(t, "subscription", read(sub), "a Started a1", "b Started b1", "closed")
+		n.ExitContainer("a", "a1", 0, "Completed")
+		n.RemovePod("b")
+		time.Sleep(time.Hour)
+		if ok, err := n.g.Healthy(); ok || !strings.HasPrefix(err.Error(), "pleg was last seen active 1h0m0s ago; threshold is 3m0s") {
+			t.Errorf("stopped for an hour: %v %v", ok, err)
+		}
+		n.start()
+		want(t, "watch", read(events), "a Died a1", "b Died b1", "b Removed b1")
+		if ok, err := n.g.Healthy(); !ok {
+			t.Error(err)
+		}
+	})
+}
+
+// Stop returns although the runtime does not heed its context, leaves one
+// goroutine behind, and the next Start makes no second call beside it.
+func TestStopDuringHungCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNodeOf(t, polling)
+		n.SetPods(pods(3)...)
+		healStatus := n.HangDeaf(plegtest.GetPodStatus, "pod-00001")
+		n.g.Start()
+		time.Sleep(2500 * time.Millisecond)
+		healList := n.HangDeaf(plegtest.GetPods, plegtest.AnyPod)
+		time.Sleep(time.Second)
+		began := time.Now()
+		n.g.Stop()
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("Stop took %v", took)
+		}
+		n.g.Start()
+		time.Sleep(time.Minute)
+		if got := n.MaxInFlight(plegtest.GetPods); got != 1 {
+			t.Errorf("%d lists at once", got)
+		}
+		healList()
+		time.Sleep(10 * time.Second)
+		if got := n.MaxPodInFlight(plegtest.GetPodStatus, "pod-00001"); got != 1 {
+			t.Errorf("%d inspections of one pod at once", got)
+		}
+		healStatus()
+		synctest.Wait()
+		if status, err := n.cache.Get("pod-00001"); err != nil || len(status.ContainerStatuses) != 1 {
+			t.Errorf("after healing: %v %v", status, err)
+		}
+		n.g.Stop()
+	})
+}
+
+// Stop cancels what heeds its context and returns at once; what was cancelled is
+// neither a failure nor forgotten.
+func TestStopCancels(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(pods(20)...)
+		heal := n.Hang(plegtest.GetPodStatus, plegtest.AnyPod)
+		n.g.Start()
+		synctest.Wait()
+		began := time.Now()
+		n.g.Stop()
+		if took := time.Since(began); took > 0 {
+			t.Errorf("Stop took %v", took)
+		}
+		heal()
+		n.start()
+		for _, p := range pods(20) {
+			if status, err := n.cache.Get(p.ID); err != nil || len(status.ContainerStatuses) != 1 {
+				t.Errorf("%s: %v %v", p.ID, status, err)
+			}
+		}
+	})
+}
+
+// Relist is complete when it returns: beside Start, without it, many at a time,
+// and across a Stop.
+func TestRelistIsComplete(t *testing.T) {
+	for _, started := range []bool{false, true} {
+		t.Run(fmt.Sprintf("started=%v", started), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNodeOf(t, polling)
+				n.Delay(plegtest.GetPodStatus, plegtest.AnyPod, 3*time.Millisecond)
+				n.Delay(plegtest.GetPods, plegtest.AnyPod, time.Millisecond)
+				if started {
+					n.start()
+				}
+				events := n.g.Watch()
+				for round := range 20 {
+					state := pleg.ContainerStateRunning
+					if round%2 == 1 {
+						state = pleg.ContainerStateExited
+					}
+					for i := range 50 {
+						uid := types.UID(fmt.Sprintf("pod-%05d", i))
+						n.SetPod(bare(uid, plegtest.NewContainer(fmt.Sprintf("%s-%d", uid, round/2), state)))
+					}
+					n.g.Relist()
+					if got := len(read(events)); round%2 == 1 && got != 50 {
+						t.Fatalf("round %d: %d events are there", round, got)
+					}
+					for _, s := range n.cache.GetAll() {
+						if s.ContainerStatuses[0].State != state {
+							t.Fatalf("round %d: the cache has %s", round, s.ContainerStatuses[0].State)
+						}
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestRelistAllAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(pods(10)...)
+		n.Delay(plegtest.GetPods, plegtest.AnyPod, 5*time.Millisecond)
+		var wg sync.WaitGroup
+		for i := range 50 {
+			wg.Go(func() { n.g.Relist() })
+			if i == 20 {
+				n.g.Start()
+			}
+			if i == 40 {
+				wg.Go(n.g.Stop)
+			}
+		}
+		wg.Wait()
+		n.g.Stop()
+		if got := len(n.cache.GetAll()); got != 10 {
+			t.Errorf("%d pods in the cache", got)
+		}
+	})
+}
+
+// Relist retries at once what failed before, whatever its back-off.
+func TestRelistRetriesFailed(t *testing.T) {
+	clk := clocktesting.NewFakeClock(time.Now())
+	rt := plegtest.NewRuntime()
+	rt.SetPods(pods(1)...)
+	cache := pleg.NewCache()
+	g := pleg.NewGenericPLEG(rt, 10, time.Second, cache, clk, pleg.WithLogger(logr.Discard()))
+	heal := rt.Fail(plegtest.GetPodStatus, "pod-00000", errors.New("broken"))
+	g.Relist()
+	if _, err := cache.Get("pod-00000"); err == nil {
+		t.Error("no error")
+	}
+	heal()
+	g.Relist()
+	if status, err := cache.Get("pod-00000"); err != nil || len(status.ContainerStatuses) == 0 {
+		t.Errorf("not inspected again: %v %v", status, err)
+	}
+}
+
+// The period is kept; a runtime that is slower than it is left a period's rest.
+func TestPeriod(t *testing.T) {
+	for _, c := range []struct {
+		takes time.Duration
+		lists int
+	}{{0, 61}, {900 * time.Millisecond, 61}, {3 * time.Second, 16}} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNodeOf(t, polling)
+			n.Delay(plegtest.GetPods, plegtest.AnyPod, c.takes)
+			n.g.Start()
+			time.Sleep(time.Minute + time.Millisecond)
+			if got := n.Calls(plegtest.GetPods); got != c.lists {
+				t.Errorf("a list takes %v: %d lists in a minute, not %d", c.takes, got, c.lists)
+			}
+			n.g.Stop()
+		})
+	}
+}
+
+// A generator and its users from many goroutines, for the race detector.
+func TestEverythingAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.EmitOnChange(true)
+		n.SetPods(pods(10)...)
+		n.start()
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		for i := range 4 {
+			uid := types.UID(fmt.Sprintf("pod-%05d", i))
+			wg.Go(func() {
+				for ctx.Err() == nil {
+					_, _ = n.cache.GetNewerThanContext(ctx, uid, time.Now())
+					time.Sleep(2 * time.Millisecond)
+				}
+			})
+			wg.Go(func() {
+				for ctx.Err() == nil {
+					ctx, unsubscribe := context.WithCancel(ctx)
+					sub := n.g.Subscribe(ctx, i)
+					for range 10 {
+						<-sub
+					}
+					unsubscribe()
+					time.Sleep(time.Millisecond)
+				}
+			})
+			wg.Go(func() {
+				for j := 0; ctx.Err() == nil; j++ {
+					n.SetPod(bare(uid, plegtest.Running(fmt.Sprintf("c%d", j))))
+					n.g.RequestRelist(uid)
+					n.g.RequestReinspect(uid)
+					n.g.HealthReport()
+					time.Sleep(3 * time.Millisecond)
+				}
+			})
+		}
+		time.Sleep(3 * time.Second)
+		cancel()
+		wg.Wait()
+	})
+}

@@ -1,0 +1,275 @@
+package pleg_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+// unhealthy fails unless the generator is not healthy and the error has all the
+// parts, the first at its beginning.
+func unhealthy(t *testing.T, g *pleg.GenericPLEG, parts ...string) {
+	t.Helper()
+	ok, err := g.Healthy()
+	if ok || err == nil {
+		t.Fatal("it is healthy")
+	}
+	if !strings.HasPrefix(err.Error(), parts[0]) {
+		t.Errorf("%q does not begin with %q", err, parts[0])
+	}
+	for _, part := range parts[1:] {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("%q does not say %q", err, part)
+		}
+	}
+}
+
+func healthy(t *testing.T, g *pleg.GenericPLEG) {
+	t.Helper()
+	if ok, err := g.Healthy(); !ok || err != nil {
+		t.Fatalf("not healthy: %v", err)
+	}
+}
+
+// Rule 13 (a): before the first successful list, with the reason for it.
+func TestRule13aYetToBeSuccessful(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		unhealthy(t, n.g, "pleg has yet to be successful: ", "no relist has begun")
+		heal := n.Fail(plegtest.GetPods, plegtest.AnyPod, errors.New("connection refused"))
+		n.start()
+		time.Sleep(1500 * time.Millisecond)
+		unhealthy(t, n.g, "pleg has yet to be successful: ", "the last list failed 500ms ago: connection refused")
+		heal()
+		hang := n.Hang(plegtest.GetPods, plegtest.AnyPod)
+		time.Sleep(5 * time.Second)
+		unhealthy(t, n.g, "pleg has yet to be successful: ", "GetPods has been running for 4.5s")
+		hang()
+		synctest.Wait()
+		healthy(t, n.g)
+	})
+}
+
+// Rule 13 (b): when the last successful list began more than the threshold ago,
+// with the call that hangs, or the last error.
+func TestRule13bLastSeenActive(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNodeOf(t, polling)
+		n.start()
+		time.Sleep(500 * time.Millisecond)
+		heal := n.HangDeaf(plegtest.GetPods, plegtest.AnyPod)
+		time.Sleep(3*time.Minute - 500*time.Millisecond)
+		healthy(t, n.g) // the threshold itself is not past it
+		time.Sleep(5 * time.Second)
+		unhealthy(t, n.g, "pleg was last seen active 3m5s ago; threshold is 3m0s: ",
+			"GetPods has been running for 3m4s", "GetPods has not returned within 2m0s")
+		heal()
+		time.Sleep(1500 * time.Millisecond)
+		healthy(t, n.g)
+
+		defer n.Fail(plegtest.GetPods, plegtest.AnyPod, errors.New("connection refused"))()
+		time.Sleep(10 * time.Minute)
+		unhealthy(t, n.g, "pleg was last seen active ", "; threshold is 3m0s: ", "the last list failed", "connection refused")
+	})
+}
+
+func TestThresholdOption(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNodeOf(t, polling, pleg.WithRelistThreshold(10*time.Second))
+		n.start()
+		defer n.HangDeaf(plegtest.GetPods, plegtest.AnyPod)()
+		time.Sleep(11 * time.Second)
+		unhealthy(t, n.g, "pleg was last seen active 11s ago; threshold is 10s: ")
+	})
+}
+
+// Rule 13 (c): when no pod of several can be inspected, with the call that hangs;
+// and healthy again with the first success.
+func TestRule13cNoPodCanBeInspected(t *testing.T) {
+	for _, deaf := range []bool{false, true} {
+		t.Run(fmt.Sprintf("deaf=%v", deaf), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNodeOf(t, polling)
+				n.SetPods(pods(5)...)
+				n.start()
+				heal := n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Hang: true, Deaf: deaf})
+				n.ExitContainer("pod-00002", "pod-00002-a", 1, "Error")
+				// One pod hangs; the probes of the others hang with it.
+				time.Sleep(3 * time.Minute)
+				healthy(t, n.g)
+				time.Sleep(2 * time.Minute)
+				unhealthy(t, n.g, "pleg cannot inspect any pod: ", "GetPodStatus of pod default/pod-00002 (pod-00002) has been unanswered for 4m59s")
+				heal()
+				time.Sleep(time.Minute)
+				healthy(t, n.g)
+			})
+		})
+	}
+}
+
+// Rule 13: one bad pod alone never makes a node unhealthy: with others, because
+// they are inspected as probes; without, because there is no second witness.
+func TestRule13OneBadPodAlone(t *testing.T) {
+	for _, others := range []int{0, 1, 9} {
+		for _, deaf := range []bool{false, true} {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNodeOf(t, polling)
+				n.SetPods(pods(1 + others)...)
+				heal := n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, PodUID: "pod-00000", Hang: true, Deaf: deaf})
+				n.start()
+				for range 600 {
+					time.Sleep(10 * time.Second)
+					healthy(t, n.g)
+				}
+				probes := 0
+				for i := range others {
+					probes += n.PodCalls(plegtest.GetPodStatus, types.UID(fmt.Sprintf("pod-%05d", i+1)))
+				}
+				// Six times in the threshold, round robin; not much more.
+				if want := 100 * 60 / 30; others > 0 && (probes < want/2 || probes > want+10) {
+					t.Errorf("%d probes in 100 minutes", probes)
+				}
+				heal()
+			})
+		}
+	}
+}
+
+// Rule 13: Healthy has no side effects and never blocks, whatever hangs.
+func TestRule13HasNoSideEffects(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNodeOf(t, polling)
+		n.SetPods(pods(3)...)
+		healStatus := n.HangDeaf(plegtest.GetPodStatus, plegtest.AnyPod)
+		n.start()
+		time.Sleep(1500 * time.Millisecond)
+		healList := n.HangDeaf(plegtest.GetPods, plegtest.AnyPod)
+		time.Sleep(10 * time.Minute)
+		_, first := n.g.Healthy()
+		report := n.g.HealthReport()
+		before := time.Now()
+		for range 100 {
+			if _, err := n.g.Healthy(); err.Error() != first.Error() {
+				t.Fatalf("%q became %q", first, err)
+			}
+			if again := n.g.HealthReport(); !reflect.DeepEqual(again, report) {
+				t.Fatalf("%v became %v", report, again)
+			}
+		}
+		if !time.Now().Equal(before) {
+			t.Error("it takes time")
+		}
+		healList()
+		healStatus()
+	})
+}
+
+// The report names the runtime's own call when the runtime reports it.
+func TestReportNamesTheRuntimesCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		since := time.Now()
+		n := newNodeOf(t, func(rt *plegtest.Runtime) pleg.Runtime {
+			return reporting{rt.Plain(), []pleg.RuntimeCall{
+				{Method: "ContainerStatus", PodUID: "pod-00001", Object: "container app (3f2a)", Since: since},
+				{Method: "ListContainers", Since: since},
+			}}
+		})
+		n.SetPods(pods(4)...)
+		n.start()
+		n.ExitContainer("pod-00001", "pod-00001-a", 1, "")
+		n.ExitContainer("pod-00002", "pod-00002-a", 1, "")
+		heal := n.HangDeaf(plegtest.GetPodStatus, plegtest.AnyPod)
+		time.Sleep(5 * time.Minute)
+		unhealthy(t, n.g, "pleg cannot inspect any pod", "ContainerStatus of container app (3f2a) of pod default/pod-00001 (pod-00001)")
+		r := n.g.HealthReport()
+		if r.Healthy || r.Reason == "" || r.Runtime != "fake 1.0" || len(r.CallsInFlight) != 2 || r.Pods != 4 || r.LastRelist.IsZero() {
+			t.Errorf("the report is %+v", r)
+		}
+		defer n.HangDeaf(plegtest.GetPods, plegtest.AnyPod)()
+		time.Sleep(5 * time.Minute)
+		unhealthy(t, n.g, "pleg was last seen active", "ListContainers has been running for 10m0s")
+		heal()
+	})
+}
+
+type reporting struct {
+	pleg.Runtime
+	calls []pleg.RuntimeCall
+}
+
+func (r reporting) CallsInFlight() []pleg.RuntimeCall { return r.calls }
+func (r reporting) DescribeRuntime() string           { return "fake 1.0" }
+
+// The report is fit for a health endpoint.
+func TestReportAsJSON(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(pods(2)...)
+		heal := n.HangDeaf(plegtest.GetPodStatus, "pod-00001")
+		n.start()
+		time.Sleep(2500 * time.Millisecond)
+		b, err := json.Marshal(n.g.HealthReport())
+		if err != nil {
+			t.Fatal(err)
+		}
+		want(t, "report", []string{string(b)}, `{"healthy":true,"lastRelist":"2000-01-01T00:00:02Z","pods":2,`+
+			`"callsInFlight":[{"method":"GetPodStatus","podUID":"pod-00001","object":"pod default/pod-00001 (pod-00001)","since":"2000-01-01T00:00:00Z"}],`+
+			`"troubled":[{"podUID":"pod-00001","namespace":"default","name":"pod-00001","hangingSince":"2000-01-01T00:00:00Z"}],`+
+			`"stream":{"state":"connected","since":"2000-01-01T00:00:00Z"},"blockedReaders":0,"subscribers":0,"backlog":0}`)
+		heal()
+	})
+}
+
+// Rule 15: a list that failed removes nothing, whatever came with the error.
+func TestRule15PartialListRemovesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, reg := newNodeWithMetrics(t, pleg.WithPollingOnly())
+		n.SetPods(pods(10)...)
+		events := n.g.Watch()
+		n.start()
+		read(events)
+		heal := n.Inject(plegtest.Fault{Method: plegtest.GetPods, Err: errors.New("cut off"), Partial: 3})
+		time.Sleep(time.Minute)
+		want(t, "events", read(events))
+		if got := len(n.cache.GetAll()); got != 10 {
+			t.Errorf("%d pods left in the cache", got)
+		}
+		wantMetric(t, reg, "kubelet_running_pods", 10)
+		if got := n.g.HealthReport().RelistError; got != "cut off" {
+			t.Errorf("the report has %q", got)
+		}
+		heal()
+		time.Sleep(1500 * time.Millisecond)
+		if got := n.g.HealthReport().RelistError; got != "" {
+			t.Errorf("the report still has %q", got)
+		}
+	})
+}
+
+func TestListErrorsAreLoggedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := &logLines{}
+		n := newNodeOf(t, polling, pleg.WithLogger(log.logger(0)))
+		heal := n.Fail(plegtest.GetPods, plegtest.AnyPod, errors.New("connection refused"))
+		n.start()
+		time.Sleep(time.Minute)
+		heal()
+		time.Sleep(time.Minute)
+		if got := log.matching("Cannot list pods"); len(got) != 1 {
+			t.Errorf("logged %q", got)
+		}
+		if got := log.matching("Relist succeeded again"); len(got) != 1 {
+			t.Errorf("logged %q", got)
+		}
+	})
+}

@@ -1,0 +1,77 @@
+package pleg_test
+
+import (
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+// logLines keeps what was logged.
+type logLines struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (l *logLines) logger(verbosity int) logr.Logger {
+	return funcr.New(func(_, args string) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.lines = append(l.lines, args)
+	}, funcr.Options{Verbosity: verbosity})
+}
+
+func (l *logLines) matching(part string) []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var lines []string
+	for _, line := range l.lines {
+		if strings.Contains(line, part) {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+// The verbosity levels are the kubelet's: 2 tells of finished containers, 4 of
+// transitions and statuses, 5 of relists.
+func TestVerbosity(t *testing.T) {
+	for _, c := range []struct {
+		verbosity                       int
+		finished, transition, relisting bool
+	}{
+		{0, false, false, false},
+		{2, true, false, false},
+		{4, true, true, false},
+		{5, true, true, true},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			log := &logLines{}
+			n := newNode(t, pleg.WithLogger(log.logger(c.verbosity)))
+			n.SetPods(bare("a", plegtest.Running("a1")))
+			n.start()
+			n.ExitContainer("a", "a1", 137, "OOMKilled")
+			time.Sleep(1500 * time.Millisecond)
+			finished := log.matching("Container finished")
+			if (len(finished) == 1) != c.finished {
+				t.Errorf("verbosity %d: finished: %q", c.verbosity, finished)
+			}
+			if c.finished && !strings.Contains(finished[0], `"exitCode"=137 "reason"="OOMKilled"`) {
+				t.Errorf("verbosity %d: %q", c.verbosity, finished)
+			}
+			if got := len(log.matching("Transition")) > 0; got != c.transition {
+				t.Errorf("verbosity %d: transitions: %v", c.verbosity, got)
+			}
+			if got := len(log.matching("Relisting")) > 0; got != c.relisting {
+				t.Errorf("verbosity %d: relisting: %v", c.verbosity, got)
+			}
+		})
+	}
+}

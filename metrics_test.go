@@ -1,0 +1,223 @@
+package pleg_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"k8s.io/utils/clock"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+func newNodeWithMetrics(t *testing.T, opts ...pleg.Option) (*node, *prometheus.Registry) {
+	t.Helper()
+	return newNodeWithMetricsOf(t, func(rt *plegtest.Runtime) pleg.Runtime { return rt }, opts...)
+}
+
+func newNodeWithMetricsOf(t *testing.T, wrap func(*plegtest.Runtime) pleg.Runtime, opts ...pleg.Option) (*node, *prometheus.Registry) {
+	t.Helper()
+	reg := prometheus.NewRegistry()
+	return newNodeOf(t, wrap, append(opts, pleg.WithRegisterer(reg))...), reg
+}
+
+// wantMetric compares a counter or gauge with a value; labels are pairs.
+func wantMetric(t *testing.T, reg prometheus.Gatherer, name string, value float64, labels ...string) {
+	t.Helper()
+	if got := metric(t, reg, name, labels...); got != value {
+		t.Errorf("%s%v is %v, not %v", name, labels, got, value)
+	}
+}
+
+// metric returns the value of a counter or gauge, or the count of a histogram.
+func metric(t *testing.T, reg prometheus.Gatherer, name string, labels ...string) float64 {
+	t.Helper()
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() != name {
+			continue
+		}
+	metrics:
+		for _, m := range f.GetMetric() {
+			for i := 0; i < len(labels); i += 2 {
+				found := false
+				for _, l := range m.GetLabel() {
+					found = found || l.GetName() == labels[i] && l.GetValue() == labels[i+1]
+				}
+				if !found {
+					continue metrics
+				}
+			}
+			switch {
+			case m.GetCounter() != nil:
+				return m.GetCounter().GetValue()
+			case m.GetGauge() != nil:
+				return m.GetGauge().GetValue()
+			default:
+				return float64(m.GetHistogram().GetSampleCount())
+			}
+		}
+	}
+	return 0
+}
+
+// The metrics of the kubelet have the kubelet's names, types and help, so that
+// rules and dashboards go on working.
+func TestKubeletMetrics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, reg := newNodeWithMetrics(t)
+		n.SetPods(plegtest.NewPod("a", plegtest.Running("a1"), plegtest.Exited("a2")), plegtest.NewPod("b", plegtest.Created("b1")))
+		n.SetSandbox("b", "b-sandbox", pleg.ContainerStateExited)
+		n.g.Relist()
+		if err := testutil.GatherAndCompare(reg, strings.NewReader(`
+# HELP kubelet_pleg_discard_events The number of discard events in PLEG.
+# TYPE kubelet_pleg_discard_events counter
+kubelet_pleg_discard_events 0
+# HELP kubelet_pleg_last_seen_seconds Timestamp in seconds when PLEG was last seen active.
+# TYPE kubelet_pleg_last_seen_seconds gauge
+kubelet_pleg_last_seen_seconds 9.466848e+08
+# HELP kubelet_running_containers Number of containers currently running
+# TYPE kubelet_running_containers gauge
+kubelet_running_containers{container_state="created"} 1
+kubelet_running_containers{container_state="exited"} 1
+kubelet_running_containers{container_state="running"} 1
+kubelet_running_containers{container_state="unknown"} 0
+# HELP kubelet_running_pods Number of pods that have a running pod sandbox
+# TYPE kubelet_running_pods gauge
+kubelet_running_pods 1
+# HELP kubelet_evented_pleg_connection_error_count The number of errors encountered during the establishment of streaming connection with the CRI runtime.
+# TYPE kubelet_evented_pleg_connection_error_count counter
+kubelet_evented_pleg_connection_error_count 0
+# HELP kubelet_evented_pleg_connection_success_count The number of times a streaming client was obtained to receive CRI Events.
+# TYPE kubelet_evented_pleg_connection_success_count counter
+kubelet_evented_pleg_connection_success_count 0
+`),
+			"kubelet_pleg_discard_events", "kubelet_pleg_last_seen_seconds", "kubelet_running_containers", "kubelet_running_pods",
+			"kubelet_evented_pleg_connection_error_count", "kubelet_evented_pleg_connection_success_count"); err != nil {
+			t.Error(err)
+		}
+		// What vanished is not left standing.
+		n.SetPods()
+		n.g.Relist()
+		wantMetric(t, reg, "kubelet_running_pods", 0)
+		wantMetric(t, reg, "kubelet_running_containers", 0, "container_state", "exited")
+	})
+}
+
+// A relist that hangs can be seen while it hangs; once it is over, the histogram
+// has a bucket for it.
+func TestRelistInProgressIsReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, reg := newNodeWithMetrics(t, pleg.WithPollingOnly(), pleg.WithInspectionTimeout(time.Hour))
+		n.SetPods(pods(1)...)
+		heal := n.Hang(plegtest.GetPods, plegtest.AnyPod)
+		n.start()
+		time.Sleep(200 * time.Second)
+		wantMetric(t, reg, "pleg_relist_in_progress_seconds", 200)
+		wantMetric(t, reg, "kubelet_pleg_relist_duration_seconds", 0)
+		heal()
+		synctest.Wait()
+		wantMetric(t, reg, "pleg_relist_in_progress_seconds", 0)
+		wantMetric(t, reg, "kubelet_pleg_relist_duration_seconds", 1)
+		families, err := reg.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			if f.GetName() != "kubelet_pleg_relist_duration_seconds" {
+				continue
+			}
+			for _, b := range f.GetMetric()[0].GetHistogram().GetBucket() {
+				if b.GetUpperBound() == 240 && b.GetCumulativeCount() != 1 {
+					t.Error("a relist of 200 s is in no bucket up to 240 s")
+				}
+			}
+		}
+	})
+}
+
+func TestInspectionMetrics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, reg := newNodeWithMetrics(t)
+		n.SetPods(pods(5)...)
+		heal := n.HangDeaf(plegtest.GetPodStatus, "pod-00001")
+		n.Fail(plegtest.GetPodStatus, "pod-00002", errors.New("broken"))
+		n.start()
+		time.Sleep(8500 * time.Millisecond)
+		wantMetric(t, reg, "pleg_inspections_in_flight", 1)
+		wantMetric(t, reg, "pleg_inspections_hung", 1)
+		wantMetric(t, reg, "pleg_inspections_failing", 1)
+		wantMetric(t, reg, "pleg_inspection_retries_total", 3) // after 1, 3 and 7 s
+		if got := metric(t, reg, "kubelet_pleg_relist_interval_seconds"); got < 8 || got > 9 {
+			t.Errorf("%v intervals between relists in 8.5 s", got)
+		}
+		go func() { _, _ = n.cache.GetNewerThanContext(t.Context(), "pod-00001", time.Now()) }()
+		time.Sleep(time.Millisecond)
+		wantMetric(t, reg, "pleg_blocked_readers", 1)
+		wantMetric(t, reg, "pleg_event_stream_connected", 1)
+		heal()
+		synctest.Wait()
+		wantMetric(t, reg, "pleg_inspections_hung", 0)
+		wantMetric(t, reg, "kubelet_pleg_pod_relist_duration_seconds", 1)
+	})
+}
+
+// Two generators in one process work, on two registries or on one with labels;
+// on one without, the second has no metrics and works all the same.
+func TestTwoGenerators(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reg := prometheus.NewRegistry()
+		a := newNode(t, pleg.WithRegisterer(prometheus.WrapRegistererWith(prometheus.Labels{"node": "a"}, reg)))
+		b := newNode(t, pleg.WithRegisterer(prometheus.WrapRegistererWith(prometheus.Labels{"node": "b"}, reg)))
+		c := newNode(t, pleg.WithRegisterer(prometheus.WrapRegistererWith(prometheus.Labels{"node": "b"}, reg)))
+		for i, n := range []*node{a, b, c} {
+			n.SetPods(pods(i + 1)...)
+			n.g.Relist()
+			if got := len(n.cache.GetAll()); got != i+1 {
+				t.Errorf("%d pods", got)
+			}
+		}
+		wantMetric(t, reg, "kubelet_running_pods", 1, "node", "a")
+		wantMetric(t, reg, "kubelet_running_pods", 2, "node", "b")
+	})
+}
+
+// A runtime that is a collector is registered with the generator.
+func TestRuntimeMetricsAreRegistered(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	rt := measured{plegtest.NewRuntime(), prometheus.NewCounter(prometheus.CounterOpts{Name: "runtime_calls_total", Help: "Calls."})}
+	rt.Inc()
+	pleg.NewGenericPLEG(rt, 1, time.Second, pleg.NewCache(), clock.RealClock{}, pleg.WithRegisterer(reg))
+	wantMetric(t, reg, "runtime_calls_total", 1)
+}
+
+type measured struct {
+	*plegtest.Runtime
+	prometheus.Counter
+}
+
+// The linter of Prometheus has nothing to say but about the names that are the
+// kubelet's.
+func TestMetricNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, reg := newNodeWithMetrics(t)
+		n.g.Relist()
+		problems, err := testutil.GatherAndLint(reg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range problems {
+			if !strings.HasPrefix(p.Metric, "kubelet_") {
+				t.Errorf("%s: %s", p.Metric, p.Text)
+			}
+		}
+	})
+}

@@ -1,0 +1,325 @@
+package plegtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+
+	"github.com/kubepleg/pleg"
+)
+
+const (
+	// grace is how long a call may go on after its context has ended.
+	grace = 5 * time.Second
+	// patience is how long any call may take.
+	patience = 30 * time.Second
+)
+
+// fullList is the call that is made most. What is wrong with its answer is told
+// once, however often it is seen.
+const fullList = "GetPods(all=true)"
+
+// noSuchPod is a UID that no pod has.
+const noSuchPod types.UID = "plegtest-no-such-pod"
+
+// TestRuntime tells what is wrong with an adapter: it calls rt in every way the
+// generator does, and in some that it hopes not to, and returns an error that lists
+// every problem found, with what was expected, what was seen and why it matters; nil if there
+// is none. The expected pods must be listed; with none named, an empty runtime
+// passes.
+//
+// If rt is also one of its optional companions, such as a [pleg.PodGetter] or a
+// [pleg.EventSource], that is tested too.
+//
+// The node should have a few pods, some with exited containers, and be quiet:
+// nothing may start, end or be removed meanwhile. Run the test under the race
+// detector, for calls are also made several at once. It takes a second or so; a
+// call that does not return is given 30 s, and 5 s after its context has ended,
+// and is then left behind.
+func TestRuntime(rt pleg.Runtime, expected ...types.UID) error {
+	if rt == nil {
+		return errors.New("plegtest.TestRuntime: the runtime is nil")
+	}
+	t := &conformance{rt: rt, clock: clock.RealClock{}, seen: make(map[string]bool)}
+	if first := t.testList(expected); first != nil {
+		t.testListAgain(first)
+		t.testListRunning(first)
+		t.testStatuses(first)
+		t.testPodGetter(first)
+		t.testConcurrency(first)
+		t.testUnmodified()
+	}
+	t.testCanceled()
+	t.testEventSource()
+	t.testReports()
+	if len(t.problems) == 0 {
+		return nil
+	}
+	return fmt.Errorf("plegtest.TestRuntime found %d problem(s) with %T:\n%w", len(t.problems), rt, errors.Join(t.problems...))
+}
+
+// conformance is one run of TestRuntime.
+type conformance struct {
+	rt    pleg.Runtime
+	clock clock.Clock
+
+	mu       sync.Mutex
+	problems []error         // guarded by mu
+	seen     map[string]bool // the problems so far, each told once; guarded by mu
+	// leftBehind is set when a call did not return in time. Guarded by mu.
+	leftBehind bool
+
+	handed []handedOver // what has to stay as it was
+}
+
+// handedOver is something that the runtime has handed over, and how it was then.
+type handedOver struct {
+	what string
+	same func() bool
+}
+
+// problem notes what is wrong with the call: expected, seen, and why it matters.
+func (t *conformance) problem(call, expected, seen, why string) {
+	text := fmt.Sprintf("  %s: expected %s, saw %s: %s", call, expected, seen, why)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.seen[text] {
+		t.seen[text] = true
+		t.problems = append(t.problems, errors.New(text))
+	}
+}
+
+// leave notes that a call was left behind.
+func (t *conformance) leave() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.leftBehind = true
+}
+
+// try makes a call in a goroutine of its own, and tells whether it returned in
+// time and without a panic.
+func (t *conformance) try(call string, limit time.Duration, f func()) bool {
+	panicked := make(chan any, 1)
+	go func() {
+		defer func() { panicked <- recover() }()
+		f()
+	}()
+	timer := t.clock.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case p := <-panicked:
+		if p != nil {
+			t.problem(call, "no panic", fmt.Sprintf("panic: %v", p), "one bad pod would take the agent down")
+		}
+		return p == nil
+	case <-timer.C():
+		t.leave()
+		t.problem(call, fmt.Sprintf("an answer within %v", limit), "none",
+			"a call that does not heed its context costs a goroutine, and the pod, or the whole node, is not looked at until it returns")
+		return false
+	}
+}
+
+// answer is what a call returned.
+type answer[T any] struct {
+	value T
+	err   error
+	ok    bool // it did return
+}
+
+// ask makes a call that should take no longer than patience.
+func ask[T any](t *conformance, call string, f func(ctx context.Context) (T, error)) answer[T] {
+	ctx, cancel := context.WithCancel(context.Background()) //nolint:forbidigo // the caller of TestRuntime has no context to give
+	defer cancel()
+	return askWithin(ctx, t, call, patience, f)
+}
+
+func askWithin[T any](ctx context.Context, t *conformance, call string, limit time.Duration, f func(ctx context.Context) (T, error)) answer[T] {
+	result := make(chan answer[T], 1) // for an answer that comes too late to be read
+	if !t.try(call, limit, func() {
+		v, err := f(ctx)
+		result <- answer[T]{v, err, true}
+	}) {
+		return answer[T]{}
+	}
+	return <-result
+}
+
+func (t *conformance) list(call string, all bool) answer[[]*pleg.Pod] {
+	a := ask(t, call, func(ctx context.Context) ([]*pleg.Pod, error) { return t.rt.GetPods(ctx, all) })
+	if a.ok && a.err != nil {
+		t.problem(call, "no error", quoted(a.err), "without a list nothing can be said about the node, and the generator is unhealthy")
+	}
+	if a.ok && a.err == nil {
+		for _, pod := range a.value {
+			t.keepPod(call, pod)
+		}
+	}
+	return a
+}
+
+// testList looks at one full list, and returns its good pods; nil if there is
+// no list at all.
+func (t *conformance) testList(expected []types.UID) []*pleg.Pod {
+	const call = fullList
+	a := t.list(call, true)
+	if !a.ok || a.err != nil {
+		return nil
+	}
+	good := t.checkPods(call, a.value)
+	for _, uid := range expected {
+		if !slices.ContainsFunc(good, func(p *pleg.Pod) bool { return p.ID == uid }) {
+			t.problem(call, fmt.Sprintf("pod %q in the list", uid), fmt.Sprintf("%d other pods", len(good)),
+				"a pod that is missing is taken to be gone, and its containers to be dead")
+		}
+	}
+	return good
+}
+
+// testListAgain compares a second list with the first one.
+func (t *conformance) testListAgain(first []*pleg.Pod) {
+	const call = "GetPods(all=true), called again"
+	a := t.list(fullList, true)
+	if !a.ok || a.err != nil {
+		return
+	}
+	again := t.checkPods(fullList, a.value)
+	if got, want := uids(again), uids(first); !slices.Equal(got, want) {
+		slices.Sort(got)
+		slices.Sort(want)
+		if slices.Equal(got, want) {
+			t.problem(call, "the pods in the same order", "another order",
+				"a run cannot be replayed, and a list in which nothing changed is not recognised cheaply")
+		} else {
+			t.problem(call, fmt.Sprintf("the same %d pods", len(want)), fmt.Sprintf("%d, not all the same", len(got)),
+				"what comes and goes between lists makes events; if the node is not quiet, test on one that is")
+		}
+		return
+	}
+	for i, pod := range again {
+		if diff := podDifference(first[i], pod); diff != "" {
+			t.problem(fmt.Sprintf("%s: pod %q", call, pod.ID), "the same pod as before", diff,
+				"a difference makes inspections and perhaps events; if the node is not quiet, test on one that is")
+		}
+	}
+}
+
+// testListRunning compares the list of what runs with the full one.
+func (t *conformance) testListRunning(full []*pleg.Pod) {
+	const call = "GetPods(all=false)"
+	a := t.list(call, false)
+	if !a.ok || a.err != nil {
+		return
+	}
+	for _, pod := range t.checkPods(call, a.value) {
+		where := fmt.Sprintf("%s: pod %q", call, pod.ID)
+		if !slices.ContainsFunc(full, func(p *pleg.Pod) bool { return p.ID == pod.ID }) {
+			t.problem(where, "a pod that GetPods(all=true) lists too", "one that it does not", "all=true is every pod that the runtime knows")
+		}
+		for _, c := range slices.Concat(pod.Containers, pod.Sandboxes) {
+			if c != nil && c.State == pleg.ContainerStateExited {
+				t.problem(where, "no exited containers and sandboxes", c.ID.ID+", exited", "only all=true asks for them")
+			}
+		}
+	}
+	for _, pod := range full {
+		runs := slices.ContainsFunc(pod.Containers, func(c *pleg.Container) bool { return c != nil && c.State == pleg.ContainerStateRunning })
+		if runs && !slices.ContainsFunc(a.value, func(p *pleg.Pod) bool { return p != nil && p.ID == pod.ID }) {
+			t.problem(call, fmt.Sprintf("pod %q, which has a running container", pod.ID), "none", "all=false leaves out only what does not run")
+		}
+	}
+}
+
+// testCanceled calls with a context that has ended.
+func (t *conformance) testCanceled() {
+	ctx, cancel := context.WithCancel(context.Background()) //nolint:forbidigo // the caller of TestRuntime has no context to give
+	cancel()
+	full := ask(t, fullList, func(ctx context.Context) ([]*pleg.Pod, error) { return t.rt.GetPods(ctx, true) })
+	if !full.ok || full.err != nil {
+		full.value = nil
+	}
+	const call = "GetPods with a canceled context"
+	a := askWithin(ctx, t, call, grace, func(ctx context.Context) ([]*pleg.Pod, error) { return t.rt.GetPods(ctx, true) })
+	if a.ok && a.err == nil && len(a.value) < len(full.value) {
+		t.problem(call, "an error, or the whole list", fmt.Sprintf("%d of %d pods and no error", len(a.value), len(full.value)),
+			"a list that is not complete must be an error: the pods that are missing are taken to be gone")
+	}
+	good := slices.IndexFunc(full.value, func(p *pleg.Pod) bool { return p != nil && p.ID != "" })
+	if good < 0 {
+		return
+	}
+	pod := full.value[good]
+	const statusCall = "GetPodStatus with a canceled context"
+	s := askWithin(ctx, t, statusCall, grace, func(ctx context.Context) (*pleg.PodStatus, error) { return t.rt.GetPodStatus(ctx, pod) })
+	if s.ok && s.err == nil && s.value != nil && len(s.value.ContainerStatuses) < len(pod.Containers) {
+		t.problem(statusCall, "an error, or the whole status", fmt.Sprintf("%d of %d containers and no error", len(s.value.ContainerStatuses), len(pod.Containers)),
+			"a container that is missing from a status is taken to have gone meanwhile")
+	}
+	getter, ok := t.rt.(pleg.PodGetter)
+	if !ok {
+		return
+	}
+	const getCall = "GetPod with a canceled context"
+	g := askWithin(ctx, t, getCall, grace, func(ctx context.Context) (*pleg.Pod, error) { return getter.GetPod(ctx, pod.ID) })
+	if g.ok && errors.Is(g.err, pleg.ErrPodNotFound) {
+		t.problem(getCall, "the pod, or an error that is not ErrPodNotFound", quoted(g.err),
+			"ErrPodNotFound is an answer, and removes the pod; a failure must not be taken for it")
+	}
+}
+
+// testConcurrency makes calls of every kind at once.
+func (t *conformance) testConcurrency(pods []*pleg.Pod) {
+	const call, rounds = "calls at once", 4
+	t.try(call, patience, func() {
+		var wg sync.WaitGroup
+		for range rounds {
+			wg.Go(func() {
+				a := t.list(fullList, true)
+				if a.ok && a.err == nil && len(t.checkPods(fullList, a.value)) != len(pods) {
+					t.problem(fullList+", several at once", fmt.Sprintf("%d pods", len(pods)), fmt.Sprint(len(a.value)),
+						"calls are made from several goroutines, and each must get the whole list")
+				}
+			})
+			wg.Go(func() {
+				for _, pod := range pods[:min(len(pods), 16)] {
+					t.testStatus(pod)
+					if getter, ok := t.rt.(pleg.PodGetter); ok {
+						t.testGetPod(getter, pod)
+					}
+				}
+			})
+		}
+		wg.Wait()
+	})
+}
+
+// testUnmodified looks once more at everything that was handed over.
+func (t *conformance) testUnmodified() {
+	t.mu.Lock()
+	handed := t.handed
+	t.mu.Unlock()
+	for _, h := range handed {
+		if !h.same() {
+			t.problem(h.what, "what was handed over to stay as it was", "that it was modified afterwards",
+				"it is read without a lock, and a *Pod that is handed out again says that nothing in it changed; make a new one")
+		}
+	}
+}
+
+func uids(pods []*pleg.Pod) []types.UID {
+	ids := make([]types.UID, len(pods))
+	for i, pod := range pods {
+		ids[i] = pod.ID
+	}
+	return ids
+}
+
+func quoted(err error) string {
+	return fmt.Sprintf("error %q", err)
+}

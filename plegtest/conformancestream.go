@@ -1,0 +1,117 @@
+package plegtest
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/kubepleg/pleg"
+)
+
+// watch is one event stream of the runtime under test.
+type watch struct {
+	connected chan struct{} // closed by the first call of connected
+	done      chan struct{} // closed when the stream has ended
+
+	mu       sync.Mutex
+	connects int  // calls of connected; guarded by mu
+	early    bool // observe came before connected; guarded by mu
+}
+
+const watchCall = "WatchContainerEvents"
+
+// testEventSource opens an event stream, and ends it.
+func (t *conformance) testEventSource() {
+	source, ok := t.rt.(pleg.EventSource)
+	if !ok {
+		return
+	}
+	ctx, cancel := context.WithCancel(context.Background()) //nolint:forbidigo // the caller of TestRuntime has no context to give
+	defer cancel()
+	w := &watch{connected: make(chan struct{}), done: make(chan struct{})}
+	go t.watch(ctx, source, w)
+
+	if !t.comes(grace, w.connected, w.done) {
+		t.problem(watchCall, fmt.Sprintf("a call of connected within %v, or an error", grace), "neither",
+			"the generator lists the node whenever a stream is connected, and does not trust one that is not")
+	}
+	cancel()
+	if !t.comes(grace, w.done, nil) {
+		t.leave()
+		t.problem(watchCall, fmt.Sprintf("a return within %v after the context has ended", grace), "none", "the generator's Stop waits for it")
+	}
+
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.connects > 1 {
+		t.problem(watchCall, "one call of connected", fmt.Sprint(w.connects), "each makes the whole node be listed")
+	}
+	if w.early {
+		t.problem(watchCall, "connected before the first observe", "observe first", "what is observed before the node has been listed is of no use")
+	}
+}
+
+// watch keeps a stream open until ctx ends or the stream does.
+func (t *conformance) watch(ctx context.Context, source pleg.EventSource, w *watch) {
+	defer close(w.done)
+	defer func() {
+		if p := recover(); p != nil {
+			t.problem(watchCall, "no panic", fmt.Sprintf("panic: %v", p), "a broken stream would take the agent down")
+		}
+	}()
+	err := source.WatchContainerEvents(ctx, func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.connects++; w.connects == 1 {
+			close(w.connected)
+		}
+	}, func(pleg.ContainerEvent) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.early = w.early || w.connects == 0
+	})
+	if err == nil && ctx.Err() != nil {
+		t.problem(watchCall, "an error that says why the stream ended", "nil", "the reason is logged and counted, and decides when to connect again")
+	}
+}
+
+// comes tells whether one of two channels is closed within the limit.
+func (t *conformance) comes(limit time.Duration, a, b <-chan struct{}) bool {
+	timer := t.clock.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case <-a:
+	case <-b:
+	case <-timer.C():
+		return false
+	}
+	return true
+}
+
+// testReports asks what the health report asks.
+func (t *conformance) testReports() {
+	const why = "it is part of the health report, which is wanted most when the runtime does not answer"
+	if d, ok := t.rt.(pleg.Describer); ok {
+		const call = "DescribeRuntime"
+		a := askWithin(context.Background(), t, call, grace, func(context.Context) (string, error) { return d.DescribeRuntime(), nil }) //nolint:forbidigo // it takes no context
+		if a.ok && a.value == "" {
+			t.problem(call, "a few words", "none", why)
+		}
+	}
+	if r, ok := t.rt.(pleg.CallReporter); ok {
+		const call = "CallsInFlight"
+		a := askWithin(context.Background(), t, call, grace, func(context.Context) ([]pleg.RuntimeCall, error) { return r.CallsInFlight(), nil }) //nolint:forbidigo // it takes no context
+		for _, c := range a.value {
+			if c.Method == "" || c.Since.IsZero() {
+				t.problem(call, "a method and a time for every call", fmt.Sprintf("%+v", c), why)
+			}
+		}
+		t.mu.Lock()
+		idle := !t.leftBehind
+		t.mu.Unlock()
+		if len(a.value) > 0 && idle {
+			t.problem(call, "no call, since all have returned", fmt.Sprintf("%+v", a.value), "what has returned would be said to hang")
+		}
+	}
+}

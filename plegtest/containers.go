@@ -1,0 +1,221 @@
+package plegtest
+
+import (
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubepleg/pleg"
+)
+
+// lifeKey is a container, or a sandbox, of a pod.
+type lifeKey struct {
+	uid types.UID
+	id  string
+}
+
+// life is what a status says of a container and a listing does not.
+type life struct {
+	createdAt, startedAt, finishedAt time.Time
+	exitCode                         int
+	reason                           string
+	restartCount                     int
+}
+
+// SetContainer puts a container into a state. A pod or a container that there is
+// not yet is made by NewPod or NewContainer. If the state is the one it has,
+// nothing changes.
+func (r *Runtime) SetContainer(uid types.UID, id string, state pleg.State) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.setContainerLocked(uid, id, state)
+}
+
+// ExitContainer ends a container with an exit code and a reason, such as
+// "Completed", "Error" or "OOMKilled".
+func (r *Runtime) ExitContainer(uid types.UID, id string, exitCode int, reason string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	key := lifeKey{uid, id}
+	l := r.lives[key]
+	l.exitCode, l.reason = exitCode, reason
+	r.lives[key] = l
+	r.setContainerLocked(uid, id, pleg.ContainerStateExited)
+}
+
+// RestartContainer starts a container of the same name and sandbox as container
+// id, under the ID newID and with a restart count one higher. Container id stays
+// listed as exited; if it was running still, it is ended with exit code 137.
+func (r *Runtime) RestartContainer(uid types.UID, id, newID string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	key := lifeKey{uid, id}
+	l := r.lives[key]
+	next := Running(newID)
+	if pod := r.podLocked(uid); pod != nil {
+		if i := indexOf(pod.Containers, id); i >= 0 {
+			*next = *pod.Containers[i]
+			next.ID.ID = newID
+			next.State = pleg.ContainerStateRunning
+			next.CreatedAt = r.clock.Now().UnixNano()
+			if pod.Containers[i].State != pleg.ContainerStateExited {
+				l.exitCode, l.reason = 137, "Error"
+				r.lives[key] = l
+			}
+		}
+	}
+	r.setContainerLocked(uid, id, pleg.ContainerStateExited)
+	r.lives[lifeKey{uid, newID}] = life{restartCount: l.restartCount + 1}
+	pod := *r.podLocked(uid)
+	pod.Containers = append(slices.Clone(pod.Containers), next)
+	r.putLocked(&pod)
+}
+
+// RemoveContainer removes a container from its pod. It is harmless if there is
+// none.
+func (r *Runtime) RemoveContainer(uid types.UID, id string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if pod := r.podLocked(uid); pod != nil && indexOf(pod.Containers, id) >= 0 {
+		without := *pod
+		without.Containers = slices.Delete(slices.Clone(pod.Containers), indexOf(pod.Containers, id), indexOf(pod.Containers, id)+1)
+		r.putLocked(&without)
+	}
+}
+
+// SetSandbox puts a sandbox into a state: running means ready, exited means not
+// ready. A sandbox that there is not yet is put first, as the newest; a pod that
+// there is not yet is made with it alone.
+func (r *Runtime) SetSandbox(uid types.UID, id string, state pleg.State) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	pod := r.podLocked(uid)
+	if pod == nil {
+		pod = NewPod(uid)
+		pod.Sandboxes = nil
+	}
+	changed := *pod
+	changed.Sandboxes = slices.Clone(pod.Sandboxes)
+	i := indexOf(pod.Sandboxes, id)
+	if i < 0 {
+		i = 0
+		sandbox := NewSandbox(id, "")
+		sandbox.CreatedAt = r.clock.Now().UnixNano()
+		changed.CreatedAt = uint64(max(0, sandbox.CreatedAt)) //nolint:gosec // not negative
+		changed.Sandboxes = slices.Insert(changed.Sandboxes, 0, sandbox)
+	}
+	if changed.Sandboxes[i].State == state {
+		return
+	}
+	sandbox := *changed.Sandboxes[i]
+	sandbox.State = state
+	changed.Sandboxes[i] = &sandbox
+	r.putLocked(&changed)
+}
+
+// RemoveSandbox removes a sandbox, and the containers in it, from its pod. It is
+// harmless if there is none.
+func (r *Runtime) RemoveSandbox(uid types.UID, id string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	pod := r.podLocked(uid)
+	if pod == nil || indexOf(pod.Sandboxes, id) < 0 {
+		return
+	}
+	without := *pod
+	without.Sandboxes = slices.DeleteFunc(slices.Clone(pod.Sandboxes), func(c *pleg.Container) bool { return c != nil && c.ID.ID == id })
+	without.Containers = slices.DeleteFunc(slices.Clone(pod.Containers), func(c *pleg.Container) bool { return c != nil && c.PodSandboxID == id })
+	r.putLocked(&without)
+}
+
+func (r *Runtime) setContainerLocked(uid types.UID, id string, state pleg.State) {
+	pod := r.podLocked(uid)
+	if pod == nil {
+		pod = NewPod(uid)
+	}
+	changed := *pod
+	changed.Containers = slices.Clone(pod.Containers)
+	i := indexOf(pod.Containers, id)
+	if i < 0 {
+		i = len(changed.Containers)
+		c := NewContainer(id, "")
+		c.CreatedAt = r.clock.Now().UnixNano()
+		if len(pod.Sandboxes) > 0 && pod.Sandboxes[0] != nil {
+			c.PodSandboxID = pod.Sandboxes[0].ID.ID
+		}
+		changed.Containers = append(changed.Containers, c)
+	}
+	if changed.Containers[i].State == state {
+		return
+	}
+	c := *changed.Containers[i]
+	c.State = state
+	changed.Containers[i] = &c
+	r.putLocked(&changed)
+}
+
+// changedLocked takes note of a pod that was put in the place of another, either
+// of which may be nil: it keeps the lives of its containers and emits the events.
+func (r *Runtime) changedLocked(old, pod *pleg.Pod) {
+	if old == pod {
+		return
+	}
+	if pod != nil {
+		now := r.clock.Now()
+		for _, c := range pod.Containers {
+			if c != nil {
+				key := lifeKey{pod.ID, c.ID.ID}
+				r.lives[key] = r.lives[key].seen(c.State, now)
+			}
+		}
+		for _, c := range pod.Sandboxes {
+			if c != nil {
+				key := lifeKey{pod.ID, c.ID.ID}
+				r.lives[key] = r.lives[key].seen(c.State, now)
+			}
+		}
+	}
+	if old != nil {
+		r.forgetLocked(old, pod)
+	}
+	if r.emit {
+		r.emitChangesLocked(old, pod)
+	}
+}
+
+// forgetLocked drops what is held for containers that are gone.
+func (r *Runtime) forgetLocked(old, pod *pleg.Pod) {
+	for _, c := range slices.Concat(old.Containers, old.Sandboxes) {
+		if c == nil || pod != nil && (indexOf(pod.Containers, c.ID.ID) >= 0 || indexOf(pod.Sandboxes, c.ID.ID) >= 0) {
+			continue
+		}
+		delete(r.lives, lifeKey{old.ID, c.ID.ID})
+		delete(r.ips, lifeKey{old.ID, c.ID.ID})
+	}
+}
+
+// seen returns the life with the times that a container in this state has.
+func (l life) seen(state pleg.State, now time.Time) life {
+	if l.createdAt.IsZero() {
+		l.createdAt = now
+	}
+	switch state {
+	case pleg.ContainerStateRunning:
+		if l.startedAt.IsZero() {
+			l.startedAt = now
+		}
+	case pleg.ContainerStateExited:
+		if l.startedAt.IsZero() {
+			l.startedAt = now
+		}
+		if l.finishedAt.IsZero() {
+			l.finishedAt = now
+		}
+		if l.reason == "" && l.exitCode == 0 {
+			l.reason = "Completed"
+		}
+	case pleg.ContainerStateCreated, pleg.ContainerStateUnknown:
+	}
+	return l
+}

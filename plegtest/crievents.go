@@ -1,0 +1,445 @@
+package plegtest
+
+import (
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/utils/clock"
+)
+
+// EventStats is what has become of the CRI server's container events.
+type EventStats struct {
+	// Readers is how many event streams are open. One whose client has gone stays
+	// open until there is an event for it.
+	Readers int
+	// Sent counts the events that were put into a buffer, once for each reader.
+	Sent int
+	// Held is how many events wait for a first reader.
+	Held int
+	// Dropped counts the events that were lost because a buffer was full or nobody
+	// came for them in time.
+	Dropped int
+	// LongestEnqueue is the longest that an operation of the server has waited
+	// until its event was in every reader's buffer, by the server's clock; one that
+	// waits at present counts.
+	LongestEnqueue time.Duration
+}
+
+// eventHub brings events to the readers, in the way of the model.
+type eventHub struct {
+	habits  habits        // set once by newEventHub
+	clock   clock.Clock   // set once by newEventHub
+	stopped chan struct{} // closed by stop
+	// turn holds one while an event is being sent or a reader joins, so that every
+	// reader sees one order. It is a channel because a sender may wait in it long.
+	turn chan struct{}
+	// shared is the one buffer of eventsShared.
+	shared chan *runtimeapi.ContainerEventResponse
+
+	mu sync.Mutex
+	// All below are guarded by mu.
+
+	isDown  bool      // between down and up
+	streams *breakage // what ends the streams there are; replaced when it does
+	readers []*eventReader
+	joined  bool // there has been a reader
+	held    []heldEvent
+	history []*runtimeapi.ContainerEventResponse // the last maxHistory, oldest first
+	rand    *rand.Rand
+	window  int
+	waiting []*runtimeapi.ContainerEventResponse // for the window to be full
+	stats   EventStats
+	since   time.Time // when the event now being enqueued came; zero if none is
+}
+
+// breakage is what ends the streams that were open before it.
+type breakage struct {
+	broken chan struct{} // closed when it happens
+	err    error         // how the streams end, set before broken is closed
+}
+
+type heldEvent struct {
+	event *runtimeapi.ContainerEventResponse
+	since time.Time
+}
+
+// eventReader is one stream with a buffer of its own.
+type eventReader struct {
+	events chan *runtimeapi.ContainerEventResponse
+	gone   chan struct{} // closed when the stream has ended
+}
+
+// maxHistory is how many events RepeatEvents can go back.
+const maxHistory = 1000
+
+func newEventHub(h habits, c clock.Clock, r *rand.Rand) *eventHub {
+	return &eventHub{
+		habits:  h,
+		clock:   c,
+		rand:    r,
+		stopped: make(chan struct{}),
+		streams: &breakage{broken: make(chan struct{})},
+		turn:    make(chan struct{}, 1),
+		shared:  make(chan *runtimeapi.ContainerEventResponse, max(1, h.eventBuffer)),
+	}
+}
+
+// EventStats tells what has become of the events so far.
+func (s *CRIServer) EventStats() EventStats {
+	h := s.hub
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	stats := h.stats
+	stats.Held = len(h.held)
+	if h.habits.events == eventsShared {
+		stats.Held = len(h.shared)
+	}
+	if !h.since.IsZero() {
+		stats.LongestEnqueue = max(stats.LongestEnqueue, h.clock.Since(h.since))
+	}
+	return stats
+}
+
+// BreakEventStreams ends every event stream: with err, see package
+// google.golang.org/grpc/status, or, if it is nil, without an error. What waits
+// in their buffers is lost. For a broken connection, see CutConnections.
+func (s *CRIServer) BreakEventStreams(err error) {
+	s.hub.breakAll(err)
+}
+
+// SendEvent sends an event of the caller's making, in the way of the model.
+func (s *CRIServer) SendEvent(event *runtimeapi.ContainerEventResponse) {
+	s.hub.dispatch(event)
+}
+
+// RepeatEvents sends the last count events again, oldest first, as they were. It
+// goes back at most 1000 events.
+func (s *CRIServer) RepeatEvents(count int) {
+	h := s.hub
+	h.mu.Lock()
+	again := slices.Clone(h.history[max(0, len(h.history)-count):])
+	h.mu.Unlock()
+	for _, event := range again {
+		h.dispatch(event)
+	}
+}
+
+// ShuffleEvents makes events wait until there are window of them, and then be
+// sent in random order. 0 sends what waits, and lets events pass again as they
+// come. With a window of 2, many a container has stopped before it was started, as
+// happens with CRI-O.
+func (s *CRIServer) ShuffleEvents(window int) {
+	s.hub.mu.Lock()
+	s.hub.window = window
+	s.hub.mu.Unlock()
+	s.hub.send()
+}
+
+// send sends the events of an operation, in the random order of ShuffleEvents if
+// there is one.
+func (h *eventHub) send(events ...*runtimeapi.ContainerEventResponse) {
+	h.mu.Lock()
+	for _, e := range events {
+		e.CreatedAt = max(1, h.clock.Now().UnixNano())
+	}
+	h.history = append(h.history, events...)
+	if over := len(h.history) - maxHistory; over > 0 {
+		h.history = append(h.history[:0], h.history[over:]...)
+	}
+	if h.window > 1 || len(h.waiting) > 0 {
+		h.waiting = append(h.waiting, events...)
+		events = nil
+		if len(h.waiting) >= h.window {
+			events, h.waiting = h.waiting, nil
+			h.rand.Shuffle(len(events), func(i, j int) { events[i], events[j] = events[j], events[i] })
+		}
+	}
+	h.mu.Unlock()
+	for _, e := range events {
+		h.dispatch(e)
+	}
+}
+
+// dispatch brings an event to the readers.
+func (h *eventHub) dispatch(event *runtimeapi.ContainerEventResponse) {
+	start := h.clock.Now()
+	if h.lostForGood() {
+		return
+	}
+	switch h.habits.events {
+	case eventsUnimplemented, eventsEndAtOnce:
+	case eventsShared:
+		select {
+		case h.shared <- event:
+			h.count(1, 0)
+		default:
+			h.count(0, 1)
+		}
+	case eventsBroadcast, eventsDropping:
+		if !h.takeTurn() {
+			return
+		}
+		defer h.leaveTurn()
+		for _, r := range h.readersOrHold(event, start) {
+			h.put(r, event)
+		}
+		h.enqueued(start)
+	}
+}
+
+// lostForGood tells whether the runtime is down, and counts the event that is lost
+// thereby.
+func (h *eventHub) lostForGood() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.isDown {
+		h.stats.Dropped++
+	}
+	return h.isDown
+}
+
+// takeTurn waits for the turn to send; it fails when the server stops.
+func (h *eventHub) takeTurn() bool {
+	select {
+	case h.turn <- struct{}{}:
+		return true
+	case <-h.stopped:
+		return false
+	}
+}
+
+func (h *eventHub) leaveTurn() { <-h.turn }
+
+// put puts an event into a reader's buffer, and waits for room in it if that is
+// the habit.
+func (h *eventHub) put(r *eventReader, event *runtimeapi.ContainerEventResponse) {
+	select {
+	case r.events <- event:
+		h.count(1, 0)
+		return
+	default:
+	}
+	if h.habits.events == eventsDropping {
+		h.count(0, 1)
+		return
+	}
+	select {
+	case r.events <- event:
+		h.count(1, 0)
+	case <-r.gone:
+	case <-h.stopped:
+	}
+}
+
+// readersOrHold returns the readers; if there is none, it holds the event for
+// the first.
+func (h *eventHub) readersOrHold(event *runtimeapi.ContainerEventResponse, now time.Time) []*eventReader {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.since = now
+	if len(h.readers) > 0 {
+		return h.readers
+	}
+	if h.habits.holdForFirst && h.joined {
+		h.stats.Dropped++
+		return nil
+	}
+	h.held = append(h.held, heldEvent{event, now})
+	h.discardLocked(now)
+	if over := len(h.held) - h.habits.holdEventsAtMax; over > 0 && h.habits.holdEventsAtMax > 0 {
+		// The buffer is full: it is the newest that finds no room.
+		h.held = h.held[:len(h.held)-over]
+		h.stats.Dropped += over
+	}
+	return nil
+}
+
+// discardLocked drops the events that were held too long.
+func (h *eventHub) discardLocked(now time.Time) {
+	if h.habits.holdEventsFor == 0 {
+		return
+	}
+	keep := 0
+	for keep < len(h.held) && now.Sub(h.held[keep].since) >= h.habits.holdEventsFor {
+		keep++
+	}
+	h.held = h.held[keep:]
+	h.stats.Dropped += keep
+}
+
+func (h *eventHub) enqueued(start time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.since = time.Time{}
+	h.stats.LongestEnqueue = max(h.stats.LongestEnqueue, h.clock.Since(start))
+}
+
+func (h *eventHub) count(sent, dropped int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.stats.Sent += sent
+	h.stats.Dropped += dropped
+}
+
+func (h *eventHub) breakAll(err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.breakLocked(err)
+}
+
+func (h *eventHub) breakLocked(err error) {
+	h.streams.err = err
+	close(h.streams.broken)
+	h.streams = &breakage{broken: make(chan struct{})}
+}
+
+// down is what becomes of events when the runtime goes down: streams end, new ones
+// too, and what is held or sent is lost.
+func (h *eventHub) down() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.isDown = true
+	h.joined = false
+	h.breakLocked(errGoingDown)
+	h.held = nil
+	for len(h.shared) > 0 {
+		select {
+		case <-h.shared:
+		default:
+		}
+	}
+}
+
+// up ends down.
+func (h *eventHub) up() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.isDown = false
+}
+
+var errGoingDown = status.Error(codes.Unavailable, "the runtime is going down")
+
+// stop lets go of everyone who waits, for good.
+func (h *eventHub) stop() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	select {
+	case <-h.stopped:
+	default:
+		close(h.stopped)
+	}
+}
+
+type eventStream = grpc.ServerStreamingServer[runtimeapi.ContainerEventResponse]
+
+// serve is one call of GetContainerEvents.
+func (h *eventHub) serve(stream eventStream) error {
+	switch h.habits.events {
+	case eventsUnimplemented:
+		return status.Error(codes.Unimplemented, "method GetContainerEvents not implemented")
+	case eventsEndAtOnce:
+		return nil
+	case eventsShared:
+		return h.serveShared(stream)
+	case eventsBroadcast, eventsDropping:
+	}
+	return h.serveOwn(stream)
+}
+
+// serveShared reads from the one buffer. Like containerd 1.7 it does not look
+// whether its client is still there until it has an event for it.
+func (h *eventHub) serveShared(stream eventStream) error {
+	end := h.join(nil)
+	defer h.leave(nil)
+	for {
+		select {
+		case event := <-h.shared:
+			if err := stream.Send(event); err != nil {
+				return err
+			}
+		case <-end.broken:
+			return end.err
+		case <-h.stopped:
+			return errGoingDown
+		}
+	}
+}
+
+// serveOwn reads from a buffer of its own, what was held first. Like the runtimes
+// it does not look whether its client is still there until it has an event for it.
+func (h *eventHub) serveOwn(stream eventStream) error {
+	r := &eventReader{events: make(chan *runtimeapi.ContainerEventResponse, h.habits.eventBuffer), gone: make(chan struct{})}
+	defer close(r.gone)
+	select {
+	case h.turn <- struct{}{}:
+	case <-stream.Context().Done():
+		return status.FromContextError(stream.Context().Err()).Err()
+	case <-h.stopped:
+		return errGoingDown
+	}
+	end := h.join(r)
+	held := h.takeHeld()
+	h.leaveTurn()
+	defer h.leave(r)
+	for _, event := range held {
+		if err := stream.Send(event); err != nil {
+			return err
+		}
+	}
+	for {
+		select {
+		case event := <-r.events:
+			if err := stream.Send(event); err != nil {
+				return err
+			}
+		case <-end.broken:
+			return end.err
+		case <-h.stopped:
+			return errGoingDown
+		}
+	}
+}
+
+// join counts a reader, and returns what will end its stream.
+func (h *eventHub) join(r *eventReader) *breakage {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.stats.Readers++
+	h.joined = true
+	if r != nil {
+		// A new slice: a sender may be walking the old one.
+		h.readers = append(slices.Clone(h.readers), r)
+	}
+	if h.isDown {
+		over := &breakage{broken: make(chan struct{}), err: errGoingDown}
+		close(over.broken)
+		return over
+	}
+	return h.streams
+}
+
+func (h *eventHub) leave(r *eventReader) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.stats.Readers--
+	h.readers = slices.DeleteFunc(slices.Clone(h.readers), func(o *eventReader) bool { return o == r })
+}
+
+func (h *eventHub) takeHeld() []*runtimeapi.ContainerEventResponse {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.discardLocked(h.clock.Now())
+	events := make([]*runtimeapi.ContainerEventResponse, len(h.held))
+	for i, e := range h.held {
+		events[i] = e.event
+	}
+	h.held = nil
+	h.stats.Sent += len(events)
+	return events
+}

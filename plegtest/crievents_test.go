@@ -1,0 +1,403 @@
+package plegtest_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	testingclock "k8s.io/utils/clock/testing"
+
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+type eventStream = grpc.ServerStreamingClient[runtimeapi.ContainerEventResponse]
+
+// watchEvents opens an event stream and waits until the server has it as its
+// readers'th.
+func watchEvents(t *testing.T, ctx context.Context, s *plegtest.CRIServer, c runtimeapi.RuntimeServiceClient, readers int) eventStream {
+	t.Helper()
+	stream, err := c.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	waitUntil(t, func() bool { return s.EventStats().Readers == readers })
+	return stream
+}
+
+// waitUntil yields until something has come to pass.
+func waitUntil(t *testing.T, done func() bool) {
+	t.Helper()
+	for !done() {
+		if t.Context().Err() != nil {
+			t.Fatal("waited for nothing")
+		}
+		runtime.Gosched()
+	}
+}
+
+// short is what an event is about: a container's name, "pod" for a sandbox.
+func short(e *runtimeapi.ContainerEventResponse) string {
+	name := "pod"
+	for _, c := range e.ContainersStatuses {
+		if c.Id == e.ContainerId {
+			name = c.Metadata.Name
+		}
+	}
+	kind := map[runtimeapi.ContainerEventType]string{0: "created", 1: "started", 2: "stopped", 3: "deleted"}
+	return name + " " + kind[e.ContainerEventType]
+}
+
+func receive(t *testing.T, stream eventStream, count int) (got []string) {
+	t.Helper()
+	for range count {
+		e, err := stream.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, short(e))
+	}
+	return got
+}
+
+// live makes a pod with one container live and vanish, and returns its events.
+func live(t *testing.T, s *plegtest.CRIServer) []string {
+	t.Helper()
+	pod := s.RunPod(plegtest.PodConfig{})
+	id := must[string](t)(s.RunContainer(pod, plegtest.ContainerConfig{Name: "c"}))
+	for _, err := range []error{s.ExitContainer(id, 1, ""), s.RemovePodSandbox(pod)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return []string{"pod created", "pod started", "c created", "c started", "c stopped", "pod stopped", "pod deleted", "pod deleted"}
+}
+
+func TestCRIEventsContainerd2(t *testing.T) {
+	clk := testingclock.NewFakeClock(time.Unix(1000, 0))
+	s := startServer(t, plegtest.WithClock(clk))
+	c := dial(t, s)
+
+	// What nobody listens to is held for five minutes.
+	live(t, s)
+	clk.Step(5 * time.Minute)
+	want := live(t, s)
+	if stats := s.EventStats(); stats.Held != len(want) || stats.Dropped != len(want) || stats.Sent != 0 {
+		t.Errorf("%+v", stats)
+	}
+	first := watchEvents(t, t.Context(), s, c, 1)
+	if diff := cmp.Diff(want, receive(t, first, len(want))); diff != "" {
+		t.Error("replayed:", diff)
+	}
+	// Everyone gets everything.
+	second := watchEvents(t, t.Context(), s, c, 2)
+	want = live(t, s)
+	for _, stream := range []eventStream{first, second} {
+		if diff := cmp.Diff(want, receive(t, stream, len(want))); diff != "" {
+			t.Error(diff)
+		}
+	}
+	if stats := s.EventStats(); stats.Sent != 3*len(want) || stats.LongestEnqueue != 0 {
+		t.Errorf("%+v", stats)
+	}
+
+	// What the test makes up is sent too, and what was sent can be sent again.
+	s.SendEvent(&runtimeapi.ContainerEventResponse{ContainerId: "stray", CreatedAt: 1})
+	if e, err := first.Recv(); err != nil || e.ContainerId != "stray" || e.CreatedAt != 1 || e.PodSandboxStatus != nil {
+		t.Error(e, err)
+	}
+	s.RepeatEvents(3)
+	if diff := cmp.Diff(want[len(want)-3:], receive(t, first, 3)); diff != "" {
+		t.Error(diff)
+	}
+	s.ShuffleEvents(1 << 10)
+	live(t, s)
+	s.ShuffleEvents(0)
+	got := receive(t, first, len(want))
+	if slices.Equal(got, want) {
+		t.Error("not shuffled:", got)
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+
+	// Streams break in three ways.
+	s.BreakEventStreams(nil)
+	if _, err := first.Recv(); !errors.Is(err, io.EOF) {
+		t.Error(err)
+	}
+	waitUntil(t, func() bool { return s.EventStats().Readers == 0 })
+	third := watchEvents(t, t.Context(), s, c, 1)
+	s.BreakEventStreams(status.Error(codes.Aborted, "broken"))
+	if _, err := third.Recv(); status.Code(err) != codes.Aborted {
+		t.Error(err)
+	}
+	waitUntil(t, func() bool { return s.EventStats().Readers == 0 })
+	fourth := watchEvents(t, t.Context(), s, c, 1)
+	s.CutConnections()
+	if _, err := fourth.Recv(); status.Code(err) != codes.Unavailable {
+		t.Error(err)
+	}
+	// That it has gone is noticed when there is an event for it, which is lost.
+	sent := 0
+	waitUntil(t, func() bool {
+		s.RunPod(plegtest.PodConfig{})
+		sent += 2
+		return s.EventStats().Readers == 0
+	})
+	if held := s.EventStats().Held; held >= sent {
+		t.Errorf("all of %d events are left", held)
+	}
+}
+
+// Who looks at the node when the last event of a sandbox comes may still see it.
+func TestCRIEventsContainerd2DeletedComesFirst(t *testing.T) {
+	s := startServer(t, plegtest.WithEventBuffer(1))
+	const tries = 10
+	for i := range tries {
+		pod := s.RunPod(plegtest.PodConfig{UID: types.UID(fmt.Sprint(i))})
+		must[string](t)(s.CreateContainer(pod, plegtest.ContainerConfig{}))
+	}
+	watchEvents(t, t.Context(), s, dial(t, s), 1)
+	s.Freeze() // so that the reader's buffer fills up, and stays full
+	filling := make(chan struct{})
+	go func() {
+		defer close(filling)
+		for range 5000 {
+			s.RunPod(plegtest.PodConfig{})
+		}
+	}()
+	waitUntil(t, func() bool { return s.EventStats().LongestEnqueue > 20*time.Millisecond })
+	removals := make(chan error, tries)
+	seen := false
+	for i := 0; i < tries && !seen; i++ { // again, if the buffer was not full yet
+		uid := types.UID(fmt.Sprint(i))
+		pod := s.Sandboxes(uid)[0]
+		go func() { removals <- s.RemovePodSandbox(pod) }()
+		waitUntil(t, func() bool { return len(s.Containers(pod)) == 0 })
+		seen = len(s.Sandboxes(uid)) == 1
+	}
+	if !seen {
+		t.Error("the sandbox goes before its event")
+	}
+	s.Thaw()
+	s.BreakEventStreams(nil)
+	s.CutConnections() // for a reader in the middle of sending
+	if err := <-removals; err != nil {
+		t.Error(err)
+	}
+	<-filling
+}
+
+// A reader that stops reading holds up the server's own operations, and nothing
+// else; when it goes they go on.
+func TestCRIEventsContainerd2BlocksItsOperations(t *testing.T) {
+	s := startServer(t, plegtest.WithEventBuffer(1))
+	c := dial(t, s)
+	ctx, cancel := context.WithCancel(t.Context())
+	watchEvents(t, ctx, s, c, 1) // and never reads
+	const pods = 5000            // more than the buffers of gRPC take
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for range pods {
+			s.RunPod(plegtest.PodConfig{})
+		}
+	}()
+	waitUntil(t, func() bool { return s.EventStats().LongestEnqueue > 50*time.Millisecond })
+	select {
+	case <-done:
+		t.Fatal("nothing was held up")
+	default:
+	}
+	if resp, err := c.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{}); err != nil || len(resp.Items) == 0 || len(resp.Items) == pods {
+		t.Error("lists are held up:", err)
+	}
+	cancel()
+	<-done
+}
+
+func TestCRIEventsContainerd17(t *testing.T) {
+	s := startServer(t, plegtest.WithModel(plegtest.Containerd17))
+	c := dial(t, s)
+	want := live(t, s) // held without end, up to the buffer
+	ctx, cancel := context.WithCancel(t.Context())
+	first := watchEvents(t, ctx, s, c, 1)
+	if diff := cmp.Diff(want, receive(t, first, len(want))); diff != "" {
+		t.Error(diff)
+	}
+
+	// A reader that is gone takes one more event with it, at least: its call
+	// stays until then.
+	cancel()
+	if _, err := first.Recv(); status.Code(err) != codes.Canceled {
+		t.Error(err)
+	}
+	sent := 0
+	waitUntil(t, func() bool {
+		s.RunPod(plegtest.PodConfig{})
+		sent += 2
+		return s.EventStats().Readers == 0
+	})
+	held := s.EventStats().Held
+	if held >= sent {
+		t.Errorf("all of %d events are left", sent)
+	}
+	second := watchEvents(t, t.Context(), s, c, 1)
+	receive(t, second, held)
+
+	// Two readers share what comes.
+	third := watchEvents(t, t.Context(), s, c, 2)
+	const pods = 100
+	counts := make(chan int)
+	for _, stream := range []eventStream{second, third} {
+		go func() {
+			n := 0
+			for {
+				if _, err := stream.Recv(); err != nil {
+					counts <- n
+					return
+				}
+				n++
+			}
+		}()
+	}
+	for range pods {
+		s.RunPod(plegtest.PodConfig{})
+	}
+	waitUntil(t, func() bool { return s.EventStats().Held == 0 })
+	s.BreakEventStreams(nil)
+	if a, b := <-counts, <-counts; a+b != 2*pods {
+		t.Errorf("%d + %d events read of %d", a, b, 2*pods)
+	}
+}
+
+func TestCRIEventsDroppedWhenFull(t *testing.T) {
+	for _, model := range []plegtest.CRIModel{plegtest.Containerd17, plegtest.CRIO} {
+		s := startServer(t, plegtest.WithModel(model), plegtest.WithEventBuffer(3))
+		for range 4 {
+			s.RunPod(plegtest.PodConfig{}) // two events each
+		}
+		if stats := s.EventStats(); stats.Held != 3 || stats.Dropped != 5 {
+			t.Errorf("model %d: %+v", model, stats)
+		}
+		stream := watchEvents(t, t.Context(), s, dial(t, s), 1)
+		if diff := cmp.Diff([]string{"pod created", "pod started", "pod created"}, receive(t, stream, 3)); diff != "" {
+			t.Errorf("model %d: %s", model, diff)
+		}
+	}
+}
+
+// CRI-O holds events only until there has ever been a reader.
+func TestCRIEventsCRIOHoldsForTheFirst(t *testing.T) {
+	s := startServer(t, plegtest.WithModel(plegtest.CRIO))
+	c := dial(t, s)
+	s.RunPod(plegtest.PodConfig{})
+	stream := watchEvents(t, t.Context(), s, c, 1)
+	receive(t, stream, 2)
+	s.BreakEventStreams(nil)
+	waitUntil(t, func() bool { return s.EventStats().Readers == 0 })
+	s.RunPod(plegtest.PodConfig{})
+	if stats := s.EventStats(); stats.Held != 0 || stats.Dropped != 2 {
+		t.Errorf("%+v", stats)
+	}
+}
+
+func TestCRIEventsUnsupported(t *testing.T) {
+	for model, want := range map[plegtest.CRIModel]func(error) bool{
+		plegtest.Containerd16:      func(err error) bool { return status.Code(err) == codes.Unimplemented },
+		plegtest.CRIOWithoutEvents: func(err error) bool { return errors.Is(err, io.EOF) },
+	} {
+		s := startServer(t, plegtest.WithModel(model))
+		live(t, s)
+		stream, err := dial(t, s).GetContainerEvents(t.Context(), &runtimeapi.GetEventsRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := stream.Recv(); !want(err) {
+			t.Errorf("model %d: %v", model, err)
+		}
+	}
+}
+
+func TestCRIEventsPayload(t *testing.T) {
+	clk := testingclock.NewFakeClock(time.Unix(1000, 0))
+	s := startServer(t, plegtest.WithClock(clk))
+	pod := s.RunPod(plegtest.PodConfig{UID: "a"})
+	id := must[string](t)(s.RunContainer(pod, plegtest.ContainerConfig{}))
+	stream := watchEvents(t, t.Context(), s, dial(t, s), 1)
+	for range 3 {
+		if _, err := stream.Recv(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e, err := stream.Recv()
+	if err != nil || e.ContainerId != id || e.PodSandboxStatus.Metadata.Uid != "a" || len(e.ContainersStatuses) != 1 || e.CreatedAt != clk.Now().UnixNano() {
+		t.Error(e, err)
+	}
+
+	bare := startServer(t, plegtest.WithoutSandboxInEvents())
+	pod = bare.RunPod(plegtest.PodConfig{UID: "a"})
+	stream = watchEvents(t, t.Context(), bare, dial(t, bare), 1)
+	e, err = stream.Recv()
+	if err != nil || e.ContainerId != pod || e.PodSandboxStatus != nil || e.ContainersStatuses != nil {
+		t.Error(e, err)
+	}
+}
+
+// What happens while the runtime is down is told to nobody; nor is what was held
+// when it went down.
+func TestCRIEventsAreLostWhileDown(t *testing.T) {
+	for _, model := range []plegtest.CRIModel{plegtest.Containerd2, plegtest.Containerd17, plegtest.CRIO} {
+		s := startServer(t, plegtest.WithModel(model))
+		stream := watchEvents(t, t.Context(), s, dial(t, s), 1)
+		s.Down()
+		if _, err := stream.Recv(); status.Code(err) != codes.Unavailable {
+			t.Errorf("model %d: %v", model, err)
+		}
+		pod := s.RunPod(plegtest.PodConfig{})
+		if err := s.Up(); err != nil {
+			t.Fatal(err)
+		}
+		if stats := s.EventStats(); stats.Held != 0 || stats.Dropped != 2 || stats.Readers != 0 {
+			t.Errorf("model %d: %+v", model, stats)
+		}
+		must[string](t)(s.CreateContainer(pod, plegtest.ContainerConfig{Name: "c"}))
+		stream = watchEvents(t, t.Context(), s, dial(t, s), 1)
+		if diff := cmp.Diff([]string{"c created"}, receive(t, stream, 1)); diff != "" {
+			t.Errorf("model %d: %s", model, diff)
+		}
+		must[string](t)(s.CreateContainer(pod, plegtest.ContainerConfig{Name: "d"}))
+		s.Down() // while what it sent may not have been read
+	}
+}
+
+// The server can be stopped while its operations wait for a reader, and while
+// readers wait for events.
+func TestCRIServerStopsWhileEventsWait(t *testing.T) {
+	for _, model := range []plegtest.CRIModel{plegtest.Containerd2, plegtest.Containerd17, plegtest.CRIO} {
+		s := startServer(t, plegtest.WithModel(model), plegtest.WithEventBuffer(1))
+		watchEvents(t, t.Context(), s, dial(t, s), 1)
+		var plans []plegtest.PodPlan
+		for i := range 3000 {
+			plans = append(plans, plegtest.PodPlan{PodConfig: plegtest.PodConfig{Name: fmt.Sprint(i)}})
+		}
+		s.Play(plans...)
+		if model == plegtest.Containerd2 {
+			waitUntil(t, func() bool { return s.EventStats().LongestEnqueue > 5*time.Millisecond })
+		}
+		s.Stop()
+	}
+}

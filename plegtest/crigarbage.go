@@ -1,0 +1,181 @@
+package plegtest
+
+import (
+	"fmt"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// item is what sandboxes and containers, listed or inspected, have in common.
+type item struct {
+	id       *string
+	labels   *map[string]string
+	state    func(int32)
+	unname   func()
+	setTimes func(int64)
+}
+
+// itemsOf returns what an answer of the CRI server is about.
+func itemsOf(answer proto.Message) []item {
+	var items []item
+	switch a := answer.(type) {
+	case *runtimeapi.ListPodSandboxResponse:
+		for _, s := range a.Items {
+			items = append(items, sandboxItem(s))
+		}
+	case *runtimeapi.StreamPodSandboxesResponse:
+		for _, s := range a.PodSandboxes {
+			items = append(items, sandboxItem(s))
+		}
+	case *runtimeapi.ListContainersResponse:
+		for _, c := range a.Containers {
+			items = append(items, containerItem(c))
+		}
+	case *runtimeapi.StreamContainersResponse:
+		for _, c := range a.Containers {
+			items = append(items, containerItem(c))
+		}
+	case *runtimeapi.PodSandboxStatusResponse:
+		if a.Status != nil {
+			items = append(items, sandboxStatusItem(a.Status))
+		}
+	case *runtimeapi.ContainerStatusResponse:
+		if a.Status != nil {
+			items = append(items, containerStatusItem(a.Status))
+		}
+	case *runtimeapi.ContainerEventResponse:
+		items = append(items, item{id: &a.ContainerId})
+		if a.PodSandboxStatus != nil {
+			items = append(items, sandboxStatusItem(a.PodSandboxStatus))
+		}
+		for _, c := range a.ContainersStatuses {
+			items = append(items, containerStatusItem(c))
+		}
+	}
+	return items
+}
+
+func sandboxItem(s *runtimeapi.PodSandbox) item {
+	return item{
+		id: &s.Id, labels: &s.Labels,
+		state:    func(n int32) { s.State = runtimeapi.PodSandboxState(n) },
+		unname:   func() { s.Metadata = nil },
+		setTimes: func(n int64) { s.CreatedAt = n },
+	}
+}
+
+func containerItem(c *runtimeapi.Container) item {
+	return item{
+		id: &c.Id, labels: &c.Labels,
+		state:    func(n int32) { c.State = runtimeapi.ContainerState(n) },
+		unname:   func() { c.Metadata = nil },
+		setTimes: func(n int64) { c.CreatedAt = n },
+	}
+}
+
+func sandboxStatusItem(s *runtimeapi.PodSandboxStatus) item {
+	return item{
+		id: &s.Id, labels: &s.Labels,
+		state:    func(n int32) { s.State = runtimeapi.PodSandboxState(n) },
+		unname:   func() { s.Metadata = nil },
+		setTimes: func(n int64) { s.CreatedAt = n },
+	}
+}
+
+func containerStatusItem(c *runtimeapi.ContainerStatus) item {
+	return item{
+		id: &c.Id, labels: &c.Labels,
+		state:    func(n int32) { c.State = runtimeapi.ContainerState(n) },
+		unname:   func() { c.Metadata = nil },
+		setTimes: func(n int64) { c.CreatedAt, c.StartedAt, c.FinishedAt = n, n, n },
+	}
+}
+
+// NilMetadata is an Edit that takes the metadata of every sandbox and container
+// away.
+func NilMetadata(answer proto.Message) {
+	for _, i := range itemsOf(answer) {
+		if i.unname != nil {
+			i.unname()
+		}
+	}
+}
+
+// EmptyIDs is an Edit that empties the ID of every sandbox and container.
+func EmptyIDs(answer proto.Message) {
+	for _, i := range itemsOf(answer) {
+		*i.id = ""
+	}
+}
+
+// DuplicateIDs is an Edit that gives every item of the answer the ID of the first.
+func DuplicateIDs(answer proto.Message) {
+	items := itemsOf(answer)
+	for _, i := range items {
+		*i.id = *items[0].id
+	}
+}
+
+// UnknownStates is an Edit that puts every sandbox and container into a state that
+// the API does not have.
+func UnknownStates(answer proto.Message) {
+	for _, i := range itemsOf(answer) {
+		if i.state != nil {
+			i.state(77)
+		}
+	}
+}
+
+// MissingLabels is an Edit that takes all labels away, those of the kubelet among
+// them.
+func MissingLabels(answer proto.Message) {
+	for _, i := range itemsOf(answer) {
+		if i.labels != nil {
+			*i.labels = nil
+		}
+	}
+}
+
+// NegativeTimes is an Edit that moves every time to before 1970.
+func NegativeTimes(answer proto.Message) {
+	for _, i := range itemsOf(answer) {
+		if i.setTimes != nil {
+			i.setTimes(-1)
+		}
+	}
+}
+
+// NilStatus is an Edit that leaves a status answer, or an event, without status.
+func NilStatus(answer proto.Message) {
+	switch a := answer.(type) {
+	case *runtimeapi.PodSandboxStatusResponse:
+		a.Status = nil
+	case *runtimeapi.ContainerStatusResponse:
+		a.Status = nil
+	case *runtimeapi.ContainerEventResponse:
+		a.PodSandboxStatus, a.ContainersStatuses = nil, nil
+	}
+}
+
+func encode(answer any) ([]byte, error) {
+	switch a := answer.(type) {
+	case rawMessage:
+		return a, nil
+	case proto.Message:
+		return proto.Marshal(a)
+	default:
+		return nil, fmt.Errorf("cannot encode a %T", answer)
+	}
+}
+
+// paddingField is a field number that no message of the CRI has.
+const paddingField = 19999 - 1000
+
+func padded(encoded []byte, n int) rawMessage {
+	out := make([]byte, 0, len(encoded)+n+16)
+	out = append(out, encoded...)
+	out = protowire.AppendTag(out, paddingField, protowire.BytesType)
+	return protowire.AppendBytes(out, make([]byte, n))
+}

@@ -1,0 +1,114 @@
+package plegtest
+
+import (
+	"net"
+	"sync"
+)
+
+// gatedListener hands out connections that can be frozen and cut together.
+type gatedListener struct {
+	net.Listener
+
+	mu sync.Mutex
+	// thawed is closed when nothing is frozen. Guarded by mu.
+	thawed chan struct{}
+	frozen bool                    // guarded by mu
+	conns  map[*gatedConn]struct{} // guarded by mu
+}
+
+func newGatedListener(l net.Listener) *gatedListener {
+	thawed := make(chan struct{})
+	close(thawed)
+	return &gatedListener{Listener: l, thawed: thawed, conns: make(map[*gatedConn]struct{})}
+}
+
+func (l *gatedListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	c := &gatedConn{Conn: conn, listener: l, closed: make(chan struct{})}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.conns[c] = struct{}{}
+	return c, nil
+}
+
+func (l *gatedListener) freeze() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.frozen {
+		l.frozen = true
+		l.thawed = make(chan struct{})
+	}
+}
+
+func (l *gatedListener) thaw() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.frozen {
+		l.frozen = false
+		close(l.thawed)
+	}
+}
+
+func (l *gatedListener) gate() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.thawed
+}
+
+func (l *gatedListener) count() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.conns)
+}
+
+// cut closes every connection, without a word to the other side.
+func (l *gatedListener) cut() {
+	l.mu.Lock()
+	conns := make([]*gatedConn, 0, len(l.conns))
+	for c := range l.conns {
+		conns = append(conns, c)
+	}
+	l.mu.Unlock()
+	for _, c := range conns {
+		_ = c.Close() // the other side is told by the kernel
+	}
+}
+
+// gatedConn is a connection that neither reads nor writes while it is frozen.
+type gatedConn struct {
+	net.Conn
+	listener *gatedListener
+	once     sync.Once
+	closed   chan struct{}
+}
+
+func (c *gatedConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.wait()
+	return n, err
+}
+
+func (c *gatedConn) Write(p []byte) (int, error) {
+	c.wait()
+	return c.Conn.Write(p)
+}
+
+func (c *gatedConn) wait() {
+	select {
+	case <-c.listener.gate():
+	case <-c.closed:
+	}
+}
+
+func (c *gatedConn) Close() error {
+	c.once.Do(func() {
+		close(c.closed)
+		c.listener.mu.Lock()
+		delete(c.listener.conns, c)
+		c.listener.mu.Unlock()
+	})
+	return c.Conn.Close()
+}

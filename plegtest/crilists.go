@@ -1,0 +1,102 @@
+package plegtest
+
+import (
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// listSandboxes lists what the filter lets pass, in random order.
+func (n *node) listSandboxes(f *runtimeapi.PodSandboxFilter) []*runtimeapi.PodSandbox {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var items []*runtimeapi.PodSandbox
+	for _, s := range n.sandboxes {
+		if passes(f.GetId(), s.item.Id) && (f.GetState() == nil || f.GetState().State == s.item.State) && selects(f.GetLabelSelector(), s.item.Labels) {
+			items = append(items, s.item)
+		}
+	}
+	n.order.Shuffle(len(items), func(i, j int) { items[i], items[j] = items[j], items[i] })
+	return items
+}
+
+// listContainers lists what the filter lets pass, in random order.
+func (n *node) listContainers(f *runtimeapi.ContainerFilter) []*runtimeapi.Container {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var items []*runtimeapi.Container
+	for _, c := range n.containers {
+		if passes(f.GetId(), c.item.Id) && passes(f.GetPodSandboxId(), c.item.PodSandboxId) &&
+			(f.GetState() == nil || f.GetState().State == c.state) && selects(f.GetLabelSelector(), c.item.Labels) {
+			items = append(items, c.item)
+		}
+	}
+	n.order.Shuffle(len(items), func(i, j int) { items[i], items[j] = items[j], items[i] })
+	return items
+}
+
+func passes(want, id string) bool {
+	return want == "" || want == id
+}
+
+func selects(selector, labels map[string]string) bool {
+	for k, v := range selector {
+		if got, ok := labels[k]; !ok || got != v {
+			return false
+		}
+	}
+	return true
+}
+
+// encodedList returns the encoded answer to a list without a filter, nil to any
+// other request.
+func (n *node) encodedList(req any) ([]byte, error) {
+	var (
+		kept *[]byte
+		list func() proto.Message
+	)
+	switch r := req.(type) {
+	case *runtimeapi.ListPodSandboxRequest:
+		if proto.Size(r.GetFilter()) > 0 {
+			return nil, nil
+		}
+		kept = &n.encodedSandboxes
+		list = func() proto.Message { return &runtimeapi.ListPodSandboxResponse{Items: n.listSandboxes(nil)} }
+	case *runtimeapi.ListContainersRequest:
+		if proto.Size(r.GetFilter()) > 0 {
+			return nil, nil
+		}
+		kept = &n.encodedContainers
+		list = func() proto.Message { return &runtimeapi.ListContainersResponse{Containers: n.listContainers(nil)} }
+	default:
+		return nil, nil
+	}
+	n.mu.Lock()
+	encoded := *kept
+	n.mu.Unlock()
+	if encoded != nil {
+		return encoded, nil
+	}
+	return n.encodeList(kept, list)
+}
+
+// encodeList encodes a list and keeps it, if nothing has changed meanwhile.
+func (n *node) encodeList(kept *[]byte, list func() proto.Message) ([]byte, error) {
+	n.mu.Lock()
+	changes := n.changes
+	n.mu.Unlock()
+	encoded, err := proto.Marshal(list())
+	if err != nil {
+		return nil, fmt.Errorf("encoding a list: %w", err)
+	}
+	if encoded == nil {
+		encoded = []byte{}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if changes == n.changes {
+		*kept = encoded
+	}
+	return encoded, nil
+}

@@ -1,0 +1,320 @@
+package plegtest
+
+import (
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/utils/clock"
+)
+
+// The labels and annotations that the kubelet puts on what it makes.
+const (
+	labelPodName       = "io.kubernetes.pod.name"
+	labelPodNamespace  = "io.kubernetes.pod.namespace"
+	labelPodUID        = "io.kubernetes.pod.uid"
+	labelContainerName = "io.kubernetes.container.name"
+
+	annotationHash         = "io.kubernetes.container.hash"
+	annotationRestartCount = "io.kubernetes.container.restartCount"
+	annotationPorts        = "io.kubernetes.container.ports"
+	annotationGracePeriod  = "io.kubernetes.pod.terminationGracePeriod"
+	annotationMessagePath  = "io.kubernetes.container.terminationMessagePath"
+	annotationMessageFrom  = "io.kubernetes.container.terminationMessagePolicy"
+	annotationConfigSeen   = "kubernetes.io/config.seen"
+	annotationConfigSource = "kubernetes.io/config.source"
+)
+
+// PodConfig is what a pod sandbox is made of. The zero value is a pod of its own.
+type PodConfig struct {
+	// UID is the pod's UID; empty for a new one.
+	UID types.UID
+	// Name is the pod's name; empty for "pod-<number>".
+	Name string
+	// Namespace is the pod's namespace; empty for "default".
+	Namespace string
+	// IPs are the sandbox's addresses, the primary one first; nil for a new one, an
+	// empty slice for none.
+	IPs []string
+	// Labels and Annotations are set beside the kubelet's own.
+	Labels, Annotations map[string]string
+	// RuntimeHandler is the runtime handler; empty for the default one.
+	RuntimeHandler string
+}
+
+// ContainerConfig is what a container is made of.
+type ContainerConfig struct {
+	// Name is the container's name; empty for "app".
+	Name string
+	// Image is the image; empty for "registry.example/<name>:1".
+	Image string
+	// Labels and Annotations are set beside the kubelet's own.
+	Labels, Annotations map[string]string
+}
+
+// simSandbox is a sandbox. What is listed of it is never modified, but replaced.
+type simSandbox struct {
+	config     PodConfig
+	attempt    uint32
+	createdAt  int64
+	ready      bool
+	containers []*simContainer // in the order of their creation
+	place      int             // in node.sandboxes
+
+	item   *runtimeapi.PodSandbox
+	status *runtimeapi.PodSandboxStatus
+}
+
+// simContainer is a container. What is listed of it is never modified, but replaced.
+type simContainer struct {
+	config                           ContainerConfig
+	attempt                          uint32
+	state                            runtimeapi.ContainerState
+	createdAt, startedAt, finishedAt int64
+	exitCode                         int32
+	reason                           string
+	sandbox                          *simSandbox
+	place                            int // in node.containers
+
+	item   *runtimeapi.Container
+	status *runtimeapi.ContainerStatus
+}
+
+// simPod is what outlives the sandboxes of a pod: its counts.
+type simPod struct {
+	sandboxes   int
+	nextAttempt uint32
+	restarts    map[string]uint32 // the next attempt, by container name
+}
+
+// node holds what the runtime knows.
+type node struct {
+	clock clock.Clock // set once by newNode
+
+	mu sync.Mutex
+	// All below are guarded by mu.
+
+	// rand makes IDs and jitter. Lists have a source of their own, so that how
+	// often a client lists changes nothing else.
+	rand, order *rand.Rand
+
+	sandboxes  []*simSandbox
+	containers []*simContainer
+	byID       map[string]*simSandbox
+	ctrByID    map[string]*simContainer
+	pods       map[types.UID]*simPod
+	podCount   int
+	ipCount    uint32
+
+	// The encoded lists, nil when they have to be made anew, and the number of
+	// changes so far.
+	encodedSandboxes, encodedContainers []byte
+	changes                             uint64
+}
+
+func newNode(c clock.Clock, r, order *rand.Rand) *node {
+	return &node{
+		clock:   c,
+		rand:    r,
+		order:   order,
+		byID:    make(map[string]*simSandbox),
+		ctrByID: make(map[string]*simContainer),
+		pods:    make(map[types.UID]*simPod),
+	}
+}
+
+func (n *node) idLocked() string {
+	return fmt.Sprintf("%016x%016x%016x%016x", n.rand.Uint64(), n.rand.Uint64(), n.rand.Uint64(), n.rand.Uint64())
+}
+
+func (n *node) newPodName() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.newPodNameLocked()
+}
+
+func (n *node) newPodNameLocked() string {
+	n.podCount++
+	return fmt.Sprint("pod-", n.podCount)
+}
+
+// now is the time in nanoseconds. The API wants times above 0.
+func (n *node) now() int64 {
+	return max(1, n.clock.Now().UnixNano())
+}
+
+func (n *node) addSandboxLocked(config PodConfig) *simSandbox {
+	if config.UID == "" {
+		a, b := n.rand.Uint64(), n.rand.Uint64()
+		config.UID = types.UID(fmt.Sprintf("%08x-%04x-4%03x-a%03x-%012x", a>>32, a>>16&0xffff, a&0xfff, b>>48&0xfff, b&0xffffffffffff))
+	}
+	pod := n.pods[config.UID]
+	if pod == nil {
+		pod = &simPod{restarts: make(map[string]uint32)}
+		n.pods[config.UID] = pod
+	}
+	if config.Name == "" {
+		config.Name = n.newPodNameLocked()
+	}
+	if config.Namespace == "" {
+		config.Namespace = "default"
+	}
+	if config.IPs == nil {
+		n.ipCount++
+		config.IPs = []string{fmt.Sprintf("10.%d.%d.%d", 88+n.ipCount>>16&0x7f, n.ipCount>>8&0xff, n.ipCount&0xff)}
+	}
+	labels := map[string]string{labelPodName: config.Name, labelPodNamespace: config.Namespace, labelPodUID: string(config.UID)}
+	maps.Copy(labels, config.Labels)
+	now := n.now()
+	annotations := map[string]string{annotationConfigSeen: time.Unix(0, now).UTC().Format(time.RFC3339Nano), annotationConfigSource: "api"}
+	maps.Copy(annotations, config.Annotations)
+	s := &simSandbox{config: config, attempt: pod.nextAttempt, createdAt: now, ready: true, place: len(n.sandboxes)}
+	pod.sandboxes++
+	pod.nextAttempt++
+	s.item = &runtimeapi.PodSandbox{
+		Id:             n.idLocked(),
+		Metadata:       &runtimeapi.PodSandboxMetadata{Name: config.Name, Uid: string(config.UID), Namespace: config.Namespace, Attempt: s.attempt},
+		CreatedAt:      s.createdAt,
+		Labels:         labels,
+		Annotations:    annotations,
+		RuntimeHandler: config.RuntimeHandler,
+	}
+	n.sandboxes = append(n.sandboxes, s)
+	n.byID[s.item.Id] = s
+	n.showSandboxLocked(s)
+	return s
+}
+
+// showSandboxLocked makes the messages that tell of a sandbox anew.
+func (n *node) showSandboxLocked(s *simSandbox) {
+	state := runtimeapi.PodSandboxState_SANDBOX_NOTREADY
+	network := &runtimeapi.PodSandboxNetworkStatus{}
+	if s.ready {
+		state = runtimeapi.PodSandboxState_SANDBOX_READY
+		network = networkStatus(s.config.IPs)
+	}
+	old := s.item
+	s.item = &runtimeapi.PodSandbox{
+		Id: old.Id, Metadata: old.Metadata, State: state, CreatedAt: old.CreatedAt,
+		Labels: old.Labels, Annotations: old.Annotations, RuntimeHandler: old.RuntimeHandler,
+	}
+	s.status = &runtimeapi.PodSandboxStatus{
+		Id: old.Id, Metadata: old.Metadata, State: state, CreatedAt: old.CreatedAt, Network: network,
+		Labels: old.Labels, Annotations: old.Annotations, RuntimeHandler: old.RuntimeHandler,
+	}
+	n.changedLocked()
+}
+
+func (n *node) addContainerLocked(s *simSandbox, config ContainerConfig) *simContainer {
+	if config.Name == "" {
+		config.Name = "app"
+	}
+	if config.Image == "" {
+		config.Image = "registry.example/" + config.Name + ":1"
+	}
+	restarts := n.pods[s.config.UID].restarts
+	c := &simContainer{config: config, attempt: restarts[config.Name], createdAt: n.now(), sandbox: s, place: len(n.containers)}
+	restarts[config.Name]++
+	hash := fnv.New32a()
+	_, _ = hash.Write([]byte(config.Name + "\x00" + config.Image)) // a hash takes everything
+	labels := map[string]string{
+		labelPodName: s.config.Name, labelPodNamespace: s.config.Namespace, labelPodUID: string(s.config.UID),
+		labelContainerName: config.Name,
+	}
+	maps.Copy(labels, config.Labels)
+	annotations := map[string]string{
+		annotationHash:         strconv.FormatUint(uint64(hash.Sum32()), 16),
+		annotationRestartCount: strconv.FormatUint(uint64(c.attempt), 10),
+		annotationPorts:        `[{"name":"http","containerPort":8080,"protocol":"TCP"},{"name":"metrics","containerPort":9090,"protocol":"TCP"}]`,
+		annotationGracePeriod:  "30",
+		annotationMessagePath:  "/dev/termination-log",
+		annotationMessageFrom:  "File",
+	}
+	maps.Copy(annotations, config.Annotations)
+	imageID := fmt.Sprintf("sha256:%064x", hash.Sum32())
+	c.item = &runtimeapi.Container{
+		Id:           n.idLocked(),
+		PodSandboxId: s.item.Id,
+		Metadata:     &runtimeapi.ContainerMetadata{Name: config.Name, Attempt: c.attempt},
+		Image:        &runtimeapi.ImageSpec{Image: imageID, UserSpecifiedImage: config.Image},
+		ImageRef:     imageID, // the status has the real one: so does containerd
+		ImageId:      imageID,
+		CreatedAt:    c.createdAt,
+		Labels:       labels,
+		Annotations:  annotations,
+	}
+	s.containers = append(s.containers, c)
+	n.containers = append(n.containers, c)
+	n.ctrByID[c.item.Id] = c
+	n.showContainerLocked(c)
+	return c
+}
+
+// showContainerLocked makes the messages that tell of a container anew.
+func (n *node) showContainerLocked(c *simContainer) {
+	old := c.item
+	c.item = &runtimeapi.Container{
+		Id: old.Id, PodSandboxId: old.PodSandboxId, Metadata: old.Metadata, Image: old.Image, ImageRef: old.ImageRef,
+		ImageId: old.ImageId, State: c.state, CreatedAt: old.CreatedAt, Labels: old.Labels, Annotations: old.Annotations,
+	}
+	c.status = &runtimeapi.ContainerStatus{
+		Id: old.Id, Metadata: old.Metadata, State: c.state, CreatedAt: old.CreatedAt,
+		StartedAt: c.startedAt, FinishedAt: c.finishedAt, ExitCode: c.exitCode, Reason: c.reason,
+		Image:    &runtimeapi.ImageSpec{Image: c.config.Image, UserSpecifiedImage: c.config.Image},
+		ImageRef: c.config.Image + "@" + old.ImageId, ImageId: old.ImageId, Labels: old.Labels, Annotations: old.Annotations,
+		LogPath: "/var/log/pods/" + c.sandbox.config.Namespace + "_" + c.sandbox.config.Name + "/" + c.config.Name + "/" + strconv.FormatUint(uint64(c.attempt), 10) + ".log",
+	}
+	n.changedLocked()
+}
+
+// removeContainerLocked forgets a container. The last of the list takes its place,
+// for the order of the list means nothing.
+func (n *node) removeContainerLocked(c *simContainer) {
+	last := n.containers[len(n.containers)-1]
+	n.containers[c.place], last.place = last, c.place
+	n.containers = n.containers[:len(n.containers)-1]
+	delete(n.ctrByID, c.item.Id)
+	c.sandbox.containers = slices.DeleteFunc(c.sandbox.containers, func(o *simContainer) bool { return o == c })
+	n.changedLocked()
+}
+
+func (n *node) removeSandboxLocked(s *simSandbox) {
+	last := n.sandboxes[len(n.sandboxes)-1]
+	n.sandboxes[s.place], last.place = last, s.place
+	n.sandboxes = n.sandboxes[:len(n.sandboxes)-1]
+	delete(n.byID, s.item.Id)
+	n.changedLocked()
+	pod := n.pods[s.config.UID]
+	if pod.sandboxes--; pod.sandboxes == 0 {
+		delete(n.pods, s.config.UID)
+	}
+}
+
+// changedLocked drops what is kept of the node as it was.
+func (n *node) changedLocked() {
+	n.changes++
+	n.encodedSandboxes, n.encodedContainers = nil, nil
+}
+
+func (n *node) sandboxLocked(id string) (*simSandbox, error) {
+	if s := n.byID[id]; s != nil {
+		return s, nil
+	}
+	return nil, status.Errorf(codes.NotFound, "an error occurred when try to find sandbox %q: not found", id)
+}
+
+func (n *node) containerLocked(id string) (*simContainer, error) {
+	if c := n.ctrByID[id]; c != nil {
+		return c, nil
+	}
+	return nil, status.Errorf(codes.NotFound, "an error occurred when try to find container %q: not found", id)
+}

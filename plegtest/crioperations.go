@@ -1,0 +1,287 @@
+package plegtest
+
+import (
+	"slices"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// exitKilled is the exit code of a process that SIGKILL ended.
+const exitKilled = 137
+
+// RunPod makes a ready sandbox and returns its ID. A UID that there is already
+// gets one more sandbox, as when the kubelet replaces a dead one.
+func (s *CRIServer) RunPod(config PodConfig) (sandboxID string) {
+	n := s.node
+	n.mu.Lock()
+	sb := n.addSandboxLocked(config)
+	id := sb.item.Id
+	events := []*runtimeapi.ContainerEventResponse{
+		s.eventLocked(runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT, id, sb),
+		s.eventLocked(runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT, id, sb),
+	}
+	n.mu.Unlock()
+	s.hub.send(events...)
+	return id
+}
+
+// CreateContainer makes a container in a ready sandbox and returns its ID. Its
+// restart count is the number of containers of its name that the pod had before.
+func (s *CRIServer) CreateContainer(sandboxID string, config ContainerConfig) (containerID string, err error) {
+	n := s.node
+	n.mu.Lock()
+	sb, err := n.sandboxLocked(sandboxID)
+	if err == nil && !sb.ready {
+		err = status.Errorf(codes.FailedPrecondition, "sandbox %q is not ready", sandboxID)
+	}
+	if err != nil {
+		n.mu.Unlock()
+		return "", err
+	}
+	id := n.addContainerLocked(sb, config).item.Id
+	event := s.eventLocked(runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT, id, sb)
+	n.mu.Unlock()
+	s.hub.send(event)
+	return id, nil
+}
+
+// StartContainer starts a container that has been created.
+func (s *CRIServer) StartContainer(containerID string) error {
+	n := s.node
+	n.mu.Lock()
+	c, err := n.containerLocked(containerID)
+	if err == nil && c.state != runtimeapi.ContainerState_CONTAINER_CREATED {
+		err = status.Errorf(codes.FailedPrecondition, "container %q is in state %s", containerID, c.state)
+	}
+	if err != nil {
+		n.mu.Unlock()
+		return err
+	}
+	c.state, c.startedAt = runtimeapi.ContainerState_CONTAINER_RUNNING, n.now()
+	n.showContainerLocked(c)
+	event := s.eventLocked(runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT, containerID, c.sandbox)
+	n.mu.Unlock()
+	s.hub.send(event)
+	return nil
+}
+
+// RunContainer creates a container and starts it.
+func (s *CRIServer) RunContainer(sandboxID string, config ContainerConfig) (containerID string, err error) {
+	id, err := s.CreateContainer(sandboxID, config)
+	if err != nil {
+		return "", err
+	}
+	return id, s.StartContainer(id)
+}
+
+// ExitContainer makes a running container end by itself. An empty reason is
+// "Completed" for exit code 0 and "Error" for others.
+func (s *CRIServer) ExitContainer(containerID string, exitCode int32, reason string) error {
+	n := s.node
+	n.mu.Lock()
+	c, err := n.containerLocked(containerID)
+	if err == nil && c.state != runtimeapi.ContainerState_CONTAINER_RUNNING {
+		err = status.Errorf(codes.FailedPrecondition, "container %q is in state %s", containerID, c.state)
+	}
+	if err != nil {
+		n.mu.Unlock()
+		return err
+	}
+	event := s.exitLocked(c, exitCode, reason)
+	n.mu.Unlock()
+	s.hub.send(event)
+	return nil
+}
+
+// KillContainer ends a container as SIGKILL does, with exit code 137. It is
+// harmless if the container has exited.
+func (s *CRIServer) KillContainer(containerID string) error {
+	n := s.node
+	n.mu.Lock()
+	c, err := n.containerLocked(containerID)
+	if err != nil || c.state == runtimeapi.ContainerState_CONTAINER_EXITED {
+		n.mu.Unlock()
+		return err
+	}
+	event := s.exitLocked(c, exitKilled, "Error")
+	n.mu.Unlock()
+	s.hub.send(event)
+	return nil
+}
+
+// RestartContainer kills a container, if it runs, and runs its successor: a new
+// container of the same name and sandbox, with a restart count one higher. The old
+// one stays until it is removed.
+func (s *CRIServer) RestartContainer(containerID string) (newID string, err error) {
+	if err := s.KillContainer(containerID); err != nil {
+		return "", err
+	}
+	s.node.mu.Lock()
+	c, err := s.node.containerLocked(containerID)
+	if err != nil {
+		s.node.mu.Unlock()
+		return "", err
+	}
+	sandboxID, config := c.sandbox.item.Id, c.config
+	s.node.mu.Unlock()
+	return s.RunContainer(sandboxID, config)
+}
+
+// RemoveContainer removes a container, and kills it before if it runs. It is
+// harmless if there is none.
+func (s *CRIServer) RemoveContainer(containerID string) error {
+	n := s.node
+	n.mu.Lock()
+	c, err := n.containerLocked(containerID)
+	if err != nil {
+		n.mu.Unlock()
+		return nil //nolint:nilerr // removing is idempotent, as CRI wants it
+	}
+	events := s.removeLocked(nil, c)
+	n.mu.Unlock()
+	s.hub.send(events...)
+	return nil
+}
+
+// StopPodSandbox kills the containers of a sandbox and tears its network down: it
+// is not ready any more, and has no address.
+func (s *CRIServer) StopPodSandbox(sandboxID string) error {
+	n := s.node
+	n.mu.Lock()
+	sb, err := n.sandboxLocked(sandboxID)
+	if err != nil {
+		n.mu.Unlock()
+		return err
+	}
+	events := s.stopLocked(nil, sb)
+	n.mu.Unlock()
+	s.hub.send(events...)
+	return nil
+}
+
+// RemovePodSandbox removes a sandbox with its containers, and stops it before if it
+// is ready. It is harmless if there is none.
+func (s *CRIServer) RemovePodSandbox(sandboxID string) error {
+	n := s.node
+	n.mu.Lock()
+	sb, err := n.sandboxLocked(sandboxID)
+	if err != nil {
+		n.mu.Unlock()
+		return nil //nolint:nilerr // removing is idempotent, as CRI wants it
+	}
+	events := s.stopLocked(nil, sb)
+	for _, c := range slices.Clone(sb.containers) {
+		events = s.removeLocked(events, c)
+	}
+	if s.cfg.deletedFirst {
+		// Who looks when the event comes may still see the sandbox.
+		events = append(events, s.eventLocked(runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT, sandboxID, sb))
+		n.mu.Unlock()
+		s.hub.send(events...)
+		n.mu.Lock()
+		if n.byID[sandboxID] == sb {
+			n.removeSandboxLocked(sb)
+		}
+		n.mu.Unlock()
+		return nil
+	}
+	n.removeSandboxLocked(sb)
+	events = append(events, s.eventLocked(runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT, sandboxID, nil))
+	n.mu.Unlock()
+	s.hub.send(events...)
+	return nil
+}
+
+// Sandboxes returns the IDs of a pod's sandboxes, newest first.
+func (s *CRIServer) Sandboxes(uid types.UID) []string {
+	s.node.mu.Lock()
+	defer s.node.mu.Unlock()
+	var of []*simSandbox
+	for _, sb := range s.node.sandboxes {
+		if sb.config.UID == uid {
+			of = append(of, sb)
+		}
+	}
+	slices.SortFunc(of, func(a, b *simSandbox) int { return int(b.attempt) - int(a.attempt) })
+	ids := make([]string, len(of))
+	for i, sb := range of {
+		ids[i] = sb.item.Id
+	}
+	return ids
+}
+
+// Containers returns the IDs of a sandbox's containers, in the order of their
+// creation.
+func (s *CRIServer) Containers(sandboxID string) []string {
+	s.node.mu.Lock()
+	defer s.node.mu.Unlock()
+	sb := s.node.byID[sandboxID]
+	if sb == nil {
+		return nil
+	}
+	ids := make([]string, len(sb.containers))
+	for i, c := range sb.containers {
+		ids[i] = c.item.Id
+	}
+	return ids
+}
+
+// Present returns how many sandboxes and containers there are, exited ones among
+// them.
+func (s *CRIServer) Present() (sandboxes, containers int) {
+	s.node.mu.Lock()
+	defer s.node.mu.Unlock()
+	return len(s.node.sandboxes), len(s.node.containers)
+}
+
+// exitLocked ends a container and returns the event.
+func (s *CRIServer) exitLocked(c *simContainer, exitCode int32, reason string) *runtimeapi.ContainerEventResponse {
+	if reason == "" {
+		reason = "Completed"
+		if exitCode != 0 {
+			reason = "Error"
+		}
+	}
+	c.state, c.finishedAt, c.exitCode, c.reason = runtimeapi.ContainerState_CONTAINER_EXITED, s.node.now(), exitCode, reason
+	s.node.showContainerLocked(c)
+	return s.eventLocked(runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT, c.item.Id, c.sandbox)
+}
+
+func (s *CRIServer) removeLocked(events []*runtimeapi.ContainerEventResponse, c *simContainer) []*runtimeapi.ContainerEventResponse {
+	if c.state == runtimeapi.ContainerState_CONTAINER_RUNNING {
+		events = append(events, s.exitLocked(c, exitKilled, "Error"))
+	}
+	s.node.removeContainerLocked(c)
+	return append(events, s.eventLocked(runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT, c.item.Id, c.sandbox))
+}
+
+func (s *CRIServer) stopLocked(events []*runtimeapi.ContainerEventResponse, sb *simSandbox) []*runtimeapi.ContainerEventResponse {
+	for _, c := range sb.containers {
+		if c.state == runtimeapi.ContainerState_CONTAINER_RUNNING {
+			events = append(events, s.exitLocked(c, exitKilled, "Error"))
+		}
+	}
+	if !sb.ready {
+		return events
+	}
+	sb.ready = false
+	s.node.showSandboxLocked(sb)
+	return append(events, s.eventLocked(runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT, sb.item.Id, sb))
+}
+
+// eventLocked makes the snapshot that an event carries. The event gets its time
+// when it is sent, which is later: so do the runtimes' events.
+func (s *CRIServer) eventLocked(kind runtimeapi.ContainerEventType, id string, sb *simSandbox) *runtimeapi.ContainerEventResponse {
+	event := &runtimeapi.ContainerEventResponse{ContainerId: id, ContainerEventType: kind}
+	if sb == nil || s.cfg.bareEvents {
+		return event
+	}
+	event.PodSandboxStatus = sb.status
+	for _, c := range sb.containers {
+		event.ContainersStatuses = append(event.ContainersStatuses, c.status)
+	}
+	return event
+}

@@ -1,0 +1,189 @@
+package plegtest
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"google.golang.org/grpc"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// CRIServer is a CRI v1 runtime that serves on a unix socket of this process. Its
+// pods are simulated: the test runs, exits, restarts and removes them by the
+// server's methods, or has them play a timetable. Clients can only read: any other
+// call is refused with PermissionDenied, and told by Violations.
+//
+// Lists come in random order, as containerd's do. The methods may be called from
+// several goroutines at once. Those that change a container may block on a slow
+// reader of the event stream, if the model's do.
+type CRIServer struct {
+	cfg    criConfig // set once by StartCRIServer
+	dir    string    // set once by StartCRIServer
+	socket string    // set once by StartCRIServer
+
+	node      *node
+	hub       *eventHub
+	timetable *timetable
+	guard     *callGuard
+
+	// upDown is held by Up and Down throughout. Calls may be waited for under it,
+	// so no call takes it.
+	upDown sync.Mutex
+
+	mu sync.Mutex
+	// up is what serves at present; nil while the server is down. Guarded by mu.
+	up *serving
+}
+
+// serving is the life of the gRPC server between Up and Down.
+type serving struct {
+	grpc     *grpc.Server
+	listener *gatedListener
+	done     chan struct{} // closed when Serve has returned
+}
+
+// maxSocketPath is below the length of sun_path on every system.
+const maxSocketPath = 100
+
+// StartCRIServer starts a CRI server without pods, on a socket in a temporary
+// directory of its own. Stop ends it and removes the directory.
+func StartCRIServer(opts ...CRIOption) (*CRIServer, error) {
+	cfg := newCRIConfig(opts)
+	dir, err := socketDir()
+	if err != nil {
+		return nil, err
+	}
+	s := &CRIServer{cfg: cfg, dir: dir, socket: filepath.Join(dir, "cri.sock")}
+	random := func(stream uint64) *rand.Rand {
+		return rand.New(rand.NewPCG(cfg.seed, stream)) //nolint:gosec // not for secrets
+	}
+	s.node = newNode(cfg.clock, random(0), random(1))
+	s.hub = newEventHub(cfg.habits, cfg.clock, random(2))
+	s.timetable = newTimetable(cfg.clock)
+	s.guard = newCallGuard(cfg.clock, s.CutConnections)
+	if err := s.Up(); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	return s, nil
+}
+
+func socketDir() (string, error) {
+	dir, err := os.MkdirTemp("", "cri")
+	if err == nil && len(dir) > maxSocketPath-len("/cri.sock") {
+		if err = os.Remove(dir); err == nil {
+			dir, err = os.MkdirTemp("/tmp", "cri")
+		}
+	}
+	if err != nil {
+		return "", fmt.Errorf("making a directory for the CRI socket: %w", err)
+	}
+	return dir, nil
+}
+
+// Endpoint returns the address of the socket: "unix:///tmp/…/cri.sock".
+func (s *CRIServer) Endpoint() string {
+	return "unix://" + s.socket
+}
+
+// Stop ends the server: the timetable, every call, every connection. It returns
+// when all that the server started has ended, and may be called twice.
+func (s *CRIServer) Stop() {
+	s.hub.stop() // first, for it may hold back the timetable
+	s.timetable.stop()
+	s.Down()
+	_ = os.RemoveAll(s.dir) // in the system's directory for temporary files
+}
+
+// Down stops serving, as when the runtime is killed: calls are cut off, the
+// socket vanishes, events are lost. The containers live on.
+func (s *CRIServer) Down() {
+	s.upDown.Lock()
+	defer s.upDown.Unlock()
+	up := s.serving()
+	if up == nil {
+		return
+	}
+	s.setServing(nil)
+	s.hub.down()
+	up.listener.thaw()
+	up.grpc.Stop()
+	<-up.done
+}
+
+// Up serves again after Down, on the same socket. It is harmless if the server
+// is up.
+func (s *CRIServer) Up() error {
+	s.upDown.Lock()
+	defer s.upDown.Unlock()
+	if s.serving() != nil {
+		return nil
+	}
+	l, err := net.Listen("unix", s.socket)
+	if err != nil {
+		return fmt.Errorf("listening for CRI clients: %w", err)
+	}
+	up := &serving{listener: newGatedListener(l), done: make(chan struct{})}
+	up.grpc = grpc.NewServer(
+		grpc.ForceServerCodecV2(newRawCodec()),
+		grpc.UnaryInterceptor(s.interceptUnary),
+		grpc.StreamInterceptor(s.interceptStream),
+		grpc.UnknownServiceHandler(unknownService),
+		grpc.WaitForHandlers(true),
+	)
+	runtimeapi.RegisterRuntimeServiceServer(up.grpc, &criService{s: s})
+	go func() {
+		defer close(up.done)
+		_ = up.grpc.Serve(up.listener) // nil after Stop, and nothing else ends it
+	}()
+	s.hub.up()
+	s.setServing(up)
+	return nil
+}
+
+func (s *CRIServer) serving() *serving {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.up
+}
+
+func (s *CRIServer) setServing(up *serving) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.up = up
+}
+
+// Freeze makes the server silent, as SIGSTOP does: connections are accepted and
+// nothing is answered, until Thaw. Its containers live on.
+func (s *CRIServer) Freeze() {
+	if up := s.serving(); up != nil {
+		up.listener.freeze()
+	}
+}
+
+// Thaw ends Freeze: what has been asked meanwhile is answered.
+func (s *CRIServer) Thaw() {
+	if up := s.serving(); up != nil {
+		up.listener.thaw()
+	}
+}
+
+// CutConnections closes every connection, without a word to the clients. The
+// server stays up.
+func (s *CRIServer) CutConnections() {
+	if up := s.serving(); up != nil {
+		up.listener.cut()
+	}
+}
+
+// Connections returns how many connections are open.
+func (s *CRIServer) Connections() int {
+	if up := s.serving(); up != nil {
+		return up.listener.count()
+	}
+	return 0
+}

@@ -1,0 +1,632 @@
+package plegtest_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	testingclock "k8s.io/utils/clock/testing"
+
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+func startServer(t *testing.T, opts ...plegtest.CRIOption) *plegtest.CRIServer {
+	t.Helper()
+	s, err := plegtest.StartCRIServer(opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		s.Stop()
+		s.Stop()
+		if _, err := os.Stat(strings.TrimPrefix(s.Endpoint(), "unix://")); !os.IsNotExist(err) {
+			t.Error("the socket is left:", err)
+		}
+	})
+	return s
+}
+
+func dial(t *testing.T, s *plegtest.CRIServer) runtimeapi.RuntimeServiceClient {
+	t.Helper()
+	conn, err := grpc.NewClient(s.Endpoint(), grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16<<20)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return runtimeapi.NewRuntimeServiceClient(conn)
+}
+
+// must returns a value that no error came with.
+func must[T any](t *testing.T) func(v T, err error) T {
+	return func(v T, err error) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+func listContainers(t *testing.T, c runtimeapi.RuntimeServiceClient, f *runtimeapi.ContainerFilter) map[string]*runtimeapi.Container {
+	t.Helper()
+	resp, err := c.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{Filter: f})
+	if err != nil {
+		t.Fatal(err)
+	}
+	byID := make(map[string]*runtimeapi.Container)
+	for _, ctr := range resp.Containers {
+		byID[ctr.Id] = ctr
+	}
+	return byID
+}
+
+func containerStatus(t *testing.T, c runtimeapi.RuntimeServiceClient, id string) *runtimeapi.ContainerStatus {
+	t.Helper()
+	resp, err := c.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: id})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.Status
+}
+
+func TestCRIServerLifeOfAPod(t *testing.T) {
+	s := startServer(t)
+	c := dial(t, s)
+	sandboxID := s.RunPod(plegtest.PodConfig{UID: "uid-1", Name: "web", Namespace: "shop", IPs: []string{"10.1.2.3", "fd00::3"}})
+	id := must[string](t)(s.CreateContainer(sandboxID, plegtest.ContainerConfig{Name: "nginx"}))
+	if st := containerStatus(t, c, id); st.State != runtimeapi.ContainerState_CONTAINER_CREATED || st.StartedAt != 0 || st.CreatedAt == 0 {
+		t.Error(st)
+	}
+	if err := s.StartContainer(id); err != nil {
+		t.Error(err)
+	}
+	if err := s.StartContainer(id); status.Code(err) != codes.FailedPrecondition {
+		t.Error(err)
+	}
+	newID := must[string](t)(s.RestartContainer(id))
+	if err := s.ExitContainer(newID, 3, ""); err != nil {
+		t.Error(err)
+	}
+
+	var got []string
+	for _, id := range []string{id, newID} {
+		st := containerStatus(t, c, id)
+		got = append(got, fmt.Sprint(st.Metadata.Name, " ", st.Metadata.Attempt, " ", st.State, " ", st.ExitCode, " ", st.Reason, " ",
+			st.Annotations["io.kubernetes.container.restartCount"], " ", st.Labels["io.kubernetes.pod.uid"], " ", st.FinishedAt >= st.StartedAt))
+	}
+	want := []string{
+		"nginx 0 CONTAINER_EXITED 137 Error 0 uid-1 true",
+		"nginx 1 CONTAINER_EXITED 3 Error 1 uid-1 true",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+
+	sandbox := must[*runtimeapi.PodSandboxStatusResponse](t)(c.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: sandboxID})).Status
+	if sandbox.Network.Ip != "10.1.2.3" || sandbox.Network.AdditionalIps[0].Ip != "fd00::3" || sandbox.Metadata.Namespace != "shop" {
+		t.Error(sandbox)
+	}
+	if err := s.StopPodSandbox(sandboxID); err != nil {
+		t.Error(err)
+	}
+	sandbox = must[*runtimeapi.PodSandboxStatusResponse](t)(c.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: sandboxID})).Status
+	if sandbox.Network.GetIp() != "" || sandbox.State != runtimeapi.PodSandboxState_SANDBOX_NOTREADY {
+		t.Error(sandbox)
+	}
+	if _, err := s.CreateContainer(sandboxID, plegtest.ContainerConfig{}); status.Code(err) != codes.FailedPrecondition {
+		t.Error(err)
+	}
+	second := s.RunPod(plegtest.PodConfig{UID: "uid-1", Name: "web", Namespace: "shop", IPs: []string{}})
+	if diff := cmp.Diff([]string{second, sandboxID}, s.Sandboxes("uid-1")); diff != "" {
+		t.Error(diff)
+	}
+	third := must[string](t)(s.RunContainer(second, plegtest.ContainerConfig{Name: "nginx"}))
+	if st := containerStatus(t, c, third); st.Metadata.Attempt != 2 {
+		t.Error("the count of restarts does not outlive the sandbox:", st)
+	}
+	for _, id := range []string{sandboxID, sandboxID} {
+		if err := s.RemovePodSandbox(id); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := s.RemoveContainer(third); err != nil {
+		t.Error(err)
+	}
+	if sandboxes, containers := s.Present(); sandboxes != 1 || containers != 0 || len(s.Containers(second)) != 0 {
+		t.Error(sandboxes, containers)
+	}
+	_, err := c.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: third})
+	if status.Code(err) != codes.NotFound {
+		t.Error(err)
+	}
+	_, err = c.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: sandboxID})
+	if status.Code(err) != codes.NotFound {
+		t.Error(err)
+	}
+	if v := s.Violations(); v != nil {
+		t.Error("reading calls are said to change something:", v)
+	}
+}
+
+func TestCRIServerFilters(t *testing.T) {
+	s := startServer(t)
+	c := dial(t, s)
+	a, b := s.RunPod(plegtest.PodConfig{UID: "a"}), s.RunPod(plegtest.PodConfig{UID: "b", Labels: map[string]string{"app": "b"}})
+	a1 := must[string](t)(s.RunContainer(a, plegtest.ContainerConfig{Name: "one"}))
+	a2 := must[string](t)(s.CreateContainer(a, plegtest.ContainerConfig{Name: "two"}))
+	b1 := must[string](t)(s.RunContainer(b, plegtest.ContainerConfig{Name: "one"}))
+	if err := s.StopPodSandbox(b); err != nil {
+		t.Fatal(err)
+	}
+	label := func(k, v string) map[string]string { return map[string]string{k: v} }
+	state := func(s runtimeapi.ContainerState) *runtimeapi.ContainerStateValue {
+		return &runtimeapi.ContainerStateValue{State: s}
+	}
+	for i, tc := range []struct {
+		filter *runtimeapi.ContainerFilter
+		want   []string
+	}{
+		{nil, []string{a1, a2, b1}},
+		{&runtimeapi.ContainerFilter{}, []string{a1, a2, b1}},
+		{&runtimeapi.ContainerFilter{Id: a2}, []string{a2}},
+		{&runtimeapi.ContainerFilter{Id: "no such"}, nil},
+		{&runtimeapi.ContainerFilter{PodSandboxId: b}, []string{b1}},
+		{&runtimeapi.ContainerFilter{State: state(runtimeapi.ContainerState_CONTAINER_CREATED)}, []string{a2}},
+		{&runtimeapi.ContainerFilter{State: state(runtimeapi.ContainerState_CONTAINER_EXITED)}, []string{b1}},
+		{&runtimeapi.ContainerFilter{LabelSelector: label("io.kubernetes.pod.uid", "a")}, []string{a1, a2}},
+		{&runtimeapi.ContainerFilter{LabelSelector: label("io.kubernetes.container.name", "one"), PodSandboxId: a}, []string{a1}},
+		{&runtimeapi.ContainerFilter{LabelSelector: label("absent", "")}, nil},
+	} {
+		got := listContainers(t, c, tc.filter)
+		for _, id := range tc.want {
+			if got[id] == nil {
+				t.Errorf("%d: %v is missing", i, id)
+			}
+		}
+		if len(got) != len(tc.want) {
+			t.Errorf("%d: %d containers, want %d", i, len(got), len(tc.want))
+		}
+	}
+	for i, tc := range []struct {
+		filter *runtimeapi.PodSandboxFilter
+		want   int
+	}{
+		{nil, 2},
+		{&runtimeapi.PodSandboxFilter{Id: a}, 1},
+		{&runtimeapi.PodSandboxFilter{State: &runtimeapi.PodSandboxStateValue{State: runtimeapi.PodSandboxState_SANDBOX_READY}}, 1},
+		{&runtimeapi.PodSandboxFilter{LabelSelector: label("app", "b")}, 1},
+		{&runtimeapi.PodSandboxFilter{Id: a, LabelSelector: label("app", "b")}, 0},
+	} {
+		resp := must[*runtimeapi.ListPodSandboxResponse](t)(c.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{Filter: tc.filter}))
+		if len(resp.Items) != tc.want {
+			t.Errorf("%d: %v", i, resp.Items)
+		}
+	}
+}
+
+func TestCRIServerIsSeeded(t *testing.T) {
+	orders := func(seed uint64) (first, second string) {
+		s := startServer(t, plegtest.WithSeed(seed))
+		c := dial(t, s)
+		for range 10 {
+			s.RunPod(plegtest.PodConfig{})
+		}
+		order := func() (ids string) {
+			for _, i := range must[*runtimeapi.ListPodSandboxResponse](t)(c.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{})).Items {
+				ids += i.Id
+			}
+			return ids
+		}
+		return order(), order()
+	}
+	a1, a2 := orders(7)
+	b1, b2 := orders(7)
+	c1, _ := orders(8)
+	if a1 == a2 {
+		t.Error("two lists in the same order")
+	}
+	if a1 != b1 || a2 != b2 || a1 == c1 {
+		t.Error("the seed does not decide")
+	}
+}
+
+func TestCRIServerRefusesChanges(t *testing.T) {
+	s := startServer(t)
+	c := dial(t, s)
+	id := s.RunPod(plegtest.PodConfig{})
+	_, err := c.StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: id})
+	if status.Code(err) != codes.PermissionDenied {
+		t.Error(err)
+	}
+	_, err = c.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{})
+	if status.Code(err) != codes.PermissionDenied {
+		t.Error(err)
+	}
+	if _, err = c.ListContainerStats(t.Context(), &runtimeapi.ListContainerStatsRequest{}); status.Code(err) != codes.Unimplemented {
+		t.Error(err)
+	}
+	conn, err := grpc.NewClient(s.Endpoint(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	images := runtimeapi.NewImageServiceClient(conn)
+	if _, err = images.ListImages(t.Context(), &runtimeapi.ListImagesRequest{}); status.Code(err) != codes.Unimplemented {
+		t.Error(err)
+	}
+	if _, err = images.PullImage(t.Context(), &runtimeapi.PullImageRequest{}); status.Code(err) != codes.PermissionDenied {
+		t.Error(err)
+	}
+	if diff := cmp.Diff([]string{"StopPodSandbox", "RunPodSandbox", "PullImage"}, s.Violations()); diff != "" {
+		t.Error(diff)
+	}
+	if s.Calls("StopPodSandbox") != 1 || s.Calls("") != 5 {
+		t.Error(s.Calls(""))
+	}
+	s.ResetCalls()
+	if s.Calls("") != 0 {
+		t.Error(s.Calls(""))
+	}
+}
+
+func TestCRIServerVersion(t *testing.T) {
+	for _, tc := range []struct {
+		opts []plegtest.CRIOption
+		want string
+	}{
+		{nil, "containerd v2.4.2"},
+		{[]plegtest.CRIOption{plegtest.WithModel(plegtest.CRIO)}, "cri-o 1.36.0"},
+		{[]plegtest.CRIOption{plegtest.WithVersion("mine", "9"), plegtest.WithModel(plegtest.Containerd17)}, "mine 9"},
+	} {
+		c := dial(t, startServer(t, tc.opts...))
+		v := must[*runtimeapi.VersionResponse](t)(c.Version(t.Context(), &runtimeapi.VersionRequest{}))
+		if got := v.RuntimeName + " " + v.RuntimeVersion; got != tc.want || v.RuntimeApiVersion != "v1" {
+			t.Error(v)
+		}
+		st := must[*runtimeapi.StatusResponse](t)(c.Status(t.Context(), &runtimeapi.StatusRequest{}))
+		if len(st.Status.Conditions) != 2 || !st.Status.Conditions[0].Status {
+			t.Error(st)
+		}
+		if _, err := c.RuntimeConfig(t.Context(), &runtimeapi.RuntimeConfigRequest{}); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func streamContainers(ctx context.Context, c runtimeapi.RuntimeServiceClient) (items, messages int, err error) {
+	stream, err := c.StreamContainers(ctx, &runtimeapi.StreamContainersRequest{})
+	if err != nil {
+		return 0, 0, err
+	}
+	for {
+		resp, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return items, messages, nil
+		}
+		if err != nil {
+			return items, messages, err
+		}
+		items += len(resp.Containers)
+		messages++
+	}
+}
+
+func TestCRIServerStreamingLists(t *testing.T) {
+	s := startServer(t, plegtest.WithListBatch(4))
+	c := dial(t, s)
+	if items, messages, err := streamContainers(t.Context(), c); items != 0 || messages != 0 || err != nil {
+		t.Error("an empty node:", items, messages, err)
+	}
+	sandbox := s.RunPod(plegtest.PodConfig{})
+	for range 10 {
+		must[string](t)(s.RunContainer(sandbox, plegtest.ContainerConfig{}))
+	}
+	if items, messages, err := streamContainers(t.Context(), c); items != 10 || messages != 3 || err != nil {
+		t.Error(items, messages, err)
+	}
+	stream := must[grpc.ServerStreamingClient[runtimeapi.StreamPodSandboxesResponse]](t)(c.StreamPodSandboxes(t.Context(), &runtimeapi.StreamPodSandboxesRequest{}))
+	if resp, err := stream.Recv(); err != nil || len(resp.PodSandboxes) != 1 {
+		t.Error(resp, err)
+	}
+	if _, err := stream.Recv(); !errors.Is(err, io.EOF) {
+		t.Error(err)
+	}
+
+	heal := s.Inject(plegtest.CRIFault{Method: "StreamContainers", BreakAfter: 2, Err: status.Error(codes.Unavailable, "broken")})
+	if items, _, err := streamContainers(t.Context(), c); items != 8 || status.Code(err) != codes.Unavailable {
+		t.Error("broken midway:", items, err)
+	}
+	heal()
+	heal = s.Inject(plegtest.CRIFault{Method: "StreamContainers", BreakAfter: 1})
+	if items, _, err := streamContainers(t.Context(), c); items != 4 || err != nil {
+		t.Error("cut short without an error:", items, err)
+	}
+	heal()
+	heal = s.Inject(plegtest.CRIFault{Method: "StreamContainers", BreakAfter: 1, Cut: true})
+	if _, _, err := streamContainers(t.Context(), c); status.Code(err) != codes.Unavailable {
+		t.Error("connection cut:", err)
+	}
+	heal()
+
+	for _, opt := range []plegtest.CRIOption{plegtest.WithoutStreamingLists(), plegtest.WithModel(plegtest.Containerd17)} {
+		old := dial(t, startServer(t, opt))
+		if _, _, err := streamContainers(t.Context(), old); status.Code(err) != codes.Unimplemented {
+			t.Error(err)
+		}
+	}
+}
+
+func TestCRIServerFaults(t *testing.T) {
+	clk := testingclock.NewFakeClock(time.Unix(1000, 0))
+	s := startServer(t, plegtest.WithClock(clk))
+	c := dial(t, s)
+	a, b := s.RunPod(plegtest.PodConfig{UID: "a"}), s.RunPod(plegtest.PodConfig{UID: "b"})
+	sandboxStatus := func(ctx context.Context, id string) error {
+		_, err := c.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id})
+		return err
+	}
+	canceled, cancel := context.WithCancel(t.Context())
+
+	heal := s.Inject(plegtest.CRIFault{Method: "PodSandboxStatus", Object: a, Times: 2, Err: status.Error(codes.DataLoss, "oops")})
+	for i, want := range []codes.Code{codes.DataLoss, codes.DataLoss, codes.OK} {
+		if err := sandboxStatus(t.Context(), a); status.Code(err) != want {
+			t.Error(i, err)
+		}
+	}
+	if err := sandboxStatus(t.Context(), b); err != nil {
+		t.Error(err)
+	}
+	heal()
+	heal()
+
+	errs := make(chan error, 2)
+	heal = s.Inject(plegtest.CRIFault{Object: "a", Hang: true})
+	for _, ctx := range []context.Context{t.Context(), canceled} {
+		go func() {
+			_, err := c.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{
+				LabelSelector: map[string]string{"io.kubernetes.pod.uid": "a"},
+			}})
+			errs <- err
+		}()
+	}
+	if _, err := c.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{}); err != nil {
+		t.Error("a list that does not name the pod:", err)
+	}
+	cancel()
+	if err := <-errs; status.Code(err) != codes.Canceled {
+		t.Error(err)
+	}
+	heal()
+	if err := <-errs; err != nil {
+		t.Error(err)
+	}
+
+	s.Inject(plegtest.CRIFault{Method: "Version", Delay: time.Hour})
+	go func() {
+		_, err := c.Version(t.Context(), &runtimeapi.VersionRequest{})
+		errs <- err
+	}()
+	for !clk.HasWaiters() {
+		runtime.Gosched()
+	}
+	clk.Step(time.Hour)
+	if err := <-errs; err != nil {
+		t.Error(err)
+	}
+
+	s.Inject(plegtest.CRIFault{Method: "Status", Cut: true, Times: 1})
+	if _, err := c.Status(t.Context(), &runtimeapi.StatusRequest{}); status.Code(err) != codes.Unavailable {
+		t.Error(err)
+	}
+	if _, err := c.Status(t.Context(), &runtimeapi.StatusRequest{}, grpc.WaitForReady(true)); err != nil {
+		t.Error("after the cut:", err)
+	}
+
+	// A call that hangs when the server stops holds nothing up.
+	s.Inject(plegtest.CRIFault{Method: "RuntimeConfig", Hang: true})
+	go func() {
+		_, err := c.RuntimeConfig(t.Context(), &runtimeapi.RuntimeConfigRequest{})
+		errs <- err
+	}()
+	for s.InFlight("RuntimeConfig") == 0 {
+		if err := sandboxStatus(t.Context(), a); err != nil { // lets the other call come in
+			t.Fatal(err)
+		}
+	}
+	s.Stop()
+	if err := <-errs; status.Code(err) != codes.Unavailable && status.Code(err) != codes.Canceled {
+		t.Error(err)
+	}
+}
+
+func TestCRIServerGarbage(t *testing.T) {
+	s := startServer(t)
+	c := dial(t, s)
+	a := s.RunPod(plegtest.PodConfig{UID: "a"})
+	id := must[string](t)(s.RunContainer(a, plegtest.ContainerConfig{}))
+	must[string](t)(s.RunContainer(a, plegtest.ContainerConfig{}))
+	edits := map[string]struct {
+		edit  func(proto.Message)
+		shows func(*runtimeapi.Container) bool
+	}{
+		"NilMetadata":   {plegtest.NilMetadata, func(c *runtimeapi.Container) bool { return c.Metadata == nil }},
+		"EmptyIDs":      {plegtest.EmptyIDs, func(c *runtimeapi.Container) bool { return c.Id == "" }},
+		"UnknownStates": {plegtest.UnknownStates, func(c *runtimeapi.Container) bool { return c.State == 77 }},
+		"MissingLabels": {plegtest.MissingLabels, func(c *runtimeapi.Container) bool { return len(c.Labels) == 0 }},
+		"NegativeTimes": {plegtest.NegativeTimes, func(c *runtimeapi.Container) bool { return c.CreatedAt < 0 }},
+	}
+	for name, tc := range edits {
+		heal := s.Inject(plegtest.CRIFault{Edit: tc.edit})
+		resp := must[*runtimeapi.ListContainersResponse](t)(c.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{}))
+		for _, ctr := range resp.Containers {
+			if !tc.shows(ctr) {
+				t.Errorf("%s: %v", name, ctr)
+			}
+		}
+		for _, call := range []func() error{
+			func() error { _, err := c.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{}); return err },
+			func() error {
+				_, err := c.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: a})
+				return err
+			},
+			func() error {
+				_, err := c.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: id})
+				return err
+			},
+			func() error { _, _, err := streamContainers(t.Context(), c); return err },
+		} {
+			if err := call(); err != nil {
+				t.Error(name, err)
+			}
+		}
+		heal()
+	}
+	heal := s.Inject(plegtest.CRIFault{Edit: plegtest.DuplicateIDs})
+	resp := must[*runtimeapi.ListContainersResponse](t)(c.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{}))
+	if len(resp.Containers) != 2 || resp.Containers[0].Id != resp.Containers[1].Id {
+		t.Error(resp)
+	}
+	heal()
+	heal = s.Inject(plegtest.CRIFault{Edit: plegtest.NilStatus})
+	if st := containerStatus(t, c, id); st != nil {
+		t.Error(st)
+	}
+	heal()
+	heal = s.Inject(plegtest.CRIFault{Raw: []byte{0xff}})
+	if _, err := c.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{}); status.Code(err) != codes.Internal {
+		t.Error("malformed bytes:", err)
+	}
+	if _, _, err := streamContainers(t.Context(), c); status.Code(err) != codes.Internal {
+		t.Error("malformed bytes in a stream:", err)
+	}
+	heal()
+	heal = s.Inject(plegtest.CRIFault{Padding: 100})
+	if st := containerStatus(t, c, id); st.Id != id {
+		t.Error("a padded answer:", st)
+	}
+	heal()
+	heal = s.Inject(plegtest.CRIFault{Padding: 16 << 20})
+	if _, err := c.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{}); status.Code(err) != codes.ResourceExhausted {
+		t.Error("an oversized answer:", err)
+	}
+	heal()
+	if got := listContainers(t, c, nil); got[id].Metadata == nil || len(got) != 2 {
+		t.Error("an edit has spoilt the server's own:", got)
+	}
+}
+
+func TestCRIServerEncodedLists(t *testing.T) {
+	s := startServer(t, plegtest.WithEncodedLists())
+	c := dial(t, s)
+	if got := listContainers(t, c, nil); len(got) != 0 {
+		t.Error(got)
+	}
+	a := s.RunPod(plegtest.PodConfig{UID: "a"})
+	id := must[string](t)(s.RunContainer(a, plegtest.ContainerConfig{}))
+	for range 2 {
+		if got := listContainers(t, c, nil); got[id].GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING {
+			t.Error(got)
+		}
+	}
+	if err := s.ExitContainer(id, 0, ""); err != nil {
+		t.Error(err)
+	}
+	if got := listContainers(t, c, nil); got[id].GetState() != runtimeapi.ContainerState_CONTAINER_EXITED {
+		t.Error("a change does not show:", got)
+	}
+	if got := listContainers(t, c, &runtimeapi.ContainerFilter{Id: "no such"}); len(got) != 0 {
+		t.Error("the filter is not heeded:", got)
+	}
+	if resp := must[*runtimeapi.ListPodSandboxResponse](t)(c.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{})); len(resp.Items) != 1 {
+		t.Error(resp)
+	}
+}
+
+func TestCRIServerDownUpFreezeThaw(t *testing.T) {
+	s := startServer(t)
+	c := dial(t, s)
+	s.RunPod(plegtest.PodConfig{UID: "a"})
+	list := func(ctx context.Context) (int, error) {
+		resp, err := c.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{}, grpc.WaitForReady(true))
+		return len(resp.GetItems()), err
+	}
+	if n, err := list(t.Context()); n != 1 || err != nil {
+		t.Error(n, err)
+	}
+	if s.Connections() != 1 {
+		t.Error(s.Connections(), "connections")
+	}
+	s.Down()
+	s.Down()
+	if _, err := c.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{}); status.Code(err) != codes.Unavailable {
+		t.Error(err)
+	}
+	s.RunPod(plegtest.PodConfig{UID: "b"}) // containers live on
+	for range 2 {
+		if err := s.Up(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// A connection that waits out its back-off would make the test slow.
+	c = dial(t, s)
+	if n, err := list(t.Context()); n != 2 || err != nil {
+		t.Error(n, err)
+	}
+
+	s.Freeze()
+	errs := make(chan error, 1)
+	go func() {
+		_, err := list(t.Context())
+		errs <- err
+	}()
+	short, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if _, err := list(short); status.Code(err) != codes.DeadlineExceeded {
+		t.Error("a frozen server answers:", err)
+	}
+	select {
+	case err := <-errs:
+		t.Error("a frozen server answers:", err)
+	default:
+	}
+	s.Thaw()
+	if err := <-errs; err != nil {
+		t.Error(err)
+	}
+	s.Freeze() // and is stopped frozen
+}
+
+func TestCRIServerManyContainers(t *testing.T) {
+	if raceEnabled {
+		t.Skip("a test of size, which the race detector makes slow")
+	}
+	s := startServer(t)
+	c := dial(t, s)
+	const pods, each = 1000, 20
+	for range pods {
+		id := s.RunPod(plegtest.PodConfig{})
+		for i := range each {
+			must[string](t)(s.RunContainer(id, plegtest.ContainerConfig{Name: fmt.Sprint("c", i)}))
+		}
+	}
+	if items, _, err := streamContainers(t.Context(), c); items != pods*each || err != nil {
+		t.Error(items, err)
+	}
+	if _, err := c.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{}); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("%d containers fit into 16 MiB: %v", pods*each, err)
+	}
+}

@@ -1,0 +1,93 @@
+package plegtest
+
+import (
+	"context"
+	"slices"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// criService answers the reading calls. Whatever else a client asks is refused
+// before it comes here, or is not implemented.
+type criService struct {
+	runtimeapi.UnimplementedRuntimeServiceServer
+	s *CRIServer
+}
+
+func (c *criService) Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
+	return &runtimeapi.VersionResponse{
+		Version: "0.1.0", RuntimeName: c.s.cfg.habits.name, RuntimeVersion: c.s.cfg.habits.version, RuntimeApiVersion: "v1",
+	}, nil
+}
+
+func (c *criService) Status(context.Context, *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
+	return &runtimeapi.StatusResponse{Status: &runtimeapi.RuntimeStatus{Conditions: []*runtimeapi.RuntimeCondition{
+		{Type: runtimeapi.RuntimeReady, Status: true},
+		{Type: runtimeapi.NetworkReady, Status: true},
+	}}}, nil
+}
+
+func (c *criService) RuntimeConfig(context.Context, *runtimeapi.RuntimeConfigRequest) (*runtimeapi.RuntimeConfigResponse, error) {
+	return &runtimeapi.RuntimeConfigResponse{Linux: &runtimeapi.LinuxRuntimeConfiguration{CgroupDriver: runtimeapi.CgroupDriver_SYSTEMD}}, nil
+}
+
+func (c *criService) ListPodSandbox(_ context.Context, req *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
+	return &runtimeapi.ListPodSandboxResponse{Items: c.s.node.listSandboxes(req.GetFilter())}, nil
+}
+
+func (c *criService) ListContainers(_ context.Context, req *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error) {
+	return &runtimeapi.ListContainersResponse{Containers: c.s.node.listContainers(req.GetFilter())}, nil
+}
+
+func (c *criService) StreamPodSandboxes(req *runtimeapi.StreamPodSandboxesRequest, stream grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxesResponse]) error {
+	if !c.s.cfg.streamingLists {
+		return status.Error(codes.Unimplemented, "unknown method StreamPodSandboxes for service runtime.v1.RuntimeService")
+	}
+	for batch := range slices.Chunk(c.s.node.listSandboxes(req.GetFilter()), c.s.cfg.listBatch) {
+		if err := stream.Send(&runtimeapi.StreamPodSandboxesResponse{PodSandboxes: batch}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *criService) StreamContainers(req *runtimeapi.StreamContainersRequest, stream grpc.ServerStreamingServer[runtimeapi.StreamContainersResponse]) error {
+	if !c.s.cfg.streamingLists {
+		return status.Error(codes.Unimplemented, "unknown method StreamContainers for service runtime.v1.RuntimeService")
+	}
+	for batch := range slices.Chunk(c.s.node.listContainers(req.GetFilter()), c.s.cfg.listBatch) {
+		if err := stream.Send(&runtimeapi.StreamContainersResponse{Containers: batch}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *criService) PodSandboxStatus(_ context.Context, req *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
+	n := c.s.node
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	s, err := n.sandboxLocked(req.GetPodSandboxId())
+	if err != nil {
+		return nil, err
+	}
+	return &runtimeapi.PodSandboxStatusResponse{Status: s.status, Timestamp: n.now()}, nil
+}
+
+func (c *criService) ContainerStatus(_ context.Context, req *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
+	n := c.s.node
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	ctr, err := n.containerLocked(req.GetContainerId())
+	if err != nil {
+		return nil, err
+	}
+	return &runtimeapi.ContainerStatusResponse{Status: ctr.status}, nil
+}
+
+func (c *criService) GetContainerEvents(_ *runtimeapi.GetEventsRequest, stream grpc.ServerStreamingServer[runtimeapi.ContainerEventResponse]) error {
+	return c.s.hub.serve(stream)
+}

@@ -1,0 +1,85 @@
+package plegtest_test
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"k8s.io/utils/clock"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+// A unit test needs no node, no goroutine and no waiting: set pods, relist, look.
+func Example() {
+	rt := plegtest.NewRuntime()
+	g := pleg.NewGenericPLEG(rt, 100, time.Second, pleg.NewCache(), clock.RealClock{})
+	events := g.Watch()
+
+	rt.SetPod(plegtest.NewPod("web", plegtest.Running("nginx")))
+	g.Relist()
+	rt.ExitContainer("web", "nginx", 137, "OOMKilled")
+	g.Relist()
+
+	for len(events) > 0 {
+		e := <-events
+		fmt.Println(e.ID, e.Type, e.Data)
+	}
+	// Output:
+	// web ContainerStarted nginx
+	// web ContainerStarted web-sandbox
+	// web ContainerDied nginx
+}
+
+// An inspection that hangs is one fault; healing lets it go on.
+func ExampleRuntime_Inject() {
+	rt := plegtest.NewRuntime()
+	rt.SetPod(plegtest.NewPod("web"))
+	defer rt.Heal()
+
+	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+	defer cancel()
+	heal := rt.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, PodUID: "web", Hang: true})
+	_, err := rt.GetPodStatus(ctx, rt.Pod("web"))
+	fmt.Println(err)
+
+	heal()
+	status, err := rt.GetPodStatus(context.Background(), rt.Pod("web"))
+	fmt.Println(status.ID, err, rt.PodCalls(plegtest.GetPodStatus, "web"))
+	// Output:
+	// context deadline exceeded
+	// web <nil> 2
+}
+
+// A conformance test of an adapter is one call.
+func ExampleTestRuntime() {
+	rt := plegtest.NewRuntime()
+	rt.SetPods(plegtest.NewPod("web"), plegtest.NewPod("web"))
+	fmt.Println(plegtest.TestRuntime(rt.Plain(), "web"))
+	// Output:
+	// plegtest.TestRuntime found 2 problem(s) with plegtest.plainRuntime:
+	//   GetPods(all=true): expected each UID once, saw "web" again at index 1: only the first of them is looked at; put all sandboxes and containers of a pod into one
+	//   GetPods(all=false): expected each UID once, saw "web" again at index 1: only the first of them is looked at; put all sandboxes and containers of a pod into one
+}
+
+// A small lively node on a socket, for a program that speaks CRI.
+func ExampleCRIServer_Play() {
+	s, err := plegtest.StartCRIServer(plegtest.WithModel(plegtest.Containerd2), plegtest.WithSeed(1))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer s.Stop()
+	s.Play(plegtest.PodPlan{
+		PodConfig: plegtest.PodConfig{Name: "web"},
+		Containers: []plegtest.ContainerPlan{{
+			ContainerConfig: plegtest.ContainerConfig{Name: "nginx"},
+			RunFor:          2 * time.Second, ExitCode: 1,
+			Restart: plegtest.RestartAlways, BackOff: time.Second,
+		}},
+	})
+	s.Settle() // what is due at once is done: the pod has come, its container runs
+	fmt.Println(s.Present())
+	// Output: 1 1
+}

@@ -1,0 +1,181 @@
+package plegtest
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+)
+
+// Method names a method of the fake Runtime, for faults and call counts.
+type Method string
+
+// The methods of the fake Runtime.
+const (
+	GetPods              Method = "GetPods"
+	GetPodStatus         Method = "GetPodStatus"
+	GetPod               Method = "GetPod"
+	WatchContainerEvents Method = "WatchContainerEvents"
+)
+
+// AnyPod, as the pod of a fault, means every call of the method.
+const AnyPod types.UID = ""
+
+// Fault is trouble that calls to the fake Runtime run into. What is set in it
+// happens in the order of its fields. When several faults hit one call, they
+// happen one after another in the order they were injected, and the first error
+// is the answer.
+type Fault struct {
+	// Method is the method that is hit; empty hits all of them.
+	Method Method
+	// PodUID is the pod whose calls are hit; AnyPod, the default, hits all calls.
+	// GetPods and WatchContainerEvents are of no pod, and only hit by AnyPod.
+	PodUID types.UID
+	// Times is how many calls are hit before the fault is over. 0 hits every call
+	// until the fault is healed.
+	Times int
+
+	// Stale makes the call answer what was true when it came in. Otherwise it
+	// answers what is true after its delay or hang.
+	Stale bool
+	// Delay makes the call take this long, on the runtime's clock. When the
+	// context ends first, the call returns its error at once.
+	Delay time.Duration
+	// Hang makes the call hang until its context ends or the fault is healed.
+	// Healed, the call goes on as if nothing had been.
+	Hang bool
+	// Deaf makes Delay and Hang not heed the context, but only the healing.
+	Deaf bool
+	// Do is called in the goroutine of the call, which fails if it returns an
+	// error. It may also panic, as runtimes do.
+	Do func(ctx context.Context) error
+	// Partial makes a GetPods that fails return this many pods with the error.
+	Partial int
+	// Err fails the call.
+	Err error
+}
+
+// injectedFault is a fault in force.
+type injectedFault struct {
+	Fault
+	healed chan struct{} // closed by heal
+
+	// guarded by faultSet's owner
+	hits int
+}
+
+// faultSet is the faults in force. Its owner guards it with a lock.
+type faultSet struct {
+	faults []*injectedFault
+}
+
+func (s *faultSet) add(f Fault) *injectedFault {
+	in := &injectedFault{Fault: f, healed: make(chan struct{})}
+	s.faults = append(s.faults, in)
+	return in
+}
+
+// heal ends a fault, and lets go of the calls that hang in it.
+func (s *faultSet) heal(in *injectedFault) {
+	s.faults = slices.DeleteFunc(s.faults, func(f *injectedFault) bool { return f == in })
+	select {
+	case <-in.healed:
+	default:
+		close(in.healed)
+	}
+}
+
+// hit returns the faults that a call runs into, and counts it for them. A fault
+// whose Times are over stays until it is healed, for its calls may still hang.
+func (s *faultSet) hit(m Method, uid types.UID) []*injectedFault {
+	var hit []*injectedFault
+	for _, f := range s.faults {
+		if f.Method != "" && f.Method != m || f.PodUID != AnyPod && f.PodUID != uid {
+			continue
+		}
+		if f.Times > 0 && f.hits >= f.Times {
+			continue
+		}
+		f.hits++
+		hit = append(hit, f)
+	}
+	return hit
+}
+
+// suffer makes a call run into the fault, and returns the error that it fails
+// with.
+func (f *injectedFault) suffer(ctx context.Context, clk clock.Clock) error {
+	done := ctx.Done()
+	if f.Deaf {
+		done = nil
+	}
+	if f.Delay > 0 {
+		timer := clk.NewTimer(f.Delay)
+		defer timer.Stop()
+		select {
+		case <-timer.C():
+		case <-f.healed:
+		case <-done:
+			return ctx.Err()
+		}
+	}
+	if f.Hang {
+		select {
+		case <-f.healed:
+		case <-done:
+			return ctx.Err()
+		}
+	}
+	if f.Do != nil {
+		if err := f.Do(ctx); err != nil {
+			return err
+		}
+	}
+	return f.Err
+}
+
+// Inject puts a fault in force, and returns what heals it: the fault is over and
+// the calls that hang in it go on. Healing twice is harmless.
+func (r *Runtime) Inject(f Fault) (heal func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	in := r.faults.add(f)
+	return func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.faults.heal(in)
+	}
+}
+
+// Heal heals every fault. A test that lets calls hang without heeding their
+// context defers it, so that no goroutine is left behind.
+func (r *Runtime) Heal() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for len(r.faults.faults) > 0 {
+		r.faults.heal(r.faults.faults[0])
+	}
+}
+
+// Fail makes calls fail with err until healed: those of one pod, or all with
+// AnyPod. For anything more particular, see Inject.
+func (r *Runtime) Fail(m Method, uid types.UID, err error) (heal func()) {
+	return r.Inject(Fault{Method: m, PodUID: uid, Err: err})
+}
+
+// Delay makes calls take d until healed; a call whose context ends returns.
+func (r *Runtime) Delay(m Method, uid types.UID, d time.Duration) (heal func()) {
+	return r.Inject(Fault{Method: m, PodUID: uid, Delay: d})
+}
+
+// Hang makes calls hang until healed; a call whose context ends returns its error.
+func (r *Runtime) Hang(m Method, uid types.UID) (heal func()) {
+	return r.Inject(Fault{Method: m, PodUID: uid, Hang: true})
+}
+
+// HangDeaf makes calls hang until healed, whatever their context says.
+func (r *Runtime) HangDeaf(m Method, uid types.UID) (heal func()) {
+	return r.Inject(Fault{Method: m, PodUID: uid, Hang: true, Deaf: true})
+}

@@ -1,0 +1,5 @@
+//go:build !race
+
+package plegtest_test
+
+const raceEnabled = false

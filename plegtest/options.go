@@ -1,0 +1,20 @@
+package plegtest
+
+import "k8s.io/utils/clock"
+
+// Option is an option of NewRuntime and of StartCRIServer.
+type Option interface {
+	RuntimeOption
+	CRIOption
+}
+
+// WithClock sets the clock that times are taken from and that delays wait on. The
+// default is the real one.
+func WithClock(c clock.Clock) Option {
+	return clockOption{c}
+}
+
+type clockOption struct{ clock clock.Clock }
+
+func (o clockOption) applyToRuntime(r *Runtime)  { r.clock = o.clock }
+func (o clockOption) applyToServer(c *criConfig) { c.clock = o.clock }

@@ -1,0 +1,112 @@
+package plegtest
+
+import (
+	"slices"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubepleg/pleg"
+)
+
+// runtimeType is the Type of the container IDs that this package makes.
+const runtimeType = "plegtest"
+
+// NewPod returns a pod in namespace "default", named as its UID, with one
+// running sandbox that has the ID "<uid>-sandbox" and holds the containers. A
+// container that names no sandbox of its own is put into that one. Nil containers
+// are kept, for tests of bad data.
+func NewPod(uid types.UID, containers ...*pleg.Container) *pleg.Pod {
+	sandbox := NewSandbox(string(uid)+"-sandbox", pleg.ContainerStateRunning)
+	for _, c := range containers {
+		if c != nil && c.PodSandboxID == "" {
+			c.PodSandboxID = sandbox.ID.ID
+		}
+	}
+	return &pleg.Pod{
+		ID:         uid,
+		Name:       string(uid),
+		Namespace:  "default",
+		Containers: containers,
+		Sandboxes:  []*pleg.Container{sandbox},
+	}
+}
+
+// NewContainer returns a container whose ID and name are id. IDs identify a
+// container on the whole node, so two pods should not share one.
+func NewContainer(id string, state pleg.State) *pleg.Container {
+	return &pleg.Container{
+		ID:    pleg.ContainerID{Type: runtimeType, ID: id},
+		Name:  id,
+		Image: "registry.example/" + id + ":1",
+		State: state,
+	}
+}
+
+// NewSandbox returns a sandbox as a listing shows it: running means ready, exited
+// means not ready.
+func NewSandbox(id string, state pleg.State) *pleg.Container {
+	return &pleg.Container{ID: pleg.ContainerID{Type: runtimeType, ID: id}, State: state}
+}
+
+// Created returns a container that has not been started; see NewContainer.
+func Created(id string) *pleg.Container {
+	return NewContainer(id, pleg.ContainerStateCreated)
+}
+
+// Running returns a running container; see NewContainer.
+func Running(id string) *pleg.Container {
+	return NewContainer(id, pleg.ContainerStateRunning)
+}
+
+// Exited returns a container that has exited; see NewContainer.
+func Exited(id string) *pleg.Container {
+	return NewContainer(id, pleg.ContainerStateExited)
+}
+
+// Unknown returns a container in the state "unknown"; see NewContainer.
+func Unknown(id string) *pleg.Container {
+	return NewContainer(id, pleg.ContainerStateUnknown)
+}
+
+// clonePod copies a pod and all that it holds.
+func clonePod(pod *pleg.Pod) *pleg.Pod {
+	if pod == nil {
+		return nil
+	}
+	c := *pod
+	c.Containers = cloneContainers(pod.Containers)
+	c.Sandboxes = cloneContainers(pod.Sandboxes)
+	return &c
+}
+
+func cloneContainers(list []*pleg.Container) []*pleg.Container {
+	cloned := slices.Clone(list)
+	for i, c := range cloned {
+		if c != nil {
+			copied := *c
+			cloned[i] = &copied
+		}
+	}
+	return cloned
+}
+
+// indexOf returns where a container is in a list, -1 if it is not.
+func indexOf(list []*pleg.Container, id string) int {
+	return slices.IndexFunc(list, func(c *pleg.Container) bool { return c != nil && c.ID.ID == id })
+}
+
+// running returns the pod with only what runs in it, nil if nothing does: the
+// pod as a listing of all=false shows it.
+func running(pod *pleg.Pod) *pleg.Pod {
+	if pod == nil {
+		return nil
+	}
+	notRunning := func(c *pleg.Container) bool { return c == nil || c.State != pleg.ContainerStateRunning }
+	c := *pod
+	c.Containers = slices.DeleteFunc(slices.Clone(pod.Containers), notRunning)
+	c.Sandboxes = slices.DeleteFunc(slices.Clone(pod.Sandboxes), notRunning)
+	if len(c.Containers) == 0 && len(c.Sandboxes) == 0 {
+		return nil
+	}
+	return &c
+}

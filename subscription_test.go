@@ -1,0 +1,275 @@
+package pleg_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+// replay keeps what the events that were read say there is.
+type replay struct {
+	t     testing.TB
+	state map[string]pleg.PodLifeCycleEventType // by container ID
+}
+
+func newReplay(t testing.TB) *replay {
+	return &replay{t, make(map[string]pleg.PodLifeCycleEventType)}
+}
+
+// take applies one event, and fails when it is out of order or a repetition.
+func (r *replay) take(e *pleg.PodLifecycleEvent) {
+	r.t.Helper()
+	if e.Type == pleg.PodSync {
+		return
+	}
+	id := e.Data.(string)
+	was, known := r.state[id]
+	switch e.Type {
+	case pleg.ContainerStarted:
+		if known {
+			r.t.Errorf("%s after %s", line(e), was)
+		}
+	case pleg.ContainerDied:
+		if was == pleg.ContainerDied || was == pleg.ContainerRemoved {
+			r.t.Errorf("%s after %s", line(e), was)
+		}
+	case pleg.ContainerRemoved:
+		if was != pleg.ContainerDied {
+			r.t.Errorf("%s after %q", line(e), was)
+		}
+	default:
+		r.t.Errorf("%s must not be delivered", line(e))
+	}
+	r.state[id] = e.Type
+}
+
+// present returns what runs and what has exited, by the events.
+func (r *replay) present() map[string]pleg.State {
+	present := make(map[string]pleg.State)
+	for id, last := range r.state {
+		switch last {
+		case pleg.ContainerStarted:
+			present[id] = pleg.ContainerStateRunning
+		case pleg.ContainerDied:
+			present[id] = pleg.ContainerStateExited
+		default:
+		}
+	}
+	return present
+}
+
+// equals fails unless the events read say what the pods say.
+func (r *replay) equals(pods []*pleg.Pod) {
+	r.t.Helper()
+	got := r.present()
+	n := 0
+	for _, p := range pods {
+		for _, list := range [][]*pleg.Container{p.Containers, p.Sandboxes} {
+			for _, c := range list {
+				n++
+				if got[c.ID.ID] != c.State {
+					r.t.Errorf("%s is %s; the events say %q", c.ID.ID, c.State, got[c.ID.ID])
+				}
+			}
+		}
+	}
+	if n != len(got) {
+		r.t.Errorf("there are %d containers; the events say %d", n, len(got))
+	}
+}
+
+func (n *node) present() []*pleg.Pod {
+	list, err := n.GetPods(context.Background(), true)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return list
+}
+
+// Rule 4: a subscriber of capacity 1 that stalls while 500 containers die and
+// vanish, and others come, learns exactly the present when it reads on.
+func TestRule4StalledSubscriberLearnsThePresent(t *testing.T) {
+	for _, capacity := range []int{0, 1, 7} {
+		t.Run(fmt.Sprint(capacity), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t)
+				n.SetPods(pods(510)...)
+				sub := n.g.Subscribe(t.Context(), capacity)
+				n.start()
+				r := newReplay(t)
+				for range 13 {
+					r.take(<-sub)
+				}
+				for i := range 500 {
+					uid := types.UID(fmt.Sprintf("pod-%05d", i))
+					n.ExitContainer(uid, string(uid)+"-a", i, "Error")
+					if i%100 == 0 {
+						time.Sleep(time.Second)
+					}
+				}
+				time.Sleep(2 * time.Second)
+				for i := range 500 {
+					n.RemovePod(types.UID(fmt.Sprintf("pod-%05d", i)))
+				}
+				n.SetPod(bare("late", plegtest.Running("late-1"), plegtest.Exited("late-2")))
+				time.Sleep(2 * time.Second)
+				for range 1200 {
+					synctest.Wait()
+					select {
+					case e := <-sub:
+						r.take(e)
+					default:
+					}
+				}
+				r.equals(n.present())
+				if got := n.g.HealthReport().Backlog; got != 0 {
+					t.Errorf("a backlog of %d pods is left", got)
+				}
+			})
+		})
+	}
+}
+
+// Rule 4: what is held for a subscriber that never reads is bounded by what
+// exists, not by how long it does not read.
+func TestRule4StalledSubscriberIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNodeOf(t, polling)
+		n.g.Subscribe(t.Context(), 1)
+		n.start()
+		most := 0
+		for i := range 2000 {
+			n.SetPods(bare(types.UID(fmt.Sprintf("pod-%05d", i)), plegtest.Running(fmt.Sprint(i))))
+			time.Sleep(time.Second)
+			most = max(most, n.g.HealthReport().Backlog)
+		}
+		// The one told of, the one in hand, and the one that exists.
+		if most > 3 {
+			t.Errorf("a backlog of %d pods for a node of one", most)
+		}
+	})
+}
+
+// Rule 4: every subscriber begins with what exists, at its own pace.
+func TestRule4SubscribersStartFromThePresent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("b", plegtest.Running("b1"), plegtest.Exited("b2"), plegtest.Created("b3")), bare("a", plegtest.Running("a1")))
+		early := n.g.Subscribe(t.Context(), 100)
+		n.start()
+		n.RemovePod("a")
+		time.Sleep(1500 * time.Millisecond)
+		late := n.g.Subscribe(t.Context(), 100)
+		watch := n.g.Watch()
+		synctest.Wait()
+		want(t, "early", read(early), "a Started a1", "b Started b1", "b Died b2", "a Died a1", "a Removed a1")
+		want(t, "late", read(late), "b Started b1", "b Died b2")
+		want(t, "watch", read(watch), "b Started b1", "b Died b2")
+		if n.g.Watch() != watch {
+			t.Error("Watch returns another channel the second time")
+		}
+	})
+}
+
+// The discard counter counts transitions that were merged away, and nothing else.
+func TestRule4DiscardedTransitionsAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, reg := newNodeWithMetrics(t)
+		n.SetPods(bare("first", plegtest.Running("first-1")))
+		sub := n.g.Subscribe(t.Context(), 1)
+		n.g.Relist() // fills the channel
+		n.SetPod(bare("a", plegtest.Running("a1")))
+		n.g.Relist()
+		wantMetric(t, reg, "kubelet_pleg_discard_events", 0)
+		n.ExitContainer("a", "a1", 0, "Completed")
+		n.g.Relist()
+		wantMetric(t, reg, "kubelet_pleg_discard_events", 1) // Started, outrun by Died
+		n.RemovePod("a")
+		n.g.Relist()
+		wantMetric(t, reg, "kubelet_pleg_discard_events", 3) // Died and Removed of what was never told
+		n.RemovePod("first")
+		n.g.Relist()
+		want(t, "first", read(sub), "first Started first-1")
+		n.g.Relist()
+		want(t, "without Start, Relist fills", read(sub))
+		n.SetPod(bare("b", plegtest.Running("b1")))
+		n.g.Relist()
+		want(t, "one fits", read(sub), "first Died first-1")
+		wantMetric(t, reg, "kubelet_pleg_discard_events", 3)
+	})
+}
+
+func TestSubscriptionEndsWithItsContext(t *testing.T) {
+	for _, started := range []bool{false, true} {
+		for _, capacity := range []int{-1, 0, 1, 100} {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t)
+				n.SetPods(pods(10)...)
+				if started {
+					n.start()
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				sub := n.g.Subscribe(ctx, capacity)
+				n.g.Relist()
+				synctest.Wait()
+				cancel()
+				synctest.Wait()
+				lines := read(sub)
+				if len(lines) == 0 || lines[len(lines)-1] != "closed" {
+					t.Errorf("started=%v capacity=%d: not closed", started, capacity)
+				}
+				if got := n.g.HealthReport().Subscribers; got != 0 {
+					t.Errorf("%d subscriptions left", got)
+				}
+				n.ExitContainer("pod-00000", "pod-00000-a", 0, "")
+				n.g.Relist()
+			})
+		}
+	}
+}
+
+func TestSubscribeWithEndedContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.start()
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		sub := n.g.Subscribe(ctx, 1)
+		synctest.Wait()
+		want(t, "subscription", read(sub), "closed")
+	})
+}
+
+// The sandbox of a pod counts as a container, and can be told apart, also when
+// it is gone.
+func TestEventsNameWhatTheyAreAbout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		pod := bare("a", plegtest.Running("a1"))
+		pod.Sandboxes = []*pleg.Container{plegtest.NewSandbox("s1", pleg.ContainerStateRunning)}
+		n.SetPods(pod)
+		sub := n.g.Subscribe(t.Context(), 100)
+		n.start()
+		n.RemovePod("a")
+		time.Sleep(1500 * time.Millisecond)
+		for len(sub) > 0 {
+			e := <-sub
+			if e.Pod == nil || e.Pod.Name != "a" || e.Container == nil || e.Container.ID.ID != e.Data {
+				t.Errorf("%s: pod %v, container %v", line(e), e.Pod, e.Container)
+			}
+			if e.IsSandbox() != (e.Data == "s1") {
+				t.Errorf("%s: IsSandbox is %v", line(e), e.IsSandbox())
+			}
+			if e.ListedAt.IsZero() || e.Cause == "" {
+				t.Errorf("%s: listed at %v, cause %q", line(e), e.ListedAt, e.Cause)
+			}
+		}
+	})
+}
