@@ -42,6 +42,7 @@ type call struct {
 	cause    Cause
 	listed   stamp // of the listing that showed the change
 	sync     bool  // a PodSync is to follow
+	echo     bool  // a second look because of one hint
 	turn     *turn // the pod's place among those of its relist
 	setAside bool  // it no longer holds a worker
 	expired  bool  // its deadline has passed, and was dealt with

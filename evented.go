@@ -128,8 +128,8 @@ type hints struct {
 	// provenAt is from when on the stream counts as proven live.
 	provenAt time.Time
 
-	// heard is when the last hint about a pod came, back to lastFull, the stamp
-	// of the last full listing.
+	// heard is when the last hint about a pod came, back to a period before
+	// lastFull, the stamp of the last full listing.
 	heard    map[types.UID]time.Time
 	lastFull time.Time
 	// suspects are the pods in which a full listing found a change that no hint
@@ -243,9 +243,11 @@ func (l *loop) judgeHints(changes []podChange, c *call, now time.Time) {
 	for uid := range h.unseen {
 		l.judgeUnseen(uid, c)
 	}
+	// A hint may be a little ahead of the list, and counts for a period more.
+	since := h.lastFull.Add(-l.g.period)
 	if h.connected && h.connectedAt.Before(h.lastFull) {
 		for _, change := range changes {
-			if at, ok := h.heard[change.uid]; !ok || at.Before(h.lastFull) {
+			if at, ok := h.heard[change.uid]; !ok || at.Before(since) {
 				h.suspects[change.uid] = now
 				l.shortenPeriod(now)
 			}
@@ -261,7 +263,7 @@ func (l *loop) judgeHints(changes []podChange, c *call, now time.Time) {
 		}
 	}
 	for uid, at := range h.heard {
-		if at.Before(h.lastFull) {
+		if at.Before(since) {
 			delete(h.heard, uid)
 		}
 	}

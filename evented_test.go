@@ -47,6 +47,29 @@ func TestRule16EventsAreHintsOnly(t *testing.T) {
 	})
 }
 
+// A hint that is ahead of the list is not lost: what the first look does not show
+// the second one does, long before the next relist; and there is no third.
+func TestHintAheadOfTheList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(plegtest.NewPod("a", plegtest.Exited("a1")), bare("b"))
+		events := n.g.Watch()
+		n.start()
+		read(events)
+		time.Sleep(500 * time.Millisecond)
+		n.Emit(pleg.ContainerEvent{PodUID: "a", ContainerID: "a-sandbox"})
+		n.Emit(pleg.ContainerEvent{PodUID: "b"})
+		synctest.Wait()
+		n.RemovePod("a")
+		time.Sleep(60 * time.Millisecond)
+		want(t, "events", read(events), "a Removed a1", "a Died a-sandbox", "a Removed a-sandbox")
+		time.Sleep(time.Second)
+		if got := n.PodCalls(plegtest.GetPod, "b"); got != 2 {
+			t.Errorf("%d looks for one hint", got)
+		}
+	})
+}
+
 // Rule 16: the stream is read without ever holding the sender back, whatever
 // hangs.
 func TestRule16SenderIsNeverHeldBack(t *testing.T) {

@@ -74,7 +74,7 @@ func (l *loop) takeMail() {
 		l.wantLook(uid, l.mail.looks[uid])
 	}
 	for uid, after := range l.mail.later {
-		l.looks.defers(uid, after)
+		l.looks.defers(uid, look{cause: CauseDemand, after: after})
 	}
 	for _, uid := range sortedKeys(l.mail.reinspect) {
 		l.reinspect(uid)

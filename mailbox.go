@@ -44,6 +44,8 @@ type look struct {
 	cause Cause
 	// after is what the stamp of the listing must be later than.
 	after time.Time
+	// echo is a second look because of one hint.
+	echo bool
 }
 
 // hint is a container that an event spoke of; either may be empty.

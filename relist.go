@@ -15,6 +15,11 @@ import (
 // hundred containers.
 const looksAtOnce = 8
 
+// echoShare is the part of a relist period after which a pod is looked at once
+// more when a hint brought a look that showed no change: containerd announces
+// that a sandbox was removed before it stops listing it.
+const echoShare = 20
+
 // fullRelist is the listing of the whole node, one at a time.
 type fullRelist struct {
 	call    *call
@@ -228,9 +233,9 @@ type looks struct {
 	inFlight map[types.UID]*call
 	// again are the pods to look at once more when their call has come back.
 	again map[types.UID]look
-	// later are the pods to look at once a time has passed, deferred the
-	// earliest of these times.
-	later    map[types.UID]time.Time
+	// later are the pods to look at once a time has passed, which their want
+	// names; deferred is the earliest of these times.
+	later    map[types.UID]look
 	deferred alarm
 	// idle counts the calls that may still be begun.
 	idle    int
@@ -243,7 +248,7 @@ func newLooks() looks {
 		queue:    newPodSet(),
 		inFlight: make(map[types.UID]*call),
 		again:    make(map[types.UID]look),
-		later:    make(map[types.UID]time.Time),
+		later:    make(map[types.UID]look),
 		idle:     looksAtOnce,
 		overdue:  newOverdue(),
 	}
@@ -259,7 +264,7 @@ func (l *loop) wantLook(uid types.UID, want look) {
 	case l.g.getter == nil:
 		l.full.want(want.cause)
 	case !want.after.IsZero() && !l.g.clock.Now().After(want.after):
-		k.defers(uid, want.after)
+		k.defers(uid, want)
 	case k.inFlight[uid] != nil:
 		if k.inFlight[uid].stamp.time.After(want.after) && !want.after.IsZero() {
 			return // the one under way will do
@@ -273,12 +278,12 @@ func (l *loop) wantLook(uid types.UID, want look) {
 }
 
 // defers puts a look off until a time has passed.
-func (k *looks) defers(uid types.UID, after time.Time) {
-	if earlier, ok := k.later[uid]; ok && earlier.Before(after) {
+func (k *looks) defers(uid types.UID, want look) {
+	if earlier, ok := k.later[uid]; ok && earlier.after.Before(want.after) {
 		return
 	}
-	k.later[uid] = after
-	k.deferred.set(after.Add(1))
+	k.later[uid] = want
+	k.deferred.set(want.after.Add(1))
 }
 
 // startLooks begins the looks that are due and find room; or a full relist when
@@ -287,12 +292,11 @@ func (l *loop) startLooks(now time.Time) {
 	k := &l.looks
 	if k.deferred.rings(now) {
 		for _, uid := range sortedKeys(k.later) {
-			after := k.later[uid]
-			if now.After(after) {
+			if want := k.later[uid]; now.After(want.after) {
 				delete(k.later, uid)
-				l.wantLook(uid, look{cause: CauseDemand, after: after})
+				l.wantLook(uid, want)
 			} else {
-				k.deferred.set(after.Add(1))
+				k.deferred.set(want.after.Add(1))
 			}
 		}
 	}
@@ -313,7 +317,7 @@ func (l *loop) startLooks(now time.Time) {
 func (l *loop) startLook(uid types.UID, want look, now time.Time) {
 	k := &l.looks
 	k.idle--
-	c := &call{kind: callGetPod, uid: uid, pod: l.records.get(uid), stamp: l.stamp(now), started: now, cause: want.cause}
+	c := &call{kind: callGetPod, uid: uid, pod: l.records.get(uid), stamp: l.stamp(now), started: now, cause: want.cause, echo: want.echo}
 	c.ctx, c.cancel = context.WithCancelCause(l.g.context.get())
 	k.inFlight[uid] = c
 	k.overdue.watch(c, l.g)
@@ -383,6 +387,8 @@ func (l *loop) takeLook(pod *Pod, c *call, now time.Time) {
 	l.changes = l.changes[:0]
 	if change, changed := l.records.landOne(c.uid, pod, c.stamp, l.g.metrics.badData); changed {
 		l.changes = append(l.changes, change)
+	} else if c.cause == CauseHint && !c.echo && pod != nil {
+		l.looks.defers(c.uid, look{cause: CauseHint, after: now.Add(l.g.period / echoShare), echo: true})
 	}
 	l.apply(l.changes, c, now)
 	clear(l.changes)
