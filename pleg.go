@@ -1,7 +1,60 @@
 // Package pleg tells a node agent what its pods are doing: it lists a container
 // runtime, turns the difference between what it knew and what it sees into pod
 // lifecycle events, and keeps a cache of pod statuses whose readers can block
-// until it is new enough.
+// until it is new enough. It is the kubelet's Pod Lifecycle Event Generator as an
+// ordinary module, under the kubelet's names.
+//
+// # The way of the data
+//
+// There is one path by which anything reaches the cache or a subscriber, and one
+// writer on it: the runtime's list is compared with the records, pods that changed
+// are inspected, the status is stored in the cache, and then the events are
+// announced. The list is the truth. A period that has passed, an event of the
+// runtime's stream, a reader that blocks and a caller's RequestRelist only say
+// which pod to look at now.
+//
+// # What is promised
+//
+//   - Of a container, ContainerStarted comes before ContainerDied before
+//     ContainerRemoved, each at most once per subscriber, but for a stay in the
+//     state unknown.
+//   - An event is delivered only when the cache holds a status, or the error of an
+//     inspection, at least as new as the listing that showed the transition.
+//   - A subscriber begins with what exists, reads at its own pace and loses
+//     nothing: what it has read, replayed, equals the present once it has caught
+//     up. News that it did not read is merged, so that what is held for it is
+//     bounded by what exists and what it was told of.
+//   - What is read from the cache with a minTime was observed after that time.
+//   - A pod whose inspection hangs or fails delays its own events and readers and
+//     nobody else's. A failure stands in the cache beside the last good status and
+//     is retried until it succeeds or the pod is gone; a pod that hangs is told of
+//     when its deadline has passed.
+//   - A list that fails changes nothing. A pod that a list does not show is gone.
+//   - Healthy names the call that hangs, what it was made for and for how long.
+//
+// The contract in full, with the tests that hold it, is docs/CONTRACT.md in the
+// repository.
+//
+// # Concurrency
+//
+//   - Every method of GenericPLEG and PodCache may be called from any goroutine.
+//     None but Relist, Stop and the GetNewerThan of the cache blocks.
+//   - Between the pods that one relist found changed, events come by UID. A pod
+//     whose inspection is slower than the others by more than a twentieth of a
+//     period is announced after them.
+//   - At most DefaultInspectionWorkers inspections are under way at once, one per
+//     pod. One that takes longer than a period is set aside and no longer counts;
+//     one that takes longer than DefaultInspectionTimeout has failed. A runtime
+//     that does not heed its context costs one goroutine per pod that hangs.
+//   - Every goroutine that Start starts has ended when Stop returns, except calls
+//     to a runtime that does not heed its context.
+//   - What is handed over, either way, is never modified again: pods, containers,
+//     statuses.
+//
+// # Time
+//
+// The clock that was injected decides everything but how long Stop waits. Tests
+// run in a testing/synctest bubble, or with a fake clock and Relist.
 package pleg
 
 import (

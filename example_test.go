@@ -1,0 +1,121 @@
+package pleg_test
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+// A generator over a runtime, and its events as they come. With a container
+// runtime instead of a fake one, the runtime is what cri.Connect returns.
+func Example() {
+	runtime := plegtest.NewRuntime()
+	runtime.SetPod(plegtest.NewPod("web", plegtest.Running("nginx")))
+
+	cache := pleg.NewCache()
+	generator := pleg.NewGenericPLEG(runtime, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod, cache, clock.RealClock{})
+	events := generator.Watch()
+	generator.Start()
+	defer generator.Stop()
+
+	for range 2 {
+		e := <-events
+		fmt.Println(e.Pod.Name, e.Type, e.Data, e.IsSandbox())
+	}
+	// Output:
+	// web ContainerStarted nginx false
+	// web ContainerStarted web-sandbox true
+}
+
+// In a unit test nothing runs and no time passes but what the test says.
+func ExampleGenericPLEG_Relist() {
+	runtime := plegtest.NewRuntime()
+	now := clocktesting.NewFakeClock(time.Now())
+	cache := pleg.NewCache()
+	generator := pleg.NewGenericPLEG(runtime, 10, time.Second, cache, now)
+	events := generator.Watch()
+
+	runtime.SetPod(plegtest.NewPod("job", plegtest.Running("work")))
+	generator.Relist()
+	runtime.ExitContainer("job", "work", 3, "Error")
+	generator.Relist()
+
+	for len(events) > 0 {
+		e := <-events
+		fmt.Println(e.Type, e.Data)
+	}
+	status, err := cache.Get("job")
+	fmt.Println(status.ContainerStatuses[0].ExitCode, status.ContainerStatuses[0].Reason, err)
+	// Output:
+	// ContainerStarted work
+	// ContainerStarted job-sandbox
+	// ContainerDied work
+	// 3 Error <nil>
+}
+
+// A subscriber of its own, that ends with a context.
+func ExampleGenericPLEG_Subscribe() {
+	runtime := plegtest.NewRuntime()
+	runtime.SetPod(plegtest.NewPod("web", plegtest.Running("nginx")))
+	generator := pleg.NewGenericPLEG(runtime, 10, time.Second, pleg.NewCache(), clock.RealClock{})
+	generator.Start()
+	defer generator.Stop()
+
+	ctx, cancel := context.WithCancel(context.Background())
+	for e := range generator.Subscribe(ctx, 1) {
+		fmt.Println(e.Type, e.Data)
+		if e.IsSandbox() {
+			cancel()
+		}
+	}
+	// Output:
+	// ContainerStarted nginx
+	// ContainerStarted web-sandbox
+}
+
+// A worker that waits until the cache has seen what it has just done. The wait
+// has the pod looked at now; it does not wait for the next period.
+func ExamplePodCache_GetNewerThanContext() {
+	runtime := plegtest.NewRuntime()
+	cache := pleg.NewCache()
+	generator := pleg.NewGenericPLEG(runtime, 10, time.Second, cache, clock.RealClock{})
+	generator.Start()
+	defer generator.Stop()
+
+	runtime.SetPod(plegtest.NewPod("web", plegtest.Running("nginx")))
+	done := time.Now()
+
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	status, err := cache.GetNewerThanContext(ctx, "web", done)
+	fmt.Println(status.ContainerStatuses[0].State, err)
+	// Output:
+	// running <nil>
+}
+
+// The health error names what hangs.
+func ExampleGenericPLEG_Healthy() {
+	runtime := plegtest.NewRuntime()
+	now := clocktesting.NewFakeClock(time.Now())
+	generator := pleg.NewGenericPLEG(runtime, 10, time.Second, pleg.NewCache(), now, pleg.WithLogger(logr.Discard()))
+	fmt.Println(generator.Healthy())
+	generator.Relist()
+	fmt.Println(generator.Healthy())
+
+	runtime.Fail(plegtest.GetPods, plegtest.AnyPod, fmt.Errorf("connection refused"))
+	now.Step(3*time.Minute + 5*time.Second)
+	generator.Relist()
+	fmt.Println(generator.Healthy())
+	// Output:
+	// false pleg has yet to be successful: no relist has begun
+	// true <nil>
+	// false pleg was last seen active 3m5s ago; threshold is 3m0s: the last list failed 0s ago: connection refused
+}
+
