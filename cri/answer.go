@@ -1,0 +1,153 @@
+package cri
+
+import (
+	"errors"
+
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
+
+	// Registers the codec that gRPC uses by default, which requests go through.
+	_ "google.golang.org/grpc/encoding/proto"
+)
+
+// answerCodec is a codec for one call: it encodes as gRPC does by default, and
+// keeps the answer's bytes instead of decoding them. Who takes them frees them.
+type answerCodec struct {
+	kept mem.BufferSlice
+	used bool
+}
+
+// Name is the name of gRPC's default codec, for it is what the runtime must speak.
+func (c *answerCodec) Name() string { return "proto" }
+
+func (c *answerCodec) Marshal(v any) (mem.BufferSlice, error) {
+	return encoding.GetCodecV2("proto").Marshal(v)
+}
+
+// Unmarshal keeps data and leaves v empty.
+func (c *answerCodec) Unmarshal(data mem.BufferSlice, _ any) error {
+	c.kept.Free() // of an attempt before this one
+	data.Ref()
+	c.kept, c.used = data, true
+	return nil
+}
+
+// take returns the bytes of the answer; ok is false if the client did not use the
+// codec, and decoded the answer itself. The caller frees them.
+func (c *answerCodec) take() (data mem.BufferSlice, ok bool) {
+	data, ok = c.kept, c.used
+	c.kept, c.used = nil, false
+	return data, ok
+}
+
+var errTruncated = errors.New("the message ends in the middle of a field")
+
+// itemReader cuts an answer, which is a message with one repeated field of items,
+// into its items. The answer comes in buffers of some 16 KiB; items are read where
+// they are, and only those that cross the end of a buffer are copied.
+type itemReader struct {
+	current []byte
+	more    mem.BufferSlice
+	left    int // bytes in current and more
+	scratch []byte
+}
+
+// itemsNumber is the number of the field of the items, the same in all four
+// messages: ListPodSandboxResponse, ListContainersResponse,
+// StreamPodSandboxesResponse and StreamContainersResponse.
+const itemsNumber = 1
+
+// reset begins a new answer.
+func (r *itemReader) reset(data mem.BufferSlice) {
+	r.current, r.more, r.left = nil, data, data.Len()
+}
+
+// next returns the next item, and ok false after the last. It is good until the
+// following call, and as long as the answer is.
+func (r *itemReader) next() (item []byte, ok bool, err error) {
+	for r.left > 0 {
+		tag, err := r.varint()
+		if err != nil {
+			return nil, false, err
+		}
+		number, typ := protowire.DecodeTag(tag)
+		if number < protowire.MinValidNumber {
+			return nil, false, errors.New("invalid field number")
+		}
+		switch typ {
+		case protowire.BytesType:
+			length, err := r.varint()
+			if err != nil {
+				return nil, false, err
+			}
+			if length > uint64(r.left) {
+				return nil, false, errTruncated
+			}
+			value := r.take(int(length))
+			if number == itemsNumber {
+				return value, true, nil
+			}
+		case protowire.VarintType:
+			if _, err := r.varint(); err != nil {
+				return nil, false, err
+			}
+		default:
+			// No such field is known. The rest is made one piece, which is what
+			// protowire takes.
+			rest := r.take(r.left)
+			n := protowire.ConsumeFieldValue(number, typ, rest)
+			if n < 0 {
+				return nil, false, protowire.ParseError(n)
+			}
+			r.current, r.left = rest[n:], len(rest)-n
+			r.scratch = nil // current is in it
+		}
+	}
+	return nil, false, nil
+}
+
+// varint reads a varint, which may cross the end of a buffer.
+func (r *itemReader) varint() (uint64, error) {
+	if v, n := protowire.ConsumeVarint(r.current); n > 0 {
+		r.current = r.current[n:]
+		r.left -= n
+		return v, nil
+	}
+	var bytes [10]byte
+	for i := range bytes {
+		if r.left == 0 {
+			return 0, errTruncated
+		}
+		bytes[i] = r.take(1)[0]
+		if bytes[i] < 0x80 {
+			v, n := protowire.ConsumeVarint(bytes[:i+1])
+			if n < 0 {
+				return 0, protowire.ParseError(n)
+			}
+			return v, nil
+		}
+	}
+	return 0, errors.New("variable length integer overflow")
+}
+
+// take cuts off the next n bytes, of which there must be that many.
+func (r *itemReader) take(n int) []byte {
+	r.left -= n
+	for len(r.current) == 0 && len(r.more) > 0 {
+		r.current, r.more = r.more[0].ReadOnlyData(), r.more[1:]
+	}
+	if n <= len(r.current) {
+		taken := r.current[:n:n]
+		r.current = r.current[n:]
+		return taken
+	}
+	r.scratch = append(r.scratch[:0], r.current...)
+	for missing := n - len(r.scratch); missing > 0; missing = n - len(r.scratch) {
+		r.current, r.more = r.more[0].ReadOnlyData(), r.more[1:]
+		part := r.current[:min(missing, len(r.current))]
+		r.scratch = append(r.scratch, part...)
+		r.current = r.current[len(part):]
+	}
+	return r.scratch
+}

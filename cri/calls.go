@@ -1,0 +1,149 @@
+package cri
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+
+	"github.com/kubepleg/pleg"
+)
+
+// rpc is one of the CRI calls that are made. There is none among them that
+// changes anything.
+type rpc int
+
+const (
+	rpcVersion rpc = iota
+	rpcListPodSandbox
+	rpcListContainers
+	rpcStreamPodSandboxes
+	rpcStreamContainers
+	rpcPodSandboxStatus
+	rpcContainerStatus
+	rpcGetContainerEvents
+	rpcCount
+)
+
+// rpcNames gives each call its name in the CRI, and the kubelet's name for it in
+// the label operation_type. A streamed list goes by the name of the list that it
+// replaces, so that dashboards go on.
+var rpcNames = [rpcCount]struct{ method, operation string }{
+	rpcVersion:            {"Version", "version"},
+	rpcListPodSandbox:     {"ListPodSandbox", "list_podsandbox"},
+	rpcListContainers:     {"ListContainers", "list_containers"},
+	rpcStreamPodSandboxes: {"StreamPodSandboxes", "list_podsandbox"},
+	rpcStreamContainers:   {"StreamContainers", "list_containers"},
+	rpcPodSandboxStatus:   {"PodSandboxStatus", "podsandbox_status"},
+	rpcContainerStatus:    {"ContainerStatus", "container_status"},
+	rpcGetContainerEvents: {"GetContainerEvents", "get_container_events"},
+}
+
+// target is what a call is made for.
+type target struct {
+	podUID types.UID
+	kind   string // "container", "sandbox"; empty for lists
+	name   string
+	id     string
+}
+
+// String is the object as people read it: "container app (3f2a…)".
+func (t target) String() string {
+	switch {
+	case t.kind == "":
+		return ""
+	case t.name == "":
+		return fmt.Sprintf("%s (%s)", t.kind, shortID(t.id))
+	}
+	return fmt.Sprintf("%s %s (%s)", t.kind, t.name, shortID(t.id))
+}
+
+// shortID is as much of an ID as command line tools show and accept.
+func shortID(id string) string {
+	const shown = 13
+	if len(id) <= shown {
+		return id
+	}
+	return id[:shown] + "…"
+}
+
+// call is a call that has not returned.
+type call struct {
+	rpc    rpc
+	target target
+	since  time.Time
+}
+
+// calls are the calls in flight.
+type calls struct {
+	clock clock.PassiveClock
+
+	mu      sync.Mutex
+	pending []*call // guarded by mu; oldest first
+}
+
+func (c *calls) add(made *call) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	// Stamped under the lock, so that the order of the slice is that of the stamps.
+	made.since = c.clock.Now()
+	c.pending = append(c.pending, made)
+}
+
+func (c *calls) remove(made *call) (took time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if i := slices.Index(c.pending, made); i >= 0 {
+		c.pending = slices.Delete(c.pending, i, i+1)
+	}
+	return c.clock.Since(made.since)
+}
+
+func (c *calls) inFlight() []pleg.RuntimeCall {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	list := make([]pleg.RuntimeCall, len(c.pending))
+	for i, p := range c.pending {
+		list[i] = pleg.RuntimeCall{
+			Method: rpcNames[p.rpc].method,
+			PodUID: p.target.podUID,
+			Object: p.target.String(),
+			Since:  p.since,
+		}
+	}
+	return list
+}
+
+// begin notes that a call is made. Every begin has its end.
+func (r *Runtime) begin(made rpc, of target) *call {
+	c := &call{rpc: made, target: of}
+	r.calls.add(c)
+	return c
+}
+
+// end notes that a call has returned, counts it, and returns its error, if any,
+// with the name of the call, what it was made for, and where.
+func (r *Runtime) end(c *call, err error) error {
+	r.metrics.observe(c.rpc, r.calls.remove(c), err)
+	return r.wrap(c, err)
+}
+
+func (r *Runtime) wrap(c *call, err error) error {
+	if err == nil {
+		return nil
+	}
+	what := rpcNames[c.rpc].method
+	if object := c.target.String(); object != "" {
+		what += " of " + object
+	}
+	if c.target.podUID != "" {
+		what += " of pod " + string(c.target.podUID)
+	}
+	if r.endpoint != "" {
+		what += " at " + r.endpoint
+	}
+	return fmt.Errorf("cri: %s: %w", what, err)
+}

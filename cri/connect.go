@@ -1,0 +1,135 @@
+package cri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/utils/clock"
+)
+
+// DefaultConnectTimeout is how long Connect waits if its context has no deadline.
+const DefaultConnectTimeout = 5 * time.Second
+
+// The delay between attempts to reach a runtime that is away: the kubelet's.
+const (
+	minDialDelay = 100 * time.Millisecond
+	maxDialDelay = 3 * time.Second
+)
+
+// usualEndpoints are where runtimes listen by default.
+var usualEndpoints = []string{
+	"unix:///run/containerd/containerd.sock",
+	"unix:///run/crio/crio.sock",
+	"unix:///var/run/cri-dockerd.sock",
+}
+
+// Connect connects to the runtime at an endpoint, "unix:///path" or an absolute
+// path, and asks for its version, so that what it returns is a runtime that
+// answers. If the endpoint is empty, the sockets that containerd, CRI-O and
+// cri-dockerd use by default are tried in that order.
+//
+// It does not wait for a runtime that is not there, and waits for one that does not
+// answer until ctx ends, or for DefaultConnectTimeout if ctx has no deadline. The
+// error says what was tried, and what came of it.
+//
+// The connection restores itself: while the runtime is away, calls fail at once,
+// and attempts to reach it come 100 ms to 3 s apart. The caller ends it with Close.
+func Connect(ctx context.Context, endpoint string, opts ...Option) (*Runtime, error) {
+	if endpoint != "" {
+		return connectFirst(ctx, []string{endpoint}, opts)
+	}
+	return connectFirst(ctx, usualEndpoints, opts)
+}
+
+// wallClock is the clock that the deadlines of contexts are kept by, whatever clock
+// the options set.
+var wallClock clock.RealClock
+
+// connectFirst connects to the first of the endpoints that answers.
+func connectFirst(ctx context.Context, endpoints []string, opts []Option) (*Runtime, error) {
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, DefaultConnectTimeout)
+		defer cancel()
+	}
+	var failures []error
+	for i, endpoint := range endpoints {
+		// A socket that does not answer must leave the others their share of the time.
+		deadline, _ := ctx.Deadline()
+		share := deadline.Sub(wallClock.Now()) / time.Duration(len(endpoints)-i)
+		r, err := connect(ctx, share, endpoint, opts)
+		if err == nil {
+			return r, nil
+		}
+		failures = append(failures, err)
+	}
+	if len(endpoints) == 1 {
+		return nil, fmt.Errorf("cri: connect: %w", failures[0])
+	}
+	return nil, fmt.Errorf("cri: connect: no runtime answers at any of the usual sockets:\n%w", errors.Join(failures...))
+}
+
+// connect connects to one endpoint.
+func connect(ctx context.Context, timeout time.Duration, endpoint string, opts []Option) (*Runtime, error) {
+	path, err := socketPath(endpoint)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := os.Stat(path); err != nil {
+		return nil, fmt.Errorf("endpoint %s: %w", endpoint, err)
+	}
+	target := url.URL{Scheme: "unix", Path: path}
+	conn, err := grpc.NewClient(target.String(),
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxReceivedBytes)),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff: backoff.Config{
+				BaseDelay:  minDialDelay,
+				Multiplier: backoff.DefaultConfig.Multiplier,
+				Jitter:     backoff.DefaultConfig.Jitter,
+				MaxDelay:   maxDialDelay,
+			},
+			MinConnectTimeout: maxDialDelay,
+		}),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("endpoint %s: %w", endpoint, err)
+	}
+	r := NewRuntime(runtimeapi.NewRuntimeServiceClient(conn), opts...)
+	r.conn, r.endpoint = conn, "unix://"+path
+
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	if _, err := r.askVersion(ctx); err != nil {
+		// gRPC has half a dozen ways of saying it.
+		if status.Code(err) == codes.DeadlineExceeded {
+			err = fmt.Errorf("no answer within %v: %w", timeout.Round(time.Millisecond), err)
+		}
+		return nil, errors.Join(err, r.Close())
+	}
+	return r, nil
+}
+
+// socketPath is the path of the socket of an endpoint.
+func socketPath(endpoint string) (string, error) {
+	path, hasScheme := strings.CutPrefix(endpoint, "unix://")
+	if !hasScheme && strings.Contains(endpoint, "://") {
+		return "", fmt.Errorf("endpoint %s: only unix sockets are supported: unix:///path or an absolute path", endpoint)
+	}
+	if !filepath.IsAbs(path) {
+		return "", fmt.Errorf("endpoint %s: the path of the socket is not absolute: unix:///path or /path is", endpoint)
+	}
+	return path, nil
+}

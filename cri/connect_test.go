@@ -1,0 +1,148 @@
+package cri_test
+
+import (
+	"context"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/kubepleg/pleg/cri"
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+func TestConnect(t *testing.T) {
+	s, err := plegtest.StartCRIServer(plegtest.WithVersion("containerd", "2.4.2"))
+	must(t, err)
+	defer s.Stop()
+	for _, endpoint := range []string{s.Endpoint(), strings.TrimPrefix(s.Endpoint(), "unix://")} {
+		r, err := cri.Connect(t.Context(), endpoint)
+		must(t, err)
+		if got, want := r.DescribeRuntime(), "containerd 2.4.2 at "+s.Endpoint(); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+		must(t, r.Close())
+		must(t, r.Close())
+		if _, err := r.GetPods(t.Context(), true); err == nil {
+			t.Error("a list after Close")
+		}
+	}
+}
+
+func TestConnectFails(t *testing.T) {
+	dir := t.TempDir()
+	missing := filepath.Join(dir, "missing.sock")
+	file := filepath.Join(dir, "file")
+	must(t, os.WriteFile(file, nil, 0o600))
+	silent := silentSocket(t, filepath.Join(dir, "silent.sock"))
+	frozen, err := plegtest.StartCRIServer()
+	must(t, err)
+	defer frozen.Stop()
+	frozen.Inject(plegtest.CRIFault{Method: "Version", Hang: true})
+	broken, err := plegtest.StartCRIServer()
+	must(t, err)
+	defer broken.Stop()
+	broken.Inject(plegtest.CRIFault{Method: "Version", Err: status.Error(codes.Internal, "not today")})
+
+	for _, test := range []struct {
+		name, endpoint string
+		want           []string
+	}{
+		{"missing", missing, []string{missing, "no such file"}},
+		{"no socket", "unix://" + file, []string{file, "Version", "connection refused"}},
+		{"silent", silent, []string{silent, "Version", "no answer within"}},
+		{"frozen", frozen.Endpoint(), []string{frozen.Endpoint(), "Version", "no answer within"}},
+		{"broken", broken.Endpoint(), []string{broken.Endpoint(), "Version", "not today"}},
+		{"tcp", "tcp://127.0.0.1:1", []string{"tcp://127.0.0.1:1", "only unix sockets"}},
+		{"relative", "run/containerd.sock", []string{"run/containerd.sock", "not absolute"}},
+		{"relative URL", "unix://containerd.sock", []string{"unix://containerd.sock", "not absolute"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			defer cancel()
+			r, err := cri.Connect(ctx, test.endpoint)
+			if err == nil {
+				_ = r.Close()
+				t.Fatal("no error")
+			}
+			for _, want := range test.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("%q lacks %q", err, want)
+				}
+			}
+		})
+	}
+}
+
+// silentSocket is a socket that accepts and never says anything.
+func silentSocket(t *testing.T, path string) (endpoint string) {
+	t.Helper()
+	l, err := net.Listen("unix", path)
+	must(t, err)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			defer conn.Close()
+		}
+	}()
+	t.Cleanup(func() {
+		_ = l.Close()
+		<-done
+	})
+	return "unix://" + path
+}
+
+// Without an endpoint the usual sockets are tried; one that is silent does not
+// take the time of those after it.
+func TestConnectFindsTheRuntime(t *testing.T) {
+	dir := t.TempDir()
+	silent := silentSocket(t, filepath.Join(dir, "silent.sock"))
+	missing := "unix://" + filepath.Join(dir, "missing.sock")
+	s, err := plegtest.StartCRIServer()
+	must(t, err)
+	defer s.Stop()
+
+	defer cri.SetUsualEndpoints(missing, silent, s.Endpoint())()
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	r, err := cri.Connect(ctx, "")
+	must(t, err)
+	must(t, r.Close())
+
+	defer cri.SetUsualEndpoints(missing, silent)()
+	_, err = cri.Connect(ctx, "")
+	if err == nil {
+		t.Fatal("no error")
+	}
+	for _, want := range []string{"usual sockets", missing, "no such file", silent, "no answer within"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q lacks %q", err, want)
+		}
+	}
+}
+
+// The connection comes back by itself.
+func TestReconnect(t *testing.T) {
+	s, r := serverAndRuntime(t)
+	s.RunPod(plegtest.PodConfig{})
+	getPods(t, r)
+	s.Down()
+	if _, err := r.GetPods(t.Context(), true); status.Code(err) != codes.Unavailable {
+		t.Errorf("while it is away: %v", err)
+	}
+	must(t, s.Up())
+	waitFor(t, func() bool {
+		pods, err := r.GetPods(t.Context(), true)
+		return err == nil && len(pods) == 1
+	})
+}

@@ -1,0 +1,211 @@
+package cri
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/kubepleg/pleg"
+)
+
+// The labels and annotations that the kubelet puts on what it creates.
+const (
+	labelPodUID            = "io.kubernetes.pod.uid"
+	labelPodName           = "io.kubernetes.pod.name"
+	labelPodNamespace      = "io.kubernetes.pod.namespace"
+	labelContainerName     = "io.kubernetes.container.name"
+	annotationHash         = "io.kubernetes.container.hash"
+	annotationRestartCount = "io.kubernetes.container.restartCount"
+)
+
+// shown is what an item of a list brings into a listing.
+type shown struct {
+	// The pod: by the labels, and where they do not tell, by the metadata.
+	podUID       string
+	podName      string
+	podNamespace string
+	// attempt is how often a sandbox had been replaced when this one was made.
+	attempt   uint32
+	container *pleg.Container
+	bad       badSet
+}
+
+// equal tells whether two items make the same of a listing.
+func (s *shown) equal(t *shown) bool {
+	return *s.container == *t.container &&
+		s.podUID == t.podUID && s.podName == t.podName && s.podNamespace == t.podNamespace &&
+		s.attempt == t.attempt && s.bad == t.bad
+}
+
+// showContainer shows a container of the list.
+func showContainer(c *runtimeapi.Container, runtimeName string) shown {
+	s := shownBy(c.GetLabels(), c.GetMetadata() != nil)
+	state, known := containerState(c.GetState())
+	if !known {
+		s.bad = s.bad.with(badState)
+	}
+	hash, ok := parseHash(c.GetAnnotations()[annotationHash])
+	if !ok {
+		s.bad = s.bad.with(badHash)
+	}
+	s.container = &pleg.Container{
+		ID:                  pleg.ContainerID{Type: runtimeName, ID: c.GetId()},
+		Name:                cmp.Or(c.GetLabels()[labelContainerName], c.GetMetadata().GetName()),
+		Image:               c.GetImage().GetImage(),
+		ImageID:             imageID(c.GetImageId(), c.GetImageRef()),
+		ImageRef:            c.GetImageRef(),
+		ImageRuntimeHandler: c.GetImage().GetRuntimeHandler(),
+		Hash:                hash,
+		State:               state,
+		PodSandboxID:        c.GetPodSandboxId(),
+		CreatedAt:           c.GetCreatedAt(),
+	}
+	return s
+}
+
+// showSandbox shows a sandbox of the list as a container, as the kubelet does.
+func showSandbox(p *runtimeapi.PodSandbox, runtimeName string) shown {
+	s := shownBy(p.GetLabels(), p.GetMetadata() != nil)
+	state, known := sandboxState(p.GetState())
+	if !known {
+		s.bad = s.bad.with(badState)
+	}
+	s.podName = cmp.Or(s.podName, p.GetMetadata().GetName())
+	s.podNamespace = cmp.Or(s.podNamespace, p.GetMetadata().GetNamespace())
+	s.attempt = p.GetMetadata().GetAttempt()
+	s.container = &pleg.Container{
+		ID:        pleg.ContainerID{Type: runtimeName, ID: p.GetId()},
+		State:     state,
+		CreatedAt: p.GetCreatedAt(),
+	}
+	return s
+}
+
+// shownBy begins with what containers and sandboxes have in common. The label alone
+// says which pod an item belongs to, not a sandbox's metadata: one pod is listed by
+// the label, and the two lists must agree about what it has.
+func shownBy(labels map[string]string, hasMetadata bool) shown {
+	s := shown{
+		podUID:       labels[labelPodUID],
+		podName:      labels[labelPodName],
+		podNamespace: labels[labelPodNamespace],
+	}
+	if s.podUID == "" {
+		s.bad = s.bad.with(badNoPodUID)
+	}
+	if !hasMetadata {
+		s.bad = s.bad.with(badNoMetadata)
+	}
+	return s
+}
+
+// imageID is the node's ID of an image. Runtimes older than the field give it as
+// the reference.
+func imageID(id, ref string) string { return cmp.Or(id, ref) }
+
+func containerState(s runtimeapi.ContainerState) (_ pleg.State, known bool) {
+	switch s {
+	case runtimeapi.ContainerState_CONTAINER_CREATED:
+		return pleg.ContainerStateCreated, true
+	case runtimeapi.ContainerState_CONTAINER_RUNNING:
+		return pleg.ContainerStateRunning, true
+	case runtimeapi.ContainerState_CONTAINER_EXITED:
+		return pleg.ContainerStateExited, true
+	case runtimeapi.ContainerState_CONTAINER_UNKNOWN:
+		return pleg.ContainerStateUnknown, true
+	}
+	return pleg.ContainerStateUnknown, false
+}
+
+func sandboxState(s runtimeapi.PodSandboxState) (_ pleg.State, known bool) {
+	switch s {
+	case runtimeapi.PodSandboxState_SANDBOX_READY:
+		return pleg.ContainerStateRunning, true
+	case runtimeapi.PodSandboxState_SANDBOX_NOTREADY:
+		return pleg.ContainerStateExited, true
+	}
+	return pleg.ContainerStateUnknown, false
+}
+
+// parseHash reads the hash of a container's specification. A container without one
+// has 0.
+func parseHash(s string) (hash uint64, ok bool) {
+	if s == "" {
+		return 0, true
+	}
+	hash, err := strconv.ParseUint(s, 16, 64)
+	if err != nil {
+		return 0, false
+	}
+	return hash, true
+}
+
+// parseRestartCount reads how often a container had been restarted.
+func parseRestartCount(s string) (count int, ok bool) {
+	if s == "" {
+		return 0, true
+	}
+	count, err := strconv.Atoi(s)
+	if err != nil {
+		return 0, false
+	}
+	return count, true
+}
+
+// makePod makes a pod of its items, which it sorts: sandboxes by attempt, the
+// highest first, then newest first; containers newest first; what is left is
+// decided by ID.
+func makePod(uid types.UID, sandboxes, containers []*item) *pleg.Pod {
+	slices.SortFunc(sandboxes, func(a, b *item) int {
+		return cmp.Or(
+			cmp.Compare(b.attempt, a.attempt),
+			cmp.Compare(b.container.CreatedAt, a.container.CreatedAt),
+			cmp.Compare(a.container.ID.ID, b.container.ID.ID),
+		)
+	})
+	slices.SortFunc(containers, func(a, b *item) int {
+		return cmp.Or(
+			cmp.Compare(b.container.CreatedAt, a.container.CreatedAt),
+			cmp.Compare(a.container.ID.ID, b.container.ID.ID),
+		)
+	})
+	pod := &pleg.Pod{
+		ID:         uid,
+		Sandboxes:  listed(sandboxes),
+		Containers: listed(containers),
+	}
+	// The newest sandbox names the pod; if it does not, the newest container does.
+	for _, of := range [...][]*item{sandboxes, containers} {
+		if len(of) > 0 {
+			pod.Name = cmp.Or(pod.Name, of[0].podName)
+			pod.Namespace = cmp.Or(pod.Namespace, of[0].podNamespace)
+		}
+	}
+	if len(sandboxes) > 0 {
+		pod.CreatedAt = uint64(max(sandboxes[0].container.CreatedAt, 0))
+	}
+	return pod
+}
+
+// listed are the items' containers.
+func listed(items []*item) []*pleg.Container {
+	if len(items) == 0 {
+		return nil
+	}
+	list := make([]*pleg.Container, len(items))
+	for i, it := range items {
+		list[i] = it.container
+	}
+	return list
+}
+
+// samePod tells whether two pods show the same.
+func samePod(a, b *pleg.Pod) bool {
+	same := func(x, y *pleg.Container) bool { return *x == *y }
+	return a.ID == b.ID && a.Name == b.Name && a.Namespace == b.Namespace && a.CreatedAt == b.CreatedAt &&
+		slices.EqualFunc(a.Sandboxes, b.Sandboxes, same) &&
+		slices.EqualFunc(a.Containers, b.Containers, same)
+}

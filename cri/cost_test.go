@@ -1,0 +1,265 @@
+package cri_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubepleg/pleg/cri"
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+// The table in the package documentation: how many RPCs what costs.
+func TestRPCs(t *testing.T) {
+	const plain, streaming, withoutStreams = "plain", "streaming", "without streams"
+	for _, lists := range []string{plain, streaming, withoutStreams} {
+		t.Run(lists, func(t *testing.T) {
+			var serverOpts []plegtest.CRIOption
+			var opts []cri.Option
+			listSandboxes, listContainers := "ListPodSandbox", "ListContainers"
+			switch lists {
+			case plain:
+				opts = append(opts, cri.WithPlainLists())
+			case streaming:
+				listSandboxes, listContainers = "StreamPodSandboxes", "StreamContainers"
+			case withoutStreams:
+				serverOpts = append(serverOpts, plegtest.WithoutStreamingLists())
+			}
+			s, err := plegtest.StartCRIServer(serverOpts...)
+			must(t, err)
+			defer s.Stop()
+			const pods = 10
+			var apps, inits []string
+			for i := range pods {
+				sandbox := s.RunPod(plegtest.PodConfig{UID: types.UID(fmt.Sprint("pod", i))})
+				init := runContainer(t, s, sandbox, "init")
+				must(t, s.ExitContainer(init, 0, ""))
+				inits = append(inits, init)
+				apps = append(apps, runContainer(t, s, sandbox, "app"))
+			}
+
+			cost := func(what string, want map[string]int) {
+				t.Helper()
+				total := 0
+				for method, n := range want {
+					total += n
+					if got := s.Calls(method); got != n {
+						t.Errorf("%s: %d %s, want %d", what, got, method, n)
+					}
+				}
+				if got := s.Calls(""); got != total {
+					t.Errorf("%s: %d calls in all, want %d", what, got, total)
+				}
+				s.ResetCalls()
+			}
+
+			r := connect(t, s, opts...)
+			cost("Connect", map[string]int{"Version": 1})
+
+			first := getPods(t, r)
+			want := map[string]int{listSandboxes: 1, listContainers: 1}
+			if lists == withoutStreams {
+				want["StreamPodSandboxes"] = 1
+			}
+			cost("first list", want)
+			for _, pod := range first {
+				getPodStatus(t, r, pod)
+			}
+			cost("first inspections", map[string]int{"PodSandboxStatus": pods, "ContainerStatus": 2 * pods})
+
+			getPods(t, r)
+			cost("idle relist", map[string]int{listSandboxes: 1, listContainers: 1})
+
+			must(t, s.KillContainer(apps[3]))
+			second := getPods(t, r)
+			for i, pod := range second {
+				if pod != first[i] {
+					getPodStatus(t, r, pod)
+				}
+			}
+			cost("relist with a changed pod", map[string]int{listSandboxes: 1, listContainers: 1, "PodSandboxStatus": 1, "ContainerStatus": 1})
+
+			pod, err := r.GetPod(t.Context(), "pod3")
+			must(t, err)
+			cost("list of one pod", map[string]int{"ListPodSandbox": 1, "ListContainers": 1})
+			getPodStatus(t, r, pod)
+			cost("inspection of a pod that has ended", map[string]int{"PodSandboxStatus": 1})
+
+			must(t, s.RemoveContainer(inits[0]))
+			getPods(t, r)
+			cost("relist with a removal", map[string]int{listSandboxes: 1, listContainers: 1})
+
+			w := watch(t, r)
+			<-w.connected
+			w.cancel()
+			_ = w.ended(t)
+			waitFor(t, func() bool { return s.Calls("") == 3 })
+			cost("connection of the event stream", map[string]int{"Version": 2, "GetContainerEvents": 1})
+		})
+	}
+}
+
+// What is held is found again whatever order lists come in, and nothing is decoded
+// twice.
+func TestIdleRelistDecodesNothing(t *testing.T) {
+	for _, opts := range [][]cri.Option{nil, {cri.WithPlainLists()}} {
+		s, _ := serverAndRuntime(t)
+		fill(s, 100)
+		r := connect(t, s, opts...)
+		getPods(t, r)
+		decoded := metric(t, r, "pleg_cri_listed_items_total", "decoded")
+		for range 3 {
+			getPods(t, r)
+		}
+		if decoded != 150 {
+			t.Errorf("the first list decoded %v items", decoded)
+		}
+		if got := metric(t, r, "pleg_cri_listed_items_total", "decoded"); got != decoded {
+			t.Errorf("%v items were decoded again", got-decoded)
+		}
+		if got := metric(t, r, "pleg_cri_listed_items_total", "skipped"); got != 3*150 {
+			t.Errorf("%v items were skipped", got)
+		}
+	}
+}
+
+// What an idle relist allocates does not grow with the number of containers. What
+// it does allocate is gRPC's.
+func TestIdleRelistAllocations(t *testing.T) {
+	idle := func(containers int) float64 {
+		s, err := plegtest.StartCRIServer(plegtest.WithEncodedLists())
+		must(t, err)
+		defer s.Stop()
+		fill(s, containers)
+		r := connect(t, s, cri.WithPlainLists())
+		getPods(t, r)
+		ctx := t.Context()
+		return testing.AllocsPerRun(20, func() {
+			if _, err := r.GetPods(ctx, true); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+	// The server is in this process, and the number of frames grows with the bytes.
+	small, large := idle(100), idle(2000)
+	if large > small+200 {
+		t.Errorf("%v allocations for 100 containers, %v for 2000", small, large)
+	}
+}
+
+func TestStreamingListBeyondTheMessageLimit(t *testing.T) {
+	if testing.Short() {
+		t.Skip("makes 20,000 containers")
+	}
+	const containers = 20000
+	s, r := serverAndRuntime(t, plegtest.WithListBatch(100))
+	fill(s, containers)
+	pods := getPods(t, r)
+	if len(pods) != containers/2 {
+		t.Fatalf("%d pods", len(pods))
+	}
+	if got := r.DescribeRuntime(); !strings.HasSuffix(got, ", streaming lists") {
+		t.Error(got)
+	}
+	// A break in the middle removes nothing.
+	broken := status.Error(codes.Unavailable, "broken")
+	heal := s.Inject(plegtest.CRIFault{Method: "StreamContainers", BreakAfter: 100, Err: broken})
+	if _, err := r.GetPods(t.Context(), true); status.Code(err) != codes.Unavailable {
+		t.Errorf("a stream that breaks: %v", err)
+	}
+	heal()
+	if again := getPods(t, r); &again[0] != &pods[0] {
+		t.Error("the broken stream left traces")
+	}
+
+	_, err := connect(t, s, cri.WithPlainLists()).GetPods(t.Context(), true)
+	if status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "streams its lists") {
+		t.Errorf("a plain list: %v", err)
+	}
+}
+
+// The choice between streaming and plain lists is made once, and visible.
+func TestChoiceOfLists(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		opts []plegtest.CRIOption
+		want string
+	}{
+		{"has streams", nil, ", streaming lists"},
+		{"has none", []plegtest.CRIOption{plegtest.WithoutStreamingLists()}, ", plain lists"},
+		{"containerd 1.7", []plegtest.CRIOption{plegtest.WithModel(plegtest.Containerd17)}, ", plain lists"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s, r := serverAndRuntime(t, test.opts...)
+			s.RunPod(plegtest.PodConfig{})
+			if got := r.DescribeRuntime(); strings.Contains(got, "lists") {
+				t.Errorf("%q before the first list", got)
+			}
+			for range 3 {
+				if got := len(getPods(t, r)); got != 1 {
+					t.Errorf("%d pods", got)
+				}
+			}
+			if got := r.DescribeRuntime(); !strings.HasSuffix(got, test.want) {
+				t.Errorf("%q, want %q", got, test.want)
+			}
+			if got := s.Calls("StreamPodSandboxes") + s.Calls("ListPodSandbox"); got > 4 {
+				t.Errorf("%d lists of sandboxes", got)
+			}
+			for _, operation := range []string{"list_podsandbox", "list_containers"} {
+				if got := metric(t, r, "kubelet_runtime_operations_errors_total", operation); got != 0 {
+					t.Errorf("%v errors of %s", got, operation)
+				}
+			}
+		})
+	}
+}
+
+// A stream that fails for another reason than that there is none is no reason to
+// fall back.
+func TestBrokenStreamDoesNotFallBack(t *testing.T) {
+	s, r := serverAndRuntime(t, plegtest.WithListBatch(1))
+	s.RunPod(plegtest.PodConfig{})
+	s.RunPod(plegtest.PodConfig{})
+	s.Inject(plegtest.CRIFault{Method: "StreamPodSandboxes", BreakAfter: 1, Times: 1, Err: status.Error(codes.Unimplemented, "too late")})
+	if _, err := r.GetPods(t.Context(), true); err == nil {
+		t.Error("no error")
+	}
+	getPods(t, r)
+	if got := s.Calls("ListPodSandbox"); got != 0 {
+		t.Errorf("%d plain lists", got)
+	}
+}
+
+// Every call is counted by the kubelet's names, and only real errors as errors.
+func TestMetrics(t *testing.T) {
+	s, _ := serverAndRuntime(t)
+	app := runContainer(t, s, s.RunPod(plegtest.PodConfig{UID: "uid"}), "app")
+	r := connect(t, s)
+	pod := getPods(t, r)[0]
+	getPodStatus(t, r, pod)
+	must(t, s.RemoveContainer(app))
+	getPodStatus(t, r, pod)
+	want := map[string][2]float64{ // calls, errors
+		"version":           {1, 0},
+		"list_podsandbox":   {1, 0},
+		"list_containers":   {1, 0},
+		"podsandbox_status": {2, 0},
+		"container_status":  {2, 1}, // NotFound counts, as in the kubelet
+	}
+	for operation, n := range want {
+		if got := metric(t, r, "kubelet_runtime_operations_total", operation); got != n[0] {
+			t.Errorf("%s: %v calls, want %v", operation, got, n[0])
+		}
+		if got := metric(t, r, "kubelet_runtime_operations_duration_seconds", operation); got != n[0] {
+			t.Errorf("%s: %v durations, want %v", operation, got, n[0])
+		}
+		if got := metric(t, r, "kubelet_runtime_operations_errors_total", operation); got != n[1] {
+			t.Errorf("%s: %v errors, want %v", operation, got, n[1])
+		}
+	}
+}

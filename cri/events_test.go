@@ -1,0 +1,305 @@
+package cri_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/cri"
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+// watcher is a WatchContainerEvents that runs.
+type watcher struct {
+	connected chan struct{}
+	events    chan pleg.ContainerEvent
+	done      chan error
+	cancel    context.CancelFunc
+}
+
+func watch(t *testing.T, r *cri.Runtime) *watcher {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	w := &watcher{connected: make(chan struct{}), events: make(chan pleg.ContainerEvent, 10000), done: make(chan error, 1), cancel: cancel}
+	go func() {
+		w.done <- r.WatchContainerEvents(ctx, func() { close(w.connected) }, func(e pleg.ContainerEvent) {
+			select {
+			case <-w.connected:
+			default:
+				t.Error("an event before the connection")
+			}
+			w.events <- e
+		})
+	}()
+	t.Cleanup(cancel)
+	return w
+}
+
+func (w *watcher) ended(t *testing.T) error {
+	t.Helper()
+	select {
+	case err := <-w.done:
+		return err
+	case <-time.After(20 * time.Second):
+		t.Fatal("the watch goes on")
+		return nil
+	}
+}
+
+func TestWatchContainerEvents(t *testing.T) {
+	s, r := serverAndRuntime(t)
+	sandbox := s.RunPod(plegtest.PodConfig{UID: "early"})
+	w := watch(t, r)
+	<-w.connected
+	waitFor(t, func() bool { return s.EventStats().Readers == 1 })
+	app := runContainer(t, s, sandbox, "app")
+	seen := map[string]bool{}
+	for !seen[app] {
+		e := <-w.events
+		if e.PodUID != "early" || e.CreatedAt.IsZero() {
+			t.Errorf("%+v", e)
+		}
+		seen[e.ContainerID] = true
+	}
+	// A stream that was accepted is no call that anybody waits for.
+	waitFor(t, func() bool { return len(r.CallsInFlight()) == 0 })
+	w.cancel()
+	if err := w.ended(t); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if got := metric(t, r, "kubelet_runtime_operations_total", "get_container_events"); got != 1 {
+		t.Errorf("%v operations", got)
+	}
+	if got := metric(t, r, "kubelet_runtime_operations_errors_total", "get_container_events"); got != 0 {
+		t.Errorf("%v errors", got)
+	}
+}
+
+func TestEventWithoutSandbox(t *testing.T) {
+	s, r := serverAndRuntime(t, plegtest.WithoutSandboxInEvents())
+	w := watch(t, r)
+	<-w.connected
+	id := s.RunPod(plegtest.PodConfig{UID: "uid"})
+	if e := <-w.events; e.PodUID != "" || e.ContainerID != id {
+		t.Errorf("%+v", e)
+	}
+}
+
+// How the runtimes say that they have no events.
+func TestEventsUnsupported(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		opts []plegtest.CRIOption
+		// opens is how many streams may be opened to find out.
+		opens int
+	}{
+		{"containerd 1.6", []plegtest.CRIOption{plegtest.WithModel(plegtest.Containerd16)}, 1},
+		{"containerd 1.7", []plegtest.CRIOption{plegtest.WithModel(plegtest.Containerd17)}, 0},
+		{"containerd v1.7", []plegtest.CRIOption{plegtest.WithVersion("containerd", "v1.7.29")}, 0},
+		{"CRI-O", []plegtest.CRIOption{plegtest.WithModel(plegtest.CRIOWithoutEvents)}, 1},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s, r := serverAndRuntime(t, test.opts...)
+			w := watch(t, r)
+			err := w.ended(t)
+			if !errors.Is(err, pleg.ErrEventsUnsupported) || !strings.HasPrefix(err.Error(), "cri: ") {
+				t.Error(err)
+			}
+			if got := s.Calls("GetContainerEvents"); got != test.opens {
+				t.Errorf("%d streams were opened", got)
+			}
+			if got := metric(t, r, "kubelet_runtime_operations_errors_total", "get_container_events"); got != 0 {
+				t.Errorf("%v errors", got)
+			}
+			if calls := r.CallsInFlight(); len(calls) != 0 {
+				t.Errorf("in flight: %+v", calls)
+			}
+		})
+	}
+}
+
+func TestSharedEventStream(t *testing.T) {
+	s, _ := serverAndRuntime(t, plegtest.WithModel(plegtest.Containerd17))
+	w := watch(t, connect(t, s, cri.WithSharedEventStream()))
+	<-w.connected
+	s.RunPod(plegtest.PodConfig{UID: "uid"})
+	if e := <-w.events; e.PodUID != "uid" {
+		t.Errorf("%+v", e)
+	}
+}
+
+// A stream that breaks is no runtime without streams.
+func TestEventStreamBreaks(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		break_ func(*plegtest.CRIServer)
+		code   codes.Code
+	}{
+		{"error", func(s *plegtest.CRIServer) { s.BreakEventStreams(status.Error(codes.ResourceExhausted, "too slow")) }, codes.ResourceExhausted},
+		{"end", func(s *plegtest.CRIServer) { s.BreakEventStreams(nil) }, codes.Unknown},
+		{"connection", func(s *plegtest.CRIServer) { s.CutConnections() }, codes.Unavailable},
+		{"runtime", func(s *plegtest.CRIServer) { s.Down() }, codes.Unavailable},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s, r := serverAndRuntime(t)
+			w := watch(t, r)
+			<-w.connected
+			s.RunPod(plegtest.PodConfig{})
+			<-w.events
+			test.break_(s)
+			err := w.ended(t)
+			if err == nil || errors.Is(err, pleg.ErrEventsUnsupported) || status.Code(err) != test.code {
+				t.Errorf("code %v of %v", status.Code(err), err)
+			}
+			if !strings.Contains(err.Error(), "GetContainerEvents at "+s.Endpoint()) {
+				t.Errorf("%v does not name the call", err)
+			}
+			if got := metric(t, r, "kubelet_runtime_operations_errors_total", "get_container_events"); got != 1 {
+				t.Errorf("%v errors", got)
+			}
+		})
+	}
+}
+
+// A runtime that is frozen has not accepted a stream.
+func TestEventStreamOfFrozenRuntime(t *testing.T) {
+	s, r := serverAndRuntime(t)
+	heal := s.Inject(plegtest.CRIFault{Method: "Version", Hang: true})
+	w := watch(t, r)
+	waitFor(t, func() bool { return s.InFlight("Version") == 1 })
+	heal()
+	<-w.connected
+	w.cancel()
+	_ = w.ended(t)
+
+	s.Freeze()
+	defer s.Thaw()
+	w = watch(t, r)
+	waitFor(t, func() bool { return len(r.CallsInFlight()) == 1 })
+	select {
+	case <-w.connected:
+		t.Error("connected to a frozen runtime")
+	default:
+	}
+	w.cancel()
+	if err := w.ended(t); !errors.Is(err, context.Canceled) && status.Code(err) != codes.Canceled {
+		t.Error(err)
+	}
+}
+
+// eventClient is a client whose event stream and Version the test plays.
+type eventClient struct {
+	stub
+	version func(context.Context) error
+	recv    func(context.Context) (*runtimeapi.ContainerEventResponse, error)
+}
+
+func (c *eventClient) Version(ctx context.Context, req *runtimeapi.VersionRequest, opts ...grpc.CallOption) (*runtimeapi.VersionResponse, error) {
+	if err := c.version(ctx); err != nil {
+		return nil, err
+	}
+	return c.stub.Version(ctx, req, opts...)
+}
+
+func (c *eventClient) GetContainerEvents(ctx context.Context, _ *runtimeapi.GetEventsRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[runtimeapi.ContainerEventResponse], error) {
+	return stream[runtimeapi.ContainerEventResponse]{recv: func() (*runtimeapi.ContainerEventResponse, error) { return c.recv(ctx) }}, nil
+}
+
+// When the stream counts as accepted, and when its end means that there is none.
+func TestAcceptance(t *testing.T) {
+	answered := func(context.Context) error { return nil }
+	secondHangs := func() func(context.Context) error {
+		var calls atomic.Int32
+		return func(ctx context.Context) error {
+			if calls.Add(1) == 1 {
+				return nil
+			}
+			<-ctx.Done()
+			return ctx.Err()
+		}
+	}
+	for _, test := range []struct {
+		name        string
+		version     func(context.Context) error
+		script      string // e: an event, a nil one for n; w: wait two seconds; end: io.EOF, else for ever
+		connected   bool
+		unsupported bool
+	}{
+		{"answered", answered, "w", true, false},
+		{"event before the answer", secondHangs(), "e", true, false},
+		{"neither", secondHangs(), "w", false, false},
+		{"end before the answer", secondHangs(), ".", false, true},
+		{"end long after the answer", answered, "w.", true, false},
+		{"end long before the answer", secondHangs(), "w.", false, true},
+		{"end after an event", answered, "e.", true, false},
+		{"nil event", answered, "n", true, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				script := test.script
+				r := cri.NewRuntime(&eventClient{version: test.version, recv: func(ctx context.Context) (*runtimeapi.ContainerEventResponse, error) {
+					for script != "" {
+						step := script[0]
+						script = script[1:]
+						switch step {
+						case 'e':
+							return &runtimeapi.ContainerEventResponse{ContainerId: "c"}, nil
+						case 'n':
+							return nil, nil
+						case '.':
+							return nil, io.EOF
+						case 'w':
+							select {
+							case <-time.After(2 * time.Second):
+							case <-ctx.Done():
+							}
+						}
+					}
+					<-ctx.Done()
+					return nil, status.FromContextError(ctx.Err()).Err()
+				}}, quiet)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				connected := 0
+				err := r.WatchContainerEvents(ctx, func() { connected++ }, func(pleg.ContainerEvent) {})
+				if want := map[bool]int{true: 1}[test.connected]; connected != want {
+					t.Errorf("connected %d times", connected)
+				}
+				if errors.Is(err, pleg.ErrEventsUnsupported) != test.unsupported || err == nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// Rule 16: reading never holds the sender back, whatever comes.
+func TestEventStormIsReadAtOnce(t *testing.T) {
+	s, r := serverAndRuntime(t)
+	w := watch(t, r)
+	<-w.connected
+	waitFor(t, func() bool { return s.EventStats().Readers == 1 })
+	const pods = 500
+	for i := range pods {
+		s.RunPod(plegtest.PodConfig{Name: fmt.Sprint(i)})
+	}
+	seen := map[string]bool{}
+	for len(seen) < pods {
+		seen[(<-w.events).ContainerID] = true
+	}
+	if got := s.EventStats(); got.Dropped != 0 {
+		t.Errorf("%+v", got)
+	}
+}

@@ -1,0 +1,377 @@
+package cri
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/proto"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/kubepleg/pleg"
+)
+
+// This file is what is held of the list before, and how the next is made of it.
+//
+// An item of an answer is skipped, that is: not decoded, if an item with its ID is
+// held and its bytes are those that that one was decoded from, as far as a listing
+// shows (walk.go says how that is told, and why the annotations need not be looked
+// at). Then what is held is what decoding would give. Everything else is decoded
+// whole. If nothing has changed and nothing is missing, the listing is the one
+// before, the same slice of the same pods; if not, the pods of the items that
+// changed are made anew and the others handed out again.
+//
+// What is held changes only in commit, when both lists are complete, so that a
+// list that breaks off changes nothing.
+
+// kind tells containers and sandboxes apart.
+type kind int
+
+const (
+	sandboxes kind = iota
+	containers
+	kinds
+)
+
+func (k kind) String() string {
+	if k == sandboxes {
+		return "sandbox"
+	}
+	return "container"
+}
+
+// decode decodes an item whole.
+func (k kind) decode(message []byte, runtimeName string) (shown, error) {
+	if k == sandboxes {
+		var s runtimeapi.PodSandbox
+		err := proto.Unmarshal(message, &s)
+		return showSandbox(&s, runtimeName), err
+	}
+	var c runtimeapi.Container
+	err := proto.Unmarshal(message, &c)
+	return showContainer(&c, runtimeName), err
+}
+
+// item is a container or a sandbox that is held. What it shows does not change; a
+// container that changes gets a new item.
+type item struct {
+	shown
+	kind kind
+	pod  *heldPod // nil if the item belongs to no pod
+
+	// Owned by the pass.
+	trace trace
+	seen  uint64 // the pass that listed the item last
+
+	// exited is the status of a container that has exited, once it was asked for.
+	// Guarded by held.mu.
+	exited *pleg.Status
+}
+
+// heldPod is a pod with the items that it is made of.
+type heldPod struct {
+	uid   types.UID
+	items [kinds][]*item
+	pod   *pleg.Pod
+}
+
+// held is what the last complete list showed. Only one pass at a time may run;
+// its methods but for those of statuses belong to whoever runs it.
+type held struct {
+	// mu guards what follows against those who look up statuses and pods while a
+	// pass runs. The pass is the only one that writes, in commit, and so reads
+	// without it.
+	mu      sync.Mutex
+	number  uint64 // of the pass that began last
+	items   [kinds]map[string]*item
+	pods    map[types.UID]*heldPod
+	listing []*pleg.Pod
+	early   map[string]earlyStatus
+
+	tally  badTally   // of the items held
+	reader itemReader // kept for its scratch space
+}
+
+// earlyStatus is the status of an exited container that was asked for before any
+// full list showed the container.
+type earlyStatus struct {
+	status *pleg.Status
+	number uint64 // of the pass that had begun last when the status was stored
+}
+
+func newHeld() *held {
+	h := &held{pods: map[types.UID]*heldPod{}, early: map[string]earlyStatus{}}
+	for k := range h.items {
+		h.items[k] = map[string]*item{}
+	}
+	return h
+}
+
+// pass is one full list being compared with what is held.
+type pass struct {
+	held        *held
+	number      uint64
+	runtimeName string
+	sides       [kinds]side
+
+	// found are the bad items that were not held before, and those that never are.
+	found []badItem
+	tally badTally
+	// skipped and decoded count the items by what was done with them.
+	skipped, decoded int
+}
+
+// side is one of the two lists of a pass.
+type side struct {
+	known    int              // how many of the held items were listed
+	fresh    map[string]*item // listed, but not held
+	replaced []*item          // held, but listed with other facts
+}
+
+// badItem is something that is to be logged.
+type badItem struct {
+	kind kind
+	id   string
+	bad  badSet
+}
+
+// begin starts a pass. It ends with commit, or is dropped.
+func (h *held) begin(runtimeName string) *pass {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.number++
+	return &pass{held: h, number: h.number, runtimeName: runtimeName}
+}
+
+// readAnswer reads an answer as it came.
+func (p *pass) readAnswer(k kind, data mem.BufferSlice) error {
+	const scratchKept = 64 << 10
+	r := &p.held.reader
+	r.reset(data)
+	defer func() {
+		r.reset(nil)
+		if cap(r.scratch) > scratchKept {
+			r.scratch = nil
+		}
+	}()
+	for {
+		message, ok, err := r.next()
+		if err != nil || !ok {
+			return err
+		}
+		if err := p.read(k, message); err != nil {
+			return err
+		}
+	}
+}
+
+// read reads one item as it came.
+func (p *pass) read(k kind, message []byte) error {
+	if known := p.held.items[k][string(wireID(message))]; known != nil && known.seen != p.number && known.trace.matches(k, message) {
+		p.see(known)
+		p.skipped++
+		return nil
+	}
+	s, err := k.decode(message, p.runtimeName)
+	if err != nil {
+		return err
+	}
+	if it := p.add(k, s); it != nil {
+		it.trace = traceOf(k, message)
+	}
+	return nil
+}
+
+// see notes that an item that is held was listed.
+func (p *pass) see(known *item) {
+	known.seen = p.number
+	p.sides[known.kind].known++
+}
+
+// add adds an item that was decoded. It returns the item that is held from now on,
+// and nil if it is skipped.
+func (p *pass) add(k kind, s shown) *item {
+	p.decoded++
+	id := s.container.ID.ID
+	if id == "" {
+		p.skip(k, badNoID, "")
+		return nil
+	}
+	side := &p.sides[k]
+	known := p.held.items[k][id]
+	if known != nil && known.seen == p.number || side.fresh[id] != nil {
+		p.skip(k, badDuplicateID, id)
+		return nil
+	}
+	if known != nil {
+		p.see(known)
+		if known.shown.equal(&s) {
+			return known
+		}
+	}
+	it := &item{shown: s, kind: k, seen: p.number}
+	if s.bad != 0 {
+		p.found = append(p.found, badItem{kind: k, id: id, bad: s.bad})
+	}
+	if known != nil {
+		side.replaced = append(side.replaced, it)
+		return it
+	}
+	if side.fresh == nil {
+		side.fresh = map[string]*item{}
+	}
+	side.fresh[id] = it
+	return it
+}
+
+// addNil counts an item that is nil, which only a client in this process can
+// return.
+func (p *pass) addNil(k kind) {
+	p.skip(k, badNilItem, "")
+}
+
+// skip leaves an item out that cannot be held.
+func (p *pass) skip(k kind, b bad, id string) {
+	p.tally[b]++
+	p.found = append(p.found, badItem{kind: k, id: id, bad: badSet(0).with(b)})
+}
+
+// commit ends a pass whose lists are complete, and returns the listing: pods
+// sorted by UID.
+func (p *pass) commit() []*pleg.Pod {
+	h := p.held
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	changed := map[*heldPod]bool(nil)
+	touch := func(pod *heldPod) {
+		if pod == nil {
+			return
+		}
+		if changed == nil {
+			changed = map[*heldPod]bool{}
+		}
+		changed[pod] = true
+	}
+	for k := range kinds {
+		s := &p.sides[k]
+		if s.known != len(h.items[k]) {
+			for _, it := range h.items[k] {
+				if it.seen != p.number {
+					touch(h.removeLocked(it))
+				}
+			}
+		}
+		for _, it := range s.replaced {
+			before := h.items[k][it.container.ID.ID]
+			touch(h.removeLocked(before))
+			it.exited = before.exited
+			touch(h.insertLocked(it))
+		}
+		for _, it := range s.fresh {
+			touch(h.insertLocked(it))
+		}
+	}
+	h.settleEarlyLocked(p.number)
+	if len(changed) > 0 {
+		h.remakeLocked(changed)
+	}
+	for b, n := range h.tally {
+		p.tally[b] += n
+	}
+	return h.listing
+}
+
+func (h *held) insertLocked(it *item) *heldPod {
+	h.items[it.kind][it.container.ID.ID] = it
+	h.tally.add(it.bad, +1)
+	if it.podUID == "" {
+		return nil
+	}
+	uid := types.UID(it.podUID)
+	pod := h.pods[uid]
+	if pod == nil {
+		pod = &heldPod{uid: uid}
+		h.pods[uid] = pod
+	}
+	pod.items[it.kind] = append(pod.items[it.kind], it)
+	it.pod = pod
+	return pod
+}
+
+func (h *held) removeLocked(it *item) *heldPod {
+	delete(h.items[it.kind], it.container.ID.ID)
+	h.tally.add(it.bad, -1)
+	if it.pod != nil {
+		of := &it.pod.items[it.kind]
+		*of = slices.DeleteFunc(*of, func(other *item) bool { return other == it })
+	}
+	return it.pod
+}
+
+// remakeLocked makes the pods that changed anew, and the listing with them.
+func (h *held) remakeLocked(changed map[*heldPod]bool) {
+	for pod := range changed {
+		if len(pod.items[sandboxes])+len(pod.items[containers]) == 0 {
+			delete(h.pods, pod.uid)
+			continue
+		}
+		// What changed in an item need not show in its pod.
+		if made := makePod(pod.uid, pod.items[sandboxes], pod.items[containers]); pod.pod == nil || !samePod(pod.pod, made) {
+			pod.pod = made
+		}
+	}
+	// The listing before was handed over and stays as it is.
+	h.listing = make([]*pleg.Pod, 0, len(h.pods))
+	for _, pod := range h.pods {
+		h.listing = append(h.listing, pod.pod)
+	}
+	slices.SortFunc(h.listing, func(a, b *pleg.Pod) int { return cmp.Compare(a.ID, b.ID) })
+}
+
+// settleEarlyLocked gives the early statuses to their containers, if they are
+// listed now, and lets go of those that a whole pass after them did not list.
+func (h *held) settleEarlyLocked(number uint64) {
+	for id, e := range h.early {
+		if it := h.items[containers][id]; it != nil {
+			it.exited = e.status
+			delete(h.early, id)
+		} else if e.number < number {
+			delete(h.early, id)
+		}
+	}
+}
+
+// reuse returns the pod that is held if it shows the same as pod does, else pod.
+func (h *held) reuse(pod *pleg.Pod) *pleg.Pod {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if known := h.pods[pod.ID]; known != nil && samePod(known.pod, pod) {
+		return known.pod
+	}
+	return pod
+}
+
+// exitedStatus returns the status of a container that has exited, if it is held.
+func (h *held) exitedStatus(id string) *pleg.Status {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if it := h.items[containers][id]; it != nil {
+		return it.exited
+	}
+	return h.early[id].status
+}
+
+// holdExited holds the status of a container that has exited, until the container
+// is gone from the list.
+func (h *held) holdExited(id string, status *pleg.Status) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if it := h.items[containers][id]; it != nil {
+		it.exited = status
+		return
+	}
+	h.early[id] = earlyStatus{status: status, number: h.number}
+}

@@ -1,0 +1,264 @@
+package cri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/kubepleg/pleg"
+)
+
+// listing is how full lists are asked for. It is found out once: the first full
+// list tries to stream, and a runtime that does not know how is never asked again.
+type listing int32
+
+const (
+	listsUntried listing = iota
+	listsStreaming
+	listsPlain
+)
+
+// errNoStreamingLists says that the runtime has no streaming lists.
+var errNoStreamingLists = errors.New("no streaming lists")
+
+// query is what is listed. The zero query is everything.
+type query struct {
+	podUID types.UID // of one pod
+	live   bool      // only what is running or ready
+}
+
+func (q query) all() bool { return q == query{} }
+
+func (q query) labels() map[string]string {
+	if q.podUID == "" {
+		return nil
+	}
+	return map[string]string{labelPodUID: string(q.podUID)}
+}
+
+func (q query) sandboxFilter() *runtimeapi.PodSandboxFilter {
+	if q.all() {
+		return nil
+	}
+	f := &runtimeapi.PodSandboxFilter{LabelSelector: q.labels()}
+	if q.live {
+		f.State = &runtimeapi.PodSandboxStateValue{State: runtimeapi.PodSandboxState_SANDBOX_READY}
+	}
+	return f
+}
+
+func (q query) containerFilter() *runtimeapi.ContainerFilter {
+	if q.all() {
+		return nil
+	}
+	f := &runtimeapi.ContainerFilter{LabelSelector: q.labels()}
+	if q.live {
+		f.State = &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING}
+	}
+	return f
+}
+
+// GetPods lists the pods of the runtime: its sandboxes and containers that carry
+// the kubelet's label io.kubernetes.pod.uid, grouped by it. Pods are sorted by UID;
+// in a pod, sandboxes come newest first (by attempt, then by time), and so do
+// containers. If all is false, only ready sandboxes and running containers are
+// asked for.
+//
+// If all is true, a pod in which nothing changed since the last such list is the
+// same *pleg.Pod, and if nothing changed at all, the slice is the same too. Such
+// lists run one at a time; a second one waits for the first, or for the end of its
+// context.
+//
+// An error of either list is an error of GetPods.
+func (r *Runtime) GetPods(ctx context.Context, all bool) ([]*pleg.Pod, error) {
+	name, err := r.name(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if !all {
+		return r.list(ctx, newHeld(), name, query{live: true})
+	}
+	select {
+	case r.relisting <- struct{}{}:
+		defer func() { <-r.relisting }()
+	case <-ctx.Done():
+		return nil, fmt.Errorf("cri: GetPods: another list has not returned: %w", context.Cause(ctx))
+	}
+	return r.list(ctx, r.held, name, query{})
+}
+
+// GetPod lists one pod, with its exited containers, by the label
+// io.kubernetes.pod.uid. It returns an error that wraps pleg.ErrPodNotFound if the
+// runtime knows neither a sandbox nor a container of it, and the *pleg.Pod of the
+// last full list if that shows the same.
+func (r *Runtime) GetPod(ctx context.Context, uid types.UID) (*pleg.Pod, error) {
+	if uid == "" {
+		return nil, fmt.Errorf("cri: pod without UID: %w", pleg.ErrPodNotFound)
+	}
+	name, err := r.name(ctx)
+	if err != nil {
+		return nil, err
+	}
+	pods, err := r.list(ctx, newHeld(), name, query{podUID: uid})
+	if err != nil {
+		return nil, err
+	}
+	for _, pod := range pods {
+		// A runtime that does not filter answers with others too.
+		if pod.ID == uid {
+			return r.held.reuse(pod), nil
+		}
+	}
+	return nil, fmt.Errorf("cri: pod %s: %w", uid, pleg.ErrPodNotFound)
+}
+
+// list makes one list, on the ground of what is held.
+func (r *Runtime) list(ctx context.Context, h *held, runtimeName string, q query) ([]*pleg.Pod, error) {
+	p := h.begin(runtimeName)
+	// Sandboxes first, as the kubelet does: a container that is created in between
+	// then shows up without its sandbox, rather than a sandbox without containers
+	// that it has.
+	for _, k := range [...]kind{sandboxes, containers} {
+		if err := r.listKind(ctx, p, k, q); err != nil {
+			return nil, err
+		}
+	}
+	pods := p.commit()
+
+	r.metrics.skipped.Add(float64(p.skipped))
+	r.metrics.decoded.Add(float64(p.decoded))
+	r.countBad(&p.tally)
+	for _, b := range p.found {
+		r.reportBad(ctx, b.bad, b.kind.String(), b.id)
+	}
+	return pods, nil
+}
+
+// listKind makes one of the two lists of a pass.
+func (r *Runtime) listKind(ctx context.Context, p *pass, k kind, q query) error {
+	if q.all() && listing(r.lists.Load()) != listsPlain {
+		err := r.streamKind(ctx, p, k)
+		if !errors.Is(err, errNoStreamingLists) {
+			return err
+		}
+		r.lists.Store(int32(listsPlain))
+		r.log(ctx).V(2).Info("The runtime has no streaming lists, plain ones are used from now on", "err", err)
+	}
+	if k == sandboxes {
+		return r.listSandboxes(ctx, p, q)
+	}
+	return r.listContainers(ctx, p, q)
+}
+
+func (r *Runtime) listSandboxes(ctx context.Context, p *pass, q query) error {
+	var codec answerCodec
+	call := r.begin(rpcListPodSandbox, target{podUID: q.podUID})
+	resp, err := r.client.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: q.sandboxFilter()}, callOptions(&codec)...)
+	return r.end(call, readAnswer(p, sandboxes, &codec, tooLarge(err), resp.GetItems(), showSandbox))
+}
+
+func (r *Runtime) listContainers(ctx context.Context, p *pass, q query) error {
+	var codec answerCodec
+	call := r.begin(rpcListContainers, target{podUID: q.podUID})
+	resp, err := r.client.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: q.containerFilter()}, callOptions(&codec)...)
+	return r.end(call, readAnswer(p, containers, &codec, tooLarge(err), resp.GetContainers(), showContainer))
+}
+
+func callOptions(codec *answerCodec) []grpc.CallOption {
+	return []grpc.CallOption{grpc.ForceCodecV2(codec), grpc.MaxCallRecvMsgSize(maxReceivedBytes)}
+}
+
+// tooLarge adds to the error of a plain list what can be done about a list that is
+// larger than a message may be.
+func tooLarge(err error) error {
+	if status.Code(err) == codes.ResourceExhausted {
+		return fmt.Errorf("%w (a list of more than %d MiB needs a runtime that streams its lists)", err, maxReceivedBytes>>20)
+	}
+	return err
+}
+
+// readAnswer reads what came of a call: the bytes that the codec kept or, if the
+// client did not use it, the items that the client decoded. err is the call's.
+func readAnswer[T any](p *pass, k kind, codec *answerCodec, err error, items []*T, show func(*T, string) shown) error {
+	data, kept := codec.take()
+	defer data.Free()
+	if err != nil {
+		return err
+	}
+	if kept {
+		if err := p.readAnswer(k, data); err != nil {
+			return fmt.Errorf("malformed answer: %w", err)
+		}
+		return nil
+	}
+	for _, it := range items {
+		if it == nil {
+			p.addNil(k)
+			continue
+		}
+		p.add(k, show(it, p.runtimeName))
+	}
+	return nil
+}
+
+// streamKind makes one of the two lists of a pass as a stream.
+func (r *Runtime) streamKind(ctx context.Context, p *pass, k kind) error {
+	// Leaving before the end of the stream must end it.
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+
+	var codec answerCodec
+	if k == sandboxes {
+		call := r.begin(rpcStreamPodSandboxes, target{})
+		stream, err := r.client.StreamPodSandboxes(ctx, &runtimeapi.StreamPodSandboxesRequest{}, callOptions(&codec)...)
+		return r.endStream(call, readStream(p, k, &codec, stream, err, (*runtimeapi.StreamPodSandboxesResponse).GetPodSandboxes, showSandbox))
+	}
+	call := r.begin(rpcStreamContainers, target{})
+	stream, err := r.client.StreamContainers(ctx, &runtimeapi.StreamContainersRequest{}, callOptions(&codec)...)
+	return r.endStream(call, readStream(p, k, &codec, stream, err, (*runtimeapi.StreamContainersResponse).GetContainers, showContainer))
+}
+
+// readStream reads the answers of a stream to its end. That it breaks off before
+// is an error, whatever came.
+func readStream[R, T any](p *pass, k kind, codec *answerCodec, stream grpc.ServerStreamingClient[R], err error,
+	items func(*R) []*T, show func(*T, string) shown) error {
+	for first := true; err == nil; first = false {
+		var resp *R
+		resp, err = stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		// A runtime without streams says so with the first answer.
+		if first && status.Code(err) == codes.Unimplemented {
+			break
+		}
+		err = readAnswer(p, k, codec, err, items(resp), show)
+		if err != nil {
+			return err
+		}
+	}
+	if status.Code(err) == codes.Unimplemented {
+		return fmt.Errorf("%w: %w", errNoStreamingLists, err)
+	}
+	return err
+}
+
+// endStream is end for a stream. That the runtime has none is an answer and not
+// counted as an error.
+func (r *Runtime) endStream(call *call, err error) error {
+	if errors.Is(err, errNoStreamingLists) {
+		r.metrics.observe(call.rpc, r.calls.remove(call), nil)
+		return r.wrap(call, err)
+	}
+	if err == nil {
+		r.lists.CompareAndSwap(int32(listsUntried), int32(listsStreaming))
+	}
+	return r.end(call, err)
+}

@@ -1,0 +1,389 @@
+package cri_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/klog/v2/ktesting"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/cri"
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+// serverAndRuntime starts a CRI server and connects to it.
+func serverAndRuntime(t *testing.T, opts ...plegtest.CRIOption) (*plegtest.CRIServer, *cri.Runtime) {
+	t.Helper()
+	s, err := plegtest.StartCRIServer(opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Stop)
+	return s, connect(t, s)
+}
+
+func connect(t *testing.T, s *plegtest.CRIServer, opts ...cri.Option) *cri.Runtime {
+	t.Helper()
+	r, err := cri.Connect(t.Context(), s.Endpoint(), opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+		if v := s.Violations(); len(v) > 0 {
+			t.Errorf("calls that change something: %v", v)
+		}
+	})
+	return r
+}
+
+func getPods(t *testing.T, r *cri.Runtime) []*pleg.Pod {
+	t.Helper()
+	pods, err := r.GetPods(t.Context(), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pods
+}
+
+// runContainer runs a container in the test's server.
+func runContainer(t *testing.T, s *plegtest.CRIServer, sandbox, name string) string {
+	t.Helper()
+	id, err := s.RunContainer(sandbox, plegtest.ContainerConfig{Name: name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestGetPodsGroupsAndSorts(t *testing.T) {
+	s, r := serverAndRuntime(t)
+	oldB := s.RunPod(plegtest.PodConfig{UID: "uid-b", Name: "b", Namespace: "ns-b"})
+	appB := runContainer(t, s, oldB, "app")
+	must(t, s.StopPodSandbox(oldB))
+	newB := s.RunPod(plegtest.PodConfig{UID: "uid-b", Name: "b", Namespace: "ns-b"})
+	appB2 := runContainer(t, s, newB, "app")
+	a := s.RunPod(plegtest.PodConfig{UID: "uid-a", Name: "a"})
+	created, err := s.CreateContainer(a, plegtest.ContainerConfig{Name: "waiting"})
+	must(t, err)
+
+	for range 5 { // lists come in random order
+		pods := getPods(t, connect(t, s))
+		var got []string
+		for _, p := range pods {
+			got = append(got, fmt.Sprintf("%s %s/%s", p.ID, p.Namespace, p.Name))
+			for _, c := range p.Sandboxes {
+				got = append(got, fmt.Sprintf("  %s %s", c.ID, c.State))
+			}
+			for _, c := range p.Containers {
+				got = append(got, fmt.Sprintf("  %s %s %s in %s", c.ID, c.Name, c.State, c.PodSandboxID))
+			}
+		}
+		want := []string{
+			"uid-a default/a",
+			"  containerd://" + a + " running",
+			"  containerd://" + created + " waiting created in " + a,
+			"uid-b ns-b/b",
+			"  containerd://" + newB + " running",
+			"  containerd://" + oldB + " exited",
+			"  containerd://" + appB2 + " app running in " + newB,
+			"  containerd://" + appB + " app exited in " + oldB,
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Fatal(diff)
+		}
+		if app := pods[0].Containers[0]; app.Hash == 0 || app.Image == "" || app.ImageID == "" || app.ImageRef == "" || app.CreatedAt == 0 {
+			t.Errorf("%+v", app)
+		}
+		if b := pods[1]; b.CreatedAt != uint64(b.Sandboxes[0].CreatedAt) {
+			t.Errorf("pod of %d, newest sandbox of %d", b.CreatedAt, b.Sandboxes[0].CreatedAt)
+		}
+	}
+
+	live, err := r.GetPods(t.Context(), false)
+	must(t, err)
+	if len(live) != 2 || len(live[0].Containers) != 0 || len(live[1].Sandboxes) != 1 || len(live[1].Containers) != 1 {
+		t.Errorf("live pods: %+v", live)
+	}
+}
+
+// Rule: a *Pod is handed out again only if nothing in it changed, and then it is.
+func TestGetPodsHandsOutAgain(t *testing.T) {
+	for _, plain := range []bool{false, true} {
+		t.Run(fmt.Sprintf("plain=%v", plain), func(t *testing.T) {
+			s, _ := serverAndRuntime(t)
+			var opts []cri.Option
+			if plain {
+				opts = append(opts, cri.WithPlainLists())
+			}
+			r := connect(t, s, opts...)
+			var apps []string
+			for _, uid := range []string{"a", "b", "c"} {
+				apps = append(apps, runContainer(t, s, s.RunPod(plegtest.PodConfig{Name: uid, UID: types.UID(uid)}), "app"))
+			}
+			first := getPods(t, r)
+			second := getPods(t, r)
+			if &first[0] != &second[0] {
+				t.Error("an idle list made a new slice")
+			}
+			must(t, s.KillContainer(apps[1]))
+			third := getPods(t, r)
+			if third[0] != first[0] || third[2] != first[2] {
+				t.Error("pods that did not change were made anew")
+			}
+			if third[1] == first[1] || third[1].Containers[0].State != pleg.ContainerStateExited {
+				t.Error("a pod that changed was handed out again")
+			}
+			if third[1].Sandboxes[0] != first[1].Sandboxes[0] {
+				t.Error("a sandbox that did not change was made anew")
+			}
+			if first[1].Containers[0].State != pleg.ContainerStateRunning {
+				t.Error("a pod that was handed out was modified")
+			}
+
+			same, err := r.GetPod(t.Context(), "b")
+			must(t, err)
+			if same != third[1] {
+				t.Error("GetPod made a pod anew that did not change")
+			}
+			must(t, s.RemoveContainer(apps[1]))
+			other, err := r.GetPod(t.Context(), "b")
+			must(t, err)
+			if other == third[1] || len(other.Containers) != 0 {
+				t.Errorf("GetPod: %+v", other)
+			}
+
+			must(t, s.RemovePodSandbox(s.Sandboxes("a")[0]))
+			if left := getPods(t, r); len(left) != 2 || left[0].ID != "b" || left[1] != first[2] {
+				t.Errorf("after a removal: %+v", left)
+			}
+		})
+	}
+}
+
+func TestGetPodNotFound(t *testing.T) {
+	s, r := serverAndRuntime(t)
+	s.RunPod(plegtest.PodConfig{UID: "there"})
+	for _, uid := range []string{"gone", ""} {
+		if pod, err := r.GetPod(t.Context(), types.UID(uid)); !errors.Is(err, pleg.ErrPodNotFound) || pod != nil {
+			t.Errorf("pod %q: %v, %v", uid, pod, err)
+		}
+	}
+}
+
+// The label selector of a list may be ignored by the runtime; what it answers with
+// is looked at.
+func TestGetPodOfRuntimeThatDoesNotFilter(t *testing.T) {
+	r := cri.NewRuntime(&stub{sandboxes: []*runtimeapi.PodSandbox{sandbox("s1", "one"), sandbox("s2", "two")}})
+	pod, err := r.GetPod(t.Context(), "two")
+	if err != nil || pod.ID != "two" || len(pod.Sandboxes) != 1 {
+		t.Errorf("%+v, %v", pod, err)
+	}
+	if _, err := r.GetPod(t.Context(), "three"); !errors.Is(err, pleg.ErrPodNotFound) {
+		t.Error(err)
+	}
+}
+
+// Rule 15: a partial list is a failed list, and removes nothing.
+func TestEitherListFailing(t *testing.T) {
+	unavailable := status.Error(codes.Unavailable, "down for maintenance")
+	for _, test := range []struct {
+		name  string
+		fault plegtest.CRIFault
+		opts  []cri.Option
+		want  []string
+	}{
+		{"ListPodSandbox", plegtest.CRIFault{Method: "ListPodSandbox", Err: unavailable}, []cri.Option{cri.WithPlainLists()}, nil},
+		{"ListContainers", plegtest.CRIFault{Method: "ListContainers", Err: unavailable}, []cri.Option{cri.WithPlainLists()}, nil},
+		{"StreamPodSandboxes", plegtest.CRIFault{Method: "StreamPodSandboxes", Err: unavailable}, nil, nil},
+		{"StreamContainers", plegtest.CRIFault{Method: "StreamContainers", Err: unavailable}, nil, nil},
+		{"break", plegtest.CRIFault{Method: "StreamContainers", BreakAfter: 2, Err: unavailable}, nil, []string{"StreamContainers"}},
+		{"garbage", plegtest.CRIFault{Method: "ListContainers", Raw: []byte{0xff}}, []cri.Option{cri.WithPlainLists()}, []string{"ListContainers", "malformed answer"}},
+		{"garbage item", plegtest.CRIFault{Method: "StreamContainers", Raw: []byte{0x0a, 1, 0xff}}, nil, []string{"StreamContainers", "malformed answer"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s, _ := serverAndRuntime(t, plegtest.WithListBatch(2))
+			r := connect(t, s, test.opts...)
+			for i := range 5 {
+				runContainer(t, s, s.RunPod(plegtest.PodConfig{UID: types.UID(fmt.Sprint(i))}), "app")
+			}
+			before := getPods(t, r)
+			heal := s.Inject(test.fault)
+			pods, err := r.GetPods(t.Context(), true)
+			if err == nil || pods != nil {
+				t.Fatalf("%v, %v", pods, err)
+			}
+			if test.fault.Err != nil && status.Code(err) != codes.Unavailable {
+				t.Errorf("code %v of %v", status.Code(err), err)
+			}
+			for _, want := range append(test.want, test.fault.Method, s.Endpoint()) {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("%q does not name %q", err, want)
+				}
+			}
+			heal()
+			if after := getPods(t, r); &after[0] != &before[0] {
+				t.Error("the failed list left traces")
+			}
+		})
+	}
+}
+
+// sandbox returns a ready sandbox of a pod.
+func sandbox(id, uid string) *runtimeapi.PodSandbox {
+	return &runtimeapi.PodSandbox{
+		Id:       id,
+		Metadata: &runtimeapi.PodSandboxMetadata{Name: "name-" + uid, Namespace: "ns", Uid: uid},
+		Labels:   map[string]string{"io.kubernetes.pod.uid": uid},
+	}
+}
+
+// container returns a running container of a pod.
+func container(id, uid string) *runtimeapi.Container {
+	return &runtimeapi.Container{
+		Id:       id,
+		Metadata: &runtimeapi.ContainerMetadata{Name: "name-" + id},
+		State:    runtimeapi.ContainerState_CONTAINER_RUNNING,
+		Labels:   map[string]string{"io.kubernetes.pod.uid": uid, "io.kubernetes.pod.name": "name-" + uid},
+	}
+}
+
+// Rule 14: bad data is skipped or read as unknown, counted by reason, logged once,
+// and hurts no other pod.
+func TestBadItems(t *testing.T) {
+	edit := func(c *runtimeapi.Container, f func(*runtimeapi.Container)) *runtimeapi.Container {
+		f(c)
+		return c
+	}
+	for _, test := range []struct {
+		reason string
+		item   *runtimeapi.Container
+		local  bool // cannot come over a wire
+		state  pleg.State
+	}{
+		{reason: "nil_item", item: nil, local: true},
+		{reason: "item_without_id", item: container("", "bad")},
+		{reason: "duplicate_id", item: container("good", "bad")},
+		{reason: "without_pod_uid_label", item: container("x", "")},
+		{reason: "without_metadata", item: edit(container("x", "bad"), func(c *runtimeapi.Container) { c.Metadata = nil }), state: pleg.ContainerStateRunning},
+		{reason: "unknown_state", item: edit(container("x", "bad"), func(c *runtimeapi.Container) { c.State = 77 }), state: pleg.ContainerStateUnknown},
+		{reason: "unreadable_hash", item: edit(container("x", "bad"), func(c *runtimeapi.Container) {
+			c.Annotations = map[string]string{"io.kubernetes.container.hash": "xyz"}
+		}), state: pleg.ContainerStateRunning},
+	} {
+		for _, chunk := range []int{0, 16} {
+			if test.local && chunk > 0 {
+				continue
+			}
+			t.Run(fmt.Sprintf("%s/chunk=%d", test.reason, chunk), func(t *testing.T) {
+				logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true), ktesting.Verbosity(2)))
+				r := cri.NewRuntime(&stub{
+					chunk:      chunk,
+					sandboxes:  []*runtimeapi.PodSandbox{sandbox("s", "good")},
+					containers: []*runtimeapi.Container{container("good", "good"), test.item},
+				}, cri.WithLogger(logger))
+				for range 3 {
+					pods := getPods(t, r)
+					good := pods[len(pods)-1]
+					if good.ID != "good" || len(good.Containers) != 1 || len(good.Sandboxes) != 1 || good.Containers[0].State != pleg.ContainerStateRunning {
+						t.Errorf("the other pod: %+v", good)
+					}
+					var state pleg.State
+					if len(pods) > 1 {
+						state = pods[0].Containers[0].State
+					}
+					if state != test.state {
+						t.Errorf("state %q, want %q", state, test.state)
+					}
+				}
+				if got := metric(t, r, "pleg_cri_bad_items_total", test.reason); got != 3 {
+					t.Errorf("counted %v times", got)
+				}
+				logs := logger.GetSink().(ktesting.Underlier).GetBuffer().String()
+				if n := strings.Count(logs, "Bad data"); n != 1 {
+					t.Errorf("logged %d times:\n%s", n, logs)
+				}
+			})
+		}
+	}
+}
+
+// metric returns the value of the counter of a metric, or the count of a histogram,
+// with a label of that value.
+func metric(t *testing.T, c prometheus.Collector, name, label string) float64 {
+	t.Helper()
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(c)
+	families, err := registry.Gather()
+	must(t, err)
+	for _, f := range families {
+		if f.GetName() != name {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			if m.GetLabel()[0].GetValue() == label {
+				return m.GetCounter().GetValue() + float64(m.GetHistogram().GetSampleCount())
+			}
+		}
+	}
+	t.Fatalf("no metric %s of %s", name, label)
+	return 0
+}
+
+// A container whose sandbox is not listed belongs to its pod all the same, as in
+// the kubelet.
+func TestContainerWithoutSandbox(t *testing.T) {
+	r := cri.NewRuntime(&stub{containers: []*runtimeapi.Container{container("c", "uid")}})
+	pods := getPods(t, r)
+	if len(pods) != 1 || pods[0].ID != "uid" || pods[0].Name != "name-uid" || len(pods[0].Containers) != 1 || len(pods[0].Sandboxes) != 0 {
+		t.Errorf("%+v", pods)
+	}
+}
+
+func TestFullListsRunOneAtATime(t *testing.T) {
+	s, _ := serverAndRuntime(t)
+	r := connect(t, s, cri.WithPlainLists())
+	getPods(t, r)
+	heal := s.Inject(plegtest.CRIFault{Method: "ListPodSandbox", Hang: true})
+	first := make(chan error, 1)
+	go func() {
+		_, err := r.GetPods(context.WithoutCancel(t.Context()), true)
+		first <- err
+	}()
+	waitFor(t, func() bool { return len(r.CallsInFlight()) == 1 })
+	if got := r.CallsInFlight()[0]; got.Method != "ListPodSandbox" || got.Object != "" || got.Since.IsZero() {
+		t.Errorf("in flight: %+v", got)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	if _, err := r.GetPods(ctx, true); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the second list: %v", err)
+	}
+	if got := s.InFlight("ListPodSandbox"); got > 1 {
+		t.Errorf("%d lists in flight", got)
+	}
+	heal()
+	must(t, <-first)
+	if got := r.CallsInFlight(); len(got) != 0 {
+		t.Errorf("in flight: %+v", got)
+	}
+}

@@ -1,0 +1,110 @@
+package cri
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// metrics are a Runtime's metrics. Those of the kubelet have the kubelet's names,
+// labels, help and buckets, so that its rules and dashboards work.
+type metrics struct {
+	operations *prometheus.CounterVec
+	durations  *prometheus.HistogramVec
+	errors     *prometheus.CounterVec
+	badItems   *prometheus.CounterVec
+	items      *prometheus.CounterVec
+
+	// The children of the above that a relist needs, looked up once.
+	perRPC  [rpcCount]operationMetrics
+	perBad  [badCount]prometheus.Counter
+	skipped prometheus.Counter
+	decoded prometheus.Counter
+}
+
+type operationMetrics struct {
+	total    prometheus.Counter
+	duration prometheus.Observer
+	errors   prometheus.Counter
+}
+
+func newMetrics() *metrics {
+	byOperation := []string{"operation_type"}
+	m := &metrics{
+		operations: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "kubelet_runtime_operations_total",
+			Help: "Cumulative number of runtime operations by operation type.",
+		}, byOperation),
+		durations: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "kubelet_runtime_operations_duration_seconds",
+			Help: "Duration in seconds of runtime operations. Broken down by operation type.",
+			// 5 ms to 12 minutes.
+			Buckets: prometheus.ExponentialBuckets(.005, 2.5, 14),
+		}, byOperation),
+		errors: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "kubelet_runtime_operations_errors_total",
+			Help: "Cumulative number of runtime operation errors by operation type.",
+		}, byOperation),
+		badItems: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "pleg_cri_bad_items_total",
+			Help: "Bad data in the runtime's answers by reason, counted each time that it is listed.",
+		}, []string{"reason"}),
+		items: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "pleg_cri_listed_items_total",
+			Help: "Containers and sandboxes listed, by whether they had to be decoded.",
+		}, []string{"decoding"}),
+	}
+	for i, name := range rpcNames {
+		m.perRPC[i] = operationMetrics{
+			total:    m.operations.WithLabelValues(name.operation),
+			duration: m.durations.WithLabelValues(name.operation),
+			errors:   m.errors.WithLabelValues(name.operation),
+		}
+	}
+	for reason, name := range badNames {
+		m.perBad[reason] = m.badItems.WithLabelValues(name)
+	}
+	m.skipped = m.items.WithLabelValues("skipped")
+	m.decoded = m.items.WithLabelValues("decoded")
+	return m
+}
+
+// observe counts a call. One that its caller took back is not an error of the
+// runtime's: that is how every call in flight ends when a generator stops.
+func (m *metrics) observe(made rpc, took time.Duration, err error) {
+	m.perRPC[made].total.Inc()
+	m.perRPC[made].duration.Observe(took.Seconds())
+	m.countError(made, err)
+}
+
+func (m *metrics) countError(made rpc, err error) {
+	if err != nil && status.Code(err) != codes.Canceled {
+		m.perRPC[made].errors.Inc()
+	}
+}
+
+func (m *metrics) collectors() []prometheus.Collector {
+	return []prometheus.Collector{m.operations, m.durations, m.errors, m.badItems, m.items}
+}
+
+var _ prometheus.Collector = (*Runtime)(nil)
+
+// Describe describes the metrics: the kubelet's
+// kubelet_runtime_operations_total, kubelet_runtime_operations_errors_total and
+// kubelet_runtime_operations_duration_seconds, by operation_type, and the
+// adapter's own pleg_cri_bad_items_total, by reason, and
+// pleg_cri_listed_items_total, by decoding ("skipped" or "decoded").
+func (r *Runtime) Describe(ch chan<- *prometheus.Desc) {
+	for _, c := range r.metrics.collectors() {
+		c.Describe(ch)
+	}
+}
+
+// Collect collects the metrics.
+func (r *Runtime) Collect(ch chan<- prometheus.Metric) {
+	for _, c := range r.metrics.collectors() {
+		c.Collect(ch)
+	}
+}

@@ -1,0 +1,52 @@
+package cri
+
+import (
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+)
+
+// Option changes how a Runtime works.
+type Option func(*options)
+
+type options struct {
+	clock             clock.PassiveClock
+	logger            *klog.Logger
+	plainLists        bool
+	sharedEventStream bool
+}
+
+func newOptions(opts []Option) options {
+	o := options{clock: clock.RealClock{}}
+	for _, opt := range opts {
+		if opt != nil {
+			opt(&o)
+		}
+	}
+	return o
+}
+
+// WithLogger sets the logger. Without it, each call logs to the logger in its
+// context.
+func WithLogger(logger klog.Logger) Option {
+	return func(o *options) { o.logger = &logger }
+}
+
+// WithClock sets the clock that calls are timed with, for tests. The default is
+// the real one.
+func WithClock(c clock.PassiveClock) Option {
+	return func(o *options) { o.clock = c }
+}
+
+// WithPlainLists says not to try streaming lists: full lists are asked for with
+// ListPodSandbox and ListContainers from the start, and must fit in 16 MiB each.
+func WithPlainLists() Option {
+	return func(o *options) { o.plainLists = true }
+}
+
+// WithSharedEventStream allows WatchContainerEvents on containerd 1.7, which
+// delivers each event to one of the readers of its stream only. Ask for it if
+// nobody else on the node reads that stream: the other reader would lose events,
+// and so would this one.
+func WithSharedEventStream() Option {
+	return func(o *options) { o.sharedEventStream = true }
+}

@@ -1,0 +1,341 @@
+package cri_test
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/klog/v2"
+	"pgregory.net/rapid"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/cri"
+)
+
+// TestDeltaDecodingEqualsWholeDecoding applies random changes to a node and lists
+// it after each: by one Runtime that goes on and decodes what it must, and by a
+// new one that decodes everything. The listings must be equal, and what did not
+// change between two listings must be the same pointer.
+//
+// Everything may change but annotations, which the API forbids to.
+func TestDeltaDecodingEqualsWholeDecoding(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		node := &stub{
+			chunk: rapid.IntRange(1, 200).Draw(t, "chunk"),
+			batch: rapid.IntRange(0, 3).Draw(t, "batch"),
+		}
+		delta := cri.NewRuntime(node, quiet)
+		var before []*pleg.Pod
+		for range rapid.IntRange(1, 12).Draw(t, "lists") {
+			changed := change(t, node)
+			seed := rapid.Uint64().Draw(t, "order")
+			rnd := rand.New(rand.NewPCG(seed, 0))
+			rnd.Shuffle(len(node.sandboxes), func(i, j int) {
+				node.sandboxes[i], node.sandboxes[j] = node.sandboxes[j], node.sandboxes[i]
+			})
+			rnd.Shuffle(len(node.containers), func(i, j int) {
+				node.containers[i], node.containers[j] = node.containers[j], node.containers[i]
+			})
+
+			got, err := delta.GetPods(t.Context(), true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want, err := cri.NewRuntime(&stub{sandboxes: node.sandboxes, containers: node.containers}, quiet).GetPods(t.Context(), true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
+				t.Fatal(diff)
+			}
+			if !changed && len(before) > 0 && &got[0] != &before[0] {
+				t.Fatal("nothing changed, but the listing")
+			}
+			for _, p := range before {
+				i := slices.IndexFunc(got, func(q *pleg.Pod) bool { return p.ID == q.ID })
+				if i >= 0 && got[i] != p && cmp.Equal(got[i], p) {
+					t.Fatalf("pod %s was made anew though it did not change", p.ID)
+				}
+			}
+			before = got
+		}
+	})
+}
+
+// quiet is for tests in which bad data is expected.
+var quiet = cri.WithLogger(klog.Logger{})
+
+// change makes one random change, and tells whether it is one that a listing shows.
+func change(t *rapid.T, node *stub) bool {
+	some := rapid.SampledFrom([]string{"", "a", "b", "c", "\u00e4"})
+	uid := rapid.SampledFrom([]string{"uid-1", "uid-2", "uid-3"}).Draw(t, "uid")
+	kind := rapid.SampledFrom([]string{
+		"nothing", "add sandbox", "add container", "remove sandbox", "remove container",
+		"mutate sandbox", "mutate container", "mutate container",
+	}).Draw(t, "change")
+	switch kind {
+	case "add sandbox":
+		s := sandbox(fmt.Sprintf("s%d", rapid.IntRange(0, 1<<30).Draw(t, "id")), uid)
+		if slices.ContainsFunc(node.sandboxes, func(o *runtimeapi.PodSandbox) bool { return o.Id == s.Id }) {
+			return false
+		}
+		s.Labels["app"] = some.Draw(t, "app")
+		s.Annotations = map[string]string{"k1": "v1", "k2": "v2", "k3": some.Draw(t, "note")}
+		s.CreatedAt = rapid.Int64().Draw(t, "created")
+		node.sandboxes = append(node.sandboxes, s)
+		return true
+	case "add container":
+		c := container(fmt.Sprintf("c%d", rapid.IntRange(0, 1<<30).Draw(t, "id")), uid)
+		if slices.ContainsFunc(node.containers, func(o *runtimeapi.Container) bool { return o.Id == c.Id }) {
+			return false
+		}
+		c.PodSandboxId = some.Draw(t, "sandbox")
+		c.Annotations = map[string]string{"io.kubernetes.container.hash": "1f", "k2": "v2", "k3": some.Draw(t, "note")}
+		c.Image = &runtimeapi.ImageSpec{Image: "i:1", Annotations: map[string]string{"x": "1", "y": "2"}}
+		node.containers = append(node.containers, c)
+		return true
+	case "remove sandbox":
+		if n := len(node.sandboxes); n > 0 {
+			i := rapid.IntRange(0, n-1).Draw(t, "which")
+			node.sandboxes = slices.Delete(node.sandboxes, i, i+1)
+			return true
+		}
+	case "remove container":
+		if n := len(node.containers); n > 0 {
+			i := rapid.IntRange(0, n-1).Draw(t, "which")
+			node.containers = slices.Delete(node.containers, i, i+1)
+			return true
+		}
+	case "mutate sandbox":
+		if n := len(node.sandboxes); n > 0 {
+			i := rapid.IntRange(0, n-1).Draw(t, "which")
+			s := proto.Clone(node.sandboxes[i]).(*runtimeapi.PodSandbox)
+			mutateSandbox(t, s, some, uid)
+			node.sandboxes[i] = s
+			return true
+		}
+	case "mutate container":
+		if n := len(node.containers); n > 0 {
+			i := rapid.IntRange(0, n-1).Draw(t, "which")
+			c := proto.Clone(node.containers[i]).(*runtimeapi.Container)
+			mutateContainer(t, c, some, uid)
+			node.containers[i] = c
+			return true
+		}
+	}
+	return false
+}
+
+func mutateSandbox(t *rapid.T, s *runtimeapi.PodSandbox, some *rapid.Generator[string], uid string) {
+	switch rapid.IntRange(0, 6).Draw(t, "field") {
+	case 0:
+		s.State = runtimeapi.PodSandboxState(rapid.Int32Range(-1, 3).Draw(t, "state"))
+	case 1:
+		s.CreatedAt = rapid.Int64().Draw(t, "created")
+	case 2:
+		mutateLabels(t, s.Labels, some, uid)
+	case 3:
+		s.Metadata = nil
+	case 4:
+		s.Metadata = &runtimeapi.PodSandboxMetadata{Name: some.Draw(t, "name"), Namespace: some.Draw(t, "namespace"), Attempt: rapid.Uint32().Draw(t, "attempt")}
+	case 5:
+		s.RuntimeHandler = some.Draw(t, "handler")
+	case 6:
+		s.ProtoReflect().SetUnknown(unknownFields(t))
+	}
+}
+
+func mutateContainer(t *rapid.T, c *runtimeapi.Container, some *rapid.Generator[string], uid string) {
+	switch rapid.IntRange(0, 9).Draw(t, "field") {
+	case 0, 1:
+		c.State = runtimeapi.ContainerState(rapid.Int32Range(-1, 5).Draw(t, "state"))
+	case 2:
+		c.CreatedAt = rapid.Int64().Draw(t, "created")
+	case 3:
+		mutateLabels(t, c.Labels, some, uid)
+	case 4:
+		c.Metadata = nil
+	case 5:
+		c.Metadata = &runtimeapi.ContainerMetadata{Name: some.Draw(t, "name"), Attempt: rapid.Uint32().Draw(t, "attempt")}
+	case 6:
+		c.Image = &runtimeapi.ImageSpec{Image: some.Draw(t, "image"), RuntimeHandler: some.Draw(t, "handler"), UserSpecifiedImage: some.Draw(t, "user image")}
+	case 7:
+		c.ImageId, c.ImageRef = some.Draw(t, "image ID"), some.Draw(t, "image ref")
+	case 8:
+		c.PodSandboxId = some.Draw(t, "sandbox")
+	case 9:
+		c.ProtoReflect().SetUnknown(unknownFields(t))
+	}
+}
+
+func mutateLabels(t *rapid.T, labels map[string]string, some *rapid.Generator[string], uid string) {
+	key := rapid.SampledFrom([]string{
+		"io.kubernetes.pod.uid", "io.kubernetes.pod.name", "io.kubernetes.pod.namespace", "io.kubernetes.container.name", "app",
+	}).Draw(t, "label")
+	switch {
+	case rapid.Bool().Draw(t, "delete"):
+		delete(labels, key)
+	case key == "io.kubernetes.pod.uid":
+		labels[key] = uid
+	default:
+		labels[key] = some.Draw(t, "value")
+	}
+}
+
+// unknownFields are fields that the API does not have, of every wire type.
+func unknownFields(t *rapid.T) []byte {
+	var b []byte
+	b = protowire.AppendTag(b, 3000, protowire.VarintType)
+	b = protowire.AppendVarint(b, rapid.Uint64().Draw(t, "unknown"))
+	b = protowire.AppendTag(b, 3001, protowire.Fixed32Type)
+	b = protowire.AppendFixed32(b, 1)
+	b = protowire.AppendTag(b, 3002, protowire.Fixed64Type)
+	b = protowire.AppendFixed64(b, 1)
+	b = protowire.AppendTag(b, 3003, protowire.StartGroupType)
+	b = protowire.AppendTag(b, 3003, protowire.EndGroupType)
+	return b
+}
+
+// Encodings that no encoder makes, but that mean something all the same.
+func TestOddEncodings(t *testing.T) {
+	entry := func(number protowire.Number, key, value string) []byte {
+		var e []byte
+		e = protowire.AppendTag(e, 1, protowire.BytesType)
+		e = protowire.AppendString(e, key)
+		e = protowire.AppendTag(e, 2, protowire.BytesType)
+		e = protowire.AppendString(e, value)
+		return protowire.AppendBytes(protowire.AppendTag(nil, number, protowire.BytesType), e)
+	}
+	item := func(parts ...[]byte) []byte {
+		return protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), slices.Concat(parts...))
+	}
+	whole, err := proto.Marshal(container("c", "uid"))
+	must(t, err)
+	state := func(s runtimeapi.ContainerState) []byte {
+		return protowire.AppendVarint(protowire.AppendTag(nil, 6, protowire.VarintType), uint64(s))
+	}
+	metadata := func(name string) []byte {
+		m := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), name)
+		return protowire.AppendBytes(protowire.AppendTag(nil, 3, protowire.BytesType), m)
+	}
+	id := func(s string) []byte {
+		return protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), s)
+	}
+	uid := func(s string) []byte { return entry(8, "io.kubernetes.pod.uid", s) }
+
+	// Each is listed after the one before, by one Runtime.
+	r := &stub{chunk: 7}
+	delta := cri.NewRuntime(r, quiet)
+	for i, odd := range [][]byte{
+		item(whole),
+		item(whole, state(runtimeapi.ContainerState_CONTAINER_EXITED)), // twice: the last counts
+		item(whole, state(runtimeapi.ContainerState_CONTAINER_EXITED)), // unchanged
+		item(whole, metadata("other")),                                 // merged
+		item(whole, id("d")),                                           // another ID after all
+		item(whole),                                                    // the first is back
+		item(state(runtimeapi.ContainerState_CONTAINER_RUNNING), id("c"), uid("uid")), // not in order
+		item(id("c"), uid("a"), uid("b")),                                             // a label twice
+		item(id("c"), uid("b"), uid("a")),                                             // the other way round
+		item(id("c"), uid("a")),                                                       // once
+		item(id("c"), uid("a"), uid("a")),                                             // the same twice
+		item(id("c"), uid("a"), entry(8, "", "x")),                                    // an empty key
+		item(id("c"), uid("a"), entry(9, "k", "v")),                                   // an annotation more
+		slices.Concat(protowire.AppendTag(nil, 9, protowire.VarintType), []byte{0x80, 0x01}, item(whole)),
+		slices.Concat(unknownGroup(), item(whole), unknownGroup(), item(id("d"), uid("a"))),
+		{},
+	} {
+		r.raw = odd
+		got, err := delta.GetPods(t.Context(), true)
+		if err != nil {
+			t.Fatalf("%d: %v", i, err)
+		}
+		var resp runtimeapi.ListContainersResponse
+		must(t, proto.Unmarshal(odd, &resp))
+		want, err := cri.NewRuntime(&stub{containers: resp.Containers}, quiet).GetPods(t.Context(), true)
+		must(t, err)
+		if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("%d: %s", i, diff)
+		}
+	}
+}
+
+func unknownGroup() []byte {
+	return protowire.AppendTag(protowire.AppendTag(nil, 77, protowire.StartGroupType), 77, protowire.EndGroupType)
+}
+
+// FuzzList lists two answers of any bytes after a good one, in buffers of any size.
+// What the generated code takes must be listed as it is decoded, unless annotations
+// changed; what is no message must be an error, and nothing may panic.
+func FuzzList(f *testing.F) {
+	good, err := proto.Marshal(&runtimeapi.ListContainersResponse{Containers: []*runtimeapi.Container{
+		container("c", "uid"), container("d", "uid"),
+	}})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(good, good, uint8(3))
+	f.Add(good[:len(good)-1], good, uint8(200))
+	f.Add([]byte{0x0a, 0xff, 0xff, 0xff, 0xff, 0x7f}, []byte{0x0b}, uint8(0))
+	f.Add(unknownGroup(), slices.Concat(good, unknownGroup(), good), uint8(0))
+	f.Fuzz(func(t *testing.T, first, second []byte, chunk uint8) {
+		node := &stub{chunk: 1 + int(chunk)}
+		r := cri.NewRuntime(node, cri.WithPlainLists(), quiet)
+		annotations := map[string]map[string]string{}
+		for _, raw := range [][]byte{good, first, second} {
+			node.raw = append([]byte{}, raw...)
+			got, err := r.GetPods(t.Context(), true)
+			var resp runtimeapi.ListContainersResponse
+			wholeErr := proto.Unmarshal(raw, &resp)
+			if err != nil && wholeErr == nil {
+				t.Fatalf("an error for a message: %v", err)
+			}
+			if wholeErr != nil {
+				continue
+			}
+			for _, c := range resp.Containers {
+				if before, ok := annotations[c.Id]; ok && !maps.Equal(before, c.Annotations) {
+					t.Skip("annotations changed")
+				}
+				annotations[c.Id] = c.Annotations
+			}
+			want, err := cri.NewRuntime(&stub{containers: resp.Containers}, quiet).GetPods(t.Context(), true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
+				t.Fatal(diff)
+			}
+		}
+	})
+}
+
+// Reading bytes must not cost more memory than a small multiple of them, whatever
+// lengths they claim.
+func TestClaimedLengthsAllocateNothing(t *testing.T) {
+	huge := protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.BytesType), 1<<40)
+	inner := protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), huge)
+	for _, raw := range [][]byte{huge, inner} {
+		node := &stub{chunk: 4, raw: raw}
+		r := cri.NewRuntime(node, cri.WithPlainLists(), quiet)
+		const lists = 100
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		for range lists {
+			if _, err := r.GetPods(t.Context(), true); err == nil {
+				t.Fatal("no error")
+			}
+		}
+		runtime.ReadMemStats(&after)
+		if n := (after.TotalAlloc - before.TotalAlloc) / lists; n > 16<<10 {
+			t.Errorf("%d bytes allocated for %d", n, len(raw))
+		}
+	}
+}

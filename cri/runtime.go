@@ -1,0 +1,151 @@
+package cri
+
+import (
+	"context"
+	"strings"
+	"sync/atomic"
+
+	"google.golang.org/grpc"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/kubepleg/pleg"
+)
+
+// maxReceivedBytes is the largest answer that is accepted, the kubelet's number.
+// It is set on the calls and not on the connection, so that it also holds for a
+// client whose connection somebody else made.
+const maxReceivedBytes = 16 << 20
+
+// criVersion is the API version that Version is asked with.
+const criVersion = "v1"
+
+// Runtime is a CRI v1 runtime as a pleg.Runtime. It also is a pleg.PodGetter, a
+// pleg.EventSource, a pleg.CallReporter, a pleg.Describer and a
+// prometheus.Collector, which the generator registers on its own registerer.
+//
+// Its methods may be called from several goroutines at once.
+type Runtime struct {
+	// Set once by the constructors.
+	client    runtimeapi.RuntimeServiceClient
+	conn      *grpc.ClientConn // nil if the client is somebody else's
+	closeOnce atomic.Bool
+	endpoint  string // empty if not known
+	opts      options
+	calls     *calls
+	metrics   *metrics
+	reported  badReporter
+
+	// relisting is the token of the one full list that may run at a time: held
+	// belongs to whoever has it.
+	relisting chan struct{}
+	held      *held
+
+	// version is what the runtime said last that it is; nil before it was asked.
+	version atomic.Pointer[runtimeVersion]
+	// lists is how full lists are asked for; see listing.
+	lists atomic.Int32
+}
+
+var (
+	_ pleg.Runtime      = (*Runtime)(nil)
+	_ pleg.PodGetter    = (*Runtime)(nil)
+	_ pleg.EventSource  = (*Runtime)(nil)
+	_ pleg.CallReporter = (*Runtime)(nil)
+	_ pleg.Describer    = (*Runtime)(nil)
+)
+
+// runtimeVersion is a runtime's answer to Version.
+type runtimeVersion struct{ name, version string }
+
+// NewRuntime returns the runtime behind a generated client. It calls nothing yet:
+// the first list asks for the runtime's version, and fails if that does. The
+// client's connection stays its owner's; Close does not close it.
+//
+// Delta decoding, streaming lists and the limit of 16 MiB a message work over any
+// client that passes its call options on to a gRPC connection, as the generated
+// one does. A client that ignores them, such as a fake, works too.
+func NewRuntime(client runtimeapi.RuntimeServiceClient, opts ...Option) *Runtime {
+	o := newOptions(opts)
+	r := &Runtime{
+		client:    client,
+		opts:      o,
+		calls:     &calls{clock: o.clock},
+		metrics:   newMetrics(),
+		relisting: make(chan struct{}, 1),
+		held:      newHeld(),
+	}
+	if o.plainLists {
+		r.lists.Store(int32(listsPlain))
+	}
+	return r
+}
+
+// Close closes the connection that Connect made, which ends every call in flight.
+// It does nothing to a Runtime of NewRuntime, and nothing the second time.
+func (r *Runtime) Close() error {
+	if r.conn == nil || r.closeOnce.Swap(true) {
+		return nil
+	}
+	return r.conn.Close()
+}
+
+// DescribeRuntime says what the runtime is, where it is, and how its lists are
+// asked for, such as "containerd 2.4.2 at unix:///run/containerd/containerd.sock,
+// streaming lists".
+func (r *Runtime) DescribeRuntime() string {
+	var b strings.Builder
+	if v := r.version.Load(); v != nil {
+		b.WriteString(v.name + " " + v.version)
+	} else {
+		b.WriteString("a CRI runtime that has not answered yet")
+	}
+	if r.endpoint != "" {
+		b.WriteString(" at " + r.endpoint)
+	}
+	switch listing(r.lists.Load()) {
+	case listsUntried:
+	case listsStreaming:
+		b.WriteString(", streaming lists")
+	case listsPlain:
+		b.WriteString(", plain lists")
+	}
+	return b.String()
+}
+
+// CallsInFlight returns the calls to the runtime that have not returned, oldest
+// first. An event stream is among them until the runtime has accepted it.
+func (r *Runtime) CallsInFlight() []pleg.RuntimeCall { return r.calls.inFlight() }
+
+// name returns the runtime's name, which is part of every container ID. It asks
+// for it the first time only: a container ID must not change its name while the
+// container lives.
+func (r *Runtime) name(ctx context.Context) (string, error) {
+	if v := r.version.Load(); v != nil {
+		return v.name, nil
+	}
+	v, err := r.askVersion(ctx)
+	if err != nil {
+		return "", err
+	}
+	return v.name, nil
+}
+
+func (r *Runtime) askVersion(ctx context.Context) (*runtimeVersion, error) {
+	call := r.begin(rpcVersion, target{})
+	resp, err := r.client.Version(ctx, &runtimeapi.VersionRequest{Version: criVersion})
+	if err := r.end(call, err); err != nil {
+		return nil, err
+	}
+	v := &runtimeVersion{name: resp.GetRuntimeName(), version: resp.GetRuntimeVersion()}
+	r.version.Store(v)
+	return v, nil
+}
+
+// log returns the logger of the options, or the one in ctx.
+func (r *Runtime) log(ctx context.Context) klog.Logger {
+	if r.opts.logger != nil {
+		return *r.opts.logger
+	}
+	return klog.FromContext(ctx)
+}

@@ -1,0 +1,376 @@
+package cri_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/cri"
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+func getPodStatus(t *testing.T, r *cri.Runtime, pod *pleg.Pod) *pleg.PodStatus {
+	t.Helper()
+	s, err := r.GetPodStatus(t.Context(), pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestGetPodStatus(t *testing.T) {
+	s, r := serverAndRuntime(t)
+	old := s.RunPod(plegtest.PodConfig{UID: "uid", Name: "web", Namespace: "prod", IPs: []string{"10.0.0.1"}})
+	first := runContainer(t, s, old, "app")
+	must(t, s.ExitContainer(first, 3, "Error"))
+	must(t, s.StopPodSandbox(old))
+	now := s.RunPod(plegtest.PodConfig{UID: "uid", Name: "web", Namespace: "prod", IPs: []string{"10.0.0.2", "fd00::2"}})
+	second := runContainer(t, s, now, "app")
+	waiting, err := s.CreateContainer(now, plegtest.ContainerConfig{Name: "late"})
+	must(t, err)
+
+	pod := getPods(t, r)[0]
+	got := getPodStatus(t, r, pod)
+	if got.ID != "uid" || got.Name != "web" || got.Namespace != "prod" || !got.TimeStamp.IsZero() {
+		t.Errorf("%+v", got)
+	}
+	if diff := cmp.Diff([]string{"10.0.0.2", "fd00::2"}, got.IPs); diff != "" {
+		t.Error(diff)
+	}
+	if len(got.SandboxStatuses) != 2 || got.SandboxStatuses[0].Id != now || got.SandboxStatuses[1].Id != old {
+		t.Errorf("sandboxes: %v", got.SandboxStatuses)
+	}
+	ids := func(list []*pleg.Status) (ids []string) {
+		for _, c := range list {
+			ids = append(ids, c.ID.ID)
+		}
+		return ids
+	}
+	if diff := cmp.Diff([]string{waiting, second, first}, ids(got.ContainerStatuses)); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff([]string{waiting, second}, ids(got.ActiveContainerStatuses)); diff != "" {
+		t.Error(diff)
+	}
+	created, running, exited := got.ContainerStatuses[0], got.ContainerStatuses[1], got.ContainerStatuses[2]
+	if created.State != pleg.ContainerStateCreated || created.CreatedAt.IsZero() || !created.StartedAt.IsZero() || !created.FinishedAt.IsZero() {
+		t.Errorf("created: %+v", created)
+	}
+	if running.State != pleg.ContainerStateRunning || running.StartedAt.IsZero() || !running.FinishedAt.IsZero() || running.Name != "app" || running.RestartCount != 1 || running.Hash != pod.Containers[1].Hash {
+		t.Errorf("running: %+v", running)
+	}
+	if exited.State != pleg.ContainerStateExited || exited.ExitCode != 3 || exited.Reason != "Error" || exited.FinishedAt.IsZero() || exited.ID.Type != "containerd" {
+		t.Errorf("exited: %+v", exited)
+	}
+}
+
+// What does not change is not asked for twice: a container that has exited. It is
+// let go of when the container is gone.
+func TestExitedContainersAreAskedForOnce(t *testing.T) {
+	s, r := serverAndRuntime(t)
+	sandbox := s.RunPod(plegtest.PodConfig{UID: "uid"})
+	done := runContainer(t, s, sandbox, "init")
+	must(t, s.ExitContainer(done, 0, ""))
+	app := runContainer(t, s, sandbox, "app")
+	asked := func(pod *pleg.Pod) (sandboxes, containers int) {
+		s.ResetCalls()
+		getPodStatus(t, r, pod)
+		return s.Calls("PodSandboxStatus"), s.Calls("ContainerStatus")
+	}
+	expect := func(pod *pleg.Pod, want int) {
+		t.Helper()
+		if sandboxes, containers := asked(pod); sandboxes != 1 || containers != want {
+			t.Errorf("%d sandboxes and %d containers were asked for, want 1 and %d", sandboxes, containers, want)
+		}
+	}
+	pod := getPods(t, r)[0]
+	expect(pod, 2)
+	expect(pod, 1)
+	// Known from a list of one pod alone, and before the full list shows it.
+	must(t, s.ExitContainer(app, 1, ""))
+	pod, err := r.GetPod(t.Context(), "uid")
+	must(t, err)
+	expect(pod, 1)
+	expect(pod, 0)
+	expect(getPods(t, r)[0], 0)
+	// One that the full list never showed running, nor at all yet.
+	short := runContainer(t, s, sandbox, "short")
+	must(t, s.ExitContainer(short, 2, ""))
+	pod, err = r.GetPod(t.Context(), "uid")
+	must(t, err)
+	expect(pod, 1)
+	expect(getPods(t, r)[0], 0)
+	if got := getPodStatus(t, r, pod).ContainerStatuses[0]; got.ExitCode != 2 || got.Name != "short" {
+		t.Errorf("%+v", got)
+	}
+	// The list before still names it, and it is asked about when it is gone.
+	must(t, s.RemoveContainer(short))
+	getPods(t, r)
+	expect(pod, 1)
+	if got := getPodStatus(t, r, pod); len(got.ContainerStatuses) != 2 {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestNotFoundIsNoFailure(t *testing.T) {
+	s, r := serverAndRuntime(t)
+	sandbox := s.RunPod(plegtest.PodConfig{UID: "uid"})
+	app := runContainer(t, s, sandbox, "app")
+	pod := getPods(t, r)[0]
+	must(t, s.RemoveContainer(app))
+	if got := getPodStatus(t, r, pod); len(got.ContainerStatuses) != 0 || len(got.SandboxStatuses) != 1 {
+		t.Errorf("%+v", got)
+	}
+	must(t, s.RemovePodSandbox(sandbox))
+	if got := getPodStatus(t, r, pod); len(got.SandboxStatuses) != 0 || got.IPs != nil || got.ID != "uid" {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestGetPodStatusFails(t *testing.T) {
+	s, r := serverAndRuntime(t)
+	app := runContainer(t, s, s.RunPod(plegtest.PodConfig{UID: "the-uid"}), "app")
+	pod := getPods(t, r)[0]
+	for _, test := range []struct {
+		name  string
+		fault plegtest.CRIFault
+		code  codes.Code
+		want  []string
+	}{
+		{"container", plegtest.CRIFault{Method: "ContainerStatus", Err: status.Error(codes.Internal, "disk on fire")}, codes.Internal,
+			[]string{"ContainerStatus of container app (" + app[:13], "the-uid", "disk on fire", s.Endpoint()}},
+		{"sandbox", plegtest.CRIFault{Method: "PodSandboxStatus", Err: status.Error(codes.Internal, "no shim")}, codes.Internal,
+			[]string{"PodSandboxStatus of sandbox (" + pod.Sandboxes[0].ID.ID[:13], "no shim"}},
+		{"nil container", plegtest.CRIFault{Method: "ContainerStatus", Edit: plegtest.NilStatus}, codes.Unknown,
+			[]string{"ContainerStatus", "has no status"}},
+		{"nil sandbox", plegtest.CRIFault{Method: "PodSandboxStatus", Edit: plegtest.NilStatus}, codes.Unknown,
+			[]string{"PodSandboxStatus", "has no status"}},
+		{"garbage", plegtest.CRIFault{Method: "ContainerStatus", Raw: []byte{0xff}}, codes.Internal,
+			[]string{"ContainerStatus of container app"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			heal := s.Inject(test.fault)
+			defer heal()
+			got, err := r.GetPodStatus(t.Context(), pod)
+			if err == nil || got != nil {
+				t.Fatalf("%+v, %v", got, err)
+			}
+			if status.Code(err) != test.code {
+				t.Errorf("code %v of %v", status.Code(err), err)
+			}
+			for _, want := range test.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("%q lacks %q", err, want)
+				}
+			}
+		})
+	}
+	if _, err := r.GetPodStatus(t.Context(), nil); err == nil {
+		t.Error("no error for no pod")
+	}
+}
+
+// A call that hangs is visible, and does not outlive a call that fails beside it,
+// nor the context.
+func TestInspectionInFlight(t *testing.T) {
+	s, r := serverAndRuntime(t)
+	app := runContainer(t, s, s.RunPod(plegtest.PodConfig{UID: "uid"}), "app")
+	pod := getPods(t, r)[0]
+	heal := s.Inject(plegtest.CRIFault{Method: "ContainerStatus", Hang: true})
+	defer heal()
+
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		_, err := r.GetPodStatus(ctx, pod)
+		done <- err
+	}()
+	want := pleg.RuntimeCall{Method: "ContainerStatus", PodUID: "uid", Object: "container app (" + app[:13] + "…)"}
+	waitFor(t, func() bool {
+		calls := r.CallsInFlight()
+		if len(calls) != 1 {
+			return false
+		}
+		calls[0].Since = time.Time{}
+		return calls[0] == want
+	})
+	cancel()
+	if err := <-done; status.Code(err) != codes.Canceled {
+		t.Error(err)
+	}
+
+	defer s.Inject(plegtest.CRIFault{Method: "PodSandboxStatus", Err: status.Error(codes.Internal, "no shim")})()
+	if _, err := r.GetPodStatus(t.Context(), pod); status.Code(err) != codes.Internal {
+		t.Error(err)
+	}
+	if calls := r.CallsInFlight(); len(calls) != 0 {
+		t.Errorf("in flight: %+v", calls)
+	}
+}
+
+// waitFor waits until something is true that another goroutine makes true.
+func waitFor(t *testing.T, what func() bool) {
+	t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	tooLong := time.After(20 * time.Second)
+	for !what() {
+		select {
+		case <-tick.C:
+		case <-tooLong:
+			t.Fatal("it did not come true")
+		}
+	}
+}
+
+func TestIPs(t *testing.T) {
+	ready, notReady := runtimeapi.PodSandboxState_SANDBOX_READY, runtimeapi.PodSandboxState_SANDBOX_NOTREADY
+	for _, test := range []struct {
+		name  string
+		state runtimeapi.PodSandboxState
+		ips   []string
+		want  []string
+	}{
+		{"one", ready, []string{"10.1.2.3"}, []string{"10.1.2.3"}},
+		{"two families", ready, []string{"fd00::1", "10.1.2.3"}, []string{"fd00::1", "10.1.2.3"}},
+		{"host network", ready, []string{""}, nil},
+		{"additional only", ready, []string{"", "10.1.2.3"}, []string{"10.1.2.3"}},
+		{"not ready", notReady, []string{"10.1.2.3"}, nil},
+		{"unreadable", ready, []string{"10.1.2"}, nil},
+		{"unreadable additional", ready, []string{"10.1.2.3", "x"}, nil},
+		{"leading zeros", ready, []string{"010.001.002.003"}, []string{"010.001.002.003"}},
+		{"no network", ready, nil, nil},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			var network *runtimeapi.PodSandboxNetworkStatus
+			for i, ip := range test.ips {
+				if i == 0 {
+					network = &runtimeapi.PodSandboxNetworkStatus{Ip: ip}
+				} else {
+					network.AdditionalIps = append(network.AdditionalIps, &runtimeapi.PodIP{Ip: ip})
+				}
+			}
+			r := cri.NewRuntime(&stub{
+				sandboxes: []*runtimeapi.PodSandbox{sandbox("s", "uid")},
+				sandboxStatus: func(context.Context, *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
+					return &runtimeapi.PodSandboxStatusResponse{Status: &runtimeapi.PodSandboxStatus{State: test.state, Network: network}}, nil
+				},
+			}, quiet)
+			got := getPodStatus(t, r, getPods(t, r)[0])
+			if diff := cmp.Diff(test.want, got.IPs); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+// The kubelet's rules for what a status shows in which state, and for what is bad
+// in it.
+func TestContainerStatusConversion(t *testing.T) {
+	full := func(state runtimeapi.ContainerState) *runtimeapi.ContainerStatus {
+		return &runtimeapi.ContainerStatus{
+			Id: "c", State: state, CreatedAt: 1, StartedAt: 2, FinishedAt: 3, ExitCode: 4, Reason: "R", Message: "M",
+			Image: &runtimeapi.ImageSpec{Image: "i", RuntimeHandler: "h"}, ImageRef: "ref",
+			StopSignal: runtimeapi.Signal_SIGNAL_SIGTERM,
+			Labels:     map[string]string{"io.kubernetes.container.name": "app"},
+			Annotations: map[string]string{
+				"io.kubernetes.container.hash": "ff", "io.kubernetes.container.restartCount": "7",
+			},
+		}
+	}
+	base := pleg.Status{
+		ID: pleg.ContainerID{Type: "stub", ID: "c"}, Name: "app", CreatedAt: time.Unix(0, 1), Image: "i", ImageID: "ref",
+		ImageRef: "ref", ImageRuntimeHandler: "h", Hash: 255, RestartCount: 7, StopSignal: runtimeapi.Signal_SIGNAL_SIGTERM,
+	}
+	with := func(edit func(*pleg.Status)) *pleg.Status {
+		s := base
+		edit(&s)
+		return &s
+	}
+	for _, test := range []struct {
+		name   string
+		status *runtimeapi.ContainerStatus
+		want   *pleg.Status
+		bad    string
+	}{
+		{"created", full(runtimeapi.ContainerState_CONTAINER_CREATED), with(func(s *pleg.Status) { s.State = pleg.ContainerStateCreated }), ""},
+		{"running", full(runtimeapi.ContainerState_CONTAINER_RUNNING), with(func(s *pleg.Status) {
+			s.State, s.StartedAt = pleg.ContainerStateRunning, time.Unix(0, 2)
+		}), ""},
+		{"exited", full(runtimeapi.ContainerState_CONTAINER_EXITED), with(func(s *pleg.Status) {
+			s.State, s.StartedAt, s.FinishedAt = pleg.ContainerStateExited, time.Unix(0, 2), time.Unix(0, 3)
+			s.ExitCode, s.Reason, s.Message = 4, "R", "M"
+		}), ""},
+		{"unknown", full(runtimeapi.ContainerState_CONTAINER_UNKNOWN), with(func(s *pleg.Status) {
+			s.State, s.StartedAt = pleg.ContainerStateUnknown, time.Unix(0, 2)
+		}), ""},
+		{"no such state", full(42), with(func(s *pleg.Status) {
+			s.State, s.StartedAt = pleg.ContainerStateUnknown, time.Unix(0, 2)
+		}), "unknown_state"},
+		{"empty", &runtimeapi.ContainerStatus{}, &pleg.Status{ID: base.ID, Name: "name-c", State: pleg.ContainerStateCreated}, ""},
+		{"bad annotations", &runtimeapi.ContainerStatus{Annotations: map[string]string{
+			"io.kubernetes.container.hash": "-", "io.kubernetes.container.restartCount": "many",
+		}}, &pleg.Status{ID: base.ID, Name: "name-c", State: pleg.ContainerStateCreated}, "unreadable_restart_count"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			r := cri.NewRuntime(&stub{
+				containers: []*runtimeapi.Container{container("c", "uid")},
+				containerStatus: func(context.Context, *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
+					return &runtimeapi.ContainerStatusResponse{Status: test.status}, nil
+				},
+			}, quiet)
+			got := getPodStatus(t, r, getPods(t, r)[0])
+			if diff := cmp.Diff([]*pleg.Status{test.want}, got.ContainerStatuses); diff != "" {
+				t.Error(diff)
+			}
+			if test.bad != "" && metric(t, r, "pleg_cri_bad_items_total", test.bad) != 1 {
+				t.Errorf("%s was not counted", test.bad)
+			}
+		})
+	}
+}
+
+// BenchmarkGetPodStatus is the inspection of a pod whose calls take a runtime half
+// a millisecond each, as containerd's do.
+func BenchmarkGetPodStatus(b *testing.B) {
+	for _, containers := range []int{1, 2, 5, 20} {
+		b.Run(fmt.Sprintf("containers=%d", containers), func(b *testing.B) {
+			s, err := plegtest.StartCRIServer()
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer s.Stop()
+			sandbox := s.RunPod(plegtest.PodConfig{UID: "uid"})
+			for i := range containers {
+				if _, err := s.RunContainer(sandbox, plegtest.ContainerConfig{Name: fmt.Sprint("c", i)}); err != nil {
+					b.Fatal(err)
+				}
+			}
+			r, err := cri.Connect(b.Context(), s.Endpoint())
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer func() { err = errors.Join(err, r.Close()) }()
+			pods, err := r.GetPods(b.Context(), true)
+			if err != nil {
+				b.Fatal(err)
+			}
+			s.Inject(plegtest.CRIFault{Delay: 500 * time.Microsecond})
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := r.GetPodStatus(b.Context(), pods[0]); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,162 @@
+package cri_test
+
+import (
+	"context"
+	"io"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// stub is a client whose answers the test sets. Calls that it does not have panic.
+//
+// With a chunk size it does what gRPC does with the codec of a call: it hands over
+// the encoded answer, in buffers of that size, which are spoiled when they are
+// freed. Without, it is a client that ignores call options, as fakes do.
+type stub struct {
+	runtimeapi.RuntimeServiceClient
+
+	chunk      int
+	batch      int // of streaming lists; 0 is a runtime that has none
+	sandboxes  []*runtimeapi.PodSandbox
+	containers []*runtimeapi.Container
+	raw        []byte // answered instead of the containers, if not nil
+
+	containerStatus func(context.Context, *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error)
+	sandboxStatus   func(context.Context, *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error)
+}
+
+func (s *stub) Version(context.Context, *runtimeapi.VersionRequest, ...grpc.CallOption) (*runtimeapi.VersionResponse, error) {
+	return &runtimeapi.VersionResponse{RuntimeName: "stub", RuntimeVersion: "1.0"}, nil
+}
+
+func (s *stub) ListPodSandbox(_ context.Context, _ *runtimeapi.ListPodSandboxRequest, opts ...grpc.CallOption) (*runtimeapi.ListPodSandboxResponse, error) {
+	return answer(s, &runtimeapi.ListPodSandboxResponse{Items: s.sandboxes}, nil, opts)
+}
+
+func (s *stub) ListContainers(_ context.Context, _ *runtimeapi.ListContainersRequest, opts ...grpc.CallOption) (*runtimeapi.ListContainersResponse, error) {
+	return answer(s, &runtimeapi.ListContainersResponse{Containers: s.containers}, s.raw, opts)
+}
+
+func (s *stub) StreamPodSandboxes(_ context.Context, _ *runtimeapi.StreamPodSandboxesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[runtimeapi.StreamPodSandboxesResponse], error) {
+	return streamOf(s, s.sandboxes, opts, func(items []*runtimeapi.PodSandbox) *runtimeapi.StreamPodSandboxesResponse {
+		return &runtimeapi.StreamPodSandboxesResponse{PodSandboxes: items}
+	}), nil
+}
+
+func (s *stub) StreamContainers(_ context.Context, _ *runtimeapi.StreamContainersRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[runtimeapi.StreamContainersResponse], error) {
+	return streamOf(s, s.containers, opts, func(items []*runtimeapi.Container) *runtimeapi.StreamContainersResponse {
+		return &runtimeapi.StreamContainersResponse{Containers: items}
+	}), nil
+}
+
+func (s *stub) ContainerStatus(ctx context.Context, req *runtimeapi.ContainerStatusRequest, _ ...grpc.CallOption) (*runtimeapi.ContainerStatusResponse, error) {
+	return s.containerStatus(ctx, req)
+}
+
+func (s *stub) PodSandboxStatus(ctx context.Context, req *runtimeapi.PodSandboxStatusRequest, _ ...grpc.CallOption) (*runtimeapi.PodSandboxStatusResponse, error) {
+	return s.sandboxStatus(ctx, req)
+}
+
+// answer is what a client makes of an answer.
+func answer[R proto.Message](s *stub, resp R, raw []byte, opts []grpc.CallOption) (R, error) {
+	codec := codecOf(opts)
+	if s.chunk == 0 || codec == nil {
+		return resp, nil
+	}
+	if raw == nil {
+		var err error
+		if raw, err = proto.Marshal(resp); err != nil {
+			return resp, err
+		}
+	}
+	empty := resp.ProtoReflect().New().Interface().(R)
+	data := s.chunks(raw)
+	defer data.Free()
+	return empty, codec.Unmarshal(data, empty)
+}
+
+func codecOf(opts []grpc.CallOption) encoding.CodecV2 {
+	for _, o := range opts {
+		if forced, ok := o.(grpc.ForceCodecV2CallOption); ok {
+			return forced.CodecV2
+		}
+	}
+	return nil
+}
+
+// chunks cuts bytes into buffers.
+func (s *stub) chunks(raw []byte) mem.BufferSlice {
+	var data mem.BufferSlice
+	for len(raw) > 0 {
+		n := min(s.chunk, len(raw))
+		data = append(data, spoiledBuffer(raw[:n]))
+		raw = raw[n:]
+	}
+	return data
+}
+
+// spoiledBuffer is a buffer with a copy of the bytes, which are overwritten when it
+// is freed.
+func spoiledBuffer(b []byte) mem.Buffer {
+	return &buffer{bytes: append([]byte(nil), b...), refs: 1}
+}
+
+type buffer struct {
+	mem.Buffer
+
+	mu    sync.Mutex
+	bytes []byte
+	refs  int
+}
+
+func (b *buffer) ReadOnlyData() []byte { return b.bytes }
+func (b *buffer) Len() int             { return len(b.bytes) }
+
+func (b *buffer) Ref() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.refs++
+}
+
+func (b *buffer) Free() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.refs--; b.refs == 0 {
+		for i := range b.bytes {
+			b.bytes[i] = 0xff
+		}
+	}
+}
+
+// stream is a streaming list.
+type stream[R any] struct {
+	grpc.ServerStreamingClient[R]
+	recv func() (*R, error)
+}
+
+func (s stream[R]) Recv() (*R, error) { return s.recv() }
+
+func streamOf[T any, R any, P interface {
+	*R
+	proto.Message
+}](s *stub, items []*T, opts []grpc.CallOption, wrap func([]*T) P) grpc.ServerStreamingClient[R] {
+	return stream[R]{recv: func() (*R, error) {
+		if s.batch == 0 {
+			return nil, status.Error(codes.Unimplemented, "unknown method")
+		}
+		if len(items) == 0 {
+			return nil, io.EOF
+		}
+		n := min(s.batch, len(items))
+		resp, err := answer(s, wrap(items[:n]), nil, opts)
+		items = items[n:]
+		return resp, err
+	}}
+}

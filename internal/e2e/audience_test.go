@@ -1,0 +1,306 @@
+package e2e_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubepleg/pleg"
+)
+
+// told is what a subscriber was told of one container or sandbox, and when.
+type told struct {
+	started, died, removed time.Time
+	// code is the exit code that the cache held at the event of the death; nil if
+	// it was not looked up, or the runtime did not have it any more.
+	code *int
+	// trail is every event, for complaints.
+	trail string
+}
+
+const clockLayout = "04:05.000000"
+
+// any tells whether anything was told.
+func (t told) any() bool {
+	return !t.started.IsZero() || !t.died.IsZero() || !t.removed.IsZero()
+}
+
+// state is what the container is, after all that was told.
+func (t told) state() string {
+	switch {
+	case !t.removed.IsZero():
+		return "gone"
+	case !t.died.IsZero():
+		return "exited"
+	default:
+		return "running"
+	}
+}
+
+// listener is one subscriber and what it was told. It holds rule 1 against every
+// event: Started before Died before Removed, each at most once.
+type listener struct {
+	name string
+
+	mu    sync.Mutex
+	told  map[string]told
+	wrong []string
+	news  chan struct{} // closed and made anew with every event
+}
+
+func newListener(name string) *listener {
+	return &listener{name: name, told: make(map[string]told), news: make(chan struct{})}
+}
+
+// hear takes in one event; code is the exit code that goes with it, if known.
+func (l *listener) hear(e *pleg.PodLifecycleEvent, code *int) {
+	if e.Type == pleg.PodSync {
+		return
+	}
+	now := time.Now()
+	id, _ := e.Data.(string)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t := l.told[id]
+	t.trail += fmt.Sprintf("%s at %s of the listing begun at %s (%s); ", e.Type, now.Format(clockLayout), e.ListedAt.Format(clockLayout), e.Cause)
+	complain := func() {
+		l.wrong = append(l.wrong, fmt.Sprintf("%s: %s of %.12s out of order or again; it was told: %s", l.name, e.Type, id, t.trail))
+	}
+	switch e.Type {
+	case pleg.ContainerStarted:
+		if t.any() {
+			complain()
+		}
+		t.started = now
+	case pleg.ContainerDied:
+		if !t.died.IsZero() || !t.removed.IsZero() {
+			complain()
+		}
+		t.died, t.code = now, code
+	case pleg.ContainerRemoved:
+		if t.died.IsZero() || !t.removed.IsZero() {
+			complain()
+		}
+		t.removed = now
+	default:
+		complain()
+	}
+	l.told[id] = t
+	close(l.news)
+	l.news = make(chan struct{})
+}
+
+// await waits until the listener was told what of an ID.
+func (l *listener) await(ctx context.Context, id string, what func(told) bool) error {
+	for {
+		l.mu.Lock()
+		t, news := l.told[id], l.news
+		l.mu.Unlock()
+		if what(t) {
+			return nil
+		}
+		select {
+		case <-news:
+		case <-ctx.Done():
+			return fmt.Errorf("%s was told of %.12s only this: %s%w", l.name, id, t.trail, ctx.Err())
+		}
+	}
+}
+
+// present replays what was told: every container that is not gone, and its state.
+func (l *listener) present() map[string]string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	states := make(map[string]string)
+	for id, t := range l.told {
+		if s := t.state(); s != "gone" {
+			states[id] = s
+		}
+	}
+	return states
+}
+
+// judge returns what is wrong with what the listener was told, by the book.
+func (l *listener) judge(b *book) []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	wrong := slices.Clone(l.wrong)
+	for _, id := range slices.Sorted(maps.Keys(l.told)) {
+		if w := b.judge(id, l.told[id]); w != "" {
+			wrong = append(wrong, l.name+": "+w)
+		}
+	}
+	return wrong
+}
+
+// forget drops what is gone.
+func (l *listener) forget() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	kept := make(map[string]told)
+	for id, t := range l.told {
+		if t.state() != "gone" {
+			kept[id] = t
+		}
+	}
+	l.told, l.wrong = kept, nil
+}
+
+// audience is everyone who listens to a generator under fire: one who always
+// reads, some who read slowly or stall, some who come and go, and readers of the
+// cache.
+type audience struct {
+	pleg  *pleg.GenericPLEG
+	cache *pleg.PodCache
+
+	// eager always reads, and looks up each exit code.
+	eager *listener
+	// lasting are eager and the others that stay.
+	lasting []*listener
+	stop    context.CancelFunc
+	joined  sync.WaitGroup
+
+	mu    sync.Mutex
+	guest []string // what was wrong with what guests were told
+	calm  bool     // while set, nobody stalls
+}
+
+// assemble seats the audience.
+func assemble(g *pleg.GenericPLEG, cache *pleg.PodCache, b *book, pods func() []types.UID) *audience {
+	ctx, stop := context.WithCancel(context.Background())
+	a := &audience{pleg: g, cache: cache, stop: stop, eager: newListener("the eager subscriber")}
+	watcher := newListener("the reader of Watch")
+	slow := newListener("the slow subscriber")
+	staller := newListener("the stalling subscriber")
+	a.lasting = []*listener{a.eager, watcher, slow, staller}
+	a.joined.Go(func() { a.listen(ctx, a.eager, g.Subscribe(ctx, 1<<16), nil) })
+	a.joined.Go(func() { a.listen(ctx, watcher, g.Watch(), nil) })
+	a.joined.Go(func() {
+		a.listen(ctx, slow, g.Subscribe(ctx, 1), func() time.Duration { return 20 * time.Millisecond })
+	})
+	a.joined.Go(func() {
+		a.listen(ctx, staller, g.Subscribe(ctx, 10), func() time.Duration {
+			if rand.IntN(50) == 0 {
+				return 5 * time.Second
+			}
+			return 0
+		})
+	})
+	for i := range 3 {
+		a.joined.Go(func() { a.visit(ctx, fmt.Sprintf("guest %d", i), b) })
+	}
+	for range 4 {
+		a.joined.Go(func() { a.readCache(ctx, pods) })
+	}
+	return a
+}
+
+// dismiss ends the audience and returns when it has gone.
+func (a *audience) dismiss() {
+	a.stop()
+	a.joined.Wait()
+}
+
+// listen reads events until the channel is closed or ctx ends, pausing between
+// two as long as pause says.
+func (a *audience) listen(ctx context.Context, l *listener, events <-chan *pleg.PodLifecycleEvent, pause func() time.Duration) {
+	for {
+		select {
+		case e, ok := <-events:
+			if !ok {
+				return
+			}
+			l.hear(e, a.exitCode(e))
+		case <-ctx.Done():
+			return
+		}
+		if pause == nil || a.isCalm() {
+			continue
+		}
+		select {
+		case <-time.After(pause()):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// exitCode looks up the exit code that goes with an event.
+func (a *audience) exitCode(e *pleg.PodLifecycleEvent) *int {
+	if e.Type != pleg.ContainerDied || e.IsSandbox() {
+		return nil
+	}
+	s, err := a.cache.Get(e.ID)
+	if err != nil {
+		return nil
+	}
+	id, _ := e.Data.(string)
+	if c := containerIn(s, id); c != nil && c.State == pleg.ContainerStateExited {
+		return &c.ExitCode
+	}
+	return nil
+}
+
+// visit subscribes for a while, again and again.
+func (a *audience) visit(ctx context.Context, name string, b *book) {
+	for ctx.Err() == nil {
+		l := newListener(name)
+		stay, leave := context.WithTimeout(ctx, time.Duration(rand.IntN(4000))*time.Millisecond)
+		a.listen(context.Background(), l, a.pleg.Subscribe(stay, rand.IntN(100)), nil)
+		leave()
+		wrong := l.wrongAfterVisit(b)
+		a.mu.Lock()
+		a.guest = append(a.guest, wrong...)
+		a.mu.Unlock()
+	}
+}
+
+// wrongAfterVisit judges by the book, except that what a guest was told of last
+// may not have been entered yet.
+func (l *listener) wrongAfterVisit(b *book) []string {
+	l.mu.Lock()
+	for id, t := range l.told {
+		if _, ok := b.get(id); !ok {
+			delete(l.told, id)
+		} else if t.code != nil {
+			t.code = nil
+			l.told[id] = t
+		}
+	}
+	l.mu.Unlock()
+	return l.judge(b)
+}
+
+// readCache blocks on the cache again and again, and gives up after a moment that
+// may be too short. That what comes is new enough is for those to check who know
+// what happened: see churn.read.
+func (a *audience) readCache(ctx context.Context, pods func() []types.UID) {
+	for ctx.Err() == nil {
+		if uids := pods(); len(uids) > 0 && !a.isCalm() {
+			reading, cancel := context.WithTimeout(ctx, time.Duration(rand.IntN(1000))*time.Millisecond)
+			_, _ = a.cache.GetNewerThanContext(reading, uids[rand.IntN(len(uids))], time.Now())
+			cancel()
+		}
+		select {
+		case <-time.After(time.Duration(rand.IntN(100)) * time.Millisecond):
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (a *audience) isCalm() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.calm
+}
+
+func (a *audience) setCalm(calm bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.calm = calm
+}

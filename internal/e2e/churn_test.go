@@ -1,0 +1,483 @@
+package e2e_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/internal/e2e/containerd"
+)
+
+// churn makes containers live and die in a few pods, and enters what it does in
+// the book. Its calls may fail at any time because the runtime is under fire; it
+// then finds out what they did and goes on.
+type churn struct {
+	client   *containerd.Client
+	fire     *fire
+	book     *book
+	audience *audience
+	pods     []*containerd.Pod // those that stay
+
+	budget atomic.Int64 // lives that are still to be lived
+	serial atomic.Int64 // makes names unique
+
+	mu     sync.Mutex
+	passed map[string]int // lives by kind, for the log
+	hits   int            // calls that failed under fire
+}
+
+func newChurn(client *containerd.Client, f *fire, b *book) *churn {
+	return &churn{client: client, fire: f, book: b, passed: make(map[string]int)}
+}
+
+// uids returns the pods that stay.
+func (c *churn) uids() []types.UID {
+	var uids []types.UID
+	for _, p := range c.pods {
+		uids = append(uids, p.UID)
+	}
+	return uids
+}
+
+// settle runs the pods that stay, each with a container that stays.
+func (c *churn) settle(ctx context.Context, pods int) error {
+	for i := range pods {
+		p, err := c.runPod(ctx, fmt.Sprintf("stays-%d", i))
+		if err != nil {
+			return err
+		}
+		l, err := c.create(ctx, p, containerd.Sleep(), "stays", -1)
+		if err != nil {
+			return err
+		}
+		if err := c.start(ctx, l, false); err != nil {
+			return err
+		}
+		c.pods = append(c.pods, p)
+	}
+	return nil
+}
+
+// work lives lives until the budget is used up.
+func (c *churn) work(ctx context.Context) error {
+	kinds := []struct {
+		name   string
+		weight int
+		live   func(context.Context, *containerd.Pod) error
+	}{
+		{"flash", 35, c.flash},
+		{"kept", 20, c.kept},
+		{"killed", 20, c.killed},
+		{"dropped", 15, c.dropped},
+		{"stillborn", 5, c.stillborn},
+		{"pod", 5, c.podLife},
+	}
+	for c.budget.Add(-1) >= 0 {
+		lot := rand.IntN(100)
+		for _, k := range kinds {
+			if lot -= k.weight; lot >= 0 {
+				continue
+			}
+			if err := k.live(ctx, c.pods[rand.IntN(len(c.pods))]); err != nil {
+				return fmt.Errorf("a %s life: %w", k.name, err)
+			}
+			c.mu.Lock()
+			c.passed[k.name]++
+			c.mu.Unlock()
+			break
+		}
+	}
+	return nil
+}
+
+// flash is a container that exits at once and is removed as soon as it has.
+func (c *churn) flash(ctx context.Context, pod *containerd.Pod) error {
+	code := rand.IntN(100)
+	l, err := c.create(ctx, pod, containerd.Exit(code), "flash", code)
+	if err != nil {
+		return err
+	}
+	if err := c.start(ctx, l, true); err != nil {
+		return err
+	}
+	if err := c.awaitExit(ctx, l); err != nil {
+		return err
+	}
+	return c.remove(ctx, l)
+}
+
+// kept is a container that exits at once and is kept until its death was told.
+func (c *churn) kept(ctx context.Context, pod *containerd.Pod) error {
+	code := rand.IntN(100)
+	l, err := c.create(ctx, pod, containerd.Exit(code), "kept", code)
+	if err != nil {
+		return err
+	}
+	if err := c.start(ctx, l, true); err != nil {
+		return err
+	}
+	if err := c.awaitTold(ctx, l, func(t told) bool { return !t.died.IsZero() }); err != nil {
+		return err
+	}
+	if err := c.awaitExit(ctx, l); err != nil {
+		return err
+	}
+	if err := c.read(ctx, pod, l); err != nil {
+		return err
+	}
+	return c.remove(ctx, l)
+}
+
+// killed is a container that runs until its start was told, is killed, past the
+// runtime or through it, and removed when its death was told.
+func (c *churn) killed(ctx context.Context, pod *containerd.Pod) error {
+	l, err := c.create(ctx, pod, containerd.Sleep(), "killed", 137)
+	if err != nil {
+		return err
+	}
+	if err := c.start(ctx, l, false); err != nil {
+		return err
+	}
+	if err := c.awaitTold(ctx, l, told.any); err != nil {
+		return err
+	}
+	if err := c.kill(ctx, l); err != nil {
+		return err
+	}
+	if err := c.awaitTold(ctx, l, func(t told) bool { return !t.died.IsZero() }); err != nil {
+		return err
+	}
+	if err := c.read(ctx, pod, l); err != nil {
+		return err
+	}
+	if err := c.remove(ctx, l); err != nil {
+		return err
+	}
+	if err := c.awaitTold(ctx, l, func(t told) bool { return !t.removed.IsZero() }); err != nil {
+		return err
+	}
+	return c.read(ctx, pod, l)
+}
+
+// dropped is a container that is removed while it runs.
+func (c *churn) dropped(ctx context.Context, pod *containerd.Pod) error {
+	l, err := c.create(ctx, pod, containerd.Sleep(), "dropped", 137)
+	if err != nil {
+		return err
+	}
+	if err := c.start(ctx, l, false); err != nil {
+		return err
+	}
+	return c.remove(ctx, l)
+}
+
+// stillborn is a container that is never started.
+func (c *churn) stillborn(ctx context.Context, pod *containerd.Pod) error {
+	l, err := c.create(ctx, pod, containerd.Sleep(), "stillborn", -1)
+	if err != nil {
+		return err
+	}
+	return c.remove(ctx, l)
+}
+
+// podLife is a pod that comes, runs a container, and goes.
+func (c *churn) podLife(ctx context.Context, _ *containerd.Pod) error {
+	pod, err := c.runPod(ctx, fmt.Sprintf("pod-%d", c.serial.Add(1)))
+	if err != nil {
+		return err
+	}
+	sandbox, err := c.sandboxLife(pod)
+	if err != nil {
+		return err
+	}
+	l, err := c.create(ctx, pod, containerd.Sleep(), "in a pod that goes", 137)
+	if err != nil {
+		return err
+	}
+	if err := c.start(ctx, l, false); err != nil {
+		return err
+	}
+	for _, id := range []*life{sandbox, l} {
+		if err := c.awaitTold(ctx, id, told.any); err != nil {
+			return err
+		}
+	}
+	c.book.note(l, func(l *life) { l.mortal = time.Now() })
+	c.book.note(sandbox, func(l *life) { l.mortal = time.Now() })
+	if err := c.insist(ctx, func() error { return c.client.StopPod(ctx, pod) }); err != nil {
+		return err
+	}
+	if err := c.remove(ctx, l); err != nil {
+		return err
+	}
+	c.book.note(sandbox, func(l *life) { l.removed = time.Now() })
+	if err := c.insist(ctx, func() error { return c.client.RemovePod(ctx, pod) }); err != nil {
+		return err
+	}
+	for _, id := range []*life{sandbox, l} {
+		if err := c.awaitTold(ctx, id, func(t told) bool { return !t.removed.IsZero() }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *churn) sandboxLife(pod *containerd.Pod) (*life, error) {
+	c.book.mu.Lock()
+	defer c.book.mu.Unlock()
+	l, ok := c.book.lives[pod.SandboxID]
+	if !ok {
+		return nil, errors.New("the sandbox is not in the book")
+	}
+	return l, nil
+}
+
+// runPod runs a sandbox. One that a failing call left behind is removed, and is
+// in the book as well.
+func (c *churn) runPod(ctx context.Context, name string) (*containerd.Pod, error) {
+	for {
+		asked := time.Now()
+		pod, err := c.client.RunPod(ctx, "churn", name)
+		if err == nil {
+			l := c.book.open(pod.SandboxID, "sandbox "+name, asked)
+			c.book.note(l, func(l *life) { l.started = asked })
+			return pod, nil
+		}
+		if err := c.recover(ctx, err); err != nil {
+			return nil, err
+		}
+		var left *runtimeapi.ListPodSandboxResponse
+		if err := c.insist(ctx, func() (err error) {
+			left, err = c.client.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+			return err
+		}); err != nil {
+			return nil, err
+		}
+		for _, s := range left.Items {
+			if s.Metadata.Name != name {
+				continue
+			}
+			l := c.book.open(s.Id, "failed sandbox "+name, asked)
+			c.book.note(l, func(l *life) { l.started, l.mortal, l.removed = asked, asked, time.Now() })
+			if err := c.insist(ctx, func() error {
+				return c.client.RemovePod(ctx, &containerd.Pod{SandboxID: s.Id, Name: name})
+			}); err != nil {
+				return nil, err
+			}
+		}
+	}
+}
+
+// create creates a container with a name of its own, so that a call that failed
+// can be told from one that was carried out and not answered.
+func (c *churn) create(ctx context.Context, pod *containerd.Pod, command []string, what string, code int) (*life, error) {
+	for {
+		name := fmt.Sprintf("c-%d", c.serial.Add(1))
+		asked := time.Now()
+		id, err := c.client.Create(ctx, pod, containerd.Container{Name: name, Command: command})
+		if err != nil {
+			if err := c.recover(ctx, err); err != nil {
+				return nil, err
+			}
+			if id, err = c.find(ctx, name); err != nil {
+				return nil, err
+			}
+		}
+		if id != "" {
+			l := c.book.open(id, what, asked)
+			c.book.note(l, func(l *life) { l.code = code })
+			return l, nil
+		}
+	}
+}
+
+// find returns the ID of the container of a name, or nothing.
+func (c *churn) find(ctx context.Context, name string) (id string, err error) {
+	err = c.insist(ctx, func() error {
+		r, err := c.client.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
+		if err != nil {
+			return err
+		}
+		for _, l := range r.Containers {
+			if l.Metadata.Name == name {
+				id = l.Id
+			}
+		}
+		return nil
+	})
+	return id, err
+}
+
+// start starts a container. When the call fails, whatever became of the container
+// is right.
+func (c *churn) start(ctx context.Context, l *life, exits bool) error {
+	c.book.note(l, func(l *life) {
+		l.started, l.crashes = time.Now(), c.fire.crashes.Load()
+		if exits {
+			l.mortal = l.started
+		}
+	})
+	if err := c.client.Start(ctx, l.id); err != nil {
+		c.book.note(l, func(l *life) { l.mortal, l.code, l.failed = l.started, -1, true })
+		return c.recover(ctx, err)
+	}
+	return nil
+}
+
+// kill ends a container that runs.
+func (c *churn) kill(ctx context.Context, l *life) error {
+	c.book.note(l, func(l *life) {
+		if l.mortal.IsZero() {
+			l.mortal = time.Now()
+		}
+	})
+	if rand.IntN(2) == 0 {
+		// Should it fail, the container has ended already or nothing answers: then
+		// it is stopped in the other way.
+		if pid, err := c.client.Pid(ctx, l.id); err == nil && unix.Kill(pid, unix.SIGKILL) == nil {
+			return c.awaitExit(ctx, l)
+		}
+	}
+	if err := c.insist(ctx, func() error { return c.client.Stop(ctx, l.id) }); err != nil {
+		return err
+	}
+	return c.awaitExit(ctx, l)
+}
+
+// remove removes a container.
+func (c *churn) remove(ctx context.Context, l *life) error {
+	c.book.note(l, func(l *life) { l.removed = time.Now() })
+	err := c.insist(ctx, func() error { return c.client.Remove(ctx, l.id) })
+	c.noteCrash(l)
+	return err
+}
+
+// noteCrash enters whether the runtime has ended since a container was started.
+func (c *churn) noteCrash(l *life) {
+	c.book.note(l, func(l *life) { l.crashed = l.crashes != c.fire.crashes.Load() })
+}
+
+// awaitExit waits until the runtime says that a container has exited, or that it
+// was never started because the start failed.
+func (c *churn) awaitExit(ctx context.Context, l *life) error {
+	for {
+		var r *runtimeapi.ContainerStatusResponse
+		if err := c.insist(ctx, func() (err error) {
+			r, err = c.client.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: l.id})
+			return err
+		}); err != nil {
+			return err
+		}
+		if r.Status.State == runtimeapi.ContainerState_CONTAINER_EXITED {
+			c.noteCrash(l)
+			if b, _ := c.book.get(l.id); !b.mayHaveExitedWith(int(r.Status.ExitCode)) {
+				return fmt.Errorf("the runtime says that container %.12s (%s) exited with code %d, not %d", l.id, b.what, r.Status.ExitCode, b.code)
+			}
+			return nil
+		}
+		if b, _ := c.book.get(l.id); b.failed && r.Status.State != runtimeapi.ContainerState_CONTAINER_RUNNING {
+			return nil
+		}
+		select {
+		case <-time.After(5 * time.Millisecond):
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for container %.12s to exit: %w", l.id, ctx.Err())
+		}
+	}
+}
+
+// awaitTold waits until the eager subscriber was told something of a container.
+// It is here that a lost event shows. A container whose start failed need not be
+// told of.
+func (c *churn) awaitTold(ctx context.Context, l *life, what func(told) bool) error {
+	if b, _ := c.book.get(l.id); b.failed {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if err := c.audience.eager.await(ctx, l.id, what); err != nil {
+		return fmt.Errorf("lost: %w", err)
+	}
+	return nil
+}
+
+// read reads a pod from the cache, newer than now, and checks that what is known
+// to have happened to a container is seen: a reader never sees the past.
+func (c *churn) read(ctx context.Context, pod *containerd.Pod, l *life) error {
+	b, _ := c.book.get(l.id)
+	reading, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	s, err := c.audience.cache.GetNewerThanContext(reading, pod.UID, time.Now())
+	if reading.Err() != nil {
+		return fmt.Errorf("lost: a reader of pod %s waits for ever: %w", pod.UID, reading.Err())
+	}
+	if err != nil {
+		return nil // an inspection failed: the runtime is under fire
+	}
+	st := containerIn(s, l.id)
+	switch {
+	case !b.removed.IsZero():
+		if st != nil {
+			return fmt.Errorf("stale: container %.12s was removed, and a reader that came later sees it as %s", l.id, st.State)
+		}
+	case b.failed:
+	case st == nil:
+		return fmt.Errorf("stale: container %.12s has exited and was not removed, and a reader does not see it", l.id)
+	case st.State != pleg.ContainerStateExited || !b.mayHaveExitedWith(st.ExitCode):
+		return fmt.Errorf("stale: container %.12s has exited with code %d, and a reader that came later sees it as %s with code %d", l.id, b.code, st.State, st.ExitCode)
+	}
+	return nil
+}
+
+// insist makes a call that may be repeated until it works.
+func (c *churn) insist(ctx context.Context, call func() error) error {
+	for failures := 0; ; failures++ {
+		err := call()
+		if err == nil {
+			return nil
+		}
+		if code := status.Code(unwrapped(err)); code != codes.Unavailable && failures >= 100 {
+			return fmt.Errorf("failed %d times: %w", failures, err)
+		}
+		if err := c.recover(ctx, err); err != nil {
+			return err
+		}
+	}
+}
+
+// unwrapped finds the gRPC error in an error.
+func unwrapped(err error) error {
+	var s interface{ GRPCStatus() *status.Status }
+	if errors.As(err, &s) {
+		return s.GRPCStatus().Err()
+	}
+	return err
+}
+
+// recover waits, after a call that failed, until the runtime answers again.
+func (c *churn) recover(ctx context.Context, cause error) error {
+	c.mu.Lock()
+	c.hits++
+	c.mu.Unlock()
+	waiting, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if err := c.client.WaitReady(waiting); err != nil {
+		return fmt.Errorf("the runtime does not come back after %w: %w", cause, err)
+	}
+	select {
+	case <-time.After(10 * time.Millisecond):
+	case <-ctx.Done():
+	}
+	return ctx.Err()
+}

@@ -1,0 +1,205 @@
+// Command idle measures, on a real containerd, what watching an idle node costs:
+// the CPU time of this process over a number of relists in which nothing has
+// changed, with the adapter's delta decoding and with plain generated decoding,
+// beside the CPU time of the same process doing nothing.
+//
+//	go run ./cmd/idle
+//
+// It needs root.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime"
+	"text/tabwriter"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/utils/clock"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/cri"
+	"github.com/kubepleg/pleg/internal/e2e/containerd"
+	"github.com/kubepleg/pleg/internal/e2e/measure"
+)
+
+var (
+	pods    = flag.Int("pods", 150, "pods of one container")
+	relists = flag.Int("relists", 60, "relists to measure over")
+	period  = flag.Duration("period", time.Second, "the relist period")
+)
+
+func main() {
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
+	defer stop()
+	if err := run(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "idle:", err)
+		os.Exit(1)
+	}
+}
+
+// mode is a way to watch the node; connect is nil for not watching it.
+type mode struct {
+	name    string
+	connect func(ctx context.Context, endpoint string) (*cri.Runtime, func(), error)
+}
+
+var modes = []mode{
+	{"no generator", nil},
+	{"plain lists, generated decoding", connectGenerated},
+	{"plain lists, delta decoding", connectWith(cri.WithPlainLists())},
+	{"streaming lists, delta decoding", connectWith()},
+}
+
+func run(ctx context.Context) (err error) {
+	daemon, err := containerd.Start(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, daemon.Close()) }()
+	client, err := daemon.Client()
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	fmt.Fprintf(os.Stderr, "starting %d pods\n", *pods)
+	var group errgroup.Group
+	group.SetLimit(4)
+	for i := range *pods {
+		group.Go(func() error {
+			pod, err := client.RunPod(ctx, "idle", fmt.Sprintf("pod-%03d", i))
+			if err != nil {
+				return err
+			}
+			_, err = client.Run(ctx, pod, containerd.Container{Name: "app", Command: containerd.Sleep()})
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 3, ' ', tabwriter.AlignRight)
+	fmt.Fprintf(w, "CPU time of the watching process over %d idle relists every %v, %d pods\t\tper relist\tallocations per relist\t\n", *relists, *period, *pods)
+	for _, m := range modes {
+		fmt.Fprintln(os.Stderr, m.name)
+		c, err := m.measure(ctx, daemon.Endpoint())
+		if err != nil {
+			return fmt.Errorf("%s: %w", m.name, err)
+		}
+		n := float64(*relists)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%.0f\t\n", m.name, measure.Milliseconds(c.cpu),
+			measure.Milliseconds(time.Duration(float64(c.cpu)/n)), float64(c.mallocs)/n)
+	}
+	return w.Flush()
+}
+
+// cost is what a number of relists cost.
+type cost struct {
+	cpu     time.Duration
+	mallocs uint64
+}
+
+func (m mode) measure(ctx context.Context, endpoint string) (cost, error) {
+	if m.connect == nil {
+		return span(ctx)
+	}
+	rt, done, err := m.connect(ctx, endpoint)
+	if err != nil {
+		return cost{}, err
+	}
+	defer done()
+	g := pleg.NewGenericPLEG(rt, 4**pods, *period, pleg.NewCache(), clock.RealClock{})
+	events := g.Watch()
+	g.Start()
+	defer g.Stop()
+	// The first relist inspects everything; it is no idle one.
+	for range 2 {
+		g.Relist()
+	}
+	if seen := len(events); seen != 2**pods {
+		return cost{}, fmt.Errorf("%d events of %d sandboxes and containers", seen, 2**pods)
+	}
+	c, err := span(ctx)
+	if err == nil && len(events) != 2**pods {
+		err = errors.New("the node was not idle")
+	}
+	return c, err
+}
+
+// span measures from one moment to the time that the relists take.
+func span(ctx context.Context) (cost, error) {
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	began, err := measure.CPU()
+	if err != nil {
+		return cost{}, err
+	}
+	select {
+	case <-time.After(time.Duration(*relists) * *period):
+	case <-ctx.Done():
+		return cost{}, ctx.Err()
+	}
+	ended, err := measure.CPU()
+	if err != nil {
+		return cost{}, err
+	}
+	runtime.ReadMemStats(&after)
+	return cost{cpu: ended - began, mallocs: after.Mallocs - before.Mallocs}, nil
+}
+
+func connectWith(opts ...cri.Option) func(context.Context, string) (*cri.Runtime, func(), error) {
+	return func(ctx context.Context, endpoint string) (*cri.Runtime, func(), error) {
+		rt, err := cri.Connect(ctx, endpoint, opts...)
+		if err != nil {
+			return nil, nil, err
+		}
+		return rt, func() { rt.Close() }, nil
+	}
+}
+
+// connectGenerated connects the adapter through a client that decodes lists as
+// generated code does.
+func connectGenerated(_ context.Context, endpoint string) (*cri.Runtime, func(), error) {
+	conn, err := grpc.NewClient(endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16<<20)))
+	if err != nil {
+		return nil, nil, err
+	}
+	client := generatedLists{runtimeapi.NewRuntimeServiceClient(conn)}
+	return cri.NewRuntime(client, cri.WithPlainLists()), func() { conn.Close() }, nil
+}
+
+// generatedLists is a client that drops the options of list calls, and with them
+// the adapter's own decoding.
+type generatedLists struct {
+	runtimeapi.RuntimeServiceClient
+}
+
+func (c generatedLists) ListPodSandbox(ctx context.Context, in *runtimeapi.ListPodSandboxRequest, _ ...grpc.CallOption) (*runtimeapi.ListPodSandboxResponse, error) {
+	return c.RuntimeServiceClient.ListPodSandbox(ctx, in)
+}
+
+func (c generatedLists) ListContainers(ctx context.Context, in *runtimeapi.ListContainersRequest, _ ...grpc.CallOption) (*runtimeapi.ListContainersResponse, error) {
+	return c.RuntimeServiceClient.ListContainers(ctx, in)
+}
+
+func (c generatedLists) StreamPodSandboxes(context.Context, *runtimeapi.StreamPodSandboxesRequest, ...grpc.CallOption) (grpc.ServerStreamingClient[runtimeapi.StreamPodSandboxesResponse], error) {
+	return nil, status.Error(codes.Unimplemented, "not with generated decoding")
+}
+
+func (c generatedLists) StreamContainers(context.Context, *runtimeapi.StreamContainersRequest, ...grpc.CallOption) (grpc.ServerStreamingClient[runtimeapi.StreamContainersResponse], error) {
+	return nil, status.Error(codes.Unimplemented, "not with generated decoding")
+}

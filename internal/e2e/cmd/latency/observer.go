@@ -1,0 +1,122 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"k8s.io/utils/clock"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/cri"
+)
+
+// observer is a generator with a connection of its own, and a subscriber that
+// notes when it is told of a death.
+type observer struct {
+	runtime *cri.Runtime
+	cache   *pleg.PodCache
+	pleg    *pleg.GenericPLEG
+	stop    context.CancelFunc
+	joined  sync.WaitGroup
+
+	mu   sync.Mutex
+	died map[string]time.Time
+	news chan struct{} // closed and made anew with every death
+}
+
+func observe(ctx context.Context, endpoint string, period time.Duration, opts ...pleg.Option) (*observer, error) {
+	runtime, err := cri.Connect(ctx, endpoint)
+	if err != nil {
+		return nil, err
+	}
+	o := &observer{
+		runtime: runtime,
+		cache:   pleg.NewCache(),
+		died:    make(map[string]time.Time),
+		news:    make(chan struct{}),
+	}
+	o.pleg = pleg.NewGenericPLEG(runtime, pleg.DefaultChannelCapacity, period, o.cache, clock.RealClock{}, opts...)
+	o.pleg.Start()
+	subscribed, stop := context.WithCancel(context.Background())
+	o.stop = stop
+	events := o.pleg.Subscribe(subscribed, pleg.DefaultChannelCapacity)
+	o.joined.Go(func() {
+		for e := range events {
+			if e.Type == pleg.ContainerDied {
+				o.note(e, time.Now())
+			}
+		}
+	})
+	return o, nil
+}
+
+func (o *observer) close() {
+	o.stop()
+	o.joined.Wait()
+	o.pleg.Stop()
+	o.runtime.Close()
+}
+
+func (o *observer) note(e *pleg.PodLifecycleEvent, at time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	id, _ := e.Data.(string)
+	o.died[id] = at
+	close(o.news)
+	o.news = make(chan struct{})
+}
+
+func (o *observer) awaitDeath(ctx context.Context, id string) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for {
+		o.mu.Lock()
+		_, ok := o.died[id]
+		news := o.news
+		o.mu.Unlock()
+		if ok {
+			return nil
+		}
+		select {
+		case <-news:
+		case <-ctx.Done():
+			return fmt.Errorf("the death of container %s was not told: %w", id, ctx.Err())
+		}
+	}
+}
+
+// awaitStream waits until the runtime's event stream is open.
+func (o *observer) awaitStream(ctx context.Context) error {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
+		if o.pleg.HealthReport().Stream.State == pleg.StreamConnected {
+			return nil
+		}
+		if err := wait(ctx, 10*time.Millisecond); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("no event stream: %+v", o.pleg.HealthReport().Stream)
+}
+
+// diedAt is when a death was told.
+func (o *observer) diedAt(m mortal) time.Time {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.died[m.id]
+}
+
+// finishedAt is when a container died, as the runtime stamped it.
+func (o *observer) finishedAt(m mortal) (time.Time, error) {
+	s, err := o.cache.Get(m.uid)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("reading pod %s: %w", m.uid, err)
+	}
+	for _, c := range s.ContainerStatuses {
+		if c.ID.ID == m.id {
+			return c.FinishedAt, nil
+		}
+	}
+	return time.Time{}, fmt.Errorf("container %s is not in the cache", m.id)
+}

@@ -1,0 +1,114 @@
+package e2e_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/internal/e2e/containerd"
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+// The adapter, on a real containerd, is what a Runtime must be.
+func TestAdapterConforms(t *testing.T) {
+	n := newNode(t)
+	var ended, running *containerd.Pod
+	running = n.runPod("running")
+	n.run(running, containerd.Container{Name: "app", Command: containerd.Sleep()})
+	n.run(running, containerd.Container{Name: "sidecar", Command: containerd.Sleep()})
+	ended = n.runPod("ended")
+	// Several that exit at once: what containerd says of them is odd at times, such
+	// as that they finished before they started.
+	for i := range 5 {
+		n.awaitExit(n.run(ended, containerd.Container{Name: fmt.Sprintf("app-%d", i), Command: containerd.Exit(i)}))
+	}
+	n.must(n.client.StopPod(n.ctx, ended))
+	empty := n.runPod("empty")
+	if err := plegtest.TestRuntime(n.runtime, running.UID, ended.UID, empty.UID); err != nil {
+		t.Error(err)
+	}
+	if err := plegtest.TestRuntime(n.runtime, containerd.NewUID()); err == nil {
+		t.Error("the suite does not miss a pod that is not there")
+	}
+}
+
+// The health report agrees with the test's book.
+func TestHealthReport(t *testing.T) {
+	n := newNode(t)
+	pod := n.runPod("one")
+	other := n.runPod("two")
+	id := n.run(pod, containerd.Container{Name: "app", Command: containerd.Sleep()})
+	n.await(id, started)
+	n.await(other.SandboxID, started)
+	n.relistTwice()
+	// Readers and looks of a moment ago may just be ending.
+	n.eventually("a report of an idle node", func() string {
+		switch r := n.pleg.HealthReport(); {
+		case !r.Healthy || r.Reason != "":
+			return "not healthy: " + r.Reason
+		case r.RelistError != "" || len(r.Troubled) != 0:
+			return "trouble: " + r.RelistError
+		case r.Pods != 2 || r.Subscribers != 1 || r.Backlog != 0 || r.BlockedReaders != 0:
+			return fmt.Sprintf("%d pods, %d subscribers, backlog %d, %d blocked readers; want 2, 1, 0, 0", r.Pods, r.Subscribers, r.Backlog, r.BlockedReaders)
+		case !strings.HasPrefix(r.Runtime, "containerd 2.4.2") || !strings.Contains(r.Runtime, n.daemon.Endpoint()) ||
+			!strings.Contains(r.Runtime, "streaming lists"):
+			return "the runtime is " + r.Runtime
+		case r.Stream.State != pleg.StreamConnected || r.Stream.LastEvent.IsZero():
+			return fmt.Sprintf("the stream is %+v", r.Stream)
+		case time.Since(r.LastRelist) > patience:
+			return fmt.Sprintf("the last relist was at %v", r.LastRelist)
+		}
+		return ""
+	})
+
+	// A runtime that hangs: the report has the call and the reader that waits.
+	n.must(n.daemon.Freeze())
+	reading, stop := context.WithCancel(n.ctx)
+	var read sync.WaitGroup
+	read.Go(func() { _, _ = n.cache.GetNewerThanContext(reading, pod.UID, time.Now()) })
+	n.eventually("a report of a hanging runtime", func() string {
+		r := n.pleg.HealthReport()
+		if r.BlockedReaders != 1 {
+			return fmt.Sprintf("%d blocked readers", r.BlockedReaders)
+		}
+		for _, c := range r.CallsInFlight {
+			if slices.Contains(listCalls, c.Method) && time.Since(c.Since) > 500*time.Millisecond {
+				return ""
+			}
+		}
+		return fmt.Sprintf("calls in flight: %+v", r.CallsInFlight)
+	})
+	stop()
+	read.Wait()
+	n.must(n.daemon.Thaw())
+	n.eventually("a report of a runtime that answers again", func() string {
+		r := n.pleg.HealthReport()
+		if r.BlockedReaders != 0 || time.Since(r.LastRelist) > 5*time.Second {
+			return fmt.Sprintf("%+v", r)
+		}
+		return ""
+	})
+
+	// A runtime that is gone: the report has the error, and the stream's state.
+	n.must(n.daemon.Kill())
+	n.eventually("a report of a runtime that is gone", func() string {
+		r := n.pleg.HealthReport()
+		if r.RelistError == "" || r.Stream.State == pleg.StreamConnected || r.Pods != 2 {
+			return fmt.Sprintf("%+v", r)
+		}
+		return ""
+	})
+	n.must(n.daemon.Restart(n.ctx))
+	n.eventually("a report of a runtime that is back", func() string {
+		r := n.pleg.HealthReport()
+		if !r.Healthy || r.RelistError != "" || r.Stream.State != pleg.StreamConnected || r.Pods != 2 {
+			return fmt.Sprintf("%+v", r)
+		}
+		return ""
+	})
+}

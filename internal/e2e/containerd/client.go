@@ -1,0 +1,87 @@
+package containerd
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Client is a connection for the tests' own use, the writing calls above all. It
+// is no part of what is tested.
+type Client struct {
+	runtimeapi.RuntimeServiceClient
+	conn   *grpc.ClientConn
+	parent string // the cgroup that pods are put in
+}
+
+// Client connects to the daemon. The connection outlives restarts.
+func (d *Daemon) Client() (*Client, error) {
+	conn, err := grpc.NewClient(d.Endpoint(),
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16<<20)),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, MaxDelay: time.Second},
+			MinConnectTimeout: 5 * time.Second,
+		}))
+	if err != nil {
+		return nil, fmt.Errorf("connecting to containerd: %w", err)
+	}
+	return &Client{
+		RuntimeServiceClient: runtimeapi.NewRuntimeServiceClient(conn),
+		conn:                 conn,
+		parent:               cgroupParent(d.dir),
+	}, nil
+}
+
+// Close ends the connection.
+func (c *Client) Close() error { return c.conn.Close() }
+
+// WaitReady returns when containerd answers, or ctx has ended.
+func (c *Client) WaitReady(ctx context.Context) error {
+	for {
+		_, err := c.ListContainers(ctx, &runtimeapi.ListContainersRequest{}, grpc.WaitForReady(true))
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(ctx.Err(), err)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// Pid returns the process of a running container, as the host numbers it.
+func (c *Client) Pid(ctx context.Context, containerID string) (int, error) {
+	r, err := c.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: containerID, Verbose: true})
+	if err != nil {
+		return 0, fmt.Errorf("asking for the process of container %s: %w", containerID, err)
+	}
+	var info struct {
+		Pid int `json:"pid"`
+	}
+	if err := json.Unmarshal([]byte(r.Info["info"]), &info); err != nil {
+		return 0, fmt.Errorf("reading the process of container %s: %w", containerID, err)
+	}
+	if info.Pid == 0 {
+		return 0, fmt.Errorf("container %s has no process", containerID)
+	}
+	return info.Pid, nil
+}
+
+// gone drops the error that says that what was to be removed does not exist.
+func gone(err error) error {
+	if status.Code(err) == codes.NotFound {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,213 @@
+package containerd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// namespace is where CRI keeps its things in containerd.
+	namespace = "k8s.io"
+	// maxSocketPath is how long a unix socket's path may be on Linux.
+	maxSocketPath = 107
+	// bootTimeout bounds a start. It takes a second on an idle machine, and
+	// longer with many pods to recover.
+	bootTimeout = 2 * time.Minute
+)
+
+// Daemon is a containerd with a folder and a socket of its own. Its methods may
+// be called from several goroutines.
+type Daemon struct {
+	dir      string
+	binaries string
+	sweeper  *sweeper
+
+	mu  sync.Mutex // held while the process changes
+	run *process   // nil while no process runs
+}
+
+// process is one run of the daemon.
+type process struct {
+	cmd  *exec.Cmd
+	done chan struct{} // closed when the process has ended and was reaped
+}
+
+// Start builds what is missing, starts a containerd and waits until it serves.
+// Its caller must Close it; should the calling process die, everything is taken
+// away all the same.
+func Start(ctx context.Context) (*Daemon, error) {
+	if err := NeedsRoot(); err != nil {
+		return nil, err
+	}
+	bin, err := Build(ctx)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "pleg-e2e-")
+	if err != nil {
+		return nil, fmt.Errorf("making containerd's folder: %w", err)
+	}
+	d := &Daemon{dir: dir, binaries: bin}
+	// The shims' sockets have names of 64 digits.
+	if len(dir)+len("/s/")+64 > maxSocketPath {
+		return nil, errors.Join(fmt.Errorf("the temporary folder %s is too long for unix sockets: set TMPDIR", dir), os.Remove(dir))
+	}
+	if d.sweeper, err = startSweeper(dir); err != nil {
+		return nil, errors.Join(err, os.Remove(dir))
+	}
+	if err := d.boot(ctx); err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	return d, nil
+}
+
+// boot is the first start, with the images.
+func (d *Daemon) boot(ctx context.Context) error {
+	if _, err := writeConfig(d.dir); err != nil {
+		return fmt.Errorf("writing containerd's configuration: %w", err)
+	}
+	if err := d.Restart(ctx); err != nil {
+		return err
+	}
+	for _, archive := range archives {
+		cmd := exec.CommandContext(ctx, filepath.Join(d.binaries, "ctr"), "-n", namespace,
+			"images", "import", filepath.Join(d.binaries, archive))
+		cmd.Env = append(os.Environ(), "CONTAINERD_ADDRESS="+d.Socket())
+		if _, err := output(cmd); err != nil {
+			return fmt.Errorf("importing an image: %w", err)
+		}
+	}
+	return nil
+}
+
+// Socket is the path of the daemon's socket. It stays the same over restarts.
+func (d *Daemon) Socket() string { return filepath.Join(d.dir, "c.sock") }
+
+// Endpoint is the socket as CRI clients name it.
+func (d *Daemon) Endpoint() string { return "unix://" + d.Socket() }
+
+// Freeze stops the process without ending it: connections stay open, and nothing
+// is answered.
+func (d *Daemon) Freeze() error { return d.signal(unix.SIGSTOP) }
+
+// Thaw lets a frozen process go on.
+func (d *Daemon) Thaw() error { return d.signal(unix.SIGCONT) }
+
+// Kill ends the process as a crash would, and returns when it has ended. Pods run
+// on.
+func (d *Daemon) Kill() error { return d.end(unix.SIGKILL) }
+
+// Terminate ends the process as an upgrade would, and returns when it has ended.
+// Pods run on.
+func (d *Daemon) Terminate() error { return d.end(unix.SIGTERM) }
+
+// Restart starts the process, if it does not run, and waits until it serves.
+func (d *Daemon) Restart(ctx context.Context) error {
+	if err := d.Launch(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, bootTimeout)
+	defer cancel()
+	client, err := d.Client()
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	if err := client.WaitReady(ctx); err != nil {
+		return fmt.Errorf("waiting for containerd to serve: %w; its log ends:\n%s", err, d.Log(20))
+	}
+	return nil
+}
+
+// Launch starts the process, if it does not run, and does not wait until it
+// serves.
+func (d *Daemon) Launch() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.run != nil {
+		return nil
+	}
+	log, err := os.OpenFile(d.logPath(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return fmt.Errorf("opening containerd's log: %w", err)
+	}
+	defer log.Close()
+	cmd := exec.Command(filepath.Join(d.binaries, "containerd"), "--config", filepath.Join(d.dir, "config.toml"))
+	cmd.Env = append(os.Environ(), "PATH="+d.binaries+string(os.PathListSeparator)+os.Getenv("PATH"))
+	cmd.Stdout, cmd.Stderr = log, log
+	// A group of its own, so that an interrupt at the terminal reaches the test,
+	// which then ends the daemon in its own order.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("starting containerd: %w", err)
+	}
+	p := &process{cmd: cmd, done: make(chan struct{})}
+	d.run = p
+	go func() {
+		defer close(p.done)
+		_ = cmd.Wait() // how it ended is no news: signals are how tests end it
+	}()
+	return nil
+}
+
+func (d *Daemon) signal(s unix.Signal) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.run == nil {
+		return fmt.Errorf("sending %s to containerd: it does not run", unix.SignalName(s))
+	}
+	if err := d.run.cmd.Process.Signal(s); err != nil {
+		return fmt.Errorf("sending %s to containerd: %w; its log ends:\n%s", unix.SignalName(s), err, d.Log(20))
+	}
+	return nil
+}
+
+func (d *Daemon) end(s unix.Signal) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.run == nil {
+		return nil
+	}
+	if err := d.run.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("ending containerd with %s: %w", unix.SignalName(s), err)
+	}
+	<-d.run.done
+	d.run = nil
+	return nil
+}
+
+// Log returns the last lines of containerd's log.
+func (d *Daemon) Log(lines int) string {
+	b, err := os.ReadFile(d.logPath())
+	if err != nil {
+		return err.Error()
+	}
+	start := len(b)
+	for n := 0; start > 0; start-- {
+		if b[start-1] == '\n' {
+			if n++; n > lines {
+				break
+			}
+		}
+	}
+	return string(b[start:])
+}
+
+func (d *Daemon) logPath() string { return filepath.Join(d.dir, "containerd.log") }
+
+// Close ends the daemon and everything that it started, and removes its folder.
+// It does not take pods down in good order, which could hang; it takes away what
+// they are made of.
+func (d *Daemon) Close() error {
+	err := d.Kill()
+	return errors.Join(err, sweep(d.dir), d.sweeper.close())
+}

@@ -1,0 +1,15 @@
+// Command pause is the process of a pod sandbox: it does nothing until it is
+// asked to end.
+package main
+
+import (
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+func main() {
+	end := make(chan os.Signal, 1)
+	signal.Notify(end, syscall.SIGTERM, syscall.SIGINT)
+	<-end
+}

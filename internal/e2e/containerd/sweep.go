@@ -1,0 +1,223 @@
+package containerd
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// sweepVariable, in the environment of a program that imports this package,
+// makes a sweeper of it.
+const sweepVariable = "PLEG_E2E_SWEEP"
+
+// sweepTimeout bounds how long killed processes may take to go.
+const sweepTimeout = 20 * time.Second
+
+// A test that runs into its timeout ends without any clean-up of its own, and so
+// does one that is killed. Therefore the clean-up is also held by a second
+// process, the sweeper: the same program again, which waits until the first one is gone.
+// It is an init so that no program can forget it.
+func init() {
+	dir := os.Getenv(sweepVariable)
+	if dir == "" {
+		return
+	}
+	signal.Ignore(unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
+	// Standard input is a pipe that nobody writes to and only the first process
+	// holds: it ends when that process does.
+	_, _ = os.Stdin.Read(make([]byte, 1))
+	if err := sweep(dir); err != nil {
+		fmt.Fprintln(os.Stderr, "cleaning up after a containerd:", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// sweeper is a process that sweeps when this process ends.
+type sweeper struct {
+	cmd  *exec.Cmd
+	hold *os.File // closing it, or dying, sets the sweeper off
+}
+
+func startSweeper(dir string) (*sweeper, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("starting the sweeper: %w", err)
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, fmt.Errorf("starting the sweeper: %w", err)
+	}
+	defer r.Close()
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), sweepVariable+"="+dir)
+	cmd.Stdin = r
+	// Neither output of the first process is inherited: whoever reads it to its
+	// end, as "go test" does, would wait for the sweeper too.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return nil, errors.Join(fmt.Errorf("starting the sweeper: %w", err), w.Close())
+	}
+	return &sweeper{cmd: cmd, hold: w}, nil
+}
+
+func (s *sweeper) close() error {
+	return errors.Join(s.hold.Close(), s.cmd.Wait())
+}
+
+// sweep takes away every trace of the daemon whose folder is dir: its process,
+// shims, containers, mounts, cgroups and files. The name of the folder is unique
+// and is in the command line of each shim and in the cgroup of each container, so
+// that nothing of anybody else's can be meant.
+func sweep(dir string) error {
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	// In this order: a daemon starts shims, a shim starts containers. A shim that
+	// lives reaps its containers.
+	for _, owned := range []func(pid int) bool{
+		func(pid int) bool { return runs(pid, "containerd", dir) },
+		func(pid int) bool { return inCgroup(pid, cgroupParent(dir)) },
+		func(pid int) bool { return runs(pid, "containerd-shim-runc-v2", dir) },
+	} {
+		if err := killAll(owned); err != nil {
+			return err
+		}
+	}
+	return errors.Join(unmountBelow(dir), removeCgroups(cgroupParent(dir)), os.RemoveAll(dir))
+}
+
+// cgroupParent is the cgroup that the pods of the daemon are in.
+func cgroupParent(dir string) string { return "/" + filepath.Base(dir) }
+
+// killAll kills the processes that are owned until there are none.
+func killAll(owned func(pid int) bool) error {
+	deadline := time.Now().Add(sweepTimeout)
+	for {
+		var left []int
+		for _, pid := range processes() {
+			if owned(pid) {
+				left = append(left, pid)
+				_ = unix.Kill(pid, unix.SIGKILL) // gone meanwhile is as good
+			}
+		}
+		if len(left) == 0 {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("processes %v do not go away", left)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+func processes() []int {
+	entries, _ := os.ReadDir("/proc")
+	var pids []int
+	for _, e := range entries {
+		if pid, err := strconv.Atoi(e.Name()); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// runs tells whether a process is the program with that name and has a path
+// below dir among its arguments.
+func runs(pid int, program, dir string) bool {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if err != nil {
+		return false
+	}
+	args := strings.Split(string(b), "\x00")
+	return filepath.Base(args[0]) == program &&
+		slices.ContainsFunc(args[1:], func(a string) bool { return strings.HasPrefix(a, dir+"/") })
+}
+
+func inCgroup(pid int, parent string) bool {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	return err == nil && bytes.Contains(b, []byte(":"+parent+"/")) && !zombie(pid)
+}
+
+// zombie tells whether a process has ended and only waits for its parent.
+func zombie(pid int) bool {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return true
+	}
+	_, state, _ := bytes.Cut(b, []byte(") "))
+	return bytes.HasPrefix(state, []byte("Z"))
+}
+
+func unmountBelow(dir string) error {
+	f, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return fmt.Errorf("looking for mounts: %w", err)
+	}
+	defer f.Close()
+	var points []string
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		if fields := strings.Fields(lines.Text()); len(fields) > 4 && strings.HasPrefix(fields[4], dir+"/") {
+			points = append(points, fields[4])
+		}
+	}
+	for _, p := range slices.Backward(points) {
+		if err := unix.Unmount(p, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
+			return fmt.Errorf("unmounting %s: %w", p, err)
+		}
+	}
+	return nil
+}
+
+// removeCgroups removes a cgroup and those in it, of every hierarchy.
+func removeCgroups(parent string) error {
+	const root = "/sys/fs/cgroup"
+	v1, err := filepath.Glob(filepath.Join(root, "*", parent))
+	if err != nil {
+		return err
+	}
+	for _, top := range append(v1, filepath.Join(root, parent)) {
+		var dirs []string
+		_ = filepath.WalkDir(top, func(path string, e fs.DirEntry, err error) error {
+			if err == nil && e.IsDir() {
+				dirs = append(dirs, path)
+			}
+			return nil
+		})
+		for _, d := range slices.Backward(dirs) {
+			if err := removeCgroup(d); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// removeCgroup removes a cgroup, which the kernel calls busy for a moment after
+// its last process has ended.
+func removeCgroup(dir string) error {
+	deadline := time.Now().Add(sweepTimeout)
+	for {
+		err := unix.Rmdir(dir)
+		if err == nil || errors.Is(err, unix.ENOENT) {
+			return nil
+		}
+		if !errors.Is(err, unix.EBUSY) || time.Now().After(deadline) {
+			return fmt.Errorf("removing cgroup %s: %w", dir, err)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}

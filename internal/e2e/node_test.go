@@ -1,0 +1,259 @@
+package e2e_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr/funcr"
+	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/cri"
+	"github.com/kubepleg/pleg/internal/e2e/containerd"
+)
+
+// patience is how long a test waits for something that must come. It is no
+// measure of speed: the machine may be busy with other things.
+const patience = 2 * time.Minute
+
+// node is a containerd with the library watching it.
+type node struct {
+	t      *testing.T
+	ctx    context.Context // ends when patience with the whole test does
+	daemon *containerd.Daemon
+	client *containerd.Client // for the test's own calls
+
+	runtime *cri.Runtime
+	cache   *pleg.PodCache
+	pleg    *pleg.GenericPLEG
+	journal *journal // what Watch delivered
+}
+
+// newNode starts a containerd and a generator on it, and takes both down with
+// the test.
+func newNode(t *testing.T, opts ...pleg.Option) *node {
+	t.Helper()
+	n := newBareNode(t)
+	n.watch(opts...)
+	return n
+}
+
+// newBareNode starts a containerd that nothing watches yet.
+func newBareNode(t *testing.T) *node {
+	t.Helper()
+	n := &node{t: t, ctx: t.Context()}
+	daemon, err := containerd.Start(n.ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.daemon = daemon
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("containerd's log ends:\n%s", daemon.Log(40))
+		}
+		if err := daemon.Close(); err != nil {
+			t.Error("taking containerd down:", err)
+		}
+	})
+	if n.client, err = daemon.Client(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { n.client.Close() })
+	return n
+}
+
+// watch starts a generator on the node.
+func (n *node) watch(opts ...pleg.Option) {
+	n.t.Helper()
+	ctx, cancel := context.WithTimeout(n.ctx, patience)
+	defer cancel()
+	runtime, err := cri.Connect(ctx, n.daemon.Endpoint())
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.runtime = runtime
+	n.t.Cleanup(func() {
+		if err := runtime.Close(); err != nil {
+			n.t.Error("closing the runtime:", err)
+		}
+	})
+	n.cache = pleg.NewCache()
+	n.pleg = pleg.NewGenericPLEG(runtime, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod,
+		n.cache, clock.RealClock{}, append(opts, pleg.WithLogger(testLogger(n.t)))...)
+	n.journal = newJournal(n.cache)
+	events := n.pleg.Watch()
+	reading, stop := context.WithCancel(context.Background())
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		n.journal.read(reading, events)
+	}()
+	n.pleg.Start()
+	n.t.Cleanup(func() {
+		n.pleg.Stop()
+		stop()
+		<-read
+		for _, p := range n.journal.problems() {
+			n.t.Error(p)
+		}
+	})
+	n.awaitHealthy()
+}
+
+// eventually waits until a condition holds. The condition says what is still
+// missing, or nothing.
+func (n *node) eventually(what string, missing func() string) {
+	n.t.Helper()
+	var last string
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		if last = missing(); last == "" {
+			return
+		}
+	}
+	n.t.Fatalf("%s: not within %v: %s\nevents so far:\n%s", what, patience, last, n.journal)
+}
+
+func (n *node) awaitHealthy() {
+	n.t.Helper()
+	n.eventually("being healthy", func() string {
+		if ok, err := n.pleg.Healthy(); !ok {
+			return fmt.Sprint(err)
+		}
+		return ""
+	})
+}
+
+// await waits until the journal holds the given types of events, in this order
+// and no others, for a container or sandbox.
+func (n *node) await(id string, want ...pleg.PodLifeCycleEventType) {
+	n.t.Helper()
+	n.eventually(fmt.Sprintf("events %v of %.12s", want, id), func() string {
+		got := n.journal.types(id)
+		if len(got) < len(want) {
+			return fmt.Sprintf("has %v", got)
+		}
+		if fmt.Sprint(got) != fmt.Sprint(want) {
+			n.t.Fatalf("container %.12s: events %v, want %v\nevents so far:\n%s", id, got, want, n.journal)
+		}
+		return ""
+	})
+}
+
+// status returns a pod's status that is newer than now.
+func (n *node) status(uid types.UID) *pleg.PodStatus {
+	n.t.Helper()
+	ctx, cancel := context.WithTimeout(n.ctx, patience)
+	defer cancel()
+	s, err := n.cache.GetNewerThanContext(ctx, uid, time.Now())
+	if err != nil {
+		n.t.Fatalf("status of pod %s: %v", uid, err)
+	}
+	return s
+}
+
+// container returns the status of one container, in a pod's status that is newer
+// than now.
+func (n *node) container(uid types.UID, id string) *pleg.Status {
+	n.t.Helper()
+	s := containerIn(n.status(uid), id)
+	if s == nil {
+		n.t.Fatalf("pod %s has no container %.12s", uid, id)
+	}
+	return s
+}
+
+func containerIn(s *pleg.PodStatus, id string) *pleg.Status {
+	for _, c := range s.ContainerStatuses {
+		if c.ID.ID == id {
+			return c
+		}
+	}
+	return nil
+}
+
+func (n *node) runPod(name string) *containerd.Pod {
+	n.t.Helper()
+	p, err := n.client.RunPod(n.ctx, "e2e", name)
+	n.must(err)
+	return p
+}
+
+func (n *node) run(p *containerd.Pod, c containerd.Container) string {
+	n.t.Helper()
+	id, err := n.client.Run(n.ctx, p, c)
+	n.must(err)
+	return id
+}
+
+// must fails the test if something that it did itself did not work.
+func (n *node) must(err error) {
+	n.t.Helper()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// signal ends a container by a signal to its process, past the runtime. It sends
+// it again until the process has gone: a shell that has just begun to run may not
+// have set its trap yet.
+func (n *node) signal(id string, s unix.Signal) {
+	n.t.Helper()
+	pid, err := n.client.Pid(n.ctx, id)
+	n.must(err)
+	n.signalPid(pid, s)
+}
+
+func (n *node) signalPid(pid int, s unix.Signal) {
+	n.t.Helper()
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		if err := unix.Kill(pid, s); errors.Is(err, unix.ESRCH) {
+			return
+		}
+	}
+	n.t.Fatalf("process %d does not go", pid)
+}
+
+// awaitExit waits until the runtime says that a container has exited.
+func (n *node) awaitExit(id string) {
+	n.t.Helper()
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		r, err := n.client.ContainerStatus(n.ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id})
+		n.must(err)
+		if r.Status.State == runtimeapi.ContainerState_CONTAINER_EXITED {
+			return
+		}
+	}
+	n.t.Fatalf("container %s does not exit", id)
+}
+
+// subscribe reads a subscription of its own into a journal, until the test ends.
+func (n *node) subscribe(capacity int) *journal {
+	ctx, stop := context.WithCancel(context.Background())
+	j := newJournal(n.cache)
+	events := n.pleg.Subscribe(ctx, capacity)
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		j.read(context.Background(), events) // the channel is closed when ctx ends
+	}()
+	n.t.Cleanup(func() {
+		stop()
+		<-read
+		for _, p := range j.problems() {
+			n.t.Error(p)
+		}
+	})
+	return j
+}
+
+// testLogger logs to a test: seen when the test fails, or with -v.
+func testLogger(t *testing.T) klog.Logger {
+	return funcr.New(func(prefix, args string) { t.Log(prefix, args) }, funcr.Options{})
+}

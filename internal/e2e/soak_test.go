@@ -1,0 +1,278 @@
+package e2e_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/utils/clock"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/cri"
+)
+
+var (
+	soakLives   = flag.Int("soak.lives", 300, "container lives of TestSoak")
+	soakRound   = flag.Int("soak.round", 1000, "container lives between two reckonings of TestSoak; at least two rounds are made")
+	soakWorkers = flag.Int("soak.workers", 12, "containers that live at once in TestSoak")
+)
+
+// Under fire: containers live and die while the runtime is frozen, killed,
+// restarted, and has its socket replaced, and while subscribers stall, come and
+// go. By the test's own book nothing is lost, nothing is invented and nothing
+// comes out of order; what a reader of the cache sees is never older than it
+// asked for; and nothing grows.
+//
+// The soak is made in rounds that end with a reckoning in peace. What a first
+// round leaves behind is the measure for all others.
+func TestSoak(t *testing.T) {
+	n := newBareNode(t)
+	ctx := n.ctx
+	s := newSoak(t, n)
+	s.must(s.churn.settle(ctx, 6))
+	rounds := max(2, *soakLives / *soakRound)
+	began := time.Now()
+	var first, last footprint
+	defer func() {
+		t.Logf("lives by kind: %v; faults: %v; calls of the test that failed under fire: %d", s.churn.passed, s.fire.done, s.churn.hits)
+	}()
+	for round := range rounds {
+		lives := *soakLives / rounds
+		if round == 0 {
+			lives += *soakLives % rounds
+		}
+		s.round(ctx, lives)
+		s.reckon(ctx)
+		last = s.footprint(ctx, first)
+		if round == 0 {
+			first = last
+		}
+		t.Logf("round %d of %d, after %v: %v", round+1, rounds, time.Since(began).Round(time.Second), last)
+		if t.Failed() {
+			break
+		}
+	}
+	if wrong := last.grownFrom(first); wrong != "" {
+		t.Errorf("growth: %s: %v after the first round, %v after the last", wrong, first, last)
+	}
+}
+
+// soak is a node under fire and everything that looks at it.
+type soak struct {
+	*testing.T
+	node     *node
+	pleg     *pleg.GenericPLEG
+	book     *book
+	churn    *churn
+	audience *audience
+	fire     *fire
+}
+
+func newSoak(t *testing.T, n *node) *soak {
+	s := &soak{T: t, node: n, book: newBook(), fire: newFire(n.daemon)}
+	s.churn = newChurn(n.client, s.fire, s.book)
+	runtime, err := cri.Connect(n.ctx, n.daemon.Endpoint())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { runtime.Close() })
+	cache := pleg.NewCache()
+	s.pleg = pleg.NewGenericPLEG(runtime, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod, cache, clock.RealClock{},
+		pleg.WithLogger(testLogger(t)))
+	s.pleg.Start()
+	t.Cleanup(s.pleg.Stop)
+	s.audience = assemble(s.pleg, cache, s.book, s.churn.uids)
+	t.Cleanup(s.audience.dismiss)
+	s.churn.audience = s.audience
+	return s
+}
+
+func (s *soak) must(err error) {
+	s.Helper()
+	if err != nil {
+		s.Fatal(err)
+	}
+}
+
+// round lives lives under fire.
+func (s *soak) round(ctx context.Context, lives int) {
+	s.Helper()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	s.audience.setCalm(false)
+	s.churn.budget.Store(int64(lives))
+	var workers, fire sync.WaitGroup
+	over := make(chan struct{})
+	fire.Go(func() {
+		if err := s.fire.burn(ctx, over); err != nil {
+			cancel(err)
+		}
+	})
+	for range *soakWorkers {
+		workers.Go(func() {
+			if err := s.churn.work(ctx); err != nil {
+				cancel(err) // the first error is the cause, and ends the round
+			}
+		})
+	}
+	workers.Wait()
+	close(over)
+	fire.Wait()
+	if err := context.Cause(ctx); err != nil {
+		s.Error(err)
+	}
+}
+
+// reckon waits until every subscriber's replayed state equals the runtime's list,
+// and judges what they were told by the book.
+func (s *soak) reckon(ctx context.Context) {
+	s.Helper()
+	s.audience.setCalm(true)
+	deadline := time.Now().Add(patience)
+	for _, l := range s.audience.lasting {
+		for {
+			difference := s.difference(ctx, l)
+			if difference == "" {
+				break
+			}
+			if time.Now().After(deadline) {
+				s.Errorf("%s: replayed, what it was told is not what the runtime lists: %s", l.name, difference)
+				break
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+	}
+	wrong := s.audience.wrong()
+	for _, l := range s.audience.lasting {
+		wrong = append(wrong, l.judge(s.book)...)
+		l.forget()
+	}
+	s.book.close()
+	for i, w := range wrong {
+		if i == 20 {
+			s.Errorf("and %d more", len(wrong)-i)
+			break
+		}
+		s.Error(w)
+	}
+	if ok, err := s.pleg.Healthy(); !ok {
+		s.Error("in peace again, Healthy says:", err)
+	}
+}
+
+// wrong returns, and forgets, what was wrong with what guests were told.
+func (a *audience) wrong() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	wrong := a.guest
+	a.guest = nil
+	return wrong
+}
+
+// difference compares a subscriber's replayed state with the runtime's list, and
+// with the cache.
+func (s *soak) difference(ctx context.Context, l *listener) string {
+	listed := make(map[string]string)
+	containers, err := s.node.client.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
+	if err != nil {
+		return err.Error()
+	}
+	sandboxes, err := s.node.client.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+	if err != nil {
+		return err.Error()
+	}
+	for _, c := range containers.Containers {
+		switch c.State {
+		case runtimeapi.ContainerState_CONTAINER_RUNNING:
+			listed[c.Id] = "running"
+		case runtimeapi.ContainerState_CONTAINER_EXITED:
+			listed[c.Id] = "exited"
+		case runtimeapi.ContainerState_CONTAINER_CREATED, runtimeapi.ContainerState_CONTAINER_UNKNOWN:
+		}
+	}
+	for _, p := range sandboxes.Items {
+		listed[p.Id] = "exited"
+		if p.State == runtimeapi.PodSandboxState_SANDBOX_READY {
+			listed[p.Id] = "running"
+		}
+	}
+	present := l.present()
+	if maps.Equal(present, listed) {
+		return ""
+	}
+	for _, id := range slices.Sorted(maps.Keys(listed)) {
+		if present[id] != listed[id] {
+			return fmt.Sprintf("%.12s is %s, told was %q", id, listed[id], present[id])
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(present)) {
+		if listed[id] == "" {
+			return fmt.Sprintf("%.12s is not listed, told was %q", id, present[id])
+		}
+	}
+	return ""
+}
+
+// footprint is what a process holds.
+type footprint struct {
+	goroutines, descriptors int
+	heap                    uint64
+}
+
+func (f footprint) String() string {
+	return fmt.Sprintf("%d goroutines, %d descriptors, %.1f MiB of heap", f.goroutines, f.descriptors, float64(f.heap)/(1<<20))
+}
+
+// The allowances of grownFrom: a connection that is being replaced, and what the
+// allocator and maps keep. A goroutine leaked by each of the bounded soak's lives,
+// or 200 bytes by each of 10,000, are well above.
+const (
+	moreGoroutines  = 3
+	moreDescriptors = 2
+	moreHeap        = 2 << 20
+)
+
+func (f footprint) grownFrom(first footprint) string {
+	switch {
+	case f.goroutines > first.goroutines+moreGoroutines:
+		return "goroutines"
+	case f.descriptors > first.descriptors+moreDescriptors:
+		return "descriptors"
+	case f.heap > first.heap+moreHeap:
+		return "memory"
+	}
+	return ""
+}
+
+// footprint measures what this process holds at the least: guests come and go
+// meanwhile. It goes on until there is no growth, or it has seen enough.
+func (s *soak) footprint(ctx context.Context, first footprint) footprint {
+	s.Helper()
+	var least footprint
+	for deadline, n := time.Now().Add(30*time.Second), 0; ; n++ {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		fds, err := os.ReadDir("/proc/self/fd")
+		s.must(err)
+		now := footprint{goroutines: runtime.NumGoroutine(), descriptors: len(fds), heap: m.HeapAlloc}
+		if n == 0 {
+			least = now
+		}
+		least.goroutines = min(least.goroutines, now.goroutines)
+		least.descriptors = min(least.descriptors, now.descriptors)
+		least.heap = min(least.heap, now.heap)
+		if n >= 20 && (first == (footprint{}) || least.grownFrom(first) == "") || time.Now().After(deadline) {
+			return least
+		}
+		pause(ctx, 100*time.Millisecond)
+	}
+}

@@ -1,0 +1,203 @@
+package e2e_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/internal/e2e/containerd"
+)
+
+// listCalls are the calls that a list may consist of: with streaming lists, and
+// without.
+var listCalls = []string{"ListPodSandbox", "ListContainers", "StreamPodSandboxes", "StreamContainers"}
+
+// A runtime that hangs: the generator becomes unhealthy and names the call, its
+// readers can be cancelled, nothing is invented; when the runtime goes on,
+// everything that happened meanwhile is told.
+func TestContainerdIsFrozen(t *testing.T) {
+	const threshold = 2 * time.Second
+	n := newNode(t, pleg.WithRelistThreshold(threshold))
+	pod := n.runPod("frozen")
+	victim := n.run(pod, containerd.Container{Name: "victim", Command: containerd.ExitOnSignal(7)})
+	survivor := n.run(pod, containerd.Container{Name: "survivor", Command: containerd.Sleep()})
+	n.await(victim, started)
+	n.await(survivor, started)
+	pid, err := n.client.Pid(n.ctx, victim)
+	n.must(err)
+
+	n.must(n.daemon.Freeze())
+	n.signalPid(pid, unix.SIGUSR1)
+	var unhealthy error
+	n.eventually("being unhealthy", func() string {
+		ok, err := n.pleg.Healthy()
+		if ok {
+			return "healthy"
+		}
+		unhealthy = err
+		return ""
+	})
+	if text := unhealthy.Error(); !strings.HasPrefix(text, "pleg was last seen active ") ||
+		!strings.Contains(text, "; threshold is "+threshold.String()) {
+		t.Errorf("Healthy's error begins %q; want the kubelet's words", text)
+	}
+	// With the runtime hanging, the call that hangs must be named as soon as the
+	// error tells of a hang, and from then on.
+	n.eventually("naming the call", func() string {
+		_, err := n.pleg.Healthy()
+		if err == nil {
+			return "healthy again"
+		}
+		for _, call := range listCalls {
+			if strings.Contains(err.Error(), call) {
+				t.Log("Healthy says:", err)
+				return ""
+			}
+		}
+		return err.Error()
+	})
+	ctx, cancel := context.WithTimeout(n.ctx, 200*time.Millisecond)
+	if _, err := n.cache.GetNewerThanContext(ctx, pod.UID, time.Now()); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a reader of a hanging runtime got the error %v", err)
+	}
+	cancel()
+	if got := n.journal.types(victim); len(got) != 1 {
+		t.Errorf("events %v of a container whose death nobody could see", got)
+	}
+
+	n.must(n.daemon.Thaw())
+	n.awaitHealthy()
+	n.await(victim, started, died)
+	if s := n.container(pod.UID, victim); s.ExitCode != 7 {
+		t.Errorf("exit code %d, want 7", s.ExitCode)
+	}
+	n.relistTwice()
+	n.await(survivor, started)
+	n.await(pod.SandboxID, started)
+}
+
+// A runtime that is killed, and started again: what died meanwhile is told, what
+// did not is not, and life goes on.
+func TestContainerdIsKilled(t *testing.T) {
+	for _, how := range []struct {
+		name string
+		end  func(*containerd.Daemon) error
+	}{
+		{"crash", (*containerd.Daemon).Kill},
+		{"upgrade", (*containerd.Daemon).Terminate},
+	} {
+		t.Run(how.name, func(t *testing.T) {
+			n := newNode(t, pleg.WithRelistThreshold(2*time.Second))
+			pod := n.runPod("outlives")
+			victim := n.run(pod, containerd.Container{Name: "victim", Command: containerd.ExitOnSignal(5)})
+			survivor := n.run(pod, containerd.Container{Name: "survivor", Command: containerd.Sleep()})
+			n.await(victim, started)
+			n.await(survivor, started)
+			pid, err := n.client.Pid(n.ctx, victim)
+			n.must(err)
+
+			n.must(how.end(n.daemon))
+			n.signalPid(pid, unix.SIGUSR1)
+			n.eventually("being unhealthy", func() string {
+				if ok, err := n.pleg.Healthy(); ok {
+					return "healthy"
+				} else if !strings.HasPrefix(err.Error(), "pleg was last seen active ") {
+					t.Fatal("Healthy says:", err)
+				}
+				return ""
+			})
+			// The pods are still what they were when the runtime was seen last.
+			if s, err := n.cache.Get(pod.UID); err != nil || len(s.ContainerStatuses) != 2 {
+				t.Errorf("with the runtime gone the cache says %+v, %v", s, err)
+			}
+			if got := n.journal.len(); got != 3 {
+				t.Errorf("%d events with the runtime gone, want the three from before:\n%s", got, n.journal)
+			}
+
+			n.must(n.daemon.Restart(n.ctx))
+			n.awaitHealthy()
+			n.await(victim, started, died)
+			// The exit code is lost on the runtime's side if nobody listened when the
+			// container died; then it says 255 or what the shim kept.
+			if s := n.container(pod.UID, victim); s.State != pleg.ContainerStateExited || s.ExitCode == 0 {
+				t.Errorf("after the restart: %+v", *s)
+			}
+			after := n.run(pod, containerd.Container{Name: "after", Command: containerd.Sleep()})
+			n.await(after, started)
+			n.relistTwice()
+			n.await(survivor, started)
+			n.await(pod.SandboxID, started)
+		})
+	}
+}
+
+// relistTwice makes sure that two full relists have been made and delivered,
+// during which whatever is to be told would be.
+func (n *node) relistTwice() {
+	n.t.Helper()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		n.pleg.Relist()
+		n.pleg.Relist()
+	}()
+	select {
+	case <-done:
+	case <-time.After(patience):
+		n.t.Fatal("two relists do not come to an end")
+	}
+}
+
+// 150 pods, the kubelet's usual limit and more: all of them are listed and told
+// of, each once, and an idle node makes no events.
+func TestManyPods(t *testing.T) {
+	const pods = 150
+	n := newNode(t)
+	var (
+		mu    sync.Mutex
+		ids   = make(map[string]bool)
+		group errgroup.Group
+	)
+	group.SetLimit(4)
+	for i := range pods {
+		group.Go(func() error {
+			pod, err := n.client.RunPod(n.ctx, "e2e", fmt.Sprintf("pod-%03d", i))
+			if err != nil {
+				return err
+			}
+			id, err := n.client.Run(n.ctx, pod, containerd.Container{Name: "app", Command: containerd.Sleep()})
+			mu.Lock()
+			defer mu.Unlock()
+			ids[pod.SandboxID], ids[id] = true, true
+			return err
+		})
+	}
+	n.must(group.Wait())
+	n.relistTwice()
+	n.eventually("an event of everything", func() string {
+		if got := len(n.journal.ids()); got < len(ids) {
+			return fmt.Sprintf("%d of %d", got, len(ids))
+		}
+		return ""
+	})
+	if got := len(n.cache.GetAll()); got != pods {
+		t.Errorf("%d pods in the cache, want %d", got, pods)
+	}
+	n.relistTwice()
+	for id := range n.journal.ids() {
+		if !ids[id] {
+			t.Errorf("an event of %.12s, which the test did not make", id)
+		}
+		if got := n.journal.types(id); len(got) != 1 || got[0] != started {
+			t.Errorf("events %v of %.12s, want one Started", got, id)
+		}
+	}
+}

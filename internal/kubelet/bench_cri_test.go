@@ -1,0 +1,78 @@
+package kubelet
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	cadvisorapi "github.com/google/cadvisor/info/v1"
+	"go.opentelemetry.io/otel/trace/noop"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/record"
+	remote "k8s.io/cri-client/pkg"
+	"k8s.io/klog/v2"
+	"k8s.io/kubernetes/pkg/kubelet/apis/config"
+	"k8s.io/kubernetes/pkg/kubelet/cm"
+	kubecontainer "k8s.io/kubernetes/pkg/kubelet/container"
+	"k8s.io/kubernetes/pkg/kubelet/kuberuntime"
+
+	"github.com/kubepleg/pleg/internal/kubelet/overcri"
+)
+
+// BenchmarkCRIIdleRelist is an idle relist over CRI on the kubelet's whole path: its
+// CRI client, its runtime manager, its generator. The library's side is in module
+// overcri, under the same name.
+func BenchmarkCRIIdleRelist(b *testing.B) {
+	for _, n := range []int{110, 1000, 10000} {
+		b.Run(fmt.Sprintf("containers=%d/impl=kubelet", n), func(b *testing.B) {
+			runtime := newKubeRuntime(b, overcri.StartServer(b, n))
+			g := newKubeletPLEG(runtime, 4*n, kubecontainer.NewCache())
+			g.Relist()
+			told := len(g.Watch())
+			if want := n + n/2; told != want {
+				b.Fatalf("%d events of the first relist, want %d", told, want)
+			}
+			overcri.Measure(b, g.Relist)
+			if len(g.Watch()) != told {
+				b.Fatalf("%d events of idle relists", len(g.Watch())-told)
+			}
+			if ok, err := g.Healthy(); !ok {
+				b.Fatal(err)
+			}
+		})
+	}
+}
+
+// newKubeRuntime returns the kubelet's runtime manager with what it needs to list
+// and to inspect; all else is missing.
+func newKubeRuntime(b *testing.B, endpoint string) kubecontainer.Runtime {
+	b.Helper()
+	ctx := klog.NewContext(b.Context(), logr.Discard())
+	service, err := remote.NewRemoteRuntimeService(ctx, endpoint, 2*time.Minute, noop.NewTracerProvider(), false)
+	if err != nil {
+		b.Fatal(err)
+	}
+	runtime, _, err := kuberuntime.NewKubeGenericRuntimeManager(
+		ctx,
+		&record.FakeRecorder{},
+		nil, nil, nil, // probe results
+		b.TempDir(), b.TempDir(), // root and logs
+		&cadvisorapi.MachineInfo{},
+		nil, 110, // pod states, most pods
+		kubecontainer.RealOS{},
+		nil, nil, nil, // runtime helper, HTTP client, image back-off
+		false, nil, 0, 0, string(config.NeverVerify), nil, "", "", // images
+		nil, false, metav1.Duration{}, // CPU
+		service, nil, // no image service
+		cm.NewFakeContainerManager(),
+		nil, nil, false, "", nil, 0, "", // logs, runtime classes, seccomp, memory
+		nil, // pulling times
+		noop.NewTracerProvider(),
+		nil, nil, nil, // tokens, service accounts, init containers
+	)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return runtime
+}

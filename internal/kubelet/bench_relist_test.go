@@ -1,0 +1,132 @@
+package kubelet
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// BenchmarkIdleRelist is a relist in which nothing has changed. With list=same the
+// runtime hands out the same pods again, as package cri does for pods that have
+// not changed; with list=fresh every list is made of other objects, as that of the
+// kubelet's CRI runtime is.
+func BenchmarkIdleRelist(b *testing.B) {
+	for _, n := range []int{110, 1000, 10000} {
+		for _, list := range []string{"same", "fresh"} {
+			b.Run(fmt.Sprintf("pods=%d/list=%s", n, list), func(b *testing.B) {
+				onBothSides(b, func(b *testing.B, side impl) {
+					w := &workload{lists: [][]*modelPod{benchPods(n, running, 0, "")}}
+					if list == "fresh" {
+						w.lists = append(w.lists, benchPods(n, running, 0, ""))
+					}
+					g := side.make(w, 4*n)
+					g.Relist()
+					g.take(nil)
+					for b.Loop() {
+						g.Relist()
+					}
+					if told := g.take(nil); told > 0 {
+						b.Fatalf("%d events of idle relists", told)
+					}
+				})
+			})
+		}
+	}
+}
+
+// BenchmarkEverythingChanged is a relist in which both containers of every pod
+// have changed; the events are read.
+func BenchmarkEverythingChanged(b *testing.B) {
+	for _, n := range []int{110, 1000, 10000} {
+		b.Run(fmt.Sprintf("pods=%d", n), func(b *testing.B) {
+			onBothSides(b, func(b *testing.B, side impl) {
+				w := &workload{lists: [][]*modelPod{benchPods(n, running, 0, ""), benchPods(n, exited, 0, "")}}
+				benchChanges(b, side.make(w, 4*n), 2*n)
+			})
+		})
+	}
+}
+
+// BenchmarkChangedPods is a relist of 1000 pods of which 100 have changed, with a
+// runtime that takes 5 ms for each inspection.
+func BenchmarkChangedPods(b *testing.B) {
+	onBothSides(b, func(b *testing.B, side impl) {
+		const n, changed = 1000, 100
+		w := &workload{lists: [][]*modelPod{benchPods(n, running, 0, ""), benchPods(n, running, n/changed, exited)}}
+		g := side.make(w, 4*n)
+		g.Relist()
+		g.take(nil)
+		w.inspectionTakes = 5 * time.Millisecond
+		benchChanges(b, g, 2*changed)
+	})
+}
+
+// benchChanges measures relists that bring some number of events each.
+func benchChanges(b *testing.B, g generator, events int) {
+	g.Relist()
+	g.take(nil)
+	for b.Loop() {
+		g.Relist()
+		if told := g.take(nil); told != events {
+			b.Fatalf("%d events, want %d", told, events)
+		}
+	}
+}
+
+// BenchmarkFirstRelist is the start on a node of 500 pods whose runtime takes 1 ms
+// for each call.
+func BenchmarkFirstRelist(b *testing.B) {
+	onBothSides(b, func(b *testing.B, side impl) {
+		const n = 500
+		w := &workload{lists: [][]*modelPod{benchPods(n, running, 0, "")}, listTakes: time.Millisecond, inspectionTakes: time.Millisecond}
+		for b.Loop() {
+			g := side.make(w, 4*n)
+			g.Relist()
+			if told := g.take(nil); told != 3*n {
+				b.Fatalf("%d events, want %d", told, 3*n)
+			}
+		}
+	})
+}
+
+// BenchmarkHungPod changes 50 pods at once, of one of which the inspection hangs,
+// and the 49 others once more after 2.5 s. Told is how many of the 49 were told of
+// after 5 s, and current how many of them also of their second change. The time is
+// always 5 s and means nothing.
+func BenchmarkHungPod(b *testing.B) {
+	onBothSides(b, func(b *testing.B, side impl) {
+		const n = 50
+		before, after, again := benchPods(n, running, 0, ""), benchPods(n, exited, 0, ""), benchPods(n, running, 0, "")
+		again[0] = after[0]
+		w := &workload{lists: [][]*modelPod{before, after, again}, hung: before[0].uid, held: true}
+		told, current := 0, 0
+		for b.Loop() {
+			w.turn.Store(0)
+			g := side.make(w, 8*n)
+			g.Start()
+			time.Sleep(500 * time.Millisecond)
+			g.take(nil)
+			w.hangs = make(chan struct{})
+			seen := make(map[types.UID]int)
+			see := func(uid types.UID) { seen[uid]++ }
+			w.turn.Store(1)
+			time.Sleep(2500 * time.Millisecond)
+			w.turn.Store(2)
+			time.Sleep(2500 * time.Millisecond)
+			g.take(see)
+			delete(seen, w.hung)
+			told, current = len(seen), 0
+			for _, events := range seen {
+				if events == 4 { // two containers, twice
+					current++
+				}
+			}
+			close(w.hangs)
+			g.Stop()
+		}
+		b.ReportMetric(float64(told), "told")
+		b.ReportMetric(float64(current), "current")
+	})
+}

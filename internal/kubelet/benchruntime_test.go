@@ -1,0 +1,191 @@
+package kubelet
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	kubecontainer "k8s.io/kubernetes/pkg/kubelet/container"
+
+	"github.com/kubepleg/pleg"
+)
+
+// workload is what the runtimes of a benchmark answer with. All answers are made
+// beforehand, so that what is measured is the generator.
+type workload struct {
+	// lists are the pods of the lists; one list follows the other in turn, each
+	// made of objects of its own.
+	lists [][]*modelPod
+	// listTakes and inspectionTakes are how long the runtime takes to answer.
+	listTakes, inspectionTakes time.Duration
+	// hangs, if it is there, holds up the inspection of the pod with the UID hung
+	// until it is closed.
+	hangs chan struct{}
+	hung  types.UID
+	// turn counts the lists, unless it is held.
+	turn atomic.Int64
+	held bool
+}
+
+// benchPods returns pods with a sandbox and two containers in a state each, of
+// which every step-th one is in another state.
+func benchPods(n int, state string, step int, other string) []*modelPod {
+	pods := make([]*modelPod, n)
+	for i := range pods {
+		uid := fmt.Sprintf("%08x-7e57-4000-8000-%012x", i, i)
+		s := state
+		if step > 0 && i%step == 0 {
+			s = other
+		}
+		pods[i] = &modelPod{
+			uid: types.UID(uid),
+			containers: []modelContainer{
+				{fmt.Sprintf("%064x", 2*i), s},
+				{fmt.Sprintf("%064x", 2*i+1), s},
+			},
+			sandboxes: []modelContainer{{fmt.Sprintf("%063xf", i), running}},
+			ips:       []string{"10.0.0.1"},
+		}
+	}
+	return pods
+}
+
+func (w *workload) list() int {
+	if w.listTakes > 0 {
+		time.Sleep(w.listTakes)
+	}
+	if w.held {
+		return int(w.turn.Load()) % len(w.lists)
+	}
+	return int(w.turn.Add(1)) % len(w.lists)
+}
+
+func (w *workload) inspect(uid types.UID) {
+	if w.inspectionTakes > 0 {
+		time.Sleep(w.inspectionTakes)
+	}
+	if w.hangs != nil && uid == w.hung {
+		<-w.hangs
+	}
+}
+
+// generator is what a benchmark needs of either side.
+type generator interface {
+	Start()
+	Relist()
+	Stop()
+	// take takes the events that are in the channel, tells seen of their pods if it
+	// is there, and returns how many they are.
+	take(seen func(types.UID)) int
+}
+
+// impl is one side of a benchmark.
+type impl struct {
+	name string
+	make func(w *workload, capacity int) generator
+}
+
+// impls are the two sides, under the names that benchstat compares them by.
+var impls = []impl{{"kubelet", newKubeletBench}, {"pleg", newPLEGBench}}
+
+// onBothSides runs a benchmark for each side.
+func onBothSides(b *testing.B, run func(b *testing.B, side impl)) {
+	for _, side := range impls {
+		b.Run("impl="+side.name, func(b *testing.B) {
+			b.ReportAllocs()
+			run(b, side)
+		})
+	}
+}
+
+type kubeletBench struct{ kubeletPLEG }
+
+func newKubeletBench(w *workload, capacity int) generator {
+	r := &kubeletBenchRuntime{w: w, statuses: make(map[types.UID]*kubecontainer.PodStatus)}
+	for _, pods := range w.lists {
+		var list []*kubecontainer.Pod
+		for _, p := range pods {
+			list = append(list, p.forKubelet(time.Now()))
+			r.statuses[p.uid] = &kubecontainer.PodStatus{ID: p.uid, IPs: p.ips, SandboxStatuses: p.sandboxStatuses()}
+		}
+		r.lists = append(r.lists, list)
+	}
+	return kubeletBench{newKubeletPLEG(r, capacity, kubecontainer.NewCache())}
+}
+
+func (g kubeletBench) take(seen func(types.UID)) int {
+	for n := 0; ; n++ {
+		select {
+		case e := <-g.Watch():
+			if seen != nil {
+				seen(e.ID)
+			}
+		default:
+			return n
+		}
+	}
+}
+
+type kubeletBenchRuntime struct {
+	kubecontainer.Runtime
+	w        *workload
+	lists    [][]*kubecontainer.Pod
+	statuses map[types.UID]*kubecontainer.PodStatus
+}
+
+func (r *kubeletBenchRuntime) GetPods(context.Context, bool) ([]*kubecontainer.Pod, error) {
+	return r.lists[r.w.list()], nil
+}
+
+func (r *kubeletBenchRuntime) GetPodStatus(_ context.Context, pod *kubecontainer.Pod) (*kubecontainer.PodStatus, error) {
+	r.w.inspect(pod.ID)
+	return r.statuses[pod.ID], nil
+}
+
+type plegBench struct{ *pleg.GenericPLEG }
+
+func newPLEGBench(w *workload, capacity int) generator {
+	r := &plegBenchRuntime{w: w, statuses: make(map[types.UID]*pleg.PodStatus)}
+	for _, pods := range w.lists {
+		var list []*pleg.Pod
+		for _, p := range pods {
+			list = append(list, p.forPLEG())
+			r.statuses[p.uid] = &pleg.PodStatus{ID: p.uid, IPs: p.ips, SandboxStatuses: p.sandboxStatuses()}
+		}
+		r.lists = append(r.lists, list)
+	}
+	g := newPLEG(r, capacity, pleg.NewCache())
+	g.Watch()
+	return plegBench{g}
+}
+
+func (g plegBench) take(seen func(types.UID)) int {
+	for n := 0; ; n++ {
+		select {
+		case e := <-g.Watch():
+			if seen != nil {
+				seen(e.ID)
+			}
+		default:
+			return n
+		}
+	}
+}
+
+type plegBenchRuntime struct {
+	w        *workload
+	lists    [][]*pleg.Pod
+	statuses map[types.UID]*pleg.PodStatus
+}
+
+func (r *plegBenchRuntime) GetPods(context.Context, bool) ([]*pleg.Pod, error) {
+	return r.lists[r.w.list()], nil
+}
+
+func (r *plegBenchRuntime) GetPodStatus(_ context.Context, pod *pleg.Pod) (*pleg.PodStatus, error) {
+	r.w.inspect(pod.ID)
+	return r.statuses[pod.ID], nil
+}

@@ -1,0 +1,85 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// The two sides.
+const (
+	kubelet = "kubelet"
+	here    = "pleg"
+)
+
+// results are the figures of benchmarks that were run for both sides.
+type results struct {
+	// names are the benchmarks without their side, in the order of the output.
+	names []string
+	runs  map[key][]float64
+}
+
+// key is a figure of a benchmark: its time, or another unit.
+type key struct{ name, side, unit string }
+
+var (
+	procs  = regexp.MustCompile(`-\d+$`)
+	sideOf = regexp.MustCompile(`/impl=(\w+)`)
+)
+
+// parse reads the output of go test -bench. Lines that are no benchmark of a side
+// are skipped.
+func parse(r io.Reader) (*results, error) {
+	res := &results{runs: make(map[key][]float64)}
+	lines := bufio.NewScanner(r)
+	for lines.Scan() {
+		fields := strings.Fields(lines.Text())
+		if len(fields) < 4 || !strings.HasPrefix(fields[0], "Benchmark") {
+			continue
+		}
+		if err := res.add(fields); err != nil {
+			return nil, fmt.Errorf("%q: %w", lines.Text(), err)
+		}
+	}
+	return res, lines.Err()
+}
+
+func (r *results) add(fields []string) error {
+	name := procs.ReplaceAllString(strings.TrimPrefix(fields[0], "Benchmark"), "")
+	side := sideOf.FindStringSubmatch(name)
+	if side == nil {
+		return nil
+	}
+	name = strings.Replace(name, side[0], "", 1)
+	if !slices.Contains(r.names, name) {
+		r.names = append(r.names, name)
+	}
+	for i := 2; i+1 < len(fields); i += 2 {
+		value, err := strconv.ParseFloat(fields[i], 64)
+		if err != nil {
+			return err
+		}
+		k := key{name, side[1], fields[i+1]}
+		r.runs[k] = append(r.runs[k], value)
+	}
+	return nil
+}
+
+// median returns the median of a figure, and whether there is one.
+func (r *results) median(name, side, unit string) (float64, bool) {
+	values := slices.Sorted(slices.Values(r.runs[key{name, side, unit}]))
+	n := len(values)
+	if n == 0 {
+		return 0, false
+	}
+	return (values[(n-1)/2] + values[n/2]) / 2, true
+}
+
+// count returns how many runs there were of a benchmark.
+func (r *results) count(name string) int {
+	return max(len(r.runs[key{name, here, "ns/op"}]), len(r.runs[key{name, kubelet, "ns/op"}]))
+}

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+)
+
+// writeTable writes the times and allocations of both sides, the ratio first.
+func writeTable(w io.Writer, r *results) error {
+	var b strings.Builder
+	b.WriteString("| benchmark | kubelet ÷ pleg | kubelet | pleg | allocations: kubelet | pleg |\n|---|---:|---:|---:|---:|---:|\n")
+	for _, name := range r.names {
+		k, hasKubelet := r.median(name, kubelet, "ns/op")
+		h, hasHere := r.median(name, here, "ns/op")
+		if !hasKubelet || !hasHere {
+			continue
+		}
+		ka, _ := r.median(name, kubelet, "allocs/op")
+		ha, _ := r.median(name, here, "allocs/op")
+		fmt.Fprintf(&b, "| %s | **%s** | %s | %s | %.0f | %.0f |\n", name, ratio(k, h), duration(k), duration(h), ka, ha)
+		for _, unit := range otherUnits {
+			k, hasKubelet := r.median(name, kubelet, unit)
+			h, hasHere := r.median(name, here, unit)
+			if hasKubelet && hasHere {
+				fmt.Fprintf(&b, "| %s, %s | | %s | %s | | |\n", name, unit, figure(k, unit), figure(h, unit))
+			}
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// otherUnits are those that a benchmark reports itself.
+var otherUnits = []string{"told", "current", "cpu-ns/op"}
+
+func ratio(k, h float64) string {
+	switch q := k / h; {
+	case q >= 10:
+		return fmt.Sprintf("%.0f ×", q)
+	case q >= 1:
+		return fmt.Sprintf("%.1f ×", q)
+	default:
+		return fmt.Sprintf("%.2f ×", q)
+	}
+}
+
+// figure returns a value as people read it.
+func figure(v float64, unit string) string {
+	if strings.HasSuffix(unit, "ns/op") {
+		return duration(v)
+	}
+	return fmt.Sprintf("%.4g", v)
+}
+
+func duration(ns float64) string {
+	switch {
+	case ns >= 1e9:
+		return fmt.Sprintf("%.3g s", ns/1e9)
+	case ns >= 1e6:
+		return fmt.Sprintf("%.3g ms", ns/1e6)
+	case ns >= 1e3:
+		return fmt.Sprintf("%.3g µs", ns/1e3)
+	default:
+		return fmt.Sprintf("%.3g ns", ns)
+	}
+}

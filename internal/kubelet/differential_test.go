@@ -1,0 +1,208 @@
+package kubelet
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"pgregory.net/rapid"
+)
+
+// TestSameHistories shows random histories of a node to both sides and wants the
+// same of both after every step: the same events of each pod in the same order,
+// those of all its containers together; the same content of the caches; the same
+// readers answered, with the same; the same health.
+//
+// What is not in these histories is on the list of deviations: inspections that
+// fail or hang, full channels, bad data, pods without containers, and minimum
+// times that are the very stamp of a relist.
+func TestSameHistories(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		history := anyHistory().Draw(rt, "history")
+		if err := inBubble(t, func() error { return runBoth(history) }); err != nil {
+			rt.Fatal(err)
+		}
+	})
+}
+
+// inBubble runs something in a bubble and gets its error out, so that it can be
+// reported, and the history be shrunk, outside.
+func inBubble(t *testing.T, run func() error) (err error) {
+	synctest.Test(t, func(*testing.T) { err = run() })
+	return err
+}
+
+// both is the two sides on one node.
+type both struct {
+	node    *node
+	kubelet *kubeletSide
+	here    *plegSide
+	// ctx ends the readers that still block at the end.
+	ctx     context.Context
+	readers []bothReaders
+	// asked are the pods of which a reinspection was asked for since the last
+	// list that succeeded.
+	asked map[types.UID]bool
+}
+
+// bothReaders is a read of the same pod and age on both sides.
+type bothReaders struct {
+	op            op
+	kubelet, here <-chan answer
+}
+
+func runBoth(history []op) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	n := newNode()
+	b := &both{
+		node: n, kubelet: newKubeletSide(n, 1000), here: newPLEGSide(n, 1000), ctx: ctx,
+		asked: make(map[types.UID]bool),
+	}
+	defer synctest.Wait()
+	defer b.kubelet.release()
+	defer cancel()
+	defer b.here.generator.Stop()
+	for i, o := range history {
+		if err := b.step(o); err != nil {
+			return fmt.Errorf("after step %d (%v): %w", i, o, err)
+		}
+	}
+	return nil
+}
+
+func (b *both) step(o op) error {
+	b.node.apply(o)
+	var err error
+	switch o.kind {
+	case opWait:
+		time.Sleep(o.wait)
+	case opReinspect:
+		if b.reads(o.uid) {
+			break // the library does not make readers wait for a reinspection
+		}
+		b.kubelet.generator.RequestReinspect(o.uid)
+		b.here.generator.RequestReinspect(o.uid)
+		b.asked[o.uid] = true
+	case opRead:
+		if b.asked[o.uid] {
+			break // as above
+		}
+		// A nanosecond off, so that no minimum time is the stamp of a relist.
+		minTime := time.Now().Add(-o.wait + time.Nanosecond)
+		b.readers = append(b.readers, bothReaders{o, b.kubelet.read(o.uid, minTime), b.here.read(b.ctx, o.uid, minTime)})
+	case opRelist:
+		err = b.relist()
+	case opFailList:
+		if len(b.asked) > 0 {
+			break // the library inspects at once, the kubelet after the next list
+		}
+		b.node.listErr = errBroken
+		err = b.relist()
+		b.node.listErr = nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := b.sameReaders(); err != nil {
+		return err
+	}
+	return sameHealth(b.kubelet, b.here)
+}
+
+// relist has both sides relist, and compares what they told and hold.
+func (b *both) relist() error {
+	b.kubelet.generator.Relist()
+	b.here.generator.Relist()
+
+	wantOrdered, wantSyncs := byPod(b.kubelet.events())
+	told := b.here.events()
+	ordered, syncs := byPod(told)
+	if d := diff(wantOrdered, ordered); d != "" {
+		return fmt.Errorf("events of a pod differ (-kubelet +here):\n%s", d)
+	}
+	if err := sortedByPod(told); err != nil {
+		return err
+	}
+	for uid := range wantSyncs {
+		if !syncs[uid] {
+			return fmt.Errorf("the kubelet sends a PodSync of %s, and here there is none", uid)
+		}
+	}
+	for uid := range syncs {
+		if !b.asked[uid] {
+			return fmt.Errorf("a PodSync of %s that nobody asked for", uid)
+		}
+	}
+	if b.node.listErr == nil {
+		clear(b.asked)
+	}
+	return b.sameContents()
+}
+
+func (b *both) sameContents() error {
+	for _, uid := range someUIDs {
+		want, wantErr := b.kubelet.get(uid)
+		got, err := b.here.get(uid)
+		if d := diff(answer{want, wantErr}, answer{got, err}); d != "" {
+			return fmt.Errorf("the caches differ in pod %s (-kubelet +here):\n%s", uid, d)
+		}
+	}
+	return nil
+}
+
+// sortedByPod tells whether events are in the order of rule 2; PodSyncs come when
+// they come.
+func sortedByPod(events []event) error {
+	last := types.UID("")
+	for _, e := range events {
+		if e.Type == podSync {
+			continue
+		}
+		if e.UID < last {
+			return fmt.Errorf("an event of %s after one of %s in one relist", e.UID, last)
+		}
+		last = e.UID
+	}
+	return nil
+}
+
+// sameReaders wants every reader to be answered on both sides, with the same, or
+// on neither.
+func (b *both) sameReaders() error {
+	synctest.Wait()
+	var waiting []bothReaders
+	for _, r := range b.readers {
+		want, wantOK := received(r.kubelet)
+		got, ok := received(r.here)
+		switch {
+		case wantOK != ok:
+			return fmt.Errorf("reader (%v): answered by the kubelet %v, here %v", r.op, wantOK, ok)
+		case !ok:
+			waiting = append(waiting, r)
+		default:
+			if d := diff(want, got); d != "" {
+				return fmt.Errorf("reader (%v) gets another answer (-kubelet +here):\n%s", r.op, d)
+			}
+		}
+	}
+	b.readers = waiting
+	return nil
+}
+
+// reads tells whether a reader of the pod blocks.
+func (b *both) reads(uid types.UID) bool {
+	return slices.ContainsFunc(b.readers, func(r bothReaders) bool { return r.op.uid == uid })
+}
+
+func received(ch <-chan answer) (answer, bool) {
+	select {
+	case a := <-ch:
+		return a, true
+	default:
+		return answer{}, false
+	}
+}

@@ -1,0 +1,170 @@
+package kubelet
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"pgregory.net/rapid"
+)
+
+// TestSameAfterFailures lets inspections fail and recover, which the two sides
+// mean to handle differently (rule 8): the kubelet withholds a pod's events until
+// an inspection succeeds, here they come at once. So what is compared of a pod is
+// what its events amount to, whenever its inspection does not fail, and the exact
+// events as long as it never has. While it fails, the error in the cache is the
+// same, the last good status stays beside it here, and the events are those that
+// a kubelet whose inspections succeed would send.
+func TestSameAfterFailures(t *testing.T) {
+	histories := histories([]opKind{
+		opSet, opSet, opSet, opSet, opRemove, opWait, opRelist, opRelist, opRelist, opBreak, opMend,
+	}, []string{created, running, exited})
+	rapid.Check(t, func(rt *rapid.T) {
+		history := forwards(histories.Draw(rt, "history"))
+		if err := inBubble(t, func() error { return runThroughFailures(history) }); err != nil {
+			rt.Fatal(err)
+		}
+	})
+}
+
+// forwards leaves out the steps that take a container back to a state that it has
+// left. A kubelet that looks only when inspections succeed misses such steps, and
+// no runtime makes them.
+func forwards(history []op) []op {
+	rank := map[string]int{created: 1, running: 2, exited: 3}
+	at := make(map[string]int)
+	var possible []op
+	for _, o := range history {
+		switch o.kind {
+		case opSet:
+			if rank[o.state] < at[o.id] {
+				continue
+			}
+			at[o.id] = rank[o.state]
+		case opRemove:
+			// Its containers never come back: what has that name is another.
+			for id := range at {
+				if id[:1] == string(o.uid) {
+					at[id] = len(rank) + 1
+				}
+			}
+		}
+		possible = append(possible, o)
+	}
+	return possible
+}
+
+// failing is a node whose inspections fail, and a kubelet on the same node whose
+// inspections do not.
+type failing struct {
+	node    *node
+	kubelet *kubeletSide
+	perfect *kubeletSide
+	here    *plegSide
+	// failed are the pods of which an inspection failed ever, lastGood what was in
+	// the cache when one last succeeded.
+	failed   map[types.UID]bool
+	lastGood map[types.UID]content
+	// kubeletTold and told are what the events amount to.
+	kubeletTold, told map[types.UID]amount
+}
+
+// amount is what a pod's events amount to: the containers that have started, and
+// those that have died; nothing of those that are removed.
+type amount map[string]string
+
+func tell(told map[types.UID]amount, events []event) {
+	for _, e := range events {
+		if told[e.UID] == nil {
+			told[e.UID] = make(amount)
+		}
+		switch e.Type {
+		case "ContainerRemoved":
+			delete(told[e.UID], e.Container)
+		case podSync:
+		default:
+			told[e.UID][e.Container] = e.Type
+		}
+	}
+}
+
+func runThroughFailures(history []op) error {
+	n := newNode()
+	f := &failing{
+		node: n, kubelet: newKubeletSide(n, 1000), perfect: newKubeletSide(n, 1000), here: newPLEGSide(n, 1000),
+		failed: make(map[types.UID]bool), lastGood: make(map[types.UID]content),
+		kubeletTold: make(map[types.UID]amount), told: make(map[types.UID]amount),
+	}
+	defer synctest.Wait()
+	defer f.here.generator.Stop()
+	for i, o := range history {
+		n.apply(o)
+		switch o.kind {
+		case opWait:
+			time.Sleep(o.wait)
+		case opRelist:
+			if err := f.relist(); err != nil {
+				return fmt.Errorf("after step %d (%v): %w", i, o, err)
+			}
+		}
+	}
+	return nil
+}
+
+func (f *failing) relist() error {
+	f.kubelet.generator.Relist()
+	f.here.generator.Relist()
+	broken := f.node.inspectErr
+	f.node.inspectErr = nil
+	f.perfect.generator.Relist()
+	f.node.inspectErr = broken
+
+	ofKubelet, here := f.kubelet.events(), f.here.events()
+	want, _ := byPod(f.perfect.events())
+	got, _ := byPod(here)
+	if d := diff(want, got); d != "" {
+		return fmt.Errorf("events of a pod differ (-kubelet that does not fail +here):\n%s", d)
+	}
+	tell(f.kubeletTold, ofKubelet)
+	tell(f.told, here)
+	for _, uid := range someUIDs {
+		if err := f.samePod(uid); err != nil {
+			return fmt.Errorf("pod %s: %w", uid, err)
+		}
+	}
+	return nil
+}
+
+func (f *failing) samePod(uid types.UID) error {
+	want, wantErr := f.kubelet.get(uid)
+	got, err := f.here.get(uid)
+	if !errors.Is(err, wantErr) {
+		return fmt.Errorf("the error in the cache is %v in the kubelet, %v here", wantErr, err)
+	}
+	if err != nil {
+		f.failed[uid] = true
+		if good, has := f.lastGood[uid]; has {
+			if d := diff(good, got); d != "" {
+				return fmt.Errorf("the last good status does not stay (-good +here):\n%s", d)
+			}
+		}
+		return nil
+	}
+	f.lastGood[uid] = got
+	if f.node.pod(uid) == nil {
+		delete(f.lastGood, uid)
+	}
+	if d := diff(f.kubeletTold[uid], f.told[uid]); d != "" {
+		return fmt.Errorf("the events amount to other things (-kubelet +here):\n%s", d)
+	}
+	if f.failed[uid] { // the kubelet may have forgotten the addresses, which is rule 11
+		want.IPs, got.IPs = nil, nil
+	}
+	if d := diff(want, got); d != "" {
+		return fmt.Errorf("the caches differ (-kubelet +here):\n%s", d)
+	}
+	return nil
+}

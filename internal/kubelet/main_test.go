@@ -1,0 +1,26 @@
+package kubelet
+
+import (
+	"flag"
+	"os"
+	"testing"
+
+	"github.com/go-logr/logr"
+	"k8s.io/klog/v2"
+
+	"github.com/kubepleg/pleg/internal/kubelet/overcri"
+)
+
+// checks is how many random histories each test runs when the flag -rapid.checks
+// does not say otherwise: some seconds' worth.
+const checks = "5000"
+
+func TestMain(m *testing.M) {
+	overcri.ServeIfAsked()
+	klog.SetLogger(logr.Discard()) // the kubelet logs every failure that the tests make
+	if err := flag.Set("rapid.checks", checks); err != nil {
+		panic(err)
+	}
+	flag.Parse() // after the default, so that the command line wins
+	os.Exit(m.Run())
+}

@@ -1,0 +1,48 @@
+package overcri_test
+
+import (
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/go-logr/logr"
+	"k8s.io/utils/clock"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/cri"
+	"github.com/kubepleg/pleg/internal/kubelet/overcri"
+)
+
+func TestMain(m *testing.M) {
+	overcri.ServeIfAsked()
+	os.Exit(m.Run())
+}
+
+// BenchmarkCRIIdleRelist is an idle relist over CRI, from the bytes on the socket
+// to "nothing has changed". The kubelet's side is in the module around this one.
+func BenchmarkCRIIdleRelist(b *testing.B) {
+	for _, n := range []int{110, 1000, 10000} {
+		b.Run(fmt.Sprintf("containers=%d/impl=pleg", n), func(b *testing.B) {
+			r, err := cri.Connect(b.Context(), overcri.StartServer(b, n), cri.WithLogger(logr.Discard()))
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer r.Close()
+			g := pleg.NewGenericPLEG(r, 4*n, 0, pleg.NewCache(), clock.RealClock{}, pleg.WithLogger(logr.Discard()))
+			events := g.Watch()
+			g.Relist()
+			told := len(events)
+			if want := n + n/2; told != want {
+				b.Fatalf("%d events of the first relist, want %d", told, want)
+			}
+			overcri.Measure(b, g.Relist)
+			if len(events) != told {
+				b.Fatalf("%d events of idle relists", len(events)-told)
+			}
+			if ok, err := g.Healthy(); !ok {
+				b.Fatal(err)
+			}
+			g.Stop()
+		})
+	}
+}

@@ -1,0 +1,100 @@
+package overcri
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+// serverEnv asks a test binary to be the server, with that many containers.
+const serverEnv = "PLEG_CRI_SERVER_CONTAINERS"
+
+// ServeIfAsked makes the process the server if it was started as one, and then
+// does not return. TestMain calls it first.
+func ServeIfAsked() {
+	asked := os.Getenv(serverEnv)
+	if asked == "" {
+		return
+	}
+	if err := serve(asked); err != nil {
+		fmt.Fprintln(os.Stderr, "CRI server:", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// serve serves until the standard input ends. Half as many pods have two
+// containers each, with what the kubelet puts on a container, so that a list has
+// about a kilobyte for each.
+func serve(asked string) error {
+	containers, err := strconv.Atoi(asked)
+	if err != nil {
+		return err
+	}
+	s, err := plegtest.StartCRIServer(plegtest.WithEncodedLists(), plegtest.WithoutStreamingLists(), plegtest.WithModel(plegtest.CRIOWithoutEvents))
+	if err != nil {
+		return err
+	}
+	defer s.Stop()
+	for range containers / 2 {
+		sandbox := s.RunPod(plegtest.PodConfig{})
+		for _, name := range []string{"app", "sidecar"} {
+			_, err := s.RunContainer(sandbox, plegtest.ContainerConfig{Name: name, Annotations: map[string]string{
+				"io.kubernetes.container.hash":                     "5ef0b6d4",
+				"io.kubernetes.container.restartCount":             "0",
+				"io.kubernetes.container.terminationMessagePath":   "/dev/termination-log",
+				"io.kubernetes.container.terminationMessagePolicy": "File",
+				"io.kubernetes.pod.terminationGracePeriod":         "30",
+				"io.kubernetes.container.ports":                    `[{"name":"http","containerPort":8080,"protocol":"TCP"}]`,
+			}})
+			if err != nil {
+				return err
+			}
+		}
+	}
+	fmt.Println(s.Endpoint())
+	_, err = io.Copy(io.Discard, os.Stdin)
+	return err
+}
+
+// StartServer starts the server in a process of its own, so that its work is not
+// counted, and returns its endpoint.
+func StartServer(tb testing.TB, containers int) string {
+	tb.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), serverEnv+"="+strconv.Itoa(containers))
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		_ = in.Close()
+		if err := cmd.Wait(); err != nil {
+			tb.Error(err)
+		}
+	})
+	endpoint, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		tb.Fatalf("the CRI server does not start: %v", err)
+	}
+	return strings.TrimSpace(endpoint)
+}

@@ -1,0 +1,163 @@
+package kubelet
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+
+	"github.com/kubepleg/pleg"
+)
+
+// plegSide is the library's generator and cache on a node.
+type plegSide struct {
+	generator *pleg.GenericPLEG
+	cache     *pleg.PodCache
+}
+
+func newPLEGSide(n *node, capacity int) *plegSide {
+	return newPLEGSideOf(&plegRuntime{node: n}, capacity)
+}
+
+func newPLEGSideOf(runtime pleg.Runtime, capacity int) *plegSide {
+	s := &plegSide{cache: pleg.NewCache()}
+	s.generator = newPLEG(runtime, capacity, s.cache)
+	s.generator.Watch() // so that both sides begin to tell at the beginning
+	return s
+}
+
+func newPLEG(runtime pleg.Runtime, capacity int, cache pleg.Cache) *pleg.GenericPLEG {
+	return pleg.NewGenericPLEG(runtime, capacity, pleg.DefaultRelistPeriod, cache, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
+}
+
+func (s *plegSide) events() []event { return taken(s.generator.Watch()) }
+
+// taken takes the events that are in the channel.
+func taken(ch <-chan *pleg.PodLifecycleEvent) []event {
+	var events []event
+	for {
+		select {
+		case e, open := <-ch:
+			if !open {
+				return events
+			}
+			events = append(events, event{e.ID, string(e.Type), idOf(e.Data)})
+		default:
+			return events
+		}
+	}
+}
+
+func (s *plegSide) get(uid types.UID) (content, error) {
+	status, err := s.cache.Get(uid)
+	return plegContent(status), err
+}
+
+// read begins to read from the cache; the answer comes through the channel, or
+// never if ctx ends first.
+func (s *plegSide) read(ctx context.Context, uid types.UID, minTime time.Time) <-chan answer {
+	ch := make(chan answer, 1)
+	go func() {
+		status, err := s.cache.GetNewerThanContext(ctx, uid, minTime)
+		if status != nil {
+			ch <- answer{plegContent(status), err}
+		}
+	}()
+	return ch
+}
+
+// plegRuntime shows a node to the library.
+type plegRuntime struct{ node *node }
+
+func (r *plegRuntime) GetPods(ctx context.Context, _ bool) ([]*pleg.Pod, error) {
+	n := r.node
+	if n.listHangs != nil {
+		select {
+		case <-n.listHangs:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	if n.listErr != nil {
+		return nil, n.listErr
+	}
+	pods := make([]*pleg.Pod, 0, len(n.pods))
+	for _, p := range n.pods {
+		pods = append(pods, p.forPLEG())
+	}
+	return pods, nil
+}
+
+func (r *plegRuntime) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.PodStatus, error) {
+	if hang := r.node.hangs[pod.ID]; hang != nil {
+		select {
+		case <-hang:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	if err := r.node.inspectErr[pod.ID]; err != nil {
+		return nil, err
+	}
+	status := &pleg.PodStatus{ID: pod.ID, Name: pod.Name, Namespace: pod.Namespace}
+	p := r.node.pod(pod.ID)
+	if p == nil {
+		return status, nil
+	}
+	status.IPs = p.liveIPs()
+	for _, c := range p.containers {
+		status.ContainerStatuses = append(status.ContainerStatuses, &pleg.Status{
+			ID: pleg.ContainerID{Type: "fake", ID: c.id}, Name: c.id,
+			State: pleg.State(c.state), ExitCode: exitCode(c),
+		})
+	}
+	status.ActiveContainerStatuses = status.ContainerStatuses
+	status.SandboxStatuses = p.sandboxStatuses()
+	return status, nil
+}
+
+// getterRuntime can also list one pod.
+type getterRuntime struct{ plegRuntime }
+
+func (r *getterRuntime) GetPod(_ context.Context, uid types.UID) (*pleg.Pod, error) {
+	if p := r.node.pod(uid); p != nil {
+		return p.forPLEG(), nil
+	}
+	return nil, pleg.ErrPodNotFound
+}
+
+func (p *modelPod) forPLEG() *pleg.Pod {
+	if p == nil {
+		return nil
+	}
+	convert := func(list []modelContainer) []*pleg.Container {
+		var converted []*pleg.Container
+		for _, c := range list {
+			converted = append(converted, &pleg.Container{
+				ID: pleg.ContainerID{Type: "fake", ID: c.id}, Name: c.id, State: pleg.State(c.state),
+			})
+		}
+		return converted
+	}
+	return &pleg.Pod{
+		ID: p.uid, Name: string(p.uid), Namespace: "default",
+		Containers: convert(p.containers), Sandboxes: convert(p.sandboxes),
+	}
+}
+
+func plegContent(status *pleg.PodStatus) content {
+	if status == nil {
+		return content{None: true}
+	}
+	c := content{ID: status.ID, Name: status.Name, Namespace: status.Namespace, IPs: status.IPs}
+	for _, s := range status.ContainerStatuses {
+		c.Containers = append(c.Containers, fmt.Sprintf("%s %s %s %d", s.ID, s.Name, s.State, s.ExitCode))
+	}
+	for _, s := range status.SandboxStatuses {
+		c.Sandboxes = append(c.Sandboxes, s.Id+" "+s.State.String())
+	}
+	return c
+}
