@@ -247,7 +247,7 @@ func (l *loop) judgeHints(changes []podChange, c *call, now time.Time) {
 	since := h.lastFull.Add(-l.g.period)
 	if h.connected && h.connectedAt.Before(h.lastFull) {
 		for _, change := range changes {
-			if at, ok := h.heard[change.uid]; !ok || at.Before(since) {
+			if at, ok := h.heard[change.uid]; !change.disputed && (!ok || at.Before(since)) {
 				h.suspects[change.uid] = now
 				l.shortenPeriod(now)
 			}

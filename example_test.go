@@ -69,6 +69,7 @@ func ExampleGenericPLEG_Subscribe() {
 	defer generator.Stop()
 
 	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
 	for e := range generator.Subscribe(ctx, 1) {
 		fmt.Println(e.Type, e.Data)
 		if e.IsSandbox() {
@@ -118,4 +119,3 @@ func ExampleGenericPLEG_Healthy() {
 	// true <nil>
 	// false pleg was last seen active 3m5s ago; threshold is 3m0s: the last list failed 0s ago: connection refused
 }
-

@@ -349,7 +349,7 @@ func (l *loop) store(in *inspection, c *call, status *PodStatus, err error) {
 		return
 	}
 	in.changed = false
-	if stamp := l.records.stampOf(c.uid); stamp.after(c.stamp) {
+	if stamp := l.records.stampOf(c.uid); stamp.after(c.stamp) && !l.records.disputed(c.uid) {
 		l.g.cache.SetObservedTime(c.uid, stamp.time)
 	}
 	if v := l.g.logger.V(4); v.Enabled() {

@@ -19,20 +19,30 @@ type podRecord struct {
 	// stamp is that of the newest listing that changed the record or was of this
 	// pod alone. The newest full listing may be newer: see stampOf.
 	stamp stamp
+	// settled is the newest listing that had begun when the last one of this pod
+	// alone landed: those up to it overlapped.
+	settled stamp
+	// disputed is true while two listings that overlapped differ.
+	disputed bool
 	// generation is the last full listing that spoke for the record.
 	generation uint64
 }
 
 // stamp is when a listing began. Its time is what freshness is measured by, and
 // never ahead of the clock; its number is what listings are ordered by, for two
-// may begin at the same time. Of two listings the one that began later is right,
-// in whatever order they land.
+// may begin at the same time.
 type stamp struct {
 	time   time.Time
 	number uint64
 }
 
 func (s stamp) after(other stamp) bool { return s.number > other.number }
+
+// A full listing and one of a single pod may be under way at once, and the
+// runtime may answer them in any order: which of the two saw the pod later cannot
+// be told. So a listing is believed about a pod only where it began after the
+// last one that was believed had landed. Where it did not, and they differ, the
+// pod is disputed until one settles it that overlaps with none.
 
 // podRecords is what the listings have said so far. It is a value machine: it
 // knows no clock, lock, log, channel or metric, and takes stamps as they come.
@@ -42,9 +52,11 @@ type podRecords struct {
 	// that lists in the same order every time is recognised without a single
 	// look into the map.
 	order []*podRecord
-	// fullStamp is the stamp of the newest full listing.
-	fullStamp  stamp
-	generation uint64
+	// fullStamp is the stamp of the newest full listing, fullSettled the newest
+	// listing that had begun when it landed.
+	fullStamp   stamp
+	fullSettled stamp
+	generation  uint64
 	// present counts the records with a pod; the others remember an absence that
 	// a full listing on its way may not know of yet.
 	present int
@@ -54,11 +66,13 @@ type podRecords struct {
 }
 
 // podChange is a pod in which a listing showed a transition, or that it showed
-// for the first time or no more.
+// for the first time or no more; or one that is disputed.
 type podChange struct {
 	uid types.UID
 	old *Pod // nil: it was absent
 	new *Pod // nil: it is absent
+	// disputed says that what the listing showed is not believed.
+	disputed bool
 }
 
 func newPodRecords() *podRecords {
@@ -82,10 +96,10 @@ func (r *podRecords) stampOf(uid types.UID) stamp {
 }
 
 // landAll takes in a full listing and appends to changes what it changed, sorted
-// by UID. What a later listing of one pod has said stays.
-func (r *podRecords) landAll(pods []*Pod, stamp stamp, changes []podChange, report reportBadData) []podChange {
+// by UID. begun is the newest listing that has begun.
+func (r *podRecords) landAll(pods []*Pod, stamp, begun stamp, changes []podChange, report reportBadData) []podChange {
 	r.generation++
-	r.fullStamp = stamp
+	r.fullStamp, r.fullSettled = stamp, begun
 	first := len(changes)
 	seen := 0
 	for i, listed := range pods {
@@ -105,17 +119,8 @@ func (r *podRecords) landAll(pods []*Pod, stamp stamp, changes []podChange, repo
 			continue
 		}
 		rec.generation = r.generation
-		if rec.stamp.after(stamp) {
-			if rec.pod != nil {
-				seen++
-			}
-			continue
-		}
 		seen++
-		if rec.listed == listed {
-			continue
-		}
-		if change, changed := r.put(rec, listed, stamp, report); changed {
+		if change, changed := r.takeListed(rec, listed, stamp, report); changed {
 			changes = append(changes, change)
 		}
 	}
@@ -130,24 +135,76 @@ func (r *podRecords) landAll(pods []*Pod, stamp stamp, changes []podChange, repo
 	return changes
 }
 
-// landOne takes in a listing of one pod; a nil pod says that it is absent.
-func (r *podRecords) landOne(uid types.UID, listed *Pod, stamp stamp, report reportBadData) (podChange, bool) {
+// takeListed takes in what a full listing shows of a pod.
+func (r *podRecords) takeListed(rec *podRecord, listed *Pod, stamp stamp, report reportBadData) (podChange, bool) {
+	switch {
+	case rec.listed == listed && !rec.disputed:
+		return podChange{}, false
+	case !rec.overlaps(stamp):
+		return r.put(rec, listed, stamp, report)
+	case rec.stamp.after(stamp):
+		return podChange{}, false // a look that began later has landed first
+	}
+	r.scratch = appendTransitions(r.scratch[:0], rec.pod, withoutBadData(listed, report))
+	if rec.pod != nil && len(r.scratch) == 0 {
+		return podChange{}, false
+	}
+	return rec.dispute(), true
+}
+
+// overlaps tells whether a listing began before the last one of the pod alone had
+// landed.
+func (rec *podRecord) overlaps(s stamp) bool { return !s.after(rec.settled) }
+
+func (rec *podRecord) dispute() podChange {
+	rec.disputed = true
+	return podChange{uid: rec.uid, old: rec.pod, new: rec.pod, disputed: true}
+}
+
+// verdict is what becomes of a listing of one pod.
+type verdict int
+
+const (
+	// believed is one that overlapped with none.
+	believed verdict = iota
+	// outrun is one that a full listing has outrun which began later.
+	outrun
+	// overlapped is one that began while a full listing was under way which has
+	// landed since: it has to be made again.
+	overlapped
+)
+
+// landOne takes in a listing of one pod, if it is to be believed; a nil pod says
+// that it is absent. begun is the newest listing that has begun.
+func (r *podRecords) landOne(uid types.UID, listed *Pod, stamp, begun stamp, report reportBadData) (change podChange, changed bool, v verdict) {
+	switch {
+	case r.fullStamp.after(stamp):
+		return podChange{}, false, outrun
+	case !stamp.after(r.fullSettled):
+		return podChange{}, false, overlapped
+	}
 	rec := r.byUID[uid]
 	if rec == nil {
 		rec = &podRecord{uid: uid}
 		r.byUID[uid] = rec
 	}
-	if rec.stamp.after(stamp) || r.fullStamp.after(stamp) {
-		return podChange{}, false
+	rec.settled = begun
+	switch {
+	case listed == nil:
+		change, changed = r.remove(rec, stamp)
+	case rec.listed == listed && !rec.disputed:
+		rec.stamp = stamp
+	default:
+		rec.stamp = stamp
+		change, changed = r.put(rec, listed, stamp, report)
 	}
-	if listed == nil {
-		return r.remove(rec, stamp)
-	}
-	rec.stamp = stamp
-	if rec.listed == listed {
-		return podChange{}, false
-	}
-	return r.put(rec, listed, stamp, report)
+	return change, changed, believed
+}
+
+// disputed tells whether listings that overlapped differ about a pod.
+func (r *podRecords) disputed(uid types.UID) bool {
+	rec := r.byUID[uid]
+	return rec != nil && rec.disputed
 }
 
 // recordAt returns the record at position i of the last full listing if the pod
@@ -187,9 +244,10 @@ func (r *podRecords) put(rec *podRecord, listed *Pod, stamp stamp, report report
 		r.present++
 	}
 	r.scratch = appendTransitions(r.scratch[:0], old, rec.pod)
-	if old != nil && len(r.scratch) == 0 {
+	if old != nil && len(r.scratch) == 0 && !rec.disputed {
 		return podChange{}, false
 	}
+	rec.disputed = false
 	rec.stamp = stamp
 	r.tally.subtract(old)
 	r.tally.add(rec.pod)
@@ -202,27 +260,30 @@ func (r *podRecords) put(rec *podRecord, listed *Pod, stamp stamp, report report
 func (r *podRecords) remove(rec *podRecord, stamp stamp) (podChange, bool) {
 	old := rec.pod
 	rec.listed, rec.pod, rec.stamp = nil, nil, stamp
-	if old == nil {
+	if old == nil && !rec.disputed {
 		return podChange{}, false
 	}
-	r.present--
-	r.tally.subtract(old)
+	rec.disputed = false
+	if old != nil {
+		r.present--
+		r.tally.subtract(old)
+	}
 	return podChange{uid: rec.uid, old: old}, true
 }
 
 // sweep removes the records that the full listing just landed did not show.
 func (r *podRecords) sweep(stamp stamp, changes []podChange) []podChange {
 	for uid, rec := range r.byUID {
-		if rec.stamp.after(stamp) {
-			continue
+		switch {
+		case rec.generation == r.generation:
+		case !rec.overlaps(stamp):
+			if change, changed := r.remove(rec, stamp); changed {
+				changes = append(changes, change)
+			}
+			delete(r.byUID, uid)
+		case rec.pod != nil && !rec.stamp.after(stamp):
+			changes = append(changes, rec.dispute())
 		}
-		if rec.generation == r.generation && rec.listed != nil {
-			continue
-		}
-		if change, changed := r.remove(rec, stamp); changed {
-			changes = append(changes, change)
-		}
-		delete(r.byUID, uid)
 	}
 	return changes
 }

@@ -147,7 +147,7 @@ func deadlineError(c *call, timeout time.Duration) error {
 
 // takeFull takes in a full list.
 func (l *loop) takeFull(pods []*Pod, c *call, now time.Time) {
-	l.changes = l.records.landAll(pods, c.stamp, l.changes[:0], l.g.metrics.badData)
+	l.changes = l.records.landAll(pods, c.stamp, l.last, l.changes[:0], l.g.metrics.badData)
 	l.apply(l.changes, c, now)
 	l.g.cache.UpdateTime(c.stamp.time)
 	l.judgeHints(l.changes, c, now)
@@ -194,13 +194,23 @@ func (l *loop) apply(changes []podChange, c *call, now time.Time) {
 		if l.g.source != nil {
 			l.hints.noteRemoved(change)
 		}
-		if change.new == nil {
+		switch {
+		case change.disputed:
+			l.podDisputed(change, c)
+		case change.new == nil:
 			l.podGone(change, c, b)
-		} else {
+		default:
 			l.podChanged(change, c, b)
 		}
 	}
 	l.release(b, now)
+}
+
+// podDisputed has a pod looked at once more, and holds its freshness back until
+// that has settled what is true of it.
+func (l *loop) podDisputed(change podChange, c *call) {
+	l.g.cache.MarkChanged(change.uid, c.stamp.time)
+	l.wantLook(change.uid, look{cause: c.cause})
 }
 
 // podGone forgets a pod.
@@ -384,19 +394,22 @@ func (l *loop) landLook(landed landing) {
 
 // takeLook takes in a listing of one pod; nil for one that is absent.
 func (l *loop) takeLook(pod *Pod, c *call, now time.Time) {
-	l.changes = l.changes[:0]
-	if change, changed := l.records.landOne(c.uid, pod, c.stamp, l.g.metrics.badData); changed {
-		l.changes = append(l.changes, change)
-	} else if c.cause == CauseHint && !c.echo && pod != nil {
+	l.g.metrics.podRelistDuration.Observe(now.Sub(c.started).Seconds())
+	change, changed, verdict := l.records.landOne(c.uid, pod, c.stamp, l.last, l.g.metrics.badData)
+	switch {
+	case verdict == outrun:
+		return
+	case verdict == overlapped:
+		l.wantLook(c.uid, look{cause: c.cause, echo: c.echo})
+		return
+	case changed:
+		l.apply([]podChange{change}, c, now)
+	case c.cause == CauseHint && !c.echo && pod != nil:
 		l.looks.defers(c.uid, look{cause: CauseHint, after: now.Add(l.g.period / echoShare), echo: true})
 	}
-	l.apply(l.changes, c, now)
-	clear(l.changes)
-	known := l.records.get(c.uid)
-	if in := l.inspections.byPod[c.uid]; (known == nil) == (pod == nil) && (in == nil || !in.changed) {
+	if in := l.inspections.byPod[c.uid]; in == nil || !in.changed {
 		l.g.cache.SetObservedTime(c.uid, c.stamp.time)
 	}
 	l.judgeHintsOf(c)
 	l.g.vitals.counted(l.records.present, l.records.tally)
-	l.g.metrics.podRelistDuration.Observe(now.Sub(c.started).Seconds())
 }

@@ -228,6 +228,91 @@ func TestRule5LaterListingWins(t *testing.T) {
 	})
 }
 
+// Rule 5: a runtime answers overlapping calls in any order, and the one that was
+// made later may have read its state earlier. What has died must not start again.
+func TestRule5OverlappingListingsInventNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1")))
+		events := n.g.Watch()
+		n.start()
+		read(events)
+		time.Sleep(900 * time.Millisecond)
+		// The list begins at 1 s and reads at 1.3 s; the looks begin at 1.1 s, read
+		// then, and land at 1.5 s.
+		n.Inject(plegtest.Fault{Method: plegtest.GetPods, Times: 1, Delay: 300 * time.Millisecond})
+		n.Inject(plegtest.Fault{Method: plegtest.GetPod, Times: 2, Stale: true, Delay: 400 * time.Millisecond})
+		time.Sleep(200 * time.Millisecond)
+		n.g.RequestRelist("a")
+		n.g.RequestRelist("b")
+		time.Sleep(50 * time.Millisecond)
+		n.ExitContainer("a", "a1", 1, "Error")
+		n.RemovePod("b")
+		time.Sleep(200 * time.Millisecond)
+		want(t, "after the list", read(events), "a Died a1", "b Died b1", "b Removed b1")
+		time.Sleep(10 * time.Second)
+		want(t, "after the looks", read(events))
+		if got := n.PodCalls(plegtest.GetPod, "a"); got != 2 {
+			t.Errorf("%d looks: the one that overlapped was not made again", got)
+		}
+	})
+}
+
+// Rule 5: where two listings that overlapped differ, a third one settles it; until
+// then the pod does not look fresh, and no reader gets what is older than its
+// minTime.
+func TestRule5DisputedPodIsSettled(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(n *node)
+		events []string
+		check  func(s *pleg.PodStatus) bool
+	}{
+		"exited": {
+			func(n *node) { n.ExitContainer("a", "a1", 1, "Error") }, []string{"a Died a1"},
+			func(s *pleg.PodStatus) bool { return s.ContainerStatuses[0].ExitCode == 1 },
+		},
+		"gone": {
+			func(n *node) { n.RemovePod("a") }, []string{"a Died a1", "a Removed a1"},
+			func(s *pleg.PodStatus) bool { return len(s.ContainerStatuses) == 0 },
+		},
+		"unchanged after all": {
+			func(n *node) {
+				running := n.Pod("a")
+				n.ExitContainer("a", "a1", 1, "Error")
+				time.AfterFunc(200*time.Millisecond, func() { n.SetPod(running) })
+			}, nil,
+			func(s *pleg.PodStatus) bool { return s.ContainerStatuses[0].State == pleg.ContainerStateRunning },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t)
+				n.SetPods(bare("a", plegtest.Running("a1")))
+				events := n.g.Watch()
+				n.start()
+				read(events)
+				time.Sleep(950 * time.Millisecond)
+				// The look begins and reads at 0.95 s and lands at 1.05 s; the list
+				// begins and reads at 1 s and lands at 1.1 s.
+				n.Inject(plegtest.Fault{Method: plegtest.GetPod, Times: 1, Stale: true, Delay: 100 * time.Millisecond})
+				n.Inject(plegtest.Fault{Method: plegtest.GetPods, Times: 1, Stale: true, Delay: 100 * time.Millisecond})
+				n.g.RequestRelist("a")
+				time.Sleep(10 * time.Millisecond)
+				c.change(n)
+				time.Sleep(10 * time.Millisecond)
+				minTime := time.Now()
+				n.Delay(plegtest.GetPod, plegtest.AnyPod, 150*time.Millisecond)
+				s, err := n.cache.GetNewerThan("a", minTime)
+				if err != nil || !c.check(s) {
+					t.Errorf("got %v %v", s, err)
+				}
+				time.Sleep(500 * time.Millisecond)
+				want(t, "events", read(events), c.events...)
+			})
+		})
+	}
+}
+
 // A look that fails, or hangs, delays nobody: the next relist shows the pod, and
 // other looks go on.
 func TestLooksThatFail(t *testing.T) {

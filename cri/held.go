@@ -57,13 +57,14 @@ func (k kind) decode(message []byte, runtimeName string) (shown, error) {
 // item is a container or a sandbox that is held. What it shows does not change; a
 // container that changes gets a new item.
 type item struct {
-	shown
-	kind kind
-	pod  *heldPod // nil if the item belongs to no pod
-
-	// Owned by the pass.
-	trace trace
+	// Owned by the pass, and all that it looks at in an item that did not change:
+	// together and first, for that is mostly the price of fetching it.
 	seen  uint64 // the pass that listed the item last
+	kind  kind
+	trace trace
+
+	shown
+	pod *heldPod // nil if the item belongs to no pod
 
 	// exited is the status of a container that has exited, once it was asked for.
 	// Guarded by held.mu.

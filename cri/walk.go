@@ -150,14 +150,15 @@ func (t *trace) matches(k kind, message []byte) bool {
 	fixed := t.bytes[:t.fixed] // what has not been seen yet
 	rest, run := message, 0    // the fields up to rest[:run] have not been compared
 	seen := 0                  // a bit for each of the labels
+	labels, annotations := labelsNumber[k], annotationsNumber[k]
 	for at := 0; at < len(message); {
 		number, value, length := nextField(message[at:])
 		if length < 0 {
 			return false
 		}
 		at += length
-		isLabel := value != nil && number == labelsNumber[k]
-		if !isLabel && (value == nil || number != annotationsNumber[k]) {
+		isLabel := value != nil && number == labels
+		if !isLabel && (value == nil || number != annotations) {
 			run += length
 			continue
 		}

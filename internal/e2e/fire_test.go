@@ -58,7 +58,7 @@ func (f *fire) burn(ctx context.Context, enough <-chan struct{}) (err error) {
 				}
 			case <-ctx.Done():
 				return ctx.Err()
-			case <-time.After(between(500*time.Millisecond, 3*time.Second)):
+			case <-time.After(between(time.Second, 5*time.Second)):
 			}
 			if err := faults[i].do(ctx); err != nil {
 				return fmt.Errorf("the runtime, %s: %w", faults[i].name, err)

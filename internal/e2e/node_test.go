@@ -34,6 +34,7 @@ type node struct {
 	cache   *pleg.PodCache
 	pleg    *pleg.GenericPLEG
 	journal *journal // what Watch delivered
+	meters  meters
 }
 
 // newNode starts a containerd and a generator on it, and takes both down with
@@ -85,8 +86,9 @@ func (n *node) watch(opts ...pleg.Option) {
 		}
 	})
 	n.cache = pleg.NewCache()
-	n.pleg = pleg.NewGenericPLEG(runtime, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod,
-		n.cache, clock.RealClock{}, append(opts, pleg.WithLogger(testLogger(n.t)))...)
+	n.meters = newMeters()
+	n.pleg = pleg.NewGenericPLEG(runtime, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod, n.cache, clock.RealClock{},
+		append(opts, pleg.WithLogger(testLogger(n.t)), pleg.WithRegisterer(n.meters))...)
 	n.journal = newJournal(n.cache)
 	events := n.pleg.Watch()
 	reading, stop := context.WithCancel(context.Background())
@@ -97,6 +99,7 @@ func (n *node) watch(opts ...pleg.Option) {
 	}()
 	n.pleg.Start()
 	n.t.Cleanup(func() {
+		n.meters.checkBadData(n.t)
 		n.pleg.Stop()
 		stop()
 		<-read

@@ -20,7 +20,7 @@ import (
 )
 
 var (
-	soakLives   = flag.Int("soak.lives", 300, "container lives of TestSoak")
+	soakLives   = flag.Int("soak.lives", 240, "container lives of TestSoak")
 	soakRound   = flag.Int("soak.round", 1000, "container lives between two reckonings of TestSoak; at least two rounds are made")
 	soakWorkers = flag.Int("soak.workers", 12, "containers that live at once in TestSoak")
 )
@@ -42,7 +42,9 @@ func TestSoak(t *testing.T) {
 	began := time.Now()
 	var first, last footprint
 	defer func() {
-		t.Logf("lives by kind: %v; faults: %v; calls of the test that failed under fire: %d", s.churn.passed, s.fire.done, s.churn.hits)
+		t.Logf("lives by kind: %v; faults: %v; calls of the test that failed under fire: %d; the generator's own account:%s",
+			s.churn.passed, s.fire.done, s.churn.hits, s.meters.story(t))
+		s.meters.checkBadData(t)
 	}()
 	for round := range rounds {
 		lives := *soakLives / rounds
@@ -74,10 +76,11 @@ type soak struct {
 	churn    *churn
 	audience *audience
 	fire     *fire
+	meters   meters
 }
 
 func newSoak(t *testing.T, n *node) *soak {
-	s := &soak{T: t, node: n, book: newBook(), fire: newFire(n.daemon)}
+	s := &soak{T: t, node: n, book: newBook(), fire: newFire(n.daemon), meters: newMeters()}
 	s.churn = newChurn(n.client, s.fire, s.book)
 	runtime, err := cri.Connect(n.ctx, n.daemon.Endpoint())
 	if err != nil {
@@ -86,7 +89,7 @@ func newSoak(t *testing.T, n *node) *soak {
 	t.Cleanup(func() { runtime.Close() })
 	cache := pleg.NewCache()
 	s.pleg = pleg.NewGenericPLEG(runtime, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod, cache, clock.RealClock{},
-		pleg.WithLogger(testLogger(t)))
+		pleg.WithLogger(testLogger(t)), pleg.WithRegisterer(s.meters))
 	s.pleg.Start()
 	t.Cleanup(s.pleg.Stop)
 	s.audience = assemble(s.pleg, cache, s.book, s.churn.uids)

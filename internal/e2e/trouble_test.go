@@ -188,6 +188,11 @@ func TestManyPods(t *testing.T) {
 		}
 		return ""
 	})
+	for name, labels := range map[string]string{"kubelet_running_pods": "", "kubelet_running_containers": "container_state=running"} {
+		if got := n.meters.sum(t, name, labels); got != pods {
+			t.Errorf("%s is %v, want %d", name, got, pods)
+		}
+	}
 	if got := len(n.cache.GetAll()); got != pods {
 		t.Errorf("%d pods in the cache, want %d", got, pods)
 	}

@@ -155,7 +155,9 @@ replace (
 
 // k8s.io/kubernetes names its staging modules without a version. Every one of
 // them is pinned to the release that belongs to it, so that the kubelet's code is
-// compared as it was released.
+// compared as it was released. The library asks for newer ones of k8s.io/apimachinery
+// and k8s.io/cri-api; its root package compiles with these as well, package cri does
+// not, which is why overcri is a module of its own.
 replace (
 	k8s.io/api => k8s.io/api v0.36.3
 	k8s.io/apiextensions-apiserver => k8s.io/apiextensions-apiserver v0.36.3

@@ -129,6 +129,24 @@ func (r *getterRuntime) GetPod(_ context.Context, uid types.UID) (*pleg.Pod, err
 	return nil, pleg.ErrPodNotFound
 }
 
+// eventRuntime also tells of events.
+type eventRuntime struct {
+	getterRuntime
+	events chan pleg.ContainerEvent
+}
+
+func (r *eventRuntime) WatchContainerEvents(ctx context.Context, connected func(), observe func(pleg.ContainerEvent)) error {
+	connected()
+	for {
+		select {
+		case e := <-r.events:
+			observe(e)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
 func (p *modelPod) forPLEG() *pleg.Pod {
 	if p == nil {
 		return nil

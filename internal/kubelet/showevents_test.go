@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubepleg/pleg"
 )
 
 func showOrder(t *testing.T, s *stage) {
@@ -106,6 +108,19 @@ func showHungInspection(_ *testing.T, s *stage) {
 	s.node.set("b", "b1", exited)
 	s.wait(time.Minute)
 	s.wantEvents(nil, died("b", "b1"))
+}
+
+func showHint(_ *testing.T, s *stage) {
+	r := &eventRuntime{getterRuntime{plegRuntime{s.node}}, make(chan pleg.ContainerEvent)}
+	s.here = newPLEGSideOf(r, 1000)
+	s.podWith("a", "a1")
+	s.start()
+	s.node.set("a", "a1", exited)
+	r.events <- pleg.ContainerEvent{PodUID: "a", ContainerID: "a1"}
+	s.wait(10 * time.Millisecond)
+	s.wantEvents(nil, died("a", "a1"))
+	s.wait(time.Second)
+	s.wantEvents(died("a", "a1"), nil)
 }
 
 func showPodSync(_ *testing.T, s *stage) {

@@ -1,3 +1,5 @@
+// This module pins the linter. It is a module of its own so that nothing of it
+// reaches the library's users; hack/lint.sh builds it.
 module github.com/kubepleg/pleg/internal/tools
 
 go 1.26.0

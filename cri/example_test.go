@@ -1,0 +1,86 @@
+package cri_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/kubepleg/pleg/cri"
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+// Connect to a socket and list what is there. The server stands for a containerd.
+func ExampleConnect() {
+	server, err := plegtest.StartCRIServer(plegtest.WithVersion("containerd", "2.4.2"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer server.Stop()
+	sandbox := server.RunPod(plegtest.PodConfig{Namespace: "prod", Name: "web", IPs: []string{"10.0.0.7"}})
+	app, err := server.RunContainer(sandbox, plegtest.ContainerConfig{Name: "app"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := server.ExitContainer(app, 137, "OOMKilled"); err != nil {
+		log.Fatal(err)
+	}
+
+	ctx := context.Background()
+	runtime, err := cri.Connect(ctx, server.Endpoint()) // "" finds the usual sockets
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer runtime.Close()
+
+	pods, err := runtime.GetPods(ctx, true)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, pod := range pods {
+		status, err := runtime.GetPodStatus(ctx, pod)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(pod.Namespace+"/"+pod.Name, status.IPs)
+		for _, c := range status.ContainerStatuses {
+			fmt.Println(c.Name, c.State, c.ExitCode, c.Reason)
+		}
+	}
+	// Output:
+	// prod/web [10.0.0.7]
+	// app exited 137 OOMKilled
+}
+
+// An agent that has a connection already uses its own client.
+func ExampleNewRuntime() {
+	server, err := plegtest.StartCRIServer(plegtest.WithVersion("cri-o", "1.36.0"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer server.Stop()
+	conn, err := grpc.NewClient(server.Endpoint(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer conn.Close()
+
+	runtime := cri.NewRuntime(runtimeapi.NewRuntimeServiceClient(conn), cri.WithPlainLists())
+	pods, err := runtime.GetPods(context.Background(), true)
+	fmt.Println(len(pods), err)
+	fmt.Println(runtime.DescribeRuntime())
+	// Output:
+	// 0 <nil>
+	// cri-o 1.36.0, plain lists
+}
+
+// A socket that is not there, or says nothing, is an error that says so.
+func ExampleConnect_noRuntime() {
+	_, err := cri.Connect(context.Background(), "/run/no-such-runtime.sock")
+	fmt.Println(err)
+	// Output:
+	// cri: connect: endpoint /run/no-such-runtime.sock: stat /run/no-such-runtime.sock: no such file or directory
+}
