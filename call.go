@@ -1,6 +1,7 @@
 package pleg
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -157,13 +158,7 @@ func (c *call) asRuntimeCall() RuntimeCall {
 }
 
 func compareCalls(a, b RuntimeCall) int {
-	if n := a.Since.Compare(b.Since); n != 0 {
-		return n
-	}
-	if a.PodUID < b.PodUID {
-		return -1
-	}
-	return 1
+	return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.PodUID, b.PodUID), cmp.Compare(a.Method, b.Method))
 }
 
 // podName is how errors and logs name a pod.

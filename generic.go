@@ -176,8 +176,8 @@ func (g *GenericPLEG) Stop() {
 		g.stopLoop()
 		g.stopLoop = nil
 	}
+	g.joined.Wait() // first, so that no call begins that is not cancelled
 	g.context.cancel()
-	g.joined.Wait()
 	g.announcer.halt()
 	g.awaitCalls()
 }
@@ -273,6 +273,11 @@ func (g *GenericPLEG) run(done <-chan struct{}, until *barrier) {
 		complete = until.done
 	}
 	for {
+		select {
+		case <-done:
+			return
+		default:
+		}
 		timeout := g.loop.step()
 		select {
 		case <-complete:

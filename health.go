@@ -321,13 +321,26 @@ func (g *GenericPLEG) reportedCalls() (calls []RuntimeCall) {
 	if !ok {
 		return nil
 	}
+	g.guarded("CallsInFlight", func() { calls = reporter.CallsInFlight() })
+	return calls
+}
+
+// described returns what the runtime says of itself, if it does.
+func (g *GenericPLEG) described() (description string) {
+	if d, ok := g.runtime.(Describer); ok {
+		g.guarded("DescribeRuntime", func() { description = d.DescribeRuntime() })
+	}
+	return description
+}
+
+// guarded runs a method of the runtime that may panic.
+func (g *GenericPLEG) guarded(name string, method func()) {
 	defer func() {
 		if p := recover(); p != nil {
-			g.metrics.badData(badRuntimePanic, fmt.Sprintf("CallsInFlight: %v", p))
-			calls = nil
+			g.metrics.badData(badRuntimePanic, fmt.Sprintf("%s: %v", name, p))
 		}
 	}()
-	return reporter.CallsInFlight()
+	method()
 }
 
 func describeCall(c RuntimeCall) string {
@@ -345,9 +358,7 @@ func (g *GenericPLEG) HealthReport() HealthReport {
 	if err := g.unhealthy(now); err != nil {
 		r.Healthy, r.Reason = false, err.Error()
 	}
-	if d, ok := g.runtime.(Describer); ok {
-		r.Runtime = d.DescribeRuntime()
-	}
+	r.Runtime = g.described()
 	r.CallsInFlight = g.reportedCalls()
 	if _, ok := g.runtime.(CallReporter); !ok {
 		r.CallsInFlight = g.calls.runtimeCalls(callGetPods, callGetPod, callGetPodStatus)

@@ -113,7 +113,7 @@ func (n *inspections) want(uid types.UID, in *inspection) {
 func (n *inspections) await(b *barrier) {
 	for uid, in := range n.byPod {
 		_, queued := n.queue.has[uid]
-		if queued || in.call != nil && !in.call.setAside {
+		if queued || in.call != nil && !in.call.setAside && (!in.call.stale || in.wanted) {
 			in.barriers = append(in.barriers, b)
 			b.left++
 		}
@@ -205,29 +205,54 @@ func (l *loop) startInspection(uid types.UID, in *inspection, now time.Time) {
 // it gives its worker back, and neither Relist nor the other pods of its relist
 // wait for it any longer. One past its deadline has failed.
 func (l *loop) inspectionOverdue(c *call, now time.Time) {
-	n := &l.inspections
-	in := n.byPod[c.uid]
+	in := l.inspections.byPod[c.uid]
 	if !c.setAside {
 		c.setAside = true
-		n.idle++
-		if c.stale {
-			return
-		}
-		n.hangs(c.uid, now)
-		in.passAll()
+		l.inspections.idle++
 		l.skip(c.turn, now)
-		c.turn = nil
-		l.g.vitals.trouble(c.uid, in, c.pod, nil)
-		l.g.logger.V(2).Info("Inspection takes long", "pod", podName(c.pod), "since", c.started)
+		l.skip(in.turn, now)
+		c.turn, in.turn = nil, nil
+		l.noteHang(in, c, now)
+		in.passAll()
 	}
 	if !now.Before(c.started.Add(l.g.opts.inspectionTimeout)) {
 		c.expired = true
 		err := deadlineError(c, l.g.opts.inspectionTimeout)
 		c.cancel(err)
-		if !c.stale {
+		switch {
+		case !c.stale:
 			l.failInspection(in, c, err, now)
+		case in.changed:
+			l.failBlocked(c.uid, in, now)
 		}
 	}
+}
+
+// noteHang notes that the inspection of a pod hangs; the pod may be another than
+// the one that it began for, under the same UID.
+func (l *loop) noteHang(in *inspection, c *call, now time.Time) {
+	pod := l.records.get(c.uid)
+	if pod == nil {
+		return
+	}
+	if in.unanswered.IsZero() {
+		in.unanswered = c.started
+	}
+	l.inspections.hangs(c.uid, now)
+	l.g.vitals.trouble(c.uid, in, pod, nil)
+	l.g.logger.V(2).Info("Inspection takes long", "pod", podName(pod), "since", c.started)
+}
+
+// failBlocked announces a pod that cannot be inspected because a call past its
+// deadline has not come back. What that call brings is outrun by now; when it
+// comes, the pod is inspected again.
+func (l *loop) failBlocked(uid types.UID, in *inspection, now time.Time) {
+	in.call.stale = true
+	l.failInspection(in, &call{
+		kind: callGetPodStatus, uid: uid, pod: l.records.get(uid), stamp: l.records.stampOf(uid),
+		cause: in.cause, listed: in.listed, sync: in.sync, turn: in.turn,
+	}, deadlineError(in.call, l.g.opts.inspectionTimeout), now)
+	in.sync, in.turn = false, nil
 }
 
 // landInspection takes in the answer of an inspection.
@@ -246,14 +271,12 @@ func (l *loop) landInspection(landed landing) {
 		status, err = l.validStatus(status, c)
 	}
 	switch {
-	case c.stale: // of a pod that was gone meanwhile
+	case c.stale: // outrun
+		in.unanswered = time.Time{}
+		delete(n.hanging, c.uid)
 	case c.stopped(err):
-		in.sync, in.turn = in.sync || c.sync, nil
-		l.skip(c.turn, now)
-		if !in.wanted {
-			in.cause = c.cause
-			n.want(c.uid, in)
-		}
+		l.takeBack(in, c, now)
+		return
 	case err == nil:
 		l.takeStatus(in, c, status, now)
 	case !c.expired: // an expired one has failed already
@@ -262,6 +285,19 @@ func (l *loop) landInspection(landed landing) {
 		l.failInspection(in, c, err, now)
 	}
 	l.settle(c.uid, in, c.stamp)
+}
+
+// takeBack has a pod inspected again whose inspection Stop cancelled, as if it had
+// not begun.
+func (l *loop) takeBack(in *inspection, c *call, now time.Time) {
+	l.skip(c.turn, now)
+	l.skip(in.turn, now)
+	in.turn = nil
+	in.sync = in.sync || c.sync
+	if in.cause == "" {
+		in.cause = c.cause
+	}
+	l.inspections.want(c.uid, in)
 }
 
 // settle queues a pod that is to be inspected again, and forgets one that is
@@ -389,17 +425,17 @@ func (l *loop) dropInspection(uid types.UID) {
 	}
 	l.g.vitals.recovered(uid)
 	delete(l.inspections.hanging, uid)
-	in.passAll()
 	now := l.g.clock.Now()
 	l.skip(in.turn, now)
 	c := in.call
 	if c == nil {
 		delete(l.inspections.byPod, uid)
-		return
+	} else {
+		l.skip(c.turn, now)
+		c.turn, c.stale = nil, true
+		c.cancel(errPodGone)
 	}
-	l.skip(c.turn, now)
-	c.turn, c.stale = nil, true
-	c.cancel(errPodGone)
+	in.passAll()
 	*in = inspection{call: c}
 }
 

@@ -67,9 +67,6 @@ func (l *loop) takeMail() {
 		l.land(landed)
 	}
 	l.full.waiting = append(l.full.waiting, l.mail.relists...)
-	if l.mail.full != "" {
-		l.full.want(l.mail.full)
-	}
 	for _, uid := range sortedKeys(l.mail.looks) {
 		l.wantLook(uid, l.mail.looks[uid])
 	}

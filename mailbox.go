@@ -23,8 +23,6 @@ type mail struct {
 	landings []landing
 	// relists are what waits for a full relist that is yet to begin.
 	relists []*barrier
-	// full asks for a full relist; empty if nobody does.
-	full Cause
 	// looks are the pods to list by themselves.
 	looks map[types.UID]look
 	// later are the pods to list by themselves once a time has passed.
@@ -100,7 +98,7 @@ func (m *mail) reset() {
 	clear(m.relists)
 	m.landings, m.relists = m.landings[:0], m.relists[:0]
 	m.stream = m.stream[:0]
-	m.full, m.lostHints = "", false
+	m.lostHints = false
 	clear(m.looks)
 	clear(m.later)
 	clear(m.reinspect)

@@ -221,3 +221,21 @@ func TestMetricNames(t *testing.T) {
 		}
 	})
 }
+
+// The gauges follow a container also where it makes no transition: created and
+// unknown are one state to events, and two to the gauges.
+func TestGaugesFollowEveryState(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, reg := newNodeWithMetrics(t)
+		n.SetPods(bare("a", plegtest.Created("a1")))
+		n.g.Relist()
+		n.SetContainer("a", "a1", pleg.ContainerStateUnknown)
+		n.g.Relist()
+		wantMetric(t, reg, "kubelet_running_containers", 0, "container_state", "created")
+		wantMetric(t, reg, "kubelet_running_containers", 1, "container_state", "unknown")
+		n.SetPods()
+		n.g.Relist()
+		wantMetric(t, reg, "kubelet_running_containers", 0, "container_state", "created")
+		wantMetric(t, reg, "kubelet_running_containers", 0, "container_state", "unknown")
+	})
+}

@@ -243,14 +243,14 @@ func (r *podRecords) put(rec *podRecord, listed *Pod, stamp stamp, report report
 	if old == nil {
 		r.present++
 	}
+	r.tally.subtract(old)
+	r.tally.add(rec.pod)
 	r.scratch = appendTransitions(r.scratch[:0], old, rec.pod)
 	if old != nil && len(r.scratch) == 0 && !rec.disputed {
 		return podChange{}, false
 	}
 	rec.disputed = false
 	rec.stamp = stamp
-	r.tally.subtract(old)
-	r.tally.add(rec.pod)
 	return podChange{uid: rec.uid, old: old, new: rec.pod}, true
 }
 

@@ -65,6 +65,9 @@ func (f *fullRelist) want(cause Cause) {
 func (l *loop) startFull(now time.Time) {
 	f := &l.full
 	if f.running {
+		if f.call.expired { // it has failed, and no other can be made
+			f.waiting = completeAll(f.waiting)
+		}
 		return
 	}
 	switch {
@@ -124,10 +127,16 @@ func (l *loop) landFull(landed landing) {
 // nothing is changed.
 func (l *loop) failFull(err error, now time.Time) {
 	l.g.vitals.listFailed(err, now, l.g.logger)
-	for _, b := range l.full.attached {
+	l.full.attached = completeAll(l.full.attached)
+}
+
+// completeAll completes barriers and returns the empty list.
+func completeAll(list []*barrier) []*barrier {
+	for _, b := range list {
 		b.complete()
 	}
-	l.full.attached = l.full.attached[:0]
+	clear(list)
+	return list[:0]
 }
 
 // expireFull gives up a full relist past its deadline. If the runtime does not
@@ -153,6 +162,7 @@ func (l *loop) takeFull(pods []*Pod, c *call, now time.Time) {
 	l.judgeHints(l.changes, c, now)
 	clear(l.changes)
 
+	l.g.vitals.listed(c.started, l.records.present, l.records.tally, l.g.logger)
 	if len(l.full.attached) > 0 {
 		l.retryFailed()
 	}
@@ -160,7 +170,6 @@ func (l *loop) takeFull(pods []*Pod, c *call, now time.Time) {
 		l.await(b, c.stamp)
 	}
 	l.full.attached = l.full.attached[:0]
-	l.g.vitals.listed(c.started, l.records.present, l.records.tally, l.g.logger)
 	l.measureRelist(c.started, c.stamp, now)
 }
 
@@ -200,7 +209,7 @@ func (l *loop) apply(changes []podChange, c *call, now time.Time) {
 		case change.new == nil:
 			l.podGone(change, c, b)
 		default:
-			l.podChanged(change, c, b)
+			l.podChanged(change, c, b, now)
 		}
 	}
 	l.release(b, now)
@@ -222,7 +231,7 @@ func (l *loop) podGone(change podChange, c *call, b *batch) {
 }
 
 // podChanged has a pod inspected, and holds its freshness back until then.
-func (l *loop) podChanged(change podChange, c *call, b *batch) {
+func (l *loop) podChanged(change podChange, c *call, b *batch, now time.Time) {
 	l.g.cache.MarkChanged(change.uid, c.stamp.time)
 	in := l.inspections.of(change.uid)
 	in.changed = true
@@ -231,6 +240,13 @@ func (l *loop) podChanged(change podChange, c *call, b *batch) {
 		in.turn = b.turn(change.uid)
 	}
 	l.inspections.want(change.uid, in)
+	switch {
+	case in.call == nil || !in.call.setAside:
+	case in.call.expired:
+		l.failBlocked(change.uid, in, now)
+	default:
+		l.noteHang(in, in.call, now)
+	}
 }
 
 // looks are the listings of one pod at a time.

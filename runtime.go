@@ -44,8 +44,9 @@ type PodGetter interface {
 // runtime that tells when something happens to a container.
 type EventSource interface {
 	// WatchContainerEvents calls observe for every container event until ctx
-	// ends or the stream breaks, and returns why. It calls connected once, when
-	// the runtime has accepted the stream and before the first observe.
+	// ends or the stream breaks, and returns why. It calls connected once, before
+	// the first observe, when the runtime has accepted the stream as far as can be
+	// told: over CRI a refusal may come only afterwards.
 	// ErrEventsUnsupported, wrapped or not, says that the runtime has no such
 	// stream. observe never blocks.
 	WatchContainerEvents(ctx context.Context, connected func(), observe func(ContainerEvent)) error

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"k8s.io/apimachinery/pkg/types"
@@ -59,7 +60,7 @@ func (r *Runtime) WatchContainerEvents(ctx context.Context, connected func(), ob
 		connected: connected,
 		call:      r.begin(rpcGetContainerEvents, target{}),
 	}
-	stream, err := r.client.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
+	stream, err := r.client.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{}, grpc.MaxCallRecvMsgSize(maxReceivedBytes))
 	if err != nil {
 		return w.end(ctx, err)
 	}

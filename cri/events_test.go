@@ -143,9 +143,9 @@ func TestSharedEventStream(t *testing.T) {
 // A stream that breaks is no runtime without streams.
 func TestEventStreamBreaks(t *testing.T) {
 	for _, test := range []struct {
-		name   string
-		break_ func(*plegtest.CRIServer)
-		code   codes.Code
+		name  string
+		sever func(*plegtest.CRIServer)
+		code  codes.Code
 	}{
 		{"error", func(s *plegtest.CRIServer) { s.BreakEventStreams(status.Error(codes.ResourceExhausted, "too slow")) }, codes.ResourceExhausted},
 		{"end", func(s *plegtest.CRIServer) { s.BreakEventStreams(nil) }, codes.Unknown},
@@ -158,7 +158,7 @@ func TestEventStreamBreaks(t *testing.T) {
 			<-w.connected
 			s.RunPod(plegtest.PodConfig{})
 			<-w.events
-			test.break_(s)
+			test.sever(s)
 			err := w.ended(t)
 			if err == nil || errors.Is(err, pleg.ErrEventsUnsupported) || status.Code(err) != test.code {
 				t.Errorf("code %v of %v", status.Code(err), err)

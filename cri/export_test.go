@@ -7,3 +7,18 @@ func SetUsualEndpoints(endpoints ...string) (restore func()) {
 	usualEndpoints = endpoints
 	return func() { usualEndpoints = before }
 }
+
+// Held returns how many items, pods and statuses a Runtime holds.
+func Held(r *Runtime) (items, pods, statuses int) {
+	r.held.mu.Lock()
+	defer r.held.mu.Unlock()
+	for _, of := range r.held.items {
+		items += len(of)
+		for _, it := range of {
+			if it.exited != nil {
+				statuses++
+			}
+		}
+	}
+	return items, len(r.held.pods), statuses + len(r.held.early)
+}

@@ -246,6 +246,9 @@ func TestOddEncodings(t *testing.T) {
 		item(id("c"), uid("b"), uid("a")),                                             // the other way round
 		item(id("c"), uid("a")),                                                       // once
 		item(id("c"), uid("a"), uid("a")),                                             // the same twice
+		item(id("c"), uid("a"), entry(8, "io.kubernetes.pod.name", "n")),              // a label more
+		item(id("c"), uid("a")),                                                       // and gone again
+		item(id("c"), entry(8, "app", "x")),                                           // none of those that are read
 		item(id("c"), uid("a"), entry(8, "", "x")),                                    // an empty key
 		item(id("c"), uid("a"), entry(9, "k", "v")),                                   // an annotation more
 		slices.Concat(protowire.AppendTag(nil, 9, protowire.VarintType), []byte{0x80, 0x01}, item(whole)),

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/kubepleg/pleg"
@@ -118,6 +119,31 @@ func TestExitedContainersAreAskedForOnce(t *testing.T) {
 	expect(pod, 1)
 	if got := getPodStatus(t, r, pod); len(got.ContainerStatuses) != 2 {
 		t.Errorf("%+v", got)
+	}
+}
+
+// What is gone is let go of, and what came and went between two full lists too.
+func TestHeldIsReleased(t *testing.T) {
+	s, r := serverAndRuntime(t)
+	for _, uid := range []types.UID{"listed", "never listed"} {
+		sandbox := s.RunPod(plegtest.PodConfig{UID: uid})
+		must(t, s.ExitContainer(runContainer(t, s, sandbox, "app"), 0, ""))
+		pod, err := r.GetPod(t.Context(), uid)
+		must(t, err)
+		getPodStatus(t, r, pod)
+		want := [3]int{0, 0, 1}
+		if uid == "listed" {
+			getPods(t, r)
+			want = [3]int{2, 1, 1}
+		}
+		if items, pods, statuses := cri.Held(r); [3]int{items, pods, statuses} != want {
+			t.Errorf("%s: %d items, %d pods, %d statuses are held, want %v", uid, items, pods, statuses, want)
+		}
+		must(t, s.RemovePodSandbox(sandbox))
+		getPods(t, r)
+		if items, pods, statuses := cri.Held(r); items+pods+statuses != 0 {
+			t.Errorf("%s: %d items, %d pods, %d statuses are held of nothing", uid, items, pods, statuses)
+		}
 	}
 }
 

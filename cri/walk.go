@@ -19,8 +19,9 @@ import (
 //     the corresponding ContainerConfig used to instantiate this Container", says the
 //     API, and the same of sandboxes.
 //   - Labels are a map field too, and the API makes no such promise of them. Those
-//     that are read must all be there as they were, each with the same bytes; others
-//     are skipped, for nothing in a listing is made of them.
+//     that are read must all be there as they were, with the same bytes, and none of
+//     them with other bytes beside; others are skipped, for nothing in a listing is
+//     made of them.
 //   - All other fields must be there with the same bytes in the same order. The
 //     state is one of them, and what else may change according to the API, or might
 //     on some runtime although it should not: nothing rests on a guess.
@@ -54,9 +55,8 @@ type trace struct {
 	fixed  int32
 	ends   [labelsRead]int32
 	labels int // how many there are
-	// usable is not set if the item cannot be known again by its bytes: if it never
-	// had any, or if a label came twice. Of such the last counts, and a trace does
-	// not keep their order.
+	// usable is not set if the item cannot be known again by its bytes: most often
+	// because the client decoded it, and there were none.
 	usable bool
 }
 
@@ -119,10 +119,10 @@ func traceOf(k kind, message []byte) trace {
 		case value != nil && number == labelsNumber[k]:
 			switch key := readLabel(value); {
 			case key == labelOther:
-			case key == labelUnclear, labels[key] != nil:
+			case key == labelUnclear:
 				return trace{}
 			default:
-				labels[key] = value
+				labels[key] = value // of several the last counts
 			}
 		default:
 			fixed = append(fixed, message[:length]...)

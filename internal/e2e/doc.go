@@ -4,4 +4,9 @@
 //
 // It needs Linux and root. See package containerd for what it builds and
 // installs.
+//
+//	go test ./...                                              everything, the soak bounded
+//	go test -run TestSoak -v -timeout 90m . -soak.lives=10000  the whole soak
+//	go run ./cmd/latency                                       from a death to its event
+//	go run ./cmd/idle                                          the CPU time of an idle node
 package e2e

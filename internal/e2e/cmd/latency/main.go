@@ -16,6 +16,8 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/signal"
+	"runtime"
+	"strings"
 	"sync"
 	"text/tabwriter"
 	"time"
@@ -50,8 +52,9 @@ var (
 func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
-	defer stop()
-	if err := run(ctx); err != nil {
+	err := run(ctx)
+	stop()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "latency:", err)
 		os.Exit(1)
 	}
@@ -119,10 +122,10 @@ func run(ctx context.Context) (err error) {
 	}
 	// The death itself is the runtime's FinishedAt. What passes until the runtime
 	// shows it and says so is the runtime's; the rest is ours.
-	var theirs measure.Samples
+	var theirs, floor measure.Samples
 	ours, whole := make([]measure.Samples, len(observers)), make([]measure.Samples, len(observers))
 	for _, m := range mortals {
-		said, err := raw.stamp(m.id)
+		event, err := raw.of(m.id)
 		if err != nil {
 			return err
 		}
@@ -130,9 +133,10 @@ func run(ctx context.Context) (err error) {
 		if err != nil {
 			return err
 		}
-		theirs = append(theirs, said.Sub(finished))
+		theirs = append(theirs, event.stamped.Sub(finished))
+		floor = append(floor, event.read.Sub(event.stamped))
 		for i, o := range observers {
-			ours[i] = append(ours[i], o.diedAt(m).Sub(said))
+			ours[i] = append(ours[i], o.diedAt(m).Sub(event.stamped))
 			whole[i] = append(whole[i], o.diedAt(m).Sub(finished))
 		}
 	}
@@ -149,7 +153,7 @@ func run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	return report(hinted.pleg.HealthReport().Runtime, theirs, []row{
+	return report(hinted.pleg.HealthReport().Runtime, theirs, floor, []row{
 		{"runtime's event → ContainerDied", ours[0], ours[1], true},
 		{"FinishedAt → ContainerDied", whole[0], whole[1], false},
 		{"GetNewerThan(now)", hintedReads, pollingReads, true},
@@ -246,8 +250,9 @@ type row struct {
 	ours bool
 }
 
-func report(runtime string, theirs measure.Samples, rows []row) error {
-	fmt.Printf("\n%s; relist period %v; %d deaths one at a time, %d pods idle\n\n", runtime, *period, *deaths, *idle)
+func report(name string, theirs, floor measure.Samples, rows []row) error {
+	fmt.Printf("\n%s; relist period %v; %d deaths one at a time, %d pods idle; load average%s\n\n",
+		name, *period, *deaths, *idle, loadAverage())
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 3, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "\tn\tp50\tp90\tp99\tmax\t")
 	line := func(what string, s measure.Samples) {
@@ -258,6 +263,7 @@ func report(runtime string, theirs measure.Samples, rows []row) error {
 		fmt.Fprintln(w, "\t")
 	}
 	line("FinishedAt → runtime's event, the runtime's own", theirs)
+	line("runtime's event → a bare reader of its stream", floor)
 	var missed []error
 	for _, r := range rows {
 		line(r.what+", hints and demand", r.hinted)
@@ -285,6 +291,17 @@ func report(runtime string, theirs measure.Samples, rows []row) error {
 		fmt.Printf("\ntargets missed:\n%v\n", err)
 		return nil
 	}
+}
+
+// loadAverage says how busy the machine is besides: on a busy one the figures are
+// the machine's.
+func loadAverage() string {
+	b, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return " unknown"
+	}
+	one, _, _ := strings.Cut(string(b), " ")
+	return fmt.Sprintf(" %s on %d cores", one, runtime.NumCPU())
 }
 
 // misses says by how much a target is missed; nil if it is met.

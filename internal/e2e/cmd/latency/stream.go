@@ -15,21 +15,25 @@ import (
 // container's remains away, by running runc, and shows it as exited only then:
 // its event's stamp tells how much of a latency is the runtime's own.
 type stream struct {
-	stop   context.CancelFunc
+	cancel context.CancelFunc
 	joined sync.WaitGroup
 
 	mu    sync.Mutex
-	stops map[string]time.Time // the stamp of each container's CONTAINER_STOPPED_EVENT
+	stops map[string]stop // by container
 }
 
+// stop is a CONTAINER_STOPPED_EVENT: when the runtime stamped it, and when a bare
+// reader of the stream in this process had it.
+type stop struct{ stamped, read time.Time }
+
 func readStream(ctx context.Context, client *containerd.Client) (*stream, error) {
-	ctx, stop := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancel(ctx)
 	events, err := client.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
 	if err != nil {
-		stop()
+		cancel()
 		return nil, fmt.Errorf("asking for the runtime's events: %w", err)
 	}
-	s := &stream{stop: stop, stops: make(map[string]time.Time)}
+	s := &stream{cancel: cancel, stops: make(map[string]stop)}
 	s.joined.Go(func() {
 		for {
 			e, err := events.Recv()
@@ -38,7 +42,7 @@ func readStream(ctx context.Context, client *containerd.Client) (*stream, error)
 			}
 			if e.ContainerEventType == runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT {
 				s.mu.Lock()
-				s.stops[e.ContainerId] = time.Unix(0, e.CreatedAt)
+				s.stops[e.ContainerId] = stop{time.Unix(0, e.CreatedAt), time.Now()}
 				s.mu.Unlock()
 			}
 		}
@@ -47,17 +51,17 @@ func readStream(ctx context.Context, client *containerd.Client) (*stream, error)
 }
 
 func (s *stream) close() {
-	s.stop()
+	s.cancel()
 	s.joined.Wait()
 }
 
-// stamp is when the runtime stamped its event of a container's death.
-func (s *stream) stamp(id string) (time.Time, error) {
+// of returns the runtime's event of a container's death.
+func (s *stream) of(id string) (stop, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	at, ok := s.stops[id]
+	e, ok := s.stops[id]
 	if !ok {
-		return time.Time{}, fmt.Errorf("the runtime sent no event of the death of container %s", id)
+		return stop{}, fmt.Errorf("the runtime sent no event of the death of container %s", id)
 	}
-	return at, nil
+	return e, nil
 }

@@ -1,0 +1,39 @@
+package cri_test
+
+import (
+	"testing"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubepleg/pleg/cri"
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+func TestConformance(t *testing.T) {
+	for name, model := range map[string]plegtest.CRIModel{
+		"containerd 2.4": plegtest.Containerd2,
+		"containerd 1.7": plegtest.Containerd17,
+		"containerd 1.6": plegtest.Containerd16,
+		"CRI-O":          plegtest.CRIO,
+		"CRI-O, quiet":   plegtest.CRIOWithoutEvents,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, err := plegtest.StartCRIServer(plegtest.WithModel(model))
+			must(t, err)
+			t.Cleanup(s.Stop)
+			uids := []types.UID{"uid-1", "uid-2", "uid-3"}
+			for _, uid := range uids {
+				sandbox := s.RunPod(plegtest.PodConfig{UID: uid})
+				must(t, s.ExitContainer(runContainer(t, s, sandbox, "init"), 0, ""))
+				runContainer(t, s, sandbox, "app")
+			}
+			if err := plegtest.TestRuntime(connect(t, s), uids...); err != nil {
+				t.Error(err)
+			}
+			if err := plegtest.TestRuntime(connect(t, s, cri.WithPlainLists()), uids...); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
