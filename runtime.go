@@ -187,7 +187,8 @@ type PodStatus struct {
 	// ContainerStatuses are the statuses of the pod's containers, in the order of
 	// Pod.Containers.
 	ContainerStatuses []*Status
-	// ActiveContainerStatuses are those in the pod's newest sandbox.
+	// ActiveContainerStatuses are those in the pod's newest sandbox, if that is
+	// ready.
 	ActiveContainerStatuses []*Status
 	// SandboxStatuses are the statuses of the pod's sandboxes, newest first.
 	SandboxStatuses []*runtimeapi.PodSandboxStatus

@@ -143,12 +143,14 @@ func (in *inspection) status(ctx context.Context) *pleg.PodStatus {
 		SandboxStatuses:   make([]*runtimeapi.PodSandboxStatus, 0, len(in.sandboxes)),
 		ContainerStatuses: make([]*pleg.Status, 0, len(in.containers)),
 	}
+	active := "" // the newest sandbox, if it is ready
 	for i, sandbox := range in.sandboxes {
 		if sandbox == nil {
 			continue
 		}
 		s.SandboxStatuses = append(s.SandboxStatuses, sandbox)
 		if i == 0 && sandbox.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY {
+			active = in.pod.Sandboxes[0].ID.ID
 			s.IPs = in.runtime.sandboxIPs(ctx, in.pod.ID, sandbox)
 		}
 	}
@@ -157,8 +159,7 @@ func (in *inspection) status(ctx context.Context) *pleg.PodStatus {
 			continue
 		}
 		s.ContainerStatuses = append(s.ContainerStatuses, container)
-		if len(in.pod.Sandboxes) > 0 && in.pod.Sandboxes[0] != nil &&
-			in.pod.Containers[i].PodSandboxID == in.pod.Sandboxes[0].ID.ID {
+		if active != "" && in.pod.Containers[i].PodSandboxID == active {
 			s.ActiveContainerStatuses = append(s.ActiveContainerStatuses, container)
 		}
 	}

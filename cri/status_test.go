@@ -62,6 +62,10 @@ func TestGetPodStatus(t *testing.T) {
 	if diff := cmp.Diff([]string{waiting, second}, ids(got.ActiveContainerStatuses)); diff != "" {
 		t.Error(diff)
 	}
+	must(t, s.StopPodSandbox(now))
+	if stopped := getPodStatus(t, r, getPods(t, r)[0]); len(stopped.ActiveContainerStatuses) != 0 || len(stopped.IPs) != 0 {
+		t.Errorf("active in a sandbox that is not ready: %v, %v", ids(stopped.ActiveContainerStatuses), stopped.IPs)
+	}
 	created, running, exited := got.ContainerStatuses[0], got.ContainerStatuses[1], got.ContainerStatuses[2]
 	if created.State != pleg.ContainerStateCreated || created.CreatedAt.IsZero() || !created.StartedAt.IsZero() || !created.FinishedAt.IsZero() {
 		t.Errorf("created: %+v", created)

@@ -48,13 +48,13 @@ func (r *Runtime) statusOf(asked *pleg.Pod) *pleg.PodStatus {
 		return &pleg.PodStatus{ID: asked.ID, Name: asked.Name, Namespace: asked.Namespace}
 	}
 	status := &pleg.PodStatus{ID: pod.ID, Name: pod.Name, Namespace: pod.Namespace}
-	newest := ""
+	active := "" // the newest sandbox, if it is ready
 	for i, s := range pod.Sandboxes {
 		if s == nil {
 			continue
 		}
-		if i == 0 {
-			newest = s.ID.ID
+		if i == 0 && s.State == pleg.ContainerStateRunning {
+			active = s.ID.ID
 		}
 		sandbox := r.sandboxStatusLocked(pod, s)
 		if i == 0 && sandbox.Network != nil {
@@ -68,7 +68,7 @@ func (r *Runtime) statusOf(asked *pleg.Pod) *pleg.PodStatus {
 		}
 		s := r.containerStatusLocked(pod, c)
 		status.ContainerStatuses = append(status.ContainerStatuses, s)
-		if c.PodSandboxID == newest {
+		if active != "" && c.PodSandboxID == active {
 			status.ActiveContainerStatuses = append(status.ActiveContainerStatuses, s)
 		}
 	}
