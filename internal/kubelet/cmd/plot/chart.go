@@ -87,8 +87,8 @@ func (c chart) rows(r *results) []row {
 			continue
 		}
 		for _, unit := range c.units {
-			k, hasKubelet := r.median(name, kubelet, unit)
-			h, hasHere := r.median(name, here, unit)
+			k, hasKubelet := r.best(name, kubelet, unit)
+			h, hasHere := r.best(name, here, unit)
 			if !hasKubelet || !hasHere {
 				continue
 			}

@@ -4,8 +4,9 @@
 //
 //	go test -run '^$' -bench . -benchmem -count=6 ./... | go run ./cmd/plot -o ../../docs/bench
 //
-// Of several runs of a benchmark it takes the median. The bars of a chart are
-// drawn to a logarithmic scale where the sides differ much.
+// Of several runs of a benchmark it takes the best, which is the one that other
+// work on the machine disturbed least. The bars of a chart are drawn to a
+// logarithmic scale where the sides differ much.
 package main
 
 import (

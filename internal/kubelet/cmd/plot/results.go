@@ -69,17 +69,16 @@ func (r *results) add(fields []string) error {
 	return nil
 }
 
-// median returns the median of a figure, and whether there is one.
-func (r *results) median(name, side, unit string) (float64, bool) {
-	values := slices.Sorted(slices.Values(r.runs[key{name, side, unit}]))
-	n := len(values)
-	if n == 0 {
+// best returns the figure of the run that was disturbed least, and whether there
+// is one: the least of a time, the most of a count of what was done.
+func (r *results) best(name, side, unit string) (float64, bool) {
+	values := r.runs[key{name, side, unit}]
+	switch {
+	case len(values) == 0:
 		return 0, false
+	case strings.HasSuffix(unit, "/op"):
+		return slices.Min(values), true
+	default:
+		return slices.Max(values), true
 	}
-	return (values[(n-1)/2] + values[n/2]) / 2, true
-}
-
-// count returns how many runs there were of a benchmark.
-func (r *results) count(name string) int {
-	return max(len(r.runs[key{name, here, "ns/op"}]), len(r.runs[key{name, kubelet, "ns/op"}]))
 }

@@ -11,17 +11,17 @@ func writeTable(w io.Writer, r *results) error {
 	var b strings.Builder
 	b.WriteString("| benchmark | kubelet ÷ pleg | kubelet | pleg | allocations: kubelet | pleg |\n|---|---:|---:|---:|---:|---:|\n")
 	for _, name := range r.names {
-		k, hasKubelet := r.median(name, kubelet, "ns/op")
-		h, hasHere := r.median(name, here, "ns/op")
+		k, hasKubelet := r.best(name, kubelet, "ns/op")
+		h, hasHere := r.best(name, here, "ns/op")
 		if !hasKubelet || !hasHere {
 			continue
 		}
-		ka, _ := r.median(name, kubelet, "allocs/op")
-		ha, _ := r.median(name, here, "allocs/op")
+		ka, _ := r.best(name, kubelet, "allocs/op")
+		ha, _ := r.best(name, here, "allocs/op")
 		fmt.Fprintf(&b, "| %s | **%s** | %s | %s | %.0f | %.0f |\n", name, ratio(k, h), duration(k), duration(h), ka, ha)
 		for _, unit := range otherUnits {
-			k, hasKubelet := r.median(name, kubelet, unit)
-			h, hasHere := r.median(name, here, unit)
+			k, hasKubelet := r.best(name, kubelet, unit)
+			h, hasHere := r.best(name, here, unit)
 			if hasKubelet && hasHere {
 				fmt.Fprintf(&b, "| %s, %s | | %s | %s | | |\n", name, unit, figure(k, unit), figure(h, unit))
 			}

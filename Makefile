@@ -1,0 +1,83 @@
+# What .ci/run does and what it does not, a step at a time. Nothing here is needed
+# to use the library, and only e2e and soak need root.
+
+# How often race runs every test.
+COUNT ?= 3
+# How long fuzz runs every fuzz test.
+FUZZTIME ?= 30s
+# How many container lives soak makes.
+LIVES ?= 10000
+# How often bench runs every benchmark; benchstat wants six at least.
+BENCHCOUNT ?= 6
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## list these targets
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: check
+check: ## before every commit: format, vet, tidiness, dependencies, tests; a minute or two
+	hack/fmt.sh
+	hack/vet.sh
+	hack/tidy.sh -diff
+	hack/deps.sh
+	go test ./...
+
+.PHONY: test
+test: ## the tests that need nothing but Go
+	go test ./...
+
+.PHONY: race
+race: ## the same under the race detector, in random order, COUNT times (3)
+	go test -race -shuffle=on -count=$(COUNT) ./...
+
+.PHONY: cover
+cover: ## how much of the library the tests run, a line for each function that they do not run whole
+	@mkdir -p .cache
+	go test -coverpkg=.,./cri,./plegtest -coverprofile=.cache/cover.out ./...
+	@go tool cover -func=.cache/cover.out | grep -v '100.0%$$'
+
+.PHONY: lint
+lint: ## golangci-lint, in every module; the first time builds it, which takes some minutes
+	hack/lint.sh
+
+# Not in .ci/run: it asks a database on the internet.
+.PHONY: vuln
+vuln: ## known vulnerabilities in what the library depends on; needs the internet
+	go tool -modfile=internal/tools/go.mod govulncheck ./...
+
+.PHONY: fuzz
+fuzz: ## every fuzz test for FUZZTIME (30s)
+	hack/fuzz.sh $(FUZZTIME)
+
+.PHONY: e2e
+e2e: ## the tests on a real containerd, which the first time builds it; needs root
+	cd internal/e2e && go test -count=1 -timeout=15m ./...
+
+.PHONY: latency
+latency: ## milliseconds from a death in a real containerd to its event, and of a blocked reader; needs root
+	cd internal/e2e && go run ./cmd/latency
+
+.PHONY: soak
+soak: ## LIVES container lives (10000) in a containerd under fire; an hour or two; needs root
+	cd internal/e2e && go test -count=1 -timeout=6h -v -run='^TestSoak$$' . -soak.lives=$(LIVES)
+
+.PHONY: diff
+diff: ## the library beside the kubelet's own code: same histories, same events, caches, answers
+	cd internal/kubelet && go test -count=1 ./...
+
+.PHONY: bench
+bench: ## the benchmarks beside the kubelet's, BENCHCOUNT times (6), into .cache/bench.txt
+	@mkdir -p .cache
+	(cd internal/kubelet && go test -run='^$$' -bench=. -benchmem -count=$(BENCHCOUNT) ./... && \
+		cd overcri && go test -run='^$$' -bench=. -benchmem -count=$(BENCHCOUNT) ./...) | tee .cache/bench.txt
+
+.PHONY: tidy
+tidy: ## format, and tidy every module
+	gofmt -w .
+	hack/tidy.sh
+
+.PHONY: clean
+clean: ## remove what the tests built: containerd and its images
+	rm -rf .cache

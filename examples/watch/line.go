@@ -1,0 +1,109 @@
+package main
+
+import (
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/kubepleg/pleg"
+)
+
+// The states of a sandbox; those of a container are pleg's.
+const (
+	sandboxReady    = "ready"
+	sandboxNotReady = "not ready"
+)
+
+// line is what is printed of one event.
+type line struct {
+	// Time is when the event was read.
+	Time      time.Time `json:"time"`
+	Namespace string    `json:"namespace"`
+	Pod       string    `json:"pod"`
+	PodUID    types.UID `json:"podUID"`
+	// Container is the container's name; empty for a sandbox and for a PodSync.
+	Container   string                     `json:"container,omitempty"`
+	ContainerID string                     `json:"containerID,omitempty"`
+	Sandbox     bool                       `json:"sandbox,omitempty"`
+	Event       pleg.PodLifeCycleEventType `json:"event"`
+
+	// What the cache has of the container or sandbox; empty when it is gone.
+
+	State        string `json:"state,omitempty"`
+	IP           string `json:"ip,omitempty"` // of a sandbox
+	RestartCount int    `json:"restartCount,omitempty"`
+	ExitCode     *int   `json:"exitCode,omitempty"` // of a container that has exited
+	Reason       string `json:"reason,omitempty"`
+	Error        string `json:"error,omitempty"` // why the pod could not be inspected
+
+	// LagSeconds is how long after the runtime's own timestamp the event was read.
+	// It is missing when the runtime has no timestamp for it, as for sandboxes, or
+	// what happened did so before the watch began.
+	LagSeconds *float64 `json:"lagSeconds,omitempty"`
+	// Cause is what made the generator look.
+	Cause pleg.Cause `json:"cause"`
+}
+
+// describe says of an event that was read now what the cache knows about it. The
+// generator has stored the status before it sent the event, so Get is enough, and
+// nothing has to be waited for.
+func describe(e *pleg.PodLifecycleEvent, cache pleg.Cache, now, began time.Time) line {
+	l := line{
+		Time: now, Namespace: e.Pod.Namespace, Pod: e.Pod.Name, PodUID: e.ID,
+		Sandbox: e.IsSandbox(), Event: e.Type, Cause: e.Cause,
+	}
+	if e.Container != nil {
+		l.Container, l.ContainerID = e.Container.Name, e.Container.ID.ID
+	}
+	status, err := cache.Get(e.ID)
+	if err != nil {
+		l.Error = err.Error()
+	}
+	if e.IsSandbox() {
+		l.fillSandbox(status)
+		return l
+	}
+	if happened := l.fillContainer(status); happened.After(began) {
+		lag := now.Sub(happened).Seconds()
+		l.LagSeconds = &lag
+	}
+	return l
+}
+
+// fillContainer fills in the container's status and returns when the runtime says
+// that the event happened.
+func (l *line) fillContainer(pod *pleg.PodStatus) time.Time {
+	for _, s := range pod.ContainerStatuses {
+		if s.ID.ID != l.ContainerID {
+			continue
+		}
+		l.State, l.Reason, l.RestartCount = string(s.State), s.Reason, s.RestartCount
+		if s.State == pleg.ContainerStateExited {
+			l.ExitCode = &s.ExitCode
+		}
+		switch l.Event {
+		case pleg.ContainerStarted:
+			return s.StartedAt
+		case pleg.ContainerDied:
+			return s.FinishedAt
+		default:
+			return time.Time{}
+		}
+	}
+	return time.Time{}
+}
+
+// fillSandbox fills in the sandbox's status. The runtime says when it began to make
+// a sandbox, but not when it was ready, nor when it ended.
+func (l *line) fillSandbox(pod *pleg.PodStatus) {
+	for _, s := range pod.SandboxStatuses {
+		if s.Id != l.ContainerID {
+			continue
+		}
+		l.State, l.IP = sandboxNotReady, s.GetNetwork().GetIp()
+		if s.State == runtimeapi.PodSandboxState_SANDBOX_READY {
+			l.State = sandboxReady
+		}
+	}
+}

@@ -1,0 +1,292 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"go.uber.org/goleak"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m)
+}
+
+// patience is how long a test waits for something that must come.
+const patience = 30 * time.Second
+
+func TestText(t *testing.T) {
+	t.Parallel()
+	var stdout, stderr syncBuffer
+	if code := run(t.Context(), []string{"--for", "2s"}, &stdout, &stderr); code != exitOK {
+		t.Fatalf("exit code %d, want %d; stderr:\n%s", code, exitOK, &stderr)
+	}
+	lines := strings.Split(strings.TrimSpace(stdout.String()), "\n")
+	if len(lines) < 4 || !strings.HasPrefix(lines[0], "TIME ") {
+		t.Fatalf("want a heading and events, got:\n%s", &stdout)
+	}
+	for _, l := range lines {
+		if n := utf8.RuneCountInString(l); n > 100 {
+			t.Errorf("%d columns: %s", n, l)
+		}
+		if strings.ContainsRune(l, '\x1b') {
+			t.Errorf("colour although this is no terminal: %q", l)
+		}
+	}
+	if want := regexp.MustCompile(`(?m)^\d+ events of \d+ pods in [0-9.]+s; healthy; event stream connected; simulated-containerd `); !want.MatchString(stderr.String()) {
+		t.Errorf("no summary like %v in:\n%s", want, &stderr)
+	}
+}
+
+func TestJSON(t *testing.T) {
+	t.Parallel()
+	var stdout, stderr syncBuffer
+	if code := run(t.Context(), []string{"--for", "2s", "--output", "json"}, &stdout, &stderr); code != exitOK {
+		t.Fatalf("exit code %d, want %d; stderr:\n%s", code, exitOK, &stderr)
+	}
+	var hinted int
+	for dec := json.NewDecoder(strings.NewReader(stdout.String())); ; {
+		var l line
+		err := dec.Decode(&l)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatalf("%v in:\n%s", err, &stdout)
+		}
+		if l.Time.IsZero() || l.Pod == "" || l.PodUID == "" || l.Event == "" || l.ContainerID == "" || l.Cause == "" {
+			t.Errorf("something is missing in %+v", l)
+		}
+		if l.LagSeconds != nil && (*l.LagSeconds < 0 || *l.LagSeconds > patience.Seconds()) {
+			t.Errorf("lag of %v s in %+v", *l.LagSeconds, l)
+		}
+		if l.LagSeconds != nil && l.Cause == pleg.CauseHint {
+			hinted++
+		}
+	}
+	if hinted == 0 {
+		t.Errorf("no event with a lag that came of a hint in:\n%s", &stdout)
+	}
+}
+
+// A watch of a runtime that somebody else runs, until it is told to end: what a
+// signal does is to end the context.
+func TestEndpointUntilSignal(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	sandbox := s.RunPod(plegtest.PodConfig{Name: "web"})
+	if _, err := s.RunContainer(sandbox, plegtest.ContainerConfig{Name: "nginx"}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, signal := context.WithCancel(t.Context())
+	defer signal()
+	var stdout, stderr syncBuffer
+	w := startWatch(ctx, []string{"--runtime-endpoint", s.Endpoint(), "--metrics-address", "0"}, &stdout, &stderr)
+	stdout.await(t, regexp.MustCompile(`default/web +nginx +Started +running`))
+
+	address := stderr.await(t, regexp.MustCompile(`http://(127\.0\.0\.1:\d+)/metrics`))[1]
+	if code, body := get(t, "http://"+address+"/metrics"); code != http.StatusOK ||
+		!strings.Contains(body, "kubelet_pleg_relist_duration_seconds_count") ||
+		!strings.Contains(body, `kubelet_runtime_operations_total{operation_type="version"}`) {
+		t.Errorf("/metrics: %d\n%s", code, body)
+	}
+	var report pleg.HealthReport
+	code, body := get(t, "http://"+address+"/healthz")
+	if err := json.Unmarshal([]byte(body), &report); err != nil || code != http.StatusOK || !report.Healthy || report.Pods != 1 {
+		t.Errorf("/healthz: %d, %v\n%s", code, err, body)
+	}
+
+	signal()
+	if code := w.await(t); code != exitOK {
+		t.Errorf("exit code %d, want %d", code, exitOK)
+	}
+	if !strings.Contains(stderr.String(), "2 events of 1 pods in ") {
+		t.Errorf("no summary in:\n%s", &stderr)
+	}
+}
+
+func TestMissingSocket(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "no.sock")
+	var stdout, stderr syncBuffer
+	code := run(t.Context(), []string{"--runtime-endpoint", "unix://" + path}, &stdout, &stderr)
+	if code != exitFailed || !strings.Contains(stderr.String(), path) || !strings.Contains(stderr.String(), "no such file") {
+		t.Errorf("exit code %d, want %d; stderr:\n%s", code, exitFailed, &stderr)
+	}
+}
+
+func TestSilentSocket(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	s.Freeze()
+	var stdout, stderr syncBuffer
+	w := startWatch(t.Context(), []string{"--runtime-endpoint", s.Endpoint()}, &stdout, &stderr)
+	if code := w.await(t); code != exitFailed || !strings.Contains(stderr.String(), s.Endpoint()) {
+		t.Errorf("exit code %d, want %d; stderr:\n%s", code, exitFailed, &stderr)
+	}
+}
+
+// Told to end while the runtime keeps silent is no failure.
+func TestSignalWhileConnecting(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	s.Freeze()
+	ctx, signal := context.WithCancel(t.Context())
+	defer signal()
+	var stdout, stderr syncBuffer
+	w := startWatch(ctx, []string{"--runtime-endpoint", s.Endpoint()}, &stdout, &stderr)
+	signal()
+	if code := w.await(t); code != exitOK {
+		t.Errorf("exit code %d, want %d; stderr:\n%s", code, exitOK, &stderr)
+	}
+}
+
+func TestAddressInUse(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	var stdout, stderr syncBuffer
+	code := run(t.Context(), []string{"--metrics-address", l.Addr().String()}, &stdout, &stderr)
+	if code != exitFailed || !strings.Contains(stderr.String(), "address already in use") {
+		t.Errorf("exit code %d, want %d; stderr:\n%s", code, exitFailed, &stderr)
+	}
+}
+
+// Whoever reads the table may go: that ends the watch, and only an error that is
+// none of a reader's leaving is told.
+func TestCannotWrite(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		err  error
+		want int
+	}{
+		{syscall.EPIPE, exitOK},
+		{syscall.ENOSPC, exitFailed},
+	} {
+		var stderr syncBuffer
+		if code := run(t.Context(), nil, brokenWriter{tt.err}, &stderr); code != tt.want {
+			t.Errorf("%v: exit code %d, want %d; stderr:\n%s", tt.err, code, tt.want, &stderr)
+		}
+	}
+}
+
+func TestFlags(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		args string
+		code int
+		says string
+	}{
+		{"--help", exitOK, "Usage:"},
+		{"--no-such-flag", exitUsage, "not defined: -no-such-flag"},
+		{"--output xml", exitUsage, "must be text or json"},
+		{"--for soon", exitUsage, `"soon"`},
+		{"--for -1s", exitUsage, "negative"},
+		{"web", exitUsage, `unexpected argument "web"`},
+	} {
+		var stdout, stderr syncBuffer
+		code := run(t.Context(), strings.Fields(tt.args), &stdout, &stderr)
+		if code != tt.code || !strings.Contains(stderr.String(), tt.says) || !strings.Contains(stderr.String(), "Usage:") {
+			t.Errorf("%s: exit code %d, want %d, %q and the usage; stderr:\n%s", tt.args, code, tt.code, tt.says, &stderr)
+		}
+	}
+}
+
+// watching is a run in a goroutine of its own.
+type watching struct{ code chan int }
+
+func startWatch(ctx context.Context, args []string, stdout, stderr io.Writer) watching {
+	w := watching{make(chan int, 1)}
+	go func() { w.code <- run(ctx, args, stdout, stderr) }()
+	return w
+}
+
+// await returns the exit code.
+func (w watching) await(t *testing.T) int {
+	t.Helper()
+	select {
+	case code := <-w.code:
+		return code
+	case <-time.After(patience):
+		t.Fatal("the watch does not end")
+		return 0
+	}
+}
+
+func startServer(t *testing.T) *plegtest.CRIServer {
+	t.Helper()
+	s, err := plegtest.StartCRIServer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Stop)
+	return s
+}
+
+func get(t *testing.T, url string) (code int, body string) {
+	t.Helper()
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
+	resp, err := client.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(b)
+}
+
+// syncBuffer is a buffer that is read while somebody writes.
+type syncBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+
+// await waits until what was written matches, and returns the match.
+func (b *syncBuffer) await(t *testing.T, want *regexp.Regexp) []string {
+	t.Helper()
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		if m := want.FindStringSubmatch(b.String()); m != nil {
+			return m
+		}
+	}
+	t.Fatalf("nothing like %v within %v in:\n%s", want, patience, b)
+	return nil
+}
+
+type brokenWriter struct{ err error }
+
+func (w brokenWriter) Write([]byte) (int, error) { return 0, fmt.Errorf("write: %w", w.err) }

@@ -1,0 +1,84 @@
+package main
+
+import (
+	"testing"
+	"time"
+
+	testclock "k8s.io/utils/clock/testing"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/cri"
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+// TestNodeShowsEverything has the node's ten seconds pass on a fake clock and looks
+// for all that the example promises to show.
+func TestNodeShowsEverything(t *testing.T) {
+	clock := testclock.NewFakeClock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
+	s, err := plegtest.StartCRIServer(plegtest.WithClock(clock))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Stop()
+	runtime, err := cri.Connect(t.Context(), s.Endpoint())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer runtime.Close()
+	cache := pleg.NewCache()
+	g := pleg.NewGenericPLEG(runtime, pleg.DefaultChannelCapacity, time.Second, cache, clock)
+	defer g.Stop()
+	events := g.Watch()
+
+	began := clock.Now()
+	var lines []line
+	s.Play(nodePlans()...)
+	for clock.Since(began) <= 10*time.Second {
+		s.Settle()
+		g.Relist()
+		for len(events) > 0 {
+			lines = append(lines, describe(<-events, cache, clock.Now(), began))
+		}
+		clock.Step(20 * time.Millisecond)
+	}
+
+	first := map[string]line{}     // of each pod's name
+	restarted := map[string]bool{} // by pod and container
+	shown := map[string]bool{}
+	for _, l := range lines {
+		was, known := first[l.Pod]
+		if !known {
+			first[l.Pod] = l
+		}
+		if l.Event == pleg.ContainerStarted && l.RestartCount > 0 {
+			restarted[l.Pod+"/"+l.Container] = true
+		}
+		shown["a pod that comes"] = shown["a pod that comes"] || l.Sandbox && l.Event == pleg.ContainerStarted && l.Time.After(began)
+		shown["a crash"] = shown["a crash"] || l.ExitCode != nil && *l.ExitCode == 1 && l.Reason == "Error"
+		shown["a container out of memory"] = shown["a container out of memory"] || l.ExitCode != nil && *l.ExitCode == 137 && l.Reason == "OOMKilled"
+		shown["a container that completes"] = shown["a container that completes"] || l.ExitCode != nil && *l.ExitCode == 0 && l.Reason == "Completed"
+		shown["a container that is killed"] = shown["a container that is killed"] || l.ExitCode != nil && *l.ExitCode == 137 && l.Reason == "Error"
+		shown["a pod that goes away"] = shown["a pod that goes away"] || l.Sandbox && l.Event == pleg.ContainerRemoved
+		shown["a pod replaced under its name"] = shown["a pod replaced under its name"] || known && was.PodUID != l.PodUID
+		if l.LagSeconds != nil && (*l.LagSeconds < 0 || *l.LagSeconds > 0.02) {
+			t.Errorf("a lag of %v s although the clock stood still: %+v", *l.LagSeconds, l)
+		}
+	}
+	for _, what := range []string{
+		"a pod that comes", "a crash", "a container out of memory", "a container that completes", "a container that is killed",
+		"a pod that goes away", "a pod replaced under its name",
+	} {
+		if !shown[what] {
+			t.Errorf("the node does not show %s", what)
+		}
+	}
+	if len(restarted) < 2 {
+		t.Errorf("restarted: %v, want two containers", restarted)
+	}
+	if len(first) != 5 {
+		t.Errorf("%d names of pods, want 5", len(first))
+	}
+	if n := len(lines); n < 30 || n > 60 {
+		t.Errorf("%d events, want enough to see and not too many to read", n)
+	}
+}

@@ -1,0 +1,126 @@
+package main
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+var someTime = time.Date(2026, 1, 2, 3, 4, 5, 6e6, time.UTC)
+
+func TestTextPrinter(t *testing.T) {
+	one, lag := 1, 0.0012
+	base := line{Time: someTime, Namespace: "shop", Pod: "web-0", Container: "nginx", Event: pleg.ContainerStarted, State: "running", Cause: pleg.CausePeriod}
+	with := func(edit func(l *line)) line {
+		l := base
+		edit(&l)
+		return l
+	}
+	for _, tt := range []struct {
+		name string
+		line line
+		want string
+	}{
+		{"started", base,
+			"03:04:05.006  shop/web-0                 nginx        Started  running                    -  period"},
+		{"restarted", with(func(l *line) { l.RestartCount, l.LagSeconds = 3, &lag }),
+			"03:04:05.006  shop/web-0                 nginx        Started  running, restart 3     1.2ms  period"},
+		{"sandbox", with(func(l *line) { l.Container, l.Sandbox, l.State, l.IP = "", true, sandboxReady, "10.0.0.1" }),
+			"03:04:05.006  shop/web-0                 sandbox      Started  ready 10.0.0.1             -  period"},
+		{"died", with(func(l *line) {
+			l.Event, l.State, l.ExitCode, l.Reason, l.Cause = pleg.ContainerDied, "exited", &one, "Error", pleg.CauseHint
+		}),
+			"03:04:05.006  shop/web-0                 nginx        Died     exited 1 Error             -  hint"},
+		{"removed", with(func(l *line) { l.Event, l.State = pleg.ContainerRemoved, "" }),
+			"03:04:05.006  shop/web-0                 nginx        Removed  -                          -  period"},
+		{"sync", with(func(l *line) { l.Event, l.State, l.Container, l.Cause = pleg.PodSync, "", "", pleg.CauseDemand }),
+			"03:04:05.006  shop/web-0                 -            PodSync  -                          -  demand"},
+		{"inspection failed", with(func(l *line) { l.Error = "no" }),
+			"03:04:05.006  shop/web-0                 nginx        Started  inspection failed          -  period"},
+		{"long names", with(func(l *line) {
+			l.Namespace, l.Pod, l.Container = "kube-system", "coredns-5d78c9869d-x7k2p", "a-very-long-container-name"
+		}),
+			"03:04:05.006  kube-system/…c9869d-x7k2p  a-ver…-name  Started  running                    -  period"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var b strings.Builder
+			p := &textPrinter{w: &b, headed: true}
+			if err := p.print(tt.line); err != nil {
+				t.Fatal(err)
+			}
+			if got := b.String(); got != tt.want+"\n" {
+				t.Errorf("got\n%swant\n%s", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestTextPrinterColours(t *testing.T) {
+	one := 1
+	var b strings.Builder
+	p := &textPrinter{w: &b, headed: true, colour: true}
+	if err := p.print(line{Event: pleg.ContainerDied, ExitCode: &one}); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.String(); !strings.HasPrefix(got, "\x1b[31m") || !strings.HasSuffix(got, "\x1b[0m\n") {
+		t.Errorf("a crash is not red: %q", got)
+	}
+}
+
+func TestLagText(t *testing.T) {
+	for seconds, want := range map[float64]string{
+		0.00004: "0.0ms", 0.0994: "99.4ms", 0.09996: "100ms", 0.5: "500ms", 0.9996: "1.0s", 61: "61.0s",
+	} {
+		if got := (line{LagSeconds: &seconds}).lagText(); got != want {
+			t.Errorf("%v s: %s, want %s", seconds, got, want)
+		}
+	}
+}
+
+// TestDescribe has a pod live with the fake runtime, and reads what is told of it.
+func TestDescribe(t *testing.T) {
+	rt := plegtest.NewRuntime()
+	cache := pleg.NewCache()
+	g := pleg.NewGenericPLEG(rt, 10, time.Second, cache, clock.RealClock{}, pleg.WithLogger(klog.Logger{}))
+	events := g.Watch()
+	// look relists and describes what there is of the container.
+	look := func(began time.Time) (lines []line) {
+		g.Relist()
+		for len(events) > 0 {
+			if l := describe(<-events, cache, time.Now(), began); l.Container == "nginx" {
+				lines = append(lines, l)
+			}
+		}
+		return lines
+	}
+	const uid types.UID = "web"
+	began := time.Now().Add(-time.Hour)
+
+	rt.SetPod(plegtest.NewPod(uid, plegtest.Running("nginx")))
+	if got := look(time.Now().Add(time.Hour)); len(got) != 1 || got[0].Event != pleg.ContainerStarted || got[0].State != "running" || got[0].LagSeconds != nil {
+		t.Errorf("a container that ran before the watch: %+v", got)
+	}
+	rt.ExitContainer(uid, "nginx", 137, "OOMKilled")
+	got := look(began)
+	if len(got) != 1 || got[0].Event != pleg.ContainerDied || *got[0].ExitCode != 137 || got[0].Reason != "OOMKilled" || got[0].LagSeconds == nil {
+		t.Errorf("a container out of memory: %+v", got)
+	}
+	rt.Fail(plegtest.GetPodStatus, uid, errors.New("no answer"))
+	rt.RestartContainer(uid, "nginx", "nginx-2")
+	if got := look(began); len(got) != 1 || !strings.Contains(got[0].Error, "no answer") {
+		t.Errorf("a restart that cannot be inspected: %+v", got)
+	}
+	rt.Heal()
+	rt.RemovePod(uid)
+	if got := look(began); len(got) != 3 || got[2].Event != pleg.ContainerRemoved || got[2].State != "" {
+		t.Errorf("a pod that is gone: %+v", got)
+	}
+}

@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Runs every fuzz test of the repository for a while, 10 s or as $1 says. What fails
+# is kept below the package's testdata/fuzz, where "go test" finds it ever after.
+. "$(dirname "$0")/modules.sh"
+
+time=${1:-10s}
+found=0
+while IFS=: read -r file name; do
+	found=$((found + 1))
+	echo "$name in $(dirname "$file"), $time"
+	go -C "$(dirname "$file")" test -run='^$' -fuzz="^$name\$" -fuzztime="$time" .
+done < <(find . -name '.?*' -prune -o -name '*_test.go' -print0 | sort -z |
+	xargs -0 sed -nsE '/^func Fuzz[A-Z0-9_]/{F;s/^func (Fuzz[A-Za-z0-9_]+).*/\1/p}' | paste -d: - -)
+if [[ $found == 0 ]]; then
+	echo 'There is no fuzz test: the search for them is broken.'
+	exit 1
+fi
