@@ -26,7 +26,7 @@ func TestTable(t *testing.T) {
 	}
 	for _, want := range []string{
 		"| IdleRelist/pods=110/list=same | **8.0 ×** | 20 µs | 2.5 µs | 112 | 0 |\n",
-		"| HungPod, told | | 37 | 49 | | |\n",
+		"| HungPod, told |  | 37 | 49 | | |\n",
 	} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("the table has no line %q:\n%s", want, b.String())

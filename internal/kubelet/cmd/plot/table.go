@@ -22,9 +22,14 @@ func writeTable(w io.Writer, r *results) error {
 		for _, unit := range otherUnits {
 			k, hasKubelet := r.best(name, kubelet, unit)
 			h, hasHere := r.best(name, here, unit)
-			if hasKubelet && hasHere {
-				fmt.Fprintf(&b, "| %s, %s | | %s | %s | | |\n", name, unit, figure(k, unit), figure(h, unit))
+			if !hasKubelet || !hasHere {
+				continue
 			}
+			q := ""
+			if strings.HasSuffix(unit, "/op") {
+				q = "**" + ratio(k, h) + "**"
+			}
+			fmt.Fprintf(&b, "| %s, %s | %s | %s | %s | | |\n", name, unit, q, figure(k, unit), figure(h, unit))
 		}
 	}
 	_, err := io.WriteString(w, b.String())
