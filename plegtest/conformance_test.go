@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 	"testing/synctest"
 
 	"k8s.io/apimachinery/pkg/types"
