@@ -224,6 +224,7 @@ func (g *GenericPLEG) Relist() {
 		<-g.token
 	}
 	g.barriers.Put(b)
+	g.announcer.fill()
 }
 
 // RequestRelist asks for a look at one pod as soon as possible, and returns at

@@ -335,6 +335,7 @@ func (in *inspection) passAll() { in.pass(stamp{number: math.MaxUint64}) }
 // takeStatus stores and announces an inspection that succeeded.
 func (l *loop) takeStatus(in *inspection, c *call, status *PodStatus, now time.Time) {
 	if in.failures > 0 {
+		c.sync = true // what was told of without a status has one now
 		l.g.logger.V(2).Info("Inspection succeeded again", "pod", podName(c.pod), "failures", in.failures)
 	}
 	in.failures, in.unanswered = 0, time.Time{}

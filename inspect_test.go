@@ -191,6 +191,7 @@ func TestRule8RetriesWithBackoff(t *testing.T) {
 		if s, err := n.cache.Get("a"); err != nil || s.ContainerStatuses[0].ExitCode != 3 {
 			t.Errorf("not forgiven: %v %v", s, err)
 		}
+		want(t, "the change, and the recovery", read(events), "a Started a2", "a PodSync")
 		if got := n.g.HealthReport().Troubled; len(got) != 0 {
 			t.Errorf("still troubled: %v", got)
 		}

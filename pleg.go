@@ -97,9 +97,10 @@ const (
 	// holds for that container ID: the ID never comes back.
 	ContainerRemoved PodLifeCycleEventType = "ContainerRemoved"
 	// PodSync comes when the pod deserves a look for a reason that no transition
-	// of a container tells: a reinspection that was asked for has landed, or the
-	// runtime's events spoke of a container that was gone before it was ever
-	// listed. It carries no container. On it, a reader reads the pod's status
+	// of a container tells: a reinspection that was asked for has landed, an
+	// inspection has succeeded after it had failed, or the runtime's events spoke
+	// of a container that was gone before it was ever listed. It carries no
+	// container. On it, a reader reads the pod's status
 	// from the cache.
 	PodSync PodLifeCycleEventType = "PodSync"
 	// ContainerChanged is computed when a container or sandbox enters the state

@@ -140,6 +140,9 @@ func (r *podRecords) takeListed(rec *podRecord, listed *Pod, stamp stamp, report
 	switch {
 	case rec.listed == listed && !rec.disputed:
 		return podChange{}, false
+	case !rec.disputed && showsTheSame(rec.pod, listed):
+		rec.listed, rec.pod = listed, listed
+		return podChange{}, false
 	case !rec.overlaps(stamp):
 		return r.put(rec, listed, stamp, report)
 	case rec.stamp.after(stamp):
@@ -150,6 +153,25 @@ func (r *podRecords) takeListed(rec *podRecord, listed *Pod, stamp stamp, report
 		return podChange{}, false
 	}
 	return rec.dispute(), true
+}
+
+// showsTheSame tells whether a pod has the containers of one without bad data, in
+// their order and states, and so no bad data either. It spares a runtime that
+// makes its pods anew for every list most of the cost of comparing them.
+func showsTheSame(known, listed *Pod) bool {
+	return known != nil && sameContainers(known.Containers, listed.Containers) && sameContainers(known.Sandboxes, listed.Sandboxes)
+}
+
+func sameContainers(known, listed []*Container) bool {
+	if len(known) != len(listed) {
+		return false
+	}
+	for i, c := range listed {
+		if c == nil || c.ID.ID != known[i].ID.ID || c.State != known[i].State {
+			return false
+		}
+	}
+	return true
 }
 
 // overlaps tells whether a listing began before the last one of the pod alone had
@@ -207,11 +229,14 @@ func (r *podRecords) disputed(uid types.UID) bool {
 	return rec != nil && rec.disputed
 }
 
-// recordAt returns the record at position i of the last full listing if the pod
-// listed there now is the very one that it was made of.
+// recordAt returns the record at position i of the last full listing if it is that
+// of the pod listed there now.
 func (r *podRecords) recordAt(i int, listed *Pod) *podRecord {
-	if i < len(r.order) && listed != nil && r.order[i] != nil && r.order[i].listed == listed {
-		return r.order[i]
+	if i >= len(r.order) || listed == nil {
+		return nil
+	}
+	if rec := r.order[i]; rec != nil && (rec.listed == listed || rec.uid == listed.ID) {
+		return rec
 	}
 	return nil
 }

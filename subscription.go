@@ -68,6 +68,15 @@ func (a *announcer) publish(news announcement) (old *Pod) {
 	return old
 }
 
+// fill puts into the channels what has come to fit since.
+func (a *announcer) fill() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for s := range a.subs {
+		s.fill()
+	}
+}
+
 // subscribe adds a subscription whose first news is the present. It ends with
 // ctx, or with the next stop unless it is lasting.
 func (a *announcer) subscribe(ctx context.Context, capacity int, lasting bool) *subscription {
@@ -245,6 +254,14 @@ func (s *subscription) countMergedLocked(earlier *Pod, news announcement) int {
 	steps := deliverable(appendTransitions(nil, told, earlier)) +
 		deliverable(appendTransitions(nil, earlier, news.pod))
 	return max(0, steps-deliverable(appendTransitions(nil, told, news.pod)))
+}
+
+func (s *subscription) fill() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.holding && !s.over {
+		s.fillLocked()
+	}
 }
 
 // fillLocked delivers what fits into the channel. Nobody else sends while the

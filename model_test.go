@@ -1,0 +1,501 @@
+package pleg_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"pgregory.net/rapid"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+var modelSteps = flag.Int("model.steps", 60, "how many steps TestModel makes in each history")
+
+// TestModel runs random histories of a runtime and of its users against a naive
+// model of the contract: what was true when, kept in full. A history is drawn
+// first and then run in a bubble of its own, so that rapid can shrink it.
+// -rapid.checks and -model.steps make it longer.
+func TestModel(t *testing.T) {
+	steps := 0
+	rapid.Check(t, func(rt *rapid.T) {
+		history := rapid.SliceOfN(rapid.Custom(drawStep), 1, *modelSteps).Draw(rt, "history")
+		steps += len(history)
+		var problems []string
+		synctest.Test(t, func(t *testing.T) { problems = runHistory(t, history) })
+		if len(problems) > 0 {
+			rt.Fatalf("%d problems, the first: %s", len(problems), problems[0])
+		}
+	})
+	t.Logf("%d steps", steps)
+}
+
+// step is one step of a history: what, on which pod, and a number for the rest.
+type step struct {
+	what string
+	pod  int
+	n    int
+}
+
+func (s step) String() string { return fmt.Sprintf("%s pod-%d %d", s.what, s.pod, s.n) }
+
+var modelActions = []string{
+	"run", "run", "exit", "exit", "exit", "remove container", "remove pod", "start created",
+	"emit", "emit any", "break stream", "no events", "events",
+	"fail inspection", "hang inspection", "deaf inspection", "slow inspection", "heal inspection", "heal inspection",
+	"fail list", "partial list", "slow list", "stale list", "deaf list", "fail look", "stale look", "deaf look", "heal lists", "heal lists",
+	"relist", "request relist", "request reinspect", "start", "start", "stop",
+	"subscribe", "unsubscribe", "read", "read", "read all",
+	"block", "block", "block later", "cancel",
+	"wait", "wait", "wait", "wait long", "settle", "health",
+}
+
+func drawStep(t *rapid.T) step {
+	return step{
+		what: rapid.SampledFrom(modelActions).Draw(t, "what"),
+		pod:  rapid.IntRange(0, 4).Draw(t, "pod"),
+		n:    rapid.IntRange(0, 1000).Draw(t, "n"),
+	}
+}
+
+// model is a node and all that was ever true of it.
+type model struct {
+	*node
+	ctx  context.Context
+	next int // makes container IDs that never come again
+
+	truth    map[types.UID][]moment
+	healings map[string]func() // of the faults in force
+	hanging  map[types.UID]bool
+	lists    bool // lists work
+	started  bool
+
+	subs    []*modelSub
+	readers []context.CancelFunc
+	joined  sync.WaitGroup
+
+	mu       sync.Mutex
+	problems []string // guarded by mu
+}
+
+// moment is what was true of a pod from a time on: its containers' states.
+type moment struct {
+	from  time.Time
+	state map[string]pleg.State
+}
+
+type modelSub struct {
+	events <-chan *pleg.PodLifecycleEvent
+	cancel context.CancelFunc
+	last   map[string]pleg.PodLifeCycleEventType
+	closed bool
+}
+
+func runHistory(t *testing.T, history []step) []string {
+	m := &model{
+		node: newNode(t), ctx: t.Context(), lists: true,
+		truth: make(map[types.UID][]moment), healings: make(map[string]func()), hanging: make(map[types.UID]bool),
+	}
+	m.EmitOnChange(true)
+	for _, s := range history {
+		m.do(s)
+		m.record()
+		synctest.Wait()
+	}
+	m.end()
+	return m.problems
+}
+
+func (m *model) problem(format string, args ...any) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.problems = append(m.problems, fmt.Sprintf(format, args...))
+}
+
+// record keeps what is true now of every pod.
+func (m *model) record() {
+	now := time.Now()
+	for i := range 5 {
+		uid := modelPod(i)
+		state := make(map[string]pleg.State)
+		if pod := m.Pod(uid); pod != nil {
+			for _, c := range pod.Containers {
+				state[c.ID.ID] = c.State
+			}
+		}
+		m.mu.Lock()
+		m.truth[uid] = append(m.truth[uid], moment{now, state})
+		m.mu.Unlock()
+	}
+}
+
+func modelPod(i int) types.UID { return types.UID(fmt.Sprintf("pod-%d", i)) }
+
+func (m *model) do(s step) {
+	uid := modelPod(s.pod)
+	pod := m.Pod(uid)
+	switch s.what {
+	case "run":
+		m.next++
+		c := plegtest.NewContainer(fmt.Sprintf("c%d", m.next), []pleg.State{pleg.ContainerStateRunning, pleg.ContainerStateCreated, pleg.ContainerStateExited}[s.n%3])
+		if pod == nil {
+			m.SetPod(bare(uid, c))
+		} else if len(pod.Containers) < 5 {
+			m.UpdatePod(uid, func(p *pleg.Pod) { p.Containers = append(p.Containers, c) })
+		}
+	case "exit", "start created", "remove container":
+		m.changeContainer(s, uid, pod)
+	case "remove pod":
+		m.RemovePod(uid)
+	case "emit":
+		m.Emit(pleg.ContainerEvent{PodUID: uid})
+	case "emit any":
+		m.Emit(pleg.ContainerEvent{ContainerID: fmt.Sprintf("c%d", s.n%(m.next+2)), PodUID: []types.UID{"", uid, "nobody"}[s.n%3]})
+	case "break stream":
+		m.BreakStreams([]error{nil, errors.New("reset")}[s.n%2])
+	case "no events":
+		m.EmitOnChange(false)
+	case "events":
+		m.EmitOnChange(true)
+	case "wait":
+		time.Sleep(time.Duration(s.n) * time.Millisecond)
+	case "wait long":
+		time.Sleep(time.Duration(s.n) * time.Second / 4)
+	default:
+		m.fault(s, uid)
+		m.use(s, uid)
+	}
+}
+
+func (m *model) changeContainer(s step, uid types.UID, pod *pleg.Pod) {
+	if pod == nil || len(pod.Containers) == 0 {
+		return
+	}
+	c := pod.Containers[s.n%len(pod.Containers)]
+	switch {
+	case s.what == "remove container":
+		m.RemoveContainer(uid, c.ID.ID)
+	case s.what == "exit" && c.State != pleg.ContainerStateExited:
+		m.ExitContainer(uid, c.ID.ID, s.n, "Error")
+	case s.what == "start created" && c.State == pleg.ContainerStateCreated:
+		m.SetContainer(uid, c.ID.ID, pleg.ContainerStateRunning)
+	}
+}
+
+// fault puts faults in force, one of a kind and pod at a time, and heals them.
+func (m *model) fault(s step, uid types.UID) {
+	broken := errors.New("broken")
+	slow := time.Duration(s.n) * time.Millisecond
+	inject := func(key string, f plegtest.Fault) {
+		if heal := m.healings[key]; heal != nil {
+			heal()
+		}
+		m.healings[key] = m.Inject(f)
+	}
+	inspection, list, look := "inspection "+string(uid), "list", "look"
+	switch s.what {
+	case "fail inspection":
+		inject(inspection, plegtest.Fault{Method: plegtest.GetPodStatus, PodUID: uid, Err: broken})
+		m.hanging[uid] = true
+	case "hang inspection":
+		inject(inspection, plegtest.Fault{Method: plegtest.GetPodStatus, PodUID: uid, Hang: true})
+		m.hanging[uid] = true
+	case "deaf inspection":
+		inject(inspection, plegtest.Fault{Method: plegtest.GetPodStatus, PodUID: uid, Deaf: true})
+		m.hanging[uid] = true
+	case "slow inspection":
+		inject(inspection, plegtest.Fault{Method: plegtest.GetPodStatus, PodUID: uid, Delay: 3 * slow, Deaf: false, Stale: s.n%2 == 0})
+		m.hanging[uid] = true
+	case "heal inspection":
+		m.heal(inspection)
+		delete(m.hanging, uid)
+	case "fail list":
+		inject(list, plegtest.Fault{Method: plegtest.GetPods, Err: broken})
+		m.lists = false
+	case "partial list":
+		inject(list, plegtest.Fault{Method: plegtest.GetPods, Err: broken, Partial: s.n % 3})
+		m.lists = false
+	case "slow list":
+		inject(list, plegtest.Fault{Method: plegtest.GetPods, Delay: 2 * slow})
+		m.lists = false
+	case "stale list":
+		inject(list, plegtest.Fault{Method: plegtest.GetPods, Delay: slow, Stale: true})
+		m.lists = false
+	case "deaf list":
+		inject(list, plegtest.Fault{Method: plegtest.GetPods, Deaf: true})
+		m.lists = false
+	case "fail look":
+		inject(look, plegtest.Fault{Method: plegtest.GetPod, Err: broken})
+	case "stale look":
+		inject(look, plegtest.Fault{Method: plegtest.GetPod, Delay: slow, Stale: true})
+	case "deaf look":
+		inject(look, plegtest.Fault{Method: plegtest.GetPod, PodUID: uid, Deaf: true})
+	case "heal lists":
+		m.heal(list)
+		m.heal(look)
+		m.lists = true
+	}
+}
+
+func (m *model) heal(key string) {
+	if heal := m.healings[key]; heal != nil {
+		heal()
+		delete(m.healings, key)
+	}
+}
+
+// use is what users of the generator do.
+func (m *model) use(s step, uid types.UID) {
+	switch s.what {
+	case "relist":
+		m.joined.Go(m.g.Relist)
+	case "request relist":
+		m.g.RequestRelist(uid)
+	case "request reinspect":
+		m.g.RequestReinspect(uid)
+	case "start":
+		m.g.Start()
+		m.started = true
+	case "stop":
+		began := time.Now()
+		m.g.Stop()
+		if took := time.Since(began); took > 6*time.Second {
+			m.problem("Stop took %v", took)
+		}
+		m.started = false
+	case "subscribe":
+		ctx, cancel := context.WithCancel(m.ctx)
+		m.subs = append(m.subs, &modelSub{
+			events: m.g.Subscribe(ctx, s.n%4), cancel: cancel, last: make(map[string]pleg.PodLifeCycleEventType),
+		})
+	case "unsubscribe":
+		if len(m.subs) > 0 {
+			m.subs[s.n%len(m.subs)].cancel()
+		}
+	case "read", "read all":
+		for _, sub := range m.subs {
+			m.read(sub, []int{s.n % 5, 10000}[len(s.what)/8])
+		}
+	case "block":
+		m.block(uid, time.Now().Add(-time.Duration(s.n%3)*time.Second))
+	case "block later":
+		m.block(uid, time.Now().Add(time.Duration(s.n)*time.Millisecond))
+	case "cancel":
+		for _, cancel := range m.readers {
+			cancel()
+		}
+		m.readers = nil
+	case "settle":
+		m.settle()
+	case "health":
+		_, _ = m.g.Healthy()
+		if r := m.g.HealthReport(); r.Backlog > 12*len(m.subs) {
+			m.problem("rule 4: a backlog of %d pods", r.Backlog)
+		}
+	}
+}
+
+// read reads up to n events and holds them against rules 1, 3 and 4.
+func (m *model) read(sub *modelSub, n int) {
+	for range n {
+		synctest.Wait()
+		select {
+		case e, ok := <-sub.events:
+			if !ok {
+				sub.closed = true
+				return
+			}
+			m.check(sub, e)
+		default:
+			return
+		}
+	}
+}
+
+func (m *model) check(sub *modelSub, e *pleg.PodLifecycleEvent) {
+	status, err := m.cache.Get(e.ID)
+	if err == nil && !status.TimeStamp.IsZero() && status.TimeStamp.Before(e.ListedAt) {
+		m.problem("rule 3: %s listed at %v, the cache has %v", line(e), e.ListedAt, status.TimeStamp)
+	}
+	if e.Type == pleg.PodSync {
+		return
+	}
+	id := e.Data.(string)
+	was := sub.last[id]
+	sub.last[id] = e.Type
+	switch e.Type {
+	case pleg.ContainerStarted:
+		if was == "" {
+			return
+		}
+	case pleg.ContainerDied:
+		if was == "" || was == pleg.ContainerStarted {
+			return
+		}
+	case pleg.ContainerRemoved:
+		if was == pleg.ContainerDied {
+			return
+		}
+	default:
+	}
+	m.problem("rule 1: %s after %q", line(e), was)
+}
+
+// block reads the cache in the background, and holds what it gets against what
+// was true after its minTime.
+func (m *model) block(uid types.UID, minTime time.Time) {
+	ctx, cancel := context.WithCancel(m.ctx)
+	m.readers = append(m.readers, cancel)
+	m.joined.Go(func() {
+		status, err := m.cache.GetNewerThanContext(ctx, uid, minTime)
+		if status == nil && ctx.Err() == nil {
+			m.problem("rule 10: no status, and %v", err)
+		}
+		if err != nil {
+			return
+		}
+		m.mu.Lock()
+		moments := slices.Clone(m.truth[uid])
+		m.mu.Unlock()
+		if pod := m.Pod(uid); !wasTrue(moments, status, minTime) && !says(status, pod) {
+			m.problem("rule 6: %s newer than %v was never so: %v", uid, minTime, statesOf(status))
+		}
+	})
+}
+
+// wasTrue tells whether a status says what was true at some time after minTime.
+func wasTrue(moments []moment, status *pleg.PodStatus, minTime time.Time) bool {
+	states := statesOf(status)
+	for i, was := range moments {
+		over := i+1 < len(moments) && moments[i+1].from.Before(minTime)
+		if !over && sameStates(states, was.state) {
+			return true
+		}
+	}
+	return false
+}
+
+func says(status *pleg.PodStatus, pod *pleg.Pod) bool {
+	now := make(map[string]pleg.State)
+	if pod != nil {
+		for _, c := range pod.Containers {
+			now[c.ID.ID] = c.State
+		}
+	}
+	return sameStates(statesOf(status), now)
+}
+
+func statesOf(status *pleg.PodStatus) map[string]pleg.State {
+	states := make(map[string]pleg.State)
+	for _, c := range status.ContainerStatuses {
+		states[c.ID.ID] = c.State
+	}
+	return states
+}
+
+func sameStates(a, b map[string]pleg.State) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for id, s := range a {
+		if b[id] != s {
+			return false
+		}
+	}
+	return true
+}
+
+// settle lets three periods pass and holds every pod without a fault against the
+// cache, whatever the others do: rules 7, 9, 12.
+func (m *model) settle() {
+	if !m.started || !m.lists {
+		return
+	}
+	m.record()
+	time.Sleep(3200 * time.Millisecond)
+	synctest.Wait()
+	for i := range 5 {
+		uid := modelPod(i)
+		if m.hanging[uid] {
+			continue
+		}
+		if status, err := m.cache.Get(uid); err != nil && !errors.Is(err, context.DeadlineExceeded) && err.Error() != "broken" || err == nil && !says(status, m.Pod(uid)) {
+			m.problem("rule 12: %s: the cache has %v, %v; the runtime %v", uid, statesOf(status), err, m.Pod(uid))
+		}
+	}
+}
+
+// end heals everything, and holds the present against what everybody knows.
+func (m *model) end() {
+	for _, heal := range m.healings {
+		heal()
+	}
+	m.g.Start()
+	for range 3 {
+		time.Sleep(2 * time.Minute)
+		for _, sub := range m.subs {
+			m.read(sub, 10000)
+		}
+	}
+	time.Sleep(123 * time.Millisecond)
+	synctest.Wait()
+	if ok, err := m.g.Healthy(); !ok {
+		m.problem("rule 13: %v", err)
+	}
+	if r := m.g.HealthReport(); len(r.Troubled) > 0 || len(r.CallsInFlight) > 0 || r.Backlog > 0 {
+		m.problem("something is left: %+v", r)
+	}
+	present := 0
+	all := make(map[string]pleg.State)
+	for i := range 5 {
+		uid := modelPod(i)
+		pod := m.Pod(uid)
+		if status, err := m.cache.Get(uid); err != nil || !says(status, pod) {
+			m.problem("the cache has %v, %v of %s", statesOf(status), err, uid)
+		}
+		if pod != nil {
+			present++
+			for _, c := range pod.Containers {
+				all[c.ID.ID] = c.State
+			}
+		}
+	}
+	if got := len(m.cache.GetAll()); got != present {
+		m.problem("rule 9: %d pods in the cache, %d in the runtime", got, present)
+	}
+	for _, sub := range m.subs {
+		if !sub.closed {
+			m.compare(sub, all)
+		}
+	}
+	for _, cancel := range m.readers {
+		cancel()
+	}
+	m.g.Stop()
+	m.joined.Wait()
+}
+
+// compare holds what a subscriber was told against what there is: rule 4.
+func (m *model) compare(sub *modelSub, all map[string]pleg.State) {
+	told := map[pleg.PodLifeCycleEventType]pleg.State{
+		pleg.ContainerStarted: pleg.ContainerStateRunning, pleg.ContainerDied: pleg.ContainerStateExited,
+	}
+	for id, state := range all {
+		if state != pleg.ContainerStateCreated && told[sub.last[id]] != state {
+			m.problem("rule 4: %s is %s, told %q", id, state, sub.last[id])
+		}
+	}
+	for id, last := range sub.last {
+		if _, there := all[id]; !there && last != pleg.ContainerRemoved {
+			m.problem("rule 4: %s is gone, told %s", id, last)
+		}
+	}
+}
