@@ -55,7 +55,7 @@ func (a *announcer) publish(news announcement) (old *Pod) {
 	old = a.present[news.uid].pod
 	if news.pod == nil {
 		delete(a.present, news.uid)
-	} else {
+	} else if news.pod != old {
 		told := news
 		told.sync = false
 		a.present[news.uid] = told
