@@ -238,7 +238,7 @@ func (c *PodCache) UpdateTime(timestamp time.Time) {
 	defer c.mu.Unlock()
 	c.global = later(c.global, timestamp)
 	for uid, observed := range c.absent {
-		if !observed.After(c.global) {
+		if _, held := c.changed[uid]; !held && !observed.After(c.global) {
 			delete(c.absent, uid)
 		}
 	}

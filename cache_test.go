@@ -328,7 +328,7 @@ func TestCacheModel(t *testing.T) {
 				c.UpdateTime(at(when))
 				global = max(global, when)
 				for _, m := range model {
-					if m.absent <= global {
+					if !m.held && m.absent <= global {
 						m.absent = 0
 					}
 				}

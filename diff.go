@@ -1,5 +1,7 @@
 package pleg
 
+import runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
 // transition is one step in the life of a container or sandbox, as the
 // difference of two listings of its pod shows it.
 type transition struct {
@@ -144,4 +146,23 @@ func (f *finder) at(i int, id string) *Container {
 		}
 	}
 	return nil
+}
+
+// agrees tells whether a status shows nothing else than the listing of its pod:
+// no container or sandbox that was not listed, and none in another state.
+func agrees(pod *Pod, status *PodStatus) bool {
+	containers, sandboxes := finderIn(pod.Containers), finderIn(pod.Sandboxes)
+	for i, s := range status.ContainerStatuses {
+		listed := containers.at(i, s.ID.ID)
+		if listed == nil || plegStateOf(listed) != plegStateOf(&Container{State: s.State}) {
+			return false
+		}
+	}
+	for i, s := range status.SandboxStatuses {
+		listed := sandboxes.at(i, s.Id)
+		if listed == nil || (listed.State == ContainerStateRunning) != (s.State == runtimeapi.PodSandboxState_SANDBOX_READY) {
+			return false
+		}
+	}
+	return true
 }

@@ -247,7 +247,7 @@ func (l *loop) judgeHints(changes []podChange, c *call, now time.Time) {
 	since := h.lastFull.Add(-l.g.period)
 	if h.connected && h.connectedAt.Before(h.lastFull) {
 		for _, change := range changes {
-			if at, ok := h.heard[change.uid]; !change.disputed && (!ok || at.Before(since)) {
+			if at, ok := h.heard[change.uid]; !change.disputed && !change.rechecked && (!ok || at.Before(since)) {
 				h.suspects[change.uid] = now
 				l.shortenPeriod(now)
 			}
@@ -305,12 +305,14 @@ func (l *loop) judgeUnseen(uid types.UID, c *call) {
 	l.syncPod(uid, pod, c)
 }
 
-// syncPod sends a PodSync: with the inspection that the pod waits for, or at once
-// if what the cache has of it is fresh.
+// syncPod sends a PodSync: with the inspection that the pod waits for, with one
+// made for it if what the cache has is in doubt, or at once if it is fresh.
 func (l *loop) syncPod(uid types.UID, pod *Pod, c *call) {
 	in := l.inspections.byPod[uid]
 	switch {
 	case pod == nil:
+	case l.records.disputed(uid):
+		l.reinspect(uid)
 	case in == nil || !in.changed:
 		l.announce(announcement{uid: uid, pod: pod, sync: true, listedAt: c.stamp.time, cause: c.cause}, nil)
 	case in.call != nil && !in.wanted:

@@ -347,6 +347,7 @@ func (l *loop) takeStatus(in *inspection, c *call, status *PodStatus, now time.T
 	l.g.vitals.inspected(c.uid, now)
 	last, _ := l.g.cache.Get(c.uid)
 	status.IPs = podIPs(last, status)
+	l.records.inspected(c.uid, agrees(c.pod, status))
 	l.store(in, c, status, nil)
 	l.tell(in, c, now)
 }

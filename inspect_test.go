@@ -343,3 +343,39 @@ func TestInspectionErrorsAreLoggedOnce(t *testing.T) {
 		}
 	})
 }
+
+// What an inspection saw for a moment, and no listing ever showed, does not stay
+// in the cache: the pod is inspected again at the next listing. A runtime whose
+// statuses never agree with its lists is not inspected for ever at every one.
+func TestRule7StatusThatDisagreesWithItsListing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNodeOf(t, polling)
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		phantom := &pleg.PodStatus{ID: "a", ContainerStatuses: []*pleg.Status{
+			{ID: pleg.ContainerID{ID: "a1"}, State: pleg.ContainerStateRunning},
+			{ID: pleg.ContainerID{ID: "for a moment"}, State: pleg.ContainerStateRunning},
+		}}
+		n.SetStatus("a", phantom)
+		events := n.g.Watch()
+		n.start()
+		n.SetStatus("a", nil)
+		time.Sleep(500 * time.Millisecond)
+		minTime := time.Now()
+		if s, err := n.cache.GetNewerThan("a", minTime); err != nil || len(s.ContainerStatuses) != 1 {
+			t.Errorf("got %v %v", s, err)
+		}
+		synctest.Wait()
+		want(t, "events", read(events), "a Started a1")
+		n.ResetCalls()
+		time.Sleep(time.Minute)
+		if got := n.Calls(plegtest.GetPodStatus); got != 0 {
+			t.Errorf("%d inspections of a pod that agrees", got)
+		}
+		n.SetStatus("a", phantom)
+		n.g.RequestReinspect("a")
+		time.Sleep(10 * time.Minute)
+		if got := n.Calls(plegtest.GetPodStatus); got < 8 || got > 15 {
+			t.Errorf("%d inspections in ten minutes of a pod that never agrees", got)
+		}
+	})
+}

@@ -24,6 +24,11 @@ type podRecord struct {
 	settled stamp
 	// disputed is true while two listings that overlapped differ.
 	disputed bool
+	// doubts counts the inspections in a row that showed something else than the
+	// listing they were made for; recheck is the full listing after which the pod
+	// is inspected again though it did not change, zero for none.
+	doubts  int
+	recheck uint64
 	// generation is the last full listing that spoke for the record.
 	generation uint64
 }
@@ -73,6 +78,9 @@ type podChange struct {
 	new *Pod // nil: it is absent
 	// disputed says that what the listing showed is not believed.
 	disputed bool
+	// rechecked says that nothing has changed, and that the pod is to be inspected
+	// all the same.
+	rechecked bool
 }
 
 func newPodRecords() *podRecords {
@@ -138,9 +146,9 @@ func (r *podRecords) landAll(pods []*Pod, stamp, begun stamp, changes []podChang
 // takeListed takes in what a full listing shows of a pod.
 func (r *podRecords) takeListed(rec *podRecord, listed *Pod, stamp stamp, report reportBadData) (podChange, bool) {
 	switch {
-	case rec.listed == listed && !rec.disputed:
+	case rec.listed == listed && !rec.unsettled(r.generation):
 		return podChange{}, false
-	case !rec.disputed && showsTheSame(rec.pod, listed):
+	case !rec.unsettled(r.generation) && showsTheSame(rec.pod, listed):
 		rec.listed, rec.pod = listed, listed
 		return podChange{}, false
 	case !rec.overlaps(stamp):
@@ -153,6 +161,32 @@ func (r *podRecords) takeListed(rec *podRecord, listed *Pod, stamp stamp, report
 		return podChange{}, false
 	}
 	return rec.dispute(), true
+}
+
+// unsettled tells whether a listing that shows no change is to lead to an
+// inspection all the same.
+func (rec *podRecord) unsettled(generation uint64) bool {
+	return rec.disputed || rec.recheck != 0 && generation >= rec.recheck
+}
+
+// maxDoubts bounds the doubling of the listings between two rechecks.
+const maxDoubts = 7
+
+// inspected notes whether an inspection agreed with the listing that it was made
+// for. If it did not, the pod went on changing in between; should it change back,
+// no listing would show it, and the cache would have for ever what was so for a
+// moment. So the next listing leads to an inspection in any case; and one twice as
+// far away each time, for a runtime whose statuses never agree with its lists.
+func (r *podRecords) inspected(uid types.UID, agrees bool) {
+	rec := r.byUID[uid]
+	switch {
+	case rec == nil:
+	case agrees:
+		rec.doubts, rec.recheck = 0, 0
+	default:
+		rec.recheck = r.generation + 1<<rec.doubts
+		rec.doubts = min(rec.doubts+1, maxDoubts)
+	}
 }
 
 // showsTheSame tells whether a pod has the containers of one without bad data, in
@@ -214,7 +248,7 @@ func (r *podRecords) landOne(uid types.UID, listed *Pod, stamp, begun stamp, rep
 	switch {
 	case listed == nil:
 		change, changed = r.remove(rec, stamp)
-	case rec.listed == listed && !rec.disputed:
+	case rec.listed == listed && !rec.unsettled(rec.recheck):
 		rec.stamp = stamp
 	default:
 		rec.stamp = stamp
@@ -271,12 +305,13 @@ func (r *podRecords) put(rec *podRecord, listed *Pod, stamp stamp, report report
 	r.tally.subtract(old)
 	r.tally.add(rec.pod)
 	r.scratch = appendTransitions(r.scratch[:0], old, rec.pod)
-	if old != nil && len(r.scratch) == 0 && !rec.disputed {
+	rechecked := old != nil && len(r.scratch) == 0
+	if rechecked && !rec.unsettled(rec.recheck) {
 		return podChange{}, false
 	}
-	rec.disputed = false
+	rec.disputed, rec.recheck = false, 0
 	rec.stamp = stamp
-	return podChange{uid: rec.uid, old: old, new: rec.pod}, true
+	return podChange{uid: rec.uid, old: old, new: rec.pod, rechecked: rechecked}, true
 }
 
 // remove makes the record say that the pod is absent. The record stays until a
