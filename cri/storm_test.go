@@ -1,0 +1,278 @@
+package cri_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+// follower reads a subscription, and keeps what it says there is.
+type follower struct {
+	mu       sync.Mutex
+	last     map[string]pleg.PodLifeCycleEventType
+	problems []string
+	hints    int // events because of a hint
+}
+
+func (f *follower) take(e *pleg.PodLifecycleEvent) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if e.Cause == pleg.CauseHint {
+		f.hints++
+	}
+	if e.Type == pleg.PodSync {
+		return
+	}
+	id := e.Data.(string)
+	order := map[pleg.PodLifeCycleEventType]int{"": 0, pleg.ContainerStarted: 1, pleg.ContainerDied: 2, pleg.ContainerRemoved: 3}
+	if order[e.Type] <= order[f.last[id]] {
+		f.problems = append(f.problems, fmt.Sprintf("%s of %s after %s", e.Type, id, f.last[id]))
+	}
+	f.last[id] = e.Type
+}
+
+func (f *follower) hinted() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.hints
+}
+
+// differs says how the events read differ from a list; empty if they do not.
+func (f *follower) differs(pods []*pleg.Pod) string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.problems) > 0 {
+		return f.problems[0]
+	}
+	present := make(map[string]bool)
+	for _, p := range pods {
+		for _, c := range slices.Concat(p.Containers, p.Sandboxes) {
+			present[c.ID.ID] = true
+			if c.State == pleg.ContainerStateRunning && f.last[c.ID.ID] != pleg.ContainerStarted ||
+				c.State == pleg.ContainerStateExited && f.last[c.ID.ID] != pleg.ContainerDied {
+				return fmt.Sprintf("%s is %s; told %q", c.ID.ID, c.State, f.last[c.ID.ID])
+			}
+		}
+	}
+	for id, last := range f.last {
+		if !present[id] && last != pleg.ContainerRemoved {
+			return fmt.Sprintf("%s is gone; told %s", id, last)
+		}
+	}
+	return ""
+}
+
+// watched is a generator on a CRI server, with a subscriber that reads and one
+// that stalls.
+type watched struct {
+	t       *testing.T
+	server  *plegtest.CRIServer
+	g       *pleg.GenericPLEG
+	cache   *pleg.PodCache
+	reading *follower
+	stalled <-chan *pleg.PodLifecycleEvent
+	runtime pleg.Runtime
+}
+
+func watchServer(t *testing.T, opts ...plegtest.CRIOption) *watched {
+	t.Helper()
+	s, r := serverAndRuntime(t, opts...)
+	w := &watched{t: t, server: s, cache: pleg.NewCache(), runtime: r, reading: &follower{last: make(map[string]pleg.PodLifeCycleEventType)}}
+	w.g = pleg.NewGenericPLEG(r, 0, 200*time.Millisecond, w.cache, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
+	ctx, cancel := context.WithCancel(context.Background())
+	events := w.g.Subscribe(ctx, 10)
+	w.stalled = w.g.Subscribe(ctx, 1)
+	var joined sync.WaitGroup
+	joined.Go(func() {
+		for e := range events {
+			w.reading.take(e)
+		}
+	})
+	w.g.Start()
+	t.Cleanup(func() {
+		w.g.Stop()
+		cancel()
+		joined.Wait()
+	})
+	return w
+}
+
+// settles waits until both subscribers and the cache say what a fresh list says.
+func (w *watched) settles() {
+	w.t.Helper()
+	late := &follower{last: make(map[string]pleg.PodLifeCycleEventType)}
+	difference := "nothing was compared"
+	for range 3000 {
+		for drained := false; !drained; {
+			select {
+			case e := <-w.stalled:
+				late.take(e)
+			default:
+				drained = true
+			}
+		}
+		pods, err := w.runtime.GetPods(w.t.Context(), true)
+		if err != nil {
+			difference = err.Error()
+		} else if difference = w.reading.differs(pods); difference == "" {
+			if difference = late.differs(pods); difference == "" {
+				difference = w.cacheDiffers(pods)
+			}
+		}
+		if difference == "" {
+			return
+		}
+		timer := time.NewTimer(10 * time.Millisecond)
+		<-timer.C
+	}
+	w.t.Fatalf("after 30 s still: %s", difference)
+}
+
+func (w *watched) cacheDiffers(pods []*pleg.Pod) string {
+	if got := len(w.cache.GetAll()); got != len(pods) {
+		return fmt.Sprintf("%d pods in the cache, %d listed", got, len(pods))
+	}
+	for _, p := range pods {
+		s, err := w.cache.Get(p.ID)
+		if err != nil || len(s.ContainerStatuses) != len(p.Containers) {
+			return fmt.Sprintf("%s: %d statuses of %d containers, %v", p.ID, len(s.ContainerStatuses), len(p.Containers), err)
+		}
+	}
+	return ""
+}
+
+// Rule 16: 1000 containers start and die in a storm, on a containerd 2 that makes
+// its own operations wait for a reader whose buffer of 100 events is full. It is
+// never made to wait for us, and what we say in the end equals a fresh list,
+// while a subscriber stalls, readers block, and the runtime's lists hang.
+func TestRule16Storm(t *testing.T) {
+	for _, hang := range []bool{false, true} {
+		t.Run(fmt.Sprintf("lists hang=%v", hang), func(t *testing.T) {
+			w := watchServer(t, plegtest.WithEventBuffer(100))
+			ctx, cancel := context.WithCancel(context.Background())
+			var joined sync.WaitGroup
+			for range 50 {
+				joined.Go(func() {
+					_, _ = w.cache.GetNewerThanContext(ctx, "nobody", time.Now().Add(time.Hour))
+				})
+			}
+			heal := func() {}
+			if hang {
+				w.awaitStream()
+				var heals []func()
+				for _, method := range []string{"ListPodSandbox", "ListContainers", "StreamPodSandboxes", "StreamContainers"} {
+					heals = append(heals, w.server.Inject(plegtest.CRIFault{Method: method, Hang: true}))
+				}
+				heal = func() {
+					for _, h := range heals {
+						h()
+					}
+				}
+			}
+			w.storm(20, 50)
+			// The longest wait of an operation is what it takes to put an event into a
+			// buffer that has room; a reader that stalls would make it seconds.
+			if got := w.server.EventStats().LongestEnqueue; got > 500*time.Millisecond {
+				t.Errorf("the runtime waited %v for its reader", got)
+			}
+			heal()
+			cancel()
+			joined.Wait()
+			w.settles()
+		})
+	}
+}
+
+// awaitStream waits until the event stream is connected.
+func (w *watched) awaitStream() {
+	w.t.Helper()
+	for range 3000 {
+		if w.g.HealthReport().Stream.State == pleg.StreamConnected {
+			return
+		}
+		timer := time.NewTimer(10 * time.Millisecond)
+		<-timer.C
+	}
+	w.t.Fatal("no stream")
+}
+
+// storm runs pods whose containers start and die as fast as the server can; of
+// every third one the sandbox is left.
+func (w *watched) storm(pods, containers int) {
+	w.t.Helper()
+	var joined sync.WaitGroup
+	for p := range pods {
+		joined.Go(func() {
+			sandbox := w.server.RunPod(plegtest.PodConfig{UID: types.UID(fmt.Sprintf("pod-%d", p)), Name: fmt.Sprint(p), Namespace: "storm"})
+			for c := range containers {
+				id, err := w.server.RunContainer(sandbox, plegtest.ContainerConfig{Name: fmt.Sprint(c)})
+				if err == nil {
+					err = w.server.ExitContainer(id, int32(c%3), "Error")
+				}
+				if err == nil && c%2 == 0 {
+					err = w.server.RemoveContainer(id)
+				}
+				if err != nil {
+					w.t.Error(err)
+				}
+			}
+			if p%3 != 0 {
+				if err := errors.Join(w.server.StopPodSandbox(sandbox), w.server.RemovePodSandbox(sandbox)); err != nil {
+					w.t.Error(err)
+				}
+			}
+		})
+	}
+	joined.Wait()
+}
+
+// Rule 17: the stream broken again and again in every way, under churn and on
+// every model of a runtime, with events doubled, reordered and without sandbox:
+// in the end everybody knows the present.
+func TestRule17BrokenUnderChurn(t *testing.T) {
+	for name, opts := range map[string][]plegtest.CRIOption{
+		"containerd 2":    nil,
+		"without sandbox": {plegtest.WithoutSandboxInEvents()},
+		"containerd 1.6":  {plegtest.WithModel(plegtest.Containerd16)},
+		"containerd 1.7":  {plegtest.WithModel(plegtest.Containerd17)},
+		"CRI-O":           {plegtest.WithModel(plegtest.CRIO)},
+		"CRI-O as it is":  {plegtest.WithModel(plegtest.CRIOWithoutEvents)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := watchServer(t, opts...)
+			w.server.RepeatEvents(2)
+			w.server.ShuffleEvents(3)
+			for round := range 20 {
+				w.storm(3, 4)
+				switch round % 4 {
+				case 0:
+					w.server.BreakEventStreams(status.Error(codes.Unavailable, "reset"))
+				case 1:
+					w.server.BreakEventStreams(nil)
+				case 2:
+					w.server.CutConnections()
+				case 3:
+					w.server.Down()
+					if err := w.server.Up(); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			w.settles()
+		})
+	}
+}
