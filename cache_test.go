@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -411,6 +412,7 @@ func BenchmarkGetNewerThanFanOut(b *testing.B) {
 			wg.Go(func() { _, _ = c.GetNewerThan("a", now) })
 		}
 		for c.BlockedReaders() < readers {
+			runtime.Gosched()
 		}
 		now = now.Add(time.Second)
 		c.UpdateTime(now)

@@ -14,12 +14,12 @@ import (
 
 // The times of the event stream.
 const (
-	// reconnectMin and reconnectMax bound the wait between two connections, from
+	// reconnectFirst and reconnectLongest bound the wait between two connections, from
 	// one to the next of which it doubles, with jitter.
-	reconnectMin = time.Second
-	reconnectMax = time.Minute
+	reconnectFirst   = time.Second
+	reconnectLongest = time.Minute
 	// stableStream is how long a stream must have lasted for the wait to begin
-	// anew at reconnectMin.
+	// anew at reconnectFirst.
 	stableStream = time.Minute
 	// unsupportedRetry is the wait after which a runtime without events is asked
 	// again: it may have been upgraded, or configured.
@@ -107,9 +107,9 @@ type reconnectBackoff struct{ last time.Duration }
 func (b *reconnectBackoff) next(lasted time.Duration) time.Duration {
 	switch {
 	case b.last == 0 || lasted >= stableStream:
-		b.last = reconnectMin
+		b.last = reconnectFirst
 	default:
-		b.last = min(2*b.last, reconnectMax)
+		b.last = min(2*b.last, reconnectLongest)
 	}
 	return jittered(b.last)
 }

@@ -349,7 +349,7 @@ func (l *loop) takeStatus(in *inspection, c *call, status *PodStatus, now time.T
 	status.IPs = podIPs(last, status)
 	l.records.inspected(c.uid, agrees(c.pod, status))
 	l.store(in, c, status, nil)
-	l.tell(in, c, now)
+	l.tell(c, now)
 }
 
 // failInspection stores the error of an inspection beside the last good status,
@@ -362,7 +362,7 @@ func (l *loop) failInspection(in *inspection, c *call, err error, now time.Time)
 	}
 	l.g.vitals.trouble(c.uid, in, c.pod, err)
 	l.store(in, c, nil, err)
-	l.tell(in, c, now)
+	l.tell(c, now)
 	if !in.wanted {
 		in.wanted, in.cause = true, c.cause
 		in.retryAt = now.Add(l.backoff(in.failures))
@@ -396,7 +396,7 @@ func (l *loop) store(in *inspection, c *call, status *PodStatus, err error) {
 }
 
 // tell announces what the listing of an inspection showed.
-func (l *loop) tell(in *inspection, c *call, now time.Time) {
+func (l *loop) tell(c *call, now time.Time) {
 	listed := c.listed
 	if listed.number == 0 { // no listing showed a change: a retry, or a reinspection
 		listed = c.stamp

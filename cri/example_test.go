@@ -3,7 +3,6 @@ package cri_test
 import (
 	"context"
 	"fmt"
-	"log"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -17,33 +16,33 @@ import (
 func ExampleConnect() {
 	server, err := plegtest.StartCRIServer(plegtest.WithVersion("containerd", "2.4.2"))
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	defer server.Stop()
 	sandbox := server.RunPod(plegtest.PodConfig{Namespace: "prod", Name: "web", IPs: []string{"10.0.0.7"}})
 	app, err := server.RunContainer(sandbox, plegtest.ContainerConfig{Name: "app"})
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	if err := server.ExitContainer(app, 137, "OOMKilled"); err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 
 	ctx := context.Background()
 	runtime, err := cri.Connect(ctx, server.Endpoint()) // "" finds the usual sockets
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	defer runtime.Close()
 
 	pods, err := runtime.GetPods(ctx, true)
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	for _, pod := range pods {
 		status, err := runtime.GetPodStatus(ctx, pod)
 		if err != nil {
-			log.Fatal(err)
+			panic(err)
 		}
 		fmt.Println(pod.Namespace+"/"+pod.Name, status.IPs)
 		for _, c := range status.ContainerStatuses {
@@ -59,12 +58,12 @@ func ExampleConnect() {
 func ExampleNewRuntime() {
 	server, err := plegtest.StartCRIServer(plegtest.WithVersion("cri-o", "1.36.0"))
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	defer server.Stop()
 	conn, err := grpc.NewClient(server.Endpoint(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	defer conn.Close()
 

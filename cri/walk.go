@@ -75,6 +75,7 @@ func nextField(message []byte) (number protowire.Number, value []byte, length in
 			}
 		case protowire.VarintType:
 			return number, nil, 2
+		default: // rare enough for the long way
 		}
 	}
 	number, typ, tagLength := protowire.ConsumeTag(message)

@@ -20,7 +20,7 @@ const (
 	WatchContainerEvents Method = "WatchContainerEvents"
 )
 
-// AnyPod, as the pod of a fault, means every call of the method.
+// AnyPod as the pod of a fault means every call of the method.
 const AnyPod types.UID = ""
 
 // Fault is trouble that calls to the fake Runtime run into. What is set in it

@@ -50,8 +50,7 @@ func TestCRIServerPlay(t *testing.T) {
 			LiveFor: 10 * time.Second, LingerFor: 5 * time.Second, ReturnAfter: time.Minute,
 		},
 	)
-	var start time.Time
-	start = clk.Now()
+	start := clk.Now()
 	at := func(d time.Duration, want ...string) {
 		t.Helper()
 		for clk.Since(start) < d {

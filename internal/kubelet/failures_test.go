@@ -142,7 +142,7 @@ func (f *failing) samePod(uid types.UID) error {
 	want, wantErr := f.kubelet.get(uid)
 	got, err := f.here.get(uid)
 	if !errors.Is(err, wantErr) {
-		return fmt.Errorf("the error in the cache is %v in the kubelet, %v here", wantErr, err)
+		return fmt.Errorf("the error in the cache is %w in the kubelet, %w here", wantErr, err)
 	}
 	if err != nil {
 		f.failed[uid] = true

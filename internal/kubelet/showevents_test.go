@@ -48,7 +48,8 @@ func showFullChannel(t *testing.T, s *stage) {
 func showSubscribers(t *testing.T, s *stage) {
 	events := s.podWith("a", "a1")
 	s.relist()
-	if s.kubelet.generator.Watch() != s.kubelet.generator.Watch() {
+	first, second := s.kubelet.generator.Watch(), s.kubelet.generator.Watch()
+	if first != second {
 		t.Error("the kubelet has two channels")
 	}
 	s.wantEvents(events, events)
