@@ -183,10 +183,14 @@ func TestRule16Storm(t *testing.T) {
 				}
 			}
 			w.storm(20, 50)
-			// The longest wait of an operation is what it takes to put an event into a
-			// buffer that has room; a reader that stalls would make it seconds.
-			if got := w.server.EventStats().LongestEnqueue; got > 500*time.Millisecond {
+			// An operation waits only as long as it takes to put an event into a buffer
+			// that has room: microseconds, or what a busy machine makes of them. Behind
+			// a reader that stalls with its lists it would wait for as long as they hang,
+			// which is until the storm is over.
+			if got := w.server.EventStats().LongestEnqueue; got > 10*time.Second {
 				t.Errorf("the runtime waited %v for its reader", got)
+			} else {
+				t.Logf("the runtime waited %v at the longest", got)
 			}
 			heal()
 			cancel()
