@@ -277,3 +277,40 @@ func TestErrorBesidePods(t *testing.T) {
 		want(t, "events", read(watch))
 	})
 }
+
+// Rule 14: a state that is not known is unknown to everybody who is told of it,
+// and is bad once, not with every list.
+func TestRule14UnknownStateIsUnknownToAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, reg := newNodeWithMetrics(t)
+		n.SetPods(bare("a", plegtest.NewContainer("a1", "paused"), plegtest.Running("a2")))
+		events := n.g.Watch()
+		for range 3 {
+			n.g.Relist()
+		}
+		wantMetric(t, reg, "kubelet_running_containers", 1, "container_state", "unknown")
+		wantMetric(t, reg, "pleg_bad_data_total", 1, "reason", "unknown_container_state")
+		if e := <-events; e.Pod.Containers[0].State != pleg.ContainerStateUnknown {
+			t.Errorf("%s: the state is %s", line(e), e.Pod.Containers[0].State)
+		}
+	})
+}
+
+// Rule 14: a container that is listed twice is one, in a short list and a long.
+func TestRule14DuplicateInALongList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, reg := newNodeWithMetrics(t)
+		list := make([]*pleg.Container, 100)
+		for i := range list {
+			list[i] = plegtest.Running(fmt.Sprint(i))
+		}
+		n.SetPods(bare("a", append(list, plegtest.Exited("50"))...), bare("b", plegtest.Unknown("b1")))
+		events := n.g.Watch()
+		n.g.Relist()
+		if got := len(read(events)); got != 100 {
+			t.Errorf("%d events", got)
+		}
+		wantMetric(t, reg, "pleg_bad_data_total", 1, "reason", "duplicate_container_id")
+		wantMetric(t, reg, "pleg_bad_data_total", 0, "reason", "unknown_container_state")
+	})
+}

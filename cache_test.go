@@ -431,3 +431,55 @@ func BenchmarkCacheGet(b *testing.B) {
 		_, _ = c.Get("5000")
 	}
 }
+
+// A status that is nil without an error is an empty one.
+func TestSetOfNothing(t *testing.T) {
+	c := pleg.NewCache()
+	c.Set("a", status("a", "good"), nil, at(1))
+	c.Set("a", nil, nil, at(2))
+	if s, err := c.Get("a"); s == nil || s.ID != "a" || s.Name != "" || err != nil {
+		t.Errorf("got %v %v", s, err)
+	}
+}
+
+// Rule 9: the removal of a pod that was held back answers those who a global time
+// satisfies.
+func TestRule9RemovalWakesReaders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := pleg.NewCache()
+		c.Set("a", status("a", "there"), nil, at(1))
+		c.MarkChanged("a", at(10))
+		c.UpdateTime(at(10))
+		got := make(chan *pleg.PodStatus, 1)
+		go func() {
+			s, _ := c.GetNewerThan("a", at(5))
+			got <- s
+		}()
+		synctest.Wait()
+		c.Delete("a")
+		synctest.Wait()
+		if len(got) != 1 {
+			t.Error("the reader was not woken")
+		}
+		c.UpdateTime(at(11))
+		if s := <-got; s.Name != "" {
+			t.Errorf("got %v", s)
+		}
+	})
+}
+
+// No wake-up is lost between a reader's look at the cache and its falling asleep.
+func TestNoWakeUpIsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := pleg.NewCache()
+		for i := range 20000 {
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				_, _ = c.GetNewerThan("a", at(i))
+			}()
+			c.Set("a", status("a", ""), nil, at(i+1))
+			<-done
+		}
+	})
+}

@@ -464,3 +464,325 @@ func TestDeafStream(t *testing.T) {
 		n.g.Stop()
 	})
 }
+
+// Rule 16: a hint makes nothing fresh; the look that it brings does. And there is
+// no second look at a pod that is not there.
+func TestRule16HintMakesNothingFresh(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		n.start()
+		time.Sleep(500 * time.Millisecond)
+		minTime := time.Now()
+		time.Sleep(time.Millisecond)
+		n.Delay(plegtest.GetPod, "a", 100*time.Millisecond)
+		n.Emit(pleg.ContainerEvent{PodUID: "a", ContainerID: "a1", CreatedAt: time.Now().Add(time.Hour)})
+		n.Emit(pleg.ContainerEvent{PodUID: "nobody", ContainerID: "x"})
+		synctest.Wait()
+		if fresh(n.cache, "a", minTime) {
+			t.Error("the hint made it fresh")
+		}
+		time.Sleep(100 * time.Millisecond)
+		synctest.Wait()
+		if !fresh(n.cache, "a", minTime) {
+			t.Error("the look did not make it fresh")
+		}
+		time.Sleep(300 * time.Millisecond)
+		if got := n.PodCalls(plegtest.GetPod, "nobody"); got != 1 {
+			t.Errorf("%d looks at a pod that is not there", got)
+		}
+	})
+}
+
+// Rule 16: past what can be kept of hints, one full relist stands for all.
+func TestRule16TooManyHints(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := plegtest.NewRuntime()
+		rt.SetPods(bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1")))
+		gate := make(chan struct{})
+		var busy atomic.Bool
+		cache := &slowCache{pleg.NewCache(), func() {
+			if busy.Load() {
+				<-gate
+			}
+		}}
+		g := pleg.NewGenericPLEG(rt, 0, time.Hour, cache, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
+		events := g.Watch()
+		g.Start()
+		defer g.Stop()
+		time.Sleep(time.Minute)
+		read(events)
+		lists := rt.Calls(plegtest.GetPods)
+		busy.Store(true)
+		rt.Emit(pleg.ContainerEvent{ContainerID: "unknown"}) // a list, which keeps the loop busy
+		synctest.Wait()
+		for i := range 10000 {
+			rt.Emit(pleg.ContainerEvent{PodUID: "a", ContainerID: fmt.Sprint(i)})
+		}
+		synctest.Wait()
+		rt.ExitContainer("b", "b1", 1, "Error")
+		rt.Emit(pleg.ContainerEvent{PodUID: "b", ContainerID: "b1"})
+		synctest.Wait()
+		close(gate)
+		time.Sleep(time.Minute)
+		if got := read(events); !slices.Contains(got, "b Died b1") {
+			t.Errorf("got %v", got)
+		}
+		if got := rt.Calls(plegtest.GetPods) - lists; got != 2 {
+			t.Errorf("%d lists", got)
+		}
+	})
+}
+
+// Rule 19: a hint announces what follows it closely, not what comes much later.
+func TestRule19OldHintAnnouncesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, reg := newNodeWithMetrics(t)
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		n.start()
+		time.Sleep(3100 * time.Millisecond)
+		n.Emit(pleg.ContainerEvent{PodUID: "a", ContainerID: "a1"})
+		time.Sleep(2400 * time.Millisecond)
+		n.ExitContainer("a", "a1", 1, "Error")
+		time.Sleep(5 * time.Second)
+		wantMetric(t, reg, "pleg_unannounced_changes_total", 1)
+	})
+}
+
+// odd is an event source that says too much, at the wrong time.
+type odd struct {
+	*plegtest.Runtime
+	stopped chan struct{}
+}
+
+func (o odd) WatchContainerEvents(_ context.Context, connected func(), observe func(pleg.ContainerEvent)) error {
+	connected()
+	connected()
+	observe(pleg.ContainerEvent{PodUID: "a", CreatedAt: time.Now().Add(time.Hour)})
+	<-o.stopped
+	connected()
+	observe(pleg.ContainerEvent{PodUID: "a"})
+	return nil
+}
+
+// Rule 16: what a stream says after it was given up is not heard, and a connection
+// that is announced twice is one.
+func TestRule16OddSource(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stopped := make(chan struct{})
+		n, reg := newNodeWithMetricsOf(t, func(rt *plegtest.Runtime) pleg.Runtime { return odd{rt, stopped} })
+		n.g.Start()
+		synctest.Wait()
+		wantMetric(t, reg, "kubelet_evented_pleg_connection_success_count", 1)
+		heard := n.g.HealthReport().Stream.LastEvent
+		n.g.Stop()
+		time.Sleep(time.Second)
+		close(stopped)
+		synctest.Wait()
+		if got := n.g.HealthReport().Stream; got.State != pleg.StreamOff || !got.LastEvent.Equal(heard) {
+			t.Errorf("the stream is %+v", got)
+		}
+	})
+}
+
+// Rule 17: a stream that ends soon without a word of why is one that is switched
+// off only if it brought nothing.
+func TestRule17EndAfterEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.start()
+		n.Emit(pleg.ContainerEvent{PodUID: "a", ContainerID: "a1"})
+		synctest.Wait()
+		n.BreakStreams(nil)
+		synctest.Wait()
+		if got := n.g.HealthReport().Stream.State; got != pleg.StreamBroken {
+			t.Errorf("the stream is %s", got)
+		}
+	})
+}
+
+// listsAndEvents is a runtime that has events and cannot list one pod.
+func listsAndEvents(rt *plegtest.Runtime) pleg.Runtime {
+	return struct {
+		pleg.Runtime
+		pleg.EventSource
+	}{rt.Plain(), rt}
+}
+
+// Rule 17: a runtime that had no events, and has them now, is not made to wait for
+// what was before.
+func TestRule17BackoffBeginsAnewAfterUnsupported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		var calls atomic.Int32
+		attempts := make(chan time.Time, 100)
+		n.Inject(plegtest.Fault{Method: plegtest.WatchContainerEvents, Do: func(context.Context) error {
+			attempts <- time.Now()
+			if calls.Add(1) == 6 {
+				return pleg.ErrEventsUnsupported
+			}
+			return errors.New("connection refused")
+		}})
+		n.start()
+		for range 6 {
+			<-attempts
+		}
+		began := <-attempts
+		if wait := (<-attempts).Sub(began); wait > time.Second {
+			t.Errorf("it waited %v", wait)
+		}
+	})
+}
+
+// Rule 17: a stream that ends without a word of why is switched off only if it
+// was short and brought nothing.
+func TestRule17EndWithoutAWord(t *testing.T) {
+	for _, c := range []struct {
+		lasts time.Duration
+		event bool
+		state pleg.StreamState
+	}{
+		{0, false, pleg.StreamUnsupported},
+		{10 * time.Second, false, pleg.StreamUnsupported},
+		{10 * time.Second, true, pleg.StreamBroken},
+		{time.Hour, false, pleg.StreamBroken},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNode(t)
+			n.start()
+			if c.event {
+				n.Emit(pleg.ContainerEvent{PodUID: "a", ContainerID: "a1"})
+			}
+			time.Sleep(c.lasts)
+			synctest.Wait()
+			n.BreakStreams(nil)
+			synctest.Wait()
+			if got := n.g.HealthReport().Stream; got.State != c.state || got.NextTry.IsZero() {
+				t.Errorf("after %v, with an event: %v: the stream is %+v", c.lasts, c.event, got)
+			}
+			defer n.Hang(plegtest.WatchContainerEvents, plegtest.AnyPod)()
+			time.Sleep(10 * time.Minute)
+			if got := n.g.HealthReport().Stream; got.State != pleg.StreamConnecting || !got.NextTry.IsZero() {
+				t.Errorf("then the stream is %+v", got)
+			}
+		})
+	}
+}
+
+// Rule 19: which hints announce a change that a full relist finds.
+func TestRule19WhatAnnouncesAChange(t *testing.T) {
+	for name, c := range map[string]struct {
+		wrap        func(*plegtest.Runtime) pleg.Runtime
+		happens     func(n *node) // from 3.5 s on
+		unannounced float64
+	}{
+		"nothing": {nil, func(n *node) {
+			n.ExitContainer("a", "a1", 1, "")
+		}, 1},
+		"a hint a little later": {nil, func(n *node) {
+			n.ExitContainer("a", "a1", 1, "")
+			time.Sleep(600 * time.Millisecond) // the list of 4 s has shown it
+			n.Emit(pleg.ContainerEvent{PodUID: "a", ContainerID: "a1"})
+		}, 0},
+		"a hint a little before": {nil, func(n *node) {
+			time.Sleep(400 * time.Millisecond)
+			n.Emit(pleg.ContainerEvent{PodUID: "a", ContainerID: "a1"})
+			time.Sleep(600 * time.Millisecond) // the list of 4 s has not shown it
+			n.ExitContainer("a", "a1", 1, "")
+		}, 0},
+		"a hint that brings the list": {listsAndEvents, func(n *node) {
+			n.EmitOnChange(true)
+			n.ExitContainer("a", "a1", 1, "")
+		}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				wrap := c.wrap
+				if wrap == nil {
+					wrap = func(rt *plegtest.Runtime) pleg.Runtime { return rt }
+				}
+				n, reg := newNodeWithMetricsOf(t, wrap)
+				n.SetPods(bare("a", plegtest.Running("a1")))
+				n.start()
+				time.Sleep(3500 * time.Millisecond)
+				c.happens(n)
+				time.Sleep(10 * time.Second)
+				wantMetric(t, reg, "pleg_unannounced_changes_total", c.unannounced)
+			})
+		})
+	}
+}
+
+// Rule 19: a period that is not longer than the ordinary one changes nothing.
+func TestRule19ShorterPeriodIsNone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, pleg.WithProvenRelistPeriod(100*time.Millisecond))
+		n.start()
+		time.Sleep(10 * time.Minute)
+		if got := n.Calls(plegtest.GetPods); got < 600 || got > 602 {
+			t.Errorf("%d lists in ten minutes", got)
+		}
+	})
+}
+
+// A container that a listing shows is not unseen, also when the listing before the
+// hint's own did not show it yet; without GetPod the full listing tells.
+func TestSeenAndUnseenContainers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, reg := newNodeWithMetrics(t)
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		events := n.g.Watch()
+		n.start()
+		read(events)
+		time.Sleep(100 * time.Millisecond)
+		n.Inject(plegtest.Fault{Method: plegtest.GetPod, Stale: true, Delay: 100 * time.Millisecond, Times: 1})
+		n.g.RequestRelist("a")
+		synctest.Wait()
+		n.EmitOnChange(true)
+		n.SetContainer("a", "a2", pleg.ContainerStateRunning)
+		time.Sleep(3 * time.Second)
+		want(t, "events", read(events), "a Started a2")
+		wantMetric(t, reg, "pleg_unseen_containers_total", 0)
+	})
+	synctest.Test(t, func(t *testing.T) {
+		n := newNodeOf(t, listsAndEvents)
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		events := n.g.Watch()
+		n.start()
+		read(events)
+		time.Sleep(100 * time.Millisecond)
+		n.Emit(pleg.ContainerEvent{PodUID: "a", ContainerID: "shortlived"})
+		time.Sleep(3 * time.Second)
+		want(t, "events", read(events), "a PodSync")
+	})
+}
+
+// Rule 3: the PodSync for an unseen container waits for the inspection that its
+// pod is waiting for.
+func TestRule3PodSyncWaitsForTheInspection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		events := n.g.Watch()
+		n.start()
+		read(events)
+		time.Sleep(100 * time.Millisecond)
+		n.Delay(plegtest.GetPodStatus, "a", 100*time.Millisecond)
+		n.ExitContainer("a", "a1", 1, "")
+		n.Emit(pleg.ContainerEvent{PodUID: "a", ContainerID: "shortlived"}) // with the change
+		synctest.Wait()
+		want(t, "before", read(events))
+		time.Sleep(100 * time.Millisecond)
+		synctest.Wait()
+		want(t, "after", read(events), "a Died a1", "a PodSync")
+		n.SetContainer("a", "a2", pleg.ContainerStateRunning)
+		n.g.RequestRelist("a")
+		time.Sleep(50 * time.Millisecond)
+		n.Emit(pleg.ContainerEvent{PodUID: "a", ContainerID: "shortlived too"}) // during the inspection
+		synctest.Wait()
+		want(t, "before", read(events))
+		time.Sleep(50 * time.Millisecond)
+		synctest.Wait()
+		want(t, "after", read(events), "a Started a2", "a PodSync")
+	})
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -545,5 +546,246 @@ func TestEverythingAtOnce(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		cancel()
 		wg.Wait()
+	})
+}
+
+// The wall clock may go back: what is newer is stored all the same.
+func TestClockGoesBack(t *testing.T) {
+	clk := clocktesting.NewFakeClock(at(7200))
+	rt := plegtest.NewRuntime()
+	rt.SetPods(bare("a", plegtest.Running("a1")))
+	cache := pleg.NewCache()
+	g := pleg.NewGenericPLEG(rt, 10, time.Second, cache, clk, pleg.WithLogger(logr.Discard()))
+	events := g.Watch()
+	g.Relist()
+	clk.SetTime(at(3600))
+	rt.SetPods(bare("a", plegtest.Exited("a1")))
+	g.Relist()
+	want(t, "events", read(events), "a Started a1", "a Died a1")
+	if s, err := cache.Get("a"); err != nil || s.ContainerStatuses[0].State != pleg.ContainerStateExited {
+		t.Errorf("the cache has %v %v", s, err)
+	}
+}
+
+// Start relists at once, whenever the last one was; and after Stop Relist makes
+// one relist and no more, however long it takes.
+func TestRelistBesideThePeriod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNodeOf(t, polling, pleg.WithInspectionWorkers(1))
+		n.SetPods(pods(5)...)
+		n.g.Relist()
+		time.Sleep(300 * time.Millisecond)
+		n.g.Start()
+		synctest.Wait()
+		if got := n.Calls(plegtest.GetPods); got != 2 {
+			t.Errorf("%d lists: Start did not make one", got)
+		}
+		n.g.Stop()
+		time.Sleep(time.Minute)
+		n.Delay(plegtest.GetPodStatus, plegtest.AnyPod, 900*time.Millisecond)
+		for i := range 5 {
+			n.g.RequestReinspect(types.UID(fmt.Sprintf("pod-%05d", i)))
+		}
+		n.g.Relist()
+		if got := n.Calls(plegtest.GetPods); got != 3 {
+			t.Errorf("%d lists: Relist made more than one", got)
+		}
+	})
+}
+
+// Rule 1: the order in which a runtime lists containers says nothing.
+func TestRule1OrderOfContainersIsNothing(t *testing.T) {
+	for _, count := range []int{3, 200} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNode(t)
+			list := make([]*pleg.Container, count)
+			for i := range list {
+				list[i] = plegtest.Running(fmt.Sprint(i))
+			}
+			n.SetPods(bare("a", list...))
+			n.g.Relist()
+			events := n.g.Watch()
+			read(events)
+			other := slices.Clone(list)
+			slices.Reverse(other)
+			n.SetPods(bare("a", other...))
+			n.g.Relist()
+			want(t, "events", read(events))
+		})
+	}
+}
+
+// Rule 2: news that waits for its turn is replaced by newer news of its pod, and
+// never comes after it.
+func TestRule2WaitingNewsIsReplaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1")))
+		defer n.HangDeaf(plegtest.GetPodStatus, "a")()
+		events := n.g.Watch()
+		n.start()
+		n.g.RequestReinspect("b")
+		synctest.Wait()
+		n.SetPods(n.Pod("a"), bare("b", plegtest.Exited("b1")), bare("c", plegtest.Running("c1")))
+		go n.g.Relist()
+		synctest.Wait()
+		want(t, "behind b, whose turn is taken", read(events), "c Started c1")
+		time.Sleep(50 * time.Millisecond)
+		synctest.Wait()
+		want(t, "when patience ends", read(events), "b Died b1", "b PodSync")
+		time.Sleep(time.Second)
+		want(t, "later", read(events))
+	})
+}
+
+// Rule 2: patience is for the pod that stands first, anew for each, and each
+// relist has its own.
+func TestRule2PatienceBeginsAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1")), bare("c", plegtest.Running("c1")))
+		n.Delay(plegtest.GetPodStatus, "a", 40*time.Millisecond)
+		n.Delay(plegtest.GetPodStatus, "b", 80*time.Millisecond)
+		events := n.g.Watch()
+		n.start()
+		time.Sleep(200 * time.Millisecond)
+		want(t, "one batch", read(events), "a Started a1", "b Started b1", "c Started c1")
+	})
+	for _, hangs := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNode(t)
+			n.SetPods(bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1")))
+			defer n.HangDeaf(plegtest.GetPodStatus, "a")()
+			events := n.g.Watch()
+			n.start()
+			time.Sleep(30 * time.Millisecond)
+			if hangs {
+				defer n.HangDeaf(plegtest.GetPodStatus, "c")()
+			} else {
+				n.Delay(plegtest.GetPodStatus, "c", 40*time.Millisecond)
+			}
+			n.SetPod(bare("c", plegtest.Running("c1")))
+			n.SetPod(bare("d", plegtest.Running("d1")))
+			go n.g.Relist()
+			time.Sleep(21 * time.Millisecond) // 51 ms
+			want(t, "the first batch", read(events), "b Started b1")
+			time.Sleep(30 * time.Millisecond) // 81 ms
+			if hangs {
+				want(t, "the second batch", read(events), "d Started d1")
+			} else {
+				want(t, "the second batch", read(events), "c Started c1", "d Started d1")
+			}
+			time.Sleep(time.Second)
+		})
+	}
+}
+
+// Rule 3 for inspections that fail: the error is there before the event.
+func TestRule3EventComesAfterItsError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(pods(40)...)
+		n.Delay(plegtest.GetPodStatus, plegtest.AnyPod, 7*time.Millisecond)
+		n.Fail(plegtest.GetPodStatus, plegtest.AnyPod, errors.New("broken"))
+		events := n.g.Subscribe(t.Context(), 0)
+		n.start()
+		for range 80 {
+			e := <-events
+			if _, err := n.cache.Get(e.ID); err == nil {
+				t.Errorf("%s: no error in the cache", line(e))
+			}
+		}
+	})
+}
+
+// passing is a runtime that remembers nothing of what has passed.
+type passing struct{ pods []*pleg.Pod }
+
+func (p *passing) GetPods(context.Context, bool) ([]*pleg.Pod, error) { return p.pods, nil }
+
+func (p *passing) GetPod(_ context.Context, uid types.UID) (*pleg.Pod, error) {
+	for _, pod := range p.pods {
+		if pod.ID == uid {
+			return pod, nil
+		}
+	}
+	return nil, pleg.ErrPodNotFound
+}
+
+func (p *passing) GetPodStatus(_ context.Context, pod *pleg.Pod) (*pleg.PodStatus, error) {
+	return &pleg.PodStatus{ID: pod.ID}, nil
+}
+
+// What is held is bounded by what exists: pods that came and went leave nothing
+// behind, whoever asked for them and whoever does not read.
+func TestMemoryIsBoundedByWhatExists(t *testing.T) {
+	if raceEnabled {
+		t.Skip("counts the heap")
+	}
+	clk := clocktesting.NewFakeClock(epoch)
+	rt, cache := &passing{}, pleg.NewCache()
+	g := pleg.NewGenericPLEG(rt, 100, time.Second, cache, clk, pleg.WithLogger(logr.Discard()))
+	events := g.Watch()
+	g.Subscribe(t.Context(), 0) // nobody reads it
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	rounds := 0
+	heapAfter := func(n int) int {
+		for range n {
+			rounds++
+			a, b, nobody := types.UID(fmt.Sprintf("a-%d", rounds)), types.UID(fmt.Sprintf("b-%d", rounds)), types.UID(fmt.Sprintf("nobody-%d", rounds))
+			rt.pods = []*pleg.Pod{bare(a, plegtest.Running(string(a))), bare(b, plegtest.Running(string(b)))}
+			g.RequestRelist(nobody)
+			_, _ = cache.GetNewerThanContext(gone, nobody, clk.Now())
+			g.Relist()
+			for len(events) > 0 {
+				<-events
+			}
+			clk.Step(time.Second)
+		}
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return int(m.HeapAlloc)
+	}
+	before := heapAfter(1000)
+	const more = 5000
+	if grown := heapAfter(more) - before; grown > 10*more {
+		t.Errorf("%d bytes are held for each pod that is gone", grown/more)
+	}
+	g.Stop()
+}
+
+// Relist waits for the inspection of what it has seen, not only for one that was
+// under way before; and it does not wait for what is asked for after it.
+func TestRelistWaitsForTheRightInspection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Stale: true, Delay: 100 * time.Millisecond})
+		n.start()
+		time.Sleep(50 * time.Millisecond)
+		n.ExitContainer("a", "a1", 5, "Error")
+		n.g.Relist()
+		if s, err := n.cache.Get("a"); err != nil || s.ContainerStatuses[0].ExitCode != 5 {
+			t.Errorf("Relist returned; the cache has %v %v", s, err)
+		}
+		time.Sleep(time.Second)
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() {
+			for ctx.Err() == nil {
+				n.g.RequestReinspect("a")
+				time.Sleep(10 * time.Millisecond)
+			}
+		}()
+		time.Sleep(20 * time.Millisecond)
+		began := time.Now()
+		n.g.Relist()
+		if took := time.Since(began); took > 200*time.Millisecond {
+			t.Errorf("Relist took %v", took)
+		}
+		cancel()
+		time.Sleep(time.Second)
 	})
 }

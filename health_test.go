@@ -273,3 +273,68 @@ func TestListErrorsAreLoggedOnce(t *testing.T) {
 		}
 	})
 }
+
+// Rule 13 (c) needs two pods that hang, each for longer than the threshold: pods
+// that fail do not hang.
+func TestRule13cTwoPodsThatHang(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNodeOf(t, polling)
+		n.SetPods(pods(2)...)
+		heal := n.Fail(plegtest.GetPodStatus, plegtest.AnyPod, errors.New("broken"))
+		n.start()
+		time.Sleep(10 * time.Minute)
+		healthy(t, n.g)
+		heal()
+		time.Sleep(time.Hour)
+		defer n.HangDeaf(plegtest.GetPodStatus, plegtest.AnyPod)()
+		n.ExitContainer("pod-00000", "pod-00000-a", 1, "")
+		n.ExitContainer("pod-00001", "pod-00001-a", 1, "")
+		time.Sleep(2 * time.Minute)
+		healthy(t, n.g)
+		time.Sleep(2 * time.Minute)
+		unhealthy(t, n.g, "pleg cannot inspect any pod: the inspections of 2 pods have hung for longer than 3m0s")
+	})
+}
+
+// The report names the oldest of several calls for a pod, and the error from
+// before it hung.
+func TestReportNamesTheOldestCallAndTheError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		since := time.Now()
+		n := newNodeOf(t, func(rt *plegtest.Runtime) pleg.Runtime {
+			return reporting{rt.Plain(), []pleg.RuntimeCall{
+				{Method: "PodSandboxStatus", PodUID: "pod-00000", Object: "sandbox (s)", Since: since},
+				{Method: "ContainerStatus", PodUID: "pod-00000", Object: "container (c)", Since: since.Add(time.Second)},
+			}}
+		})
+		n.SetPods(pods(2)...)
+		heal := n.Fail(plegtest.GetPodStatus, plegtest.AnyPod, errors.New("broken"))
+		n.start()
+		defer n.HangDeaf(plegtest.GetPodStatus, plegtest.AnyPod)()
+		heal()
+		time.Sleep(2500 * time.Millisecond)
+		if got := n.g.HealthReport().Troubled; len(got) != 2 || got[0].Error != "broken" || got[0].HangingSince.IsZero() {
+			t.Errorf("troubled: %+v", got)
+		}
+		time.Sleep(5 * time.Minute)
+		unhealthy(t, n.g, "pleg cannot inspect any pod", "PodSandboxStatus of sandbox (s) of pod default/pod-00000", "; the last error: GetPodStatus has not returned within")
+	})
+}
+
+// panicking is a runtime whose optional methods panic.
+type panicking struct{ pleg.Runtime }
+
+func (panicking) CallsInFlight() []pleg.RuntimeCall { panic("calls") }
+func (panicking) DescribeRuntime() string           { panic("description") }
+
+// Rule 14: what the runtime says of itself does no harm either.
+func TestRule14ReportersPanic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, reg := newNodeWithMetricsOf(t, func(rt *plegtest.Runtime) pleg.Runtime { return panicking{rt.Plain()} })
+		n.g.Relist()
+		if r := n.g.HealthReport(); !r.Healthy || r.Runtime != "" || len(r.CallsInFlight) != 0 {
+			t.Errorf("the report is %+v", r)
+		}
+		wantMetric(t, reg, "pleg_bad_data_total", 2, "reason", "runtime_panic")
+	})
+}

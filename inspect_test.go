@@ -7,12 +7,15 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/utils/clock"
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/plegtest"
@@ -272,6 +275,7 @@ func TestRule11LastIPsAreKept(t *testing.T) {
 			{nil, []*runtimeapi.PodSandboxStatus{ready, down}, nil},
 			{[]string{"10.0.0.2"}, []*runtimeapi.PodSandboxStatus{ready, down}, []string{"10.0.0.2"}},
 			{nil, []*runtimeapi.PodSandboxStatus{down, down}, []string{"10.0.0.2"}},
+			{[]string{"10.0.0.3"}, []*runtimeapi.PodSandboxStatus{down}, []string{"10.0.0.3"}},
 		} {
 			given := &pleg.PodStatus{ID: "a", IPs: step.ips, SandboxStatuses: step.sandboxes}
 			n.SetStatus("a", given)
@@ -376,6 +380,392 @@ func TestRule7StatusThatDisagreesWithItsListing(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		if got := n.Calls(plegtest.GetPodStatus); got < 8 || got > 15 {
 			t.Errorf("%d inspections in ten minutes of a pod that never agrees", got)
+		}
+	})
+}
+
+// Rule 12: an inspection is set aside when it has taken a period, not at the next
+// relist.
+func TestRule12SetAsideInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(pods(1)...)
+		n.start()
+		time.Sleep(500 * time.Millisecond)
+		defer n.HangDeaf(plegtest.GetPodStatus, "pod-00000")()
+		n.g.RequestReinspect("pod-00000")
+		time.Sleep(999 * time.Millisecond)
+		before := len(n.g.HealthReport().Troubled)
+		time.Sleep(2 * time.Millisecond)
+		if after := len(n.g.HealthReport().Troubled); before != 0 || after != 1 {
+			t.Errorf("troubled: %d before, %d after", before, after)
+		}
+	})
+}
+
+// Rules 8 and 12 with a period that is long: the back-off and the deadline keep
+// their own time.
+func TestRule8And12LongPeriod(t *testing.T) {
+	for period, expected := range map[time.Duration][]time.Duration{
+		40 * time.Second: {0, 40 * time.Second, 100 * time.Second, 160 * time.Second},
+		70 * time.Second: {0, 70 * time.Second, 140 * time.Second},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			rt, cache := plegtest.NewRuntime(), pleg.NewCache()
+			rt.SetPods(pods(1)...)
+			g := pleg.NewGenericPLEG(rt.Plain(), 0, period, cache, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
+			began := time.Now()
+			attempts := make(chan time.Duration, 100)
+			heal := rt.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Do: func(context.Context) error {
+				attempts <- time.Since(began)
+				return errors.New("broken")
+			}})
+			g.Start()
+			time.Sleep(170 * time.Second)
+			g.Stop()
+			var got []time.Duration
+			for len(attempts) > 0 {
+				got = append(got, <-attempts)
+			}
+			if !slices.Equal(got, expected) {
+				t.Errorf("a period of %v: attempts after %v", period, got)
+			}
+			heal()
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		rt, cache := plegtest.NewRuntime(), pleg.NewCache()
+		rt.SetPods(pods(1)...)
+		g := pleg.NewGenericPLEG(rt.Plain(), 0, time.Hour, cache, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
+		defer rt.Hang(plegtest.GetPodStatus, plegtest.AnyPod)()
+		g.Start()
+		time.Sleep(pleg.DefaultInspectionTimeout + time.Second)
+		if _, err := cache.Get("pod-00000"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("the error is %v", err)
+		}
+		g.Stop()
+	})
+}
+
+// Rule 7: an inspection is as fresh as the newest listing that found no change
+// since, also when that was a look which landed before it.
+func TestRule7InspectionIsAsFreshAsTheLastLook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		n.start()
+		time.Sleep(500 * time.Millisecond)
+		n.Delay(plegtest.GetPodStatus, "a", 300*time.Millisecond)
+		n.ExitContainer("a", "a1", 1, "Error")
+		time.Sleep(600 * time.Millisecond) // the list of 1 s has shown it
+		minTime := time.Now()
+		s, err := n.cache.GetNewerThan("a", minTime)
+		if err != nil || s.ContainerStatuses[0].ExitCode != 1 || time.Since(minTime) != 200*time.Millisecond {
+			t.Errorf("%v %v after %v", s, err, time.Since(minTime))
+		}
+	})
+}
+
+// Rule 5: a status carries the stamp of the newest listing that its inspection is
+// for.
+func TestRule5StatusCarriesTheNewestStamp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		n.start()
+		began := time.Now()
+		stamp := func() time.Duration {
+			n.g.RequestReinspect("a")
+			synctest.Wait()
+			s, _ := n.cache.Get("a")
+			return s.TimeStamp.Sub(began)
+		}
+		time.Sleep(5500 * time.Millisecond)
+		if got := stamp(); got != 5*time.Second {
+			t.Errorf("the stamp is %v", got)
+		}
+		// A list that is under way does not count yet.
+		n.Inject(plegtest.Fault{Method: plegtest.GetPods, Delay: 100 * time.Millisecond, Times: 1})
+		time.Sleep(550 * time.Millisecond)
+		if got := stamp(); got != 5*time.Second {
+			t.Errorf("the stamp is %v", got)
+		}
+		time.Sleep(100 * time.Millisecond)
+		for _, pod := range []*pleg.Pod{n.Pod("a"), bare("a", plegtest.Running("a1"))} { // the same, and the same in another guise
+			time.Sleep(100 * time.Millisecond)
+			n.SetPod(pod)
+			n.g.RequestRelist("a")
+			synctest.Wait()
+			if got, want := stamp(), time.Since(began); got != want {
+				t.Errorf("the stamp is %v at %v", got, want)
+			}
+		}
+	})
+}
+
+// While something hangs, the healthy pods are inspected in turn; as soon as
+// nothing does any more, or others are inspected anyway, they are not.
+func TestRule13Probes(t *testing.T) {
+	probes := func(n *node, uid types.UID, d time.Duration) int {
+		before := n.PodCalls(plegtest.GetPodStatus, uid)
+		time.Sleep(d)
+		return n.PodCalls(plegtest.GetPodStatus, uid) - before
+	}
+	t.Run("in turn", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNodeOf(t, polling)
+			n.SetPods(pods(4)...)
+			heal := n.HangDeaf(plegtest.GetPodStatus, "pod-00001")
+			n.start()
+			probes(n, "pod-00000", time.Hour)
+			for _, uid := range []types.UID{"pod-00000", "pod-00002", "pod-00003"} {
+				if got := n.PodCalls(plegtest.GetPodStatus, uid) - 1; got < 39 || got > 41 {
+					t.Errorf("%d probes of %s in an hour", got, uid)
+				}
+			}
+			heal()
+			time.Sleep(2 * time.Minute)
+			if got := probes(n, "pod-00000", time.Hour); got != 0 {
+				t.Errorf("%d probes while nothing hangs", got)
+			}
+		})
+	})
+	t.Run("not when the pod that hung fails", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNodeOf(t, polling)
+			n.SetPods(pods(2)...)
+			heal := n.Hang(plegtest.GetPodStatus, "pod-00000")
+			n.start()
+			time.Sleep(5 * time.Second)
+			n.Fail(plegtest.GetPodStatus, "pod-00000", errors.New("broken"))
+			heal()
+			time.Sleep(time.Minute)
+			if got := probes(n, "pod-00001", time.Hour); got != 0 {
+				t.Errorf("%d probes while nothing hangs", got)
+			}
+		})
+	})
+	t.Run("not when others are inspected anyway", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNodeOf(t, polling)
+			n.SetPods(pods(3)...)
+			defer n.HangDeaf(plegtest.GetPodStatus, "pod-00000")()
+			n.start()
+			for i := range 100 {
+				n.SetPod(bare("pod-00001", plegtest.Running(fmt.Sprint(i))))
+				time.Sleep(10 * time.Second)
+			}
+			if got := n.PodCalls(plegtest.GetPodStatus, "pod-00002") - 1; got != 0 {
+				t.Errorf("%d probes", got)
+			}
+		})
+	})
+	t.Run("no more than one a period", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNodeOf(t, polling, pleg.WithRelistThreshold(3*time.Second))
+			n.SetPods(pods(2)...)
+			defer n.HangDeaf(plegtest.GetPodStatus, "pod-00000")()
+			n.start()
+			if got := probes(n, "pod-00001", time.Minute); got < 50 || got > 60 {
+				t.Errorf("%d probes in a minute", got)
+			}
+		})
+	})
+}
+
+// Rule 13: a node on which one pod can be inspected is healthy, however many
+// others hang, and however they come to.
+func TestRule13OneGoodPodIsEnough(t *testing.T) {
+	t.Run("all but one", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNodeOf(t, polling)
+			n.SetPods(pods(20)...)
+			n.start()
+			for i := range 19 {
+				uid := types.UID(fmt.Sprintf("pod-%05d", i))
+				defer n.HangDeaf(plegtest.GetPodStatus, uid)()
+				n.ExitContainer(uid, string(uid)+"-a", 1, "")
+			}
+			for range 360 {
+				time.Sleep(10 * time.Second)
+				healthy(t, n.g)
+			}
+		})
+	})
+	t.Run("one more every 20 s", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNodeOf(t, polling)
+			n.SetPods(pods(40)...)
+			n.start()
+			for i := range 30 {
+				uid := types.UID(fmt.Sprintf("pod-%05d", i))
+				defer n.HangDeaf(plegtest.GetPodStatus, uid)()
+				n.ExitContainer(uid, string(uid)+"-a", 1, "")
+				time.Sleep(20 * time.Second)
+				healthy(t, n.g)
+			}
+		})
+	})
+}
+
+// Rule 12: a worker is given back once, though the inspection that was set aside
+// comes back.
+func TestRule12WorkersStayAsMany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNodeOf(t, polling, pleg.WithInspectionWorkers(2))
+		n.SetPods(pods(10)...)
+		n.start()
+		heal := n.Hang(plegtest.GetPodStatus, plegtest.AnyPod)
+		for i := range 3 {
+			n.g.RequestReinspect(types.UID(fmt.Sprintf("pod-%05d", i)))
+		}
+		time.Sleep(5 * time.Second)
+		heal()
+		time.Sleep(time.Second)
+		n.ResetCalls()
+		n.Delay(plegtest.GetPodStatus, plegtest.AnyPod, 100*time.Millisecond)
+		for i := range 10 {
+			n.g.RequestReinspect(types.UID(fmt.Sprintf("pod-%05d", i)))
+		}
+		time.Sleep(time.Second)
+		if got := n.MaxInFlight(plegtest.GetPodStatus); got != 2 {
+			t.Errorf("%d inspections at once", got)
+		}
+	})
+}
+
+// Rule 12: an answer past the deadline that is still the newest is taken, and
+// nothing is asked or told twice.
+func TestRule12AnswerPastTheDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		answer := make(chan struct{})
+		n := newNodeOf(t, func(rt *plegtest.Runtime) pleg.Runtime { return late{rt.Plain(), nil, answer} })
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		events := n.g.Watch()
+		n.start()
+		time.Sleep(pleg.DefaultInspectionTimeout - 500*time.Millisecond)
+		want(t, "before the deadline", read(events))
+		time.Sleep(time.Second)
+		want(t, "past it", read(events), "a Started a1")
+		close(answer)
+		time.Sleep(5 * time.Minute)
+		if s, err := n.cache.Get("a"); err != nil || len(s.ContainerStatuses) != 1 {
+			t.Errorf("the cache has %v %v", s, err)
+		}
+		if got := n.Calls(plegtest.GetPodStatus); got != 1 {
+			t.Errorf("%d inspections", got)
+		}
+		want(t, "then", read(events), "a PodSync")
+	})
+}
+
+// The count of failures and the clock of a hang begin anew with each success, also
+// when the next inspection follows at once; and each PodSync is one.
+func TestSuccessBeginsAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNodeOf(t, polling)
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		events := n.g.Watch()
+		var calls atomic.Int32
+		ctx, cancel := context.WithCancel(t.Context())
+		n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Do: func(context.Context) error {
+			switch calls.Add(1) {
+			case 1:
+				return errors.New("broken")
+			case 2:
+				time.Sleep(100 * time.Millisecond)
+			case 3:
+				<-ctx.Done()
+			}
+			return nil
+		}})
+		n.start()
+		began := time.Now()
+		time.Sleep(1050 * time.Millisecond)
+		read(events)
+		n.g.RequestReinspect("a")
+		time.Sleep(1500 * time.Millisecond)
+		got := n.g.HealthReport().Troubled
+		if len(got) != 1 || !got[0].HangingSince.Equal(began.Add(1100*time.Millisecond)) || got[0].Failures != 0 {
+			t.Errorf("troubled: %+v", got)
+		}
+		n.g.RequestReinspect("a")
+		cancel()
+		synctest.Wait()
+		want(t, "events: the recovery, and two of their own", read(events), "a PodSync", "a PodSync", "a PodSync")
+	})
+}
+
+// A PodSync has its cause and its listing, also when it follows the inspection of
+// a change; and the change after it has no PodSync.
+func TestPodSyncIsItsOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		n.Delay(plegtest.GetPodStatus, "a", 100*time.Millisecond)
+		events := n.g.Watch()
+		n.start()
+		began := time.Now()
+		n.g.RequestReinspect("a")
+		time.Sleep(150 * time.Millisecond)
+		want(t, "the change", read(events), "a Started a1")
+		n.ExitContainer("a", "a1", 1, "")
+		n.g.RequestRelist("a")
+		time.Sleep(60 * time.Millisecond)
+		e := <-events
+		if line(e) != "a PodSync" || e.Cause != pleg.CauseDemand || !e.ListedAt.Equal(began) {
+			t.Errorf("got %s because of %s, listed at %v", line(e), e.Cause, e.ListedAt)
+		}
+		time.Sleep(200 * time.Millisecond)
+		want(t, "the next change", read(events), "a Died a1")
+	})
+}
+
+// Rule 8: a change that comes while an inspection is under way that fails is
+// inspected at once; and a reader of a pod that fails gets its answer at once.
+func TestRule8FailureHoldsBackNoChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		n.start()
+		time.Sleep(200 * time.Millisecond)
+		n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Delay: 100 * time.Millisecond, Err: errors.New("broken"), Times: 1})
+		n.g.RequestReinspect("a")
+		time.Sleep(50 * time.Millisecond)
+		n.ExitContainer("a", "a1", 3, "Error")
+		n.g.RequestRelist("a")
+		time.Sleep(60 * time.Millisecond)
+		if s, err := n.cache.Get("a"); err != nil || s.ContainerStatuses[0].ExitCode != 3 {
+			t.Errorf("the cache has %v %v", s, err)
+		}
+		n.Fail(plegtest.GetPodStatus, "a", errors.New("broken"))
+		n.SetContainer("a", "a2", pleg.ContainerStateRunning)
+		n.g.RequestRelist("a")
+		synctest.Wait()
+		before := time.Now()
+		if _, err := n.cache.GetNewerThan("a", before); err == nil || time.Since(before) > time.Millisecond {
+			t.Errorf("%v after %v", err, time.Since(before))
+		}
+	})
+}
+
+// Rule 7: the inspection of a former listing makes nothing fresh that a later one
+// showed changed.
+func TestRule7FormerInspectionMakesNothingFresh(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		n.start()
+		time.Sleep(200 * time.Millisecond)
+		n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Stale: true, Delay: 100 * time.Millisecond})
+		n.ExitContainer("a", "a1", 1, "")
+		n.g.RequestRelist("a")
+		time.Sleep(50 * time.Millisecond)
+		n.SetContainer("a", "a2", pleg.ContainerStateRunning)
+		minTime := time.Now()
+		s, err := n.cache.GetNewerThan("a", minTime)
+		if err != nil || len(s.ContainerStatuses) != 2 {
+			t.Errorf("got %v %v after %v", s, err, time.Since(minTime))
 		}
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -344,5 +345,464 @@ func TestLooksThatFail(t *testing.T) {
 			t.Errorf("another look took %v: %v", time.Since(before), err)
 		}
 		healthy(t, n.g)
+	})
+}
+
+// Rule 5: only what overlapped and differs is looked at again.
+func TestRule5OverlapsThatAgreeCostNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1")), bare("d", plegtest.Running("d1")))
+		n.start()
+		time.Sleep(900 * time.Millisecond)
+		// The list begins and reads at 1 s and lands at 1.4 s.
+		n.Inject(plegtest.Fault{Method: plegtest.GetPods, Times: 1, Stale: true, Delay: 400 * time.Millisecond})
+		// Looks that began before it and landed while it was under way.
+		n.Inject(plegtest.Fault{Method: plegtest.GetPod, Times: 3, Stale: true, Delay: 200 * time.Millisecond})
+		early := []types.UID{"a", "new", "never"}
+		for _, uid := range early {
+			n.g.RequestRelist(uid)
+		}
+		time.Sleep(150 * time.Millisecond)
+		n.SetPod(bare("a", plegtest.Running("a1"))) // the same in another guise
+		time.Sleep(100 * time.Millisecond)
+		// Looks that began after it, and landed before it.
+		n.SetPod(bare("c", plegtest.Running("c1")))
+		n.ExitContainer("b", "b1", 0, "Completed")
+		n.RemovePod("d")
+		later := []types.UID{"b", "c", "d"}
+		for _, uid := range later {
+			n.g.RequestRelist(uid)
+		}
+		time.Sleep(5 * time.Second)
+		for _, uid := range append(early, later...) {
+			if got := n.PodCalls(plegtest.GetPod, uid); got != 1 {
+				t.Errorf("%d looks at %s", got, uid)
+			}
+		}
+		// A look that a full listing has outrun is not made again either.
+		n.Inject(plegtest.Fault{Method: plegtest.GetPod, Times: 1, Delay: 300 * time.Millisecond})
+		n.g.RequestRelist("a")
+		time.Sleep(5 * time.Second)
+		if got := n.PodCalls(plegtest.GetPod, "a"); got != 2 {
+			t.Errorf("%d looks at a", got)
+		}
+	})
+}
+
+// Rule 5: a pod that was disputed is like any other when that is settled, by a
+// look or by the next full listing: fresh with each relist, and not inspected
+// again.
+func TestRule5DisputeLeavesNothingBehind(t *testing.T) {
+	for _, looks := range []bool{true, false} {
+		t.Run(fmt.Sprintf("looks=%v", looks), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n, reg := newNodeWithMetrics(t)
+				n.SetPods(bare("a", plegtest.Running("a1")))
+				events := n.g.Watch()
+				n.start()
+				read(events)
+				time.Sleep(2950 * time.Millisecond)
+				// Looks begin and read at 2.95 s and land at 3.05 s; the list begins
+				// and reads at 3 s and lands at 3.1 s.
+				n.Inject(plegtest.Fault{Method: plegtest.GetPod, Times: 3, Stale: true, Delay: 100 * time.Millisecond})
+				n.Inject(plegtest.Fault{Method: plegtest.GetPods, Times: 1, Stale: true, Delay: 100 * time.Millisecond})
+				for _, uid := range []types.UID{"a", "brief", "empty"} {
+					n.g.RequestRelist(uid)
+				}
+				time.Sleep(10 * time.Millisecond)
+				running := n.Pod("a")
+				n.ExitContainer("a", "a1", 1, "Error")
+				n.SetPod(bare("brief", plegtest.Running("brief-1")))
+				n.SetPod(bare("empty"))
+				if !looks {
+					n.Fail(plegtest.GetPod, plegtest.AnyPod, errors.New("broken"))
+				}
+				time.Sleep(110 * time.Millisecond)
+				n.SetPod(running)
+				n.RemovePod("brief")
+				minTime := time.Now()
+				if s, err := n.cache.GetNewerThan("a", minTime); err != nil || s.ContainerStatuses[0].State != pleg.ContainerStateRunning {
+					t.Errorf("got %v %v", s, err)
+				}
+				if took := time.Since(minTime); took > time.Second {
+					t.Errorf("settled after %v", took)
+				}
+				time.Sleep(5 * time.Second)
+				inspections := n.Calls(plegtest.GetPodStatus)
+				for range 5 {
+					for _, uid := range []types.UID{"a", "brief", "empty"} {
+						if !fresh(n.cache, uid, time.Now().Add(-1100*time.Millisecond)) {
+							t.Errorf("%s is held back", uid)
+						}
+					}
+					time.Sleep(time.Second)
+				}
+				if got := n.Calls(plegtest.GetPodStatus) - inspections; got != 0 {
+					t.Errorf("%d inspections more", got)
+				}
+				if got := len(n.cache.GetAll()); got != 2 {
+					t.Errorf("%d pods in the cache", got)
+				}
+				if looks { // what is disputed is not yet a change
+					wantMetric(t, reg, "pleg_unannounced_changes_total", 0)
+				}
+			})
+		})
+	}
+}
+
+// A pod in which nothing is to be told is known and inspected all the same.
+func TestPodWithoutTransitionsIsInspected(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a"), bare("b", plegtest.Created("b1")))
+		events := n.g.Watch()
+		n.g.Relist()
+		want(t, "events", read(events))
+		if got := len(n.cache.GetAll()); got != 2 {
+			t.Errorf("%d pods in the cache", got)
+		}
+	})
+}
+
+// Rule 10: a reader that waits for a time more than a period ahead asks for
+// nothing, and is served by the full relist of its time.
+func TestRule10FarFutureIsServedByTheRelist(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(pods(1)...)
+		n.start()
+		time.Sleep(500 * time.Millisecond)
+		minTime := time.Now().Add(4 * time.Second)
+		if _, err := n.cache.GetNewerThan("pod-00000", minTime); err != nil || time.Since(minTime) != 500*time.Millisecond {
+			t.Errorf("%v at %v", err, time.Since(minTime))
+		}
+		if got := n.Calls(plegtest.GetPod); got != 0 {
+			t.Errorf("%d looks", got)
+		}
+	})
+}
+
+// Rule 10: a request for a pod that has been asked for and not been looked at yet
+// is none more, and a pod that was once listed with all others can be looked at by
+// itself again.
+func TestRule10LooksWaitInASet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(pods(30)...)
+		n.start()
+		time.Sleep(100 * time.Millisecond)
+		n.Delay(plegtest.GetPod, plegtest.AnyPod, 50*time.Millisecond)
+		for i := range 8 {
+			n.g.RequestRelist(types.UID(fmt.Sprintf("pod-%05d", i)))
+			synctest.Wait()
+		}
+		for range 5 {
+			n.g.RequestRelist("pod-00020")
+			n.g.RequestRelist("pod-00021")
+			synctest.Wait()
+		}
+		time.Sleep(500 * time.Millisecond)
+		if a, b := n.PodCalls(plegtest.GetPod, "pod-00020"), n.PodCalls(plegtest.GetPod, "pod-00021"); a != 1 || b != 1 {
+			t.Errorf("%d and %d looks", a, b)
+		}
+		if got := n.MaxInFlight(plegtest.GetPod); got != 8 {
+			t.Errorf("%d looks at once", got)
+		}
+		lists := n.Calls(plegtest.GetPods)
+		for i := range 30 {
+			n.g.RequestRelist(types.UID(fmt.Sprintf("pod-%05d", i)))
+		}
+		time.Sleep(200 * time.Millisecond)
+		if got := n.Calls(plegtest.GetPods) - lists; got < 1 || got > 2 {
+			t.Errorf("%d lists for thirty pods at once", got)
+		}
+		looks := n.PodCalls(plegtest.GetPod, "pod-00025")
+		n.g.RequestRelist("pod-00025")
+		time.Sleep(100 * time.Millisecond)
+		if got := n.PodCalls(plegtest.GetPod, "pod-00025") - looks; got != 1 {
+			t.Errorf("%d looks after that", got)
+		}
+	})
+}
+
+// What asks for a full list while one is under way gets another, as long after it
+// as it took.
+func TestRequestDuringList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNodeOf(t, polling)
+		n.start()
+		n.Delay(plegtest.GetPods, plegtest.AnyPod, 100*time.Millisecond)
+		time.Sleep(1050 * time.Millisecond)
+		lists := n.Calls(plegtest.GetPods)
+		n.g.RequestRelist("a")
+		time.Sleep(140 * time.Millisecond) // 1.19 s
+		if got := n.Calls(plegtest.GetPods) - lists; got != 0 {
+			t.Errorf("%d lists without a rest", got)
+		}
+		time.Sleep(20 * time.Millisecond)
+		if got := n.Calls(plegtest.GetPods) - lists; got != 1 {
+			t.Errorf("%d lists after it", got)
+		}
+	})
+}
+
+// Looks that hang give their places back after a period, not at the next relist.
+func TestHungLooksGiveTheirPlacesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(pods(10)...)
+		n.start()
+		time.Sleep(500 * time.Millisecond)
+		for i := range 8 {
+			uid := types.UID(fmt.Sprintf("pod-%05d", i))
+			defer n.HangDeaf(plegtest.GetPod, uid)()
+			n.g.RequestRelist(uid)
+			synctest.Wait()
+		}
+		n.g.RequestRelist("pod-00009")
+		time.Sleep(999 * time.Millisecond)
+		before := n.PodCalls(plegtest.GetPod, "pod-00009")
+		time.Sleep(2 * time.Millisecond)
+		if after := n.PodCalls(plegtest.GetPod, "pod-00009"); before != 0 || after != 1 {
+			t.Errorf("%d looks before, %d after", before, after)
+		}
+	})
+}
+
+// A Relist whose list Stop has cancelled goes on too, and is complete.
+func TestRelistGoesOnWhenItsListIsStopped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNodeOf(t, polling)
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		heal := n.Hang(plegtest.GetPods, plegtest.AnyPod)
+		n.g.Start()
+		synctest.Wait()
+		heal()
+		n.g.Stop()
+		heal = n.Hang(plegtest.GetPods, plegtest.AnyPod)
+		done := make(chan struct{})
+		go func() { defer close(done); n.g.Relist() }()
+		synctest.Wait()
+		heal() // what is under way hangs on
+		n.g.Stop()
+		<-done
+		if got := len(n.cache.GetAll()); got != 1 {
+			t.Errorf("%d pods in the cache", got)
+		}
+	})
+}
+
+// A list that heeds its context is let go at its deadline, and the error says so.
+func TestListPastItsDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNodeOf(t, polling)
+		defer n.Hang(plegtest.GetPods, plegtest.AnyPod)()
+		n.start()
+		time.Sleep(pleg.DefaultInspectionTimeout + 500*time.Millisecond)
+		if got := n.g.HealthReport().RelistError; !strings.HasPrefix(got, "GetPods has not returned within 2m0s") {
+			t.Errorf("the error is %q", got)
+		}
+		time.Sleep(time.Second)
+		if got := n.Calls(plegtest.GetPods); got != 2 {
+			t.Errorf("%d lists", got)
+		}
+	})
+}
+
+// Rule 5: what a list shows is as new as its beginning, not as its end.
+func TestRule5ListIsStampedBeforeItBegins(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNodeOf(t, polling)
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		n.start()
+		time.Sleep(900 * time.Millisecond)
+		n.Inject(plegtest.Fault{Method: plegtest.GetPods, Times: 1, Stale: true, Delay: 300 * time.Millisecond})
+		time.Sleep(200 * time.Millisecond)
+		n.ExitContainer("a", "a1", 1, "Error")
+		if s, err := n.cache.GetNewerThan("a", time.Now()); err != nil || s.ContainerStatuses[0].ExitCode != 1 {
+			t.Errorf("got %v %v", s, err)
+		}
+	})
+}
+
+// A pod that was set aside takes no turn, so that nobody waits for it.
+func TestRule2HungPodHasNoTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(pods(2)...)
+		n.start()
+		events := n.g.Watch()
+		defer n.HangDeaf(plegtest.GetPodStatus, "pod-00000")()
+		n.ExitContainer("pod-00000", "pod-00000-a", 1, "")
+		n.g.RequestRelist("pod-00000")
+		time.Sleep(1500 * time.Millisecond)
+		read(events)
+		n.SetContainer("pod-00000", "x", pleg.ContainerStateRunning)
+		n.ExitContainer("pod-00001", "pod-00001-a", 1, "")
+		if !atOnce(n.g.Relist) {
+			t.Error("Relist waits")
+		}
+		want(t, "at once", read(events), "pod-00001 Died pod-00001-a")
+	})
+}
+
+// Rule 10: a look that is under way serves those who ask for no more than it can
+// show; who asks for more gets another.
+func TestRule10LookUnderWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		events := n.g.Watch()
+		n.start()
+		read(events)
+		time.Sleep(400 * time.Millisecond)
+		minTime := time.Now()
+		time.Sleep(50 * time.Millisecond)
+		n.Inject(plegtest.Fault{Method: plegtest.GetPod, Stale: true, Delay: 100 * time.Millisecond})
+		n.g.RequestRelist("a")
+		synctest.Wait()
+		if _, err := n.cache.GetNewerThan("a", minTime); err != nil || time.Since(minTime) != 150*time.Millisecond {
+			t.Errorf("%v after %v", err, time.Since(minTime))
+		}
+		time.Sleep(100 * time.Millisecond)
+		if got := n.Calls(plegtest.GetPod); got != 1 {
+			t.Errorf("%d looks", got)
+		}
+		n.g.RequestRelist("a")
+		synctest.Wait()
+		n.ExitContainer("a", "a1", 1, "")
+		n.g.RequestRelist("a")
+		time.Sleep(210 * time.Millisecond)
+		want(t, "events", read(events), "a Died a1")
+	})
+}
+
+// Rule 10: readers of the near future are served in their time: of one pod the
+// first, and of others each.
+func TestRule10NearFutures(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		readers []types.UID
+		ahead   []time.Duration
+		served  []time.Duration
+	}{
+		{"of one pod, the later one first", []types.UID{"a", "a"}, []time.Duration{200, 100}, []time.Duration{500, 100}},
+		{"of one pod, the earlier one first", []types.UID{"a", "a"}, []time.Duration{100, 200}, []time.Duration{100, 500}},
+		{"of two pods", []types.UID{"a", "b"}, []time.Duration{100, 200}, []time.Duration{100, 200}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t)
+				n.SetPods(bare("a"), bare("b"))
+				n.start()
+				time.Sleep(500 * time.Millisecond)
+				began := time.Now()
+				for i, uid := range c.readers {
+					go func() {
+						_, err := n.cache.GetNewerThan(uid, began.Add(c.ahead[i]*time.Millisecond))
+						if got := time.Since(began).Round(time.Millisecond); err != nil || got != c.served[i]*time.Millisecond {
+							t.Errorf("reader %d was served after %v: %v", i, got, err)
+						}
+					}()
+					synctest.Wait()
+				}
+				time.Sleep(2 * time.Second)
+			})
+		})
+	}
+}
+
+// Many looks at once are one list, unless the list hangs or has just been made.
+func TestManyLooksBesideAList(t *testing.T) {
+	for name, prepare := range map[string]func(n *node) func(){
+		"that hangs": func(n *node) func() {
+			heal := n.HangDeaf(plegtest.GetPods, plegtest.AnyPod)
+			time.Sleep(time.Second)
+			return heal
+		},
+		"that has just been made": func(n *node) func() {
+			heal := n.Delay(plegtest.GetPods, plegtest.AnyPod, 400*time.Millisecond)
+			time.Sleep(950 * time.Millisecond) // 1.45 s
+			return heal
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t)
+				n.SetPods(pods(30)...)
+				events := n.g.Watch()
+				n.start()
+				time.Sleep(500 * time.Millisecond)
+				defer prepare(n)()
+				read(events)
+				for i := range 20 {
+					uid := types.UID(fmt.Sprintf("pod-%05d", i))
+					n.ExitContainer(uid, string(uid)+"-a", 1, "")
+				}
+				n.Delay(plegtest.GetPod, plegtest.AnyPod, time.Millisecond)
+				for i := range 20 {
+					n.g.RequestRelist(types.UID(fmt.Sprintf("pod-%05d", i)))
+				}
+				time.Sleep(10 * time.Millisecond)
+				if got := len(read(events)); got != 20 {
+					t.Errorf("%d pods seen", got)
+				}
+			})
+		})
+	}
+}
+
+// Looks that have ended, in time or not, leave as many places as there were; and
+// one that heeds its context is let go at its deadline.
+func TestLooksStayAsMany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(pods(30)...)
+		n.start()
+		heal := n.Hang(plegtest.GetPod, plegtest.AnyPod)
+		for i := range 6 {
+			n.g.RequestRelist(types.UID(fmt.Sprintf("pod-%05d", i)))
+			synctest.Wait()
+		}
+		time.Sleep(5 * time.Second)
+		heal()
+		for i := range 6 {
+			n.g.RequestRelist(types.UID(fmt.Sprintf("pod-%05d", i+10)))
+			synctest.Wait()
+		}
+		time.Sleep(5 * time.Second)
+		n.ResetCalls()
+		n.Delay(plegtest.GetPod, plegtest.AnyPod, 50*time.Millisecond)
+		for i := range 16 {
+			n.g.RequestRelist(types.UID(fmt.Sprintf("pod-%05d", i)))
+			synctest.Wait()
+		}
+		time.Sleep(500 * time.Millisecond)
+		if got := n.MaxInFlight(plegtest.GetPod); got != 8 {
+			t.Errorf("%d looks at once", got)
+		}
+		defer n.Hang(plegtest.GetPod, plegtest.AnyPod)()
+		n.g.RequestRelist("pod-00000")
+		time.Sleep(pleg.DefaultInspectionTimeout + time.Second)
+		if got := n.InFlight(plegtest.GetPod); got != 0 {
+			t.Errorf("%d looks are left past their deadline", got)
+		}
+	})
+}
+
+// What a look has shown is in the report at once.
+func TestLookIsInTheReport(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.start()
+		time.Sleep(500 * time.Millisecond)
+		n.SetPod(bare("a", plegtest.Running("a1")))
+		n.g.RequestRelist("a")
+		synctest.Wait()
+		if got := n.g.HealthReport().Pods; got != 1 {
+			t.Errorf("the report has %d pods", got)
+		}
 	})
 }

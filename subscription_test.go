@@ -3,11 +3,14 @@ package pleg_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/plegtest"
@@ -272,5 +275,162 @@ func TestEventsNameWhatTheyAreAbout(t *testing.T) {
 				t.Errorf("%s: listed at %v, cause %q", line(e), e.ListedAt, e.Cause)
 			}
 		}
+	})
+}
+
+// A subscription starts from the present by UID, without the PodSyncs of the past;
+// its channel has the capacity that was asked for.
+func TestRule4StartOfASubscription(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		list := pods(30)
+		for _, p := range list {
+			p.Sandboxes = nil
+		}
+		slices.Reverse(list)
+		n.SetPods(list...)
+		n.start()
+		n.g.RequestReinspect("pod-00003")
+		synctest.Wait()
+		got := read(n.g.Subscribe(t.Context(), 100))
+		if len(got) != 30 || !slices.IsSorted(got) {
+			t.Errorf("got %v", got)
+		}
+		for _, capacity := range []int{0, 3} {
+			if got := cap(n.g.Subscribe(t.Context(), capacity)); got != capacity {
+				t.Errorf("the capacity is %d, not %d", got, capacity)
+			}
+		}
+	})
+}
+
+// Rule 4: what a subscriber that stalls is told when it reads on, where pods come
+// back and PodSyncs are among the news.
+func TestRule4NewsIsMerged(t *testing.T) {
+	for name, c := range map[string]struct {
+		meanwhile func(n *node)
+		events    []string
+	}{
+		"a pod goes and comes back with another container": {func(n *node) {
+			n.SetPods(bare("b", plegtest.Running("b2")))
+		}, []string{"a Died a1", "a Removed a1", "b Died b1", "b Removed b1", "b Started b2"}},
+		"a pod comes, goes and comes": {func(n *node) {
+			n.SetPod(bare("c", plegtest.Running("c1")))
+			n.g.Relist()
+			n.RemovePod("c")
+			n.g.Relist()
+			n.SetPod(bare("c", plegtest.Running("c2")))
+		}, []string{"c Started c2"}},
+		"a PodSync and then a change": {func(n *node) {
+			n.g.RequestReinspect("a")
+			n.g.Relist()
+			n.ExitContainer("a", "a1", 1, "")
+		}, []string{"a Died a1", "a PodSync"}},
+		"a PodSync of a pod that is gone": {func(n *node) {
+			n.g.RequestReinspect("a")
+			n.g.Relist()
+			n.RemovePod("a")
+		}, []string{"a Died a1", "a Removed a1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t)
+				n.SetPods(bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1")))
+				sub := n.g.Subscribe(t.Context(), 2)
+				n.g.Relist() // fills the channel
+				c.meanwhile(n)
+				n.g.Relist()
+				want(t, "before", read(sub), "a Started a1", "b Started b1")
+				n.start()
+				var got []string
+				for {
+					lines := read(sub)
+					if len(lines) == 0 {
+						break
+					}
+					got = append(got, lines...)
+					synctest.Wait()
+				}
+				want(t, "then", got, c.events...)
+			})
+		})
+	}
+}
+
+// A pod that comes back after its end was told is new.
+func TestRule4PodComesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		events := n.g.Watch()
+		for _, step := range []struct {
+			pods   []*pleg.Pod
+			events []string
+		}{
+			{[]*pleg.Pod{bare("a", plegtest.Running("a1"))}, []string{"a Started a1"}},
+			{nil, []string{"a Died a1", "a Removed a1"}},
+			{[]*pleg.Pod{bare("a", plegtest.Running("a2"))}, []string{"a Started a2"}},
+		} {
+			n.SetPods(step.pods...)
+			n.g.Relist()
+			want(t, "events", read(events), step.events...)
+			if got := n.g.HealthReport().Pods; got != len(step.pods) {
+				t.Errorf("the report has %d pods", got)
+			}
+		}
+	})
+}
+
+// Only what is merged away is counted as discarded.
+func TestRule4WhatIsOnlyAddedIsNotDiscarded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, reg := newNodeWithMetrics(t)
+		n.SetPods(bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1")))
+		n.g.Subscribe(t.Context(), 1)
+		n.g.Relist() // fills the channel with a; b waits
+		n.SetContainer("a", "a2", pleg.ContainerStateRunning)
+		n.SetContainer("b", "b2", pleg.ContainerStateRunning)
+		n.g.Relist()
+		wantMetric(t, reg, "kubelet_pleg_discard_events", 0)
+		n.ExitContainer("a", "a2", 1, "")
+		n.g.Relist()
+		wantMetric(t, reg, "kubelet_pleg_discard_events", 1)
+	})
+}
+
+// The backlog counts a pod of which a part has been delivered.
+func TestBacklogCountsWhatIsHalfTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1"), plegtest.Running("a2"), plegtest.Running("a3")))
+		n.g.Subscribe(t.Context(), 1)
+		n.g.Relist()
+		if got := n.g.HealthReport().Backlog; got != 1 {
+			t.Errorf("a backlog of %d pods", got)
+		}
+	})
+}
+
+// Watch's subscription lives on when Stop has interrupted a delivery.
+func TestStopInTheMiddleOfADelivery(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := plegtest.NewRuntime()
+		rt.SetPods(bare("a", plegtest.Running("a1"), plegtest.Running("a2"), plegtest.Running("a3")))
+		g := pleg.NewGenericPLEG(rt, 1, 0, pleg.NewCache(), clock.RealClock{}, pleg.WithLogger(logr.Discard()))
+		events := g.Watch()
+		g.Start()
+		synctest.Wait()
+		g.Stop()
+		want(t, "the channel", read(events), "a Started a1")
+		rt.SetPod(bare("b", plegtest.Running("b1")))
+		g.Relist()
+		want(t, "without Start", read(events), "a Started a2")
+		g.Start()
+		var got []string
+		for range 2 {
+			synctest.Wait()
+			got = append(got, read(events)...)
+		}
+		want(t, "with Start", got, "a Started a3", "b Started b1")
+		g.Stop()
 	})
 }
