@@ -325,7 +325,9 @@ func (l *loop) syncPod(uid types.UID, pod *Pod, c *call) {
 // period is the time until the next full relist: longer while the stream is
 // proven live, if that was asked for.
 func (h *hints) period(now time.Time, g *GenericPLEG) time.Duration {
-	if h.connected && g.opts.provenPeriod > g.period && !now.Before(h.provenAt) {
+	readers, _ := g.cache.(interface{ BlockedReaders() int })
+	waiting := readers != nil && readers.BlockedReaders() > 0
+	if h.connected && !waiting && g.opts.provenPeriod > g.period && !now.Before(h.provenAt) {
 		return g.opts.provenPeriod
 	}
 	return g.period

@@ -552,13 +552,16 @@ func TestRule19OldHintAnnouncesNothing(t *testing.T) {
 // odd is an event source that says too much, at the wrong time.
 type odd struct {
 	*plegtest.Runtime
+	late    bool // nothing before it was stopped
 	stopped chan struct{}
 }
 
 func (o odd) WatchContainerEvents(_ context.Context, connected func(), observe func(pleg.ContainerEvent)) error {
-	connected()
-	connected()
-	observe(pleg.ContainerEvent{PodUID: "a", CreatedAt: time.Now().Add(time.Hour)})
+	if !o.late {
+		connected()
+		connected()
+		observe(pleg.ContainerEvent{PodUID: "a", CreatedAt: time.Now().Add(time.Hour)})
+	}
 	<-o.stopped
 	connected()
 	observe(pleg.ContainerEvent{PodUID: "a"})
@@ -568,21 +571,25 @@ func (o odd) WatchContainerEvents(_ context.Context, connected func(), observe f
 // Rule 16: what a stream says after it was given up is not heard, and a connection
 // that is announced twice is one.
 func TestRule16OddSource(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		stopped := make(chan struct{})
-		n, reg := newNodeWithMetricsOf(t, func(rt *plegtest.Runtime) pleg.Runtime { return odd{rt, stopped} })
-		n.g.Start()
-		synctest.Wait()
-		wantMetric(t, reg, "kubelet_evented_pleg_connection_success_count", 1)
-		heard := n.g.HealthReport().Stream.LastEvent
-		n.g.Stop()
-		time.Sleep(time.Second)
-		close(stopped)
-		synctest.Wait()
-		if got := n.g.HealthReport().Stream; got.State != pleg.StreamOff || !got.LastEvent.Equal(heard) {
-			t.Errorf("the stream is %+v", got)
-		}
-	})
+	for _, late := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			stopped := make(chan struct{})
+			n, reg := newNodeWithMetricsOf(t, func(rt *plegtest.Runtime) pleg.Runtime { return odd{rt, late, stopped} })
+			n.g.Start()
+			synctest.Wait()
+			if !late {
+				wantMetric(t, reg, "kubelet_evented_pleg_connection_success_count", 1)
+			}
+			heard := n.g.HealthReport().Stream.LastEvent
+			n.g.Stop()
+			time.Sleep(time.Second)
+			close(stopped)
+			synctest.Wait()
+			if got := n.g.HealthReport().Stream; got.State != pleg.StreamOff || !got.LastEvent.Equal(heard) {
+				t.Errorf("the stream is %+v", got)
+			}
+		})
+	}
 }
 
 // Rule 17: a stream that ends soon without a word of why is one that is switched
@@ -784,5 +791,131 @@ func TestRule3PodSyncWaitsForTheInspection(t *testing.T) {
 		time.Sleep(50 * time.Millisecond)
 		synctest.Wait()
 		want(t, "after", read(events), "a Started a2", "a PodSync")
+		n.SetContainer("a", "a2", pleg.ContainerStateExited)
+		n.g.RequestRelist("a")
+		time.Sleep(50 * time.Millisecond)
+		n.SetContainer("a", "a3", pleg.ContainerStateRunning)
+		n.Emit(pleg.ContainerEvent{PodUID: "a", ContainerID: "shortlived again"}) // with the next change
+		time.Sleep(60 * time.Millisecond)
+		want(t, "with the first inspection", read(events), "a Died a2")
+		time.Sleep(100 * time.Millisecond)
+		want(t, "with the second", read(events), "a Started a3", "a PodSync")
 	})
+}
+
+// Late events about containers that are known to be gone are no news, however many
+// went with them.
+func TestManyRemovedContainers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, reg := newNodeWithMetrics(t)
+		list := make([]*pleg.Container, 4100)
+		for i := range list {
+			list[i] = plegtest.Running(fmt.Sprint(i))
+		}
+		n.SetPods(bare("a", list...))
+		n.start()
+		n.SetPods(bare("a"))
+		time.Sleep(1500 * time.Millisecond)
+		for i := range list {
+			n.Emit(pleg.ContainerEvent{PodUID: "a", ContainerID: fmt.Sprint(i)})
+		}
+		time.Sleep(time.Second)
+		wantMetric(t, reg, "pleg_unseen_containers_total", 0)
+	})
+}
+
+// Rule 19: a list that fails is tried again after an ordinary period.
+func TestRule19FailedListIsTriedAgainSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, pleg.WithProvenRelistPeriod(2*time.Minute))
+		n.SetPods(pods(2)...)
+		n.start()
+		time.Sleep(10 * time.Minute)
+		n.Inject(plegtest.Fault{Method: plegtest.GetPods, Times: 1, Err: errors.New("once")})
+		for range 300 {
+			time.Sleep(time.Second)
+			if ok, err := n.g.Healthy(); !ok {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+// Rule 19: however long a period is asked for, the node stays healthy.
+func TestRule19PeriodStaysBelowTheThreshold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, pleg.WithProvenRelistPeriod(5*time.Minute))
+		n.SetPods(pods(2)...)
+		n.start()
+		for range 1200 {
+			time.Sleep(time.Second)
+			if ok, err := n.g.Healthy(); !ok {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+// Rule 19: where a look fails, the full relist that makes up for it comes soon.
+func TestRule19FailedLook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, pleg.WithProvenRelistPeriod(2*time.Minute))
+		n.SetPods(pods(2)...)
+		n.EmitOnChange(true)
+		n.start()
+		time.Sleep(10 * time.Minute)
+		events := n.g.Watch()
+		synctest.Wait()
+		read(events)
+		n.Inject(plegtest.Fault{Method: plegtest.GetPod, Times: 1, Err: errors.New("once")})
+		at := time.Now()
+		n.ExitContainer("pod-00000", "pod-00000-a", 1, "Error")
+		<-events
+		if d := time.Since(at); d > 2*time.Second {
+			t.Errorf("told after %v", d)
+		}
+	})
+}
+
+// Rule 19: the same for a look that hangs.
+func TestRule19HungLook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, pleg.WithProvenRelistPeriod(2*time.Minute))
+		n.SetPods(pods(2)...)
+		n.EmitOnChange(true)
+		n.start()
+		time.Sleep(10 * time.Minute)
+		events := n.g.Watch()
+		synctest.Wait()
+		read(events)
+		n.Inject(plegtest.Fault{Method: plegtest.GetPod, Times: 1, Hang: true})
+		at := time.Now()
+		n.ExitContainer("pod-00000", "pod-00000-a", 1, "Error")
+		<-events
+		if d := time.Since(at); d > 2*time.Second {
+			t.Errorf("told after %v", d)
+		}
+	})
+}
+
+// Rule 19: and for readers that wait for a time to come.
+func TestRule19WaitingReaders(t *testing.T) {
+	for _, ahead := range []time.Duration{500 * time.Millisecond, 1500 * time.Millisecond} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNode(t, pleg.WithProvenRelistPeriod(2*time.Minute))
+			n.SetPods(pods(2)...)
+			n.start()
+			time.Sleep(10*time.Minute + time.Second)
+			at := time.Now()
+			done := make(chan struct{}, 2)
+			go func() { n.cache.GetNewerThan("pod-00000", at.Add(10*time.Millisecond)); done <- struct{}{} }()
+			synctest.Wait()
+			go func() { n.cache.GetNewerThan("pod-00000", at.Add(ahead)); done <- struct{}{} }()
+			<-done
+			<-done
+			if d := time.Since(at); d > 4*time.Second {
+				t.Errorf("%v ahead: answered after %v", ahead, d)
+			}
+		})
+	}
 }

@@ -108,6 +108,7 @@ func NewGenericPLEG(runtime Runtime, channelCapacity int, relistPeriod time.Dura
 	for _, o := range opts {
 		o(&g.opts)
 	}
+	g.opts.provenPeriod = min(g.opts.provenPeriod, g.opts.relistThreshold/2)
 	g.logger = g.opts.logger
 	if !g.opts.pollingOnly {
 		g.getter, _ = runtime.(PodGetter)
@@ -246,6 +247,7 @@ func (g *GenericPLEG) RequestReinspect(uid types.UID) {
 func (g *GenericPLEG) readerBlocked(uid types.UID, minTime time.Time) {
 	switch now := g.clock.Now(); {
 	case minTime.After(now.Add(g.period)):
+		g.box.put(func(m *mail) { m.waiting = true })
 	case minTime.After(now):
 		g.box.put(func(m *mail) { m.requestLater(uid, minTime) })
 	default:

@@ -683,19 +683,29 @@ func TestRule2PatienceBeginsAnew(t *testing.T) {
 // Rule 3 for inspections that fail: the error is there before the event.
 func TestRule3EventComesAfterItsError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.SetPods(pods(40)...)
-		n.Delay(plegtest.GetPodStatus, plegtest.AnyPod, 7*time.Millisecond)
-		n.Fail(plegtest.GetPodStatus, plegtest.AnyPod, errors.New("broken"))
-		events := n.g.Subscribe(t.Context(), 0)
-		n.start()
-		for range 80 {
+		rt := plegtest.NewRuntime()
+		rt.SetPods(pods(10)...)
+		rt.Fail(plegtest.GetPodStatus, plegtest.AnyPod, errors.New("broken"))
+		cache := slowSetCache{pleg.NewCache()}
+		g := pleg.NewGenericPLEG(rt, 0, 0, cache, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
+		events := g.Subscribe(t.Context(), 0)
+		g.Start()
+		defer g.Stop()
+		for range 20 {
 			e := <-events
-			if _, err := n.cache.Get(e.ID); err == nil {
+			if _, err := cache.Get(e.ID); err == nil {
 				t.Errorf("%s: no error in the cache", line(e))
 			}
 		}
 	})
+}
+
+// slowSetCache gives everybody time to come before what is stored.
+type slowSetCache struct{ *pleg.PodCache }
+
+func (c slowSetCache) Set(uid types.UID, status *pleg.PodStatus, err error, at time.Time) bool {
+	time.Sleep(time.Millisecond)
+	return c.PodCache.Set(uid, status, err, at)
 }
 
 // passing is a runtime that remembers nothing of what has passed.

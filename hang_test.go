@@ -471,10 +471,10 @@ func TestPodComesBackWithItsOwnTimes(t *testing.T) {
 // what has been told since: the pod is inspected again.
 func TestRule12LateAnswerIsOutrun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
+		answer := make(chan struct{})
+		n := newNodeOf(t, func(rt *plegtest.Runtime) pleg.Runtime { return late{rt.Plain(), nil, answer} })
 		n.SetPods(bare("a", plegtest.Running("a1")))
 		events := n.g.Watch()
-		heal := n.HangDeaf(plegtest.GetPodStatus, "a")
 		n.start()
 		time.Sleep(3 * time.Minute)
 		read(events)
@@ -482,7 +482,7 @@ func TestRule12LateAnswerIsOutrun(t *testing.T) {
 		n.ExitContainer("a", "a1", 7, "Error")
 		time.Sleep(2 * time.Second)
 		want(t, "past the deadline", read(events), "a Died a1", "a PodSync")
-		heal()
+		close(answer)
 		time.Sleep(2 * time.Minute)
 		if s, err := n.cache.Get("a"); err != nil || len(s.ContainerStatuses) != 1 || s.ContainerStatuses[0].ExitCode != 7 {
 			t.Errorf("the cache has %v %v", s, err)
@@ -507,7 +507,7 @@ func TestHungPodIsToldOfAfterItsTurn(t *testing.T) {
 		heal := n.HangDeaf(plegtest.GetPodStatus, "a")
 		n.ExitContainer("a", "a1", 1, "")
 		go n.g.Relist()
-		time.Sleep(500 * time.Millisecond)
+		time.Sleep(970 * time.Millisecond)
 		n.SetContainer("a", "a2", pleg.ContainerStateRunning)
 		n.ExitContainer("b", "b1", 1, "")
 		n.g.Relist()
@@ -637,5 +637,34 @@ func TestPodIsGoneBetweenTwoBatches(t *testing.T) {
 			t.Errorf("got %v", got)
 		}
 		heal()
+	})
+}
+
+// Rule 12: a change that comes while a call hangs is told of at that call's deadline,
+// as that is which the call was made for.
+func TestRule12ChangeBeforeTheDeadlineIsToldOf(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNodeOf(t, polling)
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		events := n.g.Watch()
+		n.start()
+		read(events)
+		defer n.HangDeaf(plegtest.GetPodStatus, "a")()
+		n.SetContainer("a", "a2", pleg.ContainerStateRunning)
+		time.Sleep(10 * time.Second) // the inspection for a2 is set aside
+		n.SetContainer("a", "a3", pleg.ContainerStateRunning)
+		time.Sleep(10 * time.Minute)
+		want(t, "past the deadline", read(events), "a Started a2", "a Started a3")
+		done := make(chan struct{})
+		min := time.Now()
+		go func() { n.cache.GetNewerThan("a", min); close(done) }()
+		time.Sleep(10 * time.Minute)
+		select {
+		case <-done:
+		default:
+			t.Error("a reader is still blocked after ten minutes")
+			n.RemovePod("a")
+			<-done
+		}
 	})
 }

@@ -219,11 +219,12 @@ func (l *loop) inspectionOverdue(c *call, now time.Time) {
 		c.expired = true
 		err := deadlineError(c, l.g.opts.inspectionTimeout)
 		c.cancel(err)
-		switch {
+		switch outrun := in.changed && in.listed.after(c.stamp); {
+		case outrun || c.stale && in.changed:
+			in.sync = in.sync || c.sync
+			l.failBlocked(c.uid, in, now)
 		case !c.stale:
 			l.failInspection(in, c, err, now)
-		case in.changed:
-			l.failBlocked(c.uid, in, now)
 		}
 	}
 }
@@ -382,10 +383,16 @@ func (l *loop) backoff(failures int) time.Duration {
 // store puts the outcome of an inspection into the cache. If no listing has shown
 // a change since, it is as fresh as the newest of them.
 func (l *loop) store(in *inspection, c *call, status *PodStatus, err error) {
-	l.g.cache.Set(c.uid, status, err, c.stamp.time)
 	if in.changed && in.listed.after(c.stamp) {
+		// Not as new as the change that came since, also where the clock stood still.
+		at := c.stamp.time
+		if !in.listed.time.After(at) {
+			at = in.listed.time.Add(-1)
+		}
+		l.g.cache.Set(c.uid, status, err, at)
 		return
 	}
+	l.g.cache.Set(c.uid, status, err, c.stamp.time)
 	in.changed = false
 	if stamp := l.records.stampOf(c.uid); stamp.after(c.stamp) && !l.records.disputed(c.uid) {
 		l.g.cache.SetObservedTime(c.uid, stamp.time)

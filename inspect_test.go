@@ -534,11 +534,9 @@ func TestRule13Probes(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			n := newNodeOf(t, polling)
 			n.SetPods(pods(2)...)
-			heal := n.Hang(plegtest.GetPodStatus, "pod-00000")
-			n.start()
-			time.Sleep(5 * time.Second)
+			n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, PodUID: "pod-00000", Times: 1, Delay: 5 * time.Second})
 			n.Fail(plegtest.GetPodStatus, "pod-00000", errors.New("broken"))
-			heal()
+			n.start()
 			time.Sleep(time.Minute)
 			if got := probes(n, "pod-00001", time.Hour); got != 0 {
 				t.Errorf("%d probes while nothing hangs", got)
@@ -718,6 +716,11 @@ func TestPodSyncIsItsOwn(t *testing.T) {
 		}
 		time.Sleep(200 * time.Millisecond)
 		want(t, "the next change", read(events), "a Died a1")
+		time.Sleep(5 * time.Second)
+		n.g.RequestReinspect("a")
+		if e := <-events; line(e) != "a PodSync" || !e.ListedAt.Equal(began.Add(5*time.Second)) {
+			t.Errorf("got %s, listed at %v", line(e), e.ListedAt.Sub(began))
+		}
 	})
 }
 
@@ -766,6 +769,89 @@ func TestRule7FormerInspectionMakesNothingFresh(t *testing.T) {
 		s, err := n.cache.GetNewerThan("a", minTime)
 		if err != nil || len(s.ContainerStatuses) != 2 {
 			t.Errorf("got %v %v after %v", s, err, time.Since(minTime))
+		}
+	})
+}
+
+// The same for everything that a status can show otherwise; and that is no change
+// that an event should have announced.
+func TestRule7WhatDisagrees(t *testing.T) {
+	container := func(id string, state pleg.State) *pleg.Status {
+		return &pleg.Status{ID: pleg.ContainerID{ID: id}, State: state}
+	}
+	sandbox := func(id string, state runtimeapi.PodSandboxState) *runtimeapi.PodSandboxStatus {
+		return &runtimeapi.PodSandboxStatus{Id: id, State: state}
+	}
+	ready, down := runtimeapi.PodSandboxState_SANDBOX_READY, runtimeapi.PodSandboxState_SANDBOX_NOTREADY
+	for name, given := range map[string]*pleg.PodStatus{
+		"a container that is not listed":    {ContainerStatuses: []*pleg.Status{container("a2", pleg.ContainerStateExited)}},
+		"a container in another state":      {ContainerStatuses: []*pleg.Status{container("a1", pleg.ContainerStateExited)}},
+		"a sandbox that is not listed":      {SandboxStatuses: []*runtimeapi.PodSandboxStatus{sandbox("other", ready)}},
+		"a sandbox that is listed as ready": {SandboxStatuses: []*runtimeapi.PodSandboxStatus{sandbox("a-sandbox", down)}},
+		"nothing":                           nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n, reg := newNodeWithMetrics(t)
+				n.SetPods(plegtest.NewPod("a", plegtest.Running("a1")))
+				n.start()
+				time.Sleep(5500 * time.Millisecond)
+				for range 3 { // each time as the first
+					n.SetStatus("a", given)
+					n.g.RequestReinspect("a")
+					synctest.Wait()
+					n.SetStatus("a", nil)
+					n.ResetCalls()
+					time.Sleep(10 * time.Second)
+					wanted := 1
+					if given == nil {
+						wanted = 0
+					}
+					if got := n.Calls(plegtest.GetPodStatus); got != wanted {
+						t.Errorf("%d inspections", got)
+					}
+					if s, err := n.cache.Get("a"); err != nil || len(s.ContainerStatuses) != 1 || s.ContainerStatuses[0].State != pleg.ContainerStateRunning {
+						t.Errorf("the cache has %v %v", s, err)
+					}
+				}
+				wantMetric(t, reg, "pleg_unannounced_changes_total", 0)
+			})
+		})
+	}
+}
+
+// Rule 7: two listings at one instant of a clock that stands still are two.
+func TestRule7ListingsAtOneInstant(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		n.start()
+		time.Sleep(999 * time.Millisecond)
+		heal1 := n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Times: 1, Stale: true, Hang: true})
+		n.SetContainer("a", "a2", pleg.ContainerStateRunning)
+		n.g.RequestRelist("a")
+		synctest.Wait() // look 1 shows a2; its inspection hangs
+		heal2 := n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Hang: true})
+		n.SetContainer("a", "a3", pleg.ContainerStateRunning)
+		n.g.RequestRelist("a")
+		synctest.Wait() // look 2, at the same instant, shows a3
+		at := time.Now()
+		heal1() // inspection 1 lands, without a3
+		synctest.Wait()
+		time.Sleep(500 * time.Millisecond) // a full relist that shows no change
+		done := make(chan int, 1)
+		go func() {
+			s, _ := n.cache.GetNewerThan("a", at)
+			done <- len(s.ContainerStatuses)
+		}()
+		synctest.Wait()
+		select {
+		case got := <-done:
+			t.Errorf("%d containers, observed after a listing had shown three", got)
+			heal2()
+		default:
+			heal2()
+			<-done
 		}
 	})
 }

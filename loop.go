@@ -70,6 +70,9 @@ func (l *loop) takeMail() {
 	for _, uid := range sortedKeys(l.mail.looks) {
 		l.wantLook(uid, l.mail.looks[uid])
 	}
+	if l.mail.waiting || len(l.mail.later) > 0 {
+		l.shortenPeriod(l.g.clock.Now())
+	}
 	for uid, after := range l.mail.later {
 		l.looks.defers(uid, look{cause: CauseDemand, after: after})
 	}

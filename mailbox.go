@@ -33,6 +33,8 @@ type mail struct {
 	hints map[hint]struct{}
 	// stream tells of connections to the runtime's events, and of their ends.
 	stream []streamNews
+	// waiting says that a reader waits for a time that full relists will serve.
+	waiting bool
 	// lostHints says that there were more than could be kept.
 	lostHints bool
 }
@@ -98,7 +100,7 @@ func (m *mail) reset() {
 	clear(m.relists)
 	m.landings, m.relists = m.landings[:0], m.relists[:0]
 	m.stream = m.stream[:0]
-	m.lostHints = false
+	m.waiting, m.lostHints = false, false
 	clear(m.looks)
 	clear(m.later)
 	clear(m.reinspect)

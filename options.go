@@ -90,8 +90,9 @@ func WithInspectionTimeout(timeout time.Duration) Option {
 // runtime's event stream is proven live: it has been connected for
 // ProvingTime, and in that time no full relist found a change that no event had
 // announced. Such a change is counted in pleg_unannounced_changes_total and
-// brings the ordinary period back until the stream has proven itself anew. By
-// default, and for a period that is not longer than the ordinary one, the
+// brings the ordinary period back until the stream has proven itself anew; so
+// do, for once, a list or a look that fails and a reader that waits for a time to
+// come. It is half of the relist threshold at most. By default, and for a period that is not longer than the ordinary one, the
 // ordinary one stays.
 func WithProvenRelistPeriod(period time.Duration) Option {
 	return func(o *options) { o.provenPeriod = period }

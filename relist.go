@@ -127,6 +127,7 @@ func (l *loop) landFull(landed landing) {
 // nothing is changed.
 func (l *loop) failFull(err error, now time.Time) {
 	l.g.vitals.listFailed(err, now, l.g.logger)
+	l.shortenPeriod(now)
 	l.full.attached = completeAll(l.full.attached)
 }
 
@@ -368,6 +369,7 @@ func (l *loop) lookOverdue(c *call, now time.Time) {
 	if !c.setAside {
 		c.setAside = true
 		l.looks.idle++
+		l.shortenPeriod(now)
 	}
 	if !now.Before(c.started.Add(l.g.opts.inspectionTimeout)) {
 		c.expired = true
@@ -390,22 +392,26 @@ func (l *loop) landLook(landed landing) {
 		l.wantLook(c.uid, again)
 	}
 	pod, err := landed.pod, landed.err
-	switch {
-	case c.stopped(err):
-		return
-	case errors.Is(err, ErrPodNotFound):
-		pod = nil
-	case err != nil:
-		l.g.logger.V(4).Info("Cannot list pod", "podUID", c.uid, "err", err)
-		return
-	case pod == nil:
-		l.g.metrics.badData(badPodNil, string(c.uid))
-		return
-	case pod.ID != c.uid:
-		l.g.metrics.badData(badPodMismatch, fmt.Sprintf("%s instead of %s", pod.ID, c.uid))
+	if c.stopped(err) {
 		return
 	}
-	l.takeLook(pod, c, now)
+	if errors.Is(err, ErrPodNotFound) {
+		l.takeLook(nil, c, now)
+		return
+	}
+	if err == nil && pod != nil && pod.ID == c.uid {
+		l.takeLook(pod, c, now)
+		return
+	}
+	l.shortenPeriod(now) // the next full relist shows the pod too
+	switch {
+	case err != nil:
+		l.g.logger.V(4).Info("Cannot list pod", "podUID", c.uid, "err", err)
+	case pod == nil:
+		l.g.metrics.badData(badPodNil, string(c.uid))
+	default:
+		l.g.metrics.badData(badPodMismatch, fmt.Sprintf("%s instead of %s", pod.ID, c.uid))
+	}
 }
 
 // takeLook takes in a listing of one pod; nil for one that is absent.

@@ -381,7 +381,7 @@ func TestRule5OverlapsThatAgreeCostNothing(t *testing.T) {
 			}
 		}
 		// A look that a full listing has outrun is not made again either.
-		n.Inject(plegtest.Fault{Method: plegtest.GetPod, Times: 1, Delay: 300 * time.Millisecond})
+		n.Inject(plegtest.Fault{Method: plegtest.GetPod, Times: 1, Delay: 900 * time.Millisecond})
 		n.g.RequestRelist("a")
 		time.Sleep(5 * time.Second)
 		if got := n.PodCalls(plegtest.GetPod, "a"); got != 2 {
@@ -450,6 +450,31 @@ func TestRule5DisputeLeavesNothingBehind(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Rule 5: an inspection that lands while its pod is disputed does not make it look
+// fresh.
+func TestRule5InspectionSettlesNoDispute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		n.start()
+		time.Sleep(940 * time.Millisecond)
+		n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Times: 1, Stale: true, Delay: 210 * time.Millisecond})
+		n.g.RequestReinspect("a") // lands at 1.15 s
+		time.Sleep(10 * time.Millisecond)
+		n.Inject(plegtest.Fault{Method: plegtest.GetPod, Times: 1, Stale: true, Delay: 100 * time.Millisecond})
+		n.Inject(plegtest.Fault{Method: plegtest.GetPods, Times: 1, Stale: true, Delay: 100 * time.Millisecond})
+		n.g.RequestRelist("a")
+		time.Sleep(10 * time.Millisecond)
+		n.ExitContainer("a", "a1", 1, "Error")
+		time.Sleep(10 * time.Millisecond)
+		minTime := time.Now()
+		n.Delay(plegtest.GetPod, plegtest.AnyPod, 150*time.Millisecond)
+		if s, err := n.cache.GetNewerThan("a", minTime); err != nil || s.ContainerStatuses[0].ExitCode != 1 {
+			t.Errorf("got %v %v after %v", s, err, time.Since(minTime))
+		}
+	})
 }
 
 // A pod in which nothing is to be told is known and inspected all the same.

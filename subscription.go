@@ -414,7 +414,9 @@ func (s *subscription) backlog() int {
 func (s *subscription) backlogLocked() int {
 	n := len(s.pending)
 	if len(s.committed) > 0 {
-		n++
+		if _, again := s.pending[s.committed[0].ID]; !again {
+			n++
+		}
 	}
 	return n
 }

@@ -434,3 +434,24 @@ func TestStopInTheMiddleOfADelivery(t *testing.T) {
 		g.Stop()
 	})
 }
+
+// The last events of a pod have it as it was listed last, also where only what
+// makes no transition had changed.
+func TestLastEventsHaveTheLastListing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		events := n.g.Watch()
+		n.g.Relist()
+		read(events)
+		renamed := bare("a", plegtest.Running("a1"))
+		renamed.Name = "renamed"
+		n.SetPods(renamed)
+		n.g.Relist()
+		n.g.RequestReinspect("a")
+		n.g.Relist()
+		if e := <-events; line(e) != "a PodSync" || e.Pod.Name != "renamed" {
+			t.Errorf("%s: the pod is %s", line(e), e.Pod.Name)
+		}
+	})
+}
