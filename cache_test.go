@@ -470,7 +470,7 @@ func TestRule9RemovalWakesReaders(t *testing.T) {
 
 // No wake-up is lost between a reader's look at the cache and its falling asleep.
 func TestNoWakeUpIsLost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	synctest.Test(t, func(*testing.T) {
 		c := pleg.NewCache()
 		for i := range 20000 {
 			done := make(chan struct{})
