@@ -908,9 +908,9 @@ func TestRule19WaitingReaders(t *testing.T) {
 			time.Sleep(10*time.Minute + time.Second)
 			at := time.Now()
 			done := make(chan struct{}, 2)
-			go func() { n.cache.GetNewerThan("pod-00000", at.Add(10*time.Millisecond)); done <- struct{}{} }()
+			go func() { _, _ = n.cache.GetNewerThan("pod-00000", at.Add(10*time.Millisecond)); done <- struct{}{} }()
 			synctest.Wait()
-			go func() { n.cache.GetNewerThan("pod-00000", at.Add(ahead)); done <- struct{}{} }()
+			go func() { _, _ = n.cache.GetNewerThan("pod-00000", at.Add(ahead)); done <- struct{}{} }()
 			<-done
 			<-done
 			if d := time.Since(at); d > 4*time.Second {

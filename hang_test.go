@@ -656,8 +656,8 @@ func TestRule12ChangeBeforeTheDeadlineIsToldOf(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		want(t, "past the deadline", read(events), "a Started a2", "a Started a3")
 		done := make(chan struct{})
-		min := time.Now()
-		go func() { n.cache.GetNewerThan("a", min); close(done) }()
+		minTime := time.Now()
+		go func() { _, _ = n.cache.GetNewerThan("a", minTime); close(done) }()
 		time.Sleep(10 * time.Minute)
 		select {
 		case <-done:
