@@ -3,6 +3,7 @@ package cri_test
 import (
 	"fmt"
 	"strings"
+	"runtime"
 	"testing"
 
 	"google.golang.org/grpc/codes"
@@ -95,6 +96,9 @@ func TestRPCs(t *testing.T) {
 
 			w := watch(t, r)
 			<-w.connected
+			for s.Calls("GetContainerEvents") == 0 { // cancelled too soon, it might never arrive
+				runtime.Gosched()
+			}
 			w.cancel()
 			_ = w.ended(t)
 			// The second Version is that of a stream without an event.
