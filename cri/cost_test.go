@@ -2,8 +2,8 @@ package cri_test
 
 import (
 	"fmt"
-	"strings"
 	"runtime"
+	"strings"
 	"testing"
 
 	"google.golang.org/grpc/codes"
