@@ -476,7 +476,7 @@ func TestRule12LateAnswerIsOutrun(t *testing.T) {
 		n.SetPods(bare("a", plegtest.Running("a1")))
 		events := n.g.Watch()
 		n.start()
-		time.Sleep(3 * time.Minute)
+		time.Sleep(3*time.Minute + 500*time.Millisecond)
 		read(events)
 		n.g.RequestReinspect("a")
 		n.ExitContainer("a", "a1", 7, "Error")

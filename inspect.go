@@ -389,6 +389,7 @@ func (l *loop) store(in *inspection, c *call, status *PodStatus, err error) {
 		if !in.listed.time.After(at) {
 			at = in.listed.time.Add(-1)
 		}
+		c.stamp.time, c.listed.time = at, at
 		l.g.cache.Set(c.uid, status, err, at)
 		return
 	}
