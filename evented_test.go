@@ -465,8 +465,8 @@ func TestDeafStream(t *testing.T) {
 	})
 }
 
-// Rule 16: a hint makes nothing fresh; the look that it brings does. And there is
-// no second look at a pod that is not there.
+// Rule 16: a hint makes nothing fresh; the look that it brings does. And a pod that
+// is not there has one second look, no more.
 func TestRule16HintMakesNothingFresh(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -488,8 +488,33 @@ func TestRule16HintMakesNothingFresh(t *testing.T) {
 			t.Error("the look did not make it fresh")
 		}
 		time.Sleep(300 * time.Millisecond)
-		if got := n.PodCalls(plegtest.GetPod, "nobody"); got != 1 {
+		if got := n.PodCalls(plegtest.GetPod, "nobody"); got != 2 {
 			t.Errorf("%d looks at a pod that is not there", got)
+		}
+	})
+}
+
+// Rules 16 and 17: a hint that is ahead of the list, of a pod that no listing has
+// shown yet, is not lost: the pod is looked at once more. Full relists are far
+// apart meanwhile.
+func TestRule16HintAheadOfANewPod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, pleg.WithProvenRelistPeriod(80*time.Second))
+		n.SetPods(pods(2)...)
+		n.start()
+		time.Sleep(10*time.Minute + 500*time.Millisecond)
+		events := n.g.Watch()
+		read(events)
+		lists := n.Calls(plegtest.GetPods)
+		hinted := time.Now()
+		n.Emit(pleg.ContainerEvent{PodUID: "new", ContainerID: "c"})
+		time.Sleep(10 * time.Millisecond)
+		n.SetPod(bare("new", plegtest.Running("c")))
+		if e := <-events; line(e) != "new Started c" || time.Since(hinted) > 60*time.Millisecond {
+			t.Errorf("%s after %v", line(e), time.Since(hinted))
+		}
+		if got := n.Calls(plegtest.GetPods) - lists; got != 0 {
+			t.Errorf("%d lists of the whole node", got)
 		}
 	})
 }

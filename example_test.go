@@ -115,7 +115,7 @@ func ExampleGenericPLEG_Healthy() {
 	generator.Relist()
 	fmt.Println(generator.Healthy())
 	// Output:
-	// false pleg has yet to be successful: no relist has begun
+	// false pleg has yet to be successful: no relist is under way
 	// true <nil>
 	// false pleg was last seen active 3m5s ago; threshold is 3m0s: the last list failed 0s ago: connection refused
 }

@@ -106,7 +106,9 @@ func NewGenericPLEG(runtime Runtime, channelCapacity int, relistPeriod time.Dura
 		token:    make(chan struct{}, 1),
 	}
 	for _, o := range opts {
-		o(&g.opts)
+		if o != nil {
+			o(&g.opts)
+		}
 	}
 	g.opts.provenPeriod = min(g.opts.provenPeriod, g.opts.relistThreshold/2)
 	g.logger = g.opts.logger

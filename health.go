@@ -22,7 +22,7 @@ type HealthReport struct {
 	Runtime string `json:"runtime,omitempty"`
 	// LastRelist is when the last full relist that succeeded began; zero if none
 	// has.
-	LastRelist time.Time `json:"lastRelist"`
+	LastRelist time.Time `json:"lastRelist,omitzero"`
 	// RelistError is the error of the last full relist if that failed.
 	RelistError string `json:"relistError,omitempty"`
 	// Pods counts the pods that are known.
@@ -258,8 +258,8 @@ func (v *vitals) hangingLocked(now time.Time, threshold time.Duration) []PodTrou
 	return hanging
 }
 
-// errNoRelist is the cause when nothing was ever tried.
-var errNoRelist = errors.New("no relist has begun")
+// errNoRelist is the cause when nothing is being tried and nothing has failed.
+var errNoRelist = errors.New("no relist is under way")
 
 // listCause says why there is no new list: the call in flight, and the last
 // error.

@@ -45,7 +45,7 @@ func healthy(t *testing.T, g *pleg.GenericPLEG) {
 func TestRule13aYetToBeSuccessful(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
-		unhealthy(t, n.g, "pleg has yet to be successful: ", "no relist has begun")
+		unhealthy(t, n.g, "pleg has yet to be successful: ", "no relist is under way")
 		heal := n.Fail(plegtest.GetPods, plegtest.AnyPod, errors.New("connection refused"))
 		n.start()
 		time.Sleep(1500 * time.Millisecond)

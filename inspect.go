@@ -153,7 +153,7 @@ func (l *loop) startInspections(now time.Time) {
 	}
 	for n.idle > 0 && n.queue.len() > 0 {
 		uid := n.queue.pop()
-		if in := n.byPod[uid]; in != nil && in.call == nil && in.wanted {
+		if in := n.byPod[uid]; in != nil { // else it is gone
 			l.startInspection(uid, in, now)
 		}
 	}
@@ -251,9 +251,9 @@ func (l *loop) failBlocked(uid types.UID, in *inspection, now time.Time) {
 	in.call.stale = true
 	l.failInspection(in, &call{
 		kind: callGetPodStatus, uid: uid, pod: l.records.get(uid), stamp: l.records.stampOf(uid),
-		cause: in.cause, listed: in.listed, sync: in.sync, turn: in.turn,
+		cause: in.cause, listed: in.listed, sync: in.sync,
 	}, deadlineError(in.call, l.g.opts.inspectionTimeout), now)
-	in.sync, in.turn = false, nil
+	in.sync = false
 }
 
 // landInspection takes in the answer of an inspection.

@@ -16,7 +16,7 @@ const (
 	DefaultInspectionTimeout = 2 * time.Minute
 )
 
-// Option changes a default of NewGenericPLEG.
+// Option changes a default of NewGenericPLEG; a nil one changes nothing.
 type Option func(*options)
 
 type options struct {
@@ -92,15 +92,15 @@ func WithInspectionTimeout(timeout time.Duration) Option {
 // announced. Such a change is counted in pleg_unannounced_changes_total and
 // brings the ordinary period back until the stream has proven itself anew; so
 // do, for once, a list or a look that fails and a reader that waits for a time to
-// come. It is half of the relist threshold at most. By default, and for a period that is not longer than the ordinary one, the
-// ordinary one stays.
+// come. It is half of the relist threshold at most. By default, and for a period
+// that is not longer than the ordinary one, the ordinary one stays.
 func WithProvenRelistPeriod(period time.Duration) Option {
 	return func(o *options) { o.provenPeriod = period }
 }
 
-// WithPollingOnly makes the generator look at the runtime once a period and on
-// Relist, and at no other time: no event stream is opened, and readers that
-// block wait for the next relist.
+// WithPollingOnly makes the generator list the runtime once a period, on Relist and
+// on RequestRelist, and always the whole node: no event stream is opened, and
+// readers that block wait for the next relist.
 func WithPollingOnly() Option {
 	return func(o *options) { o.pollingOnly = true }
 }

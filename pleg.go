@@ -38,7 +38,8 @@
 // # Concurrency
 //
 //   - Every method of GenericPLEG and PodCache may be called from any goroutine.
-//     None but Relist, Stop and the GetNewerThan of the cache blocks.
+//     None blocks but Relist, Stop, a Start beside a Stop, and the GetNewerThan of
+//     the cache.
 //   - Between the pods that one relist found changed, events come by UID. A pod
 //     whose inspection is slower than the others by more than a twentieth of a
 //     period is announced after them.
@@ -93,15 +94,14 @@ const (
 	// ContainerRemoved comes when a container or sandbox that had been listed is
 	// no longer; for one that had not died before, right after its ContainerDied.
 	// It does not come for a container that came and went while the subscriber
-	// was not reading. On it, a reader lets go of what it
-	// holds for that container ID: the ID never comes back.
+	// was not reading. On it, a reader lets go of what it holds for that container
+	// ID, which no CRI runtime uses again.
 	ContainerRemoved PodLifeCycleEventType = "ContainerRemoved"
 	// PodSync comes when the pod deserves a look for a reason that no transition
 	// of a container tells: a reinspection that was asked for has landed, an
 	// inspection has succeeded after it had failed, or the runtime's events spoke
 	// of a container that was gone before it was ever listed. It carries no
-	// container. On it, a reader reads the pod's status
-	// from the cache.
+	// container. On it, a reader reads the pod's status from the cache.
 	PodSync PodLifeCycleEventType = "PodSync"
 	// ContainerChanged is computed when a container or sandbox enters the state
 	// "unknown" (created counts as unknown). It makes the pod be inspected, so

@@ -16,8 +16,8 @@ type podRecord struct {
 	listed *Pod
 	// pod is listed without its bad data; the same pointer when it has none.
 	pod *Pod
-	// stamp is that of the newest listing that changed the record or was of this
-	// pod alone. The newest full listing may be newer: see stampOf.
+	// stamp is that of the newest listing of this pod alone. The newest full
+	// listing may be newer: see stampOf.
 	stamp stamp
 	// settled is the newest listing that had begun when the last one of this pod
 	// alone landed: those up to it overlapped.
@@ -152,7 +152,7 @@ func (r *podRecords) takeListed(rec *podRecord, listed *Pod, stamp stamp, report
 		rec.listed, rec.pod = listed, listed
 		return podChange{}, false
 	case !rec.overlaps(stamp):
-		return r.put(rec, listed, stamp, report)
+		return r.put(rec, listed, report)
 	case rec.stamp.after(stamp):
 		return podChange{}, false // a look that began later has landed first
 	}
@@ -244,15 +244,12 @@ func (r *podRecords) landOne(uid types.UID, listed *Pod, stamp, begun stamp, rep
 		rec = &podRecord{uid: uid}
 		r.byUID[uid] = rec
 	}
-	rec.settled = begun
+	rec.stamp, rec.settled = stamp, begun
 	switch {
 	case listed == nil:
-		change, changed = r.remove(rec, stamp)
-	case rec.listed == listed && !rec.unsettled(rec.recheck):
-		rec.stamp = stamp
-	default:
-		rec.stamp = stamp
-		change, changed = r.put(rec, listed, stamp, report)
+		change, changed = r.remove(rec)
+	case rec.listed != listed || rec.unsettled(rec.recheck):
+		change, changed = r.put(rec, listed, report)
 	}
 	return change, changed, believed
 }
@@ -296,7 +293,7 @@ func (r *podRecords) recordFor(listed *Pod, report reportBadData) *podRecord {
 
 // put makes the record say what a listing showed, and tells whether that is a
 // change: a transition of a container, or a pod that was not there.
-func (r *podRecords) put(rec *podRecord, listed *Pod, stamp stamp, report reportBadData) (podChange, bool) {
+func (r *podRecords) put(rec *podRecord, listed *Pod, report reportBadData) (podChange, bool) {
 	old := rec.pod
 	rec.listed, rec.pod = listed, withoutBadData(listed, report)
 	if old == nil {
@@ -310,16 +307,15 @@ func (r *podRecords) put(rec *podRecord, listed *Pod, stamp stamp, report report
 		return podChange{}, false
 	}
 	rec.disputed, rec.recheck = false, 0
-	rec.stamp = stamp
 	return podChange{uid: rec.uid, old: old, new: rec.pod, rechecked: rechecked}, true
 }
 
 // remove makes the record say that the pod is absent. The record stays until a
 // full listing of a later stamp has landed, so that one of an earlier stamp, still
 // on its way, cannot bring the pod back.
-func (r *podRecords) remove(rec *podRecord, stamp stamp) (podChange, bool) {
+func (r *podRecords) remove(rec *podRecord) (podChange, bool) {
 	old := rec.pod
-	rec.listed, rec.pod, rec.stamp = nil, nil, stamp
+	rec.listed, rec.pod = nil, nil
 	if old == nil && !rec.disputed {
 		return podChange{}, false
 	}
@@ -337,7 +333,7 @@ func (r *podRecords) sweep(stamp stamp, changes []podChange) []podChange {
 		switch {
 		case rec.generation == r.generation:
 		case !rec.overlaps(stamp):
-			if change, changed := r.remove(rec, stamp); changed {
+			if change, changed := r.remove(rec); changed {
 				changes = append(changes, change)
 			}
 			delete(r.byUID, uid)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -16,8 +17,9 @@ import (
 const looksAtOnce = 8
 
 // echoShare is the part of a relist period after which a pod is looked at once
-// more when a hint brought a look that showed no change: containerd announces
-// that a sandbox was removed before it stops listing it.
+// more when a hint brought a look that showed no change, for the hint may be ahead
+// of the list: containerd announces that a sandbox was removed before it stops
+// listing it.
 const echoShare = 20
 
 // fullRelist is the listing of the whole node, one at a time.
@@ -112,8 +114,7 @@ func (l *loop) landFull(landed landing) {
 	}
 	switch {
 	case c.stopped(landed.err):
-		f.waiting = append(f.waiting, f.attached...)
-		f.attached = f.attached[:0]
+		l.carryOver()
 	case landed.err != nil:
 		if !c.expired {
 			l.failFull(landed.err, now)
@@ -127,6 +128,7 @@ func (l *loop) landFull(landed landing) {
 // nothing is changed.
 func (l *loop) failFull(err error, now time.Time) {
 	l.g.vitals.listFailed(err, now, l.g.logger)
+	l.g.metrics.relistDuration.Observe(now.Sub(l.full.call.started).Seconds())
 	l.shortenPeriod(now)
 	l.full.attached = completeAll(l.full.attached)
 }
@@ -158,6 +160,9 @@ func deadlineError(c *call, timeout time.Duration) error {
 // takeFull takes in a full list.
 func (l *loop) takeFull(pods []*Pod, c *call, now time.Time) {
 	l.changes = l.records.landAll(pods, c.stamp, l.last, l.changes[:0], l.g.metrics.badData)
+	if slices.ContainsFunc(l.changes, func(change podChange) bool { return change.disputed }) {
+		l.carryOver() // that list settles it, for it overlaps with no look begun before this one landed
+	}
 	l.apply(l.changes, c, now)
 	l.g.cache.UpdateTime(c.stamp.time)
 	l.judgeHints(l.changes, c, now)
@@ -172,6 +177,13 @@ func (l *loop) takeFull(pods []*Pod, c *call, now time.Time) {
 	}
 	l.full.attached = l.full.attached[:0]
 	l.measureRelist(c.started, c.stamp, now)
+}
+
+// carryOver has the callers of Relist wait for one more list, which begins at once.
+func (l *loop) carryOver() {
+	f := &l.full
+	f.waiting = append(f.waiting, f.attached...)
+	f.attached = f.attached[:0]
 }
 
 // measureRelist reports how long the relist has taken, once it is complete.
@@ -217,10 +229,13 @@ func (l *loop) apply(changes []podChange, c *call, now time.Time) {
 }
 
 // podDisputed has a pod looked at once more, and holds its freshness back until
-// that has settled what is true of it.
+// that has settled what is true of it. A full list that is about to begin does as
+// well, and a look beside it would only overlap with it.
 func (l *loop) podDisputed(change podChange, c *call) {
 	l.g.cache.MarkChanged(change.uid, c.stamp.time)
-	l.wantLook(change.uid, look{cause: c.cause})
+	if len(l.full.waiting) == 0 {
+		l.wantLook(change.uid, look{cause: c.cause})
+	}
 }
 
 // podGone forgets a pod.
@@ -426,7 +441,7 @@ func (l *loop) takeLook(pod *Pod, c *call, now time.Time) {
 		return
 	case changed:
 		l.apply([]podChange{change}, c, now)
-	case c.cause == CauseHint && !c.echo && pod != nil:
+	case c.cause == CauseHint && !c.echo:
 		l.looks.defers(c.uid, look{cause: CauseHint, after: now.Add(l.g.period / echoShare), echo: true})
 	}
 	if in := l.inspections.byPod[c.uid]; in == nil || !in.changed {

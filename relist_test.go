@@ -831,3 +831,44 @@ func TestLookIsInTheReport(t *testing.T) {
 		}
 	})
 }
+
+// Rules 12 and 19: where a list and a look overlapped and differ about a pod, Relist
+// waits for one more list, so that when it returns the pod is settled: beside Start
+// and, where nobody would ever settle it otherwise, without.
+func TestRelistSettlesWhatIsDisputed(t *testing.T) {
+	for _, started := range []bool{false, true} {
+		t.Run(fmt.Sprintf("started=%v", started), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t)
+				n.SetPods(bare("a", plegtest.Running("a1")))
+				events := n.g.Watch()
+				if started {
+					n.start()
+					time.Sleep(500 * time.Millisecond)
+				} else {
+					n.g.Relist()
+				}
+				read(events)
+				n.Inject(plegtest.Fault{Method: plegtest.GetPods, Delay: 100 * time.Millisecond})
+				n.Inject(plegtest.Fault{Method: plegtest.GetPod, Delay: 10 * time.Millisecond})
+				n.g.RequestRelist("a")
+				done := make(chan struct{})
+				go func() {
+					n.g.Relist()
+					close(done)
+				}()
+				time.Sleep(50 * time.Millisecond)
+				n.ExitContainer("a", "a1", 1, "Error")
+				<-done
+				want(t, "after Relist", read(events), "a Died a1")
+				if !fresh(n.cache, "a", time.Now().Add(-200*time.Millisecond)) {
+					t.Error("the pod is held back still")
+				}
+				if got := n.PodCalls(plegtest.GetPod, "a"); got != 1 {
+					t.Errorf("%d looks", got)
+				}
+				n.g.Stop()
+			})
+		})
+	}
+}

@@ -202,9 +202,6 @@ type subscription struct {
 func (s *subscription) offer(news announcement) (merged int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.over {
-		return 0
-	}
 	earlier, waiting := s.pending[news.uid]
 	if waiting {
 		merged = s.countMergedLocked(earlier.pod, news)
@@ -259,7 +256,7 @@ func (s *subscription) countMergedLocked(earlier *Pod, news announcement) int {
 func (s *subscription) fill() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.holding && !s.over {
+	if !s.holding {
 		s.fillLocked()
 	}
 }
@@ -384,7 +381,8 @@ func (s *subscription) pumpEnded() {
 	}
 }
 
-// end closes the channel, or leaves that to the pump, which may be sending.
+// end closes the channel, or leaves that to the pump, which may be sending. The
+// announcer has let go of the subscription before, so that nobody else sends.
 func (s *subscription) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -26,6 +26,8 @@ const DefaultConnectTimeout = 5 * time.Second
 const (
 	minDialDelay = 100 * time.Millisecond
 	maxDialDelay = 3 * time.Second
+	// maxDialTime bounds one such attempt.
+	maxDialTime = 20 * time.Second
 )
 
 // usualEndpoints are where runtimes listen by default.
@@ -101,7 +103,8 @@ func connect(ctx context.Context, timeout time.Duration, endpoint string, opts [
 				Jitter:     backoff.DefaultConfig.Jitter,
 				MaxDelay:   maxDialDelay,
 			},
-			MinConnectTimeout: maxDialDelay,
+			// Longer than what follows waits, so that its error is the one that is seen.
+			MinConnectTimeout: min(timeout+time.Second, maxDialTime),
 		}),
 	)
 	if err != nil {
