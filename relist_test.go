@@ -104,6 +104,35 @@ func TestRule10FutureMinTime(t *testing.T) {
 	})
 }
 
+// Rule 10: of several times to come that are waited for at one pod, the earliest
+// brings a look; the others are served by the next full relist.
+func TestRule10FutureMinTimes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(pods(1)...)
+		began := time.Now()
+		answered := make(chan time.Duration, 4)
+		for _, ahead := range []time.Duration{500, 300, 400, 700} {
+			go func() {
+				if _, err := n.cache.GetNewerThan("pod-00000", began.Add(ahead*time.Millisecond)); err != nil {
+					t.Error(err)
+				}
+				answered <- time.Since(began).Round(time.Millisecond)
+			}()
+			synctest.Wait()
+		}
+		n.start() // which finds all four in its first mail
+		var got []string
+		for range cap(answered) {
+			got = append(got, (<-answered).String())
+		}
+		want(t, "answered after", got, "300ms", "1s", "1s", "1s")
+		if looks := n.Calls(plegtest.GetPod); looks != 1 {
+			t.Errorf("%d looks", looks)
+		}
+	})
+}
+
 // Rule 10: requests are a set. 150 for one pod while the loop is busy make at
 // most two listings; of 500 for as many pods none is lost.
 func TestRule10RequestsAreASet(t *testing.T) {

@@ -51,7 +51,6 @@ var badDone = [badCount]string{
 // badSet is a set of kinds of bad data.
 type badSet uint16
 
-func (s badSet) has(b bad) bool    { return s&(1<<b) != 0 }
 func (s badSet) with(b bad) badSet { return s | 1<<b }
 
 // each calls f with every kind in the set.

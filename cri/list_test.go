@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2/ktesting"
+	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
@@ -361,7 +362,8 @@ func TestContainerWithoutSandbox(t *testing.T) {
 
 func TestFullListsRunOneAtATime(t *testing.T) {
 	s, _ := serverAndRuntime(t)
-	r := connect(t, s, cri.WithPlainLists())
+	now := time.Unix(1_000_000_000, 0)
+	r := connect(t, s, cri.WithPlainLists(), cri.WithClock(clocktesting.NewFakePassiveClock(now)))
 	getPods(t, r)
 	heal := s.Inject(plegtest.CRIFault{Method: "ListPodSandbox", Hang: true})
 	first := make(chan error, 1)
@@ -370,7 +372,7 @@ func TestFullListsRunOneAtATime(t *testing.T) {
 		first <- err
 	}()
 	waitFor(t, func() bool { return len(r.CallsInFlight()) == 1 })
-	if got := r.CallsInFlight()[0]; got.Method != "ListPodSandbox" || got.Object != "" || got.Since.IsZero() {
+	if got := r.CallsInFlight()[0]; got.Method != "ListPodSandbox" || got.Object != "" || !got.Since.Equal(now) {
 		t.Errorf("in flight: %+v", got)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
