@@ -136,7 +136,7 @@ func (l *loop) reinspect(uid types.UID) {
 // retryFailed has every pod whose inspection failed inspected again now.
 func (l *loop) retryFailed() {
 	for _, uid := range sortedKeys(l.inspections.byPod) {
-		if in := l.inspections.byPod[uid]; in.wanted && in.call == nil {
+		if in := l.inspections.byPod[uid]; in.call == nil { // it waits for a worker, or for the end of its back-off
 			l.inspections.want(uid, in)
 		}
 	}

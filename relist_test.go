@@ -343,6 +343,90 @@ func TestRule5DisputedPodIsSettled(t *testing.T) {
 	}
 }
 
+// Rule 5: a disputed pod is settled also by a runtime that hands out the very pod
+// again that it was known by.
+func TestRule5DisputedPodIsSettledByTheSamePod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		running, exited := bare("a", plegtest.Running("a1")), bare("a", plegtest.NewContainer("a1", pleg.ContainerStateExited))
+		listed := func(p *pleg.Pod) []*pleg.Pod { return []*pleg.Pod{p} }
+		present, delay := running, time.Duration(0)
+		rt := &scripted{
+			pods:   func() ([]*pleg.Pod, error) { p := present; time.Sleep(delay); return listed(p), nil },
+			pod:    func(types.UID) (*pleg.Pod, error) { p := present; time.Sleep(delay); return p, nil },
+			status: func(p *pleg.Pod) (*pleg.PodStatus, error) { return &pleg.PodStatus{ID: p.ID}, nil },
+		}
+		n := newNodeOf(t, rt.instead)
+		events := n.g.Watch()
+		n.start()
+		read(events)
+		// The look reads at 0.95 s and lands at 1.05 s, the list reads at 1 s and
+		// lands at 1.1 s; what settles it begins then.
+		time.Sleep(950 * time.Millisecond)
+		delay = 100 * time.Millisecond
+		n.g.RequestRelist("a")
+		time.Sleep(10 * time.Millisecond)
+		present = exited
+		time.Sleep(100 * time.Millisecond)
+		present = running
+		minTime := time.Now()
+		if _, err := n.cache.GetNewerThan("a", minTime); err != nil || time.Since(minTime) > 300*time.Millisecond {
+			t.Errorf("%v after %v", err, time.Since(minTime))
+		}
+		want(t, "events", read(events))
+	})
+}
+
+// A list that overlapped with a look, and shows the same in another order, is no
+// reason to look again.
+func TestAnotherOrderIsNoDispute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1"), plegtest.Running("a2")))
+		events := n.g.Watch()
+		n.start()
+		read(events)
+		time.Sleep(950 * time.Millisecond)
+		n.Inject(plegtest.Fault{Method: plegtest.GetPod, Times: 1, Stale: true, Delay: 100 * time.Millisecond})
+		n.Inject(plegtest.Fault{Method: plegtest.GetPods, Times: 1, Stale: true, Delay: 100 * time.Millisecond})
+		n.g.RequestRelist("a")
+		time.Sleep(10 * time.Millisecond)
+		n.SetPod(bare("a", plegtest.Running("a2"), plegtest.Running("a1")))
+		time.Sleep(500 * time.Millisecond)
+		if got := n.PodCalls(plegtest.GetPod, "a"); got != 1 {
+			t.Errorf("%d looks", got)
+		}
+		want(t, "events", read(events))
+		if _, err := n.cache.Get("a"); err != nil || n.g.HealthReport().Pods != 1 {
+			t.Errorf("%v, %d pods", err, n.g.HealthReport().Pods)
+		}
+	})
+}
+
+// Rule 9: a pod that a look finds to be gone is gone once, and not inspected again.
+func TestRule9GoneOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1")))
+		n.start()
+		time.Sleep(500 * time.Millisecond)
+		n.RemovePod("a")
+		n.g.RequestRelist("a")
+		synctest.Wait()
+		inspections := n.Calls(plegtest.GetPodStatus)
+		n.g.RequestReinspect("a")
+		for range 3 {
+			synctest.Wait()
+			if got := n.g.HealthReport().Pods; got != 1 {
+				t.Errorf("%d pods", got)
+			}
+			time.Sleep(time.Second)
+		}
+		if got := n.Calls(plegtest.GetPodStatus) - inspections; got != 0 {
+			t.Errorf("%d inspections", got)
+		}
+	})
+}
+
 // A look that fails, or hangs, delays nobody: the next relist shows the pod, and
 // other looks go on.
 func TestLooksThatFail(t *testing.T) {

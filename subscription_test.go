@@ -2,6 +2,7 @@ package pleg_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -291,7 +292,12 @@ func TestRule4StartOfASubscription(t *testing.T) {
 		n.SetPods(list...)
 		n.start()
 		n.g.RequestReinspect("pod-00003")
+		heal := n.Fail(plegtest.GetPodStatus, "pod-00004", errors.New("once"))
+		n.g.RequestReinspect("pod-00004")
 		synctest.Wait()
+		heal()
+		n.ExitContainer("pod-00004", "pod-00004-a", 1, "Error") // told of with a PodSync, for it recovers
+		time.Sleep(1500 * time.Millisecond)
 		got := read(n.g.Subscribe(t.Context(), 100))
 		if len(got) != 30 || !slices.IsSorted(got) {
 			t.Errorf("got %v", got)
