@@ -219,8 +219,8 @@ func (l *loop) inspectionOverdue(c *call, now time.Time) {
 		c.expired = true
 		err := deadlineError(c, l.g.opts.inspectionTimeout)
 		c.cancel(err)
-		switch outrun := in.changed && in.listed.after(c.stamp); {
-		case outrun || c.stale && in.changed:
+		switch {
+		case in.changed && in.listed.after(c.stamp): // it is outrun
 			in.sync = in.sync || c.sync
 			l.failBlocked(c.uid, in, now)
 		case !c.stale:

@@ -291,6 +291,28 @@ func TestRule11LastIPsAreKept(t *testing.T) {
 	})
 }
 
+// Rule 12: a reinspection that hangs past its deadline is told of with the change
+// that came meanwhile, once.
+func TestRule12ReinspectionPastItsDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNodeOf(t, polling)
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		events := n.g.Watch()
+		n.start()
+		read(events)
+		time.Sleep(500 * time.Millisecond)
+		defer n.HangDeaf(plegtest.GetPodStatus, "a")()
+		n.g.RequestReinspect("a")
+		time.Sleep(10 * time.Second)
+		n.SetContainer("a", "a2", pleg.ContainerStateRunning)
+		time.Sleep(10 * time.Minute)
+		want(t, "past the deadline", read(events), "a Started a2", "a PodSync")
+		n.SetContainer("a", "a3", pleg.ContainerStateRunning)
+		time.Sleep(10 * time.Minute)
+		want(t, "the next change", read(events), "a Started a3")
+	})
+}
+
 // RequestReinspect looks at a pod that did not change, tells with a PodSync when
 // the cache has it, and forgets a pod that is not known.
 func TestRequestReinspect(t *testing.T) {

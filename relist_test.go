@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -348,13 +349,24 @@ func TestRule5DisputedPodIsSettled(t *testing.T) {
 func TestRule5DisputedPodIsSettledByTheSamePod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		running, exited := bare("a", plegtest.Running("a1")), bare("a", plegtest.NewContainer("a1", pleg.ContainerStateExited))
-		listed := func(p *pleg.Pod) []*pleg.Pod { return []*pleg.Pod{p} }
-		present, delay := running, time.Duration(0)
-		rt := &scripted{
-			pods:   func() ([]*pleg.Pod, error) { p := present; time.Sleep(delay); return listed(p), nil },
-			pod:    func(types.UID) (*pleg.Pod, error) { p := present; time.Sleep(delay); return p, nil },
-			status: func(p *pleg.Pod) (*pleg.PodStatus, error) { return &pleg.PodStatus{ID: p.ID}, nil },
+		var (
+			present            atomic.Pointer[pleg.Pod]
+			delay, inspections atomic.Int64
+		)
+		slowly := func() *pleg.Pod {
+			p := present.Load()
+			time.Sleep(time.Duration(delay.Load()))
+			return p
 		}
+		rt := &scripted{
+			pods: func() ([]*pleg.Pod, error) { return []*pleg.Pod{slowly()}, nil },
+			pod:  func(types.UID) (*pleg.Pod, error) { return slowly(), nil },
+			status: func(p *pleg.Pod) (*pleg.PodStatus, error) {
+				inspections.Add(1)
+				return &pleg.PodStatus{ID: p.ID}, nil
+			},
+		}
+		present.Store(running)
 		n := newNodeOf(t, rt.instead)
 		events := n.g.Watch()
 		n.start()
@@ -362,15 +374,18 @@ func TestRule5DisputedPodIsSettledByTheSamePod(t *testing.T) {
 		// The look reads at 0.95 s and lands at 1.05 s, the list reads at 1 s and
 		// lands at 1.1 s; what settles it begins then.
 		time.Sleep(950 * time.Millisecond)
-		delay = 100 * time.Millisecond
+		delay.Store(int64(100 * time.Millisecond))
 		n.g.RequestRelist("a")
 		time.Sleep(10 * time.Millisecond)
-		present = exited
+		present.Store(exited)
 		time.Sleep(100 * time.Millisecond)
-		present = running
+		present.Store(running)
 		minTime := time.Now()
 		if _, err := n.cache.GetNewerThan("a", minTime); err != nil || time.Since(minTime) > 300*time.Millisecond {
 			t.Errorf("%v after %v", err, time.Since(minTime))
+		}
+		if got := inspections.Load(); got != 2 {
+			t.Errorf("%d inspections", got)
 		}
 		want(t, "events", read(events))
 	})

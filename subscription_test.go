@@ -297,7 +297,8 @@ func TestRule4StartOfASubscription(t *testing.T) {
 		synctest.Wait()
 		heal()
 		n.ExitContainer("pod-00004", "pod-00004-a", 1, "Error") // told of with a PodSync, for it recovers
-		time.Sleep(1500 * time.Millisecond)
+		n.g.RequestRelist("pod-00004")
+		synctest.Wait()
 		got := read(n.g.Subscribe(t.Context(), 100))
 		if len(got) != 30 || !slices.IsSorted(got) {
 			t.Errorf("got %v", got)
