@@ -311,7 +311,7 @@ func (l *loop) settle(uid types.UID, in *inspection, stamp stamp) {
 		return
 	}
 	in.passAll()
-	if !in.wanted && in.call == nil {
+	if !in.wanted {
 		delete(n.byPod, uid)
 	}
 }
@@ -414,7 +414,6 @@ func (l *loop) tell(c *call, now time.Time) {
 		b = c.turn.batch
 	}
 	l.announce(announcement{uid: c.uid, pod: c.pod, sync: c.sync, listedAt: listed.time, cause: c.cause}, c.turn)
-	c.turn, c.sync = nil, false
 	l.release(b, now)
 }
 

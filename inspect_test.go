@@ -291,6 +291,32 @@ func TestRule11LastIPsAreKept(t *testing.T) {
 	})
 }
 
+// Rule 3: an inspection that the next change has outrun still brings its status
+// before its events.
+func TestRule3OutrunStatusIsStored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		events := n.g.Watch()
+		n.start()
+		read(events)
+		time.Sleep(500 * time.Millisecond)
+		n.Delay(plegtest.GetPodStatus, "a", 100*time.Millisecond)
+		n.SetContainer("a", "a2", pleg.ContainerStateRunning)
+		n.g.RequestRelist("a")
+		time.Sleep(50 * time.Millisecond)
+		n.SetContainer("a", "a3", pleg.ContainerStateRunning)
+		n.g.RequestRelist("a")
+		for _, id := range []string{"a2", "a3"} {
+			e := <-events
+			status, err := n.cache.Get("a")
+			if line(e) != "a Started "+id || err != nil || status.TimeStamp.Before(e.ListedAt) {
+				t.Errorf("%s, listed at %v, with a status of %v and %v", line(e), e.ListedAt, status.TimeStamp, err)
+			}
+		}
+	})
+}
+
 // Rule 12: a reinspection that hangs past its deadline is told of with the change
 // that came meanwhile, once.
 func TestRule12ReinspectionPastItsDeadline(t *testing.T) {
@@ -548,6 +574,20 @@ func TestRule13Probes(t *testing.T) {
 			heal()
 			time.Sleep(2 * time.Minute)
 			if got := probes(n, "pod-00000", time.Hour); got != 0 {
+				t.Errorf("%d probes while nothing hangs", got)
+			}
+		})
+	})
+	t.Run("not when the pod that hung is gone", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNodeOf(t, polling)
+			n.SetPods(pods(2)...)
+			defer n.HangDeaf(plegtest.GetPodStatus, "pod-00000")()
+			n.start()
+			time.Sleep(10 * time.Minute)
+			n.RemovePod("pod-00000")
+			time.Sleep(2 * time.Second)
+			if got := probes(n, "pod-00001", time.Hour); got != 0 {
 				t.Errorf("%d probes while nothing hangs", got)
 			}
 		})
