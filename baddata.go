@@ -19,6 +19,13 @@ const (
 	badRuntimePanic       badReason = "runtime_panic"
 )
 
+// badReasons are all of them.
+var badReasons = [...]badReason{
+	badPodNil, badPodNoUID, badPodDuplicate, badPodMismatch,
+	badContainerNil, badContainerNoID, badContainerDuplicate, badContainerState,
+	badStatusNil, badStatusNilItem, badStatusMismatch, badRuntimePanic,
+}
+
 // reportBadData is told of every piece of bad data that was skipped or read as
 // something else, and of the object that it was found in or at.
 type reportBadData func(reason badReason, object string)

@@ -2,6 +2,7 @@ package pleg
 
 import (
 	"context"
+	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -76,16 +77,17 @@ var _ PodLifecycleEventGenerator = (*GenericPLEG)(nil)
 // Watch's channel holds channelCapacity events. A period of zero or less stands
 // for DefaultRelistPeriod, a capacity of zero or less for DefaultChannelCapacity.
 //
-// It panics, saying which, when runtime, cache or clock is nil: the signature is
-// the kubelet's and has no error. Nothing runs until Start or Relist.
+// It panics, saying which, when runtime, cache or clock is nil, or a nil pointer:
+// the signature is the kubelet's and has no error. Nothing runs until Start or
+// Relist.
 func NewGenericPLEG(runtime Runtime, channelCapacity int, relistPeriod time.Duration,
 	cache Cache, clock clock.Clock, opts ...Option) *GenericPLEG {
 	switch {
-	case runtime == nil:
+	case isNil(runtime):
 		panic("pleg.NewGenericPLEG: the runtime is nil") //nolint:forbidigo // the drop-in signature has no error
-	case cache == nil:
+	case isNil(cache):
 		panic("pleg.NewGenericPLEG: the cache is nil") //nolint:forbidigo // the drop-in signature has no error
-	case clock == nil:
+	case isNil(clock):
 		panic("pleg.NewGenericPLEG: the clock is nil") //nolint:forbidigo // the drop-in signature has no error
 	}
 	if relistPeriod <= 0 {
@@ -129,6 +131,16 @@ func NewGenericPLEG(runtime Runtime, channelCapacity int, relistPeriod time.Dura
 	}
 	g.register()
 	return g
+}
+
+// isNil tells whether an interface holds nothing, or a nil pointer, as it does when
+// the error of what made it was not looked at.
+func isNil(v any) bool {
+	if v == nil {
+		return true
+	}
+	value := reflect.ValueOf(v)
+	return value.Kind() == reflect.Pointer && value.IsNil()
 }
 
 // register registers the collectors. A generator without metrics is better than
@@ -203,9 +215,10 @@ func (g *GenericPLEG) awaitCalls() {
 func (g *GenericPLEG) Watch() chan *PodLifecycleEvent { return g.watching() }
 
 // Subscribe returns a channel of its own of the events, which begin with what
-// exists now. It holds capacity events; what does not fit waits, merged, for the
-// reader. It is closed when ctx ends or the generator stops. While the generator
-// does not run, events come with Relist, as many as fit.
+// exists now. It holds capacity events, none if that is zero or less; what does
+// not fit waits, merged, for the reader. It is closed when ctx ends or at the next
+// Stop. While the generator does not run, as much comes as fits: at once, and with
+// every Relist.
 func (g *GenericPLEG) Subscribe(ctx context.Context, capacity int) <-chan *PodLifecycleEvent {
 	return g.announcer.subscribe(ctx, capacity, false).out
 }

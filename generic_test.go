@@ -266,20 +266,26 @@ func TestRule3EventComesAfterItsStatus(t *testing.T) {
 
 func TestConstructorSaysWhichIsNil(t *testing.T) {
 	rt, cache, clk := plegtest.NewRuntime(), pleg.NewCache(), clock.RealClock{}
-	for what, construct := range map[string]func(){
-		"runtime": func() { pleg.NewGenericPLEG(nil, 1, 1, cache, clk) },
-		"cache":   func() { pleg.NewGenericPLEG(rt, 1, 1, nil, clk) },
-		"clock":   func() { pleg.NewGenericPLEG(rt, 1, 1, cache, nil) },
+	for _, c := range []struct {
+		what      string
+		construct func()
+	}{
+		{"runtime", func() { pleg.NewGenericPLEG(nil, 1, 1, cache, clk) }},
+		{"runtime", func() { pleg.NewGenericPLEG((*plegtest.Runtime)(nil), 1, 1, cache, clk) }},
+		{"cache", func() { pleg.NewGenericPLEG(rt, 1, 1, nil, clk) }},
+		{"cache", func() { pleg.NewGenericPLEG(rt, 1, 1, (*pleg.PodCache)(nil), clk) }},
+		{"clock", func() { pleg.NewGenericPLEG(rt, 1, 1, cache, nil) }},
 	} {
-		t.Run(what, func(t *testing.T) {
+		t.Run(c.what, func(t *testing.T) {
 			defer func() {
-				if p := fmt.Sprint(recover()); !strings.Contains(p, "the "+what+" is nil") {
+				if p := fmt.Sprint(recover()); !strings.Contains(p, "the "+c.what+" is nil") {
 					t.Errorf("panicked with %q", p)
 				}
 			}()
-			construct()
+			c.construct()
 		})
 	}
+	pleg.NewGenericPLEG(rt, 1, 1, cache, clk, nil) // an option that is nil changes nothing
 }
 
 // A period of zero or less is the default, and so is a capacity.

@@ -65,7 +65,7 @@ func newMetrics(g *GenericPLEG) *metrics {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 	}
-	return &metrics{
+	m := &metrics{
 		g: g,
 		relistDuration: histogram("kubelet_pleg_relist_duration_seconds",
 			"Duration in seconds for relisting pods in PLEG.", relistBuckets),
@@ -91,6 +91,10 @@ func newMetrics(g *GenericPLEG) *metrics {
 			"Number of containers that came and went between two listings, so that only the runtime's events told of them."),
 		reported: make(map[badReason]bool),
 	}
+	for _, reason := range badReasons {
+		m.bad.WithLabelValues(string(reason)) // so that it is 0 and not missing
+	}
+	return m
 }
 
 func (m *metrics) counted() []prometheus.Collector {

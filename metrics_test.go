@@ -239,3 +239,13 @@ func TestGaugesFollowEveryState(t *testing.T) {
 		wantMetric(t, reg, "kubelet_running_containers", 0, "container_state", "unknown")
 	})
 }
+
+// A reason of bad data that has not been met is 0, and not missing, so that rates
+// of it can be asked for from the start.
+func TestEveryReasonIsThere(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	pleg.NewGenericPLEG(plegtest.NewRuntime(), 0, 0, pleg.NewCache(), clock.RealClock{}, pleg.WithRegisterer(reg))
+	if got, err := testutil.GatherAndCount(reg, "pleg_bad_data_total"); err != nil || got != 12 {
+		t.Errorf("%d reasons, %v", got, err)
+	}
+}

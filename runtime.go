@@ -176,7 +176,8 @@ type Container struct {
 
 // PodStatus is a pod as an inspection shows it.
 type PodStatus struct {
-	// ID is the UID of the pod.
+	// ID is the UID of the pod; if a runtime leaves it empty, it is that of the pod
+	// that was asked for.
 	ID types.UID
 	// Name and Namespace are for people to read.
 	Name      string
@@ -193,7 +194,9 @@ type PodStatus struct {
 	// SandboxStatuses are the statuses of the pod's sandboxes, newest first.
 	SandboxStatuses []*runtimeapi.PodSandboxStatus
 	// TimeStamp is the stamp of the listing that the status was asked for: what
-	// the status says was true at that time or later. The generator sets it.
+	// the status says was true at that time or later. The generator sets it. It
+	// stays while listings find the pod unchanged, so that a status may be fresher
+	// than its TimeStamp.
 	TimeStamp time.Time
 }
 

@@ -60,12 +60,16 @@ type runtimeVersion struct{ name, version string }
 
 // NewRuntime returns the runtime behind a generated client. It calls nothing yet:
 // the first list asks for the runtime's version, and fails if that does. The
-// client's connection stays its owner's; Close does not close it.
+// client's connection stays its owner's; Close does not close it. It panics when
+// client is nil.
 //
 // Delta decoding, streaming lists and the limit of 16 MiB a message work over any
 // client that passes its call options on to a gRPC connection, as the generated
 // one does. A client that ignores them, such as a fake, works too.
 func NewRuntime(client runtimeapi.RuntimeServiceClient, opts ...Option) *Runtime {
+	if client == nil {
+		panic("cri.NewRuntime: the client is nil") //nolint:forbidigo // a mistake of the program, and no error to return
+	}
 	o := newOptions(opts)
 	r := &Runtime{
 		client:    client,

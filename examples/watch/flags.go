@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -14,10 +15,11 @@ Prints the lifecycle of a node's pods as it happens.
   --runtime-endpoint ENDPOINT  the runtime's socket, as unix:///path or /path, or "auto" for
                                where containerd, CRI-O and cri-dockerd usually have theirs;
                                without it, a small lively node of the program's own
-  --for DURATION               end after this long, such as 10s; without it, at Ctrl-C
+  --for DURATION               end after this long, such as 10s; without it, or with 0,
+                               at Ctrl-C
   --output text|json           a table, or a JSON object a line; text if not given
   --metrics-address ADDRESS    serve /metrics and /healthz on host:port; a port alone, such
-                               as 9100, is on 127.0.0.1
+                               as 9100 or :9100, is on 127.0.0.1
 `
 
 // autoEndpoint stands for the sockets that runtimes usually have.
@@ -51,7 +53,13 @@ func parseFlags(args []string, stderr io.Writer) (flags, error) {
 
 func newFlagSet(f *flags) *flag.FlagSet {
 	fs := flag.NewFlagSet("watch", flag.ContinueOnError)
-	fs.StringVar(&f.endpoint, "runtime-endpoint", "", "")
+	fs.Func("runtime-endpoint", "", func(endpoint string) error {
+		if endpoint == "" {
+			return errors.New(`it is empty; leave it out for a node of the program's own, or say "auto"`)
+		}
+		f.endpoint = endpoint
+		return nil
+	})
 	fs.DurationVar(&f.duration, "for", 0, "")
 	fs.Var(&f.output, "output", "")
 	fs.StringVar(&f.metricsAddress, "metrics-address", "", "")

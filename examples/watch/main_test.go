@@ -201,6 +201,7 @@ func TestFlags(t *testing.T) {
 		{"--output xml", exitUsage, "must be text or json"},
 		{"--for soon", exitUsage, `"soon"`},
 		{"--for -1s", exitUsage, "negative"},
+		{"--runtime-endpoint=", exitUsage, "it is empty"},
 		{"web", exitUsage, `unexpected argument "web"`},
 	} {
 		var stdout, stderr syncBuffer
