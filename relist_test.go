@@ -178,7 +178,8 @@ func TestRequestsWithoutPodGetter(t *testing.T) {
 			n.g.RequestRelist("a")
 		}
 		synctest.Wait()
-		if got := n.Calls(plegtest.GetPods) - lists; got != 1 {
+		// One, and one more if it began before the last request came.
+		if got := n.Calls(plegtest.GetPods) - lists; got < 1 || got > 2 {
 			t.Errorf("%d lists", got)
 		}
 		before := time.Now()
