@@ -10,6 +10,8 @@ type barrier struct {
 
 	// stamp is the stamp of the relist.
 	stamp stamp
+	// carried says that it has waited for a list that left a pod disputed.
+	carried bool
 	// left counts the pods whose inspection is still awaited.
 	left int
 	// then, if it is there, is called instead of giving a token.
@@ -31,5 +33,6 @@ func (b *barrier) complete() {
 		b.then()
 		return
 	}
+	b.carried = false
 	b.done <- struct{}{}
 }

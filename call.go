@@ -65,7 +65,8 @@ type landing struct {
 }
 
 // make runs a method of the runtime so that it comes back in every case: a panic
-// is an error, and so is a goroutine that the runtime ends.
+// is an error, and so is a goroutine that the runtime ends, and an error that
+// panics when it is asked what it says, as a nil pointer may.
 func (l *landing) make(method func()) {
 	returned := false
 	defer func() {
@@ -76,6 +77,10 @@ func (l *landing) make(method func()) {
 		}
 	}()
 	method()
+	if l.err != nil {
+		_ = l.err.Error()
+		_ = errors.Is(l.err, ErrPodNotFound) // calls what the error has of Is and Unwrap
+	}
 	returned = true
 }
 
@@ -95,8 +100,10 @@ type callTable struct {
 	// Guarded by mu.
 
 	inFlight map[*call]struct{}
-	// idle is closed when the last call comes back; nil while nobody waits.
-	idle chan struct{}
+	// awaited are the calls that Stop waits for, returned is closed when there is
+	// none left of them.
+	awaited  map[*call]struct{}
+	returned chan struct{}
 }
 
 func newCallTable() *callTable {
@@ -113,26 +120,44 @@ func (t *callTable) remove(c *call) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.inFlight, c)
-	if t.idle != nil && len(t.inFlight) == 0 {
-		close(t.idle)
-		t.idle = nil
+	if _, ok := t.awaited[c]; ok {
+		delete(t.awaited, c)
+		if len(t.awaited) == 0 {
+			close(t.returned)
+		}
 	}
 }
 
-// whenIdle returns a channel that is closed when no call is in flight.
-func (t *callTable) whenIdle() <-chan struct{} {
+// awaitCancelled returns a channel that is closed when every call has come back
+// that is in flight now and was cancelled; one that a Relist beside Stop begins
+// afterwards is not waited for.
+func (t *callTable) awaitCancelled() <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.idle != nil {
-		return t.idle
+	t.awaited, t.returned = make(map[*call]struct{}), make(chan struct{})
+	for c := range t.inFlight {
+		if c.ctx.Err() != nil {
+			t.awaited[c] = struct{}{}
+		}
 	}
-	idle := make(chan struct{})
-	if len(t.inFlight) == 0 {
-		close(idle)
-	} else {
-		t.idle = idle
+	if len(t.awaited) == 0 {
+		close(t.returned)
 	}
-	return idle
+	return t.returned
+}
+
+// giveUp ends the waiting and returns the calls that have not come back, oldest
+// first.
+func (t *callTable) giveUp() []RuntimeCall {
+	t.mu.Lock()
+	var calls []RuntimeCall
+	for c := range t.awaited {
+		calls = append(calls, c.asRuntimeCall())
+	}
+	t.awaited = nil
+	t.mu.Unlock()
+	slices.SortFunc(calls, compareCalls)
+	return calls
 }
 
 // runtimeCalls returns the calls of some kinds that are in flight, oldest first.

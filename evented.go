@@ -240,7 +240,7 @@ func (l *loop) judgeHints(changes []podChange, c *call, now time.Time) {
 	if l.g.source == nil {
 		return
 	}
-	for uid := range h.unseen {
+	for _, uid := range sortedKeys(h.unseen) {
 		l.judgeUnseen(uid, c)
 	}
 	// A hint may be a little ahead of the list, and counts for a period more.

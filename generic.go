@@ -126,7 +126,7 @@ func NewGenericPLEG(runtime Runtime, channelCapacity int, relistPeriod time.Dura
 	})
 	g.barriers.New = newBarrier
 	g.loop = newLoop(g)
-	if g.getter != nil {
+	if !g.opts.pollingOnly {
 		cache.NotifyBlocked(g.readerBlocked)
 	}
 	g.register()
@@ -197,14 +197,15 @@ func (g *GenericPLEG) Stop() {
 	g.awaitCalls()
 }
 
-// awaitCalls waits until every call has come back, but no longer than stopGrace.
+// awaitCalls waits until every cancelled call has come back, but no longer than
+// stopGrace.
 func (g *GenericPLEG) awaitCalls() {
 	grace := time.NewTimer(stopGrace)
 	defer grace.Stop()
 	select {
-	case <-g.calls.whenIdle():
+	case <-g.calls.awaitCancelled():
 	case <-grace.C:
-		for _, c := range g.calls.runtimeCalls(callGetPods, callGetPod, callGetPodStatus, callWatchEvents) {
+		for _, c := range g.calls.giveUp() {
 			g.logger.Error(errStopped, "The runtime does not heed its context; a call is left behind", "call", describeCall(c))
 		}
 	}
@@ -258,10 +259,11 @@ func (g *GenericPLEG) RequestReinspect(uid types.UID) {
 }
 
 // readerBlocked is told by the cache of a reader that begins to block. A reader
-// that waits for a time too far ahead is served by a full relist in its time.
+// that waits for a time too far ahead is served by a full relist in its time, and
+// so is every reader where no pod can be listed by itself.
 func (g *GenericPLEG) readerBlocked(uid types.UID, minTime time.Time) {
 	switch now := g.clock.Now(); {
-	case minTime.After(now.Add(g.period)):
+	case g.getter == nil || minTime.After(now.Add(g.period)):
 		g.box.put(func(m *mail) { m.waiting = true })
 	case minTime.After(now):
 		g.box.put(func(m *mail) { m.requestLater(uid, minTime) })

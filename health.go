@@ -117,6 +117,29 @@ func newVitals(now time.Time) *vitals {
 	}
 }
 
+// vitalSigns are those that the metrics show.
+type vitalSigns struct {
+	lastList      time.Time
+	tally         tally
+	hung, failing int
+	connected     bool
+}
+
+func (v *vitals) signs() vitalSigns {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	s := vitalSigns{lastList: v.lastList, tally: v.tally, connected: v.stream.State == StreamConnected}
+	for _, t := range v.troubled {
+		if !t.HangingSince.IsZero() {
+			s.hung++
+		}
+		if t.Failures > 0 {
+			s.failing++
+		}
+	}
+	return s
+}
+
 // listed notes a full list that succeeded.
 func (v *vitals) listed(started time.Time, pods int, t tally, logger klog.Logger) {
 	v.mu.Lock()
@@ -168,6 +191,21 @@ func (v *vitals) inspected(uid types.UID, now time.Time) {
 	defer v.mu.Unlock()
 	v.lastInspection = now
 	delete(v.troubled, uid)
+}
+
+// answers notes that the inspection of a pod does not hang any more.
+func (v *vitals) answers(uid types.UID) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	t, troubled := v.troubled[uid]
+	switch {
+	case !troubled:
+	case t.Failures == 0:
+		delete(v.troubled, uid)
+	default:
+		t.HangingSince = time.Time{}
+		v.troubled[uid] = t
+	}
 }
 
 // recovered notes that a pod is no trouble any more.

@@ -289,8 +289,11 @@ func (l *loop) landInspection(landed landing) {
 }
 
 // takeBack has a pod inspected again whose inspection Stop cancelled, as if it had
-// not begun.
+// not begun, and had not hung.
 func (l *loop) takeBack(in *inspection, c *call, now time.Time) {
+	in.unanswered = time.Time{}
+	delete(l.inspections.hanging, c.uid)
+	l.g.vitals.answers(c.uid)
 	l.skip(c.turn, now)
 	l.skip(in.turn, now)
 	in.turn = nil
@@ -384,13 +387,8 @@ func (l *loop) backoff(failures int) time.Duration {
 // a change since, it is as fresh as the newest of them.
 func (l *loop) store(in *inspection, c *call, status *PodStatus, err error) {
 	if in.changed && in.listed.after(c.stamp) {
-		// Not as new as the change that came since, also where the clock stood still.
-		at := c.stamp.time
-		if !in.listed.time.After(at) {
-			at = in.listed.time.Add(-1)
-		}
-		c.stamp.time, c.listed.time = at, at
-		l.g.cache.Set(c.uid, status, err, at)
+		l.g.cache.Set(c.uid, status, err, c.stamp.time)
+		l.g.cache.MarkChanged(c.uid, in.listed.time) // where the clock stood still, Set took the mark away
 		return
 	}
 	l.g.cache.Set(c.uid, status, err, c.stamp.time)

@@ -145,30 +145,19 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 // collectVitals reports what the last listing showed. A state in which there is
 // no container is reported as zero, not left at what it was.
 func (m *metrics) collectVitals(gauge func(d *prometheus.Desc, value float64, labels ...string)) {
-	v := m.g.vitals
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if !v.lastList.IsZero() {
-		gauge(lastSeenDesc, float64(v.lastList.UnixNano())/float64(time.Second))
+	s := m.g.vitals.signs() // no lock is held while somebody may be slow to collect
+	if !s.lastList.IsZero() {
+		gauge(lastSeenDesc, float64(s.lastList.UnixNano())/float64(time.Second))
 	}
-	gauge(runningPodsDesc, float64(v.tally.runningPods))
-	gauge(runningContainersDesc, float64(v.tally.created), string(ContainerStateCreated))
-	gauge(runningContainersDesc, float64(v.tally.running), string(ContainerStateRunning))
-	gauge(runningContainersDesc, float64(v.tally.exited), string(ContainerStateExited))
-	gauge(runningContainersDesc, float64(v.tally.unknown), string(ContainerStateUnknown))
-	hung, failing := 0, 0
-	for _, t := range v.troubled {
-		if !t.HangingSince.IsZero() {
-			hung++
-		}
-		if t.Failures > 0 {
-			failing++
-		}
-	}
-	gauge(hungDesc, float64(hung))
-	gauge(failingDesc, float64(failing))
+	gauge(runningPodsDesc, float64(s.tally.runningPods))
+	gauge(runningContainersDesc, float64(s.tally.created), string(ContainerStateCreated))
+	gauge(runningContainersDesc, float64(s.tally.running), string(ContainerStateRunning))
+	gauge(runningContainersDesc, float64(s.tally.exited), string(ContainerStateExited))
+	gauge(runningContainersDesc, float64(s.tally.unknown), string(ContainerStateUnknown))
+	gauge(hungDesc, float64(s.hung))
+	gauge(failingDesc, float64(s.failing))
 	up := 0.0
-	if v.stream.State == StreamConnected {
+	if s.connected {
 		up = 1
 	}
 	gauge(streamUpDesc, up)

@@ -307,6 +307,9 @@ func (r *podRecords) put(rec *podRecord, listed *Pod, report reportBadData) (pod
 		return podChange{}, false
 	}
 	rec.disputed, rec.recheck = false, 0
+	if !rechecked {
+		rec.doubts = 0 // those were about another listing
+	}
 	return podChange{uid: rec.uid, old: old, new: rec.pod, rechecked: rechecked}, true
 }
 

@@ -114,7 +114,8 @@ func (l *loop) landFull(landed landing) {
 	}
 	switch {
 	case c.stopped(landed.err):
-		l.carryOver()
+		f.waiting = append(f.waiting, f.attached...)
+		f.attached = f.attached[:0]
 	case landed.err != nil:
 		if !c.expired {
 			l.failFull(landed.err, now)
@@ -130,7 +131,14 @@ func (l *loop) failFull(err error, now time.Time) {
 	l.g.vitals.listFailed(err, now, l.g.logger)
 	l.g.metrics.relistDuration.Observe(now.Sub(l.full.call.started).Seconds())
 	l.shortenPeriod(now)
-	l.full.attached = completeAll(l.full.attached)
+	for _, b := range l.full.attached {
+		if b.carried { // the list before has changed something
+			l.await(b, l.full.call.stamp)
+		} else {
+			b.complete()
+		}
+	}
+	l.full.attached = l.full.attached[:0]
 }
 
 // completeAll completes barriers and returns the empty list.
@@ -161,12 +169,15 @@ func deadlineError(c *call, timeout time.Duration) error {
 func (l *loop) takeFull(pods []*Pod, c *call, now time.Time) {
 	l.changes = l.records.landAll(pods, c.stamp, l.last, l.changes[:0], l.g.metrics.badData)
 	if slices.ContainsFunc(l.changes, func(change podChange) bool { return change.disputed }) {
-		l.carryOver() // that list settles it, for it overlaps with no look begun before this one landed
+		l.carryOver()
 	}
 	l.apply(l.changes, c, now)
 	l.g.cache.UpdateTime(c.stamp.time)
 	l.judgeHints(l.changes, c, now)
 	clear(l.changes)
+	if c.cause == CauseHint {
+		l.shortenPeriod(now) // the hint may have been ahead of the list
+	}
 
 	l.g.vitals.listed(c.started, l.records.present, l.records.tally, l.g.logger)
 	if len(l.full.attached) > 0 {
@@ -179,11 +190,21 @@ func (l *loop) takeFull(pods []*Pod, c *call, now time.Time) {
 	l.measureRelist(c.started, c.stamp, now)
 }
 
-// carryOver has the callers of Relist wait for one more list, which begins at once.
+// carryOver has the callers of Relist wait for one more list, which begins at once
+// and settles what the one that has landed left disputed. Nobody waits for a third:
+// a pod may be disputed for as long as it goes on changing.
 func (l *loop) carryOver() {
 	f := &l.full
-	f.waiting = append(f.waiting, f.attached...)
-	f.attached = f.attached[:0]
+	kept := f.attached[:0]
+	for _, b := range f.attached {
+		if b.carried {
+			kept = append(kept, b)
+		} else {
+			b.carried = true
+			f.waiting = append(f.waiting, b)
+		}
+	}
+	f.attached = kept
 }
 
 // measureRelist reports how long the relist has taken, once it is complete.
@@ -229,13 +250,10 @@ func (l *loop) apply(changes []podChange, c *call, now time.Time) {
 }
 
 // podDisputed has a pod looked at once more, and holds its freshness back until
-// that has settled what is true of it. A full list that is about to begin does as
-// well, and a look beside it would only overlap with it.
+// that has settled what is true of it.
 func (l *loop) podDisputed(change podChange, c *call) {
 	l.g.cache.MarkChanged(change.uid, c.stamp.time)
-	if len(l.full.waiting) == 0 {
-		l.wantLook(change.uid, look{cause: c.cause})
-	}
+	l.wantLook(change.uid, look{cause: c.cause})
 }
 
 // podGone forgets a pod.
@@ -435,18 +453,30 @@ func (l *loop) takeLook(pod *Pod, c *call, now time.Time) {
 	change, changed, verdict := l.records.landOne(c.uid, pod, c.stamp, l.last, l.g.metrics.badData)
 	switch {
 	case verdict == outrun:
+		l.echo(c, now)
 		return
 	case verdict == overlapped:
 		l.wantLook(c.uid, look{cause: c.cause, echo: c.echo})
 		return
 	case changed:
 		l.apply([]podChange{change}, c, now)
-	case c.cause == CauseHint && !c.echo:
-		l.looks.defers(c.uid, look{cause: CauseHint, after: now.Add(l.g.period / echoShare), echo: true})
+		if l.nextFull.After(now.Add(l.g.period)) { // too far away to make up for a hint that was ahead in part
+			l.echo(c, now)
+		}
+	default:
+		l.echo(c, now)
 	}
 	if in := l.inspections.byPod[c.uid]; in == nil || !in.changed {
 		l.g.cache.SetObservedTime(c.uid, c.stamp.time)
 	}
 	l.judgeHintsOf(c)
 	l.g.vitals.counted(l.records.present, l.records.tally)
+}
+
+// echo has a pod looked at once more that a hint brought a look at, for the hint
+// may have been ahead of the list.
+func (l *loop) echo(c *call, now time.Time) {
+	if c.cause == CauseHint && !c.echo {
+		l.looks.defers(c.uid, look{cause: CauseHint, after: now.Add(l.g.period / echoShare), echo: true})
+	}
 }
