@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -313,4 +314,45 @@ func TestRule14DuplicateInALongList(t *testing.T) {
 		wantMetric(t, reg, "pleg_bad_data_total", 1, "reason", "duplicate_container_id")
 		wantMetric(t, reg, "pleg_bad_data_total", 0, "reason", "unknown_container_state")
 	})
+}
+
+// nilError is an error that cannot be asked what it says when it is nil.
+type nilError struct{ text string }
+
+func (e *nilError) Error() string { return e.text }
+
+// Rule 14: an error that is a nil pointer in an interface is a failure like any
+// other.
+func TestRule14NilErrorInAnInterface(t *testing.T) {
+	var broken *nilError
+	a := []*pleg.Pod{bare("a", plegtest.Running("a1"))}
+	for name, rt := range map[string]*scripted{
+		"list": {
+			pods: func() ([]*pleg.Pod, error) { return nil, broken },
+		},
+		"look": {
+			pods:   func() ([]*pleg.Pod, error) { return a, nil },
+			pod:    func(types.UID) (*pleg.Pod, error) { return nil, broken },
+			status: func(*pleg.Pod) (*pleg.PodStatus, error) { return &pleg.PodStatus{}, nil },
+		},
+		"inspection": {
+			pods:   func() ([]*pleg.Pod, error) { return a, nil },
+			pod:    func(types.UID) (*pleg.Pod, error) { return a[0], nil },
+			status: func(*pleg.Pod) (*pleg.PodStatus, error) { return &pleg.PodStatus{}, broken },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				reg := prometheus.NewRegistry()
+				n := newNodeOf(t, rt.instead, pleg.WithRegisterer(reg))
+				n.start()
+				n.g.RequestRelist("a")
+				time.Sleep(1500 * time.Millisecond)
+				n.g.HealthReport()
+				if got := metric(t, reg, "pleg_bad_data_total", "reason", "runtime_panic"); got == 0 {
+					t.Error("not counted")
+				}
+			})
+		})
+	}
 }

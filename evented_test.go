@@ -519,6 +519,100 @@ func TestRule16HintAheadOfANewPod(t *testing.T) {
 	})
 }
 
+// listsOnly is a runtime that has events and cannot list one pod.
+func listsOnly(rt *plegtest.Runtime) pleg.Runtime {
+	return struct {
+		pleg.Runtime
+		pleg.EventSource
+	}{rt.Plain(), rt}
+}
+
+// Rules 16 and 19: a hint that is ahead of the list loses nothing, whatever becomes
+// of the look that it brings, although full relists are far apart.
+func TestRule16HintAheadWhilePeriodIsLong(t *testing.T) {
+	asItIs := func(rt *plegtest.Runtime) pleg.Runtime { return rt }
+	sandboxGoes := func(n *node, count int) {
+		for i := range count {
+			uid := fmt.Sprintf("pod-%05d", i)
+			n.Emit(pleg.ContainerEvent{PodUID: types.UID(uid), ContainerID: uid + "-sandbox"})
+		}
+	}
+	for name, c := range map[string]struct {
+		wrap func(*plegtest.Runtime) pleg.Runtime
+		pods int
+		hint func(n *node)
+	}{
+		"some":                            {asItIs, 8, func(n *node) { sandboxGoes(n, 8) }},
+		"so many that the node is listed": {asItIs, 9, func(n *node) { sandboxGoes(n, 9) }},
+		"where the node is always listed": {listsOnly, 1, func(n *node) { sandboxGoes(n, 1) }},
+		"together with a change": {asItIs, 1, func(n *node) {
+			n.ExitContainer("pod-00000", "pod-00000-a", 0, "")
+			n.Emit(pleg.ContainerEvent{PodUID: "pod-00000", ContainerID: "pod-00000-a"})
+			sandboxGoes(n, 1)
+		}},
+		"outrun by a list": {asItIs, 1, func(n *node) {
+			n.Inject(plegtest.Fault{Method: plegtest.GetPod, Times: 1, Delay: 5 * time.Millisecond, Stale: true})
+			sandboxGoes(n, 1)
+			time.Sleep(time.Millisecond)
+			n.g.Relist()
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNodeOf(t, c.wrap, pleg.WithProvenRelistPeriod(80*time.Second))
+				n.SetPods(pods(20)...)
+				n.start()
+				time.Sleep(10*time.Minute + 500*time.Millisecond)
+				c.hint(n)
+				time.Sleep(10 * time.Millisecond)
+				for _, p := range pods(c.pods) {
+					n.RemovePod(p.ID)
+				}
+				time.Sleep(1100 * time.Millisecond)
+				if got := n.g.HealthReport().Pods; got != 20-c.pods {
+					t.Errorf("%d pods are known", got)
+				}
+			})
+		})
+	}
+}
+
+// Rule 19: where no pod can be listed by itself, a reader has the ordinary period
+// back.
+func TestRule19ReaderWithoutPodGetter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNodeOf(t, listsOnly, pleg.WithProvenRelistPeriod(80*time.Second))
+		n.SetPods(pods(2)...)
+		n.start()
+		time.Sleep(10*time.Minute + 500*time.Millisecond)
+		began := time.Now()
+		if _, err := n.cache.GetNewerThan("pod-00000", began); err != nil || time.Since(began) > time.Second {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+	})
+}
+
+// Rule 2: the PodSyncs that one relist brings come by UID.
+func TestRule2PodSyncsAreSorted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNodeOf(t, listsOnly)
+		n.SetPods(pods(12)...)
+		n.start()
+		time.Sleep(2500 * time.Millisecond)
+		events := n.g.Watch()
+		read(events)
+		n.Delay(plegtest.GetPods, plegtest.AnyPod, 100*time.Millisecond)
+		time.Sleep(550 * time.Millisecond) // a list is under way, and the next one is for all of them
+		for i := range 12 {
+			n.Emit(pleg.ContainerEvent{PodUID: types.UID(fmt.Sprintf("pod-%05d", i)), ContainerID: fmt.Sprintf("short-%d", i)})
+		}
+		time.Sleep(400 * time.Millisecond)
+		if got := read(events); len(got) != 12 || !slices.IsSorted(got) {
+			t.Errorf("got %q", got)
+		}
+	})
+}
+
 // Rule 16: past what can be kept of hints, one full relist stands for all.
 func TestRule16TooManyHints(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

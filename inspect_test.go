@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/plegtest"
@@ -313,6 +314,87 @@ func TestRule3OutrunStatusIsStored(t *testing.T) {
 			if line(e) != "a Started "+id || err != nil || status.TimeStamp.Before(e.ListedAt) {
 				t.Errorf("%s, listed at %v, with a status of %v and %v", line(e), e.ListedAt, status.TimeStamp, err)
 			}
+		}
+	})
+}
+
+// Rule 3: the same where the clock stands still, so that both listings have the same
+// time.
+func TestRule3OutrunStatusWhereTheClockStandsStill(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt, cache := plegtest.NewRuntime(), pleg.NewCache()
+		g := pleg.NewGenericPLEG(rt, 0, time.Second, cache, clocktesting.NewFakeClock(time.Now()), pleg.WithLogger(logr.Discard()))
+		events := g.Watch()
+		rt.SetPods(bare("a", plegtest.Running("a1")))
+		g.Relist()
+		read(events)
+		release := make(chan struct{})
+		rt.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Times: 1, Do: func(context.Context) error { <-release; return nil }})
+		rt.ExitContainer("a", "a1", 7, "Error")
+		go g.Relist()
+		synctest.Wait()
+		rt.SetContainer("a", "a2", pleg.ContainerStateRunning)
+		heal := rt.Hang(plegtest.GetPodStatus, "a") // the inspection after this one
+		go g.Relist()
+		synctest.Wait()
+		close(release)
+		synctest.Wait()
+		want(t, "events", read(events), "a Died a1")
+		if s, err := cache.Get("a"); err != nil || s.ContainerStatuses[0].ExitCode != 7 {
+			t.Errorf("got %v %v", s.ContainerStatuses[0], err)
+		}
+		heal()
+		synctest.Wait()
+		g.Stop()
+	})
+}
+
+// Rule 7: a pod whose every inspection is ahead of its listing, because it goes on
+// changing, is inspected again at the next one, however often that was so.
+func TestRule7PodThatGoesOnChanging(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNodeOf(t, polling)
+		n.SetPods(bare("a", plegtest.Running("a0")))
+		last := ""
+		i := 0
+		heal := n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Do: func(context.Context) error {
+			i++
+			last = fmt.Sprintf("a%d", i)
+			n.SetContainer("a", last, pleg.ContainerStateRunning)
+			return nil
+		}})
+		n.start()
+		time.Sleep(6500 * time.Millisecond)
+		heal()
+		n.RemoveContainer("a", last) // before any list shows it
+		before := time.Now()
+		s, err := n.cache.GetNewerThan("a", before)
+		if got := s.ContainerStatuses[len(s.ContainerStatuses)-1].ID.ID; err != nil || got == last {
+			t.Errorf("%s, which is gone, is there after %v: %v", got, time.Since(before), err)
+		}
+	})
+}
+
+// Rule 13: an inspection that Stop has cancelled has not hung until Start.
+func TestRule13StopEndsAHang(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(pods(5)...)
+		n.start()
+		time.Sleep(2500 * time.Millisecond)
+		n.Delay(plegtest.GetPodStatus, plegtest.AnyPod, 1500*time.Millisecond)
+		n.g.RequestReinspect("pod-00000")
+		n.g.RequestReinspect("pod-00001")
+		time.Sleep(1100 * time.Millisecond)
+		if got := len(n.g.HealthReport().Troubled); got != 2 {
+			t.Errorf("%d pods are in trouble", got)
+		}
+		n.g.Stop()
+		time.Sleep(time.Hour)
+		n.g.Start()
+		time.Sleep(1200 * time.Millisecond)
+		if ok, err := n.g.Healthy(); !ok {
+			t.Error(err)
 		}
 	})
 }

@@ -249,3 +249,32 @@ func TestEveryReasonIsThere(t *testing.T) {
 		t.Errorf("%d reasons, %v", got, err)
 	}
 }
+
+// catcher is a registerer that keeps the collector.
+type catcher struct{ collector *prometheus.Collector }
+
+func (c catcher) Register(collector prometheus.Collector) error { *c.collector = collector; return nil }
+func (catcher) MustRegister(...prometheus.Collector)            {}
+func (catcher) Unregister(prometheus.Collector) bool            { return false }
+
+// Nobody waits for a collector that is slow to take the metrics.
+func TestSlowCollection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var collector prometheus.Collector
+		n := newNode(t, pleg.WithRegisterer(catcher{&collector}))
+		metrics := make(chan prometheus.Metric)
+		go func() {
+			defer close(metrics)
+			collector.Collect(metrics)
+		}()
+		for range metrics {
+			before := time.Now()
+			n.g.Relist()
+			n.g.Healthy()
+			synctest.Wait()
+			if time.Since(before) != 0 {
+				t.Error("something waited")
+			}
+		}
+	})
+}

@@ -117,6 +117,7 @@ func (l *loop) landFull(landed landing) {
 		f.waiting = append(f.waiting, f.attached...)
 		f.attached = f.attached[:0]
 	case landed.err != nil:
+		l.g.metrics.relistDuration.Observe(now.Sub(c.started).Seconds())
 		if !c.expired {
 			l.failFull(landed.err, now)
 		}
@@ -129,7 +130,6 @@ func (l *loop) landFull(landed landing) {
 // nothing is changed.
 func (l *loop) failFull(err error, now time.Time) {
 	l.g.vitals.listFailed(err, now, l.g.logger)
-	l.g.metrics.relistDuration.Observe(now.Sub(l.full.call.started).Seconds())
 	l.shortenPeriod(now)
 	for _, b := range l.full.attached {
 		if b.carried { // the list before has changed something

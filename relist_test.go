@@ -998,3 +998,120 @@ func TestRelistSettlesWhatIsDisputed(t *testing.T) {
 		})
 	}
 }
+
+// flapping is a runtime whose one container goes up and down at the pace of the
+// lists, so that each of them disagrees with the look before it.
+type flapping struct {
+	observe atomic.Pointer[func(pleg.ContainerEvent)]
+	lists   atomic.Int64
+}
+
+func (f *flapping) GetPods(ctx context.Context, _ bool) ([]*pleg.Pod, error) {
+	f.lists.Add(1)
+	select {
+	case <-time.After(100 * time.Millisecond):
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	(*f.observe.Load())(pleg.ContainerEvent{PodUID: "a", ContainerID: "a1"})
+	return []*pleg.Pod{bare("a", plegtest.Exited("a1"))}, nil
+}
+
+func (f *flapping) GetPod(context.Context, types.UID) (*pleg.Pod, error) {
+	time.Sleep(time.Millisecond)
+	return bare("a", plegtest.Running("a1")), nil
+}
+
+func (f *flapping) GetPodStatus(_ context.Context, p *pleg.Pod) (*pleg.PodStatus, error) {
+	return &pleg.PodStatus{ID: p.ID}, nil
+}
+
+func (f *flapping) WatchContainerEvents(ctx context.Context, connected func(), observe func(pleg.ContainerEvent)) error {
+	f.observe.Store(&observe)
+	connected()
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// A pod that is disputed again and again does not keep Relist for ever.
+func TestRelistDoesNotSettleForEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &flapping{}
+		f.observe.Store(new(func(pleg.ContainerEvent) {}))
+		n := newNodeOf(t, func(*plegtest.Runtime) pleg.Runtime { return f })
+		n.start()
+		time.Sleep(5500 * time.Millisecond)
+		for range 10 {
+			lists := f.lists.Load()
+			n.g.RequestRelist("a")
+			n.g.Relist()
+			if got := f.lists.Load() - lists; got > 4 {
+				t.Errorf("%d lists", got)
+			}
+		}
+		n.g.Stop()
+	})
+}
+
+// Where the list that was to settle a dispute fails, Relist is complete as far as
+// the first one goes.
+func TestRelistWhoseSecondListFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1")))
+		events := n.g.Watch()
+		n.g.Relist()
+		read(events)
+		var lists atomic.Int64
+		n.Inject(plegtest.Fault{Method: plegtest.GetPods, Delay: 100 * time.Millisecond, Do: func(context.Context) error {
+			if lists.Add(1) == 2 {
+				return errors.New("no")
+			}
+			return nil
+		}})
+		n.Inject(plegtest.Fault{Method: plegtest.GetPod, Delay: 10 * time.Millisecond})
+		n.Delay(plegtest.GetPodStatus, "b", 300*time.Millisecond)
+		n.g.RequestRelist("a")
+		before := time.Now().Add(-1)
+		done := make(chan struct{})
+		go func() { defer close(done); n.g.Relist() }()
+		time.Sleep(50 * time.Millisecond)
+		n.ExitContainer("a", "a1", 1, "Error")
+		n.ExitContainer("b", "b1", 1, "Error")
+		<-done
+		want(t, "events", read(events), "a Died a1", "b Died b1")
+		if !fresh(n.cache, "a", before) || !fresh(n.cache, "b", before) {
+			t.Error("a pod is held back")
+		}
+		n.g.Stop()
+	})
+}
+
+// Stop waits for what it has cancelled, and not for the list that a Relist beside
+// it makes anew.
+func TestStopBesideRelist(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(pods(1)...)
+		n.start()
+		time.Sleep(2500 * time.Millisecond)
+		n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Do: func(ctx context.Context) error {
+			<-ctx.Done()
+			time.Sleep(100 * time.Millisecond)
+			return ctx.Err()
+		}})
+		n.Delay(plegtest.GetPods, plegtest.AnyPod, 20*time.Second)
+		n.g.RequestReinspect("pod-00000")
+		done := make(chan struct{})
+		go func() { defer close(done); n.g.Relist() }()
+		time.Sleep(100 * time.Millisecond)
+		before := time.Now()
+		n.g.Stop()
+		if took := time.Since(before); took != 100*time.Millisecond {
+			t.Errorf("Stop took %v", took)
+		}
+		n.Heal()
+		<-done
+		n.g.Stop()
+	})
+}
