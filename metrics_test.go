@@ -270,7 +270,7 @@ func TestSlowCollection(t *testing.T) {
 		for range metrics {
 			before := time.Now()
 			n.g.Relist()
-			n.g.Healthy()
+			_, _ = n.g.Healthy()
 			synctest.Wait()
 			if time.Since(before) != 0 {
 				t.Error("something waited")
