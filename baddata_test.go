@@ -255,9 +255,10 @@ func TestRule14RuntimePanics(t *testing.T) {
 // An event source that panics is a stream that broke.
 func TestRule14EventSourcePanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
+		n, reg := newNodeWithMetrics(t)
 		n.Inject(plegtest.Fault{Method: plegtest.WatchContainerEvents, Times: 1, Do: func(context.Context) error { panic("nil map") }})
 		n.start()
+		wantMetric(t, reg, "pleg_bad_data_total", 1, "reason", "runtime_panic")
 		if got := n.g.HealthReport().Stream; got.State != pleg.StreamBroken || got.Error != "WatchContainerEvents panicked: nil map" {
 			t.Errorf("the stream is %v", got)
 		}

@@ -41,6 +41,7 @@ type call struct {
 	// Owned by the loop.
 
 	cause    Cause
+	hinted   bool  // a hint is among the causes
 	listed   stamp // of the listing that showed the change
 	sync     bool  // a PodSync is to follow
 	echo     bool  // a second look because of one hint

@@ -162,13 +162,13 @@ func (l *loop) takeHints() {
 		h.connected, h.connectedAt = news.connected, now
 		if h.connected {
 			h.provenAt = now.Add(ProvingTime)
-			l.full.want(CauseHint) // there is no resume: what was missed is seen now
+			l.full.want(CauseHint, true) // there is no resume: what was missed is seen now
 		} else {
 			l.shortenPeriod(now)
 		}
 	}
 	if l.mail.lostHints {
-		l.full.want(CauseHint)
+		l.full.want(CauseHint, true)
 	}
 	if len(l.mail.hints) == 0 {
 		return
@@ -176,14 +176,29 @@ func (l *loop) takeHints() {
 	l.mail.resolveHints(l.records)
 	for _, hint := range slices.SortedFunc(maps.Keys(l.mail.hints), compareHints) {
 		if hint.uid == "" {
-			l.full.want(CauseHint) // of a container that no listing has shown
+			l.full.want(CauseHint, true) // of a container that no listing has shown
 			continue
 		}
 		h.heard[hint.uid] = now
 		delete(h.suspects, hint.uid)
 		h.noteUnseen(hint, l.records.get(hint.uid), l.last)
-		l.wantLook(hint.uid, look{cause: CauseHint})
+		l.wantLook(hint.uid, look{cause: CauseHint, hinted: true})
 	}
+	if len(h.heard) > maxHints || len(l.looks.wanted) > maxHints {
+		l.forgetHints(now)
+	}
+}
+
+// forgetHints forgets the pods that hints spoke of, because there are too many of
+// them while no list lands; one full relist stands for all.
+func (l *loop) forgetHints(now time.Time) {
+	h := &l.hints
+	clear(h.heard)
+	clear(h.unseen)
+	clear(h.suspects)
+	h.connectedAt, h.provenAt = now, now.Add(ProvingTime)
+	l.looks.forgetWanted()
+	l.full.want(CauseHint, true)
 }
 
 func compareHints(a, b hint) int {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -556,6 +557,38 @@ func TestRule16HintAheadWhilePeriodIsLong(t *testing.T) {
 			time.Sleep(time.Millisecond)
 			n.g.Relist()
 		}},
+		"whose list is taken by a Relist": {listsOnly, 1, func(n *node) {
+			n.Inject(plegtest.Fault{Method: plegtest.GetPods, Times: 1, Delay: 20 * time.Millisecond})
+			go n.g.Relist()
+			time.Sleep(5 * time.Millisecond)
+			sandboxGoes(n, 1)
+			n.g.Relist()
+			time.Sleep(20 * time.Millisecond)
+		}},
+		"whose list was asked for before": {listsOnly, 1, func(n *node) {
+			n.Inject(plegtest.Fault{Method: plegtest.GetPods, Times: 1, Delay: 20 * time.Millisecond})
+			n.g.RequestRelist("pod-00001")
+			time.Sleep(5 * time.Millisecond)
+			n.g.RequestRelist("pod-00001")
+			time.Sleep(time.Millisecond)
+			sandboxGoes(n, 1)
+			time.Sleep(60 * time.Millisecond)
+		}},
+		"whose look is asked for once more": {asItIs, 1, func(n *node) {
+			n.Inject(plegtest.Fault{Method: plegtest.GetPod, Times: 1, Delay: 20 * time.Millisecond, Stale: true})
+			n.g.RequestRelist("pod-00000")
+			time.Sleep(5 * time.Millisecond)
+			sandboxGoes(n, 1)
+			time.Sleep(5 * time.Millisecond)
+			n.g.RequestRelist("pod-00000")
+			time.Sleep(15 * time.Millisecond)
+		}},
+		"with a reader of a time to come": {asItIs, 1, func(n *node) {
+			go func() { _, _ = n.cache.GetNewerThan("pod-00000", time.Now().Add(20*time.Millisecond)) }()
+			time.Sleep(time.Millisecond)
+			sandboxGoes(n, 1)
+			time.Sleep(29 * time.Millisecond)
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -575,6 +608,42 @@ func TestRule16HintAheadWhilePeriodIsLong(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Rule 16: while no list lands, what is kept of hints is bounded.
+func TestRule16HintsWhileListsHang(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(pods(1)...)
+		events := n.g.Watch()
+		n.start()
+		read(events)
+		time.Sleep(2500 * time.Millisecond)
+		heal := n.HangDeaf(plegtest.GetPods, plegtest.AnyPod)
+		defer n.HangDeaf(plegtest.GetPod, plegtest.AnyPod)()
+		time.Sleep(time.Second)
+		before := heapInUse()
+		for i := range 100_000 {
+			n.Emit(pleg.ContainerEvent{PodUID: types.UID(fmt.Sprintf("made-up-%d", i)), ContainerID: "x"})
+			if i%1000 == 0 {
+				synctest.Wait()
+			}
+		}
+		if grown := heapInUse() - before; grown > 16<<20 {
+			t.Errorf("the heap has grown by %d MiB", grown>>20)
+		}
+		n.ExitContainer("pod-00000", "pod-00000-a", 1, "Error")
+		heal()
+		time.Sleep(2 * time.Second)
+		want(t, "events", read(events), "pod-00000 Died pod-00000-a")
+	})
+}
+
+func heapInUse() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc) //nolint:gosec // a heap is not that large
 }
 
 // Rule 19: where no pod can be listed by itself, a reader has the ordinary period

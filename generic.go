@@ -43,22 +43,13 @@ type GenericPLEG struct {
 	metrics   *metrics
 	vitals    *vitals
 
-	// lifecycle serialises Start and Stop.
-	lifecycle sync.Mutex
-
-	// Guarded by lifecycle.
-
-	stopLoop context.CancelFunc // nil while stopped
-	joined   sync.WaitGroup
-
-	// streaming is true while a stream of the runtime's events is open.
-	streaming atomic.Bool
-
-	// context is the context of calls to the runtime.
-	context callContext
-
 	// watching makes the subscription of Watch at its first call.
 	watching func() chan *PodLifecycleEvent
+
+	// context is the context of calls to the runtime, streaming is true while a
+	// stream of its events is open.
+	context   callContext
+	streaming atomic.Bool
 
 	// barriers spares Relist the allocation of one each time. It is the
 	// generator's own, because a channel must not leave its synctest bubble.
@@ -68,6 +59,14 @@ type GenericPLEG struct {
 	token chan struct{}
 	// loop is owned by the holder of token.
 	loop loop
+
+	// lifecycle serialises Start and Stop.
+	lifecycle sync.Mutex
+
+	// Guarded by lifecycle.
+
+	stopLoop context.CancelFunc // nil while stopped
+	joined   sync.WaitGroup
 }
 
 var _ PodLifecycleEventGenerator = (*GenericPLEG)(nil)
@@ -225,7 +224,9 @@ func (g *GenericPLEG) Subscribe(ctx context.Context, capacity int) <-chan *PodLi
 }
 
 // Relist makes one full relist and returns when it is complete: the cache is up
-// to date, and every event that fits is in the channels. A pod whose inspection
+// to date, and every event that fits is in the channels. Where a look at one pod
+// overlapped with the list and the two differ, it makes one list more; a pod that
+// goes on changing may be unsettled even then. A pod whose inspection
 // takes longer than a relist period is not waited for, and a pod whose
 // inspection failed before is inspected again. A list that fails leaves
 // everything as it was; HealthReport has the error.

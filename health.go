@@ -29,7 +29,7 @@ type HealthReport struct {
 	Pods int `json:"pods"`
 	// CallsInFlight are the calls that the runtime has not answered, oldest
 	// first: those that the runtime itself reports, or else the generator's.
-	// The event stream is not among them.
+	// An event stream is among them only until the runtime has accepted it.
 	CallsInFlight []RuntimeCall `json:"callsInFlight,omitempty"`
 	// Troubled are the pods whose inspection hangs or fails, by UID.
 	Troubled []PodTrouble `json:"troubled,omitempty"`
@@ -95,7 +95,6 @@ type vitals struct {
 
 	// Guarded by mu.
 
-	created   time.Time
 	lastList  time.Time // zero until a list has succeeded
 	listErr   error     // nil if the last list succeeded
 	listErrAt time.Time
@@ -110,7 +109,6 @@ type vitals struct {
 
 func newVitals(now time.Time) *vitals {
 	return &vitals{
-		created:        now,
 		lastInspection: now,
 		troubled:       make(map[types.UID]PodTrouble),
 		stream:         StreamReport{State: StreamOff},

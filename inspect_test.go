@@ -375,6 +375,57 @@ func TestRule7PodThatGoesOnChanging(t *testing.T) {
 	})
 }
 
+// Rule 7: nor do inspections between two listings put that off.
+func TestRule7InspectionsBetweenListings(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a0")))
+		n.start()
+		time.Sleep(1500 * time.Millisecond)
+		n.SetContainer("a", "a1", pleg.ContainerStateRunning)
+		for range 7 {
+			n.g.RequestReinspect("a")
+			synctest.Wait()
+		}
+		n.RemoveContainer("a", "a1") // before any list shows it
+		n.g.Relist()
+		if s, err := n.cache.Get("a"); err != nil || len(s.ContainerStatuses) != 1 {
+			t.Errorf("%d containers, %v", len(s.ContainerStatuses), err)
+		}
+	})
+}
+
+// Rule 7: a status that never agrees with its listing is asked for ever more rarely,
+// of a pod with bad data too.
+func TestRule7StatusThatNeverAgrees(t *testing.T) {
+	for _, bad := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			var inspections atomic.Int64
+			list := func() *pleg.Pod {
+				p := bare("a", plegtest.Running("a1"))
+				if bad {
+					p.Containers = append(p.Containers, nil)
+				}
+				return p
+			}
+			rt := &scripted{
+				pods: func() ([]*pleg.Pod, error) { return []*pleg.Pod{list()}, nil },
+				pod:  func(types.UID) (*pleg.Pod, error) { return list(), nil },
+				status: func(*pleg.Pod) (*pleg.PodStatus, error) {
+					inspections.Add(1)
+					return &pleg.PodStatus{ID: "a", ContainerStatuses: []*pleg.Status{{ID: pleg.ContainerID{ID: "other"}}}}, nil
+				},
+			}
+			n := newNodeOf(t, rt.instead)
+			n.start()
+			time.Sleep(1000 * time.Second)
+			if got := inspections.Load(); got < 10 || got > 20 {
+				t.Errorf("bad data %v: %d inspections in 1000 listings", bad, got)
+			}
+		})
+	}
+}
+
 // Rule 13: an inspection that Stop has cancelled has not hung until Start.
 func TestRule13StopEndsAHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

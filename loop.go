@@ -85,9 +85,7 @@ func (l *loop) takeMail() {
 // land brings a call's answer to where it belongs.
 func (l *loop) land(landed landing) {
 	c := landed.call
-	if _, panicked := landed.err.(*panicError); panicked { //nolint:errorlint // made by landing.make, never wrapped
-		l.g.metrics.badData(badRuntimePanic, landed.err.Error())
-	}
+	l.g.countPanic(landed.err)
 	switch c.kind {
 	case callGetPods:
 		l.landFull(landed)
@@ -97,6 +95,13 @@ func (l *loop) land(landed landing) {
 		l.landInspection(landed)
 	case callWatchEvents:
 		// Comes back to the goroutine that follows the events.
+	}
+}
+
+// countPanic counts a call in which the runtime panicked.
+func (g *GenericPLEG) countPanic(err error) {
+	if _, panicked := err.(*panicError); panicked { //nolint:errorlint // made by landing.make, never wrapped
+		g.metrics.badData(badRuntimePanic, err.Error())
 	}
 }
 

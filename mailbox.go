@@ -9,7 +9,8 @@ import (
 
 // mailbox is everything that others have to say to the loop: calls that landed,
 // and requests. Nothing in it ever blocks its sender, and everything in it is
-// bounded: landings by the calls in flight, requests by being sets.
+// bounded: landings by the calls in flight, hints by a number, and the requests of
+// callers by being sets of pods.
 type mailbox struct {
 	// wake has room for one token: something is in the mailbox.
 	wake chan struct{}
@@ -44,6 +45,8 @@ type look struct {
 	cause Cause
 	// after is what the stamp of the listing must be later than.
 	after time.Time
+	// hinted says that a hint is among the causes; it may be ahead of the list.
+	hinted bool
 	// echo is a second look because of one hint.
 	echo bool
 }

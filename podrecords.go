@@ -34,7 +34,7 @@ type podRecord struct {
 }
 
 // stamp is when a listing began. Its time is what freshness is measured by, and
-// never ahead of the clock; its number is what listings are ordered by, for two
+// never goes back, so that it is ahead of a clock that does; its number is what listings are ordered by, for two
 // may begin at the same time.
 type stamp struct {
 	time   time.Time
@@ -152,7 +152,7 @@ func (r *podRecords) takeListed(rec *podRecord, listed *Pod, stamp stamp, report
 		rec.listed, rec.pod = listed, listed
 		return podChange{}, false
 	case !rec.overlaps(stamp):
-		return r.put(rec, listed, report)
+		return r.put(rec, listed, rec.unsettled(r.generation), report)
 	case rec.stamp.after(stamp):
 		return podChange{}, false // a look that began later has landed first
 	}
@@ -163,11 +163,15 @@ func (r *podRecords) takeListed(rec *podRecord, listed *Pod, stamp stamp, report
 	return rec.dispute(), true
 }
 
-// unsettled tells whether a listing that shows no change is to lead to an
+// unsettled tells whether a full listing that shows no change is to lead to an
 // inspection all the same.
 func (rec *podRecord) unsettled(generation uint64) bool {
 	return rec.disputed || rec.recheck != 0 && generation >= rec.recheck
 }
+
+// unsettledForLook tells the same of a listing of the pod alone, which somebody
+// has a reason for: a recheck does not wait.
+func (rec *podRecord) unsettledForLook() bool { return rec.disputed || rec.recheck != 0 }
 
 // maxDoubts bounds the doubling of the listings between two rechecks.
 const maxDoubts = 7
@@ -183,7 +187,7 @@ func (r *podRecords) inspected(uid types.UID, agrees bool) {
 	case rec == nil:
 	case agrees:
 		rec.doubts, rec.recheck = 0, 0
-	default:
+	case rec.recheck == 0: // or else it is coming already
 		rec.recheck = r.generation + 1<<rec.doubts
 		rec.doubts = min(rec.doubts+1, maxDoubts)
 	}
@@ -248,8 +252,8 @@ func (r *podRecords) landOne(uid types.UID, listed *Pod, stamp, begun stamp, rep
 	switch {
 	case listed == nil:
 		change, changed = r.remove(rec)
-	case rec.listed != listed || rec.unsettled(rec.recheck):
-		change, changed = r.put(rec, listed, report)
+	case rec.listed != listed || rec.unsettledForLook():
+		change, changed = r.put(rec, listed, rec.unsettledForLook(), report)
 	}
 	return change, changed, believed
 }
@@ -292,8 +296,9 @@ func (r *podRecords) recordFor(listed *Pod, report reportBadData) *podRecord {
 }
 
 // put makes the record say what a listing showed, and tells whether that is a
-// change: a transition of a container, or a pod that was not there.
-func (r *podRecords) put(rec *podRecord, listed *Pod, report reportBadData) (podChange, bool) {
+// change: a transition of a container, a pod that was not there, or anything at all
+// of a pod that is unsettled.
+func (r *podRecords) put(rec *podRecord, listed *Pod, unsettled bool, report reportBadData) (podChange, bool) {
 	old := rec.pod
 	rec.listed, rec.pod = listed, withoutBadData(listed, report)
 	if old == nil {
@@ -303,7 +308,7 @@ func (r *podRecords) put(rec *podRecord, listed *Pod, report reportBadData) (pod
 	r.tally.add(rec.pod)
 	r.scratch = appendTransitions(r.scratch[:0], old, rec.pod)
 	rechecked := old != nil && len(r.scratch) == 0
-	if rechecked && !rec.unsettled(rec.recheck) {
+	if rechecked && !unsettled {
 		return podChange{}, false
 	}
 	rec.disputed, rec.recheck = false, 0

@@ -33,10 +33,11 @@ type fullRelist struct {
 	// whose relist is under way.
 	waiting, attached []*barrier
 
-	// cause is set when somebody other than the period or Relist wants one, and
-	// notBefore is when it may be had: so that such lists take up half of the
-	// time at most.
+	// cause is set when somebody other than the period or Relist wants one, hinted
+	// when a hint does, and notBefore is when it may be had: so that such lists
+	// take up half of the time at most.
 	cause     Cause
+	hinted    bool
 	notBefore time.Time
 	lastStart time.Time
 }
@@ -57,10 +58,11 @@ func newFullRelist(g *GenericPLEG) fullRelist {
 }
 
 // want asks for a full relist.
-func (f *fullRelist) want(cause Cause) {
+func (f *fullRelist) want(cause Cause, hinted bool) {
 	if f.cause == "" {
 		f.cause = cause
 	}
+	f.hinted = f.hinted || hinted
 }
 
 // startFull begins a full relist if one is due, wanted or waited for.
@@ -82,7 +84,8 @@ func (l *loop) startFull(now time.Time) {
 	default:
 		return
 	}
-	f.cause = ""
+	f.call.hinted = f.hinted
+	f.cause, f.hinted = "", false
 	f.waiting, f.attached = f.attached[:0], f.waiting
 	f.running = true
 	c := f.call
@@ -117,7 +120,6 @@ func (l *loop) landFull(landed landing) {
 		f.waiting = append(f.waiting, f.attached...)
 		f.attached = f.attached[:0]
 	case landed.err != nil:
-		l.g.metrics.relistDuration.Observe(now.Sub(c.started).Seconds())
 		if !c.expired {
 			l.failFull(landed.err, now)
 		}
@@ -130,6 +132,7 @@ func (l *loop) landFull(landed landing) {
 // nothing is changed.
 func (l *loop) failFull(err error, now time.Time) {
 	l.g.vitals.listFailed(err, now, l.g.logger)
+	l.g.metrics.relistDuration.Observe(now.Sub(l.full.call.started).Seconds())
 	l.shortenPeriod(now)
 	for _, b := range l.full.attached {
 		if b.carried { // the list before has changed something
@@ -175,7 +178,7 @@ func (l *loop) takeFull(pods []*Pod, c *call, now time.Time) {
 	l.g.cache.UpdateTime(c.stamp.time)
 	l.judgeHints(l.changes, c, now)
 	clear(l.changes)
-	if c.cause == CauseHint {
+	if c.hinted {
 		l.shortenPeriod(now) // the hint may have been ahead of the list
 	}
 
@@ -187,7 +190,9 @@ func (l *loop) takeFull(pods []*Pod, c *call, now time.Time) {
 		l.await(b, c.stamp)
 	}
 	l.full.attached = l.full.attached[:0]
-	l.measureRelist(c.started, c.stamp, now)
+	if !c.expired { // or else it was counted at its deadline
+		l.measureRelist(c.started, c.stamp, now)
+	}
 }
 
 // carryOver has the callers of Relist wait for one more list, which begins at once
@@ -260,6 +265,7 @@ func (l *loop) podDisputed(change podChange, c *call) {
 func (l *loop) podGone(change podChange, c *call, b *batch) {
 	l.dropInspection(change.uid)
 	l.g.cache.Delete(change.uid)
+	l.g.cache.SetObservedTime(change.uid, c.stamp.time) // before it is told of
 	news := announcement{uid: change.uid, listedAt: c.stamp.time, cause: c.cause}
 	l.announce(news, b.turn(change.uid))
 }
@@ -322,16 +328,18 @@ func (l *loop) wantLook(uid types.UID, want look) {
 	switch {
 	case uid == "":
 	case l.g.getter == nil:
-		l.full.want(want.cause)
+		l.full.want(want.cause, want.hinted)
 	case !want.after.IsZero() && !l.g.clock.Now().After(want.after):
 		k.defers(uid, want)
 	case k.inFlight[uid] != nil:
 		if k.inFlight[uid].stamp.time.After(want.after) && !want.after.IsZero() {
 			return // the one under way will do
 		}
-		want.after = later(want.after, k.again[uid].after)
+		again := k.again[uid]
+		want.after, want.hinted = later(want.after, again.after), want.hinted || again.hinted
 		k.again[uid] = want
 	default:
+		want.hinted = want.hinted || k.wanted[uid].hinted
 		k.wanted[uid] = want
 		k.queue.add(uid)
 	}
@@ -339,8 +347,12 @@ func (l *loop) wantLook(uid types.UID, want look) {
 
 // defers puts a look off until a time has passed.
 func (k *looks) defers(uid types.UID, want look) {
-	if earlier, ok := k.later[uid]; ok && earlier.after.Before(want.after) {
-		return
+	if earlier, ok := k.later[uid]; ok {
+		hinted := earlier.hinted || want.hinted
+		if earlier.after.Before(want.after) {
+			want = earlier
+		}
+		want.hinted = hinted
 	}
 	k.later[uid] = want
 	k.deferred.set(want.after.Add(1))
@@ -361,9 +373,10 @@ func (l *loop) startLooks(now time.Time) {
 		}
 	}
 	if k.queue.len() > looksAtOnce && !l.full.running && !now.Before(l.full.notBefore) {
-		l.full.want(k.wanted[k.queue.list[0]].cause)
-		k.queue.clear()
-		clear(k.wanted)
+		for _, uid := range k.queue.list {
+			l.full.want(k.wanted[uid].cause, k.wanted[uid].hinted)
+		}
+		k.forgetWanted()
 		return
 	}
 	for k.idle > 0 && k.queue.len() > 0 {
@@ -374,10 +387,16 @@ func (l *loop) startLooks(now time.Time) {
 	}
 }
 
+// forgetWanted forgets the looks that have not begun, for a full relist.
+func (k *looks) forgetWanted() {
+	k.queue.clear()
+	clear(k.wanted)
+}
+
 func (l *loop) startLook(uid types.UID, want look, now time.Time) {
 	k := &l.looks
 	k.idle--
-	c := &call{kind: callGetPod, uid: uid, pod: l.records.get(uid), stamp: l.stamp(now), started: now, cause: want.cause, echo: want.echo}
+	c := &call{kind: callGetPod, uid: uid, pod: l.records.get(uid), stamp: l.stamp(now), started: now, cause: want.cause, hinted: want.hinted, echo: want.echo}
 	c.ctx, c.cancel = context.WithCancelCause(l.g.context.get())
 	k.inFlight[uid] = c
 	k.overdue.watch(c, l.g)
@@ -456,7 +475,7 @@ func (l *loop) takeLook(pod *Pod, c *call, now time.Time) {
 		l.echo(c, now)
 		return
 	case verdict == overlapped:
-		l.wantLook(c.uid, look{cause: c.cause, echo: c.echo})
+		l.wantLook(c.uid, look{cause: c.cause, hinted: c.hinted, echo: c.echo})
 		return
 	case changed:
 		l.apply([]podChange{change}, c, now)
@@ -476,7 +495,7 @@ func (l *loop) takeLook(pod *Pod, c *call, now time.Time) {
 // echo has a pod looked at once more that a hint brought a look at, for the hint
 // may have been ahead of the list.
 func (l *loop) echo(c *call, now time.Time) {
-	if c.cause == CauseHint && !c.echo {
-		l.looks.defers(c.uid, look{cause: CauseHint, after: now.Add(l.g.period / echoShare), echo: true})
+	if c.hinted && !c.echo {
+		l.looks.defers(c.uid, look{cause: CauseHint, after: now.Add(l.g.period / echoShare), hinted: true, echo: true})
 	}
 }

@@ -29,6 +29,7 @@ type streamNews struct{ connected bool }
 func (s *stream) watch() {
 	landed := landing{call: s.call}
 	defer func() {
+		s.g.countPanic(landed.err)
 		s.g.streaming.Store(false)
 		s.g.calls.remove(s.call)
 		s.ended <- landed.err

@@ -45,7 +45,7 @@ var rpcNames = [rpcCount]struct{ method, operation string }{
 // target is what a call is made for.
 type target struct {
 	podUID types.UID
-	kind   string // "container", "sandbox"; empty for lists
+	kind   string // "container", "sandbox", "the event stream"; empty for lists
 	name   string
 	id     string
 }
@@ -53,8 +53,8 @@ type target struct {
 // String is the object as people read it: "container app (3f2a…)".
 func (t target) String() string {
 	switch {
-	case t.kind == "":
-		return ""
+	case t.id == "":
+		return t.kind
 	case t.name == "":
 		return fmt.Sprintf("%s (%s)", t.kind, shortID(t.id))
 	}
@@ -136,8 +136,8 @@ func (r *Runtime) wrap(c *call, err error) error {
 		return nil
 	}
 	what := rpcNames[c.rpc].method
-	if object := c.target.String(); object != "" {
-		what += " of " + object
+	if c.target.id != "" {
+		what += " of " + c.target.String()
 	}
 	if c.target.podUID != "" {
 		what += " of pod " + string(c.target.podUID)

@@ -26,8 +26,6 @@ const DefaultConnectTimeout = 5 * time.Second
 const (
 	minDialDelay = 100 * time.Millisecond
 	maxDialDelay = 3 * time.Second
-	// maxDialTime bounds one such attempt.
-	maxDialTime = 20 * time.Second
 )
 
 // usualEndpoints are where runtimes listen by default.
@@ -92,8 +90,8 @@ func connect(ctx context.Context, timeout time.Duration, endpoint string, opts [
 	if _, err := os.Stat(path); err != nil {
 		return nil, fmt.Errorf("endpoint %s: %w", endpoint, err)
 	}
-	target := url.URL{Scheme: "unix", Path: path}
-	conn, err := grpc.NewClient(target.String(),
+	socket := url.URL{Scheme: "unix", Path: path}
+	conn, err := grpc.NewClient(socket.String(),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxReceivedBytes)),
 		grpc.WithConnectParams(grpc.ConnectParams{
@@ -104,7 +102,7 @@ func connect(ctx context.Context, timeout time.Duration, endpoint string, opts [
 				MaxDelay:   maxDialDelay,
 			},
 			// Longer than what follows waits, so that its error is the one that is seen.
-			MinConnectTimeout: min(timeout+time.Second, maxDialTime),
+			MinConnectTimeout: timeout + time.Second,
 		}),
 	)
 	if err != nil {
@@ -115,7 +113,7 @@ func connect(ctx context.Context, timeout time.Duration, endpoint string, opts [
 
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	if _, err := r.askVersion(ctx); err != nil {
+	if _, err := r.askVersion(ctx, target{}); err != nil {
 		// gRPC has half a dozen ways of saying it.
 		if status.Code(err) == codes.DeadlineExceeded {
 			err = fmt.Errorf("no answer within %v: %w", timeout.Round(time.Millisecond), err)

@@ -44,7 +44,7 @@ var errStreamEnded = errors.New("the runtime ended the stream")
 // readers only, unless WithSharedEventStream allows it.
 func (r *Runtime) WatchContainerEvents(ctx context.Context, connected func(), observe func(pleg.ContainerEvent)) error {
 	// Asked each time, for the runtime may be another one since the last.
-	v, err := r.askVersion(ctx)
+	v, err := r.askVersion(ctx, eventStream)
 	if err != nil {
 		return err
 	}
@@ -58,7 +58,7 @@ func (r *Runtime) WatchContainerEvents(ctx context.Context, connected func(), ob
 	w := &watch{
 		runtime:   r,
 		connected: connected,
-		call:      r.begin(rpcGetContainerEvents, target{}),
+		call:      r.begin(rpcGetContainerEvents, eventStream),
 	}
 	stream, err := r.client.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{}, grpc.MaxCallRecvMsgSize(maxReceivedBytes))
 	if err != nil {
@@ -68,7 +68,7 @@ func (r *Runtime) WatchContainerEvents(ctx context.Context, connected func(), ob
 	defer asking.Wait()
 	defer cancel(nil)
 	asking.Go(func() {
-		if _, err := r.askVersion(ctx); err != nil {
+		if _, err := r.askVersion(ctx, eventStream); err != nil {
 			cancel(err)
 			return
 		}
@@ -86,6 +86,9 @@ func (r *Runtime) WatchContainerEvents(ctx context.Context, connected func(), ob
 		}
 	}
 }
+
+// eventStream is what the calls are made for that have nothing to do with lists.
+var eventStream = target{kind: "the event stream"}
 
 // watch is one stream of events.
 type watch struct {

@@ -27,14 +27,15 @@ const criVersion = "v1"
 // Its methods may be called from several goroutines at once.
 type Runtime struct {
 	// Set once by the constructors.
-	client    runtimeapi.RuntimeServiceClient
-	conn      *grpc.ClientConn // nil if the client is somebody else's
-	closeOnce atomic.Bool
-	endpoint  string // empty if not known
-	opts      options
-	calls     *calls
-	metrics   *metrics
-	reported  badReporter
+	client   runtimeapi.RuntimeServiceClient
+	conn     *grpc.ClientConn // nil if the client is somebody else's
+	endpoint string           // empty if not known
+	opts     options
+	calls    *calls
+	metrics  *metrics
+
+	closed   atomic.Bool
+	reported badReporter
 
 	// relisting is the token of the one full list that may run at a time: held
 	// belongs to whoever has it.
@@ -88,7 +89,7 @@ func NewRuntime(client runtimeapi.RuntimeServiceClient, opts ...Option) *Runtime
 // Close closes the connection that Connect made, which ends every call in flight.
 // It does nothing to a Runtime of NewRuntime, and nothing the second time.
 func (r *Runtime) Close() error {
-	if r.conn == nil || r.closeOnce.Swap(true) {
+	if r.conn == nil || r.closed.Swap(true) {
 		return nil
 	}
 	return r.conn.Close()
@@ -122,21 +123,20 @@ func (r *Runtime) DescribeRuntime() string {
 func (r *Runtime) CallsInFlight() []pleg.RuntimeCall { return r.calls.inFlight() }
 
 // name returns the runtime's name, which is part of every container ID. It asks
-// for it the first time only: a container ID must not change its name while the
-// container lives.
+// only where nobody has asked before.
 func (r *Runtime) name(ctx context.Context) (string, error) {
 	if v := r.version.Load(); v != nil {
 		return v.name, nil
 	}
-	v, err := r.askVersion(ctx)
+	v, err := r.askVersion(ctx, target{})
 	if err != nil {
 		return "", err
 	}
 	return v.name, nil
 }
 
-func (r *Runtime) askVersion(ctx context.Context) (*runtimeVersion, error) {
-	call := r.begin(rpcVersion, target{})
+func (r *Runtime) askVersion(ctx context.Context, of target) (*runtimeVersion, error) {
+	call := r.begin(rpcVersion, of)
 	resp, err := r.client.Version(ctx, &runtimeapi.VersionRequest{Version: criVersion})
 	if err := r.end(call, err); err != nil {
 		return nil, err

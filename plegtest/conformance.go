@@ -107,8 +107,16 @@ func (t *conformance) leave() {
 func (t *conformance) try(call string, limit time.Duration, f func()) bool {
 	panicked := make(chan any, 1)
 	go func() {
-		defer func() { panicked <- recover() }()
+		returned := false
+		defer func() {
+			p := recover()
+			if p == nil && !returned {
+				p = "the goroutine was ended"
+			}
+			panicked <- p
+		}()
 		f()
+		returned = true
 	}()
 	timer := t.clock.NewTimer(limit)
 	defer timer.Stop()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -150,6 +151,9 @@ func TestTestRuntimeFinds(t *testing.T) {
 		{"no list", func(b *broken) { b.Fail(plegtest.GetPods, "", oops) }, "", `GetPods(all=true): expected no error, saw error "oops"`},
 		{"a hanging list", func(b *broken) { b.HangDeaf(plegtest.GetPods, "") }, "", `GetPods with a canceled context: expected an answer within 5s, saw none`},
 		{"a panicking list", func(b *broken) { b.getPods = func(context.Context, bool) ([]*pleg.Pod, error) { panic("oops") } }, "", "saw panic: oops"},
+		{"a list that ends its goroutine", func(b *broken) {
+			b.getPods = func(context.Context, bool) ([]*pleg.Pod, error) { runtime.Goexit(); return nil, nil }
+		}, "", "saw panic: the goroutine was ended"},
 		{"an expected pod is missing", func(*broken) {}, "d", `expected pod "d" in the list`},
 		{"a nil pod", pods(func(l []*pleg.Pod) []*pleg.Pod { return append(l, nil) }), "", "a nil one at index 3"},
 		{"a pod without UID", pods(func(l []*pleg.Pod) []*pleg.Pod { l[1].ID = ""; return l }), "", "expected a UID for every pod, saw none for pod default/b"},
