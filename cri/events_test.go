@@ -188,6 +188,10 @@ func TestEventStreamOfFrozenRuntime(t *testing.T) {
 	defer s.Thaw()
 	w = watch(t, r)
 	waitFor(t, func() bool { return len(r.CallsInFlight()) == 1 })
+	// It is not mistaken for a call that a list waits for.
+	if got := r.CallsInFlight()[0]; got.Object != "the event stream" {
+		t.Errorf("in flight: %+v", got)
+	}
 	select {
 	case <-w.connected:
 		t.Error("connected to a frozen runtime")
