@@ -66,32 +66,70 @@ type landing struct {
 }
 
 // make runs a method of the runtime so that it comes back in every case: a panic
-// is an error, and so is a goroutine that the runtime ends, and an error that
-// panics when it is asked what it says, as a nil pointer may.
+// is an error, and so is a goroutine that the runtime ends. What the runtime is to
+// be asked about its error it is asked here, where it keeps nobody waiting and a
+// panic is caught: the loop has a text.
 func (l *landing) make(method func()) {
 	returned := false
 	defer func() {
 		if p := recover(); p != nil {
-			l.err = &panicError{l.call.kind, p}
+			l.err = &panicError{fmt.Sprintf("%s panicked: %s", l.call.kind, panicText(p))}
 		} else if !returned {
-			l.err = &panicError{l.call.kind, "the runtime ended the goroutine"}
+			l.err = &panicError{fmt.Sprintf("%s panicked: the runtime ended the goroutine", l.call.kind)}
 		}
 	}()
 	method()
 	if l.err != nil {
-		_ = l.err.Error()
-		_ = errors.Is(l.err, ErrPodNotFound) // calls what the error has of Is and Unwrap
+		l.err = readError(l.err)
 	}
 	returned = true
 }
 
-// panicError is a runtime that panicked.
-type panicError struct {
-	kind  callKind
-	value any
+// panicText says what a runtime panicked with, as far as that can be said without
+// another panic.
+func panicText(value any) (text string) {
+	defer func() {
+		if recover() != nil {
+			text = fmt.Sprintf("a %T that cannot be printed", value)
+		}
+	}()
+	return fmt.Sprint(value)
 }
 
-func (e *panicError) Error() string { return fmt.Sprintf("%s panicked: %v", e.kind, e.value) }
+// panicError is a runtime that panicked.
+type panicError struct{ text string }
+
+func (e *panicError) Error() string { return e.text }
+
+// textError is an error of the runtime that has been read: nothing of the runtime
+// is asked when it is printed, and it is one of the errors that the loop knows.
+type textError struct {
+	text  string
+	cause error // of the runtime, for whoever gets it from the cache
+	known error // ErrPodNotFound, ErrEventsUnsupported or nil
+}
+
+func (e *textError) Error() string        { return e.text }
+func (e *textError) Unwrap() error        { return e.cause }
+func (e *textError) Is(target error) bool { return target == e.known } //nolint:errorlint // it is the very error
+
+func readError(err error) error {
+	read := &textError{text: err.Error(), cause: err}
+	for _, known := range []error{ErrPodNotFound, ErrEventsUnsupported} {
+		if errors.Is(err, known) {
+			read.known = known
+		}
+	}
+	return read
+}
+
+// is tells whether an error of the runtime is one that the loop knows.
+func is(err, known error) bool {
+	if read, ok := err.(*textError); ok { //nolint:errorlint // made by landing.make, never wrapped
+		return read.known == known
+	}
+	return err == known //nolint:errorlint // the same
+}
 
 // callTable knows the calls that have not come back, for the health report and
 // for Stop.

@@ -42,7 +42,7 @@ func (g *GenericPLEG) followEvents(ctx context.Context) {
 			return
 		}
 		state, pause := StreamBroken, time.Duration(0)
-		if errors.Is(err, ErrEventsUnsupported) {
+		if is(err, ErrEventsUnsupported) {
 			state, pause = StreamUnsupported, jittered(unsupportedRetry)
 			wait = reconnectBackoff{}
 			g.logger.V(2).Info("The runtime has no event stream; polling only", "err", err, "nextTry", pause)
@@ -197,7 +197,7 @@ func (l *loop) forgetHints(now time.Time) {
 	clear(h.unseen)
 	clear(h.suspects)
 	h.connectedAt, h.provenAt = now, now.Add(ProvingTime)
-	l.looks.forgetWanted()
+	l.looks.forgetHints()
 	l.full.want(CauseHint, true)
 }
 

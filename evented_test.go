@@ -583,6 +583,12 @@ func TestRule16HintAheadWhilePeriodIsLong(t *testing.T) {
 			n.g.RequestRelist("pod-00000")
 			time.Sleep(15 * time.Millisecond)
 		}},
+		"and a second one that is ahead too": {asItIs, 1, func(n *node) {
+			sandboxGoes(n, 1)
+			time.Sleep(30 * time.Millisecond)
+			sandboxGoes(n, 1)
+			time.Sleep(25 * time.Millisecond)
+		}},
 		"with a reader of a time to come": {asItIs, 1, func(n *node) {
 			go func() { _, _ = n.cache.GetNewerThan("pod-00000", time.Now().Add(20*time.Millisecond)) }()
 			time.Sleep(time.Millisecond)
@@ -608,6 +614,26 @@ func TestRule16HintAheadWhilePeriodIsLong(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Rule 19: while a look at a pod hangs, whatever else is told of the pod has the next
+// full relist soon, not only the first time.
+func TestRule19EveryHintBesideAHungLook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, pleg.WithProvenRelistPeriod(80*time.Second))
+		n.SetPods(pods(2)...)
+		events := n.g.Watch()
+		n.start()
+		read(events)
+		time.Sleep(10*time.Minute + 500*time.Millisecond)
+		defer n.HangDeaf(plegtest.GetPod, "pod-00000")()
+		n.g.RequestRelist("pod-00000")
+		time.Sleep(10 * time.Second)
+		n.ExitContainer("pod-00000", "pod-00000-a", 1, "Error")
+		n.Emit(pleg.ContainerEvent{PodUID: "pod-00000", ContainerID: "pod-00000-a"})
+		time.Sleep(1100 * time.Millisecond)
+		want(t, "events", read(events), "pod-00000 Died pod-00000-a")
+	})
 }
 
 // Rule 16: while no list lands, what is kept of hints is bounded.

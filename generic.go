@@ -77,8 +77,7 @@ var _ PodLifecycleEventGenerator = (*GenericPLEG)(nil)
 // for DefaultRelistPeriod, a capacity of zero or less for DefaultChannelCapacity.
 //
 // It panics, saying which, when runtime, cache or clock is nil, or a nil pointer:
-// the signature is the kubelet's and has no error. Nothing runs until Start or
-// Relist.
+// like the kubelet's, it returns no error. Nothing runs until Start or Relist.
 func NewGenericPLEG(runtime Runtime, channelCapacity int, relistPeriod time.Duration,
 	cache Cache, clock clock.Clock, opts ...Option) *GenericPLEG {
 	switch {
@@ -231,7 +230,9 @@ func (g *GenericPLEG) Subscribe(ctx context.Context, capacity int) <-chan *PodLi
 // inspection failed before is inspected again. A list that fails leaves
 // everything as it was; HealthReport has the error.
 //
-// It works without Start, in the caller's goroutine, and beside it.
+// It works without Start, in the caller's goroutine, and beside it. Its patience is
+// the injected clock's: where a list or an inspection hangs, and the clock is a
+// fake one, somebody else has to step that.
 func (g *GenericPLEG) Relist() {
 	b := g.barriers.Get().(*barrier)
 	g.box.put(func(m *mail) { m.relists = append(m.relists, b) })

@@ -82,7 +82,8 @@ type StreamReport struct {
 	Since time.Time `json:"since,omitzero"`
 	// LastEvent is when the last event came.
 	LastEvent time.Time `json:"lastEvent,omitzero"`
-	// Error is why the last stream ended.
+	// Error is why the last stream, or the last attempt at one, ended; it stays
+	// while another is connected.
 	Error string `json:"error,omitempty"`
 	// NextTry is when the next connection is tried.
 	NextTry time.Time `json:"nextTry,omitzero"`

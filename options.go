@@ -46,7 +46,8 @@ func WithLogger(logger klog.Logger) Option {
 }
 
 // WithRegisterer registers the generator's metrics, and those of a Runtime that
-// is a prometheus.Collector. Without it nothing is registered anywhere. For two
+// is a prometheus.Collector. Without it nothing is registered anywhere, and a
+// registration that fails is logged. For two
 // generators on one registry, wrap it with prometheus.WrapRegistererWith, so that
 // a label tells them apart.
 func WithRegisterer(registerer prometheus.Registerer) Option {

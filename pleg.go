@@ -76,7 +76,7 @@ const (
 )
 
 // PodLifeCycleEventType is the kind of a PodLifecycleEvent. The spelling is the
-// kubelet's, so that code moves over by changing an import.
+// kubelet's, so that names need not change where code moves over.
 type PodLifeCycleEventType string
 
 const (
@@ -155,8 +155,8 @@ type PodLifecycleEvent struct {
 // container in it.
 func (e *PodLifecycleEvent) IsSandbox() bool { return e.sandbox }
 
-// PodLifecycleEventGenerator is the kubelet's narrow view of a generator.
-// GenericPLEG has these methods and more.
+// PodLifecycleEventGenerator is what most code needs of a generator. GenericPLEG
+// has these methods and more; so has the kubelet's interface of this name.
 type PodLifecycleEventGenerator interface {
 	// Start begins to relist and to deliver events.
 	Start()

@@ -2,7 +2,6 @@ package pleg
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -36,8 +35,12 @@ type fullRelist struct {
 	// cause is set when somebody other than the period or Relist wants one, hinted
 	// when a hint does, and notBefore is when it may be had: so that such lists
 	// take up half of the time at most.
-	cause     Cause
-	hinted    bool
+	cause  Cause
+	hinted bool
+	// standsFor are the looks in whose place the node is listed; failed says that
+	// the last list was no good for that.
+	standsFor map[types.UID]look
+	failed    bool
 	notBefore time.Time
 	lastStart time.Time
 }
@@ -45,7 +48,8 @@ type fullRelist struct {
 func newFullRelist(g *GenericPLEG) fullRelist {
 	c := &call{kind: callGetPods}
 	return fullRelist{
-		call: c,
+		call:      c,
+		standsFor: make(map[types.UID]look),
 		begin: func() {
 			landed := landing{call: c}
 			defer func() {
@@ -134,6 +138,11 @@ func (l *loop) failFull(err error, now time.Time) {
 	l.g.vitals.listFailed(err, now, l.g.logger)
 	l.g.metrics.relistDuration.Observe(now.Sub(l.full.call.started).Seconds())
 	l.shortenPeriod(now)
+	l.full.failed = true
+	for _, uid := range sortedKeys(l.full.standsFor) {
+		l.wantLook(uid, l.full.standsFor[uid])
+	}
+	clear(l.full.standsFor)
 	for _, b := range l.full.attached {
 		if b.carried { // the list before has changed something
 			l.await(b, l.full.call.stamp)
@@ -182,6 +191,8 @@ func (l *loop) takeFull(pods []*Pod, c *call, now time.Time) {
 		l.shortenPeriod(now) // the hint may have been ahead of the list
 	}
 
+	l.full.failed = false
+	clear(l.full.standsFor)
 	l.g.vitals.listed(c.started, l.records.present, l.records.tally, l.g.logger)
 	if len(l.full.attached) > 0 {
 		l.retryFailed()
@@ -335,21 +346,31 @@ func (l *loop) wantLook(uid types.UID, want look) {
 		if k.inFlight[uid].stamp.time.After(want.after) && !want.after.IsZero() {
 			return // the one under way will do
 		}
-		again := k.again[uid]
-		want.after, want.hinted = later(want.after, again.after), want.hinted || again.hinted
-		k.again[uid] = want
+		if k.inFlight[uid].setAside { // it hangs: the next full relist shows the pod too
+			l.shortenPeriod(l.g.clock.Now())
+		}
+		mergeInto(k.again, uid, want)
 	default:
-		want.hinted = want.hinted || k.wanted[uid].hinted
-		k.wanted[uid] = want
+		mergeInto(k.wanted, uid, want)
 		k.queue.add(uid)
 	}
+}
+
+// mergeInto makes one look of one that waits and one that is wanted besides.
+func mergeInto(waiting map[types.UID]look, uid types.UID, want look) {
+	if earlier, ok := waiting[uid]; ok {
+		want.after = later(want.after, earlier.after)
+		want.hinted = want.hinted || earlier.hinted
+		want.echo = want.echo && earlier.echo
+	}
+	waiting[uid] = want
 }
 
 // defers puts a look off until a time has passed.
 func (k *looks) defers(uid types.UID, want look) {
 	if earlier, ok := k.later[uid]; ok {
 		hinted := earlier.hinted || want.hinted
-		if earlier.after.Before(want.after) {
+		if earlier.after.Before(want.after) && !(earlier.echo && want.echo) { // the last hint may be ahead too
 			want = earlier
 		}
 		want.hinted = hinted
@@ -372,11 +393,13 @@ func (l *loop) startLooks(now time.Time) {
 			}
 		}
 	}
-	if k.queue.len() > looksAtOnce && !l.full.running && !now.Before(l.full.notBefore) {
+	if k.queue.len() > looksAtOnce && !l.full.running && !l.full.failed && !now.Before(l.full.notBefore) {
 		for _, uid := range k.queue.list {
 			l.full.want(k.wanted[uid].cause, k.wanted[uid].hinted)
+			l.full.standsFor[uid] = k.wanted[uid]
 		}
-		k.forgetWanted()
+		k.queue.clear()
+		clear(k.wanted)
 		return
 	}
 	for k.idle > 0 && k.queue.len() > 0 {
@@ -387,10 +410,17 @@ func (l *loop) startLooks(now time.Time) {
 	}
 }
 
-// forgetWanted forgets the looks that have not begun, for a full relist.
-func (k *looks) forgetWanted() {
-	k.queue.clear()
-	clear(k.wanted)
+// forgetHints forgets the looks that only hints want and that have not begun.
+func (k *looks) forgetHints() {
+	queue := k.queue.list
+	k.queue = newPodSet()
+	for _, uid := range queue {
+		if want := k.wanted[uid]; want.cause == CauseHint && want.after.IsZero() {
+			delete(k.wanted, uid)
+		} else {
+			k.queue.add(uid)
+		}
+	}
 }
 
 func (l *loop) startLook(uid types.UID, want look, now time.Time) {
@@ -447,7 +477,7 @@ func (l *loop) landLook(landed landing) {
 	if c.stopped(err) {
 		return
 	}
-	if errors.Is(err, ErrPodNotFound) {
+	if is(err, ErrPodNotFound) {
 		l.takeLook(nil, c, now)
 		return
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -1113,5 +1114,29 @@ func TestStopBesideRelist(t *testing.T) {
 		n.Heal()
 		<-done
 		n.g.Stop()
+	})
+}
+
+// Rule 10: readers are served by looks while lists fail, however many they are.
+func TestRule10ManyReadersWhileListsFail(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(pods(30)...)
+		n.start()
+		time.Sleep(500 * time.Millisecond)
+		n.Fail(plegtest.GetPods, plegtest.AnyPod, errors.New("too large"))
+		began := time.Now()
+		var readers sync.WaitGroup
+		for _, p := range pods(30) {
+			readers.Go(func() {
+				if _, err := n.cache.GetNewerThan(p.ID, began); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		readers.Wait()
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("answered after %v", took)
+		}
 	})
 }

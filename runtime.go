@@ -27,7 +27,9 @@ type Runtime interface {
 	// list without error is taken to be gone.
 	GetPods(ctx context.Context, all bool) ([]*Pod, error)
 	// GetPodStatus inspects one listed pod. A container that is gone meanwhile
-	// is left out of the status and is no error.
+	// is left out of the status and is no error; of a pod that is gone altogether
+	// the status has no containers. It fills in everything but TimeStamp, and need
+	// not remember addresses.
 	GetPodStatus(ctx context.Context, pod *Pod) (*PodStatus, error)
 }
 
