@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -410,4 +411,30 @@ func (e *tiredError) Error() string {
 		panic("asked again")
 	}
 	return "tired"
+}
+
+// Rule 14: nil items of a status are left out, and the others stay, in their order.
+func TestRule14NilItemsLeaveTheOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		one, two := &pleg.Status{Name: "one"}, &pleg.Status{Name: "two"}
+		sandbox := &runtimeapi.PodSandboxStatus{Id: "s"}
+		rt := &scripted{
+			pods: func() ([]*pleg.Pod, error) { return []*pleg.Pod{good}, nil },
+			status: func(*pleg.Pod) (*pleg.PodStatus, error) {
+				return &pleg.PodStatus{
+					ContainerStatuses:       []*pleg.Status{one, nil, nil, two},
+					ActiveContainerStatuses: []*pleg.Status{nil, two},
+					SandboxStatuses:         []*runtimeapi.PodSandboxStatus{sandbox, nil},
+				}, nil
+			},
+		}
+		n := newNodeOf(t, rt.instead)
+		n.g.Relist()
+		s, err := n.cache.Get("good")
+		if err != nil || !slices.Equal(s.ContainerStatuses, []*pleg.Status{one, two}) ||
+			!slices.Equal(s.ActiveContainerStatuses, []*pleg.Status{two}) ||
+			!slices.Equal(s.SandboxStatuses, []*runtimeapi.PodSandboxStatus{sandbox}) {
+			t.Errorf("got %v %v", s, err)
+		}
+	})
 }
