@@ -35,8 +35,8 @@ var usualEndpoints = []string{
 	"unix:///var/run/cri-dockerd.sock",
 }
 
-// Connect connects to the runtime at an endpoint, "unix:///path" or an absolute
-// path, and asks for its version, so that what it returns is a runtime that
+// Connect connects to the runtime at an endpoint, "unix:///path", "unix:/path" or an
+// absolute path, and asks for its version, so that what it returns is a runtime that
 // answers. If the endpoint is empty, the sockets that containerd, CRI-O and
 // cri-dockerd use by default are tried in that order.
 //
@@ -87,8 +87,11 @@ func connect(ctx context.Context, timeout time.Duration, endpoint string, opts [
 	if err != nil {
 		return nil, err
 	}
-	if _, err := os.Stat(path); err != nil {
+	switch info, err := os.Stat(path); {
+	case err != nil:
 		return nil, fmt.Errorf("endpoint %s: %w", endpoint, err)
+	case info.Mode()&os.ModeSocket == 0:
+		return nil, fmt.Errorf("endpoint %s: it is no socket", endpoint)
 	}
 	socket := url.URL{Scheme: "unix", Path: path}
 	conn, err := grpc.NewClient(socket.String(),
@@ -126,6 +129,9 @@ func connect(ctx context.Context, timeout time.Duration, endpoint string, opts [
 // socketPath is the path of the socket of an endpoint.
 func socketPath(endpoint string) (string, error) {
 	path, hasScheme := strings.CutPrefix(endpoint, "unix://")
+	if !hasScheme {
+		path, hasScheme = strings.CutPrefix(endpoint, "unix:") // as gRPC has it
+	}
 	if !hasScheme && strings.Contains(endpoint, "://") {
 		return "", fmt.Errorf("endpoint %s: only unix sockets are supported: unix:///path or an absolute path", endpoint)
 	}
