@@ -278,6 +278,11 @@ func (l *loop) landInspection(landed landing) {
 	case c.stopped(err):
 		l.takeBack(in, c, now)
 		return
+	case in.outrunAtOnce(c):
+		in.unanswered = time.Time{}
+		delete(n.hanging, c.uid)
+		in.sync = in.sync || c.sync
+		l.skip(c.turn, now)
 	case err == nil:
 		l.takeStatus(in, c, status, now)
 	case !c.expired: // an expired one has failed already
@@ -286,6 +291,14 @@ func (l *loop) landInspection(landed landing) {
 		l.failInspection(in, c, err, now)
 	}
 	l.settle(c.uid, in, c.stamp)
+}
+
+// outrunAtOnce tells whether the clock stood still between the listing of an
+// inspection and one that showed another change. To the cache the two are one, so
+// that what the first brought would look as new as the second; it is left to the
+// inspection that follows.
+func (in *inspection) outrunAtOnce(c *call) bool {
+	return in.changed && in.listed.after(c.stamp) && !in.listed.time.After(c.stamp.time)
 }
 
 // takeBack has a pod inspected again whose inspection Stop cancelled, as if it had
@@ -388,7 +401,6 @@ func (l *loop) backoff(failures int) time.Duration {
 func (l *loop) store(in *inspection, c *call, status *PodStatus, err error) {
 	if in.changed && in.listed.after(c.stamp) {
 		l.g.cache.Set(c.uid, status, err, c.stamp.time)
-		l.g.cache.MarkChanged(c.uid, in.listed.time) // where the clock stood still, Set took the mark away
 		return
 	}
 	l.g.cache.Set(c.uid, status, err, c.stamp.time)

@@ -318,12 +318,13 @@ func TestRule3OutrunStatusIsStored(t *testing.T) {
 	})
 }
 
-// Rule 3: the same where the clock stands still, so that both listings have the same
-// time.
+// Rules 3 and 6: where the clock stands still, so that both listings have the same
+// time, the outrun status would pass for one of the later listing. It is told with
+// the next.
 func TestRule3OutrunStatusWhereTheClockStandsStill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		rt, cache := plegtest.NewRuntime(), pleg.NewCache()
-		g := pleg.NewGenericPLEG(rt, 0, time.Second, cache, clocktesting.NewFakeClock(time.Now()), pleg.WithLogger(logr.Discard()))
+		rt, cache, clk := plegtest.NewRuntime(), pleg.NewCache(), clocktesting.NewFakeClock(time.Now())
+		g := pleg.NewGenericPLEG(rt, 0, time.Second, cache, clk, pleg.WithLogger(logr.Discard()))
 		events := g.Watch()
 		rt.SetPods(bare("a", plegtest.Running("a1")))
 		g.Relist()
@@ -337,14 +338,22 @@ func TestRule3OutrunStatusWhereTheClockStandsStill(t *testing.T) {
 		heal := rt.Hang(plegtest.GetPodStatus, "a") // the inspection after this one
 		go g.Relist()
 		synctest.Wait()
+		minTime := clk.Now()
+		clk.Step(500 * time.Millisecond)
+		go g.Relist() // which finds no change
+		synctest.Wait()
 		close(release)
 		synctest.Wait()
-		want(t, "events", read(events), "a Died a1")
-		if s, err := cache.Get("a"); err != nil || s.ContainerStatuses[0].ExitCode != 7 {
-			t.Errorf("got %v %v", s.ContainerStatuses[0], err)
+		if fresh(cache, "a", minTime) {
+			t.Error("what is known is from before the second listing, and passes for fresh")
 		}
+		want(t, "events while the next inspection hangs", read(events))
 		heal()
 		synctest.Wait()
+		want(t, "events", read(events), "a Died a1", "a Started a2")
+		if s, err := cache.Get("a"); err != nil || len(s.ContainerStatuses) != 2 || s.ContainerStatuses[0].ExitCode != 7 {
+			t.Errorf("got %v %v", s, err)
+		}
 		g.Stop()
 	})
 }
