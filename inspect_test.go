@@ -358,6 +358,31 @@ func TestRule3OutrunStatusWhereTheClockStandsStill(t *testing.T) {
 	})
 }
 
+// A reinspection that a change outran at one instant of the clock has its PodSync
+// with the inspection that follows.
+func TestReinspectionWhereTheClockStandsStill(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := plegtest.NewRuntime()
+		g := pleg.NewGenericPLEG(rt, 0, time.Second, pleg.NewCache(), clocktesting.NewFakeClock(time.Now()), pleg.WithLogger(logr.Discard()))
+		events := g.Watch()
+		rt.SetPods(bare("a", plegtest.Running("a1")))
+		g.Relist()
+		read(events)
+		release := make(chan struct{})
+		rt.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Times: 1, Do: func(context.Context) error { <-release; return nil }})
+		g.RequestReinspect("a")
+		go g.Relist()
+		synctest.Wait()
+		rt.ExitContainer("a", "a1", 7, "Error")
+		go g.Relist()
+		synctest.Wait()
+		close(release)
+		synctest.Wait()
+		want(t, "events", read(events), "a Died a1", "a PodSync")
+		g.Stop()
+	})
+}
+
 // Rule 7: a pod whose every inspection is ahead of its listing, because it goes on
 // changing, is inspected again at the next one, however often that was so.
 func TestRule7PodThatGoesOnChanging(t *testing.T) {
