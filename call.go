@@ -109,9 +109,8 @@ type textError struct {
 	known error // ErrPodNotFound, ErrEventsUnsupported or nil
 }
 
-func (e *textError) Error() string        { return e.text }
-func (e *textError) Unwrap() error        { return e.cause }
-func (e *textError) Is(target error) bool { return target == e.known }
+func (e *textError) Error() string { return e.text }
+func (e *textError) Unwrap() error { return e.cause }
 
 func readError(err error) error {
 	read := &textError{text: err.Error(), cause: err}
@@ -189,28 +188,29 @@ func (t *callTable) awaitCancelled() <-chan struct{} {
 // first.
 func (t *callTable) giveUp() []RuntimeCall {
 	t.mu.Lock()
-	var calls []RuntimeCall
-	for c := range t.awaited {
-		calls = append(calls, c.asRuntimeCall())
-	}
+	defer t.mu.Unlock()
+	left := asRuntimeCalls(t.awaited, func(*call) bool { return true })
 	t.awaited = nil
-	t.mu.Unlock()
-	slices.SortFunc(calls, compareCalls)
-	return calls
+	return left
 }
 
 // runtimeCalls returns the calls of some kinds that are in flight, oldest first.
 func (t *callTable) runtimeCalls(kinds ...callKind) []RuntimeCall {
 	t.mu.Lock()
-	var calls []RuntimeCall
-	for c := range t.inFlight {
-		if slices.Contains(kinds, c.kind) {
-			calls = append(calls, c.asRuntimeCall())
+	defer t.mu.Unlock()
+	return asRuntimeCalls(t.inFlight, func(c *call) bool { return slices.Contains(kinds, c.kind) })
+}
+
+// asRuntimeCalls returns those of some calls that are wanted, oldest first.
+func asRuntimeCalls(calls map[*call]struct{}, wanted func(*call) bool) []RuntimeCall {
+	var list []RuntimeCall
+	for c := range calls {
+		if wanted(c) {
+			list = append(list, c.asRuntimeCall())
 		}
 	}
-	t.mu.Unlock()
-	slices.SortFunc(calls, compareCalls)
-	return calls
+	slices.SortFunc(list, compareCalls)
+	return list
 }
 
 func (c *call) asRuntimeCall() RuntimeCall {

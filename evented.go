@@ -340,9 +340,7 @@ func (l *loop) syncPod(uid types.UID, pod *Pod, c *call) {
 // period is the time until the next full relist: longer while the stream is
 // proven live, if that was asked for.
 func (h *hints) period(now time.Time, g *GenericPLEG) time.Duration {
-	readers, _ := g.cache.(interface{ BlockedReaders() int })
-	waiting := readers != nil && readers.BlockedReaders() > 0
-	if h.connected && !waiting && g.opts.provenPeriod > g.period && !now.Before(h.provenAt) {
+	if g.opts.provenPeriod > g.period && h.connected && !now.Before(h.provenAt) && g.blockedReaders() <= 0 {
 		return g.opts.provenPeriod
 	}
 	return g.period

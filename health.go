@@ -387,11 +387,20 @@ func describeCall(c RuntimeCall) string {
 	return c.Method + " of " + c.Object
 }
 
+// blockedReaders counts the readers that wait on the cache; -1 if the cache cannot
+// tell.
+func (g *GenericPLEG) blockedReaders() int {
+	if counter, ok := g.cache.(interface{ BlockedReaders() int }); ok {
+		return counter.BlockedReaders()
+	}
+	return -1
+}
+
 // HealthReport returns the health and what it is made of. It has no side effects
 // and never blocks.
 func (g *GenericPLEG) HealthReport() HealthReport {
 	now := g.clock.Now()
-	r := HealthReport{Healthy: true, BlockedReaders: -1}
+	r := HealthReport{Healthy: true, BlockedReaders: g.blockedReaders()}
 	if err := g.unhealthy(now); err != nil {
 		r.Healthy, r.Reason = false, err.Error()
 	}
@@ -399,9 +408,6 @@ func (g *GenericPLEG) HealthReport() HealthReport {
 	r.CallsInFlight = g.reportedCalls()
 	if _, ok := g.runtime.(CallReporter); !ok {
 		r.CallsInFlight = g.calls.runtimeCalls(callGetPods, callGetPod, callGetPodStatus)
-	}
-	if counter, ok := g.cache.(interface{ BlockedReaders() int }); ok {
-		r.BlockedReaders = counter.BlockedReaders()
 	}
 	r.Subscribers, r.Backlog = g.announcer.backlog()
 

@@ -89,6 +89,12 @@ func (n *inspections) hangs(uid types.UID, now time.Time) {
 	n.hanging[uid] = struct{}{}
 }
 
+// answered notes that the runtime has answered an inspection of a pod.
+func (n *inspections) answered(uid types.UID, in *inspection) {
+	in.unanswered = time.Time{}
+	delete(n.hanging, uid)
+}
+
 func (n *inspections) of(uid types.UID) *inspection {
 	in := n.byPod[uid]
 	if in == nil {
@@ -220,7 +226,7 @@ func (l *loop) inspectionOverdue(c *call, now time.Time) {
 		err := deadlineError(c, l.g.opts.inspectionTimeout)
 		c.cancel(err)
 		switch {
-		case in.changed && in.listed.after(c.stamp): // it is outrun
+		case in.outran(c):
 			in.sync = in.sync || c.sync
 			l.failBlocked(c.uid, in, now)
 		case !c.stale:
@@ -273,39 +279,39 @@ func (l *loop) landInspection(landed landing) {
 	}
 	switch {
 	case c.stale: // outrun
-		in.unanswered = time.Time{}
-		delete(n.hanging, c.uid)
+		n.answered(c.uid, in)
 	case c.stopped(err):
 		l.takeBack(in, c, now)
 		return
 	case in.outrunAtOnce(c):
-		in.unanswered = time.Time{}
-		delete(n.hanging, c.uid)
+		n.answered(c.uid, in)
 		in.sync = in.sync || c.sync
 		l.skip(c.turn, now)
 	case err == nil:
 		l.takeStatus(in, c, status, now)
 	case !c.expired: // an expired one has failed already
-		in.unanswered = time.Time{}
-		delete(n.hanging, c.uid)
+		n.answered(c.uid, in)
 		l.failInspection(in, c, err, now)
 	}
 	l.settle(c.uid, in, c.stamp)
 }
+
+// outran tells whether a listing has shown another change since the one that an
+// inspection was made for.
+func (in *inspection) outran(c *call) bool { return in.changed && in.listed.after(c.stamp) }
 
 // outrunAtOnce tells whether the clock stood still between the listing of an
 // inspection and one that showed another change. To the cache the two are one, so
 // that what the first brought would look as new as the second; it is left to the
 // inspection that follows.
 func (in *inspection) outrunAtOnce(c *call) bool {
-	return in.changed && in.listed.after(c.stamp) && !in.listed.time.After(c.stamp.time)
+	return in.outran(c) && !in.listed.time.After(c.stamp.time)
 }
 
 // takeBack has a pod inspected again whose inspection Stop cancelled, as if it had
 // not begun, and had not hung.
 func (l *loop) takeBack(in *inspection, c *call, now time.Time) {
-	in.unanswered = time.Time{}
-	delete(l.inspections.hanging, c.uid)
+	l.inspections.answered(c.uid, in)
 	l.g.vitals.answers(c.uid)
 	l.skip(c.turn, now)
 	l.skip(in.turn, now)
@@ -399,7 +405,7 @@ func (l *loop) backoff(failures int) time.Duration {
 // store puts the outcome of an inspection into the cache. If no listing has shown
 // a change since, it is as fresh as the newest of them.
 func (l *loop) store(in *inspection, c *call, status *PodStatus, err error) {
-	if in.changed && in.listed.after(c.stamp) {
+	if in.outran(c) {
 		l.g.cache.Set(c.uid, status, err, c.stamp.time)
 		return
 	}

@@ -137,8 +137,8 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	subscribers, backlog := m.g.announcer.backlog()
 	gauge(subscribersDesc, float64(subscribers))
 	gauge(backlogDesc, float64(backlog))
-	if counter, ok := m.g.cache.(interface{ BlockedReaders() int }); ok {
-		gauge(blockedDesc, float64(counter.BlockedReaders()))
+	if blocked := m.g.blockedReaders(); blocked >= 0 {
+		gauge(blockedDesc, float64(blocked))
 	}
 }
 

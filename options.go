@@ -47,9 +47,8 @@ func WithLogger(logger klog.Logger) Option {
 
 // WithRegisterer registers the generator's metrics, and those of a Runtime that
 // is a prometheus.Collector. Without it nothing is registered anywhere, and a
-// registration that fails is logged. For two
-// generators on one registry, wrap it with prometheus.WrapRegistererWith, so that
-// a label tells them apart.
+// registration that fails is logged. For two generators on one registry, wrap it
+// with prometheus.WrapRegistererWith, so that a label tells them apart.
 func WithRegisterer(registerer prometheus.Registerer) Option {
 	return func(o *options) { o.registerer = registerer }
 }
@@ -93,8 +92,9 @@ func WithInspectionTimeout(timeout time.Duration) Option {
 // announced. Such a change is counted in pleg_unannounced_changes_total and
 // brings the ordinary period back until the stream has proven itself anew; so
 // do, for once, a list or a look that fails, a reader that waits for a time to
-// come, and any that blocks where the runtime is no PodGetter. It is half of the relist threshold at most. By default, and for a period
-// that is not longer than the ordinary one, the ordinary one stays.
+// come, and any that blocks where the runtime is no PodGetter. It is half of the
+// relist threshold at most. By default, and for a period that is not longer than
+// the ordinary one, the ordinary one stays.
 func WithProvenRelistPeriod(period time.Duration) Option {
 	return func(o *options) { o.provenPeriod = period }
 }
