@@ -11,89 +11,107 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Cache is what the generator needs of a pod status cache, and what readers find
-// in it. NewCache makes the one that this package brings; another implementation
-// best embeds it.
-//
-// Statuses are shared: nobody modifies one that was set or was got.
-type Cache interface {
-	// Get returns what is known of the pod now: its last good status, and the
-	// error of its last inspection if that failed. A pod that is not known has
-	// an empty status with its ID. Get never blocks and never returns a nil
-	// status.
+// ROCache is what readers need of a pod status cache. None of its methods modifies
+// anything, and the statuses they return are shared: nobody modifies them.
+type ROCache interface {
+	// Get returns what is known of the pod now: its last good status, and the error
+	// of its last inspection if that failed. A pod that is not known has an empty
+	// status with its ID. Get never blocks and never returns a nil status.
 	Get(uid types.UID) (*PodStatus, error)
-	// GetNewerThan is Get, blocking until what is known was observed after
-	// minTime. It cannot be cancelled; PodCache has a form that can.
+	// GetNewerThan is Get, blocking until what is known was observed after minTime.
+	// It cannot be cancelled; PodCache has a form that can.
 	GetNewerThan(uid types.UID, minTime time.Time) (*PodStatus, error)
-	// Set stores the outcome of an inspection made for a listing stamped
-	// timestamp, unless an outcome of a later stamp is there; updated tells
-	// whether it did. With an error and no status, the last good status stays
-	// beside the error.
+}
+
+// Cache is a pod status cache: what the generator writes and readers read. It has the
+// kubelet's methods. NewCache makes the one that this package brings; any other works
+// too, and the better the more of the optional companions it has, which are found by
+// type assertion: FreshnessHolder, BlockedNotifier, BlockedCounter.
+type Cache interface {
+	ROCache
+	// Set stores the outcome of an inspection made for a list stamped timestamp,
+	// unless one of a later stamp is there; updated reports whether it did. With an
+	// error and no status, the last good status stays beside the error.
 	Set(uid types.UID, status *PodStatus, err error, timestamp time.Time) (updated bool)
-	// SetObservedTime says that a listing of this pod, stamped timestamp, found
-	// what is known of it to be still so; for a pod that is not known, that it
-	// was found to be absent.
+	// SetObservedTime says that a list of this pod, stamped timestamp, confirms what
+	// is known of it; for a pod that is not known, that it is absent.
 	SetObservedTime(uid types.UID, timestamp time.Time)
 	// Delete removes the pod.
 	Delete(uid types.UID)
-	// UpdateTime says that a listing of all pods, stamped timestamp, found what
-	// is known to be still so for every pod that is not marked as changed, and
-	// every pod that is not known to be absent.
+	// UpdateTime says that a list of all pods, stamped timestamp, confirms what is
+	// known, and what is not, of every pod that is not held.
 	UpdateTime(timestamp time.Time)
+}
 
-	// MarkChanged says that a listing stamped timestamp showed a change in the
-	// pod. What was known of it until now stays as fresh as it was, and no
-	// UpdateTime makes it fresher, until Set stores an outcome of that stamp or
-	// later, or Delete removes the pod.
-	MarkChanged(uid types.UID, timestamp time.Time)
-	// NotifyBlocked registers the function that is told whenever a reader begins
-	// to block, of the pod and of what the reader waits for. It is called on the
-	// reader's goroutine without a lock held, and must not block. There is one
-	// such function: the generator that owns the cache registers its own.
+// FreshnessHolder is an optional companion of Cache that can hold the freshness of one
+// pod back while UpdateTime makes all others fresh. Of a cache without it, unchanged
+// pods are made fresh one by one while any pod is held.
+type FreshnessHolder interface {
+	// Hold keeps what is known of the pod as fresh as it is: no UpdateTime makes it
+	// fresher until Release. Set, SetObservedTime and Delete do what they always do.
+	Hold(uid types.UID)
+	// Release ends that: the newest UpdateTime counts for the pod again.
+	Release(uid types.UID)
+}
+
+// BlockedNotifier is an optional companion of Cache that says when a reader begins to
+// block, so that the pod can be listed at once. Without it, blocked readers are served
+// by the full lists.
+type BlockedNotifier interface {
+	// NotifyBlocked registers the function that is called whenever a reader begins to
+	// block, with the pod and with what the reader waits for. It is called on the
+	// reader's goroutine without a lock held, and does not block. There is one such
+	// function: the generator that owns the cache registers its own.
 	NotifyBlocked(blocked func(uid types.UID, minTime time.Time))
 }
 
-// PodCache is the Cache of this package. Its methods may be called from any
-// goroutine.
+// BlockedCounter is an optional companion of Cache that counts the readers that wait.
+// Without it, WithConnectedRelistPeriod has no effect: a reader that waits for a time
+// to come is served by the next full list.
+type BlockedCounter interface {
+	BlockedReaders() int
+}
+
+// PodCache is the Cache of this package, with all of its companions. Its methods may be
+// called from any goroutine. The zero value is an empty cache; it must not be copied
+// once it was used.
 type PodCache struct {
 	mu sync.RWMutex
 
 	// Guarded by mu.
 
 	entries map[types.UID]*cacheEntry
-	// absent has the pods found absent by a look at them alone that was later
-	// than the newest listing of all pods.
+	// absent has the pods that a list of them alone showed to be absent, later than
+	// the newest list of all pods.
 	absent map[types.UID]time.Time
-	// changed has the pods that no global time makes fresh.
-	changed map[types.UID]changedMark
-	// global is the stamp of the newest listing of all pods.
+	// held has the pods that no global time makes fresher, with the global time that
+	// counts for them.
+	held map[types.UID]time.Time
+	// global is the stamp of the newest list of all pods.
 	global  time.Time
 	readers map[types.UID][]*blockedReader
 	waiting int
 	blocked func(types.UID, time.Time)
+	owner   any // the generator that writes
 }
 
-var _ Cache = (*PodCache)(nil)
+var (
+	_ Cache           = (*PodCache)(nil)
+	_ FreshnessHolder = (*PodCache)(nil)
+	_ BlockedNotifier = (*PodCache)(nil)
+	_ BlockedCounter  = (*PodCache)(nil)
+)
 
 // cacheEntry is what is known of one pod. It is replaced, not modified, but for
 // its observed time.
 type cacheEntry struct {
 	status *PodStatus
 	err    error
-	// stored is the stamp of the listing that status or err was asked for.
+	// stored is the stamp of the list that status or err was asked for.
 	stored time.Time
-	// observed is the stamp of the newest look at this pod alone that found it
-	// still so; never before stored.
+	// observed is the stamp of the newest list of this pod that confirmed it; never
+	// before stored.
 	observed time.Time
-}
-
-// changedMark holds a pod's freshness back while its inspection is under way.
-type changedMark struct {
-	// since is the stamp of the newest listing that showed a change.
-	since time.Time
-	// base is the global time from before the first such listing, which counts
-	// for the pod still.
-	base time.Time
 }
 
 // blockedReader is a reader waiting in GetNewerThan. Whoever holds the lock and
@@ -109,13 +127,25 @@ type cacheAnswer struct {
 }
 
 // NewCache returns an empty cache.
-func NewCache() *PodCache {
-	return &PodCache{
-		entries: make(map[types.UID]*cacheEntry),
-		absent:  make(map[types.UID]time.Time),
-		changed: make(map[types.UID]changedMark),
-		readers: make(map[types.UID][]*blockedReader),
+func NewCache() *PodCache { return &PodCache{} }
+
+// own claims the cache for a generator, and reports whether no other has it.
+func (c *PodCache) own(owner any) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.owner != nil && c.owner != owner {
+		return false
 	}
+	c.owner = owner
+	return true
+}
+
+// put sets an element of a map that may not be there yet.
+func put[K comparable, V any](m *map[K]V, key K, value V) {
+	if *m == nil {
+		*m = make(map[K]V)
+	}
+	(*m)[key] = value
 }
 
 // Get implements Cache.
@@ -157,12 +187,12 @@ func (c *PodCache) GetNewerThanContext(ctx context.Context, uid types.UID, minTi
 
 	r := &blockedReader{minTime: minTime, ch: make(chan cacheAnswer, 1)}
 	c.mu.Lock()
-	if c.freshLocked(uid, minTime) { // it landed between the two locks
+	if c.freshLocked(uid, minTime) { // it became so between the two locks
 		answer = c.answerLocked(uid)
 		c.mu.Unlock()
 		return answer.status, answer.err
 	}
-	c.readers[uid] = append(c.readers[uid], r)
+	put(&c.readers, uid, append(c.readers[uid], r))
 	c.waiting++
 	blocked := c.blocked
 	c.mu.Unlock()
@@ -182,7 +212,7 @@ func (c *PodCache) GetNewerThanContext(ctx context.Context, uid types.UID, minTi
 	return answer.status, answer.err
 }
 
-// BlockedReaders counts the readers that are waiting.
+// BlockedReaders implements BlockedCounter.
 func (c *PodCache) BlockedReaders() int {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -202,11 +232,12 @@ func (c *PodCache) Set(uid types.UID, status *PodStatus, err error, timestamp ti
 			status = old.status
 		}
 	}
-	c.entries[uid] = &cacheEntry{status: status, err: err, stored: timestamp, observed: timestamp}
-	delete(c.absent, uid)
-	if mark, held := c.changed[uid]; held && !mark.since.After(timestamp) {
-		delete(c.changed, uid)
+	observed := timestamp
+	if old != nil {
+		observed = later(old.observed, timestamp)
 	}
+	put(&c.entries, uid, &cacheEntry{status: status, err: err, stored: timestamp, observed: observed})
+	delete(c.absent, uid)
 	c.wakeLocked(uid)
 	return true
 }
@@ -218,7 +249,7 @@ func (c *PodCache) SetObservedTime(uid types.UID, timestamp time.Time) {
 	if e := c.entries[uid]; e != nil {
 		e.observed = later(e.observed, timestamp)
 	} else {
-		c.absent[uid] = later(c.absent[uid], timestamp)
+		put(&c.absent, uid, later(c.absent[uid], timestamp))
 	}
 	c.wakeLocked(uid)
 }
@@ -228,7 +259,7 @@ func (c *PodCache) Delete(uid types.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.entries, uid)
-	delete(c.changed, uid)
+	delete(c.absent, uid)
 	c.wakeLocked(uid)
 }
 
@@ -238,7 +269,7 @@ func (c *PodCache) UpdateTime(timestamp time.Time) {
 	defer c.mu.Unlock()
 	c.global = later(c.global, timestamp)
 	for uid, observed := range c.absent {
-		if _, held := c.changed[uid]; !held && !observed.After(c.global) {
+		if _, held := c.held[uid]; !held && !observed.After(c.global) {
 			delete(c.absent, uid)
 		}
 	}
@@ -247,19 +278,24 @@ func (c *PodCache) UpdateTime(timestamp time.Time) {
 	}
 }
 
-// MarkChanged implements Cache.
-func (c *PodCache) MarkChanged(uid types.UID, timestamp time.Time) {
+// Hold implements FreshnessHolder.
+func (c *PodCache) Hold(uid types.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	mark, held := c.changed[uid]
-	if !held {
-		mark.base = c.global
+	if _, held := c.held[uid]; !held {
+		put(&c.held, uid, c.global)
 	}
-	mark.since = later(mark.since, timestamp)
-	c.changed[uid] = mark
 }
 
-// NotifyBlocked implements Cache.
+// Release implements FreshnessHolder.
+func (c *PodCache) Release(uid types.UID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.held, uid)
+	c.wakeLocked(uid)
+}
+
+// NotifyBlocked implements BlockedNotifier.
 func (c *PodCache) NotifyBlocked(blocked func(uid types.UID, minTime time.Time)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -272,12 +308,12 @@ func (c *PodCache) freshLocked(uid types.UID, minTime time.Time) bool {
 	return c.observedLocked(uid).After(minTime)
 }
 
-// observedLocked returns the stamp of the newest listing that found what is known
-// of the pod to be so.
+// observedLocked returns the stamp of the newest list that confirmed what is known
+// of the pod.
 func (c *PodCache) observedLocked(uid types.UID) time.Time {
 	global := c.global
-	if mark, held := c.changed[uid]; held {
-		global = mark.base
+	if base, held := c.held[uid]; held {
+		global = base
 	}
 	if e := c.entries[uid]; e != nil {
 		return later(e.observed, global)

@@ -25,7 +25,11 @@ func plegStateOf(c *Container) plegState {
 	if c == nil {
 		return plegAbsent
 	}
-	switch c.State {
+	return plegStateIn(c.State)
+}
+
+func plegStateIn(s State) plegState {
+	switch s {
 	case ContainerStateRunning:
 		return plegRunning
 	case ContainerStateExited:
@@ -148,21 +152,41 @@ func (f *finder) at(i int, id string) *Container {
 	return nil
 }
 
-// agrees tells whether a status shows nothing else than the listing of its pod:
-// no container or sandbox that was not listed, and none in another state.
+// agrees reports whether a status shows what the list of its pod shows: the same
+// containers and sandboxes, in the same states. A status without any sandbox is of a
+// runtime that inspects none.
 func agrees(pod *Pod, status *PodStatus) bool {
-	containers, sandboxes := finderIn(pod.Containers), finderIn(pod.Sandboxes)
-	for i, s := range status.ContainerStatuses {
+	containers := finderIn(pod.Containers)
+	if !paired(len(pod.Containers), status.ContainerStatuses, func(i int, s *Status) (string, bool) {
 		listed := containers.at(i, s.ID.ID)
-		if listed == nil || plegStateOf(listed) != plegStateOf(&Container{State: s.State}) {
-			return false
-		}
+		return s.ID.ID, listed != nil && plegStateOf(listed) == plegStateIn(s.State)
+	}) {
+		return false
 	}
-	for i, s := range status.SandboxStatuses {
+	if len(status.SandboxStatuses) == 0 {
+		return true
+	}
+	sandboxes := finderIn(pod.Sandboxes)
+	return paired(len(pod.Sandboxes), status.SandboxStatuses, func(i int, s *runtimeapi.PodSandboxStatus) (string, bool) {
 		listed := sandboxes.at(i, s.Id)
-		if listed == nil || (listed.State == ContainerStateRunning) != (s.State == runtimeapi.PodSandboxState_SANDBOX_READY) {
+		ready := s.State == runtimeapi.PodSandboxState_SANDBOX_READY
+		return s.Id, listed != nil && (listed.State == ContainerStateRunning) == ready
+	})
+}
+
+// paired reports whether there are n statuses, each of another ID and of something
+// that is listed in the same state.
+func paired[S any](n int, statuses []S, pair func(i int, s S) (id string, agrees bool)) bool {
+	if len(statuses) != n {
+		return false
+	}
+	ids := make(map[string]struct{}, 8) // stays on the stack for an ordinary pod
+	for i, s := range statuses {
+		id, ok := pair(i, s)
+		if !ok {
 			return false
 		}
+		ids[id] = struct{}{}
 	}
-	return true
+	return len(ids) == n
 }

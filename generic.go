@@ -2,6 +2,8 @@ package pleg
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"reflect"
 	"sync"
 	"sync/atomic"
@@ -11,54 +13,67 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
+
+	"github.com/kubepleg/pleg/internal/calls"
+	"github.com/kubepleg/pleg/internal/inbox"
+	"github.com/kubepleg/pleg/internal/schedule"
 )
 
 // stopGrace is how long Stop waits for calls that it has cancelled. It is
 // measured in real time, whatever clock was injected: a fake clock that nobody
-// advances must not make Stop hang on a runtime that does not heed its context.
+// advances must not make Stop hang on a runtime that ignores cancellation.
 const stopGrace = 5 * time.Second
 
-// GenericPLEG relists a Runtime and generates the lifecycle events of its pods.
-// Its methods may be called from any goroutine.
+// errStopped is the cause with which Stop cancels the calls in flight.
+var errStopped = errors.New("the generator was stopped")
+
+// GenericPLEG relists a Runtime and generates the lifecycle events of its pods. Its
+// methods may be called from any goroutine.
 //
-// One goroutine at a time runs its loop: the one that Start starts, or the caller
-// of Relist while there is none. The loop owns the records, never waits for the
-// runtime and never waits for a reader.
+// One goroutine at a time runs its loop: the one that Start starts, or the caller of
+// Relist while there is none. The loop never waits for the runtime and never waits for a
+// reader.
 type GenericPLEG struct {
 	// Set once by NewGenericPLEG, never again, so safe to read without a lock.
 
-	runtime  Runtime
-	getter   PodGetter   // nil if the runtime is none
-	source   EventSource // nil if the runtime is none
-	cache    Cache
-	clock    clock.Clock
-	period   time.Duration
-	capacity int
-	opts     options
-	logger   klog.Logger
+	runtime   Runtime
+	getter    PodGetter // nil if the runtime does not implement it
+	cache     Cache
+	clock     clock.Clock
+	capacity  int
+	threshold time.Duration
+	opts      options
+	logger    klog.Logger
 
-	box       *mailbox
-	calls     *callTable
-	announcer *announcer
-	metrics   *metrics
-	vitals    *vitals
+	inbox   *inbox.Inbox[inputs]
+	calls   *calls.Group[*schedule.Call]
+	updates *broadcaster
+	metrics *metrics
+	events  *eventClient // nil if the runtime has no event stream
+	counter BlockedCounter
 
 	// watching makes the subscription of Watch at its first call.
 	watching func() chan *PodLifecycleEvent
+	// callers spares Relist the allocation of one each time. It is the generator's
+	// own, because a channel must not leave its synctest bubble.
+	callers sync.Pool
+	// started is true between Start and Stop.
+	started atomic.Bool
 
-	// context is the context of calls to the runtime, streaming is true while a
-	// stream of its events is open.
-	context   callContext
-	streaming atomic.Bool
+	// status is the reconciler's, as of its last step; guarded by statusMu.
+	statusMu sync.Mutex
+	status   status
 
-	// barriers spares Relist the allocation of one each time. It is the
-	// generator's own, because a channel must not leave its synctest bubble.
-	barriers sync.Pool
-
-	// token is held by the goroutine that runs the loop.
-	token chan struct{}
-	// loop is owned by the holder of token.
-	loop loop
+	// token is held by the goroutine that runs the loop, which owns what follows.
+	token      chan struct{}
+	reconciler *reconciler
+	inputs     inputs // being worked on; their memory is used again
+	timer      clock.Timer
+	// listAll makes the call of a full list; made once, so that a relist allocates
+	// nothing.
+	listAll     func(context.Context) error
+	listAllDone func(*schedule.Call, error, bool)
+	listed      []*Pod
 
 	// lifecycle serialises Start and Stop.
 	lifecycle sync.Mutex
@@ -71,13 +86,14 @@ type GenericPLEG struct {
 
 var _ PodLifecycleEventGenerator = (*GenericPLEG)(nil)
 
-// NewGenericPLEG returns a generator that relists runtime every relistPeriod and
-// stores what it finds in cache, which it takes over: a cache has one generator.
-// Watch's channel holds channelCapacity events. A period of zero or less stands
-// for DefaultRelistPeriod, a capacity of zero or less for DefaultChannelCapacity.
+// NewGenericPLEG returns a generator that relists runtime every relistPeriod and stores
+// what it finds in cache, which it takes over: a cache has one generator for all its
+// life. Watch's channel holds channelCapacity events. A zero or negative period selects
+// DefaultRelistPeriod, a zero or negative capacity DefaultChannelCapacity.
 //
-// It panics, saying which, when runtime, cache or clock is nil, or a nil pointer:
-// like the kubelet's, it returns no error. Nothing runs until Start or Relist.
+// It panics, saying why, when runtime, cache or clock is nil, or a nil pointer, and when
+// a PodCache has another generator: like the kubelet's, it returns no error. Nothing runs
+// until Start or Relist.
 func NewGenericPLEG(runtime Runtime, channelCapacity int, relistPeriod time.Duration,
 	cache Cache, clock clock.Clock, opts ...Option) *GenericPLEG {
 	switch {
@@ -95,43 +111,72 @@ func NewGenericPLEG(runtime Runtime, channelCapacity int, relistPeriod time.Dura
 		channelCapacity = DefaultChannelCapacity
 	}
 	g := &GenericPLEG{
-		runtime:  runtime,
-		cache:    cache,
-		clock:    clock,
-		period:   relistPeriod,
-		capacity: channelCapacity,
-		opts:     defaultOptions(),
-		box:      newMailbox(),
-		calls:    newCallTable(),
-		token:    make(chan struct{}, 1),
+		runtime: runtime, cache: cache, clock: clock, capacity: channelCapacity, opts: defaultOptions(),
+		inbox: inbox.New(newInputs), calls: calls.NewGroup[*schedule.Call](ErrPodNotFound, ErrEventsUnsupported),
+		token: make(chan struct{}, 1), inputs: newInputs(),
 	}
 	for _, o := range opts {
 		if o != nil {
 			o(&g.opts)
 		}
 	}
-	g.opts.provenPeriod = min(g.opts.provenPeriod, g.opts.relistThreshold/2)
-	g.logger = g.opts.logger
+	if owned, ok := cache.(interface{ own(any) bool }); ok && !owned.own(g) {
+		panic("pleg.NewGenericPLEG: the cache has another generator") //nolint:forbidigo // the same
+	}
+	g.logger, g.threshold = g.opts.logger, g.opts.relistThreshold
+	g.counter, _ = cache.(BlockedCounter)
+	g.metrics = newMetrics(g.logger, g.gauges)
+	g.updates = newBroadcaster(g.metrics.discarded)
+	g.watching = sync.OnceValue(func() chan *PodLifecycleEvent {
+		return g.updates.Subscribe(context.Background(), g.capacity, true) //nolint:forbidigo // it lasts as long as the generator
+	})
+	g.callers.New = newRelistCaller
+	notifier, _ := cache.(BlockedNotifier)
 	if !g.opts.pollingOnly {
 		g.getter, _ = runtime.(PodGetter)
-		g.source, _ = runtime.(EventSource)
+		if source, ok := runtime.(EventSource); ok {
+			g.events = &eventClient{
+				source: source, clock: clock, calls: g.calls, inbox: g.inbox, metrics: g.metrics, logger: g.logger,
+				report: StreamReport{State: StreamOff},
+			}
+		}
 	}
-	g.vitals = newVitals(clock.Now())
-	g.metrics = newMetrics(g)
-	g.announcer = newAnnouncer(g.metrics.merged)
-	g.watching = sync.OnceValue(func() chan *PodLifecycleEvent {
-		return g.announcer.subscribe(context.Background(), g.capacity, true).out //nolint:forbidigo // Watch's subscription lasts as long as the generator
-	})
-	g.barriers.New = newBarrier
-	g.loop = newLoop(g)
-	if !g.opts.pollingOnly {
-		cache.NotifyBlocked(g.readerBlocked)
+	g.makeReconciler(relistPeriod, notifier)
+	if notifier != nil && !g.opts.pollingOnly {
+		notifier.NotifyBlocked(g.readerBlocked)
 	}
 	g.register()
 	return g
 }
 
-// isNil tells whether an interface holds nothing, or a nil pointer, as it does when
+// makeReconciler makes the reconciler. Full relists are further apart only where it can
+// be heard of every reader that waits.
+func (g *GenericPLEG) makeReconciler(period time.Duration, notifier BlockedNotifier) {
+	cfg := reconcilerConfig{
+		Config: schedule.Config{
+			Period: period, Timeout: g.opts.inspectionTimeout, Threshold: g.threshold,
+			Workers: g.opts.inspectionWorkers, ListsPods: g.getter != nil,
+		},
+		logger: g.logger,
+	}
+	if notifier != nil && g.counter != nil && g.opts.connectedPeriod > period {
+		cfg.ConnectedPeriod = min(g.opts.connectedPeriod, g.threshold/2)
+		cfg.blocked = g.counter.BlockedReaders
+	}
+	g.reconciler = newReconciler(cfg, g.clock.Now(), newCacheWriter(g.cache), g.updates, g.metrics)
+	g.status = g.reconciler.status
+	g.listAll = func(ctx context.Context) (err error) {
+		g.listed, err = g.runtime.GetPods(ctx, true)
+		return err
+	}
+	g.listAllDone = func(c *schedule.Call, err error, stopped bool) {
+		res := &result{call: c, pods: g.listed, err: err, stopped: stopped}
+		g.listed = nil
+		g.inbox.Put(func(in *inputs) { in.results = append(in.results, res) })
+	}
+}
+
+// isNil reports whether an interface holds nothing, or a nil pointer, as it does when
 // the error of what made it was not looked at.
 func isNil(v any) bool {
 	if v == nil {
@@ -158,8 +203,8 @@ func (g *GenericPLEG) register() {
 	}
 }
 
-// Start begins to relist, at once and then every period, and to follow the
-// runtime's events if it has any. Starting a generator that runs does nothing.
+// Start begins to relist, at once and then every period, and to follow the runtime's
+// events if it has any. Starting a generator that runs does nothing.
 func (g *GenericPLEG) Start() {
 	g.lifecycle.Lock()
 	defer g.lifecycle.Unlock()
@@ -168,20 +213,20 @@ func (g *GenericPLEG) Start() {
 	}
 	ctx, stop := context.WithCancel(context.Background()) //nolint:forbidigo // the drop-in signature has none; Stop ends it
 	g.stopLoop = stop
-	g.announcer.start()
+	g.started.Store(true)
+	g.updates.Start()
 	g.joined.Go(func() { g.runPeriodically(ctx) })
-	if g.source != nil {
-		g.joined.Go(func() { g.followEvents(ctx) })
+	if g.events != nil {
+		g.joined.Go(func() { g.events.follow(ctx) })
 	}
 }
 
-// Stop ends everything that Start started and returns when it has ended. Calls
-// in flight are cancelled; one that does not heed its context is given five
-// seconds, then logged and left behind, and no second one is made for its pod
-// until it comes back. Channels made by Subscribe are closed; Watch's stays open
-// and has more to tell after another Start. Readers blocked on the cache stay
-// blocked. Stopping a generator that does not run cancels what Relist left
-// behind.
+// Stop ends everything that Start started and returns when it has ended. Calls in flight
+// are cancelled; one that ignores cancellation is given five seconds, then logged and
+// left behind, and no second one is made for its pod until it returns. Channels made by
+// Subscribe are closed; Watch's stays open and has more to deliver after another Start.
+// Readers blocked on the cache stay blocked. Stopping a generator that does not run
+// cancels what Relist left behind.
 func (g *GenericPLEG) Stop() {
 	g.lifecycle.Lock()
 	defer g.lifecycle.Unlock()
@@ -190,23 +235,15 @@ func (g *GenericPLEG) Stop() {
 		g.stopLoop = nil
 	}
 	g.joined.Wait() // first, so that no call begins that is not cancelled
-	g.context.cancel()
-	g.announcer.halt()
-	g.awaitCalls()
-}
-
-// awaitCalls waits until every cancelled call has come back, but no longer than
-// stopGrace.
-func (g *GenericPLEG) awaitCalls() {
+	g.started.Store(false)
+	g.calls.CancelAll(errStopped)
+	g.updates.Halt()
 	grace := time.NewTimer(stopGrace)
 	defer grace.Stop()
-	select {
-	case <-g.calls.awaitCancelled():
-	case <-grace.C:
-		for _, c := range g.calls.giveUp() {
-			g.logger.Error(errStopped, "The runtime does not heed its context; a call is left behind", "call", describeCall(c))
-		}
+	for _, left := range g.calls.Wait(grace.C) {
+		g.logger.Error(errStopped, "The runtime ignores cancellation; a call is left behind", "call", describeCall(runtimeCall(left)))
 	}
+	g.calls.Rest()
 }
 
 // Watch returns the channel of the events: always the same one, never closed.
@@ -219,59 +256,48 @@ func (g *GenericPLEG) Watch() chan *PodLifecycleEvent { return g.watching() }
 // Stop. While the generator does not run, as much comes as fits: at once, and with
 // every Relist.
 func (g *GenericPLEG) Subscribe(ctx context.Context, capacity int) <-chan *PodLifecycleEvent {
-	return g.announcer.subscribe(ctx, capacity, false).out
+	return g.updates.Subscribe(ctx, capacity, false)
 }
 
-// Relist makes one full relist and returns when it is complete: the cache is up
-// to date, and every event that fits is in the channels. Where a look at one pod
-// overlapped with the list and the two differ, it makes one list more; a pod that
-// goes on changing may be unsettled even then. A pod whose inspection
-// takes longer than a relist period is not waited for, and a pod whose
-// inspection failed before is inspected again. A list that fails leaves
-// everything as it was; HealthReport has the error.
+// Relist makes one full relist and returns when it is complete: everything that is known
+// of any pod was observed after Relist was called, the cache is up to date, and every
+// event that fits is in the channels. Pods whose inspection failed before are inspected
+// again. A pod whose calls take longer than a relist period, or fail, is not waited for.
+// A list that fails leaves everything as it was; HealthReport has the error.
 //
-// It works without Start, in the caller's goroutine, and beside it. Its patience is
-// the injected clock's: where a list or an inspection hangs, and the clock is a
-// fake one, somebody else has to step that.
+// It works without Start, in the caller's goroutine, and beside it. Timeouts use the
+// injected clock; with a fake clock, step it from another goroutine if a call hangs.
 func (g *GenericPLEG) Relist() {
-	b := g.barriers.Get().(*barrier)
-	g.box.put(func(m *mail) { m.relists = append(m.relists, b) })
+	caller := g.callers.Get().(*relistCaller)
+	g.inbox.Put(func(in *inputs) { in.relists = append(in.relists, caller) })
 	select {
-	case <-b.done:
+	case <-caller.done:
 	case g.token <- struct{}{}:
-		g.run(nil, b)
+		g.run(nil, caller.done)
+		g.calls.Rest()
 		<-g.token
 	}
-	g.barriers.Put(b)
-	g.announcer.fill()
+	g.callers.Put(caller)
+	g.updates.Fill()
 }
 
-// RequestRelist asks for a look at one pod as soon as possible, and returns at
-// once. Asking again before the look has begun changes nothing. If the runtime is
-// no PodGetter, the whole node is listed.
+// RequestRelist asks for a list of one pod as soon as possible, and returns at once.
+// Asking again before the list has begun changes nothing. If the runtime does not
+// implement PodGetter, the whole node is listed.
 func (g *GenericPLEG) RequestRelist(uid types.UID) {
-	g.box.put(func(m *mail) { m.requestLook(uid, CauseDemand, time.Time{}) })
+	g.inbox.Put(func(in *inputs) { in.requests[uid] = struct{}{} })
 }
 
-// RequestReinspect asks for an inspection of a pod although its listing may not
-// have changed, and returns at once. When it has landed in the cache, subscribers
-// get a PodSync. A pod that is not known by then is not inspected.
+// RequestReinspect asks for an inspection of a pod although its list may not have changed,
+// and returns at once. When the cache has the status, subscribers get a PodSync. A pod
+// that is not known by then is not inspected.
 func (g *GenericPLEG) RequestReinspect(uid types.UID) {
-	g.box.put(func(m *mail) { m.reinspect[uid] = struct{}{} })
+	g.inbox.Put(func(in *inputs) { in.reinspects[uid] = struct{}{} })
 }
 
-// readerBlocked is told by the cache of a reader that begins to block. A reader
-// that waits for a time too far ahead is served by a full relist in its time, and
-// so is every reader where no pod can be listed by itself.
+// readerBlocked is called by the cache when a reader begins to block.
 func (g *GenericPLEG) readerBlocked(uid types.UID, minTime time.Time) {
-	switch now := g.clock.Now(); {
-	case g.getter == nil || minTime.After(now.Add(g.period)):
-		g.box.put(func(m *mail) { m.waiting = true })
-	case minTime.After(now):
-		g.box.put(func(m *mail) { m.requestLater(uid, minTime) })
-	default:
-		g.box.put(func(m *mail) { m.requestLook(uid, CauseDemand, minTime) })
-	}
+	g.inbox.Put(func(in *inputs) { in.addReader(uid, minTime) })
 }
 
 // runPeriodically runs the loop with full relists every period.
@@ -282,63 +308,229 @@ func (g *GenericPLEG) runPeriodically(ctx context.Context) {
 		return
 	}
 	defer func() { <-g.token }()
-	g.loop.periodic = true
-	defer func() { g.loop.periodic = false }()
-	g.loop.nextFull = g.clock.Now()
+	g.setPeriodic(true)
+	defer g.setPeriodic(false)
 	g.run(ctx.Done(), nil)
 }
 
-// run runs the loop until done is closed or until is complete.
-func (g *GenericPLEG) run(done <-chan struct{}, until *barrier) {
-	var complete chan struct{}
-	if until != nil {
-		complete = until.done
-	}
+func (g *GenericPLEG) setPeriodic(on bool) {
+	g.inbox.Put(func(in *inputs) { in.periodic = &on })
+}
+
+// run runs the loop until done is closed or complete has a token.
+func (g *GenericPLEG) run(done, complete <-chan struct{}) {
 	for {
 		select {
 		case <-done:
 			return
 		default:
 		}
-		timeout := g.loop.step()
-		select {
-		case <-complete:
-			return
-		default:
-		}
+		timeout := g.step()
 		select {
 		case <-done:
 			return
 		case <-complete:
 			return
-		case <-g.box.wake:
+		case <-g.inbox.Wake():
 		case <-timeout:
 		}
 	}
 }
 
-// callContext is the context of the calls to the runtime from one Stop to the
-// next.
-type callContext struct {
-	mu  sync.Mutex
-	ctx context.Context // guarded by mu; nil until the first call
-	end context.CancelCauseFunc
+// step has the reconciler take in what there is, and does what it wants done. The channel
+// that it returns tells when there is more by the clock; nil if only inputs can bring
+// more.
+func (g *GenericPLEG) step() <-chan time.Time {
+	g.inputs.reset()
+	g.inbox.Take(&g.inputs)
+	out := g.reconciler.step(g.clock.Now(), &g.inputs)
+	g.statusMu.Lock()
+	g.status = g.reconciler.status
+	g.statusMu.Unlock()
+	for _, c := range out.cancel {
+		g.calls.Cancel(c.Call, c.cause)
+	}
+	for _, c := range out.begin {
+		g.call(c)
+	}
+	for _, caller := range out.relisted {
+		caller.done <- struct{}{}
+	}
+	return g.sleepUntil(out.wake)
 }
 
-func (c *callContext) get() context.Context {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.ctx == nil {
-		c.ctx, c.end = context.WithCancelCause(context.Background()) //nolint:forbidigo // the root of every call; Stop ends it
+// call makes a call to the runtime.
+func (g *GenericPLEG) call(c beginCall) {
+	info := calls.Info{PodUID: c.UID, Since: g.status.asOf}
+	if c.pod != nil {
+		info.Object = podName(c.pod)
 	}
-	return c.ctx
+	if c.Kind == schedule.ListAll {
+		info.Method = methodGetPods
+		g.calls.Go(c.Call, info, g.listAll, g.listAllDone)
+		return
+	}
+	res := &result{call: c.Call}
+	done := func(_ *schedule.Call, err error, stopped bool) {
+		res.err, res.stopped = err, stopped
+		g.inbox.Put(func(in *inputs) { in.results = append(in.results, res) })
+	}
+	if c.Kind == schedule.ListPod {
+		info.Method = methodGetPod
+		g.calls.Go(c.Call, info, func(ctx context.Context) (err error) {
+			res.pod, err = g.getter.GetPod(ctx, res.call.UID)
+			return err
+		}, done)
+		return
+	}
+	info.Method = methodGetPodStatus
+	pod := c.pod
+	g.calls.Go(c.Call, info, func(ctx context.Context) (err error) {
+		res.status, err = g.runtime.GetPodStatus(ctx, pod)
+		return err
+	}, done)
 }
 
-func (c *callContext) cancel() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.ctx != nil {
-		c.end(errStopped)
-		c.ctx, c.end = nil, nil
+// sleepUntil sets the timer. The clock is read again when it is set: a step of a fake
+// clock may have come in between.
+func (g *GenericPLEG) sleepUntil(wake time.Time) <-chan time.Time {
+	if g.timer != nil && !g.timer.Stop() {
+		select {
+		case <-g.timer.C():
+		default:
+		}
 	}
+	if wake.IsZero() {
+		return nil
+	}
+	wait := wake.Sub(g.clock.Now())
+	if wait <= 0 {
+		return alreadyPassed
+	}
+	if g.timer == nil {
+		g.timer = g.clock.NewTimer(wait)
+	} else {
+		g.timer.Reset(wait)
+	}
+	if !g.clock.Now().Before(wake) {
+		return alreadyPassed
+	}
+	return g.timer.C()
+}
+
+// alreadyPassed is always ready to receive from.
+var alreadyPassed = func() <-chan time.Time {
+	ch := make(chan time.Time)
+	close(ch)
+	return ch
+}()
+
+// Healthy reports whether the generator does its work, and if not, why not. It is not
+// healthy before the first successful relist; when the last one began longer ago than the
+// threshold; and when the inspections of two pods or more have hung for longer than the
+// threshold and none of any pod has succeeded in that time. One pod that hangs never makes
+// a node unhealthy: while one does, a healthy pod is inspected now and then to see whether
+// it is alone.
+//
+// The error names the call that hangs, the pod or container that it was made for, and for
+// how long, or the last error. Healthy has no side effects and never blocks.
+func (g *GenericPLEG) Healthy() (bool, error) {
+	err := g.health().unhealthy()
+	return err == nil, err
+}
+
+// HealthReport returns the health and what it is made of. It has no side effects and
+// never blocks.
+func (g *GenericPLEG) HealthReport() HealthReport {
+	r := g.health().report(g.streamStatus())
+	r.BlockedReaders = g.blockedReaders()
+	r.Runtime = g.described()
+	r.CallsInFlight = g.reportedCalls()
+	if _, ok := g.runtime.(CallReporter); !ok {
+		r.CallsInFlight = runtimeCalls(g.calls.InFlight(methodGetPods, methodGetPod, methodGetPodStatus))
+	}
+	r.Subscribers, r.Backlog = g.updates.Backlog()
+	return r
+}
+
+// health returns what the health is decided by. It lets go of the lock before the runtime
+// is asked which calls it has in flight.
+func (g *GenericPLEG) health() *health {
+	g.statusMu.Lock()
+	status := g.status
+	g.statusMu.Unlock()
+	return &health{
+		status: status, now: g.clock.Now(), threshold: g.threshold, started: g.started.Load(),
+		listing:  func() []RuntimeCall { return runtimeCalls(g.calls.InFlight(methodGetPods)) },
+		reported: g.reportedCalls,
+	}
+}
+
+func (g *GenericPLEG) streamStatus() StreamReport {
+	if g.events == nil {
+		return StreamReport{State: StreamOff}
+	}
+	return g.events.status()
+}
+
+// gauges returns what the metrics show.
+func (g *GenericPLEG) gauges() gauges {
+	h := g.health()
+	now := gauges{
+		lastList: h.lastList, tally: h.tally, streamConnected: g.streamStatus().State == StreamConnected,
+		inspectionsInFlight: len(g.calls.InFlight(methodGetPodStatus)), blockedReaders: g.blockedReaders(),
+	}
+	now.hung, now.failing = h.counts()
+	now.subscribers, now.backlog = g.updates.Backlog()
+	if listing := g.calls.InFlight(methodGetPods); len(listing) > 0 {
+		now.relistRunning = max(0, h.now.Sub(listing[0].Since))
+	}
+	return now
+}
+
+// blockedReaders counts the readers that wait on the cache; -1 if the cache cannot tell.
+func (g *GenericPLEG) blockedReaders() int {
+	if g.counter == nil {
+		return -1
+	}
+	return g.counter.BlockedReaders()
+}
+
+// reportedCalls returns the calls that the runtime reports, if it does.
+func (g *GenericPLEG) reportedCalls() (calls []RuntimeCall) {
+	if reporter, ok := g.runtime.(CallReporter); ok {
+		g.guarded("CallsInFlight", func() { calls = reporter.CallsInFlight() })
+	}
+	return calls
+}
+
+// described returns what the runtime says of itself, if it does.
+func (g *GenericPLEG) described() (description string) {
+	if d, ok := g.runtime.(Describer); ok {
+		g.guarded("DescribeRuntime", func() { description = d.DescribeRuntime() })
+	}
+	return description
+}
+
+// guarded runs a method of the runtime that may panic.
+func (g *GenericPLEG) guarded(name string, method func()) {
+	defer func() {
+		if p := recover(); p != nil {
+			g.metrics.badData(badRuntimePanic, fmt.Sprintf("%s: %v", name, p))
+		}
+	}()
+	method()
+}
+
+// runtimeCalls has calls in the form of a report.
+func runtimeCalls(infos []calls.Info) []RuntimeCall {
+	var list []RuntimeCall
+	for _, info := range infos {
+		list = append(list, runtimeCall(info))
+	}
+	return list
+}
+
+func runtimeCall(info calls.Info) RuntimeCall {
+	return RuntimeCall{Method: info.Method, PodUID: info.PodUID, Object: info.Object, Since: info.Since}
 }

@@ -5,15 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/klog/v2"
 )
 
-// HealthReport is everything that is known about how a generator fares, for
-// people and for a health endpoint.
+// HealthReport is the state of a generator, for people and for a health endpoint.
 type HealthReport struct {
 	// Healthy and Reason are what Healthy returns.
 	Healthy bool   `json:"healthy"`
@@ -31,8 +28,8 @@ type HealthReport struct {
 	// first: those that the runtime itself reports, or else the generator's.
 	// An event stream is among them only until the runtime has accepted it.
 	CallsInFlight []RuntimeCall `json:"callsInFlight,omitempty"`
-	// Troubled are the pods whose inspection hangs or fails, by UID.
-	Troubled []PodTrouble `json:"troubled,omitempty"`
+	// FailingPods are the pods whose inspection hangs or fails, by UID.
+	FailingPods []FailingPod `json:"failingPods,omitempty"`
 	// Stream is the state of the event stream.
 	Stream StreamReport `json:"stream"`
 	// BlockedReaders counts the readers that wait on the cache; -1 if the cache
@@ -44,8 +41,8 @@ type HealthReport struct {
 	Backlog     int `json:"backlog"`
 }
 
-// PodTrouble is a pod whose inspection hangs or fails.
-type PodTrouble struct {
+// FailingPod is a pod whose inspection hangs or fails.
+type FailingPod struct {
 	PodUID    types.UID `json:"podUID"`
 	Namespace string    `json:"namespace,omitempty"`
 	Name      string    `json:"name,omitempty"`
@@ -75,7 +72,7 @@ const (
 	StreamUnsupported StreamState = "unsupported"
 )
 
-// StreamReport is how the event stream fares.
+// StreamReport is the state of the event stream.
 type StreamReport struct {
 	State StreamState `json:"state"`
 	// Since is when the state was entered.
@@ -89,245 +86,135 @@ type StreamReport struct {
 	NextTry time.Time `json:"nextTry,omitzero"`
 }
 
-// vitals is what the loop tells of itself. Its lock is held for moments only, so
-// that asking for the health never waits for a runtime.
-type vitals struct {
-	mu sync.Mutex
-
-	// Guarded by mu.
-
-	lastList  time.Time // zero until a list has succeeded
-	listErr   error     // nil if the last list succeeded
+// status is what the reconciler knows of its own state. It is a value: what it refers
+// to is not modified any more.
+type status struct {
+	// asOf is what the clock showed when this was so; no time below is later.
+	asOf      time.Time
+	lastList  time.Time // when the last full list that succeeded began; zero for none
+	listErr   error     // nil if the last full list succeeded
 	listErrAt time.Time
 	// lastInspection is when an inspection last succeeded; at first, when the
 	// generator was made.
 	lastInspection time.Time
-	troubled       map[types.UID]PodTrouble
-	stream         StreamReport
+	failing        []FailingPod // by UID
 	pods           int
 	tally          tally
 }
 
-func newVitals(now time.Time) *vitals {
-	return &vitals{
-		lastInspection: now,
-		troubled:       make(map[types.UID]PodTrouble),
-		stream:         StreamReport{State: StreamOff},
-	}
-}
-
-// vitalSigns are those that the metrics show.
-type vitalSigns struct {
-	lastList      time.Time
-	tally         tally
-	hung, failing int
-	connected     bool
-}
-
-func (v *vitals) signs() vitalSigns {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	s := vitalSigns{lastList: v.lastList, tally: v.tally, connected: v.stream.State == StreamConnected}
-	for _, t := range v.troubled {
-		if !t.HangingSince.IsZero() {
-			s.hung++
-		}
-		if t.Failures > 0 {
-			s.failing++
+// goBack has the times of a status go back with the clock, so that what has taken an
+// hour has still taken an hour.
+func (s *status) goBack(by time.Duration) {
+	for _, t := range [...]*time.Time{&s.lastList, &s.listErrAt, &s.lastInspection} {
+		if !t.IsZero() {
+			*t = t.Add(-by)
 		}
 	}
-	return s
-}
-
-// listed notes a full list that succeeded.
-func (v *vitals) listed(started time.Time, pods int, t tally, logger klog.Logger) {
-	v.mu.Lock()
-	recovered := v.listErr != nil
-	v.lastList, v.listErr = started, nil
-	v.pods, v.tally = pods, t
-	v.mu.Unlock()
-	if recovered {
-		logger.Info("Relist succeeded again")
+	failing := slices.Clone(s.failing)
+	for i := range failing {
+		if t := &failing[i].HangingSince; !t.IsZero() {
+			*t = t.Add(-by)
+		}
 	}
+	s.failing = failing
 }
 
-// counted notes what there is after a listing of one pod.
-func (v *vitals) counted(pods int, t tally) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.pods, v.tally = pods, t
-}
-
-// listFailed notes a full list that failed. An error that goes on is logged once.
-func (v *vitals) listFailed(err error, now time.Time, logger klog.Logger) {
-	v.mu.Lock()
-	first := v.listErr == nil || v.listErr.Error() != err.Error()
-	v.listErr, v.listErrAt = err, now
-	v.mu.Unlock()
-	if first {
-		logger.Error(err, "Cannot list pods; will try again every period")
+// counts returns how many pods' inspections hang, and how many have failed.
+func (s *status) counts() (hung, failing int) {
+	for _, p := range s.failing {
+		if !p.HangingSince.IsZero() {
+			hung++
+		}
+		if p.Failures > 0 {
+			failing++
+		}
 	}
+	return hung, failing
 }
 
-// trouble notes that the inspection of a pod hangs, or failed.
-func (v *vitals) trouble(uid types.UID, in *inspection, pod *Pod, err error) {
-	t := PodTrouble{
-		PodUID: uid, Namespace: pod.Namespace, Name: pod.Name,
-		HangingSince: in.unanswered, Failures: in.failures,
-	}
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	t.Error = v.troubled[uid].Error
-	if err != nil {
-		t.Error = err.Error()
-	}
-	v.troubled[uid] = t
+// health is what decides about the health: a status, the time, and the calls that have
+// not returned.
+type health struct {
+	status
+	now       time.Time
+	threshold time.Duration
+	started   bool
+	// listing returns the full list in flight, if there is one, and reported the calls
+	// that the runtime reports. They are asked only for the reason.
+	listing  func() []RuntimeCall
+	reported func() []RuntimeCall
 }
 
-// inspected notes an inspection that succeeded.
-func (v *vitals) inspected(uid types.UID, now time.Time) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.lastInspection = now
-	delete(v.troubled, uid)
-}
+// since returns how long ago a time is, at least.
+func (h *health) since(t time.Time) time.Duration { return later(h.now, h.asOf).Sub(t) }
 
-// answers notes that the inspection of a pod does not hang any more.
-func (v *vitals) answers(uid types.UID) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	t, troubled := v.troubled[uid]
+// unhealthy is the one rule of health: nil, or the reason.
+func (h *health) unhealthy() error {
+	hanging := h.hanging()
 	switch {
-	case !troubled:
-	case t.Failures == 0:
-		delete(v.troubled, uid)
-	default:
-		t.HangingSince = time.Time{}
-		v.troubled[uid] = t
-	}
-}
-
-// recovered notes that a pod is no trouble any more.
-func (v *vitals) recovered(uid types.UID) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	delete(v.troubled, uid)
-}
-
-func (v *vitals) streamConnecting(now time.Time) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.stream.State, v.stream.Since, v.stream.NextTry = StreamConnecting, now, time.Time{}
-}
-
-func (v *vitals) streamConnected(now time.Time) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.stream.State, v.stream.Since = StreamConnected, now
-}
-
-func (v *vitals) streamHeard(now time.Time) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.stream.LastEvent = now
-}
-
-func (v *vitals) streamEnded(state StreamState, err error, now, nextTry time.Time) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.stream.State, v.stream.Since, v.stream.NextTry = state, now, nextTry
-	if err != nil {
-		v.stream.Error = err.Error()
-	}
-}
-
-// Healthy tells whether the generator does its work, and if not, why not. It is
-// not healthy before the first successful relist; when the last one began longer
-// ago than the threshold; and when the inspections of two pods or more have hung
-// for longer than the threshold and none of any pod has succeeded in that time.
-// One pod that hangs never makes a node unhealthy: while one does, a healthy pod
-// is inspected now and then to see whether it is alone.
-//
-// The error names the call that hangs, the pod or container that it was made for,
-// and for how long, or the last error. Healthy has no side effects and never
-// blocks.
-func (g *GenericPLEG) Healthy() (bool, error) {
-	err := g.unhealthy(g.clock.Now())
-	return err == nil, err
-}
-
-// unhealthy is the one rule of health. It lets go of the lock before it asks the
-// runtime which calls it has in flight.
-func (g *GenericPLEG) unhealthy(now time.Time) error {
-	threshold := g.opts.relistThreshold
-	v := g.vitals
-	v.mu.Lock()
-	lastList, listErr, listErrAt, lastInspection := v.lastList, v.listErr, v.listErrAt, v.lastInspection
-	hanging := v.hangingLocked(now, threshold)
-	v.mu.Unlock()
-
-	switch {
-	case lastList.IsZero():
-		return fmt.Errorf("pleg has yet to be successful: %w", g.listCause(listErr, listErrAt, now))
-	case now.Sub(lastList) > threshold:
+	case h.lastList.IsZero():
+		return fmt.Errorf("pleg has yet to be successful: %w", h.listCause())
+	case h.since(h.lastList) > h.threshold:
 		return fmt.Errorf("pleg was last seen active %v ago; threshold is %v: %w",
-			now.Sub(lastList), threshold, g.listCause(listErr, listErrAt, now))
-	case len(hanging) >= 2 && now.Sub(lastInspection) > threshold:
-		return fmt.Errorf("pleg cannot inspect any pod: the inspections of %d pods have hung for longer than %v, and none of any pod has succeeded for %v: %s",
-			len(hanging), threshold, now.Sub(lastInspection), g.inspectionCause(hanging[0], now))
+			h.since(h.lastList), h.threshold, h.listCause())
+	case len(hanging) >= 2 && h.since(h.lastInspection) > h.threshold:
+		return fmt.Errorf("pleg cannot inspect any pod: the inspections of %d pods have hung for longer than %v, "+
+			"and none of any pod has succeeded for %v: %s",
+			len(hanging), h.threshold, h.since(h.lastInspection), h.inspectionCause(hanging[0]))
 	default:
 		return nil
 	}
 }
 
-// hangingLocked returns the pods whose inspection has hung for longer than the
-// threshold, the oldest first.
-func (v *vitals) hangingLocked(now time.Time, threshold time.Duration) []PodTrouble {
-	var hanging []PodTrouble
-	for _, t := range v.troubled {
-		if !t.HangingSince.IsZero() && now.Sub(t.HangingSince) > threshold {
-			hanging = append(hanging, t)
+// hanging returns the pods whose inspection has hung for longer than the threshold,
+// the oldest first.
+func (h *health) hanging() []FailingPod {
+	var hanging []FailingPod
+	for _, p := range h.failing {
+		if !p.HangingSince.IsZero() && h.since(p.HangingSince) > h.threshold {
+			hanging = append(hanging, p)
 		}
 	}
-	slices.SortFunc(hanging, func(a, b PodTrouble) int {
+	slices.SortFunc(hanging, func(a, b FailingPod) int {
 		return cmp.Or(a.HangingSince.Compare(b.HangingSince), cmp.Compare(a.PodUID, b.PodUID))
 	})
 	return hanging
 }
 
-// errNoRelist is the cause when nothing is being tried and nothing has failed.
-var errNoRelist = errors.New("no relist is under way")
+// The causes when nothing is being tried and nothing has failed.
+var (
+	errNotStarted = errors.New("it was not started")
+	errNoRelist   = errors.New("no relist is under way")
+)
 
-// listCause says why there is no new list: the call in flight, and the last
-// error.
-func (g *GenericPLEG) listCause(failed error, failedAt, now time.Time) error {
-	if failed != nil {
-		failed = fmt.Errorf("the last list failed %v ago: %w", now.Sub(failedAt), failed)
+// listCause says why there is no new list: the call in flight, and the last error.
+func (h *health) listCause() error {
+	var failed error
+	if h.listErr != nil {
+		failed = fmt.Errorf("the last list failed %v ago: %w", h.since(h.listErrAt), h.listErr)
 	}
-	listing := g.calls.runtimeCalls(callGetPods)
+	listing := h.listing()
 	switch {
 	case len(listing) > 0:
-		running := g.listInFlight(listing[0])
-		inFlight := fmt.Errorf("%s has been running for %v", describeCall(running), now.Sub(running.Since)) //nolint:err113 // it is the cause
-		return joinCauses(inFlight, failed)
+		call := h.listInFlight(listing[0])
+		running := fmt.Errorf("%s has been running for %v", describeCall(call), max(0, h.since(call.Since)))
+		if failed == nil {
+			return running
+		}
+		return fmt.Errorf("%w; %w", running, failed)
 	case failed != nil:
 		return failed
+	case !h.started:
+		return errNotStarted
 	default:
 		return errNoRelist
 	}
 }
 
-func joinCauses(first, second error) error {
-	if second == nil {
-		return first
-	}
-	return fmt.Errorf("%w; %w", first, second)
-}
-
-// listInFlight returns the runtime's own call that a list is waiting for, if it
-// reports one.
-func (g *GenericPLEG) listInFlight(listing RuntimeCall) RuntimeCall {
-	for _, c := range g.reportedCalls() {
+// listInFlight returns the runtime's own call that a list is waiting for, if it reports
+// one.
+func (h *health) listInFlight(listing RuntimeCall) RuntimeCall {
+	for _, c := range h.reported() {
 		if c.PodUID == "" && c.Object == "" {
 			return c
 		}
@@ -336,48 +223,20 @@ func (g *GenericPLEG) listInFlight(listing RuntimeCall) RuntimeCall {
 }
 
 // inspectionCause names the call for a pod that hangs.
-func (g *GenericPLEG) inspectionCause(t PodTrouble, now time.Time) string {
-	pod := podName(&Pod{Namespace: t.Namespace, Name: t.Name, ID: t.PodUID})
-	what := string(callGetPodStatus) + " of " + pod
-	for _, c := range g.reportedCalls() {
-		if c.PodUID == t.PodUID {
+func (h *health) inspectionCause(p FailingPod) string {
+	pod := podName(&Pod{Namespace: p.Namespace, Name: p.Name, ID: p.PodUID})
+	what := methodGetPodStatus + " of " + pod
+	for _, c := range h.reported() {
+		if c.PodUID == p.PodUID {
 			what = c.Method + " of " + c.Object + " of " + pod
 			break
 		}
 	}
-	what = fmt.Sprintf("%s has been unanswered for %v", what, now.Sub(t.HangingSince))
-	if t.Error != "" {
-		what += "; the last error: " + t.Error
+	what = fmt.Sprintf("%s has been unanswered for %v", what, h.since(p.HangingSince))
+	if p.Error != "" {
+		what += "; the last error: " + p.Error
 	}
 	return what
-}
-
-// reportedCalls returns the calls that the runtime reports, if it does.
-func (g *GenericPLEG) reportedCalls() (calls []RuntimeCall) {
-	reporter, ok := g.runtime.(CallReporter)
-	if !ok {
-		return nil
-	}
-	g.guarded("CallsInFlight", func() { calls = reporter.CallsInFlight() })
-	return calls
-}
-
-// described returns what the runtime says of itself, if it does.
-func (g *GenericPLEG) described() (description string) {
-	if d, ok := g.runtime.(Describer); ok {
-		g.guarded("DescribeRuntime", func() { description = d.DescribeRuntime() })
-	}
-	return description
-}
-
-// guarded runs a method of the runtime that may panic.
-func (g *GenericPLEG) guarded(name string, method func()) {
-	defer func() {
-		if p := recover(); p != nil {
-			g.metrics.badData(badRuntimePanic, fmt.Sprintf("%s: %v", name, p))
-		}
-	}()
-	method()
 }
 
 func describeCall(c RuntimeCall) string {
@@ -387,40 +246,17 @@ func describeCall(c RuntimeCall) string {
 	return c.Method + " of " + c.Object
 }
 
-// blockedReaders counts the readers that wait on the cache; -1 if the cache cannot
-// tell.
-func (g *GenericPLEG) blockedReaders() int {
-	if counter, ok := g.cache.(interface{ BlockedReaders() int }); ok {
-		return counter.BlockedReaders()
+// report makes the report of a health and of what else is known.
+func (h *health) report(stream StreamReport) HealthReport {
+	r := HealthReport{
+		Healthy: true, LastRelist: h.lastList, Pods: h.pods, Stream: stream,
+		FailingPods: slices.Clone(h.failing),
 	}
-	return -1
-}
-
-// HealthReport returns the health and what it is made of. It has no side effects
-// and never blocks.
-func (g *GenericPLEG) HealthReport() HealthReport {
-	now := g.clock.Now()
-	r := HealthReport{Healthy: true, BlockedReaders: g.blockedReaders()}
-	if err := g.unhealthy(now); err != nil {
+	if err := h.unhealthy(); err != nil {
 		r.Healthy, r.Reason = false, err.Error()
 	}
-	r.Runtime = g.described()
-	r.CallsInFlight = g.reportedCalls()
-	if _, ok := g.runtime.(CallReporter); !ok {
-		r.CallsInFlight = g.calls.runtimeCalls(callGetPods, callGetPod, callGetPodStatus)
+	if h.listErr != nil {
+		r.RelistError = h.listErr.Error()
 	}
-	r.Subscribers, r.Backlog = g.announcer.backlog()
-
-	v := g.vitals
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	r.LastRelist, r.Pods, r.Stream = v.lastList, v.pods, v.stream
-	if v.listErr != nil {
-		r.RelistError = v.listErr.Error()
-	}
-	for _, t := range v.troubled {
-		r.Troubled = append(r.Troubled, t)
-	}
-	slices.SortFunc(r.Troubled, func(a, b PodTrouble) int { return cmp.Compare(a.PodUID, b.PodUID) })
 	return r
 }

@@ -5,16 +5,29 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/klog/v2"
 )
 
 // Buckets that reach past the health threshold, so that a relist on the way to
 // it can be seen. Up to ten seconds they are the kubelet's.
 var relistBuckets = append(append([]float64{.001, .0025}, prometheus.DefBuckets...), 30, 60, 120, 180, 240, 300)
 
+// gauges is what the metrics show besides what was counted.
+type gauges struct {
+	lastList                             time.Time
+	tally                                tally
+	relistRunning                        time.Duration
+	inspectionsInFlight, hung, failing   int
+	subscribers, backlog, blockedReaders int // blockedReaders: -1 if not known
+	streamConnected                      bool
+}
+
 // metrics is the generator's collector. What happened is counted as it happens;
 // what is, is read when it is asked for.
 type metrics struct {
-	g *GenericPLEG
+	logger klog.Logger
+	// now returns what the gauges show.
+	now func() gauges
 
 	relistDuration    prometheus.Histogram
 	relistInterval    prometheus.Histogram
@@ -25,8 +38,6 @@ type metrics struct {
 	streamLatency     prometheus.Histogram
 	inspectionRetries prometheus.Counter
 	bad               *prometheus.CounterVec
-	unannounced       prometheus.Counter
-	unseen            prometheus.Counter
 
 	// reported are the causes of bad data that were logged, guarded by mu.
 	mu       sync.Mutex
@@ -58,7 +69,7 @@ var (
 		"1 while the runtime's event stream is connected, else 0.", nil, nil)
 )
 
-func newMetrics(g *GenericPLEG) *metrics {
+func newMetrics(logger klog.Logger, now func() gauges) *metrics {
 	histogram := func(name, help string, buckets []float64) prometheus.Histogram {
 		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets})
 	}
@@ -66,7 +77,7 @@ func newMetrics(g *GenericPLEG) *metrics {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 	}
 	m := &metrics{
-		g: g,
+		logger: logger, now: now,
 		relistDuration: histogram("kubelet_pleg_relist_duration_seconds",
 			"Duration in seconds for relisting pods in PLEG.", relistBuckets),
 		relistInterval: histogram("kubelet_pleg_relist_interval_seconds",
@@ -85,10 +96,6 @@ func newMetrics(g *GenericPLEG) *metrics {
 			"Number of inspections of pods whose inspection had failed before."),
 		bad: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pleg_bad_data_total",
 			Help: "Number of items from the runtime that were skipped or read as something else, by reason."}, []string{"reason"}),
-		unannounced: counter("pleg_unannounced_changes_total",
-			"Number of changes that a full relist found although the event stream was connected and had not announced them."),
-		unseen: counter("pleg_unseen_containers_total",
-			"Number of containers that came and went between two listings, so that only the runtime's events told of them."),
 		reported: make(map[badReason]bool),
 	}
 	for _, reason := range badReasons {
@@ -101,7 +108,7 @@ func (m *metrics) counted() []prometheus.Collector {
 	return []prometheus.Collector{
 		m.relistDuration, m.relistInterval, m.podRelistDuration, m.discardEvents,
 		m.streamErrors, m.streamConnections, m.streamLatency,
-		m.inspectionRetries, m.bad, m.unannounced, m.unseen,
+		m.inspectionRetries, m.bad,
 	}
 }
 
@@ -126,45 +133,35 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
 	}
-	m.collectVitals(gauge)
-
-	running := 0.0
-	if listing := m.g.calls.runtimeCalls(callGetPods); len(listing) > 0 {
-		running = m.g.clock.Since(listing[0].Since).Seconds()
+	// A state in which there is no container is reported as zero, not left at what it
+	// was. No lock is held while somebody may be slow to collect.
+	now := m.now()
+	if !now.lastList.IsZero() {
+		gauge(lastSeenDesc, float64(now.lastList.UnixNano())/float64(time.Second))
 	}
-	gauge(relistRunningDesc, running)
-	gauge(inFlightDesc, float64(len(m.g.calls.runtimeCalls(callGetPodStatus))))
-	subscribers, backlog := m.g.announcer.backlog()
-	gauge(subscribersDesc, float64(subscribers))
-	gauge(backlogDesc, float64(backlog))
-	if blocked := m.g.blockedReaders(); blocked >= 0 {
-		gauge(blockedDesc, float64(blocked))
+	gauge(runningPodsDesc, float64(now.tally.runningPods))
+	gauge(runningContainersDesc, float64(now.tally.created), string(ContainerStateCreated))
+	gauge(runningContainersDesc, float64(now.tally.running), string(ContainerStateRunning))
+	gauge(runningContainersDesc, float64(now.tally.exited), string(ContainerStateExited))
+	gauge(runningContainersDesc, float64(now.tally.unknown), string(ContainerStateUnknown))
+	gauge(relistRunningDesc, now.relistRunning.Seconds())
+	gauge(inFlightDesc, float64(now.inspectionsInFlight))
+	gauge(hungDesc, float64(now.hung))
+	gauge(failingDesc, float64(now.failing))
+	gauge(subscribersDesc, float64(now.subscribers))
+	gauge(backlogDesc, float64(now.backlog))
+	if now.blockedReaders >= 0 {
+		gauge(blockedDesc, float64(now.blockedReaders))
 	}
-}
-
-// collectVitals reports what the last listing showed. A state in which there is
-// no container is reported as zero, not left at what it was.
-func (m *metrics) collectVitals(gauge func(d *prometheus.Desc, value float64, labels ...string)) {
-	s := m.g.vitals.signs() // no lock is held while somebody may be slow to collect
-	if !s.lastList.IsZero() {
-		gauge(lastSeenDesc, float64(s.lastList.UnixNano())/float64(time.Second))
-	}
-	gauge(runningPodsDesc, float64(s.tally.runningPods))
-	gauge(runningContainersDesc, float64(s.tally.created), string(ContainerStateCreated))
-	gauge(runningContainersDesc, float64(s.tally.running), string(ContainerStateRunning))
-	gauge(runningContainersDesc, float64(s.tally.exited), string(ContainerStateExited))
-	gauge(runningContainersDesc, float64(s.tally.unknown), string(ContainerStateUnknown))
-	gauge(hungDesc, float64(s.hung))
-	gauge(failingDesc, float64(s.failing))
 	up := 0.0
-	if s.connected {
+	if now.streamConnected {
 		up = 1
 	}
 	gauge(streamUpDesc, up)
 }
 
-// merged counts transitions that a subscriber will not be told of.
-func (m *metrics) merged(n int) { m.discardEvents.Add(float64(n)) }
+// discarded counts transitions that a subscriber will never see.
+func (m *metrics) discarded(n int) { m.discardEvents.Add(float64(n)) }
 
 // badData counts bad data, and logs the first of each kind.
 func (m *metrics) badData(reason badReason, object string) {
@@ -174,6 +171,7 @@ func (m *metrics) badData(reason badReason, object string) {
 	m.reported[reason] = true
 	m.mu.Unlock()
 	if first {
-		m.g.logger.Info("Bad data from the runtime; more of this kind is counted in pleg_bad_data_total and not logged", "reason", string(reason), "object", object)
+		m.logger.Info("Bad data from the runtime; more of this kind is counted in pleg_bad_data_total and not logged",
+			"reason", string(reason), "object", object)
 	}
 }

@@ -25,7 +25,7 @@ type options struct {
 	relistThreshold   time.Duration
 	inspectionWorkers int
 	inspectionTimeout time.Duration
-	provenPeriod      time.Duration
+	connectedPeriod   time.Duration
 	pollingOnly       bool
 }
 
@@ -86,17 +86,15 @@ func WithInspectionTimeout(timeout time.Duration) Option {
 	}
 }
 
-// WithProvenRelistPeriod sets the period of full relists for as long as the
-// runtime's event stream is proven live: it has been connected for
-// ProvingTime, and in that time no full relist found a change that no event had
-// announced. Such a change is counted in pleg_unannounced_changes_total and
-// brings the ordinary period back until the stream has proven itself anew; so
-// do, for once, a list or a look that fails, a reader that waits for a time to
-// come, and any that blocks where the runtime is no PodGetter. It is half of the
-// relist threshold at most. By default, and for a period that is not longer than
-// the ordinary one, the ordinary one stays.
-func WithProvenRelistPeriod(period time.Duration) Option {
-	return func(o *options) { o.provenPeriod = period }
+// WithConnectedRelistPeriod sets the period of full relists while the runtime's event
+// stream is connected. It is the caller's choice to rely on the stream: a change that
+// no event announces is found by a full relist, and so that much later. A list that
+// fails, the end of the stream, and a reader of the cache that waits for a time to come
+// have the next relist within the ordinary period. It is half of the relist threshold
+// at most. By default, and for a period that is not longer than the ordinary one, the
+// ordinary one stays.
+func WithConnectedRelistPeriod(period time.Duration) Option {
+	return func(o *options) { o.connectedPeriod = period }
 }
 
 // WithPollingOnly makes the generator list the runtime once a period, on Relist and

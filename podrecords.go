@@ -3,84 +3,132 @@ package pleg
 import (
 	"slices"
 	"strings"
-	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubepleg/pleg/internal/schedule"
 )
 
-// podRecord is what the newest listing that told of a pod said.
+// stamp orders lists by the moment at which they began.
+type stamp = schedule.Stamp
+
+// podRecord is one pod as the lists have shown it, and what the cache knows of it.
+//
+// Two lists of a pod that overlap may read the runtime in any order: which of them saw
+// the pod later cannot be told. Of such two the first to complete is believed. The
+// second confirms it or, where it differs and began later, conflicts with it: then
+// nothing is made fresh until a list that overlaps with none has settled the matter.
 type podRecord struct {
 	uid types.UID
-	// listed is the pod as the runtime handed it over, so that the same pointer
-	// coming again is known to be no change; nil when the pod is absent.
+	// listed is the pod as the runtime handed it over, so that the same pointer coming
+	// again is known to be no change; nil when the pod is absent.
 	listed *Pod
 	// pod is listed without its bad data; the same pointer when it has none.
 	pod *Pod
-	// stamp is that of the newest listing of this pod alone. The newest full
-	// listing may be newer: see stampOf.
-	stamp stamp
-	// settled is the newest listing that had begun when the last one of this pod
-	// alone landed: those up to it overlapped.
-	settled stamp
-	// disputed is true while two listings that overlapped differ.
-	disputed bool
-	// doubts counts the inspections in a row that showed something else than the
-	// listing they were made for; recheck is the full listing after which the pod
-	// is inspected again though it did not change, zero for none.
-	doubts  int
-	recheck uint64
-	// generation is the last full listing that spoke for the record.
+	// own is the newest list of this pod alone that showed the record. The newest full
+	// list may be newer: see podRecords.listedStamp.
+	own stamp
+	// settled is the number of the newest list that had begun when a list of the pod
+	// was last believed: those up to it overlapped with that one.
+	settled uint64
+	// conflicting: a list that began later and overlapped differs from the record.
+	conflicting bool
+	// generation is the last full list that showed the pod.
 	generation uint64
+
+	// What follows is the reconciler's.
+
+	// dirty: the cache is not known to hold a status of the record. observed is then
+	// how fresh it is; when not dirty it is as fresh as the record.
+	dirty    bool
+	observed stamp
+	// failed: an error stands in the cache; failures counts those in a row.
+	failed   bool
+	failures int
+	held     bool // the cache was told to hold the pod's freshness
+	change   unannounced
+	// announced is the pod as it was announced last, version the update that did.
+	announced  *Pod
+	version    uint64
+	sync       bool // a PodSync is owed
+	cause      Cause
+	inspection inspection
 }
 
-// stamp is when a listing began. Its time is what freshness is measured by, and
-// never goes back, so that it is ahead of a clock that does; its number is what listings are ordered by, for two
-// may begin at the same time.
-type stamp struct {
-	time   time.Time
-	number uint64
+// unannounced is what the lists have shown since the last announcement.
+type unannounced struct {
+	number      uint64 // counts the changes of the record
+	pending     bool   // the newest is not announced
+	whole       bool   // transitions lead to it from what was announced
+	transitions []transition
+	stamp       stamp // of the list that showed it
 }
 
-func (s stamp) after(other stamp) bool { return s.number > other.number }
+// add notes a change that a list showed.
+func (u *unannounced) add(transitions []transition, at stamp) {
+	*u = unannounced{number: u.number + 1, pending: true, whole: !u.pending, transitions: transitions, stamp: at}
+}
 
-// A full listing and one of a single pod may be under way at once, and the
-// runtime may answer them in any order: which of the two saw the pod later cannot
-// be told. So a listing is believed about a pod only where it began after the
-// last one that was believed had landed. Where it did not, and they differ, the
-// pod is disputed until one settles it that overlaps with none.
+// listed returns the stamp of the list that showed what is to be announced, or at where
+// there is nothing.
+func (u *unannounced) listed(at stamp) stamp {
+	if u.pending {
+		return u.stamp
+	}
+	return at
+}
 
-// podRecords is what the listings have said so far. It is a value machine: it
-// knows no clock, lock, log, channel or metric, and takes stamps as they come.
+// inspection is the inspection of a pod in flight.
+type inspection struct {
+	call       *schedule.Call // nil: none is
+	pod        *Pod           // that it is made for
+	stamp      stamp          // of the newest list that showed that
+	change     uint64         // number of the change that it is made for
+	listed     stamp          // of the list that showed the change
+	cause      Cause
+	sync       bool // a PodSync is to follow
+	superseded bool // the record has changed since it began
+}
+
+// dead reports whether the inspection is past its deadline.
+func (in *inspection) dead() bool { return in.call != nil && in.call.Dead }
+
+// podRecords is what the lists have said so far. It is a value machine: it knows no
+// clock, lock, log, channel or metric, and takes stamps as they come.
 type podRecords struct {
 	byUID map[types.UID]*podRecord
-	// order has the records in the order of the last full listing. A runtime
-	// that lists in the same order every time is recognised without a single
-	// look into the map.
+	// order has the records in the order of the last full list. A runtime that lists
+	// in the same order every time is recognised without a single look into the map.
 	order []*podRecord
-	// fullStamp is the stamp of the newest full listing, fullSettled the newest
-	// listing that had begun when it landed.
-	fullStamp   stamp
-	fullSettled stamp
-	generation  uint64
-	// present counts the records with a pod; the others remember an absence that
-	// a full listing on its way may not know of yet.
+	// full is the stamp of the newest full list.
+	full       stamp
+	generation uint64
+	// present counts the records with a pod; the others remember an absence that a
+	// full list in flight may not know of yet.
 	present int
 	tally   tally
-	// scratch is reused by every diff.
-	scratch []transition
 }
 
-// podChange is a pod in which a listing showed a transition, or that it showed
-// for the first time or no more; or one that is disputed.
+// verdict is what becomes of a list's answer about one pod.
+type verdict int
+
+const (
+	// ignored: a list that began later has been believed.
+	ignored verdict = iota
+	// conflicting: it differs from a list that it overlapped with.
+	conflicting
+	// confirmed: it shows what the record shows.
+	confirmed
+	// changed: it is believed, and shows something else.
+	changed
+)
+
+// podChange is what a full list said about a pod that it did not simply confirm.
 type podChange struct {
-	uid types.UID
-	old *Pod // nil: it was absent
-	new *Pod // nil: it is absent
-	// disputed says that what the listing showed is not believed.
-	disputed bool
-	// rechecked says that nothing has changed, and that the pod is to be inspected
-	// all the same.
-	rechecked bool
+	rec     *podRecord
+	verdict verdict
+	// transitions are what happened to the pod's containers if it changed.
+	transitions []transition
 }
 
 func newPodRecords() *podRecords {
@@ -95,21 +143,78 @@ func (r *podRecords) get(uid types.UID) *Pod {
 	return nil
 }
 
-// stampOf returns the stamp of the newest listing that spoke for the pod.
-func (r *podRecords) stampOf(uid types.UID) stamp {
-	if rec := r.byUID[uid]; rec != nil && rec.stamp.after(r.fullStamp) {
-		return rec.stamp
+// of returns the record of a pod, a new one if need be.
+func (r *podRecords) of(uid types.UID) *podRecord {
+	rec := r.byUID[uid]
+	if rec == nil {
+		rec = &podRecord{uid: uid}
+		r.byUID[uid] = rec
 	}
-	return r.fullStamp
+	return rec
 }
 
-// landAll takes in a full listing and appends to changes what it changed, sorted
-// by UID. begun is the newest listing that has begun.
-func (r *podRecords) landAll(pods []*Pod, stamp, begun stamp, changes []podChange, report reportBadData) []podChange {
+// listedStamp returns the stamp of the newest list that showed the record.
+func (r *podRecords) listedStamp(rec *podRecord) stamp {
+	if rec.conflicting {
+		return rec.own
+	}
+	return schedule.Later(rec.own, r.full)
+}
+
+// observedStamp returns how fresh the cache is about the pod.
+func (r *podRecords) observedStamp(rec *podRecord) stamp {
+	if rec.dirty {
+		return rec.observed
+	}
+	return r.listedStamp(rec)
+}
+
+// take takes in what one list says about one pod; a nil pod says that it is absent.
+// begun is the newest list that has begun.
+func (r *podRecords) take(rec *podRecord, listed *Pod, at, begun stamp, report reportBadData) (verdict, []transition) {
+	newest := r.listedStamp(rec)
+	believed := at.Number > rec.settled
+	if !believed && newest.After(at) {
+		return ignored, nil
+	}
+	pod := rec.pod
+	if listed != rec.listed {
+		pod = withoutBadData(listed, report)
+	}
+	transitions := appendTransitions(nil, rec.pod, pod)
+	same := len(transitions) == 0 && (pod == nil) == (rec.pod == nil)
+	if !believed && !same {
+		rec.own, rec.conflicting = newest, true
+		return conflicting, nil
+	}
+	rec.conflicting = false
+	if believed {
+		rec.settled = begun.Number
+		r.replace(rec, listed, pod)
+	}
+	if same {
+		return confirmed, nil
+	}
+	if !rec.dirty {
+		rec.observed = newest
+	}
+	return changed, transitions
+}
+
+// takeOne takes in a list of one pod.
+func (r *podRecords) takeOne(rec *podRecord, listed *Pod, at, begun stamp, report reportBadData) podChange {
+	v, transitions := r.take(rec, listed, at, begun, report)
+	if v == confirmed || v == changed {
+		rec.own = schedule.Later(rec.own, at)
+	}
+	return podChange{rec, v, transitions}
+}
+
+// takeAll takes in a full list and appends to changes what it did not simply confirm,
+// by UID.
+func (r *podRecords) takeAll(pods []*Pod, at, begun stamp, changes []podChange, report reportBadData) []podChange {
 	r.generation++
-	r.fullStamp, r.fullSettled = stamp, begun
-	first := len(changes)
-	seen := 0
+	first, seen := len(changes), 0
 	for i, listed := range pods {
 		rec := r.recordAt(i, listed)
 		if rec == nil {
@@ -128,76 +233,54 @@ func (r *podRecords) landAll(pods []*Pod, stamp, begun stamp, changes []podChang
 		}
 		rec.generation = r.generation
 		seen++
-		if change, changed := r.takeListed(rec, listed, stamp, report); changed {
-			changes = append(changes, change)
+		if rec.conflicting || rec.listed != listed && !showsTheSame(rec.pod, listed) {
+			changes = r.takeListed(rec, listed, at, begun, changes, report)
+		} else if at.Number > rec.settled {
+			rec.settled = begun.Number
+			if rec.listed != listed {
+				rec.listed, rec.pod = listed, listed
+			}
 		}
 	}
 	clear(r.order[len(pods):])
 	r.order = r.order[:len(pods)]
 	if seen != len(r.byUID) {
-		changes = r.sweep(stamp, changes)
+		for _, rec := range r.byUID {
+			if rec.generation != r.generation {
+				changes = r.takeListed(rec, nil, at, begun, changes, report)
+			}
+		}
 	}
 	slices.SortFunc(changes[first:], func(a, b podChange) int {
-		return strings.Compare(string(a.uid), string(b.uid))
+		return strings.Compare(string(a.rec.uid), string(b.rec.uid))
 	})
+	r.full = at
 	return changes
 }
 
-// takeListed takes in what a full listing shows of a pod.
-func (r *podRecords) takeListed(rec *podRecord, listed *Pod, stamp stamp, report reportBadData) (podChange, bool) {
-	switch {
-	case rec.listed == listed && !rec.unsettled(r.generation):
-		return podChange{}, false
-	case !rec.unsettled(r.generation) && showsTheSame(rec.pod, listed):
-		rec.listed, rec.pod = listed, listed
-		return podChange{}, false
-	case !rec.overlaps(stamp):
-		return r.put(rec, listed, rec.unsettled(r.generation), report)
-	case rec.stamp.after(stamp):
-		return podChange{}, false // a look that began later has landed first
+func (r *podRecords) takeListed(rec *podRecord, listed *Pod, at, begun stamp, changes []podChange,
+	report reportBadData) []podChange {
+	wasConflicting := rec.conflicting
+	v, transitions := r.take(rec, listed, at, begun, report)
+	if v == ignored || v == confirmed && !wasConflicting {
+		return changes
 	}
-	r.scratch = appendTransitions(r.scratch[:0], rec.pod, withoutBadData(listed, report))
-	if rec.pod != nil && len(r.scratch) == 0 {
-		return podChange{}, false
-	}
-	return rec.dispute(), true
+	return append(changes, podChange{rec, v, transitions})
 }
 
-// unsettled tells whether a full listing that shows no change is to lead to an
-// inspection all the same.
-func (rec *podRecord) unsettled(generation uint64) bool {
-	return rec.disputed || rec.recheck != 0 && generation >= rec.recheck
-}
-
-// unsettledForLook tells the same of a listing of the pod alone, which somebody
-// has a reason for: a recheck does not wait.
-func (rec *podRecord) unsettledForLook() bool { return rec.disputed || rec.recheck != 0 }
-
-// maxDoubts bounds the doubling of the listings between two rechecks.
-const maxDoubts = 7
-
-// inspected notes whether an inspection agreed with the listing that it was made
-// for. If it did not, the pod went on changing in between; should it change back,
-// no listing would show it, and the cache would have for ever what was so for a
-// moment. So the next listing leads to an inspection in any case; and one twice as
-// far away each time, for a runtime whose statuses never agree with its lists.
-func (r *podRecords) inspected(uid types.UID, agrees bool) {
+// confirms reports whether the full list that was taken in last says of a pod what is
+// known of it; at is its stamp.
+func (r *podRecords) confirms(uid types.UID, at stamp) bool {
 	rec := r.byUID[uid]
-	switch {
-	case rec == nil:
-	case agrees:
-		rec.doubts, rec.recheck = 0, 0
-	case rec.recheck == 0: // or else it is coming already
-		rec.recheck = r.generation + 1<<rec.doubts
-		rec.doubts = min(rec.doubts+1, maxDoubts)
-	}
+	return rec == nil || !rec.conflicting && !rec.own.After(at)
 }
 
-// showsTheSame tells whether a pod has the containers of one without bad data, in
-// their order and states, and so no bad data either. It spares a runtime that
-// makes its pods anew for every list most of the cost of comparing them.
+// showsTheSame reports whether a pod has the containers of one without bad data, in
+// their order and states, and so no bad data either. It spares a runtime that makes
+// its pods anew for every list most of the cost of comparing them.
 func showsTheSame(known, listed *Pod) bool {
-	return known != nil && sameContainers(known.Containers, listed.Containers) && sameContainers(known.Sandboxes, listed.Sandboxes)
+	return known != nil && sameContainers(known.Containers, listed.Containers) &&
+		sameContainers(known.Sandboxes, listed.Sandboxes)
 }
 
 func sameContainers(known, listed []*Container) bool {
@@ -212,60 +295,8 @@ func sameContainers(known, listed []*Container) bool {
 	return true
 }
 
-// overlaps tells whether a listing began before the last one of the pod alone had
-// landed.
-func (rec *podRecord) overlaps(s stamp) bool { return !s.after(rec.settled) }
-
-func (rec *podRecord) dispute() podChange {
-	rec.disputed = true
-	return podChange{uid: rec.uid, old: rec.pod, new: rec.pod, disputed: true}
-}
-
-// verdict is what becomes of a listing of one pod.
-type verdict int
-
-const (
-	// believed is one that overlapped with none.
-	believed verdict = iota
-	// outrun is one that a full listing has outrun which began later.
-	outrun
-	// overlapped is one that began while a full listing was under way which has
-	// landed since: it has to be made again.
-	overlapped
-)
-
-// landOne takes in a listing of one pod, if it is to be believed; a nil pod says
-// that it is absent. begun is the newest listing that has begun.
-func (r *podRecords) landOne(uid types.UID, listed *Pod, stamp, begun stamp, report reportBadData) (change podChange, changed bool, v verdict) {
-	switch {
-	case r.fullStamp.after(stamp):
-		return podChange{}, false, outrun
-	case !stamp.after(r.fullSettled):
-		return podChange{}, false, overlapped
-	}
-	rec := r.byUID[uid]
-	if rec == nil {
-		rec = &podRecord{uid: uid}
-		r.byUID[uid] = rec
-	}
-	rec.stamp, rec.settled = stamp, begun
-	switch {
-	case listed == nil:
-		change, changed = r.remove(rec)
-	case rec.listed != listed || rec.unsettledForLook():
-		change, changed = r.put(rec, listed, rec.unsettledForLook(), report)
-	}
-	return change, changed, believed
-}
-
-// disputed tells whether listings that overlapped differ about a pod.
-func (r *podRecords) disputed(uid types.UID) bool {
-	rec := r.byUID[uid]
-	return rec != nil && rec.disputed
-}
-
-// recordAt returns the record at position i of the last full listing if it is that
-// of the pod listed there now.
+// recordAt returns the record at position i of the last full list if it is that of the
+// pod listed there now.
 func (r *podRecords) recordAt(i int, listed *Pod) *podRecord {
 	if i >= len(r.order) || listed == nil {
 		return nil
@@ -276,80 +307,45 @@ func (r *podRecords) recordAt(i int, listed *Pod) *podRecord {
 	return nil
 }
 
-// recordFor returns the record of a listed pod, a new one if need be, or nil for
-// a pod that cannot be told apart.
+// recordFor returns the record of a listed pod, a new one if need be, or nil for a pod
+// that cannot be told apart.
 func (r *podRecords) recordFor(listed *Pod, report reportBadData) *podRecord {
-	if listed == nil {
+	switch {
+	case listed == nil:
 		report(badPodNil, "")
 		return nil
-	}
-	if listed.ID == "" {
+	case listed.ID == "":
 		report(badPodNoUID, listed.Namespace+"/"+listed.Name)
 		return nil
 	}
-	rec := r.byUID[listed.ID]
-	if rec == nil {
-		rec = &podRecord{uid: listed.ID}
-		r.byUID[listed.ID] = rec
-	}
-	return rec
+	return r.of(listed.ID)
 }
 
-// put makes the record say what a listing showed, and tells whether that is a
-// change: a transition of a container, a pod that was not there, or anything at all
-// of a pod that is unsettled.
-func (r *podRecords) put(rec *podRecord, listed *Pod, unsettled bool, report reportBadData) (podChange, bool) {
-	old := rec.pod
-	rec.listed, rec.pod = listed, withoutBadData(listed, report)
-	if old == nil {
+// replace makes the record say what a list showed.
+func (r *podRecords) replace(rec *podRecord, listed, pod *Pod) {
+	switch {
+	case rec.pod == nil && pod != nil:
 		r.present++
-	}
-	r.tally.subtract(old)
-	r.tally.add(rec.pod)
-	r.scratch = appendTransitions(r.scratch[:0], old, rec.pod)
-	rechecked := old != nil && len(r.scratch) == 0
-	if rechecked && !unsettled {
-		return podChange{}, false
-	}
-	rec.disputed, rec.recheck = false, 0
-	if !rechecked {
-		rec.doubts = 0 // those were about another listing
-	}
-	return podChange{uid: rec.uid, old: old, new: rec.pod, rechecked: rechecked}, true
-}
-
-// remove makes the record say that the pod is absent. The record stays until a
-// full listing of a later stamp has landed, so that one of an earlier stamp, still
-// on its way, cannot bring the pod back.
-func (r *podRecords) remove(rec *podRecord) (podChange, bool) {
-	old := rec.pod
-	rec.listed, rec.pod = nil, nil
-	if old == nil && !rec.disputed {
-		return podChange{}, false
-	}
-	rec.disputed = false
-	if old != nil {
+	case rec.pod != nil && pod == nil:
 		r.present--
-		r.tally.subtract(old)
 	}
-	return podChange{uid: rec.uid, old: old}, true
+	r.tally.count(rec.pod, -1)
+	r.tally.count(pod, 1)
+	rec.listed, rec.pod = listed, pod
 }
 
-// sweep removes the records that the full listing just landed did not show.
-func (r *podRecords) sweep(stamp stamp, changes []podChange) []podChange {
+// forget drops the records of absent pods, but for those that are still open: a list
+// in flight may not know of their absence yet.
+func (r *podRecords) forget(open func(types.UID) bool, forgotten func(types.UID)) {
+	if len(r.byUID) == r.present {
+		return
+	}
 	for uid, rec := range r.byUID {
-		switch {
-		case rec.generation == r.generation:
-		case !rec.overlaps(stamp):
-			if change, changed := r.remove(rec); changed {
-				changes = append(changes, change)
-			}
+		if rec.pod == nil && !open(uid) {
 			delete(r.byUID, uid)
-		case rec.pod != nil && !rec.stamp.after(stamp):
-			changes = append(changes, rec.dispute())
+			forgotten(uid)
 		}
 	}
-	return changes
 }
 
 // tally counts what runs.
@@ -360,9 +356,7 @@ type tally struct {
 	created, running, exited, unknown int
 }
 
-func (t *tally) add(pod *Pod)      { t.count(pod, 1) }
-func (t *tally) subtract(pod *Pod) { t.count(pod, -1) }
-
+// count adds a pod to the tally n times.
 func (t *tally) count(pod *Pod, n int) {
 	if pod == nil {
 		return

@@ -104,6 +104,14 @@ type ContainerEvent struct {
 	CreatedAt time.Time
 }
 
+// The methods of a runtime, as reports name them.
+const (
+	methodGetPods      = "GetPods"
+	methodGetPod       = "GetPod"
+	methodGetPodStatus = "GetPodStatus"
+	methodWatchEvents  = "WatchContainerEvents"
+)
+
 // State is the state of a container or a sandbox. Any other value than those
 // below is read as ContainerStateUnknown and counted as bad data.
 type State string

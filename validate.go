@@ -1,5 +1,7 @@
 package pleg
 
+import "fmt"
+
 // badReason is a kind of bad data, and the value of the label "reason" of the
 // metric that counts it.
 type badReason string
@@ -35,7 +37,7 @@ type reportBadData func(reason badReason, object string)
 // data is returned as it is; another is copied, for what was handed over is never
 // modified.
 func withoutBadData(pod *Pod, report reportBadData) *Pod {
-	if clean(pod) {
+	if pod == nil || clean(pod) {
 		return pod
 	}
 	good := *pod
@@ -78,7 +80,7 @@ func knownState(s State) bool {
 	}
 }
 
-// clean tells whether a pod has no bad data, without allocating anything for a
+// clean reports whether a pod has no bad data, without allocating anything for a
 // pod of ordinary size.
 func clean(pod *Pod) bool {
 	n := len(pod.Containers) + len(pod.Sandboxes)
@@ -111,4 +113,48 @@ func clean(pod *Pod) bool {
 		}
 	}
 	return true
+}
+
+// validStatus returns a status that is fit to be stored: a copy, because what was
+// handed over is not modified.
+func validStatus(status *PodStatus, pod *Pod, report reportBadData) (*PodStatus, error) {
+	switch {
+	case status == nil:
+		report(badStatusNil, string(pod.ID))
+		return nil, fmt.Errorf("the runtime returned no status of %s, and no error", podName(pod))
+	case status.ID != "" && status.ID != pod.ID:
+		report(badStatusMismatch, string(pod.ID))
+		return nil, fmt.Errorf("the runtime returned the status of pod %s for %s", status.ID, podName(pod))
+	}
+	good := *status
+	good.ID = pod.ID
+	bad := func() { report(badStatusNilItem, string(pod.ID)) }
+	good.ContainerStatuses = withoutNil(good.ContainerStatuses, bad)
+	good.ActiveContainerStatuses = withoutNil(good.ActiveContainerStatuses, bad)
+	good.SandboxStatuses = withoutNil(good.SandboxStatuses, bad)
+	return &good, nil
+}
+
+// withoutNil returns the list itself, or a copy without its nil items.
+func withoutNil[T any](list []*T, bad func()) []*T {
+	for i, item := range list {
+		if item != nil {
+			continue
+		}
+		good := append(make([]*T, 0, len(list)), list[:i]...)
+		for _, item := range list[i:] {
+			if item == nil {
+				bad()
+			} else {
+				good = append(good, item)
+			}
+		}
+		return good
+	}
+	return list
+}
+
+// podName is how errors name a pod.
+func podName(pod *Pod) string {
+	return fmt.Sprintf("pod %s/%s (%s)", pod.Namespace, pod.Name, pod.ID)
 }

@@ -1,0 +1,235 @@
+package pleg
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+
+	"github.com/kubepleg/pleg/internal/backoff"
+	"github.com/kubepleg/pleg/internal/calls"
+	"github.com/kubepleg/pleg/internal/inbox"
+	"github.com/kubepleg/pleg/internal/schedule"
+)
+
+// The times of the event stream.
+const (
+	// stableStream is how long a stream must have lasted for the wait before the next
+	// connection to begin anew.
+	stableStream = time.Minute
+	// unsupportedRetry is the wait after which a runtime without events is asked again:
+	// it may have been upgraded, or configured.
+	unsupportedRetry = 5 * time.Minute
+)
+
+// The waits between two connections.
+var (
+	reconnect   = backoff.Policy{First: time.Second, Longest: time.Minute, Jitter: true}
+	unsupported = backoff.Policy{First: unsupportedRetry, Longest: unsupportedRetry, Jitter: true}
+)
+
+// eventClient keeps a stream of the runtime's events open. What comes of it are hints:
+// which pod to list now, never what is to be seen.
+type eventClient struct {
+	// Set once.
+
+	source  EventSource
+	clock   clock.Clock
+	calls   *calls.Group[*schedule.Call]
+	inbox   *inbox.Inbox[inputs]
+	metrics *metrics
+	logger  klog.Logger
+
+	mu sync.Mutex
+
+	// Guarded by mu.
+
+	report StreamReport
+	// open is the stream whose call has not returned; the runtime may have to be
+	// waited for after Stop.
+	open *stream
+}
+
+func (e *eventClient) status() StreamReport {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.report
+}
+
+// enter notes a new state, and why the last stream ended if it did.
+func (e *eventClient) enter(state StreamState, err error, nextTry time.Time) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.report.State, e.report.Since, e.report.NextTry = state, e.clock.Now(), nextTry
+	if err != nil {
+		e.report.Error = err.Error()
+	}
+}
+
+// follow follows one stream after another until ctx ends.
+func (e *eventClient) follow(ctx context.Context) {
+	for attempt := 1; ; attempt++ {
+		e.enter(StreamConnecting, nil, time.Time{})
+		lasted, err := e.followOnce(ctx)
+		if ctx.Err() != nil {
+			e.enter(StreamOff, err, time.Time{})
+			return
+		}
+		if lasted >= stableStream {
+			attempt = 1
+		}
+		state, wait := StreamBroken, time.Duration(0)
+		if errors.Is(err, errNoEvents) {
+			state, wait = StreamUnsupported, unsupported.Wait(1)
+			attempt = 0
+			e.logger.V(2).Info("The runtime has no event stream; polling only", "err", err, "nextTry", wait)
+		} else {
+			wait = reconnect.Wait(attempt)
+			e.metrics.streamErrors.Inc()
+			e.logger.V(2).Info("The runtime's event stream broke", "err", err, "lasted", lasted, "nextTry", wait)
+		}
+		timer := e.clock.NewTimer(wait)
+		e.enter(state, err, e.clock.Now().Add(wait))
+		select {
+		case <-timer.C():
+		case <-ctx.Done():
+			timer.Stop()
+			e.enter(StreamOff, err, time.Time{})
+			return
+		}
+	}
+}
+
+var (
+	// errNoEvents is the outcome of a stream that the runtime does not have. It
+	// wraps nothing of the runtime's, so that asking what it is asks nothing of that.
+	errNoEvents = errors.New("no events")
+	// errStreamLeftBehind says that the stream from before Stop has still not ended,
+	// because the runtime ignores cancellation.
+	errStreamLeftBehind = errors.New("the stream from before has not ended yet")
+	// errStreamEnded stands for the reason that a runtime did not give.
+	errStreamEnded = errors.New("the runtime ended the stream")
+)
+
+// noEvents is an error that says that the runtime has no events.
+type noEvents struct{ error }
+
+func (noEvents) Is(target error) bool { return target == errNoEvents } //nolint:errorlint // it is this one
+
+// followOnce follows one stream until it ends or ctx does, and returns for how long it
+// had been connected and why it ended.
+func (e *eventClient) followOnce(ctx context.Context) (lasted time.Duration, err error) {
+	s := &stream{client: e, ended: make(chan error, 1)}
+	key := &schedule.Call{}
+	if !e.begin(s) {
+		return 0, errStreamLeftBehind
+	}
+	e.calls.Go(key, calls.Info{Method: methodWatchEvents, Since: e.clock.Now()}, func(ctx context.Context) error {
+		return e.source.WatchContainerEvents(ctx, s.connected, s.observe)
+	}, func(_ *schedule.Call, err error, _ bool) { s.end(err) })
+	select {
+	case err = <-s.ended:
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+		e.calls.Cancel(key, errStopped)
+	}
+	connectedAt, heard := s.close()
+	if !connectedAt.IsZero() {
+		lasted = e.clock.Since(connectedAt)
+		e.inbox.Put(func(in *inputs) { in.stream = append(in.stream, false) })
+	}
+	switch {
+	case calls.Is(err, ErrEventsUnsupported):
+		err = noEvents{err}
+	case err != nil:
+	case !heard && lasted < stableStream:
+		err = noEvents{ErrEventsUnsupported} // how CRI-O says that events are switched off
+	default:
+		err = errStreamEnded
+	}
+	return lasted, err
+}
+
+// begin opens a stream, and reports whether no other is.
+func (e *eventClient) begin(s *stream) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.open != nil {
+		return false
+	}
+	e.open = s
+	return true
+}
+
+// stream is one connection to the runtime's events.
+type stream struct {
+	client *eventClient
+	// ended gets the reason when the runtime comes back.
+	ended chan error
+
+	mu sync.Mutex
+
+	// Guarded by mu.
+
+	connectedAt time.Time // zero until the runtime has accepted the stream
+	heard       bool      // there was an event
+	closed      bool      // nobody listens any more
+}
+
+// end notes that the runtime's method has returned.
+func (s *stream) end(err error) {
+	e := s.client
+	if calls.Panicked(err) {
+		e.metrics.badData(badRuntimePanic, err.Error())
+	}
+	e.mu.Lock()
+	e.open = nil
+	e.mu.Unlock()
+	s.ended <- err
+}
+
+// connected notes that the runtime has accepted the stream.
+func (s *stream) connected() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || !s.connectedAt.IsZero() {
+		return
+	}
+	e := s.client
+	s.connectedAt = e.clock.Now()
+	e.metrics.streamConnections.Inc()
+	e.enter(StreamConnected, nil, time.Time{})
+	e.inbox.Put(func(in *inputs) { in.stream = append(in.stream, true) })
+}
+
+// observe takes in an event: it is added to a set, so that a runtime which waits for its
+// readers never waits for this one.
+func (s *stream) observe(event ContainerEvent) {
+	s.mu.Lock()
+	closed := s.closed
+	s.heard = true
+	s.mu.Unlock()
+	if closed {
+		return
+	}
+	e := s.client
+	if !event.CreatedAt.IsZero() {
+		e.metrics.streamLatency.Observe(max(0, e.clock.Since(event.CreatedAt)).Seconds())
+	}
+	e.mu.Lock()
+	e.report.LastEvent = e.clock.Now()
+	e.mu.Unlock()
+	e.inbox.Put(func(in *inputs) { in.addHint(event) })
+}
+
+// close ends the listening, and returns when the stream was connected, and whether there
+// was an event.
+func (s *stream) close() (connectedAt time.Time, heard bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	return s.connectedAt, s.heard
+}

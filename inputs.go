@@ -1,0 +1,143 @@
+package pleg
+
+import (
+	"cmp"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubepleg/pleg/internal/schedule"
+)
+
+// maxHints bounds what hints about unknown pods and containers may leave behind, in
+// case a runtime sends garbage faster than it answers.
+const maxHints = 10000
+
+// inputs is what others have to say to the reconciler in one step. All of it is bounded:
+// results by the calls in flight, hints by maxHints, and the requests of callers by being
+// sets of pods.
+type inputs struct {
+	// periodic switches the relists of every period on or off.
+	periodic *bool
+	results  []*result
+	relists  []*relistCaller
+	// requests are the pods that a caller wants listed, reinspects those to inspect
+	// though nothing may have changed.
+	requests   map[types.UID]struct{}
+	reinspects map[types.UID]struct{}
+	// readers are the pods with a reader that has begun to block.
+	readers map[types.UID]minTimes
+	hints   map[hint]struct{}
+	// lostHints says that there were more than could be kept.
+	lostHints bool
+	// stream tells of connections to the event stream (true) and of their ends.
+	stream []bool
+}
+
+// result is a call that has returned.
+type result struct {
+	call   *schedule.Call
+	pods   []*Pod
+	pod    *Pod
+	status *PodStatus
+	err    error
+	// stopped: it failed because Stop cancelled it.
+	stopped bool
+}
+
+// minTimes are the earliest and the latest time that the readers of a pod wait for.
+type minTimes struct{ earliest, latest time.Time }
+
+// hint is a pod that an event spoke of, or a container where it named no pod.
+type hint struct {
+	uid         types.UID
+	containerID string
+}
+
+func compareHints(a, b hint) int {
+	return cmp.Or(cmp.Compare(a.uid, b.uid), cmp.Compare(a.containerID, b.containerID))
+}
+
+func newInputs() inputs {
+	return inputs{
+		requests:   make(map[types.UID]struct{}),
+		reinspects: make(map[types.UID]struct{}),
+		readers:    make(map[types.UID]minTimes),
+		hints:      make(map[hint]struct{}),
+	}
+}
+
+// reset empties the inputs and keeps their memory.
+func (in *inputs) reset() {
+	clear(in.results)
+	clear(in.relists)
+	in.results, in.relists, in.stream = in.results[:0], in.relists[:0], in.stream[:0]
+	in.periodic, in.lostHints = nil, false
+	clear(in.requests)
+	clear(in.reinspects)
+	clear(in.readers)
+	clear(in.hints)
+}
+
+// addReader adds a reader that waits for something newer than minTime.
+func (in *inputs) addReader(uid types.UID, minTime time.Time) {
+	t, ok := in.readers[uid]
+	if !ok {
+		t = minTimes{minTime, minTime}
+	}
+	if minTime.Before(t.earliest) {
+		t.earliest = minTime
+	}
+	t.latest = later(t.latest, minTime)
+	in.readers[uid] = t
+}
+
+// addHint adds an event of the runtime. One that says nothing at all is about a
+// container that nobody knows.
+func (in *inputs) addHint(e ContainerEvent) {
+	h := hint{uid: e.PodUID}
+	if e.PodUID == "" {
+		h.containerID = e.ContainerID
+	}
+	if len(in.hints) >= maxHints {
+		in.lostHints = true
+		return
+	}
+	in.hints[h] = struct{}{}
+}
+
+// relistCaller is a caller of Relist.
+type relistCaller struct {
+	// done gets one token when the relist is complete.
+	done chan struct{}
+}
+
+func newRelistCaller() any { return &relistCaller{done: make(chan struct{}, 1)} }
+
+// outputs is what the reconciler wants done after a step. It is valid until the next.
+type outputs struct {
+	begin    []beginCall
+	cancel   []cancelCall
+	relisted []*relistCaller // their relist is complete
+	// wake is when, by the clock, there is more to do; zero for never.
+	wake time.Time
+}
+
+// beginCall is a call to make.
+type beginCall struct {
+	*schedule.Call
+	pod *Pod // to inspect, or as it is known; nil if it is not
+}
+
+// cancelCall is a call to cancel.
+type cancelCall struct {
+	*schedule.Call
+	cause error
+}
+
+func (o *outputs) reset() {
+	clear(o.begin)
+	clear(o.cancel)
+	clear(o.relisted)
+	o.begin, o.cancel, o.relisted = o.begin[:0], o.cancel[:0], o.relisted[:0]
+}

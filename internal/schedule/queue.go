@@ -1,0 +1,107 @@
+package schedule
+
+import "container/heap"
+
+// A pod is in none or both of the queues, and at most once in each.
+const (
+	listing = iota
+	inspecting
+	queues
+)
+
+// queue is pods in the order in which they came. A pod that is dropped leaves its
+// place behind, which is skipped.
+type queue struct {
+	which int
+	pods  []*pod
+	head  int
+	len   int
+}
+
+func (q *queue) push(p *pod) {
+	if p.queued[q.which] {
+		return
+	}
+	if q.head > 64 && q.head > len(q.pods)/2 {
+		q.pods = append(q.pods[:0], q.pods[q.head:]...)
+		q.head = 0
+	}
+	p.queued[q.which] = true
+	q.pods = append(q.pods, p)
+	q.len++
+}
+
+func (q *queue) drop(p *pod) {
+	if p.queued[q.which] {
+		p.queued[q.which] = false
+		q.len--
+	}
+}
+
+// first returns the pod whose turn it is, or nil.
+func (q *queue) first() *pod {
+	for q.len > 0 {
+		if p := q.pods[q.head]; p.queued[q.which] {
+			return p
+		}
+		q.pods[q.head] = nil
+		q.head++
+	}
+	clear(q.pods)
+	q.pods, q.head = q.pods[:0], 0
+	return nil
+}
+
+func (q *queue) pop() *pod {
+	p := q.first()
+	if p != nil {
+		q.drop(p)
+		q.pods[q.head] = nil
+		q.head++
+	}
+	return p
+}
+
+// alarms is the one heap of deadlines: of each pod the earliest.
+type alarms []*pod
+
+func (a alarms) Len() int           { return len(a) }
+func (a alarms) Less(i, j int) bool { return a[i].alarm.Before(a[j].alarm) }
+
+func (a alarms) Swap(i, j int) {
+	a[i], a[j] = a[j], a[i]
+	a[i].index, a[j].index = i+1, j+1
+}
+
+// Push implements heap.Interface.
+func (a *alarms) Push(p any) {
+	*a = append(*a, p.(*pod))
+	p.(*pod).index = len(*a)
+}
+
+// Pop implements heap.Interface.
+func (a *alarms) Pop() any {
+	last := (*a)[len(*a)-1]
+	(*a)[len(*a)-1] = nil
+	*a = (*a)[:len(*a)-1]
+	last.index = 0
+	return last
+}
+
+// place puts a pod where its alarm says.
+func (a *alarms) place(p *pod) {
+	switch {
+	case p.alarm.IsZero():
+		a.remove(p)
+	case p.index == 0:
+		heap.Push(a, p)
+	default:
+		heap.Fix(a, p.index-1)
+	}
+}
+
+func (a *alarms) remove(p *pod) {
+	if p.index > 0 {
+		heap.Remove(a, p.index-1)
+	}
+}

@@ -1,0 +1,877 @@
+package pleg
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/kubepleg/pleg/internal/calls"
+	"github.com/kubepleg/pleg/internal/schedule"
+)
+
+// reconciler is the data's way from top to bottom: list, diff, inspect, store, announce.
+// It is a function of its inputs: it starts no goroutine and reads no clock. What it
+// does to the cache and the broadcaster, in order, and its outputs are all that it does.
+//
+// Its rules, in the words of the model that they were explored in, are in
+// docs/decisions/2026-11-21-rules-of-the-core.md.
+type reconciler struct {
+	cfg     reconcilerConfig
+	sched   *schedule.Scheduler
+	records *podRecords
+	cache   *cacheWriter
+	updates *broadcaster
+	metrics *metrics
+
+	window  window
+	version uint64 // of the newest update
+
+	// waiting are the callers of Relist whose list is to begin, attached those whose
+	// list is in flight, awaiting the lists that have succeeded and whose pods are not
+	// all as fresh as they.
+	waiting, attached []*relistCaller
+	awaiting          []relist
+	held              map[types.UID]*podRecord // those whose freshness is held back
+	blocker           *podRecord               // one of these that a relist awaited last
+
+	status         status
+	failing        map[types.UID]FailingPod
+	failingChanged bool
+	lastFull       time.Time // when the last full list began; zero after a start
+	canary         types.UID // the pod that was inspected last as one
+
+	changes []podChange // scratch
+	out     outputs
+}
+
+// reconcilerConfig does not change.
+type reconcilerConfig struct {
+	schedule.Config
+	logger klog.Logger
+	// blocked counts the readers that wait; nil if nobody can.
+	blocked func() int
+}
+
+// relist is a full list that has succeeded.
+type relist struct {
+	stamp  stamp
+	began  time.Time     // in the schedule's time
+	caller *relistCaller // nil: only its duration is to be measured
+}
+
+// list is a list that is being taken in.
+type list struct {
+	stamp  stamp
+	before stamp // of the full list before
+	cause  Cause
+	relist bool // a caller of Relist waits for it
+}
+
+// errPodGone is the cause with which the inspection of a pod is cancelled that is no
+// longer listed.
+var errPodGone = errors.New("the pod is gone")
+
+func newReconciler(cfg reconcilerConfig, now time.Time, cache *cacheWriter, updates *broadcaster, m *metrics) *reconciler {
+	r := &reconciler{
+		cfg: cfg, sched: schedule.New(cfg.Config), records: newPodRecords(),
+		cache: cache, updates: updates, metrics: m,
+		window: newWindow(), held: make(map[types.UID]*podRecord), failing: make(map[types.UID]FailingPod),
+		status: status{asOf: now, lastInspection: now},
+	}
+	r.sched.Advance(now)
+	return r
+}
+
+// step takes in everything that there is, and returns what is to be done about it.
+func (r *reconciler) step(clock time.Time, in *inputs) *outputs {
+	r.out.reset()
+	if back := r.sched.Advance(clock); back > 0 {
+		r.status.goBack(back)
+	}
+	r.status.asOf = clock
+	for _, res := range in.results { // first: they may answer a request
+		r.complete(res)
+	}
+	r.takeRequests(in)
+	for _, late := range r.sched.Overdue() {
+		r.overdue(late)
+	}
+	r.beginCalls()
+	if r.window.due(r.sched.Now()) {
+		r.closeWindow()
+	}
+	r.completeRelists()
+	if r.failingChanged {
+		r.listFailing()
+	}
+	r.out.wake = r.wake()
+	return &r.out
+}
+
+// wake returns when, by the clock, there is more to do.
+func (r *reconciler) wake() time.Time {
+	wake := r.sched.Wake()
+	if closes := r.window.closes; !closes.IsZero() {
+		if at := r.sched.Clock(closes); wake.IsZero() || at.Before(wake) {
+			return at
+		}
+	}
+	return wake
+}
+
+// takeRequests takes in what others want.
+func (r *reconciler) takeRequests(in *inputs) {
+	if in.periodic != nil {
+		r.sched.SetPeriodic(*in.periodic)
+		r.lastFull = time.Time{}
+	}
+	r.waiting = append(r.waiting, in.relists...)
+	for _, uid := range sortedKeys(in.requests) {
+		if uid != "" {
+			r.request(uid, CauseDemand, false)
+		}
+	}
+	for _, uid := range sortedKeys(in.readers) {
+		r.readerBlocked(uid, in.readers[uid])
+	}
+	for _, uid := range sortedKeys(in.reinspects) {
+		if rec := r.records.byUID[uid]; rec != nil && rec.pod != nil {
+			rec.sync = true
+			r.sched.Inspect(uid)
+		}
+	}
+	for _, connected := range in.stream {
+		r.sched.SetConnected(connected, schedule.CauseHint)
+	}
+	if len(in.hints) > 0 || in.lostHints {
+		r.takeHints(in)
+	}
+}
+
+// request asks for a list of one pod, or of all where one cannot be had.
+func (r *reconciler) request(uid types.UID, cause Cause, hinted bool) {
+	r.sched.Request(uid, string(cause), hinted)
+	if !r.cfg.ListsPods {
+		r.sched.RequestAll(string(cause), hinted)
+	}
+}
+
+// readerBlocked asks for what a reader waits for. One that waits for a time too far
+// ahead is served by a full list in its time.
+func (r *reconciler) readerBlocked(uid types.UID, t minTimes) {
+	clock := r.sched.Clock(r.sched.Now())
+	if t.earliest.Before(clock) {
+		r.sched.Request(uid, schedule.CauseDemand, false)
+	}
+	switch {
+	case t.latest.Before(clock):
+	case t.latest.After(clock.Add(r.cfg.Period)):
+		r.sched.Hasten()
+	default:
+		r.sched.RequestAt(uid, t.latest.Add(1), schedule.Reader)
+		r.sched.Hasten()
+	}
+}
+
+// takeHints has every pod listed that a hint is about.
+func (r *reconciler) takeHints(in *inputs) {
+	if in.lostHints {
+		r.sched.RequestAll(schedule.CauseHint, true)
+		for uid, rec := range r.records.byUID {
+			if rec.pod != nil {
+				in.hints[hint{uid: uid}] = struct{}{}
+			}
+		}
+	}
+	r.resolveHints(in.hints)
+	for _, h := range slices.SortedFunc(maps.Keys(in.hints), compareHints) {
+		known := r.records.get(h.uid) != nil
+		if h.uid == "" || !known && r.sched.Pods() >= maxHints {
+			r.sched.RequestAll(schedule.CauseHint, true)
+			continue
+		}
+		r.request(h.uid, CauseHint, true)
+	}
+}
+
+// resolveHints finds the pods of the hints that name only a container, in one walk over
+// the records for all of them.
+func (r *reconciler) resolveHints(hints map[hint]struct{}) {
+	unresolved := false
+	for h := range hints {
+		unresolved = unresolved || h.uid == ""
+	}
+	if !unresolved {
+		return
+	}
+	for uid, rec := range r.records.byUID {
+		for id := range containerIDs(rec.pod) {
+			if _, ok := hints[hint{containerID: id}]; ok {
+				delete(hints, hint{containerID: id})
+				hints[hint{uid: uid}] = struct{}{}
+			}
+		}
+	}
+}
+
+// complete takes in a call that has returned.
+func (r *reconciler) complete(res *result) {
+	if calls.Panicked(res.err) {
+		r.metrics.badData(badRuntimePanic, res.err.Error())
+	}
+	switch res.call.Kind {
+	case schedule.ListAll:
+		r.listedAll(res)
+	case schedule.ListPod:
+		r.listedPod(res)
+	case schedule.Inspect:
+		r.inspected(res)
+	}
+}
+
+// listedAll takes in the answer of a full list. One that was given up has failed already:
+// it may not know of what a list since has shown.
+func (r *reconciler) listedAll(res *result) {
+	c := res.call
+	r.sched.Return(c, true)
+	switch {
+	case c.Dead:
+	case res.stopped:
+		r.waiting = append(r.waiting, r.attached...)
+		r.attached = r.attached[:0]
+	case res.err != nil:
+		r.listFailed(res.err, c)
+	default:
+		r.takeAll(res.pods, c)
+	}
+	r.forgetAbsent()
+}
+
+// takeAll takes in a full list.
+func (r *reconciler) takeAll(pods []*Pod, c *schedule.Call) {
+	l := list{stamp: c.Stamp, before: r.records.full, cause: Cause(c.Cause), relist: len(r.attached) > 0}
+	unsettled := r.unsettled(l)
+	r.changes = r.records.takeAll(pods, c.Stamp, r.sched.Last(), r.changes[:0], r.metrics.badData)
+	if len(r.changes) > 0 {
+		r.closeWindow()
+		r.window.open(r.changes, r.sched.Now().Add(max(r.cfg.Period/windowShare, 1)))
+	}
+	for _, change := range r.changes {
+		r.take(change, l)
+	}
+	clear(r.changes)
+	for _, uid := range r.sched.Requested() { // what is left of the requests
+		r.confirmRequested(uid, l)
+	}
+	for _, uid := range unsettled {
+		r.confirmRequested(uid, l)
+	}
+	r.cache.confirmAll(c.Stamp.Time, r.records.byUID)
+	r.sched.Listed(c)
+	r.listSucceeded(c)
+}
+
+// unsettled returns the pods that a relist whose caller waits has inspected again although
+// they have not changed: those that could not be inspected, and those that are held back.
+func (r *reconciler) unsettled(l list) []types.UID {
+	if !l.relist || len(r.failing)+len(r.held) == 0 {
+		return nil
+	}
+	uids := append(sortedKeys(r.failing), sortedKeys(r.held)...)
+	slices.Sort(uids)
+	return slices.Compact(uids)
+}
+
+// confirmRequested answers what is asked about a pod of which the full list says nothing
+// new.
+func (r *reconciler) confirmRequested(uid types.UID, l list) {
+	if !r.records.confirms(uid, l.stamp) {
+		return
+	}
+	asked := r.sched.Answer(uid, l.stamp) || l.relist
+	if rec := r.records.byUID[uid]; rec != nil {
+		r.confirmed(rec, l, asked)
+	}
+}
+
+// listedPod takes in the answer of a list of one pod.
+func (r *reconciler) listedPod(res *result) {
+	c := res.call
+	r.sched.Return(c, true)
+	switch {
+	case c.Dead || res.stopped:
+	case calls.Is(res.err, ErrPodNotFound):
+		r.takeOne(nil, c)
+	case res.err != nil:
+		r.cfg.logger.V(4).Info("Cannot list pod", "podUID", c.UID, "err", res.err)
+		r.sched.ListFailed(c.UID)
+	case res.pod == nil:
+		r.metrics.badData(badPodNil, string(c.UID))
+		r.sched.ListFailed(c.UID)
+	case res.pod.ID != c.UID:
+		r.metrics.badData(badPodMismatch, fmt.Sprintf("%s instead of %s", res.pod.ID, c.UID))
+		r.sched.ListFailed(c.UID)
+	default:
+		r.takeOne(res.pod, c)
+	}
+	r.forgetAbsent()
+}
+
+// takeOne takes in a list of one pod; nil for one that is absent.
+func (r *reconciler) takeOne(pod *Pod, c *schedule.Call) {
+	r.metrics.podRelistDuration.Observe(r.sched.Since(c.Began).Seconds())
+	rec := r.records.of(c.UID)
+	change := r.records.takeOne(rec, pod, c.Stamp, r.sched.Last(), r.metrics.badData)
+	r.take(change, list{stamp: c.Stamp, cause: Cause(c.Cause)})
+	r.status.pods, r.status.tally = r.records.present, r.records.tally
+}
+
+// take does what follows from what a list says about one pod.
+func (r *reconciler) take(change podChange, l list) {
+	rec := change.rec
+	switch change.verdict {
+	case ignored:
+		return
+	case conflicting: // nobody knows which of the two saw the pod later: a third settles it
+		r.sched.Request(rec.uid, string(l.cause), false)
+		r.hold(rec)
+		return
+	case confirmed, changed:
+	}
+	asked := r.sched.Answer(rec.uid, l.stamp) || l.relist
+	switch {
+	case change.verdict == confirmed:
+		r.confirmed(rec, l, asked)
+	case rec.pod == nil:
+		r.gone(rec, change.transitions, l)
+	default:
+		r.changed(rec, change.transitions, l)
+	}
+}
+
+// confirmed: a list shows what is known. Only where somebody asked is a pod inspected
+// again that could not be, or whose status contradicted its list.
+func (r *reconciler) confirmed(rec *podRecord, l list, asked bool) {
+	if l.relist && rec.failed && !rec.dirty && !rec.inspection.dead() {
+		rec.dirty, rec.observed = true, schedule.Later(rec.own, l.before)
+	}
+	if asked && (rec.dirty || rec.failed) && rec.pod != nil {
+		if !rec.change.pending {
+			rec.cause = l.cause
+		}
+		r.sched.Inspect(rec.uid)
+	}
+	r.freshen(rec)
+}
+
+// changed: the pod is inspected, and is held as fresh as it is until that has succeeded.
+func (r *reconciler) changed(rec *podRecord, transitions []transition, l list) {
+	rec.change.add(transitions, l.stamp)
+	rec.cause = l.cause
+	rec.dirty = true
+	r.hold(rec)
+	r.sched.ResetRetry(rec.uid)
+	r.sched.Inspect(rec.uid)
+	rec.inspection.superseded = true
+	if rec.inspection.dead() { // nobody can inspect it: it is announced with an error
+		r.fail(rec, r.deadlineError(methodGetPodStatus))
+	}
+}
+
+// gone: that the pod is absent is an answer.
+func (r *reconciler) gone(rec *podRecord, transitions []transition, l list) {
+	r.sched.Gone(rec.uid)
+	r.answers(rec, true)
+	rec.dirty, rec.failed, rec.failures, rec.sync = false, false, 0, false
+	rec.inspection.superseded = true
+	if c := rec.inspection.call; c != nil {
+		r.out.cancel = append(r.out.cancel, cancelCall{c, errPodGone})
+	}
+	rec.change.add(transitions, l.stamp)
+	rec.cause = l.cause
+	r.cache.Delete(rec.uid)
+	r.freshen(rec)
+	r.announce(rec, nil, rec.change.number, l.stamp, l.cause, false)
+}
+
+// inspected takes in the outcome of an inspection.
+func (r *reconciler) inspected(res *result) {
+	c := res.call
+	rec := r.records.byUID[c.UID]
+	in := rec.inspection
+	rec.inspection = inspection{}
+	r.sched.Return(c, !c.Dead)
+	status, err := res.status, res.err
+	if err == nil && rec.pod != nil && !c.Dead {
+		status, err = validStatus(status, in.pod, r.metrics.badData)
+	}
+	switch {
+	case rec.pod == nil:
+		r.forgetAbsent()
+	case c.Dead: // it has failed already; that it came back shows that another may succeed
+		if err == nil {
+			r.sched.Inspect(c.UID)
+		}
+	case res.stopped: // as if it had not begun
+		r.answers(rec, false)
+		rec.sync = rec.sync || in.sync
+		r.sched.Inspect(c.UID)
+	case in.superseded:
+		rec.sync = rec.sync || err == nil && rec.failures > 0
+		r.answers(rec, err == nil)
+		r.superseded(rec, in, status, err)
+	case err != nil:
+		rec.sync = rec.sync || in.sync
+		r.fail(rec, err)
+	default:
+		in.sync = in.sync || rec.failures > 0 // what was announced without a status has one now
+		r.answers(rec, true)
+		r.succeeded(rec, in, status)
+	}
+	r.sched.Recycle(c)
+}
+
+// superseded: the record has changed since the inspection began. What it brought is
+// stored if it is newer than what there is, so that a pod which goes on changing is not
+// silent; the pod stays dirty and is inspected again.
+func (r *reconciler) superseded(rec *podRecord, in inspection, status *PodStatus, err error) {
+	rec.sync = rec.sync || in.sync
+	r.sched.Inspect(rec.uid)
+	if rec.observed.After(in.stamp) {
+		return
+	}
+	r.store(rec, status, err, in.stamp)
+	rec.failed = err != nil
+	rec.observed = in.stamp
+	r.announce(rec, in.pod, in.change, in.listed, in.cause, false)
+}
+
+// succeeded stores a status of the record as it is. If the two agree, the pod is as fresh
+// as its newest list. If they contradict each other one of them is older, and nobody
+// knows which: the pod is as fresh as the list that the inspection was made for, and is
+// listed again after a back-off.
+func (r *reconciler) succeeded(rec *podRecord, in inspection, status *PodStatus) {
+	if agrees(rec.pod, status) {
+		r.store(rec, status, nil, in.stamp)
+		rec.dirty, rec.failed = false, false
+		r.sched.ResetRetry(rec.uid)
+		if !rec.sync {
+			r.sched.NoInspection(rec.uid)
+		}
+		r.freshen(rec)
+		r.announce(rec, rec.pod, in.change, in.listed, in.cause, in.sync)
+		return
+	}
+	if !rec.dirty {
+		rec.dirty, rec.observed = true, r.records.listedStamp(rec)
+	}
+	r.hold(rec)
+	if rec.observed.After(in.stamp) {
+		rec.sync = rec.sync || in.sync
+	} else {
+		r.store(rec, status, nil, in.stamp)
+		rec.failed = false
+		rec.observed = in.stamp
+		r.announce(rec, in.pod, in.change, in.listed, in.cause, in.sync)
+	}
+	if !r.sched.InspectionWanted(rec.uid) {
+		r.sched.Retry(rec.uid, string(in.cause))
+	}
+}
+
+// fail stores an error beside the last good status, announces the record all the same,
+// and has the pod listed and inspected again after a back-off.
+func (r *reconciler) fail(rec *podRecord, err error) {
+	rec.failures++
+	if rec.failures == 1 {
+		r.cfg.logger.Error(err, "Cannot inspect pod; will try again until it can be",
+			"pod", klog.KRef(rec.pod.Namespace, rec.pod.Name), "podUID", rec.uid)
+	}
+	r.noteFailing(rec, err)
+	r.store(rec, nil, err, r.records.listedStamp(rec))
+	rec.failed, rec.dirty = true, false
+	r.sched.NoInspection(rec.uid)
+	r.freshen(rec)
+	owed := rec.sync
+	rec.sync = false
+	r.announce(rec, rec.pod, rec.change.number, rec.change.listed(r.records.listedStamp(rec)), rec.cause, owed)
+	r.sched.Retry(rec.uid, string(rec.cause))
+}
+
+// store puts the outcome of an inspection into the cache.
+func (r *reconciler) store(rec *podRecord, status *PodStatus, err error, at stamp) {
+	if status != nil {
+		last, _ := r.cache.Get(rec.uid)
+		status.TimeStamp = at.Time
+		status.IPs = podIPs(last, status)
+	}
+	r.cache.Set(rec.uid, status, err, at.Time)
+	if v := r.cfg.logger.V(4); v.Enabled() {
+		v.Info("Wrote status", "pod", klog.KRef(rec.pod.Namespace, rec.pod.Name), "podUID", rec.uid, "err", err)
+	}
+}
+
+// hold keeps what the cache knows of a pod as fresh as it is.
+func (r *reconciler) hold(rec *podRecord) {
+	if !rec.held {
+		rec.held = true
+		r.held[rec.uid] = rec
+		r.cache.hold(rec.uid)
+	}
+}
+
+// freshen makes what the cache knows of a pod as fresh as its newest list, unless the
+// pod is to be held.
+func (r *reconciler) freshen(rec *podRecord) {
+	if rec.dirty || rec.conflicting {
+		r.hold(rec)
+		return
+	}
+	r.cache.SetObservedTime(rec.uid, r.records.listedStamp(rec).Time)
+	if rec.held {
+		rec.held = false
+		delete(r.held, rec.uid)
+		r.cache.release(rec.uid)
+	}
+}
+
+// announce says that the cache is ready for what a list showed of a pod: of is the pod
+// as it was listed, number that of the change of the record.
+func (r *reconciler) announce(rec *podRecord, of *Pod, number uint64, listed stamp, cause Cause, sync bool) {
+	r.version++
+	u := update{
+		uid: rec.uid, pod: of, version: r.version, follows: rec.version, sync: sync, listedAt: listed.Time, cause: cause,
+	}
+	switch newest := number == rec.change.number; {
+	case newest && !rec.change.pending: // it has been announced
+	case newest && rec.change.whole:
+		u.transitions = rec.change.transitions
+	default:
+		u.transitions = appendTransitions(nil, rec.announced, of)
+	}
+	if number == rec.change.number {
+		rec.change.pending = false
+	}
+	appears := (rec.announced == nil) != (of == nil)
+	if len(u.transitions) == 0 && !sync && !appears {
+		r.window.skip(rec.uid)
+		return
+	}
+	rec.announced, rec.version = of, u.version
+	if of == nil {
+		rec.version = 0
+	}
+	r.logTransitions(u)
+	if !r.window.add(u) {
+		r.updates.Publish(u)
+	}
+}
+
+func (r *reconciler) closeWindow() {
+	for _, u := range r.window.close() {
+		r.updates.Publish(u)
+	}
+}
+
+// logTransitions logs every transition, and of containers that finished how they did.
+func (r *reconciler) logTransitions(u update) {
+	v := r.cfg.logger.V(2)
+	if !v.Enabled() {
+		return
+	}
+	status, _ := r.cache.Get(u.uid)
+	for _, t := range u.transitions {
+		id := t.container.ID.ID
+		r.cfg.logger.V(4).Info("Transition", "podUID", u.uid, "containerID", id, "event", t.kind)
+		if t.kind != ContainerDied || t.sandbox {
+			continue
+		}
+		for _, s := range status.ContainerStatuses {
+			if s.ID.ID == id && s.State == ContainerStateExited {
+				v.Info("Container finished", "podUID", u.uid, "containerID", id, "exitCode", s.ExitCode, "reason", s.Reason)
+			}
+		}
+	}
+}
+
+// overdue deals with a call that has become slow or dead.
+func (r *reconciler) overdue(late schedule.Overdue) {
+	c := late.Call
+	rec := r.records.byUID[c.UID]
+	switch {
+	case c.Kind == schedule.ListAll:
+		err := r.deadlineError(methodGetPods)
+		r.out.cancel = append(r.out.cancel, cancelCall{c, err})
+		r.listFailed(err, c)
+		r.forgetAbsent()
+	case c.Kind == schedule.ListPod && late.NowDead:
+		r.out.cancel = append(r.out.cancel, cancelCall{c, r.deadlineError(methodGetPod)})
+		r.sched.ListFailed(c.UID)
+	case c.Kind == schedule.ListPod || rec.pod == nil && !late.NowDead:
+	case !late.NowDead:
+		r.window.skip(c.UID)
+		r.noteFailing(rec, nil)
+		r.cfg.logger.V(2).Info("Inspection is slow", "pod", klog.KRef(rec.pod.Namespace, rec.pod.Name),
+			"podUID", c.UID, "since", r.sched.Clock(c.Began))
+	default:
+		err := r.deadlineError(methodGetPodStatus)
+		r.out.cancel = append(r.out.cancel, cancelCall{c, err})
+		if rec.pod != nil {
+			rec.sync = rec.sync || rec.inspection.sync
+			rec.inspection.sync = false
+			r.fail(rec, err)
+		}
+	}
+}
+
+func (r *reconciler) deadlineError(method string) error {
+	return fmt.Errorf("%s has not returned within %v: %w", method, r.cfg.Timeout, context.DeadlineExceeded)
+}
+
+// beginCalls begins what is due.
+func (r *reconciler) beginCalls() {
+	if len(r.waiting) > 0 {
+		r.sched.RequestRelist()
+	}
+	if r.sched.CanaryDue() {
+		r.inspectCanary()
+	}
+	for _, c := range r.sched.Begin(r.cfg.blocked == nil || r.cfg.blocked() > 0) {
+		begin := beginCall{c, nil}
+		switch c.Kind {
+		case schedule.ListAll:
+			r.beginFull(c)
+		case schedule.ListPod:
+			begin.pod = r.records.of(c.UID).pod // a record, so that what overlaps with the list is noticed
+			r.cfg.logger.V(5).Info("Relisting pod", "podUID", c.UID, "cause", c.Cause)
+		case schedule.Inspect:
+			begin.pod = r.beginInspection(c)
+		}
+		r.out.begin = append(r.out.begin, begin)
+	}
+}
+
+func (r *reconciler) beginFull(c *schedule.Call) {
+	r.attached, r.waiting = r.waiting, r.attached[:0]
+	if !r.lastFull.IsZero() {
+		r.metrics.relistInterval.Observe(c.Began.Sub(r.lastFull).Seconds())
+	}
+	r.lastFull = c.Began
+	if v := r.cfg.logger.V(5); v.Enabled() {
+		v.Info("Relisting", "cause", c.Cause)
+	}
+}
+
+// beginInspection: the stamp is that of the newest list which showed the record that the
+// inspection is made for, never that of one which showed something else.
+func (r *reconciler) beginInspection(c *schedule.Call) *Pod {
+	rec := r.records.byUID[c.UID]
+	at := r.records.listedStamp(rec)
+	c.Cause = string(rec.cause)
+	rec.inspection = inspection{
+		call: c, pod: rec.pod, stamp: at, change: rec.change.number, listed: rec.change.listed(at),
+		cause: rec.cause, sync: rec.sync,
+	}
+	rec.sync = false
+	if rec.failures > 0 {
+		r.metrics.inspectionRetries.Inc()
+	}
+	return rec.pod
+}
+
+// inspectCanary inspects the next healthy pod by UID.
+func (r *reconciler) inspectCanary() {
+	var first, next types.UID
+	for uid, rec := range r.records.byUID {
+		if rec.pod == nil || rec.dirty || rec.failed || rec.inspection.call != nil {
+			continue
+		}
+		if first == "" || uid < first {
+			first = uid
+		}
+		if uid > r.canary && (next == "" || uid < next) {
+			next = uid
+		}
+	}
+	if next == "" {
+		next = first
+	}
+	if next != "" {
+		r.canary = next
+		r.records.byUID[next].cause = CausePeriod
+		r.sched.Inspect(next)
+	}
+}
+
+// forgetAbsent drops what is remembered of absent pods, unless a list in flight may not
+// know of their absence yet.
+func (r *reconciler) forgetAbsent() {
+	if r.sched.FullListInFlight() {
+		return
+	}
+	r.records.forget(r.sched.Open, func(uid types.UID) {
+		r.cache.Delete(uid)
+	})
+}
+
+// completeRelists completes the relists whose pods are all as fresh as they. A pod that
+// is stuck is not waited for.
+func (r *reconciler) completeRelists() {
+	if r.sched.Dead() { // none can begin
+		r.out.relisted = append(r.out.relisted, r.waiting...)
+		r.waiting = r.waiting[:0]
+		r.sched.WithdrawRelist()
+	}
+	if len(r.awaiting) == 0 {
+		return
+	}
+	r.awaiting = slices.DeleteFunc(r.awaiting, func(w relist) bool {
+		if r.isAwaited(w.stamp) {
+			return false
+		}
+		r.closeWindow()
+		if w.caller != nil {
+			r.out.relisted = append(r.out.relisted, w.caller)
+		} else {
+			r.metrics.relistDuration.Observe(r.sched.Since(w.began).Seconds())
+		}
+		return true
+	})
+}
+
+// isAwaited reports whether some pod is older than a stamp, and can be expected to
+// become newer.
+func (r *reconciler) isAwaited(at stamp) bool {
+	awaited := func(rec *podRecord) bool {
+		return rec.held && at.After(r.records.observedStamp(rec)) && !r.sched.Stuck(rec.uid)
+	}
+	if r.blocker != nil && awaited(r.blocker) {
+		return true
+	}
+	r.blocker = nil
+	for _, rec := range r.held {
+		if awaited(rec) {
+			r.blocker = rec
+			return true
+		}
+	}
+	return false
+}
+
+// listSucceeded notes a full list that did.
+func (r *reconciler) listSucceeded(c *schedule.Call) {
+	if r.status.listErr != nil {
+		r.cfg.logger.Info("Relist succeeded again")
+	}
+	r.status.lastList, r.status.listErr = r.sched.Clock(c.Began), nil
+	r.status.pods, r.status.tally = r.records.present, r.records.tally
+	for _, caller := range r.attached {
+		r.awaiting = append(r.awaiting, relist{c.Stamp, c.Began, caller})
+	}
+	r.attached = r.attached[:0]
+	r.awaiting = append(r.awaiting, relist{c.Stamp, c.Began, nil})
+}
+
+// listFailed notes a full list that failed. It says nothing, so nothing is changed.
+func (r *reconciler) listFailed(err error, c *schedule.Call) {
+	r.sched.Failed(c)
+	r.metrics.relistDuration.Observe(r.sched.Since(c.Began).Seconds())
+	if r.status.listErr == nil || r.status.listErr.Error() != err.Error() {
+		r.cfg.logger.Error(err, "Cannot list pods; will try again every period")
+	}
+	r.status.listErr, r.status.listErrAt = err, r.status.asOf
+	r.out.relisted = append(r.out.relisted, r.attached...)
+	r.attached = r.attached[:0]
+}
+
+// noteFailing notes that the inspection of a pod hangs, or has failed.
+func (r *reconciler) noteFailing(rec *podRecord, err error) {
+	p := FailingPod{
+		PodUID: rec.uid, Namespace: rec.pod.Namespace, Name: rec.pod.Name,
+		HangingSince: r.sched.Unanswered(rec.uid), Failures: rec.failures, Error: r.failing[rec.uid].Error,
+	}
+	if err != nil {
+		p.Error = err.Error()
+	}
+	r.failing[rec.uid] = p
+	r.failingChanged = true
+}
+
+// answers notes that the inspection of a pod does not hang, and whether it has succeeded.
+func (r *reconciler) answers(rec *podRecord, succeeded bool) {
+	if succeeded && rec.pod != nil {
+		r.sched.Succeeded()
+		r.status.lastInspection = r.status.asOf
+	}
+	p, ok := r.failing[rec.uid]
+	if !ok {
+		return
+	}
+	r.failingChanged = true
+	p.HangingSince = time.Time{}
+	r.failing[rec.uid] = p
+	if succeeded || p.Failures == 0 {
+		delete(r.failing, rec.uid)
+	}
+	if succeeded && rec.failures > 0 {
+		if rec.pod != nil {
+			r.cfg.logger.V(2).Info("Inspection succeeded again",
+				"pod", klog.KRef(rec.pod.Namespace, rec.pod.Name), "podUID", rec.uid, "failures", rec.failures)
+		}
+		rec.failures = 0
+	}
+}
+
+func (r *reconciler) listFailing() {
+	r.failingChanged = false
+	r.status.failing = make([]FailingPod, 0, len(r.failing))
+	for _, uid := range sortedKeys(r.failing) {
+		r.status.failing = append(r.status.failing, r.failing[uid])
+	}
+}
+
+// podIPs returns the addresses of a pod: when its network has been torn down, the last
+// that it had. A ready sandbox that has none yet does not inherit those of the one before
+// it.
+func podIPs(last, status *PodStatus) []string {
+	if len(status.IPs) > 0 || last == nil {
+		return status.IPs
+	}
+	for _, s := range status.SandboxStatuses {
+		if s.State == runtimeapi.PodSandboxState_SANDBOX_READY {
+			return status.IPs
+		}
+	}
+	return last.IPs
+}
+
+// sortedKeys has what a map holds worked off in an order that can be repeated. It
+// allocates nothing for an empty map.
+func sortedKeys[V any](m map[types.UID]V) []types.UID {
+	if len(m) == 0 {
+		return nil
+	}
+	return slices.Sorted(maps.Keys(m))
+}
+
+func containerIDs(pod *Pod) func(yield func(string) bool) {
+	return func(yield func(string) bool) {
+		if pod == nil {
+			return
+		}
+		for _, list := range [...][]*Container{pod.Containers, pod.Sandboxes} {
+			for _, c := range list {
+				if !yield(c.ID.ID) {
+					return
+				}
+			}
+		}
+	}
+}

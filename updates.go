@@ -1,0 +1,99 @@
+package pleg
+
+import (
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubepleg/pleg/internal/broadcast"
+)
+
+// update says that the cache is ready for what a list showed of a pod.
+type update struct {
+	uid types.UID
+	// pod is the pod as it was listed; nil when it is gone.
+	pod *Pod
+	// transitions lead from the update of version follows to this one.
+	transitions      []transition
+	version, follows uint64
+	// sync asks for a PodSync besides the transitions.
+	sync     bool
+	listedAt time.Time
+	cause    Cause
+}
+
+// broadcaster delivers updates as events to the subscribers.
+type broadcaster = broadcast.Broadcaster[types.UID, update, *PodLifecycleEvent]
+
+func newBroadcaster(discarded func(n int)) *broadcaster {
+	return broadcast.New[types.UID, update, *PodLifecycleEvent](updates{}, discarded)
+}
+
+// updates is what updates mean to a subscriber.
+type updates struct{}
+
+// Key implements broadcast.Rules.
+func (updates) Key(u update) types.UID { return u.uid }
+
+// Gone implements broadcast.Rules.
+func (updates) Gone(u update) bool { return u.pod == nil }
+
+// Initial implements broadcast.Rules.
+func (updates) Initial(u update) update {
+	u.sync = false
+	return u
+}
+
+// Events implements broadcast.Rules: they lead a subscriber from the pod as it was
+// told to the update.
+func (updates) Events(told, u update) []*PodLifecycleEvent {
+	transitions := u.since(told)
+	pod := u.pod
+	if pod == nil {
+		pod = told.pod
+	}
+	n := deliverable(transitions)
+	if u.sync && u.pod != nil {
+		n++
+	}
+	if n == 0 {
+		return nil
+	}
+	block := make([]PodLifecycleEvent, 0, n) // one piece of memory for all of them
+	for _, t := range transitions {
+		if t.kind != ContainerChanged {
+			block = append(block, PodLifecycleEvent{
+				ID: u.uid, Type: t.kind, Data: t.container.ID.ID,
+				Pod: pod, Container: t.container, sandbox: t.sandbox,
+				ListedAt: u.listedAt, Cause: u.cause,
+			})
+		}
+	}
+	if u.sync && u.pod != nil {
+		block = append(block, PodLifecycleEvent{
+			ID: u.uid, Type: PodSync, Pod: pod, ListedAt: u.listedAt, Cause: u.cause,
+		})
+	}
+	events := make([]*PodLifecycleEvent, n)
+	for i := range block {
+		events[i] = &block[i]
+	}
+	return events
+}
+
+// Coalesce implements broadcast.Rules. Transitions are discarded where the steps told →
+// earlier → later are more than the one step told → later.
+func (updates) Coalesce(told, earlier, later update) (coalesced update, discarded int) {
+	steps := deliverable(earlier.since(told)) + deliverable(later.since(earlier))
+	later.sync = later.sync || earlier.sync
+	return later, max(0, steps-deliverable(later.since(told)))
+}
+
+// since returns the transitions from an older update to this one: those that came with
+// it where it follows the older one, else those between their pods.
+func (u update) since(told update) []transition {
+	if u.follows == told.version {
+		return u.transitions
+	}
+	return appendTransitions(nil, told.pod, u.pod)
+}
