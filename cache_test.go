@@ -20,18 +20,6 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-
-func at(seconds int) time.Time { return epoch.Add(time.Duration(seconds) * time.Second) }
-
-// fresh tells whether a read is answered without blocking.
-func fresh(c *pleg.PodCache, uid types.UID, minTime time.Time) bool {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	_, err := c.GetNewerThanContext(ctx, uid, minTime)
-	return !errors.Is(err, context.Canceled)
-}
-
 func status(uid types.UID, name string) *pleg.PodStatus {
 	return &pleg.PodStatus{ID: uid, Name: name}
 }

@@ -291,7 +291,7 @@ func TestRule18EventWithoutSandbox(t *testing.T) {
 // hint had announced is counted and takes that back for a while.
 func TestRule19ProvenPeriod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n, reg := newNodeWithMetrics(t, pleg.WithProvenRelistPeriod(30*time.Second))
+		n, reg := newNodeWithMetrics(t, withConnectedRelistPeriod(30*time.Second))
 		n.SetPods(pods(5)...)
 		listsIn := func(d time.Duration) int {
 			before := n.Calls(plegtest.GetPods)
@@ -500,7 +500,7 @@ func TestRule16HintMakesNothingFresh(t *testing.T) {
 // apart meanwhile.
 func TestRule16HintAheadOfANewPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t, pleg.WithProvenRelistPeriod(80*time.Second))
+		n := newNode(t, withConnectedRelistPeriod(80*time.Second))
 		n.SetPods(pods(2)...)
 		n.start()
 		time.Sleep(10*time.Minute + 500*time.Millisecond)
@@ -518,14 +518,6 @@ func TestRule16HintAheadOfANewPod(t *testing.T) {
 			t.Errorf("%d lists of the whole node", got)
 		}
 	})
-}
-
-// listsOnly is a runtime that has events and cannot list one pod.
-func listsOnly(rt *plegtest.Runtime) pleg.Runtime {
-	return struct {
-		pleg.Runtime
-		pleg.EventSource
-	}{rt.Plain(), rt}
 }
 
 // Rules 16 and 19: a hint that is ahead of the list loses nothing, whatever becomes
@@ -598,7 +590,7 @@ func TestRule16HintAheadWhilePeriodIsLong(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				n := newNodeOf(t, c.wrap, pleg.WithProvenRelistPeriod(80*time.Second))
+				n := newNodeOf(t, c.wrap, withConnectedRelistPeriod(80*time.Second))
 				n.SetPods(pods(20)...)
 				n.start()
 				time.Sleep(10*time.Minute + 500*time.Millisecond)
@@ -620,7 +612,7 @@ func TestRule16HintAheadWhilePeriodIsLong(t *testing.T) {
 // full relist soon, not only the first time.
 func TestRule19EveryHintBesideAHungLook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t, pleg.WithProvenRelistPeriod(80*time.Second))
+		n := newNode(t, withConnectedRelistPeriod(80*time.Second))
 		n.SetPods(pods(2)...)
 		events := n.g.Watch()
 		n.start()
@@ -676,7 +668,7 @@ func heapInUse() int64 {
 // back.
 func TestRule19ReaderWithoutPodGetter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNodeOf(t, listsOnly, pleg.WithProvenRelistPeriod(80*time.Second))
+		n := newNodeOf(t, listsOnly, withConnectedRelistPeriod(80*time.Second))
 		n.SetPods(pods(2)...)
 		n.start()
 		time.Sleep(10*time.Minute + 500*time.Millisecond)
@@ -822,14 +814,6 @@ func TestRule17EndAfterEvents(t *testing.T) {
 	})
 }
 
-// listsAndEvents is a runtime that has events and cannot list one pod.
-func listsAndEvents(rt *plegtest.Runtime) pleg.Runtime {
-	return struct {
-		pleg.Runtime
-		pleg.EventSource
-	}{rt.Plain(), rt}
-}
-
 // Rule 17: a runtime that had no events, and has them now, is not made to wait for
 // what was before.
 func TestRule17BackoffBeginsAnewAfterUnsupported(t *testing.T) {
@@ -911,7 +895,7 @@ func TestRule19WhatAnnouncesAChange(t *testing.T) {
 			time.Sleep(600 * time.Millisecond) // the list of 4 s has not shown it
 			n.ExitContainer("a", "a1", 1, "")
 		}, 0},
-		"a hint that brings the list": {listsAndEvents, func(n *node) {
+		"a hint that brings the list": {listsOnly, func(n *node) {
 			n.EmitOnChange(true)
 			n.ExitContainer("a", "a1", 1, "")
 		}, 0},
@@ -937,7 +921,7 @@ func TestRule19WhatAnnouncesAChange(t *testing.T) {
 // Rule 19: a period that is not longer than the ordinary one changes nothing.
 func TestRule19ShorterPeriodIsNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t, pleg.WithProvenRelistPeriod(100*time.Millisecond))
+		n := newNode(t, withConnectedRelistPeriod(100*time.Millisecond))
 		n.start()
 		time.Sleep(10 * time.Minute)
 		if got := n.Calls(plegtest.GetPods); got < 600 || got > 602 {
@@ -966,7 +950,7 @@ func TestSeenAndUnseenContainers(t *testing.T) {
 		wantMetric(t, reg, "pleg_unseen_containers_total", 0)
 	})
 	synctest.Test(t, func(t *testing.T) {
-		n := newNodeOf(t, listsAndEvents)
+		n := newNodeOf(t, listsOnly)
 		n.SetPods(bare("a", plegtest.Running("a1")))
 		events := n.g.Watch()
 		n.start()
@@ -1041,7 +1025,7 @@ func TestManyRemovedContainers(t *testing.T) {
 // Rule 19: a list that fails is tried again after an ordinary period.
 func TestRule19FailedListIsTriedAgainSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t, pleg.WithProvenRelistPeriod(2*time.Minute))
+		n := newNode(t, withConnectedRelistPeriod(2*time.Minute))
 		n.SetPods(pods(2)...)
 		n.start()
 		time.Sleep(10 * time.Minute)
@@ -1058,7 +1042,7 @@ func TestRule19FailedListIsTriedAgainSoon(t *testing.T) {
 // Rule 19: however long a period is asked for, the node stays healthy.
 func TestRule19PeriodStaysBelowTheThreshold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t, pleg.WithProvenRelistPeriod(5*time.Minute))
+		n := newNode(t, withConnectedRelistPeriod(5*time.Minute))
 		n.SetPods(pods(2)...)
 		n.start()
 		for range 1200 {
@@ -1073,7 +1057,7 @@ func TestRule19PeriodStaysBelowTheThreshold(t *testing.T) {
 // Rule 19: where a look fails, the full relist that makes up for it comes soon.
 func TestRule19FailedLook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t, pleg.WithProvenRelistPeriod(2*time.Minute))
+		n := newNode(t, withConnectedRelistPeriod(2*time.Minute))
 		n.SetPods(pods(2)...)
 		n.EmitOnChange(true)
 		n.start()
@@ -1094,7 +1078,7 @@ func TestRule19FailedLook(t *testing.T) {
 // Rule 19: the same for a look that hangs.
 func TestRule19HungLook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t, pleg.WithProvenRelistPeriod(2*time.Minute))
+		n := newNode(t, withConnectedRelistPeriod(2*time.Minute))
 		n.SetPods(pods(2)...)
 		n.EmitOnChange(true)
 		n.start()
@@ -1116,7 +1100,7 @@ func TestRule19HungLook(t *testing.T) {
 func TestRule19WaitingReaders(t *testing.T) {
 	for _, ahead := range []time.Duration{500 * time.Millisecond, 1500 * time.Millisecond} {
 		synctest.Test(t, func(t *testing.T) {
-			n := newNode(t, pleg.WithProvenRelistPeriod(2*time.Minute))
+			n := newNode(t, withConnectedRelistPeriod(2*time.Minute))
 			n.SetPods(pods(2)...)
 			n.start()
 			time.Sleep(10*time.Minute + time.Second)

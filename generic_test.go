@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
@@ -24,83 +23,6 @@ import (
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// node is a fake runtime with a generator that watches it.
-type node struct {
-	*plegtest.Runtime
-	t     *testing.T
-	cache *pleg.PodCache
-	g     *pleg.GenericPLEG
-}
-
-// newNode makes a node for a synctest bubble, whose clock is the real one.
-func newNode(t *testing.T, opts ...pleg.Option) *node {
-	return newNodeOf(t, func(rt *plegtest.Runtime) pleg.Runtime { return rt }, opts...)
-}
-
-// newNodeOf is newNode with a runtime made of the fake one.
-func newNodeOf(t *testing.T, wrap func(*plegtest.Runtime) pleg.Runtime, opts ...pleg.Option) *node {
-	t.Helper()
-	n := &node{Runtime: plegtest.NewRuntime(), t: t, cache: pleg.NewCache()}
-	opts = append([]pleg.Option{pleg.WithLogger(logr.Discard())}, opts...)
-	n.g = pleg.NewGenericPLEG(wrap(n.Runtime), 0, 0, n.cache, clock.RealClock{}, opts...)
-	return n
-}
-
-// polling is a runtime that can only list everything and inspect.
-func polling(rt *plegtest.Runtime) pleg.Runtime { return rt.Plain() }
-
-// start starts the generator until the test ends.
-func (n *node) start() {
-	n.g.Start()
-	n.t.Cleanup(n.g.Stop)
-	synctest.Wait()
-}
-
-// read returns what can be read from a channel of events now, a line each.
-func read(ch <-chan *pleg.PodLifecycleEvent) []string {
-	var lines []string
-	for {
-		select {
-		case e, ok := <-ch:
-			if !ok {
-				return append(lines, "closed")
-			}
-			lines = append(lines, line(e))
-		default:
-			return lines
-		}
-	}
-}
-
-func line(e *pleg.PodLifecycleEvent) string {
-	if e.Data == nil {
-		return fmt.Sprintf("%s %s", e.ID, e.Type)
-	}
-	return fmt.Sprintf("%s %s %s", e.ID, strings.TrimPrefix(string(e.Type), "Container"), e.Data)
-}
-
-func want(t *testing.T, what string, got []string, lines ...string) {
-	t.Helper()
-	if diff := cmp.Diff(lines, got); diff != "" {
-		t.Errorf("%s (-want +got):\n%s", what, diff)
-	}
-}
-
-// pods makes n running pods of one container each.
-func pods(n int) []*pleg.Pod {
-	list := make([]*pleg.Pod, n)
-	for i := range list {
-		uid := types.UID(fmt.Sprintf("pod-%05d", i))
-		list[i] = plegtest.NewPod(uid, plegtest.Running(string(uid)+"-a"))
-	}
-	return list
-}
-
-// bare is a pod without the sandbox that NewPod gives it.
-func bare(uid types.UID, containers ...*pleg.Container) *pleg.Pod {
-	return &pleg.Pod{ID: uid, Name: string(uid), Namespace: "default", Containers: containers}
-}
 
 func TestRelistIsFourLines(t *testing.T) {
 	rt := plegtest.NewRuntime()

@@ -18,18 +18,6 @@ import (
 // What hangs, in the corners: beside Relist, beside Stop, and for longer than its
 // deadline.
 
-// returns tells whether call returns within d.
-func returns(d time.Duration, call func()) bool {
-	done := make(chan struct{})
-	go func() { defer close(done); call() }()
-	select {
-	case <-done:
-		return true
-	case <-time.After(d):
-		return false
-	}
-}
-
 // Relist does not wait for the inspection of a pod that is gone.
 func TestRelistDoesNotWaitForGonePod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -95,14 +83,6 @@ func TestRule12ChangesPastTheDeadlineAreToldOf(t *testing.T) {
 		heal()
 	})
 }
-
-// slowCache keeps the loop busy.
-type slowCache struct {
-	*pleg.PodCache
-	slow func()
-}
-
-func (c *slowCache) UpdateTime(at time.Time) { c.slow(); c.PodCache.UpdateTime(at) }
 
 // Stop cancels also the calls that the loop begins at its last step.
 func TestStopCancelsWhatTheLoopBeginsLast(t *testing.T) {
@@ -211,40 +191,6 @@ func TestRelistBesideHungPod(t *testing.T) {
 		heal()
 		n.g.Stop()
 	})
-}
-
-// atOnce tells whether call returns without the clock moving on.
-func atOnce(call func()) bool {
-	done := make(chan struct{})
-	go func() { defer close(done); call() }()
-	synctest.Wait()
-	select {
-	case <-done:
-		return true
-	default:
-		return false
-	}
-}
-
-// late is a runtime that answers when the test says so, whatever became of the
-// context.
-type late struct {
-	pleg.Runtime
-	pods, status chan struct{} // nil for at once
-}
-
-func (l late) GetPods(ctx context.Context, all bool) ([]*pleg.Pod, error) {
-	if l.pods != nil {
-		<-l.pods
-	}
-	return l.Runtime.GetPods(context.WithoutCancel(ctx), all)
-}
-
-func (l late) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.PodStatus, error) {
-	if l.status != nil {
-		<-l.status
-	}
-	return l.Runtime.GetPodStatus(context.WithoutCancel(ctx), pod)
 }
 
 // slowToHeed is a runtime whose inspections go on for a while after their context

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,31 +14,6 @@ import (
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/plegtest"
 )
-
-// unhealthy fails unless the generator is not healthy and the error has all the
-// parts, the first at its beginning.
-func unhealthy(t *testing.T, g *pleg.GenericPLEG, parts ...string) {
-	t.Helper()
-	ok, err := g.Healthy()
-	if ok || err == nil {
-		t.Fatal("it is healthy")
-	}
-	if !strings.HasPrefix(err.Error(), parts[0]) {
-		t.Errorf("%q does not begin with %q", err, parts[0])
-	}
-	for _, part := range parts[1:] {
-		if !strings.Contains(err.Error(), part) {
-			t.Errorf("%q does not say %q", err, part)
-		}
-	}
-}
-
-func healthy(t *testing.T, g *pleg.GenericPLEG) {
-	t.Helper()
-	if ok, err := g.Healthy(); !ok || err != nil {
-		t.Fatalf("not healthy: %v", err)
-	}
-}
 
 // Rule 13 (a): before the first successful list, with the reason for it.
 func TestRule13aYetToBeSuccessful(t *testing.T) {
@@ -208,7 +182,8 @@ type reporting struct {
 }
 
 func (r reporting) CallsInFlight() []pleg.RuntimeCall { return r.calls }
-func (r reporting) DescribeRuntime() string           { return "fake 1.0" }
+
+func (r reporting) DescribeRuntime() string { return "fake 1.0" }
 
 // The report is fit for a health endpoint.
 func TestReportAsJSON(t *testing.T) {
@@ -325,7 +300,8 @@ func TestReportNamesTheOldestCallAndTheError(t *testing.T) {
 type panicking struct{ pleg.Runtime }
 
 func (panicking) CallsInFlight() []pleg.RuntimeCall { panic("calls") }
-func (panicking) DescribeRuntime() string           { panic("description") }
+
+func (panicking) DescribeRuntime() string { panic("description") }
 
 // Rule 14: what the runtime says of itself does no harm either.
 func TestRule14ReportersPanic(t *testing.T) {

@@ -2,43 +2,13 @@ package pleg_test
 
 import (
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/go-logr/logr"
-	"github.com/go-logr/logr/funcr"
-
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/plegtest"
 )
-
-// logLines keeps what was logged.
-type logLines struct {
-	mu    sync.Mutex
-	lines []string
-}
-
-func (l *logLines) logger(verbosity int) logr.Logger {
-	return funcr.New(func(_, args string) {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.lines = append(l.lines, args)
-	}, funcr.Options{Verbosity: verbosity})
-}
-
-func (l *logLines) matching(part string) []string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var lines []string
-	for _, line := range l.lines {
-		if strings.Contains(line, part) {
-			lines = append(lines, line)
-		}
-	}
-	return lines
-}
 
 // The verbosity levels are the kubelet's: 2 tells of finished containers, 4 of
 // transitions and statuses, 5 of relists.

@@ -15,60 +15,6 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-func newNodeWithMetrics(t *testing.T, opts ...pleg.Option) (*node, *prometheus.Registry) {
-	t.Helper()
-	return newNodeWithMetricsOf(t, func(rt *plegtest.Runtime) pleg.Runtime { return rt }, opts...)
-}
-
-func newNodeWithMetricsOf(t *testing.T, wrap func(*plegtest.Runtime) pleg.Runtime, opts ...pleg.Option) (*node, *prometheus.Registry) {
-	t.Helper()
-	reg := prometheus.NewRegistry()
-	return newNodeOf(t, wrap, append(opts, pleg.WithRegisterer(reg))...), reg
-}
-
-// wantMetric compares a counter or gauge with a value; labels are pairs.
-func wantMetric(t *testing.T, reg prometheus.Gatherer, name string, value float64, labels ...string) {
-	t.Helper()
-	if got := metric(t, reg, name, labels...); got != value {
-		t.Errorf("%s%v is %v, not %v", name, labels, got, value)
-	}
-}
-
-// metric returns the value of a counter or gauge, or the count of a histogram.
-func metric(t *testing.T, reg prometheus.Gatherer, name string, labels ...string) float64 {
-	t.Helper()
-	families, err := reg.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range families {
-		if f.GetName() != name {
-			continue
-		}
-	metrics:
-		for _, m := range f.GetMetric() {
-			for i := 0; i < len(labels); i += 2 {
-				found := false
-				for _, l := range m.GetLabel() {
-					found = found || l.GetName() == labels[i] && l.GetValue() == labels[i+1]
-				}
-				if !found {
-					continue metrics
-				}
-			}
-			switch {
-			case m.GetCounter() != nil:
-				return m.GetCounter().GetValue()
-			case m.GetGauge() != nil:
-				return m.GetGauge().GetValue()
-			default:
-				return float64(m.GetHistogram().GetSampleCount())
-			}
-		}
-	}
-	return 0
-}
-
 // The metrics of the kubelet have the kubelet's names, types and help, so that
 // rules and dashboards go on working.
 func TestKubeletMetrics(t *testing.T) {
@@ -254,8 +200,10 @@ func TestEveryReasonIsThere(t *testing.T) {
 type catcher struct{ collector *prometheus.Collector }
 
 func (c catcher) Register(collector prometheus.Collector) error { *c.collector = collector; return nil }
-func (catcher) MustRegister(...prometheus.Collector)            {}
-func (catcher) Unregister(prometheus.Collector) bool            { return false }
+
+func (catcher) MustRegister(...prometheus.Collector) {}
+
+func (catcher) Unregister(prometheus.Collector) bool { return false }
 
 // Nobody waits for a collector that is slow to take the metrics.
 func TestSlowCollection(t *testing.T) {

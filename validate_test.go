@@ -20,22 +20,6 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// scripted is a runtime that answers what the test says, however bad.
-type scripted struct {
-	pods   func() ([]*pleg.Pod, error)
-	status func(pod *pleg.Pod) (*pleg.PodStatus, error)
-	pod    func(uid types.UID) (*pleg.Pod, error)
-}
-
-func (s *scripted) GetPods(context.Context, bool) ([]*pleg.Pod, error) { return s.pods() }
-func (s *scripted) GetPodStatus(_ context.Context, p *pleg.Pod) (*pleg.PodStatus, error) {
-	return s.status(p)
-}
-func (s *scripted) GetPod(_ context.Context, uid types.UID) (*pleg.Pod, error) { return s.pod(uid) }
-
-// instead makes it the runtime of a node.
-func (s *scripted) instead(*plegtest.Runtime) pleg.Runtime { return s }
-
 // good is the pod beside the bad data, which must not be hurt.
 var good = bare("good", plegtest.Running("good-1"))
 

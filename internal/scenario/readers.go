@@ -1,0 +1,87 @@
+package scenario
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubepleg/pleg"
+)
+
+// reader is one call of GetNewerThan.
+type reader struct {
+	name   string
+	uid    types.UID
+	cancel context.CancelFunc
+	// done is closed when the call has returned. What is below is written before
+	// that, and read after it.
+	done   chan struct{}
+	at     time.Time
+	status *pleg.PodStatus
+	err    error
+}
+
+// block calls GetNewerThan with the present, or a time at a distance from it.
+func block(s *scenario, c command) string {
+	ctx, cancel := s.context()
+	r := &reader{name: c.first(), uid: c.uid(), cancel: cancel, done: make(chan struct{})}
+	minTime := s.clock.Now().Add(c.duration("newer"))
+	s.readers = append(s.readers, r)
+	s.joined.Go(func() {
+		defer close(r.done)
+		r.status, r.err = s.cache.GetNewerThanContext(ctx, r.uid, minTime)
+		r.at = s.clock.Now()
+	})
+	return ""
+}
+
+// cancel cancels the context of a reader.
+func cancel(s *scenario, c command) string {
+	for _, r := range s.readers {
+		if r.name == c.first() {
+			r.cancel()
+		}
+	}
+	return ""
+}
+
+// printReaders prints what readers have got, each once, and which ones wait.
+func printReaders(s *scenario, _ command) string {
+	var out strings.Builder
+	var waiting []*reader
+	for _, r := range s.readers {
+		select {
+		case <-r.done:
+			r.cancel()
+			fmt.Fprintf(&out, "%s at %s: ", r.name, s.since(r.at))
+			if r.status == nil {
+				fmt.Fprintf(&out, "%v\n", s.relative(r.err.Error()))
+				continue
+			}
+			out.WriteString(s.statusLine(r.status, r.err))
+		default:
+			waiting = append(waiting, r)
+			fmt.Fprintf(&out, "%s waits\n", r.name)
+		}
+	}
+	s.readers = waiting
+	if out.Len() == 0 {
+		return "no readers"
+	}
+	return out.String()
+}
+
+// relative replaces the dates in an error, which depend on when the bubble began.
+func (s *scenario) relative(text string) string {
+	words := strings.Split(text, " ")
+	for i, w := range words {
+		date := strings.TrimRight(w, ":,")
+		if at, err := time.Parse(time.RFC3339Nano, date); err == nil {
+			words[i] = s.since(at) + w[len(date):]
+		}
+	}
+	return strings.Join(words, " ")
+}

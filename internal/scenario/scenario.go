@@ -1,0 +1,166 @@
+// Package scenario runs the scripts in testdata. A script drives a fake runtime, a
+// generator and the users of that generator, and prints what they observe;
+// docs/SCENARIOS.md describes its language.
+package scenario
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+// rules is how many rules docs/CONTRACT.md has.
+const rules = 19
+
+// Run runs the script at path as a subtest named after the file, in a synctest
+// bubble of its own. The flag -rewrite, which datadriven defines, writes the output
+// into the script instead of comparing it.
+func Run(t *testing.T, path string) {
+	t.Run(strings.TrimSuffix(filepath.Base(path), ".txt"), func(t *testing.T) {
+		script, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := checkComment(string(script)); err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+		synctest.Test(t, func(t *testing.T) {
+			s := &scenario{t: t}
+			t.Cleanup(s.end)
+			datadriven.RunTest(t, path, s.directive)
+		})
+	})
+}
+
+var ruleInComment = regexp.MustCompile(`Rules? (\d+)`)
+
+// checkComment returns an error unless a script begins with a comment that names a
+// rule of the contract.
+func checkComment(script string) error {
+	var comment strings.Builder
+	for line := range strings.Lines(script) {
+		if !strings.HasPrefix(line, "#") {
+			break
+		}
+		comment.WriteString(line)
+	}
+	found := ruleInComment.FindStringSubmatch(comment.String())
+	if found == nil {
+		return fmt.Errorf("the script does not begin with a comment that names a rule")
+	}
+	if n, err := strconv.Atoi(found[1]); err != nil || n < 1 || n > rules {
+		return fmt.Errorf("there is no rule %s", found[1])
+	}
+	return nil
+}
+
+// scenario is a script that is running: a fake runtime, a generator, and the users
+// of the generator. They are made by the first command, which may be "node" with
+// options.
+type scenario struct {
+	t *testing.T
+
+	// Set once, by the first command.
+
+	began   time.Time
+	clock   clock.Clock
+	fake    *clocktesting.FakeClock // nil unless clock is a fake one
+	runtime *plegtest.Runtime
+	cache   *pleg.PodCache
+	metrics *prometheus.Registry
+	g       *pleg.GenericPLEG
+	watch   <-chan *pleg.PodLifecycleEvent
+
+	// Written by commands only. The calls of the generator read garbage between
+	// two commands.
+
+	faults        []fault
+	garbage       garbage
+	subscriptions map[string]*subscription
+	readers       []*reader
+
+	calls  callLog
+	joined sync.WaitGroup // the goroutines of the readers
+}
+
+// directive runs the command of a directive and those in the lines below it, and
+// returns their output.
+func (s *scenario) directive(t *testing.T, d *datadriven.TestData) string {
+	out := s.do(command{t, d.Pos, d.Cmd, d.CmdArgs})
+	for line := range strings.Lines(d.Input) {
+		name, args, err := datadriven.ParseLine(strings.TrimSuffix(line, "\n"))
+		if err != nil {
+			d.Fatalf(t, "%v", err)
+		}
+		if name != "" && !strings.HasPrefix(name, "#") {
+			out += s.do(command{t, d.Pos, name, args})
+		}
+	}
+	return out
+}
+
+// do runs one command, waits until every goroutine in the bubble is blocked, and
+// returns the output in whole lines.
+func (s *scenario) do(c command) string {
+	if s.g == nil && c.name != "node" {
+		node(s, command{t: c.t, pos: c.pos, name: "node"})
+	}
+	run, ok := commands[c.name]
+	if !ok {
+		c.fatalf("there is no such command")
+	}
+	out := run(s, c)
+	synctest.Wait()
+	if out != "" && !strings.HasSuffix(out, "\n") {
+		out += "\n"
+	}
+	return out
+}
+
+// end ends what the script has left behind, so that the bubble can end.
+func (s *scenario) end() {
+	if s.g == nil {
+		return
+	}
+	for _, f := range s.faults {
+		f.heal()
+	}
+	for _, sub := range s.subscriptions {
+		sub.cancel()
+	}
+	for _, r := range s.readers {
+		r.cancel()
+	}
+	s.g.Stop()
+	s.joined.Wait()
+}
+
+// context returns a context that ends with the script at the latest.
+func (s *scenario) context() (context.Context, context.CancelFunc) {
+	return context.WithCancel(s.t.Context())
+}
+
+// since returns a time as its distance from the beginning, to the millisecond.
+func (s *scenario) since(at time.Time) string {
+	d := at.Sub(s.began).Round(time.Millisecond)
+	if d < 0 {
+		return d.String()
+	}
+	return "+" + d.String()
+}

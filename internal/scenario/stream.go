@@ -1,0 +1,50 @@
+package scenario
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+// emit sends an event of the runtime, which may be late, repeated or made up.
+func emit(s *scenario, c command) string {
+	for range c.number("times", 1) {
+		s.runtime.Emit(pleg.ContainerEvent{PodUID: c.uid(), ContainerID: c.str("id"), CreatedAt: s.clock.Now()})
+	}
+	return ""
+}
+
+// stream sets what the event stream does from now on. Without an argument it
+// prints the state that the generator reports.
+func stream(s *scenario, c command) string {
+	if len(c.args) == 0 {
+		r := s.g.HealthReport().Stream
+		if r.Error == "" {
+			return string(r.State)
+		}
+		return fmt.Sprintf("%s; the last one: %s", r.State, r.Error)
+	}
+	switch what := c.first(); what {
+	case "silent":
+		s.runtime.EmitOnChange(false)
+	case "talking":
+		s.runtime.EmitOnChange(true)
+	case "break":
+		var err error
+		if c.has("error") {
+			err = errors.New(c.str("error"))
+		}
+		s.runtime.BreakStreams(err)
+	case "served":
+		s.runtime.SetEventMode(plegtest.EventsServed)
+	case "unsupported":
+		s.runtime.SetEventMode(plegtest.EventsUnsupported)
+	case "ends":
+		s.runtime.SetEventMode(plegtest.EventsEndAtOnce)
+	default:
+		c.fatalf("a stream cannot be %q", what)
+	}
+	return ""
+}

@@ -1,0 +1,61 @@
+package pleg_test
+
+import (
+	"os"
+	"testing"
+
+	"github.com/kubepleg/pleg/internal/layers"
+)
+
+// A file uses only files of its own layer and of lower ones, and no two files of a
+// layer use each other, over however many others. So whoever reads from the bottom
+// up meets nothing unknown.
+func TestLayers(t *testing.T) {
+	files := layers.Files{
+		Layer: map[string]int{
+			"generic.go": 6,
+
+			"reconciler.go": 5,
+			"events.go":     5,
+			"health.go":     5,
+
+			"podrecords.go": 4,
+			"cache.go":      4,
+			"metrics.go":    4,
+
+			"diff.go":     3,
+			"validate.go": 3,
+
+			"options.go": 2,
+			"pleg.go":    2,
+
+			"runtime.go": 1,
+		},
+		// The shell around the reconciler may need more than one file.
+		Spread: []string{"GenericPLEG"},
+	}
+	for _, problem := range files.Problems(os.DirFS(".")) {
+		t.Error(problem)
+	}
+}
+
+// The packages that decide which call to make next know no pod, and no clock, log
+// or metric. Of one another, only the schedule uses the back-off.
+func TestInternalPackagesStandAlone(t *testing.T) {
+	imports := layers.Imports{
+		Module: "github.com/kubepleg/pleg",
+		Packages: map[string][]string{
+			"internal/schedule":  {"internal/backoff"},
+			"internal/broadcast": nil,
+			"internal/calls":     nil,
+			"internal/backoff":   nil,
+			"internal/inbox":     nil,
+		},
+		Forbidden: []string{
+			"k8s.io/utils/clock", "k8s.io/klog", "github.com/go-logr", "github.com/prometheus", "k8s.io/cri-api",
+		},
+	}
+	for _, problem := range imports.Problems(os.DirFS(".")) {
+		t.Error(problem)
+	}
+}
