@@ -1,0 +1,55 @@
+// Package inbox collects what other goroutines have to say to a loop. Senders
+// never wait for the loop; what they say is merged into one value, which the loop
+// takes as a whole.
+//
+// The size of the content is for the sender's changes to bound: an inbox does not
+// know what it holds.
+package inbox
+
+import "sync"
+
+// Inbox holds a content of type T until its loop takes it. Any goroutine may put
+// something into it.
+type Inbox[T any] struct {
+	// wake has room for one token: the content was changed.
+	wake chan struct{}
+
+	mu      sync.Mutex
+	content T // guarded by mu
+}
+
+// New returns an inbox whose content is what empty returns. empty is called once.
+func New[T any](empty func() T) *Inbox[T] {
+	return &Inbox[T]{wake: make(chan struct{}, 1), content: empty()}
+}
+
+// Put calls change with the content, and wakes the loop. change runs under the
+// inbox's lock: it must be short, must not keep the pointer, and must not use the
+// inbox.
+func (b *Inbox[T]) Put(change func(content *T)) {
+	b.change(change)
+	select {
+	case b.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (b *Inbox[T]) change(change func(content *T)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	change(&b.content)
+}
+
+// Take exchanges the content for *emptied, an empty one whose memory the inbox uses
+// from then on. A loop that hands in the content it took last, emptied, takes
+// without allocating.
+func (b *Inbox[T]) Take(emptied *T) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.content, *emptied = *emptied, b.content
+}
+
+// Wake returns the channel of which the loop reads a token when the content has
+// been changed. One token stands for any number of changes. A token may be left
+// over when a Take has got what it was for: the content is empty then.
+func (b *Inbox[T]) Wake() <-chan struct{} { return b.wake }

@@ -1,0 +1,141 @@
+package inbox_test
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+
+	"github.com/kubepleg/pleg/internal/inbox"
+)
+
+// letters is a content such as a loop has: a list and a set.
+type letters struct {
+	list []int
+	set  map[int]struct{}
+}
+
+func empty() letters { return letters{set: make(map[int]struct{})} }
+
+func (l *letters) reset() {
+	l.list = l.list[:0]
+	clear(l.set)
+}
+
+func put(b *inbox.Inbox[letters], n int) {
+	b.Put(func(l *letters) {
+		l.list = append(l.list, n)
+		l.set[n] = struct{}{}
+	})
+}
+
+func awake(b *inbox.Inbox[letters]) bool {
+	select {
+	case <-b.Wake():
+		return true
+	default:
+		return false
+	}
+}
+
+func TestTakeReturnsWhatWasPut(t *testing.T) {
+	b := inbox.New(empty)
+	mine := empty()
+	for round := range 5 {
+		b.Take(&mine)
+		if len(mine.list) != 0 || len(mine.set) != 0 {
+			t.Fatalf("round %d begins with %v", round, mine)
+		}
+		put(b, round)
+		put(b, 7)
+		b.Take(&mine)
+		if !slices.Equal(mine.list, []int{round, 7}) || len(mine.set) != 2 {
+			t.Errorf("round %d: got %v", round, mine)
+		}
+		mine.reset()
+	}
+}
+
+func TestOneTokenForAnyNumberOfChanges(t *testing.T) {
+	b := inbox.New(empty)
+	if awake(b) {
+		t.Error("there is a token before anything was put")
+	}
+	for n := range 3 {
+		put(b, n)
+	}
+	if !awake(b) {
+		t.Error("there is no token")
+	}
+	if awake(b) {
+		t.Error("there is a second token")
+	}
+	put(b, 3)
+	if !awake(b) {
+		t.Error("there is no token for what was put after the first was read")
+	}
+}
+
+// A sender whose change panics leaves an inbox that others can use.
+func TestPutSurvivesAPanickingChange(t *testing.T) {
+	b := inbox.New(empty)
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("the panic was swallowed")
+			}
+		}()
+		b.Put(func(*letters) { panic("a bad change") })
+	}()
+	put(b, 1)
+	mine := empty()
+	b.Take(&mine)
+	if !slices.Equal(mine.list, []int{1}) {
+		t.Errorf("got %v", mine)
+	}
+}
+
+// Nothing is lost or repeated, and a loop that only sleeps while there is no token
+// gets everything.
+func TestManySenders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const senders, each = 8, 200
+		b := inbox.New(empty)
+		for s := range senders {
+			go func() {
+				for n := range each {
+					put(b, s*each+n)
+				}
+			}()
+		}
+		var got []int
+		mine := empty()
+		for len(got) < senders*each {
+			<-b.Wake()
+			b.Take(&mine)
+			got = append(got, mine.list...)
+			mine.reset()
+		}
+		slices.Sort(got)
+		for want, n := range got {
+			if n != want {
+				t.Fatalf("got %d where %d was due", n, want)
+			}
+		}
+	})
+}
+
+func TestTakeUsesMemoryAgain(t *testing.T) {
+	b := inbox.New(empty)
+	mine := empty()
+	change := func(l *letters) { l.list = append(l.list, 1) }
+	round := func() {
+		b.Put(change)
+		b.Take(&mine)
+		mine.reset()
+	}
+	round()
+	round() // both contents have their memory
+	if got := testing.AllocsPerRun(100, round); got != 0 {
+		t.Errorf("%v allocations per round", got)
+	}
+}
