@@ -1,0 +1,77 @@
+package calls_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+)
+
+// What waits for the end of a call's context after the call has returned is released,
+// also if the runtime has forgotten it.
+func TestContextEndsWithTheCall(t *testing.T) {
+	for name, keep := range map[string]func(ctx context.Context) <-chan struct{}{
+		"the context itself": context.Context.Done,
+		"a value":            func(ctx context.Context) <-chan struct{} { return context.WithValue(ctx, 1, 2).Done() },
+		"a derived context": func(ctx context.Context) <-chan struct{} {
+			derived, cancel := context.WithCancel(ctx)
+			_ = cancel // forgotten
+			return derived.Done()
+		},
+		"a function": func(ctx context.Context) <-chan struct{} {
+			ended := make(chan struct{})
+			context.AfterFunc(ctx, func() { close(ended) })
+			return ended
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o := newOwner(t)
+				var ended <-chan struct{}
+				o.call("a", func(ctx context.Context) error { ended = keep(ctx); return nil })
+				o.only(t)
+				select {
+				case <-ended:
+				default:
+					t.Error("it waits on")
+				}
+				o.call("b", func(ctx context.Context) error { return ctx.Err() })
+				if got := o.only(t); got.err != nil {
+					t.Errorf("the next call: %v", got.err)
+				}
+			})
+		})
+	}
+}
+
+// What a runtime derives from a call's context ends when the call is cancelled, and
+// has its cause.
+func TestDerivedContextIsCancelled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOwner(t)
+		var cause error
+		o.call("a", func(ctx context.Context) error {
+			derived, cancel := context.WithCancel(ctx)
+			defer cancel()
+			<-derived.Done()
+			cause = context.Cause(derived)
+			return derived.Err()
+		})
+		synctest.Wait()
+		o.Cancel("a", errDeadline)
+		if got := o.only(t); got.err == nil || cause != errDeadline {
+			t.Errorf("got %v, cause %v", got.err, cause)
+		}
+	})
+}
+
+// A context without a cause ends as cancelled.
+func TestCancelWithoutACause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOwner(t)
+		o.call("a", honours)
+		o.Cancel("a", nil)
+		if got := o.only(t); got.err == nil || got.err.Error() != context.Canceled.Error() {
+			t.Errorf("got %v", got.err)
+		}
+	})
+}

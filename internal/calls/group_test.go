@@ -1,0 +1,431 @@
+package calls_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kubepleg/pleg/internal/calls"
+)
+
+var (
+	errNotFound    = errors.New("not found")
+	errUnsupported = errors.New("unsupported")
+	errStopped     = errors.New("the owner was stopped")
+	errDeadline    = errors.New("past its deadline")
+)
+
+// outcome is what done was told.
+type outcome struct {
+	key     string
+	err     error
+	stopped bool
+}
+
+// owner starts calls, and keeps what came of them.
+type owner struct {
+	*calls.Group[string]
+	mu       sync.Mutex
+	outcomes []outcome
+}
+
+// newOwner returns an owner whose goroutines have ended when the test has.
+func newOwner(t *testing.T) *owner {
+	o := &owner{Group: calls.NewGroup[string](errNotFound, errUnsupported)}
+	t.Cleanup(o.Rest)
+	return o
+}
+
+func (o *owner) done(key string, err error, stopped bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.outcomes = append(o.outcomes, outcome{key, err, stopped})
+}
+
+func (o *owner) call(key string, method func(ctx context.Context) error) {
+	o.Go(key, calls.Info{Method: "GetPods"}, method, o.done)
+}
+
+// came returns the outcomes there are when nothing moves any more, and forgets them.
+func (o *owner) came() []outcome {
+	synctest.Wait()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	came := o.outcomes
+	o.outcomes = nil
+	return came
+}
+
+// only returns the one outcome there is to be.
+func (o *owner) only(t *testing.T) outcome {
+	t.Helper()
+	came := o.came()
+	if len(came) != 1 {
+		t.Fatalf("there are %d outcomes, not one: %v", len(came), came)
+	}
+	return came[0]
+}
+
+func returnsNil(context.Context) error { return nil }
+
+// honours returns when its context has ended, with what it ended with.
+func honours(ctx context.Context) error {
+	<-ctx.Done()
+	return context.Cause(ctx)
+}
+
+// goroutine identifies the goroutine it is called in.
+func goroutine() string {
+	stack := make([]byte, 64)
+	id, _, _ := strings.Cut(string(stack[:runtime.Stack(stack, false)]), " [")
+	return id
+}
+
+// The call has left the calls in flight when done is called, once, in its goroutine.
+func TestDoneComesAfterTheCallHasLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := calls.NewGroup[int]()
+		defer g.Rest()
+		times, called, told := 0, "", ""
+		g.Go(7, calls.Info{Method: "GetPods"}, func(context.Context) error {
+			called = goroutine()
+			if got := len(g.InFlight()); got != 1 {
+				t.Errorf("%d calls in flight during the call", got)
+			}
+			return nil
+		}, func(key int, err error, stopped bool) {
+			times++
+			told = goroutine()
+			if key != 7 || err != nil || stopped {
+				t.Errorf("told %d, %v, %v", key, err, stopped)
+			}
+			if got := g.InFlight(); got != nil {
+				t.Errorf("in flight: %v", got)
+			}
+		})
+		synctest.Wait()
+		if times != 1 || called != told || called == goroutine() {
+			t.Errorf("done was called %d times, by %q; the call was made by %q", times, told, called)
+		}
+	})
+}
+
+// done may begin the next call, as an owner without a loop does.
+func TestDoneMayBeginACall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := calls.NewGroup[int]()
+		defer g.Rest()
+		last := 0
+		var done func(key int, err error, stopped bool)
+		done = func(key int, _ error, _ bool) {
+			last = key
+			if key < 100 {
+				g.Go(key+1, calls.Info{}, returnsNil, done)
+			}
+		}
+		g.Go(1, calls.Info{}, returnsNil, done)
+		synctest.Wait()
+		if last != 100 {
+			t.Errorf("the last call was %d", last)
+		}
+	})
+}
+
+func TestCancelEndsOneCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOwner(t)
+		for _, key := range []string{"a", "b", "c"} {
+			o.call(key, honours)
+		}
+		o.Cancel("b", errDeadline)
+		got := o.only(t)
+		if got.key != "b" || !errors.Is(got.err, errDeadline) || got.stopped {
+			t.Errorf("got %v", got)
+		}
+		o.Cancel("b", errDeadline)
+		o.Cancel("unknown", errDeadline)
+		if got := o.came(); len(got) != 0 {
+			t.Errorf("cancelled besides: %v", got)
+		}
+		o.CancelAll(errStopped)
+		if got := o.came(); len(got) != 2 {
+			t.Errorf("at the end: %v", got)
+		}
+	})
+}
+
+// The first cause is the one that the runtime sees.
+func TestCancelTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOwner(t)
+		release := make(chan struct{})
+		var cause error
+		o.call("a", func(ctx context.Context) error {
+			<-release
+			cause = context.Cause(ctx)
+			return ctx.Err()
+		})
+		synctest.Wait()
+		o.Cancel("a", errDeadline)
+		o.CancelAll(errStopped)
+		close(release)
+		if got := o.only(t); !errors.Is(got.err, context.Canceled) || !got.stopped {
+			t.Errorf("got %v", got)
+		}
+		if cause != errDeadline {
+			t.Errorf("the cause is %v", cause)
+		}
+	})
+}
+
+// A call cancelled before its goroutine runs begins with a context that has ended.
+func TestCancelBeforeTheGoroutineRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOwner(t)
+		for range 100 {
+			o.call("a", func(ctx context.Context) error { return ctx.Err() })
+			o.Cancel("a", errDeadline)
+			if got := o.only(t); got.err != nil && !errors.Is(got.err, context.Canceled) {
+				t.Fatalf("got %v", got)
+			}
+		}
+	})
+}
+
+// A cancellation never reaches the next call of the same goroutine.
+func TestCancelSparesTheNextCall(t *testing.T) {
+	for name, method := range map[string]func(ctx context.Context) error{
+		"unwatched": func(ctx context.Context) error { return ctx.Err() },
+		"watched": func(ctx context.Context) error {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			default:
+				return nil
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g := calls.NewGroup[int]()
+				defer g.Rest()
+				var finished atomic.Bool
+				var canceller sync.WaitGroup
+				canceller.Go(func() {
+					for !finished.Load() {
+						g.Cancel(rand.N(100)*2, errDeadline) // even keys only
+						runtime.Gosched()
+					}
+				})
+				for key := range 2000 {
+					done := make(chan error)
+					g.Go(key%200, calls.Info{}, method, func(_ int, err error, _ bool) { done <- err })
+					if err := <-done; err != nil && key%2 == 1 {
+						t.Errorf("call %d: %v", key, err)
+					}
+				}
+				finished.Store(true)
+				canceller.Wait()
+			})
+		})
+	}
+}
+
+// A failure after CancelAll says nothing about the runtime; success is success.
+func TestCancelAllStopsWhatIsInFlight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOwner(t)
+		release := make(chan struct{})
+		o.call("before", returnsNil)
+		if got := o.only(t); got.stopped {
+			t.Errorf("got %v", got)
+		}
+		o.call("honours", honours)
+		o.call("succeeds", func(context.Context) error { <-release; return nil })
+		o.call("panics", func(context.Context) error { <-release; panic("late") })
+		synctest.Wait()
+		o.CancelAll(errStopped)
+		o.call("after", func(ctx context.Context) error { <-release; return ctx.Err() })
+		o.call("fails after", func(context.Context) error { <-release; return errNotFound })
+		synctest.Wait()
+		close(release)
+		stopped := make(map[string]bool)
+		for _, got := range o.came() {
+			stopped[got.key] = got.stopped
+			if (got.err == nil) != (got.key == "succeeds" || got.key == "after") {
+				t.Errorf("%s failed with %v", got.key, got.err)
+			}
+		}
+		want := map[string]bool{
+			"honours": true, "succeeds": false, "panics": true, "after": false, "fails after": false,
+		}
+		for key, want := range want {
+			if got, ok := stopped[key]; !ok || got != want {
+				t.Errorf("%s: stopped is %v", key, got)
+			}
+		}
+	})
+}
+
+// begun is the time at which the n-th call of a test began.
+func begun(n int) time.Time { return time.Unix(int64(n), 0) }
+
+// hang has a call begun that only release ends.
+func (o *owner) hang(info calls.Info, release <-chan struct{}) {
+	o.Go(info.Object, info, func(context.Context) error { <-release; return nil }, o.done)
+}
+
+func objects(infos []calls.Info) string {
+	var names []string
+	for _, info := range infos {
+		names = append(names, info.Object)
+	}
+	return strings.Join(names, " ")
+}
+
+func TestWaitReturnsWhatIgnoresItsCancellation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOwner(t)
+		if got := o.Wait(nil); got != nil {
+			t.Errorf("without a call: %v", got)
+		}
+		young, old, later := make(chan struct{}), make(chan struct{}), make(chan struct{})
+		o.hang(calls.Info{Object: "young", Since: begun(2)}, young)
+		o.hang(calls.Info{Object: "old", Since: begun(1)}, old)
+		o.call("honours", honours)
+		if got := o.Wait(nil); got != nil {
+			t.Errorf("with nothing cancelled: %v", got)
+		}
+		o.CancelAll(errStopped)
+		o.hang(calls.Info{Object: "later", Since: begun(3)}, later)
+
+		if got := objects(o.Wait(time.After(5 * time.Second))); got != "old young" {
+			t.Errorf("at the timeout: %q", got)
+		}
+		time.AfterFunc(time.Second, func() { close(young) })
+		if got := objects(o.Wait(time.After(5 * time.Second))); got != "old" {
+			t.Errorf("at the second timeout: %q", got)
+		}
+		time.AfterFunc(time.Second, func() { close(old) })
+		began := time.Now()
+		if got := o.Wait(time.After(5 * time.Second)); got != nil {
+			t.Errorf("when all have returned: %v", got)
+		}
+		if took := time.Since(began); took != time.Second {
+			t.Errorf("Wait took %v", took)
+		}
+		if got := objects(o.InFlight()); got != "later" {
+			t.Errorf("in flight: %q", got)
+		}
+
+		o.CancelAll(errStopped)
+		o.CancelAll(errStopped)
+		time.AfterFunc(time.Second, func() { close(later) })
+		if got := o.Wait(nil); got != nil {
+			t.Errorf("after another CancelAll: %v", got)
+		}
+		if got := o.came(); len(got) != 4 {
+			t.Errorf("outcomes: %v", got)
+		}
+	})
+}
+
+func TestTwoWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOwner(t)
+		release := make(chan struct{})
+		o.hang(calls.Info{Object: "a"}, release)
+		o.CancelAll(errStopped)
+		var returned atomic.Int32
+		for range 2 {
+			go func() {
+				if got := o.Wait(nil); got != nil {
+					t.Errorf("left: %v", got)
+				}
+				returned.Add(1)
+			}()
+		}
+		synctest.Wait()
+		if got := returned.Load(); got != 0 {
+			t.Errorf("%d have returned too early", got)
+		}
+		close(release)
+		synctest.Wait()
+		if got := returned.Load(); got != 2 {
+			t.Errorf("%d of 2 have returned", got)
+		}
+	})
+}
+
+func TestInFlightIsOrderedAndFiltered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOwner(t)
+		release := make(chan struct{})
+		infos := []calls.Info{
+			{Method: "GetPods", Object: "1", Since: begun(1)},
+			{Method: "GetPod", PodUID: "a", Object: "2", Since: begun(2)},
+			{Method: "GetPodStatus", PodUID: "a", Object: "3", Since: begun(2)},
+			{Method: "GetPod", PodUID: "b", Object: "4", Since: begun(2)},
+			{Method: "GetPodStatus", PodUID: "b", Object: "5", Since: begun(3)},
+		}
+		for _, i := range rand.Perm(len(infos)) {
+			o.hang(infos[i], release)
+		}
+		if got := o.InFlight(); !slices.Equal(got, infos) {
+			t.Errorf("got %v", got)
+		}
+		for methods, want := range map[string]string{
+			"GetPods": "1", "GetPod GetPods": "1 2 4", "GetPodStatus": "3 5", "WatchContainerEvents": "",
+		} {
+			if got := objects(o.InFlight(strings.Fields(methods)...)); got != want {
+				t.Errorf("%s: got %q, not %q", methods, got, want)
+			}
+		}
+		close(release)
+		synctest.Wait()
+		if got := o.InFlight(); got != nil {
+			t.Errorf("in the end: %v", got)
+		}
+	})
+}
+
+// Calls that return in any order leave the others in flight, known by their keys.
+func TestCallsReturnInAnyOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOwner(t)
+		const n = 50
+		name := func(i int) string { return fmt.Sprintf("%02d", i) }
+		for i := range n {
+			o.Go(name(i), calls.Info{Object: name(i), Since: begun(i)}, honours, o.done)
+		}
+		left := make(map[string]bool)
+		for i := range n {
+			left[name(i)] = true
+		}
+		for _, i := range rand.Perm(n) {
+			o.Cancel(name(i), errDeadline)
+			if got := o.only(t); got.key != name(i) {
+				t.Fatalf("cancelled %s, %s returned", name(i), got.key)
+			}
+			delete(left, name(i))
+			got := o.InFlight()
+			if len(got) != len(left) {
+				t.Fatalf("in flight: %v", got)
+			}
+			for _, info := range got {
+				if !left[info.Object] {
+					t.Fatalf("%s is in flight", info.Object)
+				}
+			}
+		}
+	})
+}
