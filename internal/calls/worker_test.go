@@ -109,6 +109,26 @@ func TestWaitingGoroutinesAreBounded(t *testing.T) {
 	})
 }
 
+// An owner that rests after every call allocates nothing for its goroutines.
+func TestGoAllocatesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := calls.NewGroup[int]()
+		defer g.Rest()
+		done := func(int, error, bool) {}
+		for name, after := range map[string]func(){"": func() {}, " and Rest": g.Rest} {
+			got := testing.AllocsPerRun(100, func() {
+				g.Go(1, calls.Info{}, returnsNil, done)
+				synctest.Wait()
+				after()
+				synctest.Wait()
+			})
+			if got != 0 {
+				t.Errorf("%v allocations per Go%s", got, name)
+			}
+		}
+	})
+}
+
 // Owners that start, rest, cancel and look at once get every outcome once.
 func TestConcurrentUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
