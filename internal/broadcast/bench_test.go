@@ -1,0 +1,53 @@
+package broadcast_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/kubepleg/pleg/internal/broadcast"
+)
+
+// BenchmarkPublish is the cost of one update of one of a thousand keys: with nobody to
+// tell, with a subscriber that has read what came before, the same with its events
+// read, and with one that does not read.
+func BenchmarkPublish(b *testing.B) {
+	updates := make([]update, 2000)
+	for i := range updates {
+		updates[i] = update{key: fmt.Sprintf("%08d-pod-%05d", i%1000, i%1000), level: 1 + i/1000}
+	}
+	rules := constant{events: []event{{"a", 1}}}
+	for _, c := range []struct {
+		name        string
+		subscribers int
+		capacity    int
+		reads       bool
+	}{
+		{"nobody", 0, 0, false},
+		{"up to date", 1, 1000, true},
+		{"up to date, three", 3, 1000, true},
+		{"stalled", 1, 1, false},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			s := broadcast.New(rules, func(int) {})
+			defer s.Halt()
+			var outs []chan event
+			for range c.subscribers {
+				outs = append(outs, s.Subscribe(context.Background(), c.capacity, false))
+			}
+			i := 0
+			b.ReportAllocs()
+			for b.Loop() {
+				s.Publish(updates[i])
+				if i++; i == len(updates) {
+					i = 0
+				}
+				if c.reads {
+					for _, out := range outs {
+						<-out
+					}
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,202 @@
+// Package broadcast delivers updates of keys to any number of subscribers, without
+// loss and without ever waiting for one of them.
+//
+// A subscriber that reads slower than updates come gets them coalesced: of a key it
+// has not been told the news of, the newest update replaces the older ones, and what
+// it gets in the end leads from what it was told to what is. What is held for it is
+// therefore bounded by the keys that exist and those that it was told of, however
+// long it does not read.
+//
+// # Delivery
+//
+// Every subscriber gets the events of one key in order. Keys come in the order in
+// which their updates were published, those of a coalesced key at the place of its
+// first update that was not delivered. What a subscriber is told first is what exists
+// when it subscribes, by key.
+//
+// Whoever publishes puts the events into the channels as far as they fit. What does
+// not fit is left to a goroutine per subscription that waits for the reader; there is
+// one between [Broadcaster.Start] and [Broadcaster.Halt] only, and in between
+// [Broadcaster.Fill] puts in what has come to fit.
+package broadcast
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"sync"
+)
+
+// Rules say what updates of type U mean: each is the newest state of a key of type K,
+// told to subscribers as events of type E. The zero U stands for the state of a key
+// that a subscriber was told nothing of.
+//
+// The methods depend on their arguments only. They are called from several goroutines
+// at once and with locks held, so they must not use the Broadcaster.
+type Rules[K cmp.Ordered, U, E any] interface {
+	// Key returns the key that the update is about.
+	Key(update U) K
+	// Gone reports whether nothing is left of the key after the update.
+	Gone(update U) bool
+	// Initial returns the update as a later subscriber is to get it: the state,
+	// without requests that were for the subscribers of the time.
+	Initial(update U) U
+	// Events returns the events that lead a subscriber from what it was told to the
+	// update. The slice must not be changed afterwards.
+	Events(told, update U) []E
+	// Coalesce returns one update in place of two of which the earlier was not
+	// delivered, and how many transitions the subscriber will never see because of
+	// that. The state of merged is that of later.
+	Coalesce(told, earlier, later U) (merged U, discarded int)
+}
+
+// Broadcaster has the present state of each key, and the subscriptions that are told
+// of it. Its methods may be called from any goroutine; Start and Halt by one at a
+// time.
+type Broadcaster[K cmp.Ordered, U, E any] struct {
+	// Set once by New.
+
+	rules     Rules[K, U, E]
+	discarded func(n int)
+
+	// pumps counts the running pumps, for Halt to join.
+	pumps sync.WaitGroup
+
+	mu sync.Mutex
+
+	// Guarded by mu. A subscription's own lock is taken inside this one, never the
+	// other way round.
+
+	// present is the newest update of each key that exists, as Initial returned it.
+	present map[K]U
+	subs    []*subscription[K, U, E]
+	// stop ends the pumps; nil while there are to be none.
+	stop chan struct{}
+}
+
+// New returns a broadcaster without keys or subscriptions. discarded is called with
+// the number of transitions that some subscriber will never see, whenever there are
+// any; with locks held, so it must not use the Broadcaster.
+func New[K cmp.Ordered, U, E any](rules Rules[K, U, E], discarded func(n int)) *Broadcaster[K, U, E] {
+	return &Broadcaster[K, U, E]{rules: rules, discarded: discarded, present: make(map[K]U)}
+}
+
+// Publish makes the update the state of its key and tells every subscriber of it. It
+// never waits for a reader.
+func (b *Broadcaster[K, U, E]) Publish(update U) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	key := b.rules.Key(update)
+	before, existed := b.present[key]
+	switch {
+	case !b.rules.Gone(update):
+		b.present[key] = b.rules.Initial(update)
+	case existed:
+		delete(b.present, key)
+	}
+	for _, s := range b.subs {
+		if n := s.offer(key, state[U]{before, existed}, update); n > 0 {
+			b.discarded(n)
+		}
+	}
+}
+
+// Subscribe returns a channel of this capacity, or without any if it is negative. Its
+// events begin with what exists. It is closed when ctx ends, or at the next Halt unless
+// it is lasting.
+func (b *Broadcaster[K, U, E]) Subscribe(ctx context.Context, capacity int, lasting bool) chan E {
+	s := newSubscription(b.rules, capacity, lasting)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, key := range slices.Sorted(maps.Keys(b.present)) {
+		s.offer(key, state[U]{}, b.present[key])
+	}
+	b.subs = append(b.subs, s)
+	if b.stop != nil {
+		b.startPumpLocked(s)
+	}
+	s.forget = context.AfterFunc(ctx, func() { b.unsubscribe(s) })
+	return s.out
+}
+
+func (b *Broadcaster[K, U, E]) unsubscribe(s *subscription[K, U, E]) {
+	b.mu.Lock()
+	b.subs = slices.DeleteFunc(b.subs, func(other *subscription[K, U, E]) bool { return other == s })
+	b.mu.Unlock()
+	s.end()
+}
+
+// Fill puts into the channels what has come to fit since.
+func (b *Broadcaster[K, U, E]) Fill() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, s := range b.subs {
+		s.fill()
+	}
+}
+
+// Start lets subscriptions wait for their readers, until Halt. Where they do already
+// it does nothing.
+func (b *Broadcaster[K, U, E]) Start() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.stop != nil {
+		return
+	}
+	b.stop = make(chan struct{})
+	for _, s := range b.subs {
+		b.startPumpLocked(s)
+	}
+}
+
+func (b *Broadcaster[K, U, E]) startPumpLocked(s *subscription[K, U, E]) {
+	stop := b.stop
+	s.pumpStarts()
+	b.pumps.Go(func() { s.pump(stop) })
+}
+
+// Halt ends the waiting for readers, and returns when the goroutines of that have
+// ended and every channel is closed that is not lasting. A lasting one keeps what was
+// not delivered.
+func (b *Broadcaster[K, U, E]) Halt() {
+	b.stopPumps()
+	b.pumps.Wait()
+	for _, s := range b.takeTransient() {
+		s.forget()
+		s.end()
+	}
+}
+
+func (b *Broadcaster[K, U, E]) stopPumps() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.stop != nil {
+		close(b.stop)
+		b.stop = nil
+	}
+}
+
+// takeTransient takes the subscriptions that are not lasting out of the broadcaster.
+func (b *Broadcaster[K, U, E]) takeTransient() (taken []*subscription[K, U, E]) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.subs = slices.DeleteFunc(b.subs, func(s *subscription[K, U, E]) bool {
+		if !s.lasting {
+			taken = append(taken, s)
+		}
+		return !s.lasting
+	})
+	return taken
+}
+
+// Backlog counts the subscriptions, and the keys of which they have something still
+// to be delivered, each for every subscription.
+func (b *Broadcaster[K, U, E]) Backlog() (subscribers, keys int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, s := range b.subs {
+		keys += s.backlog()
+	}
+	return len(b.subs), keys
+}

@@ -1,0 +1,440 @@
+package broadcast_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kubepleg/pleg/internal/broadcast"
+)
+
+func TestSubscribersBeginWithWhatExists(t *testing.T) {
+	s := newStation()
+	early := s.Subscribe(t.Context(), 20, false)
+	s.publish("b2 c1! a1 c0 d1 d2!")
+	want(t, "early", buffered(early), "b+ b+ c+ c! a+ c- d+ d+ d!")
+	late := s.Subscribe(t.Context(), 20, false)
+	want(t, "late", buffered(late), "a+ b+ b+ d+ d+")
+	s.publish("a0")
+	want(t, "early", buffered(early), "a-")
+	want(t, "late", buffered(late), "a-")
+	s.wantBacklog(t, 2, 0)
+	s.wantDiscarded(t, 0)
+	s.Halt()
+	s.wantBacklog(t, 0, 0)
+}
+
+func TestCapacity(t *testing.T) {
+	s := newStation()
+	defer s.Halt()
+	for capacity, want := range map[int]int{-1: 0, 0: 0, 1: 1, 9: 9} {
+		if got := cap(s.Subscribe(t.Context(), capacity, false)); got != want {
+			t.Errorf("the capacity is %d, not %d", got, want)
+		}
+	}
+}
+
+// Without Start as much comes as fits: at once, and with Fill.
+func TestFill(t *testing.T) {
+	s := newStation()
+	s.publish("a3")
+	out := s.Subscribe(t.Context(), 2, false)
+	none := s.Subscribe(t.Context(), 0, false)
+	s.publish("b1 c1")
+	s.wantBacklog(t, 2, 6)
+	want(t, "at once", buffered(out), "a+ a+")
+	want(t, "before Fill", buffered(out), "")
+	s.Fill()
+	want(t, "the first Fill", buffered(out), "a+ b+")
+	s.Fill()
+	s.wantBacklog(t, 2, 3)
+	s.publish("a2")
+	want(t, "what is published fills", buffered(out), "c+ a-")
+	s.Fill()
+	want(t, "in the end", buffered(out), "")
+	want(t, "without capacity", buffered(none), "")
+	s.wantBacklog(t, 2, 3)
+	s.Halt()
+	want(t, "after Halt", buffered(out), "closed")
+	want(t, "after Halt", buffered(none), "closed")
+}
+
+// Between Start and Halt a reader gets everything, however slowly it reads.
+func TestSlowReaderGetsEverything(t *testing.T) {
+	for _, capacity := range []int{0, 1, 3, 100} {
+		t.Run(fmt.Sprint(capacity), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newStation()
+				s.Start()
+				defer s.Halt()
+				s.publish("b2")
+				out := s.Subscribe(t.Context(), capacity, false)
+				synctest.Wait()
+				s.publish("a1! c2")
+				want(t, "events", all(out), "b+ b+ a+ a! c+ c+")
+				s.publish("c0 a2")
+				synctest.Wait()
+				s.publish("b1")
+				want(t, "events", all(out), "c- c- a+ b-")
+				s.wantBacklog(t, 1, 0)
+				s.wantDiscarded(t, 0)
+			})
+		})
+	}
+}
+
+// A second Start leaves one reader's events in order.
+func TestStartTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStation()
+		out := s.Subscribe(t.Context(), 0, false)
+		s.Start()
+		s.Start()
+		s.publish("a5 b5")
+		want(t, "events", all(out), "a+ a+ a+ a+ a+ b+ b+ b+ b+ b+")
+		s.Halt()
+		s.Halt()
+		want(t, "after Halt", all(out), "closed")
+	})
+}
+
+// Halt ends what is not lasting; what is lasting goes on after another Start.
+func TestHalt(t *testing.T) {
+	for _, capacity := range []int{0, 1, 100} {
+		t.Run(fmt.Sprint(capacity), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newStation()
+				lasting := s.Subscribe(t.Context(), capacity, true)
+				transient := s.Subscribe(t.Context(), capacity, false)
+				s.Start()
+				s.publish("a1 b2")
+				want(t, "transient", all(transient), "a+ b+ b+")
+				s.Halt()
+				want(t, "transient", all(transient), "closed")
+				s.publish("b1 c1")
+				between := s.Subscribe(t.Context(), 100, false)
+				s.wantBacklog(t, 2, map[int]int{0: 3, 1: 2, 100: 0}[capacity])
+				s.Start()
+				// Without capacity, b had not come to its turn.
+				want(t, "lasting", all(lasting), map[int]string{
+					0: "a+ b+ c+", 1: "a+ b+ b+ b- c+", 100: "a+ b+ b+ b- c+",
+				}[capacity])
+				want(t, "between", all(between), "a+ b+ c+")
+				s.Halt()
+				want(t, "between", all(between), "closed")
+				want(t, "lasting", all(lasting), "")
+				s.wantBacklog(t, 1, 0)
+			})
+		})
+	}
+}
+
+// An event that the pump held at Halt is the next to come.
+func TestHaltKeepsWhatThePumpHeld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStation()
+		out := s.Subscribe(t.Context(), 1, true)
+		for range 3 {
+			s.Start()
+			s.publish("a3")
+			synctest.Wait()
+			s.publish("a0 b1")
+			synctest.Wait()
+			s.wantBacklog(t, 1, 2)
+			s.Halt()
+			s.wantBacklog(t, 1, 2)
+			want(t, "in the channel", buffered(out), "a+")
+			s.Fill()
+			want(t, "held", buffered(out), "a+")
+			s.Start()
+			want(t, "the rest", all(out), "a+ a- a- a- b+")
+			s.publish("b0")
+			want(t, "b", all(out), "b-")
+			s.Halt()
+		}
+		s.wantDiscarded(t, 0)
+	})
+}
+
+func TestSubscriptionEndsWithItsContext(t *testing.T) {
+	for _, started := range []bool{false, true} {
+		for _, lasting := range []bool{false, true} {
+			for _, capacity := range []int{0, 1, 100} {
+				synctest.Test(t, func(t *testing.T) {
+					s := newStation()
+					if started {
+						s.Start()
+					}
+					s.publish("a3")
+					ctx, cancel := context.WithCancel(t.Context())
+					out := s.Subscribe(ctx, capacity, lasting)
+					other := s.Subscribe(t.Context(), 100, false)
+					synctest.Wait()
+					cancel()
+					synctest.Wait()
+					s.wantBacklog(t, 1, 0)
+					if got := buffered(out); !strings.HasSuffix(got, "closed") {
+						t.Errorf("started %v, lasting %v, capacity %d: got %q", started, lasting, capacity, got)
+					}
+					s.publish("a4")
+					want(t, "other", all(other), "a+ a+ a+ a+")
+					s.Halt()
+					want(t, "other", all(other), "closed")
+				})
+			}
+		}
+	}
+}
+
+func TestSubscribeWithEndedContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStation()
+		s.publish("a1")
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		out := s.Subscribe(ctx, 1, true)
+		synctest.Wait()
+		want(t, "events", buffered(out), "a+ closed")
+		s.wantBacklog(t, 0, 0)
+	})
+}
+
+// The end of a context and Halt at one moment close a channel once.
+func TestContextEndsAtHalt(t *testing.T) {
+	for range 100 {
+		synctest.Test(t, func(t *testing.T) {
+			s := newStation()
+			s.Start()
+			ctx, cancel := context.WithCancel(t.Context())
+			out := s.Subscribe(ctx, 0, false)
+			s.publish("a1")
+			go cancel()
+			s.Halt()
+			synctest.Wait()
+			want(t, "after both", buffered(out), "closed")
+		})
+	}
+}
+
+// What a subscriber that stalls gets when it reads on.
+func TestUpdatesAreCoalesced(t *testing.T) {
+	for name, c := range map[string]struct {
+		meanwhile string
+		events    string
+		discarded int
+		backlog   int
+	}{
+		"further":                     {"a3 a4", "a+ a+", 0, 1},
+		"back":                        {"a3 a2", "", 2, 1},
+		"gone":                        {"a3 a0", "a- a-", 2, 1},
+		"gone and back":               {"a0 a1", "a-", 2, 1},
+		"comes":                       {"b1 b2", "b+ b+", 0, 1},
+		"comes and goes":              {"b1 b0", "", 2, 0},
+		"comes, goes and comes":       {"b2 b0 b1", "b+", 4, 1},
+		"goes without having been":    {"b0", "", 0, 0},
+		"goes twice":                  {"a0 a0", "a- a-", 0, 1},
+		"a request":                   {"a2! a2", "a!", 0, 1},
+		"requests":                    {"a2! a2!", "a!", 0, 1},
+		"a request and a change":      {"a2! a1", "a- a!", 0, 1},
+		"a request of what goes":      {"a2! a0", "a- a-", 0, 1},
+		"a request of what was not":   {"b1! b0", "", 2, 0},
+		"the first comes first":       {"c1 b1 a1 c2", "c+ c+ b+ a-", 0, 3},
+		"what was withdrawn is new":   {"c1 b1 c0 c1", "c+ b+", 2, 2},
+		"what was told keeps a place": {"a1 b1 a0 a3", "a+ b+", 4, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStation()
+			defer s.Halt()
+			out := s.Subscribe(t.Context(), 2, false)
+			s.publish("a2") // fills the channel
+			s.publish(c.meanwhile)
+			s.wantBacklog(t, 1, c.backlog)
+			want(t, "before", buffered(out), "a+ a+")
+			got := ""
+			for range 10 {
+				s.Fill()
+				got = strings.TrimSpace(got + " " + buffered(out))
+			}
+			want(t, "then", got, c.events)
+			s.wantDiscarded(t, c.discarded)
+			s.wantBacklog(t, 1, 0)
+		})
+	}
+}
+
+// Events of a key that have been committed are delivered; what comes meanwhile is
+// coalesced behind them, and nothing of another key comes between them.
+func TestCommittedEventsAreDelivered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStation()
+		out := s.Subscribe(t.Context(), 1, false)
+		s.Start()
+		defer s.Halt()
+		s.publish("a3 b1")
+		synctest.Wait()
+		s.publish("a1 a0")
+		s.wantBacklog(t, 1, 2)
+		want(t, "events", all(out), "a+ a+ a+ b+ a- a- a-")
+		s.wantDiscarded(t, 0)
+	})
+}
+
+// What is held for a subscriber that never reads is bounded by what exists and what
+// it was told of, also where it is what came and went.
+func TestStalledSubscriberIsBounded(t *testing.T) {
+	s := newStation()
+	s.publish("a1 b1")
+	out := s.Subscribe(t.Context(), 1, false)
+	heap := func() int {
+		runtime.GC()
+		var stats runtime.MemStats
+		runtime.ReadMemStats(&stats)
+		return int(stats.HeapAlloc)
+	}
+	before := heap()
+	const passing = 100_000
+	for i := range passing {
+		key := fmt.Sprintf("passing-%d", i)
+		s.Publish(update{key: key, level: 1})
+		if _, keys := s.Backlog(); keys > 2 {
+			t.Fatalf("a backlog of %d keys", keys)
+		}
+		s.Publish(update{key: key})
+	}
+	if grown := heap() - before; grown > 1<<20 {
+		t.Errorf("the heap has grown by %d bytes", grown)
+	}
+	s.wantDiscarded(t, 2*passing)
+	s.publish("c1")
+	got := ""
+	for range 5 {
+		got += buffered(out) + " "
+		s.Fill()
+	}
+	want(t, "events", strings.TrimSpace(got), "a+ b+ c+")
+	s.Halt()
+}
+
+// What waits is not lost among what came and went, and keeps its order.
+func TestWithdrawnKeysLeaveTheOthersInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStation()
+		defer s.Halt()
+		out := s.Subscribe(t.Context(), 0, true)
+		var kept []string
+		for _, i := range rand.Perm(200) {
+			key := fmt.Sprintf("kept-%d", i)
+			kept = append(kept, key+"+")
+			s.Publish(update{key: key, level: 1})
+			for range 10 {
+				s.publish("x1 y1 x0 y0 x1 y1 x0 y0")
+			}
+		}
+		s.wantBacklog(t, 1, len(kept))
+		s.Start()
+		var got []string
+		for range kept {
+			got = append(got, (<-out).String())
+		}
+		want(t, "events", strings.Join(got, " "), strings.Join(kept, " "))
+	})
+}
+
+// Publishers, readers and subscribers that come and go at once leave every reader
+// with what exists.
+func TestConcurrentUse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStation()
+		s.Start()
+		levelAfter := func(key string, i int) int { return (i*7 + len(key)) % 4 }
+		const publishers, each = 3, 300
+		var readers, busy sync.WaitGroup
+		told := make([]map[string]int, 8)
+		ctx, cancel := context.WithCancel(t.Context())
+		for r := range told {
+			told[r] = make(map[string]int)
+			out := s.Subscribe(ctx, r%3, r%2 == 0)
+			readers.Go(func() {
+				for e := range out {
+					told[r][e.key] += e.by
+					if told[r][e.key] < 0 {
+						t.Errorf("%s is below zero", e.key)
+					}
+					if rand.N(20) == 0 {
+						time.Sleep(time.Second)
+					}
+				}
+			})
+		}
+		for p := range publishers {
+			busy.Go(func() {
+				for i := range each {
+					key := fmt.Sprintf("%d-%d", p, i%5)
+					s.Publish(update{key: key, level: levelAfter(key, i), sync: i%3 == 0})
+					if i%50 == 0 {
+						time.Sleep(time.Second)
+					}
+				}
+			})
+		}
+		busy.Go(func() {
+			for range each {
+				ctx, cancel := context.WithCancel(t.Context())
+				out := s.Subscribe(ctx, 1, false)
+				s.Fill()
+				<-out
+				cancel()
+			}
+		})
+		busy.Wait()
+		for {
+			time.Sleep(time.Minute)
+			if _, keys := s.Backlog(); keys == 0 {
+				break
+			}
+		}
+		cancel()
+		readers.Wait()
+		s.Halt()
+		for r, told := range told {
+			for p := range publishers {
+				for i := each - 5; i < each; i++ {
+					key := fmt.Sprintf("%d-%d", p, i%5)
+					if got, want := told[key], levelAfter(key, i); got != want {
+						t.Errorf("reader %d has %s at %d, not %d", r, key, got, want)
+					}
+				}
+			}
+		}
+	})
+}
+
+// constant are rules that allocate nothing.
+type constant struct {
+	levels
+	events []event
+}
+
+func (c constant) Events(_, _ update) []event { return c.events }
+
+// An update to a subscriber that reads allocates nothing besides its events.
+func TestPublishAllocatesNothing(t *testing.T) {
+	b := broadcast.New(constant{events: []event{{"a", 1}, {"a", -1}}}, func(int) {})
+	defer b.Halt()
+	out := b.Subscribe(t.Context(), 2, false)
+	publish := func() {
+		b.Publish(update{key: "a", level: 1})
+		<-out
+		<-out
+	}
+	publish()
+	if got := testing.AllocsPerRun(100, publish); got != 0 {
+		t.Errorf("%v allocations per update", got)
+	}
+}

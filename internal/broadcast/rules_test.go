@@ -1,0 +1,133 @@
+package broadcast_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/kubepleg/pleg/internal/broadcast"
+)
+
+// update says that a key has a level; nothing is left of a key at level zero.
+type update struct {
+	key   string
+	level int
+	sync  bool // asks for an event whatever the level was
+}
+
+// event says that a key went up or down a level, or that it was asked for one.
+type event struct {
+	key string
+	by  int // 1, -1 or 0 for what was asked for
+}
+
+func (e event) String() string { return e.key + map[int]string{1: "+", -1: "-", 0: "!"}[e.by] }
+
+// levels are rules by which the events of a key add up to its level, so that one
+// update may have any number of them.
+type levels struct{}
+
+func (levels) Key(u update) string     { return u.key }
+func (levels) Gone(u update) bool      { return u.level == 0 }
+func (levels) Initial(u update) update { u.sync = false; return u }
+
+func (levels) Events(told, u update) []event {
+	var events []event
+	for range u.level - told.level {
+		events = append(events, event{u.key, 1})
+	}
+	for range told.level - u.level {
+		events = append(events, event{u.key, -1})
+	}
+	if u.sync && u.level > 0 {
+		events = append(events, event{u.key, 0})
+	}
+	return events
+}
+
+func (levels) Coalesce(told, earlier, later update) (merged update, discarded int) {
+	merged = later
+	merged.sync = earlier.sync || later.sync
+	return merged, distance(told, earlier) + distance(earlier, later) - distance(told, later)
+}
+
+func distance(a, b update) int { return max(a.level-b.level, b.level-a.level) }
+
+// station is a broadcaster of levels that counts what was discarded.
+type station struct {
+	*broadcast.Broadcaster[string, update, event]
+	discarded int // guarded by the broadcaster's lock
+}
+
+func newStation() *station {
+	s := &station{}
+	s.Broadcaster = broadcast.New(levels{}, func(n int) { s.discarded += n })
+	return s
+}
+
+// publish publishes updates such as "a3" and, with a request, "b1!".
+func (s *station) publish(updates string) {
+	for text := range strings.FieldsSeq(updates) {
+		u := update{key: text[:1]}
+		level, sync := strings.CutSuffix(text[1:], "!")
+		u.sync = sync
+		if _, err := fmt.Sscan(level, &u.level); err != nil {
+			panic(err)
+		}
+		s.Publish(u)
+	}
+}
+
+// buffered reads what is in a channel, and says when it is closed.
+func buffered(out <-chan event) string {
+	var got []string
+	for {
+		select {
+		case e, ok := <-out:
+			if !ok {
+				return strings.Join(append(got, "closed"), " ")
+			}
+			got = append(got, e.String())
+		default:
+			return strings.Join(got, " ")
+		}
+	}
+}
+
+// all reads until nothing comes any more.
+func all(out <-chan event) string {
+	var got []string
+	for {
+		synctest.Wait()
+		read := buffered(out)
+		if read == "" {
+			return strings.Join(got, " ")
+		}
+		got = append(got, read)
+		if strings.HasSuffix(read, "closed") {
+			return strings.Join(got, " ")
+		}
+	}
+}
+
+func (s *station) wantBacklog(t *testing.T, subscribers, keys int) {
+	t.Helper()
+	if n, k := s.Backlog(); n != subscribers || k != keys {
+		t.Errorf("%d subscribers with a backlog of %d keys, not %d with %d", n, k, subscribers, keys)
+	}
+}
+
+func (s *station) wantDiscarded(t *testing.T, want int) {
+	t.Helper()
+	if s.discarded != want {
+		t.Errorf("%d transitions discarded, not %d", s.discarded, want)
+	}
+}
+
+func want(t *testing.T, what, got, want string) {
+	t.Helper()
+	if got != want {
+		t.Errorf("%s: got %q, want %q", what, got, want)
+	}
+}

@@ -1,0 +1,278 @@
+package broadcast
+
+import (
+	"cmp"
+	"sync"
+)
+
+// state is what a subscriber was told of a key: an update, or nothing.
+type state[U any] struct {
+	update U
+	exists bool
+}
+
+// step leads a subscriber from what it was told of a key to what is to be told.
+type step[U any] struct {
+	told   state[U]
+	update U
+}
+
+// subscription delivers to one subscriber. What it was told of a key is kept only
+// while there is an update of the key pending: else it was told the present state,
+// which the broadcaster has.
+//
+// Events go into the channel as far as they fit, by whoever brings the update. What
+// does not fit is left to the pump, which waits for the reader.
+type subscription[K cmp.Ordered, U, E any] struct {
+	// Set once by Subscribe.
+
+	rules   Rules[K, U, E]
+	out     chan E
+	lasting bool
+	ended   chan struct{} // closed by end
+	work    chan struct{} // wakes the pump
+	forget  func() bool   // releases ctx
+
+	mu sync.Mutex
+
+	// Guarded by mu.
+
+	// pending has the keys with an update of which no event has been committed.
+	// order has these keys in the order in which the updates came, and keys that
+	// were withdrawn.
+	pending map[K]step[U]
+	order   []K
+	// committed are the remaining events of the key whose turn it is. They are
+	// delivered before anything else, and the key counts as told.
+	committed    []E
+	committedKey K
+	// pumping is true while there is a pump; holding while it waits for the reader
+	// with the first committed event in its hand, which nothing may overtake.
+	pumping, holding bool
+	over             bool
+}
+
+func newSubscription[K cmp.Ordered, U, E any](
+	rules Rules[K, U, E], capacity int, lasting bool,
+) *subscription[K, U, E] {
+	return &subscription[K, U, E]{
+		rules:   rules,
+		out:     make(chan E, max(capacity, 0)),
+		lasting: lasting,
+		ended:   make(chan struct{}),
+		work:    make(chan struct{}, 1),
+		pending: make(map[K]step[U]),
+	}
+}
+
+// offer takes in an update of a key, delivers what fits, and returns how many
+// transitions the subscriber will never see because later ones undid or replaced them.
+// before is the state of the key before the update.
+func (s *subscription[K, U, E]) offer(key K, before state[U], update U) (discarded int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.upToDateLocked() && len(s.out) < cap(s.out) {
+		s.commitLocked(key, step[U]{before, update}) // the usual case needs no bookkeeping
+	} else {
+		discarded = s.pendLocked(key, before, update)
+	}
+	if !s.holding {
+		s.fillLocked()
+	}
+	if !s.upToDateLocked() {
+		s.wake()
+	}
+	return discarded
+}
+
+// upToDateLocked reports whether there is nothing to deliver. The pump holds nothing
+// then.
+func (s *subscription[K, U, E]) upToDateLocked() bool {
+	return len(s.pending) == 0 && len(s.committed) == 0
+}
+
+// pendLocked makes the update the pending one of its key.
+func (s *subscription[K, U, E]) pendLocked(key K, before state[U], update U) (discarded int) {
+	p, pends := s.pending[key]
+	if pends {
+		p.update, discarded = s.rules.Coalesce(p.told.update, p.update, update)
+	} else {
+		p = step[U]{before, update}
+	}
+	switch {
+	case p.told.exists || !s.rules.Gone(p.update):
+		s.pending[key] = p
+		if !pends {
+			s.order = append(s.order, key)
+		}
+	case pends:
+		s.withdrawLocked(key)
+	}
+	return discarded
+}
+
+// withdrawLocked takes back the update of a key that came and went without the
+// subscriber having been told of it.
+func (s *subscription[K, U, E]) withdrawLocked(key K) {
+	delete(s.pending, key)
+	if len(s.order) < 2*len(s.pending)+maxWithdrawn {
+		return
+	}
+	order := make([]K, 0, len(s.pending))
+	listed := make(map[K]bool, len(s.pending))
+	for _, key := range s.order {
+		if _, pends := s.pending[key]; pends && !listed[key] {
+			listed[key] = true
+			order = append(order, key)
+		}
+	}
+	s.order = order
+}
+
+// maxWithdrawn bounds the keys in order that have no update, besides as many as there
+// are keys with one.
+const maxWithdrawn = 64
+
+func (s *subscription[K, U, E]) fill() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.holding {
+		s.fillLocked()
+	}
+}
+
+// fillLocked delivers what fits into the channel. Nobody else sends while the lock is
+// held and the pump holds nothing, so where there is room it stays.
+func (s *subscription[K, U, E]) fillLocked() {
+	for len(s.out) < cap(s.out) && s.advanceLocked() {
+		s.out <- s.committed[0]
+		s.deliveredLocked()
+	}
+}
+
+// advanceLocked commits the events of the next key if there are none left of the last,
+// and reports whether there is an event to deliver.
+func (s *subscription[K, U, E]) advanceLocked() bool {
+	for len(s.committed) == 0 {
+		if len(s.order) == 0 {
+			s.order, s.committed = nil, nil // so that their memory is not kept
+			return false
+		}
+		key := s.order[0]
+		s.order = s.order[1:]
+		if p, pends := s.pending[key]; pends {
+			delete(s.pending, key)
+			s.commitLocked(key, p)
+		}
+	}
+	return true
+}
+
+// commitLocked makes the events of a step the next to be delivered. From then on the
+// key counts as told: its next update leads on from this one.
+func (s *subscription[K, U, E]) commitLocked(key K, p step[U]) {
+	if !p.told.exists && s.rules.Gone(p.update) {
+		return
+	}
+	s.committedKey, s.committed = key, s.rules.Events(p.told.update, p.update)
+}
+
+func (s *subscription[K, U, E]) deliveredLocked() { s.committed = s.committed[1:] }
+
+// pump waits for the reader with one event at a time until the subscription ends or
+// stop is closed.
+func (s *subscription[K, U, E]) pump(stop <-chan struct{}) {
+	defer s.pumpEnds()
+	for {
+		event, ok := s.take()
+		if !ok {
+			select {
+			case <-s.work:
+				continue
+			case <-s.ended:
+				return
+			case <-stop:
+				return
+			}
+		}
+		select {
+		case s.out <- event:
+			s.delivered()
+		case <-s.ended:
+			return
+		case <-stop:
+			return
+		}
+	}
+}
+
+func (s *subscription[K, U, E]) pumpStarts() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pumping = true
+}
+
+// take delivers what fits, and gives the pump the event that it is to hold, if there
+// is one.
+func (s *subscription[K, U, E]) take() (event E, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fillLocked()
+	if s.holding = s.advanceLocked(); s.holding {
+		event = s.committed[0]
+	}
+	return event, s.holding
+}
+
+// delivered notes that the event that the pump held is in the channel.
+func (s *subscription[K, U, E]) delivered() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.holding = false
+	s.deliveredLocked()
+}
+
+// pumpEnds leaves an event that could not be delivered where it was.
+func (s *subscription[K, U, E]) pumpEnds() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pumping, s.holding = false, false
+	if s.over {
+		close(s.out)
+	}
+}
+
+// end closes the channel, or leaves that to the pump, which may be sending. The
+// broadcaster has let go of the subscription before, so nobody else sends.
+func (s *subscription[K, U, E]) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over {
+		return
+	}
+	s.over = true
+	close(s.ended)
+	if !s.pumping {
+		close(s.out)
+	}
+}
+
+func (s *subscription[K, U, E]) wake() {
+	select {
+	case s.work <- struct{}{}:
+	default:
+	}
+}
+
+// backlog counts the keys of which there is something still to be delivered.
+func (s *subscription[K, U, E]) backlog() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := len(s.pending)
+	if len(s.committed) > 0 {
+		if _, again := s.pending[s.committedKey]; !again {
+			n++
+		}
+	}
+	return n
+}
