@@ -54,7 +54,7 @@ func TestPodComesBackAndIsToldOfAtTheDeadline(t *testing.T) {
 		if _, err := n.cache.Get("a"); err == nil {
 			t.Error("no error in the cache")
 		}
-		if r := n.g.HealthReport().Troubled; len(r) != 1 {
+		if r := n.g.HealthReport().FailingPods; len(r) != 1 {
 			t.Errorf("troubled: %v", r)
 		}
 		heal()
@@ -367,7 +367,7 @@ func TestInspectionOfGonePodIsNoTrouble(t *testing.T) {
 			t.Errorf("%d inspections in flight", got)
 		}
 		time.Sleep(10 * time.Minute)
-		if got := n.g.HealthReport().Troubled; len(got) != 0 {
+		if got := n.g.HealthReport().FailingPods; len(got) != 0 {
 			t.Errorf("troubled: %v", got)
 		}
 		heal()
@@ -391,7 +391,7 @@ func TestPodComesBackWithItsOwnTimes(t *testing.T) {
 		time.Sleep(time.Second)
 		n.SetPods(bare("a", plegtest.Running("a2")))
 		time.Sleep(time.Second)
-		if got := n.g.HealthReport().Troubled; len(got) != 1 || !got[0].HangingSince.Equal(began) {
+		if got := n.g.HealthReport().FailingPods; len(got) != 1 || !got[0].HangingSince.Equal(began) {
 			t.Errorf("troubled: %v", got)
 		}
 		time.Sleep(pleg.DefaultInspectionTimeout)
@@ -402,7 +402,7 @@ func TestPodComesBackWithItsOwnTimes(t *testing.T) {
 		healAgain := n.HangDeaf(plegtest.GetPodStatus, "a")
 		heal()
 		time.Sleep(70 * time.Second) // longer than any back-off
-		if got := n.g.HealthReport().Troubled; len(got) != 1 || got[0].HangingSince.Before(again) {
+		if got := n.g.HealthReport().FailingPods; len(got) != 1 || got[0].HangingSince.Before(again) {
 			t.Errorf("troubled: %v", got)
 		}
 		healAgain()
@@ -435,7 +435,7 @@ func TestRule12LateAnswerIsOutrun(t *testing.T) {
 		}
 		want(t, "the recovery", read(events), "a PodSync")
 		healthy(t, n.g)
-		if got := n.g.HealthReport().Troubled; len(got) != 0 {
+		if got := n.g.HealthReport().FailingPods; len(got) != 0 {
 			t.Errorf("troubled: %v", got)
 		}
 	})
@@ -537,7 +537,7 @@ func TestGonePodIsNotInspectedAgain(t *testing.T) {
 		heal := n.HangDeaf(plegtest.GetPodStatus, "a")
 		n.ExitContainer("a", "a1", 1, "")
 		time.Sleep(2500 * time.Millisecond)
-		if got := n.g.HealthReport().Troubled; len(got) != 1 {
+		if got := n.g.HealthReport().FailingPods; len(got) != 1 {
 			t.Errorf("troubled: %v", got)
 		}
 		n.SetContainer("a", "a2", pleg.ContainerStateRunning)
@@ -546,7 +546,7 @@ func TestGonePodIsNotInspectedAgain(t *testing.T) {
 		n.RemovePod("a")
 		n.g.RequestRelist("a")
 		synctest.Wait()
-		if got := n.g.HealthReport().Troubled; len(got) != 0 {
+		if got := n.g.HealthReport().FailingPods; len(got) != 0 {
 			t.Errorf("troubled: %v", got)
 		}
 		calls := n.Calls(plegtest.GetPodStatus)

@@ -288,7 +288,7 @@ func TestReportNamesTheOldestCallAndTheError(t *testing.T) {
 		defer n.HangDeaf(plegtest.GetPodStatus, plegtest.AnyPod)()
 		heal()
 		time.Sleep(2500 * time.Millisecond)
-		if got := n.g.HealthReport().Troubled; len(got) != 2 || got[0].Error != "broken" || got[0].HangingSince.IsZero() {
+		if got := n.g.HealthReport().FailingPods; len(got) != 2 || got[0].Error != "broken" || got[0].HangingSince.IsZero() {
 			t.Errorf("troubled: %+v", got)
 		}
 		time.Sleep(5 * time.Minute)

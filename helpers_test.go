@@ -75,7 +75,7 @@ func newNodeWithMetricsOf(
 
 // withConnectedRelistPeriod is the only use, in these tests, of an option that is
 // about to be renamed.
-var withConnectedRelistPeriod = pleg.WithProvenRelistPeriod
+var withConnectedRelistPeriod = pleg.WithConnectedRelistPeriod
 
 // polling is a runtime without companions: it can list everything and inspect.
 func polling(rt *plegtest.Runtime) pleg.Runtime { return rt.Plain() }

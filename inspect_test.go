@@ -77,8 +77,8 @@ func TestRule12HungPodsDelayNobody(t *testing.T) {
 					}
 				}
 				report := n.g.HealthReport()
-				if len(report.Troubled) != hung || report.Troubled[0].PodUID != "pod-00000" || report.Troubled[0].HangingSince.IsZero() {
-					t.Errorf("the report has %v", report.Troubled)
+				if len(report.FailingPods) != hung || report.FailingPods[0].PodUID != "pod-00000" || report.FailingPods[0].HangingSince.IsZero() {
+					t.Errorf("the report has %v", report.FailingPods)
 				}
 				// Past its deadline a pod that hangs is told of all the same, with
 				// the error in the cache.
@@ -196,7 +196,7 @@ func TestRule8RetriesWithBackoff(t *testing.T) {
 			t.Errorf("not forgiven: %v %v", s, err)
 		}
 		want(t, "the change, and the recovery", read(events), "a Started a2", "a PodSync")
-		if got := n.g.HealthReport().Troubled; len(got) != 0 {
+		if got := n.g.HealthReport().FailingPods; len(got) != 0 {
 			t.Errorf("still troubled: %v", got)
 		}
 	})
@@ -471,7 +471,7 @@ func TestRule13StopEndsAHang(t *testing.T) {
 		n.g.RequestReinspect("pod-00000")
 		n.g.RequestReinspect("pod-00001")
 		time.Sleep(1100 * time.Millisecond)
-		if got := len(n.g.HealthReport().Troubled); got != 2 {
+		if got := len(n.g.HealthReport().FailingPods); got != 2 {
 			t.Errorf("%d pods are in trouble", got)
 		}
 		n.g.Stop()
@@ -610,9 +610,9 @@ func TestRule12SetAsideInTime(t *testing.T) {
 		defer n.HangDeaf(plegtest.GetPodStatus, "pod-00000")()
 		n.g.RequestReinspect("pod-00000")
 		time.Sleep(999 * time.Millisecond)
-		before := len(n.g.HealthReport().Troubled)
+		before := len(n.g.HealthReport().FailingPods)
 		time.Sleep(2 * time.Millisecond)
-		if after := len(n.g.HealthReport().Troubled); before != 0 || after != 1 {
+		if after := len(n.g.HealthReport().FailingPods); before != 0 || after != 1 {
 			t.Errorf("troubled: %d before, %d after", before, after)
 		}
 	})
@@ -912,7 +912,7 @@ func TestSuccessBeginsAnew(t *testing.T) {
 		read(events)
 		n.g.RequestReinspect("a")
 		time.Sleep(1500 * time.Millisecond)
-		got := n.g.HealthReport().Troubled
+		got := n.g.HealthReport().FailingPods
 		if len(got) != 1 || !got[0].HangingSince.Equal(began.Add(1100*time.Millisecond)) || got[0].Failures != 0 {
 			t.Errorf("troubled: %+v", got)
 		}

@@ -464,7 +464,7 @@ func (m *model) end() {
 	if ok, err := m.g.Healthy(); !ok {
 		m.problem("rule 13: %v", err)
 	}
-	if r := m.g.HealthReport(); len(r.Troubled) > 0 || len(r.CallsInFlight) > 0 || r.Backlog > 0 {
+	if r := m.g.HealthReport(); len(r.FailingPods) > 0 || len(r.CallsInFlight) > 0 || r.Backlog > 0 {
 		m.problem("something is left: %+v", r)
 	}
 	present := 0

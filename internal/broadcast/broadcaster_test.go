@@ -323,25 +323,27 @@ func TestStalledSubscriberIsBounded(t *testing.T) {
 
 // What waits is not lost among what came and went, and keeps its order.
 func TestWithdrawnKeysLeaveTheOthersInOrder(t *testing.T) {
-	s := newStation()
-	defer s.Halt()
-	out := s.Subscribe(t.Context(), 0, true)
-	var kept []string
-	for _, i := range rand.Perm(200) {
-		key := fmt.Sprintf("kept-%d", i)
-		kept = append(kept, key+"+")
-		s.Publish(update{key: key, level: 1})
-		for range 10 {
-			s.publish("x1 y1 x0 y0 x1 y1 x0 y0")
+	synctest.Test(t, func(t *testing.T) {
+		s := newStation()
+		defer s.Halt()
+		out := s.Subscribe(t.Context(), 0, true)
+		var kept []string
+		for _, i := range rand.Perm(200) {
+			key := fmt.Sprintf("kept-%d", i)
+			kept = append(kept, key+"+")
+			s.Publish(update{key: key, level: 1})
+			for range 10 {
+				s.publish("x1 y1 x0 y0 x1 y1 x0 y0")
+			}
 		}
-	}
-	s.wantBacklog(t, 1, len(kept))
-	s.Start()
-	var got []string
-	for range kept {
-		got = append(got, (<-out).String())
-	}
-	want(t, "events", strings.Join(got, " "), strings.Join(kept, " "))
+		s.wantBacklog(t, 1, len(kept))
+		s.Start()
+		var got []string
+		for range kept {
+			got = append(got, (<-out).String())
+		}
+		want(t, "events", strings.Join(got, " "), strings.Join(kept, " "))
+	})
 }
 
 // Publishers, readers and subscribers that come and go at once leave every reader

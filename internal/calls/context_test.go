@@ -11,7 +11,9 @@ import (
 func TestContextEndsWithTheCall(t *testing.T) {
 	for name, keep := range map[string]func(ctx context.Context) <-chan struct{}{
 		"the context itself": context.Context.Done,
-		"a value":            func(ctx context.Context) <-chan struct{} { return context.WithValue(ctx, 1, 2).Done() },
+		"a value": func(ctx context.Context) <-chan struct{} {
+			return context.WithValue(ctx, 1, 2).Done()
+		},
 		"a derived context": func(ctx context.Context) <-chan struct{} {
 			derived, cancel := context.WithCancel(ctx)
 			_ = cancel // forgotten

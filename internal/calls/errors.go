@@ -54,7 +54,7 @@ func read(err error, known []error) error {
 // among those that the group was made with. It is like [errors.Is], but asks nothing
 // of the runtime.
 func Is(err, known error) bool {
-	if e, ok := err.(*runtimeError); ok { //nolint:errorlint // done got it as it is, and to unwrap asks the runtime
+	if e, ok := err.(*runtimeError); ok { //nolint:errorlint // as in Panicked
 		return slices.Contains(e.known, known)
 	}
 	return err == known //nolint:errorlint // an owner's own error is the known one itself

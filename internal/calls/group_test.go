@@ -276,6 +276,28 @@ func TestCancelAllStopsWhatIsInFlight(t *testing.T) {
 	})
 }
 
+// What CancelAll did to a call is forgotten when the call has returned.
+func TestCancelAllSparesTheNextCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOwner(t)
+		fails := func(context.Context) error { return errNotFound }
+		for range 3 {
+			o.call("cancelled", honours)
+			o.CancelAll(errStopped)
+			if got := o.only(t); !got.stopped {
+				t.Errorf("got %v", got)
+			}
+			o.call("fails", fails)
+			if got := o.only(t); got.stopped {
+				t.Errorf("got %v", got)
+			}
+			if got := o.Wait(nil); got != nil {
+				t.Errorf("left: %v", got)
+			}
+		}
+	})
+}
+
 // begun is the time at which the n-th call of a test began.
 func begun(n int) time.Time { return time.Unix(int64(n), 0) }
 

@@ -11,55 +11,83 @@ import (
 	"github.com/kubepleg/pleg/internal/calls"
 )
 
-// where makes a call and returns the goroutine that made it.
-func (o *owner) where(t *testing.T) string {
+// together makes n calls that are in flight at once, and returns the goroutines that
+// made them.
+func (o *owner) together(t *testing.T, n int) map[string]bool {
 	t.Helper()
-	var made string
-	o.call("where", func(context.Context) error { made = goroutine(); return nil })
-	o.only(t)
+	var mu sync.Mutex
+	made := make(map[string]bool)
+	release := make(chan struct{})
+	for range n {
+		o.call("together", func(context.Context) error {
+			mu.Lock()
+			made[goroutine()] = true
+			mu.Unlock()
+			<-release
+			return nil
+		})
+	}
+	synctest.Wait()
+	if len(made) != n {
+		t.Errorf("%d goroutines made %d calls", len(made), n)
+	}
+	close(release)
+	if got := len(o.came()); got != n {
+		t.Errorf("%d calls of %d have returned", got, n)
+	}
 	return made
 }
 
-// A goroutine is used again until Rest ends it.
+// common counts what two sets have in common.
+func common(a, b map[string]bool) int {
+	n := 0
+	for id := range a {
+		if b[id] {
+			n++
+		}
+	}
+	return n
+}
+
+// Goroutines are used again until Rest ends them.
 func TestRestEndsWaitingGoroutines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOwner(t)
-		first := o.where(t)
-		if second := o.where(t); second != first {
-			t.Error("a goroutine that waited was not used")
+		first := o.together(t, 3)
+		if got := common(first, o.together(t, 3)); got != 3 {
+			t.Errorf("%d of 3 goroutines that waited were used", got)
 		}
 		o.Rest()
 		o.Rest()
-		third := o.where(t)
-		if third == first {
-			t.Error("Rest left a goroutine")
+		second := o.together(t, 3)
+		if got := common(first, second); got != 0 {
+			t.Errorf("Rest left %d goroutines", got)
 		}
-		if fourth := o.where(t); fourth != third {
-			t.Error("after a Go, a goroutine does not wait")
+		if got := common(second, o.together(t, 4)); got != 3 {
+			t.Errorf("after another Go, %d of 3 goroutines wait", got)
 		}
 	})
 }
 
-// What is in flight at Rest ends when it has returned, unless there was another Go.
+// A goroutine whose call is in flight at Rest ends when it has returned, unless there
+// was another Go.
 func TestRestBesideACall(t *testing.T) {
 	for _, again := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			o := newOwner(t)
 			release := make(chan struct{})
-			before := runtime.NumGoroutine()
-			o.hang(calls.Info{}, release)
+			made := make(map[string]bool)
+			o.call("a", func(context.Context) error { made[goroutine()] = true; <-release; return nil })
 			synctest.Wait()
 			o.Rest()
-			waiting := before
 			if again {
 				o.call("b", returnsNil)
-				waiting += 2
+				synctest.Wait()
 			}
-			synctest.Wait()
 			close(release)
 			o.came()
-			if got := runtime.NumGoroutine(); got != waiting {
-				t.Errorf("another Go is %v: %d goroutines, not %d", again, got, waiting)
+			if got := common(made, o.together(t, 2)) == 1; got != again {
+				t.Errorf("another Go is %v, that the goroutine waits %v", again, got)
 			}
 		})
 	}
@@ -69,24 +97,34 @@ func TestRestBesideACall(t *testing.T) {
 func TestWaitingGoroutinesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOwner(t)
-		before := runtime.NumGoroutine()
-		for range 3 {
-			release := make(chan struct{})
-			for range 1000 {
-				o.hang(calls.Info{}, release)
-			}
-			close(release)
-			if got := len(o.came()); got != 1000 {
-				t.Fatalf("%d of 1000 have returned", got)
-			}
-			if got := runtime.NumGoroutine() - before; got > 64 {
-				t.Errorf("%d goroutines wait", got)
-			}
+		first := o.together(t, 1000)
+		second := o.together(t, 1000)
+		if got := common(first, second); got != 64 {
+			t.Errorf("%d goroutines waited", got)
 		}
 		o.Rest()
-		synctest.Wait()
-		if got := runtime.NumGoroutine(); got != before {
-			t.Errorf("%d goroutines, %d before", got, before)
+		if got := common(second, o.together(t, 1000)); got != 0 {
+			t.Errorf("Rest left %d goroutines", got)
+		}
+	})
+}
+
+// An owner that rests after every call allocates nothing for its goroutines.
+func TestGoAllocatesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := calls.NewGroup[int]()
+		defer g.Rest()
+		done := func(int, error, bool) {}
+		for name, after := range map[string]func(){"": func() {}, " and Rest": g.Rest} {
+			got := testing.AllocsPerRun(100, func() {
+				g.Go(1, calls.Info{}, returnsNil, done)
+				synctest.Wait()
+				after()
+				synctest.Wait()
+			})
+			if got != 0 {
+				t.Errorf("%v allocations per Go%s", got, name)
+			}
 		}
 	})
 }

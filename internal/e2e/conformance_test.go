@@ -51,7 +51,7 @@ func TestHealthReport(t *testing.T) {
 		switch r := n.pleg.HealthReport(); {
 		case !r.Healthy || r.Reason != "":
 			return "not healthy: " + r.Reason
-		case r.RelistError != "" || len(r.Troubled) != 0:
+		case r.RelistError != "" || len(r.FailingPods) != 0:
 			return "trouble: " + r.RelistError
 		case r.Pods != 2 || r.Subscribers != 1 || r.Backlog != 0 || r.BlockedReaders != 0:
 			return fmt.Sprintf("%d pods, %d subscribers, backlog %d, %d blocked readers; want 2, 1, 0, 0", r.Pods, r.Subscribers, r.Backlog, r.BlockedReaders)

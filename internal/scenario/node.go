@@ -47,4 +47,4 @@ func node(s *scenario, c command) string {
 
 // withConnectedRelistPeriod is the only use of an option that is about to be
 // renamed.
-var withConnectedRelistPeriod = pleg.WithProvenRelistPeriod
+var withConnectedRelistPeriod = pleg.WithConnectedRelistPeriod

@@ -78,7 +78,7 @@ func printReport(s *scenario, _ command) string {
 		object := cmp.Or(call.Object, string(call.PodUID))
 		fmt.Fprintf(&out, "\nin flight since %s: %s", s.since(call.Since), strings.TrimSpace(call.Method+" "+object))
 	}
-	for _, pod := range r.Troubled {
+	for _, pod := range r.FailingPods {
 		fmt.Fprintf(&out, "\n%s:", pod.PodUID)
 		if !pod.HangingSince.IsZero() {
 			fmt.Fprintf(&out, " hangs since %s;", s.since(pod.HangingSince))
