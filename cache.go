@@ -232,11 +232,7 @@ func (c *PodCache) Set(uid types.UID, status *PodStatus, err error, timestamp ti
 			status = old.status
 		}
 	}
-	observed := timestamp
-	if old != nil {
-		observed = later(old.observed, timestamp)
-	}
-	put(&c.entries, uid, &cacheEntry{status: status, err: err, stored: timestamp, observed: observed})
+	put(&c.entries, uid, &cacheEntry{status: status, err: err, stored: timestamp, observed: timestamp})
 	delete(c.absent, uid)
 	c.wakeLocked(uid)
 	return true

@@ -82,15 +82,15 @@ func TestRule6ObservedAfterMinTime(t *testing.T) {
 	}
 }
 
-// Rule 7 on the cache alone: a pod marked as changed is made fresh by no global
-// time until its inspection is there, and is no less fresh than it was.
-func TestRule7ChangedPodIsHeldBack(t *testing.T) {
+// Rule 7 on the cache alone: a pod that is held is made fresh by no global time until it
+// is released, and is no less fresh than it was.
+func TestRule7HeldPodIsAsFreshAsItWas(t *testing.T) {
 	c := pleg.NewCache()
 	c.Set("changed", status("changed", "before"), nil, at(1))
 	c.Set("other", status("other", ""), nil, at(1))
 	c.UpdateTime(at(5))
-	c.MarkChanged("changed", at(10))
-	c.MarkChanged("new", at(10))
+	c.Hold("changed")
+	c.Hold("new")
 	c.UpdateTime(at(10))
 	for _, uid := range []types.UID{"changed", "new"} {
 		if !fresh(c, uid, at(4)) {
@@ -104,17 +104,18 @@ func TestRule7ChangedPodIsHeldBack(t *testing.T) {
 		t.Error("the global time does not count for others")
 	}
 	c.Set("changed", status("changed", "between"), nil, at(8))
-	if fresh(c, "changed", at(8)) {
-		t.Error("the inspection of an earlier listing made it fresh")
+	if !fresh(c, "changed", at(7)) || fresh(c, "changed", at(8)) {
+		t.Error("a status counts for its own time")
 	}
-	c.Set("changed", status("changed", "after"), nil, at(10))
+	c.Hold("changed") // again changes nothing
 	c.UpdateTime(at(20))
-	if !fresh(c, "changed", at(19)) {
-		t.Error("its own inspection did not release it")
+	if fresh(c, "changed", at(8)) {
+		t.Error("the global time counts although the pod is held")
 	}
-	c.Delete("new")
-	if !fresh(c, "new", at(19)) {
-		t.Error("its removal did not release it")
+	c.Release("changed")
+	c.Release("new")
+	if !fresh(c, "changed", at(19)) || !fresh(c, "new", at(19)) {
+		t.Error("the release had no effect")
 	}
 }
 
@@ -248,13 +249,13 @@ func TestGetAllIsSorted(t *testing.T) {
 type naiveCache map[types.UID]*naiveEntry
 
 type naiveEntry struct {
-	status             string
-	err                error
-	known              bool
-	stored, observed   int
-	absent             int
-	held               bool
-	heldSince, heldAt0 int
+	status           string
+	err              error
+	known            bool
+	stored, observed int
+	absent           int
+	held             bool
+	heldAt           int // the global time that counts
 }
 
 // The cache agrees with the naive one on every answer, for any history.
@@ -301,16 +302,19 @@ func TestCacheModel(t *testing.T) {
 				uid := rapid.SampledFrom(uids).Draw(t, "uid")
 				c.Delete(uid)
 				m := model[uid]
-				*m = naiveEntry{absent: m.absent}
+				*m = naiveEntry{held: m.held, heldAt: m.heldAt}
 			},
-			"mark": func(t *rapid.T) {
-				uid, when := rapid.SampledFrom(uids).Draw(t, "uid"), rapid.IntRange(1, 30).Draw(t, "at")
-				c.MarkChanged(uid, at(when))
-				m := model[uid]
-				if !m.held {
-					m.held, m.heldAt0, m.heldSince = true, global, 0
+			"hold": func(t *rapid.T) {
+				uid := rapid.SampledFrom(uids).Draw(t, "uid")
+				c.Hold(uid)
+				if m := model[uid]; !m.held {
+					m.held, m.heldAt = true, global
 				}
-				m.heldSince = max(m.heldSince, when)
+			},
+			"release": func(t *rapid.T) {
+				uid := rapid.SampledFrom(uids).Draw(t, "uid")
+				c.Release(uid)
+				model[uid].held = false
 			},
 			"update": func(t *rapid.T) {
 				when := rapid.IntRange(1, 30).Draw(t, "at")
@@ -341,14 +345,11 @@ func TestCacheModel(t *testing.T) {
 
 func (m *naiveEntry) store(when int) {
 	m.known, m.stored, m.observed, m.absent = true, when, when, 0
-	if m.held && m.heldSince <= when {
-		m.held = false
-	}
 }
 
 func (m *naiveEntry) seen(global int) int {
 	if m.held {
-		global = m.heldAt0
+		global = m.heldAt
 	}
 	if m.known {
 		return max(m.observed, global)
@@ -436,7 +437,7 @@ func TestRule9RemovalWakesReaders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := pleg.NewCache()
 		c.Set("a", status("a", "there"), nil, at(1))
-		c.MarkChanged("a", at(10))
+		c.Hold("a")
 		c.UpdateTime(at(10))
 		got := make(chan *pleg.PodStatus, 1)
 		go func() {
@@ -445,6 +446,7 @@ func TestRule9RemovalWakesReaders(t *testing.T) {
 		}()
 		synctest.Wait()
 		c.Delete("a")
+		c.Release("a")
 		synctest.Wait()
 		if len(got) != 1 {
 			t.Error("the reader was not woken")

@@ -48,11 +48,12 @@ type podRecord struct {
 	held     bool // the cache was told to hold the pod's freshness
 	change   unannounced
 	// announced is the pod as it was announced last, version the update that did.
-	announced  *Pod
-	version    uint64
-	sync       bool // a PodSync is owed
-	cause      Cause
-	inspection inspection
+	announced *Pod
+	version   uint64
+	// syncsOwed counts the PodSyncs that were asked for, syncsPaid those delivered.
+	syncsOwed, syncsPaid uint64
+	cause                Cause
+	inspection           inspection
 }
 
 // unannounced is what the lists have shown since the last announcement.
@@ -86,8 +87,8 @@ type inspection struct {
 	change     uint64         // number of the change that it is made for
 	listed     stamp          // of the list that showed the change
 	cause      Cause
-	sync       bool // a PodSync is to follow
-	superseded bool // the record has changed since it began
+	syncs      uint64 // the PodSyncs that are due when it has succeeded
+	superseded bool   // the record has changed since it began
 }
 
 // dead reports whether the inspection is past its deadline.

@@ -40,6 +40,7 @@ type reconciler struct {
 	awaiting          []relist
 	held              map[types.UID]*podRecord // those whose freshness is held back
 	blocker           *podRecord               // one of these that a relist awaited last
+	owed              map[types.UID]*podRecord // those with a PodSync that is due
 
 	status         status
 	failing        map[types.UID]FailingPod
@@ -64,6 +65,13 @@ type relist struct {
 	stamp  stamp
 	began  time.Time     // in the schedule's time
 	caller *relistCaller // nil: only its duration is to be measured
+	syncs  []owedSync    // the PodSyncs that were owed when the list succeeded
+}
+
+// owedSync is a PodSync that a relist waits for.
+type owedSync struct {
+	rec    *podRecord
+	number uint64
 }
 
 // list is a list that is being taken in.
@@ -82,8 +90,9 @@ func newReconciler(cfg reconcilerConfig, now time.Time, cache *cacheWriter, upda
 	r := &reconciler{
 		cfg: cfg, sched: schedule.New(cfg.Config), records: newPodRecords(),
 		cache: cache, updates: updates, metrics: m,
-		window: newWindow(), held: make(map[types.UID]*podRecord), failing: make(map[types.UID]FailingPod),
-		status: status{asOf: now, lastInspection: now},
+		window: newWindow(), held: make(map[types.UID]*podRecord), owed: make(map[types.UID]*podRecord),
+		failing: make(map[types.UID]FailingPod),
+		status:  status{asOf: now, lastInspection: now},
 	}
 	r.sched.Advance(now)
 	return r
@@ -143,7 +152,7 @@ func (r *reconciler) takeRequests(in *inputs) {
 	}
 	for _, uid := range sortedKeys(in.reinspects) {
 		if rec := r.records.byUID[uid]; rec != nil && rec.pod != nil {
-			rec.sync = true
+			r.oweSync(rec)
 			r.sched.Inspect(uid)
 		}
 	}
@@ -381,7 +390,7 @@ func (r *reconciler) changed(rec *podRecord, transitions []transition, l list) {
 	r.sched.Inspect(rec.uid)
 	rec.inspection.superseded = true
 	if rec.inspection.dead() { // nobody can inspect it: it is announced with an error
-		r.fail(rec, r.deadlineError(methodGetPodStatus))
+		r.fail(rec, rec.inspection.syncs, r.deadlineError(methodGetPodStatus))
 	}
 }
 
@@ -389,7 +398,8 @@ func (r *reconciler) changed(rec *podRecord, transitions []transition, l list) {
 func (r *reconciler) gone(rec *podRecord, transitions []transition, l list) {
 	r.sched.Gone(rec.uid)
 	r.answers(rec, true)
-	rec.dirty, rec.failed, rec.failures, rec.sync = false, false, 0, false
+	rec.dirty, rec.failed, rec.failures = false, false, 0
+	r.paySync(rec, rec.syncsOwed)
 	rec.inspection.superseded = true
 	if c := rec.inspection.call; c != nil {
 		r.out.cancel = append(r.out.cancel, cancelCall{c, errPodGone})
@@ -398,7 +408,7 @@ func (r *reconciler) gone(rec *podRecord, transitions []transition, l list) {
 	rec.cause = l.cause
 	r.cache.Delete(rec.uid)
 	r.freshen(rec)
-	r.announce(rec, nil, rec.change.number, l.stamp, l.cause, false)
+	r.announce(rec, nil, rec.change.number, l.stamp, l.cause, 0)
 }
 
 // inspected takes in the outcome of an inspection.
@@ -421,17 +431,20 @@ func (r *reconciler) inspected(res *result) {
 		}
 	case res.stopped: // as if it had not begun
 		r.answers(rec, false)
-		rec.sync = rec.sync || in.sync
 		r.sched.Inspect(c.UID)
 	case in.superseded:
-		rec.sync = rec.sync || err == nil && rec.failures > 0
+		if err == nil && rec.failures > 0 {
+			r.oweSync(rec) // what was announced without a status has one now
+		}
 		r.answers(rec, err == nil)
 		r.superseded(rec, in, status, err)
 	case err != nil:
-		rec.sync = rec.sync || in.sync
-		r.fail(rec, err)
+		r.fail(rec, in.syncs, err)
 	default:
-		in.sync = in.sync || rec.failures > 0 // what was announced without a status has one now
+		if rec.failures > 0 {
+			r.oweSync(rec) // the same
+			in.syncs = rec.syncsOwed
+		}
 		r.answers(rec, true)
 		r.succeeded(rec, in, status)
 	}
@@ -442,7 +455,6 @@ func (r *reconciler) inspected(res *result) {
 // stored if it is newer than what there is, so that a pod which goes on changing is not
 // silent; the pod stays dirty and is inspected again.
 func (r *reconciler) superseded(rec *podRecord, in inspection, status *PodStatus, err error) {
-	rec.sync = rec.sync || in.sync
 	r.sched.Inspect(rec.uid)
 	if rec.observed.After(in.stamp) {
 		return
@@ -450,7 +462,7 @@ func (r *reconciler) superseded(rec *podRecord, in inspection, status *PodStatus
 	r.store(rec, status, err, in.stamp)
 	rec.failed = err != nil
 	rec.observed = in.stamp
-	r.announce(rec, in.pod, in.change, in.listed, in.cause, false)
+	r.announce(rec, in.pod, in.change, in.listed, in.cause, 0)
 }
 
 // succeeded stores a status of the record as it is. If the two agree, the pod is as fresh
@@ -462,24 +474,22 @@ func (r *reconciler) succeeded(rec *podRecord, in inspection, status *PodStatus)
 		r.store(rec, status, nil, in.stamp)
 		rec.dirty, rec.failed = false, false
 		r.sched.ResetRetry(rec.uid)
-		if !rec.sync {
+		if rec.syncsOwed == in.syncs {
 			r.sched.NoInspection(rec.uid)
 		}
 		r.freshen(rec)
-		r.announce(rec, rec.pod, in.change, in.listed, in.cause, in.sync)
+		r.announce(rec, rec.pod, in.change, in.listed, in.cause, in.syncs)
 		return
 	}
 	if !rec.dirty {
 		rec.dirty, rec.observed = true, r.records.listedStamp(rec)
 	}
 	r.hold(rec)
-	if rec.observed.After(in.stamp) {
-		rec.sync = rec.sync || in.sync
-	} else {
+	if !rec.observed.After(in.stamp) {
 		r.store(rec, status, nil, in.stamp)
 		rec.failed = false
 		rec.observed = in.stamp
-		r.announce(rec, in.pod, in.change, in.listed, in.cause, in.sync)
+		r.announce(rec, in.pod, in.change, in.listed, in.cause, in.syncs)
 	}
 	if !r.sched.InspectionWanted(rec.uid) {
 		r.sched.Retry(rec.uid, string(in.cause))
@@ -488,7 +498,7 @@ func (r *reconciler) succeeded(rec *podRecord, in inspection, status *PodStatus)
 
 // fail stores an error beside the last good status, announces the record all the same,
 // and has the pod listed and inspected again after a back-off.
-func (r *reconciler) fail(rec *podRecord, err error) {
+func (r *reconciler) fail(rec *podRecord, syncs uint64, err error) {
 	rec.failures++
 	if rec.failures == 1 {
 		r.cfg.logger.Error(err, "Cannot inspect pod; will try again until it can be",
@@ -499,9 +509,7 @@ func (r *reconciler) fail(rec *podRecord, err error) {
 	rec.failed, rec.dirty = true, false
 	r.sched.NoInspection(rec.uid)
 	r.freshen(rec)
-	owed := rec.sync
-	rec.sync = false
-	r.announce(rec, rec.pod, rec.change.number, rec.change.listed(r.records.listedStamp(rec)), rec.cause, owed)
+	r.announce(rec, rec.pod, rec.change.number, rec.change.listed(r.records.listedStamp(rec)), rec.cause, syncs)
 	r.sched.Retry(rec.uid, string(rec.cause))
 }
 
@@ -543,8 +551,10 @@ func (r *reconciler) freshen(rec *podRecord) {
 }
 
 // announce says that the cache is ready for what a list showed of a pod: of is the pod
-// as it was listed, number that of the change of the record.
-func (r *reconciler) announce(rec *podRecord, of *Pod, number uint64, listed stamp, cause Cause, sync bool) {
+// as it was listed, number that of the change of the record, syncs the PodSyncs that are
+// due with it.
+func (r *reconciler) announce(rec *podRecord, of *Pod, number uint64, listed stamp, cause Cause, syncs uint64) {
+	sync := r.paySync(rec, syncs)
 	r.version++
 	u := update{
 		uid: rec.uid, pod: of, version: r.version, follows: rec.version, sync: sync, listedAt: listed.Time, cause: cause,
@@ -624,9 +634,7 @@ func (r *reconciler) overdue(late schedule.Overdue) {
 		err := r.deadlineError(methodGetPodStatus)
 		r.out.cancel = append(r.out.cancel, cancelCall{c, err})
 		if rec.pod != nil {
-			rec.sync = rec.sync || rec.inspection.sync
-			rec.inspection.sync = false
-			r.fail(rec, err)
+			r.fail(rec, rec.inspection.syncs, err)
 		}
 	}
 }
@@ -677,9 +685,8 @@ func (r *reconciler) beginInspection(c *schedule.Call) *Pod {
 	c.Cause = string(rec.cause)
 	rec.inspection = inspection{
 		call: c, pod: rec.pod, stamp: at, change: rec.change.number, listed: rec.change.listed(at),
-		cause: rec.cause, sync: rec.sync,
+		cause: rec.cause, syncs: rec.syncsOwed,
 	}
-	rec.sync = false
 	if rec.failures > 0 {
 		r.metrics.inspectionRetries.Inc()
 	}
@@ -733,7 +740,7 @@ func (r *reconciler) completeRelists() {
 		return
 	}
 	r.awaiting = slices.DeleteFunc(r.awaiting, func(w relist) bool {
-		if r.isAwaited(w.stamp) {
+		if r.isAwaited(w) {
 			return false
 		}
 		r.closeWindow()
@@ -746,11 +753,16 @@ func (r *reconciler) completeRelists() {
 	})
 }
 
-// isAwaited reports whether some pod is older than a stamp, and can be expected to
-// become newer.
-func (r *reconciler) isAwaited(at stamp) bool {
+// isAwaited reports whether some pod is older than a list, or is owed a PodSync, and can be
+// expected not to be for long.
+func (r *reconciler) isAwaited(w relist) bool {
+	for _, s := range w.syncs {
+		if s.rec.syncsPaid < s.number && !r.sched.Stuck(s.rec.uid) {
+			return true
+		}
+	}
 	awaited := func(rec *podRecord) bool {
-		return rec.held && at.After(r.records.observedStamp(rec)) && !r.sched.Stuck(rec.uid)
+		return rec.held && w.stamp.After(r.records.observedStamp(rec)) && !r.sched.Stuck(rec.uid)
 	}
 	if r.blocker != nil && awaited(r.blocker) {
 		return true
@@ -772,11 +784,37 @@ func (r *reconciler) listSucceeded(c *schedule.Call) {
 	}
 	r.status.lastList, r.status.listErr = r.sched.Clock(c.Began), nil
 	r.status.pods, r.status.tally = r.records.present, r.records.tally
+	r.awaiting = append(r.awaiting, relist{stamp: c.Stamp, began: c.Began})
+	if len(r.attached) == 0 {
+		return
+	}
+	var syncs []owedSync
+	for _, rec := range r.owed {
+		syncs = append(syncs, owedSync{rec, rec.syncsOwed})
+	}
 	for _, caller := range r.attached {
-		r.awaiting = append(r.awaiting, relist{c.Stamp, c.Began, caller})
+		r.awaiting = append(r.awaiting, relist{c.Stamp, c.Began, caller, syncs})
 	}
 	r.attached = r.attached[:0]
-	r.awaiting = append(r.awaiting, relist{c.Stamp, c.Began, nil})
+}
+
+// oweSync notes that a PodSync is due when the next inspection of a pod has succeeded.
+func (r *reconciler) oweSync(rec *podRecord) {
+	rec.syncsOwed++
+	r.owed[rec.uid] = rec
+}
+
+// paySync notes that the PodSyncs up to a number are delivered, and reports whether one
+// of them was still due.
+func (r *reconciler) paySync(rec *podRecord, number uint64) bool {
+	if rec.syncsPaid >= number {
+		return false
+	}
+	rec.syncsPaid = number
+	if rec.syncsPaid == rec.syncsOwed {
+		delete(r.owed, rec.uid)
+	}
+	return true
 }
 
 // listFailed notes a full list that failed. It says nothing, so nothing is changed.
