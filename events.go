@@ -31,6 +31,9 @@ var (
 	unsupported = backoff.Policy{First: unsupportedRetry, Longest: unsupportedRetry, Jitter: true}
 )
 
+// errStopped is the cause with which Stop cancels the calls in flight.
+var errStopped = errors.New("the generator was stopped")
+
 // eventClient keeps a stream of the runtime's events open. What comes of it are hints:
 // which pod to list now, never what is to be seen.
 type eventClient struct {

@@ -2,7 +2,6 @@ package pleg
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"reflect"
 	"sync"
@@ -23,9 +22,6 @@ import (
 // measured in real time, whatever clock was injected: a fake clock that nobody
 // advances must not make Stop hang on a runtime that ignores cancellation.
 const stopGrace = 5 * time.Second
-
-// errStopped is the cause with which Stop cancels the calls in flight.
-var errStopped = errors.New("the generator was stopped")
 
 // GenericPLEG relists a Runtime and generates the lifecycle events of its pods. Its
 // methods may be called from any goroutine.
@@ -73,7 +69,7 @@ type GenericPLEG struct {
 	// nothing.
 	listAll     func(context.Context) error
 	listAllDone func(*schedule.Call, error, bool)
-	listed      []*Pod
+	listed      result
 
 	// lifecycle serialises Start and Stop.
 	lifecycle sync.Mutex
@@ -166,13 +162,12 @@ func (g *GenericPLEG) makeReconciler(period time.Duration, notifier BlockedNotif
 	g.reconciler = newReconciler(cfg, g.clock.Now(), newCacheWriter(g.cache), g.updates, g.metrics)
 	g.status = g.reconciler.status
 	g.listAll = func(ctx context.Context) (err error) {
-		g.listed, err = g.runtime.GetPods(ctx, true)
+		g.listed.pods, err = g.runtime.GetPods(ctx, true)
 		return err
 	}
 	g.listAllDone = func(c *schedule.Call, err error, stopped bool) {
-		res := &result{call: c, pods: g.listed, err: err, stopped: stopped}
-		g.listed = nil
-		g.inbox.Put(func(in *inputs) { in.results = append(in.results, res) })
+		g.listed.call, g.listed.err, g.listed.stopped = c, err, stopped
+		g.inbox.Put(func(in *inputs) { in.results = append(in.results, &g.listed) })
 	}
 }
 
@@ -367,6 +362,7 @@ func (g *GenericPLEG) call(c beginCall) {
 	}
 	if c.Kind == schedule.ListAll {
 		info.Method = methodGetPods
+		g.listed = result{}
 		g.calls.Go(c.Call, info, g.listAll, g.listAllDone)
 		return
 	}

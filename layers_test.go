@@ -19,10 +19,14 @@ func TestLayers(t *testing.T) {
 			"events.go":     5,
 			"health.go":     5,
 
-			"podrecords.go": 4,
-			"cache.go":      4,
-			"metrics.go":    4,
+			"inputs.go":      4,
+			"window.go":      4,
+			"cachewriter.go": 4,
+			"podrecords.go":  4,
+			"cache.go":       4,
+			"metrics.go":     4,
 
+			"updates.go":  3,
 			"diff.go":     3,
 			"validate.go": 3,
 

@@ -152,6 +152,9 @@ func (r *reconciler) takeRequests(in *inputs) {
 	}
 	for _, uid := range sortedKeys(in.reinspects) {
 		if rec := r.records.byUID[uid]; rec != nil && rec.pod != nil {
+			if !rec.change.pending {
+				rec.cause = CauseDemand
+			}
 			r.oweSync(rec)
 			r.sched.Inspect(uid)
 		}
@@ -178,13 +181,14 @@ func (r *reconciler) readerBlocked(uid types.UID, t minTimes) {
 	clock := r.sched.Clock(r.sched.Now())
 	if t.earliest.Before(clock) {
 		r.sched.Request(uid, schedule.CauseDemand, false)
+		t.earliest = t.latest
 	}
 	switch {
-	case t.latest.Before(clock):
-	case t.latest.After(clock.Add(r.cfg.Period)):
+	case t.earliest.Before(clock):
+	case t.earliest.After(clock.Add(r.cfg.Period)):
 		r.sched.Hasten()
 	default:
-		r.sched.RequestAt(uid, t.latest.Add(1), schedule.Reader)
+		r.sched.RequestAt(uid, t.earliest.Add(1), schedule.Reader)
 		r.sched.Hasten()
 	}
 }

@@ -59,7 +59,8 @@ const (
 	Inspect
 )
 
-// Call is one call to the runtime, from its beginning to its return.
+// Call is one call to the runtime, from its beginning to its return. Its memory may be
+// used for another then.
 type Call struct {
 	Kind  Kind
 	UID   types.UID // empty for ListAll
@@ -117,6 +118,7 @@ type Scheduler struct {
 // fullList is the list of all pods.
 type fullList struct {
 	call     *Call // in flight
+	memory   Call  // of it
 	periodic bool
 	next     time.Time // by the period
 	relist   bool      // somebody waits for one to begin
@@ -291,7 +293,8 @@ const (
 func (s *Scheduler) beginFull(cause string, blocked bool) {
 	f := &s.full
 	f.relist = false
-	f.call = &Call{Kind: ListAll, Cause: cause, Stamp: s.stamp(), Began: s.now}
+	f.memory = Call{Kind: ListAll, Cause: cause, Stamp: s.stamp(), Began: s.now}
+	f.call = &f.memory
 	period := s.cfg.Period
 	if f.connected && !blocked {
 		period = max(period, s.cfg.ConnectedPeriod)
