@@ -332,7 +332,7 @@ func TestStalledSubscriberIsBounded(t *testing.T) {
 	defer s.Halt()
 	s.publish("a1 b1")
 	s.Subscribe(t.Context(), 1, false)
-	const rounds = 50_000
+	const rounds = 20_000
 	grown := growth(func() {
 		for i := range rounds {
 			passing := fmt.Sprintf("passing-%d", i)
