@@ -33,6 +33,9 @@ func (levels) Gone(u update) bool      { return u.level == 0 }
 func (levels) Initial(u update) update { u.sync = false; return u }
 
 func (levels) Events(told, u update) []event {
+	if told.level == 0 && u.level == 0 {
+		panic("what was never told of is gone, and makes events")
+	}
 	var events []event
 	for range u.level - told.level {
 		events = append(events, event{u.key, 1})

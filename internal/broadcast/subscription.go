@@ -76,9 +76,7 @@ func (s *subscription[K, U, E]) offer(key K, before state[U], update U) (discard
 	} else {
 		discarded = s.pendLocked(key, before, update)
 	}
-	if !s.holding {
-		s.fillLocked()
-	}
+	s.fillLocked()
 	if !s.upToDateLocked() {
 		s.wake()
 	}
@@ -99,20 +97,20 @@ func (s *subscription[K, U, E]) pendLocked(key K, before state[U], update U) (di
 	} else {
 		p = step[U]{before, update}
 	}
-	switch {
-	case p.told.exists || !s.rules.Gone(p.update):
-		s.pending[key] = p
-		if !pends {
-			s.order = append(s.order, key)
-		}
-	case pends:
+	if !p.told.exists && s.rules.Gone(p.update) {
 		s.withdrawLocked(key)
+		return discarded
+	}
+	s.pending[key] = p
+	if !pends {
+		s.order = append(s.order, key)
 	}
 	return discarded
 }
 
 // withdrawLocked takes back the update of a key that came and went without the
-// subscriber having been told of it.
+// subscriber having been told of it. When order is compacted each key is left in it
+// once, so that about as many have to be withdrawn before it is compacted again.
 func (s *subscription[K, U, E]) withdrawLocked(key K) {
 	delete(s.pending, key)
 	if len(s.order) < 2*len(s.pending)+maxWithdrawn {
@@ -136,15 +134,13 @@ const maxWithdrawn = 64
 func (s *subscription[K, U, E]) fill() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.holding {
-		s.fillLocked()
-	}
+	s.fillLocked()
 }
 
-// fillLocked delivers what fits into the channel. Nobody else sends while the lock is
-// held and the pump holds nothing, so where there is room it stays.
+// fillLocked delivers what fits into the channel, unless the pump holds an event. Else
+// nobody sends who does not hold the lock, so where there is room it stays.
 func (s *subscription[K, U, E]) fillLocked() {
-	for len(s.out) < cap(s.out) && s.advanceLocked() {
+	for !s.holding && len(s.out) < cap(s.out) && s.advanceLocked() {
 		s.out <- s.committed[0]
 		s.deliveredLocked()
 	}
@@ -155,7 +151,7 @@ func (s *subscription[K, U, E]) fillLocked() {
 func (s *subscription[K, U, E]) advanceLocked() bool {
 	for len(s.committed) == 0 {
 		if len(s.order) == 0 {
-			s.order, s.committed = nil, nil // so that their memory is not kept
+			s.order = nil // its memory may be that of a long stall
 			return false
 		}
 		key := s.order[0]
@@ -177,7 +173,12 @@ func (s *subscription[K, U, E]) commitLocked(key K, p step[U]) {
 	s.committedKey, s.committed = key, s.rules.Events(p.told.update, p.update)
 }
 
-func (s *subscription[K, U, E]) deliveredLocked() { s.committed = s.committed[1:] }
+func (s *subscription[K, U, E]) deliveredLocked() {
+	s.committed = s.committed[1:]
+	if len(s.committed) == 0 {
+		s.committed = nil // else it keeps what was delivered
+	}
+}
 
 // pump waits for the reader with one event at a time until the subscription ends or
 // stop is closed.

@@ -2,9 +2,12 @@ package calls_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 )
+
+type key struct{}
 
 // What waits for the end of a call's context after the call has returned is released,
 // also if the runtime has forgotten it.
@@ -12,7 +15,7 @@ func TestContextEndsWithTheCall(t *testing.T) {
 	for name, keep := range map[string]func(ctx context.Context) <-chan struct{}{
 		"the context itself": context.Context.Done,
 		"a value": func(ctx context.Context) <-chan struct{} {
-			return context.WithValue(ctx, 1, 2).Done()
+			return context.WithValue(ctx, key{}, 1).Done()
 		},
 		"a derived context": func(ctx context.Context) <-chan struct{} {
 			derived, cancel := context.WithCancel(ctx)
@@ -60,7 +63,7 @@ func TestDerivedContextIsCancelled(t *testing.T) {
 		})
 		synctest.Wait()
 		o.Cancel("a", errDeadline)
-		if got := o.only(t); got.err == nil || cause != errDeadline {
+		if got := o.only(t); got.err == nil || !errors.Is(cause, errDeadline) {
 			t.Errorf("got %v, cause %v", got.err, cause)
 		}
 	})

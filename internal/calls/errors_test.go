@@ -52,7 +52,7 @@ func TestPanicsAreErrors(t *testing.T) {
 			"GetPods panicked: not found",
 		},
 		"panic with nil": {
-			func(context.Context) error { panic(nil) }, //nolint:govet // a runtime may
+			func(context.Context) error { panic(nil) },
 			"GetPods panicked: " + new(runtime.PanicNilError).Error(),
 		},
 		"Goexit": {

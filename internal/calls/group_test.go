@@ -181,7 +181,7 @@ func TestCancelTwice(t *testing.T) {
 		if got := o.only(t); !errors.Is(got.err, context.Canceled) || !got.stopped {
 			t.Errorf("got %v", got)
 		}
-		if cause != errDeadline {
+		if !errors.Is(cause, errDeadline) {
 			t.Errorf("the cause is %v", cause)
 		}
 	})

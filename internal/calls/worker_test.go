@@ -115,7 +115,7 @@ func TestGoAllocatesNothing(t *testing.T) {
 		g := calls.NewGroup[int]()
 		defer g.Rest()
 		done := func(int, error, bool) {}
-		for name, after := range map[string]func(){"": func() {}, " and Rest": g.Rest} {
+		for name, after := range map[string]func(){"Go": func() {}, "Go and Rest": g.Rest} {
 			got := testing.AllocsPerRun(100, func() {
 				g.Go(1, calls.Info{}, returnsNil, done)
 				synctest.Wait()
@@ -123,7 +123,7 @@ func TestGoAllocatesNothing(t *testing.T) {
 				synctest.Wait()
 			})
 			if got != 0 {
-				t.Errorf("%v allocations per Go%s", got, name)
+				t.Errorf("%v allocations per %s", got, name)
 			}
 		}
 	})
