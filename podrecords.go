@@ -89,6 +89,8 @@ type inspection struct {
 	cause      Cause
 	syncs      uint64 // the PodSyncs that are due when it has succeeded
 	superseded bool   // the record has changed since it began
+	// recovered: the one before failed. A PodSync says that what was announced has a status.
+	recovered bool
 }
 
 // dead reports whether the inspection is past its deadline.

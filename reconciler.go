@@ -140,6 +140,7 @@ func (r *reconciler) takeRequests(in *inputs) {
 	if in.periodic != nil {
 		r.sched.SetPeriodic(*in.periodic)
 		r.lastFull = time.Time{}
+		r.closeWindow()
 	}
 	r.waiting = append(r.waiting, in.relists...)
 	for _, uid := range sortedKeys(in.requests) {
@@ -152,7 +153,7 @@ func (r *reconciler) takeRequests(in *inputs) {
 	}
 	for _, uid := range sortedKeys(in.reinspects) {
 		if rec := r.records.byUID[uid]; rec != nil && rec.pod != nil {
-			if !rec.change.pending {
+			if !rec.change.pending || rec.inspection.call != nil && !rec.inspection.superseded {
 				rec.cause = CauseDemand
 			}
 			r.oweSync(rec)
@@ -393,8 +394,11 @@ func (r *reconciler) changed(rec *podRecord, transitions []transition, l list) {
 	r.sched.ResetRetry(rec.uid)
 	r.sched.Inspect(rec.uid)
 	rec.inspection.superseded = true
+	if c := rec.inspection.call; c != nil && c.Slow { // of the pod that had its UID before, perhaps
+		r.noteFailing(rec, nil)
+	}
 	if rec.inspection.dead() { // nobody can inspect it: it is announced with an error
-		r.fail(rec, rec.inspection.syncs, r.deadlineError(methodGetPodStatus))
+		r.fail(rec, rec.inspection, r.deadlineError(methodGetPodStatus))
 	}
 }
 
@@ -412,7 +416,7 @@ func (r *reconciler) gone(rec *podRecord, transitions []transition, l list) {
 	rec.cause = l.cause
 	r.cache.Delete(rec.uid)
 	r.freshen(rec)
-	r.announce(rec, nil, rec.change.number, l.stamp, l.cause, 0)
+	r.announce(rec, nil, inspection{change: rec.change.number, listed: l.stamp, cause: l.cause})
 }
 
 // inspected takes in the outcome of an inspection.
@@ -421,34 +425,31 @@ func (r *reconciler) inspected(res *result) {
 	rec := r.records.byUID[c.UID]
 	in := rec.inspection
 	rec.inspection = inspection{}
-	r.sched.Return(c, !c.Dead)
+	r.sched.Return(c, !c.Dead || res.err == nil)
 	status, err := res.status, res.err
 	if err == nil && rec.pod != nil && !c.Dead {
 		status, err = validStatus(status, in.pod, r.metrics.badData)
 	}
 	switch {
 	case rec.pod == nil:
+		r.sched.Gone(c.UID)
 		r.forgetAbsent()
 	case c.Dead: // it has failed already; that it came back shows that another may succeed
 		if err == nil {
+			r.answers(rec, false)
 			r.sched.Inspect(c.UID)
 		}
 	case res.stopped: // as if it had not begun
 		r.answers(rec, false)
 		r.sched.Inspect(c.UID)
 	case in.superseded:
-		if err == nil && rec.failures > 0 {
-			r.oweSync(rec) // what was announced without a status has one now
-		}
+		in.recovered = err == nil && rec.failures > 0
 		r.answers(rec, err == nil)
 		r.superseded(rec, in, status, err)
 	case err != nil:
-		r.fail(rec, in.syncs, err)
+		r.fail(rec, in, err)
 	default:
-		if rec.failures > 0 {
-			r.oweSync(rec) // the same
-			in.syncs = rec.syncsOwed
-		}
+		in.recovered = rec.failures > 0
 		r.answers(rec, true)
 		r.succeeded(rec, in, status)
 	}
@@ -466,7 +467,7 @@ func (r *reconciler) superseded(rec *podRecord, in inspection, status *PodStatus
 	r.store(rec, status, err, in.stamp)
 	rec.failed = err != nil
 	rec.observed = in.stamp
-	r.announce(rec, in.pod, in.change, in.listed, in.cause, 0)
+	r.announce(rec, in.pod, in)
 }
 
 // succeeded stores a status of the record as it is. If the two agree, the pod is as fresh
@@ -482,7 +483,7 @@ func (r *reconciler) succeeded(rec *podRecord, in inspection, status *PodStatus)
 			r.sched.NoInspection(rec.uid)
 		}
 		r.freshen(rec)
-		r.announce(rec, rec.pod, in.change, in.listed, in.cause, in.syncs)
+		r.announce(rec, rec.pod, in)
 		return
 	}
 	if !rec.dirty {
@@ -493,7 +494,7 @@ func (r *reconciler) succeeded(rec *podRecord, in inspection, status *PodStatus)
 		r.store(rec, status, nil, in.stamp)
 		rec.failed = false
 		rec.observed = in.stamp
-		r.announce(rec, in.pod, in.change, in.listed, in.cause, in.syncs)
+		r.announce(rec, in.pod, in)
 	}
 	if !r.sched.InspectionWanted(rec.uid) {
 		r.sched.Retry(rec.uid, string(in.cause))
@@ -502,7 +503,7 @@ func (r *reconciler) succeeded(rec *podRecord, in inspection, status *PodStatus)
 
 // fail stores an error beside the last good status, announces the record all the same,
 // and has the pod listed and inspected again after a back-off.
-func (r *reconciler) fail(rec *podRecord, syncs uint64, err error) {
+func (r *reconciler) fail(rec *podRecord, in inspection, err error) {
 	rec.failures++
 	if rec.failures == 1 {
 		r.cfg.logger.Error(err, "Cannot inspect pod; will try again until it can be",
@@ -513,7 +514,8 @@ func (r *reconciler) fail(rec *podRecord, syncs uint64, err error) {
 	rec.failed, rec.dirty = true, false
 	r.sched.NoInspection(rec.uid)
 	r.freshen(rec)
-	r.announce(rec, rec.pod, rec.change.number, rec.change.listed(r.records.listedStamp(rec)), rec.cause, syncs)
+	in.change, in.listed, in.cause = rec.change.number, rec.change.listed(r.records.listedStamp(rec)), rec.cause
+	r.announce(rec, rec.pod, in)
 	r.sched.Retry(rec.uid, string(rec.cause))
 }
 
@@ -554,27 +556,26 @@ func (r *reconciler) freshen(rec *podRecord) {
 	}
 }
 
-// announce says that the cache is ready for what a list showed of a pod: of is the pod
-// as it was listed, number that of the change of the record, syncs the PodSyncs that are
-// due with it.
-func (r *reconciler) announce(rec *podRecord, of *Pod, number uint64, listed stamp, cause Cause, syncs uint64) {
-	sync := r.paySync(rec, syncs)
+// announce says that the cache is ready for what a list showed of a pod: of is the pod as
+// it was listed, in is what the announcement is made of besides.
+func (r *reconciler) announce(rec *podRecord, of *Pod, in inspection) {
 	r.version++
 	u := update{
-		uid: rec.uid, pod: of, version: r.version, follows: rec.version, sync: sync, listedAt: listed.Time, cause: cause,
+		uid: rec.uid, pod: of, version: r.version, follows: rec.version,
+		sync: r.paySync(rec, in.syncs) || in.recovered, listedAt: in.listed.Time, cause: in.cause,
 	}
-	switch newest := number == rec.change.number; {
+	switch newest := in.change == rec.change.number; {
 	case newest && !rec.change.pending: // it has been announced
 	case newest && rec.change.whole:
 		u.transitions = rec.change.transitions
 	default:
 		u.transitions = appendTransitions(nil, rec.announced, of)
 	}
-	if number == rec.change.number {
+	if in.change == rec.change.number {
 		rec.change.pending = false
 	}
 	appears := (rec.announced == nil) != (of == nil)
-	if len(u.transitions) == 0 && !sync && !appears {
+	if len(u.transitions) == 0 && !u.sync && !appears {
 		r.window.skip(rec.uid)
 		return
 	}
@@ -638,7 +639,7 @@ func (r *reconciler) overdue(late schedule.Overdue) {
 		err := r.deadlineError(methodGetPodStatus)
 		r.out.cancel = append(r.out.cancel, cancelCall{c, err})
 		if rec.pod != nil {
-			r.fail(rec, rec.inspection.syncs, err)
+			r.fail(rec, rec.inspection, err)
 		}
 	}
 }

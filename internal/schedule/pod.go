@@ -17,8 +17,8 @@ const (
 	Retry
 	// Reader: somebody waits for that time.
 	Reader
-	// relist: a list of the pod has failed.
-	relist
+	// again: a list of the pod has failed; its request waits a while.
+	again
 	reasons
 )
 
@@ -120,8 +120,6 @@ func (p *pod) causeOf(why Reason) string {
 		return CauseHint
 	case Retry:
 		return p.retryCause
-	case relist:
-		return p.cause
 	default:
 		return CauseDemand
 	}
@@ -134,7 +132,7 @@ func (s *Scheduler) Answer(uid types.UID, stamp Stamp) bool {
 	if p == nil {
 		return false
 	}
-	p.listFailed, p.later[relist] = false, time.Time{}
+	p.listFailed, p.later[again] = false, time.Time{}
 	answers := p.want > 0 && p.want <= stamp.Number
 	if answers {
 		p.want = 0
@@ -153,7 +151,7 @@ func (s *Scheduler) Answer(uid types.UID, stamp Stamp) bool {
 func (s *Scheduler) ListFailed(uid types.UID) {
 	p := s.pod(uid)
 	p.listFailed = true
-	p.later[relist] = s.now.Add(s.cfg.Period)
+	p.later[again] = s.now.Add(s.cfg.Period)
 	s.Hasten()
 	s.plan(p)
 }
@@ -162,6 +160,9 @@ func (s *Scheduler) ListFailed(uid types.UID) {
 func (s *Scheduler) Inspect(uid types.UID) {
 	p := s.pod(uid)
 	p.inspect = true
+	if p.inspection != nil && p.inspection.Slow {
+		s.hangs(p)
+	}
 	s.plan(p)
 }
 
@@ -187,7 +188,11 @@ func (s *Scheduler) Gone(uid types.UID) {
 		return
 	}
 	p.inspect, p.attempts, p.later[Retry] = false, 0, time.Time{}
+	since := p.unanswered
 	s.answered(p)
+	if p.inspection != nil {
+		p.unanswered = since // another pod may come under this UID, and wait for the same call
+	}
 	s.plan(p)
 }
 
@@ -239,7 +244,7 @@ func (s *Scheduler) Unanswered(uid types.UID) time.Time {
 // plan puts the pod where what is open of it says: into the queues, among the alarms,
 // or away.
 func (s *Scheduler) plan(p *pod) {
-	canList := s.cfg.ListsPods && p.want > 0 && p.list == nil && p.later[relist].IsZero()
+	canList := s.cfg.ListsPods && p.want > 0 && p.list == nil && p.later[again].IsZero()
 	if canList && !(s.full.instead > 0 && p.want <= s.full.instead && s.full.call != nil) {
 		s.listing.push(p)
 	} else {

@@ -436,7 +436,9 @@ func (s *Scheduler) ringPod(p *pod) {
 	for why, at := range p.later {
 		if !at.IsZero() && !s.now.Before(at) {
 			p.later[why] = time.Time{}
-			s.request(p, p.causeOf(Reason(why)), false)
+			if Reason(why) != again { // that one is open still, unless it was answered
+				s.request(p, p.causeOf(Reason(why)), false)
+			}
 		}
 	}
 	if s.late(p.list) {
