@@ -358,7 +358,7 @@ func (g *GenericPLEG) step() <-chan time.Time {
 func (g *GenericPLEG) call(c beginCall) {
 	info := calls.Info{PodUID: c.UID, Since: g.status.asOf}
 	if c.pod != nil {
-		info.Object = podName(c.pod)
+		info.Object = podObject{c.pod}
 	}
 	if c.Kind == schedule.ListAll {
 		info.Method = methodGetPods
@@ -528,5 +528,14 @@ func runtimeCalls(infos []calls.Info) []RuntimeCall {
 }
 
 func runtimeCall(info calls.Info) RuntimeCall {
-	return RuntimeCall{Method: info.Method, PodUID: info.PodUID, Object: info.Object, Since: info.Since}
+	call := RuntimeCall{Method: info.Method, PodUID: info.PodUID, Since: info.Since}
+	if info.Object != nil {
+		call.Object = info.Object.String()
+	}
+	return call
 }
+
+// podObject is the pod that a call is made for, by its name only when somebody asks.
+type podObject struct{ *Pod }
+
+func (p podObject) String() string { return podName(p.Pod) }

@@ -22,6 +22,7 @@ package calls
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -35,8 +36,8 @@ type Info struct {
 	Method string
 	// PodUID is the pod that the call is about; empty if it is about all.
 	PodUID types.UID
-	// Object names the pod for people.
-	Object string
+	// Object names the pod for people; nil if there is none.
+	Object fmt.Stringer
 	// Since is when the call began.
 	Since time.Time
 }
@@ -65,7 +66,10 @@ type Group[K comparable] struct {
 	// waiting are the workers whose goroutine waits for a call, spare those that
 	// have no goroutine any more.
 	waiting, spare []*worker[K]
-	// resting is true from Rest to the next Go: no goroutine begins to wait.
+	// leaving are the workers that Rest has told to end and whose goroutine may not have
+	// noticed yet.
+	leaving []*worker[K]
+	// resting is true from Rest to the next Go: no worker begins to wait.
 	resting bool
 	// stopped counts the calls in flight that CancelAll has cancelled; returned is
 	// closed when there is none left, nil if nobody waits for that.
@@ -114,6 +118,13 @@ func (g *Group[K]) Go(
 func (g *Group[K]) workerLocked() (w *worker[K], waits bool) {
 	if w := pop(&g.waiting); w != nil {
 		return w, true
+	}
+	for w := pop(&g.leaving); w != nil; w = pop(&g.leaving) {
+		select {
+		case <-w.begin: // it has not noticed: it stays
+			return w, true
+		default: // it retires
+		}
 	}
 	if w := pop(&g.spare); w != nil {
 		return w, false
@@ -213,11 +224,13 @@ func (g *Group[K]) Rest() {
 	g.resting = true
 	for w := pop(&g.waiting); w != nil; w = pop(&g.waiting) {
 		w.begin <- false
+		g.leaving = append(g.leaving, w)
 	}
 }
 
-// leave takes a worker's call out of the calls in flight, and returns it, whether
-// CancelAll cancelled it, and its context if that is not to be used again.
+// leave takes a worker's call out of the calls in flight, and has the worker wait for
+// another. It returns the call, whether CancelAll cancelled it, and its context if that is
+// not to be used again.
 func (g *Group[K]) leave(w *worker[K]) (c call[K], stopped bool, ended *callContext) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -237,19 +250,11 @@ func (g *Group[K]) leave(w *worker[K]) (c call[K], stopped bool, ended *callCont
 	}
 	c, stopped = w.call, w.stopped
 	w.call, w.cancelled, w.stopped = call[K]{}, false, false
-	return c, stopped, ended
-}
-
-// await reports whether a worker's goroutine is to wait for another call, which it
-// may get from then on.
-func (g *Group[K]) await(w *worker[K]) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.resting || len(g.waiting) >= maxWaiting {
-		return false
+	w.waits = !w.ends && !g.resting && len(g.waiting) < maxWaiting
+	if w.waits {
+		g.waiting = append(g.waiting, w)
 	}
-	g.waiting = append(g.waiting, w)
-	return true
+	return c, stopped, ended
 }
 
 // retire keeps a worker whose goroutine ends for a goroutine to come, which saves an
@@ -257,6 +262,9 @@ func (g *Group[K]) await(w *worker[K]) bool {
 func (g *Group[K]) retire(w *worker[K]) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if i := slices.Index(g.leaving, w); i >= 0 {
+		g.leaving = slices.Delete(g.leaving, i, i+1)
+	}
 	if len(g.spare) < maxWaiting {
 		g.spare = append(g.spare, w)
 	}

@@ -33,8 +33,12 @@ type worker[K comparable] struct {
 	// cancelled says that the context has ended, stopped that CancelAll was called.
 	cancelled, stopped bool
 
-	// err is what the call came to; owned by the goroutine.
-	err error
+	// Owned by the goroutine.
+
+	err error // what the call came to
+	// ends says that the runtime has ended the goroutine, waits that it gets another
+	// call, or is told that there will be none.
+	ends, waits bool
 }
 
 func newWorker[K comparable](g *Group[K]) *worker[K] {
@@ -44,10 +48,11 @@ func newWorker[K comparable](g *Group[K]) *worker[K] {
 }
 
 func (w *worker[K]) makeCalls() {
+	w.ends = false
 	defer w.group.retire(w) // also when the runtime ends the goroutine
 	for {
 		w.makeCall()
-		if !w.group.await(w) || !<-w.begin {
+		if !w.waits || !<-w.begin {
 			return
 		}
 	}
@@ -69,9 +74,11 @@ func (w *worker[K]) guard() {
 		if returned {
 			return
 		}
-		w.err = &PanicError{w.call.info.Method + " panicked: the runtime ended the goroutine"}
+		// First, for printing the value may end the goroutine too.
+		w.err, w.ends = &PanicError{w.call.info.Method + " panicked: the runtime ended the goroutine"}, true
 		if value := recover(); value != nil {
 			w.err = &PanicError{w.call.info.Method + " panicked: " + panicText(value)}
+			w.ends = false
 		}
 	}()
 	err := w.call.method(w.ctx)
@@ -81,6 +88,8 @@ func (w *worker[K]) guard() {
 	w.err, returned = err, true
 }
 
+// finish says what the call came to. The worker waits for another from before that on, so
+// that the owner finds it when it is told of the outcome.
 func (w *worker[K]) finish() {
 	err := w.err
 	w.err = nil
