@@ -99,7 +99,7 @@ func (g *Group[K]) Go(
 ) {
 	g.mu.Lock()
 	g.resting = false
-	w, waits := g.workerLocked()
+	w, bare := g.workerLocked()
 	w.call = call[K]{key, info, method, done}
 	if w.ctx == nil {
 		w.ctx = newCallContext()
@@ -107,29 +107,25 @@ func (g *Group[K]) Go(
 	w.index = len(g.inFlight)
 	g.inFlight = append(g.inFlight, w)
 	g.mu.Unlock()
-	if waits {
-		w.begin <- true
-	} else {
+	if bare {
 		go w.run()
 	}
 }
 
-// workerLocked returns a worker for a call, and whether its goroutine waits for it.
-func (g *Group[K]) workerLocked() (w *worker[K], waits bool) {
+// workerLocked returns a worker for a call, and whether it needs a goroutine.
+func (g *Group[K]) workerLocked() (w *worker[K], bare bool) {
 	if w := pop(&g.waiting); w != nil {
-		return w, true
-	}
-	for w := pop(&g.leaving); w != nil; w = pop(&g.leaving) {
-		select {
-		case <-w.begin: // it has not noticed: it stays
-			return w, true
-		default: // it retires
-		}
-	}
-	if w := pop(&g.spare); w != nil {
+		w.wake <- struct{}{}
 		return w, false
 	}
-	return newWorker(g), false
+	if w := pop(&g.leaving); w != nil {
+		w.leaving = false
+		return w, false
+	}
+	if w := pop(&g.spare); w != nil {
+		return w, true
+	}
+	return newWorker(g), true
 }
 
 // pop takes the last worker of a list, whose memory was used last; nil if there is
@@ -223,7 +219,8 @@ func (g *Group[K]) Rest() {
 	defer g.mu.Unlock()
 	g.resting = true
 	for w := pop(&g.waiting); w != nil; w = pop(&g.waiting) {
-		w.begin <- false
+		w.leaving = true
+		w.wake <- struct{}{}
 		g.leaving = append(g.leaving, w)
 	}
 }
@@ -257,14 +254,24 @@ func (g *Group[K]) leave(w *worker[K]) (c call[K], stopped bool, ended *callCont
 	return c, stopped, ended
 }
 
+// resume reports whether a worker that has woken has a call to make.
+func (g *Group[K]) resume(w *worker[K]) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if w.leaving {
+		w.leaving = false
+		i := slices.Index(g.leaving, w)
+		g.leaving = slices.Delete(g.leaving, i, i+1)
+		return false
+	}
+	return true
+}
+
 // retire keeps a worker whose goroutine ends for a goroutine to come, which saves an
 // owner that rests after every few calls from allocating it each time.
 func (g *Group[K]) retire(w *worker[K]) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if i := slices.Index(g.leaving, w); i >= 0 {
-		g.leaving = slices.Delete(g.leaving, i, i+1)
-	}
 	if len(g.spare) < maxWaiting {
 		g.spare = append(g.spare, w)
 	}

@@ -15,9 +15,9 @@ type worker[K comparable] struct {
 	// Set once by newWorker.
 
 	group *Group[K]
-	// begin says that there is a call to make, or that there will be none. It has
-	// room for one: the worker is told once each time it waits.
-	begin chan bool
+	// wake ends the waiting. It has room for one: the worker is woken once each time it
+	// waits, to make a call or to end.
+	wake chan struct{}
 	// run is the method of this name, kept because go allocates one otherwise.
 	run func()
 
@@ -29,7 +29,8 @@ type worker[K comparable] struct {
 
 	// Guarded by the group's lock.
 
-	index int // among the calls in flight
+	index   int  // among the calls in flight
+	leaving bool // it is to end, unless a call comes before it wakes
 	// cancelled says that the context has ended, stopped that CancelAll was called.
 	cancelled, stopped bool
 
@@ -42,7 +43,7 @@ type worker[K comparable] struct {
 }
 
 func newWorker[K comparable](g *Group[K]) *worker[K] {
-	w := &worker[K]{group: g, begin: make(chan bool, 1)}
+	w := &worker[K]{group: g, wake: make(chan struct{}, 1)}
 	w.run = w.makeCalls
 	return w
 }
@@ -52,7 +53,11 @@ func (w *worker[K]) makeCalls() {
 	defer w.group.retire(w) // also when the runtime ends the goroutine
 	for {
 		w.makeCall()
-		if !w.waits || !<-w.begin {
+		if !w.waits {
+			return
+		}
+		<-w.wake
+		if !w.group.resume(w) {
 			return
 		}
 	}
