@@ -2,7 +2,6 @@ package pleg_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"runtime"
 	"slices"
@@ -253,17 +252,6 @@ func TestRule14EventSourcePanics(t *testing.T) {
 		if got := n.g.HealthReport().Stream.State; got != pleg.StreamConnected {
 			t.Errorf("the stream is %v", got)
 		}
-	})
-}
-
-// Rule 15 and 14 together: an error beside pods is an error.
-func TestErrorBesidePods(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		rt := &scripted{pods: func() ([]*pleg.Pod, error) { return []*pleg.Pod{good}, errors.New("half") }}
-		n := newNodeOf(t, rt.instead)
-		watch := n.g.Watch()
-		n.g.Relist()
-		want(t, "events", read(watch))
 	})
 }
 

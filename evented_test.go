@@ -257,36 +257,6 @@ func TestRule17BrokenTwentyTimes(t *testing.T) {
 	})
 }
 
-// Rule 18: an event that names only a container is looked up in our own records,
-// else the whole node is listed.
-func TestRule18EventWithoutSandbox(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.SetPods(bare("a", plegtest.Running("a1")), plegtest.NewPod("b", plegtest.Running("b1")))
-		events := n.g.Watch()
-		n.start()
-		read(events)
-		time.Sleep(500 * time.Millisecond)
-		lists := n.Calls(plegtest.GetPods)
-		n.ExitContainer("a", "a1", 1, "")
-		n.SetSandbox("b", "b-sandbox", pleg.ContainerStateExited)
-		n.Emit(pleg.ContainerEvent{ContainerID: "a1"})
-		n.Emit(pleg.ContainerEvent{ContainerID: "b-sandbox"})
-		synctest.Wait()
-		want(t, "known", slices.Sorted(slices.Values(read(events))), "a Died a1", "b Died b-sandbox")
-		if n.PodCalls(plegtest.GetPod, "a") != 1 || n.Calls(plegtest.GetPods) != lists {
-			t.Error("not by a look at the one pod")
-		}
-		n.SetPod(bare("c", plegtest.Running("c1")))
-		n.Emit(pleg.ContainerEvent{ContainerID: "c1"})
-		synctest.Wait()
-		want(t, "unknown", read(events), "c Started c1")
-		if n.Calls(plegtest.GetPods) != lists+1 {
-			t.Error("not by a list of the whole node")
-		}
-	})
-}
-
 // Rule 19: the period is longer while the stream is proven live; a change that no
 // hint had announced is counted and takes that back for a while.
 func TestRule19ProvenPeriod(t *testing.T) {

@@ -99,26 +99,6 @@ func TestRule1StateTable(t *testing.T) {
 	}
 }
 
-// Rule 2: within a pod what was known comes first; between pods it goes by UID,
-// however long each inspection takes, as long as that is within the patience.
-func TestRule2Order(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		events := n.g.Watch()
-		n.SetPods(bare("c", plegtest.Running("c1")), bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1")))
-		n.Delay(plegtest.GetPodStatus, "a", 30*time.Millisecond)
-		n.Delay(plegtest.GetPodStatus, "b", 20*time.Millisecond)
-		n.g.Relist()
-		want(t, "first", read(events), "a Started a1", "b Started b1", "c Started c1")
-		n.RestartContainer("b", "b1", "b2")
-		n.RemoveContainer("b", "b1")
-		n.RemovePod("a")
-		n.SetContainer("c", "c1", pleg.ContainerStateExited)
-		n.g.Relist()
-		want(t, "then", read(events), "a Died a1", "a Removed a1", "b Died b1", "b Removed b1", "b Started b2", "c Died c1")
-	})
-}
-
 // Rule 2 again: patience has an end. A pod that is slow is announced after the
 // others, which it has delayed by a twentieth of a period.
 func TestRule2PatienceEnds(t *testing.T) {
@@ -395,25 +375,6 @@ func TestRelistAllAtOnce(t *testing.T) {
 	})
 }
 
-// Relist retries at once what failed before, whatever its back-off.
-func TestRelistRetriesFailed(t *testing.T) {
-	clk := clocktesting.NewFakeClock(time.Now())
-	rt := plegtest.NewRuntime()
-	rt.SetPods(pods(1)...)
-	cache := pleg.NewCache()
-	g := pleg.NewGenericPLEG(rt, 10, time.Second, cache, clk, pleg.WithLogger(logr.Discard()))
-	heal := rt.Fail(plegtest.GetPodStatus, "pod-00000", errors.New("broken"))
-	g.Relist()
-	if _, err := cache.Get("pod-00000"); err == nil {
-		t.Error("no error")
-	}
-	heal()
-	g.Relist()
-	if status, err := cache.Get("pod-00000"); err != nil || len(status.ContainerStatuses) == 0 {
-		t.Errorf("not inspected again: %v %v", status, err)
-	}
-}
-
 // The period is kept; a runtime that is slower than it is left a period's rest.
 func TestPeriod(t *testing.T) {
 	for _, c := range []struct {
@@ -475,24 +436,6 @@ func TestEverythingAtOnce(t *testing.T) {
 		cancel()
 		wg.Wait()
 	})
-}
-
-// The wall clock may go back: what is newer is stored all the same.
-func TestClockGoesBack(t *testing.T) {
-	clk := clocktesting.NewFakeClock(at(7200))
-	rt := plegtest.NewRuntime()
-	rt.SetPods(bare("a", plegtest.Running("a1")))
-	cache := pleg.NewCache()
-	g := pleg.NewGenericPLEG(rt, 10, time.Second, cache, clk, pleg.WithLogger(logr.Discard()))
-	events := g.Watch()
-	g.Relist()
-	clk.SetTime(at(3600))
-	rt.SetPods(bare("a", plegtest.Exited("a1")))
-	g.Relist()
-	want(t, "events", read(events), "a Started a1", "a Died a1")
-	if s, err := cache.Get("a"); err != nil || s.ContainerStatuses[0].State != pleg.ContainerStateExited {
-		t.Errorf("the cache has %v %v", s, err)
-	}
 }
 
 // Start relists at once, whenever the last one was; and after Stop Relist makes

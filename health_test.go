@@ -34,29 +34,6 @@ func TestRule13aYetToBeSuccessful(t *testing.T) {
 	})
 }
 
-// Rule 13 (b): when the last successful list began more than the threshold ago,
-// with the call that hangs, or the last error.
-func TestRule13bLastSeenActive(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNodeOf(t, polling)
-		n.start()
-		time.Sleep(500 * time.Millisecond)
-		heal := n.HangDeaf(plegtest.GetPods, plegtest.AnyPod)
-		time.Sleep(3*time.Minute - 500*time.Millisecond)
-		healthy(t, n.g) // the threshold itself is not past it
-		time.Sleep(5 * time.Second)
-		unhealthy(t, n.g, "pleg was last seen active 3m5s ago; threshold is 3m0s: ",
-			"GetPods has been running for 3m4s", "GetPods has not returned within 2m0s")
-		heal()
-		time.Sleep(1500 * time.Millisecond)
-		healthy(t, n.g)
-
-		defer n.Fail(plegtest.GetPods, plegtest.AnyPod, errors.New("connection refused"))()
-		time.Sleep(10 * time.Minute)
-		unhealthy(t, n.g, "pleg was last seen active ", "; threshold is 3m0s: ", "the last list failed", "connection refused")
-	})
-}
-
 func TestThresholdOption(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, polling, pleg.WithRelistThreshold(10*time.Second))

@@ -506,30 +506,6 @@ func TestRule12ReinspectionPastItsDeadline(t *testing.T) {
 	})
 }
 
-// RequestReinspect looks at a pod that did not change, tells with a PodSync when
-// the cache has it, and forgets a pod that is not known.
-func TestRequestReinspect(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.SetPods(plegtest.NewPod("a", plegtest.Running("a1")))
-		events := n.g.Watch()
-		n.start()
-		read(events)
-		n.SetIPs("a", "10.0.0.7")
-		n.g.RequestReinspect("a")
-		n.g.RequestReinspect("nobody")
-		e := <-events
-		if s, err := n.cache.Get("a"); err != nil || !slices.Equal(s.IPs, []string{"10.0.0.7"}) {
-			t.Errorf("the cache has %v %v", s, err)
-		}
-		if e.Type != pleg.PodSync || e.ID != "a" || e.Data != nil || e.Pod == nil || e.Cause != pleg.CauseDemand || e.IsSandbox() {
-			t.Errorf("got %+v", e)
-		}
-		synctest.Wait()
-		want(t, "more", read(events))
-	})
-}
-
 // A reinspection asked for while the pod is being inspected follows it.
 func TestRequestReinspectDuringInspection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -942,6 +918,9 @@ func TestPodSyncIsItsOwn(t *testing.T) {
 		e := <-events
 		if line(e) != "a PodSync" || e.Cause != pleg.CauseDemand || !e.ListedAt.Equal(began) {
 			t.Errorf("got %s because of %s, listed at %v", line(e), e.Cause, e.ListedAt)
+		}
+		if e.Data != nil || e.Pod == nil || e.IsSandbox() {
+			t.Errorf("got %+v", e)
 		}
 		time.Sleep(200 * time.Millisecond)
 		want(t, "the next change", read(events), "a Died a1")

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -17,94 +16,6 @@ import (
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/plegtest"
 )
-
-// Rule 10: a reader that blocks has the one pod listed, at once.
-func TestRule10BlockedReaderAsks(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.SetPods(pods(100)...)
-		events := n.g.Watch()
-		n.start()
-		read(events)
-		time.Sleep(1500 * time.Millisecond)
-		lists := n.Calls(plegtest.GetPods)
-		for i := range 20 {
-			uid := types.UID(fmt.Sprintf("pod-%05d", i))
-			n.ExitContainer(uid, string(uid)+"-a", 5, "Error")
-			before := time.Now()
-			s, err := n.cache.GetNewerThan(uid, before)
-			if err != nil || s.ContainerStatuses[0].ExitCode != 5 {
-				t.Errorf("%s: %v %v", uid, s, err)
-			}
-			if took := time.Since(before); took > time.Millisecond {
-				t.Errorf("%s took %v", uid, took)
-			}
-			// Unchanged now, and as quick.
-			before = time.Now()
-			if _, err := n.cache.GetNewerThan(uid, before); err != nil || time.Since(before) > time.Millisecond {
-				t.Errorf("%s: %v after %v", uid, err, time.Since(before))
-			}
-		}
-		if got := n.Calls(plegtest.GetPods); got != lists {
-			t.Errorf("%d lists of the whole node", got-lists)
-		}
-		synctest.Wait()
-		e := <-events
-		if line(e) != "pod-00000 Died pod-00000-a" || e.Cause != pleg.CauseDemand {
-			t.Errorf("got %s because of %s", line(e), e.Cause)
-		}
-	})
-}
-
-// Rules 9 and 10: the runtime's word that it does not know a pod is an answer,
-// for a pod that was never there and for one that has just gone.
-func TestRule9And10AbsenceOnDemand(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.SetPods(bare("a", plegtest.Running("a1")))
-		events := n.g.Watch()
-		n.start()
-		read(events)
-		time.Sleep(500 * time.Millisecond)
-		n.RemovePod("a")
-		for _, uid := range []types.UID{"a", "never"} {
-			before := time.Now()
-			s, err := n.cache.GetNewerThan(uid, before)
-			if err != nil || s.ID != uid || s.Name != "" || time.Since(before) > time.Millisecond {
-				t.Errorf("%s: %v %v after %v", uid, s, err, time.Since(before))
-			}
-		}
-		synctest.Wait()
-		want(t, "events", read(events), "a Died a1", "a Removed a1")
-	})
-}
-
-// Rule 10: a minTime in the future is no loop, whether near or far.
-func TestRule10FutureMinTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.SetPods(pods(3)...)
-		n.start()
-		time.Sleep(500 * time.Millisecond)
-		before := time.Now()
-		near, far := before.Add(200*time.Millisecond), before.Add(time.Hour)
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		for range 10 {
-			go func() { _, _ = n.cache.GetNewerThanContext(ctx, "pod-00001", far) }()
-		}
-		if _, err := n.cache.GetNewerThan("pod-00000", near); err != nil || time.Since(before) > 201*time.Millisecond {
-			t.Errorf("%v after %v", err, time.Since(before))
-		}
-		time.Sleep(10 * time.Minute)
-		if got := n.Calls(plegtest.GetPod); got != 1 {
-			t.Errorf("%d looks", got)
-		}
-		if got := n.cache.BlockedReaders(); got != 10 {
-			t.Errorf("%d readers are left", got)
-		}
-	})
-}
 
 // Rule 10: of several times to come that are waited for at one pod, the earliest
 // brings a look; the others are served by the next full relist.
@@ -621,24 +532,6 @@ func TestPodWithoutTransitionsIsInspected(t *testing.T) {
 	})
 }
 
-// Rule 10: a reader that waits for a time more than a period ahead asks for
-// nothing, and is served by the full relist of its time.
-func TestRule10FarFutureIsServedByTheRelist(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.SetPods(pods(1)...)
-		n.start()
-		time.Sleep(500 * time.Millisecond)
-		minTime := time.Now().Add(4 * time.Second)
-		if _, err := n.cache.GetNewerThan("pod-00000", minTime); err != nil || time.Since(minTime) != 500*time.Millisecond {
-			t.Errorf("%v at %v", err, time.Since(minTime))
-		}
-		if got := n.Calls(plegtest.GetPod); got != 0 {
-			t.Errorf("%d looks", got)
-		}
-	})
-}
-
 // Rule 10: a request for a pod that has been asked for and not been looked at yet
 // is none more, and a pod that was once listed with all others can be looked at by
 // itself again.
@@ -745,23 +638,6 @@ func TestRelistGoesOnWhenItsListIsStopped(t *testing.T) {
 		<-done
 		if got := len(n.cache.GetAll()); got != 1 {
 			t.Errorf("%d pods in the cache", got)
-		}
-	})
-}
-
-// A list that heeds its context is let go at its deadline, and the error says so.
-func TestListPastItsDeadline(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNodeOf(t, polling)
-		defer n.Hang(plegtest.GetPods, plegtest.AnyPod)()
-		n.start()
-		time.Sleep(pleg.DefaultInspectionTimeout + 500*time.Millisecond)
-		if got := n.g.HealthReport().RelistError; !strings.HasPrefix(got, "GetPods has not returned within 2m0s") {
-			t.Errorf("the error is %q", got)
-		}
-		time.Sleep(time.Second)
-		if got := n.Calls(plegtest.GetPods); got != 2 {
-			t.Errorf("%d lists", got)
 		}
 	})
 }
