@@ -311,19 +311,6 @@ func TestRule19ProvenPeriod(t *testing.T) {
 	})
 }
 
-// Rule 19: by default the period stays what it is.
-func TestRule19OffByDefault(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.SetPods(pods(5)...)
-		n.start()
-		time.Sleep(time.Hour)
-		if got := n.Calls(plegtest.GetPods); got < 3600 || got > 3602 {
-			t.Errorf("%d lists in an hour", got)
-		}
-	})
-}
-
 // Idle, the stream costs no calls.
 func TestIdleStreamCostsNoCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -768,22 +755,6 @@ func TestRule16OddSource(t *testing.T) {
 	}
 }
 
-// Rule 17: a stream that ends soon without a word of why is one that is switched
-// off only if it brought nothing.
-func TestRule17EndAfterEvents(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.start()
-		n.Emit(pleg.ContainerEvent{PodUID: "a", ContainerID: "a1"})
-		synctest.Wait()
-		n.BreakStreams(nil)
-		synctest.Wait()
-		if got := n.g.HealthReport().Stream.State; got != pleg.StreamBroken {
-			t.Errorf("the stream is %s", got)
-		}
-	})
-}
-
 // Rule 17: a runtime that had no events, and has them now, is not made to wait for
 // what was before.
 func TestRule17BackoffBeginsAnewAfterUnsupported(t *testing.T) {
@@ -811,13 +782,14 @@ func TestRule17BackoffBeginsAnewAfterUnsupported(t *testing.T) {
 
 // Rule 17: a stream that ends without a word of why is switched off only if it
 // was short and brought nothing.
-func TestRule17EndWithoutAWord(t *testing.T) {
+func TestRule17EndWithoutAnError(t *testing.T) {
 	for _, c := range []struct {
 		lasts time.Duration
 		event bool
 		state pleg.StreamState
 	}{
 		{0, false, pleg.StreamUnsupported},
+		{0, true, pleg.StreamBroken},
 		{10 * time.Second, false, pleg.StreamUnsupported},
 		{10 * time.Second, true, pleg.StreamBroken},
 		{time.Hour, false, pleg.StreamBroken},
@@ -886,18 +858,6 @@ func TestRule19WhatAnnouncesAChange(t *testing.T) {
 			})
 		})
 	}
-}
-
-// Rule 19: a period that is not longer than the ordinary one changes nothing.
-func TestRule19ShorterPeriodIsNone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t, withConnectedRelistPeriod(100*time.Millisecond))
-		n.start()
-		time.Sleep(10 * time.Minute)
-		if got := n.Calls(plegtest.GetPods); got < 600 || got > 602 {
-			t.Errorf("%d lists in ten minutes", got)
-		}
-	})
 }
 
 // A container that a listing shows is not unseen, also when the listing before the
@@ -992,80 +952,6 @@ func TestManyRemovedContainers(t *testing.T) {
 	})
 }
 
-// Rule 19: a list that fails is tried again after an ordinary period.
-func TestRule19FailedListIsTriedAgainSoon(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t, withConnectedRelistPeriod(2*time.Minute))
-		n.SetPods(pods(2)...)
-		n.start()
-		time.Sleep(10 * time.Minute)
-		n.Inject(plegtest.Fault{Method: plegtest.GetPods, Times: 1, Err: errors.New("once")})
-		for range 300 {
-			time.Sleep(time.Second)
-			if ok, err := n.g.Healthy(); !ok {
-				t.Fatal(err)
-			}
-		}
-	})
-}
-
-// Rule 19: however long a period is asked for, the node stays healthy.
-func TestRule19PeriodStaysBelowTheThreshold(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t, withConnectedRelistPeriod(5*time.Minute))
-		n.SetPods(pods(2)...)
-		n.start()
-		for range 1200 {
-			time.Sleep(time.Second)
-			if ok, err := n.g.Healthy(); !ok {
-				t.Fatal(err)
-			}
-		}
-	})
-}
-
-// Rule 19: where a look fails, the full relist that makes up for it comes soon.
-func TestRule19FailedLook(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t, withConnectedRelistPeriod(2*time.Minute))
-		n.SetPods(pods(2)...)
-		n.EmitOnChange(true)
-		n.start()
-		time.Sleep(10 * time.Minute)
-		events := n.g.Watch()
-		synctest.Wait()
-		read(events)
-		n.Inject(plegtest.Fault{Method: plegtest.GetPod, Times: 1, Err: errors.New("once")})
-		at := time.Now()
-		n.ExitContainer("pod-00000", "pod-00000-a", 1, "Error")
-		<-events
-		if d := time.Since(at); d > 2*time.Second {
-			t.Errorf("told after %v", d)
-		}
-	})
-}
-
-// Rule 19: the same for a look that hangs.
-func TestRule19HungLook(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t, withConnectedRelistPeriod(2*time.Minute))
-		n.SetPods(pods(2)...)
-		n.EmitOnChange(true)
-		n.start()
-		time.Sleep(10 * time.Minute)
-		events := n.g.Watch()
-		synctest.Wait()
-		read(events)
-		n.Inject(plegtest.Fault{Method: plegtest.GetPod, Times: 1, Hang: true})
-		at := time.Now()
-		n.ExitContainer("pod-00000", "pod-00000-a", 1, "Error")
-		<-events
-		if d := time.Since(at); d > 2*time.Second {
-			t.Errorf("told after %v", d)
-		}
-	})
-}
-
 // Rule 19: and for readers that wait for a time to come.
 func TestRule19WaitingReaders(t *testing.T) {
 	for _, ahead := range []time.Duration{500 * time.Millisecond, 1500 * time.Millisecond} {
@@ -1084,6 +970,83 @@ func TestRule19WaitingReaders(t *testing.T) {
 			if d := time.Since(at); d > 4*time.Second {
 				t.Errorf("%v ahead: answered after %v", ahead, d)
 			}
+		})
+	}
+}
+
+// Rule 19: the ordinary period is kept by default, and where the one that was asked
+// for is shorter.
+func TestRule19OrdinaryPeriod(t *testing.T) {
+	for name, opts := range map[string][]pleg.Option{
+		"by default": nil,
+		"shorter":    {withConnectedRelistPeriod(100 * time.Millisecond)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t, opts...)
+				n.SetPods(pods(5)...)
+				n.start()
+				time.Sleep(time.Hour)
+				if got := n.Calls(plegtest.GetPods); got < 3600 || got > 3602 {
+					t.Errorf("%d lists in an hour", got)
+				}
+			})
+		})
+	}
+}
+
+// Rule 19: the node stays healthy at any period that is asked for. A list that fails
+// is made again after an ordinary period.
+func TestRule19LongPeriodKeepsTheNodeHealthy(t *testing.T) {
+	for name, c := range map[string]struct {
+		period time.Duration
+		fails  bool // one list, after ten minutes
+	}{
+		"a list fails":                       {2 * time.Minute, true},
+		"a period longer than the threshold": {5 * time.Minute, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t, withConnectedRelistPeriod(c.period))
+				n.SetPods(pods(2)...)
+				n.start()
+				for second := range 1200 {
+					if c.fails && second == 600 {
+						n.Inject(plegtest.Fault{Method: plegtest.GetPods, Times: 1, Err: errors.New("once")})
+					}
+					time.Sleep(time.Second)
+					healthy(t, n.g)
+				}
+			})
+		})
+	}
+}
+
+// Rule 19: where a single-pod relist fails or hangs, a full relist follows within an
+// ordinary period.
+func TestRule19PodListFails(t *testing.T) {
+	for name, fault := range map[string]plegtest.Fault{
+		"with an error": {Method: plegtest.GetPod, Times: 1, Err: errors.New("once")},
+		"by hanging":    {Method: plegtest.GetPod, Times: 1, Hang: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t, withConnectedRelistPeriod(2*time.Minute))
+				n.SetPods(pods(2)...)
+				n.EmitOnChange(true)
+				n.start()
+				time.Sleep(10 * time.Minute)
+				events := n.g.Watch()
+				synctest.Wait()
+				read(events)
+				n.Inject(fault)
+				changed := time.Now()
+				n.ExitContainer("pod-00000", "pod-00000-a", 1, "Error")
+				<-events
+				if d := time.Since(changed); d > 2*time.Second {
+					t.Errorf("delivered after %v", d)
+				}
+			})
 		})
 	}
 }

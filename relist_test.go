@@ -17,35 +17,6 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// Rule 10: of several times to come that are waited for at one pod, the earliest
-// brings a look; the others are served by the next full relist.
-func TestRule10FutureMinTimes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.SetPods(pods(1)...)
-		began := time.Now()
-		answered := make(chan time.Duration, 4)
-		for _, ahead := range []time.Duration{500, 300, 400, 700} {
-			go func() {
-				if _, err := n.cache.GetNewerThan("pod-00000", began.Add(ahead*time.Millisecond)); err != nil {
-					t.Error(err)
-				}
-				answered <- time.Since(began).Round(time.Millisecond)
-			}()
-			synctest.Wait()
-		}
-		n.start() // which finds all four in its first mail
-		var got []string
-		for range cap(answered) {
-			got = append(got, (<-answered).String())
-		}
-		want(t, "answered after", got, "300ms", "1s", "1s", "1s")
-		if looks := n.Calls(plegtest.GetPod); looks != 1 {
-			t.Errorf("%d looks", looks)
-		}
-	})
-}
-
 // Rule 10: requests are a set. 150 for one pod while the loop is busy make at
 // most two listings; of 500 for as many pods none is lost.
 func TestRule10RequestsAreASet(t *testing.T) {
@@ -710,41 +681,6 @@ func TestRule10LookUnderWay(t *testing.T) {
 	})
 }
 
-// Rule 10: readers of the near future are served in their time: of one pod the
-// first, and of others each.
-func TestRule10NearFutures(t *testing.T) {
-	for _, c := range []struct {
-		name    string
-		readers []types.UID
-		ahead   []time.Duration
-		served  []time.Duration
-	}{
-		{"of one pod, the later one first", []types.UID{"a", "a"}, []time.Duration{200, 100}, []time.Duration{500, 100}},
-		{"of one pod, the earlier one first", []types.UID{"a", "a"}, []time.Duration{100, 200}, []time.Duration{100, 500}},
-		{"of two pods", []types.UID{"a", "b"}, []time.Duration{100, 200}, []time.Duration{100, 200}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				n := newNode(t)
-				n.SetPods(bare("a"), bare("b"))
-				n.start()
-				time.Sleep(500 * time.Millisecond)
-				began := time.Now()
-				for i, uid := range c.readers {
-					go func() {
-						_, err := n.cache.GetNewerThan(uid, began.Add(c.ahead[i]*time.Millisecond))
-						if got := time.Since(began).Round(time.Millisecond); err != nil || got != c.served[i]*time.Millisecond {
-							t.Errorf("reader %d was served after %v: %v", i, got, err)
-						}
-					}()
-					synctest.Wait()
-				}
-				time.Sleep(2 * time.Second)
-			})
-		})
-	}
-}
-
 // Many looks at once are one list, unless the list hangs or has just been made.
 func TestManyLooksBesideAList(t *testing.T) {
 	for name, prepare := range map[string]func(n *node) func(){
@@ -1015,4 +951,55 @@ func TestRule10ManyReadersWhileListsFail(t *testing.T) {
 			t.Errorf("answered after %v", took)
 		}
 	})
+}
+
+// Rule 10: of the readers of one pod that wait for times to come, the earliest has
+// the pod listed, and full relists serve the others; readers of other pods are
+// served in their own time.
+func TestRule10FutureMinTimes(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		early   bool // the readers block before Start
+		readers []types.UID
+		ahead   []time.Duration // in milliseconds, like served
+		served  []time.Duration
+		calls   int // of GetPod
+	}{
+		{"of one pod, the later one first", false, []types.UID{"a", "a"}, []time.Duration{200, 100}, []time.Duration{500, 100}, 1},
+		{"of one pod, the earlier one first", false, []types.UID{"a", "a"}, []time.Duration{100, 200}, []time.Duration{100, 500}, 1},
+		{"of two pods", false, []types.UID{"a", "b"}, []time.Duration{100, 200}, []time.Duration{100, 200}, 2},
+		{
+			"of one pod, before Start", true, []types.UID{"a", "a", "a", "a"},
+			[]time.Duration{500, 300, 400, 700}, []time.Duration{1000, 300, 1000, 1000}, 1,
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t)
+				n.SetPods(bare("a"), bare("b"))
+				if !c.early {
+					n.start()
+					time.Sleep(500 * time.Millisecond)
+				}
+				began := time.Now()
+				var readers sync.WaitGroup
+				for i, uid := range c.readers {
+					readers.Go(func() {
+						_, err := n.cache.GetNewerThan(uid, began.Add(c.ahead[i]*time.Millisecond))
+						if got := time.Since(began).Round(time.Millisecond); err != nil || got != c.served[i]*time.Millisecond {
+							t.Errorf("reader %d was served after %v: %v", i, got, err)
+						}
+					})
+					synctest.Wait()
+				}
+				if c.early {
+					n.start()
+				}
+				readers.Wait()
+				if got := n.Calls(plegtest.GetPod); got != c.calls {
+					t.Errorf("%d single-pod relists", got)
+				}
+			})
+		})
+	}
 }
