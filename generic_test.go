@@ -670,3 +670,25 @@ func TestRelistWaitsForTheRightInspection(t *testing.T) {
 		time.Sleep(time.Second)
 	})
 }
+
+// With polling only there is no stream and no single-pod relist.
+func TestPollingOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, pleg.WithPollingOnly())
+		n.EmitOnChange(true)
+		n.SetPods(pods(3)...)
+		n.start()
+		time.Sleep(500 * time.Millisecond)
+		n.ExitContainer("pod-00000", "pod-00000-a", 1, "")
+		if _, err := n.cache.GetNewerThan("pod-00000", time.Now()); err != nil {
+			t.Error(err)
+		}
+		if n.Calls(plegtest.GetPod) != 0 || n.Calls(plegtest.WatchContainerEvents) != 0 || n.Calls(plegtest.GetPods) != 2 {
+			t.Errorf("%d single-pod relists, %d streams, %d lists",
+				n.Calls(plegtest.GetPod), n.Calls(plegtest.WatchContainerEvents), n.Calls(plegtest.GetPods))
+		}
+		if got := n.g.HealthReport().Stream.State; got != pleg.StreamOff {
+			t.Errorf("the stream is %s", got)
+		}
+	})
+}

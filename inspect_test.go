@@ -682,7 +682,7 @@ func TestRule5StatusCarriesTheNewestStamp(t *testing.T) {
 			t.Errorf("the stamp is %v", got)
 		}
 		time.Sleep(100 * time.Millisecond)
-		for _, pod := range []*pleg.Pod{n.Pod("a"), bare("a", plegtest.Running("a1"))} { // the same, and the same in another guise
+		for _, pod := range []*pleg.Pod{n.Pod("a"), bare("a", plegtest.Running("a1"))} { // the same, and another object with the same content
 			time.Sleep(100 * time.Millisecond)
 			n.SetPod(pod)
 			n.g.RequestRelist("a")
