@@ -134,3 +134,55 @@ func TestRule3PodSyncWaitsForTheInspection(t *testing.T) {
 		want(t, "with the second", read(events), "a Started a3", "a PodSync")
 	})
 }
+
+// A reinspection that is requested during an inspection of the pod follows it.
+func TestRequestReinspectDuringInspection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		n.Delay(plegtest.GetPodStatus, "a", 100*time.Millisecond)
+		events := n.g.Watch()
+		n.start()
+		for range 150 {
+			n.g.RequestReinspect("a")
+		}
+		time.Sleep(time.Second / 2)
+		want(t, "events", read(events), "a Started a1", "a PodSync")
+		if got := n.PodCalls(plegtest.GetPodStatus, "a"); got != 2 {
+			t.Errorf("%d inspections", got)
+		}
+	})
+}
+
+// A PodSync has its own cause and list, even if it follows the inspection of a change;
+// the change after it has no PodSync.
+func TestPodSyncHasItsOwnCause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		n.Delay(plegtest.GetPodStatus, "a", 100*time.Millisecond)
+		events := n.g.Watch()
+		n.start()
+		began := time.Now()
+		n.g.RequestReinspect("a")
+		time.Sleep(150 * time.Millisecond)
+		want(t, "the change", read(events), "a Started a1")
+		n.ExitContainer("a", "a1", 1, "")
+		n.g.RequestRelist("a")
+		time.Sleep(60 * time.Millisecond)
+		e := <-events
+		if line(e) != "a PodSync" || e.Cause != pleg.CauseDemand || !e.ListedAt.Equal(began) {
+			t.Errorf("got %s because of %s, listed at %v", line(e), e.Cause, e.ListedAt)
+		}
+		if e.Data != nil || e.Pod == nil || e.IsSandbox() {
+			t.Errorf("got %+v", e)
+		}
+		time.Sleep(200 * time.Millisecond)
+		want(t, "the next change", read(events), "a Died a1")
+		time.Sleep(5 * time.Second)
+		n.g.RequestReinspect("a")
+		if e := <-events; line(e) != "a PodSync" || !e.ListedAt.Equal(began.Add(5*time.Second)) {
+			t.Errorf("got %s, listed at %v", line(e), e.ListedAt.Sub(began))
+		}
+	})
+}

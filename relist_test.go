@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -161,5 +162,268 @@ func TestRelistWhoseSecondListFails(t *testing.T) {
 			t.Error("a pod is held back")
 		}
 		n.g.Stop()
+	})
+}
+
+// Relist is complete when it returns: beside Start, and without.
+func TestRelistIsComplete(t *testing.T) {
+	for _, started := range []bool{false, true} {
+		t.Run(fmt.Sprintf("started=%v", started), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNodeOf(t, polling)
+				n.Delay(plegtest.GetPodStatus, plegtest.AnyPod, 3*time.Millisecond)
+				n.Delay(plegtest.GetPods, plegtest.AnyPod, time.Millisecond)
+				if started {
+					n.start()
+				}
+				events := n.g.Watch()
+				for round := range 20 {
+					state := pleg.ContainerStateRunning
+					if round%2 == 1 {
+						state = pleg.ContainerStateExited
+					}
+					for i := range 50 {
+						uid := types.UID(fmt.Sprintf("pod-%05d", i))
+						n.SetPod(bare(uid, plegtest.NewContainer(fmt.Sprintf("%s-%d", uid, round/2), state)))
+					}
+					n.g.Relist()
+					if got := len(read(events)); round%2 == 1 && got != 50 {
+						t.Fatalf("round %d: %d events are there", round, got)
+					}
+					for _, s := range n.cache.GetAll() {
+						if s.ContainerStatuses[0].State != state {
+							t.Fatalf("round %d: the cache has %s", round, s.ContainerStatuses[0].State)
+						}
+					}
+				}
+			})
+		})
+	}
+}
+
+// Many calls of Relist at once, across Start and Stop.
+func TestRelistAllAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(pods(10)...)
+		n.Delay(plegtest.GetPods, plegtest.AnyPod, 5*time.Millisecond)
+		var wg sync.WaitGroup
+		for i := range 50 {
+			wg.Go(func() { n.g.Relist() })
+			if i == 20 {
+				n.g.Start()
+			}
+			if i == 40 {
+				wg.Go(n.g.Stop)
+			}
+		}
+		wg.Wait()
+		n.g.Stop()
+		if got := len(n.cache.GetAll()); got != 10 {
+			t.Errorf("%d pods in the cache", got)
+		}
+	})
+}
+
+// A Relist that Stop has interrupted goes on, and is complete.
+func TestRelistAcrossStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		heal := n.Delay(plegtest.GetPodStatus, "a", 100*time.Millisecond)
+		done := make(chan struct{})
+		events := n.g.Watch()
+		go func() {
+			defer close(done)
+			n.g.Relist()
+			if s, err := n.cache.Get("a"); err != nil || len(s.ContainerStatuses) != 1 {
+				t.Errorf("Relist returned, the cache has %v %v", s, err)
+			}
+			want(t, "events", read(events), "a Started a1")
+		}()
+		time.Sleep(50 * time.Millisecond)
+		n.g.Stop()
+		<-done
+		heal()
+	})
+}
+
+// Start relists at once, whenever the last relist was. After Stop, Relist makes one
+// relist and no more, however long it takes.
+func TestRelistBesideThePeriod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNodeOf(t, polling, pleg.WithInspectionWorkers(1))
+		n.SetPods(pods(5)...)
+		n.g.Relist()
+		time.Sleep(300 * time.Millisecond)
+		n.g.Start()
+		synctest.Wait()
+		if got := n.Calls(plegtest.GetPods); got != 2 {
+			t.Errorf("%d lists: Start did not make one", got)
+		}
+		n.g.Stop()
+		time.Sleep(time.Minute)
+		n.Delay(plegtest.GetPodStatus, plegtest.AnyPod, 900*time.Millisecond)
+		for i := range 5 {
+			n.g.RequestReinspect(types.UID(fmt.Sprintf("pod-%05d", i)))
+		}
+		n.g.Relist()
+		if got := n.Calls(plegtest.GetPods); got != 3 {
+			t.Errorf("%d lists: Relist made more than one", got)
+		}
+	})
+}
+
+// Relist waits for the inspection of what it has seen, not only for one that was in
+// flight before; and it does not wait for what is requested after it.
+func TestRelistWaitsForTheRightInspection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Stale: true, Delay: 100 * time.Millisecond})
+		n.start()
+		time.Sleep(50 * time.Millisecond)
+		n.ExitContainer("a", "a1", 5, "Error")
+		n.g.Relist()
+		if s, err := n.cache.Get("a"); err != nil || s.ContainerStatuses[0].ExitCode != 5 {
+			t.Errorf("Relist returned; the cache has %v %v", s, err)
+		}
+		time.Sleep(time.Second)
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() {
+			for ctx.Err() == nil {
+				n.g.RequestReinspect("a")
+				time.Sleep(10 * time.Millisecond)
+			}
+		}()
+		time.Sleep(20 * time.Millisecond)
+		began := time.Now()
+		n.g.Relist()
+		if took := time.Since(began); took > 200*time.Millisecond {
+			t.Errorf("Relist took %v", took)
+		}
+		cancel()
+		time.Sleep(time.Second)
+	})
+}
+
+// Relist does not wait for a pod that hangs, nor for one that is gone, even if it began
+// before that was known. It does wait for one that has come back.
+func TestRelistWaitsForNobodyInVain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(pods(3)...)
+		n.start()
+		events := n.g.Watch()
+		heal := n.HangDeaf(plegtest.GetPodStatus, "pod-00000")
+		n.ExitContainer("pod-00000", "pod-00000-a", 1, "")
+		n.g.RequestRelist("pod-00000")
+		time.Sleep(1500 * time.Millisecond)
+		if !atOnce(n.g.Relist) {
+			t.Error("Relist waits for a pod that hangs")
+		}
+		heal()
+		read(events)
+
+		heal = n.HangDeaf(plegtest.GetPodStatus, "pod-00001")
+		n.ExitContainer("pod-00001", "pod-00001-a", 1, "")
+		done := make(chan struct{})
+		go func() { defer close(done); n.g.Relist() }()
+		synctest.Wait()
+		n.RemovePod("pod-00001")
+		n.g.RequestRelist("pod-00001")
+		synctest.Wait()
+		select {
+		case <-done:
+		default:
+			t.Error("Relist goes on waiting for a pod that is gone")
+		}
+		if !atOnce(n.g.Relist) {
+			t.Error("Relist waits for a pod that is gone")
+		}
+		n.SetPod(bare("pod-00001", plegtest.Running("again")))
+		time.AfterFunc(300*time.Millisecond, heal)
+		n.g.Relist()
+		if s, err := n.cache.Get("pod-00001"); err != nil || len(s.ContainerStatuses) != 1 {
+			t.Errorf("Relist did not wait for the pod that came back: %v %v", s, err)
+		}
+		<-done
+	})
+}
+
+// Relist does not wait for the inspection of a pod that is gone.
+func TestRelistDoesNotWaitForGonePod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		heal := n.HangDeaf(plegtest.GetPodStatus, "a")
+		n.start()
+		time.Sleep(100 * time.Millisecond)
+		n.SetPods()
+		n.g.RequestRelist("a")
+		synctest.Wait()
+		if !returns(time.Hour, n.g.Relist) {
+			t.Error("Relist waits for the inspection of a pod that is gone")
+		}
+		heal()
+	})
+}
+
+// Relist returns when the events of all pods that do not hang are delivered, even those
+// that waited for a pod that became slow meanwhile.
+func TestRelistBesideHungPod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(pods(2)...)
+		n.g.Relist()
+		events := n.g.Watch()
+		read(events)
+		heal := n.HangDeaf(plegtest.GetPodStatus, "pod-00000")
+		n.ExitContainer("pod-00000", "pod-00000-a", 1, "")
+		go n.g.Relist()
+		time.Sleep(970 * time.Millisecond)
+		n.SetContainer("pod-00000", "x", pleg.ContainerStateRunning)
+		n.ExitContainer("pod-00001", "pod-00001-a", 1, "")
+		n.g.Relist()
+		want(t, "when Relist returns", read(events), "pod-00001 Died pod-00001-a")
+		heal()
+		n.g.Stop()
+	})
+}
+
+// Relist returns although a list hangs past its deadline and no other can be made.
+func TestRelistBesideExpiredList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.start()
+		time.Sleep(500 * time.Millisecond)
+		heal := n.HangDeaf(plegtest.GetPods, plegtest.AnyPod)
+		time.Sleep(time.Second)
+		if !returns(3*time.Minute, n.g.Relist) {
+			t.Error("the first Relist did not return")
+		}
+		if !returns(time.Hour, n.g.Relist) {
+			t.Error("the second Relist did not return")
+		}
+		heal()
+	})
+}
+
+// A full list that returns after its deadline is accepted, and the Relist that waited
+// for it returns once.
+func TestExpiredListComesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		answer := make(chan struct{})
+		n := newNodeOf(t, func(rt *plegtest.Runtime) pleg.Runtime { return late{rt.Plain(), answer, nil} })
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		events := n.g.Watch()
+		n.g.Relist() // until the deadline
+		n.start()
+		time.Sleep(time.Second)
+		close(answer)
+		synctest.Wait()
+		want(t, "events", read(events), "a Started a1")
+		n.g.Relist()
+		healthy(t, n.g)
 	})
 }
