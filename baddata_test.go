@@ -36,16 +36,28 @@ func TestRule14BadList(t *testing.T) {
 		check  func(*testing.T, []string)
 	}{
 		{"nil_pod", []*pleg.Pod{nil, nil}, nothing},
-		{"pod_without_uid", []*pleg.Pod{{Name: "nameless", Containers: []*pleg.Container{state(pleg.ContainerStateRunning)}}}, nothing},
-		{"duplicate_pod_uid", []*pleg.Pod{bare("a", plegtest.Running("a1")), bare("a", plegtest.Running("a2"))}, events("a Started a1")},
+		{"pod_without_uid", []*pleg.Pod{bare("", plegtest.Running("x"))}, nothing},
+		{
+			"duplicate_pod_uid", []*pleg.Pod{bare("a", plegtest.Running("a1")), bare("a", plegtest.Running("a2"))},
+			events("a Started a1"),
+		},
 		{"duplicate_pod_uid", []*pleg.Pod{good}, nothing},
 		{"nil_container", []*pleg.Pod{bare("a", nil, plegtest.Running("a1"), nil)}, events("a Started a1")},
-		{"container_without_id", []*pleg.Pod{bare("a", plegtest.Running(""), plegtest.Running("a1"))}, events("a Started a1")},
-		{"duplicate_container_id", []*pleg.Pod{bare("a", plegtest.Running("a1"), plegtest.Exited("a1"))}, events("a Started a1")},
+		{
+			"container_without_id", []*pleg.Pod{bare("a", plegtest.Running(""), plegtest.Running("a1"))},
+			events("a Started a1"),
+		},
+		{
+			"duplicate_container_id", []*pleg.Pod{bare("a", plegtest.Running("a1"), plegtest.Exited("a1"))},
+			events("a Started a1"),
+		},
 		{"duplicate_container_id", []*pleg.Pod{{
 			ID: "a", Containers: []*pleg.Container{plegtest.Running("a1")}, Sandboxes: []*pleg.Container{plegtest.Exited("a1")},
 		}}, events("a Started a1")},
-		{"unknown_container_state", []*pleg.Pod{bare("a", state("half-dead"), plegtest.Running("a1"))}, events("a Started a1")},
+		{
+			"unknown_container_state", []*pleg.Pod{bare("a", state("half-dead"), plegtest.Running("a1"))},
+			events("a Started a1"),
+		},
 		{"unknown_container_state", []*pleg.Pod{bare("a", state(""))}, events()},
 	} {
 		t.Run(c.reason, func(t *testing.T) {
@@ -124,7 +136,10 @@ func TestRule14BadStatus(t *testing.T) {
 		err          string
 	}{
 		{"nil", "nil_status", nil, "the runtime returned no status of pod default/a (a), and no error"},
-		{"of another pod", "wrong_status_uid", &pleg.PodStatus{ID: "b"}, "the runtime returned the status of pod b for pod default/a (a)"},
+		{
+			"of another pod", "wrong_status_uid", &pleg.PodStatus{ID: "b"},
+			"the runtime returned the status of pod b for pod default/a (a)",
+		},
 		{"without ID", "", &pleg.PodStatus{}, ""},
 		{"with nil items", "nil_item_in_status", &pleg.PodStatus{
 			ContainerStatuses:       []*pleg.Status{nil, {Name: "x"}, nil},
@@ -242,10 +257,12 @@ func TestRule14RuntimePanics(t *testing.T) {
 func TestRule14EventSourcePanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)
-		n.Inject(plegtest.Fault{Method: plegtest.WatchContainerEvents, Times: 1, Do: func(context.Context) error { panic("nil map") }})
+		panics := func(context.Context) error { panic("nil map") }
+		n.Inject(plegtest.Fault{Method: plegtest.WatchContainerEvents, Times: 1, Do: panics})
 		n.start()
 		wantMetric(t, reg, "pleg_bad_data_total", 1, "reason", "runtime_panic")
-		if got := n.g.HealthReport().Stream; got.State != pleg.StreamBroken || got.Error != "WatchContainerEvents panicked: nil map" {
+		got := n.g.HealthReport().Stream
+		if got.State != pleg.StreamBroken || got.Error != "WatchContainerEvents panicked: nil map" {
 			t.Errorf("the stream is %v", got)
 		}
 		time.Sleep(2 * time.Second)

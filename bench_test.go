@@ -24,7 +24,8 @@ func benchNode(n int, wrap func(*plegtest.Runtime) pleg.Runtime) (*plegtest.Runt
 		list[i] = plegtest.NewPod(types.UID(uid), plegtest.Running(uid+"-a"), plegtest.Running(uid+"-b"))
 	}
 	rt.SetPods(list...)
-	g := pleg.NewGenericPLEG(wrap(rt), 1+4*n, time.Second, pleg.NewCache(), clock.RealClock{}, pleg.WithLogger(logr.Discard()))
+	g := pleg.NewGenericPLEG(
+		wrap(rt), 1+4*n, time.Second, pleg.NewCache(), clock.RealClock{}, pleg.WithLogger(logr.Discard()))
 	g.Relist()
 	return rt, g
 }

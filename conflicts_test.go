@@ -154,7 +154,7 @@ func TestRule5ConflictingListsAreResolved(t *testing.T) {
 // in the records.
 func TestRule5ConflictingListsAreResolvedByTheSamePod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		running, exited := bare("a", plegtest.Running("a1")), bare("a", plegtest.NewContainer("a1", pleg.ContainerStateExited))
+		running, exited := bare("a", plegtest.Running("a1")), bare("a", plegtest.Exited("a1"))
 		var (
 			present            atomic.Pointer[pleg.Pod]
 			delay, inspections atomic.Int64
@@ -296,7 +296,8 @@ func TestRule5ResolvedConflictLeavesNothingBehind(t *testing.T) {
 				n.SetPod(running)
 				n.RemovePod("brief")
 				minTime := time.Now()
-				if s, err := n.cache.GetNewerThan("a", minTime); err != nil || s.ContainerStatuses[0].State != pleg.ContainerStateRunning {
+				s, err := n.cache.GetNewerThan("a", minTime)
+				if err != nil || s.ContainerStatuses[0].State != pleg.ContainerStateRunning {
 					t.Errorf("got %v %v", s, err)
 				}
 				if took := time.Since(minTime); took > time.Second {

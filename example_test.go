@@ -20,7 +20,8 @@ func Example() {
 	runtime.SetPod(plegtest.NewPod("web", plegtest.Running("nginx")))
 
 	cache := pleg.NewCache()
-	generator := pleg.NewGenericPLEG(runtime, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod, cache, clock.RealClock{})
+	generator := pleg.NewGenericPLEG(
+		runtime, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod, cache, clock.RealClock{})
 	events := generator.Watch()
 	generator.Start()
 	defer generator.Stop()

@@ -173,8 +173,9 @@ func TestMemoryIsBoundedByWhatExists(t *testing.T) {
 	heapAfter := func(n int) int {
 		for range n {
 			rounds++
-			a, b, nobody := types.UID(fmt.Sprintf("a-%d", rounds)), types.UID(fmt.Sprintf("b-%d", rounds)), types.UID(fmt.Sprintf("nobody-%d", rounds))
-			rt.pods = []*pleg.Pod{bare(a, plegtest.Running(string(a))), bare(b, plegtest.Running(string(b)))}
+			a, b := fmt.Sprintf("a-%d", rounds), fmt.Sprintf("b-%d", rounds)
+			nobody := types.UID(fmt.Sprintf("nobody-%d", rounds))
+			rt.pods = []*pleg.Pod{bare(types.UID(a), plegtest.Running(a)), bare(types.UID(b), plegtest.Running(b))}
 			g.RequestRelist(nobody)
 			_, _ = cache.GetNewerThanContext(gone, nobody, clk.Now())
 			g.Relist()

@@ -69,8 +69,8 @@ func TestRule12HungPodsDelayNobody(t *testing.T) {
 					}
 				}
 				report := n.g.HealthReport()
-				if len(report.Troubled) != hung || report.Troubled[0].PodUID != "pod-00000" || report.Troubled[0].HangingSince.IsZero() {
-					t.Errorf("the report has %v", report.Troubled)
+				if got := report.Troubled; len(got) != hung || got[0].PodUID != "pod-00000" || got[0].HangingSince.IsZero() {
+					t.Errorf("the report has %v", got)
 				}
 				// Past the deadline the events of a pod that hangs are delivered, with
 				// the error in the cache.

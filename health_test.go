@@ -59,7 +59,8 @@ func TestRule13cNoPodCanBeInspected(t *testing.T) {
 				time.Sleep(3 * time.Minute)
 				healthy(t, n.g)
 				time.Sleep(2 * time.Minute)
-				unhealthy(t, n.g, "pleg cannot inspect any pod: ", "GetPodStatus of pod default/pod-00002 (pod-00002) has been unanswered for 4m59s")
+				unhealthy(t, n.g, "pleg cannot inspect any pod: ",
+					"GetPodStatus of pod default/pod-00002 (pod-00002) has been unanswered for 4m59s")
 				heal()
 				time.Sleep(time.Minute)
 				healthy(t, n.g)
@@ -141,9 +142,11 @@ func TestReportNamesTheRuntimesCall(t *testing.T) {
 		n.ExitContainer("pod-00002", "pod-00002-a", 1, "")
 		heal := n.HangDeaf(plegtest.GetPodStatus, plegtest.AnyPod)
 		time.Sleep(5 * time.Minute)
-		unhealthy(t, n.g, "pleg cannot inspect any pod", "ContainerStatus of container app (3f2a) of pod default/pod-00001 (pod-00001)")
+		unhealthy(t, n.g, "pleg cannot inspect any pod",
+			"ContainerStatus of container app (3f2a) of pod default/pod-00001 (pod-00001)")
 		r := n.g.HealthReport()
-		if r.Healthy || r.Reason == "" || r.Runtime != "fake 1.0" || len(r.CallsInFlight) != 2 || r.Pods != 4 || r.LastRelist.IsZero() {
+		if r.Healthy || r.Reason == "" || r.Runtime != "fake 1.0" ||
+			len(r.CallsInFlight) != 2 || r.Pods != 4 || r.LastRelist.IsZero() {
 			t.Errorf("the report is %+v", r)
 		}
 		defer n.HangDeaf(plegtest.GetPods, plegtest.AnyPod)()
@@ -175,8 +178,10 @@ func TestReportAsJSON(t *testing.T) {
 			t.Fatal(err)
 		}
 		want(t, "report", []string{string(b)}, `{"healthy":true,"lastRelist":"2000-01-01T00:00:02Z","pods":2,`+
-			`"callsInFlight":[{"method":"GetPodStatus","podUID":"pod-00001","object":"pod default/pod-00001 (pod-00001)","since":"2000-01-01T00:00:00Z"}],`+
-			`"troubled":[{"podUID":"pod-00001","namespace":"default","name":"pod-00001","hangingSince":"2000-01-01T00:00:00Z"}],`+
+			`"callsInFlight":[{"method":"GetPodStatus","podUID":"pod-00001",`+
+			`"object":"pod default/pod-00001 (pod-00001)","since":"2000-01-01T00:00:00Z"}],`+
+			`"troubled":[{"podUID":"pod-00001","namespace":"default","name":"pod-00001",`+
+			`"hangingSince":"2000-01-01T00:00:00Z"}],`+
 			`"stream":{"state":"connected","since":"2000-01-01T00:00:00Z"},"blockedReaders":0,"subscribers":0,"backlog":0}`)
 		heal()
 	})
@@ -269,7 +274,9 @@ func TestReportNamesTheOldestCallAndTheError(t *testing.T) {
 			t.Errorf("troubled: %+v", got)
 		}
 		time.Sleep(5 * time.Minute)
-		unhealthy(t, n.g, "pleg cannot inspect any pod", "PodSandboxStatus of sandbox (s) of pod default/pod-00000", "; the last error: GetPodStatus has not returned within")
+		unhealthy(t, n.g, "pleg cannot inspect any pod",
+			"PodSandboxStatus of sandbox (s) of pod default/pod-00000",
+			"; the last error: GetPodStatus has not returned within")
 	})
 }
 

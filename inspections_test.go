@@ -124,7 +124,8 @@ func TestRule3SupersededStatusAtOneInstant(t *testing.T) {
 		g.Relist()
 		read(events)
 		release := make(chan struct{})
-		rt.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Times: 1, Do: func(context.Context) error { <-release; return nil }})
+		wait := func(context.Context) error { <-release; return nil }
+		rt.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Times: 1, Do: wait})
 		rt.ExitContainer("a", "a1", 7, "Error")
 		go g.Relist()
 		synctest.Wait()
@@ -156,14 +157,15 @@ func TestRule3SupersededStatusAtOneInstant(t *testing.T) {
 // PodSync with the inspection that follows.
 func TestSupersededReinspectionAtOneInstant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		rt := plegtest.NewRuntime()
-		g := pleg.NewGenericPLEG(rt, 0, time.Second, pleg.NewCache(), clocktesting.NewFakeClock(time.Now()), pleg.WithLogger(logr.Discard()))
+		rt, clk := plegtest.NewRuntime(), clocktesting.NewFakeClock(time.Now())
+		g := pleg.NewGenericPLEG(rt, 0, time.Second, pleg.NewCache(), clk, pleg.WithLogger(logr.Discard()))
 		events := g.Watch()
 		rt.SetPods(bare("a", plegtest.Running("a1")))
 		g.Relist()
 		read(events)
 		release := make(chan struct{})
-		rt.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Times: 1, Do: func(context.Context) error { <-release; return nil }})
+		wait := func(context.Context) error { <-release; return nil }
+		rt.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Times: 1, Do: wait})
 		g.RequestReinspect("a")
 		go g.Relist()
 		synctest.Wait()
@@ -201,7 +203,8 @@ func TestRule5StatusCarriesTheNewestStamp(t *testing.T) {
 			t.Errorf("the stamp is %v", got)
 		}
 		time.Sleep(100 * time.Millisecond)
-		for _, pod := range []*pleg.Pod{n.Pod("a"), bare("a", plegtest.Running("a1"))} { // the same, and another object with the same content
+		// The same object, and another one with the same content.
+		for _, pod := range []*pleg.Pod{n.Pod("a"), bare("a", plegtest.Running("a1"))} {
 			time.Sleep(100 * time.Millisecond)
 			n.SetPod(pod)
 			n.g.RequestRelist("a")

@@ -88,7 +88,8 @@ func TestRule7KindsOfStatusMismatch(t *testing.T) {
 					if got := n.Calls(plegtest.GetPodStatus); got != wanted {
 						t.Errorf("%d inspections", got)
 					}
-					if s, err := n.cache.Get("a"); err != nil || len(s.ContainerStatuses) != 1 || s.ContainerStatuses[0].State != pleg.ContainerStateRunning {
+					s, err := n.cache.Get("a")
+					if err != nil || len(s.ContainerStatuses) != 1 || s.ContainerStatuses[0].State != pleg.ContainerStateRunning {
 						t.Errorf("the cache has %v %v", s, err)
 					}
 				}

@@ -54,8 +54,9 @@ var modelActions = []string{
 	"nothing", // what shrinking leaves of a step that does not matter
 	"run", "run", "exit", "exit", "exit", "remove container", "remove pod", "start created",
 	"emit", "emit any", "break stream", "no events", "events",
-	"fail inspection", "hang inspection", "deaf inspection", "slow inspection", "heal inspection", "heal inspection",
-	"fail list", "partial list", "slow list", "stale list", "deaf list", "fail look", "stale look", "deaf look", "heal lists", "heal lists",
+	"fail inspection", "hang inspection", "uncancellable inspection", "slow inspection", "heal inspection", "heal inspection",
+	"fail list", "partial list", "slow list", "stale list", "uncancellable list",
+	"fail pod list", "stale pod list", "uncancellable pod list", "heal lists", "heal lists",
 	"relist", "request relist", "request reinspect", "start", "start", "stop",
 	"subscribe", "unsubscribe", "read", "read", "read all",
 	"block", "block", "block later", "cancel",
@@ -149,7 +150,8 @@ func (m *model) do(s step) {
 	switch s.what {
 	case "run":
 		m.next++
-		c := plegtest.NewContainer(fmt.Sprintf("c%d", m.next), []pleg.State{pleg.ContainerStateRunning, pleg.ContainerStateCreated, pleg.ContainerStateExited}[s.n%3])
+		states := []pleg.State{pleg.ContainerStateRunning, pleg.ContainerStateCreated, pleg.ContainerStateExited}
+		c := plegtest.NewContainer(fmt.Sprintf("c%d", m.next), states[s.n%3])
 		if pod == nil {
 			m.SetPod(bare(uid, c))
 		} else if len(pod.Containers) < 5 {
@@ -162,7 +164,8 @@ func (m *model) do(s step) {
 	case "emit":
 		m.Emit(pleg.ContainerEvent{PodUID: uid})
 	case "emit any":
-		m.Emit(pleg.ContainerEvent{ContainerID: fmt.Sprintf("c%d", s.n%(m.next+2)), PodUID: []types.UID{"", uid, "nobody"}[s.n%3]})
+		hinted := []types.UID{"", uid, "nobody"}[s.n%3]
+		m.Emit(pleg.ContainerEvent{ContainerID: fmt.Sprintf("c%d", s.n%(m.next+2)), PodUID: hinted})
 	case "break stream":
 		m.BreakStreams([]error{nil, errors.New("reset")}[s.n%2])
 	case "no events":
@@ -204,7 +207,7 @@ func (m *model) fault(s step, uid types.UID) {
 		}
 		m.healings[key] = m.Inject(f)
 	}
-	inspection, list, look := "inspection "+string(uid), "list", "look"
+	inspection, list, podList := "inspection "+string(uid), "list", "pod list"
 	switch s.what {
 	case "fail inspection":
 		inject(inspection, plegtest.Fault{Method: plegtest.GetPodStatus, PodUID: uid, Err: broken})
@@ -212,11 +215,13 @@ func (m *model) fault(s step, uid types.UID) {
 	case "hang inspection":
 		inject(inspection, plegtest.Fault{Method: plegtest.GetPodStatus, PodUID: uid, Hang: true})
 		m.hanging[uid] = true
-	case "deaf inspection":
+	case "uncancellable inspection":
 		inject(inspection, plegtest.Fault{Method: plegtest.GetPodStatus, PodUID: uid, Deaf: true})
 		m.hanging[uid] = true
 	case "slow inspection":
-		inject(inspection, plegtest.Fault{Method: plegtest.GetPodStatus, PodUID: uid, Delay: 3 * slow, Deaf: false, Stale: s.n%2 == 0})
+		inject(inspection, plegtest.Fault{
+			Method: plegtest.GetPodStatus, PodUID: uid, Delay: 3 * slow, Deaf: false, Stale: s.n%2 == 0,
+		})
 		m.hanging[uid] = true
 	case "heal inspection":
 		m.heal(inspection)
@@ -233,18 +238,18 @@ func (m *model) fault(s step, uid types.UID) {
 	case "stale list":
 		inject(list, plegtest.Fault{Method: plegtest.GetPods, Delay: slow, Stale: true})
 		m.lists = false
-	case "deaf list":
+	case "uncancellable list":
 		inject(list, plegtest.Fault{Method: plegtest.GetPods, Deaf: true})
 		m.lists = false
-	case "fail look":
-		inject(look, plegtest.Fault{Method: plegtest.GetPod, Err: broken})
-	case "stale look":
-		inject(look, plegtest.Fault{Method: plegtest.GetPod, Delay: slow, Stale: true})
-	case "deaf look":
-		inject(look, plegtest.Fault{Method: plegtest.GetPod, PodUID: uid, Deaf: true})
+	case "fail pod list":
+		inject(podList, plegtest.Fault{Method: plegtest.GetPod, Err: broken})
+	case "stale pod list":
+		inject(podList, plegtest.Fault{Method: plegtest.GetPod, Delay: slow, Stale: true})
+	case "uncancellable pod list":
+		inject(podList, plegtest.Fault{Method: plegtest.GetPod, PodUID: uid, Deaf: true})
 	case "heal lists":
 		m.heal(list)
-		m.heal(look)
+		m.heal(podList)
 		m.lists = true
 	}
 }
@@ -441,7 +446,9 @@ func (m *model) settle() {
 		if m.hanging[uid] {
 			continue
 		}
-		if status, err := m.cache.Get(uid); err != nil && !errors.Is(err, context.DeadlineExceeded) && err.Error() != "broken" || err == nil && !says(status, m.Pod(uid)) {
+		status, err := m.cache.Get(uid)
+		if err != nil && !errors.Is(err, context.DeadlineExceeded) && err.Error() != "broken" ||
+			err == nil && !says(status, m.Pod(uid)) {
 			m.problem("rule 12: %s: the cache has %v, %v; the runtime %v", uid, statesOf(status), err, describe(m.Pod(uid)))
 		}
 	}

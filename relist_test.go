@@ -104,7 +104,9 @@ func (f *flapping) GetPodStatus(_ context.Context, p *pleg.Pod) (*pleg.PodStatus
 	return &pleg.PodStatus{ID: p.ID}, nil
 }
 
-func (f *flapping) WatchContainerEvents(ctx context.Context, connected func(), observe func(pleg.ContainerEvent)) error {
+func (f *flapping) WatchContainerEvents(
+	ctx context.Context, connected func(), observe func(pleg.ContainerEvent),
+) error {
 	f.observe.Store(&observe)
 	connected()
 	<-ctx.Done()

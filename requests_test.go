@@ -327,9 +327,18 @@ func TestRule10FutureMinTimes(t *testing.T) {
 		served  []time.Duration
 		calls   int // of GetPod
 	}{
-		{"of one pod, the later one first", false, []types.UID{"a", "a"}, []time.Duration{200, 100}, []time.Duration{500, 100}, 1},
-		{"of one pod, the earlier one first", false, []types.UID{"a", "a"}, []time.Duration{100, 200}, []time.Duration{100, 500}, 1},
-		{"of two pods", false, []types.UID{"a", "b"}, []time.Duration{100, 200}, []time.Duration{100, 200}, 2},
+		{
+			"of one pod, the later one first", false, []types.UID{"a", "a"},
+			[]time.Duration{200, 100}, []time.Duration{500, 100}, 1,
+		},
+		{
+			"of one pod, the earlier one first", false, []types.UID{"a", "a"},
+			[]time.Duration{100, 200}, []time.Duration{100, 500}, 1,
+		},
+		{
+			"of two pods", false, []types.UID{"a", "b"},
+			[]time.Duration{100, 200}, []time.Duration{100, 200}, 2,
+		},
 		{
 			"of one pod, before Start", true, []types.UID{"a", "a", "a", "a"},
 			[]time.Duration{500, 300, 400, 700}, []time.Duration{1000, 300, 1000, 1000}, 1,

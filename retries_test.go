@@ -49,7 +49,8 @@ func TestRule8RetriesWithBackoff(t *testing.T) {
 		}
 		time.Sleep(5 * time.Minute)
 		s := time.Second
-		if got := attempted(); !slices.Equal(got[:9], []time.Duration{0, s, 3 * s, 7 * s, 15 * s, 31 * s, 63 * s, 123 * s, 183 * s}) {
+		after := []time.Duration{0, s, 3 * s, 7 * s, 15 * s, 31 * s, 63 * s, 123 * s, 183 * s}
+		if got := attempted(); !slices.Equal(got[:9], after) {
 			t.Errorf("attempts after %v", got)
 		}
 		// A change is inspected at once, whatever the back-off.
@@ -123,7 +124,9 @@ func TestRule8FailureHoldsBackNoChange(t *testing.T) {
 		n.SetPods(bare("a", plegtest.Running("a1")))
 		n.start()
 		time.Sleep(200 * time.Millisecond)
-		n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Delay: 100 * time.Millisecond, Err: errors.New("broken"), Times: 1})
+		n.Inject(plegtest.Fault{
+			Method: plegtest.GetPodStatus, Times: 1, Delay: 100 * time.Millisecond, Err: errors.New("broken"),
+		})
 		n.g.RequestReinspect("a")
 		time.Sleep(50 * time.Millisecond)
 		n.ExitContainer("a", "a1", 3, "Error")

@@ -85,7 +85,8 @@ func TestRule4StalledSubscriberIsBounded(t *testing.T) {
 func TestRule4SubscribersStartFromThePresent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
-		n.SetPods(bare("b", plegtest.Running("b1"), plegtest.Exited("b2"), plegtest.Created("b3")), bare("a", plegtest.Running("a1")))
+		n.SetPods(
+			bare("b", plegtest.Running("b1"), plegtest.Exited("b2"), plegtest.Created("b3")), bare("a", plegtest.Running("a1")))
 		early := n.g.Subscribe(t.Context(), 100)
 		n.start()
 		n.RemovePod("a")

@@ -28,7 +28,8 @@ func TestPodWithoutTransitionsIsInspected(t *testing.T) {
 // from one list to the next.
 func TestRule1StateTable(t *testing.T) {
 	absent := (*pleg.Container)(nil)
-	created, running, exited, unknown := plegtest.Created("c"), plegtest.Running("c"), plegtest.Exited("c"), plegtest.Unknown("c")
+	created, running := plegtest.Created("c"), plegtest.Running("c")
+	exited, unknown := plegtest.Exited("c"), plegtest.Unknown("c")
 	for _, step := range []struct {
 		from, to *pleg.Container
 		events   []string
