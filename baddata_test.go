@@ -80,7 +80,7 @@ func TestRule14BadList(t *testing.T) {
 					}
 				}
 				if goods != 1 {
-					t.Errorf("the good pod was told of %d times", goods)
+					t.Errorf("the good pod was delivered %d times", goods)
 				}
 				c.check(t, ofBad)
 				if got := metric(t, reg, "pleg_bad_data_total", "reason", c.reason); got == 0 {
@@ -89,7 +89,7 @@ func TestRule14BadList(t *testing.T) {
 				for range 5 {
 					n.g.Relist()
 				}
-				want(t, "told again", read(watch))
+				want(t, "delivered again", read(watch))
 				if got := log.matching(`"reason"="` + c.reason + `"`); len(got) != 1 {
 					t.Errorf("logged %q", got)
 				}
@@ -98,7 +98,7 @@ func TestRule14BadList(t *testing.T) {
 	}
 }
 
-// A pod of thousands of containers, in another order every time, is no trouble.
+// Rule 14: a pod of thousands of containers, in another order every time, hurts nothing.
 func TestRule14HugePod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const size = 5000
@@ -182,8 +182,8 @@ func TestRule14BadStatus(t *testing.T) {
 	}
 }
 
-// Rule 14: a bad answer to a look at one pod changes nothing.
-func TestRule14BadLook(t *testing.T) {
+// Rule 14: bad data in a single-pod relist changes nothing.
+func TestRule14BadPodList(t *testing.T) {
 	for _, c := range []struct {
 		reason string
 		pod    *pleg.Pod
@@ -272,8 +272,8 @@ func TestRule14EventSourcePanics(t *testing.T) {
 	})
 }
 
-// Rule 14: a state that is not known is unknown to everybody who is told of it,
-// and is bad once, not with every list.
+// Rule 14: a state that does not exist is unknown to every reader of an event, and is
+// counted once, not with every list.
 func TestRule14UnknownStateIsUnknownToAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)
@@ -323,7 +323,7 @@ func TestRule14NilErrorInAnInterface(t *testing.T) {
 		"list": {
 			pods: func() ([]*pleg.Pod, error) { return nil, broken },
 		},
-		"look": {
+		"single-pod relist": {
 			pods:   func() ([]*pleg.Pod, error) { return a, nil },
 			pod:    func(types.UID) (*pleg.Pod, error) { return nil, broken },
 			status: func(*pleg.Pod) (*pleg.PodStatus, error) { return &pleg.PodStatus{}, nil },

@@ -24,7 +24,7 @@ func status(uid types.UID, name string) *pleg.PodStatus {
 	return &pleg.PodStatus{ID: uid, Name: name}
 }
 
-// Rule 5: what an older listing led to never replaces what a newer one did.
+// Rule 5: the result of an older list never replaces that of a newer one.
 func TestRule5OlderNeverReplacesNewer(t *testing.T) {
 	c := pleg.NewCache()
 	if !c.Set("a", status("a", "new"), nil, at(2)) {
@@ -105,7 +105,7 @@ func TestRule7ChangedPodIsHeldBack(t *testing.T) {
 	}
 	c.Set("changed", status("changed", "between"), nil, at(8))
 	if fresh(c, "changed", at(8)) {
-		t.Error("the inspection of an earlier listing made it fresh")
+		t.Error("the inspection for an earlier list made it fresh")
 	}
 	c.Set("changed", status("changed", "after"), nil, at(10))
 	c.UpdateTime(at(20))
@@ -136,7 +136,7 @@ func TestRule7HungPodHoldsBackItsOwnReaders(t *testing.T) {
 			}
 		}
 		if _, err := n.cache.GetNewerThanContext(ctx, "pod-00001", minTime); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("the hung pod looks fresh: %v", err)
+			t.Errorf("the hung pod is fresh: %v", err)
 		}
 		heal()
 		s, err := n.cache.GetNewerThan("pod-00001", minTime)
@@ -146,7 +146,7 @@ func TestRule7HungPodHoldsBackItsOwnReaders(t *testing.T) {
 	})
 }
 
-// Rule 8: an error stands beside the last good status, and readers get both.
+// Rule 8: the cache has an error beside the last good status, and readers get both.
 func TestRule8ErrorBesideLastGoodStatus(t *testing.T) {
 	broken := errors.New("broken")
 	c := pleg.NewCache()
@@ -186,7 +186,7 @@ func TestRule9AbsenceIsAnAnswer(t *testing.T) {
 			if s := <-got; s.ID != "a" || s.Name != "" {
 				t.Errorf("got %v", s)
 			}
-			// The second time round, what was observed is outrun by a full list.
+			// The second time round, what was observed is superseded by a full list.
 			c.UpdateTime(at(6))
 			c = pleg.NewCache()
 			c.Set("a", status("a", "there"), nil, at(1))
@@ -244,7 +244,7 @@ func TestGetAllIsSorted(t *testing.T) {
 }
 
 // naiveCache is the contract of the cache written down without a care for cost:
-// it remembers everything that it was ever told, and derives the answers.
+// it remembers every call that it ever got, and derives the answers.
 type naiveCache map[types.UID]*naiveEntry
 
 type naiveEntry struct {
@@ -456,7 +456,7 @@ func TestRule9RemovalWakesReaders(t *testing.T) {
 	})
 }
 
-// No wake-up is lost between a reader's look at the cache and its falling asleep.
+// No wake-up is lost between a reader's check of the cache and its wait.
 func TestNoWakeUpIsLost(t *testing.T) {
 	synctest.Test(t, func(*testing.T) {
 		c := pleg.NewCache()

@@ -82,8 +82,8 @@ func ExampleGenericPLEG_Subscribe() {
 	// ContainerStarted web-sandbox
 }
 
-// A worker that waits until the cache has seen what it has just done. The wait
-// has the pod looked at now; it does not wait for the next period.
+// A worker that waits until the cache has observed what it has just done. The wait has
+// the pod listed at once, not with the next period.
 func ExamplePodCache_GetNewerThanContext() {
 	runtime := plegtest.NewRuntime()
 	cache := pleg.NewCache()

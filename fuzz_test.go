@@ -87,7 +87,8 @@ func (d *decoder) container() *pleg.Container {
 		return nil
 	}
 	states := []pleg.State{
-		pleg.ContainerStateRunning, pleg.ContainerStateExited, pleg.ContainerStateCreated, pleg.ContainerStateUnknown, "?", "",
+		pleg.ContainerStateRunning, pleg.ContainerStateExited, pleg.ContainerStateCreated, pleg.ContainerStateUnknown,
+		"?", "",
 	}
 	return &pleg.Container{
 		ID:    pleg.ContainerID{ID: []string{"", "1", "2", "3"}[b%4]},
@@ -96,7 +97,7 @@ func (d *decoder) container() *pleg.Container {
 }
 
 // compareNaively reads a listing as rule 14 has it: the first of what is there
-// twice counts, and what cannot be told apart does not.
+// twice counts, and what cannot be distinguished does not.
 func compareNaively(
 	t *testing.T, listed []*pleg.Pod, last map[string]pleg.PodLifeCycleEventType, cache *pleg.PodCache,
 ) {

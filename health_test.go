@@ -47,15 +47,15 @@ func TestThresholdOption(t *testing.T) {
 // Rule 13 (c): when no pod of several can be inspected, with the call that hangs;
 // and healthy again with the first success.
 func TestRule13cNoPodCanBeInspected(t *testing.T) {
-	for _, deaf := range []bool{false, true} {
-		t.Run(fmt.Sprintf("deaf=%v", deaf), func(t *testing.T) {
+	for _, ignoresCancel := range []bool{false, true} {
+		t.Run(fmt.Sprintf("ignoresCancel=%v", ignoresCancel), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := newNodeOf(t, polling)
 				n.SetPods(pods(5)...)
 				n.start()
-				heal := n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Hang: true, Deaf: deaf})
+				heal := n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Hang: true, Deaf: ignoresCancel})
 				n.ExitContainer("pod-00002", "pod-00002-a", 1, "Error")
-				// One pod hangs; the probes of the others hang with it.
+				// One pod hangs; the canaries among the others hang with it.
 				time.Sleep(3 * time.Minute)
 				healthy(t, n.g)
 				time.Sleep(2 * time.Minute)
@@ -70,26 +70,28 @@ func TestRule13cNoPodCanBeInspected(t *testing.T) {
 }
 
 // Rule 13: one bad pod alone never makes a node unhealthy: with others, because
-// they are inspected as probes; without, because there is no second witness.
+// they are inspected as canaries; without, because there is no second witness.
 func TestRule13OneBadPodAlone(t *testing.T) {
 	for _, others := range []int{0, 1, 9} {
-		for _, deaf := range []bool{false, true} {
+		for _, ignoresCancel := range []bool{false, true} {
 			synctest.Test(t, func(t *testing.T) {
 				n := newNodeOf(t, polling)
 				n.SetPods(pods(1 + others)...)
-				heal := n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, PodUID: "pod-00000", Hang: true, Deaf: deaf})
+				heal := n.Inject(plegtest.Fault{
+					Method: plegtest.GetPodStatus, PodUID: "pod-00000", Hang: true, Deaf: ignoresCancel,
+				})
 				n.start()
 				for range 600 {
 					time.Sleep(10 * time.Second)
 					healthy(t, n.g)
 				}
-				probes := 0
+				canaries := 0
 				for i := range others {
-					probes += n.PodCalls(plegtest.GetPodStatus, types.UID(fmt.Sprintf("pod-%05d", i+1)))
+					canaries += n.PodCalls(plegtest.GetPodStatus, types.UID(fmt.Sprintf("pod-%05d", i+1)))
 				}
 				// Six times in the threshold, round robin; not much more.
-				if want := 100 * 60 / 30; others > 0 && (probes < want/2 || probes > want+10) {
-					t.Errorf("%d probes in 100 minutes", probes)
+				if want := 100 * 60 / 30; others > 0 && (canaries < want/2 || canaries > want+10) {
+					t.Errorf("%d canaries in 100 minutes", canaries)
 				}
 				heal()
 			})
@@ -271,7 +273,7 @@ func TestReportNamesTheOldestCallAndTheError(t *testing.T) {
 		heal()
 		time.Sleep(2500 * time.Millisecond)
 		if got := n.g.HealthReport().Troubled; len(got) != 2 || got[0].Error != "broken" || got[0].HangingSince.IsZero() {
-			t.Errorf("troubled: %+v", got)
+			t.Errorf("reported: %+v", got)
 		}
 		time.Sleep(5 * time.Minute)
 		unhealthy(t, n.g, "pleg cannot inspect any pod",

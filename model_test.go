@@ -54,7 +54,8 @@ var modelActions = []string{
 	"nothing", // what shrinking leaves of a step that does not matter
 	"run", "run", "exit", "exit", "exit", "remove container", "remove pod", "start created",
 	"emit", "emit any", "break stream", "no events", "events",
-	"fail inspection", "hang inspection", "uncancellable inspection", "slow inspection", "heal inspection", "heal inspection",
+	"fail inspection", "hang inspection", "uncancellable inspection", "slow inspection",
+	"heal inspection", "heal inspection",
 	"fail list", "partial list", "slow list", "stale list", "uncancellable list",
 	"fail pod list", "stale pod list", "uncancellable pod list", "heal lists", "heal lists",
 	"relist", "request relist", "request reinspect", "start", "start", "stop",
@@ -379,7 +380,7 @@ func (m *model) block(uid types.UID, minTime time.Time) {
 	})
 }
 
-// wasTrue tells whether a status says what was true at some time after minTime.
+// wasTrue reports whether a status says what was true at some time after minTime.
 func wasTrue(moments []moment, status *pleg.PodStatus, minTime time.Time) bool {
 	states := statesOf(status)
 	for i, was := range moments {
@@ -454,7 +455,7 @@ func (m *model) settle() {
 	}
 }
 
-// end heals everything, and holds the present against what everybody knows.
+// end heals everything, and compares the present with what the users know.
 func (m *model) end() {
 	for _, heal := range m.healings {
 		heal()
@@ -504,19 +505,19 @@ func (m *model) end() {
 	m.joined.Wait()
 }
 
-// compare holds what a subscriber was told against what there is: rule 4.
+// compare compares what a subscriber has received with what exists: rule 4.
 func (m *model) compare(sub *modelSub, all map[string]pleg.State) {
-	told := map[pleg.PodLifeCycleEventType]pleg.State{
+	expected := map[pleg.PodLifeCycleEventType]pleg.State{
 		pleg.ContainerStarted: pleg.ContainerStateRunning, pleg.ContainerDied: pleg.ContainerStateExited,
 	}
 	for id, state := range all {
-		if state != pleg.ContainerStateCreated && told[sub.last[id]] != state {
-			m.problem("rule 4: %s is %s, told %q", id, state, sub.last[id])
+		if state != pleg.ContainerStateCreated && expected[sub.last[id]] != state {
+			m.problem("rule 4: %s is %s, the last event is %q", id, state, sub.last[id])
 		}
 	}
 	for id, last := range sub.last {
 		if _, there := all[id]; !there && last != pleg.ContainerRemoved {
-			m.problem("rule 4: %s is gone, told %s", id, last)
+			m.problem("rule 4: %s is gone, the last event is %s", id, last)
 		}
 	}
 }
