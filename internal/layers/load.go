@@ -51,7 +51,7 @@ func load(fsys fs.FS) (*loaded, error) {
 	}
 	config := types.Config{Importer: emptyPackages{}, Error: func(error) {}}
 	// The error is the first of those that are ignored.
-	pkg, _ := config.Check("checked", fset, sources, info) //nolint:errcheck // see above
+	pkg, _ := config.Check("checked", fset, sources, info)
 
 	found := &loaded{uses: make(map[filePair][]use)}
 	for _, source := range sources {
