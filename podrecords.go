@@ -45,7 +45,7 @@ type podRecord struct {
 	// failed: an error stands in the cache; failures counts those in a row.
 	failed   bool
 	failures int
-	held     bool // the cache was told to hold the pod's freshness
+	held     int // its place among those that the cache was told to hold, from 1; 0 for none
 	change   unannounced
 	// announced is the pod as it was announced last, version the update that did.
 	announced *Pod
@@ -54,6 +54,7 @@ type podRecord struct {
 	syncsOwed, syncsPaid uint64
 	cause                Cause
 	inspection           inspection
+	place                place
 }
 
 // unannounced is what the lists have shown since the last announcement.
@@ -91,6 +92,13 @@ type inspection struct {
 	superseded bool   // the record has changed since it began
 	// recovered: the one before failed. A PodSync says that what was announced has a status.
 	recovered bool
+}
+
+// place is a pod's place in the reorder window.
+type place struct {
+	window  uint64 // number of the window that it is in
+	awaited bool
+	ready   int // where its update is, from 1; 0 for nowhere
 }
 
 // dead reports whether the inspection is past its deadline.
