@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"reflect"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -65,6 +66,7 @@ type GenericPLEG struct {
 	reconciler *reconciler
 	inputs     inputs // being worked on; their memory is used again
 	timer      clock.Timer
+	began      bool      // the newest step has begun calls
 	armed      time.Time // what the timer is set for; zero for nothing
 	// listAll makes the call of a full list; made once, so that a relist allocates
 	// nothing.
@@ -324,6 +326,9 @@ func (g *GenericPLEG) run(done, complete <-chan struct{}) {
 		default:
 		}
 		timeout := g.step()
+		if g.began {
+			runtime.Gosched() // calls that return at once are taken in together
+		}
 		select {
 		case <-done:
 			return
@@ -349,6 +354,7 @@ func (g *GenericPLEG) step() <-chan time.Time {
 	for _, c := range out.cancel {
 		g.calls.Cancel(c.Call, c.cause)
 	}
+	g.began = len(out.begin) > 0
 	for _, c := range out.begin {
 		g.call(c)
 	}

@@ -118,6 +118,7 @@ type podRecords struct {
 	// full list in flight may not know of yet.
 	present int
 	tally   tally
+	scratch []transition // of the newest diff
 }
 
 // verdict is what becomes of a list's answer about one pod.
@@ -192,8 +193,8 @@ func (r *podRecords) take(rec *podRecord, listed *Pod, at, begun stamp, report r
 	if listed != rec.listed {
 		pod = withoutBadData(listed, report)
 	}
-	transitions := appendTransitions(nil, rec.pod, pod)
-	same := len(transitions) == 0 && (pod == nil) == (rec.pod == nil)
+	r.scratch = appendTransitions(r.scratch[:0], rec.pod, pod)
+	same := len(r.scratch) == 0 && (pod == nil) == (rec.pod == nil)
 	if !believed && !same {
 		rec.own, rec.conflicting = newest, true
 		return conflicting, nil
@@ -209,7 +210,7 @@ func (r *podRecords) take(rec *podRecord, listed *Pod, at, begun stamp, report r
 	if !rec.dirty {
 		rec.observed = newest
 	}
-	return changed, transitions
+	return changed, slices.Clone(r.scratch)
 }
 
 // takeOne takes in a list of one pod.

@@ -565,7 +565,7 @@ func (r *reconciler) freshen(rec *podRecord) {
 // it was listed, in is what the announcement is made of besides.
 func (r *reconciler) announce(rec *podRecord, of *Pod, in inspection) {
 	r.version++
-	u := update{
+	u := &update{
 		uid: rec.uid, pod: of, version: r.version, follows: rec.version,
 		sync: r.paySync(rec, in.syncs) || in.recovered, listedAt: in.listed.Time, cause: in.cause,
 	}
@@ -594,14 +594,10 @@ func (r *reconciler) announce(rec *podRecord, of *Pod, in inspection) {
 	}
 }
 
-func (r *reconciler) closeWindow() {
-	for _, u := range r.window.close() {
-		r.updates.Publish(u)
-	}
-}
+func (r *reconciler) closeWindow() { r.window.close(r.updates.Publish) }
 
 // logTransitions logs every transition, and of containers that finished how they did.
-func (r *reconciler) logTransitions(u update) {
+func (r *reconciler) logTransitions(u *update) {
 	v := r.cfg.logger.V(2)
 	if !v.Enabled() {
 		return

@@ -17,7 +17,7 @@ const windowShare = 20
 type window struct {
 	number  uint64 // of the window, so that a record knows whether it is in it
 	awaited int
-	ready   []update
+	ready   []*update
 	closes  time.Time // zero while it is closed
 }
 
@@ -37,14 +37,14 @@ func (w *window) open(changes []podChange, closes time.Time) {
 
 // add keeps an update until the window closes, and reports whether it did: that of a pod
 // that it neither awaits nor has an update of goes by itself.
-func (w *window) add(rec *podRecord, u update) bool {
+func (w *window) add(rec *podRecord, u *update) bool {
 	p := &rec.place
 	if p.window != w.number || w.closes.IsZero() {
 		return false
 	}
 	w.skip(rec)
 	if p.ready > 0 {
-		w.ready[p.ready-1], _ = updates{}.Coalesce(update{}, w.ready[p.ready-1], u)
+		w.ready[p.ready-1], _ = updates{}.Coalesce(nil, w.ready[p.ready-1], u)
 		return true
 	}
 	w.ready = append(w.ready, u)
@@ -65,11 +65,13 @@ func (w *window) due(now time.Time) bool {
 	return !w.closes.IsZero() && (w.awaited == 0 || !now.Before(w.closes))
 }
 
-// close returns what there is, by UID.
-func (w *window) close() []update {
-	ready := w.ready
-	slices.SortFunc(ready, func(a, b update) int { return strings.Compare(string(a.uid), string(b.uid)) })
+// close calls publish with what there is, by UID.
+func (w *window) close(publish func(*update)) {
+	slices.SortFunc(w.ready, func(a, b *update) int { return strings.Compare(string(a.uid), string(b.uid)) })
+	for _, u := range w.ready {
+		publish(u)
+	}
+	clear(w.ready)
 	w.number++
-	w.awaited, w.ready, w.closes = 0, nil, time.Time{}
-	return ready
+	w.awaited, w.ready, w.closes = 0, w.ready[:0], time.Time{}
 }
