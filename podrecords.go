@@ -24,7 +24,8 @@ type podRecord struct {
 	// again is known to be no change; nil when the pod is absent.
 	listed *Pod
 	// pod is listed without its bad data; the same pointer when it has none.
-	pod *Pod
+	pod   *Pod
+	shown shown // by pod
 	// own is the newest list of this pod alone that showed the record. The newest full
 	// list may be newer: see podRecords.listedStamp.
 	own stamp
@@ -245,7 +246,7 @@ func (r *podRecords) takeAll(pods []*Pod, at, begun stamp, changes []podChange, 
 		}
 		rec.generation = r.generation
 		seen++
-		if rec.conflicting || rec.listed != listed && !showsTheSame(rec.pod, listed) {
+		if rec.conflicting || rec.listed != listed && !rec.shown.by(listed) {
 			changes = r.takeListed(rec, listed, at, begun, changes, report)
 		} else if at.Number > rec.settled {
 			rec.settled = begun.Number
@@ -287,26 +288,6 @@ func (r *podRecords) confirms(uid types.UID, at stamp) bool {
 	return rec == nil || !rec.conflicting && !rec.own.After(at)
 }
 
-// showsTheSame reports whether a pod has the containers of one without bad data, in
-// their order and states, and so no bad data either. It spares a runtime that makes
-// its pods anew for every list most of the cost of comparing them.
-func showsTheSame(known, listed *Pod) bool {
-	return known != nil && sameContainers(known.Containers, listed.Containers) &&
-		sameContainers(known.Sandboxes, listed.Sandboxes)
-}
-
-func sameContainers(known, listed []*Container) bool {
-	if len(known) != len(listed) {
-		return false
-	}
-	for i, c := range listed {
-		if c == nil || c.ID.ID != known[i].ID.ID || c.State != known[i].State {
-			return false
-		}
-	}
-	return true
-}
-
 // recordAt returns the record at position i of the last full list if it is that of the
 // pod listed there now.
 func (r *podRecords) recordAt(i int, listed *Pod) *podRecord {
@@ -344,6 +325,7 @@ func (r *podRecords) replace(rec *podRecord, listed, pod *Pod) {
 	r.tally.count(rec.pod, -1)
 	r.tally.count(pod, 1)
 	rec.listed, rec.pod = listed, pod
+	rec.shown = rec.shown.record(pod)
 }
 
 // forget drops the records of absent pods, but for those that are still open: a list
