@@ -541,14 +541,16 @@ func (r *reconciler) hold(rec *podRecord) {
 	}
 }
 
-// freshen makes what the cache knows of a pod as fresh as its newest list, unless the
-// pod is to be held.
+// freshen makes what the cache knows of a pod as fresh as its newest list, unless it is
+// dirty. While lists conflict it is held as fresh as the newest that showed the record.
 func (r *reconciler) freshen(rec *podRecord) {
+	if !rec.dirty {
+		r.cache.SetObservedTime(rec.uid, r.records.listedStamp(rec).Time)
+	}
 	if rec.dirty || rec.conflicting {
 		r.hold(rec)
 		return
 	}
-	r.cache.SetObservedTime(rec.uid, r.records.listedStamp(rec).Time)
 	if rec.held {
 		rec.held = false
 		delete(r.held, rec.uid)
