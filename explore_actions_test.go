@@ -211,6 +211,7 @@ func (w *world) startOrStop(start bool) {
 func (w *world) tick(kind actionKind) {
 	if kind == actBack {
 		w.left.backs--
+		w.wentBack = true
 		w.clock = w.clock.Add(-explorePeriod)
 		return
 	}
@@ -244,10 +245,7 @@ func (w *world) ask(a action) {
 		w.in.requests[uid] = struct{}{}
 	case actReader:
 		w.left.readers--
-		if !w.pods.observedLocked(uid).After(w.clock) {
-			w.readers[a.pod] = w.clock
-			w.in.addReader(uid, w.clock)
-		}
+		w.block(a.pod)
 	case actReinspect:
 		w.left.reinspects--
 		w.in.reinspects[uid] = struct{}{}
@@ -261,6 +259,21 @@ func (w *world) ask(a action) {
 	case actConnect, actDisconnect:
 		w.left.connects--
 		w.in.stream = append(w.in.stream, a.kind == actConnect)
+	}
+}
+
+// block has a reader block that wants what is true from now on.
+func (w *world) block(p int) {
+	uid := podUID(p)
+	if w.pods.freshLocked(uid, w.clock) {
+		return
+	}
+	r := &blockedReader{minTime: w.clock, ch: make(chan cacheAnswer, 1)}
+	put(&w.pods.readers, uid, append(w.pods.readers[uid], r))
+	w.pods.waiting++
+	w.readers[p] = exploredReader{r, w.truth[p]}
+	if !w.sixMethods {
+		w.in.addReader(uid, w.clock)
 	}
 }
 
@@ -327,7 +340,7 @@ func (w *world) nextOfPod(p int, as []action) []action {
 		{w.left.hints, actHint}, {w.left.requests, actRequest}, {w.left.readers, actReader},
 		{w.left.reinspects, actReinspect},
 	} {
-		if o.left > 0 && (o.kind != actReader || w.readers[p].IsZero() && !w.sixMethods) {
+		if o.left > 0 && (o.kind != actReader || w.readers[p].blockedReader == nil) {
 			as = append(as, action{kind: o.kind, pod: p})
 		}
 	}

@@ -66,7 +66,7 @@ func (w *world) drain() {
 			case *told > w.truth[p][c]:
 				w.breaks("rule 1: %s of %s, which is %s", e.Type, e.Data, levelNames[w.truth[p][c]])
 			}
-			if rec := w.r.records.byUID[e.ID]; rec != nil && rec.pod != nil &&
+			if rec := w.r.records.byUID[e.ID]; rec != nil && rec.announced != nil &&
 				w.pods.observedLocked(e.ID).Before(e.ListedAt) {
 				w.breaks("rule 3: %s of %s is of a list that the cache is older than", e.Type, e.Data)
 			}
@@ -86,9 +86,7 @@ func (w *world) check(before looks, returned []*exploredCaller) {
 		if n.shown != b.shown {
 			w.checkRecord(p, n.shown)
 		}
-		if t := w.readers[p]; !t.IsZero() && n.observed.After(t) {
-			w.readers[p] = time.Time{}
-		}
+		w.checkReader(p)
 		if !n.present {
 			w.syncs[p] = false
 		}
@@ -101,6 +99,20 @@ func (w *world) check(before looks, returned []*exploredCaller) {
 	for _, c := range returned {
 		w.checkRelist(c)
 	}
+}
+
+// checkReader checks what a reader gets that was blocked.
+func (w *world) checkReader(p int) {
+	r := &w.readers[p]
+	if r.blockedReader == nil || len(r.ch) == 0 {
+		return
+	}
+	answer := <-r.ch
+	if shown := shownBy(answer.status); answer.err == nil && !w.wentBack &&
+		!could(shown, r.at, w.truth[p]) {
+		w.breaks("rule 6: a reader gets %v of %s, which was %v when it blocked", shown, podUID(p), r.at)
+	}
+	*r = exploredReader{}
 }
 
 // checkPod checks that the cache and the events say what can have been true since they
@@ -135,16 +147,11 @@ func (w *world) checkPod(p int) {
 }
 
 // announced returns the levels that the list had read which was announced last.
-func (w *world) announced(p int) (l levels) {
+func (w *world) announced(p int) levels {
 	if rec := w.r.records.byUID[podUID(p)]; rec != nil && rec.announced != nil {
 		return w.things.levelsOf[rec.announced]
 	}
-	for c, told := range w.follow[0].told[p] {
-		if told != levelAbsent {
-			l[c] = levelRemoved
-		}
-	}
-	return l
+	return w.gone[p]
 }
 
 // checkRecord checks that a record which has changed was read later than before, and
@@ -174,16 +181,15 @@ func (w *world) checkRecord(p int, shown levels) {
 		return
 	}
 	w.seen[p] = forward[0]
+	if shown == (levels{}) {
+		w.gone[p] = forward[0]
+	}
 }
 
 // checkProgress checks that what the list showed which an inspection was made for has
 // been announced when that has come back.
 func (w *world) checkProgress(a answered) {
-	rec := w.r.records.byUID[podUID(a.pod)]
-	of, told := w.things.levelsOf[a.of], levels{}
-	if rec.announced != nil {
-		told = w.things.levelsOf[rec.announced]
-	}
+	of, told := w.things.levelsOf[a.of], w.announced(a.pod)
 	for c := range of {
 		if told[c] < of[c] && told[c].shown() != of[c].shown() {
 			w.breaks("rule 3: %s was inspected as %v and only %v is announced", podUID(a.pod), of, told)
@@ -298,7 +304,7 @@ func (w *world) checkRest(periodic bool, unrest string) {
 		return
 	}
 	for p := range w.scope.pods {
-		if u := w.unrestOf(p); w.hinted[p] && u != "" {
+		if u := w.unrestOf(p, true); w.hinted[p] && u != "" {
 			w.breaks("rest without a period: a hinted change is not found: %s", u)
 		}
 		if v := w.schedPod(p); v.IsValid() && v.FieldByName("want").Uint() > 0 {
@@ -315,7 +321,7 @@ func (w *world) checkRest(periodic bool, unrest string) {
 // unrest says what is not as it has to be in the end; "" if all is.
 func (w *world) unrest() string {
 	for p := range w.scope.pods {
-		if u := w.unrestOf(p); u != "" {
+		if u := w.unrestOf(p, false); u != "" {
 			return u
 		}
 	}
@@ -354,7 +360,9 @@ func (w *world) unrest() string {
 	return ""
 }
 
-func (w *world) unrestOf(p int) string {
+// unrestOf says what is not as it has to be of one pod; hinted: without what somebody
+// waits for.
+func (w *world) unrestOf(p int, hinted bool) string {
 	uid := podUID(p)
 	status, err := w.pods.Get(uid)
 	rec := w.r.records.byUID[uid]
@@ -368,7 +376,7 @@ func (w *world) unrestOf(p int) string {
 		return fmt.Sprintf("the cache shows %v of %s, which is %v", shownBy(status), uid, want)
 	case rec == nil && want != (levels{}), rec != nil && w.things.levelsOf[rec.listed].shown() != want:
 		return fmt.Sprintf("the record of %s is not %v", uid, want)
-	case !w.readers[p].IsZero():
+	case w.readers[p].blockedReader != nil && !hinted:
 		return fmt.Sprintf("a reader of %s is blocked", uid)
 	case w.syncs[p]:
 		return fmt.Sprintf("no PodSync of %s has come", uid)

@@ -182,6 +182,7 @@ func (f *printer) world() {
 	w := f.w
 	f.levels(w.truth[:]...)
 	f.levels(w.seen[:]...)
+	f.levels(w.gone[:]...)
 	b := w.left
 	for _, n := range [...]int8{
 		b.changes, b.hints, b.lists, b.requests, b.readers, b.reinspects, b.relists, b.faults, b.ticks, b.backs, b.stops,
@@ -196,8 +197,12 @@ func (f *printer) world() {
 	f.put(stampNumber, int64(w.fullBad))
 	f.bool(w.hinted[:]...)
 	f.bool(w.syncs[:]...)
-	for _, t := range w.readers {
-		f.put(clockTime, nanos(t))
+	for _, r := range w.readers {
+		f.bool(r.blockedReader != nil)
+		if r.blockedReader != nil {
+			f.put(clockTime, nanos(r.minTime))
+			f.levels(r.at)
+		}
 	}
 	for _, s := range w.follow {
 		f.levels(s.told[:]...)

@@ -105,6 +105,12 @@ type exploredCaller struct {
 	returned bool
 }
 
+// exploredReader is a reader that is blocked on the cache.
+type exploredReader struct {
+	*blockedReader        // nil: none is
+	at             levels // of its pod, when it blocked
+}
+
 // follower is a subscriber, and the levels that it was told.
 type follower struct {
 	events chan *PodLifecycleEvent
@@ -127,13 +133,14 @@ type world struct {
 	running bool // between Start and Stop
 	flights []*flight
 	callers []*exploredCaller
-	readers [exploredPods]time.Time // the minTime of one that is blocked
+	readers [exploredPods]exploredReader
 	follow  []*follower
 
 	// What the checks remember.
 	stamped  map[uint64]truth // when a list began
 	reached  []reached        // when the clock first showed a time
 	seen     truth            // the levels that the record was read from
+	gone     truth            // when it became absent last
 	hinted   [exploredPods]bool
 	syncs    [exploredPods]bool // a PodSync is due
 	fullOK   uint64             // newest full lists that succeeded and failed
@@ -141,6 +148,7 @@ type world struct {
 	periods  int // full lists begun
 	begun    []string
 	broken   string
+	wentBack bool // the clock has
 	quiet    bool // expects that a step has nothing to do
 	tracing  bool
 	trace    func(action) // told of every action at rest
@@ -256,6 +264,9 @@ func (w *world) step() {
 	before := w.look()
 	out := w.r.step(w.clock, &w.in)
 	for _, c := range out.cancel {
+		if slices.ContainsFunc(w.in.results, func(res *result) bool { return res.call == c.Call }) {
+			continue // it has returned in this very step, and there is nothing to cancel
+		}
 		i := slices.IndexFunc(w.flights, func(f *flight) bool { return f.call == c.Call })
 		if i < 0 {
 			w.breaks("a call is cancelled that is not in flight")
