@@ -24,7 +24,8 @@ func benchNode(n int, wrap func(*plegtest.Runtime) pleg.Runtime) (*plegtest.Runt
 		list[i] = plegtest.NewPod(types.UID(uid), plegtest.Running(uid+"-a"), plegtest.Running(uid+"-b"))
 	}
 	rt.SetPods(list...)
-	g := pleg.NewGenericPLEG(wrap(rt), 1+4*n, time.Second, pleg.NewCache(), clock.RealClock{}, pleg.WithLogger(logr.Discard()))
+	g := pleg.NewGenericPLEG(
+		wrap(rt), 1+4*n, time.Second, pleg.NewCache(), clock.RealClock{}, pleg.WithLogger(logr.Discard()))
 	g.Relist()
 	return rt, g
 }
@@ -58,7 +59,7 @@ func BenchmarkIdleRelistFreshPods(b *testing.B) {
 	}
 }
 
-// alternating hands out two copies of the same pods in turn.
+// alternating lists two copies of the same pods alternately.
 type alternating struct {
 	pleg.Runtime
 	lists [2][]*pleg.Pod
@@ -155,9 +156,9 @@ func BenchmarkEverythingChanged(b *testing.B) {
 	}
 }
 
-// How many pods are worth a full list: the same requests for looks at single
-// pods, below and above the point from which the whole node is listed.
-func BenchmarkRequestedLooks(b *testing.B) {
+// How many pods are worth a full list: the same requests for single-pod relists, below
+// and above the number from which the whole node is listed.
+func BenchmarkRequestedPodLists(b *testing.B) {
 	for _, n := range []int{1, 8, 9, 64} {
 		b.Run(fmt.Sprintf("pods=%d", n), func(b *testing.B) {
 			rt, g := benchNode(300, func(rt *plegtest.Runtime) pleg.Runtime { return rt })

@@ -38,7 +38,7 @@ func TestDocumentsNameWhatExists(t *testing.T) {
 		t.Fatal(err)
 	}
 	name := regexp.MustCompile("`((?:Test|Fuzz|Benchmark|Example)[A-Z]\\w+)[`/]")
-	script := regexp.MustCompile("`(testdata/[\\w./-]+\\.txt)`")
+	script := regexp.MustCompile("`(?:testdata/([\\w-]+)\\.txt|TestScenarios/([\\w-]+))`")
 	for _, document := range documents {
 		text, err := os.ReadFile(document)
 		if err != nil {
@@ -50,7 +50,7 @@ func TestDocumentsNameWhatExists(t *testing.T) {
 			}
 		}
 		for _, m := range script.FindAllStringSubmatch(string(text), -1) {
-			if _, err := os.Stat(m[1]); err != nil {
+			if _, err := os.Stat("testdata/" + m[1] + m[2] + ".txt"); err != nil {
 				t.Errorf("%s: %v", document, err)
 			}
 		}

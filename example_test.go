@@ -20,7 +20,8 @@ func Example() {
 	runtime.SetPod(plegtest.NewPod("web", plegtest.Running("nginx")))
 
 	cache := pleg.NewCache()
-	generator := pleg.NewGenericPLEG(runtime, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod, cache, clock.RealClock{})
+	generator := pleg.NewGenericPLEG(
+		runtime, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod, cache, clock.RealClock{})
 	events := generator.Watch()
 	generator.Start()
 	defer generator.Stop()
@@ -81,8 +82,8 @@ func ExampleGenericPLEG_Subscribe() {
 	// ContainerStarted web-sandbox
 }
 
-// A worker that waits until the cache has seen what it has just done. The wait
-// has the pod looked at now; it does not wait for the next period.
+// A worker that waits until the cache has observed what it has just done. The wait has
+// the pod listed at once, not with the next period.
 func ExamplePodCache_GetNewerThanContext() {
 	runtime := plegtest.NewRuntime()
 	cache := pleg.NewCache()

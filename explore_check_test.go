@@ -79,6 +79,10 @@ func (w *world) check(before looks, returned []*exploredCaller) {
 	now := w.look()
 	for p := range w.scope.pods {
 		w.checkPod(p)
+		if rec := w.r.records.byUID[podUID(p)]; rec != nil && rec.pod == nil &&
+			!w.r.sched.FullListInFlight() && !w.r.sched.Open(rec.uid) {
+			w.breaks("rule 9: %s is absent and remembered", rec.uid)
+		}
 		b, n := before[p], now[p]
 		if b.present && n.present && (n.observed.Before(b.observed) || n.stamp < b.stamp) {
 			w.breaks("rule 7: what is known of %s becomes older", podUID(p))
@@ -307,6 +311,9 @@ func (w *world) checkRest(periodic bool, unrest string) {
 		if u := w.unrestOf(p, true); w.hinted[p] && u != "" {
 			w.breaks("rest without a period: a hinted change is not found: %s", u)
 		}
+		if w.readers[p].blockedReader != nil && !w.sixMethods && !w.wentBack {
+			w.breaks("rest without a period: a reader of %s is blocked", podUID(p))
+		}
 		if v := w.schedPod(p); v.IsValid() && v.FieldByName("want").Uint() > 0 {
 			w.breaks("rest without a period: a request of %s stays open", podUID(p))
 		}
@@ -370,7 +377,7 @@ func (w *world) unrestOf(p int, hinted bool) string {
 	switch {
 	case err != nil:
 		return fmt.Sprintf("the cache has an error of %s", uid)
-	case rec != nil && (rec.dirty || rec.failed || rec.conflicting || rec.held):
+	case rec != nil && (rec.dirty || rec.failed || rec.conflicting || rec.held > 0):
 		return fmt.Sprintf("%s is dirty, failed or conflicting", uid)
 	case shownBy(status) != want:
 		return fmt.Sprintf("the cache shows %v of %s, which is %v", shownBy(status), uid, want)
@@ -403,7 +410,7 @@ func (w *world) String() string {
 				is   bool
 				name string
 			}{
-				{rec.dirty, "dirty"}, {rec.failed, "failed"}, {rec.conflicting, "conflicting"}, {rec.held, "held"},
+				{rec.dirty, "dirty"}, {rec.failed, "failed"}, {rec.conflicting, "conflicting"}, {rec.held > 0, "held"},
 				{rec.inspection.superseded, "superseded"}, {w.r.sched.InspectionWanted(uid), "inspect"},
 			} {
 				if o.is {

@@ -25,7 +25,7 @@ func exploredScopes() []scope {
 	listedOnly := func(sc *scope) { sc.listedOnly = true }
 	cold := func(sc *scope) { sc.cold = true }
 	return []scope{
-		with(one, "a1 hint", budget{changes: 3, hints: 1, lists: 1}),
+		with(one, "a1 hint", budget{changes: 2, hints: 1, lists: 1, ticks: 1}),
 		with(one, "a2 request and list", budget{changes: 3, requests: 1, lists: 2}, running),
 		with(one, "a3 fault", budget{changes: 2, requests: 1, lists: 1, faults: 1}, running),
 		with(one, "a4 Relist, reinspect", budget{changes: 3, relists: 1, reinspects: 1, requests: 1}, running),

@@ -25,7 +25,8 @@ const (
 	versionNumber
 	changeNumber // of the pod
 	syncNumber   // of the pod
-	notZero      // zero or not
+	windowNumber
+	notZero // zero or not
 	classes
 )
 
@@ -34,7 +35,7 @@ const (
 var classesOf = map[string]class{
 	"Scheduler.cfg": leftOut, "Scheduler.retry": leftOut, "Scheduler.clock": leftOut, "Scheduler.now": leftOut,
 	"Scheduler.ahead": leftOut, "Scheduler.alarms": leftOut, "Scheduler.overdue": leftOut,
-	"Scheduler.scratch": leftOut, "Scheduler.begun": leftOut, "Scheduler.free": leftOut,
+	"Scheduler.scratch": leftOut, "Scheduler.begun": leftOut, "Scheduler.free": leftOut, "Scheduler.freePods": leftOut,
 	"Stamp.Number": stampNumber, "Stamp.Time": clockTime,
 	"fullList.memory": leftOut, "fullList.cause": leftOut, "fullList.next": schedTime,
 	"fullList.notBefore": schedTime, "fullList.want": wantNumber, "fullList.instead": wantNumber,
@@ -47,6 +48,7 @@ var classesOf = map[string]class{
 	"podRecord.cause": leftOut, "unannounced.number": changeNumber,
 	"inspection.change": changeNumber, "inspection.syncs": syncNumber, "inspection.cause": leftOut,
 	"podRecords.order": leftOut, "podRecords.generation": leftOut, "podRecords.tally": leftOut,
+	"podRecords.scratch": leftOut, "window.number": windowNumber, "place.window": windowNumber,
 	"window.closes": schedTime, "update.version": versionNumber, "update.follows": versionNumber,
 	"update.listedAt": leftOut, "update.cause": leftOut,
 	"cacheWriter.Cache": leftOut, "cacheWriter.holder": leftOut, "cacheWriter.owed": clockTime,
@@ -118,7 +120,9 @@ func (f *printer) print(w *world) fingerprint {
 		f.value(reflect.ValueOf(rec), plain)
 	}
 	f.relists()
-	f.keys(slices.Sorted(maps.Keys(r.held)))
+	for _, rec := range r.held {
+		f.value(reflect.ValueOf(rec), plain)
+	}
 	f.keys(slices.Sorted(maps.Keys(r.owed)))
 	f.cache()
 	f.world()

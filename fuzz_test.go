@@ -86,7 +86,10 @@ func (d *decoder) container() *pleg.Container {
 	if b == 255 {
 		return nil
 	}
-	states := []pleg.State{pleg.ContainerStateRunning, pleg.ContainerStateExited, pleg.ContainerStateCreated, pleg.ContainerStateUnknown, "?", ""}
+	states := []pleg.State{
+		pleg.ContainerStateRunning, pleg.ContainerStateExited, pleg.ContainerStateCreated, pleg.ContainerStateUnknown,
+		"?", "",
+	}
 	return &pleg.Container{
 		ID:    pleg.ContainerID{ID: []string{"", "1", "2", "3"}[b%4]},
 		State: states[int(b>>4)%len(states)],
@@ -94,8 +97,10 @@ func (d *decoder) container() *pleg.Container {
 }
 
 // compareNaively reads a listing as rule 14 has it: the first of what is there
-// twice counts, and what cannot be told apart does not.
-func compareNaively(t *testing.T, listed []*pleg.Pod, last map[string]pleg.PodLifeCycleEventType, cache *pleg.PodCache) {
+// twice counts, and what cannot be distinguished does not.
+func compareNaively(
+	t *testing.T, listed []*pleg.Pod, last map[string]pleg.PodLifeCycleEventType, cache *pleg.PodCache,
+) {
 	t.Helper()
 	present := make(map[string]pleg.State)
 	pods := make(map[types.UID]bool)
@@ -119,14 +124,16 @@ func compareNaively(t *testing.T, listed []*pleg.Pod, last map[string]pleg.PodLi
 		}
 	}
 	for key, state := range present {
-		told := map[pleg.State]pleg.PodLifeCycleEventType{pleg.ContainerStateRunning: pleg.ContainerStarted, pleg.ContainerStateExited: pleg.ContainerDied}
-		if state != "unknown" && last[key] != told[state] {
-			t.Errorf("%s is %s; told %q", key, state, last[key])
+		expected := map[pleg.State]pleg.PodLifeCycleEventType{
+			pleg.ContainerStateRunning: pleg.ContainerStarted, pleg.ContainerStateExited: pleg.ContainerDied,
+		}
+		if state != "unknown" && last[key] != expected[state] {
+			t.Errorf("%s is %s; the last event is %q", key, state, last[key])
 		}
 	}
 	for key, event := range last {
 		if present[key] == "" && event != pleg.ContainerRemoved {
-			t.Errorf("%s is gone; told %s", key, event)
+			t.Errorf("%s is gone; the last event is %s", key, event)
 		}
 	}
 	if got := len(cache.GetAll()); got != len(pods) {

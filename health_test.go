@@ -34,29 +34,6 @@ func TestRule13aYetToBeSuccessful(t *testing.T) {
 	})
 }
 
-// Rule 13 (b): when the last successful list began more than the threshold ago,
-// with the call that hangs, or the last error.
-func TestRule13bLastSeenActive(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNodeOf(t, polling)
-		n.start()
-		time.Sleep(500 * time.Millisecond)
-		heal := n.HangDeaf(plegtest.GetPods, plegtest.AnyPod)
-		time.Sleep(3*time.Minute - 500*time.Millisecond)
-		healthy(t, n.g) // the threshold itself is not past it
-		time.Sleep(5 * time.Second)
-		unhealthy(t, n.g, "pleg was last seen active 3m5s ago; threshold is 3m0s: ",
-			"GetPods has been running for 3m4s", "GetPods has not returned within 2m0s")
-		heal()
-		time.Sleep(1500 * time.Millisecond)
-		healthy(t, n.g)
-
-		defer n.Fail(plegtest.GetPods, plegtest.AnyPod, errors.New("connection refused"))()
-		time.Sleep(10 * time.Minute)
-		unhealthy(t, n.g, "pleg was last seen active ", "; threshold is 3m0s: ", "the last list failed", "connection refused")
-	})
-}
-
 func TestThresholdOption(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, polling, pleg.WithRelistThreshold(10*time.Second))
@@ -70,19 +47,20 @@ func TestThresholdOption(t *testing.T) {
 // Rule 13 (c): when no pod of several can be inspected, with the call that hangs;
 // and healthy again with the first success.
 func TestRule13cNoPodCanBeInspected(t *testing.T) {
-	for _, deaf := range []bool{false, true} {
-		t.Run(fmt.Sprintf("deaf=%v", deaf), func(t *testing.T) {
+	for _, ignoresCancel := range []bool{false, true} {
+		t.Run(fmt.Sprintf("ignoresCancel=%v", ignoresCancel), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := newNodeOf(t, polling)
 				n.SetPods(pods(5)...)
 				n.start()
-				heal := n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Hang: true, Deaf: deaf})
+				heal := n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Hang: true, Deaf: ignoresCancel})
 				n.ExitContainer("pod-00002", "pod-00002-a", 1, "Error")
-				// One pod hangs; the probes of the others hang with it.
+				// One pod hangs; the canaries among the others hang with it.
 				time.Sleep(3 * time.Minute)
 				healthy(t, n.g)
 				time.Sleep(2 * time.Minute)
-				unhealthy(t, n.g, "pleg cannot inspect any pod: ", "GetPodStatus of pod default/pod-00002 (pod-00002) has been unanswered for 4m59s")
+				unhealthy(t, n.g, "pleg cannot inspect any pod: ",
+					"GetPodStatus of pod default/pod-00002 (pod-00002) has been unanswered for 4m59s")
 				heal()
 				time.Sleep(time.Minute)
 				healthy(t, n.g)
@@ -92,26 +70,28 @@ func TestRule13cNoPodCanBeInspected(t *testing.T) {
 }
 
 // Rule 13: one bad pod alone never makes a node unhealthy: with others, because
-// they are inspected as probes; without, because there is no second witness.
+// they are inspected as canaries; without, because there is no second witness.
 func TestRule13OneBadPodAlone(t *testing.T) {
 	for _, others := range []int{0, 1, 9} {
-		for _, deaf := range []bool{false, true} {
+		for _, ignoresCancel := range []bool{false, true} {
 			synctest.Test(t, func(t *testing.T) {
 				n := newNodeOf(t, polling)
 				n.SetPods(pods(1 + others)...)
-				heal := n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, PodUID: "pod-00000", Hang: true, Deaf: deaf})
+				heal := n.Inject(plegtest.Fault{
+					Method: plegtest.GetPodStatus, PodUID: "pod-00000", Hang: true, Deaf: ignoresCancel,
+				})
 				n.start()
 				for range 600 {
 					time.Sleep(10 * time.Second)
 					healthy(t, n.g)
 				}
-				probes := 0
+				canaries := 0
 				for i := range others {
-					probes += n.PodCalls(plegtest.GetPodStatus, types.UID(fmt.Sprintf("pod-%05d", i+1)))
+					canaries += n.PodCalls(plegtest.GetPodStatus, types.UID(fmt.Sprintf("pod-%05d", i+1)))
 				}
 				// Six times in the threshold, round robin; not much more.
-				if want := 100 * 60 / 30; others > 0 && (probes < want/2 || probes > want+10) {
-					t.Errorf("%d probes in 100 minutes", probes)
+				if want := 100 * 60 / 30; others > 0 && (canaries < want/2 || canaries > want+10) {
+					t.Errorf("%d canaries in 100 minutes", canaries)
 				}
 				heal()
 			})
@@ -164,9 +144,11 @@ func TestReportNamesTheRuntimesCall(t *testing.T) {
 		n.ExitContainer("pod-00002", "pod-00002-a", 1, "")
 		heal := n.HangDeaf(plegtest.GetPodStatus, plegtest.AnyPod)
 		time.Sleep(5 * time.Minute)
-		unhealthy(t, n.g, "pleg cannot inspect any pod", "ContainerStatus of container app (3f2a) of pod default/pod-00001 (pod-00001)")
+		unhealthy(t, n.g, "pleg cannot inspect any pod",
+			"ContainerStatus of container app (3f2a) of pod default/pod-00001 (pod-00001)")
 		r := n.g.HealthReport()
-		if r.Healthy || r.Reason == "" || r.Runtime != "fake 1.0" || len(r.CallsInFlight) != 2 || r.Pods != 4 || r.LastRelist.IsZero() {
+		if r.Healthy || r.Reason == "" || r.Runtime != "fake 1.0" ||
+			len(r.CallsInFlight) != 2 || r.Pods != 4 || r.LastRelist.IsZero() {
 			t.Errorf("the report is %+v", r)
 		}
 		defer n.HangDeaf(plegtest.GetPods, plegtest.AnyPod)()
@@ -198,8 +180,10 @@ func TestReportAsJSON(t *testing.T) {
 			t.Fatal(err)
 		}
 		want(t, "report", []string{string(b)}, `{"healthy":true,"lastRelist":"2000-01-01T00:00:02Z","pods":2,`+
-			`"callsInFlight":[{"method":"GetPodStatus","podUID":"pod-00001","object":"pod default/pod-00001 (pod-00001)","since":"2000-01-01T00:00:00Z"}],`+
-			`"troubled":[{"podUID":"pod-00001","namespace":"default","name":"pod-00001","hangingSince":"2000-01-01T00:00:00Z"}],`+
+			`"callsInFlight":[{"method":"GetPodStatus","podUID":"pod-00001",`+
+			`"object":"pod default/pod-00001 (pod-00001)","since":"2000-01-01T00:00:00Z"}],`+
+			`"troubled":[{"podUID":"pod-00001","namespace":"default","name":"pod-00001",`+
+			`"hangingSince":"2000-01-01T00:00:00Z"}],`+
 			`"stream":{"state":"connected","since":"2000-01-01T00:00:00Z"},"blockedReaders":0,"subscribers":0,"backlog":0}`)
 		heal()
 	})
@@ -289,10 +273,12 @@ func TestReportNamesTheOldestCallAndTheError(t *testing.T) {
 		heal()
 		time.Sleep(2500 * time.Millisecond)
 		if got := n.g.HealthReport().FailingPods; len(got) != 2 || got[0].Error != "broken" || got[0].HangingSince.IsZero() {
-			t.Errorf("troubled: %+v", got)
+			t.Errorf("reported: %+v", got)
 		}
 		time.Sleep(5 * time.Minute)
-		unhealthy(t, n.g, "pleg cannot inspect any pod", "PodSandboxStatus of sandbox (s) of pod default/pod-00000", "; the last error: GetPodStatus has not returned within")
+		unhealthy(t, n.g, "pleg cannot inspect any pod",
+			"PodSandboxStatus of sandbox (s) of pod default/pod-00000",
+			"; the last error: GetPodStatus has not returned within")
 	})
 }
 

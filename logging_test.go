@@ -10,8 +10,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// The verbosity levels are the kubelet's: 2 tells of finished containers, 4 of
-// transitions and statuses, 5 of relists.
+// The verbosity levels are the kubelet's: 2 logs finished containers, 4
+// transitions and statuses, 5 relists.
 func TestVerbosity(t *testing.T) {
 	for _, c := range []struct {
 		verbosity                       int

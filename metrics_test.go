@@ -20,7 +20,8 @@ import (
 func TestKubeletMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)
-		n.SetPods(plegtest.NewPod("a", plegtest.Running("a1"), plegtest.Exited("a2")), plegtest.NewPod("b", plegtest.Created("b1")))
+		n.SetPods(
+			plegtest.NewPod("a", plegtest.Running("a1"), plegtest.Exited("a2")), plegtest.NewPod("b", plegtest.Created("b1")))
 		n.SetSandbox("b", "b-sandbox", pleg.ContainerStateExited)
 		n.g.Relist()
 		if err := testutil.GatherAndCompare(reg, strings.NewReader(`
@@ -39,14 +40,17 @@ kubelet_running_containers{container_state="unknown"} 0
 # HELP kubelet_running_pods Number of pods that have a running pod sandbox
 # TYPE kubelet_running_pods gauge
 kubelet_running_pods 1
-# HELP kubelet_evented_pleg_connection_error_count The number of errors encountered during the establishment of streaming connection with the CRI runtime.
+# HELP kubelet_evented_pleg_connection_error_count The number of errors `+
+			`encountered during the establishment of streaming connection with the CRI runtime.
 # TYPE kubelet_evented_pleg_connection_error_count counter
 kubelet_evented_pleg_connection_error_count 0
-# HELP kubelet_evented_pleg_connection_success_count The number of times a streaming client was obtained to receive CRI Events.
+# HELP kubelet_evented_pleg_connection_success_count The number of times `+
+			`a streaming client was obtained to receive CRI Events.
 # TYPE kubelet_evented_pleg_connection_success_count counter
 kubelet_evented_pleg_connection_success_count 0
 `),
-			"kubelet_pleg_discard_events", "kubelet_pleg_last_seen_seconds", "kubelet_running_containers", "kubelet_running_pods",
+			"kubelet_pleg_discard_events", "kubelet_pleg_last_seen_seconds",
+			"kubelet_running_containers", "kubelet_running_pods",
 			"kubelet_evented_pleg_connection_error_count", "kubelet_evented_pleg_connection_success_count"); err != nil {
 			t.Error(err)
 		}
@@ -139,7 +143,8 @@ func TestTwoGenerators(t *testing.T) {
 // A runtime that is a collector is registered with the generator.
 func TestRuntimeMetricsAreRegistered(t *testing.T) {
 	reg := prometheus.NewRegistry()
-	rt := measured{plegtest.NewRuntime(), prometheus.NewCounter(prometheus.CounterOpts{Name: "runtime_calls_total", Help: "Calls."})}
+	calls := prometheus.NewCounter(prometheus.CounterOpts{Name: "runtime_calls_total", Help: "Calls."})
+	rt := measured{plegtest.NewRuntime(), calls}
 	rt.Inc()
 	pleg.NewGenericPLEG(rt, 1, time.Second, pleg.NewCache(), clock.RealClock{}, pleg.WithRegisterer(reg))
 	wantMetric(t, reg, "runtime_calls_total", 1)

@@ -54,8 +54,10 @@ var modelActions = []string{
 	"nothing", // what shrinking leaves of a step that does not matter
 	"run", "run", "exit", "exit", "exit", "remove container", "remove pod", "start created",
 	"emit", "emit any", "break stream", "no events", "events",
-	"fail inspection", "hang inspection", "deaf inspection", "slow inspection", "heal inspection", "heal inspection",
-	"fail list", "partial list", "slow list", "stale list", "deaf list", "fail look", "stale look", "deaf look", "heal lists", "heal lists",
+	"fail inspection", "hang inspection", "uncancellable inspection", "slow inspection",
+	"heal inspection", "heal inspection",
+	"fail list", "partial list", "slow list", "stale list", "uncancellable list",
+	"fail pod list", "stale pod list", "uncancellable pod list", "heal lists", "heal lists",
 	"relist", "request relist", "request reinspect", "start", "start", "stop",
 	"subscribe", "unsubscribe", "read", "read", "read all",
 	"block", "block", "block later", "cancel",
@@ -149,7 +151,8 @@ func (m *model) do(s step) {
 	switch s.what {
 	case "run":
 		m.next++
-		c := plegtest.NewContainer(fmt.Sprintf("c%d", m.next), []pleg.State{pleg.ContainerStateRunning, pleg.ContainerStateCreated, pleg.ContainerStateExited}[s.n%3])
+		states := []pleg.State{pleg.ContainerStateRunning, pleg.ContainerStateCreated, pleg.ContainerStateExited}
+		c := plegtest.NewContainer(fmt.Sprintf("c%d", m.next), states[s.n%3])
 		if pod == nil {
 			m.SetPod(bare(uid, c))
 		} else if len(pod.Containers) < 5 {
@@ -162,7 +165,8 @@ func (m *model) do(s step) {
 	case "emit":
 		m.Emit(pleg.ContainerEvent{PodUID: uid})
 	case "emit any":
-		m.Emit(pleg.ContainerEvent{ContainerID: fmt.Sprintf("c%d", s.n%(m.next+2)), PodUID: []types.UID{"", uid, "nobody"}[s.n%3]})
+		hinted := []types.UID{"", uid, "nobody"}[s.n%3]
+		m.Emit(pleg.ContainerEvent{ContainerID: fmt.Sprintf("c%d", s.n%(m.next+2)), PodUID: hinted})
 	case "break stream":
 		m.BreakStreams([]error{nil, errors.New("reset")}[s.n%2])
 	case "no events":
@@ -204,7 +208,7 @@ func (m *model) fault(s step, uid types.UID) {
 		}
 		m.healings[key] = m.Inject(f)
 	}
-	inspection, list, look := "inspection "+string(uid), "list", "look"
+	inspection, list, podList := "inspection "+string(uid), "list", "pod list"
 	switch s.what {
 	case "fail inspection":
 		inject(inspection, plegtest.Fault{Method: plegtest.GetPodStatus, PodUID: uid, Err: broken})
@@ -212,11 +216,13 @@ func (m *model) fault(s step, uid types.UID) {
 	case "hang inspection":
 		inject(inspection, plegtest.Fault{Method: plegtest.GetPodStatus, PodUID: uid, Hang: true})
 		m.hanging[uid] = true
-	case "deaf inspection":
-		inject(inspection, plegtest.Fault{Method: plegtest.GetPodStatus, PodUID: uid, Deaf: true})
+	case "uncancellable inspection":
+		inject(inspection, plegtest.Fault{Method: plegtest.GetPodStatus, PodUID: uid, Hang: true, Deaf: true})
 		m.hanging[uid] = true
 	case "slow inspection":
-		inject(inspection, plegtest.Fault{Method: plegtest.GetPodStatus, PodUID: uid, Delay: 3 * slow, Deaf: false, Stale: s.n%2 == 0})
+		inject(inspection, plegtest.Fault{
+			Method: plegtest.GetPodStatus, PodUID: uid, Delay: 3 * slow, Deaf: false, Stale: s.n%2 == 0,
+		})
 		m.hanging[uid] = true
 	case "heal inspection":
 		m.heal(inspection)
@@ -233,18 +239,18 @@ func (m *model) fault(s step, uid types.UID) {
 	case "stale list":
 		inject(list, plegtest.Fault{Method: plegtest.GetPods, Delay: slow, Stale: true})
 		m.lists = false
-	case "deaf list":
-		inject(list, plegtest.Fault{Method: plegtest.GetPods, Deaf: true})
+	case "uncancellable list":
+		inject(list, plegtest.Fault{Method: plegtest.GetPods, Hang: true, Deaf: true})
 		m.lists = false
-	case "fail look":
-		inject(look, plegtest.Fault{Method: plegtest.GetPod, Err: broken})
-	case "stale look":
-		inject(look, plegtest.Fault{Method: plegtest.GetPod, Delay: slow, Stale: true})
-	case "deaf look":
-		inject(look, plegtest.Fault{Method: plegtest.GetPod, PodUID: uid, Deaf: true})
+	case "fail pod list":
+		inject(podList, plegtest.Fault{Method: plegtest.GetPod, Err: broken})
+	case "stale pod list":
+		inject(podList, plegtest.Fault{Method: plegtest.GetPod, Delay: slow, Stale: true})
+	case "uncancellable pod list":
+		inject(podList, plegtest.Fault{Method: plegtest.GetPod, PodUID: uid, Hang: true, Deaf: true})
 	case "heal lists":
 		m.heal(list)
-		m.heal(look)
+		m.heal(podList)
 		m.lists = true
 	}
 }
@@ -374,7 +380,7 @@ func (m *model) block(uid types.UID, minTime time.Time) {
 	})
 }
 
-// wasTrue tells whether a status says what was true at some time after minTime.
+// wasTrue reports whether a status says what was true at some time after minTime.
 func wasTrue(moments []moment, status *pleg.PodStatus, minTime time.Time) bool {
 	states := statesOf(status)
 	for i, was := range moments {
@@ -441,13 +447,15 @@ func (m *model) settle() {
 		if m.hanging[uid] {
 			continue
 		}
-		if status, err := m.cache.Get(uid); err != nil && !errors.Is(err, context.DeadlineExceeded) && err.Error() != "broken" || err == nil && !says(status, m.Pod(uid)) {
+		status, err := m.cache.Get(uid)
+		if err != nil && !errors.Is(err, context.DeadlineExceeded) && err.Error() != "broken" ||
+			err == nil && !says(status, m.Pod(uid)) {
 			m.problem("rule 12: %s: the cache has %v, %v; the runtime %v", uid, statesOf(status), err, describe(m.Pod(uid)))
 		}
 	}
 }
 
-// end heals everything, and holds the present against what everybody knows.
+// end heals everything, and compares the present with what the users know.
 func (m *model) end() {
 	for _, heal := range m.healings {
 		heal()
@@ -497,19 +505,19 @@ func (m *model) end() {
 	m.joined.Wait()
 }
 
-// compare holds what a subscriber was told against what there is: rule 4.
+// compare compares what a subscriber has received with what exists: rule 4.
 func (m *model) compare(sub *modelSub, all map[string]pleg.State) {
-	told := map[pleg.PodLifeCycleEventType]pleg.State{
+	expected := map[pleg.PodLifeCycleEventType]pleg.State{
 		pleg.ContainerStarted: pleg.ContainerStateRunning, pleg.ContainerDied: pleg.ContainerStateExited,
 	}
 	for id, state := range all {
-		if state != pleg.ContainerStateCreated && told[sub.last[id]] != state {
-			m.problem("rule 4: %s is %s, told %q", id, state, sub.last[id])
+		if state != pleg.ContainerStateCreated && expected[sub.last[id]] != state {
+			m.problem("rule 4: %s is %s, the last event is %q", id, state, sub.last[id])
 		}
 	}
 	for id, last := range sub.last {
 		if _, there := all[id]; !there && last != pleg.ContainerRemoved {
-			m.problem("rule 4: %s is gone, told %s", id, last)
+			m.problem("rule 4: %s is gone, the last event is %s", id, last)
 		}
 	}
 }

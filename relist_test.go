@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -18,715 +16,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// Rule 10: a reader that blocks has the one pod listed, at once.
-func TestRule10BlockedReaderAsks(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.SetPods(pods(100)...)
-		events := n.g.Watch()
-		n.start()
-		read(events)
-		time.Sleep(1500 * time.Millisecond)
-		lists := n.Calls(plegtest.GetPods)
-		for i := range 20 {
-			uid := types.UID(fmt.Sprintf("pod-%05d", i))
-			n.ExitContainer(uid, string(uid)+"-a", 5, "Error")
-			before := time.Now()
-			s, err := n.cache.GetNewerThan(uid, before)
-			if err != nil || s.ContainerStatuses[0].ExitCode != 5 {
-				t.Errorf("%s: %v %v", uid, s, err)
-			}
-			if took := time.Since(before); took > time.Millisecond {
-				t.Errorf("%s took %v", uid, took)
-			}
-			// Unchanged now, and as quick.
-			before = time.Now()
-			if _, err := n.cache.GetNewerThan(uid, before); err != nil || time.Since(before) > time.Millisecond {
-				t.Errorf("%s: %v after %v", uid, err, time.Since(before))
-			}
-		}
-		if got := n.Calls(plegtest.GetPods); got != lists {
-			t.Errorf("%d lists of the whole node", got-lists)
-		}
-		synctest.Wait()
-		e := <-events
-		if line(e) != "pod-00000 Died pod-00000-a" || e.Cause != pleg.CauseDemand {
-			t.Errorf("got %s because of %s", line(e), e.Cause)
-		}
-	})
-}
-
-// Rules 9 and 10: the runtime's word that it does not know a pod is an answer,
-// for a pod that was never there and for one that has just gone.
-func TestRule9And10AbsenceOnDemand(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.SetPods(bare("a", plegtest.Running("a1")))
-		events := n.g.Watch()
-		n.start()
-		read(events)
-		time.Sleep(500 * time.Millisecond)
-		n.RemovePod("a")
-		for _, uid := range []types.UID{"a", "never"} {
-			before := time.Now()
-			s, err := n.cache.GetNewerThan(uid, before)
-			if err != nil || s.ID != uid || s.Name != "" || time.Since(before) > time.Millisecond {
-				t.Errorf("%s: %v %v after %v", uid, s, err, time.Since(before))
-			}
-		}
-		synctest.Wait()
-		want(t, "events", read(events), "a Died a1", "a Removed a1")
-	})
-}
-
-// Rule 10: a minTime in the future is no loop, whether near or far.
-func TestRule10FutureMinTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.SetPods(pods(3)...)
-		n.start()
-		time.Sleep(500 * time.Millisecond)
-		before := time.Now()
-		near, far := before.Add(200*time.Millisecond), before.Add(time.Hour)
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		for range 10 {
-			go func() { _, _ = n.cache.GetNewerThanContext(ctx, "pod-00001", far) }()
-		}
-		if _, err := n.cache.GetNewerThan("pod-00000", near); err != nil || time.Since(before) > 201*time.Millisecond {
-			t.Errorf("%v after %v", err, time.Since(before))
-		}
-		time.Sleep(10 * time.Minute)
-		if got := n.Calls(plegtest.GetPod); got != 1 {
-			t.Errorf("%d looks", got)
-		}
-		if got := n.cache.BlockedReaders(); got != 10 {
-			t.Errorf("%d readers are left", got)
-		}
-	})
-}
-
-// Rule 10: of several times to come that are waited for at one pod, the earliest
-// brings a look; the others are served by the next full relist.
-func TestRule10FutureMinTimes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.SetPods(pods(1)...)
-		began := time.Now()
-		answered := make(chan time.Duration, 4)
-		for _, ahead := range []time.Duration{500, 300, 400, 700} {
-			go func() {
-				if _, err := n.cache.GetNewerThan("pod-00000", began.Add(ahead*time.Millisecond)); err != nil {
-					t.Error(err)
-				}
-				answered <- time.Since(began).Round(time.Millisecond)
-			}()
-			synctest.Wait()
-		}
-		n.start() // which finds all four in its first mail
-		var got []string
-		for range cap(answered) {
-			got = append(got, (<-answered).String())
-		}
-		want(t, "answered after", got, "300ms", "1s", "1s", "1s")
-		if looks := n.Calls(plegtest.GetPod); looks != 1 {
-			t.Errorf("%d looks", looks)
-		}
-	})
-}
-
-// Rule 10: requests are a set. 150 for one pod while the loop is busy make at
-// most two listings; of 500 for as many pods none is lost.
-func TestRule10RequestsAreASet(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.SetPods(pods(500)...)
-		events := n.g.Watch()
-		n.start()
-		read(events)
-		time.Sleep(200 * time.Millisecond)
-		n.Delay(plegtest.GetPod, plegtest.AnyPod, 10*time.Millisecond)
-		for range 150 {
-			n.g.RequestRelist("pod-00007")
-			time.Sleep(10 * time.Microsecond)
-		}
-		time.Sleep(100 * time.Millisecond)
-		if got := n.Calls(plegtest.GetPod); got > 2 {
-			t.Errorf("%d listings for 150 requests", got)
-		}
-		for i := range 500 {
-			uid := types.UID(fmt.Sprintf("pod-%05d", i))
-			n.ExitContainer(uid, string(uid)+"-a", 1, "Error")
-			n.g.RequestRelist(uid)
-		}
-		time.Sleep(100 * time.Millisecond)
-		if got := len(read(events)); got != 500 {
-			t.Errorf("%d pods seen", got)
-		}
-	})
-}
-
-// Without GetPod a request lists the whole node, and a reader waits for the next
-// relist.
-func TestRequestsWithoutPodGetter(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNodeOf(t, polling)
-		n.SetPods(bare("a", plegtest.Running("a1")))
-		n.start()
-		time.Sleep(500 * time.Millisecond)
-		lists := n.Calls(plegtest.GetPods)
-		for range 50 {
-			n.g.RequestRelist("a")
-		}
-		synctest.Wait()
-		// One, and one more if it began before the last request came.
-		if got := n.Calls(plegtest.GetPods) - lists; got < 1 || got > 2 {
-			t.Errorf("%d lists", got)
-		}
-		before := time.Now()
-		if _, err := n.cache.GetNewerThan("a", before); err != nil || time.Since(before) != pleg.DefaultRelistPeriod {
-			t.Errorf("%v after %v", err, time.Since(before))
-		}
-	})
-}
-
-// Polling only means that: no stream, no look on demand.
-func TestPollingOnly(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t, pleg.WithPollingOnly())
-		n.EmitOnChange(true)
-		n.SetPods(pods(3)...)
-		n.start()
-		time.Sleep(500 * time.Millisecond)
-		n.ExitContainer("pod-00000", "pod-00000-a", 1, "")
-		if _, err := n.cache.GetNewerThan("pod-00000", time.Now()); err != nil {
-			t.Error(err)
-		}
-		if n.Calls(plegtest.GetPod) != 0 || n.Calls(plegtest.WatchContainerEvents) != 0 || n.Calls(plegtest.GetPods) != 2 {
-			t.Errorf("%d looks, %d streams, %d lists", n.Calls(plegtest.GetPod), n.Calls(plegtest.WatchContainerEvents), n.Calls(plegtest.GetPods))
-		}
-		if got := n.g.HealthReport().Stream.State; got != pleg.StreamOff {
-			t.Errorf("the stream is %s", got)
-		}
-	})
-}
-
-// Rule 5: a full listing and one of a single pod may be under way at once; the
-// one that began later is right, in whatever order they land.
-func TestRule5LaterListingWins(t *testing.T) {
-	t.Run("the full one began first and lands last", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			n := newNode(t)
-			n.SetPods(bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1")))
-			events := n.g.Watch()
-			n.start()
-			read(events)
-			time.Sleep(500 * time.Millisecond)
-			n.Inject(plegtest.Fault{Method: plegtest.GetPods, Times: 1, Stale: true, Delay: 900 * time.Millisecond})
-			time.Sleep(600 * time.Millisecond) // the list began, and has a and b running
-			n.ExitContainer("a", "a1", 0, "Completed")
-			n.RemovePod("b")
-			n.SetPod(bare("c", plegtest.Running("c1")))
-			for _, uid := range []types.UID{"a", "b", "c"} {
-				n.g.RequestRelist(uid)
-			}
-			time.Sleep(100 * time.Millisecond)
-			want(t, "after the looks", slices.Sorted(slices.Values(read(events))), "a Died a1", "b Died b1", "b Removed b1", "c Started c1")
-			time.Sleep(750 * time.Millisecond)
-			want(t, "after the old list", read(events))
-			if s, _ := n.cache.Get("b"); s.Name != "" {
-				t.Errorf("the old list brought b back: %v", s)
-			}
-			time.Sleep(5 * time.Second)
-			want(t, "later", read(events))
-		})
-	})
-	t.Run("the look began first and lands last", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			n := newNode(t)
-			n.SetPods(bare("a", plegtest.Running("a1")))
-			events := n.g.Watch()
-			n.start()
-			read(events)
-			time.Sleep(900 * time.Millisecond)
-			n.Inject(plegtest.Fault{Method: plegtest.GetPod, Stale: true, Delay: 500 * time.Millisecond, Times: 1})
-			n.g.RequestRelist("a")
-			time.Sleep(50 * time.Millisecond)
-			n.ExitContainer("a", "a1", 0, "Completed")
-			time.Sleep(100 * time.Millisecond)
-			want(t, "after the list", read(events), "a Died a1")
-			time.Sleep(time.Second)
-			want(t, "after the old look", read(events))
-		})
-	})
-}
-
-// Rule 5: a runtime answers overlapping calls in any order, and the one that was
-// made later may have read its state earlier. What has died must not start again.
-func TestRule5OverlappingListingsInventNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.SetPods(bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1")))
-		events := n.g.Watch()
-		n.start()
-		read(events)
-		time.Sleep(900 * time.Millisecond)
-		// The list begins at 1 s and reads at 1.3 s; the looks begin at 1.1 s, read
-		// then, and land at 1.5 s.
-		n.Inject(plegtest.Fault{Method: plegtest.GetPods, Times: 1, Delay: 300 * time.Millisecond})
-		n.Inject(plegtest.Fault{Method: plegtest.GetPod, Times: 2, Stale: true, Delay: 400 * time.Millisecond})
-		time.Sleep(200 * time.Millisecond)
-		n.g.RequestRelist("a")
-		n.g.RequestRelist("b")
-		time.Sleep(50 * time.Millisecond)
-		n.ExitContainer("a", "a1", 1, "Error")
-		n.RemovePod("b")
-		time.Sleep(200 * time.Millisecond)
-		want(t, "after the list", read(events), "a Died a1", "b Died b1", "b Removed b1")
-		time.Sleep(10 * time.Second)
-		want(t, "after the looks", read(events))
-		if got := n.PodCalls(plegtest.GetPod, "a"); got != 2 {
-			t.Errorf("%d looks: the one that overlapped was not made again", got)
-		}
-	})
-}
-
-// Rule 5: where two listings that overlapped differ, a third one settles it; until
-// then the pod does not look fresh, and no reader gets what is older than its
-// minTime.
-func TestRule5DisputedPodIsSettled(t *testing.T) {
-	for name, c := range map[string]struct {
-		change func(n *node)
-		events []string
-		check  func(s *pleg.PodStatus) bool
-	}{
-		"exited": {
-			func(n *node) { n.ExitContainer("a", "a1", 1, "Error") }, []string{"a Died a1"},
-			func(s *pleg.PodStatus) bool { return s.ContainerStatuses[0].ExitCode == 1 },
-		},
-		"gone": {
-			func(n *node) { n.RemovePod("a") }, []string{"a Died a1", "a Removed a1"},
-			func(s *pleg.PodStatus) bool { return len(s.ContainerStatuses) == 0 },
-		},
-		"unchanged after all": {
-			func(n *node) {
-				running := n.Pod("a")
-				n.ExitContainer("a", "a1", 1, "Error")
-				time.AfterFunc(200*time.Millisecond, func() { n.SetPod(running) })
-			}, nil,
-			func(s *pleg.PodStatus) bool { return s.ContainerStatuses[0].State == pleg.ContainerStateRunning },
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				n := newNode(t)
-				n.SetPods(bare("a", plegtest.Running("a1")))
-				events := n.g.Watch()
-				n.start()
-				read(events)
-				time.Sleep(950 * time.Millisecond)
-				// The look begins and reads at 0.95 s and lands at 1.05 s; the list
-				// begins and reads at 1 s and lands at 1.1 s.
-				n.Inject(plegtest.Fault{Method: plegtest.GetPod, Times: 1, Stale: true, Delay: 100 * time.Millisecond})
-				n.Inject(plegtest.Fault{Method: plegtest.GetPods, Times: 1, Stale: true, Delay: 100 * time.Millisecond})
-				n.g.RequestRelist("a")
-				time.Sleep(10 * time.Millisecond)
-				c.change(n)
-				time.Sleep(10 * time.Millisecond)
-				minTime := time.Now()
-				n.Delay(plegtest.GetPod, plegtest.AnyPod, 150*time.Millisecond)
-				s, err := n.cache.GetNewerThan("a", minTime)
-				if err != nil || !c.check(s) {
-					t.Errorf("got %v %v", s, err)
-				}
-				time.Sleep(500 * time.Millisecond)
-				want(t, "events", read(events), c.events...)
-			})
-		})
-	}
-}
-
-// Rule 5: a disputed pod is settled also by a runtime that hands out the very pod
-// again that it was known by.
-func TestRule5DisputedPodIsSettledByTheSamePod(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		running, exited := bare("a", plegtest.Running("a1")), bare("a", plegtest.NewContainer("a1", pleg.ContainerStateExited))
-		var (
-			present            atomic.Pointer[pleg.Pod]
-			delay, inspections atomic.Int64
-		)
-		slowly := func() *pleg.Pod {
-			p := present.Load()
-			time.Sleep(time.Duration(delay.Load()))
-			return p
-		}
-		rt := &scripted{
-			pods: func() ([]*pleg.Pod, error) { return []*pleg.Pod{slowly()}, nil },
-			pod:  func(types.UID) (*pleg.Pod, error) { return slowly(), nil },
-			status: func(p *pleg.Pod) (*pleg.PodStatus, error) {
-				inspections.Add(1)
-				return &pleg.PodStatus{ID: p.ID}, nil
-			},
-		}
-		present.Store(running)
-		n := newNodeOf(t, rt.instead)
-		events := n.g.Watch()
-		n.start()
-		read(events)
-		// The look reads at 0.95 s and lands at 1.05 s, the list reads at 1 s and
-		// lands at 1.1 s; what settles it begins then.
-		time.Sleep(950 * time.Millisecond)
-		delay.Store(int64(100 * time.Millisecond))
-		n.g.RequestRelist("a")
-		time.Sleep(10 * time.Millisecond)
-		present.Store(exited)
-		time.Sleep(100 * time.Millisecond)
-		present.Store(running)
-		minTime := time.Now()
-		if _, err := n.cache.GetNewerThan("a", minTime); err != nil || time.Since(minTime) > 300*time.Millisecond {
-			t.Errorf("%v after %v", err, time.Since(minTime))
-		}
-		if got := inspections.Load(); got != 2 {
-			t.Errorf("%d inspections", got)
-		}
-		want(t, "events", read(events))
-	})
-}
-
-// A list that overlapped with a look, and shows the same in another order, is no
-// reason to look again.
-func TestAnotherOrderIsNoDispute(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.SetPods(bare("a", plegtest.Running("a1"), plegtest.Running("a2")))
-		events := n.g.Watch()
-		n.start()
-		read(events)
-		time.Sleep(950 * time.Millisecond)
-		n.Inject(plegtest.Fault{Method: plegtest.GetPod, Times: 1, Stale: true, Delay: 100 * time.Millisecond})
-		n.Inject(plegtest.Fault{Method: plegtest.GetPods, Times: 1, Stale: true, Delay: 100 * time.Millisecond})
-		n.g.RequestRelist("a")
-		time.Sleep(10 * time.Millisecond)
-		n.SetPod(bare("a", plegtest.Running("a2"), plegtest.Running("a1")))
-		time.Sleep(500 * time.Millisecond)
-		if got := n.PodCalls(plegtest.GetPod, "a"); got != 1 {
-			t.Errorf("%d looks", got)
-		}
-		want(t, "events", read(events))
-		if _, err := n.cache.Get("a"); err != nil || n.g.HealthReport().Pods != 1 {
-			t.Errorf("%v, %d pods", err, n.g.HealthReport().Pods)
-		}
-	})
-}
-
-// Rule 9: a pod that a look finds to be gone is gone once, and not inspected again.
-func TestRule9GoneOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.SetPods(bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1")))
-		n.start()
-		time.Sleep(500 * time.Millisecond)
-		n.RemovePod("a")
-		n.g.RequestRelist("a")
-		synctest.Wait()
-		inspections := n.Calls(plegtest.GetPodStatus)
-		n.g.RequestReinspect("a")
-		for range 3 {
-			synctest.Wait()
-			if got := n.g.HealthReport().Pods; got != 1 {
-				t.Errorf("%d pods", got)
-			}
-			time.Sleep(time.Second)
-		}
-		if got := n.Calls(plegtest.GetPodStatus) - inspections; got != 0 {
-			t.Errorf("%d inspections", got)
-		}
-	})
-}
-
-// A look that fails, or hangs, delays nobody: the next relist shows the pod, and
-// other looks go on.
-func TestLooksThatFail(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.SetPods(pods(30)...)
-		n.start()
-		time.Sleep(500 * time.Millisecond)
-		n.Fail(plegtest.GetPod, "pod-00000", errors.New("broken"))
-		for i := range 10 {
-			defer n.HangDeaf(plegtest.GetPod, types.UID(fmt.Sprintf("pod-%05d", i+1)))()
-		}
-		before := time.Now()
-		for i := range 11 {
-			n.g.RequestRelist(types.UID(fmt.Sprintf("pod-%05d", i)))
-			time.Sleep(time.Millisecond)
-		}
-		for i := range 11 {
-			if _, err := n.cache.GetNewerThan(types.UID(fmt.Sprintf("pod-%05d", i)), before); err != nil {
-				t.Error(err)
-			}
-		}
-		if took := time.Since(before); took > time.Second {
-			t.Errorf("took %v", took)
-		}
-		time.Sleep(2 * time.Second)
-		before = time.Now()
-		if _, err := n.cache.GetNewerThan("pod-00020", before); err != nil || time.Since(before) > time.Millisecond {
-			t.Errorf("another look took %v: %v", time.Since(before), err)
-		}
-		healthy(t, n.g)
-	})
-}
-
-// Rule 5: only what overlapped and differs is looked at again.
-func TestRule5OverlapsThatAgreeCostNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.SetPods(bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1")), bare("d", plegtest.Running("d1")))
-		n.start()
-		time.Sleep(900 * time.Millisecond)
-		// The list begins and reads at 1 s and lands at 1.4 s.
-		n.Inject(plegtest.Fault{Method: plegtest.GetPods, Times: 1, Stale: true, Delay: 400 * time.Millisecond})
-		// Looks that began before it and landed while it was under way.
-		n.Inject(plegtest.Fault{Method: plegtest.GetPod, Times: 3, Stale: true, Delay: 200 * time.Millisecond})
-		early := []types.UID{"a", "new", "never"}
-		for _, uid := range early {
-			n.g.RequestRelist(uid)
-		}
-		time.Sleep(150 * time.Millisecond)
-		n.SetPod(bare("a", plegtest.Running("a1"))) // the same in another guise
-		time.Sleep(100 * time.Millisecond)
-		// Looks that began after it, and landed before it.
-		n.SetPod(bare("c", plegtest.Running("c1")))
-		n.ExitContainer("b", "b1", 0, "Completed")
-		n.RemovePod("d")
-		later := []types.UID{"b", "c", "d"}
-		for _, uid := range later {
-			n.g.RequestRelist(uid)
-		}
-		time.Sleep(5 * time.Second)
-		for _, uid := range append(early, later...) {
-			if got := n.PodCalls(plegtest.GetPod, uid); got != 1 {
-				t.Errorf("%d looks at %s", got, uid)
-			}
-		}
-		// A look that a full listing has outrun is not made again either.
-		n.Inject(plegtest.Fault{Method: plegtest.GetPod, Times: 1, Delay: 900 * time.Millisecond})
-		n.g.RequestRelist("a")
-		time.Sleep(5 * time.Second)
-		if got := n.PodCalls(plegtest.GetPod, "a"); got != 2 {
-			t.Errorf("%d looks at a", got)
-		}
-	})
-}
-
-// Rule 5: a pod that was disputed is like any other when that is settled, by a
-// look or by the next full listing: fresh with each relist, and not inspected
-// again.
-func TestRule5DisputeLeavesNothingBehind(t *testing.T) {
-	for _, looks := range []bool{true, false} {
-		t.Run(fmt.Sprintf("looks=%v", looks), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				n, reg := newNodeWithMetrics(t)
-				n.SetPods(bare("a", plegtest.Running("a1")))
-				events := n.g.Watch()
-				n.start()
-				read(events)
-				time.Sleep(2950 * time.Millisecond)
-				// Looks begin and read at 2.95 s and land at 3.05 s; the list begins
-				// and reads at 3 s and lands at 3.1 s.
-				n.Inject(plegtest.Fault{Method: plegtest.GetPod, Times: 3, Stale: true, Delay: 100 * time.Millisecond})
-				n.Inject(plegtest.Fault{Method: plegtest.GetPods, Times: 1, Stale: true, Delay: 100 * time.Millisecond})
-				for _, uid := range []types.UID{"a", "brief", "empty"} {
-					n.g.RequestRelist(uid)
-				}
-				time.Sleep(10 * time.Millisecond)
-				running := n.Pod("a")
-				n.ExitContainer("a", "a1", 1, "Error")
-				n.SetPod(bare("brief", plegtest.Running("brief-1")))
-				n.SetPod(bare("empty"))
-				if !looks {
-					n.Fail(plegtest.GetPod, plegtest.AnyPod, errors.New("broken"))
-				}
-				time.Sleep(110 * time.Millisecond)
-				n.SetPod(running)
-				n.RemovePod("brief")
-				minTime := time.Now()
-				if s, err := n.cache.GetNewerThan("a", minTime); err != nil || s.ContainerStatuses[0].State != pleg.ContainerStateRunning {
-					t.Errorf("got %v %v", s, err)
-				}
-				if took := time.Since(minTime); took > time.Second {
-					t.Errorf("settled after %v", took)
-				}
-				time.Sleep(5 * time.Second)
-				inspections := n.Calls(plegtest.GetPodStatus)
-				for range 5 {
-					for _, uid := range []types.UID{"a", "brief", "empty"} {
-						if !fresh(n.cache, uid, time.Now().Add(-1100*time.Millisecond)) {
-							t.Errorf("%s is held back", uid)
-						}
-					}
-					time.Sleep(time.Second)
-				}
-				if got := n.Calls(plegtest.GetPodStatus) - inspections; got != 0 {
-					t.Errorf("%d inspections more", got)
-				}
-				if got := len(n.cache.GetAll()); got != 2 {
-					t.Errorf("%d pods in the cache", got)
-				}
-				if looks { // what is disputed is not yet a change
-					wantMetric(t, reg, "pleg_unannounced_changes_total", 0)
-				}
-			})
-		})
-	}
-}
-
-// Rule 5: an inspection that lands while its pod is disputed does not make it look
-// fresh.
-func TestRule5InspectionSettlesNoDispute(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.SetPods(bare("a", plegtest.Running("a1")))
-		n.start()
-		time.Sleep(940 * time.Millisecond)
-		n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Times: 1, Stale: true, Delay: 210 * time.Millisecond})
-		n.g.RequestReinspect("a") // lands at 1.15 s
-		time.Sleep(10 * time.Millisecond)
-		n.Inject(plegtest.Fault{Method: plegtest.GetPod, Times: 1, Stale: true, Delay: 100 * time.Millisecond})
-		n.Inject(plegtest.Fault{Method: plegtest.GetPods, Times: 1, Stale: true, Delay: 100 * time.Millisecond})
-		n.g.RequestRelist("a")
-		time.Sleep(10 * time.Millisecond)
-		n.ExitContainer("a", "a1", 1, "Error")
-		time.Sleep(10 * time.Millisecond)
-		minTime := time.Now()
-		n.Delay(plegtest.GetPod, plegtest.AnyPod, 150*time.Millisecond)
-		if s, err := n.cache.GetNewerThan("a", minTime); err != nil || s.ContainerStatuses[0].ExitCode != 1 {
-			t.Errorf("got %v %v after %v", s, err, time.Since(minTime))
-		}
-	})
-}
-
-// A pod in which nothing is to be told is known and inspected all the same.
-func TestPodWithoutTransitionsIsInspected(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.SetPods(bare("a"), bare("b", plegtest.Created("b1")))
-		events := n.g.Watch()
-		n.g.Relist()
-		want(t, "events", read(events))
-		if got := len(n.cache.GetAll()); got != 2 {
-			t.Errorf("%d pods in the cache", got)
-		}
-	})
-}
-
-// Rule 10: a reader that waits for a time more than a period ahead asks for
-// nothing, and is served by the full relist of its time.
-func TestRule10FarFutureIsServedByTheRelist(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.SetPods(pods(1)...)
-		n.start()
-		time.Sleep(500 * time.Millisecond)
-		minTime := time.Now().Add(4 * time.Second)
-		if _, err := n.cache.GetNewerThan("pod-00000", minTime); err != nil || time.Since(minTime) != 500*time.Millisecond {
-			t.Errorf("%v at %v", err, time.Since(minTime))
-		}
-		if got := n.Calls(plegtest.GetPod); got != 0 {
-			t.Errorf("%d looks", got)
-		}
-	})
-}
-
-// Rule 10: a request for a pod that has been asked for and not been looked at yet
-// is none more, and a pod that was once listed with all others can be looked at by
-// itself again.
-func TestRule10LooksWaitInASet(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.SetPods(pods(30)...)
-		n.start()
-		time.Sleep(100 * time.Millisecond)
-		n.Delay(plegtest.GetPod, plegtest.AnyPod, 50*time.Millisecond)
-		for i := range 8 {
-			n.g.RequestRelist(types.UID(fmt.Sprintf("pod-%05d", i)))
-			synctest.Wait()
-		}
-		for range 5 {
-			n.g.RequestRelist("pod-00020")
-			n.g.RequestRelist("pod-00021")
-			synctest.Wait()
-		}
-		time.Sleep(500 * time.Millisecond)
-		if a, b := n.PodCalls(plegtest.GetPod, "pod-00020"), n.PodCalls(plegtest.GetPod, "pod-00021"); a != 1 || b != 1 {
-			t.Errorf("%d and %d looks", a, b)
-		}
-		if got := n.MaxInFlight(plegtest.GetPod); got != 8 {
-			t.Errorf("%d looks at once", got)
-		}
-		lists := n.Calls(plegtest.GetPods)
-		for i := range 30 {
-			n.g.RequestRelist(types.UID(fmt.Sprintf("pod-%05d", i)))
-		}
-		time.Sleep(200 * time.Millisecond)
-		if got := n.Calls(plegtest.GetPods) - lists; got < 1 || got > 2 {
-			t.Errorf("%d lists for thirty pods at once", got)
-		}
-		looks := n.PodCalls(plegtest.GetPod, "pod-00025")
-		n.g.RequestRelist("pod-00025")
-		time.Sleep(100 * time.Millisecond)
-		if got := n.PodCalls(plegtest.GetPod, "pod-00025") - looks; got != 1 {
-			t.Errorf("%d looks after that", got)
-		}
-	})
-}
-
-// What asks for a full list while one is under way gets another, as long after it
-// as it took.
-func TestRequestDuringList(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNodeOf(t, polling)
-		n.start()
-		n.Delay(plegtest.GetPods, plegtest.AnyPod, 100*time.Millisecond)
-		time.Sleep(1050 * time.Millisecond)
-		lists := n.Calls(plegtest.GetPods)
-		n.g.RequestRelist("a")
-		time.Sleep(140 * time.Millisecond) // 1.19 s
-		if got := n.Calls(plegtest.GetPods) - lists; got != 0 {
-			t.Errorf("%d lists without a rest", got)
-		}
-		time.Sleep(20 * time.Millisecond)
-		if got := n.Calls(plegtest.GetPods) - lists; got != 1 {
-			t.Errorf("%d lists after it", got)
-		}
-	})
-}
-
-// Looks that hang give their places back after a period, not at the next relist.
-func TestHungLooksGiveTheirPlacesBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.SetPods(pods(10)...)
-		n.start()
-		time.Sleep(500 * time.Millisecond)
-		for i := range 8 {
-			uid := types.UID(fmt.Sprintf("pod-%05d", i))
-			defer n.HangDeaf(plegtest.GetPod, uid)()
-			n.g.RequestRelist(uid)
-			synctest.Wait()
-		}
-		n.g.RequestRelist("pod-00009")
-		time.Sleep(999 * time.Millisecond)
-		before := n.PodCalls(plegtest.GetPod, "pod-00009")
-		time.Sleep(2 * time.Millisecond)
-		if after := n.PodCalls(plegtest.GetPod, "pod-00009"); before != 0 || after != 1 {
-			t.Errorf("%d looks before, %d after", before, after)
-		}
-	})
-}
-
-// A Relist whose list Stop has cancelled goes on too, and is complete.
+// A Relist whose list Stop has cancelled makes another, and is complete.
 func TestRelistGoesOnWhenItsListIsStopped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, polling)
@@ -740,7 +30,7 @@ func TestRelistGoesOnWhenItsListIsStopped(t *testing.T) {
 		done := make(chan struct{})
 		go func() { defer close(done); n.g.Relist() }()
 		synctest.Wait()
-		heal() // what is under way hangs on
+		heal() // the call in flight goes on hanging
 		n.g.Stop()
 		<-done
 		if got := len(n.cache.GetAll()); got != 1 {
@@ -749,223 +39,10 @@ func TestRelistGoesOnWhenItsListIsStopped(t *testing.T) {
 	})
 }
 
-// A list that heeds its context is let go at its deadline, and the error says so.
-func TestListPastItsDeadline(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNodeOf(t, polling)
-		defer n.Hang(plegtest.GetPods, plegtest.AnyPod)()
-		n.start()
-		time.Sleep(pleg.DefaultInspectionTimeout + 500*time.Millisecond)
-		if got := n.g.HealthReport().RelistError; !strings.HasPrefix(got, "GetPods has not returned within 2m0s") {
-			t.Errorf("the error is %q", got)
-		}
-		time.Sleep(time.Second)
-		if got := n.Calls(plegtest.GetPods); got != 2 {
-			t.Errorf("%d lists", got)
-		}
-	})
-}
-
-// Rule 5: what a list shows is as new as its beginning, not as its end.
-func TestRule5ListIsStampedBeforeItBegins(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNodeOf(t, polling)
-		n.SetPods(bare("a", plegtest.Running("a1")))
-		n.start()
-		time.Sleep(900 * time.Millisecond)
-		n.Inject(plegtest.Fault{Method: plegtest.GetPods, Times: 1, Stale: true, Delay: 300 * time.Millisecond})
-		time.Sleep(200 * time.Millisecond)
-		n.ExitContainer("a", "a1", 1, "Error")
-		if s, err := n.cache.GetNewerThan("a", time.Now()); err != nil || s.ContainerStatuses[0].ExitCode != 1 {
-			t.Errorf("got %v %v", s, err)
-		}
-	})
-}
-
-// A pod that was set aside takes no turn, so that nobody waits for it.
-func TestRule2HungPodHasNoTurn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.SetPods(pods(2)...)
-		n.start()
-		events := n.g.Watch()
-		defer n.HangDeaf(plegtest.GetPodStatus, "pod-00000")()
-		n.ExitContainer("pod-00000", "pod-00000-a", 1, "")
-		n.g.RequestRelist("pod-00000")
-		time.Sleep(1500 * time.Millisecond)
-		read(events)
-		n.SetContainer("pod-00000", "x", pleg.ContainerStateRunning)
-		n.ExitContainer("pod-00001", "pod-00001-a", 1, "")
-		if !atOnce(n.g.Relist) {
-			t.Error("Relist waits")
-		}
-		want(t, "at once", read(events), "pod-00001 Died pod-00001-a")
-	})
-}
-
-// Rule 10: a look that is under way serves those who ask for no more than it can
-// show; who asks for more gets another.
-func TestRule10LookUnderWay(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.SetPods(bare("a", plegtest.Running("a1")))
-		events := n.g.Watch()
-		n.start()
-		read(events)
-		time.Sleep(400 * time.Millisecond)
-		minTime := time.Now()
-		time.Sleep(50 * time.Millisecond)
-		n.Inject(plegtest.Fault{Method: plegtest.GetPod, Stale: true, Delay: 100 * time.Millisecond})
-		n.g.RequestRelist("a")
-		synctest.Wait()
-		if _, err := n.cache.GetNewerThan("a", minTime); err != nil || time.Since(minTime) != 150*time.Millisecond {
-			t.Errorf("%v after %v", err, time.Since(minTime))
-		}
-		time.Sleep(100 * time.Millisecond)
-		if got := n.Calls(plegtest.GetPod); got != 1 {
-			t.Errorf("%d looks", got)
-		}
-		n.g.RequestRelist("a")
-		synctest.Wait()
-		n.ExitContainer("a", "a1", 1, "")
-		n.g.RequestRelist("a")
-		time.Sleep(210 * time.Millisecond)
-		want(t, "events", read(events), "a Died a1")
-	})
-}
-
-// Rule 10: readers of the near future are served in their time: of one pod the
-// first, and of others each.
-func TestRule10NearFutures(t *testing.T) {
-	for _, c := range []struct {
-		name    string
-		readers []types.UID
-		ahead   []time.Duration
-		served  []time.Duration
-	}{
-		{"of one pod, the later one first", []types.UID{"a", "a"}, []time.Duration{200, 100}, []time.Duration{500, 100}},
-		{"of one pod, the earlier one first", []types.UID{"a", "a"}, []time.Duration{100, 200}, []time.Duration{100, 500}},
-		{"of two pods", []types.UID{"a", "b"}, []time.Duration{100, 200}, []time.Duration{100, 200}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				n := newNode(t)
-				n.SetPods(bare("a"), bare("b"))
-				n.start()
-				time.Sleep(500 * time.Millisecond)
-				began := time.Now()
-				for i, uid := range c.readers {
-					go func() {
-						_, err := n.cache.GetNewerThan(uid, began.Add(c.ahead[i]*time.Millisecond))
-						if got := time.Since(began).Round(time.Millisecond); err != nil || got != c.served[i]*time.Millisecond {
-							t.Errorf("reader %d was served after %v: %v", i, got, err)
-						}
-					}()
-					synctest.Wait()
-				}
-				time.Sleep(2 * time.Second)
-			})
-		})
-	}
-}
-
-// Many looks at once are one list, unless the list hangs or has just been made.
-func TestManyLooksBesideAList(t *testing.T) {
-	for name, prepare := range map[string]func(n *node) func(){
-		"that hangs": func(n *node) func() {
-			heal := n.HangDeaf(plegtest.GetPods, plegtest.AnyPod)
-			time.Sleep(time.Second)
-			return heal
-		},
-		"that has just been made": func(n *node) func() {
-			heal := n.Delay(plegtest.GetPods, plegtest.AnyPod, 400*time.Millisecond)
-			time.Sleep(950 * time.Millisecond) // 1.45 s
-			return heal
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				n := newNode(t)
-				n.SetPods(pods(30)...)
-				events := n.g.Watch()
-				n.start()
-				time.Sleep(500 * time.Millisecond)
-				defer prepare(n)()
-				read(events)
-				for i := range 20 {
-					uid := types.UID(fmt.Sprintf("pod-%05d", i))
-					n.ExitContainer(uid, string(uid)+"-a", 1, "")
-				}
-				n.Delay(plegtest.GetPod, plegtest.AnyPod, time.Millisecond)
-				for i := range 20 {
-					n.g.RequestRelist(types.UID(fmt.Sprintf("pod-%05d", i)))
-				}
-				time.Sleep(10 * time.Millisecond)
-				if got := len(read(events)); got != 20 {
-					t.Errorf("%d pods seen", got)
-				}
-			})
-		})
-	}
-}
-
-// Looks that have ended, in time or not, leave as many places as there were; and
-// one that heeds its context is let go at its deadline.
-func TestLooksStayAsMany(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.SetPods(pods(30)...)
-		n.start()
-		heal := n.Hang(plegtest.GetPod, plegtest.AnyPod)
-		for i := range 6 {
-			n.g.RequestRelist(types.UID(fmt.Sprintf("pod-%05d", i)))
-			synctest.Wait()
-		}
-		time.Sleep(5 * time.Second)
-		heal()
-		for i := range 6 {
-			n.g.RequestRelist(types.UID(fmt.Sprintf("pod-%05d", i+10)))
-			synctest.Wait()
-		}
-		time.Sleep(5 * time.Second)
-		n.ResetCalls()
-		n.Delay(plegtest.GetPod, plegtest.AnyPod, 50*time.Millisecond)
-		for i := range 16 {
-			n.g.RequestRelist(types.UID(fmt.Sprintf("pod-%05d", i)))
-			synctest.Wait()
-		}
-		time.Sleep(500 * time.Millisecond)
-		if got := n.MaxInFlight(plegtest.GetPod); got != 8 {
-			t.Errorf("%d looks at once", got)
-		}
-		defer n.Hang(plegtest.GetPod, plegtest.AnyPod)()
-		n.g.RequestRelist("pod-00000")
-		time.Sleep(pleg.DefaultInspectionTimeout + time.Second)
-		if got := n.InFlight(plegtest.GetPod); got != 0 {
-			t.Errorf("%d looks are left past their deadline", got)
-		}
-	})
-}
-
-// What a look has shown is in the report at once.
-func TestLookIsInTheReport(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.start()
-		time.Sleep(500 * time.Millisecond)
-		n.SetPod(bare("a", plegtest.Running("a1")))
-		n.g.RequestRelist("a")
-		synctest.Wait()
-		if got := n.g.HealthReport().Pods; got != 1 {
-			t.Errorf("the report has %d pods", got)
-		}
-	})
-}
-
-// Rules 12 and 19: where a list and a look overlapped and differ about a pod, Relist
-// waits for one more list, so that when it returns the pod is settled: beside Start
-// and, where nobody would ever settle it otherwise, without.
-func TestRelistSettlesWhatIsDisputed(t *testing.T) {
+// Rules 5 and 12: where a full list and a single-pod list conflict, Relist waits for
+// one more list, so that the conflict is resolved when it returns: beside Start and,
+// where nothing else would ever resolve it, without.
+func TestRelistResolvesConflicts(t *testing.T) {
 	for _, started := range []bool{false, true} {
 		t.Run(fmt.Sprintf("started=%v", started), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -1000,8 +77,8 @@ func TestRelistSettlesWhatIsDisputed(t *testing.T) {
 	}
 }
 
-// flapping is a runtime whose one container goes up and down at the pace of the
-// lists, so that each of them disagrees with the look before it.
+// flapping is a runtime whose one container starts and exits at the pace of the lists,
+// so that each full list conflicts with the single-pod list before it.
 type flapping struct {
 	observe atomic.Pointer[func(pleg.ContainerEvent)]
 	lists   atomic.Int64
@@ -1027,15 +104,17 @@ func (f *flapping) GetPodStatus(_ context.Context, p *pleg.Pod) (*pleg.PodStatus
 	return &pleg.PodStatus{ID: p.ID}, nil
 }
 
-func (f *flapping) WatchContainerEvents(ctx context.Context, connected func(), observe func(pleg.ContainerEvent)) error {
+func (f *flapping) WatchContainerEvents(
+	ctx context.Context, connected func(), observe func(pleg.ContainerEvent),
+) error {
 	f.observe.Store(&observe)
 	connected()
 	<-ctx.Done()
 	return ctx.Err()
 }
 
-// A pod that is disputed again and again does not keep Relist for ever.
-func TestRelistDoesNotSettleForEver(t *testing.T) {
+// A pod whose lists conflict again and again does not keep Relist for ever.
+func TestRelistEndsBesideEndlessConflicts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &flapping{}
 		f.observe.Store(new(func(pleg.ContainerEvent) {}))
@@ -1054,7 +133,7 @@ func TestRelistDoesNotSettleForEver(t *testing.T) {
 	})
 }
 
-// Where the list that was to settle a dispute fails, Relist is complete as far as
+// Where the list that was to resolve a conflict fails, Relist is complete as far as
 // the first one goes.
 func TestRelistWhoseSecondListFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -1088,55 +167,265 @@ func TestRelistWhoseSecondListFails(t *testing.T) {
 	})
 }
 
-// Stop waits for what it has cancelled, and not for the list that a Relist beside
-// it makes anew.
-func TestStopBesideRelist(t *testing.T) {
+// Relist is complete when it returns: beside Start, and without.
+func TestRelistIsComplete(t *testing.T) {
+	for _, started := range []bool{false, true} {
+		t.Run(fmt.Sprintf("started=%v", started), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNodeOf(t, polling)
+				n.Delay(plegtest.GetPodStatus, plegtest.AnyPod, 3*time.Millisecond)
+				n.Delay(plegtest.GetPods, plegtest.AnyPod, time.Millisecond)
+				if started {
+					n.start()
+				}
+				events := n.g.Watch()
+				for round := range 20 {
+					state := pleg.ContainerStateRunning
+					if round%2 == 1 {
+						state = pleg.ContainerStateExited
+					}
+					for i := range 50 {
+						uid := types.UID(fmt.Sprintf("pod-%05d", i))
+						n.SetPod(bare(uid, plegtest.NewContainer(fmt.Sprintf("%s-%d", uid, round/2), state)))
+					}
+					n.g.Relist()
+					if got := len(read(events)); round%2 == 1 && got != 50 {
+						t.Fatalf("round %d: %d events are there", round, got)
+					}
+					for _, s := range n.cache.GetAll() {
+						if s.ContainerStatuses[0].State != state {
+							t.Fatalf("round %d: the cache has %s", round, s.ContainerStatuses[0].State)
+						}
+					}
+				}
+			})
+		})
+	}
+}
+
+// Many calls of Relist at once, across Start and Stop.
+func TestRelistAllAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
-		n.SetPods(pods(1)...)
+		n.SetPods(pods(10)...)
+		n.Delay(plegtest.GetPods, plegtest.AnyPod, 5*time.Millisecond)
+		var wg sync.WaitGroup
+		for i := range 50 {
+			wg.Go(func() { n.g.Relist() })
+			if i == 20 {
+				n.g.Start()
+			}
+			if i == 40 {
+				wg.Go(n.g.Stop)
+			}
+		}
+		wg.Wait()
+		n.g.Stop()
+		if got := len(n.cache.GetAll()); got != 10 {
+			t.Errorf("%d pods in the cache", got)
+		}
+	})
+}
+
+// A Relist that Stop has interrupted goes on, and is complete.
+func TestRelistAcrossStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		heal := n.Delay(plegtest.GetPodStatus, "a", 100*time.Millisecond)
+		done := make(chan struct{})
+		events := n.g.Watch()
+		go func() {
+			defer close(done)
+			n.g.Relist()
+			if s, err := n.cache.Get("a"); err != nil || len(s.ContainerStatuses) != 1 {
+				t.Errorf("Relist returned, the cache has %v %v", s, err)
+			}
+			want(t, "events", read(events), "a Started a1")
+		}()
+		time.Sleep(50 * time.Millisecond)
+		n.g.Stop()
+		<-done
+		heal()
+	})
+}
+
+// Start relists at once, whenever the last relist was. After Stop, Relist makes one
+// relist and no more, however long it takes.
+func TestRelistBesideThePeriod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNodeOf(t, polling, pleg.WithInspectionWorkers(1))
+		n.SetPods(pods(5)...)
+		n.g.Relist()
+		time.Sleep(300 * time.Millisecond)
+		n.g.Start()
+		synctest.Wait()
+		if got := n.Calls(plegtest.GetPods); got != 2 {
+			t.Errorf("%d lists: Start did not make one", got)
+		}
+		n.g.Stop()
+		time.Sleep(time.Minute)
+		n.Delay(plegtest.GetPodStatus, plegtest.AnyPod, 900*time.Millisecond)
+		for i := range 5 {
+			n.g.RequestReinspect(types.UID(fmt.Sprintf("pod-%05d", i)))
+		}
+		n.g.Relist()
+		if got := n.Calls(plegtest.GetPods); got != 3 {
+			t.Errorf("%d lists: Relist made more than one", got)
+		}
+	})
+}
+
+// Relist waits for the inspection of what it has seen, not only for one that was in
+// flight before; and it does not wait for what is requested after it.
+func TestRelistWaitsForTheRightInspection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Stale: true, Delay: 100 * time.Millisecond})
 		n.start()
-		time.Sleep(2500 * time.Millisecond)
-		n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Do: func(ctx context.Context) error {
-			<-ctx.Done()
-			time.Sleep(100 * time.Millisecond)
-			return ctx.Err()
-		}})
-		n.Delay(plegtest.GetPods, plegtest.AnyPod, 20*time.Second)
-		n.g.RequestReinspect("pod-00000")
+		time.Sleep(50 * time.Millisecond)
+		n.ExitContainer("a", "a1", 5, "Error")
+		n.g.Relist()
+		if s, err := n.cache.Get("a"); err != nil || s.ContainerStatuses[0].ExitCode != 5 {
+			t.Errorf("Relist returned; the cache has %v %v", s, err)
+		}
+		time.Sleep(time.Second)
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() {
+			for ctx.Err() == nil {
+				n.g.RequestReinspect("a")
+				time.Sleep(10 * time.Millisecond)
+			}
+		}()
+		time.Sleep(20 * time.Millisecond)
+		began := time.Now()
+		n.g.Relist()
+		if took := time.Since(began); took > 200*time.Millisecond {
+			t.Errorf("Relist took %v", took)
+		}
+		cancel()
+		time.Sleep(time.Second)
+	})
+}
+
+// Relist does not wait for a pod that hangs, nor for one that is gone, even if it began
+// before that was known. It does wait for one that has come back.
+func TestRelistWaitsForNobodyInVain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(pods(3)...)
+		n.start()
+		events := n.g.Watch()
+		heal := n.HangDeaf(plegtest.GetPodStatus, "pod-00000")
+		n.ExitContainer("pod-00000", "pod-00000-a", 1, "")
+		n.g.RequestRelist("pod-00000")
+		time.Sleep(1500 * time.Millisecond)
+		if !atOnce(n.g.Relist) {
+			t.Error("Relist waits for a pod that hangs")
+		}
+		heal()
+		read(events)
+
+		heal = n.HangDeaf(plegtest.GetPodStatus, "pod-00001")
+		n.ExitContainer("pod-00001", "pod-00001-a", 1, "")
 		done := make(chan struct{})
 		go func() { defer close(done); n.g.Relist() }()
-		time.Sleep(100 * time.Millisecond)
-		before := time.Now()
-		n.g.Stop()
-		if took := time.Since(before); took != 100*time.Millisecond {
-			t.Errorf("Stop took %v", took)
+		synctest.Wait()
+		n.RemovePod("pod-00001")
+		n.g.RequestRelist("pod-00001")
+		synctest.Wait()
+		select {
+		case <-done:
+		default:
+			t.Error("Relist goes on waiting for a pod that is gone")
 		}
-		n.Heal()
+		if !atOnce(n.g.Relist) {
+			t.Error("Relist waits for a pod that is gone")
+		}
+		n.SetPod(bare("pod-00001", plegtest.Running("again")))
+		time.AfterFunc(300*time.Millisecond, heal)
+		n.g.Relist()
+		if s, err := n.cache.Get("pod-00001"); err != nil || len(s.ContainerStatuses) != 1 {
+			t.Errorf("Relist did not wait for the pod that came back: %v %v", s, err)
+		}
 		<-done
+	})
+}
+
+// Relist does not wait for the inspection of a pod that is gone.
+func TestRelistDoesNotWaitForGonePod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		heal := n.HangDeaf(plegtest.GetPodStatus, "a")
+		n.start()
+		time.Sleep(100 * time.Millisecond)
+		n.SetPods()
+		n.g.RequestRelist("a")
+		synctest.Wait()
+		if !returns(time.Hour, n.g.Relist) {
+			t.Error("Relist waits for the inspection of a pod that is gone")
+		}
+		heal()
+	})
+}
+
+// Relist returns when the events of all pods that do not hang are delivered, even those
+// that waited for a pod that became slow meanwhile.
+func TestRelistBesideHungPod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(pods(2)...)
+		n.g.Relist()
+		events := n.g.Watch()
+		read(events)
+		heal := n.HangDeaf(plegtest.GetPodStatus, "pod-00000")
+		n.ExitContainer("pod-00000", "pod-00000-a", 1, "")
+		go n.g.Relist()
+		time.Sleep(970 * time.Millisecond)
+		n.SetContainer("pod-00000", "x", pleg.ContainerStateRunning)
+		n.ExitContainer("pod-00001", "pod-00001-a", 1, "")
+		n.g.Relist()
+		want(t, "when Relist returns", read(events), "pod-00001 Died pod-00001-a")
+		heal()
 		n.g.Stop()
 	})
 }
 
-// Rule 10: readers are served by looks while lists fail, however many they are.
-func TestRule10ManyReadersWhileListsFail(t *testing.T) {
+// Relist returns although a list hangs past its deadline and no other can be made.
+func TestRelistBesideExpiredList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
-		n.SetPods(pods(30)...)
 		n.start()
 		time.Sleep(500 * time.Millisecond)
-		n.Fail(plegtest.GetPods, plegtest.AnyPod, errors.New("too large"))
-		began := time.Now()
-		var readers sync.WaitGroup
-		for _, p := range pods(30) {
-			readers.Go(func() {
-				if _, err := n.cache.GetNewerThan(p.ID, began); err != nil {
-					t.Error(err)
-				}
-			})
+		heal := n.HangDeaf(plegtest.GetPods, plegtest.AnyPod)
+		time.Sleep(time.Second)
+		if !returns(3*time.Minute, n.g.Relist) {
+			t.Error("the first Relist did not return")
 		}
-		readers.Wait()
-		if took := time.Since(began); took > time.Second {
-			t.Errorf("answered after %v", took)
+		if !returns(time.Hour, n.g.Relist) {
+			t.Error("the second Relist did not return")
 		}
+		heal()
+	})
+}
+
+// A full list that returns after its deadline is accepted, and the Relist that waited
+// for it returns once.
+func TestExpiredListComesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		answer := make(chan struct{})
+		n := newNodeOf(t, func(rt *plegtest.Runtime) pleg.Runtime { return late{rt.Plain(), answer, nil} })
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		events := n.g.Watch()
+		n.g.Relist() // until the deadline
+		n.start()
+		time.Sleep(time.Second)
+		close(answer)
+		synctest.Wait()
+		want(t, "events", read(events), "a Started a1")
+		n.g.Relist()
+		healthy(t, n.g)
 	})
 }

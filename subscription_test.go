@@ -74,7 +74,7 @@ func TestRule4StalledSubscriberIsBounded(t *testing.T) {
 			time.Sleep(time.Second)
 			most = max(most, n.g.HealthReport().Backlog)
 		}
-		// The one told of, the one in hand, and the one that exists.
+		// The one that was delivered, the one that is next, and the one that exists.
 		if most > 3 {
 			t.Errorf("a backlog of %d pods for a node of one", most)
 		}
@@ -85,7 +85,8 @@ func TestRule4StalledSubscriberIsBounded(t *testing.T) {
 func TestRule4SubscribersStartFromThePresent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
-		n.SetPods(bare("b", plegtest.Running("b1"), plegtest.Exited("b2"), plegtest.Created("b3")), bare("a", plegtest.Running("a1")))
+		n.SetPods(
+			bare("b", plegtest.Running("b1"), plegtest.Exited("b2"), plegtest.Created("b3")), bare("a", plegtest.Running("a1")))
 		early := n.g.Subscribe(t.Context(), 100)
 		n.start()
 		n.RemovePod("a")
@@ -102,7 +103,7 @@ func TestRule4SubscribersStartFromThePresent(t *testing.T) {
 	})
 }
 
-// The discard counter counts transitions that were merged away, and nothing else.
+// Rule 4: the discard counter counts coalesced transitions, and nothing else.
 func TestRule4DiscardedTransitionsAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)
@@ -114,10 +115,10 @@ func TestRule4DiscardedTransitionsAreCounted(t *testing.T) {
 		wantMetric(t, reg, "kubelet_pleg_discard_events", 0)
 		n.ExitContainer("a", "a1", 0, "Completed")
 		n.g.Relist()
-		wantMetric(t, reg, "kubelet_pleg_discard_events", 1) // Started, outrun by Died
+		wantMetric(t, reg, "kubelet_pleg_discard_events", 1) // Started, superseded by Died
 		n.RemovePod("a")
 		n.g.Relist()
-		wantMetric(t, reg, "kubelet_pleg_discard_events", 3) // Died and Removed of what was never told
+		wantMetric(t, reg, "kubelet_pleg_discard_events", 3) // Died and Removed of what was never delivered
 		n.RemovePod("first")
 		n.g.Relist()
 		want(t, "first", read(sub), "first Started first-1")
@@ -172,8 +173,8 @@ func TestSubscribeWithEndedContext(t *testing.T) {
 	})
 }
 
-// The sandbox of a pod counts as a container, and can be told apart, also when
-// it is gone.
+// The sandbox of a pod counts as a container, and can be distinguished, even when it
+// is gone.
 func TestEventsNameWhatTheyAreAbout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -216,7 +217,7 @@ func TestRule4StartOfASubscription(t *testing.T) {
 		n.g.RequestReinspect("pod-00004")
 		synctest.Wait()
 		heal()
-		n.ExitContainer("pod-00004", "pod-00004-a", 1, "Error") // told of with a PodSync, for it recovers
+		n.ExitContainer("pod-00004", "pod-00004-a", 1, "Error") // delivered with a PodSync, for it recovers
 		n.g.RequestRelist("pod-00004")
 		synctest.Wait()
 		got := read(n.g.Subscribe(t.Context(), 100))
@@ -231,9 +232,9 @@ func TestRule4StartOfASubscription(t *testing.T) {
 	})
 }
 
-// Rule 4: what a subscriber that stalls is told when it reads on, where pods come
-// back and PodSyncs are among the news.
-func TestRule4NewsIsMerged(t *testing.T) {
+// Rule 4: what a subscriber that has stalled receives when it reads again, where pods
+// come back and PodSyncs are among the updates.
+func TestRule4UpdatesAreCoalesced(t *testing.T) {
 	for name, c := range map[string]struct {
 		meanwhile func(n *node)
 		events    []string
@@ -284,7 +285,7 @@ func TestRule4NewsIsMerged(t *testing.T) {
 	}
 }
 
-// A pod that comes back after its end was told is new.
+// Rule 4: a pod that comes back after its end was delivered is new.
 func TestRule4PodComesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -307,7 +308,7 @@ func TestRule4PodComesBack(t *testing.T) {
 	})
 }
 
-// Only what is merged away is counted as discarded.
+// Rule 4: only coalesced transitions are counted as discarded.
 func TestRule4WhatIsOnlyAddedIsNotDiscarded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)
@@ -325,7 +326,7 @@ func TestRule4WhatIsOnlyAddedIsNotDiscarded(t *testing.T) {
 }
 
 // The backlog counts a pod of which a part has been delivered.
-func TestBacklogCountsWhatIsHalfTold(t *testing.T) {
+func TestBacklogCountsWhatIsHalfDelivered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.SetPods(bare("a", plegtest.Running("a1"), plegtest.Running("a2"), plegtest.Running("a3")))

@@ -2,7 +2,6 @@ package pleg_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"runtime"
 	"slices"
@@ -37,16 +36,28 @@ func TestRule14BadList(t *testing.T) {
 		check  func(*testing.T, []string)
 	}{
 		{"nil_pod", []*pleg.Pod{nil, nil}, nothing},
-		{"pod_without_uid", []*pleg.Pod{{Name: "nameless", Containers: []*pleg.Container{state(pleg.ContainerStateRunning)}}}, nothing},
-		{"duplicate_pod_uid", []*pleg.Pod{bare("a", plegtest.Running("a1")), bare("a", plegtest.Running("a2"))}, events("a Started a1")},
+		{"pod_without_uid", []*pleg.Pod{bare("", plegtest.Running("x"))}, nothing},
+		{
+			"duplicate_pod_uid", []*pleg.Pod{bare("a", plegtest.Running("a1")), bare("a", plegtest.Running("a2"))},
+			events("a Started a1"),
+		},
 		{"duplicate_pod_uid", []*pleg.Pod{good}, nothing},
 		{"nil_container", []*pleg.Pod{bare("a", nil, plegtest.Running("a1"), nil)}, events("a Started a1")},
-		{"container_without_id", []*pleg.Pod{bare("a", plegtest.Running(""), plegtest.Running("a1"))}, events("a Started a1")},
-		{"duplicate_container_id", []*pleg.Pod{bare("a", plegtest.Running("a1"), plegtest.Exited("a1"))}, events("a Started a1")},
+		{
+			"container_without_id", []*pleg.Pod{bare("a", plegtest.Running(""), plegtest.Running("a1"))},
+			events("a Started a1"),
+		},
+		{
+			"duplicate_container_id", []*pleg.Pod{bare("a", plegtest.Running("a1"), plegtest.Exited("a1"))},
+			events("a Started a1"),
+		},
 		{"duplicate_container_id", []*pleg.Pod{{
 			ID: "a", Containers: []*pleg.Container{plegtest.Running("a1")}, Sandboxes: []*pleg.Container{plegtest.Exited("a1")},
 		}}, events("a Started a1")},
-		{"unknown_container_state", []*pleg.Pod{bare("a", state("half-dead"), plegtest.Running("a1"))}, events("a Started a1")},
+		{
+			"unknown_container_state", []*pleg.Pod{bare("a", state("half-dead"), plegtest.Running("a1"))},
+			events("a Started a1"),
+		},
 		{"unknown_container_state", []*pleg.Pod{bare("a", state(""))}, events()},
 	} {
 		t.Run(c.reason, func(t *testing.T) {
@@ -69,7 +80,7 @@ func TestRule14BadList(t *testing.T) {
 					}
 				}
 				if goods != 1 {
-					t.Errorf("the good pod was told of %d times", goods)
+					t.Errorf("the good pod was delivered %d times", goods)
 				}
 				c.check(t, ofBad)
 				if got := metric(t, reg, "pleg_bad_data_total", "reason", c.reason); got == 0 {
@@ -78,7 +89,7 @@ func TestRule14BadList(t *testing.T) {
 				for range 5 {
 					n.g.Relist()
 				}
-				want(t, "told again", read(watch))
+				want(t, "delivered again", read(watch))
 				if got := log.matching(`"reason"="` + c.reason + `"`); len(got) != 1 {
 					t.Errorf("logged %q", got)
 				}
@@ -87,7 +98,7 @@ func TestRule14BadList(t *testing.T) {
 	}
 }
 
-// A pod of thousands of containers, in another order every time, is no trouble.
+// Rule 14: a pod of thousands of containers, in another order every time, hurts nothing.
 func TestRule14HugePod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const size = 5000
@@ -125,7 +136,10 @@ func TestRule14BadStatus(t *testing.T) {
 		err          string
 	}{
 		{"nil", "nil_status", nil, "the runtime returned no status of pod default/a (a), and no error"},
-		{"of another pod", "wrong_status_uid", &pleg.PodStatus{ID: "b"}, "the runtime returned the status of pod b for pod default/a (a)"},
+		{
+			"of another pod", "wrong_status_uid", &pleg.PodStatus{ID: "b"},
+			"the runtime returned the status of pod b for pod default/a (a)",
+		},
 		{"without ID", "", &pleg.PodStatus{}, ""},
 		{"with nil items", "nil_item_in_status", &pleg.PodStatus{
 			ContainerStatuses:       []*pleg.Status{nil, {Name: "x"}, nil},
@@ -168,8 +182,8 @@ func TestRule14BadStatus(t *testing.T) {
 	}
 }
 
-// Rule 14: a bad answer to a look at one pod changes nothing.
-func TestRule14BadLook(t *testing.T) {
+// Rule 14: bad data in a single-pod relist changes nothing.
+func TestRule14BadPodList(t *testing.T) {
 	for _, c := range []struct {
 		reason string
 		pod    *pleg.Pod
@@ -243,10 +257,12 @@ func TestRule14RuntimePanics(t *testing.T) {
 func TestRule14EventSourcePanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)
-		n.Inject(plegtest.Fault{Method: plegtest.WatchContainerEvents, Times: 1, Do: func(context.Context) error { panic("nil map") }})
+		panics := func(context.Context) error { panic("nil map") }
+		n.Inject(plegtest.Fault{Method: plegtest.WatchContainerEvents, Times: 1, Do: panics})
 		n.start()
 		wantMetric(t, reg, "pleg_bad_data_total", 1, "reason", "runtime_panic")
-		if got := n.g.HealthReport().Stream; got.State != pleg.StreamBroken || got.Error != "WatchContainerEvents panicked: nil map" {
+		got := n.g.HealthReport().Stream
+		if got.State != pleg.StreamBroken || got.Error != "WatchContainerEvents panicked: nil map" {
 			t.Errorf("the stream is %v", got)
 		}
 		time.Sleep(2 * time.Second)
@@ -256,19 +272,8 @@ func TestRule14EventSourcePanics(t *testing.T) {
 	})
 }
 
-// Rule 15 and 14 together: an error beside pods is an error.
-func TestErrorBesidePods(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		rt := &scripted{pods: func() ([]*pleg.Pod, error) { return []*pleg.Pod{good}, errors.New("half") }}
-		n := newNodeOf(t, rt.instead)
-		watch := n.g.Watch()
-		n.g.Relist()
-		want(t, "events", read(watch))
-	})
-}
-
-// Rule 14: a state that is not known is unknown to everybody who is told of it,
-// and is bad once, not with every list.
+// Rule 14: a state that does not exist is unknown to every reader of an event, and is
+// counted once, not with every list.
 func TestRule14UnknownStateIsUnknownToAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)
@@ -318,7 +323,7 @@ func TestRule14NilErrorInAnInterface(t *testing.T) {
 		"list": {
 			pods: func() ([]*pleg.Pod, error) { return nil, broken },
 		},
-		"look": {
+		"single-pod relist": {
 			pods:   func() ([]*pleg.Pod, error) { return a, nil },
 			pod:    func(types.UID) (*pleg.Pod, error) { return nil, broken },
 			status: func(*pleg.Pod) (*pleg.PodStatus, error) { return &pleg.PodStatus{}, nil },

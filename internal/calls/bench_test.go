@@ -26,7 +26,7 @@ func BenchmarkGo(b *testing.B) {
 				returned <- struct{}{}
 			}
 			done := func(int, error, bool) { returned <- struct{}{} }
-			info := calls.Info{Method: "GetPodStatus", PodUID: "pod-00001", Object: "pod default/pod-00001"}
+			info := calls.Info{Method: "GetPodStatus", PodUID: "pod-00001", Object: object("pod default/pod-00001")}
 			b.ReportAllocs()
 			key := 0
 			for b.Loop() {

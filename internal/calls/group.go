@@ -22,6 +22,7 @@ package calls
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -35,8 +36,8 @@ type Info struct {
 	Method string
 	// PodUID is the pod that the call is about; empty if it is about all.
 	PodUID types.UID
-	// Object names the pod for people.
-	Object string
+	// Object names the pod for people; nil if there is none.
+	Object fmt.Stringer
 	// Since is when the call began.
 	Since time.Time
 }
@@ -65,7 +66,10 @@ type Group[K comparable] struct {
 	// waiting are the workers whose goroutine waits for a call, spare those that
 	// have no goroutine any more.
 	waiting, spare []*worker[K]
-	// resting is true from Rest to the next Go: no goroutine begins to wait.
+	// leaving are the workers that Rest has told to end and whose goroutine may not have
+	// noticed yet.
+	leaving []*worker[K]
+	// resting is true from Rest to the next Go: no worker begins to wait.
 	resting bool
 	// stopped counts the calls in flight that CancelAll has cancelled; returned is
 	// closed when there is none left, nil if nobody waits for that.
@@ -95,7 +99,7 @@ func (g *Group[K]) Go(
 ) {
 	g.mu.Lock()
 	g.resting = false
-	w, waits := g.workerLocked()
+	w, bare := g.workerLocked()
 	w.call = call[K]{key, info, method, done}
 	if w.ctx == nil {
 		w.ctx = newCallContext()
@@ -103,22 +107,25 @@ func (g *Group[K]) Go(
 	w.index = len(g.inFlight)
 	g.inFlight = append(g.inFlight, w)
 	g.mu.Unlock()
-	if waits {
-		w.begin <- true
-	} else {
+	if bare {
 		go w.run()
 	}
 }
 
-// workerLocked returns a worker for a call, and whether its goroutine waits for it.
-func (g *Group[K]) workerLocked() (w *worker[K], waits bool) {
+// workerLocked returns a worker for a call, and whether it needs a goroutine.
+func (g *Group[K]) workerLocked() (w *worker[K], bare bool) {
 	if w := pop(&g.waiting); w != nil {
-		return w, true
-	}
-	if w := pop(&g.spare); w != nil {
+		w.wake <- struct{}{}
 		return w, false
 	}
-	return newWorker(g), false
+	if w := pop(&g.leaving); w != nil {
+		w.leaving = false
+		return w, false
+	}
+	if w := pop(&g.spare); w != nil {
+		return w, true
+	}
+	return newWorker(g), true
 }
 
 // pop takes the last worker of a list, whose memory was used last; nil if there is
@@ -212,12 +219,15 @@ func (g *Group[K]) Rest() {
 	defer g.mu.Unlock()
 	g.resting = true
 	for w := pop(&g.waiting); w != nil; w = pop(&g.waiting) {
-		w.begin <- false
+		w.leaving = true
+		w.wake <- struct{}{}
+		g.leaving = append(g.leaving, w)
 	}
 }
 
-// leave takes a worker's call out of the calls in flight, and returns it, whether
-// CancelAll cancelled it, and its context if that is not to be used again.
+// leave takes a worker's call out of the calls in flight, and has the worker wait for
+// another. It returns the call, whether CancelAll cancelled it, and its context if that is
+// not to be used again.
 func (g *Group[K]) leave(w *worker[K]) (c call[K], stopped bool, ended *callContext) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -237,18 +247,23 @@ func (g *Group[K]) leave(w *worker[K]) (c call[K], stopped bool, ended *callCont
 	}
 	c, stopped = w.call, w.stopped
 	w.call, w.cancelled, w.stopped = call[K]{}, false, false
+	w.waits = !w.ends && !g.resting && len(g.waiting) < maxWaiting
+	if w.waits {
+		g.waiting = append(g.waiting, w)
+	}
 	return c, stopped, ended
 }
 
-// await reports whether a worker's goroutine is to wait for another call, which it
-// may get from then on.
-func (g *Group[K]) await(w *worker[K]) bool {
+// resume reports whether a worker that has woken has a call to make.
+func (g *Group[K]) resume(w *worker[K]) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.resting || len(g.waiting) >= maxWaiting {
+	if w.leaving {
+		w.leaving = false
+		i := slices.Index(g.leaving, w)
+		g.leaving = slices.Delete(g.leaving, i, i+1)
 		return false
 	}
-	g.waiting = append(g.waiting, w)
 	return true
 }
 

@@ -15,9 +15,9 @@ type worker[K comparable] struct {
 	// Set once by newWorker.
 
 	group *Group[K]
-	// begin says that there is a call to make, or that there will be none. It has
-	// room for one: the worker is told once each time it waits.
-	begin chan bool
+	// wake ends the waiting. It has room for one: the worker is woken once each time it
+	// waits, to make a call or to end.
+	wake chan struct{}
 	// run is the method of this name, kept because go allocates one otherwise.
 	run func()
 
@@ -29,25 +29,35 @@ type worker[K comparable] struct {
 
 	// Guarded by the group's lock.
 
-	index int // among the calls in flight
+	index   int  // among the calls in flight
+	leaving bool // it is to end, unless a call comes before it wakes
 	// cancelled says that the context has ended, stopped that CancelAll was called.
 	cancelled, stopped bool
 
-	// err is what the call came to; owned by the goroutine.
-	err error
+	// Owned by the goroutine.
+
+	err error // what the call came to
+	// ends says that the runtime has ended the goroutine, waits that it gets another
+	// call, or is told that there will be none.
+	ends, waits bool
 }
 
 func newWorker[K comparable](g *Group[K]) *worker[K] {
-	w := &worker[K]{group: g, begin: make(chan bool, 1)}
+	w := &worker[K]{group: g, wake: make(chan struct{}, 1)}
 	w.run = w.makeCalls
 	return w
 }
 
 func (w *worker[K]) makeCalls() {
+	w.ends = false
 	defer w.group.retire(w) // also when the runtime ends the goroutine
 	for {
 		w.makeCall()
-		if !w.group.await(w) || !<-w.begin {
+		if !w.waits {
+			return
+		}
+		<-w.wake
+		if !w.group.resume(w) {
 			return
 		}
 	}
@@ -69,9 +79,11 @@ func (w *worker[K]) guard() {
 		if returned {
 			return
 		}
-		w.err = &PanicError{w.call.info.Method + " panicked: the runtime ended the goroutine"}
+		// First, for printing the value may end the goroutine too.
+		w.err, w.ends = &PanicError{w.call.info.Method + " panicked: the runtime ended the goroutine"}, true
 		if value := recover(); value != nil {
 			w.err = &PanicError{w.call.info.Method + " panicked: " + panicText(value)}
+			w.ends = false
 		}
 	}()
 	err := w.call.method(w.ctx)
@@ -81,6 +93,8 @@ func (w *worker[K]) guard() {
 	w.err, returned = err, true
 }
 
+// finish says what the call came to. The worker waits for another from before that on, so
+// that the owner finds it when it is told of the outcome.
 func (w *worker[K]) finish() {
 	err := w.err
 	w.err = nil

@@ -59,12 +59,31 @@ func TestRestEndsWaitingGoroutines(t *testing.T) {
 		}
 		o.Rest()
 		o.Rest()
+		synctest.Wait()
 		second := o.together(t, 3)
 		if got := common(first, second); got != 0 {
 			t.Errorf("Rest left %d goroutines", got)
 		}
 		if got := common(second, o.together(t, 4)); got != 3 {
 			t.Errorf("after another Go, %d of 3 goroutines wait", got)
+		}
+	})
+}
+
+// A goroutine that Rest has told to end stays if a call comes before it wakes.
+func TestRestIsTakenBackByTheNextGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOwner(t)
+		first := o.together(t, 1)
+		for range 100 {
+			o.Rest()
+			release := make(chan struct{})
+			o.call("again", func(context.Context) error { first[goroutine()] = true; <-release; return nil })
+			close(release)
+			o.came()
+		}
+		if len(first) > 50 {
+			t.Errorf("%d goroutines made 101 calls", len(first))
 		}
 	})
 }
@@ -103,6 +122,7 @@ func TestWaitingGoroutinesAreBounded(t *testing.T) {
 			t.Errorf("%d goroutines waited", got)
 		}
 		o.Rest()
+		synctest.Wait()
 		if got := common(second, o.together(t, 1000)); got != 0 {
 			t.Errorf("Rest left %d goroutines", got)
 		}

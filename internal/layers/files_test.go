@@ -83,8 +83,9 @@ func TestFiles(t *testing.T) {
 		{
 			name: "an embedded field of a higher layer that is not named",
 			sources: map[string]string{
-				"low.go":  "package p\ntype inner struct{ f int }\nfunc f() int { return g().f }\n",
-				"high.go": "package p\ntype outer struct{ middle }\ntype middle struct{ *inner }\nfunc g() outer { return outer{} }\n",
+				"low.go": "package p\ntype inner struct{ f int }\nfunc f() int { return g().f }\n",
+				"high.go": "package p\ntype outer struct{ middle }\ntype middle struct{ *inner }\n" +
+					"func g() outer { return outer{} }\n",
 			},
 			files: Files{Layer: twoLayers},
 			problems: []string{

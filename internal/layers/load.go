@@ -35,10 +35,12 @@ type use struct {
 
 // load parses and type-checks the package in the root of fsys, without its tests.
 // Imports are empty packages and errors of type are ignored, so it takes no
-// compiler and a few hundredths of a second. What that costs: a field or method of
-// a value whose type only an imported package knows, such as an element of what
-// slices.Sorted returns, is not seen. Of 708 uses between the files of package pleg
-// it lost none, compared with the compiler's types.
+// compiler and a few hundredths of a second. What that costs: of a value whose type
+// only an imported package knows, such as what a sync.Pool holds, neither fields and
+// methods are seen nor the type that it is asserted to be. Compared with the
+// compiler's types, that lost none of 708 uses between the files of package pleg
+// before its core was rewritten, and one of 453 after, of a file that was used
+// otherwise too.
 func load(fsys fs.FS) (*loaded, error) {
 	fset := token.NewFileSet()
 	sources, err := parse(fset, fsys, ".", parser.SkipObjectResolution)
@@ -51,7 +53,7 @@ func load(fsys fs.FS) (*loaded, error) {
 	}
 	config := types.Config{Importer: emptyPackages{}, Error: func(error) {}}
 	// The error is the first of those that are ignored.
-	pkg, _ := config.Check("checked", fset, sources, info) //nolint:errcheck // see above
+	pkg, _ := config.Check("checked", fset, sources, info)
 
 	found := &loaded{uses: make(map[filePair][]use)}
 	for _, source := range sources {

@@ -1,0 +1,259 @@
+package pleg_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+// Rule 19: the period is longer while the stream is connected and has announced every
+// change for a minute. A change that no hint announced is counted and takes that back.
+func TestRule19ConnectedPeriod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, reg := newNodeWithMetrics(t, withConnectedRelistPeriod(30*time.Second))
+		n.SetPods(pods(5)...)
+		listsIn := func(d time.Duration) int {
+			before := n.Calls(plegtest.GetPods)
+			time.Sleep(d)
+			return n.Calls(plegtest.GetPods) - before
+		}
+		n.start()
+		if got := listsIn(time.Minute - time.Millisecond); got < 58 {
+			t.Errorf("%d lists in the first minute", got)
+		}
+		time.Sleep(time.Minute)
+		if got := listsIn(10 * time.Minute); got != 20 {
+			t.Errorf("%d lists in ten minutes, verified", got)
+		}
+		// Announced changes keep the period.
+		n.EmitOnChange(true)
+		for i := range 100 {
+			n.SetPod(bare("busy", plegtest.Running(fmt.Sprint(i))))
+			time.Sleep(1700 * time.Millisecond)
+		}
+		wantMetric(t, reg, "pleg_unannounced_changes_total", 0)
+		if got := listsIn(10 * time.Minute); got != 20 {
+			t.Errorf("%d lists in ten minutes, verified", got)
+		}
+		// One that is not announced does not.
+		n.EmitOnChange(false)
+		n.ExitContainer("pod-00001", "pod-00001-a", 1, "Error")
+		for changed := time.Now(); metric(t, reg, "pleg_unannounced_changes_total") != 1; time.Sleep(100 * time.Millisecond) {
+			if time.Since(changed) > 32*time.Second {
+				t.Fatal("not counted")
+			}
+		}
+		if got := listsIn(50 * time.Second); got < 49 {
+			t.Errorf("%d lists in 50 s, not verified", got)
+		}
+		time.Sleep(time.Minute)
+		if got := listsIn(10 * time.Minute); got != 20 {
+			t.Errorf("%d lists in ten minutes, verified again", got)
+		}
+		// The long period ends with the stream.
+		n.SetEventMode(plegtest.EventsUnsupported)
+		n.BreakStreams(errors.New("reset"))
+		time.Sleep(2 * time.Second)
+		if got := listsIn(time.Minute); got < 59 {
+			t.Errorf("%d lists in a minute without a stream", got)
+		}
+	})
+}
+
+// Rule 19: the ordinary period is kept by default, and where the one that was asked
+// for is shorter.
+func TestRule19OrdinaryPeriod(t *testing.T) {
+	for name, opts := range map[string][]pleg.Option{
+		"by default": nil,
+		"shorter":    {withConnectedRelistPeriod(100 * time.Millisecond)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t, opts...)
+				n.SetPods(pods(5)...)
+				n.start()
+				time.Sleep(time.Hour)
+				if got := n.Calls(plegtest.GetPods); got < 3600 || got > 3602 {
+					t.Errorf("%d lists in an hour", got)
+				}
+			})
+		})
+	}
+}
+
+// Rule 19: the node stays healthy at any period that is asked for. A list that fails
+// is made again after an ordinary period.
+func TestRule19LongPeriodKeepsTheNodeHealthy(t *testing.T) {
+	for name, c := range map[string]struct {
+		period time.Duration
+		fails  bool // one list, after ten minutes
+	}{
+		"a list fails":                       {2 * time.Minute, true},
+		"a period longer than the threshold": {5 * time.Minute, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t, withConnectedRelistPeriod(c.period))
+				n.SetPods(pods(2)...)
+				n.start()
+				for second := range 1200 {
+					if c.fails && second == 600 {
+						n.Inject(plegtest.Fault{Method: plegtest.GetPods, Times: 1, Err: errors.New("once")})
+					}
+					time.Sleep(time.Second)
+					healthy(t, n.g)
+				}
+			})
+		})
+	}
+}
+
+// Rule 19: where a single-pod relist fails or hangs, a full relist follows within an
+// ordinary period.
+func TestRule19PodListFails(t *testing.T) {
+	for name, fault := range map[string]plegtest.Fault{
+		"with an error": {Method: plegtest.GetPod, Times: 1, Err: errors.New("once")},
+		"by hanging":    {Method: plegtest.GetPod, Times: 1, Hang: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t, withConnectedRelistPeriod(2*time.Minute))
+				n.SetPods(pods(2)...)
+				n.EmitOnChange(true)
+				n.start()
+				time.Sleep(10 * time.Minute)
+				events := n.g.Watch()
+				synctest.Wait()
+				read(events)
+				n.Inject(fault)
+				changed := time.Now()
+				n.ExitContainer("pod-00000", "pod-00000-a", 1, "Error")
+				<-events
+				if d := time.Since(changed); d > 2*time.Second {
+					t.Errorf("delivered after %v", d)
+				}
+			})
+		})
+	}
+}
+
+// Rule 19: while a single-pod relist hangs, every hint about its pod has the next full
+// relist within an ordinary period, not only the first one.
+func TestRule19EveryHintBesideAHungPodList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, withConnectedRelistPeriod(80*time.Second))
+		n.SetPods(pods(2)...)
+		events := n.g.Watch()
+		n.start()
+		read(events)
+		time.Sleep(10*time.Minute + 500*time.Millisecond)
+		defer n.HangDeaf(plegtest.GetPod, "pod-00000")()
+		n.g.RequestRelist("pod-00000")
+		time.Sleep(10 * time.Second)
+		n.ExitContainer("pod-00000", "pod-00000-a", 1, "Error")
+		n.Emit(pleg.ContainerEvent{PodUID: "pod-00000", ContainerID: "pod-00000-a"})
+		time.Sleep(1100 * time.Millisecond)
+		want(t, "events", read(events), "pod-00000 Died pod-00000-a")
+	})
+}
+
+// Rule 19: readers that wait for times in the future bring the ordinary period back.
+func TestRule19WaitingReaders(t *testing.T) {
+	for _, ahead := range []time.Duration{500 * time.Millisecond, 1500 * time.Millisecond} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNode(t, withConnectedRelistPeriod(2*time.Minute))
+			n.SetPods(pods(2)...)
+			n.start()
+			time.Sleep(10*time.Minute + time.Second)
+			at := time.Now()
+			done := make(chan struct{}, 2)
+			go func() { _, _ = n.cache.GetNewerThan("pod-00000", at.Add(10*time.Millisecond)); done <- struct{}{} }()
+			synctest.Wait()
+			go func() { _, _ = n.cache.GetNewerThan("pod-00000", at.Add(ahead)); done <- struct{}{} }()
+			<-done
+			<-done
+			if d := time.Since(at); d > 4*time.Second {
+				t.Errorf("%v ahead: answered after %v", ahead, d)
+			}
+		})
+	}
+}
+
+// Rule 19: where no pod can be listed by itself, a blocked reader brings the ordinary
+// period back.
+func TestRule19ReaderWithoutPodGetter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNodeOf(t, listsOnly, withConnectedRelistPeriod(80*time.Second))
+		n.SetPods(pods(2)...)
+		n.start()
+		time.Sleep(10*time.Minute + 500*time.Millisecond)
+		began := time.Now()
+		if _, err := n.cache.GetNewerThan("pod-00000", began); err != nil || time.Since(began) > time.Second {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+	})
+}
+
+// Rule 19: which hints announce a change that a full relist finds.
+func TestRule19WhatAnnouncesAChange(t *testing.T) {
+	for name, c := range map[string]struct {
+		wrap        func(*plegtest.Runtime) pleg.Runtime
+		happens     func(n *node) // from 3.5 s on
+		unannounced float64
+	}{
+		"nothing": {nil, func(n *node) {
+			n.ExitContainer("a", "a1", 1, "")
+		}, 1},
+		"a hint a little later": {nil, func(n *node) {
+			n.ExitContainer("a", "a1", 1, "")
+			time.Sleep(600 * time.Millisecond) // the list of 4 s has shown it
+			n.Emit(pleg.ContainerEvent{PodUID: "a", ContainerID: "a1"})
+		}, 0},
+		"a hint a little before": {nil, func(n *node) {
+			time.Sleep(400 * time.Millisecond)
+			n.Emit(pleg.ContainerEvent{PodUID: "a", ContainerID: "a1"})
+			time.Sleep(600 * time.Millisecond) // the list of 4 s has not shown it
+			n.ExitContainer("a", "a1", 1, "")
+		}, 0},
+		"a hint that brings the list": {listsOnly, func(n *node) {
+			n.EmitOnChange(true)
+			n.ExitContainer("a", "a1", 1, "")
+		}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				wrap := c.wrap
+				if wrap == nil {
+					wrap = func(rt *plegtest.Runtime) pleg.Runtime { return rt }
+				}
+				n, reg := newNodeWithMetricsOf(t, wrap)
+				n.SetPods(bare("a", plegtest.Running("a1")))
+				n.start()
+				time.Sleep(3500 * time.Millisecond)
+				c.happens(n)
+				time.Sleep(10 * time.Second)
+				wantMetric(t, reg, "pleg_unannounced_changes_total", c.unannounced)
+			})
+		})
+	}
+}
+
+// Rule 19: a hint announces what follows it closely, not what comes much later.
+func TestRule19OldHintAnnouncesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, reg := newNodeWithMetrics(t)
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		n.start()
+		time.Sleep(3100 * time.Millisecond)
+		n.Emit(pleg.ContainerEvent{PodUID: "a", ContainerID: "a1"})
+		time.Sleep(2400 * time.Millisecond)
+		n.ExitContainer("a", "a1", 1, "Error")
+		time.Sleep(5 * time.Second)
+		wantMetric(t, reg, "pleg_unannounced_changes_total", 1)
+	})
+}

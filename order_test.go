@@ -1,0 +1,230 @@
+package pleg_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+// Rule 2: the events of other pods do not wait for a pod that hangs.
+func TestRule2HungPodDelaysNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(pods(2)...)
+		n.start()
+		events := n.g.Watch()
+		defer n.HangDeaf(plegtest.GetPodStatus, "pod-00000")()
+		n.ExitContainer("pod-00000", "pod-00000-a", 1, "")
+		n.g.RequestRelist("pod-00000")
+		time.Sleep(1500 * time.Millisecond)
+		read(events)
+		n.SetContainer("pod-00000", "x", pleg.ContainerStateRunning)
+		n.ExitContainer("pod-00001", "pod-00001-a", 1, "")
+		if !atOnce(n.g.Relist) {
+			t.Error("Relist waits")
+		}
+		want(t, "at once", read(events), "pod-00001 Died pod-00001-a")
+	})
+}
+
+// Rule 2: the PodSyncs of one relist come by UID.
+func TestRule2PodSyncsAreSorted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNodeOf(t, listsOnly)
+		n.SetPods(pods(12)...)
+		n.start()
+		time.Sleep(2500 * time.Millisecond)
+		events := n.g.Watch()
+		read(events)
+		n.Delay(plegtest.GetPods, plegtest.AnyPod, 100*time.Millisecond)
+		time.Sleep(550 * time.Millisecond) // a list is under way, and the next one is for all of them
+		for i := range 12 {
+			n.Emit(pleg.ContainerEvent{PodUID: types.UID(fmt.Sprintf("pod-%05d", i)), ContainerID: fmt.Sprintf("short-%d", i)})
+		}
+		time.Sleep(400 * time.Millisecond)
+		if got := read(events); len(got) != 12 || !slices.IsSorted(got) {
+			t.Errorf("got %q", got)
+		}
+	})
+}
+
+// Rule 2: the events of a slow pod come after those of the others, which it has delayed
+// by a twentieth of a period.
+func TestRule2FlushTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(pods(4)...)
+		n.Delay(plegtest.GetPodStatus, "pod-00001", 500*time.Millisecond)
+		events := n.g.Watch()
+		n.start()
+		want(t, "at once", onlyPods(read(events)), "pod-00000")
+		time.Sleep(50 * time.Millisecond)
+		synctest.Wait()
+		want(t, "after 50 ms", onlyPods(read(events)), "pod-00002", "pod-00003")
+		time.Sleep(450 * time.Millisecond)
+		synctest.Wait()
+		want(t, "in the end", onlyPods(read(events)), "pod-00001")
+	})
+}
+
+// onlyPods returns the pods of events, each once, in order.
+func onlyPods(lines []string) []string {
+	for i, l := range lines {
+		lines[i], _, _ = strings.Cut(l, " ")
+	}
+	return slices.Compact(lines)
+}
+
+// Rule 2: the flush timeout is for the pod that the others wait for, begins anew with
+// each such pod, and each relist has its own.
+func TestRule2FlushTimeoutBeginsAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1")), bare("c", plegtest.Running("c1")))
+		n.Delay(plegtest.GetPodStatus, "a", 40*time.Millisecond)
+		n.Delay(plegtest.GetPodStatus, "b", 80*time.Millisecond)
+		events := n.g.Watch()
+		n.start()
+		time.Sleep(200 * time.Millisecond)
+		want(t, "one relist", read(events), "a Started a1", "b Started b1", "c Started c1")
+	})
+	for _, hangs := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNode(t)
+			n.SetPods(bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1")))
+			defer n.HangDeaf(plegtest.GetPodStatus, "a")()
+			events := n.g.Watch()
+			n.start()
+			time.Sleep(30 * time.Millisecond)
+			if hangs {
+				defer n.HangDeaf(plegtest.GetPodStatus, "c")()
+			} else {
+				n.Delay(plegtest.GetPodStatus, "c", 40*time.Millisecond)
+			}
+			n.SetPod(bare("c", plegtest.Running("c1")))
+			n.SetPod(bare("d", plegtest.Running("d1")))
+			go n.g.Relist()
+			time.Sleep(21 * time.Millisecond) // 51 ms
+			want(t, "the first relist", read(events), "b Started b1")
+			time.Sleep(30 * time.Millisecond) // 81 ms
+			if hangs {
+				want(t, "the second relist", read(events), "d Started d1")
+			} else {
+				want(t, "the second relist", read(events), "c Started c1", "d Started d1")
+			}
+			time.Sleep(time.Second)
+		})
+	}
+}
+
+// Rule 2: an update that waits for others is replaced by a newer one of its pod, and
+// never comes after it.
+func TestRule2WaitingUpdateIsReplaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1")))
+		defer n.HangDeaf(plegtest.GetPodStatus, "a")()
+		events := n.g.Watch()
+		n.start()
+		n.g.RequestReinspect("b")
+		synctest.Wait()
+		n.SetPods(n.Pod("a"), bare("b", plegtest.Exited("b1")), bare("c", plegtest.Running("c1")))
+		go n.g.Relist()
+		synctest.Wait()
+		want(t, "behind b, which waits again", read(events), "c Started c1")
+		time.Sleep(50 * time.Millisecond)
+		synctest.Wait()
+		want(t, "after the flush timeout", read(events), "b Died b1", "b PodSync")
+		time.Sleep(time.Second)
+		want(t, "later", read(events))
+	})
+}
+
+// Rule 2: the events of other pods wait no longer for a pod that has become slow, or is
+// gone.
+func TestRule2WhatIsGivenUpHoldsBackNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1")), bare("c", plegtest.Running("c1")))
+		n.Delay(plegtest.GetPodStatus, "a", 970*time.Millisecond)
+		heal := n.HangDeaf(plegtest.GetPodStatus, "b")
+		n.Delay(plegtest.GetPodStatus, "c", 975*time.Millisecond)
+		events := n.g.Watch()
+		n.g.Relist()
+		want(t, "when b is slow", read(events), "a Started a1", "c Started c1")
+		n.Heal()
+		heal()
+		synctest.Wait()
+		n.g.Relist()
+		want(t, "then", read(events), "b Started b1")
+
+		defer n.Hang(plegtest.GetPodStatus, "a")()
+		n.ExitContainer("a", "a1", 1, "")
+		n.ExitContainer("b", "b1", 1, "")
+		n.start()
+		want(t, "behind a", read(events))
+		n.RemovePod("a")
+		n.g.RequestRelist("a")
+		synctest.Wait()
+		want(t, "when a is gone", read(events), "b Died b1", "a Died a1", "a Removed a1")
+	})
+}
+
+// Rule 2: a pod that became slow while a later relist waited for it is delivered when
+// its inspection completes.
+func TestRule2HungPodIsDeliveredAfterItsRelist(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1")))
+		n.g.Relist()
+		events := n.g.Watch()
+		read(events)
+		heal := n.HangDeaf(plegtest.GetPodStatus, "a")
+		n.ExitContainer("a", "a1", 1, "")
+		go n.g.Relist()
+		time.Sleep(970 * time.Millisecond)
+		n.SetContainer("a", "a2", pleg.ContainerStateRunning)
+		n.ExitContainer("b", "b1", 1, "")
+		n.g.Relist()
+		want(t, "while it hangs", read(events), "b Died b1")
+		heal()
+		synctest.Wait()
+		n.g.Relist()
+		want(t, "then", read(events), "a Died a1", "a Started a2")
+	})
+}
+
+// Rule 2: the same as TestStopBetweenTwoRelists, with a pod that is gone.
+func TestRule2PodIsGoneBetweenTwoRelists(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(pods(2)...)
+		n.g.Relist()
+		events := n.g.Watch()
+		read(events)
+		heal := n.HangDeaf(plegtest.GetPodStatus, "pod-00000")
+		n.ExitContainer("pod-00000", "pod-00000-a", 1, "")
+		n.start()
+		time.Sleep(500 * time.Millisecond)
+		n.SetContainer("pod-00000", "x", pleg.ContainerStateRunning)
+		n.ExitContainer("pod-00001", "pod-00001-a", 1, "")
+		go n.g.Relist()
+		synctest.Wait()
+		want(t, "behind the pod that hangs", read(events))
+		n.RemovePod("pod-00000")
+		n.g.RequestRelist("pod-00000")
+		synctest.Wait()
+		if got := read(events); !slices.Contains(got, "pod-00001 Died pod-00001-a") {
+			t.Errorf("got %v", got)
+		}
+		heal()
+	})
+}
