@@ -36,6 +36,7 @@ type podRecord struct {
 	conflicting bool
 	// generation is the last full list that showed the pod.
 	generation uint64
+	forgotten  bool // it is not among the records any more, but may be in their order
 
 	// What follows is the reconciler's.
 
@@ -294,7 +295,7 @@ func (r *podRecords) recordAt(i int, listed *Pod) *podRecord {
 	if i >= len(r.order) || listed == nil {
 		return nil
 	}
-	if rec := r.order[i]; rec != nil && (rec.listed == listed || rec.uid == listed.ID) {
+	if rec := r.order[i]; rec != nil && !rec.forgotten && (rec.listed == listed || rec.uid == listed.ID) {
 		return rec
 	}
 	return nil
@@ -337,6 +338,7 @@ func (r *podRecords) forget(open func(types.UID) bool, forgotten func(types.UID)
 	for uid, rec := range r.byUID {
 		if rec.pod == nil && !open(uid) {
 			delete(r.byUID, uid)
+			rec.forgotten = true
 			forgotten(uid)
 		}
 	}

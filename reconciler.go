@@ -544,14 +544,16 @@ func (r *reconciler) hold(rec *podRecord) {
 	}
 }
 
-// freshen makes what the cache knows of a pod as fresh as its newest list, unless the
-// pod is to be held.
+// freshen makes what the cache knows of a pod as fresh as its newest list, unless it is
+// dirty. While lists conflict it is held as fresh as the newest that showed the record.
 func (r *reconciler) freshen(rec *podRecord) {
+	if !rec.dirty {
+		r.cache.SetObservedTime(rec.uid, r.records.listedStamp(rec).Time)
+	}
 	if rec.dirty || rec.conflicting {
 		r.hold(rec)
 		return
 	}
-	r.cache.SetObservedTime(rec.uid, r.records.listedStamp(rec).Time)
 	if place := rec.held; place > 0 {
 		last := len(r.held) - 1
 		r.held[place-1], r.held[last].held = r.held[last], place
