@@ -45,7 +45,7 @@ type podRecord struct {
 	// failed: an error stands in the cache; failures counts those in a row.
 	failed   bool
 	failures int
-	held     bool // the cache was told to hold the pod's freshness
+	held     int // its place among those that the cache was told to hold, from 1; 0 for none
 	change   unannounced
 	// announced is the pod as it was announced last, version the update that did.
 	announced *Pod
@@ -54,6 +54,7 @@ type podRecord struct {
 	syncsOwed, syncsPaid uint64
 	cause                Cause
 	inspection           inspection
+	place                place
 }
 
 // unannounced is what the lists have shown since the last announcement.
@@ -93,6 +94,13 @@ type inspection struct {
 	recovered bool
 }
 
+// place is a pod's place in the reorder window.
+type place struct {
+	window  uint64 // number of the window that it is in
+	awaited bool
+	ready   int // where its update is, from 1; 0 for nowhere
+}
+
 // dead reports whether the inspection is past its deadline.
 func (in *inspection) dead() bool { return in.call != nil && in.call.Dead }
 
@@ -110,6 +118,7 @@ type podRecords struct {
 	// full list in flight may not know of yet.
 	present int
 	tally   tally
+	scratch []transition // of the newest diff
 }
 
 // verdict is what becomes of a list's answer about one pod.
@@ -184,8 +193,8 @@ func (r *podRecords) take(rec *podRecord, listed *Pod, at, begun stamp, report r
 	if listed != rec.listed {
 		pod = withoutBadData(listed, report)
 	}
-	transitions := appendTransitions(nil, rec.pod, pod)
-	same := len(transitions) == 0 && (pod == nil) == (rec.pod == nil)
+	r.scratch = appendTransitions(r.scratch[:0], rec.pod, pod)
+	same := len(r.scratch) == 0 && (pod == nil) == (rec.pod == nil)
 	if !believed && !same {
 		rec.own, rec.conflicting = newest, true
 		return conflicting, nil
@@ -201,7 +210,7 @@ func (r *podRecords) take(rec *podRecord, listed *Pod, at, begun stamp, report r
 	if !rec.dirty {
 		rec.observed = newest
 	}
-	return changed, transitions
+	return changed, slices.Clone(r.scratch)
 }
 
 // takeOne takes in a list of one pod.

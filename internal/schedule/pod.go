@@ -55,7 +55,8 @@ type pod struct {
 func (s *Scheduler) pod(uid types.UID) *pod {
 	p := s.pods[uid]
 	if p == nil {
-		p = &pod{uid: uid}
+		p = s.newPod()
+		p.uid = uid
 		s.pods[uid] = p
 	}
 	return p
@@ -264,7 +265,22 @@ func (s *Scheduler) plan(p *pod) {
 	idle := p.want == 0 && p.list == nil && p.inspection == nil && !p.inspect && p.alarm.IsZero()
 	if idle && p.attempts == 0 && p.unanswered.IsZero() {
 		delete(s.pods, p.uid)
+		if len(s.freePods) < maxFree {
+			*p = pod{}
+			s.freePods = append(s.freePods, p)
+		}
 	}
+}
+
+// newPod returns an empty pod, whose memory may have been another's.
+func (s *Scheduler) newPod() *pod {
+	n := len(s.freePods)
+	if n == 0 {
+		return &pod{}
+	}
+	p := s.freePods[n-1]
+	s.freePods = s.freePods[:n-1]
+	return p
 }
 
 func (p *pod) nextAlarm(cfg Config) time.Time {

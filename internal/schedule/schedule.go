@@ -30,6 +30,8 @@ const (
 	// canariesPerThreshold is how often within the health threshold a healthy pod is
 	// inspected while others hang.
 	canariesPerThreshold = 6
+	// maxFree bounds the memory that is kept to be used again.
+	maxFree = 1024
 )
 
 // Stamp is given out when a list begins. Lists are ordered by Number alone; Time is
@@ -113,6 +115,7 @@ type Scheduler struct {
 	scratch    []*pod
 	begun      []*Call
 	free       []*Call // inspections that have returned, to be used again
+	freePods   []*pod  // the same of pods
 }
 
 // fullList is the list of all pods.
@@ -391,7 +394,7 @@ func (s *Scheduler) Return(c *Call, answered bool) {
 // Recycle takes an inspection back that has returned and that nobody looks at any
 // more.
 func (s *Scheduler) Recycle(c *Call) {
-	if len(s.free) < s.cfg.Workers {
+	if len(s.free) < maxFree {
 		s.free = append(s.free, c)
 	}
 }
