@@ -148,12 +148,16 @@ func (s *Scheduler) Answer(uid types.UID, stamp Stamp) bool {
 }
 
 // ListFailed notes that a list of the pod has: its request stays open, and is tried
-// again after a period unless a full list answers it.
+// again after a period unless a full list answers it. One that was answered meanwhile is
+// not affected.
 func (s *Scheduler) ListFailed(uid types.UID) {
-	p := s.pod(uid)
+	s.Hasten()
+	p := s.pods[uid]
+	if p == nil || p.want == 0 {
+		return
+	}
 	p.listFailed = true
 	p.later[again] = s.now.Add(s.cfg.Period)
-	s.Hasten()
 	s.plan(p)
 }
 
