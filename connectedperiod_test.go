@@ -15,7 +15,7 @@ import (
 // change for a minute. A change that no hint announced is counted and takes that back.
 func TestRule19ConnectedPeriod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n, reg := newNodeWithMetrics(t, withConnectedRelistPeriod(30*time.Second))
+		n, reg := newNodeWithMetrics(t, pleg.WithConnectedRelistPeriod(30*time.Second))
 		n.SetPods(pods(5)...)
 		listsIn := func(d time.Duration) int {
 			before := n.Calls(plegtest.GetPods)
@@ -70,7 +70,7 @@ func TestRule19ConnectedPeriod(t *testing.T) {
 func TestRule19OrdinaryPeriod(t *testing.T) {
 	for name, opts := range map[string][]pleg.Option{
 		"by default": nil,
-		"shorter":    {withConnectedRelistPeriod(100 * time.Millisecond)},
+		"shorter":    {pleg.WithConnectedRelistPeriod(100 * time.Millisecond)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -98,7 +98,7 @@ func TestRule19LongPeriodKeepsTheNodeHealthy(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				n := newNode(t, withConnectedRelistPeriod(c.period))
+				n := newNode(t, pleg.WithConnectedRelistPeriod(c.period))
 				n.SetPods(pods(2)...)
 				n.start()
 				for second := range 1200 {
@@ -122,7 +122,7 @@ func TestRule19PodListFails(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				n := newNode(t, withConnectedRelistPeriod(2*time.Minute))
+				n := newNode(t, pleg.WithConnectedRelistPeriod(2*time.Minute))
 				n.SetPods(pods(2)...)
 				n.EmitOnChange(true)
 				n.start()
@@ -146,7 +146,7 @@ func TestRule19PodListFails(t *testing.T) {
 // relist within an ordinary period, not only the first one.
 func TestRule19EveryHintBesideAHungPodList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t, withConnectedRelistPeriod(80*time.Second))
+		n := newNode(t, pleg.WithConnectedRelistPeriod(80*time.Second))
 		n.SetPods(pods(2)...)
 		events := n.g.Watch()
 		n.start()
@@ -166,7 +166,7 @@ func TestRule19EveryHintBesideAHungPodList(t *testing.T) {
 func TestRule19WaitingReaders(t *testing.T) {
 	for _, ahead := range []time.Duration{500 * time.Millisecond, 1500 * time.Millisecond} {
 		synctest.Test(t, func(t *testing.T) {
-			n := newNode(t, withConnectedRelistPeriod(2*time.Minute))
+			n := newNode(t, pleg.WithConnectedRelistPeriod(2*time.Minute))
 			n.SetPods(pods(2)...)
 			n.start()
 			time.Sleep(10*time.Minute + time.Second)
@@ -188,7 +188,7 @@ func TestRule19WaitingReaders(t *testing.T) {
 // period back.
 func TestRule19ReaderWithoutPodGetter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNodeOf(t, listsOnly, withConnectedRelistPeriod(80*time.Second))
+		n := newNodeOf(t, listsOnly, pleg.WithConnectedRelistPeriod(80*time.Second))
 		n.SetPods(pods(2)...)
 		n.start()
 		time.Sleep(10*time.Minute + 500*time.Millisecond)
