@@ -63,7 +63,7 @@ func TestRelistResolvesConflicts(t *testing.T) {
 				time.Sleep(50 * time.Millisecond)
 				n.ExitContainer("a", "a1", 1, "Error")
 				<-done
-				want(t, "after Relist", read(events), "a Died a1")
+				want(t, "after Relist", read(events), "slow Started slow-1", "a Died a1")
 				if !fresh(n.cache, "a", began) {
 					t.Error("the pod is held back still")
 				}
@@ -76,18 +76,17 @@ func TestRelistResolvesConflicts(t *testing.T) {
 	}
 }
 
-// conflict begins a single-pod list of a that shows the present and completes 10 ms
+// conflict begins a single-pod list of a that shows the present and completes 14 ms
 // after the full list which a Relist called now begins: that takes 100 ms. It returns a
 // time before that.
 func conflict(n *node) time.Time {
-	heal := n.Delay(plegtest.GetPods, plegtest.AnyPod, 20*time.Millisecond)
-	go n.g.Relist() // so that there is a loop without Start
+	n.SetPod(bare("slow", plegtest.Running("slow-1")))
+	n.Delay(plegtest.GetPodStatus, "slow", 20*time.Millisecond)
+	go n.g.Relist() // its list completes at once; so that there is a loop without Start
 	time.Sleep(15 * time.Millisecond)
 	n.Inject(plegtest.Fault{Method: plegtest.GetPod, Times: 1, Stale: true, Delay: 15 * time.Millisecond})
 	n.g.RequestRelist("a")
-	time.Sleep(4 * time.Millisecond)
-	heal()
-	synctest.Wait()
+	time.Sleep(time.Millisecond)
 	n.Delay(plegtest.GetPods, plegtest.AnyPod, 100*time.Millisecond)
 	return time.Now().Add(-1)
 }
@@ -167,7 +166,7 @@ func TestRelistBesideConflictThatIsNotSettled(t *testing.T) {
 		n.ExitContainer("a", "a1", 1, "Error")
 		n.ExitContainer("b", "b1", 1, "Error")
 		<-done
-		want(t, "after Relist", read(events), "b Died b1")
+		want(t, "after Relist", read(events), "slow Started slow-1", "b Died b1")
 		if fresh(n.cache, "a", began) || !fresh(n.cache, "b", began) {
 			t.Error("a is not held back, or b is")
 		}
