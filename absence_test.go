@@ -172,6 +172,27 @@ func TestPodComesBackAndIsDeliveredAtTheDeadline(t *testing.T) {
 	})
 }
 
+// A pod that single-pod lists showed to be gone and that the next full list shows again,
+// where the last one had it, is like any other.
+func TestPodComesBackBetweenTwoFullLists(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		events := n.g.Watch()
+		n.start()
+		time.Sleep(500 * time.Millisecond)
+		n.RemovePod("a")
+		n.g.RequestRelist("a")
+		synctest.Wait()
+		n.SetPod(bare("a", plegtest.Running("a2")))
+		time.Sleep(time.Second)
+		want(t, "events", read(events), "a Started a1", "a Died a1", "a Removed a1", "a Started a2")
+		if s, err := n.cache.Get("a"); err != nil || len(s.ContainerStatuses) != 1 {
+			t.Errorf("the cache has %v %v", s, err)
+		}
+	})
+}
+
 // A pod that has come back while its former inspection hangs: since when, and which list
 // showed it. That call's return is no answer once it was cancelled, so that it still
 // counts when the next inspection hangs too.
