@@ -36,7 +36,9 @@ type podRecord struct {
 	conflicting bool
 	// generation is the last full list that showed the pod.
 	generation uint64
-	forgotten  bool // it is not among the records any more, but may be in their order
+	// forgotten: the record is dropped, though the order of the last full list may
+	// still have it.
+	forgotten bool
 
 	// What follows is the reconciler's.
 
@@ -337,8 +339,8 @@ func (r *podRecords) forget(open func(types.UID) bool, forgotten func(types.UID)
 	}
 	for uid, rec := range r.byUID {
 		if rec.pod == nil && !open(uid) {
-			delete(r.byUID, uid)
 			rec.forgotten = true
+			delete(r.byUID, uid)
 			forgotten(uid)
 		}
 	}
