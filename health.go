@@ -24,7 +24,8 @@ type HealthReport struct {
 	// Pods is the number of pods in the lists.
 	Pods int `json:"pods"`
 	// CallsInFlight are the calls that have not returned, oldest first: those that the
-	// runtime reports if it is a CallReporter, else the generator's.
+	// runtime reports if it is a CallReporter, else the generator's. An event stream is
+	// among them only until the runtime has accepted it.
 	CallsInFlight []RuntimeCall `json:"callsInFlight,omitempty"`
 	// FailingPods are the pods whose inspection hangs or has failed, by UID.
 	FailingPods []FailingPod `json:"failingPods,omitempty"`
@@ -39,14 +40,14 @@ type HealthReport struct {
 	Backlog     int `json:"backlog"`
 }
 
-// FailingPod is a pod whose inspection hangs, which is to have run for longer than a
-// relist period, or has failed.
+// FailingPod is a pod whose inspection has failed, or hangs: it has run for longer than a
+// relist period.
 type FailingPod struct {
 	PodUID    types.UID `json:"podUID"`
 	Namespace string    `json:"namespace,omitempty"`
 	Name      string    `json:"name,omitempty"`
 	// HangingSince is when the oldest inspection began since the runtime last answered
-	// one of this pod in time; zero if the last one was answered.
+	// one of this pod; zero if the last one was answered or is not slow.
 	HangingSince time.Time `json:"hangingSince,omitzero"`
 	// Failures is the number of consecutive failures, Error the last one.
 	Failures int    `json:"failures,omitempty"`
