@@ -45,7 +45,7 @@ var classesOf = map[string]class{
 	"Call.Cause": leftOut, "Call.Began": schedTime,
 	"podRecord.settled": stampNumber, "podRecord.generation": leftOut, "podRecord.failures": notZero,
 	"podRecord.version": versionNumber, "podRecord.syncsOwed": syncNumber, "podRecord.syncsPaid": syncNumber,
-	"podRecord.cause": leftOut, "unannounced.number": changeNumber,
+	"podRecord.cause": leftOut, "podRecord.shown": leftOut, "unannounced.number": changeNumber,
 	"inspection.change": changeNumber, "inspection.syncs": syncNumber, "inspection.cause": leftOut,
 	"podRecords.order": leftOut, "podRecords.generation": leftOut, "podRecords.tally": leftOut,
 	"podRecords.scratch": leftOut, "window.number": windowNumber, "place.window": windowNumber,
