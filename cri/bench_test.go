@@ -3,9 +3,7 @@ package cri_test
 import (
 	"context"
 	"fmt"
-	"syscall"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -109,23 +107,4 @@ func dial(tb testing.TB, endpoint string) *grpc.ClientConn {
 	}
 	tb.Cleanup(func() { _ = conn.Close() })
 	return conn
-}
-
-// measureCPU runs the benchmark's loop, and reports the CPU time of an iteration.
-func measureCPU(b *testing.B, once func()) {
-	b.ReportAllocs()
-	once() // connects
-	before := cpuTime(b)
-	for b.Loop() {
-		once()
-	}
-	b.ReportMetric(float64(cpuTime(b)-before)/float64(b.N), "cpu-ns/op")
-}
-
-func cpuTime(b *testing.B) time.Duration {
-	var usage syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
-		b.Fatal(err)
-	}
-	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
