@@ -1,6 +1,7 @@
 package cri
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -117,6 +118,14 @@ func (c *calls) inFlight() []pleg.RuntimeCall {
 	return list
 }
 
+// do makes one call to the runtime: f calls the client. A client that panics has
+// failed.
+func (r *Runtime) do(made rpc, of target, f func() error) (err error) {
+	c := r.begin(made, of)
+	attempt(f, func(failure error) { err = r.end(c, failure) })
+	return err
+}
+
 // begin notes that a call is made. Every begin has its end.
 func (r *Runtime) begin(made rpc, of target) *call {
 	c := &call{rpc: made, target: of}
@@ -125,9 +134,14 @@ func (r *Runtime) begin(made rpc, of target) *call {
 }
 
 // end notes that a call has returned, counts it, and returns its error, if any,
-// with the name of the call, what it was made for, and where.
+// with the name of the call, what it was made for, and where. That a runtime has
+// no streaming lists is an answer, and is not counted as an error.
 func (r *Runtime) end(c *call, err error) error {
-	r.metrics.observe(c.rpc, r.calls.remove(c), err)
+	counted := err
+	if errors.Is(err, errNoStreamingLists) {
+		counted = nil
+	}
+	r.metrics.observe(c.rpc, r.calls.remove(c), counted)
 	return r.wrap(c, err)
 }
 

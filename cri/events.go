@@ -52,32 +52,42 @@ func (r *Runtime) WatchContainerEvents(ctx context.Context, connected func(), ob
 		return fmt.Errorf("cri: %s %s gives each event to one of its readers only: %w", v.name, v.version, pleg.ErrEventsUnsupported)
 	}
 
-	// Whatever ends the watch ends the stream and the question beside it.
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
+	// Whatever ends the watch ends the stream and the question beside it; a question
+	// that fails ends the stream.
+	question := r.newCallGroup(ctx, 1)
+	defer func() {
+		question.cancel(nil)
+		_ = question.wait() // w.end has it, as the cause
+	}()
 	w := &watch{
 		runtime:   r,
 		connected: connected,
 		call:      r.begin(rpcGetContainerEvents, eventStream),
 	}
-	stream, err := r.client.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{}, grpc.MaxCallRecvMsgSize(maxReceivedBytes))
-	if err != nil {
-		return w.end(ctx, err)
+	defer r.calls.remove(w.call) // for a client or an observe that ends the goroutine
+
+	var stream grpc.ServerStreamingClient[runtimeapi.ContainerEventResponse]
+	if err := guarded(func() (err error) {
+		stream, err = r.client.GetContainerEvents(question.ctx,
+			&runtimeapi.GetEventsRequest{}, grpc.MaxCallRecvMsgSize(maxReceivedBytes))
+		return err
+	}); err != nil {
+		return w.end(question.ctx, err)
 	}
-	var asking sync.WaitGroup
-	defer asking.Wait()
-	defer cancel(nil)
-	asking.Go(func() {
-		if _, err := r.askVersion(ctx, eventStream); err != nil {
-			cancel(err)
-			return
+	question.start(rpcVersion, eventStream, func(ctx context.Context) error {
+		if _, err := r.fetchVersion(ctx); err != nil {
+			return err
 		}
 		w.accept()
+		return nil
 	})
 	for {
-		event, err := stream.Recv()
-		if err != nil {
-			return w.end(ctx, err)
+		var event *runtimeapi.ContainerEventResponse
+		if err := guarded(func() (err error) {
+			event, err = stream.Recv()
+			return err
+		}); err != nil {
+			return w.end(question.ctx, err)
 		}
 		w.accept()
 		w.events++

@@ -158,17 +158,21 @@ func (r *Runtime) listKind(ctx context.Context, p *pass, k kind, q query) error 
 }
 
 func (r *Runtime) listSandboxes(ctx context.Context, p *pass, q query) error {
-	var codec answerCodec
-	call := r.begin(rpcListPodSandbox, target{podUID: q.podUID})
-	resp, err := r.client.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: q.sandboxFilter()}, callOptions(&codec)...)
-	return r.end(call, readAnswer(p, sandboxes, &codec, tooLarge(err), resp.GetItems(), showSandbox))
+	return r.do(rpcListPodSandbox, target{podUID: q.podUID}, func() error {
+		var codec answerCodec
+		resp, err := r.client.ListPodSandbox(ctx,
+			&runtimeapi.ListPodSandboxRequest{Filter: q.sandboxFilter()}, callOptions(&codec)...)
+		return readAnswer(p, sandboxes, &codec, tooLarge(err), resp.GetItems(), showSandbox)
+	})
 }
 
 func (r *Runtime) listContainers(ctx context.Context, p *pass, q query) error {
-	var codec answerCodec
-	call := r.begin(rpcListContainers, target{podUID: q.podUID})
-	resp, err := r.client.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: q.containerFilter()}, callOptions(&codec)...)
-	return r.end(call, readAnswer(p, containers, &codec, tooLarge(err), resp.GetContainers(), showContainer))
+	return r.do(rpcListContainers, target{podUID: q.podUID}, func() error {
+		var codec answerCodec
+		resp, err := r.client.ListContainers(ctx,
+			&runtimeapi.ListContainersRequest{Filter: q.containerFilter()}, callOptions(&codec)...)
+		return readAnswer(p, containers, &codec, tooLarge(err), resp.GetContainers(), showContainer)
+	})
 }
 
 func callOptions(codec *answerCodec) []grpc.CallOption {
@@ -214,15 +218,23 @@ func (r *Runtime) streamKind(ctx context.Context, p *pass, k kind) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 
-	var codec answerCodec
-	if k == sandboxes {
-		call := r.begin(rpcStreamPodSandboxes, target{})
-		stream, err := r.client.StreamPodSandboxes(ctx, &runtimeapi.StreamPodSandboxesRequest{}, callOptions(&codec)...)
-		return r.endStream(call, readStream(p, k, &codec, stream, err, (*runtimeapi.StreamPodSandboxesResponse).GetPodSandboxes, showSandbox))
+	made := rpcStreamPodSandboxes
+	if k == containers {
+		made = rpcStreamContainers
 	}
-	call := r.begin(rpcStreamContainers, target{})
-	stream, err := r.client.StreamContainers(ctx, &runtimeapi.StreamContainersRequest{}, callOptions(&codec)...)
-	return r.endStream(call, readStream(p, k, &codec, stream, err, (*runtimeapi.StreamContainersResponse).GetContainers, showContainer))
+	err := r.do(made, target{}, func() error {
+		var codec answerCodec
+		if k == sandboxes {
+			stream, err := r.client.StreamPodSandboxes(ctx, &runtimeapi.StreamPodSandboxesRequest{}, callOptions(&codec)...)
+			return readStream(p, k, &codec, stream, err, (*runtimeapi.StreamPodSandboxesResponse).GetPodSandboxes, showSandbox)
+		}
+		stream, err := r.client.StreamContainers(ctx, &runtimeapi.StreamContainersRequest{}, callOptions(&codec)...)
+		return readStream(p, k, &codec, stream, err, (*runtimeapi.StreamContainersResponse).GetContainers, showContainer)
+	})
+	if err == nil {
+		r.lists.CompareAndSwap(int32(listsUntried), int32(listsStreaming))
+	}
+	return err
 }
 
 // readStream reads the answers of a stream to its end. That it breaks off before
@@ -248,17 +260,4 @@ func readStream[R, T any](p *pass, k kind, codec *answerCodec, stream grpc.Serve
 		return fmt.Errorf("%w: %w", errNoStreamingLists, err)
 	}
 	return err
-}
-
-// endStream is end for a stream. That the runtime has none is an answer and not
-// counted as an error.
-func (r *Runtime) endStream(call *call, err error) error {
-	if errors.Is(err, errNoStreamingLists) {
-		r.metrics.observe(call.rpc, r.calls.remove(call), nil)
-		return r.wrap(call, err)
-	}
-	if err == nil {
-		r.lists.CompareAndSwap(int32(listsUntried), int32(listsStreaming))
-	}
-	return r.end(call, err)
 }

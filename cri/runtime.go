@@ -136,9 +136,18 @@ func (r *Runtime) name(ctx context.Context) (string, error) {
 }
 
 func (r *Runtime) askVersion(ctx context.Context, of target) (*runtimeVersion, error) {
-	call := r.begin(rpcVersion, of)
+	var v *runtimeVersion
+	err := r.do(rpcVersion, of, func() (err error) {
+		v, err = r.fetchVersion(ctx)
+		return err
+	})
+	return v, err
+}
+
+// fetchVersion is askVersion without the bookkeeping of a call.
+func (r *Runtime) fetchVersion(ctx context.Context) (*runtimeVersion, error) {
 	resp, err := r.client.Version(ctx, &runtimeapi.VersionRequest{Version: criVersion})
-	if err := r.end(call, err); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	v := &runtimeVersion{name: resp.GetRuntimeName(), version: resp.GetRuntimeVersion()}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"k8s.io/apimachinery/pkg/types"
@@ -68,12 +67,12 @@ type inspection struct {
 
 // run asks what has to be asked.
 func (in *inspection) run(ctx context.Context) error {
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(callsPerPod)
+	group := in.runtime.newCallGroup(ctx, callsPerPod)
+	group.tolerated = isNotFound
 	for i, s := range in.pod.Sandboxes {
 		// Asked even if it is not ready: what its network has may still go.
 		if s != nil {
-			group.Go(func() error { return in.askSandbox(ctx, i, s) })
+			in.askSandbox(group, i, s)
 		}
 	}
 	for i, c := range in.pod.Containers {
@@ -86,53 +85,51 @@ func (in *inspection) run(ctx context.Context) error {
 				continue
 			}
 		}
-		group.Go(func() error { return in.askContainer(ctx, i, c) })
+		in.askContainer(group, i, c)
 	}
-	return group.Wait()
+	return group.wait()
 }
 
-func (in *inspection) askSandbox(ctx context.Context, i int, s *pleg.Container) error {
-	r := in.runtime
-	call := r.begin(rpcPodSandboxStatus, target{podUID: in.pod.ID, kind: "sandbox", id: s.ID.ID})
-	resp, err := r.client.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: s.ID.ID})
-	if err == nil && resp.GetStatus() == nil {
-		err = errNilStatus
-	}
-	if err := r.end(call, err); err != nil {
-		return exceptNotFound(err)
-	}
-	in.sandboxes[i] = resp.GetStatus()
-	return nil
-}
-
-func (in *inspection) askContainer(ctx context.Context, i int, c *pleg.Container) error {
-	r := in.runtime
-	call := r.begin(rpcContainerStatus, target{podUID: in.pod.ID, kind: "container", name: c.Name, id: c.ID.ID})
-	resp, err := r.client.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: c.ID.ID})
-	if err == nil && resp.GetStatus() == nil {
-		err = errNilStatus
-	}
-	if err := r.end(call, err); err != nil {
-		return exceptNotFound(err)
-	}
-	converted, found := containerStatus(resp.GetStatus(), c, in.runtimeName)
-	r.inspectedBad(ctx, found, c.ID.ID)
-	in.containers[i] = converted
-	// Only the time of its end says that the runtime is done with it.
-	if converted.State == pleg.ContainerStateExited && !converted.FinishedAt.IsZero() {
-		r.held.holdExited(c.ID.ID, converted)
-	}
-	return nil
-}
-
-// exceptNotFound drops the error of a call for something that is gone. It was
-// listed and has left in between, which is normal.
-func exceptNotFound(err error) error {
-	if status.Code(err) == codes.NotFound {
+func (in *inspection) askSandbox(group *callGroup, i int, s *pleg.Container) {
+	of := target{podUID: in.pod.ID, kind: "sandbox", id: s.ID.ID}
+	group.start(rpcPodSandboxStatus, of, func(ctx context.Context) error {
+		resp, err := in.runtime.client.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: s.ID.ID})
+		if err != nil {
+			return err
+		}
+		if resp.GetStatus() == nil {
+			return errNilStatus
+		}
+		in.sandboxes[i] = resp.GetStatus()
 		return nil
-	}
-	return err
+	})
 }
+
+func (in *inspection) askContainer(group *callGroup, i int, c *pleg.Container) {
+	r := in.runtime
+	of := target{podUID: in.pod.ID, kind: "container", name: c.Name, id: c.ID.ID}
+	group.start(rpcContainerStatus, of, func(ctx context.Context) error {
+		resp, err := r.client.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: c.ID.ID})
+		if err != nil {
+			return err
+		}
+		if resp.GetStatus() == nil {
+			return errNilStatus
+		}
+		converted, found := containerStatus(resp.GetStatus(), c, in.runtimeName)
+		r.inspectedBad(ctx, found, c.ID.ID)
+		in.containers[i] = converted
+		// Only the time of its end says that the runtime is done with it.
+		if converted.State == pleg.ContainerStateExited && !converted.FinishedAt.IsZero() {
+			r.held.holdExited(c.ID.ID, converted)
+		}
+		return nil
+	})
+}
+
+// isNotFound reports whether a call failed because what it asks for is gone. It was
+// listed and has left in between, which is normal.
+func isNotFound(err error) bool { return status.Code(err) == codes.NotFound }
 
 // status puts the answers together.
 func (in *inspection) status(ctx context.Context) *pleg.PodStatus {
