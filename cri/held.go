@@ -5,7 +5,6 @@ import (
 	"slices"
 	"sync"
 
-	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -91,8 +90,8 @@ type held struct {
 	listing []*pleg.Pod
 	early   map[string]earlyStatus
 
-	tally  badTally   // of the items held
-	reader itemReader // kept for its scratch space
+	tally   badTally          // of the items held
+	readers [kinds]itemReader // kept for their scratch space
 }
 
 // earlyStatus is the status of an exited container that was asked for before any
@@ -110,179 +109,12 @@ func newHeld() *held {
 	return h
 }
 
-// pass is one full list being compared with what is held.
-type pass struct {
-	held        *held
-	number      uint64
-	runtimeName string
-	sides       [kinds]side
-
-	// found are the bad items that were not held before, and those that never are.
-	found []badItem
-	tally badTally
-	// skipped and decoded count the items by what was done with them.
-	skipped, decoded int
-}
-
-// side is one of the two lists of a pass.
-type side struct {
-	known    int              // how many of the held items were listed
-	fresh    map[string]*item // listed, but not held
-	replaced []*item          // held, but listed with other facts
-}
-
-// badItem is something that is to be logged.
-type badItem struct {
-	kind kind
-	id   string
-	bad  badSet
-}
-
 // begin starts a pass. It ends with commit, or is dropped.
 func (h *held) begin(runtimeName string) *pass {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.number++
 	return &pass{held: h, number: h.number, runtimeName: runtimeName}
-}
-
-// readAnswer reads an answer as it came.
-func (p *pass) readAnswer(k kind, data mem.BufferSlice) error {
-	const scratchKept = 64 << 10
-	r := &p.held.reader
-	r.reset(data)
-	defer func() {
-		r.reset(nil)
-		if cap(r.scratch) > scratchKept {
-			r.scratch = nil
-		}
-	}()
-	for {
-		message, ok, err := r.next()
-		if err != nil || !ok {
-			return err
-		}
-		if err := p.read(k, message); err != nil {
-			return err
-		}
-	}
-}
-
-// read reads one item as it came.
-func (p *pass) read(k kind, message []byte) error {
-	if known := p.held.items[k][string(wireID(message))]; known != nil && known.seen != p.number && known.trace.matches(k, message) {
-		p.see(known)
-		p.skipped++
-		return nil
-	}
-	s, err := k.decode(message, p.runtimeName)
-	if err != nil {
-		return err
-	}
-	if it := p.add(k, s); it != nil {
-		it.trace = traceOf(k, message)
-	}
-	return nil
-}
-
-// see notes that an item that is held was listed.
-func (p *pass) see(known *item) {
-	known.seen = p.number
-	p.sides[known.kind].known++
-}
-
-// add adds an item that was decoded. It returns the item that is held from now on,
-// and nil if it is skipped.
-func (p *pass) add(k kind, s shown) *item {
-	p.decoded++
-	id := s.container.ID.ID
-	if id == "" {
-		p.skip(k, badNoID, "")
-		return nil
-	}
-	side := &p.sides[k]
-	known := p.held.items[k][id]
-	if known != nil && known.seen == p.number || side.fresh[id] != nil {
-		p.skip(k, badDuplicateID, id)
-		return nil
-	}
-	if known != nil {
-		p.see(known)
-		if known.shown.equal(&s) {
-			return known
-		}
-	}
-	it := &item{shown: s, kind: k, seen: p.number}
-	if s.bad != 0 {
-		p.found = append(p.found, badItem{kind: k, id: id, bad: s.bad})
-	}
-	if known != nil {
-		side.replaced = append(side.replaced, it)
-		return it
-	}
-	if side.fresh == nil {
-		side.fresh = map[string]*item{}
-	}
-	side.fresh[id] = it
-	return it
-}
-
-// addNil counts an item that is nil, which only a client in this process can
-// return.
-func (p *pass) addNil(k kind) {
-	p.skip(k, badNilItem, "")
-}
-
-// skip leaves an item out that cannot be held.
-func (p *pass) skip(k kind, b bad, id string) {
-	p.tally[b]++
-	p.found = append(p.found, badItem{kind: k, id: id, bad: badSet(0).with(b)})
-}
-
-// commit ends a pass whose lists are complete, and returns the listing: pods
-// sorted by UID.
-func (p *pass) commit() []*pleg.Pod {
-	h := p.held
-	h.mu.Lock()
-	defer h.mu.Unlock()
-
-	changed := map[*heldPod]bool(nil)
-	touch := func(pod *heldPod) {
-		if pod == nil {
-			return
-		}
-		if changed == nil {
-			changed = map[*heldPod]bool{}
-		}
-		changed[pod] = true
-	}
-	for k := range kinds {
-		s := &p.sides[k]
-		if s.known != len(h.items[k]) {
-			for _, it := range h.items[k] {
-				if it.seen != p.number {
-					touch(h.removeLocked(it))
-				}
-			}
-		}
-		for _, it := range s.replaced {
-			before := h.items[k][it.container.ID.ID]
-			touch(h.removeLocked(before))
-			it.exited = before.exited
-			touch(h.insertLocked(it))
-		}
-		for _, it := range s.fresh {
-			touch(h.insertLocked(it))
-		}
-	}
-	h.settleEarlyLocked(p.number)
-	if len(changed) > 0 {
-		h.remakeLocked(changed)
-	}
-	for b, n := range h.tally {
-		p.tally[b] += n
-	}
-	return h.listing
 }
 
 func (h *held) insertLocked(it *item) *heldPod {

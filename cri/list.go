@@ -106,7 +106,7 @@ func (r *Runtime) GetPod(ctx context.Context, uid types.UID) (*pleg.Pod, error) 
 	if err != nil {
 		return nil, err
 	}
-	pods, err := r.list(ctx, newHeld(), name, query{podUID: uid})
+	pods, err := r.listPod(ctx, name, query{podUID: uid})
 	if err != nil {
 		return nil, err
 	}
@@ -119,26 +119,53 @@ func (r *Runtime) GetPod(ctx context.Context, uid types.UID) (*pleg.Pod, error) 
 	return nil, fmt.Errorf("cri: pod %s: %w", uid, pleg.ErrPodNotFound)
 }
 
-// list makes one list, on the ground of what is held.
+// list makes a list of the node, on the ground of what is held: sandboxes first, as
+// the kubelet does, and containers when those have come. A container that is created
+// in between then shows up without its sandbox, rather than a sandbox without
+// containers that it has; and two lists of a large node at once would double the load
+// that a relist puts on the runtime, for milliseconds that nobody waits for.
 func (r *Runtime) list(ctx context.Context, h *held, runtimeName string, q query) ([]*pleg.Pod, error) {
 	p := h.begin(runtimeName)
-	// Sandboxes first, as the kubelet does: a container that is created in between
-	// then shows up without its sandbox, rather than a sandbox without containers
-	// that it has.
-	for _, k := range [...]kind{sandboxes, containers} {
+	for k := range kinds {
 		if err := r.listKind(ctx, p, k, q); err != nil {
 			return nil, err
 		}
 	}
-	pods := p.commit()
+	return r.commit(ctx, p), nil
+}
 
-	r.metrics.skipped.Add(float64(p.skipped))
-	r.metrics.decoded.Add(float64(p.decoded))
-	r.countBad(&p.tally)
-	for _, b := range p.found {
-		r.reportBad(ctx, b.bad, b.kind.String(), b.id)
+// listPod makes a list of one pod. Its two lists are asked for at once, for somebody
+// waits for them: a reader, or whoever waits for the pod's events. If one fails, the
+// other is cancelled. Lists of different moments do no harm here: both are asked for
+// after the stamp of the listing, and what changes after that is in the next one.
+func (r *Runtime) listPod(ctx context.Context, runtimeName string, q query) ([]*pleg.Pod, error) {
+	p := newHeld().begin(runtimeName)
+	group := r.newCallGroup(ctx, int(kinds))
+	for k := range kinds {
+		group.start(plainRPC[k], target{podUID: q.podUID}, func(ctx context.Context) error {
+			return r.askPlain(ctx, p, k, q)
+		})
 	}
-	return pods, nil
+	if err := group.wait(); err != nil {
+		return nil, err
+	}
+	return r.commit(ctx, p), nil
+}
+
+// commit ends a pass whose lists are complete, counts what was listed, and logs what
+// is bad in it.
+func (r *Runtime) commit(ctx context.Context, p *pass) []*pleg.Pod {
+	pods, tally := p.commit()
+	r.countBad(&tally)
+	for k := range kinds {
+		side := &p.sides[k]
+		r.metrics.skipped.Add(float64(side.skipped))
+		r.metrics.decoded.Add(float64(side.decoded))
+		for _, b := range side.found {
+			r.reportBad(ctx, b.bad, b.kind.String(), b.id)
+		}
+	}
+	return pods
 }
 
 // listKind makes one of the two lists of a pass.
@@ -151,28 +178,26 @@ func (r *Runtime) listKind(ctx context.Context, p *pass, k kind, q query) error 
 		r.lists.Store(int32(listsPlain))
 		r.log(ctx).V(2).Info("The runtime has no streaming lists, plain ones are used from now on", "err", err)
 	}
-	if k == sandboxes {
-		return r.listSandboxes(ctx, p, q)
-	}
-	return r.listContainers(ctx, p, q)
+	return r.do(plainRPC[k], target{podUID: q.podUID}, func() error { return r.askPlain(ctx, p, k, q) })
 }
 
-func (r *Runtime) listSandboxes(ctx context.Context, p *pass, q query) error {
-	return r.do(rpcListPodSandbox, target{podUID: q.podUID}, func() error {
-		var codec answerCodec
+// plainRPC and streamRPC are the calls that list a kind.
+var (
+	plainRPC  = [kinds]rpc{sandboxes: rpcListPodSandbox, containers: rpcListContainers}
+	streamRPC = [kinds]rpc{sandboxes: rpcStreamPodSandboxes, containers: rpcStreamContainers}
+)
+
+// askPlain asks for one of the two lists of a pass, and reads the answer.
+func (r *Runtime) askPlain(ctx context.Context, p *pass, k kind, q query) error {
+	var codec answerCodec
+	if k == sandboxes {
 		resp, err := r.client.ListPodSandbox(ctx,
 			&runtimeapi.ListPodSandboxRequest{Filter: q.sandboxFilter()}, callOptions(&codec)...)
-		return readAnswer(p, sandboxes, &codec, tooLarge(err), resp.GetItems(), showSandbox)
-	})
-}
-
-func (r *Runtime) listContainers(ctx context.Context, p *pass, q query) error {
-	return r.do(rpcListContainers, target{podUID: q.podUID}, func() error {
-		var codec answerCodec
-		resp, err := r.client.ListContainers(ctx,
-			&runtimeapi.ListContainersRequest{Filter: q.containerFilter()}, callOptions(&codec)...)
-		return readAnswer(p, containers, &codec, tooLarge(err), resp.GetContainers(), showContainer)
-	})
+		return readAnswer(p, k, &codec, tooLarge(err), resp.GetItems(), showSandbox)
+	}
+	resp, err := r.client.ListContainers(ctx,
+		&runtimeapi.ListContainersRequest{Filter: q.containerFilter()}, callOptions(&codec)...)
+	return readAnswer(p, k, &codec, tooLarge(err), resp.GetContainers(), showContainer)
 }
 
 func callOptions(codec *answerCodec) []grpc.CallOption {
@@ -218,11 +243,7 @@ func (r *Runtime) streamKind(ctx context.Context, p *pass, k kind) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 
-	made := rpcStreamPodSandboxes
-	if k == containers {
-		made = rpcStreamContainers
-	}
-	err := r.do(made, target{}, func() error {
+	err := r.do(streamRPC[k], target{}, func() error {
 		var codec answerCodec
 		if k == sandboxes {
 			stream, err := r.client.StreamPodSandboxes(ctx, &runtimeapi.StreamPodSandboxesRequest{}, callOptions(&codec)...)

@@ -106,8 +106,8 @@ func TestClientMisbehaves(t *testing.T) {
 		{name: "StreamContainers.Recv", call: getPods, at: "StreamContainers.Recv", nth: 2},
 		{name: "ListPodSandbox", call: getPods, at: "ListPodSandbox", nth: 1, plain: true},
 		{name: "ListContainers", call: getPods, at: "ListContainers", nth: 1, plain: true},
-		{name: "ListPodSandbox of GetPod", call: getPod, at: "ListPodSandbox", nth: 1},
-		{name: "ListContainers of GetPod", call: getPod, at: "ListContainers", nth: 1},
+		{name: "ListPodSandbox of GetPod", call: getPod, at: "ListPodSandbox", nth: 1, ours: true},
+		{name: "ListContainers of GetPod", call: getPod, at: "ListContainers", nth: 1, ours: true},
 		{name: "PodSandboxStatus", call: getPodStatus, at: "PodSandboxStatus", nth: 1, ours: true},
 		{name: "ContainerStatus", call: getPodStatus, at: "ContainerStatus", nth: 1, ours: true},
 		{name: "GetContainerEvents", call: watch, at: "GetContainerEvents", nth: 1},
@@ -184,16 +184,20 @@ func TestMisbehaviourCancelsTheOtherCalls(t *testing.T) {
 				client := node()
 				client.hook = func(ctx context.Context, method string) error {
 					switch method {
-					case "PodSandboxStatus":
+					case "ListPodSandbox", "PodSandboxStatus":
 						<-ctx.Done()
 						return status.FromContextError(ctx.Err()).Err()
-					case "ContainerStatus":
+					case "ListContainers", "ContainerStatus":
 						return misbehave()
 					}
 					return nil
 				}
 				r := cri.NewRuntime(client, cri.WithPlainLists(), quiet)
-				_, err := r.GetPodStatus(t.Context(), &pleg.Pod{
+				_, err := r.GetPod(t.Context(), "uid")
+				if err == nil || !strings.Contains(err.Error(), "ListContainers") {
+					t.Error(err)
+				}
+				_, err = r.GetPodStatus(t.Context(), &pleg.Pod{
 					ID:         "uid",
 					Sandboxes:  []*pleg.Container{{ID: pleg.ContainerID{ID: "s"}}},
 					Containers: []*pleg.Container{{ID: pleg.ContainerID{ID: "c"}}},
