@@ -30,7 +30,8 @@
 //	relist of one pod (GetPod)        1 ListPodSandbox, 1 ListContainers, filtered
 //	inspection of a pod               1 PodSandboxStatus a sandbox, and
 //	                                  1 ContainerStatus a container, but none for one
-//	                                  that has exited and was asked for since
+//	                                  whose status was asked for 10 s after it was
+//	                                  first seen exited
 //	event stream, each connection     2 Version, 1 GetContainerEvents
 //
 // So a node of 110 pods with two containers and a sandbox each costs 2 calls a

@@ -65,9 +65,8 @@ type item struct {
 	shown
 	pod *heldPod // nil if the item belongs to no pod
 
-	// exited is the status of a container that has exited, once it was asked for.
-	// Guarded by held.mu.
-	exited *pleg.Status
+	// exit is nil until the container is known to have exited. Guarded by held.mu.
+	exit *exit
 }
 
 // heldPod is a pod with the items that it is made of.
@@ -88,21 +87,16 @@ type held struct {
 	items   [kinds]map[string]*item
 	pods    map[types.UID]*heldPod
 	listing []*pleg.Pod
-	early   map[string]earlyStatus
+
+	// runtimeName is the name of the runtime that the items were decoded with.
+	runtimeName string
 
 	tally   badTally          // of the items held
 	readers [kinds]itemReader // kept for their scratch space
 }
 
-// earlyStatus is the status of an exited container that was asked for before any
-// full list showed the container.
-type earlyStatus struct {
-	status *pleg.Status
-	number uint64 // of the pass that had begun last when the status was stored
-}
-
 func newHeld() *held {
-	h := &held{pods: map[types.UID]*heldPod{}, early: map[string]earlyStatus{}}
+	h := &held{pods: map[types.UID]*heldPod{}}
 	for k := range h.items {
 		h.items[k] = map[string]*item{}
 	}
@@ -114,7 +108,7 @@ func (h *held) begin(runtimeName string) *pass {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.number++
-	return &pass{held: h, number: h.number, runtimeName: runtimeName}
+	return &pass{held: h, number: h.number, runtimeName: runtimeName, renamed: runtimeName != h.runtimeName}
 }
 
 func (h *held) insertLocked(it *item) *heldPod {
@@ -164,19 +158,6 @@ func (h *held) remakeLocked(changed map[*heldPod]bool) {
 	slices.SortFunc(h.listing, func(a, b *pleg.Pod) int { return cmp.Compare(a.ID, b.ID) })
 }
 
-// settleEarlyLocked gives the early statuses to their containers, if they are
-// listed now, and lets go of those that a whole pass after them did not list.
-func (h *held) settleEarlyLocked(number uint64) {
-	for id, e := range h.early {
-		if it := h.items[containers][id]; it != nil {
-			it.exited = e.status
-			delete(h.early, id)
-		} else if e.number < number {
-			delete(h.early, id)
-		}
-	}
-}
-
 // reuse returns the pod that is held if it shows the same as pod does, else pod.
 func (h *held) reuse(pod *pleg.Pod) *pleg.Pod {
 	h.mu.Lock()
@@ -185,26 +166,4 @@ func (h *held) reuse(pod *pleg.Pod) *pleg.Pod {
 		return known.pod
 	}
 	return pod
-}
-
-// exitedStatus returns the status of a container that has exited, if it is held.
-func (h *held) exitedStatus(id string) *pleg.Status {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if it := h.items[containers][id]; it != nil {
-		return it.exited
-	}
-	return h.early[id].status
-}
-
-// holdExited holds the status of a container that has exited, until the container
-// is gone from the list.
-func (h *held) holdExited(id string, status *pleg.Status) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if it := h.items[containers][id]; it != nil {
-		it.exited = status
-		return
-	}
-	h.early[id] = earlyStatus{status: status, number: h.number}
 }

@@ -78,12 +78,8 @@ func (q query) containerFilter() *runtimeapi.ContainerFilter {
 //
 // An error of either list is an error of GetPods.
 func (r *Runtime) GetPods(ctx context.Context, all bool) ([]*pleg.Pod, error) {
-	name, err := r.name(ctx)
-	if err != nil {
-		return nil, err
-	}
 	if !all {
-		return r.list(ctx, newHeld(), name, query{live: true})
+		return r.list(ctx, newHeld(), query{live: true})
 	}
 	select {
 	case r.relisting <- struct{}{}:
@@ -91,7 +87,7 @@ func (r *Runtime) GetPods(ctx context.Context, all bool) ([]*pleg.Pod, error) {
 	case <-ctx.Done():
 		return nil, fmt.Errorf("cri: GetPods: another list has not returned: %w", context.Cause(ctx))
 	}
-	return r.list(ctx, r.held, name, query{})
+	return r.list(ctx, r.held, query{})
 }
 
 // GetPod lists one pod, with its exited containers, by the label
@@ -102,11 +98,7 @@ func (r *Runtime) GetPod(ctx context.Context, uid types.UID) (*pleg.Pod, error) 
 	if uid == "" {
 		return nil, fmt.Errorf("cri: pod without UID: %w", pleg.ErrPodNotFound)
 	}
-	name, err := r.name(ctx)
-	if err != nil {
-		return nil, err
-	}
-	pods, err := r.listPod(ctx, name, query{podUID: uid})
+	pods, err := r.listPod(ctx, query{podUID: uid})
 	if err != nil {
 		return nil, err
 	}
@@ -124,8 +116,12 @@ func (r *Runtime) GetPod(ctx context.Context, uid types.UID) (*pleg.Pod, error) 
 // in between then shows up without its sandbox, rather than a sandbox without
 // containers that it has; and two lists of a large node at once would double the load
 // that a relist puts on the runtime, for milliseconds that nobody waits for.
-func (r *Runtime) list(ctx context.Context, h *held, runtimeName string, q query) ([]*pleg.Pod, error) {
-	p := h.begin(runtimeName)
+func (r *Runtime) list(ctx context.Context, h *held, q query) ([]*pleg.Pod, error) {
+	name, err := r.name(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p := h.begin(name)
 	for k := range kinds {
 		if err := r.listKind(ctx, p, k, q); err != nil {
 			return nil, err
@@ -138,8 +134,12 @@ func (r *Runtime) list(ctx context.Context, h *held, runtimeName string, q query
 // waits for them: a reader, or whoever waits for the pod's events. If one fails, the
 // other is cancelled. Lists of different moments do no harm here: both are asked for
 // after the stamp of the listing, and what changes after that is in the next one.
-func (r *Runtime) listPod(ctx context.Context, runtimeName string, q query) ([]*pleg.Pod, error) {
-	p := newHeld().begin(runtimeName)
+func (r *Runtime) listPod(ctx context.Context, q query) ([]*pleg.Pod, error) {
+	name, err := r.name(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p := newHeld().begin(name)
 	group := r.newCallGroup(ctx, int(kinds))
 	for k := range kinds {
 		group.start(plainRPC[k], target{podUID: q.podUID}, func(ctx context.Context) error {

@@ -11,7 +11,10 @@ type pass struct {
 	held        *held
 	number      uint64
 	runtimeName string
-	sides       [kinds]side
+	// renamed is set if the runtime had another name when the items were decoded that
+	// are held. Their names are part of the IDs in the listing, so all are decoded.
+	renamed bool
+	sides   [kinds]side
 }
 
 // side is one of the two lists of a pass. Two goroutines may read the two sides at
@@ -61,10 +64,13 @@ func (p *pass) readAnswer(k kind, data mem.BufferSlice) error {
 
 // read reads one item as it came.
 func (p *pass) read(k kind, message []byte) error {
-	if known := p.held.items[k][string(wireID(message))]; known != nil && known.seen != p.number && known.trace.matches(k, message) {
-		p.see(known)
-		p.sides[k].skipped++
-		return nil
+	if !p.renamed {
+		known := p.held.items[k][string(wireID(message))]
+		if known != nil && known.seen != p.number && known.trace.matches(k, message) {
+			p.see(known)
+			p.sides[k].skipped++
+			return nil
+		}
 	}
 	s, err := k.decode(message, p.runtimeName)
 	if err != nil {
@@ -160,14 +166,14 @@ func (p *pass) commit() ([]*pleg.Pod, badTally) {
 		for _, it := range s.replaced {
 			before := h.items[k][it.container.ID.ID]
 			touch(h.removeLocked(before))
-			it.exited = before.exited
+			it.exit = before.exit
 			touch(h.insertLocked(it))
 		}
 		for _, it := range s.fresh {
 			touch(h.insertLocked(it))
 		}
 	}
-	h.settleEarlyLocked(p.number)
+	h.runtimeName = p.runtimeName
 	if len(changed) > 0 {
 		h.remakeLocked(changed)
 	}

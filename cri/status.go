@@ -24,10 +24,15 @@ const callsPerPod = 4
 var errNilStatus = errors.New("the answer has no status")
 
 // GetPodStatus inspects a pod: a PodSandboxStatus for each of its sandboxes and a
-// ContainerStatus for each of its containers, a few at a time. A container that
-// has exited is asked about until it is known how it ended, and not again: its
-// status is held until it is gone from the full list. A sandbox or a container
-// that the runtime no longer knows is left out.
+// ContainerStatus for each of its containers, a few at a time. A sandbox or a
+// container that the runtime no longer knows is left out.
+//
+// A container that has exited is asked about each time until its status has settled:
+// until it was asked about 10 s after it was first seen exited. Then the status is
+// held until the full list no longer shows the container. For a runtime may learn
+// late how a container ended: containerd may say "Error" first and "OOMKilled" soon
+// after, without a change in the list. To see that, inspect the pod once more, as
+// [pleg.GenericPLEG.RequestReinspect] does.
 //
 // IPs are those of the newest sandbox, the primary one first, and none if it is not
 // ready, or on the host's network, or if one of them cannot be read.
@@ -80,7 +85,7 @@ func (in *inspection) run(ctx context.Context) error {
 			continue
 		}
 		if c.State == pleg.ContainerStateExited {
-			if held := in.runtime.held.exitedStatus(c.ID.ID); held != nil {
+			if held := in.runtime.held.exitedStatus(c.ID.ID, in.runtimeName); held != nil {
 				in.containers[i] = held
 				continue
 			}
@@ -109,6 +114,7 @@ func (in *inspection) askContainer(group *callGroup, i int, c *pleg.Container) {
 	r := in.runtime
 	of := target{podUID: in.pod.ID, kind: "container", name: c.Name, id: c.ID.ID}
 	group.start(rpcContainerStatus, of, func(ctx context.Context) error {
+		asked := r.opts.clock.Now()
 		resp, err := r.client.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: c.ID.ID})
 		if err != nil {
 			return err
@@ -121,7 +127,7 @@ func (in *inspection) askContainer(group *callGroup, i int, c *pleg.Container) {
 		in.containers[i] = converted
 		// Only the time of its end says that the runtime is done with it.
 		if converted.State == pleg.ContainerStateExited && !converted.FinishedAt.IsZero() {
-			r.held.holdExited(c.ID.ID, converted)
+			r.held.observeExited(c.ID.ID, converted, asked, r.opts.clock.Now())
 		}
 		return nil
 	})

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
@@ -78,42 +79,52 @@ func TestGetPodStatus(t *testing.T) {
 	}
 }
 
-// What does not change is not asked for twice: a container that has exited. It is
-// let go of when the container is gone.
+// What does not change is not asked for again: a container that exited long enough
+// ago. What is held of it goes with the container.
 func TestExitedContainersAreAskedForOnce(t *testing.T) {
-	s, r := serverAndRuntime(t)
+	s, _ := serverAndRuntime(t)
+	clock := clocktesting.NewFakePassiveClock(time.Unix(1000, 0))
+	r := connect(t, s, cri.WithClock(clock))
 	sandbox := s.RunPod(plegtest.PodConfig{UID: "uid"})
 	done := runContainer(t, s, sandbox, "init")
 	must(t, s.ExitContainer(done, 0, ""))
 	app := runContainer(t, s, sandbox, "app")
-	asked := func(pod *pleg.Pod) (sandboxes, containers int) {
-		s.ResetCalls()
-		getPodStatus(t, r, pod)
-		return s.Calls("PodSandboxStatus"), s.Calls("ContainerStatus")
-	}
+	settle := func() { clock.SetTime(clock.Now().Add(10 * time.Second)) }
 	expect := func(pod *pleg.Pod, want int) {
 		t.Helper()
-		if sandboxes, containers := asked(pod); sandboxes != 1 || containers != want {
+		s.ResetCalls()
+		getPodStatus(t, r, pod)
+		if sandboxes, containers := s.Calls("PodSandboxStatus"), s.Calls("ContainerStatus"); sandboxes != 1 || containers != want {
 			t.Errorf("%d sandboxes and %d containers were asked for, want 1 and %d", sandboxes, containers, want)
 		}
 	}
 	pod := getPods(t, r)[0]
 	expect(pod, 2)
+	expect(pod, 2)
+	settle()
+	expect(pod, 2)
 	expect(pod, 1)
-	// Known from a list of one pod alone, and before the full list shows it.
+	// Known to have exited from a list of one pod, before the full list shows it.
 	must(t, s.ExitContainer(app, 1, ""))
 	pod, err := r.GetPod(t.Context(), "uid")
 	must(t, err)
 	expect(pod, 1)
+	settle()
+	expect(pod, 1)
 	expect(pod, 0)
 	expect(getPods(t, r)[0], 0)
-	// One that the full list never showed running, nor at all yet.
+	// One that no full list has shown yet: nothing is held of it until one does.
 	short := runContainer(t, s, sandbox, "short")
 	must(t, s.ExitContainer(short, 2, ""))
 	pod, err = r.GetPod(t.Context(), "uid")
 	must(t, err)
 	expect(pod, 1)
-	expect(getPods(t, r)[0], 0)
+	settle()
+	expect(pod, 1)
+	expect(getPods(t, r)[0], 1)
+	settle()
+	expect(pod, 1)
+	expect(pod, 0)
 	if got := getPodStatus(t, r, pod).ContainerStatuses[0]; got.ExitCode != 2 || got.Name != "short" {
 		t.Errorf("%+v", got)
 	}
@@ -126,20 +137,21 @@ func TestExitedContainersAreAskedForOnce(t *testing.T) {
 	}
 }
 
-// What is gone is let go of, and what came and went between two full lists too.
+// What is held of a container goes with it, and nothing is held of one that came and
+// went between two full lists.
 func TestHeldIsReleased(t *testing.T) {
 	s, r := serverAndRuntime(t)
 	for _, uid := range []types.UID{"listed", "never listed"} {
 		sandbox := s.RunPod(plegtest.PodConfig{UID: uid})
 		must(t, s.ExitContainer(runContainer(t, s, sandbox, "app"), 0, ""))
-		pod, err := r.GetPod(t.Context(), uid)
-		must(t, err)
-		getPodStatus(t, r, pod)
-		want := [3]int{0, 0, 1}
+		var want [3]int
 		if uid == "listed" {
 			getPods(t, r)
 			want = [3]int{2, 1, 1}
 		}
+		pod, err := r.GetPod(t.Context(), uid)
+		must(t, err)
+		getPodStatus(t, r, pod)
 		if items, pods, statuses := cri.Held(r); [3]int{items, pods, statuses} != want {
 			t.Errorf("%s: %d items, %d pods, %d statuses are held, want %v", uid, items, pods, statuses, want)
 		}

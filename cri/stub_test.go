@@ -1,6 +1,7 @@
 package cri_test
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"sync"
@@ -21,6 +22,9 @@ import (
 // freed. Without, it is a client that ignores call options, as fakes do.
 type stub struct {
 	runtimeapi.RuntimeServiceClient
+
+	name    string // what Version answers; empty for "stub"
+	version string // empty for "1.0"
 
 	chunk      int
 	batch      int // of streaming lists; 0 is a runtime that has none
@@ -48,7 +52,7 @@ func (s *stub) Version(ctx context.Context, _ *runtimeapi.VersionRequest, _ ...g
 	if err := s.call(ctx, "Version"); err != nil {
 		return nil, err
 	}
-	return &runtimeapi.VersionResponse{RuntimeName: "stub", RuntimeVersion: "1.0"}, nil
+	return &runtimeapi.VersionResponse{RuntimeName: cmp.Or(s.name, "stub"), RuntimeVersion: cmp.Or(s.version, "1.0")}, nil
 }
 
 func (s *stub) ListPodSandbox(ctx context.Context, _ *runtimeapi.ListPodSandboxRequest, opts ...grpc.CallOption) (*runtimeapi.ListPodSandboxResponse, error) {
