@@ -26,7 +26,8 @@
 //	idle relist                       1 StreamPodSandboxes, 1 StreamContainers
 //	  of a runtime without streams    1 ListPodSandbox, 1 ListContainers
 //	first relist                      the same; 1 Version more after NewRuntime,
-//	                                  1 StreamPodSandboxes more without streams
+//	                                  1 StreamPodSandboxes more without streams, and
+//	                                  so again after five minutes
 //	relist of one pod (GetPod)        1 ListPodSandbox, 1 ListContainers, filtered
 //	inspection of a pod               1 PodSandboxStatus a sandbox, and
 //	                                  1 ContainerStatus a container, but none for one
@@ -46,9 +47,12 @@
 // change. It needs a client that passes call options on to gRPC; with another, lists
 // are decoded, and the same pods come out.
 //
-// Lists are streamed if the runtime can (containerd 2.4, CRI-O 1.36), so that they may
-// exceed 16 MiB. A runtime that cannot says so to the first list, and is asked for
-// plain lists from then on. DescribeRuntime says which it is.
+// Full lists are streamed if the runtime can (containerd 2.4, CRI-O 1.36), so that they
+// may exceed 16 MiB. If it answers Unimplemented, the list is completed with plain calls,
+// which costs it one call more, and streaming is tried again: after five minutes, or
+// when the runtime's version changes; if it has worked before, after a second, and then
+// after twice as long each time up to five minutes; and at the next list whenever a
+// plain list fails. DescribeRuntime says how the last list was completed.
 //
 // # Metrics
 //

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -14,19 +13,6 @@ import (
 
 	"github.com/kubepleg/pleg"
 )
-
-// listing is how full lists are asked for. It is found out once: the first full
-// list tries to stream, and a runtime that does not know how is never asked again.
-type listing int32
-
-const (
-	listsUntried listing = iota
-	listsStreaming
-	listsPlain
-)
-
-// errNoStreamingLists says that the runtime has no streaming lists.
-var errNoStreamingLists = errors.New("no streaming lists")
 
 // query is what is listed. The zero query is everything.
 type query struct {
@@ -116,16 +102,37 @@ func (r *Runtime) GetPod(ctx context.Context, uid types.UID) (*pleg.Pod, error) 
 // in between then shows up without its sandbox, rather than a sandbox without
 // containers that it has; and two lists of a large node at once would double the load
 // that a relist puts on the runtime, for milliseconds that nobody waits for.
+//
+// A full list is streamed if the runtime can. If it turns out that it cannot, the rest
+// is asked for with plain lists.
 func (r *Runtime) list(ctx context.Context, h *held, q query) ([]*pleg.Pod, error) {
-	name, err := r.name(ctx)
+	version, err := r.knownVersion(ctx)
 	if err != nil {
 		return nil, err
 	}
-	p := h.begin(name)
+	p := h.begin(version.name)
+	stream := q.all() && r.streaming.due(r.opts.clock.Now(), version)
+	var refusal error
 	for k := range kinds {
-		if err := r.listKind(ctx, p, k, q); err != nil {
+		if stream {
+			err := r.do(streamRPC[k], target{}, func() error { return r.askStream(ctx, p, k) })
+			if err == nil {
+				continue
+			}
+			if !errors.Is(err, errNoStreamingLists) {
+				return nil, err
+			}
+			stream, refusal = false, err
+		}
+		if err := r.do(plainRPC[k], target{}, func() error { return r.askPlain(ctx, p, k, q) }); err != nil {
+			if q.all() {
+				r.streaming.plainListFailed()
+			}
 			return nil, err
 		}
+	}
+	if q.all() {
+		r.noteStreaming(ctx, stream, refusal, version)
 	}
 	return r.commit(ctx, p), nil
 }
@@ -135,11 +142,11 @@ func (r *Runtime) list(ctx context.Context, h *held, q query) ([]*pleg.Pod, erro
 // other is cancelled. Lists of different moments do no harm here: both are asked for
 // after the stamp of the listing, and what changes after that is in the next one.
 func (r *Runtime) listPod(ctx context.Context, q query) ([]*pleg.Pod, error) {
-	name, err := r.name(ctx)
+	version, err := r.knownVersion(ctx)
 	if err != nil {
 		return nil, err
 	}
-	p := newHeld().begin(name)
+	p := newHeld().begin(version.name)
 	group := r.newCallGroup(ctx, int(kinds))
 	for k := range kinds {
 		group.start(plainRPC[k], target{podUID: q.podUID}, func(ctx context.Context) error {
@@ -166,19 +173,6 @@ func (r *Runtime) commit(ctx context.Context, p *pass) []*pleg.Pod {
 		}
 	}
 	return pods
-}
-
-// listKind makes one of the two lists of a pass.
-func (r *Runtime) listKind(ctx context.Context, p *pass, k kind, q query) error {
-	if q.all() && listing(r.lists.Load()) != listsPlain {
-		err := r.streamKind(ctx, p, k)
-		if !errors.Is(err, errNoStreamingLists) {
-			return err
-		}
-		r.lists.Store(int32(listsPlain))
-		r.log(ctx).V(2).Info("The runtime has no streaming lists, plain ones are used from now on", "err", err)
-	}
-	return r.do(plainRPC[k], target{podUID: q.podUID}, func() error { return r.askPlain(ctx, p, k, q) })
 }
 
 // plainRPC and streamRPC are the calls that list a kind.
@@ -235,50 +229,4 @@ func readAnswer[T any](p *pass, k kind, codec *answerCodec, err error, items []*
 		p.add(k, show(it, p.runtimeName))
 	}
 	return nil
-}
-
-// streamKind makes one of the two lists of a pass as a stream.
-func (r *Runtime) streamKind(ctx context.Context, p *pass, k kind) error {
-	// Leaving before the end of the stream must end it.
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-
-	err := r.do(streamRPC[k], target{}, func() error {
-		var codec answerCodec
-		if k == sandboxes {
-			stream, err := r.client.StreamPodSandboxes(ctx, &runtimeapi.StreamPodSandboxesRequest{}, callOptions(&codec)...)
-			return readStream(p, k, &codec, stream, err, (*runtimeapi.StreamPodSandboxesResponse).GetPodSandboxes, showSandbox)
-		}
-		stream, err := r.client.StreamContainers(ctx, &runtimeapi.StreamContainersRequest{}, callOptions(&codec)...)
-		return readStream(p, k, &codec, stream, err, (*runtimeapi.StreamContainersResponse).GetContainers, showContainer)
-	})
-	if err == nil {
-		r.lists.CompareAndSwap(int32(listsUntried), int32(listsStreaming))
-	}
-	return err
-}
-
-// readStream reads the answers of a stream to its end. That it breaks off before
-// is an error, whatever came.
-func readStream[R, T any](p *pass, k kind, codec *answerCodec, stream grpc.ServerStreamingClient[R], err error,
-	items func(*R) []*T, show func(*T, string) shown) error {
-	for first := true; err == nil; first = false {
-		var resp *R
-		resp, err = stream.Recv()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		// A runtime without streams says so with the first answer.
-		if first && status.Code(err) == codes.Unimplemented {
-			break
-		}
-		err = readAnswer(p, k, codec, err, items(resp), show)
-		if err != nil {
-			return err
-		}
-	}
-	if status.Code(err) == codes.Unimplemented {
-		return fmt.Errorf("%w: %w", errNoStreamingLists, err)
-	}
-	return err
 }

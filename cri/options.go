@@ -37,8 +37,8 @@ func WithClock(c clock.PassiveClock) Option {
 	return func(o *options) { o.clock = c }
 }
 
-// WithPlainLists says not to try streaming lists: full lists are asked for with
-// ListPodSandbox and ListContainers from the start, and must fit in 16 MiB each.
+// WithPlainLists turns streaming lists off: full lists are always asked for with
+// ListPodSandbox and ListContainers, and must fit in 16 MiB each.
 func WithPlainLists() Option {
 	return func(o *options) { o.plainLists = true }
 }

@@ -38,14 +38,15 @@ type Runtime struct {
 	reported badReporter
 
 	// relisting is the token of the one full list that may run at a time: held
-	// belongs to whoever has it.
+	// and streaming belong to whoever has it.
 	relisting chan struct{}
 	held      *held
+	streaming streaming
 
 	// version is what the runtime said last that it is; nil before it was asked.
 	version atomic.Pointer[runtimeVersion]
-	// lists is how full lists are asked for; see listing.
-	lists atomic.Int32
+	// listMode is how the last full list was completed, a listMode.
+	listMode atomic.Int32
 }
 
 var (
@@ -81,7 +82,8 @@ func NewRuntime(client runtimeapi.RuntimeServiceClient, opts ...Option) *Runtime
 		held:      newHeld(),
 	}
 	if o.plainLists {
-		r.lists.Store(int32(listsPlain))
+		r.streaming.off = true
+		r.listMode.Store(int32(listsPlain))
 	}
 	return r
 }
@@ -108,8 +110,8 @@ func (r *Runtime) DescribeRuntime() string {
 	if r.endpoint != "" {
 		b.WriteString(" at " + r.endpoint)
 	}
-	switch listing(r.lists.Load()) {
-	case listsUntried:
+	switch listMode(r.listMode.Load()) {
+	case listsUnknown:
 	case listsStreaming:
 		b.WriteString(", streaming lists")
 	case listsPlain:
@@ -122,17 +124,13 @@ func (r *Runtime) DescribeRuntime() string {
 // first. An event stream is among them until the runtime has accepted it.
 func (r *Runtime) CallsInFlight() []pleg.RuntimeCall { return r.calls.inFlight() }
 
-// name returns the runtime's name, which is part of every container ID. It asks
-// only where nobody has asked before.
-func (r *Runtime) name(ctx context.Context) (string, error) {
+// knownVersion returns what the runtime said last that it is; its name is part of
+// every container ID. The runtime is asked only if it has not been asked before.
+func (r *Runtime) knownVersion(ctx context.Context) (*runtimeVersion, error) {
 	if v := r.version.Load(); v != nil {
-		return v.name, nil
+		return v, nil
 	}
-	v, err := r.askVersion(ctx, target{})
-	if err != nil {
-		return "", err
-	}
-	return v.name, nil
+	return r.askVersion(ctx, target{})
 }
 
 func (r *Runtime) askVersion(ctx context.Context, of target) (*runtimeVersion, error) {

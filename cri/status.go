@@ -43,13 +43,13 @@ func (r *Runtime) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.PodSta
 	if pod == nil {
 		return nil, errors.New("cri: GetPodStatus: the pod is nil")
 	}
-	runtimeName, err := r.name(ctx)
+	version, err := r.knownVersion(ctx)
 	if err != nil {
 		return nil, err
 	}
 	in := inspection{
 		runtime:     r,
-		runtimeName: runtimeName,
+		runtimeName: version.name,
 		pod:         pod,
 		sandboxes:   make([]*runtimeapi.PodSandboxStatus, len(pod.Sandboxes)),
 		containers:  make([]*pleg.Status, len(pod.Containers)),
