@@ -189,28 +189,44 @@ func meeting(one, other string) func(context.Context, string) error {
 	}
 }
 
-// The statuses of a pod, sandboxes and containers alike, are asked for at once.
+// The statuses of a pod, sandboxes and containers alike, are asked for at once, up to
+// eight.
 func TestStatusesOfAPodAreAskedForAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		client := node()
-		client.containers = append(client.containers, container("d", "uid"))
-		client.sandboxes = append(client.sandboxes, sandbox("s2", "uid"))
-		client.hook = func(_ context.Context, method string) error {
-			if strings.HasSuffix(method, "Status") {
-				time.Sleep(time.Second)
-			}
-			return nil
-		}
-		r := cri.NewRuntime(client)
-		pod := getPods(t, r)[0]
-		began := time.Now()
-		if s := getPodStatus(t, r, pod); len(s.SandboxStatuses) != 2 || len(s.ContainerStatuses) != 2 {
-			t.Errorf("%+v", s)
-		}
-		if took := time.Since(began); took != time.Second {
-			t.Errorf("four statuses of a second each took %v", took)
-		}
-	})
+	for _, test := range []struct {
+		sandboxes, containers int
+		roundTrips            time.Duration
+	}{
+		{1, 1, 1}, {4, 4, 1}, {1, 7, 1}, {1, 8, 2}, {0, 20, 3},
+	} {
+		t.Run(fmt.Sprintf("%d and %d", test.sandboxes, test.containers), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				client := node()
+				client.hook = func(_ context.Context, method string) error {
+					if strings.HasSuffix(method, "Status") {
+						time.Sleep(time.Second)
+					}
+					return nil
+				}
+				client.sandboxes, client.containers = nil, nil
+				for i := range test.sandboxes {
+					client.sandboxes = append(client.sandboxes, sandbox(fmt.Sprint("s", i), "uid"))
+				}
+				for i := range test.containers {
+					client.containers = append(client.containers, container(fmt.Sprint("c", i), "uid"))
+				}
+				r := cri.NewRuntime(client)
+				pod := getPods(t, r)[0]
+				began := time.Now()
+				s := getPodStatus(t, r, pod)
+				if len(s.SandboxStatuses) != test.sandboxes || len(s.ContainerStatuses) != test.containers {
+					t.Errorf("%+v", s)
+				}
+				if took := time.Since(began); took != test.roundTrips*time.Second {
+					t.Errorf("with calls of a second each it took %v, want %d s", took, test.roundTrips)
+				}
+			})
+		})
+	}
 }
 
 // The runtime's answer for the wrong pod is not taken for a pod of that UID.
