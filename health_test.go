@@ -102,7 +102,7 @@ func TestRule13cNoPodCanBeInspected(t *testing.T) {
 				n := newNodeOf(t, polling)
 				n.SetPods(pods(5)...)
 				n.start()
-				heal := n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Hang: true, Deaf: deaf})
+				heal := n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Hang: true, IgnoreCancel: deaf})
 				n.ExitContainer("pod-00002", "pod-00002-a", 1, "Error")
 				// One pod hangs; the probes of the others hang with it.
 				time.Sleep(3 * time.Minute)
@@ -125,7 +125,7 @@ func TestRule13OneBadPodAlone(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := newNodeOf(t, polling)
 				n.SetPods(pods(1 + others)...)
-				heal := n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, PodUID: "pod-00000", Hang: true, Deaf: deaf})
+				heal := n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, PodUID: "pod-00000", Hang: true, IgnoreCancel: deaf})
 				n.start()
 				for range 600 {
 					time.Sleep(10 * time.Second)

@@ -213,10 +213,10 @@ func (m *model) fault(s step, uid types.UID) {
 		inject(inspection, plegtest.Fault{Method: plegtest.GetPodStatus, PodUID: uid, Hang: true})
 		m.hanging[uid] = true
 	case "deaf inspection":
-		inject(inspection, plegtest.Fault{Method: plegtest.GetPodStatus, PodUID: uid, Deaf: true})
+		inject(inspection, plegtest.Fault{Method: plegtest.GetPodStatus, PodUID: uid, IgnoreCancel: true})
 		m.hanging[uid] = true
 	case "slow inspection":
-		inject(inspection, plegtest.Fault{Method: plegtest.GetPodStatus, PodUID: uid, Delay: 3 * slow, Deaf: false, Stale: s.n%2 == 0})
+		inject(inspection, plegtest.Fault{Method: plegtest.GetPodStatus, PodUID: uid, Delay: 3 * slow, IgnoreCancel: false, Stale: s.n%2 == 0})
 		m.hanging[uid] = true
 	case "heal inspection":
 		m.heal(inspection)
@@ -234,14 +234,14 @@ func (m *model) fault(s step, uid types.UID) {
 		inject(list, plegtest.Fault{Method: plegtest.GetPods, Delay: slow, Stale: true})
 		m.lists = false
 	case "deaf list":
-		inject(list, plegtest.Fault{Method: plegtest.GetPods, Deaf: true})
+		inject(list, plegtest.Fault{Method: plegtest.GetPods, IgnoreCancel: true})
 		m.lists = false
 	case "fail look":
 		inject(look, plegtest.Fault{Method: plegtest.GetPod, Err: broken})
 	case "stale look":
 		inject(look, plegtest.Fault{Method: plegtest.GetPod, Delay: slow, Stale: true})
 	case "deaf look":
-		inject(look, plegtest.Fault{Method: plegtest.GetPod, PodUID: uid, Deaf: true})
+		inject(look, plegtest.Fault{Method: plegtest.GetPod, PodUID: uid, IgnoreCancel: true})
 	case "heal lists":
 		m.heal(list)
 		m.heal(look)

@@ -151,7 +151,7 @@ type healing struct {
 // inject puts a fault in force for a call and, if there is one, a pod.
 func (s *scenario) inject(c command, f plegtest.Fault) {
 	f.Times = c.number("times", 0)
-	f.Deaf = c.has("deaf")
+	f.IgnoreCancel = c.has("deaf")
 	s.heals = append(s.heals, healing{string(f.Method) + "/" + string(f.PodUID), s.rt.Inject(f)})
 }
 

@@ -46,8 +46,9 @@ type Fault struct {
 	// Hang makes the call hang until its context ends or the fault is healed.
 	// Healed, the call goes on as if nothing had been.
 	Hang bool
-	// Deaf makes Delay and Hang not heed the context, but only the healing.
-	Deaf bool
+	// IgnoreCancel makes Delay and Hang ignore the cancellation of the context: only
+	// healing the fault ends them early.
+	IgnoreCancel bool
 	// Do is called in the goroutine of the call, which fails if it returns an
 	// error. It may also panic, as runtimes do.
 	Do func(ctx context.Context) error
@@ -108,7 +109,7 @@ func (s *faultSet) hit(m Method, uid types.UID) []*injectedFault {
 // with.
 func (f *injectedFault) suffer(ctx context.Context, clk clock.Clock) error {
 	done := ctx.Done()
-	if f.Deaf {
+	if f.IgnoreCancel {
 		done = nil
 	}
 	if f.Delay > 0 {
@@ -149,7 +150,7 @@ func (r *Runtime) Inject(f Fault) (heal func()) {
 	}
 }
 
-// Heal heals every fault. A test that lets calls hang without heeding their
+// Heal heals every fault. A test in which calls ignore the cancellation of their
 // context defers it, so that no goroutine is left behind.
 func (r *Runtime) Heal() {
 	r.mu.Lock()
@@ -175,7 +176,8 @@ func (r *Runtime) Hang(m Method, uid types.UID) (heal func()) {
 	return r.Inject(Fault{Method: m, PodUID: uid, Hang: true})
 }
 
-// HangDeaf makes calls hang until healed, whatever their context says.
+// HangDeaf makes calls hang until healed, and ignore the cancellation of their
+// context.
 func (r *Runtime) HangDeaf(m Method, uid types.UID) (heal func()) {
-	return r.Inject(Fault{Method: m, PodUID: uid, Hang: true, Deaf: true})
+	return r.Inject(Fault{Method: m, PodUID: uid, Hang: true, IgnoreCancel: true})
 }

@@ -288,7 +288,7 @@ func TestRuntimeMoreFaults(t *testing.T) {
 		over, cancel := context.WithCancel(t.Context())
 		cancel()
 		start := time.Now()
-		rt.Inject(plegtest.Fault{Method: plegtest.GetPods, Delay: time.Hour, Deaf: true})
+		rt.Inject(plegtest.Fault{Method: plegtest.GetPods, Delay: time.Hour, IgnoreCancel: true})
 		if _, err := rt.GetPods(over, true); !errors.Is(err, context.Canceled) || time.Since(start) != time.Hour {
 			t.Error("a deaf delay:", err, time.Since(start))
 		}
