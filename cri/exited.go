@@ -6,10 +6,10 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// exitSettleTime is how long an exited container is asked about again, from when it
-// was first seen exited. A runtime may learn how a container ended after it ended:
-// containerd's event of an OOM kill may come after that of the exit, and the reason
-// is "Error" until then (containerd#12260, containerd#12372).
+// exitSettleTime is how long after it was first seen exited a container is still asked
+// about. A runtime may learn the reason after the exit: containerd's TaskOOM event may
+// follow its TaskExit event, and the reason is "Error" in between (containerd#12260,
+// containerd#12372).
 const exitSettleTime = 10 * time.Second
 
 // exit is what is held of a listed container that has exited. Guarded by held.mu.
@@ -19,8 +19,8 @@ type exit struct {
 	status *pleg.Status // nil until it has settled
 }
 
-// exitedStatus returns the status of a container that has exited, if one is held
-// that names the runtime as it is named now.
+// exitedStatus returns the settled status of an exited container, nil if there is
+// none. A status from before a change of the runtime's name does not count.
 func (h *held) exitedStatus(id, runtimeName string) *pleg.Status {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -31,15 +31,14 @@ func (h *held) exitedStatus(id, runtimeName string) *pleg.Status {
 	return it.exit.status
 }
 
-// observeExited notes the status of a container that has exited, which was asked for
-// at one time and is noted at another. The status is held once it has settled: if it
-// was asked for exitSettleTime after the container was first seen exited. Of
-// inspections that run at once, that decides by when they asked, not by when they
-// were answered.
+// observeExited records the status of an exited container. asked is when the runtime
+// was asked, now is when the status is recorded. The status has settled, and is held,
+// if it was asked for at least exitSettleTime after the container was first seen
+// exited. If inspections run concurrently, the time of the question decides, not the
+// time of the answer.
 //
-// Only containers that the last full list shows are noted. So what is held is bounded
-// by that list, also while full lists fail; other containers are asked about each
-// time.
+// Only containers that the last full list shows are recorded. The list so bounds what
+// is held, even while full lists fail; other containers are asked about each time.
 func (h *held) observeExited(id string, status *pleg.Status, asked, now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -47,8 +46,8 @@ func (h *held) observeExited(id string, status *pleg.Status, asked, now time.Tim
 	if it == nil {
 		return
 	}
-	// A clock that was set back begins the time anew, rather than to add to it all
-	// that it was set back by.
+	// If the clock was set back, the time starts again; otherwise the container would
+	// settle later by as much as the clock was set back.
 	if it.exit == nil || now.Before(it.exit.seen) {
 		it.exit = &exit{seen: now}
 		return

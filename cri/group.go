@@ -13,9 +13,9 @@ import (
 // errGoroutineEnded is the error of a call whose client ended the goroutine.
 var errGoroutineEnded = errors.New("the goroutine was ended (runtime.Goexit)")
 
-// attempt runs f, which calls code of the client or of the caller, and hands the
-// outcome to done in every case: the error that f returned or, if f panicked or
-// ended the goroutine, an error that says so.
+// attempt runs f, which calls code of the client or of the caller, and always passes
+// the outcome to done: the error that f returned, or an error that says that f panicked
+// or ended the goroutine.
 func attempt(f func() error, done func(error)) {
 	err := errGoroutineEnded
 	defer func() {
@@ -26,15 +26,14 @@ func attempt(f func() error, done func(error)) {
 	}()
 	returned := f()
 	if returned != nil {
-		// An error may panic when it is read, such as a nil pointer in an interface.
+		// An error may panic when it is read, for example a nil pointer in an interface.
 		// It is read here first, where a panic is recovered.
 		_, _, _ = returned.Error(), status.Code(returned), errors.Is(returned, errNoStreamingLists)
 	}
 	err = returned
 }
 
-// panicText returns the value of a panic as text, as far as it can be printed
-// without another panic.
+// panicText returns the value of a panic as text. Printing the value may panic too.
 func panicText(value any) (text string) {
 	defer func() {
 		if recover() != nil {
@@ -44,31 +43,31 @@ func panicText(value any) (text string) {
 	return fmt.Sprint(value)
 }
 
-// guarded runs f and returns its error; a panic of f is an error.
+// guarded runs f and returns its error. If f panics, that is the error.
 func guarded(f func() error) (err error) {
 	attempt(f, func(failure error) { err = failure })
 	return err
 }
 
-// callGroup makes calls to the runtime at once, each in a goroutine of its own. The
-// first that fails cancels the others, and its error is what wait returns.
+// callGroup makes calls to the runtime in parallel, each in its own goroutine. The
+// first call that fails cancels the others, and wait returns its error.
 type callGroup struct {
 	runtime *Runtime
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
-	// tolerated reports whether an error is no failure; nil tolerates none.
+	// tolerated reports whether an error does not count as a failure; may be nil.
 	tolerated func(error) bool
 
-	// goroutines bounds the goroutines and joins them. It gets no errors from them:
-	// a goroutine that the client ended could not return any.
+	// goroutines bounds and joins the goroutines. It does not collect their errors: a
+	// goroutine that the client ended returns none.
 	goroutines errgroup.Group
 
 	once sync.Once
-	err  error // set in once; read after wait
+	err  error // set in once; read after the goroutines have ended
 }
 
-// newCallGroup returns a group of which at most limit calls are in flight. The
-// caller ends it with wait.
+// newCallGroup returns a group that has at most limit calls in flight. The caller must
+// call wait.
 func (r *Runtime) newCallGroup(ctx context.Context, limit int) *callGroup {
 	g := &callGroup{runtime: r}
 	g.ctx, g.cancel = context.WithCancelCause(ctx)
@@ -76,8 +75,8 @@ func (r *Runtime) newCallGroup(ctx context.Context, limit int) *callGroup {
 	return g
 }
 
-// start makes a call: f calls the client with the context of the group. It blocks
-// while the group is at its limit.
+// start makes a call: f calls the client with the group's context. start blocks while
+// the group is at its limit.
 func (g *callGroup) start(made rpc, of target, f func(ctx context.Context) error) {
 	g.goroutines.Go(func() error {
 		c := g.runtime.begin(made, of)
@@ -89,7 +88,7 @@ func (g *callGroup) start(made rpc, of target, f func(ctx context.Context) error
 	})
 }
 
-// finish notes the outcome of a call.
+// finish records the outcome of a call.
 func (g *callGroup) finish(err error) {
 	if err == nil || g.tolerated != nil && g.tolerated(err) {
 		return
@@ -100,10 +99,10 @@ func (g *callGroup) finish(err error) {
 	})
 }
 
-// wait returns when every call has returned, with the error of the first that
-// failed.
+// wait returns when every call has returned. It returns the error of the first call
+// that failed.
 func (g *callGroup) wait() error {
-	_ = g.goroutines.Wait() // it gets no errors
+	_ = g.goroutines.Wait() // always nil
 	g.cancel(nil)
 	return g.err
 }

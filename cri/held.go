@@ -12,20 +12,19 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// This file is what is held of the list before, and how the next is made of it.
+// This file holds the last complete list; pass.go compares the next list with it.
 //
-// An item of an answer is skipped, that is: not decoded, if an item with its ID is
-// held and its bytes are those that that one was decoded from, as far as a listing
-// shows (walk.go says how that is told, and why the annotations need not be looked
-// at). Then what is held is what decoding would give. Everything else is decoded
-// whole. If nothing has changed and nothing is missing, the listing is the one
-// before, the same slice of the same pods; if not, the pods of the items that
-// changed are made anew and the others handed out again.
+// An item of an answer is skipped, that is, not decoded, if an item with the same ID is
+// held and the bytes that a listing depends on are the same (see walk.go). The held item
+// is then what decoding would give. Every other item is decoded as a whole. If nothing
+// changed and nothing is missing, the listing is the one before: the same slice of the
+// same pods. Otherwise the pods of the changed items are rebuilt, and the others are
+// returned again.
 //
-// What is held changes only in commit, when both lists are complete, so that a
-// list that breaks off changes nothing.
+// What is held changes only in commit, when both lists are complete. A list that breaks
+// off therefore changes nothing.
 
-// kind tells containers and sandboxes apart.
+// kind distinguishes containers from sandboxes.
 type kind int
 
 const (
@@ -34,14 +33,7 @@ const (
 	kinds
 )
 
-func (k kind) String() string {
-	if k == sandboxes {
-		return "sandbox"
-	}
-	return "container"
-}
-
-// decode decodes an item whole.
+// decode decodes a whole item.
 func (k kind) decode(message []byte, runtimeName string) (shown, error) {
 	if k == sandboxes {
 		var s runtimeapi.PodSandbox
@@ -53,11 +45,11 @@ func (k kind) decode(message []byte, runtimeName string) (shown, error) {
 	return showContainer(&c, runtimeName), err
 }
 
-// item is a container or a sandbox that is held. What it shows does not change; a
-// container that changes gets a new item.
+// item is a held container or sandbox. What it shows does not change; a container that
+// changes gets a new item.
 type item struct {
-	// Owned by the pass, and all that it looks at in an item that did not change:
-	// together and first, for that is mostly the price of fetching it.
+	// Owned by the pass. A pass reads nothing else of an item that did not change, so
+	// these fields come first and together: fetching them is most of its cost.
 	seen  uint64 // the pass that listed the item last
 	kind  kind
 	trace trace
@@ -76,22 +68,21 @@ type heldPod struct {
 	pod   *pleg.Pod
 }
 
-// held is what the last complete list showed. Only one pass at a time may run;
-// its methods but for those of statuses belong to whoever runs it.
+// held is what the last complete list showed. Only one pass may run at a time, and it
+// alone may call the methods that do not lock.
 type held struct {
-	// mu guards what follows against those who look up statuses and pods while a
-	// pass runs. The pass is the only one that writes, in commit, and so reads
-	// without it.
+	// mu guards the fields below for readers of statuses and pods beside a pass. Only
+	// the pass writes them, in commit, so it reads them without the lock.
 	mu      sync.Mutex
 	number  uint64 // of the pass that began last
 	items   [kinds]map[string]*item
 	pods    map[types.UID]*heldPod
 	listing []*pleg.Pod
 
-	// runtimeName is the name of the runtime that the items were decoded with.
+	// runtimeName is the runtime's name that the items were decoded with.
 	runtimeName string
 
-	tally   badTally          // of the items held
+	tally   badTally          // of the held items
 	readers [kinds]itemReader // kept for their scratch space
 }
 
@@ -103,7 +94,7 @@ func newHeld() *held {
 	return h
 }
 
-// begin starts a pass. It ends with commit, or is dropped.
+// begin starts a pass. The pass ends with commit, or is dropped.
 func (h *held) begin(runtimeName string) *pass {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -138,19 +129,20 @@ func (h *held) removeLocked(it *item) *heldPod {
 	return it.pod
 }
 
-// remakeLocked makes the pods that changed anew, and the listing with them.
-func (h *held) remakeLocked(changed map[*heldPod]bool) {
+// rebuildLocked rebuilds the changed pods and the listing.
+func (h *held) rebuildLocked(changed map[*heldPod]bool) {
 	for pod := range changed {
 		if len(pod.items[sandboxes])+len(pod.items[containers]) == 0 {
 			delete(h.pods, pod.uid)
 			continue
 		}
-		// What changed in an item need not show in its pod.
-		if made := makePod(pod.uid, pod.items[sandboxes], pod.items[containers]); pod.pod == nil || !samePod(pod.pod, made) {
-			pod.pod = made
+		// A change of an item does not always show in its pod.
+		rebuilt := makePod(pod.uid, pod.items[sandboxes], pod.items[containers])
+		if pod.pod == nil || !samePod(pod.pod, rebuilt) {
+			pod.pod = rebuilt
 		}
 	}
-	// The listing before was handed over and stays as it is.
+	// The listing before was returned to the caller and must not be modified.
 	h.listing = make([]*pleg.Pod, 0, len(h.pods))
 	for _, pod := range h.pods {
 		h.listing = append(h.listing, pod.pod)
@@ -158,7 +150,7 @@ func (h *held) remakeLocked(changed map[*heldPod]bool) {
 	slices.SortFunc(h.listing, func(a, b *pleg.Pod) int { return cmp.Compare(a.ID, b.ID) })
 }
 
-// reuse returns the pod that is held if it shows the same as pod does, else pod.
+// reuse returns the held pod if it is equal to pod, else pod.
 func (h *held) reuse(pod *pleg.Pod) *pleg.Pod {
 	h.mu.Lock()
 	defer h.mu.Unlock()

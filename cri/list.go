@@ -14,10 +14,10 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// query is what is listed. The zero query is everything.
+// query selects what is listed. The zero query selects everything.
 type query struct {
-	podUID types.UID // of one pod
-	live   bool      // only what is running or ready
+	podUID types.UID // one pod only
+	live   bool      // only running containers and ready sandboxes
 }
 
 func (q query) all() bool { return q == query{} }
@@ -51,18 +51,17 @@ func (q query) containerFilter() *runtimeapi.ContainerFilter {
 	return f
 }
 
-// GetPods lists the pods of the runtime: its sandboxes and containers that carry
-// the kubelet's label io.kubernetes.pod.uid, grouped by it. Pods are sorted by UID;
-// in a pod, sandboxes come newest first (by attempt, then by time), and so do
-// containers. If all is false, only ready sandboxes and running containers are
-// asked for.
+// GetPods lists the pods of the runtime: the sandboxes and containers that carry the
+// kubelet's label io.kubernetes.pod.uid, grouped by it. Pods are sorted by UID. In a pod,
+// sandboxes come newest first (by attempt, then by creation time), and so do containers
+// (by creation time); the ID decides between equals. If all is false, only ready
+// sandboxes and running containers are listed.
 //
-// If all is true, a pod in which nothing changed since the last such list is the
-// same *pleg.Pod, and if nothing changed at all, the slice is the same too. Such
-// lists run one at a time; a second one waits for the first, or for the end of its
-// context.
+// If all is true, a pod in which nothing changed since the last such list is the same
+// *pleg.Pod, and if nothing changed at all, the slice is the same too. Such lists run
+// one at a time; a second one waits for the first, or for the end of its context.
 //
-// An error of either list is an error of GetPods.
+// GetPods fails if either list fails.
 func (r *Runtime) GetPods(ctx context.Context, all bool) ([]*pleg.Pod, error) {
 	if !all {
 		return r.list(ctx, newHeld(), query{live: true})
@@ -77,9 +76,9 @@ func (r *Runtime) GetPods(ctx context.Context, all bool) ([]*pleg.Pod, error) {
 }
 
 // GetPod lists one pod, with its exited containers, by the label
-// io.kubernetes.pod.uid. It returns an error that wraps pleg.ErrPodNotFound if the
-// runtime knows neither a sandbox nor a container of it, and the *pleg.Pod of the
-// last full list if that shows the same.
+// io.kubernetes.pod.uid. If the runtime knows neither a sandbox nor a container of the
+// pod, the error wraps pleg.ErrPodNotFound. If the pod is equal to that of the last full
+// list, GetPod returns the same *pleg.Pod. It fails if either list fails.
 func (r *Runtime) GetPod(ctx context.Context, uid types.UID) (*pleg.Pod, error) {
 	if uid == "" {
 		return nil, fmt.Errorf("cri: pod without UID: %w", pleg.ErrPodNotFound)
@@ -89,7 +88,7 @@ func (r *Runtime) GetPod(ctx context.Context, uid types.UID) (*pleg.Pod, error) 
 		return nil, err
 	}
 	for _, pod := range pods {
-		// A runtime that does not filter answers with others too.
+		// A runtime that ignores the filter lists other pods too.
 		if pod.ID == uid {
 			return r.held.reuse(pod), nil
 		}
@@ -97,14 +96,14 @@ func (r *Runtime) GetPod(ctx context.Context, uid types.UID) (*pleg.Pod, error) 
 	return nil, fmt.Errorf("cri: pod %s: %w", uid, pleg.ErrPodNotFound)
 }
 
-// list makes a list of the node, on the ground of what is held: sandboxes first, as
-// the kubelet does, and containers when those have come. A container that is created
-// in between then shows up without its sandbox, rather than a sandbox without
-// containers that it has; and two lists of a large node at once would double the load
-// that a relist puts on the runtime, for milliseconds that nobody waits for.
+// list lists the node and compares the list with what is held. It lists the sandboxes
+// first, as the kubelet does, and then the containers: a container that is created in
+// between is listed without its sandbox, but a sandbox is never listed without a
+// container that it had. Two lists of a large node in parallel would also double the
+// load that a relist puts on the runtime, for milliseconds that nothing waits for.
 //
-// A full list is streamed if the runtime can. If it turns out that it cannot, the rest
-// is asked for with plain lists.
+// A full list is streamed if the runtime supports it. If the runtime refuses, the rest
+// of the list is completed with plain calls.
 func (r *Runtime) list(ctx context.Context, h *held, q query) ([]*pleg.Pod, error) {
 	version, err := r.knownVersion(ctx)
 	if err != nil {
@@ -137,10 +136,10 @@ func (r *Runtime) list(ctx context.Context, h *held, q query) ([]*pleg.Pod, erro
 	return r.commit(ctx, p), nil
 }
 
-// listPod makes a list of one pod. Its two lists are asked for at once, for somebody
-// waits for them: a reader, or whoever waits for the pod's events. If one fails, the
-// other is cancelled. Lists of different moments do no harm here: both are asked for
-// after the stamp of the listing, and what changes after that is in the next one.
+// listPod lists one pod. Its two calls run in parallel, because a reader or the pod's
+// events wait for them. If one fails, the other is cancelled. The calls may read the
+// runtime in either order: both begin after the stamp of the listing, and the listing
+// promises nothing about changes after its stamp.
 func (r *Runtime) listPod(ctx context.Context, q query) ([]*pleg.Pod, error) {
 	version, err := r.knownVersion(ctx)
 	if err != nil {
@@ -159,8 +158,8 @@ func (r *Runtime) listPod(ctx context.Context, q query) ([]*pleg.Pod, error) {
 	return r.commit(ctx, p), nil
 }
 
-// commit ends a pass whose lists are complete, counts what was listed, and logs what
-// is bad in it.
+// commit ends a pass whose lists are complete, counts the listed items, and logs the
+// bad ones.
 func (r *Runtime) commit(ctx context.Context, p *pass) []*pleg.Pod {
 	pods, tally := p.commit()
 	r.countBad(&tally)
@@ -169,7 +168,7 @@ func (r *Runtime) commit(ctx context.Context, p *pass) []*pleg.Pod {
 		r.metrics.skipped.Add(float64(side.skipped))
 		r.metrics.decoded.Add(float64(side.decoded))
 		for _, b := range side.found {
-			r.reportBad(ctx, b.bad, b.kind.String(), b.id)
+			r.reportBad(ctx, b.bad, b.object)
 		}
 	}
 	return pods
@@ -181,7 +180,7 @@ var (
 	streamRPC = [kinds]rpc{sandboxes: rpcStreamPodSandboxes, containers: rpcStreamContainers}
 )
 
-// askPlain asks for one of the two lists of a pass, and reads the answer.
+// askPlain makes one of the two plain calls of a pass, and reads the answer.
 func (r *Runtime) askPlain(ctx context.Context, p *pass, k kind, q query) error {
 	var codec answerCodec
 	if k == sandboxes {
@@ -198,8 +197,8 @@ func callOptions(codec *answerCodec) []grpc.CallOption {
 	return []grpc.CallOption{grpc.ForceCodecV2(codec), grpc.MaxCallRecvMsgSize(maxReceivedBytes)}
 }
 
-// tooLarge adds to the error of a plain list what can be done about a list that is
-// larger than a message may be.
+// tooLarge adds advice to the error of a plain list that is larger than a message may
+// be.
 func tooLarge(err error) error {
 	if status.Code(err) == codes.ResourceExhausted {
 		return fmt.Errorf("%w (a list of more than %d MiB needs a runtime that streams its lists)", err, maxReceivedBytes>>20)
@@ -207,8 +206,8 @@ func tooLarge(err error) error {
 	return err
 }
 
-// readAnswer reads what came of a call: the bytes that the codec kept or, if the
-// client did not use it, the items that the client decoded. err is the call's.
+// readAnswer reads the answer of a call: the bytes that the codec kept or, if the client
+// did not use the codec, the items that the client decoded. err is the call's error.
 func readAnswer[T any](p *pass, k kind, codec *answerCodec, err error, items []*T, show func(*T, string) shown) error {
 	data, kept := codec.take()
 	defer data.Free()

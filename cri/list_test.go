@@ -389,3 +389,40 @@ func TestFullListsRunOneAtATime(t *testing.T) {
 		t.Errorf("in flight: %+v", got)
 	}
 }
+
+// Bad data is logged with the keys that the kubelet logs with.
+func TestBadDataIsLoggedWithKeysOfTheKubelet(t *testing.T) {
+	bad := containerOf("c1", 1)
+	bad.State = 77
+	worse := sandboxOf("s1", 1, 1)
+	worse.Metadata = nil
+	worse.Labels["io.kubernetes.pod.name"], worse.Labels["io.kubernetes.pod.namespace"] = "web", "prod"
+	logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true), ktesting.Verbosity(4)))
+	r := cri.NewRuntime(&stub{
+		sandboxes:  []*runtimeapi.PodSandbox{worse, nil},
+		containers: []*runtimeapi.Container{bad},
+		sandboxStatus: func(context.Context, *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
+			return &runtimeapi.PodSandboxStatusResponse{Status: &runtimeapi.PodSandboxStatus{
+				Network: &runtimeapi.PodSandboxNetworkStatus{Ip: "nowhere"},
+			}}, nil
+		},
+		containerStatus: func(context.Context, *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
+			return &runtimeapi.ContainerStatusResponse{Status: &runtimeapi.ContainerStatus{
+				Annotations: map[string]string{"io.kubernetes.container.restartCount": "many"},
+			}}, nil
+		},
+	}, cri.WithLogger(logger))
+	getPodStatus(t, r, getPods(t, r)[0])
+	logs := logger.GetSink().(ktesting.Underlier).GetBuffer().String()
+	for _, want := range []string{
+		`reason="unknown_state" handling="the state is read as unknown" pod="ns-c1/name-c1" podUID="uid" containerID="c1"`,
+		`reason="without_metadata" handling="the item is kept, its labels suffice" pod="prod/web" podUID="uid" podSandboxID="s1"`,
+		`reason="nil_item" handling="the item is skipped" pod="" podUID="" podSandboxID=""`,
+		`reason="unreadable_ip" handling="the pod gets no addresses" pod="prod/web" podUID="uid" podSandboxID="s1"`,
+		`reason="unreadable_restart_count" handling="the restart count is read as 0" pod="prod/web" podUID="uid" containerID="c1"`,
+	} {
+		if !strings.Contains(logs, want) {
+			t.Errorf("the logs lack %s:\n%s", want, logs)
+		}
+	}
+}

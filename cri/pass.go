@@ -6,41 +6,40 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// pass is one list, of sandboxes and of containers, being compared with what is held.
+// pass is one list, of sandboxes and of containers, in comparison with what is held.
 type pass struct {
 	held        *held
 	number      uint64
 	runtimeName string
-	// renamed is set if the runtime had another name when the items were decoded that
-	// are held. Their names are part of the IDs in the listing, so all are decoded.
+	// renamed is set if the held items were decoded with another name of the runtime.
+	// The name is part of the listed IDs, so every item is decoded again.
 	renamed bool
 	sides   [kinds]side
 }
 
-// side is one of the two lists of a pass. Two goroutines may read the two sides at
-// once: a side has its own reader, and of what is held it reads the items of its
-// kind only, and writes no more than item.seen of those.
+// side is one of the two lists of a pass. Two goroutines may read the two sides
+// concurrently: each side has its own reader, reads the held items of its own kind only,
+// and writes nothing in them but item.seen.
 type side struct {
 	known    int              // how many of the held items were listed
 	fresh    map[string]*item // listed, but not held
-	replaced []*item          // held, but listed with other facts
+	replaced []*item          // held, but changed
 
-	// found are the bad items that were not held before, and those that never are;
-	// tally counts the latter.
+	// found are the bad items to log: those that were not held before, and those that
+	// cannot be held. tally counts the latter.
 	found []badItem
 	tally badTally
 	// skipped and decoded count the items by what was done with them.
 	skipped, decoded int
 }
 
-// badItem is something that is to be logged.
+// badItem is a bad item to log.
 type badItem struct {
-	kind kind
-	id   string
-	bad  badSet
+	object object
+	bad    badSet
 }
 
-// readAnswer reads an answer as it came.
+// readAnswer reads an encoded answer.
 func (p *pass) readAnswer(k kind, data mem.BufferSlice) error {
 	const scratchKept = 64 << 10
 	r := &p.held.readers[k]
@@ -62,7 +61,7 @@ func (p *pass) readAnswer(k kind, data mem.BufferSlice) error {
 	}
 }
 
-// read reads one item as it came.
+// read reads one encoded item.
 func (p *pass) read(k kind, message []byte) error {
 	if !p.renamed {
 		known := p.held.items[k][string(wireID(message))]
@@ -82,25 +81,25 @@ func (p *pass) read(k kind, message []byte) error {
 	return nil
 }
 
-// see notes that an item that is held was listed.
+// see records that a held item was listed.
 func (p *pass) see(known *item) {
 	known.seen = p.number
 	p.sides[known.kind].known++
 }
 
-// add adds an item that was decoded. It returns the item that is held from now on,
-// and nil if it is skipped.
+// add adds a decoded item. It returns the item that is held from now on, nil if the
+// decoded item is skipped.
 func (p *pass) add(k kind, s shown) *item {
 	side := &p.sides[k]
 	side.decoded++
 	id := s.container.ID.ID
 	if id == "" {
-		p.skip(k, badNoID, "")
+		side.skip(badNoID, s.object(k))
 		return nil
 	}
 	known := p.held.items[k][id]
 	if known != nil && known.seen == p.number || side.fresh[id] != nil {
-		p.skip(k, badDuplicateID, id)
+		side.skip(badDuplicateID, s.object(k))
 		return nil
 	}
 	if known != nil {
@@ -111,7 +110,7 @@ func (p *pass) add(k kind, s shown) *item {
 	}
 	it := &item{shown: s, kind: k, seen: p.number}
 	if s.bad != 0 {
-		side.found = append(side.found, badItem{kind: k, id: id, bad: s.bad})
+		side.found = append(side.found, badItem{object: s.object(k), bad: s.bad})
 	}
 	if known != nil {
 		side.replaced = append(side.replaced, it)
@@ -124,21 +123,19 @@ func (p *pass) add(k kind, s shown) *item {
 	return it
 }
 
-// addNil counts an item that is nil, which only a client in this process can
-// return.
+// addNil counts a nil item, which only a client in this process can return.
 func (p *pass) addNil(k kind) {
-	p.skip(k, badNilItem, "")
+	p.sides[k].skip(badNilItem, object{kind: k})
 }
 
-// skip leaves an item out that cannot be held.
-func (p *pass) skip(k kind, b bad, id string) {
-	side := &p.sides[k]
-	side.tally[b]++
-	side.found = append(side.found, badItem{kind: k, id: id, bad: badSet(0).with(b)})
+// skip counts an item that cannot be held.
+func (s *side) skip(b bad, of object) {
+	s.tally[b]++
+	s.found = append(s.found, badItem{object: of, bad: badSet(0).with(b)})
 }
 
-// commit ends a pass whose lists are complete. It returns the listing, pods sorted
-// by UID, and how many bad items of each kind were listed.
+// commit ends a pass whose lists are complete. It returns the listing, pods sorted by
+// UID, and the number of listed bad items by kind of bad data.
 func (p *pass) commit() ([]*pleg.Pod, badTally) {
 	h := p.held
 	h.mu.Lock()
@@ -175,11 +172,11 @@ func (p *pass) commit() ([]*pleg.Pod, badTally) {
 	}
 	h.runtimeName = p.runtimeName
 	if len(changed) > 0 {
-		h.remakeLocked(changed)
+		h.rebuildLocked(changed)
 	}
 	tally := h.tally
-	for _, s := range p.sides {
-		for b, n := range s.tally {
+	for k := range kinds {
+		for b, n := range p.sides[k].tally {
 			tally[b] += n
 		}
 	}

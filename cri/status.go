@@ -8,7 +8,6 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	netutils "k8s.io/utils/net"
 
@@ -25,22 +24,21 @@ const callsPerPod = 8
 
 var errNilStatus = errors.New("the answer has no status")
 
-// GetPodStatus inspects a pod: a PodSandboxStatus for each of its sandboxes and a
-// ContainerStatus for each of its containers, a few at a time. A sandbox or a
-// container that the runtime no longer knows is left out.
+// GetPodStatus inspects a pod: it makes a PodSandboxStatus call for each sandbox and a
+// ContainerStatus call for each container, up to eight in parallel. A sandbox or container
+// that the runtime no longer knows is left out.
 //
-// A container that has exited is asked about each time until its status has settled:
-// until it was asked about 10 s after it was first seen exited. Then the status is
-// held until the full list no longer shows the container. For a runtime may learn
-// late how a container ended: containerd may say "Error" first and "OOMKilled" soon
-// after, without a change in the list. To see that, inspect the pod once more, as
-// [pleg.GenericPLEG.RequestReinspect] does.
+// A container that has exited is asked about each time until its status has settled,
+// that is, until it was asked about at least ten seconds after an inspection first saw
+// it exited. The settled status is held until the full list no longer shows the
+// container. See the package documentation for the reason.
 //
-// IPs are those of the newest sandbox, the primary one first, and none if it is not
-// ready, or on the host's network, or if one of them cannot be read.
+// IPs are the addresses of the newest sandbox, the primary one first. There are none if
+// that sandbox is not ready or is on the host's network, or if one of the addresses
+// cannot be parsed.
 //
-// Any other failure of a call is an error, which names the call and the container,
-// and there is no status then. It ends the other calls.
+// Any other failure of a call is an error, which names the call and its object, and the
+// status is nil. The first failure cancels the other calls.
 func (r *Runtime) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.PodStatus, error) {
 	if pod == nil {
 		return nil, errors.New("cri: GetPodStatus: the pod is nil")
@@ -62,8 +60,8 @@ func (r *Runtime) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.PodSta
 	return in.status(ctx), nil
 }
 
-// inspection is one pod being inspected. Every question writes the element of its
-// own sandbox or container; what stays nil has left.
+// inspection is one pod being inspected. Each call writes the element of its own sandbox
+// or container; the elements of what is gone stay nil.
 type inspection struct {
 	runtime     *Runtime
 	runtimeName string
@@ -72,12 +70,12 @@ type inspection struct {
 	containers  []*pleg.Status
 }
 
-// run asks what has to be asked.
+// run makes the calls.
 func (in *inspection) run(ctx context.Context) error {
 	group := in.runtime.newCallGroup(ctx, callsPerPod)
 	group.tolerated = isNotFound
 	for i, s := range in.pod.Sandboxes {
-		// Asked even if it is not ready: what its network has may still go.
+		// A sandbox that is not ready is asked about too: its network may still change.
 		if s != nil {
 			in.askSandbox(group, i, s)
 		}
@@ -125,9 +123,9 @@ func (in *inspection) askContainer(group *callGroup, i int, c *pleg.Container) {
 			return errNilStatus
 		}
 		converted, found := containerStatus(resp.GetStatus(), c, in.runtimeName)
-		r.inspectedBad(ctx, found, c.ID.ID)
+		r.inspectedBad(ctx, found, in.object(containers, c))
 		in.containers[i] = converted
-		// Only the time of its end says that the runtime is done with it.
+		// Without FinishedAt the runtime has not finished handling the exit.
 		if converted.State == pleg.ContainerStateExited && !converted.FinishedAt.IsZero() {
 			r.held.observeExited(c.ID.ID, converted, asked, r.opts.clock.Now())
 		}
@@ -135,11 +133,11 @@ func (in *inspection) askContainer(group *callGroup, i int, c *pleg.Container) {
 	})
 }
 
-// isNotFound reports whether a call failed because what it asks for is gone. It was
-// listed and has left in between, which is normal.
+// isNotFound reports whether a call failed because its object is gone. The object was
+// listed and removed before the call, which is normal.
 func isNotFound(err error) bool { return status.Code(err) == codes.NotFound }
 
-// status puts the answers together.
+// status assembles the answers.
 func (in *inspection) status(ctx context.Context) *pleg.PodStatus {
 	s := &pleg.PodStatus{
 		ID:                in.pod.ID,
@@ -156,7 +154,9 @@ func (in *inspection) status(ctx context.Context) *pleg.PodStatus {
 		s.SandboxStatuses = append(s.SandboxStatuses, sandbox)
 		if i == 0 && sandbox.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY {
 			active = in.pod.Sandboxes[0].ID.ID
-			s.IPs = in.runtime.sandboxIPs(ctx, in.pod.ID, sandbox)
+			ips, found := sandboxIPs(sandbox)
+			in.runtime.inspectedBad(ctx, found, in.object(sandboxes, in.pod.Sandboxes[0]))
+			s.IPs = ips
 		}
 	}
 	for i, container := range in.containers {
@@ -171,9 +171,17 @@ func (in *inspection) status(ctx context.Context) *pleg.PodStatus {
 	return s
 }
 
-// sandboxIPs are the addresses of a sandbox, the primary one first. An address that
-// cannot be read makes all of them doubtful, as in the kubelet.
-func (r *Runtime) sandboxIPs(ctx context.Context, uid types.UID, s *runtimeapi.PodSandboxStatus) []string {
+// object returns a container or sandbox of the pod, for the log.
+func (in *inspection) object(k kind, c *pleg.Container) object {
+	return object{
+		kind: k, id: c.ID.ID,
+		podUID: in.pod.ID, podName: in.pod.Name, podNamespace: in.pod.Namespace,
+	}
+}
+
+// sandboxIPs returns the addresses of a sandbox, the primary one first. If one cannot be
+// parsed, none is returned, as in the kubelet.
+func sandboxIPs(s *runtimeapi.PodSandboxStatus) ([]string, badSet) {
 	network := s.GetNetwork()
 	var ips []string
 	// A sandbox on the host's network has none.
@@ -185,27 +193,26 @@ func (r *Runtime) sandboxIPs(ctx context.Context, uid types.UID, s *runtimeapi.P
 	}
 	for _, ip := range ips {
 		if netutils.ParseIPSloppy(ip) == nil {
-			r.inspectedBad(ctx, badSet(0).with(badIP), string(uid))
-			return nil
+			return nil, badSet(0).with(badIP)
 		}
 	}
-	return ips
+	return ips, 0
 }
 
-// inspectedBad reports bad data of an inspection.
-func (r *Runtime) inspectedBad(ctx context.Context, found badSet, id string) {
+// inspectedBad counts and logs bad data of an inspection.
+func (r *Runtime) inspectedBad(ctx context.Context, found badSet, of object) {
 	if found == 0 {
 		return
 	}
 	var tally badTally
 	tally.add(found, 1)
 	r.countBad(&tally)
-	r.reportBad(ctx, found, "status", id)
+	r.reportBad(ctx, found, of)
 }
 
-// containerStatus converts the status of a listed container, by the kubelet's
-// rules: a container that has not been started has no time of start, and only one
-// that has exited has an exit code, a reason, a message and a time of its end.
+// containerStatus converts the status of a listed container by the kubelet's rules: a
+// container that has not been started has no StartedAt, and only a container that has
+// exited has FinishedAt, ExitCode, Reason and Message.
 func containerStatus(s *runtimeapi.ContainerStatus, listed *pleg.Container, runtimeName string) (*pleg.Status, badSet) {
 	var found badSet
 	state, known := containerState(s.GetState())
@@ -248,7 +255,8 @@ func containerStatus(s *runtimeapi.ContainerStatus, listed *pleg.Container, runt
 	return converted, found
 }
 
-// unixNano is a time in the CRI; 0 is one that has not come.
+// unixNano converts a time of the CRI. 0 means that the time has not come, and gives the
+// zero time.
 func unixNano(ns int64) time.Time {
 	if ns == 0 {
 		return time.Time{}

@@ -13,30 +13,28 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Streaming lists are tried again streamRetryFirst after the first refusal of a
-// runtime that has streamed lists before, and then after twice as long each time up to
-// streamRetryLongest; of a runtime that never has, after streamRetryLongest. A try that
-// fails costs a list one call more.
+// If a runtime that has streamed a list refuses to stream one, streaming is retried
+// after streamRetryFirst, and then with a delay that doubles up to streamRetryLongest. If
+// the runtime has never streamed a list, the delay is streamRetryLongest. A refused retry
+// costs the list one call more.
 const (
 	streamRetryFirst   = time.Second
 	streamRetryLongest = 5 * time.Minute
 )
 
-// errNoStreamingLists says that the runtime has no streaming lists.
+// errNoStreamingLists is the error of a runtime without streaming lists.
 var errNoStreamingLists = errors.New("no streaming lists")
 
-// streaming decides which full lists are streamed. Full lists run one at a time, and
-// it belongs to the one that runs.
+// streaming decides whether a full list is streamed. Full lists run one at a time; the
+// one that runs owns it.
 type streaming struct {
-	off    bool // by WithPlainLists
+	off    bool // WithPlainLists
 	worked bool // a full list has been streamed
 
-	// The last refusal, Unimplemented, if no list has been streamed since: how long
-	// after it streaming is tried again, 0 if it was not refused; when it was; and by
-	// which runtime.
-	wait    time.Duration
-	refused time.Time
-	by      *runtimeVersion
+	// The last refusal (Unimplemented), if no list has been streamed since.
+	wait    time.Duration   // until streaming is retried; 0 if there is no refusal
+	refused time.Time       // when the runtime refused
+	by      *runtimeVersion // the runtime that refused
 }
 
 // due reports whether the next list is to be streamed.
@@ -47,17 +45,18 @@ func (s *streaming) due(now time.Time, runtime *runtimeVersion) bool {
 	case s.wait == 0 || *runtime != *s.by:
 		return true
 	}
-	// A clock that was set back must not put the next try off by as much.
+	// If the clock was set back, the retry is due: otherwise it would be delayed by as
+	// much as the clock was set back.
 	return now.Before(s.refused) || now.Sub(s.refused) >= s.wait
 }
 
-// succeeded notes that a list was streamed.
+// succeeded records that a full list was streamed.
 func (s *streaming) succeeded() {
 	s.worked, s.wait = true, 0
 }
 
-// fellBack notes that the runtime refused to stream a list, which was then completed
-// with plain ones.
+// fellBack records that the runtime refused to stream a full list, and that the list was
+// completed with plain calls.
 func (s *streaming) fellBack(now time.Time, runtime *runtimeVersion) {
 	switch {
 	case !s.worked:
@@ -70,15 +69,15 @@ func (s *streaming) fellBack(now time.Time, runtime *runtimeVersion) {
 	s.refused, s.by = now, runtime
 }
 
-// plainListFailed notes that a plain list failed. A refusal is believed as long as
-// plain lists work: a runtime that is starting refuses both, and a list may have become
-// too large for one message.
+// plainListFailed records that a plain list failed. The refusal then no longer counts:
+// a runtime that is starting refuses both kinds of list, and a list may have become too
+// large for one message.
 func (s *streaming) plainListFailed() {
 	s.wait = 0
 }
 
-// noteStreaming notes how a full list was completed: streamed, or with plain lists,
-// with the error with which this runtime refused to stream it if it was tried.
+// noteStreaming records how a full list was completed. refusal is the error with which
+// this version of the runtime refused to stream it, nil if streaming was not tried.
 func (r *Runtime) noteStreaming(ctx context.Context, streamed bool, refusal error, by *runtimeVersion) {
 	s := &r.streaming
 	was := listMode(r.listMode.Load())
@@ -87,12 +86,12 @@ func (r *Runtime) noteStreaming(ctx context.Context, streamed bool, refusal erro
 		s.succeeded()
 		r.listMode.Store(int32(listsStreaming))
 		if was == listsPlain {
-			r.log(ctx).V(2).Info("The runtime streams its lists again")
+			r.log(ctx).V(2).Info("The runtime streams lists again")
 		}
 	case refusal != nil:
 		s.fellBack(r.opts.clock.Now(), by)
 		r.listMode.Store(int32(listsPlain))
-		r.log(ctx).V(2).Info("The runtime does not stream its lists, plain lists are used", "err", refusal, "nextTry", s.wait)
+		r.log(ctx).V(2).Info("The runtime does not stream lists; using plain lists", "err", refusal, "nextTry", s.wait)
 	}
 }
 
@@ -100,14 +99,14 @@ func (r *Runtime) noteStreaming(ctx context.Context, streamed bool, refusal erro
 type listMode int32
 
 const (
-	listsUnknown listMode = iota // there was none
+	listsUnknown listMode = iota // no full list has been completed
 	listsStreaming
 	listsPlain
 )
 
-// askStream asks for one of the two lists of a pass as a stream, and reads it.
+// askStream makes one of the two streaming calls of a pass, and reads the stream.
 func (r *Runtime) askStream(ctx context.Context, p *pass, k kind) error {
-	// Leaving before the end of the stream must end it.
+	// A return before the end of the stream must end the stream.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 
@@ -120,8 +119,8 @@ func (r *Runtime) askStream(ctx context.Context, p *pass, k kind) error {
 	return readStream(p, k, &codec, stream, err, (*runtimeapi.StreamContainersResponse).GetContainers, showContainer)
 }
 
-// readStream reads the answers of a stream to its end. That it breaks off before
-// is an error, whatever came.
+// readStream reads the answers of a stream to its end. A stream that breaks off is an
+// error, however much of it was read.
 func readStream[R, T any](p *pass, k kind, codec *answerCodec, stream grpc.ServerStreamingClient[R], err error,
 	items func(*R) []*T, show func(*T, string) shown) error {
 	for first := true; err == nil; first = false {
@@ -130,7 +129,7 @@ func readStream[R, T any](p *pass, k kind, codec *answerCodec, stream grpc.Serve
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
-		// A runtime without streams says so with the first answer.
+		// A runtime without streams answers Unimplemented at once.
 		if first && status.Code(err) == codes.Unimplemented {
 			break
 		}
