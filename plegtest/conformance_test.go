@@ -234,7 +234,7 @@ func TestTestRuntimeFinds(t *testing.T) {
 				}
 				return l, err
 			}
-		}, "", `expected what was handed over to stay as it was`},
+		}, "", `expected a returned value to stay unmodified`},
 
 		{"no status", func(b *broken) { b.Fail(plegtest.GetPodStatus, "b", oops) }, "", `GetPodStatus(pod "b"): expected no error`},
 		{"a nil status", func(b *broken) {
@@ -297,7 +297,7 @@ func TestTestRuntimeFinds(t *testing.T) {
 				}
 				return s, err
 			}
-		}, "", `GetPodStatus(pod "a"): expected what was handed over to stay as it was`},
+		}, "", `GetPodStatus(pod "a"): expected a returned value to stay unmodified`},
 
 		{"no single pod", func(b *broken) { b.Fail(plegtest.GetPod, "a", oops) }, "", `GetPod("a"): expected the pod, which GetPods lists, saw error "oops"`},
 		{"a nil single pod", func(b *broken) {

@@ -7,7 +7,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// listSandboxes lists what the filter lets pass, in random order.
+// listSandboxes lists the sandboxes that the filter selects, in random order.
 func (n *node) listSandboxes(f *runtimeapi.PodSandboxFilter) []*runtimeapi.PodSandbox {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -21,7 +21,7 @@ func (n *node) listSandboxes(f *runtimeapi.PodSandboxFilter) []*runtimeapi.PodSa
 	return items
 }
 
-// listContainers lists what the filter lets pass, in random order.
+// listContainers lists the containers that the filter selects, in random order.
 func (n *node) listContainers(f *runtimeapi.ContainerFilter) []*runtimeapi.Container {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -49,8 +49,8 @@ func selects(selector, labels map[string]string) bool {
 	return true
 }
 
-// encodedList returns the encoded answer to a list without a filter, nil to any
-// other request.
+// encodedList returns the encoded answer to a list without a filter. It returns nil for
+// any other request.
 func (n *node) encodedList(req any) ([]byte, error) {
 	var (
 		kept *[]byte
@@ -81,7 +81,7 @@ func (n *node) encodedList(req any) ([]byte, error) {
 	return n.encodeList(kept, list)
 }
 
-// encodeList encodes a list and keeps it, if nothing has changed meanwhile.
+// encodeList encodes a list, and keeps the result unless the node changed meanwhile.
 func (n *node) encodeList(kept *[]byte, list func() proto.Message) ([]byte, error) {
 	n.mu.Lock()
 	changes := n.changes

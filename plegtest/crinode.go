@@ -17,7 +17,7 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// The labels and annotations that the kubelet puts on what it makes.
+// The labels and annotations that the kubelet sets.
 const (
 	labelPodName       = "io.kubernetes.pod.name"
 	labelPodNamespace  = "io.kubernetes.pod.namespace"
@@ -34,7 +34,7 @@ const (
 	annotationConfigSource = "kubernetes.io/config.source"
 )
 
-// PodConfig is what a pod sandbox is made of. The zero value is a pod of its own.
+// PodConfig describes a pod sandbox. The zero value describes a new pod.
 type PodConfig struct {
 	// UID is the pod's UID; empty for a new one.
 	UID types.UID
@@ -51,7 +51,7 @@ type PodConfig struct {
 	RuntimeHandler string
 }
 
-// ContainerConfig is what a container is made of.
+// ContainerConfig describes a container.
 type ContainerConfig struct {
 	// Name is the container's name; empty for "app".
 	Name string
@@ -61,7 +61,7 @@ type ContainerConfig struct {
 	Labels, Annotations map[string]string
 }
 
-// simSandbox is a sandbox. What is listed of it is never modified, but replaced.
+// simSandbox is a sandbox. Its messages are replaced, never modified.
 type simSandbox struct {
 	config     PodConfig
 	attempt    uint32
@@ -74,7 +74,7 @@ type simSandbox struct {
 	status *runtimeapi.PodSandboxStatus
 }
 
-// simContainer is a container. What is listed of it is never modified, but replaced.
+// simContainer is a container. Its messages are replaced, never modified.
 type simContainer struct {
 	config                           ContainerConfig
 	attempt                          uint32
@@ -89,22 +89,22 @@ type simContainer struct {
 	status *runtimeapi.ContainerStatus
 }
 
-// simPod is what outlives the sandboxes of a pod: its counts.
+// simPod holds the counts of a pod, which outlive its sandboxes.
 type simPod struct {
 	sandboxes   int
 	nextAttempt uint32
 	restarts    map[string]uint32 // the next attempt, by container name
 }
 
-// node holds what the runtime knows.
+// node holds the state of the runtime.
 type node struct {
 	clock clock.Clock // set once by newNode
 
 	mu sync.Mutex
 	// All below are guarded by mu.
 
-	// rand makes IDs and jitter. Lists have a source of their own, so that how
-	// often a client lists changes nothing else.
+	// rand is the source of IDs and jitter. order is the source of the order of lists,
+	// so that the number of lists does not affect anything else.
 	rand, order *rand.Rand
 
 	sandboxes  []*simSandbox
@@ -115,8 +115,7 @@ type node struct {
 	podCount   int
 	ipCount    uint32
 
-	// The encoded lists, nil when they have to be made anew, and the number of
-	// changes so far.
+	// The encoded lists, nil if they are out of date, and the number of changes so far.
 	encodedSandboxes, encodedContainers []byte
 	changes                             uint64
 }
@@ -147,7 +146,7 @@ func (n *node) newPodNameLocked() string {
 	return fmt.Sprint("pod-", n.podCount)
 }
 
-// now is the time in nanoseconds. The API wants times above 0.
+// now returns the time in nanoseconds. The API requires times above 0.
 func (n *node) now() int64 {
 	return max(1, n.clock.Now().UnixNano())
 }
@@ -194,7 +193,7 @@ func (n *node) addSandboxLocked(config PodConfig) *simSandbox {
 	return s
 }
 
-// showSandboxLocked makes the messages that tell of a sandbox anew.
+// showSandboxLocked replaces the messages of a sandbox.
 func (n *node) showSandboxLocked(s *simSandbox) {
 	state := runtimeapi.PodSandboxState_SANDBOX_NOTREADY
 	network := &runtimeapi.PodSandboxNetworkStatus{}
@@ -259,7 +258,7 @@ func (n *node) addContainerLocked(s *simSandbox, config ContainerConfig) *simCon
 	return c
 }
 
-// showContainerLocked makes the messages that tell of a container anew.
+// showContainerLocked replaces the messages of a container.
 func (n *node) showContainerLocked(c *simContainer) {
 	old := c.item
 	c.item = &runtimeapi.Container{
@@ -276,8 +275,8 @@ func (n *node) showContainerLocked(c *simContainer) {
 	n.changedLocked()
 }
 
-// removeContainerLocked forgets a container. The last of the list takes its place,
-// for the order of the list means nothing.
+// removeContainerLocked removes a container. The last of the list takes its place,
+// because the list has no order.
 func (n *node) removeContainerLocked(c *simContainer) {
 	last := n.containers[len(n.containers)-1]
 	n.containers[c.place], last.place = last, c.place
@@ -299,7 +298,7 @@ func (n *node) removeSandboxLocked(s *simSandbox) {
 	}
 }
 
-// changedLocked drops what is kept of the node as it was.
+// changedLocked drops the encoded lists, which are out of date.
 func (n *node) changedLocked() {
 	n.changes++
 	n.encodedSandboxes, n.encodedContainers = nil, nil

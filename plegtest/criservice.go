@@ -10,8 +10,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// criService answers the reading calls. Whatever else a client asks is refused
-// before it comes here, or is not implemented.
+// criService answers the reading calls. Every other call is refused before it gets here,
+// or is not implemented.
 type criService struct {
 	runtimeapi.UnimplementedRuntimeServiceServer
 	s *CRIServer
