@@ -104,7 +104,8 @@ func (r *Runtime) reportBad(ctx context.Context, s badSet, of object) {
 		}
 		if logger.Enabled() {
 			logger.Info("Bad data from the runtime",
-				append([]any{"reason", badNames[b], "handling", badHandling[b]}, of.keysAndValues()...)...)
+				append([]any{"reason", badNames[b], "handling", badHandling[b]},
+					of.keysAndValues()...)...)
 		}
 	})
 }

@@ -29,7 +29,9 @@ func BenchmarkIdleRelist(b *testing.B) {
 	for _, n := range []int{110, 1000, 10000} {
 		b.Run(fmt.Sprintf("containers=%d", n), func(b *testing.B) {
 			endpoint := startServerProcess(b, n)
-			b.Run("how=plain", func(b *testing.B) { benchmarkGetPods(b, endpoint, n, cri.WithPlainLists()) })
+			b.Run("how=plain", func(b *testing.B) {
+				benchmarkGetPods(b, endpoint, n, cri.WithPlainLists())
+			})
 			b.Run("how=streaming", func(b *testing.B) { benchmarkGetPods(b, endpoint, n) })
 			b.Run("how=decoded", func(b *testing.B) { benchmarkDecoded(b, endpoint) })
 			b.Run("how=floor", func(b *testing.B) { benchmarkFloor(b, endpoint) })

@@ -79,7 +79,8 @@ func connectFirst(ctx context.Context, endpoints []string, opts []Option) (*Runt
 	if len(endpoints) == 1 {
 		return nil, fmt.Errorf("cri: connect: %w", failures[0])
 	}
-	return nil, fmt.Errorf("cri: connect: no runtime answers at any of the default sockets:\n%w", errors.Join(failures...))
+	return nil, fmt.Errorf("cri: connect: no runtime answers at any of the default sockets:\n%w",
+		errors.Join(failures...))
 }
 
 // connect connects to one endpoint.
@@ -134,10 +135,12 @@ func socketPath(endpoint string) (string, error) {
 		path, hasScheme = strings.CutPrefix(endpoint, "unix:") // as gRPC has it
 	}
 	if !hasScheme && strings.Contains(endpoint, "://") {
-		return "", fmt.Errorf("endpoint %s: only unix sockets are supported: unix:///path or an absolute path", endpoint)
+		return "", fmt.Errorf("endpoint %s: only unix sockets are supported: unix:///path or an absolute path",
+			endpoint)
 	}
 	if !filepath.IsAbs(path) {
-		return "", fmt.Errorf("endpoint %s: the path of the socket is not absolute: unix:///path or /path is", endpoint)
+		return "", fmt.Errorf("endpoint %s: the path of the socket is not absolute: unix:///path or /path is",
+			endpoint)
 	}
 	return path, nil
 }

@@ -79,7 +79,8 @@ func TestRPCs(t *testing.T) {
 			for _, pod := range first {
 				getPodStatus(t, r, pod)
 			}
-			cost("inspections 10 s later", map[string]int{"PodSandboxStatus": pods, "ContainerStatus": 2 * pods})
+			cost("inspections 10 s later",
+				map[string]int{"PodSandboxStatus": pods, "ContainerStatus": 2 * pods})
 
 			getPods(t, r)
 			cost("idle relist", map[string]int{listSandboxes: 1, listContainers: 1})
@@ -91,13 +92,15 @@ func TestRPCs(t *testing.T) {
 					getPodStatus(t, r, pod)
 				}
 			}
-			cost("relist with a changed pod", map[string]int{listSandboxes: 1, listContainers: 1, "PodSandboxStatus": 1, "ContainerStatus": 1})
+			cost("relist with a changed pod", map[string]int{listSandboxes: 1, listContainers: 1,
+				"PodSandboxStatus": 1, "ContainerStatus": 1})
 
 			pod, err := r.GetPod(t.Context(), "pod3")
 			must(t, err)
 			cost("list of one pod", map[string]int{"ListPodSandbox": 1, "ListContainers": 1})
 			getPodStatus(t, r, pod)
-			cost("inspection of a pod that has just ended", map[string]int{"PodSandboxStatus": 1, "ContainerStatus": 1})
+			cost("inspection of a pod that has just ended",
+				map[string]int{"PodSandboxStatus": 1, "ContainerStatus": 1})
 			settle()
 			getPodStatus(t, r, pod)
 			cost("and 10 s later", map[string]int{"PodSandboxStatus": 1, "ContainerStatus": 1})
@@ -250,7 +253,8 @@ func TestBrokenStreamDoesNotFallBack(t *testing.T) {
 	s, r := serverAndRuntime(t, plegtest.WithListBatch(1))
 	s.RunPod(plegtest.PodConfig{})
 	s.RunPod(plegtest.PodConfig{})
-	s.Inject(plegtest.CRIFault{Method: "StreamPodSandboxes", BreakAfter: 1, Times: 1, Err: status.Error(codes.Unimplemented, "too late")})
+	s.Inject(plegtest.CRIFault{Method: "StreamPodSandboxes", BreakAfter: 1, Times: 1,
+		Err: status.Error(codes.Unimplemented, "too late")})
 	if _, err := r.GetPods(t.Context(), true); err == nil {
 		t.Error("no error")
 	}

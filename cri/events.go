@@ -139,7 +139,8 @@ func (w *watch) end(ctx context.Context, err error) error {
 	w.settled = true
 
 	switch {
-	case errors.Is(err, io.EOF) && w.events == 0 && (!accepted || w.runtime.opts.clock.Since(w.acceptedAt) < atOnce):
+	case errors.Is(err, io.EOF) && w.events == 0 &&
+		(!accepted || w.runtime.opts.clock.Since(w.acceptedAt) < atOnce):
 		err = fmt.Errorf("the runtime ended the stream at once: %w", pleg.ErrEventsUnsupported)
 	case errors.Is(err, io.EOF):
 		err = errStreamEnded

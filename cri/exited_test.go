@@ -26,9 +26,9 @@ type exitNode struct {
 
 func newExitNode() *exitNode {
 	n := &exitNode{stub: &stub{containers: []*runtimeapi.Container{exited("c")}}, reason: "Error"}
-	n.containerStatus = func(context.Context, *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
+	n.containerStatus = func(context.Context, *statusRequest) (*statusResponse, error) {
 		n.asked++
-		return &runtimeapi.ContainerStatusResponse{Status: exitedStatus("c", n.reason)}, nil
+		return &statusResponse{Status: exitedStatus("c", n.reason)}, nil
 	}
 	return n
 }
@@ -42,7 +42,8 @@ func exited(id string) *runtimeapi.Container {
 
 func exitedStatus(id, reason string) *runtimeapi.ContainerStatus {
 	return &runtimeapi.ContainerStatus{
-		Id: id, State: runtimeapi.ContainerState_CONTAINER_EXITED, StartedAt: 1, FinishedAt: 2, ExitCode: 137, Reason: reason,
+		Id: id, State: runtimeapi.ContainerState_CONTAINER_EXITED,
+		StartedAt: 1, FinishedAt: 2, ExitCode: 137, Reason: reason,
 	}
 }
 
@@ -79,10 +80,13 @@ func TestStatusOfExitedContainerSettles(t *testing.T) {
 		inspections []time.Duration // when, by the clock
 		asked       []bool
 	}{
-		{"again and again", []time.Duration{0, s, 9 * s, 10*s - 1, 10 * s, 10*s + 1, 3600 * s}, []bool{true, true, true, true, true, false, false}},
+		{"again and again", []time.Duration{0, s, 9 * s, 10*s - 1, 10 * s, 10*s + 1, 3600 * s},
+			[]bool{true, true, true, true, true, false, false}},
 		{"once, and late again", []time.Duration{0, 3600 * s, 3601 * s}, []bool{true, true, false}},
-		{"a clock that is set back", []time.Duration{3600 * s, 0, 5 * s, 9 * s, 10 * s, 11 * s}, []bool{true, true, true, true, true, false}},
-		{"a clock that is set back when it has settled", []time.Duration{0, 10 * s, -3600 * s, 5 * s}, []bool{true, true, false, false}},
+		{"a clock that is set back", []time.Duration{3600 * s, 0, 5 * s, 9 * s, 10 * s, 11 * s},
+			[]bool{true, true, true, true, true, false}},
+		{"a clock that is set back when it has settled", []time.Duration{0, 10 * s, -3600 * s, 5 * s},
+			[]bool{true, true, false, false}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			n := newExitNode()
@@ -93,7 +97,8 @@ func TestStatusOfExitedContainerSettles(t *testing.T) {
 			for i, at := range test.inspections {
 				clock.SetTime(start.Add(at))
 				before := n.asked
-				if got := getPodStatus(t, r, pod).ContainerStatuses[0]; got.Reason != "Error" || got.ExitCode != 137 {
+				if got := getPodStatus(t, r, pod).ContainerStatuses[0]; got.Reason != "Error" ||
+					got.ExitCode != 137 {
 					t.Errorf("%+v", got)
 				}
 				if got := n.asked > before; got != test.asked[i] {
@@ -122,14 +127,14 @@ func TestTwoInspectionsOfAnExitedContainer(t *testing.T) {
 				n := newExitNode()
 				slow := make(chan struct{})
 				var hang bool
-				n.containerStatus = func(context.Context, *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
+				n.containerStatus = func(context.Context, *statusRequest) (*statusResponse, error) {
 					n.asked++
 					reason := n.reason
 					if hang {
 						hang = false
 						<-slow
 					}
-					return &runtimeapi.ContainerStatusResponse{Status: exitedStatus("c", reason)}, nil
+					return &statusResponse{Status: exitedStatus("c", reason)}, nil
 				}
 				r := cri.NewRuntime(n)
 				pod := getPods(t, r)[0]
@@ -169,7 +174,7 @@ func TestTwoInspectionsOfAnExitedContainer(t *testing.T) {
 func TestStatusWithoutFinishedAtIsNotHeld(t *testing.T) {
 	n := newExitNode()
 	answer := n.containerStatus
-	n.containerStatus = func(ctx context.Context, req *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
+	n.containerStatus = func(ctx context.Context, req *statusRequest) (*statusResponse, error) {
 		resp, err := answer(ctx, req)
 		resp.Status.FinishedAt = 0
 		return resp, err
@@ -190,8 +195,8 @@ func TestStatusWithoutFinishedAtIsNotHeld(t *testing.T) {
 // those is held that no full list has shown.
 func TestStatusesOfExitedContainersAreBoundedWhileListsFail(t *testing.T) {
 	client := &stub{batch: 1}
-	client.containerStatus = func(_ context.Context, req *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
-		return &runtimeapi.ContainerStatusResponse{Status: exitedStatus(req.ContainerId, "Completed")}, nil
+	client.containerStatus = func(_ context.Context, req *statusRequest) (*statusResponse, error) {
+		return &statusResponse{Status: exitedStatus(req.ContainerId, "Completed")}, nil
 	}
 	clock := clocktesting.NewFakePassiveClock(time.Unix(1000, 0))
 	r := cri.NewRuntime(client, cri.WithClock(clock))

@@ -46,24 +46,26 @@ func TestListedContainer(t *testing.T) {
 // Whatever changes in an item that is held changes the listing, and the count of
 // bad data, as if the node had been listed for the first time.
 func TestEveryChangeOfAnItemShows(t *testing.T) {
+	type (
+		sandbox   = runtimeapi.PodSandbox
+		container = runtimeapi.Container
+	)
+	const podUID = "io.kubernetes.pod.uid"
 	for _, test := range []struct {
 		name   string
-		change func(s *runtimeapi.PodSandbox, c *runtimeapi.Container)
+		change func(s *sandbox, c *container)
 		bad    string // counted afterwards
 	}{
-		{name: "attempt", change: func(s *runtimeapi.PodSandbox, _ *runtimeapi.Container) { s.Metadata.Attempt = 0 }},
-		{name: "pod's name", change: func(s *runtimeapi.PodSandbox, _ *runtimeapi.Container) { s.Metadata.Name = "other" }},
-		{name: "pod's namespace", change: func(s *runtimeapi.PodSandbox, _ *runtimeapi.Container) { s.Metadata.Namespace = "other" }},
-		{name: "sandbox's pod", change: func(s *runtimeapi.PodSandbox, _ *runtimeapi.Container) {
-			s.Labels["io.kubernetes.pod.uid"] = "other"
-		}},
-		{name: "sandbox's state", change: func(s *runtimeapi.PodSandbox, _ *runtimeapi.Container) { s.State++ }},
-		{name: "container's pod", change: func(_ *runtimeapi.PodSandbox, c *runtimeapi.Container) {
-			c.Labels["io.kubernetes.pod.uid"] = "other"
-		}},
-		{name: "container's state", change: func(_ *runtimeapi.PodSandbox, c *runtimeapi.Container) { c.State++ }},
-		{name: "container's image", change: func(_ *runtimeapi.PodSandbox, c *runtimeapi.Container) { c.ImageRef = "other" }},
-		{name: "metadata lost", bad: "without_metadata", change: func(_ *runtimeapi.PodSandbox, c *runtimeapi.Container) { c.Metadata = nil }},
+		{name: "attempt", change: func(s *sandbox, _ *container) { s.Metadata.Attempt = 0 }},
+		{name: "pod's name", change: func(s *sandbox, _ *container) { s.Metadata.Name = "other" }},
+		{name: "pod's namespace", change: func(s *sandbox, _ *container) { s.Metadata.Namespace = "other" }},
+		{name: "sandbox's pod", change: func(s *sandbox, _ *container) { s.Labels[podUID] = "other" }},
+		{name: "sandbox's state", change: func(s *sandbox, _ *container) { s.State++ }},
+		{name: "container's pod", change: func(_ *sandbox, c *container) { c.Labels[podUID] = "other" }},
+		{name: "container's state", change: func(_ *sandbox, c *container) { c.State++ }},
+		{name: "container's image", change: func(_ *sandbox, c *container) { c.ImageRef = "other" }},
+		{name: "metadata lost", change: func(_ *sandbox, c *container) { c.Metadata = nil },
+			bad: "without_metadata"},
 	} {
 		for _, chunk := range []int{0, 16} {
 			t.Run(fmt.Sprintf("%s/chunk=%d", test.name, chunk), func(t *testing.T) {
@@ -82,7 +84,8 @@ func TestEveryChangeOfAnItemShows(t *testing.T) {
 				s, c = proto.Clone(s).(*runtimeapi.PodSandbox), proto.Clone(c).(*runtimeapi.Container)
 				test.change(s, c)
 				node.sandboxes[1], node.containers[0] = s, c
-				want := getPods(t, cri.NewRuntime(&stub{sandboxes: node.sandboxes, containers: node.containers}, quiet))
+				want := getPods(t, cri.NewRuntime(&stub{sandboxes: node.sandboxes,
+					containers: node.containers}, quiet))
 				if diff := cmp.Diff(want, getPods(t, r)); diff != "" {
 					t.Error(diff)
 				}

@@ -77,8 +77,10 @@ func TestGetPodWhenAListFails(t *testing.T) {
 	}{
 		{"sandboxes", map[string]time.Duration{"ListPodSandbox": time.Second}, "ListPodSandbox"},
 		{"containers", map[string]time.Duration{"ListContainers": time.Second}, "ListContainers"},
-		{"sandboxes first", map[string]time.Duration{"ListPodSandbox": time.Second, "ListContainers": time.Minute}, "ListPodSandbox"},
-		{"containers first", map[string]time.Duration{"ListPodSandbox": time.Minute, "ListContainers": time.Second}, "ListContainers"},
+		{"sandboxes first", map[string]time.Duration{"ListPodSandbox": time.Second,
+			"ListContainers": time.Minute}, "ListPodSandbox"},
+		{"containers first", map[string]time.Duration{"ListPodSandbox": time.Minute,
+			"ListContainers": time.Second}, "ListContainers"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -101,7 +103,8 @@ func TestGetPodWhenAListFails(t *testing.T) {
 				r := cri.NewRuntime(client)
 				began := time.Now()
 				pod, err := r.GetPod(t.Context(), "uid")
-				if pod != nil || status.Code(err) != codes.Internal || !strings.Contains(err.Error(), test.want+" of pod uid") {
+				if pod != nil || status.Code(err) != codes.Internal ||
+					!strings.Contains(err.Error(), test.want+" of pod uid") {
 					t.Errorf("%+v, %v", pod, err)
 				}
 				if took := time.Since(began); took != time.Second {
@@ -212,17 +215,20 @@ func TestStatusesOfAPodAreAskedForAtOnce(t *testing.T) {
 					client.sandboxes = append(client.sandboxes, sandbox(fmt.Sprint("s", i), "uid"))
 				}
 				for i := range test.containers {
-					client.containers = append(client.containers, container(fmt.Sprint("c", i), "uid"))
+					client.containers = append(client.containers,
+						container(fmt.Sprint("c", i), "uid"))
 				}
 				r := cri.NewRuntime(client)
 				pod := getPods(t, r)[0]
 				began := time.Now()
 				s := getPodStatus(t, r, pod)
-				if len(s.SandboxStatuses) != test.sandboxes || len(s.ContainerStatuses) != test.containers {
+				if len(s.SandboxStatuses) != test.sandboxes ||
+					len(s.ContainerStatuses) != test.containers {
 					t.Errorf("%+v", s)
 				}
 				if took := time.Since(began); took != test.roundTrips*time.Second {
-					t.Errorf("with calls of a second each it took %v, want %d s", took, test.roundTrips)
+					t.Errorf("with calls of a second each it took %v, want %d s", took,
+						test.roundTrips)
 				}
 			})
 		})

@@ -201,7 +201,8 @@ func callOptions(codec *answerCodec) []grpc.CallOption {
 // be.
 func tooLarge(err error) error {
 	if status.Code(err) == codes.ResourceExhausted {
-		return fmt.Errorf("%w (a list of more than %d MiB needs a runtime that streams its lists)", err, maxReceivedBytes>>20)
+		return fmt.Errorf("%w (a list of more than %d MiB needs a runtime that streams its lists)", err,
+			maxReceivedBytes>>20)
 	}
 	return err
 }

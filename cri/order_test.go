@@ -55,7 +55,8 @@ func TestOrderWithinAPod(t *testing.T) {
 			sandboxOf("x", 1, 10), sandboxOf("y", 1, 10), sandboxOf("z", 1, 10),
 		}},
 		{name: "sandboxes by all three", sandboxes: []*runtimeapi.PodSandbox{
-			sandboxOf("z", 7, 10), sandboxOf("y", 3, 30), sandboxOf("a", 3, 20), sandboxOf("b", 3, 20), sandboxOf("c", 0, 40),
+			sandboxOf("z", 7, 10), sandboxOf("y", 3, 30), sandboxOf("a", 3, 20), sandboxOf("b", 3,
+				20), sandboxOf("c", 0, 40),
 		}},
 		{name: "containers by creation time", containers: []*runtimeapi.Container{
 			containerOf("z", 30), containerOf("y", 20), containerOf("x", 10),
@@ -75,7 +76,8 @@ func TestOrderWithinAPod(t *testing.T) {
 			for _, c := range test.containers {
 				wantContainers = append(wantContainers, c.Id)
 			}
-			node := &stub{sandboxes: slices.Clone(test.sandboxes), containers: slices.Clone(test.containers)}
+			node := &stub{sandboxes: slices.Clone(test.sandboxes),
+				containers: slices.Clone(test.containers)}
 			rnd := rand.New(rand.NewPCG(1, 2))
 			for range 20 {
 				rnd.Shuffle(len(node.sandboxes), func(i, j int) {
@@ -122,8 +124,9 @@ func TestNamesAndTimeOfAPod(t *testing.T) {
 			sandboxes: []*runtimeapi.PodSandbox{labelled},
 		}, "label", "label-ns", 10},
 		{"the newest container", &stub{
-			sandboxes:  []*runtimeapi.PodSandbox{unnamed},
-			containers: []*runtimeapi.Container{containerOf("a", 20), containerOf("b", 40), containerOf("c", 30)},
+			sandboxes: []*runtimeapi.PodSandbox{unnamed},
+			containers: []*runtimeapi.Container{containerOf("a", 20), containerOf("b", 40),
+				containerOf("c", 30)},
 		}, "name-b", "ns-b", 10},
 		{"the newest container for what is missing", &stub{
 			sandboxes:  []*runtimeapi.PodSandbox{nameOnly},
@@ -139,8 +142,7 @@ func TestNamesAndTimeOfAPod(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			pod := getPods(t, cri.NewRuntime(test.node))[0]
 			if pod.Name != test.podName || pod.Namespace != test.podNS || pod.CreatedAt != test.createdAt {
-				t.Errorf("%s/%s of %d, want %s/%s of %d",
-					pod.Namespace, pod.Name, pod.CreatedAt, test.podNS, test.podName, test.createdAt)
+				t.Errorf("%s/%s of %d", pod.Namespace, pod.Name, pod.CreatedAt)
 			}
 		})
 	}

@@ -42,11 +42,11 @@ func node() *stub {
 		batch:      1,
 		sandboxes:  []*runtimeapi.PodSandbox{sandbox("s", "uid")},
 		containers: []*runtimeapi.Container{container("c", "uid")},
-		sandboxStatus: func(context.Context, *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
-			return &runtimeapi.PodSandboxStatusResponse{Status: &runtimeapi.PodSandboxStatus{Id: "s"}}, nil
+		sandboxStatus: func(context.Context, *sandboxStatusRequest) (*sandboxStatusResponse, error) {
+			return &sandboxStatusResponse{Status: &runtimeapi.PodSandboxStatus{Id: "s"}}, nil
 		},
-		containerStatus: func(context.Context, *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
-			return &runtimeapi.ContainerStatusResponse{Status: &runtimeapi.ContainerStatus{Id: "c"}}, nil
+		containerStatus: func(context.Context, *statusRequest) (*statusResponse, error) {
+			return &statusResponse{Status: &runtimeapi.ContainerStatus{Id: "c"}}, nil
 		},
 	}
 }
@@ -85,7 +85,10 @@ func TestClientMisbehaves(t *testing.T) {
 	}
 	getPods := func(ctx context.Context, r *cri.Runtime) error { _, err := r.GetPods(ctx, true); return err }
 	getPod := func(ctx context.Context, r *cri.Runtime) error { _, err := r.GetPod(ctx, "uid"); return err }
-	getPodStatus := func(ctx context.Context, r *cri.Runtime) error { _, err := r.GetPodStatus(ctx, pod); return err }
+	getPodStatus := func(ctx context.Context, r *cri.Runtime) error {
+		_, err := r.GetPodStatus(ctx, pod)
+		return err
+	}
 	watch := func(ctx context.Context, r *cri.Runtime) error {
 		return r.WatchContainerEvents(ctx, func() {}, func(pleg.ContainerEvent) {})
 	}
@@ -142,7 +145,8 @@ func TestClientMisbehaves(t *testing.T) {
 						}
 					case got.err == nil || !strings.Contains(got.err.Error(), "cri: "+method):
 						t.Errorf("the error does not name %s: %+v", method, got)
-					case how == "panic" && !strings.Contains(got.err.Error(), "panic: the client is broken"):
+					case how == "panic" && !strings.Contains(got.err.Error(),
+						"panic: the client is broken"):
 						t.Errorf("the error does not say what happened: %v", got.err)
 					}
 					if left := r.CallsInFlight(); len(left) != 0 {
@@ -153,7 +157,8 @@ func TestClientMisbehaves(t *testing.T) {
 					go func() { again <- outcomeOf(func() error { return test.call(ctx, r) }) }()
 					synctest.Wait()
 					cancel() // a watch lasts until then
-					if got := <-again; got.panicked != nil || got.goexit || got.err != nil && !errors.Is(got.err, context.Canceled) {
+					if got := <-again; got.panicked != nil || got.goexit || got.err != nil &&
+						!errors.Is(got.err, context.Canceled) {
 						t.Errorf("the next call: %+v", got)
 					}
 				})
@@ -167,7 +172,8 @@ func TestConnectedPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := cri.NewRuntime(node())
 		err := r.WatchContainerEvents(t.Context(), func() { panic("not ready") }, func(pleg.ContainerEvent) {})
-		if err == nil || !strings.Contains(err.Error(), "panic: not ready") || !strings.Contains(err.Error(), "GetContainerEvents") {
+		if err == nil || !strings.Contains(err.Error(), "panic: not ready") ||
+			!strings.Contains(err.Error(), "GetContainerEvents") {
 			t.Error(err)
 		}
 		if left := r.CallsInFlight(); len(left) != 0 {

@@ -82,7 +82,8 @@ func TestRuntimeChangesItsName(t *testing.T) {
 			second := getPods(t, r)
 			named("renamed", second...)
 			named("stub", first...) // what was handed out is not modified
-			want := getPods(t, cri.NewRuntime(&stub{name: "renamed", sandboxes: client.sandboxes, containers: client.containers}))
+			want := getPods(t, cri.NewRuntime(&stub{name: "renamed", sandboxes: client.sandboxes,
+				containers: client.containers}))
 			if diff := cmp.Diff(want, second); diff != "" {
 				t.Error(diff)
 			}
@@ -93,7 +94,8 @@ func TestRuntimeChangesItsName(t *testing.T) {
 			if third := getPods(t, r); &third[0] != &second[0] {
 				t.Error("an idle list made a new listing")
 			}
-			if got := metric(t, r, "pleg_cri_listed_items_total", "decoded") - decoded; test.stub.chunk > 0 && got != 0 {
+			if got := metric(t, r, "pleg_cri_listed_items_total",
+				"decoded") - decoded; test.stub.chunk > 0 && got != 0 {
 				t.Errorf("%v items were decoded again", got)
 			}
 		})

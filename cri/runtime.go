@@ -69,7 +69,7 @@ type runtimeVersion struct{ name, version string }
 // does. A client that ignores them, such as a fake, works too.
 func NewRuntime(client runtimeapi.RuntimeServiceClient, opts ...Option) *Runtime {
 	if client == nil {
-		panic("cri.NewRuntime: the client is nil") //nolint:forbidigo // a mistake of the program, and no error to return
+		panic("cri.NewRuntime: the client is nil") //nolint:forbidigo // a bug of the caller; no error result
 	}
 	o := newOptions(opts)
 	r := &Runtime{

@@ -98,7 +98,8 @@ func (in *inspection) run(ctx context.Context) error {
 func (in *inspection) askSandbox(group *callGroup, i int, s *pleg.Container) {
 	of := target{podUID: in.pod.ID, kind: "sandbox", id: s.ID.ID}
 	group.start(rpcPodSandboxStatus, of, func(ctx context.Context) error {
-		resp, err := in.runtime.client.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: s.ID.ID})
+		resp, err := in.runtime.client.PodSandboxStatus(ctx,
+			&runtimeapi.PodSandboxStatusRequest{PodSandboxId: s.ID.ID})
 		if err != nil {
 			return err
 		}

@@ -34,7 +34,8 @@ func TestGetPodStatus(t *testing.T) {
 	first := runContainer(t, s, old, "app")
 	must(t, s.ExitContainer(first, 3, "Error"))
 	must(t, s.StopPodSandbox(old))
-	now := s.RunPod(plegtest.PodConfig{UID: "uid", Name: "web", Namespace: "prod", IPs: []string{"10.0.0.2", "fd00::2"}})
+	now := s.RunPod(plegtest.PodConfig{UID: "uid", Name: "web", Namespace: "prod",
+		IPs: []string{"10.0.0.2", "fd00::2"}})
 	second := runContainer(t, s, now, "app")
 	waiting, err := s.CreateContainer(now, plegtest.ContainerConfig{Name: "late"})
 	must(t, err)
@@ -63,17 +64,22 @@ func TestGetPodStatus(t *testing.T) {
 		t.Error(diff)
 	}
 	must(t, s.StopPodSandbox(now))
-	if stopped := getPodStatus(t, r, getPods(t, r)[0]); len(stopped.ActiveContainerStatuses) != 0 || len(stopped.IPs) != 0 {
-		t.Errorf("active in a sandbox that is not ready: %v, %v", ids(stopped.ActiveContainerStatuses), stopped.IPs)
+	if stopped := getPodStatus(t, r, getPods(t, r)[0]); len(stopped.ActiveContainerStatuses) != 0 ||
+		len(stopped.IPs) != 0 {
+		t.Errorf("active in a sandbox that is not ready: %v, %v", ids(stopped.ActiveContainerStatuses),
+			stopped.IPs)
 	}
 	created, running, exited := got.ContainerStatuses[0], got.ContainerStatuses[1], got.ContainerStatuses[2]
-	if created.State != pleg.ContainerStateCreated || created.CreatedAt.IsZero() || !created.StartedAt.IsZero() || !created.FinishedAt.IsZero() {
+	if created.State != pleg.ContainerStateCreated || created.CreatedAt.IsZero() || !created.StartedAt.IsZero() ||
+		!created.FinishedAt.IsZero() {
 		t.Errorf("created: %+v", created)
 	}
-	if running.State != pleg.ContainerStateRunning || running.StartedAt.IsZero() || !running.FinishedAt.IsZero() || running.Name != "app" || running.RestartCount != 1 || running.Hash != pod.Containers[1].Hash {
+	if running.State != pleg.ContainerStateRunning || running.StartedAt.IsZero() || !running.FinishedAt.IsZero() ||
+		running.Name != "app" || running.RestartCount != 1 || running.Hash != pod.Containers[1].Hash {
 		t.Errorf("running: %+v", running)
 	}
-	if exited.State != pleg.ContainerStateExited || exited.ExitCode != 3 || exited.Reason != "Error" || exited.FinishedAt.IsZero() || exited.ID.Type != "containerd" {
+	if exited.State != pleg.ContainerStateExited || exited.ExitCode != 3 || exited.Reason != "Error" ||
+		exited.FinishedAt.IsZero() || exited.ID.Type != "containerd" {
 		t.Errorf("exited: %+v", exited)
 	}
 }
@@ -93,8 +99,10 @@ func TestExitedContainersAreAskedForOnce(t *testing.T) {
 		t.Helper()
 		s.ResetCalls()
 		getPodStatus(t, r, pod)
-		if sandboxes, containers := s.Calls("PodSandboxStatus"), s.Calls("ContainerStatus"); sandboxes != 1 || containers != want {
-			t.Errorf("%d sandboxes and %d containers were asked for, want 1 and %d", sandboxes, containers, want)
+		if sandboxes, containers := s.Calls("PodSandboxStatus"), s.Calls("ContainerStatus"); sandboxes != 1 ||
+			containers != want {
+			t.Errorf("%d sandboxes and %d containers were asked for, want 1 and %d", sandboxes, containers,
+				want)
 		}
 	}
 	pod := getPods(t, r)[0]
@@ -152,7 +160,8 @@ func TestHeldIsReleased(t *testing.T) {
 		must(t, err)
 		getPodStatus(t, r, pod)
 		if items, pods, statuses := cri.Held(r); [3]int{items, pods, statuses} != want {
-			t.Errorf("%s: %d items, %d pods, %d statuses are held, want %v", uid, items, pods, statuses, want)
+			t.Errorf("%s: %d items, %d pods, %d statuses are held, want %v", uid, items, pods, statuses,
+				want)
 		}
 		must(t, s.RemovePodSandbox(sandbox))
 		getPods(t, r)
@@ -187,9 +196,12 @@ func TestGetPodStatusFails(t *testing.T) {
 		code  codes.Code
 		want  []string
 	}{
-		{"container", plegtest.CRIFault{Method: "ContainerStatus", Err: status.Error(codes.Internal, "disk on fire")}, codes.Internal,
-			[]string{"ContainerStatus of container app (" + app[:13], "the-uid", "disk on fire", s.Endpoint()}},
-		{"sandbox", plegtest.CRIFault{Method: "PodSandboxStatus", Err: status.Error(codes.Internal, "no shim")}, codes.Internal,
+		{"container", plegtest.CRIFault{Method: "ContainerStatus",
+			Err: status.Error(codes.Internal, "disk on fire")}, codes.Internal,
+			[]string{"ContainerStatus of container app (" + app[:13], "the-uid", "disk on fire",
+				s.Endpoint()}},
+		{"sandbox", plegtest.CRIFault{Method: "PodSandboxStatus", Err: status.Error(codes.Internal, "no shim")},
+			codes.Internal,
 			[]string{"PodSandboxStatus of sandbox (" + pod.Sandboxes[0].ID.ID[:13], "no shim"}},
 		{"nil container", plegtest.CRIFault{Method: "ContainerStatus", Edit: plegtest.NilStatus}, codes.Unknown,
 			[]string{"ContainerStatus", "has no status"}},
@@ -302,8 +314,10 @@ func TestIPs(t *testing.T) {
 			}
 			r := cri.NewRuntime(&stub{
 				sandboxes: []*runtimeapi.PodSandbox{sandbox("s", "uid")},
-				sandboxStatus: func(context.Context, *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
-					return &runtimeapi.PodSandboxStatusResponse{Status: &runtimeapi.PodSandboxStatus{State: test.state, Network: network}}, nil
+				sandboxStatus: func(context.Context,
+					*sandboxStatusRequest) (*sandboxStatusResponse, error) {
+					s := &runtimeapi.PodSandboxStatus{State: test.state, Network: network}
+					return &sandboxStatusResponse{Status: s}, nil
 				},
 			}, quiet)
 			got := getPodStatus(t, r, getPods(t, r)[0])
@@ -319,7 +333,8 @@ func TestIPs(t *testing.T) {
 func TestContainerStatusConversion(t *testing.T) {
 	full := func(state runtimeapi.ContainerState) *runtimeapi.ContainerStatus {
 		return &runtimeapi.ContainerStatus{
-			Id: "c", State: state, CreatedAt: 1, StartedAt: 2, FinishedAt: 3, ExitCode: 4, Reason: "R", Message: "M",
+			Id: "c", State: state, CreatedAt: 1, StartedAt: 2, FinishedAt: 3,
+			ExitCode: 4, Reason: "R", Message: "M",
 			Image: &runtimeapi.ImageSpec{Image: "i", RuntimeHandler: "h"}, ImageRef: "ref",
 			StopSignal: runtimeapi.Signal_SIGNAL_SIGTERM,
 			Labels:     map[string]string{"io.kubernetes.container.name": "app"},
@@ -329,8 +344,9 @@ func TestContainerStatusConversion(t *testing.T) {
 		}
 	}
 	base := pleg.Status{
-		ID: pleg.ContainerID{Type: "stub", ID: "c"}, Name: "app", CreatedAt: time.Unix(0, 1), Image: "i", ImageID: "ref",
-		ImageRef: "ref", ImageRuntimeHandler: "h", Hash: 255, RestartCount: 7, StopSignal: runtimeapi.Signal_SIGNAL_SIGTERM,
+		ID: pleg.ContainerID{Type: "stub", ID: "c"}, Name: "app", CreatedAt: time.Unix(0, 1),
+		Image: "i", ImageID: "ref", ImageRef: "ref", ImageRuntimeHandler: "h",
+		Hash: 255, RestartCount: 7, StopSignal: runtimeapi.Signal_SIGNAL_SIGTERM,
 	}
 	with := func(edit func(*pleg.Status)) *pleg.Status {
 		s := base
@@ -343,7 +359,8 @@ func TestContainerStatusConversion(t *testing.T) {
 		want   *pleg.Status
 		bad    string
 	}{
-		{"created", full(runtimeapi.ContainerState_CONTAINER_CREATED), with(func(s *pleg.Status) { s.State = pleg.ContainerStateCreated }), ""},
+		{"created", full(runtimeapi.ContainerState_CONTAINER_CREATED),
+			with(func(s *pleg.Status) { s.State = pleg.ContainerStateCreated }), ""},
 		{"running", full(runtimeapi.ContainerState_CONTAINER_RUNNING), with(func(s *pleg.Status) {
 			s.State, s.StartedAt = pleg.ContainerStateRunning, time.Unix(0, 2)
 		}), ""},
@@ -357,16 +374,18 @@ func TestContainerStatusConversion(t *testing.T) {
 		{"no such state", full(42), with(func(s *pleg.Status) {
 			s.State, s.StartedAt = pleg.ContainerStateUnknown, time.Unix(0, 2)
 		}), "unknown_state"},
-		{"empty", &runtimeapi.ContainerStatus{}, &pleg.Status{ID: base.ID, Name: "name-c", State: pleg.ContainerStateCreated}, ""},
+		{"empty", &runtimeapi.ContainerStatus{},
+			&pleg.Status{ID: base.ID, Name: "name-c", State: pleg.ContainerStateCreated}, ""},
 		{"bad annotations", &runtimeapi.ContainerStatus{Annotations: map[string]string{
 			"io.kubernetes.container.hash": "-", "io.kubernetes.container.restartCount": "many",
-		}}, &pleg.Status{ID: base.ID, Name: "name-c", State: pleg.ContainerStateCreated}, "unreadable_restart_count"},
+		}}, &pleg.Status{ID: base.ID, Name: "name-c",
+			State: pleg.ContainerStateCreated}, "unreadable_restart_count"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			r := cri.NewRuntime(&stub{
 				containers: []*runtimeapi.Container{container("c", "uid")},
-				containerStatus: func(context.Context, *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
-					return &runtimeapi.ContainerStatusResponse{Status: test.status}, nil
+				containerStatus: func(context.Context, *statusRequest) (*statusResponse, error) {
+					return &statusResponse{Status: test.status}, nil
 				},
 			}, quiet)
 			got := getPodStatus(t, r, getPods(t, r)[0])

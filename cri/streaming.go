@@ -91,7 +91,8 @@ func (r *Runtime) noteStreaming(ctx context.Context, streamed bool, refusal erro
 	case refusal != nil:
 		s.fellBack(r.opts.clock.Now(), by)
 		r.listMode.Store(int32(listsPlain))
-		r.log(ctx).V(2).Info("The runtime does not stream lists; using plain lists", "err", refusal, "nextTry", s.wait)
+		r.log(ctx).V(2).Info("The runtime does not stream lists; using plain lists",
+			"err", refusal, "nextTry", s.wait)
 	}
 }
 
@@ -112,11 +113,14 @@ func (r *Runtime) askStream(ctx context.Context, p *pass, k kind) error {
 
 	var codec answerCodec
 	if k == sandboxes {
-		stream, err := r.client.StreamPodSandboxes(ctx, &runtimeapi.StreamPodSandboxesRequest{}, callOptions(&codec)...)
-		return readStream(p, k, &codec, stream, err, (*runtimeapi.StreamPodSandboxesResponse).GetPodSandboxes, showSandbox)
+		stream, err := r.client.StreamPodSandboxes(ctx, &runtimeapi.StreamPodSandboxesRequest{},
+			callOptions(&codec)...)
+		return readStream(p, k, &codec, stream, err, (*runtimeapi.StreamPodSandboxesResponse).GetPodSandboxes,
+			showSandbox)
 	}
 	stream, err := r.client.StreamContainers(ctx, &runtimeapi.StreamContainersRequest{}, callOptions(&codec)...)
-	return readStream(p, k, &codec, stream, err, (*runtimeapi.StreamContainersResponse).GetContainers, showContainer)
+	return readStream(p, k, &codec, stream, err, (*runtimeapi.StreamContainersResponse).GetContainers,
+		showContainer)
 }
 
 // readStream reads the answers of a stream to its end. A stream that breaks off is an

@@ -183,7 +183,8 @@ func TestRefusalWhilePlainListsFail(t *testing.T) {
 			n.refuse["ListPodSandbox"] = failure
 			for range 3 {
 				n.clock.SetTime(n.clock.Now().Add(time.Second))
-				if got, err := n.lists(); !errors.Is(err, failure) && status.Code(err) != status.Code(failure) {
+				if got, err := n.lists(); !errors.Is(err, failure) &&
+					status.Code(err) != status.Code(failure) {
 					t.Errorf("%s: %s, %v", name, got, err)
 				}
 			}

@@ -15,6 +15,14 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
+// Short names for what the stubs' functions have in their signatures.
+type (
+	statusRequest         = runtimeapi.ContainerStatusRequest
+	statusResponse        = runtimeapi.ContainerStatusResponse
+	sandboxStatusRequest  = runtimeapi.PodSandboxStatusRequest
+	sandboxStatusResponse = runtimeapi.PodSandboxStatusResponse
+)
+
 // stub is a client whose answers the test sets. Calls that it does not have panic.
 //
 // With a chunk size it does what gRPC does with the codec of a call: it hands over
@@ -37,8 +45,8 @@ type stub struct {
 	// What it returns fails the call.
 	hook func(ctx context.Context, method string) error
 
-	containerStatus func(context.Context, *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error)
-	sandboxStatus   func(context.Context, *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error)
+	containerStatus func(context.Context, *statusRequest) (*statusResponse, error)
+	sandboxStatus   func(context.Context, *sandboxStatusRequest) (*sandboxStatusResponse, error)
 }
 
 func (s *stub) call(ctx context.Context, method string) error {
@@ -48,53 +56,62 @@ func (s *stub) call(ctx context.Context, method string) error {
 	return s.hook(ctx, method)
 }
 
-func (s *stub) Version(ctx context.Context, _ *runtimeapi.VersionRequest, _ ...grpc.CallOption) (*runtimeapi.VersionResponse, error) {
+func (s *stub) Version(ctx context.Context, _ *runtimeapi.VersionRequest,
+	_ ...grpc.CallOption) (*runtimeapi.VersionResponse, error) {
 	if err := s.call(ctx, "Version"); err != nil {
 		return nil, err
 	}
-	return &runtimeapi.VersionResponse{RuntimeName: cmp.Or(s.name, "stub"), RuntimeVersion: cmp.Or(s.version, "1.0")}, nil
+	return &runtimeapi.VersionResponse{RuntimeName: cmp.Or(s.name, "stub"),
+		RuntimeVersion: cmp.Or(s.version, "1.0")}, nil
 }
 
-func (s *stub) ListPodSandbox(ctx context.Context, _ *runtimeapi.ListPodSandboxRequest, opts ...grpc.CallOption) (*runtimeapi.ListPodSandboxResponse, error) {
+func (s *stub) ListPodSandbox(ctx context.Context, _ *runtimeapi.ListPodSandboxRequest,
+	opts ...grpc.CallOption) (*runtimeapi.ListPodSandboxResponse, error) {
 	if err := s.call(ctx, "ListPodSandbox"); err != nil {
 		return nil, err
 	}
 	return answer(s, &runtimeapi.ListPodSandboxResponse{Items: s.sandboxes}, nil, opts)
 }
 
-func (s *stub) ListContainers(ctx context.Context, _ *runtimeapi.ListContainersRequest, opts ...grpc.CallOption) (*runtimeapi.ListContainersResponse, error) {
+func (s *stub) ListContainers(ctx context.Context, _ *runtimeapi.ListContainersRequest,
+	opts ...grpc.CallOption) (*runtimeapi.ListContainersResponse, error) {
 	if err := s.call(ctx, "ListContainers"); err != nil {
 		return nil, err
 	}
 	return answer(s, &runtimeapi.ListContainersResponse{Containers: s.containers}, s.raw, opts)
 }
 
-func (s *stub) StreamPodSandboxes(ctx context.Context, _ *runtimeapi.StreamPodSandboxesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[runtimeapi.StreamPodSandboxesResponse], error) {
+func (s *stub) StreamPodSandboxes(ctx context.Context, _ *runtimeapi.StreamPodSandboxesRequest,
+	opts ...grpc.CallOption) (grpc.ServerStreamingClient[runtimeapi.StreamPodSandboxesResponse], error) {
 	if err := s.call(ctx, "StreamPodSandboxes"); err != nil {
 		return nil, err
 	}
-	return streamOf(ctx, s, "StreamPodSandboxes", s.sandboxes, opts, func(items []*runtimeapi.PodSandbox) *runtimeapi.StreamPodSandboxesResponse {
-		return &runtimeapi.StreamPodSandboxesResponse{PodSandboxes: items}
-	}), nil
+	return streamOf(ctx, s, "StreamPodSandboxes", s.sandboxes, opts,
+		func(items []*runtimeapi.PodSandbox) *runtimeapi.StreamPodSandboxesResponse {
+			return &runtimeapi.StreamPodSandboxesResponse{PodSandboxes: items}
+		}), nil
 }
 
-func (s *stub) StreamContainers(ctx context.Context, _ *runtimeapi.StreamContainersRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[runtimeapi.StreamContainersResponse], error) {
+func (s *stub) StreamContainers(ctx context.Context, _ *runtimeapi.StreamContainersRequest,
+	opts ...grpc.CallOption) (grpc.ServerStreamingClient[runtimeapi.StreamContainersResponse], error) {
 	if err := s.call(ctx, "StreamContainers"); err != nil {
 		return nil, err
 	}
-	return streamOf(ctx, s, "StreamContainers", s.containers, opts, func(items []*runtimeapi.Container) *runtimeapi.StreamContainersResponse {
-		return &runtimeapi.StreamContainersResponse{Containers: items}
-	}), nil
+	return streamOf(ctx, s, "StreamContainers", s.containers, opts,
+		func(items []*runtimeapi.Container) *runtimeapi.StreamContainersResponse {
+			return &runtimeapi.StreamContainersResponse{Containers: items}
+		}), nil
 }
 
-func (s *stub) ContainerStatus(ctx context.Context, req *runtimeapi.ContainerStatusRequest, _ ...grpc.CallOption) (*runtimeapi.ContainerStatusResponse, error) {
+func (s *stub) ContainerStatus(ctx context.Context, req *statusRequest, _ ...grpc.CallOption) (*statusResponse, error) {
 	if err := s.call(ctx, "ContainerStatus"); err != nil {
 		return nil, err
 	}
 	return s.containerStatus(ctx, req)
 }
 
-func (s *stub) PodSandboxStatus(ctx context.Context, req *runtimeapi.PodSandboxStatusRequest, _ ...grpc.CallOption) (*runtimeapi.PodSandboxStatusResponse, error) {
+func (s *stub) PodSandboxStatus(ctx context.Context, req *sandboxStatusRequest,
+	_ ...grpc.CallOption) (*sandboxStatusResponse, error) {
 	if err := s.call(ctx, "PodSandboxStatus"); err != nil {
 		return nil, err
 	}
@@ -102,7 +119,8 @@ func (s *stub) PodSandboxStatus(ctx context.Context, req *runtimeapi.PodSandboxS
 }
 
 // GetContainerEvents opens a stream that is silent until its context ends.
-func (s *stub) GetContainerEvents(ctx context.Context, _ *runtimeapi.GetEventsRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[runtimeapi.ContainerEventResponse], error) {
+func (s *stub) GetContainerEvents(ctx context.Context, _ *runtimeapi.GetEventsRequest,
+	_ ...grpc.CallOption) (grpc.ServerStreamingClient[runtimeapi.ContainerEventResponse], error) {
 	if err := s.call(ctx, "GetContainerEvents"); err != nil {
 		return nil, err
 	}
@@ -197,7 +215,8 @@ func (s stream[R]) Recv() (*R, error) { return s.recv() }
 func streamOf[T any, R any, P interface {
 	*R
 	proto.Message
-}](ctx context.Context, s *stub, method string, items []*T, opts []grpc.CallOption, wrap func([]*T) P) grpc.ServerStreamingClient[R] {
+}](ctx context.Context, s *stub, method string, items []*T, opts []grpc.CallOption,
+	wrap func([]*T) P) grpc.ServerStreamingClient[R] {
 	return stream[R]{recv: func() (*R, error) {
 		if err := s.call(ctx, method+".Recv"); err != nil {
 			return nil, err

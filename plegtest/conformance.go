@@ -61,7 +61,8 @@ func TestRuntime(rt pleg.Runtime, expected ...types.UID) error {
 	if len(t.problems) == 0 {
 		return nil
 	}
-	return fmt.Errorf("plegtest.TestRuntime found %d problem(s) with %T:\n%w", len(t.problems), rt, errors.Join(t.problems...))
+	return fmt.Errorf("plegtest.TestRuntime found %d problem(s) with %T:\n%w", len(t.problems), rt,
+		errors.Join(t.problems...))
 }
 
 // conformance is one run of TestRuntime.
@@ -130,7 +131,8 @@ func (t *conformance) try(call string, limit time.Duration, f func()) bool {
 	case <-timer.C():
 		t.leave()
 		t.problem(call, fmt.Sprintf("an answer within %v", limit), "none",
-			"a call that ignores cancellation costs a goroutine, and until it returns no other call of its kind is made for the pod, or at all for GetPods")
+			"a call that ignores cancellation costs a goroutine, and until it returns"+
+				" the generator makes no other call of its kind for the pod")
 		return false
 	}
 }
@@ -144,12 +146,13 @@ type answer[T any] struct {
 
 // ask makes a call that must return within callTimeout.
 func ask[T any](t *conformance, call string, f func(ctx context.Context) (T, error)) answer[T] {
-	ctx, cancel := context.WithCancel(context.Background()) //nolint:forbidigo // the caller of TestRuntime has no context to give
+	ctx, cancel := context.WithCancel(context.Background()) //nolint:forbidigo // TestRuntime takes no context
 	defer cancel()
 	return askWithin(ctx, t, call, callTimeout, f)
 }
 
-func askWithin[T any](ctx context.Context, t *conformance, call string, limit time.Duration, f func(ctx context.Context) (T, error)) answer[T] {
+func askWithin[T any](ctx context.Context, t *conformance, call string, limit time.Duration,
+	f func(ctx context.Context) (T, error)) answer[T] {
 	result := make(chan answer[T], 1) // buffered for an answer that comes too late
 	if !t.try(call, limit, func() {
 		v, err := f(ctx)
@@ -205,7 +208,8 @@ func (t *conformance) testListAgain(first []*pleg.Pod) {
 			t.problem(call, "the pods in the same order", "another order",
 				"a run is not reproducible, and recognising an unchanged list costs more")
 		} else {
-			t.problem(call, fmt.Sprintf("the same %d pods", len(want)), fmt.Sprintf("%d, not all the same", len(got)),
+			t.problem(call, fmt.Sprintf("the same %d pods", len(want)),
+				fmt.Sprintf("%d, not all the same", len(got)),
 				"pods that come and go cause events; if the node was not quiet, test on one that is")
 		}
 		return
@@ -213,7 +217,7 @@ func (t *conformance) testListAgain(first []*pleg.Pod) {
 	for i, pod := range again {
 		if diff := podDifference(first[i], pod); diff != "" {
 			t.problem(fmt.Sprintf("%s: pod %q", call, pod.ID), "the same pod as before", diff,
-				"a difference causes an inspection and perhaps events; if the node was not quiet, test on one that is")
+				"a difference causes an inspection; if the node was not quiet, test on one that is")
 		}
 	}
 }
@@ -228,34 +232,40 @@ func (t *conformance) testListRunning(full []*pleg.Pod) {
 	for _, pod := range t.checkPods(call, a.value) {
 		where := fmt.Sprintf("%s: pod %q", call, pod.ID)
 		if !slices.ContainsFunc(full, func(p *pleg.Pod) bool { return p.ID == pod.ID }) {
-			t.problem(where, "a pod that GetPods(all=true) lists too", "one that it does not", "all=true lists every pod that the runtime knows")
+			t.problem(where, "a pod that GetPods(all=true) lists too", "one that it does not",
+				"all=true lists every pod that the runtime knows")
 		}
 		for _, c := range slices.Concat(pod.Containers, pod.Sandboxes) {
 			if c != nil && c.State == pleg.ContainerStateExited {
-				t.problem(where, "no exited containers and sandboxes", c.ID.ID+", exited", "only all=true includes them")
+				t.problem(where, "no exited containers and sandboxes", c.ID.ID+", exited",
+					"only all=true includes them")
 			}
 		}
 	}
 	for _, pod := range full {
-		runs := slices.ContainsFunc(pod.Containers, func(c *pleg.Container) bool { return c != nil && c.State == pleg.ContainerStateRunning })
+		runs := slices.ContainsFunc(pod.Containers,
+			func(c *pleg.Container) bool { return c != nil && c.State == pleg.ContainerStateRunning })
 		if runs && !slices.ContainsFunc(a.value, func(p *pleg.Pod) bool { return p != nil && p.ID == pod.ID }) {
-			t.problem(call, fmt.Sprintf("pod %q, which has a running container", pod.ID), "none", "all=false omits only what is not running")
+			t.problem(call, fmt.Sprintf("pod %q, which has a running container", pod.ID), "none",
+				"all=false omits only what is not running")
 		}
 	}
 }
 
 // testCanceled calls with a context that has ended.
 func (t *conformance) testCanceled() {
-	ctx, cancel := context.WithCancel(context.Background()) //nolint:forbidigo // the caller of TestRuntime has no context to give
+	ctx, cancel := context.WithCancel(context.Background()) //nolint:forbidigo // TestRuntime takes no context
 	cancel()
 	full := ask(t, fullList, func(ctx context.Context) ([]*pleg.Pod, error) { return t.rt.GetPods(ctx, true) })
 	if !full.ok || full.err != nil {
 		full.value = nil
 	}
 	const call = "GetPods with a canceled context"
-	a := askWithin(ctx, t, call, cancelTimeout, func(ctx context.Context) ([]*pleg.Pod, error) { return t.rt.GetPods(ctx, true) })
+	a := askWithin(ctx, t, call, cancelTimeout,
+		func(ctx context.Context) ([]*pleg.Pod, error) { return t.rt.GetPods(ctx, true) })
 	if a.ok && a.err == nil && len(a.value) < len(full.value) {
-		t.problem(call, "an error, or the whole list", fmt.Sprintf("%d of %d pods and no error", len(a.value), len(full.value)),
+		t.problem(call, "an error, or the whole list", fmt.Sprintf("%d of %d pods and no error", len(a.value),
+			len(full.value)),
 			"an incomplete list must be an error: the generator treats the missing pods as removed")
 	}
 	good := slices.IndexFunc(full.value, func(p *pleg.Pod) bool { return p != nil && p.ID != "" })
@@ -264,9 +274,11 @@ func (t *conformance) testCanceled() {
 	}
 	pod := full.value[good]
 	const statusCall = "GetPodStatus with a canceled context"
-	s := askWithin(ctx, t, statusCall, cancelTimeout, func(ctx context.Context) (*pleg.PodStatus, error) { return t.rt.GetPodStatus(ctx, pod) })
+	s := askWithin(ctx, t, statusCall, cancelTimeout,
+		func(ctx context.Context) (*pleg.PodStatus, error) { return t.rt.GetPodStatus(ctx, pod) })
 	if s.ok && s.err == nil && s.value != nil && len(s.value.ContainerStatuses) < len(pod.Containers) {
-		t.problem(statusCall, "an error, or the whole status", fmt.Sprintf("%d of %d containers and no error", len(s.value.ContainerStatuses), len(pod.Containers)),
+		t.problem(statusCall, "an error, or the whole status", fmt.Sprintf("%d of %d containers and no error",
+			len(s.value.ContainerStatuses), len(pod.Containers)),
 			"the generator treats a container that is missing from a status as removed")
 	}
 	getter, ok := t.rt.(pleg.PodGetter)
@@ -274,7 +286,8 @@ func (t *conformance) testCanceled() {
 		return
 	}
 	const getCall = "GetPod with a canceled context"
-	g := askWithin(ctx, t, getCall, cancelTimeout, func(ctx context.Context) (*pleg.Pod, error) { return getter.GetPod(ctx, pod.ID) })
+	g := askWithin(ctx, t, getCall, cancelTimeout,
+		func(ctx context.Context) (*pleg.Pod, error) { return getter.GetPod(ctx, pod.ID) })
 	if g.ok && errors.Is(g.err, pleg.ErrPodNotFound) {
 		t.problem(getCall, "the pod, or an error that is not ErrPodNotFound", quoted(g.err),
 			"ErrPodNotFound is an answer that removes the pod; a failure must be a different error")
@@ -290,8 +303,9 @@ func (t *conformance) testConcurrency(pods []*pleg.Pod) {
 			wg.Go(func() {
 				a := t.list(fullList, true)
 				if a.ok && a.err == nil && len(t.checkPods(fullList, a.value)) != len(pods) {
-					t.problem(fullList+", concurrently", fmt.Sprintf("%d pods", len(pods)), fmt.Sprint(len(a.value)),
-						"the generator calls from several goroutines, and each must get the whole list")
+					t.problem(fullList+", concurrently", fmt.Sprintf("%d pods", len(pods)),
+						fmt.Sprint(len(a.value)),
+						"calls are concurrent, and each must get the whole list")
 				}
 			})
 			wg.Go(func() {
@@ -315,7 +329,7 @@ func (t *conformance) testUnmodified() {
 	for _, r := range all {
 		if !r.same() {
 			t.problem(r.what, "a returned value to stay unmodified", "that it was modified afterwards",
-				"the generator reads it without a lock, and takes the same *Pod for an unchanged pod; make a new one")
+				"it is read without a lock, and the same *Pod means an unchanged pod; make a new one")
 		}
 	}
 }

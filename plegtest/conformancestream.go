@@ -27,19 +27,21 @@ func (t *conformance) testEventSource() {
 	if !ok {
 		return
 	}
-	ctx, cancel := context.WithCancel(context.Background()) //nolint:forbidigo // the caller of TestRuntime has no context to give
+	ctx, cancel := context.WithCancel(context.Background()) //nolint:forbidigo // TestRuntime takes no context
 	defer cancel()
 	w := &watch{connected: make(chan struct{}), done: make(chan struct{})}
 	go t.watch(ctx, source, w)
 
 	if !t.closedWithin(cancelTimeout, w.connected, w.done) {
-		t.problem(watchCall, fmt.Sprintf("a call of connected within %v, or an error", cancelTimeout), "neither",
+		t.problem(watchCall, fmt.Sprintf("a call of connected within %v, or an error", cancelTimeout),
+			"neither",
 			"the generator makes a full relist when a stream is connected, and does not rely on it before")
 	}
 	cancel()
 	if !t.closedWithin(cancelTimeout, w.done, nil) {
 		t.leave()
-		t.problem(watchCall, fmt.Sprintf("a return within %v after the context has ended", cancelTimeout), "none", "the generator's Stop waits for the return")
+		t.problem(watchCall, fmt.Sprintf("a return within %v after the context has ended", cancelTimeout),
+			"none", "the generator's Stop waits for the return")
 	}
 
 	w.mu.Lock()
@@ -48,7 +50,8 @@ func (t *conformance) testEventSource() {
 		t.problem(watchCall, "one call of connected", fmt.Sprint(w.connects), "each call causes a full relist")
 	}
 	if w.early {
-		t.problem(watchCall, "connected before the first observe", "observe first", "a hint before the full relist is of no use")
+		t.problem(watchCall, "connected before the first observe", "observe first",
+			"a hint before the full relist is of no use")
 	}
 }
 
@@ -57,7 +60,8 @@ func (t *conformance) watch(ctx context.Context, source pleg.EventSource, w *wat
 	defer close(w.done)
 	defer func() {
 		if p := recover(); p != nil {
-			t.problem(watchCall, "no panic", fmt.Sprintf("panic: %v", p), "a broken stream would crash the agent")
+			t.problem(watchCall, "no panic", fmt.Sprintf("panic: %v", p),
+				"a broken stream would crash the agent")
 		}
 	}()
 	err := source.WatchContainerEvents(ctx, func() {
@@ -72,7 +76,8 @@ func (t *conformance) watch(ctx context.Context, source pleg.EventSource, w *wat
 		w.early = w.early || w.connects == 0
 	})
 	if err == nil && ctx.Err() != nil {
-		t.problem(watchCall, "an error that says why the stream ended", "nil", "the generator logs the reason, and decides by it when to reconnect")
+		t.problem(watchCall, "an error that says why the stream ended", "nil",
+			"the generator logs the reason, and decides by it when to reconnect")
 	}
 }
 
@@ -92,16 +97,21 @@ func (t *conformance) closedWithin(limit time.Duration, a, b <-chan struct{}) bo
 // testReports calls the methods that the health report calls.
 func (t *conformance) testReports() {
 	const why = "it is part of the health report, which is needed most when the runtime does not answer"
+	ctx := context.Background() //nolint:forbidigo // neither method takes a context
 	if d, ok := t.rt.(pleg.Describer); ok {
 		const call = "DescribeRuntime"
-		a := askWithin(context.Background(), t, call, cancelTimeout, func(context.Context) (string, error) { return d.DescribeRuntime(), nil }) //nolint:forbidigo // it takes no context
+		a := askWithin(ctx, t, call, cancelTimeout, func(context.Context) (string, error) {
+			return d.DescribeRuntime(), nil
+		})
 		if a.ok && a.value == "" {
 			t.problem(call, "a few words", "none", why)
 		}
 	}
 	if r, ok := t.rt.(pleg.CallReporter); ok {
 		const call = "CallsInFlight"
-		a := askWithin(context.Background(), t, call, cancelTimeout, func(context.Context) ([]pleg.RuntimeCall, error) { return r.CallsInFlight(), nil }) //nolint:forbidigo // it takes no context
+		a := askWithin(ctx, t, call, cancelTimeout, func(context.Context) ([]pleg.RuntimeCall, error) {
+			return r.CallsInFlight(), nil
+		})
 		for _, c := range a.value {
 			if c.Method == "" || c.Since.IsZero() {
 				t.problem(call, "a method and a time for every call", fmt.Sprintf("%+v", c), why)
@@ -111,7 +121,8 @@ func (t *conformance) testReports() {
 		idle := !t.leftBehind
 		t.mu.Unlock()
 		if len(a.value) > 0 && idle {
-			t.problem(call, "no call, since all have returned", fmt.Sprintf("%+v", a.value), "the health report would name calls that have returned")
+			t.problem(call, "no call, since all have returned", fmt.Sprintf("%+v", a.value),
+				"the health report would name calls that have returned")
 		}
 	}
 }

@@ -78,7 +78,8 @@ func (r *Runtime) RemoveContainer(uid types.UID, id string) {
 	defer r.mu.Unlock()
 	if pod := r.podLocked(uid); pod != nil && indexOf(pod.Containers, id) >= 0 {
 		without := *pod
-		without.Containers = slices.Delete(slices.Clone(pod.Containers), indexOf(pod.Containers, id), indexOf(pod.Containers, id)+1)
+		without.Containers = slices.Delete(slices.Clone(pod.Containers), indexOf(pod.Containers, id),
+			indexOf(pod.Containers, id)+1)
 		r.putLocked(&without)
 	}
 }
@@ -123,8 +124,10 @@ func (r *Runtime) RemoveSandbox(uid types.UID, id string) {
 		return
 	}
 	without := *pod
-	without.Sandboxes = slices.DeleteFunc(slices.Clone(pod.Sandboxes), func(c *pleg.Container) bool { return c != nil && c.ID.ID == id })
-	without.Containers = slices.DeleteFunc(slices.Clone(pod.Containers), func(c *pleg.Container) bool { return c != nil && c.PodSandboxID == id })
+	without.Sandboxes = slices.DeleteFunc(slices.Clone(pod.Sandboxes),
+		func(c *pleg.Container) bool { return c != nil && c.ID.ID == id })
+	without.Containers = slices.DeleteFunc(slices.Clone(pod.Containers),
+		func(c *pleg.Container) bool { return c != nil && c.PodSandboxID == id })
 	r.putLocked(&without)
 }
 
@@ -186,7 +189,8 @@ func (r *Runtime) changedLocked(old, pod *pleg.Pod) {
 // forgetLocked drops what is held of containers that are gone.
 func (r *Runtime) forgetLocked(old, pod *pleg.Pod) {
 	for _, c := range slices.Concat(old.Containers, old.Sandboxes) {
-		if c == nil || pod != nil && (indexOf(pod.Containers, c.ID.ID) >= 0 || indexOf(pod.Sandboxes, c.ID.ID) >= 0) {
+		if c == nil || pod != nil && (indexOf(pod.Containers, c.ID.ID) >= 0 ||
+			indexOf(pod.Sandboxes, c.ID.ID) >= 0) {
 			continue
 		}
 		delete(r.lives, lifeKey{old.ID, c.ID.ID})

@@ -172,7 +172,8 @@ func (g *callGuard) hit(method string, req any) []*injectedCRIFault {
 	defer g.mu.Unlock()
 	var hit []*injectedCRIFault
 	for _, f := range g.faults {
-		if f.Method != "" && f.Method != method || f.Object != "" && !names(req, f.Object) || f.Times > 0 && f.hits >= f.Times {
+		if f.Method != "" && f.Method != method || f.Object != "" && !names(req, f.Object) || f.Times > 0 &&
+			f.hits >= f.Times {
 			continue
 		}
 		f.hits++
@@ -197,7 +198,8 @@ func names(req any, object string) bool {
 		GetFilter() *runtimeapi.ContainerFilter
 	}:
 		f := r.GetFilter()
-		return f.GetId() == object || f.GetPodSandboxId() == object || f.GetLabelSelector()[labelPodUID] == object
+		return f.GetId() == object || f.GetPodSandboxId() == object ||
+			f.GetLabelSelector()[labelPodUID] == object
 	}
 	return false
 }
@@ -259,7 +261,8 @@ func (f *injectedCRIFault) spoil(answer any) (any, error) {
 	return answer, nil
 }
 
-func (s *CRIServer) interceptUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+func (s *CRIServer) interceptUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
+	handler grpc.UnaryHandler) (any, error) {
 	method := path.Base(info.FullMethod)
 	err := s.guard.enter(method)
 	defer s.guard.leave(method)
@@ -291,7 +294,8 @@ func (s *CRIServer) answer(ctx context.Context, req any, handler grpc.UnaryHandl
 	return handler(ctx, req)
 }
 
-func (s *CRIServer) interceptStream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+func (s *CRIServer) interceptStream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo,
+	handler grpc.StreamHandler) error {
 	method := path.Base(info.FullMethod)
 	err := s.guard.enter(method)
 	defer s.guard.leave(method)

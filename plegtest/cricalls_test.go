@@ -27,7 +27,8 @@ func TestCRIServerFaults(t *testing.T) {
 	}
 	canceled, cancel := context.WithCancel(t.Context())
 
-	heal := s.Inject(plegtest.CRIFault{Method: "PodSandboxStatus", Object: a, Times: 2, Err: status.Error(codes.DataLoss, "oops")})
+	heal := s.Inject(plegtest.CRIFault{Method: "PodSandboxStatus", Object: a, Times: 2,
+		Err: status.Error(codes.DataLoss, "oops")})
 	for i, want := range []codes.Code{codes.DataLoss, codes.DataLoss, codes.OK} {
 		if err := sandboxStatus(t.Context(), a); status.Code(err) != want {
 			t.Error(i, err)
@@ -43,9 +44,10 @@ func TestCRIServerFaults(t *testing.T) {
 	heal = s.Inject(plegtest.CRIFault{Object: "a", Hang: true})
 	for _, ctx := range []context.Context{t.Context(), canceled} {
 		go func() {
-			_, err := c.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{
-				LabelSelector: map[string]string{"io.kubernetes.pod.uid": "a"},
-			}})
+			_, err := c.ListPodSandbox(ctx,
+				&runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{
+					LabelSelector: map[string]string{"io.kubernetes.pod.uid": "a"},
+				}})
 			errs <- err
 		}()
 	}
@@ -109,28 +111,37 @@ func TestCRIServerGarbage(t *testing.T) {
 		edit  func(proto.Message)
 		shows func(*runtimeapi.Container) bool
 	}{
-		"NilMetadata":   {plegtest.NilMetadata, func(c *runtimeapi.Container) bool { return c.Metadata == nil }},
+		"NilMetadata": {plegtest.NilMetadata,
+			func(c *runtimeapi.Container) bool { return c.Metadata == nil }},
 		"EmptyIDs":      {plegtest.EmptyIDs, func(c *runtimeapi.Container) bool { return c.Id == "" }},
 		"UnknownStates": {plegtest.UnknownStates, func(c *runtimeapi.Container) bool { return c.State == 77 }},
-		"MissingLabels": {plegtest.MissingLabels, func(c *runtimeapi.Container) bool { return len(c.Labels) == 0 }},
-		"NegativeTimes": {plegtest.NegativeTimes, func(c *runtimeapi.Container) bool { return c.CreatedAt < 0 }},
+		"MissingLabels": {plegtest.MissingLabels,
+			func(c *runtimeapi.Container) bool { return len(c.Labels) == 0 }},
+		"NegativeTimes": {plegtest.NegativeTimes,
+			func(c *runtimeapi.Container) bool { return c.CreatedAt < 0 }},
 	}
 	for name, tc := range edits {
 		heal := s.Inject(plegtest.CRIFault{Edit: tc.edit})
-		resp := must[*runtimeapi.ListContainersResponse](t)(c.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{}))
+		resp := must[*runtimeapi.ListContainersResponse](t)(c.ListContainers(t.Context(),
+			&runtimeapi.ListContainersRequest{}))
 		for _, ctr := range resp.Containers {
 			if !tc.shows(ctr) {
 				t.Errorf("%s: %v", name, ctr)
 			}
 		}
 		for _, call := range []func() error{
-			func() error { _, err := c.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{}); return err },
 			func() error {
-				_, err := c.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: a})
+				_, err := c.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{})
 				return err
 			},
 			func() error {
-				_, err := c.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: id})
+				_, err := c.PodSandboxStatus(t.Context(),
+					&runtimeapi.PodSandboxStatusRequest{PodSandboxId: a})
+				return err
+			},
+			func() error {
+				_, err := c.ContainerStatus(t.Context(),
+					&runtimeapi.ContainerStatusRequest{ContainerId: id})
 				return err
 			},
 			func() error { _, _, err := streamContainers(t.Context(), c); return err },
@@ -142,7 +153,8 @@ func TestCRIServerGarbage(t *testing.T) {
 		heal()
 	}
 	heal := s.Inject(plegtest.CRIFault{Edit: plegtest.DuplicateIDs})
-	resp := must[*runtimeapi.ListContainersResponse](t)(c.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{}))
+	resp := must[*runtimeapi.ListContainersResponse](t)(c.ListContainers(t.Context(),
+		&runtimeapi.ListContainersRequest{}))
 	if len(resp.Containers) != 2 || resp.Containers[0].Id != resp.Containers[1].Id {
 		t.Error(resp)
 	}
@@ -153,7 +165,8 @@ func TestCRIServerGarbage(t *testing.T) {
 	}
 	heal()
 	heal = s.Inject(plegtest.CRIFault{Raw: []byte{0xff}})
-	if _, err := c.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{}); status.Code(err) != codes.Internal {
+	if _, err := c.ListContainers(t.Context(),
+		&runtimeapi.ListContainersRequest{}); status.Code(err) != codes.Internal {
 		t.Error("malformed bytes:", err)
 	}
 	if _, _, err := streamContainers(t.Context(), c); status.Code(err) != codes.Internal {
@@ -166,7 +179,8 @@ func TestCRIServerGarbage(t *testing.T) {
 	}
 	heal()
 	heal = s.Inject(plegtest.CRIFault{Padding: 16 << 20})
-	if _, err := c.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{}); status.Code(err) != codes.ResourceExhausted {
+	if _, err := c.ListContainers(t.Context(),
+		&runtimeapi.ListContainersRequest{}); status.Code(err) != codes.ResourceExhausted {
 		t.Error("an oversized answer:", err)
 	}
 	heal()

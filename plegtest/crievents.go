@@ -373,7 +373,8 @@ func (h *eventHub) serveShared(stream eventStream) error {
 // serveOwn sends the held events, and then reads from its own buffer. Like the runtimes,
 // it does not notice that its client is gone until it has an event for it.
 func (h *eventHub) serveOwn(stream eventStream) error {
-	r := &eventReader{events: make(chan *runtimeapi.ContainerEventResponse, h.habits.eventBuffer), gone: make(chan struct{})}
+	r := &eventReader{events: make(chan *runtimeapi.ContainerEventResponse, h.habits.eventBuffer),
+		gone: make(chan struct{})}
 	defer close(r.gone)
 	select {
 	case h.sending <- struct{}{}:

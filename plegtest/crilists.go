@@ -13,7 +13,8 @@ func (n *node) listSandboxes(f *runtimeapi.PodSandboxFilter) []*runtimeapi.PodSa
 	defer n.mu.Unlock()
 	var items []*runtimeapi.PodSandbox
 	for _, s := range n.sandboxes {
-		if passes(f.GetId(), s.item.Id) && (f.GetState() == nil || f.GetState().State == s.item.State) && selects(f.GetLabelSelector(), s.item.Labels) {
+		if passes(f.GetId(), s.item.Id) && (f.GetState() == nil || f.GetState().State == s.item.State) &&
+			selects(f.GetLabelSelector(), s.item.Labels) {
 			items = append(items, s.item)
 		}
 	}
@@ -28,7 +29,8 @@ func (n *node) listContainers(f *runtimeapi.ContainerFilter) []*runtimeapi.Conta
 	var items []*runtimeapi.Container
 	for _, c := range n.containers {
 		if passes(f.GetId(), c.item.Id) && passes(f.GetPodSandboxId(), c.item.PodSandboxId) &&
-			(f.GetState() == nil || f.GetState().State == c.state) && selects(f.GetLabelSelector(), c.item.Labels) {
+			(f.GetState() == nil || f.GetState().State == c.state) &&
+			selects(f.GetLabelSelector(), c.item.Labels) {
 			items = append(items, c.item)
 		}
 	}
@@ -68,7 +70,9 @@ func (n *node) encodedList(req any) ([]byte, error) {
 			return nil, nil
 		}
 		kept = &n.encodedContainers
-		list = func() proto.Message { return &runtimeapi.ListContainersResponse{Containers: n.listContainers(nil)} }
+		list = func() proto.Message {
+			return &runtimeapi.ListContainersResponse{Containers: n.listContainers(nil)}
+		}
 	default:
 		return nil, nil
 	}

@@ -61,10 +61,12 @@ func (m CRIModel) habits() habits {
 	case Containerd17:
 		return habits{name: "containerd", version: "v1.7.29", events: eventsShared, eventBuffer: 1000}
 	case CRIO:
-		return habits{name: "cri-o", version: "1.36.0", streamingLists: true, events: eventsDropping, eventBuffer: 1000, holdEventsAtMax: 1000, holdForFirst: true}
+		return habits{name: "cri-o", version: "1.36.0", streamingLists: true, events: eventsDropping,
+			eventBuffer: 1000, holdEventsAtMax: 1000, holdForFirst: true}
 	case CRIOWithoutEvents:
 		return habits{name: "cri-o", version: "1.36.0", streamingLists: true, events: eventsEndAtOnce}
 	case Containerd2:
 	}
-	return habits{name: "containerd", version: "v2.4.2", streamingLists: true, events: eventsBroadcast, eventBuffer: 100, holdEventsFor: 5 * time.Minute, deletedFirst: true}
+	return habits{name: "containerd", version: "v2.4.2", streamingLists: true, events: eventsBroadcast,
+		eventBuffer: 100, holdEventsFor: 5 * time.Minute, deletedFirst: true}
 }

@@ -34,6 +34,10 @@ const (
 	annotationConfigSource = "kubernetes.io/config.source"
 )
 
+// containerPorts is the annotation of the ports of every container.
+const containerPorts = `[{"name":"http","containerPort":8080,"protocol":"TCP"},` +
+	`{"name":"metrics","containerPort":9090,"protocol":"TCP"}]`
+
 // PodConfig describes a pod sandbox. The zero value describes a new pod.
 type PodConfig struct {
 	// UID is the pod's UID; empty for a new one.
@@ -154,7 +158,8 @@ func (n *node) now() int64 {
 func (n *node) addSandboxLocked(config PodConfig) *simSandbox {
 	if config.UID == "" {
 		a, b := n.rand.Uint64(), n.rand.Uint64()
-		config.UID = types.UID(fmt.Sprintf("%08x-%04x-4%03x-a%03x-%012x", a>>32, a>>16&0xffff, a&0xfff, b>>48&0xfff, b&0xffffffffffff))
+		config.UID = types.UID(fmt.Sprintf("%08x-%04x-4%03x-a%03x-%012x", a>>32, a>>16&0xffff, a&0xfff,
+			b>>48&0xfff, b&0xffffffffffff))
 	}
 	pod := n.pods[config.UID]
 	if pod == nil {
@@ -169,19 +174,23 @@ func (n *node) addSandboxLocked(config PodConfig) *simSandbox {
 	}
 	if config.IPs == nil {
 		n.ipCount++
-		config.IPs = []string{fmt.Sprintf("10.%d.%d.%d", 88+n.ipCount>>16&0x7f, n.ipCount>>8&0xff, n.ipCount&0xff)}
+		config.IPs = []string{fmt.Sprintf("10.%d.%d.%d", 88+n.ipCount>>16&0x7f, n.ipCount>>8&0xff,
+			n.ipCount&0xff)}
 	}
-	labels := map[string]string{labelPodName: config.Name, labelPodNamespace: config.Namespace, labelPodUID: string(config.UID)}
+	labels := map[string]string{labelPodName: config.Name, labelPodNamespace: config.Namespace,
+		labelPodUID: string(config.UID)}
 	maps.Copy(labels, config.Labels)
 	now := n.now()
-	annotations := map[string]string{annotationConfigSeen: time.Unix(0, now).UTC().Format(time.RFC3339Nano), annotationConfigSource: "api"}
+	annotations := map[string]string{annotationConfigSeen: time.Unix(0, now).UTC().Format(time.RFC3339Nano),
+		annotationConfigSource: "api"}
 	maps.Copy(annotations, config.Annotations)
 	s := &simSandbox{config: config, attempt: pod.nextAttempt, createdAt: now, ready: true, place: len(n.sandboxes)}
 	pod.sandboxes++
 	pod.nextAttempt++
 	s.item = &runtimeapi.PodSandbox{
-		Id:             n.idLocked(),
-		Metadata:       &runtimeapi.PodSandboxMetadata{Name: config.Name, Uid: string(config.UID), Namespace: config.Namespace, Attempt: s.attempt},
+		Id: n.idLocked(),
+		Metadata: &runtimeapi.PodSandboxMetadata{Name: config.Name, Uid: string(config.UID),
+			Namespace: config.Namespace, Attempt: s.attempt},
 		CreatedAt:      s.createdAt,
 		Labels:         labels,
 		Annotations:    annotations,
@@ -221,7 +230,8 @@ func (n *node) addContainerLocked(s *simSandbox, config ContainerConfig) *simCon
 		config.Image = "registry.example/" + config.Name + ":1"
 	}
 	restarts := n.pods[s.config.UID].restarts
-	c := &simContainer{config: config, attempt: restarts[config.Name], createdAt: n.now(), sandbox: s, place: len(n.containers)}
+	c := &simContainer{config: config, attempt: restarts[config.Name], createdAt: n.now(), sandbox: s,
+		place: len(n.containers)}
 	restarts[config.Name]++
 	hash := fnv.New32a()
 	_, _ = hash.Write([]byte(config.Name + "\x00" + config.Image)) // a hash takes everything
@@ -233,7 +243,7 @@ func (n *node) addContainerLocked(s *simSandbox, config ContainerConfig) *simCon
 	annotations := map[string]string{
 		annotationHash:         strconv.FormatUint(uint64(hash.Sum32()), 16),
 		annotationRestartCount: strconv.FormatUint(uint64(c.attempt), 10),
-		annotationPorts:        `[{"name":"http","containerPort":8080,"protocol":"TCP"},{"name":"metrics","containerPort":9090,"protocol":"TCP"}]`,
+		annotationPorts:        containerPorts,
 		annotationGracePeriod:  "30",
 		annotationMessagePath:  "/dev/termination-log",
 		annotationMessageFrom:  "File",
@@ -262,15 +272,18 @@ func (n *node) addContainerLocked(s *simSandbox, config ContainerConfig) *simCon
 func (n *node) showContainerLocked(c *simContainer) {
 	old := c.item
 	c.item = &runtimeapi.Container{
-		Id: old.Id, PodSandboxId: old.PodSandboxId, Metadata: old.Metadata, Image: old.Image, ImageRef: old.ImageRef,
-		ImageId: old.ImageId, State: c.state, CreatedAt: old.CreatedAt, Labels: old.Labels, Annotations: old.Annotations,
+		Id: old.Id, PodSandboxId: old.PodSandboxId, Metadata: old.Metadata,
+		Image: old.Image, ImageRef: old.ImageRef, ImageId: old.ImageId,
+		State: c.state, CreatedAt: old.CreatedAt, Labels: old.Labels, Annotations: old.Annotations,
 	}
 	c.status = &runtimeapi.ContainerStatus{
 		Id: old.Id, Metadata: old.Metadata, State: c.state, CreatedAt: old.CreatedAt,
 		StartedAt: c.startedAt, FinishedAt: c.finishedAt, ExitCode: c.exitCode, Reason: c.reason,
 		Image:    &runtimeapi.ImageSpec{Image: c.config.Image, UserSpecifiedImage: c.config.Image},
-		ImageRef: c.config.Image + "@" + old.ImageId, ImageId: old.ImageId, Labels: old.Labels, Annotations: old.Annotations,
-		LogPath: "/var/log/pods/" + c.sandbox.config.Namespace + "_" + c.sandbox.config.Name + "/" + c.config.Name + "/" + strconv.FormatUint(uint64(c.attempt), 10) + ".log",
+		ImageRef: c.config.Image + "@" + old.ImageId, ImageId: old.ImageId,
+		Labels: old.Labels, Annotations: old.Annotations,
+		LogPath: fmt.Sprintf("/var/log/pods/%s_%s/%s/%d.log",
+			c.sandbox.config.Namespace, c.sandbox.config.Name, c.config.Name, c.attempt),
 	}
 	n.changedLocked()
 }

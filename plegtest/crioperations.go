@@ -178,7 +178,8 @@ func (s *CRIServer) RemovePodSandbox(sandboxID string) error {
 	}
 	if s.cfg.deletedFirst {
 		// A list that the event causes may still show the sandbox.
-		events = append(events, s.eventLocked(runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT, sandboxID, sb))
+		events = append(events, s.eventLocked(runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT, sandboxID,
+			sb))
 		n.mu.Unlock()
 		s.hub.send(events...)
 		n.mu.Lock()
@@ -244,20 +245,24 @@ func (s *CRIServer) exitLocked(c *simContainer, exitCode int32, reason string) *
 			reason = "Error"
 		}
 	}
-	c.state, c.finishedAt, c.exitCode, c.reason = runtimeapi.ContainerState_CONTAINER_EXITED, s.node.now(), exitCode, reason
+	c.state, c.finishedAt = runtimeapi.ContainerState_CONTAINER_EXITED, s.node.now()
+	c.exitCode, c.reason = exitCode, reason
 	s.node.showContainerLocked(c)
 	return s.eventLocked(runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT, c.item.Id, c.sandbox)
 }
 
-func (s *CRIServer) removeLocked(events []*runtimeapi.ContainerEventResponse, c *simContainer) []*runtimeapi.ContainerEventResponse {
+func (s *CRIServer) removeLocked(events []*runtimeapi.ContainerEventResponse,
+	c *simContainer) []*runtimeapi.ContainerEventResponse {
 	if c.state == runtimeapi.ContainerState_CONTAINER_RUNNING {
 		events = append(events, s.exitLocked(c, exitKilled, "Error"))
 	}
 	s.node.removeContainerLocked(c)
-	return append(events, s.eventLocked(runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT, c.item.Id, c.sandbox))
+	return append(events, s.eventLocked(runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT, c.item.Id,
+		c.sandbox))
 }
 
-func (s *CRIServer) stopLocked(events []*runtimeapi.ContainerEventResponse, sb *simSandbox) []*runtimeapi.ContainerEventResponse {
+func (s *CRIServer) stopLocked(events []*runtimeapi.ContainerEventResponse,
+	sb *simSandbox) []*runtimeapi.ContainerEventResponse {
 	for _, c := range sb.containers {
 		if c.state == runtimeapi.ContainerState_CONTAINER_RUNNING {
 			events = append(events, s.exitLocked(c, exitKilled, "Error"))
@@ -273,7 +278,8 @@ func (s *CRIServer) stopLocked(events []*runtimeapi.ContainerEventResponse, sb *
 
 // eventLocked returns an event with a snapshot of the sandbox. As in the runtimes, the
 // event gets its time later, when it is sent.
-func (s *CRIServer) eventLocked(kind runtimeapi.ContainerEventType, id string, sb *simSandbox) *runtimeapi.ContainerEventResponse {
+func (s *CRIServer) eventLocked(kind runtimeapi.ContainerEventType, id string,
+	sb *simSandbox) *runtimeapi.ContainerEventResponse {
 	event := &runtimeapi.ContainerEventResponse{ContainerId: id, ContainerEventType: kind}
 	if sb == nil || s.cfg.bareEvents {
 		return event

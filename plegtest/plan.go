@@ -118,7 +118,8 @@ func (s *CRIServer) startPod(plan *PodPlan, uid types.UID, at time.Time) {
 		s.timetable.at(at.Add(s.jittered(plan, r.plan.StartAfter)), r.start)
 	}
 	if plan.LiveFor > 0 {
-		s.timetable.at(at.Add(s.jittered(plan, plan.LiveFor)), func(at time.Time) { s.endPod(plan, sandboxID, at) })
+		s.timetable.at(at.Add(s.jittered(plan, plan.LiveFor)),
+			func(at time.Time) { s.endPod(plan, sandboxID, at) })
 	}
 }
 
@@ -127,7 +128,8 @@ func (s *CRIServer) endPod(plan *PodPlan, sandboxID string, at time.Time) {
 	s.timetable.at(at.Add(s.jittered(plan, plan.LingerFor)), func(at time.Time) {
 		_ = s.RemovePodSandbox(sandboxID) // never fails
 		if plan.ReturnAfter > 0 {
-			s.timetable.at(at.Add(s.jittered(plan, plan.ReturnAfter)), func(at time.Time) { s.startPod(plan, "", at) })
+			s.timetable.at(at.Add(s.jittered(plan, plan.ReturnAfter)),
+				func(at time.Time) { s.startPod(plan, "", at) })
 		}
 	})
 }

@@ -78,8 +78,9 @@ func (r *Runtime) statusOf(asked *pleg.Pod) *pleg.PodStatus {
 func (r *Runtime) sandboxStatusLocked(pod *pleg.Pod, s *pleg.Container) *runtimeapi.PodSandboxStatus {
 	key := lifeKey{pod.ID, s.ID.ID}
 	status := &runtimeapi.PodSandboxStatus{
-		Id:        s.ID.ID,
-		Metadata:  &runtimeapi.PodSandboxMetadata{Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.ID)},
+		Id: s.ID.ID,
+		Metadata: &runtimeapi.PodSandboxMetadata{Name: pod.Name, Namespace: pod.Namespace,
+			Uid: string(pod.ID)},
 		State:     runtimeapi.PodSandboxState_SANDBOX_NOTREADY,
 		CreatedAt: createdAt(s, r.lives[key]).UnixNano(),
 	}
