@@ -194,7 +194,7 @@ func newWorld(sc *scope, th *things) *world {
 			Workers: sc.workers, ListsPods: sc.getter,
 		},
 		logger: logr.Discard(),
-	}, w.clock, newCacheWriter(cache), updates, th.metrics)
+	}, w.clock, cache, updates, th.metrics)
 	w.subscribe()
 	if !sc.cold {
 		w.apply(action{kind: actStart})

@@ -163,7 +163,7 @@ func (g *GenericPLEG) makeReconciler(period time.Duration, notifier BlockedNotif
 		cfg.ConnectedPeriod = min(g.opts.connectedPeriod, g.threshold/2)
 		cfg.blocked = g.counter.BlockedReaders
 	}
-	g.reconciler = newReconciler(cfg, g.clock.Now(), newCacheWriter(g.cache), g.updates, g.metrics)
+	g.reconciler = newReconciler(cfg, g.clock.Now(), g.cache, g.updates, g.metrics)
 	g.status = g.reconciler.status
 	g.listAll = func(ctx context.Context) (err error) {
 		g.listed.pods, err = g.runtime.GetPods(ctx, true)

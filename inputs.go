@@ -2,6 +2,8 @@ package pleg
 
 import (
 	"cmp"
+	"maps"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -147,4 +149,13 @@ func (o *outputs) reset() {
 	clear(o.cancel)
 	clear(o.relisted)
 	o.begin, o.cancel, o.relisted = o.begin[:0], o.cancel[:0], o.relisted[:0]
+}
+
+// sortedKeys has what a map holds worked off in an order that can be repeated. It
+// allocates nothing for an empty map.
+func sortedKeys[V any](m map[types.UID]V) []types.UID {
+	if len(m) == 0 {
+		return nil
+	}
+	return slices.Sorted(maps.Keys(m))
 }

@@ -375,3 +375,38 @@ func (t *tally) count(pod *Pod, n int) {
 		t.runningPods += n
 	}
 }
+
+// resolve finds the pods of the hints that name only a container, in one walk over
+// the records for all of them.
+func (r *podRecords) resolve(hints map[hint]struct{}) {
+	unresolved := false
+	for h := range hints {
+		unresolved = unresolved || h.uid == ""
+	}
+	if !unresolved {
+		return
+	}
+	for uid, rec := range r.byUID {
+		for id := range containerIDs(rec.pod) {
+			if _, ok := hints[hint{containerID: id}]; ok {
+				delete(hints, hint{containerID: id})
+				hints[hint{uid: uid}] = struct{}{}
+			}
+		}
+	}
+}
+
+func containerIDs(pod *Pod) func(yield func(string) bool) {
+	return func(yield func(string) bool) {
+		if pod == nil {
+			return
+		}
+		for _, list := range [...][]*Container{pod.Containers, pod.Sandboxes} {
+			for _, c := range list {
+				if !yield(c.ID.ID) {
+					return
+				}
+			}
+		}
+	}
+}

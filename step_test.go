@@ -127,7 +127,7 @@ func (s *stepper) make(d *datadriven.TestData) {
 	updates := newBroadcaster(m.discarded)
 	s.events = updates.Subscribe(s.t.Context(), 1000, true)
 	s.t.Cleanup(updates.Halt)
-	s.r = newReconciler(cfg, epoch, newCacheWriter(cache), updates, m)
+	s.r = newReconciler(cfg, epoch, cache, updates, m)
 }
 
 func (s *stepper) directive(t *testing.T, d *datadriven.TestData) string {
