@@ -47,6 +47,7 @@ type action struct {
 	fails   bool
 	free    bool // its failure is not one of the budget: the call was cancelled
 	stopped bool
+	lies    bool // an inspection leaves out a container that is there
 	batched bool // it is taken in together with the next
 }
 
@@ -71,6 +72,8 @@ func (a action) String() string {
 		s += " STOPPED"
 	case a.fails:
 		s += " FAILS"
+	case a.lies:
+		s += " LIES"
 	}
 	if a.batched {
 		s += " (with the next)"
@@ -141,6 +144,9 @@ func (th *things) status(p int, l levels) *PodStatus {
 	return status
 }
 
+// lies is the name in a status that leaves out a container.
+const lies = "lies"
+
 // shownBy returns what a status shows.
 func shownBy(status *PodStatus) (l levels) {
 	for _, s := range status.ContainerStatuses {
@@ -173,7 +179,7 @@ func (w *world) apply(a action) {
 	case actTickLittle, actTickWake, actTickSlow, actTickDead, actBack:
 		w.tick(a.kind)
 	case actFull, actList, actInspect:
-		if a.fails && !a.free && !a.stopped {
+		if a.fails && !a.free && !a.stopped || a.lies {
 			w.left.faults--
 		}
 		w.land(a)
@@ -376,6 +382,10 @@ func (w *world) nextOfCall(f *flight, as []action) []action {
 			b := a
 			b.read[a.pod] = l
 			add(b)
+			if f.call.Kind == schedule.Inspect && w.left.faults > 0 && l[0].shown() != levelAbsent {
+				b.lies = true
+				add(b)
+			}
 		})
 		return as
 	}

@@ -166,7 +166,7 @@ func (f *printer) cache() {
 		f.bool(e != nil)
 		if e != nil {
 			f.levels(shownBy(e.status))
-			f.bool(e.err != nil)
+			f.bool(e.err != nil, e.status.Name == lies)
 			f.put(clockTime, nanos(e.stored))
 			f.put(clockTime, nanos(e.observed))
 		}
@@ -240,7 +240,7 @@ func (f *printer) pending() {
 	for i, a := range w.answered {
 		f.put(plain, int64(a.kind)<<8|int64(a.pod))
 		f.levels(a.read[:]...)
-		f.bool(a.ok, a.dead, w.in.results[i].stopped)
+		f.bool(a.ok, a.dead, a.lies, w.in.results[i].stopped)
 		f.put(stampNumber, int64(w.in.results[i].call.Stamp.Number))
 	}
 	f.keys(slices.Sorted(maps.Keys(w.in.requests)))

@@ -169,6 +169,7 @@ type answered struct {
 	of   *Pod
 	ok   bool
 	dead bool
+	lies bool
 }
 
 var errExplored = errors.New("explored")
@@ -357,7 +358,7 @@ func (w *world) land(a action) {
 	f := w.find(kind, a.pod)
 	w.flights = slices.DeleteFunc(w.flights, func(other *flight) bool { return other == f })
 	res := &result{call: f.call}
-	done := answered{kind: kind, pod: a.pod, of: f.pod, read: a.read, dead: f.call.Dead}
+	done := answered{kind: kind, pod: a.pod, of: f.pod, read: a.read, dead: f.call.Dead, lies: a.lies}
 	switch {
 	case a.stopped:
 		res.stopped, res.err = true, errStopped
@@ -377,6 +378,9 @@ func (w *world) land(a action) {
 		done.ok = true
 	default:
 		res.status = w.things.status(a.pod, a.read[a.pod])
+		if a.lies {
+			res.status.Name, res.status.ContainerStatuses = lies, res.status.ContainerStatuses[1:]
+		}
 		done.ok = true
 	}
 	if kind == schedule.ListAll && !f.call.Dead && !a.stopped {
