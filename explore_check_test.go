@@ -79,7 +79,7 @@ func (w *world) check(before looks, returned []*exploredCaller) {
 	now := w.look()
 	for p := range w.scope.pods {
 		w.checkPod(p)
-		if rec := w.r.records.byUID[podUID(p)]; rec != nil && rec.pod == nil && len(w.answered) > 0 &&
+		if rec := w.r.records.byUID[podUID(p)]; rec != nil && rec.pod == nil &&
 			!w.r.sched.FullListInFlight() && !w.r.sched.Open(rec.uid) {
 			w.breaks("rule 9: %s is absent and remembered", rec.uid)
 		}

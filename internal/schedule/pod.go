@@ -147,13 +147,15 @@ func (s *Scheduler) Answer(uid types.UID, stamp Stamp) bool {
 	return answers
 }
 
-// ListFailed notes that a list of the pod has: its request stays open, and is tried
-// again after a period unless a full list answers it.
+// ListFailed notes that a list of the pod has: a request that is open stays so, and is
+// tried again after a period unless a full list answers it.
 func (s *Scheduler) ListFailed(uid types.UID) {
 	p := s.pod(uid)
-	p.listFailed = true
-	p.later[again] = s.now.Add(s.cfg.Period)
-	s.Hasten()
+	if p.want > 0 {
+		p.listFailed = true
+		p.later[again] = s.now.Add(s.cfg.Period)
+		s.Hasten()
+	}
 	s.plan(p)
 }
 
