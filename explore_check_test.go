@@ -112,11 +112,16 @@ func (w *world) checkReader(p int) {
 		return
 	}
 	answer := <-r.ch
-	if shown := shownBy(answer.status); answer.err == nil && !w.wentBack &&
-		answer.status.Name != lies && !could(shown, r.at, w.truth[p]) {
-		w.breaks("rule 6: a reader gets %v of %s, which was %v when it blocked", shown, podUID(p), r.at)
+	shown := shownBy(answer.status)
+	from, reached := w.trueAt(r.minTime.Add(1))
+	switch {
+	case w.wentBack:
+	case !reached:
+		w.breaks("rule 6: a reader gets an answer before its time has come")
+	case answer.err == nil && answer.status.Name != lies && !could(shown, from[p], w.truth[p]):
+		w.breaks("rule 6: a reader gets %v of %s, which was %v then", shown, podUID(p), from[p])
 	}
-	*r = exploredReader{}
+	r.blockedReader = nil
 }
 
 // checkPod checks that the cache and the events say what can have been true since they
@@ -133,7 +138,8 @@ func (w *world) checkPod(p int) {
 		if from, ok := w.trueAt(observed); !ok {
 			w.breaks("rule 6: the cache is from the future")
 		} else if !could(shown, from[p], w.truth[p]) {
-			w.breaks("rule 6: the cache shows %v of %s, true since its time is %v to %v", shown, uid, from[p], w.truth[p])
+			w.breaks("rule 6: the cache shows %v of %s, true since its time is %v to %v",
+				shown, uid, from[p], w.truth[p])
 		}
 	}
 	rec := w.r.records.byUID[uid]
@@ -240,7 +246,11 @@ func (w *world) hintOpen(p int) bool {
 		return true
 	}
 	v := w.schedPod(p)
-	return v.IsValid() && (v.FieldByName("hinted").Bool() || v.FieldByName("later").Index(int(schedule.FollowUp)).Field(1).Int() != 0)
+	if !v.IsValid() {
+		return false
+	}
+	followUp := v.FieldByName("later").Index(int(schedule.FollowUp))
+	return v.FieldByName("hinted").Bool() || followUp.FieldByName("ext").Int() != 0
 }
 
 // rest lets the world come to rest: the truth stands still, every call returns, having

@@ -73,6 +73,8 @@ type scope struct {
 	// listedOnly: an inspection reads the containers of the pod that it was asked for;
 	// otherwise whatever there is.
 	listedOnly bool
+	// connected: full lists are further apart while the stream is connected.
+	connected bool
 	// flows: the clock moves a little with every action; otherwise it stands still.
 	flows bool
 	// cold begins with the start; otherwise with a first list whose pods are inspected,
@@ -84,8 +86,8 @@ type scope struct {
 
 // budget is how much of what may happen besides calls that complete.
 type budget struct {
-	changes, hints, lists, requests, readers, reinspects, relists, faults, ticks, backs, stops, subscribers, batches,
-	connects int8
+	changes, hints, lists, requests, readers, laters, reinspects, relists, faults, ticks, backs int8
+	stops, subscribers, batches, connects                                                       int8
 }
 
 // flight is a call in flight.
@@ -106,10 +108,7 @@ type exploredCaller struct {
 }
 
 // exploredReader is a reader that is blocked on the cache.
-type exploredReader struct {
-	*blockedReader        // nil: none is
-	at             levels // of its pod, when it blocked
-}
+type exploredReader struct{ *blockedReader } // nil: none is
 
 // follower is a subscriber, and the levels that it was told.
 type follower struct {
@@ -188,14 +187,18 @@ func newWorld(sc *scope, th *things) *world {
 	if sc.sixMethods {
 		cache = struct{ Cache }{w.pods}
 	}
-	updates := newBroadcaster(func(int) {})
-	w.r = newReconciler(reconcilerConfig{
+	cfg := reconcilerConfig{
 		Config: schedule.Config{
 			Period: explorePeriod, Timeout: exploreTimeout, Threshold: 9 * explorePeriod,
 			Workers: sc.workers, ListsPods: sc.getter,
 		},
 		logger: logr.Discard(),
-	}, w.clock, newCacheWriter(cache), updates, th.metrics)
+	}
+	if sc.connected {
+		cfg.ConnectedPeriod = 4 * explorePeriod
+		cfg.blocked = w.pods.BlockedReaders
+	}
+	w.r = newReconciler(cfg, w.clock, newCacheWriter(cache), newBroadcaster(func(int) {}), th.metrics)
 	w.subscribe()
 	if !sc.cold {
 		w.apply(action{kind: actStart})
