@@ -39,7 +39,7 @@ var classesOf = map[string]class{
 	"Scheduler.ahead": leftOut, "Scheduler.alarms": leftOut, "Scheduler.overdue": leftOut,
 	"Scheduler.scratch": leftOut, "Scheduler.begun": leftOut, "Scheduler.free": leftOut,
 	"Scheduler.freePods": leftOut,
-	"Stamp.Number": stampNumber, "Stamp.Time": clockTime,
+	"Stamp.Number":       stampNumber, "Stamp.Time": clockTime,
 	"fullList.memory": leftOut, "fullList.cause": leftOut, "fullList.next": schedTime,
 	"fullList.notBefore": schedTime, "fullList.want": wantNumber, "fullList.instead": wantNumber,
 	"pod.cause": leftOut, "pod.retryCause": leftOut, "pod.want": wantNumber, "pod.later": schedTime,
