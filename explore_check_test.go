@@ -77,10 +77,11 @@ func (w *world) drain() {
 // check checks what has to hold after every step.
 func (w *world) check(before looks, returned []*exploredCaller) {
 	now := w.look()
+	full := w.find(schedule.ListAll, 0)
 	for p := range w.scope.pods {
 		w.checkPod(p)
 		if rec := w.r.records.byUID[podUID(p)]; rec != nil && rec.pod == nil &&
-			!w.r.sched.FullListInFlight() && !w.r.sched.Open(rec.uid) {
+			(full == nil || full.call.Dead) && !w.r.sched.Open(rec.uid) {
 			w.breaks("rule 9: %s is absent and remembered", rec.uid)
 		}
 		b, n := before[p], now[p]
