@@ -6,12 +6,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// cacheWriter writes to a Cache, and does without the companions that it lacks.
+// cacheWriter writes to a Cache, and stands in for the companion that it may lack.
 type cacheWriter struct {
 	Cache
-	holder FreshnessHolder // nil: freshness is held back by not updating the time
-	// held counts the pods that are; owed is the newest global time meanwhile, zero
-	// for none. Only without a holder.
+	holder FreshnessHolder // nil if the cache does not implement it
+	// Without a holder: held counts the pods that are held, and owed is the newest
+	// UpdateTime that they keep from the cache, zero for none.
 	held int
 	owed time.Time
 }
@@ -22,7 +22,7 @@ func newCacheWriter(c Cache) *cacheWriter {
 	return w
 }
 
-// hold keeps a pod as fresh as it is.
+// hold keeps a pod as fresh as it is until release.
 func (w *cacheWriter) hold(uid types.UID) {
 	if w.holder != nil {
 		w.holder.Hold(uid)
@@ -31,7 +31,7 @@ func (w *cacheWriter) hold(uid types.UID) {
 	w.held++
 }
 
-// release ends that.
+// release ends hold.
 func (w *cacheWriter) release(uid types.UID) {
 	if w.holder != nil {
 		w.holder.Release(uid)
@@ -44,7 +44,7 @@ func (w *cacheWriter) release(uid types.UID) {
 	}
 }
 
-// confirmAll says that a full list confirms every pod that is not held.
+// confirmAll makes every pod that is not held as fresh as a full list.
 func (w *cacheWriter) confirmAll(at time.Time, records map[types.UID]*podRecord) {
 	if w.held == 0 {
 		w.UpdateTime(at)

@@ -24,7 +24,8 @@ type podRecord struct {
 	// again is known to be no change; nil when the pod is absent.
 	listed *Pod
 	// pod is listed without its bad data; the same pointer when it has none.
-	pod *Pod
+	pod   *Pod
+	shown shown // by pod
 	// own is the newest list of this pod alone that showed the record. The newest full
 	// list may be newer: see podRecords.listedStamp.
 	own stamp
@@ -35,7 +36,9 @@ type podRecord struct {
 	conflicting bool
 	// generation is the last full list that showed the pod.
 	generation uint64
-	forgotten  bool // it is not among the records any more, but may be in their order
+	// forgotten: the record is dropped, though the order of the last full list may
+	// still have it.
+	forgotten bool
 
 	// What follows is the reconciler's.
 
@@ -246,7 +249,7 @@ func (r *podRecords) takeAll(pods []*Pod, at, begun stamp, changes []podChange, 
 		}
 		rec.generation = r.generation
 		seen++
-		if rec.conflicting || rec.listed != listed && !showsTheSame(rec.pod, listed) {
+		if rec.conflicting || rec.listed != listed && !rec.shown.by(listed) {
 			changes = r.takeListed(rec, listed, at, begun, changes, report)
 		} else if at.Number > rec.settled {
 			rec.settled = begun.Number
@@ -288,26 +291,6 @@ func (r *podRecords) confirms(uid types.UID, at stamp) bool {
 	return rec == nil || !rec.conflicting && !rec.own.After(at)
 }
 
-// showsTheSame reports whether a pod has the containers of one without bad data, in
-// their order and states, and so no bad data either. It spares a runtime that makes
-// its pods anew for every list most of the cost of comparing them.
-func showsTheSame(known, listed *Pod) bool {
-	return known != nil && sameContainers(known.Containers, listed.Containers) &&
-		sameContainers(known.Sandboxes, listed.Sandboxes)
-}
-
-func sameContainers(known, listed []*Container) bool {
-	if len(known) != len(listed) {
-		return false
-	}
-	for i, c := range listed {
-		if c == nil || c.ID.ID != known[i].ID.ID || c.State != known[i].State {
-			return false
-		}
-	}
-	return true
-}
-
 // recordAt returns the record at position i of the last full list if it is that of the
 // pod listed there now.
 func (r *podRecords) recordAt(i int, listed *Pod) *podRecord {
@@ -345,6 +328,7 @@ func (r *podRecords) replace(rec *podRecord, listed, pod *Pod) {
 	r.tally.count(rec.pod, -1)
 	r.tally.count(pod, 1)
 	rec.listed, rec.pod = listed, pod
+	rec.shown = rec.shown.record(pod)
 }
 
 // forget drops the records of absent pods, but for those that are still open: a list
@@ -355,8 +339,8 @@ func (r *podRecords) forget(open func(types.UID) bool, forgotten func(types.UID)
 	}
 	for uid, rec := range r.byUID {
 		if rec.pod == nil && !open(uid) {
-			delete(r.byUID, uid)
 			rec.forgotten = true
+			delete(r.byUID, uid)
 			forgotten(uid)
 		}
 	}

@@ -47,7 +47,7 @@ type pod struct {
 	unanswered time.Time
 	hung       bool
 
-	queued [queues]bool
+	queued [queues]int // its places there; 0 for none
 	alarm  time.Time
 	index  int // among the alarms, from 1; 0 for none
 }
@@ -147,15 +147,17 @@ func (s *Scheduler) Answer(uid types.UID, stamp Stamp) bool {
 	return answers
 }
 
-// ListFailed notes that a list of the pod has: a request that is open stays so, and is
-// tried again after a period unless a full list answers it.
+// ListFailed notes that a list of the pod has: its request stays open, and is tried
+// again after a period unless a full list answers it. One that was answered meanwhile is
+// not affected.
 func (s *Scheduler) ListFailed(uid types.UID) {
-	p := s.pod(uid)
-	if p.want > 0 {
-		p.listFailed = true
-		p.later[again] = s.now.Add(s.cfg.Period)
-		s.Hasten()
+	s.Hasten()
+	p := s.pods[uid]
+	if p == nil || p.want == 0 {
+		return
 	}
+	p.listFailed = true
+	p.later[again] = s.now.Add(s.cfg.Period)
 	s.plan(p)
 }
 

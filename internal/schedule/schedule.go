@@ -277,13 +277,19 @@ func (s *Scheduler) fullListDue() (cause string, due bool) {
 		return CauseDemand, true
 	case f.want > 0 && soon:
 		return f.cause, true
-	case s.listing.len > PodListsAtOnce && soon && !f.failed:
+	case s.manyWait() && soon:
 		f.instead = s.last.Number + 1
 		return s.listing.first().cause, true
 	case f.periodic && !s.now.Before(f.next):
 		return CausePeriod, true
 	}
 	return "", false
+}
+
+// manyWait reports whether so many pods wait that all are to be listed instead. After a
+// full list that failed they are listed by themselves.
+func (s *Scheduler) manyWait() bool {
+	return s.listing.len > PodListsAtOnce && !s.full.failed
 }
 
 // The causes that the schedule itself gives.
@@ -487,7 +493,7 @@ func (s *Scheduler) Wake() time.Time {
 		if f.periodic {
 			earlier(f.next)
 		}
-		if f.want > 0 {
+		if f.want > 0 || s.manyWait() {
 			earlier(f.notBefore)
 		}
 	case !f.call.Dead:
