@@ -2,6 +2,7 @@ package pleg
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/kubepleg/pleg/internal/schedule"
 )
@@ -14,6 +15,7 @@ const (
 	actHintAll
 	actRequest
 	actReader
+	actReaderLater
 	actReinspect
 	actRelist
 	actSubscribe
@@ -32,7 +34,8 @@ const (
 )
 
 var actionNames = [...]string{
-	"truth", "hint", "hint of nobody knows", "RequestRelist", "reader blocks", "RequestReinspect", "Relist()",
+	"truth", "hint", "hint of nobody knows", "RequestRelist", "reader blocks",
+	"reader blocks for half a period", "RequestReinspect", "Relist()",
 	"Subscribe()", "Start()", "Stop()", "stream connects", "stream ends", "clock +1ns", "clock to the wake-up",
 	"clock past slow", "clock past the deadline", "clock BACK", "full", "list", "inspect",
 }
@@ -47,6 +50,7 @@ type action struct {
 	fails   bool
 	free    bool // its failure is not one of the budget: the call was cancelled
 	stopped bool
+	lies    bool // an inspection leaves out a container that is there
 	batched bool // it is taken in together with the next
 }
 
@@ -63,7 +67,7 @@ func (a action) String() string {
 		s += fmt.Sprintf(" %s = %v", podUID(a.pod), a.read[a.pod])
 	case actChange:
 		s += fmt.Sprintf(" %s %v", podUID(a.pod), a.read[a.pod])
-	case actHint, actRequest, actReader, actReinspect:
+	case actHint, actRequest, actReader, actReaderLater, actReinspect:
 		s += " " + string(podUID(a.pod))
 	}
 	switch {
@@ -71,6 +75,8 @@ func (a action) String() string {
 		s += " STOPPED"
 	case a.fails:
 		s += " FAILS"
+	case a.lies:
+		s += " LIES"
 	}
 	if a.batched {
 		s += " (with the next)"
@@ -141,6 +147,9 @@ func (th *things) status(p int, l levels) *PodStatus {
 	return status
 }
 
+// lies is the name in a status that leaves out a container.
+const lies = "lies"
+
 // shownBy returns what a status shows.
 func shownBy(status *PodStatus) (l levels) {
 	for _, s := range status.ContainerStatuses {
@@ -173,7 +182,7 @@ func (w *world) apply(a action) {
 	case actTickLittle, actTickWake, actTickSlow, actTickDead, actBack:
 		w.tick(a.kind)
 	case actFull, actList, actInspect:
-		if a.fails && !a.free && !a.stopped {
+		if a.fails && !a.free && !a.stopped || a.lies {
 			w.left.faults--
 		}
 		w.land(a)
@@ -245,7 +254,10 @@ func (w *world) ask(a action) {
 		w.in.requests[uid] = struct{}{}
 	case actReader:
 		w.left.readers--
-		w.block(a.pod)
+		w.block(a.pod, w.clock)
+	case actReaderLater:
+		w.left.laters--
+		w.block(a.pod, w.clock.Add(explorePeriod/2))
 	case actReinspect:
 		w.left.reinspects--
 		w.in.reinspects[uid] = struct{}{}
@@ -262,18 +274,18 @@ func (w *world) ask(a action) {
 	}
 }
 
-// block has a reader block that wants what is true from now on.
-func (w *world) block(p int) {
+// block has a reader block that wants what is true after a time.
+func (w *world) block(p int, minTime time.Time) {
 	uid := podUID(p)
-	if w.pods.freshLocked(uid, w.clock) {
+	if w.pods.freshLocked(uid, minTime) {
 		return
 	}
-	r := &blockedReader{minTime: w.clock, ch: make(chan cacheAnswer, 1)}
+	r := &blockedReader{minTime: minTime, ch: make(chan cacheAnswer, 1)}
 	put(&w.pods.readers, uid, append(w.pods.readers[uid], r))
 	w.pods.waiting++
-	w.readers[p] = exploredReader{r, w.truth[p]}
+	w.readers[p].blockedReader = r
 	if !w.sixMethods {
-		w.in.addReader(uid, w.clock)
+		w.in.addReader(uid, minTime)
 	}
 }
 
@@ -338,9 +350,9 @@ func (w *world) nextOfPod(p int, as []action) []action {
 		kind actionKind
 	}{
 		{w.left.hints, actHint}, {w.left.requests, actRequest}, {w.left.readers, actReader},
-		{w.left.reinspects, actReinspect},
+		{w.left.laters, actReaderLater}, {w.left.reinspects, actReinspect},
 	} {
-		if o.left > 0 && (o.kind != actReader || w.readers[p].blockedReader == nil) {
+		if o.left > 0 && (o.kind != actReader && o.kind != actReaderLater || w.readers[p].blockedReader == nil) {
 			as = append(as, action{kind: o.kind, pod: p})
 		}
 	}
@@ -376,6 +388,10 @@ func (w *world) nextOfCall(f *flight, as []action) []action {
 			b := a
 			b.read[a.pod] = l
 			add(b)
+			if f.call.Kind == schedule.Inspect && w.left.faults > 0 && l[0].shown() != levelAbsent {
+				b.lies = true
+				add(b)
+			}
 		})
 		return as
 	}

@@ -77,10 +77,11 @@ func (w *world) drain() {
 // check checks what has to hold after every step.
 func (w *world) check(before looks, returned []*exploredCaller) {
 	now := w.look()
+	full := w.find(schedule.ListAll, 0)
 	for p := range w.scope.pods {
 		w.checkPod(p)
 		if rec := w.r.records.byUID[podUID(p)]; rec != nil && rec.pod == nil &&
-			!w.r.sched.FullListInFlight() && !w.r.sched.Open(rec.uid) {
+			(full == nil || full.call.Dead) && !w.r.sched.Open(rec.uid) {
 			w.breaks("rule 9: %s is absent and remembered", rec.uid)
 		}
 		b, n := before[p], now[p]
@@ -112,11 +113,16 @@ func (w *world) checkReader(p int) {
 		return
 	}
 	answer := <-r.ch
-	if shown := shownBy(answer.status); answer.err == nil && !w.wentBack &&
-		!could(shown, r.at, w.truth[p]) {
-		w.breaks("rule 6: a reader gets %v of %s, which was %v when it blocked", shown, podUID(p), r.at)
+	shown := shownBy(answer.status)
+	from, reached := w.trueAt(r.minTime.Add(1))
+	switch {
+	case w.wentBack:
+	case !reached:
+		w.breaks("rule 6: a reader gets an answer before its time has come")
+	case answer.err == nil && answer.status.Name != lies && !could(shown, from[p], w.truth[p]):
+		w.breaks("rule 6: a reader gets %v of %s, which was %v then", shown, podUID(p), from[p])
 	}
-	*r = exploredReader{}
+	r.blockedReader = nil
 }
 
 // checkPod checks that the cache and the events say what can have been true since they
@@ -124,7 +130,7 @@ func (w *world) checkReader(p int) {
 func (w *world) checkPod(p int) {
 	uid := podUID(p)
 	status, err := w.pods.Get(uid)
-	if err != nil {
+	if err != nil || status.Name == lies {
 		return
 	}
 	shown := shownBy(status)
@@ -133,7 +139,8 @@ func (w *world) checkPod(p int) {
 		if from, ok := w.trueAt(observed); !ok {
 			w.breaks("rule 6: the cache is from the future")
 		} else if !could(shown, from[p], w.truth[p]) {
-			w.breaks("rule 6: the cache shows %v of %s, true since its time is %v to %v", shown, uid, from[p], w.truth[p])
+			w.breaks("rule 6: the cache shows %v of %s, true since its time is %v to %v",
+				shown, uid, from[p], w.truth[p])
 		}
 	}
 	rec := w.r.records.byUID[uid]
@@ -216,7 +223,7 @@ func (w *world) checkRelist(c *exploredCaller) {
 			continue
 		}
 		status, err := w.pods.Get(uid)
-		if err == nil && !could(shownBy(status), c.at[p], w.truth[p]) {
+		if err == nil && status.Name != lies && !could(shownBy(status), c.at[p], w.truth[p]) {
 			w.breaks("Relist returns and the cache shows %v of %s, which was %v before", shownBy(status), uid, c.at[p])
 		}
 		if told := w.follow[0].told[p].shown(); !could(told, c.at[p], w.truth[p]) {
@@ -240,7 +247,11 @@ func (w *world) hintOpen(p int) bool {
 		return true
 	}
 	v := w.schedPod(p)
-	return v.IsValid() && (v.FieldByName("hinted").Bool() || v.FieldByName("later").Index(int(schedule.FollowUp)).Field(1).Int() != 0)
+	if !v.IsValid() {
+		return false
+	}
+	followUp := v.FieldByName("later").Index(int(schedule.FollowUp))
+	return v.FieldByName("hinted").Bool() || followUp.FieldByName("ext").Int() != 0
 }
 
 // rest lets the world come to rest: the truth stands still, every call returns, having

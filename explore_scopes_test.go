@@ -23,6 +23,7 @@ func exploredScopes() []scope {
 	six := func(sc *scope) { sc.sixMethods = true }
 	oneWorker := func(sc *scope) { sc.workers = 1 }
 	listedOnly := func(sc *scope) { sc.listedOnly = true }
+	connected := func(sc *scope) { sc.connected = true }
 	cold := func(sc *scope) { sc.cold = true }
 	return []scope{
 		with(one, "a1 hint", budget{changes: 2, hints: 1, lists: 1, ticks: 1}),
@@ -31,12 +32,15 @@ func exploredScopes() []scope {
 		with(one, "a4 Relist, reinspect", budget{changes: 3, relists: 1, reinspects: 1, requests: 1}, running),
 		with(one, "a5 reader, clock stands", budget{changes: 2, readers: 1, lists: 1, ticks: 1}, running, stands),
 		with(one, "a6 slow and dead", budget{changes: 2, requests: 1, lists: 1, ticks: 2}, running),
-		with(one, "a7 clock back", budget{changes: 2, readers: 1, ticks: 1, backs: 1, lists: 1}, running, stands),
+		with(one, "a7 clock back", budget{changes: 2, readers: 1, ticks: 1, backs: 1, lists: 1},
+			running, stands),
 		with(one, "a8 stop", budget{changes: 2, requests: 1, stops: 1, reinspects: 1, lists: 1}, running),
 		with(one, "a9 gone and back", budget{changes: 3, requests: 2, lists: 1}, exited),
 		with(one, "b1 listed only", budget{changes: 3, requests: 1, lists: 1, reinspects: 1}, running, listedOnly),
-		with(one, "b2 no getter", budget{changes: 3, hints: 1, relists: 1, lists: 1, faults: 1}, running, noGetter),
-		with(one, "b3 no getter, reader", budget{changes: 2, readers: 1, ticks: 2, reinspects: 1}, running, noGetter),
+		with(one, "b2 no getter", budget{changes: 3, hints: 1, relists: 1, lists: 1, faults: 1},
+			running, noGetter),
+		with(one, "b3 no getter, reader", budget{changes: 2, readers: 1, ticks: 2, reinspects: 1},
+			running, noGetter),
 		with(one, "b4 six methods", budget{changes: 2, requests: 1, lists: 1, faults: 1, relists: 1}, running, six),
 		with(one, "b5 together", budget{changes: 2, requests: 1, lists: 2, batches: 2}, running),
 		with(one, "b6 Relist, faults", budget{changes: 1, relists: 1, faults: 2, reinspects: 1}, running),
@@ -48,6 +52,10 @@ func exploredScopes() []scope {
 		with(two, "c3 one worker, slow", budget{changes: 2, lists: 1, ticks: 2}, running, oneWorker),
 		with(two, "c4 six methods", budget{changes: 2, requests: 1, lists: 1, faults: 1}, running, six),
 		with(two, "c5 no getter, six", budget{changes: 2, hints: 1, lists: 1, relists: 1}, running, six, noGetter),
+		with(one, "d1 later reader", budget{changes: 2, laters: 1, readers: 1, ticks: 2}, running),
+		with(one, "d2 connected period", budget{changes: 2, connects: 1, readers: 1, ticks: 2}, running, connected),
+		with(one, "d4 hint and reader", budget{changes: 2, hints: 1, readers: 1, lists: 1}, running),
+		with(two, "d3 together", budget{changes: 2, requests: 1, lists: 1, batches: 2}, running, oneWorker),
 		with(two, "c6 stream", budget{changes: 2, connects: 2, hints: 1}, running),
 	}
 }
@@ -55,8 +63,8 @@ func exploredScopes() []scope {
 // walkedScopes are those of random walks.
 func walkedScopes() []scope {
 	much := budget{
-		changes: 8, hints: 4, lists: 4, requests: 4, readers: 4, reinspects: 3, relists: 3, faults: 4, ticks: 8, backs: 1,
-		stops: 2, subscribers: 1, batches: 6, connects: 2,
+		changes: 8, hints: 4, lists: 4, requests: 4, readers: 4, laters: 2, reinspects: 3, relists: 3, faults: 4,
+		ticks: 8, backs: 1, stops: 2, subscribers: 1, batches: 6, connects: 2,
 	}
 	one := scope{pods: 1, containers: 2, getter: true, workers: 2, flows: true, start: oneRunning, budget: much}
 	two := one
@@ -80,6 +88,10 @@ func walkedScopes() []scope {
 			if i&4 != 0 {
 				sc.sixMethods = true
 				sc.name += ", six methods"
+			}
+			if i&6 == 0 {
+				sc.connected = true
+				sc.name += ", connected period"
 			}
 			if i&8 != 0 {
 				sc.listedOnly, sc.workers = true, 1

@@ -1,6 +1,8 @@
 package pleg
 
 import (
+	"cmp"
+	"encoding/binary"
 	"hash/maphash"
 	"maps"
 	"reflect"
@@ -35,7 +37,8 @@ const (
 var classesOf = map[string]class{
 	"Scheduler.cfg": leftOut, "Scheduler.retry": leftOut, "Scheduler.clock": leftOut, "Scheduler.now": leftOut,
 	"Scheduler.ahead": leftOut, "Scheduler.alarms": leftOut, "Scheduler.overdue": leftOut,
-	"Scheduler.scratch": leftOut, "Scheduler.begun": leftOut, "queue.left": leftOut, "Scheduler.free": leftOut, "Scheduler.freePods": leftOut,
+	"Scheduler.scratch": leftOut, "Scheduler.begun": leftOut, "queue.left": leftOut,
+	"Scheduler.free": leftOut, "Scheduler.freePods": leftOut,
 	"Stamp.Number": stampNumber, "Stamp.Time": clockTime,
 	"fullList.memory": leftOut, "fullList.cause": leftOut, "fullList.next": schedTime,
 	"fullList.notBefore": schedTime, "fullList.want": wantNumber, "fullList.instead": wantNumber,
@@ -154,7 +157,8 @@ func (f *printer) relists() {
 }
 
 func (f *printer) caller(c *relistCaller) {
-	f.put(plain, int64(slices.IndexFunc(f.w.callers, func(o *exploredCaller) bool { return o.relistCaller == c })))
+	is := func(o *exploredCaller) bool { return o.relistCaller == c }
+	f.put(plain, int64(slices.IndexFunc(f.w.callers, is)))
 }
 
 func (f *printer) cache() {
@@ -166,7 +170,7 @@ func (f *printer) cache() {
 		f.bool(e != nil)
 		if e != nil {
 			f.levels(shownBy(e.status))
-			f.bool(e.err != nil)
+			f.bool(e.err != nil, e.status.Name == lies)
 			f.put(clockTime, nanos(e.stored))
 			f.put(clockTime, nanos(e.observed))
 		}
@@ -189,8 +193,8 @@ func (f *printer) world() {
 	f.levels(w.gone[:]...)
 	b := w.left
 	for _, n := range [...]int8{
-		b.changes, b.hints, b.lists, b.requests, b.readers, b.reinspects, b.relists, b.faults, b.ticks, b.backs, b.stops,
-		b.subscribers, b.batches, b.connects,
+		b.changes, b.hints, b.lists, b.requests, b.readers, b.laters, b.reinspects, b.relists, b.faults, b.ticks,
+		b.backs, b.stops, b.subscribers, b.batches, b.connects,
 	} {
 		f.put(plain, int64(n))
 	}
@@ -205,7 +209,6 @@ func (f *printer) world() {
 		f.bool(r.blockedReader != nil)
 		if r.blockedReader != nil {
 			f.put(clockTime, nanos(r.minTime))
-			f.levels(r.at)
 		}
 	}
 	for _, s := range w.follow {
@@ -231,7 +234,7 @@ func (f *printer) world() {
 }
 
 func compareFlights(a, b *flight) int {
-	return strings.Compare(string(rune('0'+int(a.call.Kind)))+string(a.call.UID), string(rune('0'+int(b.call.Kind)))+string(b.call.UID))
+	return cmp.Or(cmp.Compare(a.call.Kind, b.call.Kind), cmp.Compare(a.call.UID, b.call.UID))
 }
 
 // pending prints what the next step is to take in.
@@ -240,7 +243,7 @@ func (f *printer) pending() {
 	for i, a := range w.answered {
 		f.put(plain, int64(a.kind)<<8|int64(a.pod))
 		f.levels(a.read[:]...)
-		f.bool(a.ok, a.dead, w.in.results[i].stopped)
+		f.bool(a.ok, a.dead, a.lies, w.in.results[i].stopped)
 		f.put(stampNumber, int64(w.in.results[i].call.Stamp.Number))
 	}
 	f.keys(slices.Sorted(maps.Keys(w.in.requests)))
@@ -451,7 +454,7 @@ func (f *printer) hash() fingerprint {
 			rank, _ := slices.BinarySearch(f.ranks[t.class], v)
 			v = int64(rank)
 		}
-		f.bytes = append(f.bytes, byte(v), byte(v>>8), byte(v>>16), byte(v>>24), byte(v>>32), byte(v>>40), byte(v>>48))
+		f.bytes = binary.LittleEndian.AppendUint64(f.bytes, uint64(v))
 	}
 	for _, n := range f.ranks[stampNumber] {
 		f.truth(f.w.stamped[uint64(n)])

@@ -11,9 +11,10 @@ import (
 )
 
 var (
-	exploreStates = flag.Int("explore.states", 0, "how many states TestExplore goes through in every scope; 0: as many as it has time for")
-	exploreWalk   = flag.Duration("explore.walk", 0, "for how long TestExploreWalk walks in every scope")
-	exploreOnly   = flag.String("explore.scope", "", "only the scopes whose name begins with this")
+	exploreStates = flag.Int("explore.states", 0,
+		"how many states TestExplore goes through in every scope; 0: a few, in half a second")
+	exploreWalk = flag.Duration("explore.walk", 0, "for how long TestExploreWalk walks in every scope")
+	exploreOnly = flag.String("explore.scope", "", "only the scopes whose name begins with this")
 )
 
 // exploration goes through the states of a scope, breadth first.
@@ -67,14 +68,14 @@ type problem struct {
 	rest int // -1: none
 }
 
-// explore goes through at most so many states, for so long, and returns what it finds
+// explore goes through so many states, or for so long unless that is zero, and returns what it finds
 // first.
 func (x *exploration) explore(limit int, allowed time.Duration) (found *problem, all bool) {
 	end := time.Now().Add(allowed)
 	x.known[x.printer.print(x.replay(nil))] = struct{}{}
 	depths := []int{0}
 	for id := int32(0); int(id) < len(x.steps); id++ {
-		if limit > 0 && len(x.steps) >= limit || allowed > 0 && time.Now().After(end) {
+		if len(x.steps) >= limit || allowed > 0 && time.Now().After(end) {
 			return nil, false
 		}
 		path := x.path(id)
@@ -190,13 +191,13 @@ func TestExplore(t *testing.T) {
 		}
 		t.Run(sc.name, func(t *testing.T) {
 			t.Parallel()
-			allowed := time.Duration(0)
-			if *exploreStates == 0 {
-				allowed = 300 * time.Millisecond
+			limit, allowed := *exploreStates, time.Duration(0)
+			if limit == 0 {
+				limit, allowed = 600, 400*time.Millisecond
 			}
 			began := time.Now()
 			x := newExploration(sc)
-			found, all := x.explore(*exploreStates, allowed)
+			found, all := x.explore(limit, allowed)
 			if found != nil {
 				t.Fatal(x.show(found))
 			}
@@ -210,7 +211,7 @@ func TestExplore(t *testing.T) {
 func TestExploreWalk(t *testing.T) {
 	allowed := *exploreWalk
 	if allowed == 0 {
-		allowed = 100 * time.Millisecond
+		allowed = 60 * time.Millisecond
 	}
 	scopes := walkedScopes()
 	for i := range scopes {

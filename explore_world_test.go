@@ -73,6 +73,8 @@ type scope struct {
 	// listedOnly: an inspection reads the containers of the pod that it was asked for;
 	// otherwise whatever there is.
 	listedOnly bool
+	// connected: full lists are further apart while the stream is connected.
+	connected bool
 	// flows: the clock moves a little with every action; otherwise it stands still.
 	flows bool
 	// cold begins with the start; otherwise with a first list whose pods are inspected,
@@ -84,8 +86,8 @@ type scope struct {
 
 // budget is how much of what may happen besides calls that complete.
 type budget struct {
-	changes, hints, lists, requests, readers, reinspects, relists, faults, ticks, backs, stops, subscribers, batches,
-	connects int8
+	changes, hints, lists, requests, readers, laters, reinspects, relists, faults, ticks, backs int8
+	stops, subscribers, batches, connects                                                       int8
 }
 
 // flight is a call in flight.
@@ -106,10 +108,7 @@ type exploredCaller struct {
 }
 
 // exploredReader is a reader that is blocked on the cache.
-type exploredReader struct {
-	*blockedReader        // nil: none is
-	at             levels // of its pod, when it blocked
-}
+type exploredReader struct{ *blockedReader } // nil: none is
 
 // follower is a subscriber, and the levels that it was told.
 type follower struct {
@@ -169,6 +168,7 @@ type answered struct {
 	of   *Pod
 	ok   bool
 	dead bool
+	lies bool
 }
 
 var errExplored = errors.New("explored")
@@ -187,14 +187,18 @@ func newWorld(sc *scope, th *things) *world {
 	if sc.sixMethods {
 		cache = struct{ Cache }{w.pods}
 	}
-	updates := newBroadcaster(func(int) {})
-	w.r = newReconciler(reconcilerConfig{
+	cfg := reconcilerConfig{
 		Config: schedule.Config{
 			Period: explorePeriod, Timeout: exploreTimeout, Threshold: 9 * explorePeriod,
 			Workers: sc.workers, ListsPods: sc.getter,
 		},
 		logger: logr.Discard(),
-	}, w.clock, cache, updates, th.metrics)
+	}
+	if sc.connected {
+		cfg.ConnectedPeriod = 4 * explorePeriod
+		cfg.blocked = w.pods.BlockedReaders
+	}
+	w.r = newReconciler(cfg, w.clock, cache, newBroadcaster(func(int) {}), th.metrics)
 	w.subscribe()
 	if !sc.cold {
 		w.apply(action{kind: actStart})
@@ -357,7 +361,7 @@ func (w *world) land(a action) {
 	f := w.find(kind, a.pod)
 	w.flights = slices.DeleteFunc(w.flights, func(other *flight) bool { return other == f })
 	res := &result{call: f.call}
-	done := answered{kind: kind, pod: a.pod, of: f.pod, read: a.read, dead: f.call.Dead}
+	done := answered{kind: kind, pod: a.pod, of: f.pod, read: a.read, dead: f.call.Dead, lies: a.lies}
 	switch {
 	case a.stopped:
 		res.stopped, res.err = true, errStopped
@@ -377,6 +381,9 @@ func (w *world) land(a action) {
 		done.ok = true
 	default:
 		res.status = w.things.status(a.pod, a.read[a.pod])
+		if a.lies {
+			res.status.Name, res.status.ContainerStatuses = lies, res.status.ContainerStatuses[1:]
+		}
 		done.ok = true
 	}
 	if kind == schedule.ListAll && !f.call.Dead && !a.stopped {
