@@ -308,12 +308,12 @@ func sameContainers(known, listed []*Container) bool {
 }
 
 // recordAt returns the record at position i of the last full list if it is that of the
-// pod listed there now.
+// pod listed there now. One that is absent may have been forgotten since.
 func (r *podRecords) recordAt(i int, listed *Pod) *podRecord {
 	if i >= len(r.order) || listed == nil {
 		return nil
 	}
-	if rec := r.order[i]; rec != nil && (rec.listed == listed || rec.uid == listed.ID) {
+	if rec := r.order[i]; rec != nil && rec.pod != nil && (rec.listed == listed || rec.uid == listed.ID) {
 		return rec
 	}
 	return nil
