@@ -123,10 +123,12 @@ type relistCaller struct {
 
 func newRelistCaller() any { return &relistCaller{done: make(chan struct{}, 1)} }
 
-// outputs is what the reconciler wants done after a step. It is valid until the next.
+// outputs is what the reconciler wants done after a step, in the order of the fields. It is
+// valid until the next. A call to cancel may have returned; its memory may then be that of
+// one to begin.
 type outputs struct {
-	begin    []beginCall
 	cancel   []cancelCall
+	begin    []beginCall
 	relisted []*relistCaller // their relist is complete
 	// wake is when, by the clock, there is more to do; zero for never.
 	wake time.Time

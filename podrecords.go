@@ -36,9 +36,6 @@ type podRecord struct {
 	conflicting bool
 	// generation is the last full list that showed the pod.
 	generation uint64
-	// forgotten: the record is dropped, though the order of the last full list may
-	// still have it.
-	forgotten bool
 
 	// What follows is the reconciler's.
 
@@ -292,12 +289,12 @@ func (r *podRecords) confirms(uid types.UID, at stamp) bool {
 }
 
 // recordAt returns the record at position i of the last full list if it is that of the
-// pod listed there now.
+// pod listed there now. One that is absent may have been forgotten since.
 func (r *podRecords) recordAt(i int, listed *Pod) *podRecord {
 	if i >= len(r.order) || listed == nil {
 		return nil
 	}
-	if rec := r.order[i]; rec != nil && !rec.forgotten && (rec.listed == listed || rec.uid == listed.ID) {
+	if rec := r.order[i]; rec != nil && rec.pod != nil && (rec.listed == listed || rec.uid == listed.ID) {
 		return rec
 	}
 	return nil
@@ -339,7 +336,6 @@ func (r *podRecords) forget(open func(types.UID) bool, forgotten func(types.UID)
 	}
 	for uid, rec := range r.byUID {
 		if rec.pod == nil && !open(uid) {
-			rec.forgotten = true
 			delete(r.byUID, uid)
 			forgotten(uid)
 		}

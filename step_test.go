@@ -220,6 +220,10 @@ func (s *stepper) begins(c beginCall) {
 	case schedule.ListPod:
 		s.note("begin", fmt.Sprintf("%s %s (%s)", name, c.UID, c.Cause))
 	case schedule.Inspect:
+		if c.pod == nil {
+			s.t.Errorf("at %s: %s begins and has no pod", s.since(s.now), name)
+			c.pod = &Pod{ID: c.UID}
+		}
 		s.note("begin", fmt.Sprintf("I%s", podText(c.pod)))
 	}
 }
