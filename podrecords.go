@@ -348,11 +348,16 @@ func (r *podRecords) forget(open func(types.UID) bool, forgotten func(types.UID)
 	}
 	for uid, rec := range r.byUID {
 		if rec.pod == nil && !open(uid) {
-			rec.forgotten = true
-			delete(r.byUID, uid)
+			r.drop(rec)
 			forgotten(uid)
 		}
 	}
+}
+
+// drop drops the record of an absent pod.
+func (r *podRecords) drop(rec *podRecord) {
+	rec.forgotten = true
+	delete(r.byUID, rec.uid)
 }
 
 // tally counts what runs.
