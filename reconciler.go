@@ -293,7 +293,7 @@ func (r *reconciler) listedPod(res *result) {
 	default:
 		r.takeOne(res.pod, c)
 	}
-	r.forgetAbsent()
+	r.forgetIfAbsent(c.UID)
 }
 
 // takeOne takes in a list of one pod; nil for one that is absent.
@@ -391,7 +391,7 @@ func (r *reconciler) inspected(res *result) {
 	switch {
 	case rec.pod == nil:
 		r.sched.Gone(c.UID)
-		r.forgetAbsent()
+		r.forgetIfAbsent(c.UID)
 	case c.Dead: // it has failed already; that it came back shows that another may succeed
 		if err == nil {
 			r.answers(rec, false)
@@ -590,6 +590,17 @@ func (r *reconciler) forgetAbsent() {
 		return
 	}
 	r.records.forget(r.sched.Open, r.cache.remove)
+}
+
+// forgetIfAbsent is forgetAbsent for the one pod whose call has returned: to look at all
+// of them after each would take the square of their number.
+func (r *reconciler) forgetIfAbsent(uid types.UID) {
+	rec := r.records.byUID[uid]
+	if rec == nil || rec.pod != nil || r.sched.FullListInFlight() || r.sched.Open(uid) {
+		return
+	}
+	delete(r.records.byUID, uid)
+	r.cache.remove(uid)
 }
 
 // completeRelists completes the relists whose pods are all as fresh as they.
