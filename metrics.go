@@ -94,8 +94,10 @@ func newMetrics(logger klog.Logger, now func() gauges) *metrics {
 			"The latency of streaming connection with the CRI runtime, measured in seconds.", relistBuckets),
 		inspectionRetries: counter("pleg_inspection_retries_total",
 			"Number of inspections of pods whose inspection had failed before."),
-		bad: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pleg_bad_data_total",
-			Help: "Number of items from the runtime that were skipped or read as something else, by reason."}, []string{"reason"}),
+		bad: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "pleg_bad_data_total",
+			Help: "Number of items from the runtime that were skipped or read as something else, by reason.",
+		}, []string{"reason"}),
 		reported: make(map[badReason]bool),
 	}
 	for _, reason := range badReasons {
