@@ -52,7 +52,7 @@ func (w *cacheWriter) confirmAll(at time.Time, records map[types.UID]*podRecord)
 	}
 	w.owed = at
 	for uid, rec := range records {
-		if rec.pod != nil && !rec.held {
+		if rec.pod != nil && rec.held == 0 {
 			w.SetObservedTime(uid, at)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"reflect"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -65,11 +66,15 @@ type GenericPLEG struct {
 	reconciler *reconciler
 	inputs     inputs // of the current step; reused
 	timer      clock.Timer
+	began      bool      // the newest step has begun calls
+	armed      time.Time // what the timer is set for; zero for nothing
 	// listAll, listAllDone and listed belong to the full list in flight. They are made
 	// once, so that a relist allocates nothing.
 	listAll     func(context.Context) error
 	listAllDone func(*schedule.Call, error, bool)
 	listed      result
+	// free are calls about one pod that have returned, to be used again.
+	free []*podCall
 
 	// lifecycle serialises Start and Stop.
 	lifecycle sync.Mutex
@@ -324,6 +329,9 @@ func (g *GenericPLEG) run(done, complete <-chan struct{}) {
 		default:
 		}
 		timeout := g.step()
+		if g.began {
+			runtime.Gosched() // calls that return at once are taken in together
+		}
 		select {
 		case <-done:
 			return
@@ -331,6 +339,7 @@ func (g *GenericPLEG) run(done, complete <-chan struct{}) {
 			return
 		case <-g.inbox.Wake():
 		case <-timeout:
+			g.armed = time.Time{}
 		}
 	}
 }
@@ -348,6 +357,7 @@ func (g *GenericPLEG) step() <-chan time.Time {
 	for _, c := range out.cancel {
 		g.calls.Cancel(c.Call, c.cause)
 	}
+	g.began = len(out.begin) > 0
 	for _, c := range out.begin {
 		g.call(c)
 	}
@@ -369,52 +379,98 @@ func (g *GenericPLEG) call(c beginCall) {
 		g.calls.Go(c.Call, info, g.listAll, g.listAllDone)
 		return
 	}
-	res := &result{call: c.Call}
-	done := func(_ *schedule.Call, err error, stopped bool) {
-		res.err, res.stopped = err, stopped
-		g.inbox.Put(func(in *inputs) { in.results = append(in.results, res) })
+	call := g.podCall()
+	call.call, call.inspected = c.Call, c.pod
+	method := call.listPod
+	info.Method = methodGetPod
+	if c.Kind == schedule.Inspect {
+		method, info.Method = call.inspect, methodGetPodStatus
 	}
-	if c.Kind == schedule.ListPod {
-		info.Method = methodGetPod
-		g.calls.Go(c.Call, info, func(ctx context.Context) (err error) {
-			res.pod, err = g.getter.GetPod(ctx, res.call.UID)
-			return err
-		}, done)
-		return
-	}
-	info.Method = methodGetPodStatus
-	pod := c.pod
-	g.calls.Go(c.Call, info, func(ctx context.Context) (err error) {
-		res.status, err = g.runtime.GetPodStatus(ctx, pod)
-		return err
-	}, done)
+	g.calls.Go(c.Call, info, method, call.done)
 }
 
-// sleepUntil sets the timer. It reads the clock again once the timer is set: a fake clock
-// may have been stepped in between.
+// podCall is a call about one pod. Its memory is used again, for a relist in which every
+// pod has changed makes as many (BenchmarkEverythingChanged).
+type podCall struct {
+	result
+	inspected *Pod
+	// Made once.
+	listPod, inspect func(context.Context) error
+	done             func(*schedule.Call, error, bool)
+}
+
+func (g *GenericPLEG) podCall() *podCall {
+	if n := len(g.free); n > 0 {
+		call := g.free[n-1]
+		g.free = g.free[:n-1]
+		return call
+	}
+	call := &podCall{}
+	call.listPod = func(ctx context.Context) (err error) {
+		call.pod, err = g.getter.GetPod(ctx, call.call.UID)
+		return err
+	}
+	call.inspect = func(ctx context.Context) (err error) {
+		call.status, err = g.runtime.GetPodStatus(ctx, call.inspected)
+		return err
+	}
+	put := func(in *inputs) { in.results = append(in.results, &call.result) }
+	call.done = func(_ *schedule.Call, err error, stopped bool) {
+		call.err, call.stopped = err, stopped
+		g.inbox.Put(put)
+	}
+	call.release = func() {
+		call.result, call.inspected = result{release: call.release}, nil
+		if len(g.free) < maxFreeCalls {
+			g.free = append(g.free, call)
+		}
+	}
+	return call
+}
+
+// maxFreeCalls bounds the memory that is kept for calls.
+const maxFreeCalls = 64
+
+// sleepUntil sets the timer, unless it is set for an earlier time: to wake once too often
+// costs less than to set it in each step. It reads the clock again once the timer is set: a
+// fake clock may have been stepped in between.
 func (g *GenericPLEG) sleepUntil(wake time.Time) <-chan time.Time {
-	if g.timer != nil && !g.timer.Stop() {
+	if wake.IsZero() {
+		g.disarm()
+		return nil
+	}
+	if g.armed.IsZero() || wake.Before(g.armed) {
+		g.disarm()
+		wait := wake.Sub(g.clock.Now())
+		if wait <= 0 {
+			return alreadyPassed
+		}
+		if g.timer == nil {
+			g.timer = g.clock.NewTimer(wait)
+		} else {
+			g.timer.Reset(wait)
+		}
+		g.armed = wake
+		if !g.clock.Now().Before(wake) {
+			g.disarm()
+			return alreadyPassed
+		}
+	}
+	return g.timer.C()
+}
+
+// disarm stops the timer.
+func (g *GenericPLEG) disarm() {
+	if g.armed.IsZero() {
+		return
+	}
+	g.armed = time.Time{}
+	if !g.timer.Stop() {
 		select {
 		case <-g.timer.C():
 		default:
 		}
 	}
-	if wake.IsZero() {
-		return nil
-	}
-	wait := wake.Sub(g.clock.Now())
-	if wait <= 0 {
-		return alreadyPassed
-	}
-	if g.timer == nil {
-		g.timer = g.clock.NewTimer(wait)
-	} else {
-		g.timer.Reset(wait)
-	}
-	if !g.clock.Now().Before(wake) {
-		return alreadyPassed
-	}
-	return g.timer.C()
 }
 
 // alreadyPassed is a channel that is always ready.

@@ -19,7 +19,7 @@ import (
 func TestRule13aYetToBeSuccessful(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
-		unhealthy(t, n.g, "pleg has yet to be successful: ", "no relist is under way")
+		unhealthy(t, n.g, "pleg has yet to be successful: ", "it was not started")
 		heal := n.Fail(plegtest.GetPods, plegtest.AnyPod, errors.New("connection refused"))
 		n.start()
 		time.Sleep(1500 * time.Millisecond)
@@ -182,7 +182,7 @@ func TestReportAsJSON(t *testing.T) {
 		want(t, "report", []string{string(b)}, `{"healthy":true,"lastRelist":"2000-01-01T00:00:02Z","pods":2,`+
 			`"callsInFlight":[{"method":"GetPodStatus","podUID":"pod-00001",`+
 			`"object":"pod default/pod-00001 (pod-00001)","since":"2000-01-01T00:00:00Z"}],`+
-			`"troubled":[{"podUID":"pod-00001","namespace":"default","name":"pod-00001",`+
+			`"failingPods":[{"podUID":"pod-00001","namespace":"default","name":"pod-00001",`+
 			`"hangingSince":"2000-01-01T00:00:00Z"}],`+
 			`"stream":{"state":"connected","since":"2000-01-01T00:00:00Z"},"blockedReaders":0,"subscribers":0,"backlog":0}`)
 		heal()

@@ -172,7 +172,7 @@ func TestRule16TooManyHints(t *testing.T) {
 		rt.Emit(pleg.ContainerEvent{ContainerID: "unknown"}) // a list, which keeps the loop busy
 		synctest.Wait()
 		for i := range 10000 {
-			rt.Emit(pleg.ContainerEvent{PodUID: "a", ContainerID: fmt.Sprint(i)})
+			rt.Emit(pleg.ContainerEvent{PodUID: types.UID(fmt.Sprintf("new-%d", i))})
 		}
 		synctest.Wait()
 		rt.ExitContainer("b", "b1", 1, "Error")
@@ -217,7 +217,7 @@ func TestRule16HintAheadOfTheList(t *testing.T) {
 // yet, is not lost: it has a follow-up, while full relists are far apart.
 func TestRule16HintAheadOfANewPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t, withConnectedRelistPeriod(80*time.Second))
+		n := newNode(t, pleg.WithConnectedRelistPeriod(80*time.Second))
 		n.SetPods(pods(2)...)
 		n.start()
 		time.Sleep(10*time.Minute + 500*time.Millisecond)
@@ -307,7 +307,7 @@ func TestRule16HintAheadWhilePeriodIsLong(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				n := newNodeOf(t, c.wrap, withConnectedRelistPeriod(80*time.Second))
+				n := newNodeOf(t, c.wrap, pleg.WithConnectedRelistPeriod(80*time.Second))
 				n.SetPods(pods(20)...)
 				n.start()
 				time.Sleep(10*time.Minute + 500*time.Millisecond)

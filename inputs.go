@@ -43,6 +43,8 @@ type result struct {
 	err    error
 	// stopped: it failed because Stop cancelled it.
 	stopped bool
+	// release takes the memory back when the result has been taken in; nil: nobody does.
+	release func()
 }
 
 // minTimes are the earliest and the latest time that the readers of a pod wait for.
@@ -69,6 +71,11 @@ func newInputs() inputs {
 
 // reset empties the inputs and keeps their memory.
 func (in *inputs) reset() {
+	for _, res := range in.results {
+		if res.release != nil {
+			res.release()
+		}
+	}
 	clear(in.results)
 	clear(in.relists)
 	in.results, in.relists, in.stream = in.results[:0], in.relists[:0], in.stream[:0]

@@ -331,7 +331,8 @@ func (m *model) read(sub *modelSub, n int) {
 }
 
 func (m *model) check(sub *modelSub, e *pleg.PodLifecycleEvent) {
-	if _, err := m.cache.Get(e.ID); err == nil && !fresh(m.cache, e.ID, e.ListedAt.Add(-1)) {
+	// Of a pod that is gone the cache forgets how fresh that is, once it was announced.
+	if s, err := m.cache.Get(e.ID); err == nil && s.Name != "" && !fresh(m.cache, e.ID, e.ListedAt.Add(-1)) {
 		m.problem("rule 3: %s listed at %v, and the cache is not as new", line(e), e.ListedAt)
 	}
 	if e.Type == pleg.PodSync {

@@ -24,7 +24,8 @@ type podRecord struct {
 	// again is known to be no change; nil when the pod is absent.
 	listed *Pod
 	// pod is listed without its bad data; the same pointer when it has none.
-	pod *Pod
+	pod   *Pod
+	shown shown // by pod
 	// own is the newest list of this pod alone that showed the record. The newest full
 	// list may be newer: see podRecords.listedStamp.
 	own stamp
@@ -35,6 +36,9 @@ type podRecord struct {
 	conflicting bool
 	// generation is the last full list that showed the pod.
 	generation uint64
+	// forgotten: the record is dropped, though the order of the last full list may
+	// still have it.
+	forgotten bool
 
 	// What follows is the reconciler's.
 
@@ -45,7 +49,7 @@ type podRecord struct {
 	// failed: an error stands in the cache; failures counts those in a row.
 	failed   bool
 	failures int
-	held     bool // the cache was told to hold the pod's freshness
+	held     int // its place among those that the cache was told to hold, from 1; 0 for none
 	change   unannounced
 	// announced is the pod as it was announced last, version the update that did.
 	announced *Pod
@@ -54,6 +58,7 @@ type podRecord struct {
 	syncsOwed, syncsPaid uint64
 	cause                Cause
 	inspection           inspection
+	place                place
 }
 
 // unannounced is what the lists have shown since the last announcement.
@@ -93,6 +98,13 @@ type inspection struct {
 	recovered bool
 }
 
+// place is a pod's place in the reorder window.
+type place struct {
+	window  uint64 // number of the window that it is in
+	awaited bool
+	ready   int // where its update is, from 1; 0 for nowhere
+}
+
 // dead reports whether the inspection is past its deadline.
 func (in *inspection) dead() bool { return in.call != nil && in.call.Dead }
 
@@ -110,6 +122,7 @@ type podRecords struct {
 	// full list in flight may not know of yet.
 	present int
 	tally   tally
+	scratch []transition // of the newest diff
 }
 
 // verdict is what becomes of a list's answer about one pod.
@@ -184,8 +197,8 @@ func (r *podRecords) take(rec *podRecord, listed *Pod, at, begun stamp, report r
 	if listed != rec.listed {
 		pod = withoutBadData(listed, report)
 	}
-	transitions := appendTransitions(nil, rec.pod, pod)
-	same := len(transitions) == 0 && (pod == nil) == (rec.pod == nil)
+	r.scratch = appendTransitions(r.scratch[:0], rec.pod, pod)
+	same := len(r.scratch) == 0 && (pod == nil) == (rec.pod == nil)
 	if !believed && !same {
 		rec.own, rec.conflicting = newest, true
 		return conflicting, nil
@@ -201,7 +214,7 @@ func (r *podRecords) take(rec *podRecord, listed *Pod, at, begun stamp, report r
 	if !rec.dirty {
 		rec.observed = newest
 	}
-	return changed, transitions
+	return changed, slices.Clone(r.scratch)
 }
 
 // takeOne takes in a list of one pod.
@@ -236,7 +249,7 @@ func (r *podRecords) takeAll(pods []*Pod, at, begun stamp, changes []podChange, 
 		}
 		rec.generation = r.generation
 		seen++
-		if rec.conflicting || rec.listed != listed && !showsTheSame(rec.pod, listed) {
+		if rec.conflicting || rec.listed != listed && !rec.shown.by(listed) {
 			changes = r.takeListed(rec, listed, at, begun, changes, report)
 		} else if at.Number > rec.settled {
 			rec.settled = begun.Number
@@ -278,33 +291,13 @@ func (r *podRecords) confirms(uid types.UID, at stamp) bool {
 	return rec == nil || !rec.conflicting && !rec.own.After(at)
 }
 
-// showsTheSame reports whether a pod has the containers of one without bad data, in
-// their order and states, and so no bad data either. It spares a runtime that makes
-// its pods anew for every list most of the cost of comparing them.
-func showsTheSame(known, listed *Pod) bool {
-	return known != nil && sameContainers(known.Containers, listed.Containers) &&
-		sameContainers(known.Sandboxes, listed.Sandboxes)
-}
-
-func sameContainers(known, listed []*Container) bool {
-	if len(known) != len(listed) {
-		return false
-	}
-	for i, c := range listed {
-		if c == nil || c.ID.ID != known[i].ID.ID || c.State != known[i].State {
-			return false
-		}
-	}
-	return true
-}
-
 // recordAt returns the record at position i of the last full list if it is that of the
 // pod listed there now.
 func (r *podRecords) recordAt(i int, listed *Pod) *podRecord {
 	if i >= len(r.order) || listed == nil {
 		return nil
 	}
-	if rec := r.order[i]; rec != nil && (rec.listed == listed || rec.uid == listed.ID) {
+	if rec := r.order[i]; rec != nil && !rec.forgotten && (rec.listed == listed || rec.uid == listed.ID) {
 		return rec
 	}
 	return nil
@@ -335,6 +328,7 @@ func (r *podRecords) replace(rec *podRecord, listed, pod *Pod) {
 	r.tally.count(rec.pod, -1)
 	r.tally.count(pod, 1)
 	rec.listed, rec.pod = listed, pod
+	rec.shown = rec.shown.record(pod)
 }
 
 // forget drops the records of absent pods, but for those that are still open: a list
@@ -345,6 +339,7 @@ func (r *podRecords) forget(open func(types.UID) bool, forgotten func(types.UID)
 	}
 	for uid, rec := range r.byUID {
 		if rec.pod == nil && !open(uid) {
+			rec.forgotten = true
 			delete(r.byUID, uid)
 			forgotten(uid)
 		}

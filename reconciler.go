@@ -38,7 +38,7 @@ type reconciler struct {
 	// all as fresh as they.
 	waiting, attached []*relistCaller
 	awaiting          []relist
-	held              map[types.UID]*podRecord // those whose freshness is held back
+	held              []*podRecord             // those whose freshness is held back
 	blocker           *podRecord               // one of these that a relist awaited last
 	owed              map[types.UID]*podRecord // those with a PodSync that is due
 
@@ -90,7 +90,7 @@ func newReconciler(cfg reconcilerConfig, now time.Time, cache *cacheWriter, upda
 	r := &reconciler{
 		cfg: cfg, sched: schedule.New(cfg.Config), records: newPodRecords(),
 		cache: cache, updates: updates, metrics: m,
-		window: newWindow(), held: make(map[types.UID]*podRecord), owed: make(map[types.UID]*podRecord),
+		owed:    make(map[types.UID]*podRecord),
 		failing: make(map[types.UID]FailingPod),
 		status:  status{asOf: now, lastInspection: now},
 	}
@@ -298,7 +298,10 @@ func (r *reconciler) unsettled(l list) []types.UID {
 	if !l.relist || len(r.failing)+len(r.held) == 0 {
 		return nil
 	}
-	uids := append(sortedKeys(r.failing), sortedKeys(r.held)...)
+	uids := sortedKeys(r.failing)
+	for _, rec := range r.held {
+		uids = append(uids, rec.uid)
+	}
 	slices.Sort(uids)
 	return slices.Compact(uids)
 }
@@ -534,24 +537,28 @@ func (r *reconciler) store(rec *podRecord, status *PodStatus, err error, at stam
 
 // hold keeps what the cache knows of a pod as fresh as it is.
 func (r *reconciler) hold(rec *podRecord) {
-	if !rec.held {
-		rec.held = true
-		r.held[rec.uid] = rec
+	if rec.held == 0 {
+		r.held = append(r.held, rec)
+		rec.held = len(r.held)
 		r.cache.hold(rec.uid)
 	}
 }
 
-// freshen makes what the cache knows of a pod as fresh as its newest list, unless the
-// pod is to be held.
+// freshen makes what the cache knows of a pod as fresh as its newest list, unless it is
+// dirty. While lists conflict it is held as fresh as the newest that showed the record.
 func (r *reconciler) freshen(rec *podRecord) {
+	if !rec.dirty {
+		r.cache.SetObservedTime(rec.uid, r.records.listedStamp(rec).Time)
+	}
 	if rec.dirty || rec.conflicting {
 		r.hold(rec)
 		return
 	}
-	r.cache.SetObservedTime(rec.uid, r.records.listedStamp(rec).Time)
-	if rec.held {
-		rec.held = false
-		delete(r.held, rec.uid)
+	if place := rec.held; place > 0 {
+		last := len(r.held) - 1
+		r.held[place-1], r.held[last].held = r.held[last], place
+		r.held[last], rec.held = nil, 0
+		r.held = r.held[:last]
 		r.cache.release(rec.uid)
 	}
 }
@@ -560,7 +567,7 @@ func (r *reconciler) freshen(rec *podRecord) {
 // it was listed, in is what the announcement is made of besides.
 func (r *reconciler) announce(rec *podRecord, of *Pod, in inspection) {
 	r.version++
-	u := update{
+	u := &update{
 		uid: rec.uid, pod: of, version: r.version, follows: rec.version,
 		sync: r.paySync(rec, in.syncs) || in.recovered, listedAt: in.listed.Time, cause: in.cause,
 	}
@@ -576,7 +583,7 @@ func (r *reconciler) announce(rec *podRecord, of *Pod, in inspection) {
 	}
 	appears := (rec.announced == nil) != (of == nil)
 	if len(u.transitions) == 0 && !u.sync && !appears {
-		r.window.skip(rec.uid)
+		r.window.skip(rec)
 		return
 	}
 	rec.announced, rec.version = of, u.version
@@ -584,19 +591,15 @@ func (r *reconciler) announce(rec *podRecord, of *Pod, in inspection) {
 		rec.version = 0
 	}
 	r.logTransitions(u)
-	if !r.window.add(u) {
+	if !r.window.add(rec, u) {
 		r.updates.Publish(u)
 	}
 }
 
-func (r *reconciler) closeWindow() {
-	for _, u := range r.window.close() {
-		r.updates.Publish(u)
-	}
-}
+func (r *reconciler) closeWindow() { r.window.close(r.updates.Publish) }
 
 // logTransitions logs every transition, and of containers that finished how they did.
-func (r *reconciler) logTransitions(u update) {
+func (r *reconciler) logTransitions(u *update) {
 	v := r.cfg.logger.V(2)
 	if !v.Enabled() {
 		return
@@ -631,7 +634,7 @@ func (r *reconciler) overdue(late schedule.Overdue) {
 		r.sched.ListFailed(c.UID)
 	case c.Kind == schedule.ListPod || rec.pod == nil && !late.NowDead:
 	case !late.NowDead:
-		r.window.skip(c.UID)
+		r.window.skip(rec)
 		r.noteFailing(rec, nil)
 		r.cfg.logger.V(2).Info("Inspection is slow", "pod", klog.KRef(rec.pod.Namespace, rec.pod.Name),
 			"podUID", c.UID, "since", r.sched.Clock(c.Began))
@@ -767,15 +770,15 @@ func (r *reconciler) isAwaited(w relist) bool {
 		}
 	}
 	awaited := func(rec *podRecord) bool {
-		return rec.held && w.stamp.After(r.records.observedStamp(rec)) && !r.sched.Stuck(rec.uid)
+		return rec.held > 0 && w.stamp.After(r.records.observedStamp(rec)) && !r.sched.Stuck(rec.uid)
 	}
 	if r.blocker != nil && awaited(r.blocker) {
 		return true
 	}
 	r.blocker = nil
-	for _, rec := range r.held {
-		if awaited(rec) {
-			r.blocker = rec
+	for i := len(r.held) - 1; i >= 0; i-- { // the last to be inspected first
+		if awaited(r.held[i]) {
+			r.blocker = r.held[i]
 			return true
 		}
 	}

@@ -150,19 +150,22 @@ func (c ContainerID) String() string {
 }
 
 // Pod is a pod as a list shows it.
+//
+// The fields that every relist compares come first, here and in Container: that saves
+// cache misses (BenchmarkIdleRelist with list=fresh).
 type Pod struct {
 	// ID is the UID of the pod.
 	ID types.UID
+	// Containers are the pod's containers, of all its sandboxes.
+	Containers []*Container
+	// Sandboxes are the pod's sandboxes, newest first, shown as containers.
+	Sandboxes []*Container
 	// Name and Namespace are for logs and reports. The pod is identified by ID alone.
 	Name      string
 	Namespace string
 	// CreatedAt is when the pod's newest sandbox was created, in nanoseconds
 	// since 1970.
 	CreatedAt uint64
-	// Containers are the pod's containers, of all its sandboxes.
-	Containers []*Container
-	// Sandboxes are the pod's sandboxes, newest first, shown as containers.
-	Sandboxes []*Container
 }
 
 // Container is a container as a list shows it. A sandbox has only ID, State and
@@ -170,6 +173,8 @@ type Pod struct {
 type Container struct {
 	// ID is the container's ID.
 	ID ContainerID
+	// State is the container's state.
+	State State
 	// Name is the container's name in the pod's specification.
 	Name string
 	// Image is the image as it was asked for, in the form NAME:TAG.
@@ -182,8 +187,6 @@ type Container struct {
 	ImageRuntimeHandler string
 	// Hash is the hash of the container's specification; 0 if there is none.
 	Hash uint64
-	// State is the container's state.
-	State State
 	// PodSandboxID is the sandbox that the container is in.
 	PodSandboxID string
 	// CreatedAt is when the container was created, in nanoseconds since 1970.

@@ -8,7 +8,8 @@ import (
 	"github.com/kubepleg/pleg/internal/broadcast"
 )
 
-// update says that the cache is ready for what a list showed of a pod.
+// update says that the cache is ready for what a list showed of a pod. It is not modified
+// once it was announced.
 type update struct {
 	uid types.UID
 	// pod is the pod as it was listed; nil when it is gone.
@@ -23,33 +24,37 @@ type update struct {
 }
 
 // broadcaster delivers updates as events to the subscribers.
-type broadcaster = broadcast.Broadcaster[types.UID, update, *PodLifecycleEvent]
+type broadcaster = broadcast.Broadcaster[types.UID, *update, *PodLifecycleEvent]
 
 func newBroadcaster(discarded func(n int)) *broadcaster {
-	return broadcast.New[types.UID, update, *PodLifecycleEvent](updates{}, discarded)
+	return broadcast.New[types.UID, *update, *PodLifecycleEvent](updates{}, discarded)
 }
 
 // updates is what updates mean to a subscriber.
 type updates struct{}
 
 // Key implements broadcast.Rules.
-func (updates) Key(u update) types.UID { return u.uid }
+func (updates) Key(u *update) types.UID { return u.uid }
 
 // Gone implements broadcast.Rules.
-func (updates) Gone(u update) bool { return u.pod == nil }
+func (updates) Gone(u *update) bool { return u.pod == nil }
 
 // Initial implements broadcast.Rules.
-func (updates) Initial(u update) update {
-	u.sync = false
-	return u
+func (updates) Initial(u *update) *update {
+	if !u.sync {
+		return u
+	}
+	initial := *u
+	initial.sync = false
+	return &initial
 }
 
 // Events implements broadcast.Rules: they lead a subscriber from the pod as it was
 // told to the update.
-func (updates) Events(told, u update) []*PodLifecycleEvent {
+func (updates) Events(told, u *update) []*PodLifecycleEvent {
 	transitions := u.since(told)
 	pod := u.pod
-	if pod == nil {
+	if pod == nil && told != nil {
 		pod = told.pod
 	}
 	n := deliverable(transitions)
@@ -83,15 +88,24 @@ func (updates) Events(told, u update) []*PodLifecycleEvent {
 
 // Coalesce implements broadcast.Rules. Transitions are discarded where the steps told →
 // earlier → later are more than the one step told → later.
-func (updates) Coalesce(told, earlier, later update) (coalesced update, discarded int) {
+func (updates) Coalesce(told, earlier, later *update) (coalesced *update, discarded int) {
 	steps := deliverable(earlier.since(told)) + deliverable(later.since(earlier))
-	later.sync = later.sync || earlier.sync
-	return later, max(0, steps-deliverable(later.since(told)))
+	discarded = max(0, steps-deliverable(later.since(told)))
+	if earlier.sync && !later.sync {
+		both := *later
+		both.sync = true
+		later = &both
+	}
+	return later, discarded
 }
 
 // since returns the transitions from an older update to this one: those that came with
 // it where it follows the older one, else those between their pods.
-func (u update) since(told update) []transition {
+// told is nil for a subscriber that was told nothing of the pod.
+func (u *update) since(told *update) []transition {
+	if told == nil {
+		told = &update{}
+	}
 	if u.follows == told.version {
 		return u.transitions
 	}

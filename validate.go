@@ -59,7 +59,7 @@ func goodContainers(pod *Pod, list []*Container, taken map[string]bool, report r
 			report(badContainerDuplicate, c.ID.ID)
 		default:
 			taken[c.ID.ID] = true
-			if !knownState(c.State) {
+			if stateByte(c.State) == 0 {
 				report(badContainerState, c.ID.ID)
 				unknown := *c
 				unknown.State = ContainerStateUnknown
@@ -69,15 +69,6 @@ func goodContainers(pod *Pod, list []*Container, taken map[string]bool, report r
 		}
 	}
 	return good
-}
-
-func knownState(s State) bool {
-	switch s {
-	case ContainerStateCreated, ContainerStateRunning, ContainerStateExited, ContainerStateUnknown:
-		return true
-	default:
-		return false
-	}
 }
 
 // clean reports whether a pod has no bad data, without allocating anything for a
@@ -96,7 +87,7 @@ func clean(pod *Pod) bool {
 	}
 	for i := range n {
 		c := at(i)
-		if c == nil || c.ID.ID == "" || !knownState(c.State) {
+		if c == nil || c.ID.ID == "" || stateByte(c.State) == 0 {
 			return false
 		}
 		if taken != nil {

@@ -4,8 +4,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"k8s.io/apimachinery/pkg/types"
 )
 
 // windowShare is the part of a relist period for which the updates of one full list
@@ -17,57 +15,63 @@ const windowShare = 20
 // It closes when all of them are there or its time is up, for a pod that hangs must not
 // delay another; what comes later goes by itself.
 type window struct {
-	awaited map[types.UID]struct{}
-	ready   []update
+	number  uint64 // of the window, so that a record knows whether it is in it
+	awaited int
+	ready   []*update
 	closes  time.Time // zero while it is closed
 }
 
-func newWindow() window { return window{awaited: make(map[types.UID]struct{})} }
-
 // open begins a window for some pods. The one before is closed.
 func (w *window) open(changes []podChange, closes time.Time) {
+	w.number++
 	for _, change := range changes {
 		if change.verdict == changed {
-			w.awaited[change.rec.uid] = struct{}{}
+			change.rec.place = place{window: w.number, awaited: true}
+			w.awaited++
 		}
 	}
-	if len(w.awaited) > 0 {
+	if w.awaited > 0 {
 		w.closes = closes
 	}
 }
 
-// add keeps an update until the window closes, and reports whether it did: that of a
-// pod that it does not await, and has none of, goes by itself.
-func (w *window) add(u update) bool {
-	if w.closes.IsZero() {
+// add keeps an update until the window closes, and reports whether it did: that of a pod
+// that it neither awaits nor has an update of goes by itself.
+func (w *window) add(rec *podRecord, u *update) bool {
+	p := &rec.place
+	if p.window != w.number || w.closes.IsZero() {
 		return false
 	}
-	if _, awaited := w.awaited[u.uid]; awaited {
-		delete(w.awaited, u.uid)
-		w.ready = append(w.ready, u)
+	w.skip(rec)
+	if p.ready > 0 {
+		w.ready[p.ready-1], _ = updates{}.Coalesce(nil, w.ready[p.ready-1], u)
 		return true
 	}
-	i := slices.IndexFunc(w.ready, func(ready update) bool { return ready.uid == u.uid })
-	if i < 0 {
-		return false
-	}
-	w.ready[i], _ = updates{}.Coalesce(update{}, w.ready[i], u)
+	w.ready = append(w.ready, u)
+	p.ready = len(w.ready)
 	return true
 }
 
 // skip has the window not wait for a pod.
-func (w *window) skip(uid types.UID) { delete(w.awaited, uid) }
+func (w *window) skip(rec *podRecord) {
+	if p := &rec.place; p.window == w.number && p.awaited {
+		p.awaited = false
+		w.awaited--
+	}
+}
 
 // due reports whether the window is to be closed.
 func (w *window) due(now time.Time) bool {
-	return !w.closes.IsZero() && (len(w.awaited) == 0 || !now.Before(w.closes))
+	return !w.closes.IsZero() && (w.awaited == 0 || !now.Before(w.closes))
 }
 
-// close returns what there is, by UID.
-func (w *window) close() []update {
-	ready := w.ready
-	slices.SortFunc(ready, func(a, b update) int { return strings.Compare(string(a.uid), string(b.uid)) })
-	clear(w.awaited)
-	w.ready, w.closes = ready[:0:0], time.Time{}
-	return ready
+// close calls publish with what there is, by UID.
+func (w *window) close(publish func(*update)) {
+	slices.SortFunc(w.ready, func(a, b *update) int { return strings.Compare(string(a.uid), string(b.uid)) })
+	for _, u := range w.ready {
+		publish(u)
+	}
+	clear(w.ready)
+	w.number++
+	w.awaited, w.ready, w.closes = 0, w.ready[:0], time.Time{}
 }

@@ -104,12 +104,13 @@ func onBothSides(b *testing.B, run func(b *testing.B, side impl)) {
 type kubeletBench struct{ kubeletPLEG }
 
 func newKubeletBench(w *workload, capacity int) generator {
-	r := &kubeletBenchRuntime{w: w, statuses: make(map[types.UID]*kubecontainer.PodStatus)}
+	r := &kubeletBenchRuntime{w: w, statuses: make(map[*kubecontainer.Pod]*kubecontainer.PodStatus)}
 	for _, pods := range w.lists {
 		var list []*kubecontainer.Pod
 		for _, p := range pods {
-			list = append(list, p.forKubelet(time.Now()))
-			r.statuses[p.uid] = &kubecontainer.PodStatus{ID: p.uid, IPs: p.ips, SandboxStatuses: p.sandboxStatuses()}
+			pod := p.forKubelet(time.Now())
+			list = append(list, pod)
+			r.statuses[pod] = p.statusForKubelet()
 		}
 		r.lists = append(r.lists, list)
 	}
@@ -133,7 +134,7 @@ type kubeletBenchRuntime struct {
 	kubecontainer.Runtime
 	w        *workload
 	lists    [][]*kubecontainer.Pod
-	statuses map[types.UID]*kubecontainer.PodStatus
+	statuses map[*kubecontainer.Pod]*kubecontainer.PodStatus // as listed
 }
 
 func (r *kubeletBenchRuntime) GetPods(context.Context, bool) ([]*kubecontainer.Pod, error) {
@@ -144,18 +145,19 @@ func (r *kubeletBenchRuntime) GetPodStatus(
 	_ context.Context, pod *kubecontainer.Pod,
 ) (*kubecontainer.PodStatus, error) {
 	r.w.inspect(pod.ID)
-	return r.statuses[pod.ID], nil
+	return r.statuses[pod], nil
 }
 
 type plegBench struct{ *pleg.GenericPLEG }
 
 func newPLEGBench(w *workload, capacity int) generator {
-	r := &plegBenchRuntime{w: w, statuses: make(map[types.UID]*pleg.PodStatus)}
+	r := &plegBenchRuntime{w: w, statuses: make(map[*pleg.Pod]*pleg.PodStatus)}
 	for _, pods := range w.lists {
 		var list []*pleg.Pod
 		for _, p := range pods {
-			list = append(list, p.forPLEG())
-			r.statuses[p.uid] = &pleg.PodStatus{ID: p.uid, IPs: p.ips, SandboxStatuses: p.sandboxStatuses()}
+			pod := p.forPLEG()
+			list = append(list, pod)
+			r.statuses[pod] = p.statusForPLEG()
 		}
 		r.lists = append(r.lists, list)
 	}
@@ -180,7 +182,7 @@ func (g plegBench) take(seen func(types.UID)) int {
 type plegBenchRuntime struct {
 	w        *workload
 	lists    [][]*pleg.Pod
-	statuses map[types.UID]*pleg.PodStatus
+	statuses map[*pleg.Pod]*pleg.PodStatus // as listed
 }
 
 func (r *plegBenchRuntime) GetPods(context.Context, bool) ([]*pleg.Pod, error) {
@@ -189,5 +191,5 @@ func (r *plegBenchRuntime) GetPods(context.Context, bool) ([]*pleg.Pod, error) {
 
 func (r *plegBenchRuntime) GetPodStatus(_ context.Context, pod *pleg.Pod) (*pleg.PodStatus, error) {
 	r.w.inspect(pod.ID)
-	return r.statuses[pod.ID], nil
+	return r.statuses[pod], nil
 }

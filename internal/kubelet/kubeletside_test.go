@@ -115,12 +115,17 @@ func (r *kubeletRuntime) GetPodStatus(_ context.Context, pod *kubecontainer.Pod)
 	if err := r.node.inspectErr[pod.ID]; err != nil {
 		return nil, err
 	}
-	status := &kubecontainer.PodStatus{ID: pod.ID, Name: pod.Name, Namespace: pod.Namespace}
 	p := r.node.pod(pod.ID)
 	if p == nil {
-		return status, nil
+		return &kubecontainer.PodStatus{ID: pod.ID, Name: pod.Name, Namespace: pod.Namespace}, nil
 	}
-	status.IPs = p.liveIPs()
+	return p.statusForKubelet(), nil
+}
+
+func (p *modelPod) statusForKubelet() *kubecontainer.PodStatus {
+	status := &kubecontainer.PodStatus{
+		ID: p.uid, Name: string(p.uid), Namespace: "default", IPs: p.liveIPs(), SandboxStatuses: p.sandboxStatuses(),
+	}
 	for _, c := range p.containers {
 		status.ContainerStatuses = append(status.ContainerStatuses, &kubecontainer.Status{
 			ID: kubecontainer.ContainerID{Type: "fake", ID: c.id}, Name: c.id,
@@ -128,8 +133,7 @@ func (r *kubeletRuntime) GetPodStatus(_ context.Context, pod *kubecontainer.Pod)
 		})
 	}
 	status.ActiveContainerStatuses = status.ContainerStatuses
-	status.SandboxStatuses = p.sandboxStatuses()
-	return status, nil
+	return status
 }
 
 func (p *modelPod) forKubelet(stamp time.Time) *kubecontainer.Pod {

@@ -103,21 +103,11 @@ func (r *plegRuntime) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.Po
 	if err := r.node.inspectErr[pod.ID]; err != nil {
 		return nil, err
 	}
-	status := &pleg.PodStatus{ID: pod.ID, Name: pod.Name, Namespace: pod.Namespace}
 	p := r.node.pod(pod.ID)
 	if p == nil {
-		return status, nil
+		return &pleg.PodStatus{ID: pod.ID, Name: pod.Name, Namespace: pod.Namespace}, nil
 	}
-	status.IPs = p.liveIPs()
-	for _, c := range p.containers {
-		status.ContainerStatuses = append(status.ContainerStatuses, &pleg.Status{
-			ID: pleg.ContainerID{Type: "fake", ID: c.id}, Name: c.id,
-			State: pleg.State(c.state), ExitCode: exitCode(c),
-		})
-	}
-	status.ActiveContainerStatuses = status.ContainerStatuses
-	status.SandboxStatuses = p.sandboxStatuses()
-	return status, nil
+	return p.statusForPLEG(), nil
 }
 
 // getterRuntime can also list one pod.
@@ -166,6 +156,20 @@ func (p *modelPod) forPLEG() *pleg.Pod {
 		ID: p.uid, Name: string(p.uid), Namespace: "default",
 		Containers: convert(p.containers), Sandboxes: convert(p.sandboxes),
 	}
+}
+
+func (p *modelPod) statusForPLEG() *pleg.PodStatus {
+	status := &pleg.PodStatus{
+		ID: p.uid, Name: string(p.uid), Namespace: "default", IPs: p.liveIPs(), SandboxStatuses: p.sandboxStatuses(),
+	}
+	for _, c := range p.containers {
+		status.ContainerStatuses = append(status.ContainerStatuses, &pleg.Status{
+			ID: pleg.ContainerID{Type: "fake", ID: c.id}, Name: c.id,
+			State: pleg.State(c.state), ExitCode: exitCode(c),
+		})
+	}
+	status.ActiveContainerStatuses = status.ContainerStatuses
+	return status
 }
 
 func plegContent(status *pleg.PodStatus) content {

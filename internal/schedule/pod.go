@@ -55,7 +55,8 @@ type pod struct {
 func (s *Scheduler) pod(uid types.UID) *pod {
 	p := s.pods[uid]
 	if p == nil {
-		p = &pod{uid: uid}
+		p = s.newPod()
+		p.uid = uid
 		s.pods[uid] = p
 	}
 	return p
@@ -147,12 +148,16 @@ func (s *Scheduler) Answer(uid types.UID, stamp Stamp) bool {
 }
 
 // ListFailed notes that a list of the pod has: its request stays open, and is tried
-// again after a period unless a full list answers it.
+// again after a period unless a full list answers it. One that was answered meanwhile is
+// not affected.
 func (s *Scheduler) ListFailed(uid types.UID) {
-	p := s.pod(uid)
+	s.Hasten()
+	p := s.pods[uid]
+	if p == nil || p.want == 0 {
+		return
+	}
 	p.listFailed = true
 	p.later[again] = s.now.Add(s.cfg.Period)
-	s.Hasten()
 	s.plan(p)
 }
 
@@ -260,7 +265,22 @@ func (s *Scheduler) plan(p *pod) {
 	idle := p.want == 0 && p.list == nil && p.inspection == nil && !p.inspect && p.alarm.IsZero()
 	if idle && p.attempts == 0 && p.unanswered.IsZero() {
 		delete(s.pods, p.uid)
+		if len(s.freePods) < maxFree {
+			*p = pod{}
+			s.freePods = append(s.freePods, p)
+		}
 	}
+}
+
+// newPod returns an empty pod, whose memory may have been another's.
+func (s *Scheduler) newPod() *pod {
+	n := len(s.freePods)
+	if n == 0 {
+		return &pod{}
+	}
+	p := s.freePods[n-1]
+	s.freePods = s.freePods[:n-1]
+	return p
 }
 
 func (p *pod) nextAlarm(cfg Config) time.Time {

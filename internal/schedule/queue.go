@@ -1,16 +1,19 @@
 package schedule
 
-import "container/heap"
+import (
+	"container/heap"
+	"slices"
+)
 
-// A pod is in none or both of the queues, and at most once in each.
+// A pod is in none, one or both of the queues, and counts once in each.
 const (
 	listing = iota
 	inspecting
 	queues
 )
 
-// queue is pods in the order in which they came. A pod that is dropped leaves its
-// place behind, which is skipped.
+// queue is pods in the order in which they came. A pod that is dropped leaves its place
+// behind, which is skipped, unless the pod is back when its turn comes.
 type queue struct {
 	which int
 	pods  []*pod
@@ -23,7 +26,7 @@ func (q *queue) push(p *pod) {
 		return
 	}
 	if q.head > 64 && q.head > len(q.pods)/2 {
-		q.pods = append(q.pods[:0], q.pods[q.head:]...)
+		q.pods = slices.Delete(q.pods, 0, q.head) // which lets go of what it moves
 		q.head = 0
 	}
 	p.queued[q.which] = true

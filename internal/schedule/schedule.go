@@ -30,6 +30,8 @@ const (
 	// canariesPerThreshold is how often within the health threshold a healthy pod is
 	// inspected while others hang.
 	canariesPerThreshold = 6
+	// maxFree bounds the memory that is kept to be used again.
+	maxFree = 1024
 )
 
 // Stamp is given out when a list begins. Lists are ordered by Number alone; Time is
@@ -113,6 +115,7 @@ type Scheduler struct {
 	scratch    []*pod
 	begun      []*Call
 	free       []*Call // inspections that have returned, to be used again
+	freePods   []*pod  // the same of pods
 }
 
 // fullList is the list of all pods.
@@ -274,13 +277,19 @@ func (s *Scheduler) fullListDue() (cause string, due bool) {
 		return CauseDemand, true
 	case f.want > 0 && soon:
 		return f.cause, true
-	case s.listing.len > PodListsAtOnce && soon && !f.failed:
+	case s.manyWait() && soon:
 		f.instead = s.last.Number + 1
 		return s.listing.first().cause, true
 	case f.periodic && !s.now.Before(f.next):
 		return CausePeriod, true
 	}
 	return "", false
+}
+
+// manyWait reports whether so many pods wait that all are to be listed instead. After a
+// full list that failed they are listed by themselves.
+func (s *Scheduler) manyWait() bool {
+	return s.listing.len > PodListsAtOnce && !s.full.failed
 }
 
 // The causes that the schedule itself gives.
@@ -385,7 +394,7 @@ func (s *Scheduler) Return(c *Call, answered bool) {
 // Recycle takes an inspection back that has returned and that nobody looks at any
 // more.
 func (s *Scheduler) Recycle(c *Call) {
-	if len(s.free) < s.cfg.Workers {
+	if len(s.free) < maxFree {
 		s.free = append(s.free, c)
 	}
 }
@@ -484,7 +493,7 @@ func (s *Scheduler) Wake() time.Time {
 		if f.periodic {
 			earlier(f.next)
 		}
-		if f.want > 0 {
+		if f.want > 0 || s.manyWait() {
 			earlier(f.notBefore)
 		}
 	case !f.call.Dead:

@@ -1,0 +1,91 @@
+package schedule_test
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubepleg/pleg/internal/schedule"
+)
+
+// Alarms ring in the order of their times whatever the order in which they were set,
+// moved and taken back.
+func TestAlarmsRingInOrder(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	s := newScript(t)
+	at := make(map[types.UID]time.Time)
+	for range 500 {
+		uid := numbered(random.IntN(100))
+		switch random.IntN(4) {
+		case 0:
+			s.ResetRetry(uid) // which is another alarm of the pod
+		case 1:
+			s.Retry(uid, "demand")
+			s.ResetRetry(uid)
+		default:
+			at[uid] = epoch.Add(time.Duration(random.IntN(10000)) * ms)
+			s.RequestAt(uid, at[uid], schedule.FollowUp)
+		}
+	}
+	for len(at) > 0 {
+		var due []types.UID
+		var next time.Time
+		for uid, t := range at {
+			if next.IsZero() || t.Before(next) {
+				due, next = nil, t
+			}
+			if t.Equal(next) {
+				due = append(due, uid)
+			}
+		}
+		slices.Sort(due)
+		s.wakes(next.Sub(epoch))
+		s.Advance(next)
+		s.Overdue()
+		s.same("requested", s.Requested(), due)
+		for _, uid := range due {
+			s.Answer(uid, schedule.Stamp{Number: 1})
+			delete(at, uid)
+		}
+	}
+	s.wakes(-1)
+	s.forgotten()
+}
+
+// A long queue keeps its order while pods leave it from the front and from within, and
+// others join it.
+func TestLongQueue(t *testing.T) {
+	const n = 400
+	s := newScript(t)
+	var waiting []types.UID
+	join := func(i int) {
+		s.Inspect(numbered(i))
+		waiting = append(waiting, numbered(i))
+	}
+	for i := range n {
+		join(i)
+	}
+	s.step(0, "Ip000", "Ip001")
+	waiting = waiting[2:]
+	for i := range n - 2 {
+		if i%5 == 0 && len(waiting) > 3 { // one leaves from within
+			s.NoInspection(waiting[2])
+			waiting = append(waiting[:2:2], waiting[3:]...)
+		}
+		if i%2 == 0 {
+			join(n + i)
+		}
+		if len(waiting) == 0 {
+			break
+		}
+		for in := range s.flying {
+			s.inspected(in)
+			break
+		}
+		s.does("I" + string(waiting[0]))
+		waiting = waiting[1:]
+	}
+}
