@@ -112,8 +112,8 @@ var (
 	_ BlockedCounter  = (*PodCache)(nil)
 )
 
-// cacheEntry is what is known of one pod. It is replaced, not modified, but for
-// its observed time.
+// cacheEntry is the entry of one pod. It is replaced, never modified, except for its
+// observed time.
 type cacheEntry struct {
 	status *PodStatus
 	err    error

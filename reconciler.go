@@ -16,11 +16,11 @@ import (
 	"github.com/kubepleg/pleg/internal/schedule"
 )
 
-// reconciler is the data's way from top to bottom: list, diff, inspect, store, announce.
-// It is a function of its inputs: it starts no goroutine and reads no clock. What it
-// does to the cache and the broadcaster, in order, and its outputs are all that it does.
+// reconciler is the data flow from top to bottom: list, diff, inspect, store, announce.
+// It is a function of its inputs: it starts no goroutine and reads no clock. Its effects
+// are its writes to the cache and the broadcaster, in order, and its outputs.
 //
-// Its rules, in the words of the model that they were explored in, are in
+// Its rules, each with the counterexample that needs it, are in
 // docs/decisions/2026-11-21-rules-of-the-core.md.
 type reconciler struct {
 	cfg     reconcilerConfig
@@ -56,7 +56,7 @@ type reconciler struct {
 type reconcilerConfig struct {
 	schedule.Config
 	logger klog.Logger
-	// blocked counts the readers that wait; nil if nobody can.
+	// blocked counts the blocked readers; nil if the cache cannot.
 	blocked func() int
 }
 
@@ -74,19 +74,20 @@ type owedSync struct {
 	number uint64
 }
 
-// list is a list that is being taken in.
+// list is the list of the current result.
 type list struct {
 	stamp  stamp
-	before stamp // of the full list before
+	before stamp // of the previous full list
 	cause  Cause
 	relist bool // a caller of Relist waits for it
 }
 
-// errPodGone is the cause with which the inspection of a pod is cancelled that is no
-// longer listed.
+// errPodGone is the cause of cancelling the inspection of a pod that is no longer listed.
 var errPodGone = errors.New("the pod is gone")
 
-func newReconciler(cfg reconcilerConfig, now time.Time, cache *cacheWriter, updates *broadcaster, m *metrics) *reconciler {
+func newReconciler(
+	cfg reconcilerConfig, now time.Time, cache *cacheWriter, updates *broadcaster, m *metrics,
+) *reconciler {
 	r := &reconciler{
 		cfg: cfg, sched: schedule.New(cfg.Config), records: newPodRecords(),
 		cache: cache, updates: updates, metrics: m,
@@ -98,7 +99,7 @@ func newReconciler(cfg reconcilerConfig, now time.Time, cache *cacheWriter, upda
 	return r
 }
 
-// step takes in everything that there is, and returns what is to be done about it.
+// step takes in the inputs and the time, and returns the calls to begin and to cancel.
 func (r *reconciler) step(clock time.Time, in *inputs) *outputs {
 	r.out.reset()
 	if back := r.sched.Advance(clock); back > 0 {
@@ -124,7 +125,7 @@ func (r *reconciler) step(clock time.Time, in *inputs) *outputs {
 	return &r.out
 }
 
-// wake returns when, by the clock, there is more to do.
+// wake returns when, by the clock, the next step is due.
 func (r *reconciler) wake() time.Time {
 	wake := r.sched.Wake()
 	if closes := r.window.closes; !closes.IsZero() {
@@ -135,7 +136,7 @@ func (r *reconciler) wake() time.Time {
 	return wake
 }
 
-// takeRequests takes in what others want.
+// takeRequests takes in the requests of callers, readers and hints.
 func (r *reconciler) takeRequests(in *inputs) {
 	if in.periodic != nil {
 		r.sched.SetPeriodic(*in.periodic)
@@ -168,7 +169,7 @@ func (r *reconciler) takeRequests(in *inputs) {
 	}
 }
 
-// request asks for a list of one pod, or of all where one cannot be had.
+// request asks for a list of one pod, or of all if the runtime cannot list one.
 func (r *reconciler) request(uid types.UID, cause Cause, hinted bool) {
 	r.sched.Request(uid, string(cause), hinted)
 	if !r.cfg.ListsPods {
@@ -176,8 +177,8 @@ func (r *reconciler) request(uid types.UID, cause Cause, hinted bool) {
 	}
 }
 
-// readerBlocked asks for what a reader waits for. One that waits for a time too far
-// ahead is served by a full list in its time.
+// readerBlocked asks for the list that a blocked reader waits for. A minTime further in
+// the future than a period is answered by the full lists.
 func (r *reconciler) readerBlocked(uid types.UID, t minTimes) {
 	clock := r.sched.Clock(r.sched.Now())
 	if t.earliest.Before(clock) {
@@ -194,7 +195,7 @@ func (r *reconciler) readerBlocked(uid types.UID, t minTimes) {
 	}
 }
 
-// takeHints has every pod listed that a hint is about.
+// takeHints asks for a list of every hinted pod.
 func (r *reconciler) takeHints(in *inputs) {
 	if in.lostHints {
 		r.sched.RequestAll(schedule.CauseHint, true)
@@ -215,8 +216,8 @@ func (r *reconciler) takeHints(in *inputs) {
 	}
 }
 
-// resolveHints finds the pods of the hints that name only a container, in one walk over
-// the records for all of them.
+// resolveHints finds the pods of hints that name only a container, for all such hints in
+// one walk over the records.
 func (r *reconciler) resolveHints(hints map[hint]struct{}) {
 	unresolved := false
 	for h := range hints {
@@ -235,7 +236,7 @@ func (r *reconciler) resolveHints(hints map[hint]struct{}) {
 	}
 }
 
-// complete takes in a call that has returned.
+// complete takes in the result of a call.
 func (r *reconciler) complete(res *result) {
 	if calls.Panicked(res.err) {
 		r.metrics.badData(badRuntimePanic, res.err.Error())
@@ -250,8 +251,8 @@ func (r *reconciler) complete(res *result) {
 	}
 }
 
-// listedAll takes in the answer of a full list. One that was given up has failed already:
-// it may not know of what a list since has shown.
+// listedAll takes in the result of a full list. A dead one has failed already: its answer
+// is discarded, for it may be older than an absence that was forgotten since.
 func (r *reconciler) listedAll(res *result) {
 	c := res.call
 	r.sched.Return(c, true)
@@ -292,8 +293,8 @@ func (r *reconciler) takeAll(pods []*Pod, c *schedule.Call) {
 	r.listSucceeded(c)
 }
 
-// unsettled returns the pods that a relist whose caller waits has inspected again although
-// they have not changed: those that could not be inspected, and those that are held back.
+// unsettled returns the pods that a list for a caller of Relist has inspected again
+// although they have not changed: those that fail, and those that are held.
 func (r *reconciler) unsettled(l list) []types.UID {
 	if !l.relist || len(r.failing)+len(r.held) == 0 {
 		return nil
@@ -306,8 +307,7 @@ func (r *reconciler) unsettled(l list) []types.UID {
 	return slices.Compact(uids)
 }
 
-// confirmRequested answers what is asked about a pod of which the full list says nothing
-// new.
+// confirmRequested answers the requests of a pod that the full list confirms.
 func (r *reconciler) confirmRequested(uid types.UID, l list) {
 	if !r.records.confirms(uid, l.stamp) {
 		return
@@ -318,7 +318,7 @@ func (r *reconciler) confirmRequested(uid types.UID, l list) {
 	}
 }
 
-// listedPod takes in the answer of a list of one pod.
+// listedPod takes in the result of a single-pod list.
 func (r *reconciler) listedPod(res *result) {
 	c := res.call
 	r.sched.Return(c, true)
@@ -341,7 +341,7 @@ func (r *reconciler) listedPod(res *result) {
 	r.forgetAbsent()
 }
 
-// takeOne takes in a list of one pod; nil for one that is absent.
+// takeOne takes in a single-pod list; pod is nil if the pod is absent.
 func (r *reconciler) takeOne(pod *Pod, c *schedule.Call) {
 	r.metrics.podRelistDuration.Observe(r.sched.Since(c.Began).Seconds())
 	rec := r.records.of(c.UID)
@@ -350,13 +350,13 @@ func (r *reconciler) takeOne(pod *Pod, c *schedule.Call) {
 	r.status.pods, r.status.tally = r.records.present, r.records.tally
 }
 
-// take does what follows from what a list says about one pod.
+// take acts on the verdict of a list about one pod.
 func (r *reconciler) take(change podChange, l list) {
 	rec := change.rec
 	switch change.verdict {
 	case ignored:
 		return
-	case conflicting: // nobody knows which of the two saw the pod later: a third settles it
+	case conflicting: // which of the two read the runtime later is unknown: list again
 		r.sched.Request(rec.uid, string(l.cause), false)
 		r.hold(rec)
 		return
@@ -373,8 +373,9 @@ func (r *reconciler) take(change podChange, l list) {
 	}
 }
 
-// confirmed: a list shows what is known. Only where somebody asked is a pod inspected
-// again that could not be, or whose status contradicted its list.
+// confirmed: a list shows the record unchanged. If it answers a request, a pod whose
+// inspection failed or contradicted the record is inspected again; retries begin here
+// only.
 func (r *reconciler) confirmed(rec *podRecord, l list, asked bool) {
 	if l.relist && rec.failed && !rec.dirty && !rec.inspection.dead() {
 		rec.dirty, rec.observed = true, schedule.Later(rec.own, l.before)
@@ -388,7 +389,7 @@ func (r *reconciler) confirmed(rec *podRecord, l list, asked bool) {
 	r.freshen(rec)
 }
 
-// changed: the pod is inspected, and is held as fresh as it is until that has succeeded.
+// changed: a list shows a change. The pod is inspected, and held until a status agrees.
 func (r *reconciler) changed(rec *podRecord, transitions []transition, l list) {
 	rec.change.add(transitions, l.stamp)
 	rec.cause = l.cause
@@ -400,12 +401,12 @@ func (r *reconciler) changed(rec *podRecord, transitions []transition, l list) {
 	if c := rec.inspection.call; c != nil && c.Slow { // of the pod that had its UID before, perhaps
 		r.noteFailing(rec, nil)
 	}
-	if rec.inspection.dead() { // nobody can inspect it: it is announced with an error
+	if rec.inspection.dead() { // no other can begin: the pod is announced with an error
 		r.fail(rec, rec.inspection, r.deadlineError(methodGetPodStatus))
 	}
 }
 
-// gone: that the pod is absent is an answer.
+// gone: a list shows that the pod is absent. Nothing has to be inspected: it is announced.
 func (r *reconciler) gone(rec *podRecord, transitions []transition, l list) {
 	r.sched.Gone(rec.uid)
 	r.answers(rec, true)
@@ -422,7 +423,7 @@ func (r *reconciler) gone(rec *podRecord, transitions []transition, l list) {
 	r.announce(rec, nil, inspection{change: rec.change.number, listed: l.stamp, cause: l.cause})
 }
 
-// inspected takes in the outcome of an inspection.
+// inspected takes in the result of an inspection.
 func (r *reconciler) inspected(res *result) {
 	c := res.call
 	rec := r.records.byUID[c.UID]
@@ -459,9 +460,9 @@ func (r *reconciler) inspected(res *result) {
 	r.sched.Recycle(c)
 }
 
-// superseded: the record has changed since the inspection began. What it brought is
-// stored if it is newer than what there is, so that a pod which goes on changing is not
-// silent; the pod stays dirty and is inspected again.
+// superseded: the record has changed since the inspection began. Its result is stored and
+// announced unless the cache holds a newer one, so that a pod which keeps changing is
+// delivered too. The pod stays dirty and is inspected again.
 func (r *reconciler) superseded(rec *podRecord, in inspection, status *PodStatus, err error) {
 	r.sched.Inspect(rec.uid)
 	if rec.observed.After(in.stamp) {
@@ -473,10 +474,10 @@ func (r *reconciler) superseded(rec *podRecord, in inspection, status *PodStatus
 	r.announce(rec, in.pod, in)
 }
 
-// succeeded stores a status of the record as it is. If the two agree, the pod is as fresh
-// as its newest list. If they contradict each other one of them is older, and nobody
-// knows which: the pod is as fresh as the list that the inspection was made for, and is
-// listed again after a back-off.
+// succeeded takes in a status of the present record. If the status agrees with the record,
+// the pod is as fresh as its newest list. If it contradicts the record, either may be
+// older: the pod is as fresh as the list that the inspection was made for, and is listed
+// again after a back-off.
 func (r *reconciler) succeeded(rec *podRecord, in inspection, status *PodStatus) {
 	if agrees(rec.pod, status) {
 		r.store(rec, status, nil, in.stamp)
@@ -504,8 +505,8 @@ func (r *reconciler) succeeded(rec *podRecord, in inspection, status *PodStatus)
 	}
 }
 
-// fail stores an error beside the last good status, announces the record all the same,
-// and has the pod listed and inspected again after a back-off.
+// fail stores an error beside the last good status, announces the record, and has the pod
+// listed and inspected again after a back-off.
 func (r *reconciler) fail(rec *podRecord, in inspection, err error) {
 	rec.failures++
 	if rec.failures == 1 {
@@ -522,7 +523,7 @@ func (r *reconciler) fail(rec *podRecord, in inspection, err error) {
 	r.sched.Retry(rec.uid, string(rec.cause))
 }
 
-// store puts the outcome of an inspection into the cache.
+// store puts the result of an inspection into the cache.
 func (r *reconciler) store(rec *podRecord, status *PodStatus, err error, at stamp) {
 	if status != nil {
 		last, _ := r.cache.Get(rec.uid)
@@ -535,7 +536,7 @@ func (r *reconciler) store(rec *podRecord, status *PodStatus, err error, at stam
 	}
 }
 
-// hold keeps what the cache knows of a pod as fresh as it is.
+// hold has the cache keep a pod as fresh as it is: no full list makes it fresher.
 func (r *reconciler) hold(rec *podRecord) {
 	if rec.held == 0 {
 		r.held = append(r.held, rec)
@@ -544,8 +545,8 @@ func (r *reconciler) hold(rec *podRecord) {
 	}
 }
 
-// freshen makes what the cache knows of a pod as fresh as its newest list, unless it is
-// dirty. While lists conflict it is held as fresh as the newest that showed the record.
+// freshen makes a pod that is not dirty as fresh as the newest list that showed the
+// record, and releases it unless lists conflict.
 func (r *reconciler) freshen(rec *podRecord) {
 	if !rec.dirty {
 		r.cache.SetObservedTime(rec.uid, r.records.listedStamp(rec).Time)
@@ -563,8 +564,9 @@ func (r *reconciler) freshen(rec *podRecord) {
 	}
 }
 
-// announce says that the cache is ready for what a list showed of a pod: of is the pod as
-// it was listed, in is what the announcement is made of besides.
+// announce hands the update of a pod to the window or the subscribers: the cache holds the
+// status for it. of is the pod as it was listed; in has the change, the cause and the
+// PodSyncs that the update is for.
 func (r *reconciler) announce(rec *podRecord, of *Pod, in inspection) {
 	r.version++
 	u := &update{
@@ -598,7 +600,7 @@ func (r *reconciler) announce(rec *podRecord, of *Pod, in inspection) {
 
 func (r *reconciler) closeWindow() { r.window.close(r.updates.Publish) }
 
-// logTransitions logs every transition, and of containers that finished how they did.
+// logTransitions logs every transition, and the exit code of containers that finished.
 func (r *reconciler) logTransitions(u *update) {
 	v := r.cfg.logger.V(2)
 	if !v.Enabled() {
@@ -619,7 +621,7 @@ func (r *reconciler) logTransitions(u *update) {
 	}
 }
 
-// overdue deals with a call that has become slow or dead.
+// overdue acts on a call that has become slow or dead.
 func (r *reconciler) overdue(late schedule.Overdue) {
 	c := late.Call
 	rec := r.records.byUID[c.UID]
@@ -651,7 +653,7 @@ func (r *reconciler) deadlineError(method string) error {
 	return fmt.Errorf("%s has not returned within %v: %w", method, r.cfg.Timeout, context.DeadlineExceeded)
 }
 
-// beginCalls begins what is due.
+// beginCalls begins the calls that are due.
 func (r *reconciler) beginCalls() {
 	if len(r.waiting) > 0 {
 		r.sched.RequestRelist()
@@ -685,8 +687,8 @@ func (r *reconciler) beginFull(c *schedule.Call) {
 	}
 }
 
-// beginInspection: the stamp is that of the newest list which showed the record that the
-// inspection is made for, never that of one which showed something else.
+// beginInspection notes the inspection of a record. Its stamp is that of the newest list
+// that showed this record, never that of a list that showed something else.
 func (r *reconciler) beginInspection(c *schedule.Call) *Pod {
 	rec := r.records.byUID[c.UID]
 	at := r.records.listedStamp(rec)
@@ -725,8 +727,8 @@ func (r *reconciler) inspectCanary() {
 	}
 }
 
-// forgetAbsent drops what is remembered of absent pods, unless a list in flight may not
-// know of their absence yet.
+// forgetAbsent drops the records of absent pods, unless a full list is in flight, which
+// may have read the runtime before they went.
 func (r *reconciler) forgetAbsent() {
 	if r.sched.FullListInFlight() {
 		return
@@ -736,8 +738,8 @@ func (r *reconciler) forgetAbsent() {
 	})
 }
 
-// completeRelists completes the relists whose pods are all as fresh as they. A pod that
-// is stuck is not waited for.
+// completeRelists completes the relists that no pod is older than. A stuck pod is not
+// waited for.
 func (r *reconciler) completeRelists() {
 	if r.sched.Dead() { // none can begin
 		r.out.relisted = append(r.out.relisted, r.waiting...)
@@ -761,8 +763,8 @@ func (r *reconciler) completeRelists() {
 	})
 }
 
-// isAwaited reports whether some pod is older than a list, or is owed a PodSync, and can be
-// expected not to be for long.
+// isAwaited reports whether a pod that is not stuck is older than a list, or is owed a
+// PodSync from before it.
 func (r *reconciler) isAwaited(w relist) bool {
 	for _, s := range w.syncs {
 		if s.rec.syncsPaid < s.number && !r.sched.Stuck(s.rec.uid) {
@@ -785,7 +787,7 @@ func (r *reconciler) isAwaited(w relist) bool {
 	return false
 }
 
-// listSucceeded notes a full list that did.
+// listSucceeded notes a successful full list.
 func (r *reconciler) listSucceeded(c *schedule.Call) {
 	if r.status.listErr != nil {
 		r.cfg.logger.Info("Relist succeeded again")
@@ -806,7 +808,7 @@ func (r *reconciler) listSucceeded(c *schedule.Call) {
 	r.attached = r.attached[:0]
 }
 
-// oweSync notes that a PodSync is due when the next inspection of a pod has succeeded.
+// oweSync notes that a PodSync is due with the result of the next inspection of a pod.
 func (r *reconciler) oweSync(rec *podRecord) {
 	rec.syncsOwed++
 	r.owed[rec.uid] = rec
@@ -825,7 +827,7 @@ func (r *reconciler) paySync(rec *podRecord, number uint64) bool {
 	return true
 }
 
-// listFailed notes a full list that failed. It says nothing, so nothing is changed.
+// listFailed notes a failed full list. It changes nothing.
 func (r *reconciler) listFailed(err error, c *schedule.Call) {
 	r.sched.Failed(c)
 	r.metrics.relistDuration.Observe(r.sched.Since(c.Began).Seconds())
@@ -883,9 +885,8 @@ func (r *reconciler) listFailing() {
 	}
 }
 
-// podIPs returns the addresses of a pod: when its network has been torn down, the last
-// that it had. A ready sandbox that has none yet does not inherit those of the one before
-// it.
+// podIPs returns the addresses of a pod. When its network has been torn down, they are the
+// last that it had; a ready sandbox without addresses does not inherit those of the last.
 func podIPs(last, status *PodStatus) []string {
 	if len(status.IPs) > 0 || last == nil {
 		return status.IPs
@@ -898,8 +899,8 @@ func podIPs(last, status *PodStatus) []string {
 	return last.IPs
 }
 
-// sortedKeys has what a map holds worked off in an order that can be repeated. It
-// allocates nothing for an empty map.
+// sortedKeys returns the keys of a map in a fixed order. It allocates nothing for an empty
+// map.
 func sortedKeys[V any](m map[types.UID]V) []types.UID {
 	if len(m) == 0 {
 		return nil
