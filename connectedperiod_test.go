@@ -145,7 +145,7 @@ func TestRule19EveryHintBesideAHungPodList(t *testing.T) {
 		n.start()
 		read(events)
 		time.Sleep(10*time.Minute + 500*time.Millisecond)
-		defer n.HangDeaf(plegtest.GetPod, "pod-00000")()
+		defer n.HangIgnoringCancel(plegtest.GetPod, "pod-00000")()
 		n.g.RequestRelist("pod-00000")
 		time.Sleep(10 * time.Second)
 		n.ExitContainer("pod-00000", "pod-00000-a", 1, "Error")

@@ -27,7 +27,7 @@ func TestRule12HungPodsDelayNobody(t *testing.T) {
 				n.start()
 				read(events)
 				for i := range hung {
-					defer n.HangDeaf(plegtest.GetPodStatus, types.UID(fmt.Sprintf("pod-%05d", i*2)))()
+					defer n.HangIgnoringCancel(plegtest.GetPodStatus, types.UID(fmt.Sprintf("pod-%05d", i*2)))()
 				}
 				// Those that hang hold the worker slots for a period, eight at a time.
 				allowed := pleg.DefaultRelistPeriod * time.Duration(1+hung/pleg.DefaultInspectionWorkers)
@@ -95,7 +95,7 @@ func TestRule12SlowAfterOnePeriod(t *testing.T) {
 		n.SetPods(pods(1)...)
 		n.start()
 		time.Sleep(500 * time.Millisecond)
-		defer n.HangDeaf(plegtest.GetPodStatus, "pod-00000")()
+		defer n.HangIgnoringCancel(plegtest.GetPodStatus, "pod-00000")()
 		n.g.RequestReinspect("pod-00000")
 		time.Sleep(999 * time.Millisecond)
 		before := len(n.g.HealthReport().FailingPods)
@@ -194,7 +194,7 @@ func TestRule12ChangesPastTheDeadlineAreDelivered(t *testing.T) {
 		n := newNode(t)
 		n.SetPods(bare("a", plegtest.Running("a1")))
 		events := n.g.Watch()
-		heal := n.HangDeaf(plegtest.GetPodStatus, "a")
+		heal := n.HangIgnoringCancel(plegtest.GetPodStatus, "a")
 		n.start()
 		time.Sleep(3 * time.Minute)
 		want(t, "past the deadline", read(events), "a Started a1")
@@ -219,7 +219,7 @@ func TestRule12ChangeBeforeTheDeadlineIsDelivered(t *testing.T) {
 		events := n.g.Watch()
 		n.start()
 		read(events)
-		defer n.HangDeaf(plegtest.GetPodStatus, "a")()
+		defer n.HangIgnoringCancel(plegtest.GetPodStatus, "a")()
 		n.SetContainer("a", "a2", pleg.ContainerStateRunning)
 		time.Sleep(10 * time.Second) // the inspection for a2 is slow
 		n.SetContainer("a", "a3", pleg.ContainerStateRunning)
@@ -249,7 +249,7 @@ func TestRule12ReinspectionPastItsDeadline(t *testing.T) {
 		n.start()
 		read(events)
 		time.Sleep(500 * time.Millisecond)
-		defer n.HangDeaf(plegtest.GetPodStatus, "a")()
+		defer n.HangIgnoringCancel(plegtest.GetPodStatus, "a")()
 		n.g.RequestReinspect("a")
 		time.Sleep(10 * time.Second)
 		n.SetContainer("a", "a2", pleg.ContainerStateRunning)
@@ -266,7 +266,7 @@ func TestRule12ReinspectionPastItsDeadline(t *testing.T) {
 func TestRule13FailureHasItsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, polling)
-		defer n.HangDeaf(plegtest.GetPods, plegtest.AnyPod)()
+		defer n.HangIgnoringCancel(plegtest.GetPods, plegtest.AnyPod)()
 		n.start()
 		time.Sleep(2*time.Minute + 30*time.Second)
 		n.g.RequestRelist("a")

@@ -168,7 +168,7 @@ func TestRequestDuringList(t *testing.T) {
 func TestManyRequestsBesideAList(t *testing.T) {
 	for name, prepare := range map[string]func(n *node) func(){
 		"that hangs": func(n *node) func() {
-			heal := n.HangDeaf(plegtest.GetPods, plegtest.AnyPod)
+			heal := n.HangIgnoringCancel(plegtest.GetPods, plegtest.AnyPod)
 			time.Sleep(time.Second)
 			return heal
 		},
@@ -214,7 +214,7 @@ func TestFailedPodListsDelayNobody(t *testing.T) {
 		time.Sleep(500 * time.Millisecond)
 		n.Fail(plegtest.GetPod, "pod-00000", errors.New("broken"))
 		for i := range 10 {
-			defer n.HangDeaf(plegtest.GetPod, types.UID(fmt.Sprintf("pod-%05d", i+1)))()
+			defer n.HangIgnoringCancel(plegtest.GetPod, types.UID(fmt.Sprintf("pod-%05d", i+1)))()
 		}
 		before := time.Now()
 		for i := range 11 {
@@ -249,7 +249,7 @@ func TestHungPodListReleasesItsSlot(t *testing.T) {
 		n.Fail(plegtest.GetPods, plegtest.AnyPod, errors.New("broken"))
 		for i := range 8 {
 			uid := types.UID(fmt.Sprintf("pod-%05d", i))
-			defer n.HangDeaf(plegtest.GetPod, uid)()
+			defer n.HangIgnoringCancel(plegtest.GetPod, uid)()
 			n.g.RequestRelist(uid)
 			synctest.Wait()
 		}

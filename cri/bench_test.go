@@ -3,9 +3,7 @@ package cri_test
 import (
 	"context"
 	"fmt"
-	"syscall"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -31,7 +29,9 @@ func BenchmarkIdleRelist(b *testing.B) {
 	for _, n := range []int{110, 1000, 10000} {
 		b.Run(fmt.Sprintf("containers=%d", n), func(b *testing.B) {
 			endpoint := startServerProcess(b, n)
-			b.Run("how=plain", func(b *testing.B) { benchmarkGetPods(b, endpoint, n, cri.WithPlainLists()) })
+			b.Run("how=plain", func(b *testing.B) {
+				benchmarkGetPods(b, endpoint, n, cri.WithPlainLists())
+			})
 			b.Run("how=streaming", func(b *testing.B) { benchmarkGetPods(b, endpoint, n) })
 			b.Run("how=decoded", func(b *testing.B) { benchmarkDecoded(b, endpoint) })
 			b.Run("how=floor", func(b *testing.B) { benchmarkFloor(b, endpoint) })
@@ -109,23 +109,4 @@ func dial(tb testing.TB, endpoint string) *grpc.ClientConn {
 	}
 	tb.Cleanup(func() { _ = conn.Close() })
 	return conn
-}
-
-// measureCPU runs the benchmark's loop, and reports the CPU time of an iteration.
-func measureCPU(b *testing.B, once func()) {
-	b.ReportAllocs()
-	once() // connects
-	before := cpuTime(b)
-	for b.Loop() {
-		once()
-	}
-	b.ReportMetric(float64(cpuTime(b)-before)/float64(b.N), "cpu-ns/op")
-}
-
-func cpuTime(b *testing.B) time.Duration {
-	var usage syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
-		b.Fatal(err)
-	}
-	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }

@@ -56,7 +56,7 @@ func TestConnectFails(t *testing.T) {
 		want           []string
 	}{
 		{"missing", missing, []string{missing, "no such file"}},
-		{"no socket", "unix://" + file, []string{file, "it is no socket"}},
+		{"no socket", "unix://" + file, []string{file, "not a socket"}},
 		{"silent", silent, []string{silent, "Version", "no answer within"}},
 		{"frozen", frozen.Endpoint(), []string{frozen.Endpoint(), "Version", "no answer within"}},
 		{"broken", broken.Endpoint(), []string{broken.Endpoint(), "Version", "not today"}},
@@ -130,7 +130,7 @@ func TestConnectFindsTheRuntime(t *testing.T) {
 	if err == nil {
 		t.Fatal("no error")
 	}
-	for _, want := range []string{"usual sockets", missing, "no such file", silent, "no answer within"} {
+	for _, want := range []string{"default sockets", missing, "no such file", silent, "no answer within"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q lacks %q", err, want)
 		}

@@ -5,10 +5,12 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"k8s.io/apimachinery/pkg/types"
+	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/kubepleg/pleg/cri"
 	"github.com/kubepleg/pleg/plegtest"
@@ -58,7 +60,9 @@ func TestRPCs(t *testing.T) {
 				s.ResetCalls()
 			}
 
-			r := connect(t, s, opts...)
+			clock := clocktesting.NewFakePassiveClock(time.Unix(1000, 0))
+			settle := func() { clock.SetTime(clock.Now().Add(10 * time.Second)) }
+			r := connect(t, s, append(opts, cri.WithClock(clock))...)
 			cost("Connect", map[string]int{"Version": 1})
 
 			first := getPods(t, r)
@@ -71,6 +75,12 @@ func TestRPCs(t *testing.T) {
 				getPodStatus(t, r, pod)
 			}
 			cost("first inspections", map[string]int{"PodSandboxStatus": pods, "ContainerStatus": 2 * pods})
+			settle()
+			for _, pod := range first {
+				getPodStatus(t, r, pod)
+			}
+			cost("inspections 10 s later",
+				map[string]int{"PodSandboxStatus": pods, "ContainerStatus": 2 * pods})
 
 			getPods(t, r)
 			cost("idle relist", map[string]int{listSandboxes: 1, listContainers: 1})
@@ -82,11 +92,18 @@ func TestRPCs(t *testing.T) {
 					getPodStatus(t, r, pod)
 				}
 			}
-			cost("relist with a changed pod", map[string]int{listSandboxes: 1, listContainers: 1, "PodSandboxStatus": 1, "ContainerStatus": 1})
+			cost("relist with a changed pod", map[string]int{listSandboxes: 1, listContainers: 1,
+				"PodSandboxStatus": 1, "ContainerStatus": 1})
 
 			pod, err := r.GetPod(t.Context(), "pod3")
 			must(t, err)
 			cost("list of one pod", map[string]int{"ListPodSandbox": 1, "ListContainers": 1})
+			getPodStatus(t, r, pod)
+			cost("inspection of a pod that has just ended",
+				map[string]int{"PodSandboxStatus": 1, "ContainerStatus": 1})
+			settle()
+			getPodStatus(t, r, pod)
+			cost("and 10 s later", map[string]int{"PodSandboxStatus": 1, "ContainerStatus": 1})
 			getPodStatus(t, r, pod)
 			cost("inspection of a pod that has ended", map[string]int{"PodSandboxStatus": 1})
 
@@ -236,7 +253,8 @@ func TestBrokenStreamDoesNotFallBack(t *testing.T) {
 	s, r := serverAndRuntime(t, plegtest.WithListBatch(1))
 	s.RunPod(plegtest.PodConfig{})
 	s.RunPod(plegtest.PodConfig{})
-	s.Inject(plegtest.CRIFault{Method: "StreamPodSandboxes", BreakAfter: 1, Times: 1, Err: status.Error(codes.Unimplemented, "too late")})
+	s.Inject(plegtest.CRIFault{Method: "StreamPodSandboxes", BreakAfter: 1, Times: 1,
+		Err: status.Error(codes.Unimplemented, "too late")})
 	if _, err := r.GetPods(t.Context(), true); err == nil {
 		t.Error("no error")
 	}

@@ -32,7 +32,8 @@ type watcher struct {
 func watch(t *testing.T, r *cri.Runtime) *watcher {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	w := &watcher{connected: make(chan struct{}), events: make(chan pleg.ContainerEvent, 10000), done: make(chan error, 1), cancel: cancel}
+	w := &watcher{connected: make(chan struct{}), events: make(chan pleg.ContainerEvent, 10000),
+		done: make(chan error, 1), cancel: cancel}
 	go func() {
 		w.done <- r.WatchContainerEvents(ctx, func() { close(w.connected) }, func(e pleg.ContainerEvent) {
 			select {
@@ -120,7 +121,8 @@ func TestEventsUnsupported(t *testing.T) {
 			if got := s.Calls("GetContainerEvents"); got != test.opens {
 				t.Errorf("%d streams were opened", got)
 			}
-			if got := metric(t, r, "kubelet_runtime_operations_errors_total", "get_container_events"); got != 0 {
+			if got := metric(t, r, "kubelet_runtime_operations_errors_total",
+				"get_container_events"); got != 0 {
 				t.Errorf("%v errors", got)
 			}
 			if calls := r.CallsInFlight(); len(calls) != 0 {
@@ -147,7 +149,9 @@ func TestEventStreamBreaks(t *testing.T) {
 		sever func(*plegtest.CRIServer)
 		code  codes.Code
 	}{
-		{"error", func(s *plegtest.CRIServer) { s.BreakEventStreams(status.Error(codes.ResourceExhausted, "too slow")) }, codes.ResourceExhausted},
+		{"error", func(s *plegtest.CRIServer) {
+			s.BreakEventStreams(status.Error(codes.ResourceExhausted, "too slow"))
+		}, codes.ResourceExhausted},
 		{"end", func(s *plegtest.CRIServer) { s.BreakEventStreams(nil) }, codes.Unknown},
 		{"connection", func(s *plegtest.CRIServer) { s.CutConnections() }, codes.Unavailable},
 		{"runtime", func(s *plegtest.CRIServer) { s.Down() }, codes.Unavailable},
@@ -166,7 +170,8 @@ func TestEventStreamBreaks(t *testing.T) {
 			if !strings.Contains(err.Error(), "GetContainerEvents at "+s.Endpoint()) {
 				t.Errorf("%v does not name the call", err)
 			}
-			if got := metric(t, r, "kubelet_runtime_operations_errors_total", "get_container_events"); got != 1 {
+			if got := metric(t, r, "kubelet_runtime_operations_errors_total",
+				"get_container_events"); got != 1 {
 				t.Errorf("%v errors", got)
 			}
 		})
@@ -210,15 +215,19 @@ type eventClient struct {
 	recv    func(context.Context) (*runtimeapi.ContainerEventResponse, error)
 }
 
-func (c *eventClient) Version(ctx context.Context, req *runtimeapi.VersionRequest, opts ...grpc.CallOption) (*runtimeapi.VersionResponse, error) {
+func (c *eventClient) Version(ctx context.Context, req *runtimeapi.VersionRequest,
+	opts ...grpc.CallOption) (*runtimeapi.VersionResponse, error) {
 	if err := c.version(ctx); err != nil {
 		return nil, err
 	}
 	return c.stub.Version(ctx, req, opts...)
 }
 
-func (c *eventClient) GetContainerEvents(ctx context.Context, _ *runtimeapi.GetEventsRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[runtimeapi.ContainerEventResponse], error) {
-	return stream[runtimeapi.ContainerEventResponse]{recv: func() (*runtimeapi.ContainerEventResponse, error) { return c.recv(ctx) }}, nil
+func (c *eventClient) GetContainerEvents(ctx context.Context, _ *runtimeapi.GetEventsRequest,
+	_ ...grpc.CallOption) (grpc.ServerStreamingClient[runtimeapi.ContainerEventResponse], error) {
+	return stream[runtimeapi.ContainerEventResponse]{
+		recv: func() (*runtimeapi.ContainerEventResponse, error) { return c.recv(ctx) },
+	}, nil
 }
 
 // When the stream counts as accepted, and when its end means that there is none.
@@ -253,7 +262,8 @@ func TestAcceptance(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				script := test.script
-				r := cri.NewRuntime(&eventClient{version: test.version, recv: func(ctx context.Context) (*runtimeapi.ContainerEventResponse, error) {
+				client := &eventClient{version: test.version}
+				client.recv = func(ctx context.Context) (*runtimeapi.ContainerEventResponse, error) {
 					for script != "" {
 						step := script[0]
 						script = script[1:]
@@ -273,7 +283,8 @@ func TestAcceptance(t *testing.T) {
 					}
 					<-ctx.Done()
 					return nil, status.FromContextError(ctx.Err()).Err()
-				}}, quiet)
+				}
+				r := cri.NewRuntime(client, quiet)
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
 				connected := 0

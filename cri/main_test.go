@@ -40,6 +40,8 @@ func serve(containers string) {
 	_, _ = io.Copy(io.Discard, os.Stdin)
 }
 
+const ports = `[{"name":"http","containerPort":8080,"protocol":"TCP"}]`
+
 // fill makes pods of two containers each, labelled and annotated as usual.
 func fill(s *plegtest.CRIServer, containers int) {
 	for i := range containers / 2 {
@@ -56,7 +58,7 @@ func fill(s *plegtest.CRIServer, containers int) {
 					"io.kubernetes.container.terminationMessagePath":   "/dev/termination-log",
 					"io.kubernetes.container.terminationMessagePolicy": "File",
 					"io.kubernetes.pod.terminationGracePeriod":         "30",
-					"io.kubernetes.container.ports":                    `[{"name":"http","containerPort":8080,"protocol":"TCP"}]`,
+					"io.kubernetes.container.ports":                    ports,
 				},
 			})
 			check(err)

@@ -49,7 +49,8 @@ func TestDeltaDecodingEqualsWholeDecoding(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			want, err := cri.NewRuntime(&stub{sandboxes: node.sandboxes, containers: node.containers}, quiet).GetPods(t.Context(), true)
+			want, err := cri.NewRuntime(&stub{sandboxes: node.sandboxes, containers: node.containers},
+				quiet).GetPods(t.Context(), true)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -98,7 +99,8 @@ func change(t *rapid.T, node *stub) bool {
 			return false
 		}
 		c.PodSandboxId = some.Draw(t, "sandbox")
-		c.Annotations = map[string]string{"io.kubernetes.container.hash": "1f", "k2": "v2", "k3": some.Draw(t, "note")}
+		c.Annotations = map[string]string{"io.kubernetes.container.hash": "1f", "k2": "v2",
+			"k3": some.Draw(t, "note")}
 		c.Image = &runtimeapi.ImageSpec{Image: "i:1", Annotations: map[string]string{"x": "1", "y": "2"}}
 		node.containers = append(node.containers, c)
 		return true
@@ -145,7 +147,8 @@ func mutateSandbox(t *rapid.T, s *runtimeapi.PodSandbox, some *rapid.Generator[s
 	case 3:
 		s.Metadata = nil
 	case 4:
-		s.Metadata = &runtimeapi.PodSandboxMetadata{Name: some.Draw(t, "name"), Namespace: some.Draw(t, "namespace"), Attempt: rapid.Uint32().Draw(t, "attempt")}
+		s.Metadata = &runtimeapi.PodSandboxMetadata{Name: some.Draw(t, "name"),
+			Namespace: some.Draw(t, "namespace"), Attempt: rapid.Uint32().Draw(t, "attempt")}
 	case 5:
 		s.RuntimeHandler = some.Draw(t, "handler")
 	case 6:
@@ -164,9 +167,11 @@ func mutateContainer(t *rapid.T, c *runtimeapi.Container, some *rapid.Generator[
 	case 4:
 		c.Metadata = nil
 	case 5:
-		c.Metadata = &runtimeapi.ContainerMetadata{Name: some.Draw(t, "name"), Attempt: rapid.Uint32().Draw(t, "attempt")}
+		c.Metadata = &runtimeapi.ContainerMetadata{Name: some.Draw(t, "name"),
+			Attempt: rapid.Uint32().Draw(t, "attempt")}
 	case 6:
-		c.Image = &runtimeapi.ImageSpec{Image: some.Draw(t, "image"), RuntimeHandler: some.Draw(t, "handler"), UserSpecifiedImage: some.Draw(t, "user image")}
+		c.Image = &runtimeapi.ImageSpec{Image: some.Draw(t, "image"), RuntimeHandler: some.Draw(t, "handler"),
+			UserSpecifiedImage: some.Draw(t, "user image")}
 	case 7:
 		c.ImageId, c.ImageRef = some.Draw(t, "image ID"), some.Draw(t, "image ref")
 	case 8:
@@ -178,7 +183,8 @@ func mutateContainer(t *rapid.T, c *runtimeapi.Container, some *rapid.Generator[
 
 func mutateLabels(t *rapid.T, labels map[string]string, some *rapid.Generator[string], uid string) {
 	key := rapid.SampledFrom([]string{
-		"io.kubernetes.pod.uid", "io.kubernetes.pod.name", "io.kubernetes.pod.namespace", "io.kubernetes.container.name", "app",
+		"io.kubernetes.pod.uid", "io.kubernetes.pod.name", "io.kubernetes.pod.namespace",
+		"io.kubernetes.container.name", "app",
 	}).Draw(t, "label")
 	switch {
 	case rapid.Bool().Draw(t, "delete"):
@@ -248,7 +254,7 @@ func TestOddEncodings(t *testing.T) {
 		item(id("c"), uid("a"), uid("a")),                                             // the same twice
 		item(id("c"), uid("a"), entry(8, "io.kubernetes.pod.name", "n")),              // a label more
 		item(id("c"), uid("a")),                                                       // and gone again
-		item(id("c"), entry(8, "app", "x")),                                           // none of those that are read
+		item(id("c"), entry(8, "app", "x")),                                           // no label that is read
 		item(id("c"), uid("a"), entry(8, "", "x")),                                    // an empty key
 		item(id("c"), uid("a"), entry(9, "k", "v")),                                   // an annotation more
 		slices.Concat(protowire.AppendTag(nil, 9, protowire.VarintType), []byte{0x80, 0x01}, item(whole)),
@@ -309,7 +315,8 @@ func FuzzList(f *testing.F) {
 				}
 				annotations[c.Id] = c.Annotations
 			}
-			want, err := cri.NewRuntime(&stub{containers: resp.Containers}, quiet).GetPods(t.Context(), true)
+			want, err := cri.NewRuntime(&stub{containers: resp.Containers}, quiet).GetPods(t.Context(),
+				true)
 			if err != nil {
 				t.Fatal(err)
 			}

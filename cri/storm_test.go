@@ -37,7 +37,8 @@ func (f *follower) take(e *pleg.PodLifecycleEvent) {
 		return
 	}
 	id := e.Data.(string)
-	order := map[pleg.PodLifeCycleEventType]int{"": 0, pleg.ContainerStarted: 1, pleg.ContainerDied: 2, pleg.ContainerRemoved: 3}
+	order := map[pleg.PodLifeCycleEventType]int{"": 0, pleg.ContainerStarted: 1, pleg.ContainerDied: 2,
+		pleg.ContainerRemoved: 3}
 	if order[e.Type] <= order[f.last[id]] {
 		f.problems = append(f.problems, fmt.Sprintf("%s of %s after %s", e.Type, id, f.last[id]))
 	}
@@ -90,8 +91,10 @@ type watched struct {
 func watchServer(t *testing.T, opts ...plegtest.CRIOption) *watched {
 	t.Helper()
 	s, r := serverAndRuntime(t, opts...)
-	w := &watched{t: t, server: s, cache: pleg.NewCache(), runtime: r, reading: &follower{last: make(map[string]pleg.PodLifeCycleEventType)}}
-	w.g = pleg.NewGenericPLEG(r, 0, 200*time.Millisecond, w.cache, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
+	w := &watched{t: t, server: s, cache: pleg.NewCache(), runtime: r,
+		reading: &follower{last: make(map[string]pleg.PodLifeCycleEventType)}}
+	w.g = pleg.NewGenericPLEG(r, 0, 200*time.Millisecond, w.cache, clock.RealClock{},
+		pleg.WithLogger(logr.Discard()))
 	ctx, cancel := context.WithCancel(context.Background())
 	events := w.g.Subscribe(ctx, 10)
 	w.stalled = w.g.Subscribe(ctx, 1)
@@ -148,7 +151,8 @@ func (w *watched) cacheDiffers(pods []*pleg.Pod) string {
 	for _, p := range pods {
 		s, err := w.cache.Get(p.ID)
 		if err != nil || len(s.ContainerStatuses) != len(p.Containers) {
-			return fmt.Sprintf("%s: %d statuses of %d containers, %v", p.ID, len(s.ContainerStatuses), len(p.Containers), err)
+			return fmt.Sprintf("%s: %d statuses of %d containers, %v", p.ID, len(s.ContainerStatuses),
+				len(p.Containers), err)
 		}
 	}
 	return ""
@@ -173,8 +177,10 @@ func TestRule16Storm(t *testing.T) {
 			if hang {
 				w.awaitStream()
 				var heals []func()
-				for _, method := range []string{"ListPodSandbox", "ListContainers", "StreamPodSandboxes", "StreamContainers"} {
-					heals = append(heals, w.server.Inject(plegtest.CRIFault{Method: method, Hang: true}))
+				for _, method := range []string{"ListPodSandbox", "ListContainers",
+					"StreamPodSandboxes", "StreamContainers"} {
+					heals = append(heals, w.server.Inject(plegtest.CRIFault{Method: method,
+						Hang: true}))
 				}
 				heal = func() {
 					for _, h := range heals {
@@ -220,7 +226,8 @@ func (w *watched) storm(pods, containers int) {
 	var joined sync.WaitGroup
 	for p := range pods {
 		joined.Go(func() {
-			sandbox := w.server.RunPod(plegtest.PodConfig{UID: types.UID(fmt.Sprintf("pod-%d", p)), Name: fmt.Sprint(p), Namespace: "storm"})
+			sandbox := w.server.RunPod(plegtest.PodConfig{UID: types.UID(fmt.Sprintf("pod-%d", p)),
+				Name: fmt.Sprint(p), Namespace: "storm"})
 			for c := range containers {
 				id, err := w.server.RunContainer(sandbox, plegtest.ContainerConfig{Name: fmt.Sprint(c)})
 				if err == nil {
@@ -234,7 +241,8 @@ func (w *watched) storm(pods, containers int) {
 				}
 			}
 			if p%3 != 0 {
-				if err := errors.Join(w.server.StopPodSandbox(sandbox), w.server.RemovePodSandbox(sandbox)); err != nil {
+				if err := errors.Join(w.server.StopPodSandbox(sandbox),
+					w.server.RemovePodSandbox(sandbox)); err != nil {
 					w.t.Error(err)
 				}
 			}

@@ -1,6 +1,7 @@
 package cri_test
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"sync"
@@ -14,6 +15,14 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
+// Short names for what the stubs' functions have in their signatures.
+type (
+	statusRequest         = runtimeapi.ContainerStatusRequest
+	statusResponse        = runtimeapi.ContainerStatusResponse
+	sandboxStatusRequest  = runtimeapi.PodSandboxStatusRequest
+	sandboxStatusResponse = runtimeapi.PodSandboxStatusResponse
+)
+
 // stub is a client whose answers the test sets. Calls that it does not have panic.
 //
 // With a chunk size it does what gRPC does with the codec of a call: it hands over
@@ -22,46 +31,106 @@ import (
 type stub struct {
 	runtimeapi.RuntimeServiceClient
 
+	name    string // what Version answers; empty for "stub"
+	version string // empty for "1.0"
+
 	chunk      int
 	batch      int // of streaming lists; 0 is a runtime that has none
 	sandboxes  []*runtimeapi.PodSandbox
 	containers []*runtimeapi.Container
 	raw        []byte // answered instead of the containers, if not nil
 
-	containerStatus func(context.Context, *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error)
-	sandboxStatus   func(context.Context, *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error)
+	// hook is called at the start of every call, if it is set, with the name of the
+	// method; for each message of a stream it is called with the name and ".Recv".
+	// What it returns fails the call.
+	hook func(ctx context.Context, method string) error
+
+	containerStatus func(context.Context, *statusRequest) (*statusResponse, error)
+	sandboxStatus   func(context.Context, *sandboxStatusRequest) (*sandboxStatusResponse, error)
 }
 
-func (s *stub) Version(context.Context, *runtimeapi.VersionRequest, ...grpc.CallOption) (*runtimeapi.VersionResponse, error) {
-	return &runtimeapi.VersionResponse{RuntimeName: "stub", RuntimeVersion: "1.0"}, nil
+func (s *stub) call(ctx context.Context, method string) error {
+	if s.hook == nil {
+		return nil
+	}
+	return s.hook(ctx, method)
 }
 
-func (s *stub) ListPodSandbox(_ context.Context, _ *runtimeapi.ListPodSandboxRequest, opts ...grpc.CallOption) (*runtimeapi.ListPodSandboxResponse, error) {
+func (s *stub) Version(ctx context.Context, _ *runtimeapi.VersionRequest,
+	_ ...grpc.CallOption) (*runtimeapi.VersionResponse, error) {
+	if err := s.call(ctx, "Version"); err != nil {
+		return nil, err
+	}
+	return &runtimeapi.VersionResponse{RuntimeName: cmp.Or(s.name, "stub"),
+		RuntimeVersion: cmp.Or(s.version, "1.0")}, nil
+}
+
+func (s *stub) ListPodSandbox(ctx context.Context, _ *runtimeapi.ListPodSandboxRequest,
+	opts ...grpc.CallOption) (*runtimeapi.ListPodSandboxResponse, error) {
+	if err := s.call(ctx, "ListPodSandbox"); err != nil {
+		return nil, err
+	}
 	return answer(s, &runtimeapi.ListPodSandboxResponse{Items: s.sandboxes}, nil, opts)
 }
 
-func (s *stub) ListContainers(_ context.Context, _ *runtimeapi.ListContainersRequest, opts ...grpc.CallOption) (*runtimeapi.ListContainersResponse, error) {
+func (s *stub) ListContainers(ctx context.Context, _ *runtimeapi.ListContainersRequest,
+	opts ...grpc.CallOption) (*runtimeapi.ListContainersResponse, error) {
+	if err := s.call(ctx, "ListContainers"); err != nil {
+		return nil, err
+	}
 	return answer(s, &runtimeapi.ListContainersResponse{Containers: s.containers}, s.raw, opts)
 }
 
-func (s *stub) StreamPodSandboxes(_ context.Context, _ *runtimeapi.StreamPodSandboxesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[runtimeapi.StreamPodSandboxesResponse], error) {
-	return streamOf(s, s.sandboxes, opts, func(items []*runtimeapi.PodSandbox) *runtimeapi.StreamPodSandboxesResponse {
-		return &runtimeapi.StreamPodSandboxesResponse{PodSandboxes: items}
-	}), nil
+func (s *stub) StreamPodSandboxes(ctx context.Context, _ *runtimeapi.StreamPodSandboxesRequest,
+	opts ...grpc.CallOption) (grpc.ServerStreamingClient[runtimeapi.StreamPodSandboxesResponse], error) {
+	if err := s.call(ctx, "StreamPodSandboxes"); err != nil {
+		return nil, err
+	}
+	return streamOf(ctx, s, "StreamPodSandboxes", s.sandboxes, opts,
+		func(items []*runtimeapi.PodSandbox) *runtimeapi.StreamPodSandboxesResponse {
+			return &runtimeapi.StreamPodSandboxesResponse{PodSandboxes: items}
+		}), nil
 }
 
-func (s *stub) StreamContainers(_ context.Context, _ *runtimeapi.StreamContainersRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[runtimeapi.StreamContainersResponse], error) {
-	return streamOf(s, s.containers, opts, func(items []*runtimeapi.Container) *runtimeapi.StreamContainersResponse {
-		return &runtimeapi.StreamContainersResponse{Containers: items}
-	}), nil
+func (s *stub) StreamContainers(ctx context.Context, _ *runtimeapi.StreamContainersRequest,
+	opts ...grpc.CallOption) (grpc.ServerStreamingClient[runtimeapi.StreamContainersResponse], error) {
+	if err := s.call(ctx, "StreamContainers"); err != nil {
+		return nil, err
+	}
+	return streamOf(ctx, s, "StreamContainers", s.containers, opts,
+		func(items []*runtimeapi.Container) *runtimeapi.StreamContainersResponse {
+			return &runtimeapi.StreamContainersResponse{Containers: items}
+		}), nil
 }
 
-func (s *stub) ContainerStatus(ctx context.Context, req *runtimeapi.ContainerStatusRequest, _ ...grpc.CallOption) (*runtimeapi.ContainerStatusResponse, error) {
+func (s *stub) ContainerStatus(ctx context.Context, req *statusRequest, _ ...grpc.CallOption) (*statusResponse, error) {
+	if err := s.call(ctx, "ContainerStatus"); err != nil {
+		return nil, err
+	}
 	return s.containerStatus(ctx, req)
 }
 
-func (s *stub) PodSandboxStatus(ctx context.Context, req *runtimeapi.PodSandboxStatusRequest, _ ...grpc.CallOption) (*runtimeapi.PodSandboxStatusResponse, error) {
+func (s *stub) PodSandboxStatus(ctx context.Context, req *sandboxStatusRequest,
+	_ ...grpc.CallOption) (*sandboxStatusResponse, error) {
+	if err := s.call(ctx, "PodSandboxStatus"); err != nil {
+		return nil, err
+	}
 	return s.sandboxStatus(ctx, req)
+}
+
+// GetContainerEvents opens a stream that is silent until its context ends.
+func (s *stub) GetContainerEvents(ctx context.Context, _ *runtimeapi.GetEventsRequest,
+	_ ...grpc.CallOption) (grpc.ServerStreamingClient[runtimeapi.ContainerEventResponse], error) {
+	if err := s.call(ctx, "GetContainerEvents"); err != nil {
+		return nil, err
+	}
+	return stream[runtimeapi.ContainerEventResponse]{recv: func() (*runtimeapi.ContainerEventResponse, error) {
+		if err := s.call(ctx, "GetContainerEvents.Recv"); err != nil {
+			return nil, err
+		}
+		<-ctx.Done()
+		return nil, status.FromContextError(ctx.Err()).Err()
+	}}, nil
 }
 
 // answer is what a client makes of an answer.
@@ -146,8 +215,12 @@ func (s stream[R]) Recv() (*R, error) { return s.recv() }
 func streamOf[T any, R any, P interface {
 	*R
 	proto.Message
-}](s *stub, items []*T, opts []grpc.CallOption, wrap func([]*T) P) grpc.ServerStreamingClient[R] {
+}](ctx context.Context, s *stub, method string, items []*T, opts []grpc.CallOption,
+	wrap func([]*T) P) grpc.ServerStreamingClient[R] {
 	return stream[R]{recv: func() (*R, error) {
+		if err := s.call(ctx, method+".Recv"); err != nil {
+			return nil, err
+		}
 		if s.batch == 0 {
 			return nil, status.Error(codes.Unimplemented, "unknown method")
 		}

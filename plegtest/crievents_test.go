@@ -25,7 +25,8 @@ type eventStream = grpc.ServerStreamingClient[runtimeapi.ContainerEventResponse]
 
 // watchEvents opens an event stream and waits until the server has it as its
 // readers'th.
-func watchEvents(t *testing.T, ctx context.Context, s *plegtest.CRIServer, c runtimeapi.RuntimeServiceClient, readers int) eventStream {
+func watchEvents(t *testing.T, ctx context.Context, s *plegtest.CRIServer, c runtimeapi.RuntimeServiceClient,
+	readers int) eventStream {
 	t.Helper()
 	stream, err := c.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
 	if err != nil {
@@ -80,7 +81,8 @@ func live(t *testing.T, s *plegtest.CRIServer) []string {
 			t.Fatal(err)
 		}
 	}
-	return []string{"pod created", "pod started", "c created", "c started", "c stopped", "pod stopped", "pod deleted", "pod deleted"}
+	return []string{"pod created", "pod started", "c created", "c started", "c stopped", "pod stopped",
+		"pod deleted", "pod deleted"}
 }
 
 func TestCRIEventsContainerd2(t *testing.T) {
@@ -113,7 +115,8 @@ func TestCRIEventsContainerd2(t *testing.T) {
 
 	// What the test makes up is sent too, and what was sent can be sent again.
 	s.SendEvent(&runtimeapi.ContainerEventResponse{ContainerId: "stray", CreatedAt: 1})
-	if e, err := first.Recv(); err != nil || e.ContainerId != "stray" || e.CreatedAt != 1 || e.PodSandboxStatus != nil {
+	if e, err := first.Recv(); err != nil || e.ContainerId != "stray" || e.CreatedAt != 1 ||
+		e.PodSandboxStatus != nil {
 		t.Error(e, err)
 	}
 	s.RepeatEvents(3)
@@ -222,7 +225,8 @@ func TestCRIEventsContainerd2BlocksItsOperations(t *testing.T) {
 		t.Fatal("nothing was held up")
 	default:
 	}
-	if resp, err := c.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{}); err != nil || len(resp.Items) == 0 || len(resp.Items) == pods {
+	if resp, err := c.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{}); err != nil ||
+		len(resp.Items) == 0 || len(resp.Items) == pods {
 		t.Error("lists are held up:", err)
 	}
 	cancel()
@@ -294,7 +298,8 @@ func TestCRIEventsDroppedWhenFull(t *testing.T) {
 			t.Errorf("model %d: %+v", model, stats)
 		}
 		stream := watchEvents(t, t.Context(), s, dial(t, s), 1)
-		if diff := cmp.Diff([]string{"pod created", "pod started", "pod created"}, receive(t, stream, 3)); diff != "" {
+		if diff := cmp.Diff([]string{"pod created", "pod started", "pod created"},
+			receive(t, stream, 3)); diff != "" {
 			t.Errorf("model %d: %s", model, diff)
 		}
 	}
@@ -344,7 +349,8 @@ func TestCRIEventsPayload(t *testing.T) {
 		}
 	}
 	e, err := stream.Recv()
-	if err != nil || e.ContainerId != id || e.PodSandboxStatus.Metadata.Uid != "a" || len(e.ContainersStatuses) != 1 || e.CreatedAt != clk.Now().UnixNano() {
+	if err != nil || e.ContainerId != id || e.PodSandboxStatus.Metadata.Uid != "a" ||
+		len(e.ContainersStatuses) != 1 || e.CreatedAt != clk.Now().UnixNano() {
 		t.Error(e, err)
 	}
 

@@ -59,8 +59,8 @@ func ExampleTestRuntime() {
 	fmt.Println(plegtest.TestRuntime(rt.Plain(), "web"))
 	// Output:
 	// plegtest.TestRuntime found 2 problem(s) with plegtest.plainRuntime:
-	//   GetPods(all=true): expected each UID once, saw "web" again at index 1: only the first of them is looked at; put all sandboxes and containers of a pod into one
-	//   GetPods(all=false): expected each UID once, saw "web" again at index 1: only the first of them is looked at; put all sandboxes and containers of a pod into one
+	//   GetPods(all=true): expected each UID once, saw "web" again at index 1: only the first is used
+	//   GetPods(all=false): expected each UID once, saw "web" again at index 1: only the first is used
 }
 
 // A small lively node on a socket, for a program that speaks CRI.

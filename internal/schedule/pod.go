@@ -47,7 +47,7 @@ type pod struct {
 	unanswered time.Time
 	hung       bool
 
-	queued [queues]bool
+	queued [queues]int // its places there; 0 for none
 	alarm  time.Time
 	index  int // among the alarms, from 1; 0 for none
 }

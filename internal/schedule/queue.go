@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// A pod is in none, one or both of the queues, and counts once in each.
+// A pod is in none, one or both of the queues, and at most once in each.
 const (
 	listing = iota
 	inspecting
@@ -13,30 +13,36 @@ const (
 )
 
 // queue is pods in the order in which they came. A pod that is dropped leaves its place
-// behind, which is skipped, unless the pod is back when its turn comes.
+// behind, which is skipped: it is not that of the pod any more, should it come again or
+// its memory be another's.
 type queue struct {
 	which int
 	pods  []*pod
 	head  int
 	len   int
+	left  int // how many places are no longer among pods
 }
 
+// place returns the number of the place at an index of pods; never 0.
+func (q *queue) place(i int) int { return q.left + i + 1 }
+
 func (q *queue) push(p *pod) {
-	if p.queued[q.which] {
+	if p.queued[q.which] > 0 {
 		return
 	}
 	if q.head > 64 && q.head > len(q.pods)/2 {
+		q.left += q.head
 		q.pods = slices.Delete(q.pods, 0, q.head) // which lets go of what it moves
 		q.head = 0
 	}
-	p.queued[q.which] = true
+	p.queued[q.which] = q.place(len(q.pods))
 	q.pods = append(q.pods, p)
 	q.len++
 }
 
 func (q *queue) drop(p *pod) {
-	if p.queued[q.which] {
-		p.queued[q.which] = false
+	if p.queued[q.which] > 0 {
+		p.queued[q.which] = 0
 		q.len--
 	}
 }
@@ -44,13 +50,14 @@ func (q *queue) drop(p *pod) {
 // first returns the pod whose turn it is, or nil.
 func (q *queue) first() *pod {
 	for q.len > 0 {
-		if p := q.pods[q.head]; p.queued[q.which] {
+		if p := q.pods[q.head]; p.queued[q.which] == q.place(q.head) {
 			return p
 		}
 		q.pods[q.head] = nil
 		q.head++
 	}
 	clear(q.pods)
+	q.left += len(q.pods)
 	q.pods, q.head = q.pods[:0], 0
 	return nil
 }

@@ -89,3 +89,20 @@ func TestLongQueue(t *testing.T) {
 		waiting = waiting[1:]
 	}
 }
+
+// A pod that leaves a queue and comes again stands at its end, and so does another that
+// has its memory.
+func TestPodsThatComeAgainQueueAgain(t *testing.T) {
+	s := newScript(t)
+	s.inspectMany("a", "b")
+	s.step(0, "Ia", "Ib") // there is no worker free
+	s.inspectMany("c", "d", "e", "f")
+	s.NoInspection("c")
+	s.Inspect("c")
+	s.NoInspection("d")
+	s.Inspect("x")
+	s.inspected("Ia", "Ib")
+	s.does("Ie", "If")
+	s.inspected("Ie", "If")
+	s.does("Ic", "Ix")
+}

@@ -178,8 +178,7 @@ func TestUnanswered(t *testing.T) {
 	s.forgotten()
 }
 
-// The memory of an inspection is used again only after it was given back; at most so
-// many are kept as there are workers.
+// The memory of an inspection is used again only after it was given back.
 func TestRecycle(t *testing.T) {
 	s := newScript(t)
 	s.inspectMany("a", "b")
@@ -190,11 +189,14 @@ func TestRecycle(t *testing.T) {
 	s.does("Ic")
 	s.same("used while looked at", s.flying["Ic"] == a, false)
 	s.Recycle(a)
-	s.inspected("Ib", "Ic") // one more than is kept
-	s.inspectMany("x", "y")
-	s.does("Ix", "Iy")
-	s.same("last given back, first used", []bool{s.flying["Ix"] == b, s.flying["Iy"] == a}, []bool{true, true})
-	s.same("as new", *a, schedule.Call{Kind: schedule.Inspect, UID: "y", Began: epoch})
+	s.inspected("Ib")
+	s.Inspect("x")
+	s.does("Ix")
+	s.same("used after that", s.flying["Ix"] == b, true)
+	s.inspected("Ic")
+	s.Inspect("y")
+	s.does("Iy")
+	s.same("as new", *s.flying["Iy"], schedule.Call{Kind: schedule.Inspect, UID: "y", Began: epoch})
 }
 
 // Canaries: while an inspection hangs, a healthy pod is due to be inspected every sixth

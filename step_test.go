@@ -1,0 +1,312 @@
+package pleg
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubepleg/pleg/internal/schedule"
+)
+
+// TestStep runs the scripts in testdata/step: tables of what goes into the reconciler and
+// what comes out of it, without a goroutine or a clock. A script is one story; each block
+// is one step.
+//
+//	at 50ms
+//	F1: a(a1=running) b()
+//	relist
+//	----
+//	cache   Hold a, UpdateTime 0s
+//	event   a Started a1
+//	begin   Ia(a1=running), G2 b (hint)
+//	wake    1s
+//
+// Times are those of the clock since the beginning. Calls are named as in the rules of
+// the core: F1 is the full list with stamp 1, G2 the list of one pod with stamp 2, Ia the
+// inspection of pod a.
+//
+// Into a step go calls that return, "F1: PODS", "G2: POD", "G2: absent", "Ia: CONTAINERS",
+// "F1 fails: ERROR" and "F1 stopped"; and requests: start, stop, relist, "request a",
+// "reinspect a", "reader a 1s" (which blocks for something newer than that), "hint a",
+// "hint container a1", connected, disconnected.
+//
+// Out of it come, in the order in which they are made, what is written to the cache and
+// what subscribers are told; then the calls to cancel and to begin, those with what is
+// inspected or why it is listed; the callers of Relist that are done, by their number; and
+// when there is more to do.
+//
+// "new" as the first block sets options. "state" shows what is known of the pods, and
+// "failing" those that are reported as such.
+//
+// The flag -rewrite writes the output into the scripts instead of comparing it.
+func TestStep(t *testing.T) {
+	paths, err := filepath.Glob("testdata/step/*.txt")
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("there are no scripts: %v", err)
+	}
+	namesRule := regexp.MustCompile(`(?m)\A(#.*\n)*# (Rules? \d|Core: )`)
+	for _, path := range paths {
+		t.Run(strings.TrimSuffix(filepath.Base(path), ".txt"), func(t *testing.T) {
+			script, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !namesRule.Match(script) {
+				t.Error("the comment at its top names no rule of docs/CONTRACT.md, and none of the core")
+			}
+			s := &stepper{t: t}
+			datadriven.RunTest(t, path, s.directive)
+		})
+	}
+}
+
+// epoch is the beginning of every script.
+var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// stepper is a reconciler that a script drives, step by step.
+type stepper struct {
+	t *testing.T
+
+	r      *reconciler
+	cache  *PodCache
+	events <-chan *PodLifecycleEvent
+	// calls are those in flight by their name; of holds the pods they were begun for.
+	calls   map[string]*schedule.Call
+	callers []*relistCaller
+
+	now time.Time
+	log []logged
+}
+
+// logged is one thing that a step did.
+type logged struct{ what, text string }
+
+func (s *stepper) make(d *datadriven.TestData) {
+	cfg := reconcilerConfig{logger: logr.Discard(), Config: schedule.Config{
+		Period: time.Second, Timeout: 2 * time.Minute, Threshold: 3 * time.Minute, Workers: 8, ListsPods: true,
+	}}
+	plain := false
+	if d.Cmd == "new" {
+		for _, arg := range d.CmdArgs {
+			value := strings.Join(arg.Vals, "")
+			switch arg.Key {
+			case "timeout":
+				cfg.Timeout = s.duration(value)
+			case "threshold":
+				cfg.Threshold = s.duration(value)
+			case "connected":
+				cfg.ConnectedPeriod = s.duration(value)
+			case "workers":
+				s.scan(value, &cfg.Workers)
+			case "six-methods":
+				plain = true
+			case "full-lists-only":
+				cfg.ListsPods = false
+			default:
+				s.t.Fatalf("%s: there is no option %s", d.Pos, arg.Key)
+			}
+		}
+	}
+	s.cache, s.calls, s.now = NewCache(), make(map[string]*schedule.Call), epoch
+	cache := Cache(&loggingCache{s.cache, s})
+	if plain {
+		cache = struct{ Cache }{cache}
+	}
+	if cfg.ConnectedPeriod > 0 {
+		cfg.blocked = s.cache.BlockedReaders
+	}
+	m := newMetrics(cfg.logger, func() gauges { return gauges{} })
+	updates := newBroadcaster(m.discarded)
+	s.events = updates.Subscribe(s.t.Context(), 1000, true)
+	s.t.Cleanup(updates.Halt)
+	s.r = newReconciler(cfg, epoch, newCacheWriter(cache), updates, m)
+}
+
+func (s *stepper) directive(t *testing.T, d *datadriven.TestData) string {
+	s.t = t
+	if s.r == nil {
+		s.make(d)
+	}
+	switch d.Cmd {
+	case "new":
+		return ""
+	case "at":
+		s.now = epoch.Add(s.duration(d.CmdArgs[0].Key))
+		in := newInputs()
+		for line := range strings.Lines(d.Input) {
+			s.take(&in, strings.TrimSpace(line))
+		}
+		return s.step(&in)
+	case "state":
+		return s.state()
+	case "failing":
+		return s.failing()
+	default:
+		t.Fatalf("%s: there is no directive %s", d.Pos, d.Cmd)
+		return ""
+	}
+}
+
+// step makes one step and returns what came of it, a line for each kind of output.
+func (s *stepper) step(in *inputs) string {
+	s.log = s.log[:0]
+	out := s.r.step(s.now, in)
+	s.readEvents()
+	for _, c := range out.cancel {
+		if name := s.inFlight(c.Call); name != "" {
+			s.note("cancel", fmt.Sprintf("%s: %v", name, c.cause))
+		}
+	}
+	for _, c := range out.begin {
+		s.begins(c)
+	}
+	for _, caller := range out.relisted {
+		for i, other := range s.callers {
+			if caller == other {
+				s.note("relisted", fmt.Sprint(i+1))
+			}
+		}
+	}
+	if !out.wake.IsZero() {
+		if !out.wake.After(s.now) {
+			s.t.Errorf("at %s: wake at %s", s.since(s.now), s.since(out.wake))
+		}
+		s.note("wake", s.since(out.wake))
+	}
+	return s.text()
+}
+
+// text is the log, things of a kind that follow each other in one line, but for those
+// that are whole sentences.
+func (s *stepper) text() string {
+	var b strings.Builder
+	for i, l := range s.log {
+		switch {
+		case i > 0 && s.log[i-1].what == l.what && l.what != "cancel":
+			b.WriteString(", ")
+		case i > 0:
+			b.WriteString("\n")
+			fallthrough
+		default:
+			fmt.Fprintf(&b, "%-7s ", l.what)
+		}
+		b.WriteString(l.text)
+	}
+	if b.Len() > 0 {
+		b.WriteString("\n")
+	}
+	return b.String()
+}
+
+func (s *stepper) note(what, text string) { s.log = append(s.log, logged{what, text}) }
+
+func (s *stepper) begins(c beginCall) {
+	name := callName(c.Call)
+	if s.calls[name] != nil {
+		s.t.Errorf("%s is in flight already", name)
+	}
+	s.calls[name] = c.Call
+	switch c.Kind {
+	case schedule.ListAll:
+		s.note("begin", fmt.Sprintf("%s (%s)", name, c.Cause))
+	case schedule.ListPod:
+		s.note("begin", fmt.Sprintf("%s %s (%s)", name, c.UID, c.Cause))
+	case schedule.Inspect:
+		s.note("begin", fmt.Sprintf("I%s", podText(c.pod)))
+	}
+}
+
+func callName(c *schedule.Call) string {
+	switch c.Kind {
+	case schedule.ListAll:
+		return fmt.Sprintf("F%d", c.Stamp.Number)
+	case schedule.ListPod:
+		return fmt.Sprintf("G%d", c.Stamp.Number)
+	default:
+		return "I" + string(c.UID)
+	}
+}
+
+// inFlight returns the name of a call, empty for one that has returned.
+func (s *stepper) inFlight(c *schedule.Call) string {
+	for name, other := range s.calls {
+		if other == c {
+			return name
+		}
+	}
+	return ""
+}
+
+// readEvents notes what subscribers have been told meanwhile.
+func (s *stepper) readEvents() {
+	for {
+		select {
+		case e := <-s.events:
+			text := fmt.Sprintf("%s %s", e.ID, strings.TrimPrefix(string(e.Type), "Container"))
+			if e.Data != nil {
+				text += fmt.Sprintf(" %s", e.Data)
+			}
+			s.note("event", text)
+		default:
+			return
+		}
+	}
+}
+
+// loggingCache notes what is written to a cache, after the events that came before.
+type loggingCache struct {
+	*PodCache
+	s *stepper
+}
+
+func (c *loggingCache) note(format string, args ...any) {
+	c.s.readEvents()
+	c.s.note("cache", fmt.Sprintf(format, args...))
+}
+
+func (c *loggingCache) Set(uid types.UID, status *PodStatus, err error, at time.Time) bool {
+	switch {
+	case err != nil && status == nil:
+		c.note("Set %s error %q %s", uid, err, c.s.since(at))
+	default:
+		c.note("Set %s%s %s", uid, statusText(status), c.s.since(at))
+	}
+	updated := c.PodCache.Set(uid, status, err, at)
+	if !updated {
+		c.s.t.Errorf("at %s: the cache has a newer status of %s", c.s.since(c.s.now), uid)
+	}
+	return updated
+}
+
+func (c *loggingCache) SetObservedTime(uid types.UID, at time.Time) {
+	c.note("SetObservedTime %s %s", uid, c.s.since(at))
+	c.PodCache.SetObservedTime(uid, at)
+}
+
+func (c *loggingCache) Delete(uid types.UID) {
+	c.note("Delete %s", uid)
+	c.PodCache.Delete(uid)
+}
+
+func (c *loggingCache) UpdateTime(at time.Time) {
+	c.note("UpdateTime %s", c.s.since(at))
+	c.PodCache.UpdateTime(at)
+}
+
+func (c *loggingCache) Hold(uid types.UID) {
+	c.note("Hold %s", uid)
+	c.PodCache.Hold(uid)
+}
+
+func (c *loggingCache) Release(uid types.UID) {
+	c.note("Release %s", uid)
+	c.PodCache.Release(uid)
+}

@@ -1,0 +1,197 @@
+package pleg
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+var (
+	returned = regexp.MustCompile(`^([FGI]\S+?)(:| fails:| stopped$)(.*)$`)
+	aPod     = regexp.MustCompile(`(\S+?)\(([^)]*)\)`)
+)
+
+// take adds a line of a script to the inputs of a step.
+func (s *stepper) take(in *inputs, line string) {
+	if m := returned.FindStringSubmatch(line); m != nil {
+		in.results = append(in.results, s.result(m[1], m[2], strings.TrimSpace(m[3])))
+		return
+	}
+	words := strings.Fields(line + " . .")
+	uid := types.UID(words[1])
+	switch words[0] {
+	case "start", "stop":
+		on := words[0] == "start"
+		in.periodic = &on
+	case "relist":
+		s.callers = append(s.callers, newRelistCaller().(*relistCaller))
+		in.relists = append(in.relists, s.callers[len(s.callers)-1])
+	case "request":
+		in.requests[uid] = struct{}{}
+	case "reinspect":
+		in.reinspects[uid] = struct{}{}
+	case "reader":
+		in.addReader(uid, epoch.Add(s.duration(words[2])))
+	case "hint":
+		e := ContainerEvent{PodUID: uid}
+		if uid == "container" {
+			e = ContainerEvent{ContainerID: words[2]}
+		}
+		in.addHint(e)
+	case "connected", "disconnected":
+		in.stream = append(in.stream, words[0] == "connected")
+	default:
+		s.t.Fatalf("there is no input %q", line)
+	}
+}
+
+// result is a call that returns.
+func (s *stepper) result(name, how, what string) *result {
+	c := s.calls[name]
+	if c == nil {
+		s.t.Fatalf("%s is not in flight", name)
+	}
+	delete(s.calls, name)
+	res := &result{call: c}
+	switch {
+	case how == " fails:":
+		res.err = errors.New(what)
+	case how == " stopped":
+		res.err, res.stopped = errStopped, true
+	case what == "absent":
+		res.err = ErrPodNotFound
+	case name[0] == 'F':
+		res.pods = s.pods(what)
+	case name[0] == 'G':
+		res.pod = s.pods(what)[0]
+	default:
+		res.status = &PodStatus{ID: c.UID}
+		for _, c := range s.containers(what) {
+			res.status.ContainerStatuses = append(res.status.ContainerStatuses, &Status{ID: c.ID, State: c.State})
+		}
+	}
+	return res
+}
+
+// pods reads "a(a1=running) b()".
+func (s *stepper) pods(text string) []*Pod {
+	var pods []*Pod
+	for _, m := range aPod.FindAllStringSubmatch(text, -1) {
+		pods = append(pods, &Pod{ID: types.UID(m[1]), Name: m[1], Containers: s.containers(m[2])})
+	}
+	if rest := strings.TrimSpace(aPod.ReplaceAllString(text, "")); rest != "" {
+		s.t.Fatalf("no pod: %q", rest)
+	}
+	return pods
+}
+
+// containers reads "a1=running a2=exited".
+func (s *stepper) containers(text string) []*Container {
+	var containers []*Container
+	for word := range strings.FieldsSeq(text) {
+		id, state, _ := strings.Cut(word, "=")
+		if !knownState(State(state)) {
+			s.t.Fatalf("no container: %q", word)
+		}
+		containers = append(containers, &Container{ID: ContainerID{ID: id}, State: State(state)})
+	}
+	return containers
+}
+
+func podText(pod *Pod) string {
+	var words []string
+	for _, c := range pod.Containers {
+		words = append(words, fmt.Sprintf("%s=%s", c.ID.ID, c.State))
+	}
+	return fmt.Sprintf("%s(%s)", pod.ID, strings.Join(words, " "))
+}
+
+func statusText(status *PodStatus) string {
+	var words []string
+	for _, c := range status.ContainerStatuses {
+		words = append(words, fmt.Sprintf("%s=%s", c.ID.ID, c.State))
+	}
+	return "(" + strings.Join(words, " ") + ")"
+}
+
+// state shows what is known of every pod: what the lists say, what readers get, and what
+// of it is open.
+func (s *stepper) state() string {
+	var b strings.Builder
+	for _, uid := range sortedKeys(s.r.records.byUID) {
+		rec := s.r.records.byUID[uid]
+		listed := fmt.Sprintf("%s absent", uid)
+		if rec.pod != nil {
+			listed = podText(rec.pod)
+		}
+		status, err := s.cache.Get(uid)
+		s.cache.mu.Lock()
+		observed := s.cache.observedLocked(uid)
+		s.cache.mu.Unlock()
+		fmt.Fprintf(&b, "%s; readers get %s", listed, statusText(status))
+		if err != nil {
+			fmt.Fprintf(&b, " and %q", err)
+		}
+		fmt.Fprintf(&b, " as of %s", s.since(observed))
+		for _, flag := range []struct {
+			text string
+			set  bool
+		}{
+			{"dirty", rec.dirty}, {"conflicting", rec.conflicting}, {"held", rec.held > 0},
+			{"owes a PodSync", rec.syncsPaid < rec.syncsOwed},
+		} {
+			if flag.set {
+				fmt.Fprintf(&b, "; %s", flag.text)
+			}
+		}
+		b.WriteString("\n")
+	}
+	if b.Len() == 0 {
+		return "nothing\n"
+	}
+	return b.String()
+}
+
+// failing shows the pods that are reported as failing.
+func (s *stepper) failing() string {
+	var b strings.Builder
+	for _, p := range s.r.status.failing {
+		fmt.Fprintf(&b, "%s: %d failures", p.PodUID, p.Failures)
+		if p.Error != "" {
+			fmt.Fprintf(&b, ", the last %q", p.Error)
+		}
+		if !p.HangingSince.IsZero() {
+			fmt.Fprintf(&b, ", hanging since %s", s.since(p.HangingSince))
+		}
+		b.WriteString("\n")
+	}
+	if b.Len() == 0 {
+		return "none\n"
+	}
+	return b.String()
+}
+
+func (s *stepper) since(at time.Time) string {
+	if at.IsZero() {
+		return "never"
+	}
+	return at.Sub(epoch).String()
+}
+
+func (s *stepper) duration(text string) time.Duration {
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return d
+}
+
+func (s *stepper) scan(text string, value any) {
+	if _, err := fmt.Sscan(text, value); err != nil {
+		s.t.Fatal(err)
+	}
+}
