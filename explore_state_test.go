@@ -35,12 +35,12 @@ const (
 var classesOf = map[string]class{
 	"Scheduler.cfg": leftOut, "Scheduler.retry": leftOut, "Scheduler.clock": leftOut, "Scheduler.now": leftOut,
 	"Scheduler.ahead": leftOut, "Scheduler.alarms": leftOut, "Scheduler.overdue": leftOut,
-	"Scheduler.scratch": leftOut, "Scheduler.begun": leftOut, "Scheduler.free": leftOut, "Scheduler.freePods": leftOut,
+	"Scheduler.scratch": leftOut, "Scheduler.begun": leftOut, "queue.left": leftOut, "Scheduler.free": leftOut, "Scheduler.freePods": leftOut,
 	"Stamp.Number": stampNumber, "Stamp.Time": clockTime,
 	"fullList.memory": leftOut, "fullList.cause": leftOut, "fullList.next": schedTime,
 	"fullList.notBefore": schedTime, "fullList.want": wantNumber, "fullList.instead": wantNumber,
 	"pod.cause": leftOut, "pod.retryCause": leftOut, "pod.want": wantNumber, "pod.later": schedTime,
-	"pod.alarm": leftOut, "pod.index": leftOut, "pod.unanswered": notZero, "pod.queued": plain,
+	"pod.alarm": leftOut, "pod.index": leftOut, "pod.unanswered": notZero, "pod.queued": leftOut,
 	"canary.since": schedTime, "canary.last": schedTime, "canary.succeeded": schedTime,
 	"Call.Cause": leftOut, "Call.Began": schedTime,
 	"podRecord.settled": stampNumber, "podRecord.generation": leftOut, "podRecord.failures": notZero,
@@ -401,9 +401,9 @@ func (f *printer) mapping(v reflect.Value) {
 // queue prints the pods that are queued, in their order.
 func (f *printer) queue(v reflect.Value) {
 	which := int(v.FieldByName("which").Int())
-	pods := v.FieldByName("pods")
+	pods, gone := v.FieldByName("pods"), int(v.FieldByName("left").Int())
 	for i := int(v.FieldByName("head").Int()); i < pods.Len(); i++ {
-		if p := pods.Index(i); !p.IsNil() && p.Elem().FieldByName("queued").Index(which).Bool() {
+		if p := pods.Index(i); !p.IsNil() && int(p.Elem().FieldByName("queued").Index(which).Int()) == gone+i+1 {
 			f.value(p.Elem().FieldByName("uid"), plain)
 		}
 	}

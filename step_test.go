@@ -209,7 +209,7 @@ func (s *stepper) text() string {
 func (s *stepper) note(what, text string) { s.log = append(s.log, logged{what, text}) }
 
 func (s *stepper) begins(c beginCall) {
-	name := callName(c.Call)
+	name := nameOfCall(c.Call)
 	if s.calls[name] != nil {
 		s.t.Errorf("%s is in flight already", name)
 	}
@@ -224,7 +224,7 @@ func (s *stepper) begins(c beginCall) {
 	}
 }
 
-func callName(c *schedule.Call) string {
+func nameOfCall(c *schedule.Call) string {
 	switch c.Kind {
 	case schedule.ListAll:
 		return fmt.Sprintf("F%d", c.Stamp.Number)
