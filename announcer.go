@@ -35,8 +35,9 @@ func (a *announcer) pay(rec *podRecord, number uint64) bool {
 	return true
 }
 
-// announce says that the cache is ready for what a list showed of a pod: of is the pod as
-// it was listed, in is what the announcement is made of besides.
+// announce hands the update of a pod to the window or the subscribers: the cache holds the
+// status for it. of is the pod as it was listed; in has the change, the cause and the
+// PodSyncs that the update is for.
 func (a *announcer) announce(rec *podRecord, of *Pod, in inspection) {
 	a.version++
 	u := &update{
@@ -71,7 +72,7 @@ func (a *announcer) announce(rec *podRecord, of *Pod, in inspection) {
 // closeWindow publishes what the reorder window holds back.
 func (a *announcer) closeWindow() { a.window.close(a.updates.Publish) }
 
-// log logs every transition, and of containers that finished how they did.
+// log logs every transition, and the exit code of containers that finished.
 func (a *announcer) log(u *update) {
 	v := a.logger.V(2)
 	if !v.Enabled() {

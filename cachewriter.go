@@ -28,7 +28,7 @@ func newCacheWriter(c Cache, records *podRecords, logger klog.Logger) *cacheWrit
 	return w
 }
 
-// store stores the outcome of an inspection.
+// store puts the result of an inspection into the cache.
 func (w *cacheWriter) store(rec *podRecord, status *PodStatus, err error, at stamp) {
 	if status != nil {
 		last, _ := w.cache.Get(rec.uid)
@@ -44,7 +44,7 @@ func (w *cacheWriter) store(rec *podRecord, status *PodStatus, err error, at sta
 // remove removes a pod that is absent.
 func (w *cacheWriter) remove(uid types.UID) { w.cache.Delete(uid) }
 
-// hold keeps what the cache knows of a pod as fresh as it is.
+// hold has the cache keep a pod as fresh as it is: no full list makes it fresher.
 func (w *cacheWriter) hold(rec *podRecord) {
 	if rec.held > 0 {
 		return
@@ -56,8 +56,8 @@ func (w *cacheWriter) hold(rec *podRecord) {
 	}
 }
 
-// freshen makes what the cache knows of a pod as fresh as its newest list, unless it is
-// dirty. While lists conflict it is held as fresh as the newest that showed the record.
+// freshen makes a pod that is not dirty as fresh as the newest list that showed the
+// record, and releases it unless lists conflict.
 func (w *cacheWriter) freshen(rec *podRecord) {
 	if !rec.dirty {
 		w.cache.SetObservedTime(rec.uid, w.records.listedStamp(rec).Time)

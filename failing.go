@@ -12,8 +12,8 @@ type failingPods struct {
 	changed bool // since they were listed last
 }
 
-// note notes that the inspection of a pod hangs, if since is not zero, or has failed, if
-// err is not nil.
+// note notes that the inspection of a pod hangs if since is not zero, and that it has failed
+// if err is not nil.
 func (f *failingPods) note(rec *podRecord, since time.Time, err error) {
 	p := FailingPod{
 		PodUID: rec.uid, Namespace: rec.pod.Namespace, Name: rec.pod.Name,

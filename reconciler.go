@@ -15,11 +15,11 @@ import (
 	"github.com/kubepleg/pleg/internal/schedule"
 )
 
-// reconciler is the data's way from top to bottom: list, diff, inspect, store, announce.
-// It is a function of its inputs: it starts no goroutine and reads no clock. What it
-// does to the cache and the broadcaster, in order, and its outputs are all that it does.
+// reconciler is the data flow from top to bottom: list, diff, inspect, store, announce.
+// It is a function of its inputs: it starts no goroutine and reads no clock. Its effects
+// are its writes to the cache and the broadcaster, in order, and its outputs.
 //
-// Its rules, in the words of the model that they were explored in, are in
+// Its rules, each with the counterexample that needs it, are in
 // docs/decisions/2026-11-21-rules-of-the-core.md.
 type reconciler struct {
 	cfg     reconcilerConfig
@@ -44,20 +44,19 @@ type reconciler struct {
 type reconcilerConfig struct {
 	schedule.Config
 	logger klog.Logger
-	// blocked counts the readers that wait; nil if nobody can.
+	// blocked counts the blocked readers; nil if the cache cannot.
 	blocked func() int
 }
 
-// list is a list that is being taken in.
+// list is the list of the current result.
 type list struct {
 	stamp  stamp
-	before stamp // of the full list before
+	before stamp // of the previous full list
 	cause  Cause
 	relist bool // a caller of Relist waits for it
 }
 
-// errPodGone is the cause with which the inspection of a pod is cancelled that is no
-// longer listed.
+// errPodGone is the cause of cancelling the inspection of a pod that is no longer listed.
 var errPodGone = errors.New("the pod is gone")
 
 func newReconciler(cfg reconcilerConfig, now time.Time, cache Cache, updates *broadcaster, m *metrics) *reconciler {
@@ -74,7 +73,7 @@ func newReconciler(cfg reconcilerConfig, now time.Time, cache Cache, updates *br
 	return r
 }
 
-// step takes in everything that there is, and returns what is to be done about it.
+// step takes in the inputs and the time, and returns the calls to begin and to cancel.
 func (r *reconciler) step(clock time.Time, in *inputs) *outputs {
 	r.out.reset()
 	if back := r.sched.Advance(clock); back > 0 {
@@ -100,7 +99,7 @@ func (r *reconciler) step(clock time.Time, in *inputs) *outputs {
 	return &r.out
 }
 
-// wake returns when, by the clock, there is more to do.
+// wake returns when, by the clock, the next step is due.
 func (r *reconciler) wake() time.Time {
 	wake := r.sched.Wake()
 	if closes := r.announcer.window.closes; !closes.IsZero() {
@@ -111,7 +110,7 @@ func (r *reconciler) wake() time.Time {
 	return wake
 }
 
-// takeRequests takes in what others want.
+// takeRequests takes in the requests of callers, readers and hints.
 func (r *reconciler) takeRequests(in *inputs) {
 	if in.periodic != nil {
 		r.sched.SetPeriodic(*in.periodic)
@@ -144,7 +143,7 @@ func (r *reconciler) takeRequests(in *inputs) {
 	}
 }
 
-// request asks for a list of one pod, or of all where one cannot be had.
+// request asks for a list of one pod, or of all if the runtime cannot list one.
 func (r *reconciler) request(uid types.UID, cause Cause, hinted bool) {
 	r.sched.Request(uid, string(cause), hinted)
 	if !r.cfg.ListsPods {
@@ -152,8 +151,8 @@ func (r *reconciler) request(uid types.UID, cause Cause, hinted bool) {
 	}
 }
 
-// readerBlocked asks for what a reader waits for. One that waits for a time too far
-// ahead is served by a full list in its time.
+// readerBlocked asks for the list that a blocked reader waits for. A minTime further in
+// the future than a period is answered by the full lists.
 func (r *reconciler) readerBlocked(uid types.UID, t minTimes) {
 	clock := r.sched.Clock(r.sched.Now())
 	if t.earliest.Before(clock) {
@@ -170,7 +169,7 @@ func (r *reconciler) readerBlocked(uid types.UID, t minTimes) {
 	}
 }
 
-// takeHints has every pod listed that a hint is about.
+// takeHints asks for a list of every hinted pod.
 func (r *reconciler) takeHints(in *inputs) {
 	if in.lostHints {
 		r.sched.RequestAll(schedule.CauseHint, true)
@@ -191,7 +190,7 @@ func (r *reconciler) takeHints(in *inputs) {
 	}
 }
 
-// complete takes in a call that has returned.
+// complete takes in the result of a call.
 func (r *reconciler) complete(res *result) {
 	if calls.Panicked(res.err) {
 		r.metrics.badData(badRuntimePanic, res.err.Error())
@@ -206,8 +205,8 @@ func (r *reconciler) complete(res *result) {
 	}
 }
 
-// listedAll takes in the answer of a full list. One that was given up has failed already:
-// it may not know of what a list since has shown.
+// listedAll takes in the result of a full list. A dead one has failed already: its answer
+// is discarded, for it may be older than an absence that was forgotten since.
 func (r *reconciler) listedAll(res *result) {
 	c := res.call
 	r.sched.Return(c, true)
@@ -247,8 +246,8 @@ func (r *reconciler) takeAll(pods []*Pod, c *schedule.Call) {
 	r.listSucceeded(c)
 }
 
-// unsettled returns the pods that a relist whose caller waits has inspected again although
-// they have not changed: those that could not be inspected, and those that are held back.
+// unsettled returns the pods that a list for a caller of Relist has inspected again
+// although they have not changed: those that fail, and those that are held.
 func (r *reconciler) unsettled(l list) []types.UID {
 	if !l.relist || len(r.failing.byUID)+len(r.cache.held) == 0 {
 		return nil
@@ -261,8 +260,7 @@ func (r *reconciler) unsettled(l list) []types.UID {
 	return slices.Compact(uids)
 }
 
-// confirmRequested answers what is asked about a pod of which the full list says nothing
-// new.
+// confirmRequested answers the requests of a pod that the full list confirms.
 func (r *reconciler) confirmRequested(uid types.UID, l list) {
 	if !r.records.confirms(uid, l.stamp) {
 		return
@@ -273,7 +271,7 @@ func (r *reconciler) confirmRequested(uid types.UID, l list) {
 	}
 }
 
-// listedPod takes in the answer of a list of one pod.
+// listedPod takes in the result of a single-pod list.
 func (r *reconciler) listedPod(res *result) {
 	c := res.call
 	r.sched.Return(c, true)
@@ -296,7 +294,7 @@ func (r *reconciler) listedPod(res *result) {
 	r.forgetIfAbsent(c.UID)
 }
 
-// takeOne takes in a list of one pod; nil for one that is absent.
+// takeOne takes in a single-pod list; pod is nil if the pod is absent.
 func (r *reconciler) takeOne(pod *Pod, c *schedule.Call) {
 	r.metrics.podRelistDuration.Observe(r.sched.Since(c.Began).Seconds())
 	rec := r.records.of(c.UID)
@@ -305,13 +303,13 @@ func (r *reconciler) takeOne(pod *Pod, c *schedule.Call) {
 	r.status.pods, r.status.tally = r.records.present, r.records.tally
 }
 
-// take does what follows from what a list says about one pod.
+// take acts on the verdict of a list about one pod.
 func (r *reconciler) take(change podChange, l list) {
 	rec := change.rec
 	switch change.verdict {
 	case ignored:
 		return
-	case conflicting: // nobody knows which of the two saw the pod later: a third settles it
+	case conflicting: // which of the two read the runtime later is unknown: list again
 		r.sched.Request(rec.uid, string(l.cause), false)
 		r.cache.hold(rec)
 		return
@@ -328,8 +326,9 @@ func (r *reconciler) take(change podChange, l list) {
 	}
 }
 
-// confirmed: a list shows what is known. Only where somebody asked is a pod inspected
-// again that could not be, or whose status contradicted its list.
+// confirmed: a list shows the record unchanged. If it answers a request, a pod whose
+// inspection failed or contradicted the record is inspected again; retries begin here
+// only.
 func (r *reconciler) confirmed(rec *podRecord, l list, asked bool) {
 	if l.relist && rec.failed && !rec.dirty && !rec.inspection.dead() {
 		rec.dirty, rec.observed = true, schedule.Later(rec.own, l.before)
@@ -343,7 +342,7 @@ func (r *reconciler) confirmed(rec *podRecord, l list, asked bool) {
 	r.cache.freshen(rec)
 }
 
-// changed: the pod is inspected, and is held as fresh as it is until that has succeeded.
+// changed: a list shows a change. The pod is inspected, and held until a status agrees.
 func (r *reconciler) changed(rec *podRecord, transitions []transition, l list) {
 	rec.change.add(transitions, l.stamp)
 	rec.cause = l.cause
@@ -355,12 +354,12 @@ func (r *reconciler) changed(rec *podRecord, transitions []transition, l list) {
 	if c := rec.inspection.call; c != nil && c.Slow { // of the pod that had its UID before, perhaps
 		r.failing.note(rec, r.sched.Unanswered(rec.uid), nil)
 	}
-	if rec.inspection.dead() { // nobody can inspect it: it is announced with an error
+	if rec.inspection.dead() { // no other can begin: the pod is announced with an error
 		r.fail(rec, rec.inspection, r.deadlineError(methodGetPodStatus))
 	}
 }
 
-// gone: that the pod is absent is an answer.
+// gone: a list shows that the pod is absent. Nothing has to be inspected: it is announced.
 func (r *reconciler) gone(rec *podRecord, transitions []transition, l list) {
 	r.sched.Gone(rec.uid)
 	r.answers(rec, true)
@@ -377,7 +376,7 @@ func (r *reconciler) gone(rec *podRecord, transitions []transition, l list) {
 	r.announcer.announce(rec, nil, inspection{change: rec.change.number, listed: l.stamp, cause: l.cause})
 }
 
-// inspected takes in the outcome of an inspection.
+// inspected takes in the result of an inspection.
 func (r *reconciler) inspected(res *result) {
 	c := res.call
 	rec := r.records.byUID[c.UID]
@@ -414,9 +413,9 @@ func (r *reconciler) inspected(res *result) {
 	r.sched.Recycle(c)
 }
 
-// superseded: the record has changed since the inspection began. What it brought is
-// stored if it is newer than what there is, so that a pod which goes on changing is not
-// silent; the pod stays dirty and is inspected again.
+// superseded: the record has changed since the inspection began. Its result is stored and
+// announced unless the cache holds a newer one, so that a pod which keeps changing is
+// delivered too. The pod stays dirty and is inspected again.
 func (r *reconciler) superseded(rec *podRecord, in inspection, status *PodStatus, err error) {
 	r.sched.Inspect(rec.uid)
 	if rec.observed.After(in.stamp) {
@@ -428,10 +427,10 @@ func (r *reconciler) superseded(rec *podRecord, in inspection, status *PodStatus
 	r.announcer.announce(rec, in.pod, in)
 }
 
-// succeeded stores a status of the record as it is. If the two agree, the pod is as fresh
-// as its newest list. If they contradict each other one of them is older, and nobody
-// knows which: the pod is as fresh as the list that the inspection was made for, and is
-// listed again after a back-off.
+// succeeded takes in a status of the present record. If the status agrees with the record,
+// the pod is as fresh as its newest list. If it contradicts the record, either may be
+// older: the pod is as fresh as the list that the inspection was made for, and is listed
+// again after a back-off.
 func (r *reconciler) succeeded(rec *podRecord, in inspection, status *PodStatus) {
 	if agrees(rec.pod, status) {
 		r.cache.store(rec, status, nil, in.stamp)
@@ -459,8 +458,8 @@ func (r *reconciler) succeeded(rec *podRecord, in inspection, status *PodStatus)
 	}
 }
 
-// fail stores an error beside the last good status, announces the record all the same,
-// and has the pod listed and inspected again after a back-off.
+// fail stores an error beside the last good status, announces the record, and has the pod
+// listed and inspected again after a back-off.
 func (r *reconciler) fail(rec *podRecord, in inspection, err error) {
 	rec.failures++
 	if rec.failures == 1 {
@@ -477,7 +476,7 @@ func (r *reconciler) fail(rec *podRecord, in inspection, err error) {
 	r.sched.Retry(rec.uid, string(rec.cause))
 }
 
-// overdue deals with a call that has become slow or dead.
+// overdue acts on a call that has become slow or dead.
 func (r *reconciler) overdue(late schedule.Overdue) {
 	c := late.Call
 	rec := r.records.byUID[c.UID]
@@ -509,7 +508,7 @@ func (r *reconciler) deadlineError(method string) error {
 	return fmt.Errorf("%s has not returned within %v: %w", method, r.cfg.Timeout, context.DeadlineExceeded)
 }
 
-// beginCalls begins what is due.
+// beginCalls begins the calls that are due.
 func (r *reconciler) beginCalls() {
 	if len(r.relists.waiting) > 0 {
 		r.sched.RequestRelist()
@@ -543,8 +542,8 @@ func (r *reconciler) beginFull(c *schedule.Call) {
 	}
 }
 
-// beginInspection: the stamp is that of the newest list which showed the record that the
-// inspection is made for, never that of one which showed something else.
+// beginInspection notes the inspection of a record. Its stamp is that of the newest list
+// that showed this record, never that of a list that showed something else.
 func (r *reconciler) beginInspection(c *schedule.Call) *Pod {
 	rec := r.records.byUID[c.UID]
 	at := r.records.listedStamp(rec)
@@ -583,8 +582,8 @@ func (r *reconciler) inspectCanary() {
 	}
 }
 
-// forgetAbsent drops what is remembered of absent pods, unless a list in flight may not
-// know of their absence yet.
+// forgetAbsent drops the records of absent pods, unless a full list is in flight, which
+// may have read the runtime before they went.
 func (r *reconciler) forgetAbsent() {
 	if r.sched.FullListInFlight() {
 		return
@@ -620,7 +619,7 @@ func (r *reconciler) completeRelists() {
 	})
 }
 
-// listSucceeded notes a full list that did.
+// listSucceeded notes a successful full list.
 func (r *reconciler) listSucceeded(c *schedule.Call) {
 	if r.status.listErr != nil {
 		r.cfg.logger.Info("Relist succeeded again")
@@ -630,7 +629,7 @@ func (r *reconciler) listSucceeded(c *schedule.Call) {
 	r.relists.succeeded(c.Stamp, c.Began, r.announcer.owed)
 }
 
-// listFailed notes a full list that failed. It says nothing, so nothing is changed.
+// listFailed notes a failed full list. It changes nothing.
 func (r *reconciler) listFailed(err error, c *schedule.Call) {
 	r.sched.Failed(c)
 	r.metrics.relistDuration.Observe(r.sched.Since(c.Began).Seconds())
