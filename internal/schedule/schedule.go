@@ -55,6 +55,7 @@ func Later(a, b Stamp) Stamp {
 // Kind is what a call asks for.
 type Kind int
 
+// The kinds of calls.
 const (
 	ListAll Kind = iota
 	ListPod
@@ -161,9 +162,13 @@ func (s *Scheduler) Advance(clock time.Time) (back time.Duration) {
 	return back
 }
 
-// Now returns the time that never goes back, Clock what the clock showed then.
-func (s *Scheduler) Now() time.Time                  { return s.now }
-func (s *Scheduler) Clock(now time.Time) time.Time   { return now.Add(-s.ahead) }
+// Now returns the time that never goes back.
+func (s *Scheduler) Now() time.Time { return s.now }
+
+// Clock returns what the clock shows at a time of Now.
+func (s *Scheduler) Clock(now time.Time) time.Time { return now.Add(-s.ahead) }
+
+// Since returns how long ago a time of Now was.
 func (s *Scheduler) Since(t time.Time) time.Duration { return s.now.Sub(t) }
 
 // Last returns the newest stamp that was given out.
