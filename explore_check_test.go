@@ -359,7 +359,7 @@ func (w *world) unrest() string {
 		{len(r.failing.byUID) > 0, "a pod is failing"},
 		{len(r.relists.waiting)+len(r.relists.attached)+len(r.relists.awaiting) > 0, "a relist is open"},
 		{len(r.records.byUID) != r.records.present, "an absent pod is remembered"},
-		{r.window.due(r.sched.Now().Add(explorePeriod)), "the window is open"},
+		{r.announcer.window.due(r.sched.Now().Add(explorePeriod)), "the window is open"},
 		{r.sched.Pods() > 0, "the schedule has a pod open"},
 		{s.FieldByName("requested").Int() != 0, "requests are miscounted"},
 		{s.FieldByName("listers").Int() != schedule.PodListsAtOnce, "a list place is lost"},

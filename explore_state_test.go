@@ -116,7 +116,7 @@ func (f *printer) print(w *world) fingerprint {
 	f.value(reflect.ValueOf(&r.announcer.window).Elem(), plain)
 	f.value(reflect.ValueOf(r.cache).Elem(), plain)
 	f.value(reflect.ValueOf(r.failing.byUID), plain)
-	f.value(reflect.ValueOf(r.updates).Elem().FieldByName("present"), plain)
+	f.value(reflect.ValueOf(r.announcer.updates).Elem().FieldByName("present"), plain)
 	f.put(plain, int64(len(r.canary)))
 	f.put(versionNumber, int64(r.announcer.version))
 	for _, rec := range r.records.order {

@@ -22,12 +22,12 @@ import (
 // Its rules, each with the counterexample that needs it, are in
 // docs/decisions/2026-11-21-rules-of-the-core.md.
 type reconciler struct {
-	cfg     reconcilerConfig
-	sched   *schedule.Scheduler
-	records *podRecords
-	cache   *cacheWriter
-	announcer
-	metrics *metrics
+	cfg       reconcilerConfig
+	sched     *schedule.Scheduler
+	records   *podRecords
+	cache     *cacheWriter
+	announcer announcer
+	metrics   *metrics
 
 	relists relists
 	failing failingPods
