@@ -11,11 +11,12 @@ import (
 type Reason int
 
 const (
-	// FollowUp is the list after that of a hinted pod: events run ahead of lists.
+	// FollowUp is for a hinted pod: events run ahead of lists.
 	FollowUp Reason = iota
-	// Retry is for a pod that could not be inspected, or whose status contradicted its list.
+	// Retry is for a pod that could not be inspected, or whose status contradicted its
+	// list.
 	Retry
-	// Reader is somebody who waits for that time.
+	// Reader is for a blocked reader whose minTime was in the future.
 	Reader
 	// again: a list of the pod has failed; its request waits a while.
 	again

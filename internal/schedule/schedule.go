@@ -1,6 +1,6 @@
 // Package schedule decides what to ask a container runtime next, and when: lists of
 // all pods, lists of one pod, inspections. It knows UIDs and stamps, and never a pod,
-// a goroutine, a lock or a clock: it is told the time, and who uses it makes the calls.
+// a goroutine, a lock or a clock: its user hands it the time and makes the calls.
 //
 // A pod has two slots for requests: now, and not before a time. A request stays open
 // until a list answers it that began after it; it never joins a call in flight, and a
@@ -57,8 +57,11 @@ type Kind int
 
 // The kinds of calls.
 const (
+	// ListAll is a full list.
 	ListAll Kind = iota
+	// ListPod is a single-pod list.
 	ListPod
+	// Inspect is an inspection.
 	Inspect
 )
 
@@ -151,8 +154,8 @@ func New(cfg Config) *Scheduler {
 	}
 }
 
-// Advance tells the time. Where the clock has gone back since it returns how far;
-// everything then comes as late as if it had stood still.
+// Advance sets the time. If the clock has gone back since, it returns how far; deadlines
+// then come as if the clock had stood still.
 func (s *Scheduler) Advance(clock time.Time) (back time.Duration) {
 	if clock.Before(s.clock) {
 		back = s.clock.Sub(clock)
@@ -162,13 +165,13 @@ func (s *Scheduler) Advance(clock time.Time) (back time.Duration) {
 	return back
 }
 
-// Now returns the time that never goes back.
+// Now returns the schedule's own time, which never goes back.
 func (s *Scheduler) Now() time.Time { return s.now }
 
-// Clock returns what the clock shows at a time of Now.
+// Clock converts a time of the schedule to what the clock shows then.
 func (s *Scheduler) Clock(now time.Time) time.Time { return now.Add(-s.ahead) }
 
-// Since returns how long ago a time of Now was.
+// Since returns how long ago a time of the schedule is.
 func (s *Scheduler) Since(t time.Time) time.Duration { return s.now.Sub(t) }
 
 // Last returns the newest stamp that was given out.
