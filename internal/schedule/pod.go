@@ -231,10 +231,20 @@ func (s *Scheduler) Inspection(uid types.UID) *Call {
 }
 
 // Stuck reports whether what is open of the pod will not move by itself soon: a call
-// is slow, or its list has failed.
+// that it takes is slow, or its list has failed. A list that nobody waits for any more,
+// because another has answered, holds nothing up.
 func (s *Scheduler) Stuck(uid types.UID) bool {
 	p := s.pods[uid]
-	return p != nil && (p.listFailed || p.list != nil && p.list.Slow || p.inspection != nil && p.inspection.Slow)
+	switch {
+	case p == nil:
+		return false
+	case p.inspection != nil:
+		return p.inspection.Slow
+	case p.inspect:
+		return false
+	default:
+		return p.want > 0 && (p.listFailed || p.list != nil && p.list.Slow)
+	}
 }
 
 // Unanswered returns when, by the clock, the oldest inspection of the pod began that
