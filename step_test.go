@@ -184,21 +184,28 @@ func (s *stepper) step(in *inputs) string {
 	return s.text()
 }
 
-// text is the log, things of a kind that follow each other in one line, but for those
-// that are whole sentences.
+// text is the log, things of a kind that follow each other in one line if it is not too
+// long.
 func (s *stepper) text() string {
+	const width = 100
 	var b strings.Builder
+	column := 0
 	for i, l := range s.log {
 		switch {
-		case i > 0 && s.log[i-1].what == l.what && l.what != "cancel":
-			b.WriteString(", ")
-		case i > 0:
-			b.WriteString("\n")
-			fallthrough
+		case i == 0 || s.log[i-1].what != l.what:
+			if i > 0 {
+				b.WriteString("\n")
+			}
+			column, _ = fmt.Fprintf(&b, "%-7s ", l.what)
+		case column+len(l.text) > width:
+			b.WriteString(",\n")
+			column, _ = fmt.Fprintf(&b, "%-7s ", "")
 		default:
-			fmt.Fprintf(&b, "%-7s ", l.what)
+			n, _ := b.WriteString(", ")
+			column += n
 		}
 		b.WriteString(l.text)
+		column += len(l.text)
 	}
 	if b.Len() > 0 {
 		b.WriteString("\n")
