@@ -259,8 +259,8 @@ func (s *Scheduler) Unanswered(uid types.UID) time.Time {
 // plan puts the pod where what is open of it says: into the queues, among the alarms,
 // or away.
 func (s *Scheduler) plan(p *pod) {
-	canList := s.cfg.ListsPods && p.want > 0 && p.list == nil && p.later[again].IsZero()
-	if canList && !(s.full.instead > 0 && p.want <= s.full.instead && s.full.call != nil) {
+	instead := s.full.call != nil && p.want <= s.full.instead // the full list in flight answers
+	if s.cfg.ListsPods && p.want > 0 && p.list == nil && p.later[again].IsZero() && !instead {
 		s.listing.push(p)
 	} else {
 		s.listing.drop(p)
