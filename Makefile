@@ -5,6 +5,9 @@
 COUNT ?= 3
 # How long fuzz runs every fuzz test.
 FUZZTIME ?= 30s
+# How many states explore goes through in every scope, and for how long it walks in each.
+STATES ?= 100000
+WALK ?= 30s
 # How many container lives soak makes.
 LIVES ?= 10000
 # How often bench runs every benchmark; benchstat wants six at least.
@@ -50,6 +53,10 @@ vuln: ## known vulnerabilities in what the library depends on; needs the interne
 .PHONY: fuzz
 fuzz: ## every fuzz test for FUZZTIME (30s)
 	hack/fuzz.sh $(FUZZTIME)
+
+.PHONY: explore
+explore: ## every order of small histories on the real core, STATES (100000) a scope; random ones for WALK (30s)
+	go test -count=1 -timeout=3h -v -run='^TestExplore' . -explore.states=$(STATES) -explore.walk=$(WALK)
 
 .PHONY: e2e
 e2e: ## the tests on a real containerd, which the first time builds it; needs root

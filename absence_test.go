@@ -46,7 +46,7 @@ func TestRule9GonePod(t *testing.T) {
 		events := n.g.Watch()
 		n.start()
 		read(events)
-		heal := n.HangDeaf(plegtest.GetPodStatus, "b")
+		heal := n.HangIgnoringCancel(plegtest.GetPodStatus, "b")
 		n.ExitContainer("b", "b1", 0, "Completed")
 		time.Sleep(1500 * time.Millisecond)
 		n.SetPods()
@@ -74,7 +74,7 @@ func TestGonePodIsNotInspectedAgain(t *testing.T) {
 		n := newNode(t)
 		n.SetPods(bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1")))
 		n.start()
-		heal := n.HangDeaf(plegtest.GetPodStatus, "a")
+		heal := n.HangIgnoringCancel(plegtest.GetPodStatus, "a")
 		n.ExitContainer("a", "a1", 1, "")
 		time.Sleep(2500 * time.Millisecond)
 		if got := n.g.HealthReport().FailingPods; len(got) != 1 {
@@ -106,7 +106,7 @@ func TestInspectionOfGonePodIsNotReported(t *testing.T) {
 		n := newNode(t)
 		n.SetPods(pods(2)...)
 		events := n.g.Watch()
-		heal := n.HangDeaf(plegtest.GetPodStatus, "pod-00000")
+		heal := n.HangIgnoringCancel(plegtest.GetPodStatus, "pod-00000")
 		defer n.Hang(plegtest.GetPodStatus, "pod-00001")()
 		n.start()
 		n.SetPods()
@@ -133,7 +133,7 @@ func TestPodComesBackWhileItsInspectionHangs(t *testing.T) {
 		n := newNodeOf(t, polling)
 		n.SetPods(bare("a", plegtest.Running("a1")))
 		events := n.g.Watch()
-		heal := n.HangDeaf(plegtest.GetPodStatus, "a")
+		heal := n.HangIgnoringCancel(plegtest.GetPodStatus, "a")
 		n.start()
 		time.Sleep(1500 * time.Millisecond)
 		n.SetPods()
@@ -154,7 +154,7 @@ func TestPodComesBackAndIsDeliveredAtTheDeadline(t *testing.T) {
 		n := newNode(t)
 		n.SetPods(bare("a", plegtest.Running("a1")))
 		events := n.g.Watch()
-		heal := n.HangDeaf(plegtest.GetPodStatus, "a")
+		heal := n.HangIgnoringCancel(plegtest.GetPodStatus, "a")
 		n.start()
 		time.Sleep(1500 * time.Millisecond)
 		n.SetPods()
@@ -172,14 +172,36 @@ func TestPodComesBackAndIsDeliveredAtTheDeadline(t *testing.T) {
 	})
 }
 
-// A pod that has come back while its former inspection hangs: how long, which list
-// showed it, and that the time of the next inspection begins anew.
+// A pod that single-pod lists showed to be gone and that the next full list shows again,
+// where the last one had it, is like any other.
+func TestPodComesBackBetweenTwoFullLists(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		events := n.g.Watch()
+		n.start()
+		time.Sleep(500 * time.Millisecond)
+		n.RemovePod("a")
+		n.g.RequestRelist("a")
+		synctest.Wait()
+		n.SetPod(bare("a", plegtest.Running("a2")))
+		time.Sleep(time.Second)
+		want(t, "events", read(events), "a Started a1", "a Died a1", "a Removed a1", "a Started a2")
+		if s, err := n.cache.Get("a"); err != nil || len(s.ContainerStatuses) != 1 {
+			t.Errorf("the cache has %v %v", s, err)
+		}
+	})
+}
+
+// A pod that has come back while its former inspection hangs: since when, and which list
+// showed it. That call's return is no answer once it was cancelled, so that it still
+// counts when the next inspection hangs too.
 func TestPodComesBackWithItsOwnTimes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, polling)
 		n.SetPods(bare("a", plegtest.Running("a1")))
 		events := n.g.Watch()
-		heal := n.HangDeaf(plegtest.GetPodStatus, "a")
+		heal := n.HangIgnoringCancel(plegtest.GetPodStatus, "a")
 		n.start()
 		began := time.Now()
 		time.Sleep(1500 * time.Millisecond)
@@ -194,15 +216,17 @@ func TestPodComesBackWithItsOwnTimes(t *testing.T) {
 		if e := <-events; line(e) != "a Started a2" || !e.ListedAt.Equal(began.Add(3*time.Second)) {
 			t.Errorf("%s, listed at %v", line(e), e.ListedAt.Sub(began))
 		}
-		again := time.Now()
-		healAgain := n.HangDeaf(plegtest.GetPodStatus, "a")
+		healAgain := n.HangIgnoringCancel(plegtest.GetPodStatus, "a")
 		heal()
 		time.Sleep(70 * time.Second) // longer than any back-off
-		if got := n.g.HealthReport().FailingPods; len(got) != 1 || got[0].HangingSince.Before(again) {
+		if got := n.g.HealthReport().FailingPods; len(got) != 1 || !got[0].HangingSince.Equal(began) {
 			t.Errorf("reported: %v", got)
 		}
 		healAgain()
 		time.Sleep(time.Second)
+		if got := n.g.HealthReport().FailingPods; len(got) != 0 {
+			t.Errorf("reported: %v", got)
+		}
 		if s, err := n.cache.Get("a"); err != nil || len(s.ContainerStatuses) != 1 {
 			t.Errorf("the cache has %v %v", s, err)
 		}

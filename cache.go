@@ -11,88 +11,98 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// ROCache is what readers need of a pod status cache. None of its methods modifies
-// anything, and the statuses they return are shared: nobody modifies them.
+// ROCache is the readers' half of a pod status cache. The statuses that it returns are
+// shared and must not be modified.
 type ROCache interface {
-	// Get returns what is known of the pod now: its last good status, and the error
-	// of its last inspection if that failed. A pod that is not known has an empty
-	// status with its ID. Get never blocks and never returns a nil status.
+	// Get returns the pod's last good status, and the error of its last inspection if
+	// that failed. The status of an unknown pod is empty but for its ID. Get never
+	// blocks and never returns a nil status.
 	Get(uid types.UID) (*PodStatus, error)
-	// GetNewerThan is Get, blocking until what is known was observed after minTime.
-	// It cannot be cancelled; PodCache has a form that can.
+	// GetNewerThan is like Get, but blocks until the state that it returns was observed
+	// after minTime. It cannot be cancelled; PodCache.GetNewerThanContext can.
 	GetNewerThan(uid types.UID, minTime time.Time) (*PodStatus, error)
 }
 
-// Cache is a pod status cache: what the generator writes and readers read. It has the
-// kubelet's methods. NewCache makes the one that this package brings; any other works
-// too, and the better the more of the optional companions it has, which are found by
-// type assertion: FreshnessHolder, BlockedNotifier, BlockedCounter.
+// Cache is a pod status cache, which the generator writes and readers read. It has the
+// six methods of the kubelet's Cache. NewCache returns the implementation of this package;
+// others work too.
+//
+// A Cache may have optional companions, which are found by type assertion:
+// FreshnessHolder, BlockedNotifier and BlockedCounter. PodCache has all of them, and so
+// has a type that embeds a *PodCache. Without a companion the guarantees stay, except that
+// blocked readers wait for a full relist; each companion says what it is for.
+//
+// A Cache has one generator for all its life. Two generators on one Cache overwrite each
+// other's statuses and take each other's pods for gone; NewGenericPLEG panics when a
+// PodCache already has another.
 type Cache interface {
 	ROCache
-	// Set stores the outcome of an inspection made for a list stamped timestamp,
-	// unless one of a later stamp is there; updated reports whether it did. With an
-	// error and no status, the last good status stays beside the error.
+	// Set stores the result of an inspection that was made for a list begun at timestamp,
+	// unless the cache holds the result for a later list; updated reports whether it was
+	// stored. With an error and a nil status, the last good status stays beside the error.
 	Set(uid types.UID, status *PodStatus, err error, timestamp time.Time) (updated bool)
-	// SetObservedTime says that a list of this pod, stamped timestamp, confirms what
-	// is known of it; for a pod that is not known, that it is absent.
+	// SetObservedTime says that a list begun at timestamp confirms what the cache holds
+	// of this pod; for a pod that is not in the cache, that it is absent.
 	SetObservedTime(uid types.UID, timestamp time.Time)
 	// Delete removes the pod.
 	Delete(uid types.UID)
-	// UpdateTime says that a list of all pods, stamped timestamp, confirms what is
-	// known, and what is not, of every pod that is not held.
+	// UpdateTime says that a full list begun at timestamp confirms what the cache holds
+	// of every pod, and the absence of all others; pods that are held are excepted.
 	UpdateTime(timestamp time.Time)
 }
 
-// FreshnessHolder is an optional companion of Cache that can hold the freshness of one
-// pod back while UpdateTime makes all others fresh. Of a cache without it, unchanged
-// pods are made fresh one by one while any pod is held.
+// FreshnessHolder is an optional companion of Cache: a cache that can exempt single pods
+// from UpdateTime. The generator holds a pod whose status is older than its newest list.
+// In a cache without it, the generator makes the other pods fresh with SetObservedTime,
+// one by one, while any pod is held, and calls UpdateTime once none is; a pod that no
+// list has shown is then not confirmed absent until that.
 type FreshnessHolder interface {
-	// Hold keeps what is known of the pod as fresh as it is: no UpdateTime makes it
-	// fresher until Release. Set, SetObservedTime and Delete do what they always do.
+	// Hold keeps the pod as fresh as it is: no later UpdateTime makes it fresher until
+	// Release. Set, SetObservedTime and Delete are not affected.
 	Hold(uid types.UID)
-	// Release ends that: the newest UpdateTime counts for the pod again.
+	// Release ends Hold: the newest UpdateTime applies to the pod again.
 	Release(uid types.UID)
 }
 
-// BlockedNotifier is an optional companion of Cache that says when a reader begins to
-// block, so that the pod can be listed at once. Without it, blocked readers are served
-// by the full lists.
+// BlockedNotifier is an optional companion of Cache: a cache that reports blocked readers,
+// so that their pods are listed at once. Without it, blocked readers wait for the next
+// full relist, and WithConnectedRelistPeriod has no effect.
 type BlockedNotifier interface {
-	// NotifyBlocked registers the function that is called whenever a reader begins to
-	// block, with the pod and with what the reader waits for. It is called on the
-	// reader's goroutine without a lock held, and does not block. There is one such
-	// function: the generator that owns the cache registers its own.
+	// NotifyBlocked registers a function that the cache calls when a reader begins to
+	// block, with the pod and the reader's minTime. The cache calls it in the reader's
+	// goroutine, without a lock held; the function does not block. A second call replaces
+	// the function: it is the generator's.
 	NotifyBlocked(blocked func(uid types.UID, minTime time.Time))
 }
 
-// BlockedCounter is an optional companion of Cache that counts the readers that wait.
-// Without it, WithConnectedRelistPeriod has no effect: a reader that waits for a time
-// to come is served by the next full list.
+// BlockedCounter is an optional companion of Cache: a cache that counts its blocked
+// readers, for the health report, the metrics and WithConnectedRelistPeriod. Without it,
+// WithConnectedRelistPeriod has no effect, so that a reader with a minTime in the future
+// does not wait for a distant full relist.
 type BlockedCounter interface {
+	// BlockedReaders returns the number of readers blocked in GetNewerThan.
 	BlockedReaders() int
 }
 
-// PodCache is the Cache of this package, with all of its companions. Its methods may be
-// called from any goroutine. The zero value is an empty cache; it must not be copied
-// once it was used.
+// PodCache is the Cache of this package, with all companions. Its methods are safe for
+// concurrent use. The zero value is an empty cache. It must not be copied after first use.
 type PodCache struct {
 	mu sync.RWMutex
 
 	// Guarded by mu.
 
 	entries map[types.UID]*cacheEntry
-	// absent has the pods that a list of them alone showed to be absent, later than
-	// the newest list of all pods.
+	// absent has the pods that a single-pod list showed to be absent, later than the
+	// newest full list.
 	absent map[types.UID]time.Time
-	// held has the pods that no global time makes fresher, with the global time that
-	// counts for them.
+	// held has the pods that are held, with the global time that applies to them.
 	held map[types.UID]time.Time
-	// global is the stamp of the newest list of all pods.
+	// global is the stamp of the newest full list.
 	global  time.Time
 	readers map[types.UID][]*blockedReader
 	waiting int
 	blocked func(types.UID, time.Time)
-	owner   any // the generator that writes
+	owner   any // the generator
 }
 
 var (
@@ -102,15 +112,15 @@ var (
 	_ BlockedCounter  = (*PodCache)(nil)
 )
 
-// cacheEntry is what is known of one pod. It is replaced, not modified, but for
-// its observed time.
+// cacheEntry is the entry of one pod. It is replaced, never modified, except for its
+// observed time.
 type cacheEntry struct {
 	status *PodStatus
 	err    error
-	// stored is the stamp of the list that status or err was asked for.
+	// stored is the stamp of the list that the inspection was made for.
 	stored time.Time
-	// observed is the stamp of the newest list of this pod that confirmed it; never
-	// before stored.
+	// observed is the newest stamp that the pod itself was confirmed with; never before
+	// stored.
 	observed time.Time
 }
 
@@ -170,13 +180,12 @@ func (c *PodCache) GetAll() []*PodStatus {
 
 // GetNewerThan implements Cache.
 func (c *PodCache) GetNewerThan(uid types.UID, minTime time.Time) (*PodStatus, error) {
-	return c.GetNewerThanContext(context.Background(), uid, minTime) //nolint:forbidigo // the drop-in form has no context to hand on
+	return c.GetNewerThanContext(context.Background(), uid, minTime) //nolint:forbidigo // the drop-in form has no context
 }
 
-// GetNewerThanContext is GetNewerThan, given up when ctx ends: then the status is
-// nil and the error wraps the cause of ctx. A status that is there already is
-// returned even if ctx has ended, and one that arrives at that very moment is not
-// lost.
+// GetNewerThanContext is like GetNewerThan, but returns when ctx ends: the status is then
+// nil and the error wraps the cause of ctx. A status that is new enough is returned even
+// if ctx has ended.
 func (c *PodCache) GetNewerThanContext(ctx context.Context, uid types.UID, minTime time.Time) (*PodStatus, error) {
 	c.mu.RLock()
 	fresh, answer := c.freshLocked(uid, minTime), c.answerLocked(uid)
@@ -206,7 +215,8 @@ func (c *PodCache) GetNewerThanContext(ctx context.Context, uid types.UID, minTi
 	case <-ctx.Done():
 	}
 	if c.withdraw(uid, r) {
-		return nil, fmt.Errorf("waiting for a status of pod %s newer than %s: %w", uid, minTime.Format(time.RFC3339Nano), context.Cause(ctx))
+		return nil, fmt.Errorf("waiting for a status of pod %s newer than %s: %w",
+			uid, minTime.Format(time.RFC3339Nano), context.Cause(ctx))
 	}
 	answer = <-r.ch // granted before it could be withdrawn
 	return answer.status, answer.err
@@ -298,14 +308,14 @@ func (c *PodCache) NotifyBlocked(blocked func(uid types.UID, minTime time.Time))
 	c.blocked = blocked
 }
 
-// freshLocked is the one rule of freshness: what is known of a pod satisfies
-// minTime when it was observed after minTime. Reads and wake-ups both ask it.
+// freshLocked is the one rule of freshness: the state of a pod satisfies minTime when
+// it was observed after minTime. Reads and wake-ups both use it.
 func (c *PodCache) freshLocked(uid types.UID, minTime time.Time) bool {
 	return c.observedLocked(uid).After(minTime)
 }
 
-// observedLocked returns the stamp of the newest list that confirmed what is known
-// of the pod.
+// observedLocked returns the stamp of the newest list that confirmed the state of the
+// pod.
 func (c *PodCache) observedLocked(uid types.UID) time.Time {
 	global := c.global
 	if base, held := c.held[uid]; held {
@@ -341,7 +351,7 @@ func (c *PodCache) wakeLocked(uid types.UID) {
 	c.keepLocked(uid, readers, kept)
 }
 
-// withdraw removes a reader that gave up, and tells whether it was still there.
+// withdraw removes a reader that gave up, and reports whether it was still there.
 func (c *PodCache) withdraw(uid types.UID, r *blockedReader) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -125,7 +125,7 @@ func TestRule7HungPodHoldsBackItsOwnReaders(t *testing.T) {
 		n := newNodeOf(t, polling)
 		n.SetPods(pods(3)...)
 		n.start()
-		heal := n.HangDeaf(plegtest.GetPodStatus, "pod-00001")
+		heal := n.HangIgnoringCancel(plegtest.GetPodStatus, "pod-00001")
 		n.ExitContainer("pod-00001", "pod-00001-a", 1, "Error")
 		time.Sleep(10 * time.Second)
 		ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)

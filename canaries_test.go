@@ -25,7 +25,7 @@ func TestRule13Canaries(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			n := newNodeOf(t, polling)
 			n.SetPods(pods(4)...)
-			heal := n.HangDeaf(plegtest.GetPodStatus, "pod-00001")
+			heal := n.HangIgnoringCancel(plegtest.GetPodStatus, "pod-00001")
 			n.start()
 			canaries(n, "pod-00000", time.Hour)
 			for _, uid := range []types.UID{"pod-00000", "pod-00002", "pod-00003"} {
@@ -44,7 +44,7 @@ func TestRule13Canaries(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			n := newNodeOf(t, polling)
 			n.SetPods(pods(2)...)
-			defer n.HangDeaf(plegtest.GetPodStatus, "pod-00000")()
+			defer n.HangIgnoringCancel(plegtest.GetPodStatus, "pod-00000")()
 			n.start()
 			time.Sleep(10 * time.Minute)
 			n.RemovePod("pod-00000")
@@ -71,7 +71,7 @@ func TestRule13Canaries(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			n := newNodeOf(t, polling)
 			n.SetPods(pods(3)...)
-			defer n.HangDeaf(plegtest.GetPodStatus, "pod-00000")()
+			defer n.HangIgnoringCancel(plegtest.GetPodStatus, "pod-00000")()
 			n.start()
 			for i := range 100 {
 				n.SetPod(bare("pod-00001", plegtest.Running(fmt.Sprint(i))))
@@ -86,7 +86,7 @@ func TestRule13Canaries(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			n := newNodeOf(t, polling, pleg.WithRelistThreshold(3*time.Second))
 			n.SetPods(pods(2)...)
-			defer n.HangDeaf(plegtest.GetPodStatus, "pod-00000")()
+			defer n.HangIgnoringCancel(plegtest.GetPodStatus, "pod-00000")()
 			n.start()
 			if got := canaries(n, "pod-00001", time.Minute); got < 50 || got > 60 {
 				t.Errorf("%d canaries in a minute", got)
@@ -105,7 +105,7 @@ func TestRule13OneGoodPodIsEnough(t *testing.T) {
 			n.start()
 			for i := range 19 {
 				uid := types.UID(fmt.Sprintf("pod-%05d", i))
-				defer n.HangDeaf(plegtest.GetPodStatus, uid)()
+				defer n.HangIgnoringCancel(plegtest.GetPodStatus, uid)()
 				n.ExitContainer(uid, string(uid)+"-a", 1, "")
 			}
 			for range 360 {
@@ -121,7 +121,7 @@ func TestRule13OneGoodPodIsEnough(t *testing.T) {
 			n.start()
 			for i := range 30 {
 				uid := types.UID(fmt.Sprintf("pod-%05d", i))
-				defer n.HangDeaf(plegtest.GetPodStatus, uid)()
+				defer n.HangIgnoringCancel(plegtest.GetPodStatus, uid)()
 				n.ExitContainer(uid, string(uid)+"-a", 1, "")
 				time.Sleep(20 * time.Second)
 				healthy(t, n.g)

@@ -11,24 +11,22 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// Rule 19: the period is longer while the stream is connected and has announced every
-// change for a minute. A change that no hint announced is counted and takes that back.
+// Rule 19: while the stream is connected, full lists come every connected period,
+// whatever it announces or does not; without it, every ordinary one.
 func TestRule19ConnectedPeriod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n, reg := newNodeWithMetrics(t, withConnectedRelistPeriod(30*time.Second))
+		n := newNode(t, pleg.WithConnectedRelistPeriod(30*time.Second))
 		n.SetPods(pods(5)...)
 		listsIn := func(d time.Duration) int {
 			before := n.Calls(plegtest.GetPods)
 			time.Sleep(d)
 			return n.Calls(plegtest.GetPods) - before
 		}
+		events := n.g.Watch()
 		n.start()
-		if got := listsIn(time.Minute - time.Millisecond); got < 58 {
-			t.Errorf("%d lists in the first minute", got)
-		}
-		time.Sleep(time.Minute)
+		time.Sleep(1500 * time.Millisecond) // the connection is a hint too: one more list after a second
 		if got := listsIn(10 * time.Minute); got != 20 {
-			t.Errorf("%d lists in ten minutes, verified", got)
+			t.Errorf("%d lists in ten minutes", got)
 		}
 		// Announced changes keep the period.
 		n.EmitOnChange(true)
@@ -36,24 +34,19 @@ func TestRule19ConnectedPeriod(t *testing.T) {
 			n.SetPod(bare("busy", plegtest.Running(fmt.Sprint(i))))
 			time.Sleep(1700 * time.Millisecond)
 		}
-		wantMetric(t, reg, "pleg_unannounced_changes_total", 0)
 		if got := listsIn(10 * time.Minute); got != 20 {
-			t.Errorf("%d lists in ten minutes, verified", got)
+			t.Errorf("%d lists in ten minutes after changes that were announced", got)
 		}
-		// One that is not announced does not.
+		// One that is not announced does as well; it is found by the next list.
+		read(events)
 		n.EmitOnChange(false)
 		n.ExitContainer("pod-00001", "pod-00001-a", 1, "Error")
-		for changed := time.Now(); metric(t, reg, "pleg_unannounced_changes_total") != 1; time.Sleep(100 * time.Millisecond) {
-			if time.Since(changed) > 32*time.Second {
-				t.Fatal("not counted")
-			}
+		if got := listsIn(30 * time.Second); got != 1 {
+			t.Errorf("%d lists in 30 s", got)
 		}
-		if got := listsIn(50 * time.Second); got < 49 {
-			t.Errorf("%d lists in 50 s, not verified", got)
-		}
-		time.Sleep(time.Minute)
+		want(t, "events", read(events), "pod-00001 Died pod-00001-a")
 		if got := listsIn(10 * time.Minute); got != 20 {
-			t.Errorf("%d lists in ten minutes, verified again", got)
+			t.Errorf("%d lists in ten minutes after a change that was not announced", got)
 		}
 		// The long period ends with the stream.
 		n.SetEventMode(plegtest.EventsUnsupported)
@@ -70,7 +63,7 @@ func TestRule19ConnectedPeriod(t *testing.T) {
 func TestRule19OrdinaryPeriod(t *testing.T) {
 	for name, opts := range map[string][]pleg.Option{
 		"by default": nil,
-		"shorter":    {withConnectedRelistPeriod(100 * time.Millisecond)},
+		"shorter":    {pleg.WithConnectedRelistPeriod(100 * time.Millisecond)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -98,7 +91,7 @@ func TestRule19LongPeriodKeepsTheNodeHealthy(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				n := newNode(t, withConnectedRelistPeriod(c.period))
+				n := newNode(t, pleg.WithConnectedRelistPeriod(c.period))
 				n.SetPods(pods(2)...)
 				n.start()
 				for second := range 1200 {
@@ -122,7 +115,7 @@ func TestRule19PodListFails(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				n := newNode(t, withConnectedRelistPeriod(2*time.Minute))
+				n := newNode(t, pleg.WithConnectedRelistPeriod(2*time.Minute))
 				n.SetPods(pods(2)...)
 				n.EmitOnChange(true)
 				n.start()
@@ -146,13 +139,13 @@ func TestRule19PodListFails(t *testing.T) {
 // relist within an ordinary period, not only the first one.
 func TestRule19EveryHintBesideAHungPodList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t, withConnectedRelistPeriod(80*time.Second))
+		n := newNode(t, pleg.WithConnectedRelistPeriod(80*time.Second))
 		n.SetPods(pods(2)...)
 		events := n.g.Watch()
 		n.start()
 		read(events)
 		time.Sleep(10*time.Minute + 500*time.Millisecond)
-		defer n.HangDeaf(plegtest.GetPod, "pod-00000")()
+		defer n.HangIgnoringCancel(plegtest.GetPod, "pod-00000")()
 		n.g.RequestRelist("pod-00000")
 		time.Sleep(10 * time.Second)
 		n.ExitContainer("pod-00000", "pod-00000-a", 1, "Error")
@@ -162,11 +155,12 @@ func TestRule19EveryHintBesideAHungPodList(t *testing.T) {
 	})
 }
 
-// Rule 19: readers that wait for times in the future bring the ordinary period back.
+// Rule 19: readers that wait for times in the future have the next full list within an
+// ordinary period.
 func TestRule19WaitingReaders(t *testing.T) {
 	for _, ahead := range []time.Duration{500 * time.Millisecond, 1500 * time.Millisecond} {
 		synctest.Test(t, func(t *testing.T) {
-			n := newNode(t, withConnectedRelistPeriod(2*time.Minute))
+			n := newNode(t, pleg.WithConnectedRelistPeriod(2*time.Minute))
 			n.SetPods(pods(2)...)
 			n.start()
 			time.Sleep(10*time.Minute + time.Second)
@@ -184,11 +178,11 @@ func TestRule19WaitingReaders(t *testing.T) {
 	}
 }
 
-// Rule 19: where no pod can be listed by itself, a blocked reader brings the ordinary
-// period back.
+// Rule 19: where no pod can be listed by itself, a blocked reader has the next full list
+// within an ordinary period.
 func TestRule19ReaderWithoutPodGetter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNodeOf(t, listsOnly, withConnectedRelistPeriod(80*time.Second))
+		n := newNodeOf(t, listsOnly, pleg.WithConnectedRelistPeriod(80*time.Second))
 		n.SetPods(pods(2)...)
 		n.start()
 		time.Sleep(10*time.Minute + 500*time.Millisecond)
@@ -196,64 +190,5 @@ func TestRule19ReaderWithoutPodGetter(t *testing.T) {
 		if _, err := n.cache.GetNewerThan("pod-00000", began); err != nil || time.Since(began) > time.Second {
 			t.Errorf("%v after %v", err, time.Since(began))
 		}
-	})
-}
-
-// Rule 19: which hints announce a change that a full relist finds.
-func TestRule19WhatAnnouncesAChange(t *testing.T) {
-	for name, c := range map[string]struct {
-		wrap        func(*plegtest.Runtime) pleg.Runtime
-		happens     func(n *node) // from 3.5 s on
-		unannounced float64
-	}{
-		"nothing": {nil, func(n *node) {
-			n.ExitContainer("a", "a1", 1, "")
-		}, 1},
-		"a hint a little later": {nil, func(n *node) {
-			n.ExitContainer("a", "a1", 1, "")
-			time.Sleep(600 * time.Millisecond) // the list of 4 s has shown it
-			n.Emit(pleg.ContainerEvent{PodUID: "a", ContainerID: "a1"})
-		}, 0},
-		"a hint a little before": {nil, func(n *node) {
-			time.Sleep(400 * time.Millisecond)
-			n.Emit(pleg.ContainerEvent{PodUID: "a", ContainerID: "a1"})
-			time.Sleep(600 * time.Millisecond) // the list of 4 s has not shown it
-			n.ExitContainer("a", "a1", 1, "")
-		}, 0},
-		"a hint that brings the list": {listsOnly, func(n *node) {
-			n.EmitOnChange(true)
-			n.ExitContainer("a", "a1", 1, "")
-		}, 0},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				wrap := c.wrap
-				if wrap == nil {
-					wrap = func(rt *plegtest.Runtime) pleg.Runtime { return rt }
-				}
-				n, reg := newNodeWithMetricsOf(t, wrap)
-				n.SetPods(bare("a", plegtest.Running("a1")))
-				n.start()
-				time.Sleep(3500 * time.Millisecond)
-				c.happens(n)
-				time.Sleep(10 * time.Second)
-				wantMetric(t, reg, "pleg_unannounced_changes_total", c.unannounced)
-			})
-		})
-	}
-}
-
-// Rule 19: a hint announces what follows it closely, not what comes much later.
-func TestRule19OldHintAnnouncesNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n, reg := newNodeWithMetrics(t)
-		n.SetPods(bare("a", plegtest.Running("a1")))
-		n.start()
-		time.Sleep(3100 * time.Millisecond)
-		n.Emit(pleg.ContainerEvent{PodUID: "a", ContainerID: "a1"})
-		time.Sleep(2400 * time.Millisecond)
-		n.ExitContainer("a", "a1", 1, "Error")
-		time.Sleep(5 * time.Second)
-		wantMetric(t, reg, "pleg_unannounced_changes_total", 1)
 	})
 }

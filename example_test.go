@@ -116,7 +116,7 @@ func ExampleGenericPLEG_Healthy() {
 	generator.Relist()
 	fmt.Println(generator.Healthy())
 	// Output:
-	// false pleg has yet to be successful: no relist is under way
+	// false pleg has yet to be successful: it was not started
 	// true <nil>
 	// false pleg was last seen active 3m5s ago; threshold is 3m0s: the last list failed 0s ago: connection refused
 }

@@ -19,17 +19,16 @@ import (
 	"github.com/kubepleg/pleg/internal/schedule"
 )
 
-// stopGrace is how long Stop waits for calls that it has cancelled. It is
-// measured in real time, whatever clock was injected: a fake clock that nobody
-// advances must not make Stop hang on a runtime that ignores cancellation.
+// stopGrace is how long Stop waits for calls that it has cancelled. It is measured in
+// real time, whatever clock is injected: with a fake clock that nobody steps, Stop must
+// not hang on a runtime that ignores cancellation.
 const stopGrace = 5 * time.Second
 
 // GenericPLEG relists a Runtime and generates the lifecycle events of its pods. Its
-// methods may be called from any goroutine.
+// methods are safe for concurrent use.
 //
 // One goroutine at a time runs its loop: the one that Start starts, or the caller of
-// Relist while there is none. The loop never waits for the runtime and never waits for a
-// reader.
+// Relist while there is none. The loop never waits for the runtime or for a reader.
 type GenericPLEG struct {
 	// Set once by NewGenericPLEG, never again, so safe to read without a lock.
 
@@ -51,8 +50,8 @@ type GenericPLEG struct {
 
 	// watching makes the subscription of Watch at its first call.
 	watching func() chan *PodLifecycleEvent
-	// callers spares Relist the allocation of one each time. It is the generator's
-	// own, because a channel must not leave its synctest bubble.
+	// callers saves Relist an allocation per call. The pool is not global, because a
+	// channel must not leave its synctest bubble.
 	callers sync.Pool
 	// started is true between Start and Stop.
 	started atomic.Bool
@@ -61,15 +60,16 @@ type GenericPLEG struct {
 	statusMu sync.Mutex
 	status   status
 
-	// token is held by the goroutine that runs the loop, which owns what follows.
+	// token is held by the goroutine that runs the loop. That goroutine owns the fields
+	// below.
 	token      chan struct{}
 	reconciler *reconciler
-	inputs     inputs // being worked on; their memory is used again
+	inputs     inputs // of the current step; reused
 	timer      clock.Timer
 	began      bool      // the newest step has begun calls
 	armed      time.Time // what the timer is set for; zero for nothing
-	// listAll makes the call of a full list; made once, so that a relist allocates
-	// nothing.
+	// listAll, listAllDone and listed belong to the full list in flight. They are made
+	// once, so that a relist allocates nothing.
 	listAll     func(context.Context) error
 	listAllDone func(*schedule.Call, error, bool)
 	listed      result
@@ -87,14 +87,13 @@ type GenericPLEG struct {
 
 var _ PodLifecycleEventGenerator = (*GenericPLEG)(nil)
 
-// NewGenericPLEG returns a generator that relists runtime every relistPeriod and stores
-// what it finds in cache, which it takes over: a cache has one generator for all its
-// life. Watch's channel holds channelCapacity events. A zero or negative period selects
-// DefaultRelistPeriod, a zero or negative capacity DefaultChannelCapacity.
+// NewGenericPLEG returns a generator that relists runtime every relistPeriod and writes
+// cache; a cache has one generator for all its life. The channel of Watch has the
+// capacity channelCapacity. A zero or negative period selects DefaultRelistPeriod, a zero
+// or negative capacity DefaultChannelCapacity. Nothing runs until Start or Relist.
 //
-// It panics, saying why, when runtime, cache or clock is nil, or a nil pointer, and when
-// a PodCache has another generator: like the kubelet's, it returns no error. Nothing runs
-// until Start or Relist.
+// Like the kubelet's, it returns no error. It panics if runtime, cache or clock is nil or
+// a nil pointer, and if cache is a PodCache that has another generator.
 func NewGenericPLEG(runtime Runtime, channelCapacity int, relistPeriod time.Duration,
 	cache Cache, clock clock.Clock, opts ...Option) *GenericPLEG {
 	switch {
@@ -129,7 +128,7 @@ func NewGenericPLEG(runtime Runtime, channelCapacity int, relistPeriod time.Dura
 	g.metrics = newMetrics(g.logger, g.gauges)
 	g.updates = newBroadcaster(g.metrics.discarded)
 	g.watching = sync.OnceValue(func() chan *PodLifecycleEvent {
-		return g.updates.Subscribe(context.Background(), g.capacity, true) //nolint:forbidigo // it lasts as long as the generator
+		return g.updates.Subscribe(context.Background(), g.capacity, true) //nolint:forbidigo // it is never closed
 	})
 	g.callers.New = newRelistCaller
 	notifier, _ := cache.(BlockedNotifier)
@@ -150,8 +149,8 @@ func NewGenericPLEG(runtime Runtime, channelCapacity int, relistPeriod time.Dura
 	return g
 }
 
-// makeReconciler makes the reconciler. Full relists are further apart only where it can
-// be heard of every reader that waits.
+// makeReconciler makes the reconciler. The connected period applies only with a cache
+// that reports its blocked readers and counts them.
 func (g *GenericPLEG) makeReconciler(period time.Duration, notifier BlockedNotifier) {
 	cfg := reconcilerConfig{
 		Config: schedule.Config{
@@ -164,7 +163,7 @@ func (g *GenericPLEG) makeReconciler(period time.Duration, notifier BlockedNotif
 		cfg.ConnectedPeriod = min(g.opts.connectedPeriod, g.threshold/2)
 		cfg.blocked = g.counter.BlockedReaders
 	}
-	g.reconciler = newReconciler(cfg, g.clock.Now(), newCacheWriter(g.cache), g.updates, g.metrics)
+	g.reconciler = newReconciler(cfg, g.clock.Now(), g.cache, g.updates, g.metrics)
 	g.status = g.reconciler.status
 	g.listAll = func(ctx context.Context) (err error) {
 		g.listed.pods, err = g.runtime.GetPods(ctx, true)
@@ -176,8 +175,8 @@ func (g *GenericPLEG) makeReconciler(period time.Duration, notifier BlockedNotif
 	}
 }
 
-// isNil reports whether an interface holds nothing, or a nil pointer, as it does when
-// the error of what made it was not looked at.
+// isNil reports whether an interface is nil or holds a nil pointer, as it does when the
+// error of a constructor was ignored.
 func isNil(v any) bool {
 	if v == nil {
 		return true
@@ -186,8 +185,8 @@ func isNil(v any) bool {
 	return value.Kind() == reflect.Pointer && value.IsNil()
 }
 
-// register registers the collectors. A generator without metrics is better than
-// an agent that does not start, so a failure is logged.
+// register registers the collectors. A failure is only logged: a generator without
+// metrics is better than an agent that does not start.
 func (g *GenericPLEG) register() {
 	if g.opts.registerer == nil {
 		return
@@ -204,14 +203,14 @@ func (g *GenericPLEG) register() {
 }
 
 // Start begins to relist, at once and then every period, and to follow the runtime's
-// events if it has any. Starting a generator that runs does nothing.
+// event stream if there is one. Starting a running generator does nothing.
 func (g *GenericPLEG) Start() {
 	g.lifecycle.Lock()
 	defer g.lifecycle.Unlock()
 	if g.stopLoop != nil {
 		return
 	}
-	ctx, stop := context.WithCancel(context.Background()) //nolint:forbidigo // the drop-in signature has none; Stop ends it
+	ctx, stop := context.WithCancel(context.Background()) //nolint:forbidigo // Stop ends it; the drop-in form has none
 	g.stopLoop = stop
 	g.started.Store(true)
 	g.updates.Start()
@@ -221,12 +220,12 @@ func (g *GenericPLEG) Start() {
 	}
 }
 
-// Stop ends everything that Start started and returns when it has ended. Calls in flight
-// are cancelled; one that ignores cancellation is given five seconds, then logged and
-// left behind, and no second one is made for its pod until it returns. Channels made by
-// Subscribe are closed; Watch's stays open and has more to deliver after another Start.
-// Readers blocked on the cache stay blocked. Stopping a generator that does not run
-// cancels what Relist left behind.
+// Stop ends everything that Start started and returns when it has ended. It cancels the
+// calls in flight. A call that ignores cancellation for five seconds is logged and left
+// behind, and no second one is made for its pod until it returns. The channels of
+// Subscribe are closed; the channel of Watch stays open and delivers again after another
+// Start. Readers blocked on the cache stay blocked. Stopping a generator that does not
+// run cancels the calls that Relist left behind.
 func (g *GenericPLEG) Stop() {
 	g.lifecycle.Lock()
 	defer g.lifecycle.Unlock()
@@ -241,31 +240,34 @@ func (g *GenericPLEG) Stop() {
 	grace := time.NewTimer(stopGrace)
 	defer grace.Stop()
 	for _, left := range g.calls.Wait(grace.C) {
-		g.logger.Error(errStopped, "The runtime ignores cancellation; a call is left behind", "call", describeCall(runtimeCall(left)))
+		g.logger.Error(errStopped, "The runtime ignores cancellation; a call is left behind",
+			"call", describeCall(runtimeCall(left)))
 	}
 	g.calls.Rest()
 }
 
-// Watch returns the channel of the events: always the same one, never closed.
-// What it delivers begins with what exists when Watch is called first.
+// Watch returns the channel of the events: always the same one, never closed. Its first
+// events describe the pods that exist when Watch is first called.
 func (g *GenericPLEG) Watch() chan *PodLifecycleEvent { return g.watching() }
 
-// Subscribe returns a channel of its own of the events, which begin with what
-// exists now. It holds capacity events, none if that is zero or less; what does
-// not fit waits, merged, for the reader. It is closed when ctx ends or at the next
-// Stop. While the generator does not run, as much comes as fits: at once, and with
-// every Relist.
+// Subscribe returns a new channel of the events. Its first events describe the pods that
+// exist now. A zero or negative capacity selects an unbuffered channel. Events that do
+// not fit into the channel are coalesced until the subscriber reads. The channel is
+// closed when ctx ends or at the next Stop. While the generator does not run, the events
+// that fit are delivered at once and by every Relist.
 func (g *GenericPLEG) Subscribe(ctx context.Context, capacity int) <-chan *PodLifecycleEvent {
 	return g.updates.Subscribe(ctx, capacity, false)
 }
 
-// Relist makes one full relist and returns when it is complete: everything that is known
-// of any pod was observed after Relist was called, the cache is up to date, and every
-// event that fits is in the channels. Pods whose inspection failed before are inspected
-// again. A pod whose calls take longer than a relist period, or fail, is not waited for.
-// A list that fails leaves everything as it was; HealthReport has the error.
+// Relist makes one full relist and returns when it is complete: the state of every pod
+// was observed after Relist was called, the PodSyncs that are due are delivered, and
+// every event that fits is in the channels. Pods whose inspection failed before are
+// inspected again. Relist does not wait for a pod with a slow call, which has run for
+// longer than a relist period, or with a failed single-pod list; for an inspection that
+// fails, the cache has the error. If the full list itself fails, Relist returns and
+// nothing has changed; HealthReport has the error.
 //
-// It works without Start, in the caller's goroutine, and beside it. Timeouts use the
+// It works with Start, and without it in the caller's goroutine. Timeouts use the
 // injected clock; with a fake clock, step it from another goroutine if a call hangs.
 func (g *GenericPLEG) Relist() {
 	caller := g.callers.Get().(*relistCaller)
@@ -281,21 +283,22 @@ func (g *GenericPLEG) Relist() {
 	g.updates.Fill()
 }
 
-// RequestRelist asks for a list of one pod as soon as possible, and returns at once.
-// Asking again before the list has begun changes nothing. If the runtime does not
-// implement PodGetter, the whole node is listed.
+// RequestRelist asks for a single-pod relist as soon as possible, and returns at once.
+// The request is answered by a list that begins after it; requests made before that list
+// begins are coalesced. If the runtime does not implement PodGetter, a full relist
+// answers it.
 func (g *GenericPLEG) RequestRelist(uid types.UID) {
 	g.inbox.Put(func(in *inputs) { in.requests[uid] = struct{}{} })
 }
 
-// RequestReinspect asks for an inspection of a pod although its list may not have changed,
-// and returns at once. When the cache has the status, subscribers get a PodSync. A pod
-// that is not known by then is not inspected.
+// RequestReinspect asks for an inspection of a pod whose list may not have changed, and
+// returns at once. The inspection begins after the request. Subscribers get a PodSync
+// once the cache holds its status or error. A pod that is not known is not inspected.
 func (g *GenericPLEG) RequestReinspect(uid types.UID) {
 	g.inbox.Put(func(in *inputs) { in.reinspects[uid] = struct{}{} })
 }
 
-// readerBlocked is called by the cache when a reader begins to block.
+// readerBlocked is the function of NotifyBlocked.
 func (g *GenericPLEG) readerBlocked(uid types.UID, minTime time.Time) {
 	g.inbox.Put(func(in *inputs) { in.addReader(uid, minTime) })
 }
@@ -341,9 +344,9 @@ func (g *GenericPLEG) run(done, complete <-chan struct{}) {
 	}
 }
 
-// step has the reconciler take in what there is, and does what it wants done. The channel
-// that it returns tells when there is more by the clock; nil if only inputs can bring
-// more.
+// step runs one step of the reconciler and carries its outputs out. The channel that it
+// returns fires when the next step is due by the clock; it is nil if only an input can
+// bring one.
 func (g *GenericPLEG) step() <-chan time.Time {
 	g.inputs.reset()
 	g.inbox.Take(&g.inputs)
@@ -429,8 +432,8 @@ func (g *GenericPLEG) podCall() *podCall {
 const maxFreeCalls = 64
 
 // sleepUntil sets the timer, unless it is set for an earlier time: to wake once too often
-// costs less than to set it in each step. The clock is read again when it is set: a step
-// of a fake clock may have come in between.
+// costs less than to set it in each step. It reads the clock again once the timer is set: a
+// fake clock may have been stepped in between.
 func (g *GenericPLEG) sleepUntil(wake time.Time) <-chan time.Time {
 	if wake.IsZero() {
 		g.disarm()
@@ -470,29 +473,29 @@ func (g *GenericPLEG) disarm() {
 	}
 }
 
-// alreadyPassed is always ready to receive from.
+// alreadyPassed is a channel that is always ready.
 var alreadyPassed = func() <-chan time.Time {
 	ch := make(chan time.Time)
 	close(ch)
 	return ch
 }()
 
-// Healthy reports whether the generator does its work, and if not, why not. It is not
-// healthy before the first successful relist; when the last one began longer ago than the
+// Healthy reports whether the generator works, and if not, why not. It reports false
+// before the first successful relist; when the last one began longer ago than the
 // threshold; and when the inspections of two pods or more have hung for longer than the
-// threshold and none of any pod has succeeded in that time. One pod that hangs never makes
-// a node unhealthy: while one does, a healthy pod is inspected now and then to see whether
-// it is alone.
+// threshold and no inspection of any pod has succeeded in that time. One pod that hangs
+// never makes a node unhealthy: while pods hang, a healthy pod is inspected as a canary
+// six times within the threshold.
 //
-// The error names the call that hangs, the pod or container that it was made for, and for
-// how long, or the last error. Healthy has no side effects and never blocks.
+// The error names the call that hangs, the pod or container that it is for, and for how
+// long it has hung, or the last error. Healthy has no side effects and never blocks.
 func (g *GenericPLEG) Healthy() (bool, error) {
 	err := g.health().unhealthy()
 	return err == nil, err
 }
 
-// HealthReport returns the health and what it is made of. It has no side effects and
-// never blocks.
+// HealthReport returns the health and the state that it is decided by. It has no side
+// effects and never blocks.
 func (g *GenericPLEG) HealthReport() HealthReport {
 	r := g.health().report(g.streamStatus())
 	r.BlockedReaders = g.blockedReaders()
@@ -505,8 +508,8 @@ func (g *GenericPLEG) HealthReport() HealthReport {
 	return r
 }
 
-// health returns what the health is decided by. It lets go of the lock before the runtime
-// is asked which calls it has in flight.
+// health returns the input of the health check. The runtime is asked for its calls
+// without a lock held.
 func (g *GenericPLEG) health() *health {
 	g.statusMu.Lock()
 	status := g.status
@@ -525,7 +528,7 @@ func (g *GenericPLEG) streamStatus() StreamReport {
 	return g.events.status()
 }
 
-// gauges returns what the metrics show.
+// gauges returns the present values of the metrics.
 func (g *GenericPLEG) gauges() gauges {
 	h := g.health()
 	now := gauges{
@@ -540,7 +543,8 @@ func (g *GenericPLEG) gauges() gauges {
 	return now
 }
 
-// blockedReaders counts the readers that wait on the cache; -1 if the cache cannot tell.
+// blockedReaders counts the readers that wait on the cache; -1 if the cache does not
+// implement BlockedCounter.
 func (g *GenericPLEG) blockedReaders() int {
 	if g.counter == nil {
 		return -1
@@ -548,7 +552,7 @@ func (g *GenericPLEG) blockedReaders() int {
 	return g.counter.BlockedReaders()
 }
 
-// reportedCalls returns the calls that the runtime reports, if it does.
+// reportedCalls returns the calls that the runtime reports, if it is a CallReporter.
 func (g *GenericPLEG) reportedCalls() (calls []RuntimeCall) {
 	if reporter, ok := g.runtime.(CallReporter); ok {
 		g.guarded("CallsInFlight", func() { calls = reporter.CallsInFlight() })
@@ -556,7 +560,7 @@ func (g *GenericPLEG) reportedCalls() (calls []RuntimeCall) {
 	return calls
 }
 
-// described returns what the runtime says of itself, if it does.
+// described returns how the runtime describes itself, if it is a Describer.
 func (g *GenericPLEG) described() (description string) {
 	if d, ok := g.runtime.(Describer); ok {
 		g.guarded("DescribeRuntime", func() { description = d.DescribeRuntime() })
@@ -574,7 +578,7 @@ func (g *GenericPLEG) guarded(name string, method func()) {
 	method()
 }
 
-// runtimeCalls has calls in the form of a report.
+// runtimeCalls converts calls to their form in a report.
 func runtimeCalls(infos []calls.Info) []RuntimeCall {
 	var list []RuntimeCall
 	for _, info := range infos {
@@ -591,7 +595,7 @@ func runtimeCall(info calls.Info) RuntimeCall {
 	return call
 }
 
-// podObject is the pod that a call is made for, by its name only when somebody asks.
+// podObject is the pod that a call is for. Its name is formatted only when it is printed.
 type podObject struct{ *Pod }
 
 func (p podObject) String() string { return podName(p.Pod) }

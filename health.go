@@ -10,46 +10,46 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// HealthReport is the state of a generator, for people and for a health endpoint.
+// HealthReport is the state of a generator, for logs and for a health endpoint.
 type HealthReport struct {
 	// Healthy and Reason are what Healthy returns.
 	Healthy bool   `json:"healthy"`
 	Reason  string `json:"reason,omitempty"`
-	// Runtime is what the runtime says of itself.
+	// Runtime describes the runtime, if it is a Describer.
 	Runtime string `json:"runtime,omitempty"`
-	// LastRelist is when the last full relist that succeeded began; zero if none
-	// has.
+	// LastRelist is when the last successful full relist began; zero if there was none.
 	LastRelist time.Time `json:"lastRelist,omitzero"`
 	// RelistError is the error of the last full relist if that failed.
 	RelistError string `json:"relistError,omitempty"`
-	// Pods counts the pods that are known.
+	// Pods is the number of pods in the lists.
 	Pods int `json:"pods"`
-	// CallsInFlight are the calls that the runtime has not answered, oldest
-	// first: those that the runtime itself reports, or else the generator's.
-	// An event stream is among them only until the runtime has accepted it.
+	// CallsInFlight are the calls that have not returned, oldest first: those that the
+	// runtime reports if it is a CallReporter, else the generator's. An event stream is
+	// among them only until the runtime has accepted it.
 	CallsInFlight []RuntimeCall `json:"callsInFlight,omitempty"`
-	// FailingPods are the pods whose inspection hangs or fails, by UID.
+	// FailingPods are the pods whose inspection hangs or has failed, by UID.
 	FailingPods []FailingPod `json:"failingPods,omitempty"`
 	// Stream is the state of the event stream.
 	Stream StreamReport `json:"stream"`
-	// BlockedReaders counts the readers that wait on the cache; -1 if the cache
-	// cannot tell.
+	// BlockedReaders is the number of readers that wait on the cache; -1 if the cache
+	// does not implement BlockedCounter.
 	BlockedReaders int `json:"blockedReaders"`
-	// Subscribers counts the subscriptions, Backlog the pods of which they have
-	// news that did not fit into their channels.
+	// Subscribers is the number of subscriptions, Backlog the number of pods with
+	// updates that did not fit into a subscriber's channel, summed over the subscribers.
 	Subscribers int `json:"subscribers"`
 	Backlog     int `json:"backlog"`
 }
 
-// FailingPod is a pod whose inspection hangs or fails.
+// FailingPod is a pod whose inspection has failed, or hangs: it has run for longer than a
+// relist period.
 type FailingPod struct {
 	PodUID    types.UID `json:"podUID"`
 	Namespace string    `json:"namespace,omitempty"`
 	Name      string    `json:"name,omitempty"`
-	// HangingSince is when the inspection began that the runtime has not
-	// answered; zero if it answers.
+	// HangingSince is when the oldest inspection began since the runtime last answered
+	// one of this pod; zero if the last one was answered or is not slow.
 	HangingSince time.Time `json:"hangingSince,omitzero"`
-	// Failures counts the failures in a row, and Error is the last one.
+	// Failures is the number of consecutive failures, Error the last one.
 	Failures int    `json:"failures,omitempty"`
 	Error    string `json:"error,omitempty"`
 }
@@ -58,17 +58,17 @@ type FailingPod struct {
 type StreamState string
 
 const (
-	// StreamOff is a generator that is stopped or told to poll only, or a
-	// runtime that is no EventSource.
+	// StreamOff means that the generator is stopped or polling only, or the runtime does not
+	// implement EventSource.
 	StreamOff StreamState = "off"
-	// StreamConnecting is a stream that was asked for and not yet accepted.
+	// StreamConnecting means that the stream is requested and not yet accepted.
 	StreamConnecting StreamState = "connecting"
-	// StreamConnected is a stream that brings events.
+	// StreamConnected means that the runtime has accepted the stream.
 	StreamConnected StreamState = "connected"
-	// StreamBroken is a stream that ended; another is tried soon.
+	// StreamBroken means that the stream has ended; NextTry is when it is opened again.
 	StreamBroken StreamState = "broken"
-	// StreamUnsupported is a runtime that has no events; it is asked again after
-	// some minutes.
+	// StreamUnsupported means that the runtime has no event stream; NextTry is when it is asked
+	// again.
 	StreamUnsupported StreamState = "unsupported"
 )
 
@@ -77,24 +77,24 @@ type StreamReport struct {
 	State StreamState `json:"state"`
 	// Since is when the state was entered.
 	Since time.Time `json:"since,omitzero"`
-	// LastEvent is when the last event came.
+	// LastEvent is when the last event arrived.
 	LastEvent time.Time `json:"lastEvent,omitzero"`
-	// Error is why the last stream, or the last attempt at one, ended; it stays
-	// while another is connected.
+	// Error is why the last stream, or the last attempt at one, ended. It stays while
+	// another stream is connected.
 	Error string `json:"error,omitempty"`
-	// NextTry is when the next connection is tried.
+	// NextTry is when the next connection is attempted.
 	NextTry time.Time `json:"nextTry,omitzero"`
 }
 
-// status is what the reconciler knows of its own state. It is a value: what it refers
-// to is not modified any more.
+// status is the state that the reconciler hands out for health and metrics. It is a
+// value: nothing that it refers to is modified later.
 type status struct {
-	// asOf is what the clock showed when this was so; no time below is later.
+	// asOf is the clock at the last step; no time below is later.
 	asOf      time.Time
-	lastList  time.Time // when the last full list that succeeded began; zero for none
+	lastList  time.Time // when the last successful full list began; zero for none
 	listErr   error     // nil if the last full list succeeded
 	listErrAt time.Time
-	// lastInspection is when an inspection last succeeded; at first, when the
+	// lastInspection is when an inspection last succeeded; before the first, when the
 	// generator was made.
 	lastInspection time.Time
 	failing        []FailingPod // by UID
@@ -102,8 +102,8 @@ type status struct {
 	tally          tally
 }
 
-// goBack has the times of a status go back with the clock, so that what has taken an
-// hour has still taken an hour.
+// goBack sets the times of a status back with the clock, so that a call that has run for
+// an hour has still run for an hour.
 func (s *status) goBack(by time.Duration) {
 	for _, t := range [...]*time.Time{&s.lastList, &s.listErrAt, &s.lastInspection} {
 		if !t.IsZero() {
@@ -119,7 +119,7 @@ func (s *status) goBack(by time.Duration) {
 	s.failing = failing
 }
 
-// counts returns how many pods' inspections hang, and how many have failed.
+// counts returns the number of pods whose inspection hangs, and whose last has failed.
 func (s *status) counts() (hung, failing int) {
 	for _, p := range s.failing {
 		if !p.HangingSince.IsZero() {
@@ -132,20 +132,19 @@ func (s *status) counts() (hung, failing int) {
 	return hung, failing
 }
 
-// health is what decides about the health: a status, the time, and the calls that have
-// not returned.
+// health is the input of the health check: a status, the time, and the calls in flight.
 type health struct {
 	status
 	now       time.Time
 	threshold time.Duration
 	started   bool
-	// listing returns the full list in flight, if there is one, and reported the calls
-	// that the runtime reports. They are asked only for the reason.
+	// listing returns the full list in flight, reported the calls that the runtime
+	// reports. Only the reason needs them.
 	listing  func() []RuntimeCall
 	reported func() []RuntimeCall
 }
 
-// since returns how long ago a time is, at least.
+// since returns the age of a time; never less than it was at the last step.
 func (h *health) since(t time.Time) time.Duration { return later(h.now, h.asOf).Sub(t) }
 
 // unhealthy is the one rule of health: nil, or the reason.
@@ -167,7 +166,7 @@ func (h *health) unhealthy() error {
 }
 
 // hanging returns the pods whose inspection has hung for longer than the threshold,
-// the oldest first.
+// oldest first.
 func (h *health) hanging() []FailingPod {
 	var hanging []FailingPod
 	for _, p := range h.failing {
@@ -181,13 +180,13 @@ func (h *health) hanging() []FailingPod {
 	return hanging
 }
 
-// The causes when nothing is being tried and nothing has failed.
+// The causes when no list is in flight and none has failed.
 var (
 	errNotStarted = errors.New("it was not started")
 	errNoRelist   = errors.New("no relist is under way")
 )
 
-// listCause says why there is no new list: the call in flight, and the last error.
+// listCause returns why there is no newer list: the call in flight, and the last error.
 func (h *health) listCause() error {
 	var failed error
 	if h.listErr != nil {
@@ -246,7 +245,7 @@ func describeCall(c RuntimeCall) string {
 	return c.Method + " of " + c.Object
 }
 
-// report makes the report of a health and of what else is known.
+// report returns the part of a HealthReport that health decides.
 func (h *health) report(stream StreamReport) HealthReport {
 	r := HealthReport{
 		Healthy: true, LastRelist: h.lastList, Pods: h.pods, Stream: stream,

@@ -19,7 +19,7 @@ import (
 func TestRule13aYetToBeSuccessful(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
-		unhealthy(t, n.g, "pleg has yet to be successful: ", "no relist is under way")
+		unhealthy(t, n.g, "pleg has yet to be successful: ", "it was not started")
 		heal := n.Fail(plegtest.GetPods, plegtest.AnyPod, errors.New("connection refused"))
 		n.start()
 		time.Sleep(1500 * time.Millisecond)
@@ -38,7 +38,7 @@ func TestThresholdOption(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, polling, pleg.WithRelistThreshold(10*time.Second))
 		n.start()
-		defer n.HangDeaf(plegtest.GetPods, plegtest.AnyPod)()
+		defer n.HangIgnoringCancel(plegtest.GetPods, plegtest.AnyPod)()
 		time.Sleep(11 * time.Second)
 		unhealthy(t, n.g, "pleg was last seen active 11s ago; threshold is 10s: ")
 	})
@@ -53,7 +53,7 @@ func TestRule13cNoPodCanBeInspected(t *testing.T) {
 				n := newNodeOf(t, polling)
 				n.SetPods(pods(5)...)
 				n.start()
-				heal := n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Hang: true, Deaf: ignoresCancel})
+				heal := n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Hang: true, IgnoreCancel: ignoresCancel})
 				n.ExitContainer("pod-00002", "pod-00002-a", 1, "Error")
 				// One pod hangs; the canaries among the others hang with it.
 				time.Sleep(3 * time.Minute)
@@ -78,7 +78,7 @@ func TestRule13OneBadPodAlone(t *testing.T) {
 				n := newNodeOf(t, polling)
 				n.SetPods(pods(1 + others)...)
 				heal := n.Inject(plegtest.Fault{
-					Method: plegtest.GetPodStatus, PodUID: "pod-00000", Hang: true, Deaf: ignoresCancel,
+					Method: plegtest.GetPodStatus, PodUID: "pod-00000", Hang: true, IgnoreCancel: ignoresCancel,
 				})
 				n.start()
 				for range 600 {
@@ -104,10 +104,10 @@ func TestRule13HasNoSideEffects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, polling)
 		n.SetPods(pods(3)...)
-		healStatus := n.HangDeaf(plegtest.GetPodStatus, plegtest.AnyPod)
+		healStatus := n.HangIgnoringCancel(plegtest.GetPodStatus, plegtest.AnyPod)
 		n.start()
 		time.Sleep(1500 * time.Millisecond)
-		healList := n.HangDeaf(plegtest.GetPods, plegtest.AnyPod)
+		healList := n.HangIgnoringCancel(plegtest.GetPods, plegtest.AnyPod)
 		time.Sleep(10 * time.Minute)
 		_, first := n.g.Healthy()
 		report := n.g.HealthReport()
@@ -142,7 +142,7 @@ func TestReportNamesTheRuntimesCall(t *testing.T) {
 		n.start()
 		n.ExitContainer("pod-00001", "pod-00001-a", 1, "")
 		n.ExitContainer("pod-00002", "pod-00002-a", 1, "")
-		heal := n.HangDeaf(plegtest.GetPodStatus, plegtest.AnyPod)
+		heal := n.HangIgnoringCancel(plegtest.GetPodStatus, plegtest.AnyPod)
 		time.Sleep(5 * time.Minute)
 		unhealthy(t, n.g, "pleg cannot inspect any pod",
 			"ContainerStatus of container app (3f2a) of pod default/pod-00001 (pod-00001)")
@@ -151,7 +151,7 @@ func TestReportNamesTheRuntimesCall(t *testing.T) {
 			len(r.CallsInFlight) != 2 || r.Pods != 4 || r.LastRelist.IsZero() {
 			t.Errorf("the report is %+v", r)
 		}
-		defer n.HangDeaf(plegtest.GetPods, plegtest.AnyPod)()
+		defer n.HangIgnoringCancel(plegtest.GetPods, plegtest.AnyPod)()
 		time.Sleep(5 * time.Minute)
 		unhealthy(t, n.g, "pleg was last seen active", "ListContainers has been running for 10m0s")
 		heal()
@@ -172,7 +172,7 @@ func TestReportAsJSON(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.SetPods(pods(2)...)
-		heal := n.HangDeaf(plegtest.GetPodStatus, "pod-00001")
+		heal := n.HangIgnoringCancel(plegtest.GetPodStatus, "pod-00001")
 		n.start()
 		time.Sleep(2500 * time.Millisecond)
 		b, err := json.Marshal(n.g.HealthReport())
@@ -182,7 +182,7 @@ func TestReportAsJSON(t *testing.T) {
 		want(t, "report", []string{string(b)}, `{"healthy":true,"lastRelist":"2000-01-01T00:00:02Z","pods":2,`+
 			`"callsInFlight":[{"method":"GetPodStatus","podUID":"pod-00001",`+
 			`"object":"pod default/pod-00001 (pod-00001)","since":"2000-01-01T00:00:00Z"}],`+
-			`"troubled":[{"podUID":"pod-00001","namespace":"default","name":"pod-00001",`+
+			`"failingPods":[{"podUID":"pod-00001","namespace":"default","name":"pod-00001",`+
 			`"hangingSince":"2000-01-01T00:00:00Z"}],`+
 			`"stream":{"state":"connected","since":"2000-01-01T00:00:00Z"},"blockedReaders":0,"subscribers":0,"backlog":0}`)
 		heal()
@@ -245,7 +245,7 @@ func TestRule13cTwoPodsThatHang(t *testing.T) {
 		healthy(t, n.g)
 		heal()
 		time.Sleep(time.Hour)
-		defer n.HangDeaf(plegtest.GetPodStatus, plegtest.AnyPod)()
+		defer n.HangIgnoringCancel(plegtest.GetPodStatus, plegtest.AnyPod)()
 		n.ExitContainer("pod-00000", "pod-00000-a", 1, "")
 		n.ExitContainer("pod-00001", "pod-00001-a", 1, "")
 		time.Sleep(2 * time.Minute)
@@ -269,7 +269,7 @@ func TestReportNamesTheOldestCallAndTheError(t *testing.T) {
 		n.SetPods(pods(2)...)
 		heal := n.Fail(plegtest.GetPodStatus, plegtest.AnyPod, errors.New("broken"))
 		n.start()
-		defer n.HangDeaf(plegtest.GetPodStatus, plegtest.AnyPod)()
+		defer n.HangIgnoringCancel(plegtest.GetPodStatus, plegtest.AnyPod)()
 		heal()
 		time.Sleep(2500 * time.Millisecond)
 		if got := n.g.HealthReport().FailingPods; len(got) != 2 || got[0].Error != "broken" || got[0].HangingSince.IsZero() {

@@ -73,10 +73,6 @@ func newNodeWithMetricsOf(
 	return newNodeOf(t, wrap, append(opts, pleg.WithRegisterer(reg))...), reg
 }
 
-// withConnectedRelistPeriod is the only use, in these tests, of an option that is
-// about to be renamed.
-var withConnectedRelistPeriod = pleg.WithConnectedRelistPeriod
-
 // polling is a runtime without companions: it can list everything and inspect.
 func polling(rt *plegtest.Runtime) pleg.Runtime { return rt.Plain() }
 
@@ -101,6 +97,15 @@ func pods(n int) []*pleg.Pod {
 // bare is a pod without the sandbox that NewPod gives it.
 func bare(uid types.UID, containers ...*pleg.Container) *pleg.Pod {
 	return &pleg.Pod{ID: uid, Name: string(uid), Namespace: "default", Containers: containers}
+}
+
+// statusOf is a status that agrees with a pod without sandboxes.
+func statusOf(p *pleg.Pod) *pleg.PodStatus {
+	status := &pleg.PodStatus{ID: p.ID, Name: p.Name, Namespace: p.Namespace}
+	for _, c := range p.Containers {
+		status.ContainerStatuses = append(status.ContainerStatuses, &pleg.Status{ID: c.ID, Name: c.Name, State: c.State})
+	}
+	return status
 }
 
 // read returns what a channel of events has now, a line each.

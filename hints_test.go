@@ -81,8 +81,8 @@ func TestRule16SenderIsNeverHeldBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, func(rt *plegtest.Runtime) pleg.Runtime { return &flood{Runtime: rt, events: 50000} })
 		n.SetPods(pods(10)...)
-		healList := n.HangDeaf(plegtest.GetPods, plegtest.AnyPod)
-		healPod := n.HangDeaf(plegtest.GetPod, plegtest.AnyPod)
+		healList := n.HangIgnoringCancel(plegtest.GetPods, plegtest.AnyPod)
+		healPod := n.HangIgnoringCancel(plegtest.GetPod, plegtest.AnyPod)
 		n.g.Subscribe(t.Context(), 0)
 		before := time.Now()
 		n.start()
@@ -122,8 +122,8 @@ func TestRule16HintsWhileListsHang(t *testing.T) {
 		n.start()
 		read(events)
 		time.Sleep(2500 * time.Millisecond)
-		heal := n.HangDeaf(plegtest.GetPods, plegtest.AnyPod)
-		defer n.HangDeaf(plegtest.GetPod, plegtest.AnyPod)()
+		heal := n.HangIgnoringCancel(plegtest.GetPods, plegtest.AnyPod)
+		defer n.HangIgnoringCancel(plegtest.GetPod, plegtest.AnyPod)()
 		time.Sleep(time.Second)
 		before := heapInUse()
 		for i := range 100_000 {
@@ -172,7 +172,7 @@ func TestRule16TooManyHints(t *testing.T) {
 		rt.Emit(pleg.ContainerEvent{ContainerID: "unknown"}) // a list, which keeps the loop busy
 		synctest.Wait()
 		for i := range 10000 {
-			rt.Emit(pleg.ContainerEvent{PodUID: "a", ContainerID: fmt.Sprint(i)})
+			rt.Emit(pleg.ContainerEvent{PodUID: types.UID(fmt.Sprintf("new-%d", i))})
 		}
 		synctest.Wait()
 		rt.ExitContainer("b", "b1", 1, "Error")
@@ -217,7 +217,7 @@ func TestRule16HintAheadOfTheList(t *testing.T) {
 // yet, is not lost: it has a follow-up, while full relists are far apart.
 func TestRule16HintAheadOfANewPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t, withConnectedRelistPeriod(80*time.Second))
+		n := newNode(t, pleg.WithConnectedRelistPeriod(80*time.Second))
 		n.SetPods(pods(2)...)
 		n.start()
 		time.Sleep(10*time.Minute + 500*time.Millisecond)
@@ -307,7 +307,7 @@ func TestRule16HintAheadWhilePeriodIsLong(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				n := newNodeOf(t, c.wrap, withConnectedRelistPeriod(80*time.Second))
+				n := newNodeOf(t, c.wrap, pleg.WithConnectedRelistPeriod(80*time.Second))
 				n.SetPods(pods(20)...)
 				n.start()
 				time.Sleep(10*time.Minute + 500*time.Millisecond)

@@ -217,11 +217,11 @@ func (m *model) fault(s step, uid types.UID) {
 		inject(inspection, plegtest.Fault{Method: plegtest.GetPodStatus, PodUID: uid, Hang: true})
 		m.hanging[uid] = true
 	case "uncancellable inspection":
-		inject(inspection, plegtest.Fault{Method: plegtest.GetPodStatus, PodUID: uid, Hang: true, Deaf: true})
+		inject(inspection, plegtest.Fault{Method: plegtest.GetPodStatus, PodUID: uid, Hang: true, IgnoreCancel: true})
 		m.hanging[uid] = true
 	case "slow inspection":
 		inject(inspection, plegtest.Fault{
-			Method: plegtest.GetPodStatus, PodUID: uid, Delay: 3 * slow, Deaf: false, Stale: s.n%2 == 0,
+			Method: plegtest.GetPodStatus, PodUID: uid, Delay: 3 * slow, IgnoreCancel: false, Stale: s.n%2 == 0,
 		})
 		m.hanging[uid] = true
 	case "heal inspection":
@@ -240,14 +240,14 @@ func (m *model) fault(s step, uid types.UID) {
 		inject(list, plegtest.Fault{Method: plegtest.GetPods, Delay: slow, Stale: true})
 		m.lists = false
 	case "uncancellable list":
-		inject(list, plegtest.Fault{Method: plegtest.GetPods, Hang: true, Deaf: true})
+		inject(list, plegtest.Fault{Method: plegtest.GetPods, Hang: true, IgnoreCancel: true})
 		m.lists = false
 	case "fail pod list":
 		inject(podList, plegtest.Fault{Method: plegtest.GetPod, Err: broken})
 	case "stale pod list":
 		inject(podList, plegtest.Fault{Method: plegtest.GetPod, Delay: slow, Stale: true})
 	case "uncancellable pod list":
-		inject(podList, plegtest.Fault{Method: plegtest.GetPod, PodUID: uid, Hang: true, Deaf: true})
+		inject(podList, plegtest.Fault{Method: plegtest.GetPod, PodUID: uid, Hang: true, IgnoreCancel: true})
 	case "heal lists":
 		m.heal(list)
 		m.heal(podList)
@@ -331,7 +331,8 @@ func (m *model) read(sub *modelSub, n int) {
 }
 
 func (m *model) check(sub *modelSub, e *pleg.PodLifecycleEvent) {
-	if _, err := m.cache.Get(e.ID); err == nil && !fresh(m.cache, e.ID, e.ListedAt.Add(-1)) {
+	// Of a pod that is gone the cache forgets how fresh that is, once it was announced.
+	if s, err := m.cache.Get(e.ID); err == nil && s.Name != "" && !fresh(m.cache, e.ID, e.ListedAt.Add(-1)) {
 		m.problem("rule 3: %s listed at %v, and the cache is not as new", line(e), e.ListedAt)
 	}
 	if e.Type == pleg.PodSync {

@@ -9,14 +9,14 @@ import (
 
 // Defaults of the options.
 const (
-	// DefaultInspectionWorkers is how many inspections run at once.
+	// DefaultInspectionWorkers is the number of inspections that run at once.
 	DefaultInspectionWorkers = 8
-	// DefaultInspectionTimeout is the deadline of a call to the runtime: the
-	// kubelet's --runtime-request-timeout.
+	// DefaultInspectionTimeout is the deadline of a list and of an inspection: the
+	// default of the kubelet's --runtime-request-timeout.
 	DefaultInspectionTimeout = 2 * time.Minute
 )
 
-// Option changes a default of NewGenericPLEG; a nil one changes nothing.
+// Option is an option of NewGenericPLEG. A nil Option is ignored.
 type Option func(*options)
 
 type options struct {
@@ -38,25 +38,24 @@ func defaultOptions() options {
 	}
 }
 
-// WithLogger sets the logger; the default is klog's, named "pleg". Verbosity is
-// the kubelet's: 2 tells of containers that finished, 4 of every transition and
-// status, 5 of every relist.
+// WithLogger sets the logger. The default is klog's background logger with the name
+// "pleg". Verbosity follows the kubelet: 2 logs containers that finished, 4 every
+// transition and status, 5 every relist.
 func WithLogger(logger klog.Logger) Option {
 	return func(o *options) { o.logger = logger }
 }
 
 // WithRegisterer registers the generator's metrics, and those of a Runtime that
-// is a prometheus.Collector. Without it nothing is registered anywhere, and a
-// registration that fails is logged. For two generators on one registry, wrap it
-// with prometheus.WrapRegistererWith, so that a label tells them apart.
+// implements prometheus.Collector. By default nothing is registered. A registration
+// that fails is logged. For two generators on one registry, wrap it with
+// prometheus.WrapRegistererWith, so that a label tells them apart.
 func WithRegisterer(registerer prometheus.Registerer) Option {
 	return func(o *options) { o.registerer = registerer }
 }
 
-// WithRelistThreshold sets how long ago the last successful relist may have
-// begun, and how long every inspection may hang, before Healthy says that the
-// generator is not. The default is DefaultRelistThreshold, which also stands for
-// zero and less.
+// WithRelistThreshold sets the age of the last successful relist, and of inspections
+// that hang, above which Healthy reports false. A zero or negative value selects
+// DefaultRelistThreshold, the default.
 func WithRelistThreshold(threshold time.Duration) Option {
 	return func(o *options) {
 		if threshold > 0 {
@@ -65,9 +64,9 @@ func WithRelistThreshold(threshold time.Duration) Option {
 	}
 }
 
-// WithInspectionWorkers sets how many inspections run at once, not counting
-// those that have taken longer than a relist period. The default is
-// DefaultInspectionWorkers, which also stands for zero and less.
+// WithInspectionWorkers sets how many inspections run at once, not counting slow ones,
+// which have run for longer than a relist period. A zero or negative value selects
+// DefaultInspectionWorkers, the default.
 func WithInspectionWorkers(workers int) Option {
 	return func(o *options) {
 		if workers > 0 {
@@ -76,8 +75,9 @@ func WithInspectionWorkers(workers int) Option {
 	}
 }
 
-// WithInspectionTimeout sets the deadline of an inspection, and of a listing. The
-// default is DefaultInspectionTimeout, which also stands for zero and less.
+// WithInspectionTimeout sets the deadline of an inspection and of a list. After it the
+// call has failed: it is cancelled, and its late answer is discarded. A zero or negative
+// value selects DefaultInspectionTimeout, the default.
 func WithInspectionTimeout(timeout time.Duration) Option {
 	return func(o *options) {
 		if timeout > 0 {
@@ -87,19 +87,21 @@ func WithInspectionTimeout(timeout time.Duration) Option {
 }
 
 // WithConnectedRelistPeriod sets the period of full relists while the runtime's event
-// stream is connected. It is the caller's choice to rely on the stream: a change that
-// no event announces is found by a full relist, and so that much later. A list that
-// fails, the end of the stream, and a reader of the cache that waits for a time to come
-// have the next relist within the ordinary period. It is half of the relist threshold
-// at most. By default, and for a period that is not longer than the ordinary one, the
-// ordinary one stays.
+// stream is connected. It is the caller's choice to rely on the stream: a change without
+// an event is found by the next full relist, and so that much later.
+//
+// The next full relist begins within the ordinary period after the stream ends, after a
+// list fails or a single-pod list is slow, and while a reader waits on the cache. The period is limited to
+// half of the relist threshold. A value that is not longer than the ordinary period
+// selects the ordinary period, the default, and so does a Cache that does not implement
+// BlockedNotifier and BlockedCounter.
 func WithConnectedRelistPeriod(period time.Duration) Option {
 	return func(o *options) { o.connectedPeriod = period }
 }
 
-// WithPollingOnly makes the generator list the runtime once a period, on Relist and
-// on RequestRelist, and always the whole node: no event stream is opened, and
-// readers that block wait for the next relist.
+// WithPollingOnly limits the generator to full relists: every period, on Relist and on
+// RequestRelist. It opens no event stream and makes no single-pod relist, and blocked
+// readers wait for the next full relist.
 func WithPollingOnly() Option {
 	return func(o *options) { o.pollingOnly = true }
 }

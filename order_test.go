@@ -1,7 +1,6 @@
 package pleg_test
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -21,7 +20,7 @@ func TestRule2HungPodDelaysNobody(t *testing.T) {
 		n.SetPods(pods(2)...)
 		n.start()
 		events := n.g.Watch()
-		defer n.HangDeaf(plegtest.GetPodStatus, "pod-00000")()
+		defer n.HangIgnoringCancel(plegtest.GetPodStatus, "pod-00000")()
 		n.ExitContainer("pod-00000", "pod-00000-a", 1, "")
 		n.g.RequestRelist("pod-00000")
 		time.Sleep(1500 * time.Millisecond)
@@ -35,29 +34,8 @@ func TestRule2HungPodDelaysNobody(t *testing.T) {
 	})
 }
 
-// Rule 2: the PodSyncs of one relist come by UID.
-func TestRule2PodSyncsAreSorted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNodeOf(t, listsOnly)
-		n.SetPods(pods(12)...)
-		n.start()
-		time.Sleep(2500 * time.Millisecond)
-		events := n.g.Watch()
-		read(events)
-		n.Delay(plegtest.GetPods, plegtest.AnyPod, 100*time.Millisecond)
-		time.Sleep(550 * time.Millisecond) // a list is under way, and the next one is for all of them
-		for i := range 12 {
-			n.Emit(pleg.ContainerEvent{PodUID: types.UID(fmt.Sprintf("pod-%05d", i)), ContainerID: fmt.Sprintf("short-%d", i)})
-		}
-		time.Sleep(400 * time.Millisecond)
-		if got := read(events); len(got) != 12 || !slices.IsSorted(got) {
-			t.Errorf("got %q", got)
-		}
-	})
-}
-
-// Rule 2: the events of a slow pod come after those of the others, which it has delayed
-// by a twentieth of a period.
+// Rule 2: the events of one full list are held back until all its changed pods are
+// inspected, or a twentieth of a period has passed. Those of a slow pod come later.
 func TestRule2FlushTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -65,13 +43,26 @@ func TestRule2FlushTimeout(t *testing.T) {
 		n.Delay(plegtest.GetPodStatus, "pod-00001", 500*time.Millisecond)
 		events := n.g.Watch()
 		n.start()
-		want(t, "at once", onlyPods(read(events)), "pod-00000")
-		time.Sleep(50 * time.Millisecond)
+		time.Sleep(49 * time.Millisecond)
+		want(t, "after 49 ms", onlyPods(read(events)))
+		time.Sleep(time.Millisecond)
 		synctest.Wait()
-		want(t, "after 50 ms", onlyPods(read(events)), "pod-00002", "pod-00003")
+		want(t, "after 50 ms", onlyPods(read(events)), "pod-00000", "pod-00002", "pod-00003")
 		time.Sleep(450 * time.Millisecond)
 		synctest.Wait()
 		want(t, "in the end", onlyPods(read(events)), "pod-00001")
+		n.Delay(plegtest.GetPodStatus, "pod-00000", 20*time.Millisecond)
+		for _, p := range pods(4) {
+			n.ExitContainer(p.ID, string(p.ID)+"-a", 0, "")
+		}
+		n.Heal()
+		n.Delay(plegtest.GetPodStatus, "pod-00000", 20*time.Millisecond)
+		go n.g.Relist()
+		time.Sleep(19 * time.Millisecond)
+		want(t, "after 19 ms", onlyPods(read(events)))
+		time.Sleep(time.Millisecond)
+		synctest.Wait()
+		want(t, "after 20 ms", onlyPods(read(events)), "pod-00000", "pod-00001", "pod-00002", "pod-00003")
 	})
 }
 
@@ -83,9 +74,10 @@ func onlyPods(lines []string) []string {
 	return slices.Compact(lines)
 }
 
-// Rule 2: the flush timeout is for the pod that the others wait for, begins anew with
-// each such pod, and each relist has its own.
-func TestRule2FlushTimeoutBeginsAnew(t *testing.T) {
+// Rule 2: the flush timeout is counted from the completion of the list, once, whatever
+// completes meanwhile, and each list has its own: the next one that finds a change ends
+// the last.
+func TestRule2EachListHasItsFlushTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.SetPods(bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1")), bare("c", plegtest.Running("c1")))
@@ -93,29 +85,35 @@ func TestRule2FlushTimeoutBeginsAnew(t *testing.T) {
 		n.Delay(plegtest.GetPodStatus, "b", 80*time.Millisecond)
 		events := n.g.Watch()
 		n.start()
-		time.Sleep(200 * time.Millisecond)
-		want(t, "one relist", read(events), "a Started a1", "b Started b1", "c Started c1")
+		time.Sleep(51 * time.Millisecond)
+		want(t, "one relist", read(events), "a Started a1", "c Started c1")
+		time.Sleep(30 * time.Millisecond)
+		want(t, "what is late", read(events), "b Started b1")
 	})
 	for _, hangs := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			n := newNode(t)
 			n.SetPods(bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1")))
-			defer n.HangDeaf(plegtest.GetPodStatus, "a")()
+			defer n.HangIgnoringCancel(plegtest.GetPodStatus, "a")()
 			events := n.g.Watch()
 			n.start()
 			time.Sleep(30 * time.Millisecond)
 			if hangs {
-				defer n.HangDeaf(plegtest.GetPodStatus, "c")()
+				defer n.HangIgnoringCancel(plegtest.GetPodStatus, "c")()
 			} else {
 				n.Delay(plegtest.GetPodStatus, "c", 40*time.Millisecond)
 			}
 			n.SetPod(bare("c", plegtest.Running("c1")))
 			n.SetPod(bare("d", plegtest.Running("d1")))
 			go n.g.Relist()
-			time.Sleep(21 * time.Millisecond) // 51 ms
+			synctest.Wait()
 			want(t, "the first relist", read(events), "b Started b1")
-			time.Sleep(30 * time.Millisecond) // 81 ms
+			time.Sleep(39 * time.Millisecond) // 69 ms
+			want(t, "the second relist, early", read(events))
+			time.Sleep(2 * time.Millisecond) // 71 ms
 			if hangs {
+				want(t, "the second relist, behind c", read(events))
+				time.Sleep(10 * time.Millisecond) // 81 ms
 				want(t, "the second relist", read(events), "d Started d1")
 			} else {
 				want(t, "the second relist", read(events), "c Started c1", "d Started d1")
@@ -131,15 +129,18 @@ func TestRule2WaitingUpdateIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.SetPods(bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1")))
-		defer n.HangDeaf(plegtest.GetPodStatus, "a")()
+		defer n.HangIgnoringCancel(plegtest.GetPodStatus, "a")()
 		events := n.g.Watch()
 		n.start()
 		n.g.RequestReinspect("b")
 		synctest.Wait()
-		n.SetPods(n.Pod("a"), bare("b", plegtest.Exited("b1")), bare("c", plegtest.Running("c1")))
-		go n.g.Relist()
+		n.SetPod(bare("b", plegtest.Exited("b1")))
+		n.SetPod(bare("c", plegtest.Running("c1")))
+		for _, uid := range []types.UID{"b", "c"} {
+			n.g.RequestRelist(uid)
+		}
 		synctest.Wait()
-		want(t, "behind b, which waits again", read(events), "c Started c1")
+		want(t, "what waits for nobody", read(events), "c Started c1")
 		time.Sleep(50 * time.Millisecond)
 		synctest.Wait()
 		want(t, "after the flush timeout", read(events), "b Died b1", "b PodSync")
@@ -155,7 +156,7 @@ func TestRule2WhatIsGivenUpHoldsBackNobody(t *testing.T) {
 		n := newNode(t)
 		n.SetPods(bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1")), bare("c", plegtest.Running("c1")))
 		n.Delay(plegtest.GetPodStatus, "a", 970*time.Millisecond)
-		heal := n.HangDeaf(plegtest.GetPodStatus, "b")
+		heal := n.HangIgnoringCancel(plegtest.GetPodStatus, "b")
 		n.Delay(plegtest.GetPodStatus, "c", 975*time.Millisecond)
 		events := n.g.Watch()
 		n.g.Relist()
@@ -174,7 +175,7 @@ func TestRule2WhatIsGivenUpHoldsBackNobody(t *testing.T) {
 		n.RemovePod("a")
 		n.g.RequestRelist("a")
 		synctest.Wait()
-		want(t, "when a is gone", read(events), "b Died b1", "a Died a1", "a Removed a1")
+		want(t, "when a is gone", read(events), "a Died a1", "a Removed a1", "b Died b1")
 	})
 }
 
@@ -187,7 +188,7 @@ func TestRule2HungPodIsDeliveredAfterItsRelist(t *testing.T) {
 		n.g.Relist()
 		events := n.g.Watch()
 		read(events)
-		heal := n.HangDeaf(plegtest.GetPodStatus, "a")
+		heal := n.HangIgnoringCancel(plegtest.GetPodStatus, "a")
 		n.ExitContainer("a", "a1", 1, "")
 		go n.g.Relist()
 		time.Sleep(970 * time.Millisecond)
@@ -210,7 +211,7 @@ func TestRule2PodIsGoneBetweenTwoRelists(t *testing.T) {
 		n.g.Relist()
 		events := n.g.Watch()
 		read(events)
-		heal := n.HangDeaf(plegtest.GetPodStatus, "pod-00000")
+		heal := n.HangIgnoringCancel(plegtest.GetPodStatus, "pod-00000")
 		n.ExitContainer("pod-00000", "pod-00000-a", 1, "")
 		n.start()
 		time.Sleep(500 * time.Millisecond)

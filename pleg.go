@@ -1,61 +1,70 @@
-// Package pleg tells a node agent what its pods are doing: it lists a container
-// runtime, turns the difference between what it knew and what it sees into pod
-// lifecycle events, and keeps a cache of pod statuses whose readers can block
-// until it is new enough. It is the kubelet's Pod Lifecycle Event Generator as an
-// ordinary module, under the kubelet's names.
+// Package pleg is the kubelet's Pod Lifecycle Event Generator as an ordinary Go
+// module, under the kubelet's names. It relists a container runtime, turns the
+// difference between two lists into pod lifecycle events, and keeps a pod status
+// cache whose readers can block until it is new enough.
 //
-// # The way of the data
+// # Data flow
 //
-// There is one path by which anything reaches the cache or a subscriber, and one
-// writer on it: the runtime's list is compared with the records, pods that changed
-// are inspected, the status is stored in the cache, and then the events are
-// announced. The list is the truth. A period that has passed, an event of the
-// runtime's stream, a reader that blocks and a caller's RequestRelist only say
-// which pod to look at now.
+// State reaches the cache and the subscribers on one path, with one writer:
 //
-// # What is promised
+//  1. A list of all pods, or of one pod, is compared with the records of the lists
+//     before.
+//  2. The pods that changed are inspected.
+//  3. The status is stored in the cache.
+//  4. The events are delivered.
 //
-//   - Of a container, ContainerStarted comes before ContainerDied before
-//     ContainerRemoved, each at most once per subscriber, but for a stay in the
-//     state unknown.
-//   - An event is delivered only when the cache holds a status, or the error of an
-//     inspection, at least as new as the listing that showed the transition.
-//   - A subscriber begins with what exists, reads at its own pace and loses
-//     nothing: what it has read, replayed, equals the present once it has caught
-//     up. News that it did not read is merged, so that what is held for it is
-//     bounded by what exists and what it was told of.
-//   - What is read from the cache with a minTime was observed after that time.
-//   - A pod whose inspection hangs or fails delays its own events and readers and
-//     nobody else's. A failure stands in the cache beside the last good status and
-//     is retried until it succeeds or the pod is gone; a pod that hangs is told of
-//     when its deadline has passed.
-//   - A list that fails changes nothing. A pod that a list does not show is gone.
-//   - Healthy names the call that hangs, what it was made for and for how long.
+// The runtime's list is the truth. The relist period, an event of the runtime's
+// stream, a blocked reader and RequestRelist only decide which pod is listed next.
 //
-// The contract in full, with the tests that hold it, is docs/CONTRACT.md in the
-// repository.
+// # Guarantees
+//
+//   - For a container, ContainerStarted precedes ContainerDied precedes
+//     ContainerRemoved. A subscriber gets each at most once per container ID, unless
+//     the container was in the state unknown in between.
+//   - An event is delivered after the cache holds a status, or the error of an
+//     inspection, at least as new as the list that showed the transition.
+//   - A subscriber starts with the pods that exist, reads at its own pace and loses no
+//     state: the events that it has read, replayed, equal the present once it has
+//     caught up. Updates that it has not read are coalesced, so that what is held for
+//     it is bounded by the containers that exist and those reported to it.
+//   - GetNewerThan(uid, t) returns only state observed after t.
+//   - A pod whose inspection hangs or fails delays its own events and readers, and no
+//     other pod's. When an inspection fails, the cache returns the error with the last
+//     good status; the inspection is retried with back-off until it succeeds or the
+//     pod is removed. If an inspection hangs, the pod's events are delivered when the
+//     inspection timeout expires.
+//   - After RequestReinspect, and when an inspection succeeds after it had failed,
+//     subscribers get a PodSync once the cache holds the new status.
+//   - A failed list changes nothing. A pod that is missing from a list is gone.
+//   - Healthy names the call that hangs, the pod or container that it is for, and for
+//     how long it has hung.
+//
+// The full contract, rule by rule with the tests that hold it, is docs/CONTRACT.md in
+// the repository.
 //
 // # Concurrency
 //
-//   - Every method of GenericPLEG and PodCache may be called from any goroutine.
-//     None blocks but Relist, Stop, a Start beside a Stop, and the GetNewerThan of
-//     the cache.
-//   - Between the pods that one relist found changed, events come by UID. A pod
-//     whose inspection is slower than the others by more than a twentieth of a
-//     period is announced after them.
-//   - At most DefaultInspectionWorkers inspections are under way at once, one per
-//     pod. One that takes longer than a period is set aside and no longer counts;
-//     one that takes longer than DefaultInspectionTimeout has failed. A runtime
-//     that does not heed its context costs one goroutine per pod that hangs.
-//   - Every goroutine that Start starts has ended when Stop returns, except calls
-//     to a runtime that does not heed its context.
-//   - What is handed over, either way, is never modified again: pods, containers,
-//     statuses.
+//   - The methods of GenericPLEG and PodCache are safe for concurrent use. Only Relist,
+//     Stop, a Start beside a Stop, and the cache's GetNewerThan block.
+//   - Events of the pods that one full list found changed are delivered by UID. They
+//     are held back until all of these pods are inspected or a twentieth of a period
+//     has passed; the events of a slower pod are delivered by themselves.
+//   - At most DefaultInspectionWorkers inspections run at once, one per pod. An
+//     inspection that runs longer than a relist period is slow: it releases its worker
+//     slot. After DefaultInspectionTimeout it has failed. A runtime that ignores
+//     cancellation costs one goroutine per pod that hangs.
+//   - Every goroutine that Start starts has ended when Stop returns, except calls to a
+//     runtime that ignores cancellation.
+//   - Pods, containers and statuses are never modified after they are handed over, in
+//     either direction.
+//   - A cache has one generator. NewGenericPLEG panics when a PodCache already has
+//     another; with any other Cache, two generators overwrite each other's statuses.
 //
 // # Time
 //
-// The clock that was injected decides everything but how long Stop waits. Tests
-// run in a testing/synctest bubble, or with a fake clock and Relist.
+// The injected clock decides all timing except how long Stop waits. A clock that is set
+// back makes no call overdue and holds none back. Tests run in a testing/synctest
+// bubble, or with a fake clock and Relist.
 package pleg
 
 import (
@@ -64,104 +73,101 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Defaults of the kubelet, under the kubelet's numbers.
+// The kubelet's defaults.
 const (
 	// DefaultRelistPeriod is the time between two full relists.
 	DefaultRelistPeriod = time.Second
-	// DefaultRelistThreshold is how long ago the last successful relist may have
-	// begun before Healthy says that it is not.
+	// DefaultRelistThreshold is the age of the last successful relist, counted from its
+	// beginning, above which Healthy reports false.
 	DefaultRelistThreshold = 3 * time.Minute
-	// DefaultChannelCapacity is how many events wait in the channel of Watch.
+	// DefaultChannelCapacity is the capacity of the channel of Watch.
 	DefaultChannelCapacity = 1000
 )
 
-// PodLifeCycleEventType is the kind of a PodLifecycleEvent. The spelling is the
+// PodLifeCycleEventType is the type of a PodLifecycleEvent. The spelling is the
 // kubelet's, so that names need not change where code moves over.
 type PodLifeCycleEventType string
 
 const (
-	// ContainerStarted comes when a container or sandbox is seen running that
-	// the subscriber did not know to be running: it was absent, created or
-	// unknown before. It does not come for a container that started and exited
-	// between two looks; that one's first event is ContainerDied. On it, a reader
-	// reads the pod's status from the cache and brings the pod up to date.
+	// ContainerStarted means that a list shows the container or sandbox running, and the
+	// subscriber knew it as absent, created or unknown. A container that started and
+	// exited between two lists has no ContainerStarted; its first event is
+	// ContainerDied. The status in the cache is the state to sync the pod with.
 	ContainerStarted PodLifeCycleEventType = "ContainerStarted"
-	// ContainerDied comes when a container or sandbox is seen exited, and when
-	// one that was not known to have exited has vanished. It does not come a
-	// second time when an exited container is removed. On it, a reader finds the
-	// exit code and the reason in the cache, if the runtime still had them.
+	// ContainerDied means that a list shows the container or sandbox exited, or no longer shows
+	// one that was not known to have exited. It is not repeated when an exited
+	// container is removed. The exit code and the reason are in the cache, if the
+	// runtime still had them.
 	ContainerDied PodLifeCycleEventType = "ContainerDied"
-	// ContainerRemoved comes when a container or sandbox that had been listed is
-	// no longer; for one that had not died before, right after its ContainerDied.
-	// It does not come for a container that came and went while the subscriber
-	// was not reading. On it, a reader lets go of what it holds for that container
-	// ID, which no CRI runtime uses again.
+	// ContainerRemoved means that a list no longer shows the container or sandbox. For one that
+	// had not died before, it follows its ContainerDied. A container that came and went
+	// while the subscriber was not reading has none. What is held for the container ID
+	// can be dropped; no CRI runtime uses it again.
 	ContainerRemoved PodLifeCycleEventType = "ContainerRemoved"
-	// PodSync comes when the pod deserves a look for a reason that no transition
-	// of a container tells: a reinspection that was asked for has landed, an
-	// inspection has succeeded after it had failed, or the runtime's events spoke
-	// of a container that was gone before it was ever listed. It carries no
-	// container. On it, a reader reads the pod's status from the cache.
+	// PodSync means that the pod has a new status without a transition of a container. An
+	// inspection that RequestReinspect asked for has succeeded or failed, or an
+	// inspection has succeeded after it had failed. The event has no container. The
+	// cache holds the status, or the error, when it is delivered. The PodSyncs of a pod
+	// that is removed first are not delivered.
 	PodSync PodLifeCycleEventType = "PodSync"
-	// ContainerChanged is computed when a container or sandbox enters the state
-	// "unknown" (created counts as unknown). It makes the pod be inspected, so
-	// that the cache is right, and is never delivered.
+	// ContainerChanged means that a container or sandbox enters the state unknown (created counts
+	// as unknown). It has the pod inspected, so that the cache is right, and is never
+	// delivered.
 	ContainerChanged PodLifeCycleEventType = "ContainerChanged"
 )
 
-// Cause is what made the generator look at a pod when it saw a transition. It
-// says nothing about what was seen: whatever the cause, the listing decides.
+// Cause is why the pod was listed when a transition was seen. It does not affect what
+// is reported.
 type Cause string
 
 const (
-	// CausePeriod is the full relist that comes every period.
+	// CausePeriod is the full relist of every period.
 	CausePeriod Cause = "period"
 	// CauseHint is an event of the runtime's stream.
 	CauseHint Cause = "hint"
-	// CauseDemand is a caller: a reader that blocked on the cache,
-	// RequestRelist, RequestReinspect or Relist.
+	// CauseDemand is a caller: a blocked reader of the cache, RequestRelist,
+	// RequestReinspect or Relist.
 	CauseDemand Cause = "demand"
 )
 
-// PodLifecycleEvent is one transition in the life of a pod. It is handed to one
-// subscriber and belongs to it, but Pod and Container are shared and must not be
-// modified.
+// PodLifecycleEvent is one transition in the life of a pod. Every subscriber gets its
+// own; Pod and Container are shared and must not be modified.
 type PodLifecycleEvent struct {
 	// ID is the UID of the pod.
 	ID types.UID
-	// Type says what happened.
+	// Type is the kind of event.
 	Type PodLifeCycleEventType
 	// Data is the ID of the container or sandbox, as a string without the
 	// runtime's prefix; nil for PodSync.
 	Data any
 
-	// Pod is the pod as it was listed when the transition was seen; for the last
-	// events of a pod that is gone, as it was listed last.
+	// Pod is the pod as the list showed it that showed the transition; for the last
+	// events of a pod that is gone, as it was last listed.
 	Pod *Pod
-	// Container is the container or sandbox that the event is about, as it was
-	// listed, or as it was listed last if it is gone; nil for PodSync. Sandboxes
-	// count as containers, as they do in the kubelet; see IsSandbox.
+	// Container is the container or sandbox as it was listed, or as it was last listed
+	// if it is gone; nil for PodSync. Sandboxes count as containers, as they do in the
+	// kubelet; see IsSandbox.
 	Container *Container
-	// ListedAt is the stamp of the listing that showed the transition: it was
-	// taken before the runtime was asked.
+	// ListedAt is when the list began that showed the transition; for PodSync, when the
+	// newest list began that showed the pod.
 	ListedAt time.Time
-	// Cause is what made the generator ask.
+	// Cause is why that list was made.
 	Cause Cause
 
 	sandbox bool
 }
 
-// IsSandbox tells whether the event is about a pod sandbox rather than about a
+// IsSandbox reports whether the event is about a pod sandbox rather than about a
 // container in it.
 func (e *PodLifecycleEvent) IsSandbox() bool { return e.sandbox }
 
-// PodLifecycleEventGenerator is what most code needs of a generator. GenericPLEG
-// has these methods and more; so has the kubelet's interface of this name.
+// PodLifecycleEventGenerator has the methods that most code needs of a generator.
+// GenericPLEG has these methods and more; so has the kubelet's interface of this name.
 type PodLifecycleEventGenerator interface {
 	// Start begins to relist and to deliver events.
 	Start()
 	// Watch returns the channel of the events.
 	Watch() chan *PodLifecycleEvent
-	// Healthy tells whether the generator does its work, and if not, why not.
+	// Healthy reports whether the generator works, and if not, why not.
 	Healthy() (bool, error)
 }

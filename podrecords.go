@@ -12,19 +12,20 @@ import (
 // stamp orders lists by the moment at which they began.
 type stamp = schedule.Stamp
 
-// podRecord is one pod as the lists have shown it, and what the cache knows of it.
+// podRecord is one pod as the lists have shown it, and the state of its cache entry.
 //
-// Two lists of a pod that overlap may read the runtime in any order: which of them saw
-// the pod later cannot be told. Of such two the first to complete is believed. The
-// second confirms it or, where it differs and began later, conflicts with it: then
-// nothing is made fresh until a list that overlaps with none has settled the matter.
+// Two lists of a pod that overlap may read the runtime in any order. Of the two, the first
+// to complete is believed. The second confirms it or, where it differs and began later,
+// conflicts with it: then the pod is held until a list of it is believed or confirms the
+// record.
 type podRecord struct {
 	uid types.UID
 	// listed is the pod as the runtime handed it over, so that the same pointer coming
 	// again is known to be no change; nil when the pod is absent.
 	listed *Pod
 	// pod is listed without its bad data; the same pointer when it has none.
-	pod *Pod
+	pod   *Pod
+	shown shown // by pod
 	// own is the newest list of this pod alone that showed the record. The newest full
 	// list may be newer: see podRecords.listedStamp.
 	own stamp
@@ -45,7 +46,7 @@ type podRecord struct {
 	// failed: an error stands in the cache; failures counts those in a row.
 	failed   bool
 	failures int
-	held     int // its place among those that the cache was told to hold, from 1; 0 for none
+	held     int // its place among the held pods, from 1; 0 if it is not held
 	change   unannounced
 	// announced is the pod as it was announced last, version the update that did.
 	announced *Pod
@@ -57,7 +58,7 @@ type podRecord struct {
 	place                place
 }
 
-// unannounced is what the lists have shown since the last announcement.
+// unannounced is the newest change of a record, until it is announced.
 type unannounced struct {
 	number      uint64 // counts the changes of the record
 	pending     bool   // the newest is not announced
@@ -71,8 +72,8 @@ func (u *unannounced) add(transitions []transition, at stamp) {
 	*u = unannounced{number: u.number + 1, pending: true, whole: !u.pending, transitions: transitions, stamp: at}
 }
 
-// listed returns the stamp of the list that showed what is to be announced, or at where
-// there is nothing.
+// listed returns the stamp of the list that showed the pending change, or at if there is
+// none.
 func (u *unannounced) listed(at stamp) stamp {
 	if u.pending {
 		return u.stamp
@@ -88,9 +89,9 @@ type inspection struct {
 	change     uint64         // number of the change that it is made for
 	listed     stamp          // of the list that showed the change
 	cause      Cause
-	syncs      uint64 // the PodSyncs that are due when it has succeeded
+	syncs      uint64 // the PodSyncs that are due with its result
 	superseded bool   // the record has changed since it began
-	// recovered: the one before failed. A PodSync says that what was announced has a status.
+	// recovered: the one before failed. A PodSync is due, with the status.
 	recovered bool
 }
 
@@ -104,12 +105,12 @@ type place struct {
 // dead reports whether the inspection is past its deadline.
 func (in *inspection) dead() bool { return in.call != nil && in.call.Dead }
 
-// podRecords is what the lists have said so far. It is a value machine: it knows no
-// clock, lock, log, channel or metric, and takes stamps as they come.
+// podRecords has the records of all pods. It knows no clock, lock, log, channel or metric:
+// stamps are handed in.
 type podRecords struct {
 	byUID map[types.UID]*podRecord
 	// order has the records in the order of the last full list. A runtime that lists
-	// in the same order every time is recognised without a single look into the map.
+	// in the same order every time costs no lookup in the map.
 	order []*podRecord
 	// full is the stamp of the newest full list.
 	full       stamp
@@ -121,11 +122,11 @@ type podRecords struct {
 	scratch []transition // of the newest diff
 }
 
-// verdict is what becomes of a list's answer about one pod.
+// verdict is how a list relates to the record of one pod.
 type verdict int
 
 const (
-	// ignored: a list that began later has been believed.
+	// ignored: a list that began later has been believed or has confirmed the record.
 	ignored verdict = iota
 	// conflicting: it differs from a list that it overlapped with.
 	conflicting
@@ -222,8 +223,8 @@ func (r *podRecords) takeOne(rec *podRecord, listed *Pod, at, begun stamp, repor
 	return podChange{rec, v, transitions}
 }
 
-// takeAll takes in a full list and appends to changes what it did not simply confirm,
-// by UID.
+// takeAll takes in a full list and appends its verdicts to changes, by UID, except those
+// that simply confirm a record.
 func (r *podRecords) takeAll(pods []*Pod, at, begun stamp, changes []podChange, report reportBadData) []podChange {
 	r.generation++
 	first, seen := len(changes), 0
@@ -245,7 +246,7 @@ func (r *podRecords) takeAll(pods []*Pod, at, begun stamp, changes []podChange, 
 		}
 		rec.generation = r.generation
 		seen++
-		if rec.conflicting || rec.listed != listed && !showsTheSame(rec.pod, listed) {
+		if rec.conflicting || rec.listed != listed && !rec.shown.by(listed) {
 			changes = r.takeListed(rec, listed, at, begun, changes, report)
 		} else if at.Number > rec.settled {
 			rec.settled = begun.Number
@@ -280,31 +281,10 @@ func (r *podRecords) takeListed(rec *podRecord, listed *Pod, at, begun stamp, ch
 	return append(changes, podChange{rec, v, transitions})
 }
 
-// confirms reports whether the full list that was taken in last says of a pod what is
-// known of it; at is its stamp.
+// confirms reports whether the last full list, stamped at, confirms the record of a pod.
 func (r *podRecords) confirms(uid types.UID, at stamp) bool {
 	rec := r.byUID[uid]
 	return rec == nil || !rec.conflicting && !rec.own.After(at)
-}
-
-// showsTheSame reports whether a pod has the containers of one without bad data, in
-// their order and states, and so no bad data either. It spares a runtime that makes
-// its pods anew for every list most of the cost of comparing them.
-func showsTheSame(known, listed *Pod) bool {
-	return known != nil && sameContainers(known.Containers, listed.Containers) &&
-		sameContainers(known.Sandboxes, listed.Sandboxes)
-}
-
-func sameContainers(known, listed []*Container) bool {
-	if len(known) != len(listed) {
-		return false
-	}
-	for i, c := range listed {
-		if c == nil || c.ID.ID != known[i].ID.ID || c.State != known[i].State {
-			return false
-		}
-	}
-	return true
 }
 
 // recordAt returns the record at position i of the last full list if it is that of the
@@ -320,7 +300,7 @@ func (r *podRecords) recordAt(i int, listed *Pod) *podRecord {
 }
 
 // recordFor returns the record of a listed pod, a new one if need be, or nil for a pod
-// that cannot be told apart.
+// without an identity.
 func (r *podRecords) recordFor(listed *Pod, report reportBadData) *podRecord {
 	switch {
 	case listed == nil:
@@ -344,6 +324,7 @@ func (r *podRecords) replace(rec *podRecord, listed, pod *Pod) {
 	r.tally.count(rec.pod, -1)
 	r.tally.count(pod, 1)
 	rec.listed, rec.pod = listed, pod
+	rec.shown = rec.shown.record(pod)
 }
 
 // forget drops the records of absent pods, but for those that are still open: a list
@@ -387,5 +368,40 @@ func (t *tally) count(pod *Pod, n int) {
 	}
 	if slices.ContainsFunc(pod.Sandboxes, func(s *Container) bool { return s.State == ContainerStateRunning }) {
 		t.runningPods += n
+	}
+}
+
+// resolve finds the pods of the hints that name only a container, in one walk over
+// the records for all of them.
+func (r *podRecords) resolve(hints map[hint]struct{}) {
+	unresolved := false
+	for h := range hints {
+		unresolved = unresolved || h.uid == ""
+	}
+	if !unresolved {
+		return
+	}
+	for uid, rec := range r.byUID {
+		for id := range containerIDs(rec.pod) {
+			if _, ok := hints[hint{containerID: id}]; ok {
+				delete(hints, hint{containerID: id})
+				hints[hint{uid: uid}] = struct{}{}
+			}
+		}
+	}
+}
+
+func containerIDs(pod *Pod) func(yield func(string) bool) {
+	return func(yield func(string) bool) {
+		if pod == nil {
+			return
+		}
+		for _, list := range [...][]*Container{pod.Containers, pod.Sandboxes} {
+			for _, c := range list {
+				if !yield(c.ID.ID) {
+					return
+				}
+			}
+		}
 	}
 }

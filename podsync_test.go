@@ -1,7 +1,6 @@
 package pleg_test
 
 import (
-	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,128 +9,59 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// A container that came and went between two lists is known only from its events: its
-// pod gets a PodSync, once, and a counter counts it.
-func TestUnseenContainer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n, reg := newNodeWithMetrics(t)
-		n.SetPods(bare("a", plegtest.Running("a1")))
-		events := n.g.Watch()
-		n.start()
-		read(events)
-		time.Sleep(500 * time.Millisecond)
-		for range 4 { // created, started, stopped, deleted
-			n.Emit(pleg.ContainerEvent{PodUID: "a", ContainerID: "shortlived"})
-		}
-		n.Emit(pleg.ContainerEvent{PodUID: "gone", ContainerID: "shortlived too"})
-		synctest.Wait()
-		want(t, "events", read(events), "a PodSync")
-		wantMetric(t, reg, "pleg_unseen_containers_total", 2)
-		n.Emit(pleg.ContainerEvent{PodUID: "a", ContainerID: "shortlived"})
-		// What was listed and is removed is not unseen, however late its events.
-		n.SetContainer("a", "a2", pleg.ContainerStateRunning)
-		time.Sleep(time.Second)
-		n.RemoveContainer("a", "a2")
-		time.Sleep(time.Second)
-		n.Emit(pleg.ContainerEvent{PodUID: "a", ContainerID: "a2"})
-		synctest.Wait()
-		want(t, "events", read(events), "a Started a2", "a Died a2", "a Removed a2")
-		wantMetric(t, reg, "pleg_unseen_containers_total", 2)
-		if s, err := n.cache.Get("a"); err != nil || len(s.ContainerStatuses) != 1 {
-			t.Errorf("a status was made up: %v %v", s, err)
-		}
-	})
-}
-
-// A container that a list shows is not counted as unseen, even if the list before its
-// hint's did not show it yet. Without GetPod the full list decides.
-func TestSeenAndUnseenContainers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n, reg := newNodeWithMetrics(t)
-		n.SetPods(bare("a", plegtest.Running("a1")))
-		events := n.g.Watch()
-		n.start()
-		read(events)
-		time.Sleep(100 * time.Millisecond)
-		n.Inject(plegtest.Fault{Method: plegtest.GetPod, Stale: true, Delay: 100 * time.Millisecond, Times: 1})
-		n.g.RequestRelist("a")
-		synctest.Wait()
-		n.EmitOnChange(true)
-		n.SetContainer("a", "a2", pleg.ContainerStateRunning)
-		time.Sleep(3 * time.Second)
-		want(t, "events", read(events), "a Started a2")
-		wantMetric(t, reg, "pleg_unseen_containers_total", 0)
-	})
-	synctest.Test(t, func(t *testing.T) {
-		n := newNodeOf(t, listsOnly)
-		n.SetPods(bare("a", plegtest.Running("a1")))
-		events := n.g.Watch()
-		n.start()
-		read(events)
-		time.Sleep(100 * time.Millisecond)
-		n.Emit(pleg.ContainerEvent{PodUID: "a", ContainerID: "shortlived"})
-		time.Sleep(3 * time.Second)
-		want(t, "events", read(events), "a PodSync")
-	})
-}
-
-// Late events about containers that are known to be gone have no PodSync, however many
-// went with them.
-func TestManyRemovedContainers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n, reg := newNodeWithMetrics(t)
-		list := make([]*pleg.Container, 4100)
-		for i := range list {
-			list[i] = plegtest.Running(fmt.Sprint(i))
-		}
-		n.SetPods(bare("a", list...))
-		n.start()
-		n.SetPods(bare("a"))
-		time.Sleep(1500 * time.Millisecond)
-		for i := range list {
-			n.Emit(pleg.ContainerEvent{PodUID: "a", ContainerID: fmt.Sprint(i)})
-		}
-		time.Sleep(time.Second)
-		wantMetric(t, reg, "pleg_unseen_containers_total", 0)
-	})
-}
-
-// Rule 3: the PodSync for an unseen container waits for the inspection that its pod
-// waits for.
-func TestRule3PodSyncWaitsForTheInspection(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.SetPods(bare("a", plegtest.Running("a1")))
-		events := n.g.Watch()
-		n.start()
-		read(events)
-		time.Sleep(100 * time.Millisecond)
-		n.Delay(plegtest.GetPodStatus, "a", 100*time.Millisecond)
-		n.ExitContainer("a", "a1", 1, "")
-		n.Emit(pleg.ContainerEvent{PodUID: "a", ContainerID: "shortlived"}) // with the change
-		synctest.Wait()
-		want(t, "before", read(events))
-		time.Sleep(100 * time.Millisecond)
-		synctest.Wait()
-		want(t, "after", read(events), "a Died a1", "a PodSync")
-		n.SetContainer("a", "a2", pleg.ContainerStateRunning)
-		n.g.RequestRelist("a")
-		time.Sleep(50 * time.Millisecond)
-		n.Emit(pleg.ContainerEvent{PodUID: "a", ContainerID: "shortlived too"}) // during the inspection
-		synctest.Wait()
-		want(t, "before", read(events))
-		time.Sleep(50 * time.Millisecond)
-		synctest.Wait()
-		want(t, "after", read(events), "a Started a2", "a PodSync")
-		n.SetContainer("a", "a2", pleg.ContainerStateExited)
-		n.g.RequestRelist("a")
-		time.Sleep(50 * time.Millisecond)
-		n.SetContainer("a", "a3", pleg.ContainerStateRunning)
-		n.Emit(pleg.ContainerEvent{PodUID: "a", ContainerID: "shortlived again"}) // with the next change
-		time.Sleep(60 * time.Millisecond)
-		want(t, "with the first inspection", read(events), "a Died a2")
-		time.Sleep(100 * time.Millisecond)
-		want(t, "with the second", read(events), "a Started a3", "a PodSync")
+// Rule 3: the PodSync of a reinspection comes with the inspection that was made for it,
+// also where a change has superseded that. The change comes with the next one.
+func TestRule3PodSyncComesWithItsInspection(t *testing.T) {
+	for name, changedAfter := range map[string]time.Duration{
+		"with the change":   0,
+		"before the change": 50 * time.Millisecond,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t)
+				n.SetPods(bare("a", plegtest.Running("a1")))
+				events := n.g.Watch()
+				n.start()
+				read(events)
+				time.Sleep(100 * time.Millisecond)
+				n.Delay(plegtest.GetPodStatus, "a", 100*time.Millisecond)
+				n.g.RequestReinspect("a")
+				time.Sleep(changedAfter)
+				n.ExitContainer("a", "a1", 1, "")
+				n.g.RequestRelist("a")
+				time.Sleep(99*time.Millisecond - changedAfter)
+				want(t, "before", read(events))
+				time.Sleep(2 * time.Millisecond)
+				want(t, "with the inspection", read(events), "a PodSync")
+				if s, err := n.cache.Get("a"); err != nil || s.ContainerStatuses[0].ExitCode != 1 {
+					t.Errorf("the cache has %v %v", s, err)
+				}
+				time.Sleep(98 * time.Millisecond)
+				want(t, "before the next", read(events))
+				time.Sleep(2 * time.Millisecond)
+				want(t, "with the next", read(events), "a Died a1")
+			})
+		})
+	}
+	t.Run("after the change", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNode(t)
+			n.SetPods(bare("a", plegtest.Running("a1")))
+			events := n.g.Watch()
+			n.start()
+			read(events)
+			n.Delay(plegtest.GetPodStatus, "a", 100*time.Millisecond)
+			n.ExitContainer("a", "a1", 1, "")
+			n.g.RequestRelist("a")
+			time.Sleep(50 * time.Millisecond)
+			n.g.RequestReinspect("a")
+			time.Sleep(51 * time.Millisecond)
+			want(t, "with the inspection of the change", read(events), "a Died a1")
+			time.Sleep(98 * time.Millisecond)
+			want(t, "before the next", read(events))
+			time.Sleep(2 * time.Millisecond)
+			want(t, "with the next", read(events), "a PodSync")
+		})
 	})
 }
 

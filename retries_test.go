@@ -73,20 +73,28 @@ func TestRule8RetriesWithBackoff(t *testing.T) {
 }
 
 // Rules 8 and 12 with a long period: the back-off and the deadline do not depend on
-// it.
+// it. Without GetPod the next full list has the pod inspected again.
 func TestRule8And12LongPeriod(t *testing.T) {
-	for period, expected := range map[time.Duration][]time.Duration{
-		40 * time.Second: {0, 40 * time.Second, 100 * time.Second, 160 * time.Second},
-		70 * time.Second: {0, 70 * time.Second, 140 * time.Second},
+	asItIs := func(rt *plegtest.Runtime) pleg.Runtime { return rt }
+	for _, c := range []struct {
+		wrap     func(*plegtest.Runtime) pleg.Runtime
+		period   time.Duration
+		expected []time.Duration // seconds
+	}{
+		{asItIs, 40, []time.Duration{0, 40, 100, 160}},
+		{polling, 40, []time.Duration{0, 40, 120}},
+		{asItIs, 70, []time.Duration{0, 70, 140}},
+		{polling, 70, []time.Duration{0, 70, 140}},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			rt, cache := plegtest.NewRuntime(), pleg.NewCache()
 			rt.SetPods(pods(1)...)
-			g := pleg.NewGenericPLEG(rt.Plain(), 0, period, cache, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
+			period := c.period * time.Second
+			g := pleg.NewGenericPLEG(c.wrap(rt), 0, period, cache, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
 			began := time.Now()
 			attempts := make(chan time.Duration, 100)
 			heal := rt.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Do: func(context.Context) error {
-				attempts <- time.Since(began)
+				attempts <- time.Since(began) / time.Second
 				return errors.New("broken")
 			}})
 			g.Start()
@@ -96,8 +104,8 @@ func TestRule8And12LongPeriod(t *testing.T) {
 			for len(attempts) > 0 {
 				got = append(got, <-attempts)
 			}
-			if !slices.Equal(got, expected) {
-				t.Errorf("a period of %v: attempts after %v", period, got)
+			if !slices.Equal(got, c.expected) {
+				t.Errorf("a period of %v: attempts after %d s, not %d", period, got, c.expected)
 			}
 			heal()
 		})
@@ -192,7 +200,8 @@ func TestInspectionErrorsAreLoggedOnce(t *testing.T) {
 		n.Fail(plegtest.GetPodStatus, "pod-00000", errors.New("broken"))
 		n.start()
 		time.Sleep(10 * time.Minute)
-		if got := log.matching("Cannot inspect pod"); len(got) != 1 || !strings.Contains(got[0], "default/pod-00000") {
+		got := log.matching("Cannot inspect pod")
+		if len(got) != 1 || !strings.Contains(got[0], `"pod"={"name"="pod-00000" "namespace"="default"}`) {
 			t.Errorf("logged %q", got)
 		}
 	})

@@ -9,75 +9,80 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Runtime is what the generator needs of a container runtime. Package
-// github.com/kubepleg/pleg/cri makes one of any CRI v1 runtime.
+// Runtime is the container runtime as the generator sees it. Package
+// github.com/kubepleg/pleg/cri implements it for any CRI v1 runtime.
 //
-// Its methods are called from several goroutines at once. They should return
-// soon after their context ends; a call that does not costs one goroutine, and
-// no second call of its kind is made for the same pod (for GetPods: at all)
-// until it returns.
+// The methods must be safe for concurrent use. They should honour cancellation of
+// their context: a call that ignores it costs one goroutine, and no second call of its
+// kind is made for the same pod (for GetPods: at all) until it returns. A call that has
+// not returned when the inspection timeout expires has failed, and its late answer is
+// discarded.
 //
-// What they return is handed over: neither side modifies it any more. A runtime
-// that returns the same *Pod again says that nothing in it has changed, and makes
-// the relist cheaper.
+// Neither side modifies what a method has returned. A runtime that returns the same
+// *Pod again says that nothing in it has changed, which makes the relist cheaper.
 type Runtime interface {
-	// GetPods lists every pod that the runtime knows. If all is true, which is
-	// how the generator calls it, exited containers and sandboxes are included.
-	// A list that is not complete must be an error: a pod that is missing from a
-	// list without error is taken to be gone.
+	// GetPods lists every pod that the runtime knows. If all is true, as it always is
+	// in the generator's calls, exited containers and sandboxes are included. An
+	// incomplete list must come with an error: a pod that is missing from a list
+	// without one is gone.
 	GetPods(ctx context.Context, all bool) ([]*Pod, error)
-	// GetPodStatus inspects one listed pod. A container that is gone meanwhile
-	// is left out of the status and is no error; of a pod that is gone altogether
-	// the status has no containers. It fills in everything but TimeStamp, and need
-	// not remember addresses.
+	// GetPodStatus inspects one listed pod. It fills in everything but TimeStamp, and
+	// need not keep the addresses of a pod whose network is gone. A container that is
+	// gone meanwhile is left out of the status and is no error; the status of a pod
+	// that is gone has no containers.
+	//
+	// The status is expected to have the same containers and sandboxes as the list of
+	// the pod, in the same states. A status without any sandbox is not compared in its
+	// sandboxes. Where the two differ, the pod has changed between them: it is not
+	// fresher than the list that the inspection was made for, and is listed and
+	// inspected again after a back-off. A runtime whose statuses always leave out a
+	// listed container keeps the pod in that state.
 	GetPodStatus(ctx context.Context, pod *Pod) (*PodStatus, error)
 }
 
-// PodGetter is an optional companion of Runtime, found by type assertion: a
-// runtime that can list one pod. With it, hints and blocked readers cost a look
-// at one pod instead of one at the whole node.
+// PodGetter is an optional companion of Runtime, found by type assertion: a runtime
+// that can list a single pod. With it, hints and blocked readers cost a single-pod
+// relist instead of a full relist.
 type PodGetter interface {
-	// GetPod lists one pod, with its exited containers. ErrPodNotFound, wrapped
-	// or not, is the answer that the runtime does not know the pod.
+	// GetPod lists one pod, with its exited containers. If the runtime does not know
+	// the pod, the error is ErrPodNotFound, wrapped or not.
 	GetPod(ctx context.Context, uid types.UID) (*Pod, error)
 }
 
-// EventSource is an optional companion of Runtime, found by type assertion: a
-// runtime that tells when something happens to a container.
+// EventSource is an optional companion of Runtime, found by type assertion: a runtime
+// that has a stream of container events.
 type EventSource interface {
-	// WatchContainerEvents calls observe for every container event until ctx
-	// ends or the stream breaks, and returns why. It calls connected once, before
-	// the first observe, when the runtime has accepted the stream as far as can be
-	// told: over CRI a refusal may come only afterwards.
-	// ErrEventsUnsupported, wrapped or not, says that the runtime has no such
-	// stream. observe never blocks.
+	// WatchContainerEvents calls observe for every container event until ctx ends or
+	// the stream breaks, and returns why. It calls connected once, before the first
+	// observe, when the runtime has accepted the stream; over CRI a refusal may still
+	// follow. If the runtime has no event stream, the error is ErrEventsUnsupported,
+	// wrapped or not. observe never blocks.
 	WatchContainerEvents(ctx context.Context, connected func(), observe func(ContainerEvent)) error
 }
 
-// CallReporter is an optional companion of Runtime, found by type assertion: a
-// runtime that can name the calls it is waiting for. The health report then names
-// the very call that hangs and the container it was made for.
+// CallReporter is an optional companion of Runtime, found by type assertion: a runtime
+// that can list its calls in flight. The health report then names the CRI call that
+// hangs and the container that it is for.
 type CallReporter interface {
 	// CallsInFlight returns the calls that have not returned, oldest first. It
 	// never blocks.
 	CallsInFlight() []RuntimeCall
 }
 
-// Describer is an optional companion of Runtime, found by type assertion: a
-// runtime that can say in a few words what it is and how it is spoken to, for
-// the health report.
+// Describer is an optional companion of Runtime, found by type assertion: a runtime
+// that describes itself in a few words, for the health report.
 type Describer interface {
 	// DescribeRuntime returns something like "containerd 2.4.2, streaming
 	// lists". It never blocks.
 	DescribeRuntime() string
 }
 
-// ErrPodNotFound is how a PodGetter says that the runtime does not know a pod.
-// It is an answer, not a failure.
+// ErrPodNotFound is returned by a PodGetter for a pod that the runtime does not know.
+// It is an answer, not a failure: the pod is gone.
 var ErrPodNotFound = errors.New("pod not found in the runtime")
 
-// ErrEventsUnsupported is how an EventSource says that the runtime has no event
-// stream, or none that it may be used for.
+// ErrEventsUnsupported is returned by an EventSource whose runtime has no event stream,
+// or none that may be used.
 var ErrEventsUnsupported = errors.New("the runtime has no event stream")
 
 // RuntimeCall is one call to the runtime that has not returned yet.
@@ -86,21 +91,22 @@ type RuntimeCall struct {
 	Method string `json:"method"`
 	// PodUID is the pod that the call was made for; empty if for none.
 	PodUID types.UID `json:"podUID,omitempty"`
-	// Object is what the call asks for, for people to read: "container app
-	// (3f2a…)"; empty for lists.
+	// Object is what the call is for, in readable form: "container app (3f2a…)";
+	// empty for lists.
 	Object string `json:"object,omitempty"`
 	// Since is when the call was made.
 	Since time.Time `json:"since"`
 }
 
-// ContainerEvent is one event of the runtime's stream. It is a hint that
-// something about the pod may have changed, and nothing else in it is believed.
+// ContainerEvent is one event of the runtime's stream. It is a hint that the pod may
+// have changed: the pod is listed, and nothing else in the event is used.
 type ContainerEvent struct {
-	// PodUID is the pod; it may be empty, and is then looked up by ContainerID.
+	// PodUID is the pod. If it is empty, the pod is found by ContainerID.
 	PodUID types.UID
 	// ContainerID is the container or sandbox, without the runtime's prefix.
 	ContainerID string
-	// CreatedAt is the runtime's own timestamp of the event. It orders nothing.
+	// CreatedAt is the runtime's timestamp of the event. It is used for the latency
+	// metric only, never for ordering.
 	CreatedAt time.Time
 }
 
@@ -112,13 +118,13 @@ const (
 	methodWatchEvents  = "WatchContainerEvents"
 )
 
-// State is the state of a container or a sandbox. Any other value than those
-// below is read as ContainerStateUnknown and counted as bad data.
+// State is the state of a container or a sandbox. A value other than those below is
+// read as ContainerStateUnknown and counted as bad data.
 type State string
 
 const (
-	// ContainerStateCreated is a container that has not been started. In the
-	// terms of events it counts as unknown.
+	// ContainerStateCreated is a container that has not been started. Events treat it
+	// as unknown.
 	ContainerStateCreated State = "created"
 	// ContainerStateRunning is a running container, or a ready sandbox.
 	ContainerStateRunning State = "running"
@@ -143,27 +149,32 @@ func (c ContainerID) String() string {
 	return c.Type + "://" + c.ID
 }
 
-// Pod is a pod as a listing shows it.
+// Pod is a pod as a list shows it.
 type Pod struct {
+	// The fields that every relist compares come first, here and in Container: that saves
+	// cache misses (BenchmarkIdleRelist with list=fresh).
+
 	// ID is the UID of the pod.
 	ID types.UID
-	// Name and Namespace are for people to read; they identify nothing.
+	// Containers are the pod's containers, of all its sandboxes.
+	Containers []*Container
+	// Sandboxes are the pod's sandboxes, newest first, shown as containers.
+	Sandboxes []*Container
+	// Name and Namespace are for logs and reports. The pod is identified by ID alone.
 	Name      string
 	Namespace string
 	// CreatedAt is when the pod's newest sandbox was created, in nanoseconds
 	// since 1970.
 	CreatedAt uint64
-	// Containers are the pod's containers, of all its sandboxes.
-	Containers []*Container
-	// Sandboxes are the pod's sandboxes, newest first, shown as containers.
-	Sandboxes []*Container
 }
 
-// Container is a container as a listing shows it. A sandbox has only ID, State
-// and CreatedAt.
+// Container is a container as a list shows it. A sandbox has only ID, State and
+// CreatedAt.
 type Container struct {
 	// ID is the container's ID.
 	ID ContainerID
+	// State is the container's state.
+	State State
 	// Name is the container's name in the pod's specification.
 	Name string
 	// Image is the image as it was asked for, in the form NAME:TAG.
@@ -176,8 +187,6 @@ type Container struct {
 	ImageRuntimeHandler string
 	// Hash is the hash of the container's specification; 0 if there is none.
 	Hash uint64
-	// State is the container's state.
-	State State
 	// PodSandboxID is the sandbox that the container is in.
 	PodSandboxID string
 	// CreatedAt is when the container was created, in nanoseconds since 1970.
@@ -186,10 +195,9 @@ type Container struct {
 
 // PodStatus is a pod as an inspection shows it.
 type PodStatus struct {
-	// ID is the UID of the pod; if a runtime leaves it empty, it is that of the pod
-	// that was asked for.
+	// ID is the UID of the pod. If a runtime leaves it empty, the generator sets it.
 	ID types.UID
-	// Name and Namespace are for people to read.
+	// Name and Namespace are for logs and reports.
 	Name      string
 	Namespace string
 	// IPs are the pod's addresses, the primary one first. When the pod's network
@@ -203,10 +211,10 @@ type PodStatus struct {
 	ActiveContainerStatuses []*Status
 	// SandboxStatuses are the statuses of the pod's sandboxes, newest first.
 	SandboxStatuses []*runtimeapi.PodSandboxStatus
-	// TimeStamp is the stamp of the listing that the status was asked for: what
-	// the status says was true at that time or later. The generator sets it. It
-	// stays while listings find the pod unchanged, so that a status may be fresher
-	// than its TimeStamp.
+	// TimeStamp is when the newest list began that had shown the pod when the inspection
+	// was made: the status was observed at that time or later. The generator sets it. It
+	// stays while lists confirm the status, so a status may be fresher than its
+	// TimeStamp.
 	TimeStamp time.Time
 }
 
@@ -218,8 +226,7 @@ type Status struct {
 	Name string
 	// State is the container's state.
 	State State
-	// CreatedAt, StartedAt and FinishedAt are the times of its life; zero if
-	// they have not come.
+	// CreatedAt, StartedAt and FinishedAt are when that happened; zero if it has not.
 	CreatedAt  time.Time
 	StartedAt  time.Time
 	FinishedAt time.Time
@@ -238,13 +245,13 @@ type Status struct {
 	// RestartCount is how often the container had been restarted when this
 	// instance of it was created.
 	RestartCount int
-	// Reason says in a word why the container is in its state, such as
-	// "Completed", "Error" or "OOMKilled".
+	// Reason is why the container is in its state, in one word, such as "Completed",
+	// "Error" or "OOMKilled".
 	Reason string
-	// Message says it in a sentence.
+	// Message is the same in a sentence.
 	Message string
-	// Resources, User, Mounts and StopSignal are what the runtime reports, as it
-	// reports it; nil or zero if it does not.
+	// Resources, User, Mounts and StopSignal are passed through as the runtime reports
+	// them; nil or zero if it does not.
 	Resources  *runtimeapi.ContainerResources
 	User       *runtimeapi.ContainerUser
 	Mounts     []*runtimeapi.Mount

@@ -125,7 +125,7 @@ func (s *stepper) make(d *datadriven.TestData) {
 	updates := newBroadcaster(m.discarded)
 	s.events = updates.Subscribe(s.t.Context(), 1000, true)
 	s.t.Cleanup(updates.Halt)
-	s.r = newReconciler(cfg, epoch, newCacheWriter(cache), updates, m)
+	s.r = newReconciler(cfg, epoch, cache, updates, m)
 }
 
 func (s *stepper) directive(t *testing.T, d *datadriven.TestData) string {
@@ -214,7 +214,7 @@ func (s *stepper) text() string {
 func (s *stepper) note(what, text string) { s.log = append(s.log, logged{what, text}) }
 
 func (s *stepper) begins(c beginCall) {
-	name := callName(c.Call)
+	name := nameOfCall(c.Call)
 	if s.calls[name] != nil {
 		s.t.Errorf("%s is in flight already", name)
 	}
@@ -233,7 +233,7 @@ func (s *stepper) begins(c beginCall) {
 	}
 }
 
-func callName(c *schedule.Call) string {
+func nameOfCall(c *schedule.Call) string {
 	switch c.Kind {
 	case schedule.ListAll:
 		return fmt.Sprintf("F%d", c.Stamp.Number)

@@ -94,7 +94,7 @@ func (s *stepper) containers(text string) []*Container {
 	var containers []*Container
 	for word := range strings.FieldsSeq(text) {
 		id, state, _ := strings.Cut(word, "=")
-		if !knownState(State(state)) {
+		if stateByte(State(state)) == 0 {
 			s.t.Fatalf("no container: %q", word)
 		}
 		containers = append(containers, &Container{ID: ContainerID{ID: id}, State: State(state)})

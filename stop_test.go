@@ -148,10 +148,10 @@ func TestStopDuringHungCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, polling)
 		n.SetPods(pods(3)...)
-		healStatus := n.HangDeaf(plegtest.GetPodStatus, "pod-00001")
+		healStatus := n.HangIgnoringCancel(plegtest.GetPodStatus, "pod-00001")
 		n.g.Start()
 		time.Sleep(2500 * time.Millisecond)
-		healList := n.HangDeaf(plegtest.GetPods, plegtest.AnyPod)
+		healList := n.HangIgnoringCancel(plegtest.GetPods, plegtest.AnyPod)
 		time.Sleep(time.Second)
 		began := time.Now()
 		n.g.Stop()

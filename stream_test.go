@@ -309,7 +309,7 @@ func TestStopInEveryStateOfTheStream(t *testing.T) {
 func TestStreamIgnoresCancellation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
-		heal := n.HangDeaf(plegtest.WatchContainerEvents, plegtest.AnyPod)
+		heal := n.HangIgnoringCancel(plegtest.WatchContainerEvents, plegtest.AnyPod)
 		n.g.Start()
 		synctest.Wait()
 		n.g.Stop()

@@ -11,14 +11,14 @@ import (
 	_ "google.golang.org/grpc/encoding/proto"
 )
 
-// answerCodec is a codec for one call: it encodes as gRPC does by default, and
-// keeps the answer's bytes instead of decoding them. Who takes them frees them.
+// answerCodec is a codec for one call. It encodes as gRPC does by default, and keeps the
+// bytes of the answer instead of decoding them. The caller of take frees them.
 type answerCodec struct {
 	kept mem.BufferSlice
 	used bool
 }
 
-// Name is the name of gRPC's default codec, for it is what the runtime must speak.
+// Name is the name of gRPC's default codec, which is what the runtime expects.
 func (c *answerCodec) Name() string { return "proto" }
 
 func (c *answerCodec) Marshal(v any) (mem.BufferSlice, error) {
@@ -27,14 +27,14 @@ func (c *answerCodec) Marshal(v any) (mem.BufferSlice, error) {
 
 // Unmarshal keeps data and leaves v empty.
 func (c *answerCodec) Unmarshal(data mem.BufferSlice, _ any) error {
-	c.kept.Free() // of an attempt before this one
+	c.kept.Free() // of an earlier attempt
 	data.Ref()
 	c.kept, c.used = data, true
 	return nil
 }
 
-// take returns the bytes of the answer; ok is false if the client did not use the
-// codec, and decoded the answer itself. The caller frees them.
+// take returns the bytes of the answer, which the caller frees. ok is false if the client
+// did not use the codec but decoded the answer itself.
 func (c *answerCodec) take() (data mem.BufferSlice, ok bool) {
 	data, ok = c.kept, c.used
 	c.kept, c.used = nil, false
@@ -43,9 +43,9 @@ func (c *answerCodec) take() (data mem.BufferSlice, ok bool) {
 
 var errTruncated = errors.New("the message ends in the middle of a field")
 
-// itemReader cuts an answer, which is a message with one repeated field of items,
-// into its items. The answer comes in buffers of some 16 KiB; items are read where
-// they are, and only those that cross the end of a buffer are copied.
+// itemReader splits an answer, a message with one repeated field of items, into its
+// items. The answer comes in buffers of some 16 KiB. Items are read in place; only those
+// that cross the end of a buffer are copied.
 type itemReader struct {
 	current []byte
 	more    mem.BufferSlice
@@ -53,8 +53,8 @@ type itemReader struct {
 	scratch []byte
 }
 
-// itemsNumber is the number of the field of the items, the same in all four
-// messages: ListPodSandboxResponse, ListContainersResponse,
+// itemsNumber is the field number of the items, the same in all four messages:
+// ListPodSandboxResponse, ListContainersResponse,
 // StreamPodSandboxesResponse and StreamContainersResponse.
 const itemsNumber = 1
 
@@ -63,8 +63,8 @@ func (r *itemReader) reset(data mem.BufferSlice) {
 	r.current, r.more, r.left = nil, data, data.Len()
 }
 
-// next returns the next item, and ok false after the last. It is good until the
-// following call, and as long as the answer is.
+// next returns the next item; ok is false after the last. The item is valid until the
+// next call, and not longer than the answer.
 func (r *itemReader) next() (item []byte, ok bool, err error) {
 	for r.left > 0 {
 		tag, err := r.varint()
@@ -93,15 +93,14 @@ func (r *itemReader) next() (item []byte, ok bool, err error) {
 				return nil, false, err
 			}
 		default:
-			// No such field is known. The rest is made one piece, which is what
-			// protowire takes.
+			// No such field is known. protowire needs the rest in one piece.
 			rest := r.take(r.left)
 			n := protowire.ConsumeFieldValue(number, typ, rest)
 			if n < 0 {
 				return nil, false, protowire.ParseError(n)
 			}
 			r.current, r.left = rest[n:], len(rest)-n
-			r.scratch = nil // current is in it
+			r.scratch = nil // current points into it
 		}
 	}
 	return nil, false, nil

@@ -4,6 +4,9 @@ import (
 	"context"
 	"math/bits"
 	"sync/atomic"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
 )
 
 // bad is a kind of bad data in the runtime's answers, and, by badNames, a value
@@ -35,17 +38,17 @@ var badNames = [badCount]string{
 	badIP:           "unreadable_ip",
 }
 
-// badDone says what is done about each, for the log.
-var badDone = [badCount]string{
-	badNilItem:      "skipped",
-	badNoID:         "skipped",
-	badDuplicateID:  "the second is skipped",
-	badNoPodUID:     "skipped: it belongs to no pod",
-	badNoMetadata:   "kept: its labels tell what is needed",
-	badState:        "read as unknown",
-	badHash:         "read as 0",
-	badRestartCount: "read as 0",
-	badIP:           "the pod is shown without addresses",
+// badHandling is how each kind is handled, for the log.
+var badHandling = [badCount]string{
+	badNilItem:      "the item is skipped",
+	badNoID:         "the item is skipped",
+	badDuplicateID:  "the second item is skipped",
+	badNoPodUID:     "the item is skipped, it belongs to no pod",
+	badNoMetadata:   "the item is kept, its labels suffice",
+	badState:        "the state is read as unknown",
+	badHash:         "the hash is read as 0",
+	badRestartCount: "the restart count is read as 0",
+	badIP:           "the pod gets no addresses",
 }
 
 // badSet is a set of kinds of bad data.
@@ -67,21 +70,43 @@ func (t *badTally) add(s badSet, n int) {
 	s.each(func(b bad) { t[b] += n })
 }
 
-// badReporter remembers which kinds of bad data have been logged: each is said
-// once aloud, with the first object that has it, and after that only to those who
-// ask for verbose logs.
+// object is the container or sandbox that bad data was found in. Any field but the kind
+// may be empty.
+type object struct {
+	kind         kind
+	id           string
+	podUID       types.UID
+	podName      string
+	podNamespace string
+}
+
+// keysAndValues returns the object as a log shows it, with the kubelet's keys.
+func (o object) keysAndValues() []any {
+	key := "containerID"
+	if o.kind == sandboxes {
+		key = "podSandboxID"
+	}
+	return []any{"pod", klog.KRef(o.podNamespace, o.podName), "podUID", o.podUID, key, o.id}
+}
+
+// badReporter remembers which kinds of bad data have been logged. The first object of
+// a kind is logged at the default verbosity, later ones at verbosity 4.
 type badReporter struct {
-	said [badCount]atomic.Bool
+	logged [badCount]atomic.Bool
 }
 
 // reportBad logs that an object has the kinds of bad data in the set.
-func (r *Runtime) reportBad(ctx context.Context, s badSet, kind, id string) {
+func (r *Runtime) reportBad(ctx context.Context, s badSet, of object) {
 	s.each(func(b bad) {
 		logger := r.log(ctx)
-		if r.reported.said[b].Swap(true) {
+		if r.reported.logged[b].Swap(true) {
 			logger = logger.V(4)
 		}
-		logger.Info("Bad data from the runtime", "reason", badNames[b], "kind", kind, "id", id, "done", badDone[b])
+		if logger.Enabled() {
+			logger.Info("Bad data from the runtime",
+				append([]any{"reason", badNames[b], "handling", badHandling[b]},
+					of.keysAndValues()...)...)
+		}
 	})
 }
 

@@ -1,6 +1,7 @@
 package cri
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -12,8 +13,7 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// rpc is one of the CRI calls that are made. There is none among them that
-// changes anything.
+// rpc is a CRI call that this package makes. None of them changes anything.
 type rpc int
 
 const (
@@ -29,8 +29,8 @@ const (
 )
 
 // rpcNames gives each call its name in the CRI, and the kubelet's name for it in
-// the label operation_type. A streamed list goes by the name of the list that it
-// replaces, so that dashboards go on.
+// the label operation_type. A streamed list has the name of the plain list that it
+// replaces, so that dashboards keep working.
 var rpcNames = [rpcCount]struct{ method, operation string }{
 	rpcVersion:            {"Version", "version"},
 	rpcListPodSandbox:     {"ListPodSandbox", "list_podsandbox"},
@@ -50,7 +50,7 @@ type target struct {
 	id     string
 }
 
-// String is the object as people read it: "container app (3f2a…)".
+// String returns the object in a readable form: "container app (3f2a…)".
 func (t target) String() string {
 	switch {
 	case t.id == "":
@@ -61,7 +61,7 @@ func (t target) String() string {
 	return fmt.Sprintf("%s %s (%s)", t.kind, t.name, shortID(t.id))
 }
 
-// shortID is as much of an ID as command line tools show and accept.
+// shortID returns as much of an ID as command line tools show and accept.
 func shortID(id string) string {
 	const shown = 13
 	if len(id) <= shown {
@@ -70,7 +70,7 @@ func shortID(id string) string {
 	return id[:shown] + "…"
 }
 
-// call is a call that has not returned.
+// call is a call in flight.
 type call struct {
 	rpc    rpc
 	target target
@@ -88,7 +88,7 @@ type calls struct {
 func (c *calls) add(made *call) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	// Stamped under the lock, so that the order of the slice is that of the stamps.
+	// The lock is held, so the slice is in the order of the stamps.
 	made.since = c.clock.Now()
 	c.pending = append(c.pending, made)
 }
@@ -117,17 +117,30 @@ func (c *calls) inFlight() []pleg.RuntimeCall {
 	return list
 }
 
-// begin notes that a call is made. Every begin has its end.
+// do makes one call to the runtime: f calls the client. If the client panics, the call
+// has failed.
+func (r *Runtime) do(made rpc, of target, f func() error) (err error) {
+	c := r.begin(made, of)
+	attempt(f, func(failure error) { err = r.end(c, failure) })
+	return err
+}
+
+// begin records that a call is made. Every begin has its end.
 func (r *Runtime) begin(made rpc, of target) *call {
 	c := &call{rpc: made, target: of}
 	r.calls.add(c)
 	return c
 }
 
-// end notes that a call has returned, counts it, and returns its error, if any,
-// with the name of the call, what it was made for, and where.
+// end records that a call has returned, and counts it. If the call failed, end returns
+// its error with the name of the call, its object and its endpoint. A runtime without
+// streaming lists has answered; that is not counted as an error.
 func (r *Runtime) end(c *call, err error) error {
-	r.metrics.observe(c.rpc, r.calls.remove(c), err)
+	counted := err
+	if errors.Is(err, errNoStreamingLists) {
+		counted = nil
+	}
+	r.metrics.observe(c.rpc, r.calls.remove(c), counted)
 	return r.wrap(c, err)
 }
 

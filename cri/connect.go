@@ -22,13 +22,13 @@ import (
 // DefaultConnectTimeout is how long Connect waits if its context has no deadline.
 const DefaultConnectTimeout = 5 * time.Second
 
-// The delay between attempts to reach a runtime that is away: the kubelet's.
+// The delay between attempts to reach a runtime that is down. The kubelet's values.
 const (
 	minDialDelay = 100 * time.Millisecond
 	maxDialDelay = 3 * time.Second
 )
 
-// usualEndpoints are where runtimes listen by default.
+// usualEndpoints are the endpoints on which runtimes listen by default.
 var usualEndpoints = []string{
 	"unix:///run/containerd/containerd.sock",
 	"unix:///run/crio/crio.sock",
@@ -36,16 +36,17 @@ var usualEndpoints = []string{
 }
 
 // Connect connects to the runtime at an endpoint, "unix:///path", "unix:/path" or an
-// absolute path, and asks for its version, so that what it returns is a runtime that
-// answers. If the endpoint is empty, the sockets that containerd, CRI-O and
-// cri-dockerd use by default are tried in that order.
+// absolute path, and asks for its version, so that the returned runtime is known to
+// answer. If the endpoint is empty, Connect tries the default sockets of containerd,
+// CRI-O and cri-dockerd, in that order.
 //
-// It does not wait for a runtime that is not there, and waits for one that does not
-// answer until ctx ends, or for DefaultConnectTimeout if ctx has no deadline. The
-// error says what was tried, and what came of it.
+// Connect fails at once if the socket does not exist. It waits for a runtime that does
+// not answer until ctx ends, or for DefaultConnectTimeout if ctx has no deadline. The
+// error names each endpoint that was tried, and why it failed.
 //
-// The connection restores itself: while the runtime is away, calls fail at once,
-// and attempts to reach it come 100 ms to 3 s apart. The caller ends it with Close.
+// The connection is restored automatically: while the runtime is down, calls fail at
+// once, and gRPC reconnects with a delay of 100 ms to 3 s. The caller ends the connection
+// with Close.
 func Connect(ctx context.Context, endpoint string, opts ...Option) (*Runtime, error) {
 	if endpoint != "" {
 		return connectFirst(ctx, []string{endpoint}, opts)
@@ -53,8 +54,7 @@ func Connect(ctx context.Context, endpoint string, opts ...Option) (*Runtime, er
 	return connectFirst(ctx, usualEndpoints, opts)
 }
 
-// wallClock is the clock that the deadlines of contexts are kept by, whatever clock
-// the options set.
+// wallClock is the clock of context deadlines, whatever clock the options set.
 var wallClock clock.RealClock
 
 // connectFirst connects to the first of the endpoints that answers.
@@ -66,7 +66,8 @@ func connectFirst(ctx context.Context, endpoints []string, opts []Option) (*Runt
 	}
 	var failures []error
 	for i, endpoint := range endpoints {
-		// A socket that does not answer must leave the others their share of the time.
+		// Each endpoint gets its share of the time, so that a socket that does not answer
+		// leaves time for the others.
 		deadline, _ := ctx.Deadline()
 		share := deadline.Sub(wallClock.Now()) / time.Duration(len(endpoints)-i)
 		r, err := connect(ctx, share, endpoint, opts)
@@ -78,7 +79,8 @@ func connectFirst(ctx context.Context, endpoints []string, opts []Option) (*Runt
 	if len(endpoints) == 1 {
 		return nil, fmt.Errorf("cri: connect: %w", failures[0])
 	}
-	return nil, fmt.Errorf("cri: connect: no runtime answers at any of the usual sockets:\n%w", errors.Join(failures...))
+	return nil, fmt.Errorf("cri: connect: no runtime answers at any of the default sockets:\n%w",
+		errors.Join(failures...))
 }
 
 // connect connects to one endpoint.
@@ -91,7 +93,7 @@ func connect(ctx context.Context, timeout time.Duration, endpoint string, opts [
 	case err != nil:
 		return nil, fmt.Errorf("endpoint %s: %w", endpoint, err)
 	case info.Mode()&os.ModeSocket == 0:
-		return nil, fmt.Errorf("endpoint %s: it is no socket", endpoint)
+		return nil, fmt.Errorf("endpoint %s: not a socket", endpoint)
 	}
 	socket := url.URL{Scheme: "unix", Path: path}
 	conn, err := grpc.NewClient(socket.String(),
@@ -104,7 +106,7 @@ func connect(ctx context.Context, timeout time.Duration, endpoint string, opts [
 				Jitter:     backoff.DefaultConfig.Jitter,
 				MaxDelay:   maxDialDelay,
 			},
-			// Longer than what follows waits, so that its error is the one that is seen.
+			// Longer than the wait below, so that the caller gets the error of that.
 			MinConnectTimeout: timeout + time.Second,
 		}),
 	)
@@ -117,7 +119,7 @@ func connect(ctx context.Context, timeout time.Duration, endpoint string, opts [
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	if _, err := r.askVersion(ctx, target{}); err != nil {
-		// gRPC has half a dozen ways of saying it.
+		// gRPC words a missed deadline in several ways.
 		if status.Code(err) == codes.DeadlineExceeded {
 			err = fmt.Errorf("no answer within %v: %w", timeout.Round(time.Millisecond), err)
 		}
@@ -126,17 +128,19 @@ func connect(ctx context.Context, timeout time.Duration, endpoint string, opts [
 	return r, nil
 }
 
-// socketPath is the path of the socket of an endpoint.
+// socketPath returns the path of the socket of an endpoint.
 func socketPath(endpoint string) (string, error) {
 	path, hasScheme := strings.CutPrefix(endpoint, "unix://")
 	if !hasScheme {
 		path, hasScheme = strings.CutPrefix(endpoint, "unix:") // as gRPC has it
 	}
 	if !hasScheme && strings.Contains(endpoint, "://") {
-		return "", fmt.Errorf("endpoint %s: only unix sockets are supported: unix:///path or an absolute path", endpoint)
+		return "", fmt.Errorf("endpoint %s: only unix sockets are supported: unix:///path or an absolute path",
+			endpoint)
 	}
 	if !filepath.IsAbs(path) {
-		return "", fmt.Errorf("endpoint %s: the path of the socket is not absolute: unix:///path or /path is", endpoint)
+		return "", fmt.Errorf("endpoint %s: the path of the socket is not absolute: unix:///path or /path is",
+			endpoint)
 	}
 	return path, nil
 }

@@ -56,7 +56,7 @@ func TestConnectFails(t *testing.T) {
 		want           []string
 	}{
 		{"missing", missing, []string{missing, "no such file"}},
-		{"no socket", "unix://" + file, []string{file, "it is no socket"}},
+		{"no socket", "unix://" + file, []string{file, "not a socket"}},
 		{"silent", silent, []string{silent, "Version", "no answer within"}},
 		{"frozen", frozen.Endpoint(), []string{frozen.Endpoint(), "Version", "no answer within"}},
 		{"broken", broken.Endpoint(), []string{broken.Endpoint(), "Version", "not today"}},
@@ -85,7 +85,7 @@ func TestConnectFails(t *testing.T) {
 	}
 }
 
-// silentSocket is a socket that accepts and never says anything.
+// silentSocket returns the endpoint of a socket that accepts connections and never answers.
 func silentSocket(t *testing.T, path string) (endpoint string) {
 	t.Helper()
 	l, err := net.Listen("unix", path)
@@ -108,8 +108,8 @@ func silentSocket(t *testing.T, path string) (endpoint string) {
 	return "unix://" + path
 }
 
-// Without an endpoint the usual sockets are tried; one that is silent does not
-// take the time of those after it.
+// Without an endpoint Connect tries the default sockets. A silent socket does not use up
+// the time of those after it.
 func TestConnectFindsTheRuntime(t *testing.T) {
 	dir := t.TempDir()
 	silent := silentSocket(t, filepath.Join(dir, "silent.sock"))
@@ -130,14 +130,14 @@ func TestConnectFindsTheRuntime(t *testing.T) {
 	if err == nil {
 		t.Fatal("no error")
 	}
-	for _, want := range []string{"usual sockets", missing, "no such file", silent, "no answer within"} {
+	for _, want := range []string{"default sockets", missing, "no such file", silent, "no answer within"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q lacks %q", err, want)
 		}
 	}
 }
 
-// The connection comes back by itself.
+// The connection is restored automatically.
 func TestReconnect(t *testing.T) {
 	s, r := serverAndRuntime(t)
 	s.RunPod(plegtest.PodConfig{})

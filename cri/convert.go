@@ -21,26 +21,34 @@ const (
 	annotationRestartCount = "io.kubernetes.container.restartCount"
 )
 
-// shown is what an item of a list brings into a listing.
+// shown is what an item of a list shows in a listing.
 type shown struct {
-	// The pod: by the labels, and where they do not tell, by the metadata.
+	// The pod, from the labels; what a sandbox's labels lack is from its metadata.
 	podUID       string
 	podName      string
 	podNamespace string
-	// attempt is how often a sandbox had been replaced when this one was made.
+	// attempt is how often the pod's sandbox had been replaced when this one was created.
 	attempt   uint32
 	container *pleg.Container
 	bad       badSet
 }
 
-// equal tells whether two items make the same of a listing.
+// object returns the item for the log.
+func (s *shown) object(k kind) object {
+	return object{
+		kind: k, id: s.container.ID.ID,
+		podUID: types.UID(s.podUID), podName: s.podName, podNamespace: s.podNamespace,
+	}
+}
+
+// equal reports whether two items show the same in a listing.
 func (s *shown) equal(t *shown) bool {
 	return *s.container == *t.container &&
 		s.podUID == t.podUID && s.podName == t.podName && s.podNamespace == t.podNamespace &&
 		s.attempt == t.attempt && s.bad == t.bad
 }
 
-// showContainer shows a container of the list.
+// showContainer converts a listed container.
 func showContainer(c *runtimeapi.Container, runtimeName string) shown {
 	s := shownBy(c.GetLabels(), c.GetMetadata() != nil)
 	state, known := containerState(c.GetState())
@@ -66,7 +74,7 @@ func showContainer(c *runtimeapi.Container, runtimeName string) shown {
 	return s
 }
 
-// showSandbox shows a sandbox of the list as a container, as the kubelet does.
+// showSandbox converts a listed sandbox to a container, as the kubelet does.
 func showSandbox(p *runtimeapi.PodSandbox, runtimeName string) shown {
 	s := shownBy(p.GetLabels(), p.GetMetadata() != nil)
 	state, known := sandboxState(p.GetState())
@@ -84,9 +92,9 @@ func showSandbox(p *runtimeapi.PodSandbox, runtimeName string) shown {
 	return s
 }
 
-// shownBy begins with what containers and sandboxes have in common. The label alone
-// says which pod an item belongs to, not a sandbox's metadata: one pod is listed by
-// the label, and the two lists must agree about what it has.
+// shownBy converts what containers and sandboxes have in common. Only the label decides
+// which pod an item belongs to, not a sandbox's metadata: a single pod is listed by the
+// label, and both kinds of list must show the same items in it.
 func shownBy(labels map[string]string, hasMetadata bool) shown {
 	s := shown{
 		podUID:       labels[labelPodUID],
@@ -102,7 +110,7 @@ func shownBy(labels map[string]string, hasMetadata bool) shown {
 	return s
 }
 
-// imageID is the node's ID of an image. Runtimes older than the field give it as
+// imageID returns the node's ID of an image. Runtimes older than the field return it as
 // the reference.
 func imageID(id, ref string) string { return cmp.Or(id, ref) }
 
@@ -130,8 +138,8 @@ func sandboxState(s runtimeapi.PodSandboxState) (_ pleg.State, known bool) {
 	return pleg.ContainerStateUnknown, false
 }
 
-// parseHash reads the hash of a container's specification. A container without one
-// has 0.
+// parseHash parses the hash of a container's specification. It is 0 if the container
+// has none.
 func parseHash(s string) (hash uint64, ok bool) {
 	if s == "" {
 		return 0, true
@@ -143,7 +151,7 @@ func parseHash(s string) (hash uint64, ok bool) {
 	return hash, true
 }
 
-// parseRestartCount reads how often a container had been restarted.
+// parseRestartCount parses how often a container had been restarted.
 func parseRestartCount(s string) (count int, ok bool) {
 	if s == "" {
 		return 0, true
@@ -155,9 +163,9 @@ func parseRestartCount(s string) (count int, ok bool) {
 	return count, true
 }
 
-// makePod makes a pod of its items, which it sorts: sandboxes by attempt, the
-// highest first, then newest first; containers newest first; what is left is
-// decided by ID.
+// makePod makes a pod of its items, which it sorts: sandboxes by attempt, highest first,
+// then by creation time, newest first; containers by creation time, newest first; equal
+// ones by ID.
 func makePod(uid types.UID, sandboxes, containers []*item) *pleg.Pod {
 	slices.SortFunc(sandboxes, func(a, b *item) int {
 		return cmp.Or(
@@ -177,7 +185,7 @@ func makePod(uid types.UID, sandboxes, containers []*item) *pleg.Pod {
 		Sandboxes:  listed(sandboxes),
 		Containers: listed(containers),
 	}
-	// The newest sandbox names the pod; if it does not, the newest container does.
+	// The name is that of the newest sandbox, or else of the newest container.
 	for _, of := range [...][]*item{sandboxes, containers} {
 		if len(of) > 0 {
 			pod.Name = cmp.Or(pod.Name, of[0].podName)
@@ -190,7 +198,7 @@ func makePod(uid types.UID, sandboxes, containers []*item) *pleg.Pod {
 	return pod
 }
 
-// listed are the items' containers.
+// listed returns the items' containers.
 func listed(items []*item) []*pleg.Container {
 	if len(items) == 0 {
 		return nil
@@ -202,7 +210,7 @@ func listed(items []*item) []*pleg.Container {
 	return list
 }
 
-// samePod tells whether two pods show the same.
+// samePod reports whether two pods are equal.
 func samePod(a, b *pleg.Pod) bool {
 	same := func(x, y *pleg.Container) bool { return *x == *y }
 	return a.ID == b.ID && a.Name == b.Name && a.Namespace == b.Namespace && a.CreatedAt == b.CreatedAt &&

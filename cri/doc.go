@@ -6,57 +6,82 @@
 //		return err
 //	}
 //	defer runtime.Close()
-//	generator := pleg.NewGenericPLEG(runtime, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod, pleg.NewCache(), clock.RealClock{})
+//	generator := pleg.NewGenericPLEG(runtime, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod,
+//		pleg.NewCache(), clock.RealClock{})
 //
-// Only calls that read are ever made. Containers and sandboxes belong to the pod
-// that the kubelet's label io.kubernetes.pod.uid names; others are no pod's and are
-// skipped. What a runtime answers is not trusted: what is bad in it is skipped or
-// read as unknown, counted in pleg_cri_bad_items_total by reason, and logged once for
-// each reason. An answer that is no message, and a list that is not complete, are
-// errors, and remove nothing.
+// The package only makes calls that read. A container or sandbox belongs to the pod
+// that the kubelet's label io.kubernetes.pod.uid names; items without the label belong
+// to no pod and are skipped. Answers of the runtime are not trusted: bad data is skipped
+// or read as unknown, counted in pleg_cri_bad_items_total by reason, and logged once for
+// each reason. An answer that is not a protobuf message, and a list that is not
+// complete, are errors, and remove nothing. A client that panics has failed: the error
+// names the call.
 //
 // # Calls
 //
-// A list of the whole node is two calls, whatever the number of pods; an inspection
-// is one call for each sandbox of the pod and one for each container that is not
-// known to have exited.
+// A list of the whole node takes two calls, whatever the number of pods. An inspection
+// takes one call for each sandbox of the pod, and one for each container except those
+// that exited more than ten seconds before they were last asked about.
 //
-//	what                              RPCs
+//	operation                         RPCs
 //	Connect                           1 Version
 //	idle relist                       1 StreamPodSandboxes, 1 StreamContainers
 //	  of a runtime without streams    1 ListPodSandbox, 1 ListContainers
 //	first relist                      the same; 1 Version more after NewRuntime,
-//	                                  1 StreamPodSandboxes more without streams
-//	relist of one pod (GetPod)        1 ListPodSandbox, 1 ListContainers, filtered
-//	inspection of a pod               1 PodSandboxStatus a sandbox, and
-//	                                  1 ContainerStatus a container, but none for one
-//	                                  that has exited and was asked for since
+//	                                  1 StreamPodSandboxes more without streams, and
+//	                                  1 more every five minutes
+//	relist of one pod (GetPod)        1 ListPodSandbox, 1 ListContainers, filtered, in
+//	                                  parallel
+//	inspection of a pod               1 PodSandboxStatus per sandbox, and
+//	                                  1 ContainerStatus per container, in parallel;
+//	                                  none for an exited container whose status has
+//	                                  settled
 //	event stream, each connection     2 Version, 1 GetContainerEvents
 //
-// So a node of 110 pods with two containers and a sandbox each costs 2 calls a
-// relist, 332 calls at first, and 3 calls more for each pod of which a container
-// changes, 2 if the container exited before and another one changes.
+// A node of 110 pods with two containers and a sandbox each costs 2 calls per relist,
+// 332 calls at the start, and 3 calls more for each pod of which a container changes,
+// or 2 if the other container exited long ago.
+//
+// # Exited containers
+//
+// A runtime may learn late how a container ended. containerd may report "Error" first
+// and "OOMKilled" a moment later, without a change in the list. The status of an exited
+// container has settled when it was asked for at least ten seconds after an inspection
+// first saw the container exited, by the clock of the options. A settled status is
+// held until the full list no longer shows the container; before that, every
+// GetPodStatus asks the runtime again. The generator inspects a pod when its list
+// changes, so a consumer that needs the late reason requests one more inspection with
+// [pleg.GenericPLEG.RequestReinspect] some seconds after the exit.
 //
 // # The cost of a list
 //
-// A container that did not change is not decoded: its bytes are compared, where they
-// came, with those that it was decoded from, and a pod in which nothing changed is the
-// same *pleg.Pod. This is exact but for annotations, which the API forbids a runtime to
-// change. It needs a client that passes call options on to gRPC; with another, lists
-// are decoded, and the same pods come out.
+// A container that did not change is not decoded: its bytes are compared, in the
+// buffers that gRPC received, with those that it was decoded from. A pod in which nothing
+// changed is the same *pleg.Pod as before. The comparison is exact except for
+// annotations, which the API forbids a runtime to change. It needs a client that passes
+// call options on to gRPC; with any other client all items are decoded, and the pods are
+// the same. If the runtime's name changes, all items are decoded again, because the
+// name is part of every container ID.
 //
-// Lists are streamed if the runtime can (containerd 2.4, CRI-O 1.36), so that they may
-// exceed 16 MiB. A runtime that cannot says so to the first list, and is asked for
-// plain lists from then on. DescribeRuntime says which it is.
+// Full lists are streamed if the runtime supports it (containerd 2.4, CRI-O 1.36), so
+// that they may exceed 16 MiB. If the runtime answers Unimplemented, the list is
+// completed with plain calls, which costs one call more, and streaming is retried:
+//
+//   - after five minutes, or when the runtime's version changes;
+//   - if streaming has worked before, after a second, and then with a delay that doubles
+//     up to five minutes;
+//   - at the next list whenever a plain list fails.
+//
+// DescribeRuntime reports how the last list was completed.
 //
 // # Metrics
 //
 // A Runtime is a prometheus.Collector, which the generator registers. It counts and
 // times every call in the kubelet's kubelet_runtime_operations_total,
 // kubelet_runtime_operations_duration_seconds and
-// kubelet_runtime_operations_errors_total, by operation_type, with these differences
-// from the kubelet: calls that the caller took back are no errors; that there are no
-// streaming lists, or no events, is an answer and no error; an event stream counts
+// kubelet_runtime_operations_errors_total, by operation_type. It differs from the kubelet
+// as follows: a call that the caller cancelled is not an error; Unimplemented for
+// streaming lists or events is an answer and not an error; an event stream counts
 // when the runtime has accepted it, and its duration is the time until then.
 //
 // # Concurrency
@@ -64,8 +89,8 @@
 //   - All methods may be called from several goroutines at once.
 //   - Full lists run one at a time; everything else runs beside them.
 //   - Every method that calls the runtime returns when its context ends, and leaves no
-//     goroutine behind. There are none between calls, but for those of the connection
-//     until Close.
-//   - What was handed out is never modified again, and must not be by the caller: the
-//     next list hands it out again.
+//     goroutine behind. Between calls there are no goroutines except those of the
+//     connection, which Close ends.
+//   - A returned pod or status is never modified again. The caller must not modify it
+//     either: the next list may return it again.
 package cri

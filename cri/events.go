@@ -19,65 +19,79 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// atOnce is how soon after it was accepted the end of a stream without events
-// means that the runtime never meant to send any.
+// atOnce is the longest time from the acceptance of a stream to its end after which a
+// stream without events counts as refused.
 const atOnce = time.Second
 
-// errStreamEnded says that the runtime ended a stream that had been going on.
+// errStreamEnded is the error of a stream that was accepted and that the runtime ended.
 var errStreamEnded = errors.New("the runtime ended the stream")
 
-// WatchContainerEvents reads the runtime's stream of container events until ctx
-// ends or the stream breaks, and returns why. It reads on whatever observe makes
-// of the events, for containerd holds back its own work while a reader of its
-// stream does not read: observe must not block.
+// WatchContainerEvents reads the runtime's stream of container events until ctx ends or
+// the stream breaks, and returns the reason. observe must not block: containerd blocks
+// its own operations while a reader of its stream does not read.
 //
-// A runtime sends nothing when it accepts a stream, not even headers, which come
-// with the first event. So the stream counts as accepted when the runtime has
-// answered a Version that was sent after it on the same connection: it has then
-// read the request for the stream and is alive. An event that comes before that
-// answer does as well.
+// A runtime sends nothing when it accepts a stream, not even headers, which come with
+// the first event. The stream therefore counts as accepted when the runtime has answered
+// a Version call that was sent after it on the same connection: the runtime has then
+// read the request for the stream, and is alive. An event that comes before that answer
+// counts too.
 //
-// The error wraps pleg.ErrEventsUnsupported if the runtime has no stream
-// (Unimplemented: containerd 1.6), if it ends the stream at once, without an error
-// and without an event (CRI-O without enable_pod_events; connected may have been
-// called by then), and for containerd 1.7, which gives each event to one of its
-// readers only, unless WithSharedEventStream allows it.
+// The error wraps pleg.ErrEventsUnsupported
+//
+//   - if the runtime has no stream (Unimplemented: containerd 1.6);
+//   - if the runtime ends the stream at once, without an error and without an event
+//     (CRI-O without enable_pod_events; connected may have been called by then);
+//   - for containerd 1.7, which delivers each event to only one of its readers, unless
+//     WithSharedEventStream allows it.
+//
+// A connected that panics ends the stream.
 func (r *Runtime) WatchContainerEvents(ctx context.Context, connected func(), observe func(pleg.ContainerEvent)) error {
-	// Asked each time, for the runtime may be another one since the last.
+	// The runtime may have been replaced since the last connection.
 	v, err := r.askVersion(ctx, eventStream)
 	if err != nil {
 		return err
 	}
 	if v.sharesEventStream() && !r.opts.sharedEventStream {
-		return fmt.Errorf("cri: %s %s gives each event to one of its readers only: %w", v.name, v.version, pleg.ErrEventsUnsupported)
+		return fmt.Errorf("cri: %s %s delivers each event to only one of its readers: %w",
+			v.name, v.version, pleg.ErrEventsUnsupported)
 	}
 
-	// Whatever ends the watch ends the stream and the question beside it.
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
+	// The group makes the Version call beside the stream. If that call fails, it
+	// cancels the group's context, which ends the stream.
+	beside := r.newCallGroup(ctx, 1)
+	defer func() {
+		beside.cancel(nil)
+		_ = beside.wait() // its error is the cause of the context, which w.end reads
+	}()
 	w := &watch{
 		runtime:   r,
 		connected: connected,
 		call:      r.begin(rpcGetContainerEvents, eventStream),
 	}
-	stream, err := r.client.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{}, grpc.MaxCallRecvMsgSize(maxReceivedBytes))
-	if err != nil {
-		return w.end(ctx, err)
+	defer r.calls.remove(w.call) // if the client or observe panics or ends the goroutine
+
+	var stream grpc.ServerStreamingClient[runtimeapi.ContainerEventResponse]
+	if err := guarded(func() (err error) {
+		stream, err = r.client.GetContainerEvents(beside.ctx,
+			&runtimeapi.GetEventsRequest{}, grpc.MaxCallRecvMsgSize(maxReceivedBytes))
+		return err
+	}); err != nil {
+		return w.end(beside.ctx, err)
 	}
-	var asking sync.WaitGroup
-	defer asking.Wait()
-	defer cancel(nil)
-	asking.Go(func() {
-		if _, err := r.askVersion(ctx, eventStream); err != nil {
-			cancel(err)
-			return
+	beside.start(rpcVersion, eventStream, func(ctx context.Context) error {
+		if _, err := r.fetchVersion(ctx); err != nil {
+			return err
 		}
 		w.accept()
+		return nil
 	})
 	for {
-		event, err := stream.Recv()
-		if err != nil {
-			return w.end(ctx, err)
+		var event *runtimeapi.ContainerEventResponse
+		if err := guarded(func() (err error) {
+			event, err = stream.Recv()
+			return err
+		}); err != nil {
+			return w.end(beside.ctx, err)
 		}
 		w.accept()
 		w.events++
@@ -87,7 +101,7 @@ func (r *Runtime) WatchContainerEvents(ctx context.Context, connected func(), ob
 	}
 }
 
-// eventStream is what the calls are made for that have nothing to do with lists.
+// eventStream is the target of the calls for the event stream.
 var eventStream = target{kind: "the event stream"}
 
 // watch is one stream of events.
@@ -98,11 +112,11 @@ type watch struct {
 	events    int // received; owned by the reader
 
 	mu         sync.Mutex
-	settled    bool      // guarded by mu: accepted or ended
-	acceptedAt time.Time // guarded by mu; zero before
+	settled    bool      // accepted or ended; guarded by mu
+	acceptedAt time.Time // zero before; guarded by mu
 }
 
-// accept notes that the runtime has accepted the stream, once.
+// accept records that the runtime has accepted the stream. Only the first call counts.
 func (w *watch) accept() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -111,13 +125,13 @@ func (w *watch) accept() {
 	}
 	w.settled = true
 	w.acceptedAt = w.runtime.opts.clock.Now()
-	// From here on the stream is no call that anybody waits for.
+	// An accepted stream is no longer a call in flight.
 	w.runtime.metrics.observe(w.call.rpc, w.runtime.calls.remove(w.call), nil)
-	// Under the lock, so that no event overtakes it.
+	// Under the lock, so that no event is delivered before.
 	w.connected()
 }
 
-// end notes that the stream has ended, and returns why.
+// end records that the stream has ended, and returns the reason.
 func (w *watch) end(ctx context.Context, err error) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -125,17 +139,18 @@ func (w *watch) end(ctx context.Context, err error) error {
 	w.settled = true
 
 	switch {
-	case errors.Is(err, io.EOF) && w.events == 0 && (!accepted || w.runtime.opts.clock.Since(w.acceptedAt) < atOnce):
+	case errors.Is(err, io.EOF) && w.events == 0 &&
+		(!accepted || w.runtime.opts.clock.Since(w.acceptedAt) < atOnce):
 		err = fmt.Errorf("the runtime ended the stream at once: %w", pleg.ErrEventsUnsupported)
 	case errors.Is(err, io.EOF):
 		err = errStreamEnded
 	case status.Code(err) == codes.Unimplemented:
 		err = fmt.Errorf("%w: %w", pleg.ErrEventsUnsupported, err)
 	case status.Code(err) == codes.Canceled && context.Cause(ctx) != nil:
-		// It ended because of us: why is what ctx knows.
+		// The context ended it, and has the cause.
 		err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
 	}
-	// That there is none is an answer, and no error of the runtime's.
+	// A runtime without a stream has answered; that is not an error.
 	counted := err
 	if errors.Is(err, pleg.ErrEventsUnsupported) {
 		counted = nil
@@ -148,14 +163,13 @@ func (w *watch) end(ctx context.Context, err error) error {
 	return w.runtime.wrap(w.call, err)
 }
 
-// sharesEventStream tells whether the runtime has one stream of events, from which
-// all its readers take.
+// sharesEventStream reports whether all readers of the runtime's events share one stream.
 func (v *runtimeVersion) sharesEventStream() bool {
 	return v.name == "containerd" && strings.HasPrefix(strings.TrimPrefix(v.version, "v"), "1.7.")
 }
 
-// containerEvent is the hint in an event. The pod's UID is empty if the event has
-// no sandbox.
+// containerEvent converts an event to a hint. The pod's UID is empty if the event has no
+// sandbox.
 func containerEvent(e *runtimeapi.ContainerEventResponse) pleg.ContainerEvent {
 	sandbox := e.GetPodSandboxStatus()
 	return pleg.ContainerEvent{

@@ -21,7 +21,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// watcher is a WatchContainerEvents that runs.
+// watcher is a running WatchContainerEvents.
 type watcher struct {
 	connected chan struct{}
 	events    chan pleg.ContainerEvent
@@ -32,7 +32,8 @@ type watcher struct {
 func watch(t *testing.T, r *cri.Runtime) *watcher {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	w := &watcher{connected: make(chan struct{}), events: make(chan pleg.ContainerEvent, 10000), done: make(chan error, 1), cancel: cancel}
+	w := &watcher{connected: make(chan struct{}), events: make(chan pleg.ContainerEvent, 10000),
+		done: make(chan error, 1), cancel: cancel}
 	go func() {
 		w.done <- r.WatchContainerEvents(ctx, func() { close(w.connected) }, func(e pleg.ContainerEvent) {
 			select {
@@ -73,7 +74,7 @@ func TestWatchContainerEvents(t *testing.T) {
 		}
 		seen[e.ContainerID] = true
 	}
-	// A stream that was accepted is no call that anybody waits for.
+	// An accepted stream is not a call in flight.
 	waitFor(t, func() bool { return len(r.CallsInFlight()) == 0 })
 	w.cancel()
 	if err := w.ended(t); !errors.Is(err, context.Canceled) {
@@ -97,12 +98,12 @@ func TestEventWithoutSandbox(t *testing.T) {
 	}
 }
 
-// How the runtimes say that they have no events.
+// The ways in which runtimes report that they have no events.
 func TestEventsUnsupported(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		opts []plegtest.CRIOption
-		// opens is how many streams may be opened to find out.
+		// opens is how many streams are opened to find out.
 		opens int
 	}{
 		{"containerd 1.6", []plegtest.CRIOption{plegtest.WithModel(plegtest.Containerd16)}, 1},
@@ -120,7 +121,8 @@ func TestEventsUnsupported(t *testing.T) {
 			if got := s.Calls("GetContainerEvents"); got != test.opens {
 				t.Errorf("%d streams were opened", got)
 			}
-			if got := metric(t, r, "kubelet_runtime_operations_errors_total", "get_container_events"); got != 0 {
+			if got := metric(t, r, "kubelet_runtime_operations_errors_total",
+				"get_container_events"); got != 0 {
 				t.Errorf("%v errors", got)
 			}
 			if calls := r.CallsInFlight(); len(calls) != 0 {
@@ -140,14 +142,16 @@ func TestSharedEventStream(t *testing.T) {
 	}
 }
 
-// A stream that breaks is no runtime without streams.
+// A stream that breaks does not mean that the runtime has none.
 func TestEventStreamBreaks(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		sever func(*plegtest.CRIServer)
 		code  codes.Code
 	}{
-		{"error", func(s *plegtest.CRIServer) { s.BreakEventStreams(status.Error(codes.ResourceExhausted, "too slow")) }, codes.ResourceExhausted},
+		{"error", func(s *plegtest.CRIServer) {
+			s.BreakEventStreams(status.Error(codes.ResourceExhausted, "too slow"))
+		}, codes.ResourceExhausted},
 		{"end", func(s *plegtest.CRIServer) { s.BreakEventStreams(nil) }, codes.Unknown},
 		{"connection", func(s *plegtest.CRIServer) { s.CutConnections() }, codes.Unavailable},
 		{"runtime", func(s *plegtest.CRIServer) { s.Down() }, codes.Unavailable},
@@ -166,14 +170,15 @@ func TestEventStreamBreaks(t *testing.T) {
 			if !strings.Contains(err.Error(), "GetContainerEvents at "+s.Endpoint()) {
 				t.Errorf("%v does not name the call", err)
 			}
-			if got := metric(t, r, "kubelet_runtime_operations_errors_total", "get_container_events"); got != 1 {
+			if got := metric(t, r, "kubelet_runtime_operations_errors_total",
+				"get_container_events"); got != 1 {
 				t.Errorf("%v errors", got)
 			}
 		})
 	}
 }
 
-// A runtime that is frozen has not accepted a stream.
+// A frozen runtime has not accepted a stream.
 func TestEventStreamOfFrozenRuntime(t *testing.T) {
 	s, r := serverAndRuntime(t)
 	heal := s.Inject(plegtest.CRIFault{Method: "Version", Hang: true})
@@ -188,7 +193,7 @@ func TestEventStreamOfFrozenRuntime(t *testing.T) {
 	defer s.Thaw()
 	w = watch(t, r)
 	waitFor(t, func() bool { return len(r.CallsInFlight()) == 1 })
-	// It is not mistaken for a call that a list waits for.
+	// The call is not reported as one of a list.
 	if got := r.CallsInFlight()[0]; got.Object != "the event stream" {
 		t.Errorf("in flight: %+v", got)
 	}
@@ -203,25 +208,29 @@ func TestEventStreamOfFrozenRuntime(t *testing.T) {
 	}
 }
 
-// eventClient is a client whose event stream and Version the test plays.
+// eventClient is a client whose event stream and Version call the test implements.
 type eventClient struct {
 	stub
 	version func(context.Context) error
 	recv    func(context.Context) (*runtimeapi.ContainerEventResponse, error)
 }
 
-func (c *eventClient) Version(ctx context.Context, req *runtimeapi.VersionRequest, opts ...grpc.CallOption) (*runtimeapi.VersionResponse, error) {
+func (c *eventClient) Version(ctx context.Context, req *runtimeapi.VersionRequest,
+	opts ...grpc.CallOption) (*runtimeapi.VersionResponse, error) {
 	if err := c.version(ctx); err != nil {
 		return nil, err
 	}
 	return c.stub.Version(ctx, req, opts...)
 }
 
-func (c *eventClient) GetContainerEvents(ctx context.Context, _ *runtimeapi.GetEventsRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[runtimeapi.ContainerEventResponse], error) {
-	return stream[runtimeapi.ContainerEventResponse]{recv: func() (*runtimeapi.ContainerEventResponse, error) { return c.recv(ctx) }}, nil
+func (c *eventClient) GetContainerEvents(ctx context.Context, _ *runtimeapi.GetEventsRequest,
+	_ ...grpc.CallOption) (grpc.ServerStreamingClient[runtimeapi.ContainerEventResponse], error) {
+	return stream[runtimeapi.ContainerEventResponse]{
+		recv: func() (*runtimeapi.ContainerEventResponse, error) { return c.recv(ctx) },
+	}, nil
 }
 
-// When the stream counts as accepted, and when its end means that there is none.
+// When a stream counts as accepted, and when its end means that the runtime has none.
 func TestAcceptance(t *testing.T) {
 	answered := func(context.Context) error { return nil }
 	secondHangs := func() func(context.Context) error {
@@ -253,7 +262,8 @@ func TestAcceptance(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				script := test.script
-				r := cri.NewRuntime(&eventClient{version: test.version, recv: func(ctx context.Context) (*runtimeapi.ContainerEventResponse, error) {
+				client := &eventClient{version: test.version}
+				client.recv = func(ctx context.Context) (*runtimeapi.ContainerEventResponse, error) {
 					for script != "" {
 						step := script[0]
 						script = script[1:]
@@ -273,7 +283,8 @@ func TestAcceptance(t *testing.T) {
 					}
 					<-ctx.Done()
 					return nil, status.FromContextError(ctx.Err()).Err()
-				}}, quiet)
+				}
+				r := cri.NewRuntime(client, quiet)
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
 				connected := 0
@@ -289,7 +300,7 @@ func TestAcceptance(t *testing.T) {
 	}
 }
 
-// Rule 16: reading never holds the sender back, whatever comes.
+// Rule 16: the sender never waits for the reader.
 func TestEventStormIsReadAtOnce(t *testing.T) {
 	s, r := serverAndRuntime(t)
 	w := watch(t, r)

@@ -1,7 +1,7 @@
 package cri
 
-// SetUsualEndpoints sets where Connect looks for a runtime, and returns what sets
-// it back.
+// SetUsualEndpoints sets the default endpoints of Connect. The returned function restores
+// them.
 func SetUsualEndpoints(endpoints ...string) (restore func()) {
 	before := usualEndpoints
 	usualEndpoints = endpoints
@@ -15,10 +15,10 @@ func Held(r *Runtime) (items, pods, statuses int) {
 	for _, of := range r.held.items {
 		items += len(of)
 		for _, it := range of {
-			if it.exited != nil {
+			if it.exit != nil {
 				statuses++
 			}
 		}
 	}
-	return items, len(r.held.pods), statuses + len(r.held.early)
+	return items, len(r.held.pods), statuses
 }

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"sync"
 
-	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -13,20 +12,19 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// This file is what is held of the list before, and how the next is made of it.
+// This file holds the last complete list; pass.go compares the next list with it.
 //
-// An item of an answer is skipped, that is: not decoded, if an item with its ID is
-// held and its bytes are those that that one was decoded from, as far as a listing
-// shows (walk.go says how that is told, and why the annotations need not be looked
-// at). Then what is held is what decoding would give. Everything else is decoded
-// whole. If nothing has changed and nothing is missing, the listing is the one
-// before, the same slice of the same pods; if not, the pods of the items that
-// changed are made anew and the others handed out again.
+// An item of an answer is skipped, that is, not decoded, if an item with the same ID is
+// held and the bytes that a listing depends on are the same (see walk.go). The held item
+// is then what decoding would give. Every other item is decoded as a whole. If nothing
+// changed and nothing is missing, the listing is the one before: the same slice of the
+// same pods. Otherwise the pods of the changed items are rebuilt, and the others are
+// returned again.
 //
-// What is held changes only in commit, when both lists are complete, so that a
-// list that breaks off changes nothing.
+// What is held changes only in commit, when both lists are complete. A list that breaks
+// off therefore changes nothing.
 
-// kind tells containers and sandboxes apart.
+// kind distinguishes containers from sandboxes.
 type kind int
 
 const (
@@ -35,14 +33,7 @@ const (
 	kinds
 )
 
-func (k kind) String() string {
-	if k == sandboxes {
-		return "sandbox"
-	}
-	return "container"
-}
-
-// decode decodes an item whole.
+// decode decodes a whole item.
 func (k kind) decode(message []byte, runtimeName string) (shown, error) {
 	if k == sandboxes {
 		var s runtimeapi.PodSandbox
@@ -54,11 +45,11 @@ func (k kind) decode(message []byte, runtimeName string) (shown, error) {
 	return showContainer(&c, runtimeName), err
 }
 
-// item is a container or a sandbox that is held. What it shows does not change; a
-// container that changes gets a new item.
+// item is a held container or sandbox. What it shows does not change; a container that
+// changes gets a new item.
 type item struct {
-	// Owned by the pass, and all that it looks at in an item that did not change:
-	// together and first, for that is mostly the price of fetching it.
+	// Owned by the pass. A pass reads nothing else of an item that did not change, so
+	// these fields come first and together: fetching them is most of its cost.
 	seen  uint64 // the pass that listed the item last
 	kind  kind
 	trace trace
@@ -66,9 +57,8 @@ type item struct {
 	shown
 	pod *heldPod // nil if the item belongs to no pod
 
-	// exited is the status of a container that has exited, once it was asked for.
-	// Guarded by held.mu.
-	exited *pleg.Status
+	// exit is nil until the container is known to have exited. Guarded by held.mu.
+	exit *exit
 }
 
 // heldPod is a pod with the items that it is made of.
@@ -78,211 +68,38 @@ type heldPod struct {
 	pod   *pleg.Pod
 }
 
-// held is what the last complete list showed. Only one pass at a time may run;
-// its methods but for those of statuses belong to whoever runs it.
+// held is what the last complete list showed. Only one pass may run at a time, and it
+// alone may call the methods that do not lock.
 type held struct {
-	// mu guards what follows against those who look up statuses and pods while a
-	// pass runs. The pass is the only one that writes, in commit, and so reads
-	// without it.
+	// mu guards the fields below for readers of statuses and pods beside a pass. Only
+	// the pass writes them, in commit, so it reads them without the lock.
 	mu      sync.Mutex
 	number  uint64 // of the pass that began last
 	items   [kinds]map[string]*item
 	pods    map[types.UID]*heldPod
 	listing []*pleg.Pod
-	early   map[string]earlyStatus
 
-	tally  badTally   // of the items held
-	reader itemReader // kept for its scratch space
-}
+	// runtimeName is the runtime's name that the items were decoded with.
+	runtimeName string
 
-// earlyStatus is the status of an exited container that was asked for before any
-// full list showed the container.
-type earlyStatus struct {
-	status *pleg.Status
-	number uint64 // of the pass that had begun last when the status was stored
+	tally   badTally          // of the held items
+	readers [kinds]itemReader // kept for their scratch space
 }
 
 func newHeld() *held {
-	h := &held{pods: map[types.UID]*heldPod{}, early: map[string]earlyStatus{}}
+	h := &held{pods: map[types.UID]*heldPod{}}
 	for k := range h.items {
 		h.items[k] = map[string]*item{}
 	}
 	return h
 }
 
-// pass is one full list being compared with what is held.
-type pass struct {
-	held        *held
-	number      uint64
-	runtimeName string
-	sides       [kinds]side
-
-	// found are the bad items that were not held before, and those that never are.
-	found []badItem
-	tally badTally
-	// skipped and decoded count the items by what was done with them.
-	skipped, decoded int
-}
-
-// side is one of the two lists of a pass.
-type side struct {
-	known    int              // how many of the held items were listed
-	fresh    map[string]*item // listed, but not held
-	replaced []*item          // held, but listed with other facts
-}
-
-// badItem is something that is to be logged.
-type badItem struct {
-	kind kind
-	id   string
-	bad  badSet
-}
-
-// begin starts a pass. It ends with commit, or is dropped.
+// begin starts a pass. The pass ends with commit, or is dropped.
 func (h *held) begin(runtimeName string) *pass {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.number++
-	return &pass{held: h, number: h.number, runtimeName: runtimeName}
-}
-
-// readAnswer reads an answer as it came.
-func (p *pass) readAnswer(k kind, data mem.BufferSlice) error {
-	const scratchKept = 64 << 10
-	r := &p.held.reader
-	r.reset(data)
-	defer func() {
-		r.reset(nil)
-		if cap(r.scratch) > scratchKept {
-			r.scratch = nil
-		}
-	}()
-	for {
-		message, ok, err := r.next()
-		if err != nil || !ok {
-			return err
-		}
-		if err := p.read(k, message); err != nil {
-			return err
-		}
-	}
-}
-
-// read reads one item as it came.
-func (p *pass) read(k kind, message []byte) error {
-	if known := p.held.items[k][string(wireID(message))]; known != nil && known.seen != p.number && known.trace.matches(k, message) {
-		p.see(known)
-		p.skipped++
-		return nil
-	}
-	s, err := k.decode(message, p.runtimeName)
-	if err != nil {
-		return err
-	}
-	if it := p.add(k, s); it != nil {
-		it.trace = traceOf(k, message)
-	}
-	return nil
-}
-
-// see notes that an item that is held was listed.
-func (p *pass) see(known *item) {
-	known.seen = p.number
-	p.sides[known.kind].known++
-}
-
-// add adds an item that was decoded. It returns the item that is held from now on,
-// and nil if it is skipped.
-func (p *pass) add(k kind, s shown) *item {
-	p.decoded++
-	id := s.container.ID.ID
-	if id == "" {
-		p.skip(k, badNoID, "")
-		return nil
-	}
-	side := &p.sides[k]
-	known := p.held.items[k][id]
-	if known != nil && known.seen == p.number || side.fresh[id] != nil {
-		p.skip(k, badDuplicateID, id)
-		return nil
-	}
-	if known != nil {
-		p.see(known)
-		if known.shown.equal(&s) {
-			return known
-		}
-	}
-	it := &item{shown: s, kind: k, seen: p.number}
-	if s.bad != 0 {
-		p.found = append(p.found, badItem{kind: k, id: id, bad: s.bad})
-	}
-	if known != nil {
-		side.replaced = append(side.replaced, it)
-		return it
-	}
-	if side.fresh == nil {
-		side.fresh = map[string]*item{}
-	}
-	side.fresh[id] = it
-	return it
-}
-
-// addNil counts an item that is nil, which only a client in this process can
-// return.
-func (p *pass) addNil(k kind) {
-	p.skip(k, badNilItem, "")
-}
-
-// skip leaves an item out that cannot be held.
-func (p *pass) skip(k kind, b bad, id string) {
-	p.tally[b]++
-	p.found = append(p.found, badItem{kind: k, id: id, bad: badSet(0).with(b)})
-}
-
-// commit ends a pass whose lists are complete, and returns the listing: pods
-// sorted by UID.
-func (p *pass) commit() []*pleg.Pod {
-	h := p.held
-	h.mu.Lock()
-	defer h.mu.Unlock()
-
-	changed := map[*heldPod]bool(nil)
-	touch := func(pod *heldPod) {
-		if pod == nil {
-			return
-		}
-		if changed == nil {
-			changed = map[*heldPod]bool{}
-		}
-		changed[pod] = true
-	}
-	for k := range kinds {
-		s := &p.sides[k]
-		if s.known != len(h.items[k]) {
-			for _, it := range h.items[k] {
-				if it.seen != p.number {
-					touch(h.removeLocked(it))
-				}
-			}
-		}
-		for _, it := range s.replaced {
-			before := h.items[k][it.container.ID.ID]
-			touch(h.removeLocked(before))
-			it.exited = before.exited
-			touch(h.insertLocked(it))
-		}
-		for _, it := range s.fresh {
-			touch(h.insertLocked(it))
-		}
-	}
-	h.settleEarlyLocked(p.number)
-	if len(changed) > 0 {
-		h.remakeLocked(changed)
-	}
-	for b, n := range h.tally {
-		p.tally[b] += n
-	}
-	return h.listing
+	return &pass{held: h, number: h.number, runtimeName: runtimeName, renamed: runtimeName != h.runtimeName}
 }
 
 func (h *held) insertLocked(it *item) *heldPod {
@@ -312,19 +129,20 @@ func (h *held) removeLocked(it *item) *heldPod {
 	return it.pod
 }
 
-// remakeLocked makes the pods that changed anew, and the listing with them.
-func (h *held) remakeLocked(changed map[*heldPod]bool) {
+// rebuildLocked rebuilds the changed pods and the listing.
+func (h *held) rebuildLocked(changed map[*heldPod]bool) {
 	for pod := range changed {
 		if len(pod.items[sandboxes])+len(pod.items[containers]) == 0 {
 			delete(h.pods, pod.uid)
 			continue
 		}
-		// What changed in an item need not show in its pod.
-		if made := makePod(pod.uid, pod.items[sandboxes], pod.items[containers]); pod.pod == nil || !samePod(pod.pod, made) {
-			pod.pod = made
+		// A change of an item does not always show in its pod.
+		rebuilt := makePod(pod.uid, pod.items[sandboxes], pod.items[containers])
+		if pod.pod == nil || !samePod(pod.pod, rebuilt) {
+			pod.pod = rebuilt
 		}
 	}
-	// The listing before was handed over and stays as it is.
+	// The listing before was returned to the caller and must not be modified.
 	h.listing = make([]*pleg.Pod, 0, len(h.pods))
 	for _, pod := range h.pods {
 		h.listing = append(h.listing, pod.pod)
@@ -332,20 +150,7 @@ func (h *held) remakeLocked(changed map[*heldPod]bool) {
 	slices.SortFunc(h.listing, func(a, b *pleg.Pod) int { return cmp.Compare(a.ID, b.ID) })
 }
 
-// settleEarlyLocked gives the early statuses to their containers, if they are
-// listed now, and lets go of those that a whole pass after them did not list.
-func (h *held) settleEarlyLocked(number uint64) {
-	for id, e := range h.early {
-		if it := h.items[containers][id]; it != nil {
-			it.exited = e.status
-			delete(h.early, id)
-		} else if e.number < number {
-			delete(h.early, id)
-		}
-	}
-}
-
-// reuse returns the pod that is held if it shows the same as pod does, else pod.
+// reuse returns the held pod if it is equal to pod, else pod.
 func (h *held) reuse(pod *pleg.Pod) *pleg.Pod {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -353,26 +158,4 @@ func (h *held) reuse(pod *pleg.Pod) *pleg.Pod {
 		return known.pod
 	}
 	return pod
-}
-
-// exitedStatus returns the status of a container that has exited, if it is held.
-func (h *held) exitedStatus(id string) *pleg.Status {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if it := h.items[containers][id]; it != nil {
-		return it.exited
-	}
-	return h.early[id].status
-}
-
-// holdExited holds the status of a container that has exited, until the container
-// is gone from the list.
-func (h *held) holdExited(id string, status *pleg.Status) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if it := h.items[containers][id]; it != nil {
-		it.exited = status
-		return
-	}
-	h.early[id] = earlyStatus{status: status, number: h.number}
 }

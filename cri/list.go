@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -15,23 +14,10 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// listing is how full lists are asked for. It is found out once: the first full
-// list tries to stream, and a runtime that does not know how is never asked again.
-type listing int32
-
-const (
-	listsUntried listing = iota
-	listsStreaming
-	listsPlain
-)
-
-// errNoStreamingLists says that the runtime has no streaming lists.
-var errNoStreamingLists = errors.New("no streaming lists")
-
-// query is what is listed. The zero query is everything.
+// query selects what is listed. The zero query selects everything.
 type query struct {
-	podUID types.UID // of one pod
-	live   bool      // only what is running or ready
+	podUID types.UID // one pod only
+	live   bool      // only running containers and ready sandboxes
 }
 
 func (q query) all() bool { return q == query{} }
@@ -65,25 +51,20 @@ func (q query) containerFilter() *runtimeapi.ContainerFilter {
 	return f
 }
 
-// GetPods lists the pods of the runtime: its sandboxes and containers that carry
-// the kubelet's label io.kubernetes.pod.uid, grouped by it. Pods are sorted by UID;
-// in a pod, sandboxes come newest first (by attempt, then by time), and so do
-// containers. If all is false, only ready sandboxes and running containers are
-// asked for.
+// GetPods lists the pods of the runtime: the sandboxes and containers that carry the
+// kubelet's label io.kubernetes.pod.uid, grouped by it. Pods are sorted by UID. In a pod,
+// sandboxes come newest first (by attempt, then by creation time), and so do containers
+// (by creation time); the ID decides between equals. If all is false, only ready
+// sandboxes and running containers are listed.
 //
-// If all is true, a pod in which nothing changed since the last such list is the
-// same *pleg.Pod, and if nothing changed at all, the slice is the same too. Such
-// lists run one at a time; a second one waits for the first, or for the end of its
-// context.
+// If all is true, a pod in which nothing changed since the last such list is the same
+// *pleg.Pod, and if nothing changed at all, the slice is the same too. Such lists run
+// one at a time; a second one waits for the first, or for the end of its context.
 //
-// An error of either list is an error of GetPods.
+// GetPods fails if either list fails.
 func (r *Runtime) GetPods(ctx context.Context, all bool) ([]*pleg.Pod, error) {
-	name, err := r.name(ctx)
-	if err != nil {
-		return nil, err
-	}
 	if !all {
-		return r.list(ctx, newHeld(), name, query{live: true})
+		return r.list(ctx, newHeld(), query{live: true})
 	}
 	select {
 	case r.relisting <- struct{}{}:
@@ -91,27 +72,23 @@ func (r *Runtime) GetPods(ctx context.Context, all bool) ([]*pleg.Pod, error) {
 	case <-ctx.Done():
 		return nil, fmt.Errorf("cri: GetPods: another list has not returned: %w", context.Cause(ctx))
 	}
-	return r.list(ctx, r.held, name, query{})
+	return r.list(ctx, r.held, query{})
 }
 
 // GetPod lists one pod, with its exited containers, by the label
-// io.kubernetes.pod.uid. It returns an error that wraps pleg.ErrPodNotFound if the
-// runtime knows neither a sandbox nor a container of it, and the *pleg.Pod of the
-// last full list if that shows the same.
+// io.kubernetes.pod.uid. If the runtime knows neither a sandbox nor a container of the
+// pod, the error wraps pleg.ErrPodNotFound. If the pod is equal to that of the last full
+// list, GetPod returns the same *pleg.Pod. It fails if either list fails.
 func (r *Runtime) GetPod(ctx context.Context, uid types.UID) (*pleg.Pod, error) {
 	if uid == "" {
 		return nil, fmt.Errorf("cri: pod without UID: %w", pleg.ErrPodNotFound)
 	}
-	name, err := r.name(ctx)
-	if err != nil {
-		return nil, err
-	}
-	pods, err := r.list(ctx, newHeld(), name, query{podUID: uid})
+	pods, err := r.listPod(ctx, query{podUID: uid})
 	if err != nil {
 		return nil, err
 	}
 	for _, pod := range pods {
-		// A runtime that does not filter answers with others too.
+		// A runtime that ignores the filter lists other pods too.
 		if pod.ID == uid {
 			return r.held.reuse(pod), nil
 		}
@@ -119,73 +96,119 @@ func (r *Runtime) GetPod(ctx context.Context, uid types.UID) (*pleg.Pod, error) 
 	return nil, fmt.Errorf("cri: pod %s: %w", uid, pleg.ErrPodNotFound)
 }
 
-// list makes one list, on the ground of what is held.
-func (r *Runtime) list(ctx context.Context, h *held, runtimeName string, q query) ([]*pleg.Pod, error) {
-	p := h.begin(runtimeName)
-	// Sandboxes first, as the kubelet does: a container that is created in between
-	// then shows up without its sandbox, rather than a sandbox without containers
-	// that it has.
-	for _, k := range [...]kind{sandboxes, containers} {
-		if err := r.listKind(ctx, p, k, q); err != nil {
+// list lists the node and compares the list with what is held. It lists the sandboxes
+// first, as the kubelet does, and then the containers: a container that is created in
+// between is listed without its sandbox, but a sandbox is never listed without a
+// container that it had. Two lists of a large node in parallel would also double the
+// load that a relist puts on the runtime, for milliseconds that nothing waits for.
+//
+// A full list is streamed if the runtime supports it. If the runtime refuses, the rest
+// of the list is completed with plain calls.
+func (r *Runtime) list(ctx context.Context, h *held, q query) ([]*pleg.Pod, error) {
+	version, err := r.knownVersion(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p := h.begin(version.name)
+	stream := q.all() && r.streaming.due(r.opts.clock.Now(), version)
+	var refusal error
+	for k := range kinds {
+		if stream {
+			err := r.do(streamRPC[k], target{}, func() error { return r.askStream(ctx, p, k) })
+			if err == nil {
+				continue
+			}
+			if !errors.Is(err, errNoStreamingLists) {
+				return nil, err
+			}
+			stream, refusal = false, err
+		}
+		if err := r.do(plainRPC[k], target{}, func() error { return r.askPlain(ctx, p, k, q) }); err != nil {
+			if q.all() {
+				r.streaming.plainListFailed()
+			}
 			return nil, err
 		}
 	}
-	pods := p.commit()
-
-	r.metrics.skipped.Add(float64(p.skipped))
-	r.metrics.decoded.Add(float64(p.decoded))
-	r.countBad(&p.tally)
-	for _, b := range p.found {
-		r.reportBad(ctx, b.bad, b.kind.String(), b.id)
+	if q.all() {
+		r.noteStreaming(ctx, stream, refusal, version)
 	}
-	return pods, nil
+	return r.commit(ctx, p), nil
 }
 
-// listKind makes one of the two lists of a pass.
-func (r *Runtime) listKind(ctx context.Context, p *pass, k kind, q query) error {
-	if q.all() && listing(r.lists.Load()) != listsPlain {
-		err := r.streamKind(ctx, p, k)
-		if !errors.Is(err, errNoStreamingLists) {
-			return err
+// listPod lists one pod. Its two calls run in parallel, because a reader or the pod's
+// events wait for them. If one fails, the other is cancelled. The calls may read the
+// runtime in either order: both begin after the stamp of the listing, and the listing
+// promises nothing about changes after its stamp.
+func (r *Runtime) listPod(ctx context.Context, q query) ([]*pleg.Pod, error) {
+	version, err := r.knownVersion(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p := newHeld().begin(version.name)
+	group := r.newCallGroup(ctx, int(kinds))
+	for k := range kinds {
+		group.start(plainRPC[k], target{podUID: q.podUID}, func(ctx context.Context) error {
+			return r.askPlain(ctx, p, k, q)
+		})
+	}
+	if err := group.wait(); err != nil {
+		return nil, err
+	}
+	return r.commit(ctx, p), nil
+}
+
+// commit ends a pass whose lists are complete, counts the listed items, and logs the
+// bad ones.
+func (r *Runtime) commit(ctx context.Context, p *pass) []*pleg.Pod {
+	pods, tally := p.commit()
+	r.countBad(&tally)
+	for k := range kinds {
+		side := &p.sides[k]
+		r.metrics.skipped.Add(float64(side.skipped))
+		r.metrics.decoded.Add(float64(side.decoded))
+		for _, b := range side.found {
+			r.reportBad(ctx, b.bad, b.object)
 		}
-		r.lists.Store(int32(listsPlain))
-		r.log(ctx).V(2).Info("The runtime has no streaming lists, plain ones are used from now on", "err", err)
 	}
+	return pods
+}
+
+// plainRPC and streamRPC are the calls that list a kind.
+var (
+	plainRPC  = [kinds]rpc{sandboxes: rpcListPodSandbox, containers: rpcListContainers}
+	streamRPC = [kinds]rpc{sandboxes: rpcStreamPodSandboxes, containers: rpcStreamContainers}
+)
+
+// askPlain makes one of the two plain calls of a pass, and reads the answer.
+func (r *Runtime) askPlain(ctx context.Context, p *pass, k kind, q query) error {
+	var codec answerCodec
 	if k == sandboxes {
-		return r.listSandboxes(ctx, p, q)
+		resp, err := r.client.ListPodSandbox(ctx,
+			&runtimeapi.ListPodSandboxRequest{Filter: q.sandboxFilter()}, callOptions(&codec)...)
+		return readAnswer(p, k, &codec, tooLarge(err), resp.GetItems(), showSandbox)
 	}
-	return r.listContainers(ctx, p, q)
-}
-
-func (r *Runtime) listSandboxes(ctx context.Context, p *pass, q query) error {
-	var codec answerCodec
-	call := r.begin(rpcListPodSandbox, target{podUID: q.podUID})
-	resp, err := r.client.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: q.sandboxFilter()}, callOptions(&codec)...)
-	return r.end(call, readAnswer(p, sandboxes, &codec, tooLarge(err), resp.GetItems(), showSandbox))
-}
-
-func (r *Runtime) listContainers(ctx context.Context, p *pass, q query) error {
-	var codec answerCodec
-	call := r.begin(rpcListContainers, target{podUID: q.podUID})
-	resp, err := r.client.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: q.containerFilter()}, callOptions(&codec)...)
-	return r.end(call, readAnswer(p, containers, &codec, tooLarge(err), resp.GetContainers(), showContainer))
+	resp, err := r.client.ListContainers(ctx,
+		&runtimeapi.ListContainersRequest{Filter: q.containerFilter()}, callOptions(&codec)...)
+	return readAnswer(p, k, &codec, tooLarge(err), resp.GetContainers(), showContainer)
 }
 
 func callOptions(codec *answerCodec) []grpc.CallOption {
 	return []grpc.CallOption{grpc.ForceCodecV2(codec), grpc.MaxCallRecvMsgSize(maxReceivedBytes)}
 }
 
-// tooLarge adds to the error of a plain list what can be done about a list that is
-// larger than a message may be.
+// tooLarge adds advice to the error of a plain list that is larger than a message may
+// be.
 func tooLarge(err error) error {
 	if status.Code(err) == codes.ResourceExhausted {
-		return fmt.Errorf("%w (a list of more than %d MiB needs a runtime that streams its lists)", err, maxReceivedBytes>>20)
+		return fmt.Errorf("%w (a list of more than %d MiB needs a runtime that streams its lists)", err,
+			maxReceivedBytes>>20)
 	}
 	return err
 }
 
-// readAnswer reads what came of a call: the bytes that the codec kept or, if the
-// client did not use it, the items that the client decoded. err is the call's.
+// readAnswer reads the answer of a call: the bytes that the codec kept or, if the client
+// did not use the codec, the items that the client decoded. err is the call's error.
 func readAnswer[T any](p *pass, k kind, codec *answerCodec, err error, items []*T, show func(*T, string) shown) error {
 	data, kept := codec.take()
 	defer data.Free()
@@ -206,59 +229,4 @@ func readAnswer[T any](p *pass, k kind, codec *answerCodec, err error, items []*
 		p.add(k, show(it, p.runtimeName))
 	}
 	return nil
-}
-
-// streamKind makes one of the two lists of a pass as a stream.
-func (r *Runtime) streamKind(ctx context.Context, p *pass, k kind) error {
-	// Leaving before the end of the stream must end it.
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-
-	var codec answerCodec
-	if k == sandboxes {
-		call := r.begin(rpcStreamPodSandboxes, target{})
-		stream, err := r.client.StreamPodSandboxes(ctx, &runtimeapi.StreamPodSandboxesRequest{}, callOptions(&codec)...)
-		return r.endStream(call, readStream(p, k, &codec, stream, err, (*runtimeapi.StreamPodSandboxesResponse).GetPodSandboxes, showSandbox))
-	}
-	call := r.begin(rpcStreamContainers, target{})
-	stream, err := r.client.StreamContainers(ctx, &runtimeapi.StreamContainersRequest{}, callOptions(&codec)...)
-	return r.endStream(call, readStream(p, k, &codec, stream, err, (*runtimeapi.StreamContainersResponse).GetContainers, showContainer))
-}
-
-// readStream reads the answers of a stream to its end. That it breaks off before
-// is an error, whatever came.
-func readStream[R, T any](p *pass, k kind, codec *answerCodec, stream grpc.ServerStreamingClient[R], err error,
-	items func(*R) []*T, show func(*T, string) shown) error {
-	for first := true; err == nil; first = false {
-		var resp *R
-		resp, err = stream.Recv()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		// A runtime without streams says so with the first answer.
-		if first && status.Code(err) == codes.Unimplemented {
-			break
-		}
-		err = readAnswer(p, k, codec, err, items(resp), show)
-		if err != nil {
-			return err
-		}
-	}
-	if status.Code(err) == codes.Unimplemented {
-		return fmt.Errorf("%w: %w", errNoStreamingLists, err)
-	}
-	return err
-}
-
-// endStream is end for a stream. That the runtime has none is an answer and not
-// counted as an error.
-func (r *Runtime) endStream(call *call, err error) error {
-	if errors.Is(err, errNoStreamingLists) {
-		r.metrics.observe(call.rpc, r.calls.remove(call), nil)
-		return r.wrap(call, err)
-	}
-	if err == nil {
-		r.lists.CompareAndSwap(int32(listsUntried), int32(listsStreaming))
-	}
-	return r.end(call, err)
 }

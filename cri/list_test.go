@@ -96,7 +96,8 @@ func TestGetPodsGroupsAndSorts(t *testing.T) {
 				got = append(got, fmt.Sprintf("  %s %s", c.ID, c.State))
 			}
 			for _, c := range p.Containers {
-				got = append(got, fmt.Sprintf("  %s %s %s in %s", c.ID, c.Name, c.State, c.PodSandboxID))
+				got = append(got, fmt.Sprintf("  %s %s %s in %s", c.ID, c.Name, c.State,
+					c.PodSandboxID))
 			}
 		}
 		want := []string{
@@ -112,7 +113,8 @@ func TestGetPodsGroupsAndSorts(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Fatal(diff)
 		}
-		if app := pods[0].Containers[0]; app.Hash == 0 || app.Image == "" || app.ImageID == "" || app.ImageRef == "" || app.CreatedAt == 0 {
+		if app := pods[0].Containers[0]; app.Hash == 0 || app.Image == "" || app.ImageID == "" ||
+			app.ImageRef == "" || app.CreatedAt == 0 {
 			t.Errorf("%+v", app)
 		}
 		if b := pods[1]; b.CreatedAt != uint64(b.Sandboxes[0].CreatedAt) {
@@ -122,12 +124,13 @@ func TestGetPodsGroupsAndSorts(t *testing.T) {
 
 	live, err := r.GetPods(t.Context(), false)
 	must(t, err)
-	if len(live) != 2 || len(live[0].Containers) != 0 || len(live[1].Sandboxes) != 1 || len(live[1].Containers) != 1 {
+	if len(live) != 2 || len(live[0].Containers) != 0 || len(live[1].Sandboxes) != 1 ||
+		len(live[1].Containers) != 1 {
 		t.Errorf("live pods: %+v", live)
 	}
 }
 
-// Rule: a *Pod is handed out again only if nothing in it changed, and then it is.
+// GetPods returns the same *Pod again if and only if nothing in it changed.
 func TestGetPodsHandsOutAgain(t *testing.T) {
 	for _, plain := range []bool{false, true} {
 		t.Run(fmt.Sprintf("plain=%v", plain), func(t *testing.T) {
@@ -139,7 +142,8 @@ func TestGetPodsHandsOutAgain(t *testing.T) {
 			r := connect(t, s, opts...)
 			var apps []string
 			for _, uid := range []string{"a", "b", "c"} {
-				apps = append(apps, runContainer(t, s, s.RunPod(plegtest.PodConfig{Name: uid, UID: types.UID(uid)}), "app"))
+				apps = append(apps, runContainer(t, s,
+					s.RunPod(plegtest.PodConfig{Name: uid, UID: types.UID(uid)}), "app"))
 			}
 			first := getPods(t, r)
 			second := getPods(t, r)
@@ -149,22 +153,22 @@ func TestGetPodsHandsOutAgain(t *testing.T) {
 			must(t, s.KillContainer(apps[1]))
 			third := getPods(t, r)
 			if third[0] != first[0] || third[2] != first[2] {
-				t.Error("pods that did not change were made anew")
+				t.Error("pods that did not change were replaced")
 			}
 			if third[1] == first[1] || third[1].Containers[0].State != pleg.ContainerStateExited {
-				t.Error("a pod that changed was handed out again")
+				t.Error("a pod that changed was returned again")
 			}
 			if third[1].Sandboxes[0] != first[1].Sandboxes[0] {
-				t.Error("a sandbox that did not change was made anew")
+				t.Error("a sandbox that did not change was replaced")
 			}
 			if first[1].Containers[0].State != pleg.ContainerStateRunning {
-				t.Error("a pod that was handed out was modified")
+				t.Error("a returned pod was modified")
 			}
 
 			same, err := r.GetPod(t.Context(), "b")
 			must(t, err)
 			if same != third[1] {
-				t.Error("GetPod made a pod anew that did not change")
+				t.Error("GetPod returned another pod although nothing changed")
 			}
 			must(t, s.RemoveContainer(apps[1]))
 			other, err := r.GetPod(t.Context(), "b")
@@ -185,14 +189,14 @@ func TestGetPodNotFound(t *testing.T) {
 	s, r := serverAndRuntime(t)
 	s.RunPod(plegtest.PodConfig{UID: "there"})
 	for _, uid := range []string{"gone", ""} {
-		if pod, err := r.GetPod(t.Context(), types.UID(uid)); !errors.Is(err, pleg.ErrPodNotFound) || pod != nil {
+		if pod, err := r.GetPod(t.Context(), types.UID(uid)); !errors.Is(err, pleg.ErrPodNotFound) ||
+			pod != nil {
 			t.Errorf("pod %q: %v, %v", uid, pod, err)
 		}
 	}
 }
 
-// The label selector of a list may be ignored by the runtime; what it answers with
-// is looked at.
+// A runtime may ignore the label selector of a list. GetPod checks the answer.
 func TestGetPodOfRuntimeThatDoesNotFilter(t *testing.T) {
 	r := cri.NewRuntime(&stub{sandboxes: []*runtimeapi.PodSandbox{sandbox("s1", "one"), sandbox("s2", "two")}})
 	pod, err := r.GetPod(t.Context(), "two")
@@ -213,13 +217,18 @@ func TestEitherListFailing(t *testing.T) {
 		opts  []cri.Option
 		want  []string
 	}{
-		{"ListPodSandbox", plegtest.CRIFault{Method: "ListPodSandbox", Err: unavailable}, []cri.Option{cri.WithPlainLists()}, nil},
-		{"ListContainers", plegtest.CRIFault{Method: "ListContainers", Err: unavailable}, []cri.Option{cri.WithPlainLists()}, nil},
+		{"ListPodSandbox", plegtest.CRIFault{Method: "ListPodSandbox", Err: unavailable},
+			[]cri.Option{cri.WithPlainLists()}, nil},
+		{"ListContainers", plegtest.CRIFault{Method: "ListContainers", Err: unavailable},
+			[]cri.Option{cri.WithPlainLists()}, nil},
 		{"StreamPodSandboxes", plegtest.CRIFault{Method: "StreamPodSandboxes", Err: unavailable}, nil, nil},
 		{"StreamContainers", plegtest.CRIFault{Method: "StreamContainers", Err: unavailable}, nil, nil},
-		{"break", plegtest.CRIFault{Method: "StreamContainers", BreakAfter: 2, Err: unavailable}, nil, []string{"StreamContainers"}},
-		{"garbage", plegtest.CRIFault{Method: "ListContainers", Raw: []byte{0xff}}, []cri.Option{cri.WithPlainLists()}, []string{"ListContainers", "malformed answer"}},
-		{"garbage item", plegtest.CRIFault{Method: "StreamContainers", Raw: []byte{0x0a, 1, 0xff}}, nil, []string{"StreamContainers", "malformed answer"}},
+		{"break", plegtest.CRIFault{Method: "StreamContainers", BreakAfter: 2, Err: unavailable}, nil,
+			[]string{"StreamContainers"}},
+		{"garbage", plegtest.CRIFault{Method: "ListContainers", Raw: []byte{0xff}},
+			[]cri.Option{cri.WithPlainLists()}, []string{"ListContainers", "malformed answer"}},
+		{"garbage item", plegtest.CRIFault{Method: "StreamContainers", Raw: []byte{0x0a, 1, 0xff}}, nil,
+			[]string{"StreamContainers", "malformed answer"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s, _ := serverAndRuntime(t, plegtest.WithListBatch(2))
@@ -285,8 +294,10 @@ func TestBadItems(t *testing.T) {
 		{reason: "item_without_id", item: container("", "bad")},
 		{reason: "duplicate_id", item: container("good", "bad")},
 		{reason: "without_pod_uid_label", item: container("x", "")},
-		{reason: "without_metadata", item: edit(container("x", "bad"), func(c *runtimeapi.Container) { c.Metadata = nil }), state: pleg.ContainerStateRunning},
-		{reason: "unknown_state", item: edit(container("x", "bad"), func(c *runtimeapi.Container) { c.State = 77 }), state: pleg.ContainerStateUnknown},
+		{reason: "without_metadata", item: edit(container("x", "bad"),
+			func(c *runtimeapi.Container) { c.Metadata = nil }), state: pleg.ContainerStateRunning},
+		{reason: "unknown_state", item: edit(container("x", "bad"),
+			func(c *runtimeapi.Container) { c.State = 77 }), state: pleg.ContainerStateUnknown},
 		{reason: "unreadable_hash", item: edit(container("x", "bad"), func(c *runtimeapi.Container) {
 			c.Annotations = map[string]string{"io.kubernetes.container.hash": "xyz"}
 		}), state: pleg.ContainerStateRunning},
@@ -296,7 +307,8 @@ func TestBadItems(t *testing.T) {
 				continue
 			}
 			t.Run(fmt.Sprintf("%s/chunk=%d", test.reason, chunk), func(t *testing.T) {
-				logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true), ktesting.Verbosity(2)))
+				logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true),
+					ktesting.Verbosity(2)))
 				r := cri.NewRuntime(&stub{
 					chunk:      chunk,
 					sandboxes:  []*runtimeapi.PodSandbox{sandbox("s", "good")},
@@ -305,7 +317,8 @@ func TestBadItems(t *testing.T) {
 				for range 3 {
 					pods := getPods(t, r)
 					good := pods[len(pods)-1]
-					if good.ID != "good" || len(good.Containers) != 1 || len(good.Sandboxes) != 1 || good.Containers[0].State != pleg.ContainerStateRunning {
+					if good.ID != "good" || len(good.Containers) != 1 || len(good.Sandboxes) != 1 ||
+						good.Containers[0].State != pleg.ContainerStateRunning {
 						t.Errorf("the other pod: %+v", good)
 					}
 					var state pleg.State
@@ -350,12 +363,12 @@ func metric(t *testing.T, c prometheus.Collector, name, label string) float64 {
 	return 0
 }
 
-// A container whose sandbox is not listed belongs to its pod all the same, as in
-// the kubelet.
+// A container whose sandbox is not listed still belongs to its pod, as in the kubelet.
 func TestContainerWithoutSandbox(t *testing.T) {
 	r := cri.NewRuntime(&stub{containers: []*runtimeapi.Container{container("c", "uid")}})
 	pods := getPods(t, r)
-	if len(pods) != 1 || pods[0].ID != "uid" || pods[0].Name != "name-uid" || len(pods[0].Containers) != 1 || len(pods[0].Sandboxes) != 0 {
+	if len(pods) != 1 || pods[0].ID != "uid" || pods[0].Name != "name-uid" || len(pods[0].Containers) != 1 ||
+		len(pods[0].Sandboxes) != 0 {
 		t.Errorf("%+v", pods)
 	}
 }
@@ -387,5 +400,46 @@ func TestFullListsRunOneAtATime(t *testing.T) {
 	must(t, <-first)
 	if got := r.CallsInFlight(); len(got) != 0 {
 		t.Errorf("in flight: %+v", got)
+	}
+}
+
+// Bad data is logged with the kubelet's keys.
+func TestBadDataIsLoggedWithKeysOfTheKubelet(t *testing.T) {
+	bad := containerOf("c1", 1)
+	bad.State = 77
+	worse := sandboxOf("s1", 1, 1)
+	worse.Metadata = nil
+	worse.Labels["io.kubernetes.pod.name"], worse.Labels["io.kubernetes.pod.namespace"] = "web", "prod"
+	logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true), ktesting.Verbosity(4)))
+	r := cri.NewRuntime(&stub{
+		sandboxes:  []*runtimeapi.PodSandbox{worse, nil},
+		containers: []*runtimeapi.Container{bad},
+		sandboxStatus: func(context.Context, *sandboxStatusRequest) (*sandboxStatusResponse, error) {
+			return &sandboxStatusResponse{Status: &runtimeapi.PodSandboxStatus{
+				Network: &runtimeapi.PodSandboxNetworkStatus{Ip: "nowhere"},
+			}}, nil
+		},
+		containerStatus: func(context.Context, *statusRequest) (*statusResponse, error) {
+			return &statusResponse{Status: &runtimeapi.ContainerStatus{
+				Annotations: map[string]string{"io.kubernetes.container.restartCount": "many"},
+			}}, nil
+		},
+	}, cri.WithLogger(logger))
+	getPodStatus(t, r, getPods(t, r)[0])
+	logs := logger.GetSink().(ktesting.Underlier).GetBuffer().String()
+	for _, want := range []string{
+		`reason="unknown_state" handling="the state is read as unknown"` +
+			` pod="ns-c1/name-c1" podUID="uid" containerID="c1"`,
+		`reason="without_metadata" handling="the item is kept, its labels suffice"` +
+			` pod="prod/web" podUID="uid" podSandboxID="s1"`,
+		`reason="nil_item" handling="the item is skipped" pod="" podUID="" podSandboxID=""`,
+		`reason="unreadable_ip" handling="the pod gets no addresses"` +
+			` pod="prod/web" podUID="uid" podSandboxID="s1"`,
+		`reason="unreadable_restart_count" handling="the restart count is read as 0"` +
+			` pod="prod/web" podUID="uid" containerID="c1"`,
+	} {
+		if !strings.Contains(logs, want) {
+			t.Errorf("the logs lack %s:\n%s", want, logs)
+		}
 	}
 }

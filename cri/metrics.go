@@ -8,8 +8,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// metrics are a Runtime's metrics. Those of the kubelet have the kubelet's names,
-// labels, help and buckets, so that its rules and dashboards work.
+// metrics are a Runtime's metrics. Those that the kubelet has too have the kubelet's
+// names, labels, help texts and buckets, so that its rules and dashboards work.
 type metrics struct {
 	operations *prometheus.CounterVec
 	durations  *prometheus.HistogramVec
@@ -17,7 +17,7 @@ type metrics struct {
 	badItems   *prometheus.CounterVec
 	items      *prometheus.CounterVec
 
-	// The children of the above that a relist needs, looked up once.
+	// The children of the above, resolved once.
 	perRPC  [rpcCount]operationMetrics
 	perBad  [badCount]prometheus.Counter
 	skipped prometheus.Counter
@@ -53,7 +53,7 @@ func newMetrics() *metrics {
 		}, []string{"reason"}),
 		items: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "pleg_cri_listed_items_total",
-			Help: "Containers and sandboxes listed, by whether they had to be decoded.",
+			Help: "Containers and sandboxes listed, by whether they were decoded.",
 		}, []string{"decoding"}),
 	}
 	for i, name := range rpcNames {
@@ -71,8 +71,8 @@ func newMetrics() *metrics {
 	return m
 }
 
-// observe counts a call. One that its caller took back is not an error of the
-// runtime's: that is how every call in flight ends when a generator stops.
+// observe counts a call. A call that its caller cancelled is not an error of the runtime:
+// every call in flight ends like this when a generator stops.
 func (m *metrics) observe(made rpc, took time.Duration, err error) {
 	m.perRPC[made].total.Inc()
 	m.perRPC[made].duration.Observe(took.Seconds())

@@ -31,22 +31,22 @@ func WithLogger(logger klog.Logger) Option {
 	return func(o *options) { o.logger = &logger }
 }
 
-// WithClock sets the clock that calls are timed with, for tests. The default is
-// the real one.
+// WithClock sets the clock, for tests. Calls are timed with it, and it decides when the
+// status of an exited container has settled and when streaming lists are retried. The
+// default is the real clock.
 func WithClock(c clock.PassiveClock) Option {
 	return func(o *options) { o.clock = c }
 }
 
-// WithPlainLists says not to try streaming lists: full lists are asked for with
-// ListPodSandbox and ListContainers from the start, and must fit in 16 MiB each.
+// WithPlainLists turns streaming lists off: full lists always use ListPodSandbox and
+// ListContainers, and must fit in 16 MiB each.
 func WithPlainLists() Option {
 	return func(o *options) { o.plainLists = true }
 }
 
 // WithSharedEventStream allows WatchContainerEvents on containerd 1.7, which
-// delivers each event to one of the readers of its stream only. Ask for it if
-// nobody else on the node reads that stream: the other reader would lose events,
-// and so would this one.
+// delivers each event to only one of the readers of its stream. Use it only if
+// nothing else on the node reads that stream: otherwise both readers lose events.
 func WithSharedEventStream() Option {
 	return func(o *options) { o.sharedEventStream = true }
 }

@@ -20,12 +20,12 @@ import (
 	"github.com/kubepleg/pleg/cri"
 )
 
-// TestDeltaDecodingEqualsWholeDecoding applies random changes to a node and lists
-// it after each: by one Runtime that goes on and decodes what it must, and by a
-// new one that decodes everything. The listings must be equal, and what did not
-// change between two listings must be the same pointer.
+// TestDeltaDecodingEqualsWholeDecoding applies random changes to a node and lists it after
+// each change, with one Runtime for all lists and with a new Runtime, which decodes
+// everything. The listings must be equal, and a pod that did not change between two
+// listings must be the same pointer.
 //
-// Everything may change but annotations, which the API forbids to.
+// Everything may change except annotations, which the API forbids to change.
 func TestDeltaDecodingEqualsWholeDecoding(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		node := &stub{
@@ -49,7 +49,8 @@ func TestDeltaDecodingEqualsWholeDecoding(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			want, err := cri.NewRuntime(&stub{sandboxes: node.sandboxes, containers: node.containers}, quiet).GetPods(t.Context(), true)
+			want, err := cri.NewRuntime(&stub{sandboxes: node.sandboxes, containers: node.containers},
+				quiet).GetPods(t.Context(), true)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -62,7 +63,7 @@ func TestDeltaDecodingEqualsWholeDecoding(t *testing.T) {
 			for _, p := range before {
 				i := slices.IndexFunc(got, func(q *pleg.Pod) bool { return p.ID == q.ID })
 				if i >= 0 && got[i] != p && cmp.Equal(got[i], p) {
-					t.Fatalf("pod %s was made anew though it did not change", p.ID)
+					t.Fatalf("pod %s was replaced although it did not change", p.ID)
 				}
 			}
 			before = got
@@ -73,7 +74,7 @@ func TestDeltaDecodingEqualsWholeDecoding(t *testing.T) {
 // quiet is for tests in which bad data is expected.
 var quiet = cri.WithLogger(klog.Logger{})
 
-// change makes one random change, and tells whether it is one that a listing shows.
+// change makes one random change, and reports whether a listing may show it.
 func change(t *rapid.T, node *stub) bool {
 	some := rapid.SampledFrom([]string{"", "a", "b", "c", "\u00e4"})
 	uid := rapid.SampledFrom([]string{"uid-1", "uid-2", "uid-3"}).Draw(t, "uid")
@@ -98,7 +99,8 @@ func change(t *rapid.T, node *stub) bool {
 			return false
 		}
 		c.PodSandboxId = some.Draw(t, "sandbox")
-		c.Annotations = map[string]string{"io.kubernetes.container.hash": "1f", "k2": "v2", "k3": some.Draw(t, "note")}
+		c.Annotations = map[string]string{"io.kubernetes.container.hash": "1f", "k2": "v2",
+			"k3": some.Draw(t, "note")}
 		c.Image = &runtimeapi.ImageSpec{Image: "i:1", Annotations: map[string]string{"x": "1", "y": "2"}}
 		node.containers = append(node.containers, c)
 		return true
@@ -145,7 +147,8 @@ func mutateSandbox(t *rapid.T, s *runtimeapi.PodSandbox, some *rapid.Generator[s
 	case 3:
 		s.Metadata = nil
 	case 4:
-		s.Metadata = &runtimeapi.PodSandboxMetadata{Name: some.Draw(t, "name"), Namespace: some.Draw(t, "namespace"), Attempt: rapid.Uint32().Draw(t, "attempt")}
+		s.Metadata = &runtimeapi.PodSandboxMetadata{Name: some.Draw(t, "name"),
+			Namespace: some.Draw(t, "namespace"), Attempt: rapid.Uint32().Draw(t, "attempt")}
 	case 5:
 		s.RuntimeHandler = some.Draw(t, "handler")
 	case 6:
@@ -164,9 +167,11 @@ func mutateContainer(t *rapid.T, c *runtimeapi.Container, some *rapid.Generator[
 	case 4:
 		c.Metadata = nil
 	case 5:
-		c.Metadata = &runtimeapi.ContainerMetadata{Name: some.Draw(t, "name"), Attempt: rapid.Uint32().Draw(t, "attempt")}
+		c.Metadata = &runtimeapi.ContainerMetadata{Name: some.Draw(t, "name"),
+			Attempt: rapid.Uint32().Draw(t, "attempt")}
 	case 6:
-		c.Image = &runtimeapi.ImageSpec{Image: some.Draw(t, "image"), RuntimeHandler: some.Draw(t, "handler"), UserSpecifiedImage: some.Draw(t, "user image")}
+		c.Image = &runtimeapi.ImageSpec{Image: some.Draw(t, "image"), RuntimeHandler: some.Draw(t, "handler"),
+			UserSpecifiedImage: some.Draw(t, "user image")}
 	case 7:
 		c.ImageId, c.ImageRef = some.Draw(t, "image ID"), some.Draw(t, "image ref")
 	case 8:
@@ -178,7 +183,8 @@ func mutateContainer(t *rapid.T, c *runtimeapi.Container, some *rapid.Generator[
 
 func mutateLabels(t *rapid.T, labels map[string]string, some *rapid.Generator[string], uid string) {
 	key := rapid.SampledFrom([]string{
-		"io.kubernetes.pod.uid", "io.kubernetes.pod.name", "io.kubernetes.pod.namespace", "io.kubernetes.container.name", "app",
+		"io.kubernetes.pod.uid", "io.kubernetes.pod.name", "io.kubernetes.pod.namespace",
+		"io.kubernetes.container.name", "app",
 	}).Draw(t, "label")
 	switch {
 	case rapid.Bool().Draw(t, "delete"):
@@ -204,7 +210,7 @@ func unknownFields(t *rapid.T) []byte {
 	return b
 }
 
-// Encodings that no encoder makes, but that mean something all the same.
+// Valid encodings that no encoder produces.
 func TestOddEncodings(t *testing.T) {
 	entry := func(number protowire.Number, key, value string) []byte {
 		var e []byte
@@ -231,14 +237,14 @@ func TestOddEncodings(t *testing.T) {
 	}
 	uid := func(s string) []byte { return entry(8, "io.kubernetes.pod.uid", s) }
 
-	// Each is listed after the one before, by one Runtime.
+	// One Runtime lists them one after another.
 	r := &stub{chunk: 7}
 	delta := cri.NewRuntime(r, quiet)
 	for i, odd := range [][]byte{
 		item(whole),
 		item(whole, state(runtimeapi.ContainerState_CONTAINER_EXITED)), // twice: the last counts
 		item(whole, state(runtimeapi.ContainerState_CONTAINER_EXITED)), // unchanged
-		item(whole, metadata("other")),                                 // merged
+		item(whole, metadata("other")),                                 // the fields are combined
 		item(whole, id("d")),                                           // another ID after all
 		item(whole),                                                    // the first is back
 		item(state(runtimeapi.ContainerState_CONTAINER_RUNNING), id("c"), uid("uid")), // not in order
@@ -248,7 +254,7 @@ func TestOddEncodings(t *testing.T) {
 		item(id("c"), uid("a"), uid("a")),                                             // the same twice
 		item(id("c"), uid("a"), entry(8, "io.kubernetes.pod.name", "n")),              // a label more
 		item(id("c"), uid("a")),                                                       // and gone again
-		item(id("c"), entry(8, "app", "x")),                                           // none of those that are read
+		item(id("c"), entry(8, "app", "x")),                                           // no label that is read
 		item(id("c"), uid("a"), entry(8, "", "x")),                                    // an empty key
 		item(id("c"), uid("a"), entry(9, "k", "v")),                                   // an annotation more
 		slices.Concat(protowire.AppendTag(nil, 9, protowire.VarintType), []byte{0x80, 0x01}, item(whole)),
@@ -274,9 +280,9 @@ func unknownGroup() []byte {
 	return protowire.AppendTag(protowire.AppendTag(nil, 77, protowire.StartGroupType), 77, protowire.EndGroupType)
 }
 
-// FuzzList lists two answers of any bytes after a good one, in buffers of any size.
-// What the generated code takes must be listed as it is decoded, unless annotations
-// changed; what is no message must be an error, and nothing may panic.
+// FuzzList lists two answers of arbitrary bytes after a valid one, in buffers of any size.
+// If the generated code can decode an answer, the listing must be equal to what it decodes,
+// unless annotations changed. Any other answer must be an error. Nothing may panic.
 func FuzzList(f *testing.F) {
 	good, err := proto.Marshal(&runtimeapi.ListContainersResponse{Containers: []*runtimeapi.Container{
 		container("c", "uid"), container("d", "uid"),
@@ -309,7 +315,8 @@ func FuzzList(f *testing.F) {
 				}
 				annotations[c.Id] = c.Annotations
 			}
-			want, err := cri.NewRuntime(&stub{containers: resp.Containers}, quiet).GetPods(t.Context(), true)
+			want, err := cri.NewRuntime(&stub{containers: resp.Containers}, quiet).GetPods(t.Context(),
+				true)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -320,8 +327,8 @@ func FuzzList(f *testing.F) {
 	})
 }
 
-// Reading bytes must not cost more memory than a small multiple of them, whatever
-// lengths they claim.
+// The memory for reading an answer is bounded by a small multiple of its size, whatever
+// lengths its fields claim.
 func TestClaimedLengthsAllocateNothing(t *testing.T) {
 	huge := protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.BytesType), 1<<40)
 	inner := protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), huge)

@@ -12,9 +12,9 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// maxReceivedBytes is the largest answer that is accepted, the kubelet's number.
-// It is set on the calls and not on the connection, so that it also holds for a
-// client whose connection somebody else made.
+// maxReceivedBytes is the largest message that is accepted, the kubelet's limit. It is
+// set on the calls and not on the connection, so that it also applies to a client with
+// a connection of its own.
 const maxReceivedBytes = 16 << 20
 
 // criVersion is the API version that Version is asked with.
@@ -28,7 +28,7 @@ const criVersion = "v1"
 type Runtime struct {
 	// Set once by the constructors.
 	client   runtimeapi.RuntimeServiceClient
-	conn     *grpc.ClientConn // nil if the client is somebody else's
+	conn     *grpc.ClientConn // nil if the caller owns the connection
 	endpoint string           // empty if not known
 	opts     options
 	calls    *calls
@@ -37,15 +37,16 @@ type Runtime struct {
 	closed   atomic.Bool
 	reported badReporter
 
-	// relisting is the token of the one full list that may run at a time: held
-	// belongs to whoever has it.
+	// relisting is the token of the one full list that may run at a time. The list that
+	// has the token owns held and streaming.
 	relisting chan struct{}
 	held      *held
+	streaming streaming
 
-	// version is what the runtime said last that it is; nil before it was asked.
+	// version is the runtime's last answer to Version; nil before the first.
 	version atomic.Pointer[runtimeVersion]
-	// lists is how full lists are asked for; see listing.
-	lists atomic.Int32
+	// listMode is how the last full list was completed; a listMode.
+	listMode atomic.Int32
 }
 
 var (
@@ -59,17 +60,16 @@ var (
 // runtimeVersion is a runtime's answer to Version.
 type runtimeVersion struct{ name, version string }
 
-// NewRuntime returns the runtime behind a generated client. It calls nothing yet:
-// the first list asks for the runtime's version, and fails if that does. The
-// client's connection stays its owner's; Close does not close it. It panics when
-// client is nil.
+// NewRuntime returns a Runtime that uses the given client. It makes no call: the first
+// list asks for the runtime's version, and fails if that call fails. The caller owns the
+// client's connection; Close does not close it. NewRuntime panics if client is nil.
 //
-// Delta decoding, streaming lists and the limit of 16 MiB a message work over any
-// client that passes its call options on to a gRPC connection, as the generated
-// one does. A client that ignores them, such as a fake, works too.
+// Delta decoding, streaming lists and the limit of 16 MiB per message work with any
+// client that passes its call options on to a gRPC connection, as the generated client
+// does. A client that ignores them, such as a fake, works too.
 func NewRuntime(client runtimeapi.RuntimeServiceClient, opts ...Option) *Runtime {
 	if client == nil {
-		panic("cri.NewRuntime: the client is nil") //nolint:forbidigo // a mistake of the program, and no error to return
+		panic("cri.NewRuntime: the client is nil") //nolint:forbidigo // a bug of the caller; no error result
 	}
 	o := newOptions(opts)
 	r := &Runtime{
@@ -81,13 +81,14 @@ func NewRuntime(client runtimeapi.RuntimeServiceClient, opts ...Option) *Runtime
 		held:      newHeld(),
 	}
 	if o.plainLists {
-		r.lists.Store(int32(listsPlain))
+		r.streaming.off = true
+		r.listMode.Store(int32(listsPlain))
 	}
 	return r
 }
 
 // Close closes the connection that Connect made, which ends every call in flight.
-// It does nothing to a Runtime of NewRuntime, and nothing the second time.
+// Close does nothing if the Runtime comes from NewRuntime, or is closed already.
 func (r *Runtime) Close() error {
 	if r.conn == nil || r.closed.Swap(true) {
 		return nil
@@ -95,9 +96,9 @@ func (r *Runtime) Close() error {
 	return r.conn.Close()
 }
 
-// DescribeRuntime says what the runtime is, where it is, and how its lists are
-// asked for, such as "containerd 2.4.2 at unix:///run/containerd/containerd.sock,
-// streaming lists".
+// DescribeRuntime returns the runtime's name, version and endpoint, and how the last full
+// list was completed, such as "containerd 2.4.2 at
+// unix:///run/containerd/containerd.sock, streaming lists".
 func (r *Runtime) DescribeRuntime() string {
 	var b strings.Builder
 	if v := r.version.Load(); v != nil {
@@ -108,8 +109,8 @@ func (r *Runtime) DescribeRuntime() string {
 	if r.endpoint != "" {
 		b.WriteString(" at " + r.endpoint)
 	}
-	switch listing(r.lists.Load()) {
-	case listsUntried:
+	switch listMode(r.listMode.Load()) {
+	case listsUnknown:
 	case listsStreaming:
 		b.WriteString(", streaming lists")
 	case listsPlain:
@@ -119,26 +120,31 @@ func (r *Runtime) DescribeRuntime() string {
 }
 
 // CallsInFlight returns the calls to the runtime that have not returned, oldest
-// first. An event stream is among them until the runtime has accepted it.
+// first. An event stream is included until the runtime has accepted it.
 func (r *Runtime) CallsInFlight() []pleg.RuntimeCall { return r.calls.inFlight() }
 
-// name returns the runtime's name, which is part of every container ID. It asks
-// only where nobody has asked before.
-func (r *Runtime) name(ctx context.Context) (string, error) {
+// knownVersion returns the runtime's last answer to Version; the runtime's name is part
+// of every container ID. It asks the runtime only if there is no answer yet.
+func (r *Runtime) knownVersion(ctx context.Context) (*runtimeVersion, error) {
 	if v := r.version.Load(); v != nil {
-		return v.name, nil
+		return v, nil
 	}
-	v, err := r.askVersion(ctx, target{})
-	if err != nil {
-		return "", err
-	}
-	return v.name, nil
+	return r.askVersion(ctx, target{})
 }
 
 func (r *Runtime) askVersion(ctx context.Context, of target) (*runtimeVersion, error) {
-	call := r.begin(rpcVersion, of)
+	var v *runtimeVersion
+	err := r.do(rpcVersion, of, func() (err error) {
+		v, err = r.fetchVersion(ctx)
+		return err
+	})
+	return v, err
+}
+
+// fetchVersion is askVersion without the accounting of the call.
+func (r *Runtime) fetchVersion(ctx context.Context) (*runtimeVersion, error) {
 	resp, err := r.client.Version(ctx, &runtimeapi.VersionRequest{Version: criVersion})
-	if err := r.end(call, err); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	v := &runtimeVersion{name: resp.GetRuntimeName(), version: resp.GetRuntimeVersion()}

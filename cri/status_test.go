@@ -2,7 +2,6 @@ package cri_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -13,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
@@ -34,7 +34,8 @@ func TestGetPodStatus(t *testing.T) {
 	first := runContainer(t, s, old, "app")
 	must(t, s.ExitContainer(first, 3, "Error"))
 	must(t, s.StopPodSandbox(old))
-	now := s.RunPod(plegtest.PodConfig{UID: "uid", Name: "web", Namespace: "prod", IPs: []string{"10.0.0.2", "fd00::2"}})
+	now := s.RunPod(plegtest.PodConfig{UID: "uid", Name: "web", Namespace: "prod",
+		IPs: []string{"10.0.0.2", "fd00::2"}})
 	second := runContainer(t, s, now, "app")
 	waiting, err := s.CreateContainer(now, plegtest.ContainerConfig{Name: "late"})
 	must(t, err)
@@ -63,61 +64,77 @@ func TestGetPodStatus(t *testing.T) {
 		t.Error(diff)
 	}
 	must(t, s.StopPodSandbox(now))
-	if stopped := getPodStatus(t, r, getPods(t, r)[0]); len(stopped.ActiveContainerStatuses) != 0 || len(stopped.IPs) != 0 {
-		t.Errorf("active in a sandbox that is not ready: %v, %v", ids(stopped.ActiveContainerStatuses), stopped.IPs)
+	if stopped := getPodStatus(t, r, getPods(t, r)[0]); len(stopped.ActiveContainerStatuses) != 0 ||
+		len(stopped.IPs) != 0 {
+		t.Errorf("active in a sandbox that is not ready: %v, %v", ids(stopped.ActiveContainerStatuses),
+			stopped.IPs)
 	}
 	created, running, exited := got.ContainerStatuses[0], got.ContainerStatuses[1], got.ContainerStatuses[2]
-	if created.State != pleg.ContainerStateCreated || created.CreatedAt.IsZero() || !created.StartedAt.IsZero() || !created.FinishedAt.IsZero() {
+	if created.State != pleg.ContainerStateCreated || created.CreatedAt.IsZero() || !created.StartedAt.IsZero() ||
+		!created.FinishedAt.IsZero() {
 		t.Errorf("created: %+v", created)
 	}
-	if running.State != pleg.ContainerStateRunning || running.StartedAt.IsZero() || !running.FinishedAt.IsZero() || running.Name != "app" || running.RestartCount != 1 || running.Hash != pod.Containers[1].Hash {
+	if running.State != pleg.ContainerStateRunning || running.StartedAt.IsZero() || !running.FinishedAt.IsZero() ||
+		running.Name != "app" || running.RestartCount != 1 || running.Hash != pod.Containers[1].Hash {
 		t.Errorf("running: %+v", running)
 	}
-	if exited.State != pleg.ContainerStateExited || exited.ExitCode != 3 || exited.Reason != "Error" || exited.FinishedAt.IsZero() || exited.ID.Type != "containerd" {
+	if exited.State != pleg.ContainerStateExited || exited.ExitCode != 3 || exited.Reason != "Error" ||
+		exited.FinishedAt.IsZero() || exited.ID.Type != "containerd" {
 		t.Errorf("exited: %+v", exited)
 	}
 }
 
-// What does not change is not asked for twice: a container that has exited. It is
-// let go of when the container is gone.
+// A container that exited long enough ago is not asked about again, until it is removed.
 func TestExitedContainersAreAskedForOnce(t *testing.T) {
-	s, r := serverAndRuntime(t)
+	s, _ := serverAndRuntime(t)
+	clock := clocktesting.NewFakePassiveClock(time.Unix(1000, 0))
+	r := connect(t, s, cri.WithClock(clock))
 	sandbox := s.RunPod(plegtest.PodConfig{UID: "uid"})
 	done := runContainer(t, s, sandbox, "init")
 	must(t, s.ExitContainer(done, 0, ""))
 	app := runContainer(t, s, sandbox, "app")
-	asked := func(pod *pleg.Pod) (sandboxes, containers int) {
-		s.ResetCalls()
-		getPodStatus(t, r, pod)
-		return s.Calls("PodSandboxStatus"), s.Calls("ContainerStatus")
-	}
+	settle := func() { clock.SetTime(clock.Now().Add(10 * time.Second)) }
 	expect := func(pod *pleg.Pod, want int) {
 		t.Helper()
-		if sandboxes, containers := asked(pod); sandboxes != 1 || containers != want {
-			t.Errorf("%d sandboxes and %d containers were asked for, want 1 and %d", sandboxes, containers, want)
+		s.ResetCalls()
+		getPodStatus(t, r, pod)
+		if sandboxes, containers := s.Calls("PodSandboxStatus"), s.Calls("ContainerStatus"); sandboxes != 1 ||
+			containers != want {
+			t.Errorf("%d sandboxes and %d containers were asked for, want 1 and %d", sandboxes, containers,
+				want)
 		}
 	}
 	pod := getPods(t, r)[0]
 	expect(pod, 2)
+	expect(pod, 2)
+	settle()
+	expect(pod, 2)
 	expect(pod, 1)
-	// Known from a list of one pod alone, and before the full list shows it.
+	// GetPod shows the exit before the full list does.
 	must(t, s.ExitContainer(app, 1, ""))
 	pod, err := r.GetPod(t.Context(), "uid")
 	must(t, err)
 	expect(pod, 1)
+	settle()
+	expect(pod, 1)
 	expect(pod, 0)
 	expect(getPods(t, r)[0], 0)
-	// One that the full list never showed running, nor at all yet.
+	// Nothing is held of a container that no full list has shown yet.
 	short := runContainer(t, s, sandbox, "short")
 	must(t, s.ExitContainer(short, 2, ""))
 	pod, err = r.GetPod(t.Context(), "uid")
 	must(t, err)
 	expect(pod, 1)
-	expect(getPods(t, r)[0], 0)
+	settle()
+	expect(pod, 1)
+	expect(getPods(t, r)[0], 1)
+	settle()
+	expect(pod, 1)
+	expect(pod, 0)
 	if got := getPodStatus(t, r, pod).ContainerStatuses[0]; got.ExitCode != 2 || got.Name != "short" {
 		t.Errorf("%+v", got)
 	}
-	// The list before still names it, and it is asked about when it is gone.
+	// A pod from an older list may still name a container that is gone.
 	must(t, s.RemoveContainer(short))
 	getPods(t, r)
 	expect(pod, 1)
@@ -126,22 +143,24 @@ func TestExitedContainersAreAskedForOnce(t *testing.T) {
 	}
 }
 
-// What is gone is let go of, and what came and went between two full lists too.
+// What is held of a container is released when the container is gone. Nothing is held of a
+// container that no full list has shown.
 func TestHeldIsReleased(t *testing.T) {
 	s, r := serverAndRuntime(t)
 	for _, uid := range []types.UID{"listed", "never listed"} {
 		sandbox := s.RunPod(plegtest.PodConfig{UID: uid})
 		must(t, s.ExitContainer(runContainer(t, s, sandbox, "app"), 0, ""))
-		pod, err := r.GetPod(t.Context(), uid)
-		must(t, err)
-		getPodStatus(t, r, pod)
-		want := [3]int{0, 0, 1}
+		var want [3]int
 		if uid == "listed" {
 			getPods(t, r)
 			want = [3]int{2, 1, 1}
 		}
+		pod, err := r.GetPod(t.Context(), uid)
+		must(t, err)
+		getPodStatus(t, r, pod)
 		if items, pods, statuses := cri.Held(r); [3]int{items, pods, statuses} != want {
-			t.Errorf("%s: %d items, %d pods, %d statuses are held, want %v", uid, items, pods, statuses, want)
+			t.Errorf("%s: %d items, %d pods, %d statuses are held, want %v", uid, items, pods, statuses,
+				want)
 		}
 		must(t, s.RemovePodSandbox(sandbox))
 		getPods(t, r)
@@ -176,9 +195,12 @@ func TestGetPodStatusFails(t *testing.T) {
 		code  codes.Code
 		want  []string
 	}{
-		{"container", plegtest.CRIFault{Method: "ContainerStatus", Err: status.Error(codes.Internal, "disk on fire")}, codes.Internal,
-			[]string{"ContainerStatus of container app (" + app[:13], "the-uid", "disk on fire", s.Endpoint()}},
-		{"sandbox", plegtest.CRIFault{Method: "PodSandboxStatus", Err: status.Error(codes.Internal, "no shim")}, codes.Internal,
+		{"container", plegtest.CRIFault{Method: "ContainerStatus",
+			Err: status.Error(codes.Internal, "disk on fire")}, codes.Internal,
+			[]string{"ContainerStatus of container app (" + app[:13], "the-uid", "disk on fire",
+				s.Endpoint()}},
+		{"sandbox", plegtest.CRIFault{Method: "PodSandboxStatus", Err: status.Error(codes.Internal, "no shim")},
+			codes.Internal,
 			[]string{"PodSandboxStatus of sandbox (" + pod.Sandboxes[0].ID.ID[:13], "no shim"}},
 		{"nil container", plegtest.CRIFault{Method: "ContainerStatus", Edit: plegtest.NilStatus}, codes.Unknown,
 			[]string{"ContainerStatus", "has no status"}},
@@ -209,8 +231,8 @@ func TestGetPodStatusFails(t *testing.T) {
 	}
 }
 
-// A call that hangs is visible, and does not outlive a call that fails beside it,
-// nor the context.
+// A call that hangs is visible in CallsInFlight. The context ends it, and so does the failure
+// of a call that runs in parallel.
 func TestInspectionInFlight(t *testing.T) {
 	s, r := serverAndRuntime(t)
 	app := runContainer(t, s, s.RunPod(plegtest.PodConfig{UID: "uid"}), "app")
@@ -247,7 +269,7 @@ func TestInspectionInFlight(t *testing.T) {
 	}
 }
 
-// waitFor waits until something is true that another goroutine makes true.
+// waitFor waits until a condition is true.
 func waitFor(t *testing.T, what func() bool) {
 	t.Helper()
 	tick := time.NewTicker(time.Millisecond)
@@ -291,8 +313,10 @@ func TestIPs(t *testing.T) {
 			}
 			r := cri.NewRuntime(&stub{
 				sandboxes: []*runtimeapi.PodSandbox{sandbox("s", "uid")},
-				sandboxStatus: func(context.Context, *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
-					return &runtimeapi.PodSandboxStatusResponse{Status: &runtimeapi.PodSandboxStatus{State: test.state, Network: network}}, nil
+				sandboxStatus: func(context.Context,
+					*sandboxStatusRequest) (*sandboxStatusResponse, error) {
+					s := &runtimeapi.PodSandboxStatus{State: test.state, Network: network}
+					return &sandboxStatusResponse{Status: s}, nil
 				},
 			}, quiet)
 			got := getPodStatus(t, r, getPods(t, r)[0])
@@ -303,12 +327,12 @@ func TestIPs(t *testing.T) {
 	}
 }
 
-// The kubelet's rules for what a status shows in which state, and for what is bad
-// in it.
+// A status shows what the kubelet's rules say for each state; bad data is counted.
 func TestContainerStatusConversion(t *testing.T) {
 	full := func(state runtimeapi.ContainerState) *runtimeapi.ContainerStatus {
 		return &runtimeapi.ContainerStatus{
-			Id: "c", State: state, CreatedAt: 1, StartedAt: 2, FinishedAt: 3, ExitCode: 4, Reason: "R", Message: "M",
+			Id: "c", State: state, CreatedAt: 1, StartedAt: 2, FinishedAt: 3,
+			ExitCode: 4, Reason: "R", Message: "M",
 			Image: &runtimeapi.ImageSpec{Image: "i", RuntimeHandler: "h"}, ImageRef: "ref",
 			StopSignal: runtimeapi.Signal_SIGNAL_SIGTERM,
 			Labels:     map[string]string{"io.kubernetes.container.name": "app"},
@@ -318,8 +342,9 @@ func TestContainerStatusConversion(t *testing.T) {
 		}
 	}
 	base := pleg.Status{
-		ID: pleg.ContainerID{Type: "stub", ID: "c"}, Name: "app", CreatedAt: time.Unix(0, 1), Image: "i", ImageID: "ref",
-		ImageRef: "ref", ImageRuntimeHandler: "h", Hash: 255, RestartCount: 7, StopSignal: runtimeapi.Signal_SIGNAL_SIGTERM,
+		ID: pleg.ContainerID{Type: "stub", ID: "c"}, Name: "app", CreatedAt: time.Unix(0, 1),
+		Image: "i", ImageID: "ref", ImageRef: "ref", ImageRuntimeHandler: "h",
+		Hash: 255, RestartCount: 7, StopSignal: runtimeapi.Signal_SIGNAL_SIGTERM,
 	}
 	with := func(edit func(*pleg.Status)) *pleg.Status {
 		s := base
@@ -332,7 +357,8 @@ func TestContainerStatusConversion(t *testing.T) {
 		want   *pleg.Status
 		bad    string
 	}{
-		{"created", full(runtimeapi.ContainerState_CONTAINER_CREATED), with(func(s *pleg.Status) { s.State = pleg.ContainerStateCreated }), ""},
+		{"created", full(runtimeapi.ContainerState_CONTAINER_CREATED),
+			with(func(s *pleg.Status) { s.State = pleg.ContainerStateCreated }), ""},
 		{"running", full(runtimeapi.ContainerState_CONTAINER_RUNNING), with(func(s *pleg.Status) {
 			s.State, s.StartedAt = pleg.ContainerStateRunning, time.Unix(0, 2)
 		}), ""},
@@ -346,16 +372,18 @@ func TestContainerStatusConversion(t *testing.T) {
 		{"no such state", full(42), with(func(s *pleg.Status) {
 			s.State, s.StartedAt = pleg.ContainerStateUnknown, time.Unix(0, 2)
 		}), "unknown_state"},
-		{"empty", &runtimeapi.ContainerStatus{}, &pleg.Status{ID: base.ID, Name: "name-c", State: pleg.ContainerStateCreated}, ""},
+		{"empty", &runtimeapi.ContainerStatus{},
+			&pleg.Status{ID: base.ID, Name: "name-c", State: pleg.ContainerStateCreated}, ""},
 		{"bad annotations", &runtimeapi.ContainerStatus{Annotations: map[string]string{
 			"io.kubernetes.container.hash": "-", "io.kubernetes.container.restartCount": "many",
-		}}, &pleg.Status{ID: base.ID, Name: "name-c", State: pleg.ContainerStateCreated}, "unreadable_restart_count"},
+		}}, &pleg.Status{ID: base.ID, Name: "name-c",
+			State: pleg.ContainerStateCreated}, "unreadable_restart_count"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			r := cri.NewRuntime(&stub{
 				containers: []*runtimeapi.Container{container("c", "uid")},
-				containerStatus: func(context.Context, *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
-					return &runtimeapi.ContainerStatusResponse{Status: test.status}, nil
+				containerStatus: func(context.Context, *statusRequest) (*statusResponse, error) {
+					return &statusResponse{Status: test.status}, nil
 				},
 			}, quiet)
 			got := getPodStatus(t, r, getPods(t, r)[0])
@@ -369,38 +397,56 @@ func TestContainerStatusConversion(t *testing.T) {
 	}
 }
 
-// BenchmarkGetPodStatus is the inspection of a pod whose calls take a runtime half
-// a millisecond each, as containerd's do.
+// BenchmarkGetPodStatus measures the inspection of a pod with a runtime that takes half a
+// millisecond per call, as containerd does.
 func BenchmarkGetPodStatus(b *testing.B) {
 	for _, containers := range []int{1, 2, 5, 20} {
 		b.Run(fmt.Sprintf("containers=%d", containers), func(b *testing.B) {
-			s, err := plegtest.StartCRIServer()
-			if err != nil {
-				b.Fatal(err)
-			}
-			defer s.Stop()
-			sandbox := s.RunPod(plegtest.PodConfig{UID: "uid"})
-			for i := range containers {
-				if _, err := s.RunContainer(sandbox, plegtest.ContainerConfig{Name: fmt.Sprint("c", i)}); err != nil {
-					b.Fatal(err)
-				}
-			}
-			r, err := cri.Connect(b.Context(), s.Endpoint())
-			if err != nil {
-				b.Fatal(err)
-			}
-			defer func() { err = errors.Join(err, r.Close()) }()
-			pods, err := r.GetPods(b.Context(), true)
-			if err != nil {
-				b.Fatal(err)
-			}
-			s.Inject(plegtest.CRIFault{Delay: 500 * time.Microsecond})
+			r, pod := slowPod(b, containers)
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := r.GetPodStatus(b.Context(), pods[0]); err != nil {
+				if _, err := r.GetPodStatus(b.Context(), pod); err != nil {
 					b.Fatal(err)
 				}
 			}
 		})
 	}
+}
+
+// BenchmarkGetPod measures the list of one pod with the same runtime.
+func BenchmarkGetPod(b *testing.B) {
+	r, pod := slowPod(b, 2)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := r.GetPod(b.Context(), pod.ID); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// slowPod returns a runtime that takes half a millisecond per call, and its only pod.
+func slowPod(b *testing.B, containers int) (*cri.Runtime, *pleg.Pod) {
+	b.Helper()
+	s, err := plegtest.StartCRIServer()
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(s.Stop)
+	sandbox := s.RunPod(plegtest.PodConfig{UID: "uid"})
+	for i := range containers {
+		if _, err := s.RunContainer(sandbox, plegtest.ContainerConfig{Name: fmt.Sprint("c", i)}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	r, err := cri.Connect(b.Context(), s.Endpoint())
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = r.Close() })
+	pods, err := r.GetPods(b.Context(), true)
+	if err != nil {
+		b.Fatal(err)
+	}
+	s.Inject(plegtest.CRIFault{Delay: 500 * time.Microsecond})
+	return r, pods[0]
 }

@@ -4,32 +4,31 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// This file tells, without decoding it, whether an item of a list is as it was when
-// it was decoded.
+// This file decides, without decoding an item of a list, whether the item is the same as
+// when it was decoded.
 //
-// A relist that finds nothing new is what nearly all of them are, and decoding a
-// whole list to find that out costs some 5 microseconds and 60 allocations for each
-// item (BenchmarkIdleRelist). Comparing its bytes with those of the last list as a
-// whole would not do: both lists and the map fields in them come in random order.
-// So an item's bytes are taken apart, at the top only:
+// Nearly every relist finds no change, and decoding a whole list to find that out costs
+// some 5 microseconds and 60 allocations per item (BenchmarkIdleRelist). Comparing the
+// bytes of the whole list with those of the last one would not work: runtimes return the
+// lists, and the map fields in them, in random order. So the top-level fields of each
+// item are compared:
 //
-//   - Annotations are skipped. They are most of the bytes, and one of them, the hash
-//     of the container's specification, is in a listing; but "Annotations MUST NOT be
-//     altered by the runtime; the value of this field MUST be identical to that of
-//     the corresponding ContainerConfig used to instantiate this Container", says the
-//     API, and the same of sandboxes.
-//   - Labels are a map field too, and the API makes no such promise of them. Those
-//     that are read must all be there as they were, with the same bytes, and none of
-//     them with other bytes beside; others are skipped, for nothing in a listing is
-//     made of them.
-//   - All other fields must be there with the same bytes in the same order. The
-//     state is one of them, and what else may change according to the API, or might
-//     on some runtime although it should not: nothing rests on a guess.
+//   - Annotations are skipped. They are most of the bytes. One of them, the hash of the
+//     container's specification, is in a listing, but the API says: "Annotations MUST NOT
+//     be altered by the runtime; the value of this field MUST be identical to that of
+//     the corresponding ContainerConfig used to instantiate this Container", and the
+//     same for sandboxes.
+//   - Labels are a map field too, but the API does not forbid a change of them. Those
+//     that a listing depends on must all be present with the same bytes, and must not
+//     occur a second time with other bytes. Other labels are skipped.
+//   - All other fields must be present with the same bytes in the same order. This
+//     includes the state, and every field that a runtime might change although the API
+//     forbids it.
 //
 // Fields with the same bytes in the same order decode to the same values, known or
-// not, repeated or not. So the answer "the same" is exact. The answer "not the same"
-// need not be: then the item is decoded whole, which also is what tells malformed
-// bytes from good ones.
+// unknown, repeated or not. The result "same" is therefore exact. The result "not the
+// same" need not be: the item is then decoded as a whole, which also rejects malformed
+// bytes.
 
 // The numbers of the map fields in a runtime.v1.PodSandbox and a
 // runtime.v1.Container.
@@ -44,28 +43,28 @@ const idNumber = 1
 // labelsRead is how many keys of labels are read.
 const labelsRead = 4
 
-// trace is what is kept of the bytes of an item to know it again.
+// trace is what is kept of the bytes of an item to recognise it.
 type trace struct {
-	// bytes are the fields that are no maps, one after the other, and then the
-	// entries of the labels that are read. They are one string so that they lie
-	// together: in lists that come in random order, what comparing them costs is
+	// bytes are the fields that are not maps, one after the other, and then the entries
+	// of the labels that are read. They are one string so that they are adjacent in
+	// memory: lists come in random order, and the cost of comparing is the cost of
 	// fetching them.
 	bytes string
-	// fixed is where the labels begin in bytes, and ends is where each of them ends.
+	// fixed is where the labels begin in bytes, and ends is where each label ends.
 	fixed  int32
 	ends   [labelsRead]int32
-	labels int // how many there are
-	// usable is not set if the item cannot be known again by its bytes: most often
-	// because the client decoded it, and there were none.
+	labels int // the number of labels
+	// usable is false if the item cannot be recognised by its bytes, usually because
+	// the client decoded it and there are none.
 	usable bool
 }
 
-// nextField returns the first field of a message, which must not be empty: its
-// number, its value if it is length-delimited, else nil, and its length in all,
-// negative if it is malformed.
+// nextField returns the first field of a message, which must not be empty: its number,
+// its value if it is length-delimited, else nil, and its total length, which is negative
+// if the field is malformed.
 func nextField(message []byte) (number protowire.Number, value []byte, length int) {
-	// Nearly every field has a number below 16 and a length below 128, one byte
-	// each. This takes a third off the cost of a list.
+	// Nearly every field has a number below 16 and a length below 128, one byte each.
+	// This fast path saves a third of the cost of a list.
 	if len(message) >= 2 && 1<<3 <= message[0] && message[0] < 0x80 && message[1] < 0x80 {
 		number, second := protowire.Number(message[0]>>3), int(message[1])
 		switch protowire.Type(message[0] & 7) {
@@ -75,7 +74,7 @@ func nextField(message []byte) (number protowire.Number, value []byte, length in
 			}
 		case protowire.VarintType:
 			return number, nil, 2
-		default: // rare enough for the long way
+		default: // rare
 		}
 	}
 	number, typ, tagLength := protowire.ConsumeTag(message)
@@ -94,7 +93,7 @@ func nextField(message []byte) (number protowire.Number, value []byte, length in
 	return number, value, tagLength + length
 }
 
-// wireID returns the ID of an item, if it comes first, where everybody puts it.
+// wireID returns the ID of an item if it is the first field, as in every known encoder.
 func wireID(message []byte) []byte {
 	if len(message) == 0 {
 		return nil
@@ -105,8 +104,7 @@ func wireID(message []byte) []byte {
 	return nil
 }
 
-// traceOf takes the trace of an item that has been decoded. It keeps nothing of the
-// message.
+// traceOf returns the trace of a decoded item. It does not retain the message.
 func traceOf(k kind, message []byte) trace {
 	var fixed []byte
 	var labels [labelsRead][]byte // in the order of the keys that are read
@@ -123,7 +121,7 @@ func traceOf(k kind, message []byte) trace {
 			case key == labelUnclear:
 				return trace{}
 			default:
-				labels[key] = value // of several the last counts
+				labels[key] = value // the last of several counts
 			}
 		default:
 			fixed = append(fixed, message[:length]...)
@@ -142,15 +140,15 @@ func traceOf(k kind, message []byte) trace {
 	return t
 }
 
-// matches tells whether an item is the one that the trace was taken of, as far as a
-// listing shows. It allocates nothing.
+// matches reports whether an item is equal to the one that the trace was taken of, in
+// everything that a listing depends on. It allocates nothing.
 func (t *trace) matches(k kind, message []byte) bool {
 	if !t.usable {
 		return false
 	}
-	fixed := t.bytes[:t.fixed] // what has not been seen yet
-	rest, run := message, 0    // the fields up to rest[:run] have not been compared
-	seen := 0                  // a bit for each of the labels
+	fixed := t.bytes[:t.fixed] // what has not been matched yet
+	rest, run := message, 0    // the fields in rest[:run] have not been compared yet
+	seen := 0                  // a bit for each label
 	labels, annotations := labelsNumber[k], annotationsNumber[k]
 	for at := 0; at < len(message); {
 		number, value, length := nextField(message[at:])
@@ -163,7 +161,7 @@ func (t *trace) matches(k kind, message []byte) bool {
 			run += length
 			continue
 		}
-		// Fields in a row are compared at once.
+		// Adjacent fields are compared together.
 		if !cutPrefix(&fixed, rest[:run]) {
 			return false
 		}
@@ -179,7 +177,7 @@ func (t *trace) matches(k kind, message []byte) bool {
 	return cutPrefix(&fixed, rest[:run]) && fixed == "" && seen == 1<<t.labels-1
 }
 
-// label returns which of the trace's labels an entry is, or -1.
+// label returns the index of the trace's label that is equal to an entry, or -1.
 func (t *trace) label(entry []byte) int {
 	start := t.fixed
 	for i, end := range t.ends[:t.labels] {
@@ -191,7 +189,7 @@ func (t *trace) label(entry []byte) int {
 	return -1
 }
 
-// cutPrefix cuts a prefix off s, and tells whether it was one.
+// cutPrefix removes a prefix from s, and reports whether s had it.
 func cutPrefix(s *string, prefix []byte) bool {
 	if len(*s) < len(prefix) || (*s)[:len(prefix)] != string(prefix) {
 		return false
@@ -200,14 +198,14 @@ func cutPrefix(s *string, prefix []byte) bool {
 	return true
 }
 
-// What the key of a label is to a listing: one of those that are read, by their
-// place in a trace, another, or not to be made out.
+// The keys of labels that a listing does not depend on, and keys that cannot be read.
+// Other keys are numbered by their place in a trace.
 const (
 	labelOther   = -1
 	labelUnclear = -2
 )
 
-// readLabel tells which label an entry of the labels is.
+// readLabel returns the number of the key of an entry of the labels.
 func readLabel(entry []byte) int {
 	var key []byte
 	for len(entry) > 0 {

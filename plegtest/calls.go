@@ -6,7 +6,7 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// callKey is a method, or, with a pod, the calls of a method for that pod.
+// callKey identifies the calls of a method or, with a UID, those for one pod.
 type callKey struct {
 	method Method
 	uid    types.UID
@@ -16,8 +16,7 @@ type callCount struct {
 	calls, inFlight, maxInFlight int
 }
 
-// Calls returns how often a method has been called, calls that have not returned
-// among them.
+// Calls returns how often a method has been called, calls in flight included.
 func (r *Runtime) Calls(m Method) int {
 	return r.count(callKey{method: m}).calls
 }
@@ -27,23 +26,23 @@ func (r *Runtime) PodCalls(m Method, uid types.UID) int {
 	return r.count(callKey{m, uid}).calls
 }
 
-// InFlight returns how many calls of a method have not returned.
+// InFlight returns how many calls of a method are in flight.
 func (r *Runtime) InFlight(m Method) int {
 	return r.count(callKey{method: m}).inFlight
 }
 
-// MaxInFlight returns how many calls of a method there have been at once, at most.
+// MaxInFlight returns the largest number of calls of a method in flight at once.
 func (r *Runtime) MaxInFlight(m Method) int {
 	return r.count(callKey{method: m}).maxInFlight
 }
 
-// MaxPodInFlight returns how many calls of a method there have been at once for a
-// pod, at most.
+// MaxPodInFlight returns the largest number of calls of a method for one pod in flight
+// at once.
 func (r *Runtime) MaxPodInFlight(m Method, uid types.UID) int {
 	return r.count(callKey{m, uid}).maxInFlight
 }
 
-// ResetCalls makes the counts start from zero; calls in flight stay in flight.
+// ResetCalls resets the counts to zero. Calls in flight stay counted as such.
 func (r *Runtime) ResetCalls() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -61,8 +60,8 @@ func (r *Runtime) count(key callKey) callCount {
 	return callCount{}
 }
 
-// begin counts a call, and returns the faults that it runs into and, if one of
-// them makes it stale, what the list is now.
+// begin counts a call, and returns the faults that it runs into and, if one of them is
+// stale, the present list.
 func (r *Runtime) begin(m Method, uid types.UID) ([]*pleg.Pod, []*injectedFault) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

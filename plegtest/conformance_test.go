@@ -54,7 +54,7 @@ func TestTestRuntimePasses(t *testing.T) {
 	})
 }
 
-// canceling has its own error when a context has ended.
+// canceling returns its own error if the context has ended.
 type canceling struct{ *plegtest.Runtime }
 
 func (r canceling) GetPods(ctx context.Context, all bool) ([]*pleg.Pod, error) {
@@ -71,7 +71,7 @@ type broken struct {
 	status  func(ctx context.Context, pod *pleg.Pod) (*pleg.PodStatus, error)
 	getPod  func(ctx context.Context, uid types.UID) (*pleg.Pod, error)
 	watch   func(ctx context.Context, connected func(), observe func(pleg.ContainerEvent)) error
-	// The optional reports are fine unless told otherwise.
+	// The optional reports are valid by default.
 	silent bool
 	calls  []pleg.RuntimeCall
 }
@@ -138,7 +138,7 @@ func editStatus(edit func(s *pleg.PodStatus)) func(b *broken) {
 	}
 }
 
-// Each of these runtimes is broken in one way, and is told so.
+// Each of these runtimes is broken in one way, which TestRuntime reports.
 func TestTestRuntimeFinds(t *testing.T) {
 	oops := errors.New("oops")
 	var calls atomic.Int32 // of the runtime under test
@@ -148,21 +148,42 @@ func TestTestRuntimeFinds(t *testing.T) {
 		expected types.UID
 		want     string
 	}{
-		{"no list", func(b *broken) { b.Fail(plegtest.GetPods, "", oops) }, "", `GetPods(all=true): expected no error, saw error "oops"`},
-		{"a hanging list", func(b *broken) { b.HangDeaf(plegtest.GetPods, "") }, "", `GetPods with a canceled context: expected an answer within 5s, saw none`},
-		{"a panicking list", func(b *broken) { b.getPods = func(context.Context, bool) ([]*pleg.Pod, error) { panic("oops") } }, "", "saw panic: oops"},
+		{"no list", func(b *broken) { b.Fail(plegtest.GetPods, "", oops) }, "",
+			`GetPods(all=true): expected no error, saw error "oops"`},
+		{"a hanging list", func(b *broken) { b.HangIgnoringCancel(plegtest.GetPods, "") }, "",
+			`GetPods with a canceled context: expected an answer within 5s, saw none`},
+		{"a panicking list", func(b *broken) {
+			b.getPods = func(context.Context, bool) ([]*pleg.Pod, error) { panic("oops") }
+		}, "", "saw panic: oops"},
 		{"a list that ends its goroutine", func(b *broken) {
-			b.getPods = func(context.Context, bool) ([]*pleg.Pod, error) { runtime.Goexit(); return nil, nil }
+			b.getPods = func(context.Context, bool) ([]*pleg.Pod, error) {
+				runtime.Goexit()
+				return nil, nil
+			}
 		}, "", "saw panic: the goroutine was ended"},
 		{"an expected pod is missing", func(*broken) {}, "d", `expected pod "d" in the list`},
-		{"a nil pod", pods(func(l []*pleg.Pod) []*pleg.Pod { return append(l, nil) }), "", "a nil one at index 3"},
-		{"a pod without UID", pods(func(l []*pleg.Pod) []*pleg.Pod { l[1].ID = ""; return l }), "", "expected a UID for every pod, saw none for pod default/b"},
-		{"a duplicate UID", pods(func(l []*pleg.Pod) []*pleg.Pod { return append(l, plegtest.NewPod("a")) }), "", `expected each UID once, saw "a" again`},
-		{"a nil container", pods(func(l []*pleg.Pod) []*pleg.Pod { l[0].Containers[1] = nil; return l }), "", `pod "a": expected containers, saw a nil one`},
-		{"a nil sandbox", pods(func(l []*pleg.Pod) []*pleg.Pod { l[0].Sandboxes[0] = nil; return l }), "", `pod "a": expected containers, saw a nil one`},
-		{"a container without ID", pods(func(l []*pleg.Pod) []*pleg.Pod { l[0].Containers[1].ID.ID = ""; return l }), "", `saw none for container "a2"`},
-		{"a shared container ID", pods(func(l []*pleg.Pod) []*pleg.Pod { l[1].Containers[0].ID.ID = "a1"; return l }), "", `saw a1, which is in pod "a" too`},
-		{"an unknown state", pods(func(l []*pleg.Pod) []*pleg.Pod { l[0].Containers[0].State = "dead"; return l }), "", `saw "dead" for a1`},
+		{"a nil pod", pods(func(l []*pleg.Pod) []*pleg.Pod { return append(l, nil) }), "",
+			"a nil one at index 3"},
+		{"a pod without UID", pods(func(l []*pleg.Pod) []*pleg.Pod { l[1].ID = ""; return l }), "",
+			"expected a UID for every pod, saw none for pod default/b"},
+		{"a duplicate UID", pods(func(l []*pleg.Pod) []*pleg.Pod { return append(l, plegtest.NewPod("a")) }),
+			"", `expected each UID once, saw "a" again`},
+		{"a nil container", pods(func(l []*pleg.Pod) []*pleg.Pod { l[0].Containers[1] = nil; return l }), "",
+			`pod "a": expected containers, saw a nil one`},
+		{"a nil sandbox", pods(func(l []*pleg.Pod) []*pleg.Pod { l[0].Sandboxes[0] = nil; return l }), "",
+			`pod "a": expected containers, saw a nil one`},
+		{"a container without ID", pods(func(l []*pleg.Pod) []*pleg.Pod {
+			l[0].Containers[1].ID.ID = ""
+			return l
+		}), "", `saw none for container "a2"`},
+		{"a shared container ID", pods(func(l []*pleg.Pod) []*pleg.Pod {
+			l[1].Containers[0].ID.ID = "a1"
+			return l
+		}), "", `saw a1, which is in pod "a" too`},
+		{"an unknown state", pods(func(l []*pleg.Pod) []*pleg.Pod {
+			l[0].Containers[0].State = "dead"
+			return l
+		}), "", `saw "dead" for a1`},
 		{"sandboxes oldest first", pods(func(l []*pleg.Pod) []*pleg.Pod {
 			s := l[2].Sandboxes
 			s[0], s[1] = s[1], s[0]
@@ -199,7 +220,9 @@ func TestTestRuntimeFinds(t *testing.T) {
 			}
 		}, "", "expected the same pod as before, saw Containers"},
 		{"exited containers among what runs", func(b *broken) {
-			b.getPods = func(ctx context.Context, _ bool) ([]*pleg.Pod, error) { return b.Runtime.GetPods(ctx, true) }
+			b.getPods = func(ctx context.Context, _ bool) ([]*pleg.Pod, error) {
+				return b.Runtime.GetPods(ctx, true)
+			}
 		}, "", "expected no exited containers and sandboxes, saw a1, exited"},
 		{"nothing runs", func(b *broken) {
 			b.getPods = func(ctx context.Context, all bool) ([]*pleg.Pod, error) {
@@ -234,13 +257,15 @@ func TestTestRuntimeFinds(t *testing.T) {
 				}
 				return l, err
 			}
-		}, "", `expected what was handed over to stay as it was`},
+		}, "", `expected a returned value to stay unmodified`},
 
-		{"no status", func(b *broken) { b.Fail(plegtest.GetPodStatus, "b", oops) }, "", `GetPodStatus(pod "b"): expected no error`},
+		{"no status", func(b *broken) { b.Fail(plegtest.GetPodStatus, "b", oops) }, "",
+			`GetPodStatus(pod "b"): expected no error`},
 		{"a nil status", func(b *broken) {
 			b.status = func(context.Context, *pleg.Pod) (*pleg.PodStatus, error) { return nil, nil }
 		}, "", "expected a status, saw nil and no error"},
-		{"a status that hangs", func(b *broken) { b.HangDeaf(plegtest.GetPodStatus, "a") }, "", "GetPodStatus with a canceled context: expected an answer within 5s"},
+		{"a status that hangs", func(b *broken) { b.HangIgnoringCancel(plegtest.GetPodStatus, "a") }, "",
+			"GetPodStatus with a canceled context: expected an answer within 5s"},
 		{"a status without the context", func(b *broken) {
 			b.status = func(ctx context.Context, pod *pleg.Pod) (*pleg.PodStatus, error) {
 				if ctx.Err() != nil {
@@ -256,35 +281,52 @@ func TestTestRuntimeFinds(t *testing.T) {
 				}
 				return b.Runtime.GetPodStatus(ctx, pod)
 			}
-		}, "", "GetPodStatus of a pod that does not exist: expected an error, or a status without containers, saw 1 containers"},
+		}, "", "GetPodStatus of a pod that does not exist: " +
+			"expected an error, or a status without containers, saw 1 containers"},
 		{"a panic for what is gone", func(b *broken) {
 			b.status = func(ctx context.Context, pod *pleg.Pod) (*pleg.PodStatus, error) {
 				_ = b.Pod(pod.ID).Name
 				return b.Runtime.GetPodStatus(ctx, pod)
 			}
 		}, "", "GetPodStatus of a pod that does not exist: expected no panic"},
-		{"another pod's status", editStatus(func(s *pleg.PodStatus) { s.ID = "x" }), "", `expected ID "a", saw "x"`},
+		{"another pod's status", editStatus(func(s *pleg.PodStatus) { s.ID = "x" }), "",
+			`expected ID "a", saw "x"`},
 		{"another name", editStatus(func(s *pleg.PodStatus) { s.Namespace = "x" }), "", "saw x/a"},
-		{"a nil container status", editStatus(func(s *pleg.PodStatus) { s.ContainerStatuses[0] = nil }), "", "expected container statuses, saw a nil one"},
-		{"a status of no container", editStatus(func(s *pleg.PodStatus) { s.ContainerStatuses[0].ID.ID = "x" }), "", `saw one of "x", which is not`},
-		{"a status in no state", editStatus(func(s *pleg.PodStatus) { s.ContainerStatuses[0].State = "dead" }), "", `saw "dead" for a1`},
+		{"a nil container status", editStatus(func(s *pleg.PodStatus) { s.ContainerStatuses[0] = nil }), "",
+			"expected container statuses, saw a nil one"},
+		{"a status of no container", editStatus(func(s *pleg.PodStatus) { s.ContainerStatuses[0].ID.ID = "x" }),
+			"", `saw one of "x", which is not`},
+		{"a status in no state", editStatus(func(s *pleg.PodStatus) { s.ContainerStatuses[0].State = "dead" }),
+			"", `saw "dead" for a1`},
 		{"statuses out of order", editStatus(func(s *pleg.PodStatus) {
 			c := s.ContainerStatuses
 			c[0], c[len(c)-1] = c[len(c)-1], c[0]
 		}), "", "expected the statuses in the order of Pod.Containers"},
-		{"another state", editStatus(func(s *pleg.PodStatus) { s.ContainerStatuses[0].State = pleg.ContainerStateRunning }), "", `as in the list, saw "a1" and running`},
-		{"no end", editStatus(func(s *pleg.PodStatus) { s.ContainerStatuses[0].FinishedAt = time.Time{} }), "", "expected FinishedAt of an exited container"},
-		{"a missing status", editStatus(func(s *pleg.PodStatus) { s.ContainerStatuses = s.ContainerStatuses[1:] }), "", "expected a status for each of the 2 listed containers, saw 1"},
-		{"nothing is active", editStatus(func(s *pleg.PodStatus) { s.ActiveContainerStatuses = nil }), "", "expected ActiveContainerStatuses of the newest sandbox's containers if it is ready"},
-		{"all is active", editStatus(func(s *pleg.PodStatus) { s.ActiveContainerStatuses = s.ContainerStatuses }), "", `["c2"], saw ["c1" "c2"]`},
-		{"a nil sandbox status", editStatus(func(s *pleg.PodStatus) { s.SandboxStatuses[0] = nil }), "", "expected sandbox statuses, saw a nil one"},
-		{"a status of no sandbox", editStatus(func(s *pleg.PodStatus) { s.SandboxStatuses[0].Id = "x" }), "", `expected statuses of the sandboxes that are listed, saw one of "x"`},
+		{"another state", editStatus(func(s *pleg.PodStatus) {
+			s.ContainerStatuses[0].State = pleg.ContainerStateRunning
+		}), "", `as in the list, saw "a1" and running`},
+		{"no end", editStatus(func(s *pleg.PodStatus) { s.ContainerStatuses[0].FinishedAt = time.Time{} }), "",
+			"expected FinishedAt of an exited container"},
+		{"a missing status", editStatus(func(s *pleg.PodStatus) {
+			s.ContainerStatuses = s.ContainerStatuses[1:]
+		}), "", "expected a status for each of the 2 listed containers, saw 1"},
+		{"nothing is active", editStatus(func(s *pleg.PodStatus) { s.ActiveContainerStatuses = nil }), "",
+			"expected ActiveContainerStatuses of the newest sandbox's containers if it is ready"},
+		{"all is active", editStatus(func(s *pleg.PodStatus) {
+			s.ActiveContainerStatuses = s.ContainerStatuses
+		}), "", `["c2"], saw ["c1" "c2"]`},
+		{"a nil sandbox status", editStatus(func(s *pleg.PodStatus) { s.SandboxStatuses[0] = nil }), "",
+			"expected sandbox statuses, saw a nil one"},
+		{"a status of no sandbox", editStatus(func(s *pleg.PodStatus) { s.SandboxStatuses[0].Id = "x" }), "",
+			`expected statuses of the sandboxes that are listed, saw one of "x"`},
 		{"sandbox statuses oldest first", editStatus(func(s *pleg.PodStatus) {
 			for i, sb := range s.SandboxStatuses {
 				sb.CreatedAt = int64(i)
 			}
 		}), "", "expected the sandbox statuses newest first"},
-		{"a missing sandbox status", editStatus(func(s *pleg.PodStatus) { s.SandboxStatuses = s.SandboxStatuses[1:] }), "", "expected a status for each of the 1 listed sandboxes, saw 0"},
+		{"a missing sandbox status", editStatus(func(s *pleg.PodStatus) {
+			s.SandboxStatuses = s.SandboxStatuses[1:]
+		}), "", "expected a status for each of the 1 listed sandboxes, saw 0"},
 		{"statuses modified afterwards", func(b *broken) {
 			var shared *runtimeapi.PodSandboxStatus
 			b.status = func(ctx context.Context, pod *pleg.Pod) (*pleg.PodStatus, error) {
@@ -297,9 +339,10 @@ func TestTestRuntimeFinds(t *testing.T) {
 				}
 				return s, err
 			}
-		}, "", `GetPodStatus(pod "a"): expected what was handed over to stay as it was`},
+		}, "", `GetPodStatus(pod "a"): expected a returned value to stay unmodified`},
 
-		{"no single pod", func(b *broken) { b.Fail(plegtest.GetPod, "a", oops) }, "", `GetPod("a"): expected the pod, which GetPods lists, saw error "oops"`},
+		{"no single pod", func(b *broken) { b.Fail(plegtest.GetPod, "a", oops) }, "",
+			`GetPod("a"): expected the pod, which GetPods lists, saw error "oops"`},
 		{"a nil single pod", func(b *broken) {
 			b.getPod = func(context.Context, types.UID) (*pleg.Pod, error) { return nil, nil }
 		}, "", "expected an error that wraps ErrPodNotFound, saw nil and no error"},
@@ -331,9 +374,11 @@ func TestTestRuntimeFinds(t *testing.T) {
 				return pod, nil
 			}
 		}, "", "expected the pod, or an error that is not ErrPodNotFound"},
-		{"a single pod that hangs", func(b *broken) { b.HangDeaf(plegtest.GetPod, "a") }, "", "GetPod with a canceled context: expected an answer within 5s"},
+		{"a single pod that hangs", func(b *broken) { b.HangIgnoringCancel(plegtest.GetPod, "a") }, "",
+			"GetPod with a canceled context: expected an answer within 5s"},
 
-		{"a stream that never connects", func(b *broken) { b.Hang(plegtest.WatchContainerEvents, "") }, "", "expected a call of connected within 5s, or an error, saw neither"},
+		{"a stream that never connects", func(b *broken) { b.Hang(plegtest.WatchContainerEvents, "") }, "",
+			"expected a call of connected within 5s, or an error, saw neither"},
 		{"a stream that does not end", func(b *broken) {
 			b.watch = func(_ context.Context, connected func(), observe func(pleg.ContainerEvent)) error {
 				return b.Runtime.WatchContainerEvents(context.Background(), connected, observe)
@@ -361,9 +406,12 @@ func TestTestRuntimeFinds(t *testing.T) {
 				return ctx.Err()
 			}
 		}, "", "expected connected before the first observe"},
-		{"no description", func(b *broken) { b.silent = true }, "", "DescribeRuntime: expected a few words, saw none"},
-		{"a call without method", func(b *broken) { b.calls = make([]pleg.RuntimeCall, 1) }, "", "expected a method and a time for every call"},
-		{"a call that is long over", func(b *broken) { b.calls = make([]pleg.RuntimeCall, 1) }, "", "expected no call, since all have returned"},
+		{"no description", func(b *broken) { b.silent = true }, "",
+			"DescribeRuntime: expected a few words, saw none"},
+		{"a call without method", func(b *broken) { b.calls = make([]pleg.RuntimeCall, 1) }, "",
+			"expected a method and a time for every call"},
+		{"a call that is long over", func(b *broken) { b.calls = make([]pleg.RuntimeCall, 1) }, "",
+			"expected no call, since all have returned"},
 		{"a panicking stream", func(b *broken) {
 			b.watch = func(context.Context, func(), func(pleg.ContainerEvent)) error { panic("oops") }
 		}, "", "WatchContainerEvents: expected no panic"},
@@ -402,7 +450,8 @@ func TestTestRuntimeLists(t *testing.T) {
 	if err == nil {
 		t.Fatal("no error")
 	}
-	for _, want := range []string{"4 problem(s) with *plegtest.Runtime", "nil one", "UID for every pod", `pod "a" in the list`} {
+	for _, want := range []string{"4 problem(s) with *plegtest.Runtime", "nil one", "UID for every pod",
+		`pod "a" in the list`} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("no %q in\n%v", want, err)
 		}

@@ -14,8 +14,8 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// checkPods looks at a list on its own, and returns the pods in it that can be
-// told apart.
+// checkPods checks a list by itself, and returns its pods without nil ones and those
+// whose UID is missing or not unique.
 func (t *conformance) checkPods(call string, pods []*pleg.Pod) []*pleg.Pod {
 	good := []*pleg.Pod{}
 	known := make(map[types.UID]bool)
@@ -23,11 +23,14 @@ func (t *conformance) checkPods(call string, pods []*pleg.Pod) []*pleg.Pod {
 	for i, pod := range pods {
 		switch {
 		case pod == nil:
-			t.problem(call, "pods", fmt.Sprintf("a nil one at index %d", i), "it is skipped and counted as bad data")
+			t.problem(call, "pods", fmt.Sprintf("a nil one at index %d", i),
+				"it is skipped and counted as bad data")
 		case pod.ID == "":
-			t.problem(call, "a UID for every pod", fmt.Sprintf("none for pod %s/%s", pod.Namespace, pod.Name), "a pod without UID cannot be told apart, and is skipped")
+			t.problem(call, "a UID for every pod", fmt.Sprintf("none for pod %s/%s", pod.Namespace,
+				pod.Name), "a pod without UID cannot be identified, and is skipped")
 		case known[pod.ID]:
-			t.problem(call, "each UID once", fmt.Sprintf("%q again at index %d", pod.ID, i), "only the first of them is looked at; put all sandboxes and containers of a pod into one")
+			t.problem(call, "each UID once", fmt.Sprintf("%q again at index %d", pod.ID, i),
+				"only the first is used")
 		default:
 			known[pod.ID] = true
 			good = append(good, pod)
@@ -44,12 +47,14 @@ func (t *conformance) checkPod(where string, pod *pleg.Pod, owners map[string]ty
 			t.problem(where, "containers", "a nil one", "it is skipped and counted as bad data")
 			continue
 		case c.ID.ID == "":
-			t.problem(where, "an ID for every container and sandbox", fmt.Sprintf("none for container %q", c.Name), "it cannot be told apart, and is skipped")
+			t.problem(where, "an ID for every container and sandbox",
+				fmt.Sprintf("none for container %q", c.Name), "it cannot be identified, and is skipped")
 			continue
 		}
 		if owner, taken := owners[c.ID.ID]; taken {
-			t.problem(where, "each container and sandbox ID once on the whole node", fmt.Sprintf("%s, which is in pod %q too", c.ID.ID, owner),
-				"events carry the ID alone, and the second of them is skipped")
+			t.problem(where, "each container and sandbox ID once on the whole node",
+				fmt.Sprintf("%s, which is in pod %q too", c.ID.ID, owner),
+				"an event carries the ID only, and the second one is skipped")
 		}
 		owners[c.ID.ID] = pod.ID
 		t.checkState(where, c.ID.ID, c.State)
@@ -57,23 +62,24 @@ func (t *conformance) checkPod(where string, pod *pleg.Pod, owners map[string]ty
 	for i := 1; i < len(pod.Sandboxes); i++ {
 		older, newer := pod.Sandboxes[i], pod.Sandboxes[i-1]
 		if older != nil && newer != nil && older.CreatedAt > newer.CreatedAt {
-			t.problem(where, "the sandboxes newest first", fmt.Sprintf("%s after %s, which is older", older.ID.ID, newer.ID.ID),
-				"the first one is taken for the present one: its addresses are the pod's")
+			t.problem(where, "the sandboxes newest first",
+				fmt.Sprintf("%s after %s, which is older", older.ID.ID, newer.ID.ID),
+				"the first one counts as the present one: its addresses are the pod's")
 		}
 	}
 }
 
 func (t *conformance) checkState(where, id string, s pleg.State) {
 	switch s {
-	case pleg.ContainerStateCreated, pleg.ContainerStateRunning, pleg.ContainerStateExited, pleg.ContainerStateUnknown:
+	case pleg.ContainerStateCreated, pleg.ContainerStateRunning,
+		pleg.ContainerStateExited, pleg.ContainerStateUnknown:
 	default:
 		t.problem(where, "one of the states created, running, exited, unknown", fmt.Sprintf("%q for %s", s, id),
 			"it is read as unknown and counted as bad data, and the container has no events")
 	}
 }
 
-// testStatuses asks for the status of every listed pod, and of one that does not
-// exist.
+// testStatuses inspects every listed pod, and one that does not exist.
 func (t *conformance) testStatuses(pods []*pleg.Pod) {
 	for _, pod := range pods {
 		t.testStatus(pod)
@@ -82,16 +88,20 @@ func (t *conformance) testStatuses(pods []*pleg.Pod) {
 	a := ask(t, call, func(ctx context.Context) (*pleg.PodStatus, error) {
 		return t.rt.GetPodStatus(ctx, &pleg.Pod{
 			ID: noSuchPod, Name: "gone", Namespace: "default",
-			Containers: []*pleg.Container{{ID: pleg.ContainerID{ID: "gone"}, State: pleg.ContainerStateRunning}},
-			Sandboxes:  []*pleg.Container{{ID: pleg.ContainerID{ID: "gone-sandbox"}, State: pleg.ContainerStateRunning}},
+			Containers: []*pleg.Container{{ID: pleg.ContainerID{ID: "gone"},
+				State: pleg.ContainerStateRunning}},
+			Sandboxes: []*pleg.Container{{ID: pleg.ContainerID{ID: "gone-sandbox"},
+				State: pleg.ContainerStateRunning}},
 		})
 	})
 	switch {
 	case !a.ok || a.err != nil:
 	case a.value == nil:
-		t.problem(call, "an error, or a status without containers", "nil and no error", "a status that is nil is bad data")
+		t.problem(call, "an error, or a status without containers", "nil and no error",
+			"a nil status is bad data")
 	case len(a.value.ContainerStatuses) > 0:
-		t.problem(call, "an error, or a status without containers", fmt.Sprintf("%d containers", len(a.value.ContainerStatuses)),
+		t.problem(call, "an error, or a status without containers",
+			fmt.Sprintf("%d containers", len(a.value.ContainerStatuses)),
 			"a container that is gone is left out of the status")
 	}
 }
@@ -102,9 +112,11 @@ func (t *conformance) testStatus(pod *pleg.Pod) {
 	switch {
 	case !a.ok:
 	case a.err != nil:
-		t.problem(call, "no error for a pod that is listed", quoted(a.err), "the inspection is tried again and again, and readers are told the error")
+		t.problem(call, "no error for a pod that is listed", quoted(a.err),
+			"the inspection is retried, and readers get the error")
 	case a.value == nil:
-		t.problem(call, "a status", "nil and no error", "a status that is nil is bad data; an inspection that fails has an error")
+		t.problem(call, "a status", "nil and no error",
+			"a nil status is bad data; an inspection that fails must return an error")
 	default:
 		t.keepStatus(call, a.value)
 		t.checkStatus(call, pod, a.value)
@@ -113,50 +125,58 @@ func (t *conformance) testStatus(pod *pleg.Pod) {
 
 func (t *conformance) checkStatus(call string, pod *pleg.Pod, status *pleg.PodStatus) {
 	if status.ID != "" && status.ID != pod.ID {
-		t.problem(call, fmt.Sprintf("ID %q", pod.ID), fmt.Sprintf("%q", status.ID), "a status of another pod is bad data, and is not stored")
+		t.problem(call, fmt.Sprintf("ID %q", pod.ID), fmt.Sprintf("%q", status.ID),
+			"a status of another pod is bad data, and is not stored")
 	}
 	if status.Name != pod.Name || status.Namespace != pod.Namespace {
-		t.problem(call, fmt.Sprintf("the name %s/%s, as in the list", pod.Namespace, pod.Name), fmt.Sprintf("%s/%s", status.Namespace, status.Name),
-			"people look for the pod under one name")
+		t.problem(call, fmt.Sprintf("the name %s/%s, as in the list", pod.Namespace, pod.Name),
+			fmt.Sprintf("%s/%s", status.Namespace, status.Name),
+			"logs and reports must show one name for the pod")
 	}
 	last := -1
 	for _, s := range status.ContainerStatuses {
 		if s == nil {
-			t.problem(call, "container statuses", "a nil one", "readers of the cache would have to look out for it")
+			t.problem(call, "container statuses", "a nil one",
+				"every reader of the cache would have to check for nil")
 			continue
 		}
 		t.checkState(call, s.ID.ID, s.State)
-		i := slices.IndexFunc(pod.Containers, func(c *pleg.Container) bool { return c != nil && c.ID.ID == s.ID.ID })
+		i := slices.IndexFunc(pod.Containers,
+			func(c *pleg.Container) bool { return c != nil && c.ID.ID == s.ID.ID })
 		switch {
 		case i < 0:
-			t.problem(call, "statuses of the containers that are listed", fmt.Sprintf("one of %q, which is not", s.ID.ID),
-				"an event about a container is looked up in the status by its ID")
+			t.problem(call, "statuses of the containers that are listed",
+				fmt.Sprintf("one of %q, which is not", s.ID.ID),
+				"consumers find the container of an event in the status by its ID")
 			continue
 		case i < last:
-			t.problem(call, "the statuses in the order of Pod.Containers", fmt.Sprintf("%q out of it", s.ID.ID), "a run cannot be replayed")
+			t.problem(call, "the statuses in the order of Pod.Containers",
+				fmt.Sprintf("%q out of it", s.ID.ID), "a run is not reproducible")
 		}
 		last = max(last, i)
 		if c := pod.Containers[i]; c.Name != s.Name || c.State != s.State {
-			t.problem(call, fmt.Sprintf("container %s named %q and %s, as in the list", s.ID.ID, c.Name, c.State), fmt.Sprintf("%q and %s", s.Name, s.State),
-				"list and status have to tell the same story; if the node is not quiet, test on one that is")
+			t.problem(call, fmt.Sprintf("container %s named %q and %s, as in the list", s.ID.ID, c.Name,
+				c.State), fmt.Sprintf("%q and %s", s.Name, s.State),
+				"list and status must agree; if the node was not quiet, test on one that is")
 		}
-		// Not that it is after StartedAt: containerd takes that one after the start,
+		// FinishedAt may be before StartedAt: containerd sets StartedAt after the start,
 		// and a container that exits at once has finished by then.
 		if s.State == pleg.ContainerStateExited && s.FinishedAt.IsZero() {
 			t.problem(call, "FinishedAt of an exited container", "none for "+s.ID.ID,
-				"restarts are backed off, and their lag is measured, from there")
+				"the back-off of restarts begins at that time")
 		}
 	}
 	if len(status.ContainerStatuses) < len(pod.Containers) {
-		t.problem(call, fmt.Sprintf("a status for each of the %d listed containers", len(pod.Containers)), fmt.Sprint(len(status.ContainerStatuses)),
-			"what is missing is taken to have gone meanwhile; if the node is not quiet, test on one that is")
+		t.problem(call, fmt.Sprintf("a status for each of the %d listed containers", len(pod.Containers)),
+			fmt.Sprint(len(status.ContainerStatuses)),
+			"what is missing counts as removed; if the node was not quiet, test on one that is")
 	}
 	t.checkActive(call, pod, status)
 	t.checkSandboxes(call, pod, status)
 }
 
-// checkActive looks at the statuses of the containers in the newest sandbox, which
-// are active while that is ready.
+// checkActive checks the active statuses: those of the containers in the newest sandbox,
+// if that sandbox is ready.
 func (t *conformance) checkActive(call string, pod *pleg.Pod, status *pleg.PodStatus) {
 	if len(pod.Sandboxes) == 0 || pod.Sandboxes[0] == nil {
 		return
@@ -174,8 +194,11 @@ func (t *conformance) checkActive(call string, pod *pleg.Pod, status *pleg.PodSt
 		}
 	}
 	if !slices.Equal(want, got) {
-		t.problem(call, fmt.Sprintf("ActiveContainerStatuses of the newest sandbox's containers if it is ready, %q", want), fmt.Sprintf("%q", got),
-			"they are what the pod runs now, and what it is synced by")
+		t.problem(call,
+			fmt.Sprintf("ActiveContainerStatuses of the newest sandbox's containers if it is ready, %q",
+				want),
+			fmt.Sprintf("%q", got),
+			"they are what the pod runs at present, and consumers act on them")
 	}
 }
 
@@ -183,26 +206,30 @@ func (t *conformance) checkSandboxes(call string, pod *pleg.Pod, status *pleg.Po
 	var before *runtimeapi.PodSandboxStatus
 	for _, s := range status.SandboxStatuses {
 		if s == nil {
-			t.problem(call, "sandbox statuses", "a nil one", "readers of the cache would have to look out for it")
+			t.problem(call, "sandbox statuses", "a nil one",
+				"every reader of the cache would have to check for nil")
 			continue
 		}
 		if indexOf(pod.Sandboxes, s.Id) < 0 {
-			t.problem(call, "statuses of the sandboxes that are listed", fmt.Sprintf("one of %q, which is not", s.Id),
-				"an event about a sandbox is looked up in the status by its ID")
+			t.problem(call, "statuses of the sandboxes that are listed",
+				fmt.Sprintf("one of %q, which is not", s.Id),
+				"consumers find the sandbox of an event in the status by its ID")
 		}
 		if before != nil && before.CreatedAt < s.CreatedAt {
-			t.problem(call, "the sandbox statuses newest first", fmt.Sprintf("%s after %s, which is older", s.Id, before.Id),
-				"the first one is taken for the present one: its addresses are the pod's")
+			t.problem(call, "the sandbox statuses newest first",
+				fmt.Sprintf("%s after %s, which is older", s.Id, before.Id),
+				"the first one counts as the present one: its addresses are the pod's")
 		}
 		before = s
 	}
 	if len(status.SandboxStatuses) < len(pod.Sandboxes) {
-		t.problem(call, fmt.Sprintf("a status for each of the %d listed sandboxes", len(pod.Sandboxes)), fmt.Sprint(len(status.SandboxStatuses)),
-			"what is missing is taken to have gone meanwhile; if the node is not quiet, test on one that is")
+		t.problem(call, fmt.Sprintf("a status for each of the %d listed sandboxes", len(pod.Sandboxes)),
+			fmt.Sprint(len(status.SandboxStatuses)),
+			"what is missing counts as removed; if the node was not quiet, test on one that is")
 	}
 }
 
-// testPodGetter asks for every listed pod alone, and for one that does not exist.
+// testPodGetter lists every pod by itself, and one that does not exist.
 func (t *conformance) testPodGetter(pods []*pleg.Pod) {
 	getter, ok := t.rt.(pleg.PodGetter)
 	if !ok {
@@ -221,7 +248,8 @@ func (t *conformance) testPodGetter(pods []*pleg.Pod) {
 		case a.value == nil:
 			seen = "nil and no error"
 		}
-		t.problem(call, "an error that wraps ErrPodNotFound", seen, "absence is an answer: without it a reader that waits for a pod that is gone waits for the next full list")
+		t.problem(call, "an error that wraps ErrPodNotFound", seen,
+			"absence is an answer: without it a reader of a removed pod waits for the next full list")
 	}
 }
 
@@ -231,32 +259,34 @@ func (t *conformance) testGetPod(getter pleg.PodGetter, pod *pleg.Pod) {
 	switch {
 	case !a.ok:
 	case a.err != nil:
-		t.problem(call, "the pod, which GetPods lists", quoted(a.err), "the pod is not looked at, or, after ErrPodNotFound, taken to be gone")
+		t.problem(call, "the pod, which GetPods lists", quoted(a.err),
+			"the single-pod relist fails, or, after ErrPodNotFound, the pod counts as removed")
 	case a.value == nil:
-		t.problem(call, "a pod", "nil and no error", "a pod that is nil is bad data; absence is ErrPodNotFound")
+		t.problem(call, "a pod", "nil and no error", "a nil pod is bad data; absence is ErrPodNotFound")
 	default:
 		t.keepPod(call, a.value)
 		if diff := podDifference(pod, a.value); diff != "" {
 			t.problem(call, "the pod as GetPods lists it, exited containers too", diff,
-				"listings of both kinds are compared with each other, and each difference is taken for a change")
+				"the generator compares both kinds of listing, and takes each difference for a change")
 		}
 	}
 }
 
-// podDifference says in a few words in what two listings of a pod differ; nothing
-// if they do not.
+// podDifference describes the first difference of two listings of a pod. It is empty if
+// they are equal.
 func podDifference(want, got *pleg.Pod) string {
 	a, b := reflect.ValueOf(*want), reflect.ValueOf(*got)
 	for i := range a.NumField() {
 		name := a.Type().Field(i).Name
 		if !reflect.DeepEqual(a.Field(i).Interface(), b.Field(i).Interface()) {
-			return fmt.Sprintf("%s %s instead of %s", name, shown(b.Field(i).Interface()), shown(a.Field(i).Interface()))
+			return fmt.Sprintf("%s %s instead of %s", name, shown(b.Field(i).Interface()),
+				shown(a.Field(i).Interface()))
 		}
 	}
 	return ""
 }
 
-// shown is a field of a pod for people to read.
+// shown returns a field of a pod in a readable form.
 func shown(v any) string {
 	list, ok := v.([]*pleg.Container)
 	if !ok {
@@ -271,7 +301,7 @@ func shown(v any) string {
 	return fmt.Sprintf("%+v", out)
 }
 
-// keepPod remembers how a pod was when it was handed over.
+// keepPod keeps a copy of a pod that the runtime returned.
 func (t *conformance) keepPod(what string, pod *pleg.Pod) {
 	if pod == nil {
 		return
@@ -280,7 +310,7 @@ func (t *conformance) keepPod(what string, pod *pleg.Pod) {
 	t.keep(fmt.Sprintf("%s: pod %q", what, pod.ID), func() bool { return reflect.DeepEqual(pod, was) })
 }
 
-// keepStatus remembers how a status was when it was handed over.
+// keepStatus keeps a copy of a status that the runtime returned.
 func (t *conformance) keepStatus(what string, status *pleg.PodStatus) {
 	was := *status
 	was.IPs = slices.Clone(status.IPs)
@@ -303,17 +333,18 @@ func (t *conformance) keepStatus(what string, status *pleg.PodStatus) {
 func (t *conformance) keep(what string, same func() bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.handed = append(t.handed, handedOver{what, same})
+	t.returned = append(t.returned, returned{what, same})
 }
 
 func sameStatus(a, b *pleg.PodStatus) bool {
 	return a.ID == b.ID && a.Name == b.Name && a.Namespace == b.Namespace && slices.Equal(a.IPs, b.IPs) &&
 		slices.EqualFunc(a.ContainerStatuses, b.ContainerStatuses, sameContainerStatus) &&
-		slices.EqualFunc(a.SandboxStatuses, b.SandboxStatuses, func(a, b *runtimeapi.PodSandboxStatus) bool { return proto.Equal(a, b) })
+		slices.EqualFunc(a.SandboxStatuses, b.SandboxStatuses,
+			func(a, b *runtimeapi.PodSandboxStatus) bool { return proto.Equal(a, b) })
 }
 
-// sameContainerStatus compares all that is not protobuf, which has inner state
-// that reading may change.
+// sameContainerStatus compares everything except protobuf messages, whose internal state
+// may change when they are read.
 func sameContainerStatus(a, b *pleg.Status) bool {
 	if a == nil || b == nil {
 		return a == b

@@ -27,28 +27,31 @@ func (t *conformance) testEventSource() {
 	if !ok {
 		return
 	}
-	ctx, cancel := context.WithCancel(context.Background()) //nolint:forbidigo // the caller of TestRuntime has no context to give
+	ctx, cancel := context.WithCancel(context.Background()) //nolint:forbidigo // TestRuntime takes no context
 	defer cancel()
 	w := &watch{connected: make(chan struct{}), done: make(chan struct{})}
 	go t.watch(ctx, source, w)
 
-	if !t.comes(grace, w.connected, w.done) {
-		t.problem(watchCall, fmt.Sprintf("a call of connected within %v, or an error", grace), "neither",
-			"the generator lists the node whenever a stream is connected, and does not trust one that is not")
+	if !t.closedWithin(cancelTimeout, w.connected, w.done) {
+		t.problem(watchCall, fmt.Sprintf("a call of connected within %v, or an error", cancelTimeout),
+			"neither",
+			"the generator makes a full relist when a stream is connected, and does not rely on it before")
 	}
 	cancel()
-	if !t.comes(grace, w.done, nil) {
+	if !t.closedWithin(cancelTimeout, w.done, nil) {
 		t.leave()
-		t.problem(watchCall, fmt.Sprintf("a return within %v after the context has ended", grace), "none", "the generator's Stop waits for it")
+		t.problem(watchCall, fmt.Sprintf("a return within %v after the context has ended", cancelTimeout),
+			"none", "the generator's Stop waits for the return")
 	}
 
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.connects > 1 {
-		t.problem(watchCall, "one call of connected", fmt.Sprint(w.connects), "each makes the whole node be listed")
+		t.problem(watchCall, "one call of connected", fmt.Sprint(w.connects), "each call causes a full relist")
 	}
 	if w.early {
-		t.problem(watchCall, "connected before the first observe", "observe first", "what is observed before the node has been listed is of no use")
+		t.problem(watchCall, "connected before the first observe", "observe first",
+			"a hint before the full relist is of no use")
 	}
 }
 
@@ -57,7 +60,8 @@ func (t *conformance) watch(ctx context.Context, source pleg.EventSource, w *wat
 	defer close(w.done)
 	defer func() {
 		if p := recover(); p != nil {
-			t.problem(watchCall, "no panic", fmt.Sprintf("panic: %v", p), "a broken stream would take the agent down")
+			t.problem(watchCall, "no panic", fmt.Sprintf("panic: %v", p),
+				"a broken stream would crash the agent")
 		}
 	}()
 	err := source.WatchContainerEvents(ctx, func() {
@@ -72,12 +76,13 @@ func (t *conformance) watch(ctx context.Context, source pleg.EventSource, w *wat
 		w.early = w.early || w.connects == 0
 	})
 	if err == nil && ctx.Err() != nil {
-		t.problem(watchCall, "an error that says why the stream ended", "nil", "the reason is logged and counted, and decides when to connect again")
+		t.problem(watchCall, "an error that says why the stream ended", "nil",
+			"the generator logs the reason, and decides by it when to reconnect")
 	}
 }
 
-// comes tells whether one of two channels is closed within the limit.
-func (t *conformance) comes(limit time.Duration, a, b <-chan struct{}) bool {
+// closedWithin reports whether one of two channels is closed within the limit.
+func (t *conformance) closedWithin(limit time.Duration, a, b <-chan struct{}) bool {
 	timer := t.clock.NewTimer(limit)
 	defer timer.Stop()
 	select {
@@ -89,19 +94,24 @@ func (t *conformance) comes(limit time.Duration, a, b <-chan struct{}) bool {
 	return true
 }
 
-// testReports asks what the health report asks.
+// testReports calls the methods that the health report calls.
 func (t *conformance) testReports() {
-	const why = "it is part of the health report, which is wanted most when the runtime does not answer"
+	const why = "it is part of the health report, which is needed most when the runtime does not answer"
+	ctx := context.Background() //nolint:forbidigo // neither method takes a context
 	if d, ok := t.rt.(pleg.Describer); ok {
 		const call = "DescribeRuntime"
-		a := askWithin(context.Background(), t, call, grace, func(context.Context) (string, error) { return d.DescribeRuntime(), nil }) //nolint:forbidigo // it takes no context
+		a := askWithin(ctx, t, call, cancelTimeout, func(context.Context) (string, error) {
+			return d.DescribeRuntime(), nil
+		})
 		if a.ok && a.value == "" {
 			t.problem(call, "a few words", "none", why)
 		}
 	}
 	if r, ok := t.rt.(pleg.CallReporter); ok {
 		const call = "CallsInFlight"
-		a := askWithin(context.Background(), t, call, grace, func(context.Context) ([]pleg.RuntimeCall, error) { return r.CallsInFlight(), nil }) //nolint:forbidigo // it takes no context
+		a := askWithin(ctx, t, call, cancelTimeout, func(context.Context) ([]pleg.RuntimeCall, error) {
+			return r.CallsInFlight(), nil
+		})
 		for _, c := range a.value {
 			if c.Method == "" || c.Since.IsZero() {
 				t.problem(call, "a method and a time for every call", fmt.Sprintf("%+v", c), why)
@@ -111,7 +121,8 @@ func (t *conformance) testReports() {
 		idle := !t.leftBehind
 		t.mu.Unlock()
 		if len(a.value) > 0 && idle {
-			t.problem(call, "no call, since all have returned", fmt.Sprintf("%+v", a.value), "what has returned would be said to hang")
+			t.problem(call, "no call, since all have returned", fmt.Sprintf("%+v", a.value),
+				"the health report would name calls that have returned")
 		}
 	}
 }

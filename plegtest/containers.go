@@ -15,7 +15,7 @@ type lifeKey struct {
 	id  string
 }
 
-// life is what a status says of a container and a listing does not.
+// life is what a status shows of a container and a listing does not.
 type life struct {
 	createdAt, startedAt, finishedAt time.Time
 	exitCode                         int
@@ -23,16 +23,15 @@ type life struct {
 	restartCount                     int
 }
 
-// SetContainer puts a container into a state. A pod or a container that there is
-// not yet is made by NewPod or NewContainer. If the state is the one it has,
-// nothing changes.
+// SetContainer sets the state of a container. If the pod or the container does not exist,
+// NewPod or NewContainer creates it. If the container has that state, nothing changes.
 func (r *Runtime) SetContainer(uid types.UID, id string, state pleg.State) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.setContainerLocked(uid, id, state)
 }
 
-// ExitContainer ends a container with an exit code and a reason, such as
+// ExitContainer makes a container exit with an exit code and a reason, such as
 // "Completed", "Error" or "OOMKilled".
 func (r *Runtime) ExitContainer(uid types.UID, id string, exitCode int, reason string) {
 	r.mu.Lock()
@@ -44,9 +43,9 @@ func (r *Runtime) ExitContainer(uid types.UID, id string, exitCode int, reason s
 	r.setContainerLocked(uid, id, pleg.ContainerStateExited)
 }
 
-// RestartContainer starts a container of the same name and sandbox as container
-// id, under the ID newID and with a restart count one higher. Container id stays
-// listed as exited; if it was running still, it is ended with exit code 137.
+// RestartContainer starts a container with the ID newID, the name and sandbox of
+// container id, and a restart count one higher. Container id stays listed as exited; if it
+// was still running, its exit code is 137.
 func (r *Runtime) RestartContainer(uid types.UID, id, newID string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -72,21 +71,22 @@ func (r *Runtime) RestartContainer(uid types.UID, id, newID string) {
 	r.putLocked(&pod)
 }
 
-// RemoveContainer removes a container from its pod. It is harmless if there is
-// none.
+// RemoveContainer removes a container from its pod. It is harmless if the container does
+// not exist.
 func (r *Runtime) RemoveContainer(uid types.UID, id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if pod := r.podLocked(uid); pod != nil && indexOf(pod.Containers, id) >= 0 {
 		without := *pod
-		without.Containers = slices.Delete(slices.Clone(pod.Containers), indexOf(pod.Containers, id), indexOf(pod.Containers, id)+1)
+		without.Containers = slices.Delete(slices.Clone(pod.Containers), indexOf(pod.Containers, id),
+			indexOf(pod.Containers, id)+1)
 		r.putLocked(&without)
 	}
 }
 
-// SetSandbox puts a sandbox into a state: running means ready, exited means not
-// ready. A sandbox that there is not yet is put first, as the newest; a pod that
-// there is not yet is made with it alone.
+// SetSandbox sets the state of a sandbox: running means ready, exited means not ready. If
+// the sandbox does not exist, it is created as the newest; if the pod does not exist, it
+// is created with this sandbox only.
 func (r *Runtime) SetSandbox(uid types.UID, id string, state pleg.State) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -114,8 +114,8 @@ func (r *Runtime) SetSandbox(uid types.UID, id string, state pleg.State) {
 	r.putLocked(&changed)
 }
 
-// RemoveSandbox removes a sandbox, and the containers in it, from its pod. It is
-// harmless if there is none.
+// RemoveSandbox removes a sandbox and its containers from its pod. It is harmless if the
+// sandbox does not exist.
 func (r *Runtime) RemoveSandbox(uid types.UID, id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -124,8 +124,10 @@ func (r *Runtime) RemoveSandbox(uid types.UID, id string) {
 		return
 	}
 	without := *pod
-	without.Sandboxes = slices.DeleteFunc(slices.Clone(pod.Sandboxes), func(c *pleg.Container) bool { return c != nil && c.ID.ID == id })
-	without.Containers = slices.DeleteFunc(slices.Clone(pod.Containers), func(c *pleg.Container) bool { return c != nil && c.PodSandboxID == id })
+	without.Sandboxes = slices.DeleteFunc(slices.Clone(pod.Sandboxes),
+		func(c *pleg.Container) bool { return c != nil && c.ID.ID == id })
+	without.Containers = slices.DeleteFunc(slices.Clone(pod.Containers),
+		func(c *pleg.Container) bool { return c != nil && c.PodSandboxID == id })
 	r.putLocked(&without)
 }
 
@@ -155,8 +157,8 @@ func (r *Runtime) setContainerLocked(uid types.UID, id string, state pleg.State)
 	r.putLocked(&changed)
 }
 
-// changedLocked takes note of a pod that was put in the place of another, either
-// of which may be nil: it keeps the lives of its containers and emits the events.
+// changedLocked records that a pod replaced another, either of which may be nil: it
+// updates the lives of the containers, and emits the events.
 func (r *Runtime) changedLocked(old, pod *pleg.Pod) {
 	if old == pod {
 		return
@@ -184,10 +186,11 @@ func (r *Runtime) changedLocked(old, pod *pleg.Pod) {
 	}
 }
 
-// forgetLocked drops what is held for containers that are gone.
+// forgetLocked drops what is held of containers that are gone.
 func (r *Runtime) forgetLocked(old, pod *pleg.Pod) {
 	for _, c := range slices.Concat(old.Containers, old.Sandboxes) {
-		if c == nil || pod != nil && (indexOf(pod.Containers, c.ID.ID) >= 0 || indexOf(pod.Sandboxes, c.ID.ID) >= 0) {
+		if c == nil || pod != nil && (indexOf(pod.Containers, c.ID.ID) >= 0 ||
+			indexOf(pod.Sandboxes, c.ID.ID) >= 0) {
 			continue
 		}
 		delete(r.lives, lifeKey{old.ID, c.ID.ID})
@@ -195,7 +198,7 @@ func (r *Runtime) forgetLocked(old, pod *pleg.Pod) {
 	}
 }
 
-// seen returns the life with the times that a container in this state has.
+// seen returns the life with the times that a container in this state must have.
 func (l life) seen(state pleg.State, now time.Time) life {
 	if l.createdAt.IsZero() {
 		l.createdAt = now

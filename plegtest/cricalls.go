@@ -16,7 +16,8 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// readingCalls are the CRI methods that change nothing, served or not.
+// readingCalls are the CRI methods that change nothing, whether the server serves them or
+// not.
 var readingCalls = map[string]bool{
 	"Version": true, "Status": true, "RuntimeConfig": true,
 	"ListPodSandbox": true, "StreamPodSandboxes": true, "PodSandboxStatus": true,
@@ -28,14 +29,14 @@ var readingCalls = map[string]bool{
 	"ListImages": true, "StreamImages": true, "ImageStatus": true, "ImageFsInfo": true,
 }
 
-// CRIFault is trouble that RPCs to the CRI server run into. What is set in it
-// happens in the order of its fields. When several faults hit one call, they
-// happen one after another in the order they were injected.
+// CRIFault is a fault that RPCs to the CRI server run into. Its effects happen in the
+// order of its fields. When several faults hit one call, they happen one after another in
+// the order in which they were injected.
 type CRIFault struct {
-	// Method is the RPC that is hit, such as "ContainerStatus"; empty hits all.
+	// Method is the RPC that is hit, such as "ContainerStatus"; empty hits all RPCs.
 	Method string
-	// Object is the ID of a sandbox or container, or the UID of a pod, that the
-	// request must name, be it in a filter; empty hits all requests.
+	// Object is the ID of a sandbox or container, or the UID of a pod, that the request
+	// must name, in its filter or otherwise; empty hits all requests.
 	Object string
 	// Times is how many calls are hit before the fault is over. 0 hits every call
 	// until the fault is healed.
@@ -43,24 +44,24 @@ type CRIFault struct {
 
 	// Delay makes the call take this long, on the server's clock.
 	Delay time.Duration
-	// Hang makes the call hang until its context ends, the fault is healed or the
-	// server stops. Healed, the call goes on as if nothing had been.
+	// Hang makes the call hang until its context ends, the fault is healed or the server
+	// stops. When the fault is healed, the call continues as usual.
 	Hang bool
-	// BreakAfter lets this many messages of a stream pass; Err, Cut or, without
-	// either, an end without an error come then. 0 is for no break: Err and Cut
-	// come before the first message.
+	// BreakAfter is how many messages of a stream pass before it breaks: with Err, with
+	// Cut, or, if neither is set, by an end without an error. With 0 the stream does not
+	// break in the middle: Err and Cut apply before the first message.
 	BreakAfter int
 	// Cut closes every connection of the server instead of an answer.
 	Cut bool
 	// Err fails the call; see package google.golang.org/grpc/status.
 	Err error
-	// Edit spoils the answer, or each message of a stream: it may modify all of
-	// it. NilMetadata and its like are ready made.
+	// Edit modifies the answer, or each message of a stream, to make it bad data.
+	// NilMetadata and the functions like it are ready-made edits.
 	Edit func(answer proto.Message)
-	// Padding adds this many bytes to the encoded answer, in a field that no
-	// client knows: 16 MiB make it larger than clients accept.
+	// Padding adds this many bytes to the encoded answer, in an unknown field. With
+	// 16 MiB the answer is larger than clients accept.
 	Padding int
-	// Raw is sent in place of the answer: []byte{0xff} is no protobuf.
+	// Raw is sent in place of the answer. []byte{0xff} is not a protobuf message.
 	Raw []byte
 }
 
@@ -71,7 +72,8 @@ type injectedCRIFault struct {
 	hits   int           // guarded by callGuard.mu
 }
 
-// callGuard stands before every call: it counts, refuses, and makes trouble.
+// callGuard intercepts every call. It counts calls, refuses those that would change
+// something, and applies faults.
 type callGuard struct {
 	clock clock.Clock
 	cut   func()
@@ -87,8 +89,8 @@ func newCallGuard(c clock.Clock, cut func()) *callGuard {
 	return &callGuard{clock: c, cut: cut, calls: make(map[string]int), inFlight: make(map[string]int)}
 }
 
-// Inject puts a fault in force, and returns what heals it: the fault is over and
-// the calls that hang in it go on. Healing twice is harmless.
+// Inject puts a fault in force. The returned function heals it: the fault is over, and the
+// calls that hang in it continue. Healing twice is harmless.
 func (s *CRIServer) Inject(f CRIFault) (heal func()) {
 	g := s.guard
 	in := &injectedCRIFault{CRIFault: f, healed: make(chan struct{})}
@@ -103,16 +105,16 @@ func (s *CRIServer) Inject(f CRIFault) (heal func()) {
 	})
 }
 
-// Calls returns how often an RPC, such as "ListContainers", has been called; the
-// empty method counts all. Calls in flight and refused ones are among them.
+// Calls returns how often an RPC, such as "ListContainers", has been called; the empty
+// method counts all RPCs. Calls in flight and refused calls are included.
 func (s *CRIServer) Calls(method string) int {
 	s.guard.mu.Lock()
 	defer s.guard.mu.Unlock()
 	return countOf(s.guard.calls, method)
 }
 
-// InFlight returns how many calls of an RPC have not been answered; the empty
-// method counts all. An open stream is a call in flight.
+// InFlight returns how many calls of an RPC are in flight; the empty method counts all
+// RPCs. An open stream is a call in flight.
 func (s *CRIServer) InFlight(method string) int {
 	s.guard.mu.Lock()
 	defer s.guard.mu.Unlock()
@@ -126,8 +128,8 @@ func (s *CRIServer) ResetCalls() {
 	clear(s.guard.calls)
 }
 
-// Violations returns the RPCs that clients made and that would have changed
-// something, in the order they came. All have been refused.
+// Violations returns the calls of clients that would have changed something, in the order
+// of their arrival. The server refused them all.
 func (s *CRIServer) Violations() []string {
 	s.guard.mu.Lock()
 	defer s.guard.mu.Unlock()
@@ -145,7 +147,7 @@ func countOf(counts map[string]int, method string) int {
 	return all
 }
 
-// enter counts a call, and refuses one that would change something.
+// enter counts a call, and refuses it if it would change something.
 func (g *callGuard) enter(method string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -155,7 +157,7 @@ func (g *callGuard) enter(method string) error {
 		return nil
 	}
 	g.violations = append(g.violations, method)
-	return status.Errorf(codes.PermissionDenied, "%s would change something, and this runtime may only be read", method)
+	return status.Errorf(codes.PermissionDenied, "%s would change something, and this runtime is read-only", method)
 }
 
 func (g *callGuard) leave(method string) {
@@ -164,13 +166,14 @@ func (g *callGuard) leave(method string) {
 	g.inFlight[method]--
 }
 
-// hit returns the faults that a request runs into, and counts it for them.
+// hit returns the faults that a request runs into, and counts the request for them.
 func (g *callGuard) hit(method string, req any) []*injectedCRIFault {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var hit []*injectedCRIFault
 	for _, f := range g.faults {
-		if f.Method != "" && f.Method != method || f.Object != "" && !names(req, f.Object) || f.Times > 0 && f.hits >= f.Times {
+		if f.Method != "" && f.Method != method || f.Object != "" && !names(req, f.Object) || f.Times > 0 &&
+			f.hits >= f.Times {
 			continue
 		}
 		f.hits++
@@ -179,7 +182,7 @@ func (g *callGuard) hit(method string, req any) []*injectedCRIFault {
 	return hit
 }
 
-// names tells whether a request names a sandbox, a container or a pod.
+// names reports whether a request names a sandbox, a container or a pod.
 func names(req any, object string) bool {
 	switch r := req.(type) {
 	case *runtimeapi.PodSandboxStatusRequest:
@@ -195,12 +198,14 @@ func names(req any, object string) bool {
 		GetFilter() *runtimeapi.ContainerFilter
 	}:
 		f := r.GetFilter()
-		return f.GetId() == object || f.GetPodSandboxId() == object || f.GetLabelSelector()[labelPodUID] == object
+		return f.GetId() == object || f.GetPodSandboxId() == object ||
+			f.GetLabelSelector()[labelPodUID] == object
 	}
 	return false
 }
 
-// before makes a call wait, and returns the error that it fails with.
+// before applies what a fault does before the answer, and returns the error with which
+// the call fails.
 func (f *injectedCRIFault) before(ctx context.Context, g *callGuard) error {
 	if f.Delay > 0 {
 		timer := g.clock.NewTimer(f.Delay)
@@ -225,16 +230,16 @@ func (f *injectedCRIFault) before(ctx context.Context, g *callGuard) error {
 	return f.end(g)
 }
 
-// end is how a call that the fault ends, ends.
+// end ends a call as the fault says.
 func (f *injectedCRIFault) end(g *callGuard) error {
 	if f.Cut {
 		g.cut()
-		return status.Error(codes.Unavailable, "the connection has been cut")
+		return status.Error(codes.Unavailable, "the connection was cut")
 	}
 	return f.Err
 }
 
-// spoil returns what is sent in place of an answer.
+// spoil returns what the server sends in place of an answer.
 func (f *injectedCRIFault) spoil(answer any) (any, error) {
 	if f.Edit != nil {
 		if m, ok := answer.(proto.Message); ok {
@@ -256,7 +261,8 @@ func (f *injectedCRIFault) spoil(answer any) (any, error) {
 	return answer, nil
 }
 
-func (s *CRIServer) interceptUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+func (s *CRIServer) interceptUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
+	handler grpc.UnaryHandler) (any, error) {
 	method := path.Base(info.FullMethod)
 	err := s.guard.enter(method)
 	defer s.guard.leave(method)
@@ -288,7 +294,8 @@ func (s *CRIServer) answer(ctx context.Context, req any, handler grpc.UnaryHandl
 	return handler(ctx, req)
 }
 
-func (s *CRIServer) interceptStream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+func (s *CRIServer) interceptStream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo,
+	handler grpc.StreamHandler) error {
 	method := path.Base(info.FullMethod)
 	err := s.guard.enter(method)
 	defer s.guard.leave(method)
@@ -303,9 +310,9 @@ func (s *CRIServer) interceptStream(srv any, stream grpc.ServerStream, info *grp
 }
 
 // errStreamEnds ends a stream without an error.
-var errStreamEnds = errors.New("the stream ends here")
+var errStreamEnds = errors.New("end of stream")
 
-// guardedStream is a stream of answers that runs into faults.
+// guardedStream is a stream to which faults apply.
 type guardedStream struct {
 	grpc.ServerStream
 	guard  *callGuard
@@ -314,7 +321,7 @@ type guardedStream struct {
 	sent   int
 }
 
-// RecvMsg receives the request, and makes the trouble that comes before the answer.
+// RecvMsg receives the request, and applies what faults do before the answer.
 func (g *guardedStream) RecvMsg(m any) error {
 	if err := g.ServerStream.RecvMsg(m); err != nil {
 		return err
@@ -345,7 +352,7 @@ func (g *guardedStream) SendMsg(m any) error {
 	return g.ServerStream.SendMsg(m)
 }
 
-// unknownService answers what the server does not serve and yet may be asked.
+// unknownService answers calls that are permitted but not served.
 func unknownService(any, grpc.ServerStream) error {
 	return status.Error(codes.Unimplemented, "unknown service")
 }

@@ -6,10 +6,10 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// rawMessage is an answer that is encoded already, or is not protobuf at all.
+// rawMessage is an answer that is encoded already, or that is not a protobuf message.
 type rawMessage []byte
 
-// rawCodec is gRPC's protobuf codec, which also sends rawMessages as they are.
+// rawCodec is gRPC's protobuf codec. It sends a rawMessage unchanged.
 type rawCodec struct {
 	encoding.CodecV2
 }

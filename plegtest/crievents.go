@@ -13,32 +13,33 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// EventStats is what has become of the CRI server's container events.
+// EventStats counts what happened to the CRI server's container events.
 type EventStats struct {
-	// Readers is how many event streams are open. One whose client has gone stays
+	// Readers is how many event streams are open. A stream whose client is gone stays
 	// open until there is an event for it.
 	Readers int
 	// Sent counts the events that were put into a buffer, once for each reader.
 	Sent int
 	// Held is how many events wait for a first reader.
 	Held int
-	// Dropped counts the events that were lost because a buffer was full or nobody
-	// came for them in time.
+	// Dropped counts the events that were lost because a buffer was full, because no
+	// reader came in time, or because the runtime was down.
 	Dropped int
-	// LongestEnqueue is the longest that an operation of the server has waited
-	// until its event was in every reader's buffer, by the server's clock; one that
-	// waits at present counts.
+	// LongestEnqueue is the longest time, by the server's clock, that an operation of
+	// the server waited until its event was in every reader's buffer. An operation that
+	// is waiting at present counts.
 	LongestEnqueue time.Duration
 }
 
-// eventHub brings events to the readers, in the way of the model.
+// eventHub delivers events to the readers as the model does.
 type eventHub struct {
 	habits  habits        // set once by newEventHub
 	clock   clock.Clock   // set once by newEventHub
 	stopped chan struct{} // closed by stop
-	// turn holds one while an event is being sent or a reader joins, so that every
-	// reader sees one order. It is a channel because a sender may wait in it long.
-	turn chan struct{}
+	// sending is a lock, held while an event is sent or a reader joins, so that all
+	// readers see the events in one order. It is a channel of capacity one because a
+	// sender may hold it for long, and stop must interrupt the others.
+	sending chan struct{}
 	// shared is the one buffer of eventsShared.
 	shared chan *runtimeapi.ContainerEventResponse
 
@@ -58,7 +59,7 @@ type eventHub struct {
 	since   time.Time // when the event now being enqueued came; zero if none is
 }
 
-// breakage is what ends the streams that were open before it.
+// breakage ends the streams that are open when it happens.
 type breakage struct {
 	broken chan struct{} // closed when it happens
 	err    error         // how the streams end, set before broken is closed
@@ -85,12 +86,12 @@ func newEventHub(h habits, c clock.Clock, r *rand.Rand) *eventHub {
 		rand:    r,
 		stopped: make(chan struct{}),
 		streams: &breakage{broken: make(chan struct{})},
-		turn:    make(chan struct{}, 1),
+		sending: make(chan struct{}, 1),
 		shared:  make(chan *runtimeapi.ContainerEventResponse, max(1, h.eventBuffer)),
 	}
 }
 
-// EventStats tells what has become of the events so far.
+// EventStats returns the counts of the events so far.
 func (s *CRIServer) EventStats() EventStats {
 	h := s.hub
 	h.mu.Lock()
@@ -106,20 +107,20 @@ func (s *CRIServer) EventStats() EventStats {
 	return stats
 }
 
-// BreakEventStreams ends every event stream: with err, see package
-// google.golang.org/grpc/status, or, if it is nil, without an error. What waits
-// in their buffers is lost. For a broken connection, see CutConnections.
+// BreakEventStreams ends every event stream: with err (see package
+// google.golang.org/grpc/status) or, if err is nil, without an error. The events in their
+// buffers are lost. For a broken connection, see CutConnections.
 func (s *CRIServer) BreakEventStreams(err error) {
 	s.hub.breakAll(err)
 }
 
-// SendEvent sends an event of the caller's making, in the way of the model.
+// SendEvent sends an event that the caller made, as the model sends its own.
 func (s *CRIServer) SendEvent(event *runtimeapi.ContainerEventResponse) {
 	s.hub.dispatch(event)
 }
 
-// RepeatEvents sends the last count events again, oldest first, as they were. It
-// goes back at most 1000 events.
+// RepeatEvents sends the last count events again, unchanged, oldest first. At most 1000
+// events are available.
 func (s *CRIServer) RepeatEvents(count int) {
 	h := s.hub
 	h.mu.Lock()
@@ -130,9 +131,9 @@ func (s *CRIServer) RepeatEvents(count int) {
 	}
 }
 
-// ShuffleEvents makes events wait until there are window of them, and then be
-// sent in random order. 0 sends what waits, and lets events pass again as they
-// come. With a window of 2, many a container has stopped before it was started, as
+// ShuffleEvents collects events until there are window of them, and then sends them in
+// random order. 0 sends the collected events and turns shuffling off. With a window of 2,
+// the event that a container stopped often comes before the event that it started, as
 // happens with CRI-O.
 func (s *CRIServer) ShuffleEvents(window int) {
 	s.hub.mu.Lock()
@@ -141,8 +142,7 @@ func (s *CRIServer) ShuffleEvents(window int) {
 	s.hub.send()
 }
 
-// send sends the events of an operation, in the random order of ShuffleEvents if
-// there is one.
+// send sends the events of an operation, in random order if ShuffleEvents is on.
 func (h *eventHub) send(events ...*runtimeapi.ContainerEventResponse) {
 	h.mu.Lock()
 	for _, e := range events {
@@ -166,7 +166,7 @@ func (h *eventHub) send(events ...*runtimeapi.ContainerEventResponse) {
 	}
 }
 
-// dispatch brings an event to the readers.
+// dispatch delivers an event to the readers.
 func (h *eventHub) dispatch(event *runtimeapi.ContainerEventResponse) {
 	start := h.clock.Now()
 	if h.lostForGood() {
@@ -182,10 +182,10 @@ func (h *eventHub) dispatch(event *runtimeapi.ContainerEventResponse) {
 			h.count(0, 1)
 		}
 	case eventsBroadcast, eventsDropping:
-		if !h.takeTurn() {
+		if !h.lockSending() {
 			return
 		}
-		defer h.leaveTurn()
+		defer h.unlockSending()
 		for _, r := range h.readersOrHold(event, start) {
 			h.put(r, event)
 		}
@@ -193,8 +193,8 @@ func (h *eventHub) dispatch(event *runtimeapi.ContainerEventResponse) {
 	}
 }
 
-// lostForGood tells whether the runtime is down, and counts the event that is lost
-// thereby.
+// lostForGood reports whether the runtime is down, and counts the event that is lost for
+// that reason.
 func (h *eventHub) lostForGood() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -204,20 +204,20 @@ func (h *eventHub) lostForGood() bool {
 	return h.isDown
 }
 
-// takeTurn waits for the turn to send; it fails when the server stops.
-func (h *eventHub) takeTurn() bool {
+// lockSending takes the lock sending. It reports false if the server stops.
+func (h *eventHub) lockSending() bool {
 	select {
-	case h.turn <- struct{}{}:
+	case h.sending <- struct{}{}:
 		return true
 	case <-h.stopped:
 		return false
 	}
 }
 
-func (h *eventHub) leaveTurn() { <-h.turn }
+func (h *eventHub) unlockSending() { <-h.sending }
 
-// put puts an event into a reader's buffer, and waits for room in it if that is
-// the habit.
+// put puts an event into a reader's buffer. If the buffer is full, it waits or drops the
+// event, as the model does.
 func (h *eventHub) put(r *eventReader, event *runtimeapi.ContainerEventResponse) {
 	select {
 	case r.events <- event:
@@ -237,8 +237,7 @@ func (h *eventHub) put(r *eventReader, event *runtimeapi.ContainerEventResponse)
 	}
 }
 
-// readersOrHold returns the readers; if there is none, it holds the event for
-// the first.
+// readersOrHold returns the readers. If there are none, it holds the event for the first.
 func (h *eventHub) readersOrHold(event *runtimeapi.ContainerEventResponse, now time.Time) []*eventReader {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -253,14 +252,14 @@ func (h *eventHub) readersOrHold(event *runtimeapi.ContainerEventResponse, now t
 	h.held = append(h.held, heldEvent{event, now})
 	h.discardLocked(now)
 	if over := len(h.held) - h.habits.holdEventsAtMax; over > 0 && h.habits.holdEventsAtMax > 0 {
-		// The buffer is full: it is the newest that finds no room.
+		// The buffer is full, so the newest event is dropped.
 		h.held = h.held[:len(h.held)-over]
 		h.stats.Dropped += over
 	}
 	return nil
 }
 
-// discardLocked drops the events that were held too long.
+// discardLocked drops the events that have been held too long.
 func (h *eventHub) discardLocked(now time.Time) {
 	if h.habits.holdEventsFor == 0 {
 		return
@@ -299,8 +298,8 @@ func (h *eventHub) breakLocked(err error) {
 	h.streams = &breakage{broken: make(chan struct{})}
 }
 
-// down is what becomes of events when the runtime goes down: streams end, new ones
-// too, and what is held or sent is lost.
+// down applies what happens to events when the runtime goes down: open and new streams
+// end, and events that are held or sent are lost.
 func (h *eventHub) down() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -316,16 +315,16 @@ func (h *eventHub) down() {
 	}
 }
 
-// up ends down.
+// up ends the state down.
 func (h *eventHub) up() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.isDown = false
 }
 
-var errGoingDown = status.Error(codes.Unavailable, "the runtime is going down")
+var errGoingDown = status.Error(codes.Unavailable, "the runtime is shutting down")
 
-// stop lets go of everyone who waits, for good.
+// stop releases every waiting goroutine. It cannot be undone.
 func (h *eventHub) stop() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -352,8 +351,8 @@ func (h *eventHub) serve(stream eventStream) error {
 	return h.serveOwn(stream)
 }
 
-// serveShared reads from the one buffer. Like containerd 1.7 it does not look
-// whether its client is still there until it has an event for it.
+// serveShared reads from the one buffer. Like containerd 1.7, it does not notice that its
+// client is gone until it has an event for it.
 func (h *eventHub) serveShared(stream eventStream) error {
 	end := h.join(nil)
 	defer h.leave(nil)
@@ -371,13 +370,14 @@ func (h *eventHub) serveShared(stream eventStream) error {
 	}
 }
 
-// serveOwn reads from a buffer of its own, what was held first. Like the runtimes
-// it does not look whether its client is still there until it has an event for it.
+// serveOwn sends the held events, and then reads from its own buffer. Like the runtimes,
+// it does not notice that its client is gone until it has an event for it.
 func (h *eventHub) serveOwn(stream eventStream) error {
-	r := &eventReader{events: make(chan *runtimeapi.ContainerEventResponse, h.habits.eventBuffer), gone: make(chan struct{})}
+	r := &eventReader{events: make(chan *runtimeapi.ContainerEventResponse, h.habits.eventBuffer),
+		gone: make(chan struct{})}
 	defer close(r.gone)
 	select {
-	case h.turn <- struct{}{}:
+	case h.sending <- struct{}{}:
 	case <-stream.Context().Done():
 		return status.FromContextError(stream.Context().Err()).Err()
 	case <-h.stopped:
@@ -385,7 +385,7 @@ func (h *eventHub) serveOwn(stream eventStream) error {
 	}
 	end := h.join(r)
 	held := h.takeHeld()
-	h.leaveTurn()
+	h.unlockSending()
 	defer h.leave(r)
 	for _, event := range held {
 		if err := stream.Send(event); err != nil {
@@ -406,14 +406,14 @@ func (h *eventHub) serveOwn(stream eventStream) error {
 	}
 }
 
-// join counts a reader, and returns what will end its stream.
+// join adds a reader, and returns what will end its stream.
 func (h *eventHub) join(r *eventReader) *breakage {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.stats.Readers++
 	h.joined = true
 	if r != nil {
-		// A new slice: a sender may be walking the old one.
+		// A new slice, because a sender may be iterating over the old one.
 		h.readers = append(slices.Clone(h.readers), r)
 	}
 	if h.isDown {

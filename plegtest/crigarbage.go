@@ -8,7 +8,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// item is what sandboxes and containers, listed or inspected, have in common.
+// item is a sandbox or container in a list, a status or an event.
 type item struct {
 	id       *string
 	labels   *map[string]string
@@ -17,7 +17,7 @@ type item struct {
 	setTimes func(int64)
 }
 
-// itemsOf returns what an answer of the CRI server is about.
+// itemsOf returns the items of an answer of the CRI server.
 func itemsOf(answer proto.Message) []item {
 	var items []item
 	switch a := answer.(type) {
@@ -93,8 +93,7 @@ func containerStatusItem(c *runtimeapi.ContainerStatus) item {
 	}
 }
 
-// NilMetadata is an Edit that takes the metadata of every sandbox and container
-// away.
+// NilMetadata is an Edit that removes the metadata of every sandbox and container.
 func NilMetadata(answer proto.Message) {
 	for _, i := range itemsOf(answer) {
 		if i.unname != nil {
@@ -103,7 +102,7 @@ func NilMetadata(answer proto.Message) {
 	}
 }
 
-// EmptyIDs is an Edit that empties the ID of every sandbox and container.
+// EmptyIDs is an Edit that clears the ID of every sandbox and container.
 func EmptyIDs(answer proto.Message) {
 	for _, i := range itemsOf(answer) {
 		*i.id = ""
@@ -118,8 +117,8 @@ func DuplicateIDs(answer proto.Message) {
 	}
 }
 
-// UnknownStates is an Edit that puts every sandbox and container into a state that
-// the API does not have.
+// UnknownStates is an Edit that sets the state of every sandbox and container to a value
+// that the API does not have.
 func UnknownStates(answer proto.Message) {
 	for _, i := range itemsOf(answer) {
 		if i.state != nil {
@@ -128,8 +127,7 @@ func UnknownStates(answer proto.Message) {
 	}
 }
 
-// MissingLabels is an Edit that takes all labels away, those of the kubelet among
-// them.
+// MissingLabels is an Edit that removes all labels, the kubelet's included.
 func MissingLabels(answer proto.Message) {
 	for _, i := range itemsOf(answer) {
 		if i.labels != nil {
@@ -138,7 +136,7 @@ func MissingLabels(answer proto.Message) {
 	}
 }
 
-// NegativeTimes is an Edit that moves every time to before 1970.
+// NegativeTimes is an Edit that sets every time to a time before 1970.
 func NegativeTimes(answer proto.Message) {
 	for _, i := range itemsOf(answer) {
 		if i.setTimes != nil {
@@ -147,7 +145,7 @@ func NegativeTimes(answer proto.Message) {
 	}
 }
 
-// NilStatus is an Edit that leaves a status answer, or an event, without status.
+// NilStatus is an Edit that removes the status from a status answer or an event.
 func NilStatus(answer proto.Message) {
 	switch a := answer.(type) {
 	case *runtimeapi.PodSandboxStatusResponse:

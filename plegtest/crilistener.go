@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// gatedListener hands out connections that can be frozen and cut together.
+// gatedListener accepts connections that can be frozen and closed together.
 type gatedListener struct {
 	net.Listener
 
@@ -64,7 +64,7 @@ func (l *gatedListener) count() int {
 	return len(l.conns)
 }
 
-// cut closes every connection, without a word to the other side.
+// cut closes every connection, without notice to the clients.
 func (l *gatedListener) cut() {
 	l.mu.Lock()
 	conns := make([]*gatedConn, 0, len(l.conns))
@@ -73,7 +73,7 @@ func (l *gatedListener) cut() {
 	}
 	l.mu.Unlock()
 	for _, c := range conns {
-		_ = c.Close() // the other side is told by the kernel
+		_ = c.Close() // the kernel notifies the client
 	}
 }
 

@@ -7,13 +7,14 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// listSandboxes lists what the filter lets pass, in random order.
+// listSandboxes lists the sandboxes that the filter selects, in random order.
 func (n *node) listSandboxes(f *runtimeapi.PodSandboxFilter) []*runtimeapi.PodSandbox {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	var items []*runtimeapi.PodSandbox
 	for _, s := range n.sandboxes {
-		if passes(f.GetId(), s.item.Id) && (f.GetState() == nil || f.GetState().State == s.item.State) && selects(f.GetLabelSelector(), s.item.Labels) {
+		if passes(f.GetId(), s.item.Id) && (f.GetState() == nil || f.GetState().State == s.item.State) &&
+			selects(f.GetLabelSelector(), s.item.Labels) {
 			items = append(items, s.item)
 		}
 	}
@@ -21,14 +22,15 @@ func (n *node) listSandboxes(f *runtimeapi.PodSandboxFilter) []*runtimeapi.PodSa
 	return items
 }
 
-// listContainers lists what the filter lets pass, in random order.
+// listContainers lists the containers that the filter selects, in random order.
 func (n *node) listContainers(f *runtimeapi.ContainerFilter) []*runtimeapi.Container {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	var items []*runtimeapi.Container
 	for _, c := range n.containers {
 		if passes(f.GetId(), c.item.Id) && passes(f.GetPodSandboxId(), c.item.PodSandboxId) &&
-			(f.GetState() == nil || f.GetState().State == c.state) && selects(f.GetLabelSelector(), c.item.Labels) {
+			(f.GetState() == nil || f.GetState().State == c.state) &&
+			selects(f.GetLabelSelector(), c.item.Labels) {
 			items = append(items, c.item)
 		}
 	}
@@ -49,8 +51,8 @@ func selects(selector, labels map[string]string) bool {
 	return true
 }
 
-// encodedList returns the encoded answer to a list without a filter, nil to any
-// other request.
+// encodedList returns the encoded answer to a list without a filter. It returns nil for
+// any other request.
 func (n *node) encodedList(req any) ([]byte, error) {
 	var (
 		kept *[]byte
@@ -68,7 +70,9 @@ func (n *node) encodedList(req any) ([]byte, error) {
 			return nil, nil
 		}
 		kept = &n.encodedContainers
-		list = func() proto.Message { return &runtimeapi.ListContainersResponse{Containers: n.listContainers(nil)} }
+		list = func() proto.Message {
+			return &runtimeapi.ListContainersResponse{Containers: n.listContainers(nil)}
+		}
 	default:
 		return nil, nil
 	}
@@ -81,7 +85,7 @@ func (n *node) encodedList(req any) ([]byte, error) {
 	return n.encodeList(kept, list)
 }
 
-// encodeList encodes a list and keeps it, if nothing has changed meanwhile.
+// encodeList encodes a list, and keeps the result unless the node changed meanwhile.
 func (n *node) encodeList(kept *[]byte, list func() proto.Message) ([]byte, error) {
 	n.mu.Lock()
 	changes := n.changes

@@ -17,7 +17,7 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// The labels and annotations that the kubelet puts on what it makes.
+// The labels and annotations that the kubelet sets.
 const (
 	labelPodName       = "io.kubernetes.pod.name"
 	labelPodNamespace  = "io.kubernetes.pod.namespace"
@@ -34,7 +34,11 @@ const (
 	annotationConfigSource = "kubernetes.io/config.source"
 )
 
-// PodConfig is what a pod sandbox is made of. The zero value is a pod of its own.
+// containerPorts is the annotation of the ports of every container.
+const containerPorts = `[{"name":"http","containerPort":8080,"protocol":"TCP"},` +
+	`{"name":"metrics","containerPort":9090,"protocol":"TCP"}]`
+
+// PodConfig describes a pod sandbox. The zero value describes a new pod.
 type PodConfig struct {
 	// UID is the pod's UID; empty for a new one.
 	UID types.UID
@@ -51,7 +55,7 @@ type PodConfig struct {
 	RuntimeHandler string
 }
 
-// ContainerConfig is what a container is made of.
+// ContainerConfig describes a container.
 type ContainerConfig struct {
 	// Name is the container's name; empty for "app".
 	Name string
@@ -61,7 +65,7 @@ type ContainerConfig struct {
 	Labels, Annotations map[string]string
 }
 
-// simSandbox is a sandbox. What is listed of it is never modified, but replaced.
+// simSandbox is a sandbox. Its messages are replaced, never modified.
 type simSandbox struct {
 	config     PodConfig
 	attempt    uint32
@@ -74,7 +78,7 @@ type simSandbox struct {
 	status *runtimeapi.PodSandboxStatus
 }
 
-// simContainer is a container. What is listed of it is never modified, but replaced.
+// simContainer is a container. Its messages are replaced, never modified.
 type simContainer struct {
 	config                           ContainerConfig
 	attempt                          uint32
@@ -89,22 +93,22 @@ type simContainer struct {
 	status *runtimeapi.ContainerStatus
 }
 
-// simPod is what outlives the sandboxes of a pod: its counts.
+// simPod holds the counts of a pod, which outlive its sandboxes.
 type simPod struct {
 	sandboxes   int
 	nextAttempt uint32
 	restarts    map[string]uint32 // the next attempt, by container name
 }
 
-// node holds what the runtime knows.
+// node holds the state of the runtime.
 type node struct {
 	clock clock.Clock // set once by newNode
 
 	mu sync.Mutex
 	// All below are guarded by mu.
 
-	// rand makes IDs and jitter. Lists have a source of their own, so that how
-	// often a client lists changes nothing else.
+	// rand is the source of IDs and jitter. order is the source of the order of lists,
+	// so that the number of lists does not affect anything else.
 	rand, order *rand.Rand
 
 	sandboxes  []*simSandbox
@@ -115,8 +119,7 @@ type node struct {
 	podCount   int
 	ipCount    uint32
 
-	// The encoded lists, nil when they have to be made anew, and the number of
-	// changes so far.
+	// The encoded lists, nil if they are out of date, and the number of changes so far.
 	encodedSandboxes, encodedContainers []byte
 	changes                             uint64
 }
@@ -147,7 +150,7 @@ func (n *node) newPodNameLocked() string {
 	return fmt.Sprint("pod-", n.podCount)
 }
 
-// now is the time in nanoseconds. The API wants times above 0.
+// now returns the time in nanoseconds. The API requires times above 0.
 func (n *node) now() int64 {
 	return max(1, n.clock.Now().UnixNano())
 }
@@ -155,7 +158,8 @@ func (n *node) now() int64 {
 func (n *node) addSandboxLocked(config PodConfig) *simSandbox {
 	if config.UID == "" {
 		a, b := n.rand.Uint64(), n.rand.Uint64()
-		config.UID = types.UID(fmt.Sprintf("%08x-%04x-4%03x-a%03x-%012x", a>>32, a>>16&0xffff, a&0xfff, b>>48&0xfff, b&0xffffffffffff))
+		config.UID = types.UID(fmt.Sprintf("%08x-%04x-4%03x-a%03x-%012x", a>>32, a>>16&0xffff, a&0xfff,
+			b>>48&0xfff, b&0xffffffffffff))
 	}
 	pod := n.pods[config.UID]
 	if pod == nil {
@@ -170,19 +174,23 @@ func (n *node) addSandboxLocked(config PodConfig) *simSandbox {
 	}
 	if config.IPs == nil {
 		n.ipCount++
-		config.IPs = []string{fmt.Sprintf("10.%d.%d.%d", 88+n.ipCount>>16&0x7f, n.ipCount>>8&0xff, n.ipCount&0xff)}
+		config.IPs = []string{fmt.Sprintf("10.%d.%d.%d", 88+n.ipCount>>16&0x7f, n.ipCount>>8&0xff,
+			n.ipCount&0xff)}
 	}
-	labels := map[string]string{labelPodName: config.Name, labelPodNamespace: config.Namespace, labelPodUID: string(config.UID)}
+	labels := map[string]string{labelPodName: config.Name, labelPodNamespace: config.Namespace,
+		labelPodUID: string(config.UID)}
 	maps.Copy(labels, config.Labels)
 	now := n.now()
-	annotations := map[string]string{annotationConfigSeen: time.Unix(0, now).UTC().Format(time.RFC3339Nano), annotationConfigSource: "api"}
+	annotations := map[string]string{annotationConfigSeen: time.Unix(0, now).UTC().Format(time.RFC3339Nano),
+		annotationConfigSource: "api"}
 	maps.Copy(annotations, config.Annotations)
 	s := &simSandbox{config: config, attempt: pod.nextAttempt, createdAt: now, ready: true, place: len(n.sandboxes)}
 	pod.sandboxes++
 	pod.nextAttempt++
 	s.item = &runtimeapi.PodSandbox{
-		Id:             n.idLocked(),
-		Metadata:       &runtimeapi.PodSandboxMetadata{Name: config.Name, Uid: string(config.UID), Namespace: config.Namespace, Attempt: s.attempt},
+		Id: n.idLocked(),
+		Metadata: &runtimeapi.PodSandboxMetadata{Name: config.Name, Uid: string(config.UID),
+			Namespace: config.Namespace, Attempt: s.attempt},
 		CreatedAt:      s.createdAt,
 		Labels:         labels,
 		Annotations:    annotations,
@@ -194,7 +202,7 @@ func (n *node) addSandboxLocked(config PodConfig) *simSandbox {
 	return s
 }
 
-// showSandboxLocked makes the messages that tell of a sandbox anew.
+// showSandboxLocked replaces the messages of a sandbox.
 func (n *node) showSandboxLocked(s *simSandbox) {
 	state := runtimeapi.PodSandboxState_SANDBOX_NOTREADY
 	network := &runtimeapi.PodSandboxNetworkStatus{}
@@ -222,7 +230,8 @@ func (n *node) addContainerLocked(s *simSandbox, config ContainerConfig) *simCon
 		config.Image = "registry.example/" + config.Name + ":1"
 	}
 	restarts := n.pods[s.config.UID].restarts
-	c := &simContainer{config: config, attempt: restarts[config.Name], createdAt: n.now(), sandbox: s, place: len(n.containers)}
+	c := &simContainer{config: config, attempt: restarts[config.Name], createdAt: n.now(), sandbox: s,
+		place: len(n.containers)}
 	restarts[config.Name]++
 	hash := fnv.New32a()
 	_, _ = hash.Write([]byte(config.Name + "\x00" + config.Image)) // a hash takes everything
@@ -234,7 +243,7 @@ func (n *node) addContainerLocked(s *simSandbox, config ContainerConfig) *simCon
 	annotations := map[string]string{
 		annotationHash:         strconv.FormatUint(uint64(hash.Sum32()), 16),
 		annotationRestartCount: strconv.FormatUint(uint64(c.attempt), 10),
-		annotationPorts:        `[{"name":"http","containerPort":8080,"protocol":"TCP"},{"name":"metrics","containerPort":9090,"protocol":"TCP"}]`,
+		annotationPorts:        containerPorts,
 		annotationGracePeriod:  "30",
 		annotationMessagePath:  "/dev/termination-log",
 		annotationMessageFrom:  "File",
@@ -259,25 +268,28 @@ func (n *node) addContainerLocked(s *simSandbox, config ContainerConfig) *simCon
 	return c
 }
 
-// showContainerLocked makes the messages that tell of a container anew.
+// showContainerLocked replaces the messages of a container.
 func (n *node) showContainerLocked(c *simContainer) {
 	old := c.item
 	c.item = &runtimeapi.Container{
-		Id: old.Id, PodSandboxId: old.PodSandboxId, Metadata: old.Metadata, Image: old.Image, ImageRef: old.ImageRef,
-		ImageId: old.ImageId, State: c.state, CreatedAt: old.CreatedAt, Labels: old.Labels, Annotations: old.Annotations,
+		Id: old.Id, PodSandboxId: old.PodSandboxId, Metadata: old.Metadata,
+		Image: old.Image, ImageRef: old.ImageRef, ImageId: old.ImageId,
+		State: c.state, CreatedAt: old.CreatedAt, Labels: old.Labels, Annotations: old.Annotations,
 	}
 	c.status = &runtimeapi.ContainerStatus{
 		Id: old.Id, Metadata: old.Metadata, State: c.state, CreatedAt: old.CreatedAt,
 		StartedAt: c.startedAt, FinishedAt: c.finishedAt, ExitCode: c.exitCode, Reason: c.reason,
 		Image:    &runtimeapi.ImageSpec{Image: c.config.Image, UserSpecifiedImage: c.config.Image},
-		ImageRef: c.config.Image + "@" + old.ImageId, ImageId: old.ImageId, Labels: old.Labels, Annotations: old.Annotations,
-		LogPath: "/var/log/pods/" + c.sandbox.config.Namespace + "_" + c.sandbox.config.Name + "/" + c.config.Name + "/" + strconv.FormatUint(uint64(c.attempt), 10) + ".log",
+		ImageRef: c.config.Image + "@" + old.ImageId, ImageId: old.ImageId,
+		Labels: old.Labels, Annotations: old.Annotations,
+		LogPath: fmt.Sprintf("/var/log/pods/%s_%s/%s/%d.log",
+			c.sandbox.config.Namespace, c.sandbox.config.Name, c.config.Name, c.attempt),
 	}
 	n.changedLocked()
 }
 
-// removeContainerLocked forgets a container. The last of the list takes its place,
-// for the order of the list means nothing.
+// removeContainerLocked removes a container. The last of the list takes its place,
+// because the list has no order.
 func (n *node) removeContainerLocked(c *simContainer) {
 	last := n.containers[len(n.containers)-1]
 	n.containers[c.place], last.place = last, c.place
@@ -299,7 +311,7 @@ func (n *node) removeSandboxLocked(s *simSandbox) {
 	}
 }
 
-// changedLocked drops what is kept of the node as it was.
+// changedLocked drops the encoded lists, which are out of date.
 func (n *node) changedLocked() {
 	n.changes++
 	n.encodedSandboxes, n.encodedContainers = nil, nil

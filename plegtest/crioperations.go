@@ -9,11 +9,11 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// exitKilled is the exit code of a process that SIGKILL ended.
+// exitKilled is the exit code of a process killed by SIGKILL.
 const exitKilled = 137
 
-// RunPod makes a ready sandbox and returns its ID. A UID that there is already
-// gets one more sandbox, as when the kubelet replaces a dead one.
+// RunPod creates a ready sandbox and returns its ID. If the UID exists, the pod gets one
+// more sandbox, as when the kubelet replaces a dead one.
 func (s *CRIServer) RunPod(config PodConfig) (sandboxID string) {
 	n := s.node
 	n.mu.Lock()
@@ -28,8 +28,8 @@ func (s *CRIServer) RunPod(config PodConfig) (sandboxID string) {
 	return id
 }
 
-// CreateContainer makes a container in a ready sandbox and returns its ID. Its
-// restart count is the number of containers of its name that the pod had before.
+// CreateContainer creates a container in a ready sandbox and returns its ID. Its restart
+// count is the number of containers of its name that the pod had before.
 func (s *CRIServer) CreateContainer(sandboxID string, config ContainerConfig) (containerID string, err error) {
 	n := s.node
 	n.mu.Lock()
@@ -48,7 +48,7 @@ func (s *CRIServer) CreateContainer(sandboxID string, config ContainerConfig) (c
 	return id, nil
 }
 
-// StartContainer starts a container that has been created.
+// StartContainer starts a created container.
 func (s *CRIServer) StartContainer(containerID string) error {
 	n := s.node
 	n.mu.Lock()
@@ -77,7 +77,7 @@ func (s *CRIServer) RunContainer(sandboxID string, config ContainerConfig) (cont
 	return id, s.StartContainer(id)
 }
 
-// ExitContainer makes a running container end by itself. An empty reason is
+// ExitContainer makes a running container exit by itself. An empty reason means
 // "Completed" for exit code 0 and "Error" for others.
 func (s *CRIServer) ExitContainer(containerID string, exitCode int32, reason string) error {
 	n := s.node
@@ -96,8 +96,8 @@ func (s *CRIServer) ExitContainer(containerID string, exitCode int32, reason str
 	return nil
 }
 
-// KillContainer ends a container as SIGKILL does, with exit code 137. It is
-// harmless if the container has exited.
+// KillContainer kills a container with exit code 137, as SIGKILL does. It is harmless if
+// the container has exited.
 func (s *CRIServer) KillContainer(containerID string) error {
 	n := s.node
 	n.mu.Lock()
@@ -112,9 +112,9 @@ func (s *CRIServer) KillContainer(containerID string) error {
 	return nil
 }
 
-// RestartContainer kills a container, if it runs, and runs its successor: a new
+// RestartContainer kills a container if it is running, and runs its successor: a new
 // container of the same name and sandbox, with a restart count one higher. The old
-// one stays until it is removed.
+// container stays until it is removed.
 func (s *CRIServer) RestartContainer(containerID string) (newID string, err error) {
 	if err := s.KillContainer(containerID); err != nil {
 		return "", err
@@ -130,15 +130,15 @@ func (s *CRIServer) RestartContainer(containerID string) (newID string, err erro
 	return s.RunContainer(sandboxID, config)
 }
 
-// RemoveContainer removes a container, and kills it before if it runs. It is
-// harmless if there is none.
+// RemoveContainer removes a container, and kills it first if it is running. It is
+// harmless if the container does not exist.
 func (s *CRIServer) RemoveContainer(containerID string) error {
 	n := s.node
 	n.mu.Lock()
 	c, err := n.containerLocked(containerID)
 	if err != nil {
 		n.mu.Unlock()
-		return nil //nolint:nilerr // removing is idempotent, as CRI wants it
+		return nil //nolint:nilerr // removing is idempotent in CRI
 	}
 	events := s.removeLocked(nil, c)
 	n.mu.Unlock()
@@ -146,8 +146,8 @@ func (s *CRIServer) RemoveContainer(containerID string) error {
 	return nil
 }
 
-// StopPodSandbox kills the containers of a sandbox and tears its network down: it
-// is not ready any more, and has no address.
+// StopPodSandbox kills the containers of a sandbox and tears down its network: the sandbox
+// is then not ready, and has no address.
 func (s *CRIServer) StopPodSandbox(sandboxID string) error {
 	n := s.node
 	n.mu.Lock()
@@ -162,23 +162,24 @@ func (s *CRIServer) StopPodSandbox(sandboxID string) error {
 	return nil
 }
 
-// RemovePodSandbox removes a sandbox with its containers, and stops it before if it
-// is ready. It is harmless if there is none.
+// RemovePodSandbox removes a sandbox with its containers, and stops it first if it is
+// ready. It is harmless if the sandbox does not exist.
 func (s *CRIServer) RemovePodSandbox(sandboxID string) error {
 	n := s.node
 	n.mu.Lock()
 	sb, err := n.sandboxLocked(sandboxID)
 	if err != nil {
 		n.mu.Unlock()
-		return nil //nolint:nilerr // removing is idempotent, as CRI wants it
+		return nil //nolint:nilerr // removing is idempotent in CRI
 	}
 	events := s.stopLocked(nil, sb)
 	for _, c := range slices.Clone(sb.containers) {
 		events = s.removeLocked(events, c)
 	}
 	if s.cfg.deletedFirst {
-		// Who looks when the event comes may still see the sandbox.
-		events = append(events, s.eventLocked(runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT, sandboxID, sb))
+		// A list that the event causes may still show the sandbox.
+		events = append(events, s.eventLocked(runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT, sandboxID,
+			sb))
 		n.mu.Unlock()
 		s.hub.send(events...)
 		n.mu.Lock()
@@ -229,8 +230,7 @@ func (s *CRIServer) Containers(sandboxID string) []string {
 	return ids
 }
 
-// Present returns how many sandboxes and containers there are, exited ones among
-// them.
+// Present returns how many sandboxes and containers there are, exited ones included.
 func (s *CRIServer) Present() (sandboxes, containers int) {
 	s.node.mu.Lock()
 	defer s.node.mu.Unlock()
@@ -245,20 +245,24 @@ func (s *CRIServer) exitLocked(c *simContainer, exitCode int32, reason string) *
 			reason = "Error"
 		}
 	}
-	c.state, c.finishedAt, c.exitCode, c.reason = runtimeapi.ContainerState_CONTAINER_EXITED, s.node.now(), exitCode, reason
+	c.state, c.finishedAt = runtimeapi.ContainerState_CONTAINER_EXITED, s.node.now()
+	c.exitCode, c.reason = exitCode, reason
 	s.node.showContainerLocked(c)
 	return s.eventLocked(runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT, c.item.Id, c.sandbox)
 }
 
-func (s *CRIServer) removeLocked(events []*runtimeapi.ContainerEventResponse, c *simContainer) []*runtimeapi.ContainerEventResponse {
+func (s *CRIServer) removeLocked(events []*runtimeapi.ContainerEventResponse,
+	c *simContainer) []*runtimeapi.ContainerEventResponse {
 	if c.state == runtimeapi.ContainerState_CONTAINER_RUNNING {
 		events = append(events, s.exitLocked(c, exitKilled, "Error"))
 	}
 	s.node.removeContainerLocked(c)
-	return append(events, s.eventLocked(runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT, c.item.Id, c.sandbox))
+	return append(events, s.eventLocked(runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT, c.item.Id,
+		c.sandbox))
 }
 
-func (s *CRIServer) stopLocked(events []*runtimeapi.ContainerEventResponse, sb *simSandbox) []*runtimeapi.ContainerEventResponse {
+func (s *CRIServer) stopLocked(events []*runtimeapi.ContainerEventResponse,
+	sb *simSandbox) []*runtimeapi.ContainerEventResponse {
 	for _, c := range sb.containers {
 		if c.state == runtimeapi.ContainerState_CONTAINER_RUNNING {
 			events = append(events, s.exitLocked(c, exitKilled, "Error"))
@@ -272,9 +276,10 @@ func (s *CRIServer) stopLocked(events []*runtimeapi.ContainerEventResponse, sb *
 	return append(events, s.eventLocked(runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT, sb.item.Id, sb))
 }
 
-// eventLocked makes the snapshot that an event carries. The event gets its time
-// when it is sent, which is later: so do the runtimes' events.
-func (s *CRIServer) eventLocked(kind runtimeapi.ContainerEventType, id string, sb *simSandbox) *runtimeapi.ContainerEventResponse {
+// eventLocked returns an event with a snapshot of the sandbox. As in the runtimes, the
+// event gets its time later, when it is sent.
+func (s *CRIServer) eventLocked(kind runtimeapi.ContainerEventType, id string,
+	sb *simSandbox) *runtimeapi.ContainerEventResponse {
 	event := &runtimeapi.ContainerEventResponse{ContainerId: id, ContainerEventType: kind}
 	if sb == nil || s.cfg.bareEvents {
 		return event

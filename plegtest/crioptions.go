@@ -24,51 +24,50 @@ type criOption func(c *criConfig)
 
 func (o criOption) applyToServer(c *criConfig) { o(c) }
 
-// WithModel sets the runtime whose habits the server has. The default is
-// Containerd2.
+// WithModel sets the runtime that the server behaves like. The default is Containerd2.
 func WithModel(m CRIModel) CRIOption {
 	return criOption(func(c *criConfig) { c.habits = m.habits() })
 }
 
-// WithVersion sets the name and the version of the runtime that Version answers.
-// The default is that of the model.
+// WithVersion sets the runtime's name and version, the answer to Version. The default is
+// that of the model.
 func WithVersion(runtimeName, runtimeVersion string) CRIOption {
 	return criOption(func(c *criConfig) { c.versionSet, c.name, c.version = true, runtimeName, runtimeVersion })
 }
 
-// WithSeed sets the seed of everything random: IDs, the order of lists, and the
-// jitter of timetables. The default is 1.
+// WithSeed sets the seed of all random values: IDs, the order of lists, and the jitter of
+// timetables. The default is 1.
 func WithSeed(seed uint64) CRIOption {
 	return criOption(func(c *criConfig) { c.seed = seed })
 }
 
-// WithoutStreamingLists makes StreamPodSandboxes and StreamContainers answer
-// Unimplemented, as runtimes older than the model do.
+// WithoutStreamingLists makes the server answer Unimplemented to StreamPodSandboxes and
+// StreamContainers, as older runtimes do.
 func WithoutStreamingLists() CRIOption {
 	return criOption(func(c *criConfig) { c.noStreams = true })
 }
 
-// WithListBatch sets how many items a message of a streaming list holds. The
-// default is 5000, as in containerd 2.4.
+// WithListBatch sets how many items a message of a streaming list holds. The default is
+// 5000, as in containerd 2.4.
 func WithListBatch(items int) CRIOption {
 	return criOption(func(c *criConfig) { c.listBatch = max(1, items) })
 }
 
-// WithEncodedLists makes lists without a filter be encoded once per change and
-// then answered from those bytes, so that in a benchmark the server costs next to
-// nothing. They come in the same order until something changes.
+// WithEncodedLists makes the server encode a list without a filter once per change, and
+// answer with the same bytes until the next change. The server then costs little in a
+// benchmark. The order of the list stays the same until the next change.
 func WithEncodedLists() CRIOption {
 	return criOption(func(c *criConfig) { c.encodedLists = true })
 }
 
-// WithEventBuffer sets how many events wait for a reader. The default is that of
-// the model.
+// WithEventBuffer sets how many events the buffer of a reader holds. The default is that
+// of the model.
 func WithEventBuffer(events int) CRIOption {
 	return criOption(func(c *criConfig) { c.buffer = max(1, events) })
 }
 
-// WithoutSandboxInEvents makes events carry no status of their sandbox, nor of its
-// containers.
+// WithoutSandboxInEvents makes the server send events without the statuses of the
+// sandbox and its containers.
 func WithoutSandboxInEvents() CRIOption {
 	return criOption(func(c *criConfig) { c.bareEvents = true })
 }

@@ -13,14 +13,14 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// CRIServer is a CRI v1 runtime that serves on a unix socket of this process. Its
-// pods are simulated: the test runs, exits, restarts and removes them by the
-// server's methods, or has them play a timetable. Clients can only read: any other
-// call is refused with PermissionDenied, and told by Violations.
+// CRIServer is a CRI v1 runtime on a unix socket of this process. Its pods are simulated:
+// the test runs, exits, restarts and removes containers with the server's methods, or
+// plays a timetable. Clients can only read: the server refuses any other call with
+// PermissionDenied, and Violations returns it.
 //
-// Lists come in random order, as containerd's do. The methods may be called from
-// several goroutines at once. Those that change a container may block on a slow
-// reader of the event stream, if the model's do.
+// Lists are in random order, as in containerd. The methods may be called from several
+// goroutines at once. Those that change a container may block on a slow reader of the
+// event stream, as in the model.
 type CRIServer struct {
 	cfg    criConfig // set once by StartCRIServer
 	dir    string    // set once by StartCRIServer
@@ -31,27 +31,27 @@ type CRIServer struct {
 	timetable *timetable
 	guard     *callGuard
 
-	// upDown is held by Up and Down throughout. Calls may be waited for under it,
-	// so no call takes it.
+	// upDown is held for the whole of Up and Down. They wait for calls while they hold
+	// it, so no call may take it.
 	upDown sync.Mutex
 
 	mu sync.Mutex
-	// up is what serves at present; nil while the server is down. Guarded by mu.
+	// up is the gRPC server at present, nil while the server is down. Guarded by mu.
 	up *serving
 }
 
-// serving is the life of the gRPC server between Up and Down.
+// serving is the gRPC server between Up and Down.
 type serving struct {
 	grpc     *grpc.Server
 	listener *gatedListener
 	done     chan struct{} // closed when Serve has returned
 }
 
-// maxSocketPath is below the length of sun_path on every system.
+// maxSocketPath is less than the size of sun_path on every operating system.
 const maxSocketPath = 100
 
-// StartCRIServer starts a CRI server without pods, on a socket in a temporary
-// directory of its own. Stop ends it and removes the directory.
+// StartCRIServer starts a CRI server without pods, on a socket in its own temporary
+// directory. Stop ends the server and removes the directory.
 func StartCRIServer(opts ...CRIOption) (*CRIServer, error) {
 	cfg := newCRIConfig(opts)
 	dir, err := socketDir()
@@ -90,17 +90,17 @@ func (s *CRIServer) Endpoint() string {
 	return "unix://" + s.socket
 }
 
-// Stop ends the server: the timetable, every call, every connection. It returns
-// when all that the server started has ended, and may be called twice.
+// Stop ends the server: the timetable, every call, every connection. It returns when
+// every goroutine of the server has ended. It may be called twice.
 func (s *CRIServer) Stop() {
-	s.hub.stop() // first, for it may hold back the timetable
+	s.hub.stop() // first, because the timetable may be waiting for it
 	s.timetable.stop()
 	s.Down()
-	_ = os.RemoveAll(s.dir) // in the system's directory for temporary files
+	_ = os.RemoveAll(s.dir) // a temporary directory
 }
 
-// Down stops serving, as when the runtime is killed: calls are cut off, the
-// socket vanishes, events are lost. The containers live on.
+// Down stops serving, as when the runtime is killed: calls are cut off, the socket is
+// removed, and events are lost. The containers keep running.
 func (s *CRIServer) Down() {
 	s.upDown.Lock()
 	defer s.upDown.Unlock()
@@ -157,23 +157,23 @@ func (s *CRIServer) setServing(up *serving) {
 	s.up = up
 }
 
-// Freeze makes the server silent, as SIGSTOP does: connections are accepted and
-// nothing is answered, until Thaw. Its containers live on.
+// Freeze stops the server as SIGSTOP does: until Thaw, it accepts connections but answers
+// nothing. The containers keep running.
 func (s *CRIServer) Freeze() {
 	if up := s.serving(); up != nil {
 		up.listener.freeze()
 	}
 }
 
-// Thaw ends Freeze: what has been asked meanwhile is answered.
+// Thaw ends Freeze. The server answers the calls that it received in between.
 func (s *CRIServer) Thaw() {
 	if up := s.serving(); up != nil {
 		up.listener.thaw()
 	}
 }
 
-// CutConnections closes every connection, without a word to the clients. The
-// server stays up.
+// CutConnections closes every connection, without notice to the clients. The server
+// stays up.
 func (s *CRIServer) CutConnections() {
 	if up := s.serving(); up != nil {
 		up.listener.cut()

@@ -10,8 +10,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// criService answers the reading calls. Whatever else a client asks is refused
-// before it comes here, or is not implemented.
+// criService answers the reading calls. Every other call is refused before it gets here,
+// or is not implemented.
 type criService struct {
 	runtimeapi.UnimplementedRuntimeServiceServer
 	s *CRIServer
@@ -19,7 +19,8 @@ type criService struct {
 
 func (c *criService) Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
 	return &runtimeapi.VersionResponse{
-		Version: "0.1.0", RuntimeName: c.s.cfg.habits.name, RuntimeVersion: c.s.cfg.habits.version, RuntimeApiVersion: "v1",
+		Version: "0.1.0", RuntimeApiVersion: "v1",
+		RuntimeName: c.s.cfg.habits.name, RuntimeVersion: c.s.cfg.habits.version,
 	}, nil
 }
 
@@ -30,21 +31,27 @@ func (c *criService) Status(context.Context, *runtimeapi.StatusRequest) (*runtim
 	}}}, nil
 }
 
-func (c *criService) RuntimeConfig(context.Context, *runtimeapi.RuntimeConfigRequest) (*runtimeapi.RuntimeConfigResponse, error) {
-	return &runtimeapi.RuntimeConfigResponse{Linux: &runtimeapi.LinuxRuntimeConfiguration{CgroupDriver: runtimeapi.CgroupDriver_SYSTEMD}}, nil
+func (c *criService) RuntimeConfig(context.Context,
+	*runtimeapi.RuntimeConfigRequest) (*runtimeapi.RuntimeConfigResponse, error) {
+	linux := &runtimeapi.LinuxRuntimeConfiguration{CgroupDriver: runtimeapi.CgroupDriver_SYSTEMD}
+	return &runtimeapi.RuntimeConfigResponse{Linux: linux}, nil
 }
 
-func (c *criService) ListPodSandbox(_ context.Context, req *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
+func (c *criService) ListPodSandbox(_ context.Context,
+	req *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
 	return &runtimeapi.ListPodSandboxResponse{Items: c.s.node.listSandboxes(req.GetFilter())}, nil
 }
 
-func (c *criService) ListContainers(_ context.Context, req *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error) {
+func (c *criService) ListContainers(_ context.Context,
+	req *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error) {
 	return &runtimeapi.ListContainersResponse{Containers: c.s.node.listContainers(req.GetFilter())}, nil
 }
 
-func (c *criService) StreamPodSandboxes(req *runtimeapi.StreamPodSandboxesRequest, stream grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxesResponse]) error {
+func (c *criService) StreamPodSandboxes(req *runtimeapi.StreamPodSandboxesRequest,
+	stream grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxesResponse]) error {
 	if !c.s.cfg.streamingLists {
-		return status.Error(codes.Unimplemented, "unknown method StreamPodSandboxes for service runtime.v1.RuntimeService")
+		return status.Error(codes.Unimplemented,
+			"unknown method StreamPodSandboxes for service runtime.v1.RuntimeService")
 	}
 	for batch := range slices.Chunk(c.s.node.listSandboxes(req.GetFilter()), c.s.cfg.listBatch) {
 		if err := stream.Send(&runtimeapi.StreamPodSandboxesResponse{PodSandboxes: batch}); err != nil {
@@ -54,9 +61,11 @@ func (c *criService) StreamPodSandboxes(req *runtimeapi.StreamPodSandboxesReques
 	return nil
 }
 
-func (c *criService) StreamContainers(req *runtimeapi.StreamContainersRequest, stream grpc.ServerStreamingServer[runtimeapi.StreamContainersResponse]) error {
+func (c *criService) StreamContainers(req *runtimeapi.StreamContainersRequest,
+	stream grpc.ServerStreamingServer[runtimeapi.StreamContainersResponse]) error {
 	if !c.s.cfg.streamingLists {
-		return status.Error(codes.Unimplemented, "unknown method StreamContainers for service runtime.v1.RuntimeService")
+		return status.Error(codes.Unimplemented,
+			"unknown method StreamContainers for service runtime.v1.RuntimeService")
 	}
 	for batch := range slices.Chunk(c.s.node.listContainers(req.GetFilter()), c.s.cfg.listBatch) {
 		if err := stream.Send(&runtimeapi.StreamContainersResponse{Containers: batch}); err != nil {
@@ -66,7 +75,8 @@ func (c *criService) StreamContainers(req *runtimeapi.StreamContainersRequest, s
 	return nil
 }
 
-func (c *criService) PodSandboxStatus(_ context.Context, req *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
+func (c *criService) PodSandboxStatus(_ context.Context,
+	req *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
 	n := c.s.node
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -77,7 +87,8 @@ func (c *criService) PodSandboxStatus(_ context.Context, req *runtimeapi.PodSand
 	return &runtimeapi.PodSandboxStatusResponse{Status: s.status, Timestamp: n.now()}, nil
 }
 
-func (c *criService) ContainerStatus(_ context.Context, req *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
+func (c *criService) ContainerStatus(_ context.Context,
+	req *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
 	n := c.s.node
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -88,6 +99,7 @@ func (c *criService) ContainerStatus(_ context.Context, req *runtimeapi.Containe
 	return &runtimeapi.ContainerStatusResponse{Status: ctr.status}, nil
 }
 
-func (c *criService) GetContainerEvents(_ *runtimeapi.GetEventsRequest, stream grpc.ServerStreamingServer[runtimeapi.ContainerEventResponse]) error {
+func (c *criService) GetContainerEvents(_ *runtimeapi.GetEventsRequest,
+	stream grpc.ServerStreamingServer[runtimeapi.ContainerEventResponse]) error {
 	return c.s.hub.serve(stream)
 }

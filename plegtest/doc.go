@@ -1,17 +1,17 @@
-// Package plegtest helps to test what is built on package pleg, without a node
-// and without waiting.
+// Package plegtest provides fakes and a conformance test for users of package pleg.
+// Tests need no node and no waiting.
 //
-//   - [Runtime] is a scriptable fake of [pleg.Runtime], for unit tests: set pods,
-//     relist, look at the events. It can fail, be slow, hang and lie.
-//   - [CRIServer] is a CRI v1 runtime on a unix socket in this process, with
-//     simulated pods on a timetable and the habits of containerd and CRI-O. It
-//     refuses, and reports, every call that would change something.
-//   - [TestRuntime] tells the author of an adapter what is wrong with it.
+//   - [Runtime] is a scriptable fake of [pleg.Runtime] for unit tests: set pods, relist,
+//     check the events. It can fail, be slow, hang, and return bad data.
+//   - [CRIServer] is a CRI v1 runtime on a unix socket in this process. It simulates pods
+//     on a timetable, and behaves like containerd or CRI-O. It refuses and reports every
+//     call that would change something.
+//   - [TestRuntime] is a conformance test of adapters.
 //
 // # Concurrency
 //
-// Everything here may be used from several goroutines at once. The fake runtime
-// starts no goroutine, and works inside a testing/synctest bubble: it blocks on
-// channels and timers only. The CRI server speaks over a real socket, so it does
-// not; its Stop joins all that it started.
+// Everything in this package may be used from several goroutines at once. The fake
+// runtime starts no goroutine and blocks only on channels and timers, so it works inside
+// a testing/synctest bubble. The CRI server uses a real socket, so it does not; its Stop
+// joins every goroutine that it started.
 package plegtest

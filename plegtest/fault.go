@@ -23,33 +23,33 @@ const (
 // AnyPod as the pod of a fault means every call of the method.
 const AnyPod types.UID = ""
 
-// Fault is trouble that calls to the fake Runtime run into. What is set in it
-// happens in the order of its fields. When several faults hit one call, they
-// happen one after another in the order they were injected, and the first error
-// is the answer.
+// Fault is a fault that calls to the fake Runtime run into. Its effects happen in the
+// order of its fields. When several faults hit one call, they happen one after another
+// in the order in which they were injected, and the call returns the first error.
 type Fault struct {
-	// Method is the method that is hit; empty hits all of them.
+	// Method is the method that is hit; empty hits all methods.
 	Method Method
 	// PodUID is the pod whose calls are hit; AnyPod, the default, hits all calls.
-	// GetPods and WatchContainerEvents are of no pod, and only hit by AnyPod.
+	// GetPods and WatchContainerEvents have no pod, so only AnyPod hits them.
 	PodUID types.UID
 	// Times is how many calls are hit before the fault is over. 0 hits every call
 	// until the fault is healed.
 	Times int
 
-	// Stale makes the call answer what was true when it came in. Otherwise it
-	// answers what is true after its delay or hang.
+	// Stale makes the call answer with the state at its beginning. Otherwise it answers
+	// with the state after its delay or hang.
 	Stale bool
-	// Delay makes the call take this long, on the runtime's clock. When the
-	// context ends first, the call returns its error at once.
+	// Delay makes the call take this long, on the runtime's clock. If the context ends
+	// first, the call returns the context's error at once.
 	Delay time.Duration
-	// Hang makes the call hang until its context ends or the fault is healed.
-	// Healed, the call goes on as if nothing had been.
+	// Hang makes the call hang until its context ends or the fault is healed. Then it
+	// continues as usual.
 	Hang bool
-	// Deaf makes Delay and Hang not heed the context, but only the healing.
-	Deaf bool
-	// Do is called in the goroutine of the call, which fails if it returns an
-	// error. It may also panic, as runtimes do.
+	// IgnoreCancel makes Delay and Hang ignore the cancellation of the context: only
+	// healing the fault ends them early.
+	IgnoreCancel bool
+	// Do is called in the goroutine of the call, and fails the call if it returns an
+	// error. It may also panic.
 	Do func(ctx context.Context) error
 	// Partial makes a GetPods that fails return this many pods with the error.
 	Partial int
@@ -66,7 +66,7 @@ type injectedFault struct {
 	hits int
 }
 
-// faultSet is the faults in force. Its owner guards it with a lock.
+// faultSet holds the faults in force. Its owner guards it with a lock.
 type faultSet struct {
 	faults []*injectedFault
 }
@@ -77,7 +77,7 @@ func (s *faultSet) add(f Fault) *injectedFault {
 	return in
 }
 
-// heal ends a fault, and lets go of the calls that hang in it.
+// heal ends a fault, and releases the calls that hang in it.
 func (s *faultSet) heal(in *injectedFault) {
 	s.faults = slices.DeleteFunc(s.faults, func(f *injectedFault) bool { return f == in })
 	select {
@@ -87,8 +87,9 @@ func (s *faultSet) heal(in *injectedFault) {
 	}
 }
 
-// hit returns the faults that a call runs into, and counts it for them. A fault
-// whose Times are over stays until it is healed, for its calls may still hang.
+// hit returns the faults that a call runs into, and counts the call for them. A fault
+// that has hit its number of Times stays until it is healed, because calls may still
+// hang in it.
 func (s *faultSet) hit(m Method, uid types.UID) []*injectedFault {
 	var hit []*injectedFault
 	for _, f := range s.faults {
@@ -104,11 +105,10 @@ func (s *faultSet) hit(m Method, uid types.UID) []*injectedFault {
 	return hit
 }
 
-// suffer makes a call run into the fault, and returns the error that it fails
-// with.
-func (f *injectedFault) suffer(ctx context.Context, clk clock.Clock) error {
+// apply applies the fault to a call, and returns the error with which the call fails.
+func (f *injectedFault) apply(ctx context.Context, clk clock.Clock) error {
 	done := ctx.Done()
-	if f.Deaf {
+	if f.IgnoreCancel {
 		done = nil
 	}
 	if f.Delay > 0 {
@@ -136,8 +136,8 @@ func (f *injectedFault) suffer(ctx context.Context, clk clock.Clock) error {
 	return f.Err
 }
 
-// Inject puts a fault in force, and returns what heals it: the fault is over and
-// the calls that hang in it go on. Healing twice is harmless.
+// Inject puts a fault in force. The returned function heals it: the fault is over, and the
+// calls that hang in it continue. Healing twice is harmless.
 func (r *Runtime) Inject(f Fault) (heal func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -149,7 +149,7 @@ func (r *Runtime) Inject(f Fault) (heal func()) {
 	}
 }
 
-// Heal heals every fault. A test that lets calls hang without heeding their
+// Heal heals every fault. A test in which calls ignore the cancellation of their
 // context defers it, so that no goroutine is left behind.
 func (r *Runtime) Heal() {
 	r.mu.Lock()
@@ -159,8 +159,8 @@ func (r *Runtime) Heal() {
 	}
 }
 
-// Fail makes calls fail with err until healed: those of one pod, or all with
-// AnyPod. For anything more particular, see Inject.
+// Fail makes calls fail with err until healed: those of one pod, or all with AnyPod. See
+// Inject for other faults.
 func (r *Runtime) Fail(m Method, uid types.UID, err error) (heal func()) {
 	return r.Inject(Fault{Method: m, PodUID: uid, Err: err})
 }
@@ -175,7 +175,8 @@ func (r *Runtime) Hang(m Method, uid types.UID) (heal func()) {
 	return r.Inject(Fault{Method: m, PodUID: uid, Hang: true})
 }
 
-// HangDeaf makes calls hang until healed, whatever their context says.
-func (r *Runtime) HangDeaf(m Method, uid types.UID) (heal func()) {
-	return r.Inject(Fault{Method: m, PodUID: uid, Hang: true, Deaf: true})
+// HangIgnoringCancel makes calls hang until healed, and ignore the cancellation of their
+// context.
+func (r *Runtime) HangIgnoringCancel(m Method, uid types.UID) (heal func()) {
+	return r.Inject(Fault{Method: m, PodUID: uid, Hang: true, IgnoreCancel: true})
 }

@@ -8,8 +8,7 @@ type Option interface {
 	CRIOption
 }
 
-// WithClock sets the clock that times are taken from and that delays wait on. The
-// default is the real one.
+// WithClock sets the clock for times and delays. The default is the real clock.
 func WithClock(c clock.Clock) Option {
 	return clockOption{c}
 }

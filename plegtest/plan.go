@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// RestartPolicy says which containers of a plan are restarted when they end.
+// RestartPolicy decides which containers of a plan are restarted when they end.
 type RestartPolicy string
 
 // The restart policies, as in a pod's specification.
@@ -20,31 +20,31 @@ const (
 
 // The kubelet's back-off between restarts.
 const (
-	// DefaultBackOff is the first one.
+	// DefaultBackOff is the first delay.
 	DefaultBackOff = 10 * time.Second
-	// DefaultMaxBackOff is where doubling ends.
+	// DefaultMaxBackOff is the longest delay.
 	DefaultMaxBackOff = 5 * time.Minute
 )
 
-// PodPlan is the life of a pod: when it comes, what its containers do, when it
-// goes.
+// PodPlan is the life of a pod: when it starts, what its containers do, and when it is
+// removed.
 type PodPlan struct {
 	PodConfig
 
-	// StartAfter is when the pod comes, from Play on.
+	// StartAfter is how long after Play the pod starts.
 	StartAfter time.Duration
 	// Containers are the plans of its containers.
 	Containers []ContainerPlan
-	// LiveFor is how long after its start the sandbox is stopped and what runs in
-	// it killed; 0 is never.
+	// LiveFor is how long after its start the sandbox is stopped, and its containers
+	// killed; 0 is never.
 	LiveFor time.Duration
 	// LingerFor is how long the stopped pod stays before it is removed.
 	LingerFor time.Duration
-	// ReturnAfter is how long after its removal the pod comes again, under the same
-	// name and a new UID; 0 is never.
+	// ReturnAfter is how long after its removal the pod starts again, with the same name
+	// and a new UID; 0 is never.
 	ReturnAfter time.Duration
-	// Jitter lengthens every duration of the plan by a random share of itself, up
-	// to this one: 0.2 makes 10 s last from 10 s to 12 s.
+	// Jitter lengthens every duration of the plan by a random fraction of it, at most
+	// this one: with 0.2, 10 s become 10 s to 12 s.
 	Jitter float64
 }
 
@@ -52,39 +52,38 @@ type PodPlan struct {
 type ContainerPlan struct {
 	ContainerConfig
 
-	// StartAfter is when the container is created and started, from the start of
-	// its pod on.
+	// StartAfter is how long after the start of its pod the container is created and
+	// started.
 	StartAfter time.Duration
-	// RunFor is how long it runs before it ends by itself; 0 is for ever.
+	// RunFor is how long the container runs before it exits by itself; 0 is unlimited.
 	RunFor time.Duration
-	// ExitCode and Reason are how it ends; see [CRIServer.ExitContainer].
+	// ExitCode and Reason are those of the exit; see [CRIServer.ExitContainer].
 	ExitCode int32
 	Reason   string
-	// Restart says whether it is restarted when it has ended. Of the instances
-	// before, only the last is kept, as the kubelet does.
+	// Restart decides whether the container is restarted. Of the earlier instances only
+	// the last is kept, as in the kubelet.
 	Restart RestartPolicy
-	// Restarts is how often it is restarted at most; 0 is without end.
+	// Restarts is the maximum number of restarts; 0 is unlimited.
 	Restarts int
-	// BackOff is the wait before the first restart; 0 is DefaultBackOff. Each
-	// wait is twice the one before.
+	// BackOff is the delay before the first restart; 0 is DefaultBackOff. The delay
+	// doubles with each restart.
 	BackOff time.Duration
-	// MaxBackOff is the longest wait; 0 is DefaultMaxBackOff.
+	// MaxBackOff is the longest delay; 0 is DefaultMaxBackOff.
 	MaxBackOff time.Duration
 }
 
-// Play makes pods live by their plans, until the server stops. It may be called
-// more than once. When the server's clock is a fake one, step it and call Settle.
+// Play runs pods by their plans until the server stops. It may be called more than once.
+// If the server has a fake clock, step it and call Settle.
 //
-// The plans of one call play the same every time, given the seed. When it is
-// called again, or the test operates the server too, it is for the caller to
-// Settle before.
+// With the same seed, the plans of one call always run the same way. This includes further
+// calls, and operations of the test itself, if the caller calls Settle before each.
 func (s *CRIServer) Play(plans ...PodPlan) {
 	now := s.cfg.clock.Now()
 	entries := make([]entry, len(plans))
 	for i, plan := range plans {
 		plan.Containers = slices.Clone(plan.Containers)
 		if plan.Name == "" {
-			plan.Name = s.node.newPodName() // for the pod to keep when it returns
+			plan.Name = s.node.newPodName() // the pod keeps it when it starts again
 		}
 		entries[i] = entry{
 			at: now.Add(s.jittered(&plan, plan.StartAfter)),
@@ -94,8 +93,8 @@ func (s *CRIServer) Play(plans ...PodPlan) {
 	s.timetable.enter(entries...)
 }
 
-// Settle returns when all that the plans have due by the clock's present time is
-// done. It may block as the operations of the server do.
+// Settle returns when every step of the plans that is due by the clock is done. It may
+// block as the operations of the server do.
 func (s *CRIServer) Settle() {
 	s.timetable.settle()
 }
@@ -119,7 +118,8 @@ func (s *CRIServer) startPod(plan *PodPlan, uid types.UID, at time.Time) {
 		s.timetable.at(at.Add(s.jittered(plan, r.plan.StartAfter)), r.start)
 	}
 	if plan.LiveFor > 0 {
-		s.timetable.at(at.Add(s.jittered(plan, plan.LiveFor)), func(at time.Time) { s.endPod(plan, sandboxID, at) })
+		s.timetable.at(at.Add(s.jittered(plan, plan.LiveFor)),
+			func(at time.Time) { s.endPod(plan, sandboxID, at) })
 	}
 }
 
@@ -128,7 +128,8 @@ func (s *CRIServer) endPod(plan *PodPlan, sandboxID string, at time.Time) {
 	s.timetable.at(at.Add(s.jittered(plan, plan.LingerFor)), func(at time.Time) {
 		_ = s.RemovePodSandbox(sandboxID) // never fails
 		if plan.ReturnAfter > 0 {
-			s.timetable.at(at.Add(s.jittered(plan, plan.ReturnAfter)), func(at time.Time) { s.startPod(plan, "", at) })
+			s.timetable.at(at.Add(s.jittered(plan, plan.ReturnAfter)),
+				func(at time.Time) { s.startPod(plan, "", at) })
 		}
 	})
 }
@@ -141,13 +142,13 @@ type containerRun struct {
 	sandboxID string
 	restarts  int
 	backOff   time.Duration
-	last      string // the ID of the instance before
+	last      string // the ID of the previous instance
 }
 
 func (r *containerRun) start(at time.Time) {
 	id, err := r.s.RunContainer(r.sandboxID, r.plan.ContainerConfig)
 	if err != nil {
-		return // the pod has gone
+		return // the pod is gone
 	}
 	if r.plan.RunFor > 0 {
 		r.s.timetable.at(at.Add(r.s.jittered(r.pod, r.plan.RunFor)), func(at time.Time) { r.exit(id, at) })
@@ -156,7 +157,7 @@ func (r *containerRun) start(at time.Time) {
 
 func (r *containerRun) exit(id string, at time.Time) {
 	if err := r.s.ExitContainer(id, r.plan.ExitCode, r.plan.Reason); err != nil {
-		return // the test, or the end of the pod, has killed it
+		return // the test, or the end of the pod, killed it
 	}
 	if r.last != "" {
 		_ = r.s.RemoveContainer(r.last) // never fails
@@ -169,7 +170,7 @@ func (r *containerRun) exit(id string, at time.Time) {
 	r.s.timetable.at(at.Add(r.s.jittered(r.pod, r.nextBackOff())), r.start)
 }
 
-// again tells whether the container that has just ended is restarted.
+// again reports whether the container that has just exited is restarted.
 func (r *containerRun) again() bool {
 	if r.plan.Restarts > 0 && r.restarts >= r.plan.Restarts {
 		return false

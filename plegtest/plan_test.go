@@ -13,16 +13,18 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// nodeStates lists what is on the node: "pod/container#attempt state exit".
+// nodeStates returns the containers of the node: "pod/container#attempt state exit".
 func nodeStates(t *testing.T, c runtimeapi.RuntimeServiceClient) []string {
 	t.Helper()
 	got := []string{}
-	for _, s := range must[*runtimeapi.ListPodSandboxResponse](t)(c.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{})).Items {
+	for _, s := range must[*runtimeapi.ListPodSandboxResponse](t)(c.ListPodSandbox(t.Context(),
+		&runtimeapi.ListPodSandboxRequest{})).Items {
 		got = append(got, s.Metadata.Name+" "+s.State.String())
 	}
 	for id, ctr := range listContainers(t, c, nil) {
 		st := containerStatus(t, c, id)
-		got = append(got, fmt.Sprintf("%s/%s#%d %s %d %s", ctr.Labels["io.kubernetes.pod.name"], ctr.Metadata.Name, ctr.Metadata.Attempt,
+		got = append(got, fmt.Sprintf("%s/%s#%d %s %d %s", ctr.Labels["io.kubernetes.pod.name"],
+			ctr.Metadata.Name, ctr.Metadata.Attempt,
 			ctr.State, st.ExitCode, st.Reason))
 	}
 	slices.Sort(got)
@@ -37,7 +39,8 @@ func TestCRIServerPlay(t *testing.T) {
 		plegtest.PodPlan{
 			PodConfig: plegtest.PodConfig{Name: "web"},
 			Containers: []plegtest.ContainerPlan{
-				{ContainerConfig: plegtest.ContainerConfig{Name: "crash"}, RunFor: time.Second, ExitCode: 1, Restart: plegtest.RestartOnFailure, BackOff: 10 * time.Second},
+				{ContainerConfig: plegtest.ContainerConfig{Name: "crash"}, RunFor: time.Second,
+					ExitCode: 1, Restart: plegtest.RestartOnFailure, BackOff: 10 * time.Second},
 				{ContainerConfig: plegtest.ContainerConfig{Name: "late"}, StartAfter: 5 * time.Second},
 			},
 		},
@@ -45,7 +48,8 @@ func TestCRIServerPlay(t *testing.T) {
 			PodConfig:  plegtest.PodConfig{Name: "job"},
 			StartAfter: 2 * time.Second,
 			Containers: []plegtest.ContainerPlan{
-				{ContainerConfig: plegtest.ContainerConfig{Name: "work"}, RunFor: 3 * time.Second, Restart: plegtest.RestartOnFailure},
+				{ContainerConfig: plegtest.ContainerConfig{Name: "work"}, RunFor: 3 * time.Second,
+					Restart: plegtest.RestartOnFailure},
 			},
 			LiveFor: 10 * time.Second, LingerFor: 5 * time.Second, ReturnAfter: time.Minute,
 		},
@@ -67,9 +71,12 @@ func TestCRIServerPlay(t *testing.T) {
 	at(0, "web"+ready, "web/crash#0"+up)
 	at(1*time.Second, "web"+ready, "web/crash#0"+down+"1 Error")
 	at(2*time.Second, "job"+ready, "job/work#0"+up, "web"+ready, "web/crash#0"+down+"1 Error")
-	at(5*time.Second, "job"+ready, "job/work#0"+down+"0 Completed", "web"+ready, "web/crash#0"+down+"1 Error", "web/late#0"+up)
-	at(11*time.Second, "job"+ready, "job/work#0"+down+"0 Completed", "web"+ready, "web/crash#0"+down+"1 Error", "web/crash#1"+up, "web/late#0"+up)
-	at(12*time.Second, "job"+notReady, "job/work#0"+down+"0 Completed", "web"+ready, "web/crash#1"+down+"1 Error", "web/late#0"+up)
+	at(5*time.Second, "job"+ready, "job/work#0"+down+"0 Completed", "web"+ready, "web/crash#0"+down+"1 Error",
+		"web/late#0"+up)
+	at(11*time.Second, "job"+ready, "job/work#0"+down+"0 Completed", "web"+ready, "web/crash#0"+down+"1 Error",
+		"web/crash#1"+up, "web/late#0"+up)
+	at(12*time.Second, "job"+notReady, "job/work#0"+down+"0 Completed", "web"+ready, "web/crash#1"+down+"1 Error",
+		"web/late#0"+up)
 	at(17*time.Second, "web"+ready, "web/crash#1"+down+"1 Error", "web/late#0"+up)
 	at(32*time.Second, "web"+ready, "web/crash#1"+down+"1 Error", "web/crash#2"+up, "web/late#0"+up)
 	at(77*time.Second, "job"+ready, "job/work#0"+up, "web"+ready, "web/crash#3"+down+"1 Error", "web/late#0"+up)
@@ -81,7 +88,8 @@ func TestCRIServerPlayIsSeeded(t *testing.T) {
 		s := startServer(t, plegtest.WithClock(clk), plegtest.WithSeed(5))
 		s.Play(slices.Repeat([]plegtest.PodPlan{{
 			Jitter: 0.5, LiveFor: 7 * time.Second, LingerFor: time.Second, ReturnAfter: time.Second,
-			Containers: []plegtest.ContainerPlan{{RunFor: time.Second, Restart: plegtest.RestartAlways, BackOff: time.Second, Restarts: 3}},
+			Containers: []plegtest.ContainerPlan{{RunFor: time.Second, Restart: plegtest.RestartAlways,
+				BackOff: time.Second, Restarts: 3}},
 		}}, 5)...)
 		for range 300 {
 			clk.Step(100 * time.Millisecond)
@@ -101,15 +109,16 @@ func TestCRIServerPlayIsSeeded(t *testing.T) {
 	}
 }
 
-// What the test does by hand to a playing pod is not undone.
+// A plan does not undo the operations of the test.
 func TestCRIServerPlayAndOperate(t *testing.T) {
 	clk := testingclock.NewFakeClock(time.Unix(1000, 0))
 	s := startServer(t, plegtest.WithClock(clk))
 	s.Settle() // nothing plays
 	s.Play(plegtest.PodPlan{
-		PodConfig:  plegtest.PodConfig{UID: "a"},
-		Containers: []plegtest.ContainerPlan{{RunFor: time.Second, Restart: plegtest.RestartAlways, MaxBackOff: time.Second}},
-		LiveFor:    time.Minute,
+		PodConfig: plegtest.PodConfig{UID: "a"},
+		Containers: []plegtest.ContainerPlan{{RunFor: time.Second, Restart: plegtest.RestartAlways,
+			MaxBackOff: time.Second}},
+		LiveFor: time.Minute,
 	})
 	s.Settle()
 	sandbox := s.Sandboxes("a")[0]

@@ -8,13 +8,12 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// runtimeType is the Type of the container IDs that this package makes.
+// runtimeType is the Type of the container IDs of this package.
 const runtimeType = "plegtest"
 
-// NewPod returns a pod in namespace "default", named as its UID, with one
-// running sandbox that has the ID "<uid>-sandbox" and holds the containers. A
-// container that names no sandbox of its own is put into that one. Nil containers
-// are kept, for tests of bad data.
+// NewPod returns a pod in namespace "default" whose name is its UID, with one running
+// sandbox of the ID "<uid>-sandbox". A container without a PodSandboxID is put into that
+// sandbox. Nil containers are kept, for tests of bad data.
 func NewPod(uid types.UID, containers ...*pleg.Container) *pleg.Pod {
 	sandbox := NewSandbox(string(uid)+"-sandbox", pleg.ContainerStateRunning)
 	for _, c := range containers {
@@ -31,8 +30,8 @@ func NewPod(uid types.UID, containers ...*pleg.Container) *pleg.Pod {
 	}
 }
 
-// NewContainer returns a container whose ID and name are id. IDs identify a
-// container on the whole node, so two pods should not share one.
+// NewContainer returns a container whose ID and name are id. An ID identifies a container
+// on the whole node, so two pods should not share one.
 func NewContainer(id string, state pleg.State) *pleg.Container {
 	return &pleg.Container{
 		ID:    pleg.ContainerID{Type: runtimeType, ID: id},
@@ -68,7 +67,7 @@ func Unknown(id string) *pleg.Container {
 	return NewContainer(id, pleg.ContainerStateUnknown)
 }
 
-// clonePod copies a pod and all that it holds.
+// clonePod returns a deep copy of a pod.
 func clonePod(pod *pleg.Pod) *pleg.Pod {
 	if pod == nil {
 		return nil
@@ -90,13 +89,13 @@ func cloneContainers(list []*pleg.Container) []*pleg.Container {
 	return cloned
 }
 
-// indexOf returns where a container is in a list, -1 if it is not.
+// indexOf returns the index of a container in a list, -1 if it is not in it.
 func indexOf(list []*pleg.Container, id string) int {
 	return slices.IndexFunc(list, func(c *pleg.Container) bool { return c != nil && c.ID.ID == id })
 }
 
-// running returns the pod with only what runs in it, nil if nothing does: the
-// pod as a listing of all=false shows it.
+// running returns the pod with only its running containers and sandboxes, as a listing
+// with all=false shows it. It returns nil if there are none.
 func running(pod *pleg.Pod) *pleg.Pod {
 	if pod == nil {
 		return nil

@@ -14,12 +14,12 @@ import (
 )
 
 // Runtime is a fake container runtime: a [pleg.Runtime], [pleg.PodGetter] and
-// [pleg.EventSource] whose pods the test sets. Its methods may be called from
-// several goroutines at once; it starts none.
+// [pleg.EventSource] whose pods the test sets. Its methods may be called from several
+// goroutines at once. It starts no goroutine.
 //
-// What it hands out never changes: a change makes a new *pleg.Pod, and a pod in
-// which nothing changed is the same pointer in the next list. While no pod
-// changed, GetPods hands out the same slice again and allocates nothing.
+// A returned pod is never modified: a change makes a new *pleg.Pod, and a pod in which
+// nothing changed is the same pointer in the next list. While no pod changes, GetPods
+// returns the same slice again and allocates nothing.
 type Runtime struct {
 	clock clock.Clock // set once by NewRuntime
 
@@ -27,10 +27,10 @@ type Runtime struct {
 	// All below are guarded by mu, which is never held while a call blocks.
 
 	slots []slot
-	// first is the first slot of each UID; the others are duplicates, which are
-	// listed and otherwise ignored.
+	// first is the first slot of each UID. The other slots of a UID are duplicates,
+	// which are listed and otherwise ignored.
 	first map[types.UID]int
-	// listed is what GetPods(all) hands out; nil when it has to be made anew.
+	// listed is what GetPods(all) returns; nil if it is out of date.
 	listed []*pleg.Pod
 
 	lives    map[lifeKey]life
@@ -44,8 +44,8 @@ type Runtime struct {
 	emit    bool
 }
 
-// slot is a place in the list. Removing a pod leaves an empty slot behind until
-// the list is made anew, so that 10,000 removals are not 10,000 copies.
+// slot is a place in the list. The slot of a removed pod stays empty until the list is
+// rebuilt, so that 10,000 removals do not copy the list 10,000 times.
 type slot struct {
 	pod  *pleg.Pod
 	gone bool
@@ -62,7 +62,7 @@ type RuntimeOption interface {
 	applyToRuntime(r *Runtime)
 }
 
-// NewRuntime returns a fake runtime without pods, which answers at once.
+// NewRuntime returns a fake runtime without pods and faults.
 func NewRuntime(opts ...RuntimeOption) *Runtime {
 	r := &Runtime{
 		clock:    clock.RealClock{},
@@ -78,9 +78,9 @@ func NewRuntime(opts ...RuntimeOption) *Runtime {
 	return r
 }
 
-// Plain returns a view of the runtime that is a [pleg.Runtime] and nothing more:
-// it cannot list one pod and has no events. For a view with one of the two, embed
-// Plain and the companion in a struct:
+// Plain returns a view of the runtime that implements [pleg.Runtime] only: it cannot list
+// a single pod, and has no events. For a view with one of the two, embed Plain and the
+// optional interface in a struct:
 //
 //	struct {
 //		pleg.Runtime
@@ -100,14 +100,14 @@ func (p plainRuntime) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.Po
 	return p.r.GetPodStatus(ctx, pod)
 }
 
-// GetPods lists the pods in the order they were first set. If all is false, only
-// running containers and ready sandboxes are listed, and pods that have one.
+// GetPods lists the pods in the order in which they were first set. If all is false, it
+// lists only running containers, ready sandboxes, and the pods that have one.
 func (r *Runtime) GetPods(ctx context.Context, all bool) ([]*pleg.Pod, error) {
 	asCalled, faults := r.begin(GetPods, "")
 	defer r.end(GetPods, "")
 	stale := false
 	for _, f := range faults {
-		if err := f.suffer(ctx, r.clock); err != nil {
+		if err := f.apply(ctx, r.clock); err != nil {
 			pods := r.list(all)
 			return pods[:min(f.Partial, len(pods)):min(f.Partial, len(pods))], err
 		}
@@ -122,14 +122,14 @@ func (r *Runtime) GetPods(ctx context.Context, all bool) ([]*pleg.Pod, error) {
 	return r.list(all), nil
 }
 
-// GetPod lists one pod; the error wraps [pleg.ErrPodNotFound] if there is none
-// with this UID.
+// GetPod lists one pod. The error wraps [pleg.ErrPodNotFound] if there is no pod with
+// this UID.
 func (r *Runtime) GetPod(ctx context.Context, uid types.UID) (*pleg.Pod, error) {
 	asCalled, faults := r.begin(GetPod, uid)
 	defer r.end(GetPod, uid)
 	stale := false
 	for _, f := range faults {
-		if err := f.suffer(ctx, r.clock); err != nil {
+		if err := f.apply(ctx, r.clock); err != nil {
 			return nil, err
 		}
 		stale = stale || f.Stale
@@ -150,11 +150,11 @@ func (r *Runtime) GetPod(ctx context.Context, uid types.UID) (*pleg.Pod, error) 
 	return pod, nil
 }
 
-// GetPodStatus returns the status that SetStatus set, else one made from the
-// pod as it is now. A pod that is gone has a status without containers.
+// GetPodStatus returns the status that SetStatus set, or else a status made from the
+// present state of the pod. The status of a removed pod has no containers.
 func (r *Runtime) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.PodStatus, error) {
 	if pod == nil {
-		return nil, errors.New("asked for the status of a nil pod")
+		return nil, errors.New("GetPodStatus of a nil pod")
 	}
 	_, faults := r.begin(GetPodStatus, pod.ID)
 	defer r.end(GetPodStatus, pod.ID)
@@ -163,7 +163,7 @@ func (r *Runtime) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.PodSta
 		asCalled = r.statusOf(pod)
 	}
 	for _, f := range faults {
-		if err := f.suffer(ctx, r.clock); err != nil {
+		if err := f.apply(ctx, r.clock); err != nil {
 			return nil, err
 		}
 	}
@@ -176,8 +176,8 @@ func (r *Runtime) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.PodSta
 	return r.statusOf(pod), nil
 }
 
-// SetPod adds a pod, or replaces the one of the same UID. The pod is handed over:
-// the test must not modify it afterwards. It may hold bad data.
+// SetPod adds a pod, or replaces the one of the same UID. The test must not modify the
+// pod afterwards. The pod may contain bad data.
 func (r *Runtime) SetPod(pod *pleg.Pod) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -187,9 +187,9 @@ func (r *Runtime) SetPod(pod *pleg.Pod) {
 	r.putLocked(pod)
 }
 
-// SetPods replaces all pods by the ones given, in this order and exactly as they
-// are: nil pods, duplicate and empty UIDs are listed too. The pods are handed
-// over: the test must not modify them afterwards.
+// SetPods replaces all pods by the given ones, in this order and unchanged: nil pods,
+// duplicate UIDs and empty UIDs are listed too. The test must not modify the pods
+// afterwards.
 func (r *Runtime) SetPods(pods ...*pleg.Pod) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -223,7 +223,7 @@ func (r *Runtime) SetPods(pods ...*pleg.Pod) {
 	r.listed = nil
 }
 
-// RemovePod removes a pod with all that is in it. It is harmless if there is none.
+// RemovePod removes a pod with its containers. It is harmless if there is no such pod.
 func (r *Runtime) RemovePod(uid types.UID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -238,9 +238,8 @@ func (r *Runtime) RemovePod(uid types.UID) {
 	r.changedLocked(old, nil)
 }
 
-// UpdatePod replaces a pod by an edited copy of itself: edit may modify all of the
-// copy, and must not call the runtime. A pod that there is not yet is made by
-// NewPod first.
+// UpdatePod replaces a pod by an edited copy: edit may modify the whole copy, and must
+// not call the runtime. If the pod does not exist, NewPod creates it first.
 func (r *Runtime) UpdatePod(uid types.UID, edit func(pod *pleg.Pod)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -252,8 +251,8 @@ func (r *Runtime) UpdatePod(uid types.UID, edit func(pod *pleg.Pod)) {
 	r.putLocked(pod)
 }
 
-// Pod returns a pod as it would be listed now, nil if there is none. It counts as
-// no call and runs into no fault.
+// Pod returns a pod as a listing would show it now, nil if there is none. It does not
+// count as a call, and does not run into faults.
 func (r *Runtime) Pod(uid types.UID) *pleg.Pod {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -296,7 +295,7 @@ func (r *Runtime) listLocked() []*pleg.Pod {
 	}
 	r.slots = slices.DeleteFunc(r.slots, func(s slot) bool { return s.gone })
 	r.listed = make([]*pleg.Pod, len(r.slots))
-	// From the back, so that of duplicates the first one stays.
+	// From the end, so that the first of duplicates stays in r.first.
 	for i := len(r.slots) - 1; i >= 0; i-- {
 		pod := r.slots[i].pod
 		r.listed[i] = pod
@@ -309,7 +308,7 @@ func (r *Runtime) listLocked() []*pleg.Pod {
 	return r.listed
 }
 
-// ofAll returns a full list, or what runs of it.
+// ofAll returns a full list, or only its running pods if all is false.
 func ofAll(pods []*pleg.Pod, all bool) []*pleg.Pod {
 	if all {
 		return pods

@@ -64,7 +64,7 @@ func TestRuntimeSnapshots(t *testing.T) {
 		t.Error("an unchanged pod is another pointer")
 	}
 	if after := fmt.Sprintf("%+v %+v", *first[0], *first[0].Containers[0]); after != before {
-		t.Errorf("what was handed out changed:\n%s\n%s", before, after)
+		t.Errorf("a returned pod changed:\n%s\n%s", before, after)
 	}
 	want := []string{"a/a1=exited", "a/a2=created", "a/a-sandbox=running", "b/b1=exited", "b/b-sandbox=running"}
 	if diff := cmp.Diff(want, states(second)); diff != "" {
@@ -116,7 +116,8 @@ func TestRuntimeContainers(t *testing.T) {
 	}
 	var got []string
 	for _, s := range status.ContainerStatuses {
-		got = append(got, fmt.Sprintf("%s %s %s exit=%d %s restarts=%d %t %t", s.ID.ID, s.Name, s.State, s.ExitCode, s.Reason,
+		got = append(got, fmt.Sprintf("%s %s %s exit=%d %s restarts=%d %t %t", s.ID.ID, s.Name, s.State,
+			s.ExitCode, s.Reason,
 			s.RestartCount, s.StartedAt.IsZero(), s.FinishedAt.IsZero()))
 	}
 	want = []string{
@@ -128,14 +129,15 @@ func TestRuntimeContainers(t *testing.T) {
 		t.Error(diff)
 	}
 
-	// The network goes with its sandbox, and the next one starts without.
+	// The addresses are gone with their sandbox, and the next sandbox has none.
 	rt.SetSandbox("a", "a-sandbox", pleg.ContainerStateExited)
 	if status, _ = rt.GetPodStatus(t.Context(), rt.Pod("a")); status.IPs != nil {
 		t.Error("the address of a sandbox that is not ready:", status.IPs)
 	}
 	rt.SetSandbox("a", "a-sandbox-1", pleg.ContainerStateRunning)
 	status, _ = rt.GetPodStatus(t.Context(), rt.Pod("a"))
-	if status.IPs != nil || len(status.SandboxStatuses) != 2 || status.SandboxStatuses[0].Id != "a-sandbox-1" || len(status.ActiveContainerStatuses) != 0 {
+	if status.IPs != nil || len(status.SandboxStatuses) != 2 || status.SandboxStatuses[0].Id != "a-sandbox-1" ||
+		len(status.ActiveContainerStatuses) != 0 {
 		t.Errorf("a new sandbox: %v", status)
 	}
 	rt.RemoveSandbox("a", "a-sandbox")
@@ -150,7 +152,8 @@ func TestRuntimeContainers(t *testing.T) {
 	}
 	rt.SetStatus("a", nil)
 	rt.RemovePod("a")
-	if status, err = rt.GetPodStatus(t.Context(), &pleg.Pod{ID: "a", Name: "n"}); err != nil || status.Name != "n" || status.SandboxStatuses != nil {
+	if status, err = rt.GetPodStatus(t.Context(), &pleg.Pod{ID: "a", Name: "n"}); err != nil ||
+		status.Name != "n" || status.SandboxStatuses != nil {
 		t.Errorf("a pod that is gone: %v, %v", status, err)
 	}
 	if _, err = rt.GetPod(t.Context(), "a"); !errors.Is(err, pleg.ErrPodNotFound) {
@@ -230,9 +233,9 @@ func TestRuntimeFaults(t *testing.T) {
 		}
 		rt.Heal()
 
-		// One call heeds its context, the other does not.
+		// One call honours cancellation, the other ignores it.
 		rt.Hang(plegtest.GetPodStatus, "a")
-		rt.HangDeaf(plegtest.GetPodStatus, "b")
+		rt.HangIgnoringCancel(plegtest.GetPodStatus, "b")
 		var wg sync.WaitGroup
 		errs := make([]error, 2)
 		for i, pod := range []*pleg.Pod{a, b} {
@@ -255,7 +258,8 @@ func TestRuntimeFaults(t *testing.T) {
 		if n := rt.MaxInFlight(plegtest.GetPodStatus); n != 2 {
 			t.Error(n, "at once")
 		}
-		if got, all := rt.PodCalls(plegtest.GetPodStatus, "b"), rt.Calls(plegtest.GetPodStatus); got != 2 || all != 5 {
+		if got, all := rt.PodCalls(plegtest.GetPodStatus, "b"), rt.Calls(plegtest.GetPodStatus); got != 2 ||
+			all != 5 {
 			t.Error(got, all)
 		}
 		rt.ResetCalls()
@@ -288,9 +292,10 @@ func TestRuntimeMoreFaults(t *testing.T) {
 		over, cancel := context.WithCancel(t.Context())
 		cancel()
 		start := time.Now()
-		rt.Inject(plegtest.Fault{Method: plegtest.GetPods, Delay: time.Hour, Deaf: true})
-		if _, err := rt.GetPods(over, true); !errors.Is(err, context.Canceled) || time.Since(start) != time.Hour {
-			t.Error("a deaf delay:", err, time.Since(start))
+		rt.Inject(plegtest.Fault{Method: plegtest.GetPods, Delay: time.Hour, IgnoreCancel: true})
+		if _, err := rt.GetPods(over, true); !errors.Is(err, context.Canceled) ||
+			time.Since(start) != time.Hour {
+			t.Error("a delay that ignores cancellation:", err, time.Since(start))
 		}
 		rt.Inject(plegtest.Fault{Method: plegtest.GetPod, Do: func(context.Context) error { panic("oops") }})
 		func() {
@@ -308,7 +313,8 @@ func TestRuntimeMoreFaults(t *testing.T) {
 			t.Error(n)
 		}
 		oops := errors.New("oops")
-		rt.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Do: func(context.Context) error { return oops }})
+		rt.Inject(plegtest.Fault{Method: plegtest.GetPodStatus,
+			Do: func(context.Context) error { return oops }})
 		if _, err := rt.GetPodStatus(t.Context(), rt.Pod("a")); !errors.Is(err, oops) {
 			t.Error(err)
 		}
@@ -337,7 +343,8 @@ func TestRuntimeStaleAnswers(t *testing.T) {
 			rt.RemovePod("a")
 			heal()
 			wg.Wait()
-			if (len(listed) == 1) != stale || (got == pod) != stale || (len(status.SandboxStatuses) == 1) != stale {
+			if (len(listed) == 1) != stale || (got == pod) != stale ||
+				(len(status.SandboxStatuses) == 1) != stale {
 				t.Errorf("stale=%t: %v %v %v", stale, listed, got, status)
 			}
 		}
@@ -357,7 +364,9 @@ func TestRuntimeEvents(t *testing.T) {
 			go func() {
 				done <- rt.WatchContainerEvents(ctx,
 					func() { got = append(got, "connected") },
-					func(e pleg.ContainerEvent) { got = append(got, string(e.PodUID)+"/"+e.ContainerID) })
+					func(e pleg.ContainerEvent) {
+						got = append(got, string(e.PodUID)+"/"+e.ContainerID)
+					})
 			}()
 			synctest.Wait()
 			return done
@@ -420,8 +429,7 @@ func TestRuntimePlain(t *testing.T) {
 	}
 }
 
-// Whatever is called at once, the race detector is content and every list is
-// whole.
+// Concurrent calls have no data race, and every list is complete.
 func TestRuntimeConcurrency(t *testing.T) {
 	rt := plegtest.NewRuntime()
 	rt.EmitOnChange(true)

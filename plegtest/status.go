@@ -10,9 +10,9 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// SetStatus sets what GetPodStatus returns for a pod, whatever the pod is; nil
-// lets it be made from the pod again. The status is handed over: the test must not
-// modify it afterwards. Each call returns a copy of the outermost struct.
+// SetStatus sets what GetPodStatus returns for a pod, whatever its state; with nil the
+// status is made from the pod again. The test must not modify the status afterwards.
+// Each call returns a copy of the outermost struct.
 func (r *Runtime) SetStatus(uid types.UID, status *pleg.PodStatus) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -23,9 +23,9 @@ func (r *Runtime) SetStatus(uid types.UID, status *pleg.PodStatus) {
 	r.statuses[uid] = status
 }
 
-// SetIPs gives addresses to the pod's newest sandbox, the primary one first. A
-// status shows them as long as that sandbox is the newest and is running, as a
-// runtime does. It is harmless if the pod has no sandbox.
+// SetIPs sets the addresses of the pod's newest sandbox, the primary one first. As with a
+// real runtime, a status shows them while that sandbox is the newest and is running. It
+// is harmless if the pod has no sandbox.
 func (r *Runtime) SetIPs(uid types.UID, ips ...string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -34,8 +34,8 @@ func (r *Runtime) SetIPs(uid types.UID, ips ...string) {
 	}
 }
 
-// statusOf returns the status of a pod as it is now, whatever the caller's
-// listing of it says.
+// statusOf returns the status of the present state of a pod, which may differ from the
+// caller's listing.
 func (r *Runtime) statusOf(asked *pleg.Pod) *pleg.PodStatus {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -78,8 +78,9 @@ func (r *Runtime) statusOf(asked *pleg.Pod) *pleg.PodStatus {
 func (r *Runtime) sandboxStatusLocked(pod *pleg.Pod, s *pleg.Container) *runtimeapi.PodSandboxStatus {
 	key := lifeKey{pod.ID, s.ID.ID}
 	status := &runtimeapi.PodSandboxStatus{
-		Id:        s.ID.ID,
-		Metadata:  &runtimeapi.PodSandboxMetadata{Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.ID)},
+		Id: s.ID.ID,
+		Metadata: &runtimeapi.PodSandboxMetadata{Name: pod.Name, Namespace: pod.Namespace,
+			Uid: string(pod.ID)},
 		State:     runtimeapi.PodSandboxState_SANDBOX_NOTREADY,
 		CreatedAt: createdAt(s, r.lives[key]).UnixNano(),
 	}

@@ -7,17 +7,16 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// EventMode is what the fake runtime's event stream does.
+// EventMode is the behaviour of the fake runtime's event stream.
 type EventMode int
 
 const (
-	// EventsServed accepts streams and keeps them. It is the default.
+	// EventsServed accepts streams, and keeps them open. It is the default.
 	EventsServed EventMode = iota
-	// EventsUnsupported answers that there is no stream, with
-	// [pleg.ErrEventsUnsupported].
+	// EventsUnsupported refuses streams with [pleg.ErrEventsUnsupported].
 	EventsUnsupported
-	// EventsEndAtOnce accepts a stream and ends it at once without an error, as
-	// CRI-O does when its events are switched off.
+	// EventsEndAtOnce accepts a stream, and ends it at once without an error, as CRI-O does
+	// if its events are disabled.
 	EventsEndAtOnce
 )
 
@@ -31,14 +30,14 @@ type stream struct {
 	err    error
 }
 
-// WatchContainerEvents hands every event that is emitted from now on to observe,
-// in order, in the goroutine of the call. It returns when ctx ends or the stream
-// is broken. What is emitted while observe runs waits in memory.
+// WatchContainerEvents calls observe for every event that is emitted from now on, in
+// order, in the goroutine of the call. It returns when ctx ends or the stream is broken.
+// Events that are emitted while observe runs are queued.
 func (r *Runtime) WatchContainerEvents(ctx context.Context, connected func(), observe func(pleg.ContainerEvent)) error {
 	_, faults := r.begin(WatchContainerEvents, "")
 	defer r.end(WatchContainerEvents, "")
 	for _, f := range faults {
-		if err := f.suffer(ctx, r.clock); err != nil {
+		if err := f.apply(ctx, r.clock); err != nil {
 			return err
 		}
 	}
@@ -63,7 +62,7 @@ func (r *Runtime) WatchContainerEvents(ctx context.Context, connected func(), ob
 		case <-s.wake:
 		case <-s.broken:
 		}
-		// What was emitted before the break is delivered before it shows.
+		// Events from before the break are delivered first.
 		for {
 			event, ok := r.next(s)
 			if !ok {
@@ -82,32 +81,32 @@ func (r *Runtime) WatchContainerEvents(ctx context.Context, connected func(), ob
 	}
 }
 
-// Emit sends an event to every stream, and returns how many there are. Without
-// one the event is lost. It never blocks.
+// Emit sends an event to every stream, and returns the number of streams. The event is
+// lost if there is none. Emit never blocks.
 func (r *Runtime) Emit(event pleg.ContainerEvent) (streams int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.emitLocked(event)
 }
 
-// EmitOnChange makes every change of a container or sandbox emit an event, or
-// stops that. It is off at first.
+// EmitOnChange sets whether every change of a container or sandbox emits an event. The
+// default is off.
 func (r *Runtime) EmitOnChange(on bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.emit = on
 }
 
-// SetEventMode sets what the event stream does from now on. Streams that are
-// connected stay so: break them with BreakStreams.
+// SetEventMode sets the behaviour of new event streams. Connected streams stay connected;
+// BreakStreams ends them.
 func (r *Runtime) SetEventMode(mode EventMode) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.mode = mode
 }
 
-// BreakStreams ends every stream with err, nil for an end without an error, after
-// what was emitted before. It returns how many streams there were.
+// BreakStreams ends every stream with err, or without an error if err is nil, after the
+// events that were emitted before. It returns the number of streams.
 func (r *Runtime) BreakStreams(err error) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()

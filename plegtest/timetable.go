@@ -8,8 +8,8 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// timetable does things at their times, one after another, in one goroutine of
-// its own that lives from the first thing to do until stop.
+// timetable runs entries at their times, one after another, in one goroutine that runs
+// from the first entry until stop.
 type timetable struct {
 	clock clock.Clock   // set once by newTimetable
 	wake  chan struct{} // holds one
@@ -19,14 +19,14 @@ type timetable struct {
 	mu      sync.Mutex
 	entries entries         // guarded by mu
 	seq     uint64          // guarded by mu
-	waiting []chan struct{} // closed when nothing is due; guarded by mu
+	waiting []chan struct{} // of settle; closed when nothing is due; guarded by mu
 	running bool            // the goroutine has been started; guarded by mu
 	stopped bool            // guarded by mu
 }
 
 type entry struct {
 	at  time.Time
-	seq uint64 // of the same time, what was entered first comes first
+	seq uint64 // the order of entries of the same time
 	do  func(at time.Time)
 }
 
@@ -34,14 +34,14 @@ func newTimetable(c clock.Clock) *timetable {
 	return &timetable{clock: c, wake: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{})}
 }
 
-// at has something done at a time, at once if that is past. do is told the time it
-// was entered for, so that what follows it does not drift.
+// at adds an entry: do runs at a time, at once if the time is past. do gets the time that
+// it was added for, so that entries that it adds do not drift.
 func (t *timetable) at(when time.Time, do func(at time.Time)) {
 	t.enter(entry{at: when, do: do})
 }
 
-// enter has several things done, none before all are entered: so their order does
-// not depend on how fast the goroutine is.
+// enter adds several entries. None runs before all are added, so that their order does
+// not depend on the speed of the goroutine.
 func (t *timetable) enter(es ...entry) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -54,7 +54,7 @@ func (t *timetable) enter(es ...entry) {
 		heap.Push(&t.entries, e)
 	}
 	t.startLocked()
-	t.nudge()
+	t.wakeUp()
 }
 
 // settle returns when nothing is due.
@@ -66,7 +66,7 @@ func (t *timetable) settle() {
 	}
 	settled := make(chan struct{})
 	t.waiting = append(t.waiting, settled)
-	t.nudge()
+	t.wakeUp()
 	t.mu.Unlock()
 	select {
 	case <-settled:
@@ -81,15 +81,15 @@ func (t *timetable) startLocked() {
 	}
 }
 
-func (t *timetable) nudge() {
+func (t *timetable) wakeUp() {
 	select {
 	case t.wake <- struct{}{}:
 	default:
 	}
 }
 
-// stop ends the timetable and waits for its goroutine. What is not done by then
-// is never done.
+// stop ends the timetable and waits for its goroutine. The entries that are left never
+// run.
 func (t *timetable) stop() {
 	t.mu.Lock()
 	first := !t.stopped
@@ -134,7 +134,8 @@ func (t *timetable) run() {
 	}
 }
 
-// next returns what is due, or how long to wait for the next thing, 0 for ever.
+// next returns the entry that is due, or how long to wait for the next one; 0 means that
+// there is none.
 func (t *timetable) next() (e entry, due bool, wait time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -155,7 +156,7 @@ func (t *timetable) next() (e entry, due bool, wait time.Duration) {
 	return entry{}, false, wait
 }
 
-// entries is a heap, the earliest first.
+// entries is a heap with the earliest entry first.
 type entries []entry
 
 func (e entries) Len() int { return len(e) }
@@ -164,14 +165,14 @@ func (e entries) Less(i, j int) bool {
 }
 func (e entries) Swap(i, j int) { e[i], e[j] = e[j], e[i] }
 
-// Push is of heap.Interface.
+// Push implements heap.Interface.
 func (e *entries) Push(x any) {
 	if entry, ok := x.(entry); ok {
 		*e = append(*e, entry)
 	}
 }
 
-// Pop is of heap.Interface.
+// Pop implements heap.Interface.
 func (e *entries) Pop() any {
 	old := *e
 	last := old[len(old)-1]

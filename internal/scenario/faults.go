@@ -22,7 +22,7 @@ type fault struct {
 func (s *scenario) inject(c command, method string, f plegtest.Fault) {
 	f.Method, f.PodUID = plegtest.Method(method), c.uid()
 	f.Times = c.number("times", 0)
-	f.Deaf = c.has("ignore-cancel")
+	f.IgnoreCancel = c.has("ignore-cancel")
 	s.faults = append(s.faults, fault{f.Method, f.PodUID, s.runtime.Inject(f)})
 }
 

@@ -1,0 +1,108 @@
+package cri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc/status"
+)
+
+// errGoroutineEnded is the error of a call whose client ended the goroutine.
+var errGoroutineEnded = errors.New("the goroutine was ended (runtime.Goexit)")
+
+// attempt runs f, which calls code of the client or of the caller, and always passes
+// the outcome to done: the error that f returned, or an error that says that f panicked
+// or ended the goroutine.
+func attempt(f func() error, done func(error)) {
+	err := errGoroutineEnded
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %s", panicText(p))
+		}
+		done(err)
+	}()
+	returned := f()
+	if returned != nil {
+		// An error may panic when it is read, for example a nil pointer in an interface.
+		// It is read here first, where a panic is recovered.
+		_, _, _ = returned.Error(), status.Code(returned), errors.Is(returned, errNoStreamingLists)
+	}
+	err = returned
+}
+
+// panicText returns the value of a panic as text. Printing the value may panic too.
+func panicText(value any) (text string) {
+	defer func() {
+		if recover() != nil {
+			text = fmt.Sprintf("a %T that cannot be printed", value)
+		}
+	}()
+	return fmt.Sprint(value)
+}
+
+// guarded runs f and returns its error. If f panics, that is the error.
+func guarded(f func() error) (err error) {
+	attempt(f, func(failure error) { err = failure })
+	return err
+}
+
+// callGroup makes calls to the runtime in parallel, each in its own goroutine. The
+// first call that fails cancels the others, and wait returns its error.
+type callGroup struct {
+	runtime *Runtime
+	ctx     context.Context
+	cancel  context.CancelCauseFunc
+	// tolerated reports whether an error does not count as a failure; may be nil.
+	tolerated func(error) bool
+
+	// goroutines bounds and joins the goroutines. It does not collect their errors: a
+	// goroutine that the client ended returns none.
+	goroutines errgroup.Group
+
+	once sync.Once
+	err  error // set in once; read after the goroutines have ended
+}
+
+// newCallGroup returns a group that has at most limit calls in flight. The caller must
+// call wait.
+func (r *Runtime) newCallGroup(ctx context.Context, limit int) *callGroup {
+	g := &callGroup{runtime: r}
+	g.ctx, g.cancel = context.WithCancelCause(ctx)
+	g.goroutines.SetLimit(limit)
+	return g
+}
+
+// start makes a call: f calls the client with the group's context. start blocks while
+// the group is at its limit.
+func (g *callGroup) start(made rpc, of target, f func(ctx context.Context) error) {
+	g.goroutines.Go(func() error {
+		c := g.runtime.begin(made, of)
+		attempt(
+			func() error { return f(g.ctx) },
+			func(err error) { g.finish(g.runtime.end(c, err)) },
+		)
+		return nil
+	})
+}
+
+// finish records the outcome of a call.
+func (g *callGroup) finish(err error) {
+	if err == nil || g.tolerated != nil && g.tolerated(err) {
+		return
+	}
+	g.once.Do(func() {
+		g.err = err
+		g.cancel(err)
+	})
+}
+
+// wait returns when every call has returned. It returns the error of the first call
+// that failed.
+func (g *callGroup) wait() error {
+	_ = g.goroutines.Wait() // always nil
+	g.cancel(nil)
+	return g.err
+}

@@ -1,0 +1,148 @@
+package cri_test
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/cri"
+)
+
+// sandboxOf returns a sandbox of the pod "uid".
+func sandboxOf(id string, attempt uint32, createdAt int64) *runtimeapi.PodSandbox {
+	s := sandbox(id, "uid")
+	s.Metadata.Name, s.Metadata.Namespace, s.Metadata.Attempt = "name-"+id, "ns-"+id, attempt
+	s.CreatedAt = createdAt
+	return s
+}
+
+// containerOf returns a container of the pod "uid".
+func containerOf(id string, createdAt int64) *runtimeapi.Container {
+	c := container(id, "uid")
+	c.Labels["io.kubernetes.pod.name"], c.Labels["io.kubernetes.pod.namespace"] = "name-"+id, "ns-"+id
+	c.CreatedAt = createdAt
+	return c
+}
+
+func idsOf(list []*pleg.Container) (ids []string) {
+	for _, c := range list {
+		ids = append(ids, c.ID.ID)
+	}
+	return ids
+}
+
+// Sandboxes are sorted by attempt, highest first, then by creation time, newest first, then
+// by ID; containers by creation time, newest first, then by ID. In each case, the criteria
+// after the deciding one would give the opposite order.
+func TestOrderWithinAPod(t *testing.T) {
+	for _, test := range []struct {
+		name       string
+		sandboxes  []*runtimeapi.PodSandbox // as they are to come
+		containers []*runtimeapi.Container  // as they are to come
+	}{
+		{name: "sandboxes by attempt", sandboxes: []*runtimeapi.PodSandbox{
+			sandboxOf("z", 2, 10), sandboxOf("y", 1, 20), sandboxOf("x", 0, 30),
+		}},
+		{name: "sandboxes of one attempt by creation time", sandboxes: []*runtimeapi.PodSandbox{
+			sandboxOf("z", 1, 30), sandboxOf("y", 1, 20), sandboxOf("x", 1, 10),
+		}},
+		{name: "sandboxes of one attempt and time by ID", sandboxes: []*runtimeapi.PodSandbox{
+			sandboxOf("x", 1, 10), sandboxOf("y", 1, 10), sandboxOf("z", 1, 10),
+		}},
+		{name: "sandboxes by all three", sandboxes: []*runtimeapi.PodSandbox{
+			sandboxOf("z", 7, 10), sandboxOf("y", 3, 30), sandboxOf("a", 3, 20), sandboxOf("b", 3,
+				20), sandboxOf("c", 0, 40),
+		}},
+		{name: "containers by creation time", containers: []*runtimeapi.Container{
+			containerOf("z", 30), containerOf("y", 20), containerOf("x", 10),
+		}},
+		{name: "containers of one time by ID", containers: []*runtimeapi.Container{
+			containerOf("x", 10), containerOf("y", 10), containerOf("z", 10),
+		}},
+		{name: "containers by both", containers: []*runtimeapi.Container{
+			containerOf("z", 30), containerOf("a", 20), containerOf("b", 20), containerOf("y", 10),
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			var wantSandboxes, wantContainers []string
+			for _, s := range test.sandboxes {
+				wantSandboxes = append(wantSandboxes, s.Id)
+			}
+			for _, c := range test.containers {
+				wantContainers = append(wantContainers, c.Id)
+			}
+			node := &stub{sandboxes: slices.Clone(test.sandboxes),
+				containers: slices.Clone(test.containers)}
+			rnd := rand.New(rand.NewPCG(1, 2))
+			for range 20 {
+				rnd.Shuffle(len(node.sandboxes), func(i, j int) {
+					node.sandboxes[i], node.sandboxes[j] = node.sandboxes[j], node.sandboxes[i]
+				})
+				rnd.Shuffle(len(node.containers), func(i, j int) {
+					node.containers[i], node.containers[j] = node.containers[j], node.containers[i]
+				})
+				pods := getPods(t, cri.NewRuntime(node))
+				if len(pods) != 1 {
+					t.Fatalf("%d pods", len(pods))
+				}
+				if diff := cmp.Diff(wantSandboxes, idsOf(pods[0].Sandboxes)); diff != "" {
+					t.Fatal("sandboxes: ", diff)
+				}
+				if diff := cmp.Diff(wantContainers, idsOf(pods[0].Containers)); diff != "" {
+					t.Fatal("containers: ", diff)
+				}
+			}
+		})
+	}
+}
+
+// A pod has the name and creation time of its newest sandbox. A name that the sandbox lacks
+// is that of the newest container.
+func TestNamesAndTimeOfAPod(t *testing.T) {
+	unnamed := sandboxOf("s", 0, 10)
+	unnamed.Metadata.Name, unnamed.Metadata.Namespace = "", ""
+	nameOnly := sandboxOf("s", 0, 10)
+	nameOnly.Metadata.Namespace = ""
+	labelled := sandboxOf("s", 0, 10)
+	labelled.Labels["io.kubernetes.pod.name"], labelled.Labels["io.kubernetes.pod.namespace"] = "label", "label-ns"
+	for _, test := range []struct {
+		name           string
+		node           *stub
+		podName, podNS string
+		createdAt      uint64
+	}{
+		{"the newest sandbox", &stub{
+			sandboxes:  []*runtimeapi.PodSandbox{sandboxOf("old", 0, 30), sandboxOf("new", 1, 20)},
+			containers: []*runtimeapi.Container{containerOf("c", 40)},
+		}, "name-new", "ns-new", 20},
+		{"a sandbox's labels before its metadata", &stub{
+			sandboxes: []*runtimeapi.PodSandbox{labelled},
+		}, "label", "label-ns", 10},
+		{"the newest container", &stub{
+			sandboxes: []*runtimeapi.PodSandbox{unnamed},
+			containers: []*runtimeapi.Container{containerOf("a", 20), containerOf("b", 40),
+				containerOf("c", 30)},
+		}, "name-b", "ns-b", 10},
+		{"the newest container for what is missing", &stub{
+			sandboxes:  []*runtimeapi.PodSandbox{nameOnly},
+			containers: []*runtimeapi.Container{containerOf("a", 20), containerOf("b", 40)},
+		}, "name-s", "ns-b", 10},
+		{"no sandbox", &stub{
+			containers: []*runtimeapi.Container{containerOf("a", 20)},
+		}, "name-a", "ns-a", 0},
+		{"a time before 1970", &stub{
+			sandboxes: []*runtimeapi.PodSandbox{sandboxOf("s", 0, -5)},
+		}, "name-s", "ns-s", 0},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			pod := getPods(t, cri.NewRuntime(test.node))[0]
+			if pod.Name != test.podName || pod.Namespace != test.podNS || pod.CreatedAt != test.createdAt {
+				t.Errorf("%s/%s of %d", pod.Namespace, pod.Name, pod.CreatedAt)
+			}
+		})
+	}
+}

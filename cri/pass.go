@@ -1,0 +1,184 @@
+package cri
+
+import (
+	"google.golang.org/grpc/mem"
+
+	"github.com/kubepleg/pleg"
+)
+
+// pass is one list, of sandboxes and of containers, in comparison with what is held.
+type pass struct {
+	held        *held
+	number      uint64
+	runtimeName string
+	// renamed is set if the held items were decoded with another name of the runtime.
+	// The name is part of the listed IDs, so every item is decoded again.
+	renamed bool
+	sides   [kinds]side
+}
+
+// side is one of the two lists of a pass. Two goroutines may read the two sides
+// concurrently: each side has its own reader, reads the held items of its own kind only,
+// and writes nothing in them but item.seen.
+type side struct {
+	known    int              // how many of the held items were listed
+	fresh    map[string]*item // listed, but not held
+	replaced []*item          // held, but changed
+
+	// found are the bad items to log: those that were not held before, and those that
+	// cannot be held. tally counts the latter.
+	found []badItem
+	tally badTally
+	// skipped and decoded count the items by what was done with them.
+	skipped, decoded int
+}
+
+// badItem is a bad item to log.
+type badItem struct {
+	object object
+	bad    badSet
+}
+
+// readAnswer reads an encoded answer.
+func (p *pass) readAnswer(k kind, data mem.BufferSlice) error {
+	const scratchKept = 64 << 10
+	r := &p.held.readers[k]
+	r.reset(data)
+	defer func() {
+		r.reset(nil)
+		if cap(r.scratch) > scratchKept {
+			r.scratch = nil
+		}
+	}()
+	for {
+		message, ok, err := r.next()
+		if err != nil || !ok {
+			return err
+		}
+		if err := p.read(k, message); err != nil {
+			return err
+		}
+	}
+}
+
+// read reads one encoded item.
+func (p *pass) read(k kind, message []byte) error {
+	if !p.renamed {
+		known := p.held.items[k][string(wireID(message))]
+		if known != nil && known.seen != p.number && known.trace.matches(k, message) {
+			p.see(known)
+			p.sides[k].skipped++
+			return nil
+		}
+	}
+	s, err := k.decode(message, p.runtimeName)
+	if err != nil {
+		return err
+	}
+	if it := p.add(k, s); it != nil {
+		it.trace = traceOf(k, message)
+	}
+	return nil
+}
+
+// see records that a held item was listed.
+func (p *pass) see(known *item) {
+	known.seen = p.number
+	p.sides[known.kind].known++
+}
+
+// add adds a decoded item. It returns the item that is held from now on, nil if the
+// decoded item is skipped.
+func (p *pass) add(k kind, s shown) *item {
+	side := &p.sides[k]
+	side.decoded++
+	id := s.container.ID.ID
+	if id == "" {
+		side.skip(badNoID, s.object(k))
+		return nil
+	}
+	known := p.held.items[k][id]
+	if known != nil && known.seen == p.number || side.fresh[id] != nil {
+		side.skip(badDuplicateID, s.object(k))
+		return nil
+	}
+	if known != nil {
+		p.see(known)
+		if known.shown.equal(&s) {
+			return known
+		}
+	}
+	it := &item{shown: s, kind: k, seen: p.number}
+	if s.bad != 0 {
+		side.found = append(side.found, badItem{object: s.object(k), bad: s.bad})
+	}
+	if known != nil {
+		side.replaced = append(side.replaced, it)
+		return it
+	}
+	if side.fresh == nil {
+		side.fresh = map[string]*item{}
+	}
+	side.fresh[id] = it
+	return it
+}
+
+// addNil counts a nil item, which only a client in this process can return.
+func (p *pass) addNil(k kind) {
+	p.sides[k].skip(badNilItem, object{kind: k})
+}
+
+// skip counts an item that cannot be held.
+func (s *side) skip(b bad, of object) {
+	s.tally[b]++
+	s.found = append(s.found, badItem{object: of, bad: badSet(0).with(b)})
+}
+
+// commit ends a pass whose lists are complete. It returns the listing, pods sorted by
+// UID, and the number of listed bad items by kind of bad data.
+func (p *pass) commit() ([]*pleg.Pod, badTally) {
+	h := p.held
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	changed := map[*heldPod]bool(nil)
+	touch := func(pod *heldPod) {
+		if pod == nil {
+			return
+		}
+		if changed == nil {
+			changed = map[*heldPod]bool{}
+		}
+		changed[pod] = true
+	}
+	for k := range kinds {
+		s := &p.sides[k]
+		if s.known != len(h.items[k]) {
+			for _, it := range h.items[k] {
+				if it.seen != p.number {
+					touch(h.removeLocked(it))
+				}
+			}
+		}
+		for _, it := range s.replaced {
+			before := h.items[k][it.container.ID.ID]
+			touch(h.removeLocked(before))
+			it.exit = before.exit
+			touch(h.insertLocked(it))
+		}
+		for _, it := range s.fresh {
+			touch(h.insertLocked(it))
+		}
+	}
+	h.runtimeName = p.runtimeName
+	if len(changed) > 0 {
+		h.rebuildLocked(changed)
+	}
+	tally := h.tally
+	for k := range kinds {
+		for b, n := range p.sides[k].tally {
+			tally[b] += n
+		}
+	}
+	return h.listing, tally
+}

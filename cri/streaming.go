@@ -1,0 +1,149 @@
+package cri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// If a runtime that has streamed a list refuses to stream one, streaming is retried
+// after streamRetryFirst, and then with a delay that doubles up to streamRetryLongest. If
+// the runtime has never streamed a list, the delay is streamRetryLongest. A refused retry
+// costs the list one call more.
+const (
+	streamRetryFirst   = time.Second
+	streamRetryLongest = 5 * time.Minute
+)
+
+// errNoStreamingLists is the error of a runtime without streaming lists.
+var errNoStreamingLists = errors.New("no streaming lists")
+
+// streaming decides whether a full list is streamed. Full lists run one at a time; the
+// one that runs owns it.
+type streaming struct {
+	off    bool // WithPlainLists
+	worked bool // a full list has been streamed
+
+	// The last refusal (Unimplemented), if no list has been streamed since.
+	wait    time.Duration   // until streaming is retried; 0 if there is no refusal
+	refused time.Time       // when the runtime refused
+	by      *runtimeVersion // the runtime that refused
+}
+
+// due reports whether the next list is to be streamed.
+func (s *streaming) due(now time.Time, runtime *runtimeVersion) bool {
+	switch {
+	case s.off:
+		return false
+	case s.wait == 0 || *runtime != *s.by:
+		return true
+	}
+	// If the clock was set back, the retry is due: otherwise it would be delayed by as
+	// much as the clock was set back.
+	return now.Before(s.refused) || now.Sub(s.refused) >= s.wait
+}
+
+// succeeded records that a full list was streamed.
+func (s *streaming) succeeded() {
+	s.worked, s.wait = true, 0
+}
+
+// fellBack records that the runtime refused to stream a full list, and that the list was
+// completed with plain calls.
+func (s *streaming) fellBack(now time.Time, runtime *runtimeVersion) {
+	switch {
+	case !s.worked:
+		s.wait = streamRetryLongest
+	case s.wait == 0:
+		s.wait = streamRetryFirst
+	default:
+		s.wait = min(2*s.wait, streamRetryLongest)
+	}
+	s.refused, s.by = now, runtime
+}
+
+// plainListFailed records that a plain list failed. The refusal then no longer counts:
+// a runtime that is starting refuses both kinds of list, and a list may have become too
+// large for one message.
+func (s *streaming) plainListFailed() {
+	s.wait = 0
+}
+
+// noteStreaming records how a full list was completed. refusal is the error with which
+// this version of the runtime refused to stream it, nil if streaming was not tried.
+func (r *Runtime) noteStreaming(ctx context.Context, streamed bool, refusal error, by *runtimeVersion) {
+	s := &r.streaming
+	was := listMode(r.listMode.Load())
+	switch {
+	case streamed:
+		s.succeeded()
+		r.listMode.Store(int32(listsStreaming))
+		if was == listsPlain {
+			r.log(ctx).V(2).Info("The runtime streams lists again")
+		}
+	case refusal != nil:
+		s.fellBack(r.opts.clock.Now(), by)
+		r.listMode.Store(int32(listsPlain))
+		r.log(ctx).V(2).Info("The runtime does not stream lists; using plain lists",
+			"err", refusal, "nextTry", s.wait)
+	}
+}
+
+// listMode is how the last full list was completed.
+type listMode int32
+
+const (
+	listsUnknown listMode = iota // no full list has been completed
+	listsStreaming
+	listsPlain
+)
+
+// askStream makes one of the two streaming calls of a pass, and reads the stream.
+func (r *Runtime) askStream(ctx context.Context, p *pass, k kind) error {
+	// A return before the end of the stream must end the stream.
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+
+	var codec answerCodec
+	if k == sandboxes {
+		stream, err := r.client.StreamPodSandboxes(ctx, &runtimeapi.StreamPodSandboxesRequest{},
+			callOptions(&codec)...)
+		return readStream(p, k, &codec, stream, err, (*runtimeapi.StreamPodSandboxesResponse).GetPodSandboxes,
+			showSandbox)
+	}
+	stream, err := r.client.StreamContainers(ctx, &runtimeapi.StreamContainersRequest{}, callOptions(&codec)...)
+	return readStream(p, k, &codec, stream, err, (*runtimeapi.StreamContainersResponse).GetContainers,
+		showContainer)
+}
+
+// readStream reads the answers of a stream to its end. A stream that breaks off is an
+// error, however much of it was read.
+func readStream[R, T any](p *pass, k kind, codec *answerCodec, stream grpc.ServerStreamingClient[R], err error,
+	items func(*R) []*T, show func(*T, string) shown) error {
+	for first := true; err == nil; first = false {
+		var resp *R
+		resp, err = stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		// A runtime without streams answers Unimplemented at once.
+		if first && status.Code(err) == codes.Unimplemented {
+			break
+		}
+		err = readAnswer(p, k, codec, err, items(resp), show)
+		if err != nil {
+			return err
+		}
+	}
+	if status.Code(err) == codes.Unimplemented {
+		return fmt.Errorf("%w: %w", errNoStreamingLists, err)
+	}
+	return err
+}

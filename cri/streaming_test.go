@@ -1,0 +1,254 @@
+package cri_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/kubepleg/pleg/cri"
+)
+
+var errUnimplemented = status.Error(codes.Unimplemented, "unknown service runtime.v1.RuntimeService")
+
+// streamNode is a stub that records the list calls, and fails those that the test chooses.
+type streamNode struct {
+	*stub
+	t       *testing.T
+	clock   *clocktesting.FakePassiveClock
+	runtime *cri.Runtime
+	refuse  map[string]error // by method, what it fails with
+	calls   []string         // of the last list
+}
+
+func newStreamNode(t *testing.T, opts ...cri.Option) *streamNode {
+	n := &streamNode{
+		stub:   node(),
+		t:      t,
+		clock:  clocktesting.NewFakePassiveClock(time.Unix(1_000_000, 0)),
+		refuse: map[string]error{},
+	}
+	n.hook = func(_ context.Context, method string) error {
+		method, isAnswer := strings.CutSuffix(method, ".Recv")
+		if !isAnswer && method != "Version" {
+			n.calls = append(n.calls, method)
+		}
+		if strings.HasPrefix(method, "Stream") && !isAnswer {
+			return nil // as over gRPC, where a refusal comes as the first answer
+		}
+		return n.refuse[method]
+	}
+	n.runtime = cri.NewRuntime(n.stub, append(opts, cri.WithClock(n.clock), quiet)...)
+	return n
+}
+
+// stops makes streaming lists fail with err, or work again if err is nil.
+func (n *streamNode) stops(err error) {
+	n.refuse["StreamPodSandboxes"], n.refuse["StreamContainers"] = err, err
+}
+
+// lists makes a full list, and returns its calls.
+func (n *streamNode) lists() (calls string, err error) {
+	n.calls = nil
+	pods, err := n.runtime.GetPods(n.t.Context(), true)
+	if err == nil && len(pods) != 1 {
+		n.t.Errorf("%d pods", len(pods))
+	}
+	return strings.Join(n.calls, " "), err
+}
+
+const (
+	streamed = "StreamPodSandboxes StreamContainers"
+	plain    = "ListPodSandbox ListContainers"
+	fellBack = "StreamPodSandboxes " + plain
+)
+
+// expect makes a full list a second after the last one, and checks its calls.
+func (n *streamNode) expect(what, want string) {
+	n.t.Helper()
+	n.clock.SetTime(n.clock.Now().Add(time.Second))
+	if got, err := n.lists(); err != nil || got != want {
+		n.t.Errorf("%s: %s, %v; want %s", what, got, err, want)
+	}
+	wantLists := ", streaming lists"
+	if want != streamed {
+		wantLists = ", plain lists"
+	}
+	if got := n.runtime.DescribeRuntime(); !strings.HasSuffix(got, wantLists) {
+		n.t.Errorf("%s: %q", what, got)
+	}
+}
+
+// If streaming has worked before, one Unimplemented affects one list only.
+func TestOneUnimplementedIsForOneList(t *testing.T) {
+	n := newStreamNode(t)
+	n.expect("first", streamed)
+	n.stops(errUnimplemented)
+	n.expect("refused", fellBack)
+	n.stops(nil)
+	n.expect("next", streamed)
+	n.stops(errUnimplemented)
+	n.expect("refused again", fellBack)
+	n.stops(nil)
+	n.expect("next again", streamed)
+}
+
+// If a runtime stops streaming lists for good, no list fails, and few lists take more calls
+// than with a runtime that never streamed.
+func TestUnimplementedForGood(t *testing.T) {
+	n := newStreamNode(t)
+	n.expect("first", streamed)
+	n.stops(errUnimplemented)
+	var tries []int // at which list
+	for i := range 3600 {
+		n.clock.SetTime(n.clock.Now().Add(time.Second))
+		switch got, err := n.lists(); {
+		case err != nil:
+			t.Fatal(err)
+		case got == fellBack:
+			tries = append(tries, i)
+		case got != plain:
+			t.Fatal(got)
+		}
+	}
+	if len(tries) > 25 {
+		t.Errorf("streaming was tried %d times in an hour: %v", len(tries), tries)
+	}
+	for i, at := range tries[1:] {
+		if wait := at - tries[i]; wait > 300 || i > 0 && wait < min(300, 2*(tries[i]-tries[i-1])) {
+			t.Errorf("not twice as long each time, up to 5 minutes: %v", tries)
+			break
+		}
+	}
+	n.stops(nil)
+	for i := 0; ; i++ {
+		n.clock.SetTime(n.clock.Now().Add(time.Second))
+		got, err := n.lists()
+		must(t, err)
+		if got == streamed {
+			break
+		}
+		if i > 300 {
+			t.Fatal("streaming has not been tried again in 5 minutes")
+		}
+	}
+	n.expect("after it works again", streamed)
+}
+
+// With a runtime that has never streamed a list, streaming is retried after five minutes,
+// and at once when the version changes.
+func TestRuntimeThatNeverStreamed(t *testing.T) {
+	n := newStreamNode(t)
+	n.stops(errUnimplemented)
+	n.expect("first", fellBack)
+	for range 298 {
+		n.expect("for five minutes", plain)
+	}
+	n.clock.SetTime(n.clock.Now().Add(time.Second))
+	n.expect("after five minutes", fellBack)
+	n.expect("then", plain)
+
+	n.version = "2.0"
+	n.expect("before the adapter knows the new version", plain)
+	reconnect(t, n.runtime)
+	n.expect("another version", fellBack)
+	n.expect("then", plain)
+
+	n.version = "3.0"
+	n.stops(nil)
+	reconnect(t, n.runtime)
+	n.expect("a version that streams", streamed)
+	n.expect("then", streamed)
+}
+
+// A refusal counts only while plain lists work: a runtime that is starting refuses
+// everything, and a plain list may be too large.
+func TestRefusalWhilePlainListsFail(t *testing.T) {
+	for _, worked := range []bool{false, true} {
+		for name, failure := range map[string]error{
+			"starting":  errUnimplemented,
+			"too large": status.Error(codes.ResourceExhausted, "message larger than max"),
+		} {
+			n := newStreamNode(t)
+			if worked {
+				n.expect("first", streamed)
+			}
+			n.stops(errUnimplemented)
+			n.refuse["ListPodSandbox"] = failure
+			for range 3 {
+				n.clock.SetTime(n.clock.Now().Add(time.Second))
+				if got, err := n.lists(); !errors.Is(err, failure) &&
+					status.Code(err) != status.Code(failure) {
+					t.Errorf("%s: %s, %v", name, got, err)
+				}
+			}
+			n.stops(nil)
+			n.expect(name, streamed)
+		}
+	}
+	// The same if plain lists worked for a while and became too large.
+	n := newStreamNode(t)
+	n.stops(errUnimplemented)
+	n.expect("first", fellBack)
+	n.expect("second", plain)
+	n.refuse["ListContainers"] = status.Error(codes.ResourceExhausted, "message larger than max")
+	if _, err := n.lists(); status.Code(err) != codes.ResourceExhausted {
+		t.Error(err)
+	}
+	n.stops(nil)
+	n.expect("after a plain list that was too large", streamed)
+}
+
+// With a runtime that streams only one of the two lists, streaming is not tried each time.
+func TestRuntimeThatStreamsOneListOnly(t *testing.T) {
+	n := newStreamNode(t)
+	n.refuse["StreamContainers"] = errUnimplemented
+	n.expect("first", "StreamPodSandboxes StreamContainers ListContainers")
+	for range 250 {
+		n.expect("then", plain)
+	}
+}
+
+// A clock that is set back does not delay the retry by as much.
+func TestStreamingWhenTheClockIsSetBack(t *testing.T) {
+	n := newStreamNode(t)
+	n.stops(errUnimplemented)
+	n.expect("first", fellBack)
+	n.expect("second", plain)
+	n.clock.SetTime(n.clock.Now().Add(-24 * time.Hour))
+	n.expect("a day before", fellBack)
+	n.expect("then", plain)
+}
+
+// A failure other than Unimplemented does not cause plain lists.
+func TestFailedStreamIsTriedAgain(t *testing.T) {
+	n := newStreamNode(t)
+	n.stops(status.Error(codes.Unavailable, "restarting"))
+	for range 3 {
+		if got, err := n.lists(); got != "StreamPodSandboxes" || status.Code(err) != codes.Unavailable {
+			t.Errorf("%s, %v", got, err)
+		}
+	}
+	n.stops(nil)
+	n.expect("when it is back", streamed)
+}
+
+// WithPlainLists never streams, whatever happens.
+func TestPlainListsAreNeverStreamed(t *testing.T) {
+	n := newStreamNode(t, cri.WithPlainLists())
+	n.expect("first", plain)
+	n.refuse["ListContainers"] = status.Error(codes.ResourceExhausted, "message larger than max")
+	if _, err := n.lists(); status.Code(err) != codes.ResourceExhausted {
+		t.Error(err)
+	}
+	clear(n.refuse)
+	n.version = "2.0"
+	reconnect(t, n.runtime)
+	n.clock.SetTime(n.clock.Now().Add(time.Hour))
+	n.expect("an hour later", plain)
+}

@@ -1,0 +1,459 @@
+package pleg
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/kubepleg/pleg/internal/schedule"
+)
+
+type actionKind uint8
+
+const (
+	actChange actionKind = iota
+	actHint
+	actHintAll
+	actRequest
+	actReader
+	actReaderLater
+	actReinspect
+	actRelist
+	actSubscribe
+	actStart
+	actStop
+	actConnect
+	actDisconnect
+	actTickLittle
+	actTickWake
+	actTickSlow
+	actTickDead
+	actBack
+	actFull
+	actList
+	actInspect
+)
+
+var actionNames = [...]string{
+	"truth", "hint", "hint of nobody knows", "RequestRelist", "reader blocks",
+	"reader blocks for half a period", "RequestReinspect", "Relist()",
+	"Subscribe()", "Start()", "Stop()", "stream connects", "stream ends", "clock +1ns", "clock to the wake-up",
+	"clock past slow", "clock past the deadline", "clock BACK", "full", "list", "inspect",
+}
+
+func (k actionKind) call() schedule.Kind { return schedule.Kind(k - actFull) }
+
+// action is one thing that happens, with what its call has read.
+type action struct {
+	kind    actionKind
+	pod     int
+	read    truth
+	fails   bool
+	free    bool // its failure is not one of the budget: the call was cancelled
+	stopped bool
+	lies    bool // an inspection leaves out a container that is there
+	batched bool // it is taken in together with the next
+}
+
+var levelNames = [...]string{"-", "running", "exited", "removed"}
+
+func (l levels) String() string { return "{" + levelNames[l[0]] + " " + levelNames[l[1]] + "}" }
+
+func (a action) String() string {
+	s := actionNames[a.kind]
+	switch a.kind {
+	case actFull:
+		s += fmt.Sprintf(" = %v %v", a.read[0], a.read[1])
+	case actList, actInspect:
+		s += fmt.Sprintf(" %s = %v", podUID(a.pod), a.read[a.pod])
+	case actChange:
+		s += fmt.Sprintf(" %s %v", podUID(a.pod), a.read[a.pod])
+	case actHint, actRequest, actReader, actReaderLater, actReinspect:
+		s += " " + string(podUID(a.pod))
+	}
+	switch {
+	case a.stopped:
+		s += " STOPPED"
+	case a.fails:
+		s += " FAILS"
+	case a.lies:
+		s += " LIES"
+	}
+	if a.batched {
+		s += " (with the next)"
+	}
+	return s
+}
+
+func callName(c *schedule.Call) string {
+	switch c.Kind {
+	case schedule.ListAll:
+		return fmt.Sprintf("F%d", c.Stamp.Number)
+	case schedule.ListPod:
+		return fmt.Sprintf("G%d[%s]", c.Stamp.Number, c.UID)
+	}
+	return fmt.Sprintf("I[%s]", c.UID)
+}
+
+// things are the pods and statuses that a runtime shows: the same one for the same levels,
+// so that a pointer that comes again means what it is to mean.
+type things struct {
+	metrics  *metrics
+	pods     map[int]*Pod
+	levelsOf map[*Pod]levels
+}
+
+func newThings() *things {
+	return &things{
+		metrics: newMetrics(exploreLogger, func() gauges { return gauges{} }),
+		pods:    make(map[int]*Pod), levelsOf: make(map[*Pod]levels),
+	}
+}
+
+var stateOf = map[level]State{levelRunning: ContainerStateRunning, levelExited: ContainerStateExited}
+
+func containerOf(p, c int) ContainerID {
+	return ContainerID{Type: "x", ID: string(podUID(p)) + string(rune('0'+c))}
+}
+
+// pod returns a pod as a list shows it, nil for one that is absent.
+func (th *things) pod(p int, l levels) *Pod {
+	if l.shown() == (levels{}) {
+		return nil
+	}
+	key := p
+	for _, v := range l {
+		key = key*4 + int(v)
+	}
+	if pod := th.pods[key]; pod != nil {
+		return pod
+	}
+	pod := &Pod{ID: podUID(p), Name: string(podUID(p))}
+	for c, v := range l {
+		if state, ok := stateOf[v]; ok {
+			pod.Containers = append(pod.Containers, &Container{ID: containerOf(p, c), State: state})
+		}
+	}
+	th.pods[key], th.levelsOf[pod] = pod, l
+	return pod
+}
+
+func (th *things) status(p int, l levels) *PodStatus {
+	status := &PodStatus{ID: podUID(p)}
+	for c, v := range l {
+		if state, ok := stateOf[v]; ok {
+			status.ContainerStatuses = append(status.ContainerStatuses, &Status{ID: containerOf(p, c), State: state})
+		}
+	}
+	return status
+}
+
+// lies is the name in a status that leaves out a container.
+const lies = "lies"
+
+// shownBy returns what a status shows.
+func shownBy(status *PodStatus) (l levels) {
+	for _, s := range status.ContainerStatuses {
+		l[s.ID.ID[1]-'0'] = levelRunning
+		if s.State == ContainerStateExited {
+			l[s.ID.ID[1]-'0'] = levelExited
+		}
+	}
+	return l
+}
+
+// apply does an action. What waits for the reconciler is taken in at once, or with the
+// next where the action says so.
+func (w *world) apply(a action) {
+	if w.flows {
+		w.clock = w.clock.Add(1)
+		w.noteClock()
+	}
+	switch a.kind {
+	case actChange:
+		w.change(a)
+		return
+	case actSubscribe:
+		w.left.subscribers--
+		w.subscribe()
+		w.drain()
+		return
+	case actStart, actStop:
+		w.startOrStop(a.kind == actStart)
+	case actTickLittle, actTickWake, actTickSlow, actTickDead, actBack:
+		w.tick(a.kind)
+	case actFull, actList, actInspect:
+		if a.fails && !a.free && !a.stopped || a.lies {
+			w.left.faults--
+		}
+		w.land(a)
+	default:
+		w.ask(a)
+	}
+	if a.batched {
+		w.left.batches--
+		return
+	}
+	w.run()
+}
+
+func (w *world) change(a action) {
+	p := a.pod
+	w.left.changes--
+	w.truth[p] = a.read[p]
+	if w.hinted[p] {
+		w.hinted[p] = w.hintOpen(p)
+	}
+}
+
+func (w *world) startOrStop(start bool) {
+	w.running = start
+	w.in.periodic = &start
+	if start {
+		return
+	}
+	w.left.stops--
+	for _, f := range w.flights {
+		f.stopped = true
+	}
+}
+
+func (w *world) tick(kind actionKind) {
+	if kind == actBack {
+		w.left.backs--
+		w.wentBack = true
+		w.clock = w.clock.Add(-explorePeriod)
+		return
+	}
+	w.left.ticks--
+	switch kind {
+	case actTickWake:
+		w.clock = w.wake
+	case actTickSlow:
+		w.clock = w.clock.Add(explorePeriod)
+	case actTickDead:
+		w.clock = w.clock.Add(exploreTimeout)
+	default:
+		w.clock = w.clock.Add(1)
+	}
+	w.noteClock()
+}
+
+// ask is a caller, a reader or an event that wants something.
+func (w *world) ask(a action) {
+	uid := podUID(a.pod)
+	switch a.kind {
+	case actHint:
+		w.left.hints--
+		w.in.addHint(ContainerEvent{PodUID: uid})
+		w.hinted[a.pod] = true
+	case actHintAll:
+		w.left.lists--
+		w.in.addHint(ContainerEvent{ContainerID: "nobody knows"})
+	case actRequest:
+		w.left.requests--
+		w.in.requests[uid] = struct{}{}
+	case actReader:
+		w.left.readers--
+		w.block(a.pod, w.clock)
+	case actReaderLater:
+		w.left.laters--
+		w.block(a.pod, w.clock.Add(explorePeriod/2))
+	case actReinspect:
+		w.left.reinspects--
+		w.in.reinspects[uid] = struct{}{}
+	case actRelist:
+		w.left.relists--
+		c := &exploredCaller{
+			relistCaller: newRelistCaller().(*relistCaller), at: w.truth, called: w.r.sched.Last().Number,
+		}
+		w.callers = append(w.callers, c)
+		w.in.relists = append(w.in.relists, c.relistCaller)
+	case actConnect, actDisconnect:
+		w.left.connects--
+		w.in.stream = append(w.in.stream, a.kind == actConnect)
+	}
+}
+
+// block has a reader block that wants what is true after a time.
+func (w *world) block(p int, minTime time.Time) {
+	uid := podUID(p)
+	if w.pods.freshLocked(uid, minTime) {
+		return
+	}
+	r := &blockedReader{minTime: minTime, ch: make(chan cacheAnswer, 1)}
+	put(&w.pods.readers, uid, append(w.pods.readers[uid], r))
+	w.pods.waiting++
+	w.readers[p].blockedReader = r
+	if !w.sixMethods {
+		w.in.addReader(uid, minTime)
+	}
+}
+
+// next returns everything that can happen now.
+func (w *world) next() []action {
+	var as []action
+	add := func(left int8, a action) {
+		if left > 0 {
+			as = append(as, a)
+		}
+	}
+	for p := range w.scope.pods {
+		as = w.nextOfPod(p, as)
+	}
+	add(w.left.lists, action{kind: actHintAll})
+	add(w.left.relists, action{kind: actRelist})
+	add(w.left.subscribers, action{kind: actSubscribe})
+	add(w.left.connects, action{kind: actConnect})
+	add(w.left.connects, action{kind: actDisconnect})
+	if !w.running {
+		as = append(as, action{kind: actStart})
+	} else {
+		add(w.left.stops, action{kind: actStop})
+	}
+	add(w.left.backs, action{kind: actBack})
+	if w.left.ticks > 0 {
+		if !w.flows {
+			as = append(as, action{kind: actTickLittle})
+		}
+		if w.wake.After(w.clock) && w.active() {
+			as = append(as, action{kind: actTickWake})
+		}
+		slow, dead := false, false
+		for _, f := range w.flights {
+			slow, dead = slow || !f.call.Slow, dead || !f.call.Dead
+		}
+		if slow {
+			as = append(as, action{kind: actTickSlow})
+		}
+		if dead {
+			as = append(as, action{kind: actTickDead})
+		}
+	}
+	for _, f := range w.flights {
+		as = w.nextOfCall(f, as)
+	}
+	return as
+}
+
+func (w *world) nextOfPod(p int, as []action) []action {
+	for c := range w.containers {
+		l := w.truth[p][c]
+		if w.left.changes > 0 && l < levelRemoved && (c == 0 || w.truth[p][0] > levelAbsent) {
+			a := action{kind: actChange, pod: p}
+			a.read[p] = w.truth[p]
+			a.read[p][c]++
+			as = append(as, a)
+		}
+	}
+	for _, o := range [...]struct {
+		left int8
+		kind actionKind
+	}{
+		{w.left.hints, actHint}, {w.left.requests, actRequest}, {w.left.readers, actReader},
+		{w.left.laters, actReaderLater}, {w.left.reinspects, actReinspect},
+	} {
+		if o.left > 0 && (o.kind != actReader && o.kind != actReaderLater || w.readers[p].blockedReader == nil) {
+			as = append(as, action{kind: o.kind, pod: p})
+		}
+	}
+	return as
+}
+
+// nextOfCall returns how a call can come back.
+func (w *world) nextOfCall(f *flight, as []action) []action {
+	kind := actFull + actionKind(f.call.Kind)
+	a := action{kind: kind, pod: 0}
+	if f.call.Kind != schedule.ListAll {
+		a.pod = podIndex(f.call.UID)
+	}
+	add := func(a action) {
+		as = append(as, a)
+		if w.left.batches > 0 {
+			a.batched = true
+			as = append(as, a)
+		}
+	}
+	switch {
+	case f.stopped:
+		b := a
+		b.stopped = true
+		add(b)
+	case w.left.faults > 0 || f.cancelled:
+		b := a
+		b.fails, b.free = true, f.cancelled
+		add(b)
+	}
+	if f.call.Kind != schedule.ListAll {
+		w.reads(f, a.pod, func(l levels) {
+			b := a
+			b.read[a.pod] = l
+			add(b)
+			if f.call.Kind == schedule.Inspect && w.left.faults > 0 && l[0].shown() != levelAbsent {
+				b.lies = true
+				add(b)
+			}
+		})
+		return as
+	}
+	w.reads(f, 0, func(l levels) {
+		b := a
+		b.read[0] = l
+		if w.scope.pods == 1 {
+			add(b)
+			return
+		}
+		w.reads(f, 1, func(l levels) {
+			b.read[1] = l
+			add(b)
+		})
+	})
+	return as
+}
+
+// reads yields what a call can have read of a pod by now.
+func (w *world) reads(f *flight, p int, yield func(levels)) {
+	from, to := f.began[p], w.truth[p]
+	var of levels
+	if f.call.Kind == schedule.Inspect && w.listedOnly {
+		of = w.things.levelsOf[f.pod].shown()
+	}
+	for a := from[0]; a <= to[0]; a++ {
+		for b := from[1]; b <= to[1]; b++ {
+			l := levels{a, b}
+			if f.call.Kind == schedule.Inspect && w.listedOnly {
+				if of[0] == levelAbsent && a != from[0] || of[1] == levelAbsent && b != from[1] {
+					continue // one of those that look the same is enough
+				}
+				for c := range l {
+					if of[c] == levelAbsent {
+						l[c] = levelAbsent
+					}
+				}
+			}
+			yield(l)
+		}
+	}
+}
+
+// completion returns how a call comes back when all is well, having read as early as it
+// can or as late.
+func (w *world) completion(f *flight, stale bool) action {
+	a := action{kind: actFull + actionKind(f.call.Kind), read: w.truth}
+	if stale {
+		a.read = f.began
+	}
+	if f.call.Kind != schedule.ListAll {
+		a.pod = podIndex(f.call.UID)
+	}
+	if f.call.Kind == schedule.Inspect && w.listedOnly {
+		for c, v := range w.things.levelsOf[f.pod].shown() {
+			if v == levelAbsent {
+				a.read[a.pod][c] = levelAbsent
+			}
+		}
+	}
+	a.stopped = f.stopped && stale
+	a.fails = a.stopped || f.cancelled && stale
+	a.free = a.fails
+	return a
+}

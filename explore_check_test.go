@@ -1,0 +1,452 @@
+package pleg
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/kubepleg/pleg/internal/schedule"
+)
+
+var exploreLogger = logr.Discard()
+
+// looks is what is compared between before and after a step.
+type looks [exploredPods]struct {
+	present  bool
+	shown    levels
+	observed time.Time
+	stamp    uint64
+}
+
+func (w *world) look() (ls looks) {
+	for p := range w.scope.pods {
+		l := &ls[p]
+		l.observed = w.pods.observedLocked(podUID(p))
+		if rec := w.r.records.byUID[podUID(p)]; rec != nil {
+			l.present = rec.pod != nil
+			l.shown = w.things.levelsOf[rec.listed].shown()
+			l.stamp = w.r.records.observedStamp(rec).Number
+		}
+	}
+	return ls
+}
+
+// drain reads the events of every subscriber, and checks that they go forward, one step
+// at a time, no further than the truth, and that the cache is ready.
+func (w *world) drain() {
+	for _, f := range w.follow {
+		for len(f.events) > 0 {
+			e := <-f.events
+			if w.quiet {
+				w.breaks("an event comes of a step that has nothing to do")
+			}
+			p := podIndex(e.ID)
+			if e.Type == PodSync {
+				w.syncs[p] = false
+				continue
+			}
+			c := e.Data.(string)[1] - '0'
+			told := &f.told[p][c]
+			was := *told
+			switch e.Type {
+			case ContainerStarted:
+				*told = levelRunning
+			case ContainerDied:
+				*told = levelExited
+			case ContainerRemoved:
+				*told = levelRemoved
+			}
+			switch {
+			case *told <= was || *told == levelRemoved && was != levelExited:
+				w.breaks("rule 1: %s of %s comes after %s", e.Type, e.Data, levelNames[was])
+			case *told > w.truth[p][c]:
+				w.breaks("rule 1: %s of %s, which is %s", e.Type, e.Data, levelNames[w.truth[p][c]])
+			}
+			if rec := w.r.records.byUID[e.ID]; rec != nil && rec.announced != nil &&
+				w.pods.observedLocked(e.ID).Before(e.ListedAt) {
+				w.breaks("rule 3: %s of %s is of a list that the cache is older than", e.Type, e.Data)
+			}
+		}
+	}
+}
+
+// check checks what has to hold after every step.
+func (w *world) check(before looks, returned []*exploredCaller) {
+	now := w.look()
+	full := w.find(schedule.ListAll, 0)
+	for p := range w.scope.pods {
+		w.checkPod(p)
+		if rec := w.r.records.byUID[podUID(p)]; rec != nil && rec.pod == nil &&
+			(full == nil || full.call.Dead) && !w.r.sched.Open(rec.uid) {
+			w.breaks("rule 9: %s is absent and remembered", rec.uid)
+		}
+		b, n := before[p], now[p]
+		if b.present && n.present && (n.observed.Before(b.observed) || n.stamp < b.stamp) {
+			w.breaks("rule 7: what is known of %s becomes older", podUID(p))
+		}
+		if n.shown != b.shown {
+			w.checkRecord(p, n.shown)
+		}
+		w.checkReader(p)
+		if !n.present {
+			w.syncs[p] = false
+		}
+	}
+	for _, a := range w.answered {
+		if a.kind == schedule.Inspect && a.ok && !a.dead && now[a.pod].present {
+			w.checkProgress(a)
+		}
+	}
+	for _, c := range returned {
+		w.checkRelist(c)
+	}
+}
+
+// checkReader checks what a reader gets that was blocked.
+func (w *world) checkReader(p int) {
+	r := &w.readers[p]
+	if r.blockedReader == nil || len(r.ch) == 0 {
+		return
+	}
+	answer := <-r.ch
+	shown := shownBy(answer.status)
+	from, reached := w.trueAt(r.minTime.Add(1))
+	switch {
+	case w.wentBack:
+	case !reached:
+		w.breaks("rule 6: a reader gets an answer before its time has come")
+	case answer.err == nil && answer.status.Name != lies && !could(shown, from[p], w.truth[p]):
+		w.breaks("rule 6: a reader gets %v of %s, which was %v then", shown, podUID(p), from[p])
+	}
+	r.blockedReader = nil
+}
+
+// checkPod checks that the cache and the events say what can have been true since they
+// claim.
+func (w *world) checkPod(p int) {
+	uid := podUID(p)
+	status, err := w.pods.Get(uid)
+	if err != nil || status.Name == lies {
+		return
+	}
+	shown := shownBy(status)
+	observed := w.pods.observedLocked(uid)
+	if !observed.IsZero() {
+		if from, ok := w.trueAt(observed); !ok {
+			w.breaks("rule 6: the cache is from the future")
+		} else if !could(shown, from[p], w.truth[p]) {
+			w.breaks("rule 6: the cache shows %v of %s, true since its time is %v to %v",
+				shown, uid, from[p], w.truth[p])
+		}
+	}
+	rec := w.r.records.byUID[uid]
+	at := w.r.records.full
+	if rec != nil {
+		at = w.r.records.observedStamp(rec)
+	}
+	if at.Number > 0 && !could(shown, w.stamped[at.Number][p], w.truth[p]) {
+		w.breaks("rule 6: the cache shows %v of %s, true since stamp %d is %v to %v",
+			shown, uid, at.Number, w.stamped[at.Number][p], w.truth[p])
+	}
+	if announced := w.announced(p); !could(shown, announced, w.truth[p]) {
+		w.breaks("rule 3: the cache shows %v of %s, which was announced as %v", shown, uid, announced)
+	}
+}
+
+// announced returns the levels that the list had read which was announced last.
+func (w *world) announced(p int) levels {
+	if rec := w.r.records.byUID[podUID(p)]; rec != nil && rec.announced != nil {
+		return w.things.levelsOf[rec.announced]
+	}
+	return w.gone[p]
+}
+
+// checkRecord checks that a record which has changed was read later than before, and
+// because of an answer.
+func (w *world) checkRecord(p int, shown levels) {
+	var read []levels
+	for _, a := range w.answered {
+		if a.kind != schedule.Inspect && (a.kind == schedule.ListAll || a.pod == p) && a.ok && !a.dead &&
+			a.read[p].shown() == shown {
+			read = append(read, a.read[p])
+		}
+	}
+	if len(read) == 0 {
+		w.breaks("rule 15: the record of %s becomes %v, and no list says so", podUID(p), shown)
+		return
+	}
+	forward := slices.DeleteFunc(read, func(l levels) bool {
+		for c := range l {
+			if l[c] < w.seen[p][c] {
+				return true
+			}
+		}
+		return false
+	})
+	if len(forward) == 0 {
+		w.breaks("rule 5: the record of %s goes back to %v, it was read from %v", podUID(p), shown, w.seen[p])
+		return
+	}
+	w.seen[p] = forward[0]
+	if shown == (levels{}) {
+		w.gone[p] = forward[0]
+	}
+}
+
+// checkProgress checks that what the list showed which an inspection was made for has
+// been announced when that has come back.
+func (w *world) checkProgress(a answered) {
+	of, told := w.things.levelsOf[a.of], w.announced(a.pod)
+	for c := range of {
+		if told[c] < of[c] && told[c].shown() != of[c].shown() {
+			w.breaks("rule 3: %s was inspected as %v and only %v is announced", podUID(a.pod), of, told)
+		}
+	}
+}
+
+// checkRelist checks that all is as new as a call of Relist that returns.
+func (w *world) checkRelist(c *exploredCaller) {
+	full := w.find(schedule.ListAll, 0)
+	if w.fullOK <= c.called {
+		if w.fullBad <= c.called && (full == nil || !full.call.Dead) {
+			w.breaks("rule Relist: it returns before a list has come back")
+		}
+		return
+	}
+	for p := range w.scope.pods {
+		uid := podUID(p)
+		if w.r.sched.Stuck(uid) {
+			continue
+		}
+		status, err := w.pods.Get(uid)
+		if err == nil && status.Name != lies && !could(shownBy(status), c.at[p], w.truth[p]) {
+			w.breaks("Relist returns and the cache shows %v of %s, which was %v before", shownBy(status), uid, c.at[p])
+		}
+		if told := w.follow[0].told[p].shown(); !could(told, c.at[p], w.truth[p]) {
+			w.breaks("Relist returns and %v was told of %s, which was %v before", told, uid, c.at[p])
+		}
+	}
+}
+
+// schedPod returns what the schedule has open of a pod, invalid for nothing.
+func (w *world) schedPod(p int) reflect.Value {
+	v := reflect.ValueOf(w.r.sched).Elem().FieldByName("pods").MapIndex(reflect.ValueOf(podUID(p)))
+	if v.IsValid() {
+		v = v.Elem()
+	}
+	return v
+}
+
+// hintOpen reports whether a hint of a pod is not answered yet, or its follow-up.
+func (w *world) hintOpen(p int) bool {
+	if len(w.in.hints) > 0 {
+		return true
+	}
+	v := w.schedPod(p)
+	if !v.IsValid() {
+		return false
+	}
+	followUp := v.FieldByName("later").Index(int(schedule.FollowUp))
+	return v.FieldByName("hinted").Bool() || followUp.FieldByName("ext").Int() != 0
+}
+
+// rest lets the world come to rest: the truth stands still, every call returns, having
+// read as early as it can or as late, and no more faults. Without full lists of the
+// period, hinted changes are found, and callers return; with them, everything is.
+func (w *world) rest(stale, periodic bool) {
+	w.left = budget{}
+	if w.active() && len(w.in.results) == 0 && (w.wake.IsZero() || w.wake.After(w.clock)) {
+		w.quiet = true
+		w.step()
+		w.quiet = false
+	}
+	switch {
+	case !w.running:
+		w.apply(action{kind: actStart})
+		periodic = true
+	case !periodic && w.getter:
+		off := false
+		w.in.periodic = &off
+		w.run()
+	default:
+		w.run()
+		periodic = true
+	}
+	limit := w.periods + 4
+	for p := range w.scope.pods {
+		if v := w.schedPod(p); v.IsValid() {
+			limit += 2 << v.FieldByName("attempts").Int()
+		}
+	}
+	for n := 0; w.broken == ""; n++ {
+		if n == 400 {
+			w.breaks("rest: there is no end of calls")
+		}
+		if len(w.flights) > 0 {
+			a := w.completion(w.flights[0], stale)
+			w.apply(a)
+			if w.trace != nil {
+				w.trace(a)
+			}
+			continue
+		}
+		unrest := w.unrest()
+		if periodic && (unrest == "" || w.periods > limit) || w.wake.IsZero() {
+			w.checkRest(periodic, unrest)
+			return
+		}
+		w.clock = w.wake
+		w.noteClock()
+		w.run()
+		if w.trace != nil {
+			w.trace(action{kind: actTickWake})
+		}
+	}
+}
+
+func (w *world) checkRest(periodic bool, unrest string) {
+	if periodic {
+		if unrest != "" {
+			w.breaks("rest: never reached, %s", unrest)
+		}
+		return
+	}
+	if !w.getter {
+		return
+	}
+	for p := range w.scope.pods {
+		if u := w.unrestOf(p, true); w.hinted[p] && u != "" {
+			w.breaks("rest without a period: a hinted change is not found: %s", u)
+		}
+		if w.readers[p].blockedReader != nil && !w.sixMethods && !w.wentBack {
+			w.breaks("rest without a period: a reader of %s is blocked", podUID(p))
+		}
+		if v := w.schedPod(p); v.IsValid() && v.FieldByName("want").Uint() > 0 {
+			w.breaks("rest without a period: a request of %s stays open", podUID(p))
+		}
+	}
+	for _, c := range w.callers {
+		if !c.returned {
+			w.breaks("rest without a period: Relist does not return")
+		}
+	}
+}
+
+// unrest says what is not as it has to be in the end; "" if all is.
+func (w *world) unrest() string {
+	for p := range w.scope.pods {
+		if u := w.unrestOf(p, false); u != "" {
+			return u
+		}
+	}
+	for _, c := range w.callers {
+		if !c.returned {
+			return "Relist has not returned"
+		}
+	}
+	r, s := w.r, reflect.ValueOf(w.r.sched).Elem()
+	full := s.FieldByName("full")
+	for _, o := range [...]struct {
+		is   bool
+		what string
+	}{
+		{len(r.cache.held) > 0, "a pod is held"},
+		{len(r.announcer.owed) > 0, "a PodSync is owed"},
+		{len(r.failing.byUID) > 0, "a pod is failing"},
+		{len(r.relists.waiting)+len(r.relists.attached)+len(r.relists.awaiting) > 0, "a relist is open"},
+		{len(r.records.byUID) != r.records.present, "an absent pod is remembered"},
+		{r.announcer.window.due(r.sched.Now().Add(explorePeriod)), "the window is open"},
+		{r.sched.Pods() > 0, "the schedule has a pod open"},
+		{s.FieldByName("requested").Int() != 0, "requests are miscounted"},
+		{s.FieldByName("listers").Int() != schedule.PodListsAtOnce, "a list place is lost"},
+		{s.FieldByName("workers").Int() != int64(w.workers), "a worker is lost"},
+		{s.FieldByName("alarms").Len() > 0, "an alarm is left"},
+		{s.FieldByName("canary").FieldByName("hung").Int() != 0, "a pod hangs"},
+		{full.FieldByName("want").Uint() > 0, "a request for all is open"},
+		{full.FieldByName("relist").Bool(), "a relist is requested"},
+		{len(w.pods.held) > 0 || len(r.cache.held) != 0 || !r.cache.owed.IsZero(), "the cache holds"},
+		{len(w.pods.entries) != r.records.present, "the cache has entries of absent pods"},
+	} {
+		if o.is {
+			return o.what
+		}
+	}
+	return ""
+}
+
+// unrestOf says what is not as it has to be of one pod; hinted: without what somebody
+// waits for.
+func (w *world) unrestOf(p int, hinted bool) string {
+	uid := podUID(p)
+	status, err := w.pods.Get(uid)
+	rec := w.r.records.byUID[uid]
+	want := w.truth[p].shown()
+	switch {
+	case err != nil:
+		return fmt.Sprintf("the cache has an error of %s", uid)
+	case rec != nil && (rec.dirty || rec.failed || rec.conflicting || rec.held > 0):
+		return fmt.Sprintf("%s is dirty, failed or conflicting", uid)
+	case shownBy(status) != want:
+		return fmt.Sprintf("the cache shows %v of %s, which is %v", shownBy(status), uid, want)
+	case rec == nil && want != (levels{}), rec != nil && w.things.levelsOf[rec.listed].shown() != want:
+		return fmt.Sprintf("the record of %s is not %v", uid, want)
+	case w.readers[p].blockedReader != nil && !hinted:
+		return fmt.Sprintf("a reader of %s is blocked", uid)
+	case w.syncs[p]:
+		return fmt.Sprintf("no PodSync of %s has come", uid)
+	}
+	for _, f := range w.follow {
+		if f.told[p].shown() != want {
+			return fmt.Sprintf("%v was told of %s, which is %v", f.told[p], uid, want)
+		}
+	}
+	return ""
+}
+
+// String shows the world in a line.
+func (w *world) String() string {
+	var b strings.Builder
+	for p := range w.scope.pods {
+		uid := podUID(p)
+		status, err := w.pods.Get(uid)
+		fmt.Fprintf(&b, "| %s truth %v", uid, w.truth[p])
+		if rec := w.r.records.byUID[uid]; rec != nil {
+			fmt.Fprintf(&b, " record %v@%d observed %d", w.things.levelsOf[rec.listed].shown(),
+				w.r.records.listedStamp(rec).Number, w.r.records.observedStamp(rec).Number)
+			for _, o := range [...]struct {
+				is   bool
+				name string
+			}{
+				{rec.dirty, "dirty"}, {rec.failed, "failed"}, {rec.conflicting, "conflicting"}, {rec.held > 0, "held"},
+				{rec.inspection.superseded, "superseded"}, {w.r.sched.InspectionWanted(uid), "inspect"},
+			} {
+				if o.is {
+					b.WriteString(" " + o.name)
+				}
+			}
+		}
+		if v := w.schedPod(p); v.IsValid() && v.FieldByName("want").Uint() > 0 {
+			fmt.Fprintf(&b, " want>=%d", v.FieldByName("want").Uint())
+		}
+		fmt.Fprintf(&b, " cache %v", shownBy(status))
+		if err != nil {
+			b.WriteString("+err")
+		}
+		fmt.Fprintf(&b, " told %v ", w.follow[0].told[p])
+	}
+	b.WriteString("| in flight")
+	for _, f := range w.flights {
+		b.WriteString(" " + callName(f.call))
+		switch {
+		case f.call.Dead:
+			b.WriteString("(dead)")
+		case f.call.Slow:
+			b.WriteString("(slow)")
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,473 @@
+package pleg
+
+import (
+	"cmp"
+	"encoding/binary"
+	"hash/maphash"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// class says what of a value counts: some are compared only with each other, and are
+// replaced by their rank.
+type class uint8
+
+const (
+	plain class = iota
+	leftOut
+	stampNumber // the number of a stamp
+	wantNumber  // the same, plus one
+	clockTime   // what the clock showed
+	schedTime   // the schedule's time: how far ahead it is
+	versionNumber
+	changeNumber // of the pod
+	syncNumber   // of the pod
+	windowNumber
+	notZero // zero or not
+	classes
+)
+
+// classesOf has every field of the reconciler and of what it consists of that is not to
+// be taken as it is. A number or a time that is new has to be classified here.
+var classesOf = map[string]class{
+	"Scheduler.cfg": leftOut, "Scheduler.retry": leftOut, "Scheduler.clock": leftOut, "Scheduler.now": leftOut,
+	"Scheduler.ahead": leftOut, "Scheduler.alarms": leftOut, "Scheduler.overdue": leftOut,
+	"Scheduler.scratch": leftOut, "Scheduler.begun": leftOut, "queue.left": leftOut,
+	"Scheduler.free": leftOut, "Scheduler.freePods": leftOut,
+	"Stamp.Number": stampNumber, "Stamp.Time": clockTime,
+	"fullList.memory": leftOut, "fullList.cause": leftOut, "fullList.next": schedTime,
+	"fullList.notBefore": schedTime, "fullList.want": wantNumber, "fullList.instead": wantNumber,
+	"pod.cause": leftOut, "pod.retryCause": leftOut, "pod.want": wantNumber, "pod.later": schedTime,
+	"pod.alarm": leftOut, "pod.index": leftOut, "pod.unanswered": notZero, "pod.queued": leftOut,
+	"canary.since": schedTime, "canary.last": schedTime, "canary.succeeded": schedTime,
+	"Call.Cause": leftOut, "Call.Began": schedTime,
+	"podRecord.settled": stampNumber, "podRecord.generation": leftOut, "podRecord.failures": notZero,
+	"podRecord.version": versionNumber, "podRecord.syncsOwed": syncNumber, "podRecord.syncsPaid": syncNumber,
+	"podRecord.cause": leftOut, "podRecord.shown": leftOut, "unannounced.number": changeNumber,
+	"inspection.change": changeNumber, "inspection.syncs": syncNumber, "inspection.cause": leftOut,
+	"podRecords.order": leftOut, "podRecords.generation": leftOut, "podRecords.tally": leftOut,
+	"podRecords.scratch": leftOut, "window.number": windowNumber, "place.window": windowNumber,
+	"window.closes": schedTime, "update.version": versionNumber, "update.follows": versionNumber,
+	"update.listedAt": leftOut, "update.cause": leftOut,
+	"cacheWriter.cache": leftOut, "cacheWriter.holder": leftOut, "cacheWriter.records": leftOut, "cacheWriter.logger": leftOut, "cacheWriter.held": leftOut, "cacheWriter.owed": clockTime,
+	"FailingPod.HangingSince": notZero, "FailingPod.Failures": notZero, "FailingPod.Error": leftOut,
+}
+
+type plannedField struct {
+	index int
+	class class
+}
+
+var (
+	timeType = reflect.TypeFor[time.Time]()
+	podType  = reflect.TypeFor[*Pod]()
+	recType  = reflect.TypeFor[*podRecord]()
+	conType  = reflect.TypeFor[*Container]()
+)
+
+type token struct {
+	class class
+	value int64
+}
+
+// printer makes the fingerprint of a world: equal for two worlds that behave in the same
+// way from now on.
+type printer struct {
+	plans  map[reflect.Type][]plannedField
+	pods   map[uintptr]int64
+	tokens []token
+	ranks  [classes][]int64
+	bytes  []byte
+	pod    int64 // whose record is printed
+	w      *world
+}
+
+type fingerprint [2]uint64
+
+var seeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
+
+func newPrinter() *printer {
+	return &printer{plans: make(map[reflect.Type][]plannedField), pods: make(map[uintptr]int64)}
+}
+
+func (f *printer) put(c class, v int64) { f.tokens = append(f.tokens, token{c, v}) }
+
+func (f *printer) bool(bs ...bool) {
+	for _, b := range bs {
+		v := int64(0)
+		if b {
+			v = 1
+		}
+		f.put(plain, v)
+	}
+}
+
+// print returns the fingerprint of a world.
+func (f *printer) print(w *world) fingerprint {
+	f.w, f.tokens = w, f.tokens[:0]
+	r := w.r
+	f.value(reflect.ValueOf(r.sched).Elem(), plain)
+	f.value(reflect.ValueOf(r.records).Elem(), plain)
+	f.value(reflect.ValueOf(&r.announcer.window).Elem(), plain)
+	f.value(reflect.ValueOf(r.cache).Elem(), plain)
+	f.value(reflect.ValueOf(r.failing.byUID), plain)
+	f.value(reflect.ValueOf(r.announcer.updates).Elem().FieldByName("present"), plain)
+	f.put(plain, int64(len(r.canary)))
+	f.put(versionNumber, int64(r.announcer.version))
+	for _, rec := range r.records.order {
+		f.value(reflect.ValueOf(rec), plain)
+	}
+	f.relists()
+	for _, rec := range r.cache.held {
+		f.value(reflect.ValueOf(rec), plain)
+	}
+	f.keys(slices.Sorted(maps.Keys(r.announcer.owed)))
+	f.cache()
+	f.world()
+	return f.hash()
+}
+
+func (f *printer) relists() {
+	r := f.w.r
+	for _, list := range [...][]*relistCaller{r.relists.waiting, r.relists.attached, f.w.in.relists} {
+		f.put(plain, int64(len(list)))
+		for _, c := range list {
+			f.caller(c)
+		}
+	}
+	f.put(plain, int64(len(r.relists.awaiting)))
+	for _, a := range r.relists.awaiting {
+		f.put(stampNumber, int64(a.stamp.Number))
+		f.caller(a.caller)
+		for p := range f.w.scope.pods {
+			for _, s := range a.syncs {
+				if s.rec.uid == podUID(p) {
+					f.pod = int64(p)
+					f.put(syncNumber, f.ofPod(s.number))
+					f.bool(s.rec == r.records.byUID[s.rec.uid])
+				}
+			}
+		}
+	}
+}
+
+func (f *printer) caller(c *relistCaller) {
+	is := func(o *exploredCaller) bool { return o.relistCaller == c }
+	f.put(plain, int64(slices.IndexFunc(f.w.callers, is)))
+}
+
+func (f *printer) cache() {
+	c := f.w.pods
+	f.put(clockTime, nanos(c.global))
+	for p := range f.w.scope.pods {
+		uid := podUID(p)
+		e := c.entries[uid]
+		f.bool(e != nil)
+		if e != nil {
+			f.levels(shownBy(e.status))
+			f.bool(e.err != nil, e.status.Name == lies)
+			f.put(clockTime, nanos(e.stored))
+			f.put(clockTime, nanos(e.observed))
+		}
+		f.put(clockTime, nanos(c.absent[uid]))
+		f.put(clockTime, nanos(c.held[uid]))
+	}
+}
+
+func (f *printer) levels(ls ...levels) {
+	for _, l := range ls {
+		f.put(plain, int64(l[0])<<2|int64(l[1]))
+	}
+}
+
+// world prints what is around the reconciler.
+func (f *printer) world() {
+	w := f.w
+	f.levels(w.truth[:]...)
+	f.levels(w.seen[:]...)
+	f.levels(w.gone[:]...)
+	b := w.left
+	for _, n := range [...]int8{
+		b.changes, b.hints, b.lists, b.requests, b.readers, b.laters, b.reinspects, b.relists, b.faults, b.ticks,
+		b.backs, b.stops, b.subscribers, b.batches, b.connects,
+	} {
+		f.put(plain, int64(n))
+	}
+	f.bool(w.running, w.in.periodic != nil)
+	f.put(clockTime, nanos(w.clock))
+	f.put(clockTime, nanos(w.r.sched.Last().Time))
+	f.put(stampNumber, int64(w.fullOK))
+	f.put(stampNumber, int64(w.fullBad))
+	f.bool(w.hinted[:]...)
+	f.bool(w.syncs[:]...)
+	for _, r := range w.readers {
+		f.bool(r.blockedReader != nil)
+		if r.blockedReader != nil {
+			f.put(clockTime, nanos(r.minTime))
+		}
+	}
+	for _, s := range w.follow {
+		f.levels(s.told[:]...)
+	}
+	for _, c := range w.callers {
+		f.bool(c.returned)
+		if !c.returned {
+			f.levels(c.at[:]...)
+			f.put(stampNumber, int64(c.called))
+		}
+	}
+	slices.SortFunc(w.flights, compareFlights)
+	for _, fl := range w.flights {
+		f.put(plain, int64(fl.call.Kind)<<8|int64(len(fl.call.UID)))
+		f.levels(fl.began[:]...)
+		f.bool(fl.cancelled, fl.stopped, fl.call.Slow, fl.call.Dead)
+		if fl.pod != nil {
+			f.thing(reflect.ValueOf(fl.pod))
+		}
+	}
+	f.pending()
+}
+
+func compareFlights(a, b *flight) int {
+	return cmp.Or(cmp.Compare(a.call.Kind, b.call.Kind), cmp.Compare(a.call.UID, b.call.UID))
+}
+
+// pending prints what the next step is to take in.
+func (f *printer) pending() {
+	w := f.w
+	for i, a := range w.answered {
+		f.put(plain, int64(a.kind)<<8|int64(a.pod))
+		f.levels(a.read[:]...)
+		f.bool(a.ok, a.dead, a.lies, w.in.results[i].stopped)
+		f.put(stampNumber, int64(w.in.results[i].call.Stamp.Number))
+	}
+	f.keys(slices.Sorted(maps.Keys(w.in.requests)))
+	f.keys(slices.Sorted(maps.Keys(w.in.readers)))
+	f.keys(slices.Sorted(maps.Keys(w.in.reinspects)))
+	for _, h := range slices.SortedFunc(maps.Keys(w.in.hints), compareHints) {
+		f.put(plain, int64(len(h.uid)<<1|len(h.containerID)))
+		if h.uid != "" {
+			f.put(plain, int64(h.uid[0]))
+		}
+	}
+	f.bool(w.in.stream...)
+}
+
+func (f *printer) keys(uids []types.UID) {
+	f.put(plain, int64(len(uids)))
+	for _, uid := range uids {
+		f.put(plain, int64(uid[0]))
+	}
+}
+
+func (f *printer) ofPod(n uint64) int64 { return f.pod<<32 | int64(n) }
+
+func (f *printer) value(v reflect.Value, c class) {
+	switch v.Kind() {
+	case reflect.Bool:
+		f.bool(v.Bool())
+	case reflect.Int, reflect.Int64:
+		f.number(v.Int(), c)
+	case reflect.Uint64:
+		f.number(int64(v.Uint()), c)
+	case reflect.String:
+		f.put(plain, int64(maphash.String(seeds[0], v.String())))
+	case reflect.Struct:
+		if v.Type() == timeType {
+			f.time(v, c)
+			return
+		}
+		if v.Type().Name() == "queue" {
+			f.queue(v)
+			return
+		}
+		for _, field := range f.plan(v.Type()) {
+			f.value(v.Field(field.index), field.class)
+		}
+	case reflect.Pointer:
+		f.pointer(v)
+	case reflect.Map:
+		f.mapping(v)
+	case reflect.Slice, reflect.Array:
+		f.put(plain, int64(v.Len()))
+		for i := range v.Len() {
+			f.value(v.Index(i), c)
+		}
+	default:
+		panic("not known how to print a " + v.Type().String())
+	}
+}
+
+func (f *printer) number(n int64, c class) {
+	switch c {
+	case notZero:
+		f.bool(n != 0)
+	case wantNumber:
+		f.bool(n != 0)
+		f.put(stampNumber, max(n-1, 0))
+	case changeNumber, syncNumber:
+		f.put(c, f.ofPod(uint64(n)))
+	default:
+		f.put(c, n)
+	}
+}
+
+// time prints a time: what is past is past, and a nanosecond more or less is the same.
+func (f *printer) time(v reflect.Value, c class) {
+	ns := nanosOf(v.Field(0).Uint(), v.Field(1).Int())
+	switch c {
+	case notZero:
+		f.bool(ns != 0)
+	case schedTime:
+		switch {
+		case ns == 0:
+			f.put(plain, -1)
+		default:
+			const grain = int64(time.Millisecond)
+			ahead := ns - nanos(f.w.r.sched.Now())
+			f.put(plain, max(ahead+grain-1, -9*int64(explorePeriod))/grain)
+		}
+	case clockTime:
+		f.put(c, ns)
+	default:
+		panic("a time that is not classified")
+	}
+}
+
+func nanosOf(wall uint64, ext int64) int64 {
+	if ext == 0 {
+		return 0
+	}
+	return (ext-62135596800)*int64(time.Second) + int64(wall&(1<<30-1))
+}
+
+func nanos(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixNano()
+}
+
+func (f *printer) pointer(v reflect.Value) {
+	f.bool(v.IsNil())
+	if v.IsNil() {
+		return
+	}
+	switch v.Type() {
+	case podType:
+		f.thing(v)
+	case recType:
+		uid := v.Elem().FieldByName("uid").String()
+		f.put(plain, int64(uid[0]))
+		f.bool(reflect.ValueOf(f.w.r.records.byUID[types.UID(uid)]).Pointer() == v.Pointer())
+	case conType:
+		f.value(v.Elem().FieldByName("ID").FieldByName("ID"), plain)
+	default:
+		f.value(v.Elem(), plain)
+	}
+}
+
+// thing prints a pod that a list showed.
+func (f *printer) thing(v reflect.Value) {
+	n, ok := f.pods[v.Pointer()]
+	if !ok {
+		for key, pod := range f.w.things.pods {
+			if reflect.ValueOf(pod).Pointer() == v.Pointer() {
+				n = int64(key) + 1
+			}
+		}
+		f.pods[v.Pointer()] = n
+	}
+	f.put(plain, n)
+}
+
+func (f *printer) mapping(v reflect.Value) {
+	keys := v.MapKeys()
+	slices.SortFunc(keys, func(a, b reflect.Value) int { return strings.Compare(a.String(), b.String()) })
+	f.put(plain, int64(len(keys)))
+	for _, key := range keys {
+		f.put(plain, int64(key.String()[0]))
+		f.pod = int64(podIndex(types.UID(key.String())))
+		value := v.MapIndex(key)
+		if value.Kind() == reflect.Pointer {
+			value = value.Elem()
+		}
+		f.value(value, plain)
+	}
+}
+
+// queue prints the pods that are queued, in their order.
+func (f *printer) queue(v reflect.Value) {
+	which := int(v.FieldByName("which").Int())
+	pods, gone := v.FieldByName("pods"), int(v.FieldByName("left").Int())
+	for i := int(v.FieldByName("head").Int()); i < pods.Len(); i++ {
+		if p := pods.Index(i); !p.IsNil() && int(p.Elem().FieldByName("queued").Index(which).Int()) == gone+i+1 {
+			f.value(p.Elem().FieldByName("uid"), plain)
+		}
+	}
+	f.put(plain, -2)
+}
+
+func (f *printer) plan(t reflect.Type) []plannedField {
+	if plan, ok := f.plans[t]; ok {
+		return plan
+	}
+	plan := []plannedField{}
+	for i := range t.NumField() {
+		field := t.Field(i)
+		c, known := classesOf[t.Name()+"."+field.Name]
+		if !known && (field.Type.Kind() == reflect.Uint64 || field.Type == timeType) {
+			panic(t.Name() + "." + field.Name + " is not classified")
+		}
+		if c != leftOut {
+			plan = append(plan, plannedField{i, c})
+		}
+	}
+	f.plans[t] = plan
+	return plan
+}
+
+// hash replaces the values that are compared only with each other by their ranks, adds
+// what was true at the stamps and times that are left, and hashes.
+func (f *printer) hash() fingerprint {
+	for c := range f.ranks {
+		f.ranks[c] = f.ranks[c][:0]
+	}
+	for _, t := range f.tokens {
+		if t.class != plain {
+			f.ranks[t.class] = append(f.ranks[t.class], t.value)
+		}
+	}
+	for c := range f.ranks {
+		slices.Sort(f.ranks[c])
+		f.ranks[c] = slices.Compact(f.ranks[c])
+	}
+	f.bytes = f.bytes[:0]
+	for _, t := range f.tokens {
+		v := t.value
+		if t.class != plain {
+			rank, _ := slices.BinarySearch(f.ranks[t.class], v)
+			v = int64(rank)
+		}
+		f.bytes = binary.LittleEndian.AppendUint64(f.bytes, uint64(v))
+	}
+	for _, n := range f.ranks[stampNumber] {
+		f.truth(f.w.stamped[uint64(n)])
+	}
+	for _, ns := range f.ranks[clockTime] {
+		at, _ := f.w.trueAt(time.Unix(0, ns))
+		f.truth(at)
+	}
+	return fingerprint{maphash.Bytes(seeds[0], f.bytes), maphash.Bytes(seeds[1], f.bytes)}
+}
+
+func (f *printer) truth(tr truth) {
+	for _, l := range tr {
+		f.bytes = append(f.bytes, byte(l[0])<<2|byte(l[1]))
+	}
+}

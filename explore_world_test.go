@@ -1,0 +1,398 @@
+package pleg
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubepleg/pleg/internal/schedule"
+)
+
+// A container ID lives once: absent, running, exited, removed. What is true of one is its
+// level, which only grows; a call that reads it at any moment between its begin and its
+// end therefore reads some level between the two. Absent and removed look alike.
+type level uint8
+
+const (
+	levelAbsent level = iota
+	levelRunning
+	levelExited
+	levelRemoved
+)
+
+func (l level) shown() level { return l % levelRemoved }
+
+const exploredPods, exploredContainers = 2, 2
+
+// levels are those of the containers of one pod, a truth those of all pods.
+type (
+	levels [exploredContainers]level
+	truth  [exploredPods]levels
+)
+
+func (l levels) shown() levels {
+	for c := range l {
+		l[c] = l[c].shown()
+	}
+	return l
+}
+
+// could reports whether each container showed what v says at some moment while it went
+// from one level to another.
+func could(v, from, to levels) bool {
+	for c := range v {
+		l := from[c]
+		for ; l <= to[c] && l.shown() != v[c].shown(); l++ {
+		}
+		if l > to[c] {
+			return false
+		}
+	}
+	return true
+}
+
+const (
+	explorePeriod  = 20 * time.Second
+	exploreTimeout = 3 * explorePeriod
+)
+
+var exploreStart = time.Unix(1_000_000, 0)
+
+// scope is what one exploration goes through.
+type scope struct {
+	name             string
+	pods, containers int
+	getter           bool // the runtime is a PodGetter
+	sixMethods       bool // the cache has no companions
+	workers          int
+	// listedOnly: an inspection reads the containers of the pod that it was asked for;
+	// otherwise whatever there is.
+	listedOnly bool
+	// connected: full lists are further apart while the stream is connected.
+	connected bool
+	// flows: the clock moves a little with every action; otherwise it stands still.
+	flows bool
+	// cold begins with the start; otherwise with a first list whose pods are inspected,
+	// shortly before the second.
+	cold   bool
+	start  truth
+	budget budget
+}
+
+// budget is how much of what may happen besides calls that complete.
+type budget struct {
+	changes, hints, lists, requests, readers, laters, reinspects, relists, faults, ticks, backs int8
+	stops, subscribers, batches, connects                                                       int8
+}
+
+// flight is a call in flight.
+type flight struct {
+	call      *schedule.Call
+	pod       *Pod // to inspect
+	began     truth
+	cancelled bool
+	stopped   bool
+}
+
+// exploredCaller is a caller of Relist.
+type exploredCaller struct {
+	*relistCaller
+	at       truth
+	called   uint64 // the newest stamp then
+	returned bool
+}
+
+// exploredReader is a reader that is blocked on the cache.
+type exploredReader struct{ *blockedReader } // nil: none is
+
+// follower is a subscriber, and the levels that it was told.
+type follower struct {
+	events chan *PodLifecycleEvent
+	told   truth
+}
+
+// world is the reconciler and all that is around it: the runtime, its callers and readers,
+// and what they have seen.
+type world struct {
+	*scope
+	things *things
+	r      *reconciler
+	pods   *PodCache
+	clock  time.Time
+	wake   time.Time
+	in     inputs
+
+	truth   truth
+	left    budget
+	running bool // between Start and Stop
+	flights []*flight
+	callers []*exploredCaller
+	readers [exploredPods]exploredReader
+	follow  []*follower
+
+	// What the checks remember.
+	stamped  map[uint64]truth // when a list began
+	reached  []reached        // when the clock first showed a time
+	seen     truth            // the levels that the record was read from
+	gone     truth            // when it became absent last
+	hinted   [exploredPods]bool
+	syncs    [exploredPods]bool // a PodSync is due
+	fullOK   uint64             // newest full lists that succeeded and failed
+	fullBad  uint64
+	periods  int // full lists begun
+	begun    []string
+	broken   string
+	wentBack bool // the clock has
+	quiet    bool // expects that a step has nothing to do
+	tracing  bool
+	trace    func(action) // told of every action at rest
+	answered []answered   // in this step
+}
+
+// reached is what was true when the clock first showed a time, or a later one.
+type reached struct {
+	at    time.Time
+	truth truth
+}
+
+// answered is what a call brought that is taken in by the next step.
+type answered struct {
+	kind schedule.Kind
+	pod  int
+	read truth
+	of   *Pod
+	ok   bool
+	dead bool
+	lies bool
+}
+
+var errExplored = errors.New("explored")
+
+func podUID(p int) types.UID { return types.UID("ab"[p : p+1]) }
+
+func podIndex(uid types.UID) int { return int(uid[0] - 'a') }
+
+func newWorld(sc *scope, th *things) *world {
+	w := &world{
+		scope: sc, things: th, pods: NewCache(), clock: exploreStart, in: newInputs(), truth: sc.start,
+		left: sc.budget, stamped: make(map[uint64]truth),
+	}
+	w.noteClock()
+	var cache Cache = w.pods
+	if sc.sixMethods {
+		cache = struct{ Cache }{w.pods}
+	}
+	cfg := reconcilerConfig{
+		Config: schedule.Config{
+			Period: explorePeriod, Timeout: exploreTimeout, Threshold: 9 * explorePeriod,
+			Workers: sc.workers, ListsPods: sc.getter,
+		},
+		logger: logr.Discard(),
+	}
+	if sc.connected {
+		cfg.ConnectedPeriod = 4 * explorePeriod
+		cfg.blocked = w.pods.BlockedReaders
+	}
+	w.r = newReconciler(cfg, w.clock, cache, newBroadcaster(func(int) {}), th.metrics)
+	w.subscribe()
+	if !sc.cold {
+		w.apply(action{kind: actStart})
+		for len(w.flights) > 0 {
+			w.apply(w.completion(w.flights[0], true))
+		}
+		w.clock = w.wake.Add(-time.Millisecond)
+		w.noteClock()
+		w.in.reset()
+	}
+	return w
+}
+
+func (w *world) subscribe() {
+	ctx := context.Background()
+	w.follow = append(w.follow, &follower{events: w.r.announcer.updates.Subscribe(ctx, 64, true)})
+}
+
+// noteClock notes what is true when the clock shows a time for the first time.
+func (w *world) noteClock() {
+	if n := len(w.reached); n == 0 || w.clock.After(w.reached[n-1].at) {
+		w.reached = append(w.reached, reached{w.clock, w.truth})
+	}
+}
+
+// trueAt returns what was true when the clock first showed a time.
+func (w *world) trueAt(t time.Time) (truth, bool) {
+	for _, r := range w.reached {
+		if !r.at.Before(t) {
+			return r.truth, true
+		}
+	}
+	return truth{}, false
+}
+
+// active reports whether somebody runs the loop.
+func (w *world) active() bool {
+	return w.running || slices.ContainsFunc(w.callers, func(c *exploredCaller) bool { return !c.returned })
+}
+
+func (w *world) breaks(format string, args ...any) {
+	if w.broken == "" {
+		w.broken = fmt.Sprintf(format, args...)
+	}
+}
+
+// run has the reconciler work until it waits for the clock or for inputs.
+func (w *world) run() {
+	for n := 0; w.broken == "" && w.active(); n++ {
+		w.step()
+		if w.wake.IsZero() || w.wake.After(w.clock) {
+			return
+		}
+		if n == 8 {
+			w.breaks("the loop is busy: wake is %v and the clock %v", w.wake, w.clock)
+		}
+	}
+}
+
+// step makes one step and does what is to be done about it.
+func (w *world) step() {
+	defer func() {
+		if p := recover(); p != nil {
+			w.breaks("panic: %v", p)
+		}
+	}()
+	before := w.look()
+	out := w.r.step(w.clock, &w.in)
+	for _, c := range out.cancel {
+		if slices.ContainsFunc(w.in.results, func(res *result) bool { return res.call == c.Call }) {
+			continue // it has returned in this very step, and there is nothing to cancel
+		}
+		i := slices.IndexFunc(w.flights, func(f *flight) bool { return f.call == c.Call })
+		if i < 0 {
+			w.breaks("a call is cancelled that is not in flight")
+			return
+		}
+		w.flights[i].cancelled = true
+	}
+	w.begun = w.begun[:0]
+	for _, b := range out.begin {
+		w.begin(b)
+	}
+	w.wake = out.wake
+	returned := w.markReturned(out.relisted)
+	w.drain()
+	for p := range w.scope.pods {
+		if _, ok := w.in.reinspects[podUID(p)]; ok {
+			w.syncs[p] = true // if it is there, see check
+		}
+	}
+	w.in.reset()
+	w.check(before, returned)
+	w.answered = w.answered[:0]
+}
+
+func (w *world) begin(b beginCall) {
+	if w.quiet {
+		w.breaks("a call begins in a step that has nothing to do")
+	}
+	for _, f := range w.flights {
+		if f.call == b.Call || f.call.Kind == b.Kind && f.call.UID == b.UID {
+			w.breaks("a second call of its kind begins")
+		}
+	}
+	if w.tracing {
+		w.begun = append(w.begun, callName(b.Call))
+	}
+	switch {
+	case b.Kind != schedule.Inspect:
+		w.stamped[b.Stamp.Number] = w.truth
+		if b.Kind == schedule.ListAll {
+			w.periods++
+		} else if !w.getter {
+			w.breaks("one pod is listed without a PodGetter")
+		}
+	case b.pod == nil:
+		w.breaks("an absent pod is inspected")
+	}
+	w.flights = append(w.flights, &flight{call: b.Call, pod: b.pod, began: w.truth})
+	places := 0
+	for _, f := range w.flights {
+		if f.call.Kind == schedule.Inspect && !f.call.Slow {
+			places++
+		}
+	}
+	if places > w.workers {
+		w.breaks("more inspections at once than workers")
+	}
+}
+
+// markReturned marks the callers of Relist that return.
+func (w *world) markReturned(relisted []*relistCaller) (returned []*exploredCaller) {
+	for _, done := range relisted {
+		for _, c := range w.callers {
+			if c.relistCaller == done {
+				if c.returned {
+					w.breaks("Relist returns twice")
+				}
+				c.returned = true
+				returned = append(returned, c)
+			}
+		}
+	}
+	return returned
+}
+
+func (w *world) find(kind schedule.Kind, p int) *flight {
+	for _, f := range w.flights {
+		if f.call.Kind == kind && (kind == schedule.ListAll || f.call.UID == podUID(p)) {
+			return f
+		}
+	}
+	return nil
+}
+
+// land takes a call out of those in flight and hands its outcome in.
+func (w *world) land(a action) {
+	kind := a.kind.call()
+	f := w.find(kind, a.pod)
+	w.flights = slices.DeleteFunc(w.flights, func(other *flight) bool { return other == f })
+	res := &result{call: f.call}
+	done := answered{kind: kind, pod: a.pod, of: f.pod, read: a.read, dead: f.call.Dead, lies: a.lies}
+	switch {
+	case a.stopped:
+		res.stopped, res.err = true, errStopped
+	case a.fails:
+		res.err = errExplored
+	case kind == schedule.ListAll:
+		for p := range w.scope.pods {
+			if pod := w.things.pod(p, a.read[p]); pod != nil {
+				res.pods = append(res.pods, pod)
+			}
+		}
+		done.ok = true
+	case kind == schedule.ListPod:
+		if res.pod = w.things.pod(a.pod, a.read[a.pod]); res.pod == nil {
+			res.err = ErrPodNotFound
+		}
+		done.ok = true
+	default:
+		res.status = w.things.status(a.pod, a.read[a.pod])
+		if a.lies {
+			res.status.Name, res.status.ContainerStatuses = lies, res.status.ContainerStatuses[1:]
+		}
+		done.ok = true
+	}
+	if kind == schedule.ListAll && !f.call.Dead && !a.stopped {
+		if done.ok {
+			w.fullOK = f.call.Stamp.Number
+		} else {
+			w.fullBad = f.call.Stamp.Number
+		}
+	}
+	w.in.results = append(w.in.results, res)
+	w.answered = append(w.answered, done)
+}

@@ -1,0 +1,190 @@
+package plegtest_test
+
+import (
+	"context"
+	"runtime"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	testingclock "k8s.io/utils/clock/testing"
+
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+func TestCRIServerFaults(t *testing.T) {
+	clk := testingclock.NewFakeClock(time.Unix(1000, 0))
+	s := startServer(t, plegtest.WithClock(clk))
+	c := dial(t, s)
+	a, b := s.RunPod(plegtest.PodConfig{UID: "a"}), s.RunPod(plegtest.PodConfig{UID: "b"})
+	sandboxStatus := func(ctx context.Context, id string) error {
+		_, err := c.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id})
+		return err
+	}
+	canceled, cancel := context.WithCancel(t.Context())
+
+	heal := s.Inject(plegtest.CRIFault{Method: "PodSandboxStatus", Object: a, Times: 2,
+		Err: status.Error(codes.DataLoss, "oops")})
+	for i, want := range []codes.Code{codes.DataLoss, codes.DataLoss, codes.OK} {
+		if err := sandboxStatus(t.Context(), a); status.Code(err) != want {
+			t.Error(i, err)
+		}
+	}
+	if err := sandboxStatus(t.Context(), b); err != nil {
+		t.Error(err)
+	}
+	heal()
+	heal()
+
+	errs := make(chan error, 2)
+	heal = s.Inject(plegtest.CRIFault{Object: "a", Hang: true})
+	for _, ctx := range []context.Context{t.Context(), canceled} {
+		go func() {
+			_, err := c.ListPodSandbox(ctx,
+				&runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{
+					LabelSelector: map[string]string{"io.kubernetes.pod.uid": "a"},
+				}})
+			errs <- err
+		}()
+	}
+	if _, err := c.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{}); err != nil {
+		t.Error("a list that does not name the pod:", err)
+	}
+	cancel()
+	if err := <-errs; status.Code(err) != codes.Canceled {
+		t.Error(err)
+	}
+	heal()
+	if err := <-errs; err != nil {
+		t.Error(err)
+	}
+
+	s.Inject(plegtest.CRIFault{Method: "Version", Delay: time.Hour})
+	go func() {
+		_, err := c.Version(t.Context(), &runtimeapi.VersionRequest{})
+		errs <- err
+	}()
+	for !clk.HasWaiters() {
+		runtime.Gosched()
+	}
+	clk.Step(time.Hour)
+	if err := <-errs; err != nil {
+		t.Error(err)
+	}
+
+	s.Inject(plegtest.CRIFault{Method: "Status", Cut: true, Times: 1})
+	if _, err := c.Status(t.Context(), &runtimeapi.StatusRequest{}); status.Code(err) != codes.Unavailable {
+		t.Error(err)
+	}
+	if _, err := c.Status(t.Context(), &runtimeapi.StatusRequest{}, grpc.WaitForReady(true)); err != nil {
+		t.Error("after the cut:", err)
+	}
+
+	// A call that hangs when the server stops delays nothing.
+	s.Inject(plegtest.CRIFault{Method: "RuntimeConfig", Hang: true})
+	go func() {
+		_, err := c.RuntimeConfig(t.Context(), &runtimeapi.RuntimeConfigRequest{})
+		errs <- err
+	}()
+	for s.InFlight("RuntimeConfig") == 0 {
+		if err := sandboxStatus(t.Context(), a); err != nil { // lets the other call come in
+			t.Fatal(err)
+		}
+	}
+	s.Stop()
+	if err := <-errs; status.Code(err) != codes.Unavailable && status.Code(err) != codes.Canceled {
+		t.Error(err)
+	}
+}
+
+func TestCRIServerGarbage(t *testing.T) {
+	s := startServer(t)
+	c := dial(t, s)
+	a := s.RunPod(plegtest.PodConfig{UID: "a"})
+	id := must[string](t)(s.RunContainer(a, plegtest.ContainerConfig{}))
+	must[string](t)(s.RunContainer(a, plegtest.ContainerConfig{}))
+	edits := map[string]struct {
+		edit  func(proto.Message)
+		shows func(*runtimeapi.Container) bool
+	}{
+		"NilMetadata": {plegtest.NilMetadata,
+			func(c *runtimeapi.Container) bool { return c.Metadata == nil }},
+		"EmptyIDs":      {plegtest.EmptyIDs, func(c *runtimeapi.Container) bool { return c.Id == "" }},
+		"UnknownStates": {plegtest.UnknownStates, func(c *runtimeapi.Container) bool { return c.State == 77 }},
+		"MissingLabels": {plegtest.MissingLabels,
+			func(c *runtimeapi.Container) bool { return len(c.Labels) == 0 }},
+		"NegativeTimes": {plegtest.NegativeTimes,
+			func(c *runtimeapi.Container) bool { return c.CreatedAt < 0 }},
+	}
+	for name, tc := range edits {
+		heal := s.Inject(plegtest.CRIFault{Edit: tc.edit})
+		resp := must[*runtimeapi.ListContainersResponse](t)(c.ListContainers(t.Context(),
+			&runtimeapi.ListContainersRequest{}))
+		for _, ctr := range resp.Containers {
+			if !tc.shows(ctr) {
+				t.Errorf("%s: %v", name, ctr)
+			}
+		}
+		for _, call := range []func() error{
+			func() error {
+				_, err := c.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{})
+				return err
+			},
+			func() error {
+				_, err := c.PodSandboxStatus(t.Context(),
+					&runtimeapi.PodSandboxStatusRequest{PodSandboxId: a})
+				return err
+			},
+			func() error {
+				_, err := c.ContainerStatus(t.Context(),
+					&runtimeapi.ContainerStatusRequest{ContainerId: id})
+				return err
+			},
+			func() error { _, _, err := streamContainers(t.Context(), c); return err },
+		} {
+			if err := call(); err != nil {
+				t.Error(name, err)
+			}
+		}
+		heal()
+	}
+	heal := s.Inject(plegtest.CRIFault{Edit: plegtest.DuplicateIDs})
+	resp := must[*runtimeapi.ListContainersResponse](t)(c.ListContainers(t.Context(),
+		&runtimeapi.ListContainersRequest{}))
+	if len(resp.Containers) != 2 || resp.Containers[0].Id != resp.Containers[1].Id {
+		t.Error(resp)
+	}
+	heal()
+	heal = s.Inject(plegtest.CRIFault{Edit: plegtest.NilStatus})
+	if st := containerStatus(t, c, id); st != nil {
+		t.Error(st)
+	}
+	heal()
+	heal = s.Inject(plegtest.CRIFault{Raw: []byte{0xff}})
+	if _, err := c.ListContainers(t.Context(),
+		&runtimeapi.ListContainersRequest{}); status.Code(err) != codes.Internal {
+		t.Error("malformed bytes:", err)
+	}
+	if _, _, err := streamContainers(t.Context(), c); status.Code(err) != codes.Internal {
+		t.Error("malformed bytes in a stream:", err)
+	}
+	heal()
+	heal = s.Inject(plegtest.CRIFault{Padding: 100})
+	if st := containerStatus(t, c, id); st.Id != id {
+		t.Error("a padded answer:", st)
+	}
+	heal()
+	heal = s.Inject(plegtest.CRIFault{Padding: 16 << 20})
+	if _, err := c.ListContainers(t.Context(),
+		&runtimeapi.ListContainersRequest{}); status.Code(err) != codes.ResourceExhausted {
+		t.Error("an oversized answer:", err)
+	}
+	heal()
+	if got := listContainers(t, c, nil); got[id].Metadata == nil || len(got) != 2 {
+		t.Error("an edit modified the server's own:", got)
+	}
+}
