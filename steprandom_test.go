@@ -14,9 +14,9 @@ import (
 	"github.com/kubepleg/pleg/internal/schedule"
 )
 
-// truth is a node of a few pods and what their containers are, each in its turn, and a
+// randomNode is a node of a few pods and what their containers are, each in its turn, and a
 // reconciler that is told of it by calls which read it at any moment of theirs.
-type truth struct {
+type randomNode struct {
 	t       *rapid.T
 	r       *reconciler
 	cache   *PodCache
@@ -24,25 +24,25 @@ type truth struct {
 	pods    map[types.UID]*Pod
 	next    int // number of the next container
 	now     time.Time
-	flying  map[string]*flying
+	flying  map[string]*openCall
 	told    map[string]PodLifeCycleEventType // the last event of each container
 	callers int
 }
 
-// flying is a call in flight with what it has read at its beginning.
-type flying struct {
+// openCall is a call in flight with what it has read at its beginning.
+type openCall struct {
 	call *schedule.Call
 	read map[types.UID]*Pod
 }
 
-func newTruth(t *rapid.T) *truth {
+func newRandomNode(t *rapid.T) *randomNode {
 	cfg := reconcilerConfig{logger: logr.Discard(), Config: schedule.Config{
 		Period: time.Second, Timeout: 5 * time.Second, Threshold: 3 * time.Minute,
 		Workers: rapid.IntRange(1, 2).Draw(t, "workers"), ListsPods: rapid.Bool().Draw(t, "lists pods"),
 	}}
-	w := &truth{
+	w := &randomNode{
 		t: t, cache: NewCache(), now: epoch, pods: make(map[types.UID]*Pod),
-		flying: make(map[string]*flying), told: make(map[string]PodLifeCycleEventType),
+		flying: make(map[string]*openCall), told: make(map[string]PodLifeCycleEventType),
 	}
 	cache := Cache(w.cache)
 	if rapid.Bool().Draw(t, "six methods") {
@@ -51,13 +51,13 @@ func newTruth(t *rapid.T) *truth {
 	m := newMetrics(cfg.logger, func() gauges { return gauges{} })
 	updates := newBroadcaster(m.discarded)
 	w.events = updates.Subscribe(t.Context(), 1000, true)
-	w.r = newReconciler(cfg, epoch, newCacheWriter(cache), updates, m)
+	w.r = newReconciler(cfg, epoch, cache, updates, m)
 	return w
 }
 
 // change lets something happen to a pod: a container starts or ends, all of them are
 // removed, or the pod is.
-func (w *truth) change(uid types.UID, what int) {
+func (w *randomNode) change(uid types.UID, what int) {
 	pod := &Pod{ID: uid}
 	if old := w.pods[uid]; old != nil {
 		pod.Containers = slices.Clone(old.Containers)
@@ -81,7 +81,7 @@ func (w *truth) change(uid types.UID, what int) {
 }
 
 // step makes a step and begins the calls.
-func (w *truth) step(in *inputs) {
+func (w *randomNode) step(in *inputs) {
 	out := w.r.step(w.now, in)
 	for _, c := range out.begin {
 		if c.Kind == schedule.Inspect && c.pod == nil {
@@ -95,7 +95,7 @@ func (w *truth) step(in *inputs) {
 		for uid, pod := range w.pods {
 			read[uid] = pod
 		}
-		w.flying[name] = &flying{c.Call, read}
+		w.flying[name] = &openCall{c.Call, read}
 	}
 	w.callers -= len(out.relisted)
 	if !out.wake.IsZero() && !out.wake.After(w.now) {
@@ -113,7 +113,7 @@ func (w *truth) step(in *inputs) {
 }
 
 // hear fails on events of a container that are out of order.
-func (w *truth) hear(e *PodLifecycleEvent) {
+func (w *randomNode) hear(e *PodLifecycleEvent) {
 	if e.Type == PodSync {
 		return
 	}
@@ -130,7 +130,7 @@ func (w *truth) hear(e *PodLifecycleEvent) {
 }
 
 // returns is what a call brings: what it has read when it began, or reads now.
-func (w *truth) returns(name string, late, fails bool) *result {
+func (w *randomNode) returns(name string, late, fails bool) *result {
 	f := w.flying[name]
 	delete(w.flying, name)
 	pods := f.read
@@ -162,7 +162,7 @@ func (w *truth) returns(name string, late, fails bool) *result {
 
 // settle has every call return at once until nothing is left to do but the lists of every
 // period, and compares what is known with what is.
-func (w *truth) settle() {
+func (w *randomNode) settle() {
 	on := true
 	in := newInputs()
 	in.periodic = &on
@@ -198,9 +198,9 @@ func (w *truth) settle() {
 		}
 		delete(present, id)
 	}
-	if len(present) > 0 || len(w.r.failing)+len(w.r.held)+len(w.r.owed) > 0 || w.callers > 0 {
+	if len(present) > 0 || len(w.r.failing.byUID)+len(w.r.cache.held)+len(w.r.announcer.owed) > 0 || w.callers > 0 {
 		w.t.Fatalf("not told of %v; failing %v, held %v, owed %v, %d callers",
-			present, w.r.failing, w.r.held, w.r.owed, w.callers)
+			present, w.r.failing.byUID, w.r.cache.held, w.r.announcer.owed, w.callers)
 	}
 	if n := w.r.sched.Pods(); n > 0 {
 		w.t.Fatalf("the schedule keeps %d pods", n)
@@ -222,7 +222,7 @@ func mapKeys[V any](m map[string]V) func(yield func(string) bool) {
 // subscribers and the records say what there is, and nothing else is kept.
 func TestStepsOverlapAnyhow(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w := newTruth(t)
+		w := newRandomNode(t)
 		pod := rapid.SampledFrom([]types.UID{"a", "b", "c"})
 		for range rapid.IntRange(1, 40).Draw(t, "steps") {
 			in := newInputs()
