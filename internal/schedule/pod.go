@@ -232,10 +232,20 @@ func (s *Scheduler) Inspection(uid types.UID) *Call {
 }
 
 // Stuck reports whether what is open of the pod will not move by itself soon: a call
-// is slow, or its list has failed.
+// that it takes is slow, or its list has failed. A list that nobody waits for any more,
+// because another has answered, holds nothing up.
 func (s *Scheduler) Stuck(uid types.UID) bool {
 	p := s.pods[uid]
-	return p != nil && (p.listFailed || p.list != nil && p.list.Slow || p.inspection != nil && p.inspection.Slow)
+	switch {
+	case p == nil:
+		return false
+	case p.inspection != nil:
+		return p.inspection.Slow
+	case p.inspect:
+		return false
+	default:
+		return p.want > 0 && (p.listFailed || p.list != nil && p.list.Slow)
+	}
 }
 
 // Unanswered returns when, by the clock, the oldest inspection of the pod began that
@@ -250,8 +260,8 @@ func (s *Scheduler) Unanswered(uid types.UID) time.Time {
 // plan puts the pod where what is open of it says: into the queues, among the alarms,
 // or away.
 func (s *Scheduler) plan(p *pod) {
-	canList := s.cfg.ListsPods && p.want > 0 && p.list == nil && p.later[again].IsZero()
-	if canList && !(s.full.instead > 0 && p.want <= s.full.instead && s.full.call != nil) {
+	instead := s.full.call != nil && p.want <= s.full.instead // the full list in flight answers
+	if s.cfg.ListsPods && p.want > 0 && p.list == nil && p.later[again].IsZero() && !instead {
 		s.listing.push(p)
 	} else {
 		s.listing.drop(p)

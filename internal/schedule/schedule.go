@@ -136,8 +136,8 @@ type fullList struct {
 	hinted bool
 	// notBefore keeps lists that are asked for to half of the time.
 	notBefore time.Time
-	// failed: the newest one did. instead is the number of the one in flight that
-	// was begun in place of many lists of one pod.
+	// failed: the newest one did. instead is the number of the one in flight while
+	// pods whose request it answers are not listed by themselves; 0 for none.
 	failed  bool
 	instead uint64
 
@@ -286,7 +286,6 @@ func (s *Scheduler) fullListDue() (cause string, due bool) {
 	case f.want > 0 && soon:
 		return f.cause, true
 	case s.manyWait() && soon:
-		f.instead = s.last.Number + 1
 		return s.listing.first().cause, true
 	case f.periodic && !s.now.Before(f.next):
 		return CausePeriod, true
@@ -318,7 +317,8 @@ func (s *Scheduler) beginFull(cause string, blocked bool) {
 	}
 	f.next = s.now.Add(period)
 	s.begun = append(s.begun, f.call)
-	if f.instead > 0 {
+	if s.manyWait() { // whatever it was begun for
+		f.instead = f.call.Stamp.Number
 		for p := s.listing.pop(); p != nil; p = s.listing.pop() {
 			s.plan(p)
 		}
