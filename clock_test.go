@@ -141,40 +141,45 @@ func (t steppingTimer) Reset(d time.Duration) bool {
 // is not lost: what is due is done without another step.
 func TestStepWhileTheTimerIsSet(t *testing.T) {
 	for name, before := range map[string]bool{"before": true, "after": false} {
-		for which, reset := range map[string]bool{"NewTimer": false, "Reset": true} {
-			t.Run(name+" "+which, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					rt := plegtest.NewRuntime()
-					rt.SetPods(pods(1)...)
-					clk := &steppingClock{FakeClock: clocktesting.NewFakeClock(epoch)}
-					g := pleg.NewGenericPLEG(rt.Plain(), 0, time.Second, pleg.NewCache(), clk, pleg.WithLogger(logr.Discard()))
-					arm := func() {
-						if before {
-							clk.before.Store(int64(time.Second))
-						} else {
-							clk.after.Store(int64(time.Second))
-						}
-					}
-					if !reset {
-						arm()
-					}
-					g.Start()
-					defer g.Stop()
-					synctest.Wait()
-					if reset {
-						arm()
-						clk.Step(time.Second) // a list, and then the timer is set again
-						synctest.Wait()
-					}
-					expected := 2
-					if reset {
-						expected = 3
-					}
-					if got := rt.Calls(plegtest.GetPods); got != expected {
-						t.Errorf("%d lists, not %d", got, expected)
-					}
-				})
-			})
+		newClock := func() (clk *steppingClock, next *atomic.Int64) {
+			clk = &steppingClock{FakeClock: clocktesting.NewFakeClock(epoch)}
+			if before {
+				return clk, &clk.before
+			}
+			return clk, &clk.after
 		}
+		t.Run("NewTimer/"+name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				rt := plegtest.NewRuntime()
+				defer rt.HangIgnoringCancel(plegtest.GetPods, plegtest.AnyPod)()
+				clk, next := newClock()
+				g := pleg.NewGenericPLEG(rt.Plain(), 0, time.Second, pleg.NewCache(), clk, pleg.WithLogger(logr.Discard()))
+				next.Store(int64(pleg.DefaultInspectionTimeout)) // when the first list has begun
+				go g.Relist()
+				synctest.Wait()
+				if got := g.HealthReport().RelistError; got == "" {
+					t.Error("the deadline of the list has not passed")
+				}
+			})
+		})
+		t.Run("Reset/"+name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				rt := plegtest.NewRuntime()
+				clk, next := newClock()
+				var lists atomic.Int32
+				cache := &slowCache{pleg.NewCache(), func() { // after which the loop sets its timer
+					if lists.Add(1) <= 3 {
+						next.Store(int64(time.Second))
+					}
+				}}
+				g := pleg.NewGenericPLEG(rt.Plain(), 0, time.Second, cache, clk, pleg.WithLogger(logr.Discard()))
+				g.Start()
+				defer g.Stop()
+				synctest.Wait()
+				if got := rt.Calls(plegtest.GetPods); got != 4 {
+					t.Errorf("%d lists", got)
+				}
+			})
+		})
 	}
 }

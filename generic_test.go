@@ -2,6 +2,7 @@ package pleg_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"strings"
@@ -53,6 +54,68 @@ func TestConstructorSaysWhichIsNil(t *testing.T) {
 		})
 	}
 	pleg.NewGenericPLEG(rt, 1, 1, cache, clk, nil) // an option that is nil changes nothing
+}
+
+// The zero value of a PodCache is an empty cache, for readers and for a generator.
+func TestZeroCache(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var cache, unused pleg.PodCache
+		if s, err := unused.Get("a"); s == nil || s.ID != "a" || err != nil || len(unused.GetAll()) != 0 {
+			t.Errorf("got %v, %v", s, err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := unused.GetNewerThanContext(ctx, "a", time.Now()); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("got %v", err)
+		}
+		unused.Delete("a")
+		unused.Hold("a")
+		unused.UpdateTime(epoch)
+		unused.Release("a")
+		unused.SetObservedTime("a", epoch)
+		unused.Set("b", nil, nil, epoch)
+		if got := len(unused.GetAll()); got != 1 || unused.BlockedReaders() != 0 {
+			t.Errorf("%d pods, %d readers", got, unused.BlockedReaders())
+		}
+		rt := plegtest.NewRuntime()
+		rt.SetPods(pods(2)...)
+		g := pleg.NewGenericPLEG(rt, 0, 0, &cache, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
+		g.Start()
+		defer g.Stop()
+		minTime := time.Now()
+		time.Sleep(500 * time.Millisecond)
+		if s, err := cache.GetNewerThan("pod-00001", minTime); err != nil || len(s.ContainerStatuses) != 1 {
+			t.Errorf("got %v, %v", s, err)
+		}
+	})
+}
+
+// A PodCache has one generator for all its life. A second one would mix its stamps with
+// those of the first; it says so at once.
+func TestSecondGeneratorOnOneCache(t *testing.T) {
+	for name, cache := range map[string]pleg.Cache{
+		"PodCache":    pleg.NewCache(),
+		"embedded":    struct{ *pleg.PodCache }{pleg.NewCache()},
+		"zero value":  &pleg.PodCache{},
+		"was stopped": pleg.NewCache(),
+	} {
+		t.Run(name, func(t *testing.T) {
+			rt := plegtest.NewRuntime()
+			g := pleg.NewGenericPLEG(rt, 0, 0, cache, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
+			if name == "was stopped" {
+				g.Start()
+				g.Stop()
+			}
+			defer func() {
+				if p := fmt.Sprint(recover()); p != "pleg.NewGenericPLEG: the cache has another generator" {
+					t.Errorf("panicked with %q", p)
+				}
+				g.Relist()
+				healthy(t, g)
+			}()
+			pleg.NewGenericPLEG(rt, 0, 0, cache, clock.RealClock{})
+		})
+	}
 }
 
 // A period of zero or less is the default, and so is a capacity.

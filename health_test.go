@@ -20,6 +20,8 @@ func TestRule13aYetToBeSuccessful(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		unhealthy(t, n.g, "pleg has yet to be successful: ", "it was not started")
+		time.Sleep(time.Hour)
+		unhealthy(t, n.g, "pleg has yet to be successful: it was not started")
 		heal := n.Fail(plegtest.GetPods, plegtest.AnyPod, errors.New("connection refused"))
 		n.start()
 		time.Sleep(1500 * time.Millisecond)

@@ -231,3 +231,63 @@ func TestSlowCollection(t *testing.T) {
 		}
 	})
 }
+
+// The interval between full lists is one between lists that follow each other: what has
+// passed between Stop and Start, when there were to be none, is not among them.
+func TestRelistIntervalWithoutStoppedTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, reg := newNodeWithMetricsOf(t, polling)
+		sum := func() float64 {
+			families, err := reg.Gather()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, f := range families {
+				if f.GetName() == "kubelet_pleg_relist_interval_seconds" {
+					return f.GetMetric()[0].GetHistogram().GetSampleSum()
+				}
+			}
+			return 0
+		}
+		for _, relist := range []bool{false, true} {
+			n.g.Start()
+			time.Sleep(3500 * time.Millisecond)
+			n.g.Stop()
+			if relist { // which is complete at once
+				n.g.Relist()
+			}
+			time.Sleep(time.Hour)
+		}
+		n.start()
+		time.Sleep(3500 * time.Millisecond)
+		if got := metric(t, reg, "kubelet_pleg_relist_interval_seconds"); got < 9 || got > 12 {
+			t.Errorf("%v intervals", got)
+		}
+		if got := sum(); got < 9 || got > 12 {
+			t.Errorf("the intervals are %v s in sum", got)
+		}
+	})
+}
+
+// A pod is counted once as running, however many of its sandboxes run.
+func TestPodWithTwoSandboxesIsCountedOnce(t *testing.T) {
+	n, reg := newNodeWithMetricsOf(t, polling)
+	states := func(first, second pleg.State) {
+		n.SetPods(plegtest.NewPod("b"), &pleg.Pod{ID: "a", Name: "a", Namespace: "default", Sandboxes: []*pleg.Container{
+			plegtest.NewSandbox("a-1", first), plegtest.NewSandbox("a-2", second),
+		}})
+		n.g.Relist()
+	}
+	running, exited := pleg.ContainerStateRunning, pleg.ContainerStateExited
+	states(running, running)
+	wantMetric(t, reg, "kubelet_running_pods", 2)
+	states(exited, running)
+	wantMetric(t, reg, "kubelet_running_pods", 2)
+	states(running, exited)
+	wantMetric(t, reg, "kubelet_running_pods", 2)
+	states(exited, exited)
+	wantMetric(t, reg, "kubelet_running_pods", 1)
+	n.SetPods()
+	n.g.Relist()
+	wantMetric(t, reg, "kubelet_running_pods", 0)
+}
