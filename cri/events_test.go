@@ -300,6 +300,38 @@ func TestAcceptance(t *testing.T) {
 	}
 }
 
+// A stream that ends ends the Version call beside it, which may hang.
+func TestEndOfStreamEndsTheVersionCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var versions atomic.Int32
+		client := &eventClient{version: func(ctx context.Context) error {
+			if versions.Add(1) == 1 {
+				return nil
+			}
+			<-ctx.Done()
+			return ctx.Err()
+		}}
+		client.recv = func(context.Context) (*runtimeapi.ContainerEventResponse, error) {
+			synctest.Wait() // the Version call hangs
+			return nil, status.Error(codes.Unavailable, "reset")
+		}
+		r := cri.NewRuntime(client)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		began := time.Now()
+		err := r.WatchContainerEvents(ctx, func() { t.Error("connected") }, func(pleg.ContainerEvent) {})
+		if status.Code(err) != codes.Unavailable {
+			t.Error(err)
+		}
+		if took := time.Since(began); took != 0 {
+			t.Errorf("it returned after %v", took)
+		}
+		if left := r.CallsInFlight(); len(left) != 0 || versions.Load() != 2 {
+			t.Errorf("in flight: %+v, after %d Version calls", left, versions.Load())
+		}
+	})
+}
+
 // Rule 16: the sender never waits for the reader.
 func TestEventStormIsReadAtOnce(t *testing.T) {
 	s, r := serverAndRuntime(t)

@@ -98,9 +98,10 @@ func (r *Runtime) GetPod(ctx context.Context, uid types.UID) (*pleg.Pod, error) 
 
 // list lists the node and compares the list with what is held. It lists the sandboxes
 // first, as the kubelet does, and then the containers: a container that is created in
-// between is listed without its sandbox, but a sandbox is never listed without a
-// container that it had. Two lists of a large node in parallel would also double the
-// load that a relist puts on the runtime, for milliseconds that nothing waits for.
+// between is listed without its sandbox. In the other order, or in parallel, a sandbox
+// might be listed without containers that it has. Two lists of a large node in parallel
+// would also double the load that a relist puts on the runtime, and nothing waits for the
+// milliseconds that they would save.
 //
 // A full list is streamed if the runtime supports it. If the runtime refuses, the rest
 // of the list is completed with plain calls.
