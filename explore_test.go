@@ -72,7 +72,11 @@ type problem struct {
 // first.
 func (x *exploration) explore(limit int, allowed time.Duration) (found *problem, all bool) {
 	end := time.Now().Add(allowed)
-	x.known[x.printer.print(x.replay(nil))] = struct{}{}
+	first := x.replay(nil)
+	if first.broken != "" {
+		return &problem{first.broken, nil, -1}, false
+	}
+	x.known[x.printer.print(first)] = struct{}{}
 	depths := []int{0}
 	for id := int32(0); int(id) < len(x.steps); id++ {
 		if len(x.steps) >= limit || allowed > 0 && time.Now().After(end) {
