@@ -112,8 +112,8 @@ var (
 	_ BlockedCounter  = (*PodCache)(nil)
 )
 
-// cacheEntry is what is known of one pod. It is replaced, not modified, but for
-// its observed time.
+// cacheEntry is the entry of one pod. It is replaced, never modified, except for its
+// observed time.
 type cacheEntry struct {
 	status *PodStatus
 	err    error
@@ -180,7 +180,7 @@ func (c *PodCache) GetAll() []*PodStatus {
 
 // GetNewerThan implements Cache.
 func (c *PodCache) GetNewerThan(uid types.UID, minTime time.Time) (*PodStatus, error) {
-	return c.GetNewerThanContext(context.Background(), uid, minTime) //nolint:forbidigo // the drop-in form has no context to hand on
+	return c.GetNewerThanContext(context.Background(), uid, minTime) //nolint:forbidigo // the drop-in form has no context
 }
 
 // GetNewerThanContext is like GetNewerThan, but returns when ctx ends: the status is then
@@ -215,7 +215,8 @@ func (c *PodCache) GetNewerThanContext(ctx context.Context, uid types.UID, minTi
 	case <-ctx.Done():
 	}
 	if c.withdraw(uid, r) {
-		return nil, fmt.Errorf("waiting for a status of pod %s newer than %s: %w", uid, minTime.Format(time.RFC3339Nano), context.Cause(ctx))
+		return nil, fmt.Errorf("waiting for a status of pod %s newer than %s: %w",
+			uid, minTime.Format(time.RFC3339Nano), context.Cause(ctx))
 	}
 	answer = <-r.ch // granted before it could be withdrawn
 	return answer.status, answer.err

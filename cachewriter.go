@@ -4,56 +4,111 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/klog/v2"
 )
 
-// cacheWriter writes to a Cache, and stands in for the companion that it may lack.
+// cacheWriter writes to a Cache what the records say, and does without the companions that
+// the cache lacks.
 type cacheWriter struct {
-	Cache
-	holder FreshnessHolder // nil if the cache does not implement it
-	// Without a holder: held counts the pods that are held, and owed is the newest
-	// UpdateTime that they keep from the cache, zero for none.
-	held int
+	cache   Cache
+	holder  FreshnessHolder // nil: freshness is held back by not updating the time
+	records *podRecords
+	logger  klog.Logger
+	// held are the pods whose freshness is held back.
+	held []*podRecord
+	// owed is the newest global time that a cache which cannot hold single pods was not
+	// told of; zero for none.
 	owed time.Time
 }
 
-func newCacheWriter(c Cache) *cacheWriter {
-	w := &cacheWriter{Cache: c}
+func newCacheWriter(c Cache, records *podRecords, logger klog.Logger) *cacheWriter {
+	w := &cacheWriter{cache: c, records: records, logger: logger}
 	w.holder, _ = c.(FreshnessHolder)
 	return w
 }
 
-// hold keeps a pod as fresh as it is until release.
-func (w *cacheWriter) hold(uid types.UID) {
-	if w.holder != nil {
-		w.holder.Hold(uid)
+// store puts the result of an inspection into the cache.
+func (w *cacheWriter) store(rec *podRecord, status *PodStatus, err error, at stamp) {
+	if status != nil {
+		last, _ := w.cache.Get(rec.uid)
+		status.TimeStamp = at.Time
+		status.IPs = podIPs(last, status)
+	}
+	w.cache.Set(rec.uid, status, err, at.Time)
+	if v := w.logger.V(4); v.Enabled() {
+		v.Info("Wrote status", "pod", klog.KRef(rec.pod.Namespace, rec.pod.Name), "podUID", rec.uid, "err", err)
+	}
+}
+
+// remove removes a pod that is absent.
+func (w *cacheWriter) remove(uid types.UID) { w.cache.Delete(uid) }
+
+// hold has the cache keep a pod as fresh as it is: no full list makes it fresher.
+func (w *cacheWriter) hold(rec *podRecord) {
+	if rec.held > 0 {
 		return
 	}
-	w.held++
+	w.held = append(w.held, rec)
+	rec.held = len(w.held)
+	if w.holder != nil {
+		w.holder.Hold(rec.uid)
+	}
+}
+
+// freshen makes a pod that is not dirty as fresh as the newest list that showed the
+// record, and releases it unless lists conflict.
+func (w *cacheWriter) freshen(rec *podRecord) {
+	if !rec.dirty {
+		w.cache.SetObservedTime(rec.uid, w.records.listedStamp(rec).Time)
+	}
+	if rec.dirty || rec.conflicting {
+		w.hold(rec)
+	} else if rec.held > 0 {
+		w.release(rec)
+	}
 }
 
 // release ends hold.
-func (w *cacheWriter) release(uid types.UID) {
-	if w.holder != nil {
-		w.holder.Release(uid)
-		return
-	}
-	w.held--
-	if w.held == 0 && !w.owed.IsZero() {
-		w.UpdateTime(w.owed)
+func (w *cacheWriter) release(rec *podRecord) {
+	last := len(w.held) - 1
+	w.held[rec.held-1], w.held[last].held = w.held[last], rec.held
+	w.held[last], rec.held = nil, 0
+	w.held = w.held[:last]
+	switch {
+	case w.holder != nil:
+		w.holder.Release(rec.uid)
+	case last == 0 && !w.owed.IsZero():
+		w.cache.UpdateTime(w.owed)
 		w.owed = time.Time{}
 	}
 }
 
-// confirmAll makes every pod that is not held as fresh as a full list.
-func (w *cacheWriter) confirmAll(at time.Time, records map[types.UID]*podRecord) {
-	if w.held == 0 {
-		w.UpdateTime(at)
+// confirmAll says that a full list confirms every pod that is not held.
+func (w *cacheWriter) confirmAll(at time.Time) {
+	if w.holder != nil || len(w.held) == 0 {
+		w.cache.UpdateTime(at)
 		return
 	}
 	w.owed = at
-	for uid, rec := range records {
+	for uid, rec := range w.records.byUID {
 		if rec.pod != nil && rec.held == 0 {
-			w.SetObservedTime(uid, at)
+			w.cache.SetObservedTime(uid, at)
 		}
 	}
+}
+
+// podIPs returns the addresses of a pod: when its network has been torn down, the last
+// that it had. A ready sandbox that has none yet does not inherit those of the one before
+// it.
+func podIPs(last, status *PodStatus) []string {
+	if len(status.IPs) > 0 || last == nil {
+		return status.IPs
+	}
+	for _, s := range status.SandboxStatuses {
+		if s.State == runtimeapi.PodSandboxState_SANDBOX_READY {
+			return status.IPs
+		}
+	}
+	return last.IPs
 }

@@ -1,6 +1,7 @@
 package pleg_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -362,4 +363,72 @@ func TestRule5ListIsStampedBeforeItBegins(t *testing.T) {
 			t.Errorf("got %v %v", s, err)
 		}
 	})
+}
+
+// asListed is a runtime that inspects the containers of the pod that it is asked about,
+// as CRI has it: those of the list that the inspection is made for.
+type asListed struct{ *plegtest.Runtime }
+
+func (r asListed) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.PodStatus, error) {
+	status, err := r.Runtime.GetPodStatus(ctx, pod)
+	if err != nil {
+		return nil, err
+	}
+	status.ContainerStatuses = slices.DeleteFunc(slices.Clone(status.ContainerStatuses), func(s *pleg.Status) bool {
+		return !slices.ContainsFunc(pod.Containers, func(c *pleg.Container) bool { return c.ID.ID == s.ID.ID })
+	})
+	return status, nil
+}
+
+// Rules 5 and 6: an inspection that begins while lists of its pod conflict is made for the
+// record, not for the newer list that differs. What it brings is no fresher than the list
+// that showed the record: no reader misses a container that ran before its minTime.
+func TestRule5InspectionThatBeginsDuringConflict(t *testing.T) {
+	for name, c := range map[string]struct {
+		opts []pleg.Option
+		// asked is when the reinspection is requested; it begins at 1.12 s.
+		asked time.Duration
+	}{
+		"at once":               {nil, 1120 * time.Millisecond},
+		"waiting for a worker":  {[]pleg.Option{pleg.WithInspectionWorkers(1)}, 940 * time.Millisecond},
+		"requested much before": {[]pleg.Option{pleg.WithInspectionWorkers(1)}, 700 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNodeOf(t, func(rt *plegtest.Runtime) pleg.Runtime { return asListed{rt} }, c.opts...)
+				n.SetPods(bare("a", plegtest.Running("a1")), bare("busy", plegtest.Running("busy-1")))
+				n.start()
+				began := time.Now()
+				until := func(at time.Duration) { time.Sleep(at - time.Since(began)) }
+				if c.opts != nil { // the one worker is busy until 1.12 s
+					until(500 * time.Millisecond)
+					n.Delay(plegtest.GetPodStatus, "busy", 620*time.Millisecond)
+					n.g.RequestReinspect("busy")
+				}
+				time.AfterFunc(c.asked-time.Since(began), func() { n.g.RequestReinspect("a") })
+				// The single-pod list begins and reads the state at 0.95 s and completes at 1.05 s,
+				// the full list at 1 s and 1.1 s; the one that settles it completes at 1.3 s.
+				until(950 * time.Millisecond)
+				n.Inject(plegtest.Fault{Method: plegtest.GetPod, Times: 1, Stale: true, Delay: 100 * time.Millisecond})
+				n.Inject(plegtest.Fault{Method: plegtest.GetPods, Times: 1, Stale: true, Delay: 100 * time.Millisecond})
+				n.g.RequestRelist("a")
+				until(960 * time.Millisecond)
+				n.ExitContainer("a", "a1", 1, "Error")
+				n.SetContainer("a", "a2", pleg.ContainerStateRunning)
+				until(970 * time.Millisecond)
+				minTime := time.Now()
+				n.Delay(plegtest.GetPod, plegtest.AnyPod, 250*time.Millisecond)
+				s, err := n.cache.GetNewerThan("a", minTime)
+				if err != nil || len(s.ContainerStatuses) != 2 {
+					t.Errorf("after %v: %d containers, %v", time.Since(began), len(s.ContainerStatuses), err)
+				}
+				if d := time.Since(began); d < 1200*time.Millisecond || d > 1400*time.Millisecond {
+					t.Errorf("answered after %v", d)
+				}
+				if got := n.PodCalls(plegtest.GetPodStatus, "a"); got < 3 {
+					t.Errorf("%d inspections: none began during the conflict", got)
+				}
+			})
+		})
+	}
 }

@@ -2,16 +2,16 @@ package pleg
 
 import runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-// transition is one step in the life of a container or sandbox, as the
-// difference of two listings of its pod shows it.
+// transition is one step in the life of a container or sandbox: a difference between two
+// lists of its pod.
 type transition struct {
 	kind      PodLifeCycleEventType
 	container *Container
 	sandbox   bool
 }
 
-// plegState is the state of a container in the terms of events. The table of
-// transitions between them is the kubelet's.
+// plegState is the state of a container as events distinguish it. The table of transitions
+// is the kubelet's.
 type plegState int
 
 const (
@@ -41,10 +41,10 @@ func plegStateIn(s State) plegState {
 	}
 }
 
-// appendTransitions appends what happened to the containers and sandboxes of one
-// pod between two listings of it, either of which may be nil for a pod that is
-// not there. What was known before comes first, each list in its order, then what
-// is new: so the death of a container stands before the start of its successor.
+// appendTransitions appends the transitions of the containers and sandboxes of one pod
+// between two lists of it; nil stands for an absent pod. Known containers come first, each
+// list in its order, then new ones, so that the death of a container precedes the start of
+// its successor.
 func appendTransitions(ts []transition, old, new *Pod) []transition {
 	if old == new {
 		return ts
@@ -81,8 +81,7 @@ func appendNew(ts []transition, old, new []*Container, sandbox bool) []transitio
 	return ts
 }
 
-// appendStep is the table of transitions: from what a container was to what it
-// is, nil for a container that is not there.
+// appendStep is the table of transitions of one container; nil stands for an absent one.
 func appendStep(ts []transition, was, is *Container, sandbox bool) []transition {
 	from, to := plegStateOf(was), plegStateOf(is)
 	if from == to {
@@ -104,7 +103,7 @@ func appendStep(ts []transition, was, is *Container, sandbox bool) []transition 
 	return ts
 }
 
-// deliverable counts the transitions that a subscriber would be told of.
+// deliverable counts the transitions that are delivered as events.
 func deliverable(ts []transition) int {
 	n := 0
 	for _, t := range ts {
@@ -115,15 +114,15 @@ func deliverable(ts []transition) int {
 	return n
 }
 
-// finder looks a container up in a list by its ID: where it was expected, else
-// by walking a short list, else in a map.
+// finder finds a container in a list by its ID: at the expected place, else by walking a
+// short list, else in a map.
 type finder struct {
 	list []*Container
 	byID map[string]*Container
 }
 
-// longList is from where on a map is cheaper than walking the list. No pod that
-// means well has as many containers.
+// longList is the length from which on a map is cheaper than walking the list. No ordinary
+// pod has as many containers.
 const longList = 64
 
 func finderIn(list []*Container) finder {
@@ -152,9 +151,9 @@ func (f *finder) at(i int, id string) *Container {
 	return nil
 }
 
-// agrees reports whether a status shows what the list of its pod shows: the same
-// containers and sandboxes, in the same states. A status without any sandbox is of a
-// runtime that inspects none.
+// agrees reports whether a status has the same containers and sandboxes as the list of its
+// pod, in the same states. A status without any sandbox is not compared in its sandboxes:
+// the runtime inspects none.
 func agrees(pod *Pod, status *PodStatus) bool {
 	containers := finderIn(pod.Containers)
 	if !paired(len(pod.Containers), status.ContainerStatuses, func(i int, s *Status) (string, bool) {
@@ -174,8 +173,8 @@ func agrees(pod *Pod, status *PodStatus) bool {
 	})
 }
 
-// paired reports whether there are n statuses, each of another ID and of something
-// that is listed in the same state.
+// paired reports whether there are n statuses with different IDs, each of which agrees with
+// what is listed under its ID.
 func paired[S any](n int, statuses []S, pair func(i int, s S) (id string, agrees bool)) bool {
 	if len(statuses) != n {
 		return false

@@ -34,8 +34,8 @@ var (
 // errStopped is the cause with which Stop cancels the calls in flight.
 var errStopped = errors.New("the generator was stopped")
 
-// eventClient keeps a stream of the runtime's events open. What comes of it are hints:
-// which pod to list now, never what is to be seen.
+// eventClient keeps a stream of the runtime's events open. An event is a hint which pod to
+// list, and nothing else.
 type eventClient struct {
 	// Set once.
 
@@ -51,8 +51,7 @@ type eventClient struct {
 	// Guarded by mu.
 
 	report StreamReport
-	// open is the stream whose call has not returned; the runtime may have to be
-	// waited for after Stop.
+	// open is the stream whose call has not returned, which may outlast Stop.
 	open *stream
 }
 
@@ -107,13 +106,13 @@ func (e *eventClient) follow(ctx context.Context) {
 }
 
 var (
-	// errNoEvents is the outcome of a stream that the runtime does not have. It
-	// wraps nothing of the runtime's, so that asking what it is asks nothing of that.
+	// errNoEvents is the result of a stream that the runtime does not have. It wraps no
+	// error of the runtime, so that errors.Is calls no method of one.
 	errNoEvents = errors.New("no events")
 	// errStreamLeftBehind says that the stream from before Stop has still not ended,
 	// because the runtime ignores cancellation.
 	errStreamLeftBehind = errors.New("the stream from before has not ended yet")
-	// errStreamEnded stands for the reason that a runtime did not give.
+	// errStreamEnded replaces the reason that a runtime did not give.
 	errStreamEnded = errors.New("the runtime ended the stream")
 )
 
@@ -170,7 +169,7 @@ func (e *eventClient) begin(s *stream) bool {
 // stream is one connection to the runtime's events.
 type stream struct {
 	client *eventClient
-	// ended gets the reason when the runtime comes back.
+	// ended gets the reason when the runtime's method returns.
 	ended chan error
 
 	mu sync.Mutex
@@ -179,7 +178,7 @@ type stream struct {
 
 	connectedAt time.Time // zero until the runtime has accepted the stream
 	heard       bool      // there was an event
-	closed      bool      // nobody listens any more
+	closed      bool      // later events are ignored
 }
 
 // end notes that the runtime's method has returned.
@@ -208,8 +207,8 @@ func (s *stream) connected() {
 	e.inbox.Put(func(in *inputs) { in.stream = append(in.stream, true) })
 }
 
-// observe takes in an event: it is added to a set, so that a runtime which waits for its
-// readers never waits for this one.
+// observe adds an event to the set of hints. It never blocks, so that a runtime which waits
+// for the readers of its stream never waits for this one.
 func (s *stream) observe(event ContainerEvent) {
 	s.mu.Lock()
 	closed := s.closed
@@ -228,8 +227,8 @@ func (s *stream) observe(event ContainerEvent) {
 	e.inbox.Put(func(in *inputs) { in.addHint(event) })
 }
 
-// close ends the listening, and returns when the stream was connected, and whether there
-// was an event.
+// close has later events ignored, and returns when the stream was connected, and whether
+// there was an event.
 func (s *stream) close() (connectedAt time.Time, heard bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -377,12 +377,12 @@ func (w *world) unrest() string {
 		is   bool
 		what string
 	}{
-		{len(r.held) > 0, "a pod is held"},
-		{len(r.owed) > 0, "a PodSync is owed"},
-		{len(r.failing) > 0, "a pod is failing"},
-		{len(r.waiting)+len(r.attached)+len(r.awaiting) > 0, "a relist is open"},
+		{len(r.cache.held) > 0, "a pod is held"},
+		{len(r.announcer.owed) > 0, "a PodSync is owed"},
+		{len(r.failing.byUID) > 0, "a pod is failing"},
+		{len(r.relists.waiting)+len(r.relists.attached)+len(r.relists.awaiting) > 0, "a relist is open"},
 		{len(r.records.byUID) != r.records.present, "an absent pod is remembered"},
-		{r.window.due(r.sched.Now().Add(explorePeriod)), "the window is open"},
+		{r.announcer.window.due(r.sched.Now().Add(explorePeriod)), "the window is open"},
 		{r.sched.Pods() > 0, "the schedule has a pod open"},
 		{s.FieldByName("requested").Int() != 0, "requests are miscounted"},
 		{s.FieldByName("listers").Int() != schedule.PodListsAtOnce, "a list place is lost"},
@@ -391,7 +391,7 @@ func (w *world) unrest() string {
 		{s.FieldByName("canary").FieldByName("hung").Int() != 0, "a pod hangs"},
 		{full.FieldByName("want").Uint() > 0, "a request for all is open"},
 		{full.FieldByName("relist").Bool(), "a relist is requested"},
-		{len(w.pods.held) > 0 || r.cache.held != 0 || !r.cache.owed.IsZero(), "the cache holds"},
+		{len(w.pods.held) > 0 || len(r.cache.held) != 0 || !r.cache.owed.IsZero(), "the cache holds"},
 		{len(w.pods.entries) != r.records.present, "the cache has entries of absent pods"},
 	} {
 		if o.is {

@@ -54,7 +54,7 @@ var classesOf = map[string]class{
 	"podRecords.scratch": leftOut, "window.number": windowNumber, "place.window": windowNumber,
 	"window.closes": schedTime, "update.version": versionNumber, "update.follows": versionNumber,
 	"update.listedAt": leftOut, "update.cause": leftOut,
-	"cacheWriter.Cache": leftOut, "cacheWriter.holder": leftOut, "cacheWriter.owed": clockTime,
+	"cacheWriter.cache": leftOut, "cacheWriter.holder": leftOut, "cacheWriter.records": leftOut, "cacheWriter.logger": leftOut, "cacheWriter.held": leftOut, "cacheWriter.owed": clockTime,
 	"FailingPod.HangingSince": notZero, "FailingPod.Failures": notZero, "FailingPod.Error": leftOut,
 }
 
@@ -113,20 +113,20 @@ func (f *printer) print(w *world) fingerprint {
 	r := w.r
 	f.value(reflect.ValueOf(r.sched).Elem(), plain)
 	f.value(reflect.ValueOf(r.records).Elem(), plain)
-	f.value(reflect.ValueOf(&r.window).Elem(), plain)
+	f.value(reflect.ValueOf(&r.announcer.window).Elem(), plain)
 	f.value(reflect.ValueOf(r.cache).Elem(), plain)
-	f.value(reflect.ValueOf(r.failing), plain)
-	f.value(reflect.ValueOf(r.updates).Elem().FieldByName("present"), plain)
+	f.value(reflect.ValueOf(r.failing.byUID), plain)
+	f.value(reflect.ValueOf(r.announcer.updates).Elem().FieldByName("present"), plain)
 	f.put(plain, int64(len(r.canary)))
-	f.put(versionNumber, int64(r.version))
+	f.put(versionNumber, int64(r.announcer.version))
 	for _, rec := range r.records.order {
 		f.value(reflect.ValueOf(rec), plain)
 	}
 	f.relists()
-	for _, rec := range r.held {
+	for _, rec := range r.cache.held {
 		f.value(reflect.ValueOf(rec), plain)
 	}
-	f.keys(slices.Sorted(maps.Keys(r.owed)))
+	f.keys(slices.Sorted(maps.Keys(r.announcer.owed)))
 	f.cache()
 	f.world()
 	return f.hash()
@@ -134,14 +134,14 @@ func (f *printer) print(w *world) fingerprint {
 
 func (f *printer) relists() {
 	r := f.w.r
-	for _, list := range [...][]*relistCaller{r.waiting, r.attached, f.w.in.relists} {
+	for _, list := range [...][]*relistCaller{r.relists.waiting, r.relists.attached, f.w.in.relists} {
 		f.put(plain, int64(len(list)))
 		for _, c := range list {
 			f.caller(c)
 		}
 	}
-	f.put(plain, int64(len(r.awaiting)))
-	for _, a := range r.awaiting {
+	f.put(plain, int64(len(r.relists.awaiting)))
+	for _, a := range r.relists.awaiting {
 		f.put(stampNumber, int64(a.stamp.Number))
 		f.caller(a.caller)
 		for p := range f.w.scope.pods {

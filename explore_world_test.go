@@ -200,7 +200,7 @@ func newWorld(sc *scope, th *things) *world {
 		cfg.ConnectedPeriod = 4 * explorePeriod
 		cfg.blocked = w.pods.BlockedReaders
 	}
-	w.r = newReconciler(cfg, w.clock, newCacheWriter(cache), newBroadcaster(func(int) {}), th.metrics)
+	w.r = newReconciler(cfg, w.clock, cache, newBroadcaster(func(int) {}), th.metrics)
 	w.subscribe()
 	if !sc.cold {
 		w.apply(action{kind: actStart})
@@ -216,7 +216,7 @@ func newWorld(sc *scope, th *things) *world {
 
 func (w *world) subscribe() {
 	ctx := context.Background()
-	w.follow = append(w.follow, &follower{events: w.r.updates.Subscribe(ctx, 64, true)})
+	w.follow = append(w.follow, &follower{events: w.r.announcer.updates.Subscribe(ctx, 64, true)})
 }
 
 // noteClock notes what is true when the clock shows a time for the first time.

@@ -128,7 +128,7 @@ func NewGenericPLEG(runtime Runtime, channelCapacity int, relistPeriod time.Dura
 	g.metrics = newMetrics(g.logger, g.gauges)
 	g.updates = newBroadcaster(g.metrics.discarded)
 	g.watching = sync.OnceValue(func() chan *PodLifecycleEvent {
-		return g.updates.Subscribe(context.Background(), g.capacity, true) //nolint:forbidigo // it lasts as long as the generator
+		return g.updates.Subscribe(context.Background(), g.capacity, true) //nolint:forbidigo // it is never closed
 	})
 	g.callers.New = newRelistCaller
 	notifier, _ := cache.(BlockedNotifier)
@@ -163,7 +163,7 @@ func (g *GenericPLEG) makeReconciler(period time.Duration, notifier BlockedNotif
 		cfg.ConnectedPeriod = min(g.opts.connectedPeriod, g.threshold/2)
 		cfg.blocked = g.counter.BlockedReaders
 	}
-	g.reconciler = newReconciler(cfg, g.clock.Now(), newCacheWriter(g.cache), g.updates, g.metrics)
+	g.reconciler = newReconciler(cfg, g.clock.Now(), g.cache, g.updates, g.metrics)
 	g.status = g.reconciler.status
 	g.listAll = func(ctx context.Context) (err error) {
 		g.listed.pods, err = g.runtime.GetPods(ctx, true)
@@ -210,7 +210,7 @@ func (g *GenericPLEG) Start() {
 	if g.stopLoop != nil {
 		return
 	}
-	ctx, stop := context.WithCancel(context.Background()) //nolint:forbidigo // the drop-in signature has none; Stop ends it
+	ctx, stop := context.WithCancel(context.Background()) //nolint:forbidigo // Stop ends it; the drop-in form has none
 	g.stopLoop = stop
 	g.started.Store(true)
 	g.updates.Start()
@@ -240,7 +240,8 @@ func (g *GenericPLEG) Stop() {
 	grace := time.NewTimer(stopGrace)
 	defer grace.Stop()
 	for _, left := range g.calls.Wait(grace.C) {
-		g.logger.Error(errStopped, "The runtime ignores cancellation; a call is left behind", "call", describeCall(runtimeCall(left)))
+		g.logger.Error(errStopped, "The runtime ignores cancellation; a call is left behind",
+			"call", describeCall(runtimeCall(left)))
 	}
 	g.calls.Rest()
 }

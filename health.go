@@ -58,16 +58,16 @@ type FailingPod struct {
 type StreamState string
 
 const (
-	// StreamOff: the generator is stopped or polling only, or the runtime does not
+	// StreamOff means that the generator is stopped or polling only, or the runtime does not
 	// implement EventSource.
 	StreamOff StreamState = "off"
-	// StreamConnecting: the stream is requested and not yet accepted.
+	// StreamConnecting means that the stream is requested and not yet accepted.
 	StreamConnecting StreamState = "connecting"
-	// StreamConnected: the runtime has accepted the stream.
+	// StreamConnected means that the runtime has accepted the stream.
 	StreamConnected StreamState = "connected"
-	// StreamBroken: the stream has ended; NextTry is when it is opened again.
+	// StreamBroken means that the stream has ended; NextTry is when it is opened again.
 	StreamBroken StreamState = "broken"
-	// StreamUnsupported: the runtime has no event stream; NextTry is when it is asked
+	// StreamUnsupported means that the runtime has no event stream; NextTry is when it is asked
 	// again.
 	StreamUnsupported StreamState = "unsupported"
 )

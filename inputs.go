@@ -2,6 +2,8 @@ package pleg
 
 import (
 	"cmp"
+	"maps"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -9,20 +11,18 @@ import (
 	"github.com/kubepleg/pleg/internal/schedule"
 )
 
-// maxHints bounds what hints about unknown pods and containers may leave behind, in
-// case a runtime sends garbage faster than it answers.
+// maxHints bounds the memory of hints about unknown pods and containers, in case a runtime
+// sends garbage faster than it answers.
 const maxHints = 10000
 
-// inputs is what others have to say to the reconciler in one step. All of it is bounded:
-// results by the calls in flight, hints by maxHints, and the requests of callers by being
-// sets of pods.
+// inputs are the inputs of one step of the reconciler. They are bounded: results by the
+// calls in flight, hints by maxHints, and the requests of callers by being sets of pods.
 type inputs struct {
 	// periodic switches the relists of every period on or off.
 	periodic *bool
 	results  []*result
 	relists  []*relistCaller
-	// requests are the pods that a caller wants listed, reinspects those to inspect
-	// though nothing may have changed.
+	// requests are the pods of RequestRelist, reinspects those of RequestReinspect.
 	requests   map[types.UID]struct{}
 	reinspects map[types.UID]struct{}
 	// readers are the pods with a reader that has begun to block.
@@ -30,7 +30,7 @@ type inputs struct {
 	hints   map[hint]struct{}
 	// lostHints says that there were more than could be kept.
 	lostHints bool
-	// stream tells of connections to the event stream (true) and of their ends.
+	// stream has the beginnings (true) and ends of connections to the event stream.
 	stream []bool
 }
 
@@ -43,7 +43,7 @@ type result struct {
 	err    error
 	// stopped: it failed because Stop cancelled it.
 	stopped bool
-	// release takes the memory back when the result has been taken in; nil: nobody does.
+	// release takes the memory back when the result has been taken in; nil if none does.
 	release func()
 }
 
@@ -99,8 +99,8 @@ func (in *inputs) addReader(uid types.UID, minTime time.Time) {
 	in.readers[uid] = t
 }
 
-// addHint adds an event of the runtime. One that says nothing at all is about a
-// container that nobody knows.
+// addHint adds an event of the runtime. An event without a pod and a container is about an
+// unknown container.
 func (in *inputs) addHint(e ContainerEvent) {
 	h := hint{uid: e.PodUID}
 	if e.PodUID == "" {
@@ -121,12 +121,14 @@ type relistCaller struct {
 
 func newRelistCaller() any { return &relistCaller{done: make(chan struct{}, 1)} }
 
-// outputs is what the reconciler wants done after a step. It is valid until the next.
+// outputs is what the reconciler wants done after a step, in the order of the fields. It is
+// valid until the next. A call to cancel may have returned; its memory may then be that of
+// one to begin.
 type outputs struct {
-	begin    []beginCall
 	cancel   []cancelCall
+	begin    []beginCall
 	relisted []*relistCaller // their relist is complete
-	// wake is when, by the clock, there is more to do; zero for never.
+	// wake is when, by the clock, the next step is due; zero for never.
 	wake time.Time
 }
 
@@ -147,4 +149,13 @@ func (o *outputs) reset() {
 	clear(o.cancel)
 	clear(o.relisted)
 	o.begin, o.cancel, o.relisted = o.begin[:0], o.cancel[:0], o.relisted[:0]
+}
+
+// sortedKeys has what a map holds worked off in an order that can be repeated. It
+// allocates nothing for an empty map.
+func sortedKeys[V any](m map[types.UID]V) []types.UID {
+	if len(m) == 0 {
+		return nil
+	}
+	return slices.Sorted(maps.Keys(m))
 }

@@ -12,7 +12,7 @@ import (
 // it can be seen. Up to ten seconds they are the kubelet's.
 var relistBuckets = append(append([]float64{.001, .0025}, prometheus.DefBuckets...), 30, 60, 120, 180, 240, 300)
 
-// gauges is what the metrics show besides what was counted.
+// gauges are the values of the metrics that are not counted as they happen.
 type gauges struct {
 	lastList                             time.Time
 	tally                                tally
@@ -22,11 +22,11 @@ type gauges struct {
 	streamConnected                      bool
 }
 
-// metrics is the generator's collector. What happened is counted as it happens;
-// what is, is read when it is asked for.
+// metrics is the generator's collector. Counters and histograms are updated as things
+// happen; gauges are read when they are collected.
 type metrics struct {
 	logger klog.Logger
-	// now returns what the gauges show.
+	// now returns the present gauges.
 	now func() gauges
 
 	relistDuration    prometheus.Histogram
@@ -94,8 +94,10 @@ func newMetrics(logger klog.Logger, now func() gauges) *metrics {
 			"The latency of streaming connection with the CRI runtime, measured in seconds.", relistBuckets),
 		inspectionRetries: counter("pleg_inspection_retries_total",
 			"Number of inspections of pods whose inspection had failed before."),
-		bad: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pleg_bad_data_total",
-			Help: "Number of items from the runtime that were skipped or read as something else, by reason."}, []string{"reason"}),
+		bad: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "pleg_bad_data_total",
+			Help: "Number of items from the runtime that were skipped or read as something else, by reason.",
+		}, []string{"reason"}),
 		reported: make(map[badReason]bool),
 	}
 	for _, reason := range badReasons {
@@ -133,8 +135,8 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
 	}
-	// A state in which there is no container is reported as zero, not left at what it
-	// was. No lock is held while somebody may be slow to collect.
+	// A state without containers is reported as zero, not left at its last value. No lock
+	// is held while a collector may be slow.
 	now := m.now()
 	if !now.lastList.IsZero() {
 		gauge(lastSeenDesc, float64(now.lastList.UnixNano())/float64(time.Second))
@@ -160,7 +162,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	gauge(streamUpDesc, up)
 }
 
-// discarded counts transitions that a subscriber will never see.
+// discarded counts the transitions that coalescing discards.
 func (m *metrics) discarded(n int) { m.discardEvents.Add(float64(n)) }
 
 // badData counts bad data, and logs the first of each kind.

@@ -173,3 +173,93 @@ func TestRule7InspectionsBetweenLists(t *testing.T) {
 		}
 	})
 }
+
+// Rules 6 and 7: a status that contradicts its list is as fresh as the list that it was
+// made for, and not as one that has completed meanwhile: no reader gets a container that
+// was gone before its minTime.
+func TestRule7StatusMismatchIsNotLifted(t *testing.T) {
+	for _, started := range []time.Duration{0, 900 * time.Millisecond} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNode(t)
+			n.SetPods(bare("a", plegtest.Running("a1")))
+			n.start()
+			time.Sleep(890 * time.Millisecond)
+			n.SetContainer("a", "a2", pleg.ContainerStateExited) // no list shows it
+			n.Inject(plegtest.Fault{
+				Method: plegtest.GetPodStatus, Times: 1, Stale: true, Delay: 1500 * time.Millisecond,
+			})
+			n.g.RequestReinspect("a") // has read its status, and completes at 2.39 s
+			time.Sleep(10 * time.Millisecond)
+			n.RemoveContainer("a", "a2")
+			time.Sleep(10 * time.Millisecond)
+			gone := time.Now()
+			time.Sleep(started)
+			s, err := n.cache.GetNewerThan("a", gone)
+			if err != nil || len(s.ContainerStatuses) != 1 {
+				t.Errorf("before the inspection: %d containers, %v", len(s.ContainerStatuses), err)
+			}
+			for range 30 {
+				time.Sleep(100 * time.Millisecond)
+				if s, err := n.cache.GetNewerThan("a", gone); err != nil || len(s.ContainerStatuses) != 1 {
+					t.Errorf("%v after it was gone: %d containers, %v", time.Since(gone), len(s.ContainerStatuses), err)
+				}
+			}
+		})
+	}
+}
+
+// Rule 7: a status that lacks what its list shows contradicts it too: the pod is listed and
+// inspected again until they agree. Until then it is only as fresh as its inspections' lists.
+func TestRule7StatusThatLacksAContainer(t *testing.T) {
+	full := &pleg.PodStatus{ID: "a", ContainerStatuses: []*pleg.Status{
+		{ID: pleg.ContainerID{ID: "a1"}, State: pleg.ContainerStateRunning},
+		{ID: pleg.ContainerID{ID: "a2"}, State: pleg.ContainerStateRunning},
+	}}
+	sandbox := []*runtimeapi.PodSandboxStatus{{Id: "a-sandbox", State: runtimeapi.PodSandboxState_SANDBOX_READY}}
+	lacking := func(containers []*pleg.Status, sandboxes ...*runtimeapi.PodSandboxStatus) *pleg.PodStatus {
+		return &pleg.PodStatus{ID: "a", ContainerStatuses: containers, SandboxStatuses: sandboxes}
+	}
+	for name, c := range map[string]struct {
+		wrap   func(*plegtest.Runtime) pleg.Runtime
+		status *pleg.PodStatus
+	}{
+		"one of two":                      {nil, lacking(full.ContainerStatuses[:1], sandbox...)},
+		"all":                             {nil, lacking(nil, sandbox...)},
+		"one of two, without PodGetter":   {polling, lacking(full.ContainerStatuses[:1], sandbox...)},
+		"everything, without PodGetter":   {polling, lacking(nil)},
+		"one of two, and no sandboxes":    {nil, lacking(full.ContainerStatuses[1:])},
+		"one container twice, no sandbox": {nil, lacking([]*pleg.Status{full.ContainerStatuses[0], full.ContainerStatuses[0]})},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				wrap := c.wrap
+				if wrap == nil {
+					wrap = func(rt *plegtest.Runtime) pleg.Runtime { return rt }
+				}
+				n := newNodeOf(t, wrap)
+				n.SetPods(plegtest.NewPod("a", plegtest.Running("a1"), plegtest.Running("a2")))
+				n.SetStatus("a", c.status)
+				began := time.Now()
+				time.AfterFunc(5*time.Second, func() { n.SetStatus("a", nil) })
+				n.start()
+				time.Sleep(6500 * time.Millisecond) // after 1, 3 and 7 s
+				if got := n.Calls(plegtest.GetPodStatus); got != 3 {
+					t.Errorf("%d inspections in 6.5 s", got)
+				}
+				if fresh(n.cache, "a", began.Add(3*time.Second)) { // the list that the last one was made for
+					t.Error("a status that contradicts its list makes the pod fresh")
+				}
+				time.Sleep(600 * time.Millisecond)
+				s, err := n.cache.Get("a")
+				if err != nil || len(s.ContainerStatuses) != 2 || s.ContainerStatuses[1].ID.ID != "a2" || len(s.SandboxStatuses) != 1 {
+					t.Errorf("after %v the cache has %v, %v", time.Since(began), s, err)
+				}
+				inspections := n.Calls(plegtest.GetPodStatus)
+				time.Sleep(time.Hour)
+				if got := n.Calls(plegtest.GetPodStatus) - inspections; got != 0 {
+					t.Errorf("%d inspections of a pod whose status matches", got)
+				}
+			})
+		})
+	}
+}

@@ -89,28 +89,28 @@ const (
 type PodLifeCycleEventType string
 
 const (
-	// ContainerStarted: a list shows the container or sandbox running, and the
+	// ContainerStarted means that a list shows the container or sandbox running, and the
 	// subscriber knew it as absent, created or unknown. A container that started and
 	// exited between two lists has no ContainerStarted; its first event is
 	// ContainerDied. The status in the cache is the state to sync the pod with.
 	ContainerStarted PodLifeCycleEventType = "ContainerStarted"
-	// ContainerDied: a list shows the container or sandbox exited, or no longer shows
+	// ContainerDied means that a list shows the container or sandbox exited, or no longer shows
 	// one that was not known to have exited. It is not repeated when an exited
 	// container is removed. The exit code and the reason are in the cache, if the
 	// runtime still had them.
 	ContainerDied PodLifeCycleEventType = "ContainerDied"
-	// ContainerRemoved: a list no longer shows the container or sandbox. For one that
+	// ContainerRemoved means that a list no longer shows the container or sandbox. For one that
 	// had not died before, it follows its ContainerDied. A container that came and went
 	// while the subscriber was not reading has none. What is held for the container ID
 	// can be dropped; no CRI runtime uses it again.
 	ContainerRemoved PodLifeCycleEventType = "ContainerRemoved"
-	// PodSync: the pod has a new status without a transition of a container. An
+	// PodSync means that the pod has a new status without a transition of a container. An
 	// inspection that RequestReinspect asked for has succeeded or failed, or an
 	// inspection has succeeded after it had failed. The event has no container. The
 	// cache holds the status, or the error, when it is delivered. The PodSyncs of a pod
 	// that is removed first are not delivered.
 	PodSync PodLifeCycleEventType = "PodSync"
-	// ContainerChanged: a container or sandbox enters the state unknown (created counts
+	// ContainerChanged means that a container or sandbox enters the state unknown (created counts
 	// as unknown). It has the pod inspected, so that the cache is right, and is never
 	// delivered.
 	ContainerChanged PodLifeCycleEventType = "ContainerChanged"

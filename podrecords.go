@@ -12,12 +12,12 @@ import (
 // stamp orders lists by the moment at which they began.
 type stamp = schedule.Stamp
 
-// podRecord is one pod as the lists have shown it, and what the cache knows of it.
+// podRecord is one pod as the lists have shown it, and the state of its cache entry.
 //
-// Two lists of a pod that overlap may read the runtime in any order: which of them saw
-// the pod later cannot be told. Of such two the first to complete is believed. The
-// second confirms it or, where it differs and began later, conflicts with it: then
-// nothing is made fresh until a list that overlaps with none has settled the matter.
+// Two lists of a pod that overlap may read the runtime in any order. Of the two, the first
+// to complete is believed. The second confirms it or, where it differs and began later,
+// conflicts with it: then the pod is held until a list of it is believed or confirms the
+// record.
 type podRecord struct {
 	uid types.UID
 	// listed is the pod as the runtime handed it over, so that the same pointer coming
@@ -36,9 +36,6 @@ type podRecord struct {
 	conflicting bool
 	// generation is the last full list that showed the pod.
 	generation uint64
-	// forgotten: the record is dropped, though the order of the last full list may
-	// still have it.
-	forgotten bool
 
 	// What follows is the reconciler's.
 
@@ -49,7 +46,7 @@ type podRecord struct {
 	// failed: an error stands in the cache; failures counts those in a row.
 	failed   bool
 	failures int
-	held     int // its place among those that the cache was told to hold, from 1; 0 for none
+	held     int // its place among the held pods, from 1; 0 if it is not held
 	change   unannounced
 	// announced is the pod as it was announced last, version the update that did.
 	announced *Pod
@@ -61,7 +58,7 @@ type podRecord struct {
 	place                place
 }
 
-// unannounced is what the lists have shown since the last announcement.
+// unannounced is the newest change of a record, until it is announced.
 type unannounced struct {
 	number      uint64 // counts the changes of the record
 	pending     bool   // the newest is not announced
@@ -75,8 +72,8 @@ func (u *unannounced) add(transitions []transition, at stamp) {
 	*u = unannounced{number: u.number + 1, pending: true, whole: !u.pending, transitions: transitions, stamp: at}
 }
 
-// listed returns the stamp of the list that showed what is to be announced, or at where
-// there is nothing.
+// listed returns the stamp of the list that showed the pending change, or at if there is
+// none.
 func (u *unannounced) listed(at stamp) stamp {
 	if u.pending {
 		return u.stamp
@@ -92,9 +89,9 @@ type inspection struct {
 	change     uint64         // number of the change that it is made for
 	listed     stamp          // of the list that showed the change
 	cause      Cause
-	syncs      uint64 // the PodSyncs that are due when it has succeeded
+	syncs      uint64 // the PodSyncs that are due with its result
 	superseded bool   // the record has changed since it began
-	// recovered: the one before failed. A PodSync says that what was announced has a status.
+	// recovered: the one before failed. A PodSync is due, with the status.
 	recovered bool
 }
 
@@ -108,12 +105,12 @@ type place struct {
 // dead reports whether the inspection is past its deadline.
 func (in *inspection) dead() bool { return in.call != nil && in.call.Dead }
 
-// podRecords is what the lists have said so far. It is a value machine: it knows no
-// clock, lock, log, channel or metric, and takes stamps as they come.
+// podRecords has the records of all pods. It knows no clock, lock, log, channel or metric:
+// stamps are handed in.
 type podRecords struct {
 	byUID map[types.UID]*podRecord
 	// order has the records in the order of the last full list. A runtime that lists
-	// in the same order every time is recognised without a single look into the map.
+	// in the same order every time costs no lookup in the map.
 	order []*podRecord
 	// full is the stamp of the newest full list.
 	full       stamp
@@ -125,11 +122,11 @@ type podRecords struct {
 	scratch []transition // of the newest diff
 }
 
-// verdict is what becomes of a list's answer about one pod.
+// verdict is how a list relates to the record of one pod.
 type verdict int
 
 const (
-	// ignored: a list that began later has been believed.
+	// ignored: a list that began later has been believed or has confirmed the record.
 	ignored verdict = iota
 	// conflicting: it differs from a list that it overlapped with.
 	conflicting
@@ -226,8 +223,8 @@ func (r *podRecords) takeOne(rec *podRecord, listed *Pod, at, begun stamp, repor
 	return podChange{rec, v, transitions}
 }
 
-// takeAll takes in a full list and appends to changes what it did not simply confirm,
-// by UID.
+// takeAll takes in a full list and appends its verdicts to changes, by UID, except those
+// that simply confirm a record.
 func (r *podRecords) takeAll(pods []*Pod, at, begun stamp, changes []podChange, report reportBadData) []podChange {
 	r.generation++
 	first, seen := len(changes), 0
@@ -284,27 +281,26 @@ func (r *podRecords) takeListed(rec *podRecord, listed *Pod, at, begun stamp, ch
 	return append(changes, podChange{rec, v, transitions})
 }
 
-// confirms reports whether the full list that was taken in last says of a pod what is
-// known of it; at is its stamp.
+// confirms reports whether the last full list, stamped at, confirms the record of a pod.
 func (r *podRecords) confirms(uid types.UID, at stamp) bool {
 	rec := r.byUID[uid]
 	return rec == nil || !rec.conflicting && !rec.own.After(at)
 }
 
 // recordAt returns the record at position i of the last full list if it is that of the
-// pod listed there now.
+// pod listed there now. One that is absent may have been forgotten since.
 func (r *podRecords) recordAt(i int, listed *Pod) *podRecord {
 	if i >= len(r.order) || listed == nil {
 		return nil
 	}
-	if rec := r.order[i]; rec != nil && !rec.forgotten && (rec.listed == listed || rec.uid == listed.ID) {
+	if rec := r.order[i]; rec != nil && rec.pod != nil && (rec.listed == listed || rec.uid == listed.ID) {
 		return rec
 	}
 	return nil
 }
 
 // recordFor returns the record of a listed pod, a new one if need be, or nil for a pod
-// that cannot be told apart.
+// without an identity.
 func (r *podRecords) recordFor(listed *Pod, report reportBadData) *podRecord {
 	switch {
 	case listed == nil:
@@ -339,7 +335,6 @@ func (r *podRecords) forget(open func(types.UID) bool, forgotten func(types.UID)
 	}
 	for uid, rec := range r.byUID {
 		if rec.pod == nil && !open(uid) {
-			rec.forgotten = true
 			delete(r.byUID, uid)
 			forgotten(uid)
 		}
@@ -373,5 +368,40 @@ func (t *tally) count(pod *Pod, n int) {
 	}
 	if slices.ContainsFunc(pod.Sandboxes, func(s *Container) bool { return s.State == ContainerStateRunning }) {
 		t.runningPods += n
+	}
+}
+
+// resolve finds the pods of the hints that name only a container, in one walk over
+// the records for all of them.
+func (r *podRecords) resolve(hints map[hint]struct{}) {
+	unresolved := false
+	for h := range hints {
+		unresolved = unresolved || h.uid == ""
+	}
+	if !unresolved {
+		return
+	}
+	for uid, rec := range r.byUID {
+		for id := range containerIDs(rec.pod) {
+			if _, ok := hints[hint{containerID: id}]; ok {
+				delete(hints, hint{containerID: id})
+				hints[hint{uid: uid}] = struct{}{}
+			}
+		}
+	}
+}
+
+func containerIDs(pod *Pod) func(yield func(string) bool) {
+	return func(yield func(string) bool) {
+		if pod == nil {
+			return
+		}
+		for _, list := range [...][]*Container{pod.Containers, pod.Sandboxes} {
+			for _, c := range list {
+				if !yield(c.ID.ID) {
+					return
+				}
+			}
+		}
 	}
 }

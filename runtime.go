@@ -150,10 +150,10 @@ func (c ContainerID) String() string {
 }
 
 // Pod is a pod as a list shows it.
-//
-// The fields that every relist compares come first, here and in Container: that saves
-// cache misses (BenchmarkIdleRelist with list=fresh).
 type Pod struct {
+	// The fields that every relist compares come first, here and in Container: that saves
+	// cache misses (BenchmarkIdleRelist with list=fresh).
+
 	// ID is the UID of the pod.
 	ID types.UID
 	// Containers are the pod's containers, of all its sandboxes.

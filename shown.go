@@ -1,9 +1,9 @@
 package pleg
 
-// shown is what a relist compares of a pod, in one piece of memory: of each container
-// and then of each sandbox the state, the length of its ID, and the ID. To walk from
-// pointer to pointer through what was known costs a relist more than everything else
-// (BenchmarkIdleRelist with list=fresh). It is nil for a pod that is absent.
+// shown is the part of a pod that a relist compares, in one piece of memory: for each
+// container and then each sandbox the state, the length of its ID, and the ID. Following
+// the pointers of the known pod instead costs more than all else in a relist
+// (BenchmarkIdleRelist with list=fresh). It is nil for an absent pod.
 type shown []byte
 
 // sandboxesFollow stands where a state would.

@@ -127,7 +127,7 @@ func (s *stepper) make(d *datadriven.TestData) {
 	updates := newBroadcaster(m.discarded)
 	s.events = updates.Subscribe(s.t.Context(), 1000, true)
 	s.t.Cleanup(updates.Halt)
-	s.r = newReconciler(cfg, epoch, newCacheWriter(cache), updates, m)
+	s.r = newReconciler(cfg, epoch, cache, updates, m)
 }
 
 func (s *stepper) directive(t *testing.T, d *datadriven.TestData) string {
@@ -220,6 +220,10 @@ func (s *stepper) begins(c beginCall) {
 	case schedule.ListPod:
 		s.note("begin", fmt.Sprintf("%s %s (%s)", name, c.UID, c.Cause))
 	case schedule.Inspect:
+		if c.pod == nil {
+			s.t.Errorf("at %s: %s begins and has no pod", s.since(s.now), name)
+			c.pod = &Pod{ID: c.UID}
+		}
 		s.note("begin", fmt.Sprintf("I%s", podText(c.pod)))
 	}
 }

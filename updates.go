@@ -8,8 +8,8 @@ import (
 	"github.com/kubepleg/pleg/internal/broadcast"
 )
 
-// update says that the cache is ready for what a list showed of a pod. It is not modified
-// once it was announced.
+// update is a pod as a list showed it, for the subscribers, once the cache has its status.
+// It is not modified after it is announced.
 type update struct {
 	uid types.UID
 	// pod is the pod as it was listed; nil when it is gone.
@@ -30,7 +30,7 @@ func newBroadcaster(discarded func(n int)) *broadcaster {
 	return broadcast.New[types.UID, *update, *PodLifecycleEvent](updates{}, discarded)
 }
 
-// updates is what updates mean to a subscriber.
+// updates are the rules by which updates become events.
 type updates struct{}
 
 // Key implements broadcast.Rules.
@@ -49,8 +49,8 @@ func (updates) Initial(u *update) *update {
 	return &initial
 }
 
-// Events implements broadcast.Rules: they lead a subscriber from the pod as it was
-// told to the update.
+// Events implements broadcast.Rules: they lead from told, the update that the subscriber
+// got last, to this one.
 func (updates) Events(told, u *update) []*PodLifecycleEvent {
 	transitions := u.since(told)
 	pod := u.pod
@@ -101,7 +101,7 @@ func (updates) Coalesce(told, earlier, later *update) (coalesced *update, discar
 
 // since returns the transitions from an older update to this one: those that came with
 // it where it follows the older one, else those between their pods.
-// told is nil for a subscriber that was told nothing of the pod.
+// told is nil for a subscriber that got no event of the pod.
 func (u *update) since(told *update) []transition {
 	if told == nil {
 		told = &update{}

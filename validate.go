@@ -28,14 +28,13 @@ var badReasons = [...]badReason{
 	badStatusNil, badStatusNilItem, badStatusMismatch, badRuntimePanic,
 }
 
-// reportBadData is told of every piece of bad data that was skipped or read as
-// something else, and of the object that it was found in or at.
+// reportBadData is called for every item of bad data that is skipped or read as something
+// else, with the object that has it.
 type reportBadData func(reason badReason, object string)
 
-// withoutBadData returns the pod as the diff may see it: every container there,
-// with an ID that is not empty and not taken, in a known state. A pod without bad
-// data is returned as it is; another is copied, for what was handed over is never
-// modified.
+// withoutBadData returns the pod without its bad data: no container is nil, IDs are
+// neither empty nor repeated, and states are known. A pod without bad data is returned as
+// it is; another is copied, because listed pods are never modified.
 func withoutBadData(pod *Pod, report reportBadData) *Pod {
 	if pod == nil || clean(pod) {
 		return pod
@@ -106,8 +105,8 @@ func clean(pod *Pod) bool {
 	return true
 }
 
-// validStatus returns a status that is fit to be stored: a copy, because what was
-// handed over is not modified.
+// validStatus returns a status that can be stored: a copy, because the runtime's is never
+// modified.
 func validStatus(status *PodStatus, pod *Pod, report reportBadData) (*PodStatus, error) {
 	switch {
 	case status == nil:

@@ -13,7 +13,7 @@ const windowShare = 20
 // window orders the updates of the pods that one full list found changed by UID,
 // although their inspections complete as they please, so that a run can be repeated.
 // It closes when all of them are there or its time is up, for a pod that hangs must not
-// delay another; what comes later goes by itself.
+// delay another. Later updates are published at once.
 type window struct {
 	number  uint64 // of the window, so that a record knows whether it is in it
 	awaited int
@@ -35,8 +35,8 @@ func (w *window) open(changes []podChange, closes time.Time) {
 	}
 }
 
-// add keeps an update until the window closes, and reports whether it did: that of a pod
-// that it neither awaits nor has an update of goes by itself.
+// add keeps an update until the window closes, and reports whether it did. It keeps those
+// of pods that it awaits or has an update of.
 func (w *window) add(rec *podRecord, u *update) bool {
 	p := &rec.place
 	if p.window != w.number || w.closes.IsZero() {
@@ -52,7 +52,7 @@ func (w *window) add(rec *podRecord, u *update) bool {
 	return true
 }
 
-// skip has the window not wait for a pod.
+// skip ends the waiting for a pod.
 func (w *window) skip(rec *podRecord) {
 	if p := &rec.place; p.window == w.number && p.awaited {
 		p.awaited = false
@@ -65,7 +65,7 @@ func (w *window) due(now time.Time) bool {
 	return !w.closes.IsZero() && (w.awaited == 0 || !now.Before(w.closes))
 }
 
-// close calls publish with what there is, by UID.
+// close calls publish with the updates that are ready, by UID.
 func (w *window) close(publish func(*update)) {
 	slices.SortFunc(w.ready, func(a, b *update) int { return strings.Compare(string(a.uid), string(b.uid)) })
 	for _, u := range w.ready {

@@ -14,17 +14,18 @@ import (
 	"github.com/kubepleg/pleg/cri"
 )
 
-// BenchmarkIdleRelist is a list of the whole node when nothing has changed, over a
-// unix socket from a server in another process: as delta decoding does it, over
-// plain and over streaming lists; as the generated code does it, which is two lists
-// decoded and nothing made of them; and the floor, which is the same two lists
-// received and thrown away. cpu-ns/op is the CPU time of this process, all its
-// goroutines and the kernel's work for it included.
+// BenchmarkIdleRelist measures a list of the whole node in which nothing has changed, over
+// a unix socket from a server in another process:
 //
-// The plain lists come ready made and in the same order each time. The streams do
-// not, so that what is held is fetched in random order, and the client waits for
-// the server and is woken up more often: plain lists from such a server cost as
-// much, and so does half of the floor.
+//   - plain and streaming are delta decoding over plain and streaming lists;
+//   - decoded is the generated code, which decodes the two lists;
+//   - floor is gRPC alone, which receives the two lists.
+//
+// cpu-ns/op is the CPU time of this process, including all its goroutines and the kernel's
+// work for it. The server sends plain lists encoded in advance and always in the same
+// order. It encodes streams each time and in random order, so that the held items are
+// fetched in random order, and the client waits for the server more often. The two cannot
+// be compared with each other.
 func BenchmarkIdleRelist(b *testing.B) {
 	for _, n := range []int{110, 1000, 10000} {
 		b.Run(fmt.Sprintf("containers=%d", n), func(b *testing.B) {
@@ -77,7 +78,7 @@ func benchmarkFloor(b *testing.B, endpoint string) {
 	measureCPU(b, func() { receiveLists(b, b.Context(), conn) })
 }
 
-// receiveLists receives both lists and throws them away.
+// receiveLists receives both lists and discards them.
 func receiveLists(tb testing.TB, ctx context.Context, conn *grpc.ClientConn) {
 	discard := grpc.ForceCodecV2(discardingCodec{})
 	for method, request := range map[string]any{
@@ -90,7 +91,7 @@ func receiveLists(tb testing.TB, ctx context.Context, conn *grpc.ClientConn) {
 	}
 }
 
-// discardingCodec receives a message and does nothing with it.
+// discardingCodec receives a message and discards it.
 type discardingCodec struct{}
 
 func (discardingCodec) Name() string                         { return "proto" }

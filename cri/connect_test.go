@@ -85,7 +85,7 @@ func TestConnectFails(t *testing.T) {
 	}
 }
 
-// silentSocket is a socket that accepts and never says anything.
+// silentSocket returns the endpoint of a socket that accepts connections and never answers.
 func silentSocket(t *testing.T, path string) (endpoint string) {
 	t.Helper()
 	l, err := net.Listen("unix", path)
@@ -108,8 +108,8 @@ func silentSocket(t *testing.T, path string) (endpoint string) {
 	return "unix://" + path
 }
 
-// Without an endpoint the usual sockets are tried; one that is silent does not
-// take the time of those after it.
+// Without an endpoint Connect tries the default sockets. A silent socket does not use up
+// the time of those after it.
 func TestConnectFindsTheRuntime(t *testing.T) {
 	dir := t.TempDir()
 	silent := silentSocket(t, filepath.Join(dir, "silent.sock"))
@@ -137,7 +137,7 @@ func TestConnectFindsTheRuntime(t *testing.T) {
 	}
 }
 
-// The connection comes back by itself.
+// The connection is restored automatically.
 func TestReconnect(t *testing.T) {
 	s, r := serverAndRuntime(t)
 	s.RunPod(plegtest.PodConfig{})

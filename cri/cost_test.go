@@ -16,7 +16,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// The table in the package documentation: how many RPCs what costs.
+// The number of RPCs of each operation, as in the table of the package documentation.
 func TestRPCs(t *testing.T) {
 	const plain, streaming, withoutStreams = "plain", "streaming", "without streams"
 	for _, lists := range []string{plain, streaming, withoutStreams} {
@@ -118,7 +118,7 @@ func TestRPCs(t *testing.T) {
 			}
 			w.cancel()
 			_ = w.ended(t)
-			// The second Version is that of a stream without an event.
+			// The stream had no event, so there may be a second Version call.
 			if got := s.Calls("Version"); got != 1 && got != 2 {
 				t.Errorf("connection of the event stream: %d Version", got)
 			}
@@ -129,8 +129,7 @@ func TestRPCs(t *testing.T) {
 	}
 }
 
-// What is held is found again whatever order lists come in, and nothing is decoded
-// twice.
+// Held items are found in lists of any order, and no item is decoded twice.
 func TestIdleRelistDecodesNothing(t *testing.T) {
 	for _, opts := range [][]cri.Option{nil, {cri.WithPlainLists()}} {
 		s, _ := serverAndRuntime(t)
@@ -153,8 +152,8 @@ func TestIdleRelistDecodesNothing(t *testing.T) {
 	}
 }
 
-// What an idle relist allocates does not grow with the number of containers, but
-// for what gRPC allocates to receive it.
+// The allocations of an idle relist do not grow with the number of containers, except for
+// gRPC's own.
 func TestIdleRelistAllocations(t *testing.T) {
 	own := func(containers int) float64 {
 		endpoint := startServerProcess(t, containers)
@@ -193,7 +192,7 @@ func TestStreamingListBeyondTheMessageLimit(t *testing.T) {
 	if got := r.DescribeRuntime(); !strings.HasSuffix(got, ", streaming lists") {
 		t.Error(got)
 	}
-	// A break in the middle removes nothing.
+	// A stream that breaks in the middle removes nothing.
 	broken := status.Error(codes.Unavailable, "broken")
 	heal := s.Inject(plegtest.CRIFault{Method: "StreamContainers", BreakAfter: 100, Err: broken})
 	if _, err := r.GetPods(t.Context(), true); status.Code(err) != codes.Unavailable {
@@ -210,7 +209,7 @@ func TestStreamingListBeyondTheMessageLimit(t *testing.T) {
 	}
 }
 
-// The choice between streaming and plain lists is made once, and visible.
+// The choice between streaming and plain lists is made with the first list, and is visible.
 func TestChoiceOfLists(t *testing.T) {
 	for _, test := range []struct {
 		name string
@@ -247,8 +246,7 @@ func TestChoiceOfLists(t *testing.T) {
 	}
 }
 
-// A stream that fails for another reason than that there is none is no reason to
-// fall back.
+// A stream that breaks does not cause plain lists, even if the error is Unimplemented.
 func TestBrokenStreamDoesNotFallBack(t *testing.T) {
 	s, r := serverAndRuntime(t, plegtest.WithListBatch(1))
 	s.RunPod(plegtest.PodConfig{})
@@ -264,7 +262,7 @@ func TestBrokenStreamDoesNotFallBack(t *testing.T) {
 	}
 }
 
-// Every call is counted by the kubelet's names, and only real errors as errors.
+// Every call is counted under the kubelet's names, and only real errors count as errors.
 func TestMetrics(t *testing.T) {
 	s, _ := serverAndRuntime(t)
 	app := runContainer(t, s, s.RunPod(plegtest.PodConfig{UID: "uid"}), "app")

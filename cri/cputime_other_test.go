@@ -7,5 +7,5 @@ import (
 	"time"
 )
 
-// cpuTime is not known here.
+// cpuTime is not available on this operating system.
 func cpuTime(*testing.B) (used time.Duration, known bool) { return 0, false }

@@ -2,8 +2,8 @@ package cri_test
 
 import "testing"
 
-// measureCPU runs the benchmark's loop, and reports the CPU time of an iteration
-// where the operating system tells it.
+// measureCPU runs the benchmark's loop, and reports the CPU time per iteration if the
+// operating system provides it.
 func measureCPU(b *testing.B, once func()) {
 	b.ReportAllocs()
 	once() // connects

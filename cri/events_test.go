@@ -21,7 +21,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// watcher is a WatchContainerEvents that runs.
+// watcher is a running WatchContainerEvents.
 type watcher struct {
 	connected chan struct{}
 	events    chan pleg.ContainerEvent
@@ -74,7 +74,7 @@ func TestWatchContainerEvents(t *testing.T) {
 		}
 		seen[e.ContainerID] = true
 	}
-	// A stream that was accepted is no call that anybody waits for.
+	// An accepted stream is not a call in flight.
 	waitFor(t, func() bool { return len(r.CallsInFlight()) == 0 })
 	w.cancel()
 	if err := w.ended(t); !errors.Is(err, context.Canceled) {
@@ -98,12 +98,12 @@ func TestEventWithoutSandbox(t *testing.T) {
 	}
 }
 
-// How the runtimes say that they have no events.
+// The ways in which runtimes report that they have no events.
 func TestEventsUnsupported(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		opts []plegtest.CRIOption
-		// opens is how many streams may be opened to find out.
+		// opens is how many streams are opened to find out.
 		opens int
 	}{
 		{"containerd 1.6", []plegtest.CRIOption{plegtest.WithModel(plegtest.Containerd16)}, 1},
@@ -142,7 +142,7 @@ func TestSharedEventStream(t *testing.T) {
 	}
 }
 
-// A stream that breaks is no runtime without streams.
+// A stream that breaks does not mean that the runtime has none.
 func TestEventStreamBreaks(t *testing.T) {
 	for _, test := range []struct {
 		name  string
@@ -178,7 +178,7 @@ func TestEventStreamBreaks(t *testing.T) {
 	}
 }
 
-// A runtime that is frozen has not accepted a stream.
+// A frozen runtime has not accepted a stream.
 func TestEventStreamOfFrozenRuntime(t *testing.T) {
 	s, r := serverAndRuntime(t)
 	heal := s.Inject(plegtest.CRIFault{Method: "Version", Hang: true})
@@ -193,7 +193,7 @@ func TestEventStreamOfFrozenRuntime(t *testing.T) {
 	defer s.Thaw()
 	w = watch(t, r)
 	waitFor(t, func() bool { return len(r.CallsInFlight()) == 1 })
-	// It is not mistaken for a call that a list waits for.
+	// The call is not reported as one of a list.
 	if got := r.CallsInFlight()[0]; got.Object != "the event stream" {
 		t.Errorf("in flight: %+v", got)
 	}
@@ -208,7 +208,7 @@ func TestEventStreamOfFrozenRuntime(t *testing.T) {
 	}
 }
 
-// eventClient is a client whose event stream and Version the test plays.
+// eventClient is a client whose event stream and Version call the test implements.
 type eventClient struct {
 	stub
 	version func(context.Context) error
@@ -230,7 +230,7 @@ func (c *eventClient) GetContainerEvents(ctx context.Context, _ *runtimeapi.GetE
 	}, nil
 }
 
-// When the stream counts as accepted, and when its end means that there is none.
+// When a stream counts as accepted, and when its end means that the runtime has none.
 func TestAcceptance(t *testing.T) {
 	answered := func(context.Context) error { return nil }
 	secondHangs := func() func(context.Context) error {
@@ -300,7 +300,7 @@ func TestAcceptance(t *testing.T) {
 	}
 }
 
-// Rule 16: reading never holds the sender back, whatever comes.
+// Rule 16: the sender never waits for the reader.
 func TestEventStormIsReadAtOnce(t *testing.T) {
 	s, r := serverAndRuntime(t)
 	w := watch(t, r)

@@ -12,7 +12,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// Connect to a socket and list what is there. The server stands for a containerd.
+// Connect to a socket and list the pods. The server takes the place of a containerd.
 func ExampleConnect() {
 	server, err := plegtest.StartCRIServer(plegtest.WithVersion("containerd", "2.4.2"))
 	if err != nil {
@@ -29,7 +29,7 @@ func ExampleConnect() {
 	}
 
 	ctx := context.Background()
-	runtime, err := cri.Connect(ctx, server.Endpoint()) // "" finds the usual sockets
+	runtime, err := cri.Connect(ctx, server.Endpoint()) // "" tries the default sockets
 	if err != nil {
 		panic(err)
 	}
@@ -54,7 +54,7 @@ func ExampleConnect() {
 	// app exited 137 OOMKilled
 }
 
-// An agent that has a connection already uses its own client.
+// An agent that has a connection uses its own client.
 func ExampleNewRuntime() {
 	server, err := plegtest.StartCRIServer(plegtest.WithVersion("cri-o", "1.36.0"))
 	if err != nil {
@@ -76,7 +76,7 @@ func ExampleNewRuntime() {
 	// cri-o 1.36.0, plain lists
 }
 
-// A socket that is not there, or says nothing, is an error that says so.
+// If the socket does not exist, the error says so.
 func ExampleConnect_noRuntime() {
 	_, err := cri.Connect(context.Background(), "/run/no-such-runtime.sock")
 	fmt.Println(err)

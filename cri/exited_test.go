@@ -16,8 +16,8 @@ import (
 	"github.com/kubepleg/pleg/cri"
 )
 
-// exitNode is a stub with one container that has exited, for a reason that the test
-// sets, and counts how often it is asked about.
+// exitNode is a stub with one exited container. The test sets the reason of the exit, and
+// asked counts the ContainerStatus calls.
 type exitNode struct {
 	*stub
 	reason string
@@ -47,9 +47,9 @@ func exitedStatus(id, reason string) *runtimeapi.ContainerStatus {
 	}
 }
 
-// A runtime may learn after the exit that it was an OOM kill (containerd#12372,
-// containerd#12260: TaskOOM arrives after TaskExit). A later inspection shows it, and
-// what is held in the end is what the runtime said in the end.
+// A runtime may learn of an OOM kill after the exit (containerd#12372, containerd#12260:
+// TaskOOM arrives after TaskExit). A later inspection shows it, and the status that is held
+// in the end is the runtime's last.
 func TestLateOOMKilled(t *testing.T) {
 	n := newExitNode()
 	start := time.Unix(1000, 0)
@@ -71,8 +71,8 @@ func TestLateOOMKilled(t *testing.T) {
 	}
 }
 
-// A container that has exited is asked about until it was asked about 10 s after it
-// was first seen, by the adapter's clock, and not again.
+// An exited container is asked about until it was asked about 10 s after it was first seen
+// exited, by the adapter's clock, and then no more.
 func TestStatusOfExitedContainerSettles(t *testing.T) {
 	const s = time.Second
 	for _, test := range []struct {
@@ -109,8 +109,8 @@ func TestStatusOfExitedContainerSettles(t *testing.T) {
 	}
 }
 
-// Of two inspections at once, the status that is held is that of the one that asked
-// late enough, and of two such, of the one that asked last: not of the one that was
+// If two inspections run concurrently, the held status is from the one that asked late
+// enough. If both did, it is from the one that asked last, not from the one that was
 // answered last.
 func TestTwoInspectionsOfAnExitedContainer(t *testing.T) {
 	for _, test := range []struct {
@@ -170,7 +170,7 @@ func TestTwoInspectionsOfAnExitedContainer(t *testing.T) {
 	}
 }
 
-// What has no time of its end has not settled, however long it has exited.
+// A status without FinishedAt never settles.
 func TestStatusWithoutFinishedAtIsNotHeld(t *testing.T) {
 	n := newExitNode()
 	answer := n.containerStatus
@@ -191,8 +191,8 @@ func TestStatusWithoutFinishedAtIsNotHeld(t *testing.T) {
 	}
 }
 
-// While full lists fail, containers come, exit and go, and are inspected: nothing of
-// those is held that no full list has shown.
+// While full lists fail, containers are created, inspected and removed. Nothing is held of
+// containers that no full list has shown.
 func TestStatusesOfExitedContainersAreBoundedWhileListsFail(t *testing.T) {
 	client := &stub{batch: 1}
 	client.containerStatus = func(_ context.Context, req *statusRequest) (*statusResponse, error) {

@@ -1,7 +1,7 @@
 package cri
 
-// SetUsualEndpoints sets where Connect looks for a runtime, and returns what sets
-// it back.
+// SetUsualEndpoints sets the default endpoints of Connect. The returned function restores
+// them.
 func SetUsualEndpoints(endpoints ...string) (restore func()) {
 	before := usualEndpoints
 	usualEndpoints = endpoints

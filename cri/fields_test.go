@@ -12,7 +12,7 @@ import (
 	"github.com/kubepleg/pleg/cri"
 )
 
-// Where each field of a listed container comes from.
+// The source of each field of a listed container.
 func TestListedContainer(t *testing.T) {
 	c := container("c", "uid")
 	c.PodSandboxId = "s"
@@ -33,8 +33,8 @@ func TestListedContainer(t *testing.T) {
 	if diff := cmp.Diff(want, listed()); diff != "" {
 		t.Error(diff)
 	}
-	// Without the label the metadata names the container, and a runtime older than
-	// the field gives the image's ID as its reference.
+	// Without the label the name is that of the metadata. A runtime older than the field
+	// ImageId returns the image's ID as its reference.
 	delete(c.Labels, "io.kubernetes.container.name")
 	c.ImageId = ""
 	want.Name, want.ImageID = "name-c", c.ImageRef
@@ -43,8 +43,8 @@ func TestListedContainer(t *testing.T) {
 	}
 }
 
-// Whatever changes in an item that is held changes the listing, and the count of
-// bad data, as if the node had been listed for the first time.
+// If a held item changes, the listing and the count of bad data are the same as for a first
+// list of the node.
 func TestEveryChangeOfAnItemShows(t *testing.T) {
 	type (
 		sandbox   = runtimeapi.PodSandbox
@@ -69,8 +69,7 @@ func TestEveryChangeOfAnItemShows(t *testing.T) {
 	} {
 		for _, chunk := range []int{0, 16} {
 			t.Run(fmt.Sprintf("%s/chunk=%d", test.name, chunk), func(t *testing.T) {
-				// The container has its name from a label, so that its metadata shows
-				// nowhere else.
+				// The container's name is from a label, so its metadata does not show.
 				s, c := sandboxOf("b", 1, 10), containerOf("c", 10)
 				c.Labels["io.kubernetes.container.name"] = "app"
 				node := &stub{
@@ -99,7 +98,7 @@ func TestEveryChangeOfAnItemShows(t *testing.T) {
 	}
 }
 
-// A pod whose name alone has changed is another pod.
+// A change of only the pod's name shows in GetPod.
 func TestGetPodOfRenamedPod(t *testing.T) {
 	for _, label := range []string{"io.kubernetes.pod.name", "io.kubernetes.pod.namespace"} {
 		node := &stub{containers: []*runtimeapi.Container{containerOf("c", 1)}}

@@ -18,7 +18,7 @@ import (
 	"github.com/kubepleg/pleg/cri"
 )
 
-// The two lists of one pod are asked for at once: they take as long as the longer.
+// The two calls of GetPod run in parallel: together they take as long as the slower one.
 func TestGetPodAsksForBothListsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := node()
@@ -41,8 +41,7 @@ func TestGetPodAsksForBothListsAtOnce(t *testing.T) {
 	})
 }
 
-// Full lists ask for the sandboxes first, and for the containers when those have
-// come.
+// A full list lists the sandboxes first, and then the containers.
 func TestGetPodsAsksForSandboxesFirst(t *testing.T) {
 	for _, opts := range [][]cri.Option{nil, {cri.WithPlainLists()}} {
 		synctest.Test(t, func(t *testing.T) {
@@ -66,8 +65,8 @@ func TestGetPodsAsksForSandboxesFirst(t *testing.T) {
 	}
 }
 
-// If one of the lists of a pod fails, the other is cancelled, and the error is that
-// of the first that failed.
+// If one of the two calls of GetPod fails, the other is cancelled, and the error is that of
+// the first failure.
 func TestGetPodWhenAListFails(t *testing.T) {
 	failure := func(method string) error { return status.Error(codes.Internal, method+" is broken") }
 	for _, test := range []struct {
@@ -118,7 +117,7 @@ func TestGetPodWhenAListFails(t *testing.T) {
 	}
 }
 
-// Both lists of a pod hang: the context ends them.
+// If both calls of GetPod hang, the context ends them.
 func TestGetPodIsCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := node()
@@ -147,8 +146,8 @@ func TestGetPodIsCancelled(t *testing.T) {
 	})
 }
 
-// The two lists of a pod are decoded at once, each with scratch space of its own:
-// their items cross the ends of buffers.
+// The two answers of GetPod are decoded in parallel, each with its own scratch space. Their
+// items cross the ends of buffers.
 func TestListsOfAPodShareNoScratch(t *testing.T) {
 	plain := &stub{}
 	for i := range 50 {
@@ -169,7 +168,7 @@ func TestListsOfAPodShareNoScratch(t *testing.T) {
 	}
 }
 
-// meeting is a hook of a stub that lets the calls of two methods go on together.
+// meeting returns a hook of a stub that makes the calls of two methods wait for each other.
 func meeting(one, other string) func(context.Context, string) error {
 	ch := make(chan struct{})
 	return func(ctx context.Context, method string) error {
@@ -192,8 +191,7 @@ func meeting(one, other string) func(context.Context, string) error {
 	}
 }
 
-// The statuses of a pod, sandboxes and containers alike, are asked for at once, up to
-// eight.
+// The status calls of a pod, for sandboxes and containers, run in parallel, up to eight.
 func TestStatusesOfAPodAreAskedForAtOnce(t *testing.T) {
 	for _, test := range []struct {
 		sandboxes, containers int
@@ -235,7 +233,7 @@ func TestStatusesOfAPodAreAskedForAtOnce(t *testing.T) {
 	}
 }
 
-// The runtime's answer for the wrong pod is not taken for a pod of that UID.
+// Items of other pods in the runtime's answer are ignored.
 func TestGetPodOfOtherPodsOnly(t *testing.T) {
 	r := cri.NewRuntime(&stub{containers: []*runtimeapi.Container{container("c", "other")}})
 	if pod, err := r.GetPod(t.Context(), "uid"); !errors.Is(err, pleg.ErrPodNotFound) || pod != nil {

@@ -130,7 +130,7 @@ func TestGetPodsGroupsAndSorts(t *testing.T) {
 	}
 }
 
-// Rule: a *Pod is handed out again only if nothing in it changed, and then it is.
+// GetPods returns the same *Pod again if and only if nothing in it changed.
 func TestGetPodsHandsOutAgain(t *testing.T) {
 	for _, plain := range []bool{false, true} {
 		t.Run(fmt.Sprintf("plain=%v", plain), func(t *testing.T) {
@@ -153,22 +153,22 @@ func TestGetPodsHandsOutAgain(t *testing.T) {
 			must(t, s.KillContainer(apps[1]))
 			third := getPods(t, r)
 			if third[0] != first[0] || third[2] != first[2] {
-				t.Error("pods that did not change were made anew")
+				t.Error("pods that did not change were replaced")
 			}
 			if third[1] == first[1] || third[1].Containers[0].State != pleg.ContainerStateExited {
-				t.Error("a pod that changed was handed out again")
+				t.Error("a pod that changed was returned again")
 			}
 			if third[1].Sandboxes[0] != first[1].Sandboxes[0] {
-				t.Error("a sandbox that did not change was made anew")
+				t.Error("a sandbox that did not change was replaced")
 			}
 			if first[1].Containers[0].State != pleg.ContainerStateRunning {
-				t.Error("a pod that was handed out was modified")
+				t.Error("a returned pod was modified")
 			}
 
 			same, err := r.GetPod(t.Context(), "b")
 			must(t, err)
 			if same != third[1] {
-				t.Error("GetPod made a pod anew that did not change")
+				t.Error("GetPod returned another pod although nothing changed")
 			}
 			must(t, s.RemoveContainer(apps[1]))
 			other, err := r.GetPod(t.Context(), "b")
@@ -196,8 +196,7 @@ func TestGetPodNotFound(t *testing.T) {
 	}
 }
 
-// The label selector of a list may be ignored by the runtime; what it answers with
-// is looked at.
+// A runtime may ignore the label selector of a list. GetPod checks the answer.
 func TestGetPodOfRuntimeThatDoesNotFilter(t *testing.T) {
 	r := cri.NewRuntime(&stub{sandboxes: []*runtimeapi.PodSandbox{sandbox("s1", "one"), sandbox("s2", "two")}})
 	pod, err := r.GetPod(t.Context(), "two")
@@ -364,8 +363,7 @@ func metric(t *testing.T, c prometheus.Collector, name, label string) float64 {
 	return 0
 }
 
-// A container whose sandbox is not listed belongs to its pod all the same, as in
-// the kubelet.
+// A container whose sandbox is not listed still belongs to its pod, as in the kubelet.
 func TestContainerWithoutSandbox(t *testing.T) {
 	r := cri.NewRuntime(&stub{containers: []*runtimeapi.Container{container("c", "uid")}})
 	pods := getPods(t, r)
@@ -405,7 +403,7 @@ func TestFullListsRunOneAtATime(t *testing.T) {
 	}
 }
 
-// Bad data is logged with the keys that the kubelet logs with.
+// Bad data is logged with the kubelet's keys.
 func TestBadDataIsLoggedWithKeysOfTheKubelet(t *testing.T) {
 	bad := containerOf("c1", 1)
 	bad.State = 77

@@ -16,8 +16,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// envServer makes this test binary be a CRI server of so many containers instead
-// of running tests, so that benchmarks can tell its CPU time from their own.
+// envServer makes this test binary run a CRI server with that many containers instead of
+// tests, so that benchmarks do not measure the server's CPU time.
 const envServer = "PLEG_CRI_TEST_SERVER"
 
 func TestMain(m *testing.M) {
@@ -42,7 +42,7 @@ func serve(containers string) {
 
 const ports = `[{"name":"http","containerPort":8080,"protocol":"TCP"}]`
 
-// fill makes pods of two containers each, labelled and annotated as usual.
+// fill creates pods of two containers each, with the usual labels and annotations.
 func fill(s *plegtest.CRIServer, containers int) {
 	for i := range containers / 2 {
 		sandbox := s.RunPod(plegtest.PodConfig{
@@ -66,8 +66,8 @@ func fill(s *plegtest.CRIServer, containers int) {
 	}
 }
 
-// startServerProcess starts a CRI server of so many containers as a process of its
-// own, and returns its endpoint.
+// startServerProcess starts a CRI server with that many containers in another process, and
+// returns its endpoint.
 func startServerProcess(tb testing.TB, containers int) string {
 	tb.Helper()
 	exe, err := os.Executable()

@@ -12,8 +12,7 @@ import (
 	"github.com/kubepleg/pleg/cri"
 )
 
-// sandboxOf returns a sandbox of the pod "uid" that was created at that time, the
-// replacement of so many before it.
+// sandboxOf returns a sandbox of the pod "uid".
 func sandboxOf(id string, attempt uint32, createdAt int64) *runtimeapi.PodSandbox {
 	s := sandbox(id, "uid")
 	s.Metadata.Name, s.Metadata.Namespace, s.Metadata.Attempt = "name-"+id, "ns-"+id, attempt
@@ -21,7 +20,7 @@ func sandboxOf(id string, attempt uint32, createdAt int64) *runtimeapi.PodSandbo
 	return s
 }
 
-// containerOf returns a container of the pod "uid" that was created at that time.
+// containerOf returns a container of the pod "uid".
 func containerOf(id string, createdAt int64) *runtimeapi.Container {
 	c := container(id, "uid")
 	c.Labels["io.kubernetes.pod.name"], c.Labels["io.kubernetes.pod.namespace"] = "name-"+id, "ns-"+id
@@ -36,9 +35,9 @@ func idsOf(list []*pleg.Container) (ids []string) {
 	return ids
 }
 
-// Sandboxes come by attempt, then by creation time, both the highest first, then by
-// ID; containers by creation time, the newest first, then by ID. In every case
-// below, the criteria that come after the one that decides say the opposite.
+// Sandboxes are sorted by attempt, highest first, then by creation time, newest first, then
+// by ID; containers by creation time, newest first, then by ID. In each case, the criteria
+// after the deciding one would give the opposite order.
 func TestOrderWithinAPod(t *testing.T) {
 	for _, test := range []struct {
 		name       string
@@ -101,8 +100,8 @@ func TestOrderWithinAPod(t *testing.T) {
 	}
 }
 
-// The newest sandbox names the pod and dates it. What it does not say, the newest
-// container says.
+// A pod has the name and creation time of its newest sandbox. A name that the sandbox lacks
+// is that of the newest container.
 func TestNamesAndTimeOfAPod(t *testing.T) {
 	unnamed := sandboxOf("s", 0, 10)
 	unnamed.Metadata.Name, unnamed.Metadata.Namespace = "", ""

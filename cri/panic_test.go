@@ -16,8 +16,7 @@ import (
 	"github.com/kubepleg/pleg/cri"
 )
 
-// misbehaviour is what a client may do in a call that is none of the answers that
-// gRPC's own clients have.
+// misbehaviour lists what a faulty client may do in a call.
 var misbehaviour = map[string]func() error{
 	"panic":                  func() error { panic("the client is broken") },
 	"Goexit":                 func() error { runtime.Goexit(); return nil },
@@ -31,12 +30,12 @@ type statusError struct{ status *status.Status }
 func (e *statusError) Error() string              { return e.status.Message() }
 func (e *statusError) GRPCStatus() *status.Status { return e.status }
 
-// unprintable panics when it is printed, again and again.
+// unprintable panics whenever it is printed.
 type unprintable struct{}
 
 func (unprintable) Error() string { panic(unprintable{}) }
 
-// node is a stub of one pod, of one sandbox and one container.
+// node returns a stub with one pod, of one sandbox and one container.
 func node() *stub {
 	return &stub{
 		batch:      1,
@@ -51,14 +50,14 @@ func node() *stub {
 	}
 }
 
-// outcome is what came of a call to the adapter.
+// outcome is the outcome of a call to the adapter.
 type outcome struct {
 	err      error
 	panicked any
 	goexit   bool // the call ended the goroutine that made it
 }
 
-// outcomeOf makes a call to the adapter in a goroutine of its own.
+// outcomeOf makes a call to the adapter in its own goroutine.
 func outcomeOf(call func() error) outcome {
 	done := make(chan outcome)
 	go func() {
@@ -75,8 +74,8 @@ func outcomeOf(call func() error) outcome {
 	return <-done
 }
 
-// A client that panics, or ends the goroutine that it is called in, has failed: the
-// error names the call, no call stays in flight, and the next one is made.
+// If a client panics, or ends the goroutine that calls it, the call has failed: the error
+// names the call, no call stays in flight, and the next call works.
 func TestClientMisbehaves(t *testing.T) {
 	pod := &pleg.Pod{
 		ID:         "uid",
@@ -98,8 +97,7 @@ func TestClientMisbehaves(t *testing.T) {
 		at    string // the call of the client that goes wrong
 		nth   int32  // which of them, from 1
 		plain bool
-		// ours says that the client is called in a goroutine of the adapter, which
-		// nobody else can save.
+		// ours is set if a goroutine of the adapter calls the client.
 		ours bool
 	}{
 		{name: "Version", call: getPods, at: "Version", nth: 1},
@@ -139,7 +137,7 @@ func TestClientMisbehaves(t *testing.T) {
 					case got.panicked != nil:
 						t.Errorf("it panicked with a %T", got.panicked)
 					case how == "Goexit" && !test.ours:
-						// Nothing can keep a client from ending the caller's goroutine.
+						// A client can always end the caller's goroutine.
 						if !got.goexit {
 							t.Errorf("%+v", got)
 						}
@@ -167,7 +165,7 @@ func TestClientMisbehaves(t *testing.T) {
 	}
 }
 
-// A connected that panics runs in a goroutine of the adapter. It ends the stream.
+// connected runs in a goroutine of the adapter. If it panics, the stream ends.
 func TestConnectedPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := cri.NewRuntime(node())
@@ -182,7 +180,7 @@ func TestConnectedPanics(t *testing.T) {
 	})
 }
 
-// A call that hangs beside one that panics, or whose goroutine ends, is cancelled.
+// If a call panics or its goroutine ends, the calls that run in parallel are cancelled.
 func TestMisbehaviourCancelsTheOtherCalls(t *testing.T) {
 	for how, misbehave := range misbehaviour {
 		t.Run(how, func(t *testing.T) {

@@ -20,12 +20,12 @@ import (
 	"github.com/kubepleg/pleg/cri"
 )
 
-// TestDeltaDecodingEqualsWholeDecoding applies random changes to a node and lists
-// it after each: by one Runtime that goes on and decodes what it must, and by a
-// new one that decodes everything. The listings must be equal, and what did not
-// change between two listings must be the same pointer.
+// TestDeltaDecodingEqualsWholeDecoding applies random changes to a node and lists it after
+// each change, with one Runtime for all lists and with a new Runtime, which decodes
+// everything. The listings must be equal, and a pod that did not change between two
+// listings must be the same pointer.
 //
-// Everything may change but annotations, which the API forbids to.
+// Everything may change except annotations, which the API forbids to change.
 func TestDeltaDecodingEqualsWholeDecoding(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		node := &stub{
@@ -63,7 +63,7 @@ func TestDeltaDecodingEqualsWholeDecoding(t *testing.T) {
 			for _, p := range before {
 				i := slices.IndexFunc(got, func(q *pleg.Pod) bool { return p.ID == q.ID })
 				if i >= 0 && got[i] != p && cmp.Equal(got[i], p) {
-					t.Fatalf("pod %s was made anew though it did not change", p.ID)
+					t.Fatalf("pod %s was replaced although it did not change", p.ID)
 				}
 			}
 			before = got
@@ -74,7 +74,7 @@ func TestDeltaDecodingEqualsWholeDecoding(t *testing.T) {
 // quiet is for tests in which bad data is expected.
 var quiet = cri.WithLogger(klog.Logger{})
 
-// change makes one random change, and tells whether it is one that a listing shows.
+// change makes one random change, and reports whether a listing may show it.
 func change(t *rapid.T, node *stub) bool {
 	some := rapid.SampledFrom([]string{"", "a", "b", "c", "\u00e4"})
 	uid := rapid.SampledFrom([]string{"uid-1", "uid-2", "uid-3"}).Draw(t, "uid")
@@ -210,7 +210,7 @@ func unknownFields(t *rapid.T) []byte {
 	return b
 }
 
-// Encodings that no encoder makes, but that mean something all the same.
+// Valid encodings that no encoder produces.
 func TestOddEncodings(t *testing.T) {
 	entry := func(number protowire.Number, key, value string) []byte {
 		var e []byte
@@ -237,14 +237,14 @@ func TestOddEncodings(t *testing.T) {
 	}
 	uid := func(s string) []byte { return entry(8, "io.kubernetes.pod.uid", s) }
 
-	// Each is listed after the one before, by one Runtime.
+	// One Runtime lists them one after another.
 	r := &stub{chunk: 7}
 	delta := cri.NewRuntime(r, quiet)
 	for i, odd := range [][]byte{
 		item(whole),
 		item(whole, state(runtimeapi.ContainerState_CONTAINER_EXITED)), // twice: the last counts
 		item(whole, state(runtimeapi.ContainerState_CONTAINER_EXITED)), // unchanged
-		item(whole, metadata("other")),                                 // merged
+		item(whole, metadata("other")),                                 // the fields are combined
 		item(whole, id("d")),                                           // another ID after all
 		item(whole),                                                    // the first is back
 		item(state(runtimeapi.ContainerState_CONTAINER_RUNNING), id("c"), uid("uid")), // not in order
@@ -280,9 +280,9 @@ func unknownGroup() []byte {
 	return protowire.AppendTag(protowire.AppendTag(nil, 77, protowire.StartGroupType), 77, protowire.EndGroupType)
 }
 
-// FuzzList lists two answers of any bytes after a good one, in buffers of any size.
-// What the generated code takes must be listed as it is decoded, unless annotations
-// changed; what is no message must be an error, and nothing may panic.
+// FuzzList lists two answers of arbitrary bytes after a valid one, in buffers of any size.
+// If the generated code can decode an answer, the listing must be equal to what it decodes,
+// unless annotations changed. Any other answer must be an error. Nothing may panic.
 func FuzzList(f *testing.F) {
 	good, err := proto.Marshal(&runtimeapi.ListContainersResponse{Containers: []*runtimeapi.Container{
 		container("c", "uid"), container("d", "uid"),
@@ -327,8 +327,8 @@ func FuzzList(f *testing.F) {
 	})
 }
 
-// Reading bytes must not cost more memory than a small multiple of them, whatever
-// lengths they claim.
+// The memory for reading an answer is bounded by a small multiple of its size, whatever
+// lengths its fields claim.
 func TestClaimedLengthsAllocateNothing(t *testing.T) {
 	huge := protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.BytesType), 1<<40)
 	inner := protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), huge)

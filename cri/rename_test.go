@@ -14,8 +14,8 @@ import (
 	"github.com/kubepleg/pleg/cri"
 )
 
-// reconnect has the adapter connect to the event stream, for which it asks for the
-// runtime's version.
+// reconnect makes the adapter connect to the event stream. Before that, the adapter asks for
+// the runtime's version.
 func reconnect(t *testing.T, r *cri.Runtime) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -25,9 +25,8 @@ func reconnect(t *testing.T, r *cri.Runtime) {
 	}
 }
 
-// When the runtime has another name than before, as it may after an upgrade, nothing
-// keeps the old one: neither items whose bytes did not change, nor statuses of exited
-// containers.
+// If the runtime's name changes, for example in an upgrade, nothing keeps the old name:
+// neither items whose bytes did not change, nor held statuses of exited containers.
 func TestRuntimeChangesItsName(t *testing.T) {
 	for _, test := range []struct {
 		name string
@@ -81,7 +80,7 @@ func TestRuntimeChangesItsName(t *testing.T) {
 			named("renamed", pod)
 			second := getPods(t, r)
 			named("renamed", second...)
-			named("stub", first...) // what was handed out is not modified
+			named("stub", first...) // a returned pod is not modified
 			want := getPods(t, cri.NewRuntime(&stub{name: "renamed", sandboxes: client.sandboxes,
 				containers: client.containers}))
 			if diff := cmp.Diff(want, second); diff != "" {
@@ -89,7 +88,7 @@ func TestRuntimeChangesItsName(t *testing.T) {
 			}
 			inspected(second[1], "renamed", 0)
 
-			// From then on, nothing is decoded again for it.
+			// After that, nothing is decoded again.
 			decoded := metric(t, r, "pleg_cri_listed_items_total", "decoded")
 			if third := getPods(t, r); &third[0] != &second[0] {
 				t.Error("an idle list made a new listing")
@@ -102,7 +101,7 @@ func TestRuntimeChangesItsName(t *testing.T) {
 	}
 }
 
-// Another version of the same runtime changes nothing.
+// A new version of a runtime of the same name changes nothing.
 func TestRuntimeChangesItsVersion(t *testing.T) {
 	client := node()
 	client.chunk = 16

@@ -84,8 +84,7 @@ func TestGetPodStatus(t *testing.T) {
 	}
 }
 
-// What does not change is not asked for again: a container that exited long enough
-// ago. What is held of it goes with the container.
+// A container that exited long enough ago is not asked about again, until it is removed.
 func TestExitedContainersAreAskedForOnce(t *testing.T) {
 	s, _ := serverAndRuntime(t)
 	clock := clocktesting.NewFakePassiveClock(time.Unix(1000, 0))
@@ -111,7 +110,7 @@ func TestExitedContainersAreAskedForOnce(t *testing.T) {
 	settle()
 	expect(pod, 2)
 	expect(pod, 1)
-	// Known to have exited from a list of one pod, before the full list shows it.
+	// GetPod shows the exit before the full list does.
 	must(t, s.ExitContainer(app, 1, ""))
 	pod, err := r.GetPod(t.Context(), "uid")
 	must(t, err)
@@ -120,7 +119,7 @@ func TestExitedContainersAreAskedForOnce(t *testing.T) {
 	expect(pod, 1)
 	expect(pod, 0)
 	expect(getPods(t, r)[0], 0)
-	// One that no full list has shown yet: nothing is held of it until one does.
+	// Nothing is held of a container that no full list has shown yet.
 	short := runContainer(t, s, sandbox, "short")
 	must(t, s.ExitContainer(short, 2, ""))
 	pod, err = r.GetPod(t.Context(), "uid")
@@ -135,7 +134,7 @@ func TestExitedContainersAreAskedForOnce(t *testing.T) {
 	if got := getPodStatus(t, r, pod).ContainerStatuses[0]; got.ExitCode != 2 || got.Name != "short" {
 		t.Errorf("%+v", got)
 	}
-	// The list before still names it, and it is asked about when it is gone.
+	// A pod from an older list may still name a container that is gone.
 	must(t, s.RemoveContainer(short))
 	getPods(t, r)
 	expect(pod, 1)
@@ -144,8 +143,8 @@ func TestExitedContainersAreAskedForOnce(t *testing.T) {
 	}
 }
 
-// What is held of a container goes with it, and nothing is held of one that came and
-// went between two full lists.
+// What is held of a container is released when the container is gone. Nothing is held of a
+// container that no full list has shown.
 func TestHeldIsReleased(t *testing.T) {
 	s, r := serverAndRuntime(t)
 	for _, uid := range []types.UID{"listed", "never listed"} {
@@ -232,8 +231,8 @@ func TestGetPodStatusFails(t *testing.T) {
 	}
 }
 
-// A call that hangs is visible, and does not outlive a call that fails beside it,
-// nor the context.
+// A call that hangs is visible in CallsInFlight. The context ends it, and so does the failure
+// of a call that runs in parallel.
 func TestInspectionInFlight(t *testing.T) {
 	s, r := serverAndRuntime(t)
 	app := runContainer(t, s, s.RunPod(plegtest.PodConfig{UID: "uid"}), "app")
@@ -270,7 +269,7 @@ func TestInspectionInFlight(t *testing.T) {
 	}
 }
 
-// waitFor waits until something is true that another goroutine makes true.
+// waitFor waits until a condition is true.
 func waitFor(t *testing.T, what func() bool) {
 	t.Helper()
 	tick := time.NewTicker(time.Millisecond)
@@ -328,8 +327,7 @@ func TestIPs(t *testing.T) {
 	}
 }
 
-// The kubelet's rules for what a status shows in which state, and for what is bad
-// in it.
+// A status shows what the kubelet's rules say for each state; bad data is counted.
 func TestContainerStatusConversion(t *testing.T) {
 	full := func(state runtimeapi.ContainerState) *runtimeapi.ContainerStatus {
 		return &runtimeapi.ContainerStatus{
@@ -399,8 +397,8 @@ func TestContainerStatusConversion(t *testing.T) {
 	}
 }
 
-// BenchmarkGetPodStatus is the inspection of a pod whose calls take a runtime half
-// a millisecond each, as containerd's do.
+// BenchmarkGetPodStatus measures the inspection of a pod with a runtime that takes half a
+// millisecond per call, as containerd does.
 func BenchmarkGetPodStatus(b *testing.B) {
 	for _, containers := range []int{1, 2, 5, 20} {
 		b.Run(fmt.Sprintf("containers=%d", containers), func(b *testing.B) {
@@ -415,7 +413,7 @@ func BenchmarkGetPodStatus(b *testing.B) {
 	}
 }
 
-// BenchmarkGetPod is the list of one pod, of such a runtime.
+// BenchmarkGetPod measures the list of one pod with the same runtime.
 func BenchmarkGetPod(b *testing.B) {
 	r, pod := slowPod(b, 2)
 	b.ReportAllocs()
@@ -426,7 +424,7 @@ func BenchmarkGetPod(b *testing.B) {
 	}
 }
 
-// slowPod returns a runtime whose calls take half a millisecond, and its only pod.
+// slowPod returns a runtime that takes half a millisecond per call, and its only pod.
 func slowPod(b *testing.B, containers int) (*cri.Runtime, *pleg.Pod) {
 	b.Helper()
 	s, err := plegtest.StartCRIServer()

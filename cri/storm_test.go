@@ -19,7 +19,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// follower reads a subscription, and keeps what it says there is.
+// follower reads a subscription, and keeps the state that the events describe.
 type follower struct {
 	mu       sync.Mutex
 	last     map[string]pleg.PodLifeCycleEventType
@@ -51,7 +51,8 @@ func (f *follower) hinted() int {
 	return f.hints
 }
 
-// differs says how the events read differ from a list; empty if they do not.
+// differs describes a difference between the events and a list. It is empty if there is
+// none.
 func (f *follower) differs(pods []*pleg.Pod) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -64,13 +65,13 @@ func (f *follower) differs(pods []*pleg.Pod) string {
 			present[c.ID.ID] = true
 			if c.State == pleg.ContainerStateRunning && f.last[c.ID.ID] != pleg.ContainerStarted ||
 				c.State == pleg.ContainerStateExited && f.last[c.ID.ID] != pleg.ContainerDied {
-				return fmt.Sprintf("%s is %s; told %q", c.ID.ID, c.State, f.last[c.ID.ID])
+				return fmt.Sprintf("%s is %s; last event %q", c.ID.ID, c.State, f.last[c.ID.ID])
 			}
 		}
 	}
 	for id, last := range f.last {
 		if !present[id] && last != pleg.ContainerRemoved {
-			return fmt.Sprintf("%s is gone; told %s", id, last)
+			return fmt.Sprintf("%s is gone; last event %s", id, last)
 		}
 	}
 	return ""
@@ -113,7 +114,7 @@ func watchServer(t *testing.T, opts ...plegtest.CRIOption) *watched {
 	return w
 }
 
-// settles waits until both subscribers and the cache say what a fresh list says.
+// settles waits until both subscribers and the cache agree with a new list.
 func (w *watched) settles() {
 	w.t.Helper()
 	late := &follower{last: make(map[string]pleg.PodLifeCycleEventType)}
@@ -158,10 +159,10 @@ func (w *watched) cacheDiffers(pods []*pleg.Pod) string {
 	return ""
 }
 
-// Rule 16: 1000 containers start and die in a storm, on a containerd 2 that makes
-// its own operations wait for a reader whose buffer of 100 events is full. It is
-// never made to wait for us, and what we say in the end equals a fresh list,
-// while a subscriber stalls, readers block, and the runtime's lists hang.
+// Rule 16: 1000 containers start and die at high rate, on a containerd 2 whose operations
+// wait for a reader if its buffer of 100 events is full. The runtime never waits for the
+// generator, and in the end the events agree with a new list, although a subscriber stalls,
+// readers block, and the runtime's lists hang.
 func TestRule16Storm(t *testing.T) {
 	for _, hang := range []bool{false, true} {
 		t.Run(fmt.Sprintf("lists hang=%v", hang), func(t *testing.T) {
@@ -189,10 +190,9 @@ func TestRule16Storm(t *testing.T) {
 				}
 			}
 			w.storm(20, 50)
-			// An operation waits only as long as it takes to put an event into a buffer
-			// that has room: microseconds, or what a busy machine makes of them. Behind
-			// a reader that stalls with its lists it would wait for as long as they hang,
-			// which is until the storm is over.
+			// An operation waits while its event is put into a buffer that has room, which
+			// takes microseconds, or more on a busy machine. If the reader stalled while
+			// its lists hang, the operation would wait until the end of the storm.
 			if got := w.server.EventStats().LongestEnqueue; got > 10*time.Second {
 				t.Errorf("the runtime waited %v for its reader", got)
 			} else {
@@ -219,8 +219,8 @@ func (w *watched) awaitStream() {
 	w.t.Fatal("no stream")
 }
 
-// storm runs pods whose containers start and die as fast as the server can; of
-// every third one the sandbox is left.
+// storm runs pods whose containers start and die as fast as the server can. It leaves the
+// sandbox of every third pod.
 func (w *watched) storm(pods, containers int) {
 	w.t.Helper()
 	var joined sync.WaitGroup
@@ -251,9 +251,9 @@ func (w *watched) storm(pods, containers int) {
 	joined.Wait()
 }
 
-// Rule 17: the stream broken again and again in every way, under churn and on
-// every model of a runtime, with events doubled, reordered and without sandbox:
-// in the end everybody knows the present.
+// Rule 17: the stream breaks repeatedly in every way, during churn and with every model of a
+// runtime; events are repeated, reordered and without sandbox. In the end both subscribers
+// and the cache agree with a new list.
 func TestRule17BrokenUnderChurn(t *testing.T) {
 	for name, opts := range map[string][]plegtest.CRIOption{
 		"containerd 2":    nil,

@@ -16,8 +16,7 @@ import (
 
 var errUnimplemented = status.Error(codes.Unimplemented, "unknown service runtime.v1.RuntimeService")
 
-// streamNode is a stub that counts the calls that list, and refuses those that the
-// test says.
+// streamNode is a stub that records the list calls, and fails those that the test chooses.
 type streamNode struct {
 	*stub
 	t       *testing.T
@@ -48,12 +47,12 @@ func newStreamNode(t *testing.T, opts ...cri.Option) *streamNode {
 	return n
 }
 
-// stops makes the runtime refuse to stream lists.
+// stops makes streaming lists fail with err, or work again if err is nil.
 func (n *streamNode) stops(err error) {
 	n.refuse["StreamPodSandboxes"], n.refuse["StreamContainers"] = err, err
 }
 
-// lists makes a full list, and returns the calls that it took.
+// lists makes a full list, and returns its calls.
 func (n *streamNode) lists() (calls string, err error) {
 	n.calls = nil
 	pods, err := n.runtime.GetPods(n.t.Context(), true)
@@ -69,7 +68,7 @@ const (
 	fellBack = "StreamPodSandboxes " + plain
 )
 
-// expect makes a full list a second after the one before.
+// expect makes a full list a second after the last one, and checks its calls.
 func (n *streamNode) expect(what, want string) {
 	n.t.Helper()
 	n.clock.SetTime(n.clock.Now().Add(time.Second))
@@ -85,7 +84,7 @@ func (n *streamNode) expect(what, want string) {
 	}
 }
 
-// One Unimplemented, where streaming has worked, is for one list only.
+// If streaming has worked before, one Unimplemented affects one list only.
 func TestOneUnimplementedIsForOneList(t *testing.T) {
 	n := newStreamNode(t)
 	n.expect("first", streamed)
@@ -99,8 +98,8 @@ func TestOneUnimplementedIsForOneList(t *testing.T) {
 	n.expect("next again", streamed)
 }
 
-// Of a runtime that streamed lists and does not any more, hardly any list costs more
-// calls than without streams, and none fails.
+// If a runtime stops streaming lists for good, no list fails, and few lists take more calls
+// than with a runtime that never streamed.
 func TestUnimplementedForGood(t *testing.T) {
 	n := newStreamNode(t)
 	n.expect("first", streamed)
@@ -141,8 +140,8 @@ func TestUnimplementedForGood(t *testing.T) {
 	n.expect("after it works again", streamed)
 }
 
-// A runtime that never streamed a list is asked again after five minutes, and at once
-// when it is another version.
+// With a runtime that has never streamed a list, streaming is retried after five minutes,
+// and at once when the version changes.
 func TestRuntimeThatNeverStreamed(t *testing.T) {
 	n := newStreamNode(t)
 	n.stops(errUnimplemented)
@@ -155,7 +154,7 @@ func TestRuntimeThatNeverStreamed(t *testing.T) {
 	n.expect("then", plain)
 
 	n.version = "2.0"
-	n.expect("while nobody knows of the other version", plain)
+	n.expect("before the adapter knows the new version", plain)
 	reconnect(t, n.runtime)
 	n.expect("another version", fellBack)
 	n.expect("then", plain)
@@ -167,7 +166,7 @@ func TestRuntimeThatNeverStreamed(t *testing.T) {
 	n.expect("then", streamed)
 }
 
-// A refusal counts only if plain lists work: a runtime that is starting refuses
+// A refusal counts only while plain lists work: a runtime that is starting refuses
 // everything, and a plain list may be too large.
 func TestRefusalWhilePlainListsFail(t *testing.T) {
 	for _, worked := range []bool{false, true} {
@@ -192,7 +191,7 @@ func TestRefusalWhilePlainListsFail(t *testing.T) {
 			n.expect(name, streamed)
 		}
 	}
-	// The same when lists had been plain for a while, and become too large.
+	// The same if plain lists worked for a while and became too large.
 	n := newStreamNode(t)
 	n.stops(errUnimplemented)
 	n.expect("first", fellBack)
@@ -205,7 +204,7 @@ func TestRefusalWhilePlainListsFail(t *testing.T) {
 	n.expect("after a plain list that was too large", streamed)
 }
 
-// A runtime that streams one of the lists only is not asked for it each time.
+// With a runtime that streams only one of the two lists, streaming is not tried each time.
 func TestRuntimeThatStreamsOneListOnly(t *testing.T) {
 	n := newStreamNode(t)
 	n.refuse["StreamContainers"] = errUnimplemented
@@ -215,7 +214,7 @@ func TestRuntimeThatStreamsOneListOnly(t *testing.T) {
 	}
 }
 
-// A clock that is set back does not put off the next try by as much.
+// A clock that is set back does not delay the retry by as much.
 func TestStreamingWhenTheClockIsSetBack(t *testing.T) {
 	n := newStreamNode(t)
 	n.stops(errUnimplemented)
@@ -226,7 +225,7 @@ func TestStreamingWhenTheClockIsSetBack(t *testing.T) {
 	n.expect("then", plain)
 }
 
-// Another failure than Unimplemented says nothing about streaming.
+// A failure other than Unimplemented does not cause plain lists.
 func TestFailedStreamIsTriedAgain(t *testing.T) {
 	n := newStreamNode(t)
 	n.stops(status.Error(codes.Unavailable, "restarting"))

@@ -15,7 +15,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Short names for what the stubs' functions have in their signatures.
+// Short names for the types in the signatures of stubs.
 type (
 	statusRequest         = runtimeapi.ContainerStatusRequest
 	statusResponse        = runtimeapi.ContainerStatusResponse
@@ -23,11 +23,11 @@ type (
 	sandboxStatusResponse = runtimeapi.PodSandboxStatusResponse
 )
 
-// stub is a client whose answers the test sets. Calls that it does not have panic.
+// stub is a client whose answers the test sets. Calls that it does not implement panic.
 //
-// With a chunk size it does what gRPC does with the codec of a call: it hands over
-// the encoded answer, in buffers of that size, which are spoiled when they are
-// freed. Without, it is a client that ignores call options, as fakes do.
+// With a chunk size it uses the codec of a call as gRPC does: it passes the encoded answer
+// to the codec in buffers of that size, and overwrites the buffers when they are freed.
+// Without a chunk size it ignores call options, as fakes do.
 type stub struct {
 	runtimeapi.RuntimeServiceClient
 
@@ -40,9 +40,8 @@ type stub struct {
 	containers []*runtimeapi.Container
 	raw        []byte // answered instead of the containers, if not nil
 
-	// hook is called at the start of every call, if it is set, with the name of the
-	// method; for each message of a stream it is called with the name and ".Recv".
-	// What it returns fails the call.
+	// hook, if set, is called at the start of every call with the name of the method, and
+	// for each message of a stream with the name and ".Recv". Its error fails the call.
 	hook func(ctx context.Context, method string) error
 
 	containerStatus func(context.Context, *statusRequest) (*statusResponse, error)
@@ -133,7 +132,7 @@ func (s *stub) GetContainerEvents(ctx context.Context, _ *runtimeapi.GetEventsRe
 	}}, nil
 }
 
-// answer is what a client makes of an answer.
+// answer returns an answer as the client would, or passes it to the codec.
 func answer[R proto.Message](s *stub, resp R, raw []byte, opts []grpc.CallOption) (R, error) {
 	codec := codecOf(opts)
 	if s.chunk == 0 || codec == nil {
@@ -160,7 +159,7 @@ func codecOf(opts []grpc.CallOption) encoding.CodecV2 {
 	return nil
 }
 
-// chunks cuts bytes into buffers.
+// chunks splits bytes into buffers.
 func (s *stub) chunks(raw []byte) mem.BufferSlice {
 	var data mem.BufferSlice
 	for len(raw) > 0 {

@@ -54,7 +54,7 @@ func TestTestRuntimePasses(t *testing.T) {
 	})
 }
 
-// canceling has its own error when a context has ended.
+// canceling returns its own error if the context has ended.
 type canceling struct{ *plegtest.Runtime }
 
 func (r canceling) GetPods(ctx context.Context, all bool) ([]*pleg.Pod, error) {
@@ -71,7 +71,7 @@ type broken struct {
 	status  func(ctx context.Context, pod *pleg.Pod) (*pleg.PodStatus, error)
 	getPod  func(ctx context.Context, uid types.UID) (*pleg.Pod, error)
 	watch   func(ctx context.Context, connected func(), observe func(pleg.ContainerEvent)) error
-	// The optional reports are fine unless told otherwise.
+	// The optional reports are valid by default.
 	silent bool
 	calls  []pleg.RuntimeCall
 }
@@ -138,7 +138,7 @@ func editStatus(edit func(s *pleg.PodStatus)) func(b *broken) {
 	}
 }
 
-// Each of these runtimes is broken in one way, and is told so.
+// Each of these runtimes is broken in one way, which TestRuntime reports.
 func TestTestRuntimeFinds(t *testing.T) {
 	oops := errors.New("oops")
 	var calls atomic.Int32 // of the runtime under test

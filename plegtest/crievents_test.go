@@ -23,8 +23,7 @@ import (
 
 type eventStream = grpc.ServerStreamingClient[runtimeapi.ContainerEventResponse]
 
-// watchEvents opens an event stream and waits until the server has it as its
-// readers'th.
+// watchEvents opens an event stream, and waits until the server has that many readers.
 func watchEvents(t *testing.T, ctx context.Context, s *plegtest.CRIServer, c runtimeapi.RuntimeServiceClient,
 	readers int) eventStream {
 	t.Helper()
@@ -36,7 +35,7 @@ func watchEvents(t *testing.T, ctx context.Context, s *plegtest.CRIServer, c run
 	return stream
 }
 
-// waitUntil yields until something has come to pass.
+// waitUntil yields until a condition is true.
 func waitUntil(t *testing.T, done func() bool) {
 	t.Helper()
 	for !done() {
@@ -47,7 +46,7 @@ func waitUntil(t *testing.T, done func() bool) {
 	}
 }
 
-// short is what an event is about: a container's name, "pod" for a sandbox.
+// short returns the object of an event: a container's name, "pod" for a sandbox.
 func short(e *runtimeapi.ContainerEventResponse) string {
 	name := "pod"
 	for _, c := range e.ContainersStatuses {
@@ -71,7 +70,7 @@ func receive(t *testing.T, stream eventStream, count int) (got []string) {
 	return got
 }
 
-// live makes a pod with one container live and vanish, and returns its events.
+// live runs and removes a pod with one container, and returns its events.
 func live(t *testing.T, s *plegtest.CRIServer) []string {
 	t.Helper()
 	pod := s.RunPod(plegtest.PodConfig{})
@@ -90,7 +89,7 @@ func TestCRIEventsContainerd2(t *testing.T) {
 	s := startServer(t, plegtest.WithClock(clk))
 	c := dial(t, s)
 
-	// What nobody listens to is held for five minutes.
+	// Events without a reader are held for five minutes.
 	live(t, s)
 	clk.Step(5 * time.Minute)
 	want := live(t, s)
@@ -101,7 +100,7 @@ func TestCRIEventsContainerd2(t *testing.T) {
 	if diff := cmp.Diff(want, receive(t, first, len(want))); diff != "" {
 		t.Error("replayed:", diff)
 	}
-	// Everyone gets everything.
+	// Every reader gets every event.
 	second := watchEvents(t, t.Context(), s, c, 2)
 	want = live(t, s)
 	for _, stream := range []eventStream{first, second} {
@@ -113,7 +112,7 @@ func TestCRIEventsContainerd2(t *testing.T) {
 		t.Errorf("%+v", stats)
 	}
 
-	// What the test makes up is sent too, and what was sent can be sent again.
+	// SendEvent sends an event of the test, and RepeatEvents repeats events.
 	s.SendEvent(&runtimeapi.ContainerEventResponse{ContainerId: "stray", CreatedAt: 1})
 	if e, err := first.Recv(); err != nil || e.ContainerId != "stray" || e.CreatedAt != 1 ||
 		e.PodSandboxStatus != nil {
@@ -153,7 +152,7 @@ func TestCRIEventsContainerd2(t *testing.T) {
 	if _, err := fourth.Recv(); status.Code(err) != codes.Unavailable {
 		t.Error(err)
 	}
-	// That it has gone is noticed when there is an event for it, which is lost.
+	// The server notices that the reader is gone with the next event, which is lost.
 	sent := 0
 	waitUntil(t, func() bool {
 		s.RunPod(plegtest.PodConfig{})
@@ -165,7 +164,7 @@ func TestCRIEventsContainerd2(t *testing.T) {
 	}
 }
 
-// Who looks at the node when the last event of a sandbox comes may still see it.
+// A list that the last event of a sandbox causes may still show the sandbox.
 func TestCRIEventsContainerd2DeletedComesFirst(t *testing.T) {
 	s := startServer(t, plegtest.WithEventBuffer(1))
 	const tries = 10
@@ -204,8 +203,8 @@ func TestCRIEventsContainerd2DeletedComesFirst(t *testing.T) {
 	<-filling
 }
 
-// A reader that stops reading holds up the server's own operations, and nothing
-// else; when it goes they go on.
+// A reader that stops reading blocks the server's own operations, and nothing else. When the
+// reader is gone, the operations continue.
 func TestCRIEventsContainerd2BlocksItsOperations(t *testing.T) {
 	s := startServer(t, plegtest.WithEventBuffer(1))
 	c := dial(t, s)
@@ -243,8 +242,7 @@ func TestCRIEventsContainerd17(t *testing.T) {
 		t.Error(diff)
 	}
 
-	// A reader that is gone takes one more event with it, at least: its call
-	// stays until then.
+	// A reader that is gone consumes at least one more event: its call lasts until then.
 	cancel()
 	if _, err := first.Recv(); status.Code(err) != codes.Canceled {
 		t.Error(err)
@@ -262,7 +260,7 @@ func TestCRIEventsContainerd17(t *testing.T) {
 	second := watchEvents(t, t.Context(), s, c, 1)
 	receive(t, second, held)
 
-	// Two readers share what comes.
+	// Each event goes to one of two readers.
 	third := watchEvents(t, t.Context(), s, c, 2)
 	const pods = 100
 	counts := make(chan int)
@@ -305,7 +303,7 @@ func TestCRIEventsDroppedWhenFull(t *testing.T) {
 	}
 }
 
-// CRI-O holds events only until there has ever been a reader.
+// CRI-O holds events only for its very first reader.
 func TestCRIEventsCRIOHoldsForTheFirst(t *testing.T) {
 	s := startServer(t, plegtest.WithModel(plegtest.CRIO))
 	c := dial(t, s)
@@ -363,8 +361,7 @@ func TestCRIEventsPayload(t *testing.T) {
 	}
 }
 
-// What happens while the runtime is down is told to nobody; nor is what was held
-// when it went down.
+// Events from while the runtime is down are lost, and so are events that were held then.
 func TestCRIEventsAreLostWhileDown(t *testing.T) {
 	for _, model := range []plegtest.CRIModel{plegtest.Containerd2, plegtest.Containerd17, plegtest.CRIO} {
 		s := startServer(t, plegtest.WithModel(model))

@@ -47,7 +47,7 @@ func dial(t *testing.T, s *plegtest.CRIServer) runtimeapi.RuntimeServiceClient {
 	return runtimeapi.NewRuntimeServiceClient(conn)
 }
 
-// must returns a value that no error came with.
+// must returns a value, and fails the test if there is an error.
 func must[T any](t *testing.T) func(v T, err error) T {
 	return func(v T, err error) T {
 		t.Helper()
@@ -445,7 +445,7 @@ func TestCRIServerDownUpFreezeThaw(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// A connection that waits out its back-off would make the test slow.
+	// The back-off of the old connection would make the test slow.
 	c = dial(t, s)
 	if n, err := list(t.Context()); n != 2 || err != nil {
 		t.Error(n, err)

@@ -11,7 +11,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// A unit test needs no node, no goroutine and no waiting: set pods, relist, look.
+// A unit test needs no node, no goroutine and no waiting: set pods, relist, read events.
 func Example() {
 	rt := plegtest.NewRuntime()
 	g := pleg.NewGenericPLEG(rt, 100, time.Second, pleg.NewCache(), clock.RealClock{})
@@ -32,7 +32,7 @@ func Example() {
 	// web ContainerDied nginx
 }
 
-// An inspection that hangs is one fault; healing lets it go on.
+// A fault makes an inspection hang until it is healed.
 func ExampleRuntime_Inject() {
 	rt := plegtest.NewRuntime()
 	rt.SetPod(plegtest.NewPod("web"))
@@ -52,7 +52,7 @@ func ExampleRuntime_Inject() {
 	// web <nil> 2
 }
 
-// A conformance test of an adapter is one call.
+// The conformance test of an adapter is one call.
 func ExampleTestRuntime() {
 	rt := plegtest.NewRuntime()
 	rt.SetPods(plegtest.NewPod("web"), plegtest.NewPod("web"))
@@ -63,7 +63,7 @@ func ExampleTestRuntime() {
 	//   GetPods(all=false): expected each UID once, saw "web" again at index 1: only the first is used
 }
 
-// A small lively node on a socket, for a program that speaks CRI.
+// A node with a crashing container on a socket, for a program that speaks CRI.
 func ExampleCRIServer_Play() {
 	s, err := plegtest.StartCRIServer(plegtest.WithModel(plegtest.Containerd2), plegtest.WithSeed(1))
 	if err != nil {
@@ -79,7 +79,7 @@ func ExampleCRIServer_Play() {
 			Restart: plegtest.RestartAlways, BackOff: time.Second,
 		}},
 	})
-	s.Settle() // what is due at once is done: the pod has come, its container runs
+	s.Settle() // waits for the first steps: the pod has started, its container runs
 	fmt.Println(s.Present())
 	// Output: 1 1
 }

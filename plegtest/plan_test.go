@@ -13,7 +13,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// nodeStates lists what is on the node: "pod/container#attempt state exit".
+// nodeStates returns the containers of the node: "pod/container#attempt state exit".
 func nodeStates(t *testing.T, c runtimeapi.RuntimeServiceClient) []string {
 	t.Helper()
 	got := []string{}
@@ -109,7 +109,7 @@ func TestCRIServerPlayIsSeeded(t *testing.T) {
 	}
 }
 
-// What the test does by hand to a playing pod is not undone.
+// A plan does not undo the operations of the test.
 func TestCRIServerPlayAndOperate(t *testing.T) {
 	clk := testingclock.NewFakeClock(time.Unix(1000, 0))
 	s := startServer(t, plegtest.WithClock(clk))

@@ -64,7 +64,7 @@ func TestRuntimeSnapshots(t *testing.T) {
 		t.Error("an unchanged pod is another pointer")
 	}
 	if after := fmt.Sprintf("%+v %+v", *first[0], *first[0].Containers[0]); after != before {
-		t.Errorf("what was handed out changed:\n%s\n%s", before, after)
+		t.Errorf("a returned pod changed:\n%s\n%s", before, after)
 	}
 	want := []string{"a/a1=exited", "a/a2=created", "a/a-sandbox=running", "b/b1=exited", "b/b-sandbox=running"}
 	if diff := cmp.Diff(want, states(second)); diff != "" {
@@ -129,7 +129,7 @@ func TestRuntimeContainers(t *testing.T) {
 		t.Error(diff)
 	}
 
-	// The network goes with its sandbox, and the next one starts without.
+	// The addresses are gone with their sandbox, and the next sandbox has none.
 	rt.SetSandbox("a", "a-sandbox", pleg.ContainerStateExited)
 	if status, _ = rt.GetPodStatus(t.Context(), rt.Pod("a")); status.IPs != nil {
 		t.Error("the address of a sandbox that is not ready:", status.IPs)
@@ -233,7 +233,7 @@ func TestRuntimeFaults(t *testing.T) {
 		}
 		rt.Heal()
 
-		// One call heeds its context, the other does not.
+		// One call honours cancellation, the other ignores it.
 		rt.Hang(plegtest.GetPodStatus, "a")
 		rt.HangIgnoringCancel(plegtest.GetPodStatus, "b")
 		var wg sync.WaitGroup
@@ -295,7 +295,7 @@ func TestRuntimeMoreFaults(t *testing.T) {
 		rt.Inject(plegtest.Fault{Method: plegtest.GetPods, Delay: time.Hour, IgnoreCancel: true})
 		if _, err := rt.GetPods(over, true); !errors.Is(err, context.Canceled) ||
 			time.Since(start) != time.Hour {
-			t.Error("a deaf delay:", err, time.Since(start))
+			t.Error("a delay that ignores cancellation:", err, time.Since(start))
 		}
 		rt.Inject(plegtest.Fault{Method: plegtest.GetPod, Do: func(context.Context) error { panic("oops") }})
 		func() {
@@ -429,8 +429,7 @@ func TestRuntimePlain(t *testing.T) {
 	}
 }
 
-// Whatever is called at once, the race detector is content and every list is
-// whole.
+// Concurrent calls have no data race, and every list is complete.
 func TestRuntimeConcurrency(t *testing.T) {
 	rt := plegtest.NewRuntime()
 	rt.EmitOnChange(true)

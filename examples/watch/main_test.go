@@ -49,7 +49,9 @@ func TestText(t *testing.T) {
 			t.Errorf("colour although this is no terminal: %q", l)
 		}
 	}
-	if want := regexp.MustCompile(`(?m)^\d+ events of \d+ pods in [0-9.]+s; healthy; event stream connected; simulated-containerd `); !want.MatchString(stderr.String()) {
+	want := regexp.MustCompile(`(?m)^\d+ events of \d+ pods in [0-9.]+s; healthy; ` +
+		`event stream connected; simulated-containerd `)
+	if !want.MatchString(stderr.String()) {
 		t.Errorf("no summary like %v in:\n%s", want, &stderr)
 	}
 }
@@ -108,7 +110,8 @@ func TestEndpointUntilSignal(t *testing.T) {
 	}
 	var report pleg.HealthReport
 	code, body := get(t, "http://"+address+"/healthz")
-	if err := json.Unmarshal([]byte(body), &report); err != nil || code != http.StatusOK || !report.Healthy || report.Pods != 1 {
+	if err := json.Unmarshal([]byte(body), &report); err != nil || code != http.StatusOK || !report.Healthy ||
+		report.Pods != 1 {
 		t.Errorf("/healthz: %d, %v\n%s", code, err, body)
 	}
 
@@ -126,7 +129,8 @@ func TestMissingSocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "no.sock")
 	var stdout, stderr syncBuffer
 	code := run(t.Context(), []string{"--runtime-endpoint", "unix://" + path}, &stdout, &stderr)
-	if code != exitFailed || !strings.Contains(stderr.String(), path) || !strings.Contains(stderr.String(), "no such file") {
+	if code != exitFailed || !strings.Contains(stderr.String(), path) ||
+		!strings.Contains(stderr.String(), "no such file") {
 		t.Errorf("exit code %d, want %d; stderr:\n%s", code, exitFailed, &stderr)
 	}
 }

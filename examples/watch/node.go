@@ -40,7 +40,9 @@ func nodePlans() []plegtest.PodPlan {
 		// same name as another pod.
 		passing(3*time.Second, 3*time.Second, pod("jobs", "report", time.Second,
 			plegtest.ContainerPlan{ContainerConfig: named("fetch"), StartAfter: setUp, RunFor: 600 * time.Millisecond},
-			plegtest.ContainerPlan{ContainerConfig: named("print"), StartAfter: 900 * time.Millisecond, RunFor: 1300 * time.Millisecond},
+			plegtest.ContainerPlan{
+				ContainerConfig: named("print"), StartAfter: 900 * time.Millisecond, RunFor: 1300 * time.Millisecond,
+			},
 		)),
 		// Outgrows its memory once.
 		pod("shop", "search-0", 1500*time.Millisecond,

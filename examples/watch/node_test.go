@@ -53,11 +53,19 @@ func TestNodeShowsEverything(t *testing.T) {
 		if l.Event == pleg.ContainerStarted && l.RestartCount > 0 {
 			restarted[l.Pod+"/"+l.Container] = true
 		}
-		shown["a pod that comes"] = shown["a pod that comes"] || l.Sandbox && l.Event == pleg.ContainerStarted && l.Time.After(began)
-		shown["a crash"] = shown["a crash"] || l.ExitCode != nil && *l.ExitCode == 1 && l.Reason == "Error"
-		shown["a container out of memory"] = shown["a container out of memory"] || l.ExitCode != nil && *l.ExitCode == 137 && l.Reason == "OOMKilled"
-		shown["a container that completes"] = shown["a container that completes"] || l.ExitCode != nil && *l.ExitCode == 0 && l.Reason == "Completed"
-		shown["a container that is killed"] = shown["a container that is killed"] || l.ExitCode != nil && *l.ExitCode == 137 && l.Reason == "Error"
+		shown["a pod that comes"] = shown["a pod that comes"] ||
+			l.Sandbox && l.Event == pleg.ContainerStarted && l.Time.After(began)
+		for what, exit := range map[string]struct {
+			code   int
+			reason string
+		}{
+			"a crash":                    {1, "Error"},
+			"a container out of memory":  {137, "OOMKilled"},
+			"a container that completes": {0, "Completed"},
+			"a container that is killed": {137, "Error"},
+		} {
+			shown[what] = shown[what] || l.ExitCode != nil && *l.ExitCode == exit.code && l.Reason == exit.reason
+		}
 		shown["a pod that goes away"] = shown["a pod that goes away"] || l.Sandbox && l.Event == pleg.ContainerRemoved
 		shown["a pod replaced under its name"] = shown["a pod replaced under its name"] || known && was.PodUID != l.PodUID
 		if l.LagSeconds != nil && (*l.LagSeconds < 0 || *l.LagSeconds > 0.02) {
@@ -65,7 +73,8 @@ func TestNodeShowsEverything(t *testing.T) {
 		}
 	}
 	for _, what := range []string{
-		"a pod that comes", "a crash", "a container out of memory", "a container that completes", "a container that is killed",
+		"a pod that comes", "a crash", "a container out of memory", "a container that completes",
+		"a container that is killed",
 		"a pod that goes away", "a pod replaced under its name",
 	} {
 		if !shown[what] {

@@ -18,7 +18,8 @@ var someTime = time.Date(2026, 1, 2, 3, 4, 5, 6e6, time.UTC)
 
 func TestTextPrinter(t *testing.T) {
 	one, lag := 1, 0.0012
-	base := line{Time: someTime, Namespace: "shop", Pod: "web-0", Container: "nginx", Event: pleg.ContainerStarted, State: "running", Cause: pleg.CausePeriod}
+	base := line{Time: someTime, Namespace: "shop", Pod: "web-0", Container: "nginx", Event: pleg.ContainerStarted,
+		State: "running", Cause: pleg.CausePeriod}
 	with := func(edit func(l *line)) line {
 		l := base
 		edit(&l)
@@ -105,12 +106,14 @@ func TestDescribe(t *testing.T) {
 	began := time.Now().Add(-time.Hour)
 
 	rt.SetPod(plegtest.NewPod(uid, plegtest.Running("nginx")))
-	if got := look(time.Now().Add(time.Hour)); len(got) != 1 || got[0].Event != pleg.ContainerStarted || got[0].State != "running" || got[0].LagSeconds != nil {
+	if got := look(time.Now().Add(time.Hour)); len(got) != 1 || got[0].Event != pleg.ContainerStarted ||
+		got[0].State != "running" || got[0].LagSeconds != nil {
 		t.Errorf("a container that ran before the watch: %+v", got)
 	}
 	rt.ExitContainer(uid, "nginx", 137, "OOMKilled")
 	got := look(began)
-	if len(got) != 1 || got[0].Event != pleg.ContainerDied || *got[0].ExitCode != 137 || got[0].Reason != "OOMKilled" || got[0].LagSeconds == nil {
+	if len(got) != 1 || got[0].Event != pleg.ContainerDied || *got[0].ExitCode != 137 || got[0].Reason != "OOMKilled" ||
+		got[0].LagSeconds == nil {
 		t.Errorf("a container out of memory: %+v", got)
 	}
 	rt.Fail(plegtest.GetPodStatus, uid, errors.New("no answer"))

@@ -1,18 +1,18 @@
 // Package broadcast delivers updates of keys to any number of subscribers, without
 // loss and without ever waiting for one of them.
 //
-// A subscriber that reads slower than updates come gets them coalesced: of a key it
-// has not been told the news of, the newest update replaces the older ones, and what
-// it gets in the end leads from what it was told to what is. What is held for it is
-// therefore bounded by the keys that exist and those that it was told of, however
-// long it does not read.
+// Updates are coalesced for a subscriber that reads slower than they come: the newest
+// undelivered update of a key replaces the older ones, and its events lead from the state
+// that was delivered last to the newest. What is held for a subscriber is therefore
+// bounded by the keys that exist and those that were delivered to it, however long it does
+// not read.
 //
 // # Delivery
 //
 // Every subscriber gets the events of one key in order. Keys come in the order in
 // which their updates were published, those of a coalesced key at the place of its
-// first update that was not delivered. What a subscriber is told first is what exists
-// when it subscribes, by key.
+// first update that was not delivered. The first events of a subscriber describe the keys
+// that exist when it subscribes, by key.
 //
 // Whoever publishes puts the events into the channels as far as they fit. What does
 // not fit is left to a goroutine per subscription that waits for the reader; there is
@@ -29,8 +29,8 @@ import (
 )
 
 // Rules say what updates of type U mean: each is the newest state of a key of type K,
-// told to subscribers as events of type E. The zero U stands for the state of a key
-// that a subscriber was told nothing of.
+// delivered to subscribers as events of type E. The zero U stands for a key of which
+// nothing was delivered to a subscriber.
 //
 // The methods depend on their arguments only. They are called from several goroutines
 // at once and with locks held, so they must not use the Broadcaster.
@@ -42,18 +42,17 @@ type Rules[K cmp.Ordered, U, E any] interface {
 	// Initial returns the update as a later subscriber is to get it: the state,
 	// without requests that were for the subscribers of the time.
 	Initial(update U) U
-	// Events returns the events that lead a subscriber from what it was told to the
+	// Events returns the events that lead a subscriber from told, its last state, to the
 	// update. The slice must not be changed afterwards.
 	Events(told, update U) []E
 	// Coalesce returns one update in place of two of which the earlier was not
-	// delivered, and how many transitions the subscriber will never see because of
-	// that. The state of merged is that of later.
-	Coalesce(told, earlier, later U) (merged U, discarded int)
+	// delivered, and how many transitions that discards. The state of coalesced is that
+	// of later.
+	Coalesce(told, earlier, later U) (coalesced U, discarded int)
 }
 
-// Broadcaster has the present state of each key, and the subscriptions that are told
-// of it. Its methods may be called from any goroutine; Start and Halt by one at a
-// time.
+// Broadcaster has the present state of each key, and the subscriptions. Its methods may be
+// called from any goroutine; Start and Halt by one at a time.
 type Broadcaster[K cmp.Ordered, U, E any] struct {
 	// Set once by New.
 

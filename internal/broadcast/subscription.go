@@ -5,21 +5,20 @@ import (
 	"sync"
 )
 
-// state is what a subscriber was told of a key: an update, or nothing.
+// state is the last update of a key that was delivered to a subscriber, or none.
 type state[U any] struct {
 	update U
 	exists bool
 }
 
-// step leads a subscriber from what it was told of a key to what is to be told.
+// step leads a subscriber from the state of a key that was delivered to an update.
 type step[U any] struct {
 	told   state[U]
 	update U
 }
 
-// subscription delivers to one subscriber. What it was told of a key is kept only
-// while there is an update of the key pending: else it was told the present state,
-// which the broadcaster has.
+// subscription delivers to one subscriber. The delivered state of a key is kept only while
+// an update of the key is pending: else it is the present state, which the broadcaster has.
 //
 // Events go into the channel as far as they fit, by whoever brings the update. What
 // does not fit is left to the pump, which waits for the reader.
@@ -43,7 +42,7 @@ type subscription[K cmp.Ordered, U, E any] struct {
 	pending map[K]step[U]
 	order   []K
 	// committed are the remaining events of the key whose turn it is. They are
-	// delivered before anything else, and the key counts as told.
+	// delivered before anything else, and the key counts as delivered.
 	committed    []E
 	committedKey K
 	// pumping is true while there is a pump; holding while it waits for the reader
@@ -165,7 +164,7 @@ func (s *subscription[K, U, E]) advanceLocked() bool {
 }
 
 // commitLocked makes the events of a step the next to be delivered. From then on the
-// key counts as told: its next update leads on from this one.
+// key counts as delivered: its next update leads on from this one.
 func (s *subscription[K, U, E]) commitLocked(key K, p step[U]) {
 	if !p.told.exists && s.rules.Gone(p.update) {
 		return

@@ -68,9 +68,11 @@ func (l *listener) hear(e *pleg.PodLifecycleEvent, code *int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	t := l.told[id]
-	t.trail += fmt.Sprintf("%s at %s of the listing begun at %s (%s); ", e.Type, now.Format(clockLayout), e.ListedAt.Format(clockLayout), e.Cause)
+	t.trail += fmt.Sprintf("%s at %s of the listing begun at %s (%s); ", e.Type, now.Format(clockLayout),
+		e.ListedAt.Format(clockLayout), e.Cause)
 	complain := func() {
-		l.wrong = append(l.wrong, fmt.Sprintf("%s: %s of %.12s out of order or again; it was told: %s", l.name, e.Type, id, t.trail))
+		l.wrong = append(l.wrong,
+			fmt.Sprintf("%s: %s of %.12s out of order or again; it was told: %s", l.name, e.Type, id, t.trail))
 	}
 	switch e.Type {
 	case pleg.ContainerStarted:
@@ -209,7 +211,8 @@ func (a *audience) dismiss() {
 
 // listen reads events until the channel is closed or ctx ends, pausing between
 // two as long as pause says.
-func (a *audience) listen(ctx context.Context, l *listener, events <-chan *pleg.PodLifecycleEvent, pause func() time.Duration) {
+func (a *audience) listen(ctx context.Context, l *listener, events <-chan *pleg.PodLifecycleEvent,
+	pause func() time.Duration) {
 	for {
 		select {
 		case e, ok := <-events:

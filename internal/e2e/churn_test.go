@@ -281,7 +281,9 @@ func (c *churn) runPod(ctx context.Context, name string) (*containerd.Pod, error
 
 // create creates a container with a name of its own, so that a call that failed
 // can be told from one that was carried out and not answered.
-func (c *churn) create(ctx context.Context, pod *containerd.Pod, command []string, what string, code int) (*life, error) {
+func (c *churn) create(
+	ctx context.Context, pod *containerd.Pod, command []string, what string, code int,
+) (*life, error) {
 	for {
 		name := fmt.Sprintf("c-%d", c.serial.Add(1))
 		asked := time.Now()
@@ -382,7 +384,8 @@ func (c *churn) awaitExit(ctx context.Context, l *life) error {
 		if r.Status.State == runtimeapi.ContainerState_CONTAINER_EXITED {
 			c.noteCrash(l)
 			if b, _ := c.book.get(l.id); !b.mayHaveExitedWith(int(r.Status.ExitCode)) {
-				return fmt.Errorf("the runtime says that container %.12s (%s) exited with code %d, not %d", l.id, b.what, r.Status.ExitCode, b.code)
+				return fmt.Errorf("the runtime says that container %.12s (%s) exited with code %d, not %d", l.id, b.what,
+					r.Status.ExitCode, b.code)
 			}
 			return nil
 		}
@@ -435,7 +438,8 @@ func (c *churn) read(ctx context.Context, pod *containerd.Pod, l *life) error {
 	case st == nil:
 		return fmt.Errorf("stale: container %.12s has exited and was not removed, and a reader does not see it", l.id)
 	case st.State != pleg.ContainerStateExited || !b.mayHaveExitedWith(st.ExitCode):
-		return fmt.Errorf("stale: container %.12s has exited with code %d, and a reader that came later sees it as %s with code %d", l.id, b.code, st.State, st.ExitCode)
+		return fmt.Errorf("stale: container %.12s has exited with code %d, and a reader that came later sees it as %s "+
+			"with code %d", l.id, b.code, st.State, st.ExitCode)
 	}
 	return nil
 }

@@ -54,7 +54,8 @@ func TestHealthReport(t *testing.T) {
 		case r.RelistError != "" || len(r.FailingPods) != 0:
 			return "trouble: " + r.RelistError
 		case r.Pods != 2 || r.Subscribers != 1 || r.Backlog != 0 || r.BlockedReaders != 0:
-			return fmt.Sprintf("%d pods, %d subscribers, backlog %d, %d blocked readers; want 2, 1, 0, 0", r.Pods, r.Subscribers, r.Backlog, r.BlockedReaders)
+			return fmt.Sprintf("%d pods, %d subscribers, backlog %d, %d blocked readers; want 2, 1, 0, 0", r.Pods, r.Subscribers,
+				r.Backlog, r.BlockedReaders)
 		case !strings.HasPrefix(r.Runtime, "containerd 2.4.2") || !strings.Contains(r.Runtime, n.daemon.Endpoint()) ||
 			!strings.Contains(r.Runtime, "streaming lists"):
 			return "the runtime is " + r.Runtime

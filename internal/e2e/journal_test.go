@@ -59,7 +59,8 @@ func (j *journal) enter(e *pleg.PodLifecycleEvent) {
 		j.wrong = append(j.wrong, fmt.Sprintf("%s of %.12s: ", e.Type, id)+fmt.Sprintf(format, args...))
 	}
 	if err == nil && status.TimeStamp.Before(e.ListedAt) && !status.TimeStamp.IsZero() {
-		complain("the cache holds a status of %v, older than the listing of %v that caused the event", status.TimeStamp, e.ListedAt)
+		complain("the cache holds a status of %v, older than the listing of %v that caused the event", status.TimeStamp,
+			e.ListedAt)
 	}
 	if e.Type == pleg.PodSync {
 		return

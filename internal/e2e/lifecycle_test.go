@@ -53,13 +53,16 @@ func TestContainersLiveAndDie(t *testing.T) {
 				t.Fatal("the container is not in the cache when its death is told")
 			}
 			if s.State != pleg.ContainerStateExited || s.ExitCode != c.code || s.Reason != c.reason {
-				t.Errorf("at the event: state %s, exit code %d, reason %s; want exited, %d, %s", s.State, s.ExitCode, s.Reason, c.code, c.reason)
+				t.Errorf("at the event: state %s, exit code %d, reason %s; want exited, %d, %s", s.State, s.ExitCode, s.Reason,
+					c.code, c.reason)
 			}
 			if s.FinishedAt.Before(before) || s.FinishedAt.After(e.at) {
 				t.Errorf("finished at %v; want between the signal at %v and the event at %v", s.FinishedAt, before, e.at)
 			}
-			if e.Pod.Name != "lives" || e.Pod.Namespace != "e2e" || e.ID != pod.UID || e.Container.Name != c.name || e.IsSandbox() {
-				t.Errorf("the event is about pod %s/%s %s, container %s, sandbox: %t", e.Pod.Namespace, e.Pod.Name, e.ID, e.Container.Name, e.IsSandbox())
+			if e.Pod.Name != "lives" || e.Pod.Namespace != "e2e" || e.ID != pod.UID || e.Container.Name != c.name ||
+				e.IsSandbox() {
+				t.Errorf("the event is about pod %s/%s %s, container %s, sandbox: %t", e.Pod.Namespace, e.Pod.Name, e.ID,
+					e.Container.Name, e.IsSandbox())
 			}
 		})
 	}
@@ -186,11 +189,13 @@ func TestSandboxIsRecreated(t *testing.T) {
 	n.await(again.SandboxID, started)
 	n.await(id, started)
 	s := n.status(pod.UID)
-	if len(s.SandboxStatuses) != 2 || s.SandboxStatuses[0].Id != again.SandboxID || s.SandboxStatuses[1].Id != pod.SandboxID {
+	if len(s.SandboxStatuses) != 2 || s.SandboxStatuses[0].Id != again.SandboxID ||
+		s.SandboxStatuses[1].Id != pod.SandboxID {
 		t.Errorf("sandboxes %v, want the new one first and both", s.SandboxStatuses)
 	}
 	if len(s.ContainerStatuses) != 2 || len(s.ActiveContainerStatuses) != 1 || s.ActiveContainerStatuses[0].ID.ID != id {
-		t.Errorf("%d containers, active %v; want 2, and only the new one active", len(s.ContainerStatuses), s.ActiveContainerStatuses)
+		t.Errorf("%d containers, active %v; want 2, and only the new one active", len(s.ContainerStatuses),
+			s.ActiveContainerStatuses)
 	}
 
 	n.must(n.client.RemovePod(n.ctx, pod))

@@ -32,7 +32,8 @@ func (m meters) sum(t *testing.T, name string, labels ...string) (sum float64) {
 			if !strings.Contains(strings.Join(have, ","), strings.Join(labels, ",")) {
 				continue
 			}
-			sum += metric.GetCounter().GetValue() + metric.GetGauge().GetValue() + float64(metric.GetHistogram().GetSampleCount())
+			sum += metric.GetCounter().GetValue() + metric.GetGauge().GetValue() +
+				float64(metric.GetHistogram().GetSampleCount())
 		}
 	}
 	return sum

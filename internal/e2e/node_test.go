@@ -87,8 +87,8 @@ func (n *node) watch(opts ...pleg.Option) {
 	})
 	n.cache = pleg.NewCache()
 	n.meters = newMeters()
-	n.pleg = pleg.NewGenericPLEG(runtime, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod, n.cache, clock.RealClock{},
-		append(opts, pleg.WithLogger(testLogger(n.t)), pleg.WithRegisterer(n.meters))...)
+	n.pleg = pleg.NewGenericPLEG(runtime, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod, n.cache,
+		clock.RealClock{}, append(opts, pleg.WithLogger(testLogger(n.t)), pleg.WithRegisterer(n.meters))...)
 	n.journal = newJournal(n.cache)
 	events := n.pleg.Watch()
 	reading, stop := context.WithCancel(context.Background())

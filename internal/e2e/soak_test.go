@@ -20,8 +20,9 @@ import (
 )
 
 var (
-	soakLives   = flag.Int("soak.lives", 240, "container lives of TestSoak")
-	soakRound   = flag.Int("soak.round", 1000, "container lives between two reckonings of TestSoak; at least two rounds are made")
+	soakLives = flag.Int("soak.lives", 240, "container lives of TestSoak")
+	soakRound = flag.Int("soak.round", 1000,
+		"container lives between two reckonings of TestSoak; at least two rounds are made")
 	soakWorkers = flag.Int("soak.workers", 12, "containers that live at once in TestSoak")
 )
 
@@ -231,7 +232,8 @@ type footprint struct {
 }
 
 func (f footprint) String() string {
-	return fmt.Sprintf("%d goroutines, %d descriptors, %.1f MiB of heap", f.goroutines, f.descriptors, float64(f.heap)/(1<<20))
+	return fmt.Sprintf("%d goroutines, %d descriptors, %.1f MiB of heap", f.goroutines, f.descriptors,
+		float64(f.heap)/(1<<20))
 }
 
 // The allowances of grownFrom: a connection that is being replaced; and in memory

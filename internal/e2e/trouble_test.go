@@ -188,7 +188,9 @@ func TestManyPods(t *testing.T) {
 		}
 		return ""
 	})
-	for name, labels := range map[string]string{"kubelet_running_pods": "", "kubelet_running_containers": "container_state=running"} {
+	for name, labels := range map[string]string{
+		"kubelet_running_pods": "", "kubelet_running_containers": "container_state=running",
+	} {
 		if got := n.meters.sum(t, name, labels); got != pods {
 			t.Errorf("%s is %v, want %d", name, got, pods)
 		}

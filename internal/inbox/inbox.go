@@ -1,9 +1,8 @@
-// Package inbox collects what other goroutines have to say to a loop. Senders
-// never wait for the loop; what they say is merged into one value, which the loop
-// takes as a whole.
+// Package inbox collects the inputs of a loop from other goroutines. Senders never wait for
+// the loop; their inputs are coalesced into one value, which the loop takes as a whole.
 //
-// The size of the content is for the sender's changes to bound: an inbox does not
-// know what it holds.
+// The senders' changes have to bound the size of the content: an inbox does not know what
+// it holds.
 package inbox
 
 import "sync"

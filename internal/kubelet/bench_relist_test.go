@@ -80,7 +80,8 @@ func benchChanges(b *testing.B, g generator, events int) {
 func BenchmarkFirstRelist(b *testing.B) {
 	onBothSides(b, func(b *testing.B, side impl) {
 		const n = 500
-		w := &workload{lists: [][]*modelPod{benchPods(n, running, 0, "")}, listTakes: time.Millisecond, inspectionTakes: time.Millisecond}
+		w := &workload{lists: [][]*modelPod{benchPods(n, running, 0, "")}, listTakes: time.Millisecond,
+			inspectionTakes: time.Millisecond}
 		for b.Loop() {
 			g := side.make(w, 4*n)
 			g.Relist()

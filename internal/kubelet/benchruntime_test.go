@@ -141,7 +141,9 @@ func (r *kubeletBenchRuntime) GetPods(context.Context, bool) ([]*kubecontainer.P
 	return r.lists[r.w.list()], nil
 }
 
-func (r *kubeletBenchRuntime) GetPodStatus(_ context.Context, pod *kubecontainer.Pod) (*kubecontainer.PodStatus, error) {
+func (r *kubeletBenchRuntime) GetPodStatus(
+	_ context.Context, pod *kubecontainer.Pod,
+) (*kubecontainer.PodStatus, error) {
 	r.w.inspect(pod.ID)
 	return r.statuses[pod], nil
 }

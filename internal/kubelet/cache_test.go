@@ -46,7 +46,8 @@ func (o cacheOp) String() string {
 func TestSameCaches(t *testing.T) {
 	ops := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) cacheOp {
 		return cacheOp{
-			kind: rapid.SampledFrom([]cacheOpKind{cacheSet, cacheSet, cacheObserved, cacheDelete, cacheUpdate, cacheRead, cacheRead, cacheRead}).Draw(t, "kind"),
+			kind: rapid.SampledFrom([]cacheOpKind{cacheSet, cacheSet, cacheObserved, cacheDelete, cacheUpdate, cacheRead,
+				cacheRead, cacheRead}).Draw(t, "kind"),
 			uid:  rapid.SampledFrom(someUIDs).Draw(t, "uid"),
 			back: time.Duration(rapid.IntRange(-2, 8).Draw(t, "back")) * time.Second,
 			fail: rapid.Bool().Draw(t, "fail"),
@@ -73,7 +74,8 @@ type twoCaches struct {
 func runCaches(calls []cacheOp) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	c := &twoCaches{
-		both:  both{kubelet: &kubeletSide{cache: kubecontainer.NewCache()}, here: &plegSide{cache: pleg.NewCache()}, ctx: ctx},
+		both: both{kubelet: &kubeletSide{cache: kubecontainer.NewCache()}, here: &plegSide{cache: pleg.NewCache()},
+			ctx: ctx},
 		last:  make(map[types.UID]time.Time),
 		known: make(map[types.UID]bool),
 	}

@@ -30,7 +30,8 @@ func newPLEGSideOf(runtime pleg.Runtime, capacity int) *plegSide {
 }
 
 func newPLEG(runtime pleg.Runtime, capacity int, cache pleg.Cache) *pleg.GenericPLEG {
-	return pleg.NewGenericPLEG(runtime, capacity, pleg.DefaultRelistPeriod, cache, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
+	return pleg.NewGenericPLEG(runtime, capacity, pleg.DefaultRelistPeriod, cache, clock.RealClock{},
+		pleg.WithLogger(logr.Discard()))
 }
 
 func (s *plegSide) events() []event { return taken(s.generator.Watch()) }
@@ -125,7 +126,8 @@ type eventRuntime struct {
 	events chan pleg.ContainerEvent
 }
 
-func (r *eventRuntime) WatchContainerEvents(ctx context.Context, connected func(), observe func(pleg.ContainerEvent)) error {
+func (r *eventRuntime) WatchContainerEvents(ctx context.Context, connected func(),
+	observe func(pleg.ContainerEvent)) error {
 	connected()
 	for {
 		select {

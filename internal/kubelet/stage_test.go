@@ -21,7 +21,8 @@ type stage struct {
 
 func newStage(t *testing.T, capacity int) *stage {
 	n := newNode()
-	s := &stage{t: t, node: n, kubelet: newKubeletSide(n, capacity), here: newPLEGSideOf(&getterRuntime{plegRuntime{n}}, capacity)}
+	s := &stage{t: t, node: n, kubelet: newKubeletSide(n, capacity),
+		here: newPLEGSideOf(&getterRuntime{plegRuntime{n}}, capacity)}
 	s.ctx, s.end = context.WithCancel(context.Background())
 	return s
 }

@@ -265,7 +265,7 @@ func TestDeadFullList(t *testing.T) {
 	s.wakes(300 * ms)
 	s.step(300*ms, "F1 dead") // before it was slow
 	s.Failed(s.flying["F1"])
-	s.wakes(-1)
+	s.wakes(300*ms + period) // to look at the clock
 	s.step(5 * period)
 	s.returns("F1", true)
 	s.does("F2 period")

@@ -488,6 +488,9 @@ func (s *Scheduler) Wake() time.Time {
 		}
 	}
 	f := &s.full
+	if f.call != nil && f.periodic {
+		earlier(s.now.Add(s.cfg.Period)) // to notice when the clock goes back: what hangs has hung for longer still
+	}
 	switch {
 	case f.call == nil:
 		if f.periodic {

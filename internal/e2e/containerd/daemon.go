@@ -59,7 +59,8 @@ func Start(ctx context.Context) (*Daemon, error) {
 	d := &Daemon{dir: dir, binaries: bin}
 	// The shims' sockets have names of 64 digits.
 	if len(dir)+len("/s/")+64 > maxSocketPath {
-		return nil, errors.Join(fmt.Errorf("the temporary folder %s is too long for unix sockets: set TMPDIR", dir), os.Remove(dir))
+		return nil, errors.Join(fmt.Errorf("the temporary folder %s is too long for unix sockets: set TMPDIR", dir),
+			os.Remove(dir))
 	}
 	if d.sweeper, err = startSweeper(dir); err != nil {
 		return nil, errors.Join(err, os.Remove(dir))

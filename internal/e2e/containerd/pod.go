@@ -178,7 +178,8 @@ func (c *Client) StopPod(ctx context.Context, pod *Pod) error {
 
 // RemovePod removes a pod's sandbox and every container in it.
 func (c *Client) RemovePod(ctx context.Context, pod *Pod) error {
-	if _, err := c.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: pod.SandboxID}); gone(err) != nil {
+	if _, err := c.RemovePodSandbox(ctx,
+		&runtimeapi.RemovePodSandboxRequest{PodSandboxId: pod.SandboxID}); gone(err) != nil {
 		return fmt.Errorf("removing the sandbox of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
 	return nil

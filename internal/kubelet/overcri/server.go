@@ -38,7 +38,8 @@ func serve(asked string) error {
 	if err != nil {
 		return err
 	}
-	s, err := plegtest.StartCRIServer(plegtest.WithEncodedLists(), plegtest.WithoutStreamingLists(), plegtest.WithModel(plegtest.CRIOWithoutEvents))
+	s, err := plegtest.StartCRIServer(plegtest.WithEncodedLists(), plegtest.WithoutStreamingLists(),
+		plegtest.WithModel(plegtest.CRIOWithoutEvents))
 	if err != nil {
 		return err
 	}

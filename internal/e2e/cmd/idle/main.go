@@ -92,7 +92,8 @@ func run(ctx context.Context) (err error) {
 		return err
 	}
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 3, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(w, "CPU time of the watching process over %d idle relists every %v, %d pods\t\tper relist\tallocations per relist\t\n", *relists, *period, *pods)
+	fmt.Fprintf(w, "CPU time of the watching process over %d idle relists every %v, %d pods\t\tper relist\t"+
+		"allocations per relist\t\n", *relists, *period, *pods)
 	for _, m := range modes {
 		fmt.Fprintln(os.Stderr, m.name)
 		c, err := m.measure(ctx, daemon.Endpoint())
@@ -189,18 +190,22 @@ type generatedLists struct {
 	runtimeapi.RuntimeServiceClient
 }
 
-func (c generatedLists) ListPodSandbox(ctx context.Context, in *runtimeapi.ListPodSandboxRequest, _ ...grpc.CallOption) (*runtimeapi.ListPodSandboxResponse, error) {
+func (c generatedLists) ListPodSandbox(ctx context.Context, in *runtimeapi.ListPodSandboxRequest,
+	_ ...grpc.CallOption) (*runtimeapi.ListPodSandboxResponse, error) {
 	return c.RuntimeServiceClient.ListPodSandbox(ctx, in)
 }
 
-func (c generatedLists) ListContainers(ctx context.Context, in *runtimeapi.ListContainersRequest, _ ...grpc.CallOption) (*runtimeapi.ListContainersResponse, error) {
+func (c generatedLists) ListContainers(ctx context.Context, in *runtimeapi.ListContainersRequest,
+	_ ...grpc.CallOption) (*runtimeapi.ListContainersResponse, error) {
 	return c.RuntimeServiceClient.ListContainers(ctx, in)
 }
 
-func (c generatedLists) StreamPodSandboxes(context.Context, *runtimeapi.StreamPodSandboxesRequest, ...grpc.CallOption) (grpc.ServerStreamingClient[runtimeapi.StreamPodSandboxesResponse], error) {
+func (c generatedLists) StreamPodSandboxes(context.Context, *runtimeapi.StreamPodSandboxesRequest,
+	...grpc.CallOption) (grpc.ServerStreamingClient[runtimeapi.StreamPodSandboxesResponse], error) {
 	return nil, status.Error(codes.Unimplemented, "not with generated decoding")
 }
 
-func (c generatedLists) StreamContainers(context.Context, *runtimeapi.StreamContainersRequest, ...grpc.CallOption) (grpc.ServerStreamingClient[runtimeapi.StreamContainersResponse], error) {
+func (c generatedLists) StreamContainers(context.Context, *runtimeapi.StreamContainersRequest,
+	...grpc.CallOption) (grpc.ServerStreamingClient[runtimeapi.StreamContainersResponse], error) {
 	return nil, status.Error(codes.Unimplemented, "not with generated decoding")
 }

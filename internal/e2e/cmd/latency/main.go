@@ -213,7 +213,9 @@ func populate(ctx context.Context, client *containerd.Client) (uids []types.UID,
 
 // read measures how long readers of random pods wait, some at once, each after a
 // pause of its own.
-func read(ctx context.Context, o *observer, uids []types.UID, atOnce int, pause time.Duration) (measure.Samples, error) {
+func read(
+	ctx context.Context, o *observer, uids []types.UID, atOnce int, pause time.Duration,
+) (measure.Samples, error) {
 	var (
 		mu      sync.Mutex
 		samples measure.Samples
@@ -283,7 +285,8 @@ func report(name string, theirs, floor measure.Samples, rows []row) error {
 	err := errors.Join(missed...)
 	switch {
 	case err == nil:
-		fmt.Printf("\ntargets met: p50 ≤ %s, p99 ≤ %s\n", measure.Milliseconds(targetP50), measure.Milliseconds(targetP99))
+		fmt.Printf("\ntargets met: p50 ≤ %s, p99 ≤ %s\n",
+			measure.Milliseconds(targetP50), measure.Milliseconds(targetP99))
 		return nil
 	case *enforce:
 		return err
@@ -310,7 +313,8 @@ func (r row) misses(q float64, target time.Duration) error {
 	if got <= target {
 		return nil
 	}
-	return fmt.Errorf("%s: p%.0f is %s, the target is %s", r.what, q*100, measure.Milliseconds(got), measure.Milliseconds(target))
+	return fmt.Errorf("%s: p%.0f is %s, the target is %s", r.what, q*100, measure.Milliseconds(got),
+		measure.Milliseconds(target))
 }
 
 func wait(ctx context.Context, d time.Duration) error {

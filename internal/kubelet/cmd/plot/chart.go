@@ -19,11 +19,16 @@ type chart struct {
 }
 
 var charts = []chart{
-	{file: "idle-relist.svg", title: "Idle relist: time, logarithmic; shorter is better", benchmarks: []string{"IdleRelist/"}, units: []string{"ns/op"}},
-	{file: "changes.svg", title: "Relists with changes: time, logarithmic; shorter is better", benchmarks: []string{"EverythingChanged/", "ChangedPods", "FirstRelist"}, units: []string{"ns/op"}},
-	{file: "hung-pod.svg", title: "One pod of 50 hangs: pods told of after 5 s, of 49; longer is better", benchmarks: []string{"HungPod"}, units: []string{"told", "current"}, linear: true},
-	{file: "cache.svg", title: "Cache: time, logarithmic; shorter is better", benchmarks: []string{"GetNewerThan/", "BlockedReader", "CacheUnderReaders/"}, units: []string{"ns/op"}},
-	{file: "cri.svg", title: "Idle relist over CRI: CPU time of the process; shorter is better", benchmarks: []string{"CRIIdleRelist/"}, units: []string{"cpu-ns/op"}, linear: true},
+	{file: "idle-relist.svg", title: "Idle relist: time, logarithmic; shorter is better",
+		benchmarks: []string{"IdleRelist/"}, units: []string{"ns/op"}},
+	{file: "changes.svg", title: "Relists with changes: time, logarithmic; shorter is better",
+		benchmarks: []string{"EverythingChanged/", "ChangedPods", "FirstRelist"}, units: []string{"ns/op"}},
+	{file: "hung-pod.svg", title: "One pod of 50 hangs: pods told of after 5 s, of 49; longer is better",
+		benchmarks: []string{"HungPod"}, units: []string{"told", "current"}, linear: true},
+	{file: "cache.svg", title: "Cache: time, logarithmic; shorter is better",
+		benchmarks: []string{"GetNewerThan/", "BlockedReader", "CacheUnderReaders/"}, units: []string{"ns/op"}},
+	{file: "cri.svg", title: "Idle relist over CRI: CPU time of the process; shorter is better",
+		benchmarks: []string{"CRIIdleRelist/"}, units: []string{"cpu-ns/op"}, linear: true},
 }
 
 // The measures of a chart, in pixels.
@@ -52,13 +57,15 @@ func (c chart) draw(r *results) string {
 	scale := c.scale(rows)
 	height := top + rowHeight*len(rows) + 8
 	var b strings.Builder
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" font-family="sans-serif" font-size="12" fill="#768390">`+"\n", width, height, width, height)
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" `+
+		`font-family="sans-serif" font-size="12" fill="#768390">`+"\n", width, height, width, height)
 	fmt.Fprintf(&b, `<text x="8" y="20" font-size="14" font-weight="bold">%s</text>`+"\n", html.EscapeString(c.title))
 	legend(&b, labelEnd, colourOfKubelet, "kubelet v1.36.3")
 	legend(&b, labelEnd+140, colourOfHere, "pleg")
 	for i, row := range rows {
 		y := top + rowHeight*i
-		fmt.Fprintf(&b, `<text x="%d" y="%d" text-anchor="end">%s</text>`+"\n", labelEnd-8, y+barHeight+5, html.EscapeString(row.label))
+		fmt.Fprintf(&b, `<text x="%d" y="%d" text-anchor="end">%s</text>`+"\n", labelEnd-8, y+barHeight+5,
+			html.EscapeString(row.label))
 		bar(&b, y, colourOfKubelet, scale(row.kubelet), figure(row.kubelet, row.unit))
 		bar(&b, y+barHeight+2, colourOfHere, scale(row.here), figure(row.here, row.unit))
 	}
@@ -72,12 +79,15 @@ const (
 )
 
 func legend(b *strings.Builder, x int, colour, name string) {
-	fmt.Fprintf(b, `<rect x="%d" y="32" width="12" height="12" fill="%s"/><text x="%d" y="42">%s</text>`+"\n", x, colour, x+18, name)
+	fmt.Fprintf(b, `<rect x="%d" y="32" width="12" height="12" fill="%s"/><text x="%d" y="42">%s</text>`+"\n", x, colour,
+		x+18, name)
 }
 
 func bar(b *strings.Builder, y int, colour string, length float64, label string) {
-	fmt.Fprintf(b, `<rect x="%d" y="%d" width="%.1f" height="%d" rx="2" fill="%s"/>`, labelEnd, y, length, barHeight, colour)
-	fmt.Fprintf(b, `<text x="%.1f" y="%d" font-size="11">%s</text>`+"\n", labelEnd+length+6, y+barHeight-2, html.EscapeString(label))
+	fmt.Fprintf(b, `<rect x="%d" y="%d" width="%.1f" height="%d" rx="2" fill="%s"/>`, labelEnd, y, length, barHeight,
+		colour)
+	fmt.Fprintf(b, `<text x="%.1f" y="%d" font-size="11">%s</text>`+"\n", labelEnd+length+6, y+barHeight-2,
+		html.EscapeString(label))
 }
 
 func (c chart) rows(r *results) []row {

@@ -9,7 +9,8 @@ import (
 // writeTable writes the times and allocations of both sides, the ratio first.
 func writeTable(w io.Writer, r *results) error {
 	var b strings.Builder
-	b.WriteString("| benchmark | kubelet ÷ pleg | kubelet | pleg | allocations: kubelet | pleg |\n|---|---:|---:|---:|---:|---:|\n")
+	b.WriteString("| benchmark | kubelet ÷ pleg | kubelet | pleg | allocations: kubelet | pleg |\n" +
+		"|---|---:|---:|---:|---:|---:|\n")
 	for _, name := range r.names {
 		k, hasKubelet := r.best(name, kubelet, "ns/op")
 		h, hasHere := r.best(name, here, "ns/op")

@@ -1,0 +1,107 @@
+package pleg
+
+import (
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubepleg/pleg/internal/schedule"
+)
+
+// relists are the full lists that somebody waits for: callers of Relist, and the
+// measurement of how long a relist takes.
+type relists struct {
+	// Set once.
+
+	records *podRecords
+	sched   *schedule.Scheduler
+	cache   *cacheWriter
+
+	// waiting are the callers whose list is to begin, attached those whose list is in
+	// flight.
+	waiting, attached []*relistCaller
+	// awaiting are the lists that have succeeded and whose pods are not all as fresh as
+	// they.
+	awaiting []relist
+	blocker  *podRecord // the pod that one of these awaited last
+}
+
+// relist is a full list that has succeeded.
+type relist struct {
+	stamp  stamp
+	began  time.Time     // in the schedule's time
+	caller *relistCaller // nil: only its duration is to be measured
+	syncs  []owedSync    // the PodSyncs that were due when the list succeeded
+}
+
+// owedSync is a PodSync that a relist waits for.
+type owedSync struct {
+	rec    *podRecord
+	number uint64
+}
+
+// begin attaches the callers that wait to the list that begins.
+func (r *relists) begin() { r.attached, r.waiting = r.waiting, r.attached[:0] }
+
+// stopped has the callers wait for another list.
+func (r *relists) stopped() {
+	r.waiting = append(r.waiting, r.attached...)
+	r.attached = r.attached[:0]
+}
+
+// succeeded notes that the list in flight has.
+func (r *relists) succeeded(at stamp, began time.Time, owed map[types.UID]*podRecord) {
+	r.awaiting = append(r.awaiting, relist{stamp: at, began: began})
+	if len(r.attached) == 0 {
+		return
+	}
+	var syncs []owedSync
+	for _, rec := range owed {
+		syncs = append(syncs, owedSync{rec, rec.syncsOwed})
+	}
+	for _, caller := range r.attached {
+		r.awaiting = append(r.awaiting, relist{at, began, caller, syncs})
+	}
+	r.attached = r.attached[:0]
+}
+
+// complete takes away the lists whose pods are all as fresh as they, and calls done with
+// each.
+func (r *relists) complete(done func(relist)) {
+	kept := r.awaiting[:0]
+	for _, w := range r.awaiting {
+		if r.isIncomplete(w) {
+			kept = append(kept, w)
+		} else {
+			done(w)
+		}
+	}
+	clear(r.awaiting[len(kept):])
+	r.awaiting = kept
+}
+
+// isIncomplete reports whether some pod is older than a list, or is owed a PodSync. A pod
+// that is stuck is not waited for.
+func (r *relists) isIncomplete(w relist) bool {
+	for _, s := range w.syncs {
+		if s.rec.syncsPaid < s.number && !r.sched.Stuck(s.rec.uid) {
+			return true
+		}
+	}
+	if r.blocker != nil && r.isOlder(r.blocker, w.stamp) {
+		return true
+	}
+	r.blocker = nil
+	for _, rec := range slices.Backward(r.cache.held) { // the last to be inspected first
+		if r.isOlder(rec, w.stamp) {
+			r.blocker = rec
+			return true
+		}
+	}
+	return false
+}
+
+func (r *relists) isOlder(rec *podRecord, at stamp) bool {
+	return rec.held > 0 && at.After(r.records.observedStamp(rec)) && !r.sched.Stuck(rec.uid)
+}
