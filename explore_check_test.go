@@ -320,8 +320,8 @@ func (w *world) quietSteps() {
 	for range 2 {
 		wake := w.wake
 		w.step()
-		if !w.wake.Equal(wake) {
-			w.breaks("the time to wake up moves in a step that has nothing to do, from %v to %v", wake, w.wake)
+		if w.wake.Before(wake) { // while a full list hangs there is one every period, from any step
+			w.breaks("the time to wake up comes nearer in a step that has nothing to do, from %v to %v", wake, w.wake)
 		}
 		if ahead := w.wake.Sub(w.clock); ahead > 1 {
 			w.clock = w.clock.Add(ahead / 2)

@@ -54,7 +54,8 @@ var classesOf = map[string]class{
 	"podRecords.scratch": leftOut, "window.number": windowNumber, "place.window": windowNumber,
 	"window.closes": schedTime, "update.version": versionNumber, "update.follows": versionNumber,
 	"update.listedAt": leftOut, "update.cause": leftOut,
-	"cacheWriter.cache": leftOut, "cacheWriter.holder": leftOut, "cacheWriter.records": leftOut, "cacheWriter.logger": leftOut, "cacheWriter.held": leftOut, "cacheWriter.owed": clockTime,
+	"cacheWriter.cache": leftOut, "cacheWriter.holder": leftOut, "cacheWriter.records": leftOut,
+	"cacheWriter.logger": leftOut, "cacheWriter.held": leftOut, "cacheWriter.owed": clockTime,
 	"FailingPod.HangingSince": notZero, "FailingPod.Failures": notZero, "FailingPod.Error": leftOut,
 }
 
