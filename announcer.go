@@ -5,8 +5,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// announcer has the subscribers told of what lists have shown, once the cache is ready for
-// it.
+// announcer hands the changes of the records to the subscribers, after the cache has their
+// statuses.
 type announcer struct {
 	updates *broadcaster
 	cache   ROCache // for the log: how containers finished
@@ -16,7 +16,7 @@ type announcer struct {
 	owed    map[types.UID]*podRecord // the pods with a PodSync that is due
 }
 
-// owe notes that a PodSync is due when the next inspection of a pod has succeeded.
+// owe notes that a PodSync is due with the result of the next inspection of a pod.
 func (a *announcer) owe(rec *podRecord) {
 	rec.syncsOwed++
 	a.owed[rec.uid] = rec

@@ -8,8 +8,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// cacheWriter writes to a Cache what the records say, and does without the companions that
-// the cache lacks.
+// cacheWriter writes the records' statuses and freshness to a Cache, and stands in for the
+// companion that it may lack.
 type cacheWriter struct {
 	cache   Cache
 	holder  FreshnessHolder // nil: freshness is held back by not updating the time
@@ -17,8 +17,8 @@ type cacheWriter struct {
 	logger  klog.Logger
 	// held are the pods whose freshness is held back.
 	held []*podRecord
-	// owed is the newest global time that a cache which cannot hold single pods was not
-	// told of; zero for none.
+	// owed is the newest UpdateTime that held pods keep from a cache without a holder; zero
+	// for none.
 	owed time.Time
 }
 
@@ -84,7 +84,7 @@ func (w *cacheWriter) release(rec *podRecord) {
 	}
 }
 
-// confirmAll says that a full list confirms every pod that is not held.
+// confirmAll makes every pod that is not held as fresh as a full list.
 func (w *cacheWriter) confirmAll(at time.Time) {
 	if w.holder != nil || len(w.held) == 0 {
 		w.cache.UpdateTime(at)
@@ -98,9 +98,8 @@ func (w *cacheWriter) confirmAll(at time.Time) {
 	}
 }
 
-// podIPs returns the addresses of a pod: when its network has been torn down, the last
-// that it had. A ready sandbox that has none yet does not inherit those of the one before
-// it.
+// podIPs returns the addresses of a pod. When its network has been torn down, they are the
+// last that it had; a ready sandbox without addresses does not inherit those of the last.
 func podIPs(last, status *PodStatus) []string {
 	if len(status.IPs) > 0 || last == nil {
 		return status.IPs

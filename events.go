@@ -119,7 +119,7 @@ var (
 // noEvents is an error that says that the runtime has no events.
 type noEvents struct{ error }
 
-func (noEvents) Is(target error) bool { return target == errNoEvents } //nolint:errorlint // it is this one
+func (noEvents) Is(target error) bool { return target == errNoEvents }
 
 // followOnce follows one stream until it ends or ctx does, and returns for how long it
 // had been connected and why it ended.

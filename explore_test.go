@@ -86,19 +86,19 @@ func (x *exploration) explore(limit int, allowed time.Duration) (found *problem,
 		x.depth = depths[id]
 		for _, a := range x.replay(path).next() {
 			x.edges++
-			next := append(path[:len(path):len(path)], a)
+			next := append(slices.Clip(path), a)
 			w := x.replay(next)
 			if w.broken != "" {
 				return &problem{w.broken, next, -1}, false
 			}
-			print := x.printer.print(w)
-			if _, known := x.known[print]; known {
+			seen := x.printer.print(w)
+			if _, known := x.known[seen]; known {
 				continue
 			}
-			x.known[print] = struct{}{}
+			x.known[seen] = struct{}{}
 			x.steps = append(x.steps, origin{id, a})
 			depths = append(depths, x.depth+1)
-			if found := x.restsOf(next, int(print[0]>>7&1)); found != nil {
+			if found := x.restsOf(next, int(seen[0]>>7&1)); found != nil {
 				return found, false
 			}
 		}

@@ -47,7 +47,8 @@ func (l levels) shown() levels {
 func could(v, from, to levels) bool {
 	for c := range v {
 		l := from[c]
-		for ; l <= to[c] && l.shown() != v[c].shown(); l++ {
+		for l <= to[c] && l.shown() != v[c].shown() {
+			l++
 		}
 		if l > to[c] {
 			return false

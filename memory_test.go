@@ -132,7 +132,8 @@ func TestMemoryWhileFullListsFail(t *testing.T) {
 		if grown := heapInUse() - before; grown > 10*more {
 			t.Errorf("%d bytes are held for each pod that is gone", grown/more)
 		}
-		if r := g.HealthReport(); r.Pods != 10 || r.RelistError == "" || len(r.FailingPods) != 0 || len(cache.GetAll()) != 10 {
+		r := g.HealthReport()
+		if r.Pods != 10 || r.RelistError == "" || len(r.FailingPods) != 0 || len(cache.GetAll()) != 10 {
 			t.Errorf("%d pods in the cache; the report is %+v", len(cache.GetAll()), r)
 		}
 		if known != batch {

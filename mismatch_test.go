@@ -223,12 +223,14 @@ func TestRule7StatusThatLacksAContainer(t *testing.T) {
 		wrap   func(*plegtest.Runtime) pleg.Runtime
 		status *pleg.PodStatus
 	}{
-		"one of two":                      {nil, lacking(full.ContainerStatuses[:1], sandbox...)},
-		"all":                             {nil, lacking(nil, sandbox...)},
-		"one of two, without PodGetter":   {polling, lacking(full.ContainerStatuses[:1], sandbox...)},
-		"everything, without PodGetter":   {polling, lacking(nil)},
-		"one of two, and no sandboxes":    {nil, lacking(full.ContainerStatuses[1:])},
-		"one container twice, no sandbox": {nil, lacking([]*pleg.Status{full.ContainerStatuses[0], full.ContainerStatuses[0]})},
+		"one of two":                    {nil, lacking(full.ContainerStatuses[:1], sandbox...)},
+		"all":                           {nil, lacking(nil, sandbox...)},
+		"one of two, without PodGetter": {polling, lacking(full.ContainerStatuses[:1], sandbox...)},
+		"everything, without PodGetter": {polling, lacking(nil)},
+		"one of two, and no sandboxes":  {nil, lacking(full.ContainerStatuses[1:])},
+		"one container twice, no sandbox": {
+			nil, lacking([]*pleg.Status{full.ContainerStatuses[0], full.ContainerStatuses[0]}),
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -251,7 +253,8 @@ func TestRule7StatusThatLacksAContainer(t *testing.T) {
 				}
 				time.Sleep(600 * time.Millisecond)
 				s, err := n.cache.Get("a")
-				if err != nil || len(s.ContainerStatuses) != 2 || s.ContainerStatuses[1].ID.ID != "a2" || len(s.SandboxStatuses) != 1 {
+				if err != nil || len(s.ContainerStatuses) != 2 || s.ContainerStatuses[1].ID.ID != "a2" ||
+					len(s.SandboxStatuses) != 1 {
 					t.Errorf("after %v the cache has %v, %v", time.Since(began), s, err)
 				}
 				inspections := n.Calls(plegtest.GetPodStatus)

@@ -9,8 +9,8 @@ import (
 	"github.com/kubepleg/pleg/internal/schedule"
 )
 
-// relists are the full lists that somebody waits for: callers of Relist, and the
-// measurement of how long a relist takes.
+// relists are the full lists that callers of Relist wait for, and those whose duration is
+// measured.
 type relists struct {
 	// Set once.
 
@@ -50,7 +50,7 @@ func (r *relists) stopped() {
 	r.attached = r.attached[:0]
 }
 
-// succeeded notes that the list in flight has.
+// succeeded notes that the list in flight has succeeded.
 func (r *relists) succeeded(at stamp, began time.Time, owed map[types.UID]*podRecord) {
 	r.awaiting = append(r.awaiting, relist{stamp: at, began: began})
 	if len(r.attached) == 0 {

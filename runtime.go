@@ -35,8 +35,9 @@ type Runtime interface {
 	// the pod, in the same states. A status without any sandbox is not compared in its
 	// sandboxes. Where the two differ, the pod has changed between them: it is not
 	// fresher than the list that the inspection was made for, and is listed and
-	// inspected again after a back-off. A runtime whose statuses always leave out a
-	// listed container keeps the pod in that state.
+	// inspected again after a back-off. If the statuses of a pod always leave out a
+	// listed container, that goes on, about once a minute, and full lists never make
+	// the pod fresher.
 	GetPodStatus(ctx context.Context, pod *Pod) (*PodStatus, error)
 }
 

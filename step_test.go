@@ -20,14 +20,13 @@ import (
 // what comes out of it, without a goroutine or a clock. A script is one story; each block
 // is one step.
 //
-//	at 50ms
-//	F1: a(a1=running) b()
-//	relist
+//	at 11ms
+//	G2: a(a1=exited)
+//	hint b
 //	----
-//	cache   Hold a, UpdateTime 0s
-//	event   a Started a1
-//	begin   Ia(a1=running), G2 b (hint)
-//	wake    1s
+//	cache   Hold a
+//	begin   G3 b (hint), Ia(a1=exited)
+//	wake    1.011s
 //
 // Times are those of the clock since the beginning. Calls are named as in the rules of
 // the core: F1 is the full list with stamp 1, G2 the list of one pod with stamp 2, Ia the
@@ -75,12 +74,11 @@ var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 type stepper struct {
 	t *testing.T
 
-	r      *reconciler
-	cache  *PodCache
-	events <-chan *PodLifecycleEvent
-	// calls are those in flight by their name; of holds the pods they were begun for.
-	calls   map[string]*schedule.Call
-	callers []*relistCaller
+	r       *reconciler
+	cache   *PodCache
+	events  <-chan *PodLifecycleEvent
+	calls   map[string]*schedule.Call // in flight, by their name
+	callers []*relistCaller           // of Relist, in their order
 
 	now time.Time
 	log []logged
@@ -184,21 +182,28 @@ func (s *stepper) step(in *inputs) string {
 	return s.text()
 }
 
-// text is the log, things of a kind that follow each other in one line, but for those
-// that are whole sentences.
+// text is the log, things of a kind that follow each other in one line if it is not too
+// long.
 func (s *stepper) text() string {
+	const width = 100
 	var b strings.Builder
+	column := 0
 	for i, l := range s.log {
 		switch {
-		case i > 0 && s.log[i-1].what == l.what && l.what != "cancel":
-			b.WriteString(", ")
-		case i > 0:
-			b.WriteString("\n")
-			fallthrough
+		case i == 0 || s.log[i-1].what != l.what:
+			if i > 0 {
+				b.WriteString("\n")
+			}
+			column, _ = fmt.Fprintf(&b, "%-7s ", l.what)
+		case column+len(l.text) > width:
+			b.WriteString(",\n")
+			column, _ = fmt.Fprintf(&b, "%-7s ", "")
 		default:
-			fmt.Fprintf(&b, "%-7s ", l.what)
+			n, _ := b.WriteString(", ")
+			column += n
 		}
 		b.WriteString(l.text)
+		column += len(l.text)
 	}
 	if b.Len() > 0 {
 		b.WriteString("\n")

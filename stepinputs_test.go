@@ -134,7 +134,8 @@ func (s *stepper) state() string {
 		s.cache.mu.Unlock()
 		fmt.Fprintf(&b, "%s; readers get %s", listed, statusText(status))
 		if err != nil {
-			fmt.Fprintf(&b, " and %q", err)
+			short, _, _ := strings.Cut(err.Error(), ":")
+			fmt.Fprintf(&b, " and %q", short)
 		}
 		fmt.Fprintf(&b, " as of %s", s.since(observed))
 		for _, flag := range []struct {

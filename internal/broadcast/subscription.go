@@ -107,8 +107,8 @@ func (s *subscription[K, U, E]) pendLocked(key K, before state[U], update U) (di
 	return discarded
 }
 
-// withdrawLocked takes back the update of a key that came and went without the
-// subscriber having been told of it. When order is compacted each key is left in it
+// withdrawLocked drops the update of a key that came and went before anything of it was
+// delivered. When order is compacted each key is left in it
 // once, so that about as many have to be withdrawn before it is compacted again.
 func (s *subscription[K, U, E]) withdrawLocked(key K) {
 	delete(s.pending, key)

@@ -257,6 +257,21 @@ func TestListInsteadOfManyTakesHalfOfTheTime(t *testing.T) {
 	s.step(600*ms, "F10 demand")
 }
 
+// A full list that begins for another reason takes the place of many just as well, and
+// without waiting for half of the time.
+func TestAnyListTakesThePlaceOfMany(t *testing.T) {
+	s := newScript(t)
+	s.RequestRelist()
+	s.step(0, "F1 demand")
+	s.step(300 * ms)
+	s.listed("F1")
+	s.requestMany(10)
+	s.RequestRelist()
+	s.does("F2 demand")
+	s.same("answered", len(s.listed("F2")), 10)
+	s.forgotten()
+}
+
 // Nothing is begun beside a dead full list; what it owed is asked for when it returns.
 func TestDeadFullList(t *testing.T) {
 	s := newScript(t, func(cfg *schedule.Config) { cfg.Timeout = 300 * ms })

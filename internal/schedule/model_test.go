@@ -45,10 +45,10 @@ func newWorld(t *rapid.T) *world {
 }
 
 // step does what there is to do, and reports whether there was anything.
-func (w *world) step() (any bool) {
+func (w *world) step() (acted bool) {
 	before := w.Requested()
 	for _, late := range w.Overdue() {
-		any = true
+		acted = true
 		switch {
 		case !late.NowDead:
 		case late.Kind == schedule.ListAll:
@@ -61,20 +61,20 @@ func (w *world) step() (any bool) {
 	}
 	for _, uid := range w.Requested() {
 		if !slices.Contains(before, uid) { // it had waited for a time
-			any = true
+			acted = true
 			w.open[uid] = w.Last().Number
 		}
 	}
-	any = w.CanaryDue() || any
+	acted = w.CanaryDue() || acted
 	newest := w.Last().Number
 	for _, c := range w.Begin(false) {
-		any = true
+		acted = true
 		w.begins(c, &newest)
 	}
 	if next := w.Wake(); !next.IsZero() && !next.After(w.clock) {
 		w.t.Fatalf("there is more to do at once: wake %v, now %v", next, w.clock)
 	}
-	return any
+	return acted
 }
 
 func (w *world) begins(c *schedule.Call, newest *uint64) {
@@ -293,7 +293,7 @@ func TestModel(t *testing.T) {
 		soon := rapid.SampledFrom([]time.Duration{1, 50 * ms, 400 * ms, period, 3 * period, 20 * period})
 		t.Repeat(map[string]func(*rapid.T){
 			"request": func(t *rapid.T) { w.request(pod.Draw(t, "pod"), rapid.Bool().Draw(t, "hinted")) },
-			"request many": func(t *rapid.T) {
+			"request many": func(*rapid.T) {
 				for i := range pods {
 					w.request(podAt(i), false)
 				}

@@ -11,11 +11,12 @@ import (
 type Reason int
 
 const (
-	// FollowUp: events run ahead of lists.
+	// FollowUp is for a hinted pod: events run ahead of lists.
 	FollowUp Reason = iota
-	// Retry: the pod could not be inspected, or its status contradicted its list.
+	// Retry is for a pod that could not be inspected, or whose status contradicted its
+	// list.
 	Retry
-	// Reader: somebody waits for that time.
+	// Reader is for a blocked reader whose minTime was in the future.
 	Reader
 	// again: a list of the pod has failed; its request waits a while.
 	again
@@ -231,10 +232,20 @@ func (s *Scheduler) Inspection(uid types.UID) *Call {
 }
 
 // Stuck reports whether what is open of the pod will not move by itself soon: a call
-// is slow, or its list has failed.
+// that it takes is slow, or its list has failed. A list that nobody waits for any more,
+// because another has answered, holds nothing up.
 func (s *Scheduler) Stuck(uid types.UID) bool {
 	p := s.pods[uid]
-	return p != nil && (p.listFailed || p.list != nil && p.list.Slow || p.inspection != nil && p.inspection.Slow)
+	switch {
+	case p == nil:
+		return false
+	case p.inspection != nil:
+		return p.inspection.Slow
+	case p.inspect:
+		return false
+	default:
+		return p.want > 0 && (p.listFailed || p.list != nil && p.list.Slow)
+	}
 }
 
 // Unanswered returns when, by the clock, the oldest inspection of the pod began that
@@ -249,8 +260,8 @@ func (s *Scheduler) Unanswered(uid types.UID) time.Time {
 // plan puts the pod where what is open of it says: into the queues, among the alarms,
 // or away.
 func (s *Scheduler) plan(p *pod) {
-	canList := s.cfg.ListsPods && p.want > 0 && p.list == nil && p.later[again].IsZero()
-	if canList && !(s.full.instead > 0 && p.want <= s.full.instead && s.full.call != nil) {
+	instead := s.full.call != nil && p.want <= s.full.instead // the full list in flight answers
+	if s.cfg.ListsPods && p.want > 0 && p.list == nil && p.later[again].IsZero() && !instead {
 		s.listing.push(p)
 	} else {
 		s.listing.drop(p)

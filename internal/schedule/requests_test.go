@@ -148,7 +148,7 @@ func TestHintBesideARequest(t *testing.T) {
 // Of the readers that wait for a time to come the earliest is kept; the others are
 // served by the full lists.
 func TestRequestAtKeepsTheEarliestReader(t *testing.T) {
-	at := func(d time.Duration) time.Time { return epoch.Add(d) }
+	at := epoch.Add
 	s := newScript(t)
 	s.RequestAt("a", at(300*ms), schedule.Reader)
 	s.RequestAt("a", at(200*ms), schedule.Reader)

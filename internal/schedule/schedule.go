@@ -1,6 +1,6 @@
 // Package schedule decides what to ask a container runtime next, and when: lists of
 // all pods, lists of one pod, inspections. It knows UIDs and stamps, and never a pod,
-// a goroutine, a lock or a clock: it is told the time, and who uses it makes the calls.
+// a goroutine, a lock or a clock: its user hands it the time and makes the calls.
 //
 // A pod has two slots for requests: now, and not before a time. A request stays open
 // until a list answers it that began after it; it never joins a call in flight, and a
@@ -55,9 +55,13 @@ func Later(a, b Stamp) Stamp {
 // Kind is what a call asks for.
 type Kind int
 
+// The kinds of calls.
 const (
+	// ListAll is a full list.
 	ListAll Kind = iota
+	// ListPod is a single-pod list.
 	ListPod
+	// Inspect is an inspection.
 	Inspect
 )
 
@@ -132,8 +136,8 @@ type fullList struct {
 	hinted bool
 	// notBefore keeps lists that are asked for to half of the time.
 	notBefore time.Time
-	// failed: the newest one did. instead is the number of the one in flight that
-	// was begun in place of many lists of one pod.
+	// failed: the newest one did. instead is the number of the one in flight while
+	// pods whose request it answers are not listed by themselves; 0 for none.
 	failed  bool
 	instead uint64
 
@@ -150,8 +154,8 @@ func New(cfg Config) *Scheduler {
 	}
 }
 
-// Advance tells the time. Where the clock has gone back since it returns how far;
-// everything then comes as late as if it had stood still.
+// Advance sets the time. If the clock has gone back since, it returns how far; deadlines
+// then come as if the clock had stood still.
 func (s *Scheduler) Advance(clock time.Time) (back time.Duration) {
 	if clock.Before(s.clock) {
 		back = s.clock.Sub(clock)
@@ -161,9 +165,13 @@ func (s *Scheduler) Advance(clock time.Time) (back time.Duration) {
 	return back
 }
 
-// Now returns the time that never goes back, Clock what the clock showed then.
-func (s *Scheduler) Now() time.Time                  { return s.now }
-func (s *Scheduler) Clock(now time.Time) time.Time   { return now.Add(-s.ahead) }
+// Now returns the schedule's own time, which never goes back.
+func (s *Scheduler) Now() time.Time { return s.now }
+
+// Clock converts a time of the schedule to what the clock shows then.
+func (s *Scheduler) Clock(now time.Time) time.Time { return now.Add(-s.ahead) }
+
+// Since returns how long ago a time of the schedule is.
 func (s *Scheduler) Since(t time.Time) time.Duration { return s.now.Sub(t) }
 
 // Last returns the newest stamp that was given out.
@@ -278,7 +286,6 @@ func (s *Scheduler) fullListDue() (cause string, due bool) {
 	case f.want > 0 && soon:
 		return f.cause, true
 	case s.manyWait() && soon:
-		f.instead = s.last.Number + 1
 		return s.listing.first().cause, true
 	case f.periodic && !s.now.Before(f.next):
 		return CausePeriod, true
@@ -310,7 +317,8 @@ func (s *Scheduler) beginFull(cause string, blocked bool) {
 	}
 	f.next = s.now.Add(period)
 	s.begun = append(s.begun, f.call)
-	if f.instead > 0 {
+	if s.manyWait() { // whatever it was begun for
+		f.instead = f.call.Stamp.Number
 		for p := s.listing.pop(); p != nil; p = s.listing.pop() {
 			s.plan(p)
 		}

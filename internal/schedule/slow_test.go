@@ -138,6 +138,39 @@ func (s *script) connect() {
 	s.listed("F2")
 }
 
+// A pod is stuck where what it takes will not come soon: not while its inspection goes on,
+// though a list of it hangs that another has answered for.
+func TestStuck(t *testing.T) {
+	s := newScript(t)
+	stuck := func(want bool) { t.Helper(); s.same("stuck", s.Stuck("a"), want) }
+	stuck(false)
+	s.Request("a", "demand", false)
+	s.step(0, "G1 a demand")
+	stuck(false)
+	s.step(period, "G1 slow")
+	stuck(true)
+	s.RequestRelist()
+	s.does("F2 demand")
+	s.listed("F2")
+	stuck(false)
+	s.Inspect("a")
+	stuck(false)
+	s.does("Ia")
+	s.Request("a", "demand", false)
+	stuck(false)
+	s.step(2*period, "Ia slow")
+	stuck(true)
+	s.inspected("Ia")
+	stuck(true)
+	s.fails("G1")
+	stuck(true)
+	s.step(3*period, "G3 a demand")
+	stuck(true) // the newest has failed
+	s.listed("G3")
+	stuck(false)
+	s.forgotten()
+}
+
 // With a timeout that is shorter than the period a call is slow and dead at once. Calls
 // that are late together are told of by UID.
 func TestTimeoutShorterThanThePeriod(t *testing.T) {
