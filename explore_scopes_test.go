@@ -54,7 +54,8 @@ func exploredScopes() []scope {
 		with(two, "c5 no getter, six", budget{changes: 2, hints: 1, lists: 1, relists: 1}, running, six, noGetter),
 		with(one, "d1 later reader", budget{changes: 2, laters: 1, readers: 1, ticks: 2}, running),
 		with(one, "d2 connected period", budget{changes: 2, connects: 1, readers: 1, ticks: 2}, running, connected),
-		with(one, "d4 hint and reader", budget{changes: 2, hints: 1, readers: 1, lists: 1}, running),
+		with(one, "d4 requests and reader", budget{changes: 2, requests: 2, readers: 1}, running),
+		with(one, "d5 contradiction", budget{changes: 3, reinspects: 1, lists: 1}, running),
 		with(two, "d3 together", budget{changes: 2, requests: 1, lists: 1, batches: 2}, running, oneWorker),
 		with(two, "c6 stream", budget{changes: 2, connects: 2, hints: 1}, running),
 	}

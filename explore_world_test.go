@@ -106,6 +106,8 @@ type exploredCaller struct {
 	at       truth
 	called   uint64 // the newest stamp then
 	returned bool
+	// inspected are the pods of which an inspection has come back since.
+	inspected [exploredPods]bool
 }
 
 // exploredReader is a reader that is blocked on the cache.
@@ -203,7 +205,7 @@ func newWorld(sc *scope, th *things) *world {
 	w.subscribe()
 	if !sc.cold {
 		w.apply(action{kind: actStart})
-		for len(w.flights) > 0 {
+		for len(w.flights) > 0 && w.broken == "" {
 			w.apply(w.completion(w.flights[0], true))
 		}
 		w.clock = w.wake.Add(-time.Millisecond)
@@ -333,6 +335,9 @@ func (w *world) begin(b beginCall) {
 
 // markReturned marks the callers of Relist that return.
 func (w *world) markReturned(relisted []*relistCaller) (returned []*exploredCaller) {
+	if w.quiet && len(relisted) > 0 {
+		w.breaks("Relist returns in a step that has nothing to do")
+	}
 	for _, done := range relisted {
 		for _, c := range w.callers {
 			if c.relistCaller == done {
@@ -392,6 +397,11 @@ func (w *world) land(a action) {
 			w.fullOK = f.call.Stamp.Number
 		} else {
 			w.fullBad = f.call.Stamp.Number
+		}
+	}
+	if kind == schedule.Inspect {
+		for _, c := range w.callers {
+			c.inspected[a.pod] = true
 		}
 	}
 	w.in.results = append(w.in.results, res)
