@@ -111,7 +111,14 @@ func TestWallClockThatGoesBackHidesNoHang(t *testing.T) {
 // steppingClock is a fake clock that is stepped while the loop sets its timer.
 type steppingClock struct {
 	*clocktesting.FakeClock
-	before, after atomic.Int64 // the next steps, before and after the timer is set
+	// The next steps: before and after the timer is set, and when the clock was read.
+	before, after, read atomic.Int64
+}
+
+func (c *steppingClock) Now() time.Time {
+	now := c.FakeClock.Now()
+	c.step(&c.read)
+	return now
 }
 
 func (c *steppingClock) step(by *atomic.Int64) {
@@ -162,24 +169,25 @@ func TestStepWhileTheTimerIsSet(t *testing.T) {
 				}
 			})
 		})
-		t.Run("Reset/"+name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				rt := plegtest.NewRuntime()
-				clk, next := newClock()
-				var lists atomic.Int32
-				cache := &slowCache{pleg.NewCache(), func() { // after which the loop sets its timer
-					if lists.Add(1) <= 3 {
-						next.Store(int64(time.Second))
-					}
-				}}
-				g := pleg.NewGenericPLEG(rt.Plain(), 0, time.Second, cache, clk, pleg.WithLogger(logr.Discard()))
-				g.Start()
-				defer g.Stop()
-				synctest.Wait()
-				if got := rt.Calls(plegtest.GetPods); got != 4 {
-					t.Errorf("%d lists", got)
-				}
-			})
-		})
 	}
+	t.Run("Now", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			rt := plegtest.NewRuntime()
+			clk := &steppingClock{FakeClock: clocktesting.NewFakeClock(epoch)}
+			var lists atomic.Int32
+			cache := &slowCache{pleg.NewCache(), func() { // after which the loop reads the clock, or sleeps
+				if lists.Add(1) <= 3 {
+					clk.Step(time.Second)
+				}
+			}}
+			g := pleg.NewGenericPLEG(rt.Plain(), 0, time.Second, cache, clk, pleg.WithLogger(logr.Discard()))
+			clk.read.Store(int64(time.Second))
+			g.Start()
+			defer g.Stop()
+			synctest.Wait()
+			if got := rt.Calls(plegtest.GetPods); got != 5 {
+				t.Errorf("%d lists", got)
+			}
+		})
+	})
 }
