@@ -225,7 +225,7 @@ func (w *world) checkRelist(c *exploredCaller) {
 		status, err := w.pods.Get(uid)
 		// A pod that a list of its own has shown since is not retried by the older list.
 		rec := w.r.records.byUID[uid]
-		if err != nil && !c.inspected[p] && rec != nil && rec.own.Number < w.fullOK {
+		if err != nil && !c.inspected[p] && rec != nil && rec.own.Number < c.list {
 			w.breaks("Relist returns with an error of %s from before", uid)
 		}
 		if err == nil && status.Name != lies && !could(shownBy(status), c.at[p], w.truth[p]) {

@@ -220,6 +220,7 @@ func (f *printer) world() {
 		if !c.returned {
 			f.levels(c.at[:]...)
 			f.put(stampNumber, int64(c.called))
+			f.put(stampNumber, int64(c.list))
 			f.bool(c.inspected[:]...)
 		}
 	}

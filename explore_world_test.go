@@ -105,6 +105,7 @@ type exploredCaller struct {
 	*relistCaller
 	at       truth
 	called   uint64 // the newest stamp then
+	list     uint64 // the first full list since that succeeded
 	returned bool
 	// inspected are the pods of which an inspection has come back since.
 	inspected [exploredPods]bool
@@ -395,6 +396,11 @@ func (w *world) land(a action) {
 	if kind == schedule.ListAll && !f.call.Dead && !a.stopped {
 		if done.ok {
 			w.fullOK = f.call.Stamp.Number
+			for _, c := range w.callers {
+				if c.list == 0 && w.fullOK > c.called {
+					c.list = w.fullOK
+				}
+			}
 		} else {
 			w.fullBad = f.call.Stamp.Number
 		}
