@@ -145,6 +145,7 @@ func (f *printer) relists() {
 	for _, a := range r.relists.awaiting {
 		f.put(stampNumber, int64(a.stamp.Number))
 		f.caller(a.caller)
+		f.put(plain, int64(len(a.retried)))
 		for p := range f.w.scope.pods {
 			for _, s := range a.syncs {
 				if s.rec.uid == podUID(p) {

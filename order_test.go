@@ -123,9 +123,9 @@ func TestRule2EachListHasItsFlushTimeout(t *testing.T) {
 	}
 }
 
-// Rule 2: an update that waits for others is replaced by a newer one of its pod, and
-// never comes after it.
-func TestRule2WaitingUpdateIsReplaced(t *testing.T) {
+// Rule 2: updates of a pod that wait for those of others keep their order, and none is
+// lost.
+func TestRule2WaitingUpdatesKeepTheirOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.SetPods(bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1")))
@@ -143,7 +143,7 @@ func TestRule2WaitingUpdateIsReplaced(t *testing.T) {
 		want(t, "what waits for nobody", read(events), "c Started c1")
 		time.Sleep(50 * time.Millisecond)
 		synctest.Wait()
-		want(t, "after the flush timeout", read(events), "b Died b1", "b PodSync")
+		want(t, "after the flush timeout", read(events), "b Started b1", "b PodSync", "b Died b1")
 		time.Sleep(time.Second)
 		want(t, "later", read(events))
 	})

@@ -99,7 +99,6 @@ type inspection struct {
 type place struct {
 	window  uint64 // number of the window that it is in
 	awaited bool
-	ready   int // where its update is, from 1; 0 for nowhere
 }
 
 // dead reports whether the inspection is past its deadline.

@@ -626,7 +626,7 @@ func (r *reconciler) listSucceeded(c *schedule.Call) {
 	}
 	r.status.lastList, r.status.listErr = r.sched.Clock(c.Began), nil
 	r.status.pods, r.status.tally = r.records.present, r.records.tally
-	r.relists.succeeded(c.Stamp, c.Began, r.announcer.owed)
+	r.relists.succeeded(c.Stamp, c.Began, r.announcer.owed, r.failing.byUID)
 }
 
 // listFailed notes a failed full list. It changes nothing.

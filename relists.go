@@ -32,7 +32,10 @@ type relist struct {
 	stamp  stamp
 	began  time.Time     // in the schedule's time
 	caller *relistCaller // nil: only its duration is to be measured
-	syncs  []owedSync    // the PodSyncs that were due when the list succeeded
+	// What was due when the list succeeded, and a caller waits for: PodSyncs, and that
+	// pods are inspected again whose inspection had failed.
+	syncs   []owedSync
+	retried []*podRecord
 }
 
 // owedSync is a PodSync that a relist waits for.
@@ -50,18 +53,23 @@ func (r *relists) stopped() {
 	r.attached = r.attached[:0]
 }
 
-// succeeded notes that the list in flight has succeeded.
-func (r *relists) succeeded(at stamp, began time.Time, owed map[types.UID]*podRecord) {
+// succeeded notes that the list in flight has. owed are the pods with a PodSync that is
+// due, failing those whose inspection fails.
+func (r *relists) succeeded(at stamp, began time.Time, owed map[types.UID]*podRecord, failing map[types.UID]FailingPod) {
 	r.awaiting = append(r.awaiting, relist{stamp: at, began: began})
 	if len(r.attached) == 0 {
 		return
 	}
-	var syncs []owedSync
+	due := relist{stamp: at, began: began}
 	for _, rec := range owed {
-		syncs = append(syncs, owedSync{rec, rec.syncsOwed})
+		due.syncs = append(due.syncs, owedSync{rec, rec.syncsOwed})
+	}
+	for uid := range failing {
+		due.retried = append(due.retried, r.records.byUID[uid])
 	}
 	for _, caller := range r.attached {
-		r.awaiting = append(r.awaiting, relist{at, began, caller, syncs})
+		due.caller = caller
+		r.awaiting = append(r.awaiting, due)
 	}
 	r.attached = r.attached[:0]
 }
@@ -86,6 +94,11 @@ func (r *relists) complete(done func(relist)) {
 func (r *relists) isIncomplete(w relist) bool {
 	for _, s := range w.syncs {
 		if s.rec.syncsPaid < s.number && !r.sched.Stuck(s.rec.uid) {
+			return true
+		}
+	}
+	for _, rec := range w.retried {
+		if rec.failed && r.sched.Inspecting(rec.uid) && !r.sched.Stuck(rec.uid) {
 			return true
 		}
 	}

@@ -35,20 +35,14 @@ func (w *window) open(changes []podChange, closes time.Time) {
 	}
 }
 
-// add keeps an update until the window closes, and reports whether it did. It keeps those
-// of pods that it awaits or has an update of.
+// add keeps an update until the window closes, and reports whether it did: only those of
+// the pods that the window was opened for.
 func (w *window) add(rec *podRecord, u *update) bool {
-	p := &rec.place
-	if p.window != w.number || w.closes.IsZero() {
+	if rec.place.window != w.number || w.closes.IsZero() {
 		return false
 	}
 	w.skip(rec)
-	if p.ready > 0 {
-		w.ready[p.ready-1], _ = updates{}.Coalesce(nil, w.ready[p.ready-1], u)
-		return true
-	}
 	w.ready = append(w.ready, u)
-	p.ready = len(w.ready)
 	return true
 }
 
@@ -65,9 +59,10 @@ func (w *window) due(now time.Time) bool {
 	return !w.closes.IsZero() && (w.awaited == 0 || !now.Before(w.closes))
 }
 
-// close calls publish with the updates that are ready, by UID.
+// close calls publish with the updates that are ready, by UID; those of one pod in their
+// order.
 func (w *window) close(publish func(*update)) {
-	slices.SortFunc(w.ready, func(a, b *update) int { return strings.Compare(string(a.uid), string(b.uid)) })
+	slices.SortStableFunc(w.ready, func(a, b *update) int { return strings.Compare(string(a.uid), string(b.uid)) })
 	for _, u := range w.ready {
 		publish(u)
 	}

@@ -231,6 +231,12 @@ func (s *Scheduler) Inspection(uid types.UID) *Call {
 	return nil
 }
 
+// Inspecting reports whether an inspection of the pod is in flight, or is to begin.
+func (s *Scheduler) Inspecting(uid types.UID) bool {
+	p := s.pods[uid]
+	return p != nil && (p.inspect || p.inspection != nil)
+}
+
 // Stuck reports whether what is open of the pod will not move by itself soon: a call
 // that it takes is slow, or its list has failed. A list that nobody waits for any more,
 // because another has answered, holds nothing up.
