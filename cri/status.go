@@ -16,10 +16,9 @@ import (
 
 // callsPerPod is how many calls the inspection of one pod has in flight at most, those
 // for sandboxes and for containers together. With 8, a pod of a sandbox and up to seven
-// containers takes one round trip. A pod of twenty containers is inspected in 5.6 ms
-// then, in 9.8 ms with 4, and in 4.1 ms with 16 (BenchmarkGetPodStatus); but with 16 one
-// large pod would take more of the runtime than the generator's eight workers together
-// take for small ones.
+// containers takes one round trip. The inspection of a pod of twenty containers takes
+// 5.6 ms with 8, 9.8 ms with 4, and 4.1 ms with 16 (BenchmarkGetPodStatus). More would help
+// large pods only, at the expense of the pods that the generator's other workers inspect.
 const callsPerPod = 8
 
 var errNilStatus = errors.New("the answer has no status")
