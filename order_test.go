@@ -123,6 +123,26 @@ func TestRule2EachListHasItsFlushTimeout(t *testing.T) {
 	}
 }
 
+// Rule 2: the updates of a pod that is gone and comes back, while they wait for those of
+// others, keep their order.
+func TestRule2PodComesBackWhileItsUpdatesWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1")))
+		defer n.HangIgnoringCancel(plegtest.GetPodStatus, "b")()
+		events := n.g.Watch()
+		n.start()
+		n.RemovePod("a")
+		n.g.RequestRelist("a")
+		synctest.Wait()
+		n.SetPod(bare("a", plegtest.Running("a2")))
+		n.g.RequestRelist("a")
+		synctest.Wait()
+		time.Sleep(60 * time.Millisecond)
+		want(t, "events", read(events), "a Started a1", "a Died a1", "a Removed a1", "a Started a2")
+	})
+}
+
 // Rule 2: updates of a pod that wait for those of others keep their order, and none is
 // lost.
 func TestRule2WaitingUpdatesKeepTheirOrder(t *testing.T) {

@@ -328,14 +328,14 @@ func (r *podRecords) replace(rec *podRecord, listed, pod *Pod) {
 
 // forget drops the records of absent pods, but for those that are still open: a list
 // in flight may not know of their absence yet.
-func (r *podRecords) forget(open func(types.UID) bool, forgotten func(types.UID)) {
+func (r *podRecords) forget(open func(types.UID) bool, forgotten func(*podRecord)) {
 	if len(r.byUID) == r.present {
 		return
 	}
 	for uid, rec := range r.byUID {
 		if rec.pod == nil && !open(uid) {
 			delete(r.byUID, uid)
-			forgotten(uid)
+			forgotten(rec)
 		}
 	}
 }

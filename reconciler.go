@@ -588,7 +588,7 @@ func (r *reconciler) forgetAbsent() {
 	if r.sched.FullListInFlight() {
 		return
 	}
-	r.records.forget(r.sched.Open, r.cache.remove)
+	r.records.forget(r.sched.Open, r.forgotten)
 }
 
 // forgetIfAbsent is forgetAbsent for the one pod whose call has returned: to look at all
@@ -599,7 +599,16 @@ func (r *reconciler) forgetIfAbsent(uid types.UID) {
 		return
 	}
 	delete(r.records.byUID, uid)
-	r.cache.remove(uid)
+	r.forgotten(rec)
+}
+
+// forgotten lets go of what else is remembered of an absent pod. Nothing of it may wait in
+// the window: another pod may come under its UID.
+func (r *reconciler) forgotten(rec *podRecord) {
+	if r.announcer.window.holds(rec) {
+		r.announcer.closeWindow()
+	}
+	r.cache.remove(rec.uid)
 }
 
 // completeRelists completes the relists whose pods are all as fresh as they.

@@ -38,12 +38,17 @@ func (w *window) open(changes []podChange, closes time.Time) {
 // add keeps an update until the window closes, and reports whether it did: only those of
 // the pods that the window was opened for.
 func (w *window) add(rec *podRecord, u *update) bool {
-	if rec.place.window != w.number || w.closes.IsZero() {
+	if !w.holds(rec) {
 		return false
 	}
 	w.skip(rec)
 	w.ready = append(w.ready, u)
 	return true
+}
+
+// holds reports whether the window was opened for a pod, and is open.
+func (w *window) holds(rec *podRecord) bool {
+	return rec.place.window == w.number && !w.closes.IsZero()
 }
 
 // skip ends the waiting for a pod.
