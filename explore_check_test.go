@@ -81,7 +81,7 @@ func (w *world) check(before looks, returned []*exploredCaller) {
 	for p := range w.scope.pods {
 		w.checkPod(p)
 		if rec := w.r.records.byUID[podUID(p)]; rec != nil && rec.pod == nil &&
-			(full == nil || full.call.Dead) && !w.r.sched.Open(rec.uid) {
+			(full == nil || full.call.Dead) && !w.r.isOpen(rec) {
 			w.breaks("rule 9: %s is absent and remembered", rec.uid)
 		}
 		b, n := before[p], now[p]

@@ -52,7 +52,7 @@ var classesOf = map[string]class{
 	"inspection.change": changeNumber, "inspection.syncs": syncNumber, "inspection.cause": leftOut,
 	"podRecords.order": leftOut, "podRecords.generation": leftOut, "podRecords.tally": leftOut,
 	"podRecords.scratch": leftOut, "window.number": windowNumber, "place.window": windowNumber,
-	"window.closes": schedTime, "update.version": versionNumber, "update.follows": versionNumber,
+	"window.closes": schedTime, "window.closed": leftOut, "update.version": versionNumber, "update.follows": versionNumber,
 	"update.listedAt": leftOut, "update.cause": leftOut,
 	"cacheWriter.cache": leftOut, "cacheWriter.holder": leftOut, "cacheWriter.records": leftOut,
 	"cacheWriter.logger": leftOut, "cacheWriter.held": leftOut, "cacheWriter.owed": clockTime,

@@ -328,14 +328,14 @@ func (r *podRecords) replace(rec *podRecord, listed, pod *Pod) {
 
 // forget drops the records of absent pods, but for those that are still open: a list
 // in flight may not know of their absence yet.
-func (r *podRecords) forget(open func(types.UID) bool, forgotten func(*podRecord)) {
+func (r *podRecords) forget(open func(*podRecord) bool, forgotten func(types.UID)) {
 	if len(r.byUID) == r.present {
 		return
 	}
 	for uid, rec := range r.byUID {
-		if rec.pod == nil && !open(uid) {
+		if rec.pod == nil && !open(rec) {
 			delete(r.byUID, uid)
-			forgotten(rec)
+			forgotten(uid)
 		}
 	}
 }

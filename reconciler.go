@@ -92,6 +92,10 @@ func (r *reconciler) step(clock time.Time, in *inputs) *outputs {
 		r.announcer.closeWindow()
 	}
 	r.completeRelists()
+	if r.announcer.window.closed {
+		r.announcer.window.closed = false
+		r.forgetAbsent()
+	}
 	if r.failing.changed {
 		r.status.failing = r.failing.list()
 	}
@@ -588,27 +592,24 @@ func (r *reconciler) forgetAbsent() {
 	if r.sched.FullListInFlight() {
 		return
 	}
-	r.records.forget(r.sched.Open, r.forgotten)
+	r.records.forget(r.isOpen, r.cache.remove)
 }
 
 // forgetIfAbsent is forgetAbsent for the one pod whose call has returned: to look at all
 // of them after each would take the square of their number.
 func (r *reconciler) forgetIfAbsent(uid types.UID) {
 	rec := r.records.byUID[uid]
-	if rec == nil || rec.pod != nil || r.sched.FullListInFlight() || r.sched.Open(uid) {
+	if rec == nil || rec.pod != nil || r.sched.FullListInFlight() || r.isOpen(rec) {
 		return
 	}
 	delete(r.records.byUID, uid)
-	r.forgotten(rec)
+	r.cache.remove(uid)
 }
 
-// forgotten lets go of what else is remembered of an absent pod. Nothing of it may wait in
-// the window: another pod may come under its UID.
-func (r *reconciler) forgotten(rec *podRecord) {
-	if r.announcer.window.holds(rec) {
-		r.announcer.closeWindow()
-	}
-	r.cache.remove(rec.uid)
+// isOpen reports whether something of an absent pod is still to come: a call, a request,
+// or its update from the window, which one of a pod that comes back must not overtake.
+func (r *reconciler) isOpen(rec *podRecord) bool {
+	return r.sched.Open(rec.uid) || r.announcer.window.holds(rec)
 }
 
 // completeRelists completes the relists whose pods are all as fresh as they.

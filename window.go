@@ -19,6 +19,7 @@ type window struct {
 	awaited int
 	ready   []*update
 	closes  time.Time // zero while it is closed
+	closed  bool      // for who waits for that
 }
 
 // open begins a window for some pods. The one before is closed.
@@ -73,5 +74,5 @@ func (w *window) close(publish func(*update)) {
 	}
 	clear(w.ready)
 	w.number++
-	w.awaited, w.ready, w.closes = 0, w.ready[:0], time.Time{}
+	w.awaited, w.ready, w.closes, w.closed = 0, w.ready[:0], time.Time{}, true
 }
