@@ -27,6 +27,14 @@ check: ## before every commit: format, vet, tidiness, dependencies, tests; a min
 	hack/deps.sh
 	go test ./...
 
+.PHONY: platforms
+platforms: ## compile and vet for windows, darwin and arm64; the first time takes minutes
+	hack/platforms.sh
+
+.PHONY: compat
+compat: ## build beside the oldest client-go that README names; the first time takes minutes
+	hack/compat.sh
+
 .PHONY: test
 test: ## the tests that need nothing but Go
 	go test ./...

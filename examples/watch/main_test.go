@@ -162,7 +162,7 @@ func TestSignalWhileConnecting(t *testing.T) {
 	}
 }
 
-// With --wait a runtime may come later, also after a signal could have come.
+// With --wait the watch begins before the runtime, and sees its pods once it is there.
 func TestWait(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "later.sock")
