@@ -17,7 +17,7 @@ BENCHCOUNT ?= 6
 
 .PHONY: help
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: check
 check: ## before every commit: format, vet, tidiness, dependencies, tests; a minute or two
@@ -26,6 +26,14 @@ check: ## before every commit: format, vet, tidiness, dependencies, tests; a min
 	hack/tidy.sh -diff
 	hack/deps.sh
 	go test ./...
+
+.PHONY: platforms
+platforms: ## compile and vet for windows, darwin and arm64; the first time takes minutes
+	hack/platforms.sh
+
+.PHONY: compat
+compat: ## build beside the oldest client-go that README names; the first time takes minutes
+	hack/compat.sh
 
 .PHONY: test
 test: ## the tests that need nothing but Go
@@ -79,6 +87,11 @@ bench: ## the benchmarks beside the kubelet's, BENCHCOUNT times (6), into .cache
 	@mkdir -p .cache
 	(cd internal/kubelet && go test -run='^$$' -bench=. -benchmem -count=$(BENCHCOUNT) ./... && \
 		cd overcri && go test -run='^$$' -bench=. -benchmem -count=$(BENCHCOUNT) ./...) | tee .cache/bench.txt
+
+# "go install" would call it watch, as procps calls its own.
+.PHONY: plegwatch
+plegwatch: ## examples/watch as a program of its own, .cache/plegwatch
+	go build -o .cache/plegwatch ./examples/watch
 
 .PHONY: tidy
 tidy: ## format, and tidy every module

@@ -158,5 +158,5 @@ func (r *Runtime) wrap(c *call, err error) error {
 	if r.endpoint != "" {
 		what += " at " + r.endpoint
 	}
-	return fmt.Errorf("cri: %s: %w", what, err)
+	return fmt.Errorf("cri: %s: %w", what, r.explain(err))
 }

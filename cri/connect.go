@@ -4,49 +4,37 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
 	"os"
-	"path/filepath"
-	"strings"
 	"time"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/clock"
 )
 
 // DefaultConnectTimeout is how long Connect waits if its context has no deadline.
 const DefaultConnectTimeout = 5 * time.Second
 
-// The delay between attempts to reach a runtime that is down. The kubelet's values.
-const (
-	minDialDelay = 100 * time.Millisecond
-	maxDialDelay = 3 * time.Second
-)
-
 // usualEndpoints are the endpoints on which runtimes listen by default.
 var usualEndpoints = []string{
 	"unix:///run/containerd/containerd.sock",
 	"unix:///run/crio/crio.sock",
 	"unix:///var/run/cri-dockerd.sock",
+	"unix:///run/k3s/containerd/containerd.sock",
 }
 
 // Connect connects to the runtime at an endpoint, "unix:///path", "unix:/path" or an
 // absolute path, and asks for its version, so that the returned runtime is known to
 // answer. If the endpoint is empty, Connect tries the default sockets of containerd,
-// CRI-O and cri-dockerd, in that order.
+// CRI-O, cri-dockerd and k3s, in that order.
 //
 // Connect fails at once if the socket does not exist. It waits for a runtime that does
 // not answer until ctx ends, or for DefaultConnectTimeout if ctx has no deadline. The
 // error names each endpoint that was tried, and why it failed.
 //
 // The connection is restored automatically: while the runtime is down, calls fail at
-// once, and gRPC reconnects with a delay of 100 ms to 3 s. The caller ends the connection
-// with Close.
+// once, and gRPC reconnects with a delay of 100 ms to 1 s. The caller ends the connection
+// with Close. Dial does not need a runtime that answers.
 func Connect(ctx context.Context, endpoint string, opts ...Option) (*Runtime, error) {
 	if endpoint != "" {
 		return connectFirst(ctx, []string{endpoint}, opts)
@@ -95,26 +83,12 @@ func connect(ctx context.Context, timeout time.Duration, endpoint string, opts [
 	case info.Mode()&os.ModeSocket == 0:
 		return nil, fmt.Errorf("endpoint %s: not a socket", endpoint)
 	}
-	socket := url.URL{Scheme: "unix", Path: path}
-	conn, err := grpc.NewClient(socket.String(),
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxReceivedBytes)),
-		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff: backoff.Config{
-				BaseDelay:  minDialDelay,
-				Multiplier: backoff.DefaultConfig.Multiplier,
-				Jitter:     backoff.DefaultConfig.Jitter,
-				MaxDelay:   maxDialDelay,
-			},
-			// Longer than the wait below, so that the caller gets the error of that.
-			MinConnectTimeout: timeout + time.Second,
-		}),
-	)
+	// An attempt may take longer than the wait below, so that the caller gets the error of
+	// that.
+	r, err := newDialed(path, timeout+time.Second, opts)
 	if err != nil {
 		return nil, fmt.Errorf("endpoint %s: %w", endpoint, err)
 	}
-	r := NewRuntime(runtimeapi.NewRuntimeServiceClient(conn), opts...)
-	r.conn, r.endpoint = conn, "unix://"+path
 
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -126,21 +100,4 @@ func connect(ctx context.Context, timeout time.Duration, endpoint string, opts [
 		return nil, errors.Join(err, r.Close())
 	}
 	return r, nil
-}
-
-// socketPath returns the path of the socket of an endpoint.
-func socketPath(endpoint string) (string, error) {
-	path, hasScheme := strings.CutPrefix(endpoint, "unix://")
-	if !hasScheme {
-		path, hasScheme = strings.CutPrefix(endpoint, "unix:") // as gRPC has it
-	}
-	if !hasScheme && strings.Contains(endpoint, "://") {
-		return "", fmt.Errorf("endpoint %s: only unix sockets are supported: unix:///path or an absolute path",
-			endpoint)
-	}
-	if !filepath.IsAbs(path) {
-		return "", fmt.Errorf("endpoint %s: the path of the socket is not absolute: unix:///path or /path is",
-			endpoint)
-	}
-	return path, nil
 }

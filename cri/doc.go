@@ -1,5 +1,5 @@
 // Package cri makes a pleg.Runtime of any container runtime that speaks CRI v1:
-// containerd, CRI-O, cri-dockerd.
+// containerd, alone or in k3s, CRI-O, cri-dockerd.
 //
 //	runtime, err := cri.Connect(ctx, "") // or the address of a socket
 //	if err != nil {
@@ -8,6 +8,10 @@
 //	defer runtime.Close()
 //	generator := pleg.NewGenericPLEG(runtime, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod,
 //		pleg.NewCache(), clock.RealClock{})
+//
+// An agent that may start before its runtime uses [Dial] instead of Connect: it returns at
+// once, and the generator is unhealthy, with the endpoint in the reason, until the runtime
+// answers.
 //
 // The package only makes calls that read. A container or sandbox belongs to the pod
 // that the kubelet's label io.kubernetes.pod.uid names; items without the label belong
@@ -25,11 +29,12 @@
 //
 //	operation                         RPCs
 //	Connect                           1 Version
+//	Dial                              none
 //	idle relist                       1 StreamPodSandboxes, 1 StreamContainers
 //	  of a runtime without streams    1 ListPodSandbox, 1 ListContainers
-//	first relist                      the same; 1 Version more after NewRuntime,
-//	                                  1 StreamPodSandboxes more without streams, and
-//	                                  1 more every five minutes
+//	first relist                      the same; 1 Version more after NewRuntime or
+//	                                  Dial; without streams 1 StreamPodSandboxes more,
+//	                                  and 1 more every five minutes
 //	relist of one pod (GetPod)        1 ListPodSandbox, 1 ListContainers, filtered, in
 //	                                  parallel
 //	inspection of a pod               1 PodSandboxStatus per sandbox, and

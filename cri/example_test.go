@@ -3,11 +3,14 @@ package cri_test
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/utils/clock"
 
+	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
 	"github.com/kubepleg/pleg/plegtest"
 )
@@ -82,4 +85,24 @@ func ExampleConnect_noRuntime() {
 	fmt.Println(err)
 	// Output:
 	// cri: connect: endpoint /run/no-such-runtime.sock: stat /run/no-such-runtime.sock: no such file or directory
+}
+
+// An agent that starts before its runtime is unhealthy until the runtime answers, and says
+// what it waits for.
+func ExampleDial() {
+	runtime, err := cri.Dial("/run/no-such-runtime.sock")
+	if err != nil {
+		panic(err) // no runtime can ever be there
+	}
+	defer runtime.Close()
+	generator := pleg.NewGenericPLEG(runtime, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod,
+		pleg.NewCache(), clock.RealClock{})
+
+	generator.Relist()
+	healthy, err := generator.Healthy()
+	fmt.Println(healthy, strings.Contains(err.Error(), "/run/no-such-runtime.sock: the runtime has not answered yet"))
+	fmt.Println(runtime.DescribeRuntime())
+	// Output:
+	// false true
+	// a CRI runtime that has not answered yet at unix:///run/no-such-runtime.sock
 }

@@ -22,3 +22,6 @@ func Held(r *Runtime) (items, pods, statuses int) {
 	}
 	return items, len(r.held.pods), statuses
 }
+
+// UsualEndpoints returns the default endpoints of Connect.
+func UsualEndpoints() []string { return usualEndpoints }

@@ -1,6 +1,7 @@
 package cri
 
 import (
+	"google.golang.org/grpc"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 )
@@ -13,6 +14,7 @@ type options struct {
 	logger            *klog.Logger
 	plainLists        bool
 	sharedEventStream bool
+	dialOptions       []grpc.DialOption
 }
 
 func newOptions(opts []Option) options {
@@ -49,4 +51,19 @@ func WithPlainLists() Option {
 // nothing else on the node reads that stream: otherwise both readers lose events.
 func WithSharedEventStream() Option {
 	return func(o *options) { o.sharedEventStream = true }
+}
+
+// WithDialOptions adds options to the connection that Connect and Dial make, such as
+// OpenTelemetry's stats handler. They come after the package's own, which they can
+// override: credentials, the size of messages, the delay between attempts. Given more than
+// once, the options add up. Nil options are ignored. NewRuntime, whose caller has made the
+// connection, ignores all of them.
+func WithDialOptions(opts ...grpc.DialOption) Option {
+	return func(o *options) {
+		for _, opt := range opts {
+			if opt != nil {
+				o.dialOptions = append(o.dialOptions, opt)
+			}
+		}
+	}
 }

@@ -87,8 +87,8 @@ func NewRuntime(client runtimeapi.RuntimeServiceClient, opts ...Option) *Runtime
 	return r
 }
 
-// Close closes the connection that Connect made, which ends every call in flight.
-// Close does nothing if the Runtime comes from NewRuntime, or is closed already.
+// Close closes the connection that Connect or Dial made, which ends every call in flight
+// and every attempt to connect. Close does nothing if the Runtime comes from NewRuntime, or is closed already.
 func (r *Runtime) Close() error {
 	if r.conn == nil || r.closed.Swap(true) {
 		return nil

@@ -8,18 +8,56 @@ import (
 	"time"
 )
 
-const usage = `Usage: watch [flags]
+// program is what the program is called, in what it says. The folder is called watch, and
+// so is what "go install" makes of it, but procps has a watch: README says how to build
+// this one under its name.
+const program = "plegwatch"
+
+const usage = `Usage: ` + program + ` [flags]
 
 Prints the lifecycle of a node's pods as it happens.
 
   --runtime-endpoint ENDPOINT  the runtime's socket, as unix:///path or /path, or "auto" for
-                               where containerd, CRI-O and cri-dockerd usually have theirs;
-                               without it, a small lively node of the program's own
-  --for DURATION               end after this long, such as 10s; without it, or with 0,
-                               at Ctrl-C
+                               where containerd, CRI-O, cri-dockerd and k3s usually have
+                               theirs; without it, a small lively node of the program's own
+  --wait                       wait for a runtime that is away, instead of failing; needs an
+                               ENDPOINT other than "auto"
+  --for DURATION               end after this long, such as 10s, the waiting included;
+                               without it, or with 0, at Ctrl-C
+  --namespace NAMESPACE        print only events of pods in this namespace
+  --pod [NAMESPACE/]POD        print only events of this pod
+  --event EVENT                print only events of this type: Started, Died, Removed or
+                               PodSync
   --output text|json           a table, or a JSON object a line; text if not given
   --metrics-address ADDRESS    serve /metrics and /healthz on host:port; a port alone, such
                                as 9100 or :9100, is on 127.0.0.1
+
+--namespace, --pod and --event may be repeated, and take several values, separated by commas.
+An event is printed if it fits one value of each that is given.
+
+On a terminal the table is as wide as the terminal. Elsewhere nothing is cut. Control
+characters in names are escaped. With --output json, each line is an object with
+
+  time          when the event was read, as in RFC 3339
+  namespace     the pod's
+  pod           its name
+  podUID        its UID
+  container     the container's name; missing for a sandbox and for PodSync
+  containerID   the ID of the container or sandbox; missing for PodSync
+  sandbox       true if the event is about the pod's sandbox
+  event         ContainerStarted, ContainerDied, ContainerRemoved or PodSync
+  state         of a container: created, running, exited or unknown; of a sandbox: ready or
+                not ready; missing when it is gone
+  ip            the sandbox's
+  restartCount  the container's; missing if 0
+  exitCode      of a container that has exited
+  reason        why it has exited
+  error         why the pod could not be inspected
+  lagSeconds    how long after the runtime's timestamp the event was read; missing where the
+                runtime has no timestamp, and for what happened before the watch began
+  cause         why the pod was listed: period, hint (an event of the runtime) or demand
+
+What is missing is not known, or does not apply.
 `
 
 // autoEndpoint stands for the sockets that runtimes usually have.
@@ -28,7 +66,9 @@ const autoEndpoint = "auto"
 // flags is what the command line says.
 type flags struct {
 	endpoint       string
+	wait           bool
 	duration       time.Duration // 0 is for ever
+	filter         filter
 	output         output
 	metricsAddress string
 }
@@ -52,7 +92,7 @@ func parseFlags(args []string, stderr io.Writer) (flags, error) {
 }
 
 func newFlagSet(f *flags) *flag.FlagSet {
-	fs := flag.NewFlagSet("watch", flag.ContinueOnError)
+	fs := flag.NewFlagSet(program, flag.ContinueOnError)
 	fs.Func("runtime-endpoint", "", func(endpoint string) error {
 		if endpoint == "" {
 			return errors.New(`it is empty; leave it out for a node of the program's own, or say "auto"`)
@@ -60,6 +100,10 @@ func newFlagSet(f *flags) *flag.FlagSet {
 		f.endpoint = endpoint
 		return nil
 	})
+	fs.BoolVar(&f.wait, "wait", false, "")
+	fs.Func("namespace", "", func(s string) error { return addEach(&f.filter.namespaces, s, parseNamespace) })
+	fs.Func("pod", "", func(s string) error { return addEach(&f.filter.pods, s, parsePodName) })
+	fs.Func("event", "", func(s string) error { return addEach(&f.filter.events, s, parseEvent) })
 	fs.DurationVar(&f.duration, "for", 0, "")
 	fs.Var(&f.output, "output", "")
 	fs.StringVar(&f.metricsAddress, "metrics-address", "", "")
@@ -73,6 +117,8 @@ func (f flags) check(rest []string) error {
 		return fmt.Errorf("unexpected argument %q", rest[0])
 	case f.duration < 0:
 		return fmt.Errorf("invalid value \"%v\" for flag -for: it is negative", f.duration)
+	case f.wait && f.endpoint == autoEndpoint:
+		return errors.New("-wait needs to know what to wait for: name the socket with -runtime-endpoint, not \"auto\"")
 	}
 	return nil
 }

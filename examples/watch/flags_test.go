@@ -2,6 +2,9 @@ package main
 
 import (
 	"flag"
+	"os"
+	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -14,6 +17,44 @@ func TestUsageNamesEveryFlag(t *testing.T) {
 			t.Errorf("the usage does not tell of --%s", f.Name)
 		}
 	})
+}
+
+// Each field of a JSON line has a line in the usage.
+func TestUsageDescribesJSON(t *testing.T) {
+	of := reflect.TypeFor[line]()
+	for i := range of.NumField() {
+		name, _, _ := strings.Cut(of.Field(i).Tag.Get("json"), ",")
+		if name == "" || !strings.Contains(usage, "\n  "+name+" ") {
+			t.Errorf("the usage does not describe %q, which is %s", name, of.Field(i).Name)
+		}
+	}
+	for _, e := range shownEvents {
+		if !strings.Contains(usage, string(e)) {
+			t.Errorf("the usage does not name %s", e)
+		}
+	}
+	for l := range strings.SplitSeq(usage, "\n") {
+		if len(l) > 96 {
+			t.Errorf("%d columns: %s", len(l), l)
+		}
+	}
+}
+
+// procps has a watch. The program has another name in what it says, and README and make
+// build it under that.
+func TestNameDoesNotCollide(t *testing.T) {
+	if program == "watch" || !strings.HasPrefix(usage, "Usage: "+program+" ") {
+		t.Errorf("the program is called %q in\n%.60s", program, usage)
+	}
+	for _, file := range []string{"README.md", "Makefile"} {
+		text, err := os.ReadFile("../../" + file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !regexp.MustCompile(`go build -o \S*` + program + `"? \./examples/watch`).Match(text) {
+			t.Errorf("%s does not say how to build it as %s", file, program)
+		}
+	}
 }
 
 func TestNode(t *testing.T) {

@@ -18,25 +18,28 @@ const healthPeriod = time.Second
 type follower struct {
 	generator *pleg.GenericPLEG
 	cache     pleg.Cache
+	filter    filter
 	printer   printer
 	notes     io.Writer
 
 	began  time.Time
-	events int
+	events int // printed
+	others int // not printed, because of the filter
 	pods   map[types.UID]struct{}
 	// The condition that was told last.
 	healthy bool
 	stream  pleg.StreamState
 }
 
-func newFollower(generator *pleg.GenericPLEG, cache pleg.Cache, p printer, notes io.Writer) *follower {
+func newFollower(generator *pleg.GenericPLEG, cache pleg.Cache, wanted filter, p printer,
+	notes io.Writer) *follower {
 	return &follower{
-		generator: generator, cache: cache, printer: p, notes: notes,
+		generator: generator, cache: cache, filter: wanted, printer: p, notes: notes,
 		began: time.Now(), pods: make(map[types.UID]struct{}),
 	}
 }
 
-// follow prints every event until ctx ends or what is printed cannot be written.
+// follow prints every event that the filter wants until ctx ends or what is printed cannot be written.
 func (f *follower) follow(ctx context.Context) error {
 	events := f.generator.Watch()
 	health := time.NewTicker(healthPeriod)
@@ -44,6 +47,10 @@ func (f *follower) follow(ctx context.Context) error {
 	for {
 		select {
 		case e := <-events:
+			if !f.filter.wants(e) {
+				f.others++
+				continue
+			}
 			if err := f.printer.print(describe(e, f.cache, time.Now(), f.began)); err != nil {
 				return fmt.Errorf("printing an event: %w", err)
 			}
@@ -70,21 +77,25 @@ func (f *follower) noteHealth() {
 // summarize tells in one line what there was.
 func (f *follower) summarize() {
 	r := f.generator.HealthReport()
-	fmt.Fprintf(f.notes, "%d events of %d pods in %v; %s; %s; %s.\n",
-		f.events, len(f.pods), roughly(time.Since(f.began)), healthText(r), streamText(r.Stream), r.Runtime)
+	others := ""
+	if f.others > 0 {
+		others = fmt.Sprintf("; %d others not shown", f.others)
+	}
+	fmt.Fprintf(f.notes, "%d events of %d pods in %v%s; %s; %s; %s.\n", f.events, len(f.pods),
+		roughly(time.Since(f.began)), others, healthText(r), streamText(r.Stream), printable(r.Runtime))
 }
 
 func healthText(r pleg.HealthReport) string {
 	if r.Healthy {
 		return "healthy"
 	}
-	return "not healthy: " + r.Reason
+	return "not healthy: " + printable(r.Reason)
 }
 
 func streamText(s pleg.StreamReport) string {
 	text := "event stream " + string(s.State)
 	if s.Error != "" && s.State != pleg.StreamConnected {
-		text += ": " + s.Error
+		text += ": " + printable(s.Error)
 	}
 	return text
 }

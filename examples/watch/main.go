@@ -2,8 +2,10 @@
 //
 //	go run ./examples/watch
 //	go run ./examples/watch --runtime-endpoint unix:///run/containerd/containerd.sock
+//	go build -o plegwatch ./examples/watch
 //
-// The first watches a small node of its own, which needs no runtime and no rights.
+// The first watches a small node of its own, which needs no runtime and no rights. The last
+// builds the program under a name that procps does not have.
 // What a program of yours would need of this one is the function watch, below.
 package main
 
@@ -16,8 +18,11 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
+	"github.com/go-logr/logr/funcr"
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
 	"github.com/kubepleg/pleg"
@@ -50,7 +55,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return exitUsage
 	}
 	if err := watch(ctx, f, stdout, stderr); err != nil && !errors.Is(err, syscall.EPIPE) {
-		fmt.Fprintln(stderr, "watch:", err)
+		fmt.Fprintf(stderr, "%s: %s\n", program, printableLines(err.Error()))
 		return exitFailed
 	}
 	return exitOK
@@ -67,7 +72,8 @@ func watch(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 
 	// A runtime, a generator on it, and a cache that the generator fills: that is
 	// all the wiring there is.
-	runtime, err := cri.Connect(ctx, endpoint)
+	logger := newLogger(stderr)
+	runtime, err := connect(ctx, f.wait, endpoint, cri.WithLogger(logger))
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil // told to end before it began
@@ -77,9 +83,9 @@ func watch(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 	defer runtime.Close()
 	cache, registry := pleg.NewCache(), prometheus.NewRegistry()
 	generator := pleg.NewGenericPLEG(runtime, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod,
-		cache, clock.RealClock{}, pleg.WithRegisterer(registry))
+		cache, clock.RealClock{}, pleg.WithRegisterer(registry), pleg.WithLogger(logger))
 
-	fmt.Fprintf(stderr, "Watching %s. Ctrl-C ends it.\n", runtime.DescribeRuntime())
+	fmt.Fprintf(stderr, "Watching %s. Ctrl-C ends it.\n", printable(runtime.DescribeRuntime()))
 	if f.metricsAddress != "" {
 		served, err := serve(f.metricsAddress, registry, generator)
 		if err != nil {
@@ -96,8 +102,23 @@ func watch(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 	}
 	generator.Start()
 	defer generator.Stop()
-	follower := newFollower(generator, cache, newPrinter(f.output, stdout), stderr)
+	follower := newFollower(generator, cache, f.filter, newPrinter(f.output, stdout), stderr)
 	err = follower.follow(ctx)
 	follower.summarize()
 	return err
+}
+
+// connect returns the runtime at an endpoint: one that answers, or one to wait for.
+func connect(ctx context.Context, wait bool, endpoint string, opts ...cri.Option) (*cri.Runtime, error) {
+	if wait {
+		return cri.Dial(endpoint, opts...)
+	}
+	return cri.Connect(ctx, endpoint, opts...)
+}
+
+// newLogger returns a logger whose lines are safe on a terminal.
+func newLogger(w io.Writer) klog.Logger {
+	return funcr.New(func(_, text string) {
+		fmt.Fprintf(w, "%s  %s\n", time.Now().Format(timeLayout), printable(text))
+	}, funcr.Options{})
 }

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -161,6 +162,116 @@ func TestSignalWhileConnecting(t *testing.T) {
 	}
 }
 
+// With --wait the watch begins before the runtime, and sees its pods once it is there.
+func TestWait(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "later.sock")
+	ctx, signal := context.WithCancel(t.Context())
+	defer signal()
+	var stdout, stderr syncBuffer
+	w := startWatch(ctx, []string{"--wait", "--runtime-endpoint", path}, &stdout, &stderr)
+	stderr.await(t, regexp.MustCompile(`Watching a CRI runtime that has not answered yet at unix://`+path))
+	stderr.await(t, regexp.MustCompile(`not healthy: .*`+path+`: the runtime has not answered yet`))
+	if stdout.String() != "" {
+		t.Errorf("events of no runtime:\n%s", &stdout)
+	}
+	s := startServer(t)
+	s.RunPod(plegtest.PodConfig{Name: "web"})
+	if err := os.Symlink(strings.TrimPrefix(s.Endpoint(), "unix://"), path); err != nil {
+		t.Fatal(err)
+	}
+	stdout.await(t, regexp.MustCompile(`default/web +sandbox +Started +ready`))
+	stderr.await(t, regexp.MustCompile(`(?m)^\S+  healthy; `))
+	signal()
+	if code := w.await(t); code != exitOK {
+		t.Errorf("exit code %d, want %d; stderr:\n%s", code, exitOK, &stderr)
+	}
+}
+
+// A runtime that never comes is waited for until the time is up.
+func TestWaitInVain(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "never.sock")
+	var stdout, stderr syncBuffer
+	code := run(t.Context(), []string{"--wait", "--runtime-endpoint", path, "--for", "100ms"}, &stdout, &stderr)
+	if code != exitOK || !strings.Contains(stderr.String(), "0 events of 0 pods in ") {
+		t.Errorf("exit code %d, want %d and a summary; stderr:\n%s", code, exitOK, &stderr)
+	}
+	var refused syncBuffer
+	code = run(t.Context(), []string{"--wait", "--runtime-endpoint", "tcp://127.0.0.1:1"}, &stdout, &refused)
+	if code != exitFailed || !strings.Contains(refused.String(), "plegwatch: cri: dial: ") {
+		t.Errorf("exit code %d, want %d; stderr:\n%s", code, exitFailed, &refused)
+	}
+}
+
+// What the filter does not want is counted and not printed.
+func TestFiltered(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	for _, name := range []string{"db", "web"} {
+		sandbox := s.RunPod(plegtest.PodConfig{Namespace: "shop", Name: name})
+		if _, err := s.RunContainer(sandbox, plegtest.ContainerConfig{Name: "app"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, signal := context.WithCancel(t.Context())
+	defer signal()
+	var stdout, stderr syncBuffer
+	w := startWatch(ctx, []string{"--runtime-endpoint", s.Endpoint(), "--pod", "shop/web", "--event", "Started,Died"},
+		&stdout, &stderr)
+	stdout.await(t, regexp.MustCompile(`shop/web +app +Started`))
+	stdout.await(t, regexp.MustCompile(`shop/web +sandbox +Started`))
+	signal()
+	w.await(t)
+	if strings.Contains(stdout.String(), "shop/db") ||
+		!regexp.MustCompile(`2 events of 1 pods in \S+; \d others not shown; `).MatchString(stderr.String()) {
+		t.Errorf("stdout:\n%s\nstderr:\n%s", &stdout, &stderr)
+	}
+}
+
+// No name that a runtime gives touches the terminal: not in the table, nor in the JSON, nor
+// in what the program and the library say on stderr.
+func TestHostileNames(t *testing.T) {
+	t.Parallel()
+	const hostile = "\x1b[2J\r\n\u009b31m\u202e"
+	s, err := plegtest.StartCRIServer(plegtest.WithVersion("run"+hostile, "1"+hostile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Stop)
+	sandbox := s.RunPod(plegtest.PodConfig{Namespace: "ns" + hostile, Name: "pod" + hostile, UID: "uid" + hostile})
+	id, err := s.RunContainer(sandbox, plegtest.ContainerConfig{Name: "container" + hostile})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.ExitContainer(id, 1, "reason"+hostile); err != nil {
+		t.Fatal(err)
+	}
+	for _, method := range []string{"", "ContainerStatus"} {
+		for _, output := range []string{"text", "json"} {
+			heal := func() {}
+			if method != "" {
+				heal = s.Inject(plegtest.CRIFault{Method: method, Err: errors.New("no" + hostile)})
+			}
+			var stdout, stderr syncBuffer
+			run(t.Context(), []string{"--runtime-endpoint", s.Endpoint(), "--for", "1500ms", "--output", output},
+				&stdout, &stderr)
+			heal()
+			said := stdout.String() + stderr.String()
+			if !strings.Contains(stdout.String(), "container") || !strings.Contains(stderr.String(), "events of 1 pods") {
+				t.Errorf("%s %s: no events in:\n%q", method, output, said)
+			}
+			if i := strings.IndexFunc(strings.ReplaceAll(said, "\n", ""), isHidden); i >= 0 ||
+				strings.Contains(said, "\nm") {
+				t.Errorf("%s %s: the terminal would obey:\n%q", method, output, said)
+			}
+			if n := strings.Count(said, "\n"); n > 12 {
+				t.Errorf("%s %s: %d lines:\n%q", method, output, n, said)
+			}
+		}
+	}
+}
+
 func TestAddressInUse(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -207,6 +318,9 @@ func TestFlags(t *testing.T) {
 		{"--for -1s", exitUsage, "negative"},
 		{"--runtime-endpoint=", exitUsage, "it is empty"},
 		{"web", exitUsage, `unexpected argument "web"`},
+		{"--namespace UP", exitUsage, `"UP" is not the name of a namespace`},
+		{"--event Stopped", exitUsage, `there is no event "Stopped"`},
+		{"--wait --runtime-endpoint auto", exitUsage, "name the socket"},
 	} {
 		var stdout, stderr syncBuffer
 		code := run(t.Context(), strings.Fields(tt.args), &stdout, &stderr)

@@ -40,49 +40,102 @@ type printer interface {
 
 func newPrinter(o output, w io.Writer) printer {
 	if o == outputJSON {
-		return jsonPrinter{json.NewEncoder(w)}
+		return jsonPrinter{w}
 	}
-	return &textPrinter{w: w, colour: isTerminal(w) && os.Getenv("NO_COLOR") == ""}
+	p := &textPrinter{w: w}
+	if f, ok := w.(*os.File); ok {
+		if _, ok := terminalColumns(f); ok {
+			p.columns = func() int { columns, _ := terminalColumns(f); return columns }
+			p.colour = os.Getenv("NO_COLOR") == ""
+		}
+	}
+	return p
 }
 
-type jsonPrinter struct{ enc *json.Encoder }
+type jsonPrinter struct{ w io.Writer }
 
-func (p jsonPrinter) print(l line) error { return p.enc.Encode(l) }
+func (p jsonPrinter) print(l line) error {
+	text, err := json.Marshal(l)
+	if err != nil {
+		return err
+	}
+	_, err = p.w.Write(append(printableJSON(text), '\n'))
+	return err
+}
 
-// textPrinter prints a table whose lines fit into 100 columns.
+// textPrinter prints a table. On a terminal its lines are as wide as the terminal, and what
+// is too long for its column loses its middle. Elsewhere nothing is cut.
 type textPrinter struct {
-	w      io.Writer
-	colour bool
-	headed bool
+	w       io.Writer
+	columns func() int // of the terminal, which may change; nil if w is none
+	colour  bool
+	headed  bool
 }
 
 const timeLayout = "15:04:05.000"
 
 // row is a line of the table: time, pod, container, event, state, lag, cause.
-const row = "%-12s  %-25s  %-11s  %-7s  %-20s  %6s  %s\n"
+const row = "%-12s  %-*s  %-*s  %-7s  %-*s  %6s  %s\n"
 
-// The widths of the columns whose contents may be longer.
+// The widths of the three columns whose contents may be longer, in a table of tableWidth.
+// Of the table, rowFixed is for the other columns.
 const (
 	podWidth       = 25
 	containerWidth = 11
 	stateWidth     = 20
+	rowFixed       = 43
+	tableWidth     = rowFixed + podWidth + containerWidth + stateWidth
+	// narrowest is the least that the three columns have together. Below it lines wrap.
+	narrowest = 12
 )
 
+// widths are those of the columns whose contents may be longer.
+type widths struct {
+	pod, container, state int
+	cut                   bool // what is longer is cut, and does not push the rest aside
+}
+
+// widths returns the widths of the columns in the terminal as it is now.
+func (p *textPrinter) widths() widths {
+	if p.columns == nil {
+		return widths{pod: podWidth, container: containerWidth, state: stateWidth}
+	}
+	columns := p.columns()
+	if columns <= 0 {
+		columns = tableWidth
+	}
+	all := max(columns-rowFixed, narrowest)
+	w := widths{cut: true}
+	w.pod = all * podWidth / (tableWidth - rowFixed)
+	w.container = all * containerWidth / (tableWidth - rowFixed)
+	w.state = all - w.pod - w.container
+	return w
+}
+
+// format returns a line of the table. The texts of the three columns may hold anything.
+func (w widths) format(time, pod, container, event, state, lag, cause string) string {
+	cell := func(s string, width int) string {
+		s = printable(s)
+		if w.cut {
+			s = shorten(s, width)
+		}
+		return s
+	}
+	return fmt.Sprintf(row, time, w.pod, cell(pod, w.pod), w.container, cell(container, w.container), event,
+		w.state, cell(state, w.state), lag, cause)
+}
+
 func (p *textPrinter) print(l line) error {
+	w := p.widths()
 	if !p.headed {
 		p.headed = true
-		if _, err := fmt.Fprintf(p.w, row, "TIME", "POD", "CONTAINER", "EVENT", "STATE", "LAG", "CAUSE"); err != nil {
+		heading := w.format("TIME", "POD", "CONTAINER", "EVENT", "STATE", "LAG", "CAUSE")
+		if _, err := io.WriteString(p.w, heading); err != nil {
 			return err
 		}
 	}
-	text := fmt.Sprintf(row,
-		l.Time.Format(timeLayout),
-		shorten(l.Namespace+"/"+l.Pod, podWidth),
-		shorten(l.containerText(), containerWidth),
-		strings.TrimPrefix(string(l.Event), "Container"),
-		shorten(l.stateText(), stateWidth),
-		l.lagText(),
-		l.Cause)
+	text := w.format(l.Time.Format(timeLayout), l.Namespace+"/"+l.Pod, l.containerText(), eventText(l.Event),
+		l.stateText(), l.lagText(), string(l.Cause))
 	if c := l.colourCode(); p.colour && c != "" {
 		text = c + strings.TrimSuffix(text, "\n") + "\x1b[0m\n"
 	}
@@ -158,15 +211,6 @@ func orDash(s string) string {
 		return "-"
 	}
 	return s
-}
-
-func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
 // roughly rounds a duration for people to read.

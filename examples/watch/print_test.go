@@ -1,10 +1,12 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
@@ -49,7 +51,12 @@ func TestTextPrinter(t *testing.T) {
 		{"long names", with(func(l *line) {
 			l.Namespace, l.Pod, l.Container = "kube-system", "coredns-5d78c9869d-x7k2p", "a-very-long-container-name"
 		}),
-			"03:04:05.006  kube-system/…c9869d-x7k2p  a-ver…-name  Started  running                    -  period"},
+			"03:04:05.006  kube-system/coredns-5d78c9869d-x7k2p  a-very-long-container-name  Started  " +
+				"running                    -  period"},
+		{"hostile names", with(func(l *line) {
+			l.Namespace, l.Pod, l.Container, l.State = "a\x1b[2J", "b\nc", "d\u009b31m", "\u202erunning"
+		}),
+			`03:04:05.006  a\x1b[2J/b\nc              d\u009b31m   Started  \u202erunning              -  period`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var b strings.Builder
@@ -61,6 +68,74 @@ func TestTextPrinter(t *testing.T) {
 				t.Errorf("got\n%swant\n%s", got, tt.want)
 			}
 		})
+	}
+}
+
+// On a terminal each line is as wide as the terminal is at the time.
+func TestTextPrinterOnTerminal(t *testing.T) {
+	long := line{Time: someTime, Namespace: strings.Repeat("n", 40), Pod: strings.Repeat("\x1b", 40),
+		Container: strings.Repeat("c", 60), Event: pleg.ContainerStarted, State: strings.Repeat("s", 80),
+		Cause: pleg.CausePeriod}
+	for _, tt := range []struct{ columns, want int }{
+		{99, 99}, {60, 60}, {55, 55}, {211, 211},
+		{30, rowFixed + narrowest}, // too narrow: it wraps
+		{0, tableWidth},            // a terminal that does not say
+	} {
+		var b strings.Builder
+		p := &textPrinter{w: &b, columns: func() int { return tt.columns }}
+		if err := p.print(long); err != nil {
+			t.Fatal(err)
+		}
+		lines := strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")
+		if len(lines) != 2 || utf8.RuneCountInString(lines[1]) != tt.want {
+			t.Errorf("%d columns: want a heading and a line of %d, got\n%s", tt.columns, tt.want, &b)
+		}
+		if strings.ContainsRune(b.String(), '\x1b') {
+			t.Errorf("%d columns: the terminal would obey %q", tt.columns, &b)
+		}
+	}
+	var b strings.Builder
+	p := &textPrinter{w: &b, headed: true, columns: func() int { return tableWidth }}
+	if err := p.print(line{Time: someTime, Namespace: "kube-system", Pod: "coredns-5d78c9869d-x7k2p",
+		Container: "a-very-long-container-name", Event: pleg.ContainerStarted, State: "running", Cause: pleg.CausePeriod,
+	}); err != nil {
+		t.Fatal(err)
+	}
+	want := "03:04:05.006  kube-system/…c9869d-x7k2p  a-ver…-name  Started  running                    -  period\n"
+	if got := b.String(); got != want {
+		t.Errorf("got\n%swant\n%s", got, want)
+	}
+}
+
+// What encoding/json leaves in a line, a terminal would obey.
+func TestJSONPrinterEscapes(t *testing.T) {
+	var b strings.Builder
+	hostile := "\x1b[2J\n\x7f\u009b31m\u202e\U000e0001é\\"
+	if err := (jsonPrinter{&b}).print(line{Pod: hostile}); err != nil {
+		t.Fatal(err)
+	}
+	text, ended := strings.CutSuffix(b.String(), "\n")
+	if !ended || strings.ContainsFunc(text, isHidden) {
+		t.Errorf("the terminal would obey %q", b.String())
+	}
+	var got line
+	if err := json.Unmarshal([]byte(text), &got); err != nil || got.Pod != hostile {
+		t.Errorf("read back as %q, %v; want %q", got.Pod, err, hostile)
+	}
+}
+
+func TestPrintable(t *testing.T) {
+	for s, want := range map[string]string{
+		"": "", "web-0": "web-0", "Grüße 世界": "Grüße 世界", `a"b\c`: `a"b\c`,
+		"\x1b]0;title\a": `\x1b]0;title\a`, "a\r\nb": `a\r\nb`, "\xff": `\xff`, "a\u00a0b": `a\u00a0b`,
+		"\x1b\\": `\x1b\\`,
+	} {
+		if got := printable(s); got != want {
+			t.Errorf("%q: %s, want %s", s, got, want)
+		}
+	}
+	if got, want := printableLines("a\nb\x1b"), "a\nb\\x1b"; got != want {
+		t.Errorf("%q, want %q", got, want)
 	}
 }
 

@@ -1,0 +1,359 @@
+package cri_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/stats"
+	"google.golang.org/grpc/status"
+	"k8s.io/utils/clock"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/cri"
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+// A path that does not exist and that no attempt to connect waits for.
+func missingSocket(t *testing.T) string { return filepath.Join(t.TempDir(), "cri.sock") }
+
+// pointTo makes path lead to the server's socket, in one step.
+func pointTo(t *testing.T, path string, s *plegtest.CRIServer) {
+	t.Helper()
+	next := path + ".next"
+	must(t, os.Symlink(strings.TrimPrefix(s.Endpoint(), "unix://"), next))
+	must(t, os.Rename(next, path))
+}
+
+func dialRuntime(t *testing.T, endpoint string, opts ...cri.Option) *cri.Runtime {
+	t.Helper()
+	r, err := cri.Dial(endpoint, opts...)
+	must(t, err)
+	t.Cleanup(func() { must(t, r.Close()) })
+	return r
+}
+
+// startServer starts a server with one pod of that name.
+func startServer(t *testing.T, pod string) *plegtest.CRIServer {
+	t.Helper()
+	s, err := plegtest.StartCRIServer()
+	must(t, err)
+	t.Cleanup(s.Stop)
+	s.RunPod(plegtest.PodConfig{Name: pod})
+	return s
+}
+
+// listsPod reports whether a list shows exactly one pod, of that name.
+func listsPod(t *testing.T, r *cri.Runtime, name string) bool {
+	pods, err := r.GetPods(t.Context(), true)
+	return err == nil && len(pods) == 1 && pods[0].Name == name
+}
+
+// awaited checks the error of a call that has no runtime to go to.
+func awaited(t *testing.T, err error, path string) {
+	t.Helper()
+	if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "at unix://"+path+": ") {
+		t.Errorf("want an error with the code Unavailable that names %s, got %v", path, err)
+	}
+}
+
+// A generator is unhealthy and says what it waits for; within 3 s of the socket's
+// appearance its first list has succeeded, also if it has waited long.
+func TestDialSocketAppearsLater(t *testing.T) {
+	path := missingSocket(t)
+	r := dialRuntime(t, path)
+	g := pleg.NewGenericPLEG(r, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod, pleg.NewCache(),
+		clock.RealClock{})
+	g.Start()
+	defer g.Stop()
+	// By then the delay between attempts is as long as it gets.
+	time.Sleep(2500 * time.Millisecond)
+	healthy, err := g.Healthy()
+	if healthy || err == nil {
+		t.Fatal("healthy without a runtime")
+	}
+	for _, want := range []string{path, "the runtime has not answered yet", "no such file"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("the health error lacks %q: %v", want, err)
+		}
+	}
+
+	s := startServer(t, "web")
+	appeared := time.Now()
+	pointTo(t, path, s)
+	waitFor(t, func() bool {
+		healthy, _ := g.Healthy()
+		return healthy
+	})
+	took := time.Since(appeared)
+	t.Logf("healthy %v after the socket's appearance", took)
+	if took > 3*time.Second {
+		t.Errorf("the first list succeeded %v after the socket's appearance", took)
+	}
+	if report := g.HealthReport(); report.Pods != 1 || !strings.Contains(report.Runtime, "at unix://"+path) {
+		t.Errorf("report %+v", report)
+	}
+}
+
+func TestDialServerRestarts(t *testing.T) {
+	s := startServer(t, "web")
+	path := strings.TrimPrefix(s.Endpoint(), "unix://")
+	r := dialRuntime(t, s.Endpoint())
+	if !listsPod(t, r, "web") { // the first attempt is waited for
+		t.Fatal("no list of a runtime that is there")
+	}
+	for range 2 {
+		s.Down()
+		_, err := r.GetPods(t.Context(), true)
+		awaited(t, err, path)
+		must(t, s.Up())
+		waitFor(t, func() bool { return listsPod(t, r, "web") })
+	}
+}
+
+// What is at the path is replaced by a runtime, and that by another one.
+func TestDialSocketReplaced(t *testing.T) {
+	for name, occupy := range map[string]func(path string) error{
+		"a file":      func(path string) error { return os.WriteFile(path, nil, 0o600) },
+		"a directory": func(path string) error { return os.Mkdir(path, 0o700) },
+		"a loop":      func(path string) error { return os.Symlink(path, path) },
+		"the socket of a dead runtime": func(path string) error {
+			l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+			if err == nil {
+				l.SetUnlinkOnClose(false)
+				err = l.Close()
+			}
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			path := missingSocket(t)
+			must(t, occupy(path))
+			r := dialRuntime(t, path)
+			_, err := r.GetPods(t.Context(), true)
+			awaited(t, err, path)
+
+			must(t, os.Remove(path))
+			first := startServer(t, "first")
+			pointTo(t, path, first)
+			waitFor(t, func() bool { return listsPod(t, r, "first") })
+
+			pointTo(t, path, startServer(t, "second"))
+			if !listsPod(t, r, "first") {
+				t.Error("a connection does not outlive its path")
+			}
+			first.Stop()
+			waitFor(t, func() bool { return listsPod(t, r, "second") })
+		})
+	}
+}
+
+// Without a runtime every call fails at once, however many there are, and nothing is left.
+func TestDialNeverAppears(t *testing.T) {
+	path := missingSocket(t)
+	r := dialRuntime(t, "unix:"+path)
+	if got, want := r.DescribeRuntime(), "a CRI runtime that has not answered yet at unix://"+path; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	for range 200 {
+		_, err := r.GetPods(ctx, true)
+		awaited(t, err, path)
+		_, err = r.GetPod(ctx, "uid")
+		awaited(t, err, path)
+		_, err = r.GetPodStatus(ctx, &pleg.Pod{ID: "uid"})
+		awaited(t, err, path)
+		err = r.WatchContainerEvents(ctx, func() { t.Error("connected") }, func(pleg.ContainerEvent) {})
+		awaited(t, err, path)
+		if errors.Is(err, pleg.ErrEventsUnsupported) {
+			t.Fatalf("a runtime that is not there has no events: %v", err)
+		}
+	}
+	if n := len(r.CallsInFlight()); n != 0 {
+		t.Errorf("%d calls in flight", n)
+	}
+}
+
+// A socket that accepts connections and does not answer holds up a call until its context
+// ends, and the call is shown.
+func TestDialSilentSocket(t *testing.T) {
+	endpoint := silentSocket(t, missingSocket(t))
+	r := dialRuntime(t, endpoint)
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	done := make(chan error)
+	go func() {
+		_, err := r.GetPods(ctx, true)
+		done <- err
+	}()
+	waitFor(t, func() bool { return len(r.CallsInFlight()) == 1 })
+	if err := <-done; status.Code(err) != codes.DeadlineExceeded || !strings.Contains(err.Error(), endpoint) {
+		t.Errorf("want a missed deadline at %s, got %v", endpoint, err)
+	}
+}
+
+// Close ends the attempts and what waits for one. That no goroutine is left behind is
+// checked by TestMain.
+func TestDialClose(t *testing.T) {
+	s := startServer(t, "web")
+	for name, endpoint := range map[string]string{
+		"a missing socket": missingSocket(t),
+		"a silent socket":  silentSocket(t, missingSocket(t)),
+		"a runtime":        s.Endpoint(),
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, err := cri.Dial(endpoint)
+			must(t, err)
+			must(t, r.Close()) // during the first attempt
+			must(t, r.Close())
+			if _, err := r.GetPods(t.Context(), true); status.Code(err) != codes.Canceled {
+				t.Errorf("a list after Close: %v", err)
+			}
+		})
+	}
+
+	r := dialRuntime(t, silentSocket(t, missingSocket(t)))
+	done := make(chan error)
+	go func() {
+		_, err := r.GetPods(t.Context(), true)
+		done <- err
+	}()
+	waitFor(t, func() bool { return len(r.CallsInFlight()) == 1 })
+	must(t, r.Close())
+	if err := <-done; status.Code(err) != codes.Canceled {
+		t.Errorf("a list during Close: %v", err)
+	}
+}
+
+// Only what can never be the endpoint of a runtime is refused.
+func TestDialRefuses(t *testing.T) {
+	longest := "/" + strings.Repeat("a", 106)
+	for _, test := range []struct{ endpoint, want string }{
+		{"", "the endpoint is empty"},
+		{"tcp://127.0.0.1:1", "only unix sockets"},
+		{"http://run/containerd.sock", "only unix sockets"},
+		{"run/containerd.sock", "not absolute"},
+		{"unix://containerd.sock", "not absolute"},
+		{"unix:", "not absolute"},
+		{"unix:///run/containerd/", "ends in a slash"},
+		{"/", "ends in a slash"},
+		{"/run/a\x00b.sock", "zero byte"},
+		{longest + "a", "108 bytes"},
+	} {
+		r, err := cri.Dial(test.endpoint)
+		if err == nil {
+			_ = r.Close()
+			t.Errorf("%q is accepted", test.endpoint)
+			continue
+		}
+		if !strings.HasPrefix(err.Error(), "cri: dial: ") || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%q: %q lacks %q", test.endpoint, err, test.want)
+		}
+	}
+	for _, endpoint := range []string{longest, "/dev/null", "unix:///proc/1/no.sock", "/%zz", "/a b?c#d"} {
+		r, err := cri.Dial(endpoint)
+		if err != nil {
+			t.Errorf("%q: %v", endpoint, err)
+			continue
+		}
+		must(t, r.Close())
+	}
+}
+
+// The path is taken as it is, also if it looks like an escaped one.
+func TestDialPathIsNotUnescaped(t *testing.T) {
+	s := startServer(t, "web")
+	path := filepath.Join(t.TempDir(), "a %41?#.sock")
+	pointTo(t, path, s)
+	if r := dialRuntime(t, path); !listsPod(t, r, "web") {
+		t.Errorf("no list at %s", path)
+	}
+}
+
+// callCounter is a stats handler, as OpenTelemetry's is.
+type callCounter struct {
+	mu      sync.Mutex
+	methods []string // guarded by mu
+}
+
+func (c *callCounter) TagRPC(ctx context.Context, info *stats.RPCTagInfo) context.Context {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.methods = append(c.methods, info.FullMethodName[strings.LastIndex(info.FullMethodName, "/")+1:])
+	return ctx
+}
+func (*callCounter) HandleRPC(context.Context, stats.RPCStats)                         {}
+func (*callCounter) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+func (*callCounter) HandleConn(context.Context, stats.ConnStats)                       {}
+
+func (c *callCounter) counted() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.methods)
+}
+
+// The options reach the connections of Connect and Dial, add up, and come with the
+// package's own.
+func TestDialOptions(t *testing.T) {
+	s := startServer(t, "web")
+	want := []string{"Version", "StreamPodSandboxes", "StreamContainers"}
+	for name, open := range map[string]func(...cri.Option) (*cri.Runtime, error){
+		"Connect": func(opts ...cri.Option) (*cri.Runtime, error) {
+			return cri.Connect(t.Context(), s.Endpoint(), opts...)
+		},
+		"Dial": func(opts ...cri.Option) (*cri.Runtime, error) { return cri.Dial(s.Endpoint(), opts...) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			var first, second callCounter
+			r, err := open(
+				cri.WithDialOptions(nil, grpc.WithStatsHandler(&first)),
+				cri.WithDialOptions(),
+				cri.WithDialOptions(grpc.WithStatsHandler(&second)),
+			)
+			must(t, err)
+			defer r.Close()
+			if !listsPod(t, r, "web") {
+				t.Fatal("no list")
+			}
+			if _, err := open(cri.WithDialOptions(grpc.WithTransportCredentials(nil))); err == nil ||
+				!strings.Contains(err.Error(), s.Endpoint()) {
+				t.Errorf("options that do not fit: %v", err)
+			}
+			for i, counter := range []*callCounter{&first, &second} {
+				if got := counter.counted(); !slices.Equal(got, want) {
+					t.Errorf("handler %d counted %v, want %v", i, got, want)
+				}
+			}
+		})
+	}
+}
+
+// A caller may choose to wait for the runtime instead.
+func TestDialOptionWaitForReady(t *testing.T) {
+	path := missingSocket(t)
+	r := dialRuntime(t, path, cri.WithDialOptions(grpc.WithDefaultCallOptions(grpc.WaitForReady(true))))
+	done := make(chan bool)
+	go func() { done <- listsPod(t, r, "web") }()
+	waitFor(t, func() bool { return len(r.CallsInFlight()) == 1 })
+	pointTo(t, path, startServer(t, "web"))
+	if !<-done {
+		t.Error("the list did not wait for the runtime")
+	}
+}
+
+func TestUsualEndpointsIncludeK3s(t *testing.T) {
+	if !slices.Contains(cri.UsualEndpoints(), "unix:///run/k3s/containerd/containerd.sock") {
+		t.Errorf("not among %v", cri.UsualEndpoints())
+	}
+}
