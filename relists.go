@@ -55,7 +55,9 @@ func (r *relists) stopped() {
 
 // succeeded notes that the list in flight has. owed are the pods with a PodSync that is
 // due, failing those whose inspection fails.
-func (r *relists) succeeded(at stamp, began time.Time, owed map[types.UID]*podRecord, failing map[types.UID]FailingPod) {
+func (r *relists) succeeded(
+	at stamp, began time.Time, owed map[types.UID]*podRecord, failing map[types.UID]FailingPod,
+) {
 	r.awaiting = append(r.awaiting, relist{stamp: at, began: began})
 	if len(r.attached) == 0 {
 		return
