@@ -37,8 +37,12 @@ func TestLayers(t *testing.T) {
 			"validate.go":   3,
 			"cacheindex.go": 3,
 
-			"options.go": 2,
-			"pleg.go":    2,
+			"podstatuses.go": 3,
+
+			"pods.go":         2,
+			"containerids.go": 2,
+			"options.go":      2,
+			"pleg.go":         2,
 
 			"runtime.go": 1,
 		},
