@@ -146,7 +146,8 @@ func TestContainerIDForms(t *testing.T) {
 	}
 	for _, bad := range []string{"", "3f2a", "containerd:/3f2a", "a://b://c"} {
 		id := pleg.BuildContainerID("was", "there")
-		if got, err := pleg.ParseContainerID(bad); err == nil || !got.IsEmpty() || !strings.Contains(err.Error(), "type://id") {
+		got, err := pleg.ParseContainerID(bad)
+		if err == nil || !got.IsEmpty() || !strings.Contains(err.Error(), "type://id") {
 			t.Errorf("%q: %v %v", bad, got, err)
 		}
 		text, _ := json.Marshal(bad)

@@ -34,19 +34,21 @@ const noSuchPod types.UID = "plegtest-no-such-pod"
 const noSuchContainer = "plegtest-no-such-container"
 
 // TestRuntime tests an adapter. It calls rt in every way that the generator does, and
-// with contexts that have ended and pods that do not exist. It returns an error that
-// lists every problem, with what was expected, what was seen and why it matters, and nil
-// if there is none. The expected pods must be listed; if none are named, an empty runtime
-// passes.
+// with contexts that have ended and pods and containers that do not exist. It returns an
+// error that lists every problem, with what was expected, what was seen and why it
+// matters, and nil if there is none. The expected pods must be listed; if none are named,
+// an empty runtime passes.
 //
 // If rt also implements an optional interface, such as [pleg.PodGetter] or
-// [pleg.EventSource], TestRuntime tests that too.
+// [pleg.EventSource], TestRuntime tests that too. An event stream must stay open: it may
+// end at once only with [pleg.ErrEventsUnsupported], or with an error before it is
+// connected.
 //
 // The node should have a few pods, some with exited containers, and be quiet: nothing
 // may start, end or be removed during the test. Run the test under the race detector,
 // because TestRuntime also makes calls concurrently. The test takes about a second, half
-// of it to see that an event stream lasts. A call must return within 30 s, and within 5 s after its context has ended; TestRuntime
-// does not wait longer for it.
+// of it to see that an event stream lasts. A call must return within 30 s, and within 5 s
+// after its context has ended; TestRuntime does not wait longer for it.
 func TestRuntime(rt pleg.Runtime, expected ...types.UID) error {
 	if rt == nil {
 		return errors.New("plegtest.TestRuntime: the runtime is nil")
