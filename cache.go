@@ -95,8 +95,9 @@ type PodCache struct {
 	// absent has the pods that a single-pod list showed to be absent, later than the
 	// newest full list.
 	absent map[types.UID]time.Time
-	// held has the pods that are held, with the global time that applies to them.
-	held map[types.UID]time.Time
+	held   map[types.UID]heldPod
+	// index has the statuses of entries, kept up by Set and Delete.
+	index cacheIndex
 	// global is the stamp of the newest full list.
 	global  time.Time
 	readers map[types.UID][]*blockedReader
@@ -117,11 +118,21 @@ var (
 type cacheEntry struct {
 	status *PodStatus
 	err    error
+	// uninspected means that no inspection has succeeded: the status is an empty one.
+	uninspected bool
 	// stored is the stamp of the list that the inspection was made for.
 	stored time.Time
 	// observed is the newest stamp that the pod itself was confirmed with; never before
 	// stored.
 	observed time.Time
+}
+
+// heldPod is a pod that is held.
+type heldPod struct {
+	// global is the global time that applies to it.
+	global time.Time
+	// listed is false once the pod has been deleted.
+	listed bool
 }
 
 // blockedReader is a reader waiting in GetNewerThan. Whoever holds the lock and
@@ -134,6 +145,14 @@ type blockedReader struct {
 type cacheAnswer struct {
 	status *PodStatus
 	err    error
+}
+
+// lastStatus returns the status of the entry; nil if there is no entry.
+func (e *cacheEntry) lastStatus() *PodStatus {
+	if e == nil {
+		return nil
+	}
+	return e.status
 }
 
 // NewCache returns an empty cache.
@@ -237,12 +256,16 @@ func (c *PodCache) Set(uid types.UID, status *PodStatus, err error, timestamp ti
 	if old != nil && old.stored.After(timestamp) {
 		return false
 	}
-	if status == nil {
-		if status = emptyStatus(uid); err != nil && old != nil {
-			status = old.status
-		}
+	e := &cacheEntry{status: status, err: err, stored: timestamp, observed: timestamp}
+	switch {
+	case status != nil:
+	case err != nil && old != nil:
+		e.status, e.uninspected = old.status, old.uninspected
+	default:
+		e.status, e.uninspected = emptyStatus(uid), err != nil
 	}
-	put(&c.entries, uid, &cacheEntry{status: status, err: err, stored: timestamp, observed: timestamp})
+	put(&c.entries, uid, e)
+	c.index.replace(uid, old.lastStatus(), e.status)
 	delete(c.absent, uid)
 	c.wakeLocked(uid)
 	return true
@@ -264,8 +287,12 @@ func (c *PodCache) SetObservedTime(uid types.UID, timestamp time.Time) {
 func (c *PodCache) Delete(uid types.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.index.replace(uid, c.entries[uid].lastStatus(), nil)
 	delete(c.entries, uid)
 	delete(c.absent, uid)
+	if h, held := c.held[uid]; held {
+		c.held[uid] = heldPod{global: h.global}
+	}
 	c.wakeLocked(uid)
 }
 
@@ -288,9 +315,12 @@ func (c *PodCache) UpdateTime(timestamp time.Time) {
 func (c *PodCache) Hold(uid types.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if _, held := c.held[uid]; !held {
-		put(&c.held, uid, c.global)
+	h, held := c.held[uid]
+	if !held {
+		h.global = c.global
 	}
+	h.listed = true
+	put(&c.held, uid, h)
 }
 
 // Release implements FreshnessHolder.
@@ -318,8 +348,8 @@ func (c *PodCache) freshLocked(uid types.UID, minTime time.Time) bool {
 // pod.
 func (c *PodCache) observedLocked(uid types.UID) time.Time {
 	global := c.global
-	if base, held := c.held[uid]; held {
-		global = base
+	if h, held := c.held[uid]; held {
+		global = h.global
 	}
 	if e := c.entries[uid]; e != nil {
 		return later(e.observed, global)

@@ -211,14 +211,16 @@ func (s *stream) connected() {
 // for the readers of its stream never waits for this one.
 func (s *stream) observe(event ContainerEvent) {
 	s.mu.Lock()
-	closed := s.closed
+	closed, connectedAt := s.closed, s.connectedAt
 	s.heard = true
 	s.mu.Unlock()
 	if closed {
 		return
 	}
 	e := s.client
-	if !event.CreatedAt.IsZero() {
+	// containerd replays the last five minutes: how old those are says nothing of the stream.
+	replayed := connectedAt.IsZero() || event.CreatedAt.Before(connectedAt)
+	if !event.CreatedAt.IsZero() && !replayed {
 		e.metrics.streamLatency.Observe(max(0, e.clock.Since(event.CreatedAt)).Seconds())
 	}
 	e.mu.Lock()

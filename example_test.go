@@ -120,3 +120,27 @@ func ExampleGenericPLEG_Healthy() {
 	// true <nil>
 	// false pleg was last seen active 3m5s ago; threshold is 3m0s: the last list failed 0s ago: connection refused
 }
+
+// Which pod is this container? Security and observability agents have an ID, an address
+// or a name, and want the pod.
+func ExamplePodCache_ByContainerID() {
+	runtime := plegtest.NewRuntime()
+	runtime.SetPod(plegtest.NewPod("uid-1", plegtest.Running("nginx")))
+	runtime.UpdatePod("uid-1", func(pod *pleg.Pod) { pod.Namespace, pod.Name = "shop", "web-0" })
+	runtime.SetIPs("uid-1", "10.0.0.7")
+	cache := pleg.NewCache()
+	pleg.NewGenericPLEG(runtime, 10, time.Second, cache, clock.RealClock{}).Relist()
+
+	if pod, known := cache.ByContainerID("containerd://nginx"); known {
+		fmt.Println(pleg.BuildPodFullName(pod.Name, pod.Namespace))
+	}
+	for _, pod := range cache.ByIP("10.0.0.7") {
+		fmt.Println(pod.ID, pod.FindContainerStatusByName("nginx").State)
+	}
+	_, known, err := cache.Lookup("uid-2")
+	fmt.Println(known, err)
+	// Output:
+	// web-0_shop
+	// uid-1 running
+	// false <nil>
+}

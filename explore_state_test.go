@@ -177,7 +177,7 @@ func (f *printer) cache() {
 			f.put(clockTime, nanos(e.observed))
 		}
 		f.put(clockTime, nanos(c.absent[uid]))
-		f.put(clockTime, nanos(c.held[uid]))
+		f.put(clockTime, nanos(c.held[uid].global))
 	}
 }
 

@@ -125,7 +125,8 @@ func NewGenericPLEG(runtime Runtime, channelCapacity int, relistPeriod time.Dura
 	}
 	g.logger, g.threshold = g.opts.logger, g.opts.relistThreshold
 	g.counter, _ = cache.(BlockedCounter)
-	g.metrics = newMetrics(g.logger, g.gauges)
+	g.metrics = newMetrics(g.logger, g.opts.registerer != nil, g.gauges)
+	g.metrics.nodeName = g.opts.nodeName
 	g.updates = newBroadcaster(g.metrics.discarded)
 	g.watching = sync.OnceValue(func() chan *PodLifecycleEvent {
 		return g.updates.Subscribe(context.Background(), g.capacity, true) //nolint:forbidigo // it is never closed
@@ -196,6 +197,9 @@ func (g *GenericPLEG) register() {
 		collectors = append(collectors, c)
 	}
 	for _, c := range collectors {
+		if g.opts.noKubeletMetrics {
+			c = withoutKubelet{c}
+		}
 		if err := g.opts.registerer.Register(c); err != nil {
 			g.logger.Error(err, "Cannot register metrics; wrap the registerer with a label if it has those of another generator")
 		}

@@ -224,7 +224,7 @@ func TestRule12ChangeBeforeTheDeadlineIsDelivered(t *testing.T) {
 		time.Sleep(10 * time.Second) // the inspection for a2 is slow
 		n.SetContainer("a", "a3", pleg.ContainerStateRunning)
 		time.Sleep(10 * time.Minute)
-		want(t, "past the deadline", read(events), "a Started a2", "a Started a3")
+		want(t, "past the deadline", read(events), "a Started a3", "a Started a2") // newest first
 		done := make(chan struct{})
 		minTime := time.Now()
 		go func() { _, _ = n.cache.GetNewerThan("a", minTime); close(done) }()

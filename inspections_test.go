@@ -146,7 +146,7 @@ func TestRule3SupersededStatusAtOneInstant(t *testing.T) {
 		heal()
 		synctest.Wait()
 		want(t, "events", read(events), "a Started a2")
-		if s, err := cache.Get("a"); err != nil || len(s.ContainerStatuses) != 2 || s.ContainerStatuses[0].ExitCode != 7 {
+		if s, err := cache.Get("a"); err != nil || len(s.ContainerStatuses) != 2 || s.ContainerStatuses[1].ExitCode != 7 {
 			t.Errorf("got %v %v", s, err)
 		}
 		g.Stop()

@@ -19,6 +19,8 @@ func TestLayers(t *testing.T) {
 			"events.go":     5,
 			"health.go":     5,
 
+			"lookups.go": 5,
+
 			"inputs.go":      4,
 			"failing.go":     5,
 			"relists.go":     5,
@@ -30,12 +32,17 @@ func TestLayers(t *testing.T) {
 			"cache.go":       4,
 			"metrics.go":     4,
 
-			"updates.go":  3,
-			"diff.go":     3,
-			"validate.go": 3,
+			"updates.go":    3,
+			"diff.go":       3,
+			"validate.go":   3,
+			"cacheindex.go": 3,
 
-			"options.go": 2,
-			"pleg.go":    2,
+			"podstatuses.go": 3,
+
+			"pods.go":         2,
+			"containerids.go": 2,
+			"options.go":      2,
+			"pleg.go":         2,
 
 			"runtime.go": 1,
 		},

@@ -1,6 +1,7 @@
 package pleg
 
 import (
+	"strings"
 	"sync"
 	"time"
 
@@ -26,6 +27,8 @@ type gauges struct {
 // happen; gauges are read when they are collected.
 type metrics struct {
 	logger klog.Logger
+	// nodeName is the node's name, set before the first collection; "" is not exported.
+	nodeName string
 	// now returns the present gauges.
 	now func() gauges
 
@@ -45,6 +48,8 @@ type metrics struct {
 }
 
 var (
+	nodeNameDesc = prometheus.NewDesc("kubelet_node_name",
+		"The node's name. The count is always 1.", []string{"node"}, nil)
 	lastSeenDesc = prometheus.NewDesc("kubelet_pleg_last_seen_seconds",
 		"Timestamp in seconds when PLEG was last seen active.", nil, nil)
 	runningPodsDesc = prometheus.NewDesc("kubelet_running_pods",
@@ -69,9 +74,24 @@ var (
 		"1 while the runtime's event stream is connected, else 0.", nil, nil)
 )
 
-func newMetrics(logger klog.Logger, now func() gauges) *metrics {
+// The native buckets of the histograms, beside the classic ones: each a tenth wider than
+// the one before, and so many that durations from a millisecond to five minutes fit;
+// beyond that the resolution is halved.
+const (
+	nativeBucketFactor = 1.1
+	nativeBuckets      = 160
+)
+
+// newMetrics makes the collector. An observation of a native histogram may allocate eight
+// bytes, for client_golang boxes the number of the bucket: a generator whose metrics nobody
+// collects has classic ones only, and its idle relist allocates nothing.
+func newMetrics(logger klog.Logger, native bool, now func() gauges) *metrics {
 	histogram := func(name, help string, buckets []float64) prometheus.Histogram {
-		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets})
+		opts := prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}
+		if native {
+			opts.NativeHistogramBucketFactor, opts.NativeHistogramMaxBucketNumber = nativeBucketFactor, nativeBuckets
+		}
+		return prometheus.NewHistogram(opts)
 	}
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
@@ -119,6 +139,9 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, c := range m.counted() {
 		c.Describe(ch)
 	}
+	if m.nodeName != "" {
+		ch <- nodeNameDesc
+	}
 	for _, d := range []*prometheus.Desc{
 		lastSeenDesc, runningPodsDesc, runningContainersDesc, relistRunningDesc, inFlightDesc, hungDesc,
 		failingDesc, subscribersDesc, backlogDesc, blockedDesc, streamUpDesc,
@@ -138,6 +161,9 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	// A state without containers is reported as zero, not left at its last value. No lock
 	// is held while a collector may be slow.
 	now := m.now()
+	if m.nodeName != "" {
+		gauge(nodeNameDesc, 1, m.nodeName)
+	}
 	if !now.lastList.IsZero() {
 		gauge(lastSeenDesc, float64(now.lastList.UnixNano())/float64(time.Second))
 	}
@@ -160,6 +186,39 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		up = 1
 	}
 	gauge(streamUpDesc, up)
+}
+
+// withoutKubelet is a collector without the metrics that have a kubelet's name.
+type withoutKubelet struct{ prometheus.Collector }
+
+// Describe implements prometheus.Collector.
+func (w withoutKubelet) Describe(ch chan<- *prometheus.Desc) {
+	filter(ch, w.Collector.Describe, func(d *prometheus.Desc) bool { return !hasKubeletName(d) })
+}
+
+// Collect implements prometheus.Collector.
+func (w withoutKubelet) Collect(ch chan<- prometheus.Metric) {
+	filter(ch, w.Collector.Collect, func(m prometheus.Metric) bool { return !hasKubeletName(m.Desc()) })
+}
+
+// hasKubeletName reports whether a metric has a name that a kubelet's registry may have
+// too. Only the printed form of a Desc has its name.
+func hasKubeletName(d *prometheus.Desc) bool {
+	return strings.HasPrefix(d.String(), `Desc{fqName: "kubelet_`)
+}
+
+// filter passes on what send sends and keep wants.
+func filter[T any](ch chan<- T, send func(chan<- T), keep func(T) bool) {
+	all := make(chan T)
+	go func() {
+		defer close(all)
+		send(all)
+	}()
+	for v := range all {
+		if keep(v) {
+			ch <- v
+		}
+	}
 }
 
 // discarded counts the transitions that coalescing discards.

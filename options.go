@@ -27,6 +27,8 @@ type options struct {
 	inspectionTimeout time.Duration
 	connectedPeriod   time.Duration
 	pollingOnly       bool
+	nodeName          string
+	noKubeletMetrics  bool
 }
 
 func defaultOptions() options {
@@ -51,6 +53,23 @@ func WithLogger(logger klog.Logger) Option {
 // prometheus.WrapRegistererWith, so that a label tells them apart.
 func WithRegisterer(registerer prometheus.Registerer) Option {
 	return func(o *options) { o.registerer = registerer }
+}
+
+// WithNodeName exports kubelet_node_name, a gauge that is always 1, with the name in its
+// label node. The rules of kubernetes-mixin join with it to name the node of an alert,
+// KubeletPlegDurationHigh among them. The name should be the Node's in Kubernetes. Without
+// this option, or with an empty name, the metric is not exported. It has no effect without
+// WithRegisterer.
+func WithNodeName(name string) Option {
+	return func(o *options) { o.nodeName = name }
+}
+
+// WithoutKubeletMetrics leaves the metrics whose names begin with kubelet_ to a host that
+// has its own, such as a kubelet, whose registry does not take a name twice: none of them
+// is registered, those of a Runtime that implements prometheus.Collector and that of
+// WithNodeName included. The others are. By default all are.
+func WithoutKubeletMetrics() Option {
+	return func(o *options) { o.noKubeletMetrics = true }
 }
 
 // WithRelistThreshold sets the age of the last successful relist, and of inspections

@@ -68,6 +68,7 @@
 package pleg
 
 import (
+	"fmt"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -160,6 +161,51 @@ type PodLifecycleEvent struct {
 // IsSandbox reports whether the event is about a pod sandbox rather than about a
 // container in it.
 func (e *PodLifecycleEvent) IsSandbox() bool { return e.sandbox }
+
+// String returns the event in a line for logs: the pod, the container with the beginning
+// of its ID, and the type, as in "shop/cart-0 cart (3f2a…) ContainerDied".
+func (e *PodLifecycleEvent) String() string {
+	if e == nil {
+		return "no event"
+	}
+	pod := string(e.ID)
+	if e.Pod != nil && e.Pod.Name != "" {
+		pod = e.Pod.Namespace + "/" + e.Pod.Name
+	}
+	if e.Type == PodSync || e.Data == nil {
+		return pod + " " + string(e.Type)
+	}
+	name := "sandbox"
+	if e.Container != nil && e.Container.Name != "" {
+		name = e.Container.Name
+	} else if !e.sandbox {
+		name = "container"
+	}
+	return fmt.Sprintf("%s %s (%s) %s", pod, name, shortID(e.Data), e.Type)
+}
+
+// shortID returns the beginning of a container's ID, as runtimes' own tools show it.
+func shortID(id any) string {
+	const length = 13
+	s := fmt.Sprint(id)
+	if len(s) <= length {
+		return s
+	}
+	return s[:length] + "…"
+}
+
+// MarshalLog implements logr.Marshaler: ID, type and data, which is what the kubelet logs
+// of an event. With the whole pod in each line, a kubelet's log grew by three quarters.
+func (e *PodLifecycleEvent) MarshalLog() any {
+	if e == nil {
+		return nil
+	}
+	return struct {
+		ID   types.UID
+		Type PodLifeCycleEventType
+		Data any
+	}{e.ID, e.Type, e.Data}
+}
 
 // PodLifecycleEventGenerator has the methods that most code needs of a generator.
 // GenericPLEG has these methods and more; so has the kubelet's interface of this name.

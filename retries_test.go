@@ -62,7 +62,7 @@ func TestRule8RetriesWithBackoff(t *testing.T) {
 		}
 		heal()
 		time.Sleep(time.Minute)
-		if s, err := n.cache.Get("a"); err != nil || s.ContainerStatuses[0].ExitCode != 3 {
+		if s, err := n.cache.Get("a"); err != nil || s.ContainerStatuses[1].ExitCode != 3 {
 			t.Errorf("no status after the recovery: %v %v", s, err)
 		}
 		want(t, "the change, and the recovery", read(events), "a Started a2", "a PodSync")

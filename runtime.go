@@ -24,7 +24,7 @@ type Runtime interface {
 	// GetPods lists every pod that the runtime knows. If all is true, as it always is
 	// in the generator's calls, exited containers and sandboxes are included. An
 	// incomplete list must come with an error: a pod that is missing from a list
-	// without one is gone.
+	// without one is gone. Containers and sandboxes are listed newest first.
 	GetPods(ctx context.Context, all bool) ([]*Pod, error)
 	// GetPodStatus inspects one listed pod. It fills in everything but TimeStamp, and
 	// need not keep the addresses of a pod whose network is gone. A container that is
@@ -157,7 +157,9 @@ type Pod struct {
 
 	// ID is the UID of the pod.
 	ID types.UID
-	// Containers are the pod's containers, of all its sandboxes.
+	// Containers are the pod's containers, of all its sandboxes, newest first: those of
+	// one name in the order of their restarts, the present one before the one that it
+	// replaced.
 	Containers []*Container
 	// Sandboxes are the pod's sandboxes, newest first, shown as containers.
 	Sandboxes []*Container
@@ -167,6 +169,10 @@ type Pod struct {
 	// CreatedAt is when the pod's newest sandbox was created, in nanoseconds
 	// since 1970.
 	CreatedAt uint64
+	// Source is the runtime's own object, for consumers that know the runtime; nil if it
+	// gives none, as package cri does. It is passed through untouched: neither read nor
+	// compared, so that a change of it alone is no change.
+	Source any
 }
 
 // Container is a container as a list shows it. A sandbox has only ID, State and
@@ -192,6 +198,8 @@ type Container struct {
 	PodSandboxID string
 	// CreatedAt is when the container was created, in nanoseconds since 1970.
 	CreatedAt int64
+	// Source is the runtime's own object; see Pod.Source.
+	Source any
 }
 
 // PodStatus is a pod as an inspection shows it.
@@ -204,11 +212,11 @@ type PodStatus struct {
 	// IPs are the pod's addresses, the primary one first. When the pod's network
 	// has been torn down they are the last that the pod had.
 	IPs []string
-	// ContainerStatuses are the statuses of the pod's containers, in the order of
-	// Pod.Containers.
+	// ContainerStatuses are the statuses of the pod's containers, newest first, in the
+	// order of Pod.Containers: the first of a name is the present one.
 	ContainerStatuses []*Status
 	// ActiveContainerStatuses are those in the pod's newest sandbox, if that is
-	// ready.
+	// ready, newest first.
 	ActiveContainerStatuses []*Status
 	// SandboxStatuses are the statuses of the pod's sandboxes, newest first.
 	SandboxStatuses []*runtimeapi.PodSandboxStatus
@@ -217,6 +225,8 @@ type PodStatus struct {
 	// stays while lists confirm the status, so a status may be fresher than its
 	// TimeStamp.
 	TimeStamp time.Time
+	// Source is the runtime's own object; see Pod.Source.
+	Source any
 }
 
 // Status is a container as an inspection shows it.
@@ -257,4 +267,6 @@ type Status struct {
 	User       *runtimeapi.ContainerUser
 	Mounts     []*runtimeapi.Mount
 	StopSignal runtimeapi.Signal
+	// Source is the runtime's own object; see Pod.Source.
+	Source any
 }

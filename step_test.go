@@ -121,7 +121,7 @@ func (s *stepper) make(d *datadriven.TestData) {
 	if cfg.ConnectedPeriod > 0 {
 		cfg.blocked = s.cache.BlockedReaders
 	}
-	m := newMetrics(cfg.logger, func() gauges { return gauges{} })
+	m := newMetrics(cfg.logger, false, func() gauges { return gauges{} })
 	updates := newBroadcaster(m.discarded)
 	s.events = updates.Subscribe(s.t.Context(), 1000, true)
 	s.t.Cleanup(updates.Halt)

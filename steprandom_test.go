@@ -48,7 +48,7 @@ func newRandomNode(t *rapid.T) *randomNode {
 	if rapid.Bool().Draw(t, "six methods") {
 		cache = struct{ Cache }{cache}
 	}
-	m := newMetrics(cfg.logger, func() gauges { return gauges{} })
+	m := newMetrics(cfg.logger, false, func() gauges { return gauges{} })
 	updates := newBroadcaster(m.discarded)
 	w.events = updates.Subscribe(t.Context(), 1000, true)
 	w.r = newReconciler(cfg, epoch, cache, updates, m)

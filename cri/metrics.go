@@ -42,6 +42,8 @@ func newMetrics() *metrics {
 			Help: "Duration in seconds of runtime operations. Broken down by operation type.",
 			// 5 ms to 12 minutes.
 			Buckets: prometheus.ExponentialBuckets(.005, 2.5, 14),
+			// And native ones beside them, as in package pleg.
+			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 160,
 		}, byOperation),
 		errors: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "kubelet_runtime_operations_errors_total",

@@ -19,6 +19,8 @@ const (
 	cancelTimeout = 5 * time.Second
 	// callTimeout is how long any call may take.
 	callTimeout = 30 * time.Second
+	// streamLasts is how long an event stream must last, on a node that is quiet.
+	streamLasts = 500 * time.Millisecond
 )
 
 // fullList is the call that is made most often. A problem with its answer is reported
@@ -28,25 +30,32 @@ const fullList = "GetPods(all=true)"
 // noSuchPod is a UID that no pod has.
 const noSuchPod types.UID = "plegtest-no-such-pod"
 
+// noSuchContainer is an ID that no container has.
+const noSuchContainer = "plegtest-no-such-container"
+
 // TestRuntime tests an adapter. It calls rt in every way that the generator does, and
-// with contexts that have ended and pods that do not exist. It returns an error that
-// lists every problem, with what was expected, what was seen and why it matters, and nil
-// if there is none. The expected pods must be listed; if none are named, an empty runtime
-// passes.
+// with contexts that have ended and pods and containers that do not exist. It returns an
+// error that lists every problem, with what was expected, what was seen and why it
+// matters, and nil if there is none. The expected pods must be listed; if none are named,
+// an empty runtime passes.
 //
 // If rt also implements an optional interface, such as [pleg.PodGetter] or
-// [pleg.EventSource], TestRuntime tests that too.
+// [pleg.EventSource], TestRuntime tests that too. An event stream must stay open: it may
+// end at once only with [pleg.ErrEventsUnsupported], or with an error before it is
+// connected.
 //
 // The node should have a few pods, some with exited containers, and be quiet: nothing
 // may start, end or be removed during the test. Run the test under the race detector,
-// because TestRuntime also makes calls concurrently. The test takes about a second. A
-// call must return within 30 s, and within 5 s after its context has ended; TestRuntime
-// does not wait longer for it.
+// because TestRuntime also makes calls concurrently. The test takes about a second, half
+// of it to see that an event stream lasts. A call must return within 30 s, and within 5 s
+// after its context has ended; TestRuntime does not wait longer for it.
 func TestRuntime(rt pleg.Runtime, expected ...types.UID) error {
 	if rt == nil {
 		return errors.New("plegtest.TestRuntime: the runtime is nil")
 	}
-	t := &conformance{rt: rt, clock: clock.RealClock{}, seen: make(map[string]bool)}
+	t := &conformance{
+		rt: rt, clock: clock.RealClock{}, seen: make(map[string]bool), finished: make(map[string]time.Time),
+	}
 	if first := t.testList(expected); first != nil {
 		t.testListAgain(first)
 		t.testListRunning(first)
@@ -75,6 +84,9 @@ type conformance struct {
 	seen     map[string]bool // the problems reported so far; guarded by mu
 	// leftBehind is set when a call did not return in time. Guarded by mu.
 	leftBehind bool
+
+	// finished has the FinishedAt of exited containers by ID; guarded by mu.
+	finished map[string]time.Time
 
 	returned []returned // what must not be modified any more; guarded by mu
 }

@@ -51,6 +51,57 @@ func TestTestRuntimePasses(t *testing.T) {
 		if err := plegtest.TestRuntime(rt); err != nil {
 			t.Error(err)
 		}
+		for what, watch := range map[string]func(connected func()) error{
+			"refuses after connected":  func(connected func()) error { connected(); return pleg.ErrEventsUnsupported },
+			"cannot be reached":        func(func()) error { return errors.New("connection refused") },
+			"says that it has no more": func(func()) error { return fmt.Errorf("off: %w", pleg.ErrEventsUnsupported) },
+		} {
+			b := &broken{Runtime: aNode()}
+			b.watch = func(_ context.Context, connected func(), _ func(pleg.ContainerEvent)) error { return watch(connected) }
+			if err := plegtest.TestRuntime(b); err != nil {
+				t.Errorf("a stream that %s: %v", what, err)
+			}
+		}
+	})
+}
+
+// What a runtime puts into Source is its own affair: it may be anything, and another each
+// time.
+func TestTestRuntimePassesAnySource(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := func() any { return func() {} } // which equals nothing, not even itself
+		rt := aNode()
+		defer rt.BreakStreams(nil)
+		b := &broken{Runtime: rt}
+		b.getPods = func(ctx context.Context, all bool) ([]*pleg.Pod, error) {
+			list, err := rt.GetPods(ctx, all)
+			var own []*pleg.Pod
+			for _, pod := range list {
+				p := *pod
+				p.Source = source()
+				p.Containers = nil
+				for _, c := range pod.Containers {
+					own := *c
+					own.Source = source()
+					p.Containers = append(p.Containers, &own)
+				}
+				own = append(own, &p)
+			}
+			return own, err
+		}
+		b.status = func(ctx context.Context, pod *pleg.Pod) (*pleg.PodStatus, error) {
+			s, err := rt.GetPodStatus(ctx, pod)
+			if err == nil {
+				s.Source = source()
+				for _, c := range s.ContainerStatuses {
+					c.Source = source()
+				}
+			}
+			return s, err
+		}
+		if err := plegtest.TestRuntime(b, "a", "b", "c"); err != nil {
+			t.Error(err)
+		}
 	})
 }
 
@@ -189,6 +240,10 @@ func TestTestRuntimeFinds(t *testing.T) {
 			s[0], s[1] = s[1], s[0]
 			return l
 		}), "", "saw c-sandbox-1 after c-sandbox, which is older"},
+		{"containers oldest first", pods(func(l []*pleg.Pod) []*pleg.Pod {
+			l[0].Containers[0].CreatedAt, l[0].Containers[1].CreatedAt = 10, 20
+			return l
+		}), "", `pod "a": expected the containers newest first, saw a2 after a1, which is older`},
 		{"random order", func(b *broken) {
 			b.getPods = func(ctx context.Context, all bool) ([]*pleg.Pod, error) {
 				l, err := b.Runtime.GetPods(ctx, all)
@@ -307,6 +362,58 @@ func TestTestRuntimeFinds(t *testing.T) {
 		}), "", `as in the list, saw "a1" and running`},
 		{"no end", editStatus(func(s *pleg.PodStatus) { s.ContainerStatuses[0].FinishedAt = time.Time{} }), "",
 			"expected FinishedAt of an exited container"},
+		{"an end that moves", func(b *broken) {
+			b.status = func(ctx context.Context, pod *pleg.Pod) (*pleg.PodStatus, error) {
+				s, err := b.Runtime.GetPodStatus(ctx, pod)
+				for _, c := range s.ContainerStatuses {
+					if c.State == pleg.ContainerStateExited {
+						c.FinishedAt = c.FinishedAt.Add(time.Duration(calls.Add(1)))
+					}
+				}
+				return s, err
+			}
+		}, "", "expected the same FinishedAt of an exited container each time, saw another than before for a1"},
+		{"container statuses oldest first", editStatus(func(s *pleg.PodStatus) {
+			for i, c := range s.ContainerStatuses {
+				c.CreatedAt = time.Unix(int64(i+1), 0)
+			}
+		}), "", "expected the container statuses newest first, saw a2 after a1, which is older"},
+		{"no status where one container is gone", func(b *broken) {
+			b.status = func(ctx context.Context, pod *pleg.Pod) (*pleg.PodStatus, error) {
+				if known := b.Pod(pod.ID); known != nil && len(pod.Containers) > len(known.Containers) {
+					return nil, errors.New("no such container")
+				}
+				return b.Runtime.GetPodStatus(ctx, pod)
+			}
+		}, "", `GetPodStatus(pod "a") with a container that is gone since the list: expected no error, ` +
+			`and a status without that container, saw error "no such container"`},
+		{"a nil status where one container is gone", func(b *broken) {
+			b.status = func(ctx context.Context, pod *pleg.Pod) (*pleg.PodStatus, error) {
+				if known := b.Pod(pod.ID); known != nil && len(pod.Containers) > len(known.Containers) {
+					return nil, nil
+				}
+				return b.Runtime.GetPodStatus(ctx, pod)
+			}
+		}, "", "and a status without that container, saw nil and no error"},
+		{"a status of the container that is gone", func(b *broken) {
+			b.status = func(ctx context.Context, pod *pleg.Pod) (*pleg.PodStatus, error) {
+				s, err := b.Runtime.GetPodStatus(ctx, pod)
+				if known := b.Pod(pod.ID); known != nil && len(pod.Containers) > len(known.Containers) {
+					s.ContainerStatuses = append(s.ContainerStatuses, &pleg.Status{
+						ID: pod.Containers[len(known.Containers)].ID, State: pleg.ContainerStateUnknown})
+				}
+				return s, err
+			}
+		}, "", "and a status without that container, saw a status of it"},
+		{"no others where one container is gone", func(b *broken) {
+			b.status = func(ctx context.Context, pod *pleg.Pod) (*pleg.PodStatus, error) {
+				s, err := b.Runtime.GetPodStatus(ctx, pod)
+				if known := b.Pod(pod.ID); known != nil && len(pod.Containers) > len(known.Containers) {
+					s.ContainerStatuses = nil
+				}
+				return s, err
+			}
+		}, "", "expected the statuses of the 2 others, saw 0"},
 		{"a missing status", editStatus(func(s *pleg.PodStatus) {
 			s.ContainerStatuses = s.ContainerStatuses[1:]
 		}), "", "expected a status for each of the 2 listed containers, saw 1"},
@@ -314,7 +421,7 @@ func TestTestRuntimeFinds(t *testing.T) {
 			"expected ActiveContainerStatuses of the newest sandbox's containers if it is ready"},
 		{"all is active", editStatus(func(s *pleg.PodStatus) {
 			s.ActiveContainerStatuses = s.ContainerStatuses
-		}), "", `["c2"], saw ["c1" "c2"]`},
+		}), "", `["c2"], saw ["c2" "c1"]`},
 		{"a nil sandbox status", editStatus(func(s *pleg.PodStatus) { s.SandboxStatuses[0] = nil }), "",
 			"expected sandbox statuses, saw a nil one"},
 		{"a status of no sandbox", editStatus(func(s *pleg.PodStatus) { s.SandboxStatuses[0].Id = "x" }), "",
@@ -379,6 +486,19 @@ func TestTestRuntimeFinds(t *testing.T) {
 
 		{"a stream that never connects", func(b *broken) { b.Hang(plegtest.WatchContainerEvents, "") }, "",
 			"expected a call of connected within 5s, or an error, saw neither"},
+		{"a stream that ends at once, as CRI-O's", func(b *broken) { b.SetEventMode(plegtest.EventsEndAtOnce) }, "",
+			"WatchContainerEvents: expected a stream that stays open, or ErrEventsUnsupported, " +
+				"or an error before connected, saw that it ended at once"},
+		{"a stream that breaks at once", func(b *broken) {
+			b.watch = func(_ context.Context, connected func(), _ func(pleg.ContainerEvent)) error {
+				connected()
+				time.Sleep(100 * time.Millisecond)
+				return oops
+			}
+		}, "", "saw that it ended at once"},
+		{"a stream that ends before it is connected", func(b *broken) {
+			b.watch = func(context.Context, func(), func(pleg.ContainerEvent)) error { return nil }
+		}, "", "saw that it ended at once"},
 		{"a stream that does not end", func(b *broken) {
 			b.watch = func(_ context.Context, connected func(), observe func(pleg.ContainerEvent)) error {
 				return b.Runtime.WatchContainerEvents(context.Background(), connected, observe)

@@ -59,6 +59,17 @@ func (t *conformance) checkPod(where string, pod *pleg.Pod, owners map[string]ty
 		owners[c.ID.ID] = pod.ID
 		t.checkState(where, c.ID.ID, c.State)
 	}
+	var before *pleg.Container
+	for _, c := range pod.Containers {
+		if c == nil || c.CreatedAt == 0 {
+			continue
+		}
+		if before != nil && before.CreatedAt < c.CreatedAt {
+			t.problem(where, "the containers newest first",
+				fmt.Sprintf("%s after %s, which is older", c.ID.ID, before.ID.ID), whyNewestFirst)
+		}
+		before = c
+	}
 	for i := 1; i < len(pod.Sandboxes); i++ {
 		older, newer := pod.Sandboxes[i], pod.Sandboxes[i-1]
 		if older != nil && newer != nil && older.CreatedAt > newer.CreatedAt {
@@ -68,6 +79,10 @@ func (t *conformance) checkPod(where string, pod *pleg.Pod, owners map[string]ty
 		}
 	}
 }
+
+// whyNewestFirst is why the order of containers matters.
+const whyNewestFirst = "the first container of a name counts as the present one:" +
+	" who takes the one that it replaced restarts it again and again"
 
 func (t *conformance) checkState(where, id string, s pleg.State) {
 	switch s {
@@ -83,7 +98,12 @@ func (t *conformance) checkState(where, id string, s pleg.State) {
 func (t *conformance) testStatuses(pods []*pleg.Pod) {
 	for _, pod := range pods {
 		t.testStatus(pod)
+		exited := func(c *pleg.Container) bool { return c != nil && c.State == pleg.ContainerStateExited }
+		if slices.ContainsFunc(pod.Containers, exited) {
+			t.testStatus(pod) // once more: is FinishedAt the same?
+		}
 	}
+	t.testGoneContainer(pods)
 	const call = "GetPodStatus of a pod that does not exist"
 	a := ask(t, call, func(ctx context.Context) (*pleg.PodStatus, error) {
 		return t.rt.GetPodStatus(ctx, &pleg.Pod{
@@ -103,6 +123,57 @@ func (t *conformance) testStatuses(pods []*pleg.Pod) {
 		t.problem(call, "an error, or a status without containers",
 			fmt.Sprintf("%d containers", len(a.value.ContainerStatuses)),
 			"a container that is gone is left out of the status")
+	}
+}
+
+// testGoneContainer inspects a pod as a list showed it from which a container has gone
+// since. One pod is enough: that with the most containers.
+func (t *conformance) testGoneContainer(pods []*pleg.Pod) {
+	if len(pods) == 0 {
+		return
+	}
+	pod := *slices.MaxFunc(pods, func(a, b *pleg.Pod) int { return len(a.Containers) - len(b.Containers) })
+	gone := &pleg.Container{ID: pleg.ContainerID{ID: noSuchContainer}, Name: "gone", State: pleg.ContainerStateRunning}
+	for _, c := range slices.Concat(pod.Containers, pod.Sandboxes) {
+		if c != nil {
+			gone.ID.Type = c.ID.Type
+		}
+	}
+	if len(pod.Sandboxes) > 0 && pod.Sandboxes[0] != nil {
+		gone.PodSandboxID = pod.Sandboxes[0].ID.ID
+	}
+	there := len(pod.Containers)
+	pod.Containers = append(slices.Clip(pod.Containers), gone)
+	call := fmt.Sprintf("GetPodStatus(pod %q) with a container that is gone since the list", pod.ID)
+	a := ask(t, call, func(ctx context.Context) (*pleg.PodStatus, error) { return t.rt.GetPodStatus(ctx, &pod) })
+	const expected = "no error, and a status without that container"
+	const why = "a container that goes between list and inspection is nothing unusual, and must not cost the others theirs"
+	switch {
+	case !a.ok:
+	case a.err != nil:
+		t.problem(call, expected, quoted(a.err), why)
+	case a.value == nil:
+		t.problem(call, expected, "nil and no error", why)
+	case slices.ContainsFunc(a.value.ContainerStatuses,
+		func(s *pleg.Status) bool { return s != nil && s.ID.ID == noSuchContainer }):
+		t.problem(call, expected, "a status of it", "a container that is gone is left out of the status")
+	case len(a.value.ContainerStatuses) < there:
+		t.problem(call, fmt.Sprintf("the statuses of the %d others", there),
+			fmt.Sprint(len(a.value.ContainerStatuses)), why)
+	}
+}
+
+// checkFinished compares when a container finished with what an earlier status said.
+func (t *conformance) checkFinished(call string, s *pleg.Status) {
+	t.mu.Lock()
+	earlier, known := t.finished[s.ID.ID]
+	t.finished[s.ID.ID] = s.FinishedAt
+	t.mu.Unlock()
+	if known && !earlier.Equal(s.FinishedAt) {
+		// Without the times, so that a runtime that gets all wrong is reported once a container.
+		t.problem(call, "the same FinishedAt of an exited container each time",
+			"another than before for "+s.ID.ID,
+			"the back-off of restarts begins at that time: one that moves never ends")
 	}
 }
 
@@ -134,6 +205,7 @@ func (t *conformance) checkStatus(call string, pod *pleg.Pod, status *pleg.PodSt
 			"logs and reports must show one name for the pod")
 	}
 	last := -1
+	var before *pleg.Status
 	for _, s := range status.ContainerStatuses {
 		if s == nil {
 			t.problem(call, "container statuses", "a nil one",
@@ -159,11 +231,22 @@ func (t *conformance) checkStatus(call string, pod *pleg.Pod, status *pleg.PodSt
 				c.State), fmt.Sprintf("%q and %s", s.Name, s.State),
 				"list and status must agree; if the node was not quiet, test on one that is")
 		}
+		if before != nil && before.CreatedAt.Before(s.CreatedAt) {
+			t.problem(call, "the container statuses newest first",
+				fmt.Sprintf("%s after %s, which is older", s.ID.ID, before.ID.ID), whyNewestFirst)
+		}
+		if !s.CreatedAt.IsZero() {
+			before = s
+		}
 		// FinishedAt may be before StartedAt: containerd sets StartedAt after the start,
 		// and a container that exits at once has finished by then.
-		if s.State == pleg.ContainerStateExited && s.FinishedAt.IsZero() {
+		switch {
+		case s.State != pleg.ContainerStateExited:
+		case s.FinishedAt.IsZero():
 			t.problem(call, "FinishedAt of an exited container", "none for "+s.ID.ID,
 				"the back-off of restarts begins at that time")
+		default:
+			t.checkFinished(call, s)
 		}
 	}
 	if len(status.ContainerStatuses) < len(pod.Containers) {
@@ -273,9 +356,9 @@ func (t *conformance) testGetPod(getter pleg.PodGetter, pod *pleg.Pod) {
 }
 
 // podDifference describes the first difference of two listings of a pod. It is empty if
-// they are equal.
+// they are equal. Source is the runtime's own affair, and may be anything.
 func podDifference(want, got *pleg.Pod) string {
-	a, b := reflect.ValueOf(*want), reflect.ValueOf(*got)
+	a, b := reflect.ValueOf(withoutSource(want)), reflect.ValueOf(withoutSource(got))
 	for i := range a.NumField() {
 		name := a.Type().Field(i).Name
 		if !reflect.DeepEqual(a.Field(i).Interface(), b.Field(i).Interface()) {
@@ -284,6 +367,18 @@ func podDifference(want, got *pleg.Pod) string {
 		}
 	}
 	return ""
+}
+
+// withoutSource returns a copy of a pod without the runtime's own objects.
+func withoutSource(pod *pleg.Pod) pleg.Pod {
+	clone := clonePod(pod)
+	clone.Source = nil
+	for _, c := range slices.Concat(clone.Containers, clone.Sandboxes) {
+		if c != nil {
+			c.Source = nil
+		}
+	}
+	return *clone
 }
 
 // shown returns a field of a pod in a readable form.
@@ -307,7 +402,7 @@ func (t *conformance) keepPod(what string, pod *pleg.Pod) {
 		return
 	}
 	was := clonePod(pod)
-	t.keep(fmt.Sprintf("%s: pod %q", what, pod.ID), func() bool { return reflect.DeepEqual(pod, was) })
+	t.keep(fmt.Sprintf("%s: pod %q", what, pod.ID), func() bool { return podDifference(was, pod) == "" })
 }
 
 // keepStatus keeps a copy of a status that the runtime returned.
@@ -343,8 +438,8 @@ func sameStatus(a, b *pleg.PodStatus) bool {
 			func(a, b *runtimeapi.PodSandboxStatus) bool { return proto.Equal(a, b) })
 }
 
-// sameContainerStatus compares everything except protobuf messages, whose internal state
-// may change when they are read.
+// sameContainerStatus compares everything except Source and protobuf messages, whose
+// internal state may change when they are read.
 func sameContainerStatus(a, b *pleg.Status) bool {
 	if a == nil || b == nil {
 		return a == b
@@ -353,5 +448,6 @@ func sameContainerStatus(a, b *pleg.Status) bool {
 	x.Resources, y.Resources = nil, nil
 	x.User, y.User = nil, nil
 	x.Mounts, y.Mounts = nil, nil
+	x.Source, y.Source = nil, nil
 	return reflect.DeepEqual(x, y)
 }

@@ -2,6 +2,7 @@ package plegtest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -17,6 +18,10 @@ type watch struct {
 	mu       sync.Mutex
 	connects int  // calls of connected; guarded by mu
 	early    bool // observe came before connected; guarded by mu
+
+	// refused is set before done is closed: the stream ended with ErrEventsUnsupported, with
+	// an error before it was connected, or with a panic.
+	refused bool
 }
 
 const watchCall = "WatchContainerEvents"
@@ -36,6 +41,11 @@ func (t *conformance) testEventSource() {
 		t.problem(watchCall, fmt.Sprintf("a call of connected within %v, or an error", cancelTimeout),
 			"neither",
 			"the generator makes a full relist when a stream is connected, and does not rely on it before")
+	}
+	if t.closedWithin(streamLasts, w.done, nil) && !w.refused {
+		t.problem(watchCall, "a stream that stays open, or ErrEventsUnsupported, or an error before connected",
+			"that it ended at once", "the generator would connect again and again, with a full relist each time;"+
+				" a runtime whose events are switched off returns ErrEventsUnsupported")
 	}
 	cancel()
 	if !t.closedWithin(cancelTimeout, w.done, nil) {
@@ -60,6 +70,7 @@ func (t *conformance) watch(ctx context.Context, source pleg.EventSource, w *wat
 	defer close(w.done)
 	defer func() {
 		if p := recover(); p != nil {
+			w.refused = true // it says so itself
 			t.problem(watchCall, "no panic", fmt.Sprintf("panic: %v", p),
 				"a broken stream would crash the agent")
 		}
@@ -75,6 +86,9 @@ func (t *conformance) watch(ctx context.Context, source pleg.EventSource, w *wat
 		defer w.mu.Unlock()
 		w.early = w.early || w.connects == 0
 	})
+	w.mu.Lock()
+	w.refused = errors.Is(err, pleg.ErrEventsUnsupported) || err != nil && w.connects == 0
+	w.mu.Unlock()
 	if err == nil && ctx.Err() != nil {
 		t.problem(watchCall, "an error that says why the stream ended", "nil",
 			"the generator logs the reason, and decides by it when to reconnect")

@@ -24,7 +24,8 @@ type life struct {
 }
 
 // SetContainer sets the state of a container. If the pod or the container does not exist,
-// NewPod or NewContainer creates it. If the container has that state, nothing changes.
+// NewPod or NewContainer creates it; a new container is listed first, as the newest. If the
+// container has that state, nothing changes.
 func (r *Runtime) SetContainer(uid types.UID, id string, state pleg.State) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -44,8 +45,9 @@ func (r *Runtime) ExitContainer(uid types.UID, id string, exitCode int, reason s
 }
 
 // RestartContainer starts a container with the ID newID, the name and sandbox of
-// container id, and a restart count one higher. Container id stays listed as exited; if it
-// was still running, its exit code is 137.
+// container id, and a restart count one higher. The new container is listed first, as the
+// newest, which is the order of package cri. Container id stays listed as exited; if it was
+// still running, its exit code is 137.
 func (r *Runtime) RestartContainer(uid types.UID, id, newID string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -67,7 +69,7 @@ func (r *Runtime) RestartContainer(uid types.UID, id, newID string) {
 	r.setContainerLocked(uid, id, pleg.ContainerStateExited)
 	r.lives[lifeKey{uid, newID}] = life{restartCount: l.restartCount + 1}
 	pod := *r.podLocked(uid)
-	pod.Containers = append(slices.Clone(pod.Containers), next)
+	pod.Containers = slices.Insert(slices.Clone(pod.Containers), 0, next)
 	r.putLocked(&pod)
 }
 
@@ -140,13 +142,13 @@ func (r *Runtime) setContainerLocked(uid types.UID, id string, state pleg.State)
 	changed.Containers = slices.Clone(pod.Containers)
 	i := indexOf(pod.Containers, id)
 	if i < 0 {
-		i = len(changed.Containers)
+		i = 0
 		c := NewContainer(id, "")
 		c.CreatedAt = r.clock.Now().UnixNano()
 		if len(pod.Sandboxes) > 0 && pod.Sandboxes[0] != nil {
 			c.PodSandboxID = pod.Sandboxes[0].ID.ID
 		}
-		changed.Containers = append(changed.Containers, c)
+		changed.Containers = slices.Insert(changed.Containers, 0, c)
 	}
 	if changed.Containers[i].State == state {
 		return

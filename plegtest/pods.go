@@ -13,7 +13,8 @@ const runtimeType = "plegtest"
 
 // NewPod returns a pod in namespace "default" whose name is its UID, with one running
 // sandbox of the ID "<uid>-sandbox". A container without a PodSandboxID is put into that
-// sandbox. Nil containers are kept, for tests of bad data.
+// sandbox. The containers are listed as they are given, which should be newest first. Nil
+// containers are kept, for tests of bad data.
 func NewPod(uid types.UID, containers ...*pleg.Container) *pleg.Pod {
 	sandbox := NewSandbox(string(uid)+"-sandbox", pleg.ContainerStateRunning)
 	for _, c := range containers {

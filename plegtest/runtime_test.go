@@ -102,7 +102,7 @@ func TestRuntimeContainers(t *testing.T) {
 	rt.RemoveContainer("a", "app")
 	rt.RemoveContainer("a", "no such container")
 	rt.RemoveContainer("no such pod", "app")
-	want := []string{"a/init=exited", "a/app-1=exited", "a/app-2=running", "a/a-sandbox=running"}
+	want := []string{"a/app-2=running", "a/app-1=exited", "a/init=exited", "a/a-sandbox=running"} // newest first
 	if diff := cmp.Diff(want, states(list(t, rt))); diff != "" {
 		t.Error(diff)
 	}
@@ -121,9 +121,9 @@ func TestRuntimeContainers(t *testing.T) {
 			s.RestartCount, s.StartedAt.IsZero(), s.FinishedAt.IsZero()))
 	}
 	want = []string{
-		"init init exited exit=0 Completed restarts=0 false false",
-		"app-1 app exited exit=137 Error restarts=1 false false",
 		"app-2 app running exit=0  restarts=2 false true",
+		"app-1 app exited exit=137 Error restarts=1 false false",
+		"init init exited exit=0 Completed restarts=0 false false",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
@@ -386,7 +386,7 @@ func TestRuntimeEvents(t *testing.T) {
 		if err := <-done; !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
-		want := []string{"connected", "a/a2", "a/a1", "a/a2", "a/a-sandbox", "/stray"}
+		want := []string{"connected", "a/a2", "a/a2", "a/a1", "a/a-sandbox", "/stray"}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Error(diff)
 		}

@@ -47,7 +47,7 @@ func (r *Runtime) statusOf(asked *pleg.Pod) *pleg.PodStatus {
 	if pod == nil {
 		return &pleg.PodStatus{ID: asked.ID, Name: asked.Name, Namespace: asked.Namespace}
 	}
-	status := &pleg.PodStatus{ID: pod.ID, Name: pod.Name, Namespace: pod.Namespace}
+	status := &pleg.PodStatus{ID: pod.ID, Name: pod.Name, Namespace: pod.Namespace, Source: pod.Source}
 	active := "" // the newest sandbox, if it is ready
 	for i, s := range pod.Sandboxes {
 		if s == nil {
@@ -107,6 +107,7 @@ func (r *Runtime) containerStatusLocked(pod *pleg.Pod, c *pleg.Container) *pleg.
 		ImageRuntimeHandler: c.ImageRuntimeHandler,
 		Hash:                c.Hash,
 		RestartCount:        l.restartCount,
+		Source:              c.Source,
 	}
 	switch c.State {
 	case pleg.ContainerStateRunning:
