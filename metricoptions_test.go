@@ -40,7 +40,7 @@ kubelet_node_name{node="worker-1"} 1
 func TestWithoutKubeletMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reg := prometheus.NewRegistry()
-		hosts := prometheus.NewCounterVec(prometheus.CounterOpts{
+		hosts := prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "kubelet_running_pods", Help: "The host's."}, []string{"other"})
 		reg.MustRegister(hosts)
 		counter := func(name string) prometheus.Counter {
