@@ -56,6 +56,12 @@ type GenericPLEG struct {
 	// started is true between Start and Stop.
 	started atomic.Bool
 
+	// synced is closed when the generator has synced.
+	synced chan struct{}
+
+	// stepping is held while the reconciler takes a step, for who reads the records
+	// meanwhile. A step waits for nothing.
+	stepping sync.Mutex
 	// status is the reconciler's, as of its last step; guarded by statusMu.
 	statusMu sync.Mutex
 	status   status
@@ -113,7 +119,7 @@ func NewGenericPLEG(runtime Runtime, channelCapacity int, relistPeriod time.Dura
 	g := &GenericPLEG{
 		runtime: runtime, cache: cache, clock: clock, capacity: channelCapacity, opts: defaultOptions(),
 		inbox: inbox.New(newInputs), calls: calls.NewGroup[*schedule.Call](ErrPodNotFound, ErrEventsUnsupported),
-		token: make(chan struct{}, 1), inputs: newInputs(),
+		token: make(chan struct{}, 1), inputs: newInputs(), synced: make(chan struct{}),
 	}
 	for _, o := range opts {
 		if o != nil {
@@ -354,10 +360,10 @@ func (g *GenericPLEG) run(done, complete <-chan struct{}) {
 func (g *GenericPLEG) step() <-chan time.Time {
 	g.inputs.reset()
 	g.inbox.Take(&g.inputs)
+	g.stepping.Lock()
 	out := g.reconciler.step(g.clock.Now(), &g.inputs)
-	g.statusMu.Lock()
-	g.status = g.reconciler.status
-	g.statusMu.Unlock()
+	g.stepping.Unlock()
+	g.publishStatus()
 	for _, c := range out.cancel {
 		g.calls.Cancel(c.Call, c.cause)
 	}
@@ -369,6 +375,16 @@ func (g *GenericPLEG) step() <-chan time.Time {
 		caller.done <- struct{}{}
 	}
 	return g.sleepUntil(out.wake)
+}
+
+// publishStatus makes the reconciler's status that of the generator.
+func (g *GenericPLEG) publishStatus() {
+	g.statusMu.Lock()
+	defer g.statusMu.Unlock()
+	if !g.status.synced && g.reconciler.status.synced {
+		close(g.synced)
+	}
+	g.status = g.reconciler.status
 }
 
 // call makes a call to the runtime.
@@ -498,6 +514,40 @@ func (g *GenericPLEG) Healthy() (bool, error) {
 	return err == nil, err
 }
 
+// HasSynced reports whether the first full list is complete: each pod in it was inspected,
+// has failed to be, or is slow. HealthReport names those that fail or are slow. Once true
+// it stays so. It never blocks.
+func (g *GenericPLEG) HasSynced() bool {
+	select {
+	case <-g.synced:
+		return true
+	default:
+		return false
+	}
+}
+
+// WaitForSync returns nil as soon as HasSynced is true. If ctx ends before, the error wraps
+// its cause and says what is awaited, as Healthy does. It does not start the generator.
+func (g *GenericPLEG) WaitForSync(ctx context.Context) error {
+	if g.HasSynced() {
+		return nil
+	}
+	select {
+	case <-g.synced:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("pleg has not synced: %w: %w", g.health().unsynced(), context.Cause(ctx))
+	}
+}
+
+// Pods returns the pods as they were listed last, by UID, inspected or not. It never waits
+// for the runtime. The cache's own methods must not call it.
+func (g *GenericPLEG) Pods() Pods {
+	g.stepping.Lock()
+	defer g.stepping.Unlock()
+	return g.reconciler.records.pods()
+}
+
 // HealthReport returns the health and the state that it is decided by. It has no side
 // effects and never blocks.
 func (g *GenericPLEG) HealthReport() HealthReport {
@@ -520,8 +570,9 @@ func (g *GenericPLEG) health() *health {
 	g.statusMu.Unlock()
 	return &health{
 		status: status, now: g.clock.Now(), threshold: g.threshold, started: g.started.Load(),
-		listing:  func() []RuntimeCall { return runtimeCalls(g.calls.InFlight(methodGetPods)) },
-		reported: g.reportedCalls,
+		listing:    func() []RuntimeCall { return runtimeCalls(g.calls.InFlight(methodGetPods)) },
+		inspecting: func() []RuntimeCall { return runtimeCalls(g.calls.InFlight(methodGetPodStatus)) },
+		reported:   g.reportedCalls,
 	}
 }
 

@@ -98,8 +98,11 @@ type status struct {
 	// generator was made.
 	lastInspection time.Time
 	failing        []FailingPod // by UID
-	pods           int
-	tally          tally
+	// synced: the pods of the first full list that succeeded are inspected, failing or
+	// slow.
+	synced bool
+	pods   int
+	tally  tally
 }
 
 // goBack sets the times of a status back with the clock, so that a call that has run for
@@ -138,6 +141,8 @@ type health struct {
 	now       time.Time
 	threshold time.Duration
 	started   bool
+	// inspecting returns the inspections in flight, oldest first.
+	inspecting func() []RuntimeCall
 	// listing returns the full list in flight, reported the calls that the runtime
 	// reports. Only the reason needs them.
 	listing  func() []RuntimeCall
@@ -208,6 +213,21 @@ func (h *health) listCause() error {
 	default:
 		return errNoRelist
 	}
+}
+
+// unsynced says what is awaited before the generator has synced: the first list, or the
+// inspections of its pods.
+func (h *health) unsynced() error {
+	if h.lastList.IsZero() {
+		return fmt.Errorf("no list has succeeded: %w", h.listCause())
+	}
+	inspecting := h.inspecting()
+	if len(inspecting) == 0 {
+		return errNoRelist
+	}
+	first := inspecting[0]
+	return fmt.Errorf("%s has been running for %v, the oldest of %d inspections",
+		describeCall(first), max(0, h.since(first.Since)), len(inspecting))
 }
 
 // listInFlight returns the runtime's own call that a list is waiting for, if it reports

@@ -165,6 +165,18 @@ func (r *podRecords) of(uid types.UID) *podRecord {
 	return rec
 }
 
+// pods returns the pods that are present, by UID.
+func (r *podRecords) pods() Pods {
+	pods := make(Pods, 0, r.present)
+	for _, rec := range r.byUID {
+		if rec.pod != nil {
+			pods = append(pods, rec.pod)
+		}
+	}
+	slices.SortFunc(pods, func(a, b *Pod) int { return strings.Compare(string(a.ID), string(b.ID)) })
+	return pods
+}
+
 // listedStamp returns the stamp of the newest list that showed the record.
 func (r *podRecords) listedStamp(rec *podRecord) stamp {
 	if rec.conflicting {

@@ -625,6 +625,7 @@ func (r *reconciler) completeRelists() {
 			r.out.relisted = append(r.out.relisted, w.caller)
 		} else {
 			r.metrics.relistDuration.Observe(r.sched.Since(w.began).Seconds())
+			r.status.synced = true
 		}
 	})
 }
