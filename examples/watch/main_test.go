@@ -20,6 +20,7 @@ import (
 	"unicode/utf8"
 
 	"go.uber.org/goleak"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/plegtest"
@@ -208,8 +209,8 @@ func TestWaitInVain(t *testing.T) {
 func TestFiltered(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
-	for _, name := range []string{"db", "web"} {
-		sandbox := s.RunPod(plegtest.PodConfig{Namespace: "shop", Name: name})
+	for _, name := range []string{"db", "web"} { // in the order of their UIDs, so that db comes first
+		sandbox := s.RunPod(plegtest.PodConfig{Namespace: "shop", Name: name, UID: types.UID(name)})
 		if _, err := s.RunContainer(sandbox, plegtest.ContainerConfig{Name: "app"}); err != nil {
 			t.Fatal(err)
 		}
