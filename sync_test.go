@@ -76,9 +76,15 @@ func TestWaitForSyncSaysWhatIsAwaited(t *testing.T) {
 		says  string
 	}{
 		"not started":      {says: "not started"},
-		"a list fails":     {true, plegtest.Fault{Method: plegtest.GetPods, Err: errors.New("no such socket")}, "no such socket"},
-		"a list hangs":     {true, plegtest.Fault{Method: plegtest.GetPods, Hang: true}, "GetPods has been running for 500ms"},
-		"inspections hang": {true, plegtest.Fault{Method: plegtest.GetPodStatus, Hang: true}, "GetPodStatus of pod default/pod-00000"},
+		"a list fails": {
+			true, plegtest.Fault{Method: plegtest.GetPods, Err: errors.New("no such socket")}, "no such socket",
+		},
+		"a list hangs": {
+			true, plegtest.Fault{Method: plegtest.GetPods, Hang: true}, "GetPods has been running for 500ms",
+		},
+		"inspections hang": {
+			true, plegtest.Fault{Method: plegtest.GetPodStatus, Hang: true}, "GetPodStatus of pod default/pod-00000",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
