@@ -620,8 +620,8 @@ func (r *reconciler) completeRelists() {
 		r.sched.WithdrawRelist()
 	}
 	r.relists.complete(func(w relist) {
-		r.announcer.closeWindow()
 		if w.caller != nil {
+			r.announcer.closeWindow() // what is ready is delivered when Relist returns
 			r.out.relisted = append(r.out.relisted, w.caller)
 		} else {
 			r.metrics.relistDuration.Observe(r.sched.Since(w.began).Seconds())
