@@ -642,7 +642,7 @@ func (r *reconciler) listSucceeded(c *schedule.Call) {
 
 // listFailed notes a failed full list. It changes nothing.
 func (r *reconciler) listFailed(err error, c *schedule.Call) {
-	r.sched.Failed(c)
+	r.sched.Failed()
 	r.metrics.relistDuration.Observe(r.sched.Since(c.Began).Seconds())
 	if r.status.listErr == nil || r.status.listErr.Error() != err.Error() {
 		r.cfg.logger.Error(err, "Cannot list pods; will try again every period")

@@ -222,7 +222,7 @@ func TestListInsteadOfManyDoesNotAnswer(t *testing.T) {
 		s.forgotten()
 		s.wakes(timeout)
 		s.step(timeout, "F1 dead")
-		s.Failed(s.flying["F1"])
+		s.Failed()
 		s.same("dead", s.Dead(), true)
 		s.same("in flight", s.FullListInFlight(), false)
 		s.requestMany(n)
@@ -279,7 +279,7 @@ func TestDeadFullList(t *testing.T) {
 	s.step(0, "F1 period")
 	s.wakes(300 * ms)
 	s.step(300*ms, "F1 dead") // before it was slow
-	s.Failed(s.flying["F1"])
+	s.Failed()
 	s.wakes(300*ms + period) // to look at the clock
 	s.step(5 * period)
 	s.returns("F1", true)

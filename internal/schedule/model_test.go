@@ -52,7 +52,7 @@ func (w *world) step() (acted bool) {
 		switch {
 		case !late.NowDead:
 		case late.Kind == schedule.ListAll:
-			w.Failed(late.Call)
+			w.Failed()
 		case late.Kind == schedule.ListPod:
 			w.ListFailed(late.UID)
 		default:
@@ -163,7 +163,7 @@ func (w *world) returns(c *schedule.Call, fails bool) {
 	switch {
 	case c.Dead:
 	case fails && c.Kind == schedule.ListAll:
-		w.Failed(c)
+		w.Failed()
 	case fails:
 		w.ListFailed(c.UID)
 	case c.Kind == schedule.ListPod:

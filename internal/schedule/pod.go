@@ -223,14 +223,6 @@ func (s *Scheduler) Requested() []types.UID {
 	return uids
 }
 
-// Inspection returns the inspection of the pod in flight, or nil.
-func (s *Scheduler) Inspection(uid types.UID) *Call {
-	if p := s.pods[uid]; p != nil {
-		return p.inspection
-	}
-	return nil
-}
-
 // Inspecting reports whether an inspection of the pod is in flight, or is to begin.
 func (s *Scheduler) Inspecting(uid types.UID) bool {
 	p := s.pods[uid]

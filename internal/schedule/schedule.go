@@ -341,9 +341,9 @@ func (s *Scheduler) Listed(c *Call) {
 	s.leaveRoom()
 }
 
-// Failed notes that the full list c has: nothing is answered, and another comes within
-// a period.
-func (s *Scheduler) Failed(*Call) {
+// Failed notes that the full list in flight has failed: nothing is answered, and another
+// comes within a period.
+func (s *Scheduler) Failed() {
 	f := &s.full
 	f.failed = true
 	f.notBefore = s.now.Add(s.cfg.Period)

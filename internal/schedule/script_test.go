@@ -144,7 +144,7 @@ func (s *script) fails(lists ...string) {
 		if c := s.returns(list, true); c.Kind == schedule.ListPod {
 			s.ListFailed(c.UID)
 		} else {
-			s.Failed(c)
+			s.Failed()
 		}
 	}
 }
