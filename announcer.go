@@ -1,6 +1,8 @@
 package pleg
 
 import (
+	"time"
+
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 )
@@ -12,6 +14,7 @@ type announcer struct {
 	cache   ROCache // for the log: how containers finished
 	logger  klog.Logger
 	window  window
+	now     time.Time                // by the clock, at the present step
 	version uint64                   // of the newest update
 	owed    map[types.UID]*podRecord // the pods with a PodSync that is due
 }
@@ -65,12 +68,14 @@ func (a *announcer) announce(rec *podRecord, of *Pod, in inspection) {
 	}
 	a.log(u)
 	if !a.window.add(rec, u) {
-		a.updates.Publish(u)
+		a.publish(u)
 	}
 }
 
 // closeWindow publishes what the reorder window holds back.
-func (a *announcer) closeWindow() { a.window.close(a.updates.Publish) }
+func (a *announcer) closeWindow() { a.window.close(a.publish) }
+
+func (a *announcer) publish(u *update) { a.updates.Publish(u, a.now) }
 
 // log logs every transition, and the exit code of containers that finished.
 func (a *announcer) log(u *update) {

@@ -13,7 +13,8 @@ import (
 func TestLayers(t *testing.T) {
 	files := layers.Files{
 		Layer: map[string]int{
-			"generic.go": 6,
+			"generic.go":   6,
+			"subscribe.go": 6,
 
 			"reconciler.go": 5,
 			"events.go":     5,

@@ -79,7 +79,7 @@ func (r *reconciler) step(clock time.Time, in *inputs) *outputs {
 	if back := r.sched.Advance(clock); back > 0 {
 		r.status.goBack(back)
 	}
-	r.status.asOf = clock
+	r.status.asOf, r.announcer.now = clock, clock
 	for _, res := range in.results { // first: they may answer a request
 		r.complete(res)
 	}

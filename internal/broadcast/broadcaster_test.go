@@ -486,9 +486,10 @@ func (c constant) Events(_, _ update) []event { return c.events }
 func TestPublishAllocatesNothing(t *testing.T) {
 	b := broadcast.New(constant{events: []event{{"a", 1}, {"a", -1}}}, func(int) {})
 	defer b.Halt()
-	out := b.Subscribe(t.Context(), 2, false)
+	out := b.Subscribe(t.Context(), 2, everything{})
+	now := time.Now()
 	publish := func() {
-		b.Publish(update{key: "a", level: 1})
+		b.Publish(update{key: "a", level: 1}, now)
 		<-out
 		<-out
 	}
