@@ -15,6 +15,7 @@ func TestLayers(t *testing.T) {
 		Layer: map[string]int{
 			"generic.go":   6,
 			"subscribe.go": 6,
+			"handler.go":   6,
 
 			"reconciler.go": 5,
 			"events.go":     5,
