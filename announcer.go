@@ -17,6 +17,7 @@ type announcer struct {
 	now     time.Time                // by the clock, at the present step
 	version uint64                   // of the newest update
 	owed    map[types.UID]*podRecord // the pods with a PodSync that is due
+	first   stamp                    // of the first full list that succeeded
 }
 
 // owe notes that a PodSync is due with the result of the next inspection of a pod.
@@ -46,6 +47,7 @@ func (a *announcer) announce(rec *podRecord, of *Pod, in inspection) {
 	u := &update{
 		uid: rec.uid, pod: of, version: a.version, follows: rec.version,
 		sync: a.pay(rec, in.syncs) || in.recovered, listedAt: in.listed.Time, cause: in.cause,
+		initial: a.initial(rec, of, in.listed),
 	}
 	switch newest := in.change == rec.change.number; {
 	case newest && !rec.change.pending: // it has been announced
@@ -69,6 +71,28 @@ func (a *announcer) announce(rec *podRecord, of *Pod, in inspection) {
 	a.log(u)
 	if !a.window.add(rec, u) {
 		a.publish(u)
+	}
+}
+
+// initial returns what existed of a pod, as it was listed, when the subscriptions began that
+// there were at the first full list.
+func (a *announcer) initial(rec *podRecord, of *Pod, listed stamp) *Pod {
+	initial := rec.initial
+	rec.initial = nil
+	if a.first.Number == 0 || !listed.After(a.first) {
+		return of
+	}
+	return initial
+}
+
+// firstList notes that the first full list is in the records. The pods that are not announced
+// as it shows them may change before they are.
+func (a *announcer) firstList(at stamp, records *podRecords) {
+	a.first = at
+	for _, rec := range records.byUID {
+		if rec.change.pending {
+			rec.initial = rec.pod
+		}
 	}
 }
 

@@ -54,6 +54,8 @@ var classesOf = map[string]class{
 	"podRecords.scratch": leftOut, "window.number": windowNumber, "place.window": windowNumber,
 	"window.closes": schedTime, "window.closed": leftOut, "update.version": versionNumber, "update.follows": versionNumber,
 	"update.listedAt": leftOut, "update.cause": leftOut,
+	// What is Initial is not checked here.
+	"update.initial": leftOut, "podRecord.initial": leftOut,
 	"cacheWriter.cache": leftOut, "cacheWriter.holder": leftOut, "cacheWriter.records": leftOut,
 	"cacheWriter.logger": leftOut, "cacheWriter.held": leftOut, "cacheWriter.owed": clockTime,
 	"FailingPod.HangingSince": notZero, "FailingPod.Failures": notZero, "FailingPod.Error": leftOut,
@@ -117,7 +119,7 @@ func (f *printer) print(w *world) fingerprint {
 	f.value(reflect.ValueOf(&r.announcer.window).Elem(), plain)
 	f.value(reflect.ValueOf(r.cache).Elem(), plain)
 	f.value(reflect.ValueOf(r.failing.byUID), plain)
-	f.value(reflect.ValueOf(r.announcer.updates).Elem().FieldByName("present"), plain)
+	f.present(reflect.ValueOf(r.announcer.updates).Elem().FieldByName("present"))
 	f.put(plain, int64(len(r.canary)))
 	f.put(versionNumber, int64(r.announcer.version))
 	for _, rec := range r.records.order {
@@ -131,6 +133,20 @@ func (f *printer) print(w *world) fingerprint {
 	f.cache()
 	f.world()
 	return f.hash()
+}
+
+// present prints the newest updates as a subscriber gets them that begins now.
+func (f *printer) present(byUID reflect.Value) {
+	f.put(plain, int64(byUID.Len()))
+	for p := range f.w.scope.pods {
+		uid := podUID(p)
+		u := byUID.MapIndex(reflect.ValueOf(uid))
+		f.bool(u.IsValid())
+		if u.IsValid() {
+			f.pod = int64(p)
+			f.value(reflect.ValueOf(updates{}.Initial((*update)(u.UnsafePointer()))).Elem(), plain)
+		}
+	}
 }
 
 func (f *printer) relists() {

@@ -35,6 +35,7 @@ func TestLayers(t *testing.T) {
 			"metrics.go":     4,
 
 			"updates.go":    3,
+			"initial.go":    3,
 			"diff.go":       3,
 			"validate.go":   3,
 			"cacheindex.go": 3,

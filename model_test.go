@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -86,7 +87,12 @@ type model struct {
 
 	subs    []*modelSub
 	readers []context.CancelFunc
-	joined  sync.WaitGroup
+	// watch is read at once: announced is what everybody has been told.
+	watch     <-chan *pleg.PodLifecycleEvent
+	announced map[string]pleg.PodLifeCycleEventType
+	// firstAnnounced is true from when what the first full list showed is announced.
+	firstAnnounced bool
+	joined         sync.WaitGroup
 
 	mu       sync.Mutex
 	problems []string // guarded by mu
@@ -101,20 +107,26 @@ type moment struct {
 type modelSub struct {
 	events <-chan *pleg.PodLifecycleEvent
 	cancel context.CancelFunc
+	// pods is how many pods its filter wants.
+	pods   int
 	last   map[string]pleg.PodLifeCycleEventType
 	closed bool
+	// began is what was announced when it began; nil if that is not all that is initial.
+	began map[string]pleg.PodLifeCycleEventType
 }
 
 func runHistory(t *testing.T, history []step) []string {
 	m := &model{
 		node: newNode(t), ctx: t.Context(), lists: true,
 		truth: make(map[types.UID][]moment), healings: make(map[string]func()), hanging: make(map[types.UID]bool),
+		announced: make(map[string]pleg.PodLifeCycleEventType),
 	}
+	m.watch = m.g.Watch()
 	m.EmitOnChange(true)
 	for _, s := range history {
 		m.do(s)
 		m.record()
-		synctest.Wait()
+		m.listen()
 	}
 	m.end()
 	return m.problems
@@ -142,6 +154,33 @@ func (m *model) record() {
 		m.mu.Unlock()
 	}
 }
+
+// listen takes note of what is announced.
+func (m *model) listen() {
+	synctest.Wait()
+	for len(m.watch) > 0 {
+		if e := <-m.watch; e.Type != pleg.PodSync {
+			m.announced[e.Data.(string)] = e.Type
+		}
+	}
+	if r := m.g.HealthReport(); m.g.HasSynced() && len(r.FailingPods)+len(r.CallsInFlight) == 0 {
+		m.firstAnnounced = true
+	}
+}
+
+// subscribe adds a subscriber, some with a filter.
+func (m *model) subscribe(n int) {
+	m.listen()
+	ctx, cancel := context.WithCancel(m.ctx)
+	sub := &modelSub{cancel: cancel, pods: 5 - n/4%3, last: make(map[string]pleg.PodLifeCycleEventType)}
+	if m.firstAnnounced {
+		sub.began = maps.Clone(m.announced)
+	}
+	sub.events = m.g.Subscribe(ctx, n%4, pleg.WithFilter(func(p *pleg.Pod) bool { return sub.wants(p.ID) }))
+	m.subs = append(m.subs, sub)
+}
+
+func (sub *modelSub) wants(uid types.UID) bool { return uid < modelPod(sub.pods) }
 
 func modelPod(i int) types.UID { return types.UID(fmt.Sprintf("pod-%d", i)) }
 
@@ -282,10 +321,7 @@ func (m *model) use(s step, uid types.UID) {
 		}
 		m.started = false
 	case "subscribe":
-		ctx, cancel := context.WithCancel(m.ctx)
-		m.subs = append(m.subs, &modelSub{
-			events: m.g.Subscribe(ctx, s.n%4), cancel: cancel, last: make(map[string]pleg.PodLifeCycleEventType),
-		})
+		m.subscribe(s.n)
 	case "unsubscribe":
 		if len(m.subs) > 0 {
 			m.subs[s.n%len(m.subs)].cancel()
@@ -335,12 +371,21 @@ func (m *model) check(sub *modelSub, e *pleg.PodLifecycleEvent) {
 	if s, err := m.cache.Get(e.ID); err == nil && s.Name != "" && !fresh(m.cache, e.ID, e.ListedAt.Add(-1)) {
 		m.problem("rule 3: %s listed at %v, and the cache is not as new", line(e), e.ListedAt)
 	}
+	if !sub.wants(e.ID) {
+		m.problem("filter: %s", line(e))
+	}
 	if e.Type == pleg.PodSync {
+		if e.Initial {
+			m.problem("initial: %s", line(e))
+		}
 		return
 	}
 	id := e.Data.(string)
 	was := sub.last[id]
 	sub.last[id] = e.Type
+	if e.Initial && was != "" || sub.began != nil && e.Initial != (was == "" && sub.began[id] == e.Type) {
+		m.problem("initial: %s has %v after %q, announced was %q", line(e), e.Initial, was, sub.began[id])
+	}
 	switch e.Type {
 	case pleg.ContainerStarted:
 		if was == "" {
@@ -477,7 +522,7 @@ func (m *model) end() {
 		m.problem("something is left: %+v", r)
 	}
 	present := 0
-	all := make(map[string]pleg.State)
+	all := make(map[types.UID]map[string]pleg.State)
 	for i := range 5 {
 		uid := modelPod(i)
 		pod := m.Pod(uid)
@@ -486,8 +531,9 @@ func (m *model) end() {
 		}
 		if pod != nil {
 			present++
+			all[uid] = make(map[string]pleg.State)
 			for _, c := range pod.Containers {
-				all[c.ID.ID] = c.State
+				all[uid][c.ID.ID] = c.State
 			}
 		}
 	}
@@ -506,8 +552,14 @@ func (m *model) end() {
 	m.joined.Wait()
 }
 
-// compare compares what a subscriber has received with what exists: rule 4.
-func (m *model) compare(sub *modelSub, all map[string]pleg.State) {
+// compare compares what a subscriber has received with what exists and it wants: rule 4.
+func (m *model) compare(sub *modelSub, pods map[types.UID]map[string]pleg.State) {
+	all := make(map[string]pleg.State)
+	for uid, containers := range pods {
+		if sub.wants(uid) {
+			maps.Copy(all, containers)
+		}
+	}
 	expected := map[pleg.PodLifeCycleEventType]pleg.State{
 		pleg.ContainerStarted: pleg.ContainerStateRunning, pleg.ContainerDied: pleg.ContainerStateExited,
 	}

@@ -23,8 +23,8 @@
 //     the container was in the state unknown in between.
 //   - An event is delivered after the cache holds a status, or the error of an
 //     inspection, at least as new as the list that showed the transition.
-//   - A subscriber starts with the pods that exist, reads at its own pace and loses no
-//     state: the events that it has read, replayed, equal the present once it has
+//   - A subscriber starts with the pods that exist, whose events are marked as Initial,
+//     reads at its own pace and loses no state: the events that it has read, replayed, equal the present once it has
 //     caught up. Updates that it has not read are coalesced, so that what is held for
 //     it is bounded by the containers that exist and those reported to it.
 //   - GetNewerThan(uid, t) returns only state observed after t.
@@ -149,6 +149,12 @@ type PodLifecycleEvent struct {
 	// if it is gone; nil for PodSync. Sandboxes count as containers, as they do in the
 	// kubelet; see IsSandbox.
 	Container *Container
+	// Initial means that the event is no news: it tells of a state that existed when the
+	// subscription began, as part of the first that the subscriber learns of the pod. What
+	// the first full list of the generator shows counts as having existed before, so a
+	// subscription made before Start begins with it. A container that changed since then,
+	// even if the subscriber had not read anything yet, is news. A PodSync is always news.
+	Initial bool
 	// ListedAt is when the list began that showed the transition; for PodSync, when the
 	// newest list began that showed the pod.
 	ListedAt time.Time

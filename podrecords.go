@@ -51,6 +51,8 @@ type podRecord struct {
 	// announced is the pod as it was announced last, version the update that did.
 	announced *Pod
 	version   uint64
+	// initial is the pod as the first full list showed it, until it is announced.
+	initial *Pod
 	// syncsOwed counts the PodSyncs that were asked for, syncsPaid those delivered.
 	syncsOwed, syncsPaid uint64
 	cause                Cause

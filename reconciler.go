@@ -239,6 +239,9 @@ func (r *reconciler) takeAll(pods []*Pod, c *schedule.Call) {
 		r.take(change, l)
 	}
 	clear(r.changes)
+	if r.announcer.first.Number == 0 {
+		r.announcer.firstList(c.Stamp, r.records)
+	}
 	for _, uid := range r.sched.Requested() { // what is left of the requests
 		r.confirmRequested(uid, l)
 	}

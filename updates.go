@@ -17,6 +17,10 @@ type update struct {
 	// transitions lead from the update of version follows to this one.
 	transitions      []transition
 	version, follows uint64
+	// initial is the pod as it existed when the subscription began of a subscriber that was
+	// told nothing of the pod; nil for one that did not exist then. Its containers are among
+	// those of pod.
+	initial *Pod
 	// sync asks for a PodSync besides the transitions.
 	sync     bool
 	listedAt time.Time
@@ -41,11 +45,8 @@ func (updates) Gone(u *update) bool { return u.pod == nil }
 
 // Initial implements broadcast.Rules.
 func (updates) Initial(u *update) *update {
-	if !u.sync {
-		return u
-	}
 	initial := *u
-	initial.sync = false
+	initial.initial, initial.sync = u.pod, false
 	return &initial
 }
 
@@ -65,11 +66,16 @@ func (updates) Events(told, u *update) []*PodLifecycleEvent {
 		return nil
 	}
 	block := make([]PodLifecycleEvent, 0, n) // one piece of memory for all of them
-	for _, t := range transitions {
+	var existed initialState                 // a subscriber that was told anything gets news only
+	if told == nil {
+		existed = initially(u.initial, u.pod)
+	}
+	for i, t := range transitions {
 		if t.kind != ContainerChanged {
 			block = append(block, PodLifecycleEvent{
 				ID: u.uid, Type: t.kind, Data: t.container.ID.ID,
 				Pod: pod, Container: t.container, sandbox: t.sandbox,
+				Initial:  existed.was(i, t),
 				ListedAt: u.listedAt, Cause: u.cause,
 			})
 		}
@@ -91,9 +97,14 @@ func (updates) Events(told, u *update) []*PodLifecycleEvent {
 func (updates) Coalesce(told, earlier, later *update) (coalesced *update, discarded int) {
 	steps := deliverable(earlier.since(told)) + deliverable(later.since(earlier))
 	discarded = max(0, steps-deliverable(later.since(told)))
-	if earlier.sync && !later.sync {
+	initial := later.initial
+	if told == nil && initial == nil {
+		initial = among(earlier.initial, later.pod)
+	}
+	sync := earlier.sync || later.sync
+	if initial != later.initial || sync != later.sync {
 		both := *later
-		both.sync = true
+		both.initial, both.sync = initial, sync
 		later = &both
 	}
 	return later, discarded

@@ -43,8 +43,8 @@ type Rules[K cmp.Ordered, U, E any] interface {
 	Key(update U) K
 	// Gone reports whether nothing is left of the key after the update.
 	Gone(update U) bool
-	// Initial returns the update as a later subscriber is to get it: the state,
-	// without requests that were for the subscribers of the time.
+	// Initial returns the newest update of a key as a subscriber is to get it that
+	// begins now: the state, without requests that were for the subscribers of the time.
 	Initial(update U) U
 	// Events returns the events that lead a subscriber from told, its last state, to the
 	// update. The slice must not be changed afterwards.
@@ -71,7 +71,7 @@ type Broadcaster[K cmp.Ordered, U, E any] struct {
 	// Guarded by mu. A subscription's own lock is taken inside this one, never the
 	// other way round.
 
-	// present is the newest update of each key that exists, as Initial returned it.
+	// present is the newest update of each key that exists.
 	present map[K]U
 	subs    []*subscription[K, U, E]
 	// stop ends the pumps; nil while there are to be none.
@@ -115,7 +115,7 @@ func (b *Broadcaster[K, U, E]) Publish(update U, at time.Time) {
 	gone := b.rules.Gone(update)
 	switch {
 	case !gone:
-		b.present[key] = b.rules.Initial(update)
+		b.present[key] = update
 	case existed:
 		delete(b.present, key)
 	}
@@ -173,7 +173,7 @@ func (b *Broadcaster[K, U, E]) subscribe(s *subscription[K, U, E]) {
 func (b *Broadcaster[K, U, E]) addLocked(s *subscription[K, U, E]) {
 	for _, key := range slices.Sorted(maps.Keys(b.present)) {
 		if u := b.present[key]; s.wants(key, u, false, false) {
-			s.offer(key, state[U]{}, u, s.options.Begins)
+			s.offer(key, state[U]{}, b.rules.Initial(u), s.options.Begins)
 		}
 	}
 	b.subs = append(b.subs, s)
