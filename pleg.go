@@ -24,9 +24,10 @@
 //   - An event is delivered after the cache holds a status, or the error of an
 //     inspection, at least as new as the list that showed the transition.
 //   - A subscriber starts with the pods that exist, whose events are marked as Initial,
-//     reads at its own pace and loses no state: the events that it has read, replayed, equal the present once it has
-//     caught up. Updates that it has not read are coalesced, so that what is held for
-//     it is bounded by the containers that exist and those reported to it.
+//     reads at its own pace and loses no state: the events that it has read, replayed,
+//     equal the present once it has caught up. Updates that it has not read are
+//     coalesced, so that what is held for it is bounded by the containers that exist
+//     and those reported to it.
 //   - GetNewerThan(uid, t) returns only state observed after t.
 //   - A pod whose inspection hangs or fails delays its own events and readers, and no
 //     other pod's. When an inspection fails, the cache returns the error with the last
