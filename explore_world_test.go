@@ -218,7 +218,7 @@ func newWorld(sc *scope, th *things) *world {
 
 func (w *world) subscribe() {
 	ctx := context.Background()
-	w.follow = append(w.follow, &follower{events: w.r.announcer.updates.Subscribe(ctx, 64, true)})
+	w.follow = append(w.follow, &follower{events: w.r.publisher.updates.Subscribe(ctx, 64, true)})
 }
 
 // noteClock notes what is true when the clock shows a time for the first time.
