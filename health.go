@@ -79,8 +79,8 @@ type StreamReport struct {
 	Since time.Time `json:"since,omitzero"`
 	// LastEvent is when the last event arrived.
 	LastEvent time.Time `json:"lastEvent,omitzero"`
-	// Error is why the last stream, or the last attempt at one, ended. It stays while
-	// another stream is connected.
+	// Error is why the last stream, or the last attempt at one, ended by itself. It stays
+	// while another stream is connected, and after Stop.
 	Error string `json:"error,omitempty"`
 	// NextTry is when the next connection is attempted.
 	NextTry time.Time `json:"nextTry,omitzero"`
