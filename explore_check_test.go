@@ -20,12 +20,15 @@ type looks [exploredPods]struct {
 	shown    levels
 	observed time.Time
 	stamp    uint64
+	failed   bool // readers get an error
 }
 
 func (w *world) look() (ls looks) {
 	for p := range w.scope.pods {
 		l := &ls[p]
 		l.observed = w.pods.observedLocked(podUID(p))
+		_, err := w.pods.Get(podUID(p))
+		l.failed = err != nil
 		if rec := w.r.records.byUID[podUID(p)]; rec != nil {
 			l.present = rec.pod != nil
 			l.shown = w.things.levelsOf[rec.listed].shown()
@@ -38,6 +41,7 @@ func (w *world) look() (ls looks) {
 // drain reads the events of every subscriber, and checks that they go forward, one step
 // at a time, no further than the truth, and that the cache is ready.
 func (w *world) drain() {
+	w.settled = [exploredPods]bool{}
 	for _, f := range w.follow {
 		for len(f.events) > 0 {
 			e := <-f.events
@@ -46,9 +50,10 @@ func (w *world) drain() {
 			}
 			p := podIndex(e.ID)
 			if e.Type == PodSync {
-				w.syncs[p] = false
+				w.syncs[p], w.settled[p] = false, true
 				continue
 			}
+			w.settled[p] = w.settled[p] || e.Type == ContainerRemoved
 			c := e.Data.(string)[1] - '0'
 			told := &f.told[p][c]
 			was := *told
@@ -92,6 +97,9 @@ func (w *world) check(before looks, returned []*exploredCaller) {
 			w.checkRecord(p, n.shown)
 		}
 		w.checkReader(p)
+		if b.failed && !n.failed && !w.settled[p] { // it has recovered, unless it was another pod
+			w.syncs[p] = true
+		}
 		if !n.present {
 			w.syncs[p] = false
 		}

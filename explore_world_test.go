@@ -146,6 +146,7 @@ type world struct {
 	gone     truth            // when it became absent last
 	hinted   [exploredPods]bool
 	syncs    [exploredPods]bool // a PodSync is due
+	settled  [exploredPods]bool // in this step a PodSync has come, or a container was removed
 	fullOK   uint64             // newest full lists that succeeded and failed
 	fullBad  uint64
 	periods  int // full lists begun
