@@ -245,6 +245,16 @@ func (w *world) checkRelist(c *exploredCaller) {
 	}
 }
 
+// anyHeld reports whether a cache holds a pod.
+func anyHeld(c *PodCache) bool {
+	for _, e := range c.entries {
+		if e.held {
+			return true
+		}
+	}
+	return false
+}
+
 // schedPod returns what the schedule has open of a pod, invalid for nothing.
 func (w *world) schedPod(p int) reflect.Value {
 	v := reflect.ValueOf(w.r.sched).Elem().FieldByName("pods").MapIndex(reflect.ValueOf(podUID(p)))
@@ -414,8 +424,8 @@ func (w *world) unrest() string {
 		{s.FieldByName("canary").FieldByName("hung").Int() != 0, "a pod hangs"},
 		{full.FieldByName("want").Uint() > 0, "a request for all is open"},
 		{full.FieldByName("relist").Bool(), "a relist is requested"},
-		{len(w.pods.held) > 0 || len(r.cache.held) != 0 || !r.cache.due.IsZero(), "the cache holds"},
-		{len(w.pods.entries) != r.records.present, "the cache has entries of absent pods"},
+		{len(r.cache.held) != 0 || !r.cache.due.IsZero() || anyHeld(w.pods), "the cache holds"},
+		{len(w.pods.GetAll()) != r.records.present, "the cache has statuses of absent pods"},
 	} {
 		if o.is {
 			return o.what

@@ -171,13 +171,15 @@ func (f *printer) cache() {
 		e := c.entries[uid]
 		f.bool(e != nil)
 		if e != nil {
-			f.levels(shownBy(e.status))
-			f.bool(e.err != nil, e.status.Name == lies)
+			f.bool(e.status != nil, e.err != nil, e.held, e.listed)
+			if e.status != nil {
+				f.levels(shownBy(e.status))
+				f.bool(e.status.Name == lies)
+			}
 			f.put(clockTime, nanos(e.stored))
 			f.put(clockTime, nanos(e.observed))
+			f.put(clockTime, nanos(e.heldAt))
 		}
-		f.put(clockTime, nanos(c.absent[uid]))
-		f.put(clockTime, nanos(c.held[uid].global))
 	}
 }
 
