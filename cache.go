@@ -92,10 +92,8 @@ type PodCache struct {
 	// Guarded by mu.
 
 	entries map[types.UID]*cacheEntry
-	// absent has the pods that a single-pod list showed to be absent, later than the
-	// newest full list.
-	absent map[types.UID]time.Time
-	held   map[types.UID]heldPod
+	// bare are the entries without a status.
+	bare map[types.UID]struct{}
 	// index has the statuses of entries, kept up by Set and Delete.
 	index cacheIndex
 	// global is the stamp of the newest full list.
@@ -113,46 +111,36 @@ var (
 	_ BlockedCounter  = (*PodCache)(nil)
 )
 
-// cacheEntry is the entry of one pod. It is replaced, never modified, except for its
-// observed time.
+// cacheEntry is what the cache has of one pod: its status, or that a single-pod list showed
+// it to be absent later than the newest full list, or that it is held.
 type cacheEntry struct {
-	status *PodStatus
-	err    error
-	// uninspected means that no inspection has succeeded: the status is an empty one.
+	// status is the last good one, or an empty one; nil if the pod is absent or was not
+	// inspected yet. uninspected means that no inspection has succeeded.
+	status      *PodStatus
 	uninspected bool
+	err         error
 	// stored is the stamp of the list that the inspection was made for.
 	stored time.Time
 	// observed is the newest stamp that the pod itself was confirmed with; never before
 	// stored.
 	observed time.Time
-}
-
-// heldPod is a pod that is held.
-type heldPod struct {
-	// global is the global time that applies to it.
-	global time.Time
-	// listed is false once the pod has been deleted.
-	listed bool
+	// heldAt is the global time that applies to the pod while it is held; listed is false
+	// once a pod that is held has been deleted.
+	held, listed bool
+	heldAt       time.Time
 }
 
 // blockedReader is a reader waiting in GetNewerThan. Whoever holds the lock and
 // finds it satisfied removes it and sends, once; the channel has room for that.
 type blockedReader struct {
 	minTime time.Time
-	ch      chan cacheAnswer
+	ch      chan reading
 }
 
-type cacheAnswer struct {
+// reading is what a reader gets.
+type reading struct {
 	status *PodStatus
 	err    error
-}
-
-// lastStatus returns the status of the entry; nil if there is no entry.
-func (e *cacheEntry) lastStatus() *PodStatus {
-	if e == nil {
-		return nil
-	}
-	return e.status
 }
 
 // NewCache returns an empty cache.
@@ -181,7 +169,7 @@ func put[K comparable, V any](m *map[K]V, key K, value V) {
 func (c *PodCache) Get(uid types.UID) (*PodStatus, error) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	a := c.answerLocked(uid)
+	a := c.readLocked(uid)
 	return a.status, a.err
 }
 
@@ -190,7 +178,9 @@ func (c *PodCache) GetAll() []*PodStatus {
 	c.mu.RLock()
 	all := make([]*PodStatus, 0, len(c.entries))
 	for _, e := range c.entries {
-		all = append(all, e.status)
+		if e.status != nil {
+			all = append(all, e.status)
+		}
 	}
 	c.mu.RUnlock()
 	slices.SortFunc(all, func(a, b *PodStatus) int { return strings.Compare(string(a.ID), string(b.ID)) })
@@ -207,16 +197,16 @@ func (c *PodCache) GetNewerThan(uid types.UID, minTime time.Time) (*PodStatus, e
 // if ctx has ended.
 func (c *PodCache) GetNewerThanContext(ctx context.Context, uid types.UID, minTime time.Time) (*PodStatus, error) {
 	c.mu.RLock()
-	fresh, answer := c.freshLocked(uid, minTime), c.answerLocked(uid)
+	fresh, answer := c.freshLocked(uid, minTime), c.readLocked(uid)
 	c.mu.RUnlock()
 	if fresh {
 		return answer.status, answer.err
 	}
 
-	r := &blockedReader{minTime: minTime, ch: make(chan cacheAnswer, 1)}
+	r := &blockedReader{minTime: minTime, ch: make(chan reading, 1)}
 	c.mu.Lock()
 	if c.freshLocked(uid, minTime) { // it became so between the two locks
-		answer = c.answerLocked(uid)
+		answer = c.readLocked(uid)
 		c.mu.Unlock()
 		return answer.status, answer.err
 	}
@@ -248,25 +238,45 @@ func (c *PodCache) BlockedReaders() int {
 	return c.waiting
 }
 
+// entryLocked returns the entry of a pod, a new one if need be.
+func (c *PodCache) entryLocked(uid types.UID) *cacheEntry {
+	e := c.entries[uid]
+	if e == nil {
+		e = &cacheEntry{}
+		put(&c.entries, uid, e)
+		put(&c.bare, uid, struct{}{})
+	}
+	return e
+}
+
+// forgetLocked drops an entry that says no more than the global time.
+func (c *PodCache) forgetLocked(uid types.UID, e *cacheEntry) {
+	if e.status == nil && !e.held && !e.observed.After(c.global) {
+		delete(c.entries, uid)
+		delete(c.bare, uid)
+	}
+}
+
 // Set implements Cache.
 func (c *PodCache) Set(uid types.UID, status *PodStatus, err error, timestamp time.Time) (updated bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	old := c.entries[uid]
-	if old != nil && old.stored.After(timestamp) {
+	e := c.entryLocked(uid)
+	if e.status != nil && e.stored.After(timestamp) {
 		return false
 	}
-	e := &cacheEntry{status: status, err: err, stored: timestamp, observed: timestamp}
+	old := e.status
 	switch {
 	case status != nil:
-	case err != nil && old != nil:
-		e.status, e.uninspected = old.status, old.uninspected
-	default:
+		e.status, e.uninspected = status, false
+	case err == nil || old == nil:
 		e.status, e.uninspected = emptyStatus(uid), err != nil
 	}
-	put(&c.entries, uid, e)
-	c.index.replace(uid, old.lastStatus(), e.status)
-	delete(c.absent, uid)
+	e.err, e.stored, e.observed = err, timestamp, timestamp
+	c.index.replace(uid, old, e.status)
+	if old == nil {
+		delete(c.bare, uid)
+	}
 	c.wakeLocked(uid)
 	return true
 }
@@ -275,11 +285,9 @@ func (c *PodCache) Set(uid types.UID, status *PodStatus, err error, timestamp ti
 func (c *PodCache) SetObservedTime(uid types.UID, timestamp time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if e := c.entries[uid]; e != nil {
-		e.observed = later(e.observed, timestamp)
-	} else {
-		put(&c.absent, uid, later(c.absent[uid], timestamp))
-	}
+	e := c.entryLocked(uid)
+	e.observed = later(e.observed, timestamp)
+	c.forgetLocked(uid, e)
 	c.wakeLocked(uid)
 }
 
@@ -287,12 +295,14 @@ func (c *PodCache) SetObservedTime(uid types.UID, timestamp time.Time) {
 func (c *PodCache) Delete(uid types.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.index.replace(uid, c.entries[uid].lastStatus(), nil)
-	delete(c.entries, uid)
-	delete(c.absent, uid)
-	if h, held := c.held[uid]; held {
-		c.held[uid] = heldPod{global: h.global}
+	e := c.entries[uid]
+	if e == nil {
+		return
 	}
+	c.index.replace(uid, e.status, nil)
+	*e = cacheEntry{held: e.held, heldAt: e.heldAt}
+	put(&c.bare, uid, struct{}{})
+	c.forgetLocked(uid, e)
 	c.wakeLocked(uid)
 }
 
@@ -301,10 +311,8 @@ func (c *PodCache) UpdateTime(timestamp time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.global = later(c.global, timestamp)
-	for uid, observed := range c.absent {
-		if _, held := c.held[uid]; !held && !observed.After(c.global) {
-			delete(c.absent, uid)
-		}
+	for uid := range c.bare {
+		c.forgetLocked(uid, c.entries[uid])
 	}
 	for uid := range c.readers {
 		c.wakeLocked(uid)
@@ -315,19 +323,21 @@ func (c *PodCache) UpdateTime(timestamp time.Time) {
 func (c *PodCache) Hold(uid types.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	h, held := c.held[uid]
-	if !held {
-		h.global = c.global
+	e := c.entryLocked(uid)
+	if !e.held {
+		e.held, e.heldAt = true, c.global
 	}
-	h.listed = true
-	put(&c.held, uid, h)
+	e.listed = true
 }
 
 // Release implements FreshnessHolder.
 func (c *PodCache) Release(uid types.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.held, uid)
+	if e := c.entries[uid]; e != nil {
+		e.held = false
+		c.forgetLocked(uid, e)
+	}
 	c.wakeLocked(uid)
 }
 
@@ -347,21 +357,21 @@ func (c *PodCache) freshLocked(uid types.UID, minTime time.Time) bool {
 // observedLocked returns the stamp of the newest list that confirmed the state of the
 // pod.
 func (c *PodCache) observedLocked(uid types.UID) time.Time {
-	global := c.global
-	if h, held := c.held[uid]; held {
-		global = h.global
+	switch e := c.entries[uid]; {
+	case e == nil:
+		return c.global
+	case e.held:
+		return later(e.observed, e.heldAt)
+	default:
+		return later(e.observed, c.global)
 	}
-	if e := c.entries[uid]; e != nil {
-		return later(e.observed, global)
-	}
-	return later(c.absent[uid], global)
 }
 
-func (c *PodCache) answerLocked(uid types.UID) cacheAnswer {
-	if e := c.entries[uid]; e != nil {
-		return cacheAnswer{e.status, e.err}
+func (c *PodCache) readLocked(uid types.UID) reading {
+	if e := c.entries[uid]; e != nil && e.status != nil {
+		return reading{e.status, e.err}
 	}
-	return cacheAnswer{emptyStatus(uid), nil}
+	return reading{emptyStatus(uid), nil}
 }
 
 // wakeLocked answers the pod's blocked readers that are satisfied.
@@ -373,7 +383,7 @@ func (c *PodCache) wakeLocked(uid types.UID) {
 	kept := readers[:0]
 	for _, r := range readers {
 		if c.freshLocked(uid, r.minTime) {
-			r.ch <- c.answerLocked(uid)
+			r.ch <- c.readLocked(uid)
 		} else {
 			kept = append(kept, r)
 		}

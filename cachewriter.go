@@ -17,9 +17,9 @@ type cacheWriter struct {
 	logger  klog.Logger
 	// held are the pods whose freshness is held back.
 	held []*podRecord
-	// owed is the newest UpdateTime that held pods keep from a cache without a holder; zero
+	// due is the newest UpdateTime that held pods keep from a cache without a holder; zero
 	// for none.
-	owed time.Time
+	due time.Time
 }
 
 func newCacheWriter(c Cache, records *podRecords, logger klog.Logger) *cacheWriter {
@@ -28,14 +28,17 @@ func newCacheWriter(c Cache, records *podRecords, logger klog.Logger) *cacheWrit
 	return w
 }
 
-// store puts the result of an inspection into the cache.
-func (w *cacheWriter) store(rec *podRecord, status *PodStatus, err error, at stamp) {
+// store puts the result of an inspection into the cache. The inspection was made for the
+// list stamped made; observed is how fresh the pod is with it.
+func (w *cacheWriter) store(rec *podRecord, status *PodStatus, err error, made, observed stamp) {
 	if status != nil {
-		last, _ := w.cache.Get(rec.uid)
-		status.TimeStamp = at.Time
-		status.IPs = podIPs(last, status)
+		status.TimeStamp = made.Time
+		if len(status.IPs) == 0 {
+			last, _ := w.cache.Get(rec.uid)
+			status.IPs = inheritedIPs(last, status)
+		}
 	}
-	w.cache.Set(rec.uid, status, err, at.Time)
+	w.cache.Set(rec.uid, status, err, observed.Time)
 	if v := w.logger.V(4); v.Enabled() {
 		v.Info("Wrote status", "pod", klog.KRef(rec.pod.Namespace, rec.pod.Name), "podUID", rec.uid, "err", err)
 	}
@@ -62,6 +65,11 @@ func (w *cacheWriter) freshen(rec *podRecord) {
 	if !rec.dirty {
 		w.cache.SetObservedTime(rec.uid, w.records.listedStamp(rec).Time)
 	}
+	w.holdOrRelease(rec)
+}
+
+// holdOrRelease holds a pod that is dirty or of which lists conflict, and no other.
+func (w *cacheWriter) holdOrRelease(rec *podRecord) {
 	if rec.dirty || rec.conflicting {
 		w.hold(rec)
 	} else if rec.held > 0 {
@@ -78,9 +86,9 @@ func (w *cacheWriter) release(rec *podRecord) {
 	switch {
 	case w.holder != nil:
 		w.holder.Release(rec.uid)
-	case last == 0 && !w.owed.IsZero():
-		w.cache.UpdateTime(w.owed)
-		w.owed = time.Time{}
+	case last == 0 && !w.due.IsZero():
+		w.cache.UpdateTime(w.due)
+		w.due = time.Time{}
 	}
 }
 
@@ -90,7 +98,7 @@ func (w *cacheWriter) confirmAll(at time.Time) {
 		w.cache.UpdateTime(at)
 		return
 	}
-	w.owed = at
+	w.due = at
 	for uid, rec := range w.records.byUID {
 		if rec.pod != nil && rec.held == 0 {
 			w.cache.SetObservedTime(uid, at)
@@ -98,10 +106,11 @@ func (w *cacheWriter) confirmAll(at time.Time) {
 	}
 }
 
-// podIPs returns the addresses of a pod. When its network has been torn down, they are the
-// last that it had; a ready sandbox without addresses does not inherit those of the last.
-func podIPs(last, status *PodStatus) []string {
-	if len(status.IPs) > 0 || last == nil {
+// inheritedIPs returns the addresses of a pod whose status has none. When its network has
+// been torn down, they are the last that it had; a ready sandbox without addresses does
+// not inherit those of the last.
+func inheritedIPs(last, status *PodStatus) []string {
+	if last == nil {
 		return status.IPs
 	}
 	for _, s := range status.SandboxStatuses {

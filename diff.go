@@ -1,6 +1,10 @@
 package pleg
 
-import runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+import (
+	"slices"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
 
 // transition is one step in the life of a container or sandbox: a difference between two
 // lists of its pod.
@@ -118,7 +122,7 @@ func deliverable(ts []transition) int {
 // short list, else in a map.
 type finder struct {
 	list []*Container
-	byID map[string]*Container
+	byID map[string]int // indices in list; nil for a short one
 }
 
 // longList is the length from which on a map is cheaper than walking the list. No ordinary
@@ -128,64 +132,66 @@ const longList = 64
 func finderIn(list []*Container) finder {
 	f := finder{list: list}
 	if len(list) > longList {
-		f.byID = make(map[string]*Container, len(list))
-		for _, c := range list {
-			f.byID[c.ID.ID] = c
+		f.byID = make(map[string]int, len(list))
+		for i, c := range list {
+			f.byID[c.ID.ID] = i
 		}
 	}
 	return f
 }
 
+// at returns the container with an ID, which is expected at index i; nil for none.
 func (f *finder) at(i int, id string) *Container {
+	if i = f.index(i, id); i < 0 {
+		return nil
+	}
+	return f.list[i]
+}
+
+// index returns the index of the container with an ID; -1 for none.
+func (f *finder) index(i int, id string) int {
 	if i < len(f.list) && f.list[i].ID.ID == id {
-		return f.list[i]
+		return i
 	}
 	if f.byID != nil {
-		return f.byID[id]
-	}
-	for _, c := range f.list {
-		if c.ID.ID == id {
-			return c
+		if i, ok := f.byID[id]; ok {
+			return i
 		}
+		return -1
 	}
-	return nil
+	return slices.IndexFunc(f.list, func(c *Container) bool { return c.ID.ID == id })
 }
 
 // agrees reports whether a status has the same containers and sandboxes as the list of its
 // pod, in the same states. A status without any sandbox is not compared in its sandboxes:
 // the runtime inspects none.
 func agrees(pod *Pod, status *PodStatus) bool {
-	containers := finderIn(pod.Containers)
-	if !paired(len(pod.Containers), status.ContainerStatuses, func(i int, s *Status) (string, bool) {
-		listed := containers.at(i, s.ID.ID)
-		return s.ID.ID, listed != nil && plegStateOf(listed) == plegStateIn(s.State)
-	}) {
+	if !paired(pod.Containers, status.ContainerStatuses, func(s *Status) string { return s.ID.ID },
+		func(c *Container, s *Status) bool { return plegStateOf(c) == plegStateIn(s.State) }) {
 		return false
 	}
-	if len(status.SandboxStatuses) == 0 {
-		return true
-	}
-	sandboxes := finderIn(pod.Sandboxes)
-	return paired(len(pod.Sandboxes), status.SandboxStatuses, func(i int, s *runtimeapi.PodSandboxStatus) (string, bool) {
-		listed := sandboxes.at(i, s.Id)
-		ready := s.State == runtimeapi.PodSandboxState_SANDBOX_READY
-		return s.Id, listed != nil && (listed.State == ContainerStateRunning) == ready
-	})
+	return len(status.SandboxStatuses) == 0 ||
+		paired(pod.Sandboxes, status.SandboxStatuses, (*runtimeapi.PodSandboxStatus).GetId,
+			func(c *Container, s *runtimeapi.PodSandboxStatus) bool {
+				ready := s.State == runtimeapi.PodSandboxState_SANDBOX_READY
+				return (c.State == ContainerStateRunning) == ready
+			})
 }
 
-// paired reports whether there are n statuses with different IDs, each of which agrees with
-// what is listed under its ID.
-func paired[S any](n int, statuses []S, pair func(i int, s S) (id string, agrees bool)) bool {
-	if len(statuses) != n {
+// paired reports whether each of what is listed has one status, which agrees with it, and
+// there are no others.
+func paired[S any](listed []*Container, statuses []S, id func(S) string, agree func(*Container, S) bool) bool {
+	if len(statuses) != len(listed) {
 		return false
 	}
-	ids := make(map[string]struct{}, 8) // stays on the stack for an ordinary pod
+	find := finderIn(listed)
+	taken := make([]bool, len(listed)) // on the stack for an ordinary pod
 	for i, s := range statuses {
-		id, ok := pair(i, s)
-		if !ok {
+		at := find.index(i, id(s))
+		if at < 0 || taken[at] || !agree(listed[at], s) {
 			return false
 		}
-		ids[id] = struct{}{}
+		taken[at] = true
 	}
-	return len(ids) == n
+	return true
 }

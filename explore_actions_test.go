@@ -280,7 +280,7 @@ func (w *world) block(p int, minTime time.Time) {
 	if w.pods.freshLocked(uid, minTime) {
 		return
 	}
-	r := &blockedReader{minTime: minTime, ch: make(chan cacheAnswer, 1)}
+	r := &blockedReader{minTime: minTime, ch: make(chan reading, 1)}
 	put(&w.pods.readers, uid, append(w.pods.readers[uid], r))
 	w.pods.waiting++
 	w.readers[p].blockedReader = r

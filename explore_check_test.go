@@ -20,12 +20,15 @@ type looks [exploredPods]struct {
 	shown    levels
 	observed time.Time
 	stamp    uint64
+	failed   bool // readers get an error
 }
 
 func (w *world) look() (ls looks) {
 	for p := range w.scope.pods {
 		l := &ls[p]
 		l.observed = w.pods.observedLocked(podUID(p))
+		_, err := w.pods.Get(podUID(p))
+		l.failed = err != nil
 		if rec := w.r.records.byUID[podUID(p)]; rec != nil {
 			l.present = rec.pod != nil
 			l.shown = w.things.levelsOf[rec.listed].shown()
@@ -38,6 +41,7 @@ func (w *world) look() (ls looks) {
 // drain reads the events of every subscriber, and checks that they go forward, one step
 // at a time, no further than the truth, and that the cache is ready.
 func (w *world) drain() {
+	w.settled = [exploredPods]bool{}
 	for _, f := range w.follow {
 		for len(f.events) > 0 {
 			e := <-f.events
@@ -46,9 +50,10 @@ func (w *world) drain() {
 			}
 			p := podIndex(e.ID)
 			if e.Type == PodSync {
-				w.syncs[p] = false
+				w.syncs[p], w.settled[p] = false, true
 				continue
 			}
+			w.settled[p] = w.settled[p] || e.Type == ContainerRemoved
 			c := e.Data.(string)[1] - '0'
 			told := &f.told[p][c]
 			was := *told
@@ -66,7 +71,7 @@ func (w *world) drain() {
 			case *told > w.truth[p][c]:
 				w.breaks("rule 1: %s of %s, which is %s", e.Type, e.Data, levelNames[w.truth[p][c]])
 			}
-			if rec := w.r.records.byUID[e.ID]; rec != nil && rec.announced != nil &&
+			if rec := w.r.records.byUID[e.ID]; rec != nil && rec.published.pod != nil &&
 				w.pods.observedLocked(e.ID).Before(e.ListedAt) {
 				w.breaks("rule 3: %s of %s is of a list that the cache is older than", e.Type, e.Data)
 			}
@@ -92,6 +97,9 @@ func (w *world) check(before looks, returned []*exploredCaller) {
 			w.checkRecord(p, n.shown)
 		}
 		w.checkReader(p)
+		if b.failed && !n.failed && !w.settled[p] { // it has recovered, unless it was another pod
+			w.syncs[p] = true
+		}
 		if !n.present {
 			w.syncs[p] = false
 		}
@@ -152,15 +160,15 @@ func (w *world) checkPod(p int) {
 		w.breaks("rule 6: the cache shows %v of %s, true since stamp %d is %v to %v",
 			shown, uid, at.Number, w.stamped[at.Number][p], w.truth[p])
 	}
-	if announced := w.announced(p); !could(shown, announced, w.truth[p]) {
-		w.breaks("rule 3: the cache shows %v of %s, which was announced as %v", shown, uid, announced)
+	if announced := w.published(p); !could(shown, announced, w.truth[p]) {
+		w.breaks("rule 3: the cache shows %v of %s, which was published as %v", shown, uid, announced)
 	}
 }
 
-// announced returns the levels that the list had read which was announced last.
-func (w *world) announced(p int) levels {
-	if rec := w.r.records.byUID[podUID(p)]; rec != nil && rec.announced != nil {
-		return w.things.levelsOf[rec.announced]
+// published returns the levels that the list had read which was published last.
+func (w *world) published(p int) levels {
+	if rec := w.r.records.byUID[podUID(p)]; rec != nil && rec.published.pod != nil {
+		return w.things.levelsOf[rec.published.pod]
 	}
 	return w.gone[p]
 }
@@ -200,10 +208,10 @@ func (w *world) checkRecord(p int, shown levels) {
 // checkProgress checks that what the list showed which an inspection was made for has
 // been announced when that has come back.
 func (w *world) checkProgress(a answered) {
-	of, told := w.things.levelsOf[a.of], w.announced(a.pod)
+	of, told := w.things.levelsOf[a.of], w.published(a.pod)
 	for c := range of {
 		if told[c] < of[c] && told[c].shown() != of[c].shown() {
-			w.breaks("rule 3: %s was inspected as %v and only %v is announced", podUID(a.pod), of, told)
+			w.breaks("rule 3: %s was inspected as %v and only %v is published", podUID(a.pod), of, told)
 		}
 	}
 }
@@ -219,7 +227,7 @@ func (w *world) checkRelist(c *exploredCaller) {
 	}
 	for p := range w.scope.pods {
 		uid := podUID(p)
-		if w.r.sched.Stuck(uid) {
+		if w.stuck(p) {
 			continue
 		}
 		status, err := w.pods.Get(uid)
@@ -237,6 +245,16 @@ func (w *world) checkRelist(c *exploredCaller) {
 	}
 }
 
+// anyHeld reports whether a cache holds a pod.
+func anyHeld(c *PodCache) bool {
+	for _, e := range c.entries {
+		if e.held {
+			return true
+		}
+	}
+	return false
+}
+
 // schedPod returns what the schedule has open of a pod, invalid for nothing.
 func (w *world) schedPod(p int) reflect.Value {
 	v := reflect.ValueOf(w.r.sched).Elem().FieldByName("pods").MapIndex(reflect.ValueOf(podUID(p)))
@@ -244,6 +262,21 @@ func (w *world) schedPod(p int) reflect.Value {
 		v = v.Elem()
 	}
 	return v
+}
+
+// stuck reports whether a call of Relist does not wait for a pod: its inspection is slow,
+// or it has none and its list is slow or has failed.
+func (w *world) stuck(p int) bool {
+	v := w.schedPod(p)
+	if !v.IsValid() || v.FieldByName("inspect").Bool() && v.FieldByName("inspection").IsNil() {
+		return false
+	}
+	if i := v.FieldByName("inspection"); !i.IsNil() {
+		return i.Elem().FieldByName("Slow").Bool()
+	}
+	list := v.FieldByName("list")
+	failed := v.FieldByName("later").Index(3).FieldByName("ext").Int() != 0
+	return v.FieldByName("want").Uint() > 0 && (failed || !list.IsNil() && list.Elem().FieldByName("Slow").Bool())
 }
 
 // hintOpen reports whether a hint of a pod is not answered yet, or its follow-up.
@@ -255,7 +288,7 @@ func (w *world) hintOpen(p int) bool {
 	if !v.IsValid() {
 		return false
 	}
-	followUp := v.FieldByName("later").Index(int(schedule.FollowUp))
+	followUp := v.FieldByName("later").Index(0)
 	return v.FieldByName("hinted").Bool() || followUp.FieldByName("ext").Int() != 0
 }
 
@@ -378,21 +411,21 @@ func (w *world) unrest() string {
 		what string
 	}{
 		{len(r.cache.held) > 0, "a pod is held"},
-		{len(r.announcer.owed) > 0, "a PodSync is owed"},
+		{len(r.publisher.syncing) > 0, "a PodSync is due"},
 		{len(r.failing.byUID) > 0, "a pod is failing"},
 		{len(r.relists.waiting)+len(r.relists.attached)+len(r.relists.awaiting) > 0, "a relist is open"},
 		{len(r.records.byUID) != r.records.present, "an absent pod is remembered"},
-		{r.announcer.window.due(r.sched.Now().Add(explorePeriod)), "the window is open"},
+		{r.publisher.window.due(r.sched.Now().Add(explorePeriod)), "the window is open"},
 		{r.sched.Pods() > 0, "the schedule has a pod open"},
 		{s.FieldByName("requested").Int() != 0, "requests are miscounted"},
-		{s.FieldByName("listers").Int() != schedule.PodListsAtOnce, "a list place is lost"},
+		{s.FieldByName("listers").Int() != schedule.PodListsAtOnce, "a list slot is lost"},
 		{s.FieldByName("workers").Int() != int64(w.workers), "a worker is lost"},
 		{s.FieldByName("alarms").Len() > 0, "an alarm is left"},
 		{s.FieldByName("canary").FieldByName("hung").Int() != 0, "a pod hangs"},
 		{full.FieldByName("want").Uint() > 0, "a request for all is open"},
 		{full.FieldByName("relist").Bool(), "a relist is requested"},
-		{len(w.pods.held) > 0 || len(r.cache.held) != 0 || !r.cache.owed.IsZero(), "the cache holds"},
-		{len(w.pods.entries) != r.records.present, "the cache has entries of absent pods"},
+		{len(r.cache.held) != 0 || !r.cache.due.IsZero() || anyHeld(w.pods), "the cache holds"},
+		{len(w.pods.GetAll()) != r.records.present, "the cache has statuses of absent pods"},
 	} {
 		if o.is {
 			return o.what
@@ -411,7 +444,7 @@ func (w *world) unrestOf(p int, hinted bool) string {
 	switch {
 	case err != nil:
 		return fmt.Sprintf("the cache has an error of %s", uid)
-	case rec != nil && (rec.dirty || rec.failed || rec.conflicting || rec.held > 0):
+	case rec != nil && (rec.dirty || rec.failures > 0 || rec.conflicting || rec.held > 0):
 		return fmt.Sprintf("%s is dirty, failed or conflicting", uid)
 	case shownBy(status) != want:
 		return fmt.Sprintf("the cache shows %v of %s, which is %v", shownBy(status), uid, want)
@@ -444,7 +477,7 @@ func (w *world) String() string {
 				is   bool
 				name string
 			}{
-				{rec.dirty, "dirty"}, {rec.failed, "failed"}, {rec.conflicting, "conflicting"}, {rec.held > 0, "held"},
+				{rec.dirty, "dirty"}, {rec.failures > 0, "failed"}, {rec.conflicting, "conflicting"}, {rec.held > 0, "held"},
 				{rec.inspection.superseded, "superseded"}, {w.r.sched.InspectionWanted(uid), "inspect"},
 			} {
 				if o.is {

@@ -36,29 +36,29 @@ const (
 // be taken as it is. A number or a time that is new has to be classified here.
 var classesOf = map[string]class{
 	"Scheduler.cfg": leftOut, "Scheduler.retry": leftOut, "Scheduler.clock": leftOut, "Scheduler.now": leftOut,
-	"Scheduler.ahead": leftOut, "Scheduler.alarms": leftOut, "Scheduler.overdue": leftOut,
+	"Scheduler.ahead": leftOut, "Scheduler.alarms": leftOut, "Scheduler.late": leftOut,
 	"Scheduler.scratch": leftOut, "Scheduler.begun": leftOut, "queue.left": leftOut,
 	"Scheduler.free": leftOut, "Scheduler.freePods": leftOut,
 	"Stamp.Number": stampNumber, "Stamp.Time": clockTime,
 	"fullList.memory": leftOut, "fullList.cause": leftOut, "fullList.next": schedTime,
-	"fullList.notBefore": schedTime, "fullList.want": wantNumber, "fullList.instead": wantNumber,
+	"fullList.notBefore": schedTime, "fullList.want": wantNumber, "fullList.covers": wantNumber,
 	"pod.cause": leftOut, "pod.retryCause": leftOut, "pod.want": wantNumber, "pod.later": schedTime,
 	"pod.alarm": leftOut, "pod.index": leftOut, "pod.unanswered": notZero, "pod.queued": leftOut,
 	"canary.since": schedTime, "canary.last": schedTime, "canary.succeeded": schedTime,
-	"Call.Cause": leftOut, "Call.Began": schedTime,
-	"podRecord.settled": stampNumber, "podRecord.generation": leftOut, "podRecord.failures": notZero,
-	"podRecord.version": versionNumber, "podRecord.syncsOwed": syncNumber, "podRecord.syncsPaid": syncNumber,
-	"podRecord.cause": leftOut, "podRecord.shown": leftOut, "unannounced.number": changeNumber,
-	"inspection.change": changeNumber, "inspection.syncs": syncNumber, "inspection.cause": leftOut,
+	"Call.Cause": leftOut, "Call.pod": leftOut, "Call.Began": schedTime,
+	"podRecord.overlapTo": stampNumber, "podRecord.generation": leftOut, "podRecord.failures": notZero,
+	"podRecord.err": leftOut, "podRecord.cause": leftOut, "podRecord.shown": leftOut,
+	"published.version": versionNumber, "published.syncsRequested": syncNumber,
+	"published.syncsDelivered": syncNumber, "change.number": changeNumber,
+	"snapshot.change": changeNumber, "snapshot.syncs": syncNumber, "snapshot.cause": leftOut,
 	"podRecords.order": leftOut, "podRecords.generation": leftOut, "podRecords.tally": leftOut,
-	"podRecords.scratch": leftOut, "window.number": windowNumber, "place.window": windowNumber,
+	"podRecords.scratch": leftOut, "window.number": windowNumber, "windowEntry.number": windowNumber,
 	"window.closes": schedTime, "window.closed": leftOut, "update.version": versionNumber, "update.follows": versionNumber,
 	"update.listedAt": leftOut, "update.cause": leftOut,
 	// What is Initial is not checked here.
-	"update.initial": leftOut, "podRecord.initial": leftOut,
+	"update.initial": leftOut, "published.initial": leftOut,
 	"cacheWriter.cache": leftOut, "cacheWriter.holder": leftOut, "cacheWriter.records": leftOut,
-	"cacheWriter.logger": leftOut, "cacheWriter.held": leftOut, "cacheWriter.owed": clockTime,
-	"FailingPod.HangingSince": notZero, "FailingPod.Failures": notZero, "FailingPod.Error": leftOut,
+	"cacheWriter.logger": leftOut, "cacheWriter.held": leftOut, "cacheWriter.due": clockTime,
 }
 
 type plannedField struct {
@@ -116,12 +116,12 @@ func (f *printer) print(w *world) fingerprint {
 	r := w.r
 	f.value(reflect.ValueOf(r.sched).Elem(), plain)
 	f.value(reflect.ValueOf(r.records).Elem(), plain)
-	f.value(reflect.ValueOf(&r.announcer.window).Elem(), plain)
+	f.value(reflect.ValueOf(&r.publisher.window).Elem(), plain)
 	f.value(reflect.ValueOf(r.cache).Elem(), plain)
-	f.value(reflect.ValueOf(r.failing.byUID), plain)
-	f.present(reflect.ValueOf(r.announcer.updates).Elem().FieldByName("present"))
+	f.keys(slices.Sorted(maps.Keys(r.failing.byUID)))
+	f.present(reflect.ValueOf(r.publisher.updates).Elem().FieldByName("present"))
 	f.put(plain, int64(len(r.canary)))
-	f.put(versionNumber, int64(r.announcer.version))
+	f.put(versionNumber, int64(r.publisher.version))
 	for _, rec := range r.records.order {
 		f.value(reflect.ValueOf(rec), plain)
 	}
@@ -129,7 +129,7 @@ func (f *printer) print(w *world) fingerprint {
 	for _, rec := range r.cache.held {
 		f.value(reflect.ValueOf(rec), plain)
 	}
-	f.keys(slices.Sorted(maps.Keys(r.announcer.owed)))
+	f.keys(slices.Sorted(maps.Keys(r.publisher.syncing)))
 	f.cache()
 	f.world()
 	return f.hash()
@@ -187,13 +187,15 @@ func (f *printer) cache() {
 		e := c.entries[uid]
 		f.bool(e != nil)
 		if e != nil {
-			f.levels(shownBy(e.status))
-			f.bool(e.err != nil, e.status.Name == lies)
+			f.bool(e.status != nil, e.err != nil, e.held, e.listed)
+			if e.status != nil {
+				f.levels(shownBy(e.status))
+				f.bool(e.status.Name == lies)
+			}
 			f.put(clockTime, nanos(e.stored))
 			f.put(clockTime, nanos(e.observed))
+			f.put(clockTime, nanos(e.heldAt))
 		}
-		f.put(clockTime, nanos(c.absent[uid]))
-		f.put(clockTime, nanos(c.held[uid].global))
 	}
 }
 

@@ -146,6 +146,7 @@ type world struct {
 	gone     truth            // when it became absent last
 	hinted   [exploredPods]bool
 	syncs    [exploredPods]bool // a PodSync is due
+	settled  [exploredPods]bool // in this step a PodSync has come, or a container was removed
 	fullOK   uint64             // newest full lists that succeeded and failed
 	fullBad  uint64
 	periods  int // full lists begun
@@ -217,7 +218,7 @@ func newWorld(sc *scope, th *things) *world {
 }
 
 func (w *world) subscribe() {
-	events := w.r.announcer.updates.Subscribe(context.Background(), 64, subscriptionOptions{Lasting: true})
+	events := w.r.publisher.updates.Subscribe(context.Background(), 64, subscriptionOptions{Lasting: true})
 	w.follow = append(w.follow, &follower{events: events})
 }
 

@@ -1,43 +1,29 @@
 package pleg
 
 import (
-	"time"
-
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubepleg/pleg/internal/schedule"
 )
 
-// failingPods are the pods whose inspection hangs or fails.
+// failingPods are the pods whose inspection hangs or has failed.
 type failingPods struct {
-	byUID   map[types.UID]FailingPod
+	sched   *schedule.Scheduler
+	byUID   map[types.UID]*podRecord
 	changed bool // since they were listed last
 }
 
-// note notes that the inspection of a pod hangs if since is not zero, and that it has failed
-// if err is not nil.
-func (f *failingPods) note(rec *podRecord, since time.Time, err error) {
-	p := FailingPod{
-		PodUID: rec.uid, Namespace: rec.pod.Namespace, Name: rec.pod.Name,
-		HangingSince: since, Failures: rec.failures, Error: f.byUID[rec.uid].Error,
+// update notes whether a pod is one of them.
+func (f *failingPods) update(rec *podRecord) {
+	_, was := f.byUID[rec.uid]
+	is := rec.pod != nil && (rec.failures > 0 || !f.sched.HungSince(rec.uid).IsZero())
+	switch {
+	case is:
+		f.byUID[rec.uid] = rec
+	case was:
+		delete(f.byUID, rec.uid)
 	}
-	if err != nil {
-		p.Error = err.Error()
-	}
-	f.byUID[rec.uid] = p
-	f.changed = true
-}
-
-// answered notes that the inspection of a pod does not hang, and whether it has succeeded.
-func (f *failingPods) answered(uid types.UID, succeeded bool) {
-	p, ok := f.byUID[uid]
-	if !ok {
-		return
-	}
-	f.changed = true
-	p.HangingSince = time.Time{}
-	f.byUID[uid] = p
-	if succeeded || p.Failures == 0 {
-		delete(f.byUID, uid)
-	}
+	f.changed = f.changed || is || was
 }
 
 // list returns them by UID.
@@ -45,7 +31,15 @@ func (f *failingPods) list() []FailingPod {
 	f.changed = false
 	list := make([]FailingPod, 0, len(f.byUID))
 	for _, uid := range sortedKeys(f.byUID) {
-		list = append(list, f.byUID[uid])
+		rec := f.byUID[uid]
+		p := FailingPod{
+			PodUID: uid, Namespace: rec.pod.Namespace, Name: rec.pod.Name,
+			HangingSince: f.sched.HungSince(uid), Failures: rec.failures,
+		}
+		if rec.err != nil {
+			p.Error = rec.err.Error()
+		}
+		list = append(list, p)
 	}
 	return list
 }

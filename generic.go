@@ -62,9 +62,9 @@ type GenericPLEG struct {
 	// stepping is held while the reconciler takes a step, for who reads the records
 	// meanwhile. A step waits for nothing.
 	stepping sync.Mutex
-	// status is the reconciler's, as of its last step; guarded by statusMu.
-	statusMu sync.Mutex
-	status   status
+	// state is the reconciler's, as of its last step; guarded by stateMu.
+	stateMu sync.Mutex
+	state   healthState
 
 	// token is held by the goroutine that runs the loop. That goroutine owns the fields
 	// below.
@@ -172,7 +172,7 @@ func (g *GenericPLEG) makeReconciler(period time.Duration, notifier BlockedNotif
 		cfg.blocked = g.counter.BlockedReaders
 	}
 	g.reconciler = newReconciler(cfg, g.clock.Now(), g.cache, g.updates, g.metrics)
-	g.status = g.reconciler.status
+	g.state = g.reconciler.health
 	g.listAll = func(ctx context.Context) (err error) {
 		g.listed.pods, err = g.runtime.GetPods(ctx, true)
 		return err
@@ -355,7 +355,7 @@ func (g *GenericPLEG) step() <-chan time.Time {
 	g.stepping.Lock()
 	out := g.reconciler.step(g.clock.Now(), &g.inputs)
 	g.stepping.Unlock()
-	g.publishStatus()
+	g.publishState()
 	for _, c := range out.cancel {
 		g.calls.Cancel(c.Call, c.cause)
 	}
@@ -369,19 +369,19 @@ func (g *GenericPLEG) step() <-chan time.Time {
 	return g.sleepUntil(out.wake)
 }
 
-// publishStatus makes the reconciler's status that of the generator.
-func (g *GenericPLEG) publishStatus() {
-	g.statusMu.Lock()
-	defer g.statusMu.Unlock()
-	if !g.status.synced && g.reconciler.status.synced {
+// publishState makes the state of the reconciler that of the generator.
+func (g *GenericPLEG) publishState() {
+	g.stateMu.Lock()
+	defer g.stateMu.Unlock()
+	if !g.state.synced && g.reconciler.health.synced {
 		close(g.synced)
 	}
-	g.status = g.reconciler.status
+	g.state = g.reconciler.health
 }
 
 // call makes a call to the runtime.
 func (g *GenericPLEG) call(c beginCall) {
-	info := calls.Info{PodUID: c.UID, Since: g.status.asOf}
+	info := calls.Info{PodUID: c.UID, Since: c.Began}
 	if c.pod != nil {
 		info.Object = podObject{c.pod}
 	}
@@ -543,12 +543,13 @@ func (g *GenericPLEG) Pods() Pods {
 // HealthReport returns the health and the state that it is decided by. It has no side
 // effects and never blocks.
 func (g *GenericPLEG) HealthReport() HealthReport {
-	r := g.health().report(g.streamStatus())
+	h := g.health()
+	r := h.report(g.streamStatus())
 	r.BlockedReaders = g.blockedReaders()
 	r.Runtime = g.described()
 	r.CallsInFlight = g.reportedCalls()
 	if _, ok := g.runtime.(CallReporter); !ok {
-		r.CallsInFlight = runtimeCalls(g.calls.InFlight(methodGetPods, methodGetPod, methodGetPodStatus))
+		r.CallsInFlight = h.inFlight(methodGetPods, methodGetPod, methodGetPodStatus)
 	}
 	backlogs := g.updates.Backlogs()
 	r.Subscribers = len(backlogs)
@@ -559,14 +560,19 @@ func (g *GenericPLEG) HealthReport() HealthReport {
 // health returns the input of the health check. The runtime is asked for its calls
 // without a lock held.
 func (g *GenericPLEG) health() *health {
-	g.statusMu.Lock()
-	status := g.status
-	g.statusMu.Unlock()
+	g.stateMu.Lock()
+	state := g.state
+	g.stateMu.Unlock()
 	return &health{
-		status: status, now: g.clock.Now(), threshold: g.threshold, started: g.started.Load(),
-		listing:    func() []RuntimeCall { return runtimeCalls(g.calls.InFlight(methodGetPods)) },
-		inspecting: func() []RuntimeCall { return runtimeCalls(g.calls.InFlight(methodGetPodStatus)) },
-		reported:   g.reportedCalls,
+		healthState: state, now: g.clock.Now(), threshold: g.threshold, started: g.started.Load(),
+		inFlight: func(methods ...string) (list []RuntimeCall) {
+			for _, info := range g.calls.InFlight(methods...) {
+				info.Since = info.Since.Add(-state.back)
+				list = append(list, runtimeCall(info))
+			}
+			return list
+		},
+		reported: g.reportedCalls,
 	}
 }
 
@@ -582,7 +588,7 @@ func (g *GenericPLEG) gauges() gauges {
 	h := g.health()
 	now := gauges{
 		lastList: h.lastList, tally: h.tally, streamConnected: g.streamStatus().State == StreamConnected,
-		inspectionsInFlight: len(g.calls.InFlight(methodGetPodStatus)), blockedReaders: g.blockedReaders(),
+		inspectionsInFlight: len(h.inFlight(methodGetPodStatus)), blockedReaders: g.blockedReaders(),
 	}
 	now.hung, now.failing = h.counts()
 	backlogs := g.updates.Backlogs()
@@ -591,7 +597,7 @@ func (g *GenericPLEG) gauges() gauges {
 	for _, s := range named {
 		now.named = append(now.named, namedBacklog{s.Name, s.Backlog, s.behind(h.now)})
 	}
-	if listing := g.calls.InFlight(methodGetPods); len(listing) > 0 {
+	if listing := h.inFlight(methodGetPods); len(listing) > 0 {
 		now.relistRunning = max(0, h.now.Sub(listing[0].Since))
 	}
 	return now
@@ -632,15 +638,7 @@ func (g *GenericPLEG) guarded(name string, method func()) {
 	method()
 }
 
-// runtimeCalls converts calls to their form in a report.
-func runtimeCalls(infos []calls.Info) []RuntimeCall {
-	var list []RuntimeCall
-	for _, info := range infos {
-		list = append(list, runtimeCall(info))
-	}
-	return list
-}
-
+// runtimeCall converts a call to its form in a report.
 func runtimeCall(info calls.Info) RuntimeCall {
 	call := RuntimeCall{Method: info.Method, PodUID: info.PodUID, Since: info.Since}
 	if info.Object != nil {

@@ -94,18 +94,20 @@ type StreamReport struct {
 	Since time.Time `json:"since,omitzero"`
 	// LastEvent is when the last event arrived.
 	LastEvent time.Time `json:"lastEvent,omitzero"`
-	// Error is why the last stream, or the last attempt at one, ended. It stays while
-	// another stream is connected.
+	// Error is why the last stream, or the last attempt at one, ended by itself. It stays
+	// while another stream is connected, and after Stop.
 	Error string `json:"error,omitempty"`
 	// NextTry is when the next connection is attempted.
 	NextTry time.Time `json:"nextTry,omitzero"`
 }
 
-// status is the state that the reconciler hands out for health and metrics. It is a
-// value: nothing that it refers to is modified later.
-type status struct {
+// healthState is what the reconciler hands out for health and metrics. It is a value:
+// nothing that it refers to is modified later.
+type healthState struct {
 	// asOf is the clock at the last step; no time below is later.
-	asOf      time.Time
+	asOf time.Time
+	// back is how far the clock has gone back in all.
+	back      time.Duration
 	lastList  time.Time // when the last successful full list began; zero for none
 	listErr   error     // nil if the last full list succeeded
 	listErrAt time.Time
@@ -120,25 +122,19 @@ type status struct {
 	tally  tally
 }
 
-// goBack sets the times of a status back with the clock, so that a call that has run for
+// goBack sets the times of a state back with the clock, so that a call that has run for
 // an hour has still run for an hour.
-func (s *status) goBack(by time.Duration) {
+func (s *healthState) goBack(by time.Duration) {
+	s.back += by
 	for _, t := range [...]*time.Time{&s.lastList, &s.listErrAt, &s.lastInspection} {
 		if !t.IsZero() {
 			*t = t.Add(-by)
 		}
 	}
-	failing := slices.Clone(s.failing)
-	for i := range failing {
-		if t := &failing[i].HangingSince; !t.IsZero() {
-			*t = t.Add(-by)
-		}
-	}
-	s.failing = failing
 }
 
 // counts returns the number of pods whose inspection hangs, and whose last has failed.
-func (s *status) counts() (hung, failing int) {
+func (s *healthState) counts() (hung, failing int) {
 	for _, p := range s.failing {
 		if !p.HangingSince.IsZero() {
 			hung++
@@ -150,17 +146,15 @@ func (s *status) counts() (hung, failing int) {
 	return hung, failing
 }
 
-// health is the input of the health check: a status, the time, and the calls in flight.
+// health is the input of the health check: a state, the time, and the calls in flight.
 type health struct {
-	status
+	healthState
 	now       time.Time
 	threshold time.Duration
 	started   bool
-	// inspecting returns the inspections in flight, oldest first.
-	inspecting func() []RuntimeCall
-	// listing returns the full list in flight, reported the calls that the runtime
-	// reports. Only the reason needs them.
-	listing  func() []RuntimeCall
+	// inFlight returns the calls of these methods in flight, oldest first, reported those
+	// that the runtime reports. Only the reason needs them.
+	inFlight func(methods ...string) []RuntimeCall
 	reported func() []RuntimeCall
 }
 
@@ -212,7 +206,7 @@ func (h *health) listCause() error {
 	if h.listErr != nil {
 		failed = fmt.Errorf("the last list failed %v ago: %w", h.since(h.listErrAt), h.listErr)
 	}
-	listing := h.listing()
+	listing := h.inFlight(methodGetPods)
 	switch {
 	case len(listing) > 0:
 		call := h.listInFlight(listing[0])
@@ -236,7 +230,7 @@ func (h *health) unsynced() error {
 	if h.lastList.IsZero() {
 		return fmt.Errorf("no list has succeeded: %w", h.listCause())
 	}
-	inspecting := h.inspecting()
+	inspecting := h.inFlight(methodGetPodStatus)
 	if len(inspecting) == 0 {
 		return errNoRelist
 	}

@@ -17,18 +17,19 @@ func TestLayers(t *testing.T) {
 			"subscribe.go": 6,
 			"handler.go":   6,
 
-			"reconciler.go": 5,
-			"events.go":     5,
-			"health.go":     5,
+			"reconciler.go":  5,
+			"eventstream.go": 5,
+			"health.go":      5,
 
 			"lookups.go": 5,
 
 			"inputs.go":      4,
 			"failing.go":     5,
 			"relists.go":     5,
-			"announcer.go":   4,
+			"publisher.go":   4,
 			"window.go":      4,
 			"shown.go":       3,
+			"published.go":   3,
 			"cachewriter.go": 4,
 			"podrecords.go":  4,
 			"cache.go":       4,
@@ -48,6 +49,7 @@ func TestLayers(t *testing.T) {
 			"pleg.go":         2,
 
 			"runtime.go": 1,
+			"stamp.go":   1,
 		},
 		// The shell around the reconciler may need more than one file.
 		Spread: []string{"GenericPLEG"},

@@ -27,7 +27,9 @@ func (c *PodCache) Lookup(uid types.UID) (status *PodStatus, known bool, err err
 	e := c.entries[uid]
 	switch {
 	case e == nil:
-		return nil, c.held[uid].listed, nil
+		return nil, false, nil
+	case e.status == nil:
+		return nil, e.held && e.listed, nil
 	case e.uninspected:
 		return nil, true, e.err
 	}

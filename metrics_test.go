@@ -291,3 +291,16 @@ func TestPodWithTwoSandboxesIsCountedOnce(t *testing.T) {
 	n.g.Relist()
 	wantMetric(t, reg, "kubelet_running_pods", 0)
 }
+
+// A pod whose status never matches its list holds up no relist: each is measured when
+// nothing of its pods moves any more.
+func TestMetricsOfRelistsBesideAMismatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, reg := newNodeWithMetrics(t, pleg.WithPollingOnly())
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		n.SetStatus("a", &pleg.PodStatus{ID: "a"})
+		n.start()
+		time.Sleep(10*time.Minute + 500*time.Millisecond)
+		wantMetric(t, reg, "kubelet_pleg_relist_duration_seconds", 601)
+	})
+}

@@ -87,11 +87,11 @@ type model struct {
 
 	subs    []*modelSub
 	readers []context.CancelFunc
-	// watch is read at once: announced is what everybody has been told.
+	// watch is read at once: published is what everybody has been told.
 	watch     <-chan *pleg.PodLifecycleEvent
-	announced map[string]pleg.PodLifeCycleEventType
-	// firstAnnounced is true from when what the first full list showed is announced.
-	firstAnnounced bool
+	published map[string]pleg.PodLifeCycleEventType
+	// firstPublished is true from when what the first full list showed is published.
+	firstPublished bool
 	joined         sync.WaitGroup
 
 	mu       sync.Mutex
@@ -111,7 +111,7 @@ type modelSub struct {
 	pods   int
 	last   map[string]pleg.PodLifeCycleEventType
 	closed bool
-	// began is what was announced when it began; nil if that is not all that is initial.
+	// began is what was published when it began; nil if that is not all that is initial.
 	began map[string]pleg.PodLifeCycleEventType
 }
 
@@ -119,7 +119,7 @@ func runHistory(t *testing.T, history []step) []string {
 	m := &model{
 		node: newNode(t), ctx: t.Context(), lists: true,
 		truth: make(map[types.UID][]moment), healings: make(map[string]func()), hanging: make(map[types.UID]bool),
-		announced: make(map[string]pleg.PodLifeCycleEventType),
+		published: make(map[string]pleg.PodLifeCycleEventType),
 	}
 	m.watch = m.g.Watch()
 	m.EmitOnChange(true)
@@ -155,16 +155,16 @@ func (m *model) record() {
 	}
 }
 
-// listen takes note of what is announced.
+// listen takes note of what is published.
 func (m *model) listen() {
 	synctest.Wait()
 	for len(m.watch) > 0 {
 		if e := <-m.watch; e.Type != pleg.PodSync {
-			m.announced[e.Data.(string)] = e.Type
+			m.published[e.Data.(string)] = e.Type
 		}
 	}
 	if r := m.g.HealthReport(); m.g.HasSynced() && len(r.FailingPods)+len(r.CallsInFlight) == 0 {
-		m.firstAnnounced = true
+		m.firstPublished = true
 	}
 }
 
@@ -173,8 +173,8 @@ func (m *model) subscribe(n int) {
 	m.listen()
 	ctx, cancel := context.WithCancel(m.ctx)
 	sub := &modelSub{cancel: cancel, pods: 5 - n/4%3, last: make(map[string]pleg.PodLifeCycleEventType)}
-	if m.firstAnnounced {
-		sub.began = maps.Clone(m.announced)
+	if m.firstPublished {
+		sub.began = maps.Clone(m.published)
 	}
 	sub.events = m.g.Subscribe(ctx, n%4, pleg.WithFilter(func(p *pleg.Pod) bool { return sub.wants(p.ID) }))
 	m.subs = append(m.subs, sub)
@@ -384,7 +384,7 @@ func (m *model) check(sub *modelSub, e *pleg.PodLifecycleEvent) {
 	was := sub.last[id]
 	sub.last[id] = e.Type
 	if e.Initial && was != "" || sub.began != nil && e.Initial != (was == "" && sub.began[id] == e.Type) {
-		m.problem("initial: %s has %v after %q, announced was %q", line(e), e.Initial, was, sub.began[id])
+		m.problem("initial: %s has %v after %q, published was %q", line(e), e.Initial, was, sub.began[id])
 	}
 	switch e.Type {
 	case pleg.ContainerStarted:

@@ -53,7 +53,7 @@
 //   - At most DefaultInspectionWorkers inspections run at once, one per pod. An
 //     inspection that runs longer than a relist period is slow: it releases its worker
 //     slot. After DefaultInspectionTimeout it has failed. A runtime that ignores
-//     cancellation costs one goroutine per pod that hangs.
+//     cancellation costs one goroutine per call that hangs, at most two per pod.
 //   - Every goroutine that Start starts has ended when Stop returns, except calls to a
 //     runtime that ignores cancellation.
 //   - Pods, containers and statuses are never modified after they are handed over, in

@@ -9,98 +9,67 @@ import (
 	"github.com/kubepleg/pleg/internal/schedule"
 )
 
-// stamp orders lists by the moment at which they began.
-type stamp = schedule.Stamp
-
-// podRecord is one pod as the lists have shown it, and the state of its cache entry.
+// podRecord is one pod as the lists have shown it, and what is known of its status.
 //
 // Two lists of a pod that overlap may read the runtime in any order. Of the two, the first
 // to complete is believed. The second confirms it or, where it differs and began later,
 // conflicts with it: then the pod is held until a list of it is believed or confirms the
 // record.
 type podRecord struct {
-	uid types.UID
+	// What the lists have shown. The fields that an idle relist reads come first, in one
+	// piece of memory.
+
+	uid   types.UID
+	shown shown // by pod
 	// listed is the pod as the runtime handed it over, so that the same pointer coming
 	// again is known to be no change; nil when the pod is absent.
 	listed *Pod
+	// overlapTo is the number of the newest list that had begun when a list of the pod
+	// was last believed: those up to it overlapped with that one.
+	overlapTo uint64
+	// generation is the last full list that showed the pod.
+	generation uint64
+	// conflicting: a list that began later and overlapped differs from the record.
+	conflicting bool
 	// pod is listed without its bad data; the same pointer when it has none.
-	pod   *Pod
-	shown shown // by pod
+	pod *Pod
 	// own is the newest list of this pod alone that showed the record. The newest full
 	// list may be newer: see podRecords.listedStamp.
 	own stamp
-	// settled is the number of the newest list that had begun when a list of the pod
-	// was last believed: those up to it overlapped with that one.
-	settled uint64
-	// conflicting: a list that began later and overlapped differs from the record.
-	conflicting bool
-	// generation is the last full list that showed the pod.
-	generation uint64
 
-	// What follows is the reconciler's.
+	// What the cache has of it.
 
 	// dirty: the cache is not known to hold a status of the record. observed is then
 	// how fresh it is; when not dirty it is as fresh as the record.
 	dirty    bool
 	observed stamp
-	// failed: an error stands in the cache; failures counts those in a row.
-	failed   bool
+	// err is the error that stands in the cache, failures how many inspections have
+	// failed in a row; nil and 0 for none.
+	err      error
 	failures int
-	held     int // its place among the held pods, from 1; 0 if it is not held
-	change   unannounced
-	// announced is the pod as it was announced last, version the update that did.
-	announced *Pod
-	version   uint64
-	// initial is the pod as the first full list showed it, until it is announced.
-	initial *Pod
-	// syncsOwed counts the PodSyncs that were asked for, syncsPaid those delivered.
-	syncsOwed, syncsPaid uint64
-	cause                Cause
-	inspection           inspection
-	place                place
+	held     int // its index among the held pods, from 1; 0 if it is not held
+
+	// What is in flight, and what the subscribers have of it.
+
+	inspection inspection
+	cause      Cause // of the next inspection
+	published  published
 }
 
-// unannounced is the newest change of a record, until it is announced.
-type unannounced struct {
-	number      uint64 // counts the changes of the record
-	pending     bool   // the newest is not announced
-	whole       bool   // transitions lead to it from what was announced
-	transitions []transition
-	stamp       stamp // of the list that showed it
-}
-
-// add notes a change that a list showed.
-func (u *unannounced) add(transitions []transition, at stamp) {
-	*u = unannounced{number: u.number + 1, pending: true, whole: !u.pending, transitions: transitions, stamp: at}
-}
-
-// listed returns the stamp of the list that showed the pending change, or at if there is
-// none.
-func (u *unannounced) listed(at stamp) stamp {
-	if u.pending {
-		return u.stamp
+// freeze notes that the cache is not known to hold a status of the record, and how fresh
+// it is until it does.
+func (rec *podRecord) freeze(at stamp) {
+	if !rec.dirty {
+		rec.dirty, rec.observed = true, at
 	}
-	return at
 }
 
 // inspection is the inspection of a pod in flight.
 type inspection struct {
 	call       *schedule.Call // nil: none is
-	pod        *Pod           // that it is made for
+	of         snapshot       // what it is made for
 	stamp      stamp          // of the newest list that showed that
-	change     uint64         // number of the change that it is made for
-	listed     stamp          // of the list that showed the change
-	cause      Cause
-	syncs      uint64 // the PodSyncs that are due with its result
-	superseded bool   // the record has changed since it began
-	// recovered: the one before failed. A PodSync is due, with the status.
-	recovered bool
-}
-
-// place is a pod's place in the reorder window.
-type place struct {
-	window  uint64 // number of the window that it is in
-	awaited bool
+	superseded bool           // the record has changed since it began
 }
 
 // dead reports whether the inspection is past its deadline.
@@ -149,7 +118,7 @@ func newPodRecords() *podRecords {
 	return &podRecords{byUID: make(map[types.UID]*podRecord)}
 }
 
-// get returns the pod as it is known to be, or nil.
+// get returns the pod as it was listed last, or nil.
 func (r *podRecords) get(uid types.UID) *Pod {
 	if rec := r.byUID[uid]; rec != nil {
 		return rec.pod
@@ -195,11 +164,11 @@ func (r *podRecords) observedStamp(rec *podRecord) stamp {
 	return r.listedStamp(rec)
 }
 
-// take takes in what one list says about one pod; a nil pod says that it is absent.
+// compare takes in what one list says about one pod; a nil pod says that it is absent.
 // begun is the newest list that has begun.
-func (r *podRecords) take(rec *podRecord, listed *Pod, at, begun stamp, report reportBadData) (verdict, []transition) {
+func (r *podRecords) compare(rec *podRecord, listed *Pod, at, begun stamp, report reportBadData) (verdict, []transition) {
 	newest := r.listedStamp(rec)
-	believed := at.Number > rec.settled
+	believed := at.Number > rec.overlapTo
 	if !believed && newest.After(at) {
 		return ignored, nil
 	}
@@ -215,30 +184,28 @@ func (r *podRecords) take(rec *podRecord, listed *Pod, at, begun stamp, report r
 	}
 	rec.conflicting = false
 	if believed {
-		rec.settled = begun.Number
+		rec.overlapTo = begun.Number
 		r.replace(rec, listed, pod)
 	}
 	if same {
 		return confirmed, nil
 	}
-	if !rec.dirty {
-		rec.observed = newest
-	}
+	rec.freeze(newest)
 	return changed, slices.Clone(r.scratch)
 }
 
-// takeOne takes in a list of one pod.
-func (r *podRecords) takeOne(rec *podRecord, listed *Pod, at, begun stamp, report reportBadData) podChange {
-	v, transitions := r.take(rec, listed, at, begun, report)
+// compareOne takes in a list of one pod.
+func (r *podRecords) compareOne(rec *podRecord, listed *Pod, at, begun stamp, report reportBadData) podChange {
+	v, transitions := r.compare(rec, listed, at, begun, report)
 	if v == confirmed || v == changed {
 		rec.own = schedule.Later(rec.own, at)
 	}
 	return podChange{rec, v, transitions}
 }
 
-// takeAll takes in a full list and appends its verdicts to changes, by UID, except those
-// that simply confirm a record.
-func (r *podRecords) takeAll(pods []*Pod, at, begun stamp, changes []podChange, report reportBadData) []podChange {
+// compareAll takes in a full list and appends its verdicts to changes, by UID, except
+// those that simply confirm a record.
+func (r *podRecords) compareAll(pods []*Pod, at, begun stamp, changes []podChange, report reportBadData) []podChange {
 	r.generation++
 	first, seen := len(changes), 0
 	for i, listed := range pods {
@@ -260,9 +227,9 @@ func (r *podRecords) takeAll(pods []*Pod, at, begun stamp, changes []podChange, 
 		rec.generation = r.generation
 		seen++
 		if rec.conflicting || rec.listed != listed && !rec.shown.by(listed) {
-			changes = r.takeListed(rec, listed, at, begun, changes, report)
-		} else if at.Number > rec.settled {
-			rec.settled = begun.Number
+			changes = r.compareListed(rec, listed, at, begun, changes, report)
+		} else if at.Number > rec.overlapTo {
+			rec.overlapTo = begun.Number
 			if rec.listed != listed {
 				rec.listed, rec.pod = listed, listed
 			}
@@ -273,7 +240,7 @@ func (r *podRecords) takeAll(pods []*Pod, at, begun stamp, changes []podChange, 
 	if seen != len(r.byUID) {
 		for _, rec := range r.byUID {
 			if rec.generation != r.generation {
-				changes = r.takeListed(rec, nil, at, begun, changes, report)
+				changes = r.compareListed(rec, nil, at, begun, changes, report)
 			}
 		}
 	}
@@ -284,10 +251,10 @@ func (r *podRecords) takeAll(pods []*Pod, at, begun stamp, changes []podChange, 
 	return changes
 }
 
-func (r *podRecords) takeListed(rec *podRecord, listed *Pod, at, begun stamp, changes []podChange,
+func (r *podRecords) compareListed(rec *podRecord, listed *Pod, at, begun stamp, changes []podChange,
 	report reportBadData) []podChange {
 	wasConflicting := rec.conflicting
-	v, transitions := r.take(rec, listed, at, begun, report)
+	v, transitions := r.compare(rec, listed, at, begun, report)
 	if v == ignored || v == confirmed && !wasConflicting {
 		return changes
 	}

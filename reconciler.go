@@ -15,7 +15,7 @@ import (
 	"github.com/kubepleg/pleg/internal/schedule"
 )
 
-// reconciler is the data flow from top to bottom: list, diff, inspect, store, announce.
+// reconciler is the data flow from top to bottom: list, diff, inspect, store, publish.
 // It is a function of its inputs: it starts no goroutine and reads no clock. Its effects
 // are its writes to the cache and the broadcaster, in order, and its outputs.
 //
@@ -26,12 +26,12 @@ type reconciler struct {
 	sched     *schedule.Scheduler
 	records   *podRecords
 	cache     *cacheWriter
-	announcer announcer
+	publisher publisher
 	metrics   *metrics
 
 	relists relists
 	failing failingPods
-	status  status
+	health  healthState
 
 	lastFull time.Time // when the last full list began; zero after a start
 	canary   types.UID // the pod that was inspected last as one
@@ -60,44 +60,47 @@ type list struct {
 var errPodGone = errors.New("the pod is gone")
 
 func newReconciler(cfg reconcilerConfig, now time.Time, cache Cache, updates *broadcaster, m *metrics) *reconciler {
-	records := newPodRecords()
-	r := &reconciler{
-		cfg: cfg, sched: schedule.New(cfg.Config), records: records, cache: newCacheWriter(cache, records, cfg.logger),
-		announcer: announcer{updates: updates, cache: cache, logger: cfg.logger, owed: make(map[types.UID]*podRecord)},
-		metrics:   m,
-		failing:   failingPods{byUID: make(map[types.UID]FailingPod)},
-		status:    status{asOf: now, lastInspection: now},
+	sched, records := schedule.New(cfg.Config), newPodRecords()
+	writer := newCacheWriter(cache, records, cfg.logger)
+	sched.Advance(now)
+	return &reconciler{
+		cfg: cfg, sched: sched, records: records, cache: writer,
+		publisher: publisher{
+			updates: updates, cache: cache, logger: cfg.logger, syncing: make(map[types.UID]*podRecord),
+		},
+		metrics: m,
+		relists: relists{records: records, sched: sched, cache: writer},
+		failing: failingPods{sched: sched, byUID: make(map[types.UID]*podRecord)},
+		health:  healthState{asOf: now, lastInspection: now},
 	}
-	r.relists = relists{records: r.records, sched: r.sched, cache: r.cache}
-	r.sched.Advance(now)
-	return r
 }
 
 // step takes in the inputs and the time, and returns the calls to begin and to cancel.
 func (r *reconciler) step(clock time.Time, in *inputs) *outputs {
 	r.out.reset()
 	if back := r.sched.Advance(clock); back > 0 {
-		r.status.goBack(back)
+		r.health.goBack(back)
+		r.failing.changed = true
 	}
-	r.status.asOf, r.announcer.now = clock, clock
+	r.health.asOf, r.publisher.now = clock, clock
 	for _, res := range in.results { // first: they may answer a request
 		r.complete(res)
 	}
 	r.takeRequests(in)
-	for _, late := range r.sched.Overdue() {
-		r.overdue(late)
+	for _, late := range r.sched.Expire() {
+		r.late(late)
 	}
 	r.beginCalls()
-	if r.announcer.window.due(r.sched.Now()) {
-		r.announcer.closeWindow()
+	if r.publisher.window.due(r.sched.Now()) {
+		r.publisher.closeWindow()
 	}
 	r.completeRelists()
-	if r.announcer.window.closed {
-		r.announcer.window.closed = false
+	if r.publisher.window.closed {
+		r.publisher.window.closed = false
 		r.forgetAbsent()
 	}
 	if r.failing.changed {
-		r.status.failing = r.failing.list()
+		r.health.failing = r.failing.list()
 	}
 	r.out.wake = r.wake()
 	return &r.out
@@ -106,7 +109,7 @@ func (r *reconciler) step(clock time.Time, in *inputs) *outputs {
 // wake returns when, by the clock, the next step is due.
 func (r *reconciler) wake() time.Time {
 	wake := r.sched.Wake()
-	if closes := r.announcer.window.closes; !closes.IsZero() {
+	if closes := r.publisher.window.closes; !closes.IsZero() {
 		if at := r.sched.Clock(closes); wake.IsZero() || at.Before(wake) {
 			return at
 		}
@@ -119,28 +122,22 @@ func (r *reconciler) takeRequests(in *inputs) {
 	if in.periodic != nil {
 		r.sched.SetPeriodic(*in.periodic)
 		r.lastFull = time.Time{}
-		r.announcer.closeWindow()
+		r.publisher.closeWindow()
 	}
 	r.relists.waiting = append(r.relists.waiting, in.relists...)
 	for _, uid := range sortedKeys(in.requests) {
 		if uid != "" {
-			r.request(uid, CauseDemand, false)
+			r.request(uid)
 		}
 	}
 	for _, uid := range sortedKeys(in.readers) {
 		r.readerBlocked(uid, in.readers[uid])
 	}
 	for _, uid := range sortedKeys(in.reinspects) {
-		if rec := r.records.byUID[uid]; rec != nil && rec.pod != nil {
-			if !rec.change.pending || rec.inspection.call != nil && !rec.inspection.superseded {
-				rec.cause = CauseDemand
-			}
-			r.announcer.owe(rec)
-			r.sched.Inspect(uid)
-		}
+		r.reinspect(uid)
 	}
 	for _, connected := range in.stream {
-		r.sched.SetConnected(connected, schedule.CauseHint)
+		r.sched.SetConnected(connected)
 	}
 	if len(in.hints) > 0 || in.lostHints {
 		r.takeHints(in)
@@ -148,35 +145,45 @@ func (r *reconciler) takeRequests(in *inputs) {
 }
 
 // request asks for a list of one pod, or of all if the runtime cannot list one.
-func (r *reconciler) request(uid types.UID, cause Cause, hinted bool) {
-	r.sched.Request(uid, string(cause), hinted)
+func (r *reconciler) request(uid types.UID) {
+	r.sched.Request(uid, schedule.CauseDemand)
 	if !r.cfg.ListsPods {
-		r.sched.RequestAll(string(cause), hinted)
+		r.sched.RequestAll(schedule.CauseDemand)
 	}
 }
 
-// readerBlocked asks for the list that a blocked reader waits for. A minTime further in
-// the future than a period is answered by the full lists.
+// readerBlocked asks for the lists that the blocked readers of a pod wait for: one now if
+// the earliest minTime has passed, one at the next minTime. Later ones are answered by the
+// full lists, for a reader that is blocked keeps them coming every period.
 func (r *reconciler) readerBlocked(uid types.UID, t minTimes) {
 	clock := r.sched.Clock(r.sched.Now())
-	if t.earliest.Before(clock) {
-		r.sched.Request(uid, schedule.CauseDemand, false)
-		t.earliest = t.latest
+	next := t.earliest
+	if next.Before(clock) {
+		r.sched.Request(uid, schedule.CauseDemand)
+		next = t.latest
 	}
-	switch {
-	case t.earliest.Before(clock):
-	case t.earliest.After(clock.Add(r.cfg.Period)):
-		r.sched.Hasten()
-	default:
-		r.sched.RequestAt(uid, t.earliest.Add(1), schedule.Reader)
-		r.sched.Hasten()
+	if !next.Before(clock) && !next.After(clock.Add(r.cfg.Period)) {
+		r.sched.RequestAt(uid, next.Add(1))
 	}
+}
+
+// reinspect has a pod inspected whose list may not have changed, and delivers a PodSync.
+func (r *reconciler) reinspect(uid types.UID) {
+	rec := r.records.byUID[uid]
+	if rec == nil || rec.pod == nil {
+		return
+	}
+	if !rec.published.change.pending || rec.inspection.call != nil && !rec.inspection.superseded {
+		rec.cause = CauseDemand
+	}
+	r.publisher.requestSync(rec)
+	r.sched.Inspect(uid)
 }
 
 // takeHints asks for a list of every hinted pod.
 func (r *reconciler) takeHints(in *inputs) {
 	if in.lostHints {
-		r.sched.RequestAll(schedule.CauseHint, true)
+		r.sched.HintAll()
 		for uid, rec := range r.records.byUID {
 			if rec.pod != nil {
 				in.hints[hint{uid: uid}] = struct{}{}
@@ -187,10 +194,13 @@ func (r *reconciler) takeHints(in *inputs) {
 	for _, h := range slices.SortedFunc(maps.Keys(in.hints), compareHints) {
 		known := r.records.get(h.uid) != nil
 		if h.uid == "" || !known && r.sched.Pods() >= maxHints {
-			r.sched.RequestAll(schedule.CauseHint, true)
+			r.sched.HintAll()
 			continue
 		}
-		r.request(h.uid, CauseHint, true)
+		r.sched.Hint(h.uid)
+		if !r.cfg.ListsPods {
+			r.sched.HintAll()
+		}
 	}
 }
 
@@ -201,17 +211,17 @@ func (r *reconciler) complete(res *result) {
 	}
 	switch res.call.Kind {
 	case schedule.ListAll:
-		r.listedAll(res)
+		r.completeFullList(res)
 	case schedule.ListPod:
-		r.listedPod(res)
+		r.completePodList(res)
 	case schedule.Inspect:
-		r.inspected(res)
+		r.completeInspection(res)
 	}
 }
 
-// listedAll takes in the result of a full list. A dead one has failed already: its answer
-// is discarded, for it may be older than an absence that was forgotten since.
-func (r *reconciler) listedAll(res *result) {
+// completeFullList takes in the result of a full list. A dead one has failed already: its
+// answer is discarded, for it may be older than an absence that was forgotten since.
+func (r *reconciler) completeFullList(res *result) {
 	c := res.call
 	r.sched.Return(c, true)
 	switch {
@@ -219,43 +229,44 @@ func (r *reconciler) listedAll(res *result) {
 	case res.stopped:
 		r.relists.stopped()
 	case res.err != nil:
-		r.listFailed(res.err, c)
+		r.fullListFailed(res.err, c)
 	default:
-		r.takeAll(res.pods, c)
+		r.applyFullList(res.pods, c)
 	}
 	r.forgetAbsent()
 }
 
-// takeAll takes in a full list.
-func (r *reconciler) takeAll(pods []*Pod, c *schedule.Call) {
+// applyFullList compares a full list with the records, and acts on what it says about each
+// pod.
+func (r *reconciler) applyFullList(pods []*Pod, c *schedule.Call) {
 	l := list{stamp: c.Stamp, before: r.records.full, cause: Cause(c.Cause), relist: len(r.relists.attached) > 0}
-	unsettled := r.unsettled(l)
-	r.changes = r.records.takeAll(pods, c.Stamp, r.sched.Last(), r.changes[:0], r.metrics.badData)
+	retried := r.retriedBy(l)
+	r.changes = r.records.compareAll(pods, c.Stamp, r.sched.Last(), r.changes[:0], r.metrics.badData)
 	if len(r.changes) > 0 {
-		r.announcer.closeWindow()
-		r.announcer.window.open(r.changes, r.sched.Now().Add(max(r.cfg.Period/windowShare, 1)))
+		r.publisher.closeWindow()
+		r.publisher.window.open(r.changes, r.sched.Now().Add(max(r.cfg.Period/windowShare, 1)))
 	}
 	for _, change := range r.changes {
-		r.take(change, l)
+		r.apply(change, l)
 	}
 	clear(r.changes)
-	if r.announcer.first.Number == 0 {
-		r.announcer.firstList(c.Stamp, r.records)
+	if r.publisher.first.Number == 0 {
+		r.publisher.firstList(c.Stamp, r.records)
 	}
 	for _, uid := range r.sched.Requested() { // what is left of the requests
-		r.confirmRequested(uid, l)
+		r.confirmUnchanged(uid, l)
 	}
-	for _, uid := range unsettled {
-		r.confirmRequested(uid, l)
+	for _, uid := range retried {
+		r.confirmUnchanged(uid, l)
 	}
 	r.cache.confirmAll(c.Stamp.Time)
 	r.sched.Listed(c)
-	r.listSucceeded(c)
+	r.fullListSucceeded(c)
 }
 
-// unsettled returns the pods that a list for a caller of Relist has inspected again
+// retriedBy returns the pods that a list for a caller of Relist has inspected again
 // although they have not changed: those that fail, and those that are held.
-func (r *reconciler) unsettled(l list) []types.UID {
+func (r *reconciler) retriedBy(l list) []types.UID {
 	if !l.relist || len(r.failing.byUID)+len(r.cache.held) == 0 {
 		return nil
 	}
@@ -267,8 +278,8 @@ func (r *reconciler) unsettled(l list) []types.UID {
 	return slices.Compact(uids)
 }
 
-// confirmRequested answers the requests of a pod that the full list confirms.
-func (r *reconciler) confirmRequested(uid types.UID, l list) {
+// confirmUnchanged answers the request of a pod that the full list confirms.
+func (r *reconciler) confirmUnchanged(uid types.UID, l list) {
 	if !r.records.confirms(uid, l.stamp) {
 		return
 	}
@@ -278,14 +289,14 @@ func (r *reconciler) confirmRequested(uid types.UID, l list) {
 	}
 }
 
-// listedPod takes in the result of a single-pod list.
-func (r *reconciler) listedPod(res *result) {
+// completePodList takes in the result of a single-pod list.
+func (r *reconciler) completePodList(res *result) {
 	c := res.call
 	r.sched.Return(c, true)
 	switch {
 	case c.Dead || res.stopped:
 	case calls.Is(res.err, ErrPodNotFound):
-		r.takeOne(nil, c)
+		r.applyPodList(nil, c)
 	case res.err != nil:
 		r.cfg.logger.V(4).Info("Cannot list pod", "podUID", c.UID, "err", res.err)
 		r.sched.ListFailed(c.UID)
@@ -296,28 +307,29 @@ func (r *reconciler) listedPod(res *result) {
 		r.metrics.badData(badPodMismatch, fmt.Sprintf("%s instead of %s", res.pod.ID, c.UID))
 		r.sched.ListFailed(c.UID)
 	default:
-		r.takeOne(res.pod, c)
+		r.applyPodList(res.pod, c)
 	}
 	r.forgetIfAbsent(c.UID)
 }
 
-// takeOne takes in a single-pod list; pod is nil if the pod is absent.
-func (r *reconciler) takeOne(pod *Pod, c *schedule.Call) {
+// applyPodList compares a single-pod list with the record, and acts on what it says; pod is
+// nil if the pod is absent.
+func (r *reconciler) applyPodList(pod *Pod, c *schedule.Call) {
 	r.metrics.podRelistDuration.Observe(r.sched.Since(c.Began).Seconds())
 	rec := r.records.of(c.UID)
-	change := r.records.takeOne(rec, pod, c.Stamp, r.sched.Last(), r.metrics.badData)
-	r.take(change, list{stamp: c.Stamp, cause: Cause(c.Cause)})
-	r.status.pods, r.status.tally = r.records.present, r.records.tally
+	change := r.records.compareOne(rec, pod, c.Stamp, r.sched.Last(), r.metrics.badData)
+	r.apply(change, list{stamp: c.Stamp, cause: Cause(c.Cause)})
+	r.health.pods, r.health.tally = r.records.present, r.records.tally
 }
 
-// take acts on the verdict of a list about one pod.
-func (r *reconciler) take(change podChange, l list) {
+// apply acts on what a list says about one pod.
+func (r *reconciler) apply(change podChange, l list) {
 	rec := change.rec
 	switch change.verdict {
 	case ignored:
 		return
 	case conflicting: // which of the two read the runtime later is unknown: list again
-		r.sched.Request(rec.uid, string(l.cause), false)
+		r.sched.Request(rec.uid, string(l.cause))
 		r.cache.hold(rec)
 		return
 	case confirmed, changed:
@@ -333,15 +345,15 @@ func (r *reconciler) take(change podChange, l list) {
 	}
 }
 
-// confirmed: a list shows the record unchanged. If it answers a request, a pod whose
-// inspection failed or contradicted the record is inspected again; retries begin here
-// only.
+// confirmed: a list shows the record unchanged. If the list was asked for, a pod whose
+// inspection failed, or whose status contradicted the record, is inspected again; this is
+// the only place where an inspection is retried. A caller of Relist waits for it.
 func (r *reconciler) confirmed(rec *podRecord, l list, asked bool) {
-	if l.relist && rec.failed && !rec.dirty && !rec.inspection.dead() {
-		rec.dirty, rec.observed = true, schedule.Later(rec.own, l.before)
-	}
-	if asked && (rec.dirty || rec.failed) && rec.pod != nil {
-		if !rec.change.pending {
+	if asked && (rec.dirty || rec.failures > 0) && rec.pod != nil {
+		if l.relist && !rec.inspection.dead() {
+			rec.freeze(schedule.Later(rec.own, l.before))
+		}
+		if !rec.published.change.pending {
 			rec.cause = l.cause
 		}
 		r.sched.Inspect(rec.uid)
@@ -351,164 +363,181 @@ func (r *reconciler) confirmed(rec *podRecord, l list, asked bool) {
 
 // changed: a list shows a change. The pod is inspected, and held until a status agrees.
 func (r *reconciler) changed(rec *podRecord, transitions []transition, l list) {
-	rec.change.add(transitions, l.stamp)
+	rec.published.change.add(transitions, l.stamp)
 	rec.cause = l.cause
-	rec.dirty = true
 	r.cache.hold(rec)
-	r.sched.ResetRetry(rec.uid)
-	r.sched.Inspect(rec.uid)
+	r.sched.InspectChanged(rec.uid)
 	rec.inspection.superseded = true
-	if c := rec.inspection.call; c != nil && c.Slow { // of the pod that had its UID before, perhaps
-		r.failing.note(rec, r.sched.Unanswered(rec.uid), nil)
+	if rec.inspection.dead() { // no other can begin: the pod is published with an error
+		r.fail(rec, rec.inspection.of.syncs, r.deadlineError(methodGetPodStatus))
 	}
-	if rec.inspection.dead() { // no other can begin: the pod is announced with an error
-		r.fail(rec, rec.inspection, r.deadlineError(methodGetPodStatus))
-	}
+	r.failing.update(rec)
 }
 
-// gone: a list shows that the pod is absent. Nothing has to be inspected: it is announced.
+// gone: a list shows that the pod is absent. Nothing has to be inspected: it is published.
 func (r *reconciler) gone(rec *podRecord, transitions []transition, l list) {
 	r.sched.Gone(rec.uid)
-	r.answers(rec, true)
-	rec.dirty, rec.failed, rec.failures = false, false, 0
-	r.announcer.pay(rec, rec.syncsOwed)
+	rec.dirty, rec.err, rec.failures = false, nil, 0
+	r.failing.update(rec)
 	rec.inspection.superseded = true
 	if c := rec.inspection.call; c != nil {
 		r.out.cancel = append(r.out.cancel, cancelCall{c, errPodGone})
 	}
-	rec.change.add(transitions, l.stamp)
-	rec.cause = l.cause
+	rec.published.change.add(transitions, l.stamp)
+	r.publisher.syncsDone(rec, rec.published.syncsRequested) // what is gone has no PodSync
 	r.cache.remove(rec.uid)
 	r.cache.freshen(rec)
-	r.announcer.announce(rec, nil, inspection{change: rec.change.number, listed: l.stamp, cause: l.cause})
+	r.publisher.publish(rec, rec.published.snapshot(nil, l.stamp, l.cause), false)
 }
 
-// inspected takes in the result of an inspection.
-func (r *reconciler) inspected(res *result) {
+// completeInspection takes in the result of an inspection. A dead one has failed already;
+// that it came back shows that another may succeed. One that Stop cancelled counts as not
+// begun.
+func (r *reconciler) completeInspection(res *result) {
 	c := res.call
 	rec := r.records.byUID[c.UID]
 	in := rec.inspection
 	rec.inspection = inspection{}
 	r.sched.Return(c, !c.Dead || res.err == nil)
-	status, err := res.status, res.err
-	if err == nil && rec.pod != nil && !c.Dead {
-		status, err = validStatus(status, in.pod, r.metrics.badData)
-	}
 	switch {
 	case rec.pod == nil:
 		r.sched.Gone(c.UID)
 		r.forgetIfAbsent(c.UID)
-	case c.Dead: // it has failed already; that it came back shows that another may succeed
-		if err == nil {
-			r.answers(rec, false)
-			r.sched.Inspect(c.UID)
-		}
-	case res.stopped: // as if it had not begun
-		r.answers(rec, false)
+	case c.Dead && res.err != nil:
+	case c.Dead || res.stopped:
 		r.sched.Inspect(c.UID)
-	case in.superseded:
-		in.recovered = err == nil && rec.failures > 0
-		r.answers(rec, err == nil)
-		r.superseded(rec, in, status, err)
-	case err != nil:
-		r.fail(rec, in, err)
 	default:
-		in.recovered = rec.failures > 0
-		r.answers(rec, true)
-		r.succeeded(rec, in, status)
+		r.inspected(rec, in, res)
 	}
+	r.failing.update(rec)
 	r.sched.Recycle(c)
 }
 
-// superseded: the record has changed since the inspection began. Its result is stored and
-// announced unless the cache holds a newer one, so that a pod which keeps changing is
-// delivered too. The pod stays dirty and is inspected again.
-func (r *reconciler) superseded(rec *podRecord, in inspection, status *PodStatus, err error) {
-	r.sched.Inspect(rec.uid)
+// inspected acts on the status, or the error, of a pod that is present.
+func (r *reconciler) inspected(rec *podRecord, in inspection, res *result) {
+	status, err := res.status, res.err
+	if err == nil {
+		status, err = validStatus(status, in.of.pod, r.metrics.badData)
+	}
+	if err == nil {
+		r.sched.InspectionSucceeded()
+		r.health.lastInspection = r.health.asOf
+	}
+	switch {
+	case in.superseded:
+		r.storeOlder(rec, in, status, err)
+		r.sched.Inspect(rec.uid)
+	case err != nil:
+		r.fail(rec, in.of.syncs, err)
+	case agrees(rec.pod, status):
+		r.storeAgreeing(rec, in, status)
+	default:
+		r.contradicted(rec, in, status)
+	}
+}
+
+// storeAgreeing stores a status that agrees with the record: the pod is as fresh as its
+// newest list. An inspection that was to begin tells the same, unless a PodSync was
+// requested since this one began.
+func (r *reconciler) storeAgreeing(rec *podRecord, in inspection, status *PodStatus) {
+	rec.dirty = false
+	r.sched.Inspected(rec.uid, rec.published.syncsRequested != in.of.syncs)
+	recovered := r.store(rec, status, nil, in.stamp, r.records.listedStamp(rec))
+	r.cache.holdOrRelease(rec)
+	r.publisher.publish(rec, in.of, recovered)
+}
+
+// contradicted: a status differs from the present record. Either may be older: the pod is
+// as fresh as the list that the inspection was made for, and is listed again after a
+// back-off.
+func (r *reconciler) contradicted(rec *podRecord, in inspection, status *PodStatus) {
+	rec.freeze(r.records.listedStamp(rec))
+	r.cache.hold(rec)
+	r.storeOlder(rec, in, status, nil)
+	if !r.sched.InspectionWanted(rec.uid) {
+		r.sched.Retry(rec.uid, string(in.of.cause))
+	}
+}
+
+// storeOlder stores and publishes a result that is not of the present record, unless what
+// the cache holds is newer, so that a pod which keeps changing is delivered too. The pod
+// stays dirty.
+func (r *reconciler) storeOlder(rec *podRecord, in inspection, status *PodStatus, err error) {
 	if rec.observed.After(in.stamp) {
 		return
 	}
-	r.cache.store(rec, status, err, in.stamp)
-	rec.failed = err != nil
 	rec.observed = in.stamp
-	r.announcer.announce(rec, in.pod, in)
+	recovered := r.store(rec, status, err, in.stamp, in.stamp)
+	r.publisher.publish(rec, in.of, recovered)
 }
 
-// succeeded takes in a status of the present record. If the status agrees with the record,
-// the pod is as fresh as its newest list. If it contradicts the record, either may be
-// older: the pod is as fresh as the list that the inspection was made for, and is listed
-// again after a back-off.
-func (r *reconciler) succeeded(rec *podRecord, in inspection, status *PodStatus) {
-	if agrees(rec.pod, status) {
-		r.cache.store(rec, status, nil, in.stamp)
-		rec.dirty, rec.failed = false, false
-		r.sched.ResetRetry(rec.uid)
-		if rec.syncsOwed == in.syncs {
-			r.sched.NoInspection(rec.uid)
-		}
-		r.cache.freshen(rec)
-		r.announcer.announce(rec, rec.pod, in)
-		return
-	}
-	if !rec.dirty {
-		rec.dirty, rec.observed = true, r.records.listedStamp(rec)
-	}
-	r.cache.hold(rec)
-	if !rec.observed.After(in.stamp) {
-		r.cache.store(rec, status, nil, in.stamp)
-		rec.failed = false
-		rec.observed = in.stamp
-		r.announcer.announce(rec, in.pod, in)
-	}
-	if !r.sched.InspectionWanted(rec.uid) {
-		r.sched.Retry(rec.uid, string(in.cause))
-	}
-}
-
-// fail stores an error beside the last good status, announces the record, and has the pod
-// listed and inspected again after a back-off.
-func (r *reconciler) fail(rec *podRecord, in inspection, err error) {
-	rec.failures++
-	if rec.failures == 1 {
-		r.cfg.logger.Error(err, "Cannot inspect pod; will try again until it can be",
-			"pod", klog.KRef(rec.pod.Namespace, rec.pod.Name), "podUID", rec.uid)
-	}
-	r.failing.note(rec, r.sched.Unanswered(rec.uid), err)
-	r.cache.store(rec, nil, err, r.records.listedStamp(rec))
-	rec.failed, rec.dirty = true, false
-	r.sched.NoInspection(rec.uid)
-	r.cache.freshen(rec)
-	in.change, in.listed, in.cause = rec.change.number, rec.change.listed(r.records.listedStamp(rec)), rec.cause
-	r.announcer.announce(rec, rec.pod, in)
+// fail stores an error beside the last good status, publishes the record with the PodSyncs
+// up to a number, and has the pod listed and inspected again after a back-off.
+func (r *reconciler) fail(rec *podRecord, syncs uint64, err error) {
+	rec.dirty = false
+	at := r.records.listedStamp(rec)
+	r.store(rec, nil, err, at, at)
+	r.cache.holdOrRelease(rec)
+	snapshot := rec.published.snapshot(rec.pod, at, rec.cause)
+	snapshot.syncs = syncs
+	r.publisher.publish(rec, snapshot, false)
 	r.sched.Retry(rec.uid, string(rec.cause))
 }
 
-// overdue acts on a call that has become slow or dead.
-func (r *reconciler) overdue(late schedule.Overdue) {
-	c := late.Call
-	rec := r.records.byUID[c.UID]
+// store stores the result of an inspection, and reports whether it is a status after an
+// error.
+func (r *reconciler) store(rec *podRecord, status *PodStatus, err error, made, observed stamp) (recovered bool) {
+	r.cache.store(rec, status, err, made, observed)
+	pod := klog.KRef(rec.pod.Namespace, rec.pod.Name)
 	switch {
-	case c.Kind == schedule.ListAll:
-		err := r.deadlineError(methodGetPods)
-		r.out.cancel = append(r.out.cancel, cancelCall{c, err})
-		r.listFailed(err, c)
-		r.forgetAbsent()
-	case c.Kind == schedule.ListPod && late.NowDead:
+	case err != nil:
+		rec.failures++
+		if rec.failures == 1 {
+			r.cfg.logger.Error(err, "Cannot inspect pod; will try again until it can be", "pod", pod, "podUID", rec.uid)
+		}
+	case rec.failures > 0:
+		recovered = true
+		r.cfg.logger.V(2).Info("Inspection succeeded again", "pod", pod, "podUID", rec.uid, "failures", rec.failures)
+		rec.failures = 0
+	}
+	rec.err = err
+	return recovered
+}
+
+// late acts on a call that has become slow or dead.
+func (r *reconciler) late(late schedule.LateCall) {
+	c := late.Call
+	switch {
+	case c.Kind == schedule.Inspect:
+		r.inspectionLate(late)
+	case !late.NowDead:
+	case c.Kind == schedule.ListPod:
 		r.out.cancel = append(r.out.cancel, cancelCall{c, r.deadlineError(methodGetPod)})
 		r.sched.ListFailed(c.UID)
-	case c.Kind == schedule.ListPod || rec.pod == nil && !late.NowDead:
-	case !late.NowDead:
-		r.announcer.window.skip(rec)
-		r.failing.note(rec, r.sched.Unanswered(rec.uid), nil)
-		r.cfg.logger.V(2).Info("Inspection is slow", "pod", klog.KRef(rec.pod.Namespace, rec.pod.Name),
-			"podUID", c.UID, "since", r.sched.Clock(c.Began))
 	default:
-		err := r.deadlineError(methodGetPodStatus)
+		err := r.deadlineError(methodGetPods)
 		r.out.cancel = append(r.out.cancel, cancelCall{c, err})
-		if rec.pod != nil {
-			r.fail(rec, rec.inspection, err)
-		}
+		r.fullListFailed(err, c)
+		r.forgetAbsent()
 	}
+}
+
+// inspectionLate: an inspection that is slow holds up no other pod's updates any more; one
+// that is dead has failed.
+func (r *reconciler) inspectionLate(late schedule.LateCall) {
+	rec := r.records.byUID[late.UID]
+	if late.NowDead {
+		err := r.deadlineError(methodGetPodStatus)
+		r.out.cancel = append(r.out.cancel, cancelCall{late.Call, err})
+		if rec.pod != nil {
+			r.fail(rec, rec.inspection.of.syncs, err)
+		}
+	} else if rec.pod != nil {
+		r.publisher.window.skip(rec)
+		r.cfg.logger.V(2).Info("Inspection is slow", "pod", klog.KRef(rec.pod.Namespace, rec.pod.Name),
+			"podUID", rec.uid, "since", r.sched.Clock(late.Began))
+	}
+	r.failing.update(rec)
 }
 
 func (r *reconciler) deadlineError(method string) error {
@@ -555,10 +584,7 @@ func (r *reconciler) beginInspection(c *schedule.Call) *Pod {
 	rec := r.records.byUID[c.UID]
 	at := r.records.listedStamp(rec)
 	c.Cause = string(rec.cause)
-	rec.inspection = inspection{
-		call: c, pod: rec.pod, stamp: at, change: rec.change.number, listed: rec.change.listed(at),
-		cause: rec.cause, syncs: rec.syncsOwed,
-	}
+	rec.inspection = inspection{call: c, of: rec.published.snapshot(rec.pod, at, rec.cause), stamp: at}
 	if rec.failures > 0 {
 		r.metrics.inspectionRetries.Inc()
 	}
@@ -569,7 +595,7 @@ func (r *reconciler) beginInspection(c *schedule.Call) *Pod {
 func (r *reconciler) inspectCanary() {
 	var first, next types.UID
 	for uid, rec := range r.records.byUID {
-		if rec.pod == nil || rec.dirty || rec.failed || rec.inspection.call != nil {
+		if rec.pod == nil || rec.dirty || rec.failures > 0 || rec.inspection.call != nil {
 			continue
 		}
 		if first == "" || uid < first {
@@ -612,7 +638,7 @@ func (r *reconciler) forgetIfAbsent(uid types.UID) {
 // isOpen reports whether something of an absent pod is still to come: a call, a request,
 // or its update from the window, which one of a pod that comes back must not overtake.
 func (r *reconciler) isOpen(rec *podRecord) bool {
-	return r.sched.Open(rec.uid) || r.announcer.window.holds(rec)
+	return r.sched.Open(rec.uid) || r.publisher.window.holds(rec)
 }
 
 // completeRelists completes the relists whose pods are all as fresh as they.
@@ -624,49 +650,33 @@ func (r *reconciler) completeRelists() {
 	}
 	r.relists.complete(func(w relist) {
 		if w.caller != nil {
-			r.announcer.closeWindow() // what is ready is delivered when Relist returns
+			r.publisher.closeWindow() // what is ready is delivered when Relist returns
 			r.out.relisted = append(r.out.relisted, w.caller)
 		} else {
 			r.metrics.relistDuration.Observe(r.sched.Since(w.began).Seconds())
-			r.status.synced = true
+			r.health.synced = true
 		}
 	})
 }
 
-// listSucceeded notes a successful full list.
-func (r *reconciler) listSucceeded(c *schedule.Call) {
-	if r.status.listErr != nil {
+// fullListSucceeded notes a successful full list.
+func (r *reconciler) fullListSucceeded(c *schedule.Call) {
+	if r.health.listErr != nil {
 		r.cfg.logger.Info("Relist succeeded again")
 	}
-	r.status.lastList, r.status.listErr = r.sched.Clock(c.Began), nil
-	r.status.pods, r.status.tally = r.records.present, r.records.tally
-	r.relists.succeeded(c.Stamp, c.Began, r.announcer.owed, r.failing.byUID)
+	r.health.lastList, r.health.listErr = r.sched.Clock(c.Began), nil
+	r.health.pods, r.health.tally = r.records.present, r.records.tally
+	r.relists.succeeded(c.Stamp, c.Began, r.publisher.syncing, r.failing.byUID)
 }
 
-// listFailed notes a failed full list. It changes nothing.
-func (r *reconciler) listFailed(err error, c *schedule.Call) {
+// fullListFailed notes a failed full list. It changes nothing.
+func (r *reconciler) fullListFailed(err error, c *schedule.Call) {
 	r.sched.Failed()
 	r.metrics.relistDuration.Observe(r.sched.Since(c.Began).Seconds())
-	if r.status.listErr == nil || r.status.listErr.Error() != err.Error() {
+	if r.health.listErr == nil || r.health.listErr.Error() != err.Error() {
 		r.cfg.logger.Error(err, "Cannot list pods; will try again every period")
 	}
-	r.status.listErr, r.status.listErrAt = err, r.status.asOf
+	r.health.listErr, r.health.listErrAt = err, r.health.asOf
 	r.out.relisted = append(r.out.relisted, r.relists.attached...)
 	r.relists.attached = r.relists.attached[:0]
-}
-
-// answers notes that the inspection of a pod does not hang, and whether it has succeeded.
-func (r *reconciler) answers(rec *podRecord, succeeded bool) {
-	if succeeded && rec.pod != nil {
-		r.sched.Succeeded()
-		r.status.lastInspection = r.status.asOf
-	}
-	r.failing.answered(rec.uid, succeeded)
-	if succeeded && rec.failures > 0 {
-		if rec.pod != nil {
-			r.cfg.logger.V(2).Info("Inspection succeeded again",
-				"pod", klog.KRef(rec.pod.Namespace, rec.pod.Name), "podUID", rec.uid, "failures", rec.failures)
-		}
-		rec.failures = 0
-	}
 }

@@ -1,6 +1,7 @@
 package pleg
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -34,12 +35,12 @@ type relist struct {
 	caller *relistCaller // nil: only its duration is to be measured
 	// What was due when the list succeeded, and a caller waits for: PodSyncs, and that
 	// pods are inspected again whose inspection had failed.
-	syncs   []owedSync
+	syncs   []dueSync
 	retried []*podRecord
 }
 
-// owedSync is a PodSync that a relist waits for.
-type owedSync struct {
+// dueSync is a PodSync that a relist waits for.
+type dueSync struct {
 	rec    *podRecord
 	number uint64
 }
@@ -53,22 +54,18 @@ func (r *relists) stopped() {
 	r.attached = r.attached[:0]
 }
 
-// succeeded notes that the list in flight has. owed are the pods with a PodSync that is
-// due, failing those whose inspection fails.
-func (r *relists) succeeded(
-	at stamp, began time.Time, owed map[types.UID]*podRecord, failing map[types.UID]FailingPod,
-) {
+// succeeded notes that the list in flight has. syncing are the pods with a PodSync that is
+// due, failing those whose inspection hangs or has failed.
+func (r *relists) succeeded(at stamp, began time.Time, syncing, failing map[types.UID]*podRecord) {
 	r.awaiting = append(r.awaiting, relist{stamp: at, began: began})
 	if len(r.attached) == 0 {
 		return
 	}
 	due := relist{stamp: at, began: began}
-	for _, rec := range owed {
-		due.syncs = append(due.syncs, owedSync{rec, rec.syncsOwed})
+	for _, rec := range syncing {
+		due.syncs = append(due.syncs, dueSync{rec, rec.published.syncsRequested})
 	}
-	for uid := range failing {
-		due.retried = append(due.retried, r.records.byUID[uid])
-	}
+	due.retried = slices.AppendSeq(due.retried, maps.Values(failing))
 	for _, caller := range r.attached {
 		due.caller = caller
 		r.awaiting = append(r.awaiting, due)
@@ -92,15 +89,15 @@ func (r *relists) complete(done func(relist)) {
 }
 
 // isIncomplete reports whether some pod is older than a list, or is owed a PodSync. A pod
-// that is stuck is not waited for.
+// of which nothing moves is not waited for.
 func (r *relists) isIncomplete(w relist) bool {
 	for _, s := range w.syncs {
-		if s.rec.syncsPaid < s.number && !r.sched.Stuck(s.rec.uid) {
+		if s.rec.published.syncsDelivered < s.number && r.sched.Moving(s.rec.uid) {
 			return true
 		}
 	}
 	for _, rec := range w.retried {
-		if rec.failed && r.sched.Inspecting(rec.uid) && !r.sched.Stuck(rec.uid) {
+		if rec.failures > 0 && r.sched.Inspecting(rec.uid) && r.sched.Moving(rec.uid) {
 			return true
 		}
 	}
@@ -118,5 +115,5 @@ func (r *relists) isIncomplete(w relist) bool {
 }
 
 func (r *relists) isOlder(rec *podRecord, at stamp) bool {
-	return rec.held > 0 && at.After(r.records.observedStamp(rec)) && !r.sched.Stuck(rec.uid)
+	return rec.held > 0 && at.After(r.records.observedStamp(rec)) && r.sched.Moving(rec.uid)
 }

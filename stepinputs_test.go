@@ -143,7 +143,7 @@ func (s *stepper) state() string {
 			set  bool
 		}{
 			{"dirty", rec.dirty}, {"conflicting", rec.conflicting}, {"held", rec.held > 0},
-			{"owes a PodSync", rec.syncsPaid < rec.syncsOwed},
+			{"owes a PodSync", rec.published.syncsDelivered < rec.published.syncsRequested},
 		} {
 			if flag.set {
 				fmt.Fprintf(&b, "; %s", flag.text)
@@ -160,7 +160,7 @@ func (s *stepper) state() string {
 // failing shows the pods that are reported as failing.
 func (s *stepper) failing() string {
 	var b strings.Builder
-	for _, p := range s.r.status.failing {
+	for _, p := range s.r.health.failing {
 		fmt.Fprintf(&b, "%s: %d failures", p.PodUID, p.Failures)
 		if p.Error != "" {
 			fmt.Fprintf(&b, ", the last %q", p.Error)

@@ -176,7 +176,7 @@ func (w *randomNode) settle() {
 		w.now = w.now.Add(500 * time.Millisecond)
 	}
 	for uid, rec := range w.r.records.byUID {
-		if rec.pod != w.pods[uid] || rec.dirty || rec.failed || rec.conflicting || rec.held > 0 {
+		if rec.pod != w.pods[uid] || rec.dirty || rec.failures > 0 || rec.conflicting || rec.held > 0 {
 			w.t.Fatalf("the record of %s: %+v", uid, rec)
 		}
 	}
@@ -198,9 +198,9 @@ func (w *randomNode) settle() {
 		}
 		delete(present, id)
 	}
-	if len(present) > 0 || len(w.r.failing.byUID)+len(w.r.cache.held)+len(w.r.announcer.owed) > 0 || w.callers > 0 {
+	if len(present) > 0 || len(w.r.failing.byUID)+len(w.r.cache.held)+len(w.r.publisher.syncing) > 0 || w.callers > 0 {
 		w.t.Fatalf("not told of %v; failing %v, held %v, owed %v, %d callers",
-			present, w.r.failing.byUID, w.r.cache.held, w.r.announcer.owed, w.callers)
+			present, w.r.failing.byUID, w.r.cache.held, w.r.publisher.syncing, w.callers)
 	}
 	if n := w.r.sched.Pods(); n > 0 {
 		w.t.Fatalf("the schedule keeps %d pods", n)

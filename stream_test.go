@@ -264,7 +264,8 @@ func TestRule16OddSource(t *testing.T) {
 			time.Sleep(time.Second)
 			close(stopped)
 			synctest.Wait()
-			if got := n.g.HealthReport().Stream; got.State != pleg.StreamOff || !got.LastEvent.Equal(last) {
+			got := n.g.HealthReport().Stream
+			if got.State != pleg.StreamOff || !got.LastEvent.Equal(last) || got.Error != "" {
 				t.Errorf("the stream is %+v", got)
 			}
 		})

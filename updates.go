@@ -9,7 +9,7 @@ import (
 )
 
 // update is a pod as a list showed it, for the subscribers, once the cache has its status.
-// It is not modified after it is announced.
+// It is not modified after it is published.
 type update struct {
 	uid types.UID
 	// pod is the pod as it was listed; nil when it is gone.

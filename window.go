@@ -27,7 +27,7 @@ func (w *window) open(changes []podChange, closes time.Time) {
 	w.number++
 	for _, change := range changes {
 		if change.verdict == changed {
-			change.rec.place = place{window: w.number, awaited: true}
+			change.rec.published.window = windowEntry{number: w.number, awaited: true}
 			w.awaited++
 		}
 	}
@@ -49,13 +49,13 @@ func (w *window) add(rec *podRecord, u *update) bool {
 
 // holds reports whether the window was opened for a pod, and is open.
 func (w *window) holds(rec *podRecord) bool {
-	return rec.place.window == w.number && !w.closes.IsZero()
+	return rec.published.window.number == w.number && !w.closes.IsZero()
 }
 
 // skip ends the waiting for a pod.
 func (w *window) skip(rec *podRecord) {
-	if p := &rec.place; p.window == w.number && p.awaited {
-		p.awaited = false
+	if e := &rec.published.window; e.number == w.number && e.awaited {
+		e.awaited = false
 		w.awaited--
 	}
 }

@@ -7,8 +7,10 @@
 //
 // # Goroutines
 //
-// A goroutine whose call has returned waits for another, because handing it over
-// costs less than a new goroutine. [Group.Rest] ends those that wait. A goroutine
+// A goroutine whose call has returned makes the next, and waits for one if there is
+// none. A goroutine that takes a call while there are more brings another one, so that
+// calls which take their time are soon all under way, and those that return at once
+// cost no switch each (BenchmarkGo). [Group.Rest] ends the goroutines that wait. One
 // whose call does not return stays until it does; nothing can end it.
 //
 // # Contexts
@@ -38,7 +40,7 @@ type Info struct {
 	PodUID types.UID
 	// Object names the pod for people; nil if there is none.
 	Object fmt.Stringer
-	// Since is when the call began.
+	// Since is when the call began, by its owner.
 	Since time.Time
 }
 
@@ -47,29 +49,37 @@ func compareInfo(a, b Info) int {
 	return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.PodUID, b.PodUID), cmp.Compare(a.Method, b.Method))
 }
 
-// maxWaiting bounds the goroutines that wait for a call, so that those of a thousand
-// calls that hung at once do not stay when they have returned.
-const maxWaiting = 64
+// maxIdle bounds the goroutines that wait for a call, so that those of a thousand calls
+// that hung at once do not stay when they have returned.
+const maxIdle = 64
 
 // Group is a set of calls, each under a key by which its owner knows it. Its
 // methods may be called from any goroutine, and from done; none but Wait blocks.
 type Group[K comparable] struct {
-	// known is set once by NewGroup.
+	// Set once by NewGroup.
+
 	known []error
+	// wake wakes a goroutine that waits for a call. It has room for all of them.
+	wake chan struct{}
+	// work is the method of this name, kept because go allocates one otherwise.
+	work func()
 
 	mu sync.Mutex
 
 	// Guarded by mu.
 
-	// inFlight are the workers whose call has not returned, each at its index.
-	inFlight []*worker[K]
-	// waiting are the workers whose goroutine waits for a call, spare those that
-	// have no goroutine any more.
-	waiting, spare []*worker[K]
-	// leaving are the workers that Rest has told to end and whose goroutine may not have
-	// noticed yet.
-	leaving []*worker[K]
-	// resting is true from Rest to the next Go: no worker begins to wait.
+	// inFlight are the calls that have not returned, each at its index; queue those of
+	// them that no goroutine makes yet, from head on.
+	inFlight, queue []*call[K]
+	head            int
+	free            []*call[K] // calls that have returned, whose memory is used again
+	// coming: a goroutine is on its way to the queue. There is one whenever the queue
+	// is not empty.
+	coming bool
+	// idle counts the goroutines that wait for a call, leaving those that have been
+	// woken to end.
+	idle, leaving int
+	// resting is true from Rest to the next Go: no goroutine begins to wait.
 	resting bool
 	// stopped counts the calls in flight that CancelAll has cancelled; returned is
 	// closed when there is none left, nil if nobody waits for that.
@@ -80,12 +90,14 @@ type Group[K comparable] struct {
 // NewGroup returns a group without calls. [Is] finds the known errors in those of
 // the group's calls.
 func NewGroup[K comparable](known ...error) *Group[K] {
-	return &Group[K]{known: slices.Clone(known)}
+	g := &Group[K]{known: slices.Clone(known), wake: make(chan struct{}, 2*maxIdle)}
+	g.work = g.makeCalls
+	return g
 }
 
 // Go runs method in a goroutine and returns at once. When method returns, panics or
 // ends its goroutine, the call leaves the calls in flight and then done is called,
-// once, in that goroutine.
+// once, in that goroutine. done must not wait for another call of the group.
 //
 // err is nil, a *[PanicError], or an error whose text has been read already and which
 // wraps what method returned. It is read in the call's goroutine: where an Error
@@ -98,47 +110,50 @@ func (g *Group[K]) Go(
 	key K, info Info, method func(ctx context.Context) error, done func(key K, err error, stopped bool),
 ) {
 	g.mu.Lock()
+	defer g.mu.Unlock()
 	g.resting = false
-	w, bare := g.workerLocked()
-	w.call = call[K]{key, info, method, done}
-	if w.ctx == nil {
-		w.ctx = newCallContext()
+	c := pop(&g.free)
+	if c == nil {
+		c = &call[K]{group: g}
 	}
-	w.index = len(g.inFlight)
-	g.inFlight = append(g.inFlight, w)
-	g.mu.Unlock()
-	if bare {
-		go w.run()
+	if c.ctx == nil {
+		c.ctx = newCallContext()
+	}
+	c.key, c.info, c.method, c.done = key, info, method, done
+	c.index = len(g.inFlight)
+	g.inFlight = append(g.inFlight, c)
+	g.queue = append(g.queue, c)
+	g.bringLocked()
+}
+
+// bringLocked has a goroutine come to the queue if it is not empty and none is on its
+// way.
+func (g *Group[K]) bringLocked() {
+	if g.coming || g.head == len(g.queue) {
+		return
+	}
+	g.coming = true
+	switch {
+	case g.leaving > 0: // it has been woken already
+		g.leaving--
+	case g.idle > 0:
+		g.idle--
+		g.wake <- struct{}{}
+	default:
+		go g.work()
 	}
 }
 
-// workerLocked returns a worker for a call, and whether it needs a goroutine.
-func (g *Group[K]) workerLocked() (w *worker[K], bare bool) {
-	if w := pop(&g.waiting); w != nil {
-		w.wake <- struct{}{}
-		return w, false
-	}
-	if w := pop(&g.leaving); w != nil {
-		w.leaving = false
-		return w, false
-	}
-	if w := pop(&g.spare); w != nil {
-		return w, true
-	}
-	return newWorker(g), true
-}
-
-// pop takes the last worker of a list, whose memory was used last; nil if there is
-// none.
-func pop[K comparable](list *[]*worker[K]) *worker[K] {
+// pop takes the last call of a list, whose memory was used last; nil if there is none.
+func pop[K comparable](list *[]*call[K]) *call[K] {
 	last := len(*list) - 1
 	if last < 0 {
 		return nil
 	}
-	w := (*list)[last]
+	c := (*list)[last]
 	(*list)[last] = nil
 	*list = (*list)[:last]
-	return w
+	return c
 }
 
 // Cancel cancels the context of the call with this key. It does nothing if the call
@@ -146,9 +161,9 @@ func pop[K comparable](list *[]*worker[K]) *worker[K] {
 func (g *Group[K]) Cancel(key K, cause error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, w := range g.inFlight {
-		if w.call.key == key {
-			w.cancelLocked(cause)
+	for _, c := range g.inFlight {
+		if c.key == key {
+			c.cancelLocked(cause)
 		}
 	}
 }
@@ -158,10 +173,10 @@ func (g *Group[K]) Cancel(key K, cause error) {
 func (g *Group[K]) CancelAll(cause error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, w := range g.inFlight {
-		w.cancelLocked(cause)
-		if !w.stopped {
-			w.stopped = true
+	for _, c := range g.inFlight {
+		c.cancelLocked(cause)
+		if !c.stopped {
+			c.stopped = true
 			g.stopped++
 		}
 	}
@@ -177,7 +192,7 @@ func (g *Group[K]) Wait(timeout <-chan time.Time) []Info {
 		case <-timeout:
 		}
 	}
-	return g.list(func(w *worker[K]) bool { return w.stopped })
+	return g.list(func(c *call[K]) bool { return c.stopped })
 }
 
 // stoppedReturned returns a channel that is closed when every call has returned that
@@ -194,18 +209,18 @@ func (g *Group[K]) stoppedReturned() <-chan struct{} {
 // InFlight returns the calls of these methods that have not returned, of all if none
 // is given: oldest first, then by pod and method.
 func (g *Group[K]) InFlight(methods ...string) []Info {
-	return g.list(func(w *worker[K]) bool {
-		return len(methods) == 0 || slices.Contains(methods, w.call.info.Method)
+	return g.list(func(c *call[K]) bool {
+		return len(methods) == 0 || slices.Contains(methods, c.info.Method)
 	})
 }
 
-func (g *Group[K]) list(wanted func(*worker[K]) bool) []Info {
+func (g *Group[K]) list(wanted func(*call[K]) bool) []Info {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var list []Info
-	for _, w := range g.inFlight {
-		if wanted(w) {
-			list = append(list, w.call.info)
+	for _, c := range g.inFlight {
+		if wanted(c) {
+			list = append(list, c.info)
 		}
 	}
 	slices.SortFunc(list, compareInfo)
@@ -218,61 +233,81 @@ func (g *Group[K]) Rest() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.resting = true
-	for w := pop(&g.waiting); w != nil; w = pop(&g.waiting) {
-		w.leaving = true
-		w.wake <- struct{}{}
-		g.leaving = append(g.leaving, w)
+	for ; g.idle > 0; g.idle-- {
+		g.leaving++
+		g.wake <- struct{}{}
 	}
 }
 
-// leave takes a worker's call out of the calls in flight, and has the worker wait for
-// another. It returns the call, whether CancelAll cancelled it, and its context if that is
-// not to be used again.
-func (g *Group[K]) leave(w *worker[K]) (c call[K], stopped bool, ended *callContext) {
+// makeCalls makes calls, one after another, in a goroutine of its own.
+func (g *Group[K]) makeCalls() {
+	for {
+		c, waits := g.next()
+		switch {
+		case c != nil:
+			c.make()
+		case waits:
+			<-g.wake
+		default:
+			return
+		}
+	}
+}
+
+// next returns the call that a goroutine which has come makes now. If there is none it
+// reports whether the goroutine waits for one.
+func (g *Group[K]) next() (c *call[K], waits bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.head < len(g.queue) {
+		g.coming = false
+		c, g.queue[g.head] = g.queue[g.head], nil
+		g.head++
+		if g.head == len(g.queue) {
+			g.queue, g.head = g.queue[:0], 0
+		}
+		g.bringLocked()
+		return c, false
+	}
+	if g.leaving > 0 {
+		g.leaving--
+		return nil, false
+	}
+	g.coming = false
+	if g.resting || g.idle == maxIdle {
+		return nil, false
+	}
+	g.idle++
+	return nil, true
+}
+
+// leave takes a call out of the calls in flight and takes its memory back. It returns the
+// call, and its context if that is not to be used again. The call's goroutine comes to the
+// queue next, so that the owner which is told of the outcome finds it on its way.
+func (g *Group[K]) leave(c *call[K]) (left call[K], ended *callContext) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	moved := pop(&g.inFlight)
-	if moved != w {
-		g.inFlight[w.index], moved.index = moved, w.index
+	if moved != c {
+		g.inFlight[c.index], moved.index = moved, c.index
 	}
-	if w.stopped {
+	if c.stopped {
 		g.stopped--
 		if g.stopped == 0 && g.returned != nil {
 			close(g.returned)
 			g.returned = nil
 		}
 	}
-	if w.cancelled || w.ctx.watched.Load() {
-		ended, w.ctx = w.ctx, nil
+	if !c.ends {
+		g.coming = true
 	}
-	c, stopped = w.call, w.stopped
-	w.call, w.cancelled, w.stopped = call[K]{}, false, false
-	w.waits = !w.ends && !g.resting && len(g.waiting) < maxWaiting
-	if w.waits {
-		g.waiting = append(g.waiting, w)
+	left = *c
+	if c.cancelled || c.ctx.watched.Load() {
+		ended, c.ctx = c.ctx, nil
 	}
-	return c, stopped, ended
-}
-
-// resume reports whether a worker that has woken has a call to make.
-func (g *Group[K]) resume(w *worker[K]) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if w.leaving {
-		w.leaving = false
-		i := slices.Index(g.leaving, w)
-		g.leaving = slices.Delete(g.leaving, i, i+1)
-		return false
+	*c = call[K]{group: g, ctx: c.ctx}
+	if len(g.free) < maxIdle {
+		g.free = append(g.free, c)
 	}
-	return true
-}
-
-// retire keeps a worker whose goroutine ends for a goroutine to come, which saves an
-// owner that rests after every few calls from allocating it each time.
-func (g *Group[K]) retire(w *worker[K]) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if len(g.spare) < maxWaiting {
-		g.spare = append(g.spare, w)
-	}
+	return left, ended
 }

@@ -22,7 +22,7 @@ func (s *Scheduler) hangs(p *pod) {
 	s.canary.hung++
 }
 
-func (s *Scheduler) answered(p *pod) {
+func (s *Scheduler) doesNotHang(p *pod) {
 	p.unanswered = time.Time{}
 	if p.hung {
 		p.hung = false
@@ -30,9 +30,8 @@ func (s *Scheduler) answered(p *pod) {
 	}
 }
 
-// Succeeded notes that the inspection of a pod has: its next back-off begins anew, and
-// no canary is needed for a while.
-func (s *Scheduler) Succeeded() { s.canary.succeeded = s.now }
+// InspectionSucceeded notes that one has, of whatever pod: no canary is needed for a while.
+func (s *Scheduler) InspectionSucceeded() { s.canary.succeeded = s.now }
 
 // CanaryDue reports whether a healthy pod is to be inspected now.
 func (s *Scheduler) CanaryDue() bool {

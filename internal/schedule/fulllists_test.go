@@ -72,10 +72,10 @@ func TestRequestRelist(t *testing.T) {
 // was asked for takes half of the time at most, and waits a period after a failure.
 func TestRequestAll(t *testing.T) {
 	s := newScript(t)
-	s.RequestAll("hint", false)
-	s.RequestAll("demand", false)
+	s.RequestAll("hint")
+	s.RequestAll("demand")
 	s.step(0, "F1 hint")
-	s.RequestAll("demand", false) // F1 does not answer it
+	s.RequestAll("demand") // F1 does not answer it
 	s.step(400 * ms)
 	s.listed("F1")
 	s.does()
@@ -97,7 +97,7 @@ func TestOnlyListsAskedForAreHeldToHalfOfTheTime(t *testing.T) {
 	s.step(0, "F1 period")
 	s.step(900 * ms)
 	s.listed("F1")
-	s.RequestAll("hint", false)
+	s.RequestAll("hint")
 	s.step(period, "F2 period")
 	s.listed("F2") // which answers the request as well
 	s.wakes(2 * period)
@@ -109,28 +109,31 @@ func TestConnectedPeriod(t *testing.T) {
 	connected := func(cfg *schedule.Config) { cfg.ConnectedPeriod = time.Minute }
 	s := newScript(t, connected)
 	s.SetPeriodic(true)
-	s.SetConnected(true, "hint")
+	s.SetConnected(true)
 	s.step(0, "F1 hint")
 	s.listed("F1")
+	s.does()
 	s.step(period, "F2 period")
 	s.listed("F2")
+	s.does()
 	s.wakes(period + time.Minute)
-	s.SetConnected(false, "")
+	s.SetConnected(false)
+	s.does()
 	s.wakes(2 * period)
 	s.step(2*period, "F3 period")
 	s.listed("F3")
 	s.wakes(3 * period)
 
-	s.SetConnected(true, "hint")
+	s.SetConnected(true)
 	s.does("F4 hint")
 	s.listed("F4")
+	s.does()
 	s.step(3*period, "F5 period")
 	s.listed("F5")
-	s.Hasten()
+	s.begin(true) // a reader has blocked
 	s.wakes(4 * period)
-	s.Hasten() // a second makes nothing later, nor sooner
 	s.step(3500 * ms)
-	s.Hasten()
+	s.begin(true) // which makes nothing later, nor sooner
 	s.wakes(4 * period)
 }
 
@@ -139,7 +142,7 @@ func TestConnectedPeriod(t *testing.T) {
 func TestConnectedPeriodWhileAReaderWaits(t *testing.T) {
 	s := newScript(t, func(cfg *schedule.Config) { cfg.ConnectedPeriod = time.Minute })
 	s.SetPeriodic(true)
-	s.SetConnected(true, "hint")
+	s.SetConnected(true)
 	for n := range 3 {
 		s.Advance(epoch.Add(time.Duration(n) * period))
 		begun := s.Begin(true)
@@ -154,7 +157,7 @@ func TestConnectedPeriodWhileAReaderWaits(t *testing.T) {
 func TestShortConnectedPeriod(t *testing.T) {
 	s := newScript(t, func(cfg *schedule.Config) { cfg.ConnectedPeriod = 10 * ms })
 	s.SetPeriodic(true)
-	s.SetConnected(true, "hint")
+	s.SetConnected(true)
 	s.step(0, "F1 hint")
 	s.listed("F1")
 	s.step(period, "F2 period")
@@ -170,7 +173,7 @@ func TestManyRequestsBecomeOneFullList(t *testing.T) {
 	s.requestMany(n)
 	s.step(0, "F1 demand")
 	s.does()
-	s.Request("p003", "hint", false)
+	s.Request("p003", "hint")
 	s.does("G2 p003 demand") // the cause of the oldest open request
 	s.same("answered", len(s.listed("F1")), n-1)
 	s.same("open", s.Requested(), []types.UID{"p003"})

@@ -47,7 +47,7 @@ func newWorld(t *rapid.T) *world {
 // step does what there is to do, and reports whether there was anything.
 func (w *world) step() (acted bool) {
 	before := w.Requested()
-	for _, late := range w.Overdue() {
+	for _, late := range w.Expire() {
 		acted = true
 		switch {
 		case !late.NowDead:
@@ -137,10 +137,23 @@ func (w *world) check() {
 
 // request has a pod requested.
 func (w *world) request(uid types.UID, hinted bool) {
-	w.Request(uid, "demand", hinted)
+	if hinted {
+		w.Hint(uid)
+	} else {
+		w.Request(uid, "demand")
+	}
 	w.open[uid] = w.Last().Number
 	if !w.cfg.ListsPods {
-		w.RequestAll("demand", hinted)
+		w.requestAll(hinted)
+	}
+}
+
+// requestAll has all pods requested.
+func (w *world) requestAll(hinted bool) {
+	if hinted {
+		w.HintAll()
+	} else {
+		w.RequestAll("demand")
 	}
 }
 
@@ -153,8 +166,8 @@ func (w *world) returns(c *schedule.Call, fails bool) {
 		if fails && !c.Dead {
 			w.retry(uid, "failed")
 		} else if !fails {
-			w.Succeeded()
-			w.ResetRetry(uid)
+			w.InspectionSucceeded()
+			w.Inspected(uid, true)
 		}
 		w.Recycle(c)
 		return
@@ -242,11 +255,11 @@ func (w *world) settle() {
 		}
 		w.step()
 		if !w.cfg.ListsPods && len(w.open) > 0 {
-			w.RequestAll("demand", false) // as the lists of every period would
+			w.RequestAll("demand") // as the lists of every period would
 			w.step()
 		}
 		for i := range pods { // whose inspection has never been answered
-			if uid := podAt(i); !w.Unanswered(uid).IsZero() && w.Inspection(uid) == nil {
+			if uid := podAt(i); w.Open(uid) && w.Inspection(uid) == nil {
 				w.inspect(uid)
 			}
 		}
@@ -260,7 +273,7 @@ func (w *world) settle() {
 		}
 	}
 	for i := range pods {
-		w.ResetRetry(podAt(i))
+		w.Inspected(podAt(i), true)
 	}
 	if w.Pods() > 0 || len(w.open) > 0 || len(w.inspects) > 0 || len(w.flying) > 0 || !w.Wake().IsZero() {
 		w.t.Fatalf("%d pods are left, with requests %v, inspections %v, in flight %v, wake %v",
@@ -299,16 +312,15 @@ func TestModel(t *testing.T) {
 				}
 			},
 			"request at": func(t *rapid.T) {
-				why := rapid.SampledFrom([]schedule.Reason{schedule.Reader, schedule.FollowUp}).Draw(t, "why")
 				uid := pod.Draw(t, "pod")
-				w.RequestAt(uid, w.clock.Add(soon.Draw(t, "in")), why)
+				w.RequestAt(uid, w.clock.Add(soon.Draw(t, "in")))
 				w.waits[uid] = true
 			},
-			"request all": func(t *rapid.T) { w.RequestAll("hint", rapid.Bool().Draw(t, "hinted")) },
+			"request all": func(t *rapid.T) { w.requestAll(rapid.Bool().Draw(t, "hinted")) },
 			"relist":      func(*rapid.T) { w.RequestRelist() },
 			"withdraw":    func(*rapid.T) { w.WithdrawRelist() },
 			"periodic":    func(t *rapid.T) { w.SetPeriodic(rapid.Bool().Draw(t, "on")) },
-			"connected":   func(t *rapid.T) { w.SetConnected(rapid.Bool().Draw(t, "connected"), "hint") },
+			"connected":   func(t *rapid.T) { w.SetConnected(rapid.Bool().Draw(t, "connected")) },
 			"retry":       func(t *rapid.T) { w.retry(pod.Draw(t, "pod"), "mismatch") },
 			"inspect":     func(t *rapid.T) { w.inspect(pod.Draw(t, "pod")) },
 			"gone": func(t *rapid.T) {
@@ -318,7 +330,7 @@ func TestModel(t *testing.T) {
 			},
 			"no inspection": func(t *rapid.T) {
 				uid := pod.Draw(t, "pod")
-				w.NoInspection(uid)
+				w.Inspected(uid, false)
 				delete(w.inspects, uid)
 			},
 			"return": func(t *rapid.T) {

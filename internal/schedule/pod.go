@@ -7,19 +7,20 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Reason is why a pod is to be listed not before a time.
-type Reason int
+// reason is why a request of a pod waits for a time.
+type reason int
 
 const (
-	// FollowUp is for a hinted pod: events run ahead of lists.
-	FollowUp Reason = iota
-	// Retry is for a pod that could not be inspected, or whose status contradicted its
+	// followUp is for a hinted pod: events run ahead of lists.
+	followUp reason = iota
+	// retry is for a pod that could not be inspected, or whose status contradicted its
 	// list.
-	Retry
-	// Reader is for a blocked reader whose minTime was in the future.
-	Reader
-	// again: a list of the pod has failed; its request waits a while.
-	again
+	retry
+	// reader is for a blocked reader whose minTime was in the future.
+	reader
+	// listFailed: a list of the pod has failed; the request is open, and tried again
+	// then.
+	listFailed
 	reasons
 )
 
@@ -32,23 +33,23 @@ type pod struct {
 	want   uint64
 	cause  string
 	hinted bool
-	// later is the slot for requests that wait for a time, by their reason.
+	// later are the times for which requests wait, by their reason; zero for none.
 	later [reasons]time.Time
 	// attempts counts the failed inspections and contradictions in a row.
 	attempts   int
 	retryCause string
 
 	list       *Call // in flight
-	listFailed bool  // the newest one did
 	inspection *Call // in flight
 	inspect    bool  // one is to begin
+	stuck      bool  // no list of the pod answers its request soon
 
 	// unanswered is when the oldest inspection began since the runtime answered one;
 	// hung: one of these has been slow.
 	unanswered time.Time
 	hung       bool
 
-	queued [queues]int // its places there; 0 for none
+	queued [queues]int // its positions there; 0 for none
 	alarm  time.Time
 	index  int // among the alarms, from 1; 0 for none
 }
@@ -63,11 +64,18 @@ func (s *Scheduler) pod(uid types.UID) *pod {
 	return p
 }
 
-// Request asks for a list of the pod that begins from now on. hinted: an event of the
-// runtime asks, which may run ahead of the list; the answer is followed by one more.
-func (s *Scheduler) Request(uid types.UID, cause string, hinted bool) {
+// Request asks for a list of the pod that begins from now on.
+func (s *Scheduler) Request(uid types.UID, cause string) {
 	p := s.pod(uid)
-	s.request(p, cause, hinted)
+	s.request(p, cause, false)
+	s.plan(p)
+}
+
+// Hint is Request because an event of the runtime names the pod. Events may run ahead of
+// lists, so that the answer is followed by one more.
+func (s *Scheduler) Hint(uid types.UID) {
+	p := s.pod(uid)
+	s.request(p, CauseHint, true)
 	s.plan(p)
 }
 
@@ -78,24 +86,16 @@ func (s *Scheduler) request(p *pod, cause string, hinted bool) {
 	}
 	p.want = s.last.Number + 1
 	p.hinted = p.hinted || hinted
-	switch {
-	case s.cfg.ListsPods:
-		if p.list != nil && p.list.Slow {
-			s.Hasten() // it hangs: the next full list shows the pod too
-		}
-	default:
-		s.Hasten()
-	}
 }
 
-// RequestAt asks for a list of the pod that begins not before a time.
-func (s *Scheduler) RequestAt(uid types.UID, at time.Time, why Reason) {
+// RequestAt asks for a list of the pod that begins not before a time. Of several times the
+// earliest counts; the full lists answer the others.
+func (s *Scheduler) RequestAt(uid types.UID, at time.Time) {
 	p := s.pod(uid)
 	at = at.Add(s.ahead)
-	if earlier := p.later[why]; why == Reader && !earlier.IsZero() && earlier.Before(at) {
-		at = earlier // the other readers are served by the full lists
+	if earlier := p.later[reader]; earlier.IsZero() || at.Before(earlier) {
+		p.later[reader] = at
 	}
-	p.later[why] = at
 	s.plan(p)
 }
 
@@ -104,23 +104,15 @@ func (s *Scheduler) Retry(uid types.UID, cause string) {
 	p := s.pod(uid)
 	p.attempts++
 	p.retryCause = cause
-	p.later[Retry] = s.now.Add(s.retry.Wait(p.attempts))
+	p.later[retry] = s.now.Add(s.retry.Wait(p.attempts))
 	s.plan(p)
 }
 
-// ResetRetry ends the back-off of a pod; the next begins anew.
-func (s *Scheduler) ResetRetry(uid types.UID) {
-	if p := s.pods[uid]; p != nil {
-		p.attempts, p.later[Retry] = 0, time.Time{}
-		s.plan(p)
-	}
-}
-
-func (p *pod) causeOf(why Reason) string {
+func (p *pod) causeOf(why reason) string {
 	switch why {
-	case FollowUp:
+	case followUp:
 		return CauseHint
-	case Retry:
+	case retry:
 		return p.retryCause
 	default:
 		return CauseDemand
@@ -134,14 +126,14 @@ func (s *Scheduler) Answer(uid types.UID, stamp Stamp) bool {
 	if p == nil {
 		return false
 	}
-	p.listFailed, p.later[again] = false, time.Time{}
+	p.later[listFailed] = time.Time{}
 	answers := p.want > 0 && p.want <= stamp.Number
 	if answers {
 		p.want = 0
 		s.requested--
 		if p.hinted {
 			p.hinted = false
-			p.later[FollowUp] = s.now.Add(s.cfg.Period / followUpShare)
+			p.later[followUp] = s.now.Add(s.cfg.Period / followUpShare)
 		}
 	}
 	s.plan(p)
@@ -152,19 +144,23 @@ func (s *Scheduler) Answer(uid types.UID, stamp Stamp) bool {
 // again after a period unless a full list answers it. One that was answered meanwhile is
 // not affected.
 func (s *Scheduler) ListFailed(uid types.UID) {
-	s.Hasten()
-	p := s.pods[uid]
-	if p == nil || p.want == 0 {
-		return
+	if p := s.pods[uid]; p != nil && p.want > 0 {
+		p.later[listFailed] = s.now.Add(s.cfg.Period)
+		s.plan(p)
 	}
-	p.listFailed = true
-	p.later[again] = s.now.Add(s.cfg.Period)
-	s.plan(p)
 }
 
 // Inspect has the pod inspected as soon as there is a worker; one at a time.
-func (s *Scheduler) Inspect(uid types.UID) {
+func (s *Scheduler) Inspect(uid types.UID) { s.inspect(s.pod(uid)) }
+
+// InspectChanged is Inspect for a pod that has changed: its next back-off begins anew.
+func (s *Scheduler) InspectChanged(uid types.UID) {
 	p := s.pod(uid)
+	p.attempts, p.later[retry] = 0, time.Time{}
+	s.inspect(p)
+}
+
+func (s *Scheduler) inspect(p *pod) {
 	p.inspect = true
 	if p.inspection != nil && p.inspection.Slow {
 		s.hangs(p)
@@ -178,11 +174,12 @@ func (s *Scheduler) InspectionWanted(uid types.UID) bool {
 	return p != nil && p.inspect
 }
 
-// NoInspection drops what was wanted of a pod's inspection: it is gone, or has failed
-// without one.
-func (s *Scheduler) NoInspection(uid types.UID) {
+// Inspected ends the back-off of a pod whose status agrees with its list. Unless again, an
+// inspection that was to begin does not: it would tell the same.
+func (s *Scheduler) Inspected(uid types.UID, again bool) {
 	if p := s.pods[uid]; p != nil {
-		p.inspect = false
+		p.attempts, p.later[retry] = 0, time.Time{}
+		p.inspect = p.inspect && again
 		s.plan(p)
 	}
 }
@@ -193,9 +190,9 @@ func (s *Scheduler) Gone(uid types.UID) {
 	if p == nil {
 		return
 	}
-	p.inspect, p.attempts, p.later[Retry] = false, 0, time.Time{}
+	p.inspect, p.attempts, p.later[retry] = false, 0, time.Time{}
 	since := p.unanswered
-	s.answered(p)
+	s.doesNotHang(p)
 	if p.inspection != nil {
 		p.unanswered = since // another pod may come under this UID, and wait for the same call
 	}
@@ -229,27 +226,31 @@ func (s *Scheduler) Inspecting(uid types.UID) bool {
 	return p != nil && (p.inspect || p.inspection != nil)
 }
 
-// Stuck reports whether what is open of the pod will not move by itself soon: a call
-// that it takes is slow, or its list has failed. A list that nobody waits for any more,
-// because another has answered, holds nothing up.
-func (s *Scheduler) Stuck(uid types.UID) bool {
+// Moving reports whether what is open of the pod moves by itself: a call is in flight or
+// is to begin, and neither is it slow nor did the last list of the pod fail. A request
+// that waits for a time does not move, and a list that nobody waits for any more, because
+// another has answered, moves nothing.
+func (s *Scheduler) Moving(uid types.UID) bool {
 	p := s.pods[uid]
 	switch {
 	case p == nil:
 		return false
 	case p.inspection != nil:
-		return p.inspection.Slow
+		return !p.inspection.Slow
 	case p.inspect:
-		return false
+		return true
 	default:
-		return p.want > 0 && (p.listFailed || p.list != nil && p.list.Slow)
+		return p.want > 0 && p.later[listFailed].IsZero() && (p.list == nil || !p.list.Slow)
 	}
 }
 
-// Unanswered returns when, by the clock, the oldest inspection of the pod began that
-// the runtime owes an answer to.
-func (s *Scheduler) Unanswered(uid types.UID) time.Time {
-	if p := s.pods[uid]; p != nil && !p.unanswered.IsZero() {
+// HungSince returns when, by the clock, the oldest inspection of the pod began that the
+// runtime owes an answer to; zero unless one of these has been slow.
+func (s *Scheduler) HungSince(uid types.UID) time.Time {
+	if s.canary.hung == 0 {
+		return time.Time{}
+	}
+	if p := s.pods[uid]; p != nil && p.hung {
 		return s.Clock(p.unanswered)
 	}
 	return time.Time{}
@@ -258,8 +259,8 @@ func (s *Scheduler) Unanswered(uid types.UID) time.Time {
 // plan puts the pod where what is open of it says: into the queues, among the alarms,
 // or away.
 func (s *Scheduler) plan(p *pod) {
-	instead := s.full.call != nil && p.want <= s.full.instead // the full list in flight answers
-	if s.cfg.ListsPods && p.want > 0 && p.list == nil && p.later[again].IsZero() && !instead {
+	covered := s.full.call != nil && p.want <= s.full.covers // the full list in flight answers
+	if s.cfg.ListsPods && p.want > 0 && p.list == nil && p.later[listFailed].IsZero() && !covered {
 		s.listing.push(p)
 	} else {
 		s.listing.drop(p)
@@ -269,8 +270,11 @@ func (s *Scheduler) plan(p *pod) {
 	} else {
 		s.inspecting.drop(p)
 	}
-	p.alarm = p.nextAlarm(s.cfg)
-	s.alarms.place(p)
+	s.planStuck(p)
+	if alarm := p.nextAlarm(s.cfg); alarm != p.alarm {
+		p.alarm = alarm
+		s.alarms.update(p)
+	}
 	idle := p.want == 0 && p.list == nil && p.inspection == nil && !p.inspect && p.alarm.IsZero()
 	if idle && p.attempts == 0 && p.unanswered.IsZero() {
 		delete(s.pods, p.uid)
@@ -279,6 +283,20 @@ func (s *Scheduler) plan(p *pod) {
 			s.freePods = append(s.freePods, p)
 		}
 	}
+}
+
+// planStuck notes whether the pod's request waits for a full list, because a list of the
+// pod hangs or has failed, or the runtime makes none.
+func (s *Scheduler) planStuck(p *pod) {
+	stuck := p.want > 0 &&
+		(!s.cfg.ListsPods || p.list != nil && p.list.Slow || !p.later[listFailed].IsZero())
+	switch {
+	case stuck && !p.stuck:
+		s.stuck++
+	case !stuck && p.stuck:
+		s.stuck--
+	}
+	p.stuck = stuck
 }
 
 // newPod returns an empty pod, whose memory may have been another's.

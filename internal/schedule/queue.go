@@ -12,7 +12,7 @@ const (
 	queues
 )
 
-// queue is pods in the order in which they came. A pod that is dropped leaves its place
+// queue is pods in the order in which they came. A pod that is dropped leaves its position
 // behind, which is skipped: it is not that of the pod any more, should it come again or
 // its memory be another's.
 type queue struct {
@@ -20,11 +20,11 @@ type queue struct {
 	pods  []*pod
 	head  int
 	len   int
-	left  int // how many places are no longer among pods
+	left  int // how many positions are no longer among pods
 }
 
-// place returns the number of the place at an index of pods; never 0.
-func (q *queue) place(i int) int { return q.left + i + 1 }
+// position returns the number of the position at an index of pods; never 0.
+func (q *queue) position(i int) int { return q.left + i + 1 }
 
 func (q *queue) push(p *pod) {
 	if p.queued[q.which] > 0 {
@@ -35,7 +35,7 @@ func (q *queue) push(p *pod) {
 		q.pods = slices.Delete(q.pods, 0, q.head) // which lets go of what it moves
 		q.head = 0
 	}
-	p.queued[q.which] = q.place(len(q.pods))
+	p.queued[q.which] = q.position(len(q.pods))
 	q.pods = append(q.pods, p)
 	q.len++
 }
@@ -50,7 +50,7 @@ func (q *queue) drop(p *pod) {
 // first returns the pod whose turn it is, or nil.
 func (q *queue) first() *pod {
 	for q.len > 0 {
-		if p := q.pods[q.head]; p.queued[q.which] == q.place(q.head) {
+		if p := q.pods[q.head]; p.queued[q.which] == q.position(q.head) {
 			return p
 		}
 		q.pods[q.head] = nil
@@ -98,8 +98,8 @@ func (a *alarms) Pop() any {
 	return last
 }
 
-// place puts a pod where its alarm says.
-func (a *alarms) place(p *pod) {
+// update puts a pod where its alarm says.
+func (a *alarms) update(p *pod) {
 	switch {
 	case p.alarm.IsZero():
 		a.remove(p)

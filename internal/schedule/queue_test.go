@@ -21,13 +21,15 @@ func TestAlarmsRingInOrder(t *testing.T) {
 		uid := numbered(random.IntN(100))
 		switch random.IntN(4) {
 		case 0:
-			s.ResetRetry(uid) // which is another alarm of the pod
+			s.Inspected(uid, true) // which is another alarm of the pod
 		case 1:
 			s.Retry(uid, "demand")
-			s.ResetRetry(uid)
+			s.Inspected(uid, true)
 		default:
-			at[uid] = epoch.Add(time.Duration(random.IntN(10000)) * ms)
-			s.RequestAt(uid, at[uid], schedule.FollowUp)
+			t := epoch.Add(time.Duration(random.IntN(10000)) * ms)
+			if s.RequestAt(uid, t); at[uid].IsZero() || t.Before(at[uid]) {
+				at[uid] = t
+			}
 		}
 	}
 	for len(at) > 0 {
@@ -44,7 +46,7 @@ func TestAlarmsRingInOrder(t *testing.T) {
 		slices.Sort(due)
 		s.wakes(next.Sub(epoch))
 		s.Advance(next)
-		s.Overdue()
+		s.Expire()
 		s.same("requested", s.Requested(), due)
 		for _, uid := range due {
 			s.Answer(uid, schedule.Stamp{Number: 1})
@@ -72,7 +74,7 @@ func TestLongQueue(t *testing.T) {
 	waiting = waiting[2:]
 	for i := range n - 2 {
 		if i%5 == 0 && len(waiting) > 3 { // one leaves from within
-			s.NoInspection(waiting[2])
+			s.Inspected(waiting[2], false)
 			waiting = append(waiting[:2:2], waiting[3:]...)
 		}
 		if i%2 == 0 {
@@ -97,9 +99,9 @@ func TestPodsThatComeAgainQueueAgain(t *testing.T) {
 	s.inspectMany("a", "b")
 	s.step(0, "Ia", "Ib") // there is no worker free
 	s.inspectMany("c", "d", "e", "f")
-	s.NoInspection("c")
+	s.Inspected("c", false)
 	s.Inspect("c")
-	s.NoInspection("d")
+	s.Inspected("d", false)
 	s.Inspect("x")
 	s.inspected("Ia", "Ib")
 	s.does("Ie", "If")

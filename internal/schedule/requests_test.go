@@ -14,14 +14,14 @@ func TestRequestIsAnsweredByALaterList(t *testing.T) {
 	s := newScript(t)
 	s.RequestRelist()
 	s.step(0, "F1 demand")
-	s.Request("a", "demand", false)
+	s.Request("a", "demand")
 	s.does("G2 a demand") // although F1 is in flight
 	s.same("answered by F1", s.listed("F1"), []types.UID(nil))
 	s.same("open", s.Requested(), []types.UID{"a"})
 	s.same("answered by G2", s.listed("G2"), []types.UID{"a"})
 	s.forgotten()
 
-	s.Request("a", "demand", false)
+	s.Request("a", "demand")
 	s.does("G3 a demand")
 	s.RequestRelist()
 	s.does("F4 demand")
@@ -34,10 +34,10 @@ func TestRequestIsAnsweredByALaterList(t *testing.T) {
 // follows.
 func TestRequestJoinsNoCallInFlight(t *testing.T) {
 	s := newScript(t)
-	s.Request("a", "demand", false)
+	s.Request("a", "demand")
 	s.step(0, "G1 a demand")
-	s.Request("a", "hint", false)
-	s.Request("a", "hint", false)
+	s.Request("a", "hint")
+	s.Request("a", "hint")
 	s.does() // one list of a pod at a time
 	s.same("answered by G1", s.listed("G1"), []types.UID(nil))
 	s.does("G2 a demand") // the first cause that is open
@@ -50,27 +50,30 @@ func TestRequestJoinsNoCallInFlight(t *testing.T) {
 // period, or is answered by a full list before. That comes within a period too.
 func TestRequestOutlivesAFailedList(t *testing.T) {
 	s := newScript(t, func(cfg *schedule.Config) { cfg.ConnectedPeriod = time.Minute })
-	s.SetConnected(true, "hint")
+	s.SetConnected(true)
 	s.SetPeriodic(true)
 	s.step(0, "F1 hint")
 	s.listed("F1")
+	s.does()
 	s.step(period, "F2 period") // because a connection is an event that may run ahead
 	s.listed("F2")
 	s.wakes(period + time.Minute)
 
 	s.step(2 * period)
-	s.Request("a", "demand", false)
+	s.Request("a", "demand")
 	s.does("G3 a demand")
 	s.step(2500 * ms)
 	s.fails("G3")
-	s.same("stuck", s.Stuck("a"), true)
+	s.does()
+	s.same("moving", s.Moving("a"), false)
 	s.step(3499 * ms)
 	s.wakes(3500 * ms)
 	s.step(3500*ms, "F4 period", "G5 a demand")
 	s.fails("G5")
 	s.same("answered by F4", s.listed("F4"), []types.UID{"a"})
-	s.same("stuck", s.Stuck("a"), false)
-	s.step(4500*ms, "F6 period") // and no list of the pod
+	s.same("moving", s.Moving("a"), false)
+	s.does()
+	s.wakes(3500*ms + time.Minute) // and no list of the pod before
 	s.forgotten()
 }
 
@@ -78,12 +81,12 @@ func TestRequestOutlivesAFailedList(t *testing.T) {
 // behind.
 func TestListFailsWithoutARequest(t *testing.T) {
 	s := newScript(t)
-	s.Request("a", "demand", false)
+	s.Request("a", "demand")
 	s.RequestRelist()
 	s.step(0, "F1 demand", "G2 a demand")
 	s.listed("F1")
 	s.fails("G2")
-	s.same("stuck", s.Stuck("a"), false)
+	s.same("moving", s.Moving("a"), false)
 	s.forgotten()
 }
 
@@ -92,7 +95,7 @@ func TestListFailsWithoutARequest(t *testing.T) {
 func TestFollowUp(t *testing.T) {
 	for _, full := range []bool{false, true} {
 		s := newScript(t)
-		s.Request("a", "hint", true)
+		s.Hint("a")
 		want, list, second := []string{"G1 a hint"}, "G1", "G2 a hint"
 		if full {
 			s.RequestRelist()
@@ -116,16 +119,16 @@ func TestFollowUp(t *testing.T) {
 // The newest hint moves the follow-up. A request without a hint does not.
 func TestFollowUpIsMovedByTheNewestHint(t *testing.T) {
 	s := newScript(t)
-	s.Request("a", "hint", true)
+	s.Hint("a")
 	s.step(0, "G1 a hint")
 	s.listed("G1")
 	s.step(40 * ms)
-	s.Request("a", "hint", true)
+	s.Hint("a")
 	s.does("G2 a hint")
 	s.listed("G2")
 	s.step(50 * ms)
 	s.wakes(90 * ms)
-	s.Request("a", "demand", false)
+	s.Request("a", "demand")
 	s.does("G3 a demand")
 	s.listed("G3")
 	s.wakes(90 * ms)
@@ -138,8 +141,8 @@ func TestFollowUpIsMovedByTheNewestHint(t *testing.T) {
 // requests: what answers it is followed up.
 func TestHintBesideARequest(t *testing.T) {
 	s := newScript(t)
-	s.Request("a", "demand", false)
-	s.Request("a", "hint", true)
+	s.Request("a", "demand")
+	s.Hint("a")
 	s.step(0, "G1 a demand")
 	s.listed("G1")
 	s.wakes(50 * ms)
@@ -150,35 +153,29 @@ func TestHintBesideARequest(t *testing.T) {
 func TestRequestAtKeepsTheEarliestReader(t *testing.T) {
 	at := epoch.Add
 	s := newScript(t)
-	s.RequestAt("a", at(300*ms), schedule.Reader)
-	s.RequestAt("a", at(200*ms), schedule.Reader)
-	s.RequestAt("a", at(400*ms), schedule.Reader)
+	s.RequestAt("a", at(300*ms))
+	s.RequestAt("a", at(200*ms))
+	s.RequestAt("a", at(400*ms))
 	s.wakes(200 * ms)
 	s.step(200*ms, "G1 a demand")
 	s.listed("G1")
 	s.wakes(-1)
 	s.forgotten()
 
-	s.RequestAt("a", at(300*ms), schedule.FollowUp)
-	s.RequestAt("a", at(500*ms), schedule.FollowUp) // the newest counts
-	s.wakes(500 * ms)
-	s.step(500*ms, "G2 a hint")
-	s.listed("G2")
-	s.forgotten()
 }
 
 // What waits for different reasons waits side by side, and is one request when the
 // times come together.
 func TestReasonsWaitSideBySide(t *testing.T) {
 	s := newScript(t)
-	s.RequestAt("a", epoch.Add(100*ms), schedule.Reader)
+	s.RequestAt("a", epoch.Add(100*ms))
 	s.Retry("a", "period") // in a period
 	s.step(100*ms, "G1 a demand")
 	s.listed("G1")
-	s.RequestAt("a", epoch.Add(500*ms), schedule.Reader)
-	s.step(2*period, "G2 a period") // by the order of Reason
+	s.RequestAt("a", epoch.Add(500*ms))
+	s.step(2*period, "G2 a period") // by the order of the reasons
 	s.listed("G2")
-	s.ResetRetry("a")
+	s.Inspected("a", true)
 	s.forgotten()
 }
 
@@ -195,7 +192,7 @@ func TestRetryDoubles(t *testing.T) {
 	s.same("waits", waits, []time.Duration{
 		period, 2 * period, 4 * period, 8 * period, 16 * period, 32 * period, time.Minute, time.Minute,
 	})
-	s.ResetRetry("a")
+	s.Inspected("a", true)
 	s.forgotten()
 	s.Retry("a", "demand")
 	s.same("after a reset", wait(), period)
@@ -213,15 +210,15 @@ func TestRetryDoubles(t *testing.T) {
 // What is asked about a pod that nothing is open of is no reason to remember it.
 func TestNothingOpen(t *testing.T) {
 	s := newScript(t)
-	s.ResetRetry("a")
-	s.NoInspection("a")
+	s.Inspected("a", true)
+	s.Inspected("a", false)
 	s.Gone("a")
 	s.same("answers", s.Answer("a", s.Last()), false)
 	s.same("open", s.Open("a"), false)
 	s.same("inspection wanted", s.InspectionWanted("a"), false)
 	s.same("inspection", s.Inspection("a") == nil, true)
-	s.same("stuck", s.Stuck("a"), false)
-	s.same("unanswered", s.Unanswered("a").IsZero(), true)
+	s.same("moving", s.Moving("a"), false)
+	s.same("hangs not", s.HungSince("a").IsZero(), true)
 	s.same("requested", s.Requested(), []types.UID(nil))
 	s.step(0)
 	s.wakes(-1)
@@ -235,14 +232,15 @@ func TestRuntimeListsNoPods(t *testing.T) {
 		cfg.ListsPods, cfg.ConnectedPeriod = false, time.Minute
 	})
 	s.SetPeriodic(true)
-	s.SetConnected(true, "hint")
+	s.SetConnected(true)
 	s.step(0, "F1 hint")
 	s.listed("F1")
+	s.does()
 	s.step(period, "F2 period")
 	s.listed("F2")
 	s.wakes(period + time.Minute)
 	s.step(10 * period)
-	s.Request("a", "demand", false)
+	s.Request("a", "demand")
 	s.does()
 	s.wakes(11 * period)
 	s.step(11*period, "F3 period")
@@ -253,8 +251,8 @@ func TestRuntimeListsNoPods(t *testing.T) {
 // Stamps are ordered by number alone: two may share their time.
 func TestStamps(t *testing.T) {
 	s := newScript(t)
-	s.Request("a", "demand", false)
-	s.Request("b", "demand", false)
+	s.Request("a", "demand")
+	s.Request("b", "demand")
 	s.step(0, "G1 a demand", "G2 b demand")
 	a, b := s.flying["G1"].Stamp, s.flying["G2"].Stamp
 	s.same("times", a.Time, b.Time)

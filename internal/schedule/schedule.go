@@ -2,9 +2,9 @@
 // all pods, lists of one pod, inspections. It knows UIDs and stamps, and never a pod,
 // a goroutine, a lock or a clock: its user hands it the time and makes the calls.
 //
-// A pod has two slots for requests: now, and not before a time. A request stays open
-// until a list answers it that began after it; it never joins a call in flight, and a
-// call that fails leaves it open.
+// A request of a pod is open now, or waits for a time. An open request stays so until a
+// list answers it that began after it; it never joins a call in flight, and a call that
+// fails leaves it open.
 package schedule
 
 import (
@@ -74,10 +74,12 @@ type Call struct {
 	Stamp Stamp     // of the list; that of an inspection is its user's affair
 	Began time.Time
 
-	// Slow: it has taken longer than a period and gave its place to another.
+	// Slow: it has taken longer than a period, and its slot is free for another.
 	// Dead: its deadline has passed. It has failed, its answer is not used, and no
 	// other call of its kind is made for the pod until it returns.
 	Slow, Dead bool
+
+	pod *pod // nil for ListAll
 }
 
 // Config does not change after New.
@@ -108,13 +110,14 @@ type Scheduler struct {
 	full      fullList
 	pods      map[types.UID]*pod // those that something is open of
 	requested int                // of these, how many have an open request
+	stuck     int                // and of these, how many that no single list answers soon
 	alarms    alarms
-	overdue   []Overdue
+	late      []LateCall
 
 	listing    queue // pods to list
-	listers    int   // places free for that
+	listers    int   // slots free for that
 	inspecting queue // pods to inspect
-	workers    int   // places free for that
+	workers    int   // slots free for that
 	canary     canary
 	scratch    []*pod
 	begun      []*Call
@@ -136,10 +139,12 @@ type fullList struct {
 	hinted bool
 	// notBefore keeps lists that are asked for to half of the time.
 	notBefore time.Time
-	// failed: the newest one did. instead is the number of the one in flight while
-	// pods whose request it answers are not listed by themselves; 0 for none.
-	failed  bool
-	instead uint64
+	// failed: the newest one did. hintAnswered: it answered a hint, which may have run
+	// ahead of it.
+	failed, hintAnswered bool
+	// covers: while the one in flight is to answer them, the pods whose request has at
+	// most this number are not listed by themselves; 0 for none.
+	covers uint64
 
 	connected bool
 }
@@ -194,19 +199,10 @@ func (s *Scheduler) SetPeriodic(on bool) {
 
 // SetConnected notes whether the event stream is. There is no resume, so that each
 // connection is followed by a full list.
-func (s *Scheduler) SetConnected(connected bool, cause string) {
+func (s *Scheduler) SetConnected(connected bool) {
 	s.full.connected = connected
 	if connected {
-		s.RequestAll(cause, true)
-	} else {
-		s.Hasten()
-	}
-}
-
-// Hasten has the next full list come within the ordinary period.
-func (s *Scheduler) Hasten() {
-	if next := s.now.Add(s.cfg.Period); next.Before(s.full.next) {
-		s.full.next = next
+		s.HintAll()
 	}
 }
 
@@ -215,7 +211,14 @@ func (s *Scheduler) Hasten() {
 func (s *Scheduler) RequestRelist() { s.full.relist = true }
 
 // RequestAll asks for a full list soon. The request stays open until one succeeds.
-func (s *Scheduler) RequestAll(cause string, hinted bool) {
+func (s *Scheduler) RequestAll(cause string) { s.requestAll(cause, false) }
+
+// HintAll is RequestAll because an event of the runtime may have been missed, or names no
+// pod. Events may run ahead of lists, so that another full list comes within a period of
+// the answer.
+func (s *Scheduler) HintAll() { s.requestAll(CauseHint, true) }
+
+func (s *Scheduler) requestAll(cause string, hinted bool) {
 	if s.full.want == 0 {
 		s.full.cause = cause
 	}
@@ -236,6 +239,9 @@ func (s *Scheduler) WithdrawRelist() { s.full.relist = false }
 // list. blocked: some reader waits for a time to come.
 func (s *Scheduler) Begin(blocked bool) []*Call {
 	s.begun = s.begun[:0]
+	if latest := s.now.Add(s.cfg.Period); s.hurries(blocked) && latest.Before(s.full.next) {
+		s.full.next = latest
+	}
 	if cause, due := s.fullListDue(); due {
 		s.beginFull(cause, blocked)
 	}
@@ -245,7 +251,7 @@ func (s *Scheduler) Begin(blocked bool) []*Call {
 			break
 		}
 		s.listers--
-		p.list = &Call{Kind: ListPod, UID: p.uid, Cause: p.cause, Stamp: s.stamp(), Began: s.now}
+		p.list = &Call{Kind: ListPod, UID: p.uid, Cause: p.cause, Stamp: s.stamp(), Began: s.now, pod: p}
 		s.begun = append(s.begun, p.list)
 		s.plan(p)
 	}
@@ -260,12 +266,28 @@ func (s *Scheduler) Begin(blocked bool) []*Call {
 	return s.begun
 }
 
+// period returns the time from one full list to the next.
+func (s *Scheduler) period(blocked bool) time.Duration {
+	if s.full.connected && !blocked {
+		return max(s.cfg.Period, s.cfg.ConnectedPeriod)
+	}
+	return s.cfg.Period
+}
+
+// hurries reports whether the next full list is to come within Period even so: the stream
+// is no longer connected, a reader has blocked, the last list failed, it answered a hint,
+// or a request is open that no list of its pod answers soon.
+func (s *Scheduler) hurries(blocked bool) bool {
+	f := &s.full
+	return f.call == nil && (!f.connected || blocked || f.failed || f.hintAnswered || s.stuck > 0)
+}
+
 func (s *Scheduler) beginInspection(p *pod) {
 	c := &Call{}
 	if n := len(s.free); n > 0 {
 		c, s.free = s.free[n-1], s.free[:n-1]
 	}
-	*c = Call{Kind: Inspect, UID: p.uid, Began: s.now}
+	*c = Call{Kind: Inspect, UID: p.uid, Began: s.now, pod: p}
 	p.inspection, p.inspect = c, false
 	if p.unanswered.IsZero() {
 		p.unanswered = s.now
@@ -311,14 +333,11 @@ func (s *Scheduler) beginFull(cause string, blocked bool) {
 	f.relist = false
 	f.memory = Call{Kind: ListAll, Cause: cause, Stamp: s.stamp(), Began: s.now}
 	f.call = &f.memory
-	period := s.cfg.Period
-	if f.connected && !blocked {
-		period = max(period, s.cfg.ConnectedPeriod)
-	}
-	f.next = s.now.Add(period)
+	f.next = s.now.Add(s.period(blocked))
+	f.hintAnswered = false
 	s.begun = append(s.begun, f.call)
 	if s.manyWait() { // whatever it was begun for
-		f.instead = f.call.Stamp.Number
+		f.covers = f.call.Stamp.Number
 		for p := s.listing.pop(); p != nil; p = s.listing.pop() {
 			s.plan(p)
 		}
@@ -332,71 +351,65 @@ func (s *Scheduler) Listed(c *Call) {
 	f.failed = false
 	if f.want > 0 && f.want <= c.Stamp.Number {
 		f.want = 0
-		if f.hinted { // by an event that may have run ahead of the list
-			f.hinted = false
-			s.Hasten()
-		}
+		f.hintAnswered, f.hinted = f.hinted, false
 	}
-	f.notBefore = s.now.Add(s.now.Sub(c.Began))
-	s.leaveRoom()
+	s.listAgainAfter(s.now.Sub(c.Began))
 }
 
 // Failed notes that the full list in flight has failed: nothing is answered, and another
 // comes within a period.
 func (s *Scheduler) Failed() {
-	f := &s.full
-	f.failed = true
-	f.notBefore = s.now.Add(s.cfg.Period)
-	s.Hasten()
-	s.leaveRoom()
+	s.full.failed = true
+	s.listAgainAfter(s.cfg.Period)
 	s.resumePodLists()
 }
 
-// leaveRoom has a runtime that is slower than the period wait for one.
-func (s *Scheduler) leaveRoom() {
+// listAgainAfter leaves the runtime alone for a while after a full list, or for a period
+// if it is slower than that.
+func (s *Scheduler) listAgainAfter(wait time.Duration) {
+	s.full.notBefore = s.now.Add(wait)
 	if s.full.next.Before(s.now) {
 		s.full.next = s.now.Add(s.cfg.Period)
 	}
 }
 
-// resumePodLists lets the pods be listed by themselves whose request a full list did
-// not answer that was begun in their place.
+// resumePodLists lets the pods be listed by themselves whose request a full list was to
+// answer and has not.
 func (s *Scheduler) resumePodLists() {
-	if s.full.instead == 0 {
+	if s.full.covers == 0 {
 		return
 	}
-	s.full.instead = 0
+	s.full.covers = 0
 	for _, uid := range s.Requested() {
 		s.plan(s.pods[uid])
 	}
 }
 
-// Return notes that a call has returned. answered: the runtime has, in time and of its
-// own; an inspection that has not been answered still counts as hung.
+// Return notes that a call has returned; it is the first to be told of it. answered: the
+// runtime has, in time and of its own; an inspection that has not been answered still
+// counts as hung.
 func (s *Scheduler) Return(c *Call, answered bool) {
+	p := c.pod
 	switch c.Kind {
 	case ListAll:
 		s.full.call = nil
 		s.resumePodLists()
 		return
 	case ListPod:
-		p := s.pods[c.UID]
 		p.list = nil
 		if !c.Slow {
 			s.listers++
 		}
-		s.plan(p)
 	case Inspect:
-		p := s.pods[c.UID]
 		p.inspection = nil
 		if !c.Slow {
 			s.workers++
 		}
 		if answered {
-			s.answered(p)
+			s.doesNotHang(p)
 		}
-		s.plan(p)
 	}
+	s.plan(p)
 }
 
 // Recycle takes an inspection back that has returned and that nobody looks at any
@@ -407,24 +420,18 @@ func (s *Scheduler) Recycle(c *Call) {
 	}
 }
 
-// Overdue is a call that has become slow, or dead.
-type Overdue struct {
+// LateCall is a call that has become slow, or dead.
+type LateCall struct {
 	*Call
 	// NowDead: its deadline has passed; if not, it has become slow.
 	NowDead bool
 }
 
-// Overdue opens the requests that have waited for a time which has come, and returns the
-// calls in flight that have become slow or dead since the last time, by UID. What has
-// returned meanwhile is to be taken in before.
-func (s *Scheduler) Overdue() []Overdue {
-	s.overdue = s.overdue[:0]
-	s.ring()
-	return s.overdue
-}
-
-// ring acts on the alarms that have come.
-func (s *Scheduler) ring() {
+// Expire acts on the times that have come. It opens the requests that waited for them, and
+// returns the calls in flight that have become slow or dead, by UID. What has returned
+// meanwhile is to be taken in before.
+func (s *Scheduler) Expire() []LateCall {
+	s.late = s.late[:0]
 	if c := s.full.call; c != nil {
 		if !c.Slow && !s.now.Before(c.Began.Add(s.cfg.Period)) {
 			c.Slow = true
@@ -432,59 +439,60 @@ func (s *Scheduler) ring() {
 		}
 		if !c.Dead && !s.now.Before(c.Began.Add(s.cfg.Timeout)) {
 			c.Dead = true
-			s.overdue = append(s.overdue, Overdue{c, true})
+			s.late = append(s.late, LateCall{c, true})
 		}
 	}
-	ringing := s.scratch[:0]
+	expired := s.scratch[:0]
 	for len(s.alarms) > 0 && !s.now.Before(s.alarms[0].alarm) {
 		p := s.alarms[0]
 		s.alarms.remove(p)
-		ringing = append(ringing, p)
+		expired = append(expired, p)
 	}
-	slices.SortFunc(ringing, func(a, b *pod) int { return strings.Compare(string(a.uid), string(b.uid)) })
-	for _, p := range ringing {
-		s.ringPod(p)
+	slices.SortFunc(expired, func(a, b *pod) int { return strings.Compare(string(a.uid), string(b.uid)) })
+	for _, p := range expired {
+		s.expire(p)
 	}
-	clear(ringing)
-	s.scratch = ringing
+	clear(expired)
+	s.scratch = expired
+	return s.late
 }
 
-func (s *Scheduler) ringPod(p *pod) {
+func (s *Scheduler) expire(p *pod) {
 	for why, at := range p.later {
 		if !at.IsZero() && !s.now.Before(at) {
 			p.later[why] = time.Time{}
-			if Reason(why) != again { // that one is open still, unless it was answered
-				s.request(p, p.causeOf(Reason(why)), false)
+			if reason(why) != listFailed { // that one is open still, unless it was answered
+				s.request(p, p.causeOf(reason(why)), false)
 			}
 		}
 	}
-	if s.late(p.list) {
+	if s.isLate(p.list) {
 		s.listers++
-		s.Hasten() // the next full list shows the pod too
 	}
-	if s.late(p.inspection) {
+	if s.isLate(p.inspection) {
 		s.workers++
 		s.hangs(p)
 	}
+	p.alarm = time.Time{}
 	s.plan(p)
 }
 
-// late notes that a call about one pod is slow or dead, and reports whether it gives
-// its place away.
-func (s *Scheduler) late(c *Call) (givesPlace bool) {
+// isLate notes that a call about one pod is slow or dead, and reports whether its slot is
+// free from now on.
+func (s *Scheduler) isLate(c *Call) (slotIsFree bool) {
 	if c == nil {
 		return false
 	}
 	dead := !s.now.Before(c.Began.Add(s.cfg.Timeout))
 	if !c.Slow && (dead || !s.now.Before(c.Began.Add(s.cfg.Period))) {
-		c.Slow, givesPlace = true, true
-		s.overdue = append(s.overdue, Overdue{c, false})
+		c.Slow, slotIsFree = true, true
+		s.late = append(s.late, LateCall{c, false})
 	}
 	if dead && !c.Dead {
 		c.Dead = true
-		s.overdue = append(s.overdue, Overdue{c, true})
+		s.late = append(s.late, LateCall{c, true})
 	}
-	return givesPlace
+	return slotIsFree
 }
 
 // Wake returns when, by the clock, there is more to do; zero for never.
@@ -509,7 +517,7 @@ func (s *Scheduler) Wake() time.Time {
 		}
 	case !f.call.Dead:
 		earlier(f.call.Began.Add(s.cfg.Timeout))
-		if f.instead > 0 {
+		if f.covers > 0 {
 			earlier(f.call.Began.Add(s.cfg.Period))
 		}
 	}

@@ -65,11 +65,17 @@ func (s *script) step(at time.Duration, want ...string) {
 // does is step at the time that it is.
 func (s *script) does(want ...string) {
 	s.t.Helper()
+	s.begin(false, want...)
+}
+
+// begin is does while a reader is blocked, or none is.
+func (s *script) begin(blocked bool, want ...string) {
+	s.t.Helper()
 	var got []string
-	for _, late := range s.Overdue() {
+	for _, late := range s.Expire() {
 		got = append(got, name(late.Call)+map[bool]string{false: " slow", true: " dead"}[late.NowDead])
 	}
-	for _, c := range s.Begin(false) {
+	for _, c := range s.Begin(blocked) {
 		if s.flying[name(c)] != nil {
 			s.t.Fatalf("%s is in flight already", name(c))
 		}
@@ -166,7 +172,7 @@ func (s *script) forgotten() {
 // requestMany has n pods requested, called p000, p001 and so on.
 func (s *script) requestMany(n int) {
 	for i := range n {
-		s.Request(numbered(i), "demand", false)
+		s.Request(numbered(i), "demand")
 	}
 }
 

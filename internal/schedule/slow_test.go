@@ -20,7 +20,7 @@ func TestPlaces(t *testing.T) {
 	s.same("wanted", s.InspectionWanted("c"), true)
 	s.step(0, append(lines(1, 0, schedule.PodListsAtOnce), "Ic", "Ia")...)
 	s.same("wanted", s.InspectionWanted("c"), false)
-	s.Request("d", "demand", false)
+	s.Request("d", "demand")
 	s.Inspect("c") // once more, after the one in flight
 	s.does()
 	s.inspected("Ic")
@@ -31,24 +31,24 @@ func TestPlaces(t *testing.T) {
 }
 
 // What is wanted of an inspection can be dropped; it then begins with the next.
-func TestNoInspection(t *testing.T) {
+func TestInspectionIsDropped(t *testing.T) {
 	s := newScript(t)
 	for _, uid := range []types.UID{"a", "b", "c", "d"} {
 		s.Inspect(uid)
 	}
-	s.NoInspection("a")
+	s.Inspected("a", false)
 	s.Gone("b")
 	s.step(0, "Ic", "Id")
-	s.NoInspection("c") // which is not one in flight
+	s.Inspected("c", false) // which is not one in flight
 	s.same("in flight", s.Inspection("c") == s.flying["Ic"], true)
 	s.inspected("Ic", "Id")
 	s.does()
 	s.forgotten()
 }
 
-// A call that takes longer than a period gives its place to another, once: not again
+// A call that takes longer than a period gives its slot to another, once: not again
 // when it dies, nor when it returns. Until then no other is made for its pod.
-func TestSlowInspectionGivesItsPlaceOnce(t *testing.T) {
+func TestSlowInspectionFreesItsSlotOnce(t *testing.T) {
 	s := newScript(t)
 	for _, uid := range []types.UID{"a", "b", "c", "d", "e"} {
 		s.Inspect(uid)
@@ -59,7 +59,7 @@ func TestSlowInspectionGivesItsPlaceOnce(t *testing.T) {
 	s.does("Ic")
 	s.wakes(period)
 	s.step(period, "Ia slow", "Id")
-	s.same("stuck", []bool{s.Stuck("a"), s.Stuck("c")}, []bool{true, false})
+	s.same("moving", []bool{s.Moving("a"), s.Moving("c")}, []bool{false, true})
 	s.Inspect("a")
 	s.does()
 	s.inspected("Ic")
@@ -67,11 +67,11 @@ func TestSlowInspectionGivesItsPlaceOnce(t *testing.T) {
 	s.inspected("Id", "Ie")
 	s.does()
 	s.step(timeout, "Ia dead")
-	s.same("hung since", s.Unanswered("a"), epoch)
+	s.same("hung since", s.HungSince("a"), epoch)
 	s.inspectMany("x", "y", "z")
 	s.does("Ix", "Iy")
 	s.inspected("Ia")
-	s.does() // it had given its place before
+	s.does() // it had given its slot before
 	s.inspected("Ix")
 	s.does("Iz")
 	s.inspected("Iy", "Iz")
@@ -88,41 +88,41 @@ func (s *script) inspectMany(uids ...types.UID) {
 
 // The same of lists of one pod. While one hangs, the next full list shows its pod too:
 // it comes within a period of each request.
-func TestSlowListGivesItsPlaceOnce(t *testing.T) {
+func TestSlowListFreesItsSlotOnce(t *testing.T) {
 	s := newScript(t, func(cfg *schedule.Config) { cfg.ConnectedPeriod = time.Hour })
 	s.connect()
 	s.step(10 * period)
 	const n = schedule.PodListsAtOnce
 	s.requestMany(n)
 	s.does(lines(3, 0, n)...)
-	s.Request("a", "demand", false)
+	s.Request("a", "demand")
 	s.step(10500 * ms)
 	s.listed(names(4, n-1)...) // all but G3
 	s.does("G11 a demand")
 	s.listed("G11")
 	s.step(11*period, "G3 slow")
-	s.same("stuck", s.Stuck("p000"), true)
+	s.same("moving", s.Moving("p000"), false)
 	s.wakes(12 * period) // the full list, hastened
 	s.step(12*period, "F12 period")
 	s.same("answered", s.listed("F12"), []types.UID{"p000"})
 	s.wakes(10*period + timeout)
 	s.step(20 * period)
-	s.Request("p000", "demand", false)
+	s.Request("p000", "demand")
 	s.does()
 	s.wakes(21 * period)
 	s.step(21*period, "F13 period")
 	s.listed("F13")
 	s.step(10*period+timeout, "G3 dead")
 	s.ListFailed("p000")
-	s.Request("p000", "demand", false)
+	s.Request("p000", "demand")
 	s.does()
 	s.requestMany(n) // p000 is among them
 	s.does(lines(14, 1, n-1)...)
-	s.Request("a", "demand", false)
-	s.Request("b", "demand", false)
+	s.Request("a", "demand")
+	s.Request("b", "demand")
 	s.does("G21 a demand")
 	s.returns("G3", true)
-	s.does() // b waits: G3 had given its place before
+	s.does() // b waits: G3 had given its slot before
 	s.listed("G21")
 	s.does("G22 b demand")
 }
@@ -131,43 +131,48 @@ func TestSlowListGivesItsPlaceOnce(t *testing.T) {
 func (s *script) connect() {
 	s.t.Helper()
 	s.SetPeriodic(true)
-	s.SetConnected(true, "hint")
+	s.SetConnected(true)
 	s.step(0, "F1 hint")
 	s.listed("F1")
+	s.does()
 	s.step(period, "F2 period")
 	s.listed("F2")
 }
 
-// A pod is stuck where what it takes will not come soon: not while its inspection goes on,
-// though a list of it hangs that another has answered for.
-func TestStuck(t *testing.T) {
+// A pod moves while a call of it is in flight that is not slow, or is to begin; and while
+// its inspection goes on, though a list of it hangs that another has answered for. What
+// waits for a time does not move.
+func TestMoving(t *testing.T) {
 	s := newScript(t)
-	stuck := func(want bool) { t.Helper(); s.same("stuck", s.Stuck("a"), want) }
-	stuck(false)
-	s.Request("a", "demand", false)
+	moving := func(want bool) { t.Helper(); s.same("moving", s.Moving("a"), want) }
+	moving(false)
+	s.Request("a", "demand")
+	moving(true)
 	s.step(0, "G1 a demand")
-	stuck(false)
+	moving(true)
 	s.step(period, "G1 slow")
-	stuck(true)
+	moving(false)
 	s.RequestRelist()
 	s.does("F2 demand")
 	s.listed("F2")
-	stuck(false)
+	moving(false)
 	s.Inspect("a")
-	stuck(false)
+	moving(true)
 	s.does("Ia")
-	s.Request("a", "demand", false)
-	stuck(false)
+	s.Request("a", "demand")
+	moving(true)
 	s.step(2*period, "Ia slow")
-	stuck(true)
+	moving(false)
 	s.inspected("Ia")
-	stuck(true)
+	moving(false)
 	s.fails("G1")
-	stuck(true)
+	moving(false)
 	s.step(3*period, "G3 a demand")
-	stuck(true) // the newest has failed
+	moving(true)
 	s.listed("G3")
-	stuck(false)
+	s.Retry("a", "mismatch")
+	moving(false)
+	s.Inspected("a", true)
 	s.forgotten()
 }
 
@@ -176,7 +181,7 @@ func TestStuck(t *testing.T) {
 func TestTimeoutShorterThanThePeriod(t *testing.T) {
 	s := newScript(t, func(cfg *schedule.Config) { cfg.Timeout = 300 * ms })
 	s.inspectMany("b", "a")
-	s.Request("c", "demand", false)
+	s.Request("c", "demand")
 	s.step(0, "G1 c demand", "Ib", "Ia")
 	s.wakes(300 * ms)
 	s.step(300*ms, "Ia slow", "Ia dead", "Ib slow", "Ib dead", "G1 slow", "G1 dead")
@@ -186,25 +191,28 @@ func TestTimeoutShorterThanThePeriod(t *testing.T) {
 // An inspection that is given up hangs until the runtime has answered one, or the pod
 // is gone; of a pod that comes under the UID meanwhile too, for it waits for the same
 // call.
-func TestUnanswered(t *testing.T) {
+func TestHungSince(t *testing.T) {
 	s := newScript(t)
 	s.Inspect("a")
 	s.step(0, "Ia")
+	s.same("hung since", s.HungSince("a"), time.Time{})
 	s.step(timeout, "Ia slow", "Ia dead")
 	s.Recycle(s.returns("Ia", false)) // it was cancelled
-	s.same("hung since", s.Unanswered("a"), epoch)
+	s.same("hung since", s.HungSince("a"), epoch)
 	s.Inspect("a")
 	s.step(200*period, "Ia")
-	s.same("hung since", s.Unanswered("a"), epoch)
+	s.same("hung since", s.HungSince("a"), epoch)
 	s.Gone("a")
-	s.same("hung since", s.Unanswered("a"), epoch)
+	s.same("hung since", s.HungSince("a"), time.Time{})
+	s.step(201*period, "Ia slow")
+	s.same("hung since", s.HungSince("a"), epoch)
 	s.inspected("Ia")
-	s.same("hung since", s.Unanswered("a"), time.Time{})
+	s.same("hung since", s.HungSince("a"), time.Time{})
 	s.forgotten()
 
 	s.Inspect("a")
 	s.does("Ia")
-	s.step(201*period, "Ia slow")
+	s.step(202*period, "Ia slow")
 	s.Recycle(s.returns("Ia", false))
 	s.same("pods", s.Pods(), 1)
 	s.Gone("a")
@@ -229,7 +237,8 @@ func TestRecycle(t *testing.T) {
 	s.inspected("Ic")
 	s.Inspect("y")
 	s.does("Iy")
-	s.same("as new", *s.flying["Iy"], schedule.Call{Kind: schedule.Inspect, UID: "y", Began: epoch})
+	y := s.flying["Iy"]
+	s.same("as new", []any{y.Kind, y.UID, y.Began, y.Slow}, []any{schedule.Inspect, types.UID("y"), epoch, false})
 }
 
 // Canaries: while an inspection hangs, a healthy pod is due to be inspected every sixth
@@ -247,7 +256,7 @@ func TestCanaries(t *testing.T) {
 	s.same("due twice", s.CanaryDue(), false)
 	s.wakes(period + 2*sixth)
 	s.step(50 * period)
-	s.Succeeded()
+	s.InspectionSucceeded()
 	s.wakes(50*period + sixth)
 	s.step(50*period + sixth)
 	s.same("due", s.CanaryDue(), true)

@@ -77,7 +77,7 @@ func (e *eventClient) follow(ctx context.Context) {
 		e.enter(StreamConnecting, nil, time.Time{})
 		lasted, err := e.followOnce(ctx)
 		if ctx.Err() != nil {
-			e.enter(StreamOff, err, time.Time{})
+			e.enter(StreamOff, nil, time.Time{})
 			return
 		}
 		if lasted >= stableStream {
@@ -99,7 +99,7 @@ func (e *eventClient) follow(ctx context.Context) {
 		case <-timer.C():
 		case <-ctx.Done():
 			timer.Stop()
-			e.enter(StreamOff, err, time.Time{})
+			e.enter(StreamOff, nil, time.Time{})
 			return
 		}
 	}
