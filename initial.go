@@ -3,7 +3,7 @@ package pleg
 // initialState is what existed of a pod when a subscription began.
 type initialState struct {
 	all                   bool // everything that there is now
-	containers, sandboxes finder
+	containers, sandboxes finder[*Container]
 }
 
 // initially returns that for a pod which existed as initial and is now as it is listed; nil
@@ -37,11 +37,10 @@ func among(pod, other *Pod) *Pod {
 	if pod == nil || other == nil {
 		return nil
 	}
-	left := &Pod{
-		ID:         pod.ID,
-		Containers: containersAmong(pod.Containers, other.Containers),
-		Sandboxes:  containersAmong(pod.Sandboxes, other.Sandboxes),
-	}
+	left := &Pod{ID: pod.ID}
+	containers, sandboxes := finderIn(other.Containers), finderIn(other.Sandboxes)
+	left.Containers = kept(pod.Containers, func(i int, c *Container) bool { return containers.at(i, c.ID.ID) != nil })
+	left.Sandboxes = kept(pod.Sandboxes, func(i int, c *Container) bool { return sandboxes.at(i, c.ID.ID) != nil })
 	switch len(left.Containers) + len(left.Sandboxes) {
 	case 0:
 		return nil
@@ -51,12 +50,19 @@ func among(pod, other *Pod) *Pod {
 	return left
 }
 
-func containersAmong(list, others []*Container) (left []*Container) {
-	find := finderIn(others)
-	for i, c := range list {
-		if find.at(i, c.ID.ID) != nil {
-			left = append(left, c)
+// kept returns the items of a list that are to be kept: the list itself if all of them are.
+func kept[T any](list []T, keep func(i int, item T) bool) []T {
+	for i, item := range list {
+		if keep(i, item) {
+			continue
 		}
+		left := append(make([]T, 0, len(list)-1), list[:i]...)
+		for j, item := range list[i+1:] {
+			if keep(i+1+j, item) {
+				left = append(left, item)
+			}
+		}
+		return left
 	}
-	return left
+	return list
 }

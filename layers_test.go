@@ -35,11 +35,12 @@ func TestLayers(t *testing.T) {
 			"cache.go":       4,
 			"metrics.go":     4,
 
-			"updates.go":    3,
-			"initial.go":    3,
-			"diff.go":       3,
-			"validate.go":   3,
-			"cacheindex.go": 3,
+			"updates.go":      3,
+			"initial.go":      3,
+			"laststatuses.go": 3,
+			"diff.go":         3,
+			"validate.go":     3,
+			"cacheindex.go":   3,
 
 			"podstatuses.go": 3,
 

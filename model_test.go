@@ -78,6 +78,10 @@ type model struct {
 	*node
 	ctx  context.Context
 	next int // makes container IDs that never come again
+	// exits are the exit codes of those that were made to exit; seenExited are those that
+	// the cache had the end of.
+	exits      map[string]int
+	seenExited map[string]bool
 
 	truth    map[types.UID][]moment
 	healings map[string]func() // of the faults in force
@@ -120,6 +124,7 @@ func runHistory(t *testing.T, history []step) []string {
 		node: newNode(t), ctx: t.Context(), lists: true,
 		truth: make(map[types.UID][]moment), healings: make(map[string]func()), hanging: make(map[types.UID]bool),
 		published: make(map[string]pleg.PodLifeCycleEventType),
+		exits:     make(map[string]int), seenExited: make(map[string]bool),
 	}
 	m.watch = m.g.Watch()
 	m.EmitOnChange(true)
@@ -155,9 +160,14 @@ func (m *model) record() {
 	}
 }
 
-// listen takes note of what is published.
+// listen takes note of what is published, and of what the cache has.
 func (m *model) listen() {
 	synctest.Wait()
+	for _, pod := range m.cache.GetAll() {
+		for _, s := range pod.ContainerStatuses {
+			m.seenExited[s.ID.ID] = m.seenExited[s.ID.ID] || s.State == pleg.ContainerStateExited
+		}
+	}
 	for len(m.watch) > 0 {
 		if e := <-m.watch; e.Type != pleg.PodSync {
 			m.published[e.Data.(string)] = e.Type
@@ -231,6 +241,7 @@ func (m *model) changeContainer(s step, uid types.UID, pod *pleg.Pod) {
 	case s.what == "remove container":
 		m.RemoveContainer(uid, c.ID.ID)
 	case s.what == "exit" && c.State != pleg.ContainerStateExited:
+		m.exits[c.ID.ID] = s.n
 		m.ExitContainer(uid, c.ID.ID, s.n, "Error")
 	case s.what == "start created" && c.State == pleg.ContainerStateCreated:
 		m.SetContainer(uid, c.ID.ID, pleg.ContainerStateRunning)
@@ -386,6 +397,7 @@ func (m *model) check(sub *modelSub, e *pleg.PodLifecycleEvent) {
 	if e.Initial && was != "" || sub.began != nil && e.Initial != (was == "" && sub.began[id] == e.Type) {
 		m.problem("initial: %s has %v after %q, published was %q", line(e), e.Initial, was, sub.began[id])
 	}
+	m.checkStatus(e)
 	switch e.Type {
 	case pleg.ContainerStarted:
 		if was == "" {
@@ -402,6 +414,19 @@ func (m *model) check(sub *modelSub, e *pleg.PodLifecycleEvent) {
 	default:
 	}
 	m.problem("rule 1: %s after %q", line(e), was)
+}
+
+// checkStatus holds the status of an event against what became of the container: rule 4.
+func (m *model) checkStatus(e *pleg.PodLifecycleEvent) {
+	s, id := e.Status, e.Data.(string)
+	switch {
+	case s == nil || s.State != pleg.ContainerStateExited:
+		if e.Type == pleg.ContainerRemoved && m.seenExited[id] {
+			m.problem("rule 4: %s has not the status that was seen: %v", line(e), s)
+		}
+	case s.ID.ID != id || s.ExitCode != m.exits[id]:
+		m.problem("rule 4: %s has the status of %s, exit code %d", line(e), s.ID.ID, s.ExitCode)
+	}
 }
 
 // block reads the cache in the background, and holds what it gets against what

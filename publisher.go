@@ -11,7 +11,6 @@ import (
 // statuses.
 type publisher struct {
 	updates *broadcaster
-	cache   ROCache // for the log: how containers finished
 	logger  klog.Logger
 	window  window
 	now     time.Time // by the clock, at the present step
@@ -49,7 +48,7 @@ func (p *publisher) publish(rec *podRecord, s snapshot, recovered bool) {
 	u := &update{
 		uid: rec.uid, pod: s.pod, version: p.version, follows: last.version,
 		sync: p.syncsDone(rec, s.syncs) || recovered, listedAt: s.listed.Time, cause: s.cause,
-		initial: p.initial(last, s),
+		statuses: last.seen, initial: p.initial(last, s),
 	}
 	switch newest := s.change == last.change.number; {
 	case newest && !last.change.pending: // it has been published
@@ -62,13 +61,14 @@ func (p *publisher) publish(rec *podRecord, s snapshot, recovered bool) {
 		last.change.pending = false
 	}
 	appears := (last.pod == nil) != (s.pod == nil)
-	if len(u.transitions) == 0 && !u.sync && !appears {
+	u.amends = len(u.transitions) == 0 && !u.sync && !appears
+	if u.amends && !last.amended {
 		p.window.skip(rec)
 		return
 	}
-	last.pod, last.version = s.pod, u.version
+	last.pod, last.version, last.amended = s.pod, u.version, false
 	if s.pod == nil {
-		last.version = 0
+		last.version, last.seen = 0, nil
 	}
 	p.log(u)
 	if !p.window.add(rec, u) {
@@ -101,7 +101,13 @@ func (p *publisher) firstList(at stamp, records *podRecords) {
 // closeWindow delivers what the reorder window holds back.
 func (p *publisher) closeWindow() { p.window.close(p.deliver) }
 
-func (p *publisher) deliver(u *update) { p.updates.Publish(u, p.now) }
+func (p *publisher) deliver(u *update) {
+	if u.amends {
+		p.updates.Amend(u)
+	} else {
+		p.updates.Publish(u, p.now)
+	}
+}
 
 // log logs every transition, and the exit code of containers that finished.
 func (p *publisher) log(u *update) {
@@ -109,17 +115,15 @@ func (p *publisher) log(u *update) {
 	if !v.Enabled() {
 		return
 	}
-	status, _ := p.cache.Get(u.uid)
-	for _, t := range u.transitions {
+	statuses := u.statuses.finder()
+	for i, t := range u.transitions {
 		id := t.container.ID.ID
 		p.logger.V(4).Info("Transition", "podUID", u.uid, "containerID", id, "event", t.kind)
 		if t.kind != ContainerDied || t.sandbox {
 			continue
 		}
-		for _, s := range status.ContainerStatuses {
-			if s.ID.ID == id && s.State == ContainerStateExited {
-				v.Info("Container finished", "podUID", u.uid, "containerID", id, "exitCode", s.ExitCode, "reason", s.Reason)
-			}
+		if s := statuses.at(i, id); s != nil && s.State == ContainerStateExited {
+			v.Info("Container finished", "podUID", u.uid, "containerID", id, "exitCode", s.ExitCode, "reason", s.Reason)
 		}
 	}
 }

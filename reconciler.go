@@ -66,7 +66,7 @@ func newReconciler(cfg reconcilerConfig, now time.Time, cache Cache, updates *br
 	return &reconciler{
 		cfg: cfg, sched: sched, records: records, cache: writer,
 		publisher: publisher{
-			updates: updates, cache: cache, logger: cfg.logger, syncing: make(map[types.UID]*podRecord),
+			updates: updates, logger: cfg.logger, syncing: make(map[types.UID]*podRecord),
 		},
 		metrics: m,
 		relists: relists{records: records, sched: sched, cache: writer},
@@ -488,6 +488,9 @@ func (r *reconciler) fail(rec *podRecord, syncs uint64, err error) {
 // error.
 func (r *reconciler) store(rec *podRecord, status *PodStatus, err error, made, observed stamp) (recovered bool) {
 	r.cache.store(rec, status, err, made, observed)
+	if status != nil {
+		rec.published.see(status, rec.pod)
+	}
 	pod := klog.KRef(rec.pod.Namespace, rec.pod.Name)
 	switch {
 	case err != nil:

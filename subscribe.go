@@ -43,10 +43,14 @@ func WithFilter(want func(*Pod) bool) SubscribeOption {
 }
 
 // Subscribe returns a new channel of the events. Its first events describe the pods that
-// exist now. A zero or negative capacity selects an unbuffered channel. Events that do
-// not fit into the channel are coalesced until the subscriber reads. The channel is
+// exist now. A zero or negative capacity selects an unbuffered channel. The channel is
 // closed when ctx ends or at the next Stop. While the generator does not run, the events
 // that fit are delivered at once and by every Relist.
+//
+// State is never lost, occurrences are merged: what does not fit into the channel is
+// coalesced until the subscriber reads, and then it learns what is, how every container
+// ended that it knew, and nothing of those that came and went meanwhile. To count deaths,
+// use RestartCount of the status.
 func (g *GenericPLEG) Subscribe(
 	ctx context.Context, capacity int, opts ...SubscribeOption,
 ) <-chan *PodLifecycleEvent {

@@ -129,6 +129,23 @@ func (b *Broadcaster[K, U, E]) Publish(update U, at time.Time) {
 	}
 }
 
+// Amend coalesces the newest update of a key with another one, which no events lead to from
+// there. It does so for subscribers that begin later, and for those that have yet to be told
+// of an update of the key; no other hears of it.
+func (b *Broadcaster[K, U, E]) Amend(update U) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	key := b.rules.Key(update)
+	newest, exists := b.present[key]
+	if !exists {
+		return
+	}
+	b.present[key], _ = b.rules.Coalesce(newest, newest, update)
+	for _, s := range b.subs {
+		s.amend(key, update)
+	}
+}
+
 // Subscribe returns a channel of this capacity, or without any if it is negative. Its
 // events begin with what exists. It is closed when ctx ends, or at the next Halt unless
 // it is lasting.
