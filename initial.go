@@ -56,7 +56,7 @@ func kept[T any](list []T, keep func(i int, item T) bool) []T {
 		if keep(i, item) {
 			continue
 		}
-		left := append(make([]T, 0, len(list)-1), list[:i]...)
+		left := append([]T(nil), list[:i]...) // nil, if there are none
 		for j, item := range list[i+1:] {
 			if keep(i+1+j, item) {
 				left = append(left, item)
