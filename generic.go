@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"reflect"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -72,7 +71,6 @@ type GenericPLEG struct {
 	reconciler *reconciler
 	inputs     inputs // of the current step; reused
 	timer      clock.Timer
-	began      bool      // the newest step has begun calls
 	armed      time.Time // what the timer is set for; zero for nothing
 	// listAll, listAllDone and listed belong to the full list in flight. They are made
 	// once, so that a relist allocates nothing.
@@ -339,9 +337,6 @@ func (g *GenericPLEG) run(done, complete <-chan struct{}) {
 		default:
 		}
 		timeout := g.step()
-		if g.began {
-			runtime.Gosched() // calls that return at once are taken in together
-		}
 		select {
 		case <-done:
 			return
@@ -367,7 +362,6 @@ func (g *GenericPLEG) step() <-chan time.Time {
 	for _, c := range out.cancel {
 		g.calls.Cancel(c.Call, c.cause)
 	}
-	g.began = len(out.begin) > 0
 	for _, c := range out.begin {
 		g.call(c)
 	}
