@@ -29,12 +29,27 @@ import (
 func BenchmarkIdleRelist(b *testing.B) {
 	for _, n := range []int{110, 1000, 10000} {
 		b.Run(fmt.Sprintf("containers=%d", n), func(b *testing.B) {
-			endpoint := startServerProcess(b, n)
+			endpoint := startServerProcess(b, n, 0)
 			b.Run("how=plain", func(b *testing.B) {
 				benchmarkGetPods(b, endpoint, n, cri.WithPlainLists())
 			})
 			b.Run("how=streaming", func(b *testing.B) { benchmarkGetPods(b, endpoint, n) })
 			b.Run("how=decoded", func(b *testing.B) { benchmarkDecoded(b, endpoint) })
+			b.Run("how=floor", func(b *testing.B) { benchmarkFloor(b, endpoint) })
+		})
+	}
+}
+
+// BenchmarkIdleRelistLabels is BenchmarkIdleRelist with plain lists of 1000 containers that
+// have labels beside the kubelet's own: as many on each sandbox and each container.
+func BenchmarkIdleRelistLabels(b *testing.B) {
+	const containers = 1000
+	for _, labels := range []int{0, 10, 100} {
+		b.Run(fmt.Sprintf("labels=%d", labels), func(b *testing.B) {
+			endpoint := startServerProcess(b, containers, labels)
+			b.Run("how=plain", func(b *testing.B) {
+				benchmarkGetPods(b, endpoint, containers, cri.WithPlainLists())
+			})
 			b.Run("how=floor", func(b *testing.B) { benchmarkFloor(b, endpoint) })
 		})
 	}
