@@ -104,6 +104,9 @@ func TestLabelsArePassedThrough(t *testing.T) {
 // The size of label maps means nothing to the generator: it never walks through them. To
 // compare or copy a million of them a thousand times takes a quarter of a minute and more.
 func TestMillionLabels(t *testing.T) {
+	if testing.Short() || raceEnabled {
+		t.Skip("makes a million labels, and measures time")
+	}
 	const million, relists, enough = 1_000_000, 1000, 5 * time.Second
 	huge := func() *pleg.Pod {
 		pod := labelled("", false)
