@@ -146,6 +146,7 @@ func TestRule20SuspensionLapses(t *testing.T) {
 		time.Sleep(9 * time.Second)
 		want(t, "events of the second suspension", read(events))
 		time.Sleep(time.Second)
+		synctest.Wait()
 		want(t, "events after it has lapsed too", read(events), "a Removed a1")
 		mu.Lock()
 		defer mu.Unlock()
