@@ -382,12 +382,7 @@ func (g *GenericPLEG) run(done, complete <-chan struct{}) {
 // returns fires when the next step is due by the clock; it is nil if only an input can
 // bring one.
 func (g *GenericPLEG) step() <-chan time.Time {
-	g.inputs.reset()
-	g.stepping.Lock()
-	g.inbox.Take(&g.inputs)
-	out := g.reconciler.step(g.clock.Now(), &g.inputs)
-	g.stepping.Unlock()
-	g.publishState()
+	out := g.reconcile()
 	for _, c := range out.cancel {
 		g.calls.Cancel(c.Call, c.cause)
 	}
@@ -398,6 +393,16 @@ func (g *GenericPLEG) step() <-chan time.Time {
 		caller.done <- struct{}{}
 	}
 	return g.sleepUntil(out.wake)
+}
+
+// reconcile takes the inputs in and runs one step of the reconciler.
+func (g *GenericPLEG) reconcile() *outputs {
+	g.inputs.reset()
+	g.stepping.Lock()
+	defer g.stepping.Unlock()
+	g.inbox.Take(&g.inputs)
+	defer g.publishState()
+	return g.reconciler.step(g.clock.Now(), &g.inputs)
 }
 
 // publishState makes the state of the reconciler that of the generator.
