@@ -2,6 +2,7 @@ package pleg
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/kubepleg/pleg/internal/schedule"
@@ -17,6 +18,8 @@ const (
 	actReader
 	actReaderLater
 	actReinspect
+	actSuspend
+	actResume
 	actRelist
 	actSubscribe
 	actStart
@@ -35,7 +38,7 @@ const (
 
 var actionNames = [...]string{
 	"truth", "hint", "hint of nobody knows", "RequestRelist", "reader blocks",
-	"reader blocks for half a period", "RequestReinspect", "Relist()",
+	"reader blocks for half a period", "RequestReinspect", "Suspend", "resume", "Relist()",
 	"Subscribe()", "Start()", "Stop()", "stream connects", "stream ends", "clock +1ns", "clock to the wake-up",
 	"clock past slow", "clock past the deadline", "clock BACK", "full", "list", "inspect",
 }
@@ -67,7 +70,7 @@ func (a action) String() string {
 		s += fmt.Sprintf(" %s = %v", podUID(a.pod), a.read[a.pod])
 	case actChange:
 		s += fmt.Sprintf(" %s %v", podUID(a.pod), a.read[a.pod])
-	case actHint, actRequest, actReader, actReaderLater, actReinspect:
+	case actHint, actRequest, actReader, actReaderLater, actReinspect, actSuspend, actResume:
 		s += " " + string(podUID(a.pod))
 	}
 	switch {
@@ -175,7 +178,9 @@ func (w *world) apply(a action) {
 	case actSubscribe:
 		w.left.subscribers--
 		w.subscribe()
+		w.subscribing = true
 		w.drain()
+		w.subscribing = false
 		return
 	case actStart, actStop:
 		w.startOrStop(a.kind == actStart)
@@ -261,6 +266,12 @@ func (w *world) ask(a action) {
 	case actReinspect:
 		w.left.reinspects--
 		w.in.reinspects[uid] = struct{}{}
+	case actSuspend:
+		w.left.suspends--
+		w.suspend(a.pod)
+	case actResume:
+		w.in.resumed = append(w.in.resumed, w.suspensions[a.pod][0])
+		w.suspensions[a.pod] = w.suspensions[a.pod][1:]
 	case actRelist:
 		w.left.relists--
 		c := &exploredCaller{
@@ -287,6 +298,21 @@ func (w *world) block(p int, minTime time.Time) {
 	if !w.sixMethods {
 		w.in.addReader(uid, minTime)
 	}
+}
+
+// suspend suspends a pod. What was stored before is published before that.
+func (w *world) suspend(p int) {
+	s := &suspension{uid: podUID(p)}
+	w.suspensions[p] = append(w.suspensions[p], s)
+	w.r.suspend(w.clock, s)
+	w.drain()
+	w.frozen[p].reading = w.pods.readLocked(podUID(p))
+	w.frozen[p].observed = w.pods.observedLocked(podUID(p))
+}
+
+// isSuspended reports whether a pod is.
+func (w *world) isSuspended(p int) bool {
+	return slices.ContainsFunc(w.r.suspensions, func(s *suspension) bool { return s.uid == podUID(p) && !s.resumed })
 }
 
 // next returns everything that can happen now.
@@ -350,9 +376,10 @@ func (w *world) nextOfPod(p int, as []action) []action {
 		kind actionKind
 	}{
 		{w.left.hints, actHint}, {w.left.requests, actRequest}, {w.left.readers, actReader},
-		{w.left.laters, actReaderLater}, {w.left.reinspects, actReinspect},
+		{w.left.laters, actReaderLater}, {w.left.reinspects, actReinspect}, {w.left.suspends, actSuspend},
+		{int8(len(w.suspensions[p])), actResume},
 	} {
-		if o.left > 0 && (o.kind != actReader && o.kind != actReaderLater || w.readers[p].blockedReader == nil) {
+		if o.left > 0 && (o.kind != actSuspend || len(w.suspensions[p]) < 2) && (o.kind != actReader && o.kind != actReaderLater || w.readers[p].blockedReader == nil) {
 			as = append(as, action{kind: o.kind, pod: p})
 		}
 	}

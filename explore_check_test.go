@@ -21,6 +21,8 @@ type looks [exploredPods]struct {
 	observed time.Time
 	stamp    uint64
 	failed   bool // readers get an error
+
+	suspended bool
 }
 
 func (w *world) look() (ls looks) {
@@ -28,7 +30,7 @@ func (w *world) look() (ls looks) {
 		l := &ls[p]
 		l.observed = w.pods.observedLocked(podUID(p))
 		_, err := w.pods.Get(podUID(p))
-		l.failed = err != nil
+		l.failed, l.suspended = err != nil, w.isSuspended(p)
 		if rec := w.r.records.byUID[podUID(p)]; rec != nil {
 			l.present = rec.pod != nil
 			l.shown = w.things.levelsOf[rec.listed].shown()
@@ -49,6 +51,9 @@ func (w *world) drain() {
 				w.breaks("an event comes of a step that has nothing to do")
 			}
 			p := podIndex(e.ID)
+			if !w.subscribing && w.isSuspended(p) && w.frozen[p] != (frozen{}) {
+				w.breaks("rule 20: %s of %s, which is suspended", e.Type, e.ID)
+			}
 			if e.Type == PodSync {
 				w.syncs[p], w.settled[p] = false, true
 				continue
@@ -97,6 +102,7 @@ func (w *world) check(before looks, returned []*exploredCaller) {
 			w.checkRecord(p, n.shown)
 		}
 		w.checkReader(p)
+		w.checkSuspended(p)
 		if b.failed && !n.failed && !w.settled[p] { // it has recovered, unless it was another pod
 			w.syncs[p] = true
 		}
@@ -105,12 +111,25 @@ func (w *world) check(before looks, returned []*exploredCaller) {
 		}
 	}
 	for _, a := range w.answered {
-		if a.kind == schedule.Inspect && a.ok && !a.dead && now[a.pod].present {
+		if a.kind == schedule.Inspect && a.ok && !a.dead && now[a.pod].present && !before[a.pod].suspended {
 			w.checkProgress(a)
 		}
 	}
 	for _, c := range returned {
 		w.checkRelist(c)
+	}
+}
+
+// checkSuspended checks that nothing of a suspended pod is stored.
+func (w *world) checkSuspended(p int) {
+	if !w.isSuspended(p) {
+		w.frozen[p] = frozen{}
+		return
+	}
+	uid, was := podUID(p), w.frozen[p]
+	is := w.pods.readLocked(uid)
+	if w.pods.observedLocked(uid) != was.observed || is.err != was.err || shownBy(is.status) != shownBy(was.status) {
+		w.breaks("rule 20: the cache has something new of %s, which is suspended", uid)
 	}
 }
 
@@ -268,6 +287,9 @@ func (w *world) schedPod(p int) reflect.Value {
 // or it has none and its list is slow or has failed.
 func (w *world) stuck(p int) bool {
 	v := w.schedPod(p)
+	if v.IsValid() && v.FieldByName("suspended").Bool() {
+		return true
+	}
 	if !v.IsValid() || v.FieldByName("inspect").Bool() && v.FieldByName("inspection").IsNil() {
 		return false
 	}
@@ -299,6 +321,10 @@ func (w *world) rest(stale, periodic bool) {
 	w.left = budget{}
 	if w.active() && len(w.in.results) == 0 && (w.wake.IsZero() || w.wake.After(w.clock)) {
 		w.quietSteps()
+	}
+	for p := range w.scope.pods {
+		w.in.resumed = append(w.in.resumed, w.suspensions[p]...)
+		w.suspensions[p] = nil
 	}
 	switch {
 	case !w.running:

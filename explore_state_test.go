@@ -46,7 +46,7 @@ var classesOf = map[string]class{
 	"pod.alarm": leftOut, "pod.index": leftOut, "pod.unanswered": notZero, "pod.queued": leftOut,
 	"canary.since": schedTime, "canary.last": schedTime, "canary.succeeded": schedTime,
 	"Call.Cause": leftOut, "Call.pod": leftOut, "Call.Began": schedTime,
-	"podRecord.overlapTo": stampNumber, "podRecord.generation": leftOut, "podRecord.failures": notZero,
+	"podRecord.overlapTo": stampNumber, "podRecord.ignoreTo": stampNumber, "podRecord.generation": leftOut, "podRecord.failures": notZero,
 	"podRecord.err": leftOut, "podRecord.cause": leftOut, "podRecord.shown": leftOut,
 	"published.version": versionNumber, "published.syncsRequested": syncNumber,
 	"published.syncsDelivered": syncNumber, "change.number": changeNumber,
@@ -215,7 +215,7 @@ func (f *printer) world() {
 	b := w.left
 	for _, n := range [...]int8{
 		b.changes, b.hints, b.lists, b.requests, b.readers, b.laters, b.reinspects, b.relists, b.faults, b.ticks,
-		b.backs, b.stops, b.subscribers, b.batches, b.connects,
+		b.backs, b.stops, b.subscribers, b.batches, b.connects, b.suspends,
 	} {
 		f.put(plain, int64(n))
 	}
@@ -254,6 +254,7 @@ func (f *printer) world() {
 		}
 	}
 	f.pending()
+	f.suspensions()
 }
 
 func compareFlights(a, b *flight) int {
@@ -279,6 +280,22 @@ func (f *printer) pending() {
 		}
 	}
 	f.bool(w.in.stream...)
+	for _, s := range w.in.resumed {
+		f.put(plain, int64(slices.Index(w.r.suspensions, s)))
+	}
+}
+
+// suspensions prints those that have not lapsed, and which of them can be resumed.
+func (f *printer) suspensions() {
+	w := f.w
+	for _, s := range w.r.suspensions {
+		f.put(plain, int64(s.uid[0]))
+		f.bool(s.resumed, slices.Contains(w.suspensions[podIndex(s.uid)], s))
+		f.time(reflect.ValueOf(s.lapses), schedTime)
+	}
+	for _, all := range w.suspensions {
+		f.put(plain, int64(len(all)))
+	}
 }
 
 func (f *printer) keys(uids []types.UID) {

@@ -88,7 +88,7 @@ type scope struct {
 // budget is how much of what may happen besides calls that complete.
 type budget struct {
 	changes, hints, lists, requests, readers, laters, reinspects, relists, faults, ticks, backs int8
-	stops, subscribers, batches, connects                                                       int8
+	stops, subscribers, batches, connects, suspends                                             int8
 }
 
 // flight is a call in flight.
@@ -138,25 +138,35 @@ type world struct {
 	callers []*exploredCaller
 	readers [exploredPods]exploredReader
 	follow  []*follower
+	// suspensions are those whose resume function has not been called.
+	suspensions [exploredPods][]*suspension
 
 	// What the checks remember.
-	stamped  map[uint64]truth // when a list began
-	reached  []reached        // when the clock first showed a time
-	seen     truth            // the levels that the record was read from
-	gone     truth            // when it became absent last
-	hinted   [exploredPods]bool
-	syncs    [exploredPods]bool // a PodSync is due
-	settled  [exploredPods]bool // in this step a PodSync has come, or a container was removed
-	fullOK   uint64             // newest full lists that succeeded and failed
-	fullBad  uint64
-	periods  int // full lists begun
-	begun    []string
-	broken   string
-	wentBack bool // the clock has
-	quiet    bool // expects that a step has nothing to do
-	tracing  bool
-	trace    func(action) // told of every action at rest
-	answered []answered   // in this step
+	stamped     map[uint64]truth // when a list began
+	reached     []reached        // when the clock first showed a time
+	seen        truth            // the levels that the record was read from
+	gone        truth            // when it became absent last
+	hinted      [exploredPods]bool
+	syncs       [exploredPods]bool // a PodSync is due
+	frozen      [exploredPods]frozen
+	settled     [exploredPods]bool // in this step a PodSync has come, or a container was removed
+	fullOK      uint64             // newest full lists that succeeded and failed
+	fullBad     uint64
+	periods     int // full lists begun
+	begun       []string
+	broken      string
+	wentBack    bool // the clock has
+	subscribing bool // what comes is what a new subscriber begins with
+	quiet       bool // expects that a step has nothing to do
+	tracing     bool
+	trace       func(action) // told of every action at rest
+	answered    []answered   // in this step
+}
+
+// frozen is what the cache had of a pod when it was suspended last.
+type frozen struct {
+	reading
+	observed time.Time
 }
 
 // reached is what was true when the clock first showed a time, or a later one.

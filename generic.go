@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"reflect"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -59,8 +58,8 @@ type GenericPLEG struct {
 	// synced is closed when the generator has synced.
 	synced chan struct{}
 
-	// stepping is held while the reconciler takes a step, for who reads the records
-	// meanwhile. A step waits for nothing.
+	// stepping is held while the inputs are taken and the reconciler takes a step, for who
+	// reads the records meanwhile. A step waits for nothing.
 	stepping sync.Mutex
 	// state is the reconciler's, as of its last step; guarded by stateMu.
 	stateMu sync.Mutex
@@ -72,7 +71,6 @@ type GenericPLEG struct {
 	reconciler *reconciler
 	inputs     inputs // of the current step; reused
 	timer      clock.Timer
-	began      bool      // the newest step has begun calls
 	armed      time.Time // what the timer is set for; zero for nothing
 	// listAll, listAllDone and listed belong to the full list in flight. They are made
 	// once, so that a relist allocates nothing.
@@ -300,6 +298,35 @@ func (g *GenericPLEG) RequestReinspect(uid types.UID) {
 	g.inbox.Put(func(in *inputs) { in.reinspects[uid] = struct{}{} })
 }
 
+// Suspend holds a pod back while its caller acts on it. From its return on nothing of the
+// pod is stored in the cache or delivered as an event, whatever lists show; a pod that is
+// not known, because it is about to be created, can be suspended too. What is requested of
+// the pod waits and is coalesced, readers that want something newer wait, and Relist does
+// not wait for the pod.
+//
+// The function that it returns resumes the pod: it is listed once, by a list that begins
+// after that, and what has changed is delivered as usual. Suspensions nest: the pod is
+// resumed by the last. A second call of a resume function does nothing. A suspension
+// survives Stop. One that is not resumed within the inspection timeout lapses, which is
+// logged, and its resume function then does nothing.
+//
+// Suspend waits at most for the end of the loop's present step, never for the runtime. The
+// cache's own methods must not call it.
+func (g *GenericPLEG) Suspend(uid types.UID) (resume func()) {
+	s := &suspension{uid: uid}
+	g.suspend(s)
+	return sync.OnceFunc(func() {
+		g.inbox.Put(func(in *inputs) { in.resumed = append(in.resumed, s) })
+	})
+}
+
+func (g *GenericPLEG) suspend(s *suspension) {
+	g.stepping.Lock()
+	defer g.stepping.Unlock()
+	g.reconciler.suspend(g.clock.Now(), s)
+	g.inbox.Put(func(*inputs) {}) // a step is due, to wake when it lapses
+}
+
 // readerBlocked is the function of NotifyBlocked.
 func (g *GenericPLEG) readerBlocked(uid types.UID, minTime time.Time) {
 	g.inbox.Put(func(in *inputs) { in.addReader(uid, minTime) })
@@ -331,9 +358,6 @@ func (g *GenericPLEG) run(done, complete <-chan struct{}) {
 		default:
 		}
 		timeout := g.step()
-		if g.began {
-			runtime.Gosched() // calls that return at once are taken in together
-		}
 		select {
 		case <-done:
 			return
@@ -350,16 +374,10 @@ func (g *GenericPLEG) run(done, complete <-chan struct{}) {
 // returns fires when the next step is due by the clock; it is nil if only an input can
 // bring one.
 func (g *GenericPLEG) step() <-chan time.Time {
-	g.inputs.reset()
-	g.inbox.Take(&g.inputs)
-	g.stepping.Lock()
-	out := g.reconciler.step(g.clock.Now(), &g.inputs)
-	g.stepping.Unlock()
-	g.publishState()
+	out := g.reconcile()
 	for _, c := range out.cancel {
 		g.calls.Cancel(c.Call, c.cause)
 	}
-	g.began = len(out.begin) > 0
 	for _, c := range out.begin {
 		g.call(c)
 	}
@@ -367,6 +385,16 @@ func (g *GenericPLEG) step() <-chan time.Time {
 		caller.done <- struct{}{}
 	}
 	return g.sleepUntil(out.wake)
+}
+
+// reconcile takes the inputs in and runs one step of the reconciler.
+func (g *GenericPLEG) reconcile() *outputs {
+	g.inputs.reset()
+	g.stepping.Lock()
+	defer g.stepping.Unlock()
+	g.inbox.Take(&g.inputs)
+	defer g.publishState()
+	return g.reconciler.step(g.clock.Now(), &g.inputs)
 }
 
 // publishState makes the state of the reconciler that of the generator.

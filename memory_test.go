@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -206,4 +208,66 @@ type gatedCache struct {
 func (c *gatedCache) Set(uid types.UID, status *pleg.PodStatus, err error, at time.Time) bool {
 	c.gate()
 	return c.PodCache.Set(uid, status, err, at)
+}
+
+// BenchmarkHeapPerPod measures what is held for a pod of a sandbox and two containers, each
+// with as many labels, by the runtime that made it and by a generator and its cache
+// besides. The heap is in heap-B/pod; the time means nothing.
+func BenchmarkHeapPerPod(b *testing.B) {
+	const pods = 1000
+	for _, labels := range []int{0, 10} {
+		b.Run(fmt.Sprintf("labels=%d/by=runtime", labels), func(b *testing.B) {
+			benchmarkHeap(b, pods, labels, func(*churning) any { return nil })
+		})
+		b.Run(fmt.Sprintf("labels=%d/by=generator", labels), func(b *testing.B) {
+			benchmarkHeap(b, pods, labels, func(rt *churning) any {
+				cache := pleg.NewCache()
+				g := pleg.NewGenericPLEG(rt, 0, time.Second, cache, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
+				g.Relist()
+				if n := len(cache.GetAll()); n != pods {
+					b.Fatalf("%d pods", n)
+				}
+				return g
+			})
+		})
+	}
+}
+
+// benchmarkHeap reports by how much a node of pods and its user have the heap grow, by the
+// pod.
+func benchmarkHeap(b *testing.B, pods, labels int, use func(*churning) any) {
+	var grown int64
+	for b.Loop() {
+		before := heapInUse()
+		list := make([]*pleg.Pod, pods)
+		for i := range list {
+			list[i] = podWithLabels(i, labels)
+		}
+		rt := newChurning(list...)
+		user := use(rt)
+		grown = heapInUse() - before
+		runtime.KeepAlive(rt)
+		runtime.KeepAlive(user)
+	}
+	b.ReportMetric(float64(grown)/float64(pods), "heap-B/pod")
+}
+
+// podWithLabels returns a pod that shares no memory with others, with IDs of the length of
+// containerd's, and labels of ordinary length on the sandbox and both containers.
+func podWithLabels(i, labels int) *pleg.Pod {
+	id := func(kind string) string { return fmt.Sprintf("%064s", fmt.Sprint(kind, i)) }
+	pod := bare(types.UID(fmt.Sprintf("5d4f0c1e-7b1a-4b53-9c55-%012d", i)),
+		plegtest.Running(id("server")), plegtest.Running(id("sidecar")))
+	pod.Name = fmt.Sprintf("frontend-6d4cf56db6-%05d", i)
+	pod.Sandboxes = []*pleg.Container{plegtest.NewSandbox(id("sandbox"), pleg.ContainerStateRunning)}
+	for _, c := range slices.Concat(pod.Containers, pod.Sandboxes) {
+		for j := range labels {
+			if c.Labels == nil {
+				c.Labels = make(map[string]string, labels)
+			}
+			c.Labels[fmt.Sprintf("app.kubernetes.io/label-%02d", j)] = fmt.Sprintf("frontend-%05d-%02d", i, j)
+		}
+	}
+	pod.Labels = pod.Sandboxes[0].Labels
+	return pod
 }

@@ -29,13 +29,20 @@ type podRecord struct {
 	overlapTo uint64
 	// generation is the last full list that showed the pod.
 	generation uint64
-	// conflicting: a list that began later and overlapped differs from the record.
+	// conflicting: a list that began later and overlapped differs from the record, or the
+	// pod is or was suspended, and no list has been believed or has confirmed the record
+	// since.
 	conflicting bool
 	// pod is listed without its bad data; the same pointer when it has none.
 	pod *Pod
 	// own is the newest list of this pod alone that showed the record. The newest full
 	// list may be newer: see podRecords.listedStamp.
 	own stamp
+
+	// suspensions counts those of the pod. Lists up to the number ignoreTo say nothing
+	// about it.
+	suspensions int
+	ignoreTo    uint64
 
 	// What the cache has of it.
 
@@ -96,7 +103,8 @@ type podRecords struct {
 type verdict int
 
 const (
-	// ignored: a list that began later has been believed or has confirmed the record.
+	// ignored: a list that began later has been believed or has confirmed the record, or
+	// the pod is suspended, or was when the list began.
 	ignored verdict = iota
 	// conflicting: it differs from a list that it overlapped with.
 	conflicting
@@ -169,7 +177,7 @@ func (r *podRecords) observedStamp(rec *podRecord) stamp {
 func (r *podRecords) compare(rec *podRecord, listed *Pod, at, begun stamp, report reportBadData) (verdict, []transition) {
 	newest := r.listedStamp(rec)
 	believed := at.Number > rec.overlapTo
-	if !believed && newest.After(at) {
+	if rec.suspensions > 0 || at.Number <= rec.ignoreTo || !believed && newest.After(at) {
 		return ignored, nil
 	}
 	pod := rec.pod
@@ -192,6 +200,21 @@ func (r *podRecords) compare(rec *podRecord, listed *Pod, at, begun stamp, repor
 	}
 	rec.freeze(newest)
 	return changed, slices.Clone(r.scratch)
+}
+
+// suspend has lists say nothing about a pod until resume. The record stays as fresh as it
+// is.
+func (r *podRecords) suspend(rec *podRecord) {
+	rec.own, rec.conflicting = r.listedStamp(rec), true
+	rec.suspensions++
+}
+
+// resume has lists that begin from now on count again, if that was the last suspension of
+// the pod, and reports whether it was. begun is the newest list that has begun.
+func (r *podRecords) resume(rec *podRecord, begun stamp) bool {
+	rec.suspensions--
+	rec.ignoreTo = begun.Number
+	return rec.suspensions == 0
 }
 
 // compareOne takes in a list of one pod.

@@ -80,8 +80,11 @@ func TestPodStatusHelpers(t *testing.T) {
 	status := &pleg.PodStatus{ID: "a", Name: "web", Namespace: "shop", Source: "pod",
 		ContainerStatuses: []*pleg.Status{young, nil, old, side},
 		SandboxStatuses: []*runtimeapi.PodSandboxStatus{
-			{Id: "s2", State: runtimeapi.PodSandboxState_SANDBOX_READY, CreatedAt: 9}, nil,
-			{Id: "s1", State: runtimeapi.PodSandboxState_SANDBOX_NOTREADY, CreatedAt: 3},
+			nil, {Id: "s2", State: runtimeapi.PodSandboxState_SANDBOX_READY, CreatedAt: 9, RuntimeHandler: "kata",
+				Labels: map[string]string{"app": "web"}, Annotations: map[string]string{"note": "n"},
+				Metadata: &runtimeapi.PodSandboxMetadata{Attempt: 1}},
+			{Id: "s1", State: runtimeapi.PodSandboxState_SANDBOX_NOTREADY, CreatedAt: 3, RuntimeHandler: "runc",
+				Labels: map[string]string{"app": "old"}},
 		}}
 	if got := status.FindContainerStatusByName("app"); got != young {
 		t.Errorf("the newest of a name: %v", got)
@@ -104,6 +107,7 @@ func TestPodStatusHelpers(t *testing.T) {
 
 	running := pleg.ConvertPodStatusToRunningPod("containerd", status)
 	if diff := gocmp.Diff(pleg.Pod{ID: "a", Name: "web", Namespace: "shop", CreatedAt: 9, Source: "pod",
+		Labels: map[string]string{"app": "web"}, Annotations: map[string]string{"note": "n"}, RuntimeHandler: "kata",
 		Containers: []*pleg.Container{
 			{ID: young.ID, State: pleg.ContainerStateRunning, Name: "app", Image: "image-2", Hash: 7,
 				CreatedAt: 20e9, Source: "2"},
@@ -111,8 +115,10 @@ func TestPodStatusHelpers(t *testing.T) {
 				CreatedAt: 5e9, Source: "3"},
 		},
 		Sandboxes: []*pleg.Container{
-			{ID: pleg.BuildContainerID("containerd", "s2"), State: pleg.ContainerStateRunning, CreatedAt: 9},
-			{ID: pleg.BuildContainerID("containerd", "s1"), State: pleg.ContainerStateExited, CreatedAt: 3},
+			{ID: pleg.BuildContainerID("containerd", "s2"), State: pleg.ContainerStateRunning, CreatedAt: 9,
+				Attempt: 1, Labels: map[string]string{"app": "web"}, Annotations: map[string]string{"note": "n"}},
+			{ID: pleg.BuildContainerID("containerd", "s1"), State: pleg.ContainerStateExited, CreatedAt: 3,
+				Labels: map[string]string{"app": "old"}},
 		},
 	}, running); diff != "" {
 		t.Error(diff)

@@ -64,7 +64,8 @@ func SandboxToContainerState(state runtimeapi.PodSandboxState) State {
 // ConvertPodStatusToRunningPod returns a pod as a list would show it, with its running
 // containers and all its sandboxes, newest first: what has to be stopped to stop the pod.
 // The IDs of the sandboxes get the runtime's name as their type, since the status has
-// none. A container has no PodSandboxID, for the same reason. Source is that of the status.
+// none. A container has no PodSandboxID and no labels, for the same reason. Source is that
+// of the status.
 func ConvertPodStatusToRunningPod(runtimeName string, podStatus *PodStatus) Pod {
 	if podStatus == nil {
 		return Pod{}
@@ -86,8 +87,12 @@ func ConvertPodStatusToRunningPod(runtimeName string, podStatus *PodStatus) Pod 
 		}
 		pod.Sandboxes = append(pod.Sandboxes, &Container{
 			ID: BuildContainerID(runtimeName, s.GetId()), State: SandboxToContainerState(s.GetState()),
-			CreatedAt: s.GetCreatedAt(),
+			CreatedAt: s.GetCreatedAt(), Attempt: s.GetMetadata().GetAttempt(),
+			Labels: s.GetLabels(), Annotations: s.GetAnnotations(),
 		})
+		if len(pod.Sandboxes) == 1 { // the newest
+			pod.Labels, pod.Annotations, pod.RuntimeHandler = s.GetLabels(), s.GetAnnotations(), s.GetRuntimeHandler()
+		}
 		pod.CreatedAt = max(pod.CreatedAt, uint64(max(0, s.GetCreatedAt()))) //nolint:gosec // not negative
 	}
 	return pod

@@ -29,9 +29,10 @@ type reconciler struct {
 	publisher publisher
 	metrics   *metrics
 
-	relists relists
-	failing failingPods
-	health  healthState
+	relists     relists
+	failing     failingPods
+	suspensions suspensions
+	health      healthState
 
 	lastFull time.Time // when the last full list began; zero after a start
 	canary   types.UID // the pod that was inspected last as one
@@ -78,17 +79,17 @@ func newReconciler(cfg reconcilerConfig, now time.Time, cache Cache, updates *br
 // step takes in the inputs and the time, and returns the calls to begin and to cancel.
 func (r *reconciler) step(clock time.Time, in *inputs) *outputs {
 	r.out.reset()
-	if back := r.sched.Advance(clock); back > 0 {
-		r.health.goBack(back)
-		r.failing.changed = true
-	}
-	r.health.asOf, r.publisher.now = clock, clock
+	r.advance(clock)
 	for _, res := range in.results { // first: they may answer a request
 		r.complete(res)
 	}
 	r.takeRequests(in)
 	for _, late := range r.sched.Expire() {
 		r.late(late)
+	}
+	for s := r.suspensions.expired(r.sched.Now()); s != nil; s = r.suspensions.expired(r.sched.Now()) {
+		r.cfg.logger.Error(nil, "A suspended pod was not resumed in time; it is listed again", "podUID", s.uid)
+		r.resume(s)
 	}
 	r.beginCalls()
 	if r.publisher.window.due(r.sched.Now()) {
@@ -106,15 +107,55 @@ func (r *reconciler) step(clock time.Time, in *inputs) *outputs {
 	return &r.out
 }
 
+// advance sets the time.
+func (r *reconciler) advance(clock time.Time) {
+	if back := r.sched.Advance(clock); back > 0 {
+		r.health.goBack(back)
+		r.failing.changed = true
+	}
+	r.health.asOf, r.publisher.now = clock, clock
+}
+
 // wake returns when, by the clock, the next step is due.
 func (r *reconciler) wake() time.Time {
 	wake := r.sched.Wake()
-	if closes := r.publisher.window.closes; !closes.IsZero() {
-		if at := r.sched.Clock(closes); wake.IsZero() || at.Before(wake) {
-			return at
+	for _, t := range [...]time.Time{r.publisher.window.closes, r.suspensions.next()} {
+		if t.IsZero() {
+			continue
+		}
+		if at := r.sched.Clock(t); wake.IsZero() || at.Before(wake) {
+			wake = at
 		}
 	}
 	return wake
+}
+
+// suspend has nothing of a pod be stored or published until it is resumed. It is called
+// between two steps, so that this holds when Suspend returns; the next step is due at
+// once.
+func (r *reconciler) suspend(clock time.Time, s *suspension) {
+	r.advance(clock)
+	r.publisher.closeWindow() // what is stored is published before
+	rec := r.records.of(s.uid)
+	r.suspensions.add(s, r.sched.Now().Add(r.cfg.Timeout))
+	r.records.suspend(rec)
+	r.sched.Suspend(s.uid)
+	r.cache.hold(rec)
+	if rec.pod == nil {
+		r.cache.remove(s.uid) // it is held, and not known to be listed
+	}
+}
+
+// resume has a pod listed that is suspended no more, by a list that begins from now on.
+func (r *reconciler) resume(s *suspension) {
+	s.resumed = true
+	rec := r.records.byUID[s.uid]
+	if r.records.resume(rec, r.sched.Last()) {
+		r.sched.Resume(s.uid, schedule.CauseDemand)
+		if !r.cfg.ListsPods {
+			r.sched.RequestAll(schedule.CauseDemand)
+		}
+	}
 }
 
 // takeRequests takes in the requests of callers, readers and hints.
@@ -123,6 +164,11 @@ func (r *reconciler) takeRequests(in *inputs) {
 		r.sched.SetPeriodic(*in.periodic)
 		r.lastFull = time.Time{}
 		r.publisher.closeWindow()
+	}
+	for _, s := range in.resumed {
+		if !s.resumed {
+			r.resume(s)
+		}
 	}
 	r.relists.waiting = append(r.relists.waiting, in.relists...)
 	for _, uid := range sortedKeys(in.requests) {
@@ -391,8 +437,8 @@ func (r *reconciler) gone(rec *podRecord, transitions []transition, l list) {
 }
 
 // completeInspection takes in the result of an inspection. A dead one has failed already;
-// that it came back shows that another may succeed. One that Stop cancelled counts as not
-// begun.
+// that it came back shows that another may succeed. One that Stop cancelled, or whose pod
+// is suspended, counts as not begun.
 func (r *reconciler) completeInspection(res *result) {
 	c := res.call
 	rec := r.records.byUID[c.UID]
@@ -404,7 +450,7 @@ func (r *reconciler) completeInspection(res *result) {
 		r.sched.Gone(c.UID)
 		r.forgetIfAbsent(c.UID)
 	case c.Dead && res.err != nil:
-	case c.Dead || res.stopped:
+	case c.Dead || res.stopped || rec.suspensions > 0:
 		r.sched.Inspect(c.UID)
 	default:
 		r.inspected(rec, in, res)
@@ -532,7 +578,9 @@ func (r *reconciler) inspectionLate(late schedule.LateCall) {
 	if late.NowDead {
 		err := r.deadlineError(methodGetPodStatus)
 		r.out.cancel = append(r.out.cancel, cancelCall{late.Call, err})
-		if rec.pod != nil {
+		if rec.suspensions > 0 {
+			r.sched.Inspect(rec.uid)
+		} else if rec.pod != nil {
 			r.fail(rec, rec.inspection.of.syncs, err)
 		}
 	} else if rec.pod != nil {
@@ -598,7 +646,7 @@ func (r *reconciler) beginInspection(c *schedule.Call) *Pod {
 func (r *reconciler) inspectCanary() {
 	var first, next types.UID
 	for uid, rec := range r.records.byUID {
-		if rec.pod == nil || rec.dirty || rec.failures > 0 || rec.inspection.call != nil {
+		if rec.pod == nil || rec.dirty || rec.failures > 0 || rec.conflicting || rec.inspection.call != nil {
 			continue
 		}
 		if first == "" || uid < first {

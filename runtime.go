@@ -169,14 +169,30 @@ type Pod struct {
 	// CreatedAt is when the pod's newest sandbox was created, in nanoseconds
 	// since 1970.
 	CreatedAt uint64
+	// Labels and Annotations are those of the pod's newest sandbox, all that the runtime
+	// lists: over CRI what the pod had when the sandbox was created, and the kubelet's own
+	// io.kubernetes.* labels. They are nil or empty if there are none.
+	//
+	// The maps, here and in Container, are shared by everyone who has the pod, and must
+	// not be modified. The generator passes them through: it neither copies nor reads
+	// nor compares them, however large they are, and no log and no metric shows them. A
+	// change of them alone is no change: it has no event, and the pod is not inspected.
+	// Every list refreshes them: Pods has those of the newest list, an event those of
+	// the list that showed its transition or of a newer one. The first events of a
+	// subscriber have those of the pod's last change.
+	Labels      map[string]string
+	Annotations map[string]string
+	// RuntimeHandler is the runtime handler of the pod's newest sandbox, such as "kata";
+	// empty for the runtime's default.
+	RuntimeHandler string
 	// Source is the runtime's own object, for consumers that know the runtime; nil if it
 	// gives none, as package cri does. It is passed through untouched: neither read nor
 	// compared, so that a change of it alone is no change.
 	Source any
 }
 
-// Container is a container as a list shows it. A sandbox has only ID, State and
-// CreatedAt.
+// Container is a container as a list shows it. A sandbox has only ID, State, CreatedAt,
+// Attempt, Labels and Annotations.
 type Container struct {
 	// ID is the container's ID.
 	ID ContainerID
@@ -198,6 +214,13 @@ type Container struct {
 	PodSandboxID string
 	// CreatedAt is when the container was created, in nanoseconds since 1970.
 	CreatedAt int64
+	// Attempt is how often the container, or the sandbox, had been created before under
+	// its name in the pod, as CRI's metadata counts it; 0 for the first, and where the
+	// runtime does not say.
+	Attempt uint32
+	// Labels and Annotations are the container's own, or the sandbox's; see Pod.Labels.
+	Labels      map[string]string
+	Annotations map[string]string
 	// Source is the runtime's own object; see Pod.Source.
 	Source any
 }

@@ -4,6 +4,10 @@ package pleg
 // container and then each sandbox the state, the length of its ID, and the ID. Following
 // the pointers of the known pod instead costs more than all else in a relist
 // (BenchmarkIdleRelist with list=fresh). It is nil for an absent pod.
+//
+// Nothing else is compared, labels and annotations least of all: they may be of any size.
+// That is safe because a list that shows the same hands its pod over all the same (see
+// podRecords.takeAll), with the labels and whatever else is new in it.
 type shown []byte
 
 // sandboxesFollow stands where a state would.

@@ -3,14 +3,19 @@ package cri_test
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"testing"
+	"time"
 
+	"github.com/go-logr/logr"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/mem"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/utils/clock"
 
+	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
 )
 
@@ -29,12 +34,27 @@ import (
 func BenchmarkIdleRelist(b *testing.B) {
 	for _, n := range []int{110, 1000, 10000} {
 		b.Run(fmt.Sprintf("containers=%d", n), func(b *testing.B) {
-			endpoint := startServerProcess(b, n)
+			endpoint := startServerProcess(b, n, 0)
 			b.Run("how=plain", func(b *testing.B) {
 				benchmarkGetPods(b, endpoint, n, cri.WithPlainLists())
 			})
 			b.Run("how=streaming", func(b *testing.B) { benchmarkGetPods(b, endpoint, n) })
 			b.Run("how=decoded", func(b *testing.B) { benchmarkDecoded(b, endpoint) })
+			b.Run("how=floor", func(b *testing.B) { benchmarkFloor(b, endpoint) })
+		})
+	}
+}
+
+// BenchmarkIdleRelistLabels is BenchmarkIdleRelist with plain lists of 1000 containers that
+// have labels beside the kubelet's own: as many on each sandbox and each container.
+func BenchmarkIdleRelistLabels(b *testing.B) {
+	const containers = 1000
+	for _, labels := range []int{0, 10, 100} {
+		b.Run(fmt.Sprintf("labels=%d", labels), func(b *testing.B) {
+			endpoint := startServerProcess(b, containers, labels)
+			b.Run("how=plain", func(b *testing.B) {
+				benchmarkGetPods(b, endpoint, containers, cri.WithPlainLists())
+			})
 			b.Run("how=floor", func(b *testing.B) { benchmarkFloor(b, endpoint) })
 		})
 	}
@@ -110,4 +130,61 @@ func dial(tb testing.TB, endpoint string) *grpc.ClientConn {
 	}
 	tb.Cleanup(func() { _ = conn.Close() })
 	return conn
+}
+
+// BenchmarkHeapPerPod measures what is held for a pod of a sandbox and two containers, each
+// with the kubelet's labels and annotations and with as many labels more, by the Runtime
+// alone after a list, and with a generator and its cache after the first relist. The heap
+// is in heap-B/pod; the time means nothing.
+func BenchmarkHeapPerPod(b *testing.B) {
+	const pods = 1000
+	for _, labels := range []int{0, 10} {
+		endpoint := startServerProcess(b, 2*pods, labels)
+		b.Run(fmt.Sprintf("labels=%d/by=runtime", labels), func(b *testing.B) {
+			benchmarkHeap(b, endpoint, pods, func(r *cri.Runtime) any {
+				list, err := r.GetPods(b.Context(), true)
+				if err != nil || len(list) != pods {
+					b.Fatalf("%d pods, %v", len(list), err)
+				}
+				return list
+			})
+		})
+		b.Run(fmt.Sprintf("labels=%d/by=generator", labels), func(b *testing.B) {
+			benchmarkHeap(b, endpoint, pods, func(r *cri.Runtime) any {
+				cache := pleg.NewCache()
+				g := pleg.NewGenericPLEG(r, 0, time.Second, cache, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
+				g.Relist()
+				if n := len(cache.GetAll()); n != pods {
+					b.Fatalf("%d pods", n)
+				}
+				return g
+			})
+		})
+	}
+}
+
+// benchmarkHeap reports by how much list has the heap grow, by the pod.
+func benchmarkHeap(b *testing.B, endpoint string, pods int, list func(*cri.Runtime) any) {
+	var grown uint64
+	for b.Loop() {
+		r, err := cri.Connect(b.Context(), endpoint, cri.WithPlainLists())
+		if err != nil {
+			b.Fatal(err)
+		}
+		before := heapInUse()
+		held := list(r)
+		after := heapInUse()
+		runtime.KeepAlive(held)
+		_ = r.Close()
+		grown = after - min(before, after)
+	}
+	b.ReportMetric(float64(grown)/float64(pods), "heap-B/pod")
+}
+
+func heapInUse() uint64 {
+	runtime.GC()
+	runtime.GC() // what pools held goes with the second one
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
 }

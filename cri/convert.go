@@ -2,6 +2,7 @@ package cri
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strconv"
 
@@ -27,10 +28,10 @@ type shown struct {
 	podUID       string
 	podName      string
 	podNamespace string
-	// attempt is how often the pod's sandbox had been replaced when this one was created.
-	attempt   uint32
-	container *pleg.Container
-	bad       badSet
+	// runtimeHandler is that of a sandbox.
+	runtimeHandler string
+	container      *pleg.Container
+	bad            badSet
 }
 
 // object returns the item for the log.
@@ -43,9 +44,9 @@ func (s *shown) object(k kind) object {
 
 // equal reports whether two items show the same in a listing.
 func (s *shown) equal(t *shown) bool {
-	return *s.container == *t.container &&
+	return sameContainer(s.container, t.container) &&
 		s.podUID == t.podUID && s.podName == t.podName && s.podNamespace == t.podNamespace &&
-		s.attempt == t.attempt && s.bad == t.bad
+		s.runtimeHandler == t.runtimeHandler && s.bad == t.bad
 }
 
 // showContainer converts a listed container.
@@ -70,6 +71,9 @@ func showContainer(c *runtimeapi.Container, runtimeName string) shown {
 		State:               state,
 		PodSandboxID:        c.GetPodSandboxId(),
 		CreatedAt:           c.GetCreatedAt(),
+		Attempt:             c.GetMetadata().GetAttempt(),
+		Labels:              c.GetLabels(),
+		Annotations:         c.GetAnnotations(),
 	}
 	return s
 }
@@ -83,11 +87,14 @@ func showSandbox(p *runtimeapi.PodSandbox, runtimeName string) shown {
 	}
 	s.podName = cmp.Or(s.podName, p.GetMetadata().GetName())
 	s.podNamespace = cmp.Or(s.podNamespace, p.GetMetadata().GetNamespace())
-	s.attempt = p.GetMetadata().GetAttempt()
+	s.runtimeHandler = p.GetRuntimeHandler()
 	s.container = &pleg.Container{
-		ID:        pleg.ContainerID{Type: runtimeName, ID: p.GetId()},
-		State:     state,
-		CreatedAt: p.GetCreatedAt(),
+		ID:          pleg.ContainerID{Type: runtimeName, ID: p.GetId()},
+		State:       state,
+		CreatedAt:   p.GetCreatedAt(),
+		Attempt:     p.GetMetadata().GetAttempt(),
+		Labels:      p.GetLabels(),
+		Annotations: p.GetAnnotations(),
 	}
 	return s
 }
@@ -169,7 +176,7 @@ func parseRestartCount(s string) (count int, ok bool) {
 func makePod(uid types.UID, sandboxes, containers []*item) *pleg.Pod {
 	slices.SortFunc(sandboxes, func(a, b *item) int {
 		return cmp.Or(
-			cmp.Compare(b.attempt, a.attempt),
+			cmp.Compare(b.container.Attempt, a.container.Attempt),
 			cmp.Compare(b.container.CreatedAt, a.container.CreatedAt),
 			cmp.Compare(a.container.ID.ID, b.container.ID.ID),
 		)
@@ -193,7 +200,10 @@ func makePod(uid types.UID, sandboxes, containers []*item) *pleg.Pod {
 		}
 	}
 	if len(sandboxes) > 0 {
-		pod.CreatedAt = uint64(max(sandboxes[0].container.CreatedAt, 0))
+		newest := sandboxes[0]
+		pod.CreatedAt = uint64(max(newest.container.CreatedAt, 0))
+		pod.Labels, pod.Annotations = newest.container.Labels, newest.container.Annotations
+		pod.RuntimeHandler = newest.runtimeHandler
 	}
 	return pod
 }
@@ -210,10 +220,20 @@ func listed(items []*item) []*pleg.Container {
 	return list
 }
 
-// samePod reports whether two pods are equal.
+// samePod reports whether two pods of makePod are equal. Labels and annotations of a pod are
+// those of its first sandbox.
 func samePod(a, b *pleg.Pod) bool {
-	same := func(x, y *pleg.Container) bool { return *x == *y }
 	return a.ID == b.ID && a.Name == b.Name && a.Namespace == b.Namespace && a.CreatedAt == b.CreatedAt &&
-		slices.EqualFunc(a.Sandboxes, b.Sandboxes, same) &&
-		slices.EqualFunc(a.Containers, b.Containers, same)
+		a.RuntimeHandler == b.RuntimeHandler &&
+		slices.EqualFunc(a.Sandboxes, b.Sandboxes, sameContainer) &&
+		slices.EqualFunc(a.Containers, b.Containers, sameContainer)
+}
+
+// sameContainer reports whether two listed containers, or sandboxes, are equal.
+func sameContainer(a, b *pleg.Container) bool {
+	return a == b || a.ID == b.ID && a.State == b.State && a.Name == b.Name &&
+		a.Image == b.Image && a.ImageID == b.ImageID && a.ImageRef == b.ImageRef &&
+		a.ImageRuntimeHandler == b.ImageRuntimeHandler && a.Hash == b.Hash &&
+		a.PodSandboxID == b.PodSandboxID && a.CreatedAt == b.CreatedAt && a.Attempt == b.Attempt &&
+		maps.Equal(a.Labels, b.Labels) && maps.Equal(a.Annotations, b.Annotations)
 }

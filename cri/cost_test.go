@@ -133,7 +133,7 @@ func TestRPCs(t *testing.T) {
 func TestIdleRelistDecodesNothing(t *testing.T) {
 	for _, opts := range [][]cri.Option{nil, {cri.WithPlainLists()}} {
 		s, _ := serverAndRuntime(t)
-		fill(s, 100)
+		fill(s, 100, 10)
 		r := connect(t, s, opts...)
 		getPods(t, r)
 		decoded := metric(t, r, "pleg_cri_listed_items_total", "decoded")
@@ -156,7 +156,7 @@ func TestIdleRelistDecodesNothing(t *testing.T) {
 // gRPC's own.
 func TestIdleRelistAllocations(t *testing.T) {
 	own := func(containers int) float64 {
-		endpoint := startServerProcess(t, containers)
+		endpoint := startServerProcess(t, containers, 10)
 		ctx, conn := t.Context(), dial(t, endpoint)
 		floor := testing.AllocsPerRun(30, func() { receiveLists(t, ctx, conn) })
 		r, err := cri.Connect(ctx, endpoint, cri.WithPlainLists())
@@ -184,7 +184,7 @@ func TestStreamingListBeyondTheMessageLimit(t *testing.T) {
 	}
 	const containers = 20000
 	s, r := serverAndRuntime(t, plegtest.WithListBatch(100))
-	fill(s, containers)
+	fill(s, containers, 0)
 	pods := getPods(t, r)
 	if len(pods) != containers/2 {
 		t.Fatalf("%d pods", len(pods))

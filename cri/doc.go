@@ -47,6 +47,20 @@
 // 332 calls at the start, and 3 calls more for each pod of which a container changes,
 // or 2 if the other container exited long ago.
 //
+// # Labels
+//
+// A pod has the labels, the annotations and the runtime handler of its newest sandbox, and
+// none if no sandbox of it is listed; every sandbox and container has its own labels and
+// annotations. They are all that the runtime lists, with the kubelet's io.kubernetes.*, by
+// which items are grouped, among them. Each list shows them as they are; a pod that was
+// returned before keeps those that it had.
+//
+// There may be any number of them. A million labels of one sandbox, for example, are
+// decoded once, and then cost each list the time to walk through their bytes. Only a
+// message of more than 16 MiB fails the list; other pods can still be listed by themselves.
+// Labels and annotations are in no log, error or metric, but for those of the kubelet's by
+// which logs name a pod and a container.
+//
 // # Exited containers
 //
 // A runtime may learn late how a container ended. containerd may report "Error" first
@@ -60,13 +74,14 @@
 //
 // # The cost of a list
 //
-// A container that did not change is not decoded: its bytes are compared, in the
-// buffers that gRPC received, with those that it was decoded from. A pod in which nothing
-// changed is the same *pleg.Pod as before. The comparison is exact except for
-// annotations, which the API forbids a runtime to change. It needs a client that passes
-// call options on to gRPC; with any other client all items are decoded, and the pods are
-// the same. If the runtime's name changes, all items are decoded again, because the
-// name is part of every container ID.
+// A container that did not change is not decoded: its bytes are compared, in the buffers
+// that gRPC received, with those that it was decoded from. A pod in which nothing changed
+// is the same *pleg.Pod as before. Everything is compared, also what the API forbids a
+// runtime to change; labels and annotations, which come in random order, by the sum of
+// their 64-bit hashes, which misses one change of them in 2^64. The comparison needs a
+// client that passes call options on to gRPC; with any other client all items are decoded,
+// and the pods are the same. If the runtime's name changes, all items are decoded again,
+// because the name is part of every container ID.
 //
 // Full lists are streamed if the runtime supports it (containerd 2.4, CRI-O 1.36), so
 // that they may exceed 16 MiB. If the runtime answers Unimplemented, the list is

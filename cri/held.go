@@ -15,7 +15,7 @@ import (
 // This file holds the last complete list; pass.go compares the next list with it.
 //
 // An item of an answer is skipped, that is, not decoded, if an item with the same ID is
-// held and the bytes that a listing depends on are the same (see walk.go). The held item
+// held and all its fields are the same (see walk.go). The held item
 // is then what decoding would give. Every other item is decoded as a whole. If nothing
 // changed and nothing is missing, the listing is the one before: the same slice of the
 // same pods. Otherwise the pods of the changed items are rebuilt, and the others are

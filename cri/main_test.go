@@ -17,43 +17,48 @@ import (
 )
 
 // envServer makes this test binary run a CRI server with that many containers instead of
-// tests, so that benchmarks do not measure the server's CPU time.
+// tests, so that benchmarks do not measure the server's CPU time. Its value is the number
+// of containers and that of their labels: see fill.
 const envServer = "PLEG_CRI_TEST_SERVER"
 
 func TestMain(m *testing.M) {
-	if n := os.Getenv(envServer); n != "" {
-		serve(n)
+	if node := os.Getenv(envServer); node != "" {
+		serve(node)
 		return
 	}
 	goleak.VerifyTestMain(m)
 }
 
 // serve runs a CRI server with encoded lists until stdin ends.
-func serve(containers string) {
-	n, err := strconv.Atoi(containers)
+func serve(node string) {
+	var containers, labels int
+	_, err := fmt.Sscan(node, &containers, &labels)
 	check(err)
 	s, err := plegtest.StartCRIServer(plegtest.WithEncodedLists())
 	check(err)
 	defer s.Stop()
-	fill(s, n)
+	fill(s, containers, labels)
 	fmt.Println(s.Endpoint())
 	_, _ = io.Copy(io.Discard, os.Stdin)
 }
 
 const ports = `[{"name":"http","containerPort":8080,"protocol":"TCP"}]`
 
-// fill creates pods of two containers each, with the usual labels and annotations.
-func fill(s *plegtest.CRIServer, containers int) {
+// fill creates pods of two containers each, with the usual labels and annotations, and on
+// every sandbox and container as many further labels.
+func fill(s *plegtest.CRIServer, containers, labels int) {
 	for i := range containers / 2 {
 		sandbox := s.RunPod(plegtest.PodConfig{
 			UID:       types.UID(fmt.Sprintf("5d4f0c1e-7b1a-4b53-9c55-%012d", i)),
 			Name:      fmt.Sprintf("frontend-6d4cf56db6-%05d", i),
 			Namespace: "production",
+			Labels:    labelsOfPod(i, labels),
 		})
 		for _, name := range []string{"server", "sidecar"} {
 			_, err := s.RunContainer(sandbox, plegtest.ContainerConfig{
-				Name:  name,
-				Image: "registry.example.com/team/" + name + ":v1.2.3",
+				Name:   name,
+				Image:  "registry.example.com/team/" + name + ":v1.2.3",
+				Labels: labelsOfPod(i, labels),
 				Annotations: map[string]string{
 					"io.kubernetes.container.terminationMessagePath":   "/dev/termination-log",
 					"io.kubernetes.container.terminationMessagePolicy": "File",
@@ -66,16 +71,49 @@ func fill(s *plegtest.CRIServer, containers int) {
 	}
 }
 
-// startServerProcess starts a CRI server with that many containers in another process, and
-// returns its endpoint.
-func startServerProcess(tb testing.TB, containers int) string {
+// labelsOfPod returns labels of ordinary length: the recommended ones of Kubernetes, some
+// that controllers set, and as many more as are asked for.
+func labelsOfPod(pod, n int) map[string]string {
+	labels := make(map[string]string, n)
+	for i := range n {
+		switch i {
+		case 0:
+			labels["app.kubernetes.io/name"] = "frontend"
+		case 1:
+			labels["app.kubernetes.io/instance"] = "frontend-production"
+		case 2:
+			labels["app.kubernetes.io/version"] = "v1.2.3"
+		case 3:
+			labels["app.kubernetes.io/component"] = "webserver"
+		case 4:
+			labels["app.kubernetes.io/part-of"] = "storefront"
+		case 5:
+			labels["app.kubernetes.io/managed-by"] = "Helm"
+		case 6:
+			labels["pod-template-hash"] = "6d4cf56db6"
+		case 7:
+			labels["topology.kubernetes.io/zone"] = "eu-central-1a"
+		case 8:
+			labels["apps.kubernetes.io/pod-index"] = strconv.Itoa(pod)
+		case 9:
+			labels["team.example.com/cost-center"] = "cc-4711-checkout"
+		default:
+			labels[fmt.Sprintf("example.com/label-%07d", i)] = fmt.Sprintf("value-%d", i)
+		}
+	}
+	return labels
+}
+
+// startServerProcess starts a CRI server that is filled so in another process, and returns
+// its endpoint.
+func startServerProcess(tb testing.TB, containers, labels int) string {
 	tb.Helper()
 	exe, err := os.Executable()
 	if err != nil {
 		tb.Fatal(err)
 	}
 	cmd := exec.Command(exe)
-	cmd.Env = append(os.Environ(), envServer+"="+strconv.Itoa(containers))
+	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d %d", envServer, containers, labels))
 	cmd.Stderr = os.Stderr
 	stdin, err := cmd.StdinPipe()
 	if err != nil {

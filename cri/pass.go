@@ -76,7 +76,7 @@ func (p *pass) read(k kind, message []byte) error {
 		return err
 	}
 	if it := p.add(k, s); it != nil {
-		it.trace = traceOf(k, message)
+		it.trace = traceOf(k, message, len(s.container.Labels)+len(s.container.Annotations))
 	}
 	return nil
 }

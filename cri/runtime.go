@@ -66,7 +66,8 @@ type runtimeVersion struct{ name, version string }
 //
 // Delta decoding, streaming lists and the limit of 16 MiB per message work with any
 // client that passes its call options on to a gRPC connection, as the generated client
-// does. A client that ignores them, such as a fake, works too.
+// does. A client that ignores them, such as a fake, works too; it must not modify the labels
+// and annotations that it has returned, because pods share them.
 func NewRuntime(client runtimeapi.RuntimeServiceClient, opts ...Option) *Runtime {
 	if client == nil {
 		panic("cri.NewRuntime: the client is nil") //nolint:forbidigo // a bug of the caller; no error result

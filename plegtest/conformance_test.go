@@ -105,6 +105,47 @@ func TestTestRuntimePassesAnySource(t *testing.T) {
 	})
 }
 
+// label gives the pod "a" labels and annotations, and its containers too.
+func label(b *broken) {
+	b.UpdatePod("a", func(pod *pleg.Pod) {
+		pod.Labels, pod.Annotations = map[string]string{"of": secret}, map[string]string{"of": secret}
+		for _, c := range pod.Containers {
+			c.Labels = map[string]string{"of": secret}
+		}
+	})
+}
+
+// secret is what no problem may show.
+const secret = "hunter2"
+
+// relabel has GetPod return the labelled pod "a" edited.
+func relabel(edit func(pod *pleg.Pod)) func(b *broken) {
+	return func(b *broken) {
+		label(b)
+		own := plegtest.NewRuntime()
+		own.SetPod(b.Pod("a"))
+		own.UpdatePod("a", edit)
+		b.getPod = func(ctx context.Context, uid types.UID) (*pleg.Pod, error) {
+			if uid == "a" {
+				return own.Pod("a"), nil
+			}
+			return b.Runtime.GetPod(ctx, uid)
+		}
+	}
+}
+
+// Maps without entries and no maps are the same.
+func TestTestRuntimePassesEmptyLabels(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &broken{Runtime: aNode()}
+		defer b.BreakStreams(nil)
+		relabel(func(p *pleg.Pod) { p.Containers[0].Annotations = map[string]string{} })(b)
+		if err := plegtest.TestRuntime(b, "a", "b", "c"); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // canceling returns its own error if the context has ended.
 type canceling struct{ *plegtest.Runtime }
 
@@ -313,6 +354,27 @@ func TestTestRuntimeFinds(t *testing.T) {
 				return l, err
 			}
 		}, "", `expected a returned value to stay unmodified`},
+		{"labels modified in place", func(b *broken) {
+			label(b)
+			b.getPods = func(ctx context.Context, all bool) ([]*pleg.Pod, error) {
+				l, err := b.Runtime.GetPods(ctx, all)
+				if calls.Add(1) == 2 {
+					l[0].Containers[1].Labels["of"] = "other"
+				}
+				return l, err
+			}
+		}, "", `expected a returned value to stay unmodified`},
+		{"no labels in the list of one pod", relabel(func(p *pleg.Pod) { p.Labels = nil }), "",
+			"exited containers too, saw Labels (0) instead of (1)"},
+		{"another label in the list of one pod", relabel(func(p *pleg.Pod) { p.Labels["of"] = "other" }), "",
+			"exited containers too, saw other Labels:"},
+		{"another annotation in the list of one pod", relabel(func(p *pleg.Pod) { p.Annotations["of"] = "other" }), "",
+			"exited containers too, saw other Annotations:"},
+		{"another label of a container in the list of one pod", relabel(func(p *pleg.Pod) {
+			p.Containers[0].Labels["of"] = "other"
+		}), "", "exited containers too, saw other labels or annotations of Containers:"},
+		{"another attempt in the list of one pod", relabel(func(p *pleg.Pod) { p.Sandboxes[0].Attempt++ }), "",
+			"exited containers too, saw Sandboxes"},
 
 		{"no status", func(b *broken) { b.Fail(plegtest.GetPodStatus, "b", oops) }, "",
 			`GetPodStatus(pod "b"): expected no error`},
@@ -551,6 +613,9 @@ func TestTestRuntimeFinds(t *testing.T) {
 				err := plegtest.TestRuntime(b, expected...)
 				if err == nil || !strings.Contains(err.Error(), tc.want) {
 					t.Errorf("want %s\ngot %v", tc.want, err)
+				}
+				if err != nil && strings.Contains(err.Error(), secret) {
+					t.Errorf("a label is shown: %v", err)
 				}
 			})
 		})

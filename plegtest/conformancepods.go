@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
 	"k8s.io/apimachinery/pkg/types"
@@ -358,42 +359,63 @@ func (t *conformance) testGetPod(getter pleg.PodGetter, pod *pleg.Pod) {
 // podDifference describes the first difference of two listings of a pod. It is empty if
 // they are equal. Source is the runtime's own affair, and may be anything.
 func podDifference(want, got *pleg.Pod) string {
-	a, b := reflect.ValueOf(withoutSource(want)), reflect.ValueOf(withoutSource(got))
+	a, b := reflect.ValueOf(toCompare(want)), reflect.ValueOf(toCompare(got))
 	for i := range a.NumField() {
-		name := a.Type().Field(i).Name
-		if !reflect.DeepEqual(a.Field(i).Interface(), b.Field(i).Interface()) {
-			return fmt.Sprintf("%s %s instead of %s", name, shown(b.Field(i).Interface()),
-				shown(a.Field(i).Interface()))
+		was, is := a.Field(i).Interface(), b.Field(i).Interface()
+		if reflect.DeepEqual(was, is) {
+			continue
 		}
+		name := a.Type().Field(i).Name
+		if before, now := shown(was), shown(is); before != now {
+			return fmt.Sprintf("%s %s instead of %s", name, now, before)
+		}
+		if name == "Containers" || name == "Sandboxes" {
+			name = "labels or annotations of " + name
+		}
+		return "other " + name
 	}
 	return ""
 }
 
-// withoutSource returns a copy of a pod without the runtime's own objects.
-func withoutSource(pod *pleg.Pod) pleg.Pod {
+// toCompare returns a copy of a pod without the runtime's own objects, in which maps
+// without entries are nil.
+func toCompare(pod *pleg.Pod) pleg.Pod {
 	clone := clonePod(pod)
 	clone.Source = nil
+	all := []*map[string]string{&clone.Labels, &clone.Annotations}
 	for _, c := range slices.Concat(clone.Containers, clone.Sandboxes) {
 		if c != nil {
 			c.Source = nil
+			all = append(all, &c.Labels, &c.Annotations)
+		}
+	}
+	for _, m := range all {
+		if len(*m) == 0 {
+			*m = nil
 		}
 	}
 	return *clone
 }
 
-// shown returns a field of a pod in a readable form.
+// shown returns a field of a pod in a readable form. Labels and annotations may be long,
+// and secret: only their number is shown.
 func shown(v any) string {
-	list, ok := v.([]*pleg.Container)
-	if !ok {
-		return fmt.Sprintf("%v", v)
-	}
-	out := make([]pleg.Container, 0, len(list))
-	for _, c := range list {
-		if c != nil {
-			out = append(out, *c)
+	switch v := v.(type) {
+	case map[string]string:
+		return fmt.Sprintf("(%d)", len(v))
+	case []*pleg.Container:
+		out := make([]string, 0, len(v))
+		for _, c := range v {
+			if c == nil {
+				continue
+			}
+			own := *c
+			own.Labels, own.Annotations = nil, nil
+			out = append(out, fmt.Sprintf("%+v", own))
 		}
+		return strings.Join(out, " ")
 	}
-	return fmt.Sprintf("%+v", out)
+	return fmt.Sprintf("%v", v)
 }
 
 // keepPod keeps a copy of a pod that the runtime returned.

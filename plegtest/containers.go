@@ -44,8 +44,8 @@ func (r *Runtime) ExitContainer(uid types.UID, id string, exitCode int, reason s
 	r.setContainerLocked(uid, id, pleg.ContainerStateExited)
 }
 
-// RestartContainer starts a container with the ID newID, the name and sandbox of
-// container id, and a restart count one higher. The new container is listed first, as the
+// RestartContainer starts a container with the ID newID, the name, sandbox, labels and
+// annotations of container id, and an attempt and a restart count one higher. The new container is listed first, as the
 // newest, which is the order of package cri. Container id stays listed as exited; if it was
 // still running, its exit code is 137.
 func (r *Runtime) RestartContainer(uid types.UID, id, newID string) {
@@ -60,6 +60,7 @@ func (r *Runtime) RestartContainer(uid types.UID, id, newID string) {
 			next.ID.ID = newID
 			next.State = pleg.ContainerStateRunning
 			next.CreatedAt = r.clock.Now().UnixNano()
+			next.Attempt++
 			if pod.Containers[i].State != pleg.ContainerStateExited {
 				l.exitCode, l.reason = 137, "Error"
 				r.lives[key] = l
@@ -87,8 +88,9 @@ func (r *Runtime) RemoveContainer(uid types.UID, id string) {
 }
 
 // SetSandbox sets the state of a sandbox: running means ready, exited means not ready. If
-// the sandbox does not exist, it is created as the newest; if the pod does not exist, it
-// is created with this sandbox only.
+// the sandbox does not exist, it is created as the newest, with the labels and annotations
+// of the pod and the next attempt; if the pod does not exist, it is created with this
+// sandbox only.
 func (r *Runtime) SetSandbox(uid types.UID, id string, state pleg.State) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -104,6 +106,10 @@ func (r *Runtime) SetSandbox(uid types.UID, id string, state pleg.State) {
 		i = 0
 		sandbox := NewSandbox(id, "")
 		sandbox.CreatedAt = r.clock.Now().UnixNano()
+		sandbox.Labels, sandbox.Annotations = pod.Labels, pod.Annotations
+		if len(pod.Sandboxes) > 0 && pod.Sandboxes[0] != nil {
+			sandbox.Attempt = pod.Sandboxes[0].Attempt + 1
+		}
 		changed.CreatedAt = uint64(max(0, sandbox.CreatedAt)) //nolint:gosec // not negative
 		changed.Sandboxes = slices.Insert(changed.Sandboxes, 0, sandbox)
 	}

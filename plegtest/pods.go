@@ -1,6 +1,7 @@
 package plegtest
 
 import (
+	"maps"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -14,7 +15,9 @@ const runtimeType = "plegtest"
 // NewPod returns a pod in namespace "default" whose name is its UID, with one running
 // sandbox of the ID "<uid>-sandbox". A container without a PodSandboxID is put into that
 // sandbox. The containers are listed as they are given, which should be newest first. Nil
-// containers are kept, for tests of bad data.
+// containers are kept, for tests of bad data. There are no labels, annotations and runtime
+// handler: a test that needs them sets the fields, also those of the containers and of the
+// sandbox, before SetPod, or later with UpdatePod.
 func NewPod(uid types.UID, containers ...*pleg.Container) *pleg.Pod {
 	sandbox := NewSandbox(string(uid)+"-sandbox", pleg.ContainerStateRunning)
 	for _, c := range containers {
@@ -76,6 +79,7 @@ func clonePod(pod *pleg.Pod) *pleg.Pod {
 	c := *pod
 	c.Containers = cloneContainers(pod.Containers)
 	c.Sandboxes = cloneContainers(pod.Sandboxes)
+	c.Labels, c.Annotations = maps.Clone(pod.Labels), maps.Clone(pod.Annotations)
 	return &c
 }
 
@@ -84,6 +88,7 @@ func cloneContainers(list []*pleg.Container) []*pleg.Container {
 	for i, c := range cloned {
 		if c != nil {
 			copied := *c
+			copied.Labels, copied.Annotations = maps.Clone(c.Labels), maps.Clone(c.Annotations)
 			cloned[i] = &copied
 		}
 	}

@@ -80,9 +80,12 @@ func (r *Runtime) sandboxStatusLocked(pod *pleg.Pod, s *pleg.Container) *runtime
 	status := &runtimeapi.PodSandboxStatus{
 		Id: s.ID.ID,
 		Metadata: &runtimeapi.PodSandboxMetadata{Name: pod.Name, Namespace: pod.Namespace,
-			Uid: string(pod.ID)},
-		State:     runtimeapi.PodSandboxState_SANDBOX_NOTREADY,
-		CreatedAt: createdAt(s, r.lives[key]).UnixNano(),
+			Uid: string(pod.ID), Attempt: s.Attempt},
+		State:          runtimeapi.PodSandboxState_SANDBOX_NOTREADY,
+		CreatedAt:      createdAt(s, r.lives[key]).UnixNano(),
+		Labels:         s.Labels,
+		Annotations:    s.Annotations,
+		RuntimeHandler: pod.RuntimeHandler,
 	}
 	if s.State != pleg.ContainerStateRunning {
 		return status

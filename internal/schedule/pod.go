@@ -43,6 +43,8 @@ type pod struct {
 	inspection *Call // in flight
 	inspect    bool  // one is to begin
 	stuck      bool  // no list of the pod answers its request soon
+	suspended  bool  // no call begins
+	listFirst  bool  // no inspection begins before a list has answered
 
 	// unanswered is when the oldest inspection began since the runtime answered one;
 	// hung: one of these has been slow.
@@ -126,7 +128,7 @@ func (s *Scheduler) Answer(uid types.UID, stamp Stamp) bool {
 	if p == nil {
 		return false
 	}
-	p.later[listFailed] = time.Time{}
+	p.later[listFailed], p.listFirst = time.Time{}, false
 	answers := p.want > 0 && p.want <= stamp.Number
 	if answers {
 		p.want = 0
@@ -199,6 +201,22 @@ func (s *Scheduler) Gone(uid types.UID) {
 	s.plan(p)
 }
 
+// Suspend has no call of the pod begin until Resume; requests stay open.
+func (s *Scheduler) Suspend(uid types.UID) {
+	p := s.pod(uid)
+	p.suspended = true
+	s.plan(p)
+}
+
+// Resume ends Suspend, and is Request besides. No inspection of the pod begins before that
+// is answered.
+func (s *Scheduler) Resume(uid types.UID, cause string) {
+	p := s.pod(uid)
+	p.suspended, p.listFirst = false, true
+	s.request(p, cause, false)
+	s.plan(p)
+}
+
 // Open reports whether there is a request of the pod open or a call in flight.
 func (s *Scheduler) Open(uid types.UID) bool { return s.pods[uid] != nil }
 
@@ -227,13 +245,14 @@ func (s *Scheduler) Inspecting(uid types.UID) bool {
 }
 
 // Moving reports whether what is open of the pod moves by itself: a call is in flight or
-// is to begin, and neither is it slow nor did the last list of the pod fail. A request
+// is to begin, and neither is it slow nor did the last list of the pod fail. A suspended
+// pod does not. A request
 // that waits for a time does not move, and a list that nobody waits for any more, because
 // another has answered, moves nothing.
 func (s *Scheduler) Moving(uid types.UID) bool {
 	p := s.pods[uid]
 	switch {
-	case p == nil:
+	case p == nil || p.suspended:
 		return false
 	case p.inspection != nil:
 		return !p.inspection.Slow
@@ -260,12 +279,12 @@ func (s *Scheduler) HungSince(uid types.UID) time.Time {
 // or away.
 func (s *Scheduler) plan(p *pod) {
 	covered := s.full.call != nil && p.want <= s.full.covers // the full list in flight answers
-	if s.cfg.ListsPods && p.want > 0 && p.list == nil && p.later[listFailed].IsZero() && !covered {
+	if s.cfg.ListsPods && p.want > 0 && p.list == nil && p.later[listFailed].IsZero() && !covered && !p.suspended {
 		s.listing.push(p)
 	} else {
 		s.listing.drop(p)
 	}
-	if p.inspect && p.inspection == nil {
+	if p.inspect && p.inspection == nil && !p.suspended && !p.listFirst {
 		s.inspecting.push(p)
 	} else {
 		s.inspecting.drop(p)
@@ -276,7 +295,7 @@ func (s *Scheduler) plan(p *pod) {
 		s.alarms.update(p)
 	}
 	idle := p.want == 0 && p.list == nil && p.inspection == nil && !p.inspect && p.alarm.IsZero()
-	if idle && p.attempts == 0 && p.unanswered.IsZero() {
+	if idle && p.attempts == 0 && p.unanswered.IsZero() && !p.suspended {
 		delete(s.pods, p.uid)
 		if len(s.freePods) < maxFree {
 			*p = pod{}
@@ -288,7 +307,7 @@ func (s *Scheduler) plan(p *pod) {
 // planStuck notes whether the pod's request waits for a full list, because a list of the
 // pod hangs or has failed, or the runtime makes none.
 func (s *Scheduler) planStuck(p *pod) {
-	stuck := p.want > 0 &&
+	stuck := p.want > 0 && !p.suspended &&
 		(!s.cfg.ListsPods || p.list != nil && p.list.Slow || !p.later[listFailed].IsZero())
 	switch {
 	case stuck && !p.stuck:

@@ -1,0 +1,5 @@
+//go:build !race
+
+package cri_test
+
+const raceEnabled = false
