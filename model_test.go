@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/types"
 	"pgregory.net/rapid"
 
@@ -82,6 +83,9 @@ type model struct {
 	// the cache had the end of.
 	exits      map[string]int
 	seenExited map[string]bool
+	// deaths counts those that were published and are no part of the beginning.
+	deaths float64
+	reg    *prometheus.Registry
 
 	truth    map[types.UID][]moment
 	healings map[string]func() // of the faults in force
@@ -120,8 +124,9 @@ type modelSub struct {
 }
 
 func runHistory(t *testing.T, history []step) []string {
+	n, reg := newNodeWithMetrics(t)
 	m := &model{
-		node: newNode(t), ctx: t.Context(), lists: true,
+		node: n, reg: reg, ctx: t.Context(), lists: true,
 		truth: make(map[types.UID][]moment), healings: make(map[string]func()), hanging: make(map[types.UID]bool),
 		published: make(map[string]pleg.PodLifeCycleEventType),
 		exits:     make(map[string]int), seenExited: make(map[string]bool),
@@ -171,6 +176,9 @@ func (m *model) listen() {
 	for len(m.watch) > 0 {
 		if e := <-m.watch; e.Type != pleg.PodSync {
 			m.published[e.Data.(string)] = e.Type
+			if e.Type == pleg.ContainerDied && !e.Initial {
+				m.deaths++
+			}
 		}
 	}
 	if r := m.g.HealthReport(); m.g.HasSynced() && len(r.FailingPods)+len(r.CallsInFlight) == 0 {
@@ -570,11 +578,23 @@ func (m *model) end() {
 			m.compare(sub, all)
 		}
 	}
+	m.listen()
+	if got := m.countedExits(); got != m.deaths {
+		m.problem("exits: %v are counted, %v were published", got, m.deaths)
+	}
 	for _, cancel := range m.readers {
 		cancel()
 	}
 	m.g.Stop()
 	m.joined.Wait()
+}
+
+// countedExits is how many deaths were counted, in all.
+func (m *model) countedExits() (n float64) {
+	for _, counted := range counted(m.t, m.reg) {
+		n += counted
+	}
+	return n
 }
 
 // compare compares what a subscriber has received with what exists and it wants: rule 4.
