@@ -55,6 +55,9 @@ var classesOf = map[string]class{
 	"podRecords.scratch": leftOut, "window.number": windowNumber, "windowEntry.number": windowNumber,
 	"window.closes": schedTime, "window.closed": leftOut, "update.version": versionNumber, "update.follows": versionNumber,
 	"update.listedAt": leftOut, "update.cause": leftOut,
+	// What is Initial and the statuses of events are not checked here.
+	"update.initial": leftOut, "published.initial": leftOut,
+	"update.statuses": leftOut, "published.seen": leftOut, "published.amended": leftOut,
 	"cacheWriter.cache": leftOut, "cacheWriter.holder": leftOut, "cacheWriter.records": leftOut,
 	"cacheWriter.logger": leftOut, "cacheWriter.held": leftOut, "cacheWriter.due": clockTime,
 }
@@ -117,7 +120,7 @@ func (f *printer) print(w *world) fingerprint {
 	f.value(reflect.ValueOf(&r.publisher.window).Elem(), plain)
 	f.value(reflect.ValueOf(r.cache).Elem(), plain)
 	f.keys(slices.Sorted(maps.Keys(r.failing.byUID)))
-	f.value(reflect.ValueOf(r.publisher.updates).Elem().FieldByName("present"), plain)
+	f.present(reflect.ValueOf(r.publisher.updates).Elem().FieldByName("present"))
 	f.put(plain, int64(len(r.canary)))
 	f.put(versionNumber, int64(r.publisher.version))
 	for _, rec := range r.records.order {
@@ -131,6 +134,20 @@ func (f *printer) print(w *world) fingerprint {
 	f.cache()
 	f.world()
 	return f.hash()
+}
+
+// present prints the newest updates as a subscriber gets them that begins now.
+func (f *printer) present(byUID reflect.Value) {
+	f.put(plain, int64(byUID.Len()))
+	for p := range f.w.scope.pods {
+		uid := podUID(p)
+		u := byUID.MapIndex(reflect.ValueOf(uid))
+		f.bool(u.IsValid())
+		if u.IsValid() {
+			f.pod = int64(p)
+			f.value(reflect.ValueOf(updates{}.Initial((*update)(u.UnsafePointer()))).Elem(), plain)
+		}
+	}
 }
 
 func (f *printer) relists() {

@@ -228,8 +228,8 @@ func newWorld(sc *scope, th *things) *world {
 }
 
 func (w *world) subscribe() {
-	ctx := context.Background()
-	w.follow = append(w.follow, &follower{events: w.r.publisher.updates.Subscribe(ctx, 64, true)})
+	events := w.r.publisher.updates.Subscribe(context.Background(), 64, subscriptionOptions{Lasting: true})
+	w.follow = append(w.follow, &follower{events: events})
 }
 
 // noteClock notes what is true when the clock shows a time for the first time.

@@ -133,7 +133,8 @@ func NewGenericPLEG(runtime Runtime, channelCapacity int, relistPeriod time.Dura
 	g.metrics.nodeName = g.opts.nodeName
 	g.updates = newBroadcaster(g.metrics.discarded)
 	g.watching = sync.OnceValue(func() chan *PodLifecycleEvent {
-		return g.updates.Subscribe(context.Background(), g.capacity, true) //nolint:forbidigo // it is never closed
+		options := subscriptionOptions{Begins: g.clock.Now(), Lasting: true}
+		return g.updates.Subscribe(context.Background(), g.capacity, options) //nolint:forbidigo // it is never closed
 	})
 	g.callers.New = newRelistCaller
 	notifier, _ := cache.(BlockedNotifier)
@@ -257,15 +258,6 @@ func (g *GenericPLEG) Stop() {
 // Watch returns the channel of the events: always the same one, never closed. Its first
 // events describe the pods that exist when Watch is first called.
 func (g *GenericPLEG) Watch() chan *PodLifecycleEvent { return g.watching() }
-
-// Subscribe returns a new channel of the events. Its first events describe the pods that
-// exist now. A zero or negative capacity selects an unbuffered channel. Events that do
-// not fit into the channel are coalesced until the subscriber reads. The channel is
-// closed when ctx ends or at the next Stop. While the generator does not run, the events
-// that fit are delivered at once and by every Relist.
-func (g *GenericPLEG) Subscribe(ctx context.Context, capacity int) <-chan *PodLifecycleEvent {
-	return g.updates.Subscribe(ctx, capacity, false)
-}
 
 // Relist makes one full relist and returns when it is complete: the state of every pod
 // was observed after Relist was called, the PodSyncs that are due are delivered, and
@@ -587,7 +579,9 @@ func (g *GenericPLEG) HealthReport() HealthReport {
 	if _, ok := g.runtime.(CallReporter); !ok {
 		r.CallsInFlight = h.inFlight(methodGetPods, methodGetPod, methodGetPodStatus)
 	}
-	r.Subscribers, r.Backlog = g.updates.Backlog()
+	backlogs := g.updates.Backlogs()
+	r.Subscribers = len(backlogs)
+	r.Backlog, r.NamedSubscribers = subscriberReports(backlogs)
 	return r
 }
 
@@ -625,7 +619,12 @@ func (g *GenericPLEG) gauges() gauges {
 		inspectionsInFlight: len(h.inFlight(methodGetPodStatus)), blockedReaders: g.blockedReaders(),
 	}
 	now.hung, now.failing = h.counts()
-	now.subscribers, now.backlog = g.updates.Backlog()
+	backlogs := g.updates.Backlogs()
+	total, named := subscriberReports(backlogs)
+	now.subscribers, now.backlog = len(backlogs), total
+	for _, s := range named {
+		now.named = append(now.named, namedBacklog{s.Name, s.Backlog, s.behind(h.now)})
+	}
 	if listing := h.inFlight(methodGetPods); len(listing) > 0 {
 		now.relistRunning = max(0, h.now.Sub(listing[0].Since))
 	}

@@ -38,6 +38,21 @@ type HealthReport struct {
 	// updates that did not fit into a subscriber's channel, summed over the subscribers.
 	Subscribers int `json:"subscribers"`
 	Backlog     int `json:"backlog"`
+	// NamedSubscribers are the subscriptions that have a name, by name.
+	NamedSubscribers []SubscriberReport `json:"namedSubscribers,omitempty"`
+}
+
+// SubscriberReport is the state of the subscriptions of one name; see WithName.
+type SubscriberReport struct {
+	Name string `json:"name"`
+	// Subscriptions is the number of subscriptions of that name.
+	Subscriptions int `json:"subscriptions"`
+	// Backlog is the number of pods with updates that are not delivered, summed over
+	// them.
+	Backlog int `json:"backlog"`
+	// BehindSince is since when the oldest of these updates has been due; zero if all
+	// are delivered. What existed when a subscription began is due since then.
+	BehindSince time.Time `json:"behindSince,omitzero"`
 }
 
 // FailingPod is a pod whose inspection has failed, or hangs: it has run for longer than a

@@ -13,7 +13,9 @@ import (
 func TestLayers(t *testing.T) {
 	files := layers.Files{
 		Layer: map[string]int{
-			"generic.go": 6,
+			"generic.go":   6,
+			"subscribe.go": 6,
+			"handler.go":   6,
 
 			"reconciler.go":  5,
 			"eventstream.go": 5,
@@ -34,10 +36,12 @@ func TestLayers(t *testing.T) {
 			"cache.go":       4,
 			"metrics.go":     4,
 
-			"updates.go":    3,
-			"diff.go":       3,
-			"validate.go":   3,
-			"cacheindex.go": 3,
+			"updates.go":      3,
+			"initial.go":      3,
+			"laststatuses.go": 3,
+			"diff.go":         3,
+			"validate.go":     3,
+			"cacheindex.go":   3,
 
 			"podstatuses.go": 3,
 

@@ -21,6 +21,14 @@ type gauges struct {
 	inspectionsInFlight, hung, failing   int
 	subscribers, backlog, blockedReaders int // blockedReaders: -1 if not known
 	streamConnected                      bool
+	named                                []namedBacklog
+}
+
+// namedBacklog is the backlog of the subscriptions of one name.
+type namedBacklog struct {
+	name string
+	pods int
+	age  time.Duration // of the oldest update
 }
 
 // metrics is the generator's collector. Counters and histograms are updated as things
@@ -67,7 +75,13 @@ var (
 	subscribersDesc = prometheus.NewDesc("pleg_subscribers",
 		"Number of subscriptions.", nil, nil)
 	backlogDesc = prometheus.NewDesc("pleg_subscriber_backlog_pods",
-		"Number of pods with news that does not fit into a subscriber's channel, summed over the subscribers.", nil, nil)
+		"Number of pods with updates that do not fit into a subscriber's channel, summed over the subscribers.", nil, nil)
+	namedBacklogDesc = prometheus.NewDesc("pleg_named_subscriber_backlog_pods",
+		"Number of pods with updates that do not fit into the channel of a subscriber with this name.",
+		[]string{"subscriber"}, nil)
+	namedBacklogAgeDesc = prometheus.NewDesc("pleg_named_subscriber_backlog_age_seconds",
+		"Age of the oldest of the updates that do not fit into the channel of a subscriber with this name, 0 without any.",
+		[]string{"subscriber"}, nil)
 	blockedDesc = prometheus.NewDesc("pleg_blocked_readers",
 		"Number of readers that wait for the cache to become new enough.", nil, nil)
 	streamUpDesc = prometheus.NewDesc("pleg_event_stream_connected",
@@ -116,7 +130,7 @@ func newMetrics(logger klog.Logger, native bool, now func() gauges) *metrics {
 			"Number of inspections of pods whose inspection had failed before."),
 		bad: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "pleg_bad_data_total",
-			Help: "Number of items from the runtime that were skipped or read as something else, by reason.",
+			Help: "Number of items that were skipped or read as something else, by reason.",
 		}, []string{"reason"}),
 		reported: make(map[badReason]bool),
 	}
@@ -144,7 +158,7 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 	}
 	for _, d := range []*prometheus.Desc{
 		lastSeenDesc, runningPodsDesc, runningContainersDesc, relistRunningDesc, inFlightDesc, hungDesc,
-		failingDesc, subscribersDesc, backlogDesc, blockedDesc, streamUpDesc,
+		failingDesc, subscribersDesc, backlogDesc, namedBacklogDesc, namedBacklogAgeDesc, blockedDesc, streamUpDesc,
 	} {
 		ch <- d
 	}
@@ -178,6 +192,10 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	gauge(failingDesc, float64(now.failing))
 	gauge(subscribersDesc, float64(now.subscribers))
 	gauge(backlogDesc, float64(now.backlog))
+	for _, s := range now.named {
+		gauge(namedBacklogDesc, float64(s.pods), s.name)
+		gauge(namedBacklogAgeDesc, s.age.Seconds(), s.name)
+	}
 	if now.blockedReaders >= 0 {
 		gauge(blockedDesc, float64(now.blockedReaders))
 	}
@@ -232,7 +250,7 @@ func (m *metrics) badData(reason badReason, object string) {
 	m.reported[reason] = true
 	m.mu.Unlock()
 	if first {
-		m.logger.Info("Bad data from the runtime; more of this kind is counted in pleg_bad_data_total and not logged",
+		m.logger.Info("Bad data; more of this kind is counted in pleg_bad_data_total and not logged",
 			"reason", string(reason), "object", object)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -77,6 +78,10 @@ type model struct {
 	*node
 	ctx  context.Context
 	next int // makes container IDs that never come again
+	// exits are the exit codes of those that were made to exit; seenExited are those that
+	// the cache had the end of.
+	exits      map[string]int
+	seenExited map[string]bool
 
 	truth    map[types.UID][]moment
 	healings map[string]func() // of the faults in force
@@ -86,7 +91,12 @@ type model struct {
 
 	subs    []*modelSub
 	readers []context.CancelFunc
-	joined  sync.WaitGroup
+	// watch is read at once: published is what everybody has been told.
+	watch     <-chan *pleg.PodLifecycleEvent
+	published map[string]pleg.PodLifeCycleEventType
+	// firstPublished is true from when what the first full list showed is published.
+	firstPublished bool
+	joined         sync.WaitGroup
 
 	mu       sync.Mutex
 	problems []string // guarded by mu
@@ -101,20 +111,27 @@ type moment struct {
 type modelSub struct {
 	events <-chan *pleg.PodLifecycleEvent
 	cancel context.CancelFunc
+	// pods is how many pods its filter wants.
+	pods   int
 	last   map[string]pleg.PodLifeCycleEventType
 	closed bool
+	// began is what was published when it began; nil if that is not all that is initial.
+	began map[string]pleg.PodLifeCycleEventType
 }
 
 func runHistory(t *testing.T, history []step) []string {
 	m := &model{
 		node: newNode(t), ctx: t.Context(), lists: true,
 		truth: make(map[types.UID][]moment), healings: make(map[string]func()), hanging: make(map[types.UID]bool),
+		published: make(map[string]pleg.PodLifeCycleEventType),
+		exits:     make(map[string]int), seenExited: make(map[string]bool),
 	}
+	m.watch = m.g.Watch()
 	m.EmitOnChange(true)
 	for _, s := range history {
 		m.do(s)
 		m.record()
-		synctest.Wait()
+		m.listen()
 	}
 	m.end()
 	return m.problems
@@ -142,6 +159,38 @@ func (m *model) record() {
 		m.mu.Unlock()
 	}
 }
+
+// listen takes note of what is published, and of what the cache has.
+func (m *model) listen() {
+	synctest.Wait()
+	for _, pod := range m.cache.GetAll() {
+		for _, s := range pod.ContainerStatuses {
+			m.seenExited[s.ID.ID] = m.seenExited[s.ID.ID] || s.State == pleg.ContainerStateExited
+		}
+	}
+	for len(m.watch) > 0 {
+		if e := <-m.watch; e.Type != pleg.PodSync {
+			m.published[e.Data.(string)] = e.Type
+		}
+	}
+	if r := m.g.HealthReport(); m.g.HasSynced() && len(r.FailingPods)+len(r.CallsInFlight) == 0 {
+		m.firstPublished = true
+	}
+}
+
+// subscribe adds a subscriber, some with a filter.
+func (m *model) subscribe(n int) {
+	m.listen()
+	ctx, cancel := context.WithCancel(m.ctx)
+	sub := &modelSub{cancel: cancel, pods: 5 - n/4%3, last: make(map[string]pleg.PodLifeCycleEventType)}
+	if m.firstPublished {
+		sub.began = maps.Clone(m.published)
+	}
+	sub.events = m.g.Subscribe(ctx, n%4, pleg.WithFilter(func(p *pleg.Pod) bool { return sub.wants(p.ID) }))
+	m.subs = append(m.subs, sub)
+}
+
+func (sub *modelSub) wants(uid types.UID) bool { return uid < modelPod(sub.pods) }
 
 func modelPod(i int) types.UID { return types.UID(fmt.Sprintf("pod-%d", i)) }
 
@@ -192,6 +241,7 @@ func (m *model) changeContainer(s step, uid types.UID, pod *pleg.Pod) {
 	case s.what == "remove container":
 		m.RemoveContainer(uid, c.ID.ID)
 	case s.what == "exit" && c.State != pleg.ContainerStateExited:
+		m.exits[c.ID.ID] = s.n
 		m.ExitContainer(uid, c.ID.ID, s.n, "Error")
 	case s.what == "start created" && c.State == pleg.ContainerStateCreated:
 		m.SetContainer(uid, c.ID.ID, pleg.ContainerStateRunning)
@@ -282,10 +332,7 @@ func (m *model) use(s step, uid types.UID) {
 		}
 		m.started = false
 	case "subscribe":
-		ctx, cancel := context.WithCancel(m.ctx)
-		m.subs = append(m.subs, &modelSub{
-			events: m.g.Subscribe(ctx, s.n%4), cancel: cancel, last: make(map[string]pleg.PodLifeCycleEventType),
-		})
+		m.subscribe(s.n)
 	case "unsubscribe":
 		if len(m.subs) > 0 {
 			m.subs[s.n%len(m.subs)].cancel()
@@ -335,12 +382,22 @@ func (m *model) check(sub *modelSub, e *pleg.PodLifecycleEvent) {
 	if s, err := m.cache.Get(e.ID); err == nil && s.Name != "" && !fresh(m.cache, e.ID, e.ListedAt.Add(-1)) {
 		m.problem("rule 3: %s listed at %v, and the cache is not as new", line(e), e.ListedAt)
 	}
+	if !sub.wants(e.ID) {
+		m.problem("filter: %s", line(e))
+	}
 	if e.Type == pleg.PodSync {
+		if e.Initial {
+			m.problem("initial: %s", line(e))
+		}
 		return
 	}
 	id := e.Data.(string)
 	was := sub.last[id]
 	sub.last[id] = e.Type
+	if e.Initial && was != "" || sub.began != nil && e.Initial != (was == "" && sub.began[id] == e.Type) {
+		m.problem("initial: %s has %v after %q, published was %q", line(e), e.Initial, was, sub.began[id])
+	}
+	m.checkStatus(e)
 	switch e.Type {
 	case pleg.ContainerStarted:
 		if was == "" {
@@ -357,6 +414,19 @@ func (m *model) check(sub *modelSub, e *pleg.PodLifecycleEvent) {
 	default:
 	}
 	m.problem("rule 1: %s after %q", line(e), was)
+}
+
+// checkStatus holds the status of an event against what became of the container: rule 4.
+func (m *model) checkStatus(e *pleg.PodLifecycleEvent) {
+	s, id := e.Status, e.Data.(string)
+	switch {
+	case s == nil || s.State != pleg.ContainerStateExited:
+		if e.Type == pleg.ContainerRemoved && m.seenExited[id] {
+			m.problem("rule 4: %s has not the status that was seen: %v", line(e), s)
+		}
+	case s.ID.ID != id || s.ExitCode != m.exits[id]:
+		m.problem("rule 4: %s has the status of %s, exit code %d", line(e), s.ID.ID, s.ExitCode)
+	}
 }
 
 // block reads the cache in the background, and holds what it gets against what
@@ -477,7 +547,7 @@ func (m *model) end() {
 		m.problem("something is left: %+v", r)
 	}
 	present := 0
-	all := make(map[string]pleg.State)
+	all := make(map[types.UID]map[string]pleg.State)
 	for i := range 5 {
 		uid := modelPod(i)
 		pod := m.Pod(uid)
@@ -486,8 +556,9 @@ func (m *model) end() {
 		}
 		if pod != nil {
 			present++
+			all[uid] = make(map[string]pleg.State)
 			for _, c := range pod.Containers {
-				all[c.ID.ID] = c.State
+				all[uid][c.ID.ID] = c.State
 			}
 		}
 	}
@@ -506,8 +577,14 @@ func (m *model) end() {
 	m.joined.Wait()
 }
 
-// compare compares what a subscriber has received with what exists: rule 4.
-func (m *model) compare(sub *modelSub, all map[string]pleg.State) {
+// compare compares what a subscriber has received with what exists and it wants: rule 4.
+func (m *model) compare(sub *modelSub, pods map[types.UID]map[string]pleg.State) {
+	all := make(map[string]pleg.State)
+	for uid, containers := range pods {
+		if sub.wants(uid) {
+			maps.Copy(all, containers)
+		}
+	}
 	expected := map[pleg.PodLifeCycleEventType]pleg.State{
 		pleg.ContainerStarted: pleg.ContainerStateRunning, pleg.ContainerDied: pleg.ContainerStateExited,
 	}

@@ -23,10 +23,11 @@
 //     the container was in the state unknown in between.
 //   - An event is delivered after the cache holds a status, or the error of an
 //     inspection, at least as new as the list that showed the transition.
-//   - A subscriber starts with the pods that exist, reads at its own pace and loses no
-//     state: the events that it has read, replayed, equal the present once it has
-//     caught up. Updates that it has not read are coalesced, so that what is held for
-//     it is bounded by the containers that exist and those reported to it.
+//   - A subscriber starts with the pods that exist, whose events are marked as Initial,
+//     reads at its own pace and loses no state: the events that it has read, replayed,
+//     equal the present once it has caught up. Updates that it has not read are
+//     coalesced, so that what is held for it is bounded by the containers that exist
+//     and those reported to it.
 //   - GetNewerThan(uid, t) returns only state observed after t.
 //   - A pod whose inspection hangs or fails delays its own events and readers, and no
 //     other pod's. When an inspection fails, the cache returns the error with the last
@@ -69,6 +70,7 @@ package pleg
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -97,7 +99,7 @@ const (
 	ContainerStarted PodLifeCycleEventType = "ContainerStarted"
 	// ContainerDied means that a list shows the container or sandbox exited, or no longer shows
 	// one that was not known to have exited. It is not repeated when an exited
-	// container is removed. The exit code and the reason are in the cache, if the
+	// container is removed. The exit code and the reason are in the event's Status, if the
 	// runtime still had them.
 	ContainerDied PodLifeCycleEventType = "ContainerDied"
 	// ContainerRemoved means that a list no longer shows the container or sandbox. For one that
@@ -149,13 +151,25 @@ type PodLifecycleEvent struct {
 	// if it is gone; nil for PodSync. Sandboxes count as containers, as they do in the
 	// kubelet; see IsSandbox.
 	Container *Container
+	// Status is the container's status for this event. For ContainerDied and
+	// ContainerRemoved it is the last that was seen, also when the reader comes so late
+	// that the cache has let go of it; if the container was gone before an inspection saw
+	// its end, State is not ContainerStateExited, and there is no exit code. It is nil for
+	// a sandbox, for PodSync, and if no inspection has seen the container. It is shared and
+	// must not be modified.
+	Status *Status
+	// Initial means that the event is no news: it tells of a state that existed when the
+	// subscription began, as part of the first that the subscriber learns of the pod. What
+	// the first full list of the generator shows counts as having existed before, so a
+	// subscription made before Start begins with it. A container that changed since then,
+	// even if the subscriber had not read anything yet, is news. A PodSync is always news.
+	Initial bool
+	sandbox bool
 	// ListedAt is when the list began that showed the transition; for PodSync, when the
 	// newest list began that showed the pod.
 	ListedAt time.Time
 	// Cause is why that list was made.
 	Cause Cause
-
-	sandbox bool
 }
 
 // IsSandbox reports whether the event is about a pod sandbox rather than about a
@@ -163,7 +177,8 @@ type PodLifecycleEvent struct {
 func (e *PodLifecycleEvent) IsSandbox() bool { return e.sandbox }
 
 // String returns the event in a line for logs: the pod, the container with the beginning
-// of its ID, and the type, as in "shop/cart-0 cart (3f2a…) ContainerDied".
+// of its ID, and the type. A death whose end was seen has the exit code and the reason, as
+// in "shop/cart-0 cart (3f2a…) ContainerDied exit 137 OOMKilled".
 func (e *PodLifecycleEvent) String() string {
 	if e == nil {
 		return "no event"
@@ -181,7 +196,15 @@ func (e *PodLifecycleEvent) String() string {
 	} else if !e.sandbox {
 		name = "container"
 	}
-	return fmt.Sprintf("%s %s (%s) %s", pod, name, shortID(e.Data), e.Type)
+	return fmt.Sprintf("%s %s (%s) %s%s", pod, name, shortID(e.Data), e.Type, e.exit())
+}
+
+// exit returns how a container ended, with a space before it; "" if it was not seen.
+func (e *PodLifecycleEvent) exit() string {
+	if e.Type != ContainerDied || e.Status == nil || e.Status.State != ContainerStateExited {
+		return ""
+	}
+	return strings.TrimRight(fmt.Sprintf(" exit %d %s", e.Status.ExitCode, e.Status.Reason), " ")
 }
 
 // shortID returns the beginning of a container's ID, as runtimes' own tools show it.

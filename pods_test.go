@@ -200,6 +200,10 @@ func TestEventInALine(t *testing.T) {
 		n.g.Relist()
 		n.g.RequestReinspect("uid")
 		n.g.Relist()
+		n.ExitContainer("uid", "0123456789abcdef", 137, "OOMKilled")
+		n.g.Relist()
+		n.RemovePod("uid")
+		n.g.Relist()
 		var lines []string
 		var logged bytes.Buffer
 		logger := textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(&logged)))
@@ -211,15 +215,23 @@ func TestEventInALine(t *testing.T) {
 		want(t, "events", lines,
 			"shop/cart-0 cart (0123456789abc…) ContainerStarted",
 			"shop/cart-0 sandbox (uid-sandbox) ContainerStarted",
-			"shop/cart-0 PodSync")
+			"shop/cart-0 PodSync",
+			"shop/cart-0 cart (0123456789abc…) ContainerDied exit 137 OOMKilled",
+			"shop/cart-0 cart (0123456789abc…) ContainerRemoved",
+			"shop/cart-0 sandbox (uid-sandbox) ContainerDied",
+			"shop/cart-0 sandbox (uid-sandbox) ContainerRemoved")
 		if strings.Contains(logged.String(), "registry.example") {
 			t.Errorf("the whole pod is in the log:\n%s", &logged)
 		}
 	})
 	for want, e := range map[string]*pleg.PodLifecycleEvent{
-		"no event":                          nil,
-		"uid ContainerDied":                 {ID: "uid", Type: pleg.ContainerDied},
-		"uid container (c1) ContainerDied":  {ID: "uid", Type: pleg.ContainerDied, Data: "c1"},
+		"no event":                         nil,
+		"uid ContainerDied":                {ID: "uid", Type: pleg.ContainerDied},
+		"uid container (c1) ContainerDied": {ID: "uid", Type: pleg.ContainerDied, Data: "c1"},
+		"uid container (c1) ContainerDied exit 0": {ID: "uid", Type: pleg.ContainerDied, Data: "c1",
+			Status: &pleg.Status{State: pleg.ContainerStateExited}},
+		"uid container (c2) ContainerDied": {ID: "uid", Type: pleg.ContainerDied, Data: "c2",
+			Status: &pleg.Status{State: pleg.ContainerStateRunning, ExitCode: 1}},
 		"uid container (17) ContainerDied":  {ID: "uid", Type: pleg.ContainerDied, Data: 17},
 		"uid container (c1) ContainerStart": {ID: "uid", Type: "ContainerStart", Data: "c1", Pod: &pleg.Pod{}},
 	} {

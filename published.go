@@ -4,11 +4,22 @@ package pleg
 type published struct {
 	pod     *Pod   // as it was published last; nil if it was not, or as gone
 	version uint64 // of the update that did
+	initial *Pod   // the pod as the first full list showed it, until it is published
 	change  change
+	// seen are the newest statuses that were seen: those of the newest status of the pod,
+	// and of other containers that are listed or published. amended: some of them are in
+	// no update.
+	seen    lastStatuses
+	amended bool
 	// syncsRequested counts the PodSyncs that were requested, syncsDelivered those
 	// delivered.
 	syncsRequested, syncsDelivered uint64
 	window                         windowEntry
+}
+
+// see takes in a newer status of the pod, which is listed as it is.
+func (p *published) see(status *PodStatus, listed *Pod) {
+	p.seen, p.amended = lastStatuses(status.ContainerStatuses).with(p.seen.of(p.pod, listed)), true
 }
 
 // change is the newest change of a record.

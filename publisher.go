@@ -1,6 +1,8 @@
 package pleg
 
 import (
+	"time"
+
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 )
@@ -9,10 +11,11 @@ import (
 // statuses.
 type publisher struct {
 	updates *broadcaster
-	cache   ROCache // for the log: how containers finished
 	logger  klog.Logger
 	window  window
-	version uint64 // of the newest update
+	now     time.Time // by the clock, at the present step
+	version uint64    // of the newest update
+	first   stamp     // of the first full list that succeeded
 	// syncing are the pods with a PodSync that is requested and not delivered.
 	syncing map[types.UID]*podRecord
 }
@@ -45,6 +48,7 @@ func (p *publisher) publish(rec *podRecord, s snapshot, recovered bool) {
 	u := &update{
 		uid: rec.uid, pod: s.pod, version: p.version, follows: last.version,
 		sync: p.syncsDone(rec, s.syncs) || recovered, listedAt: s.listed.Time, cause: s.cause,
+		statuses: last.seen, initial: p.initial(last, s),
 	}
 	switch newest := s.change == last.change.number; {
 	case newest && !last.change.pending: // it has been published
@@ -57,22 +61,53 @@ func (p *publisher) publish(rec *podRecord, s snapshot, recovered bool) {
 		last.change.pending = false
 	}
 	appears := (last.pod == nil) != (s.pod == nil)
-	if len(u.transitions) == 0 && !u.sync && !appears {
+	u.amends = len(u.transitions) == 0 && !u.sync && !appears
+	if u.amends && !last.amended {
 		p.window.skip(rec)
 		return
 	}
-	last.pod, last.version = s.pod, u.version
+	last.pod, last.version, last.amended = s.pod, u.version, false
 	if s.pod == nil {
-		last.version = 0
+		last.version, last.seen = 0, nil
 	}
 	p.log(u)
 	if !p.window.add(rec, u) {
-		p.updates.Publish(u)
+		p.deliver(u)
 	}
 }
 
-// closeWindow publishes what the reorder window holds back.
-func (p *publisher) closeWindow() { p.window.close(p.updates.Publish) }
+// initial returns what existed of a pod when the subscriptions began that there were at the
+// first full list.
+func (p *publisher) initial(last *published, s snapshot) *Pod {
+	initial := last.initial
+	last.initial = nil
+	if p.first.Number == 0 || !s.listed.After(p.first) {
+		return s.pod
+	}
+	return initial
+}
+
+// firstList notes that the first full list is in the records. The pods that are not published
+// as it shows them may change before they are.
+func (p *publisher) firstList(at stamp, records *podRecords) {
+	p.first = at
+	for _, rec := range records.byUID {
+		if rec.published.change.pending {
+			rec.published.initial = rec.pod
+		}
+	}
+}
+
+// closeWindow delivers what the reorder window holds back.
+func (p *publisher) closeWindow() { p.window.close(p.deliver) }
+
+func (p *publisher) deliver(u *update) {
+	if u.amends {
+		p.updates.Amend(u)
+	} else {
+		p.updates.Publish(u, p.now)
+	}
+}
 
 // log logs every transition, and the exit code of containers that finished.
 func (p *publisher) log(u *update) {
@@ -80,17 +115,15 @@ func (p *publisher) log(u *update) {
 	if !v.Enabled() {
 		return
 	}
-	status, _ := p.cache.Get(u.uid)
-	for _, t := range u.transitions {
+	statuses := u.statuses.finder()
+	for i, t := range u.transitions {
 		id := t.container.ID.ID
 		p.logger.V(4).Info("Transition", "podUID", u.uid, "containerID", id, "event", t.kind)
 		if t.kind != ContainerDied || t.sandbox {
 			continue
 		}
-		for _, s := range status.ContainerStatuses {
-			if s.ID.ID == id && s.State == ContainerStateExited {
-				v.Info("Container finished", "podUID", u.uid, "containerID", id, "exitCode", s.ExitCode, "reason", s.Reason)
-			}
+		if s := statuses.at(i, id); s != nil && s.State == ContainerStateExited {
+			v.Info("Container finished", "podUID", u.uid, "containerID", id, "exitCode", s.ExitCode, "reason", s.Reason)
 		}
 	}
 }

@@ -67,7 +67,7 @@ func newReconciler(cfg reconcilerConfig, now time.Time, cache Cache, updates *br
 	return &reconciler{
 		cfg: cfg, sched: sched, records: records, cache: writer,
 		publisher: publisher{
-			updates: updates, cache: cache, logger: cfg.logger, syncing: make(map[types.UID]*podRecord),
+			updates: updates, logger: cfg.logger, syncing: make(map[types.UID]*podRecord),
 		},
 		metrics: m,
 		relists: relists{records: records, sched: sched, cache: writer},
@@ -113,7 +113,7 @@ func (r *reconciler) advance(clock time.Time) {
 		r.health.goBack(back)
 		r.failing.changed = true
 	}
-	r.health.asOf = clock
+	r.health.asOf, r.publisher.now = clock, clock
 }
 
 // wake returns when, by the clock, the next step is due.
@@ -296,6 +296,9 @@ func (r *reconciler) applyFullList(pods []*Pod, c *schedule.Call) {
 		r.apply(change, l)
 	}
 	clear(r.changes)
+	if r.publisher.first.Number == 0 {
+		r.publisher.firstList(c.Stamp, r.records)
+	}
 	for _, uid := range r.sched.Requested() { // what is left of the requests
 		r.confirmUnchanged(uid, l)
 	}
@@ -531,6 +534,9 @@ func (r *reconciler) fail(rec *podRecord, syncs uint64, err error) {
 // error.
 func (r *reconciler) store(rec *podRecord, status *PodStatus, err error, made, observed stamp) (recovered bool) {
 	r.cache.store(rec, status, err, made, observed)
+	if status != nil {
+		rec.published.see(status, rec.pod)
+	}
 	pod := klog.KRef(rec.pod.Namespace, rec.pod.Name)
 	switch {
 	case err != nil:

@@ -127,7 +127,7 @@ func (s *stepper) make(d *datadriven.TestData) {
 	}
 	m := newMetrics(cfg.logger, false, func() gauges { return gauges{} })
 	updates := newBroadcaster(m.discarded)
-	s.events = updates.Subscribe(s.t.Context(), 1000, true)
+	s.events = updates.Subscribe(s.t.Context(), 1000, subscriptionOptions{Lasting: true})
 	s.t.Cleanup(updates.Halt)
 	s.r = newReconciler(cfg, epoch, cache, updates, m)
 }

@@ -50,7 +50,7 @@ func newRandomNode(t *rapid.T) *randomNode {
 	}
 	m := newMetrics(cfg.logger, false, func() gauges { return gauges{} })
 	updates := newBroadcaster(m.discarded)
-	w.events = updates.Subscribe(t.Context(), 1000, true)
+	w.events = updates.Subscribe(t.Context(), 1000, subscriptionOptions{Lasting: true})
 	w.r = newReconciler(cfg, epoch, cache, updates, m)
 	return w
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // update is a pod as a list showed it, for the subscribers, once the cache has its status.
-// It is not modified after it is announced.
+// It is not modified after it is published.
 type update struct {
 	uid types.UID
 	// pod is the pod as it was listed; nil when it is gone.
@@ -17,8 +17,17 @@ type update struct {
 	// transitions lead from the update of version follows to this one.
 	transitions      []transition
 	version, follows uint64
+	// statuses are the newest of the pod's containers, and of those that the transitions
+	// are about.
+	statuses lastStatuses
+	// initial is the pod as it existed when the subscription began of a subscriber that was
+	// told nothing of the pod; nil for one that did not exist then. Its containers are among
+	// those of pod.
+	initial *Pod
 	// sync asks for a PodSync besides the transitions.
-	sync     bool
+	sync bool
+	// amends: nothing is new but statuses, of which no subscriber is to be told.
+	amends   bool
 	listedAt time.Time
 	cause    Cause
 }
@@ -41,11 +50,8 @@ func (updates) Gone(u *update) bool { return u.pod == nil }
 
 // Initial implements broadcast.Rules.
 func (updates) Initial(u *update) *update {
-	if !u.sync {
-		return u
-	}
 	initial := *u
-	initial.sync = false
+	initial.initial, initial.sync = u.pod, false
 	return &initial
 }
 
@@ -65,14 +71,25 @@ func (updates) Events(told, u *update) []*PodLifecycleEvent {
 		return nil
 	}
 	block := make([]PodLifecycleEvent, 0, n) // one piece of memory for all of them
-	for _, t := range transitions {
-		if t.kind != ContainerChanged {
-			block = append(block, PodLifecycleEvent{
-				ID: u.uid, Type: t.kind, Data: t.container.ID.ID,
-				Pod: pod, Container: t.container, sandbox: t.sandbox,
-				ListedAt: u.listedAt, Cause: u.cause,
-			})
+	var existed initialState                 // a subscriber that was told anything gets news only
+	if told == nil {
+		existed = initially(u.initial, u.pod)
+	}
+	statuses := u.statuses.finder()
+	for i, t := range transitions {
+		if t.kind == ContainerChanged {
+			continue
 		}
+		e := PodLifecycleEvent{
+			ID: u.uid, Type: t.kind, Data: t.container.ID.ID,
+			Pod: pod, Container: t.container, sandbox: t.sandbox,
+			Initial:  existed.was(i, t),
+			ListedAt: u.listedAt, Cause: u.cause,
+		}
+		if !t.sandbox {
+			e.Status = statuses.at(i, t.container.ID.ID)
+		}
+		block = append(block, e)
 	}
 	if u.sync && u.pod != nil {
 		block = append(block, PodLifecycleEvent{
@@ -87,16 +104,28 @@ func (updates) Events(told, u *update) []*PodLifecycleEvent {
 }
 
 // Coalesce implements broadcast.Rules. Transitions are discarded where the steps told →
-// earlier → later are more than the one step told → later.
+// earlier → later are more than the one step told → later. Of the earlier update what this
+// step still needs is kept: a PodSync, statuses, and what existed at the beginning.
 func (updates) Coalesce(told, earlier, later *update) (coalesced *update, discarded int) {
 	steps := deliverable(earlier.since(told)) + deliverable(later.since(earlier))
 	discarded = max(0, steps-deliverable(later.since(told)))
-	if earlier.sync && !later.sync {
-		both := *later
-		both.sync = true
-		later = &both
+	sync, initial := earlier.sync || later.sync, later.initial
+	var known *Pod
+	if told != nil {
+		known = told.pod
+	} else if initial == nil {
+		initial = among(earlier.initial, later.pod)
 	}
-	return later, discarded
+	statuses := later.statuses.with(earlier.statuses.of(known, later.pod))
+	if sync == later.sync && initial == later.initial && len(statuses) == len(later.statuses) && !later.amends {
+		return later, discarded
+	}
+	both := *later
+	both.sync, both.initial, both.statuses = sync, initial, statuses
+	if later.amends {
+		both.listedAt, both.cause, both.amends = earlier.listedAt, earlier.cause, false
+	}
+	return &both, discarded
 }
 
 // since returns the transitions from an older update to this one: those that came with

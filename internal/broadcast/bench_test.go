@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/kubepleg/pleg/internal/broadcast"
 )
@@ -33,12 +34,12 @@ func BenchmarkPublish(b *testing.B) {
 			defer s.Halt()
 			var outs []chan event
 			for range c.subscribers {
-				outs = append(outs, s.Subscribe(context.Background(), c.capacity, false))
+				outs = append(outs, s.Subscribe(context.Background(), c.capacity, everything{}))
 			}
-			i := 0
+			i, now := 0, time.Now()
 			b.ReportAllocs()
 			for b.Loop() {
-				s.Publish(updates[i])
+				s.Publish(updates[i], now)
 				if i++; i == len(updates) {
 					i = 0
 				}

@@ -17,7 +17,10 @@
 // Whoever publishes puts the events into the channels as far as they fit. What does
 // not fit is left to a goroutine per subscription that waits for the reader; there is
 // one between [Broadcaster.Start] and [Broadcaster.Halt] only, and in between
-// [Broadcaster.Fill] puts in what has come to fit.
+// [Broadcaster.Fill] puts in what has come to fit. A subscriber without a channel,
+// [Broadcaster.Follow], takes its events itself.
+//
+// The package knows no clock: who publishes and who subscribes says what time it is.
 package broadcast
 
 import (
@@ -26,6 +29,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 )
 
 // Rules say what updates of type U mean: each is the newest state of a key of type K,
@@ -39,8 +43,8 @@ type Rules[K cmp.Ordered, U, E any] interface {
 	Key(update U) K
 	// Gone reports whether nothing is left of the key after the update.
 	Gone(update U) bool
-	// Initial returns the update as a later subscriber is to get it: the state,
-	// without requests that were for the subscribers of the time.
+	// Initial returns the newest update of a key as a subscriber is to get it that
+	// begins now: the state, without requests that were for the subscribers of the time.
 	Initial(update U) U
 	// Events returns the events that lead a subscriber from told, its last state, to the
 	// update. The slice must not be changed afterwards.
@@ -67,7 +71,7 @@ type Broadcaster[K cmp.Ordered, U, E any] struct {
 	// Guarded by mu. A subscription's own lock is taken inside this one, never the
 	// other way round.
 
-	// present is the newest update of each key that exists, as Initial returned it.
+	// present is the newest update of each key that exists.
 	present map[K]U
 	subs    []*subscription[K, U, E]
 	// stop ends the pumps; nil while there are to be none.
@@ -81,42 +85,115 @@ func New[K cmp.Ordered, U, E any](rules Rules[K, U, E], discarded func(n int)) *
 	return &Broadcaster[K, U, E]{rules: rules, discarded: discarded, present: make(map[K]U)}
 }
 
+// Options say what a subscriber gets. The zero value stands for everything.
+type Options[U, E any] struct {
+	// Name is the subscriber's in Backlogs; several may have the same.
+	Name string
+	// Begins is when the subscriber subscribes: what exists then is undelivered since
+	// then.
+	Begins time.Time
+	// Lasting subscriptions survive Halt.
+	Lasting bool
+	// Want reports whether the subscriber is to be told of the key of an update; nil
+	// stands for yes. It is asked once per key, with the first update of the key that the
+	// subscription sees, and again only if the key is gone and comes back. It is called
+	// with locks held, so it must not use the Broadcaster. Its answers are kept for the
+	// keys that exist.
+	Want func(update U) bool
+	// Events makes the subscriber's events in place of that of the rules, unless it is
+	// nil.
+	Events func(told, update U) []E
+}
+
 // Publish makes the update the state of its key and tells every subscriber of it. It
-// never waits for a reader.
-func (b *Broadcaster[K, U, E]) Publish(update U) {
+// never waits for a reader. at is the present time.
+func (b *Broadcaster[K, U, E]) Publish(update U, at time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	key := b.rules.Key(update)
 	before, existed := b.present[key]
+	gone := b.rules.Gone(update)
 	switch {
-	case !b.rules.Gone(update):
-		b.present[key] = b.rules.Initial(update)
+	case !gone:
+		b.present[key] = update
 	case existed:
 		delete(b.present, key)
 	}
 	for _, s := range b.subs {
-		if n := s.offer(key, state[U]{before, existed}, update); n > 0 {
+		if !s.wants(key, update, existed, gone) {
+			continue
+		}
+		if n := s.offer(key, state[U]{before, existed}, update, at); n > 0 {
 			b.discarded(n)
 		}
+	}
+}
+
+// Amend coalesces the newest update of a key with another one, which no events lead to from
+// there. It does so for subscribers that begin later, and for those that have yet to be told
+// of an update of the key; no other hears of it.
+func (b *Broadcaster[K, U, E]) Amend(update U) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	key := b.rules.Key(update)
+	newest, exists := b.present[key]
+	if !exists {
+		return
+	}
+	b.present[key], _ = b.rules.Coalesce(newest, newest, update)
+	for _, s := range b.subs {
+		s.amend(key, update)
 	}
 }
 
 // Subscribe returns a channel of this capacity, or without any if it is negative. Its
 // events begin with what exists. It is closed when ctx ends, or at the next Halt unless
 // it is lasting.
-func (b *Broadcaster[K, U, E]) Subscribe(ctx context.Context, capacity int, lasting bool) chan E {
-	s := newSubscription(b.rules, capacity, lasting)
+func (b *Broadcaster[K, U, E]) Subscribe(ctx context.Context, capacity int, o Options[U, E]) chan E {
+	s := newSubscription[K](b.rules, capacity, o)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, key := range slices.Sorted(maps.Keys(b.present)) {
-		s.offer(key, state[U]{}, b.present[key])
-	}
-	b.subs = append(b.subs, s)
+	b.addLocked(s)
 	if b.stop != nil {
 		b.startPumpLocked(s)
 	}
 	s.forget = context.AfterFunc(ctx, func() { b.unsubscribe(s) })
 	return s.out
+}
+
+// Follow calls handle with every event, in the caller's goroutine and with no lock held.
+// The events begin with what exists, and come whether there was a Start or not. It
+// returns the cause of ctx when that has ended, and nil at the next Halt unless it is
+// lasting. After either handle is not called again, and what it was not called for is
+// dropped. If handle panics, so does Follow, and the subscription has ended.
+func (b *Broadcaster[K, U, E]) Follow(ctx context.Context, o Options[U, E], handle func(E)) error {
+	s := newSubscription[K](b.rules, 0, o)
+	s.followed = true
+	b.subscribe(s)
+	defer b.unsubscribe(s)
+	for {
+		event, ok, err := s.next(ctx)
+		if !ok {
+			return err
+		}
+		handle(event)
+	}
+}
+
+func (b *Broadcaster[K, U, E]) subscribe(s *subscription[K, U, E]) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.addLocked(s)
+}
+
+// addLocked adds a subscription, which begins with what exists.
+func (b *Broadcaster[K, U, E]) addLocked(s *subscription[K, U, E]) {
+	for _, key := range slices.Sorted(maps.Keys(b.present)) {
+		if u := b.present[key]; s.wants(key, u, false, false) {
+			s.offer(key, state[U]{}, b.rules.Initial(u), s.options.Begins)
+		}
+	}
+	b.subs = append(b.subs, s)
 }
 
 func (b *Broadcaster[K, U, E]) unsubscribe(s *subscription[K, U, E]) {
@@ -150,6 +227,9 @@ func (b *Broadcaster[K, U, E]) Start() {
 }
 
 func (b *Broadcaster[K, U, E]) startPumpLocked(s *subscription[K, U, E]) {
+	if s.followed {
+		return
+	}
 	stop := b.stop
 	s.pumpStarts()
 	b.pumps.Go(func() { s.pump(stop) })
@@ -162,7 +242,9 @@ func (b *Broadcaster[K, U, E]) Halt() {
 	b.stopPumps()
 	b.pumps.Wait()
 	for _, s := range b.takeTransient() {
-		s.forget()
+		if s.forget != nil {
+			s.forget()
+		}
 		s.end()
 	}
 }
@@ -181,21 +263,33 @@ func (b *Broadcaster[K, U, E]) takeTransient() (taken []*subscription[K, U, E]) 
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.subs = slices.DeleteFunc(b.subs, func(s *subscription[K, U, E]) bool {
-		if !s.lasting {
+		if !s.options.Lasting {
 			taken = append(taken, s)
 		}
-		return !s.lasting
+		return !s.options.Lasting
 	})
 	return taken
 }
 
-// Backlog counts the subscriptions, and the keys of which they have something still
-// to be delivered, each for every subscription.
-func (b *Broadcaster[K, U, E]) Backlog() (subscribers, keys int) {
+// Backlog is what one subscription has still to be delivered.
+type Backlog struct {
+	// Name is that of the subscription's options.
+	Name string
+	// Keys counts the keys of which there is something to be delivered.
+	Keys int
+	// Since is when the oldest update was published of which something is to be
+	// delivered, or when the subscription began for what existed then; zero if there
+	// is nothing.
+	Since time.Time
+}
+
+// Backlogs returns the backlog of each subscription, in the order in which they began.
+func (b *Broadcaster[K, U, E]) Backlogs() []Backlog {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, s := range b.subs {
-		keys += s.backlog()
+	backlogs := make([]Backlog, len(b.subs))
+	for i, s := range b.subs {
+		backlogs[i] = s.backlog()
 	}
-	return len(b.subs), keys
+	return backlogs
 }

@@ -1,10 +1,12 @@
 package broadcast_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/kubepleg/pleg/internal/broadcast"
 )
@@ -57,10 +59,29 @@ func (levels) Coalesce(told, earlier, later update) (merged update, discarded in
 
 func distance(a, b update) int { return max(a.level-b.level, b.level-a.level) }
 
-// station is a broadcaster of levels that counts what was discarded.
+// everything are the options of a subscriber that is told of everything.
+type everything = broadcast.Options[update, event]
+
+// station is a broadcaster of levels that counts what was discarded. Its time is the
+// bubble's, if there is one.
 type station struct {
 	*broadcast.Broadcaster[string, update, event]
 	discarded int // guarded by the broadcaster's lock
+}
+
+func (s *station) Publish(u update) { s.Broadcaster.Publish(u, time.Now()) }
+
+func (s *station) Subscribe(ctx context.Context, capacity int, lasting bool) chan event {
+	return s.Broadcaster.Subscribe(ctx, capacity, everything{Lasting: lasting, Begins: time.Now()})
+}
+
+// Backlog sums the backlogs up.
+func (s *station) Backlog() (subscribers, keys int) {
+	backlogs := s.Backlogs()
+	for _, b := range backlogs {
+		keys += b.Keys
+	}
+	return len(backlogs), keys
 }
 
 func newStation() *station {

@@ -2,7 +2,9 @@ package broadcast
 
 import (
 	"cmp"
+	"context"
 	"sync"
+	"time"
 )
 
 // state is the last update of a key that was delivered to a subscriber, or none.
@@ -15,22 +17,29 @@ type state[U any] struct {
 type step[U any] struct {
 	told   state[U]
 	update U
+	since  time.Time // of the first update that is not delivered
 }
 
 // subscription delivers to one subscriber. The delivered state of a key is kept only while
 // an update of the key is pending: else it is the present state, which the broadcaster has.
 //
 // Events go into the channel as far as they fit, by whoever brings the update. What
-// does not fit is left to the pump, which waits for the reader.
+// does not fit is left to the pump, which waits for the reader. A subscription that is
+// followed has neither: the follower takes its events.
 type subscription[K cmp.Ordered, U, E any] struct {
-	// Set once by Subscribe.
+	// Set once by Subscribe and Follow.
 
-	rules   Rules[K, U, E]
-	out     chan E
-	lasting bool
-	ended   chan struct{} // closed by end
-	work    chan struct{} // wakes the pump
-	forget  func() bool   // releases ctx
+	rules    Rules[K, U, E]
+	options  Options[U, E]
+	followed bool
+	out      chan E
+	ended    chan struct{} // closed by end
+	work     chan struct{} // wakes the pump or the follower
+	forget   func() bool   // releases ctx; nil if it is followed
+
+	// refused has the keys that exist and are not wanted. Guarded by the broadcaster's
+	// lock.
+	refused map[K]struct{}
 
 	mu sync.Mutex
 
@@ -43,8 +52,9 @@ type subscription[K cmp.Ordered, U, E any] struct {
 	order   []K
 	// committed are the remaining events of the key whose turn it is. They are
 	// delivered before anything else, and the key counts as delivered.
-	committed    []E
-	committedKey K
+	committed      []E
+	committedKey   K
+	committedSince time.Time
 	// pumping is true while there is a pump; holding while it waits for the reader
 	// with the first committed event in its hand, which nothing may overtake.
 	pumping, holding bool
@@ -52,28 +62,52 @@ type subscription[K cmp.Ordered, U, E any] struct {
 }
 
 func newSubscription[K cmp.Ordered, U, E any](
-	rules Rules[K, U, E], capacity int, lasting bool,
+	rules Rules[K, U, E], capacity int, o Options[U, E],
 ) *subscription[K, U, E] {
-	return &subscription[K, U, E]{
+	s := &subscription[K, U, E]{
 		rules:   rules,
+		options: o,
 		out:     make(chan E, max(capacity, 0)),
-		lasting: lasting,
 		ended:   make(chan struct{}),
 		work:    make(chan struct{}, 1),
 		pending: make(map[K]step[U]),
 	}
+	if o.Want != nil {
+		s.refused = make(map[K]struct{})
+	}
+	if s.options.Events == nil {
+		s.options.Events = rules.Events
+	}
+	return s
+}
+
+// wants reports whether the subscriber is to be told of a key. One that existed before the
+// update has been asked about.
+func (s *subscription[K, U, E]) wants(key K, update U, existed, gone bool) bool {
+	if s.options.Want == nil {
+		return true
+	}
+	_, refused := s.refused[key]
+	switch {
+	case gone:
+		delete(s.refused, key)
+	case !existed && !s.options.Want(update):
+		s.refused[key], refused = struct{}{}, true
+	}
+	return !refused
 }
 
 // offer takes in an update of a key, delivers what fits, and returns how many
 // transitions the subscriber will never see because later ones undid or replaced them.
-// before is the state of the key before the update.
-func (s *subscription[K, U, E]) offer(key K, before state[U], update U) (discarded int) {
+// before is the state of the key before the update, which is published at the time at.
+func (s *subscription[K, U, E]) offer(key K, before state[U], update U, at time.Time) (discarded int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	p := step[U]{before, update, at}
 	if s.upToDateLocked() && len(s.out) < cap(s.out) {
-		s.commitLocked(key, step[U]{before, update}) // the usual case needs no bookkeeping
+		s.commitLocked(key, p) // the usual case needs no bookkeeping
 	} else {
-		discarded = s.pendLocked(key, before, update)
+		discarded = s.pendLocked(key, p)
 	}
 	s.fillLocked()
 	if !s.upToDateLocked() {
@@ -82,19 +116,28 @@ func (s *subscription[K, U, E]) offer(key K, before state[U], update U) (discard
 	return discarded
 }
 
+// amend coalesces the pending update of a key, if there is one, with another one.
+func (s *subscription[K, U, E]) amend(key K, update U) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p, pends := s.pending[key]; pends {
+		p.update, _ = s.rules.Coalesce(p.told.update, p.update, update)
+		s.pending[key] = p
+	}
+}
+
 // upToDateLocked reports whether there is nothing to deliver. The pump holds nothing
 // then.
 func (s *subscription[K, U, E]) upToDateLocked() bool {
 	return len(s.pending) == 0 && len(s.committed) == 0
 }
 
-// pendLocked makes the update the pending one of its key.
-func (s *subscription[K, U, E]) pendLocked(key K, before state[U], update U) (discarded int) {
-	p, pends := s.pending[key]
+// pendLocked makes the update of a step the pending one of its key.
+func (s *subscription[K, U, E]) pendLocked(key K, p step[U]) (discarded int) {
+	pending, pends := s.pending[key]
 	if pends {
-		p.update, discarded = s.rules.Coalesce(p.told.update, p.update, update)
-	} else {
-		p = step[U]{before, update}
+		pending.update, discarded = s.rules.Coalesce(pending.told.update, pending.update, p.update)
+		p = pending
 	}
 	if !p.told.exists && s.rules.Gone(p.update) {
 		s.withdrawLocked(key)
@@ -169,7 +212,7 @@ func (s *subscription[K, U, E]) commitLocked(key K, p step[U]) {
 	if !p.told.exists && s.rules.Gone(p.update) {
 		return
 	}
-	s.committedKey, s.committed = key, s.rules.Events(p.told.update, p.update)
+	s.committedKey, s.committed, s.committedSince = key, s.options.Events(p.told.update, p.update), p.since
 }
 
 func (s *subscription[K, U, E]) deliveredLocked() {
@@ -232,6 +275,39 @@ func (s *subscription[K, U, E]) delivered() {
 	s.deliveredLocked()
 }
 
+// next waits for the next event of a subscription that is followed. There is none when ctx
+// has ended, with its cause, or when only the subscription has.
+func (s *subscription[K, U, E]) next(ctx context.Context) (event E, ok bool, err error) {
+	for {
+		select {
+		case <-ctx.Done():
+			return event, false, context.Cause(ctx)
+		default:
+		}
+		if event, ok = s.takeNext(); ok {
+			return event, true, nil
+		}
+		select {
+		case <-s.work:
+		case <-s.ended:
+			return event, false, context.Cause(ctx)
+		case <-ctx.Done():
+		}
+	}
+}
+
+// takeNext takes an event out, if there is one and the subscription has not ended.
+func (s *subscription[K, U, E]) takeNext() (event E, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over || !s.advanceLocked() {
+		return event, false
+	}
+	event = s.committed[0]
+	s.deliveredLocked()
+	return event, true
+}
+
 // pumpEnds leaves an event that could not be delivered where it was.
 func (s *subscription[K, U, E]) pumpEnds() {
 	s.mu.Lock()
@@ -264,15 +340,25 @@ func (s *subscription[K, U, E]) wake() {
 	}
 }
 
-// backlog counts the keys of which there is something still to be delivered.
-func (s *subscription[K, U, E]) backlog() int {
+// backlog returns what there is still to be delivered. The first pending key need not be
+// the oldest: one that was withdrawn and came back may stand before it.
+func (s *subscription[K, U, E]) backlog() Backlog {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n := len(s.pending)
-	if len(s.committed) > 0 {
-		if _, again := s.pending[s.committedKey]; !again {
-			n++
+	b := Backlog{Name: s.options.Name, Keys: len(s.pending)}
+	older := func(at time.Time) {
+		if b.Since.IsZero() || at.Before(b.Since) {
+			b.Since = at
 		}
 	}
-	return n
+	for _, p := range s.pending {
+		older(p.since)
+	}
+	if len(s.committed) > 0 {
+		if _, again := s.pending[s.committedKey]; !again {
+			b.Keys++
+		}
+		older(s.committedSince)
+	}
+	return b
 }

@@ -1,0 +1,171 @@
+package broadcast_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+)
+
+// followed is what a follower was told, and what Follow returned.
+type followed struct {
+	events []string
+	err    error
+	over   bool
+}
+
+// follow follows in a goroutine until ctx or the subscription ends.
+func (s *station) follow(ctx context.Context, options everything) *followed {
+	f := &followed{}
+	go func() {
+		f.err = s.Follow(ctx, options, func(e event) { f.events = append(f.events, e.String()) })
+		f.over = true
+	}()
+	synctest.Wait()
+	return f
+}
+
+func (f *followed) want(t *testing.T, what, events string, over bool) {
+	t.Helper()
+	synctest.Wait()
+	want(t, what, strings.Join(f.events, " "), events)
+	if f.over != over {
+		t.Errorf("%s: over is %v", what, f.over)
+	}
+}
+
+// Who follows gets what exists and what comes, with Start and without, until its context
+// ends.
+func TestFollow(t *testing.T) {
+	for _, started := range []bool{false, true} {
+		t.Run(fmt.Sprint(started), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newStation()
+				defer s.Halt()
+				if started {
+					s.Start()
+				}
+				s.publish("b1 a2")
+				ctx, cancel := context.WithCancelCause(t.Context())
+				f := s.follow(ctx, everything{})
+				f.want(t, "what exists", "a+ a+ b+", false)
+				s.publish("a1! c1")
+				s.Fill()
+				f.want(t, "later", "a+ a+ b+ a- a! c+", false)
+				s.wantBacklog(t, 1, 0)
+				enough := errors.New("enough")
+				cancel(enough)
+				f.want(t, "in the end", "a+ a+ b+ a- a! c+", true)
+				if !errors.Is(f.err, enough) {
+					t.Errorf("got %v", f.err)
+				}
+				s.wantBacklog(t, 0, 0)
+				s.publish("c0")
+				f.want(t, "after it", "a+ a+ b+ a- a! c+", true)
+			})
+		})
+	}
+}
+
+// Halt ends it, and a lasting one goes on. A context that has ended is the cause first.
+func TestFollowUntilHalt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStation()
+		s.Start()
+		ctx, cancel := context.WithCancel(t.Context())
+		f := s.follow(ctx, everything{})
+		lasting := s.follow(ctx, everything{Lasting: true})
+		s.publish("a1")
+		synctest.Wait()
+		s.Halt()
+		f.want(t, "after Halt", "a+", true)
+		if f.err != nil {
+			t.Errorf("got %v", f.err)
+		}
+		lasting.want(t, "the lasting one", "a+", false)
+		s.publish("b1")
+		lasting.want(t, "the lasting one", "a+ b+", false)
+		cancel()
+		lasting.want(t, "the lasting one", "a+ b+", true)
+		if err := s.Follow(ctx, everything{}, func(event) { t.Error("called") }); !errors.Is(err, context.Canceled) {
+			t.Errorf("got %v", err)
+		}
+		s.wantBacklog(t, 0, 0)
+	})
+}
+
+// Nothing is handled any more once the context or the subscription has ended, also where
+// that is the handler's doing.
+func TestFollowEndsAtOnce(t *testing.T) {
+	for name, c := range map[string]struct {
+		end func(s *station, cancel func())
+		err error
+	}{
+		"its context": {func(_ *station, cancel func()) { cancel() }, context.Canceled},
+		"Halt":        {func(s *station, _ func()) { s.Halt() }, nil},
+		"both":        {func(s *station, cancel func()) { s.Halt(); cancel() }, context.Canceled},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStation()
+			s.publish("a3")
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			calls := 0
+			err := s.Follow(ctx, everything{}, func(event) {
+				if calls++; calls == 2 {
+					s.publish("b1") // nothing is locked
+					c.end(s, cancel)
+				}
+			})
+			if calls != 2 || !errors.Is(err, c.err) {
+				t.Errorf("%d calls, %v", calls, err)
+			}
+			s.wantBacklog(t, 0, 0)
+		})
+	}
+}
+
+// A slow follower is coalesced for, and its backlog is known.
+func TestSlowFollower(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStation()
+		ctx, cancel := context.WithCancel(t.Context())
+		var got []string
+		read := make(chan struct{})
+		go func() {
+			_ = s.Follow(ctx, everything{}, func(e event) {
+				got = append(got, e.String())
+				<-read
+			})
+		}()
+		synctest.Wait()
+		s.publish("a1")
+		synctest.Wait()
+		s.publish("b1 a2 b3 a1 c1 c0")
+		s.wantBacklog(t, 1, 2)
+		s.wantDiscarded(t, 4) // a went up and down, c came and went
+		close(read)
+		synctest.Wait()
+		want(t, "events", strings.Join(got, " "), "a+ b+ b+ b+")
+		cancel()
+		synctest.Wait()
+	})
+}
+
+// A panic of the handler is the caller's, and ends the subscription.
+func TestFollowerPanics(t *testing.T) {
+	s := newStation()
+	s.publish("a1")
+	defer func() {
+		if p := recover(); p != "oops" {
+			t.Errorf("recovered %v", p)
+		}
+		s.publish("a2")
+		s.wantBacklog(t, 0, 0)
+		s.Halt()
+	}()
+	_ = s.Follow(t.Context(), everything{}, func(event) { panic("oops") })
+	t.Error("it has returned")
+}
