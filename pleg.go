@@ -230,8 +230,8 @@ func (e *PodLifecycleEvent) MarshalLog() any {
 	}{e.ID, e.Type, e.Data}
 }
 
-// PodLifecycleEventGenerator has the methods that most code needs of a generator.
-// GenericPLEG has these methods and more; so has the kubelet's interface of this name.
+// PodLifecycleEventGenerator has the methods that most code needs of a generator: those of
+// the kubelet's interface of this name, in its release 1.36. GenericPLEG has more.
 type PodLifecycleEventGenerator interface {
 	// Start begins to relist and to deliver events.
 	Start()
@@ -239,4 +239,8 @@ type PodLifecycleEventGenerator interface {
 	Watch() chan *PodLifecycleEvent
 	// Healthy reports whether the generator works, and if not, why not.
 	Healthy() (bool, error)
+	// RequestReinspect asks for an inspection of a pod whose list may not have changed.
+	RequestReinspect(podUID types.UID)
+	// RequestRelist asks for a single-pod relist.
+	RequestRelist(podUID types.UID)
 }

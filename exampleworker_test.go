@@ -1,0 +1,60 @@
+package pleg_test
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+// podWorker keeps the container of a pod running: each sync begins with a status that was
+// observed after the last one ended.
+func podWorker(ctx context.Context, g *pleg.GenericPLEG, cache *pleg.PodCache, rt *plegtest.Runtime, uid types.UID) {
+	events := g.Subscribe(ctx, 1, pleg.WithFilter(func(pod *pleg.Pod) bool { return pod.ID == uid }))
+	var synced time.Time
+	for range events {
+		status, err := cache.GetNewerThanContext(ctx, uid, synced)
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			continue // the inspection failed: a PodSync comes when one succeeds
+		}
+		if last := status.ContainerStatuses[0]; last.State == pleg.ContainerStateExited {
+			resume := g.Suspend(uid) // nobody sees the pod half restarted
+			fmt.Printf("%s exited with %d: restarting\n", last.Name, last.ExitCode)
+			rt.RestartContainer(uid, last.ID.ID, fmt.Sprintf("app-%d", len(status.ContainerStatuses)+1))
+			resume()
+		}
+		synced = time.Now()
+	}
+}
+
+// A pod worker needs no polling and no store of statuses: events say when to look, the
+// cache what there is, and Suspend hides what the worker itself does until it is done.
+func ExampleGenericPLEG_Suspend() {
+	runtime, cache := plegtest.NewRuntime(), pleg.NewCache()
+	runtime.SetPod(plegtest.NewPod("shop", plegtest.Running("app-1")))
+	generator := pleg.NewGenericPLEG(runtime, 10, time.Second, cache, clock.RealClock{})
+	generator.Start()
+	defer generator.Stop()
+	ctx, stop := context.WithTimeout(context.Background(), 10*time.Second)
+	defer stop()
+	go podWorker(ctx, generator, cache, runtime, "shop")
+
+	runtime.ExitContainer("shop", "app-1", 137, "OOMKilled")
+	for e := range generator.Subscribe(ctx, 10) {
+		if e.Type == pleg.ContainerStarted && e.Data == "app-2" {
+			fmt.Println(e.Pod.Containers[0].State, "again")
+			break
+		}
+	}
+	// Output:
+	// app-1 exited with 137: restarting
+	// running again
+}

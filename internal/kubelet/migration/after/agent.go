@@ -1,0 +1,133 @@
+// Package after is a small agent as it is written against this library. The package beside it is the same agent
+// on the other side; they differ in their imports and the constructor, and nothing else.
+package after
+
+import (
+	"context"
+	"fmt"
+	"sort"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+
+	"github.com/kubepleg/pleg"
+	kubecontainer "github.com/kubepleg/pleg"
+)
+
+// New returns an agent on a runtime.
+func New(runtime kubecontainer.Runtime) *Agent {
+	cache := kubecontainer.NewCache()
+	return &Agent{
+		generator: pleg.NewGenericPLEG(runtime, 1000, time.Second, cache, clock.RealClock{}, pleg.WithLogger(logr.Discard())),
+		cache:     cache, synced: make(map[types.UID]time.Time),
+	}
+}
+
+// Agent follows the pods of a node, and keeps a journal of what it would do.
+type Agent struct {
+	generator pleg.PodLifecycleEventGenerator
+	cache     kubecontainer.Cache
+
+	mu      sync.Mutex
+	journal []string
+	synced  map[types.UID]time.Time
+}
+
+// Run works until ctx ends.
+func (a *Agent) Run(ctx context.Context) {
+	events := a.generator.Watch()
+	a.generator.Start()
+	if stopper, ok := a.generator.(interface{ Stop() }); ok {
+		defer stopper.Stop()
+	}
+	housekeeping := time.NewTicker(10 * time.Second)
+	defer housekeeping.Stop()
+	for {
+		select {
+		case e := <-events:
+			a.handle(e)
+		case <-housekeeping.C:
+			a.checkHealth()
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// Journal returns what has been noted.
+func (a *Agent) Journal() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return append([]string(nil), a.journal...)
+}
+
+func (a *Agent) note(format string, args ...any) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.journal = append(a.journal, fmt.Sprintf(format, args...))
+}
+
+func (a *Agent) checkHealth() {
+	if ok, err := a.generator.Healthy(); !ok {
+		a.note("skipping pod synchronization: %v", err != nil)
+	}
+}
+
+func (a *Agent) handle(e *pleg.PodLifecycleEvent) {
+	switch e.Type {
+	case pleg.ContainerDied:
+		id, isContainer := e.Data.(string)
+		a.report(e.ID, id, isContainer)
+	case pleg.ContainerRemoved:
+		return // nothing is to be synced
+	case pleg.ContainerStarted, pleg.PodSync, pleg.ContainerChanged:
+	}
+	a.sync(e.ID)
+}
+
+// report notes how a container has ended.
+func (a *Agent) report(uid types.UID, id string, isContainer bool) {
+	status, err := a.cache.Get(uid)
+	if err != nil || !isContainer {
+		a.note("%s: something died: %v", uid, err)
+		return
+	}
+	for _, s := range status.ContainerStatuses {
+		if s.ID.ID == id && s.State == kubecontainer.ContainerStateExited {
+			a.note("%s: %s died with %d", uid, s.ID.String(), s.ExitCode)
+		}
+	}
+}
+
+// sync brings a pod to what it is to be, by a status that is newer than the last sync.
+func (a *Agent) sync(uid types.UID) {
+	began := time.Now()
+	status, err := a.cache.GetNewerThan(uid, a.synced[uid])
+	if err != nil {
+		a.note("%s: cannot sync: %v", uid, err)
+		return
+	}
+	a.synced[uid] = began
+	running := status.GetRunningContainerStatuses()
+	sort.Sort(kubecontainer.SortContainerStatusesByCreationTime(running))
+	if main := status.FindContainerStatusByName("main"); main != nil {
+		a.note("%s: main is %s", uid, main.State)
+	}
+	pod := kubecontainer.ConvertPodStatusToRunningPod("fake", status)
+	all := kubecontainer.Pods{&pod}
+	found := all.FindPodByFullName(kubecontainer.BuildPodFullName(status.Name, status.Namespace))
+	if found.IsEmpty() || len(found.Containers) != len(running) {
+		a.note("%s: the pod is not what its status says", uid)
+		a.generator.RequestReinspect(uid)
+	}
+	for _, s := range running {
+		if c := found.FindContainerByID(kubecontainer.BuildContainerID(s.ID.Type, s.ID.ID)); c == nil {
+			a.note("%s: %s is missing", uid, s.Name)
+		}
+	}
+	a.note("%s: %d containers run, in %d sandboxes", uid, len(running), len(status.SandboxStatuses))
+	a.generator.RequestRelist(uid)
+}

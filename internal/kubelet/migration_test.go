@@ -1,0 +1,93 @@
+package kubelet
+
+import (
+	"context"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kubepleg/pleg/internal/kubelet/migration/after"
+	"github.com/kubepleg/pleg/internal/kubelet/migration/before"
+)
+
+// A program that was written against the kubelet's packages moves over by changing its
+// imports and the constructor, and nothing else.
+func TestMigrationChangesImportsAndConstructor(t *testing.T) {
+	old, moved := programWithout(t, "migration/before/agent.go"), programWithout(t, "migration/after/agent.go")
+	if diff := cmp.Diff(old, moved); diff != "" {
+		t.Errorf("more differs (-before +after):\n%s", diff)
+	}
+	if len(old) < 80 {
+		t.Errorf("the program has %d lines besides", len(old))
+	}
+}
+
+// programWithout returns the lines of a program that are neither its package clause nor
+// its imports or constructor.
+func programWithout(t *testing.T, path string) []string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, program, found := strings.Cut(string(text), "\n)\n")
+	from, to := strings.Index(program, "// New returns"), strings.Index(program, "\n}\n")
+	if !found || from < 0 || to < from {
+		t.Fatalf("%s has no imports or no constructor", path)
+	}
+	return strings.Split(program[:from]+program[to:], "\n")
+}
+
+// agent is the program on either side.
+type agent interface {
+	Run(ctx context.Context)
+	Journal() []string
+}
+
+// It then does the same on the same node. Where the sides deviate (see the list of
+// deviations: inspections that fail are delivered here) it may note more.
+func TestMigratedProgramDoesTheSame(t *testing.T) {
+	journal := func(agentOf func(*node) agent) (journal []string) {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNode()
+			n.set("a", "main", running)
+			n.set("a", "side", running)
+			program := agentOf(n)
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan struct{})
+			go func() { defer close(ended); program.Run(ctx) }()
+			for _, change := range []func(){
+				func() {},
+				func() { n.set("a", "main", exited) },
+				func() { n.set("b", "other", running) },
+				func() { n.set("a", "main2", running) },
+				func() { n.listErr = errBroken },
+				func() { n.listErr = nil; n.set("b", "other", exited) },
+				func() { n.remove("a") },
+			} {
+				synctest.Wait()
+				change()
+				time.Sleep(200500 * time.Millisecond)
+			}
+			journal = program.Journal()
+			cancel()
+			<-ended
+			time.Sleep(time.Minute)
+		})
+		slices.Sort(journal) // the sides order pods differently
+		return slices.Compact(journal)
+	}
+	was := journal(func(n *node) agent { return before.New(&kubeletRuntime{node: n}) })
+	is := journal(func(n *node) agent { return after.New(&plegRuntime{node: n}) })
+	if diff := cmp.Diff(was, is); diff != "" {
+		t.Errorf("the journal differs (-before +after):\n%s", diff)
+	}
+	if len(was) < 10 {
+		t.Errorf("the journal has only %q", was)
+	}
+}
