@@ -28,6 +28,8 @@
 //     equal the present once it has caught up. Updates that it has not read are
 //     coalesced, so that what is held for it is bounded by the containers that exist
 //     and those reported to it.
+//   - The event of a death has the last status that was seen of the container, also
+//     when the cache has let go of it.
 //   - GetNewerThan(uid, t) returns only state observed after t.
 //   - A pod whose inspection hangs or fails delays its own events and readers, and no
 //     other pod's. When an inspection fails, the cache returns the error with the last
@@ -56,6 +58,8 @@
 //     cancellation costs one goroutine per call that hangs, at most two per pod.
 //   - Every goroutine that Start starts has ended when Stop returns, except calls to a
 //     runtime that ignores cancellation.
+//   - The functions of a Handler run in the goroutine of Handle, those of WithFilter in
+//     the loop, which waits for them.
 //   - Pods, containers and statuses are never modified after they are handed over, in
 //     either direction.
 //   - A cache has one generator. NewGenericPLEG panics when a PodCache already has
