@@ -47,8 +47,8 @@
 //
 // # Concurrency
 //
-//   - The methods of GenericPLEG and PodCache are safe for concurrent use. Only Relist,
-//     Stop, a Start beside a Stop, and the cache's GetNewerThan block.
+//   - The methods of GenericPLEG and PodCache are safe for concurrent use. Only Handle,
+//     Relist, Stop, a Start beside a Stop, WaitForSync, and the cache's GetNewerThan block.
 //   - Events of the pods that one full list found changed are delivered by UID. They
 //     are held back until all of these pods are inspected or a twentieth of a period
 //     has passed; the events of a slower pod are delivered by themselves.
