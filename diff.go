@@ -118,11 +118,10 @@ func deliverable(ts []transition) int {
 	return n
 }
 
-// finder finds a container, or its status, in a list by its ID: at the expected place, else
-// by walking a short list, else in a map.
-type finder[T any] struct {
-	list []T
-	id   func(T) string
+// finder finds a container in a list by its ID: at the expected place, else by walking a
+// short list, else in a map.
+type finder struct {
+	list []*Container
 	byID map[string]int // indices in list; nil for a short one
 }
 
@@ -130,32 +129,28 @@ type finder[T any] struct {
 // pod has as many containers.
 const longList = 64
 
-func finderIn(list []*Container) finder[*Container] {
-	return newFinder(list, func(c *Container) string { return c.ID.ID })
-}
-
-func newFinder[T any](list []T, id func(T) string) finder[T] {
-	f := finder[T]{list: list, id: id}
+func finderIn(list []*Container) finder {
+	f := finder{list: list}
 	if len(list) > longList {
 		f.byID = make(map[string]int, len(list))
-		for i := len(list) - 1; i >= 0; i-- {
-			f.byID[id(list[i])] = i
+		for i, c := range list {
+			f.byID[c.ID.ID] = i
 		}
 	}
 	return f
 }
 
-// at returns what has an ID, which is expected at index i; nil for none.
-func (f *finder[T]) at(i int, id string) (found T) {
-	if i = f.index(i, id); i >= 0 {
-		found = f.list[i]
+// at returns the container with an ID, which is expected at index i; nil for none.
+func (f *finder) at(i int, id string) *Container {
+	if i = f.index(i, id); i < 0 {
+		return nil
 	}
-	return found
+	return f.list[i]
 }
 
-// index returns the index of what has an ID; -1 for none.
-func (f *finder[T]) index(i int, id string) int {
-	if i < len(f.list) && f.id(f.list[i]) == id {
+// index returns the index of the container with an ID; -1 for none.
+func (f *finder) index(i int, id string) int {
+	if i < len(f.list) && f.list[i].ID.ID == id {
 		return i
 	}
 	if f.byID != nil {
@@ -164,7 +159,7 @@ func (f *finder[T]) index(i int, id string) int {
 		}
 		return -1
 	}
-	return slices.IndexFunc(f.list, func(v T) bool { return f.id(v) == id })
+	return slices.IndexFunc(f.list, func(c *Container) bool { return c.ID.ID == id })
 }
 
 // agrees reports whether a status has the same containers and sandboxes as the list of its

@@ -23,22 +23,23 @@ func exitReason(s *Status) string {
 	return exitOther
 }
 
-// exits are the deaths of a pod's containers that are not counted yet, because no status has
-// shown how the container ended, and those of containers that went from exited to unknown,
-// which will be seen to die again. Usually there are none.
-type exits []exit
-
-type exit struct {
-	id      string
-	counted bool
-}
+// exits are the deaths of a pod's containers, by ID, that are not counted yet, because no
+// status has shown how the container ended, and those of containers that went from exited
+// to unknown, which will be seen to die again; counted is true for these. Usually there are
+// none, and the map is nil.
+type exits map[string]bool
 
 // deaths are what the deaths in an update are counted by.
 type deaths struct {
 	before   *Pod         // as it was published before
 	existed  initialState // what was so before there was anybody to see it
-	statuses finder[*Status]
+	statuses statusFinder
 	count    func(reason string)
+}
+
+// mayBeExit reports whether a transition is of interest where no death is left to count.
+func (t transition) mayBeExit() bool {
+	return !t.sandbox && (t.kind == ContainerDied || t.kind == ContainerChanged)
 }
 
 // add counts the deaths in the transitions of an update, and those that its statuses show
@@ -49,10 +50,11 @@ func (x *exits) add(ts []transition, d *deaths) {
 			x.step(i, t, d)
 		}
 	}
-	if len(*x) == 0 {
-		return
+	for id, counted := range *x {
+		if !counted && d.countEnded(0, id) {
+			delete(*x, id)
+		}
 	}
-	*x = slices.DeleteFunc(*x, func(e exit) bool { return !e.counted && d.countEnded(0, e.id) })
 	if len(*x) == 0 {
 		*x = nil
 	}
@@ -61,29 +63,33 @@ func (x *exits) add(ts []transition, d *deaths) {
 // step takes in transition i.
 func (x *exits) step(i int, t transition, d *deaths) {
 	id := t.container.ID.ID
-	at := slices.IndexFunc(*x, func(e exit) bool { return e.id == id })
+	counted, known := (*x)[id]
 	switch t.kind {
 	case ContainerDied:
 		switch {
-		case at >= 0 && (*x)[at].counted:
-			*x = slices.Delete(*x, at, at+1)
-		case at < 0 && !d.existed.was(i, t) && !d.countEnded(i, id):
-			*x = append(*x, exit{id: id})
+		case counted:
+			delete(*x, id)
+		case !known && !d.existed.was(i, t) && !d.countEnded(i, id):
+			x.put(id, false)
 		}
 	case ContainerChanged:
-		if at < 0 && d.hadExited(id) {
-			*x = append(*x, exit{id, true})
+		if !known && d.hadExited(id) {
+			x.put(id, true)
 		}
 	case ContainerStarted, ContainerRemoved:
-		if at < 0 {
-			return
-		}
-		if !(*x)[at].counted && !d.countEnded(i, id) {
+		if known && !counted && !d.countEnded(i, id) {
 			d.count(exitUnseen)
 		}
-		*x = slices.Delete(*x, at, at+1)
+		delete(*x, id)
 	default: // no transition
 	}
+}
+
+func (x *exits) put(id string, counted bool) {
+	if *x == nil {
+		*x = make(exits)
+	}
+	(*x)[id] = counted
 }
 
 // countEnded counts a death if a status shows how the container ended, and reports whether

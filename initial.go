@@ -3,7 +3,7 @@ package pleg
 // initialState is what existed of a pod when a subscription began.
 type initialState struct {
 	all                   bool // everything that there is now
-	containers, sandboxes finder[*Container]
+	containers, sandboxes finder
 }
 
 // initially returns that for a pod which existed as initial and is now as it is listed; nil

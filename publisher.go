@@ -1,6 +1,7 @@
 package pleg
 
 import (
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -91,7 +92,7 @@ func (p *publisher) initial(last *published, s snapshot) *Pod {
 
 // countExits counts the deaths that an update tells of.
 func (p *publisher) countExits(last *published, u *update) {
-	if len(u.transitions)+len(last.exits) == 0 {
+	if len(last.exits) == 0 && !slices.ContainsFunc(u.transitions, transition.mayBeExit) {
 		return
 	}
 	d := deaths{before: last.pod, statuses: u.statuses.finder(), count: p.exited}

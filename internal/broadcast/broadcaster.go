@@ -120,7 +120,7 @@ func (b *Broadcaster[K, U, E]) Publish(update U, at time.Time) {
 		delete(b.present, key)
 	}
 	for _, s := range b.subs {
-		if !s.wants(key, update, existed, gone) {
+		if s.options.Want != nil && !s.wants(key, update, existed, gone) {
 			continue
 		}
 		if n := s.offer(key, state[U]{before, existed}, update, at); n > 0 {
@@ -189,7 +189,7 @@ func (b *Broadcaster[K, U, E]) subscribe(s *subscription[K, U, E]) {
 // addLocked adds a subscription, which begins with what exists.
 func (b *Broadcaster[K, U, E]) addLocked(s *subscription[K, U, E]) {
 	for _, key := range slices.Sorted(maps.Keys(b.present)) {
-		if u := b.present[key]; s.wants(key, u, false, false) {
+		if u := b.present[key]; s.options.Want == nil || s.wants(key, u, false, false) {
 			s.offer(key, state[U]{}, b.rules.Initial(u), s.options.Begins)
 		}
 	}

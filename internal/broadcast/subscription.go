@@ -75,18 +75,12 @@ func newSubscription[K cmp.Ordered, U, E any](
 	if o.Want != nil {
 		s.refused = make(map[K]struct{})
 	}
-	if s.options.Events == nil {
-		s.options.Events = rules.Events
-	}
 	return s
 }
 
-// wants reports whether the subscriber is to be told of a key. One that existed before the
-// update has been asked about.
+// wants reports whether a subscriber that does not want everything is to be told of a key.
+// One that existed before the update has been asked about.
 func (s *subscription[K, U, E]) wants(key K, update U, existed, gone bool) bool {
-	if s.options.Want == nil {
-		return true
-	}
 	_, refused := s.refused[key]
 	switch {
 	case gone:
@@ -103,13 +97,17 @@ func (s *subscription[K, U, E]) wants(key K, update U, existed, gone bool) bool 
 func (s *subscription[K, U, E]) offer(key K, before state[U], update U, at time.Time) (discarded int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p := step[U]{before, update, at}
 	if s.upToDateLocked() && len(s.out) < cap(s.out) {
-		s.commitLocked(key, p) // the usual case needs no bookkeeping
+		s.commitLocked(key, before, update) // the usual case needs no bookkeeping
+		s.fillLocked()
+		if len(s.committed) == 0 {
+			return 0
+		}
+		s.committedSince = at
 	} else {
-		discarded = s.pendLocked(key, p)
+		discarded = s.pendLocked(key, before, update, at)
+		s.fillLocked()
 	}
-	s.fillLocked()
 	if !s.upToDateLocked() {
 		s.wake()
 	}
@@ -132,12 +130,13 @@ func (s *subscription[K, U, E]) upToDateLocked() bool {
 	return len(s.pending) == 0 && len(s.committed) == 0
 }
 
-// pendLocked makes the update of a step the pending one of its key.
-func (s *subscription[K, U, E]) pendLocked(key K, p step[U]) (discarded int) {
-	pending, pends := s.pending[key]
+// pendLocked makes the update the pending one of its key.
+func (s *subscription[K, U, E]) pendLocked(key K, before state[U], update U, at time.Time) (discarded int) {
+	p, pends := s.pending[key]
 	if pends {
-		pending.update, discarded = s.rules.Coalesce(pending.told.update, pending.update, p.update)
-		p = pending
+		p.update, discarded = s.rules.Coalesce(p.told.update, p.update, update)
+	} else {
+		p = step[U]{before, update, at}
 	}
 	if !p.told.exists && s.rules.Gone(p.update) {
 		s.withdrawLocked(key)
@@ -200,19 +199,25 @@ func (s *subscription[K, U, E]) advanceLocked() bool {
 		s.order = s.order[1:]
 		if p, pends := s.pending[key]; pends {
 			delete(s.pending, key)
-			s.commitLocked(key, p)
+			s.commitLocked(key, p.told, p.update)
+			s.committedSince = p.since
 		}
 	}
 	return true
 }
 
-// commitLocked makes the events of a step the next to be delivered. From then on the
-// key counts as delivered: its next update leads on from this one.
-func (s *subscription[K, U, E]) commitLocked(key K, p step[U]) {
-	if !p.told.exists && s.rules.Gone(p.update) {
+// commitLocked makes the events that lead from told to an update the next to be delivered.
+// From then on the key counts as delivered: its next update leads on from this one.
+func (s *subscription[K, U, E]) commitLocked(key K, told state[U], update U) {
+	if !told.exists && s.rules.Gone(update) {
 		return
 	}
-	s.committedKey, s.committed, s.committedSince = key, s.options.Events(p.told.update, p.update), p.since
+	s.committedKey = key
+	if s.options.Events != nil {
+		s.committed = s.options.Events(told.update, update)
+	} else {
+		s.committed = s.rules.Events(told.update, update)
+	}
 }
 
 func (s *subscription[K, U, E]) deliveredLocked() {
