@@ -11,17 +11,21 @@ func (l lastStatuses) finder() finder[*Status] {
 	return newFinder(l, func(s *Status) string { return s.ID.ID })
 }
 
-// with returns these, and of older ones those of other containers.
-func (l lastStatuses) with(older lastStatuses) lastStatuses {
+// with returns these, and of older ones those of other containers of two pods, nil for
+// none.
+func (l lastStatuses) with(older lastStatuses, a, b *Pod) lastStatuses {
 	find := l.finder()
 	more := kept(older, func(i int, s *Status) bool { return find.at(i, s.ID.ID) == nil })
-	if len(more) == 0 {
+	if len(more) == 0 { // the usual case
+		return l
+	}
+	if more = lastStatuses(more).of(a, b); len(more) == 0 {
 		return l
 	}
 	return slices.Concat(l, more)
 }
 
-// of returns those of the containers of two pods, nil for none.
+// of returns those of the containers of two pods.
 func (l lastStatuses) of(a, b *Pod) lastStatuses {
 	if a == nil {
 		a = &Pod{}

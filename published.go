@@ -19,7 +19,7 @@ type published struct {
 
 // see takes in a newer status of the pod, which is listed as it is.
 func (p *published) see(status *PodStatus, listed *Pod) {
-	p.seen, p.amended = lastStatuses(status.ContainerStatuses).with(p.seen.of(p.pod, listed)), true
+	p.seen, p.amended = lastStatuses(status.ContainerStatuses).with(p.seen, p.pod, listed), true
 }
 
 // change is the newest change of a record.

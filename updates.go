@@ -116,7 +116,7 @@ func (updates) Coalesce(told, earlier, later *update) (coalesced *update, discar
 	} else if initial == nil {
 		initial = among(earlier.initial, later.pod)
 	}
-	statuses := later.statuses.with(earlier.statuses.of(known, later.pod))
+	statuses := later.statuses.with(earlier.statuses, known, later.pod)
 	if sync == later.sync && initial == later.initial && len(statuses) == len(later.statuses) && !later.amends {
 		return later, discarded
 	}
