@@ -55,9 +55,9 @@ var classesOf = map[string]class{
 	"podRecords.scratch": leftOut, "window.number": windowNumber, "windowEntry.number": windowNumber,
 	"window.closes": schedTime, "window.closed": leftOut, "update.version": versionNumber, "update.follows": versionNumber,
 	"update.listedAt": leftOut, "update.cause": leftOut,
-	// What is Initial and the statuses of events are not checked here.
+	// What is Initial, the statuses of events and the count of exits are not checked here.
 	"update.initial": leftOut, "published.initial": leftOut,
-	"update.statuses": leftOut, "published.seen": leftOut, "published.amended": leftOut,
+	"update.statuses": leftOut, "published.seen": leftOut, "published.amended": leftOut, "published.exits": leftOut,
 	"cacheWriter.cache": leftOut, "cacheWriter.holder": leftOut, "cacheWriter.records": leftOut,
 	"cacheWriter.logger": leftOut, "cacheWriter.held": leftOut, "cacheWriter.due": clockTime,
 }

@@ -59,7 +59,8 @@ func TestStatusOfAnEvent(t *testing.T) {
 		step("a reinspection", func() { n.g.RequestReinspect("a") }, "a PodSync without status")
 		step("nothing to report", func() { n.SetContainer("a", "a4", pleg.ContainerStateCreated) })
 		step("the end of the pod", func() { n.RemovePod("a") },
-			"a Died a4 created", "a Removed a4 created", "a Removed a2 exited 0 Completed", "a Died a3 created", "a Removed a3 created",
+			"a Died a4 created", "a Removed a4 created", "a Removed a2 exited 0 Completed",
+			"a Died a3 created", "a Removed a3 created",
 			"a Died a-sandbox without status", "a Removed a-sandbox without status")
 		step("a pod of that UID", func() { n.SetPod(bare("a", plegtest.Running("a5"))) }, "a Started a5 running")
 		heal := n.Fail(plegtest.GetPodStatus, "a", errors.New("broken"))
@@ -256,7 +257,8 @@ func TestStatusSeenAfterItsEvent(t *testing.T) {
 		behind := n.g.HealthReport().NamedSubscribers
 		time.Sleep(10 * time.Second)
 		want(t, "early", readStatuses(early))
-		want(t, "late", readStatuses(n.g.Subscribe(t.Context(), 100)), "0 Started 01 running", "a Died a1 exited 137 OOMKilled")
+		want(t, "late", readStatuses(n.g.Subscribe(t.Context(), 100)),
+			"0 Started 01 running", "a Died a1 exited 137 OOMKilled")
 		if got := n.g.HealthReport().NamedSubscribers; len(got) != 1 || got[0] != behind[0] {
 			t.Errorf("%+v has become %+v", behind, got)
 		}

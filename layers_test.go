@@ -37,6 +37,7 @@ func TestLayers(t *testing.T) {
 			"metrics.go":     4,
 
 			"updates.go":      3,
+			"exits.go":        3,
 			"initial.go":      3,
 			"laststatuses.go": 3,
 			"diff.go":         3,

@@ -48,6 +48,7 @@ type metrics struct {
 	streamConnections prometheus.Counter
 	streamLatency     prometheus.Histogram
 	inspectionRetries prometheus.Counter
+	exits             *prometheus.CounterVec
 	bad               *prometheus.CounterVec
 
 	// reported are the causes of bad data that were logged, guarded by mu.
@@ -128,6 +129,10 @@ func newMetrics(logger klog.Logger, native bool, now func() gauges) *metrics {
 			"The latency of streaming connection with the CRI runtime, measured in seconds.", relistBuckets),
 		inspectionRetries: counter("pleg_inspection_retries_total",
 			"Number of inspections of pods whose inspection had failed before."),
+		exits: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "pleg_container_exits_total",
+			Help: "Number of containers that died since the first full list, by the reason that was seen first.",
+		}, []string{"reason"}),
 		bad: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "pleg_bad_data_total",
 			Help: "Number of items that were skipped or read as something else, by reason.",
@@ -137,6 +142,9 @@ func newMetrics(logger klog.Logger, native bool, now func() gauges) *metrics {
 	for _, reason := range badReasons {
 		m.bad.WithLabelValues(string(reason)) // so that it is 0 and not missing
 	}
+	for _, reason := range exitReasons {
+		m.exits.WithLabelValues(reason)
+	}
 	return m
 }
 
@@ -144,7 +152,7 @@ func (m *metrics) counted() []prometheus.Collector {
 	return []prometheus.Collector{
 		m.relistDuration, m.relistInterval, m.podRelistDuration, m.discardEvents,
 		m.streamErrors, m.streamConnections, m.streamLatency,
-		m.inspectionRetries, m.bad,
+		m.inspectionRetries, m.exits, m.bad,
 	}
 }
 
@@ -241,6 +249,9 @@ func filter[T any](ch chan<- T, send func(chan<- T), keep func(T) bool) {
 
 // discarded counts the transitions that coalescing discards.
 func (m *metrics) discarded(n int) { m.discardEvents.Add(float64(n)) }
+
+// exited counts the death of a container.
+func (m *metrics) exited(reason string) { m.exits.WithLabelValues(reason).Inc() }
 
 // badData counts bad data, and logs the first of each kind.
 func (m *metrics) badData(reason badReason, object string) {

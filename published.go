@@ -11,6 +11,7 @@ type published struct {
 	// no update.
 	seen    lastStatuses
 	amended bool
+	exits   exits
 	// syncsRequested counts the PodSyncs that were requested, syncsDelivered those
 	// delivered.
 	syncsRequested, syncsDelivered uint64

@@ -11,6 +11,7 @@ import (
 // statuses.
 type publisher struct {
 	updates *broadcaster
+	exited  func(reason string) // counts the death of a container
 	logger  klog.Logger
 	window  window
 	now     time.Time // by the clock, at the present step
@@ -60,6 +61,7 @@ func (p *publisher) publish(rec *podRecord, s snapshot, recovered bool) {
 	if s.change == last.change.number {
 		last.change.pending = false
 	}
+	p.countExits(last, u)
 	appears := (last.pod == nil) != (s.pod == nil)
 	u.amends = len(u.transitions) == 0 && !u.sync && !appears
 	if u.amends && !last.amended {
@@ -85,6 +87,18 @@ func (p *publisher) initial(last *published, s snapshot) *Pod {
 		return s.pod
 	}
 	return initial
+}
+
+// countExits counts the deaths that an update tells of.
+func (p *publisher) countExits(last *published, u *update) {
+	if len(u.transitions)+len(last.exits) == 0 {
+		return
+	}
+	d := deaths{before: last.pod, statuses: u.statuses.finder(), count: p.exited}
+	if last.pod == nil {
+		d.existed = initially(u.initial, u.pod)
+	}
+	last.exits.add(u.transitions, &d)
 }
 
 // firstList notes that the first full list is in the records. The pods that are not published

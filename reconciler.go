@@ -67,7 +67,7 @@ func newReconciler(cfg reconcilerConfig, now time.Time, cache Cache, updates *br
 	return &reconciler{
 		cfg: cfg, sched: sched, records: records, cache: writer,
 		publisher: publisher{
-			updates: updates, logger: cfg.logger, syncing: make(map[types.UID]*podRecord),
+			updates: updates, exited: m.exited, logger: cfg.logger, syncing: make(map[types.UID]*podRecord),
 		},
 		metrics: m,
 		relists: relists{records: records, sched: sched, cache: writer},

@@ -50,7 +50,7 @@ func WithFilter(want func(*Pod) bool) SubscribeOption {
 // State is never lost, occurrences are merged: what does not fit into the channel is
 // coalesced until the subscriber reads, and then it learns what is, how every container
 // ended that it knew, and nothing of those that came and went meanwhile. To count deaths,
-// use RestartCount of the status.
+// use RestartCount of the status, or the metric pleg_container_exits_total.
 func (g *GenericPLEG) Subscribe(
 	ctx context.Context, capacity int, opts ...SubscribeOption,
 ) <-chan *PodLifecycleEvent {

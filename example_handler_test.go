@@ -1,0 +1,55 @@
+package pleg_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"k8s.io/utils/clock"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+// A handler instead of a channel: its functions are called one at a time, in the goroutine
+// of Handle.
+func ExampleGenericPLEG_Handle() {
+	runtime := plegtest.NewRuntime()
+	runtime.EmitOnChange(true)
+	generator := pleg.NewGenericPLEG(runtime, 10, time.Second, pleg.NewCache(), clock.RealClock{})
+	generator.Start()
+	defer generator.Stop()
+	runtime.SetPod(plegtest.NewPod("web", plegtest.Running("nginx")))
+
+	done := errors.New("web is gone")
+	ctx, cancel := context.WithCancelCause(context.Background())
+	err := generator.Handle(ctx, pleg.Handler{
+		OnPodAdded: func(pod *pleg.Pod) { fmt.Println("added:", pod.Name) },
+		OnContainerStarted: func(e *pleg.PodLifecycleEvent) {
+			if e.IsSandbox() {
+				return
+			}
+			fmt.Println(e)
+			runtime.ExitContainer("web", "nginx", 137, "OOMKilled")
+		},
+		OnContainerDied: func(e *pleg.PodLifecycleEvent) {
+			if e.IsSandbox() {
+				return
+			}
+			fmt.Println(e)
+			runtime.RemovePod("web")
+		},
+		OnPodRemoved: func(pod *pleg.Pod) {
+			fmt.Println("removed:", pod.Name)
+			cancel(done)
+		},
+	}, pleg.WithName("example"))
+	fmt.Println(err)
+	// Output:
+	// added: web
+	// default/web nginx (nginx) ContainerStarted
+	// default/web nginx (nginx) ContainerDied exit 137 OOMKilled
+	// removed: web
+	// web is gone
+}
