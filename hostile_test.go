@@ -8,6 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"k8s.io/utils/clock"
+
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/plegtest"
 )
@@ -273,4 +275,41 @@ func TestHostileSyncedBesideSuspended(t *testing.T) {
 		_, known, _ := n.cache.Lookup("a")
 		fmt.Println("synced", n.g.HasSynced(), "known", known, "pods", len(n.g.Pods()), "report", n.g.HealthReport().Pods)
 	})
+}
+
+// Without companions the guarantees stay, except that blocked readers wait for a full
+// relist: also the reader of a pod that is gone, while another pod is suspended.
+func TestHostileSixMethodsAbsenceBesideSuspended(t *testing.T) {
+	for _, suspend := range []bool{false, true} {
+		t.Run(fmt.Sprint("suspended ", suspend), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				rt, cache := plegtest.NewRuntime(), pleg.NewCache()
+				g := pleg.NewGenericPLEG(rt, 0, 0, struct{ pleg.Cache }{cache}, clock.RealClock{})
+				rt.SetPods(bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1")))
+				g.Start()
+				defer g.Stop()
+				synctest.Wait()
+				if suspend {
+					defer g.Suspend("a")()
+				}
+				events := g.Subscribe(t.Context(), 100)
+				rt.RemovePod("b")
+				time.Sleep(5 * time.Second)
+				removed := time.Time{}
+				for len(events) > 0 {
+					if e := <-events; e.Type == pleg.ContainerRemoved {
+						removed = e.ListedAt
+					}
+				}
+				if !fresh(cache, "b", removed.Add(-1)) {
+					t.Errorf("the removal is delivered, and the cache is older")
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+				defer cancel()
+				if _, err := cache.GetNewerThanContext(ctx, "b", time.Now()); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
 }
