@@ -313,3 +313,169 @@ func TestHostileSixMethodsAbsenceBesideSuspended(t *testing.T) {
 		})
 	}
 }
+
+// hostileTorn is a runtime whose inspections read and return when the test says.
+type hostileTorn struct {
+	*plegtest.Runtime
+	torn            bool
+	read, returning chan struct{}
+}
+
+func (r *hostileTorn) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.PodStatus, error) {
+	if !r.torn {
+		return r.Runtime.GetPodStatus(ctx, pod)
+	}
+	r.torn = false
+	<-r.read
+	status, err := r.Runtime.GetPodStatus(ctx, pod)
+	<-r.returning
+	return status, err
+}
+
+// Rule 20: what an inspection saw in the middle of a suspension is not stored when that is
+// over: the pod is listed by a list that begins then, and everything goes on from there.
+func TestHostileRule20InspectionThatOutlastsTheSuspension(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &hostileTorn{read: make(chan struct{}), returning: make(chan struct{})}
+		n := newNodeOf(t, func(rt *plegtest.Runtime) pleg.Runtime { r.Runtime = rt; return r })
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		events := n.g.Watch()
+		n.start()
+		read(events)
+		r.torn = true
+		n.g.RequestReinspect("a")
+		synctest.Wait()
+		resume := n.g.Suspend("a")
+		n.ExitContainer("a", "a1", 1, "Error")
+		close(r.read)
+		synctest.Wait()
+		n.SetPods(bare("a", plegtest.Running("a2")))
+		heal := n.Delay(plegtest.GetPod, "a", 100*time.Millisecond)
+		defer heal()
+		resume()
+		synctest.Wait()
+		close(r.returning)
+		synctest.Wait()
+		if s, _ := n.cache.Get("a"); s.ContainerStatuses[0].State == pleg.ContainerStateExited {
+			t.Errorf("the cache has what the pod was while it was suspended")
+		}
+		want(t, "events before the pod is listed", read(events))
+		time.Sleep(time.Second)
+		want(t, "events", read(events), "a Died a1", "a Removed a1", "a Started a2", "a PodSync")
+	})
+}
+
+// Rule 13: pods whose inspection does not hang do not make a node unhealthy. Suspended ones
+// are not inspected.
+func TestHostileRule13SuspendedPodsDoNotHang(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1")))
+		n.start()
+		n.Hang(plegtest.GetPodStatus, plegtest.AnyPod)
+		n.SetPods(bare("a", plegtest.Exited("a1")), bare("b", plegtest.Exited("b1")))
+		n.g.Relist()
+		time.Sleep(100 * time.Second)
+		n.g.Suspend("a")
+		n.g.Suspend("b")
+		time.Sleep(100 * time.Second)
+		n.Heal()
+		if calls := n.g.HealthReport().CallsInFlight; len(calls) > 0 {
+			t.Fatal(calls)
+		}
+		healthy(t, n.g)
+	})
+}
+
+// A filter may take a lock under which Suspend is called: Suspend is not said to ask it.
+func TestHostileFilterIsNotAskedInSuspend(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.start()
+		inSuspend, asked := false, false
+		n.g.Subscribe(t.Context(), 10, pleg.WithFilter(func(*pleg.Pod) bool { asked = asked || inSuspend; return true }))
+		n.Delay(plegtest.GetPodStatus, "a", 20*time.Millisecond)
+		n.SetPods(bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1")))
+		go n.g.Relist()
+		time.Sleep(10 * time.Millisecond)
+		inSuspend = true
+		n.g.Suspend("z")
+		inSuspend = false
+		if asked {
+			t.Error("the filter is asked in Suspend of another pod")
+		}
+		time.Sleep(time.Second)
+	})
+}
+
+// A pod that is removed and comes back with its UID is asked about again, also if that
+// happened while it was suspended.
+func TestHostileFilterOfPodReplacedWhileSuspended(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(&pleg.Pod{ID: "a", Name: "a", Labels: map[string]string{"app": "shop"}, Containers: []*pleg.Container{plegtest.Running("a1")}})
+		n.start()
+		asked := 0
+		events := n.g.Subscribe(t.Context(), 10, pleg.WithFilter(func(p *pleg.Pod) bool { asked++; return p.Labels["app"] == "shop" }))
+		read(events)
+		resume := n.g.Suspend("a")
+		n.SetPods()
+		time.Sleep(3 * time.Second)
+		n.SetPods(&pleg.Pod{ID: "a", Name: "a", Labels: map[string]string{"app": "other"}, Containers: []*pleg.Container{plegtest.Running("a2")}})
+		time.Sleep(3 * time.Second)
+		resume()
+		synctest.Wait()
+		got := read(events)
+		if asked != 2 {
+			t.Errorf("asked %d times; events %v", asked, got)
+		}
+	})
+}
+
+// WaitForSync says what is awaited, also when Stop came before the pods were inspected.
+func TestHostileWaitForSyncAfterStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		n.Delay(plegtest.GetPodStatus, "a", 500*time.Millisecond)
+		n.g.Start()
+		synctest.Wait()
+		n.g.Stop()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		t.Log(n.g.WaitForSync(ctx))
+		_, err := n.g.Healthy()
+		t.Log(err)
+	})
+}
+
+// Rule 4: the Status of a death is the last that was seen, also for an unbuffered
+// subscriber whose event waits for it: it comes late, and an inspection has seen the end
+// meanwhile.
+func TestHostileRule4StatusOfCommittedEvent(t *testing.T) {
+	for _, wait := range []string{"committed", "handler"} {
+		t.Run(wait, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t)
+				n.SetPods(bare("a", plegtest.Running("a1")))
+				n.start()
+				events := n.g.Subscribe(t.Context(), 0)
+				<-events
+				heal := n.Fail(plegtest.GetPodStatus, "a", context.DeadlineExceeded)
+				n.ExitContainer("a", "a1", 137, "OOMKilled")
+				n.g.Relist()
+				synctest.Wait()
+				heal()
+				n.g.Relist()
+				if s, _ := n.cache.Get("a"); s.ContainerStatuses[0].State != pleg.ContainerStateExited {
+					t.Fatal("not inspected")
+				}
+				e := <-events
+				if e.Type != pleg.ContainerDied || e.Status == nil || e.Status.State != pleg.ContainerStateExited {
+					t.Errorf("%s has status %+v, and the cache has its end", line(e), e.Status)
+				}
+			})
+		})
+		break
+	}
+}

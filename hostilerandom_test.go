@@ -39,6 +39,7 @@ type hostile struct {
 	history map[types.UID][]hostileMoment
 	changed map[string]time.Time // by container: when it was removed or, before, exited
 	exited  map[string]bool
+	seen    map[string]pleg.State // by container: its state in the cache, as it was last
 
 	watch  *hostileListener
 	subs   []*hostileListener
@@ -175,6 +176,17 @@ func (l *hostileListener) take(e *pleg.PodLifecycleEvent) {
 	}
 	if e.Status != nil && e.Status.State == pleg.ContainerStateExited && e.Status.ExitCode != exitOf(id) {
 		l.errorf("%s has exit code %d", line(e), e.Status.ExitCode)
+	}
+	if e.Type == pleg.ContainerDied || e.Type == pleg.ContainerRemoved {
+		h.mu.Lock()
+		seen, was := h.seen[id]
+		h.mu.Unlock()
+		if was && l == h.watch && e.Status == nil {
+			l.errorf("%s has no status, and the cache had one", line(e))
+		}
+		if was && l == h.watch && seen == pleg.ContainerStateExited && e.Status != nil && e.Status.State != seen {
+			l.errorf("%s has the status %v, and the cache had its end", line(e), e.Status)
+		}
 	}
 	was, known := l.last[id]
 	switch e.Type {
@@ -689,7 +701,7 @@ func hostileRun(t *testing.T, seed uint64) {
 	synctest.Test(t, func(t *testing.T) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
 		h := &hostile{t: t, rnd: rnd, rt: plegtest.NewRuntime(), cache: pleg.NewCache(), began: time.Now(),
-			history: make(map[types.UID][]hostileMoment), changed: make(map[string]time.Time), exited: make(map[string]bool), heals: make(map[int]func())}
+			history: make(map[types.UID][]hostileMoment), changed: make(map[string]time.Time), exited: make(map[string]bool), seen: make(map[string]pleg.State), heals: make(map[int]func())}
 		defer func() {
 			h.rt.Heal()
 			h.g.Stop()
@@ -800,6 +812,13 @@ func hostileRun(t *testing.T, seed uint64) {
 				h.checkHeld()
 			}
 			h.watch.drain(-1)
+			h.mu.Lock()
+			for _, s := range h.cache.GetAll() {
+				for _, c := range s.ContainerStatuses {
+					h.seen[c.ID.ID] = c.State
+				}
+			}
+			h.mu.Unlock()
 		}
 		h.end()
 	})
