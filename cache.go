@@ -55,7 +55,7 @@ type Cache interface {
 // from UpdateTime. The generator holds a pod whose status is older than its newest list.
 // In a cache without it, the generator makes the other pods fresh with SetObservedTime,
 // one by one, while any pod is held, and calls UpdateTime once none is; a pod that no
-// list has shown is then not confirmed absent until that.
+// list has shown, or that is gone, is then not confirmed absent until that.
 type FreshnessHolder interface {
 	// Hold keeps the pod as fresh as it is: no later UpdateTime makes it fresher until
 	// Release. Set, SetObservedTime and Delete are not affected.

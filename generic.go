@@ -80,8 +80,9 @@ type GenericPLEG struct {
 	// free are calls about one pod that have returned, to be used again.
 	free []*podCall
 
-	// lifecycle serialises Start and Stop.
-	lifecycle sync.Mutex
+	// lifecycle is held by Start and Stop. It is no mutex: in a synctest bubble, who waited
+	// for one would keep the time from passing for which Stop waits.
+	lifecycle chan struct{}
 
 	// Guarded by lifecycle.
 
@@ -117,7 +118,7 @@ func NewGenericPLEG(runtime Runtime, channelCapacity int, relistPeriod time.Dura
 	g := &GenericPLEG{
 		runtime: runtime, cache: cache, clock: clock, capacity: channelCapacity, opts: defaultOptions(),
 		inbox: inbox.New(newInputs), calls: calls.NewGroup[*schedule.Call](ErrPodNotFound, ErrEventsUnsupported),
-		token: make(chan struct{}, 1), inputs: newInputs(), synced: make(chan struct{}),
+		token: make(chan struct{}, 1), lifecycle: make(chan struct{}, 1), inputs: newInputs(), synced: make(chan struct{}),
 	}
 	for _, o := range opts {
 		if o != nil {
@@ -217,8 +218,8 @@ func (g *GenericPLEG) register() {
 // Start begins to relist, at once and then every period, and to follow the runtime's
 // event stream if there is one. Starting a running generator does nothing.
 func (g *GenericPLEG) Start() {
-	g.lifecycle.Lock()
-	defer g.lifecycle.Unlock()
+	g.lifecycle <- struct{}{}
+	defer func() { <-g.lifecycle }()
 	if g.stopLoop != nil {
 		return
 	}
@@ -239,8 +240,8 @@ func (g *GenericPLEG) Start() {
 // Start. Readers blocked on the cache stay blocked. Stopping a generator that does not
 // run cancels the calls that Relist left behind.
 func (g *GenericPLEG) Stop() {
-	g.lifecycle.Lock()
-	defer g.lifecycle.Unlock()
+	g.lifecycle <- struct{}{}
+	defer func() { <-g.lifecycle }()
 	if g.stopLoop != nil {
 		g.stopLoop()
 		g.stopLoop = nil
@@ -304,19 +305,24 @@ func (g *GenericPLEG) RequestReinspect(uid types.UID) {
 }
 
 // Suspend holds a pod back while its caller acts on it. From its return on nothing of the
-// pod is stored in the cache or delivered as an event, whatever lists show; a pod that is
-// not known, because it is about to be created, can be suspended too. What is requested of
-// the pod waits and is coalesced, readers that want something newer wait, and Relist does
-// not wait for the pod.
+// pod is stored in the cache or published, whatever lists show; events that were published
+// before and not read yet are still to be read. A pod that is not known, because it is
+// about to be created, can be suspended too; the empty UID stands for none. What is
+// requested of the pod waits and is coalesced, readers that want something newer wait, and
+// neither Relist nor HasSynced waits for the pod.
 //
 // The function that it returns resumes the pod: it is listed once, by a list that begins
-// after that, and what has changed is delivered as usual. Suspensions nest: the pod is
-// resumed by the last. A second call of a resume function does nothing. A suspension
-// survives Stop. One that is not resumed within the inspection timeout lapses, which is
-// logged, and its resume function then does nothing.
+// after that, and what has changed is delivered as usual, as news. What a list or an
+// inspection that began before had read says nothing. Suspensions nest: the pod is resumed
+// by the last. A second call of a resume function does nothing. A suspension survives Stop.
+// One that is not resumed within the inspection timeout lapses, which is logged, and its
+// resume function then does nothing. While the generator does not run, a pod that is
+// resumed waits for the next Start or Relist.
 //
-// Suspend waits at most for the end of the loop's present step, never for the runtime. The
-// cache's own methods must not call it.
+// Suspend and the resume function wait at most for the end of the loop's present step,
+// never for the runtime. What is stored of the pod and not published yet is published by
+// Suspend, which may ask filters about it (see WithFilter). The cache's own methods must
+// not call them.
 func (g *GenericPLEG) Suspend(uid types.UID) (resume func()) {
 	if uid == "" {
 		return func() {}
@@ -669,7 +675,7 @@ func (g *GenericPLEG) described() (description string) {
 func (g *GenericPLEG) guarded(name string, method func()) {
 	defer func() {
 		if p := recover(); p != nil {
-			g.metrics.badData(badRuntimePanic, fmt.Sprintf("%s: %v", name, p))
+			g.metrics.badData(badRuntimePanic, name+": "+calls.PanicText(p))
 		}
 	}()
 	method()

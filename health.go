@@ -231,8 +231,12 @@ func (h *health) unsynced() error {
 		return fmt.Errorf("no list has succeeded: %w", h.listCause())
 	}
 	inspecting := h.inFlight(methodGetPodStatus)
-	if len(inspecting) == 0 {
-		return errNoRelist
+	switch {
+	case len(inspecting) > 0:
+	case !h.started:
+		return errors.New("the pods of the first list are not all inspected, and it does not run")
+	default:
+		return errors.New("the pods of the first list are not all inspected")
 	}
 	first := inspecting[0]
 	return fmt.Errorf("%s has been running for %v, the oldest of %d inspections",

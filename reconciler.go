@@ -445,7 +445,7 @@ func (r *reconciler) completeInspection(res *result) {
 	rec := r.records.byUID[c.UID]
 	in := rec.inspection
 	rec.inspection = inspection{}
-	r.sched.Return(c, !c.Dead || res.err == nil)
+	r.sched.Return(c, !c.Dead || res.err == nil || in.discarded)
 	switch {
 	case rec.pod == nil:
 		r.sched.Gone(c.UID)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kubepleg/pleg/internal/broadcast"
+	"github.com/kubepleg/pleg/internal/calls"
 )
 
 // SubscribeOption is an option of Subscribe and Handle. A nil SubscribeOption is ignored.
@@ -34,9 +35,11 @@ func WithName(name string) SubscribeOption {
 // when they appear. A pod that is removed and comes back with its UID is asked about again.
 // Answers are kept only for pods that exist.
 //
-// want is called in the caller's goroutine and in the generator's loop, which waits for it:
-// it must be quick, depend on the pod only, and not use the generator. If it panics, the
-// answer is no; that is counted in pleg_bad_data_total and logged once. A nil want, the
+// want is called in the goroutines of Subscribe and Suspend and in the generator's loop, with
+// locks held that they all wait for: it must be quick, depend on the pod only, and use
+// neither the generator nor a lock that is held while one of its methods is called. It must
+// return: one that ends its goroutine ends the loop. If it panics, the answer is no; that is
+// counted in pleg_bad_data_total and logged once. A nil want, the
 // default, wants every pod. Of several filters the last counts.
 func WithFilter(want func(*Pod) bool) SubscribeOption {
 	return func(o *subscribeOptions) { o.want = want }
@@ -79,7 +82,8 @@ func (g *GenericPLEG) subscription(opts []SubscribeOption) subscriptionOptions {
 func (g *GenericPLEG) wants(o subscribeOptions, pod *Pod) bool {
 	defer func() {
 		if p := recover(); p != nil {
-			g.metrics.badData(badFilterPanic, fmt.Sprintf("filter of subscriber %q, %s: %v", o.name, podName(pod), p))
+			g.metrics.badData(badFilterPanic,
+				fmt.Sprintf("filter of subscriber %q, %s: %s", o.name, podName(pod), calls.PanicText(p)))
 		}
 	}()
 	return o.want(pod)

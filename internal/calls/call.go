@@ -44,7 +44,7 @@ func (c *call[K]) guard() {
 		// First, for printing the value may end the goroutine too.
 		c.err, c.ends = &PanicError{c.info.Method + " panicked: the runtime ended the goroutine"}, true
 		if value := recover(); value != nil {
-			c.err = &PanicError{c.info.Method + " panicked: " + panicText(value)}
+			c.err = &PanicError{c.info.Method + " panicked: " + PanicText(value)}
 			c.ends = false
 		}
 	}()

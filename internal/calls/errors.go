@@ -18,9 +18,9 @@ func Panicked(err error) bool {
 	return panicked
 }
 
-// panicText says what a runtime panicked with, as far as that can be said without
-// another panic.
-func panicText(value any) (text string) {
+// PanicText says what somebody panicked with, as far as that can be said without another
+// panic.
+func PanicText(value any) (text string) {
 	defer func() {
 		if recover() != nil {
 			text = fmt.Sprintf("a %T that cannot be printed", value)

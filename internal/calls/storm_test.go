@@ -16,7 +16,7 @@ import (
 
 // Whatever several goroutines do to a group at once, every call comes to an end once, no
 // call waits while nothing is under way, and no goroutine is left.
-func TestHostileGroup(t *testing.T) {
+func TestGroup(t *testing.T) {
 	for seed := range uint64(30) {
 		g := calls.NewGroup[int](errNotFound)
 		var begun, ended, key atomic.Int64
@@ -128,7 +128,7 @@ func TestHostileGroup(t *testing.T) {
 }
 
 // The same without time: a quiet group has no call that nobody makes.
-func TestHostileGroupQuiet(t *testing.T) {
+func TestGroupQuiet(t *testing.T) {
 	for seed := range uint64(300) {
 		synctest.Test(t, func(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(seed, 7))

@@ -17,7 +17,7 @@ import (
 
 // Everything at once from several goroutines, for the race detector: nothing blocks for
 // good, nothing is left, and in the end all is well.
-func TestHostileStorm(t *testing.T) {
+func TestStorm(t *testing.T) {
 	for seed := range uint64(6) {
 		synctest.Test(t, func(t *testing.T) {
 			n := newNode(t, pleg.WithInspectionTimeout(5*time.Second))
