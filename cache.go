@@ -124,10 +124,11 @@ type cacheEntry struct {
 	// observed is the newest stamp that the pod itself was confirmed with; never before
 	// stored.
 	observed time.Time
-	// heldAt is the global time that applies to the pod while it is held; listed is false
-	// once a pod that is held has been deleted.
-	held, listed bool
-	heldAt       time.Time
+	// heldAt is the global time that applies to the pod while it is held.
+	held   bool
+	heldAt time.Time
+	// listed: a list shows the pod, though it may have no status yet.
+	listed bool
 }
 
 // blockedReader is a reader waiting in GetNewerThan. Whoever holds the lock and
@@ -327,7 +328,13 @@ func (c *PodCache) Hold(uid types.UID) {
 	if !e.held {
 		e.held, e.heldAt = true, c.global
 	}
-	e.listed = true
+}
+
+// setListed notes that a list shows a pod.
+func (c *PodCache) setListed(uid types.UID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.entryLocked(uid).listed = true
 }
 
 // Release implements FreshnessHolder.

@@ -13,6 +13,7 @@ import (
 type cacheWriter struct {
 	cache   Cache
 	holder  FreshnessHolder // nil: freshness is held back by not updating the time
+	lister  lister          // nil: the cache tells nobody what is listed and not inspected
 	records *podRecords
 	logger  klog.Logger
 	// held are the pods whose freshness is held back.
@@ -22,9 +23,13 @@ type cacheWriter struct {
 	due time.Time
 }
 
+// lister is a PodCache, whose look-ups tell listed pods from unknown ones.
+type lister interface{ setListed(uid types.UID) }
+
 func newCacheWriter(c Cache, records *podRecords, logger klog.Logger) *cacheWriter {
 	w := &cacheWriter{cache: c, records: records, logger: logger}
 	w.holder, _ = c.(FreshnessHolder)
+	w.lister, _ = c.(lister)
 	return w
 }
 
@@ -46,6 +51,13 @@ func (w *cacheWriter) store(rec *podRecord, status *PodStatus, err error, made, 
 
 // remove removes a pod that is absent.
 func (w *cacheWriter) remove(uid types.UID) { w.cache.Delete(uid) }
+
+// listed tells the cache of a pod that it may have no status of.
+func (w *cacheWriter) listed(uid types.UID) {
+	if w.lister != nil {
+		w.lister.setListed(uid)
+	}
+}
 
 // hold has the cache keep a pod as fresh as it is: no full list makes it fresher.
 func (w *cacheWriter) hold(rec *podRecord) {

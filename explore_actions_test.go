@@ -270,7 +270,7 @@ func (w *world) ask(a action) {
 		w.left.suspends--
 		w.suspend(a.pod)
 	case actResume:
-		w.in.resumed = append(w.in.resumed, w.suspensions[a.pod][0])
+		w.r.resume(w.suspensions[a.pod][0])
 		w.suspensions[a.pod] = w.suspensions[a.pod][1:]
 	case actRelist:
 		w.left.relists--
@@ -304,6 +304,14 @@ func (w *world) block(p int, minTime time.Time) {
 func (w *world) suspend(p int) {
 	s := &suspension{uid: podUID(p)}
 	w.suspensions[p] = append(w.suspensions[p], s)
+	if f := w.find(schedule.Inspect, p); f != nil {
+		f.discarded = true
+	}
+	for i := range w.answered {
+		if a := &w.answered[i]; a.kind == schedule.Inspect && a.pod == p {
+			a.discarded = true
+		}
+	}
 	w.r.suspend(w.clock, s)
 	w.drain()
 	w.frozen[p].reading = w.pods.readLocked(podUID(p))
@@ -312,7 +320,7 @@ func (w *world) suspend(p int) {
 
 // isSuspended reports whether a pod is.
 func (w *world) isSuspended(p int) bool {
-	return slices.ContainsFunc(w.r.suspensions, func(s *suspension) bool { return s.uid == podUID(p) && !s.resumed })
+	return slices.ContainsFunc(w.r.suspensions, func(s *suspension) bool { return s.uid == podUID(p) })
 }
 
 // next returns everything that can happen now.

@@ -21,8 +21,6 @@ type looks [exploredPods]struct {
 	observed time.Time
 	stamp    uint64
 	failed   bool // readers get an error
-
-	suspended bool
 }
 
 func (w *world) look() (ls looks) {
@@ -30,7 +28,7 @@ func (w *world) look() (ls looks) {
 		l := &ls[p]
 		l.observed = w.pods.observedLocked(podUID(p))
 		_, err := w.pods.Get(podUID(p))
-		l.failed, l.suspended = err != nil, w.isSuspended(p)
+		l.failed = err != nil
 		if rec := w.r.records.byUID[podUID(p)]; rec != nil {
 			l.present = rec.pod != nil
 			l.shown = w.things.levelsOf[rec.listed].shown()
@@ -111,7 +109,7 @@ func (w *world) check(before looks, returned []*exploredCaller) {
 		}
 	}
 	for _, a := range w.answered {
-		if a.kind == schedule.Inspect && a.ok && !a.dead && now[a.pod].present && !before[a.pod].suspended {
+		if a.kind == schedule.Inspect && a.ok && !a.dead && now[a.pod].present && !a.discarded {
 			w.checkProgress(a)
 		}
 	}
@@ -290,7 +288,7 @@ func (w *world) stuck(p int) bool {
 	if v.IsValid() && v.FieldByName("suspended").Bool() {
 		return true
 	}
-	if !v.IsValid() || v.FieldByName("inspect").Bool() && v.FieldByName("inspection").IsNil() {
+	if !v.IsValid() || v.FieldByName("inspect").Bool() && !v.FieldByName("listFirst").Bool() && v.FieldByName("inspection").IsNil() {
 		return false
 	}
 	if i := v.FieldByName("inspection"); !i.IsNil() {
@@ -323,7 +321,9 @@ func (w *world) rest(stale, periodic bool) {
 		w.quietSteps()
 	}
 	for p := range w.scope.pods {
-		w.in.resumed = append(w.in.resumed, w.suspensions[p]...)
+		for _, s := range w.suspensions[p] {
+			w.r.resume(s)
+		}
 		w.suspensions[p] = nil
 	}
 	switch {

@@ -58,7 +58,7 @@ var classesOf = map[string]class{
 	// What is Initial, the statuses of events and the count of exits are not checked here.
 	"update.initial": leftOut, "published.initial": leftOut,
 	"update.statuses": leftOut, "published.seen": leftOut, "published.amended": leftOut, "published.exits": leftOut,
-	"cacheWriter.cache": leftOut, "cacheWriter.holder": leftOut, "cacheWriter.records": leftOut,
+	"cacheWriter.cache": leftOut, "cacheWriter.holder": leftOut, "cacheWriter.lister": leftOut, "cacheWriter.records": leftOut,
 	"cacheWriter.logger": leftOut, "cacheWriter.held": leftOut, "cacheWriter.due": clockTime,
 }
 
@@ -248,7 +248,7 @@ func (f *printer) world() {
 	for _, fl := range w.flights {
 		f.put(plain, int64(fl.call.Kind)<<8|int64(len(fl.call.UID)))
 		f.levels(fl.began[:]...)
-		f.bool(fl.cancelled, fl.stopped, fl.call.Slow, fl.call.Dead)
+		f.bool(fl.cancelled, fl.stopped, fl.discarded, fl.call.Slow, fl.call.Dead)
 		if fl.pod != nil {
 			f.thing(reflect.ValueOf(fl.pod))
 		}
@@ -267,7 +267,7 @@ func (f *printer) pending() {
 	for i, a := range w.answered {
 		f.put(plain, int64(a.kind)<<8|int64(a.pod))
 		f.levels(a.read[:]...)
-		f.bool(a.ok, a.dead, a.lies, w.in.results[i].stopped)
+		f.bool(a.ok, a.dead, a.lies, a.discarded, w.in.results[i].stopped)
 		f.put(stampNumber, int64(w.in.results[i].call.Stamp.Number))
 	}
 	f.keys(slices.Sorted(maps.Keys(w.in.requests)))
@@ -280,9 +280,6 @@ func (f *printer) pending() {
 		}
 	}
 	f.bool(w.in.stream...)
-	for _, s := range w.in.resumed {
-		f.put(plain, int64(slices.Index(w.r.suspensions, s)))
-	}
 }
 
 // suspensions prints those that have not lapsed, and which of them can be resumed.
@@ -290,7 +287,7 @@ func (f *printer) suspensions() {
 	w := f.w
 	for _, s := range w.r.suspensions {
 		f.put(plain, int64(s.uid[0]))
-		f.bool(s.resumed, slices.Contains(w.suspensions[podIndex(s.uid)], s))
+		f.bool(slices.Contains(w.suspensions[podIndex(s.uid)], s))
 		f.time(reflect.ValueOf(s.lapses), schedTime)
 	}
 	for _, all := range w.suspensions {

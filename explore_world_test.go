@@ -98,6 +98,7 @@ type flight struct {
 	began     truth
 	cancelled bool
 	stopped   bool
+	discarded bool // its pod has been suspended since it began
 }
 
 // exploredCaller is a caller of Relist.
@@ -184,6 +185,8 @@ type answered struct {
 	ok   bool
 	dead bool
 	lies bool
+
+	discarded bool
 }
 
 var errExplored = errors.New("explored")
@@ -379,7 +382,7 @@ func (w *world) land(a action) {
 	f := w.find(kind, a.pod)
 	w.flights = slices.DeleteFunc(w.flights, func(other *flight) bool { return other == f })
 	res := &result{call: f.call}
-	done := answered{kind: kind, pod: a.pod, of: f.pod, read: a.read, dead: f.call.Dead, lies: a.lies}
+	done := answered{discarded: f.discarded, kind: kind, pod: a.pod, of: f.pod, read: a.read, dead: f.call.Dead, lies: a.lies}
 	switch {
 	case a.stopped:
 		res.stopped, res.err = true, errStopped

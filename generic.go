@@ -124,7 +124,7 @@ func NewGenericPLEG(runtime Runtime, channelCapacity int, relistPeriod time.Dura
 			o(&g.opts)
 		}
 	}
-	if owned, ok := cache.(interface{ own(any) bool }); ok && !owned.own(g) {
+	if owned, ok := cache.(ownedCache); ok && !owned.own(g) {
 		panic("pleg.NewGenericPLEG: the cache has another generator") //nolint:forbidigo // the same
 	}
 	g.logger, g.threshold = g.opts.logger, g.opts.relistThreshold
@@ -154,6 +154,9 @@ func NewGenericPLEG(runtime Runtime, channelCapacity int, relistPeriod time.Dura
 	g.register()
 	return g
 }
+
+// ownedCache is a PodCache, which has one generator.
+type ownedCache interface{ own(owner any) bool }
 
 // makeReconciler makes the reconciler. The connected period applies only with a cache
 // that reports its blocked readers and counts them.
@@ -288,7 +291,9 @@ func (g *GenericPLEG) Relist() {
 // begins are coalesced. If the runtime does not implement PodGetter, a full relist
 // answers it.
 func (g *GenericPLEG) RequestRelist(uid types.UID) {
-	g.inbox.Put(func(in *inputs) { in.requests[uid] = struct{}{} })
+	if uid != "" {
+		g.inbox.Put(func(in *inputs) { in.requests[uid] = struct{}{} })
+	}
 }
 
 // RequestReinspect asks for an inspection of a pod whose list may not have changed, and
@@ -313,23 +318,27 @@ func (g *GenericPLEG) RequestReinspect(uid types.UID) {
 // Suspend waits at most for the end of the loop's present step, never for the runtime. The
 // cache's own methods must not call it.
 func (g *GenericPLEG) Suspend(uid types.UID) (resume func()) {
+	if uid == "" {
+		return func() {}
+	}
 	s := &suspension{uid: uid}
-	g.suspend(s)
-	return sync.OnceFunc(func() {
-		g.inbox.Put(func(in *inputs) { in.resumed = append(in.resumed, s) })
-	})
+	g.betweenSteps(func() { g.reconciler.suspend(g.clock.Now(), s) })
+	return func() { g.betweenSteps(func() { g.reconciler.resume(s) }) }
 }
 
-func (g *GenericPLEG) suspend(s *suspension) {
+// betweenSteps changes the reconciler; a step is due then.
+func (g *GenericPLEG) betweenSteps(change func()) {
 	g.stepping.Lock()
 	defer g.stepping.Unlock()
-	g.reconciler.suspend(g.clock.Now(), s)
-	g.inbox.Put(func(*inputs) {}) // a step is due, to wake when it lapses
+	change()
+	g.inbox.Put(func(*inputs) {})
 }
 
 // readerBlocked is the function of NotifyBlocked.
 func (g *GenericPLEG) readerBlocked(uid types.UID, minTime time.Time) {
-	g.inbox.Put(func(in *inputs) { in.addReader(uid, minTime) })
+	if uid != "" {
+		g.inbox.Put(func(in *inputs) { in.addReader(uid, minTime) })
+	}
 }
 
 // runPeriodically runs the loop with full relists every period.

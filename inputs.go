@@ -30,8 +30,6 @@ type inputs struct {
 	hints   map[hint]struct{}
 	// lostHints says that there were more than could be kept.
 	lostHints bool
-	// resumed are the suspensions that end.
-	resumed []*suspension
 	// stream has the beginnings (true) and ends of connections to the event stream.
 	stream []bool
 }
@@ -80,9 +78,7 @@ func (in *inputs) reset() {
 	}
 	clear(in.results)
 	clear(in.relists)
-	clear(in.resumed)
 	in.results, in.relists, in.stream = in.results[:0], in.relists[:0], in.stream[:0]
-	in.resumed = in.resumed[:0]
 	in.periodic, in.lostHints = nil, false
 	clear(in.requests)
 	clear(in.reinspects)

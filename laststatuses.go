@@ -45,43 +45,25 @@ func (f *statusFinder) at(i int, id string) *Status {
 	return nil
 }
 
-// with returns these, and of older ones those of other containers that one of two pods has;
-// nil for none.
-func (l lastStatuses) with(older lastStatuses, a, b *Pod) lastStatuses {
-	if l.startsWith(older) { // the usual case
-		return l
-	}
+// with returns these, and of older ones those of other containers of some pods; a nil pod
+// has none.
+func (l lastStatuses) with(older lastStatuses, pods ...*Pod) lastStatuses {
 	find := l.finder()
 	more := kept(older, func(i int, s *Status) bool { return find.at(i, s.ID.ID) == nil })
-	if more = lastStatuses(more).of(a, b); len(more) == 0 {
+	if len(more) == 0 { // the usual case
+		return l
+	}
+	var among []finder
+	for _, pod := range pods {
+		if pod != nil {
+			among = append(among, finderIn(pod.Containers))
+		}
+	}
+	more = kept(more, func(i int, s *Status) bool {
+		return slices.ContainsFunc(among, func(f finder) bool { return f.at(i, s.ID.ID) != nil })
+	})
+	if len(more) == 0 {
 		return l
 	}
 	return slices.Concat(l, more)
-}
-
-// startsWith reports whether the first of these are of the same containers as others.
-func (l lastStatuses) startsWith(others lastStatuses) bool {
-	if len(others) > len(l) {
-		return false
-	}
-	for i, s := range others {
-		if s != l[i] && s.ID.ID != l[i].ID.ID {
-			return false
-		}
-	}
-	return true
-}
-
-// of returns those of the containers of two pods, nil for none.
-func (l lastStatuses) of(a, b *Pod) lastStatuses {
-	if a == nil {
-		a = &Pod{}
-	}
-	if b == nil {
-		b = &Pod{}
-	}
-	inA, inB := finderIn(a.Containers), finderIn(b.Containers)
-	return kept(l, func(i int, s *Status) bool {
-		return inA.at(i, s.ID.ID) != nil || inB.at(i, s.ID.ID) != nil
-	})
 }

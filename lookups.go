@@ -29,7 +29,7 @@ func (c *PodCache) Lookup(uid types.UID) (status *PodStatus, known bool, err err
 	case e == nil:
 		return nil, false, nil
 	case e.status == nil:
-		return nil, e.held && e.listed, nil
+		return nil, e.listed, nil
 	case e.uninspected:
 		return nil, true, e.err
 	}

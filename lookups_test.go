@@ -37,7 +37,7 @@ func TestLookupTellsApart(t *testing.T) {
 	c.SetObservedTime("a", at(1))
 	look("confirmed absent", "known=false status=false err=<nil>")
 	c.Hold("a")
-	look("listed", "known=true status=false err=<nil>")
+	look("held", "known=false status=false err=<nil>")
 	broken := errors.New("broken")
 	c.Set("a", nil, broken, at(2))
 	look("failed", "known=true status=false err=broken")

@@ -35,8 +35,8 @@ type podRecord struct {
 	conflicting bool
 	// pod is listed without its bad data; the same pointer when it has none.
 	pod *Pod
-	// own is the newest list of this pod alone that showed the record. The newest full
-	// list may be newer: see podRecords.listedStamp.
+	// own is the newest list of this pod alone that showed the record; while conflicting,
+	// the newest list of either kind before that. See podRecords.listedStamp.
 	own stamp
 
 	// suspensions counts those of the pod. Lists up to the number ignoreTo say nothing
@@ -77,6 +77,7 @@ type inspection struct {
 	of         snapshot       // what it is made for
 	stamp      stamp          // of the newest list that showed that
 	superseded bool           // the record has changed since it began
+	discarded  bool           // the pod has been suspended since it began
 }
 
 // dead reports whether the inspection is past its deadline.
@@ -114,10 +115,12 @@ const (
 	changed
 )
 
-// podChange is what a full list said about a pod that it did not simply confirm.
+// podChange is what a list says about a pod.
 type podChange struct {
 	rec     *podRecord
 	verdict verdict
+	// was is the stamp of the newest list that had shown the record before.
+	was stamp
 	// transitions are what happened to the pod's containers if it changed.
 	transitions []transition
 }
@@ -219,11 +222,12 @@ func (r *podRecords) resume(rec *podRecord, begun stamp) bool {
 
 // compareOne takes in a list of one pod.
 func (r *podRecords) compareOne(rec *podRecord, listed *Pod, at, begun stamp, report reportBadData) podChange {
+	was := r.listedStamp(rec)
 	v, transitions := r.compare(rec, listed, at, begun, report)
 	if v == confirmed || v == changed {
 		rec.own = schedule.Later(rec.own, at)
 	}
-	return podChange{rec, v, transitions}
+	return podChange{rec, v, was, transitions}
 }
 
 // compareAll takes in a full list and appends its verdicts to changes, by UID, except
@@ -276,12 +280,12 @@ func (r *podRecords) compareAll(pods []*Pod, at, begun stamp, changes []podChang
 
 func (r *podRecords) compareListed(rec *podRecord, listed *Pod, at, begun stamp, changes []podChange,
 	report reportBadData) []podChange {
-	wasConflicting := rec.conflicting
+	was, wasConflicting := r.listedStamp(rec), rec.conflicting
 	v, transitions := r.compare(rec, listed, at, begun, report)
 	if v == ignored || v == confirmed && !wasConflicting {
 		return changes
 	}
-	return append(changes, podChange{rec, v, transitions})
+	return append(changes, podChange{rec, v, was, transitions})
 }
 
 // confirms reports whether the last full list, stamped at, confirms the record of a pod.

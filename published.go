@@ -18,9 +18,10 @@ type published struct {
 	window                         windowEntry
 }
 
-// see takes in a newer status of the pod, which is listed as it is.
-func (p *published) see(status *PodStatus, listed *Pod) {
-	p.seen, p.amended = lastStatuses(status.ContainerStatuses).with(p.seen, p.pod, listed), true
+// see takes in a newer status of the pod, which is listed as it is, and is published next
+// as it was.
+func (p *published) see(status *PodStatus, listed, next *Pod) {
+	p.seen, p.amended = lastStatuses(status.ContainerStatuses).with(p.seen, p.pod, listed, next), true
 }
 
 // change is the newest change of a record.

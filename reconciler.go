@@ -87,7 +87,7 @@ func (r *reconciler) step(clock time.Time, in *inputs) *outputs {
 	for _, late := range r.sched.Expire() {
 		r.late(late)
 	}
-	for s := r.suspensions.expired(r.sched.Now()); s != nil; s = r.suspensions.expired(r.sched.Now()) {
+	for s := r.suspensions.lapsed(r.sched.Now()); s != nil; s = r.suspensions.lapsed(r.sched.Now()) {
 		r.cfg.logger.Error(nil, "A suspended pod was not resumed in time; it is listed again", "podUID", s.uid)
 		r.resume(s)
 	}
@@ -130,25 +130,26 @@ func (r *reconciler) wake() time.Time {
 	return wake
 }
 
-// suspend has nothing of a pod be stored or published until it is resumed. It is called
-// between two steps, so that this holds when Suspend returns; the next step is due at
-// once.
+// suspend has nothing of a pod be stored or published until it is resumed. Like resume it
+// is called between two steps, so that this holds when Suspend returns; the next step is
+// due at once.
 func (r *reconciler) suspend(clock time.Time, s *suspension) {
 	r.advance(clock)
-	r.publisher.closeWindow() // what is stored is published before
 	rec := r.records.of(s.uid)
+	r.publisher.window.release(rec, r.publisher.deliver) // what is stored is published before
 	r.suspensions.add(s, r.sched.Now().Add(r.cfg.Timeout))
 	r.records.suspend(rec)
 	r.sched.Suspend(s.uid)
 	r.cache.hold(rec)
-	if rec.pod == nil {
-		r.cache.remove(s.uid) // it is held, and not known to be listed
-	}
+	rec.inspection.discarded = true
 }
 
-// resume has a pod listed that is suspended no more, by a list that begins from now on.
+// resume ends a suspension unless it has lapsed. If it was the last of the pod, that is
+// listed, by a list that begins from now on.
 func (r *reconciler) resume(s *suspension) {
-	s.resumed = true
+	if !r.suspensions.remove(s) {
+		return
+	}
 	rec := r.records.byUID[s.uid]
 	if r.records.resume(rec, r.sched.Last()) {
 		r.sched.Resume(s.uid, schedule.CauseDemand)
@@ -165,16 +166,9 @@ func (r *reconciler) takeRequests(in *inputs) {
 		r.lastFull = time.Time{}
 		r.publisher.closeWindow()
 	}
-	for _, s := range in.resumed {
-		if !s.resumed {
-			r.resume(s)
-		}
-	}
 	r.relists.waiting = append(r.relists.waiting, in.relists...)
 	for _, uid := range sortedKeys(in.requests) {
-		if uid != "" {
-			r.request(uid)
-		}
+		r.requestNow(uid, schedule.CauseDemand)
 	}
 	for _, uid := range sortedKeys(in.readers) {
 		r.readerBlocked(uid, in.readers[uid])
@@ -190,11 +184,11 @@ func (r *reconciler) takeRequests(in *inputs) {
 	}
 }
 
-// request asks for a list of one pod, or of all if the runtime cannot list one.
-func (r *reconciler) request(uid types.UID) {
-	r.sched.Request(uid, schedule.CauseDemand)
+// requestNow asks for a list of one pod, or of all if the runtime cannot list one.
+func (r *reconciler) requestNow(uid types.UID, cause string) {
+	r.sched.Request(uid, cause)
 	if !r.cfg.ListsPods {
-		r.sched.RequestAll(schedule.CauseDemand)
+		r.sched.RequestAll(cause)
 	}
 }
 
@@ -331,7 +325,7 @@ func (r *reconciler) confirmUnchanged(uid types.UID, l list) {
 	}
 	asked := r.sched.Answer(uid, l.stamp) || l.relist
 	if rec := r.records.byUID[uid]; rec != nil {
-		r.confirmed(rec, l, asked)
+		r.confirmed(rec, schedule.Later(rec.own, l.before), l, asked)
 	}
 }
 
@@ -383,7 +377,7 @@ func (r *reconciler) apply(change podChange, l list) {
 	asked := r.sched.Answer(rec.uid, l.stamp) || l.relist
 	switch {
 	case change.verdict == confirmed:
-		r.confirmed(rec, l, asked)
+		r.confirmed(rec, change.was, l, asked)
 	case rec.pod == nil:
 		r.gone(rec, change.transitions, l)
 	default:
@@ -391,13 +385,17 @@ func (r *reconciler) apply(change podChange, l list) {
 	}
 }
 
-// confirmed: a list shows the record unchanged. If the list was asked for, a pod whose
-// inspection failed, or whose status contradicted the record, is inspected again; this is
-// the only place where an inspection is retried. A caller of Relist waits for it.
-func (r *reconciler) confirmed(rec *podRecord, l list, asked bool) {
-	if asked && (rec.dirty || rec.failures > 0) && rec.pod != nil {
+// confirmed: a list shows the record unchanged, which lists up to was had shown. If the
+// list was asked for, a pod whose inspection failed, or whose status contradicted the
+// record, is inspected again: the back-off of both ends here. A caller of Relist waits for
+// that inspection.
+func (r *reconciler) confirmed(rec *podRecord, was stamp, l list, asked bool) {
+	switch again := asked && rec.pod != nil; {
+	case again && rec.dirty && rec.inspection.dead(): // it died while the pod was suspended
+		r.failDead(rec)
+	case again && (rec.dirty || rec.failures > 0):
 		if l.relist && !rec.inspection.dead() {
-			rec.freeze(schedule.Later(rec.own, l.before))
+			rec.freeze(was)
 		}
 		if !rec.published.change.pending {
 			rec.cause = l.cause
@@ -412,10 +410,13 @@ func (r *reconciler) changed(rec *podRecord, transitions []transition, l list) {
 	rec.published.change.add(transitions, l.stamp)
 	rec.cause = l.cause
 	r.cache.hold(rec)
+	if rec.published.version == 0 {
+		r.cache.listed(rec.uid)
+	}
 	r.sched.InspectChanged(rec.uid)
 	rec.inspection.superseded = true
 	if rec.inspection.dead() { // no other can begin: the pod is published with an error
-		r.fail(rec, rec.inspection.of.syncs, r.deadlineError(methodGetPodStatus))
+		r.failDead(rec)
 	}
 	r.failing.update(rec)
 }
@@ -438,7 +439,7 @@ func (r *reconciler) gone(rec *podRecord, transitions []transition, l list) {
 
 // completeInspection takes in the result of an inspection. A dead one has failed already;
 // that it came back shows that another may succeed. One that Stop cancelled, or whose pod
-// is suspended, counts as not begun.
+// was suspended meanwhile, counts as not begun.
 func (r *reconciler) completeInspection(res *result) {
 	c := res.call
 	rec := r.records.byUID[c.UID]
@@ -450,7 +451,7 @@ func (r *reconciler) completeInspection(res *result) {
 		r.sched.Gone(c.UID)
 		r.forgetIfAbsent(c.UID)
 	case c.Dead && res.err != nil:
-	case c.Dead || res.stopped || rec.suspensions > 0:
+	case c.Dead || res.stopped || in.discarded:
 		r.sched.Inspect(c.UID)
 	default:
 		r.inspected(rec, in, res)
@@ -488,33 +489,42 @@ func (r *reconciler) inspected(rec *podRecord, in inspection, res *result) {
 func (r *reconciler) storeAgreeing(rec *podRecord, in inspection, status *PodStatus) {
 	rec.dirty = false
 	r.sched.Inspected(rec.uid, rec.published.syncsRequested != in.of.syncs)
-	recovered := r.store(rec, status, nil, in.stamp, r.records.listedStamp(rec))
+	recovered := r.store(rec, rec.pod, status, nil, in.stamp, r.records.listedStamp(rec))
 	r.cache.holdOrRelease(rec)
 	r.publisher.publish(rec, in.of, recovered)
 }
 
 // contradicted: a status differs from the present record. Either may be older: the pod is
-// as fresh as the list that the inspection was made for, and is listed again after a
-// back-off.
+// as fresh as the list that the inspection was made for, and is listed again: after a
+// back-off, or at once if the status is too old to be stored.
 func (r *reconciler) contradicted(rec *podRecord, in inspection, status *PodStatus) {
 	rec.freeze(r.records.listedStamp(rec))
 	r.cache.hold(rec)
-	r.storeOlder(rec, in, status, nil)
-	if !r.sched.InspectionWanted(rec.uid) {
+	switch stored := r.storeOlder(rec, in, status, nil); {
+	case r.sched.InspectionWanted(rec.uid):
+	case stored:
 		r.sched.Retry(rec.uid, string(in.of.cause))
+	default: // a list has shown the record since it began: the next status is newer than that
+		r.requestNow(rec.uid, string(in.of.cause))
 	}
 }
 
 // storeOlder stores and publishes a result that is not of the present record, unless what
 // the cache holds is newer, so that a pod which keeps changing is delivered too. The pod
-// stays dirty.
-func (r *reconciler) storeOlder(rec *podRecord, in inspection, status *PodStatus, err error) {
+// stays dirty. It reports whether it did.
+func (r *reconciler) storeOlder(rec *podRecord, in inspection, status *PodStatus, err error) (stored bool) {
 	if rec.observed.After(in.stamp) {
-		return
+		return false
 	}
 	rec.observed = in.stamp
-	recovered := r.store(rec, status, err, in.stamp, in.stamp)
+	recovered := r.store(rec, in.of.pod, status, err, in.stamp, in.stamp)
 	r.publisher.publish(rec, in.of, recovered)
+	return true
+}
+
+// failDead is fail for an inspection that is dead.
+func (r *reconciler) failDead(rec *podRecord) {
+	r.fail(rec, rec.inspection.of.syncs, r.deadlineError(methodGetPodStatus))
 }
 
 // fail stores an error beside the last good status, publishes the record with the PodSyncs
@@ -522,7 +532,7 @@ func (r *reconciler) storeOlder(rec *podRecord, in inspection, status *PodStatus
 func (r *reconciler) fail(rec *podRecord, syncs uint64, err error) {
 	rec.dirty = false
 	at := r.records.listedStamp(rec)
-	r.store(rec, nil, err, at, at)
+	r.store(rec, rec.pod, nil, err, at, at)
 	r.cache.holdOrRelease(rec)
 	snapshot := rec.published.snapshot(rec.pod, at, rec.cause)
 	snapshot.syncs = syncs
@@ -530,12 +540,14 @@ func (r *reconciler) fail(rec *podRecord, syncs uint64, err error) {
 	r.sched.Retry(rec.uid, string(rec.cause))
 }
 
-// store stores the result of an inspection, and reports whether it is a status after an
-// error.
-func (r *reconciler) store(rec *podRecord, status *PodStatus, err error, made, observed stamp) (recovered bool) {
+// store stores the result of an inspection, of which a pod is to be published, and reports
+// whether it is a status after an error: then a PodSync is due.
+func (r *reconciler) store(
+	rec *podRecord, of *Pod, status *PodStatus, err error, made, observed stamp,
+) (recovered bool) {
 	r.cache.store(rec, status, err, made, observed)
 	if status != nil {
-		rec.published.see(status, rec.pod)
+		rec.published.see(status, rec.pod, of)
 	}
 	pod := klog.KRef(rec.pod.Namespace, rec.pod.Name)
 	switch {
@@ -578,9 +590,7 @@ func (r *reconciler) inspectionLate(late schedule.LateCall) {
 	if late.NowDead {
 		err := r.deadlineError(methodGetPodStatus)
 		r.out.cancel = append(r.out.cancel, cancelCall{late.Call, err})
-		if rec.suspensions > 0 {
-			r.sched.Inspect(rec.uid)
-		} else if rec.pod != nil {
+		if rec.pod != nil && rec.suspensions == 0 { // of a suspended pod, a list after that says so
 			r.fail(rec, rec.inspection.of.syncs, err)
 		}
 	} else if rec.pod != nil {

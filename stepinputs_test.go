@@ -37,7 +37,7 @@ func (s *stepper) take(in *inputs, line string) {
 		s.suspensions[uid] = append(s.suspensions[uid], suspended)
 		s.r.suspend(s.now, suspended)
 	case "resume":
-		in.resumed = append(in.resumed, s.suspensions[uid][0])
+		s.r.resume(s.suspensions[uid][0])
 		s.suspensions[uid] = s.suspensions[uid][1:]
 	case "reinspect":
 		in.reinspects[uid] = struct{}{}

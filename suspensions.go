@@ -1,6 +1,7 @@
 package pleg
 
 import (
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -8,12 +9,12 @@ import (
 
 // suspension is one call of Suspend.
 type suspension struct {
-	uid     types.UID
-	lapses  time.Time // in the schedule's time
-	resumed bool      // or lapsed
+	uid    types.UID
+	lapses time.Time // in the schedule's time
 }
 
-// suspensions are those that have not lapsed, the oldest first: all last equally long.
+// suspensions are those that were neither resumed nor have lapsed, the oldest first: all
+// last equally long.
 type suspensions []*suspension
 
 // add takes in a suspension that begins now.
@@ -22,30 +23,28 @@ func (all *suspensions) add(s *suspension, lapses time.Time) {
 	*all = append(*all, s)
 }
 
-// expired takes away the oldest suspension if it has lapsed, and returns it; nil for none.
-// Those that were resumed are dropped on the way.
-func (all *suspensions) expired(now time.Time) *suspension {
-	for len(*all) > 0 {
-		s := (*all)[0]
-		if !s.resumed && now.Before(s.lapses) {
-			return nil
-		}
-		(*all)[0] = nil
-		*all = (*all)[1:]
-		if !s.resumed {
-			return s
-		}
+// remove takes a suspension out, and reports whether it was there.
+func (all *suspensions) remove(s *suspension) bool {
+	i := slices.Index(*all, s)
+	if i < 0 {
+		return false
 	}
-	*all = nil // its memory may be that of many
-	return nil
+	*all = slices.Delete(*all, i, i+1)
+	return true
+}
+
+// lapsed returns the oldest suspension if its time is up; nil for none.
+func (all suspensions) lapsed(now time.Time) *suspension {
+	if len(all) == 0 || now.Before(all[0].lapses) {
+		return nil
+	}
+	return all[0]
 }
 
 // next returns when the oldest suspension lapses; zero for never.
 func (all suspensions) next() time.Time {
-	for _, s := range all {
-		if !s.resumed {
-			return s.lapses
-		}
+	if len(all) == 0 {
+		return time.Time{}
 	}
-	return time.Time{}
+	return all[0].lapses
 }

@@ -109,7 +109,7 @@ func (updates) Events(told, u *update) []*PodLifecycleEvent {
 func (updates) Coalesce(told, earlier, later *update) (coalesced *update, discarded int) {
 	steps := deliverable(earlier.since(told)) + deliverable(later.since(earlier))
 	discarded = max(0, steps-deliverable(later.since(told)))
-	sync, initial := earlier.sync || later.sync, later.initial
+	sync, initial := later.pod != nil && (earlier.sync || later.sync), later.initial
 	var known *Pod
 	if told != nil {
 		known = told.pod

@@ -47,6 +47,19 @@ func (w *window) add(rec *podRecord, u *update) bool {
 	return true
 }
 
+// release calls publish with the updates of a pod that are ready, before the window closes.
+// It does not wait for the pod any more.
+func (w *window) release(rec *podRecord, publish func(*update)) {
+	w.skip(rec)
+	rec.published.window = windowEntry{}
+	w.ready = slices.DeleteFunc(w.ready, func(u *update) bool {
+		if u.uid == rec.uid {
+			publish(u)
+		}
+		return u.uid == rec.uid
+	})
+}
+
 // holds reports whether the window was opened for a pod, and is open.
 func (w *window) holds(rec *podRecord) bool {
 	return rec.published.window.number == w.number && !w.closes.IsZero()

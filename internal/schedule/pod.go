@@ -245,8 +245,8 @@ func (s *Scheduler) Inspecting(uid types.UID) bool {
 }
 
 // Moving reports whether what is open of the pod moves by itself: a call is in flight or
-// is to begin, and neither is it slow nor did the last list of the pod fail. A suspended
-// pod does not. A request
+// is to begin, and neither is it slow nor did the last list of the pod fail; where the
+// runtime lists no single pods, a full list. A suspended pod does not. A request
 // that waits for a time does not move, and a list that nobody waits for any more, because
 // another has answered, moves nothing.
 func (s *Scheduler) Moving(uid types.UID) bool {
@@ -256,10 +256,15 @@ func (s *Scheduler) Moving(uid types.UID) bool {
 		return false
 	case p.inspection != nil:
 		return !p.inspection.Slow
-	case p.inspect:
+	case p.inspect && !p.listFirst:
 		return true
+	case p.want == 0:
+		return false
+	case s.cfg.ListsPods:
+		return p.later[listFailed].IsZero() && (p.list == nil || !p.list.Slow)
 	default:
-		return p.want > 0 && p.later[listFailed].IsZero() && (p.list == nil || !p.list.Slow)
+		f := &s.full
+		return f.periodic || f.want > 0 || f.relist || f.call != nil && !f.call.Slow
 	}
 }
 

@@ -1,0 +1,174 @@
+package calls_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kubepleg/pleg/internal/calls"
+)
+
+// Whatever several goroutines do to a group at once, every call comes to an end once, no
+// call waits while nothing is under way, and no goroutine is left.
+func TestHostileGroup(t *testing.T) {
+	for seed := range uint64(30) {
+		g := calls.NewGroup[int](errNotFound)
+		var begun, ended, key atomic.Int64
+		var wg sync.WaitGroup
+		var stops sync.Mutex
+		for w := range uint64(6) {
+			wg.Go(func() {
+				rnd := rand.New(rand.NewPCG(seed, w))
+				for range 400 {
+					k := int(key.Add(1))
+					kind := rnd.IntN(12)
+					again := rnd.IntN(4) == 0
+					switch rnd.IntN(14) {
+					case 0:
+						g.Rest()
+					case 1:
+						stops.Lock()
+						g.CancelAll(errStopped)
+						stops.Unlock()
+					case 2:
+						timeout := make(chan time.Time)
+						close(timeout)
+						g.Wait(timeout)
+					case 3:
+						g.InFlight()
+					case 4:
+						stops.Lock() // else Wait tells of calls that a later CancelAll has cancelled
+						g.CancelAll(errStopped)
+						for _, left := range g.Wait(time.After(20 * time.Second)) {
+							t.Errorf("left: %v", left)
+						}
+						stops.Unlock()
+					case 5:
+						runtime.Gosched()
+					default:
+						begun.Add(1)
+						var once atomic.Bool
+						g.Go(k, calls.Info{Method: "GetPods"}, func(ctx context.Context) error {
+							switch kind {
+							case 0:
+								runtime.Goexit()
+							case 1:
+								panic("boom")
+							case 2:
+								defer runtime.Goexit()
+								panic("boom")
+							case 3:
+								<-ctx.Done()
+								return ctx.Err()
+							case 4:
+								time.Sleep(time.Microsecond)
+							case 5:
+								c, cancel := context.WithCancel(ctx)
+								_ = cancel
+								_ = c
+								return nil
+							case 6:
+								if ctx.Err() != nil {
+									return nil
+								}
+								return errNotFound
+							case 7:
+								context.AfterFunc(ctx, func() {})
+							case 8:
+								return badError{runtime.Goexit}
+							}
+							return nil
+						}, func(got int, err error, stopped bool) {
+							if got != k || once.Swap(true) {
+								t.Errorf("done twice or of another: %d %d", got, k)
+							}
+							if stopped && err == nil {
+								t.Error("stopped without an error")
+							}
+							if kind == 9 && err != nil && !errors.Is(err, errStopped) {
+								t.Error(err)
+							}
+							if again {
+								begun.Add(1)
+								g.Go(-k, calls.Info{}, func(context.Context) error { return nil },
+									func(_ int, err error, _ bool) {
+										if err != nil {
+											t.Error(err)
+										}
+										ended.Add(1)
+									})
+							}
+							ended.Add(1)
+						})
+						if kind == 3 {
+							g.Cancel(k, errDeadline)
+						}
+					}
+				}
+			})
+		}
+		wg.Wait()
+		for deadline := time.Now().Add(20 * time.Second); ended.Load() < begun.Load(); {
+			if time.Now().After(deadline) {
+				t.Fatalf("seed %d: %d of %d calls have ended; in flight: %d", seed, ended.Load(), begun.Load(), len(g.InFlight()))
+			}
+			time.Sleep(time.Millisecond)
+		}
+		if len(g.InFlight()) != 0 {
+			t.Errorf("in flight: %v", g.InFlight())
+		}
+		g.Rest()
+	}
+}
+
+// The same without time: a quiet group has no call that nobody makes.
+func TestHostileGroupQuiet(t *testing.T) {
+	for seed := range uint64(300) {
+		synctest.Test(t, func(t *testing.T) {
+			rnd := rand.New(rand.NewPCG(seed, 7))
+			g := calls.NewGroup[int](errNotFound)
+			defer g.Rest()
+			release := make(chan struct{})
+			var running, ended atomic.Int64
+			hanging, begun := int64(0), int64(0)
+			for i := range 200 {
+				switch rnd.IntN(8) {
+				case 0:
+					g.Rest()
+				case 1:
+					synctest.Wait()
+					if running.Load() != hanging || ended.Load() != begun-hanging {
+						t.Fatalf("seed %d: %d of %d hang, %d of %d ended", seed, running.Load(), hanging, ended.Load(), begun-hanging)
+					}
+				case 2:
+					close(release)
+					release = make(chan struct{})
+					synctest.Wait()
+					hanging = 0
+				case 3, 4:
+					hanging++
+					begun++
+					mine := release
+					g.Go(i, calls.Info{}, func(context.Context) error { running.Add(1); defer running.Add(-1); <-mine; return nil },
+						func(int, error, bool) { ended.Add(1) })
+				default:
+					begun++
+					exits := rnd.IntN(2) == 0
+					g.Go(i, calls.Info{}, func(context.Context) error {
+						if exits {
+							runtime.Goexit()
+						}
+						return nil
+					}, func(int, error, bool) { ended.Add(1) })
+				}
+			}
+			close(release)
+		})
+	}
+}
