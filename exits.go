@@ -1,28 +1,5 @@
 package pleg
 
-import "slices"
-
-// exitReasons are the values of the label reason of pleg_container_exits_total. All but the
-// last two are the words of CRI runtimes: containerd's, "seccomp killed" of CRI-O, and
-// ContainerCannotRun of cri-dockerd.
-var exitReasons = [...]string{
-	"Completed", "ContainerCannotRun", "Error", "OOMKilled", "StartError", "Unknown", "seccomp killed",
-	exitOther, exitUnseen,
-}
-
-const (
-	exitOther  = "other"  // another reason, or none
-	exitUnseen = "unseen" // the container was gone before an inspection saw its end
-)
-
-// exitReason returns the value of the label for a container that has exited.
-func exitReason(s *Status) string {
-	if slices.Contains(exitReasons[:], s.Reason) && s.Reason != exitUnseen {
-		return s.Reason
-	}
-	return exitOther
-}
-
 // exits are the deaths of a pod's containers, by ID, that are not counted yet, because no
 // status has shown how the container ended, and those of containers that went from exited
 // to unknown, which will be seen to die again; counted is true for these. Usually there are
@@ -34,7 +11,7 @@ type deaths struct {
 	before   *Pod         // as it was published before
 	existed  initialState // what was so before there was anybody to see it
 	statuses statusFinder
-	count    func(reason string)
+	count    func(end *Status) // nil if it was not seen
 }
 
 // mayBeExit reports whether a transition is of interest where no death is left to count.
@@ -78,7 +55,7 @@ func (x *exits) step(i int, t transition, d *deaths) {
 		}
 	case ContainerStarted, ContainerRemoved:
 		if known && !counted && !d.countEnded(i, id) {
-			d.count(exitUnseen)
+			d.count(nil)
 		}
 		delete(*x, id)
 	default: // no transition
@@ -99,7 +76,7 @@ func (d *deaths) countEnded(i int, id string) bool {
 	if s == nil || s.State != ContainerStateExited {
 		return false
 	}
-	d.count(exitReason(s))
+	d.count(s)
 	return true
 }
 

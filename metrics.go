@@ -49,6 +49,7 @@ type metrics struct {
 	streamLatency     prometheus.Histogram
 	inspectionRetries prometheus.Counter
 	exits             *prometheus.CounterVec
+	exitsByReason     map[string]prometheus.Counter // those of the runtimes' words
 	bad               *prometheus.CounterVec
 
 	// reported are the causes of bad data that were logged, guarded by mu.
@@ -97,6 +98,18 @@ const (
 	nativeBuckets      = 160
 )
 
+// The values of the label reason of pleg_container_exits_total: the words of CRI runtimes,
+// which are containerd's, "seccomp killed" of CRI-O and ContainerCannotRun of cri-dockerd,
+// and two of our own.
+var exitReasons = [...]string{
+	"Completed", "ContainerCannotRun", "Error", "OOMKilled", "StartError", "Unknown", "seccomp killed",
+}
+
+const (
+	exitOther  = "other"  // another reason, or none
+	exitUnseen = "unseen" // the container was gone before an inspection saw its end
+)
+
 // newMetrics makes the collector. An observation of a native histogram may allocate eight
 // bytes, for client_golang boxes the number of the bucket: a generator whose metrics nobody
 // collects has classic ones only, and its idle relist allocates nothing.
@@ -137,13 +150,16 @@ func newMetrics(logger klog.Logger, native bool, now func() gauges) *metrics {
 			Name: "pleg_bad_data_total",
 			Help: "Number of items that were skipped or read as something else, by reason.",
 		}, []string{"reason"}),
-		reported: make(map[badReason]bool),
+		exitsByReason: make(map[string]prometheus.Counter), reported: make(map[badReason]bool),
 	}
 	for _, reason := range badReasons {
 		m.bad.WithLabelValues(string(reason)) // so that it is 0 and not missing
 	}
-	for _, reason := range exitReasons {
+	for _, reason := range [...]string{exitOther, exitUnseen} {
 		m.exits.WithLabelValues(reason)
+	}
+	for _, reason := range exitReasons {
+		m.exitsByReason[reason] = m.exits.WithLabelValues(reason)
 	}
 	return m
 }
@@ -250,8 +266,16 @@ func filter[T any](ch chan<- T, send func(chan<- T), keep func(T) bool) {
 // discarded counts the transitions that coalescing discards.
 func (m *metrics) discarded(n int) { m.discardEvents.Add(float64(n)) }
 
-// exited counts the death of a container.
-func (m *metrics) exited(reason string) { m.exits.WithLabelValues(reason).Inc() }
+// exited counts the death of a container by its last status, nil if its end was not seen.
+func (m *metrics) exited(end *Status) {
+	if end == nil {
+		m.exits.WithLabelValues(exitUnseen).Inc()
+	} else if c := m.exitsByReason[end.Reason]; c != nil {
+		c.Inc()
+	} else {
+		m.exits.WithLabelValues(exitOther).Inc()
+	}
+}
 
 // badData counts bad data, and logs the first of each kind.
 func (m *metrics) badData(reason badReason, object string) {

@@ -12,7 +12,7 @@ import (
 // statuses.
 type publisher struct {
 	updates *broadcaster
-	exited  func(reason string) // counts the death of a container
+	exited  func(end *Status) // counts the death of a container
 	logger  klog.Logger
 	window  window
 	now     time.Time // by the clock, at the present step

@@ -80,16 +80,16 @@ func (updates) Events(told, u *update) []*PodLifecycleEvent {
 		if t.kind == ContainerChanged {
 			continue
 		}
-		e := PodLifecycleEvent{
+		var status *Status
+		if !t.sandbox {
+			status = statuses.at(i, t.container.ID.ID)
+		}
+		block = append(block, PodLifecycleEvent{
 			ID: u.uid, Type: t.kind, Data: t.container.ID.ID,
 			Pod: pod, Container: t.container, sandbox: t.sandbox,
-			Initial:  existed.was(i, t),
+			Status: status, Initial: existed.was(i, t),
 			ListedAt: u.listedAt, Cause: u.cause,
-		}
-		if !t.sandbox {
-			e.Status = statuses.at(i, t.container.ID.ID)
-		}
-		block = append(block, e)
+		})
 	}
 	if u.sync && u.pod != nil {
 		block = append(block, PodLifecycleEvent{
