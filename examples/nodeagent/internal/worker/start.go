@@ -1,0 +1,137 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/examples/nodeagent/internal/runtime"
+)
+
+// The reasons why a container that should run does not, as the kubelet has them.
+const (
+	crashLoopBackOff     = "CrashLoopBackOff"
+	imagePullBackOff     = "ImagePullBackOff"
+	errImagePull         = "ErrImagePull"
+	errImageNeverPull    = "ErrImageNeverPull"
+	createContainerError = "CreateContainerError"
+	runContainerError    = "RunContainerError"
+	postStartHookError   = "PostStartHookError"
+)
+
+// waits notes why a container does not run.
+func (w *worker) waits(c *v1.Container, reason, message string) {
+	w.reasons[c.Name] = v1.ContainerStateWaiting{Reason: reason, Message: message}
+}
+
+// prepare sees to what a container needs before it can be started: that its back-off is
+// over, and that its image is there. It returns until when the container must wait, zero if
+// it need not.
+func (w *worker) prepare(ctx context.Context, pod *v1.Pod, seen *pleg.PodStatus, c *v1.Container) (time.Time, error) {
+	key := fmt.Sprintf("%s/%s/%x", w.uid, c.Name, runtime.ContainerHash(c))
+	for _, s := range seen.ContainerStatuses { // newest first
+		if s.Name != c.Name || s.State != pleg.ContainerStateExited {
+			continue
+		}
+		if wait, over := w.crashes.Wait(key, s.FinishedAt); wait > 0 {
+			w.waits(c, crashLoopBackOff, fmt.Sprintf("back-off %v restarting failed container=%s pod=%s_%s(%s)",
+				wait, c.Name, pod.Name, pod.Namespace, pod.UID))
+			return over, nil
+		}
+		w.crashes.Next(key, s.FinishedAt)
+		break
+	}
+	return w.image(ctx, c)
+}
+
+// image sees to a container's image.
+func (w *worker) image(ctx context.Context, c *v1.Container) (time.Time, error) {
+	present, err := w.Runtime.ImagePresent(ctx, c.Image)
+	switch {
+	case err != nil:
+		w.waits(c, "ImageInspectError", err.Error())
+		return time.Time{}, err
+	case present && c.ImagePullPolicy != v1.PullAlways:
+		return time.Time{}, nil
+	case c.ImagePullPolicy == v1.PullNever:
+		w.waits(c, errImageNeverPull,
+			fmt.Sprintf("Container image %q is not present with pull policy of Never", c.Image))
+		return time.Time{}, fmt.Errorf("%w: %q", runtime.ErrImageNeverPull, c.Image)
+	}
+	key := string(w.uid) + "/" + c.Image
+	if wait, over := w.pulls.Wait(key, w.pullFailed[c.Image]); wait > 0 {
+		w.waits(c, imagePullBackOff, fmt.Sprintf("Back-off pulling image %q", c.Image))
+		return over, nil
+	}
+	if err := w.Runtime.PullImage(ctx, c.Image); err != nil {
+		w.pulls.Next(key, time.Now())
+		w.pullFailed[c.Image] = time.Now()
+		w.waits(c, errImagePull, err.Error())
+		return time.Time{}, err
+	}
+	delete(w.pullFailed, c.Image)
+	return time.Time{}, nil
+}
+
+// start creates a container and starts it.
+func (w *worker) start(ctx context.Context, pod *v1.Pod, seen *pleg.PodStatus, c *v1.Container,
+	sandboxID string, attempt uint32) error {
+	restarts := 0
+	if last := seen.FindContainerStatusByName(c.Name); last != nil {
+		restarts = last.RestartCount + 1
+		if last.State == pleg.ContainerStateCreated {
+			// It never ran: an agent before this one was interrupted, or its start failed.
+			restarts = last.RestartCount
+			if err := w.Runtime.RemoveContainer(ctx, last.ID.ID); err != nil {
+				return err
+			}
+		}
+	} else if before, ok := w.Status.Get(w.uid); ok {
+		for _, s := range append(before.ContainerStatuses, before.InitContainerStatuses...) {
+			if s.Name == c.Name && s.ContainerID != "" {
+				restarts = int(s.RestartCount) + 1 // the runtime has lost it
+			}
+		}
+	}
+	id, err := w.createAndStart(ctx, pod, c, sandboxID, attempt, uint32(restarts)) //nolint:gosec // small
+	if err != nil {
+		return err
+	}
+	w.Logger.V(1).Info("A container was started", "pod", podName(pod), "container", c.Name, "restarts", restarts)
+	if c.Lifecycle == nil || c.Lifecycle.PostStart == nil {
+		return nil
+	}
+	// A new sandbox has another address than the status of before.
+	now, err := w.Cache.GetNewerThanContext(ctx, w.uid, time.Now())
+	if err == nil {
+		w.publish(pod, now)
+		err = w.hook(ctx, c, c.Lifecycle.PostStart, pleg.ContainerID{ID: id})
+	}
+	if err != nil {
+		w.waits(c, postStartHookError, err.Error())
+		return errors.Join(fmt.Errorf("the postStart hook of container %s: %w", c.Name, err),
+			w.Runtime.StopContainer(ctx, id, graceOf(pod, c, "")))
+	}
+	return nil
+}
+
+// createAndStart is two changes in the runtime and one to everybody else: the pod is
+// suspended meanwhile.
+func (w *worker) createAndStart(ctx context.Context, pod *v1.Pod, c *v1.Container, sandboxID string,
+	attempt, restarts uint32) (id string, err error) {
+	defer w.Suspend(w.uid)()
+	if id, err = w.Runtime.CreateContainer(ctx, pod, c, sandboxID, attempt, restarts); err != nil {
+		w.waits(c, createContainerError, err.Error())
+		return "", err
+	}
+	if err := w.Runtime.StartContainer(ctx, id); err != nil {
+		w.waits(c, runContainerError, err.Error())
+		return "", err
+	}
+	delete(w.reasons, c.Name)
+	return id, nil
+}
