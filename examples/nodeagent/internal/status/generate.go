@@ -87,8 +87,16 @@ func (g *generator) container(c *v1.Container, isInit bool) v1.ContainerStatus {
 	switch {
 	case len(runs) > 0:
 		convert(&s, runs[0])
-		if len(runs) > 1 {
+		switch {
+		case len(runs) > 1:
 			s.LastTerminationState = stateOf(runs[1])
+		case previous.ContainerID != s.ContainerID && previous.State.Terminated != nil:
+			s.LastTerminationState = previous.State // which the runtime has no more
+		default:
+			s.LastTerminationState = previous.LastTerminationState
+		}
+		if t := s.LastTerminationState.Terminated; t != nil && t.ContainerID == s.ContainerID {
+			s.LastTerminationState.Terminated = nil // it was waiting to be restarted
 		}
 	case isInit && !plan.IsSidecar(c) && plan.HasRegularContainer(g.pod, g.seen):
 		// It has run, and the runtime has nothing of it any more.
@@ -101,6 +109,13 @@ func (g *generator) container(c *v1.Container, isInit bool) v1.ContainerStatus {
 		return previous
 	default:
 		s.RestartCount, s.LastTerminationState = previous.RestartCount, previous.LastTerminationState
+		if previous.ContainerID != "" {
+			// It ran, and the runtime has lost it.
+			s.RestartCount++
+			s.LastTerminationState.Terminated = &v1.ContainerStateTerminated{
+				ExitCode: 137, Reason: "ContainerStatusUnknown", Message: "The runtime no longer knows the container.",
+			}
+		}
 		s.State.Waiting = &v1.ContainerStateWaiting{Reason: containerCreating}
 		if len(g.pod.Spec.InitContainers) > 0 {
 			s.State.Waiting.Reason = podInitializing

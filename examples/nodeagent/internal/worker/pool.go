@@ -48,7 +48,7 @@ type Config struct {
 // Pool has the workers of all pods. Its methods never block, but for Wait.
 type Pool struct {
 	Config
-	crashes, pulls *backoff.Table
+	crashes, pulls, sandboxes *backoff.Table
 
 	mu      sync.Mutex
 	workers map[types.UID]*worker // guarded by mu
@@ -60,7 +60,8 @@ func NewPool(config Config) *Pool {
 	return &Pool{
 		Config:  config,
 		crashes: backoff.New(firstBackoff, longestBackoff), pulls: backoff.New(firstBackoff, longestBackoff),
-		workers: map[types.UID]*worker{},
+		sandboxes: backoff.New(firstRetry, longestRetry),
+		workers:   map[types.UID]*worker{},
 	}
 }
 
@@ -90,7 +91,7 @@ func (p *Pool) Remove(ctx context.Context, pod *v1.Pod) {
 
 func (p *Pool) beginLocked(ctx context.Context, pod *v1.Pod, orphan bool) *worker {
 	w := &worker{Pool: p, life: ctx, uid: pod.UID, orphan: orphan, wake: make(chan struct{}, 1), pod: pod,
-		reasons: map[string]v1.ContainerStateWaiting{}, pullFailed: map[string]time.Time{}}
+		reasons: map[string]v1.ContainerStateWaiting{}, failed: map[string]time.Time{}}
 	p.workers[pod.UID] = w
 	p.joined.Go(w.run)
 	w.signal()

@@ -34,15 +34,21 @@ func (w *worker) waits(c *v1.Container, reason, message string) {
 func (w *worker) prepare(ctx context.Context, pod *v1.Pod, seen *pleg.PodStatus, c *v1.Container) (time.Time, error) {
 	key := fmt.Sprintf("%s/%s/%x", w.uid, c.Name, runtime.ContainerHash(c))
 	for _, s := range seen.ContainerStatuses { // newest first
-		if s.Name != c.Name || s.State != pleg.ContainerStateExited {
+		failed := s.FinishedAt
+		switch {
+		case s.Name != c.Name:
+			continue
+		case s.State == pleg.ContainerStateCreated:
+			failed = s.CreatedAt // its start failed
+		case s.State != pleg.ContainerStateExited:
 			continue
 		}
-		if wait, over := w.crashes.Wait(key, s.FinishedAt); wait > 0 {
+		if wait, over := w.crashes.Wait(key, failed); wait > 0 {
 			w.waits(c, crashLoopBackOff, fmt.Sprintf("back-off %v restarting failed container=%s pod=%s_%s(%s)",
 				wait, c.Name, pod.Name, pod.Namespace, pod.UID))
 			return over, nil
 		}
-		w.crashes.Next(key, s.FinishedAt)
+		w.crashes.Next(key, failed)
 		break
 	}
 	return w.image(ctx, c)
@@ -63,17 +69,17 @@ func (w *worker) image(ctx context.Context, c *v1.Container) (time.Time, error) 
 		return time.Time{}, fmt.Errorf("%w: %q", runtime.ErrImageNeverPull, c.Image)
 	}
 	key := string(w.uid) + "/" + c.Image
-	if wait, over := w.pulls.Wait(key, w.pullFailed[c.Image]); wait > 0 {
+	if wait, over := w.pulls.Wait(key, w.failed[c.Image]); wait > 0 {
 		w.waits(c, imagePullBackOff, fmt.Sprintf("Back-off pulling image %q", c.Image))
 		return over, nil
 	}
 	if err := w.Runtime.PullImage(ctx, c.Image); err != nil {
 		w.pulls.Next(key, time.Now())
-		w.pullFailed[c.Image] = time.Now()
+		w.failed[c.Image] = time.Now()
 		w.waits(c, errImagePull, err.Error())
 		return time.Time{}, err
 	}
-	delete(w.pullFailed, c.Image)
+	delete(w.failed, c.Image)
 	return time.Time{}, nil
 }
 
@@ -92,8 +98,11 @@ func (w *worker) start(ctx context.Context, pod *v1.Pod, seen *pleg.PodStatus, c
 		}
 	} else if before, ok := w.Status.Get(w.uid); ok {
 		for _, s := range append(before.ContainerStatuses, before.InitContainerStatuses...) {
-			if s.Name == c.Name && s.ContainerID != "" {
-				restarts = int(s.RestartCount) + 1 // the runtime has lost it
+			if s.Name == c.Name { // the runtime may have lost it
+				restarts = int(s.RestartCount)
+				if s.ContainerID != "" {
+					restarts++
+				}
 			}
 		}
 	}

@@ -47,11 +47,11 @@ type worker struct {
 	interrupt context.CancelFunc // ends the sync under way; nil if none may be ended
 
 	// Owned by run.
-	stage      stage
-	synced     time.Time // when the last sync ended
-	retry      time.Duration
-	reasons    map[string]v1.ContainerStateWaiting // why containers do not run
-	pullFailed map[string]time.Time                // by image
+	stage   stage
+	synced  time.Time // when the last sync ended
+	retry   time.Duration
+	reasons map[string]v1.ContainerStateWaiting // why containers do not run
+	failed  map[string]time.Time                // when a pull failed, by image; "" for a sandbox
 }
 
 func (w *worker) signal() {
@@ -205,7 +205,12 @@ func (w *worker) act(ctx context.Context, pod *v1.Pod, seen *pleg.PodStatus, a p
 	sandboxID, attempt := "", a.Attempt
 	switch {
 	case a.CreateSandbox:
+		if wait, over := w.sandboxes.Wait(string(w.uid), w.failed[""]); wait > 0 {
+			return over, nil // the events of one that failed are no reason to try again
+		}
 		if sandboxID, err = w.Runtime.RunPodSandbox(ctx, pod, attempt); err != nil {
+			w.failed[""] = time.Now()
+			w.sandboxes.Next(string(w.uid), time.Now())
 			return again, err
 		}
 	case len(a.Start) > 0:
@@ -280,6 +285,7 @@ func (w *worker) purge(ctx context.Context, pod *v1.Pod) (gone bool, err error) 
 	w.Status.Delete(pod)
 	w.crashes.Forget(string(w.uid))
 	w.pulls.Forget(string(w.uid))
+	w.sandboxes.Forget(string(w.uid))
 	w.Logger.V(1).Info("A pod is gone", "pod", podName(pod))
 	return true, nil
 }
