@@ -30,6 +30,8 @@ type Manager struct {
 	logger   klog.Logger
 	onChange func(*v1.Pod) // called with every new version, without a lock held; may be nil
 
+	writing sync.Mutex // held while the sink writes; taken before mu
+
 	mu   sync.Mutex
 	pods map[types.UID]*entry // guarded by mu
 	gone []*v1.Pod            // that the sink was not told of yet; guarded by mu
@@ -40,6 +42,7 @@ type Manager struct {
 type entry struct {
 	pod              *v1.Pod // with the status; replaced, never modified
 	version, written uint64
+	dropped          bool // it is written no more
 }
 
 // NewManager returns a manager that writes to sink. adopted are the pods of an agent before
@@ -115,13 +118,25 @@ func (m *Manager) SetReadiness(pod *v1.Pod, readiness Readiness) {
 	})
 }
 
-// Delete drops a pod that is no more.
-func (m *Manager) Delete(pod *v1.Pod) {
+// Drop has the sink drop a pod that is about to be removed, at once. Should this process die
+// then, the next does not take the pod's status for that of one which is wanted again.
+func (m *Manager) Drop(ctx context.Context, pod *v1.Pod) error {
+	m.mu.Lock()
+	if e := m.pods[pod.UID]; e != nil {
+		e.dropped = true
+	}
+	delete(m.adopted, pod.UID)
+	m.mu.Unlock()
+	m.writing.Lock() // a Sync under way may be writing it
+	defer m.writing.Unlock()
+	return m.sink.Write(ctx, nil, []*v1.Pod{pod})
+}
+
+// Delete forgets a pod that is gone.
+func (m *Manager) Delete(uid types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	delete(m.pods, pod.UID)
-	delete(m.adopted, pod.UID)
-	m.gone = append(m.gone, pod)
+	delete(m.pods, uid)
 }
 
 // Prune drops the statuses from before this start of the pods that are no more.
@@ -167,11 +182,13 @@ func (m *Manager) Run(ctx context.Context) {
 
 // Sync writes what changed since it was written last.
 func (m *Manager) Sync(ctx context.Context) {
+	m.writing.Lock()
+	defer m.writing.Unlock()
 	versions := map[*entry]uint64{}
 	var changed []*v1.Pod
 	m.mu.Lock()
 	for _, e := range m.pods {
-		if e.version != e.written {
+		if e.version != e.written && !e.dropped {
 			versions[e] = e.version
 			changed = append(changed, e.pod)
 		}

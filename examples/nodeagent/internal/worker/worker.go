@@ -264,6 +264,9 @@ func (w *worker) purge(ctx context.Context, pod *v1.Pod) (gone bool, err error) 
 	if err != nil {
 		return false, fmt.Errorf("inspecting the pod before it is removed: %w", err)
 	}
+	if err := w.Status.Drop(ctx, pod); err != nil {
+		return false, err
+	}
 	for _, s := range seen.ContainerStatuses {
 		err = errors.Join(err, w.Runtime.RemoveContainer(ctx, s.ID.ID))
 	}
@@ -282,7 +285,7 @@ func (w *worker) purge(ctx context.Context, pod *v1.Pod) (gone bool, err error) 
 	if err := w.Runtime.RemoveDirs(pod); err != nil {
 		return false, err
 	}
-	w.Status.Delete(pod)
+	w.Status.Delete(w.uid)
 	w.crashes.Forget(string(w.uid))
 	w.pulls.Forget(string(w.uid))
 	w.sandboxes.Forget(string(w.uid))
