@@ -79,12 +79,13 @@ func (n *node) must(err error) {
 // cgroup is the cgroup whose processes the daemon's end takes away.
 func (n *node) cgroup() string { return "/" + filepath.Base(filepath.Dir(n.daemon.Socket())) }
 
-// write writes a manifest as editors do: beside, and then over the old one.
+// write writes a manifest elsewhere and moves it over the old one: the kubelet reads every
+// file that it finds.
 func (n *node) write(name, text string) {
 	n.t.Helper()
-	path := filepath.Join(n.manifests, name+".yaml")
-	n.must(os.WriteFile(path+".new", []byte(text), 0o600))
-	n.must(os.Rename(path+".new", path))
+	path := filepath.Join(n.dir, name+".yaml")
+	n.must(os.WriteFile(path, []byte(text), 0o600))
+	n.must(os.Rename(path, filepath.Join(n.manifests, name+".yaml")))
 }
 
 func (n *node) remove(name string) {
