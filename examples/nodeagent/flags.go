@@ -32,7 +32,7 @@ func parseFlags(args []string, stderr io.Writer) (flags, error) {
 		"a temporary one with the runtime in this process, else /var/lib/nodeagent")
 	set.StringVar(&f.listen, "listen", "127.0.0.1:10270", "address of /pods, /healthz and /metrics")
 	set.StringVar(&f.nodeName, "node-name", "", "name of the node; the host's name if empty")
-	set.StringVar(&f.nodeIP, "node-ip", "", "address of pods on the host's network; the host's first if empty")
+	set.StringVar(&f.nodeIP, "node-ip", "127.0.0.1", "address of pods on the host's network")
 	set.StringVar(&f.cgroupParent, "cgroup-parent", "", "cgroup of the pods; the runtime's default if empty")
 	set.BoolVar(&f.drain, "drain", false, "end all pods when the agent is told to end; else they run on")
 	set.IntVar(&f.verbosity, "v", 0, "verbosity of the log: 1 for actions, 2 for events")
@@ -56,13 +56,8 @@ func (f *flags) complete() (err error) {
 			return fmt.Errorf("--node-name is needed: %w", err)
 		}
 	}
-	switch {
-	case f.nodeIP != "" && net.ParseIP(f.nodeIP) == nil:
+	if net.ParseIP(f.nodeIP) == nil {
 		return fmt.Errorf("--node-ip: %q is no address", f.nodeIP)
-	case f.nodeIP == "" && f.endpoint == "":
-		f.nodeIP = "127.0.0.1"
-	case f.nodeIP == "":
-		f.nodeIP = hostIP()
 	}
 	if f.endpoint != "" && f.manifests == "" {
 		return errors.New("--manifests is needed with --runtime-endpoint")
@@ -71,17 +66,6 @@ func (f *flags) complete() (err error) {
 		f.stateDir = "/var/lib/nodeagent"
 	}
 	return nil
-}
-
-// hostIP returns the host's first address that is not loopback.
-func hostIP() string {
-	addresses, _ := net.InterfaceAddrs()
-	for _, a := range addresses {
-		if n, ok := a.(*net.IPNet); ok && n.IP.IsGlobalUnicast() {
-			return n.IP.String()
-		}
-	}
-	return "127.0.0.1"
 }
 
 //go:embed manifests

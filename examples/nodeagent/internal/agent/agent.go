@@ -15,7 +15,6 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/kubepleg/pleg"
-	"github.com/kubepleg/pleg/examples/nodeagent/internal/deletor"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/prober"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/runtime"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/status"
@@ -63,7 +62,6 @@ type Agent struct {
 	cache     *pleg.PodCache
 	runtime   *runtime.Client
 	workers   *worker.Pool
-	deletor   *deletor.Deletor
 	probes    *prober.Manager
 	status    *status.Manager
 	inbox     inbox
@@ -89,10 +87,9 @@ func New(config Config) *Agent {
 	a.probes = prober.New(prober.Config{
 		Exec: a.runtime, Status: a.status.Get, Changed: a.probed, Logger: config.Logger,
 	}, config.Registry)
-	a.deletor = deletor.New(a.cache, func(uid types.UID) *pleg.Pod { return a.generator.Pods().FindPodByID(uid) },
-		a.runtime, config.Logger)
 	a.workers = worker.NewPool(worker.Config{
 		Cache: a.cache, Runtime: a.runtime, Probes: a.probes, Status: a.status, NodeIP: config.NodeIP,
+		Listed:  func(uid types.UID) *pleg.Pod { return a.generator.Pods().FindPodByID(uid) },
 		Suspend: a.suspend, SyncAt: a.inbox.syncAt, Finished: a.inbox.finish, Logger: config.Logger,
 	})
 	return a
@@ -145,7 +142,6 @@ func (a *Agent) Run(ctx context.Context) {
 	var joined sync.WaitGroup
 	events := a.generator.Subscribe(ctx, pleg.DefaultChannelCapacity)
 	a.generator.Start()
-	joined.Go(func() { a.deletor.Run(ctx) })
 	joined.Go(func() { a.ready.watch(ctx, a.runtime, a.inbox.signal) })
 	a.loop(ctx, events)
 	a.workers.Wait()
@@ -237,7 +233,6 @@ func (a *Agent) happened(event *pleg.PodLifecycleEvent) {
 	a.config.Logger.V(2).Info("Event", "event", event.String())
 	switch event.Type {
 	case pleg.ContainerDied:
-		a.deletor.Tidy(event.ID)
 		a.reinspect[event.ID] = time.Now().Add(lateReason)
 	case pleg.ContainerRemoved:
 		return // there is nothing to do about it

@@ -51,7 +51,7 @@ func (a *Agent) reconcile(ctx context.Context) {
 }
 
 // housekeep looks for what the events may not have told: pods in the runtime that nobody
-// wants, and dead containers.
+// wants.
 func (a *Agent) housekeep(ctx context.Context) {
 	if a.wanted == nil || !a.generator.HasSynced() {
 		return
@@ -63,14 +63,12 @@ func (a *Agent) housekeep(ctx context.Context) {
 	listed := map[types.UID]bool{}
 	for _, pod := range a.generator.Pods() {
 		listed[pod.ID] = true
-		switch {
-		case workers[pod.ID] != nil:
-			a.deletor.Tidy(pod.ID)
-		case a.wanted[pod.ID] == nil:
-			if orphan := a.orphan(pod.ID); orphan != nil {
-				a.config.Logger.Info("A pod that nobody wants is removed", "pod", pod.Namespace+"/"+pod.Name, "uid", pod.ID)
-				a.workers.Remove(ctx, orphan)
-			}
+		if workers[pod.ID] != nil || a.wanted[pod.ID] != nil {
+			continue
+		}
+		if orphan := a.orphan(pod.ID); orphan != nil {
+			a.config.Logger.Info("A pod that nobody wants is removed", "pod", pod.Namespace+"/"+pod.Name, "uid", pod.ID)
+			a.workers.Remove(ctx, orphan)
 		}
 	}
 	a.status.Prune(func(uid types.UID) bool { return a.wanted[uid] != nil || listed[uid] })

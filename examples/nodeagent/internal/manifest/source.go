@@ -181,17 +181,6 @@ func (s *Source) take(name string, content []byte, err error) bool {
 	return true
 }
 
-// Errors returns what is wrong with the files, by name.
-func (s *Source) Errors() map[string]string {
-	errs := map[string]string{}
-	for name, f := range s.files {
-		if f.err != "" {
-			errs[name] = f.err
-		}
-	}
-	return errs
-}
-
 // pods returns the pods of all files. Of two with one name or UID, the one in the file that
 // sorts first is it.
 func (s *Source) pods() []*v1.Pod {

@@ -45,8 +45,8 @@ type Config struct {
 // Manager has the probes of all pods. Its methods are safe for concurrent use.
 type Manager struct {
 	Config
-	began   time.Time // set once by New
-	metrics *metrics
+	began time.Time // set once by New
+	total *prometheus.CounterVec
 
 	mu      sync.Mutex
 	workers map[workerKey]*worker // guarded by mu
@@ -67,7 +67,7 @@ type resultKey struct {
 
 // New returns a manager without probes. Its metrics are registered on registerer.
 func New(config Config, registerer prometheus.Registerer) *Manager {
-	return &Manager{Config: config, began: time.Now(), metrics: newMetrics(registerer),
+	return &Manager{Config: config, began: time.Now(), total: newTotal(registerer),
 		workers: map[workerKey]*worker{}, results: map[resultKey]bool{}}
 }
 
@@ -142,7 +142,7 @@ func (m *Manager) dropLocked(which func(workerKey) bool) {
 		if which(key) {
 			w.stop()
 			delete(m.workers, key)
-			m.metrics.forget(w)
+			m.total.DeletePartialMatch(w.labels())
 		}
 	}
 }
@@ -197,10 +197,15 @@ func (m *Manager) Started(c *v1.Container, id pleg.ContainerID) bool {
 
 // SetReadiness sets Started and Ready in the container statuses of a pod.
 func (m *Manager) SetReadiness(pod *v1.Pod, status *v1.PodStatus) {
-	for _, list := range [][]v1.ContainerStatus{status.InitContainerStatuses, status.ContainerStatuses} {
-		for i := range list {
-			m.setReadiness(pod, &list[i])
+	for i := range status.InitContainerStatuses {
+		s := &status.InitContainerStatuses[i]
+		m.setReadiness(pod, s)
+		if c := plan.Find(pod, s.Name); c != nil && !plan.IsSidecar(c) {
+			s.Ready = s.State.Terminated != nil && s.State.Terminated.ExitCode == 0
 		}
+	}
+	for i := range status.ContainerStatuses {
+		m.setReadiness(pod, &status.ContainerStatuses[i])
 	}
 }
 
@@ -213,8 +218,6 @@ func (m *Manager) setReadiness(pod *v1.Pod, s *v1.ContainerStatus) {
 	started = s.State.Running != nil && (started || c.StartupProbe == nil)
 	s.Started, s.Ready = &started, false
 	switch {
-	case isInit(pod, c) && !plan.IsSidecar(c):
-		s.Ready = s.State.Terminated != nil && s.State.Terminated.ExitCode == 0
 	case !started:
 	case c.ReadinessProbe == nil:
 		s.Ready = true
@@ -235,15 +238,6 @@ func (m *Manager) kick(key workerKey) {
 		default:
 		}
 	}
-}
-
-func isInit(pod *v1.Pod, c *v1.Container) bool {
-	for i := range pod.Spec.InitContainers {
-		if &pod.Spec.InitContainers[i] == c {
-			return true
-		}
-	}
-	return false
 }
 
 // statusOf returns the status of a container by name, nil if there is none.

@@ -102,12 +102,11 @@ func (w *worker) once(ctx context.Context) bool {
 	if started := c.Started != nil && *c.Started; started == (w.key.kind == Startup) {
 		return true
 	}
-	began := time.Now()
 	err := w.check(ctx, status.PodIP)
 	if ctx.Err() != nil {
 		return false
 	}
-	m.metrics.observe(w, err, time.Since(began))
+	w.countProbe(err)
 	if err != nil && !errors.Is(err, handler.ErrFailed) {
 		m.Logger.V(2).Info("A probe could not be made", "pod", w.pod.Name, "container", w.key.container,
 			"probe", w.key.kind, "err", err)

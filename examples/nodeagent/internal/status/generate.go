@@ -32,7 +32,7 @@ func Generate(pod *v1.Pod, seen *pleg.PodStatus, previous v1.PodStatus, reasons 
 			g.previous[s.Name] = s
 		}
 	}
-	status := v1.PodStatus{StartTime: previous.StartTime, HostIP: nodeIP, QOSClass: qosClass(pod)}
+	status := v1.PodStatus{StartTime: previous.StartTime, HostIP: nodeIP}
 	if status.StartTime == nil {
 		now := metav1.Now().Rfc3339Copy()
 		status.StartTime = &now
@@ -154,27 +154,5 @@ func stateOf(s *pleg.Status) v1.ContainerState {
 		}}
 	default:
 		return v1.ContainerState{Waiting: &v1.ContainerStateWaiting{}}
-	}
-}
-
-// qosClass returns the class of a pod: Guaranteed if every container has a CPU and a memory
-// limit and requests no less, BestEffort if none has any, else Burstable.
-func qosClass(pod *v1.Pod) v1.PodQOSClass {
-	guaranteed, some := true, false
-	for _, c := range plan.Containers(pod) {
-		for _, name := range []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory} {
-			limit, limited := c.Resources.Limits[name]
-			request, requested := c.Resources.Requests[name]
-			some = some || limited || requested
-			guaranteed = guaranteed && limited && (!requested || request.Cmp(limit) == 0)
-		}
-	}
-	switch {
-	case !some:
-		return v1.PodQOSBestEffort
-	case guaranteed:
-		return v1.PodQOSGuaranteed
-	default:
-		return v1.PodQOSBurstable
 	}
 }

@@ -11,7 +11,6 @@ import (
 
 	"github.com/go-logr/logr"
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -127,7 +126,7 @@ func TestPhaseAndConditions(t *testing.T) {
 func TestGenerateAfterBefore(t *testing.T) {
 	p := pod(v1.RestartPolicyAlways, "a")
 	first := Generate(p, seen("a running"), v1.PodStatus{}, nil, allReady{}, "192.0.2.1")
-	if first.PodIP != "10.0.0.1" || first.HostIP != "192.0.2.1" || first.QOSClass != v1.PodQOSBestEffort {
+	if first.PodIP != "10.0.0.1" || first.HostIP != "192.0.2.1" {
 		t.Errorf("%v", first)
 	}
 	long := metav1.NewTime(time.Unix(1000, 0))
@@ -159,19 +158,6 @@ func TestGenerateAfterBefore(t *testing.T) {
 	done := Generate(job, seen("a 0"), v1.PodStatus{}, nil, allReady{}, "")
 	if s := Generate(job, seen(), done, nil, allReady{}, ""); s.Phase != v1.PodSucceeded || s.ContainerStatuses[0].State.Terminated == nil {
 		t.Errorf("a job that is done: %v", s)
-	}
-}
-
-func TestQOSClass(t *testing.T) {
-	one := v1.ResourceList{"cpu": resource.MustParse("1"), "memory": resource.MustParse("1Gi")}
-	for want, r := range map[v1.PodQOSClass]v1.ResourceRequirements{
-		v1.PodQOSBestEffort: {}, v1.PodQOSGuaranteed: {Limits: one}, v1.PodQOSBurstable: {Requests: one},
-	} {
-		p := pod(v1.RestartPolicyAlways, "a")
-		p.Spec.Containers[0].Resources = r
-		if got := qosClass(p); got != want {
-			t.Errorf("%v: %s, want %s", r, got, want)
-		}
 	}
 }
 

@@ -35,6 +35,8 @@ type Config struct {
 	Probes  *prober.Manager
 	Status  *status.Manager
 	NodeIP  string
+	// Listed returns a pod as it was listed last, nil if it was not.
+	Listed func(uid types.UID) *pleg.Pod
 	// Suspend has no status of a pod published until resume is called, so that a burst of
 	// changes is seen as one.
 	Suspend func(uid types.UID) (resume func())

@@ -66,7 +66,7 @@ func (w *worker) image(ctx context.Context, c *v1.Container) (time.Time, error) 
 	case c.ImagePullPolicy == v1.PullNever:
 		w.waits(c, errImageNeverPull,
 			fmt.Sprintf("Container image %q is not present with pull policy of Never", c.Image))
-		return time.Time{}, fmt.Errorf("%w: %q", runtime.ErrImageNeverPull, c.Image)
+		return time.Time{}, errors.New(w.reasons[c.Name].Message)
 	}
 	key := string(w.uid) + "/" + c.Image
 	if wait, over := w.pulls.Wait(key, w.failed[c.Image]); wait > 0 {

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/examples/nodeagent/internal/deletor"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/plan"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/runtime"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/status"
@@ -185,6 +186,9 @@ func (w *worker) sync(ctx context.Context, pod *v1.Pod, seen *pleg.PodStatus) (a
 	actions := plan.Make(pod, plan.Hashes{Sandbox: runtime.SandboxHash(pod), Container: runtime.ContainerHash}, seen, w.Probes)
 	again, err = w.act(ctx, pod, seen, actions)
 	w.publish(pod, seen) // with the reasons
+	if err := deletor.Tidy(ctx, w.Runtime, w.Listed(w.uid), seen); err != nil {
+		w.Logger.V(1).Info("Something that is dead could not be removed", "pod", podName(pod), "err", err)
+	}
 	return again, err
 }
 
