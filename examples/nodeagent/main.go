@@ -118,7 +118,7 @@ func run(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 		}
 	}
 	end()
-	server.Close()
+	_ = server.Close() // there is nothing to be done about it
 	joined.Wait()
 	return nil
 }
@@ -152,7 +152,7 @@ func lock(path string) (unlock func(), err error) {
 		return nil, errors.Join(fmt.Errorf("another agent (process %s) has %s: %w", holder, path, err), file.Close())
 	}
 	err = errors.Join(file.Truncate(0), func() error { _, err := fmt.Fprint(file, os.Getpid()); return err }())
-	return func() { file.Close() }, err
+	return func() { _ = file.Close() }, err
 }
 
 // newLogger returns a logger of lines.

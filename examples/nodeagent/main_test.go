@@ -94,7 +94,8 @@ func TestEmbedded(t *testing.T) {
 		t.Errorf("%d pods, %v", len(list.Items), err)
 	}
 	get("/healthz")
-	for _, name := range []string{"kubelet_pleg_relist_duration_seconds", "prober_probe_total", "kubelet_runtime_operations_total"} {
+	for _, name := range []string{"kubelet_pleg_relist_duration_seconds", "prober_probe_total",
+		"kubelet_runtime_operations_total"} {
 		if !strings.Contains(string(get("/metrics")), name) {
 			t.Errorf("there is no metric %s", name)
 		}
@@ -166,7 +167,8 @@ func TestLock(t *testing.T) {
 	}
 	var stderr output
 	f := flags{stateDir: filepath.Dir(path), endpoint: "unix:///nowhere", manifests: "/nowhere", listen: "127.0.0.1:0"}
-	if err := run(t.Context(), f, io.Discard, &stderr); err == nil || !strings.Contains(err.Error(), syscall.EAGAIN.Error()) {
+	if err := run(t.Context(), f, io.Discard, &stderr); err == nil || !strings.Contains(err.Error(),
+		syscall.EAGAIN.Error()) {
 		t.Errorf("a second agent: %v", err)
 	}
 	unlock()
@@ -181,11 +183,13 @@ func TestLock(t *testing.T) {
 func TestWithoutRuntime(t *testing.T) {
 	dir := t.TempDir()
 	var stderr output
-	f := flags{stateDir: dir, endpoint: "unix://" + dir + "/cri.sock", manifests: dir, listen: "127.0.0.1:0", nodeName: "n"}
+	f := flags{stateDir: dir, endpoint: "unix://" + dir + "/cri.sock", manifests: dir, listen: "127.0.0.1:0",
+		nodeName: "n"}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- run(ctx, f, io.Discard, &stderr) }()
-	for deadline := time.Now().Add(10 * time.Second); !strings.Contains(stderr.String(), "Pods are not synced"); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(10 * time.Second); !strings.Contains(stderr.String(),
+		"Pods are not synced"); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%s", &stderr)
 		}

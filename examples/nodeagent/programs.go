@@ -47,7 +47,7 @@ func web(ctx context.Context, p *plegtest.Process) int {
 		case <-ctx.Done():
 		case <-p.Terminate:
 		}
-		server.Close()
+		_ = server.Close() // what it has not answered is not answered
 	}()
 	_ = server.Serve(listener) // until it is closed
 	return 0
@@ -86,7 +86,7 @@ func flaky(ctx context.Context, p *plegtest.Process) int {
 }
 
 // shell is the one command of the images: "exit CODE".
-func shell(ctx context.Context, p *plegtest.Process) int {
+func shell(_ context.Context, p *plegtest.Process) int {
 	if len(p.Args) == 2 && p.Args[0] == "exit" {
 		code, _ := strconv.Atoi(p.Args[1])
 		return code

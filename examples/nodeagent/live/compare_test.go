@@ -94,7 +94,8 @@ func scenario(base int) map[string]string {
 		"never-exit-0":     never + shell("exit 0", ""),
 		"never-exit-3":     never + shell("exit 3", ""),
 		"never-killed":     never + shell("kill -9 $$", ""),
-		"two-containers": never + shell("exit 0", `  - {name: other, image: `+image+`, imagePullPolicy: Never, command: [sh, -c, "sleep 2; exit 4"]}
+		"two-containers": never + shell("exit 0", `  - {name: other, image: `+image+`, imagePullPolicy: Never, command: [sh,
+		    -c, "sleep 2; exit 4"]}
 `),
 		"init-ok":         quick + strings.Replace(init, "FIRST", "sleep 1", 1) + shell("sleep 100000", ""),
 		"init-fails":      quick + strings.Replace(init, "FIRST", "exit 5", 1) + shell("sleep 100000", ""),
@@ -103,29 +104,36 @@ func scenario(base int) map[string]string {
 		"sidecar-startup": quick + sidecar(probe("startup", "exec: {command: ['true']}", "")) + shell("sleep 100000", ""),
 		"sidecar-job":     never + sidecar("") + shell("sleep 2", ""),
 		"ready-http":      quick + app(1, "") + probe("readiness", at("httpGet: {port: %d, path: /}", 1), "") + volume,
-		"unready-http":    quick + app(2, `, "for=1ms"`) + probe("readiness", at("httpGet: {port: %d, path: /}", 2), "") + volume,
-		"ready-tcp":       quick + app(3, "") + probe("readiness", at("tcpSocket: {port: %d}", 3), "") + volume,
-		"unready-tcp":     quick + app(4, "") + probe("readiness", at("tcpSocket: {port: %d}", 99), "") + volume,
-		"ready-grpc":      quick + app(5, `, "grpc"`) + probe("readiness", at("grpc: {port: %d}", 5), "") + volume,
-		"unready-grpc":    quick + app(6, `, "grpc", "for=1ms"`) + probe("readiness", at("grpc: {port: %d}", 6), "") + volume,
-		"ready-exec":      quick + shell("sleep 100000", probe("readiness", "exec: {command: ['true']}", "")),
-		"unready-exec":    quick + shell("sleep 100000", probe("readiness", "exec: {command: ['false']}", "")),
-		"exec-timeout":    quick + shell("sleep 100000", probe("readiness", "exec: {command: [sleep, '5']}", "")),
-		"ready-flaps":     quick + app(7, `, "flap=4s"`) + probe("readiness", at("httpGet: {port: %d, path: /}", 7), "      failureThreshold: 1\n") + volume,
-		"live-http":       quick + app(8, "") + probe("liveness", at("httpGet: {port: %d, path: /}", 8), "") + volume,
-		"dead-http":       never + app(9, `, "for=3s"`) + probe("liveness", at("httpGet: {port: %d, path: /}", 9), "") + volume,
-		"dead-tcp":        never + app(10, "") + probe("liveness", at("tcpSocket: {port: %d}", 99), "") + volume,
-		"dead-grpc":       never + app(11, `, "grpc", "for=3s"`) + probe("liveness", at("grpc: {port: %d}", 11), "") + volume,
-		"dead-exec":       never + shell("sleep 100000", probe("liveness", "exec: {command: ['false']}", "")),
-		"starts-slowly":   quick + app(12, `, "after=4s"`) + probe("startup", at("tcpSocket: {port: %d}", 12), "      failureThreshold: 30\n") + volume,
-		"starts-never":    never + shell("sleep 100000", probe("startup", "exec: {command: ['false']}", "      failureThreshold: 3\n")),
-		"no-image":        quick + strings.ReplaceAll(shell("exit 0", ""), image, "localhost/missing:test"),
+		"unready-http": quick + app(2, `, "for=1ms"`) + probe("readiness", at("httpGet: {port: %d, path: /}", 2), "") +
+			volume,
+		"ready-tcp":    quick + app(3, "") + probe("readiness", at("tcpSocket: {port: %d}", 3), "") + volume,
+		"unready-tcp":  quick + app(4, "") + probe("readiness", at("tcpSocket: {port: %d}", 99), "") + volume,
+		"ready-grpc":   quick + app(5, `, "grpc"`) + probe("readiness", at("grpc: {port: %d}", 5), "") + volume,
+		"unready-grpc": quick + app(6, `, "grpc", "for=1ms"`) + probe("readiness", at("grpc: {port: %d}", 6), "") + volume,
+		"ready-exec":   quick + shell("sleep 100000", probe("readiness", "exec: {command: ['true']}", "")),
+		"unready-exec": quick + shell("sleep 100000", probe("readiness", "exec: {command: ['false']}", "")),
+		"exec-timeout": quick + shell("sleep 100000", probe("readiness", "exec: {command: [sleep, '5']}", "")),
+		"ready-flaps": quick + app(7, `, "flap=4s"`) + probe("readiness", at("httpGet: {port: %d, path: /}", 7),
+			"      failureThreshold: 1\n") + volume,
+		"live-http": quick + app(8, "") + probe("liveness", at("httpGet: {port: %d, path: /}", 8), "") + volume,
+		"dead-http": never + app(9, `, "for=3s"`) + probe("liveness", at("httpGet: {port: %d, path: /}", 9), "") +
+			volume,
+		"dead-tcp":  never + app(10, "") + probe("liveness", at("tcpSocket: {port: %d}", 99), "") + volume,
+		"dead-grpc": never + app(11, `, "grpc", "for=3s"`) + probe("liveness", at("grpc: {port: %d}", 11), "") + volume,
+		"dead-exec": never + shell("sleep 100000", probe("liveness", "exec: {command: ['false']}", "")),
+		"starts-slowly": quick + app(12, `, "after=4s"`) + probe("startup", at("tcpSocket: {port: %d}", 12),
+			"      failureThreshold: 30\n") + volume,
+		"starts-never": never + shell("sleep 100000", probe("startup", "exec: {command: ['false']}",
+			"      failureThreshold: 3\n")),
+		"no-image": quick + strings.ReplaceAll(shell("exit 0", ""), image, "localhost/missing:test"),
 		"empty-dir": never + `  volumes:
   - {name: work, emptyDir: {}}
   initContainers:
-  - {name: write, image: ` + image + `, imagePullPolicy: Never, command: [sh, -c, "echo x > /work/x"], volumeMounts: [{name: work, mountPath: /work}]}
+  - {name: write, image: ` + image + `, imagePullPolicy: Never, command: [sh, -c, "echo x > /work/x"],
+      volumeMounts: [{name: work, mountPath: /work}]}
   containers:
-  - {name: main, image: ` + image + `, imagePullPolicy: Never, command: [sh, -c, "cat /work/x"], volumeMounts: [{name: work, mountPath: /work}]}
+  - {name: main, image: ` + image + `, imagePullPolicy: Never, command: [sh, -c, "cat /work/x"],
+      volumeMounts: [{name: work, mountPath: /work}]}
 `,
 		"post-start": quick + shell("sleep 100000", "    lifecycle: {postStart: {exec: {command: ['true']}}}\n"),
 		"env":        never + shell("exit $CODE", "    env: [{name: A, value: '7'}, {name: CODE, value: $(A)}]\n"),
@@ -216,7 +224,8 @@ func TestBesideKubelet(t *testing.T) {
 	for time.Since(began) < 35*time.Second {
 		time.Sleep(time.Second)
 	}
-	for deadline := time.Now().Add(patience); len(left) > 0 && time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); len(left) > 0 &&
+		time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
 		got, want := a.pods(), k.pods()
 		last = map[string]string{}
 		left = slices.DeleteFunc(left, func(name string) bool {

@@ -207,7 +207,8 @@ func (f *fire) stopShim(ctx context.Context) error {
 			continue
 		}
 		line, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
-		if err == nil && strings.Contains(string(line), "containerd-shim-runc-v2") && strings.Contains(string(line), dir+"/") {
+		if err == nil && strings.Contains(string(line), "containerd-shim-runc-v2") && strings.Contains(string(line),
+			dir+"/") {
 			shims = append(shims, pid)
 		}
 	}

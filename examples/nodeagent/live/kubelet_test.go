@@ -92,7 +92,8 @@ func (n *node) startKubelet() *kubelet {
 	readOnly := port()
 	k.address = net.JoinHostPort("127.0.0.1", readOnly)
 	config := filepath.Join(n.dir, "kubelet.yaml")
-	n.must(os.WriteFile(config, fmt.Appendf(nil, kubeletConfig, n.manifests, n.daemon.Endpoint(), n.dir, port(), readOnly), 0o600))
+	n.must(os.WriteFile(config, fmt.Appendf(nil, kubeletConfig, n.manifests, n.daemon.Endpoint(), n.dir, port(),
+		readOnly), 0o600))
 	log := &syncBuffer{}
 	cmd := exec.Command(binary, "--config", config, "--root-dir", filepath.Join(n.dir, "kubelet"),
 		"--cert-dir", filepath.Join(n.dir, "pki"), "--hostname-override", "live", "--node-ip", "127.0.0.1", "-v", "2")

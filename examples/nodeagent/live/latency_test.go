@@ -55,7 +55,8 @@ func measure(t *testing.T, who string, start func(*node) runner) {
 	for what, d := range map[string][]time.Duration{"manifest to start": running, "manifest to Running in /pods": served,
 		"crash to successor": successor} {
 		slices.Sort(d)
-		t.Logf("%s: %s: median %v, longest %v", who, what, d[len(d)/2].Round(time.Millisecond), d[len(d)-1].Round(time.Millisecond))
+		t.Logf("%s: %s: median %v, longest %v", who, what, d[len(d)/2].Round(time.Millisecond),
+			d[len(d)-1].Round(time.Millisecond))
 	}
 }
 
@@ -78,6 +79,9 @@ func (n *node) runs(uid string) (runs []*runtimeapi.ContainerStatus) {
 		}
 		runs = append(runs, s.Status)
 	}
-	slices.SortFunc(runs, func(a, b *runtimeapi.ContainerStatus) int { return int(a.Metadata.Attempt) - int(b.Metadata.Attempt) })
+	slices.SortFunc(runs, func(a,
+		b *runtimeapi.ContainerStatus) int {
+		return int(a.Metadata.Attempt) - int(b.Metadata.Attempt)
+	})
 	return runs
 }

@@ -30,7 +30,8 @@ func TestLife(t *testing.T) {
 		n.eventually("adopting", a.is("steady", v1.PodRunning))
 		n.eventually("adopting", a.is("job", v1.PodSucceeded))
 		after := a.pods()["steady"].Status
-		if x, y := before.ContainerStatuses[0], after.ContainerStatuses[0]; x.ContainerID != y.ContainerID || y.RestartCount != 0 {
+		if x, y := before.ContainerStatuses[0], after.ContainerStatuses[0]; x.ContainerID != y.ContainerID ||
+			y.RestartCount != 0 {
 			t.Errorf("after %v: %v, before %v", s, y, x)
 		}
 	}

@@ -61,7 +61,8 @@ func newNode(t *testing.T) *node {
 	t.Cleanup(func() { n.client.Close() })
 	binaries, err := containerd.Build(t.Context())
 	n.must(err)
-	tag := exec.CommandContext(t.Context(), filepath.Join(binaries, "ctr"), "-n", "k8s.io", "images", "tag", image, otherImage)
+	tag := exec.CommandContext(t.Context(), filepath.Join(binaries, "ctr"), "-n", "k8s.io", "images", "tag", image,
+		otherImage)
 	tag.Env = append(os.Environ(), "CONTAINERD_ADDRESS="+daemon.Socket())
 	if out, err := tag.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)

@@ -23,7 +23,8 @@ func TestAdoption(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		pods := []*v1.Pod{n.pod("a", `  containers:
   - {name: web, image: sleep, imagePullPolicy: Never, readinessProbe: {exec: {command: [check]}, periodSeconds: 60}}
-`), n.pod("job", "  restartPolicy: Never\n  containers: [{name: c, image: exit, imagePullPolicy: Never, args: ['0']}]\n")}
+`), n.pod("job",
+			"  restartPolicy: Never\n  containers: [{name: c, image: exit, imagePullPolicy: Never, args: ['0']}]\n")}
 		n.run(time.Minute, pods...)
 		n.kill("web")
 		n.wait(time.Minute)
@@ -79,7 +80,8 @@ func TestOrphans(t *testing.T) {
 		}
 		n.run(time.Minute, n.pod("b", always))
 		n.want("b", "Running Ready; web 0 running")
-		if s, _ := n.server.Present(); s != 2 || !slices.Contains(n.server.Sandboxes(n.pod("b", always).UID), n.server.Sandboxes(n.pod("b", always).UID)[0]) {
+		if s, _ := n.server.Present(); s != 2 || !slices.Contains(n.server.Sandboxes(n.pod("b", always).UID),
+			n.server.Sandboxes(n.pod("b", always).UID)[0]) {
 			t.Errorf("%d sandboxes", s)
 		}
 		if err := n.server.StopPodSandbox(foreign); err != nil {
@@ -109,7 +111,8 @@ func TestSickRuntime(t *testing.T) {
 		n.server.Down()
 		n.agent.SetPods([]*v1.Pod{n.pod("a", always), n.pod("b", always)})
 		n.wait(5 * time.Minute)
-		if code, body := health(); code != http.StatusInternalServerError || !strings.Contains(body, "pleg was last seen active") {
+		if code, body := health(); code != http.StatusInternalServerError || !strings.Contains(body,
+			"pleg was last seen active") {
 			t.Errorf("%d: %s", code, body)
 		}
 		if err := n.server.Up(); err != nil {
@@ -128,10 +131,11 @@ func TestSickRuntime(t *testing.T) {
 
 // One pod whose inspection hangs delays no other pod's sync.
 func TestHungInspection(t *testing.T) {
-	inBubble(t, func(t *testing.T, n *node) {
+	inBubble(t, func(_ *testing.T, n *node) {
 		pods := []*v1.Pod{n.pod("a", always)}
 		for i := range 20 {
-			pods = append(pods, n.pod(fmt.Sprint("b", i), "  containers: [{name: c"+fmt.Sprint(i)+", image: sleep, imagePullPolicy: Never}]\n"))
+			pods = append(pods, n.pod(fmt.Sprint("b", i),
+				"  containers: [{name: c"+fmt.Sprint(i)+", image: sleep, imagePullPolicy: Never}]\n"))
 		}
 		n.run(time.Second, pods...)
 		hung := n.agent.generator.Pods().FindPodByID(pods[0].UID).Containers[0].ID.ID
@@ -174,7 +178,8 @@ func TestReplacedPod(t *testing.T) {
 		n.run(time.Second)
 		n.run(20*time.Second, second)
 		n.want("a", "Running Ready; web 0 running")
-		if want := []string{"web started", "web exits 137", "web started", "web exits 137", "web started"}; !slices.Equal(n.notes(), want) {
+		if want := []string{"web started", "web exits 137", "web started", "web exits 137",
+			"web started"}; !slices.Equal(n.notes(), want) {
 			t.Errorf("%q", n.notes())
 		}
 	})
@@ -206,7 +211,8 @@ func TestStatusesAreWritten(t *testing.T) {
 // An idle agent does nothing in the runtime but read.
 func TestIdle(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
-		n.run(time.Minute, n.pod("a", always), n.pod("job", "  restartPolicy: Never\n  containers: [{name: c, image: exit, imagePullPolicy: Never, args: ['0']}]\n"))
+		n.run(time.Minute, n.pod("a", always), n.pod("job",
+			"  restartPolicy: Never\n  containers: [{name: c, image: exit, imagePullPolicy: Never, args: ['0']}]\n"))
 		n.server.ResetCalls()
 		n.wait(time.Hour)
 		for _, method := range []string{"RunPodSandbox", "StopPodSandbox", "RemovePodSandbox", "CreateContainer",
@@ -221,7 +227,8 @@ func TestIdle(t *testing.T) {
 // Drain returns when every pod is gone; /pods serves what is left of them meanwhile.
 func TestDrain(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
-		n.run(time.Second, n.pod("a", always), n.pod("b", "  terminationGracePeriodSeconds: 15\n  containers: [{name: c, image: deaf, imagePullPolicy: Never}]\n"))
+		n.run(time.Second, n.pod("a", always), n.pod("b",
+			"  terminationGracePeriodSeconds: 15\n  containers: [{name: c, image: deaf, imagePullPolicy: Never}]\n"))
 		began := time.Now()
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		if err := n.agent.Drain(ctx); err == nil {
@@ -230,7 +237,8 @@ func TestDrain(t *testing.T) {
 		cancel()
 		w := httptest.NewRecorder()
 		n.agent.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/pods", nil))
-		if !bytes.Contains(w.Body.Bytes(), []byte(`"kind": "PodList"`)) || !bytes.Contains(w.Body.Bytes(), []byte(`"name": "b"`)) {
+		if !bytes.Contains(w.Body.Bytes(), []byte(`"kind": "PodList"`)) || !bytes.Contains(w.Body.Bytes(),
+			[]byte(`"name": "b"`)) {
 			t.Errorf("%s", w.Body)
 		}
 		if err := n.agent.Drain(t.Context()); err != nil {

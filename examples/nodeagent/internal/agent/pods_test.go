@@ -39,7 +39,7 @@ func TestRestartPolicies(t *testing.T) {
 		{"Never", "exit", `["3"]`, "Failed; c 0 Error(3)"},
 	} {
 		t.Run(c.policy+c.args, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, n *node) {
+			inBubble(t, func(_ *testing.T, n *node) {
 				n.run(5*time.Second, n.pod("a", "  restartPolicy: "+c.policy+"\n  containers: [{name: c, image: "+c.image+
 					", imagePullPolicy: Never, args: "+c.args+"}]\n"))
 				n.want("a", c.want)
@@ -70,15 +70,16 @@ func TestCrashLoopBackOff(t *testing.T) {
 
 // A job that fails twice succeeds at last.
 func TestRetriedJob(t *testing.T) {
-	inBubble(t, func(t *testing.T, n *node) {
-		n.run(time.Minute, n.pod("a", "  restartPolicy: OnFailure\n  containers: [{name: c, image: twice, imagePullPolicy: Never}]\n"))
+	inBubble(t, func(_ *testing.T, n *node) {
+		n.run(time.Minute, n.pod("a",
+			"  restartPolicy: OnFailure\n  containers: [{name: c, image: twice, imagePullPolicy: Never}]\n"))
 		n.want("a", "Succeeded; c 2 Completed(0) after Error(1)")
 	})
 }
 
 // Init containers run in order, each to its end; a sidecar runs beside, and ends last.
 func TestInitContainersAndSidecar(t *testing.T) {
-	inBubble(t, func(t *testing.T, n *node) {
+	inBubble(t, func(_ *testing.T, n *node) {
 		pod := n.pod("a", `  restartPolicy: Never
   initContainers:
   - {name: first, image: exit, imagePullPolicy: Never, args: ["0", "2s"]}
@@ -93,9 +94,11 @@ func TestInitContainersAndSidecar(t *testing.T) {
 `)
 		n.setExec("side", 1)
 		n.run(time.Second, pod)
-		n.want("a", "Pending NotInitialized; first 0 running; side 0 PodInitializing; second 0 PodInitializing; job 0 PodInitializing")
+		n.want("a",
+			"Pending NotInitialized; first 0 running; side 0 PodInitializing; second 0 PodInitializing; job 0 PodInitializing")
 		n.wait(5 * time.Second)
-		n.want("a", "Pending NotInitialized; first 0 Completed(0); side 0 running; second 0 PodInitializing; job 0 PodInitializing")
+		n.want("a",
+			"Pending NotInitialized; first 0 Completed(0); side 0 running; second 0 PodInitializing; job 0 PodInitializing")
 		n.setExec("side", 0)
 		n.wait(2 * time.Second)
 		n.want("a", "Pending NotInitialized; first 0 Completed(0); side 0 running; second 0 running; job 0 PodInitializing")
@@ -112,7 +115,7 @@ func TestInitContainerFails(t *testing.T) {
   initContainers: [{name: first, image: exit, imagePullPolicy: Never, args: ["1"]}]
   containers: [{name: web, image: sleep, imagePullPolicy: Never}]
 `
-	inBubble(t, func(t *testing.T, n *node) {
+	inBubble(t, func(_ *testing.T, n *node) {
 		n.run(5*time.Second, n.pod("a", "  restartPolicy: Always"+spec), n.pod("b", "  restartPolicy: Never"+spec))
 		n.want("a", "Pending NotInitialized; first 1 CrashLoopBackOff after Error(1); web 0 PodInitializing")
 		n.want("b", "Failed NotInitialized; first 0 Error(1); web 0 PodInitializing")
@@ -121,8 +124,9 @@ func TestInitContainerFails(t *testing.T) {
 
 // A sidecar that crashes is restarted beside the containers that run.
 func TestSidecarCrashes(t *testing.T) {
-	inBubble(t, func(t *testing.T, n *node) {
-		n.run(5*time.Second, n.pod("a", `  initContainers: [{name: side, image: sleep, imagePullPolicy: Never, restartPolicy: Always}]
+	inBubble(t, func(_ *testing.T, n *node) {
+		n.run(5*time.Second, n.pod("a", `  initContainers: [{name: side, image: sleep, imagePullPolicy: Never,
+		    restartPolicy: Always}]
   containers: [{name: web, image: sleep, imagePullPolicy: Never}]
 `))
 		n.want("a", "Running Ready; side 0 running; web 0 running")
@@ -149,9 +153,10 @@ func (n *node) kill(container string) {
 // A changed container is replaced, the others are not; a changed sandbox is replaced with
 // everything in it; other changes touch nothing.
 func TestChangedSpec(t *testing.T) {
-	inBubble(t, func(t *testing.T, n *node) {
+	inBubble(t, func(_ *testing.T, n *node) {
 		spec := func(image, hostname string) string {
-			return "  terminationGracePeriodSeconds: 40\n  hostname: " + hostname + "\n  containers: [{name: a, image: sleep, imagePullPolicy: Never}, " +
+			return "  terminationGracePeriodSeconds: 40\n  hostname: " + hostname +
+				"\n  containers: [{name: a, image: sleep, imagePullPolicy: Never}, " +
 				"{name: b, image: " + image + ", imagePullPolicy: Never}]\n"
 		}
 		n.run(time.Second, n.pod("a", spec("sleep", "x")))
@@ -236,7 +241,7 @@ func TestStartFails(t *testing.T) {
 		"StartContainer":  "Pending; web 0 CrashLoopBackOff",
 	} {
 		t.Run(method, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, n *node) {
+			inBubble(t, func(_ *testing.T, n *node) {
 				heal := n.server.Inject(plegtest.CRIFault{Method: method, Err: errOnPurpose})
 				n.run(5*time.Second, n.pod("a", always))
 				n.want("a", want)

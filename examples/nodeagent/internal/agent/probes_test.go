@@ -14,7 +14,8 @@ func TestReadiness(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		n.setExec("web", 1)
 		n.run(3*time.Second, n.pod("a", `  containers:
-  - {name: web, image: sleep, imagePullPolicy: Never, readinessProbe: {exec: {command: [check]}, periodSeconds: 2, successThreshold: 2, failureThreshold: 3}}
+  - {name: web, image: sleep, imagePullPolicy: Never, readinessProbe: {exec: {command: [check]}, periodSeconds: 2,
+      successThreshold: 2, failureThreshold: 3}}
 `))
 		n.want("a", "Running; web 0 running")
 		n.setExec("web", 0)
@@ -43,7 +44,8 @@ func TestLiveness(t *testing.T) {
   - name: web
     image: deaf
     imagePullPolicy: Never
-    livenessProbe: {exec: {command: [check]}, periodSeconds: 1, initialDelaySeconds: 3, failureThreshold: 2, terminationGracePeriodSeconds: 7}
+    livenessProbe: {exec: {command: [check]}, periodSeconds: 1, initialDelaySeconds: 3, failureThreshold: 2,
+        terminationGracePeriodSeconds: 7}
 `))
 		n.want("a", "Running Ready; web 0 running")
 		n.setExec("web", 1)
@@ -62,10 +64,11 @@ func TestLiveness(t *testing.T) {
 // A container that never becomes live is killed again and again, with back-off; with the
 // policy Never the pod has failed.
 func TestLivenessNeverSucceeds(t *testing.T) {
-	inBubble(t, func(t *testing.T, n *node) {
+	inBubble(t, func(_ *testing.T, n *node) {
 		const spec = `
   containers:
-  - {name: web, image: sleep, imagePullPolicy: Never, livenessProbe: {exec: {command: [check]}, periodSeconds: 1, failureThreshold: 1}}
+  - {name: web, image: sleep, imagePullPolicy: Never, livenessProbe: {exec: {command: [check]}, periodSeconds: 1,
+      failureThreshold: 1}}
 `
 		n.setExec("web", 1)
 		n.run(5*time.Second, n.pod("a", "  restartPolicy: Always"+spec), n.pod("b", "  restartPolicy: Never"+spec))
@@ -104,7 +107,8 @@ func TestStartup(t *testing.T) {
 func TestProbeTimeout(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		n.run(10*time.Second, n.pod("a", `  containers:
-  - {name: web, image: sleep, imagePullPolicy: Never, livenessProbe: {exec: {command: [hang]}, periodSeconds: 1, timeoutSeconds: 2, failureThreshold: 2}}
+  - {name: web, image: sleep, imagePullPolicy: Never, livenessProbe: {exec: {command: [hang]}, periodSeconds: 1,
+      timeoutSeconds: 2, failureThreshold: 2}}
 `))
 		if s := n.status("a").ContainerStatuses[0]; s.RestartCount != 1 {
 			t.Errorf("%d restarts", s.RestartCount)
@@ -116,7 +120,8 @@ func TestProbeTimeout(t *testing.T) {
 func TestProbeOfDeadPort(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		n.run(5*time.Second, n.pod("a", `  containers:
-  - {name: web, image: sleep, imagePullPolicy: Never, livenessProbe: {tcpSocket: {port: 1}, periodSeconds: 1, failureThreshold: 2}}
+  - {name: web, image: sleep, imagePullPolicy: Never, livenessProbe: {tcpSocket: {port: 1}, periodSeconds: 1,
+      failureThreshold: 2}}
 `))
 		if s := n.status("a"); s.ContainerStatuses[0].RestartCount == 0 || s.Phase != v1.PodRunning {
 			t.Errorf("%s", n.brief("a"))

@@ -45,7 +45,8 @@ func TestHTTP(t *testing.T) {
 		w.WriteHeader(code)
 	})
 	mux.HandleFunc("/headers", func(w http.ResponseWriter, r *http.Request) {
-		if r.UserAgent() != ProbeAgent || r.Header.Get("Accept") != "*/*" || r.Host != "name.example" || r.Header.Get("X") != "y" ||
+		if r.UserAgent() != ProbeAgent || r.Header.Get("Accept") != "*/*" || r.Host != "name.example" ||
+			r.Header.Get("X") != "y" ||
 			r.URL.RawQuery != "q=1" {
 			http.Error(w, fmt.Sprint(r.Host, r.Header, r.URL), http.StatusBadRequest)
 		}
@@ -75,7 +76,8 @@ func TestHTTP(t *testing.T) {
 		c := &v1.Container{Ports: []v1.ContainerPort{{Name: "http", ContainerPort: portOf(t, u.Host)}}}
 		return HTTP(ctx, c, &get, "127.0.0.1", ProbeAgent)
 	}
-	for path, ok := range map[string]bool{"/200": true, "/204": true, "/304": true, "/399": true, "/400": false, "/500": false,
+	for path, ok := range map[string]bool{"/200": true, "/204": true, "/304": true, "/399": true, "/400": false,
+		"/500":  false,
 		"/away": true, "/here": false, "/loop": false, "/large": true, "/hang": false} {
 		if err := check(plain, v1.HTTPGetAction{Path: path}); (err == nil) != ok || err != nil && !errors.Is(err, ErrFailed) {
 			t.Errorf("%s: %v", path, err)
@@ -131,13 +133,16 @@ func TestGRPC(t *testing.T) {
 	for service, ok := range map[string]bool{"": true, "bad": false, "unknown": false} {
 		action.Service = &service
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-		if err := GRPC(ctx, &v1.Container{}, action, "127.0.0.1"); (err == nil) != ok || err != nil && !errors.Is(err, ErrFailed) {
+		if err := GRPC(ctx, &v1.Container{}, action, "127.0.0.1"); (err == nil) != ok || err != nil && !errors.Is(err,
+			ErrFailed) {
 			t.Errorf("service %q: %v", service, err)
 		}
 		cancel()
 	}
 	server.Stop()
-	<-done
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	if err := GRPC(ctx, &v1.Container{}, action, "127.0.0.1"); !errors.Is(err, ErrFailed) {

@@ -37,7 +37,8 @@ status: {phase: Running}
 	}
 	a, b := pods[0], pods[1]
 	p := a.Spec.Containers[0].LivenessProbe
-	if a.Namespace != "default" || a.Spec.RestartPolicy != v1.RestartPolicyAlways || *a.Spec.TerminationGracePeriodSeconds != 30 ||
+	if a.Namespace != "default" || a.Spec.RestartPolicy != v1.RestartPolicyAlways ||
+		*a.Spec.TerminationGracePeriodSeconds != 30 ||
 		a.Spec.Containers[0].ImagePullPolicy != v1.PullAlways || p.PeriodSeconds != 10 || p.TimeoutSeconds != 1 ||
 		p.FailureThreshold != 3 || p.SuccessThreshold != 1 || p.HTTPGet.Path != "/" || p.HTTPGet.Scheme != "HTTP" {
 		t.Errorf("%v", a)
@@ -66,34 +67,51 @@ func TestDecodeRefuses(t *testing.T) {
 		{"apiVersion: v1\nkind: Pod\nmetadata: {name: A}\nspec:\n" + containers, "metadata.name: Invalid value"},
 		{head, "spec.containers: Required value"},
 		{head + "  containers: [{name: c}]\n", "spec.containers[0].image: Invalid value"},
-		{head + "  containers: [{name: c, image: i}, {name: c, image: i}]\n", `spec.containers[1].name: Duplicate value: "c"`},
+		{head + "  containers: [{name: c, image: i}, {name: c, image: i}]\n",
+			`spec.containers[1].name: Duplicate value: "c"`},
 		{head + containers + "  affinity: {nodeAffinity: {}}\n", "spec.affinity: Forbidden: this agent does not support it"},
 		{head + containers + "  serviceAccountName: x\n", "spec.serviceAccountName: Forbidden"},
-		{head + containers + "  automountServiceAccountToken: true\n", "spec.automountServiceAccountToken: Unsupported value"},
+		{head + containers + "  automountServiceAccountToken: true\n",
+			"spec.automountServiceAccountToken: Unsupported value"},
 		{head + containers + "  dnsPolicy: None\n", "spec.dnsPolicy: Unsupported value"},
 		{head + containers + "  volumes: [{name: v, secret: {secretName: s}}]\n", "spec.volumes[0].secret: Forbidden"},
-		{head + containers + "  volumes: [{name: v, emptyDir: {medium: Memory}}]\n", "spec.volumes[0].emptyDir.medium: Unsupported value"},
+		{head + containers + "  volumes: [{name: v, emptyDir: {medium: Memory}}]\n",
+			"spec.volumes[0].emptyDir.medium: Unsupported value"},
 		{head + containers + "  volumes: [{name: v}]\n", "spec.volumes[0]: Required value"},
-		{head + containers + "  volumes: [{name: v, emptyDir: {}}, {name: v, emptyDir: {}}]\n", "spec.volumes[1].name: Duplicate"},
+		{head + containers + "  volumes: [{name: v, emptyDir: {}}, {name: v, emptyDir: {}}]\n",
+			"spec.volumes[1].name: Duplicate"},
 		{head + containers + "  volumes: [{name: v, hostPath: {path: /a/../b}}]\n", "spec.volumes[0].hostPath.path: Invalid"},
-		{head + containers + "  volumes: [{name: v, hostPath: {path: /a, type: Socket}}]\n", "spec.volumes[0].hostPath.type: Unsupported"},
+		{head + containers + "  volumes: [{name: v, hostPath: {path: /a, type: Socket}}]\n",
+			"spec.volumes[0].hostPath.type: Unsupported"},
 		{head + containers + "  restartPolicy: Sometimes\n", "spec.restartPolicy: Unsupported value"},
 		{head + containers + "  terminationGracePeriodSeconds: -1\n", "spec.terminationGracePeriodSeconds: Invalid"},
-		{head + "  containers: [{name: c, image: i, ports: [{containerPort: 80, hostPort: 80}]}]\n", "ports[0].hostPort: Forbidden"},
-		{head + "  hostNetwork: true\n  containers: [{name: c, image: i, ports: [{containerPort: 80, hostPort: 81}]}]\n", "ports[0].hostPort: Invalid"},
+		{head + "  containers: [{name: c, image: i, ports: [{containerPort: 80, hostPort: 80}]}]\n",
+			"ports[0].hostPort: Forbidden"},
+		{head + "  hostNetwork: true\n  containers: [{name: c, image: i, ports: [{containerPort: 80, hostPort: 81}]}]\n",
+			"ports[0].hostPort: Invalid"},
 		{head + "  containers: [{name: c, image: i, ports: [{containerPort: 0}]}]\n", "ports[0].containerPort: Invalid"},
-		{head + "  containers: [{name: c, image: i, env: [{name: A, valueFrom: {fieldRef: {fieldPath: x}}}]}]\n", "env[0].valueFrom: Forbidden"},
+		{head + "  containers: [{name: c, image: i, env: [{name: A, valueFrom: {fieldRef: {fieldPath: x}}}]}]\n",
+			"env[0].valueFrom: Forbidden"},
 		{head + "  containers: [{name: c, image: i, env: [{name: '=', value: x}]}]\n", "env[0].name: Invalid"},
-		{head + "  containers: [{name: c, image: i, volumeMounts: [{name: v, mountPath: /x}]}]\n", "volumeMounts[0].name: Not found"},
-		{head + "  containers: [{name: c, image: i, livenessProbe: {periodSeconds: 1}}]\n", "livenessProbe: Required value: one of"},
-		{head + "  containers: [{name: c, image: i, livenessProbe: {exec: {command: []}}}]\n", "livenessProbe.exec.command: Required"},
-		{head + "  containers: [{name: c, image: i, livenessProbe: {exec: {command: [x]}, successThreshold: 2}}]\n", "successThreshold: Invalid"},
+		{head + "  containers: [{name: c, image: i, volumeMounts: [{name: v, mountPath: /x}]}]\n",
+			"volumeMounts[0].name: Not found"},
+		{head + "  containers: [{name: c, image: i, livenessProbe: {periodSeconds: 1}}]\n",
+			"livenessProbe: Required value: one of"},
+		{head + "  containers: [{name: c, image: i, livenessProbe: {exec: {command: []}}}]\n",
+			"livenessProbe.exec.command: Required"},
+		{head + "  containers: [{name: c, image: i, livenessProbe: {exec: {command: [x]}, successThreshold: 2}}]\n",
+			"successThreshold: Invalid"},
 		{head + "  containers: [{name: c, image: i, readinessProbe: {tcpSocket: {port: http}}}]\n", `no port named "http"`},
-		{head + "  containers: [{name: c, image: i, readinessProbe: {exec: {command: [x]}, terminationGracePeriodSeconds: 3}}]\n", "terminationGracePeriodSeconds: Forbidden"},
-		{head + "  containers: [{name: c, image: i, lifecycle: {preStop: {tcpSocket: {port: 1}}}}]\n", "lifecycle.preStop.tcpSocket: Forbidden"},
+		{head +
+			"  containers: [{name: c, image: i, readinessProbe: {exec: {command: [x]}, terminationGracePeriodSeconds: 3}}]\n",
+			"terminationGracePeriodSeconds: Forbidden"},
+		{head + "  containers: [{name: c, image: i, lifecycle: {preStop: {tcpSocket: {port: 1}}}}]\n",
+			"lifecycle.preStop.tcpSocket: Forbidden"},
 		{head + "  containers: [{name: c, image: i, resources: {limits: {gpu: 1}}}]\n", "resources.limits.gpu: Forbidden"},
-		{head + "  initContainers: [{name: i, image: i, restartPolicy: Never}]\n" + containers, "initContainers[0].restartPolicy: Unsupported"},
-		{head + "  initContainers: [{name: i, image: i, livenessProbe: {exec: {command: [x]}}}]\n" + containers, "initContainers[0].livenessProbe: Forbidden"},
+		{head + "  initContainers: [{name: i, image: i, restartPolicy: Never}]\n" + containers,
+			"initContainers[0].restartPolicy: Unsupported"},
+		{head + "  initContainers: [{name: i, image: i, livenessProbe: {exec: {command: [x]}}}]\n" + containers,
+			"initContainers[0].livenessProbe: Forbidden"},
 		{head + "  containers: [{name: c, image: i, restartPolicy: Always}]\n", "containers[0].restartPolicy: Forbidden"},
 	} {
 		pods, err := Decode([]byte(c.text), "node")
@@ -170,7 +188,8 @@ func TestRead(t *testing.T) {
 	}
 	check("", true) // an empty directory is known to be empty
 	write("a.yaml", named("a"))
-	write("b.json", `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "b"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}`)
+	write("b.json", `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "b"}, "spec": {"containers": [{"name": "c",
+	    "image": "i"}]}}`)
 	write(".hidden.yaml", named("hidden"))
 	write("notes.txt", "no manifest")
 	check("a1 b1", true)

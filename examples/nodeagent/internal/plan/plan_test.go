@@ -46,7 +46,8 @@ func pod(policy v1.RestartPolicy, names ...string) *v1.Pod {
 // 3" for one of an older sandbox, "name created" and the like. Newest first.
 func seen(containers ...string) *pleg.PodStatus {
 	s := &pleg.PodStatus{SandboxStatuses: []*runtimeapi.PodSandboxStatus{{
-		Id: "s", Metadata: &runtimeapi.PodSandboxMetadata{Attempt: 1}, Annotations: map[string]string{SandboxHashAnnotation: "h"},
+		Id: "s", Metadata: &runtimeapi.PodSandboxMetadata{Attempt: 1},
+		Annotations: map[string]string{SandboxHashAnnotation: "h"},
 	}}}
 	for _, text := range containers {
 		text, old := strings.CutPrefix(text, "old ")
@@ -119,17 +120,22 @@ func TestMake(t *testing.T) {
 		{"one failed its probe, never", pod(never, "a"), seen("a running"), probes{"a": "startup"}, "kill a"},
 
 		{"the sandbox died", pod(always, "a"), notReady(seen("a 137")), nil, "kill pod, sandbox 2, start a"},
-		{"the sandbox died, on failure", pod(onFailure, "a", "b"), notReady(seen("a 0", "b 137")), nil, "kill pod, sandbox 2, start b"},
+		{"the sandbox died, on failure", pod(onFailure, "a", "b"), notReady(seen("a 0", "b 137")), nil,
+			"kill pod, sandbox 2, start b"},
 		{"the sandbox died with all done", pod(onFailure, "a"), notReady(seen("a 0")), nil, "kill pod"},
 		{"the sandbox died, never", pod(never, "a"), notReady(seen("a 137")), nil, "kill pod"},
-		{"the sandbox died before anything ran, never", pod(never, "a"), notReady(seen()), nil, "kill pod, sandbox 2, start a"},
-		{"the sandbox died with init containers", pod(always, "init:i", "a"), notReady(seen("i 0", "a 137")), nil, "kill pod, sandbox 2, start i"},
-		{"init containers run again in a new sandbox", pod(always, "init:i", "a"), seen("old i 0", "old a 137"), nil, "start i"},
+		{"the sandbox died before anything ran, never", pod(never, "a"), notReady(seen()), nil,
+			"kill pod, sandbox 2, start a"},
+		{"the sandbox died with init containers", pod(always, "init:i", "a"), notReady(seen("i 0", "a 137")), nil,
+			"kill pod, sandbox 2, start i"},
+		{"init containers run again in a new sandbox", pod(always, "init:i", "a"), seen("old i 0", "old a 137"), nil,
+			"start i"},
 		{"and the others after them", pod(always, "init:i", "a"), seen("i 0", "old i 0", "old a 137"), nil, "start a"},
 
 		{"an init container runs", pod(always, "init:i", "init:j", "a"), seen("i running"), nil, ""},
 		{"an init container succeeded", pod(always, "init:i", "init:j", "a"), seen("i 0"), nil, "start j"},
-		{"all init containers succeeded", pod(always, "init:i", "init:j", "a", "b"), seen("j 0", "i 0"), nil, "start a, start b"},
+		{"all init containers succeeded", pod(always, "init:i", "init:j", "a", "b"), seen("j 0", "i 0"), nil,
+			"start a, start b"},
 		{"an init container failed", pod(onFailure, "init:i", "a"), seen("i 1"), nil, "start i"},
 		{"an init container failed, never", pod(never, "init:i", "a"), seen("i 1"), nil, "kill pod"},
 		{"the runtime has lost the init containers", pod(always, "init:i", "a"), seen("a running"), nil, ""},
@@ -138,8 +144,10 @@ func TestMake(t *testing.T) {
 		{"a sidecar has started", pod(always, "side:s", "a"), seen("s running"), nil, "start a"},
 		{"a sidecar died", pod(never, "side:s", "a"), seen("s 0", "a running"), nil, "start s"},
 		{"a sidecar died before the next", pod(never, "side:s", "init:i", "a"), seen("s 1"), nil, "start s"},
-		{"a sidecar restarts beside", pod(never, "side:s", "init:i", "a"), seen("s running", "i 0", "a running"), probes{"s": "startup?"}, ""},
-		{"a sidecar failed its probe", pod(never, "side:s", "a"), seen("s running", "a running"), probes{"s": "liveness"}, "kill s, start s"},
+		{"a sidecar restarts beside", pod(never, "side:s", "init:i", "a"), seen("s running", "i 0", "a running"),
+			probes{"s": "startup?"}, ""},
+		{"a sidecar failed its probe", pod(never, "side:s", "a"), seen("s running", "a running"), probes{"s": "liveness"},
+			"kill s, start s"},
 		{"all but a sidecar are done", pod(never, "side:s", "a"), seen("s running", "a 0"), nil, "kill pod"},
 		{"all are done and a sidecar died", pod(never, "side:s", "a"), seen("s 1", "a 0"), nil, "kill pod"},
 	} {
@@ -153,7 +161,8 @@ func TestMake(t *testing.T) {
 func TestSandboxChanged(t *testing.T) {
 	p := pod(v1.RestartPolicyAlways, "a")
 	two := seen()
-	two.SandboxStatuses = append(two.SandboxStatuses, &runtimeapi.PodSandboxStatus{Metadata: &runtimeapi.PodSandboxMetadata{Attempt: 7}})
+	two.SandboxStatuses = append(two.SandboxStatuses,
+		&runtimeapi.PodSandboxStatus{Metadata: &runtimeapi.PodSandboxMetadata{Attempt: 7}})
 	ours := *p
 	ours.Spec.HostNetwork = false
 	for _, c := range []struct {

@@ -35,7 +35,8 @@ func TestContainerConfig(t *testing.T) {
 			RunAsGroup: ptr.To[int64](6), ReadOnlyRootFilesystem: ptr.To(true), AllowPrivilegeEscalation: ptr.To(false),
 			Capabilities: &v1.Capabilities{Add: []v1.Capability{"NET_RAW"}, Drop: []v1.Capability{"ALL"}},
 		},
-		VolumeMounts: []v1.VolumeMount{{Name: "work", MountPath: "/work"}, {Name: "host", MountPath: "/host", ReadOnly: true}},
+		VolumeMounts: []v1.VolumeMount{{Name: "work", MountPath: "/work"}, {Name: "host", MountPath: "/host",
+			ReadOnly: true}},
 	}
 	p := pod(container, v1.Volume{Name: "work", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}},
 		v1.Volume{Name: "host", VolumeSource: v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{
@@ -74,7 +75,8 @@ func TestContainerConfig(t *testing.T) {
 		t.Error("the pod's directory is left")
 	}
 
-	for kind, path := range map[v1.HostPathType]string{v1.HostPathFile: dir, v1.HostPathDirectory: filepath.Join(dir, "none")} {
+	for kind, path := range map[v1.HostPathType]string{v1.HostPathFile: dir, v1.HostPathDirectory: filepath.Join(dir,
+		"none")} {
 		p.Spec.Volumes[1].HostPath = &v1.HostPathVolumeSource{Path: path, Type: &kind}
 		if config, err := c.containerConfig(p, &p.Spec.Containers[0], 0); err == nil {
 			t.Errorf("%s %s: %v", kind, path, config.Mounts)
@@ -91,7 +93,8 @@ func TestSandboxConfig(t *testing.T) {
 	n := got.Linux.SecurityContext.NamespaceOptions
 	status := &runtimeapi.PodSandboxStatus{Annotations: got.Annotations}
 	if got.Metadata.Attempt != 2 || got.Hostname != "" || got.Labels["app"] != "x" || got.Linux.CgroupParent != "/pods" ||
-		n.Network != runtimeapi.NamespaceMode_NODE || n.Pid != runtimeapi.NamespaceMode_NODE || n.Ipc != runtimeapi.NamespaceMode_POD ||
+		n.Network != runtimeapi.NamespaceMode_NODE || n.Pid != runtimeapi.NamespaceMode_NODE ||
+		n.Ipc != runtimeapi.NamespaceMode_POD ||
 		!got.Linux.SecurityContext.Privileged || !Owned(status) || GracePeriod(status) != 7 {
 		t.Errorf("%v", got)
 	}

@@ -121,7 +121,8 @@ func (g *generator) container(c *v1.Container, isInit bool) v1.ContainerStatus {
 			s.State.Waiting.Reason = podInitializing
 		}
 	}
-	if isInit && len(runs) > 0 && runs[0].State == pleg.ContainerStateExited && runs[0].ExitCode == 0 && !plan.IsSidecar(c) {
+	if isInit && len(runs) > 0 && runs[0].State == pleg.ContainerStateExited && runs[0].ExitCode == 0 &&
+		!plan.IsSidecar(c) {
 		return s
 	}
 	// A container that is to run and does not is waiting, if it is known for what.

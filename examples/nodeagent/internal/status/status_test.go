@@ -61,7 +61,8 @@ func seen(containers ...string) *pleg.PodStatus {
 	s := &pleg.PodStatus{IPs: []string{"10.0.0.1"}}
 	for i, text := range containers {
 		name, state, _ := strings.Cut(text, " ")
-		c := &pleg.Status{Name: name, ID: pleg.ContainerID{Type: "t", ID: fmt.Sprint(name, len(containers)-i)}, State: pleg.State(state),
+		c := &pleg.Status{Name: name, ID: pleg.ContainerID{Type: "t", ID: fmt.Sprint(name, len(containers)-i)},
+			State:        pleg.State(state),
 			RestartCount: 2, Reason: "Error", StartedAt: time.Unix(1, 0)}
 		if _, err := fmt.Sscan(state, &c.ExitCode); err == nil {
 			c.State = pleg.ContainerStateExited
@@ -100,7 +101,8 @@ func TestPhaseAndConditions(t *testing.T) {
 		{"init failed, never", pod(never, "init:i", "a"), seen("i 1"), "Failed"},
 		{"init is lost", pod(always, "init:i", "a"), seen("a running"), "Running Initialized Ready ContainersReady"},
 		{"a sidecar first", pod(always, "side:s", "a"), seen("s running"), "Pending Initialized"},
-		{"a sidecar beside", pod(always, "side:s", "a"), seen("s running", "a running"), "Running Initialized Ready ContainersReady"},
+		{"a sidecar beside", pod(always, "side:s", "a"), seen("s running", "a running"),
+			"Running Initialized Ready ContainersReady"},
 		{"a sidecar crashed", pod(always, "side:s", "a"), seen("s 1", "a running"), "Running Initialized"},
 		{"a sidecar outlives", pod(never, "side:s", "a"), seen("s running", "a 0"), "Running Initialized"},
 		{"a sidecar ended", pod(never, "side:s", "a"), seen("s 137", "a 0"), "Succeeded Initialized:PodCompleted"},
@@ -134,9 +136,11 @@ func TestGenerateAfterBefore(t *testing.T) {
 	for i := range first.Conditions {
 		first.Conditions[i].LastTransitionTime = long
 	}
-	next := Generate(p, seen("a 3"), first, map[string]v1.ContainerStateWaiting{"a": {Reason: "CrashLoopBackOff"}}, allReady{}, "")
+	next := Generate(p, seen("a 3"), first, map[string]v1.ContainerStateWaiting{"a": {Reason: "CrashLoopBackOff"}},
+		allReady{}, "")
 	c := next.ContainerStatuses[0]
-	if c.State.Waiting == nil || c.State.Waiting.Reason != "CrashLoopBackOff" || c.LastTerminationState.Terminated.ExitCode != 3 ||
+	if c.State.Waiting == nil || c.State.Waiting.Reason != "CrashLoopBackOff" ||
+		c.LastTerminationState.Terminated.ExitCode != 3 ||
 		!next.StartTime.Equal(&long) {
 		t.Errorf("%v", next)
 	}
@@ -146,17 +150,20 @@ func TestGenerateAfterBefore(t *testing.T) {
 			t.Errorf("%v", cond)
 		}
 	}
-	again := Generate(p, seen("a running", "a 3"), next, map[string]v1.ContainerStateWaiting{"a": {Reason: "old"}}, allReady{}, "")
+	again := Generate(p, seen("a running", "a 3"), next, map[string]v1.ContainerStateWaiting{"a": {Reason: "old"}},
+		allReady{}, "")
 	if c := again.ContainerStatuses[0]; c.State.Running == nil || c.LastTerminationState.Terminated.ExitCode != 3 {
 		t.Errorf("%v", c)
 	}
 	lost := Generate(p, seen(), again, nil, allReady{}, "")
-	if c := lost.ContainerStatuses[0]; c.RestartCount != 3 || c.LastTerminationState.Terminated.Reason != "ContainerStatusUnknown" {
+	if c := lost.ContainerStatuses[0]; c.RestartCount != 3 ||
+		c.LastTerminationState.Terminated.Reason != "ContainerStatusUnknown" {
 		t.Errorf("%v", c)
 	}
 	job := pod(v1.RestartPolicyNever, "a")
 	done := Generate(job, seen("a 0"), v1.PodStatus{}, nil, allReady{}, "")
-	if s := Generate(job, seen(), done, nil, allReady{}, ""); s.Phase != v1.PodSucceeded || s.ContainerStatuses[0].State.Terminated == nil {
+	if s := Generate(job, seen(), done, nil, allReady{}, ""); s.Phase != v1.PodSucceeded ||
+		s.ContainerStatuses[0].State.Terminated == nil {
 		t.Errorf("a job that is done: %v", s)
 	}
 }

@@ -183,7 +183,8 @@ func (w *worker) sync(ctx context.Context, pod *v1.Pod, seen *pleg.PodStatus) (a
 		w.stage = terminating
 		return again, nil
 	}
-	actions := plan.Make(pod, plan.Hashes{Sandbox: runtime.SandboxHash(pod), Container: runtime.ContainerHash}, seen, w.Probes)
+	actions := plan.Make(pod, plan.Hashes{Sandbox: runtime.SandboxHash(pod), Container: runtime.ContainerHash}, seen,
+		w.Probes)
 	again, err = w.act(ctx, pod, seen, actions)
 	w.publish(pod, seen) // with the reasons
 	if err := deletor.Tidy(ctx, w.Runtime, w.Listed(w.uid), seen); err != nil {
@@ -193,7 +194,8 @@ func (w *worker) sync(ctx context.Context, pod *v1.Pod, seen *pleg.PodStatus) (a
 }
 
 // act carries actions out.
-func (w *worker) act(ctx context.Context, pod *v1.Pod, seen *pleg.PodStatus, a plan.Actions) (again time.Time, err error) {
+func (w *worker) act(ctx context.Context, pod *v1.Pod, seen *pleg.PodStatus, a plan.Actions) (again time.Time,
+	err error) {
 	if a.KillPod {
 		if err := w.killPod(ctx, pod, seen); err != nil {
 			return again, err
