@@ -77,11 +77,11 @@ func newProcess(ctx context.Context, program Program, p Process) *process {
 
 // run runs Main and returns the exit code.
 func (p *process) run() (code int) {
-	return guardedRun(p.program.Main, p.ctx, p.Process)
+	return guardedRun(p.ctx, p.program.Main, p.Process)
 }
 
 // guardedRun runs a function of a program, which may panic or end its goroutine.
-func guardedRun(f func(context.Context, *Process) int, ctx context.Context, p Process) (code int) {
+func guardedRun(ctx context.Context, f func(context.Context, *Process) int, p Process) (code int) {
 	code = exitPanicked
 	defer func() { _ = recover() }()
 	if p.Stdout == nil {

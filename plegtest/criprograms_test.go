@@ -115,7 +115,7 @@ func programs() map[string]plegtest.Program {
 		"panics":   {Main: func(context.Context, *plegtest.Process) int { panic("on purpose") }},
 		"polite":   {Main: polite, Exec: exec},
 		"stubborn": {Main: func(ctx context.Context, _ *plegtest.Process) int { <-ctx.Done(); return 0 }},
-		"tag:latest": {Main: func(ctx context.Context, _ *plegtest.Process) int {
+		"tag:latest": {Main: func(context.Context, *plegtest.Process) int {
 			time.Sleep(time.Hour)
 			return 7
 		}},

@@ -219,7 +219,7 @@ func (c *criService) ExecSync(ctx context.Context,
 	run := p.Process
 	run.Args, run.Stdout, run.Stderr = req.Cmd, &stdout, &stderr
 	done := make(chan int, 1)
-	c.s.programs.Go(func() { done <- guardedRun(p.program.Exec, ctx, run) })
+	c.s.programs.Go(func() { done <- guardedRun(ctx, p.program.Exec, run) })
 	select {
 	case code := <-done:
 		return &runtimeapi.ExecSyncResponse{Stdout: stdout.Bytes(), Stderr: stderr.Bytes(),

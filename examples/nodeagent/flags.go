@@ -65,14 +65,17 @@ func (f *flags) complete() (err error) {
 	if f.endpoint != "" && f.stateDir == "" {
 		f.stateDir = "/var/lib/nodeagent"
 	}
-	return nil
+	if f.stateDir != "" {
+		f.stateDir, err = filepath.Abs(f.stateDir)
+	}
+	return err
 }
 
 //go:embed manifests
 var shipped embed.FS
 
-// node returns the endpoint of the runtime and what ends it: nothing for a real one. For the
-// one in this process, it makes the directories that are not given.
+// node returns the endpoint of the runtime and what ends it: nothing for a real one. For the one in this process, it
+// makes the directories that are not given.
 func (f *flags) node() (endpoint string, stop func(), err error) {
 	if f.endpoint != "" {
 		return f.endpoint, func() {}, nil

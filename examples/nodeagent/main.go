@@ -1,11 +1,11 @@
-// Command nodeagent runs pods from manifest files on a container runtime, and keeps them
-// running. It is small, and shows how a node agent is built on the library:
+// Command nodeagent runs pods from manifest files on a container runtime, and keeps them running. It is small, and
+// shows how a node agent is built on the library:
 //
 //	go run .
 //	go run . --runtime-endpoint unix:///run/containerd/containerd.sock --manifests DIR
 //
-// The first runs the manifests that come with it, on a runtime in this process, which needs
-// no rights. README.md goes through the parts.
+// The first runs the manifests that come with it, on a runtime in this process, which needs no rights. README.md goes
+// through the parts.
 package main
 
 import (
@@ -125,8 +125,7 @@ func run(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 
 // dial connects to a runtime that may not be there yet.
 func dial(endpoint string) (*grpc.ClientConn, error) {
-	conn, err := grpc.NewClient(endpoint,
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
+	conn, err := grpc.NewClient(endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16<<20)),
 		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: 5 * time.Second, Backoff: backoff.Config{
 			BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second,
@@ -137,8 +136,8 @@ func dial(endpoint string) (*grpc.ClientConn, error) {
 	return conn, nil
 }
 
-// lock makes sure that no other agent has this state directory, and returns what gives it
-// back. The kernel does when the process dies.
+// lock makes sure that no other agent has this state directory, and returns what gives it back. The kernel does when
+// the process dies.
 func lock(path string) (unlock func(), err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("making the state directory: %w", err)

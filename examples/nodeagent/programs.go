@@ -22,8 +22,7 @@ var programs = map[string]plegtest.Program{
 	"localhost/health": {Main: sleep, Exec: shell},
 }
 
-// web serves on the port PORT, after DELAY, until it is asked to end. /unhealthy makes
-// /healthz fail from then on.
+// web serves on the port PORT, after DELAY, until it is asked to end. /unhealthy makes /healthz fail from then on.
 func web(ctx context.Context, p *plegtest.Process) int {
 	delay, _ := time.ParseDuration(p.Env["DELAY"])
 	if !wait(ctx, p, delay) {

@@ -1,5 +1,5 @@
-// Package agent is the sync loop: one goroutine that hears of everything and tells the
-// workers. It never waits for the runtime.
+// Package agent is the sync loop: one goroutine that hears of everything and tells the workers. It never waits for
+// the runtime.
 package agent
 
 import (
@@ -24,14 +24,13 @@ import (
 const (
 	// housekeepingPeriod is how often the agent looks for what nobody wants any more.
 	housekeepingPeriod = 2 * time.Second
-	// readyPeriod is how often the runtime is asked whether it is ready, and readyTimeout how
-	// old its last good answer may be.
+	// readyPeriod is how often the runtime is asked whether it is ready, and readyTimeout how old its last good answer
+	// may be.
 	readyPeriod  = 5 * time.Second
 	readyTimeout = 30 * time.Second
 	// The wait of a loop that does nothing because the runtime is sick.
 	firstPause, longestPause = 100 * time.Millisecond, 5 * time.Second
-	// lateReason is when a container that has died is inspected again: containerd learns
-	// late that one was OOMKilled.
+	// lateReason is when a container that has died is inspected again: containerd learns late that one was OOMKilled.
 	lateReason = 2 * time.Second
 )
 
@@ -136,8 +135,8 @@ func (a *Agent) Drain(ctx context.Context) error {
 // Status returns the statuses of the pods.
 func (a *Agent) Status() *v1.PodList { return a.status.List() }
 
-// Run runs the pods until ctx ends. When it returns, everything that it started in this
-// process has ended, and the pods run on.
+// Run runs the pods until ctx ends. When it returns, everything that it started in this process has ended, and the
+// pods run on.
 func (a *Agent) Run(ctx context.Context) {
 	var joined sync.WaitGroup
 	events := a.generator.Subscribe(ctx, pleg.DefaultChannelCapacity)
@@ -151,8 +150,8 @@ func (a *Agent) Run(ctx context.Context) {
 	a.generator.Stop()
 }
 
-// loop is the sync loop. While the runtime is sick it does nothing, and looks again after a
-// pause; what it has to hear of waits meanwhile, coalesced.
+// loop is the sync loop. While the runtime is sick it does nothing, and looks again after a pause; what it has to
+// hear of waits meanwhile, coalesced.
 func (a *Agent) loop(ctx context.Context, events <-chan *pleg.PodLifecycleEvent) {
 	housekeeping := time.NewTicker(housekeepingPeriod)
 	defer housekeeping.Stop()

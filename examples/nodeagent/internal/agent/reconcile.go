@@ -30,8 +30,8 @@ func (a *Agent) hear(ctx context.Context) {
 	}
 }
 
-// reconcile gives every wanted pod a worker, and has the workers of others remove theirs. A
-// pod waits until one of its name is gone.
+// reconcile gives every wanted pod a worker, and has the workers of others remove theirs. A pod waits until one of
+// its name is gone.
 func (a *Agent) reconcile(ctx context.Context) {
 	if a.wanted == nil || !a.generator.HasSynced() {
 		return // housekeeping will
@@ -50,8 +50,7 @@ func (a *Agent) reconcile(ctx context.Context) {
 	}
 }
 
-// housekeep looks for what the events may not have told: pods in the runtime that nobody
-// wants.
+// housekeep looks for what the events may not have told: pods in the runtime that nobody wants.
 func (a *Agent) housekeep(ctx context.Context) {
 	if a.wanted == nil || !a.generator.HasSynced() {
 		return
@@ -74,11 +73,10 @@ func (a *Agent) housekeep(ctx context.Context) {
 	a.status.Prune(func(uid types.UID) bool { return a.wanted[uid] != nil || listed[uid] })
 }
 
-// orphan returns a pod that is made of what the runtime has of it; nil if it is not known to
-// be of this agent.
+// orphan returns a pod that is made of what the runtime has of it; nil if it is not known to be of this agent.
 func (a *Agent) orphan(uid types.UID) *v1.Pod {
 	seen, known, err := a.cache.Lookup(uid)
-	if !known || seen == nil || err != nil || len(seen.SandboxStatuses) == 0 || !runtime.Owned(seen.SandboxStatuses[0]) {
+	if !known || seen == nil || err != nil || len(seen.SandboxStatuses) == 0 || !a.runtime.Owned(seen.SandboxStatuses[0]) {
 		return nil
 	}
 	return &v1.Pod{

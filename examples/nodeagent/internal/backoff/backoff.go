@@ -7,9 +7,8 @@ import (
 	"time"
 )
 
-// Table has one back-off per key: the first wait, then twice as long each time, up to the
-// longest; from the beginning again after twice the longest without a failure. Its methods
-// are safe for concurrent use.
+// Table has one back-off per key: the first wait, then twice as long each time, up to the longest; from the beginning
+// again after twice the longest without a failure. Its methods are safe for concurrent use.
 type Table struct {
 	first, longest time.Duration // set once by New
 
@@ -27,8 +26,8 @@ func New(first, longest time.Duration) *Table {
 	return &Table{first: first, longest: longest, entries: map[string]entry{}}
 }
 
-// Wait returns the present wait of a key, which counts from a failure at the time failed,
-// and when it is over; zero if nothing is to be waited for.
+// Wait returns the present wait of a key, which counts from a failure at the time failed, and when it is over; zero
+// if nothing is to be waited for.
 func (t *Table) Wait(key string, failed time.Time) (wait time.Duration, over time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

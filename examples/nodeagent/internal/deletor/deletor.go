@@ -1,6 +1,6 @@
-// Package deletor removes what a pod leaves behind in the runtime while it goes on: of each
-// container the newest dead instance is kept, for its exit code and its restart count, and
-// older ones are removed; so are dead sandboxes that have no container any more.
+// Package deletor removes what a pod leaves behind in the runtime while it goes on: of each container the newest dead
+// instance is kept, for its exit code and its restart count, and older ones are removed; so are dead sandboxes that
+// have no container any more.
 package deletor
 
 import (
@@ -19,8 +19,8 @@ type Runtime interface {
 	RemovePodSandbox(ctx context.Context, id string) error
 }
 
-// Tidy removes what a pod has too much. listed is the pod as it was listed, for the sandboxes
-// of its containers; nil if it was not.
+// Tidy removes what a pod has too much. listed is the pod as it was listed, for the sandboxes of its containers; nil
+// if it was not.
 func Tidy(ctx context.Context, runtime Runtime, listed *pleg.Pod, seen *pleg.PodStatus) (err error) {
 	kept := map[string]bool{}
 	for _, s := range seen.ContainerStatuses { // newest first

@@ -1,6 +1,5 @@
-// Package handler does what a probe or a hook of a manifest says: HTTP requests, TCP
-// connections, gRPC health checks. How it does so is the kubelet's, for programs in
-// containers rely on it.
+// Package handler does what a probe or a hook of a manifest says: HTTP requests, TCP connections, gRPC health checks.
+// How it does so is the kubelet's, for programs in containers rely on it.
 package handler
 
 import (
@@ -38,12 +37,11 @@ const (
 	HookAgent  = "kube-lifecycle/" + version
 )
 
-// ErrFailed is wrapped by the error of a check that was made and failed, as opposed to one
-// that could not be made.
+// ErrFailed is wrapped by the error of a check that was made and failed, as opposed to one that could not be made.
 var ErrFailed = errors.New("failed")
 
-// HTTP makes a GET request to a container. A status from 200 to 399 is a success. Redirects
-// are followed on the same host; one to another host is a success too.
+// HTTP makes a GET request to a container. A status from 200 to 399 is a success. Redirects are followed on the same
+// host; one to another host is a success too.
 func HTTP(ctx context.Context, c *v1.Container, get *v1.HTTPGetAction, podIP, agent string) error {
 	req, err := request(ctx, c, get, podIP, agent)
 	if err != nil {

@@ -1,8 +1,7 @@
 // Package manifest reads pods from manifest files, as the kubelet reads its static pods.
 //
-// A file holds one or more pods as YAML or JSON. Decode says what is wrong with a pod by
-// the path of the field. A Source watches a directory; a file with an error hurts no other,
-// and its last good content stays in force.
+// A file holds one or more pods as YAML or JSON. Decode says what is wrong with a pod by the path of the field. A
+// Source watches a directory; a file with an error hurts no other, and its last good content stays in force.
 package manifest
 
 import (
@@ -19,8 +18,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Decode returns the pods in a file's content, with their defaults set. nodeName is part of
-// the UIDs of those that have none. It fails as a whole.
+// Decode returns the pods in a file's content, with their defaults set. nodeName is part of the UIDs of those that
+// have none. It fails as a whole.
 func Decode(content []byte, nodeName string) ([]*v1.Pod, error) {
 	var pods []*v1.Pod
 	reader := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(content)))
@@ -76,9 +75,8 @@ func decodePod(document []byte) (*v1.Pod, error) {
 	return pod, nil
 }
 
-// uidOf returns the UID of a pod that has none. It depends on the node and the pod's name
-// only, so that a changed manifest changes the pod instead of replacing it, and so that an
-// agent that starts again knows its pods.
+// uidOf returns the UID of a pod that has none. It depends on the node and the pod's name only, so that a changed
+// manifest changes the pod instead of replacing it, and so that an agent that starts again knows its pods.
 func uidOf(nodeName, namespace, name string) types.UID {
 	sum := sha256.Sum256([]byte(nodeName + "/" + namespace + "/" + name))
 	sum[6], sum[8] = sum[6]&0x0f|0x80, sum[8]&0x3f|0x80 // version 8 is for schemes of one's own

@@ -8,8 +8,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// setDefaults sets what Kubernetes' API server sets in a new pod, of the fields that the
-// agent supports.
+// setDefaults sets what Kubernetes' API server sets in a new pod, of the fields that the agent supports.
 func setDefaults(pod *v1.Pod, nodeName string) {
 	pod.Namespace = cmp.Or(pod.Namespace, v1.NamespaceDefault)
 	if pod.UID == "" {

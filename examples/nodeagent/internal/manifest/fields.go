@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// What the agent does not do is refused, not ignored: a manifest may only have the fields
-// below. A path stands for everything under it, and [] for any element of a list.
+// What the agent does not do is refused, not ignored: a manifest may only have the fields below. A path stands for
+// everything under it, and [] for any element of a list.
 var (
 	podFields = []string{
 		"apiVersion", "kind",
@@ -77,8 +77,7 @@ func supportedFields() map[string]bool {
 	return set
 }
 
-// unsupported returns an error for every field of a decoded manifest that the agent does
-// not support, in order.
+// unsupported returns an error for every field of a decoded manifest that the agent does not support, in order.
 func unsupported(value any) field.ErrorList {
 	return walk(value, "", nil)
 }

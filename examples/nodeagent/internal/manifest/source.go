@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// settleTime is how long the directory must be quiet before it is read: whoever
-	// writes a manifest in place writes it in several steps.
+	// settleTime is how long the directory must be quiet before it is read: whoever writes a manifest in place writes it
+	// in several steps.
 	settleTime = 100 * time.Millisecond
 	// rescanPeriod is how often the directory is read without a notification.
 	rescanPeriod = 20 * time.Second
@@ -47,9 +47,8 @@ func NewSource(dir, nodeName string, logger klog.Logger) *Source {
 	return &Source{dir: dir, nodeName: nodeName, logger: logger, files: map[string]*file{}}
 }
 
-// Run hands the pods to update whenever they change, until ctx ends. The first time is at
-// once, unless the directory cannot be read: then there are no pods yet, which is not the
-// same as an empty directory.
+// Run hands the pods to update whenever they change, until ctx ends. The first time is at once, unless the directory
+// cannot be read: then there are no pods yet, which is not the same as an empty directory.
 func (s *Source) Run(ctx context.Context, update func([]*v1.Pod)) {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -94,8 +93,8 @@ func (s *Source) Run(ctx context.Context, update func([]*v1.Pod)) {
 	}
 }
 
-// Read reads the directory and returns its pods, and whether they changed since the last
-// time. It fails only if the directory cannot be listed.
+// Read reads the directory and returns its pods, and whether they changed since the last time. It fails only if the
+// directory cannot be listed.
 func (s *Source) Read() (pods []*v1.Pod, changed bool, err error) {
 	entries, err := os.ReadDir(s.dir)
 	if err != nil {
@@ -181,8 +180,7 @@ func (s *Source) take(name string, content []byte, err error) bool {
 	return true
 }
 
-// pods returns the pods of all files. Of two with one name or UID, the one in the file that
-// sorts first is it.
+// pods returns the pods of all files. Of two with one name or UID, the one in the file that sorts first is it.
 func (s *Source) pods() []*v1.Pod {
 	var pods []*v1.Pod
 	names, uids := map[string]string{}, map[types.UID]string{}

@@ -1,5 +1,5 @@
-// Package plan decides what is to be done to a pod: it compares the pod as it should be
-// with the pod as it is. Its functions are pure.
+// Package plan decides what is to be done to a pod: it compares the pod as it should be with the pod as it is. Its
+// functions are pure.
 package plan
 
 import (
@@ -10,8 +10,8 @@ import (
 
 // Probes is what the prober knows of a running container.
 type Probes interface {
-	// Failed returns the kind of probe that demands that the container is killed,
-	// "liveness" or "startup"; "" if none does.
+	// Failed returns the kind of probe that demands that the container is killed, "liveness" or "startup"; "" if none
+	// does.
 	Failed(id pleg.ContainerID) string
 	// Started reports whether the container's startup probe has succeeded, or there is none.
 	Started(c *v1.Container, id pleg.ContainerID) bool
@@ -69,8 +69,7 @@ type planner struct {
 	actions Actions
 }
 
-// replaceSandbox ends what is left of the old sandbox and begins anew in another, if there
-// is anything left to run.
+// replaceSandbox ends what is left of the old sandbox and begins anew in another, if there is anything left to run.
 func (p *planner) replaceSandbox(attempt uint32) {
 	p.actions.KillPod, p.actions.Attempt = true, attempt
 	if p.pod.Spec.RestartPolicy == v1.RestartPolicyNever && attempt > 0 && len(p.status.ContainerStatuses) > 0 {
@@ -95,8 +94,7 @@ func (p *planner) replaceSandbox(attempt uint32) {
 	p.actions.Start = start
 }
 
-// active returns the newest status of a container in the present sandbox: what ran in an
-// older one must run again.
+// active returns the newest status of a container in the present sandbox: what ran in an older one must run again.
 func (p *planner) active(c *v1.Container) *pleg.Status {
 	for _, s := range p.status.ActiveContainerStatuses {
 		if s.Name == c.Name {
@@ -106,11 +104,10 @@ func (p *planner) active(c *v1.Container) *pleg.Status {
 	return nil
 }
 
-// initContainers plans the init containers, and reports whether all have done their part:
-// those that run to their end have succeeded, the sidecars have started.
+// initContainers plans the init containers, and reports whether all have done their part: those that run to their end
+// have succeeded, the sidecars have started.
 func (p *planner) initContainers() (initialized bool) {
-	// A regular container shows that the init containers have run, even if the runtime has
-	// none of them any more.
+	// A regular container shows that the init containers have run, even if the runtime has none of them any more.
 	done := false
 	for i := range p.pod.Spec.Containers {
 		done = done || p.active(&p.pod.Spec.Containers[i]) != nil
@@ -144,8 +141,7 @@ func (p *planner) initContainers() (initialized bool) {
 	return true
 }
 
-// sidecar plans an init container that runs beside the others, and reports whether it has
-// started.
+// sidecar plans an init container that runs beside the others, and reports whether it has started.
 func (p *planner) sidecar(c *v1.Container, s *pleg.Status) (up bool) {
 	switch {
 	case s == nil || s.State != pleg.ContainerStateRunning:
@@ -158,8 +154,8 @@ func (p *planner) sidecar(c *v1.Container, s *pleg.Status) (up bool) {
 	return p.probes.Started(c, s.ID)
 }
 
-// regularContainers plans the containers that the pod is for. When none of them is left to
-// keep or to start, the pod has completed.
+// regularContainers plans the containers that the pod is for. When none of them is left to keep or to start, the pod
+// has completed.
 func (p *planner) regularContainers() {
 	kept := 0
 	sidecars := len(p.actions.Start)
@@ -188,8 +184,7 @@ func (p *planner) regularContainers() {
 	p.actions.KillPod = kept == 0 && len(p.actions.Start) == sidecars
 }
 
-// mustDie plans the end of a running container whose specification changed or whose probe
-// demands it.
+// mustDie plans the end of a running container whose specification changed or whose probe demands it.
 func (p *planner) mustDie(c *v1.Container, s *pleg.Status) bool {
 	if s.Hash != p.hashes.Container(c) {
 		p.kill(c, s, "its specification changed", "")

@@ -10,8 +10,7 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// SandboxHashAnnotation is the annotation of a sandbox that holds the hash of what it was
-// made from.
+// SandboxHashAnnotation is the annotation of a sandbox that holds the hash of what it was made from.
 const SandboxHashAnnotation = "nodeagent.kubepleg.dev/sandbox-hash"
 
 // IsSidecar reports whether an init container is one that runs beside the others.
@@ -72,8 +71,7 @@ func Restarts(pod *v1.Pod, c *v1.Container, exitCode int) bool {
 	}
 }
 
-// ShouldRun reports whether a container that does not run is to be started, now or after a
-// back-off.
+// ShouldRun reports whether a container that does not run is to be started, now or after a back-off.
 func ShouldRun(pod *v1.Pod, c *v1.Container, status *pleg.PodStatus) bool {
 	s := status.FindContainerStatusByName(c.Name)
 	switch {
@@ -88,9 +86,8 @@ func ShouldRun(pod *v1.Pod, c *v1.Container, status *pleg.PodStatus) bool {
 	}
 }
 
-// SandboxChanged reports whether the pod needs a new sandbox, and returns the attempt that
-// it is to have. The present sandbox is gone, dead, of another specification, without the
-// address it should have, or one of several.
+// SandboxChanged reports whether the pod needs a new sandbox, and returns the attempt that it is to have. The present
+// sandbox is gone, dead, of another specification, without the address it should have, or one of several.
 func SandboxChanged(pod *v1.Pod, sandboxHash string, status *pleg.PodStatus) (changed bool, attempt uint32) {
 	if len(status.SandboxStatuses) == 0 {
 		return true, 0
@@ -109,8 +106,8 @@ func SandboxChanged(pod *v1.Pod, sandboxHash string, status *pleg.PodStatus) (ch
 	return !ok, attempt
 }
 
-// HasRegularContainer reports whether any container but the init containers exists in the
-// pod, in any state: its init containers have then run.
+// HasRegularContainer reports whether any container but the init containers exists in the pod, in any state: its init
+// containers have then run.
 func HasRegularContainer(pod *v1.Pod, status *pleg.PodStatus) bool {
 	for _, c := range pod.Spec.Containers {
 		if status.FindContainerStatusByName(c.Name) != nil {

@@ -1,5 +1,5 @@
-// Package prober probes containers: liveness, readiness, startup. It has one goroutine per
-// probe, and keeps the result of each for the sync loop and the status.
+// Package prober probes containers: liveness, readiness, startup. It has one goroutine per probe, and keeps the
+// result of each for the sync loop and the status.
 package prober
 
 import (
@@ -26,8 +26,8 @@ const (
 	Startup   Kind = "startup"
 )
 
-// Executor runs commands in containers. An error means that the command did not run to its
-// end; ErrTimeout among them that it had started.
+// Executor runs commands in containers. An error means that the command did not run to its end; ErrTimeout among them
+// that it had started.
 type Executor interface {
 	Exec(ctx context.Context, id pleg.ContainerID, command []string, timeout time.Duration) (string, int, error)
 }
@@ -71,9 +71,9 @@ func New(config Config, registerer prometheus.Registerer) *Manager {
 		workers: map[workerKey]*worker{}, results: map[resultKey]bool{}}
 }
 
-// Add begins to probe a pod as its specification says. For a pod that is probed already,
-// the probes that changed begin anew. What earlier statuses say of a running container is
-// taken for its first result: an agent that starts again makes no container unready.
+// Add begins to probe a pod as its specification says. For a pod that is probed already, the probes that changed
+// begin anew. What earlier statuses say of a running container is taken for its first result: an agent that starts
+// again makes no container unready.
 func (m *Manager) Add(ctx context.Context, pod *v1.Pod) {
 	status, _ := m.Status(pod.UID)
 	m.mu.Lock()
@@ -129,8 +129,8 @@ func (m *Manager) Remove(uid types.UID) {
 	m.dropLocked(func(key workerKey) bool { return key.uid == uid })
 }
 
-// Quiet ends the probes that could kill a container of a pod: the pod is being terminated.
-// Its readiness is still probed.
+// Quiet ends the probes that could kill a container of a pod: the pod is being terminated. Its readiness is still
+// probed.
 func (m *Manager) Quiet(uid types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -116,8 +116,8 @@ func (w *worker) once(ctx context.Context) bool {
 	return true
 }
 
-// begin begins with another container than before. Readiness is a failure until it is shown,
-// liveness a success until it is not, and startup unknown.
+// begin begins with another container than before. Readiness is a failure until it is shown, liveness a success until
+// it is not, and startup unknown.
 func (w *worker) begin(id string) {
 	if w.id != "" {
 		w.manager.forget(w.id, w.key.kind)

@@ -1,5 +1,5 @@
-// Package runtime makes the calls that change something in the container runtime, for pods.
-// Everything that is read comes from the library.
+// Package runtime makes the calls that change something in the container runtime, for pods. Everything that is read
+// comes from the library.
 package runtime
 
 import (
@@ -17,8 +17,7 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// callTimeout bounds every call, beside what it is asked to wait for; pullTimeout bounds
-// the pull of an image.
+// callTimeout bounds every call, beside what it is asked to wait for; pullTimeout bounds the pull of an image.
 const (
 	callTimeout = 2 * time.Minute
 	pullTimeout = 15 * time.Minute
@@ -32,8 +31,8 @@ type Options struct {
 	CgroupParent string
 }
 
-// Client changes pods in a CRI v1 runtime. Its methods are safe for concurrent use; each
-// returns when its context ends, or after two minutes more than it was asked to wait.
+// Client changes pods in a CRI v1 runtime. Its methods are safe for concurrent use; each returns when its context
+// ends, or after two minutes more than it was asked to wait.
 type Client struct {
 	cri    runtimeapi.RuntimeServiceClient
 	images runtimeapi.ImageServiceClient
@@ -125,8 +124,8 @@ func (c *Client) StartContainer(ctx context.Context, id string) error {
 	return err
 }
 
-// StopContainer asks a container to end, and kills it when the grace period is over. One
-// that is not there is stopped.
+// StopContainer asks a container to end, and kills it when the grace period is over. One that is not there is
+// stopped.
 func (c *Client) StopContainer(ctx context.Context, id string, grace time.Duration) error {
 	_, err := call(ctx, grace+callTimeout, "stopping container "+id, c.cri.StopContainer,
 		&runtimeapi.StopContainerRequest{ContainerId: id, Timeout: int64((grace + time.Second - 1) / time.Second)})

@@ -27,12 +27,12 @@ const (
 	annotationGracePeriod  = "io.kubernetes.pod.terminationGracePeriod"
 )
 
-// source is the value of annotationSource in the sandboxes that are this agent's.
-const source = "nodeagent"
+// source is the value of annotationSource in the sandboxes of the agent with this state directory.
+func (c *Client) source() string { return "nodeagent " + c.opts.StateDir }
 
-// Owned reports whether a sandbox was made by this agent: no other is touched.
-func Owned(sandbox *runtimeapi.PodSandboxStatus) bool {
-	return sandbox.GetAnnotations()[annotationSource] == source
+// Owned reports whether a sandbox was made by the agent with this state directory: no other is touched.
+func (c *Client) Owned(sandbox *runtimeapi.PodSandboxStatus) bool {
+	return sandbox.GetAnnotations()[annotationSource] == c.source()
 }
 
 // GracePeriod returns the grace period in seconds of the pod that a sandbox was made for.
@@ -75,7 +75,7 @@ func (c *Client) sandboxConfig(pod *v1.Pod, attempt uint32) *runtimeapi.PodSandb
 	}
 	maps.Copy(config.Labels, pod.Labels)
 	maps.Copy(config.Annotations, map[string]string{
-		annotationSource:           source,
+		annotationSource:           c.source(),
 		annotationGracePeriod:      strconv.FormatInt(*pod.Spec.TerminationGracePeriodSeconds, 10),
 		plan.SandboxHashAnnotation: SandboxHash(pod),
 	})
@@ -174,8 +174,8 @@ func expand(s string, env map[string]string) string {
 	}
 }
 
-// resources converts the requests and limits as the kubelet does: a CPU is 1024 shares, and
-// 100 ms of each period of 100 ms.
+// resources converts the requests and limits as the kubelet does: a CPU is 1024 shares, and 100 ms of each period of
+// 100 ms.
 func resources(c *v1.Container) *runtimeapi.LinuxContainerResources {
 	const period, minShares, minQuota = 100_000, 2, 1000
 	r := &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: c.Resources.Limits.Memory().Value()}

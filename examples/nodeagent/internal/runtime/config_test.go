@@ -95,10 +95,11 @@ func TestSandboxConfig(t *testing.T) {
 	if got.Metadata.Attempt != 2 || got.Hostname != "" || got.Labels["app"] != "x" || got.Linux.CgroupParent != "/pods" ||
 		n.Network != runtimeapi.NamespaceMode_NODE || n.Pid != runtimeapi.NamespaceMode_NODE ||
 		n.Ipc != runtimeapi.NamespaceMode_POD ||
-		!got.Linux.SecurityContext.Privileged || !Owned(status) || GracePeriod(status) != 7 {
+		!got.Linux.SecurityContext.Privileged || !c.Owned(status) || New(nil, Options{StateDir: "/other"}).Owned(status) ||
+			GracePeriod(status) != 7 {
 		t.Errorf("%v", got)
 	}
-	if Owned(&runtimeapi.PodSandboxStatus{}) || GracePeriod(&runtimeapi.PodSandboxStatus{}) != 30 {
+	if c.Owned(&runtimeapi.PodSandboxStatus{}) || GracePeriod(&runtimeapi.PodSandboxStatus{}) != 30 {
 		t.Error("a sandbox of nobody")
 	}
 	hash := SandboxHash(p)

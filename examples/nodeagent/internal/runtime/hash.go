@@ -8,17 +8,15 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// ContainerHash returns the hash of a container's specification. A container with another
-// hash is replaced. The kubelet hashes only name and image, because the API server lets
-// nothing else be changed; a manifest file can be changed anywhere, and no change may be
-// without effect.
+// ContainerHash returns the hash of a container's specification. A container with another hash is replaced. The
+// kubelet hashes only name and image, because the API server lets nothing else be changed; a manifest file can be
+// changed anywhere, and no change may be without effect.
 func ContainerHash(c *v1.Container) uint64 {
 	return hashOf(c)
 }
 
-// SandboxHash returns the hash of what a sandbox is made from, but for labels and
-// annotations, which are not worth a restart. A pod with a sandbox of another hash gets a new
-// one.
+// SandboxHash returns the hash of what a sandbox is made from, but for labels and annotations, which are not worth a
+// restart. A pod with a sandbox of another hash gets a new one.
 func SandboxHash(pod *v1.Pod) string {
 	return strconv.FormatUint(hashOf(struct {
 		Hostname              string

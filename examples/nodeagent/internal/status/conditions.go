@@ -94,8 +94,7 @@ func containersReady(pod *v1.Pod, status *v1.PodStatus) v1.PodCondition {
 	return cond
 }
 
-// keepTransitionTimes sets the transition times of conditions: those of before, where the
-// status is as before.
+// keepTransitionTimes sets the transition times of conditions: those of before, where the status is as before.
 func keepTransitionTimes(status *v1.PodStatus, before []v1.PodCondition) {
 	now := metav1.Now().Rfc3339Copy()
 	for i := range status.Conditions {

@@ -12,8 +12,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Directory is a sink: a directory with a JSON file per pod, which holds the pod with its
-// status. Files are replaced atomically: who reads one reads a whole one.
+// Directory is a sink: a directory with a JSON file per pod, which holds the pod with its status. Files are replaced
+// atomically: who reads one reads a whole one.
 type Directory string
 
 var _ Sink = Directory("")
@@ -51,8 +51,8 @@ func (d Directory) write(pod *v1.Pod) error {
 	return os.Rename(path+".tmp", path)
 }
 
-// Read returns the pods that were written before. A file that cannot be read is left out,
-// and its error is part of err.
+// Read returns the pods that were written before. A file that cannot be read is left out, and its error is part of
+// err.
 func (d Directory) Read() (pods []*v1.Pod, err error) {
 	paths, err := filepath.Glob(filepath.Join(string(d), "*.json"))
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package status makes the API status of pods out of what the library has inspected, keeps
-// it, and writes what changed to a sink.
+// Package status makes the API status of pods out of what the library has inspected, keeps it, and writes what
+// changed to a sink.
 package status
 
 import (
@@ -22,8 +22,8 @@ type Readiness interface {
 	SetReadiness(pod *v1.Pod, status *v1.PodStatus)
 }
 
-// Generate returns the status of a pod. previous is the one before, reasons say why
-// containers that should run do not, nodeIP is the address of the node.
+// Generate returns the status of a pod. previous is the one before, reasons say why containers that should run do
+// not, nodeIP is the address of the node.
 func Generate(pod *v1.Pod, seen *pleg.PodStatus, previous v1.PodStatus, reasons map[string]v1.ContainerStateWaiting,
 	readiness Readiness, nodeIP string) v1.PodStatus {
 	g := generator{pod: pod, seen: seen, reasons: reasons, previous: map[string]v1.ContainerStatus{}}

@@ -19,8 +19,8 @@ const syncPeriod = 10 * time.Second
 
 // Sink is where statuses go.
 type Sink interface {
-	// Write writes the pods whose status changed and drops those that are gone. What it
-	// fails to write is given to it again.
+	// Write writes the pods whose status changed and drops those that are gone. What it fails to write is given to it
+	// again.
 	Write(ctx context.Context, changed, gone []*v1.Pod) error
 }
 
@@ -45,8 +45,8 @@ type entry struct {
 	dropped          bool // it is written no more
 }
 
-// NewManager returns a manager that writes to sink. adopted are the pods of an agent before
-// this one: their statuses are those before the first ones.
+// NewManager returns a manager that writes to sink. adopted are the pods of an agent before this one: their statuses
+// are those before the first ones.
 func NewManager(sink Sink, adopted []*v1.Pod, logger klog.Logger, onChange func(*v1.Pod)) *Manager {
 	m := &Manager{sink: sink, logger: logger, onChange: onChange, pods: map[types.UID]*entry{},
 		adopted: map[types.UID]*v1.Pod{}}
@@ -69,8 +69,8 @@ func (m *Manager) Get(uid types.UID) (status v1.PodStatus, known bool) {
 	return status, false
 }
 
-// Update replaces the status of a pod by what change makes of it, and reports whether it is
-// another. What change gets is its own; it is called with the lock held.
+// Update replaces the status of a pod by what change makes of it, and reports whether it is another. What change gets
+// is its own; it is called with the lock held.
 func (m *Manager) Update(pod *v1.Pod, change func(before v1.PodStatus) v1.PodStatus) (changed bool) {
 	m.mu.Lock()
 	e := m.pods[pod.UID]
@@ -100,8 +100,8 @@ func (m *Manager) Update(pod *v1.Pod, change func(before v1.PodStatus) v1.PodSta
 	return changed
 }
 
-// SetReadiness sets the readiness of a pod's containers from the results of its probes,
-// without waiting for its worker.
+// SetReadiness sets the readiness of a pod's containers from the results of its probes, without waiting for its
+// worker.
 func (m *Manager) SetReadiness(pod *v1.Pod, readiness Readiness) {
 	if _, known := m.Get(pod.UID); !known {
 		return
@@ -118,8 +118,8 @@ func (m *Manager) SetReadiness(pod *v1.Pod, readiness Readiness) {
 	})
 }
 
-// Drop has the sink drop a pod that is about to be removed, at once. Should this process die
-// then, the next does not take the pod's status for that of one which is wanted again.
+// Drop has the sink drop a pod that is about to be removed, at once. Should this process die then, the next does not
+// take the pod's status for that of one which is wanted again.
 func (m *Manager) Drop(ctx context.Context, pod *v1.Pod) error {
 	m.mu.Lock()
 	if e := m.pods[pod.UID]; e != nil {

@@ -6,8 +6,8 @@ import (
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/plan"
 )
 
-// phase returns the phase of a pod, from the statuses of its containers. initialized means
-// that a regular container exists.
+// phase returns the phase of a pod, from the statuses of its containers. initialized means that a regular container
+// exists.
 func phase(pod *v1.Pod, status *v1.PodStatus, initialized bool) v1.PodPhase {
 	pending, failedForGood := initPhase(pod, status, initialized)
 	running, waiting, stopped, ended, succeeded := 0, 0, 0, 0, 0
@@ -48,8 +48,8 @@ func phase(pod *v1.Pod, status *v1.PodStatus, initialized bool) v1.PodPhase {
 	}
 }
 
-// initPhase reports whether the init containers keep the pod pending, and whether one has
-// failed for good. Sidecars that restart do not make a pod pending that has run.
+// initPhase reports whether the init containers keep the pod pending, and whether one has failed for good. Sidecars
+// that restart do not make a pod pending that has run.
 func initPhase(pod *v1.Pod, status *v1.PodStatus, initialized bool) (pending, failedForGood bool) {
 	for i := range status.InitContainerStatuses {
 		c, s := &pod.Spec.InitContainers[i], &status.InitContainerStatuses[i]

@@ -16,8 +16,7 @@ import (
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/prober"
 )
 
-// leastGrace is what a container gets to end in, even if its preStop hook has used up the
-// grace period.
+// leastGrace is what a container gets to end in, even if its preStop hook has used up the grace period.
 const leastGrace = 2 * time.Second
 
 // hookTimeout bounds a postStart hook; a preStop hook has the grace period.
@@ -34,8 +33,8 @@ func graceOf(pod *v1.Pod, c *v1.Container, probe string) time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-// killPod ends everything in a pod: the containers at once, then the sidecars one after
-// another in reverse order, then the sandboxes. All share one grace period.
+// killPod ends everything in a pod: the containers at once, then the sidecars one after another in reverse order,
+// then the sandboxes. All share one grace period.
 func (w *worker) killPod(ctx context.Context, pod *v1.Pod, seen *pleg.PodStatus) error {
 	over := time.Now().Add(time.Duration(*pod.Spec.TerminationGracePeriodSeconds) * time.Second)
 	kill := func(s *pleg.Status) error { return w.killContainer(ctx, pod, s, time.Until(over)) }

@@ -1,9 +1,8 @@
-// Package worker makes pods what they should be: one goroutine per pod, which begins every
-// sync with a status newer than the end of the last one, so that it sees its own deeds.
+// Package worker makes pods what they should be: one goroutine per pod, which begins every sync with a status newer
+// than the end of the last one, so that it sees its own deeds.
 //
-// A pod is syncing until it has ended by itself or is no longer wanted, then terminating
-// until nothing of it runs, then terminated. A pod that is no longer wanted is removed then,
-// and its worker ends.
+// A pod is syncing until it has ended by itself or is no longer wanted, then terminating until nothing of it runs,
+// then terminated. A pod that is no longer wanted is removed then, and its worker ends.
 package worker
 
 import (
@@ -37,11 +36,10 @@ type Config struct {
 	NodeIP  string
 	// Listed returns a pod as it was listed last, nil if it was not.
 	Listed func(uid types.UID) *pleg.Pod
-	// Suspend has no status of a pod published until resume is called, so that a burst of
-	// changes is seen as one.
+	// Suspend has no status of a pod published until resume is called, so that a burst of changes is seen as one.
 	Suspend func(uid types.UID) (resume func())
-	// SyncAt asks for Wake at a time, Finished says that a worker has ended. Both are called
-	// by workers, and must not block.
+	// SyncAt asks for Wake at a time, Finished says that a worker has ended. Both are called by workers, and must not
+	// block.
 	SyncAt   func(uid types.UID, at time.Time)
 	Finished func(uid types.UID)
 	Logger   klog.Logger
@@ -67,20 +65,20 @@ func NewPool(config Config) *Pool {
 	}
 }
 
-// Run has a pod run as it is specified, until ctx ends; what runs of it then stays. A pod
-// that is being removed is not affected: it begins anew once it is gone.
+// Run has a pod run as it is specified, until ctx ends; what runs of it then stays. A pod that is being removed is
+// not affected: it begins anew once it is gone.
 func (p *Pool) Run(ctx context.Context, pod *v1.Pod) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if w := p.workers[pod.UID]; w != nil {
-		w.update(pod)
+		w.set(pod)
 		return
 	}
 	p.beginLocked(ctx, pod, false)
 }
 
-// Remove ends a pod and removes it. A pod without a worker, of which the runtime has
-// something left, is given as pod; for others only its UID matters.
+// Remove ends a pod and removes it. A pod without a worker, of which the runtime has something left, is given as pod;
+// for others only its UID matters.
 func (p *Pool) Remove(ctx context.Context, pod *v1.Pod) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -94,6 +92,7 @@ func (p *Pool) Remove(ctx context.Context, pod *v1.Pod) {
 func (p *Pool) beginLocked(ctx context.Context, pod *v1.Pod, orphan bool) *worker {
 	w := &worker{Pool: p, life: ctx, uid: pod.UID, orphan: orphan, wake: make(chan struct{}, 1), pod: pod,
 		reasons: map[string]v1.ContainerStateWaiting{}, failed: map[string]time.Time{}}
+	w.wanted, w.unwant = context.WithCancel(ctx)
 	p.workers[pod.UID] = w
 	p.joined.Go(w.run)
 	w.signal()
@@ -115,7 +114,7 @@ func (p *Pool) Pods() map[types.UID]*v1.Pod {
 	defer p.mu.Unlock()
 	pods := make(map[types.UID]*v1.Pod, len(p.workers))
 	for uid, w := range p.workers {
-		pods[uid], _ = w.desired()
+		pods[uid] = w.spec()
 	}
 	return pods
 }

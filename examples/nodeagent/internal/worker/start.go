@@ -28,9 +28,8 @@ func (w *worker) waits(c *v1.Container, reason, message string) {
 	w.reasons[c.Name] = v1.ContainerStateWaiting{Reason: reason, Message: message}
 }
 
-// prepare sees to what a container needs before it can be started: that its back-off is
-// over, and that its image is there. It returns until when the container must wait, zero if
-// it need not.
+// prepare sees to what a container needs before it can be started: that its back-off is over, and that its image is
+// there. It returns until when the container must wait, zero if it need not.
 func (w *worker) prepare(ctx context.Context, pod *v1.Pod, seen *pleg.PodStatus, c *v1.Container) (time.Time, error) {
 	key := fmt.Sprintf("%s/%s/%x", w.uid, c.Name, runtime.ContainerHash(c))
 	for _, s := range seen.ContainerStatuses { // newest first
@@ -64,8 +63,7 @@ func (w *worker) image(ctx context.Context, c *v1.Container) (time.Time, error) 
 	case present && c.ImagePullPolicy != v1.PullAlways:
 		return time.Time{}, nil
 	case c.ImagePullPolicy == v1.PullNever:
-		w.waits(c, errImageNeverPull,
-			fmt.Sprintf("Container image %q is not present with pull policy of Never", c.Image))
+		w.waits(c, errImageNeverPull, fmt.Sprintf("Container image %q is not present with pull policy of Never", c.Image))
 		return time.Time{}, errors.New(w.reasons[c.Name].Message)
 	}
 	key := string(w.uid) + "/" + c.Image
@@ -128,8 +126,7 @@ func (w *worker) start(ctx context.Context, pod *v1.Pod, seen *pleg.PodStatus, c
 	return nil
 }
 
-// createAndStart is two changes in the runtime and one to everybody else: the pod is
-// suspended meanwhile.
+// createAndStart is two changes in the runtime and one to everybody else: the pod is suspended meanwhile.
 func (w *worker) createAndStart(ctx context.Context, pod *v1.Pod, c *v1.Container, sandboxID string,
 	attempt, restarts uint32) (id string, err error) {
 	defer w.Suspend(w.uid)()

@@ -36,16 +36,15 @@ const (
 // worker is the goroutine of a pod.
 type worker struct {
 	*Pool
-	life   context.Context // of the worker, as opposed to that of one sync
+	life   context.Context // ends when the agent does
+	wanted context.Context // ends when the pod is no longer wanted
+	unwant context.CancelFunc
 	uid    types.UID
 	orphan bool          // there is no manifest, only something left in the runtime
 	wake   chan struct{} // capacity 1: there is something to do
 
-	mu sync.Mutex
-	// Guarded by mu.
-	pod       *v1.Pod
-	unwanted  bool
-	interrupt context.CancelFunc // ends the sync under way; nil if none may be ended
+	mu  sync.Mutex
+	pod *v1.Pod // guarded by mu
 
 	// Owned by run.
 	stage   stage
@@ -62,49 +61,26 @@ func (w *worker) signal() {
 	}
 }
 
-func (w *worker) update(pod *v1.Pod) {
+// set gives the worker a specification, unless it is too late.
+func (w *worker) set(pod *v1.Pod) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if !w.unwanted {
+	if w.wanted.Err() == nil {
 		w.pod = pod
 		w.signal()
 	}
 }
 
+// remove ends the sync under way; the next one ends the pod.
 func (w *worker) remove() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.unwanted = true
-	if w.interrupt != nil {
-		w.interrupt()
-	}
+	w.unwant()
 	w.signal()
 }
 
-func (w *worker) desired() (pod *v1.Pod, unwanted bool) {
+func (w *worker) spec() *v1.Pod {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.pod, w.unwanted
-}
-
-// begin returns the context of a sync, which ends when the pod is no longer wanted, unless
-// that is what the sync is about.
-func (w *worker) begin(ctx context.Context) (_ context.Context, pod *v1.Pod, unwanted bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if !w.unwanted && w.stage == syncing {
-		ctx, w.interrupt = context.WithCancel(ctx)
-	}
-	return ctx, w.pod, w.unwanted
-}
-
-func (w *worker) end() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.interrupt != nil {
-		w.interrupt()
-		w.interrupt = nil
-	}
+	return w.pod
 }
 
 // run syncs the pod whenever it is woken, until it is removed or its life ends.
@@ -125,7 +101,7 @@ func (w *worker) run() {
 		case err != nil:
 			w.retry = min(max(2*w.retry, firstRetry), longestRetry)
 			again = earlier(again, time.Now().Add(w.retry))
-			w.Logger.Error(err, "A pod could not be synced", "pod", podName(w.pod), "retry", w.retry)
+			w.Logger.Error(err, "A pod could not be synced", "pod", podName(w.spec()), "retry", w.retry)
 		default:
 			w.retry = 0
 		}
@@ -133,15 +109,16 @@ func (w *worker) run() {
 	}
 }
 
-// once syncs the pod and returns when it is to be synced again; gone means that there is
-// nothing left of it.
+// once syncs the pod and returns when it is to be synced again; gone means that there is nothing left of it.
 func (w *worker) once() (again time.Time, gone bool, err error) {
-	ctx, pod, unwanted := w.begin(w.life)
+	pod, unwanted, ctx := w.spec(), w.wanted.Err() != nil, w.life
+	if !unwanted {
+		ctx = w.wanted
+	}
 	defer func() {
 		if err != nil && ctx.Err() != nil {
 			err = context.Canceled // whatever the call under way made of it
 		}
-		w.end()
 		w.synced = time.Now()
 	}()
 	seen, err := w.Cache.GetNewerThanContext(ctx, w.uid, w.synced)
@@ -242,8 +219,8 @@ func (w *worker) act(ctx context.Context, pod *v1.Pod, seen *pleg.PodStatus, a p
 	return again, errors.Join(errs...)
 }
 
-// terminate ends everything in the pod, and has the pod terminated once a newer status
-// confirms that nothing of it runs.
+// terminate ends everything in the pod, and has the pod terminated once a newer status confirms that nothing of it
+// runs.
 func (w *worker) terminate(ctx context.Context, pod *v1.Pod, seen *pleg.PodStatus) error {
 	w.Probes.Quiet(w.uid)
 	if err := w.killPod(ctx, pod, seen); err != nil {
@@ -263,8 +240,7 @@ func (w *worker) terminate(ctx context.Context, pod *v1.Pod, seen *pleg.PodStatu
 	return nil
 }
 
-// purge removes what is left of a pod that is no longer wanted, and reports whether all of
-// it is gone.
+// purge removes what is left of a pod that is no longer wanted, and reports whether all of it is gone.
 func (w *worker) purge(ctx context.Context, pod *v1.Pod) (gone bool, err error) {
 	seen, err := w.Cache.GetNewerThanContext(ctx, w.uid, time.Now())
 	if err != nil {
