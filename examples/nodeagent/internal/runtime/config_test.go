@@ -96,7 +96,7 @@ func TestSandboxConfig(t *testing.T) {
 		n.Network != runtimeapi.NamespaceMode_NODE || n.Pid != runtimeapi.NamespaceMode_NODE ||
 		n.Ipc != runtimeapi.NamespaceMode_POD ||
 		!got.Linux.SecurityContext.Privileged || !c.Owned(status) || New(nil, Options{StateDir: "/other"}).Owned(status) ||
-			GracePeriod(status) != 7 {
+		GracePeriod(status) != 7 {
 		t.Errorf("%v", got)
 	}
 	if c.Owned(&runtimeapi.PodSandboxStatus{}) || GracePeriod(&runtimeapi.PodSandboxStatus{}) != 30 {

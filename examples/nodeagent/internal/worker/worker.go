@@ -61,11 +61,11 @@ func (w *worker) signal() {
 	}
 }
 
-// set gives the worker a specification, unless it is too late.
+// set gives the worker a specification, if it is another, unless it is too late.
 func (w *worker) set(pod *v1.Pod) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.wanted.Err() == nil {
+	if w.wanted.Err() == nil && w.pod != pod {
 		w.pod = pod
 		w.signal()
 	}
