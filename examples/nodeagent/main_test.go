@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -133,6 +134,31 @@ func TestShippedManifests(t *testing.T) {
 				t.Errorf("%s: there is no program %s", file.Name(), c.Image)
 			}
 		}
+	}
+}
+
+// The agent is small enough to be read: less than 4,000 lines of code without tests.
+func TestSize(t *testing.T) {
+	lines := 0
+	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && entry.Name() == "live":
+			return fs.SkipDir
+		case !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go"):
+			return nil
+		}
+		source, err := os.ReadFile(path)
+		for line := range strings.Lines(string(source)) {
+			if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "//") {
+				lines++
+			}
+		}
+		return err
+	})
+	if err != nil || lines > 4000 || lines < 1000 {
+		t.Errorf("%d lines, %v", lines, err)
 	}
 }
 

@@ -182,13 +182,18 @@ func TestSandboxDies(t *testing.T) {
 		}
 		n.wait(2 * time.Second)
 		n.want("a", "Running Ready; web 1 running after Error(137)")
+		n.kill("web")
+		n.wait(15 * time.Second)
+		if sandboxes, containers := n.server.Present(); sandboxes != 1 || containers != 2 {
+			t.Errorf("%d sandboxes and %d containers, want the present ones and one dead container", sandboxes, containers)
+		}
 		for _, id := range n.server.Sandboxes(pod.UID) {
 			if err := n.server.RemovePodSandbox(id); err != nil {
 				t.Fatal(err)
 			}
 		}
 		n.wait(2 * time.Second)
-		n.want("a", "Running Ready; web 2 running after ContainerStatusUnknown(137)")
+		n.want("a", "Running Ready; web 3 running after ContainerStatusUnknown(137)")
 	})
 }
 
