@@ -102,7 +102,9 @@ func (n *node) startProxy() (p *proxy, endpoint string) {
 	go func() { done <- server.Serve(l) }()
 	n.t.Cleanup(func() {
 		server.Stop()
-		<-done
+		if err := <-done; err != nil {
+			n.t.Error(err)
+		}
 		conn.Close()
 	})
 	return p, "unix://" + socket
