@@ -125,8 +125,12 @@ func (w *worker) once() (again time.Time, gone bool, err error) {
 	if err != nil {
 		return again, false, fmt.Errorf("inspecting the pod: %w", err)
 	}
-	if unwanted && w.stage == syncing {
+	switch {
+	case unwanted && w.stage == syncing:
 		w.stage = terminating
+	case !unwanted && w.stage == terminated:
+		w.publish(pod, seen) // containerd shows a sandbox ready for a moment after it was stopped
+		return again, false, nil
 	}
 	if w.stage == syncing {
 		again, err = w.sync(ctx, pod, seen)
