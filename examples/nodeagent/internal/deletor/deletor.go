@@ -22,14 +22,14 @@ type Runtime interface {
 // Tidy removes what a pod has too much. listed is the pod as it was listed, for the sandboxes of its containers; nil
 // if it was not.
 func Tidy(ctx context.Context, runtime Runtime, listed *pleg.Pod, seen *pleg.PodStatus) (err error) {
-	kept := map[string]bool{}
+	kept, replaced := map[string]bool{}, map[string]bool{}
 	for _, s := range seen.ContainerStatuses { // newest first
-		if s.State == pleg.ContainerStateExited {
-			if kept[s.Name] {
-				err = errors.Join(err, runtime.RemoveContainer(ctx, s.ID.ID))
-			}
-			kept[s.Name] = true
+		exited := s.State == pleg.ContainerStateExited
+		if exited && kept[s.Name] || s.State == pleg.ContainerStateCreated && replaced[s.Name] {
+			err = errors.Join(err, runtime.RemoveContainer(ctx, s.ID.ID))
 		}
+		kept[s.Name] = kept[s.Name] || exited
+		replaced[s.Name] = true
 	}
 	for i, s := range seen.SandboxStatuses {
 		if i == 0 || s.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY || listed == nil {

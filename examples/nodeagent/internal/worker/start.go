@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -84,15 +85,14 @@ func (w *worker) image(ctx context.Context, c *v1.Container) (time.Time, error) 
 // start creates a container and starts it.
 func (w *worker) start(ctx context.Context, pod *v1.Pod, seen *pleg.PodStatus, c *v1.Container,
 	sandboxID string, attempt uint32) error {
-	restarts := 0
+	restarts, created := 0, ""
 	if last := seen.FindContainerStatusByName(c.Name); last != nil {
 		restarts = last.RestartCount + 1
-		if last.State == pleg.ContainerStateCreated {
-			// It never ran: an agent before this one was interrupted, or its start failed.
-			restarts = last.RestartCount
-			if err := w.Runtime.RemoveContainer(ctx, last.ID.ID); err != nil {
-				return err
-			}
+		if last.State == pleg.ContainerStateCreated && last.Hash == runtime.ContainerHash(c) &&
+			slices.Contains(seen.ActiveContainerStatuses, last) && sandboxID == seen.SandboxStatuses[0].GetId() {
+			// It never ran: an agent before this one was interrupted, or its start failed. It is used, not
+			// replaced, because its restart count would go with it.
+			restarts, created = last.RestartCount, last.ID.ID
 		}
 	} else if before, ok := w.Status.Get(w.uid); ok {
 		for _, s := range append(before.ContainerStatuses, before.InitContainerStatuses...) {
@@ -104,7 +104,9 @@ func (w *worker) start(ctx context.Context, pod *v1.Pod, seen *pleg.PodStatus, c
 			}
 		}
 	}
-	id, err := w.createAndStart(ctx, pod, c, sandboxID, attempt, uint32(restarts)) //nolint:gosec // small
+	resume := w.Suspend(w.uid) // two changes in the runtime are one to everybody else
+	id, err := w.createAndStart(ctx, pod, c, created, sandboxID, attempt, uint32(restarts)) //nolint:gosec // small
+	resume()
 	if err != nil {
 		return err
 	}
@@ -126,13 +128,15 @@ func (w *worker) start(ctx context.Context, pod *v1.Pod, seen *pleg.PodStatus, c
 	return nil
 }
 
-// createAndStart is two changes in the runtime and one to everybody else: the pod is suspended meanwhile.
-func (w *worker) createAndStart(ctx context.Context, pod *v1.Pod, c *v1.Container, sandboxID string,
-	attempt, restarts uint32) (id string, err error) {
-	defer w.Suspend(w.uid)()
-	if id, err = w.Runtime.CreateContainer(ctx, pod, c, sandboxID, attempt, restarts); err != nil {
-		w.waits(c, createContainerError, err.Error())
-		return "", err
+// createAndStart starts a container, and creates it before, if it is not.
+func (w *worker) createAndStart(ctx context.Context, pod *v1.Pod, c *v1.Container, id, sandboxID string,
+	attempt, restarts uint32) (string, error) {
+	var err error
+	if id == "" {
+		if id, err = w.Runtime.CreateContainer(ctx, pod, c, sandboxID, attempt, restarts); err != nil {
+			w.waits(c, createContainerError, err.Error())
+			return "", err
+		}
 	}
 	if err := w.Runtime.StartContainer(ctx, id); err != nil {
 		w.waits(c, runContainerError, err.Error())
