@@ -104,7 +104,8 @@ func (w *worker) start(ctx context.Context, pod *v1.Pod, seen *pleg.PodStatus, c
 			}
 		}
 	}
-	resume := w.Suspend(w.uid)                                                              // two changes in the runtime are one to everybody else
+	// Two changes in the runtime are one to everybody else.
+	resume := w.Suspend(w.uid)
 	id, err := w.createAndStart(ctx, pod, c, created, sandboxID, attempt, uint32(restarts)) //nolint:gosec // small
 	resume()
 	if err != nil {
