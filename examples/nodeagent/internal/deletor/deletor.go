@@ -1,6 +1,6 @@
 // Package deletor removes what a pod leaves behind in the runtime while it goes on: of each container the newest dead
-// instance is kept, for its exit code and its restart count, and older ones are removed; so are containers that were replaced before they were started, and dead sandboxes that
-// have no container any more.
+// instance is kept, for its exit code and its restart count, and older ones are removed; so are containers that were
+// replaced before they were started, and dead sandboxes that have no container any more.
 package deletor
 
 import (
