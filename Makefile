@@ -93,6 +93,14 @@ bench: ## the benchmarks beside the kubelet's, BENCHCOUNT times (6), into .cache
 plegwatch: ## examples/watch as a program of its own, .cache/plegwatch
 	go build -o .cache/plegwatch ./examples/watch
 
+.PHONY: nodeagent
+nodeagent: ## the node agent of examples/nodeagent on a runtime of its own; Ctrl-C ends it
+	cd examples/nodeagent && go run .
+
+.PHONY: live
+live: ## the node agent on a real containerd and beside a kubelet, which it builds; needs root; 10 minutes
+	cd examples/nodeagent/live && go test -count=1 -timeout=30m ./...
+
 .PHONY: tidy
 tidy: ## format, and tidy every module
 	gofmt -w .

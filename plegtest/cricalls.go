@@ -75,8 +75,9 @@ type injectedCRIFault struct {
 // callGuard intercepts every call. It counts calls, refuses those that would change
 // something, and applies faults.
 type callGuard struct {
-	clock clock.Clock
-	cut   func()
+	clock    clock.Clock
+	cut      func()
+	writable bool // set once by StartCRIServer
 
 	mu         sync.Mutex
 	faults     []*injectedCRIFault // guarded by mu
@@ -153,7 +154,7 @@ func (g *callGuard) enter(method string) error {
 	defer g.mu.Unlock()
 	g.calls[method]++
 	g.inFlight[method]++
-	if readingCalls[method] {
+	if readingCalls[method] || g.writable && writingCalls[method] {
 		return nil
 	}
 	g.violations = append(g.violations, method)
@@ -201,7 +202,7 @@ func names(req any, object string) bool {
 		return f.GetId() == object || f.GetPodSandboxId() == object ||
 			f.GetLabelSelector()[labelPodUID] == object
 	}
-	return false
+	return namesInWriting(req, object)
 }
 
 // before applies what a fault does before the answer, and returns the error with which

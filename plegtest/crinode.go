@@ -87,7 +87,8 @@ type simContainer struct {
 	exitCode                         int32
 	reason                           string
 	sandbox                          *simSandbox
-	place                            int // in node.containers
+	place                            int      // in node.containers
+	process                          *process // nil if it runs no program
 
 	item   *runtimeapi.Container
 	status *runtimeapi.ContainerStatus

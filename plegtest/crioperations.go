@@ -247,6 +247,9 @@ func (s *CRIServer) exitLocked(c *simContainer, exitCode int32, reason string) *
 	}
 	c.state, c.finishedAt = runtimeapi.ContainerState_CONTAINER_EXITED, s.node.now()
 	c.exitCode, c.reason = exitCode, reason
+	if c.process != nil {
+		c.process.exit()
+	}
 	s.node.showContainerLocked(c)
 	return s.eventLocked(runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT, c.item.Id, c.sandbox)
 }

@@ -1,6 +1,10 @@
 package plegtest
 
-import "k8s.io/utils/clock"
+import (
+	"net"
+
+	"k8s.io/utils/clock"
+)
 
 // CRIOption is an option of StartCRIServer.
 type CRIOption interface {
@@ -18,6 +22,8 @@ type criConfig struct {
 	name, version string
 	noStreams     bool
 	buffer        int
+	programs      map[string]Program // nil if the server is read-only
+	listen        func() (net.Listener, error)
 }
 
 type criOption func(c *criConfig)
@@ -70,6 +76,13 @@ func WithEventBuffer(events int) CRIOption {
 // sandbox and its containers.
 func WithoutSandboxInEvents() CRIOption {
 	return criOption(func(c *criConfig) { c.bareEvents = true })
+}
+
+// WithListener makes the server listen with a function of the caller instead of on a socket,
+// so that it and its clients can run in a testing/synctest bubble, over a bufconn of package
+// google.golang.org/grpc/test/bufconn. Up calls the function each time. Endpoint is empty.
+func WithListener(listen func() (net.Listener, error)) CRIOption {
+	return criOption(func(c *criConfig) { c.listen = listen })
 }
 
 func newCRIConfig(opts []CRIOption) criConfig {

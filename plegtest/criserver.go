@@ -1,6 +1,7 @@
 package plegtest
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -16,7 +17,8 @@ import (
 // CRIServer is a CRI v1 runtime on a unix socket of this process. Its pods are simulated:
 // the test runs, exits, restarts and removes containers with the server's methods, or
 // plays a timetable. Clients can only read: the server refuses any other call with
-// PermissionDenied, and Violations returns it.
+// PermissionDenied, and Violations returns it. With WithPrograms they can also run pods
+// whose containers are functions of this process.
 //
 // Lists are in random order, as in containerd. The methods may be called from several
 // goroutines at once. Those that change a container may block on a slow reader of the
@@ -34,6 +36,10 @@ type CRIServer struct {
 	// upDown is held for the whole of Up and Down. They wait for calls while they hold
 	// it, so no call may take it.
 	upDown sync.Mutex
+	// lifetime ends with Stop, and the containers' programs with it.
+	lifetime context.Context
+	end      context.CancelFunc
+	programs sync.WaitGroup // their goroutines
 
 	mu sync.Mutex
 	// up is the gRPC server at present, nil while the server is down. Guarded by mu.
@@ -54,11 +60,16 @@ const maxSocketPath = 100
 // directory. Stop ends the server and removes the directory.
 func StartCRIServer(opts ...CRIOption) (*CRIServer, error) {
 	cfg := newCRIConfig(opts)
-	dir, err := socketDir()
-	if err != nil {
-		return nil, err
+	s := &CRIServer{cfg: cfg}
+	if cfg.listen == nil {
+		dir, err := socketDir()
+		if err != nil {
+			return nil, err
+		}
+		s.dir, s.socket = dir, filepath.Join(dir, "cri.sock")
+		s.cfg.listen = func() (net.Listener, error) { return net.Listen("unix", s.socket) }
 	}
-	s := &CRIServer{cfg: cfg, dir: dir, socket: filepath.Join(dir, "cri.sock")}
+	s.lifetime, s.end = context.WithCancel(context.Background()) //nolint:forbidigo // Stop ends it
 	random := func(stream uint64) *rand.Rand {
 		return rand.New(rand.NewPCG(cfg.seed, stream)) //nolint:gosec // not for secrets
 	}
@@ -66,8 +77,9 @@ func StartCRIServer(opts ...CRIOption) (*CRIServer, error) {
 	s.hub = newEventHub(cfg.habits, cfg.clock, random(2))
 	s.timetable = newTimetable(cfg.clock)
 	s.guard = newCallGuard(cfg.clock, s.CutConnections)
+	s.guard.writable = cfg.programs != nil
 	if err := s.Up(); err != nil {
-		return nil, errors.Join(err, os.RemoveAll(dir))
+		return nil, errors.Join(err, s.removeDir())
 	}
 	return s, nil
 }
@@ -85,8 +97,12 @@ func socketDir() (string, error) {
 	return dir, nil
 }
 
-// Endpoint returns the address of the socket: "unix:///tmp/…/cri.sock".
+// Endpoint returns the address of the socket: "unix:///tmp/…/cri.sock"; empty with
+// WithListener.
 func (s *CRIServer) Endpoint() string {
+	if s.socket == "" {
+		return ""
+	}
 	return "unix://" + s.socket
 }
 
@@ -95,8 +111,17 @@ func (s *CRIServer) Endpoint() string {
 func (s *CRIServer) Stop() {
 	s.hub.stop() // first, because the timetable may be waiting for it
 	s.timetable.stop()
+	s.end() // before Down, which waits for the calls that wait for programs
 	s.Down()
-	_ = os.RemoveAll(s.dir) // a temporary directory
+	s.programs.Wait() // after Down, for a call may start one
+	_ = s.removeDir() // a temporary directory
+}
+
+func (s *CRIServer) removeDir() error {
+	if s.dir == "" {
+		return nil
+	}
+	return os.RemoveAll(s.dir)
 }
 
 // Down stops serving, as when the runtime is killed: calls are cut off, the socket is
@@ -123,7 +148,7 @@ func (s *CRIServer) Up() error {
 	if s.serving() != nil {
 		return nil
 	}
-	l, err := net.Listen("unix", s.socket)
+	l, err := s.cfg.listen()
 	if err != nil {
 		return fmt.Errorf("listening for CRI clients: %w", err)
 	}
@@ -136,6 +161,9 @@ func (s *CRIServer) Up() error {
 		grpc.WaitForHandlers(true),
 	)
 	runtimeapi.RegisterRuntimeServiceServer(up.grpc, &criService{s: s})
+	if s.cfg.programs != nil {
+		runtimeapi.RegisterImageServiceServer(up.grpc, &criImages{s: s})
+	}
 	go func() {
 		defer close(up.done)
 		_ = up.grpc.Serve(up.listener) // nil after Stop, and nothing else ends it

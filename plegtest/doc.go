@@ -5,7 +5,8 @@
 //     check the events. It can fail, be slow, hang, and return bad data.
 //   - [CRIServer] is a CRI v1 runtime on a unix socket in this process. It simulates pods
 //     on a timetable, and behaves like containerd or CRI-O. It refuses and reports every
-//     call that would change something.
+//     call that would change something, unless it was given programs for its containers
+//     to run: then it takes changes, and a node agent can be tested on it.
 //   - [TestRuntime] is a conformance test of adapters.
 //
 // # Concurrency

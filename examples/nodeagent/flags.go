@@ -1,0 +1,106 @@
+package main
+
+import (
+	"embed"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+// flags are the flags of the command.
+type flags struct {
+	manifests, endpoint, stateDir, listen string
+	nodeName, nodeIP, cgroupParent        string
+	drain                                 bool
+	verbosity                             int
+}
+
+func parseFlags(args []string, stderr io.Writer) (flags, error) {
+	f := flags{}
+	set := flag.NewFlagSet("nodeagent", flag.ContinueOnError)
+	set.SetOutput(stderr)
+	set.StringVar(&f.manifests, "manifests", "", "directory of the manifests; the ones that come with the agent if empty")
+	set.StringVar(&f.endpoint, "runtime-endpoint", "", "socket of a CRI runtime, unix:///…; one in this process if empty")
+	set.StringVar(&f.stateDir, "state-dir", "", "directory of statuses, volumes, logs and the lock;\n"+
+		"a temporary one with the runtime in this process, else /var/lib/nodeagent")
+	set.StringVar(&f.listen, "listen", "127.0.0.1:10270", "address of /pods, /healthz and /metrics")
+	set.StringVar(&f.nodeName, "node-name", "", "name of the node; the host's name if empty")
+	set.StringVar(&f.nodeIP, "node-ip", "127.0.0.1", "address of pods on the host's network")
+	set.StringVar(&f.cgroupParent, "cgroup-parent", "", "cgroup of the pods; the runtime's default if empty")
+	set.BoolVar(&f.drain, "drain", false, "end all pods when the agent is told to end; else they run on")
+	set.IntVar(&f.verbosity, "v", 0, "verbosity of the log: 1 for actions, 2 for events")
+	if err := set.Parse(args); err != nil {
+		return f, err
+	}
+	err := f.complete()
+	if set.NArg() > 0 {
+		err = fmt.Errorf("%q is no flag", set.Arg(0))
+	}
+	if err != nil {
+		fmt.Fprintln(stderr, "nodeagent:", err)
+	}
+	return f, err
+}
+
+// complete sets what depends on the host.
+func (f *flags) complete() (err error) {
+	if f.nodeName == "" {
+		if f.nodeName, err = os.Hostname(); err != nil {
+			return fmt.Errorf("--node-name is needed: %w", err)
+		}
+	}
+	if net.ParseIP(f.nodeIP) == nil {
+		return fmt.Errorf("--node-ip: %q is no address", f.nodeIP)
+	}
+	if f.endpoint != "" && f.manifests == "" {
+		return errors.New("--manifests is needed with --runtime-endpoint")
+	}
+	if f.endpoint != "" && f.stateDir == "" {
+		f.stateDir = "/var/lib/nodeagent"
+	}
+	if f.stateDir != "" {
+		f.stateDir, err = filepath.Abs(f.stateDir)
+	}
+	return err
+}
+
+//go:embed manifests
+var shipped embed.FS
+
+// node returns the endpoint of the runtime and what ends it: nothing for a real one. For the one in this process, it
+// makes the directories that are not given.
+func (f *flags) node() (endpoint string, stop func(), err error) {
+	if f.endpoint != "" {
+		return f.endpoint, func() {}, nil
+	}
+	temporary, err := os.MkdirTemp("", "nodeagent-")
+	if err != nil {
+		return "", nil, fmt.Errorf("making a directory for the node: %w", err)
+	}
+	if f.stateDir == "" {
+		f.stateDir = temporary
+	}
+	if f.manifests == "" {
+		f.manifests = filepath.Join(temporary, "manifests")
+		files, _ := fs.Sub(shipped, "manifests") // it is there
+		err = os.CopyFS(f.manifests, files)
+	}
+	var server *plegtest.CRIServer
+	if err == nil {
+		server, err = plegtest.StartCRIServer(plegtest.WithPrograms(programs), plegtest.WithVersion("embedded", "v1"))
+	}
+	if err != nil {
+		return "", nil, errors.Join(fmt.Errorf("making a node in this process: %w", err), os.RemoveAll(temporary))
+	}
+	return server.Endpoint(), func() {
+		server.Stop()
+		_ = os.RemoveAll(temporary)
+	}, nil
+}

@@ -1,0 +1,254 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+// An agent that starts again adopts what runs: containers, restart counts, start times and
+// readiness stay as they are.
+func TestAdoption(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		pods := []*v1.Pod{n.pod("a", `  containers:
+  - {name: web, image: sleep, imagePullPolicy: Never, readinessProbe: {exec: {command: [check]}, periodSeconds: 60}}
+`), n.pod("job",
+			"  restartPolicy: Never\n  containers: [{name: c, image: exit, imagePullPolicy: Never, args: ['0']}]\n")}
+		n.run(time.Minute, pods...)
+		n.kill("web")
+		n.wait(time.Minute)
+		before := n.status("a")
+		n.want("a", "Running Ready; web 1 running after Error(137)")
+		n.stop()
+		calls := n.server.Calls("CreateContainer")
+
+		n.wait(time.Hour)
+		n.start()
+		n.run(5*time.Second, pods...)
+		after := n.status("a")
+		n.want("a", "Running Ready; web 1 running after Error(137)")
+		n.want("job", "Succeeded; c 0 Completed(0)")
+		if before.ContainerStatuses[0].ContainerID != after.ContainerStatuses[0].ContainerID ||
+			n.server.Calls("CreateContainer") != calls {
+			t.Error("containers were not adopted")
+		}
+		if !before.StartTime.Equal(after.StartTime) || fmt.Sprint(before.Conditions) != fmt.Sprint(after.Conditions) {
+			t.Errorf("times changed:\n%v\n%v", before, after)
+		}
+	})
+}
+
+// What an agent that was killed left half done is completed, and nothing runs twice.
+func TestAdoptionOfHalfAPod(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		heal := n.server.Inject(plegtest.CRIFault{Method: "StartContainer", Hang: true})
+		pod := n.pod("a", always)
+		n.run(time.Second, pod)
+		n.stop()
+		heal()
+		n.start()
+		n.run(5*time.Second, pod)
+		n.want("a", "Running Ready; web 0 running")
+		if _, containers := n.server.Present(); containers != 1 {
+			t.Errorf("%d containers", containers)
+		}
+	})
+}
+
+// What is left of pods whose manifests went while no agent ran is removed; pods of others
+// are not touched.
+func TestOrphans(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		n.run(time.Second, n.pod("a", always), n.pod("b", always))
+		n.stop()
+		foreign := n.server.RunPod(plegtest.PodConfig{Name: "foreign"})
+		n.start()
+		n.wait(5 * time.Second)
+		if s, _ := n.server.Present(); s != 3 {
+			t.Errorf("%d sandboxes before the manifests were read", s)
+		}
+		n.run(time.Minute, n.pod("b", always))
+		n.want("b", "Running Ready; web 0 running")
+		if s, _ := n.server.Present(); s != 2 || !slices.Contains(n.server.Sandboxes(n.pod("b", always).UID),
+			n.server.Sandboxes(n.pod("b", always).UID)[0]) {
+			t.Errorf("%d sandboxes", s)
+		}
+		if err := n.server.StopPodSandbox(foreign); err != nil {
+			t.Error("a pod of somebody else is gone:", err)
+		}
+		if len(n.sink.pods) != 1 {
+			t.Errorf("statuses are left of pods that are gone: %v", n.sink.pods)
+		}
+	})
+}
+
+// While the runtime is away nothing is done, and the health says why; once it is back, what
+// happened meanwhile is made good.
+func TestSickRuntime(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		n.run(time.Second, n.pod("a", always))
+		health := func() (int, string) {
+			w := httptest.NewRecorder()
+			n.agent.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/healthz", nil))
+			return w.Code, w.Body.String()
+		}
+		if code, _ := health(); code != http.StatusOK {
+			t.Errorf("%d while all is well", code)
+		}
+		n.kill("web")
+		synctest.Wait()
+		n.server.Down()
+		n.agent.SetPods([]*v1.Pod{n.pod("a", always), n.pod("b", always)})
+		n.wait(5 * time.Minute)
+		if code, body := health(); code != http.StatusInternalServerError || !strings.Contains(body,
+			"pleg was last seen active") {
+			t.Errorf("%d: %s", code, body)
+		}
+		if err := n.server.Up(); err != nil {
+			t.Fatal(err)
+		}
+		n.wait(30 * time.Second)
+		if code, body := health(); code != http.StatusOK {
+			t.Errorf("%d: %s", code, body)
+		}
+		if s := n.brief("a"); !strings.HasPrefix(s, "Running Ready; web 1 running") {
+			t.Error(s)
+		}
+		n.want("b", "Running Ready; web 0 running")
+	})
+}
+
+// One pod whose inspection hangs delays no other pod's sync.
+func TestHungInspection(t *testing.T) {
+	inBubble(t, func(_ *testing.T, n *node) {
+		pods := []*v1.Pod{n.pod("a", always)}
+		for i := range 20 {
+			pods = append(pods, n.pod(fmt.Sprint("b", i),
+				"  containers: [{name: c"+fmt.Sprint(i)+", image: sleep, imagePullPolicy: Never}]\n"))
+		}
+		n.run(time.Second, pods...)
+		hung := n.agent.generator.Pods().FindPodByID(pods[0].UID).Containers[0].ID.ID
+		heal := n.server.Inject(plegtest.CRIFault{Method: "ContainerStatus", Object: hung, Hang: true})
+		n.kill("web")
+		n.wait(time.Second)
+		for i := range 20 {
+			n.kill(fmt.Sprint("c", i))
+		}
+		n.wait(500 * time.Millisecond)
+		for i := range 20 {
+			n.want(fmt.Sprint("b", i), fmt.Sprintf("Running Ready; c%d 1 running after Error(137)", i))
+		}
+		n.want("a", "Running Ready; web 0 running") // it is not known
+		n.agent.SetPods(append(pods, n.pod("new", always)))
+		n.wait(500 * time.Millisecond)
+		n.want("new", "Running Ready; web 0 running")
+		heal()
+		n.wait(time.Minute)
+		n.want("a", "Running Ready; web 1 running after Error(137)")
+	})
+}
+
+// A pod waits until one of its name is gone, and one that is wanted again until it is.
+func TestReplacedPod(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		const slow = "  terminationGracePeriodSeconds: 10\n  containers: [{name: web, image: deaf, imagePullPolicy: Never}]\n"
+		first := n.pod("a", slow)
+		second := n.pod("a", slow)
+		second.UID = "22222222-0000-4000-8000-000000000000"
+		n.run(time.Second, first)
+		n.run(5*time.Second, second)
+		if starts := len(n.notes()); starts != 1 {
+			t.Errorf("%q", n.notes())
+		}
+		n.wait(10 * time.Second)
+		if want := []string{"web started", "web exits 137", "web started"}; !slices.Equal(n.notes(), want) {
+			t.Errorf("%q", n.notes())
+		}
+		n.run(time.Second)
+		n.run(20*time.Second, second)
+		n.want("a", "Running Ready; web 0 running")
+		if want := []string{"web started", "web exits 137", "web started", "web exits 137",
+			"web started"}; !slices.Equal(n.notes(), want) {
+			t.Errorf("%q", n.notes())
+		}
+	})
+}
+
+// Statuses are written when they change, every ten seconds at most; what could not be written
+// is written later.
+func TestStatusesAreWritten(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		n.sink.err = errOnPurpose
+		n.run(11*time.Second, n.pod("a", always))
+		if len(n.sink.pods) != 0 || n.sink.writes != 1 {
+			t.Errorf("%d writes", n.sink.writes)
+		}
+		n.sink.mu.Lock()
+		n.sink.err = nil
+		n.sink.mu.Unlock()
+		n.wait(time.Hour)
+		if n.sink.writes != 2 || n.sink.pods["a"].Status.Phase != v1.PodRunning {
+			t.Errorf("%d writes of %v", n.sink.writes, n.sink.pods)
+		}
+		n.run(11 * time.Second)
+		if len(n.sink.pods) != 0 {
+			t.Errorf("left: %v", n.sink.pods)
+		}
+	})
+}
+
+// An idle agent does nothing in the runtime but read.
+func TestIdle(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		n.run(time.Minute, n.pod("a", always), n.pod("job",
+			"  restartPolicy: Never\n  containers: [{name: c, image: exit, imagePullPolicy: Never, args: ['0']}]\n"))
+		n.server.ResetCalls()
+		n.wait(time.Hour)
+		for _, method := range []string{"RunPodSandbox", "StopPodSandbox", "RemovePodSandbox", "CreateContainer",
+			"StartContainer", "StopContainer", "RemoveContainer", "ContainerStatus", "PodSandboxStatus", "ImageStatus"} {
+			if calls := n.server.Calls(method); calls > 0 {
+				t.Errorf("%d calls of %s", calls, method)
+			}
+		}
+	})
+}
+
+// Drain returns when every pod is gone; /pods serves what is left of them meanwhile.
+func TestDrain(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		n.run(time.Second, n.pod("a", always), n.pod("b",
+			"  terminationGracePeriodSeconds: 15\n  containers: [{name: c, image: deaf, imagePullPolicy: Never}]\n"))
+		began := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		if err := n.agent.Drain(ctx); err == nil {
+			t.Error("drained before the grace period was over")
+		}
+		cancel()
+		w := httptest.NewRecorder()
+		n.agent.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/pods", nil))
+		if !bytes.Contains(w.Body.Bytes(), []byte(`"kind": "PodList"`)) || !bytes.Contains(w.Body.Bytes(),
+			[]byte(`"name": "b"`)) {
+			t.Errorf("%s", w.Body)
+		}
+		if err := n.agent.Drain(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(began); took < 15*time.Second || took > 17*time.Second {
+			t.Errorf("it took %v", took)
+		}
+		if s, c := n.server.Present(); s+c > 0 {
+			t.Errorf("%d sandboxes and %d containers are left", s, c)
+		}
+	})
+}

@@ -1,0 +1,259 @@
+package agent
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+const always = "  containers: [{name: web, image: sleep, imagePullPolicy: Never}]\n"
+
+// A pod goes from its manifest to running, and with its manifest to nothing.
+func TestPodLives(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		n.run(time.Second, n.pod("a", always))
+		n.want("a", "Running Ready; web 0 running")
+		if ip := n.status("a").PodIP; ip != "127.0.0.1" {
+			t.Errorf("address %q", ip)
+		}
+		n.run(5 * time.Second)
+		if s, c := n.server.Present(); s+c > 0 || len(n.agent.Status().Items) > 0 {
+			t.Errorf("%d sandboxes and %d containers are left, and %v", s, c, n.agent.Status().Items)
+		}
+		if want := []string{"web started", "web exits 0"}; !slices.Equal(n.notes(), want) {
+			t.Errorf("%q, want %q", n.notes(), want)
+		}
+	})
+}
+
+// Each restart policy, with each kind of end.
+func TestRestartPolicies(t *testing.T) {
+	for _, c := range []struct{ policy, image, args, want string }{
+		{"Always", "exit", `["0"]`, "Running; c 1 CrashLoopBackOff after Completed(0)"},
+		{"Always", "exit", `["3"]`, "Running; c 1 CrashLoopBackOff after Error(3)"},
+		{"OnFailure", "exit", `["0"]`, "Succeeded; c 0 Completed(0)"},
+		{"OnFailure", "exit", `["3"]`, "Running; c 1 CrashLoopBackOff after Error(3)"},
+		{"Never", "exit", `["0"]`, "Succeeded; c 0 Completed(0)"},
+		{"Never", "exit", `["3"]`, "Failed; c 0 Error(3)"},
+	} {
+		t.Run(c.policy+c.args, func(t *testing.T) {
+			inBubble(t, func(_ *testing.T, n *node) {
+				n.run(5*time.Second, n.pod("a", "  restartPolicy: "+c.policy+"\n  containers: [{name: c, image: "+c.image+
+					", imagePullPolicy: Never, args: "+c.args+"}]\n"))
+				n.want("a", c.want)
+			})
+		})
+	}
+}
+
+// A container that crashes is restarted at once, then after 10 s, and then twice as long each
+// time up to 5 min. After ten minutes without a crash it begins anew.
+func TestCrashLoopBackOff(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		n.run(20*time.Minute, n.pod("a", "  containers: [{name: c, image: exit, imagePullPolicy: Never, args: ['1']}]\n"))
+		if got, want := n.times("c started"), []int{0, 10, 20, 40, 80, 160, 300, 300}; !slices.Equal(got[:len(want)], want) {
+			t.Errorf("seconds between starts: %v, want %v", got, want)
+		}
+		n.want("a", "Running; c 8 CrashLoopBackOff after Error(1)")
+		n.run(time.Minute)
+		n.run(time.Hour, n.pod("b", "  containers: [{name: d, image: exit, imagePullPolicy: Never, args: ['1', '11m']}]\n"))
+		if got := n.times("d started"); !slices.Equal(got, []int{660, 660, 660, 660, 660}) {
+			t.Errorf("seconds between starts after long lives: %v", got)
+		}
+		if _, containers := n.server.Present(); containers != 2 {
+			t.Errorf("%d containers, want the running one and the newest dead one", containers)
+		}
+	})
+}
+
+// A job that fails twice succeeds at last.
+func TestRetriedJob(t *testing.T) {
+	inBubble(t, func(_ *testing.T, n *node) {
+		n.run(time.Minute, n.pod("a",
+			"  restartPolicy: OnFailure\n  containers: [{name: c, image: twice, imagePullPolicy: Never}]\n"))
+		n.want("a", "Succeeded; c 2 Completed(0) after Error(1)")
+	})
+}
+
+// Init containers run in order, each to its end; a sidecar runs beside, and ends last.
+func TestInitContainersAndSidecar(t *testing.T) {
+	inBubble(t, func(_ *testing.T, n *node) {
+		pod := n.pod("a", `  restartPolicy: Never
+  initContainers:
+  - {name: first, image: exit, imagePullPolicy: Never, args: ["0", "2s"]}
+  - name: side
+    image: sleep
+    imagePullPolicy: Never
+    restartPolicy: Always
+    startupProbe: {exec: {command: [check]}, periodSeconds: 1, failureThreshold: 30}
+  - {name: second, image: exit, imagePullPolicy: Never, args: ["0", "2s"]}
+  containers:
+  - {name: job, image: exit, imagePullPolicy: Never, args: ["0", "5s"]}
+`)
+		n.setExec("side", 1)
+		n.run(time.Second, pod)
+		n.want("a",
+			"Pending NotInitialized; first 0 running; side 0 PodInitializing; second 0 PodInitializing; job 0 PodInitializing")
+		n.wait(5 * time.Second)
+		n.want("a",
+			"Pending NotInitialized; first 0 Completed(0); side 0 running; second 0 PodInitializing; job 0 PodInitializing")
+		n.setExec("side", 0)
+		n.wait(2 * time.Second)
+		n.want("a", "Pending NotInitialized; first 0 Completed(0); side 0 running; second 0 running; job 0 PodInitializing")
+		n.wait(3 * time.Second)
+		n.want("a", "Running Ready; first 0 Completed(0); side 0 running; second 0 Completed(0); job 0 running")
+		n.wait(6 * time.Second)
+		n.want("a", "Succeeded; first 0 Completed(0); side 0 Completed(0); second 0 Completed(0); job 0 Completed(0)")
+	})
+}
+
+// An init container that fails is run again, or fails the pod.
+func TestInitContainerFails(t *testing.T) {
+	const spec = `
+  initContainers: [{name: first, image: exit, imagePullPolicy: Never, args: ["1"]}]
+  containers: [{name: web, image: sleep, imagePullPolicy: Never}]
+`
+	inBubble(t, func(_ *testing.T, n *node) {
+		n.run(5*time.Second, n.pod("a", "  restartPolicy: Always"+spec), n.pod("b", "  restartPolicy: Never"+spec))
+		n.want("a", "Pending NotInitialized; first 1 CrashLoopBackOff after Error(1); web 0 PodInitializing")
+		n.want("b", "Failed NotInitialized; first 0 Error(1); web 0 PodInitializing")
+	})
+}
+
+// A sidecar that crashes is restarted beside the containers that run.
+func TestSidecarCrashes(t *testing.T) {
+	inBubble(t, func(_ *testing.T, n *node) {
+		n.run(5*time.Second, n.pod("a", `  initContainers: [{name: side, image: sleep, imagePullPolicy: Never,
+		    restartPolicy: Always}]
+  containers: [{name: web, image: sleep, imagePullPolicy: Never}]
+`))
+		n.want("a", "Running Ready; side 0 running; web 0 running")
+		n.kill("side")
+		n.wait(time.Second)
+		n.want("a", "Running Ready; side 1 running after Error(137); web 0 running")
+	})
+}
+
+// kill kills the newest instance of a container.
+func (n *node) kill(container string) {
+	n.t.Helper()
+	for _, pod := range n.agent.generator.Pods() {
+		if c := pod.FindContainerByName(container); c != nil {
+			if err := n.server.KillContainer(c.ID.ID); err != nil {
+				n.t.Fatal(err)
+			}
+			return
+		}
+	}
+	n.t.Fatalf("there is no container %s", container)
+}
+
+// A changed container is replaced, the others are not; a changed sandbox is replaced with
+// everything in it; other changes touch nothing.
+func TestChangedSpec(t *testing.T) {
+	inBubble(t, func(_ *testing.T, n *node) {
+		spec := func(image, hostname string) string {
+			return "  terminationGracePeriodSeconds: 40\n  hostname: " + hostname +
+				"\n  containers: [{name: a, image: sleep, imagePullPolicy: Never}, " +
+				"{name: b, image: " + image + ", imagePullPolicy: Never}]\n"
+		}
+		n.run(time.Second, n.pod("a", spec("sleep", "x")))
+		n.run(time.Second, n.pod("a", spec("sleep2", "x")))
+		n.want("a", "Running Ready; a 0 running; b 1 running after Completed(0)")
+		n.run(time.Second, n.pod("a", spec("sleep2", "y")))
+		n.want("a", "Running Ready; a 1 running after Completed(0); b 2 running after Completed(0)")
+		pod := n.pod("a", spec("sleep2", "y"))
+		pod.Labels = map[string]string{"new": "label"}
+		n.run(time.Second, pod)
+		n.want("a", "Running Ready; a 1 running after Completed(0); b 2 running after Completed(0)")
+	})
+}
+
+// A sandbox that is stopped, or removed with everything in it, is replaced; restart counts
+// go on.
+func TestSandboxDies(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		pod := n.pod("a", always)
+		n.run(time.Second, pod)
+		if err := n.server.StopPodSandbox(n.server.Sandboxes(pod.UID)[0]); err != nil {
+			t.Fatal(err)
+		}
+		n.wait(2 * time.Second)
+		n.want("a", "Running Ready; web 1 running after Error(137)")
+		n.kill("web")
+		n.wait(15 * time.Second)
+		if sandboxes, containers := n.server.Present(); sandboxes != 1 || containers != 2 {
+			t.Errorf("%d sandboxes and %d containers, want the present ones and one dead container", sandboxes, containers)
+		}
+		for _, id := range n.server.Sandboxes(pod.UID) {
+			if err := n.server.RemovePodSandbox(id); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n.wait(2 * time.Second)
+		n.want("a", "Running Ready; web 3 running after ContainerStatusUnknown(137)")
+	})
+}
+
+// Containers get their preStop hook and their grace period, and not more.
+func TestTermination(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		n.run(time.Second, n.pod("a", `  terminationGracePeriodSeconds: 20
+  containers:
+  - {name: polite, image: sleep, imagePullPolicy: Never, lifecycle: {preStop: {exec: {command: [stop]}}}}
+  - {name: deaf, image: deaf, imagePullPolicy: Never}
+  - {name: sleepy, image: sleep, imagePullPolicy: Never, lifecycle: {preStop: {sleep: {seconds: 5}}}}
+`))
+		began := time.Now()
+		n.run(time.Minute)
+		took := map[string]time.Duration{}
+		for i, note := range n.notes() {
+			took[note] = n.at[i].Sub(began).Round(time.Second)
+		}
+		for note, want := range map[string]time.Duration{"polite is told to stop": 0, "polite exits 0": 0,
+			"sleepy exits 0": 5 * time.Second, "deaf exits 137": 20 * time.Second} {
+			if got, ok := took[note]; !ok || got != want {
+				t.Errorf("%s after %v (%v), want %v", note, got, ok, want)
+			}
+		}
+		if s, c := n.server.Present(); s+c > 0 {
+			t.Errorf("%d sandboxes and %d containers are left", s, c)
+		}
+	})
+}
+
+// An image that is not there is waited for with back-off, or not at all.
+func TestMissingImage(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		n.run(5*time.Second, n.pod("a", "  containers: [{name: c, image: missing}]\n"),
+			n.pod("b", "  containers: [{name: c, image: missing, imagePullPolicy: Never}]\n"))
+		n.want("b", "Pending; c 0 ErrImageNeverPull")
+		n.want("a", "Pending; c 0 ImagePullBackOff")
+		n.wait(10 * time.Minute)
+		if pulls := n.server.Calls("PullImage"); pulls > 8 {
+			t.Errorf("%d pulls in ten minutes", pulls)
+		}
+	})
+}
+
+// A call that fails is made again, and its reason is shown.
+func TestStartFails(t *testing.T) {
+	for method, want := range map[string]string{
+		"RunPodSandbox":   "Pending; web 0 ContainerCreating",
+		"CreateContainer": "Pending; web 0 CreateContainerError",
+		"StartContainer":  "Pending; web 0 CrashLoopBackOff",
+	} {
+		t.Run(method, func(t *testing.T) {
+			inBubble(t, func(_ *testing.T, n *node) {
+				heal := n.server.Inject(plegtest.CRIFault{Method: method, Err: errOnPurpose})
+				n.run(5*time.Second, n.pod("a", always))
+				n.want("a", want)
+				heal()
+				n.wait(15 * time.Second)
+				n.want("a", "Running Ready; web 0 running")
+			})
+		})
+	}
+}

@@ -1,0 +1,153 @@
+package agent
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	v1 "k8s.io/api/core/v1"
+)
+
+// Readiness is a failure until it is shown, and changes at the thresholds.
+func TestReadiness(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		n.setExec("web", 1)
+		n.run(3*time.Second, n.pod("a", `  containers:
+  - {name: web, image: sleep, imagePullPolicy: Never, readinessProbe: {exec: {command: [check]}, periodSeconds: 2,
+      successThreshold: 2, failureThreshold: 3}}
+`))
+		n.want("a", "Running; web 0 running")
+		n.setExec("web", 0)
+		n.wait(5 * time.Second)
+		n.want("a", "Running Ready; web 0 running")
+		n.setExec("web", 1)
+		n.wait(3 * time.Second)
+		n.want("a", "Running Ready; web 0 running")
+		n.wait(4 * time.Second)
+		n.want("a", "Running; web 0 running")
+		if count, err := testutil.GatherAndCount(n.registry, "prober_probe_total"); err != nil || count != 2 {
+			t.Errorf("%d series of probes, %v", count, err)
+		}
+		n.run(time.Second)
+		if count, err := testutil.GatherAndCount(n.registry, "prober_probe_total"); err != nil || count != 0 {
+			t.Errorf("%d series of probes of a pod that is gone, %v", count, err)
+		}
+	})
+}
+
+// A container whose liveness probe fails is killed within the probe's grace period and
+// restarted; the probe is on hold until it is.
+func TestLiveness(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		n.run(30*time.Second, n.pod("a", `  containers:
+  - name: web
+    image: deaf
+    imagePullPolicy: Never
+    livenessProbe: {exec: {command: [check]}, periodSeconds: 1, initialDelaySeconds: 3, failureThreshold: 2,
+        terminationGracePeriodSeconds: 7}
+`))
+		n.want("a", "Running Ready; web 0 running")
+		n.setExec("web", 1)
+		calls := n.server.Calls("ExecSync")
+		n.wait(5 * time.Second)
+		if more := n.server.Calls("ExecSync") - calls; more != 2 {
+			t.Errorf("%d probes of a container that is being killed", more)
+		}
+		n.want("a", "Running Ready; web 0 running")
+		n.setExec("web", 0)
+		n.wait(5 * time.Second)
+		n.want("a", "Running Ready; web 1 running after Error(137)")
+	})
+}
+
+// A container that never becomes live is killed again and again, with back-off; with the
+// policy Never the pod has failed.
+func TestLivenessNeverSucceeds(t *testing.T) {
+	inBubble(t, func(_ *testing.T, n *node) {
+		const spec = `
+  containers:
+  - {name: web, image: sleep, imagePullPolicy: Never, livenessProbe: {exec: {command: [check]}, periodSeconds: 1,
+      failureThreshold: 1}}
+`
+		n.setExec("web", 1)
+		n.run(5*time.Second, n.pod("a", "  restartPolicy: Always"+spec), n.pod("b", "  restartPolicy: Never"+spec))
+		// As in the kubelet, the instance that is killed does not count for the back-off of
+		// its successor, only those before it.
+		n.want("a", "Running; web 2 CrashLoopBackOff after Completed(0)")
+		n.want("b", "Succeeded; web 0 Completed(0)") // it exited with 0 when asked to end
+	})
+}
+
+// A startup probe holds the other probes back until it succeeds, once; if it fails, the
+// container is killed.
+func TestStartup(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		n.setExec("web", 1)
+		n.run(5*time.Second, n.pod("a", `  containers:
+  - name: web
+    image: sleep
+    imagePullPolicy: Never
+    startupProbe: {exec: {command: [check]}, periodSeconds: 1, failureThreshold: 10}
+    livenessProbe: {exec: {command: [check]}, periodSeconds: 1, failureThreshold: 1}
+`))
+		n.want("a", "Running; web 0 running")
+		if started := n.status("a").ContainerStatuses[0].Started; started == nil || *started {
+			t.Error("it has started")
+		}
+		n.wait(7 * time.Second)
+		n.want("a", "Running; web 1 running after Completed(0)")
+		n.setExec("web", 0)
+		n.wait(3 * time.Second)
+		n.want("a", "Running Ready; web 1 running after Completed(0)")
+	})
+}
+
+// A command that hangs fails at its timeout; a call that fails is thrown away.
+func TestProbeTimeout(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		n.run(10*time.Second, n.pod("a", `  containers:
+  - {name: web, image: sleep, imagePullPolicy: Never, livenessProbe: {exec: {command: [hang]}, periodSeconds: 1,
+      timeoutSeconds: 2, failureThreshold: 2}}
+`))
+		if s := n.status("a").ContainerStatuses[0]; s.RestartCount != 1 {
+			t.Errorf("%d restarts", s.RestartCount)
+		}
+	})
+}
+
+// A probe of a port at which nobody listens fails, in clear words.
+func TestProbeOfDeadPort(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		n.run(5*time.Second, n.pod("a", `  containers:
+  - {name: web, image: sleep, imagePullPolicy: Never, livenessProbe: {tcpSocket: {port: 1}, periodSeconds: 1,
+      failureThreshold: 2}}
+`))
+		if s := n.status("a"); s.ContainerStatuses[0].RestartCount == 0 || s.Phase != v1.PodRunning {
+			t.Errorf("%s", n.brief("a"))
+		}
+	})
+}
+
+// Readiness is still probed while a pod ends, liveness is not.
+func TestProbesDuringTermination(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		pod := n.pod("a", `  terminationGracePeriodSeconds: 20
+  containers:
+  - name: web
+    image: deaf
+    imagePullPolicy: Never
+    readinessProbe: {exec: {command: [check]}, periodSeconds: 1, failureThreshold: 1}
+    livenessProbe: {exec: {command: [check]}, periodSeconds: 1, failureThreshold: 1}
+`)
+		n.run(3*time.Second, pod)
+		n.want("a", "Running Ready; web 0 running")
+		n.agent.SetPods(nil)
+		n.setExec("web", 1)
+		n.wait(3 * time.Second)
+		n.want("a", "Running; web 0 running")
+		if notes := strings.Join(n.notes(), ","); notes != "web started" {
+			t.Errorf("%s", notes)
+		}
+	})
+}

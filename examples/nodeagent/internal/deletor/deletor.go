@@ -1,0 +1,43 @@
+// Package deletor removes what a pod leaves behind in the runtime while it goes on: of each container the newest dead
+// instance is kept, for its exit code and its restart count, and older ones are removed; so are containers that were
+// replaced before they were started, and dead sandboxes that have no container any more.
+package deletor
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/kubepleg/pleg"
+)
+
+// Runtime removes containers and sandboxes.
+type Runtime interface {
+	RemoveContainer(ctx context.Context, id string) error
+	RemovePodSandbox(ctx context.Context, id string) error
+}
+
+// Tidy removes what a pod has too much. listed is the pod as it was listed, for the sandboxes of its containers; nil
+// if it was not.
+func Tidy(ctx context.Context, runtime Runtime, listed *pleg.Pod, seen *pleg.PodStatus) (err error) {
+	kept, replaced := map[string]bool{}, map[string]bool{}
+	for _, s := range seen.ContainerStatuses { // newest first
+		exited := s.State == pleg.ContainerStateExited
+		if exited && kept[s.Name] || s.State == pleg.ContainerStateCreated && replaced[s.Name] {
+			err = errors.Join(err, runtime.RemoveContainer(ctx, s.ID.ID))
+		}
+		kept[s.Name] = kept[s.Name] || exited
+		replaced[s.Name] = true
+	}
+	for i, s := range seen.SandboxStatuses {
+		if i == 0 || s.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY || listed == nil {
+			continue
+		}
+		if !slices.ContainsFunc(listed.Containers, func(c *pleg.Container) bool { return c.PodSandboxID == s.GetId() }) {
+			err = errors.Join(err, runtime.RemovePodSandbox(ctx, s.GetId()))
+		}
+	}
+	return err
+}

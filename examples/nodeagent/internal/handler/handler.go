@@ -1,0 +1,166 @@
+// Package handler does what a probe or a hook of a manifest says: HTTP requests, TCP connections, gRPC health checks.
+// How it does so is the kubelet's, for programs in containers rely on it.
+package handler
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/kubepleg/pleg/examples/nodeagent/internal/plan"
+)
+
+const (
+	// version is that of Kubernetes which the agent follows.
+	version = "1.36"
+	// maxBody is how much of a response is read, maxRedirects how many are followed.
+	maxBody      = 10 << 10
+	maxRedirects = 10
+)
+
+// The user agents of probes and of hooks.
+const (
+	ProbeAgent = "kube-probe/" + version
+	HookAgent  = "kube-lifecycle/" + version
+)
+
+// ErrFailed is wrapped by the error of a check that was made and failed, as opposed to one that could not be made.
+var ErrFailed = errors.New("failed")
+
+// HTTP makes a GET request to a container. A status from 200 to 399 is a success. Redirects are followed on the same
+// host; one to another host is a success too.
+func HTTP(ctx context.Context, c *v1.Container, get *v1.HTTPGetAction, podIP, agent string) error {
+	req, err := request(ctx, c, get, podIP, agent)
+	if err != nil {
+		return err
+	}
+	client := &http.Client{
+		Transport: &http.Transport{
+			// What runs in a container has a certificate for some name, never for its address.
+			TLSClientConfig:    &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // as the kubelet
+			DisableKeepAlives:  true,
+			DisableCompression: true,
+			Proxy:              nil,
+		},
+		CheckRedirect: redirect,
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrFailed, err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxBody))
+	if err != nil {
+		return fmt.Errorf("%w: reading the answer of %s: %w", ErrFailed, req.URL, err)
+	}
+	if resp.StatusCode < http.StatusOK || resp.StatusCode >= http.StatusBadRequest {
+		return fmt.Errorf("%w: %s answers %s: %.100q", ErrFailed, req.URL, resp.Status, body)
+	}
+	return nil
+}
+
+func redirect(req *http.Request, via []*http.Request) error {
+	switch {
+	case req.URL.Hostname() != via[0].URL.Hostname():
+		return http.ErrUseLastResponse
+	case len(via) >= maxRedirects:
+		return fmt.Errorf("stopped after %d redirects", maxRedirects)
+	}
+	return nil
+}
+
+func request(ctx context.Context, c *v1.Container, get *v1.HTTPGetAction, podIP, agent string) (*http.Request, error) {
+	host, err := address(c, get.Host, podIP, get.Port)
+	if err != nil {
+		return nil, err
+	}
+	u, err := url.Parse(get.Path)
+	if err != nil {
+		u = &url.URL{Path: get.Path}
+	}
+	u.Scheme, u.Host = strings.ToLower(string(get.Scheme)), host
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), http.NoBody)
+	if err != nil {
+		return nil, fmt.Errorf("making a request to %s: %w", u, err)
+	}
+	for _, h := range get.HTTPHeaders {
+		req.Header.Add(h.Name, h.Value)
+		if http.CanonicalHeaderKey(h.Name) == "Host" {
+			req.Host = h.Value
+		}
+	}
+	if _, set := req.Header["User-Agent"]; !set {
+		req.Header.Set("User-Agent", agent)
+	}
+	if _, set := req.Header["Accept"]; !set {
+		req.Header.Set("Accept", "*/*")
+	}
+	return req, nil
+}
+
+// TCP opens a connection to a container and closes it.
+func TCP(ctx context.Context, c *v1.Container, socket *v1.TCPSocketAction, podIP string) error {
+	host, err := address(c, socket.Host, podIP, socket.Port)
+	if err != nil {
+		return err
+	}
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", host)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrFailed, err)
+	}
+	return conn.Close()
+}
+
+// GRPC asks a container's gRPC health service.
+func GRPC(ctx context.Context, c *v1.Container, action *v1.GRPCAction, podIP string) error {
+	host, err := address(c, "", podIP, intstr.FromInt32(action.Port))
+	if err != nil {
+		return err
+	}
+	conn, err := grpc.NewClient("passthrough:///"+host, grpc.WithUserAgent(ProbeAgent), grpc.WithNoProxy(),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return fmt.Errorf("connecting to %s: %w", host, err)
+	}
+	defer conn.Close()
+	req := &grpc_health_v1.HealthCheckRequest{}
+	if action.Service != nil {
+		req.Service = *action.Service
+	}
+	resp, err := grpc_health_v1.NewHealthClient(conn).Check(ctx, req)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrFailed, err)
+	}
+	if resp.Status != grpc_health_v1.HealthCheckResponse_SERVING {
+		return fmt.Errorf("%w: %s answers %s", ErrFailed, host, resp.Status)
+	}
+	return nil
+}
+
+// address returns the host and port of a check; the host is the pod's unless one is given.
+func address(c *v1.Container, host, podIP string, port intstr.IntOrString) (string, error) {
+	number, err := plan.Port(c, port)
+	if err != nil {
+		return "", err
+	}
+	if host == "" {
+		host = podIP
+	}
+	if host == "" {
+		return "", errors.New("the pod has no address")
+	}
+	return net.JoinHostPort(host, strconv.Itoa(int(number))), nil
+}

@@ -1,0 +1,151 @@
+package handler
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+func portOf(t *testing.T, address string) int32 {
+	t.Helper()
+	_, text, err := net.SplitHostPort(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	port, err := strconv.ParseInt(text, 10, 32)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return int32(port)
+}
+
+// An HTTP check succeeds with 2xx and 3xx, follows redirects on its host only, reads little,
+// says who it is, and wants no certificate.
+func TestHTTP(t *testing.T) {
+	connections := map[string]bool{} // by address, which differs if none is used twice
+	mux := http.NewServeMux()
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		connections[r.RemoteAddr] = true
+		code, _ := strconv.Atoi(strings.TrimPrefix(r.URL.Path, "/"))
+		w.WriteHeader(code)
+	})
+	mux.HandleFunc("/headers", func(w http.ResponseWriter, r *http.Request) {
+		if r.UserAgent() != ProbeAgent || r.Header.Get("Accept") != "*/*" || r.Host != "name.example" ||
+			r.Header.Get("X") != "y" ||
+			r.URL.RawQuery != "q=1" {
+			http.Error(w, fmt.Sprint(r.Host, r.Header, r.URL), http.StatusBadRequest)
+		}
+	})
+	mux.Handle("/away", http.RedirectHandler("http://other.invalid/", http.StatusFound))
+	mux.Handle("/here", http.RedirectHandler("/500", http.StatusFound))
+	mux.Handle("/loop", http.RedirectHandler("/loop", http.StatusFound))
+	mux.HandleFunc("/large", func(w http.ResponseWriter, _ *http.Request) {
+		for range 1000 {
+			if _, err := w.Write(bytes.Repeat([]byte("x"), 100000)); err != nil {
+				return
+			}
+		}
+	})
+	mux.HandleFunc("/hang", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	plain, secure := httptest.NewServer(mux), httptest.NewTLSServer(mux)
+	defer plain.Close()
+	defer secure.Close()
+	check := func(server *httptest.Server, get v1.HTTPGetAction) error {
+		u, err := url.Parse(server.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		get.Port, get.Scheme = intstr.FromString("http"), v1.URIScheme(strings.ToUpper(u.Scheme))
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		c := &v1.Container{Ports: []v1.ContainerPort{{Name: "http", ContainerPort: portOf(t, u.Host)}}}
+		return HTTP(ctx, c, &get, "127.0.0.1", ProbeAgent)
+	}
+	for path, ok := range map[string]bool{"/200": true, "/204": true, "/304": true, "/399": true, "/400": false,
+		"/500":  false,
+		"/away": true, "/here": false, "/loop": false, "/large": true, "/hang": false} {
+		if err := check(plain, v1.HTTPGetAction{Path: path}); (err == nil) != ok || err != nil && !errors.Is(err, ErrFailed) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	if err := check(secure, v1.HTTPGetAction{Path: "/200"}); err != nil {
+		t.Error(err)
+	}
+	if err := check(plain, v1.HTTPGetAction{Path: "/headers?q=1", HTTPHeaders: []v1.HTTPHeader{
+		{Name: "Host", Value: "name.example"}, {Name: "X", Value: "y"}}}); err != nil {
+		t.Error(err)
+	}
+	if len(connections) != 8 { // seven statuses, and the redirect to one
+		t.Errorf("%d connections", len(connections))
+	}
+}
+
+// A TCP check is a connection.
+func TestTCP(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket := &v1.TCPSocketAction{Port: intstr.FromInt32(portOf(t, l.Addr().String()))}
+	if err := TCP(t.Context(), &v1.Container{}, socket, "127.0.0.1"); err != nil {
+		t.Error(err)
+	}
+	l.Close()
+	if err := TCP(t.Context(), &v1.Container{}, socket, "127.0.0.1"); !errors.Is(err, ErrFailed) {
+		t.Errorf("a dead port: %v", err)
+	}
+	if err := TCP(t.Context(), &v1.Container{}, socket, ""); err == nil || errors.Is(err, ErrFailed) {
+		t.Errorf("a pod without an address: %v", err)
+	}
+	socket.Port = intstr.FromString("http")
+	if err := TCP(t.Context(), &v1.Container{}, socket, "127.0.0.1"); err == nil || errors.Is(err, ErrFailed) {
+		t.Errorf("a port that does not exist: %v", err)
+	}
+}
+
+// A gRPC check asks the health service.
+func TestGRPC(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, state := grpc.NewServer(), health.NewServer()
+	grpc_health_v1.RegisterHealthServer(server, state)
+	done := make(chan error)
+	go func() { done <- server.Serve(l) }()
+	state.SetServingStatus("bad", grpc_health_v1.HealthCheckResponse_NOT_SERVING)
+	action := &v1.GRPCAction{Port: portOf(t, l.Addr().String())}
+	for service, ok := range map[string]bool{"": true, "bad": false, "unknown": false} {
+		action.Service = &service
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		if err := GRPC(ctx, &v1.Container{}, action, "127.0.0.1"); (err == nil) != ok || err != nil && !errors.Is(err,
+			ErrFailed) {
+			t.Errorf("service %q: %v", service, err)
+		}
+		cancel()
+	}
+	server.Stop()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if err := GRPC(ctx, &v1.Container{}, action, "127.0.0.1"); !errors.Is(err, ErrFailed) {
+		t.Errorf("a dead port: %v", err)
+	}
+}

@@ -1,0 +1,84 @@
+// Package manifest reads pods from manifest files, as the kubelet reads its static pods.
+//
+// A file holds one or more pods as YAML or JSON. Decode says what is wrong with a pod by the path of the field. A
+// Source watches a directory; a file with an error hurts no other, and its last good content stays in force.
+package manifest
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/yaml"
+)
+
+// Decode returns the pods in a file's content, with their defaults set. nodeName is part of the UIDs of those that
+// have none. It fails as a whole.
+func Decode(content []byte, nodeName string) ([]*v1.Pod, error) {
+	var pods []*v1.Pod
+	reader := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(content)))
+	for n := 1; ; n++ {
+		document, err := reader.Read()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err == nil && len(bytes.TrimSpace(document)) == 0 {
+			continue
+		}
+		var pod *v1.Pod
+		if err == nil {
+			pod, err = decodePod(document)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("document %d: %w", n, err)
+		}
+		setDefaults(pod, nodeName)
+		if errs := validate(pod); len(errs) > 0 {
+			return nil, fmt.Errorf("document %d: pod %s/%s: %w", n, pod.Namespace, pod.Name, errs.ToAggregate())
+		}
+		pods = append(pods, pod)
+	}
+	if len(pods) == 0 {
+		return nil, errors.New("there is no pod in it")
+	}
+	return pods, nil
+}
+
+func decodePod(document []byte) (*v1.Pod, error) {
+	var value any
+	if err := yaml.UnmarshalStrict(document, &value); err != nil {
+		return nil, fmt.Errorf("is no YAML: %w", err)
+	}
+	object, ok := value.(map[string]any)
+	if !ok {
+		return nil, errors.New("is no object")
+	}
+	if object["apiVersion"] != "v1" || object["kind"] != "Pod" {
+		return nil, fmt.Errorf("apiVersion %v, kind %v: only Pods of v1 can be run", object["apiVersion"], object["kind"])
+	}
+	// status is what "kubectl get -o yaml" adds; it asks for nothing.
+	delete(object, "status")
+	pod := &v1.Pod{}
+	if err := yaml.UnmarshalStrict(document, pod); err != nil {
+		return nil, fmt.Errorf("is no Pod: %w", err)
+	}
+	pod.Status = v1.PodStatus{}
+	if errs := unsupported(object); len(errs) > 0 {
+		return nil, errs.ToAggregate()
+	}
+	return pod, nil
+}
+
+// uidOf returns the UID of a pod that has none. It depends on the node and the pod's name only, so that a changed
+// manifest changes the pod instead of replacing it, and so that an agent that starts again knows its pods.
+func uidOf(nodeName, namespace, name string) types.UID {
+	sum := sha256.Sum256([]byte(nodeName + "/" + namespace + "/" + name))
+	sum[6], sum[8] = sum[6]&0x0f|0x80, sum[8]&0x3f|0x80 // version 8 is for schemes of one's own
+	return types.UID(fmt.Sprintf("%x-%x-%x-%x-%x", sum[:4], sum[4:6], sum[6:8], sum[8:10], sum[10:16]))
+}

@@ -1,0 +1,273 @@
+package manifest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
+	v1 "k8s.io/api/core/v1"
+)
+
+const head = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec:\n"
+
+const containers = "  containers: [{name: c, image: i}]\n"
+
+// A pod gets the defaults that the API server would set, and a UID that stays the same.
+func TestDecode(t *testing.T) {
+	pods, err := Decode([]byte(head+`  containers:
+  - name: c
+    image: registry:5000/i
+    livenessProbe: {httpGet: {port: 80}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: b, namespace: n, uid: 0-1, labels: {x: y}}
+spec: {hostNetwork: true, containers: [{name: c, image: "i:1", ports: [{containerPort: 80}]}]}
+status: {phase: Running}
+`), "node")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, b := pods[0], pods[1]
+	p := a.Spec.Containers[0].LivenessProbe
+	if a.Namespace != "default" || a.Spec.RestartPolicy != v1.RestartPolicyAlways ||
+		*a.Spec.TerminationGracePeriodSeconds != 30 ||
+		a.Spec.Containers[0].ImagePullPolicy != v1.PullAlways || p.PeriodSeconds != 10 || p.TimeoutSeconds != 1 ||
+		p.FailureThreshold != 3 || p.SuccessThreshold != 1 || p.HTTPGet.Path != "/" || p.HTTPGet.Scheme != "HTTP" {
+		t.Errorf("%v", a)
+	}
+	if b.UID != "0-1" || b.Spec.Containers[0].ImagePullPolicy != v1.PullIfNotPresent ||
+		b.Spec.Containers[0].Ports[0].HostPort != 80 || b.Status.Phase != "" {
+		t.Errorf("%v", b)
+	}
+	again, err := Decode([]byte(head+containers), "node")
+	other, _ := Decode([]byte(head+containers), "other")
+	if err != nil || again[0].UID != a.UID || other[0].UID == a.UID || len(a.UID) != 36 {
+		t.Errorf("UIDs %s, %s, %s, %v", a.UID, again[0].UID, other[0].UID, err)
+	}
+}
+
+// What cannot be run is refused, and the error names it.
+func TestDecodeRefuses(t *testing.T) {
+	for _, c := range []struct{ text, want string }{
+		{"", "there is no pod"},
+		{"a: [", "document 1: is no YAML"},
+		{"7", "is no object"},
+		{"apiVersion: v1\nkind: Service", "kind Service: only Pods"},
+		{"apiVersion: v1\nkind: Pod\nspek: {}", `unknown field "spek"`},
+		{head + containers + "  hostNetwork: 7\n", "is no Pod"},
+		{head + containers + "  containers: []\n", `key "containers" already set`},
+		{"apiVersion: v1\nkind: Pod\nmetadata: {name: A}\nspec:\n" + containers, "metadata.name: Invalid value"},
+		{head, "spec.containers: Required value"},
+		{head + "  containers: [{name: c}]\n", "spec.containers[0].image: Invalid value"},
+		{head + "  containers: [{name: c, image: i}, {name: c, image: i}]\n",
+			`spec.containers[1].name: Duplicate value: "c"`},
+		{head + containers + "  affinity: {nodeAffinity: {}}\n", "spec.affinity: Forbidden: this agent does not support it"},
+		{head + containers + "  serviceAccountName: x\n", "spec.serviceAccountName: Forbidden"},
+		{head + containers + "  automountServiceAccountToken: true\n",
+			"spec.automountServiceAccountToken: Unsupported value"},
+		{head + containers + "  dnsPolicy: None\n", "spec.dnsPolicy: Unsupported value"},
+		{head + containers + "  volumes: [{name: v, secret: {secretName: s}}]\n", "spec.volumes[0].secret: Forbidden"},
+		{head + containers + "  volumes: [{name: v, emptyDir: {medium: Memory}}]\n",
+			"spec.volumes[0].emptyDir.medium: Unsupported value"},
+		{head + containers + "  volumes: [{name: v}]\n", "spec.volumes[0]: Required value"},
+		{head + containers + "  volumes: [{name: v, emptyDir: {}}, {name: v, emptyDir: {}}]\n",
+			"spec.volumes[1].name: Duplicate"},
+		{head + containers + "  volumes: [{name: v, hostPath: {path: /a/../b}}]\n", "spec.volumes[0].hostPath.path: Invalid"},
+		{head + containers + "  volumes: [{name: v, hostPath: {path: /a, type: Socket}}]\n",
+			"spec.volumes[0].hostPath.type: Unsupported"},
+		{head + containers + "  restartPolicy: Sometimes\n", "spec.restartPolicy: Unsupported value"},
+		{head + containers + "  terminationGracePeriodSeconds: -1\n", "spec.terminationGracePeriodSeconds: Invalid"},
+		{head + "  containers: [{name: c, image: i, ports: [{containerPort: 80, hostPort: 80}]}]\n",
+			"ports[0].hostPort: Forbidden"},
+		{head + "  hostNetwork: true\n  containers: [{name: c, image: i, ports: [{containerPort: 80, hostPort: 81}]}]\n",
+			"ports[0].hostPort: Invalid"},
+		{head + "  containers: [{name: c, image: i, ports: [{containerPort: 0}]}]\n", "ports[0].containerPort: Invalid"},
+		{head + "  containers: [{name: c, image: i, env: [{name: A, valueFrom: {fieldRef: {fieldPath: x}}}]}]\n",
+			"env[0].valueFrom: Forbidden"},
+		{head + "  containers: [{name: c, image: i, env: [{name: '=', value: x}]}]\n", "env[0].name: Invalid"},
+		{head + "  containers: [{name: c, image: i, volumeMounts: [{name: v, mountPath: /x}]}]\n",
+			"volumeMounts[0].name: Not found"},
+		{head + "  containers: [{name: c, image: i, livenessProbe: {periodSeconds: 1}}]\n",
+			"livenessProbe: Required value: one of"},
+		{head + "  containers: [{name: c, image: i, livenessProbe: {exec: {command: []}}}]\n",
+			"livenessProbe.exec.command: Required"},
+		{head + "  containers: [{name: c, image: i, livenessProbe: {exec: {command: [x]}, successThreshold: 2}}]\n",
+			"successThreshold: Invalid"},
+		{head + "  containers: [{name: c, image: i, readinessProbe: {tcpSocket: {port: http}}}]\n", `no port named "http"`},
+		{head +
+			"  containers: [{name: c, image: i, readinessProbe: {exec: {command: [x]}, terminationGracePeriodSeconds: 3}}]\n",
+			"terminationGracePeriodSeconds: Forbidden"},
+		{head + "  containers: [{name: c, image: i, lifecycle: {preStop: {tcpSocket: {port: 1}}}}]\n",
+			"lifecycle.preStop.tcpSocket: Forbidden"},
+		{head + "  containers: [{name: c, image: i, resources: {limits: {gpu: 1}}}]\n", "resources.limits.gpu: Forbidden"},
+		{head + "  initContainers: [{name: i, image: i, restartPolicy: Never}]\n" + containers,
+			"initContainers[0].restartPolicy: Unsupported"},
+		{head + "  initContainers: [{name: i, image: i, livenessProbe: {exec: {command: [x]}}}]\n" + containers,
+			"initContainers[0].livenessProbe: Forbidden"},
+		{head + "  containers: [{name: c, image: i, restartPolicy: Always}]\n", "containers[0].restartPolicy: Forbidden"},
+	} {
+		pods, err := Decode([]byte(c.text), "node")
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%q: %v, %v; want %q", c.text, pods, err, c.want)
+		}
+	}
+}
+
+// No content makes it panic, and what it accepts has what the rest of the agent relies on.
+func FuzzDecode(f *testing.F) {
+	files, err := filepath.Glob("../../manifests/*.yaml")
+	if err != nil || len(files) == 0 {
+		f.Fatal(files, err)
+	}
+	for _, path := range files {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(content)
+	}
+	f.Add([]byte(head + containers + "  volumes: [{name: v, emptyDir: null}]\n  affinity: null"))
+	f.Fuzz(func(t *testing.T, content []byte) {
+		pods, err := Decode(content, "node")
+		if (err == nil) != (len(pods) > 0) {
+			t.Fatalf("%v, %v", pods, err)
+		}
+		for _, pod := range pods {
+			if pod.UID == "" || len(pod.Spec.Containers) == 0 || pod.Spec.TerminationGracePeriodSeconds == nil {
+				t.Errorf("%v", pod)
+			}
+		}
+	})
+}
+
+// source is a source in a directory of its own.
+func source(t *testing.T) (*Source, func(name, text string), *[]string) {
+	t.Helper()
+	dir, logged := t.TempDir(), &[]string{}
+	log := funcr.New(func(_, text string) { *logged = append(*logged, text) }, funcr.Options{})
+	return NewSource(dir, "node", log), func(name, text string) {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		if text == "" {
+			if err := os.Remove(path); err != nil {
+				t.Fatal(err)
+			}
+			return
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}, logged
+}
+
+func named(name string) string {
+	return "apiVersion: v1\nkind: Pod\nmetadata: {name: " + name + "}\nspec:\n" + containers
+}
+
+// A broken manifest hurts no other and the last good one stays; each error is logged once.
+func TestRead(t *testing.T) {
+	s, write, logged := source(t)
+	check := func(want string, wantChanged bool) {
+		t.Helper()
+		pods, changed, err := s.Read()
+		names := []string{}
+		for _, pod := range pods {
+			names = append(names, fmt.Sprint(pod.Name, len(pod.Spec.Containers)))
+		}
+		if got := strings.Join(names, " "); got != want || changed != wantChanged || err != nil {
+			t.Errorf("%q, changed %v, %v; want %q, %v", got, changed, err, want, wantChanged)
+		}
+	}
+	check("", true) // an empty directory is known to be empty
+	write("a.yaml", named("a"))
+	write("b.json", `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "b"}, "spec": {"containers": [{"name": "c",
+	    "image": "i"}]}}`)
+	write(".hidden.yaml", named("hidden"))
+	write("notes.txt", "no manifest")
+	check("a1 b1", true)
+	check("a1 b1", false)
+	write("a.yaml", named("a")+"  broken: true\n")
+	check("a1 b1", false)
+	check("a1 b1", false)
+	if len(*logged) != 1 {
+		t.Errorf("logged: %q", *logged)
+	}
+	write("a.yaml", named("a")) // as it was
+	check("a1 b1", false)
+	write("a.yaml", strings.Replace(named("a"), "[", "[{name: d, image: i}, ", 1))
+	check("a2 b1", true)
+	write("c.yaml", named("a")) // a name that is taken
+	check("a2 b1", true)
+	write("a.yaml", "")
+	check("b1 a1", true)
+	if err := os.Mkdir(filepath.Join(s.dir, "d.yaml"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	check("b1 a1", false)
+	if err := os.RemoveAll(s.dir); err != nil {
+		t.Fatal(err)
+	}
+	if pods, _, err := s.Read(); err == nil {
+		t.Errorf("a directory that is gone has %v", pods)
+	}
+}
+
+// Run hears of changes from the kernel, and takes no file that is being written.
+func TestRun(t *testing.T) {
+	s, write, _ := source(t)
+	s.logger = logr.Discard()
+	updates := make(chan []*v1.Pod)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s.Run(ctx, func(pods []*v1.Pod) { updates <- pods })
+	}()
+	await := func(want ...string) {
+		t.Helper()
+		for deadline := time.After(10 * time.Second); ; {
+			select {
+			case pods := <-updates:
+				names := []string{}
+				for _, pod := range pods {
+					names = append(names, pod.Name)
+				}
+				if slices.Equal(names, want) {
+					return
+				}
+			case <-deadline:
+				t.Fatalf("%q did not come", want)
+			}
+		}
+	}
+	await()
+	write("a.yaml", named("a"))
+	await("a")
+	// Written in steps: what is there in between is no pod, or not yet settled.
+	path := filepath.Join(s.dir, "b.yaml")
+	file, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range strings.SplitAfter(named("b"), "\n") {
+		if _, err := file.WriteString(part); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := file.Close(); err != nil {
+		t.Fatal(err)
+	}
+	await("a", "b")
+	write("a.yaml", "")
+	await("b")
+	cancel()
+	<-done
+}

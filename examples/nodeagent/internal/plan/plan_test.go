@@ -1,0 +1,186 @@
+package plan
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/kubepleg/pleg"
+)
+
+// probes are the probes that failed, by container; "startup?" is one that has no result yet.
+type probes map[string]string
+
+func (p probes) Failed(id pleg.ContainerID) string {
+	if p[id.ID] == "startup?" {
+		return ""
+	}
+	return p[id.ID]
+}
+
+func (p probes) Started(_ *v1.Container, id pleg.ContainerID) bool { return p[id.ID] != "startup?" }
+
+// pod returns a pod; "name" is a container, "init:name" and "side:name" init containers.
+func pod(policy v1.RestartPolicy, names ...string) *v1.Pod {
+	p := &v1.Pod{Spec: v1.PodSpec{RestartPolicy: policy, HostNetwork: true}}
+	for _, name := range names {
+		kind, base, found := strings.Cut(name, ":")
+		c := v1.Container{Name: base}
+		switch {
+		case !found:
+			p.Spec.Containers = append(p.Spec.Containers, v1.Container{Name: name})
+			continue
+		case kind == "side":
+			c.RestartPolicy = ptr.To(v1.ContainerRestartPolicyAlways)
+		}
+		p.Spec.InitContainers = append(p.Spec.InitContainers, c)
+	}
+	return p
+}
+
+// seen returns a status with a sandbox; "name running", "name 3" for an exit code, "old name
+// 3" for one of an older sandbox, "name created" and the like. Newest first.
+func seen(containers ...string) *pleg.PodStatus {
+	s := &pleg.PodStatus{SandboxStatuses: []*runtimeapi.PodSandboxStatus{{
+		Id: "s", Metadata: &runtimeapi.PodSandboxMetadata{Attempt: 1},
+		Annotations: map[string]string{SandboxHashAnnotation: "h"},
+	}}}
+	for _, text := range containers {
+		text, old := strings.CutPrefix(text, "old ")
+		name, state, _ := strings.Cut(text, " ")
+		c := &pleg.Status{Name: name, ID: pleg.ContainerID{ID: name}, State: pleg.State(state)}
+		if _, err := fmt.Sscan(state, &c.ExitCode); err == nil {
+			c.State = pleg.ContainerStateExited
+		}
+		if state == "changed" {
+			c.State, c.Hash = pleg.ContainerStateRunning, 1
+		}
+		s.ContainerStatuses = append(s.ContainerStatuses, c)
+		if !old {
+			s.ActiveContainerStatuses = append(s.ActiveContainerStatuses, c)
+		}
+	}
+	return s
+}
+
+func notReady(s *pleg.PodStatus) *pleg.PodStatus {
+	s.SandboxStatuses[0].State = runtimeapi.PodSandboxState_SANDBOX_NOTREADY
+	s.ActiveContainerStatuses = nil
+	return s
+}
+
+func text(a Actions) string {
+	var out []string
+	if a.KillPod {
+		out = append(out, "kill pod")
+	}
+	for _, k := range a.Kill {
+		out = append(out, "kill "+k.Container.Name)
+	}
+	if a.CreateSandbox {
+		out = append(out, fmt.Sprint("sandbox ", a.Attempt))
+	}
+	for _, c := range a.Start {
+		out = append(out, "start "+c.Name)
+	}
+	return strings.Join(out, ", ")
+}
+
+func TestMake(t *testing.T) {
+	const (
+		always    = v1.RestartPolicyAlways
+		onFailure = v1.RestartPolicyOnFailure
+		never     = v1.RestartPolicyNever
+	)
+	none := &pleg.PodStatus{}
+	for _, c := range []struct {
+		name   string
+		pod    *v1.Pod
+		status *pleg.PodStatus
+		probes probes
+		want   string
+	}{
+		{"a new pod", pod(always, "a", "b"), none, nil, "kill pod, sandbox 0, start a, start b"},
+		{"a new pod with init containers", pod(always, "init:i", "side:s", "a"), none, nil, "kill pod, sandbox 0, start i"},
+		{"all runs", pod(always, "a", "b"), seen("a running", "b running"), nil, ""},
+		{"one is missing", pod(always, "a", "b"), seen("a running"), nil, "start b"},
+		{"one was created only", pod(never, "a"), seen("a created"), nil, "start a"},
+		{"one is unknown", pod(always, "a"), seen("a unknown"), nil, "kill a, start a"},
+		{"one exited, always", pod(always, "a"), seen("a 0"), nil, "start a"},
+		{"one exited, on failure", pod(onFailure, "a", "b"), seen("a 0", "b 1"), nil, "start b"},
+		{"one exited, never", pod(never, "a", "b"), seen("a 0", "b running"), nil, ""},
+		{"all exited, on failure", pod(onFailure, "a"), seen("a 0", "a 1"), nil, "kill pod"},
+		{"all exited, never", pod(never, "a", "b"), seen("a 0", "b 1"), nil, "kill pod"},
+		{"one changed", pod(never, "a", "b"), seen("a changed", "b running"), nil, "kill a, start a"},
+		{"one failed its probe", pod(always, "a"), seen("a running"), probes{"a": "liveness"}, "kill a, start a"},
+		{"one failed its probe, never", pod(never, "a"), seen("a running"), probes{"a": "startup"}, "kill a"},
+
+		{"the sandbox died", pod(always, "a"), notReady(seen("a 137")), nil, "kill pod, sandbox 2, start a"},
+		{"the sandbox died, on failure", pod(onFailure, "a", "b"), notReady(seen("a 0", "b 137")), nil,
+			"kill pod, sandbox 2, start b"},
+		{"the sandbox died with all done", pod(onFailure, "a"), notReady(seen("a 0")), nil, "kill pod"},
+		{"the sandbox died, never", pod(never, "a"), notReady(seen("a 137")), nil, "kill pod"},
+		{"the sandbox died before anything ran, never", pod(never, "a"), notReady(seen()), nil,
+			"kill pod, sandbox 2, start a"},
+		{"the sandbox died with init containers", pod(always, "init:i", "a"), notReady(seen("i 0", "a 137")), nil,
+			"kill pod, sandbox 2, start i"},
+		{"init containers run again in a new sandbox", pod(always, "init:i", "a"), seen("old i 0", "old a 137"), nil,
+			"start i"},
+		{"and the others after them", pod(always, "init:i", "a"), seen("i 0", "old i 0", "old a 137"), nil, "start a"},
+
+		{"an init container runs", pod(always, "init:i", "init:j", "a"), seen("i running"), nil, ""},
+		{"an init container succeeded", pod(always, "init:i", "init:j", "a"), seen("i 0"), nil, "start j"},
+		{"all init containers succeeded", pod(always, "init:i", "init:j", "a", "b"), seen("j 0", "i 0"), nil,
+			"start a, start b"},
+		{"an init container failed", pod(onFailure, "init:i", "a"), seen("i 1"), nil, "start i"},
+		{"an init container failed, never", pod(never, "init:i", "a"), seen("i 1"), nil, "kill pod"},
+		{"the runtime has lost the init containers", pod(always, "init:i", "a"), seen("a running"), nil, ""},
+
+		{"a sidecar has not started", pod(always, "side:s", "a"), seen("s running"), probes{"s": "startup?"}, ""},
+		{"a sidecar has started", pod(always, "side:s", "a"), seen("s running"), nil, "start a"},
+		{"a sidecar died", pod(never, "side:s", "a"), seen("s 0", "a running"), nil, "start s"},
+		{"a sidecar died before the next", pod(never, "side:s", "init:i", "a"), seen("s 1"), nil, "start s"},
+		{"a sidecar restarts beside", pod(never, "side:s", "init:i", "a"), seen("s running", "i 0", "a running"),
+			probes{"s": "startup?"}, ""},
+		{"a sidecar failed its probe", pod(never, "side:s", "a"), seen("s running", "a running"), probes{"s": "liveness"},
+			"kill s, start s"},
+		{"all but a sidecar are done", pod(never, "side:s", "a"), seen("s running", "a 0"), nil, "kill pod"},
+		{"all are done and a sidecar died", pod(never, "side:s", "a"), seen("s 1", "a 0"), nil, "kill pod"},
+	} {
+		hashes := Hashes{Sandbox: "h", Container: func(*v1.Container) uint64 { return 0 }}
+		if got := text(Make(c.pod, hashes, c.status, c.probes)); got != c.want {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
+func TestSandboxChanged(t *testing.T) {
+	p := pod(v1.RestartPolicyAlways, "a")
+	two := seen()
+	two.SandboxStatuses = append(two.SandboxStatuses,
+		&runtimeapi.PodSandboxStatus{Metadata: &runtimeapi.PodSandboxMetadata{Attempt: 7}})
+	ours := *p
+	ours.Spec.HostNetwork = false
+	for _, c := range []struct {
+		name    string
+		pod     *v1.Pod
+		hash    string
+		status  *pleg.PodStatus
+		changed bool
+		attempt uint32
+	}{
+		{"as it should be", p, "h", seen(), false, 2},
+		{"of another specification", p, "other", seen(), true, 2},
+		{"two that are ready", p, "h", two, true, 8},
+		{"without an address", &ours, "h", seen(), true, 2},
+		{"none", p, "h", &pleg.PodStatus{}, true, 0},
+	} {
+		if changed, attempt := SandboxChanged(c.pod, c.hash, c.status); changed != c.changed || attempt != c.attempt {
+			t.Errorf("%s: %v, %d", c.name, changed, attempt)
+		}
+	}
+}

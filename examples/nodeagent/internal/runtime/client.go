@@ -1,0 +1,168 @@
+// Package runtime makes the calls that change something in the container runtime, for pods. Everything that is read
+// comes from the library.
+package runtime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/kubepleg/pleg"
+)
+
+// callTimeout bounds every call, beside what it is asked to wait for; pullTimeout bounds the pull of an image.
+const (
+	callTimeout = 2 * time.Minute
+	pullTimeout = 15 * time.Minute
+)
+
+// Options are what pods have in common.
+type Options struct {
+	// StateDir is the directory of emptyDir volumes and logs.
+	StateDir string
+	// CgroupParent is the cgroup that the pods are in; empty for the runtime's default.
+	CgroupParent string
+}
+
+// Client changes pods in a CRI v1 runtime. Its methods are safe for concurrent use; each returns when its context
+// ends, or after two minutes more than it was asked to wait.
+type Client struct {
+	cri    runtimeapi.RuntimeServiceClient
+	images runtimeapi.ImageServiceClient
+	opts   Options
+}
+
+// New returns a client on a connection, which stays the caller's.
+func New(conn grpc.ClientConnInterface, opts Options) *Client {
+	return &Client{runtimeapi.NewRuntimeServiceClient(conn), runtimeapi.NewImageServiceClient(conn), opts}
+}
+
+// call makes a call within a timeout, and says in its error what was tried.
+func call[Req, Resp any](ctx context.Context, timeout time.Duration, what string,
+	method func(context.Context, Req, ...grpc.CallOption) (Resp, error), req Req) (Resp, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	resp, err := method(ctx, req)
+	if err != nil {
+		err = fmt.Errorf("%s: %w", what, err)
+	}
+	return resp, err
+}
+
+// gone drops the error that says that what was to be ended or removed is not there.
+func gone(err error) error {
+	if status.Code(err) == codes.NotFound {
+		return nil
+	}
+	return err
+}
+
+// Ready returns nil if the runtime says that it can run containers, else why not.
+func (c *Client) Ready(ctx context.Context) error {
+	r, err := call(ctx, callTimeout, "asking for the runtime's status", c.cri.Status, &runtimeapi.StatusRequest{})
+	if err != nil {
+		return err
+	}
+	for _, cond := range r.GetStatus().GetConditions() {
+		if cond.GetType() != runtimeapi.RuntimeReady {
+			continue
+		}
+		if !cond.GetStatus() {
+			return fmt.Errorf("the runtime is not ready: %s: %s", cond.GetReason(), cond.GetMessage())
+		}
+		return nil
+	}
+	return errors.New("the runtime does not say whether it is ready")
+}
+
+// RunPodSandbox runs a sandbox of a pod and returns its ID.
+func (c *Client) RunPodSandbox(ctx context.Context, pod *v1.Pod, attempt uint32) (id string, err error) {
+	r, err := call(ctx, 2*callTimeout, "running a sandbox", c.cri.RunPodSandbox, // as long as the kubelet gives it
+		&runtimeapi.RunPodSandboxRequest{Config: c.sandboxConfig(pod, attempt)})
+	return r.GetPodSandboxId(), err
+}
+
+// StopPodSandbox ends everything in a sandbox. One that is not there is stopped.
+func (c *Client) StopPodSandbox(ctx context.Context, id string) error {
+	_, err := call(ctx, callTimeout, "stopping sandbox "+id, c.cri.StopPodSandbox,
+		&runtimeapi.StopPodSandboxRequest{PodSandboxId: id})
+	return gone(err)
+}
+
+// RemovePodSandbox removes a sandbox and its containers.
+func (c *Client) RemovePodSandbox(ctx context.Context, id string) error {
+	_, err := call(ctx, callTimeout, "removing sandbox "+id, c.cri.RemovePodSandbox,
+		&runtimeapi.RemovePodSandboxRequest{PodSandboxId: id})
+	return gone(err)
+}
+
+// CreateContainer creates a container of a pod in a sandbox and returns its ID.
+func (c *Client) CreateContainer(ctx context.Context, pod *v1.Pod, container *v1.Container,
+	sandboxID string, sandboxAttempt, restartCount uint32) (id string, err error) {
+	config, err := c.containerConfig(pod, container, restartCount)
+	if err != nil {
+		return "", err
+	}
+	r, err := call(ctx, callTimeout, "creating container "+container.Name, c.cri.CreateContainer,
+		&runtimeapi.CreateContainerRequest{
+			PodSandboxId: sandboxID, Config: config, SandboxConfig: c.sandboxConfig(pod, sandboxAttempt),
+		})
+	return r.GetContainerId(), err
+}
+
+// StartContainer starts a container that was created.
+func (c *Client) StartContainer(ctx context.Context, id string) error {
+	_, err := call(ctx, callTimeout, "starting container "+id, c.cri.StartContainer,
+		&runtimeapi.StartContainerRequest{ContainerId: id})
+	return err
+}
+
+// StopContainer asks a container to end, and kills it when the grace period is over. One that is not there is
+// stopped.
+func (c *Client) StopContainer(ctx context.Context, id string, grace time.Duration) error {
+	_, err := call(ctx, grace+callTimeout, "stopping container "+id, c.cri.StopContainer,
+		&runtimeapi.StopContainerRequest{ContainerId: id, Timeout: int64((grace + time.Second - 1) / time.Second)})
+	return gone(err)
+}
+
+// RemoveContainer removes a container.
+func (c *Client) RemoveContainer(ctx context.Context, id string) error {
+	_, err := call(ctx, callTimeout, "removing container "+id, c.cri.RemoveContainer,
+		&runtimeapi.RemoveContainerRequest{ContainerId: id})
+	return gone(err)
+}
+
+// ErrExecTimeout says that a command ran for longer than its timeout.
+var ErrExecTimeout = errors.New("the command has timed out")
+
+// Exec runs a command in a container and returns its output and exit code.
+func (c *Client) Exec(ctx context.Context, id pleg.ContainerID, command []string,
+	timeout time.Duration) (output string, code int, err error) {
+	r, err := call(ctx, timeout+callTimeout, fmt.Sprintf("running %q", command), c.cri.ExecSync,
+		&runtimeapi.ExecSyncRequest{ContainerId: id.ID, Cmd: command, Timeout: int64(timeout / time.Second)})
+	if status.Code(err) == codes.DeadlineExceeded && ctx.Err() == nil {
+		err = fmt.Errorf("%w: %w", ErrExecTimeout, err)
+	}
+	return string(r.GetStdout()) + string(r.GetStderr()), int(r.GetExitCode()), err
+}
+
+// ImagePresent reports whether the runtime has an image.
+func (c *Client) ImagePresent(ctx context.Context, name string) (bool, error) {
+	r, err := call(ctx, callTimeout, "asking for image "+name, c.images.ImageStatus,
+		&runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: name}})
+	return r.GetImage() != nil, err
+}
+
+// PullImage pulls an image.
+func (c *Client) PullImage(ctx context.Context, name string) error {
+	_, err := call(ctx, pullTimeout, "pulling image "+name, c.images.PullImage,
+		&runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: name, UserSpecifiedImage: name}})
+	return err
+}

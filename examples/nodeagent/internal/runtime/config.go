@@ -1,0 +1,242 @@
+package runtime
+
+import (
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/kubepleg/pleg/examples/nodeagent/internal/plan"
+)
+
+// The labels and annotations by which the kubelet, and the library, know a pod's containers.
+const (
+	labelPodName       = "io.kubernetes.pod.name"
+	labelPodNamespace  = "io.kubernetes.pod.namespace"
+	labelPodUID        = "io.kubernetes.pod.uid"
+	labelContainerName = "io.kubernetes.container.name"
+
+	annotationHash         = "io.kubernetes.container.hash"
+	annotationRestartCount = "io.kubernetes.container.restartCount"
+	annotationSource       = "kubernetes.io/config.source"
+	annotationGracePeriod  = "io.kubernetes.pod.terminationGracePeriod"
+)
+
+// source is the value of annotationSource in the sandboxes of the agent with this state directory.
+func (c *Client) source() string { return "nodeagent " + c.opts.StateDir }
+
+// Owned reports whether a sandbox was made by the agent with this state directory: no other is touched.
+func (c *Client) Owned(sandbox *runtimeapi.PodSandboxStatus) bool {
+	return sandbox.GetAnnotations()[annotationSource] == c.source()
+}
+
+// GracePeriod returns the grace period in seconds of the pod that a sandbox was made for.
+func GracePeriod(sandbox *runtimeapi.PodSandboxStatus) int64 {
+	seconds, err := strconv.ParseInt(sandbox.GetAnnotations()[annotationGracePeriod], 10, 64)
+	if err != nil || seconds < 0 {
+		return v1.DefaultTerminationGracePeriodSeconds
+	}
+	return seconds
+}
+
+// PodDir returns the directory of a pod's volumes.
+func (c *Client) PodDir(pod *v1.Pod) string {
+	return filepath.Join(c.opts.StateDir, "pods", string(pod.UID))
+}
+
+// LogDir returns the directory that the runtime writes the logs of a pod to.
+func (c *Client) LogDir(pod *v1.Pod) string {
+	return filepath.Join(c.opts.StateDir, "logs", fmt.Sprintf("%s_%s_%s", pod.Namespace, pod.Name, pod.UID))
+}
+
+func (c *Client) sandboxConfig(pod *v1.Pod, attempt uint32) *runtimeapi.PodSandboxConfig {
+	config := &runtimeapi.PodSandboxConfig{
+		Metadata: &runtimeapi.PodSandboxMetadata{
+			Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.UID), Attempt: attempt,
+		},
+		Hostname:     pod.Spec.Hostname,
+		LogDirectory: c.LogDir(pod),
+		Labels:       podLabels(pod),
+		Annotations:  maps.Clone(pod.Annotations),
+		Linux: &runtimeapi.LinuxPodSandboxConfig{
+			CgroupParent: c.opts.CgroupParent,
+			SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{
+				NamespaceOptions: namespaces(pod), Privileged: hasPrivileged(pod),
+			},
+		},
+	}
+	if config.Annotations == nil {
+		config.Annotations = map[string]string{}
+	}
+	maps.Copy(config.Labels, pod.Labels)
+	maps.Copy(config.Annotations, map[string]string{
+		annotationSource:           c.source(),
+		annotationGracePeriod:      strconv.FormatInt(*pod.Spec.TerminationGracePeriodSeconds, 10),
+		plan.SandboxHashAnnotation: SandboxHash(pod),
+	})
+	if config.Hostname == "" && !pod.Spec.HostNetwork {
+		config.Hostname = pod.Name[:min(len(pod.Name), 63)]
+	}
+	return config
+}
+
+func podLabels(pod *v1.Pod) map[string]string {
+	return map[string]string{
+		labelPodName: pod.Name, labelPodNamespace: pod.Namespace, labelPodUID: string(pod.UID),
+	}
+}
+
+func namespaces(pod *v1.Pod) *runtimeapi.NamespaceOption {
+	mode := func(host bool, otherwise runtimeapi.NamespaceMode) runtimeapi.NamespaceMode {
+		if host {
+			return runtimeapi.NamespaceMode_NODE
+		}
+		return otherwise
+	}
+	return &runtimeapi.NamespaceOption{
+		Network: mode(pod.Spec.HostNetwork, runtimeapi.NamespaceMode_POD),
+		Ipc:     mode(pod.Spec.HostIPC, runtimeapi.NamespaceMode_POD),
+		Pid:     mode(pod.Spec.HostPID, runtimeapi.NamespaceMode_CONTAINER),
+	}
+}
+
+func hasPrivileged(pod *v1.Pod) bool {
+	return slices.ContainsFunc(plan.Containers(pod), privileged)
+}
+
+func privileged(c *v1.Container) bool {
+	return c.SecurityContext != nil && c.SecurityContext.Privileged != nil && *c.SecurityContext.Privileged
+}
+
+func (c *Client) containerConfig(pod *v1.Pod, container *v1.Container,
+	restartCount uint32) (*runtimeapi.ContainerConfig, error) {
+	mounts, err := c.mounts(pod, container)
+	if err != nil {
+		return nil, err
+	}
+	config := &runtimeapi.ContainerConfig{
+		Metadata:   &runtimeapi.ContainerMetadata{Name: container.Name, Attempt: restartCount},
+		Image:      &runtimeapi.ImageSpec{Image: container.Image, UserSpecifiedImage: container.Image},
+		WorkingDir: container.WorkingDir,
+		Mounts:     mounts,
+		Labels:     podLabels(pod),
+		Annotations: map[string]string{
+			annotationHash:         strconv.FormatUint(ContainerHash(container), 16),
+			annotationRestartCount: strconv.FormatUint(uint64(restartCount), 10),
+		},
+		LogPath: filepath.Join(container.Name, strconv.FormatUint(uint64(restartCount), 10)+".log"),
+		Linux: &runtimeapi.LinuxContainerConfig{
+			Resources: resources(container), SecurityContext: security(pod, container),
+		},
+	}
+	config.Labels[labelContainerName] = container.Name
+	env := map[string]string{}
+	for _, e := range container.Env {
+		env[e.Name] = expand(e.Value, env)
+		config.Envs = append(config.Envs, &runtimeapi.KeyValue{Key: e.Name, Value: []byte(env[e.Name])})
+	}
+	for _, arg := range container.Command {
+		config.Command = append(config.Command, expand(arg, env))
+	}
+	for _, arg := range container.Args {
+		config.Args = append(config.Args, expand(arg, env))
+	}
+	return config, nil
+}
+
+// expand replaces "$(NAME)" by a variable, and "$$" by "$"; what names no variable stays.
+func expand(s string, env map[string]string) string {
+	var out strings.Builder
+	for {
+		before, rest, found := strings.Cut(s, "$")
+		out.WriteString(before)
+		if !found {
+			return out.String()
+		}
+		name, after, closed := strings.Cut(strings.TrimPrefix(rest, "("), ")")
+		value, known := env[name]
+		switch {
+		case strings.HasPrefix(rest, "$"):
+			out.WriteByte('$')
+			s = rest[1:]
+		case strings.HasPrefix(rest, "(") && closed && known:
+			out.WriteString(value)
+			s = after
+		default:
+			out.WriteByte('$')
+			s = rest
+		}
+	}
+}
+
+// resources converts the requests and limits as the kubelet does: a CPU is 1024 shares, and 100 ms of each period of
+// 100 ms.
+func resources(c *v1.Container) *runtimeapi.LinuxContainerResources {
+	const period, minShares, minQuota = 100_000, 2, 1000
+	r := &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: c.Resources.Limits.Memory().Value()}
+	cpu, limited := c.Resources.Requests[v1.ResourceCPU], c.Resources.Limits.Cpu().MilliValue()
+	requested := cpu.MilliValue()
+	if requested == 0 {
+		requested = limited
+	}
+	r.CpuShares = max(requested*1024/1000, minShares)
+	if limited > 0 {
+		r.CpuPeriod, r.CpuQuota = period, max(limited*period/1000, minQuota)
+	}
+	return r
+}
+
+// What a container sees of the host's /proc and /sys only masked, or cannot write.
+var (
+	maskedPaths = []string{
+		"/proc/asound", "/proc/acpi", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
+		"/proc/timer_list", "/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/sys/firmware",
+		"/sys/devices/virtual/powercap",
+	}
+	readonlyPaths = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
+)
+
+func security(pod *v1.Pod, c *v1.Container) *runtimeapi.LinuxContainerSecurityContext {
+	s := &runtimeapi.LinuxContainerSecurityContext{
+		NamespaceOptions: namespaces(pod), Privileged: privileged(c),
+		SupplementalGroups: pod.Spec.SecurityContext.SupplementalGroups,
+	}
+	if !s.Privileged {
+		s.MaskedPaths, s.ReadonlyPaths = maskedPaths, readonlyPaths
+	}
+	user, group := pod.Spec.SecurityContext.RunAsUser, pod.Spec.SecurityContext.RunAsGroup
+	if sc := c.SecurityContext; sc != nil {
+		if sc.RunAsUser != nil {
+			user = sc.RunAsUser
+		}
+		if sc.RunAsGroup != nil {
+			group = sc.RunAsGroup
+		}
+		s.ReadonlyRootfs = sc.ReadOnlyRootFilesystem != nil && *sc.ReadOnlyRootFilesystem
+		s.NoNewPrivs = sc.AllowPrivilegeEscalation != nil && !*sc.AllowPrivilegeEscalation
+		if sc.Capabilities != nil {
+			s.Capabilities = &runtimeapi.Capability{}
+			for _, name := range sc.Capabilities.Add {
+				s.Capabilities.AddCapabilities = append(s.Capabilities.AddCapabilities, string(name))
+			}
+			for _, name := range sc.Capabilities.Drop {
+				s.Capabilities.DropCapabilities = append(s.Capabilities.DropCapabilities, string(name))
+			}
+		}
+	}
+	if user != nil {
+		s.RunAsUser = &runtimeapi.Int64Value{Value: *user}
+	}
+	if group != nil {
+		s.RunAsGroup = &runtimeapi.Int64Value{Value: *group}
+		if user == nil { // CRI takes a group only with a user
+			s.RunAsUser = &runtimeapi.Int64Value{Value: 0}
+		}
+	}
+	return s
+}

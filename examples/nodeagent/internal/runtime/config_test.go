@@ -1,0 +1,117 @@
+package runtime
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/utils/ptr"
+)
+
+func pod(c v1.Container, volumes ...v1.Volume) *v1.Pod {
+	return &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "n", UID: "u", Labels: map[string]string{"app": "x"}},
+		Spec: v1.PodSpec{Containers: []v1.Container{c}, Volumes: volumes, TerminationGracePeriodSeconds: ptr.To[int64](7),
+			SecurityContext: &v1.PodSecurityContext{RunAsUser: ptr.To[int64](5)}},
+	}
+}
+
+// A container's configuration is its specification.
+func TestContainerConfig(t *testing.T) {
+	dir := t.TempDir()
+	c := New(nil, Options{StateDir: dir, CgroupParent: "/pods"})
+	container := v1.Container{
+		Name: "c", Image: "i", Command: []string{"run", "$(A)", "$$(A)", "$(B)", "$", "$(", "100%"}, Args: []string{"$(C)"},
+		Env: []v1.EnvVar{{Name: "A", Value: "1"}, {Name: "C", Value: "$(A)2"}},
+		Resources: v1.ResourceRequirements{
+			Limits:   v1.ResourceList{"cpu": resource.MustParse("500m"), "memory": resource.MustParse("1Mi")},
+			Requests: v1.ResourceList{"cpu": resource.MustParse("250m")},
+		},
+		SecurityContext: &v1.SecurityContext{
+			RunAsGroup: ptr.To[int64](6), ReadOnlyRootFilesystem: ptr.To(true), AllowPrivilegeEscalation: ptr.To(false),
+			Capabilities: &v1.Capabilities{Add: []v1.Capability{"NET_RAW"}, Drop: []v1.Capability{"ALL"}},
+		},
+		VolumeMounts: []v1.VolumeMount{{Name: "work", MountPath: "/work"}, {Name: "host", MountPath: "/host",
+			ReadOnly: true}},
+	}
+	p := pod(container, v1.Volume{Name: "work", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}},
+		v1.Volume{Name: "host", VolumeSource: v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{
+			Path: filepath.Join(dir, "made"), Type: ptr.To(v1.HostPathDirectoryOrCreate)}}})
+	got, err := c.containerConfig(p, &p.Spec.Containers[0], 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []string{"run", "1", "$(A)", "$(B)", "$", "$(", "100%"} {
+		if got.Command[i] != want {
+			t.Errorf("argument %d is %q, want %q", i, got.Command[i], want)
+		}
+	}
+	r, s := got.Linux.Resources, got.Linux.SecurityContext
+	switch {
+	case got.Args[0] != "12", got.Metadata.Attempt != 3, got.Annotations[annotationRestartCount] != "3",
+		got.Labels[labelContainerName] != "c", got.Labels[labelPodUID] != "u":
+		t.Errorf("%v", got)
+	case r.CpuShares != 256, r.CpuQuota != 50000, r.CpuPeriod != 100000, r.MemoryLimitInBytes != 1<<20:
+		t.Errorf("%v", r)
+	case s.RunAsUser.Value != 5, s.RunAsGroup.Value != 6, !s.ReadonlyRootfs, !s.NoNewPrivs, len(s.MaskedPaths) == 0,
+		s.Capabilities.AddCapabilities[0] != "NET_RAW", s.Capabilities.DropCapabilities[0] != "ALL":
+		t.Errorf("%v", s)
+	case got.Mounts[0].HostPath != filepath.Join(dir, "pods", "u", "volumes", "work"), !got.Mounts[1].Readonly:
+		t.Errorf("%v", got.Mounts)
+	}
+	for _, m := range got.Mounts {
+		if info, err := os.Stat(m.HostPath); err != nil || !info.IsDir() {
+			t.Errorf("%v", err)
+		}
+	}
+	if err := c.RemoveDirs(p); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(c.PodDir(p)); err == nil {
+		t.Error("the pod's directory is left")
+	}
+
+	for kind, path := range map[v1.HostPathType]string{v1.HostPathFile: dir, v1.HostPathDirectory: filepath.Join(dir,
+		"none")} {
+		p.Spec.Volumes[1].HostPath = &v1.HostPathVolumeSource{Path: path, Type: &kind}
+		if config, err := c.containerConfig(p, &p.Spec.Containers[0], 0); err == nil {
+			t.Errorf("%s %s: %v", kind, path, config.Mounts)
+		}
+	}
+}
+
+// A sandbox is known as this agent's, and of which specification it is.
+func TestSandboxConfig(t *testing.T) {
+	c := New(nil, Options{StateDir: "/state", CgroupParent: "/pods"})
+	p := pod(v1.Container{Name: "c", SecurityContext: &v1.SecurityContext{Privileged: ptr.To(true)}})
+	p.Spec.HostNetwork, p.Spec.HostPID = true, true
+	got := c.sandboxConfig(p, 2)
+	n := got.Linux.SecurityContext.NamespaceOptions
+	status := &runtimeapi.PodSandboxStatus{Annotations: got.Annotations}
+	if got.Metadata.Attempt != 2 || got.Hostname != "" || got.Labels["app"] != "x" || got.Linux.CgroupParent != "/pods" ||
+		n.Network != runtimeapi.NamespaceMode_NODE || n.Pid != runtimeapi.NamespaceMode_NODE ||
+		n.Ipc != runtimeapi.NamespaceMode_POD ||
+		!got.Linux.SecurityContext.Privileged || !c.Owned(status) || New(nil, Options{StateDir: "/other"}).Owned(status) ||
+		GracePeriod(status) != 7 {
+		t.Errorf("%v", got)
+	}
+	if c.Owned(&runtimeapi.PodSandboxStatus{}) || GracePeriod(&runtimeapi.PodSandboxStatus{}) != 30 {
+		t.Error("a sandbox of nobody")
+	}
+	hash := SandboxHash(p)
+	p.Labels["app"] = "y"
+	if SandboxHash(p) != hash {
+		t.Error("labels change the sandbox")
+	}
+	p.Spec.HostNetwork = false
+	if SandboxHash(p) == hash || c.sandboxConfig(p, 0).Hostname != "a" {
+		t.Error("the network does not")
+	}
+	if ContainerHash(&p.Spec.Containers[0]) == ContainerHash(&v1.Container{Name: "c"}) {
+		t.Error("two containers have one hash")
+	}
+}

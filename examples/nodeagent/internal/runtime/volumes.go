@@ -1,0 +1,64 @@
+package runtime
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// mounts prepares a container's volumes and returns their mounts.
+func (c *Client) mounts(pod *v1.Pod, container *v1.Container) ([]*runtimeapi.Mount, error) {
+	var mounts []*runtimeapi.Mount
+	for _, m := range container.VolumeMounts {
+		for i := range pod.Spec.Volumes {
+			if vol := &pod.Spec.Volumes[i]; vol.Name == m.Name {
+				path, err := c.volume(pod, vol)
+				if err != nil {
+					return nil, fmt.Errorf("preparing volume %s: %w", vol.Name, err)
+				}
+				mounts = append(mounts, &runtimeapi.Mount{
+					HostPath: path, ContainerPath: m.MountPath, Readonly: m.ReadOnly,
+				})
+			}
+		}
+	}
+	return mounts, nil
+}
+
+// volume returns the path of a volume on the host, and makes it if it is to be made.
+func (c *Client) volume(pod *v1.Pod, vol *v1.Volume) (path string, err error) {
+	if vol.EmptyDir != nil {
+		path = filepath.Join(c.PodDir(pod), "volumes", vol.Name)
+		if err := os.MkdirAll(path, 0o755); err != nil {
+			return "", err
+		}
+		return path, os.Chmod(path, 0o777) // whoever the container runs as
+	}
+	path = vol.HostPath.Path
+	kind := v1.HostPathUnset
+	if vol.HostPath.Type != nil {
+		kind = *vol.HostPath.Type
+	}
+	info, err := os.Stat(path)
+	switch {
+	case kind == v1.HostPathUnset:
+		return path, nil
+	case errors.Is(err, fs.ErrNotExist) && kind == v1.HostPathDirectoryOrCreate:
+		return path, os.MkdirAll(path, 0o755)
+	case err != nil:
+		return "", err
+	case info.IsDir() != (kind != v1.HostPathFile):
+		return "", fmt.Errorf("%s is no %s", path, kind)
+	}
+	return path, nil
+}
+
+// RemoveDirs removes what is on disk of a pod that is gone.
+func (c *Client) RemoveDirs(pod *v1.Pod) error {
+	return errors.Join(os.RemoveAll(c.PodDir(pod)), os.RemoveAll(c.LogDir(pod)))
+}

@@ -1,0 +1,213 @@
+package status
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+)
+
+// syncPeriod is how often what changed is written.
+const syncPeriod = 10 * time.Second
+
+// Sink is where statuses go.
+type Sink interface {
+	// Write writes the pods whose status changed and drops those that are gone. What it fails to write is given to it
+	// again.
+	Write(ctx context.Context, changed, gone []*v1.Pod) error
+}
+
+// Manager has the statuses of all pods. Its methods are safe for concurrent use.
+type Manager struct {
+	sink     Sink
+	logger   klog.Logger
+	onChange func(*v1.Pod) // called with every new version, without a lock held; may be nil
+
+	writing sync.Mutex // held while the sink writes; taken before mu
+
+	mu   sync.Mutex
+	pods map[types.UID]*entry // guarded by mu
+	gone []*v1.Pod            // that the sink was not told of yet; guarded by mu
+	// adopted are statuses from before this start; guarded by mu.
+	adopted map[types.UID]*v1.Pod
+}
+
+type entry struct {
+	pod              *v1.Pod // with the status; replaced, never modified
+	version, written uint64
+	dropped          bool // it is written no more
+}
+
+// NewManager returns a manager that writes to sink. adopted are the pods of an agent before this one: their statuses
+// are those before the first ones.
+func NewManager(sink Sink, adopted []*v1.Pod, logger klog.Logger, onChange func(*v1.Pod)) *Manager {
+	m := &Manager{sink: sink, logger: logger, onChange: onChange, pods: map[types.UID]*entry{},
+		adopted: map[types.UID]*v1.Pod{}}
+	for _, pod := range adopted {
+		m.adopted[pod.UID] = pod
+	}
+	return m
+}
+
+// Get returns the status of a pod.
+func (m *Manager) Get(uid types.UID) (status v1.PodStatus, known bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if e := m.pods[uid]; e != nil {
+		return *e.pod.Status.DeepCopy(), true
+	}
+	if pod := m.adopted[uid]; pod != nil {
+		return *pod.Status.DeepCopy(), true
+	}
+	return status, false
+}
+
+// Update replaces the status of a pod by what change makes of it, and reports whether it is another. What change gets
+// is its own; it is called with the lock held.
+func (m *Manager) Update(pod *v1.Pod, change func(before v1.PodStatus) v1.PodStatus) (changed bool) {
+	m.mu.Lock()
+	e := m.pods[pod.UID]
+	var before v1.PodStatus
+	if e != nil {
+		before = e.pod.Status
+	} else {
+		e = &entry{}
+		m.pods[pod.UID] = e
+		if pod := m.adopted[pod.UID]; pod != nil {
+			before = pod.Status
+		}
+	}
+	next := pod.DeepCopy()
+	next.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
+	next.Status = change(*before.DeepCopy())
+	changed = e.pod == nil || !equality.Semantic.DeepEqual(e.pod.Status, next.Status) ||
+		!equality.Semantic.DeepEqual(e.pod.Spec, next.Spec)
+	if changed {
+		e.pod = next
+		e.version++
+	}
+	m.mu.Unlock()
+	if changed && m.onChange != nil {
+		m.onChange(next)
+	}
+	return changed
+}
+
+// SetReadiness sets the readiness of a pod's containers from the results of its probes, without waiting for its
+// worker.
+func (m *Manager) SetReadiness(pod *v1.Pod, readiness Readiness) {
+	if _, known := m.Get(pod.UID); !known {
+		return
+	}
+	m.Update(pod, func(status v1.PodStatus) v1.PodStatus {
+		before := slices.Clone(status.Conditions)
+		readiness.SetReadiness(pod, &status)
+		sandboxReady := slices.ContainsFunc(before, func(c v1.PodCondition) bool {
+			return c.Type == v1.PodReadyToStartContainers && c.Status == v1.ConditionTrue
+		})
+		status.Conditions = conditions(pod, &status, sandboxReady)
+		keepTransitionTimes(&status, before)
+		return status
+	})
+}
+
+// Drop has the sink drop a pod that is about to be removed, at once. Should this process die then, the next does not
+// take the pod's status for that of one which is wanted again.
+func (m *Manager) Drop(ctx context.Context, pod *v1.Pod) error {
+	m.mu.Lock()
+	if e := m.pods[pod.UID]; e != nil {
+		e.dropped = true
+	}
+	delete(m.adopted, pod.UID)
+	m.mu.Unlock()
+	m.writing.Lock() // a Sync under way may be writing it
+	defer m.writing.Unlock()
+	return m.sink.Write(ctx, nil, []*v1.Pod{pod})
+}
+
+// Delete forgets a pod that is gone.
+func (m *Manager) Delete(uid types.UID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.pods, uid)
+}
+
+// Prune drops the statuses from before this start of the pods that are no more.
+func (m *Manager) Prune(exists func(types.UID) bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for uid, pod := range m.adopted {
+		if m.pods[uid] == nil && !exists(uid) {
+			delete(m.adopted, uid)
+			m.gone = append(m.gone, pod)
+		}
+	}
+}
+
+// List returns all pods with their statuses, by name.
+func (m *Manager) List() *v1.PodList {
+	list := &v1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, Items: []v1.Pod{}}
+	m.mu.Lock()
+	for _, e := range m.pods {
+		list.Items = append(list.Items, *e.pod)
+	}
+	m.mu.Unlock()
+	slices.SortFunc(list.Items, func(a, b v1.Pod) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
+	})
+	return list
+}
+
+// Run writes what changed every ten seconds, and once more when ctx ends.
+func (m *Manager) Run(ctx context.Context) {
+	ticker := time.NewTicker(syncPeriod)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+			m.Sync(ctx)
+		case <-ctx.Done():
+			m.Sync(context.WithoutCancel(ctx))
+			return
+		}
+	}
+}
+
+// Sync writes what changed since it was written last.
+func (m *Manager) Sync(ctx context.Context) {
+	m.writing.Lock()
+	defer m.writing.Unlock()
+	versions := map[*entry]uint64{}
+	var changed []*v1.Pod
+	m.mu.Lock()
+	for _, e := range m.pods {
+		if e.version != e.written && !e.dropped {
+			versions[e] = e.version
+			changed = append(changed, e.pod)
+		}
+	}
+	gone := m.gone
+	m.gone = nil
+	m.mu.Unlock()
+	if len(changed)+len(gone) == 0 {
+		return
+	}
+	err := m.sink.Write(ctx, changed, gone)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err != nil {
+		m.logger.Error(err, "Statuses could not be written; they are tried again", "after", syncPeriod)
+		m.gone = append(gone, m.gone...)
+		return
+	}
+	for e, version := range versions {
+		e.written = version
+	}
+}

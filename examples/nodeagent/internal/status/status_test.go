@@ -1,0 +1,251 @@
+package status
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/examples/nodeagent/internal/plan"
+)
+
+// allReady has every running container started and ready.
+type allReady struct{}
+
+func (allReady) SetReadiness(pod *v1.Pod, status *v1.PodStatus) {
+	for i := range status.InitContainerStatuses {
+		c := &status.InitContainerStatuses[i]
+		running := c.State.Running != nil
+		c.Started, c.Ready = &running, c.State.Terminated != nil && c.State.Terminated.ExitCode == 0
+		if plan.IsSidecar(&pod.Spec.InitContainers[i]) {
+			c.Ready = running
+		}
+	}
+	for i := range status.ContainerStatuses {
+		status.ContainerStatuses[i].Ready = status.ContainerStatuses[i].State.Running != nil
+	}
+}
+
+// pod returns a pod; "name" is a container, "init:name" and "side:name" init containers.
+func pod(policy v1.RestartPolicy, names ...string) *v1.Pod {
+	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "n", UID: "u"}, Spec: v1.PodSpec{
+		RestartPolicy: policy, SecurityContext: &v1.PodSecurityContext{}}}
+	for _, name := range names {
+		kind, base, found := strings.Cut(name, ":")
+		c := v1.Container{Name: base}
+		switch {
+		case !found:
+			p.Spec.Containers = append(p.Spec.Containers, v1.Container{Name: name})
+			continue
+		case kind == "side":
+			c.RestartPolicy = ptr.To(v1.ContainerRestartPolicyAlways)
+		}
+		p.Spec.InitContainers = append(p.Spec.InitContainers, c)
+	}
+	return p
+}
+
+// seen returns a status of containers: "name running", "name 3" for an exit code, and "name
+// created", newest first.
+func seen(containers ...string) *pleg.PodStatus {
+	s := &pleg.PodStatus{IPs: []string{"10.0.0.1"}}
+	for i, text := range containers {
+		name, state, _ := strings.Cut(text, " ")
+		c := &pleg.Status{Name: name, ID: pleg.ContainerID{Type: "t", ID: fmt.Sprint(name, len(containers)-i)},
+			State:        pleg.State(state),
+			RestartCount: 2, Reason: "Error", StartedAt: time.Unix(1, 0)}
+		if _, err := fmt.Sscan(state, &c.ExitCode); err == nil {
+			c.State = pleg.ContainerStateExited
+		}
+		s.ContainerStatuses = append(s.ContainerStatuses, c)
+	}
+	return s
+}
+
+func TestPhaseAndConditions(t *testing.T) {
+	const (
+		always    = v1.RestartPolicyAlways
+		onFailure = v1.RestartPolicyOnFailure
+		never     = v1.RestartPolicyNever
+	)
+	for _, c := range []struct {
+		name string
+		pod  *v1.Pod
+		seen *pleg.PodStatus
+		want string
+	}{
+		{"new", pod(always, "a"), seen(), "Pending Initialized"},
+		{"created", pod(always, "a"), seen("a created"), "Pending Initialized"},
+		{"runs", pod(always, "a", "b"), seen("a running", "b running"), "Running Initialized Ready ContainersReady"},
+		{"half of it", pod(always, "a", "b"), seen("a running"), "Pending Initialized"},
+		{"one crashed", pod(always, "a", "b"), seen("a running", "b 1"), "Running Initialized"},
+		{"all exited, always", pod(always, "a"), seen("a 0"), "Running Initialized"},
+		{"all exited, on failure", pod(onFailure, "a"), seen("a 0"), "Succeeded Initialized:PodCompleted"},
+		{"one failed, on failure", pod(onFailure, "a", "b"), seen("a 0", "b 1"), "Running Initialized"},
+		{"all succeeded, never", pod(never, "a", "b"), seen("a 0", "b 0"), "Succeeded Initialized:PodCompleted"},
+		{"one failed, never", pod(never, "a", "b"), seen("a 0", "b 1"), "Failed Initialized"},
+		{"one failed and one runs, never", pod(never, "a", "b"), seen("a running", "b 1"), "Running Initialized"},
+		{"initializes", pod(always, "init:i", "a"), seen("i running"), "Pending"},
+		{"initialized", pod(always, "init:i", "a"), seen("i 0", "a running"), "Running Initialized Ready ContainersReady"},
+		{"init failed", pod(always, "init:i", "a"), seen("i 1"), "Pending"},
+		{"init failed, never", pod(never, "init:i", "a"), seen("i 1"), "Failed"},
+		{"init is lost", pod(always, "init:i", "a"), seen("a running"), "Running Initialized Ready ContainersReady"},
+		{"a sidecar first", pod(always, "side:s", "a"), seen("s running"), "Pending Initialized"},
+		{"a sidecar beside", pod(always, "side:s", "a"), seen("s running", "a running"),
+			"Running Initialized Ready ContainersReady"},
+		{"a sidecar crashed", pod(always, "side:s", "a"), seen("s 1", "a running"), "Running Initialized"},
+		{"a sidecar outlives", pod(never, "side:s", "a"), seen("s running", "a 0"), "Running Initialized"},
+		{"a sidecar ended", pod(never, "side:s", "a"), seen("s 137", "a 0"), "Succeeded Initialized:PodCompleted"},
+	} {
+		s := Generate(c.pod, c.seen, v1.PodStatus{}, nil, allReady{}, "")
+		got := string(s.Phase)
+		for _, cond := range s.Conditions {
+			if cond.Status == v1.ConditionTrue && cond.Type != v1.PodScheduled {
+				got += " " + string(cond.Type)
+				if cond.Reason != "" {
+					got += ":" + cond.Reason
+				}
+			}
+		}
+		if got != c.want {
+			t.Errorf("%s: %s, want %s", c.name, got, c.want)
+		}
+	}
+}
+
+// What is known of before is kept: times, the last termination, a phase that is final; what
+// the runtime has lost is said to be lost.
+func TestGenerateAfterBefore(t *testing.T) {
+	p := pod(v1.RestartPolicyAlways, "a")
+	first := Generate(p, seen("a running"), v1.PodStatus{}, nil, allReady{}, "192.0.2.1")
+	if first.PodIP != "10.0.0.1" || first.HostIP != "192.0.2.1" {
+		t.Errorf("%v", first)
+	}
+	long := metav1.NewTime(time.Unix(1000, 0))
+	first.StartTime = &long
+	for i := range first.Conditions {
+		first.Conditions[i].LastTransitionTime = long
+	}
+	next := Generate(p, seen("a 3"), first, map[string]v1.ContainerStateWaiting{"a": {Reason: "CrashLoopBackOff"}},
+		allReady{}, "")
+	c := next.ContainerStatuses[0]
+	if c.State.Waiting == nil || c.State.Waiting.Reason != "CrashLoopBackOff" ||
+		c.LastTerminationState.Terminated.ExitCode != 3 ||
+		!next.StartTime.Equal(&long) {
+		t.Errorf("%v", next)
+	}
+	for _, cond := range next.Conditions {
+		changed := cond.Type == v1.PodReady || cond.Type == v1.ContainersReady
+		if changed == cond.LastTransitionTime.Equal(&long) {
+			t.Errorf("%v", cond)
+		}
+	}
+	again := Generate(p, seen("a running", "a 3"), next, map[string]v1.ContainerStateWaiting{"a": {Reason: "old"}},
+		allReady{}, "")
+	if c := again.ContainerStatuses[0]; c.State.Running == nil || c.LastTerminationState.Terminated.ExitCode != 3 {
+		t.Errorf("%v", c)
+	}
+	lost := Generate(p, seen(), again, nil, allReady{}, "")
+	if c := lost.ContainerStatuses[0]; c.RestartCount != 3 ||
+		c.LastTerminationState.Terminated.Reason != "ContainerStatusUnknown" {
+		t.Errorf("%v", c)
+	}
+	job := pod(v1.RestartPolicyNever, "a")
+	done := Generate(job, seen("a 0"), v1.PodStatus{}, nil, allReady{}, "")
+	if s := Generate(job, seen(), done, nil, allReady{}, ""); s.Phase != v1.PodSucceeded ||
+		s.ContainerStatuses[0].State.Terminated == nil {
+		t.Errorf("a job that is done: %v", s)
+	}
+}
+
+// A directory has a whole file per pod, and gives them back.
+func TestDirectory(t *testing.T) {
+	d := Directory(filepath.Join(t.TempDir(), "status"))
+	p := pod(v1.RestartPolicyAlways, "a")
+	p.Status.Phase = v1.PodRunning
+	other := p.DeepCopy()
+	other.UID = "v"
+	if err := d.Write(t.Context(), []*v1.Pod{p, other}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Write(t.Context(), nil, []*v1.Pod{other, other}); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(string(d), "broken.json"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	pods, err := d.Read()
+	if len(pods) != 1 || pods[0].UID != "u" || pods[0].Status.Phase != v1.PodRunning || err == nil {
+		t.Errorf("%v, %v", pods, err)
+	}
+	if err := Directory("/dev/null/x").Write(t.Context(), []*v1.Pod{p}, nil); err == nil {
+		t.Error("wrote below a file")
+	}
+	if pods, err := Directory("/nowhere").Read(); len(pods) != 0 || err != nil {
+		t.Errorf("%v, %v", pods, err)
+	}
+}
+
+// nothing is a sink.
+type nothing struct{ writes, gone int }
+
+func (n *nothing) Write(_ context.Context, changed, gone []*v1.Pod) error {
+	n.writes += len(changed)
+	n.gone += len(gone)
+	return nil
+}
+
+// Only what changed is written; what an agent before this one left is pruned.
+func TestManager(t *testing.T) {
+	sink, old := &nothing{}, pod(v1.RestartPolicyAlways, "a")
+	old.UID, old.Status.Phase = "old", v1.PodRunning
+	versions := 0
+	m := NewManager(sink, []*v1.Pod{old}, logr.Discard(), func(*v1.Pod) { versions++ })
+	p := pod(v1.RestartPolicyAlways, "a")
+	set := func(phase v1.PodPhase) bool {
+		return m.Update(p, func(s v1.PodStatus) v1.PodStatus {
+			s.Phase = phase
+			return s
+		})
+	}
+	for i, c := range []struct {
+		phase   v1.PodPhase
+		changed bool
+	}{{v1.PodPending, true}, {v1.PodPending, false}, {v1.PodRunning, true}} {
+		if got := set(c.phase); got != c.changed {
+			t.Errorf("%d: changed %v", i, got)
+		}
+	}
+	m.Sync(t.Context())
+	m.Sync(t.Context())
+	if sink.writes != 1 || versions != 2 {
+		t.Errorf("%d writes, %d versions", sink.writes, versions)
+	}
+	if s, known := m.Get("old"); !known || s.Phase != v1.PodRunning {
+		t.Errorf("%v, %v", s, known)
+	}
+	m.Prune(func(uid types.UID) bool { return uid == "u" })
+	m.Sync(t.Context())
+	if _, known := m.Get("old"); known || sink.gone != 1 {
+		t.Errorf("%v, %d gone", known, sink.gone)
+	}
+	if err := m.Drop(t.Context(), p); err != nil || sink.gone != 2 {
+		t.Errorf("%v, %d gone", err, sink.gone)
+	}
+	set(v1.PodFailed)
+	m.Sync(t.Context())
+	m.Delete(p.UID)
+	if sink.writes != 1 || len(m.List().Items) != 0 {
+		t.Errorf("%d writes, %v", sink.writes, m.List())
+	}
+}

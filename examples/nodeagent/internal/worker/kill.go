@@ -1,0 +1,109 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/examples/nodeagent/internal/handler"
+	"github.com/kubepleg/pleg/examples/nodeagent/internal/plan"
+	"github.com/kubepleg/pleg/examples/nodeagent/internal/prober"
+)
+
+// leastGrace is what a container gets to end in, even if its preStop hook has used up the grace period.
+const leastGrace = 2 * time.Second
+
+// hookTimeout bounds a postStart hook; a preStop hook has the grace period.
+const hookTimeout = time.Minute
+
+// graceOf returns the grace period of a container that is ended because of a probe, or not.
+func graceOf(pod *v1.Pod, c *v1.Container, probe string) time.Duration {
+	seconds := *pod.Spec.TerminationGracePeriodSeconds
+	for kind, p := range map[prober.Kind]*v1.Probe{prober.Liveness: c.LivenessProbe, prober.Startup: c.StartupProbe} {
+		if string(kind) == probe && p != nil && p.TerminationGracePeriodSeconds != nil {
+			seconds = *p.TerminationGracePeriodSeconds
+		}
+	}
+	return time.Duration(seconds) * time.Second
+}
+
+// killPod ends everything in a pod: the containers at once, then the sidecars one after another in reverse order,
+// then the sandboxes. All share one grace period.
+func (w *worker) killPod(ctx context.Context, pod *v1.Pod, seen *pleg.PodStatus) error {
+	over := time.Now().Add(time.Duration(*pod.Spec.TerminationGracePeriodSeconds) * time.Second)
+	kill := func(s *pleg.Status) error { return w.killContainer(ctx, pod, s, time.Until(over)) }
+	var containers, sidecars []*pleg.Status
+	for _, s := range seen.ContainerStatuses {
+		if s.State != pleg.ContainerStateRunning && s.State != pleg.ContainerStateUnknown {
+			continue
+		}
+		if c := plan.Find(pod, s.Name); c != nil && plan.IsSidecar(c) {
+			sidecars = append(sidecars, s)
+		} else {
+			containers = append(containers, s)
+		}
+	}
+	if err := each(containers, kill); err != nil {
+		return err
+	}
+	order := func(s *pleg.Status) int {
+		return slices.IndexFunc(pod.Spec.InitContainers, func(c v1.Container) bool { return c.Name == s.Name })
+	}
+	slices.SortFunc(sidecars, func(a, b *pleg.Status) int { return order(b) - order(a) })
+	for _, s := range sidecars {
+		if err := kill(s); err != nil {
+			return err
+		}
+	}
+	return each(seen.SandboxStatuses, func(s *runtimeapi.PodSandboxStatus) error {
+		if s.GetState() != runtimeapi.PodSandboxState_SANDBOX_READY {
+			return nil
+		}
+		return w.Runtime.StopPodSandbox(ctx, s.GetId())
+	})
+}
+
+// killContainer runs a container's preStop hook and ends it within the grace period.
+func (w *worker) killContainer(ctx context.Context, pod *v1.Pod, s *pleg.Status, grace time.Duration) error {
+	over := time.Now().Add(grace)
+	c := plan.Find(pod, s.Name)
+	if c != nil && c.Lifecycle != nil && c.Lifecycle.PreStop != nil && grace > 0 {
+		hookCtx, cancel := context.WithDeadline(ctx, over)
+		err := w.hook(hookCtx, c, c.Lifecycle.PreStop, s.ID)
+		cancel()
+		if err != nil {
+			w.Logger.Error(err, "A preStop hook failed", "pod", podName(pod), "container", s.Name)
+		}
+	}
+	return w.Runtime.StopContainer(ctx, s.ID.ID, max(time.Until(over), leastGrace))
+}
+
+// hook runs a lifecycle hook in a container.
+func (w *worker) hook(ctx context.Context, c *v1.Container, h *v1.LifecycleHandler, id pleg.ContainerID) error {
+	switch {
+	case h.Exec != nil:
+		output, code, err := w.Runtime.Exec(ctx, id, h.Exec.Command, 0)
+		if err == nil && code != 0 {
+			err = fmt.Errorf("%q exits with %d: %.100s", h.Exec.Command, code, output)
+		}
+		return err
+	case h.HTTPGet != nil:
+		ctx, cancel := context.WithTimeout(ctx, hookTimeout)
+		defer cancel()
+		status, _ := w.Status.Get(w.uid)
+		return handler.HTTP(ctx, c, h.HTTPGet, status.PodIP, handler.HookAgent)
+	case h.Sleep != nil:
+		select {
+		case <-time.After(time.Duration(h.Sleep.Seconds) * time.Second):
+		case <-ctx.Done():
+		}
+		return nil
+	}
+	return errors.New("it has no handler")
+}

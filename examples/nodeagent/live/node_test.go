@@ -1,0 +1,279 @@
+package live
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/kubepleg/pleg/internal/e2e/containerd"
+)
+
+// patience is how long a test waits for something that must come.
+const patience = 2 * time.Minute
+
+// image is what every pod runs; otherImage is the same under another name.
+const (
+	image      = containerd.BusyboxImage
+	otherImage = "localhost/busybox:other"
+)
+
+// node is a containerd with a directory of manifests.
+type node struct {
+	t         *testing.T
+	daemon    *containerd.Daemon
+	client    *containerd.Client
+	dir       string
+	manifests string
+}
+
+func newNode(t *testing.T) *node {
+	t.Helper()
+	n := &node{t: t, dir: t.TempDir()}
+	n.manifests = filepath.Join(n.dir, "manifests")
+	n.must(os.Mkdir(n.manifests, 0o755))
+	daemon, err := containerd.Start(t.Context())
+	n.must(err)
+	n.daemon = daemon
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("containerd's log ends:\n%s", daemon.Log(20))
+		}
+		if err := daemon.Close(); err != nil {
+			t.Error("taking containerd down:", err)
+		}
+	})
+	n.client, err = daemon.Client()
+	n.must(err)
+	t.Cleanup(func() { n.client.Close() })
+	binaries, err := containerd.Build(t.Context())
+	n.must(err)
+	tag := exec.CommandContext(t.Context(), filepath.Join(binaries, "ctr"), "-n", "k8s.io", "images", "tag", image,
+		otherImage)
+	tag.Env = append(os.Environ(), "CONTAINERD_ADDRESS="+daemon.Socket())
+	if out, err := tag.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return n
+}
+
+func (n *node) must(err error) {
+	n.t.Helper()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// cgroup is the cgroup whose processes the daemon's end takes away.
+func (n *node) cgroup() string { return "/" + filepath.Base(filepath.Dir(n.daemon.Socket())) }
+
+// write writes a manifest elsewhere and moves it over the old one: the kubelet reads every
+// file that it finds.
+func (n *node) write(name, text string) {
+	n.t.Helper()
+	path := filepath.Join(n.dir, name+".yaml")
+	n.must(os.WriteFile(path, []byte(text), 0o600))
+	n.must(os.Rename(path, filepath.Join(n.manifests, name+".yaml")))
+}
+
+func (n *node) remove(name string) {
+	n.t.Helper()
+	n.must(os.Remove(filepath.Join(n.manifests, name+".yaml")))
+}
+
+// agent is a process of the agent.
+type agent struct {
+	n       *node
+	cmd     *exec.Cmd
+	address string
+	log     *syncBuffer
+	done    chan struct{}
+}
+
+type syncBuffer struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+// startAgent starts the agent on the node. It is killed with the test.
+func (n *node) startAgent(args ...string) *agent {
+	n.t.Helper()
+	a := &agent{n: n, address: freeAddress(n.t), log: &syncBuffer{}, done: make(chan struct{})}
+	a.cmd = exec.Command(filepath.Join(bin, "nodeagent"), append([]string{
+		"--runtime-endpoint", n.daemon.Endpoint(), "--manifests", n.manifests, "--state-dir", filepath.Join(n.dir, "state"),
+		"--listen", a.address, "--node-ip", "127.0.0.1", "--node-name", "live", "--cgroup-parent", n.cgroup(), "-v", "1",
+	}, args...)...)
+	a.cmd.Stdout, a.cmd.Stderr = a.log, a.log
+	a.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	n.must(a.cmd.Start())
+	go func() {
+		defer close(a.done)
+		_ = a.cmd.Wait()
+	}()
+	n.t.Cleanup(func() {
+		a.end(syscall.SIGKILL)
+		if n.t.Failed() {
+			n.t.Logf("the agent's log ends:\n%s", tail(a.log.String(), 6000))
+		}
+	})
+	return a
+}
+
+// end ends the agent with a signal and waits for its end.
+func (a *agent) end(s syscall.Signal) {
+	_ = a.cmd.Process.Signal(s) // it may have ended
+	select {
+	case <-a.done:
+	case <-time.After(patience):
+		a.n.t.Errorf("the agent does not end with %v", s)
+		_ = a.cmd.Process.Kill()
+		<-a.done
+	}
+}
+
+func tail(s string, n int) string { return s[max(0, len(s)-n):] }
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// podsAt returns the pods that an agent or a kubelet serves at an address, by name; none
+// if it does not answer.
+func podsAt(address string) map[string]*v1.Pod {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/pods", http.NoBody)
+	if err != nil {
+		return nil
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil
+	}
+	defer resp.Body.Close()
+	list := v1.PodList{}
+	if err := json.NewDecoder(resp.Body).Decode(&list); err != nil {
+		return nil
+	}
+	pods := map[string]*v1.Pod{}
+	for i := range list.Items {
+		pods[list.Items[i].Name] = &list.Items[i]
+	}
+	return pods
+}
+
+func (a *agent) pods() map[string]*v1.Pod { return podsAt(a.address) }
+
+// eventually waits until a condition holds. The condition says what is missing.
+func (n *node) eventually(what string, missing func() string) {
+	n.t.Helper()
+	last := ""
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		if last = missing(); last == "" {
+			return
+		}
+	}
+	n.t.Fatalf("%s: not within %v: %s", what, patience, last)
+}
+
+// is returns a condition: that a pod is in a phase and, if it runs, ready.
+func (a *agent) is(name string, phase v1.PodPhase) func() string {
+	return func() string {
+		pod := a.pods()[name]
+		switch {
+		case pod == nil:
+			return "there is no pod " + name
+		case pod.Status.Phase != phase || phase == v1.PodRunning && !ready(pod):
+			return fmt.Sprintf("pod %s: %s", name, brief(pod))
+		}
+		return ""
+	}
+}
+
+func ready(pod *v1.Pod) bool {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == v1.PodReady {
+			return c.Status == v1.ConditionTrue
+		}
+	}
+	return false
+}
+
+func brief(pod *v1.Pod) string {
+	text, _ := json.Marshal(pod.Status.ContainerStatuses)
+	return fmt.Sprintf("%s, ready %v: %s", pod.Status.Phase, ready(pod), text)
+}
+
+// left returns the sandboxes and containers in the runtime.
+func (n *node) left() (sandboxes []*runtimeapi.PodSandbox, containers []*runtimeapi.Container, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	s, err := n.client.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{}, grpc.WaitForReady(true))
+	if err != nil {
+		return nil, nil, err
+	}
+	c, err := n.client.ListContainers(ctx, &runtimeapi.ListContainersRequest{}, grpc.WaitForReady(true))
+	return s.GetItems(), c.GetContainers(), err
+}
+
+// manifest returns a pod on the host's network that runs containers, given as YAML.
+func manifest(name, spec string) string {
+	return fmt.Sprintf(`apiVersion: v1
+kind: Pod
+metadata:
+  name: %[1]s
+  namespace: live
+  uid: 11111111-2222-4333-8444-%012[3]x
+spec:
+  hostNetwork: true
+  automountServiceAccountToken: false
+%[2]s`, name, spec, len(name)*1000+sum(name))
+}
+
+func sum(s string) (n int) {
+	for i := range len(s) {
+		n = n*31%99991 + int(s[i])
+	}
+	return n
+}
+
+// shell returns the field of one container that runs a shell script.
+func shell(script, more string) string {
+	return fmt.Sprintf(`  containers:
+  - name: main
+    image: %s
+    imagePullPolicy: Never
+    command: ["sh", "-c", %q]
+%s`, image, script, more)
+}

@@ -1,0 +1,162 @@
+// Command nodeagent runs pods from manifest files on a container runtime, and keeps them running. It is small, and
+// shows how a node agent is built on the library:
+//
+//	go run .
+//	go run . --runtime-endpoint unix:///run/containerd/containerd.sock --manifests DIR
+//
+// The first runs the manifests that come with it, on a runtime in this process, which needs no rights. README.md goes
+// through the parts.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/go-logr/logr/funcr"
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials/insecure"
+	"k8s.io/klog/v2"
+
+	"github.com/kubepleg/pleg/cri"
+	"github.com/kubepleg/pleg/examples/nodeagent/internal/agent"
+	"github.com/kubepleg/pleg/examples/nodeagent/internal/manifest"
+	"github.com/kubepleg/pleg/examples/nodeagent/internal/runtime"
+	"github.com/kubepleg/pleg/examples/nodeagent/internal/status"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // so that a second signal ends it at once
+	f, err := parseFlags(os.Args[1:], os.Stderr)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return
+	case err != nil:
+		os.Exit(2)
+	}
+	if err := run(ctx, f, os.Stdout, os.Stderr); err != nil {
+		fmt.Fprintln(os.Stderr, "nodeagent:", err)
+		os.Exit(1)
+	}
+}
+
+// run runs the agent until ctx ends.
+func run(ctx context.Context, f flags, stdout, stderr io.Writer) error {
+	logger := newLogger(stderr, f.verbosity)
+	endpoint, stopNode, err := f.node()
+	if err != nil {
+		return err
+	}
+	defer stopNode()
+	unlock, err := lock(filepath.Join(f.stateDir, "lock"))
+	if err != nil {
+		return err
+	}
+	defer unlock()
+
+	// The library has a connection of its own, so that no change holds up a list.
+	reader, err := cri.Dial(endpoint, cri.WithLogger(logger))
+	if err != nil {
+		return err
+	}
+	defer reader.Close()
+	conn, err := dial(endpoint)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	sink := status.Directory(filepath.Join(f.stateDir, "status"))
+	adopted, err := sink.Read()
+	if err != nil {
+		logger.Error(err, "Some statuses from before are lost")
+	}
+	a := agent.New(agent.Config{
+		Reader: reader, Conn: conn, NodeIP: f.nodeIP, Sink: sink, Adopted: adopted,
+		Runtime:  runtime.Options{StateDir: f.stateDir, CgroupParent: f.cgroupParent},
+		OnStatus: newPrinter(stdout).print, Registry: prometheus.NewRegistry(), Logger: logger,
+	})
+
+	listener, err := net.Listen("tcp", f.listen)
+	if err != nil {
+		return fmt.Errorf("serving the status: %w", err)
+	}
+	server := &http.Server{Handler: a.Handler(), ReadHeaderTimeout: 10 * time.Second}
+	defer server.Close()
+	var joined sync.WaitGroup
+	defer joined.Wait()
+	joined.Go(func() {
+		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			logger.Error(err, "The status is not served any more")
+		}
+	})
+	fmt.Fprintf(stderr, "Running the pods of %s on %s. http://%s/pods, /healthz, /metrics. Ctrl-C ends it.\n",
+		f.manifests, endpoint, listener.Addr())
+
+	living, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	joined.Go(func() { a.Run(living) })
+	manifest.NewSource(f.manifests, f.nodeName, logger).Run(ctx, a.SetPods) // until ctx ends
+	if f.drain {
+		logger.Info("Ending all pods")
+		impatient, stop := signal.NotifyContext(living, os.Interrupt, syscall.SIGTERM)
+		defer stop()
+		if err := a.Drain(impatient); err != nil {
+			logger.Error(err, "Some pods are left running")
+		}
+	}
+	end()
+	_ = server.Close() // there is nothing to be done about it
+	joined.Wait()
+	return nil
+}
+
+// dial connects to a runtime that may not be there yet.
+func dial(endpoint string) (*grpc.ClientConn, error) {
+	conn, err := grpc.NewClient(endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16<<20)),
+		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: 5 * time.Second, Backoff: backoff.Config{
+			BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second,
+		}}))
+	if err != nil {
+		return nil, fmt.Errorf("connecting to %s: %w", endpoint, err)
+	}
+	return conn, nil
+}
+
+// lock makes sure that no other agent has this state directory, and returns what gives it back. The kernel does when
+// the process dies.
+func lock(path string) (unlock func(), err error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, fmt.Errorf("making the state directory: %w", err)
+	}
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644) //nolint:gosec // no secrets
+	if err != nil {
+		return nil, fmt.Errorf("opening the lock file: %w", err)
+	}
+	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		holder, _ := io.ReadAll(file)
+		return nil, errors.Join(fmt.Errorf("another agent (process %s) has %s: %w", holder, path, err), file.Close())
+	}
+	err = errors.Join(file.Truncate(0), func() error { _, err := fmt.Fprint(file, os.Getpid()); return err }())
+	return func() { _ = file.Close() }, err
+}
+
+// newLogger returns a logger of lines.
+func newLogger(w io.Writer, verbosity int) klog.Logger {
+	return funcr.New(func(_, text string) {
+		fmt.Fprintf(w, "%s  %s\n", time.Now().Format(timeLayout), text)
+	}, funcr.Options{Verbosity: verbosity})
+}

@@ -1,0 +1,121 @@
+package plegtest
+
+import (
+	"context"
+	"io"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Program is what the containers of an image run, in goroutines of this process; see
+// WithPrograms.
+type Program struct {
+	// Main is the process of a container. It may listen on loopback, which is the address
+	// of every pod. What it returns is the exit code; a panic is exit code 2.
+	//
+	// ctx ends when the container is killed; Main must return soon after that, because
+	// Stop of the server waits for it. A program that ends when it is asked to, as by
+	// SIGTERM, returns when p.Terminate is closed. One that does not is killed when the
+	// grace period is over.
+	Main func(ctx context.Context, p *Process) (exitCode int)
+	// Exec is a command that ExecSync runs in a running container. ctx ends with the
+	// call, its timeout or the container. If Exec is nil, every command fails to start.
+	Exec func(ctx context.Context, p *Process) (exitCode int)
+}
+
+// Process is one run of a program.
+type Process struct {
+	// ContainerID, ContainerName and Image are those of the container.
+	ContainerID, ContainerName, Image string
+	// PodUID, PodNamespace and PodName are those of its pod.
+	PodUID                types.UID
+	PodNamespace, PodName string
+	// Attempt is the container's restart count.
+	Attempt uint32
+	// Args are the container's command and arguments; of an Exec, the command.
+	Args []string
+	// Env is the container's environment.
+	Env map[string]string
+	// Terminate is closed when the container is asked to stop.
+	Terminate <-chan struct{}
+	// Stdout and Stderr are what ExecSync answers; what Main writes is discarded.
+	Stdout, Stderr io.Writer
+}
+
+// exitPanicked is the exit code of a Go program that panicked.
+const exitPanicked = 2
+
+// WithPrograms has the server take changes: clients may run, stop and remove sandboxes and
+// containers, and execute commands in them. The images that exist are the names in programs,
+// which are compared as they are; ":latest" may be left out. Everything else is refused as
+// before. The addresses of pods are loopback, so that a program can be reached.
+func WithPrograms(programs map[string]Program) CRIOption {
+	return criOption(func(c *criConfig) { c.programs = programs })
+}
+
+// process is the running program of a container.
+type process struct {
+	Process
+	program Program
+	ctx     context.Context // ends when the container has exited
+	exit    context.CancelFunc
+	// terminate closes Process.Terminate.
+	terminate func()
+}
+
+// newProcess returns a process that ends with exitLocked, which every exit of a container
+// passes, or with ctx, the server's.
+func newProcess(ctx context.Context, program Program, p Process) *process {
+	terminate := make(chan struct{})
+	p.Terminate = terminate
+	ctx, exit := context.WithCancel(ctx)
+	return &process{Process: p, program: program, ctx: ctx, exit: exit,
+		terminate: sync.OnceFunc(func() { close(terminate) })}
+}
+
+// run runs Main and returns the exit code.
+func (p *process) run() (code int) {
+	return guardedRun(p.ctx, p.program.Main, p.Process)
+}
+
+// guardedRun runs a function of a program, which may panic or end its goroutine.
+func guardedRun(ctx context.Context, f func(context.Context, *Process) int, p Process) (code int) {
+	code = exitPanicked
+	defer func() { _ = recover() }()
+	if p.Stdout == nil {
+		p.Stdout, p.Stderr = io.Discard, io.Discard
+	}
+	if f == nil {
+		return 0
+	}
+	return f(ctx, &p)
+}
+
+// runProgram runs the program of a container that has been started.
+func (s *CRIServer) runProgram(p *process) {
+	s.programs.Go(func() {
+		code := p.run()
+		// It fails if the container was killed meanwhile.
+		_ = s.ExitContainer(p.ContainerID, int32(code), "") //nolint:gosec // exit codes are small
+	})
+}
+
+// programOf returns the program of an image.
+func (c *criConfig) programOf(image string) (Program, bool) {
+	p, ok := c.programs[image]
+	if !ok {
+		p, ok = c.programs[image+":latest"]
+	}
+	return p, ok
+}
+
+// environment returns the environment of a container.
+func environment(config *runtimeapi.ContainerConfig) map[string]string {
+	env := make(map[string]string, len(config.GetEnvs()))
+	for _, kv := range config.GetEnvs() {
+		env[kv.GetKey()] = string(kv.GetValue())
+	}
+	return env
+}

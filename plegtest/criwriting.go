@@ -1,0 +1,296 @@
+package plegtest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// writingCalls are the CRI methods that a server with programs serves beside the reading
+// ones.
+var writingCalls = map[string]bool{
+	"RunPodSandbox": true, "StopPodSandbox": true, "RemovePodSandbox": true,
+	"CreateContainer": true, "StartContainer": true, "StopContainer": true, "RemoveContainer": true,
+	"ExecSync": true, "PullImage": true,
+}
+
+// loopback is the address of every pod whose programs run in this process.
+const loopback = "127.0.0.1"
+
+// RunPodSandbox implements runtimeapi.RuntimeServiceServer.
+func (c *criService) RunPodSandbox(_ context.Context,
+	req *runtimeapi.RunPodSandboxRequest) (*runtimeapi.RunPodSandboxResponse, error) {
+	meta := req.GetConfig().GetMetadata()
+	if meta.GetName() == "" || meta.GetNamespace() == "" || meta.GetUid() == "" {
+		return nil, status.Error(codes.InvalidArgument, "the sandbox config lacks metadata")
+	}
+	config := PodConfig{
+		UID: types.UID(meta.Uid), Name: meta.Name, Namespace: meta.Namespace,
+		Labels: req.Config.Labels, Annotations: req.Config.Annotations, RuntimeHandler: req.RuntimeHandler,
+		IPs: []string{loopback},
+	}
+	if req.Config.GetLinux().GetSecurityContext().GetNamespaceOptions().GetNetwork() == runtimeapi.NamespaceMode_NODE {
+		config.IPs = []string{}
+	}
+	n := c.s.node
+	n.mu.Lock()
+	for _, sb := range n.sandboxes {
+		if sb.config.UID == config.UID && sb.attempt == meta.Attempt {
+			n.mu.Unlock()
+			return nil, status.Errorf(codes.Unknown, "failed to reserve sandbox name %q: name is reserved for %q",
+				meta.Name, sb.item.Id)
+		}
+	}
+	n.podLocked(config.UID).nextAttempt = meta.Attempt
+	sb := n.addSandboxLocked(config)
+	id := sb.item.Id
+	events := []*runtimeapi.ContainerEventResponse{
+		c.s.eventLocked(runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT, id, sb),
+		c.s.eventLocked(runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT, id, sb),
+	}
+	n.mu.Unlock()
+	c.s.hub.send(events...)
+	return &runtimeapi.RunPodSandboxResponse{PodSandboxId: id}, nil
+}
+
+// podLocked returns the counts of a pod, new ones if there are none.
+func (n *node) podLocked(uid types.UID) *simPod {
+	pod := n.pods[uid]
+	if pod == nil {
+		pod = &simPod{restarts: make(map[string]uint32)}
+		n.pods[uid] = pod
+	}
+	return pod
+}
+
+// StopPodSandbox implements runtimeapi.RuntimeServiceServer. A sandbox that is not there
+// is stopped.
+func (c *criService) StopPodSandbox(_ context.Context,
+	req *runtimeapi.StopPodSandboxRequest) (*runtimeapi.StopPodSandboxResponse, error) {
+	_ = c.s.StopPodSandbox(req.PodSandboxId) // fails only if it is not there
+	return &runtimeapi.StopPodSandboxResponse{}, nil
+}
+
+// RemovePodSandbox implements runtimeapi.RuntimeServiceServer.
+func (c *criService) RemovePodSandbox(_ context.Context,
+	req *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse, error) {
+	return &runtimeapi.RemovePodSandboxResponse{}, c.s.RemovePodSandbox(req.PodSandboxId)
+}
+
+// CreateContainer implements runtimeapi.RuntimeServiceServer.
+func (c *criService) CreateContainer(_ context.Context,
+	req *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerResponse, error) {
+	config := req.GetConfig()
+	name, attempt := config.GetMetadata().GetName(), config.GetMetadata().GetAttempt()
+	image := config.GetImage().GetImage()
+	if name == "" {
+		return nil, status.Error(codes.InvalidArgument, "the container config lacks metadata")
+	}
+	program, ok := c.s.cfg.programOf(image)
+	if !ok {
+		return nil, status.Errorf(codes.NotFound, "failed to resolve image %q: not found", image)
+	}
+	n := c.s.node
+	n.mu.Lock()
+	sb, err := n.sandboxLocked(req.PodSandboxId)
+	switch {
+	case err != nil:
+	case !sb.ready:
+		err = status.Errorf(codes.FailedPrecondition, "sandbox %q is not ready", req.PodSandboxId)
+	case slices.ContainsFunc(sb.containers, func(o *simContainer) bool {
+		return o.config.Name == name && o.attempt == attempt
+	}):
+		err = status.Errorf(codes.Unknown, "failed to reserve container name %q of attempt %d: it is reserved", name, attempt)
+	}
+	if err != nil {
+		n.mu.Unlock()
+		return nil, err
+	}
+	n.podLocked(sb.config.UID).restarts[name] = attempt
+	ctr := n.addContainerLocked(sb, ContainerConfig{Name: name, Image: image,
+		Labels: config.Labels, Annotations: config.Annotations})
+	id := ctr.item.Id
+	ctr.process = newProcess(c.s.lifetime, program, Process{
+		ContainerID: id, ContainerName: name, Image: image, Attempt: attempt,
+		PodUID: sb.config.UID, PodNamespace: sb.config.Namespace, PodName: sb.config.Name,
+		Args: slices.Concat(config.Command, config.Args), Env: environment(config),
+	})
+	event := c.s.eventLocked(runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT, id, sb)
+	n.mu.Unlock()
+	c.s.hub.send(event)
+	return &runtimeapi.CreateContainerResponse{ContainerId: id}, nil
+}
+
+// StartContainer implements runtimeapi.RuntimeServiceServer.
+func (c *criService) StartContainer(_ context.Context,
+	req *runtimeapi.StartContainerRequest) (*runtimeapi.StartContainerResponse, error) {
+	if err := c.s.StartContainer(req.ContainerId); err != nil {
+		return nil, err
+	}
+	if p, err := c.processOf(req.ContainerId); err == nil && p != nil {
+		c.s.runProgram(p)
+	}
+	return &runtimeapi.StartContainerResponse{}, nil
+}
+
+// processOf returns the process of a container; nil if it has none, as one that the server's
+// own methods made.
+func (c *criService) processOf(containerID string) (*process, error) {
+	c.s.node.mu.Lock()
+	defer c.s.node.mu.Unlock()
+	ctr, err := c.s.node.containerLocked(containerID)
+	if err != nil {
+		return nil, err
+	}
+	return ctr.process, nil
+}
+
+// StopContainer implements runtimeapi.RuntimeServiceServer: it asks the program to end, and
+// kills the container when the timeout is over. A container that is not there is stopped.
+func (c *criService) StopContainer(ctx context.Context,
+	req *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
+	p, err := c.processOf(req.ContainerId)
+	if err != nil {
+		return &runtimeapi.StopContainerResponse{}, nil //nolint:nilerr // stopping is idempotent in CRI
+	}
+	if p != nil && req.Timeout > 0 && c.running(req.ContainerId) {
+		p.terminate()
+		timer := c.s.cfg.clock.NewTimer(time.Duration(req.Timeout) * time.Second)
+		defer timer.Stop()
+		select {
+		case <-p.ctx.Done():
+		case <-timer.C():
+		case <-ctx.Done():
+			return nil, status.FromContextError(ctx.Err()).Err()
+		}
+	}
+	return &runtimeapi.StopContainerResponse{}, c.s.KillContainer(req.ContainerId)
+}
+
+func (c *criService) running(containerID string) bool {
+	c.s.node.mu.Lock()
+	defer c.s.node.mu.Unlock()
+	ctr, err := c.s.node.containerLocked(containerID)
+	return err == nil && ctr.state == runtimeapi.ContainerState_CONTAINER_RUNNING
+}
+
+// RemoveContainer implements runtimeapi.RuntimeServiceServer.
+func (c *criService) RemoveContainer(_ context.Context,
+	req *runtimeapi.RemoveContainerRequest) (*runtimeapi.RemoveContainerResponse, error) {
+	return &runtimeapi.RemoveContainerResponse{}, c.s.RemoveContainer(req.ContainerId)
+}
+
+// ExecSync implements runtimeapi.RuntimeServiceServer.
+func (c *criService) ExecSync(ctx context.Context,
+	req *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
+	p, err := c.processOf(req.ContainerId)
+	switch {
+	case err != nil:
+		return nil, err
+	case !c.running(req.ContainerId):
+		return nil, status.Errorf(codes.FailedPrecondition, "container %q is not running", req.ContainerId)
+	case p == nil || p.program.Exec == nil || len(req.Cmd) == 0:
+		return nil, status.Errorf(codes.Unknown, "failed to exec %q: executable file not found", req.Cmd)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(p.ctx, func() { cancel(context.Canceled) })()
+	if req.Timeout > 0 {
+		timer := c.s.cfg.clock.NewTimer(time.Duration(req.Timeout) * time.Second)
+		defer timer.Stop()
+		stop := make(chan struct{})
+		defer close(stop)
+		c.s.programs.Go(func() {
+			select {
+			case <-timer.C():
+				cancel(errExecTimeout)
+			case <-stop:
+			}
+		})
+	}
+	var stdout, stderr bytes.Buffer
+	run := p.Process
+	run.Args, run.Stdout, run.Stderr = req.Cmd, &stdout, &stderr
+	done := make(chan int, 1)
+	c.s.programs.Go(func() { done <- guardedRun(ctx, p.program.Exec, run) })
+	select {
+	case code := <-done:
+		return &runtimeapi.ExecSyncResponse{Stdout: stdout.Bytes(), Stderr: stderr.Bytes(),
+			ExitCode: int32(code)}, nil //nolint:gosec // exit codes are small
+	case <-ctx.Done():
+	}
+	if errors.Is(context.Cause(ctx), errExecTimeout) {
+		return nil, status.Errorf(codes.DeadlineExceeded, "failed to exec %q: timeout %ds exceeded", req.Cmd, req.Timeout)
+	}
+	return nil, status.FromContextError(ctx.Err()).Err()
+}
+
+// errExecTimeout ends a command that runs for too long.
+var errExecTimeout = errors.New("the command has timed out")
+
+// criImages serves the images: those that the server has programs for.
+type criImages struct {
+	runtimeapi.UnimplementedImageServiceServer
+	s *CRIServer
+}
+
+// ListImages implements runtimeapi.ImageServiceServer.
+func (c *criImages) ListImages(context.Context,
+	*runtimeapi.ListImagesRequest) (*runtimeapi.ListImagesResponse, error) {
+	r := &runtimeapi.ListImagesResponse{}
+	for name := range c.s.cfg.programs {
+		r.Images = append(r.Images, imageOf(name))
+	}
+	return r, nil
+}
+
+// ImageStatus implements runtimeapi.ImageServiceServer. An image that is not there is an
+// empty answer.
+func (c *criImages) ImageStatus(_ context.Context,
+	req *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
+	name := req.GetImage().GetImage()
+	if _, ok := c.s.cfg.programOf(name); !ok {
+		return &runtimeapi.ImageStatusResponse{}, nil
+	}
+	return &runtimeapi.ImageStatusResponse{Image: imageOf(name)}, nil
+}
+
+// PullImage implements runtimeapi.ImageServiceServer. There is no registry: it answers for
+// the images that are there.
+func (c *criImages) PullImage(_ context.Context,
+	req *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, error) {
+	name := req.GetImage().GetImage()
+	if _, ok := c.s.cfg.programOf(name); !ok {
+		return nil, status.Errorf(codes.NotFound, "failed to pull image %q: not found", name)
+	}
+	return &runtimeapi.PullImageResponse{ImageRef: name}, nil
+}
+
+func imageOf(name string) *runtimeapi.Image {
+	return &runtimeapi.Image{Id: name, RepoTags: []string{name}, Size: 1}
+}
+
+// namesInWriting reports whether a request that changes something names a sandbox, a
+// container or a pod.
+func namesInWriting(req any, object string) bool {
+	if r, ok := req.(interface{ GetContainerId() string }); ok && r.GetContainerId() == object {
+		return true
+	}
+	if r, ok := req.(interface{ GetPodSandboxId() string }); ok && r.GetPodSandboxId() == object {
+		return true
+	}
+	switch r := req.(type) {
+	case *runtimeapi.RunPodSandboxRequest:
+		return r.GetConfig().GetMetadata().GetUid() == object
+	case *runtimeapi.CreateContainerRequest:
+		return r.GetSandboxConfig().GetMetadata().GetUid() == object
+	}
+	return false
+}
