@@ -1,7 +1,9 @@
 // Command latency measures, on a real containerd, how long after a container's
 // death its event is in a subscriber's hands, and how long a reader of the cache
 // waits for a status that is newer than now; both also with hints and demand
-// switched off, in the same run and on the same deaths.
+// switched off, in the same run and on the same deaths. Beside them it prints how long
+// the runtime's event takes to a bare reader of the stream, and how long the calls alone
+// take that follow it. Every second pair of deaths is theirs.
 //
 //	go run ./cmd/latency
 //
@@ -77,18 +79,19 @@ func run(ctx context.Context) (err error) {
 		return err
 	}
 
-	hinted, err := observe(ctx, daemon.Endpoint(), *period)
+	turns := newTurns()
+	hinted, err := observe(ctx, daemon.Endpoint(), *period, turns)
 	if err != nil {
 		return err
 	}
 	defer hinted.close()
-	polling, err := observe(ctx, daemon.Endpoint(), *period, pleg.WithPollingOnly())
+	polling, err := observe(ctx, daemon.Endpoint(), *period, turns, pleg.WithPollingOnly())
 	if err != nil {
 		return err
 	}
 	defer polling.close()
 	observers := []*observer{hinted, polling}
-	raw, err := readStream(ctx, client)
+	raw, err := readStream(ctx, client, turns)
 	if err != nil {
 		return err
 	}
@@ -102,10 +105,14 @@ func run(ctx context.Context) (err error) {
 		if err := wait(ctx, 50*time.Millisecond+rand.N(300*time.Millisecond)); err != nil {
 			return err
 		}
-		// In turn killed, and exiting by itself.
+		// In turn killed, and exiting by itself; two for the library, then two for the bare
+		// path.
 		s := unix.SIGUSR1
 		if i%2 == 0 {
 			s = unix.SIGKILL
+		}
+		if i/2%2 == 1 {
+			turns.give(m.id)
 		}
 		if err := unix.Kill(m.pid, s); err != nil {
 			return fmt.Errorf("ending container %s: %w", m.id, err)
@@ -122,7 +129,7 @@ func run(ctx context.Context) (err error) {
 	}
 	// The death itself is the runtime's FinishedAt. What passes until the runtime
 	// shows it and says so is the runtime's; the rest is ours.
-	var theirs, floor measure.Samples
+	var theirs, floor, bare measure.Samples
 	ours, whole := make([]measure.Samples, len(observers)), make([]measure.Samples, len(observers))
 	for _, m := range mortals {
 		event, err := raw.of(m.id)
@@ -136,6 +143,10 @@ func run(ctx context.Context) (err error) {
 		theirs = append(theirs, event.stamped.Sub(finished))
 		floor = append(floor, event.read.Sub(event.stamped))
 		for i, o := range observers {
+			if o == hinted && !event.walked.IsZero() {
+				bare = append(bare, event.walked.Sub(event.stamped))
+				continue
+			}
 			ours[i] = append(ours[i], o.diedAt(m).Sub(event.stamped))
 			whole[i] = append(whole[i], o.diedAt(m).Sub(finished))
 		}
@@ -153,7 +164,7 @@ func run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	return report(hinted.pleg.HealthReport().Runtime, theirs, floor, []row{
+	return report(hinted.pleg.HealthReport().Runtime, theirs, floor, bare, []row{
 		{"runtime's event → ContainerDied", ours[0], ours[1], true},
 		{"FinishedAt → ContainerDied", whole[0], whole[1], false},
 		{"GetNewerThan(now)", hintedReads, pollingReads, true},
@@ -252,7 +263,7 @@ type row struct {
 	ours bool
 }
 
-func report(name string, theirs, floor measure.Samples, rows []row) error {
+func report(name string, theirs, floor, bare measure.Samples, rows []row) error {
 	fmt.Printf("\n%s; relist period %v; %d deaths one at a time, %d pods idle; load average%s\n\n",
 		name, *period, *deaths, *idle, loadAverage())
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 3, ' ', tabwriter.AlignRight)
@@ -266,6 +277,7 @@ func report(name string, theirs, floor measure.Samples, rows []row) error {
 	}
 	line("FinishedAt → runtime's event, the runtime's own", theirs)
 	line("runtime's event → a bare reader of its stream", floor)
+	line("runtime's event → bare calls: two lists, then the statuses", bare)
 	var missed []error
 	for _, r := range rows {
 		line(r.what+", hints and demand", r.hinted)
