@@ -67,19 +67,20 @@ type turns struct {
 	mu sync.Mutex
 	// bare are the containers whose death is the bare path's.
 	bare map[string]bool
-	// held are the library's events of those. It gets them when the bare path is done.
-	held map[string]func()
+	// held are the library's events of those. It gets them when the bare path is done with
+	// all of them.
+	held []func()
 }
 
-func newTurns() *turns {
-	return &turns{bare: make(map[string]bool), held: make(map[string]func())}
-}
+func newTurns() *turns { return &turns{bare: make(map[string]bool)} }
 
-// give gives the death of a container to the bare path.
-func (t *turns) give(id string) {
+// give gives the deaths of containers to the bare path.
+func (t *turns) give(dying []mortal) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.bare[id] = true
+	for _, m := range dying {
+		t.bare[m.id] = true
+	}
 }
 
 // isBare reports whether the death of a container is the bare path's.
@@ -94,18 +95,22 @@ func (t *turns) done(id string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.bare, id)
-	if pass := t.held[id]; pass != nil {
-		delete(t.held, id)
-		pass()
+	if len(t.bare) > 0 {
+		return
 	}
+	for _, observe := range t.held {
+		observe()
+	}
+	t.held = nil
 }
 
-// pass calls observe, at the latest when the bare path is done with the container.
-func (t *turns) pass(id string, observe func()) {
+// pass calls observe with an event of the library's, at once or when the bare path has had
+// its turn.
+func (t *turns) pass(observe func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.bare[id] {
-		t.held[id] = observe
+	if len(t.bare) > 0 {
+		t.held = append(t.held, observe)
 		return
 	}
 	observe()
@@ -121,6 +126,6 @@ func (r turnTaker) WatchContainerEvents(
 	ctx context.Context, connected func(), observe func(pleg.ContainerEvent),
 ) error {
 	return r.Runtime.WatchContainerEvents(ctx, connected, func(e pleg.ContainerEvent) {
-		r.turns.pass(e.ContainerID, func() { observe(e) })
+		r.turns.pass(func() { observe(e) })
 	})
 }

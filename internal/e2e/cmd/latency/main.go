@@ -3,7 +3,7 @@
 // waits for a status that is newer than now; both also with hints and demand
 // switched off, in the same run and on the same deaths. Beside them it prints how long
 // the runtime's event takes to a bare reader of the stream, and how long the calls alone
-// take that follow it. Every second pair of deaths is theirs.
+// take that follow it. Every second death is theirs.
 //
 //	go run ./cmd/latency
 //
@@ -19,6 +19,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"text/tabwriter"
@@ -43,7 +44,8 @@ const (
 var quantiles = []float64{0.5, 0.9, 0.99, 1}
 
 var (
-	deaths  = flag.Int("deaths", 200, "containers that die, one at a time")
+	deaths  = flag.Int("deaths", 200, "containers that die")
+	atOnce  = flag.Int("at-once", 1, "how many of those die at the same time")
 	perPod  = flag.Int("per-pod", 2, "how many of those are in one pod")
 	idle    = flag.Int("idle", 50, "pods of one container that idle")
 	reads   = flag.Int("reads", 200, "reads of the cache")
@@ -101,25 +103,22 @@ func run(ctx context.Context) (err error) {
 	}
 
 	fmt.Fprintln(os.Stderr, "deaths")
-	for i, m := range mortals {
+	round := 0
+	for dying := range slices.Chunk(mortals, max(*atOnce, 1)) {
 		if err := wait(ctx, 50*time.Millisecond+rand.N(300*time.Millisecond)); err != nil {
 			return err
 		}
-		// In turn killed, and exiting by itself; two for the library, then two for the bare
-		// path.
-		s := unix.SIGUSR1
-		if i%2 == 0 {
-			s = unix.SIGKILL
+		if round++; round%2 == 0 {
+			turns.give(dying)
 		}
-		if i/2%2 == 1 {
-			turns.give(m.id)
-		}
-		if err := unix.Kill(m.pid, s); err != nil {
-			return fmt.Errorf("ending container %s: %w", m.id, err)
+		if err := end(dying, round); err != nil {
+			return err
 		}
 		// Not for the one who polls: deaths would fall into step with its period.
-		if err := hinted.awaitDeath(ctx, m.id); err != nil {
-			return err
+		for _, m := range dying {
+			if err := hinted.awaitDeath(ctx, m.id); err != nil {
+				return err
+			}
 		}
 	}
 	for _, m := range mortals {
@@ -169,6 +168,21 @@ func run(ctx context.Context) (err error) {
 		{"FinishedAt → ContainerDied", whole[0], whole[1], false},
 		{"GetNewerThan(now)", hintedReads, pollingReads, true},
 	})
+}
+
+// end ends containers, in turn by killing them and by having them exit by themselves. The
+// rounds of the library and those of the bare path begin with either.
+func end(dying []mortal, round int) error {
+	for i, m := range dying {
+		s := unix.SIGUSR1
+		if (round/2+i)%2 == 0 {
+			s = unix.SIGKILL
+		}
+		if err := unix.Kill(m.pid, s); err != nil {
+			return fmt.Errorf("ending container %s: %w", m.id, err)
+		}
+	}
+	return nil
 }
 
 // mortal is a container that will die.
@@ -264,8 +278,8 @@ type row struct {
 }
 
 func report(name string, theirs, floor, bare measure.Samples, rows []row) error {
-	fmt.Printf("\n%s; relist period %v; %d deaths one at a time, %d pods idle; load average%s\n\n",
-		name, *period, *deaths, *idle, loadAverage())
+	fmt.Printf("\n%s; relist period %v; %d deaths, %d at a time, %d pods idle; load average%s\n\n",
+		name, *period, *deaths, *atOnce, *idle, loadAverage())
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 3, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "\tn\tp50\tp90\tp99\tmax\t")
 	line := func(what string, s measure.Samples) {

@@ -48,15 +48,16 @@ func readStream(ctx context.Context, client *containerd.Client, turns *turns) (*
 				return // stopped; a stream that broke shows as stamps that are missing
 			}
 			if e.ContainerEventType == runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT {
-				s.note(ctx, e)
+				read := time.Now()
+				s.joined.Go(func() { s.note(ctx, e, read) })
 			}
 		}
 	})
 	return s, nil
 }
 
-func (s *stream) note(ctx context.Context, e *runtimeapi.ContainerEventResponse) {
-	noted := stop{stamped: time.Unix(0, e.CreatedAt), read: time.Now()}
+func (s *stream) note(ctx context.Context, e *runtimeapi.ContainerEventResponse, read time.Time) {
+	noted := stop{stamped: time.Unix(0, e.CreatedAt), read: read}
 	if s.turns.isBare(e.ContainerId) {
 		noted.err = barePath(ctx, s.client, e)
 		noted.walked = time.Now()
