@@ -1,7 +1,9 @@
 // Command latency measures, on a real containerd, how long after a container's
 // death its event is in a subscriber's hands, and how long a reader of the cache
 // waits for a status that is newer than now; both also with hints and demand
-// switched off, in the same run and on the same deaths.
+// switched off, in the same run and on the same deaths. Beside them it prints how long
+// the runtime's event takes to a bare reader of the stream, and how long the calls alone
+// take that follow it. Every second death is theirs.
 //
 //	go run ./cmd/latency
 //
@@ -17,6 +19,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"text/tabwriter"
@@ -41,7 +44,8 @@ const (
 var quantiles = []float64{0.5, 0.9, 0.99, 1}
 
 var (
-	deaths  = flag.Int("deaths", 200, "containers that die, one at a time")
+	deaths  = flag.Int("deaths", 200, "containers that die")
+	atOnce  = flag.Int("at-once", 1, "how many of those die at the same time")
 	perPod  = flag.Int("per-pod", 2, "how many of those are in one pod")
 	idle    = flag.Int("idle", 50, "pods of one container that idle")
 	reads   = flag.Int("reads", 200, "reads of the cache")
@@ -77,18 +81,19 @@ func run(ctx context.Context) (err error) {
 		return err
 	}
 
-	hinted, err := observe(ctx, daemon.Endpoint(), *period)
+	turns := newTurns()
+	hinted, err := observe(ctx, daemon.Endpoint(), *period, turns)
 	if err != nil {
 		return err
 	}
 	defer hinted.close()
-	polling, err := observe(ctx, daemon.Endpoint(), *period, pleg.WithPollingOnly())
+	polling, err := observe(ctx, daemon.Endpoint(), *period, turns, pleg.WithPollingOnly())
 	if err != nil {
 		return err
 	}
 	defer polling.close()
 	observers := []*observer{hinted, polling}
-	raw, err := readStream(ctx, client)
+	raw, err := readStream(ctx, client, turns)
 	if err != nil {
 		return err
 	}
@@ -98,21 +103,22 @@ func run(ctx context.Context) (err error) {
 	}
 
 	fmt.Fprintln(os.Stderr, "deaths")
-	for i, m := range mortals {
+	round := 0
+	for dying := range slices.Chunk(mortals, max(*atOnce, 1)) {
 		if err := wait(ctx, 50*time.Millisecond+rand.N(300*time.Millisecond)); err != nil {
 			return err
 		}
-		// In turn killed, and exiting by itself.
-		s := unix.SIGUSR1
-		if i%2 == 0 {
-			s = unix.SIGKILL
+		if round++; round%2 == 0 {
+			turns.give(dying)
 		}
-		if err := unix.Kill(m.pid, s); err != nil {
-			return fmt.Errorf("ending container %s: %w", m.id, err)
+		if err := end(dying, round); err != nil {
+			return err
 		}
 		// Not for the one who polls: deaths would fall into step with its period.
-		if err := hinted.awaitDeath(ctx, m.id); err != nil {
-			return err
+		for _, m := range dying {
+			if err := hinted.awaitDeath(ctx, m.id); err != nil {
+				return err
+			}
 		}
 	}
 	for _, m := range mortals {
@@ -122,7 +128,7 @@ func run(ctx context.Context) (err error) {
 	}
 	// The death itself is the runtime's FinishedAt. What passes until the runtime
 	// shows it and says so is the runtime's; the rest is ours.
-	var theirs, floor measure.Samples
+	var theirs, floor, bare measure.Samples
 	ours, whole := make([]measure.Samples, len(observers)), make([]measure.Samples, len(observers))
 	for _, m := range mortals {
 		event, err := raw.of(m.id)
@@ -136,6 +142,10 @@ func run(ctx context.Context) (err error) {
 		theirs = append(theirs, event.stamped.Sub(finished))
 		floor = append(floor, event.read.Sub(event.stamped))
 		for i, o := range observers {
+			if o == hinted && !event.walked.IsZero() {
+				bare = append(bare, event.walked.Sub(event.stamped))
+				continue
+			}
 			ours[i] = append(ours[i], o.diedAt(m).Sub(event.stamped))
 			whole[i] = append(whole[i], o.diedAt(m).Sub(finished))
 		}
@@ -153,11 +163,26 @@ func run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	return report(hinted.pleg.HealthReport().Runtime, theirs, floor, []row{
+	return report(hinted.pleg.HealthReport().Runtime, theirs, floor, bare, []row{
 		{"runtime's event → ContainerDied", ours[0], ours[1], true},
 		{"FinishedAt → ContainerDied", whole[0], whole[1], false},
 		{"GetNewerThan(now)", hintedReads, pollingReads, true},
 	})
+}
+
+// end ends containers, in turn by killing them and by having them exit by themselves. The
+// rounds of the library and those of the bare path begin with either.
+func end(dying []mortal, round int) error {
+	for i, m := range dying {
+		s := unix.SIGUSR1
+		if (round/2+i)%2 == 0 {
+			s = unix.SIGKILL
+		}
+		if err := unix.Kill(m.pid, s); err != nil {
+			return fmt.Errorf("ending container %s: %w", m.id, err)
+		}
+	}
+	return nil
 }
 
 // mortal is a container that will die.
@@ -252,9 +277,9 @@ type row struct {
 	ours bool
 }
 
-func report(name string, theirs, floor measure.Samples, rows []row) error {
-	fmt.Printf("\n%s; relist period %v; %d deaths one at a time, %d pods idle; load average%s\n\n",
-		name, *period, *deaths, *idle, loadAverage())
+func report(name string, theirs, floor, bare measure.Samples, rows []row) error {
+	fmt.Printf("\n%s; relist period %v; %d deaths, %d at a time, %d pods idle; load average%s\n\n",
+		name, *period, *deaths, *atOnce, *idle, loadAverage())
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 3, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "\tn\tp50\tp90\tp99\tmax\t")
 	line := func(what string, s measure.Samples) {
@@ -266,6 +291,7 @@ func report(name string, theirs, floor measure.Samples, rows []row) error {
 	}
 	line("FinishedAt → runtime's event, the runtime's own", theirs)
 	line("runtime's event → a bare reader of its stream", floor)
+	line("runtime's event → bare calls: two lists, then the statuses", bare)
 	var missed []error
 	for _, r := range rows {
 		line(r.what+", hints and demand", r.hinted)

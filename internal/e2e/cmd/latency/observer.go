@@ -26,7 +26,8 @@ type observer struct {
 	news chan struct{} // closed and made anew with every death
 }
 
-func observe(ctx context.Context, endpoint string, period time.Duration, opts ...pleg.Option) (*observer, error) {
+func observe(ctx context.Context, endpoint string, period time.Duration, turns *turns, opts ...pleg.Option,
+) (*observer, error) {
 	runtime, err := cri.Connect(ctx, endpoint)
 	if err != nil {
 		return nil, err
@@ -37,7 +38,8 @@ func observe(ctx context.Context, endpoint string, period time.Duration, opts ..
 		died:    make(map[string]time.Time),
 		news:    make(chan struct{}),
 	}
-	o.pleg = pleg.NewGenericPLEG(runtime, pleg.DefaultChannelCapacity, period, o.cache, clock.RealClock{}, opts...)
+	o.pleg = pleg.NewGenericPLEG(turnTaker{runtime, turns}, pleg.DefaultChannelCapacity, period, o.cache,
+		clock.RealClock{}, opts...)
 	o.pleg.Start()
 	subscribed, stop := context.WithCancel(context.Background())
 	o.stop = stop

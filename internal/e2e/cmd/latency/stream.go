@@ -11,10 +11,13 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/containerd"
 )
 
-// stream reads the runtime's own events of deaths. containerd first takes a dead
-// container's remains away, by running runc, and shows it as exited only then:
-// its event's stamp tells how much of a latency is the runtime's own.
+// stream reads the runtime's own events of deaths, and walks the bare path from those
+// whose turn it is. containerd first takes a dead container's remains away, by running
+// runc, and shows it as exited only then: its event's stamp tells how much of a latency
+// is the runtime's own.
 type stream struct {
+	client *containerd.Client
+	turns  *turns
 	cancel context.CancelFunc
 	joined sync.WaitGroup
 
@@ -22,18 +25,22 @@ type stream struct {
 	stops map[string]stop // by container
 }
 
-// stop is a CONTAINER_STOPPED_EVENT: when the runtime stamped it, and when a bare
-// reader of the stream in this process had it.
-type stop struct{ stamped, read time.Time }
+// stop is a CONTAINER_STOPPED_EVENT: when the runtime stamped it, when a bare reader of
+// the stream in this process had it, and when the bare path was at its end, if it was its
+// turn.
+type stop struct {
+	stamped, read, walked time.Time
+	err                   error // of the bare path
+}
 
-func readStream(ctx context.Context, client *containerd.Client) (*stream, error) {
+func readStream(ctx context.Context, client *containerd.Client, turns *turns) (*stream, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	events, err := client.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
 	if err != nil {
 		cancel()
 		return nil, fmt.Errorf("asking for the runtime's events: %w", err)
 	}
-	s := &stream{cancel: cancel, stops: make(map[string]stop)}
+	s := &stream{client: client, turns: turns, cancel: cancel, stops: make(map[string]stop)}
 	s.joined.Go(func() {
 		for {
 			e, err := events.Recv()
@@ -41,13 +48,24 @@ func readStream(ctx context.Context, client *containerd.Client) (*stream, error)
 				return // stopped; a stream that broke shows as stamps that are missing
 			}
 			if e.ContainerEventType == runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT {
-				s.mu.Lock()
-				s.stops[e.ContainerId] = stop{time.Unix(0, e.CreatedAt), time.Now()}
-				s.mu.Unlock()
+				read := time.Now()
+				s.joined.Go(func() { s.note(ctx, e, read) })
 			}
 		}
 	})
 	return s, nil
+}
+
+func (s *stream) note(ctx context.Context, e *runtimeapi.ContainerEventResponse, read time.Time) {
+	noted := stop{stamped: time.Unix(0, e.CreatedAt), read: read}
+	if s.turns.isBare(e.ContainerId) {
+		noted.err = barePath(ctx, s.client, e)
+		noted.walked = time.Now()
+	}
+	s.mu.Lock()
+	s.stops[e.ContainerId] = noted
+	s.mu.Unlock()
+	s.turns.done(e.ContainerId)
 }
 
 func (s *stream) close() {
@@ -62,6 +80,9 @@ func (s *stream) of(id string) (stop, error) {
 	e, ok := s.stops[id]
 	if !ok {
 		return stop{}, fmt.Errorf("the runtime sent no event of the death of container %s", id)
+	}
+	if e.err != nil {
+		return stop{}, fmt.Errorf("the bare path of container %s: %w", id, e.err)
 	}
 	return e, nil
 }
