@@ -198,6 +198,30 @@ func (k *kubelet) running(ctx context.Context) (map[string]int, error) {
 	return running, nil
 }
 
+// metricNames are those that dashboards of a kubelet's generator rely on, under every
+// kubelet that is measured.
+var metricNames = []string{
+	"kubelet_pleg_relist_duration_seconds_count", "kubelet_pleg_relist_interval_seconds_count",
+	"kubelet_pleg_pod_relist_duration_seconds_count", "kubelet_pleg_discard_events", "kubelet_pleg_last_seen_seconds",
+	"kubelet_running_pods", `kubelet_running_containers{container_state="running"}`,
+}
+
+// checkMetrics returns an error that names the metrics that the kubelet has not, or not
+// exactly once.
+func (k *kubelet) checkMetrics(ctx context.Context) error {
+	answer, err := k.get(ctx, "/metrics")
+	if err != nil {
+		return fmt.Errorf("asking the kubelet for its metrics: %w", err)
+	}
+	var errs []error
+	for _, name := range metricNames {
+		if n := strings.Count("\n"+string(answer), "\n"+name+" "); n != 1 {
+			errs = append(errs, fmt.Errorf("the kubelet (%s) has the metric %s %d times", k.variant.name, name, n))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 var errEnded = errors.New("the kubelet has ended")
 
 // await asks the kubelet until its running pods are as wanted.

@@ -70,7 +70,7 @@ func (m *measurement) round(ctx context.Context, v variant, first bool) error {
 			return err
 		}
 	}
-	return nil
+	return n.kubelet.checkMetrics(ctx)
 }
 
 func (m *measurement) crash(ctx context.Context, v variant, pod string) error {

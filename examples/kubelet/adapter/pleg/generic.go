@@ -34,7 +34,7 @@ type GenericPLEG struct {
 func NewGenericPLEG(logger klog.Logger, runtime kubecontainer.Runtime, eventChannel chan *PodLifecycleEvent,
 	relistDuration *RelistDuration, cache kubecontainer.Cache, clock clock.Clock) PodLifecycleEventGenerator {
 	if cache == nil {
-		panic("pleg.NewGenericPLEG: the cache is nil") //nolint:forbidigo // the kubelet's signature has no error
+		panic("pleg.NewGenericPLEG: the cache is nil")
 	}
 	period := relistDuration.RelistPeriod
 	options := []pleg.Option{pleg.WithLogger(logger), pleg.WithRelistThreshold(relistDuration.RelistThreshold)}
@@ -59,8 +59,7 @@ func NewGenericPLEG(logger klog.Logger, runtime kubecontainer.Runtime, eventChan
 		pods = own.PLEGCache()
 	}
 	return &GenericPLEG{
-		// The kubelet's channel has the capacity.
-		GenericPLEG: pleg.NewGenericPLEG(adapted, 1, period, pods, clock, options...),
+		GenericPLEG: pleg.NewGenericPLEG(adapted, cap(eventChannel), period, pods, clock, options...),
 		events:      eventChannel,
 		onDemand:    onDemand,
 	}
@@ -109,6 +108,17 @@ func (g *GenericPLEG) Stop() {
 	g.GenericPLEG.Stop()
 }
 
+// Relist lists all pods. While the generator is stopped, as in tests, it delivers what it
+// has found, as far as that fits, before it returns.
+func (g *GenericPLEG) Relist() {
+	g.GenericPLEG.Relist()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for found := g.GenericPLEG.Watch(); g.stop == nil && len(found) > 0 && len(g.events) < cap(g.events); {
+		g.events <- convertEvent(<-found)
+	}
+}
+
 // deliver passes the library's events on in the kubelet's form.
 func (g *GenericPLEG) deliver(stop <-chan struct{}) {
 	for {
@@ -119,8 +129,12 @@ func (g *GenericPLEG) deliver(stop <-chan struct{}) {
 			select {
 			case <-stop:
 				return
-			case g.events <- &PodLifecycleEvent{ID: e.ID, Type: PodLifeCycleEventType(e.Type), Data: e.Data}:
+			case g.events <- convertEvent(e):
 			}
 		}
 	}
+}
+
+func convertEvent(e *pleg.PodLifecycleEvent) *PodLifecycleEvent {
+	return &PodLifecycleEvent{ID: e.ID, Type: PodLifeCycleEventType(e.Type), Data: e.Data}
 }
