@@ -139,17 +139,17 @@ func (k *kubelet) tail() string {
 	return string(content[max(0, len(content)-length):])
 }
 
-// said returns the first line of the kubelet's log that has one of the phrases in it.
-func (k *kubelet) said(phrases ...string) string {
+// unhealthy returns what the kubelet has said last of its generator's health, but for what
+// it says before the first list.
+func (k *kubelet) unhealthy() string {
 	content, _ := os.ReadFile(k.log)
+	var last string
 	for line := range strings.Lines(string(content)) {
-		for _, p := range phrases {
-			if strings.Contains(line, p) {
-				return strings.TrimSpace(line)
-			}
+		if _, reason, found := strings.Cut(line, "PLEG is not healthy: "); found && !strings.Contains(line, "yet to be") {
+			last = strings.TrimSpace(reason)
 		}
 	}
-	return ""
+	return last
 }
 
 var client = &http.Client{Timeout: 5 * time.Second}

@@ -143,7 +143,7 @@ func choose() ([]variant, string, error) {
 	}
 	for _, v := range chosen {
 		if _, err := os.Stat(filepath.Join(programs, v.program)); err != nil {
-			return nil, "", fmt.Errorf("%s is not built (go run ./examples/kubelet/build; go run ./examples/kubelet/build -stock): %w",
+			return nil, "", fmt.Errorf("%s is not built (go run ./examples/kubelet/build, and the same with -stock): %w",
 				v.program, err)
 		}
 	}

@@ -194,32 +194,36 @@ func (m *measurement) hang(ctx context.Context, v variant) error {
 	}
 	m.added++
 	name := fmt.Sprintf("new%03d", m.added)
-	at := time.Now()
-	if err := n.add(name); err != nil {
-		return err
-	}
+	newcomer := make(chan error, 1)
+	go func() { newcomer <- m.addBesideHung(ctx, v, name) }()
 	others := m.names[1:min(len(m.names), 6)]
-	if err := m.crashAll(ctx, v, crashedBesideHung, others, 500*time.Millisecond); err != nil {
+	err = m.crashAll(ctx, v, crashedBesideHung, others, 500*time.Millisecond)
+	if err := errors.Join(err, <-newcomer); err != nil {
 		return err
 	}
-	health, err := n.kubelet.get(ctx, "/healthz")
-	if err != nil {
-		return fmt.Errorf("asking the kubelet for its health: %w", err)
+	if said := n.kubelet.unhealthy(); said != "" {
+		say("  PLEG is not healthy: %s", said)
 	}
-	say("  /healthz: %s; the log: %s", strings.TrimSpace(string(health)),
-		n.kubelet.said("not healthy", "hung", "hangs", "inspection"))
-	if err := n.kubelet.await(ctx, "runs a new pod beside one that hangs", func(running map[string]int) bool {
+	n.proxy.release()
+	if err := n.remove(name); err != nil {
+		return err
+	}
+	return m.awaitGone(ctx, name)
+}
+
+func (m *measurement) addBesideHung(ctx context.Context, v variant, name string) error {
+	at := time.Now()
+	if err := m.node.add(name); err != nil {
+		return err
+	}
+	if err := m.node.kubelet.await(ctx, "runs a new pod beside one that hangs", func(running map[string]int) bool {
 		_, ok := running[name]
 		return ok
 	}); err != nil {
 		return err
 	}
 	m.results.add(v, startedBesideHung, time.Since(at))
-	n.proxy.release()
-	if err := n.remove(name); err != nil {
-		return err
-	}
-	return m.awaitGone(ctx, name)
+	return nil
 }
 
 // freeze measures crashes while the runtime is frozen, from its thaw on.

@@ -15,7 +15,8 @@ func TestCacheReturnsTheKubeletsStatus(t *testing.T) {
 	c := NewCache().(*cache)
 	source := &PodStatus{ID: "a", Name: "pod", IPs: []string{}, TimeStamp: time.Unix(1, 0)}
 	stamp := time.Unix(2, 0)
-	c.PLEGCache().Set("a", &pleg.PodStatus{ID: "a", IPs: []string{"10.0.0.1"}, TimeStamp: stamp, Source: source}, nil, stamp)
+	status := &pleg.PodStatus{ID: "a", IPs: []string{"10.0.0.1"}, TimeStamp: stamp, Source: source}
+	c.PLEGCache().Set("a", status, nil, stamp)
 
 	got, err := c.GetNewerThan("a", time.Unix(1, 0))
 	if err != nil {

@@ -5,10 +5,13 @@ package pleg
 
 import kubepleg "k8s.io/kubernetes/pkg/kubelet/pleg"
 
-// The kubelet's types.
 type (
-	PodLifecycleEvent          = kubepleg.PodLifecycleEvent
-	PodLifeCycleEventType      = kubepleg.PodLifeCycleEventType
+	// PodLifecycleEvent is the kubelet's.
+	PodLifecycleEvent = kubepleg.PodLifecycleEvent
+	// PodLifeCycleEventType is the kubelet's.
+	PodLifeCycleEventType = kubepleg.PodLifeCycleEventType
+	// PodLifecycleEventGenerator is the kubelet's.
 	PodLifecycleEventGenerator = kubepleg.PodLifecycleEventGenerator
-	RelistDuration             = kubepleg.RelistDuration
+	// RelistDuration is the kubelet's.
+	RelistDuration = kubepleg.RelistDuration
 )
