@@ -167,6 +167,21 @@ func (k *kubelet) get(ctx context.Context, path string) ([]byte, error) {
 	return io.ReadAll(response.Body)
 }
 
+// podList is what is read of the kubelet's answer.
+type podList struct {
+	Items []struct {
+		Metadata struct{ Name string }
+		Status   struct {
+			Phase             string
+			ContainerStatuses []struct {
+				ContainerID  string
+				RestartCount int
+				State        struct{ Running *struct{} }
+			}
+		}
+	}
+}
+
 // running returns, of the pods in the kubelet's own answer, the names of those that run
 // and are ready, with how often their container was restarted.
 func (k *kubelet) running(ctx context.Context) (map[string]int, error) {
@@ -174,18 +189,7 @@ func (k *kubelet) running(ctx context.Context) (map[string]int, error) {
 	if err != nil {
 		return nil, err
 	}
-	var pods struct {
-		Items []struct {
-			Metadata struct{ Name string }
-			Status   struct {
-				Phase             string
-				ContainerStatuses []struct {
-					RestartCount int
-					State        struct{ Running *struct{} }
-				}
-			}
-		}
-	}
+	var pods podList
 	if err := json.Unmarshal(answer, &pods); err != nil {
 		return nil, fmt.Errorf("reading the kubelet's pods: %w", err)
 	}

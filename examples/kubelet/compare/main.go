@@ -35,6 +35,7 @@ var (
 	frozen   = flag.Duration("frozen", 20*time.Second, "how long the runtime is frozen")
 	idle     = flag.Duration("idle", time.Minute, "how long CPU time is measured; 0 for not")
 	idlePods = flag.String("idle-pods", "30,100", "how many pods idle meanwhile")
+	lives    = flag.Int("lives", 300, "how many pods come and go under restarts of everything, under every kubelet")
 	only     = flag.String("only", "", "the kubelets to measure, by their names, with semicolons between; all by default")
 	enforce  = flag.Bool("enforce", false, "fail when a kubelet on the library misses what is promised")
 	into     = flag.String("write", "", "a document to write the table into, between its markers")
@@ -99,6 +100,14 @@ func run(ctx context.Context) (err error) {
 		for _, v := range chosen {
 			say("a pod hangs: %s", v.name)
 			if err := m.hang(ctx, v); err != nil {
+				return err
+			}
+		}
+	}
+	for _, v := range chosen {
+		if *lives > 0 {
+			say("%d pods come and go: %s", *lives, v.name)
+			if err := m.lives(ctx, v, *lives); err != nil {
 				return err
 			}
 		}

@@ -21,6 +21,7 @@ const (
 	restarted         kind = "kubelet killed and started → all pods Running in `/pods`"
 	thawedAfterFreeze kind = "containerd frozen and thawed: thaw → successor of what was killed meanwhile"
 	crashedBesideHung kind = "one pod hangs: another's container killed → successor created"
+	agreed            kind = "pods come and go under restarts and faults: the end → `/pods` says what containerd says"
 	startedBesideHung kind = "one pod hangs: manifest written → pod Running in `/pods`"
 )
 
