@@ -26,6 +26,8 @@ type variant struct {
 	gates   []string // feature gates, as name=value
 	// withoutEvents has the runtime refuse its event stream.
 	withoutEvents bool
+	// optional: only measured when it is named.
+	optional bool
 }
 
 var variants = []variant{
@@ -33,6 +35,8 @@ var variants = []variant{
 	{name: "stock, EventedPLEG", program: "stock", gates: []string{"EventedPLEG=true"}},
 	{name: "ours", program: "kubelet"},
 	{name: "ours, no events", program: "kubelet", withoutEvents: true},
+	{name: "ours, EventedPLEG", program: "kubelet", gates: []string{"EventedPLEG=true"}, optional: true},
+	{name: "ours, polling only", program: "kubelet", gates: []string{"PLEGOnDemandRelist=false"}, optional: true},
 }
 
 // kubelet is a kubelet process without an API server: it runs the pods of a folder.

@@ -135,7 +135,7 @@ func choose() ([]variant, string, error) {
 	if err := containerd.NeedsRoot(); err != nil {
 		return nil, "", err
 	}
-	chosen := variants
+	chosen := slices.DeleteFunc(slices.Clone(variants), func(v variant) bool { return v.optional })
 	if *only != "" {
 		chosen = nil
 		for name := range strings.SplitSeq(*only, ";") {
