@@ -15,6 +15,7 @@ import (
 
 const (
 	created = runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT
+	stopped = runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT
 	// settle is how long a kubelet is left alone after its pods run, for its first syncs.
 	settle = 3 * time.Second
 	// patience is the longest that a crash may go without an answer.
@@ -89,6 +90,10 @@ func (m *measurement) crash(ctx context.Context, v variant, pod string) error {
 			n.kubelet.tail())
 	}
 	m.results.add(v, crashed, successor.Sub(at))
+	// The end is announced before the successor is made, if the runtime announces it at all.
+	if end, found := n.awaitEvent(ctx, pod, stopped, at, settle); found {
+		m.results.add(v, announced, end.Sub(at))
+	}
 	return nil
 }
 

@@ -17,6 +17,7 @@ type kind string
 
 const (
 	crashed           kind = "container killed → successor created"
+	announced         kind = "of that, the runtime's share: killed → the event of its end"
 	started           kind = "manifest written → pod Running in `/pods`"
 	restarted         kind = "kubelet killed and started → all pods Running in `/pods`"
 	thawedAfterFreeze kind = "containerd frozen and thawed: thaw → successor of what was killed meanwhile"
