@@ -78,6 +78,12 @@ latency: ## milliseconds from a death in a real containerd to its event, and of 
 soak: ## LIVES container lives (10000) in a containerd under fire; an hour or two; needs root
 	cd internal/e2e && go test -count=1 -timeout=6h -v -run='^TestSoak$$' . -soak.lives=$(LIVES)
 
+.PHONY: kubelet
+kubelet: ## a kubelet on the library beside the released one on a real containerd; about an hour; needs root
+	go run ./examples/kubelet/build
+	go run ./examples/kubelet/build -stock
+	cd examples/kubelet/compare && go run . -write ../../../docs/KUBELET.md
+
 .PHONY: diff
 diff: ## the library beside the kubelet's own code: same histories, same events, caches, answers
 	cd internal/kubelet && go test -count=1 ./...

@@ -86,18 +86,37 @@ func sweep(dir string) error {
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
+	parents := append(kubeletCgroups(dir), cgroupParent(dir))
+	inOurs := func(pid int) bool {
+		return slices.ContainsFunc(parents, func(parent string) bool { return inCgroup(pid, parent) })
+	}
 	// In this order: a daemon starts shims, a shim starts containers. A shim that
 	// lives reaps its containers.
 	for _, owned := range []func(pid int) bool{
 		func(pid int) bool { return runs(pid, "containerd", dir) },
-		func(pid int) bool { return inCgroup(pid, cgroupParent(dir)) },
+		inOurs,
 		func(pid int) bool { return runs(pid, "containerd-shim-runc-v2", dir) },
 	} {
 		if err := killAll(owned); err != nil {
 			return err
 		}
 	}
-	return errors.Join(unmountBelow(dir), removeCgroups(cgroupParent(dir)), os.RemoveAll(dir))
+	errs := []error{unmountBelow(dir)}
+	for _, parent := range parents {
+		errs = append(errs, removeCgroups(parent))
+	}
+	return errors.Join(append(errs, os.RemoveAll(dir))...)
+}
+
+// kubeletCgroups are the cgroups of the containers that were made without a parent, as a
+// kubelet makes them that manages no cgroups: CRI's namespace, and the container's ID.
+func kubeletCgroups(dir string) []string {
+	tasks, _ := filepath.Glob(filepath.Join(dir, "state", "io.containerd.runtime.v2.task", namespace, "*"))
+	var cgroups []string
+	for _, t := range tasks {
+		cgroups = append(cgroups, filepath.Join("/", namespace, filepath.Base(t)))
+	}
+	return cgroups
 }
 
 // cgroupParent is the cgroup that the pods of the daemon are in.
@@ -149,7 +168,9 @@ func runs(pid int, program, dir string) bool {
 
 func inCgroup(pid int, parent string) bool {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
-	return err == nil && bytes.Contains(b, []byte(":"+parent+"/")) && !zombie(pid)
+	return err == nil && !zombie(pid) && slices.ContainsFunc(bytes.Fields(b), func(line []byte) bool {
+		return bytes.HasSuffix(line, []byte(":"+parent)) || bytes.Contains(line, []byte(":"+parent+"/"))
+	})
 }
 
 // zombie tells whether a process has ended and only waits for its parent.

@@ -1,0 +1,63 @@
+package container
+
+import (
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubepleg/pleg"
+)
+
+// Cache is the kubelet's interface of the pod status cache, which its tests and its fake
+// cache know. In a kubelet on this library only the generator writes.
+type Cache interface {
+	ROCache
+	Set(types.UID, *PodStatus, error, time.Time) (updated bool)
+	SetObservedTime(types.UID, time.Time)
+	Delete(types.UID)
+	UpdateTime(time.Time)
+}
+
+// ROCache is the readers' half of Cache.
+type ROCache interface {
+	Get(types.UID) (*PodStatus, error)
+	GetNewerThan(types.UID, time.Time) (*PodStatus, error)
+}
+
+// NewCache returns an empty cache, a PodCache whose statuses carry the kubelet's.
+func NewCache() Cache { return &cache{PodCache: pleg.NewCache()} }
+
+type cache struct{ *pleg.PodCache }
+
+// PLEGCache returns the cache as the generator writes it.
+func (c *cache) PLEGCache() *pleg.PodCache { return c.PodCache }
+
+func (c *cache) Get(uid types.UID) (*PodStatus, error) {
+	status, err := c.PodCache.Get(uid)
+	return kubeletStatus(status), err
+}
+
+func (c *cache) GetNewerThan(uid types.UID, minTime time.Time) (*PodStatus, error) {
+	status, err := c.PodCache.GetNewerThan(uid, minTime)
+	return kubeletStatus(status), err
+}
+
+func (c *cache) Set(uid types.UID, status *PodStatus, err error, timestamp time.Time) bool {
+	var converted *pleg.PodStatus
+	if status != nil {
+		converted = &pleg.PodStatus{ID: uid, IPs: status.IPs, TimeStamp: status.TimeStamp, Source: status}
+	}
+	return c.PodCache.Set(uid, converted, err, timestamp)
+}
+
+// kubeletStatus returns the kubelet's status that a status carries, with what the
+// generator decides: the addresses, which outlive the pod's network, and the time.
+func kubeletStatus(status *pleg.PodStatus) *PodStatus {
+	source, ok := status.Source.(*PodStatus)
+	if !ok { // the pod is unknown, gone, or was never inspected
+		return &PodStatus{ID: status.ID}
+	}
+	answer := *source
+	answer.IPs, answer.TimeStamp = status.IPs, status.TimeStamp
+	return &answer
+}

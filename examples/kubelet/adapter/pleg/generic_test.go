@@ -1,0 +1,197 @@
+package pleg
+
+import (
+	"context"
+	"errors"
+	"io"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/klog/v2"
+	kubecontainer "k8s.io/kubernetes/pkg/kubelet/container"
+	"k8s.io/utils/clock"
+
+	"github.com/kubepleg/pleg"
+)
+
+// fakeRuntime is a kubelet's runtime with one pod, or none.
+type fakeRuntime struct {
+	kubecontainer.Runtime
+
+	mu    sync.Mutex
+	state kubecontainer.State // empty: there is no pod
+	lists int
+}
+
+func (r *fakeRuntime) set(state kubecontainer.State) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.state = state
+}
+
+func (r *fakeRuntime) listed() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.lists
+}
+
+func (r *fakeRuntime) pod() *kubecontainer.Pod {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.state == "" {
+		return nil
+	}
+	id := kubecontainer.ContainerID{Type: "fake", ID: "app"}
+	return &kubecontainer.Pod{ID: "a", Name: "pod", Containers: []*kubecontainer.Container{{ID: id, State: r.state}}}
+}
+
+func (r *fakeRuntime) GetPods(context.Context, bool) ([]*kubecontainer.Pod, error) {
+	r.mu.Lock()
+	r.lists++
+	r.mu.Unlock()
+	if pod := r.pod(); pod != nil {
+		return []*kubecontainer.Pod{pod}, nil
+	}
+	return nil, nil
+}
+
+func (r *fakeRuntime) GetPod(context.Context, types.UID) (*kubecontainer.Pod, error) {
+	if pod := r.pod(); pod != nil {
+		return pod, nil
+	}
+	return nil, kubecontainer.ErrPodNotFound
+}
+
+func (r *fakeRuntime) GetPodStatus(_ context.Context, pod *kubecontainer.Pod) (*kubecontainer.PodStatus, error) {
+	c := pod.Containers[0]
+	return &kubecontainer.PodStatus{ID: pod.ID, Name: pod.Name,
+		ContainerStatuses: []*kubecontainer.Status{{ID: c.ID, State: c.State, ExitCode: 3}}}, nil
+}
+
+// fakeService has an event stream that ends with the context, or at once with an error.
+type fakeService struct {
+	events chan *runtimeapi.ContainerEventResponse
+	err    error
+}
+
+func (s *fakeService) GetContainerEvents(ctx context.Context, out chan *runtimeapi.ContainerEventResponse,
+	connected func(runtimeapi.RuntimeService_GetContainerEventsClient)) error {
+	if s.err != nil {
+		return s.err
+	}
+	connected(nil)
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case e := <-s.events:
+			out <- e
+		}
+	}
+}
+
+func start(t *testing.T, runtime kubecontainer.Runtime) *GenericPLEG {
+	t.Helper()
+	g := NewGenericPLEG(klog.Background(), runtime, make(chan *PodLifecycleEvent, 10),
+		&RelistDuration{RelistPeriod: time.Hour, RelistThreshold: 3 * time.Hour}, kubecontainer.NewCache(),
+		clock.RealClock{}).(*GenericPLEG)
+	g.Start()
+	g.Start() // the kubelet starts the generator twice under the gate EventedPLEG
+	synctest.Wait()
+	return g
+}
+
+func take(g *GenericPLEG) []PodLifecycleEvent {
+	synctest.Wait()
+	var events []PodLifecycleEvent
+	for len(g.Watch()) > 0 {
+		events = append(events, *<-g.Watch())
+	}
+	return events
+}
+
+// TestEventHasThePodListed shows that an event is a hint: the pod is listed and inspected,
+// and its transition delivered, without a full list.
+func TestEventHasThePodListed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		runtime := &fakeRuntime{state: kubecontainer.ContainerStateRunning}
+		service := &fakeService{events: make(chan *runtimeapi.ContainerEventResponse)}
+		g := start(t, NodeRuntime(runtime, service, time.Minute))
+		defer g.Stop()
+		want := []PodLifecycleEvent{{ID: "a", Type: "ContainerStarted", Data: "app"}}
+		if got := take(g); !slices.Equal(got, want) {
+			t.Fatalf("at the start: %v", got)
+		}
+		lists := runtime.listed()
+		runtime.set(kubecontainer.ContainerStateExited)
+		service.events <- &runtimeapi.ContainerEventResponse{ContainerId: "app",
+			PodSandboxStatus: &runtimeapi.PodSandboxStatus{Metadata: &runtimeapi.PodSandboxMetadata{Uid: "a"}}}
+		want = []PodLifecycleEvent{{ID: "a", Type: "ContainerDied", Data: "app"}}
+		if got := take(g); !slices.Equal(got, want) || runtime.listed() != lists {
+			t.Errorf("after the event: %v, %d full lists", got, runtime.listed()-lists)
+		}
+	})
+}
+
+// TestPodThatIsNotFoundIsGone shows that the kubelet's ErrPodNotFound is an answer.
+func TestPodThatIsNotFoundIsGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		runtime := &fakeRuntime{state: kubecontainer.ContainerStateRunning}
+		g := start(t, runtime)
+		defer g.Stop()
+		take(g)
+		runtime.set("")
+		g.RequestRelist("a")
+		want := []PodLifecycleEvent{
+			{ID: "a", Type: "ContainerDied", Data: "app"}, {ID: "a", Type: "ContainerRemoved", Data: "app"},
+		}
+		if got := take(g); !slices.Equal(got, want) {
+			t.Errorf("after the end of the pod: %v", got)
+		}
+	})
+}
+
+// TestRefusedStream shows which ends of a stream say that the runtime has none.
+func TestRefusedStream(t *testing.T) {
+	for _, c := range []struct {
+		err     error
+		refused bool
+	}{
+		{status.Error(codes.Unimplemented, "none"), true},
+		{io.EOF, true}, // before any event: CRI-O without enable_pod_events
+		{status.Error(codes.Unavailable, "restarting"), false},
+	} {
+		r := eventedRuntime{service: &fakeService{err: c.err}}
+		err := r.WatchContainerEvents(t.Context(), func() {}, func(pleg.ContainerEvent) {})
+		if got := errors.Is(err, pleg.ErrEventsUnsupported); got != c.refused {
+			t.Errorf("%v is a refusal: %v", c.err, got)
+		}
+	}
+}
+
+// TestSteppedRelistDelivers shows that Relist without Start delivers before it returns, as
+// the kubelet's own tests want it, and that a full channel does not block it.
+func TestSteppedRelistDelivers(t *testing.T) {
+	runtime := &fakeRuntime{state: kubecontainer.ContainerStateRunning}
+	g := NewGenericPLEG(klog.Background(), runtime, make(chan *PodLifecycleEvent, 1),
+		&RelistDuration{RelistPeriod: time.Hour, RelistThreshold: 3 * time.Hour}, kubecontainer.NewCache(),
+		clock.RealClock{}).(*GenericPLEG)
+	for _, state := range []kubecontainer.State{kubecontainer.ContainerStateRunning, kubecontainer.ContainerStateExited} {
+		runtime.set(state)
+		g.Relist()
+	}
+	if got := <-g.Watch(); got.Type != "ContainerStarted" {
+		t.Errorf("the first event is %v", got)
+	}
+	g.Relist()
+	if got := <-g.Watch(); got.Type != "ContainerDied" {
+		t.Errorf("the second event is %v", got)
+	}
+}

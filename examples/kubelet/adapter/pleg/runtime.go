@@ -1,0 +1,147 @@
+package pleg
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	kubecontainer "k8s.io/kubernetes/pkg/kubelet/container"
+
+	"github.com/kubepleg/pleg"
+)
+
+// podRuntime is the kubelet's runtime as the library sees it: pleg.Runtime and
+// pleg.PodGetter. Pods, containers and statuses carry the kubelet's own as their Source.
+type podRuntime struct{ kubecontainer.Runtime }
+
+// GetPods implements pleg.Runtime.
+func (r podRuntime) GetPods(ctx context.Context, all bool) ([]*pleg.Pod, error) {
+	listed, err := r.Runtime.GetPods(ctx, all)
+	if err != nil {
+		return nil, err
+	}
+	pods := make([]*pleg.Pod, len(listed))
+	for i, pod := range listed {
+		pods[i] = convertPod(pod)
+	}
+	return pods, nil
+}
+
+// GetPod implements pleg.PodGetter.
+func (r podRuntime) GetPod(ctx context.Context, uid types.UID) (*pleg.Pod, error) {
+	pod, err := r.Runtime.GetPod(ctx, uid)
+	if errors.Is(err, kubecontainer.ErrPodNotFound) {
+		return nil, pleg.ErrPodNotFound
+	}
+	if err != nil {
+		return nil, err
+	}
+	return convertPod(pod), nil
+}
+
+// GetPodStatus implements pleg.Runtime.
+func (r podRuntime) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.PodStatus, error) {
+	source, ok := pod.Source.(*kubecontainer.Pod)
+	if !ok {
+		return nil, fmt.Errorf("inspecting pod %s: it was not listed by the kubelet's runtime", pod.ID)
+	}
+	inspected, err := r.Runtime.GetPodStatus(ctx, source)
+	if err != nil || inspected == nil {
+		return nil, err
+	}
+	converted := &pleg.PodStatus{
+		ID: inspected.ID, Name: inspected.Name, Namespace: inspected.Namespace, IPs: inspected.IPs,
+		SandboxStatuses: inspected.SandboxStatuses, Source: inspected,
+	}
+	for _, s := range inspected.ContainerStatuses {
+		converted.ContainerStatuses = append(converted.ContainerStatuses, &pleg.Status{
+			ID: pleg.ContainerID(s.ID), Name: s.Name, State: pleg.State(s.State), ExitCode: s.ExitCode, Source: s,
+		})
+	}
+	return converted, nil
+}
+
+func convertPod(pod *kubecontainer.Pod) *pleg.Pod {
+	if pod == nil {
+		return nil
+	}
+	return &pleg.Pod{
+		ID: pod.ID, Name: pod.Name, Namespace: pod.Namespace, CreatedAt: pod.CreatedAt, Source: pod,
+		Containers: convertContainers(pod.Containers), Sandboxes: convertContainers(pod.Sandboxes),
+	}
+}
+
+func convertContainers(listed []*kubecontainer.Container) []*pleg.Container {
+	containers := make([]*pleg.Container, len(listed))
+	for i, c := range listed {
+		containers[i] = &pleg.Container{
+			ID: pleg.ContainerID(c.ID), Name: c.Name, State: pleg.State(c.State), Hash: c.Hash,
+			PodSandboxID: c.PodSandboxID, CreatedAt: c.CreatedAt, Source: c,
+		}
+	}
+	return containers
+}
+
+// eventService is what the library needs of the kubelet's CRI client.
+type eventService interface {
+	GetContainerEvents(ctx context.Context, events chan *runtimeapi.ContainerEventResponse,
+		connected func(runtimeapi.RuntimeService_GetContainerEventsClient)) error
+}
+
+// nodeRuntime is the kubelet's runtime with what the generator of its node needs beside it.
+type nodeRuntime struct {
+	kubecontainer.Runtime
+	service eventService
+	timeout time.Duration
+}
+
+// NodeRuntime returns runtime with what the kubelet does not hand to its generator: its
+// CRI client, for the events, and its runtime-request-timeout. It is the one call that
+// kubelet.go has to make.
+func NodeRuntime(runtime kubecontainer.Runtime, service eventService, timeout time.Duration) kubecontainer.Runtime {
+	return &nodeRuntime{runtime, service, timeout}
+}
+
+// eventedRuntime is a podRuntime with events: pleg.EventSource.
+type eventedRuntime struct {
+	podRuntime
+	service eventService
+}
+
+// refusedAtOnce is the longest time until the end of a stream without events that counts
+// as a refusal, which is how CRI-O answers without enable_pod_events.
+const refusedAtOnce = time.Second
+
+// WatchContainerEvents implements pleg.EventSource.
+func (r eventedRuntime) WatchContainerEvents(ctx context.Context, connected func(),
+	observe func(pleg.ContainerEvent),
+) error {
+	began, seen := time.Now(), 0
+	events := make(chan *runtimeapi.ContainerEventResponse)
+	ended := make(chan error, 1)
+	go func() {
+		defer close(events)
+		ended <- r.service.GetContainerEvents(ctx, events,
+			func(runtimeapi.RuntimeService_GetContainerEventsClient) { connected() })
+	}()
+	for e := range events { // the client waits for its reader, also after ctx has ended
+		seen++
+		observe(pleg.ContainerEvent{
+			PodUID:      types.UID(e.GetPodSandboxStatus().GetMetadata().GetUid()),
+			ContainerID: e.GetContainerId(),
+			CreatedAt:   time.Unix(0, e.GetCreatedAt()),
+		})
+	}
+	err := <-ended
+	refused := errors.Is(err, io.EOF) && seen == 0 && time.Since(began) < refusedAtOnce
+	if refused || status.Code(err) == codes.Unimplemented {
+		return fmt.Errorf("%w: %w", pleg.ErrEventsUnsupported, err)
+	}
+	return err
+}

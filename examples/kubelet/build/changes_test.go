@@ -1,0 +1,133 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// released makes a workspace whose release has one file.
+func released(t *testing.T, path, content string) *workspace {
+	t.Helper()
+	w := &workspace{original: t.TempDir(), tree: t.TempDir()}
+	for _, dir := range []string{w.original, w.tree} {
+		if err := os.MkdirAll(filepath.Join(dir, filepath.Dir(path)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(w.original, path), []byte(content), 0o444); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func edited(t *testing.T, w *workspace, path string) string {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join(w.tree, path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(content)
+}
+
+const makesTwo = `package kubelet
+
+func NewMainKubelet() {
+	if evented {
+		k.pleg = pleg.NewGenericPLEG(logger, k.runtime, ch, long, cache, clock)
+	} else {
+		k.pleg = pleg.NewGenericPLEG(logger, k.runtime, ch, short, cache, clock)
+	}
+}
+
+func other() { pleg.NewGenericPLEG(logger, k.runtime, ch, short, cache, clock) }
+`
+
+// TestRuntimeIsHandedOver shows that every generator of the function gets the wrapped
+// runtime, also when the tree was edited before, and no other.
+func TestRuntimeIsHandedOver(t *testing.T) {
+	const path = "kubelet.go"
+	w := released(t, path, makesTwo)
+	for range 2 {
+		said, err := editFile(path, "NewMainKubelet", handRuntimeOver)(w)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := strings.Count(said, "edited kubelet.go:"); n != 2 {
+			t.Errorf("it said %q", said)
+		}
+		got := edited(t, w, path)
+		if n := strings.Count(got, "(logger, pleg.NodeRuntime(k.runtime, kubeDeps."); n != 2 ||
+			!strings.Contains(got, "func other() { pleg.NewGenericPLEG(logger, k.runtime, ch") {
+			t.Errorf("it wrote\n%s", got)
+		}
+	}
+}
+
+// TestEditThatFindsNothingFails shows that a release that looks otherwise is not built as
+// if it had been edited.
+func TestEditThatFindsNothingFails(t *testing.T) {
+	const path = "kubelet.go"
+	for content, want := range map[string]string{
+		"package kubelet\n": "no function NewMainKubelet",
+		"package kubelet\nfunc NewMainKubelet() { f() }\n": "no call of pleg.NewGenericPLEG",
+	} {
+		_, err := editFile(path, "NewMainKubelet", handRuntimeOver)(released(t, path, content))
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("for %q the error is %v", content, err)
+		}
+	}
+	_, err := editFile(path, "Register", leaveMetricsOut)(released(t, path,
+		"package metrics\nfunc Register() { legacyregistry.MustRegister(PLEGLastSeen) }\n"))
+	if err == nil || !strings.Contains(err.Error(), "only [PLEGLastSeen]") {
+		t.Errorf("for one metric of ten the error is %v", err)
+	}
+}
+
+// TestMetricsAreLeftOut shows that only the generator's metrics are.
+func TestMetricsAreLeftOut(t *testing.T) {
+	const path = "metrics.go"
+	source := "package metrics\nfunc Register() {\nonce.Do(func() {\nlegacyregistry.MustRegister(Evictions)\n"
+	for _, name := range ours {
+		source += "legacyregistry.MustRegister(" + name + ")\n"
+	}
+	w := released(t, path, source+"})\n}\n")
+	if _, err := editFile(path, "Register", leaveMetricsOut)(w); err != nil {
+		t.Fatal(err)
+	}
+	if got := edited(t, w, path); strings.Count(got, "MustRegister") != 1 || !strings.Contains(got, "(Evictions)") {
+		t.Errorf("it wrote\n%s", got)
+	}
+}
+
+// TestTrimRemovesWhatDoesNotCompile shows that whole declarations go, and the imports that
+// they leave behind.
+func TestTrimRemovesWhatDoesNotCompile(t *testing.T) {
+	const path = "x_test.go"
+	w := released(t, path, `package x
+
+import (
+	"a"
+	"b"
+)
+
+func TestKept() { a.F() }
+
+func TestGone() {
+	b.F(g.field)
+}
+`)
+	if _, err := w.restore(path); err != nil {
+		t.Fatal(err)
+	}
+	lines := complaints("x\n./x_test.go:11:8: g.field undefined\nx_test.go:5:2: \"b\" imported and not used\n")
+	names, err := w.removeDeclarations(path, lines[path])
+	if err != nil || len(names) != 1 || names[0] != "TestGone" {
+		t.Errorf("it removed %v, %v", names, err)
+	}
+	if got := edited(t, w, path); strings.Contains(got, "\"b\"") || strings.Contains(got, "TestGone") ||
+		!strings.Contains(got, "TestKept") || !strings.Contains(got, "\"a\"") {
+		t.Errorf("it wrote\n%s", got)
+	}
+}

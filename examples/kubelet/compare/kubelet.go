@@ -1,0 +1,277 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// variant is a kubelet that is measured.
+type variant struct {
+	name    string
+	program string   // below .cache/kubelet
+	gates   []string // feature gates, as name=value
+	// withoutEvents has the runtime refuse its event stream.
+	withoutEvents bool
+	// optional: only measured when it is named.
+	optional bool
+}
+
+var variants = []variant{
+	{name: "stock", program: "stock"},
+	{name: "stock, EventedPLEG", program: "stock", gates: []string{"EventedPLEG=true"}},
+	{name: "ours", program: "kubelet"},
+	{name: "ours, no events", program: "kubelet", withoutEvents: true},
+	{name: "ours, EventedPLEG", program: "kubelet", gates: []string{"EventedPLEG=true"}, optional: true},
+	{name: "ours, polling only", program: "kubelet", gates: []string{"PLEGOnDemandRelist=false"}, optional: true},
+}
+
+// kubelet is a kubelet process without an API server: it runs the pods of a folder.
+type kubelet struct {
+	variant  variant
+	cmd      *exec.Cmd
+	done     chan struct{} // closed when it has ended
+	readOnly string        // host:port
+	log      string
+	started  time.Time
+}
+
+// config is the configuration of the kubelet. It needs neither an API server, nor cgroup
+// v2, nor a network plug-in, nor room to spare.
+func config(dir, endpoint string, ports [3]int, gates []string) map[string]any {
+	featureGates := map[string]bool{}
+	for _, g := range gates {
+		name, value, _ := strings.Cut(g, "=")
+		featureGates[name] = value == "true"
+	}
+	return map[string]any{
+		"kind": "KubeletConfiguration", "apiVersion": "kubelet.config.k8s.io/v1beta1",
+		"containerRuntimeEndpoint": endpoint, "imageServiceEndpoint": endpoint,
+		"runtimeRequestTimeout": requestTimeout.String(),
+		"staticPodPath":         filepath.Join(dir, "manifests"), "podLogsDir": filepath.Join(dir, "logs"),
+		"address": "127.0.0.1", "port": ports[0], "readOnlyPort": ports[1], "healthzPort": ports[2],
+		"authentication": map[string]any{
+			"anonymous": map[string]any{"enabled": false}, "webhook": map[string]any{"enabled": false},
+		},
+		"authorization": map[string]any{"mode": "AlwaysAllow"},
+		"registerNode":  false, "failCgroupV1": false, "failSwapOn": false, "cgroupsPerQOS": false,
+		"enforceNodeAllocatable": []string{}, "cgroupDriver": "cgroupfs", "localStorageCapacityIsolation": false,
+		"evictionHard": map[string]string{
+			"memory.available": "0%", "nodefs.available": "0%", "nodefs.inodesFree": "0%", "imagefs.available": "0%",
+		},
+		"imageGCHighThresholdPercent": 100, "imageGCLowThresholdPercent": 99, "maxPods": 500,
+		"oomScoreAdj": 0, "enableServer": true, "featureGates": featureGates,
+	}
+}
+
+// startKubelet starts a kubelet in a folder that the kubelets before it have used too.
+func startKubelet(v variant, programs, dir, endpoint string) (*kubelet, error) {
+	var ports [3]int
+	for i := range ports {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, fmt.Errorf("looking for a free port: %w", err)
+		}
+		defer l.Close()
+		ports[i] = l.Addr().(*net.TCPAddr).Port
+	}
+	content, err := json.Marshal(config(dir, endpoint, ports, v.gates))
+	if err != nil {
+		return nil, fmt.Errorf("writing the kubelet's configuration: %w", err)
+	}
+	path := filepath.Join(dir, "kubelet.json")
+	if err := os.WriteFile(path, content, 0o644); err != nil {
+		return nil, fmt.Errorf("writing the kubelet's configuration: %w", err)
+	}
+	logPath := filepath.Join(dir, "kubelet.log")
+	log, err := os.Create(logPath)
+	if err != nil {
+		return nil, fmt.Errorf("opening the kubelet's log: %w", err)
+	}
+	defer log.Close()
+	cmd := exec.Command(filepath.Join(programs, v.program), "--config="+path, "--root-dir="+filepath.Join(dir, "root"),
+		"--cert-dir="+filepath.Join(dir, "pki"), "--hostname-override=node", "--v=2")
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGKILL}
+	k := &kubelet{
+		variant: v, cmd: cmd, done: make(chan struct{}), log: logPath,
+		readOnly: fmt.Sprintf("127.0.0.1:%d", ports[1]), started: time.Now(),
+	}
+	failed := make(chan error)
+	go func() {
+		// The death signal comes when the thread ends that started the process.
+		runtime.LockOSThread()
+		defer close(k.done)
+		err := cmd.Start()
+		failed <- err
+		if err == nil {
+			_ = cmd.Wait() // signals are how kubelets end here
+		}
+	}()
+	if err := <-failed; err != nil {
+		return nil, fmt.Errorf("starting the kubelet: %w", err)
+	}
+	return k, nil
+}
+
+// kill ends the kubelet as a crash would. Its pods run on.
+func (k *kubelet) kill() {
+	_ = k.cmd.Process.Kill() // it may have ended by itself
+	<-k.done
+}
+
+// tail returns the end of the kubelet's log.
+func (k *kubelet) tail() string {
+	content, err := os.ReadFile(k.log)
+	if err != nil {
+		return err.Error()
+	}
+	const length = 3000
+	return string(content[max(0, len(content)-length):])
+}
+
+// unhealthy returns what the kubelet has said last of its generator's health, but for what
+// it says before the first list.
+func (k *kubelet) unhealthy() string {
+	content, _ := os.ReadFile(k.log)
+	var last string
+	for line := range strings.Lines(string(content)) {
+		if _, reason, found := strings.Cut(line, "PLEG is not healthy: "); found && !strings.Contains(line, "yet to be") {
+			last = strings.TrimSpace(reason)
+		}
+	}
+	return last
+}
+
+var client = &http.Client{Timeout: 5 * time.Second}
+
+func (k *kubelet) get(ctx context.Context, path string) ([]byte, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+k.readOnly+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	return io.ReadAll(response.Body)
+}
+
+// podList is what is read of the kubelet's answer.
+type podList struct {
+	Items []struct {
+		Metadata struct{ Name string }
+		Status   struct {
+			Phase             string
+			ContainerStatuses []struct {
+				ContainerID  string
+				RestartCount int
+				State        struct{ Running *struct{} }
+			}
+		}
+	}
+}
+
+// running returns, of the pods in the kubelet's own answer, the names of those that run
+// and are ready, with how often their container was restarted.
+func (k *kubelet) running(ctx context.Context) (map[string]int, error) {
+	answer, err := k.get(ctx, "/pods")
+	if err != nil {
+		return nil, err
+	}
+	var pods podList
+	if err := json.Unmarshal(answer, &pods); err != nil {
+		return nil, fmt.Errorf("reading the kubelet's pods: %w", err)
+	}
+	running := make(map[string]int)
+	for _, p := range pods.Items {
+		if s := p.Status.ContainerStatuses; p.Status.Phase == "Running" && len(s) == 1 && s[0].State.Running != nil {
+			running[strings.TrimSuffix(p.Metadata.Name, "-node")] = s[0].RestartCount
+		}
+	}
+	return running, nil
+}
+
+// metricNames are those that dashboards of a kubelet's generator rely on, under every
+// kubelet that is measured.
+var metricNames = []string{
+	"kubelet_pleg_relist_duration_seconds_count", "kubelet_pleg_relist_interval_seconds_count",
+	"kubelet_pleg_pod_relist_duration_seconds_count", "kubelet_pleg_discard_events", "kubelet_pleg_last_seen_seconds",
+	"kubelet_running_pods", `kubelet_running_containers{container_state="running"}`,
+}
+
+// checkMetrics returns an error that names the metrics that the kubelet has not, or not
+// exactly once.
+func (k *kubelet) checkMetrics(ctx context.Context) error {
+	answer, err := k.get(ctx, "/metrics")
+	if err != nil {
+		return fmt.Errorf("asking the kubelet for its metrics: %w", err)
+	}
+	var errs []error
+	for _, name := range metricNames {
+		if n := strings.Count("\n"+string(answer), "\n"+name+" "); n != 1 {
+			errs = append(errs, fmt.Errorf("the kubelet (%s) has the metric %s %d times", k.variant.name, name, n))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+var errEnded = errors.New("the kubelet has ended")
+
+// await asks the kubelet until its running pods are as wanted.
+func (k *kubelet) await(ctx context.Context, what string, wanted func(running map[string]int) bool) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
+	defer cancel()
+	var last error
+	for {
+		running, err := k.running(ctx)
+		if err == nil && wanted(running) {
+			return nil
+		}
+		last = err
+		select {
+		case <-k.done:
+			last = errEnded
+		case <-ctx.Done():
+			last = errors.Join(ctx.Err(), last)
+		case <-time.After(10 * time.Millisecond):
+			continue
+		}
+		return fmt.Errorf("waiting until the kubelet (%s) %s, with %d pods running: %w; its log ends:\n%s",
+			k.variant.name, what, len(running), last, k.tail())
+	}
+}
+
+// cpu returns the CPU time that a process has used.
+func cpu(pid int) (time.Duration, error) {
+	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, fmt.Errorf("asking for the CPU time of a process: %w", err)
+	}
+	_, rest, _ := strings.Cut(string(content), ") ")
+	fields := strings.Fields(rest)
+	const userTime, systemTime, ticks = 11, 12, 100
+	var total int64
+	for _, f := range []int{userTime, systemTime} {
+		var n int64
+		if _, err := fmt.Sscan(fields[f], &n); err != nil {
+			return 0, fmt.Errorf("reading the CPU time of a process: %w", err)
+		}
+		total += n
+	}
+	return time.Duration(total) * time.Second / ticks, nil
+}

@@ -1,0 +1,236 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/kubepleg/pleg/internal/e2e/containerd"
+)
+
+// node is a containerd, a proxy before it, and a folder of static pods. Kubelets come and
+// go on it.
+type node struct {
+	daemon   *containerd.Daemon
+	client   *containerd.Client
+	proxy    *proxy
+	dir      string
+	programs string
+	kubelet  *kubelet // nil while none runs
+
+	mu     sync.Mutex
+	events []*runtimeapi.ContainerEventResponse // of the runtime; guarded by mu
+	more   chan struct{}                        // closed at the next event; guarded by mu
+	stop   context.CancelFunc
+}
+
+// Names in the labels of the kubelet's containers.
+const (
+	labelPod       = "io.kubernetes.pod.name"
+	labelContainer = "io.kubernetes.container.name"
+)
+
+func startNode(ctx context.Context, programs string) (n *node, err error) {
+	n = &node{programs: programs, more: make(chan struct{})}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, n.close())
+		}
+	}()
+	if n.daemon, err = containerd.Start(ctx); err != nil {
+		return n, err
+	}
+	if n.client, err = n.daemon.Client(); err != nil {
+		return n, err
+	}
+	// Below the daemon's folder, so that it is swept with it.
+	n.dir = filepath.Join(filepath.Dir(n.daemon.Socket()), "kubelet")
+	for _, d := range []string{"manifests", "logs", "root"} {
+		if err := os.MkdirAll(filepath.Join(n.dir, d), 0o755); err != nil {
+			return n, fmt.Errorf("making the kubelet's folder: %w", err)
+		}
+	}
+	if n.proxy, err = startProxy(filepath.Join(filepath.Dir(n.daemon.Socket()), "p.sock"), n.daemon.Socket()); err != nil {
+		return n, err
+	}
+	ctx, n.stop = context.WithCancel(ctx)
+	go n.watch(ctx)
+	return n, nil
+}
+
+// close ends everything and removes what the kubelet has left behind.
+func (n *node) close() error {
+	n.end()
+	if n.stop != nil {
+		n.stop()
+	}
+	var errs []error
+	if n.client != nil {
+		errs = append(errs, n.removePods())
+		errs = append(errs, n.client.Close())
+	}
+	if n.proxy != nil {
+		errs = append(errs, n.proxy.close())
+	}
+	if n.daemon != nil {
+		errs = append(errs, n.daemon.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// removePods removes all pods, in good order, as far as that goes.
+func (n *node) removePods() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	list, err := n.client.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+	if err != nil {
+		return fmt.Errorf("listing what to remove: %w", err)
+	}
+	var errs []error
+	for _, s := range list.Items {
+		// With its containers, running or not.
+		_, err := n.client.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: s.Id})
+		if err == nil {
+			_, err = n.client.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: s.Id})
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// run starts a kubelet; the one before must have been ended.
+func (n *node) run(v variant) (err error) {
+	n.proxy.refuseEvents(v.withoutEvents)
+	n.kubelet, err = startKubelet(v, n.programs, n.dir, "unix://"+n.proxy.path)
+	return err
+}
+
+// end kills the kubelet, if one runs.
+func (n *node) end() {
+	if n.kubelet != nil {
+		n.kubelet.kill()
+		n.kubelet = nil
+	}
+}
+
+// manifest is a static pod of one container that sleeps.
+func manifest(name string) map[string]any {
+	return map[string]any{
+		"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"name": name, "namespace": "default"},
+		"spec": map[string]any{
+			"hostNetwork": true, "automountServiceAccountToken": false, "restartPolicy": "Always",
+			"terminationGracePeriodSeconds": 0, "enableServiceLinks": false,
+			"containers": []any{map[string]any{
+				"name": "app", "image": containerd.BusyboxImage, "imagePullPolicy": "Never",
+				"command": []string{"sleep", "1000000"},
+			}},
+		},
+	}
+}
+
+// add writes the manifest of a pod.
+func (n *node) add(name string) error {
+	content, err := json.Marshal(manifest(name))
+	if err != nil {
+		return err
+	}
+	// Written beside and moved, so that no kubelet reads half of it.
+	part := filepath.Join(n.dir, name+".part")
+	if err := os.WriteFile(part, content, 0o644); err != nil {
+		return fmt.Errorf("writing a manifest: %w", err)
+	}
+	return os.Rename(part, filepath.Join(n.dir, "manifests", name+".json"))
+}
+
+// remove removes the manifest of a pod.
+func (n *node) remove(name string) error {
+	return os.Remove(filepath.Join(n.dir, "manifests", name+".json"))
+}
+
+// app is the running container of a pod.
+type app struct {
+	id, sandbox string
+	pid         int
+}
+
+// appOf returns the running container of a pod.
+func (n *node) appOf(ctx context.Context, pod string) (app, error) {
+	list, err := n.client.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
+		LabelSelector: map[string]string{labelPod: pod + "-node"},
+		State:         &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
+	}})
+	if err != nil {
+		return app{}, fmt.Errorf("looking for the container of pod %s: %w", pod, err)
+	}
+	if len(list.Containers) != 1 {
+		return app{}, fmt.Errorf("pod %s has %d running containers", pod, len(list.Containers))
+	}
+	c := list.Containers[0]
+	pid, err := n.client.Pid(ctx, c.Id)
+	return app{c.Id, c.PodSandboxId, pid}, err
+}
+
+// crash kills the container of a pod and returns when.
+func (n *node) crash(a app) (time.Time, error) {
+	at := time.Now()
+	if err := unix.Kill(a.pid, unix.SIGKILL); err != nil {
+		return at, fmt.Errorf("killing a container: %w", err)
+	}
+	return at, nil
+}
+
+// watch keeps the runtime's events, over a connection of its own.
+func (n *node) watch(ctx context.Context) {
+	for ctx.Err() == nil {
+		stream, err := n.client.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
+		for err == nil {
+			var e *runtimeapi.ContainerEventResponse
+			if e, err = stream.Recv(); err == nil {
+				n.mu.Lock()
+				n.events = append(n.events, e)
+				close(n.more)
+				n.more = make(chan struct{})
+				n.mu.Unlock()
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(100 * time.Millisecond): // the runtime may be restarting
+		}
+	}
+}
+
+// awaitEvent returns when the runtime did something to a container of a pod, after a time.
+// The sandbox is a container too, which the event names.
+func (n *node) awaitEvent(ctx context.Context, pod string, kind runtimeapi.ContainerEventType, after time.Time,
+	limit time.Duration,
+) (at time.Time, found bool) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	for read := 0; ; {
+		n.mu.Lock()
+		events, more := n.events, n.more
+		n.mu.Unlock()
+		for ; read < len(events); read++ {
+			e := events[read]
+			created := time.Unix(0, e.CreatedAt)
+			if e.ContainerEventType == kind && created.After(after) && e.ContainerId != e.GetPodSandboxStatus().GetId() &&
+				e.GetPodSandboxStatus().GetMetadata().GetName() == pod+"-node" {
+				return created, true
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return time.Time{}, false
+		case <-more:
+		}
+	}
+}
