@@ -277,6 +277,9 @@ func (w *world) ask(a action) {
 		c := &exploredCaller{
 			relistCaller: newRelistCaller().(*relistCaller), at: w.truth, called: w.r.sched.Last().Number,
 		}
+		for p := range w.scope.pods {
+			c.inspected[p] = w.isSuspended(p) // it need not be: the list may fall into the suspension
+		}
 		w.callers = append(w.callers, c)
 		w.in.relists = append(w.in.relists, c.relistCaller)
 	case actConnect, actDisconnect:
@@ -311,6 +314,9 @@ func (w *world) suspend(p int) {
 		if a := &w.answered[i]; a.kind == schedule.Inspect && a.pod == p {
 			a.discarded = true
 		}
+	}
+	for _, c := range w.callers {
+		c.inspected[p] = true
 	}
 	w.r.suspend(w.clock, s)
 	w.drain()

@@ -309,7 +309,8 @@ func (g *GenericPLEG) RequestReinspect(uid types.UID) {
 // before and not read yet are still to be read. A pod that is not known, because it is
 // about to be created, can be suspended too; the empty UID stands for none. What is
 // requested of the pod waits and is coalesced, readers that want something newer wait, and
-// neither Relist nor HasSynced waits for the pod.
+// neither Relist nor HasSynced waits for the pod: an error from before may stay for a
+// caller whose list fell into the suspension.
 //
 // The function that it returns resumes the pod: it is listed once, by a list that begins
 // after that, and what has changed is delivered as usual, as news. What a list or an

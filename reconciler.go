@@ -450,9 +450,9 @@ func (r *reconciler) completeInspection(res *result) {
 	case rec.pod == nil:
 		r.sched.Gone(c.UID)
 		r.forgetIfAbsent(c.UID)
-	case c.Dead && res.err != nil:
-	case c.Dead || res.stopped || in.discarded:
+	case in.discarded || res.stopped || c.Dead && res.err == nil:
 		r.sched.Inspect(c.UID)
+	case c.Dead:
 	default:
 		r.inspected(rec, in, res)
 	}
