@@ -188,6 +188,13 @@ func (h *history) observe(listed pleg.Pods, status func(types.UID) (*pleg.PodSta
 
 // update compares the lives of a listed pod with those that were shown.
 func (h *history) update(uid types.UID, r *record, now time.Time) {
+	for _, c := range slices.Concat(r.observed.listed.Containers, r.observed.listed.Sandboxes) {
+		// Its event waits for the inspection, and that may hang.
+		if i := indexOf(r.present, c.ID.ID); i >= 0 && c.State == pleg.ContainerStateExited &&
+			r.present[i].State == pleg.ContainerStateRunning && r.ended[c.ID.ID].IsZero() {
+			r.ended[c.ID.ID] = now
+		}
+	}
 	containers, sandboxes := r.observed.lives(r.ended)
 	isPast := func(l life) bool { return indexOf(r.past, l.ID) >= 0 }
 	listed := slices.DeleteFunc(slices.Concat(containers, sandboxes), isPast)
