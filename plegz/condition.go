@@ -94,8 +94,8 @@ func troubles(r *pleg.HealthReport, now time.Time) []string {
 	slices.SortStableFunc(hung, func(a, b pleg.FailingPod) int { return a.HangingSince.Compare(b.HangingSince) })
 	if len(hung) > 0 {
 		first := hung[0]
-		say("%s for pod %s has not been answered since %s (for %s)%s; other pods are not affected.",
-			inspectionText(r, first.PodUID), names[first.PodUID], clockTime(first.HangingSince),
+		say("%s has not been answered since %s (for %s)%s; other pods are not affected.",
+			inspectionText(r, first.PodUID, names[first.PodUID]), clockTime(first.HangingSince),
 			roughly(now.Sub(first.HangingSince)), others(len(hung)-1, "hangs", "hang"))
 	}
 	slices.SortStableFunc(failed, func(a, b pleg.FailingPod) int { return cmp.Compare(b.Failures, a.Failures) })
@@ -127,14 +127,19 @@ func hungList(r *pleg.HealthReport, now time.Time) (pleg.RuntimeCall, bool) {
 	return pleg.RuntimeCall{}, false
 }
 
-// inspectionText names the call that a pod's inspection waits for.
-func inspectionText(r *pleg.HealthReport, uid types.UID) string {
+// inspectionText names the call that a pod's inspection waits for, and the pod.
+func inspectionText(r *pleg.HealthReport, uid types.UID, pod string) string {
+	text := "the inspection"
 	for _, c := range r.CallsInFlight {
 		if c.PodUID == uid {
-			return callText(c)
+			text = callText(c)
+			break
 		}
 	}
-	return "the inspection"
+	if strings.Contains(text, " of pod "+pod) {
+		return text // GetPodStatus is of nothing else
+	}
+	return text + " for pod " + pod
 }
 
 func callText(c pleg.RuntimeCall) string {

@@ -132,17 +132,25 @@ func send(w http.ResponseWriter, r *http.Request, media string, b []byte) {
 
 // write writes all of b, as long as the client takes some of it in time.
 func write(w http.ResponseWriter, b []byte) error {
-	control := http.NewResponseController(w)
-	// What the server does with the connection later is its own. The error of a writer that
-	// has no deadlines, in a test, is none.
-	defer func() { _ = control.SetWriteDeadline(time.Time{}) }()
+	// What the server does with the connection later has a time of its own.
+	defer limit(w, time.Time{})
 	for len(b) > 0 {
 		n := min(chunk, len(b))
-		_ = control.SetWriteDeadline(time.Now().Add(writeTimeout)) //nolint:forbidigo // a connection's time is real
+		limit(w, deadline())
 		if _, err := w.Write(b[:n]); err != nil {
 			return err
 		}
 		b = b[n:]
 	}
-	return control.Flush()
+	return http.NewResponseController(w).Flush()
+}
+
+// limit sets until when the client has to take what is written; zero for no limit. A writer
+// without deadlines, in a test, has none.
+func limit(w http.ResponseWriter, until time.Time) {
+	_ = http.NewResponseController(w).SetWriteDeadline(until)
+}
+
+func deadline() time.Time {
+	return time.Now().Add(writeTimeout) //nolint:forbidigo // a connection's time is real
 }

@@ -84,7 +84,7 @@ func (h *history) note(e *pleg.PodLifecycleEvent, now time.Time) {
 		return
 	}
 	r.stale = true
-	id := e.Container.ID.ID
+	id := clip(e.Container.ID.ID)
 	switch e.Type {
 	case pleg.ContainerDied:
 		if _, known := r.ended[id]; !known {
@@ -190,9 +190,10 @@ func (h *history) observe(listed pleg.Pods, status func(types.UID) (*pleg.PodSta
 func (h *history) update(uid types.UID, r *record, now time.Time) {
 	for _, c := range slices.Concat(r.observed.listed.Containers, r.observed.listed.Sandboxes) {
 		// Its event waits for the inspection, and that may hang.
-		if i := indexOf(r.present, c.ID.ID); i >= 0 && c.State == pleg.ContainerStateExited &&
-			r.present[i].State == pleg.ContainerStateRunning && r.ended[c.ID.ID].IsZero() {
-			r.ended[c.ID.ID] = now
+		id := clip(c.ID.ID)
+		if i := indexOf(r.present, id); i >= 0 && c.State == pleg.ContainerStateExited &&
+			r.present[i].State == pleg.ContainerStateRunning && r.ended[id].IsZero() {
+			r.ended[id] = now
 		}
 	}
 	containers, sandboxes := r.observed.lives(r.ended)

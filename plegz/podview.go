@@ -39,10 +39,10 @@ func (o observed) lives(ended map[string]time.Time) (containers, sandboxes []lif
 		}
 	}
 	for _, c := range o.listed.Containers {
-		containers = append(containers, newLife(c, statuses[c.ID.ID], ended[c.ID.ID]))
+		containers = append(containers, newLife(c, statuses[c.ID.ID], ended[clip(c.ID.ID)]))
 	}
 	for _, s := range o.listed.Sandboxes {
-		l := newLife(s, nil, ended[s.ID.ID])
+		l := newLife(s, nil, ended[clip(s.ID.ID)])
 		l.sandbox = true
 		sandboxes = append(sandboxes, l)
 	}

@@ -13,12 +13,15 @@ func (h *handler) serveStream(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodHead {
 		return
 	}
+	limit(w, deadline())
 	if err := http.NewResponseController(w).Flush(); err != nil {
 		http.Error(w, "plegz: this server cannot stream", http.StatusNotImplemented)
 		return
 	}
 	done := h.stream()
 	defer done()
+	// The server ends the stream with a few bytes more.
+	defer func() { limit(w, deadline()) }()
 	position := r.Header.Get("Last-Event-ID")
 	if position == "" {
 		position = r.URL.Query().Get("since")

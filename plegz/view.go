@@ -117,12 +117,12 @@ func clip(s string) string {
 	return s[:end] + "…"
 }
 
-// encoded returns v as JSON. The types here have nothing that cannot be encoded but a year
-// beyond 9999, which is then all that is missing.
+// encoded returns v as JSON, in which what a terminal could obey is escaped. The types here
+// have nothing that cannot be encoded but a year beyond 9999: that object is missing then.
 func encoded(v any) []byte {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return []byte("null")
 	}
-	return b
+	return printableJSON(b)
 }

@@ -410,7 +410,7 @@
     }
     if (drawn.hang) {
       piece('hang', drawn.hang.x, 3, drawn.hang.width, drawn.hang.inside ? drawn.hang.text : '', drawn.hang.text);
-      if (!drawn.hang.inside) piece('hang-text', drawn.hang.x - drawn.hang.text.length * 6.2 - 4, 3, undefined, drawn.hang.text, '');
+      if (!drawn.hang.inside && !isNarrow.matches) piece('hang-text', drawn.hang.x - drawn.hang.text.length * 6.2 - 4, 3, undefined, drawn.hang.text, '');
     }
     for (const e of drawn.ends) piece('end ' + e.kind, e.x, row(e.row), undefined, e.text, '');
     for (; n < lane.pieces.length; n++) lane.pieces[n].style.display = 'none';
