@@ -30,7 +30,8 @@
 //
 // Of a pod it has uid, namespace, name, state, createdAt, removedAt, ips, runtimeHandler,
 // restarts, observedAt (of its status), hangingSince, failures and error (of its
-// inspection), gone, and containers and sandboxes, newest first. Of each of those it has id,
+// inspection), gone, labels and annotations if WithLabels says so, and containers and
+// sandboxes, newest first. Of each of those it has id,
 // name, state, createdAt, startedAt, finishedAt, removedAt, exitCode, reason, message,
 // restarts, image and gone. The state of a pod is hung, failing, crashed, starting, running,
 // completed, stopped or removed; that of a container is created, running, exited, unknown or

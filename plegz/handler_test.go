@@ -50,17 +50,20 @@ func TestGolden(t *testing.T) {
 		cart := n.setPod("shop", "cart-0", plegtest.Running("cart"))
 		report := n.setPod("jobs", "report", plegtest.Running("fetch"))
 		payment := n.setPod("shop", "payment-0", plegtest.Running("payment"))
-		n.pass(2 * time.Second)
-		n.get("/") // from now on there is a history
+		n.pass(2500 * time.Millisecond)
+		n.get("/") // from now on there is a history, with samples between two relists
 		n.pass(time.Second)
-		n.ExitContainer(cart, "cart", 137, "OOMKilled")
-		n.ExitContainer(report, "fetch", 0, "Completed")
-		n.pass(time.Second)
-		n.RestartContainer(cart, "cart", "cart-2")
-		n.RemoveContainer(cart, "cart")
-		n.RemovePod(report)
+		do := func(action func()) {
+			action()
+			n.pass(10 * time.Millisecond) // so that the order is that of the actions
+		}
+		do(func() { n.ExitContainer(cart, "cart", 137, "OOMKilled") })
+		do(func() { n.ExitContainer(report, "fetch", 0, "Completed") })
+		do(func() { n.RestartContainer(cart, "cart", "cart-2") })
+		do(func() { n.RemoveContainer(cart, "cart") })
+		do(func() { n.RemovePod(report) })
 		n.Hang(plegtest.GetPodStatus, payment)
-		n.ExitContainer(payment, "payment", 1, "Error")
+		do(func() { n.ExitContainer(payment, "payment", 1, "Error") })
 		n.pass(20 * time.Second)
 		epoch := regexp.MustCompile(`"position": "[0-9a-f]{16}\.`)
 		golden(t, "node.txt", n.get("/?format=text").Body.Bytes())

@@ -49,7 +49,13 @@ func (r *recorder) beginLocked() {
 	// What the first answer needs is looked up for it; the recorder has the rest.
 	r.describeLocked(r.generator.HealthReport())
 	r.observeLocked()
-	go r.record()
+	// Subscribed to here, so that a Stop after this request ends the subscription.
+	ctx, cancel := context.WithCancel(context.Background()) //nolint:forbidigo // ends with the recorder's goroutine
+	go r.record(ctx, cancel, r.subscribe(ctx))
+}
+
+func (r *recorder) subscribe(ctx context.Context) <-chan *pleg.PodLifecycleEvent {
+	return r.generator.Subscribe(ctx, pleg.DefaultChannelCapacity, pleg.WithName(subscriber))
 }
 
 // newEpoch returns a name for a history that no other has.
@@ -61,13 +67,8 @@ func newEpoch() string {
 
 // record records history until nobody has looked for long. It is the recorder's only
 // goroutine.
-func (r *recorder) record() {
-	ctx, cancel := context.WithCancel(context.Background()) //nolint:forbidigo // ends with this function
+func (r *recorder) record(ctx context.Context, cancel context.CancelFunc, events <-chan *pleg.PodLifecycleEvent) {
 	defer cancel()
-	subscribe := func() <-chan *pleg.PodLifecycleEvent {
-		return r.generator.Subscribe(ctx, pleg.DefaultChannelCapacity, pleg.WithName(subscriber))
-	}
-	events := subscribe()
 	tick := time.NewTicker(samplePeriod)
 	defer tick.Stop()
 	var flush <-chan time.Time
@@ -80,7 +81,7 @@ func (r *recorder) record() {
 				if r.end(func() bool { return r.streams == 0 }) {
 					return
 				}
-				events = subscribe()
+				events = r.subscribe(ctx)
 				continue
 			}
 			r.note(e)

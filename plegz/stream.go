@@ -2,6 +2,7 @@ package plegz
 
 import (
 	"bytes"
+	"errors"
 	"net/http"
 )
 
@@ -15,7 +16,9 @@ func (h *handler) serveStream(w http.ResponseWriter, r *http.Request) {
 	}
 	limit(w, deadline())
 	if err := http.NewResponseController(w).Flush(); err != nil {
-		http.Error(w, "plegz: this server cannot stream", http.StatusNotImplemented)
+		if errors.Is(err, http.ErrNotSupported) {
+			http.Error(w, "plegz: this server cannot stream", http.StatusNotImplemented)
+		}
 		return
 	}
 	done := h.stream()

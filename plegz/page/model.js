@@ -191,9 +191,15 @@ const PLEGZ = (() => {
         const next = lives[i + 1];
         const room = (next ? x(next.started || next.created) : width) - (bar.x + bar.width) - 3;
         const fits = (s) => s.length * 7 + 3 < room;
-        const label = fits(text) ? text : fits(text.split(' ').slice(0, 2).join(' ')) ? text.split(' ').slice(0, 2).join(' ')
-          : fits('✕') ? text[0] : '';
-        if (label) drawn.ends.push({ row, x: bar.x + bar.width + 3, kind: bar.kind, text: label });
+        const brief = text.split(' ').slice(0, 2).join(' ');
+        const label = [text, brief, text[0]].find(fits);
+        const piece = { row, kind: bar.kind };
+        if (label && (next || label === text)) drawn.ends.push({ ...piece, x: bar.x + bar.width + 3, text: label });
+        else if (!next && bar.width > brief.length * 7 + 12) {
+          // It has just ended, and after it comes the edge.
+          bar.label = bar.width > text.length * 7 + 12 ? text : brief;
+          bar.ended = true;
+        } else if (!next) drawn.ends.push({ ...piece, x: Math.max(0, bar.x - brief.length * 7 - 4), text: brief });
       });
     });
     return drawn;

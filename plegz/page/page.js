@@ -87,17 +87,20 @@
 
   // --- drawing ------------------------------------------------------------------------
 
+  const PACE = 400; // milliseconds between two drawings, or a lively node keeps the browser busy
   let scheduled = false;
+  let drawn = 0;
 
   // schedule draws soon, and everything that has come until then once.
   function schedule() {
     if (scheduled || paused) return;
     scheduled = true;
-    requestAnimationFrame(draw);
+    setTimeout(() => requestAnimationFrame(draw), Math.max(0, PACE - (performance.now() - drawn)));
   }
 
   function draw() {
     scheduled = false;
+    drawn = performance.now();
     drawHealth();
     drawPlots();
     drawSide();
@@ -308,8 +311,17 @@
   const space = $('space');
   const pool = []; // elements of lanes in view
 
+  // size is of the tracks, read when it changes: to read it has the browser lay out the page.
+  let size = { left: 0, width: 0, height: 0 };
+
+  function measure() {
+    const left = isNarrow.matches ? 0 : parseFloat(getComputedStyle(space).getPropertyValue('--left'));
+    size = { left, width: Math.max(1, space.clientWidth - left - 2), height: lanes.clientHeight };
+  }
+
   function drawPods() {
     if (!model.time) return;
+    if (!size.height) measure();
     const span = filter.window === 'auto' ? P.autoWindow(model) : Number(filter.window);
     const to = model.time;
     const from = to - span;
@@ -323,10 +335,9 @@
 
   function drawLanes(from, to) {
     drawLanes.again = () => drawLanes(from, to);
-    const left = isNarrow.matches ? 0 : parseFloat(getComputedStyle(space).getPropertyValue('--left'));
-    const width = space.clientWidth - left - 2;
+    const { left, width, height } = size;
     drawAxis(from, to, width, left);
-    const [first, end] = P.visible(tops, lanes.scrollTop, lanes.clientHeight);
+    const [first, end] = P.visible(tops, lanes.scrollTop, height);
     for (let i = first; i < end; i++) drawLane(laneAt(i - first), i, from, to, width);
     for (let i = end - first; i < pool.length; i++) pool[i].root.hidden = true;
     if (!pods.some((p) => p.uid === chosen)) chosen = '';
@@ -406,7 +417,7 @@
     const row = (i) => P.TITLE + i * P.ROW + 2;
     for (const s of drawn.sandboxes) piece('sandbox', s.x, undefined, s.width, '', 'the pod\'s sandbox');
     for (const b of drawn.bars) {
-      piece('bar ' + b.kind + (b.removed ? ' removed' : '') + (b.width < 12 ? ' slim' : ''), b.x, row(b.row), b.width, b.label, b.title);
+      piece('bar ' + b.kind + (b.removed ? ' removed' : '') + (b.width < 12 ? ' slim' : '') + (b.ended ? ' ended' : ''), b.x, row(b.row), b.width, b.label, b.title);
     }
     if (drawn.hang) {
       piece('hang', drawn.hang.x, 3, drawn.hang.width, drawn.hang.inside ? drawn.hang.text : '', drawn.hang.text);
@@ -431,7 +442,10 @@
   }
 
   lanes.addEventListener('scroll', () => { if (drawLanes.again) requestAnimationFrame(drawLanes.again); }, { passive: true });
-  new ResizeObserver(() => drawPods()).observe(lanes);
+  new ResizeObserver(() => {
+    measure();
+    drawPods();
+  }).observe(lanes);
 
   lanes.addEventListener('click', (e) => {
     const lane = e.target.closest('.lane');
