@@ -29,8 +29,10 @@ Prints the lifecycle of a node's pods as it happens.
   --event EVENT                print only events of this type: Started, Died, Removed or
                                PodSync
   --output text|json           a table, or a JSON object a line; text if not given
-  --metrics-address ADDRESS    serve /metrics and /healthz on host:port; a port alone, such
-                               as 9100 or :9100, is on 127.0.0.1
+  --listen ADDRESS             serve a page of the node at /, and /metrics and /healthz, on
+                               host:port; a port alone, such as 9100 or :9100, is on
+                               127.0.0.1, and the page is shown to this machine only
+  --metrics-address ADDRESS    the former name of --listen
 
 --namespace, --pod and --event may be repeated, and take several values, separated by commas.
 An event is printed if it fits one value of each that is given.
@@ -65,12 +67,12 @@ const autoEndpoint = "auto"
 
 // flags is what the command line says.
 type flags struct {
-	endpoint       string
-	wait           bool
-	duration       time.Duration // 0 is for ever
-	filter         filter
-	output         output
-	metricsAddress string
+	endpoint string
+	wait     bool
+	duration time.Duration // 0 is for ever
+	filter   filter
+	output   output
+	listen   string
 }
 
 // parseFlags reads the command line. It has told stderr of the error that it
@@ -106,7 +108,12 @@ func newFlagSet(f *flags) *flag.FlagSet {
 	fs.Func("event", "", func(s string) error { return addEach(&f.filter.events, s, parseEvent) })
 	fs.DurationVar(&f.duration, "for", 0, "")
 	fs.Var(&f.output, "output", "")
-	fs.StringVar(&f.metricsAddress, "metrics-address", "", "")
+	fs.StringVar(&f.listen, "listen", "", "")
+	fs.Func("metrics-address", "", func(address string) error {
+		fmt.Fprintln(fs.Output(), "-metrics-address is now called -listen.")
+		f.listen = address
+		return nil
+	})
 	return fs
 }
 

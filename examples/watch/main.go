@@ -86,15 +86,6 @@ func watch(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 		cache, clock.RealClock{}, pleg.WithRegisterer(registry), pleg.WithLogger(logger))
 
 	fmt.Fprintf(stderr, "Watching %s. Ctrl-C ends it.\n", printable(runtime.DescribeRuntime()))
-	if f.metricsAddress != "" {
-		served, err := serve(f.metricsAddress, registry, generator)
-		if err != nil {
-			return err
-		}
-		defer served.close()
-		fmt.Fprintf(stderr, "Serving http://%[1]s/metrics and http://%[1]s/healthz.\n", served.address)
-	}
-
 	if f.duration > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, f.duration)
@@ -102,6 +93,14 @@ func watch(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 	}
 	generator.Start()
 	defer generator.Stop()
+	if f.listen != "" {
+		served, err := serve(f.listen, registry, generator, cache)
+		if err != nil {
+			return err
+		}
+		defer served.close()
+		fmt.Fprintf(stderr, "Serving http://%[1]s/, /metrics and /healthz.\n", served.address)
+	}
 	follower := newFollower(generator, cache, f.filter, newPrinter(f.output, stdout), stderr)
 	err = follower.follow(ctx)
 	follower.summarize()

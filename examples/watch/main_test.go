@@ -101,15 +101,24 @@ func TestEndpointUntilSignal(t *testing.T) {
 	ctx, signal := context.WithCancel(t.Context())
 	defer signal()
 	var stdout, stderr syncBuffer
-	w := startWatch(ctx, []string{"--runtime-endpoint", s.Endpoint(), "--metrics-address", "0"}, &stdout, &stderr)
+	w := startWatch(ctx, []string{"--runtime-endpoint", s.Endpoint(), "--listen", "0"}, &stdout, &stderr)
 	stdout.await(t, regexp.MustCompile(`default/web +nginx +Started +running`))
 
-	address := stderr.await(t, regexp.MustCompile(`http://(127\.0\.0\.1:\d+)/metrics`))[1]
+	address := stderr.await(t, regexp.MustCompile(`http://(127\.0\.0\.1:\d+)/, /metrics and /healthz`))[1]
 	if code, body := get(t, "http://"+address+"/metrics"); code != http.StatusOK ||
 		!strings.Contains(body, "kubelet_pleg_relist_duration_seconds_count") ||
 		!strings.Contains(body, `kubelet_runtime_operations_total{operation_type="version"}`) {
 		t.Errorf("/metrics: %d\n%s", code, body)
 	}
+	if code, body := get(t, "http://"+address+"/"); code != http.StatusOK ||
+		!regexp.MustCompile(`default/web +running +nginx `).MatchString(body) {
+		t.Errorf("/: %d\n%s", code, body)
+	}
+	stream, err := http.Get("http://" + address + "/?format=stream") // is open when the signal comes
+	if err != nil || stream.StatusCode != http.StatusOK {
+		t.Fatal(stream, err)
+	}
+	defer stream.Body.Close()
 	var report pleg.HealthReport
 	code, body := get(t, "http://"+address+"/healthz")
 	if err := json.Unmarshal([]byte(body), &report); err != nil || code != http.StatusOK || !report.Healthy ||
@@ -282,7 +291,8 @@ func TestAddressInUse(t *testing.T) {
 	defer l.Close()
 	var stdout, stderr syncBuffer
 	code := run(t.Context(), []string{"--metrics-address", l.Addr().String()}, &stdout, &stderr)
-	if code != exitFailed || !strings.Contains(stderr.String(), "address already in use") {
+	if code != exitFailed || !strings.Contains(stderr.String(), "-metrics-address is now called -listen.") ||
+		!strings.Contains(stderr.String(), "address already in use") {
 		t.Errorf("exit code %d, want %d; stderr:\n%s", code, exitFailed, &stderr)
 	}
 }

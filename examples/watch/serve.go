@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/plegz"
 )
 
 // closeGrace is how long answers that are under way may take at the end.
@@ -23,23 +24,31 @@ type healthReporter interface {
 	HealthReport() pleg.HealthReport
 }
 
-// server serves /metrics and /healthz.
+// server serves the page, /metrics and /healthz.
 type server struct {
 	address string
 	http    *http.Server
-	done    chan struct{} // closed when the serving goroutine has ended
+	end     context.CancelFunc // ends the page's streams
+	done    chan struct{}      // closed when the serving goroutine has ended
 }
 
-// serve begins to serve on an address.
-func serve(address string, metrics prometheus.Gatherer, health healthReporter) (*server, error) {
+// serve begins to serve what a generator and its cache know on an address.
+func serve(address string, metrics prometheus.Gatherer, generator *pleg.GenericPLEG, cache *pleg.PodCache,
+) (*server, error) {
 	l, err := net.Listen("tcp", listenAddress(address))
 	if err != nil {
-		return nil, fmt.Errorf("serving metrics: %w", err)
+		return nil, fmt.Errorf("serving: %w", err)
 	}
+	streams, end := context.WithCancel(context.Background())
+	page := plegz.Handler(generator, cache, plegz.WithGatherer(metrics))
 	s := &server{
 		address: l.Addr().String(),
-		http:    &http.Server{Handler: newHandler(metrics, health), ReadHeaderTimeout: 5 * time.Second},
-		done:    make(chan struct{}),
+		http: &http.Server{
+			Handler: newHandler(page, metrics, generator), ReadHeaderTimeout: 5 * time.Second,
+			BaseContext: func(net.Listener) context.Context { return streams },
+		},
+		end:  end,
+		done: make(chan struct{}),
 	}
 	go func() {
 		defer close(s.done)
@@ -50,6 +59,7 @@ func serve(address string, metrics prometheus.Gatherer, health healthReporter) (
 
 // close ends the server and returns when it has ended.
 func (s *server) close() {
+	s.end()
 	ctx, cancel := context.WithTimeout(context.Background(), closeGrace)
 	defer cancel()
 	if s.http.Shutdown(ctx) != nil {
@@ -70,8 +80,9 @@ func listenAddress(address string) string {
 	return address
 }
 
-func newHandler(metrics prometheus.Gatherer, health healthReporter) http.Handler {
+func newHandler(page http.Handler, metrics prometheus.Gatherer, health healthReporter) http.Handler {
 	mux := http.NewServeMux()
+	mux.Handle("/{$}", page)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		report := health.HealthReport()

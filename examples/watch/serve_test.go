@@ -24,7 +24,7 @@ func TestHealthz(t *testing.T) {
 		{pleg.HealthReport{Reason: "pleg has yet to be successful"}, http.StatusServiceUnavailable},
 	} {
 		w := httptest.NewRecorder()
-		newHandler(prometheus.NewRegistry(), fixedHealth(tt.report)).ServeHTTP(w,
+		newHandler(http.NotFoundHandler(), prometheus.NewRegistry(), fixedHealth(tt.report)).ServeHTTP(w,
 			httptest.NewRequest(http.MethodGet, "/healthz", nil))
 		var got pleg.HealthReport
 		if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil {

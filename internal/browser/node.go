@@ -1,0 +1,80 @@
+package browser
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/utils/clock"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/cri"
+	"github.com/kubepleg/pleg/plegtest"
+	"github.com/kubepleg/pleg/plegz"
+)
+
+// Node is a simulated node with a generator, whose page is served.
+type Node struct {
+	*plegtest.CRIServer
+	Generator *pleg.GenericPLEG
+	Page      *httptest.Server
+
+	streams context.Context
+	stop    []func()
+}
+
+// StartNode starts a node without pods. wrap may be nil; it may stand between the page and
+// the network.
+func StartNode(wrap func(http.Handler) http.Handler, opts ...plegz.Option) (*Node, error) {
+	n := &Node{}
+	var end context.CancelFunc
+	n.streams, end = context.WithCancel(context.Background())
+	server, err := plegtest.StartCRIServer(plegtest.WithVersion("simulated-containerd", "v2.4.2"))
+	if err != nil {
+		end()
+		return nil, fmt.Errorf("starting a node: %w", err)
+	}
+	n.CRIServer = server
+	n.stop = append(n.stop, server.Stop)
+	runtime, err := cri.Connect(n.streams, server.Endpoint())
+	if err != nil {
+		end()
+		n.Close()
+		return nil, fmt.Errorf("connecting to the node: %w", err)
+	}
+	n.stop = append(n.stop, func() { _ = runtime.Close() })
+	cache, registry := pleg.NewCache(), prometheus.NewRegistry()
+	n.Generator = pleg.NewGenericPLEG(runtime, pleg.DefaultChannelCapacity, time.Second, cache, clock.RealClock{},
+		pleg.WithLogger(logr.Discard()), pleg.WithRegisterer(registry))
+	n.Generator.Start()
+	n.stop = append(n.stop, n.Generator.Stop)
+	opts = append([]plegz.Option{plegz.WithGatherer(registry), plegz.WithNodeName("node-7")}, opts...)
+	handler := plegz.Handler(n.Generator, cache, opts...)
+	if wrap != nil {
+		handler = wrap(handler)
+	}
+	n.Page = httptest.NewServer(handler)
+	n.stop = append(n.stop, func() {
+		end()
+		n.Page.CloseClientConnections()
+		n.Page.Close()
+	})
+	return n, nil
+}
+
+// Close stops the node.
+func (n *Node) Close() {
+	for i := len(n.stop) - 1; i >= 0; i-- {
+		n.stop[i]()
+	}
+}
+
+// Run runs a container in a pod of its own, and returns its ID.
+func (n *Node) Run(namespace, name, container string) (id string, err error) {
+	sandbox := n.RunPod(plegtest.PodConfig{Namespace: namespace, Name: name})
+	return n.RunContainer(sandbox, plegtest.ContainerConfig{Name: container})
+}

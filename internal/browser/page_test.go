@@ -1,0 +1,251 @@
+package browser_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+
+	"github.com/kubepleg/pleg/internal/browser"
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+// patience is how long a test waits for something that must come.
+const patience = 20 * time.Second
+
+// open starts a node and shows its page.
+func open(t *testing.T, wrap func(http.Handler) http.Handler) (*browser.Node, context.Context) {
+	t.Helper()
+	n, err := browser.StartNode(wrap)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(n.Close)
+	tab, closeTab, err := browser.Open(t.Context(), browser.Window{Width: 1400, Height: 800}, n.Page.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(closeTab)
+	return n, tab
+}
+
+// await waits until an expression is true in the page, and returns how long that took.
+func await(t *testing.T, tab context.Context, expression string) time.Duration {
+	t.Helper()
+	began := time.Now()
+	for time.Since(began) < patience {
+		if evaluate[bool](t, tab, expression) {
+			return time.Since(began)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	t.Fatalf("never true: %s\nthe page says:\n%s", expression, evaluate[string](t, tab, "document.body.innerText"))
+	return 0
+}
+
+func evaluate[T any](t *testing.T, tab context.Context, expression string) T {
+	t.Helper()
+	v, err := chromedp.Run(tab, chromedp.Evaluate[T](expression))
+	if err != nil {
+		t.Fatalf("%s: %v", expression, err)
+	}
+	return v
+}
+
+// lane is the lane of a pod, as text; "" if there is none.
+func lane(pod string) string {
+	return fmt.Sprintf(`([...document.querySelectorAll('.lane:not([hidden])')].map((l) => l.innerText).find((t) => t.includes(%q)) || '')`,
+		pod)
+}
+
+func run(t *testing.T, n *browser.Node, name string) (container string) {
+	t.Helper()
+	id, err := n.Run("shop", name, "app")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+// A pod has a lane, and a death shows within a second.
+func TestDeathShowsWithinASecond(t *testing.T) {
+	n, tab := open(t, nil)
+	id := run(t, n, "web-0")
+	await(t, tab, lane("web-0")+`.includes('running')`)
+	await(t, tab, `document.getElementById('sentence').innerText.startsWith('Healthy: 1 pod')`)
+	if err := n.ExitContainer(id, 137, "OOMKilled"); err != nil {
+		t.Fatal(err)
+	}
+	if took := await(t, tab, lane("web-0")+`.includes('✕ 137')`); took > time.Second {
+		t.Errorf("the death shows after %v", took)
+	} else {
+		t.Logf("the death shows after %v", took)
+	}
+	await(t, tab, `document.getElementById('events').innerText.includes('app exited 137 OOMKilled')`)
+}
+
+// The call that hangs is named, with the pod, in the sentence and in its lane, and is not
+// any more when it is answered.
+func TestHungCallIsNamed(t *testing.T) {
+	n, tab := open(t, nil)
+	id := run(t, n, "payment-0")
+	run(t, n, "web-0")
+	await(t, tab, lane("payment-0")+`.includes('running')`)
+	heal := n.Inject(plegtest.CRIFault{Method: "ContainerStatus", Object: id, Hang: true})
+	if err := n.ExitContainer(id, 1, "Error"); err != nil {
+		t.Fatal(err)
+	}
+	await(t, tab, `/^Degraded: ContainerStatus of container app .* for pod shop\/payment-0 has not been answered since /.test(`+
+		`document.getElementById('sentence').innerText)`)
+	await(t, tab, lane("payment-0")+`.includes('hung')`)
+	heal()
+	await(t, tab, `document.getElementById('sentence').innerText.startsWith('Healthy')`)
+	await(t, tab, lane("payment-0")+`.includes('crashed')`)
+}
+
+// A connection that is up and brings nothing is noticed, said and replaced, and so is one
+// that breaks; what happened meanwhile is there afterwards.
+func TestStalledConnectionRecovers(t *testing.T) {
+	var stalled atomic.Bool
+	var streams atomic.Int32
+	n, tab := open(t, func(h http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if strings.Contains(r.URL.RawQuery, "stream") {
+				streams.Add(1)
+				w = stalling{w, &stalled}
+			}
+			h.ServeHTTP(w, r)
+		})
+	})
+	id := run(t, n, "web-0")
+	await(t, tab, lane("web-0")+`.includes('running')`)
+	stalled.Store(true)
+	await(t, tab, `document.getElementById('link').innerText.includes('reconnecting')`)
+	if err := n.ExitContainer(id, 3, "Error"); err != nil {
+		t.Fatal(err)
+	}
+	stalled.Store(false)
+	await(t, tab, `document.getElementById('link').innerText.includes('live')`)
+	await(t, tab, lane("web-0")+`.includes('✕ 3')`)
+
+	before := streams.Load()
+	n.Page.CloseClientConnections()
+	run(t, n, "db-0")
+	await(t, tab, lane("db-0")+`.includes('running')`)
+	if streams.Load() == before {
+		t.Error("the connection was not closed")
+	}
+}
+
+// stalling is a response that keeps what is written to itself while it stalls.
+type stalling struct {
+	http.ResponseWriter
+	stalled *atomic.Bool
+}
+
+func (s stalling) Unwrap() http.ResponseWriter { return s.ResponseWriter }
+
+func (s stalling) Write(b []byte) (int, error) {
+	if s.stalled.Load() {
+		return len(b), nil
+	}
+	return s.ResponseWriter.Write(b)
+}
+
+// A name is text: it runs nothing and makes no element, wherever it is shown.
+func TestHostileNames(t *testing.T) {
+	n, tab := open(t, nil)
+	const hostile = `<script>window.hit=1</script><img src=x onerror="window.hit=1">`
+	sandbox := n.RunPod(plegtest.PodConfig{Namespace: hostile, Name: hostile, UID: hostile})
+	id, err := n.RunContainer(sandbox, plegtest.ContainerConfig{Name: hostile})
+	if err != nil {
+		t.Fatal(err)
+	}
+	await(t, tab, lane("<script>")+`.includes('running')`)
+	if err := n.ExitContainer(id, 1, hostile); err != nil {
+		t.Fatal(err)
+	}
+	await(t, tab, lane("<script>")+`.includes('crashed')`)
+	evaluate[any](t, tab, `document.querySelector('.lane').click()`)
+	await(t, tab, `document.getElementById('detail').open && document.getElementById('detail').innerText.includes('<img src=x')`)
+	if evaluate[bool](t, tab, `'hit' in window || document.querySelectorAll('img').length > 0 || document.scripts.length > 1`) {
+		t.Error("a name was obeyed")
+	}
+	// The policy holds too: what is put in as HTML does not run.
+	evaluate[any](t, tab, `document.body.insertAdjacentHTML('beforeend', '<img src=x onerror="window.hit=1">')`)
+	time.Sleep(300 * time.Millisecond)
+	if evaluate[bool](t, tab, `'hit' in window`) {
+		t.Error("the policy lets a handler run")
+	}
+}
+
+// The page is used by keyboard, and filtered; the address keeps the filter.
+func TestKeyboardAndFilter(t *testing.T) {
+	n, tab := open(t, nil)
+	for i := range 5 {
+		run(t, n, fmt.Sprint("web-", i))
+	}
+	await(t, tab, `document.querySelectorAll('.lane:not([hidden])').length === 5`)
+	do := func(actions ...chromedp.Action[chromedp.Void]) {
+		t.Helper()
+		if err := chromedp.Do(tab, actions...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	evaluate[any](t, tab, `document.body.dispatchEvent(new KeyboardEvent('keydown', { key: '/', bubbles: true }))`)
+	do(chromedp.KeyEvent("web-3"))
+	await(t, tab, `document.querySelectorAll('.lane:not([hidden])').length === 1`)
+	if hash := evaluate[string](t, tab, "location.hash"); hash != "#name=web-3" {
+		t.Errorf("the address ends in %q", hash)
+	}
+	do(chromedp.KeyEvent("\x1b"))
+	await(t, tab, `document.querySelectorAll('.lane:not([hidden])').length === 5`)
+	evaluate[any](t, tab, `for (const key of ['ArrowDown', 'ArrowDown', 'Enter']) `+
+		`document.getElementById('lanes').dispatchEvent(new KeyboardEvent('keydown', { key, bubbles: true }))`)
+	await(t, tab, `document.getElementById('detail').open && document.getElementById('detail-title').innerText === 'shop/web-1'`)
+}
+
+// Of a thousand pods only the lanes in view are in the document, and they cost the page
+// little while 50 containers a second change.
+func TestThousandPods(t *testing.T) {
+	n, tab := open(t, nil)
+	var ids []string
+	for i := range 1000 {
+		ids = append(ids, run(t, n, fmt.Sprintf("pod-%04d", i)))
+	}
+	await(t, tab, `document.getElementById('facts').innerText.includes('1000 containers running')`)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(20 * time.Millisecond)
+		defer tick.Stop()
+		for i := 0; ; i = (i + 7) % len(ids) {
+			select {
+			case <-tick.C:
+				ids[i], _ = n.RestartContainer(ids[i])
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	const seconds = 8
+	before := mainThread(t, tab)
+	time.Sleep(seconds * time.Second)
+	busy := (mainThread(t, tab) - before) / seconds
+	cancel()
+	<-done
+	lanes := evaluate[int](t, tab, `document.querySelectorAll('.lane').length`)
+	t.Logf("%.0f ms of the main thread a second, %d lanes in the document", busy*1000, lanes)
+	if lanes > 60 || lanes < 5 {
+		t.Errorf("%d lanes are in the document", lanes)
+	}
+	if busy > 0.25 { // on a shared machine; docs/BENCHMARKS.md has what a quiet one takes
+		t.Errorf("%.0f ms of the main thread a second", busy*1000)
+	}
+}

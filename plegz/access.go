@@ -1,0 +1,93 @@
+package plegz
+
+import (
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+)
+
+// refusal says why a request is not answered, and with which code; "" if it is answered.
+func (o *options) refusal(r *http.Request) (why string, code int) {
+	switch {
+	case r.Method != http.MethodGet && r.Method != http.MethodHead:
+		return "only GET and HEAD are answered", http.StatusMethodNotAllowed
+	case !o.remote && !overUnixSocket(r) && !isLoopback(hostOf(r.RemoteAddr)):
+		return "only requests of this machine are answered", http.StatusForbidden
+	case !o.hostAllowed(r):
+		return "the Host header is not a name of this machine that is allowed", http.StatusForbidden
+	case crossSite(r):
+		return "requests of another site's page are not answered", http.StatusForbidden
+	case !ownPath(r):
+		return "there is nothing at this path", http.StatusNotFound
+	default:
+		return "", 0
+	}
+}
+
+// hostAllowed reports whether the Host header is one that may be used. A page whose name
+// was made to resolve to this address has another one (DNS rebinding).
+func (o *options) hostAllowed(r *http.Request) bool {
+	host := hostOf(r.Host)
+	return isLoopback(host) || overUnixSocket(r) ||
+		o.remote && (len(o.hosts) == 0 || slices.ContainsFunc(o.hosts, func(h string) bool {
+			return strings.EqualFold(h, host)
+		}))
+}
+
+// crossSite reports whether another site's page has made the request. Following a link from
+// one is allowed: what it leads to, that page cannot read.
+func crossSite(r *http.Request) bool {
+	if origin := r.Header.Get("Origin"); origin != "" {
+		u, err := url.Parse(origin)
+		if err != nil || !strings.EqualFold(u.Host, r.Host) {
+			return true
+		}
+	}
+	switch r.Header.Get("Sec-Fetch-Site") {
+	case "", "same-origin", "none":
+		return false
+	default:
+		return r.Header.Get("Sec-Fetch-Mode") != "navigate" || r.Header.Get("Sec-Fetch-Dest") != "document"
+	}
+}
+
+// ownPath reports whether the path is the one at which the handler is registered, and not
+// one below it. What a mux has matched is in the request; behind anything else it is the
+// root, as http.StripPrefix leaves it.
+func ownPath(r *http.Request) bool {
+	if r.URL.Path == "" || r.URL.Path == "/" {
+		return true
+	}
+	pattern := r.Pattern
+	if i := strings.IndexByte(pattern, '/'); i >= 0 {
+		pattern = strings.TrimSuffix(pattern[i:], "{$}")
+		return r.URL.Path == pattern
+	}
+	return false
+}
+
+// overUnixSocket reports whether the request came over a unix socket, whose peers are on
+// this machine and whose Host header means nothing.
+func overUnixSocket(r *http.Request) bool {
+	local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	return ok && local.Network() == "unix"
+}
+
+// hostOf returns the host of an address, with a port or without.
+func hostOf(address string) string {
+	if host, _, err := net.SplitHostPort(address); err == nil {
+		return host
+	}
+	return strings.TrimSuffix(strings.TrimPrefix(address, "["), "]")
+}
+
+func isLoopback(host string) bool {
+	if strings.EqualFold(host, "localhost") {
+		return true
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.Unmap().IsLoopback()
+}

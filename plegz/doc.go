@@ -1,0 +1,77 @@
+// Package plegz shows what a generator knows of its node, on an agent's debug port, in the
+// manner of Kubernetes' z-pages: the health in one sentence, the pods with the lives of
+// their containers on a time axis, the events as they come, the subscribers and how far
+// behind they are.
+//
+//	mux.Handle("/debug/plegz/", plegz.Handler(generator, cache))
+//
+// # Formats
+//
+// The handler has one address and four forms of it. A browser gets the page, which is one
+// HTML document without references to others; curl gets text. The query parameter format
+// chooses: html, text, json, or stream, which is server-sent events of the same JSON.
+// Without it the Accept header decides.
+//
+// The JSON is an object with
+//
+//	time            when it was made, as in RFC 3339
+//	node            the node's name, of WithNodeName
+//	level           ok, warning or error
+//	sentence        the health in one sentence
+//	notes           what else is wrong, a sentence each
+//	health          the pleg.HealthReport; its longest texts are cut
+//	recordingSince  when the recording of history began
+//	position        where in the history this is; the ID of a server-sent event
+//	full            false if only what changed since an earlier position is in it
+//	goneThrough     what has a gone of this or less is forgotten
+//	pods            the pods, those that are gone included, by namespace and name
+//	events          the newest events, oldest first
+//	samples         one a second, oldest first
+//
+// Of a pod it has uid, namespace, name, state, createdAt, removedAt, ips, runtimeHandler,
+// restarts, observedAt (of its status), hangingSince, failures and error (of its
+// inspection), gone, labels and annotations if WithLabels says so, and containers and
+// sandboxes, newest first. Of each of those it has id,
+// name, state, createdAt, startedAt, finishedAt, removedAt, exitCode, reason, message,
+// restarts, image and gone. The state of a pod is hung, failing, crashed, starting, running,
+// completed, stopped or removed; that of a container is created, running, exited, unknown or
+// removed.
+// Of an event it has number, time, listedAt, podUID, namespace, pod, container, containerID,
+// sandbox, event, exitCode, reason, restarts and cause. A sample has time, relistAge,
+// oldestCall, relist and inspection, in seconds, and callsInFlight and backlog. What is
+// missing is not known, or does not apply.
+//
+// # History
+//
+// What is present is shown from the first request on. History, which is the containers and
+// pods that are gone, the events and the samples, is recorded from then on by a
+// subscription with the name "plegz", which ends ten minutes after the last request, or at
+// Stop when no stream is open. Before the first request and after that end nothing runs and
+// nothing is kept. History is bounded: see WithHistory.
+//
+// What requests cost the generator does not depend on their number: its pods are read at
+// most five times a second, its health report and the metrics once.
+//
+// # Safety
+//
+// The handler only reads. It answers GET and HEAD; anything else is 405. It answers
+// requests of this machine only, unless WithRemoteAccess says otherwise: the remote address
+// and the Host header must be loopback, or the listener a unix socket, and a request of
+// another site's page is refused (403). It answers one path, at which it is registered; any
+// other is 404. Labels and annotations are not shown unless WithLabels says so, and an
+// environment never, as the library does not know any.
+//
+// Names, reasons and messages come from the runtime. The page puts them into the document
+// as text only, and its Content-Security-Policy runs no script but the page's own; control
+// characters and marks of direction are shown as escapes.
+//
+// At most 64 streams are open at once, and 16 other answers under way: one more is 503. A
+// client that takes no data for ten seconds is disconnected. The agent's http.Server
+// should have a ReadHeaderTimeout. Its Shutdown waits for open streams, unless its
+// BaseContext ends first.
+//
+// # Concurrency
+//
+// A handler may be used from several goroutines at once. It has at most one goroutine of
+// its own, the recording one.
+package plegz

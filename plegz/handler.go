@@ -1,0 +1,156 @@
+package plegz
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/kubepleg/pleg"
+)
+
+const (
+	// maxStreams and maxAnswers bound what clients can ask for at once.
+	maxStreams = 64
+	maxAnswers = 16
+	// writeTimeout is how long a client may take for a chunk.
+	writeTimeout = 10 * time.Second
+	chunk        = 64 << 10
+)
+
+// Handler returns a handler that shows what a generator knows, and the cache that it
+// fills. It begins nothing before the first request. It panics if generator or cache is nil.
+//
+// The package documentation describes what it answers, to whom, and what that costs.
+func Handler(generator *pleg.GenericPLEG, cache *pleg.PodCache, opts ...Option) http.Handler {
+	if generator == nil || cache == nil {
+		panic("plegz: Handler needs a generator and its cache") //nolint:forbidigo // a mistake in the program
+	}
+	return &handler{
+		recorder: &recorder{options: newOptions(opts), generator: generator, cache: cache},
+		streams:  make(chan struct{}, maxStreams), answers: make(chan struct{}, maxAnswers),
+	}
+}
+
+type handler struct {
+	*recorder
+	// streams and answers have an element for each that is under way.
+	streams, answers chan struct{}
+}
+
+// format is a form of the answer.
+type format string
+
+const (
+	formatHTML   format = "html"
+	formatText   format = "text"
+	formatJSON   format = "json"
+	formatStream format = "stream"
+)
+
+// ServeHTTP implements http.Handler.
+func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	header := w.Header()
+	header.Set("X-Content-Type-Options", "nosniff")
+	header.Set("Referrer-Policy", "no-referrer")
+	header.Set("Cross-Origin-Resource-Policy", "same-origin")
+	header.Set("Cross-Origin-Opener-Policy", "same-origin")
+	header.Set("Cache-Control", "no-store")
+	header.Set("Content-Security-Policy", page.policy)
+	header.Set("Vary", "Accept")
+	if why, code := h.refusal(r); why != "" {
+		if code == http.StatusMethodNotAllowed {
+			header.Set("Allow", "GET, HEAD")
+		}
+		http.Error(w, "plegz: "+why, code)
+		return
+	}
+	f := formatOf(r)
+	slots := h.answers
+	if f == formatStream {
+		slots = h.streams
+	}
+	select {
+	case slots <- struct{}{}:
+		defer func() { <-slots }()
+	default:
+		header.Set("Retry-After", "5")
+		http.Error(w, "plegz: too many requests at once", http.StatusServiceUnavailable)
+		return
+	}
+	switch f {
+	case formatHTML:
+		send(w, r, "text/html; charset=utf-8", page.document)
+	case formatText:
+		a, _ := h.answer("")
+		send(w, r, "text/plain; charset=utf-8", a.text())
+	case formatJSON:
+		a, _ := h.answer("")
+		var b bytes.Buffer
+		_ = json.Indent(&b, a.json(), "", "  ") // cannot fail: it is what was encoded
+		b.WriteByte('\n')
+		send(w, r, "application/json", b.Bytes())
+	case formatStream:
+		h.serveStream(w, r)
+	default:
+		http.Error(w, "plegz: format is html, text, json or stream", http.StatusBadRequest)
+	}
+}
+
+// formatOf returns the form that a request asks for.
+func formatOf(r *http.Request) format {
+	if query := r.URL.Query(); query.Has("format") {
+		return format(query.Get("format"))
+	}
+	for part := range strings.SplitSeq(r.Header.Get("Accept"), ",") {
+		media, _, _ := strings.Cut(strings.TrimSpace(part), ";")
+		switch media {
+		case "text/html":
+			return formatHTML
+		case "application/json":
+			return formatJSON
+		case "text/event-stream":
+			return formatStream
+		case "text/plain":
+			return formatText
+		}
+	}
+	return formatText
+}
+
+// send answers with a document.
+func send(w http.ResponseWriter, r *http.Request, media string, b []byte) {
+	w.Header().Set("Content-Type", media)
+	w.Header().Set("Content-Length", strconv.Itoa(len(b)))
+	if r.Method == http.MethodHead {
+		return
+	}
+	_ = write(w, b) // the client is gone
+}
+
+// write writes all of b, as long as the client takes some of it in time.
+func write(w http.ResponseWriter, b []byte) error {
+	// What the server does with the connection later has a time of its own.
+	defer limit(w, time.Time{})
+	for len(b) > 0 {
+		n := min(chunk, len(b))
+		limit(w, deadline())
+		if _, err := w.Write(b[:n]); err != nil {
+			return err
+		}
+		b = b[n:]
+	}
+	return http.NewResponseController(w).Flush()
+}
+
+// limit sets until when the client has to take what is written; zero for no limit. A writer
+// without deadlines, in a test, has none.
+func limit(w http.ResponseWriter, until time.Time) {
+	_ = http.NewResponseController(w).SetWriteDeadline(until)
+}
+
+func deadline() time.Time {
+	return time.Now().Add(writeTimeout) //nolint:forbidigo // a connection's time is real
+}

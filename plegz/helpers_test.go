@@ -1,0 +1,151 @@
+package plegz_test
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+	"go.uber.org/goleak"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/plegtest"
+	"github.com/kubepleg/pleg/plegz"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m)
+}
+
+// node is a fake runtime with a generator and its handler, in a synctest bubble.
+type node struct {
+	*plegtest.Runtime
+	http.Handler
+	t     *testing.T
+	g     *pleg.GenericPLEG
+	cache *pleg.PodCache
+}
+
+// newNode starts a generator until the test ends.
+func newNode(t *testing.T, opts ...plegz.Option) *node {
+	t.Helper()
+	n := &node{Runtime: plegtest.NewRuntime(), t: t, cache: pleg.NewCache()}
+	n.EmitOnChange(true)
+	n.g = pleg.NewGenericPLEG(n.Runtime, 0, 0, n.cache, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
+	n.Handler = plegz.Handler(n.g, n.cache, opts...)
+	n.g.Start()
+	t.Cleanup(n.g.Stop)
+	t.Cleanup(n.Heal)
+	synctest.Wait()
+	return n
+}
+
+// pass lets time pass, and everything that is due then.
+func (n *node) pass(d time.Duration) {
+	time.Sleep(d) // of the bubble
+	synctest.Wait()
+}
+
+// setPod has the runtime list a pod of a namespace and name, which are its UID too.
+func (n *node) setPod(namespace, name string, containers ...*pleg.Container) types.UID {
+	p := plegtest.NewPod(types.UID(namespace+"/"+name), containers...)
+	p.Namespace, p.Name = namespace, name
+	n.SetPod(p)
+	return p.ID
+}
+
+// request returns a request of this machine.
+func request(target string) *http.Request {
+	r := httptest.NewRequest(http.MethodGet, target, nil)
+	r.RemoteAddr, r.Host = "127.0.0.1:50000", "localhost:9100"
+	return r
+}
+
+// get returns what the handler answers.
+func (n *node) get(target string) *httptest.ResponseRecorder {
+	n.t.Helper()
+	w := httptest.NewRecorder()
+	n.ServeHTTP(w, request(target))
+	return w
+}
+
+// state is what the tests read of the JSON.
+type state struct {
+	Level, Sentence, Position string
+	Notes                     []string
+	Full                      bool
+	GoneThrough               uint64
+	Pods                      []struct {
+		UID, Namespace, Name, State, Error string
+		Restarts                           int
+		Gone                               uint64
+		Containers, Sandboxes              []struct {
+			ID, Name, State, Reason string
+			ExitCode                *int
+			FinishedAt, RemovedAt   time.Time
+			Gone                    uint64
+		}
+		Labels, Annotations map[string]string
+	}
+	Events []struct {
+		Number               uint64
+		Pod, Container       string
+		Event, Reason, Cause string
+		ExitCode             *int
+	}
+	Samples []struct {
+		RelistAge, Relist, Inspection *float64
+		OldestCall                    float64
+		CallsInFlight                 int
+	}
+}
+
+// state returns the handler's JSON.
+func (n *node) state() state {
+	n.t.Helper()
+	return decode(n.t, n.get("/?format=json").Body.Bytes())
+}
+
+func decode(t *testing.T, b []byte) (s state) {
+	t.Helper()
+	if err := json.Unmarshal(b, &s); err != nil {
+		t.Fatalf("%v in:\n%s", err, b)
+	}
+	return s
+}
+
+// stream is a client of the stream: it has the messages that were sent.
+type stream struct {
+	header   http.Header
+	messages chan []byte
+	status   chan int
+	end      context.CancelFunc
+}
+
+// open opens a stream, and goes on with it in a goroutine that ends with the test.
+func (n *node) open(target, lastEventID string) *stream {
+	ctx, cancel := context.WithCancel(context.Background())
+	s := &stream{make(http.Header), make(chan []byte, 10000), make(chan int, 10000), cancel}
+	r := request(target).WithContext(ctx)
+	if lastEventID != "" {
+		r.Header.Set("Last-Event-ID", lastEventID)
+	}
+	go n.ServeHTTP(s, r)
+	n.t.Cleanup(func() { cancel(); synctest.Wait() })
+	return s
+}
+
+func (s *stream) Header() http.Header  { return s.header }
+func (s *stream) WriteHeader(code int) { s.status <- code }
+func (s *stream) Flush()               {}
+
+func (s *stream) Write(b []byte) (int, error) {
+	s.messages <- append([]byte(nil), b...)
+	return len(b), nil
+}

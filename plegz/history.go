@@ -1,0 +1,275 @@
+package plegz
+
+import (
+	"bytes"
+	"cmp"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubepleg/pleg"
+)
+
+// history is what is shown of the node, present and past. Everything in it that changes has
+// the number of its last change, so that what is new since a number can be told. It knows no
+// clock and no goroutine.
+type history struct {
+	entries int  // how many that are gone are remembered, and how many events
+	labels  bool // whether they are shown
+
+	began       time.Time
+	number      uint64 // of the newest change
+	pods        map[types.UID]*record
+	gone        []departed // oldest first
+	goneThrough uint64     // those of this number or less are forgotten
+	events      []event    // oldest first
+	samples     []sample   // oldest first
+	condition   condition
+	conditionAt uint64 // number of its last change
+}
+
+// maxSamples is ten minutes of them.
+const maxSamples = 600
+
+// record is what is known of one pod.
+type record struct {
+	observed  observed
+	present   []life // listed containers and sandboxes
+	past      []life // those that are gone, oldest first
+	ended     map[string]time.Time
+	stale     bool // something else than observed has changed
+	removedAt time.Time
+	gone      uint64
+
+	namespace, name string
+	changed         uint64
+	encoded         []byte // the pod as JSON
+}
+
+// departed is a container, a sandbox or, without an ID, a pod that is gone.
+type departed struct {
+	number uint64
+	uid    types.UID
+	id     string
+}
+
+func newHistory(o *options, began time.Time) *history {
+	return &history{entries: o.history, labels: o.labels, began: began, pods: make(map[types.UID]*record)}
+}
+
+// next returns the number of a change.
+func (h *history) next() uint64 {
+	h.number++
+	return h.number
+}
+
+// note takes in an event that was read at a time. What an initial event tells is present
+// and is seen without it.
+func (h *history) note(e *pleg.PodLifecycleEvent, now time.Time) {
+	r := h.pods[e.ID]
+	if r == nil && !e.Initial {
+		r = &record{ended: make(map[string]time.Time)}
+		h.pods[e.ID] = r
+	}
+	if e.Initial {
+		return
+	}
+	if r.observed.listed == nil {
+		r.observed.listed = e.Pod
+	}
+	h.events = append(h.events, newEvent(e, h.next(), now))
+	h.events = h.events[max(0, len(h.events)-h.entries):]
+	if e.Container == nil {
+		return
+	}
+	r.stale = true
+	id := clip(e.Container.ID.ID)
+	switch e.Type {
+	case pleg.ContainerDied:
+		if _, known := r.ended[id]; !known {
+			r.ended[id] = e.ListedAt
+		}
+	case pleg.ContainerRemoved:
+		l := newLife(e.Container, e.Status, r.ended[id])
+		l.sandbox = e.IsSandbox()
+		h.depart(e.ID, r, l, e.ListedAt)
+	default:
+	}
+}
+
+// depart notes that a container or sandbox is gone. Who hears of it twice may know more
+// the second time.
+func (h *history) depart(uid types.UID, r *record, l life, at time.Time) {
+	delete(r.ended, l.ID)
+	r.stale = true
+	l.State, l.RemovedAt = stateRemoved, at
+	if i := indexOf(r.past, l.ID); i >= 0 {
+		if l.ExitCode != nil || r.past[i].ExitCode == nil {
+			l.Gone = r.past[i].Gone
+			r.past[i] = l
+		}
+		return
+	}
+	if i := indexOf(r.present, l.ID); i >= 0 {
+		if l.ExitCode == nil && r.present[i].ExitCode != nil {
+			known := r.present[i]
+			known.State, known.RemovedAt = stateRemoved, at
+			l = known
+		}
+		r.present = slices.Delete(r.present, i, i+1)
+	}
+	l.Gone = h.next()
+	r.past = append(r.past, l)
+	h.remember(departed{l.Gone, uid, l.ID})
+}
+
+func indexOf(lives []life, id string) int {
+	return slices.IndexFunc(lives, func(l life) bool { return l.ID == id })
+}
+
+// remember adds what is gone, and forgets the oldest that are too many.
+func (h *history) remember(d departed) {
+	h.gone = append(h.gone, d)
+	for len(h.gone) > h.entries {
+		oldest := h.gone[0]
+		h.gone = h.gone[1:]
+		h.goneThrough = oldest.number
+		r := h.pods[oldest.uid]
+		switch {
+		case r == nil:
+		case oldest.id == "" && r.gone == oldest.number:
+			delete(h.pods, oldest.uid)
+		case oldest.id != "":
+			// The clients forget it by goneThrough; it is no change.
+			r.past = slices.DeleteFunc(r.past, func(l life) bool { return l.Gone == oldest.number })
+			h.encode(r)
+		}
+	}
+}
+
+// observe takes in the pods as they are at a time: all of them, listed or not any more.
+func (h *history) observe(listed pleg.Pods, status func(types.UID) (*pleg.PodStatus, error),
+	failing map[types.UID]pleg.FailingPod, now time.Time) {
+	present := make(map[types.UID]struct{}, len(listed))
+	for _, p := range listed {
+		present[p.ID] = struct{}{}
+		r := h.pods[p.ID]
+		if r == nil {
+			r = &record{ended: make(map[string]time.Time)}
+			h.pods[p.ID] = r
+		}
+		s, err := status(p.ID)
+		o := observed{listed: p, status: s, failing: failing[p.ID]}
+		if err != nil {
+			o.err = err.Error()
+		}
+		if o == r.observed && !r.stale && r.gone == 0 {
+			continue
+		}
+		r.observed, r.gone, r.removedAt = o, 0, time.Time{}
+		h.update(p.ID, r, now)
+	}
+	for uid, r := range h.pods {
+		if _, is := present[uid]; is || r.gone > 0 && !r.stale {
+			continue
+		}
+		r.observed.failing, r.observed.err = pleg.FailingPod{}, ""
+		if r.gone == 0 {
+			for _, l := range slices.Clone(r.present) {
+				h.depart(uid, r, l, now)
+			}
+			r.gone, r.removedAt = h.next(), now
+			h.remember(departed{r.gone, uid, ""})
+		}
+		h.show(r)
+	}
+}
+
+// update compares the lives of a listed pod with those that were shown.
+func (h *history) update(uid types.UID, r *record, now time.Time) {
+	for _, c := range slices.Concat(r.observed.listed.Containers, r.observed.listed.Sandboxes) {
+		// Its event waits for the inspection, and that may hang.
+		id := clip(c.ID.ID)
+		if i := indexOf(r.present, id); i >= 0 && c.State == pleg.ContainerStateExited &&
+			r.present[i].State == pleg.ContainerStateRunning && r.ended[id].IsZero() {
+			r.ended[id] = now
+		}
+	}
+	containers, sandboxes := r.observed.lives(r.ended)
+	isPast := func(l life) bool { return indexOf(r.past, l.ID) >= 0 }
+	listed := slices.DeleteFunc(slices.Concat(containers, sandboxes), isPast)
+	for _, l := range slices.Clone(r.present) {
+		if indexOf(listed, l.ID) < 0 {
+			h.depart(uid, r, l, now)
+		}
+	}
+	r.present = listed
+	h.show(r)
+}
+
+// show makes the JSON of a pod, and numbers it if it has changed.
+func (h *history) show(r *record) {
+	r.stale = false
+	before := r.encoded
+	h.encode(r)
+	if !bytes.Equal(before, r.encoded) {
+		r.changed = h.next()
+	}
+}
+
+// encode makes the JSON of a pod.
+func (h *history) encode(r *record) {
+	if r.observed.listed == nil {
+		return
+	}
+	p := r.observed.view(h.labels)
+	p.Gone, p.RemovedAt = r.gone, r.removedAt
+	for _, l := range slices.Concat(r.present, reversed(r.past)) {
+		if l.sandbox {
+			p.Sandboxes = append(p.Sandboxes, l)
+		} else {
+			p.Containers = append(p.Containers, l)
+		}
+	}
+	p.summarize()
+	r.namespace, r.name, r.encoded = p.Namespace, p.Name, encoded(p)
+}
+
+func reversed(lives []life) []life {
+	lives = slices.Clone(lives)
+	slices.Reverse(lives)
+	return lives
+}
+
+// describe takes in the health.
+func (h *history) describe(c condition) {
+	h.condition, h.conditionAt = c, h.next()
+}
+
+// sample takes in a sample.
+func (h *history) sample(s sample) {
+	s.number = h.next()
+	h.samples = append(h.samples, s)
+	h.samples = h.samples[max(0, len(h.samples)-maxSamples):]
+}
+
+// since returns what has changed after a number: the pods by namespace and name, the events
+// and the samples oldest first. What it returns is not modified later.
+func (h *history) since(number uint64) (pods [][]byte, events []event, samples []sample) {
+	var records []*record
+	for _, r := range h.pods {
+		if r.changed > number {
+			records = append(records, r)
+		}
+	}
+	slices.SortFunc(records, func(a, b *record) int {
+		return cmp.Or(cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.name, b.name), cmp.Compare(a.changed, b.changed))
+	})
+	for _, r := range records {
+		pods = append(pods, r.encoded)
+	}
+	i, _ := slices.BinarySearchFunc(h.events, number+1, func(e event, n uint64) int { return cmp.Compare(e.Number, n) })
+	j, _ := slices.BinarySearchFunc(h.samples, number+1, func(s sample, n uint64) int { return cmp.Compare(s.number, n) })
+	return pods, slices.Clone(h.events[i:]), slices.Clone(h.samples[j:])
+}

@@ -1,0 +1,43 @@
+package plegz
+
+import (
+	"crypto/sha256"
+	"embed"
+	"encoding/base64"
+	"fmt"
+	"strings"
+)
+
+//go:embed page
+var pageFiles embed.FS
+
+// page is the HTML document, with its styles and scripts in it, so that it works under any
+// path, and the policy that lets the browser run these and nothing else.
+var page = newPage(func(name string) string {
+	b, _ := pageFiles.ReadFile("page/" + name) // TestPage finds one that is missing
+	return string(b)
+})
+
+type htmlPage struct {
+	document []byte
+	policy   string
+}
+
+func newPage(file func(name string) string) htmlPage {
+	style, script := "\n"+file("page.css"), "\n"+file("model.js")+file("page.js")
+	document := strings.NewReplacer(
+		"<!-- style -->", "<style>"+style+"</style>",
+		"<!-- script -->", "<script>"+script+"</script>",
+	).Replace(file("page.html"))
+	return htmlPage{
+		document: []byte(document),
+		policy: fmt.Sprintf("default-src 'none'; script-src %s; style-src %s; connect-src 'self'; img-src data:; "+
+			"base-uri 'none'; form-action 'none'; frame-ancestors 'none'", hashSource(script), hashSource(style)),
+	}
+}
+
+// hashSource names a text in a Content-Security-Policy.
+func hashSource(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
+}

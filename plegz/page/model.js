@@ -1,0 +1,321 @@
+// What the page shows, as functions of what it was told: no document, no network, no clock.
+'use strict';
+
+const PLEGZ = (() => {
+  const MINUTE = 60e3;
+  const WINDOWS = [1, 5, 15, 60, 360, 1440].map((minutes) => minutes * MINUTE);
+  const MAX_EVENTS = 1000;
+  const MAX_SAMPLES = 600;
+  const PROBLEMS = new Set(['hung', 'failing', 'crashed']);
+  const MARKS = {
+    hung: '◔', failing: '!', crashed: '✕', starting: '…', running: '▶', completed: '✓', stopped: '■', removed: '┤',
+  };
+
+  const time = (text) => (text ? Date.parse(text) : 0);
+
+  function newModel() {
+    return {
+      time: 0, since: 0, level: '', sentence: '', notes: [], health: null, node: '', position: '',
+      pods: new Map(), events: [], samples: [],
+    };
+  }
+
+  // apply takes in a message of the stream: everything, or what has changed.
+  function apply(model, message) {
+    if (message.full) {
+      model.pods.clear();
+      model.events = [];
+      model.samples = [];
+    }
+    model.time = time(message.time);
+    model.since = time(message.recordingSince);
+    model.position = message.position;
+    model.node = message.node || '';
+    if (message.level) {
+      model.level = message.level;
+      model.sentence = message.sentence;
+      model.notes = message.notes || [];
+      model.health = message.health;
+    }
+    for (const pod of message.pods) model.pods.set(pod.uid, prepare(pod));
+    const forgotten = (x) => x.gone && x.gone <= message.goneThrough;
+    for (const [uid, pod] of model.pods) {
+      if (forgotten(pod)) model.pods.delete(uid);
+      else if (pod.oldestGone <= message.goneThrough) {
+        pod.containers = pod.containers.filter((c) => !forgotten(c));
+        pod.sandboxes = pod.sandboxes.filter((s) => !forgotten(s));
+        setOldest(pod);
+      }
+    }
+    model.events = model.events.concat(message.events).slice(-MAX_EVENTS);
+    model.samples = model.samples.concat(message.samples).slice(-MAX_SAMPLES);
+    return model;
+  }
+
+  // prepare reads the times of a pod once, and what it is searched and sorted by.
+  function prepare(pod) {
+    const life = (l) => ({
+      ...l, created: time(l.createdAt), started: time(l.startedAt), finished: time(l.finishedAt), removed: time(l.removedAt),
+    });
+    pod.containers = (pod.containers || []).map(life);
+    pod.sandboxes = (pod.sandboxes || []).map(life);
+    pod.title = printable(pod.name ? pod.namespace + '/' + pod.name : pod.uid);
+    pod.key = pod.title.toLowerCase();
+    pod.removed = time(pod.removedAt);
+    pod.hanging = time(pod.hangingSince);
+    pod.names = [...new Set(pod.containers.map((c) => c.name || ''))].sort();
+    pod.latest = Math.max(time(pod.createdAt), pod.removed,
+      ...pod.containers.map((c) => Math.max(c.created, c.started, c.finished)));
+    setOldest(pod);
+    return pod;
+  }
+
+  function setOldest(pod) {
+    const gone = [...pod.containers, ...pod.sandboxes].map((l) => l.gone).filter(Boolean);
+    pod.oldestGone = gone.length ? Math.min(...gone) : Infinity;
+  }
+
+  // printable shows what does not print, or changes the direction of writing, as escapes.
+  function printable(text) {
+    return String(text ?? '').replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Co}\p{Cn}\p{Cs}]/gu, (c) => '\\u{' + c.codePointAt(0).toString(16) + '}');
+  }
+
+  // list returns the pods that are to be shown, in their order.
+  function list(model, filter, from) {
+    const wanted = filter.name.trim().toLowerCase();
+    const pods = [];
+    for (const pod of model.pods.values()) {
+      if (filter.namespace && pod.namespace !== filter.namespace) continue;
+      if (wanted && !pod.key.includes(wanted)) continue;
+      if (!inState(pod, filter.state)) continue;
+      if (pod.removed && pod.removed < from) continue;
+      pods.push(pod);
+    }
+    const byName = (a, b) => (a.key < b.key ? -1 : a.key > b.key ? 1 : a.uid < b.uid ? -1 : 1);
+    const stuck = (pod) => (pod.state === 'hung' ? 2 : pod.state === 'failing' ? 1 : 0);
+    const orders = {
+      name: (a, b) => stuck(b) - stuck(a) || byName(a, b),
+      changed: (a, b) => b.latest - a.latest || byName(a, b),
+      restarts: (a, b) => (b.restarts || 0) - (a.restarts || 0) || byName(a, b),
+    };
+    return pods.sort(orders[filter.order] || orders.name);
+  }
+
+  function inState(pod, state) {
+    return !state || pod.state === state || (state === 'problems' && PROBLEMS.has(pod.state));
+  }
+
+  // counts returns how many pods are in each state; those that are gone are in none but theirs.
+  function counts(model) {
+    const n = { '': 0, problems: 0 };
+    for (const pod of model.pods.values()) {
+      if (pod.state !== 'removed') n['']++;
+      if (PROBLEMS.has(pod.state)) n.problems++;
+      n[pod.state] = (n[pod.state] || 0) + 1;
+    }
+    return n;
+  }
+
+  // autoWindow is the shortest time that shows all lives from their beginning, at most 15
+  // minutes.
+  function autoWindow(model) {
+    let oldest = model.time - WINDOWS[0];
+    for (const pod of model.pods.values()) {
+      for (const c of pod.containers) if (c.created && c.created < oldest) oldest = c.created;
+    }
+    return WINDOWS.slice(0, 3).find((w) => w >= model.time - oldest) || WINDOWS[2];
+  }
+
+  // heights of a lane in pixels.
+  const ROW = 18;
+  const TITLE = 22;
+
+  // laneHeight is that of a pod's lane. Where names stand above the bars, a row of bars has
+  // none beside it.
+  function laneHeight(pod) {
+    return TITLE + Math.max(1, pod.names.length) * ROW + 4;
+  }
+
+  // layout returns where each lane begins, and at the end the height of all.
+  function layout(pods) {
+    const tops = new Array(pods.length + 1);
+    let y = 0;
+    for (let i = 0; i < pods.length; i++) {
+      tops[i] = y;
+      y += laneHeight(pods[i]);
+    }
+    tops[pods.length] = y;
+    return tops;
+  }
+
+  // visible returns the first lane in view, and the first after it that is not.
+  function visible(tops, scroll, height) {
+    let low = 0;
+    let high = tops.length - 1;
+    while (low < high) {
+      const middle = (low + high + 1) >> 1;
+      if (tops[middle] <= scroll) low = middle;
+      else high = middle - 1;
+    }
+    let end = low;
+    while (end < tops.length - 1 && tops[end] < scroll + height) end++;
+    return [Math.min(low, tops.length - 1), end];
+  }
+
+  // bars returns what is drawn of a pod between two times, on a track of a width.
+  function bars(pod, from, to, width) {
+    const x = (t) => Math.max(-4, Math.min(width, ((t - from) / (to - from)) * width));
+    const drawn = { sandboxes: [], bars: [], ends: [], hang: null };
+    if (pod.hanging) {
+      const at = Math.max(0, x(pod.hanging));
+      const text = 'no answer since ' + clock(pod.hanging);
+      // The text stands before its beginning where there is no room after it.
+      drawn.hang = { x: at, width: width - at, text, inside: width - at > text.length * 6.5 };
+    }
+    for (const s of pod.sandboxes) {
+      const end = s.finished || s.removed || to;
+      if (end >= from) drawn.sandboxes.push({ x: x(s.created), width: Math.max(3, x(end) - x(s.created)) });
+    }
+    pod.names.forEach((name, row) => {
+      const lives = pod.containers.filter((c) => (c.name || '') === name).sort((a, b) => a.created - b.created);
+      lives.forEach((c, i) => {
+        const begin = c.started || c.created || from;
+        const end = c.finished || c.removed || (c.state === 'exited' ? begin : to);
+        if (end < from) return;
+        const bar = { id: c.id, row, x: x(begin), kind: kind(c), removed: c.state === 'removed', title: lifeTitle(c) };
+        bar.width = Math.max(4, x(end) - bar.x);
+        bar.label = bar.width > 90 ? barLabel(c) : '';
+        drawn.bars.push(bar);
+        const text = endLabel(c);
+        if (!text || end >= to) return;
+        const next = lives[i + 1];
+        const room = (next ? x(next.started || next.created) : width) - (bar.x + bar.width) - 3;
+        const fits = (s) => s.length * 7 + 3 < room;
+        const brief = text.split(' ').slice(0, 2).join(' ');
+        const label = [text, brief, text[0]].find(fits);
+        const piece = { row, kind: bar.kind };
+        if (label && (next || label === text)) drawn.ends.push({ ...piece, x: bar.x + bar.width + 3, text: label });
+        else if (!next && bar.width > brief.length * 7 + 12) {
+          // It has just ended, and after it comes the edge.
+          bar.label = bar.width > text.length * 7 + 12 ? text : brief;
+          bar.ended = true;
+        } else if (!next) drawn.ends.push({ ...piece, x: Math.max(0, bar.x - brief.length * 7 - 4), text: brief });
+      });
+    });
+    return drawn;
+  }
+
+  function kind(c) {
+    if (c.exitCode !== undefined) return c.exitCode === 0 ? 'done' : 'crashed';
+    if (c.state === 'running') return 'running';
+    if (c.state === 'created') return 'created';
+    return 'unknown';
+  }
+
+  // endLabel says how a life ended; "" if it did not.
+  function endLabel(c) {
+    if (c.exitCode !== undefined) {
+      const reason = printable(c.reason || '');
+      return c.exitCode === 0 ? '✓ 0' : '✕ ' + c.exitCode + (reason && reason !== 'Error' ? ' ' + reason : '');
+    }
+    return c.state === 'exited' || c.state === 'removed' ? '?' : '';
+  }
+
+  function barLabel(c) {
+    const restart = c.restarts ? 'restart ' + c.restarts : '';
+    return c.state === 'created' ? 'created' : restart;
+  }
+
+  function lifeTitle(c) {
+    const lines = [printable(c.name || 'sandbox') + ' ' + printable(c.id.slice(0, 12)) + ': ' + stateText(c)];
+    if (c.restarts) lines.push('restart ' + c.restarts);
+    if (c.started) lines.push('started ' + clock(c.started));
+    if (c.finished) lines.push('finished ' + clock(c.finished) + (c.started ? ', ran for ' + duration(c.finished - c.started) : ''));
+    if (c.removed) lines.push('removed ' + clock(c.removed));
+    return lines.join('\n');
+  }
+
+  function stateText(c) {
+    if (c.exitCode === undefined) return c.state;
+    const reason = c.reason ? ' ' + printable(c.reason) : '';
+    return (c.state === 'removed' ? 'removed, ' : '') + 'exited ' + c.exitCode + reason;
+  }
+
+  // ticks returns the times that are named on the axis.
+  function ticks(from, to, width) {
+    const steps = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600].map((s) => s * 1000);
+    const step = steps.find((s) => ((to - from) / s) * 74 < width) || steps[steps.length - 1];
+    const all = [];
+    for (let t = Math.ceil(from / step) * step; t < to; t += step) {
+      const at = ((t - from) / (to - from)) * width;
+      if (at > 20 && at < width - 125) all.push({ x: at, text: clock(t).slice(0, step % MINUTE ? 8 : 5) });
+    }
+    return all;
+  }
+
+  const two = (n) => String(n).padStart(2, '0');
+
+  // clock is a time of the day, in UTC as servers log it.
+  function clock(t) {
+    const d = new Date(t);
+    return two(d.getUTCHours()) + ':' + two(d.getUTCMinutes()) + ':' + two(d.getUTCSeconds());
+  }
+
+  // instant is a time with its day.
+  function instant(t) {
+    return t ? new Date(t).toISOString().replace('T', ' ').replace(/\.\d+Z/, '') + ' UTC' : '';
+  }
+
+  // duration is in milliseconds, with two digits that count.
+  function duration(ms) {
+    const s = Math.max(0, ms) / 1000;
+    if (s < 0.001) return (s * 1e6).toFixed(0) + ' µs';
+    if (s < 1) return (s * 1e3).toFixed(s < 0.01 ? 1 : 0) + ' ms';
+    if (s < 10) return s.toFixed(1) + ' s';
+    if (s < 120) return s.toFixed(0) + ' s';
+    if (s < 7200) return Math.floor(s / 60) + ' min';
+    if (s < 172800) return Math.floor(s / 3600) + ' h';
+    return Math.floor(s / 86400) + ' d';
+  }
+
+  // plot returns the path of a line through the samples of the last minutes, the present
+  // value and the largest, in seconds. A sample without the value interrupts nothing.
+  function plot(samples, key, width, height) {
+    const points = samples.slice(-180).map((s, i) => [i, s[key]]).filter((p) => p[1] !== undefined);
+    if (!points.length) return { path: '', area: '', now: undefined, max: 0 };
+    const max = Math.max(...points.map((p) => p[1]));
+    const last = Math.max(59, points[points.length - 1][0]);
+    const shift = last - points[points.length - 1][0];
+    const at = ([i, v]) => (((i + shift) / last) * width).toFixed(1) + ',' + (height - 2 - (v / (max || 1)) * (height - 4)).toFixed(1);
+    const line = points.map(at).join('L');
+    const edge = (p) => (((p[0] + shift) / last) * width).toFixed(1);
+    return {
+      path: 'M' + line, area: 'M' + edge(points[0]) + ',' + height + 'L' + line + 'L' + edge(points[points.length - 1]) + ',' + height + 'Z',
+      now: points[points.length - 1][1], max,
+    };
+  }
+
+  // eventText says what an event tells, in words.
+  function eventText(e) {
+    const verb = { ContainerStarted: 'started', ContainerDied: 'exited', ContainerRemoved: 'removed', PodSync: 'inspected again' }[e.event] || e.event;
+    const what = e.sandbox ? 'sandbox' : printable(e.container || '');
+    let how = '';
+    if (e.event === 'ContainerDied' && e.exitCode !== undefined) how = ' ' + e.exitCode + (e.reason ? ' ' + printable(e.reason) : '');
+    if (e.event === 'ContainerDied' && e.exitCode === undefined && !e.sandbox) how = ', end not seen';
+    if (e.event === 'ContainerStarted' && e.restarts) how = ', restart ' + e.restarts;
+    return { pod: printable(e.pod ? e.namespace + '/' + e.pod : e.podUID), text: (what ? what + ' ' : '') + (e.event === 'ContainerDied' && e.sandbox ? 'stopped' : verb) + how };
+  }
+
+  function eventMark(e) {
+    if (e.event === 'ContainerStarted') return ['▶', 'started'];
+    if (e.event === 'ContainerRemoved') return ['┤', 'removed'];
+    if (e.event === 'PodSync') return ['↻', 'sync'];
+    if (e.sandbox) return ['■', 'done'];
+    return e.exitCode === 0 ? ['✓', 'done'] : e.exitCode === undefined ? ['?', 'unknown'] : ['✕', 'crashed'];
+  }
+
+  return {
+    WINDOWS, MARKS, TITLE, ROW, newModel, apply, printable, list, counts, autoWindow, laneHeight, layout, visible, bars,
+    ticks, clock, instant, duration, plot, eventText, eventMark, stateText, time,
+  };
+})();

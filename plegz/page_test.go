@@ -1,0 +1,70 @@
+package plegz_test
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"testing/synctest"
+)
+
+// The page is one document, whose policy lets run what is in it and nothing else: it has
+// one style and one script, of these hashes, and neither handlers in attributes nor
+// anything that makes code or HTML of data, nor an address of another place.
+func TestPage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		w := n.get("/?format=html")
+		document, policy := w.Body.String(), w.Header().Get("Content-Security-Policy")
+		for _, tag := range []string{"style", "script"} {
+			blocks := regexp.MustCompile(`(?s)<`+tag+`>(.*?)</`+tag+`>`).FindAllStringSubmatch(document, -1)
+			if len(blocks) != 1 || len(blocks[0][1]) < 1000 || strings.Count(document, "<"+tag) != 1 {
+				t.Fatalf("%d blocks of %s", len(blocks), tag)
+			}
+			sum := sha256.Sum256([]byte(blocks[0][1]))
+			if want := tag + "-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "';"; !strings.Contains(policy, want) {
+				t.Errorf("the policy has no %s: %s", want, policy)
+			}
+		}
+		if !strings.HasPrefix(policy, "default-src 'none'; ") || strings.Contains(policy, "unsafe") {
+			t.Errorf("policy %s", policy)
+		}
+		elsewhere := strings.ReplaceAll(document, "http://www.w3.org/2000/svg", "")
+		for _, forbidden := range []string{
+			`\son\w+\s*=\s*["']`, `https?://`, `innerHTML|outerHTML|insertAdjacentHTML|document\.write`, `\beval\(|new Function`,
+			`javascript:`, `localStorage|document\.cookie`, `\sstyle="`,
+		} {
+			if found := regexp.MustCompile(forbidden).FindString(elsewhere); found != "" {
+				t.Errorf("the page has %q", found)
+			}
+		}
+	})
+}
+
+// Each field of the JSON is described in the package documentation.
+func TestFieldsAreDescribed(t *testing.T) {
+	doc, err := os.ReadFile("doc.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var fields []string
+	for _, file := range []string{"view.go", "samples.go"} {
+		source, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile("`json:\"(\\w+)").FindAllStringSubmatch(string(source), -1) {
+			fields = append(fields, m[1])
+		}
+	}
+	if len(fields) < 50 {
+		t.Fatalf("%d fields", len(fields))
+	}
+	for _, f := range fields {
+		if !regexp.MustCompile(`\b` + f + `\b`).Match(doc) {
+			t.Errorf("doc.go does not describe %s", f)
+		}
+	}
+}

@@ -1,0 +1,144 @@
+package plegz
+
+import (
+	"slices"
+	"time"
+
+	"github.com/kubepleg/pleg"
+)
+
+// podState is a pod's state in a word.
+type podState string
+
+const (
+	podHung      podState = "hung"      // its inspection has not been answered
+	podFailing   podState = "failing"   // its inspection fails
+	podCrashed   podState = "crashed"   // a container has ended with an error and does not run again yet
+	podStarting  podState = "starting"  // nothing runs yet
+	podRunning   podState = "running"   // a container runs
+	podCompleted podState = "completed" // every container has ended with 0
+	podStopped   podState = "stopped"   // its sandbox is not ready
+	podRemoved   podState = "removed"   // it is no longer listed
+)
+
+// observed is what a pod is shown by.
+type observed struct {
+	listed  *pleg.Pod
+	status  *pleg.PodStatus // nil if there is none yet
+	failing pleg.FailingPod // zero if its inspection neither hangs nor fails
+	err     string          // of the last inspection
+}
+
+// lives returns the lives of the listed containers and sandboxes. ended is when those ended
+// whose statuses do not say.
+func (o observed) lives(ended map[string]time.Time) (containers, sandboxes []life) {
+	statuses := make(map[string]*pleg.Status)
+	if o.status != nil {
+		for _, s := range o.status.ContainerStatuses {
+			statuses[s.ID.ID] = s
+		}
+	}
+	for _, c := range o.listed.Containers {
+		containers = append(containers, newLife(c, statuses[c.ID.ID], ended[clip(c.ID.ID)]))
+	}
+	for _, s := range o.listed.Sandboxes {
+		l := newLife(s, nil, ended[clip(s.ID.ID)])
+		l.sandbox = true
+		sandboxes = append(sandboxes, l)
+	}
+	return containers, sandboxes
+}
+
+// newLife returns the life of a listed container, with its status if there is one. The list
+// knows the state, the status the times. If the status does not say when it ended, ended
+// does.
+func newLife(c *pleg.Container, s *pleg.Status, ended time.Time) life {
+	l := life{
+		ID: clip(c.ID.ID), Name: clip(c.Name), State: c.State, Restarts: int(c.Attempt), Image: clip(c.Image),
+	}
+	if c.CreatedAt > 0 {
+		l.CreatedAt = time.Unix(0, c.CreatedAt).UTC()
+	}
+	if s != nil {
+		l.add(s)
+	}
+	if c.State == pleg.ContainerStateExited && l.FinishedAt.IsZero() {
+		l.FinishedAt = ended
+	}
+	return l
+}
+
+// add takes in what a status says.
+func (l *life) add(s *pleg.Status) {
+	l.Restarts = s.RestartCount
+	if !s.CreatedAt.IsZero() {
+		l.CreatedAt = s.CreatedAt
+	}
+	l.StartedAt = s.StartedAt
+	if s.State == pleg.ContainerStateExited {
+		l.FinishedAt, l.ExitCode, l.Reason, l.Message = s.FinishedAt, &s.ExitCode, clip(s.Reason), clip(s.Message)
+	}
+}
+
+// view returns a pod as it is shown, but for what only the history knows.
+func (o observed) view(labels bool) pod {
+	p := pod{
+		UID: clip(string(o.listed.ID)), Namespace: clip(o.listed.Namespace), Name: clip(o.listed.Name),
+		RuntimeHandler: clip(o.listed.RuntimeHandler), HangingSince: o.failing.HangingSince,
+		Failures: o.failing.Failures, Error: clip(o.failing.Error),
+	}
+	if p.Error == "" {
+		p.Error = clip(o.err)
+	}
+	if o.listed.CreatedAt > 0 {
+		p.CreatedAt = time.Unix(0, int64(o.listed.CreatedAt)).UTC() //nolint:gosec // a year beyond 2262 is bad data
+	}
+	if o.status != nil {
+		p.IPs, p.ObservedAt = o.status.IPs, o.status.TimeStamp
+	}
+	if labels {
+		p.Labels, p.Annotations = o.listed.Labels, o.listed.Annotations
+	}
+	return p
+}
+
+// summarize sets what follows from the rest of a pod: its state and its restarts.
+func (p *pod) summarize() {
+	p.Restarts = 0
+	var crashed, running, ended, present int
+	for i, l := range p.Containers {
+		newest := !slices.ContainsFunc(p.Containers[:i], func(other life) bool { return other.Name == l.Name })
+		if !newest || l.Gone > 0 {
+			continue
+		}
+		present++
+		p.Restarts += l.Restarts
+		switch {
+		case l.State == pleg.ContainerStateRunning:
+			running++
+		case l.State == pleg.ContainerStateExited && l.ExitCode != nil && *l.ExitCode != 0:
+			crashed++
+		case l.State == pleg.ContainerStateExited:
+			ended++
+		}
+	}
+	ready := len(p.Sandboxes) == 0 || p.Sandboxes[0].State != pleg.ContainerStateExited
+	switch {
+	case p.Gone > 0:
+		p.State = podRemoved
+	case !p.HangingSince.IsZero():
+		p.State = podHung
+	case p.Error != "":
+		p.State = podFailing
+	case !ready:
+		p.State = podStopped
+	case crashed > 0:
+		p.State = podCrashed
+	case running > 0:
+		p.State = podRunning
+	case present > 0 && ended == present:
+		p.State = podCompleted
+	default:
+		p.State = podStarting
+	}
+}

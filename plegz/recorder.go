@@ -1,0 +1,178 @@
+package plegz
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubepleg/pleg"
+)
+
+const (
+	// subscriber is the name of the recorder's subscription.
+	subscriber = "plegz"
+	// recordFor is for how long history is recorded after the last request.
+	recordFor = 10 * time.Minute
+	// batch is how long changes are collected before they are shown.
+	batch = 200 * time.Millisecond
+	// samplePeriod is the time between two samples, which have the health with them.
+	samplePeriod = time.Second
+)
+
+// recorder keeps the history while somebody looks. Its methods are safe for concurrent use.
+type recorder struct {
+	options
+	generator *pleg.GenericPLEG
+	cache     *pleg.PodCache
+
+	mu sync.Mutex
+	// Guarded by mu. history is nil while nothing is recorded.
+	history *history
+	epoch   string // of the history: its positions mean nothing in another
+	asked   time.Time
+	streams int
+	news    chan struct{} // closed at the next change; nil if nobody waits
+}
+
+// beginLocked has history recorded, if it is not, and does not wait for any.
+func (r *recorder) beginLocked() {
+	now := r.clock.Now()
+	r.asked = now
+	if r.history != nil {
+		return
+	}
+	r.history, r.epoch = newHistory(&r.options, now.UTC()), newEpoch()
+	// What the first answer needs is looked up for it; the recorder has the rest.
+	r.describeLocked(r.generator.HealthReport())
+	r.observeLocked()
+	// Subscribed to here, so that a Stop after this request ends the subscription.
+	ctx, cancel := context.WithCancel(context.Background()) //nolint:forbidigo // ends with the recorder's goroutine
+	go r.record(ctx, cancel, r.subscribe(ctx))
+}
+
+func (r *recorder) subscribe(ctx context.Context) <-chan *pleg.PodLifecycleEvent {
+	return r.generator.Subscribe(ctx, pleg.DefaultChannelCapacity, pleg.WithName(subscriber))
+}
+
+// newEpoch returns a name for a history that no other has.
+func newEpoch() string {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
+}
+
+// record records history until nobody has looked for long. It is the recorder's only
+// goroutine.
+func (r *recorder) record(ctx context.Context, cancel context.CancelFunc, events <-chan *pleg.PodLifecycleEvent) {
+	defer cancel()
+	tick := time.NewTicker(samplePeriod)
+	defer tick.Stop()
+	var flush <-chan time.Time
+	calls := durations{gatherer: r.gatherer}
+	calls.read(&sample{})
+	for {
+		select {
+		case e, open := <-events:
+			if !open { // the generator was stopped
+				if r.end(func() bool { return r.streams == 0 }) {
+					return
+				}
+				events = r.subscribe(ctx)
+				continue
+			}
+			r.note(e)
+			if flush == nil {
+				flush = time.After(batch) //nolint:forbidigo // real time, like whoever looks
+			}
+		case <-flush:
+			flush = nil
+			r.observe()
+		case <-tick.C:
+			if r.end(func() bool { return r.streams == 0 && r.clock.Since(r.asked) > recordFor }) {
+				return
+			}
+			r.sample(&calls)
+		}
+	}
+}
+
+// end drops the history if it is over.
+func (r *recorder) end(isOver func() bool) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !isOver() {
+		return false
+	}
+	r.history = nil
+	return true
+}
+
+func (r *recorder) note(e *pleg.PodLifecycleEvent) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.history.note(e, r.clock.Now().UTC())
+}
+
+// observe has the history take in the present pods.
+func (r *recorder) observe() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.observeLocked()
+	r.announceLocked()
+}
+
+// observeLocked reads the pods. The generator's loop never waits for mu.
+func (r *recorder) observeLocked() {
+	status := func(uid types.UID) (*pleg.PodStatus, error) {
+		s, _, err := r.cache.Lookup(uid)
+		return s, err
+	}
+	failing := make(map[types.UID]pleg.FailingPod)
+	for _, f := range r.history.condition.report.FailingPods {
+		failing[f.PodUID] = f
+	}
+	r.history.observe(r.generator.Pods(), status, failing, r.clock.Now().UTC())
+}
+
+// sample takes a sample of everything that has no events. The metrics are gathered without
+// the lock, because somebody else's collectors may be slow.
+func (r *recorder) sample(calls *durations) {
+	report := r.generator.HealthReport()
+	s := newSample(&report, r.clock.Now().UTC())
+	calls.read(&s)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.history.sample(s)
+	r.describeLocked(report)
+	r.observeLocked()
+	r.announceLocked()
+}
+
+func (r *recorder) describeLocked(report pleg.HealthReport) {
+	r.history.describe(newCondition(report, r.clock.Now()))
+}
+
+// announceLocked wakes the streams.
+func (r *recorder) announceLocked() {
+	if r.news != nil {
+		close(r.news)
+		r.news = nil
+	}
+}
+
+// stream counts an open stream, until the function that it returns is called.
+func (r *recorder) stream() (done func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.streams++
+	return func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.streams--
+		r.asked = r.clock.Now()
+	}
+}

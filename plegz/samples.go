@@ -1,0 +1,95 @@
+package plegz
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/kubepleg/pleg"
+)
+
+// sample is what the plots are drawn of, in seconds.
+type sample struct {
+	Time          time.Time `json:"time"`
+	RelistAge     *float64  `json:"relistAge,omitempty"`
+	OldestCall    float64   `json:"oldestCall"`
+	Relist        *float64  `json:"relist,omitempty"`
+	Inspection    *float64  `json:"inspection,omitempty"`
+	CallsInFlight int       `json:"callsInFlight"`
+	Backlog       int       `json:"backlog"`
+
+	number uint64
+}
+
+// newSample returns what a report says.
+func newSample(r *pleg.HealthReport, now time.Time) sample {
+	s := sample{Time: now, CallsInFlight: len(r.CallsInFlight), Backlog: r.Backlog}
+	if !r.LastRelist.IsZero() {
+		age := max(0, now.Sub(r.LastRelist).Seconds())
+		s.RelistAge = &age
+	}
+	for _, c := range r.CallsInFlight {
+		s.OldestCall = max(s.OldestCall, now.Sub(c.Since).Seconds())
+	}
+	return s
+}
+
+// durations reads from metrics how long calls have taken since it was last asked. It is not
+// safe for concurrent use.
+type durations struct {
+	gatherer           prometheus.Gatherer // nil if there is none
+	relist, inspection total
+}
+
+// total is the sum of a histogram at the last reading.
+type total struct {
+	seconds float64
+	count   uint64
+}
+
+// isInspection says which CRI calls an inspection is made of.
+var isInspection = map[string]bool{"container_status": true, "podsandbox_status": true}
+
+// read sets what the metrics say of a sample. A gatherer that fails in part has the rest
+// read.
+func (d *durations) read(s *sample) {
+	if d.gatherer == nil {
+		return
+	}
+	families, _ := d.gatherer.Gather() //nolint:errcheck // what is missing is not drawn
+	var relist, inspection total
+	for _, f := range families {
+		switch f.GetName() {
+		case "kubelet_pleg_relist_duration_seconds":
+			for _, m := range f.GetMetric() {
+				relist.add(m.GetHistogram().GetSampleSum(), m.GetHistogram().GetSampleCount())
+			}
+		case "kubelet_runtime_operations_duration_seconds":
+			for _, m := range f.GetMetric() {
+				for _, l := range m.GetLabel() {
+					if isInspection[l.GetValue()] {
+						inspection.add(m.GetHistogram().GetSampleSum(), m.GetHistogram().GetSampleCount())
+					}
+				}
+			}
+		}
+	}
+	s.Relist, s.Inspection = relist.meanSince(&d.relist), inspection.meanSince(&d.inspection)
+}
+
+func (t *total) add(seconds float64, count uint64) {
+	t.seconds += seconds
+	t.count += count
+}
+
+// meanSince returns the mean of what was counted since an earlier total, which it replaces;
+// nil if nothing was.
+func (t *total) meanSince(earlier *total) *float64 {
+	before := *earlier
+	*earlier = *t
+	if t.count <= before.count {
+		return nil
+	}
+	mean := max(0, (t.seconds-before.seconds)/float64(t.count-before.count))
+	return &mean
+}

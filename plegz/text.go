@@ -1,0 +1,148 @@
+package plegz
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+
+	"github.com/kubepleg/pleg"
+)
+
+// textEvents is how many events the text has.
+const textEvents = 50
+
+// text returns the answer as text for a terminal.
+func (a *answer) text() []byte {
+	var b bytes.Buffer
+	title := "pleg"
+	if a.Node != "" {
+		title += " on " + printable(a.Node)
+	}
+	fmt.Fprintf(&b, "%s at %s\n\n%s\n", title, a.Time.Format(time.RFC3339), a.Sentence)
+	for _, note := range a.Notes {
+		fmt.Fprintf(&b, "%s\n", sentenceCase(note))
+	}
+	a.writeHealth(&b)
+	a.writePods(&b)
+	a.writeEvents(&b)
+	return b.Bytes()
+}
+
+// table writes a heading and rows of columns; nothing without rows.
+func table[T any](b *bytes.Buffer, heading string, rows []T, write func(w io.Writer, row T)) {
+	if len(rows) == 0 {
+		return
+	}
+	fmt.Fprintln(b)
+	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, heading)
+	for _, row := range rows {
+		write(w, row)
+	}
+	_ = w.Flush() // a buffer takes everything
+}
+
+func (a *answer) writeHealth(b *bytes.Buffer) {
+	r := a.condition.report
+	ago := func(t time.Time) string {
+		if t.IsZero() {
+			return "never"
+		}
+		return roughly(a.Time.Sub(t)) + " ago"
+	}
+	fmt.Fprintf(b, "\nruntime          %s\n", cmp.Or(printable(r.Runtime), "not known"))
+	fmt.Fprintf(b, "last relist      %s\n", ago(r.LastRelist))
+	stream := string(r.Stream.State)
+	if !r.Stream.LastEvent.IsZero() {
+		stream += ", last event " + ago(r.Stream.LastEvent)
+	}
+	fmt.Fprintf(b, "event stream     %s\n", stream)
+	if r.BlockedReaders >= 0 {
+		fmt.Fprintf(b, "blocked readers  %d\n", r.BlockedReaders)
+	}
+	fmt.Fprintf(b, "subscriptions    %d, %s behind\n", r.Subscribers, plural(r.Backlog, "pod"))
+	fmt.Fprintf(b, "recorded since   %s\n", a.RecordingSince.Format(time.RFC3339))
+
+	table(b, "CALL IN FLIGHT\tPOD\tSINCE\tFOR", r.CallsInFlight, func(w io.Writer, c pleg.RuntimeCall) {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", callText(c), cmp.Or(printable(string(c.PodUID)), "-"),
+			c.Since.UTC().Format(time.RFC3339), roughly(a.Time.Sub(c.Since)))
+	})
+	table(b, "SUBSCRIBER\tSUBSCRIPTIONS\tBACKLOG\tBEHIND", r.NamedSubscribers, func(w io.Writer, s pleg.SubscriberReport) {
+		behind := "-"
+		if !s.BehindSince.IsZero() {
+			behind = roughly(a.Time.Sub(s.BehindSince))
+		}
+		fmt.Fprintf(w, "%s\t%d\t%d\t%s\n", printable(s.Name), s.Subscriptions, s.Backlog, behind)
+	})
+}
+
+// row is a container of a pod, or a pod without any.
+type row struct {
+	pod  *pod
+	life *life
+}
+
+func (a *answer) writePods(b *bytes.Buffer) {
+	var rows []row
+	for _, encoded := range a.pods {
+		p := new(pod)
+		if json.Unmarshal(encoded, p) != nil {
+			continue // a pod whose times cannot be shown
+		}
+		for i := range p.Containers {
+			rows = append(rows, row{p, &p.Containers[i]})
+		}
+		if len(p.Containers) == 0 {
+			rows = append(rows, row{p, nil})
+		}
+	}
+	table(b, "POD\tSTATE\tCONTAINER\tID\tSTATE\tRESTARTS\tFOR\tREASON", rows, func(w io.Writer, r row) {
+		name, l := printable(nameOf(r.pod.Namespace, r.pod.Name, r.pod.UID)), r.life
+		if l == nil {
+			fmt.Fprintf(w, "%s\t%s\t-\t-\t-\t-\t-\t%s\n", name, r.pod.State, cmp.Or(printable(r.pod.Error), "-"))
+			return
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", name, r.pod.State, printable(l.Name), printable(short(l.ID)),
+			lifeText(l), l.Restarts, a.inState(l), cmp.Or(printable(cmp.Or(l.Reason, r.pod.Error)), "-"))
+	})
+}
+
+// lifeText is the state of a container, and its exit code.
+func lifeText(l *life) string {
+	if l.ExitCode == nil {
+		return string(l.State)
+	}
+	return fmt.Sprintf("%s, exit %d", l.State, *l.ExitCode)
+}
+
+// inState is for how long a container has been in its state.
+func (a *answer) inState(l *life) string {
+	for _, t := range []time.Time{l.RemovedAt, l.FinishedAt, l.StartedAt, l.CreatedAt} {
+		if !t.IsZero() {
+			return roughly(a.Time.Sub(t))
+		}
+	}
+	return "-"
+}
+
+func short(id string) string { return id[:min(len(id), 12)] }
+
+func (a *answer) writeEvents(b *bytes.Buffer) {
+	newest := a.events[max(0, len(a.events)-textEvents):]
+	table(b, "TIME\tPOD\tCONTAINER\tEVENT\tEXIT\tREASON\tCAUSE", newest, func(w io.Writer, e event) {
+		container, exit := printable(e.Container), "-"
+		if e.Sandbox {
+			container = "sandbox"
+		}
+		if e.ExitCode != nil {
+			exit = fmt.Sprint(*e.ExitCode)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", e.Time.Format("15:04:05.000"),
+			printable(nameOf(e.Namespace, e.Pod, e.PodUID)), cmp.Or(container, "-"), e.Event, exit,
+			cmp.Or(printable(e.Reason), "-"), e.Cause)
+	})
+}
