@@ -393,7 +393,9 @@ func (w *world) nextOfPod(p int, as []action) []action {
 		{w.left.laters, actReaderLater}, {w.left.reinspects, actReinspect}, {w.left.suspends, actSuspend},
 		{int8(len(w.suspensions[p])), actResume},
 	} {
-		if o.left > 0 && (o.kind != actSuspend || len(w.suspensions[p]) < 2) && (o.kind != actReader && o.kind != actReaderLater || w.readers[p].blockedReader == nil) {
+		enough := o.kind == actSuspend && len(w.suspensions[p]) > 1 ||
+			(o.kind == actReader || o.kind == actReaderLater) && w.readers[p].blockedReader != nil
+		if o.left > 0 && !enough {
 			as = append(as, action{kind: o.kind, pod: p})
 		}
 	}

@@ -126,7 +126,8 @@ func (w *world) checkSuspended(p int) {
 	}
 	uid, was := podUID(p), w.frozen[p]
 	is := w.pods.readLocked(uid)
-	if w.pods.observedLocked(uid) != was.observed || is.err != was.err || shownBy(is.status) != shownBy(was.status) {
+	failed := (is.err == nil) != (was.err == nil)
+	if w.pods.observedLocked(uid) != was.observed || failed || shownBy(is.status) != shownBy(was.status) {
 		w.breaks("rule 20: the cache has something new of %s, which is suspended", uid)
 	}
 }
@@ -288,7 +289,8 @@ func (w *world) stuck(p int) bool {
 	if v.IsValid() && v.FieldByName("suspended").Bool() {
 		return true
 	}
-	if !v.IsValid() || v.FieldByName("inspect").Bool() && !v.FieldByName("listFirst").Bool() && v.FieldByName("inspection").IsNil() {
+	begins := func() bool { return v.FieldByName("inspect").Bool() && !v.FieldByName("listFirst").Bool() }
+	if !v.IsValid() || v.FieldByName("inspection").IsNil() && begins() {
 		return false
 	}
 	if i := v.FieldByName("inspection"); !i.IsNil() {

@@ -46,7 +46,8 @@ var classesOf = map[string]class{
 	"pod.alarm": leftOut, "pod.index": leftOut, "pod.unanswered": notZero, "pod.queued": leftOut,
 	"canary.since": schedTime, "canary.last": schedTime, "canary.succeeded": schedTime,
 	"Call.Cause": leftOut, "Call.pod": leftOut, "Call.Began": schedTime,
-	"podRecord.overlapTo": stampNumber, "podRecord.ignoreTo": stampNumber, "podRecord.generation": leftOut, "podRecord.failures": notZero,
+	"podRecord.overlapTo": stampNumber, "podRecord.ignoreTo": stampNumber,
+	"podRecord.generation": leftOut, "podRecord.failures": notZero,
 	"podRecord.err": leftOut, "podRecord.cause": leftOut, "podRecord.shown": leftOut,
 	"published.version": versionNumber, "published.syncsRequested": syncNumber,
 	"published.syncsDelivered": syncNumber, "change.number": changeNumber,
@@ -58,8 +59,9 @@ var classesOf = map[string]class{
 	// What is Initial, the statuses of events and the count of exits are not checked here.
 	"update.initial": leftOut, "published.initial": leftOut,
 	"update.statuses": leftOut, "published.seen": leftOut, "published.amended": leftOut, "published.exits": leftOut,
-	"cacheWriter.cache": leftOut, "cacheWriter.holder": leftOut, "cacheWriter.lister": leftOut, "cacheWriter.records": leftOut,
-	"cacheWriter.logger": leftOut, "cacheWriter.held": leftOut, "cacheWriter.due": clockTime,
+	"cacheWriter.cache": leftOut, "cacheWriter.holder": leftOut, "cacheWriter.lister": leftOut,
+	"cacheWriter.records": leftOut,
+	"cacheWriter.logger":  leftOut, "cacheWriter.held": leftOut, "cacheWriter.due": clockTime,
 }
 
 type plannedField struct {

@@ -382,7 +382,9 @@ func (w *world) land(a action) {
 	f := w.find(kind, a.pod)
 	w.flights = slices.DeleteFunc(w.flights, func(other *flight) bool { return other == f })
 	res := &result{call: f.call}
-	done := answered{discarded: f.discarded, kind: kind, pod: a.pod, of: f.pod, read: a.read, dead: f.call.Dead, lies: a.lies}
+	done := answered{
+		discarded: f.discarded, kind: kind, pod: a.pod, of: f.pod, read: a.read, dead: f.call.Dead, lies: a.lies,
+	}
 	switch {
 	case a.stopped:
 		res.stopped, res.err = true, errStopped

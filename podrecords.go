@@ -177,7 +177,9 @@ func (r *podRecords) observedStamp(rec *podRecord) stamp {
 
 // compare takes in what one list says about one pod; a nil pod says that it is absent.
 // begun is the newest list that has begun.
-func (r *podRecords) compare(rec *podRecord, listed *Pod, at, begun stamp, report reportBadData) (verdict, []transition) {
+func (r *podRecords) compare(
+	rec *podRecord, listed *Pod, at, begun stamp, report reportBadData,
+) (verdict, []transition) {
 	newest := r.listedStamp(rec)
 	believed := at.Number > rec.overlapTo
 	if rec.suspensions > 0 || at.Number <= rec.ignoreTo || !believed && newest.After(at) {

@@ -50,7 +50,7 @@ func TestStorm(t *testing.T) {
 							c, stop := context.WithTimeout(ctx, time.Second)
 							wg.Go(func() {
 								defer stop()
-								n.g.Handle(c, pleg.Handler{OnContainerDied: func(e *pleg.PodLifecycleEvent) {
+								_ = n.g.Handle(c, pleg.Handler{OnContainerDied: func(e *pleg.PodLifecycleEvent) {
 									defer n.g.Suspend(e.ID)()
 									switch rnd := len(e.Data.(string)) % 3; rnd {
 									case 0:
@@ -66,7 +66,8 @@ func TestStorm(t *testing.T) {
 							})
 						case 6:
 							c, stop := context.WithTimeout(ctx, time.Second)
-							ch := n.g.Subscribe(c, rnd.IntN(3), pleg.WithFilter(func(p *pleg.Pod) bool { return p.ID == uid }), pleg.WithName("s"))
+							only := pleg.WithFilter(func(p *pleg.Pod) bool { return p.ID == uid })
+							ch := n.g.Subscribe(c, rnd.IntN(3), only, pleg.WithName("s"))
 							wg.Go(func() {
 								defer stop()
 								for e := range ch {
@@ -80,17 +81,19 @@ func TestStorm(t *testing.T) {
 							n.cache.ByIP("::1")
 							n.cache.ByName("default", string(uid))
 							n.cache.ByContainerID("x://" + string(uid))
-							n.cache.Lookup(uid)
+							_, _, _ = n.cache.Lookup(uid)
 						case 8:
 							c, stop := context.WithTimeout(ctx, time.Second)
 							_ = n.g.WaitForSync(c)
 							stop()
 						case 9:
 							c, stop := context.WithTimeout(ctx, time.Second)
-							n.cache.GetNewerThanContext(c, uid, time.Now())
+							_, _ = n.cache.GetNewerThanContext(c, uid, time.Now())
 							stop()
 						case 10:
-							n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, PodUID: uid, Times: 2, Hang: true, IgnoreCancel: rnd.IntN(2) == 0})
+							n.Inject(plegtest.Fault{
+								Method: plegtest.GetPodStatus, PodUID: uid, Times: 2, Hang: true, IgnoreCancel: rnd.IntN(2) == 0,
+							})
 						case 11:
 							n.Heal()
 						case 12:
@@ -114,7 +117,8 @@ func TestStorm(t *testing.T) {
 			time.Sleep(2 * time.Minute)
 			n.g.Relist()
 			healthy(t, n.g)
-			if r := n.g.HealthReport(); len(r.FailingPods) > 0 || len(r.CallsInFlight) > 0 || r.Subscribers > 0 || r.BlockedReaders > 0 {
+			r := n.g.HealthReport()
+			if len(r.FailingPods)+len(r.CallsInFlight) > 0 || r.Subscribers > 0 || r.BlockedReaders > 0 {
 				t.Errorf("seed %d: %+v", seed, r)
 			}
 			for _, p := range n.present() {

@@ -31,7 +31,8 @@ func TestRule20Suspend(t *testing.T) {
 		n.g.Relist()
 		time.Sleep(5 * time.Second)
 		want(t, "events while it is suspended", read(events), "b Died b1")
-		if s, _ := n.cache.Get("a"); len(s.ContainerStatuses) != 1 || s.ContainerStatuses[0].State != pleg.ContainerStateRunning {
+		s, _ := n.cache.Get("a")
+		if len(s.ContainerStatuses) != 1 || s.ContainerStatuses[0].State != pleg.ContainerStateRunning {
 			t.Errorf("the cache has %v", s)
 		}
 		n.ResetCalls()

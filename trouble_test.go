@@ -129,7 +129,7 @@ func TestSuspendNothing(t *testing.T) {
 		n.ResetCalls()
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
-		n.cache.GetNewerThanContext(ctx, "", time.Now())
+		_, _ = n.cache.GetNewerThanContext(ctx, "", time.Now())
 		if got := n.Calls(plegtest.GetPod); got != 0 {
 			t.Errorf("%d lists of the pod without UID, for a reader", got)
 		}

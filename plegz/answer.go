@@ -28,7 +28,8 @@ func (r *recorder) answer(position string) (a answer, news <-chan struct{}) {
 	}
 	a.condition = h.condition
 	if h.conditionAt > since {
-		a.Level, a.Sentence, a.Notes, a.Health = h.condition.level, h.condition.sentence, h.condition.notes, h.condition.encoded
+		c := h.condition
+		a.Level, a.Sentence, a.Notes, a.Health = c.level, c.sentence, c.notes, c.encoded
 	}
 	a.pods, a.events, a.samples = h.since(since)
 	if r.news == nil {

@@ -237,7 +237,8 @@ func TestHostileNames(t *testing.T) {
 			if len(body) > 50_000 {
 				t.Errorf("%s: %d bytes", format, len(body))
 			}
-			if !utf8.Valid(body) || bytes.ContainsAny(body, "\x1b\u202e\r") || format == "json" && bytes.Contains(body, []byte("<script")) {
+			if !utf8.Valid(body) || bytes.ContainsAny(body, "\x1b\u202e\r") ||
+				format == "json" && bytes.Contains(body, []byte("<script")) {
 				t.Errorf("%s has a name as it is:\n%q", format, body)
 			}
 		}

@@ -69,7 +69,6 @@ func request(target string) *http.Request {
 
 // get returns what the handler answers.
 func (n *node) get(target string) *httptest.ResponseRecorder {
-	n.t.Helper()
 	w := httptest.NewRecorder()
 	n.ServeHTTP(w, request(target))
 	return w

@@ -24,7 +24,8 @@ func TestPage(t *testing.T) {
 				t.Fatalf("%d blocks of %s", len(blocks), tag)
 			}
 			sum := sha256.Sum256([]byte(blocks[0][1]))
-			if want := tag + "-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "';"; !strings.Contains(policy, want) {
+			want := tag + "-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "';"
+			if !strings.Contains(policy, want) {
 				t.Errorf("the policy has no %s: %s", want, policy)
 			}
 		}

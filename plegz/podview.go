@@ -91,7 +91,7 @@ func (o observed) view(labels bool) pod {
 		p.Error = clip(o.err)
 	}
 	if o.listed.CreatedAt > 0 {
-		p.CreatedAt = time.Unix(0, int64(o.listed.CreatedAt)).UTC() //nolint:gosec // a year beyond 2262 is bad data
+		p.CreatedAt = time.Unix(0, int64(o.listed.CreatedAt)).UTC()
 	}
 	if o.status != nil {
 		p.IPs, p.ObservedAt = o.status.IPs, o.status.TimeStamp

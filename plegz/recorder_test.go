@@ -164,7 +164,7 @@ func TestSentence(t *testing.T) {
 		expect("warning", "Degraded: the inspection of pod shop/b has failed ")
 		n.Hang(plegtest.GetPodStatus, a)
 		n.ExitContainer(a, "a", 1, "Error")
-		expect("warning", "Degraded: GetPodStatus of pod shop/a (shop/a) has not been answered since 00:00:05 UTC on 1 Jan (for ")
+		expect("warning", "Degraded: GetPodStatus of pod shop/a (shop/a) has not been answered since 00:00:05 UTC on 1 Jan ")
 		if s := n.state(); len(s.Notes) != 1 || !strings.Contains(s.Notes[0], "shop/b") || s.Pods[0].State != "hung" ||
 			s.Pods[1].State != "failing" {
 			t.Errorf("notes %q, pods %+v", s.Notes, s.Pods)
@@ -199,7 +199,8 @@ func TestHistoryIsBounded(t *testing.T) {
 				t.Errorf("%+v, forgotten is %d", p, s.GoneThrough)
 			}
 			for _, c := range p.Containers {
-				if c.ExitCode == nil || *c.ExitCode != 0 || c.Reason != "Completed" || c.RemovedAt.IsZero() || c.Gone <= s.GoneThrough {
+				if c.ExitCode == nil || *c.ExitCode != 0 || c.Reason != "Completed" || c.RemovedAt.IsZero() ||
+					c.Gone <= s.GoneThrough {
 					t.Errorf("container %+v of %s, forgotten is %d", c, p.Name, s.GoneThrough)
 				}
 			}
@@ -327,9 +328,11 @@ func TestStreamNeedsFlush(t *testing.T) {
 func TestDurations(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reg := prometheus.NewRegistry()
-		relists := prometheus.NewHistogram(prometheus.HistogramOpts{Name: "kubelet_pleg_relist_duration_seconds"})
+		relists := prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "kubelet_pleg_relist_duration_seconds", Help: "Relists."})
 		calls := prometheus.NewHistogramVec(
-			prometheus.HistogramOpts{Name: "kubelet_runtime_operations_duration_seconds"}, []string{"operation_type"})
+			prometheus.HistogramOpts{Name: "kubelet_runtime_operations_duration_seconds", Help: "Calls."},
+			[]string{"operation_type"})
 		reg.MustRegister(relists, calls)
 		relists.Observe(100) // before anybody looked
 		n := newNode(t, plegz.WithGatherer(reg))

@@ -56,7 +56,7 @@ func (d *durations) read(s *sample) {
 	if d.gatherer == nil {
 		return
 	}
-	families, _ := d.gatherer.Gather() //nolint:errcheck // what is missing is not drawn
+	families, _ := d.gatherer.Gather() // what is missing is not drawn
 	var relist, inspection total
 	for _, f := range families {
 		switch f.GetName() {

@@ -59,8 +59,8 @@ func evaluate[T any](t *testing.T, tab context.Context, expression string) T {
 
 // lane is the lane of a pod, as text; "" if there is none.
 func lane(pod string) string {
-	return fmt.Sprintf(`([...document.querySelectorAll('.lane:not([hidden])')].map((l) => l.innerText).find((t) => t.includes(%q)) || '')`,
-		pod)
+	return fmt.Sprintf(`([...document.querySelectorAll('.lane:not([hidden])')].map((l) => l.innerText)`+
+		`.find((t) => t.includes(%q)) || '')`, pod)
 }
 
 func run(t *testing.T, n *browser.Node, name string) (container string) {
@@ -100,8 +100,8 @@ func TestHungCallIsNamed(t *testing.T) {
 	if err := n.ExitContainer(id, 1, "Error"); err != nil {
 		t.Fatal(err)
 	}
-	await(t, tab, `/^Degraded: ContainerStatus of container app .* for pod shop\/payment-0 has not been answered since /.test(`+
-		`document.getElementById('sentence').innerText)`)
+	await(t, tab, `/^Degraded: ContainerStatus of container app .* for pod shop\/payment-0 has not been answered since /`+
+		`.test(document.getElementById('sentence').innerText)`)
 	await(t, tab, lane("payment-0")+`.includes('hung')`)
 	heal()
 	await(t, tab, `document.getElementById('sentence').innerText.startsWith('Healthy')`)
@@ -172,8 +172,10 @@ func TestHostileNames(t *testing.T) {
 	}
 	await(t, tab, lane("<script>")+`.includes('crashed')`)
 	evaluate[any](t, tab, `document.querySelector('.lane').click()`)
-	await(t, tab, `document.getElementById('detail').open && document.getElementById('detail').innerText.includes('<img src=x')`)
-	if evaluate[bool](t, tab, `'hit' in window || document.querySelectorAll('img').length > 0 || document.scripts.length > 1`) {
+	await(t, tab, `document.getElementById('detail').open && `+
+		`document.getElementById('detail').innerText.includes('<img src=x')`)
+	if evaluate[bool](t, tab, `'hit' in window || document.querySelectorAll('img').length > 0 || `+
+		`document.scripts.length > 1`) {
 		t.Error("a name was obeyed")
 	}
 	// The policy holds too: what is put in as HTML does not run.
@@ -207,7 +209,8 @@ func TestKeyboardAndFilter(t *testing.T) {
 	await(t, tab, `document.querySelectorAll('.lane:not([hidden])').length === 5`)
 	evaluate[any](t, tab, `for (const key of ['ArrowDown', 'ArrowDown', 'Enter']) `+
 		`document.getElementById('lanes').dispatchEvent(new KeyboardEvent('keydown', { key, bubbles: true }))`)
-	await(t, tab, `document.getElementById('detail').open && document.getElementById('detail-title').innerText === 'shop/web-1'`)
+	await(t, tab, `document.getElementById('detail').open && `+
+		`document.getElementById('detail-title').innerText === 'shop/web-1'`)
 }
 
 // Of a thousand pods only the lanes in view are in the document, and they cost the page

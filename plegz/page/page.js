@@ -184,7 +184,7 @@
     ]));
     const subscribers = (h.namedSubscribers || []).map((s) => [
       s.name + (s.subscriptions > 1 ? ' × ' + s.subscriptions : ''), String(s.backlog),
-      s.behindSince ? P.duration(model.time - P.time(s.behindSince)) : 'no',
+      s.behindSince ? P.duration(model.time - P.time(s.behindSince)) : '–',
     ]);
     const named = (h.namedSubscribers || []).reduce((n, s) => n + s.subscriptions, 0);
     const backlog = (h.namedSubscribers || []).reduce((n, s) => n + s.backlog, 0);

@@ -89,9 +89,9 @@ func plans(n int) []plegtest.PodPlan {
 	search := container("search", s)
 	search.RunFor, search.ExitCode, search.Reason, search.Restart, search.Restarts, search.BackOff =
 		9*s, 137, "OOMKilled", plegtest.RestartOnFailure, 1, 4*s
-	fetch, print := container("fetch", s), container("print", 5*s)
-	fetch.RunFor, print.RunFor = 4*s, 7*s
-	report := pod("jobs", "report", 3*s, fetch, print)
+	fetch, toPDF := container("fetch", s), container("print", 5*s)
+	fetch.RunFor, toPDF.RunFor = 4*s, 7*s
+	report := pod("jobs", "report", 3*s, fetch, toPDF)
 	canary := pod("shop", "canary", 6*s, container("nginx", s), container("proxy", 2*s))
 	canary.LiveFor, canary.LingerFor, canary.ReturnAfter = 10*s, 2*s, 8*s
 	plans := []plegtest.PodPlan{
@@ -103,7 +103,8 @@ func plans(n int) []plegtest.PodPlan {
 		worker := container("worker", time.Duration(i%17)*s/4)
 		worker.RunFor, worker.ExitCode = time.Duration(15+i%23)*s, int32(i%7/6)
 		worker.Restart, worker.BackOff = plegtest.RestartAlways, time.Duration(1+i%4)*s
-		plans = append(plans, pod(fmt.Sprintf("team-%02d", i%13), fmt.Sprintf("worker-%04d", i), time.Duration(i%10)*s/5, worker))
+		plans = append(plans, pod(fmt.Sprintf("team-%02d", i%13), fmt.Sprintf("worker-%04d", i),
+			time.Duration(i%10)*s/5, worker))
 	}
 	return plans[:min(max(n, 0), len(plans))]
 }

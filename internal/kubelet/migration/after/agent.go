@@ -1,5 +1,6 @@
-// Package after is a small agent as it is written against this library. The package beside it is the same agent
-// on the other side; they differ in their imports and the constructor, and nothing else.
+// Package after is a small agent as it is written against this library.
+// The package beside it is the same agent on the other side; they differ in their imports
+// and the constructor, and nothing else.
 package after
 
 import (
@@ -13,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
-	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg" //nolint:staticcheck // two packages have become one
 	kubecontainer "github.com/kubepleg/pleg"
 )
 
