@@ -15,7 +15,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/kubepleg/pleg" //nolint:staticcheck // two packages have become one
-	kubecontainer "github.com/kubepleg/pleg"
+	kubecontainer "github.com/kubepleg/pleg" //nolint:staticcheck // the same
 )
 
 // New returns an agent on a runtime.
