@@ -1,0 +1,91 @@
+package cri_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/cri"
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+// announced is a Runtime that says when its stream of events is known to be connected.
+type announced struct {
+	*cri.Runtime
+	connected chan struct{}
+}
+
+func (r announced) WatchContainerEvents(
+	ctx context.Context, connected func(), observe func(pleg.ContainerEvent),
+) error {
+	return r.Runtime.WatchContainerEvents(ctx, func() {
+		connected()
+		close(r.connected)
+	}, observe)
+}
+
+// The death of a container costs one list of its pod and one inspection, and is delivered
+// with them: nothing waits for a time, because the clock stands still until then. The
+// list that follows a hint inspects nothing.
+func TestDeathCostsOneListAndOneInspection(t *testing.T) {
+	s, r := serverAndRuntime(t)
+	sandbox := s.RunPod(plegtest.PodConfig{UID: "uid"})
+	dying := runContainer(t, s, sandbox, "dying")
+	runContainer(t, s, sandbox, "other")
+
+	first := watch(t, r) // gets the events that the server has kept: two for each of the above
+	for range 6 {
+		<-first.events
+	}
+
+	clock := clocktesting.NewFakeClock(time.Now())
+	runtime := announced{r, make(chan struct{})}
+	g := pleg.NewGenericPLEG(runtime, 0, pleg.DefaultRelistPeriod, pleg.NewCache(), clock,
+		pleg.WithLogger(logr.Discard()))
+	g.Start()
+	defer g.Stop()
+	must(t, g.WaitForSync(t.Context())) // the list of the period is made
+	<-runtime.connected
+	waitFor(t, func() bool { return s.EventStats().Readers == 2 })
+	g.Relist() // answers what the connection asked for
+	events := g.Subscribe(t.Context(), 10)
+	for range 3 {
+		if e := <-events; e.Type != pleg.ContainerStarted {
+			t.Fatalf("%v before the death", e)
+		}
+	}
+
+	calls := func(when string, want map[string]int) {
+		t.Helper()
+		for method, n := range want {
+			if got := s.Calls(method); got != n {
+				t.Errorf("%s: %d %s, want %d", when, got, method, n)
+			}
+		}
+	}
+	s.ResetCalls()
+	must(t, s.ExitContainer(dying, 137, "Error"))
+	select {
+	case e := <-events:
+		if e.Type != pleg.ContainerDied || e.Data != dying || e.Cause != pleg.CauseHint {
+			t.Errorf("%v because of %s", e, e.Cause)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("the death was not delivered")
+	}
+	calls("with the event", map[string]int{
+		"ListPodSandbox": 1, "ListContainers": 1, "PodSandboxStatus": 1, "ContainerStatus": 2,
+	})
+
+	clock.Step(pleg.DefaultRelistPeriod / 20)
+	waitFor(t, func() bool { return s.Calls("ListContainers") == 2 && s.Calls("ListPodSandbox") == 2 })
+	g.Relist()
+	waitFor(t, func() bool { return len(r.CallsInFlight()) == 0 })
+	calls("with the list that follows", map[string]int{
+		"ListPodSandbox": 2, "ListContainers": 2, "PodSandboxStatus": 1, "ContainerStatus": 2,
+	})
+}
