@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
-	"github.com/kubepleg/pleg" //nolint:staticcheck // two packages have become one
+	"github.com/kubepleg/pleg"               //nolint:staticcheck // two packages have become one
 	kubecontainer "github.com/kubepleg/pleg" //nolint:staticcheck // the same
 )
 
