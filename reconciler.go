@@ -45,7 +45,8 @@ type reconciler struct {
 type reconcilerConfig struct {
 	schedule.Config
 	logger klog.Logger
-	// blocked counts the blocked readers; nil if the cache cannot.
+	// blocked counts the blocked readers, while which full lists come every period; nil
+	// where they always do.
 	blocked func() int
 }
 

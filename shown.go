@@ -7,7 +7,7 @@ package pleg
 //
 // Nothing else is compared, labels and annotations least of all: they may be of any size.
 // That is safe because a list that shows the same hands its pod over all the same (see
-// podRecords.takeAll), with the labels and whatever else is new in it.
+// podRecords.compareAll), with the labels and whatever else is new in it.
 type shown []byte
 
 // sandboxesFollow stands where a state would.

@@ -17,7 +17,7 @@ type callContext struct {
 
 func newCallContext() *callContext {
 	c := &callContext{}
-	c.Context, c.cancel = context.WithCancelCause(context.Background()) //nolint:forbidigo // its call's worker ends it
+	c.Context, c.cancel = context.WithCancelCause(context.Background()) //nolint:forbidigo // its call ends it, or Cancel
 	return c
 }
 

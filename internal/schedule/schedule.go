@@ -236,7 +236,7 @@ func (s *Scheduler) FullListInFlight() bool { return s.full.call != nil && !s.fu
 func (s *Scheduler) WithdrawRelist() { s.full.relist = false }
 
 // Begin returns the calls to begin now. They are valid until the next Begin as a
-// list. blocked: some reader waits for a time to come.
+// list. blocked: some reader of the cache is blocked.
 func (s *Scheduler) Begin(blocked bool) []*Call {
 	s.begun = s.begun[:0]
 	if latest := s.now.Add(s.cfg.Period); s.hurries(blocked) && latest.Before(s.full.next) {
