@@ -61,12 +61,12 @@ func (p *publisher) publish(rec *podRecord, s snapshot, recovered bool) {
 	}
 	if s.change == last.change.number {
 		last.change.pending = false
+		p.window.skip(rec) // it has waited for this
 	}
 	p.countExits(last, u)
 	appears := (last.pod == nil) != (s.pod == nil)
 	u.amends = len(u.transitions) == 0 && !u.sync && !appears
 	if u.amends && !last.amended {
-		p.window.skip(rec)
 		return
 	}
 	last.pod, last.version, last.amended = s.pod, u.version, false

@@ -249,7 +249,8 @@ func TestRule13SuspendedPodsDoNotHang(t *testing.T) {
 		time.Sleep(100 * time.Second)
 		n.g.Suspend("a")
 		n.g.Suspend("b")
-		time.Sleep(100 * time.Second)
+		time.Sleep(100*time.Second + 500*time.Millisecond)
+		synctest.Wait()
 		n.Heal()
 		if calls := n.g.HealthReport().CallsInFlight; len(calls) > 0 {
 			t.Fatal(calls)

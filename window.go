@@ -42,7 +42,6 @@ func (w *window) add(rec *podRecord, u *update) bool {
 	if !w.holds(rec) {
 		return false
 	}
-	w.skip(rec)
 	w.ready = append(w.ready, u)
 	return true
 }
