@@ -88,7 +88,9 @@ func (m *measurement) disturb(ctx context.Context, v variant, random *rand.Rand,
 }
 
 // awaitAgreement waits until the kubelet shows as running what the runtime runs: so many
-// pods, each with the same container.
+// pods, each with the same container. A kubelet that is killed before that leaves containers
+// that are created and not started; the next one restarts them, and has them in back-off
+// when they crash.
 func (m *measurement) awaitAgreement(ctx context.Context, v variant, count int) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()

@@ -3,7 +3,7 @@
 // without events. It measures what an operator would notice, and prints a table.
 //
 //	go run ./examples/kubelet/build && go run ./examples/kubelet/build -stock
-//	go -C examples/kubelet/compare run .
+//	cd examples/kubelet/compare && go run .
 //
 // It needs Linux and root.
 package main

@@ -71,7 +71,7 @@ func (m *measurement) round(ctx context.Context, v variant, first bool) error {
 			return err
 		}
 	}
-	return n.kubelet.checkMetrics(ctx)
+	return errors.Join(n.kubelet.checkMetrics(ctx), m.awaitAgreement(ctx, v, len(m.names)))
 }
 
 func (m *measurement) crash(ctx context.Context, v variant, pod string) error {
@@ -213,7 +213,7 @@ func (m *measurement) hang(ctx context.Context, v variant) error {
 	if err := n.remove(name); err != nil {
 		return err
 	}
-	return m.awaitGone(ctx, name)
+	return m.awaitAgreement(ctx, v, len(m.names))
 }
 
 func (m *measurement) addBesideHung(ctx context.Context, v variant, name string) error {
@@ -270,7 +270,7 @@ func (m *measurement) freeze(ctx context.Context, v variant) (err error) {
 		}
 		m.results.add(v, thawedAfterFreeze, successor.Sub(thawed))
 	}
-	return nil
+	return m.awaitAgreement(ctx, v, len(m.names))
 }
 
 // idle measures the CPU time of kubelet and runtime while nothing happens.

@@ -104,7 +104,7 @@ func (r *results) check() error {
 
 // The lines of a document that the table is written between.
 const (
-	beginning = "<!-- table: go -C examples/kubelet/compare run . -write ../../../docs/KUBELET.md -->"
+	beginning = "<!-- table: cd examples/kubelet/compare; go run . -write ../../../docs/KUBELET.md -->"
 	end       = "<!-- end of the table -->"
 )
 
