@@ -331,7 +331,8 @@ func TestDurations(t *testing.T) {
 		relists := prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "kubelet_pleg_relist_duration_seconds", Help: "Relists."})
 		calls := prometheus.NewHistogramVec(
-			prometheus.HistogramOpts{Name: "kubelet_runtime_operations_duration_seconds", Help: "Calls."}, []string{"operation_type"})
+			prometheus.HistogramOpts{Name: "kubelet_runtime_operations_duration_seconds", Help: "Calls."},
+			[]string{"operation_type"})
 		reg.MustRegister(relists, calls)
 		relists.Observe(100) // before anybody looked
 		n := newNode(t, plegz.WithGatherer(reg))
