@@ -168,9 +168,11 @@ const PLEGZ = (() => {
     const drawn = { sandboxes: [], bars: [], ends: [], hang: null };
     if (pod.hanging) {
       const at = Math.max(0, x(pod.hanging));
-      const text = 'no answer since ' + clock(pod.hanging);
-      // The text stands before its beginning where there is no room after it.
-      drawn.hang = { x: at, width: width - at, text, inside: width - at > text.length * 6.5 };
+      const room = width - at - 10;
+      const texts = ['no answer since ' + clock(pod.hanging), 'no answer'];
+      // The text stands before the bar where there is no room in it.
+      const inside = texts.find((s) => s.length * 6.5 < room);
+      drawn.hang = { x: at, width: width - at, text: inside || texts[0], inside: !!inside };
     }
     for (const s of pod.sandboxes) {
       const end = s.finished || s.removed || to;
