@@ -1,9 +1,6 @@
 package schedule
 
-import (
-	"container/heap"
-	"slices"
-)
+import "container/heap"
 
 // A pod is in none, one or both of the queues, and at most once in each.
 const (
@@ -26,14 +23,32 @@ type queue struct {
 // position returns the number of the position at an index of pods; never 0.
 func (q *queue) position(i int) int { return q.left + i + 1 }
 
+// maxLeft bounds the positions that dropped pods and those before them leave behind, besides
+// as many as there are pods.
+const maxLeft = 64
+
+// compact gives the pods new positions, without those that are left behind.
+func (q *queue) compact() {
+	kept := q.pods[:0]
+	for i, p := range q.pods[q.head:] {
+		if p.queued[q.which] == q.position(q.head+i) {
+			kept = append(kept, p)
+		}
+	}
+	q.left += len(q.pods)
+	clear(q.pods[len(kept):])
+	q.pods, q.head = kept, 0
+	for i, p := range kept {
+		p.queued[q.which] = q.position(i)
+	}
+}
+
 func (q *queue) push(p *pod) {
 	if p.queued[q.which] > 0 {
 		return
 	}
-	if q.head > 64 && q.head > len(q.pods)/2 {
-		q.left += q.head
-		q.pods = slices.Delete(q.pods, 0, q.head) // which lets go of what it moves
-		q.head = 0
+	if len(q.pods) > 2*q.len+maxLeft {
+		q.compact()
 	}
 	p.queued[q.which] = q.position(len(q.pods))
 	q.pods = append(q.pods, p)
