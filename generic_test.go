@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -233,7 +232,7 @@ func TestMemoryIsBoundedByWhatExists(t *testing.T) {
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	rounds := 0
-	heapAfter := func(n int) int {
+	heapAfter := func(n int) int64 {
 		for range n {
 			rounds++
 			a, b := fmt.Sprintf("a-%d", rounds), fmt.Sprintf("b-%d", rounds)
@@ -247,11 +246,7 @@ func TestMemoryIsBoundedByWhatExists(t *testing.T) {
 			}
 			clk.Step(time.Second)
 		}
-		var m runtime.MemStats
-		runtime.GC()
-		runtime.GC()
-		runtime.ReadMemStats(&m)
-		return int(m.HeapAlloc)
+		return heapInUse()
 	}
 	before := heapAfter(1000)
 	const more = 5000

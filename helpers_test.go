@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -391,3 +392,12 @@ type slowCache struct {
 }
 
 func (c *slowCache) UpdateTime(at time.Time) { c.slow(); c.PodCache.UpdateTime(at) }
+
+// heapInUse returns the size of what is reachable.
+func heapInUse() int64 {
+	runtime.GC()
+	runtime.GC() // what the first has finalized, and what pools kept
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc) //nolint:gosec // a heap is not that large
+}

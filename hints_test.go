@@ -3,7 +3,6 @@ package pleg_test
 import (
 	"context"
 	"fmt"
-	"runtime"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -140,13 +139,6 @@ func TestRule16HintsWhileListsHang(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		want(t, "events", read(events), "pod-00000 Died pod-00000-a")
 	})
-}
-
-func heapInUse() int64 {
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return int64(m.HeapAlloc) //nolint:gosec // a heap is not that large
 }
 
 // Rule 16: hints beyond what can be kept are served by one full relist.

@@ -3,7 +3,6 @@ package pleg_test
 import (
 	"errors"
 	"fmt"
-	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -292,14 +291,7 @@ func TestStatusesAreBounded(t *testing.T) {
 		}
 		g := pleg.NewGenericPLEG(rt, 100, 0, pleg.NewCache(), clock.RealClock{},
 			pleg.WithLogger(logr.Discard()), pleg.WithPollingOnly())
-		heap := func() int {
-			var m runtime.MemStats
-			runtime.GC()
-			runtime.GC()
-			runtime.ReadMemStats(&m)
-			return int(m.HeapAlloc)
-		}
-		before := heap()
+		before := heapInUse()
 		for i := range rounds {
 			running, exited := plegtest.Running(fmt.Sprint("c", i)), plegtest.Exited(fmt.Sprint("c", i))
 			pod = bare("a", running)
@@ -313,7 +305,7 @@ func TestStatusesAreBounded(t *testing.T) {
 			g.Relist()
 			time.Sleep(time.Second)
 		}
-		if grown := heap() - before; grown > 15*size {
+		if grown := heapInUse() - before; grown > 15*size {
 			t.Errorf("%d bytes are held after %d containers with %d", grown, rounds, size)
 		}
 		g.Stop()

@@ -141,17 +141,11 @@ func TestSuspensionsWhileStopped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.g.Relist()
-		heap := func() uint64 {
-			runtime.GC()
-			var m runtime.MemStats
-			runtime.ReadMemStats(&m)
-			return m.HeapAlloc
-		}
-		before := heap()
+		before := heapInUse()
 		for range 200000 {
 			n.g.Suspend("a")()
 		}
-		if grown := int64(heap()) - int64(before); grown > 4<<20 {
+		if grown := heapInUse() - before; grown > 1<<20 {
 			t.Errorf("%d bytes are held", grown)
 		}
 		n.g.Relist()
@@ -164,21 +158,15 @@ func TestSuspensionsBesideOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.start()
-		heap := func() uint64 {
-			runtime.GC()
-			var m runtime.MemStats
-			runtime.ReadMemStats(&m)
-			return m.HeapAlloc
-		}
 		n.g.Suspend("b")
-		before := heap()
+		before := heapInUse()
 		for range 1000 {
 			for range 100 {
 				n.g.Suspend("a")()
 			}
 			synctest.Wait()
 		}
-		if grown := int64(heap()) - int64(before); grown > 1<<20 {
+		if grown := heapInUse() - before; grown > 1<<20 {
 			t.Errorf("%d bytes are held", grown)
 		}
 		runtime.KeepAlive(n)
