@@ -45,7 +45,7 @@ func TestRule7StatusMismatchIsInspectedAgain(t *testing.T) {
 		n.SetStatus("a", phantom)
 		n.g.RequestReinspect("a")
 		time.Sleep(10 * time.Minute)
-		if got := n.Calls(plegtest.GetPodStatus); got < 8 || got > 20 {
+		if got := n.Calls(plegtest.GetPodStatus); got < 8 || got > 16 { // one more where a list comes while the first is under way
 			t.Errorf("%d inspections in ten minutes of a pod whose status never matches", got)
 		}
 	})
