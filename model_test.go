@@ -101,8 +101,9 @@ type model struct {
 	// watch is read at once: published is what everybody has been told.
 	watch     <-chan *pleg.PodLifecycleEvent
 	published map[string]pleg.PodLifeCycleEventType
-	// firstPublished is true from when what the first full list showed is published.
-	firstPublished bool
+	// firstPublished is true from when what the first full list showed is published. It
+	// cannot be told where a pod was suspended before that.
+	firstPublished, suspendedBefore bool
 	joined         sync.WaitGroup
 
 	mu       sync.Mutex
@@ -189,7 +190,7 @@ func (m *model) listen() {
 			}
 		}
 	}
-	if r := m.g.HealthReport(); m.g.HasSynced() && len(r.FailingPods)+len(r.CallsInFlight) == 0 {
+	if r := m.g.HealthReport(); m.g.HasSynced() && !m.suspendedBefore && len(r.FailingPods)+len(r.CallsInFlight) == 0 {
 		m.firstPublished = true
 	}
 }
@@ -202,6 +203,7 @@ type suspended struct {
 
 // suspend suspends a pod. What was published until then is read before.
 func (m *model) suspend(uid types.UID) {
+	m.suspendedBefore = m.suspendedBefore || !m.firstPublished
 	resume := m.g.Suspend(uid)
 	m.listen()
 	m.resumes[uid] = append(m.resumes[uid], suspended{resume, time.Now().Add(pleg.DefaultInspectionTimeout)})
