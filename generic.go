@@ -72,11 +72,11 @@ type GenericPLEG struct {
 	inputs     inputs // of the current step; reused
 	timer      clock.Timer
 	armed      time.Time // what the timer is set for; zero for nothing
-	// listAll, listAllDone and listed belong to the full list in flight. They are made
+	// listAll, listAllDone and fullList belong to the full list in flight. They are made
 	// once, so that a relist allocates nothing.
 	listAll     func(context.Context) error
 	listAllDone func(*schedule.Call, error, bool)
-	listed      result
+	fullList    result
 	// free are calls about one pod that have returned, to be used again.
 	free []*podCall
 
@@ -176,12 +176,12 @@ func (g *GenericPLEG) makeReconciler(period time.Duration, notifier BlockedNotif
 	g.reconciler = newReconciler(cfg, g.clock.Now(), g.cache, g.updates, g.metrics)
 	g.state = g.reconciler.health
 	g.listAll = func(ctx context.Context) (err error) {
-		g.listed.pods, err = g.runtime.GetPods(ctx, true)
+		g.fullList.pods, err = g.runtime.GetPods(ctx, true)
 		return err
 	}
 	g.listAllDone = func(c *schedule.Call, err error, stopped bool) {
-		g.listed.call, g.listed.err, g.listed.stopped = c, err, stopped
-		g.inbox.Put(func(in *inputs) { in.results = append(in.results, &g.listed) })
+		g.fullList.call, g.fullList.err, g.fullList.stopped = c, err, stopped
+		g.inbox.Put(func(in *inputs) { in.results = append(in.results, &g.fullList) })
 	}
 }
 
@@ -431,7 +431,7 @@ func (g *GenericPLEG) call(c beginCall) {
 	}
 	if c.Kind == schedule.ListAll {
 		info.Method = methodGetPods
-		g.listed = result{}
+		g.fullList = result{}
 		g.calls.Go(c.Call, info, g.listAll, g.listAllDone)
 		return
 	}
