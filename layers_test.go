@@ -41,6 +41,8 @@ func TestLayers(t *testing.T) {
 			"initial.go":      3,
 			"laststatuses.go": 3,
 			"diff.go":         3,
+			"agreement.go":    3,
+			"finder.go":       3,
 			"validate.go":     3,
 			"cacheindex.go":   3,
 

@@ -95,7 +95,7 @@ func (p *publisher) countExits(last *published, u *update) {
 	if len(last.exits) == 0 && !slices.ContainsFunc(u.transitions, transition.mayBeExit) {
 		return
 	}
-	d := deaths{statuses: u.statuses.finder(), count: p.exited}
+	d := deaths{statuses: statusFinderIn(u.statuses), count: p.exited}
 	if last.pod != nil {
 		d.before = finderIn(last.pod.Containers)
 	} else {
@@ -132,7 +132,7 @@ func (p *publisher) log(u *update) {
 	if !v.Enabled() {
 		return
 	}
-	statuses := u.statuses.finder()
+	statuses := statusFinderIn(u.statuses)
 	for i, t := range u.transitions {
 		id := t.container.ID.ID
 		p.logger.V(4).Info("Transition", "podUID", u.uid, "containerID", id, "event", t.kind)

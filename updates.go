@@ -75,7 +75,7 @@ func (updates) Events(told, u *update) []*PodLifecycleEvent {
 	if told == nil {
 		existed = initially(u.initial, u.pod)
 	}
-	statuses := u.statuses.finder()
+	statuses := statusFinderIn(u.statuses)
 	for i, t := range transitions {
 		if t.kind == ContainerChanged {
 			continue
