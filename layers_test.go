@@ -32,6 +32,7 @@ func TestLayers(t *testing.T) {
 			"lookups.go": 5,
 
 			"inputs.go":      4,
+			"outputs.go":     4,
 			"suspensions.go": 3,
 			"failing.go":     5,
 			"relists.go":     5,
@@ -49,6 +50,7 @@ func TestLayers(t *testing.T) {
 			"initial.go":      3,
 			"laststatuses.go": 3,
 			"diff.go":         3,
+			"tally.go":        3,
 			"agreement.go":    3,
 			"finder.go":       3,
 			"validate.go":     3,

@@ -81,7 +81,7 @@ func (r *reconciler) takeHints(in *inputs) {
 			}
 		}
 	}
-	r.records.resolve(in.hints)
+	r.resolveHints(in.hints)
 	for _, h := range slices.SortedFunc(maps.Keys(in.hints), compareHints) {
 		known := r.records.get(h.uid) != nil
 		if h.uid == "" || !known && r.sched.Pods() >= maxHints {
@@ -91,6 +91,32 @@ func (r *reconciler) takeHints(in *inputs) {
 		r.sched.Hint(h.uid)
 		if !r.cfg.ListsPods {
 			r.sched.HintAll()
+		}
+	}
+}
+
+// resolveHints replaces the hints that name only a container by those of its pod, where a
+// record has it: in one walk over the records for all of them.
+func (r *reconciler) resolveHints(hints map[hint]struct{}) {
+	unresolved := false
+	for h := range hints {
+		unresolved = unresolved || h.uid == ""
+	}
+	if !unresolved {
+		return
+	}
+	for uid, rec := range r.records.byUID {
+		if rec.pod == nil {
+			continue
+		}
+		for _, list := range [...][]*Container{rec.pod.Containers, rec.pod.Sandboxes} {
+			for _, c := range list {
+				byContainer := hint{containerID: c.ID.ID}
+				if _, ok := hints[byContainer]; ok {
+					delete(hints, byContainer)
+					hints[hint{uid: uid}] = struct{}{}
+				}
+			}
 		}
 	}
 }
