@@ -441,7 +441,7 @@ func (w *world) unrest() string {
 		{len(r.cache.held) > 0, "a pod is held"},
 		{len(r.publisher.syncing) > 0, "a PodSync is due"},
 		{len(r.failing.byUID) > 0, "a pod is failing"},
-		{len(r.relists.waiting)+len(r.relists.attached)+len(r.relists.awaiting) > 0, "a relist is open"},
+		{len(r.relists.waiting)+len(r.relists.attached)+len(r.relists.incomplete) > 0, "a relist is open"},
 		{len(r.records.byUID) != r.records.present, "an absent pod is remembered"},
 		{r.publisher.window.due(r.sched.Now().Add(explorePeriod)), "the window is open"},
 		{r.sched.Pods() > 0, "the schedule has a pod open"},

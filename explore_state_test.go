@@ -51,10 +51,11 @@ var classesOf = map[string]class{
 	"podRecord.err": leftOut, "podRecord.cause": leftOut, "podRecord.shown": leftOut,
 	"published.version": versionNumber, "published.syncsRequested": syncNumber,
 	"published.syncsDelivered": syncNumber, "change.number": changeNumber,
-	"snapshot.change": changeNumber, "snapshot.syncs": syncNumber, "snapshot.cause": leftOut,
+	"snapshot.changeNumber": changeNumber, "snapshot.syncs": syncNumber, "snapshot.cause": leftOut,
 	"podRecords.order": leftOut, "podRecords.generation": leftOut, "podRecords.tally": leftOut,
 	"podRecords.scratch": leftOut, "window.number": windowNumber, "windowEntry.number": windowNumber,
-	"window.closes": schedTime, "window.closed": leftOut, "update.version": versionNumber, "update.follows": versionNumber,
+	"window.closesAt": schedTime, "window.closed": leftOut,
+	"update.version": versionNumber, "update.follows": versionNumber,
 	"update.listedAt": leftOut, "update.cause": leftOut,
 	// What is Initial, the statuses of events and the count of exits are not checked here.
 	"update.initial": leftOut, "published.initial": leftOut,
@@ -123,7 +124,7 @@ func (f *printer) print(w *world) fingerprint {
 	f.value(reflect.ValueOf(r.cache).Elem(), plain)
 	f.keys(slices.Sorted(maps.Keys(r.failing.byUID)))
 	f.present(reflect.ValueOf(r.publisher.updates).Elem().FieldByName("present"))
-	f.put(plain, int64(len(r.canary)))
+	f.put(plain, int64(len(r.lastCanary)))
 	f.put(versionNumber, int64(r.publisher.version))
 	for _, rec := range r.records.order {
 		f.value(reflect.ValueOf(rec), plain)
@@ -160,8 +161,8 @@ func (f *printer) relists() {
 			f.caller(c)
 		}
 	}
-	f.put(plain, int64(len(r.relists.awaiting)))
-	for _, a := range r.relists.awaiting {
+	f.put(plain, int64(len(r.relists.incomplete)))
+	for _, a := range r.relists.incomplete {
 		f.put(stampNumber, int64(a.stamp.Number))
 		f.caller(a.caller)
 		f.put(plain, int64(len(a.retried)))

@@ -19,8 +19,8 @@ func initially(initial, now *Pod) (s initialState) {
 	return s
 }
 
-// was reports whether transition i leads to a state that existed.
-func (s *initialState) was(i int, t transition) bool {
+// has reports whether transition i leads to a state that existed.
+func (s *initialState) has(i int, t transition) bool {
 	if s.all {
 		return true
 	}

@@ -11,16 +11,16 @@ import (
 	"github.com/kubepleg/pleg/internal/schedule"
 )
 
-// list is the list of the current result.
-type list struct {
+// listInfo says of a list that has completed which it was; what it shows is elsewhere.
+type listInfo struct {
 	stamp     stamp
 	before    stamp // of the previous full list
 	cause     Cause
 	forRelist bool // a caller of Relist waits for it
 }
 
-// beginFull notes a full list that begins.
-func (r *reconciler) beginFull(c *schedule.Call) {
+// beginFullList notes a full list that begins.
+func (r *reconciler) beginFullList(c *schedule.Call) {
 	r.relists.begin()
 	if !r.lastFull.IsZero() {
 		r.metrics.relistInterval.Observe(c.Began.Sub(r.lastFull).Seconds())
@@ -63,18 +63,18 @@ func (r *reconciler) fullListFailed(err error, c *schedule.Call) {
 // applyFullList compares a full list with the records, and acts on what it says about each
 // pod.
 func (r *reconciler) applyFullList(pods []*Pod, c *schedule.Call) {
-	l := list{stamp: c.Stamp, before: r.records.full, cause: Cause(c.Cause), forRelist: len(r.relists.attached) > 0}
+	l := listInfo{stamp: c.Stamp, before: r.records.full, cause: Cause(c.Cause), forRelist: len(r.relists.attached) > 0}
 	retried := r.retriedBy(l)
-	r.changes = r.records.compareAll(pods, c.Stamp, r.sched.Last(), r.changes[:0], r.metrics.badData)
-	if len(r.changes) > 0 {
+	r.compared = r.records.compareAll(pods, c.Stamp, r.sched.Last(), r.compared[:0], r.metrics.badData)
+	if len(r.compared) > 0 {
 		r.publisher.closeWindow()
-		r.publisher.window.open(r.changes, r.sched.Now().Add(max(r.cfg.Period/windowShare, 1)))
+		r.publisher.window.open(r.compared, r.sched.Now().Add(max(r.cfg.Period/windowShare, 1)))
 	}
-	for _, change := range r.changes {
-		r.apply(change, l)
+	for _, found := range r.compared {
+		r.apply(found, l)
 	}
-	clear(r.changes)
-	if r.publisher.first.Number == 0 {
+	clear(r.compared)
+	if r.publisher.firstFullList.Number == 0 {
 		r.publisher.firstList(c.Stamp, r.records)
 	}
 	for _, uid := range r.sched.Requested() { // what is left of the requests
@@ -83,7 +83,7 @@ func (r *reconciler) applyFullList(pods []*Pod, c *schedule.Call) {
 	for _, uid := range retried {
 		r.confirmUnchanged(uid, l)
 	}
-	r.cache.confirmAll(c.Stamp.Time)
+	r.cache.freshenAll(c.Stamp.Time)
 	r.sched.FullListed(c)
 	r.fullListSucceeded(c)
 }
@@ -100,7 +100,7 @@ func (r *reconciler) fullListSucceeded(c *schedule.Call) {
 
 // retriedBy returns the pods that a list for a caller of Relist has inspected again
 // although they have not changed: those that fail, and those that are held.
-func (r *reconciler) retriedBy(l list) []types.UID {
+func (r *reconciler) retriedBy(l listInfo) []types.UID {
 	if !l.forRelist || len(r.failing.byUID)+len(r.cache.held) == 0 {
 		return nil
 	}
@@ -113,7 +113,7 @@ func (r *reconciler) retriedBy(l list) []types.UID {
 }
 
 // confirmUnchanged answers the request of a pod that the full list confirms.
-func (r *reconciler) confirmUnchanged(uid types.UID, l list) {
+func (r *reconciler) confirmUnchanged(uid types.UID, l listInfo) {
 	if !r.records.confirms(uid, l.stamp) {
 		return
 	}
@@ -150,16 +150,16 @@ func (r *reconciler) completePodList(res *result) {
 // nil if the pod is absent.
 func (r *reconciler) applyPodList(pod *Pod, c *schedule.Call) {
 	r.metrics.podRelistDuration.Observe(r.sched.Since(c.Began).Seconds())
-	rec := r.records.of(c.UID)
-	change := r.records.compareOne(rec, pod, c.Stamp, r.sched.Last(), r.metrics.badData)
-	r.apply(change, list{stamp: c.Stamp, cause: Cause(c.Cause)})
+	rec := r.records.getOrAdd(c.UID)
+	found := r.records.compareOne(rec, pod, c.Stamp, r.sched.Last(), r.metrics.badData)
+	r.apply(found, listInfo{stamp: c.Stamp, cause: Cause(c.Cause)})
 	r.health.pods, r.health.tally = r.records.present, r.records.tally
 }
 
 // apply acts on what a list says about one pod.
-func (r *reconciler) apply(change podChange, l list) {
-	rec := change.rec
-	switch change.verdict {
+func (r *reconciler) apply(found comparison, l listInfo) {
+	rec := found.rec
+	switch found.verdict {
 	case ignored:
 		return
 	case conflicting: // which of the two read the runtime later is unknown: list again
@@ -170,12 +170,12 @@ func (r *reconciler) apply(change podChange, l list) {
 	}
 	asked := r.sched.PodListed(rec.uid, l.stamp) || l.forRelist
 	switch {
-	case change.verdict == confirmed:
-		r.confirmed(rec, change.was, l, asked)
+	case found.verdict == confirmed:
+		r.confirmed(rec, found.was, l, asked)
 	case rec.pod == nil:
-		r.gone(rec, change.transitions, l)
+		r.gone(rec, found.transitions, l)
 	default:
-		r.changed(rec, change.transitions, l)
+		r.changed(rec, found.transitions, l)
 	}
 }
 
@@ -183,13 +183,13 @@ func (r *reconciler) apply(change podChange, l list) {
 // list was asked for, a pod whose inspection failed, or whose status contradicted the
 // record, is inspected again: the back-off of both ends here. A caller of Relist waits for
 // that inspection.
-func (r *reconciler) confirmed(rec *podRecord, was stamp, l list, asked bool) {
+func (r *reconciler) confirmed(rec *podRecord, was stamp, l listInfo, asked bool) {
 	switch again := asked && rec.pod != nil; {
 	case again && rec.dirty && rec.inspection.dead(): // it died while the pod was suspended
-		r.failDead(rec)
+		r.inspectionDied(rec)
 	case again && (rec.dirty || rec.failures > 0):
 		if l.forRelist && !rec.inspection.dead() {
-			rec.freeze(was)
+			rec.markDirty(was)
 		}
 		if !rec.published.change.pending {
 			rec.cause = l.cause
@@ -200,7 +200,7 @@ func (r *reconciler) confirmed(rec *podRecord, was stamp, l list, asked bool) {
 }
 
 // changed: a list shows a change. The pod is inspected, and held until a status agrees.
-func (r *reconciler) changed(rec *podRecord, transitions []transition, l list) {
+func (r *reconciler) changed(rec *podRecord, transitions []transition, l listInfo) {
 	rec.published.change.add(transitions, l.stamp)
 	rec.cause = l.cause
 	r.cache.hold(rec)
@@ -210,7 +210,7 @@ func (r *reconciler) changed(rec *podRecord, transitions []transition, l list) {
 	r.sched.InspectChanged(rec.uid)
 	rec.inspection.superseded = true
 	if rec.inspection.dead() { // no other can begin: the pod is published with an error
-		r.failDead(rec)
+		r.inspectionDied(rec)
 	}
 	r.failing.update(rec)
 }
@@ -219,7 +219,7 @@ func (r *reconciler) changed(rec *podRecord, transitions []transition, l list) {
 var errPodGone = errors.New("the pod is gone")
 
 // gone: a list shows that the pod is absent. Nothing has to be inspected: it is published.
-func (r *reconciler) gone(rec *podRecord, transitions []transition, l list) {
+func (r *reconciler) gone(rec *podRecord, transitions []transition, l listInfo) {
 	r.sched.Gone(rec.uid)
 	rec.dirty, rec.err, rec.failures = false, nil, 0
 	r.failing.update(rec)

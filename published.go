@@ -47,11 +47,11 @@ type windowEntry struct {
 // snapshot is what is published of a pod: as it was when its inspection began, or when it
 // was found to need none.
 type snapshot struct {
-	pod    *Pod
-	change uint64 // number of the newest change in it
-	stamp  stamp  // of the list that showed that change if it is pending, else of the newest
-	cause  Cause
-	syncs  uint64 // the PodSyncs that were requested by then
+	pod          *Pod
+	changeNumber uint64 // number of the newest change in it
+	listedAt     stamp  // of the list that showed that change if it is pending, else of the newest
+	cause        Cause
+	syncs        uint64 // the PodSyncs that were requested by then
 }
 
 // snapshot returns that of a pod, which was listed at a stamp.

@@ -11,13 +11,13 @@ import (
 // publisher hands the changes of the records to the subscribers, after the cache has their
 // statuses.
 type publisher struct {
-	updates *broadcaster
-	exited  func(end *Status) // counts the death of a container
-	logger  klog.Logger
-	window  window
-	now     time.Time // by the clock, at the present step
-	version uint64    // of the newest update
-	first   stamp     // of the first full list that succeeded
+	updates       *broadcaster
+	exited        func(end *Status) // counts the death of a container
+	logger        klog.Logger
+	window        window
+	now           time.Time // by the clock, at the present step
+	version       uint64    // of the newest update
+	firstFullList stamp     // of the first full list that succeeded
 	// syncing are the pods with a PodSync that is requested and not delivered.
 	syncing map[types.UID]*podRecord
 }
@@ -49,19 +49,19 @@ func (p *publisher) publish(rec *podRecord, s snapshot, recovered bool) {
 	p.version++
 	u := &update{
 		uid: rec.uid, pod: s.pod, version: p.version, follows: last.version,
-		sync: p.syncsDone(rec, s.syncs) || recovered, listedAt: s.stamp.Time, cause: s.cause,
+		sync: p.syncsDone(rec, s.syncs) || recovered, listedAt: s.listedAt.Time, cause: s.cause,
 		statuses: last.seen, initial: p.takeInitial(last, s),
 	}
-	switch newest := s.change == last.change.number; {
+	switch newest := s.changeNumber == last.change.number; {
 	case newest && !last.change.pending: // it has been published
 	case newest && last.change.whole:
 		u.transitions = last.change.transitions
 	default:
 		u.transitions = appendTransitions(nil, last.pod, s.pod)
 	}
-	if s.change == last.change.number {
+	if s.changeNumber == last.change.number {
 		last.change.pending = false
-		p.window.skip(rec) // it has waited for this
+		p.window.stopAwaiting(rec) // it has waited for this
 	}
 	p.countExits(last, u)
 	appears := (last.pod == nil) != (s.pod == nil)
@@ -84,7 +84,7 @@ func (p *publisher) publish(rec *podRecord, s snapshot, recovered bool) {
 func (p *publisher) takeInitial(last *published, s snapshot) *Pod {
 	initial := last.initial
 	last.initial = nil
-	if p.first.Number == 0 || !s.stamp.After(p.first) {
+	if p.firstFullList.Number == 0 || !s.listedAt.After(p.firstFullList) {
 		return s.pod
 	}
 	return initial
@@ -107,7 +107,7 @@ func (p *publisher) countExits(last *published, u *update) {
 // firstList notes that the first full list is in the records. The pods that are not published
 // as it shows them may change before they are.
 func (p *publisher) firstList(at stamp, records *podRecords) {
-	p.first = at
+	p.firstFullList = at
 	for _, rec := range records.byUID {
 		if rec.published.change.pending {
 			rec.published.initial = rec.pod

@@ -30,11 +30,11 @@ type reconciler struct {
 	suspensions suspensions
 	health      healthState
 
-	lastFull time.Time // when the last full list began; zero after a start
-	canary   types.UID // the pod that was inspected last as one
+	lastFull   time.Time // when the last full list began; zero after a start
+	lastCanary types.UID // the pod that was inspected last as one
 
-	changes []podChange // scratch
-	out     outputs
+	compared []comparison // scratch
+	out      outputs
 }
 
 // reconcilerConfig does not change.
@@ -71,7 +71,7 @@ func (r *reconciler) step(clock time.Time, in *inputs) *outputs {
 	}
 	r.takeRequests(in)
 	for _, late := range r.sched.Expire() {
-		r.late(late)
+		r.callLate(late)
 	}
 	for s := r.suspensions.lapsed(r.sched.Now()); s != nil; s = r.suspensions.lapsed(r.sched.Now()) {
 		r.cfg.logger.Error(nil, "A suspended pod was not resumed in time; it is listed again", "podUID", s.uid)
@@ -105,7 +105,7 @@ func (r *reconciler) advance(clock time.Time) {
 // wake returns when, by the clock, the next step is due.
 func (r *reconciler) wake() time.Time {
 	wake := r.sched.Wake()
-	for _, t := range [...]time.Time{r.publisher.window.closes, r.suspensions.next()} {
+	for _, t := range [...]time.Time{r.publisher.window.closesAt, r.suspensions.next()} {
 		if t.IsZero() {
 			continue
 		}
@@ -121,7 +121,7 @@ func (r *reconciler) wake() time.Time {
 // due at once.
 func (r *reconciler) suspend(clock time.Time, s *suspension) {
 	r.advance(clock)
-	rec := r.records.of(s.uid)
+	rec := r.records.getOrAdd(s.uid)
 	r.publisher.window.release(rec, r.publisher.deliver) // what is stored is published before
 	r.suspensions.add(s, r.sched.Now().Add(r.cfg.Timeout))
 	r.records.suspend(rec)
@@ -158,8 +158,8 @@ func (r *reconciler) complete(res *result) {
 	}
 }
 
-// late acts on a call that has become slow or dead.
-func (r *reconciler) late(late schedule.LateCall) {
+// callLate acts on a call that has become slow or dead.
+func (r *reconciler) callLate(late schedule.LateCall) {
 	c := late.Call
 	switch {
 	case c.Kind == schedule.Inspect:
@@ -188,9 +188,9 @@ func (r *reconciler) beginCalls() {
 		begin := beginCall{c, nil}
 		switch c.Kind {
 		case schedule.ListAll:
-			r.beginFull(c)
+			r.beginFullList(c)
 		case schedule.ListPod:
-			begin.pod = r.records.of(c.UID).pod // a record, so that what overlaps with the list is noticed
+			begin.pod = r.records.getOrAdd(c.UID).pod // a record, so that what overlaps with the list is noticed
 			r.cfg.logger.V(5).Info("Relisting pod", "podUID", c.UID, "cause", c.Cause)
 		case schedule.Inspect:
 			begin.pod = r.beginInspection(c)

@@ -22,10 +22,10 @@ type relists struct {
 	// waiting are the callers whose list is to begin, attached those whose list is in
 	// flight.
 	waiting, attached []*relistCaller
-	// awaiting are the lists that have succeeded and whose pods are not all as fresh as
+	// incomplete are the lists that have succeeded and whose pods are not all as fresh as
 	// they.
-	awaiting []relist
-	blocker  *podRecord // the pod that one of these awaited last
+	incomplete []relist
+	blocker    *podRecord // the pod that one of these awaited last
 }
 
 // relist is a full list that has succeeded.
@@ -57,7 +57,7 @@ func (r *relists) stopped() {
 // succeeded notes that the list in flight has. syncing are the pods with a PodSync that is
 // due, failing those whose inspection hangs or has failed.
 func (r *relists) succeeded(at stamp, began time.Time, syncing, failing map[types.UID]*podRecord) {
-	r.awaiting = append(r.awaiting, relist{stamp: at, began: began})
+	r.incomplete = append(r.incomplete, relist{stamp: at, began: began})
 	if len(r.attached) == 0 {
 		return
 	}
@@ -68,7 +68,7 @@ func (r *relists) succeeded(at stamp, began time.Time, syncing, failing map[type
 	due.retried = slices.AppendSeq(due.retried, maps.Values(failing))
 	for _, caller := range r.attached {
 		due.caller = caller
-		r.awaiting = append(r.awaiting, due)
+		r.incomplete = append(r.incomplete, due)
 	}
 	r.attached = r.attached[:0]
 }
@@ -76,16 +76,16 @@ func (r *relists) succeeded(at stamp, began time.Time, syncing, failing map[type
 // complete takes away the lists whose pods are all as fresh as they, and calls done with
 // each.
 func (r *relists) complete(done func(relist)) {
-	kept := r.awaiting[:0]
-	for _, w := range r.awaiting {
+	kept := r.incomplete[:0]
+	for _, w := range r.incomplete {
 		if r.isIncomplete(w) {
 			kept = append(kept, w)
 		} else {
 			done(w)
 		}
 	}
-	clear(r.awaiting[len(kept):])
-	r.awaiting = kept
+	clear(r.incomplete[len(kept):])
+	r.incomplete = kept
 }
 
 // isIncomplete reports whether some pod is older than a list, or is owed a PodSync. A pod

@@ -83,7 +83,7 @@ func (r *reconciler) takeHints(in *inputs) {
 	}
 	r.resolveHints(in.hints)
 	for _, h := range slices.SortedFunc(maps.Keys(in.hints), compareHints) {
-		known := r.records.get(h.uid) != nil
+		known := r.records.pod(h.uid) != nil
 		if h.uid == "" || !known && r.sched.Pods() >= maxHints {
 			r.sched.HintAll()
 			continue

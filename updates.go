@@ -87,7 +87,7 @@ func (updateRules) Events(told, u *update) []*PodLifecycleEvent {
 		block = append(block, PodLifecycleEvent{
 			ID: u.uid, Type: t.kind, Data: t.container.ID.ID,
 			Pod: pod, Container: t.container, sandbox: t.sandbox,
-			Status: status, Initial: existed.was(i, t),
+			Status: status, Initial: existed.has(i, t),
 			ListedAt: u.listedAt, Cause: u.cause,
 		})
 	}

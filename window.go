@@ -15,24 +15,24 @@ const windowShare = 20
 // It closes when all of them are there or its time is up, for a pod that hangs must not
 // delay another. Later updates are published at once.
 type window struct {
-	number  uint64 // of the window, so that a record knows whether it is in it
-	awaited int
-	ready   []*update
-	closes  time.Time // zero while it is closed
-	closed  bool      // for who waits for that
+	number   uint64 // of the window, so that a record knows whether it is in it
+	awaited  int
+	ready    []*update
+	closesAt time.Time // zero while it is closed
+	closed   bool      // for who waits for that
 }
 
 // open begins a window for some pods. The one before is closed.
-func (w *window) open(changes []podChange, closes time.Time) {
+func (w *window) open(compared []comparison, closesAt time.Time) {
 	w.number++
-	for _, change := range changes {
-		if change.verdict == changed {
-			change.rec.published.window = windowEntry{number: w.number, awaited: true}
+	for _, found := range compared {
+		if found.verdict == changed {
+			found.rec.published.window = windowEntry{number: w.number, awaited: true}
 			w.awaited++
 		}
 	}
 	if w.awaited > 0 {
-		w.closes = closes
+		w.closesAt = closesAt
 	}
 }
 
@@ -49,7 +49,7 @@ func (w *window) add(rec *podRecord, u *update) bool {
 // release calls publish with the updates of a pod that are ready, before the window closes.
 // It does not wait for the pod any more.
 func (w *window) release(rec *podRecord, publish func(*update)) {
-	w.skip(rec)
+	w.stopAwaiting(rec)
 	rec.published.window = windowEntry{}
 	w.ready = slices.DeleteFunc(w.ready, func(u *update) bool {
 		if u.uid == rec.uid {
@@ -61,11 +61,11 @@ func (w *window) release(rec *podRecord, publish func(*update)) {
 
 // holds reports whether the window was opened for a pod, and is open.
 func (w *window) holds(rec *podRecord) bool {
-	return rec.published.window.number == w.number && !w.closes.IsZero()
+	return rec.published.window.number == w.number && !w.closesAt.IsZero()
 }
 
-// skip ends the waiting for a pod.
-func (w *window) skip(rec *podRecord) {
+// stopAwaiting ends the waiting for a pod.
+func (w *window) stopAwaiting(rec *podRecord) {
 	if e := &rec.published.window; e.number == w.number && e.awaited {
 		e.awaited = false
 		w.awaited--
@@ -74,7 +74,7 @@ func (w *window) skip(rec *podRecord) {
 
 // due reports whether the window is to be closed.
 func (w *window) due(now time.Time) bool {
-	return !w.closes.IsZero() && (w.awaited == 0 || !now.Before(w.closes))
+	return !w.closesAt.IsZero() && (w.awaited == 0 || !now.Before(w.closesAt))
 }
 
 // close calls publish with the updates that are ready, by UID; those of one pod in their
@@ -86,5 +86,5 @@ func (w *window) close(publish func(*update)) {
 	}
 	clear(w.ready)
 	w.number++
-	w.awaited, w.ready, w.closes, w.closed = 0, w.ready[:0], time.Time{}, true
+	w.awaited, w.ready, w.closesAt, w.closed = 0, w.ready[:0], time.Time{}, true
 }
