@@ -31,8 +31,10 @@ func (r *reconciler) beginFullList(c *schedule.Call) {
 	}
 }
 
-// completeFullList takes in the result of a full list. A dead one has failed already: its
-// answer is discarded, for it may be older than an absence that was forgotten since.
+// completeFullList takes in the result of a full list. One with an error is a failed list,
+// whatever pods it brings: a partial list removes nothing, and answers no request. A dead one
+// has failed already: its answer is discarded, for it may be older than an absence that was
+// forgotten since.
 func (r *reconciler) completeFullList(res *result) {
 	c := res.call
 	r.sched.Return(c, true)
@@ -56,8 +58,7 @@ func (r *reconciler) fullListFailed(err error, c *schedule.Call) {
 		r.cfg.logger.Error(err, "Cannot list pods; will try again every period")
 	}
 	r.health.listErr, r.health.listErrAt = err, r.health.asOf
-	r.out.relisted = append(r.out.relisted, r.relists.attached...)
-	r.relists.attached = r.relists.attached[:0]
+	r.out.relisted = append(r.out.relisted, r.relists.failed()...)
 }
 
 // applyFullList compares a full list with the records, and acts on what it says about each
@@ -68,15 +69,13 @@ func (r *reconciler) applyFullList(pods []*Pod, c *schedule.Call) {
 	r.compared = r.records.compareAll(pods, c.Stamp, r.sched.Last(), r.compared[:0], r.metrics.badData)
 	if len(r.compared) > 0 {
 		r.publisher.closeWindow()
-		r.publisher.window.open(r.compared, r.sched.Now().Add(max(r.cfg.Period/windowShare, 1)))
+		r.publisher.window.open(r.compared, r.sched.Now().Add(flushTimeout(r.cfg.Period)))
 	}
 	for _, found := range r.compared {
 		r.apply(found, l)
 	}
 	clear(r.compared)
-	if r.publisher.firstFullList.Number == 0 {
-		r.publisher.firstList(c.Stamp, r.records)
-	}
+	r.publisher.noteFullList(c.Stamp, r.records)
 	for _, uid := range r.sched.Requested() { // what is left of the requests
 		r.confirmUnchanged(uid, l)
 	}
@@ -112,7 +111,8 @@ func (r *reconciler) retriedBy(l listInfo) []types.UID {
 	return slices.Compact(uids)
 }
 
-// confirmUnchanged answers the request of a pod that the full list confirms.
+// confirmUnchanged acts on what compareAll does not return: that the list confirms a record.
+// It answers the pod's request.
 func (r *reconciler) confirmUnchanged(uid types.UID, l listInfo) {
 	if !r.records.confirms(uid, l.stamp) {
 		return
@@ -162,7 +162,9 @@ func (r *reconciler) apply(found comparison, l listInfo) {
 	switch found.verdict {
 	case ignored:
 		return
-	case conflicting: // which of the two read the runtime later is unknown: list again
+	case conflicting:
+		// Which of the two read the runtime later is unknown: list again. The runtime can list
+		// one pod: full lists do not overlap, so one of the two was a single-pod list.
 		r.sched.Request(rec.uid, string(l.cause))
 		r.cache.hold(rec)
 		return
@@ -180,14 +182,21 @@ func (r *reconciler) apply(found comparison, l listInfo) {
 }
 
 // confirmed: a list shows the record unchanged, which lists up to was had shown. If the
-// list was asked for, a pod whose inspection failed, or whose status contradicted the
-// record, is inspected again: the back-off of both ends here. A caller of Relist waits for
-// that inspection.
+// list was asked for, the pod is inspected again if that failed.
 func (r *reconciler) confirmed(rec *podRecord, was stamp, l listInfo, asked bool) {
-	switch again := asked && rec.pod != nil; {
-	case again && rec.dirty && rec.inspection.dead(): // it died while the pod was suspended
+	if asked && rec.pod != nil {
+		r.inspectAgain(rec, was, l)
+	}
+	r.cache.freshen(rec)
+}
+
+// inspectAgain has a pod inspected whose inspection failed, or whose status contradicted the
+// record: the back-off of both ends here. A caller of Relist waits for that inspection.
+func (r *reconciler) inspectAgain(rec *podRecord, was stamp, l listInfo) {
+	switch {
+	case rec.dirty && rec.inspection.dead(): // it died while the pod was suspended
 		r.inspectionDied(rec)
-	case again && (rec.dirty || rec.failures > 0):
+	case rec.dirty || rec.failures > 0:
 		if l.forRelist && !rec.inspection.dead() {
 			rec.markDirty(was)
 		}
@@ -196,7 +205,6 @@ func (r *reconciler) confirmed(rec *podRecord, was stamp, l listInfo, asked bool
 		}
 		r.sched.Inspect(rec.uid)
 	}
-	r.cache.freshen(rec)
 }
 
 // changed: a list shows a change. The pod is inspected, and held until a status agrees.

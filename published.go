@@ -38,6 +38,18 @@ func (c *change) add(transitions []transition, at stamp) {
 	*c = change{number: c.number + 1, pending: true, whole: !c.pending, transitions: transitions, stamp: at}
 }
 
+// transitionsTo returns the transitions from what was published to a snapshot.
+func (p *published) transitionsTo(s snapshot) []transition {
+	switch newest := s.changeNumber == p.change.number; {
+	case newest && !p.change.pending: // it has been published
+		return nil
+	case newest && p.change.whole:
+		return p.change.transitions
+	default:
+		return appendTransitions(nil, p.pod, s.pod)
+	}
+}
+
 // windowEntry says of a pod that it is in a reorder window.
 type windowEntry struct {
 	number  uint64 // of the window

@@ -50,14 +50,7 @@ func (p *publisher) publish(rec *podRecord, s snapshot, recovered bool) {
 	u := &update{
 		uid: rec.uid, pod: s.pod, version: p.version, follows: last.version,
 		sync: p.syncsDone(rec, s.syncs) || recovered, listedAt: s.listedAt.Time, cause: s.cause,
-		statuses: last.seen, initial: p.takeInitial(last, s),
-	}
-	switch newest := s.changeNumber == last.change.number; {
-	case newest && !last.change.pending: // it has been published
-	case newest && last.change.whole:
-		u.transitions = last.change.transitions
-	default:
-		u.transitions = appendTransitions(nil, last.pod, s.pod)
+		statuses: last.seen, initial: p.takeInitial(last, s), transitions: last.transitionsTo(s),
 	}
 	if s.changeNumber == last.change.number {
 		last.change.pending = false
@@ -79,8 +72,8 @@ func (p *publisher) publish(rec *podRecord, s snapshot, recovered bool) {
 	}
 }
 
-// takeInitial returns, once, what existed of a pod when the subscriptions began that there were at the
-// first full list.
+// takeInitial returns, once, what existed of a pod for the subscriptions that began before the
+// first full list: what that list showed.
 func (p *publisher) takeInitial(last *published, s snapshot) *Pod {
 	initial := last.initial
 	last.initial = nil
@@ -104,9 +97,12 @@ func (p *publisher) countExits(last *published, u *update) {
 	last.exits.add(u.transitions, &d)
 }
 
-// firstList notes that the first full list is in the records. The pods that are not published
-// as it shows them may change before they are.
-func (p *publisher) firstList(at stamp, records *podRecords) {
+// noteFullList notes that a full list is in the records. Of the first, pods that are not
+// published as it shows them may change before they are.
+func (p *publisher) noteFullList(at stamp, records *podRecords) {
+	if p.firstFullList.Number > 0 {
+		return
+	}
 	p.firstFullList = at
 	for _, rec := range records.byUID {
 		if rec.published.change.pending {

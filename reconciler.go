@@ -73,18 +73,14 @@ func (r *reconciler) step(clock time.Time, in *inputs) *outputs {
 	for _, late := range r.sched.Expire() {
 		r.callLate(late)
 	}
-	for s := r.suspensions.lapsed(r.sched.Now()); s != nil; s = r.suspensions.lapsed(r.sched.Now()) {
-		r.cfg.logger.Error(nil, "A suspended pod was not resumed in time; it is listed again", "podUID", s.uid)
-		r.resume(s)
-	}
+	r.endLapsedSuspensions()
 	r.beginCalls()
 	if r.publisher.window.due(r.sched.Now()) {
 		r.publisher.closeWindow()
 	}
 	r.completeRelists()
-	if r.publisher.window.closed {
-		r.publisher.window.closed = false
-		r.forgetAbsent()
+	if r.publisher.window.takeClosed() {
+		r.forgetAbsent() // those whose update it held
 	}
 	if r.failing.changed {
 		r.health.failing = r.failing.list()
@@ -140,6 +136,14 @@ func (r *reconciler) resume(s *suspension) {
 	if r.records.resume(rec, r.sched.Last()) {
 		r.requestNow(s.uid, schedule.CauseDemand)
 		r.sched.Resume(s.uid)
+	}
+}
+
+// endLapsedSuspensions resumes the pods whose caller has not in time.
+func (r *reconciler) endLapsedSuspensions() {
+	for s := r.suspensions.lapsed(r.sched.Now()); s != nil; s = r.suspensions.lapsed(r.sched.Now()) {
+		r.cfg.logger.Error(nil, "A suspended pod was not resumed in time; it is listed again", "podUID", s.uid)
+		r.resume(s)
 	}
 }
 

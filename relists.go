@@ -54,6 +54,14 @@ func (r *relists) stopped() {
 	r.attached = r.attached[:0]
 }
 
+// failed returns the callers of the list in flight, which has failed: they have their answer.
+// They are valid until the next list begins.
+func (r *relists) failed() []*relistCaller {
+	callers := r.attached
+	r.attached = r.attached[:0]
+	return callers
+}
+
 // succeeded notes that the list in flight has. syncing are the pods with a PodSync that is
 // due, failing those whose inspection hangs or has failed.
 func (r *relists) succeeded(at stamp, began time.Time, syncing, failing map[types.UID]*podRecord) {

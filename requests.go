@@ -15,7 +15,7 @@ func (r *reconciler) takeRequests(in *inputs) {
 	if in.periodic != nil {
 		r.sched.SetPeriodic(*in.periodic)
 		r.lastFull = time.Time{}
-		r.publisher.closeWindow()
+		r.publisher.closeWindow() // what a Stop left in it is delivered at once
 	}
 	r.relists.waiting = append(r.relists.waiting, in.relists...)
 	for _, uid := range sortedKeys(in.requests) {
@@ -35,7 +35,7 @@ func (r *reconciler) takeRequests(in *inputs) {
 	}
 }
 
-// requestNow asks for a list of one pod, or of all if the runtime cannot list one.
+// requestNow asks for a list of one pod, or of all soon if the runtime cannot list one.
 func (r *reconciler) requestNow(uid types.UID, cause string) {
 	r.sched.Request(uid, cause)
 	if !r.cfg.ListsPods {
@@ -45,7 +45,8 @@ func (r *reconciler) requestNow(uid types.UID, cause string) {
 
 // readerBlocked asks for the lists that the blocked readers of a pod wait for: one now if
 // the earliest minTime has passed, one at the next minTime. Later ones are answered by the
-// full lists, for a reader that is blocked keeps them coming every period.
+// full lists, for a reader that is blocked keeps them coming every period; so are all of them
+// if the runtime cannot list one pod, which is why this is not requestNow.
 func (r *reconciler) readerBlocked(uid types.UID, t minTimes) {
 	clock := r.sched.Clock(r.sched.Now())
 	next := t.earliest

@@ -6,9 +6,8 @@ import (
 	"time"
 )
 
-// windowShare is the part of a relist period for which the updates of one full list
-// wait for each other.
-const windowShare = 20
+// flushTimeout returns for how long the updates of one full list wait for each other.
+func flushTimeout(period time.Duration) time.Duration { return max(period/20, 1) }
 
 // window orders the updates of the pods that one full list found changed by UID,
 // although their inspections complete as they please, so that a run can be repeated.
@@ -19,7 +18,7 @@ type window struct {
 	awaited  int
 	ready    []*update
 	closesAt time.Time // zero while it is closed
-	closed   bool      // for who waits for that
+	closed   bool      // since takeClosed was last called
 }
 
 // open begins a window for some pods. The one before is closed.
@@ -70,6 +69,13 @@ func (w *window) stopAwaiting(rec *podRecord) {
 		e.awaited = false
 		w.awaited--
 	}
+}
+
+// takeClosed reports, once, that the window has closed.
+func (w *window) takeClosed() bool {
+	closed := w.closed
+	w.closed = false
+	return closed
 }
 
 // due reports whether the window is to be closed.
