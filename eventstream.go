@@ -140,7 +140,7 @@ func (e *eventClient) followOnce(ctx context.Context) (end streamEnd) {
 	connectedAt, received := s.close()
 	if !connectedAt.IsZero() {
 		end.lasted = e.clock.Since(connectedAt)
-		e.inbox.Put(func(in *inputs) { in.stream = append(in.stream, false) })
+		e.inbox.Put(func(in *inputs) { in.connected = append(in.connected, false) })
 	}
 	switch {
 	case calls.Is(end.err, ErrEventsUnsupported):
@@ -203,7 +203,7 @@ func (s *stream) connected() {
 	s.connectedAt = e.clock.Now()
 	e.metrics.streamConnections.Inc()
 	e.enter(StreamConnected, nil, time.Time{})
-	e.inbox.Put(func(in *inputs) { in.stream = append(in.stream, true) })
+	e.inbox.Put(func(in *inputs) { in.connected = append(in.connected, true) })
 }
 
 // observe adds an event to the set of hints. It never blocks, so that a runtime which waits

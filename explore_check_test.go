@@ -297,7 +297,7 @@ func (w *world) stuck(p int) bool {
 		return i.Elem().FieldByName("Slow").Bool()
 	}
 	list := v.FieldByName("list")
-	failed := v.FieldByName("later").Index(3).FieldByName("ext").Int() != 0
+	failed := v.FieldByName("dueAt").Index(3).FieldByName("ext").Int() != 0
 	return v.FieldByName("want").Uint() > 0 && (failed || !list.IsNil() && list.Elem().FieldByName("Slow").Bool())
 }
 
@@ -310,7 +310,7 @@ func (w *world) hintOpen(p int) bool {
 	if !v.IsValid() {
 		return false
 	}
-	followUp := v.FieldByName("later").Index(0)
+	followUp := v.FieldByName("dueAt").Index(0)
 	return v.FieldByName("hinted").Bool() || followUp.FieldByName("ext").Int() != 0
 }
 
@@ -444,10 +444,10 @@ func (w *world) unrest() string {
 		{len(r.relists.waiting)+len(r.relists.attached)+len(r.relists.incomplete) > 0, "a relist is open"},
 		{len(r.records.byUID) != r.records.present, "an absent pod is remembered"},
 		{r.publisher.window.due(r.sched.Now().Add(explorePeriod)), "the window is open"},
-		{r.sched.Pods() > 0, "the schedule has a pod open"},
+		{r.sched.OpenPods() > 0, "the schedule has a pod open"},
 		{s.FieldByName("requested").Int() != 0, "requests are miscounted"},
-		{s.FieldByName("listers").Int() != schedule.PodListsAtOnce, "a list slot is lost"},
-		{s.FieldByName("workers").Int() != int64(w.workers), "a worker is lost"},
+		{s.FieldByName("listSlots").Int() != schedule.PodListsAtOnce, "a list slot is lost"},
+		{s.FieldByName("inspectSlots").Int() != int64(w.workers), "a worker is lost"},
 		{s.FieldByName("alarms").Len() > 0, "an alarm is left"},
 		{s.FieldByName("canary").FieldByName("hung").Int() != 0, "a pod hangs"},
 		{full.FieldByName("want").Uint() > 0, "a request for all is open"},

@@ -42,7 +42,7 @@ var classesOf = map[string]class{
 	"Stamp.Number": stampNumber, "Stamp.Time": clockTime,
 	"fullList.memory": leftOut, "fullList.cause": leftOut, "fullList.next": schedTime,
 	"fullList.notBefore": schedTime, "fullList.want": wantNumber, "fullList.covers": wantNumber,
-	"pod.cause": leftOut, "pod.retryCause": leftOut, "pod.want": wantNumber, "pod.later": schedTime,
+	"pod.cause": leftOut, "pod.retryCause": leftOut, "pod.want": wantNumber, "pod.dueAt": schedTime,
 	"pod.alarm": leftOut, "pod.index": leftOut, "pod.unanswered": notZero, "pod.queued": leftOut,
 	"canary.since": schedTime, "canary.last": schedTime, "canary.succeeded": schedTime,
 	"Call.Cause": leftOut, "Call.pod": leftOut, "Call.Began": schedTime,
@@ -282,7 +282,7 @@ func (f *printer) pending() {
 			f.put(plain, int64(h.uid[0]))
 		}
 	}
-	f.bool(w.in.stream...)
+	f.bool(w.in.connected...)
 }
 
 // suspensions prints those that have not lapsed, and which of them can be resumed.

@@ -30,8 +30,8 @@ type inputs struct {
 	hints   map[hint]struct{}
 	// lostHints says that there were more than could be kept.
 	lostHints bool
-	// stream has the beginnings (true) and ends of connections to the event stream.
-	stream []bool
+	// connected has the beginnings (true) and ends of connections to the event stream.
+	connected []bool
 }
 
 // result is a call that has returned.
@@ -78,7 +78,7 @@ func (in *inputs) reset() {
 	}
 	clear(in.results)
 	clear(in.relists)
-	in.results, in.relists, in.stream = in.results[:0], in.relists[:0], in.stream[:0]
+	in.results, in.relists, in.connected = in.results[:0], in.relists[:0], in.connected[:0]
 	in.periodic, in.lostHints = nil, false
 	clear(in.requests)
 	clear(in.reinspects)

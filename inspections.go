@@ -55,7 +55,7 @@ func (r *reconciler) completeInspection(res *result) {
 	rec := r.records.byUID[c.UID]
 	insp := rec.inspection
 	rec.inspection = inspection{}
-	r.sched.Return(c, !c.Dead || res.err == nil || insp.discarded)
+	r.sched.Returned(c, !c.Dead || res.err == nil || insp.discarded)
 	switch {
 	case rec.pod == nil:
 		r.sched.Gone(c.UID)

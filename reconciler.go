@@ -205,7 +205,7 @@ func (r *reconciler) beginCalls() {
 
 // completeRelists completes the relists whose pods are all as fresh as they.
 func (r *reconciler) completeRelists() {
-	if r.sched.Dead() { // none can begin
+	if r.sched.FullListDead() { // none can begin
 		r.out.relisted = append(r.out.relisted, r.relists.waiting...)
 		r.relists.waiting = r.relists.waiting[:0]
 		r.sched.WithdrawRelist()

@@ -27,7 +27,7 @@ func (r *reconciler) takeRequests(in *inputs) {
 	for _, uid := range sortedKeys(in.reinspects) {
 		r.reinspect(uid)
 	}
-	for _, connected := range in.stream {
+	for _, connected := range in.connected {
 		r.sched.SetConnected(connected)
 	}
 	if len(in.hints) > 0 || in.lostHints {
@@ -85,7 +85,7 @@ func (r *reconciler) takeHints(in *inputs) {
 	r.resolveHints(in.hints)
 	for _, h := range slices.SortedFunc(maps.Keys(in.hints), compareHints) {
 		known := r.records.pod(h.uid) != nil
-		if h.uid == "" || !known && r.sched.Pods() >= maxHints {
+		if h.uid == "" || !known && r.sched.OpenPods() >= maxHints {
 			r.sched.HintAll()
 			continue
 		}

@@ -50,7 +50,7 @@ func (s *stepper) take(in *inputs, line string) {
 		}
 		in.addHint(e)
 	case "connected", "disconnected":
-		in.stream = append(in.stream, words[0] == "connected")
+		in.connected = append(in.connected, words[0] == "connected")
 	default:
 		s.t.Fatalf("there is no input %q", line)
 	}

@@ -202,7 +202,7 @@ func (w *randomNode) settle() {
 		w.t.Fatalf("not told of %v; failing %v, held %v, owed %v, %d callers",
 			present, w.r.failing.byUID, w.r.cache.held, w.r.publisher.syncing, w.callers)
 	}
-	if n := w.r.sched.Pods(); n > 0 {
+	if n := w.r.sched.OpenPods(); n > 0 {
 		w.t.Fatalf("the schedule keeps %d pods", n)
 	}
 }

@@ -162,7 +162,7 @@ func (w *world) returns(c *schedule.Call, fails bool) {
 	delete(w.flying, c)
 	if c.Kind == schedule.Inspect {
 		uid := c.UID
-		w.Return(c, !c.Dead || !fails)
+		w.Returned(c, !c.Dead || !fails)
 		if fails && !c.Dead {
 			w.retry(uid, "failed")
 		} else if !fails {
@@ -172,7 +172,7 @@ func (w *world) returns(c *schedule.Call, fails bool) {
 		w.Recycle(c)
 		return
 	}
-	w.Return(c, true)
+	w.Returned(c, true)
 	switch {
 	case c.Dead:
 	case fails && c.Kind == schedule.ListAll:
@@ -275,9 +275,9 @@ func (w *world) settle() {
 	for i := range pods {
 		w.Inspected(podAt(i), true)
 	}
-	if w.Pods() > 0 || len(w.open) > 0 || len(w.inspects) > 0 || len(w.flying) > 0 || !w.Wake().IsZero() {
+	if w.OpenPods() > 0 || len(w.open) > 0 || len(w.inspects) > 0 || len(w.flying) > 0 || !w.Wake().IsZero() {
 		w.t.Fatalf("%d pods are left, with requests %v, inspections %v, in flight %v, wake %v",
-			w.Pods(), w.open, w.inspects, w.flying, w.Wake())
+			w.OpenPods(), w.open, w.inspects, w.flying, w.Wake())
 	}
 }
 

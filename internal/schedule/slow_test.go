@@ -214,7 +214,7 @@ func TestHungSince(t *testing.T) {
 	s.does("Ia")
 	s.step(202*period, "Ia slow")
 	s.Recycle(s.returns("Ia", false))
-	s.same("pods", s.Pods(), 1)
+	s.same("pods", s.OpenPods(), 1)
 	s.Gone("a")
 	s.forgotten()
 }
