@@ -1,13 +1,13 @@
 package pleg
 
-// initialState is what existed of a pod when a subscription began.
+// initialState is what existed of a pod when a subscription began; nothing, if it is zero.
 type initialState struct {
 	all                   bool // everything that there is now
 	containers, sandboxes finder
 }
 
-// initially returns that for a pod which existed as initial and is now as it is listed; nil
-// stands for one that did not exist.
+// initially returns the initial state of a pod, which was as initial shows it, or did not
+// exist if that is nil, and is now as now shows it.
 func initially(initial, now *Pod) (s initialState) {
 	switch initial {
 	case nil:
@@ -19,7 +19,7 @@ func initially(initial, now *Pod) (s initialState) {
 	return s
 }
 
-// has reports whether transition i leads to a state that existed.
+// has reports whether transition i leads to a state that existed then.
 func (s *initialState) has(i int, t transition) bool {
 	if s.all {
 		return true

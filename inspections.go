@@ -27,7 +27,7 @@ func (r *reconciler) beginInspection(c *schedule.Call) *Pod {
 func (r *reconciler) inspectCanary() {
 	var first, next types.UID
 	for uid, rec := range r.records.byUID {
-		if rec.pod == nil || rec.dirty || rec.failures > 0 || rec.unconfirmed || rec.inspection.call != nil {
+		if !rec.isHealthy() || rec.inspection.call != nil {
 			continue
 		}
 		if first == "" || uid < first {
@@ -119,9 +119,9 @@ func (r *reconciler) contradicted(rec *podRecord, insp inspection, status *PodSt
 	}
 }
 
-// storeOlder stores and publishes a result that is not of the present record, unless what
-// the cache holds is newer, so that a pod which keeps changing is delivered too. The pod
-// stays dirty. It reports whether it did.
+// storeOlder stores and publishes a result that is not of the present record, so that a pod
+// which keeps changing is delivered too; the pod stays dirty. If what the cache holds is newer
+// it does nothing, and reports so.
 func (r *reconciler) storeOlder(rec *podRecord, insp inspection, status *PodStatus, err error) (stored bool) {
 	if rec.observed.After(insp.stamp) {
 		return false

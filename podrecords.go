@@ -71,11 +71,17 @@ func (rec *podRecord) markDirty(at stamp) {
 	}
 }
 
+// isHealthy reports whether the cache has a good status of the record, and nothing is known
+// that says otherwise.
+func (rec *podRecord) isHealthy() bool {
+	return rec.pod != nil && !rec.dirty && !rec.unconfirmed && rec.failures == 0
+}
+
 // inspection is the inspection of a pod in flight.
 type inspection struct {
 	call       *schedule.Call // nil: none is
-	snapshot   snapshot       // what it is made for
-	stamp      stamp          // of the newest list that showed that
+	snapshot   snapshot       // what it is made for, and is published with its status
+	stamp      stamp          // of the newest list that showed the record then
 	superseded bool           // the record has changed since it began
 	discarded  bool           // the pod has been suspended since it began
 }
@@ -258,11 +264,8 @@ func (r *podRecords) compareAll(pods []*Pod, at, begun stamp, into []comparison,
 		seen++
 		if rec.unconfirmed || rec.listed != listed && !rec.shown.by(listed) {
 			all = r.appendCompared(all, rec, listed, at, begun, report)
-		} else if at.Number > rec.overlapTo { // what compare does with a pod that is the same
-			rec.overlapTo = begun.Number
-			if rec.listed != listed {
-				rec.listed, rec.pod = listed, listed
-			}
+		} else {
+			rec.shownAgain(listed, at, begun)
 		}
 	}
 	clear(r.order[len(pods):])
@@ -279,6 +282,17 @@ func (r *podRecords) compareAll(pods []*Pod, at, begun stamp, into []comparison,
 	})
 	r.full = at
 	return all
+}
+
+// shownAgain is compare for a list that shows a confirmed record unchanged, as nearly all do.
+func (rec *podRecord) shownAgain(listed *Pod, at, begun stamp) {
+	if at.Number <= rec.overlapTo {
+		return
+	}
+	rec.overlapTo = begun.Number
+	if rec.listed != listed {
+		rec.listed, rec.pod = listed, listed
+	}
 }
 
 // appendCompared is compare for compareAll.

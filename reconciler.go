@@ -10,7 +10,7 @@ import (
 	"github.com/kubepleg/pleg/internal/schedule"
 )
 
-// reconciler is the data flow from top to bottom: list, diff, inspect, store, publish.
+// reconciler is the data flow from top to bottom: list, compare, inspect, store, publish.
 // It is a function of its inputs: it starts no goroutine and reads no clock. Its effects
 // are its writes to the cache and the broadcaster, in order, and its outputs. This file has
 // the step; requests.go, lists.go and inspections.go have what it does with each input.
@@ -31,7 +31,7 @@ type reconciler struct {
 	health      healthState
 
 	lastFull   time.Time // when the last full list began; zero after a start
-	lastCanary types.UID // the pod that was inspected last as one
+	lastCanary types.UID // the pod that was last inspected as a canary
 
 	compared []comparison // scratch
 	out      outputs
@@ -216,7 +216,7 @@ func (r *reconciler) completeRelists() {
 			r.out.relisted = append(r.out.relisted, w.caller)
 		} else {
 			r.metrics.relistDuration.Observe(r.sched.Since(w.began).Seconds())
-			r.health.synced = true
+			r.health.synced = true // see HasSynced; at the first of them, and from then on
 		}
 	})
 }

@@ -20,13 +20,13 @@ type update struct {
 	// statuses are the newest of the pod's containers, and of those that the transitions
 	// are about.
 	statuses lastStatuses
-	// initial is the pod as it existed when the subscription began of a subscriber that was
-	// told nothing of the pod; nil for one that did not exist then. Its containers are among
-	// those of pod.
+	// initial is what is no news to a subscriber that has no update of the pod yet: the pod
+	// as it was when the subscription began, without containers that are gone since; nil if
+	// there was none.
 	initial *Pod
 	// sync asks for a PodSync besides the transitions.
 	sync bool
-	// amends: nothing is new but statuses, of which no subscriber is to be told.
+	// amends: nothing is new but statuses. They are for later events; this brings none.
 	amends   bool
 	listedAt time.Time
 	cause    Cause
@@ -128,9 +128,8 @@ func (updateRules) Coalesce(told, earlier, later *update) (coalesced *update, di
 	return &both, discarded
 }
 
-// since returns the transitions from an older update to this one: those that came with
-// it where it follows the older one, else those between their pods.
-// told is nil for a subscriber that got no event of the pod.
+// since returns the transitions from an older update, nil for none, to this one: those that
+// came with it where it follows the older one, else those between their pods.
 func (u *update) since(told *update) []transition {
 	if told == nil {
 		told = &update{}

@@ -129,9 +129,9 @@ func (b *Broadcaster[K, U, E]) Publish(update U, at time.Time) {
 	}
 }
 
-// Amend coalesces the newest update of a key with another one, which no events lead to from
-// there. It does so for subscribers that begin later, and for those that have yet to be told
-// of an update of the key; no other hears of it.
+// Amend coalesces an update with the newest of its key, to which it adds no event. Who
+// subscribes later gets the two as one, and so does a subscriber with an undelivered update of
+// the key. The others get nothing: for them there is nothing to deliver.
 func (b *Broadcaster[K, U, E]) Amend(update U) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
