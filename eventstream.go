@@ -61,8 +61,8 @@ func (e *eventClient) status() StreamReport {
 	return e.report
 }
 
-// enter notes a new state, and why the last stream ended if it did.
-func (e *eventClient) enter(state StreamState, err error, nextTry time.Time) {
+// setState notes a new state, and why the last stream ended if it did.
+func (e *eventClient) setState(state StreamState, err error, nextTry time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.report.State, e.report.Since, e.report.NextTry = state, e.clock.Now(), nextTry
@@ -73,9 +73,9 @@ func (e *eventClient) enter(state StreamState, err error, nextTry time.Time) {
 
 // follow follows one stream after another until ctx ends.
 func (e *eventClient) follow(ctx context.Context) {
-	defer e.enter(StreamOff, nil, time.Time{})
+	defer e.setState(StreamOff, nil, time.Time{})
 	for failures := 0; ; { // in a row
-		e.enter(StreamConnecting, nil, time.Time{})
+		e.setState(StreamConnecting, nil, time.Time{})
 		end := e.followOnce(ctx)
 		if ctx.Err() != nil {
 			return
@@ -96,7 +96,7 @@ func (e *eventClient) follow(ctx context.Context) {
 			e.logger.V(2).Info("The runtime's event stream broke", "err", end.err, "lasted", end.lasted, "nextTry", wait)
 		}
 		timer := e.clock.NewTimer(wait)
-		e.enter(state, end.err, e.clock.Now().Add(wait))
+		e.setState(state, end.err, e.clock.Now().Add(wait))
 		select {
 		case <-timer.C():
 		case <-ctx.Done():
@@ -202,7 +202,7 @@ func (s *stream) connected() {
 	e := s.client
 	s.connectedAt = e.clock.Now()
 	e.metrics.streamConnections.Inc()
-	e.enter(StreamConnected, nil, time.Time{})
+	e.setState(StreamConnected, nil, time.Time{})
 	e.inbox.Put(func(in *inputs) { in.connected = append(in.connected, true) })
 }
 

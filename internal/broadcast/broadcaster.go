@@ -46,13 +46,13 @@ type Rules[K cmp.Ordered, U, E any] interface {
 	// Initial returns the newest update of a key as a subscriber is to get it that
 	// begins now: the state, without requests that were for the subscribers of the time.
 	Initial(update U) U
-	// Events returns the events that lead a subscriber from told, its last state, to the
+	// Events returns the events that lead a subscriber from delivered, its last state, to the
 	// update. The slice must not be changed afterwards.
-	Events(told, update U) []E
+	Events(delivered, update U) []E
 	// Coalesce returns one update in place of two of which the earlier was not
 	// delivered, and how many transitions that discards. The state of coalesced is that
 	// of later.
-	Coalesce(told, earlier, later U) (coalesced U, discarded int)
+	Coalesce(delivered, earlier, later U) (coalesced U, discarded int)
 }
 
 // Broadcaster has the present state of each key, and the subscriptions. Its methods may be
@@ -102,7 +102,7 @@ type Options[U, E any] struct {
 	Want func(update U) bool
 	// Events makes the subscriber's events in place of that of the rules, unless it is
 	// nil.
-	Events func(told, update U) []E
+	Events func(delivered, update U) []E
 }
 
 // Publish makes the update the state of its key and tells every subscriber of it. It
