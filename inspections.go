@@ -98,7 +98,7 @@ func (r *reconciler) inspected(rec *podRecord, insp inspection, res *result) {
 // requested since this one began.
 func (r *reconciler) storeAgreeing(rec *podRecord, insp inspection, status *PodStatus) {
 	rec.dirty = false
-	r.sched.Inspected(rec.uid, rec.published.syncsRequested != insp.snapshot.syncs)
+	r.sched.InspectionAgreed(rec.uid, rec.published.syncsRequested != insp.snapshot.syncs)
 	recovered := r.store(rec, rec.pod, status, nil, insp.stamp, r.records.listedStamp(rec))
 	r.cache.holdOrRelease(rec)
 	r.publisher.publish(rec, insp.snapshot, recovered)

@@ -205,9 +205,8 @@ func (r *reconciler) beginCalls() {
 
 // completeRelists completes the relists whose pods are all as fresh as they.
 func (r *reconciler) completeRelists() {
-	if r.sched.FullListDead() { // none can begin
-		r.out.relisted = append(r.out.relisted, r.relists.waiting...)
-		r.relists.waiting = r.relists.waiting[:0]
+	if r.sched.FullListDead() { // no other can begin
+		r.out.relisted = append(r.out.relisted, r.relists.giveUp()...)
 		r.sched.WithdrawRelist()
 	}
 	r.relists.complete(func(w relist) {

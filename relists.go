@@ -62,6 +62,14 @@ func (r *relists) failed() []*relistCaller {
 	return callers
 }
 
+// giveUp returns the callers that wait for a list to begin: none can. They are valid until
+// another caller waits.
+func (r *relists) giveUp() []*relistCaller {
+	callers := r.waiting
+	r.waiting = r.waiting[:0]
+	return callers
+}
+
 // succeeded notes that the list in flight has. syncing are the pods with a PodSync that is
 // due, failing those whose inspection hangs or has failed.
 func (r *relists) succeeded(at stamp, began time.Time, syncing, failing map[types.UID]*podRecord) {
@@ -105,7 +113,7 @@ func (r *relists) isIncomplete(w relist) bool {
 		}
 	}
 	for _, rec := range w.retried {
-		if rec.failures > 0 && r.sched.Inspecting(rec.uid) && r.sched.Moving(rec.uid) {
+		if rec.failures > 0 && r.sched.InspectionOpen(rec.uid) && r.sched.Moving(rec.uid) {
 			return true
 		}
 	}

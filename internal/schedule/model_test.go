@@ -167,7 +167,7 @@ func (w *world) returns(c *schedule.Call, fails bool) {
 			w.retry(uid, "failed")
 		} else if !fails {
 			w.InspectionSucceeded()
-			w.Inspected(uid, true)
+			w.InspectionAgreed(uid, true)
 		}
 		w.Recycle(c)
 		return
@@ -273,7 +273,7 @@ func (w *world) settle() {
 		}
 	}
 	for i := range pods {
-		w.Inspected(podAt(i), true)
+		w.InspectionAgreed(podAt(i), true)
 	}
 	if w.OpenPods() > 0 || len(w.open) > 0 || len(w.inspects) > 0 || len(w.flying) > 0 || !w.Wake().IsZero() {
 		w.t.Fatalf("%d pods are left, with requests %v, inspections %v, in flight %v, wake %v",
@@ -330,7 +330,7 @@ func TestModel(t *testing.T) {
 			},
 			"no inspection": func(t *rapid.T) {
 				uid := pod.Draw(t, "pod")
-				w.Inspected(uid, false)
+				w.InspectionAgreed(uid, false)
 				delete(w.inspects, uid)
 			},
 			"return": func(t *rapid.T) {

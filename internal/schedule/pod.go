@@ -176,9 +176,9 @@ func (s *Scheduler) InspectionWanted(uid types.UID) bool {
 	return p != nil && p.inspect
 }
 
-// Inspected ends the back-off of a pod whose status agrees with its list. Unless again, an
-// inspection that was to begin does not: it would tell the same.
-func (s *Scheduler) Inspected(uid types.UID, again bool) {
+// InspectionAgreed ends the back-off of a pod whose status agrees with its list. Unless again,
+// an inspection that was to begin does not: it would tell the same.
+func (s *Scheduler) InspectionAgreed(uid types.UID, again bool) {
 	if p := s.pods[uid]; p != nil {
 		p.attempts, p.dueAt[retry] = 0, time.Time{}
 		p.inspect = p.inspect && again
@@ -236,8 +236,8 @@ func (s *Scheduler) Requested() []types.UID {
 	return uids
 }
 
-// Inspecting reports whether an inspection of the pod is in flight, or is to begin.
-func (s *Scheduler) Inspecting(uid types.UID) bool {
+// InspectionOpen reports whether an inspection of the pod is in flight, or is to begin.
+func (s *Scheduler) InspectionOpen(uid types.UID) bool {
 	p := s.pods[uid]
 	return p != nil && (p.inspect || p.inspection != nil)
 }

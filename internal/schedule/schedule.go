@@ -133,17 +133,19 @@ type fullList struct {
 	next     time.Time // by the period
 	relist   bool      // somebody waits for one to begin
 
-	// want is the request that no single pod can serve; 0 for none.
+	// want is the number from which on a full list answers the newest request for all pods;
+	// 0 for none. hinted: an event is among these requests.
 	want   uint64
 	cause  string
 	hinted bool
-	// notBefore keeps lists that are asked for to half of the time.
+	// notBefore is when a list that is asked for may begin, so that these take no more than
+	// half of the time; RequestRelist's does not wait for it.
 	notBefore time.Time
 	// failed: the newest one did. hintAnswered: it answered a hint, which may have run
 	// ahead of it.
 	failed, hintAnswered bool
-	// covers: while the one in flight is to answer them, the pods whose request has at
-	// most this number are not listed by themselves; 0 for none.
+	// covers: requests of pods up to this number are left to the list in flight, and make no
+	// single-pod list; 0 for none.
 	covers uint64
 
 	connected bool
@@ -353,20 +355,20 @@ func (s *Scheduler) FullListed(c *Call) {
 		f.want = 0
 		f.hintAnswered, f.hinted = f.hinted, false
 	}
-	s.listAgainAfter(s.now.Sub(c.Began))
+	s.pauseFullLists(s.now.Sub(c.Began))
 }
 
 // FullListFailed notes that the full list in flight has failed: nothing is answered, and another
 // comes within a period.
 func (s *Scheduler) FullListFailed() {
 	s.full.failed = true
-	s.listAgainAfter(s.cfg.Period)
+	s.pauseFullLists(s.cfg.Period)
 	s.resumePodLists()
 }
 
-// listAgainAfter leaves the runtime alone for a while after a full list, or for a period
-// if it is slower than that.
-func (s *Scheduler) listAgainAfter(wait time.Duration) {
+// pauseFullLists sets notBefore when a full list has ended. The one of the period, if it is
+// due already, comes after a period.
+func (s *Scheduler) pauseFullLists(wait time.Duration) {
 	s.full.notBefore = s.now.Add(wait)
 	if s.full.next.Before(s.now) {
 		s.full.next = s.now.Add(s.cfg.Period)
