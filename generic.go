@@ -106,7 +106,7 @@ func NewGenericPLEG(runtime Runtime, channelCapacity int, relistPeriod time.Dura
 	g.counter, _ = cache.(BlockedCounter)
 	g.metrics = newMetrics(g.logger, g.opts.registerer != nil, g.gauges)
 	g.metrics.nodeName = g.opts.nodeName
-	g.updates = newBroadcaster(g.metrics.discarded)
+	g.updates = newBroadcaster(g.metrics.countDiscarded)
 	g.watching = sync.OnceValue(func() chan *PodLifecycleEvent {
 		options := subscriptionOptions{Begins: g.clock.Now(), Lasting: true}
 		return g.updates.Subscribe(context.Background(), g.capacity, options) //nolint:forbidigo // it is never closed

@@ -45,6 +45,8 @@ func TestLayers(t *testing.T) {
 			"cache.go":       4,
 			"metrics.go":     4,
 
+			"kubeletmetrics.go": 4,
+
 			"updates.go":      3,
 			"exits.go":        3,
 			"initial.go":      3,

@@ -12,7 +12,7 @@ import (
 // statuses.
 type publisher struct {
 	updates       *broadcaster
-	exited        func(end *Status) // counts the death of a container
+	countExit     func(end *Status) // counts the death of a container
 	logger        klog.Logger
 	window        window
 	now           time.Time // by the clock, at the present step
@@ -88,7 +88,7 @@ func (p *publisher) countExits(last *published, u *update) {
 	if len(last.exits) == 0 && !slices.ContainsFunc(u.transitions, transition.mayBeExit) {
 		return
 	}
-	d := deaths{statuses: statusFinderIn(u.statuses), count: p.exited}
+	d := deaths{statuses: statusFinderIn(u.statuses), count: p.countExit}
 	if last.pod != nil {
 		d.before = finderIn(last.pod.Containers)
 	} else {

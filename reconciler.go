@@ -53,7 +53,7 @@ func newReconciler(cfg reconcilerConfig, now time.Time, cache Cache, updates *br
 	return &reconciler{
 		cfg: cfg, sched: sched, records: records, cache: writer,
 		publisher: publisher{
-			updates: updates, exited: m.exited, logger: cfg.logger, syncing: make(map[types.UID]*podRecord),
+			updates: updates, countExit: m.countExit, logger: cfg.logger, syncing: make(map[types.UID]*podRecord),
 		},
 		metrics: m,
 		relists: relists{records: records, sched: sched, cache: writer},
@@ -67,7 +67,7 @@ func (r *reconciler) step(clock time.Time, in *inputs) *outputs {
 	r.out.reset()
 	r.advance(clock)
 	for _, res := range in.results { // first: they may answer a request
-		r.complete(res)
+		r.takeResult(res)
 	}
 	r.takeRequests(in)
 	for _, late := range r.sched.Expire() {
@@ -147,8 +147,8 @@ func (r *reconciler) endLapsedSuspensions() {
 	}
 }
 
-// complete takes in the result of a call.
-func (r *reconciler) complete(res *result) {
+// takeResult takes in the result of a call.
+func (r *reconciler) takeResult(res *result) {
 	if calls.Panicked(res.err) {
 		r.metrics.badData(badRuntimePanic, res.err.Error())
 	}

@@ -49,7 +49,7 @@ func newRandomNode(t *rapid.T) *randomNode {
 		cache = struct{ Cache }{cache}
 	}
 	m := newMetrics(cfg.logger, false, func() gauges { return gauges{} })
-	updates := newBroadcaster(m.discarded)
+	updates := newBroadcaster(m.countDiscarded)
 	w.events = updates.Subscribe(t.Context(), 1000, subscriptionOptions{Lasting: true})
 	w.r = newReconciler(cfg, epoch, cache, updates, m)
 	return w
