@@ -14,7 +14,7 @@ import (
 // listInfo says of a list that has completed which it was; what it shows is elsewhere.
 type listInfo struct {
 	stamp     stamp
-	before    stamp // of the previous full list
+	before    stamp // of the full list before it; podRecords.full is its own already
 	cause     Cause
 	forRelist bool // a caller of Relist waits for it
 }

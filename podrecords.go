@@ -77,6 +77,12 @@ func (rec *podRecord) isHealthy() bool {
 	return rec.pod != nil && !rec.dirty && !rec.unconfirmed && rec.failures == 0
 }
 
+// hasUninspectedChange reports whether the record has a change that is not published, and
+// that the inspection in flight, if there is one, was not begun for.
+func (rec *podRecord) hasUninspectedChange() bool {
+	return rec.published.change.pending && (rec.inspection.call == nil || rec.inspection.superseded)
+}
+
 // inspection is the inspection of a pod in flight.
 type inspection struct {
 	call       *schedule.Call // nil: none is
@@ -245,6 +251,7 @@ func (r *podRecords) compareAll(pods []*Pod, at, begun stamp, into []comparison,
 	r.generation++
 	all, seen := into, 0
 	for i, listed := range pods {
+		// In a function of its own, this costs a fifth of BenchmarkIdleRelist/pods=1000.
 		rec := r.recordAt(i, listed)
 		if rec == nil {
 			rec = r.recordFor(listed, report)

@@ -65,7 +65,7 @@ func (r *reconciler) reinspect(uid types.UID) {
 	if rec == nil || rec.pod == nil {
 		return
 	}
-	if !rec.published.change.pending || rec.inspection.call != nil && !rec.inspection.superseded {
+	if !rec.hasUninspectedChange() { // else the next inspection has the cause of that
 		rec.cause = CauseDemand
 	}
 	r.publisher.requestSync(rec)

@@ -110,6 +110,8 @@ func (s *Scheduler) Retry(uid types.UID, cause string) {
 	s.plan(p)
 }
 
+func (p *pod) endBackOff() { p.attempts, p.dueAt[retry] = 0, time.Time{} }
+
 func (p *pod) causeOf(why reason) string {
 	switch why {
 	case followUp:
@@ -158,7 +160,7 @@ func (s *Scheduler) Inspect(uid types.UID) { s.inspect(s.pod(uid)) }
 // InspectChanged is Inspect for a pod that has changed: its next back-off begins anew.
 func (s *Scheduler) InspectChanged(uid types.UID) {
 	p := s.pod(uid)
-	p.attempts, p.dueAt[retry] = 0, time.Time{}
+	p.endBackOff()
 	s.inspect(p)
 }
 
@@ -180,7 +182,7 @@ func (s *Scheduler) InspectionWanted(uid types.UID) bool {
 // an inspection that was to begin does not: it would tell the same.
 func (s *Scheduler) InspectionAgreed(uid types.UID, again bool) {
 	if p := s.pods[uid]; p != nil {
-		p.attempts, p.dueAt[retry] = 0, time.Time{}
+		p.endBackOff()
 		p.inspect = p.inspect && again
 		s.plan(p)
 	}
@@ -192,7 +194,8 @@ func (s *Scheduler) Gone(uid types.UID) {
 	if p == nil {
 		return
 	}
-	p.inspect, p.attempts, p.dueAt[retry] = false, 0, time.Time{}
+	p.inspect = false
+	p.endBackOff()
 	since := p.unanswered
 	s.noteAnswered(p)
 	if p.inspection != nil {
