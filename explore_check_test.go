@@ -74,7 +74,7 @@ func (w *world) drain() {
 			case *told > w.truth[p][c]:
 				w.breaks("rule 1: %s of %s, which is %s", e.Type, e.Data, levelNames[w.truth[p][c]])
 			}
-			if rec := w.r.records.byUID[e.ID]; rec != nil && rec.published.pod != nil &&
+			if rec := w.r.records.byUID[e.ID]; rec != nil && rec.publication.pod != nil &&
 				w.pods.observedLocked(e.ID).Before(e.ListedAt) {
 				w.breaks("rule 3: %s of %s is of a list that the cache is older than", e.Type, e.Data)
 			}
@@ -185,8 +185,8 @@ func (w *world) checkPod(p int) {
 
 // published returns the levels that the list had read which was published last.
 func (w *world) published(p int) levels {
-	if rec := w.r.records.byUID[podUID(p)]; rec != nil && rec.published.pod != nil {
-		return w.things.levelsOf[rec.published.pod]
+	if rec := w.r.records.byUID[podUID(p)]; rec != nil && rec.publication.pod != nil {
+		return w.things.levelsOf[rec.publication.pod]
 	}
 	return w.gone[p]
 }

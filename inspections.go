@@ -16,7 +16,7 @@ func (r *reconciler) beginInspection(c *schedule.Call) *Pod {
 	rec := r.records.byUID[c.UID]
 	at := r.records.listedStamp(rec)
 	c.Cause = string(rec.cause)
-	rec.inspection = inspection{call: c, snapshot: rec.published.snapshot(rec.pod, at, rec.cause), stamp: at}
+	rec.inspection = inspection{call: c, snapshot: rec.publication.snapshot(rec.pod, at, rec.cause), stamp: at}
 	if rec.failures > 0 {
 		r.metrics.inspectionRetries.Inc()
 	}
@@ -98,7 +98,7 @@ func (r *reconciler) inspected(rec *podRecord, insp inspection, res *result) {
 // requested since this one began.
 func (r *reconciler) storeAgreeing(rec *podRecord, insp inspection, status *PodStatus) {
 	rec.dirty = false
-	r.sched.InspectionAgreed(rec.uid, rec.published.syncsRequested != insp.snapshot.syncs)
+	r.sched.InspectionAgreed(rec.uid, rec.publication.syncsRequested != insp.snapshot.syncs)
 	recovered := r.store(rec, rec.pod, status, nil, insp.stamp, r.records.listedStamp(rec))
 	r.cache.holdOrRelease(rec)
 	r.publisher.publish(rec, insp.snapshot, recovered)
@@ -167,7 +167,7 @@ func (r *reconciler) inspectionFailed(rec *podRecord, syncs uint64, err error) {
 	at := r.records.listedStamp(rec)
 	r.store(rec, rec.pod, nil, err, at, at)
 	r.cache.holdOrRelease(rec)
-	snapshot := rec.published.snapshot(rec.pod, at, rec.cause)
+	snapshot := rec.publication.snapshot(rec.pod, at, rec.cause)
 	snapshot.syncs = syncs
 	r.publisher.publish(rec, snapshot, false)
 	r.sched.Retry(rec.uid, string(rec.cause))
@@ -180,7 +180,7 @@ func (r *reconciler) store(
 ) (recovered bool) {
 	r.cache.store(rec, status, err, made, observed)
 	if status != nil {
-		rec.published.see(status, rec.pod, of)
+		rec.publication.see(status, rec.pod, of)
 	}
 	pod := klog.KRef(rec.pod.Namespace, rec.pod.Name)
 	switch {

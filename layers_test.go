@@ -39,7 +39,7 @@ func TestLayers(t *testing.T) {
 			"publisher.go":   4,
 			"window.go":      4,
 			"shown.go":       3,
-			"published.go":   3,
+			"publication.go": 3,
 			"cachewriter.go": 4,
 			"podrecords.go":  4,
 			"cache.go":       4,

@@ -65,11 +65,10 @@ func (r *reconciler) fullListFailed(err error, c *schedule.Call) {
 // pod.
 func (r *reconciler) applyFullList(pods []*Pod, c *schedule.Call) {
 	l := listInfo{stamp: c.Stamp, before: r.records.full, cause: Cause(c.Cause), forRelist: len(r.relists.attached) > 0}
-	retried := r.retriedBy(l)
+	retried := r.retriedBy(l) // before those that have changed are held too
 	r.compared = r.records.compareAll(pods, c.Stamp, r.sched.Last(), r.compared[:0], r.metrics.badData)
 	if len(r.compared) > 0 {
-		r.publisher.closeWindow()
-		r.publisher.window.open(r.compared, r.sched.Now().Add(flushTimeout(r.cfg.Period)))
+		r.publisher.openWindow(r.compared, r.sched.Now().Add(flushTimeout(r.cfg.Period)))
 	}
 	for _, found := range r.compared {
 		r.apply(found, l)
@@ -200,7 +199,7 @@ func (r *reconciler) inspectAgain(rec *podRecord, was stamp, l listInfo) {
 		if l.forRelist && !rec.inspection.dead() {
 			rec.markDirty(was)
 		}
-		if !rec.published.change.pending {
+		if !rec.publication.change.pending {
 			rec.cause = l.cause
 		}
 		r.sched.Inspect(rec.uid)
@@ -209,10 +208,10 @@ func (r *reconciler) inspectAgain(rec *podRecord, was stamp, l listInfo) {
 
 // changed: a list shows a change. The pod is inspected, and held until a status agrees.
 func (r *reconciler) changed(rec *podRecord, transitions []transition, l listInfo) {
-	rec.published.change.add(transitions, l.stamp)
+	rec.publication.change.add(transitions, l.stamp)
 	rec.cause = l.cause
 	r.cache.hold(rec)
-	if rec.published.version == 0 {
+	if rec.publication.version == 0 {
 		r.cache.setListed(rec.uid)
 	}
 	r.sched.InspectChanged(rec.uid)
@@ -235,11 +234,11 @@ func (r *reconciler) gone(rec *podRecord, transitions []transition, l listInfo) 
 	if c := rec.inspection.call; c != nil {
 		r.out.cancel = append(r.out.cancel, cancelCall{c, errPodGone})
 	}
-	rec.published.change.add(transitions, l.stamp)
-	r.publisher.syncsDone(rec, rec.published.syncsRequested) // what is gone has no PodSync
+	rec.publication.change.add(transitions, l.stamp)
+	r.publisher.syncsDone(rec, rec.publication.syncsRequested) // what is gone has no PodSync
 	r.cache.remove(rec.uid)
 	r.cache.freshen(rec)
-	r.publisher.publish(rec, rec.published.snapshot(nil, l.stamp, l.cause), false)
+	r.publisher.publish(rec, rec.publication.snapshot(nil, l.stamp, l.cause), false)
 }
 
 // forgetAbsent drops the records of absent pods, unless a full list is in flight, which

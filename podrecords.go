@@ -58,9 +58,9 @@ type podRecord struct {
 
 	// What is in flight, and what the subscribers have of it.
 
-	inspection inspection
-	cause      Cause // of the next inspection
-	published  published
+	inspection  inspection
+	cause       Cause // of the next inspection
+	publication publication
 }
 
 // markDirty notes that the cache is not known to hold a status of the record, and how fresh
@@ -80,7 +80,7 @@ func (rec *podRecord) isHealthy() bool {
 // hasUninspectedChange reports whether the record has a change that is not published, and
 // that the inspection in flight, if there is one, was not begun for.
 func (rec *podRecord) hasUninspectedChange() bool {
-	return rec.published.change.pending && (rec.inspection.call == nil || rec.inspection.superseded)
+	return rec.publication.change.pending && (rec.inspection.call == nil || rec.inspection.superseded)
 }
 
 // inspection is the inspection of a pod in flight.

@@ -79,7 +79,7 @@ func (r *relists) succeeded(at stamp, began time.Time, syncing, failing map[type
 	}
 	due := relist{stamp: at, began: began}
 	for _, rec := range syncing {
-		due.syncs = append(due.syncs, dueSync{rec, rec.published.syncsRequested})
+		due.syncs = append(due.syncs, dueSync{rec, rec.publication.syncsRequested})
 	}
 	due.retried = slices.AppendSeq(due.retried, maps.Values(failing))
 	for _, caller := range r.attached {
@@ -108,7 +108,7 @@ func (r *relists) complete(done func(relist)) {
 // of which nothing moves is not waited for.
 func (r *relists) isIncomplete(w relist) bool {
 	for _, s := range w.syncs {
-		if s.rec.published.syncsDelivered < s.number && r.sched.Moving(s.rec.uid) {
+		if s.rec.publication.syncsDelivered < s.number && r.sched.Moving(s.rec.uid) {
 			return true
 		}
 	}

@@ -150,7 +150,7 @@ func (s *stepper) state() string {
 			set  bool
 		}{
 			{"dirty", rec.dirty}, {"unconfirmed", rec.unconfirmed}, {"held", rec.held > 0},
-			{"owes a PodSync", rec.published.syncsDelivered < rec.published.syncsRequested},
+			{"owes a PodSync", rec.publication.syncsDelivered < rec.publication.syncsRequested},
 		} {
 			if flag.set {
 				fmt.Fprintf(&b, "; %s", flag.text)

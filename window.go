@@ -26,7 +26,7 @@ func (w *window) open(compared []comparison, closesAt time.Time) {
 	w.number++
 	for _, found := range compared {
 		if found.verdict == changed {
-			found.rec.published.window = windowEntry{number: w.number, awaited: true}
+			found.rec.publication.window = windowEntry{number: w.number, awaited: true}
 			w.awaited++
 		}
 	}
@@ -49,7 +49,7 @@ func (w *window) add(rec *podRecord, u *update) bool {
 // It does not wait for the pod any more.
 func (w *window) release(rec *podRecord, publish func(*update)) {
 	w.stopAwaiting(rec)
-	rec.published.window = windowEntry{}
+	rec.publication.window = windowEntry{}
 	w.ready = slices.DeleteFunc(w.ready, func(u *update) bool {
 		if u.uid == rec.uid {
 			publish(u)
@@ -60,12 +60,12 @@ func (w *window) release(rec *podRecord, publish func(*update)) {
 
 // holds reports whether the window was opened for a pod, and is open.
 func (w *window) holds(rec *podRecord) bool {
-	return rec.published.window.number == w.number && !w.closesAt.IsZero()
+	return rec.publication.window.number == w.number && !w.closesAt.IsZero()
 }
 
 // stopAwaiting ends the waiting for a pod.
 func (w *window) stopAwaiting(rec *podRecord) {
-	if e := &rec.published.window; e.number == w.number && e.awaited {
+	if e := &rec.publication.window; e.number == w.number && e.awaited {
 		e.awaited = false
 		w.awaited--
 	}
