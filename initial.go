@@ -6,8 +6,8 @@ type initialState struct {
 	containers, sandboxes finder
 }
 
-// initially returns the initial state of a pod, which was as initial shows it, or did not
-// exist if that is nil, and is now as now shows it.
+// initially returns the initial state of a pod: initial is the pod as it was then, nil if it
+// did not exist, and now as it is at present.
 func initially(initial, now *Pod) (s initialState) {
 	switch initial {
 	case nil:

@@ -45,8 +45,8 @@ func (r *reconciler) requestNow(uid types.UID, cause string) {
 
 // readerBlocked asks for the lists that the blocked readers of a pod wait for: one now if
 // the earliest minTime has passed, one at the next minTime. Later ones are answered by the
-// full lists, for a reader that is blocked keeps them coming every period; so are all of them
-// if the runtime cannot list one pod, which is why this is not requestNow.
+// full lists, for a reader that is blocked keeps them coming every period. If the runtime
+// cannot list one pod, they answer all readers: unlike requestNow, this asks for none of them.
 func (r *reconciler) readerBlocked(uid types.UID, t minTimes) {
 	clock := r.sched.Clock(r.sched.Now())
 	next := t.earliest
