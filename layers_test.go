@@ -14,8 +14,13 @@ func TestLayers(t *testing.T) {
 	files := layers.Files{
 		Layer: map[string]int{
 			"generic.go":   6,
+			"reports.go":   6,
 			"subscribe.go": 6,
 			"handler.go":   6,
+
+			"loop.go":         5,
+			"waketimer.go":    5,
+			"runtimecalls.go": 5,
 
 			"reconciler.go":  5,
 			"eventstream.go": 5,
@@ -41,6 +46,8 @@ func TestLayers(t *testing.T) {
 			"initial.go":      3,
 			"laststatuses.go": 3,
 			"diff.go":         3,
+			"agreement.go":    3,
+			"finder.go":       3,
 			"validate.go":     3,
 			"cacheindex.go":   3,
 

@@ -52,10 +52,10 @@ type reconcilerConfig struct {
 
 // list is the list of the current result.
 type list struct {
-	stamp  stamp
-	before stamp // of the previous full list
-	cause  Cause
-	relist bool // a caller of Relist waits for it
+	stamp     stamp
+	before    stamp // of the previous full list
+	cause     Cause
+	forRelist bool // a caller of Relist waits for it
 }
 
 // errPodGone is the cause of cancelling the inspection of a pod that is no longer listed.
@@ -153,10 +153,8 @@ func (r *reconciler) resume(s *suspension) {
 	}
 	rec := r.records.byUID[s.uid]
 	if r.records.resume(rec, r.sched.Last()) {
-		r.sched.Resume(s.uid, schedule.CauseDemand)
-		if !r.cfg.ListsPods {
-			r.sched.RequestAll(schedule.CauseDemand)
-		}
+		r.requestNow(s.uid, schedule.CauseDemand)
+		r.sched.Resume(s.uid)
 	}
 }
 
@@ -280,7 +278,7 @@ func (r *reconciler) completeFullList(res *result) {
 // applyFullList compares a full list with the records, and acts on what it says about each
 // pod.
 func (r *reconciler) applyFullList(pods []*Pod, c *schedule.Call) {
-	l := list{stamp: c.Stamp, before: r.records.full, cause: Cause(c.Cause), relist: len(r.relists.attached) > 0}
+	l := list{stamp: c.Stamp, before: r.records.full, cause: Cause(c.Cause), forRelist: len(r.relists.attached) > 0}
 	retried := r.retriedBy(l)
 	r.changes = r.records.compareAll(pods, c.Stamp, r.sched.Last(), r.changes[:0], r.metrics.badData)
 	if len(r.changes) > 0 {
@@ -301,14 +299,14 @@ func (r *reconciler) applyFullList(pods []*Pod, c *schedule.Call) {
 		r.confirmUnchanged(uid, l)
 	}
 	r.cache.confirmAll(c.Stamp.Time)
-	r.sched.Listed(c)
+	r.sched.FullListed(c)
 	r.fullListSucceeded(c)
 }
 
 // retriedBy returns the pods that a list for a caller of Relist has inspected again
 // although they have not changed: those that fail, and those that are held.
 func (r *reconciler) retriedBy(l list) []types.UID {
-	if !l.relist || len(r.failing.byUID)+len(r.cache.held) == 0 {
+	if !l.forRelist || len(r.failing.byUID)+len(r.cache.held) == 0 {
 		return nil
 	}
 	uids := sortedKeys(r.failing.byUID)
@@ -324,7 +322,7 @@ func (r *reconciler) confirmUnchanged(uid types.UID, l list) {
 	if !r.records.confirms(uid, l.stamp) {
 		return
 	}
-	asked := r.sched.Answer(uid, l.stamp) || l.relist
+	asked := r.sched.PodListed(uid, l.stamp) || l.forRelist
 	if rec := r.records.byUID[uid]; rec != nil {
 		r.confirmed(rec, schedule.Later(rec.own, l.before), l, asked)
 	}
@@ -340,13 +338,13 @@ func (r *reconciler) completePodList(res *result) {
 		r.applyPodList(nil, c)
 	case res.err != nil:
 		r.cfg.logger.V(4).Info("Cannot list pod", "podUID", c.UID, "err", res.err)
-		r.sched.ListFailed(c.UID)
+		r.sched.PodListFailed(c.UID)
 	case res.pod == nil:
 		r.metrics.badData(badPodNil, string(c.UID))
-		r.sched.ListFailed(c.UID)
+		r.sched.PodListFailed(c.UID)
 	case res.pod.ID != c.UID:
 		r.metrics.badData(badPodMismatch, fmt.Sprintf("%s instead of %s", res.pod.ID, c.UID))
-		r.sched.ListFailed(c.UID)
+		r.sched.PodListFailed(c.UID)
 	default:
 		r.applyPodList(res.pod, c)
 	}
@@ -375,7 +373,7 @@ func (r *reconciler) apply(change podChange, l list) {
 		return
 	case confirmed, changed:
 	}
-	asked := r.sched.Answer(rec.uid, l.stamp) || l.relist
+	asked := r.sched.PodListed(rec.uid, l.stamp) || l.forRelist
 	switch {
 	case change.verdict == confirmed:
 		r.confirmed(rec, change.was, l, asked)
@@ -395,7 +393,7 @@ func (r *reconciler) confirmed(rec *podRecord, was stamp, l list, asked bool) {
 	case again && rec.dirty && rec.inspection.dead(): // it died while the pod was suspended
 		r.failDead(rec)
 	case again && (rec.dirty || rec.failures > 0):
-		if l.relist && !rec.inspection.dead() {
+		if l.forRelist && !rec.inspection.dead() {
 			rec.freeze(was)
 		}
 		if !rec.published.change.pending {
@@ -412,7 +410,7 @@ func (r *reconciler) changed(rec *podRecord, transitions []transition, l list) {
 	rec.cause = l.cause
 	r.cache.hold(rec)
 	if rec.published.version == 0 {
-		r.cache.listed(rec.uid)
+		r.cache.setListed(rec.uid)
 	}
 	r.sched.InspectChanged(rec.uid)
 	rec.inspection.superseded = true
@@ -575,7 +573,7 @@ func (r *reconciler) late(late schedule.LateCall) {
 	case !late.NowDead:
 	case c.Kind == schedule.ListPod:
 		r.out.cancel = append(r.out.cancel, cancelCall{c, r.deadlineError(methodGetPod)})
-		r.sched.ListFailed(c.UID)
+		r.sched.PodListFailed(c.UID)
 	default:
 		err := r.deadlineError(methodGetPods)
 		r.out.cancel = append(r.out.cancel, cancelCall{c, err})
@@ -588,13 +586,13 @@ func (r *reconciler) late(late schedule.LateCall) {
 // that is dead has failed.
 func (r *reconciler) inspectionLate(late schedule.LateCall) {
 	rec := r.records.byUID[late.UID]
-	if late.NowDead {
-		err := r.deadlineError(methodGetPodStatus)
-		r.out.cancel = append(r.out.cancel, cancelCall{late.Call, err})
+	switch {
+	case late.NowDead:
+		r.out.cancel = append(r.out.cancel, cancelCall{late.Call, r.deadlineError(methodGetPodStatus)})
 		if rec.pod != nil && rec.suspensions == 0 { // of a suspended pod, a list after that says so
-			r.fail(rec, rec.inspection.of.syncs, err)
+			r.failDead(rec)
 		}
-	} else if rec.pod != nil {
+	case rec.pod != nil:
 		r.publisher.window.skip(rec)
 		r.cfg.logger.V(2).Info("Inspection is slow", "pod", klog.KRef(rec.pod.Namespace, rec.pod.Name),
 			"podUID", rec.uid, "since", r.sched.Clock(late.Began))
@@ -611,7 +609,7 @@ func (r *reconciler) beginCalls() {
 	if len(r.relists.waiting) > 0 {
 		r.sched.RequestRelist()
 	}
-	if r.sched.CanaryDue() {
+	if r.sched.TakeCanary() {
 		r.inspectCanary()
 	}
 	for _, c := range r.sched.Begin(r.cfg.blocked == nil || r.cfg.blocked() > 0) {
@@ -657,7 +655,7 @@ func (r *reconciler) beginInspection(c *schedule.Call) *Pod {
 func (r *reconciler) inspectCanary() {
 	var first, next types.UID
 	for uid, rec := range r.records.byUID {
-		if rec.pod == nil || rec.dirty || rec.failures > 0 || rec.conflicting || rec.inspection.call != nil {
+		if rec.pod == nil || rec.dirty || rec.failures > 0 || rec.unconfirmed || rec.inspection.call != nil {
 			continue
 		}
 		if first == "" || uid < first {
@@ -733,7 +731,7 @@ func (r *reconciler) fullListSucceeded(c *schedule.Call) {
 
 // fullListFailed notes a failed full list. It changes nothing.
 func (r *reconciler) fullListFailed(err error, c *schedule.Call) {
-	r.sched.Failed()
+	r.sched.FullListFailed()
 	r.metrics.relistDuration.Observe(r.sched.Since(c.Began).Seconds())
 	if r.health.listErr == nil || r.health.listErr.Error() != err.Error() {
 		r.cfg.logger.Error(err, "Cannot list pods; will try again every period")
