@@ -37,7 +37,7 @@ func TestDocumentsNameWhatExists(t *testing.T) {
 	if err := filepath.WalkDir(".", walk); err != nil {
 		t.Fatal(err)
 	}
-	name := regexp.MustCompile("`((?:Test|Fuzz|Benchmark|Example)[A-Z]\\w+)[`/]")
+	name := regexp.MustCompile("`((?:Test|Fuzz|Benchmark|Example)_?[A-Za-z]\\w+)[`/]")
 	script := regexp.MustCompile("`(?:testdata/([\\w-]+)\\.txt|TestScenarios/([\\w-]+))`")
 	for _, document := range documents {
 		text, err := os.ReadFile(document)
