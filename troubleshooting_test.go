@@ -1,6 +1,8 @@
 package pleg_test
 
 import (
+	"context"
+	"errors"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -11,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/utils/clock"
@@ -234,7 +238,7 @@ func TestTroubleshootingHasEveryReasonAndAlert(t *testing.T) {
 		}
 	}
 	alert := regexp.MustCompile(`(?m)^\s*-?\s*alert:\s*"?(\w+)"?\s*$`)
-	err := filepath.WalkDir("mixin", func(path string, entry fs.DirEntry, err error) error {
+	err := filepath.WalkDir("mixin", func(path string, _ fs.DirEntry, err error) error {
 		switch {
 		case os.IsNotExist(err):
 			return nil // there is no mixin
@@ -255,4 +259,64 @@ func TestTroubleshootingHasEveryReasonAndAlert(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// What a generator really says in each of its troubles is in the document as a whole, but for
+// its numbers and names.
+func TestTroubleshootingQuotesWhatIsSaid(t *testing.T) {
+	varying := regexp.MustCompile(`pod \S+ \(\S+\)|pod (?:5d4f…|pod-\d+)|\b\d{4}-\S+Z\b|` +
+		`\b(?:\d+m)?\d+(?:\.\d+)?m?s\b|\b\d+\b`)
+	document := varying.ReplaceAllString(troubleshooting(t), "#")
+	said := func(err error) {
+		t.Helper()
+		if err == nil {
+			t.Error("nothing is wrong")
+			return
+		}
+		for _, part := range strings.Split(err.Error(), "; ") {
+			part = strings.TrimPrefix(part, "the last error: ")
+			if text := varying.ReplaceAllString(part, "#"); !strings.Contains(document, text) {
+				t.Errorf("docs/TROUBLESHOOTING.md does not have %q", text)
+			}
+		}
+	}
+	health := func(n *node) {
+		t.Helper()
+		_, err := n.g.Healthy()
+		reason, cause, _ := strings.Cut(err.Error(), ": ")
+		if hung := ": GetPodStatus of "; strings.Contains(err.Error(), hung) { // its reason has a colon
+			reason, cause, _ = strings.Cut(err.Error(), hung)
+			cause = hung[2:] + cause
+		}
+		said(errors.New(reason))
+		said(errors.New(cause))
+	}
+	synctest.Test(t, func(t *testing.T) {
+		n := newNodeOf(t, polling)
+		n.SetPods(pods(4)...)
+		health(n) // it was not started
+		hang := n.HangIgnoringCancel(plegtest.GetPodStatus, plegtest.AnyPod)
+		n.start()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		err := n.g.WaitForSync(ctx)
+		said(errors.New(strings.TrimSuffix(err.Error(), ": context deadline exceeded")))
+		_, err = n.cache.GetNewerThanContext(ctx, "pod-00000", time.Now())
+		said(err)
+		time.Sleep(4 * time.Minute)
+		health(n) // no pod can be inspected
+		hang()
+		time.Sleep(time.Minute)
+		defer n.HangIgnoringCancel(plegtest.GetPods, plegtest.AnyPod)()
+		time.Sleep(4 * time.Minute)
+		said(errors.New(n.g.HealthReport().RelistError)) // it has not returned within its deadline
+		n.g.Stop()
+	})
+	synctest.Test(t, func(t *testing.T) {
+		n := newNodeOf(t, polling)
+		n.start()
+		n.Fail(plegtest.GetPods, plegtest.AnyPod, errors.New("…"))
+		time.Sleep(4 * time.Minute)
+		health(n) // the last list has failed
+	})
 }
