@@ -17,7 +17,7 @@ import (
 // The snippets of docs/ADOPTING.md are in this file (TestSnippetsAreOfExamples): what is printed
 // there compiles, and does here what it says.
 
-// For who has koordlet's handlers of pods and containers that come and go.
+// For programs that have koordlet's handlers of pods and containers that come and go.
 func Example_adoptingFromKoordlet() {
 	runtime := plegtest.NewRuntime()
 	runtime.EmitOnChange(true)
@@ -71,7 +71,7 @@ func recreate(
 	return nil, fmt.Errorf("waiting for the successor of %s: %w", was, context.Cause(ctx))
 }
 
-// For who has kruise-daemon's controllers, which act on a container and wait for its successor.
+// For controllers like kruise-daemon's, which act on a container and wait for its successor.
 func Example_adoptingFromKruise() {
 	runtime, cache := plegtest.NewRuntime(), pleg.NewCache()
 	runtime.EmitOnChange(true)
@@ -101,7 +101,7 @@ func Example_adoptingFromKruise() {
 	// 1 <nil>
 }
 
-// For who has a store of pods by container ID, as Datadog's workloadmeta is.
+// For programs that have a store of pods by container ID, as Datadog's workloadmeta is.
 func Example_adoptingFromDatadog() {
 	runtime, cache := plegtest.NewRuntime(), pleg.NewCache()
 	pod := plegtest.NewPod("uid-1", plegtest.Running("3f2a"))
@@ -144,7 +144,7 @@ func (i inventory) follow(events <-chan *pleg.PodLifecycleEvent) {
 	}
 }
 
-// For who has an NRI plugin that only observes.
+// For an NRI plugin that only observes.
 func Example_adoptingFromNRI() {
 	runtime := plegtest.NewRuntime()
 	runtime.SetPods(plegtest.NewPod("web-0", plegtest.Running("nginx")), plegtest.NewPod("job", plegtest.Running("work")))
