@@ -92,7 +92,6 @@ func (r *reconciler) fullListSucceeded(c *schedule.Call) {
 		r.cfg.logger.Info("Relist succeeded again")
 	}
 	r.health.lastList, r.health.listErr = r.sched.Clock(c.Began), nil
-	r.health.pods, r.health.tally = r.records.present, r.records.tally
 	r.relists.succeeded(c.Stamp, c.Began, r.publisher.syncing, r.failing.byUID)
 }
 
@@ -152,7 +151,6 @@ func (r *reconciler) applyPodList(pod *Pod, c *schedule.Call) {
 	rec := r.records.getOrAdd(c.UID)
 	found := r.records.compareOne(rec, pod, c.Stamp, r.sched.Last(), r.metrics.badData)
 	r.apply(found, listInfo{stamp: c.Stamp, cause: Cause(c.Cause)})
-	r.health.pods, r.health.tally = r.records.present, r.records.tally
 }
 
 // apply acts on what a list says about one pod.

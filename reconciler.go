@@ -82,11 +82,18 @@ func (r *reconciler) step(clock time.Time, in *inputs) *outputs {
 	if r.publisher.window.takeClosed() {
 		r.forgetAbsent() // those whose update it held
 	}
+	r.noteHealth()
+	r.out.wake = r.wake()
+	return &r.out
+}
+
+// noteHealth takes what others keep into the health state. The rest of it is noted as it
+// happens.
+func (r *reconciler) noteHealth() {
+	r.health.pods, r.health.tally = r.records.present, r.records.tally
 	if r.failing.changed {
 		r.health.failing = r.failing.list()
 	}
-	r.out.wake = r.wake()
-	return &r.out
 }
 
 // advance sets the time.
