@@ -3,6 +3,7 @@ module github.com/kubepleg/pleg/internal/mixin
 go 1.26.0
 
 require (
+	github.com/google/go-cmp v0.7.0
 	github.com/kubepleg/pleg v0.0.0-00010101000000-000000000000
 	github.com/prometheus/client_golang v1.25.0
 )
@@ -42,7 +43,7 @@ require (
 	golang.org/x/text v0.42.0 // indirect
 	golang.org/x/time v0.15.0 // indirect
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20260825221802-da73d73af1c5 // indirect
-	google.golang.org/grpc v1.85.0 // indirect
+	google.golang.org/grpc v1.85.0
 	google.golang.org/protobuf v1.36.12 // indirect
 	gopkg.in/inf.v0 v0.9.1 // indirect
 	k8s.io/apimachinery v0.37.2 // indirect

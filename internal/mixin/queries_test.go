@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/promql/parser"
 )
 
@@ -37,7 +37,7 @@ func TestQueriesNameWhatIsExported(t *testing.T) {
 			}
 			known = append(known, own...)
 			for _, match := range s.LabelMatchers {
-				if match.Name == labels.MetricName || slices.Contains(targetLabels, match.Name) {
+				if match.Name == model.MetricNameLabel || slices.Contains(targetLabels, match.Name) {
 					continue
 				}
 				if !slices.Contains(own, match.Name) {
