@@ -44,19 +44,23 @@ func run(t *testing.T, stdout io.Writer, name string, args ...string) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
+	var err error
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		err = cmd.Wait()
+	}()
 	t.Cleanup(func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended
 		select {
-		case err := <-ended:
+		case <-ended:
 			if err != nil {
 				t.Errorf("%s %q: %v", name, args, err)
 			}
 		case <-time.After(patience):
 			t.Errorf("%s %q does not end", name, args)
 			_ = cmd.Process.Kill()
-			_ = <-ended
+			<-ended
 		}
 		if t.Failed() {
 			text := log.String()
