@@ -18,8 +18,9 @@ import (
 
 // The faults of TestAlertsFireAndResolve, by the alerts that they cause.
 var wanted = []string{
-	// The runtime answers neither the inspection of one pod nor, with a stream, the request for events, and
-	// containers die.
+	// The runtime does not answer the inspection of one pod, fails the request for events, and has containers
+	// die. Attempts to reconnect become rare more slowly than the window of the alert is shortened: it fires
+	// for some seconds, and ends even if the stream is still down.
 	"PlegInspectionsHung watch", "PlegEventStreamDown watch", "PlegContainersCrashing watch", "PlegOOMKills watch",
 	// The runtime is frozen.
 	"PlegNotSeen agent",
