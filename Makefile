@@ -89,7 +89,7 @@ kubelet: ## a kubelet on the library beside the released one on a real container
 	cd examples/kubelet/compare && go run . -write ../../../docs/KUBELET.md
 
 .PHONY: mixin
-mixin: ## rules, alerts and dashboard, with promtool and a Prometheus (Debian's package prometheus); two minutes
+mixin: ## rules, alerts and dashboard, with promtool and a Prometheus (Debian's package prometheus); a minute or two
 	cd internal/mixin && go test -count=1 -timeout=10m ./...
 
 .PHONY: diff
