@@ -184,9 +184,11 @@ func (r *reconciler) apply(change podChange, l list) {
 // record, is inspected again: the back-off of both ends here. A caller of Relist waits for
 // that inspection.
 func (r *reconciler) confirmed(rec *podRecord, was stamp, l list, asked bool) {
+	owed := rec.dirty || rec.published.syncsDelivered < rec.inspection.of.syncs
 	switch again := asked && rec.pod != nil; {
-	case again && rec.dirty && rec.inspection.dead(): // it died while the pod was suspended
+	case again && owed && rec.inspection.dead(): // it died while the pod was suspended
 		r.failDead(rec)
+		r.failing.update(rec)
 	case again && (rec.dirty || rec.failures > 0):
 		if l.forRelist && !rec.inspection.dead() {
 			rec.freeze(was)
