@@ -190,9 +190,11 @@ func (r *reconciler) confirmed(rec *podRecord, was stamp, l listInfo, asked bool
 // inspectAgain has a pod inspected whose inspection failed, or whose status contradicted the
 // record: the back-off of both ends here. A caller of Relist waits for that inspection.
 func (r *reconciler) inspectAgain(rec *podRecord, was stamp, l listInfo) {
+	owed := rec.dirty || rec.publication.syncsDelivered < rec.inspection.snapshot.syncs
 	switch {
-	case rec.dirty && rec.inspection.dead(): // it died while the pod was suspended
+	case owed && rec.inspection.dead(): // it died while the pod was suspended
 		r.inspectionDied(rec)
+		r.failing.update(rec)
 	case rec.dirty || rec.failures > 0:
 		if l.forRelist && !rec.inspection.dead() {
 			rec.markDirty(was)

@@ -28,11 +28,11 @@ const (
 type pod struct {
 	uid types.UID
 
-	// want is the number from which on a list answers the newest open request; 0 for
-	// none. hinted: an event is among the open requests.
-	want   uint64
-	cause  string
-	hinted bool
+	// want is the number from which on a list answers the newest open request, oldest that
+	// of the oldest; 0 for none. hinted: an event is among the open requests.
+	want, oldest uint64
+	cause        string
+	hinted       bool
 	// dueAt are the times for which requests wait, by their reason; zero for none.
 	dueAt [reasons]time.Time
 	// attempts counts the failed inspections and contradictions in a row.
@@ -83,7 +83,7 @@ func (s *Scheduler) Hint(uid types.UID) {
 
 func (s *Scheduler) request(p *pod, cause string, hinted bool) {
 	if p.want == 0 {
-		p.cause = cause
+		p.cause, p.oldest = cause, s.last.Number+1
 		s.requested++
 	}
 	p.want = s.last.Number + 1
@@ -124,16 +124,20 @@ func (p *pod) causeOf(why reason) string {
 }
 
 // PodListed notes that a list of the pod with this stamp is believed, or confirms what is
-// known, and reports whether it answers the open request.
+// known, and reports whether it answers a request. Newer ones stay open.
 func (s *Scheduler) PodListed(uid types.UID, stamp Stamp) bool {
 	p := s.pods[uid]
 	if p == nil {
 		return false
 	}
 	p.dueAt[listFailed], p.listFirst = time.Time{}, false
-	answers := p.want > 0 && p.want <= stamp.Number
-	if answers {
-		p.want = 0
+	answers := p.want > 0 && p.oldest <= stamp.Number
+	switch {
+	case !answers:
+	case p.want > stamp.Number:
+		p.oldest = p.want
+	default:
+		p.want, p.oldest = 0, 0
 		s.requested--
 		if p.hinted {
 			p.hinted = false

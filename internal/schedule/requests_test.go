@@ -31,7 +31,7 @@ func TestRequestIsAnsweredByALaterList(t *testing.T) {
 }
 
 // A request never joins a call in flight: however many come meanwhile, one more list
-// follows.
+// follows. Nor do they keep that call from answering the request that it was made for.
 func TestRequestJoinsNoCallInFlight(t *testing.T) {
 	s := newScript(t)
 	s.Request("a", "demand")
@@ -39,9 +39,11 @@ func TestRequestJoinsNoCallInFlight(t *testing.T) {
 	s.Request("a", "hint")
 	s.Request("a", "hint")
 	s.does() // one list of a pod at a time
-	s.same("answered by G1", s.listed("G1"), []types.UID(nil))
+	s.same("answered by G1", s.listed("G1"), []types.UID{"a"})
+	s.same("open", s.Requested(), []types.UID{"a"})
 	s.does("G2 a demand") // the first cause that is open
 	s.same("answered by G2", s.listed("G2"), []types.UID{"a"})
+	s.same("open", s.Requested(), []types.UID(nil))
 	s.does()
 	s.forgotten()
 }
