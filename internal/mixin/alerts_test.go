@@ -27,7 +27,7 @@ var wanted = []string{
 	// Lists take longer than the shortened threshold, and nobody reads what the program prints.
 	"PlegRelistSlow unread", "KubeletPlegDurationHigh unread", "PlegSubscriberBehind unread",
 	// There is no runtime.
-	"PlegNeverListed early", "PlegEventStreamDown early",
+	"PlegUnhealthy early", "PlegNeverListed early", "PlegEventStreamDown early",
 }
 
 // The shortened thresholds, in seconds as the whole ones are.
