@@ -26,6 +26,10 @@ kubelet_node_name{node="worker-1"} 1
 `), "kubelet_node_name"); err != nil {
 			t.Error(err)
 		}
+		_, reg = newNodeWithMetrics(t, pleg.WithNodeName("worker-\xff"))
+		if n, err := testutil.GatherAndCount(reg, "kubelet_node_name"); n != 1 || err != nil {
+			t.Errorf("a name that is not UTF-8: %d, %v", n, err)
+		}
 		for _, opts := range [][]pleg.Option{nil, {pleg.WithNodeName("")}} {
 			_, reg := newNodeWithMetrics(t, opts...)
 			if n, err := testutil.GatherAndCount(reg, "kubelet_node_name"); n != 0 || err != nil {
