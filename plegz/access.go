@@ -9,11 +9,19 @@ import (
 	"strings"
 )
 
+// maxQuery is how long a query may be: a format and a position are short, and what is long
+// takes memory to read.
+const maxQuery = 512
+
 // refusal says why a request is not answered, and with which code; "" if it is answered.
 func (o *options) refusal(r *http.Request) (why string, code int) {
 	switch {
 	case r.Method != http.MethodGet && r.Method != http.MethodHead:
 		return "only GET and HEAD are answered", http.StatusMethodNotAllowed
+	case r.ContentLength != 0:
+		return "a request with a body is not answered", http.StatusRequestEntityTooLarge
+	case len(r.URL.RawQuery) > maxQuery:
+		return "the query is too long", http.StatusRequestURITooLong
 	case !o.remote && !overUnixSocket(r) && !isLoopback(hostOf(r.RemoteAddr)):
 		return "only requests of this machine are answered", http.StatusForbidden
 	case !o.hostAllowed(r):

@@ -40,7 +40,7 @@ const (
 // newCondition returns the health in words, of a report that was made at a time.
 func newCondition(r pleg.HealthReport, now time.Time) condition {
 	r = clipReport(r)
-	c := condition{report: r, encoded: encoded(r), notes: troubles(&r, now)}
+	c := condition{report: r, encoded: encoded(clipLists(r)), notes: troubles(&r, now)}
 	switch {
 	case !r.Healthy:
 		c.level, c.sentence = levelError, "Not healthy: "+printable(r.Reason)+"."
@@ -70,6 +70,21 @@ func clipReport(r pleg.HealthReport) pleg.HealthReport {
 	return r
 }
 
+// clipLists returns a report whose lists are short enough to be sent every second. The pods
+// say themselves whether they hang or fail.
+func clipLists(r pleg.HealthReport) pleg.HealthReport {
+	r.FailingPods = slices.Clone(r.FailingPods[:min(len(r.FailingPods), maxList)])
+	for i := range r.FailingPods {
+		r.FailingPods[i].PodUID = types.UID(clip(string(r.FailingPods[i].PodUID)))
+	}
+	r.CallsInFlight = slices.Clone(r.CallsInFlight[:min(len(r.CallsInFlight), maxList)])
+	for i := range r.CallsInFlight {
+		r.CallsInFlight[i].PodUID = types.UID(clip(string(r.CallsInFlight[i].PodUID)))
+	}
+	r.NamedSubscribers = r.NamedSubscribers[:min(len(r.NamedSubscribers), maxList)]
+	return r
+}
+
 // troubles returns what is wrong, the worst first, a sentence each.
 func troubles(r *pleg.HealthReport, now time.Time) []string {
 	var all []string
@@ -77,7 +92,7 @@ func troubles(r *pleg.HealthReport, now time.Time) []string {
 	names := make(map[types.UID]string, len(r.FailingPods))
 	var hung, failed []pleg.FailingPod
 	for _, f := range r.FailingPods {
-		names[f.PodUID] = printable(nameOf(f.Namespace, f.Name, string(f.PodUID)))
+		names[f.PodUID] = printable(nameOf(f.Namespace, f.Name, clip(string(f.PodUID))))
 		if f.HangingSince.IsZero() {
 			failed = append(failed, f)
 		} else {

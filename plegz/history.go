@@ -23,8 +23,8 @@ type history struct {
 	pods        map[types.UID]*record
 	gone        []departed // oldest first
 	goneThrough uint64     // those of this number or less are forgotten
-	events      []event    // oldest first
-	samples     []sample   // oldest first
+	events      []*event   // oldest first
+	samples     []*sample  // oldest first
 	condition   condition
 	conditionAt uint64 // number of its last change
 }
@@ -248,15 +248,15 @@ func (h *history) describe(c condition) {
 }
 
 // sample takes in a sample.
-func (h *history) sample(s sample) {
-	s.number = h.next()
+func (h *history) sample(s *sample) {
+	s.number, s.encoded = h.next(), encoded(s)
 	h.samples = append(h.samples, s)
 	h.samples = h.samples[max(0, len(h.samples)-maxSamples):]
 }
 
 // since returns what has changed after a number: the pods by namespace and name, the events
 // and the samples oldest first. What it returns is not modified later.
-func (h *history) since(number uint64) (pods [][]byte, events []event, samples []sample) {
+func (h *history) since(number uint64) (pods [][]byte, events []*event, samples []*sample) {
 	var records []*record
 	for _, r := range h.pods {
 		if r.changed > number {
@@ -269,7 +269,7 @@ func (h *history) since(number uint64) (pods [][]byte, events []event, samples [
 	for _, r := range records {
 		pods = append(pods, r.encoded)
 	}
-	i, _ := slices.BinarySearchFunc(h.events, number+1, func(e event, n uint64) int { return cmp.Compare(e.Number, n) })
-	j, _ := slices.BinarySearchFunc(h.samples, number+1, func(s sample, n uint64) int { return cmp.Compare(s.number, n) })
+	i, _ := slices.BinarySearchFunc(h.events, number+1, func(e *event, n uint64) int { return cmp.Compare(e.Number, n) })
+	j, _ := slices.BinarySearchFunc(h.samples, number+1, func(s *sample, n uint64) int { return cmp.Compare(s.number, n) })
 	return pods, slices.Clone(h.events[i:]), slices.Clone(h.samples[j:])
 }

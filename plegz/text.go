@@ -32,6 +32,13 @@ func (a *answer) text() []byte {
 	return b.Bytes()
 }
 
+// maxCell is how long a text in a column can be that others stand after, for every row is
+// as wide as the widest. A namespace and a name in Kubernetes have 63 and 253 at most.
+const maxCell = 320
+
+// cell cuts a text that is too long for its column.
+func cell(s string) string { return clipTo(s, maxCell) }
+
 // table writes a heading and rows of columns; nothing without rows.
 func table[T any](b *bytes.Buffer, heading string, rows []T, write func(w io.Writer, row T)) {
 	if len(rows) == 0 {
@@ -67,8 +74,9 @@ func (a *answer) writeHealth(b *bytes.Buffer) {
 	fmt.Fprintf(b, "subscriptions    %d, %s behind\n", r.Subscribers, plural(r.Backlog, "pod"))
 	fmt.Fprintf(b, "recorded since   %s\n", a.RecordingSince.Format(time.RFC3339))
 
-	table(b, "CALL IN FLIGHT\tPOD\tSINCE\tFOR", r.CallsInFlight, func(w io.Writer, c pleg.RuntimeCall) {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", callText(c), cmp.Or(printable(string(c.PodUID)), "-"),
+	calls := r.CallsInFlight[:min(len(r.CallsInFlight), maxList)]
+	table(b, "CALL IN FLIGHT\tPOD\tSINCE\tFOR", calls, func(w io.Writer, c pleg.RuntimeCall) {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", cell(callText(c)), cmp.Or(cell(printable(string(c.PodUID))), "-"),
 			c.Since.UTC().Format(time.RFC3339), roughly(a.Time.Sub(c.Since)))
 	})
 	table(b, "SUBSCRIBER\tSUBSCRIPTIONS\tBACKLOG\tBEHIND", r.NamedSubscribers, func(w io.Writer, s pleg.SubscriberReport) {
@@ -101,12 +109,12 @@ func (a *answer) writePods(b *bytes.Buffer) {
 		}
 	}
 	table(b, "POD\tSTATE\tCONTAINER\tID\tSTATE\tRESTARTS\tFOR\tREASON", rows, func(w io.Writer, r row) {
-		name, l := printable(nameOf(r.pod.Namespace, r.pod.Name, r.pod.UID)), r.life
+		name, l := cell(printable(nameOf(r.pod.Namespace, r.pod.Name, r.pod.UID))), r.life
 		if l == nil {
 			fmt.Fprintf(w, "%s\t%s\t-\t-\t-\t-\t-\t%s\n", name, r.pod.State, cmp.Or(printable(r.pod.Error), "-"))
 			return
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", name, r.pod.State, printable(l.Name), printable(short(l.ID)),
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", name, r.pod.State, cell(printable(l.Name)), printable(short(l.ID)),
 			lifeText(l), l.Restarts, a.inState(l), cmp.Or(printable(cmp.Or(l.Reason, r.pod.Error)), "-"))
 	})
 }
@@ -133,8 +141,8 @@ func short(id string) string { return id[:min(len(id), 12)] }
 
 func (a *answer) writeEvents(b *bytes.Buffer) {
 	newest := a.events[max(0, len(a.events)-textEvents):]
-	table(b, "TIME\tPOD\tCONTAINER\tEVENT\tEXIT\tREASON\tCAUSE", newest, func(w io.Writer, e event) {
-		container, exit := printable(e.Container), "-"
+	table(b, "TIME\tPOD\tCONTAINER\tEVENT\tEXIT\tREASON\tCAUSE", newest, func(w io.Writer, e *event) {
+		container, exit := cell(printable(e.Container)), "-"
 		if e.Sandbox {
 			container = "sandbox"
 		}
@@ -142,7 +150,7 @@ func (a *answer) writeEvents(b *bytes.Buffer) {
 			exit = fmt.Sprint(*e.ExitCode)
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", e.Time.Format("15:04:05.000"),
-			printable(nameOf(e.Namespace, e.Pod, e.PodUID)), cmp.Or(container, "-"), e.Event, exit,
-			cmp.Or(printable(e.Reason), "-"), e.Cause)
+			cell(printable(nameOf(e.Namespace, e.Pod, e.PodUID))), cmp.Or(container, "-"), e.Event, exit,
+			cmp.Or(cell(printable(e.Reason)), "-"), e.Cause)
 	})
 }
