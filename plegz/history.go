@@ -27,6 +27,8 @@ type history struct {
 	samples     []*sample  // oldest first
 	condition   condition
 	conditionAt uint64 // number of its last change
+
+	observations uint64 // how many there were
 }
 
 // maxSamples is ten minutes of them.
@@ -38,7 +40,8 @@ type record struct {
 	present   []life // listed containers and sandboxes
 	past      []life // those that are gone, oldest first
 	ended     map[string]time.Time
-	stale     bool // something else than observed has changed
+	stale     bool   // something else than observed has changed
+	listedIn  uint64 // the last observation that had it
 	removedAt time.Time
 	gone      uint64
 
@@ -151,14 +154,14 @@ func (h *history) remember(d departed) {
 // observe takes in the pods as they are at a time: all of them, listed or not any more.
 func (h *history) observe(listed pleg.Pods, status func(types.UID) (*pleg.PodStatus, error),
 	failing map[types.UID]pleg.FailingPod, now time.Time) {
-	present := make(map[types.UID]struct{}, len(listed))
+	h.observations++
 	for _, p := range listed {
-		present[p.ID] = struct{}{}
 		r := h.pods[p.ID]
 		if r == nil {
 			r = &record{ended: make(map[string]time.Time)}
 			h.pods[p.ID] = r
 		}
+		r.listedIn = h.observations
 		s, err := status(p.ID)
 		o := observed{listed: p, status: s, failing: failing[p.ID]}
 		if err != nil {
@@ -171,7 +174,7 @@ func (h *history) observe(listed pleg.Pods, status func(types.UID) (*pleg.PodSta
 		h.update(p.ID, r, now)
 	}
 	for uid, r := range h.pods {
-		if _, is := present[uid]; is || r.gone > 0 && !r.stale {
+		if r.listedIn == h.observations || r.gone > 0 && !r.stale {
 			continue
 		}
 		r.observed.failing, r.observed.err = pleg.FailingPod{}, ""

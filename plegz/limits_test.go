@@ -13,6 +13,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/plegtest"
 	"github.com/kubepleg/pleg/plegz"
 )
@@ -238,4 +241,46 @@ func TestUnasked(t *testing.T) {
 			t.Errorf("%s after the last client; without a handler %s", got, without)
 		}
 	})
+}
+
+// A viewer of a node of a thousand pods, of which 50 change a second, costs the agent a few
+// times what the changes cost it themselves, measured by what is allocated.
+// BenchmarkViewer has the CPU time.
+func TestViewerCost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.setPods(1000)
+		state := pleg.ContainerStateExited
+		change := func() (allocated float64) {
+			before := totalAlloc()
+			for i := range 500 {
+				n.SetContainer(types.UID(fmt.Sprintf("team/pod-%04d", i)), fmt.Sprintf("container-%04d", i), state)
+				n.pass(20 * time.Millisecond)
+			}
+			if state == pleg.ContainerStateExited {
+				state = pleg.ContainerStateRunning
+			} else {
+				state = pleg.ContainerStateExited
+			}
+			return float64(totalAlloc()-before) / 10
+		}
+		without := change()
+		l, stop := n.serve()
+		c := ask(t, l, "GET /?format=stream HTTP/1.1\nHost: localhost\n\n")
+		go func() { _, _ = io.Copy(io.Discard, c) }()
+		n.pass(2 * time.Second)
+		with := change()
+		_ = c.Close()
+		stop()
+		t.Logf("%.0f kB a second without a viewer, %.0f with one", without/1000, with/1000)
+		if with > 5*without {
+			t.Errorf("%.0f kB are allocated a second with a viewer, %.0f without", with/1000, without/1000)
+		}
+	})
+}
+
+func totalAlloc() uint64 {
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.TotalAlloc
 }

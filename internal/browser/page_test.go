@@ -178,8 +178,19 @@ func TestHostileNames(t *testing.T) {
 		`document.scripts.length > 1`) {
 		t.Error("a name was obeyed")
 	}
-	// The policy holds too: what is put in as HTML does not run.
-	evaluate[any](t, tab, `document.body.insertAdjacentHTML('beforeend', '<img src=x onerror="window.hit=1">')`)
+	// The policy holds too: HTML cannot be put in, and a handler does not run.
+	if outcome := evaluate[string](t, tab, `(() => { try {
+		document.body.insertAdjacentHTML('beforeend', '<img src=x onerror="window.hit=1">');
+		return 'put in';
+	} catch (e) { return e.name; } })()`); outcome != "TypeError" {
+		t.Errorf("HTML from a script: %s", outcome)
+	}
+	evaluate[any](t, tab, `(() => { try {
+		const img = document.createElement('img');
+		img.setAttribute('onerror', 'window.hit=1');
+		img.src = 'x';
+		document.body.append(img);
+	} catch (e) {} })()`)
 	time.Sleep(300 * time.Millisecond)
 	if evaluate[bool](t, tab, `'hit' in window`) {
 		t.Error("the policy lets a handler run")
@@ -237,18 +248,19 @@ func TestThousandPods(t *testing.T) {
 			}
 		}
 	}()
-	const seconds = 8
-	before := mainThread(t, tab)
-	time.Sleep(seconds * time.Second)
-	busy := (mainThread(t, tab) - before) / seconds
+	cpu, wall := mainThread(t, tab, cpuTime, 8*time.Second), mainThread(t, tab, wallTime, 8*time.Second)
 	cancel()
 	<-done
 	lanes := evaluate[int](t, tab, `document.querySelectorAll('.lane').length`)
-	t.Logf("%.0f ms of the main thread a second, %d lanes in the document", busy*1000, lanes)
-	if lanes > 60 || lanes < 5 {
-		t.Errorf("%d lanes are in the document", lanes)
+	rows := evaluate[int](t, tab, `document.getElementById('events').childElementCount`)
+	t.Logf("a second, the main thread works for %v of CPU time, %v of wall time; %d lanes and %d events in the document",
+		cpu.Round(time.Millisecond/10), wall.Round(time.Millisecond/10), lanes, rows)
+	if lanes > 60 || lanes < 5 || rows > 100 || rows < 20 {
+		t.Errorf("%d lanes and %d events are in the document", lanes, rows)
 	}
-	if busy > 0.25 { // on a shared machine; docs/BENCHMARKS.md has what a quiet one takes
-		t.Errorf("%.0f ms of the main thread a second", busy*1000)
+	// docs/BENCHMARKS.md has what it takes: a quarter of this. Wall time depends on what else
+	// the machine does.
+	if limit := 80 * time.Millisecond; cpu > limit {
+		t.Errorf("the main thread works for %v a second, more than %v", cpu, limit)
 	}
 }

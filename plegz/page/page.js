@@ -10,6 +10,7 @@
   let detailed = ''; // UID of the pod whose detail is open
   let pods = []; // in their order
   let tops = [0];
+  let inView = new Set(); // UIDs of the lanes that are seen
 
   function element(tag, attributes, ...children) {
     const e = document.createElement(tag);
@@ -41,9 +42,11 @@
     source = new EventSource('?format=stream' + (model.position ? '&since=' + encodeURIComponent(model.position) : ''));
     source.onmessage = (message) => {
       heard = performance.now();
-      P.apply(model, JSON.parse(message.data));
+      const news = JSON.parse(message.data);
+      const level = model.level;
+      P.apply(model, news);
       setLink('live');
-      schedule();
+      schedule(news.full || model.level !== level || news.pods.some(isInView));
     };
     source.onerror = () => {
       setLink('reconnecting');
@@ -87,19 +90,31 @@
 
   // --- drawing ------------------------------------------------------------------------
 
-  const PACE = 400; // milliseconds between two drawings, or a lively node keeps the browser busy
-  let scheduled = false;
-  let drawn = 0;
+  // Milliseconds between two drawings, or a lively node keeps the browser busy: of what is
+  // in view, and of what is not, such as the time and the counts.
+  const PACE = 400;
+  const SLOW_PACE = 1000;
+  let scheduled = 0; // timer of the next drawing
+  let due = Infinity; // when that is
+  let drawn = -Infinity;
 
-  // schedule draws soon, and everything that has come until then once.
-  function schedule() {
-    if (scheduled || paused) return;
-    scheduled = true;
-    setTimeout(() => requestAnimationFrame(draw), Math.max(0, PACE - (performance.now() - drawn)));
+  // schedule draws everything that has come until then at once: soon if it is in view.
+  function schedule(inView) {
+    const at = drawn + (inView ? PACE : SLOW_PACE);
+    if (paused || at >= due) return;
+    clearTimeout(scheduled);
+    due = at;
+    scheduled = setTimeout(() => requestAnimationFrame(draw), Math.max(0, at - performance.now()));
+  }
+
+  // isInView reports whether a pod's lane is seen, or would be.
+  function isInView(pod) {
+    return inView.has(pod.uid) || tops[tops.length - 1] < size.height || (filter.order !== 'name' && scrolled === 0) ||
+      filter.state !== '' || pod.uid === detailed;
   }
 
   function draw() {
-    scheduled = false;
+    due = Infinity;
     drawn = performance.now();
     drawHealth();
     drawPlots();
@@ -172,8 +187,6 @@
     });
   }
 
-  let drawnEvents = 0; // number of the newest event in the document
-
   function drawSide() {
     const h = model.health;
     if (!h) return;
@@ -211,30 +224,53 @@
   }
 
   const SHOWN_EVENTS = 200;
+  const eventList = $('events');
+  let eventRows = []; // { number, row }, newest first
+  let eventsOf = ''; // the history that they are of
+  let eventsFit = 40; // as many as can be seen without scrolling, and some more
 
+  // drawEvents shows the newest events: all that can be seen, and more to who has scrolled.
   function drawEvents() {
-    const events = model.events;
-    const ol = $('events');
-    const newest = events.length ? events[events.length - 1].number : 0;
-    if (newest === drawnEvents && ol.childElementCount) return;
-    if (newest < drawnEvents) ol.replaceChildren();
-    const fresh = events.filter((e) => e.number > drawnEvents || !ol.childElementCount).slice(-SHOWN_EVENTS).reverse();
-    drawnEvents = newest;
-    if (!events.length) {
-      ol.replaceChildren(element('li', { class: 'none' }, element('span'), element('span'), 'None since the page was opened.'));
-      drawnEvents = -1;
+    const history = model.position.split('.')[0];
+    if (history !== eventsOf) {
+      eventsOf = history;
+      eventRows = [];
+      eventList.replaceChildren();
+    }
+    if (!model.events.length) {
+      if (!eventList.childElementCount) {
+        eventList.append(element('li', { class: 'none' }, element('span'), element('span'), 'None since the page was opened.'));
+      }
       return;
     }
-    for (const none of ol.querySelectorAll('.none')) none.remove();
-    ol.prepend(...fresh.map((e) => {
-      const { pod, text } = P.eventText(e);
-      const [mark, kind] = P.eventMark(e);
-      return element('li', { title: 'listed because of: ' + e.cause }, element('time', {}, P.clock(P.time(e.time))),
-        element('span', { class: kind, 'aria-hidden': 'true' }, mark),
-        element('span', { class: 'text' }, element('bdi', {}, pod), ' ', element('span', { class: kind === 'crashed' ? kind : '' }, text)));
-    }));
-    while (ol.childElementCount > SHOWN_EVENTS) ol.lastElementChild.remove();
+    if (!eventRows.length) eventList.replaceChildren();
+    const wanted = model.events.slice(eventList.dataset.scrolled ? -SHOWN_EVENTS : -eventsFit).reverse();
+    const oldest = wanted[wanted.length - 1].number;
+    while (eventRows.length && eventRows[eventRows.length - 1].number < oldest) eventRows.pop().row.remove();
+    const shown = eventRows.length ? [eventRows[0].number, eventRows[eventRows.length - 1].number] : [0, 0];
+    const fresh = wanted.filter((e) => e.number > shown[0]).map(eventRow);
+    const older = wanted.filter((e) => e.number < shown[1]).map(eventRow);
+    eventList.prepend(...fresh.map((e) => e.row));
+    eventList.append(...older.map((e) => e.row));
+    eventRows = [...fresh, ...eventRows, ...older];
   }
+
+  function eventRow(e) {
+    const { pod, text } = P.eventText(e);
+    const [mark, kind] = P.eventMark(e);
+    const row = element('li', { title: 'listed because of: ' + e.cause }, element('time', {}, P.clock(P.time(e.time))),
+      element('span', { class: kind, 'aria-hidden': 'true' }, mark),
+      element('span', { class: 'text' }, element('bdi', {}, pod), ' ', element('span', { class: kind === 'crashed' ? kind : '' }, text)));
+    return { number: e.number, row };
+  }
+
+  eventList.addEventListener('scroll', () => {
+    const scrolled = eventList.scrollTop > 0;
+    if (scrolled === !!eventList.dataset.scrolled) return;
+    eventList.dataset.scrolled = scrolled ? 'yes' : '';
+    drawEvents();
+  }, { passive: true });
+  new ResizeObserver(() => { eventsFit = Math.ceil(eventList.clientHeight / 18) + 10; }).observe(eventList);
 
   // --- the filter ---------------------------------------------------------------------
 
@@ -302,7 +338,7 @@
     $('pause').setAttribute('aria-pressed', String(paused));
     setText($('pause'), paused ? 'Go on' : 'Pause');
     setLink($('link').dataset.state);
-    schedule();
+    schedule(true);
   }
 
   // --- the lanes ----------------------------------------------------------------------
@@ -313,10 +349,12 @@
 
   // size is of the tracks, read when it changes: to read it has the browser lay out the page.
   let size = { left: 0, width: 0, height: 0 };
+  let scrolled = 0; // of the lanes; to read it would have the browser lay out the page too
 
   function measure() {
     const left = isNarrow.matches ? 0 : parseFloat(getComputedStyle(space).getPropertyValue('--left'));
     size = { left, width: Math.max(1, space.clientWidth - left - 2), height: lanes.clientHeight };
+    scrolled = lanes.scrollTop;
   }
 
   function drawPods() {
@@ -337,7 +375,8 @@
     drawLanes.again = () => drawLanes(from, to);
     const { left, width, height } = size;
     drawAxis(from, to, width, left);
-    const [first, end] = P.visible(tops, lanes.scrollTop, height);
+    const [first, end] = P.visible(tops, scrolled, height);
+    inView = new Set(pods.slice(first, end).map((p) => p.uid));
     for (let i = first; i < end; i++) drawLane(laneAt(i - first), i, from, to, width);
     for (let i = end - first; i < pool.length; i++) pool[i].root.hidden = true;
     if (!pods.some((p) => p.uid === chosen)) chosen = '';
@@ -441,7 +480,10 @@
     });
   }
 
-  lanes.addEventListener('scroll', () => { if (drawLanes.again) requestAnimationFrame(drawLanes.again); }, { passive: true });
+  lanes.addEventListener('scroll', () => {
+    scrolled = lanes.scrollTop;
+    if (drawLanes.again) requestAnimationFrame(drawLanes.again);
+  }, { passive: true });
   new ResizeObserver(() => {
     measure();
     drawPods();
@@ -468,6 +510,7 @@
     chosen = pods[i].uid;
     if (tops[i] < lanes.scrollTop) lanes.scrollTop = tops[i];
     else if (tops[i + 1] > lanes.scrollTop + lanes.clientHeight) lanes.scrollTop = tops[i + 1] - lanes.clientHeight;
+    scrolled = lanes.scrollTop;
     drawLanes.again();
   }
 
