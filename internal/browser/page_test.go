@@ -142,6 +142,26 @@ func TestStalledConnectionRecovers(t *testing.T) {
 	}
 }
 
+// Who is refused is told why, and gets the page as soon as it is not.
+func TestRefusedViewerIsTold(t *testing.T) {
+	var full atomic.Bool
+	full.Store(true)
+	n, tab := open(t, func(h http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if full.Load() && strings.Contains(r.URL.RawQuery, "stream") {
+				http.Error(w, "too many requests at once", http.StatusServiceUnavailable)
+				return
+			}
+			h.ServeHTTP(w, r)
+		})
+	})
+	run(t, n, "web-0")
+	await(t, tab, `document.getElementById('link').innerText.includes('too many viewers')`)
+	full.Store(false)
+	await(t, tab, lane("web-0")+`.includes('running')`)
+	await(t, tab, `document.getElementById('link').innerText.includes('live')`)
+}
+
 // stalling is a response that keeps what is written to itself while it stalls.
 type stalling struct {
 	http.ResponseWriter

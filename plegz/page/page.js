@@ -34,6 +34,7 @@
   let source = null;
   let heard = 0; // performance.now() of the last message
   let again = 0; // timer of the next attempt
+  let refused = ''; // why the last attempt was refused
 
   function connect() {
     clearTimeout(again);
@@ -41,25 +42,36 @@
     heard = performance.now();
     source = new EventSource('?format=stream' + (model.position ? '&since=' + encodeURIComponent(model.position) : ''));
     source.onmessage = (message) => {
-      heard = performance.now();
       const news = JSON.parse(message.data);
       const level = model.level;
       P.apply(model, news);
+      heard = performance.now();
+      refused = '';
       setLink('live');
       schedule(news.full || model.level !== level || news.pods.some(isInView));
     };
     source.onerror = () => {
       setLink('reconnecting');
       // The browser tries again by itself, unless it was refused.
-      if (source.readyState === EventSource.CLOSED) again = setTimeout(connect, 3000);
+      if (source.readyState !== EventSource.CLOSED) return;
+      again = setTimeout(connect, 3000);
+      askWhy();
     };
+  }
+
+  // askWhy finds out why a stream was refused, which the browser does not say.
+  function askWhy() {
+    fetch('?format=stream', { method: 'HEAD', cache: 'no-store' }).then((answer) => {
+      refused = answer.ok ? '' : answer.status === 503 ? 'too many viewers' : 'refused with status ' + answer.status;
+      if ($('link').dataset.state !== 'live') setLink('reconnecting');
+    }, () => {});
   }
 
   function setLink(state) {
     const link = $('link');
     link.dataset.state = state;
     const ago = Math.round((performance.now() - heard) / 1000);
-    setText(link, state === 'live' ? (paused ? 'paused' : 'live') : state + (model.time ? ', last news ' + ago + ' s ago' : ''));
+    setText(link, state === 'live' ? (paused ? 'paused' : 'live') : state + (refused && ', ' + refused) + (model.time ? ', last news ' + ago + ' s ago' : ''));
     document.body.classList.toggle('stale', state !== 'live' && model.time > 0);
   }
 
@@ -196,7 +208,7 @@
       c.method + (c.object ? ' of ' + c.object : '') + podText(c.podUID), P.duration(model.time - P.time(c.since)),
     ]));
     const subscribers = (h.namedSubscribers || []).map((s) => [
-      s.name + (s.subscriptions > 1 ? ' × ' + s.subscriptions : ''), String(s.backlog),
+      s.name + (s.name === 'plegz' ? ' (this page)' : '') + (s.subscriptions > 1 ? ' × ' + s.subscriptions : ''), String(s.backlog),
       s.behindSince ? P.duration(model.time - P.time(s.behindSince)) : '–',
     ]);
     const named = (h.namedSubscribers || []).reduce((n, s) => n + s.subscriptions, 0);
@@ -563,7 +575,7 @@
       rows([['State', (P.MARKS[pod.state] || '') + ' ' + pod.state, pod.state === 'hung' || pod.state === 'failing' || pod.state === 'crashed'],
         ['Hangs since', at(P.time(pod.hangingSince)), true], ['Failures', pod.failures], ['Error', pod.error, true],
         ['UID', pod.uid], ['IPs', (pod.ips || []).join(', ')], ['Runtime handler', pod.runtimeHandler], ['Created', at(P.time(pod.createdAt))],
-        ['Removed', at(pod.removed)], ['Status of', at(P.time(pod.observedAt))]]),
+        ['Removed', at(pod.removed)], ['Last inspected', at(P.time(pod.observedAt))]]),
       ...pod.containers.flatMap((c) => [element('h3', {}, 'Container ', element('bdi', {}, P.printable(c.name || ''))), rows([
         ['State', P.stateText(c), c.exitCode], ['Message', c.message], ['Restarts', c.restarts], ['Created', at(c.created)], ['Started', at(c.started)],
         ['Finished', at(c.finished)], ['Ran for', c.started && c.finished ? P.duration(c.finished - c.started) : ''], ['Removed', at(c.removed)],
