@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/internal/printable"
 )
 
 // The types below are the JSON, which doc.go describes.
@@ -166,5 +167,5 @@ func encoded(v any) []byte {
 	if err != nil {
 		return []byte("null")
 	}
-	return printableJSON(b)
+	return printable.JSON(b)
 }
