@@ -64,7 +64,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header.Set("Content-Security-Policy", page.policy)
 	header.Set("Vary", "Accept")
 	// The server takes the limit away when the request ends.
-	limit(w, deadline())
+	limit(w, after(writeTimeout))
 	if why, code := h.refusal(r); why != "" {
 		if code == http.StatusMethodNotAllowed {
 			header.Set("Allow", "GET, HEAD")
@@ -131,7 +131,7 @@ func send(w http.ResponseWriter, r *http.Request, media string, b []byte) {
 	if r.Method == http.MethodHead {
 		return
 	}
-	_, _ = (&pacedWriter{w: w, end: time.Now().Add(answerTimeout)}).Write(b) //nolint:forbidigo // a connection's time is real
+	_, _ = (&pacedWriter{w: w, end: after(answerTimeout)}).Write(b)
 }
 
 // pacedWriter writes as long as the client takes some of it in time.
@@ -142,7 +142,7 @@ type pacedWriter struct {
 
 func (p *pacedWriter) Write(b []byte) (n int, err error) {
 	for len(b) > 0 {
-		until := deadline()
+		until := after(writeTimeout)
 		if !p.end.IsZero() && p.end.Before(until) {
 			until = p.end
 		}
@@ -163,8 +163,9 @@ func limit(w http.ResponseWriter, until time.Time) {
 	_ = http.NewResponseController(w).SetWriteDeadline(until)
 }
 
-func deadline() time.Time {
-	return time.Now().Add(writeTimeout) //nolint:forbidigo // a connection's time is real
+// after is the time after a while.
+func after(d time.Duration) time.Time {
+	return time.Now().Add(d) //nolint:forbidigo // a connection's time is real
 }
 
 // aLongTimeAgo is a deadline that has passed.

@@ -215,10 +215,13 @@ func TestTimesOutOfRange(t *testing.T) {
 		n := newNode(t)
 		far := time.Date(20000, 1, 1, 0, 0, 0, 0, time.UTC)
 		n.setPod("shop", "web", plegtest.Exited("nginx"))
-		n.SetStatus("shop/web", &pleg.PodStatus{ID: "shop/web", Namespace: "shop", Name: "web", ContainerStatuses: []*pleg.Status{{
+		status := &pleg.Status{
 			ID: pleg.ContainerID{Type: "fake", ID: "nginx"}, State: pleg.ContainerStateExited, ExitCode: 3,
 			CreatedAt: far, StartedAt: far, FinishedAt: far,
-		}}})
+		}
+		n.SetStatus("shop/web", &pleg.PodStatus{
+			ID: "shop/web", Namespace: "shop", Name: "web", ContainerStatuses: []*pleg.Status{status},
+		})
 		n.pass(time.Second)
 		s := n.state()
 		if len(s.Pods) != 1 || len(s.Pods[0].Containers) != 1 || *s.Pods[0].Containers[0].ExitCode != 3 {

@@ -24,7 +24,7 @@ func (h *handler) serveStream(w http.ResponseWriter, r *http.Request) {
 	done := h.stream()
 	defer done()
 	// The server ends the stream with a few bytes more.
-	defer func() { limit(w, deadline()) }()
+	defer func() { limit(w, after(writeTimeout)) }()
 	position := r.Header.Get("Last-Event-ID")
 	if position == "" {
 		position = r.URL.Query().Get("since")

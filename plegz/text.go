@@ -115,8 +115,9 @@ func (a *answer) writePods(b *bytes.Buffer) {
 			fmt.Fprintf(w, "%s\t%s\t-\t-\t-\t-\t-\t%s\n", name, r.pod.State, cmp.Or(printable.Text(r.pod.Error), "-"))
 			return
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", name, r.pod.State, cell(printable.Text(l.Name)), printable.Text(short(l.ID)),
-			lifeText(l), l.Restarts, a.inState(l), cmp.Or(printable.Text(cmp.Or(l.Reason, r.pod.Error)), "-"))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", name, r.pod.State, cell(printable.Text(l.Name)),
+			printable.Text(short(l.ID)), lifeText(l), l.Restarts, a.inState(l),
+			cmp.Or(printable.Text(cmp.Or(l.Reason, r.pod.Error)), "-"))
 	})
 }
 
