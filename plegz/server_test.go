@@ -114,6 +114,28 @@ func TestStreamOverHTTP(t *testing.T) {
 	})
 }
 
+// A stream goes on however short the server's timeouts are.
+func TestStreamOutlivesTimeouts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		l := newPipeListener()
+		server := &http.Server{Handler: n, ReadTimeout: 5 * time.Second, WriteTimeout: 5 * time.Second}
+		go func() { _ = server.Serve(l) }()
+		client := l.dial()
+		_, _ = io.WriteString(client, "GET /?format=stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
+		began, lines := time.Now(), bufio.NewScanner(client)
+		for time.Since(began) < time.Minute && lines.Scan() {
+			continue
+		}
+		if open := time.Since(began); open < time.Minute {
+			t.Errorf("the stream ends after %v", open)
+		}
+		_ = client.Close()
+		_ = server.Close()
+		synctest.Wait()
+	})
+}
+
 // pipeListener is a listener without a network, whose connections have the bubble's time.
 type pipeListener struct {
 	connections chan net.Conn
