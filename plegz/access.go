@@ -22,7 +22,7 @@ func (o *options) refusal(r *http.Request) (why string, code int) {
 		return "a request with a body is not answered", http.StatusRequestEntityTooLarge
 	case len(r.URL.RawQuery) > maxQuery:
 		return "the query is too long", http.StatusRequestURITooLong
-	case !o.remote && !overUnixSocket(r) && !isLoopback(hostOf(r.RemoteAddr)):
+	case !o.remote && !fromHere(r):
 		return "only requests of this machine are answered", http.StatusForbidden
 	case !o.hostAllowed(r):
 		return "the Host header is not a name of this machine that is allowed", http.StatusForbidden
@@ -75,6 +75,14 @@ func ownPath(r *http.Request) bool {
 		return r.URL.Path == pattern
 	}
 	return false
+}
+
+// fromHere reports whether the request comes from this machine. A handler around this one
+// may have taken the remote address from a header; the address that was connected to is
+// that of the connection.
+func fromHere(r *http.Request) bool {
+	local, known := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	return overUnixSocket(r) || isLoopback(hostOf(r.RemoteAddr)) && (!known || isLoopback(hostOf(local.String())))
 }
 
 // overUnixSocket reports whether the request came over a unix socket, whose peers are on

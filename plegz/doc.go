@@ -60,10 +60,11 @@
 // body 413, and one with a query of more than 512 bytes 414. It answers requests of this
 // machine only, unless WithRemoteAccess says otherwise: the remote address and the Host
 // header must be loopback, or the listener a unix socket, and a request of another site's
-// page is refused (403). It answers one path, at which it is registered; any other is 404.
-// Labels and annotations are not shown unless WithLabels says so, and an environment never,
-// as the library does not know any. Texts are cut after 1024 bytes, and of a pod's labels,
-// annotations and addresses the first 50 are shown.
+// page is refused (403). To it, a proxy on this machine is this machine. It answers one
+// path, at which it is registered; any other is 404. Labels and annotations are not shown
+// unless WithLabels says so, and an environment never, as the library does not know any.
+// Texts are cut after 1024 bytes, and of a pod's labels, annotations and addresses the
+// first 50 are shown.
 //
 // Names, reasons and messages come from the runtime. The page puts them into the document
 // as text only, and its Content-Security-Policy runs no script but the page's own; control

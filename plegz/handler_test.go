@@ -137,6 +137,12 @@ func TestAccess(t *testing.T) {
 			{"another machine", local, from("10.0.0.7:5"), 403},
 			{"another machine that says it is not", local,
 				func(r *http.Request) { r.RemoteAddr = "10.0.0.7:5"; r.Header.Set("X-Forwarded-For", "127.0.0.1") }, 403},
+			{"an address that a header has given", local, func(r *http.Request) {
+				*r = *r.WithContext(contextWithLocal(r, &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 9100}))
+			}, 403},
+			{"a connection to loopback", local, func(r *http.Request) {
+				*r = *r.WithContext(contextWithLocal(r, &net.TCPAddr{IP: net.IPv6loopback, Port: 9100}))
+			}, 200},
 			{"no address", local, from(""), 403},
 			{"rebound name", local, host("evil.example:9100"), 403},
 			{"localhost in a name", local, host("localhost.evil.example"), 403},

@@ -150,6 +150,7 @@ func newPipeListener() *pipeListener {
 
 func (l *pipeListener) dial() net.Conn {
 	client, server := net.Pipe()
+	_ = client.SetDeadline(time.Now().Add(time.Hour)) // of the bubble; a generator never lets it rest
 	l.connections <- loopback{server}
 	return client
 }
@@ -172,3 +173,4 @@ type loopback struct{ net.Conn }
 var loopbackAddress = &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 50000}
 
 func (loopback) RemoteAddr() net.Addr { return loopbackAddress }
+func (loopback) LocalAddr() net.Addr  { return loopbackAddress }

@@ -244,6 +244,25 @@ func TestKeyboardAndFilter(t *testing.T) {
 		`document.getElementById('detail-title').innerText === 'shop/web-1'`)
 }
 
+// What an address says that is no filter is ignored.
+func TestStrangeAddress(t *testing.T) {
+	n, err := browser.StartNode(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(n.Close)
+	run(t, n, "web-0")
+	tab, closeTab, err := browser.Open(t.Context(), browser.Window{Width: 500, Height: 800, Dark: true},
+		n.Page.URL+"/#window=x&order=constructor&state=%3Cscript%3E&__proto__=x&toString=y&name=web")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(closeTab)
+	await(t, tab, lane("web-0")+`.includes('running')`)
+	await(t, tab, `document.querySelector('.bar.running').getBoundingClientRect().width > 1 && `+
+		`document.getElementById('name').value === 'web'`)
+}
+
 // Of a thousand pods only the lanes in view are in the document, and they cost the page
 // little while 50 containers a second change.
 func TestThousandPods(t *testing.T) {

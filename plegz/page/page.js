@@ -339,7 +339,12 @@
   }
 
   function readAddress() {
-    for (const [key, value] of new URLSearchParams(location.hash.slice(1))) if (key in filter) filter[key] = value;
+    const known = {
+      state: STATES.map(([state]) => state), order: ['name', 'changed', 'restarts'], window: ['auto', ...P.WINDOWS.map(String)],
+    };
+    for (const [key, value] of new URLSearchParams(location.hash.slice(1))) {
+      if (Object.hasOwn(filter, key) && (!known[key] || known[key].includes(value))) filter[key] = value;
+    }
     $('name').value = filter.name;
     $('window').value = filter.window;
     $('order').value = filter.order;
