@@ -98,6 +98,10 @@ kubelet: ## a kubelet on the library beside the released one on a real container
 	go run ./examples/kubelet/build -stock
 	cd examples/kubelet/compare && go run . -write ../../../docs/KUBELET.md
 
+.PHONY: mixin
+mixin: ## rules, alerts and dashboard, with promtool and a Prometheus (Debian's package prometheus); a minute or two
+	cd internal/mixin && go test -count=1 -timeout=10m ./...
+
 .PHONY: diff
 diff: ## the library beside the kubelet's own code: same histories, same events, caches, answers
 	cd internal/kubelet && go test -count=1 ./...
