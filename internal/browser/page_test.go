@@ -180,7 +180,7 @@ func (s stalling) Write(b []byte) (int, error) {
 // A name is text: it runs nothing and makes no element, wherever it is shown.
 func TestHostileNames(t *testing.T) {
 	n, tab := open(t, nil)
-	const hostile = `<script>window.hit=1</script><img src=x onerror="window.hit=1">`
+	const hostile = `<script>window.hit=1</script><img src=x onerror="window.hit=1">` + "\u202e\u009b\u200b"
 	sandbox := n.RunPod(plegtest.PodConfig{Namespace: hostile, Name: hostile, UID: hostile})
 	id, err := n.RunContainer(sandbox, plegtest.ContainerConfig{Name: hostile})
 	if err != nil {
@@ -194,6 +194,10 @@ func TestHostileNames(t *testing.T) {
 	evaluate[any](t, tab, `document.querySelector('.lane').click()`)
 	await(t, tab, `document.getElementById('detail').open && `+
 		`document.getElementById('detail').innerText.includes('<img src=x')`)
+	if text := evaluate[string](t, tab, `document.body.innerText`); strings.ContainsAny(text, "\u202e\u009b\u200b") ||
+		strings.Count(text, `\u{202e}\u{9b}\u{200b}`) < 5 {
+		t.Errorf("what does not print is not escaped: %q", text)
+	}
 	if evaluate[bool](t, tab, `'hit' in window || document.querySelectorAll('img').length > 0 || `+
 		`document.scripts.length > 1`) {
 		t.Error("a name was obeyed")
