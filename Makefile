@@ -82,6 +82,16 @@ scale: ## what an agent costs on a node of 110 and of 500 pods: CPU, memory, cal
 soak: ## LIVES container lives (10000) in a containerd under fire; an hour or two; needs root
 	cd internal/e2e && go test -count=1 -timeout=6h -v -run='^TestSoak$$' . -soak.lives=$(LIVES)
 
+.PHONY: browser
+browser: ## the page of plegz in a real Chromium, installed if there is none; a minute
+	hack/chromium.sh
+	cd internal/browser && go test -count=1 -timeout=10m ./...
+
+.PHONY: picture
+picture: ## the picture of the page in README, docs/plegz.png; half a minute
+	hack/chromium.sh
+	cd internal/browser && go run ./cmd/picture --hang --out ../../docs/plegz.png
+
 .PHONY: kubelet
 kubelet: ## a kubelet on the library beside the released one on a real containerd; about an hour; needs root
 	go run ./examples/kubelet/build

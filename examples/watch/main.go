@@ -27,6 +27,7 @@ import (
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
+	"github.com/kubepleg/pleg/internal/printable"
 )
 
 // Exit codes.
@@ -55,7 +56,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return exitUsage
 	}
 	if err := watch(ctx, f, stdout, stderr); err != nil && !errors.Is(err, syscall.EPIPE) {
-		fmt.Fprintf(stderr, "%s: %s\n", program, printableLines(err.Error()))
+		fmt.Fprintf(stderr, "%s: %s\n", program, printable.Lines(err.Error()))
 		return exitFailed
 	}
 	return exitOK
@@ -86,7 +87,7 @@ func watch(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 	generator := pleg.NewGenericPLEG(runtime, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod,
 		cache, clock.RealClock{}, pleg.WithRegisterer(registry), pleg.WithNodeName(nodeName), pleg.WithLogger(logger))
 
-	fmt.Fprintf(stderr, "Watching %s. Ctrl-C ends it.\n", printable(runtime.DescribeRuntime()))
+	fmt.Fprintf(stderr, "Watching %s. Ctrl-C ends it.\n", printable.Text(runtime.DescribeRuntime()))
 	if f.duration > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, f.duration)
@@ -119,6 +120,6 @@ func connect(ctx context.Context, wait bool, endpoint string, opts ...cri.Option
 // newLogger returns a logger whose lines are safe on a terminal.
 func newLogger(w io.Writer) klog.Logger {
 	return funcr.New(func(_, text string) {
-		fmt.Fprintf(w, "%s  %s\n", time.Now().Format(timeLayout), printable(text))
+		fmt.Fprintf(w, "%s  %s\n", time.Now().Format(timeLayout), printable.Text(text))
 	}, funcr.Options{})
 }

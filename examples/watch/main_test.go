@@ -17,6 +17,7 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"go.uber.org/goleak"
@@ -281,6 +282,9 @@ func TestHostileNames(t *testing.T) {
 		}
 	}
 }
+
+// isHidden reports whether a terminal could obey a character.
+func isHidden(r rune) bool { return !unicode.IsPrint(r) }
 
 func TestAddressInUse(t *testing.T) {
 	t.Parallel()

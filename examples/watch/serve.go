@@ -44,7 +44,8 @@ func serve(address string, metrics prometheus.Gatherer, generator *pleg.GenericP
 	s := &server{
 		address: l.Addr().String(),
 		http: &http.Server{
-			Handler: newHandler(page, metrics, generator), ReadHeaderTimeout: 5 * time.Second,
+			Handler:           newHandler(page, metrics, generator),
+			ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
 			BaseContext: func(net.Listener) context.Context { return streams },
 		},
 		end:  end,
