@@ -147,7 +147,7 @@ func TestConnectedPeriodWhileAReaderWaits(t *testing.T) {
 		s.Advance(epoch.Add(time.Duration(n) * period))
 		begun := s.Begin(true)
 		s.same("calls", len(begun), 1)
-		s.Return(begun[0], true)
+		s.Returned(begun[0], true)
 		s.FullListed(begun[0])
 		s.wakes(time.Duration(n+1) * period)
 	}
@@ -226,7 +226,7 @@ func TestListInsteadOfManyDoesNotAnswer(t *testing.T) {
 		s.wakes(timeout)
 		s.step(timeout, "F1 dead")
 		s.FullListFailed()
-		s.same("dead", s.Dead(), true)
+		s.same("dead", s.FullListDead(), true)
 		s.same("in flight", s.FullListInFlight(), false)
 		s.requestMany(n)
 		s.RequestRelist()

@@ -174,17 +174,17 @@ func (w *world) returns(c *schedule.Call, fails bool) {
 	delete(w.flying, c)
 	if c.Kind == schedule.Inspect {
 		uid := c.UID
-		w.Return(c, !c.Dead || !fails)
+		w.Returned(c, !c.Dead || !fails)
 		if fails && !c.Dead {
 			w.retry(uid, "failed")
 		} else if !fails {
 			w.InspectionSucceeded()
-			w.Inspected(uid, true)
+			w.InspectionAgreed(uid, true)
 		}
 		w.Recycle(c)
 		return
 	}
-	w.Return(c, true)
+	w.Returned(c, true)
 	switch {
 	case c.Dead:
 	case fails && c.Kind == schedule.ListAll:
@@ -296,11 +296,11 @@ func (w *world) settle() {
 		}
 	}
 	for i := range pods {
-		w.Inspected(podAt(i), true)
+		w.InspectionAgreed(podAt(i), true)
 	}
-	if w.Pods() > 0 || len(w.open) > 0 || len(w.inspects) > 0 || len(w.flying) > 0 || !w.Wake().IsZero() {
+	if w.OpenPods() > 0 || len(w.open) > 0 || len(w.inspects) > 0 || len(w.flying) > 0 || !w.Wake().IsZero() {
 		w.t.Fatalf("%d pods are left, with requests %v, inspections %v, in flight %v, wake %v",
-			w.Pods(), w.open, w.inspects, w.flying, w.Wake())
+			w.OpenPods(), w.open, w.inspects, w.flying, w.Wake())
 	}
 }
 
@@ -353,7 +353,7 @@ func TestModel(t *testing.T) {
 			},
 			"no inspection": func(t *rapid.T) {
 				uid := pod.Draw(t, "pod")
-				w.Inspected(uid, false)
+				w.InspectionAgreed(uid, false)
 				delete(w.inspects, uid)
 			},
 			"return": func(t *rapid.T) {

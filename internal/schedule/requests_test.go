@@ -177,7 +177,7 @@ func TestReasonsWaitSideBySide(t *testing.T) {
 	s.RequestAt("a", epoch.Add(500*ms))
 	s.step(2*period, "G2 a period") // by the order of the reasons
 	s.listed("G2")
-	s.Inspected("a", true)
+	s.InspectionAgreed("a", true)
 	s.forgotten()
 }
 
@@ -194,7 +194,7 @@ func TestRetryDoubles(t *testing.T) {
 	s.same("waits", waits, []time.Duration{
 		period, 2 * period, 4 * period, 8 * period, 16 * period, 32 * period, time.Minute, time.Minute,
 	})
-	s.Inspected("a", true)
+	s.InspectionAgreed("a", true)
 	s.forgotten()
 	s.Retry("a", "demand")
 	s.same("after a reset", wait(), period)
@@ -212,8 +212,8 @@ func TestRetryDoubles(t *testing.T) {
 // What is asked about a pod that nothing is open of is no reason to remember it.
 func TestNothingOpen(t *testing.T) {
 	s := newScript(t)
-	s.Inspected("a", true)
-	s.Inspected("a", false)
+	s.InspectionAgreed("a", true)
+	s.InspectionAgreed("a", false)
 	s.Gone("a")
 	s.same("answers", s.PodListed("a", s.Last()), false)
 	s.same("open", s.Open("a"), false)
