@@ -29,7 +29,7 @@ import (
 	"github.com/kubepleg/pleg/cri"
 )
 
-// Exit codes.
+// Exit codes; check has its own.
 const (
 	exitOK     = 0
 	exitFailed = 1
@@ -53,6 +53,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return exitOK
 	case err != nil:
 		return exitUsage
+	case f.check:
+		return check(ctx, f, stdout)
 	}
 	if err := watch(ctx, f, stdout, stderr); err != nil && !errors.Is(err, syscall.EPIPE) {
 		fmt.Fprintf(stderr, "%s: %s\n", program, printableLines(err.Error()))
@@ -83,7 +85,7 @@ func watch(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 	defer runtime.Close()
 	cache, registry := pleg.NewCache(), prometheus.NewRegistry()
 	generator := pleg.NewGenericPLEG(runtime, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod,
-		cache, clock.RealClock{}, pleg.WithRegisterer(registry), pleg.WithLogger(logger))
+		cache, clock.RealClock{}, pleg.WithRegisterer(registry), pleg.WithLogger(logger), pleg.WithNodeName(f.nodeName))
 
 	fmt.Fprintf(stderr, "Watching %s. Ctrl-C ends it.\n", printable(runtime.DescribeRuntime()))
 	if f.duration > 0 {
@@ -94,7 +96,7 @@ func watch(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 	generator.Start()
 	defer generator.Stop()
 	if f.listen != "" {
-		served, err := serve(f.listen, registry, generator, cache)
+		served, err := serve(f.listen, f.nodeName, registry, generator, cache)
 		if err != nil {
 			return err
 		}
