@@ -16,7 +16,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// npdConfig has the fields that node-problem-detector v1.35 reads of a custom plugin's
+// npdConfig has the fields that node-problem-detector reads of a custom plugin's
 // configuration; it ignores others, and so a misspelt one.
 type npdConfig struct {
 	Plugin       string `json:"plugin"`
