@@ -155,7 +155,8 @@ func TestSecurityListsTheCalls(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if list := "`" + strings.Join(calls, "`, `") + "`"; !strings.Contains(strings.ReplaceAll(string(text), "\n", " "), list) {
+	list := "`" + strings.Join(calls, "`, `") + "`"
+	if !strings.Contains(strings.ReplaceAll(string(text), "\n", " "), list) {
 		t.Errorf("SECURITY.md does not say: %s", list)
 	}
 }

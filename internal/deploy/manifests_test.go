@@ -83,8 +83,7 @@ func TestDirectoryOfTheSocketIsMounted(t *testing.T) {
 			"the directory of the socket is mounted")
 		claim(t, mount.Name == v.Name && mount.MountPath == dir && mount.ReadOnly && mount.SubPath == "",
 			"it is mounted at its own path, read-only")
-		claim(t, mount.MountPropagation != nil && *mount.MountPropagation == corev1.MountPropagationHostToContainer,
-			"what is unmounted on the node is unmounted in the pod")
+		claim(t, mount.MountPropagation == nil, "what is mounted in it later is not seen")
 		claim(t, c.Args[0] == "--runtime-endpoint=unix://"+socket, "the socket in it is asked")
 	})
 }

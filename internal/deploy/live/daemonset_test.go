@@ -219,8 +219,8 @@ func confined(t *testing.T, a *agent) {
 	}
 }
 
-// unmounted checks that the root file system of a container that was there before the agent
-// does not stay mounted in the agent's pod.
+// unmounted checks that the root file system of a container, which is below the directory of
+// the socket, does not stay mounted in the agent's pod when the container is removed.
 func unmounted(t *testing.T, a *agent) {
 	_, id, _ := strings.Cut(a.pod("before").Status.ContainerStatuses[0].ContainerID, "://")
 	holds := func() bool {
