@@ -197,12 +197,13 @@ func confined(t *testing.T, a *agent) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{
-		`CapInh:\t0+`, `CapPrm:\t0+`, `CapEff:\t0+`, `CapBnd:\t0+`, `CapAmb:\t0+`, `NoNewPrivs:\t1`, `Seccomp:\t2`,
-		`Uid:\t0\t0\t0\t0`,
+	for field, want := range map[string]string{
+		"CapInh": "0+", "CapPrm": "0+", "CapEff": "0+", "CapBnd": "0+", "CapAmb": "0+", "NoNewPrivs": "1", "Seccomp": "2",
+		"Uid": "0\t0\t0\t0",
 	} {
-		if !regexp.MustCompile(`(?m)^` + want + `$`).Match(text) {
-			t.Errorf("no %s in\n%s", want, text)
+		got := regexp.MustCompile(`(?m)^` + field + `:\t(.*)$`).FindSubmatch(text)
+		if got == nil || !regexp.MustCompile(`^`+want+`$`).Match(got[1]) {
+			t.Errorf("%q, want %s: %s", got, field, want)
 		}
 	}
 	info, err := os.ReadFile("/proc/" + pid + "/mountinfo")
