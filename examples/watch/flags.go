@@ -33,8 +33,8 @@ Prints the lifecycle of a node's pods as it happens.
                                host:port; a port alone, such as 9100 or :9100, is on
                                127.0.0.1, and the page is shown to this machine only
   --metrics-address ADDRESS    the former name of --listen
-  --node-name NAME             the node's name: the page's title, and the metric
-                               kubelet_node_name, which rules join with
+  --node-name NAME             the node's name, if it is not the host's: in the page's title
+                               and in the metric kubelet_node_name, which rules join with
   --check                      say in a line whether the node is healthy, and end: with exit
                                code 0 if it is, 1 if not, 2 if that is not known. With
                                --listen, the agent that serves that address is asked, else

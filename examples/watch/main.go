@@ -84,8 +84,12 @@ func watch(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 	}
 	defer runtime.Close()
 	cache, registry := pleg.NewCache(), prometheus.NewRegistry()
+	nodeName := f.nodeName
+	if nodeName == "" {
+		nodeName, _ = os.Hostname() // without it, the metrics name no node
+	}
 	generator := pleg.NewGenericPLEG(runtime, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod,
-		cache, clock.RealClock{}, pleg.WithRegisterer(registry), pleg.WithLogger(logger), pleg.WithNodeName(f.nodeName))
+		cache, clock.RealClock{}, pleg.WithRegisterer(registry), pleg.WithNodeName(nodeName), pleg.WithLogger(logger))
 
 	fmt.Fprintf(stderr, "Watching %s. Ctrl-C ends it.\n", printable(runtime.DescribeRuntime()))
 	if f.duration > 0 {
@@ -96,7 +100,7 @@ func watch(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 	generator.Start()
 	defer generator.Stop()
 	if f.listen != "" {
-		served, err := serve(f.listen, f.nodeName, registry, generator, cache)
+		served, err := serve(f.listen, nodeName, registry, generator, cache)
 		if err != nil {
 			return err
 		}
