@@ -30,7 +30,7 @@ import (
 	"github.com/kubepleg/pleg/internal/printable"
 )
 
-// Exit codes.
+// Exit codes; check has its own.
 const (
 	exitOK     = 0
 	exitFailed = 1
@@ -54,6 +54,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return exitOK
 	case err != nil:
 		return exitUsage
+	case f.check:
+		return check(ctx, f, stdout)
 	}
 	if err := watch(ctx, f, stdout, stderr); err != nil && !errors.Is(err, syscall.EPIPE) {
 		fmt.Fprintf(stderr, "%s: %s\n", program, printable.Lines(err.Error()))
@@ -83,7 +85,10 @@ func watch(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 	}
 	defer runtime.Close()
 	cache, registry := pleg.NewCache(), prometheus.NewRegistry()
-	nodeName, _ := os.Hostname() // without it, the metrics name no node
+	nodeName := f.nodeName
+	if nodeName == "" {
+		nodeName, _ = os.Hostname() // without it, the metrics name no node
+	}
 	generator := pleg.NewGenericPLEG(runtime, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod,
 		cache, clock.RealClock{}, pleg.WithRegisterer(registry), pleg.WithNodeName(nodeName), pleg.WithLogger(logger))
 
@@ -96,7 +101,7 @@ func watch(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 	generator.Start()
 	defer generator.Stop()
 	if f.listen != "" {
-		served, err := serve(f.listen, registry, generator, cache)
+		served, err := serve(f.listen, nodeName, registry, generator, cache)
 		if err != nil {
 			return err
 		}
