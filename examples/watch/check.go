@@ -13,8 +13,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/kubepleg/pleg"
-	"github.com/kubepleg/pleg/internal/printable"
 	"github.com/kubepleg/pleg/cri"
+	"github.com/kubepleg/pleg/internal/printable"
 )
 
 // The exit codes of --check are those of a custom plugin of node-problem-detector.
