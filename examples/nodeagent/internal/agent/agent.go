@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/examples/nodeagent/internal/plan"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/prober"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/runtime"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/status"
@@ -50,8 +51,6 @@ type Config struct {
 	OnStatus func(*v1.Pod)
 	Registry *prometheus.Registry
 	Logger   klog.Logger
-	// Options are further ones of the generator, for tests.
-	Options []pleg.Option
 }
 
 // Agent runs pods.
@@ -63,52 +62,39 @@ type Agent struct {
 	workers   *worker.Pool
 	probes    *prober.Manager
 	status    *status.Manager
-	inbox     inbox
+	inbox     *inbox
 	ready     readiness
 
 	// Owned by the loop.
-
-	wanted    map[types.UID]*v1.Pod // nil until the manifests were read
-	due       map[types.UID]time.Time
-	reinspect map[types.UID]time.Time
-	pause     time.Duration // 0 while the runtime is well
+	wanted map[types.UID]*v1.Pod // nil until the manifests were read
+	pause  time.Duration         // 0 while the runtime is well
 }
 
 // New returns an agent that does nothing before Run.
 func New(config Config) *Agent {
 	a := &Agent{config: config, cache: pleg.NewCache(), runtime: runtime.New(config.Conn, config.Runtime),
-		inbox: inbox{wake: make(chan struct{}, 1)}, due: map[types.UID]time.Time{}, reinspect: map[types.UID]time.Time{}}
-	options := append([]pleg.Option{pleg.WithRegisterer(config.Registry), pleg.WithLogger(config.Logger.V(1))},
-		config.Options...)
-	a.generator = pleg.NewGenericPLEG(config.Reader, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod,
-		a.cache, clock.RealClock{}, options...)
+		inbox: newInbox()}
+	a.generator = pleg.NewGenericPLEG(config.Reader, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod, a.cache,
+		clock.RealClock{}, pleg.WithRegisterer(config.Registry), pleg.WithLogger(config.Logger.V(1)))
 	a.status = status.NewManager(config.Sink, config.Adopted, config.Logger, config.OnStatus)
 	a.probes = prober.New(prober.Config{
 		Exec: a.runtime, Status: a.status.Get, Changed: a.probed, Logger: config.Logger,
 	}, config.Registry)
 	a.workers = worker.NewPool(worker.Config{
-		Cache: a.cache, Runtime: a.runtime, Probes: a.probes, Status: a.status, NodeIP: config.NodeIP,
-		Listed:  func(uid types.UID) *pleg.Pod { return a.generator.Pods().FindPodByID(uid) },
-		Suspend: a.suspend, SyncAt: a.inbox.syncAt, Finished: a.inbox.finish, Logger: config.Logger,
+		Generator: a.generator, Cache: a.cache, Runtime: a.runtime, Probes: a.probes, Status: a.status,
+		NodeIP: config.NodeIP, SyncAt: a.syncAt, Finished: a.inbox.finish, Logger: config.Logger,
 	})
 	return a
 }
 
-// suspend uses the generator's Suspend, if it has one.
-func (a *Agent) suspend(uid types.UID) (resume func()) {
-	if s, ok := any(a.generator).(interface {
-		Suspend(types.UID) (resume func())
-	}); ok {
-		return s.Suspend(uid)
-	}
-	return func() {}
-}
+// syncAt has a pod synced at a time.
+func (a *Agent) syncAt(uid types.UID, at time.Time) { a.inbox.at(task{uid: uid}, at) }
 
 // probed hears of a result of a probe, and passes it on to the status and to the loop.
-func (a *Agent) probed(pod *v1.Pod, kind prober.Kind, success bool) {
-	if kind != prober.Liveness || !success {
+func (a *Agent) probed(pod *v1.Pod, kind plan.ProbeKind, success bool) {
+	if kind != plan.Liveness || !success {
 		a.status.SetReadiness(pod, a.probes)
-		a.inbox.syncAt(pod.UID, time.Now())
+		a.syncAt(pod.UID, time.Now())
 	}
 }
 
@@ -142,6 +128,7 @@ func (a *Agent) Run(ctx context.Context) {
 	events := a.generator.Subscribe(ctx, pleg.DefaultChannelCapacity)
 	a.generator.Start()
 	joined.Go(func() { a.ready.watch(ctx, a.runtime, a.inbox.signal) })
+	joined.Go(func() { a.status.Run(ctx) })
 	a.loop(ctx, events)
 	a.workers.Wait()
 	a.probes.Wait()
@@ -157,15 +144,8 @@ func (a *Agent) loop(ctx context.Context, events <-chan *pleg.PodLifecycleEvent)
 	defer housekeeping.Stop()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	var writer sync.WaitGroup
-	defer writer.Wait()
-	writer.Go(func() { a.status.Run(ctx) })
 	for {
-		if why := a.sick(); why != nil {
-			if a.pause == 0 {
-				a.config.Logger.Error(why, "Pods are not synced")
-			}
-			a.pause = min(max(2*a.pause, firstPause), longestPause)
+		if a.isSick() {
 			timer.Reset(a.pause)
 			select {
 			case <-ctx.Done():
@@ -174,11 +154,7 @@ func (a *Agent) loop(ctx context.Context, events <-chan *pleg.PodLifecycleEvent)
 			}
 			continue
 		}
-		if a.pause > 0 {
-			a.pause = 0
-			a.config.Logger.Info("The runtime is well")
-		}
-		timer.Reset(time.Until(a.next()))
+		timer.Reset(time.Until(a.wakeDue()))
 		select {
 		case <-ctx.Done():
 			return
@@ -192,50 +168,49 @@ func (a *Agent) loop(ctx context.Context, events <-chan *pleg.PodLifecycleEvent)
 		case <-housekeeping.C:
 			a.housekeep(ctx)
 		case <-timer.C:
-			a.overdue()
 		}
 	}
 }
 
-// next returns when the next pod is due, or a long time from now.
-func (a *Agent) next() time.Time {
-	next := time.Now().Add(time.Hour)
-	for _, times := range []map[types.UID]time.Time{a.due, a.reinspect} {
-		for _, at := range times {
-			if at.Before(next) {
-				next = at
-			}
+// isSick reports whether pods cannot be synced. Each time, the pause until it is to be asked again is longer.
+func (a *Agent) isSick() bool {
+	why := a.sick()
+	switch {
+	case why == nil && a.pause > 0:
+		a.config.Logger.Info("The runtime is well")
+	case why != nil && a.pause == 0:
+		a.config.Logger.Error(why, "Pods are not synced")
+	}
+	if why == nil {
+		a.pause = 0
+	} else {
+		a.pause = min(max(2*a.pause, firstPause), longestPause)
+	}
+	return why != nil
+}
+
+// wakeDue wakes the pods that are due, and returns when the next one is.
+func (a *Agent) wakeDue() (next time.Time) {
+	due, next := a.inbox.takeDue()
+	for _, t := range due {
+		if t.inspect {
+			a.generator.RequestReinspect(t.uid) // it has an event if there is something new
+		} else {
+			a.workers.Wake(t.uid)
 		}
 	}
 	return next
 }
 
-// overdue wakes the pods that are due.
-func (a *Agent) overdue() {
-	now := time.Now()
-	for uid, at := range a.due {
-		if !at.After(now) {
-			delete(a.due, uid)
-			a.workers.Wake(uid)
-		}
-	}
-	for uid, at := range a.reinspect {
-		if !at.After(now) {
-			delete(a.reinspect, uid)
-			a.generator.RequestReinspect(uid)
-		}
-	}
-}
-
-// happened hears of an event.
+// happened hears of an event. What existed before is no news: housekeeping and the first sync of a worker see it.
 func (a *Agent) happened(event *pleg.PodLifecycleEvent) {
-	a.config.Logger.V(2).Info("Event", "event", event.String())
-	switch event.Type {
-	case pleg.ContainerDied:
-		a.reinspect[event.ID] = time.Now().Add(lateReason)
-	case pleg.ContainerRemoved:
+	a.config.Logger.V(2).Info("Event", "event", event)
+	if event.Initial || event.Type == pleg.ContainerRemoved {
 		return // there is nothing to do about it
-	default:
+	}
+	// The status is that of the dead container, even if the cache has a newer instance by now.
+	if s := event.Status; event.Type == pleg.ContainerDied && s != nil && s.ExitCode != 0 && s.Reason == "Error" {
+		a.inbox.at(task{uid: event.ID, inspect: true}, time.Now().Add(lateReason))
 	}
 	a.workers.Wake(event.ID)
 }

@@ -48,15 +48,17 @@ func (r *readiness) watch(ctx context.Context, runtime *runtime.Client, changed 
 func (r *readiness) sick() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	age := time.Since(r.last)
 	switch {
-	case r.last.IsZero() && r.err == nil:
-		return errors.New("the runtime has not said yet that it is ready")
-	case r.last.IsZero(), time.Since(r.last) > readyTimeout && r.err != nil:
+	case age <= readyTimeout:
+		return nil
+	case r.err != nil:
 		return r.err
-	case time.Since(r.last) > readyTimeout:
-		return fmt.Errorf("the runtime has not answered for %v whether it is ready", time.Since(r.last).Round(time.Second))
+	case r.last.IsZero():
+		return errors.New("the runtime has not said yet that it is ready")
+	default:
+		return fmt.Errorf("the runtime has not answered for %v whether it is ready", age.Round(time.Second))
 	}
-	return nil
 }
 
 // sick returns why pods cannot be synced, in the words of the health check; nil if they can.

@@ -6,6 +6,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/runtime"
@@ -13,12 +14,7 @@ import (
 
 // hear takes in what other goroutines have.
 func (a *Agent) hear(ctx context.Context) {
-	pods, changed, finished, due := a.inbox.take()
-	for uid, at := range due {
-		if before, ok := a.due[uid]; !ok || at.Before(before) {
-			a.due[uid] = at
-		}
-	}
+	pods, changed, finished := a.inbox.takeNews()
 	if changed {
 		a.wanted = make(map[types.UID]*v1.Pod, len(pods))
 		for _, pod := range pods {
@@ -36,15 +32,15 @@ func (a *Agent) reconcile(ctx context.Context) {
 	if a.wanted == nil || !a.generator.HasSynced() {
 		return // housekeeping will
 	}
-	names := map[string]types.UID{}
+	names := map[klog.ObjectRef]types.UID{}
 	for uid, pod := range a.workers.Pods() {
-		names[pod.Namespace+"/"+pod.Name] = uid
+		names[klog.KObj(pod)] = uid
 		if a.wanted[uid] == nil {
 			a.workers.Remove(ctx, pod)
 		}
 	}
 	for uid, pod := range a.wanted {
-		if holder, ok := names[pod.Namespace+"/"+pod.Name]; !ok || holder == uid {
+		if holder, ok := names[klog.KObj(pod)]; !ok || holder == uid {
 			a.workers.Run(ctx, pod)
 		}
 	}
@@ -59,18 +55,17 @@ func (a *Agent) housekeep(ctx context.Context) {
 	if len(workers) < len(a.wanted) {
 		a.reconcile(ctx)
 	}
-	listed := map[types.UID]bool{}
-	for _, pod := range a.generator.Pods() {
-		listed[pod.ID] = true
+	listed := a.generator.Pods()
+	for _, pod := range listed {
 		if workers[pod.ID] != nil || a.wanted[pod.ID] != nil {
 			continue
 		}
 		if orphan := a.orphan(pod.ID); orphan != nil {
-			a.config.Logger.Info("A pod that nobody wants is removed", "pod", pod.Namespace+"/"+pod.Name, "uid", pod.ID)
+			a.config.Logger.Info("A pod that nobody wants is removed", "pod", klog.KObj(orphan), "uid", pod.ID)
 			a.workers.Remove(ctx, orphan)
 		}
 	}
-	a.status.Prune(func(uid types.UID) bool { return a.wanted[uid] != nil || listed[uid] })
+	a.status.Prune(func(uid types.UID) bool { return a.wanted[uid] != nil || listed.FindPodByID(uid) != nil })
 }
 
 // orphan returns a pod that is made of what the runtime has of it; nil if it is not known to be of this agent.
@@ -79,10 +74,7 @@ func (a *Agent) orphan(uid types.UID) *v1.Pod {
 	if !known || seen == nil || err != nil || len(seen.SandboxStatuses) == 0 || !a.runtime.Owned(seen.SandboxStatuses[0]) {
 		return nil
 	}
-	return &v1.Pod{
-		ObjectMeta: metav1.ObjectMeta{UID: uid, Name: seen.Name, Namespace: seen.Namespace},
-		Spec: v1.PodSpec{
-			TerminationGracePeriodSeconds: ptr.To(runtime.GracePeriod(seen.SandboxStatuses[0])),
-		},
-	}
+	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid, Name: seen.Name, Namespace: seen.Namespace}}
+	pod.Spec.TerminationGracePeriodSeconds = ptr.To(runtime.GracePeriod(seen.SandboxStatuses[0]))
+	return pod
 }

@@ -58,9 +58,9 @@ status: {phase: Running}
 func TestDecodeRefuses(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"", "there is no pod"},
-		{"a: [", "document 1: is no YAML"},
-		{"7", "is no object"},
-		{"apiVersion: v1\nkind: Service", "kind Service: only Pods"},
+		{"a: [", "document 1: is no object in YAML"},
+		{"7", "is no object in YAML"},
+		{"apiVersion: v1\nkind: Service", `kind "Service": only Pods`},
 		{"apiVersion: v1\nkind: Pod\nspek: {}", `unknown field "spek"`},
 		{head + containers + "  hostNetwork: 7\n", "is no Pod"},
 		{head + containers + "  containers: []\n", `key "containers" already set`},
@@ -76,7 +76,7 @@ func TestDecodeRefuses(t *testing.T) {
 		{head + containers + "  dnsPolicy: None\n", "spec.dnsPolicy: Unsupported value"},
 		{head + containers + "  volumes: [{name: v, secret: {secretName: s}}]\n", "spec.volumes[0].secret: Forbidden"},
 		{head + containers + "  volumes: [{name: v, emptyDir: {medium: Memory}}]\n",
-			"spec.volumes[0].emptyDir.medium: Unsupported value"},
+			"spec.volumes[0].emptyDir.medium: Forbidden"},
 		{head + containers + "  volumes: [{name: v}]\n", "spec.volumes[0]: Required value"},
 		{head + containers + "  volumes: [{name: v, emptyDir: {}}, {name: v, emptyDir: {}}]\n",
 			"spec.volumes[1].name: Duplicate"},

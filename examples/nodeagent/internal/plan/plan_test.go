@@ -13,9 +13,9 @@ import (
 )
 
 // probes are the probes that failed, by container; "startup?" is one that has no result yet.
-type probes map[string]string
+type probes map[string]ProbeKind
 
-func (p probes) Failed(id pleg.ContainerID) string {
+func (p probes) Failed(id pleg.ContainerID) ProbeKind {
 	if p[id.ID] == "startup?" {
 		return ""
 	}
@@ -151,8 +151,8 @@ func TestMake(t *testing.T) {
 		{"all but a sidecar are done", pod(never, "side:s", "a"), seen("s running", "a 0"), nil, "kill pod"},
 		{"all are done and a sidecar died", pod(never, "side:s", "a"), seen("s 1", "a 0"), nil, "kill pod"},
 	} {
-		hashes := Hashes{Sandbox: "h", Container: func(*v1.Container) uint64 { return 0 }}
-		if got := text(Make(c.pod, hashes, c.status, c.probes)); got != c.want {
+		hash := func(*v1.Container) uint64 { return 0 }
+		if got := text(Make(c.pod, "h", hash, c.status, c.probes)); got != c.want {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
 	}

@@ -13,6 +13,26 @@ import (
 // SandboxHashAnnotation is the annotation of a sandbox that holds the hash of what it was made from.
 const SandboxHashAnnotation = "nodeagent.kubepleg.dev/sandbox-hash"
 
+// ProbeKind is the kind of a probe.
+type ProbeKind string
+
+// The kinds of probes.
+const (
+	Liveness  ProbeKind = "liveness"
+	Readiness ProbeKind = "readiness"
+	Startup   ProbeKind = "startup"
+)
+
+// ProbeKinds are all of them.
+var ProbeKinds = []ProbeKind{Liveness, Readiness, Startup}
+
+// Probe returns a container's probe of a kind, nil if it has none.
+func Probe(c *v1.Container, kind ProbeKind) *v1.Probe {
+	return map[ProbeKind]*v1.Probe{
+		Liveness: c.LivenessProbe, Readiness: c.ReadinessProbe, Startup: c.StartupProbe,
+	}[kind]
+}
+
 // IsSidecar reports whether an init container is one that runs beside the others.
 func IsSidecar(c *v1.Container) bool {
 	return c.RestartPolicy != nil && *c.RestartPolicy == v1.ContainerRestartPolicyAlways
@@ -40,18 +60,28 @@ func Find(pod *v1.Pod, name string) *v1.Container {
 	return nil
 }
 
+// FindStatus returns the status of a container by name, nil if there is none.
+func FindStatus(status *v1.PodStatus, name string) *v1.ContainerStatus {
+	for _, list := range [][]v1.ContainerStatus{status.ContainerStatuses, status.InitContainerStatuses} {
+		for i := range list {
+			if list[i].Name == name {
+				return &list[i]
+			}
+		}
+	}
+	return nil
+}
+
 // Port returns the number of a container's port, which may be given by name.
 func Port(c *v1.Container, port intstr.IntOrString) (int32, error) {
 	number := port.IntVal
 	if port.Type == intstr.String {
 		for _, p := range c.Ports {
 			if p.Name == port.StrVal {
-				number = p.ContainerPort
+				return p.ContainerPort, nil
 			}
 		}
-		if number == 0 {
-			return 0, fmt.Errorf("the container has no port named %q", port.StrVal)
-		}
+		return 0, fmt.Errorf("the container has no port named %q", port.StrVal)
 	}
 	if number < 1 || number > 65535 {
 		return 0, fmt.Errorf("%d is no port", number)
@@ -64,10 +94,8 @@ func Restarts(pod *v1.Pod, c *v1.Container, exitCode int) bool {
 	switch {
 	case IsSidecar(c), pod.Spec.RestartPolicy == v1.RestartPolicyAlways:
 		return true
-	case pod.Spec.RestartPolicy == v1.RestartPolicyOnFailure:
-		return exitCode != 0
 	default:
-		return false
+		return pod.Spec.RestartPolicy == v1.RestartPolicyOnFailure && exitCode != 0
 	}
 }
 
@@ -77,12 +105,10 @@ func ShouldRun(pod *v1.Pod, c *v1.Container, status *pleg.PodStatus) bool {
 	switch {
 	case s == nil:
 		return true
-	case s.State == pleg.ContainerStateRunning:
-		return false
 	case s.State == pleg.ContainerStateExited:
 		return Restarts(pod, c, s.ExitCode)
 	default: // created but never started, or unknown
-		return true
+		return s.State != pleg.ContainerStateRunning
 	}
 }
 

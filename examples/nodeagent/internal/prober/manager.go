@@ -13,32 +13,17 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/examples/nodeagent/internal/handler"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/plan"
 )
 
-// Kind is the kind of a probe.
-type Kind string
-
-// The kinds of probes.
-const (
-	Liveness  Kind = "liveness"
-	Readiness Kind = "readiness"
-	Startup   Kind = "startup"
-)
-
-// Executor runs commands in containers. An error means that the command did not run to its end; ErrTimeout among them
-// that it had started.
-type Executor interface {
-	Exec(ctx context.Context, id pleg.ContainerID, command []string, timeout time.Duration) (string, int, error)
-}
-
 // Config is what a Manager needs.
 type Config struct {
-	Exec Executor
+	Exec handler.Executor
 	// Status returns the status of a pod as it was last set.
 	Status func(uid types.UID) (v1.PodStatus, bool)
 	// Changed is called when a result changes, without a lock held. It must not block.
-	Changed func(pod *v1.Pod, kind Kind, success bool)
+	Changed func(pod *v1.Pod, kind plan.ProbeKind, success bool)
 	Logger  klog.Logger
 }
 
@@ -57,12 +42,12 @@ type Manager struct {
 type workerKey struct {
 	uid       types.UID
 	container string
-	kind      Kind
+	kind      plan.ProbeKind
 }
 
 type resultKey struct {
 	id   string // the container's, with the runtime's prefix
-	kind Kind
+	kind plan.ProbeKind
 }
 
 // New returns a manager without probes. Its metrics are registered on registerer.
@@ -80,46 +65,41 @@ func (m *Manager) Add(ctx context.Context, pod *v1.Pod) {
 	defer m.mu.Unlock()
 	wanted := map[workerKey]bool{}
 	for _, c := range plan.Containers(pod) {
-		for kind, probe := range probesOf(c) {
+		for _, kind := range plan.ProbeKinds {
+			probe, key := plan.Probe(c, kind), workerKey{pod.UID, c.Name, kind}
 			if probe == nil {
 				continue
 			}
-			key := workerKey{pod.UID, c.Name, kind}
 			wanted[key] = true
 			w := m.workers[key]
-			if w != nil && w.same(c, probe) {
+			switch {
+			case w == nil:
+				m.adoptLocked(kind, plan.FindStatus(&status, c.Name))
+			case w.same(c, probe):
 				continue
-			}
-			if w != nil {
+			default:
 				w.stop()
-			} else {
-				m.adoptLocked(key, statusOf(&status, c.Name))
 			}
-			m.workers[key] = m.startLocked(ctx, key, pod, c, probe)
+			w = &worker{manager: m, key: key, pod: pod, container: c, probe: probe, kick: make(chan struct{}, 1)}
+			m.workers[key] = w
+			life, stop := context.WithCancel(ctx)
+			w.stop = stop
+			m.joined.Go(func() { w.run(life) })
 		}
 	}
 	m.dropLocked(func(key workerKey) bool { return key.uid == pod.UID && !wanted[key] })
 }
 
-func probesOf(c *v1.Container) map[Kind]*v1.Probe {
-	return map[Kind]*v1.Probe{Liveness: c.LivenessProbe, Readiness: c.ReadinessProbe, Startup: c.StartupProbe}
+// adopted reports whether a container ran when the agent began.
+func (m *Manager) adopted(c *v1.ContainerStatus) bool {
+	return c != nil && c.State.Running != nil && c.State.Running.StartedAt.Time.Before(m.began)
 }
 
 // adoptLocked takes over the result of a container that ran when the agent began.
-func (m *Manager) adoptLocked(key workerKey, c *v1.ContainerStatus) {
-	if c == nil || c.State.Running == nil || !c.State.Running.StartedAt.Time.Before(m.began) {
-		return
+func (m *Manager) adoptLocked(kind plan.ProbeKind, c *v1.ContainerStatus) {
+	if m.adopted(c) && (kind == plan.Readiness && c.Ready || kind == plan.Startup && c.Started != nil && *c.Started) {
+		m.results[resultKey{c.ContainerID, kind}] = true
 	}
-	if key.kind == Readiness && c.Ready || key.kind == Startup && c.Started != nil && *c.Started {
-		m.results[resultKey{c.ContainerID, key.kind}] = true
-	}
-}
-
-func (m *Manager) startLocked(ctx context.Context, key workerKey, pod *v1.Pod, c *v1.Container, p *v1.Probe) *worker {
-	ctx, stop := context.WithCancel(ctx)
-	w := &worker{manager: m, key: key, pod: pod, container: c, probe: p, stop: stop, kick: make(chan struct{}, 1)}
-	m.joined.Go(func() { w.run(ctx) })
-	return w
 }
 
 // Remove ends the probes of a pod.
@@ -134,7 +114,7 @@ func (m *Manager) Remove(uid types.UID) {
 func (m *Manager) Quiet(uid types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.dropLocked(func(key workerKey) bool { return key.uid == uid && key.kind != Readiness })
+	m.dropLocked(func(key workerKey) bool { return key.uid == uid && key.kind != plan.Readiness })
 }
 
 func (m *Manager) dropLocked(which func(workerKey) bool) {
@@ -151,21 +131,22 @@ func (m *Manager) dropLocked(which func(workerKey) bool) {
 func (m *Manager) Wait() { m.joined.Wait() }
 
 // set stores a result, and reports it if it is another than before.
-func (m *Manager) set(w *worker, id string, success bool) {
+func (m *Manager) set(w *worker, success bool) {
 	m.mu.Lock()
 	if m.workers[w.key] != w {
 		m.mu.Unlock()
 		return // it was stopped meanwhile
 	}
-	old, known := m.results[resultKey{id, w.key.kind}]
-	m.results[resultKey{id, w.key.kind}] = success
+	key := resultKey{w.id, w.key.kind}
+	old, known := m.results[key]
+	m.results[key] = success
 	m.mu.Unlock()
 	if !known || old != success {
 		m.Changed(w.pod, w.key.kind, success)
 	}
 }
 
-func (m *Manager) result(id string, kind Kind) (success, known bool) {
+func (m *Manager) result(id string, kind plan.ProbeKind) (success, known bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	success, known = m.results[resultKey{id, kind}]
@@ -173,17 +154,17 @@ func (m *Manager) result(id string, kind Kind) (success, known bool) {
 }
 
 // forget drops the result of a container that is no more.
-func (m *Manager) forget(id string, kind Kind) {
+func (m *Manager) forget(id string, kind plan.ProbeKind) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.results, resultKey{id, kind})
 }
 
 // Failed implements plan.Probes.
-func (m *Manager) Failed(id pleg.ContainerID) string {
-	for _, kind := range []Kind{Liveness, Startup} {
+func (m *Manager) Failed(id pleg.ContainerID) plan.ProbeKind {
+	for _, kind := range []plan.ProbeKind{plan.Liveness, plan.Startup} {
 		if success, known := m.result(id.String(), kind); known && !success {
-			return string(kind)
+			return kind
 		}
 	}
 	return ""
@@ -191,40 +172,32 @@ func (m *Manager) Failed(id pleg.ContainerID) string {
 
 // Started implements plan.Probes.
 func (m *Manager) Started(c *v1.Container, id pleg.ContainerID) bool {
-	success, _ := m.result(id.String(), Startup)
+	success, _ := m.result(id.String(), plan.Startup)
 	return success || c.StartupProbe == nil
 }
 
 // SetReadiness sets Started and Ready in the container statuses of a pod.
 func (m *Manager) SetReadiness(pod *v1.Pod, status *v1.PodStatus) {
+	for _, c := range plan.Containers(pod) {
+		if s := plan.FindStatus(status, c.Name); s != nil {
+			m.setReadiness(pod, c, s)
+		}
+	}
 	for i := range status.InitContainerStatuses {
 		s := &status.InitContainerStatuses[i]
-		m.setReadiness(pod, s)
 		if c := plan.Find(pod, s.Name); c != nil && !plan.IsSidecar(c) {
 			s.Ready = s.State.Terminated != nil && s.State.Terminated.ExitCode == 0
 		}
 	}
-	for i := range status.ContainerStatuses {
-		m.setReadiness(pod, &status.ContainerStatuses[i])
-	}
 }
 
-func (m *Manager) setReadiness(pod *v1.Pod, s *v1.ContainerStatus) {
-	c := plan.Find(pod, s.Name)
-	if c == nil {
-		return
-	}
-	started, _ := m.result(s.ContainerID, Startup)
+func (m *Manager) setReadiness(pod *v1.Pod, c *v1.Container, s *v1.ContainerStatus) {
+	started, _ := m.result(s.ContainerID, plan.Startup)
 	started = s.State.Running != nil && (started || c.StartupProbe == nil)
-	s.Started, s.Ready = &started, false
-	switch {
-	case !started:
-	case c.ReadinessProbe == nil:
-		s.Ready = true
-	default:
-		if s.Ready, _ = m.result(s.ContainerID, Readiness); !s.Ready {
-			m.kick(workerKey{pod.UID, s.Name, Readiness})
-		}
+	ready, _ := m.result(s.ContainerID, plan.Readiness)
+	s.Started, s.Ready = &started, started && (ready || c.ReadinessProbe == nil)
+	if started && !s.Ready {
+		m.kick(workerKey{pod.UID, s.Name, plan.Readiness})
 	}
 }
 
@@ -238,16 +211,4 @@ func (m *Manager) kick(key workerKey) {
 		default:
 		}
 	}
-}
-
-// statusOf returns the status of a container by name, nil if there is none.
-func statusOf(status *v1.PodStatus, name string) *v1.ContainerStatus {
-	for _, list := range [][]v1.ContainerStatus{status.ContainerStatuses, status.InitContainerStatuses} {
-		for i := range list {
-			if list[i].Name == name {
-				return &list[i]
-			}
-		}
-	}
-	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/handler"
+	"github.com/kubepleg/pleg/examples/nodeagent/internal/plan"
 )
 
 // newTotal returns the kubelet's counter of probes.
@@ -20,20 +21,22 @@ func newTotal(registerer prometheus.Registerer) *prometheus.CounterVec {
 
 // labels returns the labels of a probe, but for the result.
 func (w *worker) labels() prometheus.Labels {
+	kind := map[plan.ProbeKind]string{plan.Liveness: "Liveness", plan.Readiness: "Readiness", plan.Startup: "Startup"}
 	return prometheus.Labels{
-		"probe_type": map[Kind]string{Liveness: "Liveness", Readiness: "Readiness", Startup: "Startup"}[w.key.kind],
-		"container":  w.key.container, "pod": w.pod.Name, "namespace": w.pod.Namespace, "pod_uid": string(w.key.uid),
+		"probe_type": kind[w.key.kind], "container": w.key.container,
+		"pod": w.pod.Name, "namespace": w.pod.Namespace, "pod_uid": string(w.key.uid),
 	}
 }
 
 // countProbe counts a probe.
 func (w *worker) countProbe(err error) {
 	labels := w.labels()
-	labels["result"] = "successful"
 	switch {
+	case err == nil:
+		labels["result"] = "successful"
 	case errors.Is(err, handler.ErrFailed):
 		labels["result"] = "failed"
-	case err != nil:
+	default:
 		labels["result"] = "unknown"
 	}
 	w.manager.total.With(labels).Inc()

@@ -3,17 +3,16 @@ package prober
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"reflect"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/handler"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/plan"
-	"github.com/kubepleg/pleg/examples/nodeagent/internal/runtime"
 )
 
 // attempts is how often a probe is tried that cannot be made.
@@ -21,7 +20,7 @@ const attempts = 3
 
 // worker is one probe of one container.
 type worker struct {
-	// Set once by startLocked.
+	// Set once by Add.
 	manager   *Manager
 	key       workerKey
 	pod       *v1.Pod
@@ -45,7 +44,7 @@ func (w *worker) same(c *v1.Container, p *v1.Probe) bool {
 // run probes until the context ends.
 func (w *worker) run(ctx context.Context) {
 	period := time.Duration(w.probe.PeriodSeconds) * time.Second
-	if status, _ := w.manager.Status(w.pod.UID); w.adopted(statusOf(&status, w.key.container)) {
+	if status, _ := w.manager.Status(w.pod.UID); w.manager.adopted(plan.FindStatus(&status, w.key.container)) {
 		// An agent that starts again does not probe all of its containers at once.
 		select {
 		case <-time.After(rand.N(period)): //nolint:gosec // spreads load; not a secret
@@ -67,21 +66,13 @@ func (w *worker) run(ctx context.Context) {
 	}
 }
 
-func (w *worker) adopted(c *v1.ContainerStatus) bool {
-	return c != nil && c.State.Running != nil && c.State.Running.StartedAt.Time.Before(w.manager.began)
-}
-
 // once probes the container, if it is to be probed, and reports whether to go on.
 func (w *worker) once(ctx context.Context) bool {
-	m := w.manager
-	status, ok := m.Status(w.pod.UID)
-	if !ok {
-		return true
-	}
+	status, _ := w.manager.Status(w.pod.UID)
 	if status.Phase == v1.PodSucceeded || status.Phase == v1.PodFailed {
 		return false
 	}
-	c := statusOf(&status, w.key.container)
+	c := plan.FindStatus(&status, w.key.container)
 	if c == nil || c.ContainerID == "" {
 		return true
 	}
@@ -92,14 +83,14 @@ func (w *worker) once(ctx context.Context) bool {
 	case w.onHold:
 		return true
 	case c.State.Running == nil:
-		m.set(w, w.id, false)
+		w.manager.set(w, false)
 		ended := c.State.Terminated != nil && w.pod.Spec.RestartPolicy == v1.RestartPolicyNever
 		return !ended || plan.IsSidecar(w.container)
 	case time.Since(c.State.Running.StartedAt.Time) < time.Duration(w.probe.InitialDelaySeconds)*time.Second:
 		return true
 	}
 	// A startup probe holds the others back, and ends once it has succeeded.
-	if started := c.Started != nil && *c.Started; started == (w.key.kind == Startup) {
+	if started := c.Started != nil && *c.Started; started == (w.key.kind == plan.Startup) {
 		return true
 	}
 	err := w.check(ctx, status.PodIP)
@@ -107,12 +98,13 @@ func (w *worker) once(ctx context.Context) bool {
 		return false
 	}
 	w.countProbe(err)
-	if err != nil && !errors.Is(err, handler.ErrFailed) {
-		m.Logger.V(2).Info("A probe could not be made", "pod", w.pod.Name, "container", w.key.container,
+	if err != nil {
+		w.manager.Logger.V(1).Info("A probe failed", "pod", klog.KObj(w.pod), "container", w.key.container,
 			"probe", w.key.kind, "err", err)
-		return true
 	}
-	w.take(err == nil, err)
+	if err == nil || errors.Is(err, handler.ErrFailed) { // one that could not be made counts for nothing
+		w.take(err == nil)
+	}
 	return true
 }
 
@@ -123,30 +115,27 @@ func (w *worker) begin(id string) {
 		w.manager.forget(w.id, w.key.kind)
 	}
 	w.id, w.onHold, w.count = id, false, 0
-	if _, known := w.manager.result(id, w.key.kind); !known && w.key.kind != Startup {
-		w.manager.set(w, id, w.key.kind == Liveness)
+	if _, known := w.manager.result(id, w.key.kind); !known && w.key.kind != plan.Startup {
+		w.manager.set(w, w.key.kind == plan.Liveness)
 	}
 }
 
 // take counts a result, which becomes that of the container at the threshold.
-func (w *worker) take(success bool, why error) {
-	if w.count > 0 && w.last == success {
-		w.count++
-	} else {
-		w.last, w.count = success, 1
+func (w *worker) take(success bool) {
+	if w.last != success {
+		w.count = 0
 	}
+	w.last = success
+	w.count++
 	threshold := w.probe.FailureThreshold
 	if success {
 		threshold = w.probe.SuccessThreshold
-	} else {
-		w.manager.Logger.V(1).Info("A probe failed", "pod", w.pod.Name, "container", w.key.container,
-			"probe", w.key.kind, "err", why)
 	}
 	if w.count < int(threshold) {
 		return
 	}
-	w.manager.set(w, w.id, success)
-	if w.key.kind == Startup || w.key.kind == Liveness && !success {
+	w.manager.set(w, success)
+	if w.key.kind == plan.Startup || w.key.kind == plan.Liveness && !success {
 		// The container has started, or it is about to be killed.
 		w.onHold, w.count = true, 0
 	}
@@ -154,9 +143,8 @@ func (w *worker) take(success bool, why error) {
 
 // check makes the probe. The error wraps handler.ErrFailed if the container failed it.
 func (w *worker) check(ctx context.Context, podIP string) (err error) {
-	timeout := time.Duration(w.probe.TimeoutSeconds) * time.Second
 	for range attempts {
-		err = w.checkOnce(ctx, timeout, podIP)
+		err = w.checkOnce(ctx, podIP)
 		if err == nil || errors.Is(err, handler.ErrFailed) {
 			return err
 		}
@@ -164,10 +152,14 @@ func (w *worker) check(ctx context.Context, podIP string) (err error) {
 	return err
 }
 
-func (w *worker) checkOnce(ctx context.Context, timeout time.Duration, podIP string) error {
-	p := w.probe
+func (w *worker) checkOnce(ctx context.Context, podIP string) error {
+	p, timeout := w.probe, time.Duration(w.probe.TimeoutSeconds)*time.Second
 	if p.Exec != nil {
-		return w.exec(ctx, timeout)
+		id, err := pleg.ParseContainerID(w.id)
+		if err != nil {
+			return err
+		}
+		return handler.Exec(ctx, w.manager.Exec, id, p.Exec, timeout)
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -179,21 +171,4 @@ func (w *worker) checkOnce(ctx context.Context, timeout time.Duration, podIP str
 	default:
 		return handler.GRPC(ctx, w.container, p.GRPC, podIP)
 	}
-}
-
-func (w *worker) exec(ctx context.Context, timeout time.Duration) error {
-	var id pleg.ContainerID
-	if err := id.ParseString(w.id); err != nil {
-		return err
-	}
-	output, code, err := w.manager.Exec.Exec(ctx, id, w.probe.Exec.Command, timeout)
-	switch {
-	case errors.Is(err, runtime.ErrExecTimeout):
-		return fmt.Errorf("%w: %w", handler.ErrFailed, err)
-	case err != nil:
-		return err
-	case code != 0:
-		return fmt.Errorf("%w: %q exits with %d: %.100s", handler.ErrFailed, w.probe.Exec.Command, code, output)
-	}
-	return nil
 }

@@ -71,13 +71,13 @@ func (c *Client) Ready(ctx context.Context) error {
 		return err
 	}
 	for _, cond := range r.GetStatus().GetConditions() {
-		if cond.GetType() != runtimeapi.RuntimeReady {
-			continue
-		}
-		if !cond.GetStatus() {
+		switch {
+		case cond.GetType() != runtimeapi.RuntimeReady:
+		case cond.GetStatus():
+			return nil
+		default:
 			return fmt.Errorf("the runtime is not ready: %s: %s", cond.GetReason(), cond.GetMessage())
 		}
-		return nil
 	}
 	return errors.New("the runtime does not say whether it is ready")
 }

@@ -10,33 +10,25 @@ import (
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/plan"
 )
 
-// The reasons of conditions, as the kubelet has them.
-const (
-	containersNotReady       = "ContainersNotReady"
-	containersNotInitialized = "ContainersNotInitialized"
-	podCompleted             = "PodCompleted"
-	podFailed                = "PodFailed"
-)
-
-// conditions returns the conditions of a pod whose phase and containers are in status.
+// conditions returns the conditions of a pod whose phase and containers are in status. Their reasons are the
+// kubelet's.
 func conditions(pod *v1.Pod, status *v1.PodStatus, sandboxReady bool) []v1.PodCondition {
-	ready := containersReady(pod, status)
-	podReady := ready
-	podReady.Type = v1.PodReady
 	sandbox := v1.PodCondition{Type: v1.PodReadyToStartContainers, Status: v1.ConditionFalse}
 	if sandboxReady {
 		sandbox.Status = v1.ConditionTrue
 	}
+	ready := containersReady(pod, status)
+	podReady := ready
+	podReady.Type = v1.PodReady
 	return []v1.PodCondition{
-		sandbox, initialized(pod, status), podReady, ready,
-		{Type: v1.PodScheduled, Status: v1.ConditionTrue},
+		sandbox, initialized(pod, status), podReady, ready, {Type: v1.PodScheduled, Status: v1.ConditionTrue},
 	}
 }
 
 func initialized(pod *v1.Pod, status *v1.PodStatus) v1.PodCondition {
 	cond := v1.PodCondition{Type: v1.PodInitialized, Status: v1.ConditionTrue}
 	if status.Phase == v1.PodSucceeded {
-		cond.Reason = podCompleted
+		cond.Reason = "PodCompleted"
 		return cond
 	}
 	for i := range status.ContainerStatuses {
@@ -48,49 +40,45 @@ func initialized(pod *v1.Pod, status *v1.PodStatus) v1.PodCondition {
 	var incomplete []string
 	for i := range status.InitContainerStatuses {
 		c, s := &pod.Spec.InitContainers[i], &status.InitContainerStatuses[i]
-		done := s.Ready
-		if plan.IsSidecar(c) {
-			done = s.Started != nil && *s.Started
-		}
-		if !done {
+		if started := s.Started != nil && *s.Started; !started && plan.IsSidecar(c) || !s.Ready && !plan.IsSidecar(c) {
 			incomplete = append(incomplete, c.Name)
 		}
 	}
-	if len(incomplete) > 0 {
-		cond.Status, cond.Reason = v1.ConditionFalse, containersNotInitialized
-		cond.Message = fmt.Sprintf("containers with incomplete status: [%s]", strings.Join(incomplete, " "))
-	}
-	return cond
+	return withMissing(cond, "ContainersNotInitialized", "incomplete", incomplete)
 }
 
 func containersReady(pod *v1.Pod, status *v1.PodStatus) v1.PodCondition {
 	cond := v1.PodCondition{Type: v1.ContainersReady, Status: v1.ConditionFalse}
 	switch status.Phase {
 	case v1.PodSucceeded:
-		cond.Reason = podCompleted
+		cond.Reason = "PodCompleted"
 		return cond
 	case v1.PodFailed:
-		cond.Reason = podFailed
+		cond.Reason = "PodFailed"
 		return cond
 	default:
+		cond.Status = v1.ConditionTrue
 	}
 	var unready []string
-	for i := range status.InitContainerStatuses {
-		if s := &status.InitContainerStatuses[i]; plan.IsSidecar(&pod.Spec.InitContainers[i]) && !s.Ready {
+	for i, s := range status.InitContainerStatuses {
+		if plan.IsSidecar(&pod.Spec.InitContainers[i]) && !s.Ready {
 			unready = append(unready, s.Name)
 		}
 	}
-	for i := range status.ContainerStatuses {
-		if s := &status.ContainerStatuses[i]; !s.Ready {
+	for _, s := range status.ContainerStatuses {
+		if !s.Ready {
 			unready = append(unready, s.Name)
 		}
 	}
-	if len(unready) == 0 {
-		cond.Status = v1.ConditionTrue
-		return cond
+	return withMissing(cond, "ContainersNotReady", "unready", unready)
+}
+
+// withMissing returns a condition that is false if any container is missing for it.
+func withMissing(cond v1.PodCondition, reason, what string, containers []string) v1.PodCondition {
+	if len(containers) > 0 {
+		cond.Status, cond.Reason = v1.ConditionFalse, reason
+		cond.Message = fmt.Sprintf("containers with %s status: [%s]", what, strings.Join(containers, " "))
 	}
-	cond.Reason = containersNotReady
-	cond.Message = fmt.Sprintf("containers with unready status: [%s]", strings.Join(unready, " "))
 	return cond
 }
 

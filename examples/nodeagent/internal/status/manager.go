@@ -35,23 +35,20 @@ type Manager struct {
 	mu   sync.Mutex
 	pods map[types.UID]*entry // guarded by mu
 	gone []*v1.Pod            // that the sink was not told of yet; guarded by mu
-	// adopted are statuses from before this start; guarded by mu.
-	adopted map[types.UID]*v1.Pod
 }
 
 type entry struct {
 	pod              *v1.Pod // with the status; replaced, never modified
-	version, written uint64
-	dropped          bool // it is written no more
+	version, written uint64  // version 0 is the status from before this start
+	dropped          bool    // it is written no more
 }
 
 // NewManager returns a manager that writes to sink. adopted are the pods of an agent before this one: their statuses
 // are those before the first ones.
 func NewManager(sink Sink, adopted []*v1.Pod, logger klog.Logger, onChange func(*v1.Pod)) *Manager {
-	m := &Manager{sink: sink, logger: logger, onChange: onChange, pods: map[types.UID]*entry{},
-		adopted: map[types.UID]*v1.Pod{}}
+	m := &Manager{sink: sink, logger: logger, onChange: onChange, pods: map[types.UID]*entry{}}
 	for _, pod := range adopted {
-		m.adopted[pod.UID] = pod
+		m.pods[pod.UID] = &entry{pod: pod}
 	}
 	return m
 }
@@ -63,9 +60,6 @@ func (m *Manager) Get(uid types.UID) (status v1.PodStatus, known bool) {
 	if e := m.pods[uid]; e != nil {
 		return *e.pod.Status.DeepCopy(), true
 	}
-	if pod := m.adopted[uid]; pod != nil {
-		return *pod.Status.DeepCopy(), true
-	}
 	return status, false
 }
 
@@ -74,20 +68,14 @@ func (m *Manager) Get(uid types.UID) (status v1.PodStatus, known bool) {
 func (m *Manager) Update(pod *v1.Pod, change func(before v1.PodStatus) v1.PodStatus) (changed bool) {
 	m.mu.Lock()
 	e := m.pods[pod.UID]
-	var before v1.PodStatus
-	if e != nil {
-		before = e.pod.Status
-	} else {
-		e = &entry{}
+	if e == nil {
+		e = &entry{pod: &v1.Pod{}}
 		m.pods[pod.UID] = e
-		if pod := m.adopted[pod.UID]; pod != nil {
-			before = pod.Status
-		}
 	}
 	next := pod.DeepCopy()
 	next.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
-	next.Status = change(*before.DeepCopy())
-	changed = e.pod == nil || !equality.Semantic.DeepEqual(e.pod.Status, next.Status) ||
+	next.Status = change(*e.pod.Status.DeepCopy())
+	changed = e.version == 0 || !equality.Semantic.DeepEqual(e.pod.Status, next.Status) ||
 		!equality.Semantic.DeepEqual(e.pod.Spec, next.Spec)
 	if changed {
 		e.pod = next
@@ -125,7 +113,6 @@ func (m *Manager) Drop(ctx context.Context, pod *v1.Pod) error {
 	if e := m.pods[pod.UID]; e != nil {
 		e.dropped = true
 	}
-	delete(m.adopted, pod.UID)
 	m.mu.Unlock()
 	m.writing.Lock() // a Sync under way may be writing it
 	defer m.writing.Unlock()
@@ -143,10 +130,10 @@ func (m *Manager) Delete(uid types.UID) {
 func (m *Manager) Prune(exists func(types.UID) bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for uid, pod := range m.adopted {
-		if m.pods[uid] == nil && !exists(uid) {
-			delete(m.adopted, uid)
-			m.gone = append(m.gone, pod)
+	for uid, e := range m.pods {
+		if e.version == 0 && !exists(uid) {
+			delete(m.pods, uid)
+			m.gone = append(m.gone, e.pod)
 		}
 	}
 }
@@ -156,7 +143,9 @@ func (m *Manager) List() *v1.PodList {
 	list := &v1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, Items: []v1.Pod{}}
 	m.mu.Lock()
 	for _, e := range m.pods {
-		list.Items = append(list.Items, *e.pod)
+		if e.version > 0 {
+			list.Items = append(list.Items, *e.pod)
+		}
 	}
 	m.mu.Unlock()
 	slices.SortFunc(list.Items, func(a, b v1.Pod) int {
