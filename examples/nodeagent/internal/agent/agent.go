@@ -4,6 +4,8 @@ package agent
 
 import (
 	"context"
+	"errors"
+	"math"
 	"sync"
 	"time"
 
@@ -11,6 +13,8 @@ import (
 	"google.golang.org/grpc"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
@@ -25,10 +29,8 @@ import (
 const (
 	// housekeepingPeriod is how often the agent looks for what nobody wants any more.
 	housekeepingPeriod = 2 * time.Second
-	// readyPeriod is how often the runtime is asked whether it is ready, and readyTimeout how old its last good answer
-	// may be.
-	readyPeriod  = 5 * time.Second
-	readyTimeout = 30 * time.Second
+	// readyPeriod is how often the runtime is asked whether it is ready.
+	readyPeriod = 2 * time.Second
 	// The wait of a loop that does nothing because the runtime is sick.
 	firstPause, longestPause = 100 * time.Millisecond, 5 * time.Second
 	// lateReason is when a container that has died is inspected again: containerd learns late that one was OOMKilled.
@@ -62,18 +64,34 @@ type Agent struct {
 	workers   *worker.Pool
 	probes    *prober.Manager
 	status    *status.Manager
-	inbox     *inbox
-	ready     readiness
+	queue     workqueue.TypedDelayingInterface[task] // what the loop has to do, coalesced: nobody waits for it
 
-	// Owned by the loop.
-	wanted map[types.UID]*v1.Pod // nil until the manifests were read
-	pause  time.Duration         // 0 while the runtime is well
+	mu         sync.Mutex
+	notReady   error                 // why the runtime is not; guarded by mu
+	wanted     map[types.UID]*v1.Pod // nil until the manifests were read; replaced, never modified; guarded by mu
+	reconciled bool                  // since wanted was replaced; guarded by mu
 }
+
+// task is what the loop does for one pod, or for all.
+type task struct {
+	kind taskKind
+	uid  types.UID
+}
+
+type taskKind int
+
+const (
+	wake      taskKind = iota // wake a pod's worker
+	reinspect                 // have the library inspect a pod again
+	reconcile                 // compare the wanted pods with the workers
+	housekeep                 // look for what nobody wants
+)
 
 // New returns an agent that does nothing before Run.
 func New(config Config) *Agent {
 	a := &Agent{config: config, cache: pleg.NewCache(), runtime: runtime.New(config.Conn, config.Runtime),
-		inbox: newInbox()}
+		queue:    workqueue.NewTypedDelayingQueue[task](),
+		notReady: errors.New("the runtime has not said yet that it is ready")}
 	a.generator = pleg.NewGenericPLEG(config.Reader, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod, a.cache,
 		clock.RealClock{}, pleg.WithRegisterer(config.Registry), pleg.WithLogger(config.Logger.V(1)))
 	a.status = status.NewManager(config.Sink, config.Adopted, config.Logger, config.OnStatus)
@@ -82,54 +100,49 @@ func New(config Config) *Agent {
 	}, config.Registry)
 	a.workers = worker.NewPool(worker.Config{
 		Generator: a.generator, Cache: a.cache, Runtime: a.runtime, Probes: a.probes, Status: a.status,
-		NodeIP: config.NodeIP, SyncAt: a.syncAt, Finished: a.inbox.finish, Logger: config.Logger,
+		NodeIP: config.NodeIP, Logger: config.Logger,
+		SyncAt:   func(uid types.UID, at time.Time) { a.queue.AddAfter(task{wake, uid}, time.Until(at)) },
+		Finished: func() { a.queue.Add(task{kind: reconcile}) },
 	})
 	return a
 }
 
-// syncAt has a pod synced at a time.
-func (a *Agent) syncAt(uid types.UID, at time.Time) { a.inbox.at(task{uid: uid}, at) }
-
-// probed hears of a result of a probe, and passes it on to the status and to the loop.
-func (a *Agent) probed(pod *v1.Pod, kind plan.ProbeKind, success bool) {
-	if kind != plan.Liveness || !success {
-		a.status.SetReadiness(pod, a.probes)
-		a.syncAt(pod.UID, time.Now())
-	}
-}
-
 // SetPods has these pods run and no others. It may be called at any time.
-func (a *Agent) SetPods(pods []*v1.Pod) { a.inbox.setPods(pods) }
+func (a *Agent) SetPods(pods []*v1.Pod) {
+	wanted := make(map[types.UID]*v1.Pod, len(pods))
+	for _, pod := range pods {
+		wanted[pod.UID] = pod
+	}
+	a.mu.Lock()
+	a.wanted, a.reconciled = wanted, false
+	a.mu.Unlock()
+	a.queue.Add(task{kind: reconcile})
+}
 
 // Drain has no pods run, and returns when all are gone, or ctx ends.
 func (a *Agent) Drain(ctx context.Context) error {
 	a.SetPods(nil)
-	ticker := time.NewTicker(firstPause)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-ticker.C:
-			if a.inbox.isEmpty() && len(a.workers.Pods()) == 0 {
-				return nil
-			}
-		}
-	}
+	return wait.PollUntilContextCancel(ctx, firstPause, false, func(context.Context) (bool, error) {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return a.reconciled && len(a.workers.Pods()) == 0, nil
+	})
 }
 
 // Status returns the statuses of the pods.
 func (a *Agent) Status() *v1.PodList { return a.status.List() }
 
-// Run runs the pods until ctx ends. When it returns, everything that it started in this process has ended, and the
-// pods run on.
+// Run runs the pods until ctx ends, once. When it returns, everything that the agent started in this process has
+// ended, and the pods run on.
 func (a *Agent) Run(ctx context.Context) {
 	var joined sync.WaitGroup
-	events := a.generator.Subscribe(ctx, pleg.DefaultChannelCapacity)
-	a.generator.Start()
-	joined.Go(func() { a.ready.watch(ctx, a.runtime, a.inbox.signal) })
+	joined.Go(func() { a.hear(ctx) })
+	joined.Go(func() { a.watchRuntime(ctx) })
 	joined.Go(func() { a.status.Run(ctx) })
-	a.loop(ctx, events)
+	a.generator.Start()
+	a.queue.Add(task{kind: housekeep})
+	defer context.AfterFunc(ctx, a.queue.ShutDown)()
+	a.loop(ctx)
 	a.workers.Wait()
 	a.probes.Wait()
 	joined.Wait()
@@ -137,80 +150,74 @@ func (a *Agent) Run(ctx context.Context) {
 	a.generator.Stop()
 }
 
-// loop is the sync loop. While the runtime is sick it does nothing, and looks again after a pause; what it has to
-// hear of waits meanwhile, coalesced.
-func (a *Agent) loop(ctx context.Context, events <-chan *pleg.PodLifecycleEvent) {
-	housekeeping := time.NewTicker(housekeepingPeriod)
-	defer housekeeping.Stop()
-	timer := time.NewTimer(0)
-	defer timer.Stop()
+// loop is the sync loop. While the runtime is sick it does nothing, and looks again after a pause.
+func (a *Agent) loop(ctx context.Context) {
 	for {
-		if a.isSick() {
-			timer.Reset(a.pause)
-			select {
-			case <-ctx.Done():
-				return
-			case <-timer.C:
-			}
-			continue
+		t, ended := a.queue.Get()
+		if ended || !a.awaitHealth(ctx) {
+			return
 		}
-		timer.Reset(time.Until(a.wakeDue()))
+		switch t.kind {
+		case wake:
+			a.workers.Wake(t.uid)
+		case reinspect:
+			a.generator.RequestReinspect(t.uid) // it has an event if there is something new
+		case reconcile:
+			a.reconcile(ctx)
+		case housekeep:
+			a.housekeep(ctx)
+			a.queue.AddAfter(t, housekeepingPeriod)
+		}
+		a.queue.Done(t)
+	}
+}
+
+// awaitHealth returns true once pods can be synced, false if ctx ends before.
+func (a *Agent) awaitHealth(ctx context.Context) bool {
+	pauses := wait.Backoff{Duration: firstPause, Factor: 2, Steps: math.MaxInt, Cap: longestPause}
+	for first := true; ; first = false {
+		why := a.sick()
+		switch {
+		case why == nil && !first:
+			a.config.Logger.Info("The runtime is well")
+		case why != nil && first:
+			a.config.Logger.Error(why, "Pods are not synced")
+		}
+		if why == nil {
+			return true
+		}
 		select {
 		case <-ctx.Done():
-			return
-		case event, open := <-events:
-			if !open {
-				return
-			}
-			a.happened(event)
-		case <-a.inbox.wake:
-			a.hear(ctx)
-		case <-housekeeping.C:
-			a.housekeep(ctx)
-		case <-timer.C:
+			return false
+		case <-time.After(pauses.Step()):
 		}
 	}
 }
 
-// isSick reports whether pods cannot be synced. Each time, the pause until it is to be asked again is longer.
-func (a *Agent) isSick() bool {
-	why := a.sick()
-	switch {
-	case why == nil && a.pause > 0:
-		a.config.Logger.Info("The runtime is well")
-	case why != nil && a.pause == 0:
-		a.config.Logger.Error(why, "Pods are not synced")
-	}
-	if why == nil {
-		a.pause = 0
-	} else {
-		a.pause = min(max(2*a.pause, firstPause), longestPause)
-	}
-	return why != nil
+// hear hears of events until ctx ends.
+func (a *Agent) hear(ctx context.Context) {
+	_ = a.generator.Handle(ctx, pleg.Handler{ // it ends with ctx
+		OnContainerStarted: a.happened, OnContainerDied: a.happened, OnPodSync: a.happened,
+	})
 }
 
-// wakeDue wakes the pods that are due, and returns when the next one is.
-func (a *Agent) wakeDue() (next time.Time) {
-	due, next := a.inbox.takeDue()
-	for _, t := range due {
-		if t.inspect {
-			a.generator.RequestReinspect(t.uid) // it has an event if there is something new
-		} else {
-			a.workers.Wake(t.uid)
-		}
-	}
-	return next
-}
-
-// happened hears of an event. What existed before is no news: housekeeping and the first sync of a worker see it.
+// happened passes an event on. What existed before is no news: housekeeping and the first sync of a worker see it.
 func (a *Agent) happened(event *pleg.PodLifecycleEvent) {
+	if event.Initial {
+		return
+	}
 	a.config.Logger.V(2).Info("Event", "event", event)
-	if event.Initial || event.Type == pleg.ContainerRemoved {
-		return // there is nothing to do about it
-	}
-	// The status is that of the dead container, even if the cache has a newer instance by now.
+	a.queue.Add(task{wake, event.ID})
+	// The status is that of the dead container, even if the cache has a newer one by now.
 	if s := event.Status; event.Type == pleg.ContainerDied && s != nil && s.ExitCode != 0 && s.Reason == "Error" {
-		a.inbox.at(task{uid: event.ID, inspect: true}, time.Now().Add(lateReason))
+		a.queue.AddAfter(task{reinspect, event.ID}, lateReason)
 	}
-	a.workers.Wake(event.ID)
+}
+
+// probed passes a result of a probe on, to the status and to the loop.
+func (a *Agent) probed(pod *v1.Pod, kind plan.ProbeKind, success bool) {
+	if kind != plan.Liveness || !success {
+		a.status.SetReadiness(pod, a.probes)
+		a.queue.Add(task{wake, pod.UID})
+	}
 }

@@ -12,34 +12,21 @@ import (
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/runtime"
 )
 
-// hear takes in what other goroutines have.
-func (a *Agent) hear(ctx context.Context) {
-	pods, changed, finished := a.inbox.takeNews()
-	if changed {
-		a.wanted = make(map[types.UID]*v1.Pod, len(pods))
-		for _, pod := range pods {
-			a.wanted[pod.UID] = pod
-		}
-	}
-	if changed || finished {
-		a.reconcile(ctx)
-	}
-}
-
 // reconcile gives every wanted pod a worker, and has the workers of others remove theirs. A pod waits until one of
 // its name is gone.
 func (a *Agent) reconcile(ctx context.Context) {
-	if a.wanted == nil || !a.generator.HasSynced() {
-		return // housekeeping will
+	wanted := a.toReconcile()
+	if wanted == nil {
+		return
 	}
 	names := map[klog.ObjectRef]types.UID{}
 	for uid, pod := range a.workers.Pods() {
 		names[klog.KObj(pod)] = uid
-		if a.wanted[uid] == nil {
+		if wanted[uid] == nil {
 			a.workers.Remove(ctx, pod)
 		}
 	}
-	for uid, pod := range a.wanted {
+	for uid, pod := range wanted {
 		if holder, ok := names[klog.KObj(pod)]; !ok || holder == uid {
 			a.workers.Run(ctx, pod)
 		}
@@ -48,16 +35,14 @@ func (a *Agent) reconcile(ctx context.Context) {
 
 // housekeep looks for what the events may not have told: pods in the runtime that nobody wants.
 func (a *Agent) housekeep(ctx context.Context) {
-	if a.wanted == nil || !a.generator.HasSynced() {
+	a.reconcile(ctx)
+	wanted, workers := a.toReconcile(), a.workers.Pods()
+	if wanted == nil {
 		return
-	}
-	workers := a.workers.Pods()
-	if len(workers) < len(a.wanted) {
-		a.reconcile(ctx)
 	}
 	listed := a.generator.Pods()
 	for _, pod := range listed {
-		if workers[pod.ID] != nil || a.wanted[pod.ID] != nil {
+		if workers[pod.ID] != nil || wanted[pod.ID] != nil {
 			continue
 		}
 		if orphan := a.orphan(pod.ID); orphan != nil {
@@ -65,7 +50,18 @@ func (a *Agent) housekeep(ctx context.Context) {
 			a.workers.Remove(ctx, orphan)
 		}
 	}
-	a.status.Prune(func(uid types.UID) bool { return a.wanted[uid] != nil || listed.FindPodByID(uid) != nil })
+	a.status.Prune(func(uid types.UID) bool { return wanted[uid] != nil || listed.FindPodByID(uid) != nil })
+}
+
+// toReconcile returns the wanted pods; nil if it is too early, because not all is known: housekeeping will do it.
+func (a *Agent) toReconcile() map[types.UID]*v1.Pod {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.generator.HasSynced() {
+		return nil
+	}
+	a.reconciled = a.wanted != nil
+	return a.wanted
 }
 
 // orphan returns a pod that is made of what the runtime has of it; nil if it is not known to be of this agent.

@@ -17,11 +17,9 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// callTimeout bounds every call, beside what it is asked to wait for; pullTimeout bounds the pull of an image.
-const (
-	callTimeout = 2 * time.Minute
-	pullTimeout = 15 * time.Minute
-)
+// callTimeout bounds every call, beside what it is asked to wait for; pullTimeout bounds the pull of an image, and
+// readyTimeout the question whether the runtime is ready.
+const callTimeout, pullTimeout, readyTimeout = 2 * time.Minute, 15 * time.Minute, 30 * time.Second
 
 // Options are what pods have in common.
 type Options struct {
@@ -66,7 +64,7 @@ func gone(err error) error {
 
 // Ready returns nil if the runtime says that it can run containers, else why not.
 func (c *Client) Ready(ctx context.Context) error {
-	r, err := call(ctx, callTimeout, "asking for the runtime's status", c.cri.Status, &runtimeapi.StatusRequest{})
+	r, err := call(ctx, readyTimeout, "asking for the runtime's status", c.cri.Status, &runtimeapi.StatusRequest{})
 	if err != nil {
 		return err
 	}
