@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"embed"
 	"errors"
 	"flag"
@@ -8,8 +9,10 @@ import (
 	"io"
 	"io/fs"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/kubepleg/pleg/plegtest"
 )
@@ -59,11 +62,16 @@ func (f *flags) complete() (err error) {
 	if net.ParseIP(f.nodeIP) == nil {
 		return fmt.Errorf("--node-ip: %q is no address", f.nodeIP)
 	}
-	if f.endpoint != "" && f.manifests == "" {
-		return errors.New("--manifests is needed with --runtime-endpoint")
-	}
-	if f.endpoint != "" && f.stateDir == "" {
-		f.stateDir = "/var/lib/nodeagent"
+	if f.endpoint != "" {
+		f.stateDir = cmp.Or(f.stateDir, "/var/lib/nodeagent")
+		if f.manifests == "" {
+			return errors.New("--manifests is needed with --runtime-endpoint")
+		}
+		endpoint, err := url.Parse(f.endpoint)
+		if err != nil || endpoint.Scheme != "unix" && endpoint.Scheme != "" || !filepath.IsAbs(endpoint.Path) {
+			return fmt.Errorf("--runtime-endpoint: %q is no unix:///path", f.endpoint)
+		}
+		f.endpoint = endpoint.Path
 	}
 	if f.stateDir != "" {
 		f.stateDir, err = filepath.Abs(f.stateDir)
@@ -74,9 +82,9 @@ func (f *flags) complete() (err error) {
 //go:embed manifests
 var shipped embed.FS
 
-// node returns the endpoint of the runtime and what ends it: nothing for a real one. For the one in this process, it
+// node returns the socket of the runtime and what ends it: nothing for a real one. For the one in this process, it
 // makes the directories that are not given.
-func (f *flags) node() (endpoint string, stop func(), err error) {
+func (f *flags) node() (socket string, stop func(), err error) {
 	if f.endpoint != "" {
 		return f.endpoint, func() {}, nil
 	}
@@ -84,9 +92,7 @@ func (f *flags) node() (endpoint string, stop func(), err error) {
 	if err != nil {
 		return "", nil, fmt.Errorf("making a directory for the node: %w", err)
 	}
-	if f.stateDir == "" {
-		f.stateDir = temporary
-	}
+	f.stateDir = cmp.Or(f.stateDir, temporary)
 	if f.manifests == "" {
 		f.manifests = filepath.Join(temporary, "manifests")
 		files, _ := fs.Sub(shipped, "manifests") // it is there
@@ -99,7 +105,7 @@ func (f *flags) node() (endpoint string, stop func(), err error) {
 	if err != nil {
 		return "", nil, errors.Join(fmt.Errorf("making a node in this process: %w", err), os.RemoveAll(temporary))
 	}
-	return server.Endpoint(), func() {
+	return strings.TrimPrefix(server.Endpoint(), "unix://"), func() {
 		server.Stop()
 		_ = os.RemoveAll(temporary)
 	}, nil

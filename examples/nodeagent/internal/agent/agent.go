@@ -87,7 +87,7 @@ const (
 	housekeep                 // look for what nobody wants
 )
 
-// New returns an agent that does nothing before Run.
+// New returns an agent that does nothing before Run, which must be called.
 func New(config Config) *Agent {
 	a := &Agent{config: config, cache: pleg.NewCache(), runtime: runtime.New(config.Conn, config.Runtime),
 		queue:    workqueue.NewTypedDelayingQueue[task](),

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
 
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/plan"
 )
@@ -36,9 +37,9 @@ func validate(pod *v1.Pod) field.ErrorList {
 	oneOf(v, spec.Child("restartPolicy"), pod.Spec.RestartPolicy,
 		v1.RestartPolicyAlways, v1.RestartPolicyOnFailure, v1.RestartPolicyNever)
 	oneOf(v, spec.Child("dnsPolicy"), pod.Spec.DNSPolicy, v1.DNSDefault, v1.DNSClusterFirst)
-	v.onlyFalse(spec.Child("enableServiceLinks"), pod.Spec.EnableServiceLinks)
-	v.onlyFalse(spec.Child("automountServiceAccountToken"), pod.Spec.AutomountServiceAccountToken)
-	v.onlyFalse(spec.Child("shareProcessNamespace"), pod.Spec.ShareProcessNamespace)
+	v.off(spec.Child("enableServiceLinks"), pod.Spec.EnableServiceLinks)
+	v.off(spec.Child("automountServiceAccountToken"), pod.Spec.AutomountServiceAccountToken)
+	v.off(spec.Child("shareProcessNamespace"), pod.Spec.ShareProcessNamespace)
 	v.atLeast(spec.Child("terminationGracePeriodSeconds"), *pod.Spec.TerminationGracePeriodSeconds, 0)
 	for i := range pod.Spec.Volumes {
 		v.volume(spec.Child("volumes").Index(i), &pod.Spec.Volumes[i])
@@ -51,15 +52,11 @@ func validate(pod *v1.Pod) field.ErrorList {
 			continue
 		}
 		for _, kind := range plan.ProbeKinds {
-			if plan.Probe(c, kind) != nil {
-				v.refuse(at.Child(string(kind)+"Probe"), "an init container that runs to its end has no probes")
-			}
+			v.check(plan.Probe(c, kind) == nil, field.Forbidden(at.Child(string(kind)+"Probe"), "only of a sidecar"))
 		}
-		if c.Lifecycle != nil {
-			v.refuse(at.Child("lifecycle"), "an init container that runs to its end has no hooks")
-		}
+		v.check(c.Lifecycle == nil, field.Forbidden(at.Child("lifecycle"), "only of a sidecar"))
 	}
-	v.require(len(pod.Spec.Containers) > 0, spec.Child("containers"), "a pod has a container")
+	v.check(len(pod.Spec.Containers) > 0, field.Required(spec.Child("containers"), "a pod has a container"))
 	for i := range pod.Spec.Containers {
 		v.container(spec.Child("containers").Index(i), &pod.Spec.Containers[i])
 	}
@@ -69,7 +66,7 @@ func validate(pod *v1.Pod) field.ErrorList {
 func (v *validator) volume(at *field.Path, vol *v1.Volume) {
 	v.all(at.Child("name"), vol.Name, validation.IsDNS1123Label(vol.Name))
 	v.unique(at.Child("name"), vol.Name, v.volumes)
-	v.require((vol.EmptyDir == nil) != (vol.HostPath == nil), at, "one of emptyDir and hostPath")
+	v.check((vol.EmptyDir == nil) != (vol.HostPath == nil), field.Required(at, "one of emptyDir and hostPath"))
 	if h := vol.HostPath; h != nil {
 		v.absolute(at.Child("hostPath", "path"), h.Path)
 		if h.Type != nil {
@@ -82,9 +79,8 @@ func (v *validator) volume(at *field.Path, vol *v1.Volume) {
 func (v *validator) container(at *field.Path, c *v1.Container) {
 	v.all(at.Child("name"), c.Name, validation.IsDNS1123Label(c.Name))
 	v.unique(at.Child("name"), c.Name, v.names)
-	if c.Image == "" || strings.TrimSpace(c.Image) != c.Image {
-		v.invalid(at.Child("image"), c.Image, "is no name of an image")
-	}
+	v.check(c.Image != "" && strings.TrimSpace(c.Image) == c.Image,
+		field.Invalid(at.Child("image"), c.Image, "is no name of an image"))
 	oneOf(v, at.Child("imagePullPolicy"), c.ImagePullPolicy, v1.PullAlways, v1.PullIfNotPresent, v1.PullNever)
 	for i, e := range c.Env {
 		v.all(at.Child("env").Index(i).Child("name"), e.Name, validation.IsEnvVarName(e.Name))
@@ -95,9 +91,7 @@ func (v *validator) container(at *field.Path, c *v1.Container) {
 	}
 	for i, m := range c.VolumeMounts {
 		at := at.Child("volumeMounts").Index(i)
-		if !v.volumes.Has(m.Name) {
-			v.errs = append(v.errs, field.NotFound(at.Child("name"), m.Name))
-		}
+		v.check(v.volumes.Has(m.Name), field.NotFound(at.Child("name"), m.Name))
 		v.absolute(at.Child("mountPath"), m.MountPath)
 		v.unique(at.Child("mountPath"), m.MountPath, mounts)
 	}
@@ -119,13 +113,10 @@ func (v *validator) port(at *field.Path, p v1.ContainerPort, names sets.Set[stri
 		v.all(at.Child("name"), p.Name, validation.IsValidPortName(p.Name))
 		v.unique(at.Child("name"), p.Name, names)
 	}
-	switch {
-	case p.HostPort == 0:
-	case !v.pod.Spec.HostNetwork:
-		v.refuse(at.Child("hostPort"), "this agent has host ports only with hostNetwork")
-	case p.HostPort != p.ContainerPort:
-		v.invalid(at.Child("hostPort"), p.HostPort, "must be containerPort with hostNetwork")
-	}
+	v.check(p.HostPort == 0 || v.pod.Spec.HostNetwork,
+		field.Forbidden(at.Child("hostPort"), "this agent has host ports only with hostNetwork"))
+	v.check(p.HostPort == 0 || p.HostPort == p.ContainerPort,
+		field.Invalid(at.Child("hostPort"), p.HostPort, "must be containerPort"))
 }
 
 func (v *validator) probe(at *field.Path, c *v1.Container, p *v1.Probe, readiness bool) {
@@ -134,15 +125,11 @@ func (v *validator) probe(at *field.Path, c *v1.Container, p *v1.Probe, readines
 	v.atLeast(at.Child("timeoutSeconds"), int64(p.TimeoutSeconds), 1)
 	v.atLeast(at.Child("failureThreshold"), int64(p.FailureThreshold), 1)
 	v.atLeast(at.Child("successThreshold"), int64(p.SuccessThreshold), 1)
-	if !readiness && p.SuccessThreshold > 1 {
-		v.invalid(at.Child("successThreshold"), p.SuccessThreshold, "must be 1")
-	}
-	if g := p.TerminationGracePeriodSeconds; g != nil {
-		v.atLeast(at.Child("terminationGracePeriodSeconds"), *g, 1)
-		if readiness {
-			v.refuse(at.Child("terminationGracePeriodSeconds"), "a readiness probe ends no container")
-		}
-	}
+	v.check(readiness || p.SuccessThreshold <= 1,
+		field.Invalid(at.Child("successThreshold"), p.SuccessThreshold, "must be 1"))
+	v.atLeast(at.Child("terminationGracePeriodSeconds"), ptr.Deref(p.TerminationGracePeriodSeconds, 1), 1)
+	v.check(!readiness || p.TerminationGracePeriodSeconds == nil,
+		field.Forbidden(at.Child("terminationGracePeriodSeconds"), "a readiness probe ends no container"))
 	n := v.handler(at, c, p.Exec, p.HTTPGet)
 	if p.TCPSocket != nil {
 		n++
@@ -152,7 +139,7 @@ func (v *validator) probe(at *field.Path, c *v1.Container, p *v1.Probe, readines
 		n++
 		v.target(at.Child("grpc", "port"), c, intstr.FromInt32(p.GRPC.Port))
 	}
-	v.require(n == 1, at, "one of exec, httpGet, tcpSocket and grpc")
+	v.check(n == 1, field.Required(at, "one of exec, httpGet, tcpSocket and grpc"))
 }
 
 func (v *validator) hook(at *field.Path, c *v1.Container, h *v1.LifecycleHandler) {
@@ -164,14 +151,14 @@ func (v *validator) hook(at *field.Path, c *v1.Container, h *v1.LifecycleHandler
 		n++
 		v.atLeast(at.Child("sleep", "seconds"), h.Sleep.Seconds, 0)
 	}
-	v.require(n == 1, at, "one of exec, httpGet and sleep")
+	v.check(n == 1, field.Required(at, "one of exec, httpGet and sleep"))
 }
 
 // handler checks what probes and hooks share, and returns how many handlers there are.
 func (v *validator) handler(at *field.Path, c *v1.Container, exec *v1.ExecAction, get *v1.HTTPGetAction) (n int) {
 	if exec != nil {
 		n++
-		v.require(len(exec.Command) > 0, at.Child("exec", "command"), "")
+		v.check(len(exec.Command) > 0, field.Required(at.Child("exec", "command"), ""))
 	}
 	if get != nil {
 		n++
@@ -184,58 +171,42 @@ func (v *validator) handler(at *field.Path, c *v1.Container, exec *v1.ExecAction
 // target checks a port by number, or by the name of one of the container's.
 func (v *validator) target(at *field.Path, c *v1.Container, port intstr.IntOrString) {
 	if _, err := plan.Port(c, port); err != nil {
-		v.invalid(at, port.String(), err.Error())
+		v.check(false, field.Invalid(at, port.String(), err.Error()))
 	}
 }
 
 func (v *validator) absolute(at *field.Path, p string) {
-	if !path.IsAbs(p) || slices.Contains(strings.Split(p, "/"), "..") {
-		v.invalid(at, p, "must be an absolute path without ..")
-	}
+	v.check(path.IsAbs(p) && !slices.Contains(strings.Split(p, "/"), ".."),
+		field.Invalid(at, p, "must be an absolute path without .."))
 }
 
 func (v *validator) atLeast(at *field.Path, n, least int64) {
-	if n < least {
-		v.invalid(at, n, "is too small")
-	}
+	v.check(n >= least, field.Invalid(at, n, "is too small"))
 }
 
-func (v *validator) onlyFalse(at *field.Path, value *bool) {
-	if value != nil && *value {
-		v.errs = append(v.errs, field.NotSupported(at, true, []string{"false"}))
-	}
+func (v *validator) off(at *field.Path, value *bool) {
+	v.check(!ptr.Deref(value, false), field.NotSupported(at, true, []string{"false"}))
 }
 
 // unique checks that a name is not in a set, and adds it.
 func (v *validator) unique(at *field.Path, name string, set sets.Set[string]) {
-	if set.Has(name) {
-		v.errs = append(v.errs, field.Duplicate(at, name))
-	}
+	v.check(!set.Has(name), field.Duplicate(at, name))
 	set.Insert(name)
 }
 
 func (v *validator) all(at *field.Path, value any, problems []string) {
 	for _, p := range problems {
-		v.invalid(at, value, p)
+		v.check(false, field.Invalid(at, value, p))
 	}
 }
 
-func (v *validator) invalid(at *field.Path, value any, why string) {
-	v.errs = append(v.errs, field.Invalid(at, value, why))
-}
-
-func (v *validator) require(ok bool, at *field.Path, what string) {
+// check notes an error if something is not as it must be.
+func (v *validator) check(ok bool, e *field.Error) {
 	if !ok {
-		v.errs = append(v.errs, field.Required(at, what))
+		v.errs = append(v.errs, e)
 	}
-}
-
-func (v *validator) refuse(at *field.Path, why string) {
-	v.errs = append(v.errs, field.Forbidden(at, why))
 }
 
 func oneOf[T ~string](v *validator, at *field.Path, value T, allowed ...T) {
-	if !slices.Contains(allowed, value) {
-		v.errs = append(v.errs, field.NotSupported(at, value, allowed))
-	}
+	v.check(slices.Contains(allowed, value), field.NotSupported(at, value, allowed))
 }

@@ -11,9 +11,9 @@ import (
 // Probes is what the prober knows of a running container.
 type Probes interface {
 	// Failed returns the kind of probe that demands that the container is killed, Liveness or Startup; "" if none does.
-	Failed(id pleg.ContainerID) ProbeKind
+	Failed(pod *v1.Pod, c *v1.Container, id pleg.ContainerID) ProbeKind
 	// Started reports whether the container's startup probe has succeeded, or there is none.
-	Started(c *v1.Container, id pleg.ContainerID) bool
+	Started(pod *v1.Pod, c *v1.Container, id pleg.ContainerID) bool
 }
 
 // Actions is what is to be done, in the order of the fields.
@@ -134,7 +134,7 @@ func (p *planner) sidecar(c *v1.Container, s *pleg.Status) (up bool) {
 		p.start(c)
 		return false
 	}
-	return p.probes.Started(c, s.ID)
+	return p.probes.Started(p.pod, c, s.ID)
 }
 
 // regularContainers plans the containers that the pod is for. When none of them is left to keep or to start, the pod
@@ -165,7 +165,7 @@ func (p *planner) regularContainers() {
 
 // mustDie plans the end of a running container whose specification changed or whose probe demands it.
 func (p *planner) mustDie(c *v1.Container, s *pleg.Status) bool {
-	probe := p.probes.Failed(s.ID)
+	probe := p.probes.Failed(p.pod, c, s.ID)
 	switch {
 	case s.Hash != p.hash(c):
 		p.kill(c, s, "its specification changed", "")

@@ -15,14 +15,16 @@ import (
 // probes are the probes that failed, by container; "startup?" is one that has no result yet.
 type probes map[string]ProbeKind
 
-func (p probes) Failed(id pleg.ContainerID) ProbeKind {
+func (p probes) Failed(_ *v1.Pod, _ *v1.Container, id pleg.ContainerID) ProbeKind {
 	if p[id.ID] == "startup?" {
 		return ""
 	}
 	return p[id.ID]
 }
 
-func (p probes) Started(_ *v1.Container, id pleg.ContainerID) bool { return p[id.ID] != "startup?" }
+func (p probes) Started(_ *v1.Pod, _ *v1.Container, id pleg.ContainerID) bool {
+	return p[id.ID] != "startup?"
+}
 
 // pod returns a pod; "name" is a container, "init:name" and "side:name" init containers.
 func pod(policy v1.RestartPolicy, names ...string) *v1.Pod {

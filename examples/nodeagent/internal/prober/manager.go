@@ -35,7 +35,6 @@ type Manager struct {
 
 	mu      sync.Mutex
 	workers map[workerKey]*worker // guarded by mu
-	results map[resultKey]bool    // success; guarded by mu
 	joined  sync.WaitGroup
 }
 
@@ -45,15 +44,18 @@ type workerKey struct {
 	kind      plan.ProbeKind
 }
 
-type resultKey struct {
-	id   string // the container's, with the runtime's prefix
-	kind plan.ProbeKind
-}
+// outcome is the result of a probe that counts: after as many in a row as its thresholds say.
+type outcome int
+
+const (
+	unknown outcome = iota
+	failure
+	success
+)
 
 // New returns a manager without probes. Its metrics are registered on registerer.
 func New(config Config, registerer prometheus.Registerer) *Manager {
-	return &Manager{Config: config, began: time.Now(), total: newTotal(registerer),
-		workers: map[workerKey]*worker{}, results: map[resultKey]bool{}}
+	return &Manager{Config: config, began: time.Now(), total: newTotal(registerer), workers: map[workerKey]*worker{}}
 }
 
 // Add begins to probe a pod as its specification says. For a pod that is probed already, the probes that changed
@@ -71,16 +73,15 @@ func (m *Manager) Add(ctx context.Context, pod *v1.Pod) {
 				continue
 			}
 			wanted[key] = true
-			w := m.workers[key]
-			switch {
-			case w == nil:
-				m.adoptLocked(kind, plan.FindStatus(&status, c.Name))
-			case w.same(c, probe):
+			w := &worker{manager: m, key: key, pod: pod, container: c, probe: probe, kick: make(chan struct{}, 1)}
+			switch old := m.workers[key]; {
+			case old == nil:
+				w.adopt(plan.FindStatus(&status, c.Name))
+			case old.same(w):
 				continue
 			default:
-				w.stop()
+				old.stop()
 			}
-			w = &worker{manager: m, key: key, pod: pod, container: c, probe: probe, kick: make(chan struct{}, 1)}
 			m.workers[key] = w
 			life, stop := context.WithCancel(ctx)
 			w.stop = stop
@@ -88,18 +89,6 @@ func (m *Manager) Add(ctx context.Context, pod *v1.Pod) {
 		}
 	}
 	m.dropLocked(func(key workerKey) bool { return key.uid == pod.UID && !wanted[key] })
-}
-
-// adopted reports whether a container ran when the agent began.
-func (m *Manager) adopted(c *v1.ContainerStatus) bool {
-	return c != nil && c.State.Running != nil && c.State.Running.StartedAt.Time.Before(m.began)
-}
-
-// adoptLocked takes over the result of a container that ran when the agent began.
-func (m *Manager) adoptLocked(kind plan.ProbeKind, c *v1.ContainerStatus) {
-	if m.adopted(c) && (kind == plan.Readiness && c.Ready || kind == plan.Startup && c.Started != nil && *c.Started) {
-		m.results[resultKey{c.ContainerID, kind}] = true
-	}
 }
 
 // Remove ends the probes of a pod.
@@ -130,40 +119,33 @@ func (m *Manager) dropLocked(which func(workerKey) bool) {
 // Wait returns when every probe has ended. The contexts of Add must have ended.
 func (m *Manager) Wait() { m.joined.Wait() }
 
-// set stores a result, and reports it if it is another than before.
-func (m *Manager) set(w *worker, success bool) {
+// set stores the outcome for a container, and reports it if it is another than before.
+func (m *Manager) set(w *worker, id string, o outcome) {
 	m.mu.Lock()
-	if m.workers[w.key] != w {
-		m.mu.Unlock()
-		return // it was stopped meanwhile
+	changed := m.workers[w.key] == w && (w.id != id || w.outcome != o) // else it was stopped meanwhile
+	if changed {
+		w.id, w.outcome = id, o
 	}
-	key := resultKey{w.id, w.key.kind}
-	old, known := m.results[key]
-	m.results[key] = success
 	m.mu.Unlock()
-	if !known || old != success {
-		m.Changed(w.pod, w.key.kind, success)
+	if changed && o != unknown {
+		m.Changed(w.pod, w.key.kind, o == success)
 	}
 }
 
-func (m *Manager) result(id string, kind plan.ProbeKind) (success, known bool) {
+// outcome returns what counts for the container with an ID.
+func (m *Manager) outcome(uid types.UID, container string, kind plan.ProbeKind, id string) outcome {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	success, known = m.results[resultKey{id, kind}]
-	return success, known
-}
-
-// forget drops the result of a container that is no more.
-func (m *Manager) forget(id string, kind plan.ProbeKind) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.results, resultKey{id, kind})
+	if w := m.workers[workerKey{uid, container, kind}]; w != nil && w.id == id {
+		return w.outcome
+	}
+	return unknown
 }
 
 // Failed implements plan.Probes.
-func (m *Manager) Failed(id pleg.ContainerID) plan.ProbeKind {
+func (m *Manager) Failed(pod *v1.Pod, c *v1.Container, id pleg.ContainerID) plan.ProbeKind {
 	for _, kind := range []plan.ProbeKind{plan.Liveness, plan.Startup} {
-		if success, known := m.result(id.String(), kind); known && !success {
+		if m.outcome(pod.UID, c.Name, kind, id.String()) == failure {
 			return kind
 		}
 	}
@@ -171,9 +153,8 @@ func (m *Manager) Failed(id pleg.ContainerID) plan.ProbeKind {
 }
 
 // Started implements plan.Probes.
-func (m *Manager) Started(c *v1.Container, id pleg.ContainerID) bool {
-	success, _ := m.result(id.String(), plan.Startup)
-	return success || c.StartupProbe == nil
+func (m *Manager) Started(pod *v1.Pod, c *v1.Container, id pleg.ContainerID) bool {
+	return c.StartupProbe == nil || m.outcome(pod.UID, c.Name, plan.Startup, id.String()) == success
 }
 
 // SetReadiness sets Started and Ready in the container statuses of a pod.
@@ -192,12 +173,13 @@ func (m *Manager) SetReadiness(pod *v1.Pod, status *v1.PodStatus) {
 }
 
 func (m *Manager) setReadiness(pod *v1.Pod, c *v1.Container, s *v1.ContainerStatus) {
-	started, _ := m.result(s.ContainerID, plan.Startup)
-	started = s.State.Running != nil && (started || c.StartupProbe == nil)
-	ready, _ := m.result(s.ContainerID, plan.Readiness)
-	s.Started, s.Ready = &started, started && (ready || c.ReadinessProbe == nil)
+	succeeds := func(kind plan.ProbeKind) bool {
+		return plan.Probe(c, kind) == nil || m.outcome(pod.UID, c.Name, kind, s.ContainerID) == success
+	}
+	started := s.State.Running != nil && succeeds(plan.Startup)
+	s.Started, s.Ready = &started, started && succeeds(plan.Readiness)
 	if started && !s.Ready {
-		m.kick(workerKey{pod.UID, s.Name, plan.Readiness})
+		m.kick(workerKey{pod.UID, c.Name, plan.Readiness})
 	}
 }
 

@@ -29,23 +29,37 @@ type worker struct {
 	stop      context.CancelFunc
 	kick      chan struct{} // asks for a probe now
 
+	// Set by run through Manager.set; guarded by the manager's mu.
+	id      string // of the container that is probed
+	outcome outcome
+
 	// Owned by run.
-	id     string // of the container that is probed
-	onHold bool   // until the container is another
-	last   bool   // the last result
-	count  int    // how many were the same
+	adopted bool // the container ran when the agent began
+	onHold  bool // until the container is another
+	last    bool // the last result
+	count   int  // how many were the same
 }
 
-// same reports whether the worker probes as a container's specification says.
-func (w *worker) same(c *v1.Container, p *v1.Probe) bool {
-	return reflect.DeepEqual(w.probe, p) && reflect.DeepEqual(w.container.Ports, c.Ports)
+// same reports whether two workers probe alike.
+func (w *worker) same(other *worker) bool {
+	return reflect.DeepEqual(w.probe, other.probe) && reflect.DeepEqual(w.container.Ports, other.container.Ports)
+}
+
+// adopt takes over the outcome of a container that ran when the agent began.
+func (w *worker) adopt(c *v1.ContainerStatus) {
+	if c == nil || c.State.Running == nil || !c.State.Running.StartedAt.Time.Before(w.manager.began) {
+		return
+	}
+	w.adopted = true
+	if w.key.kind == plan.Readiness && c.Ready || w.key.kind == plan.Startup && c.Started != nil && *c.Started {
+		w.id, w.outcome = c.ContainerID, success
+	}
 }
 
 // run probes until the context ends.
 func (w *worker) run(ctx context.Context) {
 	period := time.Duration(w.probe.PeriodSeconds) * time.Second
-	if status, _ := w.manager.Status(w.pod.UID); w.manager.adopted(plan.FindStatus(&status, w.key.container)) {
-		// An agent that starts again does not probe all of its containers at once.
+	if w.adopted { // an agent that starts again does not probe all of its containers at once
 		select {
 		case <-time.After(rand.N(period)): //nolint:gosec // spreads load; not a secret
 		case <-ctx.Done():
@@ -54,7 +68,6 @@ func (w *worker) run(ctx context.Context) {
 	}
 	ticker := time.NewTicker(period)
 	defer ticker.Stop()
-	defer func() { w.manager.forget(w.id, w.key.kind) }()
 	for w.once(ctx) {
 		select {
 		case <-ctx.Done():
@@ -83,7 +96,7 @@ func (w *worker) once(ctx context.Context) bool {
 	case w.onHold:
 		return true
 	case c.State.Running == nil:
-		w.manager.set(w, false)
+		w.manager.set(w, w.id, failure)
 		ended := c.State.Terminated != nil && w.pod.Spec.RestartPolicy == v1.RestartPolicyNever
 		return !ended || plan.IsSidecar(w.container)
 	case time.Since(c.State.Running.StartedAt.Time) < time.Duration(w.probe.InitialDelaySeconds)*time.Second:
@@ -111,31 +124,26 @@ func (w *worker) once(ctx context.Context) bool {
 // begin begins with another container than before. Readiness is a failure until it is shown, liveness a success until
 // it is not, and startup unknown.
 func (w *worker) begin(id string) {
-	if w.id != "" {
-		w.manager.forget(w.id, w.key.kind)
-	}
-	w.id, w.onHold, w.count = id, false, 0
-	if _, known := w.manager.result(id, w.key.kind); !known && w.key.kind != plan.Startup {
-		w.manager.set(w, w.key.kind == plan.Liveness)
-	}
+	w.onHold, w.count = false, 0
+	w.manager.set(w, id, map[plan.ProbeKind]outcome{plan.Readiness: failure, plan.Liveness: success}[w.key.kind])
 }
 
-// take counts a result, which becomes that of the container at the threshold.
-func (w *worker) take(success bool) {
-	if w.last != success {
+// take counts a result, which becomes the outcome at the threshold.
+func (w *worker) take(succeeded bool) {
+	if w.last != succeeded {
 		w.count = 0
 	}
-	w.last = success
+	w.last = succeeded
 	w.count++
-	threshold := w.probe.FailureThreshold
-	if success {
-		threshold = w.probe.SuccessThreshold
+	o, threshold := failure, w.probe.FailureThreshold
+	if succeeded {
+		o, threshold = success, w.probe.SuccessThreshold
 	}
 	if w.count < int(threshold) {
 		return
 	}
-	w.manager.set(w, success)
-	if w.key.kind == plan.Startup || w.key.kind == plan.Liveness && !success {
+	w.manager.set(w, w.id, o)
+	if w.key.kind == plan.Startup || w.key.kind == plan.Liveness && !succeeded {
 		// The container has started, or it is about to be killed.
 		w.onHold, w.count = true, 0
 	}

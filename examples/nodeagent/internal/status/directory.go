@@ -60,8 +60,8 @@ func (d Directory) Read() (pods []*v1.Pod, err error) {
 	}
 	var errs []error
 	for _, path := range paths {
-		text, err := os.ReadFile(path)
 		pod := &v1.Pod{}
+		text, err := os.ReadFile(path)
 		if err == nil {
 			err = json.Unmarshal(text, pod)
 		}

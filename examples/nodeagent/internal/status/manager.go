@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 )
 
@@ -154,49 +155,37 @@ func (m *Manager) List() *v1.PodList {
 	return list
 }
 
-// Run writes what changed every ten seconds, and once more when ctx ends.
+// Run writes what changed every ten seconds, until ctx ends.
 func (m *Manager) Run(ctx context.Context) {
-	ticker := time.NewTicker(syncPeriod)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ticker.C:
-			m.Sync(ctx)
-		case <-ctx.Done():
-			m.Sync(context.WithoutCancel(ctx))
-			return
-		}
-	}
+	wait.UntilWithContext(ctx, m.Sync, syncPeriod)
 }
 
 // Sync writes what changed since it was written last.
 func (m *Manager) Sync(ctx context.Context) {
 	m.writing.Lock()
 	defer m.writing.Unlock()
-	versions := map[*entry]uint64{}
+	var entries []*entry
 	var changed []*v1.Pod
 	m.mu.Lock()
-	for _, e := range m.pods {
-		if e.version != e.written && !e.dropped {
-			versions[e] = e.version
-			changed = append(changed, e.pod)
-		}
-	}
 	gone := m.gone
 	m.gone = nil
+	for _, e := range m.pods {
+		if e.version != e.written && !e.dropped {
+			e.written = e.version
+			entries, changed = append(entries, e), append(changed, e.pod)
+		}
+	}
 	m.mu.Unlock()
 	if len(changed)+len(gone) == 0 {
 		return
 	}
-	err := m.sink.Write(ctx, changed, gone)
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if err != nil {
+	if err := m.sink.Write(ctx, changed, gone); err != nil {
 		m.logger.Error(err, "Statuses could not be written; they are tried again", "after", syncPeriod)
+		m.mu.Lock()
+		defer m.mu.Unlock()
 		m.gone = append(gone, m.gone...)
-		return
-	}
-	for e, version := range versions {
-		e.written = version
+		for _, e := range entries {
+			e.written = 0
+		}
 	}
 }

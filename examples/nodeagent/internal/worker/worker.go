@@ -210,21 +210,13 @@ func (w *worker) act(ctx context.Context, pod *v1.Pod, seen *pleg.PodStatus, a p
 		newest := seen.SandboxStatuses[0]
 		sandboxID, attempt = newest.GetId(), newest.GetMetadata().GetAttempt()
 	}
-	var ready []*v1.Container
 	var errs []error
 	for _, c := range a.Start {
-		wait, err := w.prepare(ctx, pod, seen, c)
-		switch {
-		case err != nil:
-			errs = append(errs, err)
-		case !wait.IsZero():
-			again = earlier(again, wait)
-		default:
-			ready = append(ready, c)
+		over, err := w.prepare(ctx, pod, seen, c)
+		if err == nil && over.IsZero() {
+			err = w.start(ctx, pod, seen, c, sandboxID, attempt)
 		}
-	}
-	for _, c := range ready {
-		errs = append(errs, w.start(ctx, pod, seen, c, sandboxID, attempt))
+		again, errs = earlier(again, over), append(errs, err)
 	}
 	return again, errors.Join(errs...)
 }
