@@ -7,7 +7,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"io/fs"
 	"net"
 	"net/url"
 	"os"
@@ -95,18 +94,18 @@ func (f *flags) node() (socket string, stop func(), err error) {
 	f.stateDir = cmp.Or(f.stateDir, temporary)
 	if f.manifests == "" {
 		f.manifests = filepath.Join(temporary, "manifests")
-		files, _ := fs.Sub(shipped, "manifests") // it is there
-		err = os.CopyFS(f.manifests, files)
+		err = os.CopyFS(temporary, shipped)
 	}
-	var server *plegtest.CRIServer
-	if err == nil {
-		server, err = plegtest.StartCRIServer(plegtest.WithPrograms(programs), plegtest.WithVersion("embedded", "v1"))
-	}
-	if err != nil {
-		return "", nil, errors.Join(fmt.Errorf("making a node in this process: %w", err), os.RemoveAll(temporary))
-	}
-	return strings.TrimPrefix(server.Endpoint(), "unix://"), func() {
-		server.Stop()
+	server, serverErr := plegtest.StartCRIServer(plegtest.WithPrograms(programs), plegtest.WithVersion("embedded", "v1"))
+	stop = func() {
+		if server != nil {
+			server.Stop()
+		}
 		_ = os.RemoveAll(temporary)
-	}, nil
+	}
+	if err := errors.Join(err, serverErr); err != nil {
+		stop()
+		return "", nil, fmt.Errorf("making a node in this process: %w", err)
+	}
+	return strings.TrimPrefix(server.Endpoint(), "unix://"), stop, nil
 }

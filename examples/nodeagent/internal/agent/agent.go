@@ -96,7 +96,7 @@ func New(config Config) *Agent {
 		clock.RealClock{}, pleg.WithRegisterer(config.Registry), pleg.WithLogger(config.Logger.V(1)))
 	a.status = status.NewManager(config.Sink, config.Adopted, config.Logger, config.OnStatus)
 	a.probes = prober.New(prober.Config{
-		Exec: a.runtime, Status: a.status.Get, Changed: a.probed, Logger: config.Logger,
+		Runtime: a.runtime, Status: a.status.Get, Changed: a.probed, Logger: config.Logger,
 	}, config.Registry)
 	a.workers = worker.NewPool(worker.Config{
 		Generator: a.generator, Cache: a.cache, Runtime: a.runtime, Probes: a.probes, Status: a.status,
@@ -129,14 +129,15 @@ func (a *Agent) Drain(ctx context.Context) error {
 	})
 }
 
-// Status returns the statuses of the pods.
-func (a *Agent) Status() *v1.PodList { return a.status.List() }
-
 // Run runs the pods until ctx ends, once. When it returns, everything that the agent started in this process has
 // ended, and the pods run on.
 func (a *Agent) Run(ctx context.Context) {
 	var joined sync.WaitGroup
-	joined.Go(func() { a.hear(ctx) })
+	joined.Go(func() {
+		_ = a.generator.Handle(ctx, pleg.Handler{ // it ends with ctx
+			OnContainerStarted: a.happened, OnContainerDied: a.happened, OnPodSync: a.happened,
+		})
+	})
 	joined.Go(func() { a.watchRuntime(ctx) })
 	joined.Go(func() { a.status.Run(ctx) })
 	a.generator.Start()
@@ -175,30 +176,22 @@ func (a *Agent) loop(ctx context.Context) {
 // awaitHealth returns true once pods can be synced, false if ctx ends before.
 func (a *Agent) awaitHealth(ctx context.Context) bool {
 	pauses := wait.Backoff{Duration: firstPause, Factor: 2, Steps: math.MaxInt, Cap: longestPause}
-	for first := true; ; first = false {
-		why := a.sick()
-		switch {
-		case why == nil && !first:
-			a.config.Logger.Info("The runtime is well")
-		case why != nil && first:
+	sick := false
+	for why := a.sick(); why != nil; why = a.sick() {
+		if !sick {
 			a.config.Logger.Error(why, "Pods are not synced")
 		}
-		if why == nil {
-			return true
-		}
+		sick = true
 		select {
 		case <-ctx.Done():
 			return false
 		case <-time.After(pauses.Step()):
 		}
 	}
-}
-
-// hear hears of events until ctx ends.
-func (a *Agent) hear(ctx context.Context) {
-	_ = a.generator.Handle(ctx, pleg.Handler{ // it ends with ctx
-		OnContainerStarted: a.happened, OnContainerDied: a.happened, OnPodSync: a.happened,
-	})
+	if sick {
+		a.config.Logger.Info("The runtime is well")
+	}
+	return true
 }
 
 // happened passes an event on. What existed before is no news: housekeeping and the first sync of a worker see it.

@@ -32,7 +32,7 @@ func (a *Agent) sick() error {
 // Handler serves /pods, /healthz and /metrics.
 func (a *Agent) Handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /pods", func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, a.Status()) })
+	mux.HandleFunc("GET /pods", func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, a.status.List()) })
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		code, report := http.StatusOK, struct {
 			Reason string `json:"reason,omitempty"`

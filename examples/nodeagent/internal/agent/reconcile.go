@@ -50,7 +50,7 @@ func (a *Agent) housekeep(ctx context.Context) {
 			a.workers.Remove(ctx, orphan)
 		}
 	}
-	a.status.Prune(func(uid types.UID) bool { return wanted[uid] != nil || listed.FindPodByID(uid) != nil })
+	a.status.Prune(ctx, func(uid types.UID) bool { return wanted[uid] != nil || listed.FindPodByID(uid) != nil })
 }
 
 // toReconcile returns the wanted pods; nil if it is too early, because not all is known: housekeeping will do it.

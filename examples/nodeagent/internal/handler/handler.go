@@ -40,15 +40,10 @@ const maxBody, maxRedirects = 10 << 10, 10
 // ErrFailed is wrapped by the error of a check that was made and failed, as opposed to one that could not be made.
 var ErrFailed = errors.New("failed")
 
-// Executor runs commands in containers, and returns their output and exit code. Its error wraps runtime.ErrExecTimeout
-// if the command has run for longer than the timeout.
-type Executor interface {
-	Exec(ctx context.Context, id pleg.ContainerID, command []string, timeout time.Duration) (string, int, error)
-}
-
 // Exec runs a command in a container. It succeeds if it exits with 0.
-func Exec(ctx context.Context, e Executor, id pleg.ContainerID, action *v1.ExecAction, timeout time.Duration) error {
-	output, code, err := e.Exec(ctx, id, action.Command, timeout)
+func Exec(ctx context.Context, client *runtime.Client, id pleg.ContainerID, action *v1.ExecAction,
+	timeout time.Duration) error {
+	output, code, err := client.Exec(ctx, id, action.Command, timeout)
 	switch {
 	case errors.Is(err, runtime.ErrExecTimeout):
 		return fmt.Errorf("%w: %w", ErrFailed, err)
@@ -150,13 +145,13 @@ func GRPC(ctx context.Context, c *v1.Container, action *v1.GRPCAction, podIP str
 	defer conn.Close()
 	resp, err := grpc_health_v1.NewHealthClient(conn).Check(ctx,
 		&grpc_health_v1.HealthCheckRequest{Service: ptr.Deref(action.Service, "")})
+	if err == nil && resp.Status != grpc_health_v1.HealthCheckResponse_SERVING {
+		err = fmt.Errorf("%s answers %s", host, resp.Status)
+	}
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrFailed, err)
+		err = fmt.Errorf("%w: %w", ErrFailed, err)
 	}
-	if resp.Status != grpc_health_v1.HealthCheckResponse_SERVING {
-		return fmt.Errorf("%w: %s answers %s", ErrFailed, host, resp.Status)
-	}
-	return nil
+	return err
 }
 
 // address returns the host and port of a check; the host is the pod's unless one is given.

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -130,12 +131,7 @@ func (s *Source) Read() (pods []*v1.Pod, changed bool, err error) {
 }
 
 func readFile(path string) ([]byte, error) {
-	if info, err := os.Stat(path); err != nil {
-		return nil, err
-	} else if !info.Mode().IsRegular() {
-		return nil, errors.New("it is no regular file")
-	}
-	f, err := os.Open(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe does not block it
 	if err != nil {
 		return nil, err
 	}
@@ -146,6 +142,9 @@ func readFile(path string) ([]byte, error) {
 // readStable reads a file that nobody writes meanwhile.
 func readStable(f fs.File) ([]byte, error) {
 	before, err := f.Stat()
+	if err == nil && !before.Mode().IsRegular() {
+		err = errors.New("it is no regular file")
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -108,7 +108,6 @@ func (v *validator) container(at *field.Path, c *v1.Container) {
 
 func (v *validator) port(at *field.Path, p v1.ContainerPort, names sets.Set[string]) {
 	v.all(at.Child("containerPort"), p.ContainerPort, validation.IsValidPortNum(int(p.ContainerPort)))
-	oneOf(v, at.Child("protocol"), p.Protocol, v1.ProtocolTCP, v1.ProtocolUDP, v1.ProtocolSCTP)
 	if p.Name != "" {
 		v.all(at.Child("name"), p.Name, validation.IsValidPortName(p.Name))
 		v.unique(at.Child("name"), p.Name, names)

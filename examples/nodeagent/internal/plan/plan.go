@@ -41,7 +41,8 @@ type Kill struct {
 // Make returns what is to be done to a pod. The hashes are those of its specification, as they should be.
 func Make(pod *v1.Pod, sandboxHash string, containerHash func(*v1.Container) uint64, status *pleg.PodStatus,
 	probes Probes) Actions {
-	p := &planner{pod: pod, hash: containerHash, status: status, probes: probes}
+	p := &planner{pod: pod, hash: containerHash, status: status, probes: probes,
+		active: &pleg.PodStatus{ContainerStatuses: status.ActiveContainerStatuses}}
 	if changed, attempt := SandboxChanged(pod, sandboxHash, status); changed {
 		p.replaceSandbox(attempt)
 		return p.actions
@@ -59,6 +60,7 @@ type planner struct {
 	pod     *v1.Pod
 	hash    func(*v1.Container) uint64
 	status  *pleg.PodStatus
+	active  *pleg.PodStatus // the present sandbox: what ran in an older one must run again
 	probes  Probes
 	actions Actions
 }
@@ -88,27 +90,14 @@ func (p *planner) replaceSandbox(attempt uint32) {
 	}
 }
 
-// active returns the newest status of a container in the present sandbox: what ran in an older one must run again.
-func (p *planner) active(c *v1.Container) *pleg.Status {
-	for _, s := range p.status.ActiveContainerStatuses {
-		if s.Name == c.Name {
-			return s
-		}
-	}
-	return nil
-}
-
 // initContainers plans the init containers, and reports whether all have done their part: those that run to their end
 // have succeeded, the sidecars have started.
 func (p *planner) initContainers() (initialized bool) {
 	// A regular container shows that the init containers have run, even if the runtime has none of them any more.
-	done := false
-	for i := range p.pod.Spec.Containers {
-		done = done || p.active(&p.pod.Spec.Containers[i]) != nil
-	}
+	done := HasRegularContainer(p.pod, p.active)
 	for i := range p.pod.Spec.InitContainers {
 		c := &p.pod.Spec.InitContainers[i]
-		s := p.active(c)
+		s := p.active.FindContainerStatusByName(c.Name)
 		switch {
 		case IsSidecar(c):
 			if up := p.sidecar(c, s); !up && !done {

@@ -4,6 +4,7 @@ package prober
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -13,15 +14,15 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/kubepleg/pleg"
-	"github.com/kubepleg/pleg/examples/nodeagent/internal/handler"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/plan"
+	"github.com/kubepleg/pleg/examples/nodeagent/internal/runtime"
 )
 
 // Config is what a Manager needs.
 type Config struct {
-	Exec handler.Executor
+	Runtime *runtime.Client // for commands in containers
 	// Status returns the status of a pod as it was last set.
-	Status func(uid types.UID) (v1.PodStatus, bool)
+	Status func(uid types.UID) v1.PodStatus
 	// Changed is called when a result changes, without a lock held. It must not block.
 	Changed func(pod *v1.Pod, kind plan.ProbeKind, success bool)
 	Logger  klog.Logger
@@ -30,8 +31,8 @@ type Config struct {
 // Manager has the probes of all pods. Its methods are safe for concurrent use.
 type Manager struct {
 	Config
-	began time.Time // set once by New
-	total *prometheus.CounterVec
+	began time.Time              // set once by New
+	total *prometheus.CounterVec // the kubelet's; set once by New
 
 	mu      sync.Mutex
 	workers map[workerKey]*worker // guarded by mu
@@ -55,14 +56,19 @@ const (
 
 // New returns a manager without probes. Its metrics are registered on registerer.
 func New(config Config, registerer prometheus.Registerer) *Manager {
-	return &Manager{Config: config, began: time.Now(), total: newTotal(registerer), workers: map[workerKey]*worker{}}
+	total := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "prober_probe_total",
+		Help: "Cumulative number of a liveness, readiness or startup probe for a container by result.",
+	}, []string{"probe_type", "result", "container", "pod", "namespace", "pod_uid"})
+	registerer.MustRegister(total)
+	return &Manager{Config: config, began: time.Now(), total: total, workers: map[workerKey]*worker{}}
 }
 
 // Add begins to probe a pod as its specification says. For a pod that is probed already, the probes that changed
 // begin anew. What earlier statuses say of a running container is taken for its first result: an agent that starts
 // again makes no container unready.
 func (m *Manager) Add(ctx context.Context, pod *v1.Pod) {
-	status, _ := m.Status(pod.UID)
+	status := m.Status(pod.UID)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	wanted := map[workerKey]bool{}
@@ -91,19 +97,11 @@ func (m *Manager) Add(ctx context.Context, pod *v1.Pod) {
 	m.dropLocked(func(key workerKey) bool { return key.uid == pod.UID && !wanted[key] })
 }
 
-// Remove ends the probes of a pod.
-func (m *Manager) Remove(uid types.UID) {
+// Remove ends the probes of a pod, of these kinds.
+func (m *Manager) Remove(uid types.UID, kinds ...plan.ProbeKind) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.dropLocked(func(key workerKey) bool { return key.uid == uid })
-}
-
-// Quiet ends the probes that could kill a container of a pod: the pod is being terminated. Its readiness is still
-// probed.
-func (m *Manager) Quiet(uid types.UID) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.dropLocked(func(key workerKey) bool { return key.uid == uid && key.kind != plan.Readiness })
+	m.dropLocked(func(key workerKey) bool { return key.uid == uid && slices.Contains(kinds, key.kind) })
 }
 
 func (m *Manager) dropLocked(which func(workerKey) bool) {
@@ -159,27 +157,22 @@ func (m *Manager) Started(pod *v1.Pod, c *v1.Container, id pleg.ContainerID) boo
 
 // SetReadiness sets Started and Ready in the container statuses of a pod.
 func (m *Manager) SetReadiness(pod *v1.Pod, status *v1.PodStatus) {
-	for _, c := range plan.Containers(pod) {
-		if s := plan.FindStatus(status, c.Name); s != nil {
-			m.setReadiness(pod, c, s)
+	for i, c := range plan.Containers(pod) {
+		s := plan.FindStatus(status, c.Name)
+		if s == nil {
+			continue
 		}
-	}
-	for i := range status.InitContainerStatuses {
-		s := &status.InitContainerStatuses[i]
-		if c := plan.Find(pod, s.Name); c != nil && !plan.IsSidecar(c) {
+		succeeds := func(kind plan.ProbeKind) bool {
+			return plan.Probe(c, kind) == nil || m.outcome(pod.UID, c.Name, kind, s.ContainerID) == success
+		}
+		started := s.State.Running != nil && succeeds(plan.Startup)
+		s.Started, s.Ready = &started, started && succeeds(plan.Readiness)
+		switch {
+		case i < len(pod.Spec.InitContainers) && !plan.IsSidecar(c):
 			s.Ready = s.State.Terminated != nil && s.State.Terminated.ExitCode == 0
+		case started && !s.Ready:
+			m.kick(workerKey{pod.UID, c.Name, plan.Readiness})
 		}
-	}
-}
-
-func (m *Manager) setReadiness(pod *v1.Pod, c *v1.Container, s *v1.ContainerStatus) {
-	succeeds := func(kind plan.ProbeKind) bool {
-		return plan.Probe(c, kind) == nil || m.outcome(pod.UID, c.Name, kind, s.ContainerID) == success
-	}
-	started := s.State.Running != nil && succeeds(plan.Startup)
-	s.Started, s.Ready = &started, started && succeeds(plan.Readiness)
-	if started && !s.Ready {
-		m.kick(workerKey{pod.UID, c.Name, plan.Readiness})
 	}
 }
 

@@ -3,10 +3,10 @@ package prober
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"reflect"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 
@@ -14,9 +14,6 @@ import (
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/handler"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/plan"
 )
-
-// attempts is how often a probe is tried that cannot be made.
-const attempts = 3
 
 // worker is one probe of one container.
 type worker struct {
@@ -34,10 +31,9 @@ type worker struct {
 	outcome outcome
 
 	// Owned by run.
-	adopted bool // the container ran when the agent began
-	onHold  bool // until the container is another
-	last    bool // the last result
-	count   int  // how many were the same
+	onHold bool // until the container is another
+	last   bool // the last result
+	count  int  // how many were the same
 }
 
 // same reports whether two workers probe alike.
@@ -50,7 +46,6 @@ func (w *worker) adopt(c *v1.ContainerStatus) {
 	if c == nil || c.State.Running == nil || !c.State.Running.StartedAt.Time.Before(w.manager.began) {
 		return
 	}
-	w.adopted = true
 	if w.key.kind == plan.Readiness && c.Ready || w.key.kind == plan.Startup && c.Started != nil && *c.Started {
 		w.id, w.outcome = c.ContainerID, success
 	}
@@ -59,13 +54,6 @@ func (w *worker) adopt(c *v1.ContainerStatus) {
 // run probes until the context ends.
 func (w *worker) run(ctx context.Context) {
 	period := time.Duration(w.probe.PeriodSeconds) * time.Second
-	if w.adopted { // an agent that starts again does not probe all of its containers at once
-		select {
-		case <-time.After(rand.N(period)): //nolint:gosec // spreads load; not a secret
-		case <-ctx.Done():
-			return
-		}
-	}
 	ticker := time.NewTicker(period)
 	defer ticker.Stop()
 	for w.once(ctx) {
@@ -81,7 +69,7 @@ func (w *worker) run(ctx context.Context) {
 
 // once probes the container, if it is to be probed, and reports whether to go on.
 func (w *worker) once(ctx context.Context) bool {
-	status, _ := w.manager.Status(w.pod.UID)
+	status := w.manager.Status(w.pod.UID)
 	if status.Phase == v1.PodSucceeded || status.Phase == v1.PodFailed {
 		return false
 	}
@@ -149,25 +137,16 @@ func (w *worker) take(succeeded bool) {
 	}
 }
 
-// check makes the probe. The error wraps handler.ErrFailed if the container failed it.
-func (w *worker) check(ctx context.Context, podIP string) (err error) {
-	for range attempts {
-		err = w.checkOnce(ctx, podIP)
-		if err == nil || errors.Is(err, handler.ErrFailed) {
-			return err
-		}
-	}
-	return err
-}
-
-func (w *worker) checkOnce(ctx context.Context, podIP string) error {
+// check makes the probe. The error wraps handler.ErrFailed if the container failed it, as opposed to one that could not
+// be made.
+func (w *worker) check(ctx context.Context, podIP string) error {
 	p, timeout := w.probe, time.Duration(w.probe.TimeoutSeconds)*time.Second
 	if p.Exec != nil {
 		id, err := pleg.ParseContainerID(w.id)
 		if err != nil {
 			return err
 		}
-		return handler.Exec(ctx, w.manager.Exec, id, p.Exec, timeout)
+		return handler.Exec(ctx, w.manager.Runtime, id, p.Exec, timeout)
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -179,4 +158,27 @@ func (w *worker) checkOnce(ctx context.Context, podIP string) error {
 	default:
 		return handler.GRPC(ctx, w.container, p.GRPC, podIP)
 	}
+}
+
+// labels returns the labels of a probe, but for the result.
+func (w *worker) labels() prometheus.Labels {
+	kind := map[plan.ProbeKind]string{plan.Liveness: "Liveness", plan.Readiness: "Readiness", plan.Startup: "Startup"}
+	return prometheus.Labels{
+		"probe_type": kind[w.key.kind], "container": w.key.container,
+		"pod": w.pod.Name, "namespace": w.pod.Namespace, "pod_uid": string(w.key.uid),
+	}
+}
+
+// countProbe counts a probe.
+func (w *worker) countProbe(err error) {
+	labels := w.labels()
+	switch {
+	case err == nil:
+		labels["result"] = "successful"
+	case errors.Is(err, handler.ErrFailed):
+		labels["result"] = "failed"
+	default:
+		labels["result"] = "unknown"
+	}
+	w.manager.total.With(labels).Inc()
 }

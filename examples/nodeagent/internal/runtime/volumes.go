@@ -3,7 +3,6 @@ package runtime
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -38,14 +37,15 @@ func (c *Client) volume(pod *v1.Pod, vol *v1.Volume) (path string, err error) {
 	}
 	path = vol.HostPath.Path
 	kind := ptr.Deref(vol.HostPath.Type, v1.HostPathUnset)
-	if kind == v1.HostPathUnset {
+	switch kind {
+	case v1.HostPathUnset:
 		return path, nil
+	case v1.HostPathDirectoryOrCreate:
+		return path, os.MkdirAll(path, 0o755)
+	default:
 	}
 	info, err := os.Stat(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist) && kind == v1.HostPathDirectoryOrCreate:
-		return path, os.MkdirAll(path, 0o755)
-	case err == nil && info.IsDir() == (kind == v1.HostPathFile):
+	if err == nil && info.IsDir() != (kind == v1.HostPathDirectory) {
 		err = fmt.Errorf("%s is no %s", path, kind)
 	}
 	return path, err

@@ -6,9 +6,62 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/plan"
 )
+
+// phase returns the phase of a pod, from the statuses of its containers. initialized means that a regular container
+// exists: sidecars that restart do not make a pod pending that has run.
+func phase(pod *v1.Pod, status *v1.PodStatus, initialized bool) v1.PodPhase {
+	var failed, pending, running, crashed bool
+	for i, s := range status.InitContainerStatuses {
+		c, t, up := &pod.Spec.InitContainers[i], termination(&s), s.State.Running != nil
+		switch {
+		case plan.IsSidecar(c):
+			running = running || up
+			pending = pending || t == nil && !initialized && !(up && ptr.Deref(s.Started, false))
+		case up || t == nil:
+			pending = true
+		case t.ExitCode != 0 && plan.Restarts(pod, c, int(t.ExitCode)):
+			pending = true
+		default:
+			failed = failed || t.ExitCode != 0
+		}
+	}
+	for i, s := range status.ContainerStatuses {
+		switch t := termination(&s); {
+		case s.State.Running != nil:
+			running = true
+		case t == nil:
+			pending = true
+		case plan.Restarts(pod, &pod.Spec.Containers[i], int(t.ExitCode)):
+			running = true // or about to be
+		default:
+			crashed = crashed || t.ExitCode != 0
+		}
+	}
+	switch {
+	case failed:
+		return v1.PodFailed
+	case pending:
+		return v1.PodPending
+	case running:
+		return v1.PodRunning
+	case crashed:
+		return v1.PodFailed
+	default:
+		return v1.PodSucceeded
+	}
+}
+
+// termination returns how a container ended that does not run, nil if it never ran.
+func termination(s *v1.ContainerStatus) *v1.ContainerStateTerminated {
+	if s.State.Waiting != nil {
+		return s.LastTerminationState.Terminated
+	}
+	return s.State.Terminated
+}
 
 // conditions returns the conditions of a pod whose phase and containers are in status. Their reasons are the
 // kubelet's.
@@ -31,17 +84,19 @@ func initialized(pod *v1.Pod, status *v1.PodStatus) v1.PodCondition {
 		cond.Reason = "PodCompleted"
 		return cond
 	}
-	for i := range status.ContainerStatuses {
-		s := &status.ContainerStatuses[i]
-		if s.State.Running != nil || termination(s) != nil {
+	for _, s := range status.ContainerStatuses {
+		if s.State.Running != nil || termination(&s) != nil {
 			return cond // it has started, so the init containers have run
 		}
 	}
 	var incomplete []string
-	for i := range status.InitContainerStatuses {
-		c, s := &pod.Spec.InitContainers[i], &status.InitContainerStatuses[i]
-		if started := s.Started != nil && *s.Started; !started && plan.IsSidecar(c) || !s.Ready && !plan.IsSidecar(c) {
-			incomplete = append(incomplete, c.Name)
+	for i, s := range status.InitContainerStatuses {
+		done := s.Ready
+		if plan.IsSidecar(&pod.Spec.InitContainers[i]) {
+			done = ptr.Deref(s.Started, false)
+		}
+		if !done {
+			incomplete = append(incomplete, s.Name)
 		}
 	}
 	return withMissing(cond, "ContainersNotInitialized", "incomplete", incomplete)

@@ -16,8 +16,6 @@ import (
 // atomically: who reads one reads a whole one.
 type Directory string
 
-var _ Sink = Directory("")
-
 // Write implements Sink.
 func (d Directory) Write(_ context.Context, changed, gone []*v1.Pod) error {
 	if err := os.MkdirAll(string(d), 0o755); err != nil {

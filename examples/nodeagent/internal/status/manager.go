@@ -35,7 +35,6 @@ type Manager struct {
 
 	mu   sync.Mutex
 	pods map[types.UID]*entry // guarded by mu
-	gone []*v1.Pod            // that the sink was not told of yet; guarded by mu
 }
 
 type entry struct {
@@ -54,14 +53,14 @@ func NewManager(sink Sink, adopted []*v1.Pod, logger klog.Logger, onChange func(
 	return m
 }
 
-// Get returns the status of a pod.
-func (m *Manager) Get(uid types.UID) (status v1.PodStatus, known bool) {
+// Get returns the status of a pod, the zero one if there is none.
+func (m *Manager) Get(uid types.UID) (status v1.PodStatus) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if e := m.pods[uid]; e != nil {
-		return *e.pod.Status.DeepCopy(), true
+		e.pod.Status.DeepCopyInto(&status)
 	}
-	return status, false
+	return status
 }
 
 // Update replaces the status of a pod by what change makes of it, and reports whether it is another. What change gets
@@ -92,8 +91,8 @@ func (m *Manager) Update(pod *v1.Pod, change func(before v1.PodStatus) v1.PodSta
 // SetReadiness sets the readiness of a pod's containers from the results of its probes, without waiting for its
 // worker.
 func (m *Manager) SetReadiness(pod *v1.Pod, readiness Readiness) {
-	if _, known := m.Get(pod.UID); !known {
-		return
+	if m.Get(pod.UID).StartTime == nil {
+		return // its worker sets the first one
 	}
 	m.Update(pod, func(status v1.PodStatus) v1.PodStatus {
 		before := slices.Clone(status.Conditions)
@@ -128,13 +127,18 @@ func (m *Manager) Delete(uid types.UID) {
 }
 
 // Prune drops the statuses from before this start of the pods that are no more.
-func (m *Manager) Prune(exists func(types.UID) bool) {
+func (m *Manager) Prune(ctx context.Context, exists func(types.UID) bool) {
 	m.mu.Lock()
-	defer m.mu.Unlock()
+	var gone []*v1.Pod
 	for uid, e := range m.pods {
 		if e.version == 0 && !exists(uid) {
-			delete(m.pods, uid)
-			m.gone = append(m.gone, e.pod)
+			gone = append(gone, e.pod)
+		}
+	}
+	m.mu.Unlock()
+	for _, pod := range gone {
+		if m.Drop(ctx, pod) == nil { // else it is tried again
+			m.Delete(pod.UID)
 		}
 	}
 }
@@ -167,8 +171,6 @@ func (m *Manager) Sync(ctx context.Context) {
 	var entries []*entry
 	var changed []*v1.Pod
 	m.mu.Lock()
-	gone := m.gone
-	m.gone = nil
 	for _, e := range m.pods {
 		if e.version != e.written && !e.dropped {
 			e.written = e.version
@@ -176,14 +178,13 @@ func (m *Manager) Sync(ctx context.Context) {
 		}
 	}
 	m.mu.Unlock()
-	if len(changed)+len(gone) == 0 {
+	if len(changed) == 0 {
 		return
 	}
-	if err := m.sink.Write(ctx, changed, gone); err != nil {
+	if err := m.sink.Write(ctx, changed, nil); err != nil {
 		m.logger.Error(err, "Statuses could not be written; they are tried again", "after", syncPeriod)
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		m.gone = append(gone, m.gone...)
 		for _, e := range entries {
 			e.written = 0
 		}

@@ -231,13 +231,13 @@ func TestManager(t *testing.T) {
 	if sink.writes != 1 || versions != 2 {
 		t.Errorf("%d writes, %d versions", sink.writes, versions)
 	}
-	if s, known := m.Get("old"); !known || s.Phase != v1.PodRunning {
-		t.Errorf("%v, %v", s, known)
+	if s := m.Get("old"); s.Phase != v1.PodRunning {
+		t.Errorf("%v", s)
 	}
-	m.Prune(func(uid types.UID) bool { return uid == "u" })
+	m.Prune(t.Context(), func(uid types.UID) bool { return uid == "u" })
 	m.Sync(t.Context())
-	if _, known := m.Get("old"); known || sink.gone != 1 {
-		t.Errorf("%v, %d gone", known, sink.gone)
+	if s := m.Get("old"); s.Phase != "" || sink.gone != 1 {
+		t.Errorf("%v, %d gone", s, sink.gone)
 	}
 	if err := m.Drop(t.Context(), p); err != nil || sink.gone != 2 {
 		t.Errorf("%v, %d gone", err, sink.gone)

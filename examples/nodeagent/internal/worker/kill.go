@@ -15,11 +15,9 @@ import (
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/plan"
 )
 
-// leastGrace is what a container gets to end in, even if its preStop hook has used up the grace period.
-const leastGrace = 2 * time.Second
-
-// hookTimeout bounds a postStart hook; a preStop hook has the grace period.
-const hookTimeout = time.Minute
+// leastGrace is what a container gets to end in, even if its preStop hook has used up the grace period; hookTimeout
+// bounds an HTTP hook that is not bounded by a grace period.
+const leastGrace, hookTimeout = 2 * time.Second, time.Minute
 
 // graceOf returns the grace period of a container that is ended because of a probe, or not.
 func graceOf(pod *v1.Pod, c *v1.Container, probe plan.ProbeKind) time.Duration {
@@ -86,8 +84,7 @@ func (w *worker) hook(ctx context.Context, c *v1.Container, h *v1.LifecycleHandl
 	case h.HTTPGet != nil:
 		ctx, cancel := context.WithTimeout(ctx, hookTimeout)
 		defer cancel()
-		status, _ := w.Status.Get(w.uid)
-		return handler.HTTP(ctx, c, h.HTTPGet, status.PodIP, handler.HookAgent)
+		return handler.HTTP(ctx, c, h.HTTPGet, w.Status.Get(w.uid).PodIP, handler.HookAgent)
 	case h.Sleep != nil:
 		select {
 		case <-time.After(time.Duration(h.Sleep.Seconds) * time.Second):

@@ -108,7 +108,7 @@ func (w *worker) restarts(c *v1.Container, seen *pleg.PodStatus) int {
 	if last := seen.FindContainerStatusByName(c.Name); last != nil {
 		return last.RestartCount + 1
 	}
-	before, _ := w.Status.Get(w.uid) // the runtime may have lost it
+	before := w.Status.Get(w.uid) // the runtime may have lost it
 	switch s := plan.FindStatus(&before, c.Name); {
 	case s == nil:
 		return 0

@@ -224,7 +224,7 @@ func (w *worker) act(ctx context.Context, pod *v1.Pod, seen *pleg.PodStatus, a p
 // terminate ends everything in the pod, and has the pod terminated once a newer status confirms that nothing of it
 // runs.
 func (w *worker) terminate(ctx context.Context, pod *v1.Pod, seen *pleg.PodStatus) error {
-	w.Probes.Quiet(w.uid)
+	w.Probes.Remove(w.uid, plan.Liveness, plan.Startup) // those that could kill a container
 	if err := w.killPod(ctx, pod, seen); err != nil {
 		return err
 	}
@@ -236,7 +236,7 @@ func (w *worker) terminate(ctx context.Context, pod *v1.Pod, seen *pleg.PodStatu
 		return fmt.Errorf("%d containers still run", len(running))
 	}
 	w.publish(pod, seen)
-	w.Probes.Remove(w.uid)
+	w.Probes.Remove(w.uid, plan.ProbeKinds...)
 	w.stage = terminated
 	w.Logger.V(1).Info("A pod is terminated", "pod", klog.KObj(pod))
 	return nil
@@ -254,15 +254,12 @@ func (w *worker) purge(ctx context.Context, pod *v1.Pod, seen *pleg.PodStatus) (
 		err = errors.Join(err, w.Runtime.RemovePodSandbox(ctx, s.GetId()))
 	}
 	if err == nil {
-		seen, err = w.newer(ctx, time.Now())
+		_, err = w.newer(ctx, time.Now()) // if anything is left, it has no worker, and housekeeping finds it
+	}
+	if err == nil {
+		err = w.Runtime.RemoveDirs(pod)
 	}
 	if err != nil {
-		return false, err
-	}
-	if left := len(seen.ContainerStatuses) + len(seen.SandboxStatuses); left > 0 {
-		return false, fmt.Errorf("%d sandboxes and containers were removed and are still there", left)
-	}
-	if err := w.Runtime.RemoveDirs(pod); err != nil {
 		return false, err
 	}
 	w.Status.Delete(w.uid)
