@@ -126,8 +126,8 @@ func (n *node) startProxy() (p *proxy, endpoint string) {
 	return p, "unix://" + socket
 }
 
-// longestRestart bounds the time from a container's end to its successor's start beside a pod that hangs: ten at once on
-// a busy machine, but less than any back-off or timeout of the agent.
+// longestRestart bounds the time from a container's end to its successor's start beside a pod
+// that hangs: ten at once on a busy machine, but less than any back-off or timeout of the agent.
 const longestRestart = 5 * time.Second
 
 // One pod whose inspection hangs delays no other pod's sync. TestHungInspection is the same on the embedded runtime.

@@ -60,8 +60,9 @@ func decodePod(document []byte, nodeName string) (*v1.Pod, error) {
 	if err := yaml.UnmarshalStrict(document, pod); err != nil {
 		return nil, fmt.Errorf("is no Pod: %w", err)
 	}
-	pod.Status = v1.PodStatus{}                                                // which "kubectl get -o yaml" adds; it asks for nothing
-	fields, err := k8sruntime.DefaultUnstructuredConverter.ToUnstructured(pod) // without what is null or empty
+	// Neither a status, which "kubectl get -o yaml" adds, nor what is null or empty asks for anything.
+	pod.Status = v1.PodStatus{}
+	fields, err := k8sruntime.DefaultUnstructuredConverter.ToUnstructured(pod)
 	if err != nil {
 		return nil, fmt.Errorf("is no Pod: %w", err)
 	}

@@ -261,13 +261,14 @@ func TestReadStable(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	if content, err := readStable(&growing{file, "---\n" + named("b")}); err == nil || err.Error() != "it changes while it is read" {
+	content, err := readStable(&growing{file, "---\n" + named("b")})
+	if err == nil || err.Error() != "it changes while it is read" {
 		t.Errorf("%q, %v", content, err)
 	}
 	if _, err := file.Seek(0, io.SeekStart); err != nil {
 		t.Fatal(err)
 	}
-	content, err := readStable(file)
+	content, err = readStable(file)
 	if err != nil {
 		t.Fatal(err)
 	}
