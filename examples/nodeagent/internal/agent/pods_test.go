@@ -122,6 +122,21 @@ func TestInitContainerFails(t *testing.T) {
 	})
 }
 
+// Sidecars end after the containers, the last that started first.
+func TestSidecarsEndInReverse(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		n.run(5*time.Second, n.pod("a", `  initContainers:
+  - {name: one, image: sleep, imagePullPolicy: Never, restartPolicy: Always}
+  - {name: two, image: sleep, imagePullPolicy: Never, restartPolicy: Always}
+`+always))
+		n.run(5 * time.Second)
+		want := []string{"one started", "two started", "web started", "web exits 0", "two exits 0", "one exits 0"}
+		if !slices.Equal(n.notes(), want) {
+			t.Errorf("%q, want %q", n.notes(), want)
+		}
+	})
+}
+
 // A sidecar that crashes is restarted beside the containers that run.
 func TestSidecarCrashes(t *testing.T) {
 	inBubble(t, func(_ *testing.T, n *node) {
