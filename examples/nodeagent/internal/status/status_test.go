@@ -80,7 +80,8 @@ func TestPhaseAndConditions(t *testing.T) {
 		{"a sidecar beside", podtest.Pod(always, "side:s", "a"), seen("s running", "a running"),
 			"Running Initialized Ready ContainersReady"},
 		{"a sidecar crashed", podtest.Pod(always, "side:s", "a"), seen("s 1", "a running"), "Running Initialized"},
-		{"a sidecar that was lost", podtest.Pod(always, "side:s", "a"), seen("s created", "a running"), "Running Initialized"},
+		{"a sidecar that was lost", podtest.Pod(always, "side:s", "a"), seen("s created", "a running"),
+			"Running Initialized"},
 		{"a sidecar outlives", podtest.Pod(never, "side:s", "a"), seen("s running", "a 0"), "Running Initialized"},
 		{"a sidecar ended", podtest.Pod(never, "side:s", "a"), seen("s 137", "a 0"), "Succeeded Initialized:PodCompleted"},
 	} {
