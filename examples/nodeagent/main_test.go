@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -255,6 +256,36 @@ func TestSize(t *testing.T) {
 	})
 	if err != nil || lines >= 4000 || lines < 1000 {
 		t.Errorf("%d lines, %v", lines, err)
+	}
+}
+
+// The walk in the README goes through every file, and names none that does not exist.
+func TestWalk(t *testing.T) {
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	walk := string(readme)
+	walk = walk[strings.Index(walk, "## The way of a pod"):strings.Index(walk, "## What it uses of the library")]
+	var named, exist []string
+	for _, m := range regexp.MustCompile("`([a-z/]+\\.go)`").FindAllStringSubmatch(walk, -1) {
+		named = append(named, m[1])
+	}
+	for _, pattern := range []string{"*.go", "internal/*/*.go"} {
+		paths, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range paths {
+			if !strings.HasSuffix(path, "_test.go") && !strings.Contains(path, "podtest") {
+				exist = append(exist, strings.TrimPrefix(path, "internal/"))
+			}
+		}
+	}
+	slices.Sort(named)
+	slices.Sort(exist)
+	if named = slices.Compact(named); !slices.Equal(named, exist) {
+		t.Errorf("README goes through\n%q\nand there are\n%q", named, exist)
 	}
 }
 
