@@ -128,7 +128,8 @@ func dial(socket string) (*grpc.ClientConn, error) {
 	retry := grpc.ConnectParams{MinConnectTimeout: 5 * time.Second, Backoff: backoff.DefaultConfig}
 	retry.Backoff.BaseDelay, retry.Backoff.MaxDelay = 100*time.Millisecond, time.Second
 	conn, err := grpc.NewClient("unix://"+socket, grpc.WithConnectParams(retry),
-		grpc.WithTransportCredentials(insecure.NewCredentials()))
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16<<20))) // the longest output of a command
 	if err != nil {
 		return nil, fmt.Errorf("connecting to %s: %w", socket, err)
 	}

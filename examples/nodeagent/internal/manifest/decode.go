@@ -17,6 +17,7 @@ import (
 	k8sruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/klog/v2"
 	"sigs.k8s.io/yaml"
 )
 
@@ -72,7 +73,7 @@ func decodePod(document []byte, nodeName string) (*v1.Pod, error) {
 		errs = validate(pod)
 	}
 	if len(errs) > 0 {
-		return nil, fmt.Errorf("pod %s/%s: %w", pod.Namespace, pod.Name, errs.ToAggregate())
+		return nil, fmt.Errorf("pod %s: %w", klog.KObj(pod), errs.ToAggregate())
 	}
 	return pod, nil
 }

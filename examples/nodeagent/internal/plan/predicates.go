@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -91,25 +92,17 @@ func Port(c *v1.Container, port intstr.IntOrString) (int32, error) {
 
 // Restarts reports whether a container runs again after an exit with a code.
 func Restarts(pod *v1.Pod, c *v1.Container, exitCode int) bool {
-	switch {
-	case IsSidecar(c), pod.Spec.RestartPolicy == v1.RestartPolicyAlways:
-		return true
-	default:
-		return pod.Spec.RestartPolicy == v1.RestartPolicyOnFailure && exitCode != 0
-	}
+	return IsSidecar(c) || pod.Spec.RestartPolicy == v1.RestartPolicyAlways ||
+		pod.Spec.RestartPolicy == v1.RestartPolicyOnFailure && exitCode != 0
 }
 
 // ShouldRun reports whether a container that does not run is to be started, now or after a back-off.
 func ShouldRun(pod *v1.Pod, c *v1.Container, status *pleg.PodStatus) bool {
 	s := status.FindContainerStatusByName(c.Name)
-	switch {
-	case s == nil:
-		return true
-	case s.State == pleg.ContainerStateExited:
-		return Restarts(pod, c, s.ExitCode)
-	default: // created but never started, or unknown
-		return s.State != pleg.ContainerStateRunning
+	if s == nil || s.State != pleg.ContainerStateExited { // or created but never started, or unknown
+		return s == nil || s.State != pleg.ContainerStateRunning
 	}
+	return Restarts(pod, c, s.ExitCode)
 }
 
 // SandboxChanged reports whether the pod needs a new sandbox, and returns the attempt that it is to have. The present
@@ -135,10 +128,7 @@ func SandboxChanged(pod *v1.Pod, sandboxHash string, status *pleg.PodStatus) (ch
 // HasRegularContainer reports whether any container but the init containers exists in the pod, in any state: its init
 // containers have then run.
 func HasRegularContainer(pod *v1.Pod, status *pleg.PodStatus) bool {
-	for _, c := range pod.Spec.Containers {
-		if status.FindContainerStatusByName(c.Name) != nil {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(pod.Spec.Containers, func(c v1.Container) bool {
+		return status.FindContainerStatusByName(c.Name) != nil
+	})
 }
