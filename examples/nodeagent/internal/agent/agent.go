@@ -44,6 +44,8 @@ type Config struct {
 	Conn   grpc.ClientConnInterface
 	// Runtime says where pods have their files and cgroups.
 	Runtime runtime.Options
+	// NodeName is the node's name in the metrics; empty for none.
+	NodeName string
 	// NodeIP is the address of pods on the host's network.
 	NodeIP string
 	// Sink is where statuses go; Adopted are those that an agent before this one wrote.
@@ -93,7 +95,8 @@ func New(config Config) *Agent {
 		queue:    workqueue.NewTypedDelayingQueue[task](),
 		notReady: errors.New("the runtime has not said yet that it is ready")}
 	a.generator = pleg.NewGenericPLEG(config.Reader, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod, a.cache,
-		clock.RealClock{}, pleg.WithRegisterer(config.Registry), pleg.WithLogger(config.Logger.V(1)))
+		clock.RealClock{}, pleg.WithRegisterer(config.Registry), pleg.WithNodeName(config.NodeName),
+		pleg.WithLogger(config.Logger.V(1)))
 	a.status = status.NewManager(config.Sink, config.Adopted, config.Logger, config.OnStatus)
 	a.probes = prober.New(prober.Config{
 		Runtime: a.runtime, Status: a.status.Get, Changed: a.probed, Logger: config.Logger,
