@@ -32,7 +32,7 @@ func parseFlags(args []string, stderr io.Writer) (flags, error) {
 	set.StringVar(&f.endpoint, "runtime-endpoint", "", "socket of a CRI runtime, unix:///…; one in this process if empty")
 	set.StringVar(&f.stateDir, "state-dir", "", "directory of statuses, volumes, logs and the lock;\n"+
 		"a temporary one with the runtime in this process, else /var/lib/nodeagent")
-	set.StringVar(&f.listen, "listen", "127.0.0.1:10270", "address of /pods, /healthz and /metrics")
+	set.StringVar(&f.listen, "listen", "127.0.0.1:10270", "address of the node's page, /pods, /healthz and /metrics")
 	set.StringVar(&f.nodeName, "node-name", "", "name of the node; the host's name if empty")
 	set.StringVar(&f.nodeIP, "node-ip", "127.0.0.1", "address of pods on the host's network")
 	set.StringVar(&f.cgroupParent, "cgroup-parent", "", "cgroup of the pods; the runtime's default if empty")

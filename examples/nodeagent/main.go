@@ -95,8 +95,8 @@ func run(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 		Runtime:  runtime.Options{StateDir: f.stateDir, CgroupParent: f.cgroupParent},
 		OnStatus: newPrinter(stdout).print, Registry: prometheus.NewRegistry(), Logger: logger,
 	})
-	fmt.Fprintf(stderr, "Running the pods of %s on %s. http://%s/pods, /healthz, /metrics. Ctrl-C ends it.\n",
-		f.manifests, socket, listener.Addr())
+	fmt.Fprintf(stderr, "Running the pods of %s on %s. The node's page is http://%s/; /pods, /healthz, /metrics. "+
+		"Ctrl-C ends it.\n", f.manifests, socket, listener.Addr())
 
 	living, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()

@@ -137,6 +137,9 @@ func TestEmbedded(t *testing.T) {
 		t.Errorf("%d pods", len(pods))
 	}
 	get(t, stderr, "/healthz")
+	if page := get(t, stderr, "/"); !bytes.Contains(page, []byte("shop/web")) {
+		t.Errorf("the page does not show shop/web:\n%s", page)
+	}
 	metrics := get(t, stderr, "/metrics")
 	for _, name := range []string{"kubelet_pleg_relist_duration_seconds", "prober_probe_total",
 		"kubelet_runtime_operations_total"} {

@@ -7,6 +7,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/kubepleg/pleg/plegz"
 )
 
 // watchRuntime asks the runtime now and then whether it is ready, until ctx ends.
@@ -29,7 +31,7 @@ func (a *Agent) sick() error {
 	return a.notReady
 }
 
-// Handler serves /pods, /healthz and /metrics.
+// Handler serves /pods, /healthz, /metrics and, at /, the library's page of the node.
 func (a *Agent) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /pods", func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, a.status.List()) })
@@ -44,6 +46,8 @@ func (a *Agent) Handler() http.Handler {
 		answer(w, code, report)
 	})
 	mux.Handle("GET /metrics", promhttp.HandlerFor(a.config.Registry, promhttp.HandlerOpts{}))
+	mux.Handle("/", plegz.Handler(a.generator, a.cache,
+		plegz.WithNodeName(a.config.NodeName), plegz.WithGatherer(a.config.Registry)))
 	return mux
 }
 
