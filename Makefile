@@ -82,7 +82,8 @@ soak: ## LIVES container lives (10000) in a containerd under fire; an hour or tw
 kubelet: ## a kubelet on the library beside the released one on a real containerd; about an hour; needs root
 	go run ./examples/kubelet/build
 	go run ./examples/kubelet/build -stock
-	cd examples/kubelet/compare && go run . -write ../../../docs/KUBELET.md
+	rm -f docs/kubelet.json
+	cd examples/kubelet/compare && go run . -enforce -samples ../../../docs/kubelet.json -write ../../../docs/KUBELET.md
 
 .PHONY: diff
 diff: ## the library beside the kubelet's own code: same histories, same events, caches, answers

@@ -32,10 +32,11 @@ type node struct {
 	stop   context.CancelFunc
 }
 
-// Names in the labels of the kubelet's containers.
 const (
-	labelPod       = "io.kubernetes.pod.name"
-	labelContainer = "io.kubernetes.container.name"
+	// labelPod is the name of a pod in the labels of the kubelet's containers.
+	labelPod = "io.kubernetes.pod.name"
+	// suffix is what the kubelet adds to the names of static pods: its own.
+	suffix = "-node"
 )
 
 func startNode(ctx context.Context, programs string) (n *node, err error) {
@@ -121,6 +122,15 @@ func (n *node) end() {
 	}
 }
 
+// terminate ends the kubelet, if one runs, as an upgrade would.
+func (n *node) terminate() error {
+	if n.kubelet == nil {
+		return nil
+	}
+	defer n.end()
+	return n.kubelet.terminate()
+}
+
 // manifest is a static pod of one container that sleeps.
 func manifest(name string) map[string]any {
 	return map[string]any{
@@ -164,7 +174,7 @@ type app struct {
 // appOf returns the running container of a pod.
 func (n *node) appOf(ctx context.Context, pod string) (app, error) {
 	list, err := n.client.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
-		LabelSelector: map[string]string{labelPod: pod + "-node"},
+		LabelSelector: map[string]string{labelPod: pod + suffix},
 		State:         &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
 	}})
 	if err != nil {
@@ -223,7 +233,7 @@ func (n *node) awaitEvent(ctx context.Context, pod string, kind runtimeapi.Conta
 			e := events[read]
 			created := time.Unix(0, e.CreatedAt)
 			if e.ContainerEventType == kind && created.After(after) && e.ContainerId != e.GetPodSandboxStatus().GetId() &&
-				e.GetPodSandboxStatus().GetMetadata().GetName() == pod+"-node" {
+				e.GetPodSandboxStatus().GetMetadata().GetName() == pod+suffix {
 				return created, true
 			}
 		}
