@@ -52,8 +52,8 @@ func (w *cacheWriter) store(rec *podRecord, status *PodStatus, err error, made, 
 // remove removes a pod that is absent.
 func (w *cacheWriter) remove(uid types.UID) { w.cache.Delete(uid) }
 
-// listed tells the cache of a pod that it may have no status of.
-func (w *cacheWriter) listed(uid types.UID) {
+// setListed tells the cache of a pod that it may have no status of.
+func (w *cacheWriter) setListed(uid types.UID) {
 	if w.lister != nil {
 		w.lister.setListed(uid)
 	}
@@ -72,7 +72,7 @@ func (w *cacheWriter) hold(rec *podRecord) {
 }
 
 // freshen makes a pod that is not dirty as fresh as the newest list that showed the
-// record, and releases it unless lists conflict.
+// record, and releases it unless it is unconfirmed.
 func (w *cacheWriter) freshen(rec *podRecord) {
 	if !rec.dirty {
 		w.cache.SetObservedTime(rec.uid, w.records.listedStamp(rec).Time)
@@ -82,7 +82,7 @@ func (w *cacheWriter) freshen(rec *podRecord) {
 
 // holdOrRelease holds a pod that is dirty or of which lists conflict, and no other.
 func (w *cacheWriter) holdOrRelease(rec *podRecord) {
-	if rec.dirty || rec.conflicting {
+	if rec.dirty || rec.unconfirmed {
 		w.hold(rec)
 	} else if rec.held > 0 {
 		w.release(rec)

@@ -1,11 +1,5 @@
 package pleg
 
-import (
-	"slices"
-
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-)
-
 // transition is one step in the life of a container or sandbox: a difference between two
 // lists of its pod.
 type transition struct {
@@ -116,82 +110,4 @@ func deliverable(ts []transition) int {
 		}
 	}
 	return n
-}
-
-// finder finds a container in a list by its ID: at the expected place, else by walking a
-// short list, else in a map.
-type finder struct {
-	list []*Container
-	byID map[string]int // indices in list; nil for a short one
-}
-
-// longList is the length from which on a map is cheaper than walking the list. No ordinary
-// pod has as many containers.
-const longList = 64
-
-func finderIn(list []*Container) finder {
-	f := finder{list: list}
-	if len(list) > longList {
-		f.byID = make(map[string]int, len(list))
-		for i, c := range list {
-			f.byID[c.ID.ID] = i
-		}
-	}
-	return f
-}
-
-// at returns the container with an ID, which is expected at index i; nil for none.
-func (f *finder) at(i int, id string) *Container {
-	if i = f.index(i, id); i < 0 {
-		return nil
-	}
-	return f.list[i]
-}
-
-// index returns the index of the container with an ID; -1 for none.
-func (f *finder) index(i int, id string) int {
-	if i < len(f.list) && f.list[i].ID.ID == id {
-		return i
-	}
-	if f.byID != nil {
-		if i, ok := f.byID[id]; ok {
-			return i
-		}
-		return -1
-	}
-	return slices.IndexFunc(f.list, func(c *Container) bool { return c.ID.ID == id })
-}
-
-// agrees reports whether a status has the same containers and sandboxes as the list of its
-// pod, in the same states. A status without any sandbox is not compared in its sandboxes:
-// the runtime inspects none.
-func agrees(pod *Pod, status *PodStatus) bool {
-	if !paired(pod.Containers, status.ContainerStatuses, func(s *Status) string { return s.ID.ID },
-		func(c *Container, s *Status) bool { return plegStateOf(c) == plegStateIn(s.State) }) {
-		return false
-	}
-	return len(status.SandboxStatuses) == 0 ||
-		paired(pod.Sandboxes, status.SandboxStatuses, (*runtimeapi.PodSandboxStatus).GetId,
-			func(c *Container, s *runtimeapi.PodSandboxStatus) bool {
-				ready := s.State == runtimeapi.PodSandboxState_SANDBOX_READY
-				return (c.State == ContainerStateRunning) == ready
-			})
-}
-
-// paired reports whether each of what is listed has one status, which agrees with it, and
-// there are no others.
-func paired[S any](listed []*Container, statuses []S, id func(S) string, agree func(*Container, S) bool) bool {
-	if len(statuses) != len(listed) {
-		return false
-	}
-	find := finderIn(listed)
-	taken := make([]bool, len(listed)) // on the stack for an ordinary pod
-	for i, s := range statuses {
-		at := find.index(i, id(s))
-		if at < 0 || taken[at] || !agree(listed[at], s) {
-			return false
-		}
-		taken[at] = true
-	}
-	return true
 }

@@ -8,7 +8,7 @@ type exits map[string]bool
 
 // deaths are what the deaths in an update are counted by.
 type deaths struct {
-	before   *Pod         // as it was published before
+	before   finder       // the containers as they were published before
 	existed  initialState // what was so before there was anybody to see it
 	statuses statusFinder
 	count    func(end *Status) // nil if it was not seen
@@ -82,9 +82,5 @@ func (d *deaths) countEnded(i int, id string) bool {
 
 // hadExited reports whether a container was published as exited.
 func (d *deaths) hadExited(id string) bool {
-	if d.before == nil {
-		return false
-	}
-	find := finderIn(d.before.Containers)
-	return plegStateOf(find.at(0, id)) == plegExited
+	return plegStateOf(d.before.at(0, id)) == plegExited
 }

@@ -472,8 +472,8 @@ func (w *world) unrestOf(p int, hinted bool) string {
 	switch {
 	case err != nil:
 		return fmt.Sprintf("the cache has an error of %s", uid)
-	case rec != nil && (rec.dirty || rec.failures > 0 || rec.conflicting || rec.held > 0):
-		return fmt.Sprintf("%s is dirty, failed or conflicting", uid)
+	case rec != nil && (rec.dirty || rec.failures > 0 || rec.unconfirmed || rec.held > 0):
+		return fmt.Sprintf("%s is dirty, failed or unconfirmed", uid)
 	case shownBy(status) != want:
 		return fmt.Sprintf("the cache shows %v of %s, which is %v", shownBy(status), uid, want)
 	case rec == nil && want != (levels{}), rec != nil && w.things.levelsOf[rec.listed].shown() != want:
@@ -505,7 +505,7 @@ func (w *world) String() string {
 				is   bool
 				name string
 			}{
-				{rec.dirty, "dirty"}, {rec.failures > 0, "failed"}, {rec.conflicting, "conflicting"}, {rec.held > 0, "held"},
+				{rec.dirty, "dirty"}, {rec.failures > 0, "failed"}, {rec.unconfirmed, "unconfirmed"}, {rec.held > 0, "held"},
 				{rec.inspection.superseded, "superseded"}, {w.r.sched.InspectionWanted(uid), "inspect"},
 			} {
 				if o.is {

@@ -147,7 +147,7 @@ func (f *printer) present(byUID reflect.Value) {
 		f.bool(u.IsValid())
 		if u.IsValid() {
 			f.pod = int64(p)
-			f.value(reflect.ValueOf(updates{}.Initial((*update)(u.UnsafePointer()))).Elem(), plain)
+			f.value(reflect.ValueOf(updateRules{}.Initial((*update)(u.UnsafePointer()))).Elem(), plain)
 		}
 	}
 }

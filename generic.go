@@ -2,7 +2,6 @@ package pleg
 
 import (
 	"context"
-	"fmt"
 	"reflect"
 	"sync"
 	"sync/atomic"
@@ -32,7 +31,6 @@ type GenericPLEG struct {
 	// Set once by NewGenericPLEG, never again, so safe to read without a lock.
 
 	runtime   Runtime
-	getter    PodGetter // nil if the runtime does not implement it
 	cache     Cache
 	clock     clock.Clock
 	capacity  int
@@ -42,10 +40,11 @@ type GenericPLEG struct {
 
 	inbox   *inbox.Inbox[inputs]
 	calls   *calls.Group[*schedule.Call]
+	loop    *loop
 	updates *broadcaster
 	metrics *metrics
-	events  *eventClient // nil if the runtime has no event stream
-	counter BlockedCounter
+	events  *eventClient   // nil if the runtime has no event stream
+	counter BlockedCounter // nil if the cache does not implement it
 
 	// watching makes the subscription of Watch at its first call.
 	watching func() chan *PodLifecycleEvent
@@ -54,31 +53,6 @@ type GenericPLEG struct {
 	callers sync.Pool
 	// started is true between Start and Stop.
 	started atomic.Bool
-
-	// synced is closed when the generator has synced.
-	synced chan struct{}
-
-	// stepping is held while the inputs are taken and the reconciler takes a step, for who
-	// reads the records meanwhile. A step waits for nothing.
-	stepping sync.Mutex
-	// state is the reconciler's, as of its last step; guarded by stateMu.
-	stateMu sync.Mutex
-	state   healthState
-
-	// token is held by the goroutine that runs the loop. That goroutine owns the fields
-	// below.
-	token      chan struct{}
-	reconciler *reconciler
-	inputs     inputs // of the current step; reused
-	timer      clock.Timer
-	armed      time.Time // what the timer is set for; zero for nothing
-	// listAll, listAllDone and listed belong to the full list in flight. They are made
-	// once, so that a relist allocates nothing.
-	listAll     func(context.Context) error
-	listAllDone func(*schedule.Call, error, bool)
-	listed      result
-	// free are calls about one pod that have returned, to be used again.
-	free []*podCall
 
 	// lifecycle is held by Start and Stop. It is no mutex: in a synctest bubble, who waited
 	// for one would keep the time from passing for which Stop waits.
@@ -118,7 +92,7 @@ func NewGenericPLEG(runtime Runtime, channelCapacity int, relistPeriod time.Dura
 	g := &GenericPLEG{
 		runtime: runtime, cache: cache, clock: clock, capacity: channelCapacity, opts: defaultOptions(),
 		inbox: inbox.New(newInputs), calls: calls.NewGroup[*schedule.Call](ErrPodNotFound, ErrEventsUnsupported),
-		token: make(chan struct{}, 1), lifecycle: make(chan struct{}, 1), inputs: newInputs(), synced: make(chan struct{}),
+		lifecycle: make(chan struct{}, 1),
 	}
 	for _, o := range opts {
 		if o != nil {
@@ -138,34 +112,30 @@ func NewGenericPLEG(runtime Runtime, channelCapacity int, relistPeriod time.Dura
 		return g.updates.Subscribe(context.Background(), g.capacity, options) //nolint:forbidigo // it is never closed
 	})
 	g.callers.New = newRelistCaller
-	notifier, _ := cache.(BlockedNotifier)
-	if !g.opts.pollingOnly {
-		g.getter, _ = runtime.(PodGetter)
-		if source, ok := runtime.(EventSource); ok {
-			g.events = &eventClient{
-				source: source, clock: clock, calls: g.calls, inbox: g.inbox, metrics: g.metrics, logger: g.logger,
-				report: StreamReport{State: StreamOff},
-			}
-		}
-	}
-	g.makeReconciler(relistPeriod, notifier)
-	if notifier != nil && !g.opts.pollingOnly {
-		notifier.NotifyBlocked(g.readerBlocked)
-	}
+	g.makeLoop(relistPeriod)
 	g.register()
 	return g
 }
 
-// ownedCache is a PodCache, which has one generator.
-type ownedCache interface{ own(owner any) bool }
-
-// makeReconciler makes the reconciler. The connected period applies only with a cache
-// that reports its blocked readers and counts them.
-func (g *GenericPLEG) makeReconciler(period time.Duration, notifier BlockedNotifier) {
+// makeLoop makes the loop, and what it needs of the runtime's and the cache's companions.
+// The connected period applies only with a cache that reports its blocked readers and counts
+// them.
+func (g *GenericPLEG) makeLoop(period time.Duration) {
+	notifier, _ := g.cache.(BlockedNotifier)
+	var getter PodGetter
+	if !g.opts.pollingOnly {
+		getter, _ = g.runtime.(PodGetter)
+		if source, ok := g.runtime.(EventSource); ok {
+			g.events = &eventClient{
+				source: source, clock: g.clock, calls: g.calls, inbox: g.inbox, metrics: g.metrics, logger: g.logger,
+				report: StreamReport{State: StreamOff},
+			}
+		}
+	}
 	cfg := reconcilerConfig{
 		Config: schedule.Config{
 			Period: period, Timeout: g.opts.inspectionTimeout, Threshold: g.threshold,
-			Workers: g.opts.inspectionWorkers, ListsPods: g.getter != nil,
+			Workers: g.opts.inspectionWorkers, ListsPods: getter != nil,
 		},
 		logger: g.logger,
 	}
@@ -173,17 +143,15 @@ func (g *GenericPLEG) makeReconciler(period time.Duration, notifier BlockedNotif
 		cfg.ConnectedPeriod = min(g.opts.connectedPeriod, g.threshold/2)
 		cfg.blocked = g.counter.BlockedReaders
 	}
-	g.reconciler = newReconciler(cfg, g.clock.Now(), g.cache, g.updates, g.metrics)
-	g.state = g.reconciler.health
-	g.listAll = func(ctx context.Context) (err error) {
-		g.listed.pods, err = g.runtime.GetPods(ctx, true)
-		return err
-	}
-	g.listAllDone = func(c *schedule.Call, err error, stopped bool) {
-		g.listed.call, g.listed.err, g.listed.stopped = c, err, stopped
-		g.inbox.Put(func(in *inputs) { in.results = append(in.results, &g.listed) })
+	g.loop = newLoop(g.clock, g.inbox, newRuntimeCalls(g.runtime, getter, g.inbox, g.calls),
+		newReconciler(cfg, g.clock.Now(), g.cache, g.updates, g.metrics))
+	if notifier != nil && !g.opts.pollingOnly {
+		notifier.NotifyBlocked(g.readerBlocked)
 	}
 }
+
+// ownedCache is a PodCache, which has one generator.
+type ownedCache interface{ own(owner any) bool }
 
 // isNil reports whether an interface is nil or holds a nil pointer, as it does when the
 // error of a constructor was ignored.
@@ -227,7 +195,7 @@ func (g *GenericPLEG) Start() {
 	g.stopLoop = stop
 	g.started.Store(true)
 	g.updates.Start()
-	g.joined.Go(func() { g.runPeriodically(ctx) })
+	g.joined.Go(func() { g.loop.runPeriodically(ctx) })
 	if g.events != nil {
 		g.joined.Go(func() { g.events.follow(ctx) })
 	}
@@ -276,13 +244,7 @@ func (g *GenericPLEG) Watch() chan *PodLifecycleEvent { return g.watching() }
 func (g *GenericPLEG) Relist() {
 	caller := g.callers.Get().(*relistCaller)
 	g.inbox.Put(func(in *inputs) { in.relists = append(in.relists, caller) })
-	select {
-	case <-caller.done:
-	case g.token <- struct{}{}:
-		g.run(nil, caller.done)
-		g.calls.Rest()
-		<-g.token
-	}
+	g.loop.runFor(caller)
 	g.callers.Put(caller)
 	g.updates.Fill()
 }
@@ -329,16 +291,8 @@ func (g *GenericPLEG) Suspend(uid types.UID) (resume func()) {
 		return func() {}
 	}
 	s := &suspension{uid: uid}
-	g.betweenSteps(func() { g.reconciler.suspend(g.clock.Now(), s) })
-	return func() { g.betweenSteps(func() { g.reconciler.resume(s) }) }
-}
-
-// betweenSteps changes the reconciler; a step is due then.
-func (g *GenericPLEG) betweenSteps(change func()) {
-	g.stepping.Lock()
-	defer g.stepping.Unlock()
-	change()
-	g.inbox.Put(func(*inputs) {})
+	g.loop.betweenSteps(func(r *reconciler) { r.suspend(g.clock.Now(), s) })
+	return func() { g.loop.betweenSteps(func(r *reconciler) { r.resume(s) }) }
 }
 
 // readerBlocked is the function of NotifyBlocked.
@@ -347,351 +301,3 @@ func (g *GenericPLEG) readerBlocked(uid types.UID, minTime time.Time) {
 		g.inbox.Put(func(in *inputs) { in.addReader(uid, minTime) })
 	}
 }
-
-// runPeriodically runs the loop with full relists every period.
-func (g *GenericPLEG) runPeriodically(ctx context.Context) {
-	select {
-	case g.token <- struct{}{}:
-	case <-ctx.Done():
-		return
-	}
-	defer func() { <-g.token }()
-	g.setPeriodic(true)
-	defer g.setPeriodic(false)
-	g.run(ctx.Done(), nil)
-}
-
-func (g *GenericPLEG) setPeriodic(on bool) {
-	g.inbox.Put(func(in *inputs) { in.periodic = &on })
-}
-
-// run runs the loop until done is closed or complete has a token.
-func (g *GenericPLEG) run(done, complete <-chan struct{}) {
-	for {
-		select {
-		case <-done:
-			return
-		default:
-		}
-		timeout := g.step()
-		select {
-		case <-done:
-			return
-		case <-complete:
-			return
-		case <-g.inbox.Wake():
-		case <-timeout:
-			g.armed = time.Time{}
-		}
-	}
-}
-
-// step runs one step of the reconciler and carries its outputs out. The channel that it
-// returns fires when the next step is due by the clock; it is nil if only an input can
-// bring one.
-func (g *GenericPLEG) step() <-chan time.Time {
-	out := g.reconcile()
-	for _, c := range out.cancel {
-		g.calls.Cancel(c.Call, c.cause)
-	}
-	for _, c := range out.begin {
-		g.call(c)
-	}
-	for _, caller := range out.relisted {
-		caller.done <- struct{}{}
-	}
-	return g.sleepUntil(out.wake)
-}
-
-// reconcile takes the inputs in and runs one step of the reconciler.
-func (g *GenericPLEG) reconcile() *outputs {
-	g.inputs.reset()
-	g.stepping.Lock()
-	defer g.stepping.Unlock()
-	g.inbox.Take(&g.inputs)
-	defer g.publishState()
-	return g.reconciler.step(g.clock.Now(), &g.inputs)
-}
-
-// publishState makes the state of the reconciler that of the generator.
-func (g *GenericPLEG) publishState() {
-	g.stateMu.Lock()
-	defer g.stateMu.Unlock()
-	if !g.state.synced && g.reconciler.health.synced {
-		close(g.synced)
-	}
-	g.state = g.reconciler.health
-}
-
-// call makes a call to the runtime.
-func (g *GenericPLEG) call(c beginCall) {
-	info := calls.Info{PodUID: c.UID, Since: c.Began}
-	if c.pod != nil {
-		info.Object = podObject{c.pod}
-	}
-	if c.Kind == schedule.ListAll {
-		info.Method = methodGetPods
-		g.listed = result{}
-		g.calls.Go(c.Call, info, g.listAll, g.listAllDone)
-		return
-	}
-	call := g.podCall()
-	call.call, call.inspected = c.Call, c.pod
-	method := call.listPod
-	info.Method = methodGetPod
-	if c.Kind == schedule.Inspect {
-		method, info.Method = call.inspect, methodGetPodStatus
-	}
-	g.calls.Go(c.Call, info, method, call.done)
-}
-
-// podCall is a call about one pod. Its memory is used again, for a relist in which every
-// pod has changed makes as many (BenchmarkEverythingChanged).
-type podCall struct {
-	result
-	inspected *Pod
-	// Made once.
-	listPod, inspect func(context.Context) error
-	done             func(*schedule.Call, error, bool)
-}
-
-func (g *GenericPLEG) podCall() *podCall {
-	if n := len(g.free); n > 0 {
-		call := g.free[n-1]
-		g.free = g.free[:n-1]
-		return call
-	}
-	call := &podCall{}
-	call.listPod = func(ctx context.Context) (err error) {
-		call.pod, err = g.getter.GetPod(ctx, call.call.UID)
-		return err
-	}
-	call.inspect = func(ctx context.Context) (err error) {
-		call.status, err = g.runtime.GetPodStatus(ctx, call.inspected)
-		return err
-	}
-	put := func(in *inputs) { in.results = append(in.results, &call.result) }
-	call.done = func(_ *schedule.Call, err error, stopped bool) {
-		call.err, call.stopped = err, stopped
-		g.inbox.Put(put)
-	}
-	call.release = func() {
-		call.result, call.inspected = result{release: call.release}, nil
-		if len(g.free) < maxFreeCalls {
-			g.free = append(g.free, call)
-		}
-	}
-	return call
-}
-
-// maxFreeCalls bounds the memory that is kept for calls.
-const maxFreeCalls = 64
-
-// sleepUntil sets the timer, unless it is set for an earlier time: to wake once too often
-// costs less than to set it in each step. It reads the clock again once the timer is set: a
-// fake clock may have been stepped in between.
-func (g *GenericPLEG) sleepUntil(wake time.Time) <-chan time.Time {
-	if wake.IsZero() {
-		g.disarm()
-		return nil
-	}
-	if g.armed.IsZero() || wake.Before(g.armed) {
-		g.disarm()
-		wait := wake.Sub(g.clock.Now())
-		if wait <= 0 {
-			return alreadyPassed
-		}
-		if g.timer == nil {
-			g.timer = g.clock.NewTimer(wait)
-		} else {
-			g.timer.Reset(wait)
-		}
-		g.armed = wake
-		if !g.clock.Now().Before(wake) {
-			g.disarm()
-			return alreadyPassed
-		}
-	}
-	return g.timer.C()
-}
-
-// disarm stops the timer.
-func (g *GenericPLEG) disarm() {
-	if g.armed.IsZero() {
-		return
-	}
-	g.armed = time.Time{}
-	if !g.timer.Stop() {
-		select {
-		case <-g.timer.C():
-		default:
-		}
-	}
-}
-
-// alreadyPassed is a channel that is always ready.
-var alreadyPassed = func() <-chan time.Time {
-	ch := make(chan time.Time)
-	close(ch)
-	return ch
-}()
-
-// Healthy reports whether the generator works, and if not, why not. It reports false
-// before the first successful relist; when the last one began longer ago than the
-// threshold; and when the inspections of two pods or more have hung for longer than the
-// threshold and no inspection of any pod has succeeded in that time. One pod that hangs
-// never makes a node unhealthy: while pods hang, a healthy pod is inspected as a canary
-// six times within the threshold.
-//
-// The error names the call that hangs, the pod or container that it is for, and for how
-// long it has hung, or the last error. Healthy has no side effects and never blocks.
-func (g *GenericPLEG) Healthy() (bool, error) {
-	err := g.health().unhealthy()
-	return err == nil, err
-}
-
-// HasSynced reports whether the first full list is complete: each pod in it was inspected,
-// has failed to be, or is slow. HealthReport names those that fail or are slow. Once true
-// it stays so. It never blocks.
-func (g *GenericPLEG) HasSynced() bool {
-	select {
-	case <-g.synced:
-		return true
-	default:
-		return false
-	}
-}
-
-// WaitForSync returns nil as soon as HasSynced is true. If ctx ends before, the error wraps
-// its cause and says what is awaited, as Healthy does. It does not start the generator.
-func (g *GenericPLEG) WaitForSync(ctx context.Context) error {
-	if g.HasSynced() {
-		return nil
-	}
-	select {
-	case <-g.synced:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("pleg has not synced: %w: %w", g.health().unsynced(), context.Cause(ctx))
-	}
-}
-
-// Pods returns the pods as they were listed last, by UID, inspected or not. It never waits
-// for the runtime. The cache's own methods must not call it.
-func (g *GenericPLEG) Pods() Pods {
-	g.stepping.Lock()
-	defer g.stepping.Unlock()
-	return g.reconciler.records.pods()
-}
-
-// HealthReport returns the health and the state that it is decided by. It has no side
-// effects and never blocks.
-func (g *GenericPLEG) HealthReport() HealthReport {
-	h := g.health()
-	r := h.report(g.streamStatus())
-	r.BlockedReaders = g.blockedReaders()
-	r.Runtime = g.described()
-	r.CallsInFlight = g.reportedCalls()
-	if _, ok := g.runtime.(CallReporter); !ok {
-		r.CallsInFlight = h.inFlight(methodGetPods, methodGetPod, methodGetPodStatus)
-	}
-	backlogs := g.updates.Backlogs()
-	r.Subscribers = len(backlogs)
-	r.Backlog, r.NamedSubscribers = subscriberReports(backlogs)
-	return r
-}
-
-// health returns the input of the health check. The runtime is asked for its calls
-// without a lock held.
-func (g *GenericPLEG) health() *health {
-	g.stateMu.Lock()
-	state := g.state
-	g.stateMu.Unlock()
-	return &health{
-		healthState: state, now: g.clock.Now(), threshold: g.threshold, started: g.started.Load(),
-		inFlight: func(methods ...string) (list []RuntimeCall) {
-			for _, info := range g.calls.InFlight(methods...) {
-				info.Since = info.Since.Add(-state.back)
-				list = append(list, runtimeCall(info))
-			}
-			return list
-		},
-		reported: g.reportedCalls,
-	}
-}
-
-func (g *GenericPLEG) streamStatus() StreamReport {
-	if g.events == nil {
-		return StreamReport{State: StreamOff}
-	}
-	return g.events.status()
-}
-
-// gauges returns the present values of the metrics.
-func (g *GenericPLEG) gauges() gauges {
-	h := g.health()
-	now := gauges{
-		lastList: h.lastList, tally: h.tally, streamConnected: g.streamStatus().State == StreamConnected,
-		inspectionsInFlight: len(h.inFlight(methodGetPodStatus)), blockedReaders: g.blockedReaders(),
-	}
-	now.hung, now.failing = h.counts()
-	backlogs := g.updates.Backlogs()
-	total, named := subscriberReports(backlogs)
-	now.subscribers, now.backlog = len(backlogs), total
-	for _, s := range named {
-		now.named = append(now.named, namedBacklog{s.Name, s.Backlog, s.behind(h.now)})
-	}
-	if listing := h.inFlight(methodGetPods); len(listing) > 0 {
-		now.relistRunning = max(0, h.now.Sub(listing[0].Since))
-	}
-	return now
-}
-
-// blockedReaders counts the readers that wait on the cache; -1 if the cache does not
-// implement BlockedCounter.
-func (g *GenericPLEG) blockedReaders() int {
-	if g.counter == nil {
-		return -1
-	}
-	return g.counter.BlockedReaders()
-}
-
-// reportedCalls returns the calls that the runtime reports, if it is a CallReporter.
-func (g *GenericPLEG) reportedCalls() (calls []RuntimeCall) {
-	if reporter, ok := g.runtime.(CallReporter); ok {
-		g.guarded("CallsInFlight", func() { calls = reporter.CallsInFlight() })
-	}
-	return calls
-}
-
-// described returns how the runtime describes itself, if it is a Describer.
-func (g *GenericPLEG) described() (description string) {
-	if d, ok := g.runtime.(Describer); ok {
-		g.guarded("DescribeRuntime", func() { description = d.DescribeRuntime() })
-	}
-	return description
-}
-
-// guarded runs a method of the runtime that may panic.
-func (g *GenericPLEG) guarded(name string, method func()) {
-	defer func() {
-		if p := recover(); p != nil {
-			g.metrics.badData(badRuntimePanic, name+": "+calls.PanicText(p))
-		}
-	}()
-	method()
-}
-
-// runtimeCall converts a call to its form in a report.
-func runtimeCall(info calls.Info) RuntimeCall {
-	call := RuntimeCall{Method: info.Method, PodUID: info.PodUID, Since: info.Since}
-	if info.Object != nil {
-		call.Object = info.Object.String()
-	}
-	return call
-}
-
-// podObject is the pod that a call is for. Its name is formatted only when it is printed.
-type podObject struct{ *Pod }
-
-func (p podObject) String() string { return podName(p.Pod) }

@@ -75,7 +75,7 @@ const (
 
 // markedEvents are the events of an update for a handler.
 func markedEvents(told, u *update) []*PodLifecycleEvent {
-	events := updates{}.Events(told, u)
+	events := updateRules{}.Events(told, u)
 	switch {
 	case told == nil:
 		return append([]*PodLifecycleEvent{{ID: u.uid, Type: podAdded, Pod: u.pod}}, events...)

@@ -45,7 +45,8 @@ func TestRule7StatusMismatchIsInspectedAgain(t *testing.T) {
 		n.SetStatus("a", phantom)
 		n.g.RequestReinspect("a")
 		time.Sleep(10 * time.Minute)
-		if got := n.Calls(plegtest.GetPodStatus); got < 8 || got > 16 { // one more where a list comes while the first is under way
+		// A back-off from a second to a minute; one more where a list comes while the first is under way.
+		if got := n.Calls(plegtest.GetPodStatus); got < 8 || got > 16 {
 			t.Errorf("%d inspections in ten minutes of a pod whose status never matches", got)
 		}
 	})

@@ -104,7 +104,7 @@ type model struct {
 	// firstPublished is true from when what the first full list showed is published. It
 	// cannot be told where a pod was suspended before that.
 	firstPublished, suspendedBefore bool
-	joined         sync.WaitGroup
+	joined                          sync.WaitGroup
 
 	mu       sync.Mutex
 	problems []string // guarded by mu

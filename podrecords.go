@@ -29,13 +29,13 @@ type podRecord struct {
 	overlapTo uint64
 	// generation is the last full list that showed the pod.
 	generation uint64
-	// conflicting: a list that began later and overlapped differs from the record, or the
+	// unconfirmed: a list that began later and overlapped differs from the record, or the
 	// pod is or was suspended, and no list has been believed or has confirmed the record
 	// since.
-	conflicting bool
+	unconfirmed bool
 	// pod is listed without its bad data; the same pointer when it has none.
 	pod *Pod
-	// own is the newest list of this pod alone that showed the record; while conflicting,
+	// own is the newest list of this pod alone that showed the record; while unconfirmed,
 	// the newest list of either kind before that. See podRecords.listedStamp.
 	own stamp
 
@@ -161,7 +161,7 @@ func (r *podRecords) pods() Pods {
 
 // listedStamp returns the stamp of the newest list that showed the record.
 func (r *podRecords) listedStamp(rec *podRecord) stamp {
-	if rec.conflicting {
+	if rec.unconfirmed {
 		return rec.own
 	}
 	return schedule.Later(rec.own, r.full)
@@ -177,13 +177,12 @@ func (r *podRecords) observedStamp(rec *podRecord) stamp {
 
 // compare takes in what one list says about one pod; a nil pod says that it is absent.
 // begun is the newest list that has begun.
-func (r *podRecords) compare(
-	rec *podRecord, listed *Pod, at, begun stamp, report reportBadData,
-) (verdict, []transition) {
+func (r *podRecords) compare(rec *podRecord, listed *Pod, at, begun stamp, report reportBadData) podChange {
 	newest := r.listedStamp(rec)
+	change := podChange{rec: rec, was: newest}
 	believed := at.Number > rec.overlapTo
 	if rec.suspensions > 0 || at.Number <= rec.ignoreTo || !believed && newest.After(at) {
-		return ignored, nil
+		return change
 	}
 	pod := rec.pod
 	if listed != rec.listed {
@@ -192,25 +191,28 @@ func (r *podRecords) compare(
 	r.scratch = appendTransitions(r.scratch[:0], rec.pod, pod)
 	same := len(r.scratch) == 0 && (pod == nil) == (rec.pod == nil)
 	if !believed && !same {
-		rec.own, rec.conflicting = newest, true
-		return conflicting, nil
+		rec.own, rec.unconfirmed = newest, true
+		change.verdict = conflicting
+		return change
 	}
-	rec.conflicting = false
+	rec.unconfirmed = false
 	if believed {
 		rec.overlapTo = begun.Number
 		r.replace(rec, listed, pod)
 	}
 	if same {
-		return confirmed, nil
+		change.verdict = confirmed
+		return change
 	}
 	rec.freeze(newest)
-	return changed, slices.Clone(r.scratch)
+	change.verdict, change.transitions = changed, slices.Clone(r.scratch)
+	return change
 }
 
 // suspend has lists say nothing about a pod until resume. The record stays as fresh as it
 // is.
 func (r *podRecords) suspend(rec *podRecord) {
-	rec.own, rec.conflicting = r.listedStamp(rec), true
+	rec.own, rec.unconfirmed = r.listedStamp(rec), true
 	rec.suspensions++
 }
 
@@ -224,12 +226,11 @@ func (r *podRecords) resume(rec *podRecord, begun stamp) bool {
 
 // compareOne takes in a list of one pod.
 func (r *podRecords) compareOne(rec *podRecord, listed *Pod, at, begun stamp, report reportBadData) podChange {
-	was := r.listedStamp(rec)
-	v, transitions := r.compare(rec, listed, at, begun, report)
-	if v == confirmed || v == changed {
+	change := r.compare(rec, listed, at, begun, report)
+	if change.verdict == confirmed || change.verdict == changed {
 		rec.own = schedule.Later(rec.own, at)
 	}
-	return podChange{rec, v, was, transitions}
+	return change
 }
 
 // compareAll takes in a full list and appends its verdicts to changes, by UID, except
@@ -255,9 +256,9 @@ func (r *podRecords) compareAll(pods []*Pod, at, begun stamp, changes []podChang
 		}
 		rec.generation = r.generation
 		seen++
-		if rec.conflicting || rec.listed != listed && !rec.shown.by(listed) {
-			changes = r.compareListed(rec, listed, at, begun, changes, report)
-		} else if at.Number > rec.overlapTo {
+		if rec.unconfirmed || rec.listed != listed && !rec.shown.by(listed) {
+			changes = r.appendCompared(changes, rec, listed, at, begun, report)
+		} else if at.Number > rec.overlapTo { // what compare does with a pod that is the same
 			rec.overlapTo = begun.Number
 			if rec.listed != listed {
 				rec.listed, rec.pod = listed, listed
@@ -269,7 +270,7 @@ func (r *podRecords) compareAll(pods []*Pod, at, begun stamp, changes []podChang
 	if seen != len(r.byUID) {
 		for _, rec := range r.byUID {
 			if rec.generation != r.generation {
-				changes = r.compareListed(rec, nil, at, begun, changes, report)
+				changes = r.appendCompared(changes, rec, nil, at, begun, report)
 			}
 		}
 	}
@@ -280,20 +281,22 @@ func (r *podRecords) compareAll(pods []*Pod, at, begun stamp, changes []podChang
 	return changes
 }
 
-func (r *podRecords) compareListed(rec *podRecord, listed *Pod, at, begun stamp, changes []podChange,
-	report reportBadData) []podChange {
-	was, wasConflicting := r.listedStamp(rec), rec.conflicting
-	v, transitions := r.compare(rec, listed, at, begun, report)
-	if v == ignored || v == confirmed && !wasConflicting {
+// appendCompared is compare for compareAll.
+func (r *podRecords) appendCompared(
+	changes []podChange, rec *podRecord, listed *Pod, at, begun stamp, report reportBadData,
+) []podChange {
+	wasUnconfirmed := rec.unconfirmed
+	change := r.compare(rec, listed, at, begun, report)
+	if change.verdict == ignored || change.verdict == confirmed && !wasUnconfirmed {
 		return changes
 	}
-	return append(changes, podChange{rec, v, was, transitions})
+	return append(changes, change)
 }
 
 // confirms reports whether the last full list, stamped at, confirms the record of a pod.
 func (r *podRecords) confirms(uid types.UID, at stamp) bool {
 	rec := r.byUID[uid]
-	return rec == nil || !rec.conflicting && !rec.own.After(at)
+	return rec == nil || !rec.unconfirmed && !rec.own.After(at)
 }
 
 // recordAt returns the record at position i of the last full list if it is that of the

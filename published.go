@@ -49,7 +49,7 @@ type windowEntry struct {
 type snapshot struct {
 	pod    *Pod
 	change uint64 // number of the newest change in it
-	listed stamp  // of the list that showed that change if it is pending, else of the newest
+	stamp  stamp  // of the list that showed that change if it is pending, else of the newest
 	cause  Cause
 	syncs  uint64 // the PodSyncs that were requested by then
 }

@@ -49,8 +49,8 @@ func (p *publisher) publish(rec *podRecord, s snapshot, recovered bool) {
 	p.version++
 	u := &update{
 		uid: rec.uid, pod: s.pod, version: p.version, follows: last.version,
-		sync: p.syncsDone(rec, s.syncs) || recovered, listedAt: s.listed.Time, cause: s.cause,
-		statuses: last.seen, initial: p.initial(last, s),
+		sync: p.syncsDone(rec, s.syncs) || recovered, listedAt: s.stamp.Time, cause: s.cause,
+		statuses: last.seen, initial: p.takeInitial(last, s),
 	}
 	switch newest := s.change == last.change.number; {
 	case newest && !last.change.pending: // it has been published
@@ -79,12 +79,12 @@ func (p *publisher) publish(rec *podRecord, s snapshot, recovered bool) {
 	}
 }
 
-// initial returns what existed of a pod when the subscriptions began that there were at the
+// takeInitial returns, once, what existed of a pod when the subscriptions began that there were at the
 // first full list.
-func (p *publisher) initial(last *published, s snapshot) *Pod {
+func (p *publisher) takeInitial(last *published, s snapshot) *Pod {
 	initial := last.initial
 	last.initial = nil
-	if p.first.Number == 0 || !s.listed.After(p.first) {
+	if p.first.Number == 0 || !s.stamp.After(p.first) {
 		return s.pod
 	}
 	return initial
@@ -95,8 +95,10 @@ func (p *publisher) countExits(last *published, u *update) {
 	if len(last.exits) == 0 && !slices.ContainsFunc(u.transitions, transition.mayBeExit) {
 		return
 	}
-	d := deaths{before: last.pod, statuses: u.statuses.finder(), count: p.exited}
-	if last.pod == nil {
+	d := deaths{statuses: statusFinderIn(u.statuses), count: p.exited}
+	if last.pod != nil {
+		d.before = finderIn(last.pod.Containers)
+	} else {
 		d.existed = initially(u.initial, u.pod)
 	}
 	last.exits.add(u.transitions, &d)
@@ -130,7 +132,7 @@ func (p *publisher) log(u *update) {
 	if !v.Enabled() {
 		return
 	}
-	statuses := u.statuses.finder()
+	statuses := statusFinderIn(u.statuses)
 	for i, t := range u.transitions {
 		id := t.container.ID.ID
 		p.logger.V(4).Info("Transition", "podUID", u.uid, "containerID", id, "event", t.kind)

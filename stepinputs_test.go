@@ -149,7 +149,7 @@ func (s *stepper) state() string {
 			text string
 			set  bool
 		}{
-			{"dirty", rec.dirty}, {"conflicting", rec.conflicting}, {"held", rec.held > 0},
+			{"dirty", rec.dirty}, {"unconfirmed", rec.unconfirmed}, {"held", rec.held > 0},
 			{"owes a PodSync", rec.published.syncsDelivered < rec.published.syncsRequested},
 		} {
 			if flag.set {

@@ -176,7 +176,7 @@ func (w *randomNode) settle() {
 		w.now = w.now.Add(500 * time.Millisecond)
 	}
 	for uid, rec := range w.r.records.byUID {
-		if rec.pod != w.pods[uid] || rec.dirty || rec.failures > 0 || rec.conflicting || rec.held > 0 {
+		if rec.pod != w.pods[uid] || rec.dirty || rec.failures > 0 || rec.unconfirmed || rec.held > 0 {
 			w.t.Fatalf("the record of %s: %+v", uid, rec)
 		}
 	}

@@ -36,20 +36,20 @@ type update struct {
 type broadcaster = broadcast.Broadcaster[types.UID, *update, *PodLifecycleEvent]
 
 func newBroadcaster(discarded func(n int)) *broadcaster {
-	return broadcast.New[types.UID, *update, *PodLifecycleEvent](updates{}, discarded)
+	return broadcast.New[types.UID, *update, *PodLifecycleEvent](updateRules{}, discarded)
 }
 
-// updates are the rules by which updates become events.
-type updates struct{}
+// updateRules are the rules by which updates become events.
+type updateRules struct{}
 
 // Key implements broadcast.Rules.
-func (updates) Key(u *update) types.UID { return u.uid }
+func (updateRules) Key(u *update) types.UID { return u.uid }
 
 // Gone implements broadcast.Rules.
-func (updates) Gone(u *update) bool { return u.pod == nil }
+func (updateRules) Gone(u *update) bool { return u.pod == nil }
 
 // Initial implements broadcast.Rules.
-func (updates) Initial(u *update) *update {
+func (updateRules) Initial(u *update) *update {
 	initial := *u
 	initial.initial, initial.sync = u.pod, false
 	return &initial
@@ -57,7 +57,7 @@ func (updates) Initial(u *update) *update {
 
 // Events implements broadcast.Rules: they lead from told, the update that the subscriber
 // got last, to this one.
-func (updates) Events(told, u *update) []*PodLifecycleEvent {
+func (updateRules) Events(told, u *update) []*PodLifecycleEvent {
 	transitions := u.since(told)
 	pod := u.pod
 	if pod == nil && told != nil {
@@ -75,7 +75,7 @@ func (updates) Events(told, u *update) []*PodLifecycleEvent {
 	if told == nil {
 		existed = initially(u.initial, u.pod)
 	}
-	statuses := u.statuses.finder()
+	statuses := statusFinderIn(u.statuses)
 	for i, t := range transitions {
 		if t.kind == ContainerChanged {
 			continue
@@ -106,7 +106,7 @@ func (updates) Events(told, u *update) []*PodLifecycleEvent {
 // Coalesce implements broadcast.Rules. Transitions are discarded where the steps told →
 // earlier → later are more than the one step told → later. Of the earlier update what this
 // step still needs is kept: a PodSync, statuses, and what existed at the beginning.
-func (updates) Coalesce(told, earlier, later *update) (coalesced *update, discarded int) {
+func (updateRules) Coalesce(told, earlier, later *update) (coalesced *update, discarded int) {
 	steps := deliverable(earlier.since(told)) + deliverable(later.since(earlier))
 	discarded = max(0, steps-deliverable(later.since(told)))
 	sync, initial := later.pod != nil && (earlier.sync || later.sync), later.initial

@@ -11,7 +11,7 @@ type canary struct {
 	succeeded time.Time // an inspection
 }
 
-func (s *Scheduler) hangs(p *pod) {
+func (s *Scheduler) noteHung(p *pod) {
 	if p.hung {
 		return
 	}
@@ -22,7 +22,7 @@ func (s *Scheduler) hangs(p *pod) {
 	s.canary.hung++
 }
 
-func (s *Scheduler) doesNotHang(p *pod) {
+func (s *Scheduler) noteAnswered(p *pod) {
 	p.unanswered = time.Time{}
 	if p.hung {
 		p.hung = false
@@ -33,8 +33,8 @@ func (s *Scheduler) doesNotHang(p *pod) {
 // InspectionSucceeded notes that one has, of whatever pod: no canary is needed for a while.
 func (s *Scheduler) InspectionSucceeded() { s.canary.succeeded = s.now }
 
-// CanaryDue reports whether a healthy pod is to be inspected now.
-func (s *Scheduler) CanaryDue() bool {
+// TakeCanary reports whether a healthy pod is to be inspected now; then the next is due later.
+func (s *Scheduler) TakeCanary() bool {
 	at := s.canaryDue()
 	if at.IsZero() || s.now.Before(at) {
 		return false

@@ -148,7 +148,7 @@ func TestConnectedPeriodWhileAReaderWaits(t *testing.T) {
 		begun := s.Begin(true)
 		s.same("calls", len(begun), 1)
 		s.Return(begun[0], true)
-		s.Listed(begun[0])
+		s.FullListed(begun[0])
 		s.wakes(time.Duration(n+1) * period)
 	}
 }
@@ -225,7 +225,7 @@ func TestListInsteadOfManyDoesNotAnswer(t *testing.T) {
 		s.forgotten()
 		s.wakes(timeout)
 		s.step(timeout, "F1 dead")
-		s.Failed()
+		s.FullListFailed()
 		s.same("dead", s.Dead(), true)
 		s.same("in flight", s.FullListInFlight(), false)
 		s.requestMany(n)
@@ -282,7 +282,7 @@ func TestDeadFullList(t *testing.T) {
 	s.step(0, "F1 period")
 	s.wakes(300 * ms)
 	s.step(300*ms, "F1 dead") // before it was slow
-	s.Failed()
+	s.FullListFailed()
 	s.wakes(300*ms + period) // to look at the clock
 	s.step(5 * period)
 	s.returns("F1", true)

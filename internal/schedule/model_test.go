@@ -52,9 +52,9 @@ func (w *world) step() (acted bool) {
 		switch {
 		case !late.NowDead:
 		case late.Kind == schedule.ListAll:
-			w.Failed()
+			w.FullListFailed()
 		case late.Kind == schedule.ListPod:
-			w.ListFailed(late.UID)
+			w.PodListFailed(late.UID)
 		default:
 			w.retry(late.UID, "deadline")
 		}
@@ -65,7 +65,7 @@ func (w *world) step() (acted bool) {
 			w.open[uid] = w.Last().Number
 		}
 	}
-	acted = w.CanaryDue() || acted
+	acted = w.TakeCanary() || acted
 	newest := w.Last().Number
 	for _, c := range w.Begin(false) {
 		acted = true
@@ -176,23 +176,23 @@ func (w *world) returns(c *schedule.Call, fails bool) {
 	switch {
 	case c.Dead:
 	case fails && c.Kind == schedule.ListAll:
-		w.Failed()
+		w.FullListFailed()
 	case fails:
-		w.ListFailed(c.UID)
+		w.PodListFailed(c.UID)
 	case c.Kind == schedule.ListPod:
 		w.answer(c.UID, c.Stamp)
 	default:
 		for _, uid := range w.Requested() {
 			w.answer(uid, c.Stamp)
 		}
-		w.Listed(c)
+		w.FullListed(c)
 	}
 }
 
 func (w *world) answer(uid types.UID, stamp schedule.Stamp) {
 	since, open := w.open[uid]
 	want := open && stamp.Number > since
-	answers := w.Answer(uid, stamp)
+	answers := w.PodListed(uid, stamp)
 	if answers && !want || want && !answers && !w.waits[uid] {
 		w.t.Fatalf("list %d answers the request for %s after %d: %v", stamp.Number, uid, since, answers)
 	}

@@ -121,9 +121,9 @@ func (p *pod) causeOf(why reason) string {
 	}
 }
 
-// Answer notes that a list of the pod with this stamp is believed, or confirms what is
+// PodListed notes that a list of the pod with this stamp is believed, or confirms what is
 // known, and reports whether it answers the open request.
-func (s *Scheduler) Answer(uid types.UID, stamp Stamp) bool {
+func (s *Scheduler) PodListed(uid types.UID, stamp Stamp) bool {
 	p := s.pods[uid]
 	if p == nil {
 		return false
@@ -142,10 +142,10 @@ func (s *Scheduler) Answer(uid types.UID, stamp Stamp) bool {
 	return answers
 }
 
-// ListFailed notes that a list of the pod has: its request stays open, and is tried
+// PodListFailed notes that a list of the pod has: its request stays open, and is tried
 // again after a period unless a full list answers it. One that was answered meanwhile is
 // not affected.
-func (s *Scheduler) ListFailed(uid types.UID) {
+func (s *Scheduler) PodListFailed(uid types.UID) {
 	if p := s.pods[uid]; p != nil && p.want > 0 {
 		p.later[listFailed] = s.now.Add(s.cfg.Period)
 		s.plan(p)
@@ -165,7 +165,7 @@ func (s *Scheduler) InspectChanged(uid types.UID) {
 func (s *Scheduler) inspect(p *pod) {
 	p.inspect = true
 	if p.inspection != nil && p.inspection.Slow {
-		s.hangs(p)
+		s.noteHung(p)
 	}
 	s.plan(p)
 }
@@ -194,7 +194,7 @@ func (s *Scheduler) Gone(uid types.UID) {
 	}
 	p.inspect, p.attempts, p.later[retry] = false, 0, time.Time{}
 	since := p.unanswered
-	s.doesNotHang(p)
+	s.noteAnswered(p)
 	if p.inspection != nil {
 		p.unanswered = since // another pod may come under this UID, and wait for the same call
 	}
@@ -208,12 +208,10 @@ func (s *Scheduler) Suspend(uid types.UID) {
 	s.plan(p)
 }
 
-// Resume ends Suspend, and is Request besides. No inspection of the pod begins before that
-// is answered.
-func (s *Scheduler) Resume(uid types.UID, cause string) {
+// Resume ends Suspend. No inspection of the pod begins before a list of it has answered.
+func (s *Scheduler) Resume(uid types.UID) {
 	p := s.pod(uid)
 	p.suspended, p.listFirst = false, true
-	s.request(p, cause, false)
 	s.plan(p)
 }
 

@@ -49,7 +49,7 @@ func TestAlarmsRingInOrder(t *testing.T) {
 		s.Expire()
 		s.same("requested", s.Requested(), due)
 		for _, uid := range due {
-			s.Answer(uid, schedule.Stamp{Number: 1})
+			s.PodListed(uid, schedule.Stamp{Number: 1})
 			delete(at, uid)
 		}
 	}

@@ -213,7 +213,7 @@ func TestNothingOpen(t *testing.T) {
 	s.Inspected("a", true)
 	s.Inspected("a", false)
 	s.Gone("a")
-	s.same("answers", s.Answer("a", s.Last()), false)
+	s.same("answers", s.PodListed("a", s.Last()), false)
 	s.same("open", s.Open("a"), false)
 	s.same("inspection wanted", s.InspectionWanted("a"), false)
 	s.same("inspection", s.Inspection("a") == nil, true)

@@ -344,9 +344,9 @@ func (s *Scheduler) beginFull(cause string, blocked bool) {
 	}
 }
 
-// Listed notes that the full list c has succeeded: it answers what asked for it. The
+// FullListed notes that the full list c has succeeded: it answers what asked for it. The
 // requests for single pods are answered one by one.
-func (s *Scheduler) Listed(c *Call) {
+func (s *Scheduler) FullListed(c *Call) {
 	f := &s.full
 	f.failed = false
 	if f.want > 0 && f.want <= c.Stamp.Number {
@@ -356,9 +356,9 @@ func (s *Scheduler) Listed(c *Call) {
 	s.listAgainAfter(s.now.Sub(c.Began))
 }
 
-// Failed notes that the full list in flight has failed: nothing is answered, and another
+// FullListFailed notes that the full list in flight has failed: nothing is answered, and another
 // comes within a period.
-func (s *Scheduler) Failed() {
+func (s *Scheduler) FullListFailed() {
 	s.full.failed = true
 	s.listAgainAfter(s.cfg.Period)
 	s.resumePodLists()
@@ -406,7 +406,7 @@ func (s *Scheduler) Return(c *Call, answered bool) {
 			s.workers++
 		}
 		if answered {
-			s.doesNotHang(p)
+			s.noteAnswered(p)
 		}
 	}
 	s.plan(p)
@@ -466,20 +466,20 @@ func (s *Scheduler) expire(p *pod) {
 			}
 		}
 	}
-	if s.isLate(p.list) {
+	if s.noteLate(p.list) {
 		s.listers++
 	}
-	if s.isLate(p.inspection) {
+	if s.noteLate(p.inspection) {
 		s.workers++
-		s.hangs(p)
+		s.noteHung(p)
 	}
 	p.alarm = time.Time{}
 	s.plan(p)
 }
 
-// isLate notes that a call about one pod is slow or dead, and reports whether its slot is
+// noteLate notes that a call about one pod is slow or dead, and reports whether its slot is
 // free from now on.
-func (s *Scheduler) isLate(c *Call) (slotIsFree bool) {
+func (s *Scheduler) noteLate(c *Call) (slotIsFree bool) {
 	if c == nil {
 		return false
 	}

@@ -132,12 +132,12 @@ func (s *script) listed(lists ...string) (answered []types.UID) {
 			uids = []types.UID{c.UID}
 		}
 		for _, uid := range uids {
-			if s.Answer(uid, c.Stamp) {
+			if s.PodListed(uid, c.Stamp) {
 				answered = append(answered, uid)
 			}
 		}
 		if c.Kind == schedule.ListAll {
-			s.Listed(c)
+			s.FullListed(c)
 		}
 	}
 	return answered
@@ -148,9 +148,9 @@ func (s *script) fails(lists ...string) {
 	s.t.Helper()
 	for _, list := range lists {
 		if c := s.returns(list, true); c.Kind == schedule.ListPod {
-			s.ListFailed(c.UID)
+			s.PodListFailed(c.UID)
 		} else {
-			s.Failed()
+			s.FullListFailed()
 		}
 	}
 }

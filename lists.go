@@ -1,0 +1,261 @@
+package pleg
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubepleg/pleg/internal/calls"
+	"github.com/kubepleg/pleg/internal/schedule"
+)
+
+// list is the list of the current result.
+type list struct {
+	stamp     stamp
+	before    stamp // of the previous full list
+	cause     Cause
+	forRelist bool // a caller of Relist waits for it
+}
+
+// beginFull notes a full list that begins.
+func (r *reconciler) beginFull(c *schedule.Call) {
+	r.relists.begin()
+	if !r.lastFull.IsZero() {
+		r.metrics.relistInterval.Observe(c.Began.Sub(r.lastFull).Seconds())
+	}
+	r.lastFull = c.Began
+	if v := r.cfg.logger.V(5); v.Enabled() {
+		v.Info("Relisting", "cause", c.Cause)
+	}
+}
+
+// completeFullList takes in the result of a full list. A dead one has failed already: its
+// answer is discarded, for it may be older than an absence that was forgotten since.
+func (r *reconciler) completeFullList(res *result) {
+	c := res.call
+	r.sched.Return(c, true)
+	switch {
+	case c.Dead:
+	case res.stopped:
+		r.relists.stopped()
+	case res.err != nil:
+		r.fullListFailed(res.err, c)
+	default:
+		r.applyFullList(res.pods, c)
+	}
+	r.forgetAbsent()
+}
+
+// fullListFailed notes a failed full list. It changes nothing.
+func (r *reconciler) fullListFailed(err error, c *schedule.Call) {
+	r.sched.FullListFailed()
+	r.metrics.relistDuration.Observe(r.sched.Since(c.Began).Seconds())
+	if r.health.listErr == nil || r.health.listErr.Error() != err.Error() {
+		r.cfg.logger.Error(err, "Cannot list pods; will try again every period")
+	}
+	r.health.listErr, r.health.listErrAt = err, r.health.asOf
+	r.out.relisted = append(r.out.relisted, r.relists.attached...)
+	r.relists.attached = r.relists.attached[:0]
+}
+
+// applyFullList compares a full list with the records, and acts on what it says about each
+// pod.
+func (r *reconciler) applyFullList(pods []*Pod, c *schedule.Call) {
+	l := list{stamp: c.Stamp, before: r.records.full, cause: Cause(c.Cause), forRelist: len(r.relists.attached) > 0}
+	retried := r.retriedBy(l)
+	r.changes = r.records.compareAll(pods, c.Stamp, r.sched.Last(), r.changes[:0], r.metrics.badData)
+	if len(r.changes) > 0 {
+		r.publisher.closeWindow()
+		r.publisher.window.open(r.changes, r.sched.Now().Add(max(r.cfg.Period/windowShare, 1)))
+	}
+	for _, change := range r.changes {
+		r.apply(change, l)
+	}
+	clear(r.changes)
+	if r.publisher.first.Number == 0 {
+		r.publisher.firstList(c.Stamp, r.records)
+	}
+	for _, uid := range r.sched.Requested() { // what is left of the requests
+		r.confirmUnchanged(uid, l)
+	}
+	for _, uid := range retried {
+		r.confirmUnchanged(uid, l)
+	}
+	r.cache.confirmAll(c.Stamp.Time)
+	r.sched.FullListed(c)
+	r.fullListSucceeded(c)
+}
+
+// fullListSucceeded notes a successful full list.
+func (r *reconciler) fullListSucceeded(c *schedule.Call) {
+	if r.health.listErr != nil {
+		r.cfg.logger.Info("Relist succeeded again")
+	}
+	r.health.lastList, r.health.listErr = r.sched.Clock(c.Began), nil
+	r.health.pods, r.health.tally = r.records.present, r.records.tally
+	r.relists.succeeded(c.Stamp, c.Began, r.publisher.syncing, r.failing.byUID)
+}
+
+// retriedBy returns the pods that a list for a caller of Relist has inspected again
+// although they have not changed: those that fail, and those that are held.
+func (r *reconciler) retriedBy(l list) []types.UID {
+	if !l.forRelist || len(r.failing.byUID)+len(r.cache.held) == 0 {
+		return nil
+	}
+	uids := sortedKeys(r.failing.byUID)
+	for _, rec := range r.cache.held {
+		uids = append(uids, rec.uid)
+	}
+	slices.Sort(uids)
+	return slices.Compact(uids)
+}
+
+// confirmUnchanged answers the request of a pod that the full list confirms.
+func (r *reconciler) confirmUnchanged(uid types.UID, l list) {
+	if !r.records.confirms(uid, l.stamp) {
+		return
+	}
+	asked := r.sched.PodListed(uid, l.stamp) || l.forRelist
+	if rec := r.records.byUID[uid]; rec != nil {
+		r.confirmed(rec, schedule.Later(rec.own, l.before), l, asked)
+	}
+}
+
+// completePodList takes in the result of a single-pod list.
+func (r *reconciler) completePodList(res *result) {
+	c := res.call
+	r.sched.Return(c, true)
+	switch {
+	case c.Dead || res.stopped:
+	case calls.Is(res.err, ErrPodNotFound):
+		r.applyPodList(nil, c)
+	case res.err != nil:
+		r.cfg.logger.V(4).Info("Cannot list pod", "podUID", c.UID, "err", res.err)
+		r.sched.PodListFailed(c.UID)
+	case res.pod == nil:
+		r.metrics.badData(badPodNil, string(c.UID))
+		r.sched.PodListFailed(c.UID)
+	case res.pod.ID != c.UID:
+		r.metrics.badData(badPodMismatch, fmt.Sprintf("%s instead of %s", res.pod.ID, c.UID))
+		r.sched.PodListFailed(c.UID)
+	default:
+		r.applyPodList(res.pod, c)
+	}
+	r.forgetIfAbsent(c.UID)
+}
+
+// applyPodList compares a single-pod list with the record, and acts on what it says; pod is
+// nil if the pod is absent.
+func (r *reconciler) applyPodList(pod *Pod, c *schedule.Call) {
+	r.metrics.podRelistDuration.Observe(r.sched.Since(c.Began).Seconds())
+	rec := r.records.of(c.UID)
+	change := r.records.compareOne(rec, pod, c.Stamp, r.sched.Last(), r.metrics.badData)
+	r.apply(change, list{stamp: c.Stamp, cause: Cause(c.Cause)})
+	r.health.pods, r.health.tally = r.records.present, r.records.tally
+}
+
+// apply acts on what a list says about one pod.
+func (r *reconciler) apply(change podChange, l list) {
+	rec := change.rec
+	switch change.verdict {
+	case ignored:
+		return
+	case conflicting: // which of the two read the runtime later is unknown: list again
+		r.sched.Request(rec.uid, string(l.cause))
+		r.cache.hold(rec)
+		return
+	case confirmed, changed:
+	}
+	asked := r.sched.PodListed(rec.uid, l.stamp) || l.forRelist
+	switch {
+	case change.verdict == confirmed:
+		r.confirmed(rec, change.was, l, asked)
+	case rec.pod == nil:
+		r.gone(rec, change.transitions, l)
+	default:
+		r.changed(rec, change.transitions, l)
+	}
+}
+
+// confirmed: a list shows the record unchanged, which lists up to was had shown. If the
+// list was asked for, a pod whose inspection failed, or whose status contradicted the
+// record, is inspected again: the back-off of both ends here. A caller of Relist waits for
+// that inspection.
+func (r *reconciler) confirmed(rec *podRecord, was stamp, l list, asked bool) {
+	switch again := asked && rec.pod != nil; {
+	case again && rec.dirty && rec.inspection.dead(): // it died while the pod was suspended
+		r.failDead(rec)
+	case again && (rec.dirty || rec.failures > 0):
+		if l.forRelist && !rec.inspection.dead() {
+			rec.freeze(was)
+		}
+		if !rec.published.change.pending {
+			rec.cause = l.cause
+		}
+		r.sched.Inspect(rec.uid)
+	}
+	r.cache.freshen(rec)
+}
+
+// changed: a list shows a change. The pod is inspected, and held until a status agrees.
+func (r *reconciler) changed(rec *podRecord, transitions []transition, l list) {
+	rec.published.change.add(transitions, l.stamp)
+	rec.cause = l.cause
+	r.cache.hold(rec)
+	if rec.published.version == 0 {
+		r.cache.setListed(rec.uid)
+	}
+	r.sched.InspectChanged(rec.uid)
+	rec.inspection.superseded = true
+	if rec.inspection.dead() { // no other can begin: the pod is published with an error
+		r.failDead(rec)
+	}
+	r.failing.update(rec)
+}
+
+// errPodGone is the cause of cancelling the inspection of a pod that is no longer listed.
+var errPodGone = errors.New("the pod is gone")
+
+// gone: a list shows that the pod is absent. Nothing has to be inspected: it is published.
+func (r *reconciler) gone(rec *podRecord, transitions []transition, l list) {
+	r.sched.Gone(rec.uid)
+	rec.dirty, rec.err, rec.failures = false, nil, 0
+	r.failing.update(rec)
+	rec.inspection.superseded = true
+	if c := rec.inspection.call; c != nil {
+		r.out.cancel = append(r.out.cancel, cancelCall{c, errPodGone})
+	}
+	rec.published.change.add(transitions, l.stamp)
+	r.publisher.syncsDone(rec, rec.published.syncsRequested) // what is gone has no PodSync
+	r.cache.remove(rec.uid)
+	r.cache.freshen(rec)
+	r.publisher.publish(rec, rec.published.snapshot(nil, l.stamp, l.cause), false)
+}
+
+// forgetAbsent drops the records of absent pods, unless a full list is in flight, which
+// may have read the runtime before they went.
+func (r *reconciler) forgetAbsent() {
+	if r.sched.FullListInFlight() {
+		return
+	}
+	r.records.forget(r.isOpen, r.cache.remove)
+}
+
+// forgetIfAbsent is forgetAbsent for the one pod whose call has returned: to look at all
+// of them after each would take the square of their number.
+func (r *reconciler) forgetIfAbsent(uid types.UID) {
+	rec := r.records.byUID[uid]
+	if rec == nil || rec.pod != nil || r.sched.FullListInFlight() || r.isOpen(rec) {
+		return
+	}
+	delete(r.records.byUID, uid)
+	r.cache.remove(uid)
+}
+
+// isOpen reports whether something of an absent pod is still to come: a call, a request,
+// or its update from the window, which one of a pod that comes back must not overtake.
+func (r *reconciler) isOpen(rec *podRecord) bool {
+	return r.sched.Open(rec.uid) || r.publisher.window.holds(rec)
+}

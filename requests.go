@@ -1,0 +1,96 @@
+package pleg
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubepleg/pleg/internal/schedule"
+)
+
+// takeRequests takes in the requests of callers, readers and hints.
+func (r *reconciler) takeRequests(in *inputs) {
+	if in.periodic != nil {
+		r.sched.SetPeriodic(*in.periodic)
+		r.lastFull = time.Time{}
+		r.publisher.closeWindow()
+	}
+	r.relists.waiting = append(r.relists.waiting, in.relists...)
+	for _, uid := range sortedKeys(in.requests) {
+		r.requestNow(uid, schedule.CauseDemand)
+	}
+	for _, uid := range sortedKeys(in.readers) {
+		r.readerBlocked(uid, in.readers[uid])
+	}
+	for _, uid := range sortedKeys(in.reinspects) {
+		r.reinspect(uid)
+	}
+	for _, connected := range in.stream {
+		r.sched.SetConnected(connected)
+	}
+	if len(in.hints) > 0 || in.lostHints {
+		r.takeHints(in)
+	}
+}
+
+// requestNow asks for a list of one pod, or of all if the runtime cannot list one.
+func (r *reconciler) requestNow(uid types.UID, cause string) {
+	r.sched.Request(uid, cause)
+	if !r.cfg.ListsPods {
+		r.sched.RequestAll(cause)
+	}
+}
+
+// readerBlocked asks for the lists that the blocked readers of a pod wait for: one now if
+// the earliest minTime has passed, one at the next minTime. Later ones are answered by the
+// full lists, for a reader that is blocked keeps them coming every period.
+func (r *reconciler) readerBlocked(uid types.UID, t minTimes) {
+	clock := r.sched.Clock(r.sched.Now())
+	next := t.earliest
+	if next.Before(clock) {
+		r.sched.Request(uid, schedule.CauseDemand)
+		next = t.latest
+	}
+	if !next.Before(clock) && !next.After(clock.Add(r.cfg.Period)) {
+		r.sched.RequestAt(uid, next.Add(1))
+	}
+}
+
+// reinspect has a pod inspected whose list may not have changed, and delivers a PodSync.
+func (r *reconciler) reinspect(uid types.UID) {
+	rec := r.records.byUID[uid]
+	if rec == nil || rec.pod == nil {
+		return
+	}
+	if !rec.published.change.pending || rec.inspection.call != nil && !rec.inspection.superseded {
+		rec.cause = CauseDemand
+	}
+	r.publisher.requestSync(rec)
+	r.sched.Inspect(uid)
+}
+
+// takeHints asks for a list of every hinted pod.
+func (r *reconciler) takeHints(in *inputs) {
+	if in.lostHints {
+		r.sched.HintAll()
+		for uid, rec := range r.records.byUID {
+			if rec.pod != nil {
+				in.hints[hint{uid: uid}] = struct{}{}
+			}
+		}
+	}
+	r.records.resolve(in.hints)
+	for _, h := range slices.SortedFunc(maps.Keys(in.hints), compareHints) {
+		known := r.records.get(h.uid) != nil
+		if h.uid == "" || !known && r.sched.Pods() >= maxHints {
+			r.sched.HintAll()
+			continue
+		}
+		r.sched.Hint(h.uid)
+		if !r.cfg.ListsPods {
+			r.sched.HintAll()
+		}
+	}
+}
