@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -42,20 +41,17 @@ const (
 
 func idleKind(pods int, program string) kind { return kind(fmt.Sprintf(idleFormat, pods, program)) }
 
-// compareKinds orders the rows of the table.
-func compareKinds(a, b kind) int {
-	position := func(k kind) int {
-		if i := slices.Index(kinds, k); i >= 0 {
-			return i
-		}
-		var pods int
-		_, _ = fmt.Sscanf(string(k), "idle with %d pods", &pods) // else 0, which is first
-		return len(kinds) + pods
+// position is the order of the rows of the table: kinds, and then the idle nodes by their
+// pods.
+func (k kind) position() int {
+	if i := slices.Index(kinds, k); i >= 0 {
+		return i
 	}
-	if d := position(a) - position(b); d != 0 {
-		return d
-	}
-	return strings.Compare(string(a), string(b))
+	var pods int
+	_, _ = fmt.Sscanf(string(k), "idle with %d pods", &pods) // else 0, which is first of the rest
+	programs := []string{"kubelet", "containerd", bothPrograms}
+	return len(kinds) + pods*len(programs) +
+		slices.IndexFunc(programs, func(p string) bool { return k == idleKind(pods, p) })
 }
 
 // count is how often something was as it should be, of all times.
@@ -145,7 +141,7 @@ func (r *results) measured() ([]kind, []variant) {
 			names[name] = true
 		}
 	}
-	slices.SortFunc(rows, compareKinds)
+	slices.SortFunc(rows, func(a, b kind) int { return a.position() - b.position() })
 	return rows, slices.DeleteFunc(slices.Clone(variants), func(v variant) bool { return !names[v.name] })
 }
 

@@ -78,6 +78,8 @@ func some() *results {
 	r := newResults()
 	r.runs = []runInfo{{Began: "2026-11-21 12:00", Arguments: "-pods 1", CPUs: 2, LoadFirst: "0.10", LoadLast: "0.20"}}
 	fill(r, "ours", idleKind(100, "kubelet"), 20*ms)
+	fill(r, "ours", idleKind(30, bothPrograms), 15*ms)
+	fill(r, "ours", idleKind(30, "containerd"), 5*ms)
 	fill(r, "ours", idleKind(30, "kubelet"), 10*ms)
 	fill(r, "ours", crashed, 60*ms, 70*ms, 90*ms)
 	fill(r, "stock", crashed, 3*time.Second)
@@ -94,6 +96,8 @@ const someTable = `| p50 / p90 (n) | stock | ours |
 | container killed → successor created | 3.0 s (1) | 70 ms / 90 ms (3) |
 | ` + string(agreed) + ` | 12.0 s / 13.0 s (2), 1 of 2 | – |
 | idle with 30 pods: CPU of kubelet, of each second | – | 10 ms (1) |
+| idle with 30 pods: CPU of containerd, of each second | – | 5 ms (1) |
+| idle with 30 pods: CPU of kubelet and containerd together, of each second | – | 15 ms (1) |
 | idle with 100 pods: CPU of kubelet, of each second | – | 20 ms (1) |
 `
 
@@ -144,8 +148,8 @@ func TestPlot(t *testing.T) {
 			places = append(places, e.Attr[x].Value)
 		}
 	}
-	if len(places) != 8 {
-		t.Errorf("there are dots at %v, for 8 samples", places)
+	if len(places) != 10 {
+		t.Errorf("there are dots at %v, for 10 samples", places)
 	}
 	for _, pair := range [][2]time.Duration{{0, axis[0]}, {axis[1], time.Hour}} {
 		if place(pair[0]) != place(pair[1]) {

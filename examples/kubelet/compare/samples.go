@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io/fs"
 	"os"
@@ -33,12 +34,15 @@ func (r *results) began() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var arguments []string
-	for _, a := range os.Args[1:] {
-		if strings.ContainsAny(a, " ;") {
-			a = strconv.Quote(a)
+	flag.Visit(func(f *flag.Flag) {
+		value := f.Value.String()
+		if strings.ContainsAny(value, " ;") {
+			value = strconv.Quote(value)
 		}
-		arguments = append(arguments, a)
-	}
+		if f.Name != "samples" && f.Name != "write" {
+			arguments = append(arguments, "-"+f.Name+"="+value)
+		}
+	})
 	r.runs = append(r.runs, runInfo{
 		Began: time.Now().UTC().Format("2006-01-02 15:04"), Arguments: strings.Join(arguments, " "),
 		CPUs: runtime.NumCPU(), LoadFirst: loadAverage(),
