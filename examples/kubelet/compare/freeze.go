@@ -16,11 +16,15 @@ func (m *measurement) freeze(ctx context.Context, v variant) error {
 	})
 }
 
-// The generator's threshold, as the kubelet has it, and how long after it the sync loop must
-// have noticed: it asks every five seconds at the latest.
 const (
-	threshold    = 3 * time.Minute
-	noticedAfter = time.Minute
+	// threshold is the generator's, as the kubelet has it.
+	threshold = 3 * time.Minute
+	// timeoutFrozen is runtime-request-timeout during a long freeze: the sync loop's own calls
+	// to the runtime hang too, several in a row, and only between two rounds of them does it
+	// ask whether the generator is healthy.
+	timeoutFrozen = 30 * time.Second
+	// noticedAfter is how long after the threshold it must have asked.
+	noticedAfter = 6 * timeoutFrozen
 )
 
 // freezeLong has the runtime frozen until the kubelet says that its generator is not
@@ -29,6 +33,8 @@ func (m *measurement) freezeLong(ctx context.Context, v variant) error {
 	if v.evented() {
 		return nil
 	}
+	m.node.timeout = timeoutFrozen
+	defer func() { m.node.timeout = *requestTimeout }()
 	return m.under(ctx, v, func() error {
 		return m.crashFrozen(ctx, v, thawedAfterLong, func() error {
 			began := time.Now()

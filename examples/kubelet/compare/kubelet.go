@@ -68,7 +68,7 @@ type kubelet struct {
 
 // config is the configuration of the kubelet. It needs neither an API server, nor cgroup
 // v2, nor a network plug-in, nor room to spare.
-func config(dir, endpoint string, ports [3]int, gates []string) map[string]any {
+func config(dir, endpoint string, ports [3]int, timeout time.Duration, gates []string) map[string]any {
 	featureGates := map[string]bool{}
 	for _, g := range gates {
 		name, value, _ := strings.Cut(g, "=")
@@ -77,7 +77,7 @@ func config(dir, endpoint string, ports [3]int, gates []string) map[string]any {
 	return map[string]any{
 		"kind": "KubeletConfiguration", "apiVersion": "kubelet.config.k8s.io/v1beta1",
 		"containerRuntimeEndpoint": endpoint, "imageServiceEndpoint": endpoint,
-		"runtimeRequestTimeout": requestTimeout.String(),
+		"runtimeRequestTimeout": timeout.String(),
 		"staticPodPath":         filepath.Join(dir, "manifests"), "podLogsDir": filepath.Join(dir, "logs"),
 		"address": "127.0.0.1", "port": ports[0], "readOnlyPort": ports[1], "healthzPort": ports[2],
 		"authentication": map[string]any{
@@ -95,7 +95,7 @@ func config(dir, endpoint string, ports [3]int, gates []string) map[string]any {
 }
 
 // startKubelet starts a kubelet in a folder that the kubelets before it have used too.
-func startKubelet(v variant, programs, dir, endpoint string) (*kubelet, error) {
+func startKubelet(v variant, programs, dir, endpoint string, timeout time.Duration) (*kubelet, error) {
 	var ports [3]int
 	for i := range ports {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -105,7 +105,7 @@ func startKubelet(v variant, programs, dir, endpoint string) (*kubelet, error) {
 		defer l.Close()
 		ports[i] = l.Addr().(*net.TCPAddr).Port
 	}
-	content, err := json.Marshal(config(dir, endpoint, ports, v.gates))
+	content, err := json.Marshal(config(dir, endpoint, ports, timeout, v.gates))
 	if err != nil {
 		return nil, fmt.Errorf("writing the kubelet's configuration: %w", err)
 	}

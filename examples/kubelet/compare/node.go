@@ -24,7 +24,8 @@ type node struct {
 	proxy    *proxy
 	dir      string
 	programs string
-	kubelet  *kubelet // nil while none runs
+	kubelet  *kubelet      // nil while none runs
+	timeout  time.Duration // runtime-request-timeout of the next kubelets
 
 	mu     sync.Mutex
 	events []*runtimeapi.ContainerEventResponse // of the runtime; guarded by mu
@@ -40,7 +41,7 @@ const (
 )
 
 func startNode(ctx context.Context, programs string) (n *node, err error) {
-	n = &node{programs: programs, more: make(chan struct{})}
+	n = &node{programs: programs, timeout: *requestTimeout, more: make(chan struct{})}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, n.close())
@@ -110,7 +111,7 @@ func (n *node) removePods() error {
 // run starts a kubelet; the one before must have been ended.
 func (n *node) run(v variant) (err error) {
 	n.proxy.refuseEvents(v.withoutEvents)
-	n.kubelet, err = startKubelet(v, n.programs, n.dir, "unix://"+n.proxy.path)
+	n.kubelet, err = startKubelet(v, n.programs, n.dir, "unix://"+n.proxy.path, n.timeout)
 	return err
 }
 

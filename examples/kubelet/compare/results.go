@@ -69,7 +69,8 @@ type remark struct{ scenario, healthz, unhealthy string }
 // results are what was measured. Their methods may be called from several goroutines.
 type results struct {
 	mu       sync.Mutex
-	runs     []runInfo
+	runs     []runInfo                    // guarded by mu
+	fresh    bool                         // the last run has measured something; guarded by mu
 	outcomes map[kind]map[string]*outcome // by the name of the kubelet; guarded by mu
 	remarks  map[string][]remark          // the same
 }
@@ -103,6 +104,7 @@ func (r *results) add(v variant, k kind, d time.Duration) {
 	defer r.mu.Unlock()
 	o := r.outcomeLocked(v.name, k)
 	o.samples = append(o.samples, d)
+	r.fresh = true
 	say("  %s: %s", k, show(d))
 }
 

@@ -76,7 +76,7 @@ func TestCheck(t *testing.T) {
 // some returns results of every sort.
 func some() *results {
 	r := newResults()
-	r.runs = []runInfo{{Began: "2026-11-21 12:00", Arguments: "-pods 1", CPUs: 2, LoadFirst: "0.10", LoadLast: "0.20"}}
+	r.began()
 	fill(r, "ours", idleKind(100, "kubelet"), 20*ms)
 	fill(r, "ours", idleKind(30, bothPrograms), 15*ms)
 	fill(r, "ours", idleKind(30, "containerd"), 5*ms)
@@ -114,7 +114,12 @@ func TestTable(t *testing.T) {
 
 // TestKept shows that results are the same when they were written and read.
 func TestKept(t *testing.T) {
-	r := some()
+	r := newResults()
+	r.began()
+	if err := r.keep(""); err != nil || len(r.runs) != 0 {
+		t.Errorf("a run without samples is kept as %v, %v", r.runs, err)
+	}
+	r = some()
 	path := filepath.Join(t.TempDir(), "samples.json")
 	if err := r.keep(path); err != nil {
 		t.Fatal(err)

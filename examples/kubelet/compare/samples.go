@@ -112,16 +112,19 @@ func readResults(path string) (*results, error) {
 	return r, nil
 }
 
-// keep writes all results to a file; without a path it does nothing.
+// keep ends a run and writes all results to a file. A run that has measured nothing is
+// forgotten; without a path there is no file.
 func (r *results) keep(path string) error {
-	if path == "" {
-		return nil
-	}
 	rows, columns := r.measured()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.runs) > 0 {
-		r.runs[len(r.runs)-1].LoadLast = loadAverage()
+	if last := len(r.runs) - 1; last >= 0 && r.fresh {
+		r.runs[last].LoadLast = loadAverage()
+	} else if last >= 0 {
+		r.runs = r.runs[:last]
+	}
+	if path == "" {
+		return nil
 	}
 	k := kept{Runs: r.runs}
 	for _, row := range rows {
