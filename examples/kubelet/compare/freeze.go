@@ -81,7 +81,7 @@ func (m *measurement) crashFrozen(ctx context.Context, v variant, what kind, wai
 		return err
 	}
 	for _, pod := range crashing {
-		if err := m.awaitSuccessor(ctx, v, what, pod, thawed); err != nil {
+		if _, err := m.awaitSuccessor(ctx, v, what, pod, thawed); err != nil {
 			return err
 		}
 	}

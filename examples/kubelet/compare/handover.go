@@ -84,7 +84,7 @@ func (m *measurement) takeOver(ctx context.Context, v variant, victim string) er
 	if err := n.run(v); err != nil {
 		return err
 	}
-	if err := m.awaitSuccessor(ctx, v, handedCrash, victim, began); err != nil {
+	if _, err := m.awaitSuccessor(ctx, v, handedCrash, victim, began); err != nil {
 		return err
 	}
 	if err := m.awaitAgreement(ctx, v, len(m.names)+1); err != nil {

@@ -95,26 +95,29 @@ func (m *measurement) crash(ctx context.Context, v variant, pod string) error {
 	if err != nil {
 		return err
 	}
-	if err := m.awaitSuccessor(ctx, v, crashed, pod, at); err != nil {
+	successor, err := m.awaitSuccessor(ctx, v, crashed, pod, at)
+	if err != nil {
 		return err
 	}
 	// The end is announced before the successor is made, if the runtime announces it at all.
 	if end, found := n.awaitEvent(ctx, pod, stopped, at, settle); found {
 		m.results.add(v, announced, end.Sub(at))
+		m.results.add(v, answered, successor.Sub(end))
 	}
 	return nil
 }
 
 // awaitSuccessor measures from a time until the runtime has created another container of
-// a pod.
-func (m *measurement) awaitSuccessor(ctx context.Context, v variant, what kind, pod string, since time.Time) error {
+// a pod, and returns when.
+func (m *measurement) awaitSuccessor(ctx context.Context, v variant, what kind, pod string, since time.Time,
+) (time.Time, error) {
 	successor, found := m.node.awaitEvent(ctx, pod, created, since, patience)
 	if !found {
-		return fmt.Errorf("%s: %s: the container of %s has no successor after %v; the log ends:\n%s", v.name, what, pod,
-			patience, m.node.kubelet.tail())
+		return successor, fmt.Errorf("%s: %s: the container of %s has no successor after %v; the log ends:\n%s", v.name, what,
+			pod, patience, m.node.kubelet.tail())
 	}
 	m.results.add(v, what, successor.Sub(since))
-	return nil
+	return successor, nil
 }
 
 // addAndRemove measures a new pod, until the kubelet says that it runs, and waits for its
@@ -182,7 +185,10 @@ func (m *measurement) crashAll(ctx context.Context, v variant, what kind, pods [
 		if err != nil {
 			return err
 		}
-		waiting.Go(func() { lost <- m.awaitSuccessor(ctx, v, what, pod, at) })
+		waiting.Go(func() {
+			_, err := m.awaitSuccessor(ctx, v, what, pod, at)
+			lost <- err
+		})
 		if err := measure.Wait(ctx, gap); err != nil {
 			return err
 		}

@@ -15,6 +15,7 @@ type kind string
 const (
 	crashed           kind = "container killed → successor created"
 	announced         kind = "of that, the runtime's share: killed → the event of its end"
+	answered          kind = "and the kubelet's: the event of its end → successor created"
 	started           kind = "manifest written → pod Running in `/pods`"
 	restarted         kind = "kubelet killed and started → all pods Running in `/pods`"
 	handedOver        kind = "stock → ours → stock: kubelet started → `/pods` says what containerd says"
@@ -30,7 +31,7 @@ const (
 
 // kinds are the rows of the table, in its order; those of idle nodes follow.
 var kinds = []kind{
-	crashed, announced, started, restarted, crashedBesideHung, startedBesideHung, thawedAfterFreeze, noticedUnhealthy,
+	crashed, announced, answered, started, restarted, crashedBesideHung, startedBesideHung, thawedAfterFreeze, noticedUnhealthy,
 	thawedAfterLong, handedOver, handedCrash, untouched, agreed,
 }
 
