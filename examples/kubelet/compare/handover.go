@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/kubepleg/pleg/internal/e2e/measure"
@@ -44,8 +45,7 @@ func (m *measurement) handOver(ctx context.Context, chosen []variant) error {
 	return m.awaitAgreement(ctx, variants[0], len(m.names))
 }
 
-// takeOver has the next kubelet take the pods over. Meanwhile the container of one pod dies,
-// a pod is new, and one that came in the same way is removed.
+// takeOver has the next kubelet take the pods over, after what happens meanwhile.
 func (m *measurement) takeOver(ctx context.Context, v variant, victim string) error {
 	n := m.node
 	before, err := n.containers(ctx)
@@ -58,26 +58,9 @@ func (m *measurement) takeOver(ctx context.Context, v variant, victim string) er
 			return err
 		}
 	}
-	if err := n.terminate(); err != nil {
-		return err
-	}
-	a, err := n.appOf(ctx, victim)
-	if err != nil {
-		return err
-	}
-	if _, err := n.crash(a); err != nil {
-		return err
-	}
-	if m.handed != "" {
-		if err := n.remove(m.handed); err != nil {
-			return err
-		}
-	}
 	delete(before, victim+suffix)
 	delete(before, m.handed+suffix)
-	m.added++
-	m.handed = fmt.Sprintf("new%03d", m.added)
-	if err := n.add(m.handed); err != nil {
+	if err := errors.Join(n.terminate(), m.meanwhile(ctx, victim)); err != nil {
 		return err
 	}
 	began := time.Now()
@@ -101,6 +84,27 @@ func (m *measurement) takeOver(ctx context.Context, v variant, victim string) er
 	return m.checkUntouched(ctx, v, before, restarts)
 }
 
+// meanwhile is what happens while no kubelet runs: the container of one pod dies, a pod is
+// new, and the one that was new the last time is removed.
+func (m *measurement) meanwhile(ctx context.Context, victim string) error {
+	n := m.node
+	a, err := n.appOf(ctx, victim)
+	if err != nil {
+		return err
+	}
+	if _, err := n.crash(a); err != nil {
+		return err
+	}
+	if m.handed != "" {
+		if err := n.remove(m.handed); err != nil {
+			return err
+		}
+	}
+	m.added++
+	m.handed = fmt.Sprintf("new%03d", m.added)
+	return n.add(m.handed)
+}
+
 // checkUntouched counts the containers that a switch has restarted, or whose number of
 // restarts it has changed.
 func (m *measurement) checkUntouched(ctx context.Context, v variant, before map[string]string, restarts map[string]int,
@@ -114,7 +118,7 @@ func (m *measurement) checkUntouched(ctx context.Context, v variant, before map[
 		return err
 	}
 	for pod, id := range before {
-		name := pod[:len(pod)-len(suffix)]
+		name := strings.TrimSuffix(pod, suffix)
 		was, known := restarts[name]
 		if after[pod] == id && (!known || counted[name] == was) {
 			m.results.hit(v, untouched)
