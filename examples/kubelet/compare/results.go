@@ -31,8 +31,8 @@ const (
 
 // kinds are the rows of the table, in its order; those of idle nodes follow.
 var kinds = []kind{
-	crashed, announced, answered, started, restarted, crashedBesideHung, startedBesideHung, thawedAfterFreeze, noticedUnhealthy,
-	thawedAfterLong, handedOver, handedCrash, untouched, agreed,
+	crashed, announced, answered, started, restarted, crashedBesideHung, startedBesideHung, thawedAfterFreeze,
+	noticedUnhealthy, thawedAfterLong, handedOver, handedCrash, untouched, agreed,
 }
 
 const (
