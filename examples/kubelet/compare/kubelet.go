@@ -163,6 +163,16 @@ func (k *kubelet) terminate() error {
 	}
 }
 
+// ended reports whether the kubelet has ended.
+func (k *kubelet) ended() bool {
+	select {
+	case <-k.done:
+		return true
+	default:
+		return false
+	}
+}
+
 // tail returns the end of the kubelet's log.
 func (k *kubelet) tail() string {
 	content, err := os.ReadFile(k.log)

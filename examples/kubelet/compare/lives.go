@@ -49,7 +49,7 @@ func (m *measurement) lives(ctx context.Context, v variant) error {
 			}
 			alive = append(alive[:oldest], alive[oldest+1:]...)
 		}
-		if err := m.disturb(ctx, v, random, i, alive); err != nil {
+		if err := errors.Join(n.revive(v), m.disturb(ctx, v, random, i, alive)); err != nil {
 			return err
 		}
 		if err := measure.Wait(ctx, time.Duration(100+random.IntN(500))*time.Millisecond); err != nil {
@@ -72,6 +72,9 @@ func (m *measurement) lives(ctx context.Context, v variant) error {
 // rest ends the faults, and measures until the kubelet agrees with the runtime.
 func (m *measurement) rest(ctx context.Context, v variant, count int) error {
 	m.node.proxy.release()
+	if err := m.node.revive(v); err != nil {
+		return err
+	}
 	began := time.Now()
 	limited, cancel := context.WithTimeout(ctx, restLimit)
 	defer cancel()
@@ -97,7 +100,9 @@ func (m *measurement) disturb(ctx context.Context, v variant, random *rand.Rand,
 	switch {
 	case turn%50 == 44:
 		say("  turn %d: the runtime is killed", turn)
-		return errors.Join(n.daemon.Kill(), n.daemon.Restart(ctx))
+		err := errors.Join(n.daemon.Kill(), n.daemon.Restart(ctx))
+		n.proxy.reconnect()
+		return err
 	case turn%30 == 28:
 		say("  turn %d: the kubelet is killed", turn)
 		n.end()
@@ -131,6 +136,9 @@ func (m *measurement) awaitAgreement(ctx context.Context, v variant, count int) 
 		last := errors.Join(errShown, errRunning)
 		if last == nil && len(shown) == count && maps.Equal(shown, running) {
 			return nil
+		}
+		if m.node.kubelet.ended() {
+			return fmt.Errorf("%s: %w; its log ends:\n%s", v.name, errEnded, m.node.kubelet.tail())
 		}
 		if err := errors.Join(measure.Wait(ctx, 100*time.Millisecond), last); ctx.Err() != nil {
 			return fmt.Errorf("%s: wanted are %d pods; the kubelet shows %v, the runtime runs %v: %w; the log ends:\n%s",

@@ -115,6 +115,16 @@ func (n *node) run(v variant) (err error) {
 	return err
 }
 
+// revive starts the kubelet again if it has ended by itself, as an init system would: a
+// kubelet that finds no runtime at its start does.
+func (n *node) revive(v variant) error {
+	if !n.kubelet.ended() {
+		return nil
+	}
+	say("  the kubelet has ended, and is started again; its log ends:\n%s", n.kubelet.tail())
+	return n.run(v)
+}
+
 // end kills the kubelet, if one runs.
 func (n *node) end() {
 	if n.kubelet != nil {

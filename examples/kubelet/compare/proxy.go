@@ -56,6 +56,9 @@ func (p *proxy) close() error {
 	return p.runtime.Close()
 }
 
+// reconnect connects to a runtime that was restarted, without waiting for the end of a back-off.
+func (p *proxy) reconnect() { p.runtime.ResetConnectBackoff() }
+
 // hang has the inspections of these containers and sandboxes hang until release.
 func (p *proxy) hang(ids ...string) {
 	p.mu.Lock()
