@@ -104,8 +104,8 @@ func (w *cacheWriter) release(rec *podRecord) {
 	}
 }
 
-// confirmAll makes every pod that is not held as fresh as a full list.
-func (w *cacheWriter) confirmAll(at time.Time) {
+// freshenAll makes every pod that is not held as fresh as a full list.
+func (w *cacheWriter) freshenAll(at time.Time) {
 	if w.holder != nil || len(w.held) == 0 {
 		w.cache.UpdateTime(at)
 		return

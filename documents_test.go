@@ -37,7 +37,7 @@ func TestDocumentsNameWhatExists(t *testing.T) {
 	if err := filepath.WalkDir(".", walk); err != nil {
 		t.Fatal(err)
 	}
-	name := regexp.MustCompile("`((?:Test|Fuzz|Benchmark|Example)[A-Z]\\w+)[`/]")
+	name := regexp.MustCompile("`((?:Test|Fuzz|Benchmark|Example)_?[A-Za-z]\\w+)[`/]")
 	script := regexp.MustCompile("`(?:testdata/([\\w-]+)\\.txt|TestScenarios/([\\w-]+))`")
 	for _, document := range documents {
 		text, err := os.ReadFile(document)
@@ -68,4 +68,62 @@ func TestDocumentsNameWhatExists(t *testing.T) {
 			t.Errorf("rule %d names no test", i+1)
 		}
 	}
+}
+
+// Every link of a document to a file of the repository leads to one, and to a heading of it if it
+// names one.
+func TestLinksLeadSomewhere(t *testing.T) {
+	link := regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	links := 0
+	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && (strings.HasPrefix(entry.Name(), ".") && path != "." || entry.Name() == "node_modules"):
+			return fs.SkipDir
+		case !strings.HasSuffix(path, ".md"):
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		for _, m := range link.FindAllStringSubmatch(string(text), -1) {
+			target, heading, _ := strings.Cut(m[1], "#")
+			if strings.Contains(target, "://") {
+				continue
+			}
+			links++
+			file := path
+			if target != "" {
+				file = filepath.Join(filepath.Dir(path), target)
+			}
+			if _, err := os.Stat(file); err != nil {
+				t.Errorf("%s: %s: %v", path, m[1], err)
+			} else if heading != "" && !hasHeading(t, file, heading) {
+				t.Errorf("%s: %s: there is no such heading", path, m[1])
+			}
+		}
+		return nil
+	})
+	if err != nil || links < 50 {
+		t.Errorf("%d links, %v", links, err)
+	}
+}
+
+// hasHeading reports whether a document has a heading with this anchor, which is made of it as
+// GitHub makes it.
+func hasHeading(t *testing.T, file, anchor string) bool {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dropped := regexp.MustCompile(`[^\p{L}\p{N} _-]`)
+	for _, m := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(string(text), -1) {
+		if strings.ReplaceAll(dropped.ReplaceAllString(strings.ToLower(m[1]), ""), " ", "-") == anchor {
+			return true
+		}
+	}
+	return false
 }

@@ -61,8 +61,8 @@ func (e *eventClient) status() StreamReport {
 	return e.report
 }
 
-// enter notes a new state, and why the last stream ended if it did.
-func (e *eventClient) enter(state StreamState, err error, nextTry time.Time) {
+// setState notes a new state, and why the last stream ended if it did.
+func (e *eventClient) setState(state StreamState, err error, nextTry time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.report.State, e.report.Since, e.report.NextTry = state, e.clock.Now(), nextTry
@@ -73,42 +73,40 @@ func (e *eventClient) enter(state StreamState, err error, nextTry time.Time) {
 
 // follow follows one stream after another until ctx ends.
 func (e *eventClient) follow(ctx context.Context) {
-	for attempt := 1; ; attempt++ {
-		e.enter(StreamConnecting, nil, time.Time{})
-		lasted, err := e.followOnce(ctx)
+	defer e.setState(StreamOff, nil, time.Time{})
+	for failures := 0; ; { // in a row
+		e.setState(StreamConnecting, nil, time.Time{})
+		end := e.followOnce(ctx)
 		if ctx.Err() != nil {
-			e.enter(StreamOff, nil, time.Time{})
 			return
 		}
-		if lasted >= stableStream {
-			attempt = 1
-		}
-		state, wait := StreamBroken, time.Duration(0)
-		if errors.Is(err, errNoEvents) {
+		var state StreamState
+		var wait time.Duration
+		if end.unsupported {
 			state, wait = StreamUnsupported, unsupported.Wait(1)
-			attempt = 0
-			e.logger.V(2).Info("The runtime has no event stream; polling only", "err", err, "nextTry", wait)
+			failures = 0
+			e.logger.V(2).Info("The runtime has no event stream; polling only", "err", end.err, "nextTry", wait)
 		} else {
-			wait = reconnect.Wait(attempt)
+			if end.lasted >= stableStream {
+				failures = 0
+			}
+			failures++
+			state, wait = StreamBroken, reconnect.Wait(failures)
 			e.metrics.streamErrors.Inc()
-			e.logger.V(2).Info("The runtime's event stream broke", "err", err, "lasted", lasted, "nextTry", wait)
+			e.logger.V(2).Info("The runtime's event stream broke", "err", end.err, "lasted", end.lasted, "nextTry", wait)
 		}
 		timer := e.clock.NewTimer(wait)
-		e.enter(state, err, e.clock.Now().Add(wait))
+		e.setState(state, end.err, e.clock.Now().Add(wait))
 		select {
 		case <-timer.C():
 		case <-ctx.Done():
 			timer.Stop()
-			e.enter(StreamOff, nil, time.Time{})
 			return
 		}
 	}
 }
 
 var (
-	// errNoEvents is the result of a stream that the runtime does not have. It wraps no
-	// error of the runtime, so that errors.Is calls no method of one.
-	errNoEvents = errors.New("no events")
 	// errStreamLeftBehind says that the stream from before Stop has still not ended,
 	// because the runtime ignores cancellation.
 	errStreamLeftBehind = errors.New("the stream from before has not ended yet")
@@ -116,43 +114,44 @@ var (
 	errStreamEnded = errors.New("the runtime ended the stream")
 )
 
-// noEvents is an error that says that the runtime has no events.
-type noEvents struct{ error }
+// streamEnd is how a stream, or the attempt at one, ended.
+type streamEnd struct {
+	lasted      time.Duration // connected; 0 if it never was
+	unsupported bool          // the runtime has no events
+	err         error         // never nil
+}
 
-func (noEvents) Is(target error) bool { return target == errNoEvents }
-
-// followOnce follows one stream until it ends or ctx does, and returns for how long it
-// had been connected and why it ended.
-func (e *eventClient) followOnce(ctx context.Context) (lasted time.Duration, err error) {
+// followOnce follows one stream until it ends or ctx does.
+func (e *eventClient) followOnce(ctx context.Context) (end streamEnd) {
 	s := &stream{client: e, ended: make(chan error, 1)}
 	key := &schedule.Call{}
 	if !e.begin(s) {
-		return 0, errStreamLeftBehind
+		return streamEnd{err: errStreamLeftBehind}
 	}
 	e.calls.Go(key, calls.Info{Method: methodWatchEvents, Since: e.clock.Now()}, func(ctx context.Context) error {
 		return e.source.WatchContainerEvents(ctx, s.connected, s.observe)
 	}, func(_ *schedule.Call, err error, _ bool) { s.end(err) })
 	select {
-	case err = <-s.ended:
+	case end.err = <-s.ended:
 	case <-ctx.Done():
-		err = context.Cause(ctx)
+		end.err = context.Cause(ctx)
 		e.calls.Cancel(key, errStopped)
 	}
-	connectedAt, heard := s.close()
+	connectedAt, received := s.close()
 	if !connectedAt.IsZero() {
-		lasted = e.clock.Since(connectedAt)
-		e.inbox.Put(func(in *inputs) { in.stream = append(in.stream, false) })
+		end.lasted = e.clock.Since(connectedAt)
+		e.inbox.Put(func(in *inputs) { in.connected = append(in.connected, false) })
 	}
 	switch {
-	case calls.Is(err, ErrEventsUnsupported):
-		err = noEvents{err}
-	case err != nil:
-	case !heard && lasted < stableStream:
-		err = noEvents{ErrEventsUnsupported} // how CRI-O says that events are switched off
+	case calls.Is(end.err, ErrEventsUnsupported):
+		end.unsupported = true
+	case end.err != nil:
+	case !received && end.lasted < stableStream: // how CRI-O says that events are switched off
+		end.unsupported, end.err = true, ErrEventsUnsupported
 	default:
-		err = errStreamEnded
+		end.err = errStreamEnded
 	}
-	return lasted, err
+	return end
 }
 
 // begin opens a stream, and reports whether no other is.
@@ -177,7 +176,7 @@ type stream struct {
 	// Guarded by mu.
 
 	connectedAt time.Time // zero until the runtime has accepted the stream
-	heard       bool      // there was an event
+	received    bool      // there was an event
 	closed      bool      // later events are ignored
 }
 
@@ -203,8 +202,8 @@ func (s *stream) connected() {
 	e := s.client
 	s.connectedAt = e.clock.Now()
 	e.metrics.streamConnections.Inc()
-	e.enter(StreamConnected, nil, time.Time{})
-	e.inbox.Put(func(in *inputs) { in.stream = append(in.stream, true) })
+	e.setState(StreamConnected, nil, time.Time{})
+	e.inbox.Put(func(in *inputs) { in.connected = append(in.connected, true) })
 }
 
 // observe adds an event to the set of hints. It never blocks, so that a runtime which waits
@@ -212,7 +211,7 @@ func (s *stream) connected() {
 func (s *stream) observe(event ContainerEvent) {
 	s.mu.Lock()
 	closed, connectedAt := s.closed, s.connectedAt
-	s.heard = true
+	s.received = true
 	s.mu.Unlock()
 	if closed {
 		return
@@ -231,9 +230,9 @@ func (s *stream) observe(event ContainerEvent) {
 
 // close has later events ignored, and returns when the stream was connected, and whether
 // there was an event.
-func (s *stream) close() (connectedAt time.Time, heard bool) {
+func (s *stream) close() (connectedAt time.Time, received bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
-	return s.connectedAt, s.heard
+	return s.connectedAt, s.received
 }

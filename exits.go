@@ -46,7 +46,7 @@ func (x *exits) step(i int, t transition, d *deaths) {
 		switch {
 		case counted:
 			delete(*x, id)
-		case !known && !d.existed.was(i, t) && !d.countEnded(i, id):
+		case !known && !d.existed.has(i, t) && !d.countEnded(i, id):
 			x.put(id, false)
 		}
 	case ContainerChanged:

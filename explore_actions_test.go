@@ -284,7 +284,7 @@ func (w *world) ask(a action) {
 		w.in.relists = append(w.in.relists, c.relistCaller)
 	case actConnect, actDisconnect:
 		w.left.connects--
-		w.in.stream = append(w.in.stream, a.kind == actConnect)
+		w.in.connected = append(w.in.connected, a.kind == actConnect)
 	}
 }
 

@@ -74,7 +74,7 @@ func (w *world) drain() {
 			case *told > w.truth[p][c]:
 				w.breaks("rule 1: %s of %s, which is %s", e.Type, e.Data, levelNames[w.truth[p][c]])
 			}
-			if rec := w.r.records.byUID[e.ID]; rec != nil && rec.published.pod != nil &&
+			if rec := w.r.records.byUID[e.ID]; rec != nil && rec.publication.pod != nil &&
 				w.pods.observedLocked(e.ID).Before(e.ListedAt) {
 				w.breaks("rule 3: %s of %s is of a list that the cache is older than", e.Type, e.Data)
 			}
@@ -185,8 +185,8 @@ func (w *world) checkPod(p int) {
 
 // published returns the levels that the list had read which was published last.
 func (w *world) published(p int) levels {
-	if rec := w.r.records.byUID[podUID(p)]; rec != nil && rec.published.pod != nil {
-		return w.things.levelsOf[rec.published.pod]
+	if rec := w.r.records.byUID[podUID(p)]; rec != nil && rec.publication.pod != nil {
+		return w.things.levelsOf[rec.publication.pod]
 	}
 	return w.gone[p]
 }
@@ -297,7 +297,7 @@ func (w *world) stuck(p int) bool {
 		return i.Elem().FieldByName("Slow").Bool()
 	}
 	list := v.FieldByName("list")
-	failed := v.FieldByName("later").Index(3).FieldByName("ext").Int() != 0
+	failed := v.FieldByName("dueAt").Index(3).FieldByName("ext").Int() != 0
 	return v.FieldByName("want").Uint() > 0 && (failed || !list.IsNil() && list.Elem().FieldByName("Slow").Bool())
 }
 
@@ -310,7 +310,7 @@ func (w *world) hintOpen(p int) bool {
 	if !v.IsValid() {
 		return false
 	}
-	followUp := v.FieldByName("later").Index(0)
+	followUp := v.FieldByName("dueAt").Index(0)
 	return v.FieldByName("hinted").Bool() || followUp.FieldByName("ext").Int() != 0
 }
 
@@ -441,13 +441,13 @@ func (w *world) unrest() string {
 		{len(r.cache.held) > 0, "a pod is held"},
 		{len(r.publisher.syncing) > 0, "a PodSync is due"},
 		{len(r.failing.byUID) > 0, "a pod is failing"},
-		{len(r.relists.waiting)+len(r.relists.attached)+len(r.relists.awaiting) > 0, "a relist is open"},
+		{len(r.relists.waiting)+len(r.relists.attached)+len(r.relists.incomplete) > 0, "a relist is open"},
 		{len(r.records.byUID) != r.records.present, "an absent pod is remembered"},
 		{r.publisher.window.due(r.sched.Now().Add(explorePeriod)), "the window is open"},
-		{r.sched.Pods() > 0, "the schedule has a pod open"},
+		{r.sched.OpenPods() > 0, "the schedule has a pod open"},
 		{s.FieldByName("requested").Int() != 0, "requests are miscounted"},
-		{s.FieldByName("listers").Int() != schedule.PodListsAtOnce, "a list slot is lost"},
-		{s.FieldByName("workers").Int() != int64(w.workers), "a worker is lost"},
+		{s.FieldByName("listSlots").Int() != schedule.PodListsAtOnce, "a list slot is lost"},
+		{s.FieldByName("inspectSlots").Int() != int64(w.workers), "a worker is lost"},
 		{s.FieldByName("alarms").Len() > 0, "an alarm is left"},
 		{s.FieldByName("canary").FieldByName("hung").Int() != 0, "a pod hangs"},
 		{full.FieldByName("want").Uint() > 0, "a request for all is open"},

@@ -42,23 +42,24 @@ var classesOf = map[string]class{
 	"Stamp.Number": stampNumber, "Stamp.Time": clockTime,
 	"fullList.memory": leftOut, "fullList.cause": leftOut, "fullList.next": schedTime,
 	"fullList.notBefore": schedTime, "fullList.want": wantNumber, "fullList.covers": wantNumber,
-	"pod.cause": leftOut, "pod.retryCause": leftOut, "pod.want": wantNumber, "pod.later": schedTime,
-	"pod.alarm": leftOut, "pod.index": leftOut, "pod.unanswered": notZero, "pod.queued": leftOut,
+	"pod.cause": leftOut, "pod.retryCause": leftOut, "pod.want": wantNumber, "pod.oldest": wantNumber,
+	"pod.dueAt": schedTime, "pod.alarm": leftOut, "pod.index": leftOut, "pod.unanswered": notZero, "pod.queued": leftOut,
 	"canary.since": schedTime, "canary.last": schedTime, "canary.succeeded": schedTime,
 	"Call.Cause": leftOut, "Call.pod": leftOut, "Call.Began": schedTime,
 	"podRecord.overlapTo": stampNumber, "podRecord.ignoreTo": stampNumber,
 	"podRecord.generation": leftOut, "podRecord.failures": notZero,
 	"podRecord.err": leftOut, "podRecord.cause": leftOut, "podRecord.shown": leftOut,
-	"published.version": versionNumber, "published.syncsRequested": syncNumber,
-	"published.syncsDelivered": syncNumber, "change.number": changeNumber,
-	"snapshot.change": changeNumber, "snapshot.syncs": syncNumber, "snapshot.cause": leftOut,
+	"publication.version": versionNumber, "publication.syncsRequested": syncNumber,
+	"publication.syncsDelivered": syncNumber, "change.number": changeNumber,
+	"snapshot.changeNumber": changeNumber, "snapshot.syncs": syncNumber, "snapshot.cause": leftOut,
 	"podRecords.order": leftOut, "podRecords.generation": leftOut, "podRecords.tally": leftOut,
 	"podRecords.scratch": leftOut, "window.number": windowNumber, "windowEntry.number": windowNumber,
-	"window.closes": schedTime, "window.closed": leftOut, "update.version": versionNumber, "update.follows": versionNumber,
+	"window.closesAt": schedTime, "window.closed": leftOut,
+	"update.version": versionNumber, "update.follows": versionNumber,
 	"update.listedAt": leftOut, "update.cause": leftOut,
 	// What is Initial, the statuses of events and the count of exits are not checked here.
-	"update.initial": leftOut, "published.initial": leftOut,
-	"update.statuses": leftOut, "published.seen": leftOut, "published.amended": leftOut, "published.exits": leftOut,
+	"update.initial": leftOut, "publication.initial": leftOut,
+	"update.statuses": leftOut, "publication.seen": leftOut, "publication.amended": leftOut, "publication.exits": leftOut,
 	"cacheWriter.cache": leftOut, "cacheWriter.holder": leftOut, "cacheWriter.lister": leftOut,
 	"cacheWriter.records": leftOut,
 	"cacheWriter.logger":  leftOut, "cacheWriter.held": leftOut, "cacheWriter.due": clockTime,
@@ -123,7 +124,7 @@ func (f *printer) print(w *world) fingerprint {
 	f.value(reflect.ValueOf(r.cache).Elem(), plain)
 	f.keys(slices.Sorted(maps.Keys(r.failing.byUID)))
 	f.present(reflect.ValueOf(r.publisher.updates).Elem().FieldByName("present"))
-	f.put(plain, int64(len(r.canary)))
+	f.put(plain, int64(len(r.lastCanary)))
 	f.put(versionNumber, int64(r.publisher.version))
 	for _, rec := range r.records.order {
 		f.value(reflect.ValueOf(rec), plain)
@@ -160,8 +161,8 @@ func (f *printer) relists() {
 			f.caller(c)
 		}
 	}
-	f.put(plain, int64(len(r.relists.awaiting)))
-	for _, a := range r.relists.awaiting {
+	f.put(plain, int64(len(r.relists.incomplete)))
+	for _, a := range r.relists.incomplete {
 		f.put(stampNumber, int64(a.stamp.Number))
 		f.caller(a.caller)
 		f.put(plain, int64(len(a.retried)))
@@ -281,7 +282,7 @@ func (f *printer) pending() {
 			f.put(plain, int64(h.uid[0]))
 		}
 	}
-	f.bool(w.in.stream...)
+	f.bool(w.in.connected...)
 }
 
 // suspensions prints those that have not lapsed, and which of them can be resumed.

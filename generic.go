@@ -106,7 +106,7 @@ func NewGenericPLEG(runtime Runtime, channelCapacity int, relistPeriod time.Dura
 	g.counter, _ = cache.(BlockedCounter)
 	g.metrics = newMetrics(g.logger, g.opts.registerer != nil, g.gauges)
 	g.metrics.nodeName = g.opts.nodeName
-	g.updates = newBroadcaster(g.metrics.discarded)
+	g.updates = newBroadcaster(g.metrics.countDiscarded)
 	g.watching = sync.OnceValue(func() chan *PodLifecycleEvent {
 		options := subscriptionOptions{Begins: g.clock.Now(), Lasting: true}
 		return g.updates.Subscribe(context.Background(), g.capacity, options) //nolint:forbidigo // it is never closed
@@ -146,7 +146,7 @@ func (g *GenericPLEG) makeLoop(period time.Duration) {
 	g.loop = newLoop(g.clock, g.inbox, newRuntimeCalls(g.runtime, getter, g.inbox, g.calls),
 		newReconciler(cfg, g.clock.Now(), g.cache, g.updates, g.metrics))
 	if notifier != nil && !g.opts.pollingOnly {
-		notifier.NotifyBlocked(g.readerBlocked)
+		notifier.NotifyBlocked(g.onReaderBlocked)
 	}
 }
 
@@ -295,8 +295,8 @@ func (g *GenericPLEG) Suspend(uid types.UID) (resume func()) {
 	return func() { g.loop.betweenSteps(func(r *reconciler) { r.resume(s) }) }
 }
 
-// readerBlocked is the function of NotifyBlocked.
-func (g *GenericPLEG) readerBlocked(uid types.UID, minTime time.Time) {
+// onReaderBlocked is the function of NotifyBlocked.
+func (g *GenericPLEG) onReaderBlocked(uid types.UID, minTime time.Time) {
 	if uid != "" {
 		g.inbox.Put(func(in *inputs) { in.addReader(uid, minTime) })
 	}

@@ -74,13 +74,13 @@ const (
 )
 
 // markedEvents are the events of an update for a handler.
-func markedEvents(told, u *update) []*PodLifecycleEvent {
-	events := updateRules{}.Events(told, u)
+func markedEvents(delivered, u *update) []*PodLifecycleEvent {
+	events := updateRules{}.Events(delivered, u)
 	switch {
-	case told == nil:
+	case delivered == nil:
 		return append([]*PodLifecycleEvent{{ID: u.uid, Type: podAdded, Pod: u.pod}}, events...)
 	case u.pod == nil:
-		return append(events, &PodLifecycleEvent{ID: u.uid, Type: podRemoved, Pod: told.pod})
+		return append(events, &PodLifecycleEvent{ID: u.uid, Type: podRemoved, Pod: delivered.pod})
 	default:
 		return events
 	}

@@ -274,3 +274,29 @@ func TestRule13FailureHasItsTime(t *testing.T) {
 		unhealthy(t, n.g, "pleg has yet to be successful: GetPods has been running for 3m0s", "the last list failed 1m0s ago")
 	})
 }
+
+// Rules 12 and 16: while the full list hangs, a change that the event stream announces is
+// delivered all the same.
+func TestRule12HungFullListDelaysNoHint(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.EmitOnChange(true)
+		n.SetPods(pods(3)...)
+		n.start()
+		defer n.HangIgnoringCancel(plegtest.GetPods, plegtest.AnyPod)()
+		time.Sleep(30 * time.Second)
+		events := n.g.Subscribe(t.Context(), 100, pleg.WithFilter(func(p *pleg.Pod) bool { return p.ID == "pod-00001" }))
+		n.ExitContainer("pod-00001", "pod-00001-a", 1, "Error")
+		synctest.Wait()
+		for {
+			select {
+			case e := <-events:
+				if e.Type == pleg.ContainerDied && !e.Initial {
+					return
+				}
+			default:
+				t.Fatal("the death is not delivered")
+			}
+		}
+	})
+}

@@ -146,8 +146,8 @@ func (s *healthState) counts() (hung, failing int) {
 	return hung, failing
 }
 
-// health is the input of the health check: a state, the time, and the calls in flight.
-type health struct {
+// healthCheck is the input of the health check: a state, the time, and the calls in flight.
+type healthCheck struct {
 	healthState
 	now       time.Time
 	threshold time.Duration
@@ -159,10 +159,10 @@ type health struct {
 }
 
 // since returns the age of a time; never less than it was at the last step.
-func (h *health) since(t time.Time) time.Duration { return later(h.now, h.asOf).Sub(t) }
+func (h *healthCheck) since(t time.Time) time.Duration { return later(h.now, h.asOf).Sub(t) }
 
 // unhealthy is the one rule of health: nil, or the reason.
-func (h *health) unhealthy() error {
+func (h *healthCheck) unhealthy() error {
 	hanging := h.hanging()
 	switch {
 	case h.lastList.IsZero():
@@ -181,7 +181,7 @@ func (h *health) unhealthy() error {
 
 // hanging returns the pods whose inspection has hung for longer than the threshold,
 // oldest first.
-func (h *health) hanging() []FailingPod {
+func (h *healthCheck) hanging() []FailingPod {
 	var hanging []FailingPod
 	for _, p := range h.failing {
 		if !p.HangingSince.IsZero() && h.since(p.HangingSince) > h.threshold {
@@ -201,7 +201,7 @@ var (
 )
 
 // listCause returns why there is no newer list: the call in flight, and the last error.
-func (h *health) listCause() error {
+func (h *healthCheck) listCause() error {
 	var failed error
 	if h.listErr != nil {
 		failed = fmt.Errorf("the last list failed %v ago: %w", h.since(h.listErrAt), h.listErr)
@@ -226,7 +226,7 @@ func (h *health) listCause() error {
 
 // unsynced says what is awaited before the generator has synced: the first list, or the
 // inspections of its pods.
-func (h *health) unsynced() error {
+func (h *healthCheck) unsynced() error {
 	if h.lastList.IsZero() {
 		return fmt.Errorf("no list has succeeded: %w", h.listCause())
 	}
@@ -245,7 +245,7 @@ func (h *health) unsynced() error {
 
 // listInFlight returns the runtime's own call that a list is waiting for, if it reports
 // one.
-func (h *health) listInFlight(listing RuntimeCall) RuntimeCall {
+func (h *healthCheck) listInFlight(listing RuntimeCall) RuntimeCall {
 	for _, c := range h.reported() {
 		if c.PodUID == "" && c.Object == "" {
 			return c
@@ -255,7 +255,7 @@ func (h *health) listInFlight(listing RuntimeCall) RuntimeCall {
 }
 
 // inspectionCause names the call for a pod that hangs.
-func (h *health) inspectionCause(p FailingPod) string {
+func (h *healthCheck) inspectionCause(p FailingPod) string {
 	pod := podName(&Pod{Namespace: p.Namespace, Name: p.Name, ID: p.PodUID})
 	what := methodGetPodStatus + " of " + pod
 	for _, c := range h.reported() {
@@ -279,7 +279,7 @@ func describeCall(c RuntimeCall) string {
 }
 
 // report returns the part of a HealthReport that health decides.
-func (h *health) report(stream StreamReport) HealthReport {
+func (h *healthCheck) report(stream StreamReport) HealthReport {
 	r := HealthReport{
 		Healthy: true, LastRelist: h.lastList, Pods: h.pods, Stream: stream,
 		FailingPods: slices.Clone(h.failing),

@@ -1,13 +1,13 @@
 package pleg
 
-// initialState is what existed of a pod when a subscription began.
+// initialState is what existed of a pod when a subscription began; nothing, if it is zero.
 type initialState struct {
 	all                   bool // everything that there is now
 	containers, sandboxes finder
 }
 
-// initially returns that for a pod which existed as initial and is now as it is listed; nil
-// stands for one that did not exist.
+// initially returns the initial state of a pod: initial is the pod as it was then, nil if it
+// did not exist, and now as it is at present.
 func initially(initial, now *Pod) (s initialState) {
 	switch initial {
 	case nil:
@@ -19,8 +19,8 @@ func initially(initial, now *Pod) (s initialState) {
 	return s
 }
 
-// was reports whether transition i leads to a state that existed.
-func (s *initialState) was(i int, t transition) bool {
+// has reports whether transition i leads to a state that existed then.
+func (s *initialState) has(i int, t transition) bool {
 	if s.all {
 		return true
 	}

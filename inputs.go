@@ -30,8 +30,8 @@ type inputs struct {
 	hints   map[hint]struct{}
 	// lostHints says that there were more than could be kept.
 	lostHints bool
-	// stream has the beginnings (true) and ends of connections to the event stream.
-	stream []bool
+	// connected has the beginnings (true) and ends of connections to the event stream.
+	connected []bool
 }
 
 // result is a call that has returned.
@@ -78,7 +78,7 @@ func (in *inputs) reset() {
 	}
 	clear(in.results)
 	clear(in.relists)
-	in.results, in.relists, in.stream = in.results[:0], in.relists[:0], in.stream[:0]
+	in.results, in.relists, in.connected = in.results[:0], in.relists[:0], in.connected[:0]
 	in.periodic, in.lostHints = nil, false
 	clear(in.requests)
 	clear(in.reinspects)
@@ -120,36 +120,6 @@ type relistCaller struct {
 }
 
 func newRelistCaller() any { return &relistCaller{done: make(chan struct{}, 1)} }
-
-// outputs is what the reconciler wants done after a step, in the order of the fields. It is
-// valid until the next. A call to cancel may have returned; its memory may then be that of
-// one to begin.
-type outputs struct {
-	cancel   []cancelCall
-	begin    []beginCall
-	relisted []*relistCaller // their relist is complete
-	// wake is when, by the clock, the next step is due; zero for never.
-	wake time.Time
-}
-
-// beginCall is a call to make.
-type beginCall struct {
-	*schedule.Call
-	pod *Pod // to inspect, or as it is known; nil if it is not
-}
-
-// cancelCall is a call to cancel.
-type cancelCall struct {
-	*schedule.Call
-	cause error
-}
-
-func (o *outputs) reset() {
-	clear(o.begin)
-	clear(o.cancel)
-	clear(o.relisted)
-	o.begin, o.cancel, o.relisted = o.begin[:0], o.cancel[:0], o.relisted[:0]
-}
 
 // sortedKeys has what a map holds worked off in an order that can be repeated. It
 // allocates nothing for an empty map.

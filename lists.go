@@ -11,16 +11,16 @@ import (
 	"github.com/kubepleg/pleg/internal/schedule"
 )
 
-// list is the list of the current result.
-type list struct {
+// listInfo says of a list that has completed which it was; what it shows is elsewhere.
+type listInfo struct {
 	stamp     stamp
-	before    stamp // of the previous full list
+	before    stamp // of the full list before it; podRecords.full is its own already
 	cause     Cause
 	forRelist bool // a caller of Relist waits for it
 }
 
-// beginFull notes a full list that begins.
-func (r *reconciler) beginFull(c *schedule.Call) {
+// beginFullList notes a full list that begins.
+func (r *reconciler) beginFullList(c *schedule.Call) {
 	r.relists.begin()
 	if !r.lastFull.IsZero() {
 		r.metrics.relistInterval.Observe(c.Began.Sub(r.lastFull).Seconds())
@@ -31,11 +31,13 @@ func (r *reconciler) beginFull(c *schedule.Call) {
 	}
 }
 
-// completeFullList takes in the result of a full list. A dead one has failed already: its
-// answer is discarded, for it may be older than an absence that was forgotten since.
+// completeFullList takes in the result of a full list. One with an error is a failed list,
+// whatever pods it brings: a partial list removes nothing, and answers no request. A dead one
+// has failed already: its answer is discarded, for it may be older than an absence that was
+// forgotten since.
 func (r *reconciler) completeFullList(res *result) {
 	c := res.call
-	r.sched.Return(c, true)
+	r.sched.Returned(c, true)
 	switch {
 	case c.Dead:
 	case res.stopped:
@@ -56,34 +58,30 @@ func (r *reconciler) fullListFailed(err error, c *schedule.Call) {
 		r.cfg.logger.Error(err, "Cannot list pods; will try again every period")
 	}
 	r.health.listErr, r.health.listErrAt = err, r.health.asOf
-	r.out.relisted = append(r.out.relisted, r.relists.attached...)
-	r.relists.attached = r.relists.attached[:0]
+	r.out.relisted = append(r.out.relisted, r.relists.failed()...)
 }
 
 // applyFullList compares a full list with the records, and acts on what it says about each
 // pod.
 func (r *reconciler) applyFullList(pods []*Pod, c *schedule.Call) {
-	l := list{stamp: c.Stamp, before: r.records.full, cause: Cause(c.Cause), forRelist: len(r.relists.attached) > 0}
-	retried := r.retriedBy(l)
-	r.changes = r.records.compareAll(pods, c.Stamp, r.sched.Last(), r.changes[:0], r.metrics.badData)
-	if len(r.changes) > 0 {
-		r.publisher.closeWindow()
-		r.publisher.window.open(r.changes, r.sched.Now().Add(max(r.cfg.Period/windowShare, 1)))
+	l := listInfo{stamp: c.Stamp, before: r.records.full, cause: Cause(c.Cause), forRelist: len(r.relists.attached) > 0}
+	retried := r.retriedBy(l) // before those that have changed are held too
+	r.compared = r.records.compareAll(pods, c.Stamp, r.sched.Last(), r.compared[:0], r.metrics.badData)
+	if len(r.compared) > 0 {
+		r.publisher.openWindow(r.compared, r.sched.Now().Add(flushTimeout(r.cfg.Period)))
 	}
-	for _, change := range r.changes {
-		r.apply(change, l)
+	for _, found := range r.compared {
+		r.apply(found, l)
 	}
-	clear(r.changes)
-	if r.publisher.first.Number == 0 {
-		r.publisher.firstList(c.Stamp, r.records)
-	}
+	clear(r.compared)
+	r.publisher.noteFullList(c.Stamp, r.records)
 	for _, uid := range r.sched.Requested() { // what is left of the requests
 		r.confirmUnchanged(uid, l)
 	}
 	for _, uid := range retried {
 		r.confirmUnchanged(uid, l)
 	}
-	r.cache.confirmAll(c.Stamp.Time)
+	r.cache.freshenAll(c.Stamp.Time)
 	r.sched.FullListed(c)
 	r.fullListSucceeded(c)
 }
@@ -94,13 +92,12 @@ func (r *reconciler) fullListSucceeded(c *schedule.Call) {
 		r.cfg.logger.Info("Relist succeeded again")
 	}
 	r.health.lastList, r.health.listErr = r.sched.Clock(c.Began), nil
-	r.health.pods, r.health.tally = r.records.present, r.records.tally
 	r.relists.succeeded(c.Stamp, c.Began, r.publisher.syncing, r.failing.byUID)
 }
 
 // retriedBy returns the pods that a list for a caller of Relist has inspected again
 // although they have not changed: those that fail, and those that are held.
-func (r *reconciler) retriedBy(l list) []types.UID {
+func (r *reconciler) retriedBy(l listInfo) []types.UID {
 	if !l.forRelist || len(r.failing.byUID)+len(r.cache.held) == 0 {
 		return nil
 	}
@@ -112,8 +109,9 @@ func (r *reconciler) retriedBy(l list) []types.UID {
 	return slices.Compact(uids)
 }
 
-// confirmUnchanged answers the request of a pod that the full list confirms.
-func (r *reconciler) confirmUnchanged(uid types.UID, l list) {
+// confirmUnchanged acts on what compareAll does not return: that the list confirms a record.
+// It answers the pod's request.
+func (r *reconciler) confirmUnchanged(uid types.UID, l listInfo) {
 	if !r.records.confirms(uid, l.stamp) {
 		return
 	}
@@ -126,7 +124,7 @@ func (r *reconciler) confirmUnchanged(uid types.UID, l list) {
 // completePodList takes in the result of a single-pod list.
 func (r *reconciler) completePodList(res *result) {
 	c := res.call
-	r.sched.Return(c, true)
+	r.sched.Returned(c, true)
 	switch {
 	case c.Dead || res.stopped:
 	case calls.Is(res.err, ErrPodNotFound):
@@ -150,19 +148,20 @@ func (r *reconciler) completePodList(res *result) {
 // nil if the pod is absent.
 func (r *reconciler) applyPodList(pod *Pod, c *schedule.Call) {
 	r.metrics.podRelistDuration.Observe(r.sched.Since(c.Began).Seconds())
-	rec := r.records.of(c.UID)
-	change := r.records.compareOne(rec, pod, c.Stamp, r.sched.Last(), r.metrics.badData)
-	r.apply(change, list{stamp: c.Stamp, cause: Cause(c.Cause)})
-	r.health.pods, r.health.tally = r.records.present, r.records.tally
+	rec := r.records.getOrAdd(c.UID)
+	found := r.records.compareOne(rec, pod, c.Stamp, r.sched.Last(), r.metrics.badData)
+	r.apply(found, listInfo{stamp: c.Stamp, cause: Cause(c.Cause)})
 }
 
 // apply acts on what a list says about one pod.
-func (r *reconciler) apply(change podChange, l list) {
-	rec := change.rec
-	switch change.verdict {
+func (r *reconciler) apply(found comparison, l listInfo) {
+	rec := found.rec
+	switch found.verdict {
 	case ignored:
 		return
-	case conflicting: // which of the two read the runtime later is unknown: list again
+	case conflicting:
+		// Which of the two read the runtime later is unknown: list again. The runtime can list
+		// one pod: full lists do not overlap, so one of the two was a single-pod list.
 		r.sched.Request(rec.uid, string(l.cause))
 		r.cache.hold(rec)
 		return
@@ -170,47 +169,55 @@ func (r *reconciler) apply(change podChange, l list) {
 	}
 	asked := r.sched.PodListed(rec.uid, l.stamp) || l.forRelist
 	switch {
-	case change.verdict == confirmed:
-		r.confirmed(rec, change.was, l, asked)
+	case found.verdict == confirmed:
+		r.confirmed(rec, found.was, l, asked)
 	case rec.pod == nil:
-		r.gone(rec, change.transitions, l)
+		r.gone(rec, found.transitions, l)
 	default:
-		r.changed(rec, change.transitions, l)
+		r.changed(rec, found.transitions, l)
 	}
 }
 
 // confirmed: a list shows the record unchanged, which lists up to was had shown. If the
-// list was asked for, a pod whose inspection failed, or whose status contradicted the
-// record, is inspected again: the back-off of both ends here. A caller of Relist waits for
-// that inspection.
-func (r *reconciler) confirmed(rec *podRecord, was stamp, l list, asked bool) {
-	switch again := asked && rec.pod != nil; {
-	case again && rec.dirty && rec.inspection.dead(): // it died while the pod was suspended
-		r.failDead(rec)
-	case again && (rec.dirty || rec.failures > 0):
-		if l.forRelist && !rec.inspection.dead() {
-			rec.freeze(was)
-		}
-		if !rec.published.change.pending {
-			rec.cause = l.cause
-		}
-		r.sched.Inspect(rec.uid)
+// list was asked for, the pod is inspected again if that failed.
+func (r *reconciler) confirmed(rec *podRecord, was stamp, l listInfo, asked bool) {
+	if asked && rec.pod != nil {
+		r.inspectAgain(rec, was, l)
 	}
 	r.cache.freshen(rec)
 }
 
+// inspectAgain has a pod inspected whose inspection failed, or whose status contradicted the
+// record: the back-off of both ends here. A caller of Relist waits for that inspection.
+func (r *reconciler) inspectAgain(rec *podRecord, was stamp, l listInfo) {
+	owed := rec.dirty || rec.publication.syncsDelivered < rec.inspection.snapshot.syncs
+	switch {
+	case owed && rec.inspection.dead(): // it died while the pod was suspended
+		r.inspectionDied(rec)
+		r.failing.update(rec)
+	case rec.dirty || rec.failures > 0:
+		if l.forRelist && !rec.inspection.dead() {
+			rec.markDirty(was)
+		}
+		if !rec.publication.change.pending {
+			rec.cause = l.cause
+		}
+		r.sched.Inspect(rec.uid)
+	}
+}
+
 // changed: a list shows a change. The pod is inspected, and held until a status agrees.
-func (r *reconciler) changed(rec *podRecord, transitions []transition, l list) {
-	rec.published.change.add(transitions, l.stamp)
+func (r *reconciler) changed(rec *podRecord, transitions []transition, l listInfo) {
+	rec.publication.change.add(transitions, l.stamp)
 	rec.cause = l.cause
 	r.cache.hold(rec)
-	if rec.published.version == 0 {
+	if rec.publication.version == 0 {
 		r.cache.setListed(rec.uid)
 	}
 	r.sched.InspectChanged(rec.uid)
 	rec.inspection.superseded = true
 	if rec.inspection.dead() { // no other can begin: the pod is published with an error
-		r.failDead(rec)
+		r.inspectionDied(rec)
 	}
 	r.failing.update(rec)
 }
@@ -219,7 +226,7 @@ func (r *reconciler) changed(rec *podRecord, transitions []transition, l list) {
 var errPodGone = errors.New("the pod is gone")
 
 // gone: a list shows that the pod is absent. Nothing has to be inspected: it is published.
-func (r *reconciler) gone(rec *podRecord, transitions []transition, l list) {
+func (r *reconciler) gone(rec *podRecord, transitions []transition, l listInfo) {
 	r.sched.Gone(rec.uid)
 	rec.dirty, rec.err, rec.failures = false, nil, 0
 	r.failing.update(rec)
@@ -227,11 +234,11 @@ func (r *reconciler) gone(rec *podRecord, transitions []transition, l list) {
 	if c := rec.inspection.call; c != nil {
 		r.out.cancel = append(r.out.cancel, cancelCall{c, errPodGone})
 	}
-	rec.published.change.add(transitions, l.stamp)
-	r.publisher.syncsDone(rec, rec.published.syncsRequested) // what is gone has no PodSync
+	rec.publication.change.add(transitions, l.stamp)
+	r.publisher.syncsDone(rec, rec.publication.syncsRequested) // what is gone has no PodSync
 	r.cache.remove(rec.uid)
 	r.cache.freshen(rec)
-	r.publisher.publish(rec, rec.published.snapshot(nil, l.stamp, l.cause), false)
+	r.publisher.publish(rec, rec.publication.snapshot(nil, l.stamp, l.cause), false)
 }
 
 // forgetAbsent drops the records of absent pods, unless a full list is in flight, which

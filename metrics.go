@@ -1,7 +1,6 @@
 package pleg
 
 import (
-	"strings"
 	"sync"
 	"time"
 
@@ -37,8 +36,8 @@ type metrics struct {
 	logger klog.Logger
 	// nodeName is the node's name, set before the first collection; "" is not exported.
 	nodeName string
-	// now returns the present gauges.
-	now func() gauges
+	// readGauges returns the present gauges.
+	readGauges func() gauges
 
 	relistDuration    prometheus.Histogram
 	relistInterval    prometheus.Histogram
@@ -113,7 +112,7 @@ const (
 // newMetrics makes the collector. An observation of a native histogram may allocate eight
 // bytes, for client_golang boxes the number of the bucket: a generator whose metrics nobody
 // collects has classic ones only, and its idle relist allocates nothing.
-func newMetrics(logger klog.Logger, native bool, now func() gauges) *metrics {
+func newMetrics(logger klog.Logger, native bool, readGauges func() gauges) *metrics {
 	histogram := func(name, help string, buckets []float64) prometheus.Histogram {
 		opts := prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}
 		if native {
@@ -125,7 +124,7 @@ func newMetrics(logger klog.Logger, native bool, now func() gauges) *metrics {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 	}
 	m := &metrics{
-		logger: logger, now: now,
+		logger: logger, readGauges: readGauges,
 		relistDuration: histogram("kubelet_pleg_relist_duration_seconds",
 			"Duration in seconds for relisting pods in PLEG.", relistBuckets),
 		relistInterval: histogram("kubelet_pleg_relist_interval_seconds",
@@ -198,7 +197,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	}
 	// A state without containers is reported as zero, not left at its last value. No lock
 	// is held while a collector may be slow.
-	now := m.now()
+	now := m.readGauges()
 	if m.nodeName != "" {
 		gauge(nodeNameDesc, 1, m.nodeName)
 	}
@@ -230,44 +229,11 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	gauge(streamUpDesc, up)
 }
 
-// withoutKubelet is a collector without the metrics that have a kubelet's name.
-type withoutKubelet struct{ prometheus.Collector }
+// countDiscarded counts the transitions that coalescing discards.
+func (m *metrics) countDiscarded(n int) { m.discardEvents.Add(float64(n)) }
 
-// Describe implements prometheus.Collector.
-func (w withoutKubelet) Describe(ch chan<- *prometheus.Desc) {
-	filter(ch, w.Collector.Describe, func(d *prometheus.Desc) bool { return !hasKubeletName(d) })
-}
-
-// Collect implements prometheus.Collector.
-func (w withoutKubelet) Collect(ch chan<- prometheus.Metric) {
-	filter(ch, w.Collector.Collect, func(m prometheus.Metric) bool { return !hasKubeletName(m.Desc()) })
-}
-
-// hasKubeletName reports whether a metric has a name that a kubelet's registry may have
-// too. Only the printed form of a Desc has its name.
-func hasKubeletName(d *prometheus.Desc) bool {
-	return strings.HasPrefix(d.String(), `Desc{fqName: "kubelet_`)
-}
-
-// filter passes on what send sends and keep wants.
-func filter[T any](ch chan<- T, send func(chan<- T), keep func(T) bool) {
-	all := make(chan T)
-	go func() {
-		defer close(all)
-		send(all)
-	}()
-	for v := range all {
-		if keep(v) {
-			ch <- v
-		}
-	}
-}
-
-// discarded counts the transitions that coalescing discards.
-func (m *metrics) discarded(n int) { m.discardEvents.Add(float64(n)) }
-
-// exited counts the death of a container by its last status, nil if its end was not seen.
-func (m *metrics) exited(end *Status) {
+// countExit counts the death of a container by its last status, nil if its end was not seen.
+func (m *metrics) countExit(end *Status) {
 	if end == nil {
 		m.exits.WithLabelValues(exitUnseen).Inc()
 	} else if c := m.exitsByReason[end.Reason]; c != nil {

@@ -11,13 +11,13 @@ import (
 // publisher hands the changes of the records to the subscribers, after the cache has their
 // statuses.
 type publisher struct {
-	updates *broadcaster
-	exited  func(end *Status) // counts the death of a container
-	logger  klog.Logger
-	window  window
-	now     time.Time // by the clock, at the present step
-	version uint64    // of the newest update
-	first   stamp     // of the first full list that succeeded
+	updates       *broadcaster
+	countExit     func(end *Status) // counts the death of a container
+	logger        klog.Logger
+	window        window
+	now           time.Time // by the clock, at the present step
+	version       uint64    // of the newest update
+	firstFullList stamp     // of the first full list that succeeded
 	// syncing are the pods with a PodSync that is requested and not delivered.
 	syncing map[types.UID]*podRecord
 }
@@ -25,18 +25,18 @@ type publisher struct {
 // requestSync notes that a PodSync is due with the result of an inspection of the pod that
 // begins from now on.
 func (p *publisher) requestSync(rec *podRecord) {
-	rec.published.syncsRequested++
+	rec.publication.syncsRequested++
 	p.syncing[rec.uid] = rec
 }
 
 // syncsDone notes that the PodSyncs up to a number are delivered, and reports whether one
 // of them was still due.
 func (p *publisher) syncsDone(rec *podRecord, number uint64) bool {
-	if rec.published.syncsDelivered >= number {
+	if rec.publication.syncsDelivered >= number {
 		return false
 	}
-	rec.published.syncsDelivered = number
-	if number == rec.published.syncsRequested {
+	rec.publication.syncsDelivered = number
+	if number == rec.publication.syncsRequested {
 		delete(p.syncing, rec.uid)
 	}
 	return true
@@ -45,33 +45,26 @@ func (p *publisher) syncsDone(rec *podRecord, number uint64) bool {
 // publish hands the update of a pod to the window or the subscribers: the cache holds a
 // status for the snapshot. recovered: it is the first since an inspection failed.
 func (p *publisher) publish(rec *podRecord, s snapshot, recovered bool) {
-	last := &rec.published
+	pub := &rec.publication
 	p.version++
 	u := &update{
-		uid: rec.uid, pod: s.pod, version: p.version, follows: last.version,
-		sync: p.syncsDone(rec, s.syncs) || recovered, listedAt: s.stamp.Time, cause: s.cause,
-		statuses: last.seen, initial: p.takeInitial(last, s),
+		uid: rec.uid, pod: s.pod, version: p.version, follows: pub.version,
+		sync: p.syncsDone(rec, s.syncs) || recovered, listedAt: s.listedAt.Time, cause: s.cause,
+		statuses: pub.seen, initial: p.takeInitial(pub, s), transitions: pub.transitionsTo(s),
 	}
-	switch newest := s.change == last.change.number; {
-	case newest && !last.change.pending: // it has been published
-	case newest && last.change.whole:
-		u.transitions = last.change.transitions
-	default:
-		u.transitions = appendTransitions(nil, last.pod, s.pod)
+	if s.changeNumber == pub.change.number {
+		pub.change.pending = false
+		p.window.stopAwaiting(rec) // it has waited for this
 	}
-	if s.change == last.change.number {
-		last.change.pending = false
-		p.window.skip(rec) // it has waited for this
-	}
-	p.countExits(last, u)
-	appears := (last.pod == nil) != (s.pod == nil)
+	p.countExits(pub, u)
+	appears := (pub.pod == nil) != (s.pod == nil)
 	u.amends = len(u.transitions) == 0 && !u.sync && !appears
-	if u.amends && !last.amended {
+	if u.amends && !pub.amended {
 		return
 	}
-	last.pod, last.version, last.amended = s.pod, u.version, false
+	pub.pod, pub.version, pub.amended = s.pod, u.version, false
 	if s.pod == nil {
-		last.version, last.seen = 0, nil
+		pub.version, pub.seen = 0, nil
 	}
 	p.log(u)
 	if !p.window.add(rec, u) {
@@ -79,40 +72,50 @@ func (p *publisher) publish(rec *podRecord, s snapshot, recovered bool) {
 	}
 }
 
-// takeInitial returns, once, what existed of a pod when the subscriptions began that there were at the
-// first full list.
-func (p *publisher) takeInitial(last *published, s snapshot) *Pod {
-	initial := last.initial
-	last.initial = nil
-	if p.first.Number == 0 || !s.stamp.After(p.first) {
+// takeInitial returns, once, what existed of a pod for the subscriptions that began before the
+// first full list: what that list showed.
+func (p *publisher) takeInitial(pub *publication, s snapshot) *Pod {
+	initial := pub.initial
+	pub.initial = nil
+	if p.firstFullList.Number == 0 || !s.listedAt.After(p.firstFullList) {
 		return s.pod
 	}
 	return initial
 }
 
 // countExits counts the deaths that an update tells of.
-func (p *publisher) countExits(last *published, u *update) {
-	if len(last.exits) == 0 && !slices.ContainsFunc(u.transitions, transition.mayBeExit) {
+func (p *publisher) countExits(pub *publication, u *update) {
+	if len(pub.exits) == 0 && !slices.ContainsFunc(u.transitions, transition.mayBeExit) {
 		return
 	}
-	d := deaths{statuses: statusFinderIn(u.statuses), count: p.exited}
-	if last.pod != nil {
-		d.before = finderIn(last.pod.Containers)
+	d := deaths{statuses: statusFinderIn(u.statuses), count: p.countExit}
+	if pub.pod != nil {
+		d.before = finderIn(pub.pod.Containers)
 	} else {
 		d.existed = initially(u.initial, u.pod)
 	}
-	last.exits.add(u.transitions, &d)
+	pub.exits.add(u.transitions, &d)
 }
 
-// firstList notes that the first full list is in the records. The pods that are not published
-// as it shows them may change before they are.
-func (p *publisher) firstList(at stamp, records *podRecords) {
-	p.first = at
+// noteFullList notes that a full list is in the records. Of the first, pods that are not
+// published as it shows them may change before they are.
+func (p *publisher) noteFullList(at stamp, records *podRecords) {
+	if p.firstFullList.Number > 0 {
+		return
+	}
+	p.firstFullList = at
 	for _, rec := range records.byUID {
-		if rec.published.change.pending {
-			rec.published.initial = rec.pod
+		if rec.publication.change.pending {
+			rec.publication.initial = rec.pod
 		}
 	}
+}
+
+// openWindow has the updates of the pods that one full list found changed wait for each other.
+// Those of the list before wait no longer.
+func (p *publisher) openWindow(compared []comparison, closesAt time.Time) {
+	p.closeWindow()
+	p.window.open(compared, closesAt)
 }
 
 // closeWindow delivers what the reorder window holds back.

@@ -10,7 +10,7 @@ import (
 	"github.com/kubepleg/pleg/internal/schedule"
 )
 
-// reconciler is the data flow from top to bottom: list, diff, inspect, store, publish.
+// reconciler is the data flow from top to bottom: list, compare, inspect, store, publish.
 // It is a function of its inputs: it starts no goroutine and reads no clock. Its effects
 // are its writes to the cache and the broadcaster, in order, and its outputs. This file has
 // the step; requests.go, lists.go and inspections.go have what it does with each input.
@@ -30,11 +30,11 @@ type reconciler struct {
 	suspensions suspensions
 	health      healthState
 
-	lastFull time.Time // when the last full list began; zero after a start
-	canary   types.UID // the pod that was inspected last as one
+	lastFull   time.Time // when the last full list began; zero after a start
+	lastCanary types.UID // the pod that was last inspected as a canary
 
-	changes []podChange // scratch
-	out     outputs
+	compared []comparison // scratch
+	out      outputs
 }
 
 // reconcilerConfig does not change.
@@ -53,7 +53,7 @@ func newReconciler(cfg reconcilerConfig, now time.Time, cache Cache, updates *br
 	return &reconciler{
 		cfg: cfg, sched: sched, records: records, cache: writer,
 		publisher: publisher{
-			updates: updates, exited: m.exited, logger: cfg.logger, syncing: make(map[types.UID]*podRecord),
+			updates: updates, countExit: m.countExit, logger: cfg.logger, syncing: make(map[types.UID]*podRecord),
 		},
 		metrics: m,
 		relists: relists{records: records, sched: sched, cache: writer},
@@ -67,30 +67,33 @@ func (r *reconciler) step(clock time.Time, in *inputs) *outputs {
 	r.out.reset()
 	r.advance(clock)
 	for _, res := range in.results { // first: they may answer a request
-		r.complete(res)
+		r.takeResult(res)
 	}
 	r.takeRequests(in)
 	for _, late := range r.sched.Expire() {
-		r.late(late)
+		r.callLate(late)
 	}
-	for s := r.suspensions.lapsed(r.sched.Now()); s != nil; s = r.suspensions.lapsed(r.sched.Now()) {
-		r.cfg.logger.Error(nil, "A suspended pod was not resumed in time; it is listed again", "podUID", s.uid)
-		r.resume(s)
-	}
+	r.endLapsedSuspensions()
 	r.beginCalls()
 	if r.publisher.window.due(r.sched.Now()) {
 		r.publisher.closeWindow()
 	}
 	r.completeRelists()
-	if r.publisher.window.closed {
-		r.publisher.window.closed = false
-		r.forgetAbsent()
+	if r.publisher.window.takeClosed() {
+		r.forgetAbsent() // those whose update it held
 	}
+	r.noteHealth()
+	r.out.wake = r.wake()
+	return &r.out
+}
+
+// noteHealth takes what others keep into the health state. The rest of it is noted as it
+// happens.
+func (r *reconciler) noteHealth() {
+	r.health.pods, r.health.tally = r.records.present, r.records.tally
 	if r.failing.changed {
 		r.health.failing = r.failing.list()
 	}
-	r.out.wake = r.wake()
-	return &r.out
 }
 
 // advance sets the time.
@@ -105,7 +108,7 @@ func (r *reconciler) advance(clock time.Time) {
 // wake returns when, by the clock, the next step is due.
 func (r *reconciler) wake() time.Time {
 	wake := r.sched.Wake()
-	for _, t := range [...]time.Time{r.publisher.window.closes, r.suspensions.next()} {
+	for _, t := range [...]time.Time{r.publisher.window.closesAt, r.suspensions.next()} {
 		if t.IsZero() {
 			continue
 		}
@@ -121,7 +124,7 @@ func (r *reconciler) wake() time.Time {
 // due at once.
 func (r *reconciler) suspend(clock time.Time, s *suspension) {
 	r.advance(clock)
-	rec := r.records.of(s.uid)
+	rec := r.records.getOrAdd(s.uid)
 	r.publisher.window.release(rec, r.publisher.deliver) // what is stored is published before
 	r.suspensions.add(s, r.sched.Now().Add(r.cfg.Timeout))
 	r.records.suspend(rec)
@@ -143,8 +146,16 @@ func (r *reconciler) resume(s *suspension) {
 	}
 }
 
-// complete takes in the result of a call.
-func (r *reconciler) complete(res *result) {
+// endLapsedSuspensions resumes the pods whose caller has not in time.
+func (r *reconciler) endLapsedSuspensions() {
+	for s := r.suspensions.lapsed(r.sched.Now()); s != nil; s = r.suspensions.lapsed(r.sched.Now()) {
+		r.cfg.logger.Error(nil, "A suspended pod was not resumed in time; it is listed again", "podUID", s.uid)
+		r.resume(s)
+	}
+}
+
+// takeResult takes in the result of a call.
+func (r *reconciler) takeResult(res *result) {
 	if calls.Panicked(res.err) {
 		r.metrics.badData(badRuntimePanic, res.err.Error())
 	}
@@ -158,8 +169,8 @@ func (r *reconciler) complete(res *result) {
 	}
 }
 
-// late acts on a call that has become slow or dead.
-func (r *reconciler) late(late schedule.LateCall) {
+// callLate acts on a call that has become slow or dead.
+func (r *reconciler) callLate(late schedule.LateCall) {
 	c := late.Call
 	switch {
 	case c.Kind == schedule.Inspect:
@@ -188,9 +199,9 @@ func (r *reconciler) beginCalls() {
 		begin := beginCall{c, nil}
 		switch c.Kind {
 		case schedule.ListAll:
-			r.beginFull(c)
+			r.beginFullList(c)
 		case schedule.ListPod:
-			begin.pod = r.records.of(c.UID).pod // a record, so that what overlaps with the list is noticed
+			begin.pod = r.records.getOrAdd(c.UID).pod // a record, so that what overlaps with the list is noticed
 			r.cfg.logger.V(5).Info("Relisting pod", "podUID", c.UID, "cause", c.Cause)
 		case schedule.Inspect:
 			begin.pod = r.beginInspection(c)
@@ -201,9 +212,8 @@ func (r *reconciler) beginCalls() {
 
 // completeRelists completes the relists whose pods are all as fresh as they.
 func (r *reconciler) completeRelists() {
-	if r.sched.Dead() { // none can begin
-		r.out.relisted = append(r.out.relisted, r.relists.waiting...)
-		r.relists.waiting = r.relists.waiting[:0]
+	if r.sched.FullListDead() { // no other can begin
+		r.out.relisted = append(r.out.relisted, r.relists.giveUp()...)
 		r.sched.WithdrawRelist()
 	}
 	r.relists.complete(func(w relist) {
@@ -212,7 +222,7 @@ func (r *reconciler) completeRelists() {
 			r.out.relisted = append(r.out.relisted, w.caller)
 		} else {
 			r.metrics.relistDuration.Observe(r.sched.Since(w.began).Seconds())
-			r.health.synced = true
+			r.health.synced = true // see HasSynced; at the first of them, and from then on
 		}
 	})
 }

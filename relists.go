@@ -22,10 +22,10 @@ type relists struct {
 	// waiting are the callers whose list is to begin, attached those whose list is in
 	// flight.
 	waiting, attached []*relistCaller
-	// awaiting are the lists that have succeeded and whose pods are not all as fresh as
+	// incomplete are the lists that have succeeded and whose pods are not all as fresh as
 	// they.
-	awaiting []relist
-	blocker  *podRecord // the pod that one of these awaited last
+	incomplete []relist
+	blocker    *podRecord // the pod that one of these awaited last
 }
 
 // relist is a full list that has succeeded.
@@ -54,21 +54,37 @@ func (r *relists) stopped() {
 	r.attached = r.attached[:0]
 }
 
+// failed returns the callers of the list in flight, which has failed: they have their answer.
+// They are valid until the next list begins.
+func (r *relists) failed() []*relistCaller {
+	callers := r.attached
+	r.attached = r.attached[:0]
+	return callers
+}
+
+// giveUp returns the callers that wait for a list to begin: none can. They are valid until
+// another caller waits.
+func (r *relists) giveUp() []*relistCaller {
+	callers := r.waiting
+	r.waiting = r.waiting[:0]
+	return callers
+}
+
 // succeeded notes that the list in flight has. syncing are the pods with a PodSync that is
 // due, failing those whose inspection hangs or has failed.
 func (r *relists) succeeded(at stamp, began time.Time, syncing, failing map[types.UID]*podRecord) {
-	r.awaiting = append(r.awaiting, relist{stamp: at, began: began})
+	r.incomplete = append(r.incomplete, relist{stamp: at, began: began})
 	if len(r.attached) == 0 {
 		return
 	}
 	due := relist{stamp: at, began: began}
 	for _, rec := range syncing {
-		due.syncs = append(due.syncs, dueSync{rec, rec.published.syncsRequested})
+		due.syncs = append(due.syncs, dueSync{rec, rec.publication.syncsRequested})
 	}
 	due.retried = slices.AppendSeq(due.retried, maps.Values(failing))
 	for _, caller := range r.attached {
 		due.caller = caller
-		r.awaiting = append(r.awaiting, due)
+		r.incomplete = append(r.incomplete, due)
 	}
 	r.attached = r.attached[:0]
 }
@@ -76,28 +92,28 @@ func (r *relists) succeeded(at stamp, began time.Time, syncing, failing map[type
 // complete takes away the lists whose pods are all as fresh as they, and calls done with
 // each.
 func (r *relists) complete(done func(relist)) {
-	kept := r.awaiting[:0]
-	for _, w := range r.awaiting {
+	kept := r.incomplete[:0]
+	for _, w := range r.incomplete {
 		if r.isIncomplete(w) {
 			kept = append(kept, w)
 		} else {
 			done(w)
 		}
 	}
-	clear(r.awaiting[len(kept):])
-	r.awaiting = kept
+	clear(r.incomplete[len(kept):])
+	r.incomplete = kept
 }
 
 // isIncomplete reports whether some pod is older than a list, or is owed a PodSync. A pod
 // of which nothing moves is not waited for.
 func (r *relists) isIncomplete(w relist) bool {
 	for _, s := range w.syncs {
-		if s.rec.published.syncsDelivered < s.number && r.sched.Moving(s.rec.uid) {
+		if s.rec.publication.syncsDelivered < s.number && r.sched.Moving(s.rec.uid) {
 			return true
 		}
 	}
 	for _, rec := range w.retried {
-		if rec.failures > 0 && r.sched.Inspecting(rec.uid) && r.sched.Moving(rec.uid) {
+		if rec.failures > 0 && r.sched.InspectionOpen(rec.uid) && r.sched.Moving(rec.uid) {
 			return true
 		}
 	}

@@ -17,7 +17,7 @@ import (
 // The error names the call that hangs, the pod or container that it is for, and for how
 // long it has hung, or the last error. Healthy has no side effects and never blocks.
 func (g *GenericPLEG) Healthy() (bool, error) {
-	err := g.health().unhealthy()
+	err := g.healthCheck().unhealthy()
 	return err == nil, err
 }
 
@@ -43,7 +43,7 @@ func (g *GenericPLEG) WaitForSync(ctx context.Context) error {
 	case <-g.loop.synced:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("pleg has not synced: %w: %w", g.health().unsynced(), context.Cause(ctx))
+		return fmt.Errorf("pleg has not synced: %w: %w", g.healthCheck().unsynced(), context.Cause(ctx))
 	}
 }
 
@@ -54,7 +54,7 @@ func (g *GenericPLEG) Pods() Pods { return g.loop.pods() }
 // HealthReport returns the health and the state that it is decided by. It has no side
 // effects and never blocks.
 func (g *GenericPLEG) HealthReport() HealthReport {
-	h := g.health()
+	h := g.healthCheck()
 	r := h.report(g.streamStatus())
 	r.BlockedReaders = g.blockedReaders()
 	r.Runtime = g.described()
@@ -68,11 +68,11 @@ func (g *GenericPLEG) HealthReport() HealthReport {
 	return r
 }
 
-// health returns the input of the health check. The runtime is asked for its calls
+// healthCheck returns the input of the health check. The runtime is asked for its calls
 // without a lock held.
-func (g *GenericPLEG) health() *health {
+func (g *GenericPLEG) healthCheck() *healthCheck {
 	state := g.loop.lastState()
-	return &health{
+	return &healthCheck{
 		healthState: state, now: g.clock.Now(), threshold: g.threshold, started: g.started.Load(),
 		inFlight: func(methods ...string) (list []RuntimeCall) {
 			for _, info := range g.calls.InFlight(methods...) {
@@ -94,7 +94,7 @@ func (g *GenericPLEG) streamStatus() StreamReport {
 
 // gauges returns the present values of the metrics.
 func (g *GenericPLEG) gauges() gauges {
-	h := g.health()
+	h := g.healthCheck()
 	now := gauges{
 		lastList: h.lastList, tally: h.tally, streamConnected: g.streamStatus().State == StreamConnected,
 		inspectionsInFlight: len(h.inFlight(methodGetPodStatus)), blockedReaders: g.blockedReaders(),

@@ -15,7 +15,7 @@ func (r *reconciler) takeRequests(in *inputs) {
 	if in.periodic != nil {
 		r.sched.SetPeriodic(*in.periodic)
 		r.lastFull = time.Time{}
-		r.publisher.closeWindow()
+		r.publisher.closeWindow() // what a Stop left in it is delivered at once
 	}
 	r.relists.waiting = append(r.relists.waiting, in.relists...)
 	for _, uid := range sortedKeys(in.requests) {
@@ -27,7 +27,7 @@ func (r *reconciler) takeRequests(in *inputs) {
 	for _, uid := range sortedKeys(in.reinspects) {
 		r.reinspect(uid)
 	}
-	for _, connected := range in.stream {
+	for _, connected := range in.connected {
 		r.sched.SetConnected(connected)
 	}
 	if len(in.hints) > 0 || in.lostHints {
@@ -35,7 +35,7 @@ func (r *reconciler) takeRequests(in *inputs) {
 	}
 }
 
-// requestNow asks for a list of one pod, or of all if the runtime cannot list one.
+// requestNow asks for a list of one pod, or of all soon if the runtime cannot list one.
 func (r *reconciler) requestNow(uid types.UID, cause string) {
 	r.sched.Request(uid, cause)
 	if !r.cfg.ListsPods {
@@ -45,7 +45,8 @@ func (r *reconciler) requestNow(uid types.UID, cause string) {
 
 // readerBlocked asks for the lists that the blocked readers of a pod wait for: one now if
 // the earliest minTime has passed, one at the next minTime. Later ones are answered by the
-// full lists, for a reader that is blocked keeps them coming every period.
+// full lists, for a reader that is blocked keeps them coming every period. If the runtime
+// cannot list one pod, they answer all readers: unlike requestNow, this asks for none of them.
 func (r *reconciler) readerBlocked(uid types.UID, t minTimes) {
 	clock := r.sched.Clock(r.sched.Now())
 	next := t.earliest
@@ -64,7 +65,7 @@ func (r *reconciler) reinspect(uid types.UID) {
 	if rec == nil || rec.pod == nil {
 		return
 	}
-	if !rec.published.change.pending || rec.inspection.call != nil && !rec.inspection.superseded {
+	if !rec.hasUninspectedChange() { // else the next inspection has the cause of that
 		rec.cause = CauseDemand
 	}
 	r.publisher.requestSync(rec)
@@ -81,16 +82,42 @@ func (r *reconciler) takeHints(in *inputs) {
 			}
 		}
 	}
-	r.records.resolve(in.hints)
+	r.resolveHints(in.hints)
 	for _, h := range slices.SortedFunc(maps.Keys(in.hints), compareHints) {
-		known := r.records.get(h.uid) != nil
-		if h.uid == "" || !known && r.sched.Pods() >= maxHints {
+		known := r.records.pod(h.uid) != nil
+		if h.uid == "" || !known && r.sched.OpenPods() >= maxHints {
 			r.sched.HintAll()
 			continue
 		}
 		r.sched.Hint(h.uid)
 		if !r.cfg.ListsPods {
 			r.sched.HintAll()
+		}
+	}
+}
+
+// resolveHints replaces the hints that name only a container by those of its pod, where a
+// record has it: in one walk over the records for all of them.
+func (r *reconciler) resolveHints(hints map[hint]struct{}) {
+	unresolved := false
+	for h := range hints {
+		unresolved = unresolved || h.uid == ""
+	}
+	if !unresolved {
+		return
+	}
+	for uid, rec := range r.records.byUID {
+		if rec.pod == nil {
+			continue
+		}
+		for _, list := range [...][]*Container{rec.pod.Containers, rec.pod.Sandboxes} {
+			for _, c := range list {
+				byContainer := hint{containerID: c.ID.ID}
+				if _, ok := hints[byContainer]; ok {
+					delete(hints, byContainer)
+					hints[hint{uid: uid}] = struct{}{}
+				}
+			}
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
 	"github.com/kubepleg/pleg"
@@ -70,6 +71,48 @@ func TestRule8RetriesWithBackoff(t *testing.T) {
 			t.Errorf("still reported: %v", got)
 		}
 	})
+}
+
+// Rules 7 and 8: requests that come faster than lists are made do not keep a pod from being
+// inspected again.
+func TestRule8RetriesBesideRequests(t *testing.T) {
+	wrong := bare("a", plegtest.Running("a1"), plegtest.Running("a2"))
+	for name, first := range map[string]func() (*pleg.PodStatus, error){
+		"fails":       func() (*pleg.PodStatus, error) { return nil, errors.New("broken") },
+		"contradicts": func() (*pleg.PodStatus, error) { return statusOf(wrong), nil },
+	} {
+		for _, listsPods := range []bool{true, false} {
+			synctest.Test(t, func(t *testing.T) {
+				const listing = 5 * time.Millisecond
+				pod := bare("a", plegtest.Running("a1"))
+				inspections := 0
+				rt := &scripted{
+					pods: func() ([]*pleg.Pod, error) { time.Sleep(listing); return []*pleg.Pod{pod}, nil },
+					pod:  func(types.UID) (*pleg.Pod, error) { time.Sleep(listing); return pod, nil },
+					status: func(p *pleg.Pod) (*pleg.PodStatus, error) {
+						if inspections++; inspections == 1 {
+							return first()
+						}
+						return statusOf(p), nil
+					},
+				}
+				n := newNodeOf(t, func(*plegtest.Runtime) pleg.Runtime {
+					if listsPods {
+						return rt
+					}
+					return struct{ pleg.Runtime }{rt}
+				})
+				n.start()
+				time.Sleep(500 * time.Millisecond)
+				for began := time.Now(); time.Since(began) < 3*time.Second; time.Sleep(time.Millisecond) {
+					n.g.RequestRelist("a")
+				}
+				if s, err := n.cache.Get("a"); err != nil || len(s.ContainerStatuses) != 1 {
+					t.Errorf("%s, listing one pod %v: after %d inspections %v %v", name, listsPods, inspections, s, err)
+				}
+			})
+		}
+	}
 }
 
 // Rules 8 and 12 with a long period: the back-off and the deadline do not depend on

@@ -126,7 +126,7 @@ func (s *stepper) make(d *datadriven.TestData) {
 		cfg.blocked = s.cache.BlockedReaders
 	}
 	m := newMetrics(cfg.logger, false, func() gauges { return gauges{} })
-	updates := newBroadcaster(m.discarded)
+	updates := newBroadcaster(m.countDiscarded)
 	s.events = updates.Subscribe(s.t.Context(), 1000, subscriptionOptions{Lasting: true})
 	s.t.Cleanup(updates.Halt)
 	s.r = newReconciler(cfg, epoch, cache, updates, m)

@@ -50,7 +50,7 @@ func (s *stepper) take(in *inputs, line string) {
 		}
 		in.addHint(e)
 	case "connected", "disconnected":
-		in.stream = append(in.stream, words[0] == "connected")
+		in.connected = append(in.connected, words[0] == "connected")
 	default:
 		s.t.Fatalf("there is no input %q", line)
 	}
@@ -150,7 +150,7 @@ func (s *stepper) state() string {
 			set  bool
 		}{
 			{"dirty", rec.dirty}, {"unconfirmed", rec.unconfirmed}, {"held", rec.held > 0},
-			{"owes a PodSync", rec.published.syncsDelivered < rec.published.syncsRequested},
+			{"owes a PodSync", rec.publication.syncsDelivered < rec.publication.syncsRequested},
 		} {
 			if flag.set {
 				fmt.Fprintf(&b, "; %s", flag.text)

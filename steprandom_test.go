@@ -49,7 +49,7 @@ func newRandomNode(t *rapid.T) *randomNode {
 		cache = struct{ Cache }{cache}
 	}
 	m := newMetrics(cfg.logger, false, func() gauges { return gauges{} })
-	updates := newBroadcaster(m.discarded)
+	updates := newBroadcaster(m.countDiscarded)
 	w.events = updates.Subscribe(t.Context(), 1000, subscriptionOptions{Lasting: true})
 	w.r = newReconciler(cfg, epoch, cache, updates, m)
 	return w
@@ -202,7 +202,7 @@ func (w *randomNode) settle() {
 		w.t.Fatalf("not told of %v; failing %v, held %v, owed %v, %d callers",
 			present, w.r.failing.byUID, w.r.cache.held, w.r.publisher.syncing, w.callers)
 	}
-	if n := w.r.sched.Pods(); n > 0 {
+	if n := w.r.sched.OpenPods(); n > 0 {
 		w.t.Fatalf("the schedule keeps %d pods", n)
 	}
 }

@@ -16,33 +16,44 @@ import (
 // Rule 12: an inspection that is past its deadline has failed, and the events are
 // delivered, also if the pod was suspended at the deadline.
 func TestRule12DeadlineDuringSuspension(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t, pleg.WithInspectionTimeout(10*time.Second))
-		defer n.Heal()
-		n.SetPods(bare("a", plegtest.Running("a1")))
-		events := n.g.Watch()
-		n.start()
-		synctest.Wait()
-		read(events)
-		n.HangIgnoringCancel(plegtest.GetPodStatus, "a")
-		n.SetPods(bare("a", plegtest.Exited("a1")))
-		n.g.RequestRelist("a")
-		synctest.Wait()
-		time.Sleep(5 * time.Second)
-		resume := n.g.Suspend("a")
-		time.Sleep(7 * time.Second)
-		resume()
-		asked := time.Now()
-		time.Sleep(5 * time.Minute)
-		synctest.Wait()
-		want(t, "events", read(events), "a Died a1")
-		if _, err := n.cache.Get("a"); err == nil {
-			t.Error("no error in the cache")
-		}
-		if !fresh(n.cache, "a", asked) {
-			t.Error("readers wait")
-		}
-	})
+	for event, inspect := range map[string]func(*node){
+		"a Died a1": func(n *node) {
+			n.SetPods(bare("a", plegtest.Exited("a1")))
+			n.g.RequestRelist("a")
+		},
+		"a PodSync": func(n *node) { n.g.RequestReinspect("a") },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNode(t, pleg.WithInspectionTimeout(10*time.Second))
+			defer n.Heal()
+			n.SetPods(bare("a", plegtest.Running("a1")))
+			events := n.g.Watch()
+			n.start()
+			synctest.Wait()
+			read(events)
+			n.HangIgnoringCancel(plegtest.GetPodStatus, "a")
+			inspect(n)
+			synctest.Wait()
+			time.Sleep(5 * time.Second)
+			resume := n.g.Suspend("a")
+			time.Sleep(7 * time.Second)
+			resume()
+			asked := time.Now()
+			synctest.Wait()
+			if got := n.g.HealthReport().FailingPods; len(got) != 1 || got[0].Error == "" {
+				t.Errorf("the report has %v", got)
+			}
+			time.Sleep(5 * time.Minute)
+			synctest.Wait()
+			want(t, "events", read(events), event)
+			if _, err := n.cache.Get("a"); err == nil {
+				t.Error("no error in the cache")
+			}
+			if !fresh(n.cache, "a", asked) {
+				t.Error("readers wait")
+			}
+		})
+	}
 }
 
 // Lookup: known and a nil status for a pod that is listed and not inspected yet, also if

@@ -20,13 +20,13 @@ type update struct {
 	// statuses are the newest of the pod's containers, and of those that the transitions
 	// are about.
 	statuses lastStatuses
-	// initial is the pod as it existed when the subscription began of a subscriber that was
-	// told nothing of the pod; nil for one that did not exist then. Its containers are among
-	// those of pod.
+	// initial is what is no news to a subscriber that has no update of the pod yet: the pod
+	// as it was when the subscription began, without containers that are gone since; nil if
+	// there was none.
 	initial *Pod
 	// sync asks for a PodSync besides the transitions.
 	sync bool
-	// amends: nothing is new but statuses, of which no subscriber is to be told.
+	// amends: nothing is new but statuses. They are for later events; this brings none.
 	amends   bool
 	listedAt time.Time
 	cause    Cause
@@ -55,13 +55,13 @@ func (updateRules) Initial(u *update) *update {
 	return &initial
 }
 
-// Events implements broadcast.Rules: they lead from told, the update that the subscriber
+// Events implements broadcast.Rules: they lead from delivered, the update that the subscriber
 // got last, to this one.
-func (updateRules) Events(told, u *update) []*PodLifecycleEvent {
-	transitions := u.since(told)
+func (updateRules) Events(delivered, u *update) []*PodLifecycleEvent {
+	transitions := u.since(delivered)
 	pod := u.pod
-	if pod == nil && told != nil {
-		pod = told.pod
+	if pod == nil && delivered != nil {
+		pod = delivered.pod
 	}
 	n := deliverable(transitions)
 	if u.sync && u.pod != nil {
@@ -71,8 +71,8 @@ func (updateRules) Events(told, u *update) []*PodLifecycleEvent {
 		return nil
 	}
 	block := make([]PodLifecycleEvent, 0, n) // one piece of memory for all of them
-	var existed initialState                 // a subscriber that was told anything gets news only
-	if told == nil {
+	var existed initialState                 // nothing, for a subscriber that has an update of the pod
+	if delivered == nil {
 		existed = initially(u.initial, u.pod)
 	}
 	statuses := statusFinderIn(u.statuses)
@@ -87,7 +87,7 @@ func (updateRules) Events(told, u *update) []*PodLifecycleEvent {
 		block = append(block, PodLifecycleEvent{
 			ID: u.uid, Type: t.kind, Data: t.container.ID.ID,
 			Pod: pod, Container: t.container, sandbox: t.sandbox,
-			Status: status, Initial: existed.was(i, t),
+			Status: status, Initial: existed.has(i, t),
 			ListedAt: u.listedAt, Cause: u.cause,
 		})
 	}
@@ -103,16 +103,16 @@ func (updateRules) Events(told, u *update) []*PodLifecycleEvent {
 	return events
 }
 
-// Coalesce implements broadcast.Rules. Transitions are discarded where the steps told →
-// earlier → later are more than the one step told → later. Of the earlier update what this
+// Coalesce implements broadcast.Rules. Transitions are discarded where the steps delivered →
+// earlier → later are more than the one step delivered → later. Of the earlier update what this
 // step still needs is kept: a PodSync, statuses, and what existed at the beginning.
-func (updateRules) Coalesce(told, earlier, later *update) (coalesced *update, discarded int) {
-	steps := deliverable(earlier.since(told)) + deliverable(later.since(earlier))
-	discarded = max(0, steps-deliverable(later.since(told)))
+func (updateRules) Coalesce(delivered, earlier, later *update) (coalesced *update, discarded int) {
+	steps := deliverable(earlier.since(delivered)) + deliverable(later.since(earlier))
+	discarded = max(0, steps-deliverable(later.since(delivered)))
 	sync, initial := later.pod != nil && (earlier.sync || later.sync), later.initial
 	var known *Pod
-	if told != nil {
-		known = told.pod
+	if delivered != nil {
+		known = delivered.pod
 	} else if initial == nil {
 		initial = among(earlier.initial, later.pod)
 	}
@@ -128,15 +128,14 @@ func (updateRules) Coalesce(told, earlier, later *update) (coalesced *update, di
 	return &both, discarded
 }
 
-// since returns the transitions from an older update to this one: those that came with
-// it where it follows the older one, else those between their pods.
-// told is nil for a subscriber that got no event of the pod.
-func (u *update) since(told *update) []transition {
-	if told == nil {
-		told = &update{}
+// since returns the transitions from an older update, nil for none, to this one: those that
+// came with it where it follows the older one, else those between their pods.
+func (u *update) since(delivered *update) []transition {
+	if delivered == nil {
+		delivered = &update{}
 	}
-	if u.follows == told.version {
+	if u.follows == delivered.version {
 		return u.transitions
 	}
-	return appendTransitions(nil, told.pod, u.pod)
+	return appendTransitions(nil, delivered.pod, u.pod)
 }

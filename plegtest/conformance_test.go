@@ -105,35 +105,6 @@ func TestTestRuntimePassesAnySource(t *testing.T) {
 	})
 }
 
-// label gives the pod "a" labels and annotations, and its containers too.
-func label(b *broken) {
-	b.UpdatePod("a", func(pod *pleg.Pod) {
-		pod.Labels, pod.Annotations = map[string]string{"of": secret}, map[string]string{"of": secret}
-		for _, c := range pod.Containers {
-			c.Labels = map[string]string{"of": secret}
-		}
-	})
-}
-
-// secret is what no problem may show.
-const secret = "hunter2"
-
-// relabel has GetPod return the labelled pod "a" edited.
-func relabel(edit func(pod *pleg.Pod)) func(b *broken) {
-	return func(b *broken) {
-		label(b)
-		own := plegtest.NewRuntime()
-		own.SetPod(b.Pod("a"))
-		own.UpdatePod("a", edit)
-		b.getPod = func(ctx context.Context, uid types.UID) (*pleg.Pod, error) {
-			if uid == "a" {
-				return own.Pod("a"), nil
-			}
-			return b.Runtime.GetPod(ctx, uid)
-		}
-	}
-}
-
 // Maps without entries and no maps are the same.
 func TestTestRuntimePassesEmptyLabels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -144,90 +115,6 @@ func TestTestRuntimePassesEmptyLabels(t *testing.T) {
 			t.Error(err)
 		}
 	})
-}
-
-// canceling returns its own error if the context has ended.
-type canceling struct{ *plegtest.Runtime }
-
-func (r canceling) GetPods(ctx context.Context, all bool) ([]*pleg.Pod, error) {
-	if ctx.Err() != nil {
-		return nil, errors.New("transport: context over")
-	}
-	return r.Runtime.GetPods(ctx, all)
-}
-
-// broken is the fake with methods replaced.
-type broken struct {
-	*plegtest.Runtime
-	getPods func(ctx context.Context, all bool) ([]*pleg.Pod, error)
-	status  func(ctx context.Context, pod *pleg.Pod) (*pleg.PodStatus, error)
-	getPod  func(ctx context.Context, uid types.UID) (*pleg.Pod, error)
-	watch   func(ctx context.Context, connected func(), observe func(pleg.ContainerEvent)) error
-	// The optional reports are valid by default.
-	silent bool
-	calls  []pleg.RuntimeCall
-}
-
-func (b *broken) DescribeRuntime() string {
-	if b.silent {
-		return ""
-	}
-	return "a broken runtime"
-}
-
-func (b *broken) CallsInFlight() []pleg.RuntimeCall { return b.calls }
-
-func (b *broken) GetPods(ctx context.Context, all bool) ([]*pleg.Pod, error) {
-	if b.getPods != nil {
-		return b.getPods(ctx, all)
-	}
-	return b.Runtime.GetPods(ctx, all)
-}
-
-func (b *broken) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.PodStatus, error) {
-	if b.status != nil {
-		return b.status(ctx, pod)
-	}
-	return b.Runtime.GetPodStatus(ctx, pod)
-}
-
-func (b *broken) GetPod(ctx context.Context, uid types.UID) (*pleg.Pod, error) {
-	if b.getPod != nil {
-		return b.getPod(ctx, uid)
-	}
-	return b.Runtime.GetPod(ctx, uid)
-}
-
-func (b *broken) WatchContainerEvents(ctx context.Context, connected func(), observe func(pleg.ContainerEvent)) error {
-	if b.watch != nil {
-		return b.watch(ctx, connected, observe)
-	}
-	return b.Runtime.WatchContainerEvents(ctx, connected, observe)
-}
-
-// pods breaks the pods of the node.
-func pods(edit func(list []*pleg.Pod) []*pleg.Pod) func(b *broken) {
-	return func(b *broken) {
-		list, _ := b.Runtime.GetPods(context.Background(), true)
-		var own []*pleg.Pod
-		for _, pod := range list {
-			b.UpdatePod(pod.ID, func(pod *pleg.Pod) { own = append(own, pod) })
-		}
-		b.SetPods(edit(own)...)
-	}
-}
-
-// editStatus breaks the statuses of the node.
-func editStatus(edit func(s *pleg.PodStatus)) func(b *broken) {
-	return func(b *broken) {
-		b.status = func(ctx context.Context, pod *pleg.Pod) (*pleg.PodStatus, error) {
-			s, err := b.Runtime.GetPodStatus(ctx, pod)
-			if err == nil && len(s.SandboxStatuses) > 0 {
-				edit(s)
-			}
-			return s, err
-		}
-	}
 }
 
 // Each of these runtimes is broken in one way, which TestRuntime reports.

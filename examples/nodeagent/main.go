@@ -84,7 +84,7 @@ func run(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 		logger.Error(err, "Some statuses from before are lost")
 	}
 	a := agent.New(agent.Config{
-		Reader: reader, Conn: conn, NodeIP: f.nodeIP, Sink: sink, Adopted: adopted,
+		Reader: reader, Conn: conn, NodeName: f.nodeName, NodeIP: f.nodeIP, Sink: sink, Adopted: adopted,
 		Runtime:  runtime.Options{StateDir: f.stateDir, CgroupParent: f.cgroupParent},
 		OnStatus: newPrinter(stdout).print, Registry: prometheus.NewRegistry(), Logger: logger,
 	})

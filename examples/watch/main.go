@@ -82,8 +82,9 @@ func watch(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 	}
 	defer runtime.Close()
 	cache, registry := pleg.NewCache(), prometheus.NewRegistry()
+	nodeName, _ := os.Hostname() // without it, the metrics name no node
 	generator := pleg.NewGenericPLEG(runtime, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod,
-		cache, clock.RealClock{}, pleg.WithRegisterer(registry), pleg.WithLogger(logger))
+		cache, clock.RealClock{}, pleg.WithRegisterer(registry), pleg.WithNodeName(nodeName), pleg.WithLogger(logger))
 
 	fmt.Fprintf(stderr, "Watching %s. Ctrl-C ends it.\n", printable(runtime.DescribeRuntime()))
 	if f.duration > 0 {

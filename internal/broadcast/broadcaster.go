@@ -46,13 +46,13 @@ type Rules[K cmp.Ordered, U, E any] interface {
 	// Initial returns the newest update of a key as a subscriber is to get it that
 	// begins now: the state, without requests that were for the subscribers of the time.
 	Initial(update U) U
-	// Events returns the events that lead a subscriber from told, its last state, to the
+	// Events returns the events that lead a subscriber from delivered, its last state, to the
 	// update. The slice must not be changed afterwards.
-	Events(told, update U) []E
+	Events(delivered, update U) []E
 	// Coalesce returns one update in place of two of which the earlier was not
 	// delivered, and how many transitions that discards. The state of coalesced is that
 	// of later.
-	Coalesce(told, earlier, later U) (coalesced U, discarded int)
+	Coalesce(delivered, earlier, later U) (coalesced U, discarded int)
 }
 
 // Broadcaster has the present state of each key, and the subscriptions. Its methods may be
@@ -102,7 +102,7 @@ type Options[U, E any] struct {
 	Want func(update U) bool
 	// Events makes the subscriber's events in place of that of the rules, unless it is
 	// nil.
-	Events func(told, update U) []E
+	Events func(delivered, update U) []E
 }
 
 // Publish makes the update the state of its key and tells every subscriber of it. It
@@ -129,9 +129,9 @@ func (b *Broadcaster[K, U, E]) Publish(update U, at time.Time) {
 	}
 }
 
-// Amend coalesces the newest update of a key with another one, which no events lead to from
-// there. It does so for subscribers that begin later, and for those that have yet to be told
-// of an update of the key; no other hears of it.
+// Amend coalesces an update with the newest of its key, to which it adds no event. Who
+// subscribes later gets the two as one, and so does a subscriber with an undelivered update of
+// the key. The others get nothing: for them there is nothing to deliver.
 func (b *Broadcaster[K, U, E]) Amend(update U) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -89,7 +89,7 @@ func TestEventsOfASubscriber(t *testing.T) {
 	s := newStation()
 	defer s.Halt()
 	own := s.Broadcaster.Subscribe(t.Context(), 10, everything{
-		Events: func(told, u update) []event { return []event{{u.key, u.level*10 + told.level}} },
+		Events: func(delivered, u update) []event { return []event{{u.key, u.level*10 + delivered.level}} },
 	})
 	out := s.Subscribe(t.Context(), 10, false)
 	s.publish("a1 a2")

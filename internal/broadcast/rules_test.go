@@ -34,15 +34,15 @@ func (levels) Key(u update) string     { return u.key }
 func (levels) Gone(u update) bool      { return u.level == 0 }
 func (levels) Initial(u update) update { u.sync = false; return u }
 
-func (levels) Events(told, u update) []event {
-	if told.level == 0 && u.level == 0 {
+func (levels) Events(delivered, u update) []event {
+	if delivered.level == 0 && u.level == 0 {
 		panic("what was never told of is gone, and makes events")
 	}
 	var events []event
-	for range u.level - told.level {
+	for range u.level - delivered.level {
 		events = append(events, event{u.key, 1})
 	}
-	for range told.level - u.level {
+	for range delivered.level - u.level {
 		events = append(events, event{u.key, -1})
 	}
 	if u.sync && u.level > 0 {
@@ -51,10 +51,10 @@ func (levels) Events(told, u update) []event {
 	return events
 }
 
-func (levels) Coalesce(told, earlier, later update) (merged update, discarded int) {
+func (levels) Coalesce(delivered, earlier, later update) (merged update, discarded int) {
 	merged = later
 	merged.sync = earlier.sync || later.sync
-	return merged, distance(told, earlier) + distance(earlier, later) - distance(told, later)
+	return merged, distance(delivered, earlier) + distance(earlier, later) - distance(delivered, later)
 }
 
 func distance(a, b update) int { return max(a.level-b.level, b.level-a.level) }

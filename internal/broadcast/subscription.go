@@ -15,9 +15,9 @@ type state[U any] struct {
 
 // step leads a subscriber from the state of a key that was delivered to an update.
 type step[U any] struct {
-	told   state[U]
-	update U
-	since  time.Time // of the first update that is not delivered
+	delivered state[U]
+	update    U
+	since     time.Time // of the first update that is not delivered
 }
 
 // subscription delivers to one subscriber. The delivered state of a key is kept only while
@@ -119,7 +119,7 @@ func (s *subscription[K, U, E]) amend(key K, update U) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if p, pends := s.pending[key]; pends {
-		p.update, _ = s.rules.Coalesce(p.told.update, p.update, update)
+		p.update, _ = s.rules.Coalesce(p.delivered.update, p.update, update)
 		s.pending[key] = p
 	}
 }
@@ -134,11 +134,11 @@ func (s *subscription[K, U, E]) upToDateLocked() bool {
 func (s *subscription[K, U, E]) pendLocked(key K, before state[U], update U, at time.Time) (discarded int) {
 	p, pends := s.pending[key]
 	if pends {
-		p.update, discarded = s.rules.Coalesce(p.told.update, p.update, update)
+		p.update, discarded = s.rules.Coalesce(p.delivered.update, p.update, update)
 	} else {
 		p = step[U]{before, update, at}
 	}
-	if !p.told.exists && s.rules.Gone(p.update) {
+	if !p.delivered.exists && s.rules.Gone(p.update) {
 		s.withdrawLocked(key)
 		return discarded
 	}
@@ -199,24 +199,24 @@ func (s *subscription[K, U, E]) advanceLocked() bool {
 		s.order = s.order[1:]
 		if p, pends := s.pending[key]; pends {
 			delete(s.pending, key)
-			s.commitLocked(key, p.told, p.update)
+			s.commitLocked(key, p.delivered, p.update)
 			s.committedSince = p.since
 		}
 	}
 	return true
 }
 
-// commitLocked makes the events that lead from told to an update the next to be delivered.
+// commitLocked makes the events that lead from delivered to an update the next to be delivered.
 // From then on the key counts as delivered: its next update leads on from this one.
-func (s *subscription[K, U, E]) commitLocked(key K, told state[U], update U) {
-	if !told.exists && s.rules.Gone(update) {
+func (s *subscription[K, U, E]) commitLocked(key K, delivered state[U], update U) {
+	if !delivered.exists && s.rules.Gone(update) {
 		return
 	}
 	s.committedKey = key
 	if s.options.Events != nil {
-		s.committed = s.options.Events(told.update, update)
+		s.committed = s.options.Events(delivered.update, update)
 	} else {
-		s.committed = s.rules.Events(told.update, update)
+		s.committed = s.rules.Events(delivered.update, update)
 	}
 }
 

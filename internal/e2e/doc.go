@@ -9,4 +9,5 @@
 //	go test -run TestSoak -v -timeout 90m . -soak.lives=10000  the whole soak
 //	go run ./cmd/latency                                       from a death to its event
 //	go run ./cmd/idle                                          the CPU time of an idle node
+//	go run ./cmd/scale                                         what an agent costs by the size of its node
 package e2e

@@ -20,12 +20,15 @@ type world struct {
 	cfg      schedule.Config
 	clock    time.Time
 	flying   map[*schedule.Call]schedule.Call // as they began
-	open     map[types.UID]uint64
+	open     map[types.UID]requests
 	inspects map[types.UID]bool // wanted, and not begun
 	// waits has the pods with a request that waits for a time. When it comes, a request
 	// that is open becomes a newer one, and nobody is told.
 	waits map[types.UID]bool
 }
+
+// requests are the oldest and the newest open request of a pod.
+type requests struct{ oldest, newest uint64 }
 
 func newWorld(t *rapid.T) *world {
 	cfg := schedule.Config{
@@ -37,7 +40,7 @@ func newWorld(t *rapid.T) *world {
 	w := &world{
 		Scheduler: schedule.New(cfg), t: t, cfg: cfg, clock: epoch,
 		flying: make(map[*schedule.Call]schedule.Call),
-		open:   make(map[types.UID]uint64), inspects: make(map[types.UID]bool),
+		open:   make(map[types.UID]requests), inspects: make(map[types.UID]bool),
 		waits: make(map[types.UID]bool),
 	}
 	w.Advance(epoch)
@@ -62,7 +65,7 @@ func (w *world) step() (acted bool) {
 	for _, uid := range w.Requested() {
 		if !slices.Contains(before, uid) { // it had waited for a time
 			acted = true
-			w.open[uid] = w.Last().Number
+			w.requested(uid)
 		}
 	}
 	acted = w.TakeCanary() || acted
@@ -142,10 +145,19 @@ func (w *world) request(uid types.UID, hinted bool) {
 	} else {
 		w.Request(uid, "demand")
 	}
-	w.open[uid] = w.Last().Number
+	w.requested(uid)
 	if !w.cfg.ListsPods {
 		w.requestAll(hinted)
 	}
+}
+
+// requested notes that a request of a pod is open from now on.
+func (w *world) requested(uid types.UID) {
+	r, open := w.open[uid]
+	if r.newest = w.Last().Number; !open {
+		r.oldest = r.newest
+	}
+	w.open[uid] = r
 }
 
 // requestAll has all pods requested.
@@ -162,17 +174,17 @@ func (w *world) returns(c *schedule.Call, fails bool) {
 	delete(w.flying, c)
 	if c.Kind == schedule.Inspect {
 		uid := c.UID
-		w.Return(c, !c.Dead || !fails)
+		w.Returned(c, !c.Dead || !fails)
 		if fails && !c.Dead {
 			w.retry(uid, "failed")
 		} else if !fails {
 			w.InspectionSucceeded()
-			w.Inspected(uid, true)
+			w.InspectionAgreed(uid, true)
 		}
 		w.Recycle(c)
 		return
 	}
-	w.Return(c, true)
+	w.Returned(c, true)
 	switch {
 	case c.Dead:
 	case fails && c.Kind == schedule.ListAll:
@@ -189,14 +201,25 @@ func (w *world) returns(c *schedule.Call, fails bool) {
 	}
 }
 
+// answer has a list answer what is requested of a pod. What was requested since it began stays
+// open.
 func (w *world) answer(uid types.UID, stamp schedule.Stamp) {
-	since, open := w.open[uid]
-	want := open && stamp.Number > since
+	r, open := w.open[uid]
+	want := open && stamp.Number > r.oldest
 	answers := w.PodListed(uid, stamp)
 	if answers && !want || want && !answers && !w.waits[uid] {
-		w.t.Fatalf("list %d answers the request for %s after %d: %v", stamp.Number, uid, since, answers)
+		w.t.Fatalf("list %d answers the requests for %s after %d: %v", stamp.Number, uid, r.oldest, answers)
 	}
-	if answers {
+	if !answers {
+		return
+	}
+	left := slices.Contains(w.Requested(), uid)
+	if newer := stamp.Number <= r.newest; newer && !left || left && !newer && !w.waits[uid] {
+		w.t.Fatalf("list %d leaves a request for %s open: %v; the newest is after %d", stamp.Number, uid, left, r.newest)
+	}
+	if left {
+		w.open[uid] = requests{r.newest, r.newest}
+	} else {
 		delete(w.open, uid)
 		w.waits[uid] = w.Open(uid) // there may be a follow-up
 	}
@@ -273,11 +296,11 @@ func (w *world) settle() {
 		}
 	}
 	for i := range pods {
-		w.Inspected(podAt(i), true)
+		w.InspectionAgreed(podAt(i), true)
 	}
-	if w.Pods() > 0 || len(w.open) > 0 || len(w.inspects) > 0 || len(w.flying) > 0 || !w.Wake().IsZero() {
+	if w.OpenPods() > 0 || len(w.open) > 0 || len(w.inspects) > 0 || len(w.flying) > 0 || !w.Wake().IsZero() {
 		w.t.Fatalf("%d pods are left, with requests %v, inspections %v, in flight %v, wake %v",
-			w.Pods(), w.open, w.inspects, w.flying, w.Wake())
+			w.OpenPods(), w.open, w.inspects, w.flying, w.Wake())
 	}
 }
 
@@ -330,7 +353,7 @@ func TestModel(t *testing.T) {
 			},
 			"no inspection": func(t *rapid.T) {
 				uid := pod.Draw(t, "pod")
-				w.Inspected(uid, false)
+				w.InspectionAgreed(uid, false)
 				delete(w.inspects, uid)
 			},
 			"return": func(t *rapid.T) {

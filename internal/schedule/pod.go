@@ -28,13 +28,13 @@ const (
 type pod struct {
 	uid types.UID
 
-	// want is the number from which on a list answers the newest open request; 0 for
-	// none. hinted: an event is among the open requests.
-	want   uint64
-	cause  string
-	hinted bool
-	// later are the times for which requests wait, by their reason; zero for none.
-	later [reasons]time.Time
+	// want is the number from which on a list answers the newest open request, oldest that
+	// of the oldest; 0 for none. hinted: an event is among the open requests.
+	want, oldest uint64
+	cause        string
+	hinted       bool
+	// dueAt are the times for which requests wait, by their reason; zero for none.
+	dueAt [reasons]time.Time
 	// attempts counts the failed inspections and contradictions in a row.
 	attempts   int
 	retryCause string
@@ -83,7 +83,7 @@ func (s *Scheduler) Hint(uid types.UID) {
 
 func (s *Scheduler) request(p *pod, cause string, hinted bool) {
 	if p.want == 0 {
-		p.cause = cause
+		p.cause, p.oldest = cause, s.last.Number+1
 		s.requested++
 	}
 	p.want = s.last.Number + 1
@@ -95,8 +95,8 @@ func (s *Scheduler) request(p *pod, cause string, hinted bool) {
 func (s *Scheduler) RequestAt(uid types.UID, at time.Time) {
 	p := s.pod(uid)
 	at = at.Add(s.ahead)
-	if earlier := p.later[reader]; earlier.IsZero() || at.Before(earlier) {
-		p.later[reader] = at
+	if earlier := p.dueAt[reader]; earlier.IsZero() || at.Before(earlier) {
+		p.dueAt[reader] = at
 	}
 	s.plan(p)
 }
@@ -106,9 +106,11 @@ func (s *Scheduler) Retry(uid types.UID, cause string) {
 	p := s.pod(uid)
 	p.attempts++
 	p.retryCause = cause
-	p.later[retry] = s.now.Add(s.retry.Wait(p.attempts))
+	p.dueAt[retry] = s.now.Add(s.retry.Wait(p.attempts))
 	s.plan(p)
 }
+
+func (p *pod) endBackOff() { p.attempts, p.dueAt[retry] = 0, time.Time{} }
 
 func (p *pod) causeOf(why reason) string {
 	switch why {
@@ -122,20 +124,24 @@ func (p *pod) causeOf(why reason) string {
 }
 
 // PodListed notes that a list of the pod with this stamp is believed, or confirms what is
-// known, and reports whether it answers the open request.
+// known, and reports whether it answers a request. Newer ones stay open.
 func (s *Scheduler) PodListed(uid types.UID, stamp Stamp) bool {
 	p := s.pods[uid]
 	if p == nil {
 		return false
 	}
-	p.later[listFailed], p.listFirst = time.Time{}, false
-	answers := p.want > 0 && p.want <= stamp.Number
-	if answers {
-		p.want = 0
+	p.dueAt[listFailed], p.listFirst = time.Time{}, false
+	answers := p.want > 0 && p.oldest <= stamp.Number
+	switch {
+	case !answers:
+	case p.want > stamp.Number:
+		p.oldest = p.want
+	default:
+		p.want, p.oldest = 0, 0
 		s.requested--
 		if p.hinted {
 			p.hinted = false
-			p.later[followUp] = s.now.Add(s.cfg.Period / followUpShare)
+			p.dueAt[followUp] = s.now.Add(s.cfg.Period / followUpShare)
 		}
 	}
 	s.plan(p)
@@ -147,7 +153,7 @@ func (s *Scheduler) PodListed(uid types.UID, stamp Stamp) bool {
 // not affected.
 func (s *Scheduler) PodListFailed(uid types.UID) {
 	if p := s.pods[uid]; p != nil && p.want > 0 {
-		p.later[listFailed] = s.now.Add(s.cfg.Period)
+		p.dueAt[listFailed] = s.now.Add(s.cfg.Period)
 		s.plan(p)
 	}
 }
@@ -158,7 +164,7 @@ func (s *Scheduler) Inspect(uid types.UID) { s.inspect(s.pod(uid)) }
 // InspectChanged is Inspect for a pod that has changed: its next back-off begins anew.
 func (s *Scheduler) InspectChanged(uid types.UID) {
 	p := s.pod(uid)
-	p.attempts, p.later[retry] = 0, time.Time{}
+	p.endBackOff()
 	s.inspect(p)
 }
 
@@ -176,11 +182,11 @@ func (s *Scheduler) InspectionWanted(uid types.UID) bool {
 	return p != nil && p.inspect
 }
 
-// Inspected ends the back-off of a pod whose status agrees with its list. Unless again, an
-// inspection that was to begin does not: it would tell the same.
-func (s *Scheduler) Inspected(uid types.UID, again bool) {
+// InspectionAgreed ends the back-off of a pod whose status agrees with its list. Unless again,
+// an inspection that was to begin does not: it would tell the same.
+func (s *Scheduler) InspectionAgreed(uid types.UID, again bool) {
 	if p := s.pods[uid]; p != nil {
-		p.attempts, p.later[retry] = 0, time.Time{}
+		p.endBackOff()
 		p.inspect = p.inspect && again
 		s.plan(p)
 	}
@@ -192,7 +198,8 @@ func (s *Scheduler) Gone(uid types.UID) {
 	if p == nil {
 		return
 	}
-	p.inspect, p.attempts, p.later[retry] = false, 0, time.Time{}
+	p.inspect = false
+	p.endBackOff()
 	since := p.unanswered
 	s.noteAnswered(p)
 	if p.inspection != nil {
@@ -218,8 +225,8 @@ func (s *Scheduler) Resume(uid types.UID) {
 // Open reports whether there is a request of the pod open or a call in flight.
 func (s *Scheduler) Open(uid types.UID) bool { return s.pods[uid] != nil }
 
-// Pods returns how many pods have something open.
-func (s *Scheduler) Pods() int { return len(s.pods) }
+// OpenPods returns how many pods have something open.
+func (s *Scheduler) OpenPods() int { return len(s.pods) }
 
 // Requested returns the pods with an open request, by UID.
 func (s *Scheduler) Requested() []types.UID {
@@ -236,8 +243,8 @@ func (s *Scheduler) Requested() []types.UID {
 	return uids
 }
 
-// Inspecting reports whether an inspection of the pod is in flight, or is to begin.
-func (s *Scheduler) Inspecting(uid types.UID) bool {
+// InspectionOpen reports whether an inspection of the pod is in flight, or is to begin.
+func (s *Scheduler) InspectionOpen(uid types.UID) bool {
 	p := s.pods[uid]
 	return p != nil && (p.inspect || p.inspection != nil)
 }
@@ -259,7 +266,7 @@ func (s *Scheduler) Moving(uid types.UID) bool {
 	case p.want == 0:
 		return false
 	case s.cfg.ListsPods:
-		return p.later[listFailed].IsZero() && (p.list == nil || !p.list.Slow)
+		return p.dueAt[listFailed].IsZero() && (p.list == nil || !p.list.Slow)
 	default:
 		f := &s.full
 		return f.periodic || f.want > 0 || f.relist || f.call != nil && !f.call.Slow
@@ -282,15 +289,15 @@ func (s *Scheduler) HungSince(uid types.UID) time.Time {
 // or away.
 func (s *Scheduler) plan(p *pod) {
 	covered := s.full.call != nil && p.want <= s.full.covers // the full list in flight answers
-	if s.cfg.ListsPods && p.want > 0 && p.list == nil && p.later[listFailed].IsZero() && !covered && !p.suspended {
-		s.listing.push(p)
+	if s.cfg.ListsPods && p.want > 0 && p.list == nil && p.dueAt[listFailed].IsZero() && !covered && !p.suspended {
+		s.toList.push(p)
 	} else {
-		s.listing.drop(p)
+		s.toList.drop(p)
 	}
 	if p.inspect && p.inspection == nil && !p.suspended && !p.listFirst {
-		s.inspecting.push(p)
+		s.toInspect.push(p)
 	} else {
-		s.inspecting.drop(p)
+		s.toInspect.drop(p)
 	}
 	s.planStuck(p)
 	if alarm := p.nextAlarm(s.cfg); alarm != p.alarm {
@@ -311,7 +318,7 @@ func (s *Scheduler) plan(p *pod) {
 // pod hangs or has failed, or the runtime makes none.
 func (s *Scheduler) planStuck(p *pod) {
 	stuck := p.want > 0 && !p.suspended &&
-		(!s.cfg.ListsPods || p.list != nil && p.list.Slow || !p.later[listFailed].IsZero())
+		(!s.cfg.ListsPods || p.list != nil && p.list.Slow || !p.dueAt[listFailed].IsZero())
 	switch {
 	case stuck && !p.stuck:
 		s.stuck++
@@ -339,7 +346,7 @@ func (p *pod) nextAlarm(cfg Config) time.Time {
 			next = t
 		}
 	}
-	for _, at := range p.later {
+	for _, at := range p.dueAt {
 		earlier(at)
 	}
 	for _, c := range [...]*Call{p.list, p.inspection} {

@@ -21,10 +21,10 @@ func TestAlarmsRingInOrder(t *testing.T) {
 		uid := numbered(random.IntN(100))
 		switch random.IntN(4) {
 		case 0:
-			s.Inspected(uid, true) // which is another alarm of the pod
+			s.InspectionAgreed(uid, true) // which is another alarm of the pod
 		case 1:
 			s.Retry(uid, "demand")
-			s.Inspected(uid, true)
+			s.InspectionAgreed(uid, true)
 		default:
 			t := epoch.Add(time.Duration(random.IntN(10000)) * ms)
 			if s.RequestAt(uid, t); at[uid].IsZero() || t.Before(at[uid]) {
@@ -74,7 +74,7 @@ func TestLongQueue(t *testing.T) {
 	waiting = waiting[2:]
 	for i := range n - 2 {
 		if i%5 == 0 && len(waiting) > 3 { // one leaves from within
-			s.Inspected(waiting[2], false)
+			s.InspectionAgreed(waiting[2], false)
 			waiting = append(waiting[:2:2], waiting[3:]...)
 		}
 		if i%2 == 0 {
@@ -99,9 +99,9 @@ func TestPodsThatComeAgainQueueAgain(t *testing.T) {
 	s.inspectMany("a", "b")
 	s.step(0, "Ia", "Ib") // there is no worker free
 	s.inspectMany("c", "d", "e", "f")
-	s.Inspected("c", false)
+	s.InspectionAgreed("c", false)
 	s.Inspect("c")
-	s.Inspected("d", false)
+	s.InspectionAgreed("d", false)
 	s.Inspect("x")
 	s.inspected("Ia", "Ib")
 	s.does("Ie", "If")

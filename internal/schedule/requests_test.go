@@ -31,7 +31,7 @@ func TestRequestIsAnsweredByALaterList(t *testing.T) {
 }
 
 // A request never joins a call in flight: however many come meanwhile, one more list
-// follows.
+// follows. Nor do they keep that call from answering the request that it was made for.
 func TestRequestJoinsNoCallInFlight(t *testing.T) {
 	s := newScript(t)
 	s.Request("a", "demand")
@@ -39,9 +39,11 @@ func TestRequestJoinsNoCallInFlight(t *testing.T) {
 	s.Request("a", "hint")
 	s.Request("a", "hint")
 	s.does() // one list of a pod at a time
-	s.same("answered by G1", s.listed("G1"), []types.UID(nil))
+	s.same("answered by G1", s.listed("G1"), []types.UID{"a"})
+	s.same("open", s.Requested(), []types.UID{"a"})
 	s.does("G2 a demand") // the first cause that is open
 	s.same("answered by G2", s.listed("G2"), []types.UID{"a"})
+	s.same("open", s.Requested(), []types.UID(nil))
 	s.does()
 	s.forgotten()
 }
@@ -175,7 +177,7 @@ func TestReasonsWaitSideBySide(t *testing.T) {
 	s.RequestAt("a", epoch.Add(500*ms))
 	s.step(2*period, "G2 a period") // by the order of the reasons
 	s.listed("G2")
-	s.Inspected("a", true)
+	s.InspectionAgreed("a", true)
 	s.forgotten()
 }
 
@@ -192,7 +194,7 @@ func TestRetryDoubles(t *testing.T) {
 	s.same("waits", waits, []time.Duration{
 		period, 2 * period, 4 * period, 8 * period, 16 * period, 32 * period, time.Minute, time.Minute,
 	})
-	s.Inspected("a", true)
+	s.InspectionAgreed("a", true)
 	s.forgotten()
 	s.Retry("a", "demand")
 	s.same("after a reset", wait(), period)
@@ -210,8 +212,8 @@ func TestRetryDoubles(t *testing.T) {
 // What is asked about a pod that nothing is open of is no reason to remember it.
 func TestNothingOpen(t *testing.T) {
 	s := newScript(t)
-	s.Inspected("a", true)
-	s.Inspected("a", false)
+	s.InspectionAgreed("a", true)
+	s.InspectionAgreed("a", false)
 	s.Gone("a")
 	s.same("answers", s.PodListed("a", s.Last()), false)
 	s.same("open", s.Open("a"), false)

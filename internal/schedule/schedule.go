@@ -110,19 +110,19 @@ type Scheduler struct {
 	full      fullList
 	pods      map[types.UID]*pod // those that something is open of
 	requested int                // of these, how many have an open request
-	stuck     int                // and of these, how many that no single list answers soon
+	stuck     int                // and of these, how many that no list of the pod alone answers soon
 	alarms    alarms
 	late      []LateCall
 
-	listing    queue // pods to list
-	listers    int   // slots free for that
-	inspecting queue // pods to inspect
-	workers    int   // slots free for that
-	canary     canary
-	scratch    []*pod
-	begun      []*Call
-	free       []*Call // inspections that have returned, to be used again
-	freePods   []*pod  // the same of pods
+	toList       queue // pods to list
+	listSlots    int   // slots free for that
+	toInspect    queue // pods to inspect
+	inspectSlots int   // slots free for that
+	canary       canary
+	scratch      []*pod
+	begun        []*Call
+	free         []*Call // inspections that have returned, to be used again
+	freePods     []*pod  // the same of pods
 }
 
 // fullList is the list of all pods.
@@ -133,17 +133,19 @@ type fullList struct {
 	next     time.Time // by the period
 	relist   bool      // somebody waits for one to begin
 
-	// want is the request that no single pod can serve; 0 for none.
+	// want is the number from which on a full list answers the newest request for all pods;
+	// 0 for none. hinted: an event is among these requests.
 	want   uint64
 	cause  string
 	hinted bool
-	// notBefore keeps lists that are asked for to half of the time.
+	// notBefore is when a list that is asked for may begin, so that these take no more than
+	// half of the time; RequestRelist's does not wait for it.
 	notBefore time.Time
 	// failed: the newest one did. hintAnswered: it answered a hint, which may have run
 	// ahead of it.
 	failed, hintAnswered bool
-	// covers: while the one in flight is to answer them, the pods whose request has at
-	// most this number are not listed by themselves; 0 for none.
+	// covers: requests of pods up to this number are left to the list in flight, and make no
+	// single-pod list; 0 for none.
 	covers uint64
 
 	connected bool
@@ -153,9 +155,9 @@ type fullList struct {
 func New(cfg Config) *Scheduler {
 	return &Scheduler{
 		cfg: cfg, retry: backoff.Policy{First: cfg.Period, Longest: MaxRetryWait},
-		pods:    make(map[types.UID]*pod),
-		listing: queue{which: listing}, listers: PodListsAtOnce,
-		inspecting: queue{which: inspecting}, workers: cfg.Workers,
+		pods:   make(map[types.UID]*pod),
+		toList: queue{which: listing}, listSlots: PodListsAtOnce,
+		toInspect: queue{which: inspecting}, inspectSlots: cfg.Workers,
 	}
 }
 
@@ -226,8 +228,8 @@ func (s *Scheduler) requestAll(cause string, hinted bool) {
 	s.full.hinted = s.full.hinted || hinted
 }
 
-// Dead reports whether the full list in flight is past its deadline: none can begin.
-func (s *Scheduler) Dead() bool { return s.full.call != nil && s.full.call.Dead }
+// FullListDead reports whether the full list in flight is past its deadline: none can begin.
+func (s *Scheduler) FullListDead() bool { return s.full.call != nil && s.full.call.Dead }
 
 // FullListInFlight reports whether a full list is in flight whose answer will count.
 func (s *Scheduler) FullListInFlight() bool { return s.full.call != nil && !s.full.call.Dead }
@@ -243,24 +245,24 @@ func (s *Scheduler) Begin(blocked bool) []*Call {
 		s.full.next = latest
 	}
 	if cause, due := s.fullListDue(); due {
-		s.beginFull(cause, blocked)
+		s.beginFullList(cause, blocked)
 	}
-	for s.listers > 0 {
-		p := s.listing.pop()
+	for s.listSlots > 0 {
+		p := s.toList.pop()
 		if p == nil {
 			break
 		}
-		s.listers--
+		s.listSlots--
 		p.list = &Call{Kind: ListPod, UID: p.uid, Cause: p.cause, Stamp: s.stamp(), Began: s.now, pod: p}
 		s.begun = append(s.begun, p.list)
 		s.plan(p)
 	}
-	for s.workers > 0 {
-		p := s.inspecting.pop()
+	for s.inspectSlots > 0 {
+		p := s.toInspect.pop()
 		if p == nil {
 			break
 		}
-		s.workers--
+		s.inspectSlots--
 		s.beginInspection(p)
 	}
 	return s.begun
@@ -308,7 +310,7 @@ func (s *Scheduler) fullListDue() (cause string, due bool) {
 	case f.want > 0 && soon:
 		return f.cause, true
 	case s.manyWait() && soon:
-		return s.listing.first().cause, true
+		return s.toList.first().cause, true
 	case f.periodic && !s.now.Before(f.next):
 		return CausePeriod, true
 	}
@@ -318,7 +320,7 @@ func (s *Scheduler) fullListDue() (cause string, due bool) {
 // manyWait reports whether so many pods wait that all are to be listed instead. After a
 // full list that failed they are listed by themselves.
 func (s *Scheduler) manyWait() bool {
-	return s.listing.len > PodListsAtOnce && !s.full.failed
+	return s.toList.len > PodListsAtOnce && !s.full.failed
 }
 
 // The causes that the schedule itself gives.
@@ -328,7 +330,7 @@ const (
 	CauseDemand = "demand"
 )
 
-func (s *Scheduler) beginFull(cause string, blocked bool) {
+func (s *Scheduler) beginFullList(cause string, blocked bool) {
 	f := &s.full
 	f.relist = false
 	f.memory = Call{Kind: ListAll, Cause: cause, Stamp: s.stamp(), Began: s.now}
@@ -338,7 +340,7 @@ func (s *Scheduler) beginFull(cause string, blocked bool) {
 	s.begun = append(s.begun, f.call)
 	if s.manyWait() { // whatever it was begun for
 		f.covers = f.call.Stamp.Number
-		for p := s.listing.pop(); p != nil; p = s.listing.pop() {
+		for p := s.toList.pop(); p != nil; p = s.toList.pop() {
 			s.plan(p)
 		}
 	}
@@ -353,20 +355,20 @@ func (s *Scheduler) FullListed(c *Call) {
 		f.want = 0
 		f.hintAnswered, f.hinted = f.hinted, false
 	}
-	s.listAgainAfter(s.now.Sub(c.Began))
+	s.pauseFullLists(s.now.Sub(c.Began))
 }
 
 // FullListFailed notes that the full list in flight has failed: nothing is answered, and another
 // comes within a period.
 func (s *Scheduler) FullListFailed() {
 	s.full.failed = true
-	s.listAgainAfter(s.cfg.Period)
+	s.pauseFullLists(s.cfg.Period)
 	s.resumePodLists()
 }
 
-// listAgainAfter leaves the runtime alone for a while after a full list, or for a period
-// if it is slower than that.
-func (s *Scheduler) listAgainAfter(wait time.Duration) {
+// pauseFullLists sets notBefore when a full list has ended. The one of the period, if it is
+// due already, comes after a period.
+func (s *Scheduler) pauseFullLists(wait time.Duration) {
 	s.full.notBefore = s.now.Add(wait)
 	if s.full.next.Before(s.now) {
 		s.full.next = s.now.Add(s.cfg.Period)
@@ -385,10 +387,10 @@ func (s *Scheduler) resumePodLists() {
 	}
 }
 
-// Return notes that a call has returned; it is the first to be told of it. answered: the
-// runtime has, in time and of its own; an inspection that has not been answered still
-// counts as hung.
-func (s *Scheduler) Return(c *Call, answered bool) {
+// Returned notes that a call has returned. It is called before whatever the result leads to.
+// answered: the runtime has answered, in time and of its own; the pod of an inspection that
+// has not been answered still counts as hung.
+func (s *Scheduler) Returned(c *Call, answered bool) {
 	p := c.pod
 	switch c.Kind {
 	case ListAll:
@@ -398,12 +400,12 @@ func (s *Scheduler) Return(c *Call, answered bool) {
 	case ListPod:
 		p.list = nil
 		if !c.Slow {
-			s.listers++
+			s.listSlots++
 		}
 	case Inspect:
 		p.inspection = nil
 		if !c.Slow {
-			s.workers++
+			s.inspectSlots++
 		}
 		if answered {
 			s.noteAnswered(p)
@@ -458,19 +460,19 @@ func (s *Scheduler) Expire() []LateCall {
 }
 
 func (s *Scheduler) expire(p *pod) {
-	for why, at := range p.later {
+	for why, at := range p.dueAt {
 		if !at.IsZero() && !s.now.Before(at) {
-			p.later[why] = time.Time{}
+			p.dueAt[why] = time.Time{}
 			if reason(why) != listFailed { // that one is open still, unless it was answered
 				s.request(p, p.causeOf(reason(why)), false)
 			}
 		}
 	}
 	if s.noteLate(p.list) {
-		s.listers++
+		s.listSlots++
 	}
 	if s.noteLate(p.inspection) {
-		s.workers++
+		s.inspectSlots++
 		s.noteHung(p)
 	}
 	p.alarm = time.Time{}

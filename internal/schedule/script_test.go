@@ -117,7 +117,7 @@ func (s *script) returns(which string, answered bool) *schedule.Call {
 		s.t.Fatalf("%s is not in flight", which)
 	}
 	delete(s.flying, which)
-	s.Return(c, answered)
+	s.Returned(c, answered)
 	return c
 }
 
@@ -166,7 +166,7 @@ func (s *script) inspected(inspections ...string) {
 // forgotten fails unless nothing is kept of any pod.
 func (s *script) forgotten() {
 	s.t.Helper()
-	s.same("pods with something open", s.Pods(), 0)
+	s.same("pods with something open", s.OpenPods(), 0)
 }
 
 // requestMany has n pods requested, called p000, p001 and so on.

@@ -36,10 +36,10 @@ func TestInspectionIsDropped(t *testing.T) {
 	for _, uid := range []types.UID{"a", "b", "c", "d"} {
 		s.Inspect(uid)
 	}
-	s.Inspected("a", false)
+	s.InspectionAgreed("a", false)
 	s.Gone("b")
 	s.step(0, "Ic", "Id")
-	s.Inspected("c", false) // which is not one in flight
+	s.InspectionAgreed("c", false) // which is not one in flight
 	s.same("in flight", s.Inspection("c") == s.flying["Ic"], true)
 	s.inspected("Ic", "Id")
 	s.does()
@@ -172,7 +172,7 @@ func TestMoving(t *testing.T) {
 	s.listed("G3")
 	s.Retry("a", "mismatch")
 	moving(false)
-	s.Inspected("a", true)
+	s.InspectionAgreed("a", true)
 	s.forgotten()
 }
 
@@ -214,7 +214,7 @@ func TestHungSince(t *testing.T) {
 	s.does("Ia")
 	s.step(202*period, "Ia slow")
 	s.Recycle(s.returns("Ia", false))
-	s.same("pods", s.Pods(), 1)
+	s.same("pods", s.OpenPods(), 1)
 	s.Gone("a")
 	s.forgotten()
 }

@@ -41,6 +41,8 @@ type Config struct {
 	Conn   grpc.ClientConnInterface
 	// Runtime says where pods have their files and cgroups.
 	Runtime runtime.Options
+	// NodeName is the node's name in the metrics; empty for none.
+	NodeName string
 	// NodeIP is the address of pods on the host's network.
 	NodeIP string
 	// Sink is where statuses go; Adopted are those that an agent before this one wrote.
@@ -78,8 +80,8 @@ type Agent struct {
 func New(config Config) *Agent {
 	a := &Agent{config: config, cache: pleg.NewCache(), runtime: runtime.New(config.Conn, config.Runtime),
 		inbox: inbox{wake: make(chan struct{}, 1)}, due: map[types.UID]time.Time{}, reinspect: map[types.UID]time.Time{}}
-	options := append([]pleg.Option{pleg.WithRegisterer(config.Registry), pleg.WithLogger(config.Logger.V(1))},
-		config.Options...)
+	options := append([]pleg.Option{pleg.WithRegisterer(config.Registry), pleg.WithNodeName(config.NodeName),
+		pleg.WithLogger(config.Logger.V(1))}, config.Options...)
 	a.generator = pleg.NewGenericPLEG(config.Reader, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod,
 		a.cache, clock.RealClock{}, options...)
 	a.status = status.NewManager(config.Sink, config.Adopted, config.Logger, config.OnStatus)

@@ -1,0 +1,112 @@
+package cri_test
+
+import (
+	"fmt"
+	"net/http/httptest"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/types"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+// seriesOf returns the series of a generator on a node of so many pods, as a scrape has them:
+// one for each bucket. All names and labels differ from one number to another. Every container
+// dies for a reason of its own, one of three is restarted, one pod of ten cannot be inspected
+// the first time, and one of ten goes.
+func seriesOf(t *testing.T, pods int) (series []string) {
+	t.Helper()
+	s, err := plegtest.StartCRIServer()
+	must(t, err)
+	t.Cleanup(s.Stop)
+	registry := prometheus.NewRegistry()
+	generator := pleg.NewGenericPLEG(connect(t, s), 10*pods, time.Second, pleg.NewCache(),
+		clocktesting.NewFakeClock(time.Now()), pleg.WithLogger(logr.Discard()),
+		pleg.WithRegisterer(registry), pleg.WithNodeName("worker-1"))
+	t.Cleanup(generator.Stop)
+	generator.Subscribe(t.Context(), 1, pleg.WithName("crash-reporter"))
+	var heal []func()
+	sandboxes, containers := make([]string, pods), make([]string, pods)
+	for i := range pods {
+		name := fmt.Sprintf("%d-of-%d", i, pods)
+		sandboxes[i] = s.RunPod(plegtest.PodConfig{
+			UID: types.UID("uid-" + name), Name: "pod-" + name, Namespace: "namespace-" + name,
+			Labels: map[string]string{"label-" + name: name},
+		})
+		containers[i] = runContainer(t, s, sandboxes[i], "app-"+name)
+		if i%10 == 0 {
+			heal = append(heal, s.Inject(plegtest.CRIFault{Method: "ContainerStatus", Object: containers[i],
+				Err: status.Error(codes.Internal, "no such task "+name)}))
+		}
+	}
+	generator.Relist()
+	if failing := len(generator.HealthReport().FailingPods); failing != len(heal) {
+		t.Errorf("%d pods fail, not %d", failing, len(heal))
+	}
+	for _, h := range heal {
+		h()
+	}
+	for i, id := range containers {
+		must(t, s.ExitContainer(id, int32(i), fmt.Sprintf("reason %d of %d", i, pods)))
+		switch {
+		case i%10 == 1:
+			must(t, s.StopPodSandbox(sandboxes[i]))
+			must(t, s.RemovePodSandbox(sandboxes[i]))
+		case i%3 == 0:
+			_, err := s.RestartContainer(id)
+			must(t, err)
+		}
+	}
+	generator.Relist()
+
+	scrape := httptest.NewRecorder()
+	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(scrape, httptest.NewRequest("GET", "/metrics", nil))
+	for line := range strings.Lines(scrape.Body.String()) {
+		if !strings.HasPrefix(line, "#") {
+			series = append(series, line[:strings.LastIndexByte(line, ' ')])
+		}
+	}
+	slices.Sort(series)
+	return series
+}
+
+// The metric series of an agent are the same on a node of any size, whatever its pods are
+// called, however they end. docs/BENCHMARKS.md has their number.
+func TestSeriesDoNotGrow(t *testing.T) {
+	few, many := seriesOf(t, 20), seriesOf(t, 120)
+	if diff := cmp.Diff(few, many); diff != "" {
+		t.Errorf("(-20 +120 pods):\n%s", diff)
+	}
+	allowed := []string{"container_state", "decoding", "le", "node", "operation_type", "reason", "subscriber"}
+	label := regexp.MustCompile(`[{,](\w+)="`)
+	for _, s := range many {
+		for _, m := range label.FindAllStringSubmatch(s, -1) {
+			if !slices.Contains(allowed, m[1]) {
+				t.Errorf("%s has a label that may grow", s)
+			}
+		}
+	}
+	text, err := os.ReadFile("../docs/BENCHMARKS.md")
+	must(t, err)
+	said := regexp.MustCompile(`\*\*(\d+) series\*\*`).FindStringSubmatch(string(text))
+	if said == nil {
+		t.Fatal("docs/BENCHMARKS.md does not say how many series an agent has")
+	}
+	if n, err := strconv.Atoi(said[1]); n != len(many) || err != nil {
+		t.Errorf("%d series; docs/BENCHMARKS.md says %s", len(many), said[1])
+	}
+}

@@ -1,0 +1,164 @@
+package pleg_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+// The snippets of docs/ADOPTING.md are in this file (TestSnippetsAreOfExamples): what is printed
+// there compiles, and does here what it says.
+
+// For programs that have koordlet's handlers of pods and containers that come and go.
+func Example_adoptingFromKoordlet() {
+	runtime := plegtest.NewRuntime()
+	runtime.EmitOnChange(true)
+	runtime.SetPod(plegtest.NewPod("web-0", plegtest.Running("nginx")))
+	generator := pleg.NewGenericPLEG(runtime, 10, time.Second, pleg.NewCache(), clock.RealClock{})
+	generator.Start()
+	defer generator.Stop()
+	ctx, cancel := context.WithCancelCause(context.Background())
+	addCgroup := func(pod types.UID, container string) {
+		fmt.Println("added", pod, container)
+		runtime.RemovePod(pod)
+	}
+	forget := func(pod types.UID) {
+		fmt.Println("deleted", pod)
+		cancel(errors.New("done"))
+	}
+
+	err := generator.Handle(ctx, pleg.Handler{
+		OnPodAdded: func(pod *pleg.Pod) { fmt.Println("added", pod.Namespace+"/"+pod.Name) },
+		OnContainerStarted: func(e *pleg.PodLifecycleEvent) {
+			if !e.IsSandbox() {
+				addCgroup(e.ID, e.Container.ID.ID)
+			}
+		},
+		OnPodRemoved: func(pod *pleg.Pod) { forget(pod.ID) },
+	}, pleg.WithName("qos-manager"))
+	fmt.Println(err)
+	// Output:
+	// added default/web-0
+	// added web-0 nginx
+	// deleted web-0
+	// done
+}
+
+// recreate stops a container and returns the status of its successor.
+func recreate(
+	ctx context.Context, g *pleg.GenericPLEG, pod types.UID, was pleg.ContainerID, name string, stop func() error,
+) (*pleg.Status, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	events := g.Subscribe(ctx, 10, pleg.WithName("recreate"),
+		pleg.WithFilter(func(p *pleg.Pod) bool { return p.ID == pod }))
+	if err := stop(); err != nil {
+		return nil, err
+	}
+	for e := range events {
+		if e.Type == pleg.ContainerStarted && e.Container.Name == name && e.Container.ID != was {
+			return e.Status, nil
+		}
+	}
+	return nil, fmt.Errorf("waiting for the successor of %s: %w", was, context.Cause(ctx))
+}
+
+// For controllers like kruise-daemon's, which act on a container and wait for its successor.
+func Example_adoptingFromKruise() {
+	runtime, cache := plegtest.NewRuntime(), pleg.NewCache()
+	runtime.EmitOnChange(true)
+	nginx := plegtest.Running("nginx")
+	runtime.SetPod(plegtest.NewPod("web-0", nginx))
+	generator := pleg.NewGenericPLEG(runtime, 10, time.Second, cache, clock.RealClock{})
+	generator.Start()
+	defer generator.Stop()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	restart := func(id, successor string) {
+		runtime.ExitContainer("web-0", id, 137, "Error")
+		runtime.RestartContainer("web-0", id, successor)
+	}
+
+	successor, err := recreate(ctx, generator, "web-0", nginx.ID, "nginx", func() error {
+		restart("nginx", "nginx-2") // a program calls StopContainer of CRI, and the kubelet restarts it
+		return nil
+	})
+	fmt.Println(successor.ID.ID, successor.State, err)
+
+	stopped := time.Now()
+	status, err := cache.GetNewerThanContext(ctx, "web-0", stopped) // instead of GetPodStatus of the runtime
+	fmt.Println(status.FindContainerStatusByName("nginx").RestartCount, err)
+	// Output:
+	// nginx-2 running <nil>
+	// 1 <nil>
+}
+
+// For programs that have a store of pods by container ID, as Datadog's workloadmeta is.
+func Example_adoptingFromDatadog() {
+	runtime, cache := plegtest.NewRuntime(), pleg.NewCache()
+	pod := plegtest.NewPod("uid-1", plegtest.Running("3f2a"))
+	pod.Namespace, pod.Name, pod.Labels = "shop", "cart-0", map[string]string{"team": "checkout"}
+	runtime.SetPod(pod)
+	generator := pleg.NewGenericPLEG(runtime, 10, time.Second, cache, clocktesting.NewFakeClock(time.Now()))
+	generator.Relist() // a program calls Start instead
+
+	tags := func(containerID string) []string {
+		status, known := cache.ByContainerID(containerID)
+		if !known {
+			return nil
+		}
+		tags := []string{"kube_namespace:" + status.Namespace, "pod_name:" + status.Name}
+		if pod := generator.Pods().FindPodByID(status.ID); pod != nil {
+			tags = append(tags, "team:"+pod.Labels["team"])
+		}
+		return tags
+	}
+	fmt.Println(tags("containerd://3f2a"))
+	fmt.Println(tags("containerd://unknown"))
+	// Output:
+	// [kube_namespace:shop pod_name:cart-0 team:checkout]
+	// []
+}
+
+// inventory is what an observing NRI plugin keeps: the running containers.
+type inventory map[string]string
+
+// follow keeps the inventory until the channel is closed.
+func (i inventory) follow(events <-chan *pleg.PodLifecycleEvent) {
+	for e := range events {
+		switch {
+		case e.Container == nil: // PodSync: the pod has a new status, and no container a new state
+		case e.Type == pleg.ContainerStarted: // Synchronize if e.Initial, else PostStartContainer
+			i[e.Container.ID.ID] = e.Pod.Namespace + "/" + e.Pod.Name + " " + e.Container.Name
+		case e.Type == pleg.ContainerDied, e.Type == pleg.ContainerRemoved:
+			delete(i, e.Container.ID.ID)
+		}
+	}
+}
+
+// For an NRI plugin that only observes.
+func Example_adoptingFromNRI() {
+	runtime := plegtest.NewRuntime()
+	runtime.SetPods(plegtest.NewPod("web-0", plegtest.Running("nginx")), plegtest.NewPod("job", plegtest.Running("work")))
+	generator := pleg.NewGenericPLEG(runtime, 0, time.Second, pleg.NewCache(), clocktesting.NewFakeClock(time.Now()))
+	events := generator.Subscribe(context.Background(), 100, pleg.WithName("inventory"))
+	generator.Relist()
+	runtime.ExitContainer("job", "work", 0, "Completed")
+	runtime.SetContainer("web-0", "sidecar", pleg.ContainerStateRunning)
+	generator.Relist()
+	generator.Stop()
+
+	running := inventory{}
+	running.follow(events)
+	fmt.Println(running["nginx"], "|", running["sidecar"], "|", running["work"])
+	// Output:
+	// default/web-0 nginx | default/web-0 sidecar |
+}

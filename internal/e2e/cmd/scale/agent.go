@@ -1,0 +1,148 @@
+package main
+
+import (
+	"bufio"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// agent is an examples/watch that runs.
+type agent struct {
+	cmd     *exec.Cmd
+	metrics string // the address of its metrics
+}
+
+// startAgent starts the agent on a runtime. It ends with the context, or with stop.
+func startAgent(ctx context.Context, program, endpoint string) (*agent, error) {
+	cmd := exec.CommandContext(ctx, program, "--runtime-endpoint", endpoint, "--listen", "127.0.0.1:0")
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	a := &agent{cmd: cmd}
+	lines := bufio.NewScanner(stderr)
+	for lines.Scan() {
+		if _, rest, found := strings.Cut(lines.Text(), "http://"); found {
+			a.metrics = "http://" + strings.FieldsFunc(rest, func(r rune) bool { return r == ' ' || r == '/' })[0] + "/metrics"
+			go func() { _, _ = io.Copy(io.Discard, stderr) }() // ends with the agent
+			return a, nil
+		}
+	}
+	return nil, errors.Join(errors.New("the agent says no address"), a.stop())
+}
+
+// stop ends the agent and waits for it.
+func (a *agent) stop() error {
+	if err := a.cmd.Process.Signal(unix.SIGTERM); err != nil {
+		return err
+	}
+	return a.cmd.Wait()
+}
+
+// cpu returns the CPU time of all threads of the agent, to the nanosecond: what
+// /proc/PID/stat has is in hundredths of a second. Threads of a Go program do not end.
+func (a *agent) cpu() (sum time.Duration, err error) {
+	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", a.cmd.Process.Pid))
+	if err != nil || len(files) == 0 {
+		return 0, errors.Join(errors.New("the agent has no threads"), err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return 0, err
+		}
+		first, _, _ := strings.Cut(string(text), " ")
+		ns, err := strconv.ParseInt(first, 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("%s: %w", file, err)
+		}
+		sum += time.Duration(ns)
+	}
+	return sum, nil
+}
+
+// memory returns how much memory of the agent is resident, and how much of that no file
+// backs, in bytes.
+func (a *agent) memory() (rss, anonymous float64, err error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", a.cmd.Process.Pid))
+	if err != nil {
+		return 0, 0, err
+	}
+	for line := range strings.Lines(string(text)) {
+		var kB float64
+		if n, _ := fmt.Sscanf(line, "VmRSS: %f kB", &kB); n == 1 {
+			rss = kB * 1024
+		}
+		if n, _ := fmt.Sscanf(line, "RssAnon: %f kB", &kB); n == 1 {
+			anonymous = kB * 1024
+		}
+	}
+	return rss, anonymous, nil
+}
+
+// scraped is what a scrape of the agent brings.
+type scraped struct {
+	took           time.Duration
+	plain, gzipped float64 // its size in bytes
+	series         int
+	calls          float64 // to the runtime since the agent began
+}
+
+// scrape asks for the metrics as Prometheus does.
+func (a *agent) scrape(ctx context.Context) (scraped, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.metrics, nil)
+	if err != nil {
+		return scraped{}, err
+	}
+	req.Header.Set("Accept-Encoding", "gzip")
+	began := time.Now()
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return scraped{}, err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return scraped{}, err
+	}
+	s := scraped{took: time.Since(began), gzipped: float64(len(body))}
+	unpacked, err := gzip.NewReader(strings.NewReader(string(body)))
+	if err != nil {
+		return scraped{}, err
+	}
+	text, err := io.ReadAll(unpacked)
+	if err != nil {
+		return scraped{}, err
+	}
+	s.plain = float64(len(text))
+	for line := range strings.Lines(string(text)) {
+		if strings.HasPrefix(line, "#") || strings.TrimSpace(line) == "" {
+			continue
+		}
+		s.series++
+		if name, value, found := strings.Cut(strings.TrimSpace(line), "} "); found &&
+			strings.HasPrefix(name, "kubelet_runtime_operations_total{") {
+			calls, err := strconv.ParseFloat(value, 64)
+			if err != nil {
+				return scraped{}, err
+			}
+			s.calls += calls
+		}
+	}
+	return s, nil
+}

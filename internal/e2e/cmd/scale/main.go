@@ -1,0 +1,80 @@
+// Command scale measures what an agent costs by the size of its node: its CPU time and
+// memory, the calls that it makes, the metric series that it has and what a scrape of them
+// costs. The agent is examples/watch with its page and its metrics, in a process of its
+// own; the node is a CRI server of plegtest with streaming lists and an event stream, in
+// this one, whose work is not counted.
+//
+//	go run ./cmd/scale
+//
+// It needs no root. docs/BENCHMARKS.md has the figures.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"text/tabwriter"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+var (
+	sizes    = flag.String("pods", "110,500", "sizes of the node, in pods of two containers")
+	rates    = flag.String("changes", "0,1", "containers that die and are restarted, per second")
+	duration = flag.Duration("for", 30*time.Second, "how long each is measured")
+	settle   = flag.Duration("settle", 5*time.Second, "how long the agent runs before that")
+	scrape   = flag.Duration("scrape", 15*time.Second, "the time between two scrapes")
+)
+
+func main() {
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
+	err := run(ctx)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "scale:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context) error {
+	pods, err := numbers(*sizes)
+	if err != nil {
+		return fmt.Errorf("-pods: %w", err)
+	}
+	changes, err := numbers(*rates)
+	if err != nil {
+		return fmt.Errorf("-changes: %w", err)
+	}
+	dir, err := os.MkdirTemp("", "pleg-scale-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	program := filepath.Join(dir, "watch")
+	build := exec.CommandContext(ctx, "go", "build", "-o", program, "github.com/kubepleg/pleg/examples/watch")
+	build.Stderr = os.Stderr
+	if err := build.Run(); err != nil {
+		return fmt.Errorf("building examples/watch: %w", err)
+	}
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 3, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "pods\tchanges/s\tCPU ms/s\tRSS MiB\tof that anonymous\tcalls/s\t"+
+		"series\tscrape KB\tgzipped KB\tscrape ms\t")
+	for _, n := range pods {
+		for _, rate := range changes {
+			c, err := measured(ctx, program, n, rate)
+			if err != nil {
+				return fmt.Errorf("%d pods, %d changes a second: %w", n, rate, err)
+			}
+			fmt.Fprintf(w, "%d\t%d\t%.2f\t%.1f\t%.1f\t%.1f\t%d\t%.1f\t%.1f\t%.1f\t\n", n, rate,
+				c.cpu.Seconds()*1e3/c.took.Seconds(), c.rss/(1<<20), c.anonymous/(1<<20),
+				c.calls/c.took.Seconds(), c.series, c.plain/1e3, c.gzipped/1e3, c.scrape.Seconds()*1e3)
+		}
+	}
+	return w.Flush()
+}

@@ -1,0 +1,154 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+// cost is what an agent cost in a time.
+type cost struct {
+	took, cpu      time.Duration
+	rss, anonymous float64
+	calls          float64
+	scraped        // the last scrape
+	scrape         time.Duration
+}
+
+// numbers reads numbers that commas separate.
+func numbers(list string) (numbers []int, err error) {
+	for text := range strings.SplitSeq(list, ",") {
+		n, err := strconv.Atoi(strings.TrimSpace(text))
+		if err != nil || n < 0 {
+			return nil, fmt.Errorf("%q is no number", text)
+		}
+		numbers = append(numbers, n)
+	}
+	return numbers, nil
+}
+
+// measured measures the agent on a node of so many pods, of which so many containers die
+// and are restarted in a second.
+func measured(ctx context.Context, program string, pods, rate int) (c cost, err error) {
+	node, err := plegtest.StartCRIServer(plegtest.WithEncodedLists())
+	if err != nil {
+		return cost{}, err
+	}
+	defer node.Stop()
+	containers, err := fill(node, pods)
+	if err != nil {
+		return cost{}, err
+	}
+	a, err := startAgent(ctx, program, node.Endpoint())
+	if err != nil {
+		return cost{}, err
+	}
+	defer func() { err = errors.Join(err, a.stop()) }()
+
+	live := time.NewTimer(*settle)
+	defer live.Stop()
+	change := ticker(rate)
+	defer change.Stop()
+	next := 0
+	// until lets the node live until the timer fires.
+	until := func() error {
+		for {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-live.C:
+				return nil
+			case <-change.C:
+				if err := restart(node, containers, next); err != nil {
+					return err
+				}
+				next = (next + 1) % len(containers)
+			}
+		}
+	}
+	if err := until(); err != nil {
+		return cost{}, err
+	}
+	before, err := a.scrape(ctx)
+	if err != nil {
+		return cost{}, err
+	}
+	began := time.Now()
+	cpu, err := a.cpu()
+	if err != nil {
+		return cost{}, err
+	}
+	scrapes := int(*duration / *scrape)
+	for range max(1, scrapes) {
+		live.Reset(min(*scrape, *duration))
+		if err := until(); err != nil {
+			return cost{}, err
+		}
+		if c.scraped, err = a.scrape(ctx); err != nil {
+			return cost{}, err
+		}
+	}
+	ended, err := a.cpu()
+	if err != nil {
+		return cost{}, err
+	}
+	c.took, c.cpu, c.scrape = time.Since(began), ended-cpu, c.scraped.took
+	c.calls = c.scraped.calls - before.calls
+	c.rss, c.anonymous, err = a.memory()
+	return c, err
+}
+
+// ticker ticks so often in a second; never if that is 0.
+func ticker(rate int) *time.Ticker {
+	if rate == 0 {
+		t := time.NewTicker(time.Hour)
+		t.Stop()
+		return t
+	}
+	return time.NewTicker(time.Second / time.Duration(rate))
+}
+
+// fill creates pods of a sandbox and two containers each, with the labels and annotations
+// that a Deployment's pod has, and returns the IDs of the containers.
+func fill(node *plegtest.CRIServer, pods int) (ids []string, err error) {
+	for i := range pods {
+		labels := map[string]string{
+			"app.kubernetes.io/name": "frontend", "app.kubernetes.io/instance": "frontend-production",
+			"app.kubernetes.io/version": "v1.2.3", "app.kubernetes.io/part-of": "storefront",
+			"app.kubernetes.io/managed-by": "Helm", "pod-template-hash": "6d4cf56db6",
+		}
+		sandbox := node.RunPod(plegtest.PodConfig{
+			Namespace: "production", Name: fmt.Sprintf("frontend-6d4cf56db6-%05d", i), Labels: labels,
+		})
+		for _, name := range []string{"server", "sidecar"} {
+			id, err := node.RunContainer(sandbox, plegtest.ContainerConfig{
+				Name: name, Image: "registry.example.com/team/" + name + ":v1.2.3",
+			})
+			if err != nil {
+				return nil, err
+			}
+			ids = append(ids, id)
+		}
+	}
+	return ids, nil
+}
+
+// restart has a container die, puts a new one into its place, and removes the dead one, so
+// that the node stays as large as it is.
+func restart(node *plegtest.CRIServer, ids []string, i int) error {
+	dead := ids[i]
+	if err := node.ExitContainer(dead, 1, "Error"); err != nil {
+		return err
+	}
+	id, err := node.RestartContainer(dead)
+	if err != nil {
+		return err
+	}
+	ids[i] = id
+	return node.RemoveContainer(dead)
+}

@@ -1,0 +1,210 @@
+package mixin_test
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+// The faults of TestAlertsFireAndResolve, by the alerts that they cause.
+var wanted = []string{
+	// The runtime does not answer the inspection of one pod, fails the request for events, and has containers
+	// die. Attempts to reconnect become rare more slowly than the window of the alert is shortened: it fires
+	// for some seconds, and ends even if the stream is still down.
+	"PlegInspectionsHung watch", "PlegEventStreamDown watch", "PlegContainersCrashing watch", "PlegOOMKills watch",
+	// The runtime is frozen.
+	"PlegNotSeen agent",
+	// Lists take longer than the shortened threshold, and nobody reads what the program prints.
+	"PlegRelistSlow unread", "KubeletPlegDurationHigh unread", "PlegSubscriberBehind unread",
+	// There is no runtime.
+	"PlegNeverListed early", "PlegEventStreamDown early",
+}
+
+// The shortened thresholds, in seconds as the whole ones are.
+var (
+	alertThresholds = map[string]string{
+		"last_seen_seconds:age > 60": "last_seen_seconds:age > 5",
+		`{quantile="0.99"} >= 10`:    `{quantile="0.99"} >= 0.4`,
+		"backlog_age_seconds) > 60":  "backlog_age_seconds) > 2",
+	}
+	mixinThresholds = map[string]string{`{quantile="0.99"} >= 10`: `{quantile="0.99"} >= 0.4`}
+)
+
+// quiet are the panels that show nothing while nothing is amiss, and for which no fault is injected.
+var quiet = []string{"panel Bad data A", "panel Bad data B"}
+
+// While faults are injected into the nodes of the examples, a Prometheus that scrapes them has the alerts
+// fire that are meant to, and no others, and resolve when the faults are healed. The rules are those of
+// mixin/, with seconds for minutes. Over the same scrape, every query of the dashboard has values, and so
+// have kubernetes-mixin's rule, alert and panels.
+func TestAlertsFireAndResolve(t *testing.T) {
+	p := build(t)
+	node := startNode(t)
+	watch := target{"watch", freeAddress(t)}
+	p.startWatch(t, node, watch.address)
+	agent := target{"agent", freeAddress(t)}
+	agentNode := p.startAgent(t, agent.address)
+	unreadNode, unread := startNode(t), target{"unread", freeAddress(t)}
+	stdout := p.startWatch(t, unreadNode, unread.address)
+	early := target{"early", freeAddress(t)} // nobody listens there yet
+	prom := startPrometheus(t, []target{watch, agent, unread, early}, map[string]string{
+		"rules":            shorten(t, readFile(t, filepath.Join(mixinDir, "rules.yaml")), nil),
+		"alerts":           shorten(t, readFile(t, filepath.Join(mixinDir, "alerts.yaml")), alertThresholds),
+		"kubernetes-mixin": shorten(t, readFile(t, "testdata/kubernetes-mixin.yaml"), mixinThresholds),
+	})
+	victims := startVictims(t, node)
+	busy := unreadNode.RunPod(plegtest.PodConfig{})
+
+	kubernetesMixin := append(mixinPanels("10s"), query{"the rule of kubernetes-mixin", mixinRule})
+	eventually(t, patience, func() string { return empty(prom, kubernetesMixin) })
+	host, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, patience, func() string {
+		nodes := make(map[string]string)
+		for _, s := range prom.values(query{"", mixinRule}) {
+			nodes[string(s.Metric["instance"])] = string(s.Metric["node"])
+		}
+		return cmp.Diff(nodes, map[string]string{"watch": host, "agent": "worker-1", "unread": host})
+	})
+	if firing := prom.firing(); len(firing) > 0 {
+		t.Errorf("before any fault: %v", slices.Sorted(maps.Keys(firing)))
+	}
+
+	heal := inject(t, node, agentNode, unreadNode, stdout, victims)
+	earlyNode := startNode(t)
+	earlyNode.Down()
+	p.startWatch(t, earlyNode, early.address, "--wait")
+	answers(t, "http://"+watch.address+"/") // who looks at the page makes a subscriber with a name
+	fired := make(map[string]bool)
+	began := time.Now()
+	eventually(t, 2*time.Minute, func() string {
+		maps.Copy(fired, prom.firing())
+		return missing(fired)
+	})
+	t.Logf("all fire after %v", time.Since(began).Round(time.Second))
+	queries := slices.DeleteFunc(readDashboard(t).panelQueries("10s"), func(q query) bool {
+		return slices.Contains(quiet, q.where) && len(prom.values(q)) == 0
+	})
+	eventually(t, patience, func() string {
+		runContainer(t, unreadNode, busy) // for what counts events and lists of one pod
+		return empty(prom, append(queries, kubernetesMixin...))
+	})
+
+	heal()
+	if err := earlyNode.Up(); err != nil {
+		t.Fatal(err)
+	}
+	began = time.Now()
+	eventually(t, 2*time.Minute, func() string {
+		firing := prom.firing()
+		maps.Copy(fired, firing)
+		return strings.Join(slices.Sorted(maps.Keys(firing)), ", ")
+	})
+	t.Logf("all are resolved %v after the faults are healed", time.Since(began).Round(time.Second))
+	for alert := range fired {
+		// The list that hung takes as long as the runtime was frozen.
+		if !slices.Contains(wanted, alert) && alert != "PlegRelistSlow agent" && alert != "KubeletPlegDurationHigh agent" {
+			t.Errorf("%s has fired, and should not have", alert)
+		}
+	}
+}
+
+// missing returns the alerts that have not fired.
+func missing(fired map[string]bool) string {
+	return strings.Join(slices.DeleteFunc(slices.Clone(wanted), func(a string) bool { return fired[a] }), ", ")
+}
+
+// empty returns the queries that have no values.
+func empty(prom *promServer, queries []query) string {
+	var none []string
+	for _, q := range queries {
+		if len(prom.values(q)) == 0 {
+			none = append(none, q.where)
+		}
+	}
+	return strings.Join(none, ", ")
+}
+
+// victims are a node's containers that faults hit, each in a pod of its own, whose sandbox has another
+// container run when the pod is to be inspected.
+type victims struct{ hangs, fails, outgrows, crashes container }
+
+type container struct{ sandbox, id string }
+
+func startVictims(t *testing.T, node *plegtest.CRIServer) victims {
+	t.Helper()
+	pod := func(name string) container {
+		sandbox := node.RunPod(plegtest.PodConfig{Namespace: "shop", Name: name})
+		return container{sandbox, runContainer(t, node, sandbox)}
+	}
+	return victims{pod("hangs"), pod("fails"), pod("outgrows"), pod("crashes")}
+}
+
+func runContainer(t *testing.T, node *plegtest.CRIServer, sandbox string) (id string) {
+	t.Helper()
+	id, err := node.RunContainer(sandbox, plegtest.ContainerConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+// inject injects the faults behind wanted, and returns what heals them.
+func inject(t *testing.T, node, agentNode, unreadNode *plegtest.CRIServer, stdout *valve, v victims) (heal func()) {
+	t.Helper()
+	unavailable := status.Error(codes.Unavailable, "a fault of the test")
+	healers := []func(){
+		node.Inject(plegtest.CRIFault{Method: "ContainerStatus", Object: v.hangs.id, Hang: true}),
+		node.Inject(plegtest.CRIFault{Method: "ContainerStatus", Object: v.fails.id, Err: unavailable}),
+		node.Inject(plegtest.CRIFault{Method: "GetContainerEvents", Err: unavailable}),
+	}
+	node.BreakEventStreams(unavailable)
+	runContainer(t, node, v.hangs.sandbox)
+	runContainer(t, node, v.fails.sandbox)
+	if err := node.ExitContainer(v.outgrows.id, 137, "OOMKilled"); err != nil {
+		t.Fatal(err)
+	}
+	for id, n := v.crashes.id, 0; n < 15; n++ {
+		successor, err := node.RestartContainer(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		id = successor
+	}
+
+	agentNode.Freeze()
+	healers = append(healers, agentNode.Thaw)
+
+	// More than fits into the pipe and the channel: 64 KiB, and 1000 events.
+	stdout.Lock()
+	healers = append(healers, stdout.Unlock)
+	for range 1000 {
+		runContainer(t, unreadNode, unreadNode.RunPod(plegtest.PodConfig{}))
+	}
+	for _, method := range [...]string{"StreamPodSandboxes", "ListPodSandbox"} {
+		healers = append(healers, unreadNode.Inject(plegtest.CRIFault{Method: method, Delay: 700 * time.Millisecond}))
+	}
+	healed := false
+	heal = func() {
+		for _, h := range healers {
+			if !healed {
+				h()
+			}
+		}
+		healed = true
+	}
+	t.Cleanup(heal) // before the programs are to end
+	return heal
+}

@@ -1,0 +1,73 @@
+package mixin_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"k8s.io/utils/clock"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/cri"
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+// metric is a metric that the library exports.
+type metric struct {
+	family string // without the suffix of a histogram's series
+	labels map[string]map[string]bool
+}
+
+// exported returns what a generator with all its metrics exports, by name, as Prometheus sees it.
+func exported(t *testing.T) map[string]metric {
+	t.Helper()
+	server, err := plegtest.StartCRIServer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Stop()
+	server.RunPod(plegtest.PodConfig{})
+	runtime, err := cri.Connect(t.Context(), server.Endpoint())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer runtime.Close()
+	registry := prometheus.NewRegistry()
+	generator := pleg.NewGenericPLEG(runtime, pleg.DefaultChannelCapacity, time.Second, pleg.NewCache(),
+		clock.RealClock{}, pleg.WithLogger(logr.Discard()), pleg.WithRegisterer(registry), pleg.WithNodeName("node-7"))
+	generator.Subscribe(t.Context(), 1, pleg.WithName("reader"))
+	generator.Start()
+	defer generator.Stop()
+	if err := generator.WaitForSync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(families) < 25 {
+		t.Fatalf("only %d metrics", len(families))
+	}
+	all := make(map[string]metric)
+	for _, f := range families {
+		labels := make(map[string]map[string]bool)
+		for _, m := range f.GetMetric() {
+			for _, l := range m.GetLabel() {
+				if labels[l.GetName()] == nil {
+					labels[l.GetName()] = make(map[string]bool)
+				}
+				labels[l.GetName()][l.GetValue()] = true
+			}
+		}
+		if f.GetType() != dto.MetricType_HISTOGRAM {
+			all[f.GetName()] = metric{f.GetName(), labels}
+			continue
+		}
+		for _, suffix := range [...]string{"_sum", "_count", "_bucket"} {
+			all[f.GetName()+suffix] = metric{f.GetName(), labels}
+		}
+	}
+	return all
+}

@@ -1,0 +1,98 @@
+package mixin_test
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/api"
+	v1 "github.com/prometheus/client_golang/api/prometheus/v1"
+	"github.com/prometheus/common/model"
+)
+
+// promServer is a running Prometheus.
+type promServer struct {
+	t   *testing.T
+	api v1.API
+}
+
+// target is what a Prometheus scrapes, and the instance that it is called.
+type target struct{ instance, address string }
+
+// startPrometheus starts a Prometheus on loopback, which scrapes targets as the job kubelet, with the
+// label metrics_path as in kube-prometheus, and evaluates rules, each once a second.
+func startPrometheus(t *testing.T, targets []target, rules map[string]string) *promServer {
+	t.Helper()
+	binary, dir := program(t, "prometheus"), t.TempDir()
+	write := func(name, text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, text := range rules {
+		write(name+".rules.yaml", text)
+	}
+	var static strings.Builder
+	for _, target := range targets {
+		fmt.Fprintf(&static, "  - targets: [%q]\n    labels: {instance: %q}\n", target.address, target.instance)
+	}
+	write("prometheus.yaml", `
+global: {scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}
+rule_files: ["*.rules.yaml"]
+scrape_configs:
+- job_name: kubelet
+  relabel_configs:
+  - {source_labels: [__metrics_path__], target_label: metrics_path}
+  static_configs:
+`+static.String())
+	promtool(t, "check", "config", filepath.Join(dir, "prometheus.yaml"))
+	address := freeAddress(t)
+	run(t, nil, binary, "--config.file="+filepath.Join(dir, "prometheus.yaml"),
+		"--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+address)
+	answers(t, "http://"+address+"/-/ready")
+	client, err := api.NewClient(api.Config{Address: "http://" + address})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &promServer{t: t, api: v1.NewAPI(client)}
+}
+
+// values returns the values of a query that are numbers. A query that fails fails the test.
+func (p *promServer) values(q query) (values []*model.Sample) {
+	p.t.Helper()
+	result, _, _, err := p.api.Query(p.t.Context(), q.expr, time.Now())
+	if err != nil {
+		p.t.Fatalf("%s: %v\n%s", q.where, err, q.expr)
+	}
+	vector, is := result.(model.Vector)
+	if !is {
+		p.t.Fatalf("%s is a %v", q.where, result.Type())
+	}
+	for _, s := range vector {
+		if !math.IsNaN(float64(s.Value)) {
+			values = append(values, s)
+		}
+	}
+	return values
+}
+
+// firing returns the alerts that fire, each as its name and the instance.
+func (p *promServer) firing() map[string]bool {
+	p.t.Helper()
+	result, err := p.api.Alerts(p.t.Context())
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	all := make(map[string]bool)
+	for _, a := range result.Alerts {
+		if a.State == v1.AlertStateFiring {
+			all[string(a.Labels["alertname"]+" "+a.Labels["instance"])] = true
+		}
+	}
+	return all
+}

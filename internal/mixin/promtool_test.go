@@ -1,0 +1,40 @@
+package mixin_test
+
+import (
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// program returns where a program of Debian's package prometheus is. Without it the test fails, for
+// a run that checked nothing must not look like one that passed.
+func program(t *testing.T, name string) string {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	if err != nil {
+		t.Fatalf("%s is missing, so nothing was tested; Debian's package prometheus has it: "+
+			"apt-get install --no-install-recommends prometheus", name)
+	}
+	return path
+}
+
+func promtool(t *testing.T, args ...string) {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), program(t, "promtool"), args...).CombinedOutput()
+	if err != nil {
+		t.Errorf("promtool %q: %v\n%s", args, err, out)
+	}
+}
+
+func TestPromtoolChecksRules(t *testing.T) {
+	promtool(t, "check", "rules", filepath.Join(mixinDir, "rules.yaml"), filepath.Join(mixinDir, "alerts.yaml"))
+}
+
+// What the alerts do over minutes and hours, in testdata/*_test.yaml.
+func TestPromtoolTestsRules(t *testing.T) {
+	files, err := filepath.Glob("testdata/*_test.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%d files of tests, %v", len(files), err)
+	}
+	promtool(t, append([]string{"test", "rules"}, files...)...)
+}

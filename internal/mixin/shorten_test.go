@@ -1,0 +1,33 @@
+package mixin_test
+
+import (
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// faster is how many times shorter the windows and the for of rules are in a test on a real Prometheus.
+const faster = 30
+
+var minutes = regexp.MustCompile(`(for: |\[)(\d+)m\b`)
+
+// shorten returns rules that do in seconds what they do in minutes. The thresholds that are times are
+// replaced as given, each of which must be there.
+func shorten(t *testing.T, rules string, thresholds map[string]string) string {
+	t.Helper()
+	for from, to := range thresholds {
+		if strings.Count(rules, from) != 1 {
+			t.Fatalf("%q is %d times in the rules", from, strings.Count(rules, from))
+		}
+		rules = strings.Replace(rules, from, to, 1)
+	}
+	return minutes.ReplaceAllStringFunc(rules, func(text string) string {
+		parts := minutes.FindStringSubmatch(text)
+		n, err := strconv.Atoi(parts[2])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return parts[1] + strconv.Itoa(n*60/faster) + "s"
+	})
+}

@@ -1,0 +1,40 @@
+package pleg
+
+import (
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// withoutKubelet is a collector without the metrics that have a kubelet's name.
+type withoutKubelet struct{ prometheus.Collector }
+
+// Describe implements prometheus.Collector.
+func (w withoutKubelet) Describe(ch chan<- *prometheus.Desc) {
+	filter(ch, w.Collector.Describe, func(d *prometheus.Desc) bool { return !hasKubeletName(d) })
+}
+
+// Collect implements prometheus.Collector.
+func (w withoutKubelet) Collect(ch chan<- prometheus.Metric) {
+	filter(ch, w.Collector.Collect, func(m prometheus.Metric) bool { return !hasKubeletName(m.Desc()) })
+}
+
+// hasKubeletName reports whether a metric has a name that a kubelet's registry may have
+// too. Only the printed form of a Desc has its name.
+func hasKubeletName(d *prometheus.Desc) bool {
+	return strings.HasPrefix(d.String(), `Desc{fqName: "kubelet_`)
+}
+
+// filter passes on what send sends and keep wants.
+func filter[T any](ch chan<- T, send func(chan<- T), keep func(T) bool) {
+	all := make(chan T)
+	go func() {
+		defer close(all)
+		send(all)
+	}()
+	for v := range all {
+		if keep(v) {
+			ch <- v
+		}
+	}
+}

@@ -1,0 +1,33 @@
+package pleg
+
+import "slices"
+
+// tally counts what runs.
+type tally struct {
+	// runningPods are the pods that have a running sandbox.
+	runningPods int
+	// containers are the containers by state, sandboxes not among them.
+	created, running, exited, unknown int
+}
+
+// count adds a pod to the tally n times.
+func (t *tally) count(pod *Pod, n int) {
+	if pod == nil {
+		return
+	}
+	for _, c := range pod.Containers {
+		switch c.State {
+		case ContainerStateCreated:
+			t.created += n
+		case ContainerStateRunning:
+			t.running += n
+		case ContainerStateExited:
+			t.exited += n
+		case ContainerStateUnknown:
+			t.unknown += n
+		}
+	}
+	if slices.ContainsFunc(pod.Sandboxes, func(s *Container) bool { return s.State == ContainerStateRunning }) {
+		t.runningPods += n
+	}
+}
