@@ -86,8 +86,8 @@ soak: ## LIVES container lives (10000) in a containerd under fire; an hour or tw
 kubelet: ## a kubelet on the library beside the released one on a real containerd; about an hour; needs root
 	go run ./examples/kubelet/build
 	go run ./examples/kubelet/build -stock
-	rm -f docs/kubelet.json
-	cd examples/kubelet/compare && go run . -enforce -samples ../../../docs/kubelet.json -write ../../../docs/KUBELET.md
+	rm -f docs/bench/kubelet.json
+	cd examples/kubelet/compare && go run . -enforce -samples ../../../docs/bench/kubelet.json -write ../../../docs/KUBELET.md
 
 .PHONY: mixin
 mixin: ## rules, alerts and dashboard, with promtool and a Prometheus (Debian's package prometheus); a minute or two

@@ -90,12 +90,12 @@ func (r *results) words() string {
 
 // The lines of a document that the results are written between.
 const (
-	beginning = "<!-- measured: cd examples/kubelet/compare; go run . -draw -samples ../../../docs/kubelet.json " +
+	beginning = "<!-- measured: cd examples/kubelet/compare; go run . -draw -samples ../../../docs/bench/kubelet.json " +
 		"-write ../../../docs/KUBELET.md -->"
 	end = "<!-- end of what is measured -->"
 )
 
-// write writes the results between the markers of a document, and the plot beside it.
+// write writes the results between the markers of a document, and the plot below it.
 func (r *results) write(path string) error {
 	content, err := os.ReadFile(path)
 	if err != nil {
@@ -108,7 +108,7 @@ func (r *results) write(path string) error {
 	if err := os.WriteFile(path, []byte(edited), 0o644); err != nil {
 		return fmt.Errorf("writing the table: %w", err)
 	}
-	if err := os.WriteFile(plotBeside(path), []byte(r.plot()), 0o644); err != nil {
+	if err := os.WriteFile(plotOf(path), []byte(r.plot()), 0o644); err != nil {
 		return fmt.Errorf("writing the plot: %w", err)
 	}
 	return nil
@@ -124,8 +124,8 @@ func (r *results) between(content string) (string, error) {
 	return before + beginning + "\n" + r.document() + end + after, nil
 }
 
-// plotBeside returns the path of the plot of a document.
-func plotBeside(path string) string {
+// plotOf returns the path of the plot of a document: with the others, below it.
+func plotOf(path string) string {
 	name := strings.ToLower(strings.TrimSuffix(filepath.Base(path), filepath.Ext(path)))
-	return filepath.Join(filepath.Dir(path), name+".svg")
+	return filepath.Join(filepath.Dir(path), "bench", name+".svg")
 }

@@ -41,7 +41,7 @@ var (
 	within   = flag.Duration("within", 2*time.Second, "what is promised for a crash beside a pod that hangs")
 	samples  = flag.String("samples", "", "a file of samples to add to: the table has those of earlier runs too")
 	draw     = flag.Bool("draw", false, "measure nothing; make the table and the plot of what is in -samples")
-	into     = flag.String("write", "", "a document to write the table into, between its markers; the plot goes beside it")
+	into     = flag.String("write", "", "a document to write the table into, between its markers; the plot goes below it")
 
 	requestTimeout = flag.Duration("request-timeout", 2*time.Minute, "runtime-request-timeout of the kubelets")
 )

@@ -170,7 +170,7 @@ func TestPlot(t *testing.T) {
 func TestDocument(t *testing.T) {
 	docs := filepath.Join("..", "..", "..", "docs")
 	path := filepath.Join(docs, "KUBELET.md")
-	r, err := readResults(filepath.Join(docs, "kubelet.json"))
+	r, err := readResults(filepath.Join(docs, "bench", "kubelet.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,14 +183,14 @@ func TestDocument(t *testing.T) {
 		t.Fatal(err)
 	}
 	if again != string(content) {
-		t.Error("docs/KUBELET.md is not what docs/kubelet.json says: run the command of its comment")
+		t.Error("docs/KUBELET.md is not what docs/bench/kubelet.json says: run the command of its comment")
 	}
-	plot, err := os.ReadFile(plotBeside(path))
+	plot, err := os.ReadFile(plotOf(path))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if string(plot) != r.plot() {
-		t.Error("docs/kubelet.svg is not what docs/kubelet.json says: run the command in docs/KUBELET.md")
+		t.Error("docs/bench/kubelet.svg is not what docs/bench/kubelet.json says: run the command in docs/KUBELET.md")
 	}
 }
 
