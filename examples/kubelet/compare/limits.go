@@ -19,7 +19,9 @@ var limits = []limit{
 	{crashed, "ours", "stock", 0.5, 0.2},
 	{crashed, "ours", "stock, EventedPLEG", 0.5, 1.1},
 	{crashed, "ours", "stock, EventedPLEG", 0.9, 1.1},
-	{idleKind(100, bothPrograms), "ours", "stock", 0.5, 1},
+	// Not above stock, as far as a minute of CPU time can tell: two under one kubelet differ
+	// by that much.
+	{idleKind(100, bothPrograms), "ours", "stock", 0.5, 1.05},
 }
 
 // check returns what a kubelet on the library has missed, as far as it was measured. Promises

@@ -50,7 +50,7 @@ func TestCheck(t *testing.T) {
 		}, "p90 is 111 ms, more than 110 ms"},
 		{"idle CPU time", func(r *results) {
 			fill(r, "stock", idleKind(100, bothPrograms), 50*ms)
-			fill(r, "ours", idleKind(100, bothPrograms), 51*ms)
+			fill(r, "ours", idleKind(100, bothPrograms), 53*ms)
 		}, "idle with 100 pods"},
 		{"a crash beside a pod that hangs", func(r *results) {
 			fill(r, "ours, no events", crashedBesideHung, 100*ms, 2100*ms)
