@@ -17,7 +17,7 @@ BENCHCOUNT ?= 6
 
 .PHONY: help
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: check
 check: ## before every commit: format, vet, tidiness, dependencies, tests; a minute or two
@@ -34,6 +34,14 @@ platforms: ## compile and vet for windows, darwin and arm64; the first time take
 .PHONY: compat
 compat: ## build beside the oldest client-go that README names; the first time takes minutes
 	hack/compat.sh
+
+.PHONY: apidiff
+apidiff: ## the exported API beside that of the last release
+	hack/apidiff.sh
+
+.PHONY: licences
+licences: ## the licences of what the library is built from; hack/licences.sh -all for every module
+	hack/licences.sh
 
 .PHONY: test
 test: ## the tests that need nothing but Go
@@ -82,6 +90,16 @@ scale: ## what an agent costs on a node of 110 and of 500 pods: CPU, memory, cal
 soak: ## LIVES container lives (10000) in a containerd under fire; an hour or two; needs root
 	cd internal/e2e && go test -count=1 -timeout=6h -v -run='^TestSoak$$' . -soak.lives=$(LIVES)
 
+.PHONY: browser
+browser: ## the page of plegz in a real Chromium, installed if there is none; a minute
+	hack/chromium.sh
+	cd internal/browser && go test -count=1 -timeout=10m ./...
+
+.PHONY: picture
+picture: ## the picture of the page in README, docs/plegz.png; half a minute
+	hack/chromium.sh
+	cd internal/browser && go run ./cmd/picture --hang --out ../../docs/plegz.png
+
 .PHONY: kubelet
 kubelet: ## a kubelet on the library beside the released one on a real containerd; about an hour; needs root
 	go run ./examples/kubelet/build
@@ -115,6 +133,10 @@ nodeagent: ## the node agent of examples/nodeagent on a runtime of its own; Ctrl
 .PHONY: live
 live: ## the node agent on a real containerd and beside a kubelet, which it builds; needs root; 10 minutes
 	cd examples/nodeagent/live && go test -count=1 -timeout=30m ./...
+
+.PHONY: deploy-test
+deploy-test: ## deploy/: manifests, unit, plugin; the DaemonSet's pod under a kubelet on a real containerd; needs root
+	cd internal/deploy && go test -count=1 -timeout=30m ./...
 
 .PHONY: tidy
 tidy: ## format, and tidy every module

@@ -2,6 +2,7 @@ package pleg
 
 import (
 	"strings"
+	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -25,14 +26,22 @@ func hasKubeletName(d *prometheus.Desc) bool {
 	return strings.HasPrefix(d.String(), `Desc{fqName: "kubelet_`)
 }
 
-// filter passes on what send sends and keep wants.
+// filter passes on what send sends and keep wants. Both are called in the caller's goroutine,
+// where a registry recovers a collector that panics.
 func filter[T any](ch chan<- T, send func(chan<- T), keep func(T) bool) {
-	all := make(chan T)
-	go func() {
+	all, sent := make(chan T), []T(nil)
+	var receiving sync.WaitGroup
+	receiving.Go(func() {
+		for v := range all {
+			sent = append(sent, v)
+		}
+	})
+	func() {
+		defer receiving.Wait()
 		defer close(all)
 		send(all)
 	}()
-	for v := range all {
+	for _, v := range sent {
 		if keep(v) {
 			ch <- v
 		}

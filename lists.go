@@ -188,11 +188,12 @@ func (r *reconciler) confirmed(rec *podRecord, was stamp, l listInfo, asked bool
 }
 
 // inspectAgain has a pod inspected whose inspection failed, or whose status contradicted the
-// record: the back-off of both ends here. A caller of Relist waits for that inspection.
+// record: the back-off of both ends here. A caller of Relist waits for that inspection. One that
+// died while the pod was suspended has failed now.
 func (r *reconciler) inspectAgain(rec *podRecord, was stamp, l listInfo) {
 	owed := rec.dirty || rec.publication.syncsDelivered < rec.inspection.snapshot.syncs
 	switch {
-	case owed && rec.inspection.dead(): // it died while the pod was suspended
+	case owed && rec.inspection.dead():
 		r.inspectionDied(rec)
 		r.failing.update(rec)
 	case rec.dirty || rec.failures > 0:
@@ -253,12 +254,9 @@ func (r *reconciler) forgetAbsent() {
 // forgetIfAbsent is forgetAbsent for the one pod whose call has returned: to look at all
 // of them after each would take the square of their number.
 func (r *reconciler) forgetIfAbsent(uid types.UID) {
-	rec := r.records.byUID[uid]
-	if rec == nil || rec.pod != nil || r.sched.FullListInFlight() || r.isOpen(rec) {
-		return
+	if rec := r.records.byUID[uid]; rec != nil && !r.sched.FullListInFlight() {
+		r.records.forgetOne(rec, r.isOpen, r.cache.remove)
 	}
-	delete(r.records.byUID, uid)
-	r.cache.remove(uid)
 }
 
 // isOpen reports whether something of an absent pod is still to come: a call, a request,

@@ -68,9 +68,9 @@ func (l *loop) runFor(caller *relistCaller) {
 	select {
 	case <-caller.done:
 	case l.token <- struct{}{}:
+		defer func() { <-l.token }() // whatever a cache or a logger does
 		l.run(nil, caller.done)
 		l.calls.group.Rest()
-		<-l.token
 	}
 }
 

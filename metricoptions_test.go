@@ -26,6 +26,10 @@ kubelet_node_name{node="worker-1"} 1
 `), "kubelet_node_name"); err != nil {
 			t.Error(err)
 		}
+		_, reg = newNodeWithMetrics(t, pleg.WithNodeName("worker-\xff"))
+		if n, err := testutil.GatherAndCount(reg, "kubelet_node_name"); n != 1 || err != nil {
+			t.Errorf("a name that is not UTF-8: %d, %v", n, err)
+		}
 		for _, opts := range [][]pleg.Option{nil, {pleg.WithNodeName("")}} {
 			_, reg := newNodeWithMetrics(t, opts...)
 			if n, err := testutil.GatherAndCount(reg, "kubelet_node_name"); n != 0 || err != nil {
@@ -69,6 +73,27 @@ func TestWithoutKubeletMetrics(t *testing.T) {
 		}
 	})
 }
+
+// A runtime whose collector panics spoils a collection, and no more.
+func TestCollectorThatPanics(t *testing.T) {
+	for _, opts := range [][]pleg.Option{nil, {pleg.WithoutKubeletMetrics()}} {
+		synctest.Test(t, func(t *testing.T) {
+			reg := prometheus.NewRegistry()
+			calls := prometheus.NewCounter(prometheus.CounterOpts{Name: "runtime_calls_total", Help: "Calls."})
+			newNodeOf(t, func(rt *plegtest.Runtime) pleg.Runtime { return measured{rt, brokenCounter{calls}} },
+				append(opts, pleg.WithRegisterer(reg))...)
+			families, err := reg.Gather()
+			if err == nil || len(families) == 0 || families[0].GetName() == "runtime_calls_total" {
+				t.Errorf("%d families, %v", len(families), err)
+			}
+		})
+	}
+}
+
+// brokenCounter panics when it is collected.
+type brokenCounter struct{ prometheus.Counter }
+
+func (brokenCounter) Collect(chan<- prometheus.Metric) { panic("broken") }
 
 // Histograms have native buckets beside the classic ones.
 func TestNativeHistograms(t *testing.T) {

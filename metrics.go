@@ -19,7 +19,7 @@ type gauges struct {
 	relistRunning                        time.Duration
 	inspectionsInFlight, hung, failing   int
 	subscribers, backlog, blockedReaders int // blockedReaders: -1 if not known
-	streamConnected                      bool
+	healthy, streamConnected             bool
 	named                                []namedBacklog
 }
 
@@ -85,6 +85,8 @@ var (
 		[]string{"subscriber"}, nil)
 	blockedDesc = prometheus.NewDesc("pleg_blocked_readers",
 		"Number of readers that wait for the cache to become new enough.", nil, nil)
+	healthyDesc = prometheus.NewDesc("pleg_healthy",
+		"Whether the generator is healthy (1) or not (0).", nil, nil)
 	streamUpDesc = prometheus.NewDesc("pleg_event_stream_connected",
 		"1 while the runtime's event stream is connected, else 0.", nil, nil)
 )
@@ -180,7 +182,7 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 		ch <- nodeNameDesc
 	}
 	for _, d := range []*prometheus.Desc{
-		lastSeenDesc, runningPodsDesc, runningContainersDesc, relistRunningDesc, inFlightDesc, hungDesc,
+		healthyDesc, lastSeenDesc, runningPodsDesc, runningContainersDesc, relistRunningDesc, inFlightDesc, hungDesc,
 		failingDesc, subscribersDesc, backlogDesc, namedBacklogDesc, namedBacklogAgeDesc, blockedDesc, streamUpDesc,
 	} {
 		ch <- d
@@ -222,11 +224,16 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	if now.blockedReaders >= 0 {
 		gauge(blockedDesc, float64(now.blockedReaders))
 	}
-	up := 0.0
-	if now.streamConnected {
-		up = 1
+	gauge(healthyDesc, oneIf(now.healthy))
+	gauge(streamUpDesc, oneIf(now.streamConnected))
+}
+
+// oneIf returns 1 for true and 0 for false.
+func oneIf(is bool) float64 {
+	if is {
+		return 1
 	}
-	gauge(streamUpDesc, up)
+	return 0
 }
 
 // countDiscarded counts the transitions that coalescing discards.

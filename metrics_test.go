@@ -98,10 +98,12 @@ func TestInspectionMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)
 		n.SetPods(pods(5)...)
+		wantMetric(t, reg, "pleg_healthy", 0)
 		heal := n.HangIgnoringCancel(plegtest.GetPodStatus, "pod-00001")
 		n.Fail(plegtest.GetPodStatus, "pod-00002", errors.New("broken"))
 		n.start()
 		time.Sleep(8500 * time.Millisecond)
+		wantMetric(t, reg, "pleg_healthy", 1)
 		wantMetric(t, reg, "pleg_inspections_in_flight", 1)
 		wantMetric(t, reg, "pleg_inspections_hung", 1)
 		wantMetric(t, reg, "pleg_inspections_failing", 1)

@@ -1,6 +1,7 @@
 package pleg
 
 import (
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -58,10 +59,10 @@ func WithRegisterer(registerer prometheus.Registerer) Option {
 // WithNodeName exports kubelet_node_name, a gauge that is always 1, with the name in its
 // label node. The rules of kubernetes-mixin join with it to name the node of an alert,
 // KubeletPlegDurationHigh among them. The name should be the Node's in Kubernetes. Without
-// this option, or with an empty name, the metric is not exported. It has no effect without
-// WithRegisterer.
+// this option, or with an empty name, the metric is not exported. What is not UTF-8 in the
+// name is replaced. It has no effect without WithRegisterer.
 func WithNodeName(name string) Option {
-	return func(o *options) { o.nodeName = name }
+	return func(o *options) { o.nodeName = strings.ToValidUTF8(name, "\uFFFD") }
 }
 
 // WithoutKubeletMetrics leaves the metrics whose names begin with kubelet_ to a host that

@@ -35,9 +35,12 @@ type podRecord struct {
 	unconfirmed bool
 	// pod is listed without its bad data; the same pointer when it has none.
 	pod *Pod
-	// own is the newest list of this pod alone that showed the record; while unconfirmed,
-	// the newest list of either kind before that. See podRecords.listedStamp.
+	// own is the newest list of this pod alone that showed the record. See
+	// podRecords.listedStamp.
 	own stamp
+	// frozenAt is the newest list that showed the record before it was unconfirmed; zero if it
+	// is not.
+	frozenAt stamp
 
 	// suspensions counts those of the pod. Lists up to the number ignoreTo say nothing
 	// about it.
@@ -174,9 +177,14 @@ func (r *podRecords) pods() Pods {
 // listedStamp returns the stamp of the newest list that showed the record.
 func (r *podRecords) listedStamp(rec *podRecord) stamp {
 	if rec.unconfirmed {
-		return rec.own
+		return rec.frozenAt
 	}
 	return schedule.Later(rec.own, r.full)
+}
+
+// freeze has no list make a record fresher until one is believed or confirms it.
+func (r *podRecords) freeze(rec *podRecord) {
+	rec.frozenAt, rec.unconfirmed = r.listedStamp(rec), true
 }
 
 // observedStamp returns how fresh the cache is about the pod.
@@ -203,11 +211,11 @@ func (r *podRecords) compare(rec *podRecord, listed *Pod, at, begun stamp, repor
 	r.scratch = appendTransitions(r.scratch[:0], rec.pod, pod)
 	same := len(r.scratch) == 0 && (pod == nil) == (rec.pod == nil)
 	if !believed && !same {
-		rec.own, rec.unconfirmed = newest, true
+		r.freeze(rec)
 		found.verdict = conflicting
 		return found
 	}
-	rec.unconfirmed = false
+	rec.frozenAt, rec.unconfirmed = stamp{}, false
 	if believed {
 		rec.overlapTo = begun.Number
 		r.replace(rec, listed, pod)
@@ -224,7 +232,7 @@ func (r *podRecords) compare(rec *podRecord, listed *Pod, at, begun stamp, repor
 // suspend has lists say nothing about a pod until resume. The record stays as fresh as it
 // is.
 func (r *podRecords) suspend(rec *podRecord) {
-	rec.own, rec.unconfirmed = r.listedStamp(rec), true
+	r.freeze(rec)
 	rec.suspensions++
 }
 
@@ -366,10 +374,15 @@ func (r *podRecords) forget(open func(*podRecord) bool, forgotten func(types.UID
 	if len(r.byUID) == r.present {
 		return
 	}
-	for uid, rec := range r.byUID {
-		if rec.pod == nil && !open(rec) {
-			delete(r.byUID, uid)
-			forgotten(uid)
-		}
+	for _, rec := range r.byUID {
+		r.forgetOne(rec, open, forgotten)
+	}
+}
+
+// forgetOne is forget for one record.
+func (r *podRecords) forgetOne(rec *podRecord, open func(*podRecord) bool, forgotten func(types.UID)) {
+	if rec.pod == nil && !open(rec) {
+		delete(r.byUID, rec.uid)
+		forgotten(rec.uid)
 	}
 }

@@ -96,7 +96,7 @@ func (g *GenericPLEG) streamStatus() StreamReport {
 func (g *GenericPLEG) gauges() gauges {
 	h := g.healthCheck()
 	now := gauges{
-		lastList: h.lastList, tally: h.tally, streamConnected: g.streamStatus().State == StreamConnected,
+		healthy: h.unhealthy() == nil, lastList: h.lastList, tally: h.tally, streamConnected: g.streamStatus().State == StreamConnected,
 		inspectionsInFlight: len(h.inFlight(methodGetPodStatus)), blockedReaders: g.blockedReaders(),
 	}
 	now.hung, now.failing = h.counts()

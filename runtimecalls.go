@@ -58,7 +58,7 @@ func (r *runtimeCalls) begin(c beginCall) {
 		r.group.Go(c.Call, info, r.listAll, r.listAllDone)
 		return
 	}
-	call := r.podCall()
+	call := r.takePodCall()
 	call.call, call.inspected = c.Call, c.pod
 	method := call.listPod
 	info.Method = methodGetPod
@@ -78,7 +78,8 @@ type podCall struct {
 	done             func(*schedule.Call, error, bool)
 }
 
-func (r *runtimeCalls) podCall() *podCall {
+// takePodCall returns memory for a call, a used one if there is some.
+func (r *runtimeCalls) takePodCall() *podCall {
 	if n := len(r.free); n > 0 {
 		call := r.free[n-1]
 		r.free = r.free[:n-1]

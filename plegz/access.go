@@ -9,12 +9,20 @@ import (
 	"strings"
 )
 
+// maxQuery is how long a query may be: a format and a position are short, and what is long
+// takes memory to read.
+const maxQuery = 512
+
 // refusal says why a request is not answered, and with which code; "" if it is answered.
 func (o *options) refusal(r *http.Request) (why string, code int) {
 	switch {
 	case r.Method != http.MethodGet && r.Method != http.MethodHead:
 		return "only GET and HEAD are answered", http.StatusMethodNotAllowed
-	case !o.remote && !overUnixSocket(r) && !isLoopback(hostOf(r.RemoteAddr)):
+	case r.ContentLength != 0:
+		return "a request with a body is not answered", http.StatusRequestEntityTooLarge
+	case len(r.URL.RawQuery) > maxQuery:
+		return "the query is too long", http.StatusRequestURITooLong
+	case !o.remote && !fromHere(r):
 		return "only requests of this machine are answered", http.StatusForbidden
 	case !o.hostAllowed(r):
 		return "the Host header is not a name of this machine that is allowed", http.StatusForbidden
@@ -67,6 +75,14 @@ func ownPath(r *http.Request) bool {
 		return r.URL.Path == pattern
 	}
 	return false
+}
+
+// fromHere reports whether the request comes from this machine. A handler around this one
+// may have taken the remote address from a header; the address that was connected to is
+// that of the connection.
+func fromHere(r *http.Request) bool {
+	local, known := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	return overUnixSocket(r) || isLoopback(hostOf(r.RemoteAddr)) && (!known || isLoopback(hostOf(local.String())))
 }
 
 // overUnixSocket reports whether the request came over a unix socket, whose peers are on

@@ -1,21 +1,23 @@
 package plegz
 
 import (
+	"bufio"
 	"strconv"
 	"strings"
 )
 
-// answer is what is shown: everything, or what has changed since a position.
+// answer is what is shown: everything, or what has changed since a position. What it refers
+// to is shared with other answers and is not modified.
 type answer struct {
 	head
 	pods      [][]byte // each a pod as JSON
-	events    []event
-	samples   []sample
+	events    []*event
+	samples   []*sample
 	condition condition
 }
 
 // answer returns what has changed since a position, everything if the position is empty,
-// not known, or of another history. With wait, which is closed at the next change.
+// not known, or of another history. news is closed at the next change.
 func (r *recorder) answer(position string) (a answer, news <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -24,7 +26,7 @@ func (r *recorder) answer(position string) (a answer, news <-chan struct{}) {
 	since, resumed := r.resumeLocked(position)
 	a.head = head{
 		Time: r.clock.Now().UTC(), Node: r.nodeName, RecordingSince: h.began,
-		Position: r.epoch + "." + strconv.FormatUint(h.number, 10), Full: !resumed, GoneThrough: h.goneThrough,
+		Position: r.positionLocked(), Full: !resumed, GoneThrough: h.goneThrough,
 	}
 	a.condition = h.condition
 	if h.conditionAt > since {
@@ -48,27 +50,24 @@ func (r *recorder) resumeLocked(position string) (number uint64, resumed bool) {
 	return number, true
 }
 
-// json returns the answer as JSON. The pods are JSON already, and are not read again.
-func (a *answer) json() []byte {
-	b := encoded(a.head)
-	b = append(b[:len(b)-1], `,"pods":[`...)
-	for i, p := range a.pods {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = append(b, p...)
-	}
-	b = append(b, `],"events":`...)
-	b = append(b, encoded(orEmpty(a.events))...)
-	b = append(b, `,"samples":`...)
-	b = append(b, encoded(orEmpty(a.samples))...)
-	return append(b, '}')
+// writeJSON writes the answer as JSON. What it consists of is JSON already, so that a client
+// costs no copy of it. An error stays in w until it is flushed.
+func (a *answer) writeJSON(w *bufio.Writer) {
+	head := encoded(a.head)
+	_, _ = w.Write(head[:len(head)-1])
+	writeList(w, "pods", a.pods, func(p []byte) []byte { return p })
+	writeList(w, "events", a.events, func(e *event) []byte { return e.encoded })
+	writeList(w, "samples", a.samples, func(s *sample) []byte { return s.encoded })
+	_ = w.WriteByte('}')
 }
 
-// orEmpty has an empty list shown as one.
-func orEmpty[T any](list []T) []T {
-	if list == nil {
-		return []T{}
+func writeList[T any](w *bufio.Writer, name string, list []T, encoded func(T) []byte) {
+	_, _ = w.WriteString(`,"` + name + `":[`)
+	for i, v := range list {
+		if i > 0 {
+			_ = w.WriteByte(',')
+		}
+		_, _ = w.Write(encoded(v))
 	}
-	return list
+	_ = w.WriteByte(']')
 }

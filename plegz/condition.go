@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/internal/printable"
 )
 
 // level is how bad the condition is.
@@ -40,10 +41,10 @@ const (
 // newCondition returns the health in words, of a report that was made at a time.
 func newCondition(r pleg.HealthReport, now time.Time) condition {
 	r = clipReport(r)
-	c := condition{report: r, encoded: encoded(r), notes: troubles(&r, now)}
+	c := condition{report: r, encoded: encoded(clipLists(r)), notes: troubles(&r, now)}
 	switch {
 	case !r.Healthy:
-		c.level, c.sentence = levelError, "Not healthy: "+printable(r.Reason)+"."
+		c.level, c.sentence = levelError, "Not healthy: "+printable.Text(r.Reason)+"."
 	case len(c.notes) > 0:
 		c.level, c.sentence, c.notes = levelWarning, "Degraded: "+c.notes[0], c.notes[1:]
 	default:
@@ -70,6 +71,21 @@ func clipReport(r pleg.HealthReport) pleg.HealthReport {
 	return r
 }
 
+// clipLists returns a report whose lists are short enough to be sent every second. The pods
+// say themselves whether they hang or fail.
+func clipLists(r pleg.HealthReport) pleg.HealthReport {
+	r.FailingPods = slices.Clone(r.FailingPods[:min(len(r.FailingPods), maxList)])
+	for i := range r.FailingPods {
+		r.FailingPods[i].PodUID = types.UID(clip(string(r.FailingPods[i].PodUID)))
+	}
+	r.CallsInFlight = slices.Clone(r.CallsInFlight[:min(len(r.CallsInFlight), maxList)])
+	for i := range r.CallsInFlight {
+		r.CallsInFlight[i].PodUID = types.UID(clip(string(r.CallsInFlight[i].PodUID)))
+	}
+	r.NamedSubscribers = r.NamedSubscribers[:min(len(r.NamedSubscribers), maxList)]
+	return r
+}
+
 // troubles returns what is wrong, the worst first, a sentence each.
 func troubles(r *pleg.HealthReport, now time.Time) []string {
 	var all []string
@@ -77,7 +93,7 @@ func troubles(r *pleg.HealthReport, now time.Time) []string {
 	names := make(map[types.UID]string, len(r.FailingPods))
 	var hung, failed []pleg.FailingPod
 	for _, f := range r.FailingPods {
-		names[f.PodUID] = printable(nameOf(f.Namespace, f.Name, string(f.PodUID)))
+		names[f.PodUID] = printable.Text(nameOf(f.Namespace, f.Name, clip(string(f.PodUID))))
 		if f.HangingSince.IsZero() {
 			failed = append(failed, f)
 		} else {
@@ -89,7 +105,7 @@ func troubles(r *pleg.HealthReport, now time.Time) []string {
 			callText(c), clockTime(c.Since), roughly(now.Sub(c.Since)))
 	}
 	if r.RelistError != "" {
-		say("the last relist failed: %s.", printable(r.RelistError))
+		say("the last relist failed: %s.", printable.Text(r.RelistError))
 	}
 	slices.SortStableFunc(hung, func(a, b pleg.FailingPod) int { return a.HangingSince.Compare(b.HangingSince) })
 	if len(hung) > 0 {
@@ -102,15 +118,15 @@ func troubles(r *pleg.HealthReport, now time.Time) []string {
 	if len(failed) > 0 {
 		first := failed[0]
 		say("the inspection of pod %s has failed %s%s: %s.", names[first.PodUID], plural(first.Failures, "time"),
-			others(len(failed)-1, "fails", "fail"), printable(first.Error))
+			others(len(failed)-1, "fails", "fail"), printable.Text(first.Error))
 	}
 	if r.Stream.State == pleg.StreamBroken {
 		say("the event stream is broken since %s: %s; changes are found by the next relist.",
-			clockTime(r.Stream.Since), printable(r.Stream.Error))
+			clockTime(r.Stream.Since), printable.Text(r.Stream.Error))
 	}
 	for _, s := range r.NamedSubscribers {
 		if !s.BehindSince.IsZero() && now.Sub(s.BehindSince) > farBehind {
-			say("subscriber %s is %s behind since %s (for %s).", printable(s.Name), plural(s.Backlog, "pod"),
+			say("subscriber %s is %s behind since %s (for %s).", printable.Text(s.Name), plural(s.Backlog, "pod"),
 				clockTime(s.BehindSince), roughly(now.Sub(s.BehindSince)))
 		}
 	}
@@ -144,9 +160,9 @@ func inspectionText(r *pleg.HealthReport, uid types.UID, pod string) string {
 
 func callText(c pleg.RuntimeCall) string {
 	if c.Object == "" {
-		return printable(c.Method)
+		return printable.Text(c.Method)
 	}
-	return printable(c.Method + " of " + c.Object)
+	return printable.Text(c.Method + " of " + c.Object)
 }
 
 func others(n int, one, many string) string {

@@ -19,7 +19,8 @@
 //	level           ok, warning or error
 //	sentence        the health in one sentence
 //	notes           what else is wrong, a sentence each
-//	health          the pleg.HealthReport; its longest texts are cut
+//	health          the pleg.HealthReport; its longest texts are cut, and of each of its
+//	                lists the first 50 are there
 //	recordingSince  when the recording of history began
 //	position        where in the history this is; the ID of a server-sent event
 //	full            false if only what changed since an earlier position is in it
@@ -50,25 +51,32 @@
 // nothing is kept. History is bounded: see WithHistory.
 //
 // What requests cost the generator does not depend on their number: its pods are read at
-// most five times a second, its health report and the metrics once.
+// most five times a second, its health report and the metrics once. Text and JSON are made
+// once for all who ask before something changes, and streams share what they are sent.
 //
 // # Safety
 //
-// The handler only reads. It answers GET and HEAD; anything else is 405. It answers
-// requests of this machine only, unless WithRemoteAccess says otherwise: the remote address
-// and the Host header must be loopback, or the listener a unix socket, and a request of
-// another site's page is refused (403). It answers one path, at which it is registered; any
-// other is 404. Labels and annotations are not shown unless WithLabels says so, and an
-// environment never, as the library does not know any.
+// The handler only reads. It answers GET and HEAD; anything else is 405, a request with a
+// body 413, and one with a query of more than 512 bytes 414. It answers requests of this
+// machine only, unless WithRemoteAccess says otherwise: the remote address and the Host
+// header must be loopback, or the listener a unix socket, and a request of another site's
+// page is refused (403). To it, a proxy on this machine is this machine. It answers one
+// path, at which it is registered; any other is 404. Labels and annotations are not shown
+// unless WithLabels says so, and an environment never, as the library does not know any.
+// Texts are cut after 1024 bytes, and of a pod's labels, annotations and addresses the
+// first 50 are shown.
 //
 // Names, reasons and messages come from the runtime. The page puts them into the document
 // as text only, and its Content-Security-Policy runs no script but the page's own; control
 // characters and marks of direction are shown as escapes.
 //
-// At most 64 streams are open at once, and 16 other answers under way: one more is 503. A
-// client that takes no data for ten seconds is disconnected. The agent's http.Server
-// should have a ReadHeaderTimeout. Its Shutdown waits for open streams, unless its
-// BaseContext ends first.
+// At most 64 streams are open at once, and 64 other answers under way: one more is 503. A
+// client that takes no data for ten seconds is disconnected, and one that takes more than a
+// minute for an answer other than a stream. A client that reads nothing costs less than 100
+// KiB on a node of 1,000 pods (TestClientMemory). How many connections there are, and how
+// long their headers, is for the agent's http.Server: it should have a ReadHeaderTimeout, an
+// IdleTimeout and a MaxHeaderBytes of some KiB. Its Shutdown waits for open streams, unless
+// its BaseContext ends first.
 //
 // # Concurrency
 //

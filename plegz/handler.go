@@ -1,8 +1,6 @@
 package plegz
 
 import (
-	"bytes"
-	"encoding/json"
 	"net/http"
 	"strconv"
 	"strings"
@@ -14,10 +12,14 @@ import (
 const (
 	// maxStreams and maxAnswers bound what clients can ask for at once.
 	maxStreams = 64
-	maxAnswers = 16
-	// writeTimeout is how long a client may take for a chunk.
-	writeTimeout = 10 * time.Second
-	chunk        = 64 << 10
+	maxAnswers = 64
+	// writeTimeout is how long a client may take for a chunk, answerTimeout for an answer
+	// that is no stream.
+	writeTimeout  = 10 * time.Second
+	answerTimeout = time.Minute
+	chunk         = 64 << 10
+	// streamBuffer is what a stream collects before it writes.
+	streamBuffer = 16 << 10
 )
 
 // Handler returns a handler that shows what a generator knows, and the cache that it
@@ -54,15 +56,22 @@ const (
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header := w.Header()
 	header.Set("X-Content-Type-Options", "nosniff")
+	header.Set("X-Frame-Options", "DENY")
 	header.Set("Referrer-Policy", "no-referrer")
 	header.Set("Cross-Origin-Resource-Policy", "same-origin")
 	header.Set("Cross-Origin-Opener-Policy", "same-origin")
 	header.Set("Cache-Control", "no-store")
 	header.Set("Content-Security-Policy", page.policy)
 	header.Set("Vary", "Accept")
+	// The server takes the limit away when the request ends.
+	limit(w, after(writeTimeout))
 	if why, code := h.refusal(r); why != "" {
 		if code == http.StatusMethodNotAllowed {
 			header.Set("Allow", "GET, HEAD")
+		}
+		if r.ContentLength != 0 {
+			// Or the server would wait for the body before it sends the answer.
+			_ = http.NewResponseController(w).SetReadDeadline(aLongTimeAgo)
 		}
 		http.Error(w, "plegz: "+why, code)
 		return
@@ -84,14 +93,9 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case formatHTML:
 		send(w, r, "text/html; charset=utf-8", page.document)
 	case formatText:
-		a, _ := h.answer("")
-		send(w, r, "text/plain; charset=utf-8", a.text())
+		send(w, r, "text/plain; charset=utf-8", h.document(f))
 	case formatJSON:
-		a, _ := h.answer("")
-		var b bytes.Buffer
-		_ = json.Indent(&b, a.json(), "", "  ") // cannot fail: it is what was encoded
-		b.WriteByte('\n')
-		send(w, r, "application/json", b.Bytes())
+		send(w, r, "application/json", h.document(f))
 	case formatStream:
 		h.serveStream(w, r)
 	default:
@@ -127,22 +131,30 @@ func send(w http.ResponseWriter, r *http.Request, media string, b []byte) {
 	if r.Method == http.MethodHead {
 		return
 	}
-	_ = write(w, b) // the client is gone
+	_, _ = (&pacedWriter{w: w, end: after(answerTimeout)}).Write(b)
 }
 
-// write writes all of b, as long as the client takes some of it in time.
-func write(w http.ResponseWriter, b []byte) error {
-	// What the server does with the connection later has a time of its own.
-	defer limit(w, time.Time{})
+// pacedWriter writes as long as the client takes some of it in time.
+type pacedWriter struct {
+	w   http.ResponseWriter
+	end time.Time // of all writing; zero for no end
+}
+
+func (p *pacedWriter) Write(b []byte) (n int, err error) {
 	for len(b) > 0 {
-		n := min(chunk, len(b))
-		limit(w, deadline())
-		if _, err := w.Write(b[:n]); err != nil {
-			return err
+		until := after(writeTimeout)
+		if !p.end.IsZero() && p.end.Before(until) {
+			until = p.end
 		}
-		b = b[n:]
+		limit(p.w, until)
+		written, err := p.w.Write(b[:min(chunk, len(b))])
+		n += written
+		if err != nil {
+			return n, err // the client is gone, or too slow
+		}
+		b = b[written:]
 	}
-	return http.NewResponseController(w).Flush()
+	return n, nil
 }
 
 // limit sets until when the client has to take what is written; zero for no limit. A writer
@@ -151,6 +163,10 @@ func limit(w http.ResponseWriter, until time.Time) {
 	_ = http.NewResponseController(w).SetWriteDeadline(until)
 }
 
-func deadline() time.Time {
-	return time.Now().Add(writeTimeout) //nolint:forbidigo // a connection's time is real
+// after is the time after a while.
+func after(d time.Duration) time.Time {
+	return time.Now().Add(d) //nolint:forbidigo // a connection's time is real
 }
+
+// aLongTimeAgo is a deadline that has passed.
+var aLongTimeAgo = time.Unix(1, 0)

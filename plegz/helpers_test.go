@@ -1,6 +1,7 @@
 package plegz_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"net/http"
@@ -125,12 +126,13 @@ type stream struct {
 	messages chan []byte
 	status   chan int
 	end      context.CancelFunc
+	part     []byte // of a message that is not complete
 }
 
 // open opens a stream, and goes on with it in a goroutine that ends with the test.
 func (n *node) open(target, lastEventID string) *stream {
 	ctx, cancel := context.WithCancel(context.Background())
-	s := &stream{make(http.Header), make(chan []byte, 10000), make(chan int, 10000), cancel}
+	s := &stream{make(http.Header), make(chan []byte, 10000), make(chan int, 10000), cancel, nil}
 	r := request(target).WithContext(ctx)
 	if lastEventID != "" {
 		r.Header.Set("Last-Event-ID", lastEventID)
@@ -145,6 +147,9 @@ func (s *stream) WriteHeader(code int) { s.status <- code }
 func (s *stream) Flush()               {}
 
 func (s *stream) Write(b []byte) (int, error) {
-	s.messages <- append([]byte(nil), b...)
+	if s.part = append(s.part, b...); bytes.HasSuffix(s.part, []byte("\n\n")) {
+		s.messages <- s.part
+		s.part = nil
+	}
 	return len(b), nil
 }

@@ -23,10 +23,12 @@ type history struct {
 	pods        map[types.UID]*record
 	gone        []departed // oldest first
 	goneThrough uint64     // those of this number or less are forgotten
-	events      []event    // oldest first
-	samples     []sample   // oldest first
+	events      []*event   // oldest first
+	samples     []*sample  // oldest first
 	condition   condition
 	conditionAt uint64 // number of its last change
+
+	observations uint64 // how many there were
 }
 
 // maxSamples is ten minutes of them.
@@ -38,7 +40,8 @@ type record struct {
 	present   []life // listed containers and sandboxes
 	past      []life // those that are gone, oldest first
 	ended     map[string]time.Time
-	stale     bool // something else than observed has changed
+	stale     bool   // something else than observed has changed
+	listedIn  uint64 // the last observation that had it
 	removedAt time.Time
 	gone      uint64
 
@@ -151,14 +154,14 @@ func (h *history) remember(d departed) {
 // observe takes in the pods as they are at a time: all of them, listed or not any more.
 func (h *history) observe(listed pleg.Pods, status func(types.UID) (*pleg.PodStatus, error),
 	failing map[types.UID]pleg.FailingPod, now time.Time) {
-	present := make(map[types.UID]struct{}, len(listed))
+	h.observations++
 	for _, p := range listed {
-		present[p.ID] = struct{}{}
 		r := h.pods[p.ID]
 		if r == nil {
 			r = &record{ended: make(map[string]time.Time)}
 			h.pods[p.ID] = r
 		}
+		r.listedIn = h.observations
 		s, err := status(p.ID)
 		o := observed{listed: p, status: s, failing: failing[p.ID]}
 		if err != nil {
@@ -171,7 +174,7 @@ func (h *history) observe(listed pleg.Pods, status func(types.UID) (*pleg.PodSta
 		h.update(p.ID, r, now)
 	}
 	for uid, r := range h.pods {
-		if _, is := present[uid]; is || r.gone > 0 && !r.stale {
+		if r.listedIn == h.observations || r.gone > 0 && !r.stale {
 			continue
 		}
 		r.observed.failing, r.observed.err = pleg.FailingPod{}, ""
@@ -248,15 +251,15 @@ func (h *history) describe(c condition) {
 }
 
 // sample takes in a sample.
-func (h *history) sample(s sample) {
-	s.number = h.next()
+func (h *history) sample(s *sample) {
+	s.number, s.encoded = h.next(), encoded(s)
 	h.samples = append(h.samples, s)
 	h.samples = h.samples[max(0, len(h.samples)-maxSamples):]
 }
 
 // since returns what has changed after a number: the pods by namespace and name, the events
 // and the samples oldest first. What it returns is not modified later.
-func (h *history) since(number uint64) (pods [][]byte, events []event, samples []sample) {
+func (h *history) since(number uint64) (pods [][]byte, events []*event, samples []*sample) {
 	var records []*record
 	for _, r := range h.pods {
 		if r.changed > number {
@@ -269,7 +272,7 @@ func (h *history) since(number uint64) (pods [][]byte, events []event, samples [
 	for _, r := range records {
 		pods = append(pods, r.encoded)
 	}
-	i, _ := slices.BinarySearchFunc(h.events, number+1, func(e event, n uint64) int { return cmp.Compare(e.Number, n) })
-	j, _ := slices.BinarySearchFunc(h.samples, number+1, func(s sample, n uint64) int { return cmp.Compare(s.number, n) })
+	i, _ := slices.BinarySearchFunc(h.events, number+1, func(e *event, n uint64) int { return cmp.Compare(e.Number, n) })
+	j, _ := slices.BinarySearchFunc(h.samples, number+1, func(s *sample, n uint64) int { return cmp.Compare(s.number, n) })
 	return pods, slices.Clone(h.events[i:]), slices.Clone(h.samples[j:])
 }

@@ -32,7 +32,8 @@ func newPage(file func(name string) string) htmlPage {
 	return htmlPage{
 		document: []byte(document),
 		policy: fmt.Sprintf("default-src 'none'; script-src %s; style-src %s; connect-src 'self'; img-src data:; "+
-			"base-uri 'none'; form-action 'none'; frame-ancestors 'none'", hashSource(script), hashSource(style)),
+			"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "+
+			"require-trusted-types-for 'script'; trusted-types 'none'", hashSource(script), hashSource(style)),
 	}
 }
 

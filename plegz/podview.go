@@ -71,12 +71,13 @@ func newLife(c *pleg.Container, s *pleg.Status, ended time.Time) life {
 // add takes in what a status says.
 func (l *life) add(s *pleg.Status) {
 	l.Restarts = s.RestartCount
-	if !s.CreatedAt.IsZero() {
-		l.CreatedAt = s.CreatedAt
+	if created := shownTime(s.CreatedAt); !created.IsZero() {
+		l.CreatedAt = created
 	}
-	l.StartedAt = s.StartedAt
+	l.StartedAt = shownTime(s.StartedAt)
 	if s.State == pleg.ContainerStateExited {
-		l.FinishedAt, l.ExitCode, l.Reason, l.Message = s.FinishedAt, &s.ExitCode, clip(s.Reason), clip(s.Message)
+		l.FinishedAt, l.ExitCode = shownTime(s.FinishedAt), &s.ExitCode
+		l.Reason, l.Message = clip(s.Reason), clip(s.Message)
 	}
 }
 
@@ -94,10 +95,10 @@ func (o observed) view(labels bool) pod {
 		p.CreatedAt = time.Unix(0, int64(o.listed.CreatedAt)).UTC()
 	}
 	if o.status != nil {
-		p.IPs, p.ObservedAt = o.status.IPs, o.status.TimeStamp
+		p.IPs, p.ObservedAt = clipList(o.status.IPs), shownTime(o.status.TimeStamp)
 	}
 	if labels {
-		p.Labels, p.Annotations = o.listed.Labels, o.listed.Annotations
+		p.Labels, p.Annotations = clipMap(o.listed.Labels), clipMap(o.listed.Annotations)
 	}
 	return p
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"strconv"
 	"sync"
 	"time"
 
@@ -28,6 +29,7 @@ type recorder struct {
 	options
 	generator *pleg.GenericPLEG
 	cache     *pleg.PodCache
+	documents documents
 
 	mu sync.Mutex
 	// Guarded by mu. history is nil while nothing is recorded.
@@ -54,6 +56,22 @@ func (r *recorder) beginLocked() {
 	go r.record(ctx, cancel, r.subscribe(ctx))
 }
 
+// position returns where the history is, "" while nothing is recorded. Who asks for it has
+// asked for what is there.
+func (r *recorder) position() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.history == nil {
+		return ""
+	}
+	r.asked = r.clock.Now()
+	return r.positionLocked()
+}
+
+func (r *recorder) positionLocked() string {
+	return r.epoch + "." + strconv.FormatUint(r.history.number, 10)
+}
+
 func (r *recorder) subscribe(ctx context.Context) <-chan *pleg.PodLifecycleEvent {
 	return r.generator.Subscribe(ctx, pleg.DefaultChannelCapacity, pleg.WithName(subscriber))
 }
@@ -69,6 +87,7 @@ func newEpoch() string {
 // goroutine.
 func (r *recorder) record(ctx context.Context, cancel context.CancelFunc, events <-chan *pleg.PodLifecycleEvent) {
 	defer cancel()
+	defer r.documents.forget()
 	tick := time.NewTicker(samplePeriod)
 	defer tick.Stop()
 	var flush <-chan time.Time
@@ -143,7 +162,7 @@ func (r *recorder) observeLocked() {
 func (r *recorder) sample(calls *durations) {
 	report := r.generator.HealthReport()
 	s := newSample(&report, r.clock.Now().UTC())
-	calls.read(&s)
+	calls.read(s)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.history.sample(s)

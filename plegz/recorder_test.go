@@ -1,12 +1,8 @@
 package plegz_test
 
 import (
-	"bufio"
-	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -211,106 +207,6 @@ func TestHistoryIsBounded(t *testing.T) {
 	})
 }
 
-// Two hundred clients are answered or refused, and nobody waits for them.
-func TestManyClients(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		uid := n.setPod("shop", "web", plegtest.Running("nginx"))
-		var streams []*stream
-		for range 200 {
-			streams = append(streams, n.open("/?format=stream", ""))
-		}
-		synctest.Wait()
-		refused := 0
-		for _, s := range streams {
-			select {
-			case code := <-s.status:
-				refused++
-				if code != http.StatusServiceUnavailable || s.header.Get("Retry-After") == "" {
-					t.Errorf("%d %v", code, s.header)
-				}
-			default:
-			}
-		}
-		if refused != 200-64 {
-			t.Errorf("%d streams are refused", refused)
-		}
-		if got := n.subscribers(); got != 1 {
-			t.Errorf("%d subscriptions", got)
-		}
-		for range 200 {
-			if w := n.get("/"); w.Code != http.StatusOK {
-				t.Errorf("beside the streams: %d", w.Code)
-			}
-		}
-		n.ExitContainer(uid, "nginx", 0, "Completed")
-		n.pass(time.Second)
-		for _, s := range streams {
-			s.end()
-		}
-		synctest.Wait()
-		if s := n.open("/?format=stream", ""); !first(t, s).Full {
-			t.Error("none is free after they have ended")
-		}
-	})
-}
-
-// A client that reads nothing is disconnected after ten seconds, and delays nobody.
-func TestSlowClient(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.setPod("shop", "web", plegtest.Running("nginx"))
-		n.pass(time.Second)
-		for _, format := range []string{"stream", "json", "text", "html"} {
-			l := newPipeListener()
-			server := &http.Server{Handler: n, ReadHeaderTimeout: time.Second}
-			go func() { _ = server.Serve(l) }()
-			client := l.dial()
-			if _, err := io.WriteString(client, "GET /?format="+format+" HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
-				t.Fatal(err)
-			}
-			n.pass(9 * time.Second)
-			other := n.open("/?format=stream", "")
-			if !first(t, other).Full {
-				t.Errorf("%s: a slow client delays another", format)
-			}
-			other.end()
-			n.pass(2 * time.Second)
-			// What is left in the pipe is what the server had written when it gave up.
-			if _, err := io.Copy(io.Discard, client); err != nil {
-				t.Errorf("%s: the connection is not closed: %v", format, err)
-			}
-			_ = server.Close()
-			synctest.Wait()
-		}
-	})
-}
-
-// A stream over HTTP, read as a browser does.
-func TestStreamOverHTTP(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		l := newPipeListener()
-		server := &http.Server{Handler: n, ReadHeaderTimeout: time.Second}
-		go func() { _ = server.Serve(l) }()
-		client := l.dial()
-		_, _ = io.WriteString(client, "GET / HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n")
-		response, err := http.ReadResponse(bufio.NewReader(client), nil)
-		if err != nil || response.StatusCode != http.StatusOK {
-			t.Fatal(response, err)
-		}
-		lines := bufio.NewScanner(response.Body)
-		for _, prefix := range []string{"retry: ", "id: ", "data: {", ""} {
-			if !lines.Scan() || !strings.HasPrefix(lines.Text(), prefix) {
-				t.Errorf("%q, want %q", lines.Text(), prefix)
-			}
-		}
-		_ = client.Close()
-		_ = server.Close()
-		synctest.Wait()
-	})
-}
-
 // A response writer that cannot stream is said to be one.
 func TestStreamNeedsFlush(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -421,40 +317,3 @@ func drain(s *stream) {
 		<-s.messages
 	}
 }
-
-// pipeListener is a listener without a network, whose connections have the bubble's time.
-type pipeListener struct {
-	connections chan net.Conn
-	closed      context.Context
-	close       context.CancelFunc
-}
-
-func newPipeListener() *pipeListener {
-	ctx, cancel := context.WithCancel(context.Background())
-	return &pipeListener{make(chan net.Conn), ctx, cancel}
-}
-
-func (l *pipeListener) dial() net.Conn {
-	client, server := net.Pipe()
-	l.connections <- loopback{server}
-	return client
-}
-
-func (l *pipeListener) Accept() (net.Conn, error) {
-	select {
-	case c := <-l.connections:
-		return c, nil
-	case <-l.closed.Done():
-		return nil, net.ErrClosed
-	}
-}
-
-func (l *pipeListener) Close() error   { l.close(); return nil }
-func (l *pipeListener) Addr() net.Addr { return loopbackAddress }
-
-// loopback is a connection that says that it comes from this machine.
-type loopback struct{ net.Conn }
-
-var loopbackAddress = &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 50000}
-
-func (loopback) RemoteAddr() net.Addr { return loopbackAddress }

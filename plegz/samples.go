@@ -18,12 +18,13 @@ type sample struct {
 	CallsInFlight int       `json:"callsInFlight"`
 	Backlog       int       `json:"backlog"`
 
-	number uint64
+	number  uint64
+	encoded []byte // the sample as JSON
 }
 
 // newSample returns what a report says.
-func newSample(r *pleg.HealthReport, now time.Time) sample {
-	s := sample{Time: now, CallsInFlight: len(r.CallsInFlight), Backlog: r.Backlog}
+func newSample(r *pleg.HealthReport, now time.Time) *sample {
+	s := &sample{Time: now, CallsInFlight: len(r.CallsInFlight), Backlog: r.Backlog}
 	if !r.LastRelist.IsZero() {
 		age := max(0, now.Sub(r.LastRelist).Seconds())
 		s.RelistAge = &age

@@ -1,9 +1,10 @@
 package plegz
 
 import (
-	"bytes"
+	"bufio"
 	"errors"
 	"net/http"
+	"time"
 )
 
 // serveStream sends what is there and then what changes, until the client goes or is too
@@ -14,7 +15,6 @@ func (h *handler) serveStream(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodHead {
 		return
 	}
-	limit(w, deadline())
 	if err := http.NewResponseController(w).Flush(); err != nil {
 		if errors.Is(err, http.ErrNotSupported) {
 			http.Error(w, "plegz: this server cannot stream", http.StatusNotImplemented)
@@ -24,17 +24,21 @@ func (h *handler) serveStream(w http.ResponseWriter, r *http.Request) {
 	done := h.stream()
 	defer done()
 	// The server ends the stream with a few bytes more.
-	defer func() { limit(w, deadline()) }()
+	defer func() { limit(w, after(writeTimeout)) }()
 	position := r.Header.Get("Last-Event-ID")
 	if position == "" {
 		position = r.URL.Query().Get("since")
 	}
+	buffered := bufio.NewWriterSize(&pacedWriter{w: w}, streamBuffer)
 	for {
 		a, news := h.answer(position)
-		if write(w, a.message()) != nil {
+		position = a.Position
+		a.writeMessage(buffered)
+		if buffered.Flush() != nil || http.NewResponseController(w).Flush() != nil {
 			return
 		}
-		position = a.Position
+		limit(w, time.Time{}) // while there is nothing to write
+		a = answer{}          // what it refers to may be forgotten meanwhile
 		select {
 		case <-r.Context().Done():
 			return
@@ -43,13 +47,9 @@ func (h *handler) serveStream(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// message returns the answer as a server-sent event. JSON has no line breaks.
-func (a *answer) message() []byte {
-	var b bytes.Buffer
-	b.WriteString("retry: 1000\nid: ")
-	b.WriteString(a.Position)
-	b.WriteString("\ndata: ")
-	b.Write(a.json())
-	b.WriteString("\n\n")
-	return b.Bytes()
+// writeMessage writes the answer as a server-sent event. JSON has no line breaks.
+func (a *answer) writeMessage(w *bufio.Writer) {
+	_, _ = w.WriteString("retry: 1000\nid: " + a.Position + "\ndata: ")
+	a.writeJSON(w)
+	_, _ = w.WriteString("\n\n")
 }

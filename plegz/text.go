@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/internal/printable"
 )
 
 // textEvents is how many events the text has.
@@ -20,7 +21,7 @@ func (a *answer) text() []byte {
 	var b bytes.Buffer
 	title := "pleg"
 	if a.Node != "" {
-		title += " on " + printable(a.Node)
+		title += " on " + printable.Text(a.Node)
 	}
 	fmt.Fprintf(&b, "%s at %s\n\n%s\n", title, a.Time.Format(time.RFC3339), a.Sentence)
 	for _, note := range a.Notes {
@@ -31,6 +32,13 @@ func (a *answer) text() []byte {
 	a.writeEvents(&b)
 	return b.Bytes()
 }
+
+// maxCell is how long a text in a column can be that others stand after, for every row is
+// as wide as the widest. A namespace and a name in Kubernetes have 63 and 253 at most.
+const maxCell = 320
+
+// cell cuts a text that is too long for its column.
+func cell(s string) string { return clipTo(s, maxCell) }
 
 // table writes a heading and rows of columns; nothing without rows.
 func table[T any](b *bytes.Buffer, heading string, rows []T, write func(w io.Writer, row T)) {
@@ -54,7 +62,7 @@ func (a *answer) writeHealth(b *bytes.Buffer) {
 		}
 		return roughly(a.Time.Sub(t)) + " ago"
 	}
-	fmt.Fprintf(b, "\nruntime          %s\n", cmp.Or(printable(r.Runtime), "not known"))
+	fmt.Fprintf(b, "\nruntime          %s\n", cmp.Or(printable.Text(r.Runtime), "not known"))
 	fmt.Fprintf(b, "last relist      %s\n", ago(r.LastRelist))
 	stream := string(r.Stream.State)
 	if !r.Stream.LastEvent.IsZero() {
@@ -67,8 +75,9 @@ func (a *answer) writeHealth(b *bytes.Buffer) {
 	fmt.Fprintf(b, "subscriptions    %d, %s behind\n", r.Subscribers, plural(r.Backlog, "pod"))
 	fmt.Fprintf(b, "recorded since   %s\n", a.RecordingSince.Format(time.RFC3339))
 
-	table(b, "CALL IN FLIGHT\tPOD\tSINCE\tFOR", r.CallsInFlight, func(w io.Writer, c pleg.RuntimeCall) {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", callText(c), cmp.Or(printable(string(c.PodUID)), "-"),
+	calls := r.CallsInFlight[:min(len(r.CallsInFlight), maxList)]
+	table(b, "CALL IN FLIGHT\tPOD\tSINCE\tFOR", calls, func(w io.Writer, c pleg.RuntimeCall) {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", cell(callText(c)), cmp.Or(cell(printable.Text(string(c.PodUID))), "-"),
 			c.Since.UTC().Format(time.RFC3339), roughly(a.Time.Sub(c.Since)))
 	})
 	table(b, "SUBSCRIBER\tSUBSCRIPTIONS\tBACKLOG\tBEHIND", r.NamedSubscribers, func(w io.Writer, s pleg.SubscriberReport) {
@@ -76,7 +85,7 @@ func (a *answer) writeHealth(b *bytes.Buffer) {
 		if !s.BehindSince.IsZero() {
 			behind = roughly(a.Time.Sub(s.BehindSince))
 		}
-		fmt.Fprintf(w, "%s\t%d\t%d\t%s\n", printable(s.Name), s.Subscriptions, s.Backlog, behind)
+		fmt.Fprintf(w, "%s\t%d\t%d\t%s\n", printable.Text(s.Name), s.Subscriptions, s.Backlog, behind)
 	})
 }
 
@@ -101,13 +110,14 @@ func (a *answer) writePods(b *bytes.Buffer) {
 		}
 	}
 	table(b, "POD\tSTATE\tCONTAINER\tID\tSTATE\tRESTARTS\tFOR\tREASON", rows, func(w io.Writer, r row) {
-		name, l := printable(nameOf(r.pod.Namespace, r.pod.Name, r.pod.UID)), r.life
+		name, l := cell(printable.Text(nameOf(r.pod.Namespace, r.pod.Name, r.pod.UID))), r.life
 		if l == nil {
-			fmt.Fprintf(w, "%s\t%s\t-\t-\t-\t-\t-\t%s\n", name, r.pod.State, cmp.Or(printable(r.pod.Error), "-"))
+			fmt.Fprintf(w, "%s\t%s\t-\t-\t-\t-\t-\t%s\n", name, r.pod.State, cmp.Or(printable.Text(r.pod.Error), "-"))
 			return
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", name, r.pod.State, printable(l.Name), printable(short(l.ID)),
-			lifeText(l), l.Restarts, a.inState(l), cmp.Or(printable(cmp.Or(l.Reason, r.pod.Error)), "-"))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", name, r.pod.State, cell(printable.Text(l.Name)),
+			printable.Text(short(l.ID)), lifeText(l), l.Restarts, a.inState(l),
+			cmp.Or(printable.Text(cmp.Or(l.Reason, r.pod.Error)), "-"))
 	})
 }
 
@@ -133,8 +143,8 @@ func short(id string) string { return id[:min(len(id), 12)] }
 
 func (a *answer) writeEvents(b *bytes.Buffer) {
 	newest := a.events[max(0, len(a.events)-textEvents):]
-	table(b, "TIME\tPOD\tCONTAINER\tEVENT\tEXIT\tREASON\tCAUSE", newest, func(w io.Writer, e event) {
-		container, exit := printable(e.Container), "-"
+	table(b, "TIME\tPOD\tCONTAINER\tEVENT\tEXIT\tREASON\tCAUSE", newest, func(w io.Writer, e *event) {
+		container, exit := cell(printable.Text(e.Container)), "-"
 		if e.Sandbox {
 			container = "sandbox"
 		}
@@ -142,7 +152,7 @@ func (a *answer) writeEvents(b *bytes.Buffer) {
 			exit = fmt.Sprint(*e.ExitCode)
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", e.Time.Format("15:04:05.000"),
-			printable(nameOf(e.Namespace, e.Pod, e.PodUID)), cmp.Or(container, "-"), e.Event, exit,
-			cmp.Or(printable(e.Reason), "-"), e.Cause)
+			cell(printable.Text(nameOf(e.Namespace, e.Pod, e.PodUID))), cmp.Or(container, "-"), e.Event, exit,
+			cmp.Or(cell(printable.Text(e.Reason)), "-"), e.Cause)
 	})
 }

@@ -2,10 +2,13 @@ package plegz
 
 import (
 	"encoding/json"
+	"maps"
+	"slices"
 	"time"
 	"unicode/utf8"
 
 	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/internal/printable"
 )
 
 // The types below are the JSON, which doc.go describes.
@@ -82,11 +85,13 @@ type event struct {
 	Reason      string                     `json:"reason,omitempty"`
 	Restarts    int                        `json:"restarts,omitempty"`
 	Cause       pleg.Cause                 `json:"cause"`
+
+	encoded []byte // the event as JSON
 }
 
 // newEvent describes an event that was read at a time.
-func newEvent(e *pleg.PodLifecycleEvent, number uint64, now time.Time) event {
-	v := event{
+func newEvent(e *pleg.PodLifecycleEvent, number uint64, now time.Time) *event {
+	v := &event{
 		Number: number, Time: now, ListedAt: e.ListedAt, PodUID: clip(string(e.ID)),
 		Namespace: clip(e.Pod.Namespace), Pod: clip(e.Pod.Name), Event: e.Type, Sandbox: e.IsSandbox(), Cause: e.Cause,
 	}
@@ -99,6 +104,7 @@ func newEvent(e *pleg.PodLifecycleEvent, number uint64, now time.Time) event {
 			v.ExitCode, v.Reason = &s.ExitCode, clip(s.Reason)
 		}
 	}
+	v.encoded = encoded(v)
 	return v
 }
 
@@ -106,23 +112,60 @@ func newEvent(e *pleg.PodLifecycleEvent, number uint64, now time.Time) event {
 const maxText = 1024
 
 // clip cuts a text that is too long to be shown.
-func clip(s string) string {
-	if len(s) <= maxText {
+func clip(s string) string { return clipTo(s, maxText) }
+
+// clipTo cuts a text to at most this many bytes, and says so.
+func clipTo(s string, most int) string {
+	if len(s) <= most {
 		return s
 	}
-	end := maxText
-	for end > maxText-utf8.UTFMax && !utf8.RuneStart(s[end]) {
+	end := most
+	for end > most-utf8.UTFMax && !utf8.RuneStart(s[end]) {
 		end--
 	}
 	return s[:end] + "…"
 }
 
+// maxList is how many elements of a list are shown that may be long.
+const maxList = 50
+
+// clipMap cuts what is too long to be shown of labels or annotations. Those shown are the
+// first by key.
+func clipMap(m map[string]string) map[string]string {
+	if len(m) == 0 {
+		return nil
+	}
+	keys := slices.Sorted(maps.Keys(m))
+	shown := make(map[string]string, min(len(keys), maxList))
+	for _, k := range keys[:min(len(keys), maxList)] {
+		shown[clip(k)] = clip(m[k])
+	}
+	return shown
+}
+
+// clipList cuts what is too long to be shown.
+func clipList(list []string) []string {
+	shown := make([]string, 0, min(len(list), maxList))
+	for _, s := range list[:min(len(list), maxList)] {
+		shown = append(shown, clip(s))
+	}
+	return shown
+}
+
+// shownTime returns a time that JSON can express; zero, which is not shown, for others.
+func shownTime(t time.Time) time.Time {
+	if y := t.Year(); y < 1 || y > 9999 {
+		return time.Time{}
+	}
+	return t
+}
+
 // encoded returns v as JSON, in which what a terminal could obey is escaped. The types here
-// have nothing that cannot be encoded but a year beyond 9999: that object is missing then.
+// have nothing that cannot be encoded but a year beyond 9999, which shownTime keeps out.
 func encoded(v any) []byte {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return []byte("null")
 	}
-	return printableJSON(b)
+	return printable.JSON(b)
 }

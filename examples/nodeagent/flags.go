@@ -1,15 +1,17 @@
 package main
 
 import (
+	"cmp"
 	"embed"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
-	"io/fs"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/kubepleg/pleg/plegtest"
 )
@@ -30,7 +32,7 @@ func parseFlags(args []string, stderr io.Writer) (flags, error) {
 	set.StringVar(&f.endpoint, "runtime-endpoint", "", "socket of a CRI runtime, unix:///…; one in this process if empty")
 	set.StringVar(&f.stateDir, "state-dir", "", "directory of statuses, volumes, logs and the lock;\n"+
 		"a temporary one with the runtime in this process, else /var/lib/nodeagent")
-	set.StringVar(&f.listen, "listen", "127.0.0.1:10270", "address of /pods, /healthz and /metrics")
+	set.StringVar(&f.listen, "listen", "127.0.0.1:10270", "address of the node's page, /pods, /healthz and /metrics")
 	set.StringVar(&f.nodeName, "node-name", "", "name of the node; the host's name if empty")
 	set.StringVar(&f.nodeIP, "node-ip", "127.0.0.1", "address of pods on the host's network")
 	set.StringVar(&f.cgroupParent, "cgroup-parent", "", "cgroup of the pods; the runtime's default if empty")
@@ -59,11 +61,16 @@ func (f *flags) complete() (err error) {
 	if net.ParseIP(f.nodeIP) == nil {
 		return fmt.Errorf("--node-ip: %q is no address", f.nodeIP)
 	}
-	if f.endpoint != "" && f.manifests == "" {
-		return errors.New("--manifests is needed with --runtime-endpoint")
-	}
-	if f.endpoint != "" && f.stateDir == "" {
-		f.stateDir = "/var/lib/nodeagent"
+	if f.endpoint != "" {
+		f.stateDir = cmp.Or(f.stateDir, "/var/lib/nodeagent")
+		if f.manifests == "" {
+			return errors.New("--manifests is needed with --runtime-endpoint")
+		}
+		endpoint, err := url.Parse(f.endpoint)
+		if err != nil || endpoint.Scheme != "unix" && endpoint.Scheme != "" || !filepath.IsAbs(endpoint.Path) {
+			return fmt.Errorf("--runtime-endpoint: %q is no unix:///path", f.endpoint)
+		}
+		f.endpoint = endpoint.Path
 	}
 	if f.stateDir != "" {
 		f.stateDir, err = filepath.Abs(f.stateDir)
@@ -74,9 +81,9 @@ func (f *flags) complete() (err error) {
 //go:embed manifests
 var shipped embed.FS
 
-// node returns the endpoint of the runtime and what ends it: nothing for a real one. For the one in this process, it
+// node returns the socket of the runtime and what ends it: nothing for a real one. For the one in this process, it
 // makes the directories that are not given.
-func (f *flags) node() (endpoint string, stop func(), err error) {
+func (f *flags) node() (socket string, stop func(), err error) {
 	if f.endpoint != "" {
 		return f.endpoint, func() {}, nil
 	}
@@ -84,23 +91,21 @@ func (f *flags) node() (endpoint string, stop func(), err error) {
 	if err != nil {
 		return "", nil, fmt.Errorf("making a directory for the node: %w", err)
 	}
-	if f.stateDir == "" {
-		f.stateDir = temporary
-	}
+	f.stateDir = cmp.Or(f.stateDir, temporary)
 	if f.manifests == "" {
 		f.manifests = filepath.Join(temporary, "manifests")
-		files, _ := fs.Sub(shipped, "manifests") // it is there
-		err = os.CopyFS(f.manifests, files)
+		err = os.CopyFS(temporary, shipped)
 	}
-	var server *plegtest.CRIServer
-	if err == nil {
-		server, err = plegtest.StartCRIServer(plegtest.WithPrograms(programs), plegtest.WithVersion("embedded", "v1"))
-	}
-	if err != nil {
-		return "", nil, errors.Join(fmt.Errorf("making a node in this process: %w", err), os.RemoveAll(temporary))
-	}
-	return server.Endpoint(), func() {
-		server.Stop()
+	server, serverErr := plegtest.StartCRIServer(plegtest.WithPrograms(programs), plegtest.WithVersion("embedded", "v1"))
+	stop = func() {
+		if server != nil {
+			server.Stop()
+		}
 		_ = os.RemoveAll(temporary)
-	}, nil
+	}
+	if err := errors.Join(err, serverErr); err != nil {
+		stop()
+		return "", nil, fmt.Errorf("making a node in this process: %w", err)
+	}
+	return strings.TrimPrefix(server.Endpoint(), "unix://"), stop, nil
 }

@@ -28,7 +28,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
-	"k8s.io/klog/v2"
 
 	"github.com/kubepleg/pleg/cri"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/agent"
@@ -55,25 +54,29 @@ func main() {
 
 // run runs the agent until ctx ends.
 func run(ctx context.Context, f flags, stdout, stderr io.Writer) error {
-	logger := newLogger(stderr, f.verbosity)
-	endpoint, stopNode, err := f.node()
+	logger := funcr.New(func(_, text string) {
+		fmt.Fprintf(stderr, "%s  %s\n", time.Now().Format(timeLayout), text)
+	}, funcr.Options{Verbosity: f.verbosity})
+	socket, stopNode, err := f.node()
 	if err != nil {
 		return err
 	}
 	defer stopNode()
-	unlock, err := lock(filepath.Join(f.stateDir, "lock"))
-	if err != nil {
-		return err
+	for _, path := range []string{filepath.Join(f.stateDir, "lock"), socket + ".nodeagent.lock"} {
+		held, err := lock(path)
+		if err != nil {
+			return err
+		}
+		defer held.Close()
 	}
-	defer unlock()
 
 	// The library has a connection of its own, so that no change holds up a list.
-	reader, err := cri.Dial(endpoint, cri.WithLogger(logger))
+	reader, err := cri.Dial(socket, cri.WithLogger(logger))
 	if err != nil {
 		return err
 	}
 	defer reader.Close()
-	conn, err := dial(endpoint)
+	conn, err := dial(socket)
 	if err != nil {
 		return err
 	}
@@ -83,31 +86,28 @@ func run(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 	if err != nil {
 		logger.Error(err, "Some statuses from before are lost")
 	}
+	listener, err := net.Listen("tcp", f.listen)
+	if err != nil {
+		return fmt.Errorf("serving the status: %w", err)
+	}
 	a := agent.New(agent.Config{
 		Reader: reader, Conn: conn, NodeName: f.nodeName, NodeIP: f.nodeIP, Sink: sink, Adopted: adopted,
 		Runtime:  runtime.Options{StateDir: f.stateDir, CgroupParent: f.cgroupParent},
 		OnStatus: newPrinter(stdout).print, Registry: prometheus.NewRegistry(), Logger: logger,
 	})
+	fmt.Fprintf(stderr, "Running the pods of %s on %s. The node's page is http://%s/; /pods, /healthz, /metrics. "+
+		"Ctrl-C ends it.\n", f.manifests, socket, listener.Addr())
 
-	listener, err := net.Listen("tcp", f.listen)
-	if err != nil {
-		return fmt.Errorf("serving the status: %w", err)
-	}
-	server := &http.Server{Handler: a.Handler(), ReadHeaderTimeout: 10 * time.Second}
-	defer server.Close()
+	living, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
 	var joined sync.WaitGroup
-	defer joined.Wait()
+	joined.Go(func() { a.Run(living) })
+	server := &http.Server{Handler: a.Handler(), ReadHeaderTimeout: 10 * time.Second}
 	joined.Go(func() {
 		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 			logger.Error(err, "The status is not served any more")
 		}
 	})
-	fmt.Fprintf(stderr, "Running the pods of %s on %s. http://%s/pods, /healthz, /metrics. Ctrl-C ends it.\n",
-		f.manifests, endpoint, listener.Addr())
-
-	living, end := context.WithCancel(context.WithoutCancel(ctx))
-	defer end()
-	joined.Go(func() { a.Run(living) })
 	manifest.NewSource(f.manifests, f.nodeName, logger).Run(ctx, a.SetPods) // until ctx ends
 	if f.drain {
 		logger.Info("Ending all pods")
@@ -124,23 +124,24 @@ func run(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 }
 
 // dial connects to a runtime that may not be there yet.
-func dial(endpoint string) (*grpc.ClientConn, error) {
-	conn, err := grpc.NewClient(endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16<<20)),
-		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: 5 * time.Second, Backoff: backoff.Config{
-			BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second,
-		}}))
+func dial(socket string) (*grpc.ClientConn, error) {
+	retry := grpc.ConnectParams{MinConnectTimeout: 5 * time.Second, Backoff: backoff.DefaultConfig}
+	retry.Backoff.BaseDelay, retry.Backoff.MaxDelay = 100*time.Millisecond, time.Second
+	conn, err := grpc.NewClient("unix://"+socket, grpc.WithConnectParams(retry),
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16<<20))) // the longest output of a command
 	if err != nil {
-		return nil, fmt.Errorf("connecting to %s: %w", endpoint, err)
+		return nil, fmt.Errorf("connecting to %s: %w", socket, err)
 	}
 	return conn, nil
 }
 
-// lock makes sure that no other agent has this state directory, and returns what gives it back. The kernel does when
-// the process dies.
-func lock(path string) (unlock func(), err error) {
+// lock makes sure that no other agent has a state directory or a runtime: two would remove each other's pods, or run
+// them twice. The kernel lets go of the lock when the process dies. The file stays, because removing it would let two
+// others have two files.
+func lock(path string) (held io.Closer, err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return nil, fmt.Errorf("making the state directory: %w", err)
+		return nil, fmt.Errorf("making the directory of a lock file: %w", err)
 	}
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644) //nolint:gosec // no secrets
 	if err != nil {
@@ -150,13 +151,7 @@ func lock(path string) (unlock func(), err error) {
 		holder, _ := io.ReadAll(file)
 		return nil, errors.Join(fmt.Errorf("another agent (process %s) has %s: %w", holder, path, err), file.Close())
 	}
-	err = errors.Join(file.Truncate(0), func() error { _, err := fmt.Fprint(file, os.Getpid()); return err }())
-	return func() { _ = file.Close() }, err
-}
-
-// newLogger returns a logger of lines.
-func newLogger(w io.Writer, verbosity int) klog.Logger {
-	return funcr.New(func(_, text string) {
-		fmt.Fprintf(w, "%s  %s\n", time.Now().Format(timeLayout), text)
-	}, funcr.Options{Verbosity: verbosity})
+	_ = file.Truncate(0) // the process is for the error above alone
+	fmt.Fprint(file, os.Getpid())
+	return file, nil
 }

@@ -1,17 +1,18 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
-	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -25,92 +26,194 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// output is a buffer that is written and read at once.
-type output struct {
-	mu sync.Mutex
-	b  strings.Builder
+// output is a file that is written and read at once.
+type output struct{ *os.File }
+
+func newOutput(t *testing.T) output {
+	t.Helper()
+	file, err := os.Create(filepath.Join(t.TempDir(), "output"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { file.Close() })
+	return output{file}
 }
 
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.Write(p)
+func (o output) String() string {
+	text, err := os.ReadFile(o.Name())
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
 }
 
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.String()
+// await waits until a pattern is in the output.
+func (o output) await(t *testing.T, pattern string, limit time.Duration) {
+	t.Helper()
+	deadline := time.Now().Add(limit)
+	for !regexp.MustCompile(pattern).MatchString(o.String()) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%q is not there after %v:\n%s", pattern, limit, o)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// begin runs an agent; ended ends it.
+func begin(t *testing.T, f flags) (stdout, stderr output, ended func()) {
+	t.Helper()
+	stdout, stderr = newOutput(t), newOutput(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- run(ctx, f, stdout, stderr) }()
+	return stdout, stderr, func() {
+		t.Helper()
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func parsed(t *testing.T, args ...string) flags {
+	t.Helper()
+	f, err := parseFlags(append([]string{"--listen", "127.0.0.1:0"}, args...), io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// get returns what an agent serves at a path. Its address is in its output.
+func get(t *testing.T, stderr output, path string) []byte {
+	t.Helper()
+	address := regexp.MustCompile(`http://[^/]+`).FindString(stderr.String())
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address+path, http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Close = true
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		t.Errorf("%s: %s, %v: %s", path, resp.Status, err, body)
+	}
+	return body
+}
+
+// served returns the pods that an agent serves, by name.
+func served(t *testing.T, stderr output) map[string]v1.Pod {
+	t.Helper()
+	list := v1.PodList{}
+	if err := json.Unmarshal(get(t, stderr, "/pods"), &list); err != nil || list.Kind != "PodList" {
+		t.Errorf("/pods: a %q, %v", list.Kind, err)
+	}
+	pods := map[string]v1.Pod{}
+	for _, pod := range list.Items {
+		pods[pod.Name] = pod
+	}
+	return pods
 }
 
 // The one command shows the node alive within three seconds, serves its pods, and leaves
 // nothing behind.
 func TestEmbedded(t *testing.T) {
-	var stdout, stderr output
-	f, err := parseFlags([]string{"--listen", "127.0.0.1:0", "--drain"}, &stderr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
+	temporary := t.TempDir()
+	t.Setenv("TMPDIR", temporary)
 	began := time.Now()
-	go func() { done <- run(ctx, f, &stdout, &stderr) }()
-	await := func(what string, limit time.Duration) {
-		t.Helper()
-		for !regexp.MustCompile(what).MatchString(stdout.String()) {
-			if time.Since(began) > limit {
-				t.Fatalf("%q is not there after %v:\n%s\n%s", what, limit, &stdout, &stderr)
-			}
-			time.Sleep(10 * time.Millisecond)
-		}
+	stdout, stderr, ended := begin(t, parsed(t, "--drain"))
+	stdout.await(t, `shop/web +Running +ready 1/1`, 3*time.Second)
+	t.Logf("a web server is ready after %v", time.Since(began).Round(time.Millisecond))
+	stdout.await(t, `jobs/retry +Succeeded .* restarts 1`, 10*time.Second)
+	stdout.await(t, `shop/crash .*CrashLoopBackOff`, 10*time.Second)
+	stdout.await(t, `jobs/report +Succeeded`, 20*time.Second)
+	stdout.await(t, `jobs/sidecar +Succeeded`, 20*time.Second)
+	stdout.await(t, `shop/slow +Running +ready 1/1`, 20*time.Second)
+	if pods := served(t, stderr); len(pods) != 6 {
+		t.Errorf("%d pods", len(pods))
 	}
-	await(`shop/web +Running +ready 1/1`, 3*time.Second)
-	await(`jobs/retry +Succeeded .* restarts 1`, 10*time.Second)
-	await(`shop/crash .*CrashLoopBackOff`, 10*time.Second)
-	await(`jobs/report +Succeeded`, 20*time.Second)
-	await(`jobs/sidecar +Succeeded`, 20*time.Second)
-	await(`shop/slow +Running +ready 1/1`, 20*time.Second)
-
-	address := regexp.MustCompile(`http://[^/]+`).FindString(stderr.String())
-	get := func(path string) []byte {
-		t.Helper()
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address+path, http.NoBody)
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Close = true
-		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer resp.Body.Close()
-		body, err := io.ReadAll(resp.Body)
-		if err != nil || resp.StatusCode != http.StatusOK {
-			t.Errorf("%s: %s, %v: %s", path, resp.Status, err, body)
-		}
-		return body
+	get(t, stderr, "/healthz")
+	if page := get(t, stderr, "/"); !bytes.Contains(page, []byte("shop/web")) {
+		t.Errorf("the page does not show shop/web:\n%s", page)
 	}
-	list := v1.PodList{}
-	if err := json.Unmarshal(get("/pods"), &list); err != nil || list.Kind != "PodList" || len(list.Items) != 6 {
-		t.Errorf("%d pods, %v", len(list.Items), err)
-	}
-	get("/healthz")
+	metrics := get(t, stderr, "/metrics")
 	for _, name := range []string{"kubelet_pleg_relist_duration_seconds", "prober_probe_total",
 		"kubelet_runtime_operations_total"} {
-		if !strings.Contains(string(get("/metrics")), name) {
+		if !bytes.Contains(metrics, []byte(name)) {
 			t.Errorf("there is no metric %s", name)
 		}
 	}
-	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
+	ended()
+	if left, err := os.ReadDir(temporary); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
 	}
-	if left, _ := filepath.Glob(filepath.Join(os.TempDir(), "nodeagent-*", "lock")); len(left) > 0 {
-		t.Logf("other agents run: %v", left)
+}
+
+// Bad input beside good: clear words for each, what is good runs, and nothing is lost while the directory is away.
+func TestBadInput(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "manifests")
+	pod := func(name, image, more string) string {
+		return fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: %s}\nspec:\n  containers:\n"+
+			"  - {name: c, image: %s, imagePullPolicy: IfNotPresent%s}\n", name, image, more)
 	}
-	if _, err := os.Stat(f.stateDir); f.stateDir != "" && err == nil {
-		t.Errorf("%s is left", f.stateDir)
+	const deadPort = ", readinessProbe: {httpGet: {port: 1, host: 127.0.0.1}, periodSeconds: 1}"
+	files := map[string]string{
+		"broken.yaml":    "spec: [",
+		"dead-port.yaml": pod("dead-port", "localhost/sleep", deadPort),
+		"good.yaml":      pod("good", "localhost/sleep", ""),
+		"no-image.yaml":  pod("no-image", "localhost/nothing", ""),
+		"service.yaml":   "apiVersion: v1\nkind: Service\n",
+		"twice.yaml":     pod("good", "localhost/deaf", ""),
+		"volume.yaml":    pod("volume", "localhost/sleep", "") + "  volumes: [{name: v, secret: {secretName: s}}]\n",
 	}
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stdout, stderr, ended := begin(t, parsed(t, "--manifests", dir, "-v", "1"))
+	for _, line := range []string{
+		`"A manifest is refused" "error"="document 1: is no object in YAML: .*" "file"="broken.yaml"`,
+		`"A manifest is refused" "error"="document 1: .*kind .*Service.*: only Pods .*" "file"="service.yaml"`,
+		`"A manifest is refused" "error"=".*spec.volumes\[0\].secret: Forbidden: this agent .*" "file"="volume.yaml"`,
+		`"A pod is refused: another has its name or UID" .*"file"="twice.yaml" "pod"="default/good" "other"="good.yaml"`,
+		`"A probe failed" .*dead-port.* dial tcp 127.0.0.1:1: connect: connection refused`,
+		`"A pod could not be synced" .*pulling image localhost/nothing: .*"retry"=`,
+	} {
+		stderr.await(t, line, 10*time.Second)
+	}
+	for _, line := range []string{
+		`default/good +Running +ready 1/1  c: running`,
+		`default/dead-port +Running +ready 0/1  c: running`,
+		`default/no-image +Pending +ready 0/1  c: ImagePullBackOff`,
+	} {
+		stdout.await(t, line, 10*time.Second)
+	}
+	before := served(t, stderr)
+	if err := os.Rename(dir, dir+".away"); err != nil {
+		t.Fatal(err)
+	}
+	stderr.await(t, `"The manifests cannot be read; what ran goes on"`, 10*time.Second)
+	if err := os.Rename(dir+".away", dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "new.yaml"), []byte(pod("new", "localhost/sleep", "")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	stdout.await(t, `default/new +Running +ready 1/1`, 10*time.Second)
+	after := served(t, stderr)
+	if x, y := before["good"].Status.ContainerStatuses[0], after["good"].Status.ContainerStatuses[0]; len(before) != 3 ||
+		len(after) != 4 || x.ContainerID != y.ContainerID {
+		t.Errorf("%d pods before, with %s, and %d after, with %s", len(before), x.ContainerID, len(after), y.ContainerID)
+	}
+	ended()
 }
 
 // The manifests that come with the agent are good, and a pod each.
@@ -137,28 +240,55 @@ func TestShippedManifests(t *testing.T) {
 	}
 }
 
-// The agent is small enough to be read: less than 4,000 lines of code without tests.
+// The agent is small enough to be read: less than 4,000 lines, with comments and blank ones, without tests and their
+// helpers.
 func TestSize(t *testing.T) {
 	lines := 0
 	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
-		case entry.IsDir() && entry.Name() == "live":
+		case entry.IsDir() && (entry.Name() == "live" || entry.Name() == "podtest"):
 			return fs.SkipDir
-		case !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go"):
+		case filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go"):
 			return nil
 		}
 		source, err := os.ReadFile(path)
-		for line := range strings.Lines(string(source)) {
-			if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "//") {
-				lines++
-			}
-		}
+		lines += bytes.Count(source, []byte("\n"))
 		return err
 	})
-	if err != nil || lines > 4000 || lines < 1000 {
+	if err != nil || lines >= 4000 || lines < 1000 {
 		t.Errorf("%d lines, %v", lines, err)
+	}
+}
+
+// The walk in the README goes through every file, and names none that does not exist.
+func TestWalk(t *testing.T) {
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	walk := string(readme)
+	walk = walk[strings.Index(walk, "## The way of a pod"):strings.Index(walk, "## What it uses of the library")]
+	var named, exist []string
+	for _, m := range regexp.MustCompile("`([a-z/]+\\.go)`").FindAllStringSubmatch(walk, -1) {
+		named = append(named, m[1])
+	}
+	for _, pattern := range []string{"*.go", "internal/*/*.go"} {
+		paths, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range paths {
+			if !strings.HasSuffix(path, "_test.go") && !strings.Contains(path, "podtest") {
+				exist = append(exist, strings.TrimPrefix(path, "internal/"))
+			}
+		}
+	}
+	slices.Sort(named)
+	slices.Sort(exist)
+	if named = slices.Compact(named); !slices.Equal(named, exist) {
+		t.Errorf("README goes through\n%q\nand there are\n%q", named, exist)
 	}
 }
 
@@ -168,9 +298,10 @@ func TestFlags(t *testing.T) {
 		"--node-ip x":                  "is no address",
 		"more":                         "is no flag",
 		"--nothing":                    "not defined",
+		"--manifests m --runtime-endpoint tcp://127.0.0.1:1":              "is no unix:///path",
 		"--runtime-endpoint unix:///x --manifests /m --node-ip 192.0.2.1": "",
 	} {
-		var stderr output
+		var stderr strings.Builder
 		f, err := parseFlags(strings.Fields(args), &stderr)
 		if (err == nil) != (want == "") || !strings.Contains(stderr.String(), want) {
 			t.Errorf("%s: %v, %q", args, err, &stderr)
@@ -181,47 +312,31 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// Of two agents with one state directory, the second refuses; the lock ends with its holder.
+// Of two agents on one node the second refuses: with the same state directory, and with the same runtime by whatever
+// name. The lock ends with its holder. An agent whose runtime is not there yet waits for it.
 func TestLock(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "state", "lock")
-	unlock, err := lock(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := lock(path); err == nil || !strings.Contains(err.Error(), "another agent (process ") {
-		t.Errorf("the second: %v", err)
-	}
-	var stderr output
-	f := flags{stateDir: filepath.Dir(path), endpoint: "unix:///nowhere", manifests: "/nowhere", listen: "127.0.0.1:0"}
-	if err := run(t.Context(), f, io.Discard, &stderr); err == nil || !strings.Contains(err.Error(),
-		syscall.EAGAIN.Error()) {
-		t.Errorf("a second agent: %v", err)
-	}
-	unlock()
-	unlock, err = lock(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	unlock()
-}
-
-// An agent whose runtime is not there yet waits for it, and ends when it is told to.
-func TestWithoutRuntime(t *testing.T) {
 	dir := t.TempDir()
-	var stderr output
-	f := flags{stateDir: dir, endpoint: "unix://" + dir + "/cri.sock", manifests: dir, listen: "127.0.0.1:0",
-		nodeName: "n"}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- run(ctx, f, io.Discard, &stderr) }()
-	for deadline := time.Now().Add(10 * time.Second); !strings.Contains(stderr.String(),
-		"Pods are not synced"); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s", &stderr)
+	if err := os.Symlink(dir, filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	agent := func(stateDir, endpoint string) flags {
+		return parsed(t, "--state-dir", filepath.Join(dir, stateDir), "--runtime-endpoint", endpoint, "--manifests", dir)
+	}
+	_, stderr, ended := begin(t, agent("a", "unix://"+dir+"/cri.sock"))
+	stderr.await(t, "Pods are not synced", 10*time.Second)
+	for _, second := range []flags{
+		agent("a", "unix://"+dir+"/other.sock"),
+		agent("b", "unix://"+dir+"/cri.sock"),
+		agent("c", "unix:"+dir+"/./link/cri.sock"),
+		agent("d", dir+"/cri.sock"),
+	} {
+		err := run(t.Context(), second, io.Discard, io.Discard)
+		if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("another agent (process %d) has ", os.Getpid())) {
+			t.Errorf("a second agent with %+v: %v", second, err)
 		}
 	}
-	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	ended()
+	_, stderr, ended = begin(t, agent("b", dir+"/cri.sock"))
+	stderr.await(t, "Pods are not synced", 10*time.Second)
+	ended()
 }

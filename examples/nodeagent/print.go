@@ -3,7 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
-	"strings"
+	"slices"
 	"sync"
 	"time"
 
@@ -34,19 +34,21 @@ func (p *printer) print(pod *v1.Pod) {
 // describe says how a pod is: "Running  ready 1/1  web: running, restarts 2".
 func describe(pod *v1.Pod) string {
 	ready := 0
-	var containers []string
-	for i, s := range append(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses...) {
-		if i >= len(pod.Status.InitContainerStatuses) && s.Ready {
+	for _, s := range pod.Status.ContainerStatuses {
+		if s.Ready {
 			ready++
 		}
-		text := s.Name + ": " + state(s.State)
+	}
+	text := fmt.Sprintf("%-9s ready %d/%d", pod.Status.Phase, ready, len(pod.Status.ContainerStatuses))
+	separator := "  "
+	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		text += separator + s.Name + ": " + state(s.State)
 		if s.RestartCount > 0 {
 			text += fmt.Sprintf(", restarts %d", s.RestartCount)
 		}
-		containers = append(containers, text)
+		separator = "; "
 	}
-	return fmt.Sprintf("%-9s ready %d/%d  %s", pod.Status.Phase, ready, len(pod.Status.ContainerStatuses),
-		strings.Join(containers, "; "))
+	return text
 }
 
 func state(s v1.ContainerState) string {

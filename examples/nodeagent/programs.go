@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/http"
 	"strconv"
-	"sync/atomic"
 	"time"
 
 	"github.com/kubepleg/pleg/plegtest"
@@ -14,38 +13,28 @@ import (
 
 // programs are the images of the runtime in this process.
 var programs = map[string]plegtest.Program{
-	"localhost/web":    {Main: web, Exec: shell},
-	"localhost/sleep":  {Main: sleep, Exec: shell},
-	"localhost/exit":   {Main: exit},
-	"localhost/deaf":   {Main: func(ctx context.Context, _ *plegtest.Process) int { <-ctx.Done(); return 0 }},
-	"localhost/flaky":  {Main: flaky},
-	"localhost/health": {Main: sleep, Exec: shell},
+	"localhost/web":   {Main: web, Exec: shell},
+	"localhost/sleep": {Main: sleep, Exec: shell},
+	"localhost/exit":  {Main: exit},
+	"localhost/flaky": {Main: flaky},
+	"localhost/deaf":  {Main: func(ctx context.Context, _ *plegtest.Process) int { <-ctx.Done(); return 0 }},
 }
 
-// web serves on the port PORT, after DELAY, until it is asked to end. /unhealthy makes /healthz fail from then on.
+// web answers GET /healthz on the port PORT, after DELAY, until it is asked to end.
 func web(ctx context.Context, p *plegtest.Process) int {
 	delay, _ := time.ParseDuration(p.Env["DELAY"])
 	if !wait(ctx, p, delay) {
 		return 0
 	}
-	var broken atomic.Bool
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		if broken.Load() {
-			http.Error(w, "broken", http.StatusInternalServerError)
-		}
-	})
-	mux.HandleFunc("GET /unhealthy", func(http.ResponseWriter, *http.Request) { broken.Store(true) })
 	listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", p.Env["PORT"]))
 	if err != nil {
 		return 1
 	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(http.ResponseWriter, *http.Request) {})
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: time.Second}
 	go func() {
-		select {
-		case <-ctx.Done():
-		case <-p.Terminate:
-		}
+		wait(ctx, p, forever)
 		_ = server.Close() // what it has not answered is not answered
 	}()
 	_ = server.Serve(listener) // until it is closed
@@ -54,7 +43,7 @@ func web(ctx context.Context, p *plegtest.Process) int {
 
 // sleep does nothing for as long as its argument says, or until it is asked to end.
 func sleep(ctx context.Context, p *plegtest.Process) int {
-	d := time.Duration(1<<63 - 1)
+	d := forever
 	if len(p.Args) > 0 {
 		d, _ = time.ParseDuration(p.Args[0])
 	}
@@ -64,14 +53,9 @@ func sleep(ctx context.Context, p *plegtest.Process) int {
 
 // exit exits with the code of its first argument, after the time of its second.
 func exit(ctx context.Context, p *plegtest.Process) int {
-	code := 0
-	if len(p.Args) > 0 {
-		code, _ = strconv.Atoi(p.Args[0])
-	}
-	if len(p.Args) > 1 {
-		d, _ := time.ParseDuration(p.Args[1])
-		wait(ctx, p, d)
-	}
+	code, _ := strconv.Atoi(p.Args[0])
+	d, _ := time.ParseDuration(p.Args[1])
+	wait(ctx, p, d)
 	return code
 }
 
@@ -93,6 +77,8 @@ func shell(_ context.Context, p *plegtest.Process) int {
 	fmt.Fprintln(p.Stderr, "the only command is: exit CODE")
 	return 127
 }
+
+const forever = time.Duration(1<<63 - 1)
 
 // wait waits for a time and reports whether it has passed.
 func wait(ctx context.Context, p *plegtest.Process, d time.Duration) bool {

@@ -33,6 +33,12 @@ Prints the lifecycle of a node's pods as it happens.
                                host:port; a port alone, such as 9100 or :9100, is on
                                127.0.0.1, and the page is shown to this machine only
   --metrics-address ADDRESS    the former name of --listen
+  --node-name NAME             the node's name, if it is not the host's: in the page's title
+                               and in the metric kubelet_node_name, which rules join with
+  --check                      say in a line whether the node is healthy, and end: with exit
+                               code 0 if it is, 1 if not, 2 if that is not known. With
+                               --listen, the agent that serves that address is asked, else
+                               the runtime at --runtime-endpoint; for 4s at most, or --for
 
 --namespace, --pod and --event may be repeated, and take several values, separated by commas.
 An event is printed if it fits one value of each that is given.
@@ -73,6 +79,8 @@ type flags struct {
 	filter   filter
 	output   output
 	listen   string
+	nodeName string
+	check    bool
 }
 
 // parseFlags reads the command line. It has told stderr of the error that it
@@ -85,7 +93,7 @@ func parseFlags(args []string, stderr io.Writer) (flags, error) {
 	if err := fs.Parse(args); err != nil {
 		return flags{}, err
 	}
-	if err := f.check(fs.Args()); err != nil {
+	if err := f.validate(fs.Args()); err != nil {
 		fmt.Fprintln(stderr, err)
 		fs.Usage()
 		return flags{}, err
@@ -109,6 +117,8 @@ func newFlagSet(f *flags) *flag.FlagSet {
 	fs.DurationVar(&f.duration, "for", 0, "")
 	fs.Var(&f.output, "output", "")
 	fs.StringVar(&f.listen, "listen", "", "")
+	fs.StringVar(&f.nodeName, "node-name", "", "")
+	fs.BoolVar(&f.check, "check", false, "")
 	fs.Func("metrics-address", "", func(address string) error {
 		fmt.Fprintln(fs.Output(), "-metrics-address is now called -listen.")
 		f.listen = address
@@ -117,13 +127,17 @@ func newFlagSet(f *flags) *flag.FlagSet {
 	return fs
 }
 
-// check says what is wrong that the flags by themselves do not show.
-func (f flags) check(rest []string) error {
+// validate says what is wrong that the flags by themselves do not show.
+func (f flags) validate(rest []string) error {
 	switch {
 	case len(rest) > 0:
 		return fmt.Errorf("unexpected argument %q", rest[0])
 	case f.duration < 0:
 		return fmt.Errorf("invalid value \"%v\" for flag -for: it is negative", f.duration)
+	case f.check && (f.listen == "") == (f.endpoint == ""):
+		return errors.New("-check asks either an agent, named with -listen, or a runtime, named with -runtime-endpoint")
+	case f.check && f.wait:
+		return errors.New("-check does not wait for a runtime")
 	case f.wait && f.endpoint == autoEndpoint:
 		return errors.New("-wait needs to know what to wait for: name the socket with -runtime-endpoint, not \"auto\"")
 	}

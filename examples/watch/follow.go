@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/internal/printable"
 )
 
 // healthPeriod is how often the health is looked at.
@@ -82,20 +83,20 @@ func (f *follower) summarize() {
 		others = fmt.Sprintf("; %d others not shown", f.others)
 	}
 	fmt.Fprintf(f.notes, "%d events of %d pods in %v%s; %s; %s; %s.\n", f.events, len(f.pods),
-		roughly(time.Since(f.began)), others, healthText(r), streamText(r.Stream), printable(r.Runtime))
+		roughly(time.Since(f.began)), others, healthText(r), streamText(r.Stream), printable.Text(r.Runtime))
 }
 
 func healthText(r pleg.HealthReport) string {
 	if r.Healthy {
 		return "healthy"
 	}
-	return "not healthy: " + printable(r.Reason)
+	return "not healthy: " + printable.Text(r.Reason)
 }
 
 func streamText(s pleg.StreamReport) string {
 	text := "event stream " + string(s.State)
 	if s.Error != "" && s.State != pleg.StreamConnected {
-		text += ": " + printable(s.Error)
+		text += ": " + printable.Text(s.Error)
 	}
 	return text
 }

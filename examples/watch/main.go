@@ -27,9 +27,10 @@ import (
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
+	"github.com/kubepleg/pleg/internal/printable"
 )
 
-// Exit codes.
+// Exit codes; check has its own.
 const (
 	exitOK     = 0
 	exitFailed = 1
@@ -53,9 +54,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return exitOK
 	case err != nil:
 		return exitUsage
+	case f.check:
+		return check(ctx, f, stdout)
 	}
 	if err := watch(ctx, f, stdout, stderr); err != nil && !errors.Is(err, syscall.EPIPE) {
-		fmt.Fprintf(stderr, "%s: %s\n", program, printableLines(err.Error()))
+		fmt.Fprintf(stderr, "%s: %s\n", program, printable.Lines(err.Error()))
 		return exitFailed
 	}
 	return exitOK
@@ -82,11 +85,14 @@ func watch(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 	}
 	defer runtime.Close()
 	cache, registry := pleg.NewCache(), prometheus.NewRegistry()
-	nodeName, _ := os.Hostname() // without it, the metrics name no node
+	nodeName := f.nodeName
+	if nodeName == "" {
+		nodeName, _ = os.Hostname() // without it, the metrics name no node
+	}
 	generator := pleg.NewGenericPLEG(runtime, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod,
 		cache, clock.RealClock{}, pleg.WithRegisterer(registry), pleg.WithNodeName(nodeName), pleg.WithLogger(logger))
 
-	fmt.Fprintf(stderr, "Watching %s. Ctrl-C ends it.\n", printable(runtime.DescribeRuntime()))
+	fmt.Fprintf(stderr, "Watching %s. Ctrl-C ends it.\n", printable.Text(runtime.DescribeRuntime()))
 	if f.duration > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, f.duration)
@@ -95,7 +101,7 @@ func watch(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 	generator.Start()
 	defer generator.Stop()
 	if f.listen != "" {
-		served, err := serve(f.listen, registry, generator, cache)
+		served, err := serve(f.listen, nodeName, registry, generator, cache)
 		if err != nil {
 			return err
 		}
@@ -119,6 +125,6 @@ func connect(ctx context.Context, wait bool, endpoint string, opts ...cri.Option
 // newLogger returns a logger whose lines are safe on a terminal.
 func newLogger(w io.Writer) klog.Logger {
 	return funcr.New(func(_, text string) {
-		fmt.Fprintf(w, "%s  %s\n", time.Now().Format(timeLayout), printable(text))
+		fmt.Fprintf(w, "%s  %s\n", time.Now().Format(timeLayout), printable.Text(text))
 	}, funcr.Options{})
 }

@@ -17,6 +17,7 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"go.uber.org/goleak"
@@ -101,16 +102,19 @@ func TestEndpointUntilSignal(t *testing.T) {
 	ctx, signal := context.WithCancel(t.Context())
 	defer signal()
 	var stdout, stderr syncBuffer
-	w := startWatch(ctx, []string{"--runtime-endpoint", s.Endpoint(), "--listen", "0"}, &stdout, &stderr)
+	w := startWatch(ctx, []string{"--runtime-endpoint", s.Endpoint(), "--listen", "0",
+		"--node-name", "node-7"}, &stdout, &stderr)
 	stdout.await(t, regexp.MustCompile(`default/web +nginx +Started +running`))
 
 	address := stderr.await(t, regexp.MustCompile(`http://(127\.0\.0\.1:\d+)/, /metrics and /healthz`))[1]
 	if code, body := get(t, "http://"+address+"/metrics"); code != http.StatusOK ||
 		!strings.Contains(body, "kubelet_pleg_relist_duration_seconds_count") ||
+		!strings.Contains(body, `kubelet_node_name{node="node-7"} 1`) ||
 		!strings.Contains(body, `kubelet_runtime_operations_total{operation_type="version"}`) {
 		t.Errorf("/metrics: %d\n%s", code, body)
 	}
 	if code, body := get(t, "http://"+address+"/"); code != http.StatusOK ||
+		!strings.Contains(body, "node-7") ||
 		!regexp.MustCompile(`default/web +running +nginx `).MatchString(body) {
 		t.Errorf("/: %d\n%s", code, body)
 	}
@@ -282,6 +286,9 @@ func TestHostileNames(t *testing.T) {
 	}
 }
 
+// isHidden reports whether a terminal could obey a character.
+func isHidden(r rune) bool { return !unicode.IsPrint(r) }
+
 func TestAddressInUse(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -332,6 +339,9 @@ func TestFlags(t *testing.T) {
 		{"--namespace UP", exitUsage, `"UP" is not the name of a namespace`},
 		{"--event Stopped", exitUsage, `there is no event "Stopped"`},
 		{"--wait --runtime-endpoint auto", exitUsage, "name the socket"},
+		{"--check", exitUsage, "either an agent"},
+		{"--check --listen 9100 --runtime-endpoint auto", exitUsage, "either an agent"},
+		{"--check --wait --runtime-endpoint /run/a.sock", exitUsage, "does not wait"},
 	} {
 		var stdout, stderr syncBuffer
 		code := run(t.Context(), strings.Fields(tt.args), &stdout, &stderr)

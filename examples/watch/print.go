@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/internal/printable"
 )
 
 // output is the form of what is printed: a flag.
@@ -59,7 +60,7 @@ func (p jsonPrinter) print(l line) error {
 	if err != nil {
 		return err
 	}
-	_, err = p.w.Write(append(printableJSON(text), '\n'))
+	_, err = p.w.Write(append(printable.JSON(text), '\n'))
 	return err
 }
 
@@ -115,7 +116,7 @@ func (p *textPrinter) widths() widths {
 // format returns a line of the table. The texts of the three columns may hold anything.
 func (w widths) format(time, pod, container, event, state, lag, cause string) string {
 	cell := func(s string, width int) string {
-		s = printable(s)
+		s = printable.Text(s)
 		if w.cut {
 			s = shorten(s, width)
 		}

@@ -124,21 +124,6 @@ func TestJSONPrinterEscapes(t *testing.T) {
 	}
 }
 
-func TestPrintable(t *testing.T) {
-	for s, want := range map[string]string{
-		"": "", "web-0": "web-0", "Grüße 世界": "Grüße 世界", `a"b\c`: `a"b\c`,
-		"\x1b]0;title\a": `\x1b]0;title\a`, "a\r\nb": `a\r\nb`, "\xff": `\xff`, "a\u00a0b": `a\u00a0b`,
-		"\x1b\\": `\x1b\\`,
-	} {
-		if got := printable(s); got != want {
-			t.Errorf("%q: %s, want %s", s, got, want)
-		}
-	}
-	if got, want := printableLines("a\nb\x1b"), "a\nb\\x1b"; got != want {
-		t.Errorf("%q, want %q", got, want)
-	}
-}
-
 func TestTextPrinterColours(t *testing.T) {
 	one := 1
 	var b strings.Builder

@@ -33,18 +33,19 @@ type server struct {
 }
 
 // serve begins to serve what a generator and its cache know on an address.
-func serve(address string, metrics prometheus.Gatherer, generator *pleg.GenericPLEG, cache *pleg.PodCache,
-) (*server, error) {
+func serve(address, nodeName string, metrics prometheus.Gatherer, generator *pleg.GenericPLEG,
+	cache *pleg.PodCache) (*server, error) {
 	l, err := net.Listen("tcp", listenAddress(address))
 	if err != nil {
 		return nil, fmt.Errorf("serving: %w", err)
 	}
 	streams, end := context.WithCancel(context.Background())
-	page := plegz.Handler(generator, cache, plegz.WithGatherer(metrics))
+	page := plegz.Handler(generator, cache, plegz.WithGatherer(metrics), plegz.WithNodeName(nodeName))
 	s := &server{
 		address: l.Addr().String(),
 		http: &http.Server{
-			Handler: newHandler(page, metrics, generator), ReadHeaderTimeout: 5 * time.Second,
+			Handler:           newHandler(page, metrics, generator),
+			ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
 			BaseContext: func(net.Listener) context.Context { return streams },
 		},
 		end:  end,

@@ -3,32 +3,57 @@ package browser_test
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/performance"
 	"github.com/chromedp/chromedp"
 )
 
-// mainThread returns how many seconds the page's main thread has worked.
-func mainThread(t *testing.T, tab context.Context) (seconds float64) {
+// The clocks of a thread's work: on a shared machine its CPU time is less than the time that
+// passes meanwhile.
+const (
+	cpuTime  = performance.EnableTimeDomainThreadTicks
+	wallTime = performance.EnableTimeDomainTimeTicks
+)
+
+// mainThread returns how long the page's main thread works in a second: scripts, styles,
+// layout, painting and everything else.
+func mainThread(t *testing.T, tab context.Context, clock performance.EnableTimeDomain, d time.Duration) time.Duration {
 	t.Helper()
+	var before, after float64
 	err := chromedp.Do(tab, chromedp.Func(func(ctx context.Context, target *chromedp.Target) error {
-		if _, err := cdp.Call(ctx, target, performance.Enable, performance.EnableParams{}); err != nil {
+		enable := performance.EnableParams{TimeDomain: clock}
+		if _, err := cdp.Call(ctx, target, performance.Enable, enable); err != nil {
 			return err
 		}
-		metrics, err := cdp.Call(ctx, target, performance.GetMetrics, cdp.Empty{})
-		if err != nil {
+		var err error
+		if before, err = taskDuration(ctx, target); err != nil {
 			return err
 		}
-		for _, m := range metrics.Metrics {
-			if m.Name == "TaskDuration" {
-				seconds = m.Value
-			}
+		time.Sleep(d)
+		if after, err = taskDuration(ctx, target); err != nil {
+			return err
 		}
-		return nil
+		_, err = cdp.Call(ctx, target, performance.Disable, cdp.Empty{}) // the next may have another clock
+		return err
 	}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return seconds
+	return time.Duration((after - before) / d.Seconds() * float64(time.Second))
+}
+
+// taskDuration returns for how many seconds the main thread has worked.
+func taskDuration(ctx context.Context, target *chromedp.Target) (seconds float64, err error) {
+	metrics, err := cdp.Call(ctx, target, performance.GetMetrics, cdp.Empty{})
+	if err != nil {
+		return 0, err
+	}
+	for _, m := range metrics.Metrics {
+		if m.Name == "TaskDuration" {
+			seconds = m.Value
+		}
+	}
+	return seconds, nil
 }

@@ -142,6 +142,26 @@ func TestStalledConnectionRecovers(t *testing.T) {
 	}
 }
 
+// Who is refused is told why, and gets the page as soon as it is not.
+func TestRefusedViewerIsTold(t *testing.T) {
+	var full atomic.Bool
+	full.Store(true)
+	n, tab := open(t, func(h http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if full.Load() && strings.Contains(r.URL.RawQuery, "stream") {
+				http.Error(w, "too many requests at once", http.StatusServiceUnavailable)
+				return
+			}
+			h.ServeHTTP(w, r)
+		})
+	})
+	run(t, n, "web-0")
+	await(t, tab, `document.getElementById('link').innerText.includes('too many viewers')`)
+	full.Store(false)
+	await(t, tab, lane("web-0")+`.includes('running')`)
+	await(t, tab, `document.getElementById('link').innerText.includes('live')`)
+}
+
 // stalling is a response that keeps what is written to itself while it stalls.
 type stalling struct {
 	http.ResponseWriter
@@ -160,7 +180,7 @@ func (s stalling) Write(b []byte) (int, error) {
 // A name is text: it runs nothing and makes no element, wherever it is shown.
 func TestHostileNames(t *testing.T) {
 	n, tab := open(t, nil)
-	const hostile = `<script>window.hit=1</script><img src=x onerror="window.hit=1">`
+	const hostile = `<script>window.hit=1</script><img src=x onerror="window.hit=1">` + "\u202e\u009b\u200b"
 	sandbox := n.RunPod(plegtest.PodConfig{Namespace: hostile, Name: hostile, UID: hostile})
 	id, err := n.RunContainer(sandbox, plegtest.ContainerConfig{Name: hostile})
 	if err != nil {
@@ -174,12 +194,27 @@ func TestHostileNames(t *testing.T) {
 	evaluate[any](t, tab, `document.querySelector('.lane').click()`)
 	await(t, tab, `document.getElementById('detail').open && `+
 		`document.getElementById('detail').innerText.includes('<img src=x')`)
+	if text := evaluate[string](t, tab, `document.body.innerText`); strings.ContainsAny(text, "\u202e\u009b\u200b") ||
+		strings.Count(text, `\u{202e}\u{9b}\u{200b}`) < 5 {
+		t.Errorf("what does not print is not escaped: %q", text)
+	}
 	if evaluate[bool](t, tab, `'hit' in window || document.querySelectorAll('img').length > 0 || `+
 		`document.scripts.length > 1`) {
 		t.Error("a name was obeyed")
 	}
-	// The policy holds too: what is put in as HTML does not run.
-	evaluate[any](t, tab, `document.body.insertAdjacentHTML('beforeend', '<img src=x onerror="window.hit=1">')`)
+	// The policy holds too: HTML cannot be put in, and a handler does not run.
+	if outcome := evaluate[string](t, tab, `(() => { try {
+		document.body.insertAdjacentHTML('beforeend', '<img src=x onerror="window.hit=1">');
+		return 'put in';
+	} catch (e) { return e.name; } })()`); outcome != "TypeError" {
+		t.Errorf("HTML from a script: %s", outcome)
+	}
+	evaluate[any](t, tab, `(() => { try {
+		const img = document.createElement('img');
+		img.setAttribute('onerror', 'window.hit=1');
+		img.src = 'x';
+		document.body.append(img);
+	} catch (e) {} })()`)
 	time.Sleep(300 * time.Millisecond)
 	if evaluate[bool](t, tab, `'hit' in window`) {
 		t.Error("the policy lets a handler run")
@@ -213,6 +248,25 @@ func TestKeyboardAndFilter(t *testing.T) {
 		`document.getElementById('detail-title').innerText === 'shop/web-1'`)
 }
 
+// What an address says that is no filter is ignored.
+func TestStrangeAddress(t *testing.T) {
+	n, err := browser.StartNode(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(n.Close)
+	run(t, n, "web-0")
+	tab, closeTab, err := browser.Open(t.Context(), browser.Window{Width: 500, Height: 800, Dark: true},
+		n.Page.URL+"/#window=x&order=constructor&state=%3Cscript%3E&__proto__=x&toString=y&name=web")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(closeTab)
+	await(t, tab, lane("web-0")+`.includes('running')`)
+	await(t, tab, `document.querySelector('.bar.running').getBoundingClientRect().width > 1 && `+
+		`document.getElementById('name').value === 'web'`)
+}
+
 // Of a thousand pods only the lanes in view are in the document, and they cost the page
 // little while 50 containers a second change.
 func TestThousandPods(t *testing.T) {
@@ -237,18 +291,19 @@ func TestThousandPods(t *testing.T) {
 			}
 		}
 	}()
-	const seconds = 8
-	before := mainThread(t, tab)
-	time.Sleep(seconds * time.Second)
-	busy := (mainThread(t, tab) - before) / seconds
+	cpu, wall := mainThread(t, tab, cpuTime, 8*time.Second), mainThread(t, tab, wallTime, 8*time.Second)
 	cancel()
 	<-done
 	lanes := evaluate[int](t, tab, `document.querySelectorAll('.lane').length`)
-	t.Logf("%.0f ms of the main thread a second, %d lanes in the document", busy*1000, lanes)
-	if lanes > 60 || lanes < 5 {
-		t.Errorf("%d lanes are in the document", lanes)
+	rows := evaluate[int](t, tab, `document.getElementById('events').childElementCount`)
+	t.Logf("a second, the main thread works for %v of CPU time, %v of wall time; %d lanes and %d events in the document",
+		cpu.Round(time.Millisecond/10), wall.Round(time.Millisecond/10), lanes, rows)
+	if lanes > 60 || lanes < 5 || rows > 100 || rows < 20 {
+		t.Errorf("%d lanes and %d events are in the document", lanes, rows)
 	}
-	if busy > 0.25 { // on a shared machine; docs/BENCHMARKS.md has what a quiet one takes
-		t.Errorf("%.0f ms of the main thread a second", busy*1000)
+	// docs/BENCHMARKS.md has what it takes: a quarter of this. Wall time depends on what else
+	// the machine does.
+	if limit := 80 * time.Millisecond; cpu > limit {
+		t.Errorf("the main thread works for %v a second, more than %v", cpu, limit)
 	}
 }

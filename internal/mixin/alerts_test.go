@@ -27,17 +27,17 @@ var wanted = []string{
 	// Lists take longer than the shortened threshold, and nobody reads what the program prints.
 	"PlegRelistSlow unread", "KubeletPlegDurationHigh unread", "PlegSubscriberBehind unread",
 	// There is no runtime.
-	"PlegNeverListed early", "PlegEventStreamDown early",
+	"PlegUnhealthy early", "PlegNeverListed early", "PlegEventStreamDown early",
 }
 
 // The shortened thresholds, in seconds as the whole ones are.
 var (
 	alertThresholds = map[string]string{
-		"last_seen_seconds:age > 60": "last_seen_seconds:age > 5",
-		`{quantile="0.99"} >= 10`:    `{quantile="0.99"} >= 0.4`,
+		"last_seen_seconds:age > 60": "last_seen_seconds:age > 8",
+		`{quantile="0.99"} >= 10`:    `{quantile="0.99"} >= 1`,
 		"backlog_age_seconds) > 60":  "backlog_age_seconds) > 2",
 	}
-	mixinThresholds = map[string]string{`{quantile="0.99"} >= 10`: `{quantile="0.99"} >= 0.4`}
+	mixinThresholds = map[string]string{`{quantile="0.99"} >= 10`: `{quantile="0.99"} >= 1`}
 )
 
 // quiet are the panels that show nothing while nothing is amiss, and for which no fault is injected.
@@ -194,7 +194,7 @@ func inject(t *testing.T, node, agentNode, unreadNode *plegtest.CRIServer, stdou
 		runContainer(t, unreadNode, unreadNode.RunPod(plegtest.PodConfig{}))
 	}
 	for _, method := range [...]string{"StreamPodSandboxes", "ListPodSandbox"} {
-		healers = append(healers, unreadNode.Inject(plegtest.CRIFault{Method: method, Delay: 700 * time.Millisecond}))
+		healers = append(healers, unreadNode.Inject(plegtest.CRIFault{Method: method, Delay: 1500 * time.Millisecond}))
 	}
 	healed := false
 	heal = func() {

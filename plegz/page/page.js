@@ -10,6 +10,7 @@
   let detailed = ''; // UID of the pod whose detail is open
   let pods = []; // in their order
   let tops = [0];
+  let inView = new Set(); // UIDs of the lanes that are seen
 
   function element(tag, attributes, ...children) {
     const e = document.createElement(tag);
@@ -33,6 +34,7 @@
   let source = null;
   let heard = 0; // performance.now() of the last message
   let again = 0; // timer of the next attempt
+  let refused = ''; // why the last attempt was refused
 
   function connect() {
     clearTimeout(again);
@@ -40,23 +42,36 @@
     heard = performance.now();
     source = new EventSource('?format=stream' + (model.position ? '&since=' + encodeURIComponent(model.position) : ''));
     source.onmessage = (message) => {
+      const news = JSON.parse(message.data);
+      const level = model.level;
+      P.apply(model, news);
       heard = performance.now();
-      P.apply(model, JSON.parse(message.data));
+      refused = '';
       setLink('live');
-      schedule();
+      schedule(news.full || model.level !== level || news.pods.some(isInView));
     };
     source.onerror = () => {
       setLink('reconnecting');
       // The browser tries again by itself, unless it was refused.
-      if (source.readyState === EventSource.CLOSED) again = setTimeout(connect, 3000);
+      if (source.readyState !== EventSource.CLOSED) return;
+      again = setTimeout(connect, 3000);
+      askWhy();
     };
+  }
+
+  // askWhy finds out why a stream was refused, which the browser does not say.
+  function askWhy() {
+    fetch('?format=stream', { method: 'HEAD', cache: 'no-store' }).then((answer) => {
+      refused = answer.ok ? '' : answer.status === 503 ? 'too many viewers' : 'refused with status ' + answer.status;
+      if ($('link').dataset.state !== 'live') setLink('reconnecting');
+    }, () => {});
   }
 
   function setLink(state) {
     const link = $('link');
     link.dataset.state = state;
     const ago = Math.round((performance.now() - heard) / 1000);
-    setText(link, state === 'live' ? (paused ? 'paused' : 'live') : state + (model.time ? ', last news ' + ago + ' s ago' : ''));
+    setText(link, state === 'live' ? (paused ? 'paused' : 'live') : state + (refused && ', ' + refused) + (model.time ? ', last news ' + ago + ' s ago' : ''));
     document.body.classList.toggle('stale', state !== 'live' && model.time > 0);
   }
 
@@ -87,19 +102,31 @@
 
   // --- drawing ------------------------------------------------------------------------
 
-  const PACE = 400; // milliseconds between two drawings, or a lively node keeps the browser busy
-  let scheduled = false;
-  let drawn = 0;
+  // Milliseconds between two drawings, or a lively node keeps the browser busy: of what is
+  // in view, and of what is not, such as the time and the counts.
+  const PACE = 400;
+  const SLOW_PACE = 1000;
+  let scheduled = 0; // timer of the next drawing
+  let due = Infinity; // when that is
+  let drawn = -Infinity;
 
-  // schedule draws soon, and everything that has come until then once.
-  function schedule() {
-    if (scheduled || paused) return;
-    scheduled = true;
-    setTimeout(() => requestAnimationFrame(draw), Math.max(0, PACE - (performance.now() - drawn)));
+  // schedule draws everything that has come until then at once: soon if it is in view.
+  function schedule(inView) {
+    const at = drawn + (inView ? PACE : SLOW_PACE);
+    if (paused || at >= due) return;
+    clearTimeout(scheduled);
+    due = at;
+    scheduled = setTimeout(() => requestAnimationFrame(draw), Math.max(0, at - performance.now()));
+  }
+
+  // isInView reports whether a pod's lane is seen, or would be.
+  function isInView(pod) {
+    return inView.has(pod.uid) || tops[tops.length - 1] < size.height || (filter.order !== 'name' && scrolled === 0) ||
+      filter.state !== '' || pod.uid === detailed;
   }
 
   function draw() {
-    scheduled = false;
+    due = Infinity;
     drawn = performance.now();
     drawHealth();
     drawPlots();
@@ -172,8 +199,6 @@
     });
   }
 
-  let drawnEvents = 0; // number of the newest event in the document
-
   function drawSide() {
     const h = model.health;
     if (!h) return;
@@ -183,7 +208,7 @@
       c.method + (c.object ? ' of ' + c.object : '') + podText(c.podUID), P.duration(model.time - P.time(c.since)),
     ]));
     const subscribers = (h.namedSubscribers || []).map((s) => [
-      s.name + (s.subscriptions > 1 ? ' × ' + s.subscriptions : ''), String(s.backlog),
+      s.name + (s.name === 'plegz' ? ' (this page)' : '') + (s.subscriptions > 1 ? ' × ' + s.subscriptions : ''), String(s.backlog),
       s.behindSince ? P.duration(model.time - P.time(s.behindSince)) : '–',
     ]);
     const named = (h.namedSubscribers || []).reduce((n, s) => n + s.subscriptions, 0);
@@ -211,30 +236,53 @@
   }
 
   const SHOWN_EVENTS = 200;
+  const eventList = $('events');
+  let eventRows = []; // { number, row }, newest first
+  let eventsOf = ''; // the history that they are of
+  let eventsFit = 40; // as many as can be seen without scrolling, and some more
 
+  // drawEvents shows the newest events: all that can be seen, and more to who has scrolled.
   function drawEvents() {
-    const events = model.events;
-    const ol = $('events');
-    const newest = events.length ? events[events.length - 1].number : 0;
-    if (newest === drawnEvents && ol.childElementCount) return;
-    if (newest < drawnEvents) ol.replaceChildren();
-    const fresh = events.filter((e) => e.number > drawnEvents || !ol.childElementCount).slice(-SHOWN_EVENTS).reverse();
-    drawnEvents = newest;
-    if (!events.length) {
-      ol.replaceChildren(element('li', { class: 'none' }, element('span'), element('span'), 'None since the page was opened.'));
-      drawnEvents = -1;
+    const history = model.position.split('.')[0];
+    if (history !== eventsOf) {
+      eventsOf = history;
+      eventRows = [];
+      eventList.replaceChildren();
+    }
+    if (!model.events.length) {
+      if (!eventList.childElementCount) {
+        eventList.append(element('li', { class: 'none' }, element('span'), element('span'), 'None since the page was opened.'));
+      }
       return;
     }
-    for (const none of ol.querySelectorAll('.none')) none.remove();
-    ol.prepend(...fresh.map((e) => {
-      const { pod, text } = P.eventText(e);
-      const [mark, kind] = P.eventMark(e);
-      return element('li', { title: 'listed because of: ' + e.cause }, element('time', {}, P.clock(P.time(e.time))),
-        element('span', { class: kind, 'aria-hidden': 'true' }, mark),
-        element('span', { class: 'text' }, element('bdi', {}, pod), ' ', element('span', { class: kind === 'crashed' ? kind : '' }, text)));
-    }));
-    while (ol.childElementCount > SHOWN_EVENTS) ol.lastElementChild.remove();
+    if (!eventRows.length) eventList.replaceChildren();
+    const wanted = model.events.slice(eventList.dataset.scrolled ? -SHOWN_EVENTS : -eventsFit).reverse();
+    const oldest = wanted[wanted.length - 1].number;
+    while (eventRows.length && eventRows[eventRows.length - 1].number < oldest) eventRows.pop().row.remove();
+    const shown = eventRows.length ? [eventRows[0].number, eventRows[eventRows.length - 1].number] : [0, 0];
+    const fresh = wanted.filter((e) => e.number > shown[0]).map(eventRow);
+    const older = wanted.filter((e) => e.number < shown[1]).map(eventRow);
+    eventList.prepend(...fresh.map((e) => e.row));
+    eventList.append(...older.map((e) => e.row));
+    eventRows = [...fresh, ...eventRows, ...older];
   }
+
+  function eventRow(e) {
+    const { pod, text } = P.eventText(e);
+    const [mark, kind] = P.eventMark(e);
+    const row = element('li', { title: 'listed because of: ' + e.cause }, element('time', {}, P.clock(P.time(e.time))),
+      element('span', { class: kind, 'aria-hidden': 'true' }, mark),
+      element('span', { class: 'text' }, element('bdi', {}, pod), ' ', element('span', { class: kind === 'crashed' ? kind : '' }, text)));
+    return { number: e.number, row };
+  }
+
+  eventList.addEventListener('scroll', () => {
+    const scrolled = eventList.scrollTop > 0;
+    if (scrolled === !!eventList.dataset.scrolled) return;
+    eventList.dataset.scrolled = scrolled ? 'yes' : '';
+    drawEvents();
+  }, { passive: true });
+  new ResizeObserver(() => { eventsFit = Math.ceil(eventList.clientHeight / 18) + 10; }).observe(eventList);
 
   // --- the filter ---------------------------------------------------------------------
 
@@ -291,7 +339,12 @@
   }
 
   function readAddress() {
-    for (const [key, value] of new URLSearchParams(location.hash.slice(1))) if (key in filter) filter[key] = value;
+    const known = {
+      state: STATES.map(([state]) => state), order: ['name', 'changed', 'restarts'], window: ['auto', ...P.WINDOWS.map(String)],
+    };
+    for (const [key, value] of new URLSearchParams(location.hash.slice(1))) {
+      if (Object.hasOwn(filter, key) && (!known[key] || known[key].includes(value))) filter[key] = value;
+    }
     $('name').value = filter.name;
     $('window').value = filter.window;
     $('order').value = filter.order;
@@ -302,7 +355,7 @@
     $('pause').setAttribute('aria-pressed', String(paused));
     setText($('pause'), paused ? 'Go on' : 'Pause');
     setLink($('link').dataset.state);
-    schedule();
+    schedule(true);
   }
 
   // --- the lanes ----------------------------------------------------------------------
@@ -313,10 +366,12 @@
 
   // size is of the tracks, read when it changes: to read it has the browser lay out the page.
   let size = { left: 0, width: 0, height: 0 };
+  let scrolled = 0; // of the lanes; to read it would have the browser lay out the page too
 
   function measure() {
     const left = isNarrow.matches ? 0 : parseFloat(getComputedStyle(space).getPropertyValue('--left'));
     size = { left, width: Math.max(1, space.clientWidth - left - 2), height: lanes.clientHeight };
+    scrolled = lanes.scrollTop;
   }
 
   function drawPods() {
@@ -337,7 +392,8 @@
     drawLanes.again = () => drawLanes(from, to);
     const { left, width, height } = size;
     drawAxis(from, to, width, left);
-    const [first, end] = P.visible(tops, lanes.scrollTop, height);
+    const [first, end] = P.visible(tops, scrolled, height);
+    inView = new Set(pods.slice(first, end).map((p) => p.uid));
     for (let i = first; i < end; i++) drawLane(laneAt(i - first), i, from, to, width);
     for (let i = end - first; i < pool.length; i++) pool[i].root.hidden = true;
     if (!pods.some((p) => p.uid === chosen)) chosen = '';
@@ -441,7 +497,10 @@
     });
   }
 
-  lanes.addEventListener('scroll', () => { if (drawLanes.again) requestAnimationFrame(drawLanes.again); }, { passive: true });
+  lanes.addEventListener('scroll', () => {
+    scrolled = lanes.scrollTop;
+    if (drawLanes.again) requestAnimationFrame(drawLanes.again);
+  }, { passive: true });
   new ResizeObserver(() => {
     measure();
     drawPods();
@@ -468,6 +527,7 @@
     chosen = pods[i].uid;
     if (tops[i] < lanes.scrollTop) lanes.scrollTop = tops[i];
     else if (tops[i + 1] > lanes.scrollTop + lanes.clientHeight) lanes.scrollTop = tops[i + 1] - lanes.clientHeight;
+    scrolled = lanes.scrollTop;
     drawLanes.again();
   }
 
@@ -520,7 +580,7 @@
       rows([['State', (P.MARKS[pod.state] || '') + ' ' + pod.state, pod.state === 'hung' || pod.state === 'failing' || pod.state === 'crashed'],
         ['Hangs since', at(P.time(pod.hangingSince)), true], ['Failures', pod.failures], ['Error', pod.error, true],
         ['UID', pod.uid], ['IPs', (pod.ips || []).join(', ')], ['Runtime handler', pod.runtimeHandler], ['Created', at(P.time(pod.createdAt))],
-        ['Removed', at(pod.removed)], ['Status of', at(P.time(pod.observedAt))]]),
+        ['Removed', at(pod.removed)], ['Last inspected', at(P.time(pod.observedAt))]]),
       ...pod.containers.flatMap((c) => [element('h3', {}, 'Container ', element('bdi', {}, P.printable(c.name || ''))), rows([
         ['State', P.stateText(c), c.exitCode], ['Message', c.message], ['Restarts', c.restarts], ['Created', at(c.created)], ['Started', at(c.started)],
         ['Finished', at(c.finished)], ['Ran for', c.started && c.finished ? P.duration(c.finished - c.started) : ''], ['Removed', at(c.removed)],

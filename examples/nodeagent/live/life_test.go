@@ -1,6 +1,7 @@
 package live
 
 import (
+	"strings"
 	"syscall"
 	"testing"
 
@@ -46,16 +47,19 @@ func TestLife(t *testing.T) {
 	})
 }
 
-// --drain ends the pods when the agent is told to end. A second agent refuses to start.
+// --drain ends the pods when the agent is told to end. A second agent refuses to start, with the same state directory
+// or another.
 func TestDrain(t *testing.T) {
 	n := newNode(t)
 	n.write("steady", manifest("steady", "  terminationGracePeriodSeconds: 2\n"+shell("sleep 100000", "")))
 	a := n.startAgent("--drain")
 	n.eventually("running", a.is("steady", v1.PodRunning))
-	second := n.startAgent()
-	<-second.done
-	if code := second.cmd.ProcessState.ExitCode(); code != 1 {
-		t.Errorf("a second agent ends with %d: %s", code, second.log)
+	for _, args := range [][]string{nil, {"--state-dir", t.TempDir()}} {
+		second := n.startAgent(args...)
+		<-second.done
+		if code := second.cmd.ProcessState.ExitCode(); code != 1 || !strings.Contains(second.log.String(), "another agent") {
+			t.Errorf("a second agent with %q ends with %d: %s", args, code, second.log)
+		}
 	}
 	a.end(syscall.SIGTERM)
 	if sandboxes, containers, err := n.left(); err != nil || len(sandboxes)+len(containers) > 0 {

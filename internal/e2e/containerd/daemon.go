@@ -80,11 +80,8 @@ func (d *Daemon) boot(ctx context.Context) error {
 		return err
 	}
 	for _, archive := range archives {
-		cmd := exec.CommandContext(ctx, filepath.Join(d.binaries, "ctr"), "-n", namespace,
-			"images", "import", filepath.Join(d.binaries, archive))
-		cmd.Env = append(os.Environ(), "CONTAINERD_ADDRESS="+d.Socket())
-		if _, err := output(cmd); err != nil {
-			return fmt.Errorf("importing an image: %w", err)
+		if err := d.importImage(ctx, filepath.Join(d.binaries, archive)); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -3,10 +3,12 @@ package containerd
 import (
 	"archive/tar"
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 )
@@ -48,6 +50,28 @@ func writeImages(dir string) error {
 		if err := img.write(filepath.Join(dir, archives[i])); err != nil {
 			return fmt.Errorf("writing the image %s: %w", img.name, err)
 		}
+	}
+	return nil
+}
+
+// ImportProgram gives the daemon an image with nothing in it but a static program, which is
+// its entry point.
+func (d *Daemon) ImportProgram(ctx context.Context, name, program string) error {
+	entry := filepath.Base(program)
+	archive := filepath.Join(d.dir, entry+".tar")
+	img := image{name: name, entrypoint: []string{"/" + entry}, files: map[string]string{entry: program}}
+	if err := img.write(archive); err != nil {
+		return fmt.Errorf("writing the image %s: %w", name, err)
+	}
+	return d.importImage(ctx, archive)
+}
+
+// importImage imports an archive.
+func (d *Daemon) importImage(ctx context.Context, archive string) error {
+	cmd := exec.CommandContext(ctx, filepath.Join(d.binaries, "ctr"), "-n", namespace, "images", "import", archive)
+	cmd.Env = append(os.Environ(), "CONTAINERD_ADDRESS="+d.Socket())
+	if _, err := output(cmd); err != nil {
+		return fmt.Errorf("importing an image: %w", err)
 	}
 	return nil
 }

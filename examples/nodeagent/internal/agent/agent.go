@@ -4,6 +4,8 @@ package agent
 
 import (
 	"context"
+	"errors"
+	"math"
 	"sync"
 	"time"
 
@@ -11,10 +13,13 @@ import (
 	"google.golang.org/grpc"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
 	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/examples/nodeagent/internal/plan"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/prober"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/runtime"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/status"
@@ -24,10 +29,8 @@ import (
 const (
 	// housekeepingPeriod is how often the agent looks for what nobody wants any more.
 	housekeepingPeriod = 2 * time.Second
-	// readyPeriod is how often the runtime is asked whether it is ready, and readyTimeout how old its last good answer
-	// may be.
-	readyPeriod  = 5 * time.Second
-	readyTimeout = 30 * time.Second
+	// readyPeriod is how often the runtime is asked whether it is ready.
+	readyPeriod = 2 * time.Second
 	// The wait of a loop that does nothing because the runtime is sick.
 	firstPause, longestPause = 100 * time.Millisecond, 5 * time.Second
 	// lateReason is when a container that has died is inspected again: containerd learns late that one was OOMKilled.
@@ -52,8 +55,6 @@ type Config struct {
 	OnStatus func(*v1.Pod)
 	Registry *prometheus.Registry
 	Logger   klog.Logger
-	// Options are further ones of the generator, for tests.
-	Options []pleg.Option
 }
 
 // Agent runs pods.
@@ -65,86 +66,87 @@ type Agent struct {
 	workers   *worker.Pool
 	probes    *prober.Manager
 	status    *status.Manager
-	inbox     inbox
-	ready     readiness
+	queue     workqueue.TypedDelayingInterface[task] // what the loop has to do, coalesced: nobody waits for it
 
-	// Owned by the loop.
-
-	wanted    map[types.UID]*v1.Pod // nil until the manifests were read
-	due       map[types.UID]time.Time
-	reinspect map[types.UID]time.Time
-	pause     time.Duration // 0 while the runtime is well
+	mu         sync.Mutex
+	notReady   error                 // why the runtime is not; guarded by mu
+	wanted     map[types.UID]*v1.Pod // nil until the manifests were read; replaced, never modified; guarded by mu
+	reconciled bool                  // since wanted was replaced; guarded by mu
 }
 
-// New returns an agent that does nothing before Run.
+// task is what the loop does for one pod, or for all.
+type task struct {
+	kind taskKind
+	uid  types.UID
+}
+
+type taskKind int
+
+const (
+	wake      taskKind = iota // wake a pod's worker
+	reinspect                 // have the library inspect a pod again
+	reconcile                 // compare the wanted pods with the workers
+	housekeep                 // look for what nobody wants
+)
+
+// New returns an agent that does nothing before Run, which must be called.
 func New(config Config) *Agent {
 	a := &Agent{config: config, cache: pleg.NewCache(), runtime: runtime.New(config.Conn, config.Runtime),
-		inbox: inbox{wake: make(chan struct{}, 1)}, due: map[types.UID]time.Time{}, reinspect: map[types.UID]time.Time{}}
-	options := append([]pleg.Option{pleg.WithRegisterer(config.Registry), pleg.WithNodeName(config.NodeName),
-		pleg.WithLogger(config.Logger.V(1))}, config.Options...)
-	a.generator = pleg.NewGenericPLEG(config.Reader, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod,
-		a.cache, clock.RealClock{}, options...)
+		queue:    workqueue.NewTypedDelayingQueue[task](),
+		notReady: errors.New("the runtime has not said yet that it is ready")}
+	a.generator = pleg.NewGenericPLEG(config.Reader, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod, a.cache,
+		clock.RealClock{}, pleg.WithRegisterer(config.Registry), pleg.WithNodeName(config.NodeName),
+		pleg.WithLogger(config.Logger.V(1)))
 	a.status = status.NewManager(config.Sink, config.Adopted, config.Logger, config.OnStatus)
 	a.probes = prober.New(prober.Config{
-		Exec: a.runtime, Status: a.status.Get, Changed: a.probed, Logger: config.Logger,
+		Runtime: a.runtime, Status: a.status.Get, Changed: a.probed, Logger: config.Logger,
 	}, config.Registry)
 	a.workers = worker.NewPool(worker.Config{
-		Cache: a.cache, Runtime: a.runtime, Probes: a.probes, Status: a.status, NodeIP: config.NodeIP,
-		Listed:  func(uid types.UID) *pleg.Pod { return a.generator.Pods().FindPodByID(uid) },
-		Suspend: a.suspend, SyncAt: a.inbox.syncAt, Finished: a.inbox.finish, Logger: config.Logger,
+		Generator: a.generator, Cache: a.cache, Runtime: a.runtime, Probes: a.probes, Status: a.status,
+		NodeIP: config.NodeIP, Logger: config.Logger,
+		SyncAt:   func(uid types.UID, at time.Time) { a.queue.AddAfter(task{wake, uid}, time.Until(at)) },
+		Finished: func() { a.queue.Add(task{kind: reconcile}) },
 	})
 	return a
 }
 
-// suspend uses the generator's Suspend, if it has one.
-func (a *Agent) suspend(uid types.UID) (resume func()) {
-	if s, ok := any(a.generator).(interface {
-		Suspend(types.UID) (resume func())
-	}); ok {
-		return s.Suspend(uid)
-	}
-	return func() {}
-}
-
-// probed hears of a result of a probe, and passes it on to the status and to the loop.
-func (a *Agent) probed(pod *v1.Pod, kind prober.Kind, success bool) {
-	if kind != prober.Liveness || !success {
-		a.status.SetReadiness(pod, a.probes)
-		a.inbox.syncAt(pod.UID, time.Now())
-	}
-}
-
 // SetPods has these pods run and no others. It may be called at any time.
-func (a *Agent) SetPods(pods []*v1.Pod) { a.inbox.setPods(pods) }
+func (a *Agent) SetPods(pods []*v1.Pod) {
+	wanted := make(map[types.UID]*v1.Pod, len(pods))
+	for _, pod := range pods {
+		wanted[pod.UID] = pod
+	}
+	a.mu.Lock()
+	a.wanted, a.reconciled = wanted, false
+	a.mu.Unlock()
+	a.queue.Add(task{kind: reconcile})
+}
 
 // Drain has no pods run, and returns when all are gone, or ctx ends.
 func (a *Agent) Drain(ctx context.Context) error {
 	a.SetPods(nil)
-	ticker := time.NewTicker(firstPause)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-ticker.C:
-			if a.inbox.isEmpty() && len(a.workers.Pods()) == 0 {
-				return nil
-			}
-		}
-	}
+	return wait.PollUntilContextCancel(ctx, firstPause, false, func(context.Context) (bool, error) {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return a.reconciled && len(a.workers.Pods()) == 0, nil
+	})
 }
 
-// Status returns the statuses of the pods.
-func (a *Agent) Status() *v1.PodList { return a.status.List() }
-
-// Run runs the pods until ctx ends. When it returns, everything that it started in this process has ended, and the
-// pods run on.
+// Run runs the pods until ctx ends, once. When it returns, everything that the agent started in this process has
+// ended, and the pods run on.
 func (a *Agent) Run(ctx context.Context) {
 	var joined sync.WaitGroup
-	events := a.generator.Subscribe(ctx, pleg.DefaultChannelCapacity)
+	joined.Go(func() {
+		_ = a.generator.Handle(ctx, pleg.Handler{ // it ends with ctx
+			OnContainerStarted: a.happened, OnContainerDied: a.happened, OnPodSync: a.happened,
+		})
+	})
+	joined.Go(func() { a.watchRuntime(ctx) })
+	joined.Go(func() { a.status.Run(ctx) })
 	a.generator.Start()
-	joined.Go(func() { a.ready.watch(ctx, a.runtime, a.inbox.signal) })
-	a.loop(ctx, events)
+	a.queue.Add(task{kind: housekeep})
+	defer context.AfterFunc(ctx, a.queue.ShutDown)()
+	a.loop(ctx)
 	a.workers.Wait()
 	a.probes.Wait()
 	joined.Wait()
@@ -152,92 +154,66 @@ func (a *Agent) Run(ctx context.Context) {
 	a.generator.Stop()
 }
 
-// loop is the sync loop. While the runtime is sick it does nothing, and looks again after a pause; what it has to
-// hear of waits meanwhile, coalesced.
-func (a *Agent) loop(ctx context.Context, events <-chan *pleg.PodLifecycleEvent) {
-	housekeeping := time.NewTicker(housekeepingPeriod)
-	defer housekeeping.Stop()
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	var writer sync.WaitGroup
-	defer writer.Wait()
-	writer.Go(func() { a.status.Run(ctx) })
+// loop is the sync loop. While the runtime is sick it does nothing, and looks again after a pause.
+func (a *Agent) loop(ctx context.Context) {
 	for {
-		if why := a.sick(); why != nil {
-			if a.pause == 0 {
-				a.config.Logger.Error(why, "Pods are not synced")
-			}
-			a.pause = min(max(2*a.pause, firstPause), longestPause)
-			timer.Reset(a.pause)
-			select {
-			case <-ctx.Done():
-				return
-			case <-timer.C:
-			}
-			continue
+		t, ended := a.queue.Get()
+		if ended || !a.awaitHealth(ctx) {
+			return
 		}
-		if a.pause > 0 {
-			a.pause = 0
-			a.config.Logger.Info("The runtime is well")
+		switch t.kind {
+		case wake:
+			a.workers.Wake(t.uid)
+		case reinspect:
+			a.generator.RequestReinspect(t.uid) // it has an event if there is something new
+		case reconcile:
+			a.reconcile(ctx)
+		case housekeep:
+			a.housekeep(ctx)
+			a.queue.AddAfter(t, housekeepingPeriod)
 		}
-		timer.Reset(time.Until(a.next()))
+		a.queue.Done(t)
+	}
+}
+
+// awaitHealth returns true once pods can be synced, false if ctx ends before.
+func (a *Agent) awaitHealth(ctx context.Context) bool {
+	pauses := wait.Backoff{Duration: firstPause, Factor: 2, Steps: math.MaxInt, Cap: longestPause}
+	sick := false
+	for why := a.sick(); why != nil; why = a.sick() {
+		if !sick {
+			a.config.Logger.Error(why, "Pods are not synced")
+		}
+		sick = true
 		select {
 		case <-ctx.Done():
-			return
-		case event, open := <-events:
-			if !open {
-				return
-			}
-			a.happened(event)
-		case <-a.inbox.wake:
-			a.hear(ctx)
-		case <-housekeeping.C:
-			a.housekeep(ctx)
-		case <-timer.C:
-			a.overdue()
+			return false
+		case <-time.After(pauses.Step()):
 		}
 	}
+	if sick {
+		a.config.Logger.Info("The runtime is well")
+	}
+	return true
 }
 
-// next returns when the next pod is due, or a long time from now.
-func (a *Agent) next() time.Time {
-	next := time.Now().Add(time.Hour)
-	for _, times := range []map[types.UID]time.Time{a.due, a.reinspect} {
-		for _, at := range times {
-			if at.Before(next) {
-				next = at
-			}
-		}
-	}
-	return next
-}
-
-// overdue wakes the pods that are due.
-func (a *Agent) overdue() {
-	now := time.Now()
-	for uid, at := range a.due {
-		if !at.After(now) {
-			delete(a.due, uid)
-			a.workers.Wake(uid)
-		}
-	}
-	for uid, at := range a.reinspect {
-		if !at.After(now) {
-			delete(a.reinspect, uid)
-			a.generator.RequestReinspect(uid)
-		}
-	}
-}
-
-// happened hears of an event.
+// happened passes an event on. What existed before is no news: housekeeping and the first sync of a worker see it.
 func (a *Agent) happened(event *pleg.PodLifecycleEvent) {
-	a.config.Logger.V(2).Info("Event", "event", event.String())
-	switch event.Type {
-	case pleg.ContainerDied:
-		a.reinspect[event.ID] = time.Now().Add(lateReason)
-	case pleg.ContainerRemoved:
-		return // there is nothing to do about it
-	default:
+	if event.Initial {
+		return
 	}
-	a.workers.Wake(event.ID)
+	a.config.Logger.V(2).Info("Event", "event", event)
+	a.queue.Add(task{wake, event.ID})
+	// The status is that of the dead container, even if the cache has a newer one by now.
+	if s := event.Status; event.Type == pleg.ContainerDied && s != nil && s.ExitCode != 0 && s.Reason == "Error" {
+		a.queue.AddAfter(task{reinspect, event.ID}, lateReason)
+	}
+}
+
+// probed passes a result of a probe on, to the status and to the loop.
+func (a *Agent) probed(pod *v1.Pod, kind plan.ProbeKind, success bool) {
+	if kind != plan.Liveness || !success {
+		a.status.SetReadiness(pod, a.probes)
+		a.queue.Add(task{wake, pod.UID})
+	}
 }

@@ -12,7 +12,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/kubepleg/pleg/plegtest"
 )
@@ -129,7 +131,8 @@ func TestSickRuntime(t *testing.T) {
 	})
 }
 
-// One pod whose inspection hangs delays no other pod's sync.
+// One pod whose inspection hangs delays no other pod's sync: 20 containers that die beside it are restarted, and a new
+// pod runs, within half a second of the bubble's time. live/hung_test.go has the same on containerd.
 func TestHungInspection(t *testing.T) {
 	inBubble(t, func(_ *testing.T, n *node) {
 		pods := []*v1.Pod{n.pod("a", always)}
@@ -156,6 +159,72 @@ func TestHungInspection(t *testing.T) {
 		heal()
 		n.wait(time.Minute)
 		n.want("a", "Running Ready; web 1 running after Error(137)")
+	})
+}
+
+// A container that has died is inspected once more, because containerd learns late that one was OOMKilled. One that was
+// dead when the agent began is not.
+func TestLateReason(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		pod := n.pod("a", "  restartPolicy: Never\n  containers: [{name: c, image: sleep, imagePullPolicy: Never}]\n")
+		n.run(time.Second, pod)
+		n.kill("c")
+		n.wait(time.Second)
+		n.want("a", "Failed; c 0 Error(137)")
+		heal := n.server.Inject(plegtest.CRIFault{Method: "ContainerStatus", Edit: func(answer proto.Message) {
+			answer.(*runtimeapi.ContainerStatusResponse).Status.Reason = "OOMKilled"
+		}})
+		n.wait(2 * time.Second)
+		n.want("a", "Failed; c 0 OOMKilled(137)")
+		heal()
+		n.stop()
+		n.server.ResetCalls()
+		n.start()
+		n.run(time.Minute, pod)
+		if calls := n.server.Calls("ContainerStatus"); calls != 1 {
+			t.Errorf("%d inspections of a container that was dead before", calls)
+		}
+	})
+}
+
+// A container that is created and started is one change to whoever reads the cache: the pod is suspended meanwhile.
+func TestStartIsOneChange(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		n.server.Inject(plegtest.CRIFault{Method: "StartContainer", Delay: 5 * time.Second, Times: 1})
+		pod := n.pod("a", always)
+		n.run(3*time.Second, pod)
+		seen, known, err := n.agent.cache.Lookup(pod.UID)
+		if _, created := n.server.Present(); created != 1 || known && len(seen.ContainerStatuses) > 0 || err != nil {
+			t.Errorf("between the creation and the start of %d containers: %v, %v", created, seen, err)
+		}
+		n.wait(5 * time.Second)
+		n.want("a", "Running Ready; web 0 running")
+		if calls := n.server.Calls("ContainerStatus"); calls != 1 {
+			t.Errorf("%d inspections of the container", calls)
+		}
+	})
+}
+
+// While the runtime says that it is not ready, nothing is done, and the health says so in its words.
+func TestRuntimeNotReady(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		n.run(time.Second, n.pod("a", always))
+		heal := n.server.Inject(plegtest.CRIFault{Method: "Status", Edit: func(answer proto.Message) {
+			for _, c := range answer.(*runtimeapi.StatusResponse).Status.Conditions {
+				c.Status, c.Reason, c.Message = false, "Broken", "the shim is gone"
+			}
+		}})
+		n.wait(3 * time.Second)
+		n.run(time.Minute, n.pod("a", always), n.pod("b", always))
+		n.want("b", "")
+		w := httptest.NewRecorder()
+		n.agent.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/healthz", nil))
+		if w.Code != http.StatusInternalServerError || !strings.Contains(w.Body.String(), "Broken: the shim is gone") {
+			t.Errorf("%d: %s", w.Code, w.Body)
+		}
+		heal()
+		n.wait(10 * time.Second)
+		n.want("b", "Running Ready; web 0 running")
 	})
 }
 

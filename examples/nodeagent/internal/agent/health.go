@@ -3,60 +3,22 @@ package agent
 import (
 	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"net/http"
-	"sync"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"k8s.io/apimachinery/pkg/util/wait"
 
-	"github.com/kubepleg/pleg/examples/nodeagent/internal/runtime"
+	"github.com/kubepleg/pleg/plegz"
 )
 
-// readiness is what the runtime says of itself.
-type readiness struct {
-	mu sync.Mutex
-	// Guarded by mu.
-	last time.Time // when the runtime was ready last
-	err  error     // of the last time that it was asked
-}
-
-// watch asks the runtime now and then until ctx ends, and calls changed after each answer.
-func (r *readiness) watch(ctx context.Context, runtime *runtime.Client, changed func()) {
-	ticker := time.NewTicker(readyPeriod)
-	defer ticker.Stop()
-	for {
-		asked := time.Now()
-		err := runtime.Ready(ctx)
-		r.mu.Lock()
-		r.err = err
-		if err == nil {
-			r.last = asked
-		}
-		r.mu.Unlock()
-		changed()
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
-	}
-}
-
-// sick returns why the runtime cannot be used, nil if it can.
-func (r *readiness) sick() error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	switch {
-	case r.last.IsZero() && r.err == nil:
-		return errors.New("the runtime has not said yet that it is ready")
-	case r.last.IsZero(), time.Since(r.last) > readyTimeout && r.err != nil:
-		return r.err
-	case time.Since(r.last) > readyTimeout:
-		return fmt.Errorf("the runtime has not answered for %v whether it is ready", time.Since(r.last).Round(time.Second))
-	}
-	return nil
+// watchRuntime asks the runtime now and then whether it is ready, until ctx ends.
+func (a *Agent) watchRuntime(ctx context.Context) {
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
+		err := a.runtime.Ready(ctx)
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.notReady = err
+	}, readyPeriod)
 }
 
 // sick returns why pods cannot be synced, in the words of the health check; nil if they can.
@@ -64,13 +26,15 @@ func (a *Agent) sick() error {
 	if healthy, why := a.generator.Healthy(); !healthy {
 		return why
 	}
-	return a.ready.sick()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.notReady
 }
 
-// Handler serves /pods, /healthz and /metrics.
+// Handler serves /pods, /healthz, /metrics and, at /, the library's page of the node.
 func (a *Agent) Handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /pods", func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, a.Status()) })
+	mux.HandleFunc("GET /pods", func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, a.status.List()) })
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		code, report := http.StatusOK, struct {
 			Reason string `json:"reason,omitempty"`
@@ -82,6 +46,8 @@ func (a *Agent) Handler() http.Handler {
 		answer(w, code, report)
 	})
 	mux.Handle("GET /metrics", promhttp.HandlerFor(a.config.Registry, promhttp.HandlerOpts{}))
+	mux.Handle("/", plegz.Handler(a.generator, a.cache,
+		plegz.WithNodeName(a.config.NodeName), plegz.WithGatherer(a.config.Registry)))
 	return mux
 }
 

@@ -238,7 +238,7 @@ func (n *node) wait(d time.Duration) {
 
 // status returns a pod's status, the zero one if there is none.
 func (n *node) status(name string) v1.PodStatus {
-	for _, pod := range n.agent.Status().Items {
+	for _, pod := range n.agent.status.List().Items {
 		if pod.Name == name {
 			return pod.Status
 		}

@@ -19,8 +19,8 @@ func TestPodLives(t *testing.T) {
 			t.Errorf("address %q", ip)
 		}
 		n.run(5 * time.Second)
-		if s, c := n.server.Present(); s+c > 0 || len(n.agent.Status().Items) > 0 {
-			t.Errorf("%d sandboxes and %d containers are left, and %v", s, c, n.agent.Status().Items)
+		if s, c := n.server.Present(); s+c > 0 || len(n.agent.status.List().Items) > 0 {
+			t.Errorf("%d sandboxes and %d containers are left, and %v", s, c, n.agent.status.List().Items)
 		}
 		if want := []string{"web started", "web exits 0"}; !slices.Equal(n.notes(), want) {
 			t.Errorf("%q, want %q", n.notes(), want)
@@ -119,6 +119,21 @@ func TestInitContainerFails(t *testing.T) {
 		n.run(5*time.Second, n.pod("a", "  restartPolicy: Always"+spec), n.pod("b", "  restartPolicy: Never"+spec))
 		n.want("a", "Pending NotInitialized; first 1 CrashLoopBackOff after Error(1); web 0 PodInitializing")
 		n.want("b", "Failed NotInitialized; first 0 Error(1); web 0 PodInitializing")
+	})
+}
+
+// Sidecars end after the containers, the last that started first.
+func TestSidecarsEndInReverse(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		n.run(5*time.Second, n.pod("a", `  initContainers:
+  - {name: one, image: sleep, imagePullPolicy: Never, restartPolicy: Always}
+  - {name: two, image: sleep, imagePullPolicy: Never, restartPolicy: Always}
+`+always))
+		n.run(5 * time.Second)
+		want := []string{"one started", "two started", "web started", "web exits 0", "two exits 0", "one exits 0"}
+		if !slices.Equal(n.notes(), want) {
+			t.Errorf("%q, want %q", n.notes(), want)
+		}
 	})
 }
 

@@ -36,6 +36,16 @@ func TestReadiness(t *testing.T) {
 	})
 }
 
+// A container is probed for readiness as soon as it runs, however long the period is.
+func TestReadinessAtOnce(t *testing.T) {
+	inBubble(t, func(_ *testing.T, n *node) {
+		n.run(5*time.Second, n.pod("a", `  containers:
+  - {name: web, image: sleep, imagePullPolicy: Never, readinessProbe: {exec: {command: [check]}, periodSeconds: 60}}
+`))
+		n.want("a", "Running Ready; web 0 running")
+	})
+}
+
 // A container whose liveness probe fails is killed within the probe's grace period and
 // restarted; the probe is on hold until it is.
 func TestLiveness(t *testing.T) {

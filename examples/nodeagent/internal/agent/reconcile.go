@@ -6,45 +6,28 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/runtime"
 )
 
-// hear takes in what other goroutines have.
-func (a *Agent) hear(ctx context.Context) {
-	pods, changed, finished, due := a.inbox.take()
-	for uid, at := range due {
-		if before, ok := a.due[uid]; !ok || at.Before(before) {
-			a.due[uid] = at
-		}
-	}
-	if changed {
-		a.wanted = make(map[types.UID]*v1.Pod, len(pods))
-		for _, pod := range pods {
-			a.wanted[pod.UID] = pod
-		}
-	}
-	if changed || finished {
-		a.reconcile(ctx)
-	}
-}
-
 // reconcile gives every wanted pod a worker, and has the workers of others remove theirs. A pod waits until one of
 // its name is gone.
 func (a *Agent) reconcile(ctx context.Context) {
-	if a.wanted == nil || !a.generator.HasSynced() {
-		return // housekeeping will
+	wanted := a.toReconcile()
+	if wanted == nil {
+		return
 	}
-	names := map[string]types.UID{}
+	names := map[klog.ObjectRef]types.UID{}
 	for uid, pod := range a.workers.Pods() {
-		names[pod.Namespace+"/"+pod.Name] = uid
-		if a.wanted[uid] == nil {
+		names[klog.KObj(pod)] = uid
+		if wanted[uid] == nil {
 			a.workers.Remove(ctx, pod)
 		}
 	}
-	for uid, pod := range a.wanted {
-		if holder, ok := names[pod.Namespace+"/"+pod.Name]; !ok || holder == uid {
+	for uid, pod := range wanted {
+		if holder, ok := names[klog.KObj(pod)]; !ok || holder == uid {
 			a.workers.Run(ctx, pod)
 		}
 	}
@@ -52,25 +35,33 @@ func (a *Agent) reconcile(ctx context.Context) {
 
 // housekeep looks for what the events may not have told: pods in the runtime that nobody wants.
 func (a *Agent) housekeep(ctx context.Context) {
-	if a.wanted == nil || !a.generator.HasSynced() {
+	a.reconcile(ctx)
+	wanted, workers := a.toReconcile(), a.workers.Pods()
+	if wanted == nil {
 		return
 	}
-	workers := a.workers.Pods()
-	if len(workers) < len(a.wanted) {
-		a.reconcile(ctx)
-	}
-	listed := map[types.UID]bool{}
-	for _, pod := range a.generator.Pods() {
-		listed[pod.ID] = true
-		if workers[pod.ID] != nil || a.wanted[pod.ID] != nil {
+	listed := a.generator.Pods()
+	for _, pod := range listed {
+		if workers[pod.ID] != nil || wanted[pod.ID] != nil {
 			continue
 		}
 		if orphan := a.orphan(pod.ID); orphan != nil {
-			a.config.Logger.Info("A pod that nobody wants is removed", "pod", pod.Namespace+"/"+pod.Name, "uid", pod.ID)
+			a.config.Logger.Info("A pod that nobody wants is removed", "pod", klog.KObj(orphan), "uid", pod.ID)
 			a.workers.Remove(ctx, orphan)
 		}
 	}
-	a.status.Prune(func(uid types.UID) bool { return a.wanted[uid] != nil || listed[uid] })
+	a.status.Prune(ctx, func(uid types.UID) bool { return wanted[uid] != nil || listed.FindPodByID(uid) != nil })
+}
+
+// toReconcile returns the wanted pods; nil if it is too early, because not all is known: housekeeping will do it.
+func (a *Agent) toReconcile() map[types.UID]*v1.Pod {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.generator.HasSynced() {
+		return nil
+	}
+	a.reconciled = a.wanted != nil
+	return a.wanted
 }
 
 // orphan returns a pod that is made of what the runtime has of it; nil if it is not known to be of this agent.
@@ -79,10 +70,7 @@ func (a *Agent) orphan(uid types.UID) *v1.Pod {
 	if !known || seen == nil || err != nil || len(seen.SandboxStatuses) == 0 || !a.runtime.Owned(seen.SandboxStatuses[0]) {
 		return nil
 	}
-	return &v1.Pod{
-		ObjectMeta: metav1.ObjectMeta{UID: uid, Name: seen.Name, Namespace: seen.Namespace},
-		Spec: v1.PodSpec{
-			TerminationGracePeriodSeconds: ptr.To(runtime.GracePeriod(seen.SandboxStatuses[0])),
-		},
-	}
+	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid, Name: seen.Name, Namespace: seen.Namespace}}
+	pod.Spec.TerminationGracePeriodSeconds = ptr.To(runtime.GracePeriod(seen.SandboxStatuses[0]))
+	return pod
 }

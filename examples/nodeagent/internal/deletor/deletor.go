@@ -11,32 +11,26 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/examples/nodeagent/internal/runtime"
 )
-
-// Runtime removes containers and sandboxes.
-type Runtime interface {
-	RemoveContainer(ctx context.Context, id string) error
-	RemovePodSandbox(ctx context.Context, id string) error
-}
 
 // Tidy removes what a pod has too much. listed is the pod as it was listed, for the sandboxes of its containers; nil
 // if it was not.
-func Tidy(ctx context.Context, runtime Runtime, listed *pleg.Pod, seen *pleg.PodStatus) (err error) {
+func Tidy(ctx context.Context, client *runtime.Client, listed *pleg.Pod, seen *pleg.PodStatus) (err error) {
 	kept, replaced := map[string]bool{}, map[string]bool{}
 	for _, s := range seen.ContainerStatuses { // newest first
 		exited := s.State == pleg.ContainerStateExited
 		if exited && kept[s.Name] || s.State == pleg.ContainerStateCreated && replaced[s.Name] {
-			err = errors.Join(err, runtime.RemoveContainer(ctx, s.ID.ID))
+			err = errors.Join(err, client.RemoveContainer(ctx, s.ID.ID))
 		}
 		kept[s.Name] = kept[s.Name] || exited
 		replaced[s.Name] = true
 	}
 	for i, s := range seen.SandboxStatuses {
-		if i == 0 || s.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY || listed == nil {
-			continue
-		}
-		if !slices.ContainsFunc(listed.Containers, func(c *pleg.Container) bool { return c.PodSandboxID == s.GetId() }) {
-			err = errors.Join(err, runtime.RemovePodSandbox(ctx, s.GetId()))
+		of := func(c *pleg.Container) bool { return c.PodSandboxID == s.GetId() }
+		if i > 0 && s.GetState() != runtimeapi.PodSandboxState_SANDBOX_READY && listed != nil &&
+			!slices.ContainsFunc(listed.Containers, of) {
+			err = errors.Join(err, client.RemovePodSandbox(ctx, s.GetId()))
 		}
 	}
 	return err

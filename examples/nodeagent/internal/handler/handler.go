@@ -1,8 +1,9 @@
-// Package handler does what a probe or a hook of a manifest says: HTTP requests, TCP connections, gRPC health checks.
-// How it does so is the kubelet's, for programs in containers rely on it.
+// Package handler does what a probe or a hook of a manifest says: commands, HTTP requests, TCP connections, gRPC health
+// checks. How it does so is the kubelet's, for programs in containers rely on it.
 package handler
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -13,32 +14,44 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 
+	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/plan"
+	"github.com/kubepleg/pleg/examples/nodeagent/internal/runtime"
 )
 
+// The user agents of probes and of hooks, with the version of Kubernetes that the agent follows.
 const (
-	// version is that of Kubernetes which the agent follows.
-	version = "1.36"
-	// maxBody is how much of a response is read, maxRedirects how many are followed.
-	maxBody      = 10 << 10
-	maxRedirects = 10
+	ProbeAgent = "kube-probe/1.36"
+	HookAgent  = "kube-lifecycle/1.36"
 )
 
-// The user agents of probes and of hooks.
-const (
-	ProbeAgent = "kube-probe/" + version
-	HookAgent  = "kube-lifecycle/" + version
-)
+// maxBody is how much of a response is read, maxRedirects how many are followed.
+const maxBody, maxRedirects = 10 << 10, 10
 
 // ErrFailed is wrapped by the error of a check that was made and failed, as opposed to one that could not be made.
 var ErrFailed = errors.New("failed")
+
+// Exec runs a command in a container. It succeeds if it exits with 0.
+func Exec(ctx context.Context, client *runtime.Client, id pleg.ContainerID, action *v1.ExecAction,
+	timeout time.Duration) error {
+	output, code, err := client.Exec(ctx, id, action.Command, timeout)
+	switch {
+	case errors.Is(err, runtime.ErrExecTimeout):
+		return fmt.Errorf("%w: %w", ErrFailed, err)
+	case err == nil && code != 0:
+		return fmt.Errorf("%w: %q exits with %d: %.100s", ErrFailed, action.Command, code, output)
+	}
+	return err
+}
 
 // HTTP makes a GET request to a container. A status from 200 to 399 is a success. Redirects are followed on the same
 // host; one to another host is a success too.
@@ -47,16 +60,11 @@ func HTTP(ctx context.Context, c *v1.Container, get *v1.HTTPGetAction, podIP, ag
 	if err != nil {
 		return err
 	}
-	client := &http.Client{
-		Transport: &http.Transport{
-			// What runs in a container has a certificate for some name, never for its address.
-			TLSClientConfig:    &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // as the kubelet
-			DisableKeepAlives:  true,
-			DisableCompression: true,
-			Proxy:              nil,
-		},
-		CheckRedirect: redirect,
-	}
+	client := &http.Client{CheckRedirect: redirect, Transport: &http.Transport{ // without a proxy
+		// What runs in a container has a certificate for some name, never for its address.
+		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // as the kubelet
+		DisableKeepAlives: true, DisableCompression: true,
+	}}
 	resp, err := client.Do(req)
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrFailed, err)
@@ -102,11 +110,10 @@ func request(ctx context.Context, c *v1.Container, get *v1.HTTPGetAction, podIP,
 			req.Host = h.Value
 		}
 	}
-	if _, set := req.Header["User-Agent"]; !set {
-		req.Header.Set("User-Agent", agent)
-	}
-	if _, set := req.Header["Accept"]; !set {
-		req.Header.Set("Accept", "*/*")
+	for name, value := range map[string]string{"User-Agent": agent, "Accept": "*/*"} {
+		if _, set := req.Header[name]; !set {
+			req.Header.Set(name, value)
+		}
 	}
 	return req, nil
 }
@@ -136,18 +143,15 @@ func GRPC(ctx context.Context, c *v1.Container, action *v1.GRPCAction, podIP str
 		return fmt.Errorf("connecting to %s: %w", host, err)
 	}
 	defer conn.Close()
-	req := &grpc_health_v1.HealthCheckRequest{}
-	if action.Service != nil {
-		req.Service = *action.Service
+	resp, err := grpc_health_v1.NewHealthClient(conn).Check(ctx,
+		&grpc_health_v1.HealthCheckRequest{Service: ptr.Deref(action.Service, "")})
+	if err == nil && resp.Status != grpc_health_v1.HealthCheckResponse_SERVING {
+		err = fmt.Errorf("%s answers %s", host, resp.Status)
 	}
-	resp, err := grpc_health_v1.NewHealthClient(conn).Check(ctx, req)
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrFailed, err)
+		err = fmt.Errorf("%w: %w", ErrFailed, err)
 	}
-	if resp.Status != grpc_health_v1.HealthCheckResponse_SERVING {
-		return fmt.Errorf("%w: %s answers %s", ErrFailed, host, resp.Status)
-	}
-	return nil
+	return err
 }
 
 // address returns the host and port of a check; the host is the pod's unless one is given.
@@ -156,10 +160,7 @@ func address(c *v1.Container, host, podIP string, port intstr.IntOrString) (stri
 	if err != nil {
 		return "", err
 	}
-	if host == "" {
-		host = podIP
-	}
-	if host == "" {
+	if host = cmp.Or(host, podIP); host == "" {
 		return "", errors.New("the pod has no address")
 	}
 	return net.JoinHostPort(host, strconv.Itoa(int(number))), nil

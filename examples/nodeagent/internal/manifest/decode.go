@@ -13,8 +13,11 @@ import (
 	"io"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	k8sruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/klog/v2"
 	"sigs.k8s.io/yaml"
 )
 
@@ -33,14 +36,10 @@ func Decode(content []byte, nodeName string) ([]*v1.Pod, error) {
 		}
 		var pod *v1.Pod
 		if err == nil {
-			pod, err = decodePod(document)
+			pod, err = decodePod(document, nodeName)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("document %d: %w", n, err)
-		}
-		setDefaults(pod, nodeName)
-		if errs := validate(pod); len(errs) > 0 {
-			return nil, fmt.Errorf("document %d: pod %s/%s: %w", n, pod.Namespace, pod.Name, errs.ToAggregate())
 		}
 		pods = append(pods, pod)
 	}
@@ -50,27 +49,31 @@ func Decode(content []byte, nodeName string) ([]*v1.Pod, error) {
 	return pods, nil
 }
 
-func decodePod(document []byte) (*v1.Pod, error) {
-	var value any
-	if err := yaml.UnmarshalStrict(document, &value); err != nil {
-		return nil, fmt.Errorf("is no YAML: %w", err)
+func decodePod(document []byte, nodeName string) (*v1.Pod, error) {
+	var kind metav1.TypeMeta
+	if err := yaml.Unmarshal(document, &kind); err != nil {
+		return nil, fmt.Errorf("is no object in YAML: %w", err)
 	}
-	object, ok := value.(map[string]any)
-	if !ok {
-		return nil, errors.New("is no object")
+	if kind.APIVersion != "v1" || kind.Kind != "Pod" {
+		return nil, fmt.Errorf("apiVersion %q, kind %q: only Pods of v1 can be run", kind.APIVersion, kind.Kind)
 	}
-	if object["apiVersion"] != "v1" || object["kind"] != "Pod" {
-		return nil, fmt.Errorf("apiVersion %v, kind %v: only Pods of v1 can be run", object["apiVersion"], object["kind"])
-	}
-	// status is what "kubectl get -o yaml" adds; it asks for nothing.
-	delete(object, "status")
 	pod := &v1.Pod{}
 	if err := yaml.UnmarshalStrict(document, pod); err != nil {
 		return nil, fmt.Errorf("is no Pod: %w", err)
 	}
+	// Neither a status, which "kubectl get -o yaml" adds, nor what is null or empty asks for anything.
 	pod.Status = v1.PodStatus{}
-	if errs := unsupported(object); len(errs) > 0 {
-		return nil, errs.ToAggregate()
+	fields, err := k8sruntime.DefaultUnstructuredConverter.ToUnstructured(pod)
+	if err != nil {
+		return nil, fmt.Errorf("is no Pod: %w", err)
+	}
+	errs := unsupported(fields, "", nil)
+	if len(errs) == 0 {
+		setDefaults(pod, nodeName)
+		errs = validate(pod)
+	}
+	if len(errs) > 0 {
+		return nil, fmt.Errorf("pod %s: %w", klog.KObj(pod), errs.ToAggregate())
 	}
 	return pod, nil
 }

@@ -6,6 +6,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
+
+	"github.com/kubepleg/pleg/examples/nodeagent/internal/plan"
 )
 
 // setDefaults sets what Kubernetes' API server sets in a new pod, of the fields that the agent supports.
@@ -18,17 +20,11 @@ func setDefaults(pod *v1.Pod, nodeName string) {
 	spec.NodeName = nodeName
 	spec.RestartPolicy = cmp.Or(spec.RestartPolicy, v1.RestartPolicyAlways)
 	spec.DNSPolicy = cmp.Or(spec.DNSPolicy, v1.DNSDefault)
-	if spec.TerminationGracePeriodSeconds == nil {
-		spec.TerminationGracePeriodSeconds = ptr.To[int64](v1.DefaultTerminationGracePeriodSeconds)
-	}
-	if spec.SecurityContext == nil {
-		spec.SecurityContext = &v1.PodSecurityContext{}
-	}
-	for i := range spec.InitContainers {
-		setContainerDefaults(&spec.InitContainers[i], spec.HostNetwork)
-	}
-	for i := range spec.Containers {
-		setContainerDefaults(&spec.Containers[i], spec.HostNetwork)
+	spec.TerminationGracePeriodSeconds = cmp.Or(spec.TerminationGracePeriodSeconds,
+		ptr.To[int64](v1.DefaultTerminationGracePeriodSeconds))
+	spec.SecurityContext = cmp.Or(spec.SecurityContext, &v1.PodSecurityContext{})
+	for _, c := range plan.Containers(pod) {
+		setContainerDefaults(c, spec.HostNetwork)
 	}
 }
 
@@ -47,15 +43,14 @@ func setContainerDefaults(c *v1.Container, hostNetwork bool) {
 			p.HostPort = p.ContainerPort
 		}
 	}
-	for _, p := range []*v1.Probe{c.LivenessProbe, c.ReadinessProbe, c.StartupProbe} {
-		if p == nil {
-			continue
+	for _, kind := range plan.ProbeKinds {
+		if p := plan.Probe(c, kind); p != nil {
+			p.TimeoutSeconds = cmp.Or(p.TimeoutSeconds, 1)
+			p.PeriodSeconds = cmp.Or(p.PeriodSeconds, 10)
+			p.SuccessThreshold = cmp.Or(p.SuccessThreshold, 1)
+			p.FailureThreshold = cmp.Or(p.FailureThreshold, 3)
+			setHTTPDefaults(p.HTTPGet)
 		}
-		p.TimeoutSeconds = cmp.Or(p.TimeoutSeconds, 1)
-		p.PeriodSeconds = cmp.Or(p.PeriodSeconds, 10)
-		p.SuccessThreshold = cmp.Or(p.SuccessThreshold, 1)
-		p.FailureThreshold = cmp.Or(p.FailureThreshold, 3)
-		setHTTPDefaults(p.HTTPGet)
 	}
 	if c.Lifecycle != nil {
 		for _, h := range []*v1.LifecycleHandler{c.Lifecycle.PostStart, c.Lifecycle.PreStop} {

@@ -1,12 +1,16 @@
 package manifest
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -58,9 +62,9 @@ status: {phase: Running}
 func TestDecodeRefuses(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"", "there is no pod"},
-		{"a: [", "document 1: is no YAML"},
-		{"7", "is no object"},
-		{"apiVersion: v1\nkind: Service", "kind Service: only Pods"},
+		{"a: [", "document 1: is no object in YAML"},
+		{"7", "is no object in YAML"},
+		{"apiVersion: v1\nkind: Service", `kind "Service": only Pods`},
 		{"apiVersion: v1\nkind: Pod\nspek: {}", `unknown field "spek"`},
 		{head + containers + "  hostNetwork: 7\n", "is no Pod"},
 		{head + containers + "  containers: []\n", `key "containers" already set`},
@@ -76,7 +80,7 @@ func TestDecodeRefuses(t *testing.T) {
 		{head + containers + "  dnsPolicy: None\n", "spec.dnsPolicy: Unsupported value"},
 		{head + containers + "  volumes: [{name: v, secret: {secretName: s}}]\n", "spec.volumes[0].secret: Forbidden"},
 		{head + containers + "  volumes: [{name: v, emptyDir: {medium: Memory}}]\n",
-			"spec.volumes[0].emptyDir.medium: Unsupported value"},
+			"spec.volumes[0].emptyDir.medium: Forbidden"},
 		{head + containers + "  volumes: [{name: v}]\n", "spec.volumes[0]: Required value"},
 		{head + containers + "  volumes: [{name: v, emptyDir: {}}, {name: v, emptyDir: {}}]\n",
 			"spec.volumes[1].name: Duplicate"},
@@ -212,6 +216,15 @@ func TestRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	check("b1 a1", false)
+	if err := syscall.Mkfifo(filepath.Join(s.dir, "e.yaml"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	check("b1 a1", false) // and does not hang
+	*logged = nil
+	check("b1 a1", false)
+	if len(*logged) != 0 {
+		t.Errorf("logged again: %q", *logged)
+	}
 	if err := os.RemoveAll(s.dir); err != nil {
 		t.Fatal(err)
 	}
@@ -220,7 +233,52 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// Run hears of changes from the kernel, and takes no file that is being written.
+// growing is a file that somebody writes while it is read.
+type growing struct {
+	*os.File
+	more string
+}
+
+func (g *growing) Read(b []byte) (int, error) {
+	n, err := g.File.Read(b)
+	if errors.Is(err, io.EOF) && g.more != "" {
+		end, _ := g.Seek(0, io.SeekEnd)
+		_, err = g.WriteAt([]byte(g.more), end)
+		g.more = ""
+		err = cmp.Or(err, io.EOF)
+	}
+	return n, err
+}
+
+// What is read of a file while it is written is not taken, though it is a good manifest.
+func TestReadStable(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.yaml")
+	if err := os.WriteFile(path, []byte(named("a")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	content, err := readStable(&growing{file, "---\n" + named("b")})
+	if err == nil || err.Error() != "it changes while it is read" {
+		t.Errorf("%q, %v", content, err)
+	}
+	if _, err := file.Seek(0, io.SeekStart); err != nil {
+		t.Fatal(err)
+	}
+	content, err = readStable(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if pods, err := Decode(content, "node"); err != nil || len(pods) != 2 {
+		t.Errorf("%v, %v", pods, err)
+	}
+}
+
+// Run hears of changes from the kernel, and takes no file that is being written. A directory that is away is no empty
+// one: what ran goes on, and once it is back it is read again.
 func TestRun(t *testing.T) {
 	s, write, _ := source(t)
 	s.logger = logr.Discard()
@@ -268,6 +326,19 @@ func TestRun(t *testing.T) {
 	await("a", "b")
 	write("a.yaml", "")
 	await("b")
+	if err := os.Rename(s.dir, s.dir+".away"); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case pods := <-updates:
+		t.Errorf("without a directory there are %v", pods)
+	case <-time.After(3 * retryPeriod / 2):
+	}
+	if err := os.Rename(s.dir+".away", s.dir); err != nil {
+		t.Fatal(err)
+	}
+	write("c.yaml", named("c"))
+	await("b", "c")
 	cancel()
 	<-done
 }

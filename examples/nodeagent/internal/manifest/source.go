@@ -2,20 +2,22 @@ package manifest
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
+	"syscall"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 )
 
@@ -23,8 +25,8 @@ const (
 	// settleTime is how long the directory must be quiet before it is read: whoever writes a manifest in place writes it
 	// in several steps.
 	settleTime = 100 * time.Millisecond
-	// rescanPeriod is how often the directory is read without a notification.
-	rescanPeriod = 20 * time.Second
+	// rescanPeriod is how often the directory is read without a notification, retryPeriod how often one that cannot be.
+	rescanPeriod, retryPeriod = 20 * time.Second, time.Second
 )
 
 // Source reads the manifests of a directory. Its methods are called from one goroutine.
@@ -32,13 +34,14 @@ type Source struct {
 	dir, nodeName string
 	logger        klog.Logger
 	files         map[string]*file // by name
-	dirErr        string           // why the directory could not be read last
+	pods          []*v1.Pod        // of all files
+	read          bool             // the directory could be read last
 }
 
 // file is a manifest file.
 type file struct {
 	content []byte
-	pods    []*v1.Pod // of the last good content
+	pods    []*v1.Pod // of content, the last that was good
 	err     string    // what is wrong with the present content, or ""
 }
 
@@ -61,7 +64,7 @@ func (s *Source) Run(ctx context.Context, update func([]*v1.Pod)) {
 	defer rescan.Stop()
 	settled := time.NewTimer(0)
 	defer settled.Stop()
-	watched := false
+	watched, why := false, ""
 	for {
 		select {
 		case <-ctx.Done():
@@ -82,83 +85,89 @@ func (s *Source) Run(ctx context.Context, update func([]*v1.Pod)) {
 		switch {
 		case err != nil:
 			watched = false // it may be another directory when it comes back
-			if s.dirErr != err.Error() {
+			settled.Reset(retryPeriod)
+			if why != err.Error() {
 				s.logger.Error(err, "The manifests cannot be read; what ran goes on")
 			}
-			s.dirErr = err.Error()
-		case changed || s.dirErr != "":
-			s.dirErr = ""
+			why = err.Error()
+		case changed:
+			why = ""
 			update(pods)
 		}
 	}
 }
 
-// Read reads the directory and returns its pods, and whether they changed since the last time. It fails only if the
-// directory cannot be listed.
+// Read reads the directory and returns its pods, and whether they may have changed since the last time. It fails only
+// if the directory cannot be listed.
 func (s *Source) Read() (pods []*v1.Pod, changed bool, err error) {
 	entries, err := os.ReadDir(s.dir)
+	changed, s.read = !s.read, err == nil
 	if err != nil {
 		return nil, false, fmt.Errorf("reading the directory of the manifests: %w", err)
 	}
-	first := s.dirErr == "" && len(s.files) == 0
-	seen := map[string]bool{}
+	seen := sets.New[string]()
 	for _, e := range entries {
 		name := e.Name()
-		switch filepath.Ext(name) {
-		case ".yaml", ".yml", ".json":
-		default:
+		if !slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(name)) || name[0] == '.' {
 			continue
 		}
-		if strings.HasPrefix(name, ".") {
-			continue
+		content, err := readFile(filepath.Join(s.dir, name))
+		if !errors.Is(err, fs.ErrNotExist) {
+			seen.Insert(name)
+			changed = s.take(name, content, err) || changed
 		}
-		content, err := readStable(filepath.Join(s.dir, name))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		seen[name] = true
-		changed = s.take(name, content, err) || changed
 	}
 	for name := range s.files {
-		if !seen[name] {
+		if !seen.Has(name) {
 			s.logger.V(1).Info("A manifest is gone", "file", name)
 			delete(s.files, name)
 			changed = true
 		}
 	}
-	return s.pods(), changed || first, nil
+	if changed {
+		s.merge()
+	}
+	return s.pods, changed, nil
 }
 
-// errUnstable says that a file changed while it was read.
-var errUnstable = errors.New("it changes while it is read")
+func readFile(path string) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe does not block it
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return readStable(f)
+}
 
 // readStable reads a file that nobody writes meanwhile.
-func readStable(path string) ([]byte, error) {
-	before, err := os.Stat(path)
+func readStable(f fs.File) ([]byte, error) {
+	before, err := f.Stat()
+	if err == nil && !before.Mode().IsRegular() {
+		err = errors.New("it is no regular file")
+	}
 	if err != nil {
 		return nil, err
 	}
-	if before.IsDir() {
-		return nil, errors.New("it is a directory")
-	}
-	content, err := os.ReadFile(path)
+	content, err := io.ReadAll(f)
 	if err != nil {
 		return nil, err
 	}
-	after, err := os.Stat(path)
+	after, err := f.Stat()
 	if err == nil && (!after.ModTime().Equal(before.ModTime()) || after.Size() != before.Size()) {
-		err = errUnstable
+		err = errors.New("it changes while it is read")
 	}
 	return content, err
 }
 
 // take takes in the content of a file, and reports whether its pods changed.
-func (s *Source) take(name string, content []byte, err error) bool {
+func (s *Source) take(name string, content []byte, err error) (changed bool) {
 	f := s.files[name]
 	if f == nil {
 		f = &file{}
 		s.files[name] = f
-	} else if err == nil && f.err == "" && bytes.Equal(f.content, content) {
+	}
+	if err == nil && f.pods != nil && bytes.Equal(f.content, content) {
+		f.err = ""
 		return false
 	}
 	var pods []*v1.Pod
@@ -172,28 +181,23 @@ func (s *Source) take(name string, content []byte, err error) bool {
 		f.err = err.Error()
 		return false
 	}
-	if f.err != "" && bytes.Equal(f.content, content) {
-		f.err = ""
-		return false
-	}
 	*f = file{content: content, pods: pods}
 	return true
 }
 
-// pods returns the pods of all files. Of two with one name or UID, the one in the file that sorts first is it.
-func (s *Source) pods() []*v1.Pod {
-	var pods []*v1.Pod
-	names, uids := map[string]string{}, map[types.UID]string{}
+// merge sets the pods to those of all files. Of two with one name or UID, the one in the file that sorts first is it.
+func (s *Source) merge() {
+	s.pods = nil
+	taken := map[string]string{} // names and UIDs, and the file
 	for _, name := range slices.Sorted(maps.Keys(s.files)) {
 		for _, pod := range s.files[name].pods {
-			full := pod.Namespace + "/" + pod.Name
-			if other := names[full] + uids[pod.UID]; other != "" {
+			full, uid := klog.KObj(pod).String(), string(pod.UID)
+			if other := cmp.Or(taken[full], taken[uid]); other != "" {
 				s.logger.Error(nil, "A pod is refused: another has its name or UID", "file", name, "pod", full, "other", other)
 				continue
 			}
-			names[full], uids[pod.UID] = name, name
-			pods = append(pods, pod)
+			taken[full], taken[uid] = name, name
+			s.pods = append(s.pods, pod)
 		}
 	}
-	return pods
 }

@@ -7,8 +7,10 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
 
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/plan"
 )
@@ -18,12 +20,12 @@ type validator struct {
 	pod  *v1.Pod
 	errs field.ErrorList
 	// names are those of the containers so far, volumes those of all volumes.
-	names, volumes map[string]bool
+	names, volumes sets.Set[string]
 }
 
 // validate returns what is wrong with a pod whose defaults are set.
 func validate(pod *v1.Pod) field.ErrorList {
-	v := &validator{pod: pod, names: map[string]bool{}, volumes: map[string]bool{}}
+	v := &validator{pod: pod, names: sets.New[string](), volumes: sets.New[string]()}
 	meta, spec := field.NewPath("metadata"), field.NewPath("spec")
 	v.all(meta.Child("name"), pod.Name, validation.IsDNS1123Subdomain(pod.Name))
 	v.all(meta.Child("namespace"), pod.Namespace, validation.IsDNS1123Label(pod.Namespace))
@@ -34,6 +36,10 @@ func validate(pod *v1.Pod) field.ErrorList {
 	}
 	oneOf(v, spec.Child("restartPolicy"), pod.Spec.RestartPolicy,
 		v1.RestartPolicyAlways, v1.RestartPolicyOnFailure, v1.RestartPolicyNever)
+	oneOf(v, spec.Child("dnsPolicy"), pod.Spec.DNSPolicy, v1.DNSDefault, v1.DNSClusterFirst)
+	v.off(spec.Child("enableServiceLinks"), pod.Spec.EnableServiceLinks)
+	v.off(spec.Child("automountServiceAccountToken"), pod.Spec.AutomountServiceAccountToken)
+	v.off(spec.Child("shareProcessNamespace"), pod.Spec.ShareProcessNamespace)
 	v.atLeast(spec.Child("terminationGracePeriodSeconds"), *pod.Spec.TerminationGracePeriodSeconds, 0)
 	for i := range pod.Spec.Volumes {
 		v.volume(spec.Child("volumes").Index(i), &pod.Spec.Volumes[i])
@@ -43,20 +49,14 @@ func validate(pod *v1.Pod) field.ErrorList {
 		v.container(at, c)
 		if c.RestartPolicy != nil {
 			oneOf(v, at.Child("restartPolicy"), *c.RestartPolicy, v1.ContainerRestartPolicyAlways)
-		} else {
-			for name, p := range probes(c) {
-				if p != nil {
-					v.refuse(at.Child(name), "an init container that runs to its end has no probes")
-				}
-			}
-			if c.Lifecycle != nil {
-				v.refuse(at.Child("lifecycle"), "an init container that runs to its end has no hooks")
-			}
+			continue
 		}
+		for _, kind := range plan.ProbeKinds {
+			v.check(plan.Probe(c, kind) == nil, field.Forbidden(at.Child(string(kind)+"Probe"), "only of a sidecar"))
+		}
+		v.check(c.Lifecycle == nil, field.Forbidden(at.Child("lifecycle"), "only of a sidecar"))
 	}
-	if len(pod.Spec.Containers) == 0 {
-		v.errs = append(v.errs, field.Required(spec.Child("containers"), "a pod has a container"))
-	}
+	v.check(len(pod.Spec.Containers) > 0, field.Required(spec.Child("containers"), "a pod has a container"))
 	for i := range pod.Spec.Containers {
 		v.container(spec.Child("containers").Index(i), &pod.Spec.Containers[i])
 	}
@@ -65,13 +65,8 @@ func validate(pod *v1.Pod) field.ErrorList {
 
 func (v *validator) volume(at *field.Path, vol *v1.Volume) {
 	v.all(at.Child("name"), vol.Name, validation.IsDNS1123Label(vol.Name))
-	if v.volumes[vol.Name] {
-		v.errs = append(v.errs, field.Duplicate(at.Child("name"), vol.Name))
-	}
-	v.volumes[vol.Name] = true
-	if (vol.EmptyDir == nil) == (vol.HostPath == nil) {
-		v.errs = append(v.errs, field.Required(at, "one of emptyDir and hostPath"))
-	}
+	v.unique(at.Child("name"), vol.Name, v.volumes)
+	v.check((vol.EmptyDir == nil) != (vol.HostPath == nil), field.Required(at, "one of emptyDir and hostPath"))
 	if h := vol.HostPath; h != nil {
 		v.absolute(at.Child("hostPath", "path"), h.Path)
 		if h.Type != nil {
@@ -83,40 +78,26 @@ func (v *validator) volume(at *field.Path, vol *v1.Volume) {
 
 func (v *validator) container(at *field.Path, c *v1.Container) {
 	v.all(at.Child("name"), c.Name, validation.IsDNS1123Label(c.Name))
-	if v.names[c.Name] {
-		v.errs = append(v.errs, field.Duplicate(at.Child("name"), c.Name))
-	}
-	v.names[c.Name] = true
-	if c.Image == "" || strings.TrimSpace(c.Image) != c.Image {
-		v.errs = append(v.errs, field.Invalid(at.Child("image"), c.Image, "is no name of an image"))
-	}
+	v.unique(at.Child("name"), c.Name, v.names)
+	v.check(c.Image != "" && strings.TrimSpace(c.Image) == c.Image,
+		field.Invalid(at.Child("image"), c.Image, "is no name of an image"))
 	oneOf(v, at.Child("imagePullPolicy"), c.ImagePullPolicy, v1.PullAlways, v1.PullIfNotPresent, v1.PullNever)
 	for i, e := range c.Env {
 		v.all(at.Child("env").Index(i).Child("name"), e.Name, validation.IsEnvVarName(e.Name))
 	}
-	ports := map[string]bool{}
+	ports, mounts := sets.New[string](), sets.New[string]()
 	for i, p := range c.Ports {
-		v.port(at.Child("ports").Index(i), p)
-		if p.Name != "" && ports[p.Name] {
-			v.errs = append(v.errs, field.Duplicate(at.Child("ports").Index(i).Child("name"), p.Name))
-		}
-		ports[p.Name] = true
+		v.port(at.Child("ports").Index(i), p, ports)
 	}
-	mounts := map[string]bool{}
 	for i, m := range c.VolumeMounts {
 		at := at.Child("volumeMounts").Index(i)
-		if !v.volumes[m.Name] {
-			v.errs = append(v.errs, field.NotFound(at.Child("name"), m.Name))
-		}
+		v.check(v.volumes.Has(m.Name), field.NotFound(at.Child("name"), m.Name))
 		v.absolute(at.Child("mountPath"), m.MountPath)
-		if mounts[m.MountPath] {
-			v.errs = append(v.errs, field.Duplicate(at.Child("mountPath"), m.MountPath))
-		}
-		mounts[m.MountPath] = true
+		v.unique(at.Child("mountPath"), m.MountPath, mounts)
 	}
-	for name, p := range probes(c) {
-		if p != nil {
-			v.probe(at.Child(name), c, p, name == "readinessProbe")
+	for _, kind := range plan.ProbeKinds {
+		if p := plan.Probe(c, kind); p != nil {
+			v.probe(at.Child(string(kind)+"Probe"), c, p, kind == plan.Readiness)
 		}
 	}
 	if c.Lifecycle != nil {
@@ -125,25 +106,16 @@ func (v *validator) container(at *field.Path, c *v1.Container) {
 	}
 }
 
-func probes(c *v1.Container) map[string]*v1.Probe {
-	return map[string]*v1.Probe{
-		"livenessProbe": c.LivenessProbe, "readinessProbe": c.ReadinessProbe, "startupProbe": c.StartupProbe,
-	}
-}
-
-func (v *validator) port(at *field.Path, p v1.ContainerPort) {
+func (v *validator) port(at *field.Path, p v1.ContainerPort, names sets.Set[string]) {
 	v.all(at.Child("containerPort"), p.ContainerPort, validation.IsValidPortNum(int(p.ContainerPort)))
-	oneOf(v, at.Child("protocol"), p.Protocol, v1.ProtocolTCP, v1.ProtocolUDP, v1.ProtocolSCTP)
 	if p.Name != "" {
 		v.all(at.Child("name"), p.Name, validation.IsValidPortName(p.Name))
+		v.unique(at.Child("name"), p.Name, names)
 	}
-	switch {
-	case p.HostPort == 0:
-	case !v.pod.Spec.HostNetwork:
-		v.refuse(at.Child("hostPort"), "this agent has host ports only with hostNetwork")
-	case p.HostPort != p.ContainerPort:
-		v.errs = append(v.errs, field.Invalid(at.Child("hostPort"), p.HostPort, "must be containerPort with hostNetwork"))
-	}
+	v.check(p.HostPort == 0 || v.pod.Spec.HostNetwork,
+		field.Forbidden(at.Child("hostPort"), "this agent has host ports only with hostNetwork"))
+	v.check(p.HostPort == 0 || p.HostPort == p.ContainerPort,
+		field.Invalid(at.Child("hostPort"), p.HostPort, "must be containerPort"))
 }
 
 func (v *validator) probe(at *field.Path, c *v1.Container, p *v1.Probe, readiness bool) {
@@ -152,15 +124,11 @@ func (v *validator) probe(at *field.Path, c *v1.Container, p *v1.Probe, readines
 	v.atLeast(at.Child("timeoutSeconds"), int64(p.TimeoutSeconds), 1)
 	v.atLeast(at.Child("failureThreshold"), int64(p.FailureThreshold), 1)
 	v.atLeast(at.Child("successThreshold"), int64(p.SuccessThreshold), 1)
-	if !readiness && p.SuccessThreshold != 1 {
-		v.errs = append(v.errs, field.Invalid(at.Child("successThreshold"), p.SuccessThreshold, "must be 1"))
-	}
-	if g := p.TerminationGracePeriodSeconds; g != nil {
-		if readiness {
-			v.refuse(at.Child("terminationGracePeriodSeconds"), "a readiness probe ends no container")
-		}
-		v.atLeast(at.Child("terminationGracePeriodSeconds"), *g, 1)
-	}
+	v.check(readiness || p.SuccessThreshold <= 1,
+		field.Invalid(at.Child("successThreshold"), p.SuccessThreshold, "must be 1"))
+	v.atLeast(at.Child("terminationGracePeriodSeconds"), ptr.Deref(p.TerminationGracePeriodSeconds, 1), 1)
+	v.check(!readiness || p.TerminationGracePeriodSeconds == nil,
+		field.Forbidden(at.Child("terminationGracePeriodSeconds"), "a readiness probe ends no container"))
 	n := v.handler(at, c, p.Exec, p.HTTPGet)
 	if p.TCPSocket != nil {
 		n++
@@ -170,9 +138,7 @@ func (v *validator) probe(at *field.Path, c *v1.Container, p *v1.Probe, readines
 		n++
 		v.target(at.Child("grpc", "port"), c, intstr.FromInt32(p.GRPC.Port))
 	}
-	if n != 1 {
-		v.errs = append(v.errs, field.Required(at, "one of exec, httpGet, tcpSocket and grpc"))
-	}
+	v.check(n == 1, field.Required(at, "one of exec, httpGet, tcpSocket and grpc"))
 }
 
 func (v *validator) hook(at *field.Path, c *v1.Container, h *v1.LifecycleHandler) {
@@ -184,18 +150,14 @@ func (v *validator) hook(at *field.Path, c *v1.Container, h *v1.LifecycleHandler
 		n++
 		v.atLeast(at.Child("sleep", "seconds"), h.Sleep.Seconds, 0)
 	}
-	if n != 1 {
-		v.errs = append(v.errs, field.Required(at, "one of exec, httpGet and sleep"))
-	}
+	v.check(n == 1, field.Required(at, "one of exec, httpGet and sleep"))
 }
 
 // handler checks what probes and hooks share, and returns how many handlers there are.
 func (v *validator) handler(at *field.Path, c *v1.Container, exec *v1.ExecAction, get *v1.HTTPGetAction) (n int) {
 	if exec != nil {
 		n++
-		if len(exec.Command) == 0 {
-			v.errs = append(v.errs, field.Required(at.Child("exec", "command"), ""))
-		}
+		v.check(len(exec.Command) > 0, field.Required(at.Child("exec", "command"), ""))
 	}
 	if get != nil {
 		n++
@@ -208,34 +170,42 @@ func (v *validator) handler(at *field.Path, c *v1.Container, exec *v1.ExecAction
 // target checks a port by number, or by the name of one of the container's.
 func (v *validator) target(at *field.Path, c *v1.Container, port intstr.IntOrString) {
 	if _, err := plan.Port(c, port); err != nil {
-		v.errs = append(v.errs, field.Invalid(at, port.String(), err.Error()))
+		v.check(false, field.Invalid(at, port.String(), err.Error()))
 	}
 }
 
 func (v *validator) absolute(at *field.Path, p string) {
-	if !path.IsAbs(p) || slices.Contains(strings.Split(p, "/"), "..") {
-		v.errs = append(v.errs, field.Invalid(at, p, "must be an absolute path without .."))
-	}
+	v.check(path.IsAbs(p) && !slices.Contains(strings.Split(p, "/"), ".."),
+		field.Invalid(at, p, "must be an absolute path without .."))
 }
 
 func (v *validator) atLeast(at *field.Path, n, least int64) {
-	if n < least {
-		v.errs = append(v.errs, field.Invalid(at, n, "is too small"))
-	}
+	v.check(n >= least, field.Invalid(at, n, "is too small"))
+}
+
+func (v *validator) off(at *field.Path, value *bool) {
+	v.check(!ptr.Deref(value, false), field.NotSupported(at, true, []string{"false"}))
+}
+
+// unique checks that a name is not in a set, and adds it.
+func (v *validator) unique(at *field.Path, name string, set sets.Set[string]) {
+	v.check(!set.Has(name), field.Duplicate(at, name))
+	set.Insert(name)
 }
 
 func (v *validator) all(at *field.Path, value any, problems []string) {
 	for _, p := range problems {
-		v.errs = append(v.errs, field.Invalid(at, value, p))
+		v.check(false, field.Invalid(at, value, p))
 	}
 }
 
-func (v *validator) refuse(at *field.Path, why string) {
-	v.errs = append(v.errs, field.Forbidden(at, why))
+// check notes an error if something is not as it must be.
+func (v *validator) check(ok bool, e *field.Error) {
+	if !ok {
+		v.errs = append(v.errs, e)
+	}
 }
 
 func oneOf[T ~string](v *validator, at *field.Path, value T, allowed ...T) {
-	if !slices.Contains(allowed, value) {
-		v.errs = append(v.errs, field.NotSupported(at, value, allowed))
-	}
+	v.check(slices.Contains(allowed, value), field.NotSupported(at, value, allowed))
 }

@@ -10,11 +10,10 @@ import (
 
 // Probes is what the prober knows of a running container.
 type Probes interface {
-	// Failed returns the kind of probe that demands that the container is killed, "liveness" or "startup"; "" if none
-	// does.
-	Failed(id pleg.ContainerID) string
+	// Failed returns the kind of probe that demands that the container is killed, Liveness or Startup; "" if none does.
+	Failed(pod *v1.Pod, c *v1.Container, id pleg.ContainerID) ProbeKind
 	// Started reports whether the container's startup probe has succeeded, or there is none.
-	Started(c *v1.Container, id pleg.ContainerID) bool
+	Started(pod *v1.Pod, c *v1.Container, id pleg.ContainerID) bool
 }
 
 // Actions is what is to be done, in the order of the fields.
@@ -36,19 +35,15 @@ type Kill struct {
 	Status    *pleg.Status
 	Why       string
 	// Probe is the kind of probe that demands it, "" if none does.
-	Probe string
+	Probe ProbeKind
 }
 
-// Hashes are the hashes of a pod's specification, as it should be.
-type Hashes struct {
-	Sandbox   string
-	Container func(c *v1.Container) uint64
-}
-
-// Make returns what is to be done to a pod.
-func Make(pod *v1.Pod, hashes Hashes, status *pleg.PodStatus, probes Probes) Actions {
-	p := &planner{pod: pod, hashes: hashes, status: status, probes: probes}
-	if changed, attempt := SandboxChanged(pod, hashes.Sandbox, status); changed {
+// Make returns what is to be done to a pod. The hashes are those of its specification, as they should be.
+func Make(pod *v1.Pod, sandboxHash string, containerHash func(*v1.Container) uint64, status *pleg.PodStatus,
+	probes Probes) Actions {
+	p := &planner{pod: pod, hash: containerHash, status: status, probes: probes,
+		active: &pleg.PodStatus{ContainerStatuses: status.ActiveContainerStatuses}}
+	if changed, attempt := SandboxChanged(pod, sandboxHash, status); changed {
 		p.replaceSandbox(attempt)
 		return p.actions
 	}
@@ -63,11 +58,14 @@ func Make(pod *v1.Pod, hashes Hashes, status *pleg.PodStatus, probes Probes) Act
 
 type planner struct {
 	pod     *v1.Pod
-	hashes  Hashes
+	hash    func(*v1.Container) uint64
 	status  *pleg.PodStatus
+	active  *pleg.PodStatus // the present sandbox: what ran in an older one must run again
 	probes  Probes
 	actions Actions
 }
+
+func (p *planner) start(c *v1.Container) { p.actions.Start = append(p.actions.Start, c) }
 
 // replaceSandbox ends what is left of the old sandbox and begins anew in another, if there is anything left to run.
 func (p *planner) replaceSandbox(attempt uint32) {
@@ -75,63 +73,41 @@ func (p *planner) replaceSandbox(attempt uint32) {
 	if p.pod.Spec.RestartPolicy == v1.RestartPolicyNever && attempt > 0 && len(p.status.ContainerStatuses) > 0 {
 		return // it has run
 	}
-	var start []*v1.Container
 	for i := range p.pod.Spec.Containers {
 		c := &p.pod.Spec.Containers[i]
 		s := p.status.FindContainerStatusByName(c.Name)
 		succeeded := s != nil && s.State == pleg.ContainerStateExited && s.ExitCode == 0
 		if p.pod.Spec.RestartPolicy != v1.RestartPolicyOnFailure || !succeeded {
-			start = append(start, c)
+			p.start(c)
 		}
 	}
-	if len(start) == 0 && HasRegularContainer(p.pod, p.status) {
+	if len(p.actions.Start) == 0 && HasRegularContainer(p.pod, p.status) {
 		return
 	}
 	p.actions.CreateSandbox = true
 	if len(p.pod.Spec.InitContainers) > 0 {
-		start = []*v1.Container{&p.pod.Spec.InitContainers[0]}
+		p.actions.Start = []*v1.Container{&p.pod.Spec.InitContainers[0]}
 	}
-	p.actions.Start = start
-}
-
-// active returns the newest status of a container in the present sandbox: what ran in an older one must run again.
-func (p *planner) active(c *v1.Container) *pleg.Status {
-	for _, s := range p.status.ActiveContainerStatuses {
-		if s.Name == c.Name {
-			return s
-		}
-	}
-	return nil
 }
 
 // initContainers plans the init containers, and reports whether all have done their part: those that run to their end
 // have succeeded, the sidecars have started.
 func (p *planner) initContainers() (initialized bool) {
 	// A regular container shows that the init containers have run, even if the runtime has none of them any more.
-	done := false
-	for i := range p.pod.Spec.Containers {
-		done = done || p.active(&p.pod.Spec.Containers[i]) != nil
-	}
+	done := HasRegularContainer(p.pod, p.active)
 	for i := range p.pod.Spec.InitContainers {
 		c := &p.pod.Spec.InitContainers[i]
-		s := p.active(c)
-		if IsSidecar(c) {
+		s := p.active.FindContainerStatusByName(c.Name)
+		switch {
+		case IsSidecar(c):
 			if up := p.sidecar(c, s); !up && !done {
 				return false
 			}
-			continue
-		}
-		if done {
-			continue
-		}
-		switch {
-		case s == nil || s.State != pleg.ContainerStateRunning && s.State != pleg.ContainerStateExited:
-			p.actions.Start = append(p.actions.Start, c)
+		case done:
+		case s != nil && s.State == pleg.ContainerStateRunning:
 			return false
-		case s.State == pleg.ContainerStateRunning:
-			return false
-		case s.ExitCode != 0 && Restarts(p.pod, c, s.ExitCode):
-			p.actions.Start = append(p.actions.Start, c)
+		case s == nil || s.State != pleg.ContainerStateExited || s.ExitCode != 0 && Restarts(p.pod, c, s.ExitCode):
+			p.start(c)
 			return false
 		case s.ExitCode != 0:
 			p.actions.KillPod = true // the pod has failed
@@ -143,60 +119,53 @@ func (p *planner) initContainers() (initialized bool) {
 
 // sidecar plans an init container that runs beside the others, and reports whether it has started.
 func (p *planner) sidecar(c *v1.Container, s *pleg.Status) (up bool) {
-	switch {
-	case s == nil || s.State != pleg.ContainerStateRunning:
-		p.actions.Start = append(p.actions.Start, c)
-		return false
-	case p.mustDie(c, s):
-		p.actions.Start = append(p.actions.Start, c)
+	if s == nil || s.State != pleg.ContainerStateRunning || p.mustDie(c, s) {
+		p.start(c)
 		return false
 	}
-	return p.probes.Started(c, s.ID)
+	return p.probes.Started(p.pod, c, s.ID)
 }
 
 // regularContainers plans the containers that the pod is for. When none of them is left to keep or to start, the pod
 // has completed.
 func (p *planner) regularContainers() {
-	kept := 0
-	sidecars := len(p.actions.Start)
+	completed := true
 	for i := range p.pod.Spec.Containers {
 		c := &p.pod.Spec.Containers[i]
 		s := p.status.FindContainerStatusByName(c.Name)
+		running := s != nil && s.State == pleg.ContainerStateRunning
 		switch {
-		case s == nil || s.State != pleg.ContainerStateRunning:
-			if ShouldRun(p.pod, c, p.status) {
-				p.actions.Start = append(p.actions.Start, c)
-			}
+		case !running && !ShouldRun(p.pod, c, p.status):
+			continue
+		case !running:
+			p.start(c)
 			if s != nil && s.State == pleg.ContainerStateUnknown {
 				p.kill(c, s, "its state is unknown", "") // lest two of it run
 			}
+		case p.hash(c) == s.Hash && p.pod.Spec.RestartPolicy == v1.RestartPolicyNever:
+			p.mustDie(c, s) // it does not run again
 		case p.mustDie(c, s):
-			last := p.actions.Kill[len(p.actions.Kill)-1]
-			if last.Probe == "" || p.pod.Spec.RestartPolicy != v1.RestartPolicyNever {
-				p.actions.Start = append(p.actions.Start, c)
-			} else {
-				kept++ // its end is still to come
-			}
-		default:
-			kept++
+			p.start(c)
 		}
+		completed = false
 	}
-	p.actions.KillPod = kept == 0 && len(p.actions.Start) == sidecars
+	p.actions.KillPod = completed
 }
 
 // mustDie plans the end of a running container whose specification changed or whose probe demands it.
 func (p *planner) mustDie(c *v1.Container, s *pleg.Status) bool {
-	if s.Hash != p.hashes.Container(c) {
+	probe := p.probes.Failed(p.pod, c, s.ID)
+	switch {
+	case s.Hash != p.hash(c):
 		p.kill(c, s, "its specification changed", "")
-		return true
+	case probe != "":
+		p.kill(c, s, "its "+string(probe)+" probe failed", probe)
+	default:
+		return false
 	}
-	if probe := p.probes.Failed(s.ID); probe != "" {
-		p.kill(c, s, "its "+probe+" probe failed", probe)
-		return true
-	}
-	return false
+	return true
 }
 
-func (p *planner) kill(c *v1.Container, s *pleg.Status, why, probe string) {
+func (p *planner) kill(c *v1.Container, s *pleg.Status, why string, probe ProbeKind) {
 	p.actions.Kill = append(p.actions.Kill, Kill{Container: c, Status: s, Why: why, Probe: probe})
 }

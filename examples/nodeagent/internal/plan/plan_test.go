@@ -7,38 +7,29 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-	"k8s.io/utils/ptr"
 
 	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/examples/nodeagent/internal/podtest"
 )
 
 // probes are the probes that failed, by container; "startup?" is one that has no result yet.
-type probes map[string]string
+type probes map[string]ProbeKind
 
-func (p probes) Failed(id pleg.ContainerID) string {
+func (p probes) Failed(_ *v1.Pod, _ *v1.Container, id pleg.ContainerID) ProbeKind {
 	if p[id.ID] == "startup?" {
 		return ""
 	}
 	return p[id.ID]
 }
 
-func (p probes) Started(_ *v1.Container, id pleg.ContainerID) bool { return p[id.ID] != "startup?" }
+func (p probes) Started(_ *v1.Pod, _ *v1.Container, id pleg.ContainerID) bool {
+	return p[id.ID] != "startup?"
+}
 
-// pod returns a pod; "name" is a container, "init:name" and "side:name" init containers.
+// pod returns a pod on the host's network.
 func pod(policy v1.RestartPolicy, names ...string) *v1.Pod {
-	p := &v1.Pod{Spec: v1.PodSpec{RestartPolicy: policy, HostNetwork: true}}
-	for _, name := range names {
-		kind, base, found := strings.Cut(name, ":")
-		c := v1.Container{Name: base}
-		switch {
-		case !found:
-			p.Spec.Containers = append(p.Spec.Containers, v1.Container{Name: name})
-			continue
-		case kind == "side":
-			c.RestartPolicy = ptr.To(v1.ContainerRestartPolicyAlways)
-		}
-		p.Spec.InitContainers = append(p.Spec.InitContainers, c)
-	}
+	p := podtest.Pod(policy, names...)
+	p.Spec.HostNetwork = true
 	return p
 }
 
@@ -51,12 +42,8 @@ func seen(containers ...string) *pleg.PodStatus {
 	}}}
 	for _, text := range containers {
 		text, old := strings.CutPrefix(text, "old ")
-		name, state, _ := strings.Cut(text, " ")
-		c := &pleg.Status{Name: name, ID: pleg.ContainerID{ID: name}, State: pleg.State(state)}
-		if _, err := fmt.Sscan(state, &c.ExitCode); err == nil {
-			c.State = pleg.ContainerStateExited
-		}
-		if state == "changed" {
+		c := podtest.Status(text)
+		if c.State == "changed" {
 			c.State, c.Hash = pleg.ContainerStateRunning, 1
 		}
 		s.ContainerStatuses = append(s.ContainerStatuses, c)
@@ -151,8 +138,8 @@ func TestMake(t *testing.T) {
 		{"all but a sidecar are done", pod(never, "side:s", "a"), seen("s running", "a 0"), nil, "kill pod"},
 		{"all are done and a sidecar died", pod(never, "side:s", "a"), seen("s 1", "a 0"), nil, "kill pod"},
 	} {
-		hashes := Hashes{Sandbox: "h", Container: func(*v1.Container) uint64 { return 0 }}
-		if got := text(Make(c.pod, hashes, c.status, c.probes)); got != c.want {
+		hash := func(*v1.Container) uint64 { return 0 }
+		if got := text(Make(c.pod, "h", hash, c.status, c.probes)); got != c.want {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
 	}

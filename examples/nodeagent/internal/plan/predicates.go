@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -12,6 +13,26 @@ import (
 
 // SandboxHashAnnotation is the annotation of a sandbox that holds the hash of what it was made from.
 const SandboxHashAnnotation = "nodeagent.kubepleg.dev/sandbox-hash"
+
+// ProbeKind is the kind of a probe.
+type ProbeKind string
+
+// The kinds of probes.
+const (
+	Liveness  ProbeKind = "liveness"
+	Readiness ProbeKind = "readiness"
+	Startup   ProbeKind = "startup"
+)
+
+// ProbeKinds are all of them.
+var ProbeKinds = []ProbeKind{Liveness, Readiness, Startup}
+
+// Probe returns a container's probe of a kind, nil if it has none.
+func Probe(c *v1.Container, kind ProbeKind) *v1.Probe {
+	return map[ProbeKind]*v1.Probe{
+		Liveness: c.LivenessProbe, Readiness: c.ReadinessProbe, Startup: c.StartupProbe,
+	}[kind]
+}
 
 // IsSidecar reports whether an init container is one that runs beside the others.
 func IsSidecar(c *v1.Container) bool {
@@ -40,18 +61,28 @@ func Find(pod *v1.Pod, name string) *v1.Container {
 	return nil
 }
 
+// FindStatus returns the status of a container by name, nil if there is none.
+func FindStatus(status *v1.PodStatus, name string) *v1.ContainerStatus {
+	for _, list := range [][]v1.ContainerStatus{status.ContainerStatuses, status.InitContainerStatuses} {
+		for i := range list {
+			if list[i].Name == name {
+				return &list[i]
+			}
+		}
+	}
+	return nil
+}
+
 // Port returns the number of a container's port, which may be given by name.
 func Port(c *v1.Container, port intstr.IntOrString) (int32, error) {
 	number := port.IntVal
 	if port.Type == intstr.String {
 		for _, p := range c.Ports {
 			if p.Name == port.StrVal {
-				number = p.ContainerPort
+				return p.ContainerPort, nil
 			}
 		}
-		if number == 0 {
-			return 0, fmt.Errorf("the container has no port named %q", port.StrVal)
-		}
+		return 0, fmt.Errorf("the container has no port named %q", port.StrVal)
 	}
 	if number < 1 || number > 65535 {
 		return 0, fmt.Errorf("%d is no port", number)
@@ -61,29 +92,17 @@ func Port(c *v1.Container, port intstr.IntOrString) (int32, error) {
 
 // Restarts reports whether a container runs again after an exit with a code.
 func Restarts(pod *v1.Pod, c *v1.Container, exitCode int) bool {
-	switch {
-	case IsSidecar(c), pod.Spec.RestartPolicy == v1.RestartPolicyAlways:
-		return true
-	case pod.Spec.RestartPolicy == v1.RestartPolicyOnFailure:
-		return exitCode != 0
-	default:
-		return false
-	}
+	return IsSidecar(c) || pod.Spec.RestartPolicy == v1.RestartPolicyAlways ||
+		pod.Spec.RestartPolicy == v1.RestartPolicyOnFailure && exitCode != 0
 }
 
 // ShouldRun reports whether a container that does not run is to be started, now or after a back-off.
 func ShouldRun(pod *v1.Pod, c *v1.Container, status *pleg.PodStatus) bool {
 	s := status.FindContainerStatusByName(c.Name)
-	switch {
-	case s == nil:
-		return true
-	case s.State == pleg.ContainerStateRunning:
-		return false
-	case s.State == pleg.ContainerStateExited:
-		return Restarts(pod, c, s.ExitCode)
-	default: // created but never started, or unknown
-		return true
+	if s == nil || s.State != pleg.ContainerStateExited { // or created but never started, or unknown
+		return s == nil || s.State != pleg.ContainerStateRunning
 	}
+	return Restarts(pod, c, s.ExitCode)
 }
 
 // SandboxChanged reports whether the pod needs a new sandbox, and returns the attempt that it is to have. The present
@@ -109,10 +128,7 @@ func SandboxChanged(pod *v1.Pod, sandboxHash string, status *pleg.PodStatus) (ch
 // HasRegularContainer reports whether any container but the init containers exists in the pod, in any state: its init
 // containers have then run.
 func HasRegularContainer(pod *v1.Pod, status *pleg.PodStatus) bool {
-	for _, c := range pod.Spec.Containers {
-		if status.FindContainerStatusByName(c.Name) != nil {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(pod.Spec.Containers, func(c v1.Container) bool {
+		return status.FindContainerStatusByName(c.Name) != nil
+	})
 }

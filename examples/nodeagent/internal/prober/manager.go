@@ -4,6 +4,7 @@ package prober
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -14,127 +15,93 @@ import (
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/plan"
+	"github.com/kubepleg/pleg/examples/nodeagent/internal/runtime"
 )
-
-// Kind is the kind of a probe.
-type Kind string
-
-// The kinds of probes.
-const (
-	Liveness  Kind = "liveness"
-	Readiness Kind = "readiness"
-	Startup   Kind = "startup"
-)
-
-// Executor runs commands in containers. An error means that the command did not run to its end; ErrTimeout among them
-// that it had started.
-type Executor interface {
-	Exec(ctx context.Context, id pleg.ContainerID, command []string, timeout time.Duration) (string, int, error)
-}
 
 // Config is what a Manager needs.
 type Config struct {
-	Exec Executor
+	Runtime *runtime.Client // for commands in containers
 	// Status returns the status of a pod as it was last set.
-	Status func(uid types.UID) (v1.PodStatus, bool)
+	Status func(uid types.UID) v1.PodStatus
 	// Changed is called when a result changes, without a lock held. It must not block.
-	Changed func(pod *v1.Pod, kind Kind, success bool)
+	Changed func(pod *v1.Pod, kind plan.ProbeKind, success bool)
 	Logger  klog.Logger
 }
 
 // Manager has the probes of all pods. Its methods are safe for concurrent use.
 type Manager struct {
 	Config
-	began time.Time // set once by New
-	total *prometheus.CounterVec
+	began time.Time              // set once by New
+	total *prometheus.CounterVec // the kubelet's; set once by New
 
 	mu      sync.Mutex
 	workers map[workerKey]*worker // guarded by mu
-	results map[resultKey]bool    // success; guarded by mu
 	joined  sync.WaitGroup
 }
 
 type workerKey struct {
 	uid       types.UID
 	container string
-	kind      Kind
+	kind      plan.ProbeKind
 }
 
-type resultKey struct {
-	id   string // the container's, with the runtime's prefix
-	kind Kind
-}
+// outcome is the result of a probe that counts: after as many in a row as its thresholds say.
+type outcome int
+
+const (
+	unknown outcome = iota
+	failure
+	success
+)
 
 // New returns a manager without probes. Its metrics are registered on registerer.
 func New(config Config, registerer prometheus.Registerer) *Manager {
-	return &Manager{Config: config, began: time.Now(), total: newTotal(registerer),
-		workers: map[workerKey]*worker{}, results: map[resultKey]bool{}}
+	total := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "prober_probe_total",
+		Help: "Cumulative number of a liveness, readiness or startup probe for a container by result.",
+	}, []string{"probe_type", "result", "container", "pod", "namespace", "pod_uid"})
+	registerer.MustRegister(total)
+	return &Manager{Config: config, began: time.Now(), total: total, workers: map[workerKey]*worker{}}
 }
 
 // Add begins to probe a pod as its specification says. For a pod that is probed already, the probes that changed
 // begin anew. What earlier statuses say of a running container is taken for its first result: an agent that starts
 // again makes no container unready.
 func (m *Manager) Add(ctx context.Context, pod *v1.Pod) {
-	status, _ := m.Status(pod.UID)
+	status := m.Status(pod.UID)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	wanted := map[workerKey]bool{}
 	for _, c := range plan.Containers(pod) {
-		for kind, probe := range probesOf(c) {
+		for _, kind := range plan.ProbeKinds {
+			probe, key := plan.Probe(c, kind), workerKey{pod.UID, c.Name, kind}
 			if probe == nil {
 				continue
 			}
-			key := workerKey{pod.UID, c.Name, kind}
 			wanted[key] = true
-			w := m.workers[key]
-			if w != nil && w.same(c, probe) {
+			w := &worker{manager: m, key: key, pod: pod, container: c, probe: probe, kick: make(chan struct{}, 1)}
+			switch old := m.workers[key]; {
+			case old == nil:
+				w.adopt(plan.FindStatus(&status, c.Name))
+			case old.same(w):
 				continue
+			default:
+				old.stop()
 			}
-			if w != nil {
-				w.stop()
-			} else {
-				m.adoptLocked(key, statusOf(&status, c.Name))
-			}
-			m.workers[key] = m.startLocked(ctx, key, pod, c, probe)
+			m.workers[key] = w
+			life, stop := context.WithCancel(ctx)
+			w.stop = stop
+			m.joined.Go(func() { w.run(life) })
 		}
 	}
 	m.dropLocked(func(key workerKey) bool { return key.uid == pod.UID && !wanted[key] })
 }
 
-func probesOf(c *v1.Container) map[Kind]*v1.Probe {
-	return map[Kind]*v1.Probe{Liveness: c.LivenessProbe, Readiness: c.ReadinessProbe, Startup: c.StartupProbe}
-}
-
-// adoptLocked takes over the result of a container that ran when the agent began.
-func (m *Manager) adoptLocked(key workerKey, c *v1.ContainerStatus) {
-	if c == nil || c.State.Running == nil || !c.State.Running.StartedAt.Time.Before(m.began) {
-		return
-	}
-	if key.kind == Readiness && c.Ready || key.kind == Startup && c.Started != nil && *c.Started {
-		m.results[resultKey{c.ContainerID, key.kind}] = true
-	}
-}
-
-func (m *Manager) startLocked(ctx context.Context, key workerKey, pod *v1.Pod, c *v1.Container, p *v1.Probe) *worker {
-	ctx, stop := context.WithCancel(ctx)
-	w := &worker{manager: m, key: key, pod: pod, container: c, probe: p, stop: stop, kick: make(chan struct{}, 1)}
-	m.joined.Go(func() { w.run(ctx) })
-	return w
-}
-
-// Remove ends the probes of a pod.
-func (m *Manager) Remove(uid types.UID) {
+// Remove ends the probes of a pod, of these kinds.
+func (m *Manager) Remove(uid types.UID, kinds ...plan.ProbeKind) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.dropLocked(func(key workerKey) bool { return key.uid == uid })
-}
-
-// Quiet ends the probes that could kill a container of a pod: the pod is being terminated. Its readiness is still
-// probed.
-func (m *Manager) Quiet(uid types.UID) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.dropLocked(func(key workerKey) bool { return key.uid == uid && key.kind != Readiness })
+	m.dropLocked(func(key workerKey) bool { return key.uid == uid && slices.Contains(kinds, key.kind) })
 }
 
 func (m *Manager) dropLocked(which func(workerKey) bool) {
@@ -150,80 +117,61 @@ func (m *Manager) dropLocked(which func(workerKey) bool) {
 // Wait returns when every probe has ended. The contexts of Add must have ended.
 func (m *Manager) Wait() { m.joined.Wait() }
 
-// set stores a result, and reports it if it is another than before.
-func (m *Manager) set(w *worker, id string, success bool) {
+// set stores the outcome for a container, and reports it if it is another than before.
+func (m *Manager) set(w *worker, id string, o outcome) {
 	m.mu.Lock()
-	if m.workers[w.key] != w {
-		m.mu.Unlock()
-		return // it was stopped meanwhile
+	changed := m.workers[w.key] == w && (w.id != id || w.outcome != o) // else it was stopped meanwhile
+	if changed {
+		w.id, w.outcome = id, o
 	}
-	old, known := m.results[resultKey{id, w.key.kind}]
-	m.results[resultKey{id, w.key.kind}] = success
 	m.mu.Unlock()
-	if !known || old != success {
-		m.Changed(w.pod, w.key.kind, success)
+	if changed && o != unknown {
+		m.Changed(w.pod, w.key.kind, o == success)
 	}
 }
 
-func (m *Manager) result(id string, kind Kind) (success, known bool) {
+// outcome returns what counts for the container with an ID.
+func (m *Manager) outcome(uid types.UID, container string, kind plan.ProbeKind, id string) outcome {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	success, known = m.results[resultKey{id, kind}]
-	return success, known
-}
-
-// forget drops the result of a container that is no more.
-func (m *Manager) forget(id string, kind Kind) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.results, resultKey{id, kind})
+	if w := m.workers[workerKey{uid, container, kind}]; w != nil && w.id == id {
+		return w.outcome
+	}
+	return unknown
 }
 
 // Failed implements plan.Probes.
-func (m *Manager) Failed(id pleg.ContainerID) string {
-	for _, kind := range []Kind{Liveness, Startup} {
-		if success, known := m.result(id.String(), kind); known && !success {
-			return string(kind)
+func (m *Manager) Failed(pod *v1.Pod, c *v1.Container, id pleg.ContainerID) plan.ProbeKind {
+	for _, kind := range []plan.ProbeKind{plan.Liveness, plan.Startup} {
+		if m.outcome(pod.UID, c.Name, kind, id.String()) == failure {
+			return kind
 		}
 	}
 	return ""
 }
 
 // Started implements plan.Probes.
-func (m *Manager) Started(c *v1.Container, id pleg.ContainerID) bool {
-	success, _ := m.result(id.String(), Startup)
-	return success || c.StartupProbe == nil
+func (m *Manager) Started(pod *v1.Pod, c *v1.Container, id pleg.ContainerID) bool {
+	return c.StartupProbe == nil || m.outcome(pod.UID, c.Name, plan.Startup, id.String()) == success
 }
 
 // SetReadiness sets Started and Ready in the container statuses of a pod.
 func (m *Manager) SetReadiness(pod *v1.Pod, status *v1.PodStatus) {
-	for i := range status.InitContainerStatuses {
-		s := &status.InitContainerStatuses[i]
-		m.setReadiness(pod, s)
-		if c := plan.Find(pod, s.Name); c != nil && !plan.IsSidecar(c) {
-			s.Ready = s.State.Terminated != nil && s.State.Terminated.ExitCode == 0
+	for i, c := range plan.Containers(pod) {
+		s := plan.FindStatus(status, c.Name)
+		if s == nil {
+			continue
 		}
-	}
-	for i := range status.ContainerStatuses {
-		m.setReadiness(pod, &status.ContainerStatuses[i])
-	}
-}
-
-func (m *Manager) setReadiness(pod *v1.Pod, s *v1.ContainerStatus) {
-	c := plan.Find(pod, s.Name)
-	if c == nil {
-		return
-	}
-	started, _ := m.result(s.ContainerID, Startup)
-	started = s.State.Running != nil && (started || c.StartupProbe == nil)
-	s.Started, s.Ready = &started, false
-	switch {
-	case !started:
-	case c.ReadinessProbe == nil:
-		s.Ready = true
-	default:
-		if s.Ready, _ = m.result(s.ContainerID, Readiness); !s.Ready {
-			m.kick(workerKey{pod.UID, s.Name, Readiness})
+		succeeds := func(kind plan.ProbeKind) bool {
+			return plan.Probe(c, kind) == nil || m.outcome(pod.UID, c.Name, kind, s.ContainerID) == success
+		}
+		started := s.State.Running != nil && succeeds(plan.Startup)
+		s.Started, s.Ready = &started, started && succeeds(plan.Readiness)
+		switch {
+		case i < len(pod.Spec.InitContainers) && !plan.IsSidecar(c):
+			s.Ready = s.State.Terminated != nil && s.State.Terminated.ExitCode == 0
+		case started && !s.Ready:
+			m.kick(workerKey{pod.UID, c.Name, plan.Readiness})
 		}
 	}
 }
@@ -238,16 +186,4 @@ func (m *Manager) kick(key workerKey) {
 		default:
 		}
 	}
-}
-
-// statusOf returns the status of a container by name, nil if there is none.
-func statusOf(status *v1.PodStatus, name string) *v1.ContainerStatus {
-	for _, list := range [][]v1.ContainerStatus{status.ContainerStatuses, status.InitContainerStatuses} {
-		for i := range list {
-			if list[i].Name == name {
-				return &list[i]
-			}
-		}
-	}
-	return nil
 }

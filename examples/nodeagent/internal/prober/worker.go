@@ -3,25 +3,21 @@ package prober
 import (
 	"context"
 	"errors"
-	"fmt"
-	"math/rand/v2"
 	"reflect"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/handler"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/plan"
-	"github.com/kubepleg/pleg/examples/nodeagent/internal/runtime"
 )
-
-// attempts is how often a probe is tried that cannot be made.
-const attempts = 3
 
 // worker is one probe of one container.
 type worker struct {
-	// Set once by startLocked.
+	// Set once by Add.
 	manager   *Manager
 	key       workerKey
 	pod       *v1.Pod
@@ -30,32 +26,36 @@ type worker struct {
 	stop      context.CancelFunc
 	kick      chan struct{} // asks for a probe now
 
+	// Set by run through Manager.set; guarded by the manager's mu.
+	id      string // of the container that is probed
+	outcome outcome
+
 	// Owned by run.
-	id     string // of the container that is probed
-	onHold bool   // until the container is another
-	last   bool   // the last result
-	count  int    // how many were the same
+	onHold bool // until the container is another
+	last   bool // the last result
+	count  int  // how many were the same
 }
 
-// same reports whether the worker probes as a container's specification says.
-func (w *worker) same(c *v1.Container, p *v1.Probe) bool {
-	return reflect.DeepEqual(w.probe, p) && reflect.DeepEqual(w.container.Ports, c.Ports)
+// same reports whether two workers probe alike.
+func (w *worker) same(other *worker) bool {
+	return reflect.DeepEqual(w.probe, other.probe) && reflect.DeepEqual(w.container.Ports, other.container.Ports)
+}
+
+// adopt takes over the outcome of a container that ran when the agent began.
+func (w *worker) adopt(c *v1.ContainerStatus) {
+	if c == nil || c.State.Running == nil || !c.State.Running.StartedAt.Time.Before(w.manager.began) {
+		return
+	}
+	if w.key.kind == plan.Readiness && c.Ready || w.key.kind == plan.Startup && c.Started != nil && *c.Started {
+		w.id, w.outcome = c.ContainerID, success
+	}
 }
 
 // run probes until the context ends.
 func (w *worker) run(ctx context.Context) {
 	period := time.Duration(w.probe.PeriodSeconds) * time.Second
-	if status, _ := w.manager.Status(w.pod.UID); w.adopted(statusOf(&status, w.key.container)) {
-		// An agent that starts again does not probe all of its containers at once.
-		select {
-		case <-time.After(rand.N(period)): //nolint:gosec // spreads load; not a secret
-		case <-ctx.Done():
-			return
-		}
-	}
 	ticker := time.NewTicker(period)
 	defer ticker.Stop()
-	defer func() { w.manager.forget(w.id, w.key.kind) }()
 	for w.once(ctx) {
 		select {
 		case <-ctx.Done():
@@ -67,21 +67,13 @@ func (w *worker) run(ctx context.Context) {
 	}
 }
 
-func (w *worker) adopted(c *v1.ContainerStatus) bool {
-	return c != nil && c.State.Running != nil && c.State.Running.StartedAt.Time.Before(w.manager.began)
-}
-
 // once probes the container, if it is to be probed, and reports whether to go on.
 func (w *worker) once(ctx context.Context) bool {
-	m := w.manager
-	status, ok := m.Status(w.pod.UID)
-	if !ok {
-		return true
-	}
+	status := w.manager.Status(w.pod.UID)
 	if status.Phase == v1.PodSucceeded || status.Phase == v1.PodFailed {
 		return false
 	}
-	c := statusOf(&status, w.key.container)
+	c := plan.FindStatus(&status, w.key.container)
 	if c == nil || c.ContainerID == "" {
 		return true
 	}
@@ -92,14 +84,14 @@ func (w *worker) once(ctx context.Context) bool {
 	case w.onHold:
 		return true
 	case c.State.Running == nil:
-		m.set(w, w.id, false)
+		w.manager.set(w, w.id, failure)
 		ended := c.State.Terminated != nil && w.pod.Spec.RestartPolicy == v1.RestartPolicyNever
 		return !ended || plan.IsSidecar(w.container)
 	case time.Since(c.State.Running.StartedAt.Time) < time.Duration(w.probe.InitialDelaySeconds)*time.Second:
 		return true
 	}
 	// A startup probe holds the others back, and ends once it has succeeded.
-	if started := c.Started != nil && *c.Started; started == (w.key.kind == Startup) {
+	if started := c.Started != nil && *c.Started; started == (w.key.kind == plan.Startup) {
 		return true
 	}
 	err := w.check(ctx, status.PodIP)
@@ -107,67 +99,54 @@ func (w *worker) once(ctx context.Context) bool {
 		return false
 	}
 	w.countProbe(err)
-	if err != nil && !errors.Is(err, handler.ErrFailed) {
-		m.Logger.V(2).Info("A probe could not be made", "pod", w.pod.Name, "container", w.key.container,
+	if err != nil {
+		w.manager.Logger.V(1).Info("A probe failed", "pod", klog.KObj(w.pod), "container", w.key.container,
 			"probe", w.key.kind, "err", err)
-		return true
 	}
-	w.take(err == nil, err)
+	if err == nil || errors.Is(err, handler.ErrFailed) { // one that could not be made counts for nothing
+		w.take(err == nil)
+	}
 	return true
 }
 
 // begin begins with another container than before. Readiness is a failure until it is shown, liveness a success until
 // it is not, and startup unknown.
 func (w *worker) begin(id string) {
-	if w.id != "" {
-		w.manager.forget(w.id, w.key.kind)
-	}
-	w.id, w.onHold, w.count = id, false, 0
-	if _, known := w.manager.result(id, w.key.kind); !known && w.key.kind != Startup {
-		w.manager.set(w, id, w.key.kind == Liveness)
-	}
+	w.onHold, w.count = false, 0
+	w.manager.set(w, id, map[plan.ProbeKind]outcome{plan.Readiness: failure, plan.Liveness: success}[w.key.kind])
 }
 
-// take counts a result, which becomes that of the container at the threshold.
-func (w *worker) take(success bool, why error) {
-	if w.count > 0 && w.last == success {
-		w.count++
-	} else {
-		w.last, w.count = success, 1
+// take counts a result, which becomes the outcome at the threshold.
+func (w *worker) take(succeeded bool) {
+	if w.last != succeeded {
+		w.count = 0
 	}
-	threshold := w.probe.FailureThreshold
-	if success {
-		threshold = w.probe.SuccessThreshold
-	} else {
-		w.manager.Logger.V(1).Info("A probe failed", "pod", w.pod.Name, "container", w.key.container,
-			"probe", w.key.kind, "err", why)
+	w.last = succeeded
+	w.count++
+	o, threshold := failure, w.probe.FailureThreshold
+	if succeeded {
+		o, threshold = success, w.probe.SuccessThreshold
 	}
 	if w.count < int(threshold) {
 		return
 	}
-	w.manager.set(w, w.id, success)
-	if w.key.kind == Startup || w.key.kind == Liveness && !success {
+	w.manager.set(w, w.id, o)
+	if w.key.kind == plan.Startup || w.key.kind == plan.Liveness && !succeeded {
 		// The container has started, or it is about to be killed.
 		w.onHold, w.count = true, 0
 	}
 }
 
-// check makes the probe. The error wraps handler.ErrFailed if the container failed it.
-func (w *worker) check(ctx context.Context, podIP string) (err error) {
-	timeout := time.Duration(w.probe.TimeoutSeconds) * time.Second
-	for range attempts {
-		err = w.checkOnce(ctx, timeout, podIP)
-		if err == nil || errors.Is(err, handler.ErrFailed) {
+// check makes the probe. The error wraps handler.ErrFailed if the container failed it, as opposed to one that could not
+// be made.
+func (w *worker) check(ctx context.Context, podIP string) error {
+	p, timeout := w.probe, time.Duration(w.probe.TimeoutSeconds)*time.Second
+	if p.Exec != nil {
+		id, err := pleg.ParseContainerID(w.id)
+		if err != nil {
 			return err
 		}
-	}
-	return err
-}
-
-func (w *worker) checkOnce(ctx context.Context, timeout time.Duration, podIP string) error {
-	p := w.probe
-	if p.Exec != nil {
-		return w.exec(ctx, timeout)
+		return handler.Exec(ctx, w.manager.Runtime, id, p.Exec, timeout)
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -181,19 +160,25 @@ func (w *worker) checkOnce(ctx context.Context, timeout time.Duration, podIP str
 	}
 }
 
-func (w *worker) exec(ctx context.Context, timeout time.Duration) error {
-	var id pleg.ContainerID
-	if err := id.ParseString(w.id); err != nil {
-		return err
+// labels returns the labels of a probe, but for the result.
+func (w *worker) labels() prometheus.Labels {
+	kind := map[plan.ProbeKind]string{plan.Liveness: "Liveness", plan.Readiness: "Readiness", plan.Startup: "Startup"}
+	return prometheus.Labels{
+		"probe_type": kind[w.key.kind], "container": w.key.container,
+		"pod": w.pod.Name, "namespace": w.pod.Namespace, "pod_uid": string(w.key.uid),
 	}
-	output, code, err := w.manager.Exec.Exec(ctx, id, w.probe.Exec.Command, timeout)
+}
+
+// countProbe counts a probe.
+func (w *worker) countProbe(err error) {
+	labels := w.labels()
 	switch {
-	case errors.Is(err, runtime.ErrExecTimeout):
-		return fmt.Errorf("%w: %w", handler.ErrFailed, err)
-	case err != nil:
-		return err
-	case code != 0:
-		return fmt.Errorf("%w: %q exits with %d: %.100s", handler.ErrFailed, w.probe.Exec.Command, code, output)
+	case err == nil:
+		labels["result"] = "successful"
+	case errors.Is(err, handler.ErrFailed):
+		labels["result"] = "failed"
+	default:
+		labels["result"] = "unknown"
 	}
-	return nil
+	w.manager.total.With(labels).Inc()
 }

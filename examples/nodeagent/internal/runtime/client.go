@@ -17,11 +17,9 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// callTimeout bounds every call, beside what it is asked to wait for; pullTimeout bounds the pull of an image.
-const (
-	callTimeout = 2 * time.Minute
-	pullTimeout = 15 * time.Minute
-)
+// callTimeout bounds every call, beside what it is asked to wait for; pullTimeout bounds the pull of an image, and
+// readyTimeout the question whether the runtime is ready.
+const callTimeout, pullTimeout, readyTimeout = 2 * time.Minute, 15 * time.Minute, 30 * time.Second
 
 // Options are what pods have in common.
 type Options struct {
@@ -56,28 +54,29 @@ func call[Req, Resp any](ctx context.Context, timeout time.Duration, what string
 	return resp, err
 }
 
-// gone drops the error that says that what was to be ended or removed is not there.
-func gone(err error) error {
-	if status.Code(err) == codes.NotFound {
-		return nil
+// end makes a call that ends or removes something. What is not there has ended.
+func end[Req, Resp any](ctx context.Context, timeout time.Duration, what string,
+	method func(context.Context, Req, ...grpc.CallOption) (Resp, error), req Req) error {
+	if _, err := call(ctx, timeout, what, method, req); status.Code(err) != codes.NotFound {
+		return err
 	}
-	return err
+	return nil
 }
 
 // Ready returns nil if the runtime says that it can run containers, else why not.
 func (c *Client) Ready(ctx context.Context) error {
-	r, err := call(ctx, callTimeout, "asking for the runtime's status", c.cri.Status, &runtimeapi.StatusRequest{})
+	r, err := call(ctx, readyTimeout, "asking for the runtime's status", c.cri.Status, &runtimeapi.StatusRequest{})
 	if err != nil {
 		return err
 	}
 	for _, cond := range r.GetStatus().GetConditions() {
-		if cond.GetType() != runtimeapi.RuntimeReady {
-			continue
-		}
-		if !cond.GetStatus() {
+		switch {
+		case cond.GetType() != runtimeapi.RuntimeReady:
+		case cond.GetStatus():
+			return nil
+		default:
 			return fmt.Errorf("the runtime is not ready: %s: %s", cond.GetReason(), cond.GetMessage())
 		}
-		return nil
 	}
 	return errors.New("the runtime does not say whether it is ready")
 }
@@ -91,16 +90,14 @@ func (c *Client) RunPodSandbox(ctx context.Context, pod *v1.Pod, attempt uint32)
 
 // StopPodSandbox ends everything in a sandbox. One that is not there is stopped.
 func (c *Client) StopPodSandbox(ctx context.Context, id string) error {
-	_, err := call(ctx, callTimeout, "stopping sandbox "+id, c.cri.StopPodSandbox,
+	return end(ctx, callTimeout, "stopping sandbox "+id, c.cri.StopPodSandbox,
 		&runtimeapi.StopPodSandboxRequest{PodSandboxId: id})
-	return gone(err)
 }
 
 // RemovePodSandbox removes a sandbox and its containers.
 func (c *Client) RemovePodSandbox(ctx context.Context, id string) error {
-	_, err := call(ctx, callTimeout, "removing sandbox "+id, c.cri.RemovePodSandbox,
+	return end(ctx, callTimeout, "removing sandbox "+id, c.cri.RemovePodSandbox,
 		&runtimeapi.RemovePodSandboxRequest{PodSandboxId: id})
-	return gone(err)
 }
 
 // CreateContainer creates a container of a pod in a sandbox and returns its ID.
@@ -127,16 +124,14 @@ func (c *Client) StartContainer(ctx context.Context, id string) error {
 // StopContainer asks a container to end, and kills it when the grace period is over. One that is not there is
 // stopped.
 func (c *Client) StopContainer(ctx context.Context, id string, grace time.Duration) error {
-	_, err := call(ctx, grace+callTimeout, "stopping container "+id, c.cri.StopContainer,
+	return end(ctx, grace+callTimeout, "stopping container "+id, c.cri.StopContainer,
 		&runtimeapi.StopContainerRequest{ContainerId: id, Timeout: int64((grace + time.Second - 1) / time.Second)})
-	return gone(err)
 }
 
 // RemoveContainer removes a container.
 func (c *Client) RemoveContainer(ctx context.Context, id string) error {
-	_, err := call(ctx, callTimeout, "removing container "+id, c.cri.RemoveContainer,
+	return end(ctx, callTimeout, "removing container "+id, c.cri.RemoveContainer,
 		&runtimeapi.RemoveContainerRequest{ContainerId: id})
-	return gone(err)
 }
 
 // ErrExecTimeout says that a command ran for longer than its timeout.

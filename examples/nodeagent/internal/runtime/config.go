@@ -1,15 +1,19 @@
 package runtime
 
 import (
+	"cmp"
+	"encoding/json"
 	"fmt"
+	"hash/fnv"
 	"maps"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
-	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/plan"
 )
@@ -61,8 +65,8 @@ func (c *Client) sandboxConfig(pod *v1.Pod, attempt uint32) *runtimeapi.PodSandb
 		},
 		Hostname:     pod.Spec.Hostname,
 		LogDirectory: c.LogDir(pod),
-		Labels:       podLabels(pod),
-		Annotations:  maps.Clone(pod.Annotations),
+		Labels:       map[string]string{},
+		Annotations:  map[string]string{},
 		Linux: &runtimeapi.LinuxPodSandboxConfig{
 			CgroupParent: c.opts.CgroupParent,
 			SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{
@@ -70,10 +74,9 @@ func (c *Client) sandboxConfig(pod *v1.Pod, attempt uint32) *runtimeapi.PodSandb
 			},
 		},
 	}
-	if config.Annotations == nil {
-		config.Annotations = map[string]string{}
-	}
 	maps.Copy(config.Labels, pod.Labels)
+	maps.Copy(config.Labels, podLabels(pod))
+	maps.Copy(config.Annotations, pod.Annotations)
 	maps.Copy(config.Annotations, map[string]string{
 		annotationSource:           c.source(),
 		annotationGracePeriod:      strconv.FormatInt(*pod.Spec.TerminationGracePeriodSeconds, 10),
@@ -92,17 +95,15 @@ func podLabels(pod *v1.Pod) map[string]string {
 }
 
 func namespaces(pod *v1.Pod) *runtimeapi.NamespaceOption {
-	mode := func(host bool, otherwise runtimeapi.NamespaceMode) runtimeapi.NamespaceMode {
+	n := &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_CONTAINER} // and the pod's own network and IPC
+	for mode, host := range map[*runtimeapi.NamespaceMode]bool{
+		&n.Network: pod.Spec.HostNetwork, &n.Ipc: pod.Spec.HostIPC, &n.Pid: pod.Spec.HostPID,
+	} {
 		if host {
-			return runtimeapi.NamespaceMode_NODE
+			*mode = runtimeapi.NamespaceMode_NODE
 		}
-		return otherwise
 	}
-	return &runtimeapi.NamespaceOption{
-		Network: mode(pod.Spec.HostNetwork, runtimeapi.NamespaceMode_POD),
-		Ipc:     mode(pod.Spec.HostIPC, runtimeapi.NamespaceMode_POD),
-		Pid:     mode(pod.Spec.HostPID, runtimeapi.NamespaceMode_CONTAINER),
-	}
+	return n
 }
 
 func hasPrivileged(pod *v1.Pod) bool {
@@ -110,7 +111,7 @@ func hasPrivileged(pod *v1.Pod) bool {
 }
 
 func privileged(c *v1.Container) bool {
-	return c.SecurityContext != nil && c.SecurityContext.Privileged != nil && *c.SecurityContext.Privileged
+	return c.SecurityContext != nil && ptr.Deref(c.SecurityContext.Privileged, false)
 }
 
 func (c *Client) containerConfig(pod *v1.Pod, container *v1.Container,
@@ -149,29 +150,20 @@ func (c *Client) containerConfig(pod *v1.Pod, container *v1.Container,
 	return config, nil
 }
 
+// reference is "$$" or "$(NAME)".
+var reference = regexp.MustCompile(`\$(\$|\([^)]*\))`)
+
 // expand replaces "$(NAME)" by a variable, and "$$" by "$"; what names no variable stays.
 func expand(s string, env map[string]string) string {
-	var out strings.Builder
-	for {
-		before, rest, found := strings.Cut(s, "$")
-		out.WriteString(before)
-		if !found {
-			return out.String()
+	return reference.ReplaceAllStringFunc(s, func(found string) string {
+		if found == "$$" {
+			return "$"
 		}
-		name, after, closed := strings.Cut(strings.TrimPrefix(rest, "("), ")")
-		value, known := env[name]
-		switch {
-		case strings.HasPrefix(rest, "$"):
-			out.WriteByte('$')
-			s = rest[1:]
-		case strings.HasPrefix(rest, "(") && closed && known:
-			out.WriteString(value)
-			s = after
-		default:
-			out.WriteByte('$')
-			s = rest
+		if value, known := env[found[2:len(found)-1]]; known {
+			return value
 		}
-	}
+		return found
+	})
 }
 
 // resources converts the requests and limits as the kubelet does: a CPU is 1024 shares, and 100 ms of each period of
@@ -179,11 +171,8 @@ func expand(s string, env map[string]string) string {
 func resources(c *v1.Container) *runtimeapi.LinuxContainerResources {
 	const period, minShares, minQuota = 100_000, 2, 1000
 	r := &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: c.Resources.Limits.Memory().Value()}
-	cpu, limited := c.Resources.Requests[v1.ResourceCPU], c.Resources.Limits.Cpu().MilliValue()
-	requested := cpu.MilliValue()
-	if requested == 0 {
-		requested = limited
-	}
+	limited := c.Resources.Limits.Cpu().MilliValue()
+	requested := cmp.Or(c.Resources.Requests.Cpu().MilliValue(), limited)
 	r.CpuShares = max(requested*1024/1000, minShares)
 	if limited > 0 {
 		r.CpuPeriod, r.CpuQuota = period, max(limited*period/1000, minQuota)
@@ -209,34 +198,48 @@ func security(pod *v1.Pod, c *v1.Container) *runtimeapi.LinuxContainerSecurityCo
 	if !s.Privileged {
 		s.MaskedPaths, s.ReadonlyPaths = maskedPaths, readonlyPaths
 	}
-	user, group := pod.Spec.SecurityContext.RunAsUser, pod.Spec.SecurityContext.RunAsGroup
-	if sc := c.SecurityContext; sc != nil {
-		if sc.RunAsUser != nil {
-			user = sc.RunAsUser
-		}
-		if sc.RunAsGroup != nil {
-			group = sc.RunAsGroup
-		}
-		s.ReadonlyRootfs = sc.ReadOnlyRootFilesystem != nil && *sc.ReadOnlyRootFilesystem
-		s.NoNewPrivs = sc.AllowPrivilegeEscalation != nil && !*sc.AllowPrivilegeEscalation
-		if sc.Capabilities != nil {
-			s.Capabilities = &runtimeapi.Capability{}
-			for _, name := range sc.Capabilities.Add {
-				s.Capabilities.AddCapabilities = append(s.Capabilities.AddCapabilities, string(name))
-			}
-			for _, name := range sc.Capabilities.Drop {
-				s.Capabilities.DropCapabilities = append(s.Capabilities.DropCapabilities, string(name))
-			}
+	own := cmp.Or(c.SecurityContext, &v1.SecurityContext{})
+	s.ReadonlyRootfs = ptr.Deref(own.ReadOnlyRootFilesystem, false)
+	s.NoNewPrivs = !ptr.Deref(own.AllowPrivilegeEscalation, true)
+	if own.Capabilities != nil {
+		s.Capabilities = &runtimeapi.Capability{
+			AddCapabilities: texts(own.Capabilities.Add), DropCapabilities: texts(own.Capabilities.Drop),
 		}
 	}
-	if user != nil {
+	if user := cmp.Or(own.RunAsUser, pod.Spec.SecurityContext.RunAsUser); user != nil {
 		s.RunAsUser = &runtimeapi.Int64Value{Value: *user}
 	}
-	if group != nil {
+	if group := cmp.Or(own.RunAsGroup, pod.Spec.SecurityContext.RunAsGroup); group != nil {
 		s.RunAsGroup = &runtimeapi.Int64Value{Value: *group}
-		if user == nil { // CRI takes a group only with a user
-			s.RunAsUser = &runtimeapi.Int64Value{Value: 0}
-		}
+		s.RunAsUser = cmp.Or(s.RunAsUser, &runtimeapi.Int64Value{}) // CRI takes a group only with a user
 	}
 	return s
+}
+
+func texts[T ~string](names []T) (texts []string) {
+	for _, name := range names {
+		texts = append(texts, string(name))
+	}
+	return texts
+}
+
+// ContainerHash returns the hash of a container's specification. A container with another hash is replaced. The
+// kubelet hashes only name and image, because the API server lets nothing else be changed; a manifest file can be
+// changed anywhere, and no change may be without effect.
+func ContainerHash(c *v1.Container) uint64 { return hashOf(c) }
+
+// SandboxHash returns the hash of what a sandbox is made from, but for labels and annotations, which are not worth a
+// restart. A pod with a sandbox of another hash gets a new one.
+func SandboxHash(pod *v1.Pod) string {
+	return strconv.FormatUint(hashOf([]any{
+		pod.Spec.Hostname, pod.Spec.HostNetwork, pod.Spec.HostPID, pod.Spec.HostIPC, hasPrivileged(pod),
+		pod.Spec.SecurityContext,
+	}), 16)
+}
+
+// hashOf hashes the JSON of a value: 32 bits, as the kubelet's.
+func hashOf(v any) uint64 {
+	h := fnv.New32a()
+	_ = json.NewEncoder(h).Encode(v) // no type that is hashed here fails, and a hash takes everything
+	return uint64(h.Sum32())
 }

@@ -3,29 +3,25 @@ package runtime
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/utils/ptr"
 )
 
 // mounts prepares a container's volumes and returns their mounts.
 func (c *Client) mounts(pod *v1.Pod, container *v1.Container) ([]*runtimeapi.Mount, error) {
 	var mounts []*runtimeapi.Mount
 	for _, m := range container.VolumeMounts {
-		for i := range pod.Spec.Volumes {
-			if vol := &pod.Spec.Volumes[i]; vol.Name == m.Name {
-				path, err := c.volume(pod, vol)
-				if err != nil {
-					return nil, fmt.Errorf("preparing volume %s: %w", vol.Name, err)
-				}
-				mounts = append(mounts, &runtimeapi.Mount{
-					HostPath: path, ContainerPath: m.MountPath, Readonly: m.ReadOnly,
-				})
-			}
+		i := slices.IndexFunc(pod.Spec.Volumes, func(vol v1.Volume) bool { return vol.Name == m.Name })
+		path, err := c.volume(pod, &pod.Spec.Volumes[i]) // validation has seen that it is there
+		if err != nil {
+			return nil, fmt.Errorf("preparing volume %s: %w", m.Name, err)
 		}
+		mounts = append(mounts, &runtimeapi.Mount{HostPath: path, ContainerPath: m.MountPath, Readonly: m.ReadOnly})
 	}
 	return mounts, nil
 }
@@ -40,22 +36,19 @@ func (c *Client) volume(pod *v1.Pod, vol *v1.Volume) (path string, err error) {
 		return path, os.Chmod(path, 0o777) // whoever the container runs as
 	}
 	path = vol.HostPath.Path
-	kind := v1.HostPathUnset
-	if vol.HostPath.Type != nil {
-		kind = *vol.HostPath.Type
+	kind := ptr.Deref(vol.HostPath.Type, v1.HostPathUnset)
+	switch kind {
+	case v1.HostPathUnset:
+		return path, nil
+	case v1.HostPathDirectoryOrCreate:
+		return path, os.MkdirAll(path, 0o755)
+	default:
 	}
 	info, err := os.Stat(path)
-	switch {
-	case kind == v1.HostPathUnset:
-		return path, nil
-	case errors.Is(err, fs.ErrNotExist) && kind == v1.HostPathDirectoryOrCreate:
-		return path, os.MkdirAll(path, 0o755)
-	case err != nil:
-		return "", err
-	case info.IsDir() != (kind != v1.HostPathFile):
-		return "", fmt.Errorf("%s is no %s", path, kind)
+	if err == nil && info.IsDir() != (kind == v1.HostPathDirectory) {
+		err = fmt.Errorf("%s is no %s", path, kind)
 	}
-	return path, nil
+	return path, err
 }
 
 // RemoveDirs removes what is on disk of a pod that is gone.

@@ -6,91 +6,134 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/plan"
 )
 
-// The reasons of conditions, as the kubelet has them.
-const (
-	containersNotReady       = "ContainersNotReady"
-	containersNotInitialized = "ContainersNotInitialized"
-	podCompleted             = "PodCompleted"
-	podFailed                = "PodFailed"
-)
+// phase returns the phase of a pod, from the statuses of its containers. initialized means that a regular container
+// exists: sidecars that restart do not make a pod pending that has run.
+func phase(pod *v1.Pod, status *v1.PodStatus, initialized bool) v1.PodPhase {
+	var failed, pending, running, crashed bool
+	for i, s := range status.InitContainerStatuses {
+		c, t, up := &pod.Spec.InitContainers[i], termination(&s), s.State.Running != nil
+		switch {
+		case plan.IsSidecar(c):
+			running = running || up
+			pending = pending || t == nil && !initialized && !(up && ptr.Deref(s.Started, false))
+		case up || t == nil:
+			pending = true
+		case t.ExitCode != 0 && plan.Restarts(pod, c, int(t.ExitCode)):
+			pending = true
+		default:
+			failed = failed || t.ExitCode != 0
+		}
+	}
+	for i, s := range status.ContainerStatuses {
+		switch t := termination(&s); {
+		case s.State.Running != nil:
+			running = true
+		case t == nil:
+			pending = true
+		case plan.Restarts(pod, &pod.Spec.Containers[i], int(t.ExitCode)):
+			running = true // or about to be
+		default:
+			crashed = crashed || t.ExitCode != 0
+		}
+	}
+	switch {
+	case failed:
+		return v1.PodFailed
+	case pending:
+		return v1.PodPending
+	case running:
+		return v1.PodRunning
+	case crashed:
+		return v1.PodFailed
+	default:
+		return v1.PodSucceeded
+	}
+}
 
-// conditions returns the conditions of a pod whose phase and containers are in status.
+// termination returns how a container ended that does not run, nil if it never ran.
+func termination(s *v1.ContainerStatus) *v1.ContainerStateTerminated {
+	if s.State.Waiting != nil {
+		return s.LastTerminationState.Terminated
+	}
+	return s.State.Terminated
+}
+
+// conditions returns the conditions of a pod whose phase and containers are in status. Their reasons are the
+// kubelet's.
 func conditions(pod *v1.Pod, status *v1.PodStatus, sandboxReady bool) []v1.PodCondition {
-	ready := containersReady(pod, status)
-	podReady := ready
-	podReady.Type = v1.PodReady
 	sandbox := v1.PodCondition{Type: v1.PodReadyToStartContainers, Status: v1.ConditionFalse}
 	if sandboxReady {
 		sandbox.Status = v1.ConditionTrue
 	}
+	ready := containersReady(pod, status)
+	podReady := ready
+	podReady.Type = v1.PodReady
 	return []v1.PodCondition{
-		sandbox, initialized(pod, status), podReady, ready,
-		{Type: v1.PodScheduled, Status: v1.ConditionTrue},
+		sandbox, initialized(pod, status), podReady, ready, {Type: v1.PodScheduled, Status: v1.ConditionTrue},
 	}
 }
 
 func initialized(pod *v1.Pod, status *v1.PodStatus) v1.PodCondition {
 	cond := v1.PodCondition{Type: v1.PodInitialized, Status: v1.ConditionTrue}
 	if status.Phase == v1.PodSucceeded {
-		cond.Reason = podCompleted
+		cond.Reason = "PodCompleted"
 		return cond
 	}
-	for i := range status.ContainerStatuses {
-		s := &status.ContainerStatuses[i]
-		if s.State.Running != nil || termination(s) != nil {
+	for _, s := range status.ContainerStatuses {
+		if s.State.Running != nil || termination(&s) != nil {
 			return cond // it has started, so the init containers have run
 		}
 	}
 	var incomplete []string
-	for i := range status.InitContainerStatuses {
-		c, s := &pod.Spec.InitContainers[i], &status.InitContainerStatuses[i]
+	for i, s := range status.InitContainerStatuses {
 		done := s.Ready
-		if plan.IsSidecar(c) {
-			done = s.Started != nil && *s.Started
+		if plan.IsSidecar(&pod.Spec.InitContainers[i]) {
+			done = ptr.Deref(s.Started, false)
 		}
 		if !done {
-			incomplete = append(incomplete, c.Name)
+			incomplete = append(incomplete, s.Name)
 		}
 	}
-	if len(incomplete) > 0 {
-		cond.Status, cond.Reason = v1.ConditionFalse, containersNotInitialized
-		cond.Message = fmt.Sprintf("containers with incomplete status: [%s]", strings.Join(incomplete, " "))
-	}
-	return cond
+	return withMissing(cond, "ContainersNotInitialized", "incomplete", incomplete)
 }
 
 func containersReady(pod *v1.Pod, status *v1.PodStatus) v1.PodCondition {
 	cond := v1.PodCondition{Type: v1.ContainersReady, Status: v1.ConditionFalse}
 	switch status.Phase {
 	case v1.PodSucceeded:
-		cond.Reason = podCompleted
+		cond.Reason = "PodCompleted"
 		return cond
 	case v1.PodFailed:
-		cond.Reason = podFailed
+		cond.Reason = "PodFailed"
 		return cond
 	default:
+		cond.Status = v1.ConditionTrue
 	}
 	var unready []string
-	for i := range status.InitContainerStatuses {
-		if s := &status.InitContainerStatuses[i]; plan.IsSidecar(&pod.Spec.InitContainers[i]) && !s.Ready {
+	for i, s := range status.InitContainerStatuses {
+		if plan.IsSidecar(&pod.Spec.InitContainers[i]) && !s.Ready {
 			unready = append(unready, s.Name)
 		}
 	}
-	for i := range status.ContainerStatuses {
-		if s := &status.ContainerStatuses[i]; !s.Ready {
+	for _, s := range status.ContainerStatuses {
+		if !s.Ready {
 			unready = append(unready, s.Name)
 		}
 	}
-	if len(unready) == 0 {
-		cond.Status = v1.ConditionTrue
-		return cond
+	return withMissing(cond, "ContainersNotReady", "unready", unready)
+}
+
+// withMissing returns a condition that is false if any container is missing for it.
+func withMissing(cond v1.PodCondition, reason, what string, containers []string) v1.PodCondition {
+	if len(containers) > 0 {
+		cond.Status, cond.Reason = v1.ConditionFalse, reason
+		cond.Message = fmt.Sprintf("containers with %s status: [%s]", what, strings.Join(containers, " "))
 	}
-	cond.Reason = containersNotReady
-	cond.Message = fmt.Sprintf("containers with unready status: [%s]", strings.Join(unready, " "))
 	return cond
 }
 

@@ -16,8 +16,6 @@ import (
 // atomically: who reads one reads a whole one.
 type Directory string
 
-var _ Sink = Directory("")
-
 // Write implements Sink.
 func (d Directory) Write(_ context.Context, changed, gone []*v1.Pod) error {
 	if err := os.MkdirAll(string(d), 0o755); err != nil {
@@ -60,8 +58,8 @@ func (d Directory) Read() (pods []*v1.Pod, err error) {
 	}
 	var errs []error
 	for _, path := range paths {
-		text, err := os.ReadFile(path)
 		pod := &v1.Pod{}
+		text, err := os.ReadFile(path)
 		if err == nil {
 			err = json.Unmarshal(text, pod)
 		}

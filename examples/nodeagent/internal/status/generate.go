@@ -3,18 +3,15 @@
 package status
 
 import (
+	"cmp"
+
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/plan"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/runtime"
-)
-
-// The reasons of containers that have not been created yet.
-const (
-	containerCreating = "ContainerCreating"
-	podInitializing   = "PodInitializing"
 )
 
 // Readiness sets Started and Ready of the container statuses of a pod.
@@ -26,28 +23,20 @@ type Readiness interface {
 // not, nodeIP is the address of the node.
 func Generate(pod *v1.Pod, seen *pleg.PodStatus, previous v1.PodStatus, reasons map[string]v1.ContainerStateWaiting,
 	readiness Readiness, nodeIP string) v1.PodStatus {
-	g := generator{pod: pod, seen: seen, reasons: reasons, previous: map[string]v1.ContainerStatus{}}
-	for _, list := range [][]v1.ContainerStatus{previous.InitContainerStatuses, previous.ContainerStatuses} {
-		for _, s := range list {
-			g.previous[s.Name] = s
-		}
-	}
+	g := generator{pod: pod, seen: seen, reasons: reasons, previous: &previous}
 	status := v1.PodStatus{StartTime: previous.StartTime, HostIP: nodeIP}
 	if status.StartTime == nil {
-		now := metav1.Now().Rfc3339Copy()
-		status.StartTime = &now
-	}
-	if nodeIP != "" {
-		status.HostIPs = []v1.HostIP{{IP: nodeIP}}
+		status.StartTime = ptr.To(metav1.Now().Rfc3339Copy())
 	}
 	ips := seen.IPs
-	if pod.Spec.HostNetwork && len(seen.SandboxStatuses) > 0 && nodeIP != "" {
-		ips = []string{nodeIP}
-	}
-	for i, ip := range ips {
-		if i == 0 {
-			status.PodIP = ip
+	if nodeIP != "" {
+		status.HostIPs = []v1.HostIP{{IP: nodeIP}}
+		if pod.Spec.HostNetwork && len(seen.SandboxStatuses) > 0 {
+			ips = []string{nodeIP}
 		}
+	}
+	for _, ip := range ips {
+		status.PodIP = cmp.Or(status.PodIP, ip)
 		status.PodIPs = append(status.PodIPs, v1.PodIP{IP: ip})
 	}
 	for i := range pod.Spec.InitContainers {
@@ -72,57 +61,28 @@ type generator struct {
 	pod      *v1.Pod
 	seen     *pleg.PodStatus
 	reasons  map[string]v1.ContainerStateWaiting
-	previous map[string]v1.ContainerStatus
+	previous *v1.PodStatus
 }
 
 func (g *generator) container(c *v1.Container, isInit bool) v1.ContainerStatus {
-	s := v1.ContainerStatus{Name: c.Name, Image: c.Image}
-	var runs []*pleg.Status // the present one and the one before, newest first
-	for _, r := range g.seen.ContainerStatuses {
-		if r.Name == c.Name && len(runs) < 2 {
-			runs = append(runs, r)
-		}
-	}
-	previous, known := g.previous[c.Name]
+	previous := ptr.Deref(plan.FindStatus(g.previous, c.Name), v1.ContainerStatus{})
+	runsOnce := isInit && !plan.IsSidecar(c)
+	var s v1.ContainerStatus
+	last := g.seen.FindContainerStatusByName(c.Name)
 	switch {
-	case len(runs) > 0:
-		convert(&s, runs[0])
-		switch {
-		case len(runs) > 1:
-			s.LastTerminationState = stateOf(runs[1])
-		case previous.ContainerID != s.ContainerID && previous.State.Terminated != nil:
-			s.LastTerminationState = previous.State // which the runtime has no more
-		default:
-			s.LastTerminationState = previous.LastTerminationState
-		}
-		if t := s.LastTerminationState.Terminated; t != nil && t.ContainerID == s.ContainerID {
-			s.LastTerminationState.Terminated = nil // it was waiting to be restarted
-		}
-	case isInit && !plan.IsSidecar(c) && plan.HasRegularContainer(g.pod, g.seen):
+	case last != nil:
+		s = g.present(c, last, &previous)
+	case runsOnce && plan.HasRegularContainer(g.pod, g.seen) && previous.State.Terminated == nil:
 		// It has run, and the runtime has nothing of it any more.
+		s = v1.ContainerStatus{Name: c.Name, Image: c.Image}
 		s.State.Terminated = &v1.ContainerStateTerminated{Reason: "Completed"}
-		if previous.State.Terminated != nil {
-			s = previous
-		}
 		return s
-	case known && previous.State.Terminated != nil:
+	case previous.State.Terminated != nil:
 		return previous
 	default:
-		s.RestartCount, s.LastTerminationState = previous.RestartCount, previous.LastTerminationState
-		if previous.ContainerID != "" {
-			// It ran, and the runtime has lost it.
-			s.RestartCount++
-			s.LastTerminationState.Terminated = &v1.ContainerStateTerminated{
-				ExitCode: 137, Reason: "ContainerStatusUnknown", Message: "The runtime no longer knows the container.",
-			}
-		}
-		s.State.Waiting = &v1.ContainerStateWaiting{Reason: containerCreating}
-		if len(g.pod.Spec.InitContainers) > 0 {
-			s.State.Waiting.Reason = podInitializing
-		}
+		s = g.absent(c, &previous)
 	}
-	if isInit && len(runs) > 0 && runs[0].State == pleg.ContainerStateExited && runs[0].ExitCode == 0 &&
-		!plan.IsSidecar(c) {
+	if runsOnce && last != nil && last.State == pleg.ContainerStateExited && last.ExitCode == 0 {
 		return s
 	}
 	// A container that is to run and does not is waiting, if it is known for what.
@@ -135,11 +95,45 @@ func (g *generator) container(c *v1.Container, isInit bool) v1.ContainerStatus {
 	return s
 }
 
-func convert(s *v1.ContainerStatus, seen *pleg.Status) {
-	s.ContainerID = seen.ID.String()
-	s.Image, s.ImageID = seen.Image, seen.ImageRef
-	s.RestartCount = int32(seen.RestartCount) //nolint:gosec // it was an int32
-	s.State = stateOf(seen)
+// present returns the status of a container that the runtime has, last is its newest instance.
+func (g *generator) present(c *v1.Container, last *pleg.Status, previous *v1.ContainerStatus) v1.ContainerStatus {
+	s := v1.ContainerStatus{
+		Name: c.Name, Image: last.Image, ImageID: last.ImageRef, ContainerID: last.ID.String(), State: stateOf(last),
+		RestartCount:         int32(last.RestartCount), //nolint:gosec // it was an int32
+		LastTerminationState: previous.LastTerminationState,
+	}
+	if previous.ContainerID != s.ContainerID && previous.State.Terminated != nil {
+		s.LastTerminationState = previous.State // which the runtime may have no more
+	}
+	for _, older := range g.seen.ContainerStatuses {
+		if older.Name == c.Name && older != last {
+			s.LastTerminationState = stateOf(older)
+			break
+		}
+	}
+	if t := s.LastTerminationState.Terminated; t != nil && t.ContainerID == s.ContainerID {
+		s.LastTerminationState.Terminated = nil // it was waiting to be restarted
+	}
+	return s
+}
+
+// absent returns the status of a container that the runtime does not have: not yet, or no more.
+func (g *generator) absent(c *v1.Container, previous *v1.ContainerStatus) v1.ContainerStatus {
+	s := v1.ContainerStatus{
+		Name: c.Name, Image: c.Image,
+		RestartCount: previous.RestartCount, LastTerminationState: previous.LastTerminationState,
+	}
+	if previous.ContainerID != "" { // it ran
+		s.RestartCount++
+		s.LastTerminationState.Terminated = &v1.ContainerStateTerminated{
+			ExitCode: 137, Reason: "ContainerStatusUnknown", Message: "The runtime no longer knows the container.",
+		}
+	}
+	s.State.Waiting = &v1.ContainerStateWaiting{Reason: "ContainerCreating"}
+	if len(g.pod.Spec.InitContainers) > 0 {
+		s.State.Waiting.Reason = "PodInitializing"
+	}
+	return s
 }
 
 func stateOf(s *pleg.Status) v1.ContainerState {

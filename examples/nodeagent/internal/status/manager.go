@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 )
 
@@ -34,39 +35,32 @@ type Manager struct {
 
 	mu   sync.Mutex
 	pods map[types.UID]*entry // guarded by mu
-	gone []*v1.Pod            // that the sink was not told of yet; guarded by mu
-	// adopted are statuses from before this start; guarded by mu.
-	adopted map[types.UID]*v1.Pod
 }
 
 type entry struct {
 	pod              *v1.Pod // with the status; replaced, never modified
-	version, written uint64
-	dropped          bool // it is written no more
+	version, written uint64  // version 0 is the status from before this start
+	dropped          bool    // it is written no more
 }
 
 // NewManager returns a manager that writes to sink. adopted are the pods of an agent before this one: their statuses
 // are those before the first ones.
 func NewManager(sink Sink, adopted []*v1.Pod, logger klog.Logger, onChange func(*v1.Pod)) *Manager {
-	m := &Manager{sink: sink, logger: logger, onChange: onChange, pods: map[types.UID]*entry{},
-		adopted: map[types.UID]*v1.Pod{}}
+	m := &Manager{sink: sink, logger: logger, onChange: onChange, pods: map[types.UID]*entry{}}
 	for _, pod := range adopted {
-		m.adopted[pod.UID] = pod
+		m.pods[pod.UID] = &entry{pod: pod}
 	}
 	return m
 }
 
-// Get returns the status of a pod.
-func (m *Manager) Get(uid types.UID) (status v1.PodStatus, known bool) {
+// Get returns the status of a pod, the zero one if there is none.
+func (m *Manager) Get(uid types.UID) (status v1.PodStatus) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if e := m.pods[uid]; e != nil {
-		return *e.pod.Status.DeepCopy(), true
+		e.pod.Status.DeepCopyInto(&status)
 	}
-	if pod := m.adopted[uid]; pod != nil {
-		return *pod.Status.DeepCopy(), true
-	}
-	return status, false
+	return status
 }
 
 // Update replaces the status of a pod by what change makes of it, and reports whether it is another. What change gets
@@ -74,20 +68,14 @@ func (m *Manager) Get(uid types.UID) (status v1.PodStatus, known bool) {
 func (m *Manager) Update(pod *v1.Pod, change func(before v1.PodStatus) v1.PodStatus) (changed bool) {
 	m.mu.Lock()
 	e := m.pods[pod.UID]
-	var before v1.PodStatus
-	if e != nil {
-		before = e.pod.Status
-	} else {
-		e = &entry{}
+	if e == nil {
+		e = &entry{pod: &v1.Pod{}}
 		m.pods[pod.UID] = e
-		if pod := m.adopted[pod.UID]; pod != nil {
-			before = pod.Status
-		}
 	}
 	next := pod.DeepCopy()
 	next.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
-	next.Status = change(*before.DeepCopy())
-	changed = e.pod == nil || !equality.Semantic.DeepEqual(e.pod.Status, next.Status) ||
+	next.Status = change(*e.pod.Status.DeepCopy())
+	changed = e.version == 0 || !equality.Semantic.DeepEqual(e.pod.Status, next.Status) ||
 		!equality.Semantic.DeepEqual(e.pod.Spec, next.Spec)
 	if changed {
 		e.pod = next
@@ -103,8 +91,8 @@ func (m *Manager) Update(pod *v1.Pod, change func(before v1.PodStatus) v1.PodSta
 // SetReadiness sets the readiness of a pod's containers from the results of its probes, without waiting for its
 // worker.
 func (m *Manager) SetReadiness(pod *v1.Pod, readiness Readiness) {
-	if _, known := m.Get(pod.UID); !known {
-		return
+	if m.Get(pod.UID).StartTime == nil {
+		return // its worker sets the first one
 	}
 	m.Update(pod, func(status v1.PodStatus) v1.PodStatus {
 		before := slices.Clone(status.Conditions)
@@ -125,7 +113,6 @@ func (m *Manager) Drop(ctx context.Context, pod *v1.Pod) error {
 	if e := m.pods[pod.UID]; e != nil {
 		e.dropped = true
 	}
-	delete(m.adopted, pod.UID)
 	m.mu.Unlock()
 	m.writing.Lock() // a Sync under way may be writing it
 	defer m.writing.Unlock()
@@ -140,13 +127,18 @@ func (m *Manager) Delete(uid types.UID) {
 }
 
 // Prune drops the statuses from before this start of the pods that are no more.
-func (m *Manager) Prune(exists func(types.UID) bool) {
+func (m *Manager) Prune(ctx context.Context, exists func(types.UID) bool) {
 	m.mu.Lock()
-	defer m.mu.Unlock()
-	for uid, pod := range m.adopted {
-		if m.pods[uid] == nil && !exists(uid) {
-			delete(m.adopted, uid)
-			m.gone = append(m.gone, pod)
+	var gone []*v1.Pod
+	for uid, e := range m.pods {
+		if e.version == 0 && !exists(uid) {
+			gone = append(gone, e.pod)
+		}
+	}
+	m.mu.Unlock()
+	for _, pod := range gone {
+		if m.Drop(ctx, pod) == nil { // else it is tried again
+			m.Delete(pod.UID)
 		}
 	}
 }
@@ -156,7 +148,9 @@ func (m *Manager) List() *v1.PodList {
 	list := &v1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, Items: []v1.Pod{}}
 	m.mu.Lock()
 	for _, e := range m.pods {
-		list.Items = append(list.Items, *e.pod)
+		if e.version > 0 {
+			list.Items = append(list.Items, *e.pod)
+		}
 	}
 	m.mu.Unlock()
 	slices.SortFunc(list.Items, func(a, b v1.Pod) int {
@@ -165,49 +159,34 @@ func (m *Manager) List() *v1.PodList {
 	return list
 }
 
-// Run writes what changed every ten seconds, and once more when ctx ends.
+// Run writes what changed every ten seconds, until ctx ends.
 func (m *Manager) Run(ctx context.Context) {
-	ticker := time.NewTicker(syncPeriod)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ticker.C:
-			m.Sync(ctx)
-		case <-ctx.Done():
-			m.Sync(context.WithoutCancel(ctx))
-			return
-		}
-	}
+	wait.UntilWithContext(ctx, m.Sync, syncPeriod)
 }
 
 // Sync writes what changed since it was written last.
 func (m *Manager) Sync(ctx context.Context) {
 	m.writing.Lock()
 	defer m.writing.Unlock()
-	versions := map[*entry]uint64{}
+	var entries []*entry
 	var changed []*v1.Pod
 	m.mu.Lock()
 	for _, e := range m.pods {
 		if e.version != e.written && !e.dropped {
-			versions[e] = e.version
-			changed = append(changed, e.pod)
+			e.written = e.version
+			entries, changed = append(entries, e), append(changed, e.pod)
 		}
 	}
-	gone := m.gone
-	m.gone = nil
 	m.mu.Unlock()
-	if len(changed)+len(gone) == 0 {
+	if len(changed) == 0 {
 		return
 	}
-	err := m.sink.Write(ctx, changed, gone)
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if err != nil {
+	if err := m.sink.Write(ctx, changed, nil); err != nil {
 		m.logger.Error(err, "Statuses could not be written; they are tried again", "after", syncPeriod)
-		m.gone = append(gone, m.gone...)
-		return
-	}
-	for e, version := range versions {
-		e.written = version
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		for _, e := range entries {
+			e.written = 0
+		}
 	}
 }

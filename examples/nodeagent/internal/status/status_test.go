@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -13,10 +12,10 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/plan"
+	"github.com/kubepleg/pleg/examples/nodeagent/internal/podtest"
 )
 
 // allReady has every running container started and ready.
@@ -36,37 +35,13 @@ func (allReady) SetReadiness(pod *v1.Pod, status *v1.PodStatus) {
 	}
 }
 
-// pod returns a pod; "name" is a container, "init:name" and "side:name" init containers.
-func pod(policy v1.RestartPolicy, names ...string) *v1.Pod {
-	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "n", UID: "u"}, Spec: v1.PodSpec{
-		RestartPolicy: policy, SecurityContext: &v1.PodSecurityContext{}}}
-	for _, name := range names {
-		kind, base, found := strings.Cut(name, ":")
-		c := v1.Container{Name: base}
-		switch {
-		case !found:
-			p.Spec.Containers = append(p.Spec.Containers, v1.Container{Name: name})
-			continue
-		case kind == "side":
-			c.RestartPolicy = ptr.To(v1.ContainerRestartPolicyAlways)
-		}
-		p.Spec.InitContainers = append(p.Spec.InitContainers, c)
-	}
-	return p
-}
-
-// seen returns a status of containers: "name running", "name 3" for an exit code, and "name
-// created", newest first.
+// seen returns a status of containers, newest first; see podtest.Status.
 func seen(containers ...string) *pleg.PodStatus {
 	s := &pleg.PodStatus{IPs: []string{"10.0.0.1"}}
 	for i, text := range containers {
-		name, state, _ := strings.Cut(text, " ")
-		c := &pleg.Status{Name: name, ID: pleg.ContainerID{Type: "t", ID: fmt.Sprint(name, len(containers)-i)},
-			State:        pleg.State(state),
-			RestartCount: 2, Reason: "Error", StartedAt: time.Unix(1, 0)}
-		if _, err := fmt.Sscan(state, &c.ExitCode); err == nil {
-			c.State = pleg.ContainerStateExited
-		}
+		c := podtest.Status(text)
+		c.ID.ID += fmt.Sprint(len(containers) - i)
+		c.RestartCount, c.Reason, c.StartedAt = 2, "Error", time.Unix(1, 0)
 		s.ContainerStatuses = append(s.ContainerStatuses, c)
 	}
 	return s
@@ -84,28 +59,31 @@ func TestPhaseAndConditions(t *testing.T) {
 		seen *pleg.PodStatus
 		want string
 	}{
-		{"new", pod(always, "a"), seen(), "Pending Initialized"},
-		{"created", pod(always, "a"), seen("a created"), "Pending Initialized"},
-		{"runs", pod(always, "a", "b"), seen("a running", "b running"), "Running Initialized Ready ContainersReady"},
-		{"half of it", pod(always, "a", "b"), seen("a running"), "Pending Initialized"},
-		{"one crashed", pod(always, "a", "b"), seen("a running", "b 1"), "Running Initialized"},
-		{"all exited, always", pod(always, "a"), seen("a 0"), "Running Initialized"},
-		{"all exited, on failure", pod(onFailure, "a"), seen("a 0"), "Succeeded Initialized:PodCompleted"},
-		{"one failed, on failure", pod(onFailure, "a", "b"), seen("a 0", "b 1"), "Running Initialized"},
-		{"all succeeded, never", pod(never, "a", "b"), seen("a 0", "b 0"), "Succeeded Initialized:PodCompleted"},
-		{"one failed, never", pod(never, "a", "b"), seen("a 0", "b 1"), "Failed Initialized"},
-		{"one failed and one runs, never", pod(never, "a", "b"), seen("a running", "b 1"), "Running Initialized"},
-		{"initializes", pod(always, "init:i", "a"), seen("i running"), "Pending"},
-		{"initialized", pod(always, "init:i", "a"), seen("i 0", "a running"), "Running Initialized Ready ContainersReady"},
-		{"init failed", pod(always, "init:i", "a"), seen("i 1"), "Pending"},
-		{"init failed, never", pod(never, "init:i", "a"), seen("i 1"), "Failed"},
-		{"init is lost", pod(always, "init:i", "a"), seen("a running"), "Running Initialized Ready ContainersReady"},
-		{"a sidecar first", pod(always, "side:s", "a"), seen("s running"), "Pending Initialized"},
-		{"a sidecar beside", pod(always, "side:s", "a"), seen("s running", "a running"),
+		{"new", podtest.Pod(always, "a"), seen(), "Pending Initialized"},
+		{"created", podtest.Pod(always, "a"), seen("a created"), "Pending Initialized"},
+		{"runs", podtest.Pod(always, "a", "b"), seen("a running", "b running"), "Running Initialized Ready ContainersReady"},
+		{"half of it", podtest.Pod(always, "a", "b"), seen("a running"), "Pending Initialized"},
+		{"one crashed", podtest.Pod(always, "a", "b"), seen("a running", "b 1"), "Running Initialized"},
+		{"all exited, always", podtest.Pod(always, "a"), seen("a 0"), "Running Initialized"},
+		{"all exited, on failure", podtest.Pod(onFailure, "a"), seen("a 0"), "Succeeded Initialized:PodCompleted"},
+		{"one failed, on failure", podtest.Pod(onFailure, "a", "b"), seen("a 0", "b 1"), "Running Initialized"},
+		{"all succeeded, never", podtest.Pod(never, "a", "b"), seen("a 0", "b 0"), "Succeeded Initialized:PodCompleted"},
+		{"one failed, never", podtest.Pod(never, "a", "b"), seen("a 0", "b 1"), "Failed Initialized"},
+		{"one failed and one runs, never", podtest.Pod(never, "a", "b"), seen("a running", "b 1"), "Running Initialized"},
+		{"initializes", podtest.Pod(always, "init:i", "a"), seen("i running"), "Pending"},
+		{"initialized", podtest.Pod(always, "init:i", "a"), seen("i 0", "a running"),
 			"Running Initialized Ready ContainersReady"},
-		{"a sidecar crashed", pod(always, "side:s", "a"), seen("s 1", "a running"), "Running Initialized"},
-		{"a sidecar outlives", pod(never, "side:s", "a"), seen("s running", "a 0"), "Running Initialized"},
-		{"a sidecar ended", pod(never, "side:s", "a"), seen("s 137", "a 0"), "Succeeded Initialized:PodCompleted"},
+		{"init failed", podtest.Pod(always, "init:i", "a"), seen("i 1"), "Pending"},
+		{"init failed, never", podtest.Pod(never, "init:i", "a"), seen("i 1"), "Failed"},
+		{"init is lost", podtest.Pod(always, "init:i", "a"), seen("a running"), "Running Initialized Ready ContainersReady"},
+		{"a sidecar first", podtest.Pod(always, "side:s", "a"), seen("s running"), "Pending Initialized"},
+		{"a sidecar beside", podtest.Pod(always, "side:s", "a"), seen("s running", "a running"),
+			"Running Initialized Ready ContainersReady"},
+		{"a sidecar crashed", podtest.Pod(always, "side:s", "a"), seen("s 1", "a running"), "Running Initialized"},
+		{"a sidecar that was lost", podtest.Pod(always, "side:s", "a"), seen("s created", "a running"),
+			"Running Initialized"},
+		{"a sidecar outlives", podtest.Pod(never, "side:s", "a"), seen("s running", "a 0"), "Running Initialized"},
+		{"a sidecar ended", podtest.Pod(never, "side:s", "a"), seen("s 137", "a 0"), "Succeeded Initialized:PodCompleted"},
 	} {
 		s := Generate(c.pod, c.seen, v1.PodStatus{}, nil, allReady{}, "")
 		got := string(s.Phase)
@@ -126,7 +104,7 @@ func TestPhaseAndConditions(t *testing.T) {
 // What is known of before is kept: times, the last termination, a phase that is final; what
 // the runtime has lost is said to be lost.
 func TestGenerateAfterBefore(t *testing.T) {
-	p := pod(v1.RestartPolicyAlways, "a")
+	p := podtest.Pod(v1.RestartPolicyAlways, "a")
 	first := Generate(p, seen("a running"), v1.PodStatus{}, nil, allReady{}, "192.0.2.1")
 	if first.PodIP != "10.0.0.1" || first.HostIP != "192.0.2.1" {
 		t.Errorf("%v", first)
@@ -160,7 +138,7 @@ func TestGenerateAfterBefore(t *testing.T) {
 		c.LastTerminationState.Terminated.Reason != "ContainerStatusUnknown" {
 		t.Errorf("%v", c)
 	}
-	job := pod(v1.RestartPolicyNever, "a")
+	job := podtest.Pod(v1.RestartPolicyNever, "a")
 	done := Generate(job, seen("a 0"), v1.PodStatus{}, nil, allReady{}, "")
 	if s := Generate(job, seen(), done, nil, allReady{}, ""); s.Phase != v1.PodSucceeded ||
 		s.ContainerStatuses[0].State.Terminated == nil {
@@ -171,7 +149,7 @@ func TestGenerateAfterBefore(t *testing.T) {
 // A directory has a whole file per pod, and gives them back.
 func TestDirectory(t *testing.T) {
 	d := Directory(filepath.Join(t.TempDir(), "status"))
-	p := pod(v1.RestartPolicyAlways, "a")
+	p := podtest.Pod(v1.RestartPolicyAlways, "a")
 	p.Status.Phase = v1.PodRunning
 	other := p.DeepCopy()
 	other.UID = "v"
@@ -207,11 +185,11 @@ func (n *nothing) Write(_ context.Context, changed, gone []*v1.Pod) error {
 
 // Only what changed is written; what an agent before this one left is pruned.
 func TestManager(t *testing.T) {
-	sink, old := &nothing{}, pod(v1.RestartPolicyAlways, "a")
+	sink, old := &nothing{}, podtest.Pod(v1.RestartPolicyAlways, "a")
 	old.UID, old.Status.Phase = "old", v1.PodRunning
 	versions := 0
 	m := NewManager(sink, []*v1.Pod{old}, logr.Discard(), func(*v1.Pod) { versions++ })
-	p := pod(v1.RestartPolicyAlways, "a")
+	p := podtest.Pod(v1.RestartPolicyAlways, "a")
 	set := func(phase v1.PodPhase) bool {
 		return m.Update(p, func(s v1.PodStatus) v1.PodStatus {
 			s.Phase = phase
@@ -231,13 +209,13 @@ func TestManager(t *testing.T) {
 	if sink.writes != 1 || versions != 2 {
 		t.Errorf("%d writes, %d versions", sink.writes, versions)
 	}
-	if s, known := m.Get("old"); !known || s.Phase != v1.PodRunning {
-		t.Errorf("%v, %v", s, known)
+	if s := m.Get("old"); s.Phase != v1.PodRunning {
+		t.Errorf("%v", s)
 	}
-	m.Prune(func(uid types.UID) bool { return uid == "u" })
+	m.Prune(t.Context(), func(uid types.UID) bool { return uid == "u" })
 	m.Sync(t.Context())
-	if _, known := m.Get("old"); known || sink.gone != 1 {
-		t.Errorf("%v, %d gone", known, sink.gone)
+	if s := m.Get("old"); s.Phase != "" || sink.gone != 1 {
+		t.Errorf("%v, %d gone", s, sink.gone)
 	}
 	if err := m.Drop(t.Context(), p); err != nil || sink.gone != 2 {
 		t.Errorf("%v, %d gone", err, sink.gone)

@@ -3,32 +3,27 @@ package worker
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/klog/v2"
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/handler"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/plan"
-	"github.com/kubepleg/pleg/examples/nodeagent/internal/prober"
 )
 
-// leastGrace is what a container gets to end in, even if its preStop hook has used up the grace period.
-const leastGrace = 2 * time.Second
-
-// hookTimeout bounds a postStart hook; a preStop hook has the grace period.
-const hookTimeout = time.Minute
+// leastGrace is what a container gets to end in, even if its preStop hook has used up the grace period; hookTimeout
+// bounds an HTTP hook that is not bounded by a grace period.
+const leastGrace, hookTimeout = 2 * time.Second, time.Minute
 
 // graceOf returns the grace period of a container that is ended because of a probe, or not.
-func graceOf(pod *v1.Pod, c *v1.Container, probe string) time.Duration {
+func graceOf(pod *v1.Pod, c *v1.Container, probe plan.ProbeKind) time.Duration {
 	seconds := *pod.Spec.TerminationGracePeriodSeconds
-	for kind, p := range map[prober.Kind]*v1.Probe{prober.Liveness: c.LivenessProbe, prober.Startup: c.StartupProbe} {
-		if string(kind) == probe && p != nil && p.TerminationGracePeriodSeconds != nil {
-			seconds = *p.TerminationGracePeriodSeconds
-		}
+	if p := plan.Probe(c, probe); p != nil && p.TerminationGracePeriodSeconds != nil {
+		seconds = *p.TerminationGracePeriodSeconds
 	}
 	return time.Duration(seconds) * time.Second
 }
@@ -38,26 +33,23 @@ func graceOf(pod *v1.Pod, c *v1.Container, probe string) time.Duration {
 func (w *worker) killPod(ctx context.Context, pod *v1.Pod, seen *pleg.PodStatus) error {
 	over := time.Now().Add(time.Duration(*pod.Spec.TerminationGracePeriodSeconds) * time.Second)
 	kill := func(s *pleg.Status) error { return w.killContainer(ctx, pod, s, time.Until(over)) }
-	var containers, sidecars []*pleg.Status
+	var containers []*pleg.Status
+	sidecars := map[string][]*pleg.Status{}
 	for _, s := range seen.ContainerStatuses {
-		if s.State != pleg.ContainerStateRunning && s.State != pleg.ContainerStateUnknown {
-			continue
-		}
-		if c := plan.Find(pod, s.Name); c != nil && plan.IsSidecar(c) {
-			sidecars = append(sidecars, s)
-		} else {
+		c := plan.Find(pod, s.Name)
+		switch {
+		case s.State != pleg.ContainerStateRunning && s.State != pleg.ContainerStateUnknown:
+		case c != nil && plan.IsSidecar(c):
+			sidecars[s.Name] = append(sidecars[s.Name], s)
+		default:
 			containers = append(containers, s)
 		}
 	}
 	if err := each(containers, kill); err != nil {
 		return err
 	}
-	order := func(s *pleg.Status) int {
-		return slices.IndexFunc(pod.Spec.InitContainers, func(c v1.Container) bool { return c.Name == s.Name })
-	}
-	slices.SortFunc(sidecars, func(a, b *pleg.Status) int { return order(b) - order(a) })
-	for _, s := range sidecars {
-		if err := kill(s); err != nil {
+	for _, c := range slices.Backward(pod.Spec.InitContainers) {
+		if err := each(sidecars[c.Name], kill); err != nil {
 			return err
 		}
 	}
@@ -78,7 +70,7 @@ func (w *worker) killContainer(ctx context.Context, pod *v1.Pod, s *pleg.Status,
 		err := w.hook(hookCtx, c, c.Lifecycle.PreStop, s.ID)
 		cancel()
 		if err != nil {
-			w.Logger.Error(err, "A preStop hook failed", "pod", podName(pod), "container", s.Name)
+			w.Logger.Error(err, "A preStop hook failed", "pod", klog.KObj(pod), "container", s.Name)
 		}
 	}
 	return w.Runtime.StopContainer(ctx, s.ID.ID, max(time.Until(over), leastGrace))
@@ -88,16 +80,11 @@ func (w *worker) killContainer(ctx context.Context, pod *v1.Pod, s *pleg.Status,
 func (w *worker) hook(ctx context.Context, c *v1.Container, h *v1.LifecycleHandler, id pleg.ContainerID) error {
 	switch {
 	case h.Exec != nil:
-		output, code, err := w.Runtime.Exec(ctx, id, h.Exec.Command, 0)
-		if err == nil && code != 0 {
-			err = fmt.Errorf("%q exits with %d: %.100s", h.Exec.Command, code, output)
-		}
-		return err
+		return handler.Exec(ctx, w.Runtime, id, h.Exec, 0)
 	case h.HTTPGet != nil:
 		ctx, cancel := context.WithTimeout(ctx, hookTimeout)
 		defer cancel()
-		status, _ := w.Status.Get(w.uid)
-		return handler.HTTP(ctx, c, h.HTTPGet, status.PodIP, handler.HookAgent)
+		return handler.HTTP(ctx, c, h.HTTPGet, w.Status.Get(w.uid).PodIP, handler.HookAgent)
 	case h.Sleep != nil:
 		select {
 		case <-time.After(time.Duration(h.Sleep.Seconds) * time.Second):

@@ -15,40 +15,29 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/kubepleg/pleg"
-	"github.com/kubepleg/pleg/examples/nodeagent/internal/backoff"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/prober"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/runtime"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/status"
 )
 
-// The back-off of containers that crash and of images that cannot be pulled.
-const (
-	firstBackoff   = 10 * time.Second
-	longestBackoff = 5 * time.Minute
-)
-
 // Config is what a Pool needs.
 type Config struct {
-	Cache   *pleg.PodCache
-	Runtime *runtime.Client
-	Probes  *prober.Manager
-	Status  *status.Manager
-	NodeIP  string
-	// Listed returns a pod as it was listed last, nil if it was not.
-	Listed func(uid types.UID) *pleg.Pod
-	// Suspend has no status of a pod published until resume is called, so that a burst of changes is seen as one.
-	Suspend func(uid types.UID) (resume func())
+	Generator *pleg.GenericPLEG
+	Cache     *pleg.PodCache
+	Runtime   *runtime.Client
+	Probes    *prober.Manager
+	Status    *status.Manager
+	NodeIP    string
 	// SyncAt asks for Wake at a time, Finished says that a worker has ended. Both are called by workers, and must not
 	// block.
 	SyncAt   func(uid types.UID, at time.Time)
-	Finished func(uid types.UID)
+	Finished func()
 	Logger   klog.Logger
 }
 
 // Pool has the workers of all pods. Its methods never block, but for Wait.
 type Pool struct {
 	Config
-	crashes, pulls, sandboxes *backoff.Table
 
 	mu      sync.Mutex
 	workers map[types.UID]*worker // guarded by mu
@@ -57,12 +46,7 @@ type Pool struct {
 
 // NewPool returns a pool without workers.
 func NewPool(config Config) *Pool {
-	return &Pool{
-		Config:  config,
-		crashes: backoff.New(firstBackoff, longestBackoff), pulls: backoff.New(firstBackoff, longestBackoff),
-		sandboxes: backoff.New(firstRetry, longestRetry),
-		workers:   map[types.UID]*worker{},
-	}
+	return &Pool{Config: config, workers: map[types.UID]*worker{}}
 }
 
 // Run has a pod run as it is specified, until ctx ends; what runs of it then stays. A pod that is being removed is
@@ -70,11 +54,12 @@ func NewPool(config Config) *Pool {
 func (p *Pool) Run(ctx context.Context, pod *v1.Pod) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if w := p.workers[pod.UID]; w != nil {
-		w.set(pod)
-		return
+	w := p.workers[pod.UID]
+	if w == nil {
+		p.beginLocked(ctx, pod, false)
+	} else if w.wanted.Err() == nil && w.pod.Swap(pod) != pod {
+		w.signal()
 	}
-	p.beginLocked(ctx, pod, false)
 }
 
 // Remove ends a pod and removes it. A pod without a worker, of which the runtime has something left, is given as pod;
@@ -86,13 +71,12 @@ func (p *Pool) Remove(ctx context.Context, pod *v1.Pod) {
 	if w == nil {
 		w = p.beginLocked(ctx, pod, true)
 	}
-	w.remove()
+	w.unwant()
+	w.signal()
 }
 
 func (p *Pool) beginLocked(ctx context.Context, pod *v1.Pod, orphan bool) *worker {
-	w := &worker{Pool: p, life: ctx, uid: pod.UID, orphan: orphan, wake: make(chan struct{}, 1), pod: pod,
-		reasons: map[string]v1.ContainerStateWaiting{}, failed: map[string]time.Time{}}
-	w.wanted, w.unwant = context.WithCancel(ctx)
+	w := newWorker(ctx, p, pod, orphan)
 	p.workers[pod.UID] = w
 	p.joined.Go(w.run)
 	w.signal()
@@ -114,7 +98,7 @@ func (p *Pool) Pods() map[types.UID]*v1.Pod {
 	defer p.mu.Unlock()
 	pods := make(map[types.UID]*v1.Pod, len(p.workers))
 	for uid, w := range p.workers {
-		pods[uid] = w.spec()
+		pods[uid] = w.pod.Load()
 	}
 	return pods
 }
@@ -126,5 +110,5 @@ func (p *Pool) finished(w *worker) {
 	p.mu.Lock()
 	delete(p.workers, w.uid)
 	p.mu.Unlock()
-	p.Finished(w.uid)
+	p.Finished()
 }

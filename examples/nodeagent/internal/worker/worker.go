@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
+	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/flowcontrol"
+	"k8s.io/klog/v2"
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/deletor"
@@ -22,6 +25,9 @@ const (
 	resyncPeriod = time.Minute
 	// The wait after a sync that failed.
 	firstRetry, longestRetry = time.Second, 10 * time.Second
+	// The back-off of containers that crash and of images that cannot be pulled. It begins anew after twice the
+	// longest without a failure.
+	firstBackoff, longestBackoff = 10 * time.Second, 5 * time.Minute
 )
 
 // stage is how far a pod is.
@@ -40,18 +46,32 @@ type worker struct {
 	wanted context.Context // ends when the pod is no longer wanted
 	unwant context.CancelFunc
 	uid    types.UID
-	orphan bool          // there is no manifest, only something left in the runtime
-	wake   chan struct{} // capacity 1: there is something to do
-
-	mu  sync.Mutex
-	pod *v1.Pod // guarded by mu
+	orphan bool                   // there is no manifest, only something left in the runtime
+	pod    atomic.Pointer[v1.Pod] // the newest specification
+	wake   chan struct{}          // capacity 1: there is something to do
 
 	// Owned by run.
 	stage   stage
 	synced  time.Time // when the last sync ended
 	retry   time.Duration
 	reasons map[string]v1.ContainerStateWaiting // why containers do not run
-	failed  map[string]time.Time                // when a pull failed, by image; "" for a sandbox
+	// The back-off of containers by name and hash, of images by name, and of the sandbox. failed is when the latter two
+	// failed last.
+	crashes, pulls, sandboxes *flowcontrol.Backoff
+	failed                    map[string]time.Time
+}
+
+func newWorker(ctx context.Context, p *Pool, pod *v1.Pod, orphan bool) *worker {
+	w := &worker{
+		Pool: p, life: ctx, uid: pod.UID, orphan: orphan, wake: make(chan struct{}, 1),
+		reasons: map[string]v1.ContainerStateWaiting{}, failed: map[string]time.Time{},
+		crashes:   flowcontrol.NewBackOff(firstBackoff, longestBackoff),
+		pulls:     flowcontrol.NewBackOff(firstBackoff, longestBackoff),
+		sandboxes: flowcontrol.NewBackOff(firstRetry, longestRetry),
+	}
+	w.wanted, w.unwant = context.WithCancel(ctx)
+	w.pod.Store(pod)
+	return w
 }
 
 func (w *worker) signal() {
@@ -59,28 +79,6 @@ func (w *worker) signal() {
 	case w.wake <- struct{}{}:
 	default:
 	}
-}
-
-// set gives the worker a specification, if it is another, unless it is too late.
-func (w *worker) set(pod *v1.Pod) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.wanted.Err() == nil && w.pod != pod {
-		w.pod = pod
-		w.signal()
-	}
-}
-
-// remove ends the sync under way; the next one ends the pod.
-func (w *worker) remove() {
-	w.unwant()
-	w.signal()
-}
-
-func (w *worker) spec() *v1.Pod {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.pod
 }
 
 // run syncs the pod whenever it is woken, until it is removed or its life ends.
@@ -92,7 +90,8 @@ func (w *worker) run() {
 			return
 		case <-w.wake:
 		}
-		again, gone, err := w.once()
+		pod := w.pod.Load()
+		again, gone, err := w.once(pod)
 		switch {
 		case gone || w.life.Err() != nil:
 			return
@@ -101,7 +100,7 @@ func (w *worker) run() {
 		case err != nil:
 			w.retry = min(max(2*w.retry, firstRetry), longestRetry)
 			again = earlier(again, time.Now().Add(w.retry))
-			w.Logger.Error(err, "A pod could not be synced", "pod", podName(w.spec()), "retry", w.retry)
+			w.Logger.Error(err, "A pod could not be synced", "pod", klog.KObj(pod), "retry", w.retry)
 		default:
 			w.retry = 0
 		}
@@ -109,11 +108,12 @@ func (w *worker) run() {
 	}
 }
 
-// once syncs the pod and returns when it is to be synced again; gone means that there is nothing left of it.
-func (w *worker) once() (again time.Time, gone bool, err error) {
-	pod, unwanted, ctx := w.spec(), w.wanted.Err() != nil, w.life
-	if !unwanted {
-		ctx = w.wanted
+// once brings the pod one stage further, at the most, and returns when it is to be synced again; gone means that
+// there is nothing left of it. An end of the wish for the pod ends a sync under way; the next one ends the pod.
+func (w *worker) once(pod *v1.Pod) (again time.Time, gone bool, err error) {
+	ctx, unwanted := w.wanted, w.wanted.Err() != nil
+	if unwanted {
+		ctx = w.life
 	}
 	defer func() {
 		if err != nil && ctx.Err() != nil {
@@ -121,27 +121,35 @@ func (w *worker) once() (again time.Time, gone bool, err error) {
 		}
 		w.synced = time.Now()
 	}()
-	seen, err := w.Cache.GetNewerThanContext(ctx, w.uid, w.synced)
+	seen, err := w.newer(ctx, w.synced)
 	if err != nil {
-		return again, false, fmt.Errorf("inspecting the pod: %w", err)
+		return again, false, err
+	}
+	if unwanted && w.stage == syncing {
+		w.stage = terminating
 	}
 	switch {
-	case unwanted && w.stage == syncing:
-		w.stage = terminating
-	case !unwanted && w.stage == terminated:
-		w.publish(pod, seen) // containerd shows a sandbox ready for a moment after it was stopped
-		return again, false, nil
-	}
-	if w.stage == syncing {
+	case w.stage == syncing:
 		again, err = w.sync(ctx, pod, seen)
-	}
-	if w.stage == terminating && err == nil {
-		err = w.terminate(ctx, pod, seen)
-	}
-	if w.stage == terminated && unwanted && err == nil {
-		gone, err = w.purge(ctx, pod)
+	case w.stage == terminating:
+		if err = w.terminate(ctx, pod, seen); err == nil {
+			again = time.Now()
+		}
+	case unwanted:
+		gone, err = w.purge(ctx, pod, seen)
+	default:
+		w.publish(pod, seen) // containerd shows a sandbox ready for a moment after it was stopped
 	}
 	return again, gone, err
+}
+
+// newer returns a status of the pod that was observed after a time. The library lists the pod for it, at once.
+func (w *worker) newer(ctx context.Context, than time.Time) (*pleg.PodStatus, error) {
+	seen, err := w.Cache.GetNewerThanContext(ctx, w.uid, than)
+	if err != nil {
+		return nil, fmt.Errorf("inspecting the pod: %w", err)
+	}
+	return seen, nil
 }
 
 // publish sets the pod's status and returns its phase.
@@ -162,14 +170,12 @@ func (w *worker) sync(ctx context.Context, pod *v1.Pod, seen *pleg.PodStatus) (a
 	w.Probes.Add(w.life, pod)
 	if phase := w.publish(pod, seen); phase == v1.PodSucceeded || phase == v1.PodFailed {
 		w.stage = terminating
-		return again, nil
+		return time.Now(), nil
 	}
-	actions := plan.Make(pod, plan.Hashes{Sandbox: runtime.SandboxHash(pod), Container: runtime.ContainerHash}, seen,
-		w.Probes)
-	again, err = w.act(ctx, pod, seen, actions)
+	again, err = w.act(ctx, pod, seen, plan.Make(pod, runtime.SandboxHash(pod), runtime.ContainerHash, seen, w.Probes))
 	w.publish(pod, seen) // with the reasons
-	if err := deletor.Tidy(ctx, w.Runtime, w.Listed(w.uid), seen); err != nil {
-		w.Logger.V(1).Info("Something that is dead could not be removed", "pod", podName(pod), "err", err)
+	if err := deletor.Tidy(ctx, w.Runtime, w.Generator.Pods().FindPodByID(w.uid), seen); err != nil {
+		w.Logger.V(1).Info("Something that is dead could not be removed", "pod", klog.KObj(pod), "err", err)
 	}
 	return again, err
 }
@@ -183,7 +189,7 @@ func (w *worker) act(ctx context.Context, pod *v1.Pod, seen *pleg.PodStatus, a p
 		}
 	}
 	err = each(a.Kill, func(k plan.Kill) error {
-		w.Logger.Info("A container is ended", "pod", podName(pod), "container", k.Container.Name, "why", k.Why)
+		w.Logger.Info("A container is ended", "pod", klog.KObj(pod), "container", k.Container.Name, "why", k.Why)
 		return w.killContainer(ctx, pod, k.Status, graceOf(pod, k.Container, k.Probe))
 	})
 	if err != nil {
@@ -192,33 +198,25 @@ func (w *worker) act(ctx context.Context, pod *v1.Pod, seen *pleg.PodStatus, a p
 	sandboxID, attempt := "", a.Attempt
 	switch {
 	case a.CreateSandbox:
-		if wait, over := w.sandboxes.Wait(string(w.uid), w.failed[""]); wait > 0 {
+		if over := waitUntil(w.sandboxes, "", w.failed[""]); !over.IsZero() {
 			return over, nil // the events of one that failed are no reason to try again
 		}
 		if sandboxID, err = w.Runtime.RunPodSandbox(ctx, pod, attempt); err != nil {
 			w.failed[""] = time.Now()
-			w.sandboxes.Next(string(w.uid), time.Now())
+			w.sandboxes.Next("", time.Now())
 			return again, err
 		}
 	case len(a.Start) > 0:
 		newest := seen.SandboxStatuses[0]
 		sandboxID, attempt = newest.GetId(), newest.GetMetadata().GetAttempt()
 	}
-	var ready []*v1.Container
 	var errs []error
 	for _, c := range a.Start {
-		wait, err := w.prepare(ctx, pod, seen, c)
-		switch {
-		case err != nil:
-			errs = append(errs, err)
-		case !wait.IsZero():
-			again = earlier(again, wait)
-		default:
-			ready = append(ready, c)
+		over, err := w.prepare(ctx, pod, seen, c)
+		if err == nil && over.IsZero() {
+			err = w.start(ctx, pod, seen, c, sandboxID, attempt)
 		}
-	}
-	for _, c := range ready {
-		errs = append(errs, w.start(ctx, pod, seen, c, sandboxID, attempt))
+		again, errs = earlier(again, over), append(errs, err)
 	}
 	return again, errors.Join(errs...)
 }
@@ -226,30 +224,26 @@ func (w *worker) act(ctx context.Context, pod *v1.Pod, seen *pleg.PodStatus, a p
 // terminate ends everything in the pod, and has the pod terminated once a newer status confirms that nothing of it
 // runs.
 func (w *worker) terminate(ctx context.Context, pod *v1.Pod, seen *pleg.PodStatus) error {
-	w.Probes.Quiet(w.uid)
+	w.Probes.Remove(w.uid, plan.Liveness, plan.Startup) // those that could kill a container
 	if err := w.killPod(ctx, pod, seen); err != nil {
 		return err
 	}
-	seen, err := w.Cache.GetNewerThanContext(ctx, w.uid, time.Now())
+	seen, err := w.newer(ctx, time.Now())
 	if err != nil {
-		return fmt.Errorf("inspecting the pod after its end: %w", err)
+		return err
 	}
 	if running := seen.GetRunningContainerStatuses(); len(running) > 0 {
 		return fmt.Errorf("%d containers still run", len(running))
 	}
 	w.publish(pod, seen)
-	w.Probes.Remove(w.uid)
+	w.Probes.Remove(w.uid, plan.ProbeKinds...)
 	w.stage = terminated
-	w.Logger.V(1).Info("A pod is terminated", "pod", podName(pod))
+	w.Logger.V(1).Info("A pod is terminated", "pod", klog.KObj(pod))
 	return nil
 }
 
 // purge removes what is left of a pod that is no longer wanted, and reports whether all of it is gone.
-func (w *worker) purge(ctx context.Context, pod *v1.Pod) (gone bool, err error) {
-	seen, err := w.Cache.GetNewerThanContext(ctx, w.uid, time.Now())
-	if err != nil {
-		return false, fmt.Errorf("inspecting the pod before it is removed: %w", err)
-	}
+func (w *worker) purge(ctx context.Context, pod *v1.Pod, seen *pleg.PodStatus) (gone bool, err error) {
 	if err := w.Status.Drop(ctx, pod); err != nil {
 		return false, err
 	}
@@ -260,22 +254,16 @@ func (w *worker) purge(ctx context.Context, pod *v1.Pod) (gone bool, err error) 
 		err = errors.Join(err, w.Runtime.RemovePodSandbox(ctx, s.GetId()))
 	}
 	if err == nil {
-		seen, err = w.Cache.GetNewerThanContext(ctx, w.uid, time.Now())
+		_, err = w.newer(ctx, time.Now()) // if anything is left, it has no worker, and housekeeping finds it
+	}
+	if err == nil {
+		err = w.Runtime.RemoveDirs(pod)
 	}
 	if err != nil {
 		return false, err
 	}
-	if left := len(seen.ContainerStatuses) + len(seen.SandboxStatuses); left > 0 {
-		return false, fmt.Errorf("%d sandboxes and containers were removed and are still there", left)
-	}
-	if err := w.Runtime.RemoveDirs(pod); err != nil {
-		return false, err
-	}
 	w.Status.Delete(w.uid)
-	w.crashes.Forget(string(w.uid))
-	w.pulls.Forget(string(w.uid))
-	w.sandboxes.Forget(string(w.uid))
-	w.Logger.V(1).Info("A pod is gone", "pod", podName(pod))
+	w.Logger.V(1).Info("A pod is gone", "pod", klog.KObj(pod))
 	return true, nil
 }
 
@@ -287,15 +275,19 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-func podName(pod *v1.Pod) string { return pod.Namespace + "/" + pod.Name }
+// waitUntil returns when the back-off is over of something that failed at a time, zero if it is.
+func waitUntil(b *flowcontrol.Backoff, key string, failed time.Time) (over time.Time) {
+	if !b.IsInBackOffSince(key, failed) {
+		return time.Time{}
+	}
+	return failed.Add(b.Get(key))
+}
 
 // each calls f for every item at once, and returns when all calls have.
 func each[T any](items []T, f func(T) error) error {
-	errs := make([]error, len(items))
-	var joined sync.WaitGroup
-	for i, item := range items {
-		joined.Go(func() { errs[i] = f(item) })
+	var calls errgroup.Group
+	for _, item := range items {
+		calls.Go(func() error { return f(item) })
 	}
-	joined.Wait()
-	return errors.Join(errs...)
+	return calls.Wait()
 }

@@ -1,0 +1,162 @@
+package cri_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/utils/clock"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+// calls are the calls that the library makes, as SECURITY.md lists them. Each only reads.
+var calls = []string{
+	"Version", "ListPodSandbox", "ListContainers", "StreamPodSandboxes", "StreamContainers", "PodSandboxStatus",
+	"ContainerStatus", "GetContainerEvents",
+}
+
+// No code of the library names another method of a CRI client, makes a call by the name of
+// its method, or has a client of images.
+func TestCodeNamesOnlyReadingCalls(t *testing.T) {
+	forbidden := map[string]bool{"Invoke": true, "NewStream": true, "NewImageServiceClient": true}
+	for _, client := range []reflect.Type{
+		reflect.TypeFor[runtimeapi.RuntimeServiceClient](), reflect.TypeFor[runtimeapi.ImageServiceClient](),
+	} {
+		for i := range client.NumMethod() {
+			// Status asks for the runtime's conditions. It reads too, and half of Go's types have
+			// a method or a field of that name.
+			if name := client.Method(i).Name; !slices.Contains(calls, name) && name != "Status" {
+				forbidden[name] = true
+			}
+		}
+	}
+	if !forbidden["StopContainer"] || !forbidden["ExecSync"] || !forbidden["PullImage"] {
+		t.Fatalf("these are not the methods of CRI: %v", forbidden)
+	}
+	// The fake runtime is for tests, and the examples are programs.
+	others := map[string]bool{"plegtest": true, "examples": true, "internal/scenario": true, "internal/layers": true}
+	files := 0
+	walk := func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		path = filepath.ToSlash(path)
+		if entry.IsDir() {
+			_, err := os.Stat(filepath.Join("..", path, "go.mod"))
+			if path != "." && (err == nil || strings.HasPrefix(entry.Name(), ".") || others[path]) {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		if !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return nil
+		}
+		files++
+		set := token.NewFileSet()
+		file, err := parser.ParseFile(set, filepath.Join("..", path), nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.SelectorExpr:
+				if forbidden[n.Sel.Name] {
+					t.Errorf("%v: %s", set.Position(n.Pos()), n.Sel.Name)
+				}
+			case *ast.KeyValueExpr:
+				if key, ok := n.Key.(*ast.Ident); ok && key.Name == "Verbose" {
+					t.Errorf("%v: a verbose status has the containers' environment", set.Position(n.Pos()))
+				}
+			case *ast.BasicLit:
+				if text, err := strconv.Unquote(n.Value); err == nil && strings.Contains(text, "/runtime.v1.") {
+					t.Errorf("%v: a method by its name: %s", set.Position(n.Pos()), text)
+				}
+			}
+			return true
+		})
+		return nil
+	}
+	if err := fs.WalkDir(os.DirFS(".."), ".", walk); err != nil {
+		t.Fatal(err)
+	}
+	if files < 50 {
+		t.Errorf("only %d files were read", files)
+	}
+}
+
+// A generator on a runtime in which everything happens makes these calls, and no others.
+func TestMakesOnlyReadingCalls(t *testing.T) {
+	s, r := serverAndRuntime(t)
+	generator := pleg.NewGenericPLEG(r, pleg.DefaultChannelCapacity, 50*time.Millisecond, pleg.NewCache(),
+		clock.RealClock{}, pleg.WithLogger(logr.Discard()))
+	events := generator.Subscribe(t.Context(), pleg.DefaultChannelCapacity)
+	generator.Start()
+	t.Cleanup(generator.Stop)
+	await := func(kind pleg.PodLifeCycleEventType) {
+		t.Helper()
+		for deadline := time.After(time.Minute); ; {
+			select {
+			case e := <-events:
+				if e.Type == kind {
+					return
+				}
+			case <-deadline:
+				t.Fatalf("no %s", kind)
+			}
+		}
+	}
+	for range 2 {
+		sandbox := s.RunPod(plegtest.PodConfig{Name: "web"})
+		await(pleg.ContainerStarted) // of the sandbox
+		id, err := s.RunContainer(sandbox, plegtest.ContainerConfig{Name: "app"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		await(pleg.ContainerStarted)
+		if err := s.ExitContainer(id, 1, "Error"); err != nil {
+			t.Fatal(err)
+		}
+		await(pleg.ContainerDied)
+		if err := s.RemovePodSandbox(sandbox); err != nil {
+			t.Fatal(err)
+		}
+		await(pleg.ContainerRemoved)
+		s.Down()
+		if err := s.Up(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	generator.Relist()
+	known := 0
+	for _, method := range calls {
+		known += s.Calls(method)
+	}
+	if all := s.Calls(""); all != known || known == 0 {
+		t.Errorf("%d calls, %d of them are known to read", all, known)
+	}
+}
+
+// SECURITY.md lists the calls.
+func TestSecurityListsTheCalls(t *testing.T) {
+	text, err := os.ReadFile("../SECURITY.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := "`" + strings.Join(calls, "`, `") + "`"
+	if !strings.Contains(strings.ReplaceAll(string(text), "\n", " "), list) {
+		t.Errorf("SECURITY.md does not say: %s", list)
+	}
+}

@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Compares the exported API with that of the last release tag, or of $1. Fails on an
+# incompatible change that hack/apidiff.accepted does not have, word for word, and on a line
+# there that is no change (any more). docs/VERSIONS.md says when a change may be accepted.
+. "$(dirname "$0")/modules.sh"
+
+# A clone may belong to somebody else than who runs this.
+git=(git -c safe.directory=*)
+accepted=hack/apidiff.accepted
+module=$(go list -m)
+
+tag=${1:-}
+if [[ -z $tag ]]; then
+	tag=$("${git[@]}" tag --list 'v[0-9]*' --sort=-v:refname --merged HEAD | head -n 1)
+fi
+if [[ -z $tag ]]; then
+	echo '*** THE API IS COMPARED WITH NOTHING: no tag v* is an ancestor of this commit. Before the first'
+	echo '*** release that is right; in a shallow clone, fetch the tags and their history.'
+	exit 0
+fi
+
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+go build -modfile=internal/tools/go.mod -o "$tmp/apidiff" golang.org/x/exp/cmd/apidiff
+mkdir "$tmp/old"
+"${git[@]}" archive "$tag" | tar -x -C "$tmp/old"
+(cd "$tmp/old" && "$tmp/apidiff" -m -w "$tmp/old.export" "$module")
+if ! "$tmp/apidiff" -m "$tmp/old.export" "$module" >"$tmp/all" 2>"$tmp/errors" ||
+	! "$tmp/apidiff" -m -incompatible "$tmp/old.export" "$module" >"$tmp/incompatible" 2>>"$tmp/errors"; then
+	cat "$tmp/errors"
+	exit 1
+fi
+echo "Against $tag:"
+cat "$tmp/all"
+
+sed -n 's/^- //p' "$tmp/incompatible" | sort >"$tmp/found"
+grep -v '^#' "$accepted" | sort >"$tmp/accepted" || true # there may be none
+status=0
+if new=$(comm -23 "$tmp/found" "$tmp/accepted") && [[ -n $new ]]; then
+	printf 'Incompatible changes that %s does not have:\n%s\n' "$accepted" "$new"
+	status=1
+fi
+if stale=$(comm -13 "$tmp/found" "$tmp/accepted") && [[ -n $stale ]]; then
+	printf 'Lines of %s that are no changes since %s:\n%s\n' "$accepted" "$tag" "$stale"
+	status=1
+fi
+exit "$status"

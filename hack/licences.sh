@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Lists the licence of everything that the library's packages are built from, and fails on one
+# that is not allowed or not known; with -all, lists those of every module, without judging
+# what only tests and tools use, in some minutes.
+. "$(dirname "$0")/modules.sh"
+
+module=$(go list -m)
+allowed=Apache-2.0,BSD-2-Clause,BSD-3-Clause,ISC,MIT
+
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+go -C internal/tools/licences build -o "$tmp/go-licenses" github.com/google/go-licenses
+# It knows the standard library by its folder.
+GOROOT=$(go env GOROOT)
+export GOROOT
+
+# list lists the licences of what the module in a folder is built from, the repository aside.
+# What the tool says beside that is about links, for which it asks the internet.
+list() {
+	local report
+	if ! report=$(cd "$1" && "$tmp/go-licenses" report --ignore="$module" ./... 2>"$tmp/errors"); then
+		cat "$tmp/errors" >&2
+		return 1
+	fi
+	awk -F, '{ printf "%-14s %s\n", $3, $1 }' <<<"$report" | sort
+}
+
+if [[ ${1:-} == -all ]]; then
+	for m in "${ours[@]}"; do
+		printf '\n%s\n' "$m"
+		list "$m"
+	done
+	exit
+fi
+list .
+if ! "$tmp/go-licenses" check --ignore="$module" --allowed_licenses="$allowed" ./... 2>"$tmp/errors"; then
+	cat "$tmp/errors"
+	echo "Only these licences are allowed: $allowed."
+	exit 1
+fi

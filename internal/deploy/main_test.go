@@ -1,0 +1,82 @@
+package deploy
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+// patience is how long a test waits for something that must come.
+const patience = time.Minute
+
+// program is the path of the program, built as the Dockerfile builds it.
+var program string
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "pleg-deploy-")
+	if err == nil {
+		defer os.RemoveAll(dir)
+		program, err = Build(context.Background(), dir)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return m.Run()
+}
+
+// startAgent starts a command that runs the program. It ends with the test.
+func startAgent(t *testing.T, name string, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command(name, args...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+		_ = cmd.Wait()
+	})
+	return cmd
+}
+
+// eventually waits until nothing is missing.
+func eventually(t *testing.T, missing func() string) {
+	t.Helper()
+	last := ""
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		if last = missing(); last == "" {
+			return
+		}
+	}
+	t.Fatalf("not within %v: %s", patience, last)
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+func startServer(t *testing.T) *plegtest.CRIServer {
+	t.Helper()
+	s, err := plegtest.StartCRIServer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Stop)
+	return s
+}

@@ -1,0 +1,118 @@
+package deploy
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+)
+
+func readYAML(t *testing.T, path string, into any) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(Root(), path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := yaml.Unmarshal(text, into); err != nil {
+		t.Fatalf("%s: %v", path, err)
+	}
+	return string(text)
+}
+
+type workflow struct {
+	On          any               `json:"on"`
+	Permissions map[string]string `json:"permissions"`
+	Jobs        map[string]struct {
+		Permissions map[string]string `json:"permissions"`
+		Timeout     int               `json:"timeout-minutes"`
+		Steps       []struct {
+			Uses string         `json:"uses"`
+			Run  string         `json:"run"`
+			With map[string]any `json:"with"`
+		} `json:"steps"`
+	} `json:"jobs"`
+}
+
+// A workflow may read the repository and nothing else, runs what the repository has, and
+// uses actions by the hash of a commit, which nobody can move.
+func TestWorkflows(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join(Root(), ".github", "workflows", "*"))
+	if err != nil || len(files) == 0 {
+		t.Fatal("no workflows:", err)
+	}
+	gate := false
+	for _, file := range files {
+		var w workflow
+		text := readYAML(t, filepath.Join(".github", "workflows", filepath.Base(file)), &w)
+		claim(t, reflect.DeepEqual(w.Permissions, map[string]string{"contents": "read"}), file+" may only read")
+		claim(t, !strings.Contains(text, "pull_request_target") && !strings.Contains(text, "secrets."),
+			file+" gives nothing to a fork")
+		for name, job := range w.Jobs {
+			claim(t, job.Permissions == nil && job.Timeout > 0, "job "+name+" has no more rights, and an end")
+			for _, s := range job.Steps {
+				if s.Uses != "" && !regexp.MustCompile(`^[\w-]+/[\w./-]+@[0-9a-f]{40}$`).MatchString(s.Uses) {
+					t.Errorf("%s is not pinned by its commit", s.Uses)
+				}
+				if strings.HasPrefix(s.Uses, "actions/checkout@") {
+					claim(t, s.With["fetch-depth"] == 0.0 && s.With["persist-credentials"] == false,
+						"the tags are there, the token is not")
+				}
+				gate = gate || strings.HasSuffix(s.Run, "bash .ci/run")
+			}
+		}
+	}
+	claim(t, gate, "a workflow runs .ci/run")
+}
+
+func TestDependabotKnowsEveryModule(t *testing.T) {
+	var modules []string
+	err := filepath.WalkDir(Root(), func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && strings.HasPrefix(entry.Name(), ".") && path != Root():
+			return fs.SkipDir
+		case entry.Name() == "go.mod":
+			dir, err := filepath.Rel(Root(), filepath.Dir(path))
+			modules = append(modules, filepath.Join("/", dir))
+			return err
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var config struct {
+		Version int `json:"version"`
+		Updates []struct {
+			Ecosystem   string   `json:"package-ecosystem"`
+			Directory   string   `json:"directory"`
+			Directories []string `json:"directories"`
+			Groups      map[string]struct {
+				Patterns []string `json:"patterns"`
+			} `json:"groups"`
+		} `json:"updates"`
+	}
+	readYAML(t, ".github/dependabot.yml", &config)
+	ecosystems, listed := map[string]bool{}, []string{}
+	for _, u := range config.Updates {
+		ecosystems[u.Ecosystem] = true
+		if u.Ecosystem == "gomod" {
+			listed = append(listed, u.Directories...)
+			claim(t, slices.Contains(u.Groups["kubernetes"].Patterns, "k8s.io/*"), "Kubernetes' modules come together")
+		}
+	}
+	slices.Sort(modules)
+	if slices.Sort(listed); !slices.Equal(listed, modules) {
+		t.Errorf("dependabot knows\n%s\nand the modules are in\n%s", strings.Join(listed, "\n"),
+			strings.Join(modules, "\n"))
+	}
+	claim(t, config.Version == 2 && ecosystems["gomod"] && ecosystems["github-actions"] && ecosystems["docker"],
+		"modules, actions and the image are updated")
+}

@@ -1,0 +1,67 @@
+package plegz
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"sync"
+	"time"
+)
+
+// documents are the answers as text and as JSON. Each is made once for all who ask before
+// something changes, so that neither work nor memory grows with the number of requests.
+type documents struct {
+	mu sync.Mutex // held while one is made
+	// Guarded by mu.
+	made map[format]document
+}
+
+// document is an answer in a format. Its body is not modified.
+type document struct {
+	position string
+	at       time.Time
+	body     []byte
+}
+
+// staleAfter is how old a document may be. Ages in it are as of when it was made.
+const staleAfter = time.Second
+
+// document returns everything that is known in a format.
+func (r *recorder) document(f format) []byte {
+	r.documents.mu.Lock()
+	defer r.documents.mu.Unlock()
+	now := r.clock.Now()
+	position := r.position()
+	if d, made := r.documents.made[f]; made && d.position == position && now.Sub(d.at) < staleAfter {
+		return d.body
+	}
+	a, _ := r.answer("")
+	d := document{position: a.Position, at: now}
+	if f == formatJSON {
+		d.body = a.indentedJSON()
+	} else {
+		d.body = a.text()
+	}
+	if r.documents.made == nil {
+		r.documents.made = make(map[format]document)
+	}
+	r.documents.made[f] = d
+	return d.body
+}
+
+// forget drops the documents.
+func (d *documents) forget() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.made = nil
+}
+
+func (a *answer) indentedJSON() []byte {
+	var compact, indented bytes.Buffer
+	w := bufio.NewWriter(&compact)
+	a.writeJSON(w)
+	_ = w.Flush()                                         // a buffer takes everything
+	_ = json.Indent(&indented, compact.Bytes(), "", "  ") // cannot fail: it is what was encoded
+	indented.WriteByte('\n')
+	return indented.Bytes()
+}
