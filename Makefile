@@ -104,7 +104,8 @@ picture: ## the picture of the page in README, docs/plegz.png; half a minute
 kubelet: ## a kubelet on the library beside the released one on a real containerd; about an hour; needs root
 	go run ./examples/kubelet/build
 	go run ./examples/kubelet/build -stock
-	cd examples/kubelet/compare && go run . -write ../../../docs/KUBELET.md
+	rm -f docs/bench/kubelet.json
+	cd examples/kubelet/compare && go run . -enforce -samples ../../../docs/bench/kubelet.json -write ../../../docs/KUBELET.md
 
 .PHONY: mixin
 mixin: ## rules, alerts and dashboard, with promtool and a Prometheus (Debian's package prometheus); a minute or two

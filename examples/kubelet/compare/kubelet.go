@@ -12,6 +12,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -26,8 +28,8 @@ type variant struct {
 	gates   []string // feature gates, as name=value
 	// withoutEvents has the runtime refuse its event stream.
 	withoutEvents bool
-	// optional: only measured when it is named.
-	optional bool
+	// optional: only measured when it is named, or while it idles.
+	optional, idleToo bool
 }
 
 var variants = []variant{
@@ -35,9 +37,24 @@ var variants = []variant{
 	{name: "stock, EventedPLEG", program: "stock", gates: []string{"EventedPLEG=true"}},
 	{name: "ours", program: "kubelet"},
 	{name: "ours, no events", program: "kubelet", withoutEvents: true},
-	{name: "ours, EventedPLEG", program: "kubelet", gates: []string{"EventedPLEG=true"}, optional: true},
+	{name: "ours, EventedPLEG", program: "kubelet", gates: []string{"EventedPLEG=true"}, optional: true, idleToo: true},
 	{name: "ours, polling only", program: "kubelet", gates: []string{"PLEGOnDemandRelist=false"}, optional: true},
 }
+
+// variantOf returns the variant of that name.
+func variantOf(name string) (variant, error) {
+	var names []string
+	for _, v := range variants {
+		if v.name == name {
+			return v, nil
+		}
+		names = append(names, v.name)
+	}
+	return variant{}, fmt.Errorf("there is no kubelet %q; there are %s", name, strings.Join(names, "; "))
+}
+
+// evented reports whether the gate EventedPLEG is on.
+func (v variant) evented() bool { return slices.Contains(v.gates, "EventedPLEG=true") }
 
 // kubelet is a kubelet process without an API server: it runs the pods of a folder.
 type kubelet struct {
@@ -51,7 +68,7 @@ type kubelet struct {
 
 // config is the configuration of the kubelet. It needs neither an API server, nor cgroup
 // v2, nor a network plug-in, nor room to spare.
-func config(dir, endpoint string, ports [3]int, gates []string) map[string]any {
+func config(dir, endpoint string, ports [3]int, timeout time.Duration, gates []string) map[string]any {
 	featureGates := map[string]bool{}
 	for _, g := range gates {
 		name, value, _ := strings.Cut(g, "=")
@@ -60,7 +77,7 @@ func config(dir, endpoint string, ports [3]int, gates []string) map[string]any {
 	return map[string]any{
 		"kind": "KubeletConfiguration", "apiVersion": "kubelet.config.k8s.io/v1beta1",
 		"containerRuntimeEndpoint": endpoint, "imageServiceEndpoint": endpoint,
-		"runtimeRequestTimeout": requestTimeout.String(),
+		"runtimeRequestTimeout": timeout.String(),
 		"staticPodPath":         filepath.Join(dir, "manifests"), "podLogsDir": filepath.Join(dir, "logs"),
 		"address": "127.0.0.1", "port": ports[0], "readOnlyPort": ports[1], "healthzPort": ports[2],
 		"authentication": map[string]any{
@@ -78,7 +95,7 @@ func config(dir, endpoint string, ports [3]int, gates []string) map[string]any {
 }
 
 // startKubelet starts a kubelet in a folder that the kubelets before it have used too.
-func startKubelet(v variant, programs, dir, endpoint string) (*kubelet, error) {
+func startKubelet(v variant, programs, dir, endpoint string, timeout time.Duration) (*kubelet, error) {
 	var ports [3]int
 	for i := range ports {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -88,7 +105,7 @@ func startKubelet(v variant, programs, dir, endpoint string) (*kubelet, error) {
 		defer l.Close()
 		ports[i] = l.Addr().(*net.TCPAddr).Port
 	}
-	content, err := json.Marshal(config(dir, endpoint, ports, v.gates))
+	content, err := json.Marshal(config(dir, endpoint, ports, timeout, v.gates))
 	if err != nil {
 		return nil, fmt.Errorf("writing the kubelet's configuration: %w", err)
 	}
@@ -133,6 +150,29 @@ func (k *kubelet) kill() {
 	<-k.done
 }
 
+// terminate ends the kubelet as an upgrade would. Its pods run on.
+func (k *kubelet) terminate() error {
+	if err := k.cmd.Process.Signal(unix.SIGTERM); err != nil {
+		return fmt.Errorf("ending the kubelet: %w", err)
+	}
+	select {
+	case <-k.done:
+		return nil
+	case <-time.After(30 * time.Second):
+		return fmt.Errorf("the kubelet (%s) does not end; its log ends:\n%s", k.variant.name, k.tail())
+	}
+}
+
+// ended reports whether the kubelet has ended.
+func (k *kubelet) ended() bool {
+	select {
+	case <-k.done:
+		return true
+	default:
+		return false
+	}
+}
+
 // tail returns the end of the kubelet's log.
 func (k *kubelet) tail() string {
 	content, err := os.ReadFile(k.log)
@@ -143,17 +183,38 @@ func (k *kubelet) tail() string {
 	return string(content[max(0, len(content)-length):])
 }
 
-// unhealthy returns what the kubelet has said last of its generator's health, but for what
-// it says before the first list.
-func (k *kubelet) unhealthy() string {
+// said returns what follows some words in the last line of the kubelet's log that has them.
+func (k *kubelet) said(words string) string {
 	content, _ := os.ReadFile(k.log)
 	var last string
 	for line := range strings.Lines(string(content)) {
-		if _, reason, found := strings.Cut(line, "PLEG is not healthy: "); found && !strings.Contains(line, "yet to be") {
-			last = strings.TrimSpace(reason)
+		if _, rest, found := strings.Cut(line, words); found {
+			last = strings.TrimSpace(rest)
 		}
 	}
 	return last
+}
+
+// unhealthy returns the last reason that the kubelet has given for not synchronizing pods,
+// if its generator was among them. It is what a kubelet with an API server reports as the
+// reason for NotReady: both are its runtimeErrors. What it says before the first list is no
+// reason.
+func (k *kubelet) unhealthy() string {
+	reason, _ := strconv.Unquote(strings.TrimPrefix(k.said(`"Skipping pod synchronization" err=`), "err="))
+	if !strings.Contains(reason, "PLEG is not healthy") || strings.Contains(reason, "yet to be") {
+		return ""
+	}
+	return reason
+}
+
+// backedOff returns an error when the kubelet has had a container in back-off. How soon its
+// successor was created is then the back-off's time, and nothing that is measured here.
+func (k *kubelet) backedOff() error {
+	if back := k.said("CrashLoopBackOff: "); back != "" {
+		return fmt.Errorf("the kubelet (%s) has had a container in back-off, which was not to crash twice: %s",
+			k.variant.name, back)
+	}
+	return nil
 }
 
 var client = &http.Client{Timeout: 5 * time.Second}
@@ -169,6 +230,16 @@ func (k *kubelet) get(ctx context.Context, path string) ([]byte, error) {
 	}
 	defer response.Body.Close()
 	return io.ReadAll(response.Body)
+}
+
+// healthz returns what the kubelet answers there, without its checks.
+func (k *kubelet) healthz(ctx context.Context) string {
+	answer, err := k.get(ctx, "/healthz")
+	if err != nil {
+		return err.Error()
+	}
+	first, _, _ := strings.Cut(string(answer), "\n")
+	return first
 }
 
 // podList is what is read of the kubelet's answer.
@@ -200,7 +271,7 @@ func (k *kubelet) running(ctx context.Context) (map[string]int, error) {
 	running := make(map[string]int)
 	for _, p := range pods.Items {
 		if s := p.Status.ContainerStatuses; p.Status.Phase == "Running" && len(s) == 1 && s[0].State.Running != nil {
-			running[strings.TrimSuffix(p.Metadata.Name, "-node")] = s[0].RestartCount
+			running[strings.TrimSuffix(p.Metadata.Name, suffix)] = s[0].RestartCount
 		}
 	}
 	return running, nil

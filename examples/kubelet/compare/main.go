@@ -15,54 +15,70 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/kubepleg/pleg/internal/e2e/containerd"
+	"github.com/kubepleg/pleg/internal/e2e/measure"
 )
 
 var (
 	pods     = flag.Int("pods", 12, "pods whose containers are killed, once in a round")
 	rounds   = flag.Int("rounds", 3, "how often every kubelet has its turn")
 	starts   = flag.Int("starts", 4, "pods that are added in a round")
+	switches = flag.Int("switches", 1, "how often the pods are handed from stock to ours to stock")
 	hung     = flag.Int("hung", 1, "how often a pod hangs under every kubelet")
 	freezes  = flag.Int("freezes", 2, "how often the runtime freezes under every kubelet")
 	frozen   = flag.Duration("frozen", 20*time.Second, "how long the runtime is frozen")
+	longs    = flag.Int("long-freezes", 1, "how often it is frozen until the kubelet says that it is not healthy")
 	idle     = flag.Duration("idle", time.Minute, "how long CPU time is measured; 0 for not")
 	idlePods = flag.String("idle-pods", "30,100", "how many pods idle meanwhile")
 	lives    = flag.Int("lives", 300, "how many pods come and go under restarts of everything, under every kubelet")
 	only     = flag.String("only", "", "the kubelets to measure, by their names, with semicolons between; all by default")
 	enforce  = flag.Bool("enforce", false, "fail when a kubelet on the library misses what is promised")
-	into     = flag.String("write", "", "a document to write the table into, between its markers")
+	within   = flag.Duration("within", 2*time.Second, "what is promised for a crash beside a pod that hangs")
+	samples  = flag.String("samples", "", "a file of samples to add to: the table has those of earlier runs too")
+	draw     = flag.Bool("draw", false, "measure nothing; make the table and the plot of what is in -samples")
+	into     = flag.String("write", "", "a document to write the table into, between its markers; the plot goes below it")
 
 	requestTimeout = flag.Duration("request-timeout", 2*time.Minute, "runtime-request-timeout of the kubelets")
 )
 
-// handledWithin is the promise that enforce checks: how soon a crash is handled while
-// another pod hangs.
-const handledWithin = 2 * time.Second
+func main() { measure.Main(run) }
 
-func main() {
-	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
-	err := run(ctx)
-	stop()
+func run(ctx context.Context) error {
+	r, err := readResults(*samples)
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "compare:", err)
-		os.Exit(1)
+		return err
 	}
+	if !*draw {
+		err := measureAll(ctx, r)
+		// What was measured before an error is kept.
+		if err := errors.Join(err, r.keep(*samples)); err != nil {
+			return err
+		}
+	}
+	fmt.Println(r.document())
+	if *into != "" {
+		if err := r.write(*into); err != nil {
+			return err
+		}
+	}
+	if *enforce {
+		return r.check(*within)
+	}
+	return nil
 }
 
-func run(ctx context.Context) (err error) {
+// measureAll runs all that the flags ask for.
+func measureAll(ctx context.Context, r *results) (err error) {
 	chosen, programs, err := choose()
 	if err != nil {
 		return err
 	}
+	r.began()
 	// What kubelets write outside of their root is removed, if they have made it.
 	defer func() { err = errors.Join(err, removeMade()) }()
 	n, err := startNode(ctx, programs)
@@ -70,7 +86,6 @@ func run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, n.close()) }()
-	r := newResults(chosen)
 	m := &measurement{node: n, results: r}
 	for i := range *pods {
 		m.names = append(m.names, fmt.Sprintf("pod%03d", i))
@@ -83,49 +98,37 @@ func run(ctx context.Context) (err error) {
 			// Each is the first of a round in its turn.
 			v := chosen[(i+round)%len(chosen)]
 			say("round %d: %s", round+1, v.name)
-			if err := m.round(ctx, v, round == 0 && i == 0); err != nil {
+			if err := m.round(ctx, v); err != nil {
 				return err
 			}
 		}
 	}
-	for range *freezes {
-		for _, v := range chosen {
-			say("the runtime freezes: %s", v.name)
-			if err := m.freeze(ctx, v); err != nil {
-				return err
-			}
+	for range *switches {
+		if err := m.handOver(ctx, chosen); err != nil {
+			return err
 		}
 	}
-	for range *hung {
-		for _, v := range chosen {
-			say("a pod hangs: %s", v.name)
-			if err := m.hang(ctx, v); err != nil {
-				return err
-			}
-		}
-	}
-	for _, v := range chosen {
-		if *lives > 0 {
-			say("%d pods come and go: %s", *lives, v.name)
-			if err := m.lives(ctx, v, *lives); err != nil {
-				return err
+	for _, s := range []struct {
+		what  string
+		times int
+		run   func(context.Context, variant) error
+	}{
+		{"the runtime freezes", *freezes, m.freeze},
+		{"the runtime freezes for long", *longs, m.freezeLong},
+		{"a pod hangs", *hung, m.hang},
+		{fmt.Sprintf("%d pods come and go", *lives), min(*lives, 1), m.lives},
+	} {
+		for range s.times {
+			for _, v := range chosen {
+				say("%s: %s", s.what, v.name)
+				if err := s.run(ctx, v); err != nil {
+					return err
+				}
 			}
 		}
 	}
 	if *idle > 0 {
-		if err := m.idle(ctx, chosen); err != nil {
-			return err
-		}
-	}
-	table := r.table()
-	fmt.Println(table)
-	if *into != "" {
-		if err := writeBetweenMarkers(*into, table); err != nil {
-			return err
-		}
-	}
-	if *enforce {
-		return r.check()
+		return m.idle(ctx, chosen)
 	}
 	return nil
 }
@@ -139,11 +142,11 @@ func choose() ([]variant, string, error) {
 	if *only != "" {
 		chosen = nil
 		for name := range strings.SplitSeq(*only, ";") {
-			i := slices.IndexFunc(variants, func(v variant) bool { return v.name == strings.TrimSpace(name) })
-			if i < 0 {
-				return nil, "", fmt.Errorf("there is no kubelet %q; there are %v", name, names(variants))
+			v, err := variantOf(strings.TrimSpace(name))
+			if err != nil {
+				return nil, "", err
 			}
-			chosen = append(chosen, variants[i])
+			chosen = append(chosen, v)
 		}
 	}
 	programs, err := filepath.Abs(filepath.Join("..", "..", "..", ".cache", "kubelet"))
@@ -159,24 +162,9 @@ func choose() ([]variant, string, error) {
 	return chosen, programs, nil
 }
 
-func names(list []variant) []string {
-	var all []string
-	for _, v := range list {
-		all = append(all, v.name)
-	}
-	return all
-}
-
 func say(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
 
 // pause waits a random time around a second, so that nothing falls into step with relists.
-func pause(ctx context.Context) error { return wait(ctx, 500*time.Millisecond+rand.N(time.Second)) }
-
-func wait(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
+func pause(ctx context.Context) error {
+	return measure.Wait(ctx, 500*time.Millisecond+rand.N(time.Second))
 }

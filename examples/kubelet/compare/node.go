@@ -24,7 +24,8 @@ type node struct {
 	proxy    *proxy
 	dir      string
 	programs string
-	kubelet  *kubelet // nil while none runs
+	kubelet  *kubelet      // nil while none runs
+	timeout  time.Duration // runtime-request-timeout of the next kubelets
 
 	mu     sync.Mutex
 	events []*runtimeapi.ContainerEventResponse // of the runtime; guarded by mu
@@ -32,14 +33,15 @@ type node struct {
 	stop   context.CancelFunc
 }
 
-// Names in the labels of the kubelet's containers.
 const (
-	labelPod       = "io.kubernetes.pod.name"
-	labelContainer = "io.kubernetes.container.name"
+	// labelPod is the name of a pod in the labels of the kubelet's containers.
+	labelPod = "io.kubernetes.pod.name"
+	// suffix is what the kubelet adds to the names of static pods: its own.
+	suffix = "-node"
 )
 
 func startNode(ctx context.Context, programs string) (n *node, err error) {
-	n = &node{programs: programs, more: make(chan struct{})}
+	n = &node{programs: programs, timeout: *requestTimeout, more: make(chan struct{})}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, n.close())
@@ -109,8 +111,18 @@ func (n *node) removePods() error {
 // run starts a kubelet; the one before must have been ended.
 func (n *node) run(v variant) (err error) {
 	n.proxy.refuseEvents(v.withoutEvents)
-	n.kubelet, err = startKubelet(v, n.programs, n.dir, "unix://"+n.proxy.path)
+	n.kubelet, err = startKubelet(v, n.programs, n.dir, "unix://"+n.proxy.path, n.timeout)
 	return err
+}
+
+// revive starts the kubelet again if it has ended by itself, as an init system would: a
+// kubelet that finds no runtime at its start does.
+func (n *node) revive(v variant) error {
+	if !n.kubelet.ended() {
+		return nil
+	}
+	say("  the kubelet has ended, and is started again; its log ends:\n%s", n.kubelet.tail())
+	return n.run(v)
 }
 
 // end kills the kubelet, if one runs.
@@ -119,6 +131,15 @@ func (n *node) end() {
 		n.kubelet.kill()
 		n.kubelet = nil
 	}
+}
+
+// terminate ends the kubelet, if one runs, as an upgrade would.
+func (n *node) terminate() error {
+	if n.kubelet == nil {
+		return nil
+	}
+	defer n.end()
+	return n.kubelet.terminate()
 }
 
 // manifest is a static pod of one container that sleeps.
@@ -164,7 +185,7 @@ type app struct {
 // appOf returns the running container of a pod.
 func (n *node) appOf(ctx context.Context, pod string) (app, error) {
 	list, err := n.client.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
-		LabelSelector: map[string]string{labelPod: pod + "-node"},
+		LabelSelector: map[string]string{labelPod: pod + suffix},
 		State:         &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
 	}})
 	if err != nil {
@@ -223,7 +244,7 @@ func (n *node) awaitEvent(ctx context.Context, pod string, kind runtimeapi.Conta
 			e := events[read]
 			created := time.Unix(0, e.CreatedAt)
 			if e.ContainerEventType == kind && created.After(after) && e.ContainerId != e.GetPodSandboxStatus().GetId() &&
-				e.GetPodSandboxStatus().GetMetadata().GetName() == pod+"-node" {
+				e.GetPodSandboxStatus().GetMetadata().GetName() == pod+suffix {
 				return created, true
 			}
 		}

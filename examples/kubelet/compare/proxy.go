@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"path"
+	"slices"
 	"sync"
 
 	"google.golang.org/grpc"
@@ -19,16 +20,17 @@ import (
 )
 
 // proxy stands between a kubelet and the runtime, passes every call on as it is, and can
-// have the inspections of single objects hang, and the event stream refused.
+// have the inspections of single objects hang or fail, and the event stream refused.
 type proxy struct {
 	server  *grpc.Server
 	runtime *grpc.ClientConn
 	path    string
 
 	mu       sync.Mutex
-	hanging  map[string]bool // IDs of containers and sandboxes; guarded by mu
-	released chan struct{}   // closed when nothing is to hang any more; guarded by mu
-	noEvents bool            // guarded by mu
+	hanging  []string      // IDs of containers and sandboxes; guarded by mu
+	failing  []string      // the same; guarded by mu
+	released chan struct{} // closed when nothing is to hang any more; guarded by mu
+	noEvents bool          // guarded by mu
 }
 
 // startProxy serves at a socket what the runtime at another serves.
@@ -54,21 +56,28 @@ func (p *proxy) close() error {
 	return p.runtime.Close()
 }
 
+// reconnect connects to a runtime that was restarted, without waiting for the end of a back-off.
+func (p *proxy) reconnect() { p.runtime.ResetConnectBackoff() }
+
 // hang has the inspections of these containers and sandboxes hang until release.
 func (p *proxy) hang(ids ...string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.hanging = make(map[string]bool)
-	for _, id := range ids {
-		p.hanging[id] = true
-	}
+	p.hanging = ids
+}
+
+// fail has the inspections of these containers and sandboxes fail until release.
+func (p *proxy) fail(ids ...string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.failing = ids
 }
 
 func (p *proxy) release() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	close(p.released)
-	p.released, p.hanging = make(chan struct{}), nil
+	p.released, p.hanging, p.failing = make(chan struct{}), nil, nil
 }
 
 func (p *proxy) refuseEvents(refuse bool) {
@@ -94,9 +103,12 @@ func (p *proxy) fault(ctx context.Context, method string, message *frame) error 
 		return nil
 	}
 	p.mu.Lock()
-	hangs, released := p.hanging[id], p.released
+	fails, hangs, released := slices.Contains(p.failing, id), slices.Contains(p.hanging, id), p.released
 	p.mu.Unlock()
-	if !hangs {
+	switch {
+	case fails:
+		return status.Errorf(codes.Internal, "the inspection of %s fails on purpose", id)
+	case !hangs:
 		return nil
 	}
 	select {

@@ -1,11 +1,8 @@
 package main
 
 import (
-	"errors"
 	"fmt"
-	"os"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -18,64 +15,137 @@ type kind string
 const (
 	crashed           kind = "container killed → successor created"
 	announced         kind = "of that, the runtime's share: killed → the event of its end"
+	answered          kind = "and the kubelet's: the event of its end → successor created"
 	started           kind = "manifest written → pod Running in `/pods`"
 	restarted         kind = "kubelet killed and started → all pods Running in `/pods`"
-	thawedAfterFreeze kind = "containerd frozen and thawed: thaw → successor of what was killed meanwhile"
+	handedOver        kind = "stock → ours → stock: kubelet started → `/pods` says what containerd says"
+	handedCrash       kind = "stock → ours → stock: kubelet started → successor of what died without one"
+	untouched         kind = "stock → ours → stock: containers that were left alone"
 	crashedBesideHung kind = "one pod hangs: another's container killed → successor created"
-	agreed            kind = "pods come and go under restarts and faults: the end → `/pods` says what containerd says"
 	startedBesideHung kind = "one pod hangs: manifest written → pod Running in `/pods`"
+	thawedAfterFreeze kind = "containerd frozen and thawed: thaw → successor of what was killed meanwhile"
+	noticedUnhealthy  kind = "containerd frozen past the threshold: freeze → \"PLEG is not healthy\""
+	thawedAfterLong   kind = "containerd frozen past the threshold: thaw → successor of what was killed meanwhile"
+	agreed            kind = "pods come and go under restarts and faults: rest → `/pods` says what containerd says"
 )
 
-// results are the samples of every kubelet.
-type results struct {
-	variants []variant
-
-	mu      sync.Mutex
-	kinds   []kind // in the order of their first sample; guarded by mu
-	samples map[kind]map[string]measure.Samples
+// kinds are the rows of the table, in its order; those of idle nodes follow.
+var kinds = []kind{
+	crashed, announced, answered, started, restarted, crashedBesideHung, startedBesideHung, thawedAfterFreeze,
+	noticedUnhealthy, thawedAfterLong, handedOver, handedCrash, untouched, agreed,
 }
 
-func newResults(list []variant) *results {
-	return &results{variants: list, samples: make(map[kind]map[string]measure.Samples)}
+const (
+	idleFormat   = "idle with %d pods: CPU of %s, of each second"
+	bothPrograms = "kubelet and containerd together"
+)
+
+func idleKind(pods int, program string) kind { return kind(fmt.Sprintf(idleFormat, pods, program)) }
+
+// position is the order of the rows of the table: kinds, and then the idle nodes by their
+// pods.
+func (k kind) position() int {
+	if i := slices.Index(kinds, k); i >= 0 {
+		return i
+	}
+	var pods int
+	_, _ = fmt.Sscanf(string(k), "idle with %d pods", &pods) // else 0, which is first of the rest
+	programs := []string{"kubelet", "containerd", bothPrograms}
+	return len(kinds) + pods*len(programs) +
+		slices.IndexFunc(programs, func(p string) bool { return k == idleKind(pods, p) })
+}
+
+// count is how often something was as it should be, of all times.
+type count struct{ hits, all int }
+
+// outcome is what was measured of one kind under one kubelet.
+type outcome struct {
+	samples measure.Samples
+	count   count
+}
+
+// remark is what a kubelet said of its health at a moment.
+type remark struct{ scenario, healthz, unhealthy string }
+
+// results are what was measured. Their methods may be called from several goroutines.
+type results struct {
+	mu       sync.Mutex
+	runs     []runInfo                    // guarded by mu
+	fresh    bool                         // the last run has measured something; guarded by mu
+	outcomes map[kind]map[string]*outcome // by the name of the kubelet; guarded by mu
+	remarks  map[string][]remark          // the same
+}
+
+func newResults() *results {
+	return &results{outcomes: make(map[kind]map[string]*outcome), remarks: make(map[string][]remark)}
+}
+
+func (r *results) outcomeLocked(variant string, k kind) *outcome {
+	if r.outcomes[k] == nil {
+		r.outcomes[k] = make(map[string]*outcome)
+	}
+	if r.outcomes[k][variant] == nil {
+		r.outcomes[k][variant] = new(outcome)
+	}
+	return r.outcomes[k][variant]
+}
+
+// get returns what was measured; its zero value if nothing was.
+func (r *results) get(variant string, k kind) outcome {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if o := r.outcomes[k][variant]; o != nil {
+		return outcome{slices.Clone(o.samples), o.count}
+	}
+	return outcome{}
 }
 
 func (r *results) add(v variant, k kind, d time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.samples[k] == nil {
-		r.samples[k] = make(map[string]measure.Samples)
-		r.kinds = append(r.kinds, k)
-	}
-	r.samples[k][v.name] = append(r.samples[k][v.name], d)
+	o := r.outcomeLocked(v.name, k)
+	o.samples = append(o.samples, d)
+	r.fresh = true
 	say("  %s: %s", k, show(d))
 }
 
-// table returns the results as Markdown: median, 90th percentile, number of samples.
-func (r *results) table() string {
+func (r *results) hit(v variant, k kind) { r.tally(v, k, 1) }
+
+func (r *results) miss(v variant, k kind) { r.tally(v, k, 0) }
+
+func (r *results) tally(v variant, k kind, hits int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var b strings.Builder
-	b.WriteString("| p50 / p90 (n) |")
-	for _, v := range r.variants {
-		fmt.Fprintf(&b, " %s |", v.name)
-	}
-	b.WriteString("\n|---|" + strings.Repeat("---|", len(r.variants)) + "\n")
-	for _, k := range r.kinds {
-		fmt.Fprintf(&b, "| %s |", k)
-		for _, v := range r.variants {
-			s := r.samples[k][v.name]
-			switch len(s) {
-			case 0:
-				b.WriteString(" – |")
-			case 1:
-				fmt.Fprintf(&b, " %s (1) |", show(s[0]))
-			default:
-				fmt.Fprintf(&b, " %s / %s (%d) |", show(s.Quantile(0.5)), show(s.Quantile(0.9)), len(s))
-			}
+	o := r.outcomeLocked(v.name, k)
+	o.count.hits += hits
+	o.count.all++
+}
+
+// remark keeps what a kubelet says of its health, in the place of what it said in this
+// scenario before.
+func (r *results) remark(v variant, scenario, healthz, unhealthy string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	said := slices.DeleteFunc(r.remarks[v.name], func(m remark) bool { return m.scenario == scenario })
+	r.remarks[v.name] = append(said, remark{scenario, healthz, unhealthy})
+	say("  %s: /healthz: %s; not healthy: %q", scenario, healthz, unhealthy)
+}
+
+// measured returns the kinds and the kubelets that there is anything of, in the order of
+// the table.
+func (r *results) measured() ([]kind, []variant) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var rows []kind
+	names := make(map[string]bool)
+	for k, of := range r.outcomes {
+		rows = append(rows, k)
+		for name := range of {
+			names[name] = true
 		}
-		b.WriteString("\n")
 	}
-	return strings.TrimSuffix(b.String(), "\n")
+	slices.SortFunc(rows, func(a, b kind) int { return a.position() - b.position() })
+	return rows, slices.DeleteFunc(slices.Clone(variants), func(v variant) bool { return !names[v.name] })
 }
 
 func show(d time.Duration) string {
@@ -83,40 +153,4 @@ func show(d time.Duration) string {
 		return fmt.Sprintf("%.0f ms", float64(d)/float64(time.Millisecond))
 	}
 	return fmt.Sprintf("%.1f s", d.Seconds())
-}
-
-// check returns what a kubelet on the library has missed.
-func (r *results) check() error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	var errs []error
-	for _, v := range r.variants {
-		if v.program != "kubelet" {
-			continue
-		}
-		if s := r.samples[crashedBesideHung][v.name]; len(s) > 0 && slices.Max(s) > handledWithin {
-			errs = append(errs, fmt.Errorf("%s: %s took %s, more than %s", v.name, crashedBesideHung, show(slices.Max(s)),
-				show(handledWithin)))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// The lines of a document that the table is written between.
-const (
-	beginning = "<!-- table: cd examples/kubelet/compare; go run . -write ../../../docs/KUBELET.md -->"
-	end       = "<!-- end of the table -->"
-)
-
-func writeBetweenMarkers(path, table string) error {
-	content, err := os.ReadFile(path)
-	if err != nil {
-		return fmt.Errorf("reading what to write the table into: %w", err)
-	}
-	before, rest, found := strings.Cut(string(content), beginning)
-	_, after, foundEnd := strings.Cut(rest, end)
-	if !found || !foundEnd {
-		return fmt.Errorf("%s has no place for the table: the lines %s and %s", path, beginning, end)
-	}
-	return os.WriteFile(path, []byte(before+beginning+"\n"+table+"\n"+end+after), 0o644)
 }

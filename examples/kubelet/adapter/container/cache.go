@@ -12,16 +12,16 @@ import (
 // cache know. In a kubelet on this library only the generator writes.
 type Cache interface {
 	ROCache
-	Set(types.UID, *PodStatus, error, time.Time) (updated bool)
-	SetObservedTime(types.UID, time.Time)
-	Delete(types.UID)
-	UpdateTime(time.Time)
+	Set(uid types.UID, status *PodStatus, err error, timestamp time.Time) bool
+	SetObservedTime(uid types.UID, timestamp time.Time)
+	Delete(uid types.UID)
+	UpdateTime(timestamp time.Time)
 }
 
 // ROCache is the readers' half of Cache.
 type ROCache interface {
-	Get(types.UID) (*PodStatus, error)
-	GetNewerThan(types.UID, time.Time) (*PodStatus, error)
+	Get(uid types.UID) (*PodStatus, error)
+	GetNewerThan(uid types.UID, minTime time.Time) (*PodStatus, error)
 }
 
 // NewCache returns an empty cache, a PodCache whose statuses carry the kubelet's.

@@ -14,13 +14,11 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
 	"runtime"
 	"text/tabwriter"
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -40,16 +38,7 @@ var (
 	period  = flag.Duration("period", time.Second, "the relist period")
 )
 
-func main() {
-	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
-	err := run(ctx)
-	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "idle:", err)
-		os.Exit(1)
-	}
-}
+func main() { measure.Main(run) }
 
 // mode is a way to watch the node; connect is nil for not watching it.
 type mode struct {
@@ -149,10 +138,8 @@ func span(ctx context.Context) (cost, error) {
 	if err != nil {
 		return cost{}, err
 	}
-	select {
-	case <-time.After(time.Duration(*relists) * *period):
-	case <-ctx.Done():
-		return cost{}, ctx.Err()
+	if err := measure.Wait(ctx, time.Duration(*relists)**period); err != nil {
+		return cost{}, err
 	}
 	ended, err := measure.CPU()
 	if err != nil {

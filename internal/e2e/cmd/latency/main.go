@@ -17,7 +17,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/signal"
 	"runtime"
 	"slices"
 	"strings"
@@ -53,16 +52,7 @@ var (
 	enforce = flag.Bool("enforce", false, "end with an error when a target is missed")
 )
 
-func main() {
-	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
-	err := run(ctx)
-	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "latency:", err)
-		os.Exit(1)
-	}
-}
+func main() { measure.Main(run) }
 
 func run(ctx context.Context) (err error) {
 	daemon, err := containerd.Start(ctx)
@@ -105,7 +95,7 @@ func run(ctx context.Context) (err error) {
 	fmt.Fprintln(os.Stderr, "deaths")
 	round := 0
 	for dying := range slices.Chunk(mortals, max(*atOnce, 1)) {
-		if err := wait(ctx, 50*time.Millisecond+rand.N(300*time.Millisecond)); err != nil {
+		if err := measure.Wait(ctx, 50*time.Millisecond+rand.N(300*time.Millisecond)); err != nil {
 			return err
 		}
 		if round++; round%2 == 0 {
@@ -250,7 +240,7 @@ func read(
 	for range atOnce {
 		readers.Go(func() {
 			for range *reads / atOnce {
-				_ = wait(ctx, rand.N(pause))
+				_ = measure.Wait(ctx, rand.N(pause))
 				uid := uids[rand.IntN(len(uids))]
 				began := time.Now()
 				_, err := o.cache.GetNewerThanContext(ctx, uid, began)
@@ -341,13 +331,4 @@ func (r row) misses(q float64, target time.Duration) error {
 	}
 	return fmt.Errorf("%s: p%.0f is %s, the target is %s", r.what, q*100, measure.Milliseconds(got),
 		measure.Milliseconds(target))
-}
-
-func wait(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
+	"github.com/kubepleg/pleg/internal/e2e/measure"
 )
 
 // observer is a generator with a connection of its own, and a subscriber that
@@ -95,7 +96,7 @@ func (o *observer) awaitStream(ctx context.Context) error {
 		if o.pleg.HealthReport().Stream.State == pleg.StreamConnected {
 			return nil
 		}
-		if err := wait(ctx, 10*time.Millisecond); err != nil {
+		if err := measure.Wait(ctx, 10*time.Millisecond); err != nil {
 			return err
 		}
 	}

@@ -15,12 +15,11 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"text/tabwriter"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/kubepleg/pleg/internal/e2e/measure"
 )
 
 var (
@@ -31,16 +30,7 @@ var (
 	scrape   = flag.Duration("scrape", 15*time.Second, "the time between two scrapes")
 )
 
-func main() {
-	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
-	err := run(ctx)
-	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "scale:", err)
-		os.Exit(1)
-	}
-}
+func main() { measure.Main(run) }
 
 func run(ctx context.Context) error {
 	pods, err := numbers(*sizes)
