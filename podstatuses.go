@@ -52,10 +52,10 @@ func (s SortContainerStatusesByCreationTime) Less(i, j int) bool {
 // SandboxToContainerState returns the state that a sandbox has as a container: running if
 // it is ready, exited if it is not, else unknown.
 func SandboxToContainerState(state runtimeapi.PodSandboxState) State {
-	switch state {
-	case runtimeapi.PodSandboxState_SANDBOX_READY:
+	if state == runtimeapi.PodSandboxState_SANDBOX_READY {
 		return ContainerStateRunning
-	case runtimeapi.PodSandboxState_SANDBOX_NOTREADY:
+	}
+	if state == runtimeapi.PodSandboxState_SANDBOX_NOTREADY {
 		return ContainerStateExited
 	}
 	return ContainerStateUnknown
