@@ -213,8 +213,8 @@ func (c *churn) podLife(ctx context.Context, _ *containerd.Pod) error {
 			return err
 		}
 	}
-	c.book.note(l, func(l *life) { l.mortal = time.Now() })
-	c.book.note(sandbox, func(l *life) { l.mortal = time.Now() })
+	c.book.note(l, mayDie)
+	c.book.note(sandbox, mayDie)
 	if err := c.insist(ctx, func() error { return c.client.StopPod(ctx, pod) }); err != nil {
 		return err
 	}
@@ -337,13 +337,16 @@ func (c *churn) start(ctx context.Context, l *life, exits bool) error {
 	return nil
 }
 
+// mayDie notes that a container may die from now on, unless it might before: its start failed.
+func mayDie(l *life) {
+	if l.mortal.IsZero() {
+		l.mortal = time.Now()
+	}
+}
+
 // kill ends a container that runs.
 func (c *churn) kill(ctx context.Context, l *life) error {
-	c.book.note(l, func(l *life) {
-		if l.mortal.IsZero() {
-			l.mortal = time.Now()
-		}
-	})
+	c.book.note(l, mayDie)
 	if rand.IntN(2) == 0 {
 		// Should it fail, the container has ended already or nothing answers: then
 		// it is stopped in the other way.
