@@ -199,6 +199,7 @@ func TestHungSince(t *testing.T) {
 	s.step(timeout, "Ia slow", "Ia dead")
 	s.Recycle(s.returns("Ia", false)) // it was cancelled
 	s.same("hung since", s.HungSince("a"), epoch)
+	s.same("hung since, of another pod", s.HungSince("b"), time.Time{})
 	s.Inspect("a")
 	s.step(200*period, "Ia")
 	s.same("hung since", s.HungSince("a"), epoch)
