@@ -76,6 +76,7 @@ func TestRule17Backoff(t *testing.T) {
 		if got := metric(t, reg, "kubelet_evented_pleg_connection_error_count"); got < 10 {
 			t.Errorf("%v errors counted", got)
 		}
+		synctest.Wait() // the last attempt has failed
 		broken.Store(false)
 		<-attempts
 		for _, c := range []struct{ lasts, least, most time.Duration }{

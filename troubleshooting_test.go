@@ -316,7 +316,7 @@ func TestTroubleshootingQuotesWhatIsSaid(t *testing.T) {
 		n := newNodeOf(t, polling)
 		n.start()
 		n.Fail(plegtest.GetPods, plegtest.AnyPod, errors.New("…"))
-		time.Sleep(4 * time.Minute)
-		health(n) // the last list has failed
+		time.Sleep(4*time.Minute + 500*time.Millisecond) // between two lists
+		health(n)                                        // the last list has failed
 	})
 }
