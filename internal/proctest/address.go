@@ -1,0 +1,17 @@
+package proctest
+
+import (
+	"net"
+	"testing"
+)
+
+// FreeAddress returns an address on loopback that nobody listens on.
+func FreeAddress(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}

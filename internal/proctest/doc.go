@@ -1,0 +1,2 @@
+// Package proctest is for tests that run programs.
+package proctest
