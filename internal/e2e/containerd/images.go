@@ -11,6 +11,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+
+	"github.com/kubepleg/pleg/internal/e2e/pinned"
 )
 
 // The images that every daemon has. They are made here, no registry is asked.
@@ -26,7 +28,7 @@ var archives = []string{"pause.tar", "busybox.tar"}
 
 // writeImages writes the archives that are missing in dir.
 func writeImages(dir string) error {
-	if allExist(dir, archives...) {
+	if pinned.AllExist(dir, archives...) {
 		return nil
 	}
 	busybox, err := staticBusybox()
@@ -70,7 +72,7 @@ func (d *Daemon) ImportProgram(ctx context.Context, name, program string) error 
 func (d *Daemon) importImage(ctx context.Context, archive string) error {
 	cmd := exec.CommandContext(ctx, filepath.Join(d.binaries, "ctr"), "-n", namespace, "images", "import", archive)
 	cmd.Env = append(os.Environ(), "CONTAINERD_ADDRESS="+d.Socket())
-	if _, err := output(cmd); err != nil {
+	if _, err := pinned.Output(cmd); err != nil {
 		return fmt.Errorf("importing an image: %w", err)
 	}
 	return nil

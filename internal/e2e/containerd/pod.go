@@ -3,11 +3,13 @@ package containerd
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"strconv"
 	"strings"
 
+	"google.golang.org/grpc"
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -183,6 +185,20 @@ func (c *Client) RemovePod(ctx context.Context, pod *Pod) error {
 		return fmt.Errorf("removing the sandbox of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
 	return nil
+}
+
+// RemovePods removes every pod that there is, by whomever it was made.
+func (c *Client) RemovePods(ctx context.Context) error {
+	list, err := c.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{}, grpc.WaitForReady(true))
+	if err != nil {
+		return fmt.Errorf("listing the sandboxes: %w", err)
+	}
+	var errs []error
+	for _, s := range list.Items {
+		pod := &Pod{Name: s.Metadata.GetName(), Namespace: s.Metadata.GetNamespace(), SandboxID: s.Id}
+		errs = append(errs, c.StopPod(ctx, pod), c.RemovePod(ctx, pod))
+	}
+	return errors.Join(errs...)
 }
 
 // Sleep is a command that does nothing until it is killed.

@@ -101,7 +101,7 @@ func sweep(dir string) error {
 			return err
 		}
 	}
-	errs := []error{unmountBelow(dir)}
+	errs := []error{UnmountBelow(dir)}
 	for _, parent := range parents {
 		errs = append(errs, removeCgroups(parent))
 	}
@@ -183,19 +183,33 @@ func zombie(pid int) bool {
 	return bytes.HasPrefix(state, []byte("Z"))
 }
 
-func unmountBelow(dir string) error {
-	f, err := os.Open("/proc/self/mountinfo")
+// MountPoints returns where the mounts are that a process sees: "self", or its number.
+func MountPoints(pid string) ([]string, error) {
+	f, err := os.Open("/proc/" + pid + "/mountinfo")
 	if err != nil {
-		return fmt.Errorf("looking for mounts: %w", err)
+		return nil, fmt.Errorf("looking for mounts: %w", err)
 	}
 	defer f.Close()
 	var points []string
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		if fields := strings.Fields(lines.Text()); len(fields) > 4 && strings.HasPrefix(fields[4], dir+"/") {
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		if fields := strings.Fields(lines.Text()); len(fields) > 4 {
 			points = append(points, fields[4])
 		}
 	}
+	return points, lines.Err()
+}
+
+// UnmountBelow ends the mounts below a folder.
+func UnmountBelow(dir string) error {
+	points, err := MountPoints("self")
+	if err != nil {
+		return err
+	}
 	for _, p := range slices.Backward(points) {
+		if !strings.HasPrefix(p, dir+"/") {
+			continue
+		}
 		if err := unix.Unmount(p, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
 			return fmt.Errorf("unmounting %s: %w", p, err)
 		}
