@@ -18,7 +18,7 @@ import (
 // checked runs a check and wants it to print one line of at most 80 bytes, and nothing else.
 func checked(t *testing.T, code int, says string, args ...string) {
 	t.Helper()
-	var stdout, stderr syncBuffer
+	var stdout, stderr console
 	got := run(t.Context(), append([]string{"--check"}, args...), &stdout, &stderr)
 	line, isLine := strings.CutSuffix(stdout.String(), "\n")
 	if got != code || !isLine || len(line) > 80 || strings.Contains(line, "\n") || !strings.Contains(line, says) ||

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,7 +12,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -24,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/internal/proctest"
 	"github.com/kubepleg/pleg/plegtest"
 )
 
@@ -36,7 +35,7 @@ const patience = 30 * time.Second
 
 func TestText(t *testing.T) {
 	t.Parallel()
-	var stdout, stderr syncBuffer
+	var stdout, stderr console
 	if code := run(t.Context(), []string{"--for", "2s"}, &stdout, &stderr); code != exitOK {
 		t.Fatalf("exit code %d, want %d; stderr:\n%s", code, exitOK, &stderr)
 	}
@@ -61,7 +60,7 @@ func TestText(t *testing.T) {
 
 func TestJSON(t *testing.T) {
 	t.Parallel()
-	var stdout, stderr syncBuffer
+	var stdout, stderr console
 	if code := run(t.Context(), []string{"--for", "2s", "--output", "json"}, &stdout, &stderr); code != exitOK {
 		t.Fatalf("exit code %d, want %d; stderr:\n%s", code, exitOK, &stderr)
 	}
@@ -101,7 +100,7 @@ func TestEndpointUntilSignal(t *testing.T) {
 	}
 	ctx, signal := context.WithCancel(t.Context())
 	defer signal()
-	var stdout, stderr syncBuffer
+	var stdout, stderr console
 	w := startWatch(ctx, []string{"--runtime-endpoint", s.Endpoint(), "--listen", "0",
 		"--node-name", "node-7"}, &stdout, &stderr)
 	stdout.await(t, regexp.MustCompile(`default/web +nginx +Started +running`))
@@ -142,7 +141,7 @@ func TestEndpointUntilSignal(t *testing.T) {
 func TestMissingSocket(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "no.sock")
-	var stdout, stderr syncBuffer
+	var stdout, stderr console
 	code := run(t.Context(), []string{"--runtime-endpoint", "unix://" + path}, &stdout, &stderr)
 	if code != exitFailed || !strings.Contains(stderr.String(), path) ||
 		!strings.Contains(stderr.String(), "no such file") {
@@ -154,7 +153,7 @@ func TestSilentSocket(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	s.Freeze()
-	var stdout, stderr syncBuffer
+	var stdout, stderr console
 	w := startWatch(t.Context(), []string{"--runtime-endpoint", s.Endpoint()}, &stdout, &stderr)
 	if code := w.await(t); code != exitFailed || !strings.Contains(stderr.String(), s.Endpoint()) {
 		t.Errorf("exit code %d, want %d; stderr:\n%s", code, exitFailed, &stderr)
@@ -168,7 +167,7 @@ func TestSignalWhileConnecting(t *testing.T) {
 	s.Freeze()
 	ctx, signal := context.WithCancel(t.Context())
 	defer signal()
-	var stdout, stderr syncBuffer
+	var stdout, stderr console
 	w := startWatch(ctx, []string{"--runtime-endpoint", s.Endpoint()}, &stdout, &stderr)
 	signal()
 	if code := w.await(t); code != exitOK {
@@ -182,7 +181,7 @@ func TestWait(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "later.sock")
 	ctx, signal := context.WithCancel(t.Context())
 	defer signal()
-	var stdout, stderr syncBuffer
+	var stdout, stderr console
 	w := startWatch(ctx, []string{"--wait", "--runtime-endpoint", path}, &stdout, &stderr)
 	stderr.await(t, regexp.MustCompile(`Watching a CRI runtime that has not answered yet at unix://`+path))
 	stderr.await(t, regexp.MustCompile(`not healthy: .*`+path+`: the runtime has not answered yet`))
@@ -206,12 +205,12 @@ func TestWait(t *testing.T) {
 func TestWaitInVain(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "never.sock")
-	var stdout, stderr syncBuffer
+	var stdout, stderr console
 	code := run(t.Context(), []string{"--wait", "--runtime-endpoint", path, "--for", "100ms"}, &stdout, &stderr)
 	if code != exitOK || !strings.Contains(stderr.String(), "0 events of 0 pods in ") {
 		t.Errorf("exit code %d, want %d and a summary; stderr:\n%s", code, exitOK, &stderr)
 	}
-	var refused syncBuffer
+	var refused console
 	code = run(t.Context(), []string{"--wait", "--runtime-endpoint", "tcp://127.0.0.1:1"}, &stdout, &refused)
 	if code != exitFailed || !strings.Contains(refused.String(), "plegwatch: cri: dial: ") {
 		t.Errorf("exit code %d, want %d; stderr:\n%s", code, exitFailed, &refused)
@@ -230,7 +229,7 @@ func TestFiltered(t *testing.T) {
 	}
 	ctx, signal := context.WithCancel(t.Context())
 	defer signal()
-	var stdout, stderr syncBuffer
+	var stdout, stderr console
 	w := startWatch(ctx, []string{"--runtime-endpoint", s.Endpoint(), "--pod", "shop/web", "--event", "Started,Died"},
 		&stdout, &stderr)
 	stdout.await(t, regexp.MustCompile(`shop/web +app +Started`))
@@ -267,7 +266,7 @@ func TestHostileNames(t *testing.T) {
 			if method != "" {
 				heal = s.Inject(plegtest.CRIFault{Method: method, Err: errors.New("no" + hostile)})
 			}
-			var stdout, stderr syncBuffer
+			var stdout, stderr console
 			run(t.Context(), []string{"--runtime-endpoint", s.Endpoint(), "--for", "1500ms", "--output", output},
 				&stdout, &stderr)
 			heal()
@@ -296,7 +295,7 @@ func TestAddressInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	var stdout, stderr syncBuffer
+	var stdout, stderr console
 	code := run(t.Context(), []string{"--metrics-address", l.Addr().String()}, &stdout, &stderr)
 	if code != exitFailed || !strings.Contains(stderr.String(), "-metrics-address is now called -listen.") ||
 		!strings.Contains(stderr.String(), "address already in use") {
@@ -315,7 +314,7 @@ func TestCannotWrite(t *testing.T) {
 		{syscall.EPIPE, exitOK},
 		{syscall.ENOSPC, exitFailed},
 	} {
-		var stderr syncBuffer
+		var stderr console
 		if code := run(t.Context(), nil, brokenWriter{tt.err}, &stderr); code != tt.want {
 			t.Errorf("%v: exit code %d, want %d; stderr:\n%s", tt.err, code, tt.want, &stderr)
 		}
@@ -343,7 +342,7 @@ func TestFlags(t *testing.T) {
 		{"--check --listen 9100 --runtime-endpoint auto", exitUsage, "either an agent"},
 		{"--check --wait --runtime-endpoint /run/a.sock", exitUsage, "does not wait"},
 	} {
-		var stdout, stderr syncBuffer
+		var stdout, stderr console
 		code := run(t.Context(), strings.Fields(tt.args), &stdout, &stderr)
 		if code != tt.code || !strings.Contains(stderr.String(), tt.says) || !strings.Contains(stderr.String(), "Usage:") {
 			t.Errorf("%s: exit code %d, want %d, %q and the usage; stderr:\n%s", tt.args, code, tt.code, tt.says, &stderr)
@@ -397,33 +396,18 @@ func get(t *testing.T, url string) (code int, body string) {
 	return resp.StatusCode, string(b)
 }
 
-// syncBuffer is a buffer that is read while somebody writes.
-type syncBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *syncBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *syncBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
-}
+// console is what the program has written.
+type console struct{ proctest.Buffer }
 
 // await waits until what was written matches, and returns the match.
-func (b *syncBuffer) await(t *testing.T, want *regexp.Regexp) []string {
+func (b *console) await(t *testing.T, want *regexp.Regexp) []string {
 	t.Helper()
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		if m := want.FindStringSubmatch(b.String()); m != nil {
 			return m
 		}
 	}
-	t.Fatalf("nothing like %v within %v in:\n%s", want, patience, b)
+	t.Fatalf("nothing like %v within %v in:\n%s", want, patience, b.String())
 	return nil
 }
 

@@ -17,6 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/internal/e2e/measure"
+	"github.com/kubepleg/pleg/internal/proctest"
 	"github.com/kubepleg/pleg/plegtest"
 )
 
@@ -51,7 +53,7 @@ func TestFootprint(t *testing.T) {
 			}
 		}
 	}
-	address := freeAddress(t)
+	address := proctest.FreeAddress(t)
 	agent := startAgent(t, program, "--runtime-endpoint", s.Endpoint(), "--wait", "--output", "json", "--listen", address)
 	eventually(t, func() string {
 		if r, err := health(address); err != nil || r.Pods < *footprintPods {
@@ -59,7 +61,7 @@ func TestFootprint(t *testing.T) {
 		}
 		return ""
 	})
-	pid := agent.Process.Pid
+	pid := agent.Pid()
 	span := func(state string) float64 {
 		began := cpuSeconds(t, pid)
 		time.Sleep(*footprintFor)
@@ -148,21 +150,11 @@ func count(t *testing.T, address, series string) float64 {
 // of a second.
 func cpuSeconds(t *testing.T, pid int) float64 {
 	t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	used, err := measure.CPUOf(pid)
 	if err != nil {
 		t.Fatal(err)
 	}
-	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
-	const utime, stime, ticks = 11, 12, 100
-	sum := 0.0
-	for _, i := range []int{utime, stime} {
-		n, err := strconv.ParseFloat(fields[i], 64)
-		if err != nil {
-			t.Fatal(err)
-		}
-		sum += n / ticks
-	}
-	return sum
+	return used.Seconds()
 }
 
 // status returns a field of a process's status in MiB.

@@ -3,13 +3,14 @@ package deploy
 import (
 	"context"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/kubepleg/pleg/internal/proctest"
 	"github.com/kubepleg/pleg/plegtest"
 )
 
@@ -35,18 +36,18 @@ func run(m *testing.M) int {
 }
 
 // startAgent starts a command that runs the program. It ends with the test.
-func startAgent(t *testing.T, name string, args ...string) *exec.Cmd {
+func startAgent(t *testing.T, name string, args ...string) *proctest.Process {
 	t.Helper()
-	cmd := exec.Command(name, args...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	p := proctest.Start(t, exec.Command(name, args...))
 	t.Cleanup(func() {
-		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended
-		_ = cmd.Wait()
+		if err := p.End(syscall.SIGTERM, patience); err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			t.Logf("the log of %s ends:\n%s", filepath.Base(name), p.Log.Tail(4000))
+		}
 	})
-	return cmd
+	return p
 }
 
 // eventually waits until nothing is missing.
@@ -59,16 +60,6 @@ func eventually(t *testing.T, missing func() string) {
 		}
 	}
 	t.Fatalf("not within %v: %s", patience, last)
-}
-
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 func startServer(t *testing.T) *plegtest.CRIServer {

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubepleg/pleg/internal/proctest"
 	"github.com/kubepleg/pleg/plegtest"
 )
 
@@ -104,7 +105,7 @@ func TestNodeProblemDetector(t *testing.T) {
 
 			s := startServer(t)
 			s.RunPod(plegtest.PodConfig{Name: "web"})
-			address := freeAddress(t)
+			address := proctest.FreeAddress(t)
 			last := len(rule.Args) - 1
 			expect := func(code int, says string) {
 				t.Helper()

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubepleg/pleg/internal/proctest"
 	"github.com/kubepleg/pleg/plegtest"
 )
 
@@ -96,7 +97,7 @@ func TestUnitAllowsItsSystemCalls(t *testing.T) {
 			Restart: plegtest.RestartAlways, BackOff: 200 * time.Millisecond, MaxBackOff: 200 * time.Millisecond,
 		}},
 	})
-	log, address := filepath.Join(t.TempDir(), "strace"), freeAddress(t)
+	log, address := filepath.Join(t.TempDir(), "strace"), proctest.FreeAddress(t)
 	traced := startAgent(t, "strace", "-f", "-qq", "-o", log, program, "--runtime-endpoint", s.Endpoint(), "--wait",
 		"--listen", address, "--output", "json", "--for", "8s")
 	eventually(t, func() string {

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/kubepleg/pleg/internal/proctest"
 	"github.com/kubepleg/pleg/plegtest"
 )
 
@@ -50,13 +51,13 @@ var quiet = []string{"panel Bad data A", "panel Bad data B"}
 func TestAlertsFireAndResolve(t *testing.T) {
 	p := build(t)
 	node := startNode(t)
-	watch := target{"watch", freeAddress(t)}
+	watch := target{"watch", proctest.FreeAddress(t)}
 	p.startWatch(t, node, watch.address)
-	agent := target{"agent", freeAddress(t)}
+	agent := target{"agent", proctest.FreeAddress(t)}
 	agentNode := p.startAgent(t, agent.address)
-	unreadNode, unread := startNode(t), target{"unread", freeAddress(t)}
+	unreadNode, unread := startNode(t), target{"unread", proctest.FreeAddress(t)}
 	stdout := p.startWatch(t, unreadNode, unread.address)
-	early := target{"early", freeAddress(t)} // nobody listens there yet
+	early := target{"early", proctest.FreeAddress(t)} // nobody listens there yet
 	prom := startPrometheus(t, []target{watch, agent, unread, early}, map[string]string{
 		"rules":            shorten(t, readFile(t, filepath.Join(mixinDir, "rules.yaml")), nil),
 		"alerts":           shorten(t, readFile(t, filepath.Join(mixinDir, "alerts.yaml")), alertThresholds),

@@ -1,83 +1,36 @@
 package mixin_test
 
 import (
+	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os/exec"
-	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/kubepleg/pleg/internal/proctest"
 )
 
 // patience is how long a test waits for what must come at once.
 const patience = 30 * time.Second
 
-// logBuffer keeps what a process writes.
-type logBuffer struct {
-	mu sync.Mutex
-	b  strings.Builder
-}
-
-func (b *logBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *logBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
-}
-
-// run starts a process that ends with the test, at the latest with this process.
+// run starts a process that ends with the test, at the latest with this process. Where stdout is nil,
+// its log has what it writes there.
 func run(t *testing.T, stdout io.Writer, name string, args ...string) {
 	t.Helper()
 	cmd := exec.Command(name, args...)
-	log := &logBuffer{}
-	cmd.Stdout, cmd.Stderr = stdout, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	var err error
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		err = cmd.Wait()
-	}()
+	cmd.Stdout = stdout
+	p := proctest.Start(t, cmd)
 	t.Cleanup(func() {
-		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended
-		select {
-		case <-ended:
-			if err != nil {
-				t.Errorf("%s %q: %v", name, args, err)
-			}
-		case <-time.After(patience):
-			t.Errorf("%s %q does not end", name, args)
-			_ = cmd.Process.Kill()
-			<-ended
+		if err := errors.Join(p.End(syscall.SIGTERM, patience), p.Wait()); err != nil {
+			t.Errorf("%s: %v", cmd, err)
 		}
 		if t.Failed() {
-			text := log.String()
-			t.Logf("the log of %s %q ends:\n%s", name, args, text[max(0, len(text)-4000):])
+			t.Logf("the log of %s ends:\n%s", cmd, p.Log.Tail(4000))
 		}
 	})
-}
-
-// freeAddress returns an address on loopback that nobody listens on.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 // answers waits until a server answers a GET with 200.

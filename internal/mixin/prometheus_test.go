@@ -12,6 +12,8 @@ import (
 	"github.com/prometheus/client_golang/api"
 	v1 "github.com/prometheus/client_golang/api/prometheus/v1"
 	"github.com/prometheus/common/model"
+
+	"github.com/kubepleg/pleg/internal/proctest"
 )
 
 // promServer is a running Prometheus.
@@ -51,7 +53,7 @@ scrape_configs:
   static_configs:
 `+static.String())
 	promtool(t, "check", "config", filepath.Join(dir, "prometheus.yaml"))
-	address := freeAddress(t)
+	address := proctest.FreeAddress(t)
 	run(t, nil, binary, "--config.file="+filepath.Join(dir, "prometheus.yaml"),
 		"--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+address)
 	answers(t, "http://"+address+"/-/ready")

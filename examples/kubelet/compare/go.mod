@@ -12,6 +12,7 @@ require (
 )
 
 require (
+	github.com/kubepleg/pleg v0.0.0-00010101000000-000000000000 // indirect
 	golang.org/x/net v0.60.0 // indirect
 	golang.org/x/text v0.42.0 // indirect
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20260817212433-ac3dfec99bb1 // indirect

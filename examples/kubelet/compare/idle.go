@@ -72,7 +72,7 @@ func (m *measurement) idleUnder(ctx context.Context, v variant, count int) error
 func cpus(pids []int) ([]time.Duration, error) {
 	var used []time.Duration
 	for _, pid := range pids {
-		one, err := cpu(pid)
+		one, err := measure.CPUOf(pid)
 		if err != nil {
 			return nil, err
 		}

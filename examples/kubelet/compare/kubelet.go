@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -19,6 +20,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	released "github.com/kubepleg/pleg/internal/e2e/kubelet"
 )
 
 // variant is a kubelet that is measured.
@@ -66,32 +69,19 @@ type kubelet struct {
 	started  time.Time
 }
 
-// config is the configuration of the kubelet. It needs neither an API server, nor cgroup
-// v2, nor a network plug-in, nor room to spare.
-func config(dir, endpoint string, ports [3]int, timeout time.Duration, gates []string) map[string]any {
+// config is the configuration of the kubelet.
+func config(v variant, dir, endpoint string, ports [3]int, timeout time.Duration) map[string]any {
 	featureGates := map[string]bool{}
-	for _, g := range gates {
+	for _, g := range v.gates {
 		name, value, _ := strings.Cut(g, "=")
 		featureGates[name] = value == "true"
 	}
-	return map[string]any{
-		"kind": "KubeletConfiguration", "apiVersion": "kubelet.config.k8s.io/v1beta1",
-		"containerRuntimeEndpoint": endpoint, "imageServiceEndpoint": endpoint,
-		"runtimeRequestTimeout": timeout.String(),
-		"staticPodPath":         filepath.Join(dir, "manifests"), "podLogsDir": filepath.Join(dir, "logs"),
-		"address": "127.0.0.1", "port": ports[0], "readOnlyPort": ports[1], "healthzPort": ports[2],
-		"authentication": map[string]any{
-			"anonymous": map[string]any{"enabled": false}, "webhook": map[string]any{"enabled": false},
-		},
-		"authorization": map[string]any{"mode": "AlwaysAllow"},
-		"registerNode":  false, "failCgroupV1": false, "failSwapOn": false, "cgroupsPerQOS": false,
-		"enforceNodeAllocatable": []string{}, "cgroupDriver": "cgroupfs", "localStorageCapacityIsolation": false,
-		"evictionHard": map[string]string{
-			"memory.available": "0%", "nodefs.available": "0%", "nodefs.inodesFree": "0%", "imagefs.available": "0%",
-		},
-		"imageGCHighThresholdPercent": 100, "imageGCLowThresholdPercent": 99, "maxPods": 500,
-		"oomScoreAdj": 0, "enableServer": true, "featureGates": featureGates,
-	}
+	c := released.Config(filepath.Join(dir, "manifests"), endpoint, dir, ports[0], ports[1])
+	maps.Copy(c, map[string]any{
+		"runtimeRequestTimeout": timeout.String(), "healthzPort": ports[2], "maxPods": 500, "oomScoreAdj": 0,
+		"featureGates": featureGates,
+	})
+	return c
 }
 
 // startKubelet starts a kubelet in a folder that the kubelets before it have used too.
@@ -105,7 +95,7 @@ func startKubelet(v variant, programs, dir, endpoint string, timeout time.Durati
 		defer l.Close()
 		ports[i] = l.Addr().(*net.TCPAddr).Port
 	}
-	content, err := json.Marshal(config(dir, endpoint, ports, timeout, v.gates))
+	content, err := json.Marshal(config(v, dir, endpoint, ports, timeout))
 	if err != nil {
 		return nil, fmt.Errorf("writing the kubelet's configuration: %w", err)
 	}
@@ -325,24 +315,4 @@ func (k *kubelet) await(ctx context.Context, what string, wanted func(running ma
 		return fmt.Errorf("waiting until the kubelet (%s) %s, with %d pods running: %w; its log ends:\n%s",
 			k.variant.name, what, len(running), last, k.tail())
 	}
-}
-
-// cpu returns the CPU time that a process has used.
-func cpu(pid int) (time.Duration, error) {
-	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0, fmt.Errorf("asking for the CPU time of a process: %w", err)
-	}
-	_, rest, _ := strings.Cut(string(content), ") ")
-	fields := strings.Fields(rest)
-	const userTime, systemTime, ticks = 11, 12, 100
-	var total int64
-	for _, f := range []int{userTime, systemTime} {
-		var n int64
-		if _, err := fmt.Sscan(fields[f], &n); err != nil {
-			return 0, fmt.Errorf("reading the CPU time of a process: %w", err)
-		}
-		total += n
-	}
-	return time.Duration(total) * time.Second / ticks, nil
 }

@@ -109,15 +109,17 @@ func measureAll(ctx context.Context, r *results) (err error) {
 		}
 	}
 	for _, s := range []struct {
-		what  string
-		times int
-		run   func(context.Context, variant) error
+		what   string
+		times  int
+		run    func(context.Context, variant) error
+		faults bool
 	}{
-		{"the runtime freezes", *freezes, m.freeze},
-		{"the runtime freezes for long", *longs, m.freezeLong},
-		{"a pod hangs", *hung, m.hang},
-		{fmt.Sprintf("%d pods come and go", *lives), min(*lives, 1), m.lives},
+		{"the runtime freezes", *freezes, m.freeze, false},
+		{"the runtime freezes for long", *longs, m.freezeLong, false},
+		{"a pod hangs", *hung, m.hang, true},
+		{fmt.Sprintf("%d pods come and go", *lives), min(*lives, 1), m.lives, true},
 	} {
+		n.faults = s.faults
 		for range s.times {
 			for _, v := range chosen {
 				say("%s: %s", s.what, v.name)
@@ -127,6 +129,7 @@ func measureAll(ctx context.Context, r *results) (err error) {
 			}
 		}
 	}
+	n.faults = false
 	if *idle > 0 {
 		return m.idle(ctx, chosen)
 	}

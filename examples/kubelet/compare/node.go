@@ -16,8 +16,7 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/containerd"
 )
 
-// node is a containerd, a proxy before it, and a folder of static pods. Kubelets come and
-// go on it.
+// node is a containerd, a proxy for it, and a folder of static pods. Kubelets come and go on it.
 type node struct {
 	daemon   *containerd.Daemon
 	client   *containerd.Client
@@ -26,6 +25,7 @@ type node struct {
 	programs string
 	kubelet  *kubelet      // nil while none runs
 	timeout  time.Duration // runtime-request-timeout of the next kubelets
+	faults   bool          // the next kubelets speak to the proxy, so that calls can hang and fail
 
 	mu     sync.Mutex
 	events []*runtimeapi.ContainerEventResponse // of the runtime; guarded by mu
@@ -76,8 +76,9 @@ func (n *node) close() error {
 	}
 	var errs []error
 	if n.client != nil {
-		errs = append(errs, n.removePods())
-		errs = append(errs, n.client.Close())
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+		defer cancel()
+		errs = append(errs, n.client.RemovePods(ctx), n.client.Close())
 	}
 	if n.proxy != nil {
 		errs = append(errs, n.proxy.close())
@@ -88,30 +89,14 @@ func (n *node) close() error {
 	return errors.Join(errs...)
 }
 
-// removePods removes all pods, in good order, as far as that goes.
-func (n *node) removePods() error {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-	defer cancel()
-	list, err := n.client.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
-	if err != nil {
-		return fmt.Errorf("listing what to remove: %w", err)
-	}
-	var errs []error
-	for _, s := range list.Items {
-		// With its containers, running or not.
-		_, err := n.client.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: s.Id})
-		if err == nil {
-			_, err = n.client.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: s.Id})
-		}
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
-}
-
 // run starts a kubelet; the one before must have been ended.
 func (n *node) run(v variant) (err error) {
+	socket := n.daemon.Socket()
+	if n.faults || v.withoutEvents {
+		socket = n.proxy.path
+	}
 	n.proxy.refuseEvents(v.withoutEvents)
-	n.kubelet, err = startKubelet(v, n.programs, n.dir, "unix://"+n.proxy.path, n.timeout)
+	n.kubelet, err = startKubelet(v, n.programs, n.dir, "unix://"+socket, n.timeout)
 	return err
 }
 

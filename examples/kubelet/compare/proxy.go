@@ -19,7 +19,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// proxy stands between a kubelet and the runtime, passes every call on as it is, and can
+// proxy may stand between a kubelet and the runtime. It passes every call on as it is, and can
 // have the inspections of single objects hang or fail, and the event stream refused.
 type proxy struct {
 	server  *grpc.Server

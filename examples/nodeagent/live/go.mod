@@ -5,6 +5,7 @@ module github.com/kubepleg/pleg/examples/nodeagent/live
 go 1.26.0
 
 require (
+	github.com/kubepleg/pleg v0.0.0-00010101000000-000000000000
 	github.com/kubepleg/pleg/internal/e2e v0.0.0-00010101000000-000000000000
 	google.golang.org/grpc v1.85.0
 	k8s.io/api v0.37.2

@@ -56,9 +56,8 @@ func TestDrain(t *testing.T) {
 	n.eventually("running", a.is("steady", v1.PodRunning))
 	for _, args := range [][]string{nil, {"--state-dir", t.TempDir()}} {
 		second := n.startAgent(args...)
-		<-second.done
-		if code := second.cmd.ProcessState.ExitCode(); code != 1 || !strings.Contains(second.log.String(), "another agent") {
-			t.Errorf("a second agent with %q ends with %d: %s", args, code, second.log)
+		if code := second.ExitCode(); code != 1 || !strings.Contains(second.Log.String(), "another agent") {
+			t.Errorf("a second agent with %q ends with %d: %s", args, code, second.Log.String())
 		}
 	}
 	a.end(syscall.SIGTERM)

@@ -4,13 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -20,6 +17,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/kubepleg/pleg/internal/e2e/containerd"
+	"github.com/kubepleg/pleg/internal/proctest"
 )
 
 // patience is how long a test waits for something that must come.
@@ -96,76 +94,33 @@ func (n *node) remove(name string) {
 
 // agent is a process of the agent.
 type agent struct {
+	*proctest.Process
 	n       *node
-	cmd     *exec.Cmd
 	address string
-	log     *syncBuffer
-	done    chan struct{}
-}
-
-type syncBuffer struct {
-	mu sync.Mutex
-	b  strings.Builder
-}
-
-func (b *syncBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *syncBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
 }
 
 // startAgent starts the agent on the node. It is killed with the test.
 func (n *node) startAgent(args ...string) *agent {
 	n.t.Helper()
-	a := &agent{n: n, address: freeAddress(n.t), log: &syncBuffer{}, done: make(chan struct{})}
-	a.cmd = exec.Command(filepath.Join(bin, "nodeagent"), append([]string{
+	address := proctest.FreeAddress(n.t)
+	a := &agent{n: n, address: address, Process: proctest.Start(n.t, exec.Command(filepath.Join(bin, "nodeagent"), append([]string{
 		"--runtime-endpoint", n.daemon.Endpoint(), "--manifests", n.manifests, "--state-dir", filepath.Join(n.dir, "state"),
-		"--listen", a.address, "--node-ip", "127.0.0.1", "--node-name", "live", "--cgroup-parent", n.cgroup(), "-v", "1",
-	}, args...)...)
-	a.cmd.Stdout, a.cmd.Stderr = a.log, a.log
-	a.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	n.must(a.cmd.Start())
-	go func() {
-		defer close(a.done)
-		_ = a.cmd.Wait()
-	}()
+		"--listen", address, "--node-ip", "127.0.0.1", "--node-name", "live", "--cgroup-parent", n.cgroup(), "-v", "1",
+	}, args...)...))}
 	n.t.Cleanup(func() {
 		a.end(syscall.SIGKILL)
 		if n.t.Failed() {
-			n.t.Logf("the agent's log ends:\n%s", tail(a.log.String(), 6000))
+			n.t.Logf("the agent's log ends:\n%s", a.Log.Tail(6000))
 		}
 	})
 	return a
 }
 
-// end ends the agent with a signal and waits for its end.
+// end ends the agent with a signal and waits for its end, however it ends.
 func (a *agent) end(s syscall.Signal) {
-	_ = a.cmd.Process.Signal(s) // it may have ended
-	select {
-	case <-a.done:
-	case <-time.After(patience):
-		a.n.t.Errorf("the agent does not end with %v", s)
-		_ = a.cmd.Process.Kill()
-		<-a.done
+	if err := a.End(s, patience); err != nil {
+		a.n.t.Error(err)
 	}
-}
-
-func tail(s string, n int) string { return s[max(0, len(s)-n):] }
-
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 // podsAt returns the pods that an agent or a kubelet serves at an address, by name; none

@@ -3,6 +3,7 @@ package live
 import (
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -17,6 +18,8 @@ import (
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/internal/deploy"
+	"github.com/kubepleg/pleg/internal/e2e/containerd"
+	"github.com/kubepleg/pleg/internal/proctest"
 )
 
 const (
@@ -53,9 +56,11 @@ func (n *node) startAgent(name string, edit func(*corev1.PodSpec)) *agent {
 	pod.Spec.Volumes[0].HostPath.Path = filepath.Clean(dir)
 	n.replace(c, "containerd.sock", socket)
 
-	port := freePort(n.t)
+	address := proctest.FreeAddress(n.t)
+	_, port, err := net.SplitHostPort(address)
+	n.must(err)
 	pod.Spec.HostNetwork = true
-	n.replace(c, "--listen=0.0.0.0:10271", "--listen=127.0.0.1:"+port)
+	n.replace(c, "--listen=0.0.0.0:10271", "--listen="+address)
 	number, err := strconv.ParseInt(port, 10, 32)
 	n.must(err)
 	c.Ports[0].ContainerPort, c.Ports[0].HostPort = int32(number), int32(number)
@@ -63,7 +68,7 @@ func (n *node) startAgent(name string, edit func(*corev1.PodSpec)) *agent {
 		edit(&pod.Spec)
 	}
 	n.run(pod)
-	return &agent{node: n, name: name, address: "127.0.0.1:" + port}
+	return &agent{node: n, name: name, address: address}
 }
 
 // replace replaces something that must be in one of a container's arguments.
@@ -225,7 +230,11 @@ func confined(t *testing.T, a *agent) {
 func unmounted(t *testing.T, a *agent) {
 	_, id, _ := strings.Cut(a.pod("before").Status.ContainerStatuses[0].ContainerID, "://")
 	holds := func() bool {
-		return slices.ContainsFunc(mounts(t, a.pid()), func(at string) bool { return strings.Contains(at, id) })
+		mounts, err := containerd.MountPoints(a.pid())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return slices.ContainsFunc(mounts, func(at string) bool { return strings.Contains(at, id) })
 	}
 	if !holds() {
 		t.Fatalf("the container %s is not among the mounts of the pod", id)

@@ -1,34 +1,26 @@
 package live
 
 import (
-	"context"
-	"crypto/sha256"
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
-	"sync"
-	"syscall"
 	"testing"
 	"time"
 
-	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/kubepleg/pleg/internal/deploy"
 	"github.com/kubepleg/pleg/internal/e2e/containerd"
+	"github.com/kubepleg/pleg/internal/e2e/kubelet"
 )
 
 // patience is how long a test waits for something that must come.
 const patience = 2 * time.Minute
 
-// node is a containerd and a stock kubelet on it, without an API server.
+// node is a containerd and a released kubelet on it, without an API server.
 type node struct {
 	t         *testing.T
 	daemon    *containerd.Daemon
@@ -60,7 +52,10 @@ func newNode(t *testing.T) *node {
 	program, err := deploy.Build(t.Context(), n.dir)
 	n.must(err)
 	n.must(daemon.ImportProgram(t.Context(), image, program))
-	n.startKubelet()
+	n.address = kubelet.Start(t, kubelet.Options{
+		Daemon: daemon, Client: n.client, Manifests: n.manifests, Dir: n.dir, NodeName: nodeName,
+		Changes: map[string]any{"fileCheckFrequency": "1s"},
+	})
 	return n
 }
 
@@ -69,132 +64,6 @@ func (n *node) must(err error) {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-}
-
-// kubeletModule is the module that pins a stock kubelet, seen from the root.
-const kubeletModule = "examples/nodeagent/live/kubelet"
-
-// buildKubelet returns a stock kubelet. It is below .cache, where the tests of the node agent
-// have it too, and used again until the pinned versions change.
-func (n *node) buildKubelet() string {
-	n.t.Helper()
-	module := filepath.Join(deploy.Root(), kubeletModule)
-	h := sha256.New()
-	for _, name := range []string{"go.mod", "go.sum"} {
-		b, err := os.ReadFile(filepath.Join(module, name))
-		n.must(err)
-		h.Write(b)
-	}
-	path := filepath.Join(deploy.Root(), ".cache", fmt.Sprintf("kubelet-%x", h.Sum(nil)[:6]), "kubelet")
-	if _, err := os.Stat(path); err == nil {
-		return path
-	}
-	n.t.Log("building the kubelet, which takes some minutes")
-	n.must(os.MkdirAll(filepath.Dir(path), 0o755))
-	cmd := exec.CommandContext(n.t.Context(), "go", "build", "-o", path+".new", "k8s.io/kubernetes/cmd/kubelet")
-	cmd.Dir = module
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		n.t.Fatalf("building the kubelet: %v\n%s", err, out)
-	}
-	n.must(os.Rename(path+".new", path))
-	return path
-}
-
-// kubeletConfig is that of a kubelet without an API server, on a machine that others use.
-const kubeletConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
-kind: KubeletConfiguration
-staticPodPath: %[1]s
-containerRuntimeEndpoint: %[2]s
-podLogsDir: %[3]s/logs
-volumePluginDir: %[3]s/plugins
-address: 127.0.0.1
-port: %[4]s
-readOnlyPort: %[5]s
-healthzPort: 0
-fileCheckFrequency: 1s
-authentication: {anonymous: {enabled: false}, webhook: {enabled: false}}
-authorization: {mode: AlwaysAllow}
-registerNode: false
-failCgroupV1: false
-cgroupDriver: cgroupfs
-cgroupsPerQOS: false
-enforceNodeAllocatable: []
-localStorageCapacityIsolation: false
-imageGCHighThresholdPercent: 100
-imageGCLowThresholdPercent: 99
-evictionHard: {imagefs.available: "0%%", memory.available: "0%%", nodefs.available: "0%%", nodefs.inodesFree: "0%%"}
-`
-
-// startKubelet starts a kubelet. With the test it ends, and so do its pods.
-func (n *node) startKubelet() {
-	n.t.Helper()
-	binary := n.buildKubelet()
-	readOnly := freePort(n.t)
-	n.address = net.JoinHostPort("127.0.0.1", readOnly)
-	config := filepath.Join(n.dir, "kubelet.yaml")
-	n.must(os.WriteFile(config, fmt.Appendf(nil, kubeletConfig, n.manifests, n.daemon.Endpoint(), n.dir, freePort(n.t),
-		readOnly), 0o600))
-	log := &syncBuffer{}
-	cmd := exec.Command(binary, "--config", config, "--root-dir", filepath.Join(n.dir, "kubelet"),
-		"--cert-dir", filepath.Join(n.dir, "pki"), "--hostname-override", nodeName, "--node-ip", "127.0.0.1", "-v", "2")
-	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	n.must(cmd.Start())
-	n.t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-		if n.t.Failed() {
-			text := log.String()
-			n.t.Logf("the kubelet's log ends:\n%s", text[max(0, len(text)-4000):])
-		}
-		n.removeAll()
-		n.unmount()
-	})
-}
-
-// removeAll removes what runs.
-func (n *node) removeAll() {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	list, err := n.client.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{}, grpc.WaitForReady(true))
-	if err != nil {
-		n.t.Error(err)
-	}
-	for _, s := range list.GetItems() {
-		if _, err := n.client.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: s.Id}); err != nil {
-			n.t.Error(err)
-		}
-		if _, err := n.client.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: s.Id}); err != nil {
-			n.t.Error(err)
-		}
-	}
-}
-
-// unmount ends the mounts below the node's directory, which the kubelet leaves.
-func (n *node) unmount() {
-	for _, at := range mounts(n.t, "self") {
-		if strings.HasPrefix(at, n.dir+"/") {
-			if err := syscall.Unmount(at, syscall.MNT_DETACH); err != nil {
-				n.t.Error(err)
-			}
-		}
-	}
-}
-
-// mounts returns where the mounts are that a process sees.
-func mounts(t *testing.T, pid string) (at []string) {
-	t.Helper()
-	text, err := os.ReadFile("/proc/" + pid + "/mountinfo")
-	if err != nil {
-		t.Error(err)
-	}
-	for line := range strings.Lines(string(text)) {
-		if fields := strings.Fields(line); len(fields) > 4 {
-			at = append(at, fields[4])
-		}
-	}
-	return at
 }
 
 // run has the kubelet run a static pod.
@@ -277,35 +146,4 @@ func (n *node) eventually(what string, missing func() string) {
 		}
 	}
 	n.t.Fatalf("%s: not within %v: %s", what, patience, last)
-}
-
-func freePort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return port
-}
-
-type syncBuffer struct {
-	mu sync.Mutex
-	b  strings.Builder
-}
-
-func (b *syncBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *syncBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
 }

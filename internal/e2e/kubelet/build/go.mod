@@ -1,6 +1,6 @@
-// This module pins and builds the kubelet that the agent is compared with. Each of its
+// This module pins and builds the kubelet that tests run. Each of its
 // staging modules is the one of its release.
-module github.com/kubepleg/pleg/examples/nodeagent/live/kubelet
+module github.com/kubepleg/pleg/internal/e2e/kubelet/build
 
 go 1.26.0
 

@@ -1,0 +1,116 @@
+// Package kubelet runs a released kubelet, without an API server, for tests that compare with
+// one or need one. It runs the static pods of a folder on a containerd of package containerd.
+package kubelet
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/kubepleg/pleg/internal/e2e/containerd"
+	"github.com/kubepleg/pleg/internal/e2e/pinned"
+	"github.com/kubepleg/pleg/internal/proctest"
+)
+
+// patience is how long a test waits for what must end.
+const patience = 2 * time.Minute
+
+// Build returns the kubelet, which the module in build pins. The first time takes minutes.
+func Build(ctx context.Context) (string, error) {
+	programs, err := pinned.Open(ctx, "kubelet")
+	if err != nil {
+		return "", err
+	}
+	defer programs.Close()
+	if err := programs.Build(ctx, "k8s.io/kubernetes/cmd/kubelet"); err != nil {
+		return "", err
+	}
+	return filepath.Join(programs.Dir, "kubelet"), nil
+}
+
+// Config returns the configuration of a kubelet that needs neither an API server, nor cgroup
+// v2, nor a network plug-in, nor room to spare, on a machine that others use. It runs the pods
+// of the folder manifests, and has its own files below dir.
+func Config(manifests, endpoint, dir string, port, readOnlyPort int) map[string]any {
+	off := map[string]any{"enabled": false}
+	return map[string]any{
+		"kind": "KubeletConfiguration", "apiVersion": "kubelet.config.k8s.io/v1beta1",
+		"staticPodPath": manifests, "containerRuntimeEndpoint": endpoint, "imageServiceEndpoint": endpoint,
+		"podLogsDir": filepath.Join(dir, "logs"), "volumePluginDir": filepath.Join(dir, "plugins"),
+		"address": "127.0.0.1", "port": port, "readOnlyPort": readOnlyPort, "healthzPort": 0,
+		"authentication": map[string]any{"anonymous": off, "webhook": off},
+		"authorization":  map[string]any{"mode": "AlwaysAllow"},
+		"registerNode":   false, "failCgroupV1": false, "failSwapOn": false, "cgroupsPerQOS": false,
+		"enforceNodeAllocatable": []string{}, "cgroupDriver": "cgroupfs", "localStorageCapacityIsolation": false,
+		"evictionHard": map[string]string{
+			"memory.available": "0%", "nodefs.available": "0%", "nodefs.inodesFree": "0%", "imagefs.available": "0%",
+		},
+		"imageGCHighThresholdPercent": 100, "imageGCLowThresholdPercent": 99,
+	}
+}
+
+// Options say what a kubelet runs, and where.
+type Options struct {
+	Daemon    *containerd.Daemon
+	Client    *containerd.Client
+	Manifests string // the folder of the static pods
+	Dir       string // a folder for its own files
+	NodeName  string // which it appends to the names of static pods
+	// Changes are made to the configuration that Config returns.
+	Changes map[string]any
+}
+
+// Start builds a kubelet if need be, starts it, and returns the address at which it serves its
+// pods. With the test it ends, and so do its pods.
+func Start(t testing.TB, o Options) (address string) {
+	t.Helper()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	program, err := Build(t.Context())
+	must(err)
+	port := func() int {
+		_, p, err := net.SplitHostPort(proctest.FreeAddress(t))
+		must(err)
+		n, err := strconv.Atoi(p)
+		must(err)
+		return n
+	}
+	readOnly := port()
+	config := Config(o.Manifests, o.Daemon.Endpoint(), o.Dir, port(), readOnly)
+	maps.Copy(config, o.Changes)
+	text, err := json.Marshal(config)
+	must(err)
+	path := filepath.Join(o.Dir, "kubelet.json")
+	must(os.WriteFile(path, text, 0o600))
+	process := proctest.Start(t, exec.Command(program, "--config", path, "--root-dir", filepath.Join(o.Dir, "kubelet"),
+		"--cert-dir", filepath.Join(o.Dir, "pki"), "--hostname-override", o.NodeName, "--node-ip", "127.0.0.1", "-v", "2"))
+	t.Cleanup(func() {
+		if err := process.End(syscall.SIGKILL, patience); err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			t.Logf("the kubelet's log ends:\n%s", process.Log.Tail(4000))
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if err := o.Client.RemovePods(ctx); err != nil { // they lie in no cgroup of the daemon's own
+			t.Error(err)
+		}
+		if err := containerd.UnmountBelow(o.Dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(readOnly))
+}
