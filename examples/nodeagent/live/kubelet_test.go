@@ -12,7 +12,7 @@ import (
 // buildKubelet has a kubelet built before a test's time counts: it takes minutes.
 func buildKubelet(t *testing.T) {
 	t.Helper()
-	if _, err := released.Build(t.Context()); err != nil {
+	if _, err := released.Build(); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -8,8 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"strings"
-
-	"github.com/kubepleg/pleg/internal/e2e/pinned"
 )
 
 // installDistribution installs what containerd needs of the distribution: runc,
@@ -35,7 +33,7 @@ func installDistribution(ctx context.Context) error {
 	for _, args := range [][]string{{"update"}, install} {
 		cmd := exec.CommandContext(ctx, "apt-get", args...)
 		cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
-		if _, err := pinned.Output(cmd); err != nil {
+		if _, err := output(cmd); err != nil {
 			return fmt.Errorf("installing %s: %w", strings.Join(missing, " and "), err)
 		}
 	}

@@ -11,8 +11,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-
-	"github.com/kubepleg/pleg/internal/e2e/pinned"
 )
 
 // The images that every daemon has. They are made here, no registry is asked.
@@ -28,7 +26,7 @@ var archives = []string{"pause.tar", "busybox.tar"}
 
 // writeImages writes the archives that are missing in dir.
 func writeImages(dir string) error {
-	if pinned.AllExist(dir, archives...) {
+	if allExist(dir, archives...) {
 		return nil
 	}
 	busybox, err := staticBusybox()
@@ -72,7 +70,7 @@ func (d *Daemon) ImportProgram(ctx context.Context, name, program string) error 
 func (d *Daemon) importImage(ctx context.Context, archive string) error {
 	cmd := exec.CommandContext(ctx, filepath.Join(d.binaries, "ctr"), "-n", namespace, "images", "import", archive)
 	cmd.Env = append(os.Environ(), "CONTAINERD_ADDRESS="+d.Socket())
-	if _, err := pinned.Output(cmd); err != nil {
+	if _, err := output(cmd); err != nil {
 		return fmt.Errorf("importing an image: %w", err)
 	}
 	return nil

@@ -5,36 +5,46 @@ package kubelet
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/kubepleg/pleg/internal/e2e/containerd"
-	"github.com/kubepleg/pleg/internal/e2e/pinned"
 	"github.com/kubepleg/pleg/internal/proctest"
 )
 
 // patience is how long a test waits for what must end.
 const patience = 2 * time.Minute
 
-// Build returns the kubelet, which the module in build pins. The first time takes minutes.
-func Build(ctx context.Context) (string, error) {
-	programs, err := pinned.Open(ctx, "kubelet")
+// Build builds the kubelet with examples/kubelet/build, once in a process, and returns it. The
+// first time on a machine takes minutes. The working folder must be inside a module that
+// requires the library.
+var Build = sync.OnceValues(func() (string, error) {
+	list := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/kubepleg/pleg")
+	list.Env = append(os.Environ(), "GOWORK=off")
+	out, err := list.Output()
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("finding the root of the repository from the working folder: %w", err)
 	}
-	defer programs.Close()
-	if err := programs.Build(ctx, "k8s.io/kubernetes/cmd/kubelet"); err != nil {
-		return "", err
+	root := strings.TrimSpace(string(out))
+	program := filepath.Join(root, ".cache", "kubelet", "stock")
+	build := exec.Command("go", "run", "./examples/kubelet/build", "-stock", "-o", program)
+	build.Dir = root
+	build.Env = append(os.Environ(), "GOWORK=off")
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("building the kubelet: %w\n%s", err, out)
 	}
-	return filepath.Join(programs.Dir, "kubelet"), nil
-}
+	return program, nil
+})
 
 // Config returns the configuration of a kubelet that needs neither an API server, nor cgroup
 // v2, nor a network plug-in, nor room to spare, on a machine that others use. It runs the pods
@@ -78,7 +88,7 @@ func Start(t testing.TB, o Options) (address string) {
 			t.Fatal(err)
 		}
 	}
-	program, err := Build(t.Context())
+	program, err := Build()
 	must(err)
 	port := func() int {
 		_, p, err := net.SplitHostPort(proctest.FreeAddress(t))
