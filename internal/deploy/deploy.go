@@ -12,7 +12,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
+	"strings"
+	"sync"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -21,11 +22,14 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Root is the root of the repository.
-func Root() string {
-	_, file, _, _ := runtime.Caller(0)
-	return filepath.Join(filepath.Dir(file), "..", "..")
-}
+// Root returns the root of the repository. The working folder is inside it, as it is in tests.
+var Root = sync.OnceValue(func() string {
+	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/kubepleg/pleg").Output()
+	if err != nil {
+		panic(fmt.Sprintf("looking for the root of the repository: %v", err))
+	}
+	return strings.TrimSpace(string(out))
+})
 
 // Manifest is the content of a file in deploy/kubernetes.
 type Manifest struct {
