@@ -42,8 +42,8 @@ func defaultOptions() options {
 }
 
 // WithLogger sets the logger. The default is klog's background logger with the name
-// "pleg". Verbosity follows the kubelet: 2 logs containers that finished, 4 every
-// transition and status, 5 every relist.
+// "pleg". Verbosity follows the kubelet: 2 logs containers that finished, slow inspections
+// and the event stream's breaks, 4 every transition and status, 5 every relist.
 func WithLogger(logger klog.Logger) Option {
 	return func(o *options) { o.logger = logger }
 }
