@@ -42,8 +42,8 @@ func defaultOptions() options {
 }
 
 // WithLogger sets the logger. The default is klog's background logger with the name
-// "pleg". Verbosity follows the kubelet: 2 logs containers that finished, 4 every
-// transition and status, 5 every relist.
+// "pleg". Verbosity follows the kubelet: 2 logs containers that finished, slow inspections
+// and the event stream's breaks, 4 every transition and status, 5 every relist.
 func WithLogger(logger klog.Logger) Option {
 	return func(o *options) { o.logger = logger }
 }
@@ -111,10 +111,11 @@ func WithInspectionTimeout(timeout time.Duration) Option {
 // an event is found by the next full relist, and so that much later.
 //
 // The next full relist begins within the ordinary period after the stream ends, after a
-// list fails or a single-pod list is slow, and while a reader waits on the cache. The period is limited to
-// half of the relist threshold. A value that is not longer than the ordinary period
-// selects the ordinary period, the default, and so does a Cache that does not implement
-// BlockedNotifier and BlockedCounter.
+// full relist fails or answers an event, after a single-pod relist fails or is slow, and
+// while a reader waits on the cache. The period is limited to half of the relist
+// threshold. A value that is not longer than the ordinary period selects the ordinary
+// period, the default, and so does a Cache that does not implement BlockedNotifier and
+// BlockedCounter.
 func WithConnectedRelistPeriod(period time.Duration) Option {
 	return func(o *options) { o.connectedPeriod = period }
 }

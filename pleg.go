@@ -3,13 +3,17 @@
 // difference between two lists into pod lifecycle events, and keeps a pod status
 // cache whose readers can block until it is new enough.
 //
+// NewGenericPLEG makes a generator of a Runtime and a Cache. Package cri connects to a
+// runtime, package plegtest has a fake one for tests, and package plegz shows a page of
+// the node.
+//
 // # Data flow
 //
 // State reaches the cache and the subscribers on one path, with one writer:
 //
 //  1. A list of all pods, or of one pod, is compared with the records of the lists
 //     before.
-//  2. The pods that changed are inspected.
+//  2. The pods that changed are inspected: the runtime is asked for their statuses.
 //  3. The status is stored in the cache.
 //  4. The events are delivered.
 //

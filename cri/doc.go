@@ -24,8 +24,8 @@
 // # Calls
 //
 // A list of the whole node takes two calls, whatever the number of pods. An inspection
-// takes one call for each sandbox of the pod, and one for each container except those
-// that exited more than ten seconds before they were last asked about.
+// takes one call for each sandbox of the pod, and one for each container but those that
+// exited a while ago (see Exited containers).
 //
 //	operation                         RPCs
 //	Connect                           1 Version

@@ -33,11 +33,11 @@ const noSuchPod types.UID = "plegtest-no-such-pod"
 // noSuchContainer is an ID that no container has.
 const noSuchContainer = "plegtest-no-such-container"
 
-// TestRuntime tests an adapter. It calls rt in every way that the generator does, and
-// with contexts that have ended and pods and containers that do not exist. It returns an
-// error that lists every problem, with what was expected, what was seen and why it
-// matters, and nil if there is none. The expected pods must be listed; if none are named,
-// an empty runtime passes.
+// TestRuntime tests a runtime of your own. It calls rt in every way that the generator
+// does, and with contexts that have ended and pods and containers that do not exist. It
+// returns an error that lists every problem, with what was expected, what was seen and why
+// it matters, and nil if there is none. The expected pods must be listed; if none are
+// named, an empty runtime passes.
 //
 // If rt also implements an optional interface, such as [pleg.PodGetter] or
 // [pleg.EventSource], TestRuntime tests that too. An event stream must stay open: it may
