@@ -1,5 +1,5 @@
 # What .ci/run does and what it does not, a step at a time. Nothing here is needed
-# to use the library, and only e2e and soak need root.
+# to use the library; what needs root says so.
 
 # How often race runs every test.
 COUNT ?= 3
