@@ -4,6 +4,8 @@ import (
 	"encoding/xml"
 	"errors"
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -66,4 +68,32 @@ func parsed(t *testing.T) *results {
 		t.Fatal(err)
 	}
 	return r
+}
+
+// The table and the charts of docs/BENCHMARKS.md are of the runs in docs/bench/results.txt.
+func TestDocument(t *testing.T) {
+	docs := filepath.Join("..", "..", "..", "..", "docs")
+	read := func(elements ...string) string {
+		content, err := os.ReadFile(filepath.Join(append([]string{docs}, elements...)...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(content)
+	}
+	results, err := parse(strings.NewReader(read("bench", "results.txt")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var table strings.Builder
+	if err := writeTable(&table, results); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(read("BENCHMARKS.md"), table.String()) {
+		t.Errorf("docs/BENCHMARKS.md has another table than that of its results:\n%s", table.String())
+	}
+	for _, c := range charts {
+		if read("bench", c.file) != c.draw(results) {
+			t.Errorf("docs/bench/%s is not drawn from the results", c.file)
+		}
+	}
 }
