@@ -1,9 +1,8 @@
 package plegz_test
 
 import (
-	"bytes"
-	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -59,6 +58,14 @@ func (n *node) setPod(namespace, name string, containers ...*pleg.Container) typ
 	p.Namespace, p.Name = namespace, name
 	n.SetPod(p)
 	return p.ID
+}
+
+// setPods has the runtime list running pods.
+func (n *node) setPods(count int) {
+	for i := range count {
+		n.setPod("team", fmt.Sprintf("pod-%04d", i), plegtest.Running(fmt.Sprintf("container-%04d", i)))
+	}
+	n.pass(2 * time.Second)
 }
 
 // request returns a request of this machine.
@@ -120,36 +127,4 @@ func decode(t *testing.T, b []byte) (s state) {
 	return s
 }
 
-// stream is a client of the stream: it has the messages that were sent.
-type stream struct {
-	header   http.Header
-	messages chan []byte
-	status   chan int
-	end      context.CancelFunc
-	part     []byte // of a message that is not complete
-}
-
-// open opens a stream, and goes on with it in a goroutine that ends with the test.
-func (n *node) open(target, lastEventID string) *stream {
-	ctx, cancel := context.WithCancel(context.Background())
-	s := &stream{make(http.Header), make(chan []byte, 10000), make(chan int, 10000), cancel, nil}
-	r := request(target).WithContext(ctx)
-	if lastEventID != "" {
-		r.Header.Set("Last-Event-ID", lastEventID)
-	}
-	go n.ServeHTTP(s, r)
-	n.t.Cleanup(func() { cancel(); synctest.Wait() })
-	return s
-}
-
-func (s *stream) Header() http.Header  { return s.header }
-func (s *stream) WriteHeader(code int) { s.status <- code }
-func (s *stream) Flush()               {}
-
-func (s *stream) Write(b []byte) (int, error) {
-	if s.part = append(s.part, b...); bytes.HasSuffix(s.part, []byte("\n\n")) {
-		s.messages <- s.part
-		s.part = nil
-	}
-	return len(b), nil
-}
+func (n *node) subscribers() int { return n.g.HealthReport().Subscribers }

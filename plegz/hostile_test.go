@@ -2,7 +2,6 @@ package plegz_test
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -11,8 +10,6 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
-
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/plegtest"
@@ -172,40 +169,6 @@ func TestLabels(t *testing.T) {
 		if len(s) != 50 || len(s[""]) > 1100 || s["key-00048"] == "" {
 			t.Errorf("%d annotations, the longest of %d bytes", len(s), len(s[""]))
 		}
-	})
-}
-
-// However many calls hang, what is said of the health is short; each pod says it of itself.
-func TestManyHungPods(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.setPods(200)
-		n.get("/")
-		n.Hang(plegtest.GetPodStatus, plegtest.AnyPod)
-		for i := range 200 {
-			n.ExitContainer(types.UID(fmt.Sprintf("team/pod-%04d", i)), fmt.Sprintf("container-%04d", i), 1, "Error")
-		}
-		n.pass(time.Minute)
-		last := n.state().Position
-		s := n.open("/?format=stream&since="+last, "")
-		n.pass(3 * time.Second)
-		for len(s.messages) > 0 {
-			var m struct{ Health json.RawMessage }
-			_, data, _ := bytes.Cut(<-s.messages, []byte("data: "))
-			if err := json.Unmarshal(data, &m); err != nil || len(m.Health) > 20_000 {
-				t.Errorf("%d bytes about the health, %v", len(m.Health), err)
-			}
-		}
-		hung := 0
-		for _, p := range n.state().Pods {
-			if p.State == "hung" {
-				hung++
-			}
-		}
-		if hung < 60 {
-			t.Errorf("%d pods are hung", hung)
-		}
-		n.Heal()
 	})
 }
 
