@@ -88,19 +88,8 @@ type state struct {
 	Notes                     []string
 	Full                      bool
 	GoneThrough               uint64
-	Pods                      []struct {
-		UID, Namespace, Name, State, Error string
-		Restarts                           int
-		Gone                               uint64
-		Containers, Sandboxes              []struct {
-			ID, Name, State, Reason string
-			ExitCode                *int
-			FinishedAt, RemovedAt   time.Time
-			Gone                    uint64
-		}
-		Labels, Annotations map[string]string
-	}
-	Events []struct {
+	Pods                      []viewedPod
+	Events                    []struct {
 		Number               uint64
 		Pod, Container       string
 		Event, Reason, Cause string
@@ -111,6 +100,22 @@ type state struct {
 		OldestCall                    float64
 		CallsInFlight                 int
 	}
+}
+
+type viewedPod struct {
+	UID, Namespace, Name, State, Error string
+	CreatedAt                          time.Time
+	Restarts                           int
+	Gone                               uint64
+	Containers, Sandboxes              []viewedLife
+	Labels, Annotations                map[string]string
+}
+
+type viewedLife struct {
+	ID, Name, State, Reason string
+	ExitCode                *int
+	FinishedAt, RemovedAt   time.Time
+	Gone                    uint64
 }
 
 // state returns the handler's JSON.
