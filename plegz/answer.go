@@ -2,9 +2,25 @@ package plegz
 
 import (
 	"bufio"
+	"encoding/json"
 	"strconv"
 	"strings"
+	"time"
 )
+
+// head is an answer without its lists.
+type head struct {
+	Time           time.Time       `json:"time"`
+	Node           string          `json:"node,omitempty"`
+	Level          level           `json:"level,omitempty"`
+	Sentence       string          `json:"sentence,omitempty"`
+	Notes          []string        `json:"notes,omitempty"`
+	Health         json.RawMessage `json:"health,omitempty"`
+	RecordingSince time.Time       `json:"recordingSince"`
+	Position       string          `json:"position"`
+	Full           bool            `json:"full"`
+	GoneThrough    uint64          `json:"goneThrough"`
+}
 
 // answer is what is shown: everything, or what has changed since a position. What it refers
 // to is shared with other answers and is not modified.

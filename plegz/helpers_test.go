@@ -35,14 +35,23 @@ type node struct {
 // newNode starts a generator until the test ends.
 func newNode(t *testing.T, opts ...plegz.Option) *node {
 	t.Helper()
-	n := &node{Runtime: plegtest.NewRuntime(), t: t, cache: pleg.NewCache()}
-	n.EmitOnChange(true)
-	n.g = pleg.NewGenericPLEG(n.Runtime, 0, 0, n.cache, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
-	n.Handler = plegz.Handler(n.g, n.cache, opts...)
+	runtime := plegtest.NewRuntime()
+	n := newIdleNode(t, runtime, runtime, opts...)
 	n.g.Start()
+	synctest.Wait()
+	return n
+}
+
+// newIdleNode makes a generator for a runtime that passes calls on to a fake one, and does not
+// start it.
+func newIdleNode(t *testing.T, runtime pleg.Runtime, fake *plegtest.Runtime, opts ...plegz.Option) *node {
+	t.Helper()
+	n := &node{Runtime: fake, t: t, cache: pleg.NewCache()}
+	n.EmitOnChange(true)
+	n.g = pleg.NewGenericPLEG(runtime, 0, 0, n.cache, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
+	n.Handler = plegz.Handler(n.g, n.cache, opts...)
 	t.Cleanup(n.g.Stop)
 	t.Cleanup(n.Heal)
-	synctest.Wait()
 	return n
 }
 
@@ -84,6 +93,7 @@ func (n *node) get(target string) *httptest.ResponseRecorder {
 
 // state is what the tests read of the JSON.
 type state struct {
+	Time                      time.Time
 	Level, Sentence, Position string
 	Notes                     []string
 	Full                      bool
@@ -105,6 +115,7 @@ type state struct {
 type viewedPod struct {
 	UID, Namespace, Name, State, Error string
 	CreatedAt                          time.Time
+	IPs                                []string
 	Restarts                           int
 	Gone                               uint64
 	Containers, Sandboxes              []viewedLife

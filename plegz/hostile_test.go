@@ -172,7 +172,8 @@ func TestLabels(t *testing.T) {
 	})
 }
 
-// A time that JSON cannot express is left out, and nothing else with it.
+// A time that JSON cannot express is left out or written in another zone, and nothing else with
+// it.
 func TestTimesOutOfRange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -180,14 +181,15 @@ func TestTimesOutOfRange(t *testing.T) {
 		n.setPod("shop", "web", plegtest.Exited("nginx"))
 		status := &pleg.Status{
 			ID: pleg.ContainerID{Type: "fake", ID: "nginx"}, State: pleg.ContainerStateExited, ExitCode: 3,
-			CreatedAt: far, StartedAt: far, FinishedAt: far,
+			CreatedAt: far, StartedAt: far, FinishedAt: time.Now().In(time.FixedZone("", 30*60*60)),
 		}
 		n.SetStatus("shop/web", &pleg.PodStatus{
 			ID: "shop/web", Namespace: "shop", Name: "web", ContainerStatuses: []*pleg.Status{status},
 		})
 		n.pass(time.Second)
 		s := n.state()
-		if len(s.Pods) != 1 || len(s.Pods[0].Containers) != 1 || *s.Pods[0].Containers[0].ExitCode != 3 {
+		if len(s.Pods) != 1 || len(s.Pods[0].Containers) != 1 || *s.Pods[0].Containers[0].ExitCode != 3 ||
+			!s.Pods[0].Containers[0].FinishedAt.Equal(status.FinishedAt) {
 			t.Errorf("%+v", s)
 		}
 	})

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -51,7 +52,11 @@ func TestFieldsAreDescribed(t *testing.T) {
 		t.Fatal(err)
 	}
 	var fields []string
-	for _, file := range []string{"view.go", "samples.go"} {
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
 		source, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)

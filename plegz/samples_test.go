@@ -1,6 +1,7 @@
 package plegz_test
 
 import (
+	"math"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -34,6 +35,12 @@ func TestDurations(t *testing.T) {
 		s := n.state().Samples
 		if len(s) != 2 || s[0].Relist == nil || *s[0].Relist != 2 || *s[0].Inspection != 6 || s[1].Relist != nil ||
 			s[0].RelistAge == nil {
+			t.Errorf("%+v", s)
+		}
+		relists.Observe(math.NaN()) // which JSON has no way to write
+		calls.WithLabelValues("container_status").Observe(math.Inf(1))
+		n.pass(time.Second)
+		if s := n.state().Samples; len(s) != 3 || s[2].RelistAge == nil || s[2].Relist != nil || s[2].Inspection != nil {
 			t.Errorf("%+v", s)
 		}
 	})
