@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -41,6 +42,16 @@ func TestManyClients(t *testing.T) {
 		if got := n.subscribers(); got != 1 {
 			t.Errorf("%d subscriptions", got)
 		}
+		// A page that is refused asks why like this.
+		head := func() int {
+			r, w := request("/?format=stream"), httptest.NewRecorder()
+			r.Method = http.MethodHead
+			n.ServeHTTP(w, r)
+			return w.Code
+		}
+		if code := head(); code != http.StatusServiceUnavailable {
+			t.Errorf("HEAD beside the streams: %d", code)
+		}
 		for range 200 {
 			if w := n.get("/"); w.Code != http.StatusOK {
 				t.Errorf("beside the streams: %d", w.Code)
@@ -52,6 +63,9 @@ func TestManyClients(t *testing.T) {
 			s.end()
 		}
 		synctest.Wait()
+		if code := head(); code != http.StatusOK {
+			t.Errorf("HEAD after the streams: %d", code)
+		}
 		if s := n.open("/?format=stream", ""); !first(t, s).Full {
 			t.Error("none is free after they have ended")
 		}

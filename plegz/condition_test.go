@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -12,6 +13,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/plegtest"
 )
 
@@ -80,4 +82,70 @@ func TestManyHungPods(t *testing.T) {
 		}
 		n.Heal()
 	})
+}
+
+// What else is wrong is said in notes: how many pods fail, and who is behind. The text has
+// them too.
+func TestNotes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.setPods(3)
+		n.g.Subscribe(t.Context(), 0, pleg.WithName("slow"))
+		for i, name := range []string{"team/pod-0000", "team/pod-0001"} {
+			n.Fail(plegtest.GetPodStatus, types.UID(name), errors.New("no such task"))
+			n.ExitContainer(types.UID(name), fmt.Sprintf("container-%04d", i), 1, "Error")
+			n.pass(3 * time.Second) // so that the first has failed more often
+		}
+		n.pass(10 * time.Second)
+		n.BreakStreams(errors.New("EOF"))
+		synctest.Wait()
+		s := n.state()
+		const failing = "Degraded: the inspection of pod team/pod-0000 has failed "
+		if !strings.HasPrefix(s.Sentence, failing) || !strings.HasSuffix(s.Sentence, ", and one more pod fails: no such task.") {
+			t.Error(s.Sentence)
+		}
+		const broken = "the event stream is broken since 00:00:18 UTC on 1 Jan: EOF; changes are found by the next relist."
+		const behind = "subscriber slow is 3 pods behind since 00:00:02 UTC on 1 Jan (for "
+		if len(s.Notes) != 2 || s.Notes[0] != broken || !strings.HasPrefix(s.Notes[1], behind) {
+			t.Errorf("%q", s.Notes)
+		}
+		text := n.get("/").Body.String()
+		for _, line := range []string{`\nSubscriber slow is 3 pods behind `, `\nslow +1 +3 +16 s\n`} {
+			if !regexp.MustCompile(line).MatchString(text) {
+				t.Errorf("no %s in\n%s", line, text)
+			}
+		}
+	})
+}
+
+// reporter is a runtime that says itself which calls are in flight.
+type reporter struct {
+	*plegtest.Runtime
+	calls []pleg.RuntimeCall
+}
+
+func (r *reporter) CallsInFlight() []pleg.RuntimeCall { return r.calls }
+
+// A hang is told of with the call that the runtime names, and without one where it names none.
+func TestHungCallOfTheRuntime(t *testing.T) {
+	for want, calls := range map[string][]pleg.RuntimeCall{
+		"ContainerStatus of container a (x) for pod shop/a": {
+			{Method: "Version"}, {Method: "ContainerStatus", PodUID: "shop/a", Object: "container a (x)"}},
+		"the inspection for pod shop/a": nil,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			fake := plegtest.NewRuntime()
+			for i := range calls {
+				calls[i].Since = time.Now()
+			}
+			n := newIdleNode(t, &reporter{fake, calls}, fake)
+			a := n.setPod("shop", "a", plegtest.Running("a"))
+			n.Hang(plegtest.GetPodStatus, a)
+			n.g.Start()
+			n.pass(3 * time.Second)
+			if s := n.state().Sentence; !strings.HasPrefix(s, "Degraded: "+want+" has not been answered since ") {
+				t.Errorf("%s, want %s", s, want)
+			}
+		})
+	}
 }

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/plegtest"
@@ -81,6 +83,7 @@ func TestFormat(t *testing.T) {
 			{"/", "*/*", "text/plain; charset=utf-8", http.StatusOK},
 			{"/", "text/html,application/xhtml+xml,*/*;q=0.8", "text/html; charset=utf-8", http.StatusOK},
 			{"/", "application/json", "application/json", http.StatusOK},
+			{"/", "text/plain, application/json", "text/plain; charset=utf-8", http.StatusOK},
 			{"/?format=json", "text/html", "application/json", http.StatusOK},
 			{"/?format=html", "", "text/html; charset=utf-8", http.StatusOK},
 			{"/?format=xml", "", "text/plain; charset=utf-8", http.StatusBadRequest},
@@ -251,6 +254,23 @@ func TestMounted(t *testing.T) {
 			if w.Code != want {
 				t.Errorf("%s: %d, want %d", path, w.Code, want)
 			}
+		}
+	})
+}
+
+// The clock is the one that was passed, unless that is none.
+func TestClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		then := time.Date(2001, 2, 3, 4, 5, 6, 0, time.UTC)
+		for _, tt := range []struct {
+			clock clock.PassiveClock
+			want  time.Time
+		}{{clocktesting.NewFakePassiveClock(then), then}, {nil, time.Now()}} {
+			n := newNode(t, plegz.WithClock(tt.clock))
+			if got := n.state().Time; !got.Equal(tt.want) {
+				t.Errorf("%v, want %v", got, tt.want)
+			}
+			n.g.Stop()
 		}
 	})
 }

@@ -120,14 +120,7 @@ func (h *history) depart(uid types.UID, r *record, l life, at time.Time) {
 		}
 		return
 	}
-	if i := indexOf(r.present, l.ID); i >= 0 {
-		if l.ExitCode == nil && r.present[i].ExitCode != nil {
-			known := r.present[i]
-			known.State, known.RemovedAt = stateRemoved, at
-			l = known
-		}
-		r.present = slices.Delete(r.present, i, i+1)
-	}
+	r.present = slices.DeleteFunc(r.present, func(p life) bool { return p.ID == l.ID })
 	l.Gone = h.next()
 	r.past = append(r.past, l)
 	h.remember(departed{l.Gone, uid, l.ID})
