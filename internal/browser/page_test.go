@@ -108,6 +108,32 @@ func TestHungCallIsNamed(t *testing.T) {
 	await(t, tab, lane("payment-0")+`.includes('crashed')`)
 }
 
+// A screen reader is told what has happened, once, and not how long ago that was every second.
+func TestWhatIsReadOut(t *testing.T) {
+	n, tab := open(t, nil)
+	id := run(t, n, "payment-0")
+	await(t, tab, lane("payment-0")+`.includes('running')`)
+	evaluate[any](t, tab, `void (window.readOut = [], new MutationObserver((all) => { for (const m of all) {
+		const e = (m.target.closest ? m.target : m.target.parentElement).closest('[role=status], [role=alert], [aria-live]');
+		if (e) readOut.push(e.textContent);
+	} }).observe(document.body, { subtree: true, childList: true, characterData: true }))`)
+	sentence := evaluate[string](t, tab, `document.getElementById('sentence').innerText`)
+	heal := n.Inject(plegtest.CRIFault{Method: "ContainerStatus", Object: id, Hang: true})
+	if err := n.ExitContainer(id, 1, "Error"); err != nil {
+		t.Fatal(err)
+	}
+	await(t, tab, `document.getElementById('sentence').innerText.includes('(for 4')`)
+	if evaluate[string](t, tab, `document.getElementById('sentence').innerText`) == sentence {
+		t.Error("the sentence does not change")
+	}
+	heal()
+	await(t, tab, `document.getElementById('spoken').textContent === 'Healthy'`)
+	got := evaluate[[]string](t, tab, `readOut`)
+	if len(got) != 2 || !strings.Contains(got[0], "has not been answered since") || got[1] != "Healthy" {
+		t.Errorf("read out: %q", got)
+	}
+}
+
 // A connection that is up and brings nothing is noticed, said and replaced, and so is one
 // that breaks; what happened meanwhile is there afterwards.
 func TestStalledConnectionRecovers(t *testing.T) {
@@ -126,6 +152,11 @@ func TestStalledConnectionRecovers(t *testing.T) {
 	await(t, tab, lane("web-0")+`.includes('running')`)
 	stalled.Store(true)
 	await(t, tab, `document.getElementById('link').innerText.includes('reconnecting')`)
+	tried := streams.Load()
+	time.Sleep(4 * time.Second)
+	if more := streams.Load() - tried; more > 1 {
+		t.Errorf("%d connections in 4 s, none of which has had the time to bring anything", more)
+	}
 	if err := n.ExitContainer(id, 3, "Error"); err != nil {
 		t.Fatal(err)
 	}
@@ -242,10 +273,15 @@ func TestKeyboardAndFilter(t *testing.T) {
 	}
 	do(chromedp.KeyEvent("\x1b"))
 	await(t, tab, `document.querySelectorAll('.lane:not([hidden])').length === 5`)
+	run(t, n, "web-5")
+	await(t, tab, `document.querySelectorAll('.lane:not([hidden])[aria-setsize="6"]').length === 6`)
 	evaluate[any](t, tab, `for (const key of ['ArrowDown', 'ArrowDown', 'Enter']) `+
 		`document.getElementById('lanes').dispatchEvent(new KeyboardEvent('keydown', { key, bubbles: true }))`)
 	await(t, tab, `document.getElementById('detail').open && `+
 		`document.getElementById('detail-title').innerText === 'shop/web-1'`)
+	const age = `document.querySelector('#detail [data-at]').textContent`
+	first := evaluate[string](t, tab, age)
+	await(t, tab, age+fmt.Sprintf(` !== %q`, first)) // although nothing happens to the pod
 }
 
 // What an address says that is no filter is ignored.

@@ -26,20 +26,27 @@
     if (e.textContent !== text) e.textContent = text;
   }
 
+  // say has a screen reader say something. What it reads out is not what is seen, where a time
+  // changes every second.
+  function say(text) {
+    setText($('spoken'), text);
+  }
+
   const isNarrow = matchMedia('(max-width: 800px)');
 
   // --- the stream ---------------------------------------------------------------------
 
   const STALLED = 5000; // there is a message a second
   let source = null;
-  let heard = 0; // performance.now() of the last message
+  let heard = performance.now(); // when the last message came; before the first, when it was first asked for
+  let attempted = 0; // performance.now() of the last attempt
   let again = 0; // timer of the next attempt
   let refused = ''; // why the last attempt was refused
 
   function connect() {
     clearTimeout(again);
     if (source) source.close();
-    heard = performance.now();
+    attempted = performance.now();
     source = new EventSource('?format=stream' + (model.position ? '&since=' + encodeURIComponent(model.position) : ''));
     source.onmessage = (message) => {
       const news = JSON.parse(message.data);
@@ -69,26 +76,24 @@
 
   function setLink(state) {
     const link = $('link');
+    const trouble = state === 'live' ? '' : state + (refused && ', ' + refused);
+    if (link.dataset.trouble !== trouble) say(trouble);
     link.dataset.state = state;
+    link.dataset.trouble = trouble;
     const ago = Math.round((performance.now() - heard) / 1000);
-    setText(link, state === 'live' ? (paused ? 'paused' : 'live') : state + (refused && ', ' + refused) + (model.time ? ', last news ' + ago + ' s ago' : ''));
+    setText(link, trouble ? trouble + (model.time ? ', last news ' + ago + ' s ago' : '') : paused ? 'paused' : 'live');
     document.body.classList.toggle('stale', state !== 'live' && model.time > 0);
   }
 
+  // A connection that is up and brings nothing is replaced, and so is one that does not come up
+  // although the browser tries. Each has the time that a message may take.
   setInterval(() => {
-    if (document.hidden || performance.now() - heard < STALLED) return;
+    const now = performance.now();
+    if (document.hidden || now - heard < STALLED) return;
     setLink('reconnecting');
-    if (performance.now() - heard > 2 * STALLED || (source && source.readyState === EventSource.OPEN)) connect0();
+    const isOpen = source && source.readyState === EventSource.OPEN;
+    if (now - attempted > (isOpen ? STALLED : 2 * STALLED)) connect();
   }, 1000);
-
-  // connect0 connects again without counting that as news.
-  function connect0() {
-    const before = heard;
-    connect();
-    heard = before;
-    clearTimeout(again);
-    again = setTimeout(() => { if (performance.now() - heard > STALLED) connect0(); }, 2 * STALLED);
-  }
 
   document.addEventListener('visibilitychange', () => {
     if (document.hidden) {
@@ -97,6 +102,7 @@
       source = null;
       return;
     }
+    heard = performance.now();
     connect();
   });
 
@@ -138,9 +144,20 @@
 
   const LEVELS = { ok: ['✓', 'Healthy'], warning: ['!', 'Degraded'], error: ['✕', 'Not healthy'] };
 
+  let said = ''; // the health that was said last, without its numbers
+
+  // sayHealth says the health when it is another, and not when only a time or a count in it is.
+  function sayHealth() {
+    const gist = model.level === 'ok' ? 'ok' : model.sentence.replace(/[\d.]+/g, '');
+    if (gist === said) return;
+    said = gist;
+    say(P.printable(model.level === 'ok' ? LEVELS.ok[1] : model.sentence));
+  }
+
   function drawHealth() {
     const h = model.health;
     if (!h) return;
+    sayHealth();
     const [mark, word] = LEVELS[model.level];
     $('banner').dataset.level = model.level;
     setText($('level'), mark);
@@ -204,7 +221,7 @@
     if (!h) return;
     const calls = h.callsInFlight || [];
     $('calls-section').hidden = !calls.length;
-    fill($('calls'), ['call', 'for'], calls.slice(0, 20).map((c) => [
+    fill($('calls'), ['call', 'for'], calls.map((c) => [
       c.method + (c.object ? ' of ' + c.object : '') + podText(c.podUID), P.duration(model.time - P.time(c.since)),
     ]));
     const subscribers = (h.namedSubscribers || []).map((s) => [
@@ -436,10 +453,10 @@
       root.title = pod.error ? P.printable(pod.error) : '';
       root.setAttribute('aria-label', [pod.title, pod.state, pod.restarts ? pod.restarts + ' restarts' : '',
         ...pod.names.map((n) => P.printable(n) + ' ' + P.stateText(pod.containers.find((c) => (c.name || '') === n)))].filter(Boolean).join(', '));
-      root.setAttribute('aria-setsize', pods.length);
       lane.names.classList.toggle('single', pod.names.length < 2);
       lane.names.replaceChildren(...pod.names.map((n) => element('div', {}, element('bdi', {}, P.printable(n)))));
     }
+    root.setAttribute('aria-setsize', pods.length);
     root.setAttribute('aria-posinset', i + 1);
     root.setAttribute('aria-selected', String(pod.uid === chosen));
     if (pod.uid === chosen) root.id = 'lane-chosen';
@@ -568,12 +585,17 @@
     }
     const events = model.events.filter((e) => e.podUID === pod.uid).slice(-50).reverse();
     const now = JSON.stringify([pod, events.length && events[0].number]);
-    if (detail.dataset.shown === now) return;
+    if (detail.dataset.shown === now) {
+      drawAges();
+      return;
+    }
     detail.dataset.shown = now;
     setText($('detail-title'), pod.title);
-    const at = (t) => (t ? P.instant(t) + ' (' + P.duration(model.time - t) + ' ago)' : '');
+    const at = (t) => (t ? new Date(t) : '');
+    const text = (value) => (value instanceof Date ?
+      element('span', {}, P.instant(value.getTime()), element('span', { 'data-at': value.getTime() })) : element('bdi', {}, P.printable(value)));
     const rows = (pairs) => element('dl', {}, ...pairs.filter((p) => p[1] !== undefined && p[1] !== '' && p[1] !== 0).flatMap(([name, value, bad]) => [
-      element('dt', {}, P.printable(name)), element('dd', { class: bad ? 'bad' : '' }, element('bdi', {}, P.printable(value)))]));
+      element('dt', {}, P.printable(name)), element('dd', { class: bad ? 'bad' : '' }, text(value))]));
     const maps = ['labels', 'annotations'].filter((m) => pod[m]).flatMap((m) => [
       element('h3', {}, m[0].toUpperCase() + m.slice(1)), rows(Object.entries(pod[m]))]);
     $('detail-body').replaceChildren(
@@ -590,10 +612,16 @@
         ['Stopped', at(s.finished)], ['Removed', at(s.removed)], ['ID', s.id]])]),
       ...maps,
       ...(events.length ? [element('h3', {}, 'Events'), rows(events.map((e) => [P.clock(P.time(e.time)), P.eventText(e).text]))] : []));
+    drawAges();
+  }
+
+  // drawAges brings the ages in the detail up to date, and leaves alone what may be selected.
+  function drawAges() {
+    for (const e of detail.querySelectorAll('[data-at]')) setText(e, ' (' + P.duration(model.time - Number(e.dataset.at)) + ' ago)');
   }
 
   readAddress();
   drawFilter();
   setLink('connecting');
-  connect();
+  if (!document.hidden) connect(); // a tab in the background costs the node nothing
 })();
