@@ -321,7 +321,11 @@ func TestThousandPods(t *testing.T) {
 		for i := 0; ; i = (i + 7) % len(ids) {
 			select {
 			case <-tick.C:
-				ids[i], _ = n.RestartContainer(ids[i])
+				var err error
+				if ids[i], err = n.RestartContainer(ids[i]); err != nil {
+					t.Errorf("restarting container %d: %v", i, err)
+					return
+				}
 			case <-ctx.Done():
 				return
 			}
