@@ -38,7 +38,6 @@ function draw() {
 function togglePause() {
   paused = !paused;
   $('pause').setAttribute('aria-pressed', String(paused));
-  setText($('pause'), paused ? 'Go on' : 'Pause');
   setLink($('link').dataset.state);
   schedule(true);
 }
