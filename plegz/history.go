@@ -171,20 +171,31 @@ func (h *history) observe(listed pleg.Pods, status func(types.UID) (*pleg.PodSta
 		r.observed, r.gone, r.removedAt, r.stale = o, 0, time.Time{}, true
 		h.update(p.ID, r, now)
 	}
+	var unlisted []types.UID // that are still to be shown as gone
 	for uid, r := range h.pods {
-		if r.listedIn == h.observations || r.gone > 0 && !r.stale {
-			continue
+		if r.listedIn != h.observations && (r.gone == 0 || r.stale) {
+			unlisted = append(unlisted, uid)
 		}
-		r.observed.failing, r.observed.err, r.stale = pleg.FailingPod{}, "", true
-		if r.gone == 0 {
-			for _, l := range slices.Clone(r.present) {
-				h.depart(uid, r, l, now)
-			}
-			r.gone, r.removedAt = h.next(), now
-			h.remember(departed{r.gone, uid, ""})
-		}
-		h.show(r)
 	}
+	slices.Sort(unlisted)
+	for _, uid := range unlisted {
+		if r := h.pods[uid]; r != nil {
+			h.leave(uid, r, now)
+		}
+	}
+}
+
+// leave takes in that a pod is not listed any more.
+func (h *history) leave(uid types.UID, r *record, now time.Time) {
+	r.observed.failing, r.observed.err, r.stale = pleg.FailingPod{}, "", true
+	if r.gone == 0 {
+		for _, l := range slices.Clone(r.present) {
+			h.depart(uid, r, l, now)
+		}
+		r.gone, r.removedAt = h.next(), now
+		h.remember(departed{r.gone, uid, ""})
+	}
+	h.show(r)
 }
 
 // update compares the lives of a listed pod with those that were shown.

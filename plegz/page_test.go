@@ -30,6 +30,15 @@ func TestPage(t *testing.T) {
 				t.Errorf("the policy has no %s: %s", want, policy)
 			}
 		}
+		files, err := filepath.Glob("page/*")
+		if err != nil || len(files) < 10 {
+			t.Fatal(files, err)
+		}
+		for _, file := range files {
+			if text, err := os.ReadFile(file); err != nil || file != "page/page.html" && !strings.Contains(document, string(text)) {
+				t.Errorf("%s is not in the page; %v", file, err)
+			}
+		}
 		if !strings.HasPrefix(policy, "default-src 'none'; ") || strings.Contains(policy, "unsafe") {
 			t.Errorf("policy %s", policy)
 		}
