@@ -101,7 +101,8 @@ func TestNotes(t *testing.T) {
 		synctest.Wait()
 		s := n.state()
 		const failing = "Degraded: the inspection of pod team/pod-0000 has failed "
-		if !strings.HasPrefix(s.Sentence, failing) || !strings.HasSuffix(s.Sentence, ", and one more pod fails: no such task.") {
+		const why = ", and one more pod fails: no such task."
+		if !strings.HasPrefix(s.Sentence, failing) || !strings.HasSuffix(s.Sentence, why) {
 			t.Error(s.Sentence)
 		}
 		const broken = "the event stream is broken since 00:00:18 UTC on 1 Jan: EOF; changes are found by the next relist."

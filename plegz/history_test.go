@@ -97,7 +97,7 @@ func TestEventAfterWhatItTells(t *testing.T) {
 		gathering, goOn := make(chan bool), make(chan bool)
 		gathered := 0
 		reg := prometheus.NewRegistry()
-		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "slow"}, func() float64 {
+		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "slow", Help: "Slow."}, func() float64 {
 			if gathered++; gathered == 2 { // for the first sample: no event is read meanwhile
 				close(gathering)
 				<-goOn

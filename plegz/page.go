@@ -21,8 +21,8 @@ var page = newPage(func(name string) string {
 // scripts are in the page in this order, as one: each may use those above it, and what the
 // others declare once all have run.
 var scripts = []string{
-	"model.js", "dom.js", "state.js", "stream.js", "drawing.js", "health.js", "plots.js", "side.js", "events.js", "filter.js",
-	"lanes.js", "detail.js", "keys.js", "start.js",
+	"model.js", "dom.js", "state.js", "stream.js", "drawing.js", "health.js", "plots.js", "side.js", "events.js",
+	"filter.js", "lanes.js", "detail.js", "keys.js", "start.js",
 }
 
 type htmlPage struct {

@@ -35,7 +35,8 @@ func TestPage(t *testing.T) {
 			t.Fatal(files, err)
 		}
 		for _, file := range files {
-			if text, err := os.ReadFile(file); err != nil || file != "page/page.html" && !strings.Contains(document, string(text)) {
+			text, err := os.ReadFile(file)
+			if err != nil || file != "page/page.html" && !strings.Contains(document, string(text)) {
 				t.Errorf("%s is not in the page; %v", file, err)
 			}
 		}

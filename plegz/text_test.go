@@ -49,7 +49,8 @@ func TestAges(t *testing.T) {
 		n.setPod("shop", "empty")
 		n.pass(time.Second)
 		for name, want := range map[string]string{
-			"s": "8.0 s", "90s": "91 s", "min": "2 min", "119min": "119 min", "h": "3 h", "d": "2 d", "future": "0.0 s", "timeless": "-",
+			"s": "8.0 s", "90s": "91 s", "min": "2 min", "119min": "119 min", "h": "3 h", "d": "2 d",
+			"future": "0.0 s", "timeless": "-",
 		} {
 			n.expectLines("shop/" + name + " +running +" + name + " +" + name + " +running +0 +" + want + " +-")
 		}
