@@ -75,9 +75,3 @@ var loopbackAddress = &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 50000}
 
 func (loopback) RemoteAddr() net.Addr { return loopbackAddress }
 func (loopback) LocalAddr() net.Addr  { return loopbackAddress }
-
-// contextWithLocal is a request's context, as a server makes it whose listener has an
-// address.
-func contextWithLocal(r *http.Request, local net.Addr) context.Context {
-	return context.WithValue(r.Context(), http.LocalAddrContextKey, local)
-}
