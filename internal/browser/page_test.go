@@ -173,6 +173,43 @@ func TestStalledConnectionRecovers(t *testing.T) {
 	}
 }
 
+// A tab that is not seen has no stream; when it is, it shows what has happened meanwhile.
+func TestHiddenTabHasNoStream(t *testing.T) {
+	var streams atomic.Int32
+	n, tab := open(t, func(h http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if strings.Contains(r.URL.RawQuery, "stream") {
+				streams.Add(1)
+				defer streams.Add(-1)
+			}
+			h.ServeHTTP(w, r)
+		})
+	})
+	id := run(t, n, "web-0")
+	await(t, tab, lane("web-0")+`.includes('running')`)
+	seen := func(hidden bool) {
+		evaluate[any](t, tab, fmt.Sprintf(`void (`+
+			`Object.defineProperty(document, 'hidden', { value: %v, configurable: true }), `+
+			`document.dispatchEvent(new Event('visibilitychange')))`, hidden))
+	}
+	seen(true)
+	for began := time.Now(); streams.Load() > 0; time.Sleep(20 * time.Millisecond) {
+		if time.Since(began) > patience {
+			t.Fatalf("%d streams of a hidden tab", streams.Load())
+		}
+	}
+	if err := n.ExitContainer(id, 3, "Error"); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(6 * time.Second) // longer than it takes to find a connection stalled
+	if open := streams.Load(); open > 0 {
+		t.Errorf("%d streams of a hidden tab", open)
+	}
+	seen(false)
+	await(t, tab, lane("web-0")+`.includes('✕ 3')`)
+	await(t, tab, `document.getElementById('link').innerText.includes('live')`)
+}
+
 // Who is refused is told why, and gets the page as soon as it is not.
 func TestRefusedViewerIsTold(t *testing.T) {
 	var full atomic.Bool
