@@ -2,9 +2,25 @@ package plegz
 
 import (
 	"bufio"
+	"encoding/json"
 	"strconv"
 	"strings"
+	"time"
 )
+
+// head is an answer without its lists.
+type head struct {
+	Time           time.Time       `json:"time"`
+	Node           string          `json:"node,omitempty"`
+	Level          level           `json:"level,omitempty"`
+	Sentence       string          `json:"sentence,omitempty"`
+	Notes          []string        `json:"notes,omitempty"`
+	Health         json.RawMessage `json:"health,omitempty"`
+	RecordingSince time.Time       `json:"recordingSince"`
+	Position       string          `json:"position"`
+	Full           bool            `json:"full"`
+	GoneThrough    uint64          `json:"goneThrough"`
+}
 
 // answer is what is shown: everything, or what has changed since a position. What it refers
 // to is shared with other answers and is not modified.
@@ -16,8 +32,8 @@ type answer struct {
 	condition condition
 }
 
-// answer returns what has changed since a position, everything if the position is empty,
-// not known, or of another history. news is closed at the next change.
+// answer returns what has changed since a position, everything if the position is empty, not
+// known, of another history, or too long ago for this one. news is closed at the next change.
 func (r *recorder) answer(position string) (a answer, news <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -40,11 +56,12 @@ func (r *recorder) answer(position string) (a answer, news <-chan struct{}) {
 	return a, r.news
 }
 
-// resumeLocked returns the number of the change that a position stands for.
+// resumeLocked returns the number of the change that a position stands for. Who was there
+// when something was still present that is forgotten by now would not hear of its end.
 func (r *recorder) resumeLocked(position string) (number uint64, resumed bool) {
 	epoch, text, _ := strings.Cut(position, ".")
 	number, err := strconv.ParseUint(text, 10, 64)
-	if err != nil || epoch != r.epoch || number > r.history.number {
+	if err != nil || epoch != r.epoch || number > r.history.number || number < r.history.goneThrough {
 		return 0, false
 	}
 	return number, true

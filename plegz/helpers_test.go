@@ -1,9 +1,8 @@
 package plegz_test
 
 import (
-	"bytes"
-	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -36,14 +35,23 @@ type node struct {
 // newNode starts a generator until the test ends.
 func newNode(t *testing.T, opts ...plegz.Option) *node {
 	t.Helper()
-	n := &node{Runtime: plegtest.NewRuntime(), t: t, cache: pleg.NewCache()}
-	n.EmitOnChange(true)
-	n.g = pleg.NewGenericPLEG(n.Runtime, 0, 0, n.cache, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
-	n.Handler = plegz.Handler(n.g, n.cache, opts...)
+	runtime := plegtest.NewRuntime()
+	n := newIdleNode(t, runtime, runtime, opts...)
 	n.g.Start()
+	synctest.Wait()
+	return n
+}
+
+// newIdleNode makes a generator for a runtime that passes calls on to a fake one, and does not
+// start it.
+func newIdleNode(t *testing.T, runtime pleg.Runtime, fake *plegtest.Runtime, opts ...plegz.Option) *node {
+	t.Helper()
+	n := &node{Runtime: fake, t: t, cache: pleg.NewCache()}
+	n.EmitOnChange(true)
+	n.g = pleg.NewGenericPLEG(runtime, 0, 0, n.cache, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
+	n.Handler = plegz.Handler(n.g, n.cache, opts...)
 	t.Cleanup(n.g.Stop)
 	t.Cleanup(n.Heal)
-	synctest.Wait()
 	return n
 }
 
@@ -59,6 +67,14 @@ func (n *node) setPod(namespace, name string, containers ...*pleg.Container) typ
 	p.Namespace, p.Name = namespace, name
 	n.SetPod(p)
 	return p.ID
+}
+
+// setPods has the runtime list running pods.
+func (n *node) setPods(count int) {
+	for i := range count {
+		n.setPod("team", fmt.Sprintf("pod-%04d", i), plegtest.Running(fmt.Sprintf("container-%04d", i)))
+	}
+	n.pass(2 * time.Second)
 }
 
 // request returns a request of this machine.
@@ -77,23 +93,13 @@ func (n *node) get(target string) *httptest.ResponseRecorder {
 
 // state is what the tests read of the JSON.
 type state struct {
+	Time                      time.Time
 	Level, Sentence, Position string
 	Notes                     []string
 	Full                      bool
 	GoneThrough               uint64
-	Pods                      []struct {
-		UID, Namespace, Name, State, Error string
-		Restarts                           int
-		Gone                               uint64
-		Containers, Sandboxes              []struct {
-			ID, Name, State, Reason string
-			ExitCode                *int
-			FinishedAt, RemovedAt   time.Time
-			Gone                    uint64
-		}
-		Labels, Annotations map[string]string
-	}
-	Events []struct {
+	Pods                      []viewedPod
+	Events                    []struct {
 		Number               uint64
 		Pod, Container       string
 		Event, Reason, Cause string
@@ -104,6 +110,23 @@ type state struct {
 		OldestCall                    float64
 		CallsInFlight                 int
 	}
+}
+
+type viewedPod struct {
+	UID, Namespace, Name, State, Error string
+	CreatedAt                          time.Time
+	IPs                                []string
+	Restarts                           int
+	Gone                               uint64
+	Containers, Sandboxes              []viewedLife
+	Labels, Annotations                map[string]string
+}
+
+type viewedLife struct {
+	ID, Name, State, Reason string
+	ExitCode                *int
+	FinishedAt, RemovedAt   time.Time
+	Gone                    uint64
 }
 
 // state returns the handler's JSON.
@@ -120,36 +143,4 @@ func decode(t *testing.T, b []byte) (s state) {
 	return s
 }
 
-// stream is a client of the stream: it has the messages that were sent.
-type stream struct {
-	header   http.Header
-	messages chan []byte
-	status   chan int
-	end      context.CancelFunc
-	part     []byte // of a message that is not complete
-}
-
-// open opens a stream, and goes on with it in a goroutine that ends with the test.
-func (n *node) open(target, lastEventID string) *stream {
-	ctx, cancel := context.WithCancel(context.Background())
-	s := &stream{make(http.Header), make(chan []byte, 10000), make(chan int, 10000), cancel, nil}
-	r := request(target).WithContext(ctx)
-	if lastEventID != "" {
-		r.Header.Set("Last-Event-ID", lastEventID)
-	}
-	go n.ServeHTTP(s, r)
-	n.t.Cleanup(func() { cancel(); synctest.Wait() })
-	return s
-}
-
-func (s *stream) Header() http.Header  { return s.header }
-func (s *stream) WriteHeader(code int) { s.status <- code }
-func (s *stream) Flush()               {}
-
-func (s *stream) Write(b []byte) (int, error) {
-	if s.part = append(s.part, b...); bytes.HasSuffix(s.part, []byte("\n\n")) {
-		s.messages <- s.part
-		s.part = nil
-	}
-	return len(b), nil
-}
+func (n *node) subscribers() int { return n.g.HealthReport().Subscribers }

@@ -40,7 +40,7 @@ type record struct {
 	present   []life // listed containers and sandboxes
 	past      []life // those that are gone, oldest first
 	ended     map[string]time.Time
-	stale     bool   // something else than observed has changed
+	stale     bool   // something has changed that encoded does not have yet
 	listedIn  uint64 // the last observation that had it
 	removedAt time.Time
 	gone      uint64
@@ -67,17 +67,23 @@ func (h *history) next() uint64 {
 	return h.number
 }
 
+// record returns what is known of a pod, nothing if it is new.
+func (h *history) record(uid types.UID) *record {
+	r := h.pods[uid]
+	if r == nil {
+		r = &record{ended: make(map[string]time.Time)}
+		h.pods[uid] = r
+	}
+	return r
+}
+
 // note takes in an event that was read at a time. What an initial event tells is present
 // and is seen without it.
 func (h *history) note(e *pleg.PodLifecycleEvent, now time.Time) {
-	r := h.pods[e.ID]
-	if r == nil && !e.Initial {
-		r = &record{ended: make(map[string]time.Time)}
-		h.pods[e.ID] = r
-	}
 	if e.Initial {
 		return
 	}
+	r := h.record(e.ID)
 	if r.observed.listed == nil {
 		r.observed.listed = e.Pod
 	}
@@ -114,14 +120,7 @@ func (h *history) depart(uid types.UID, r *record, l life, at time.Time) {
 		}
 		return
 	}
-	if i := indexOf(r.present, l.ID); i >= 0 {
-		if l.ExitCode == nil && r.present[i].ExitCode != nil {
-			known := r.present[i]
-			known.State, known.RemovedAt = stateRemoved, at
-			l = known
-		}
-		r.present = slices.Delete(r.present, i, i+1)
-	}
+	r.present = slices.DeleteFunc(r.present, func(p life) bool { return p.ID == l.ID })
 	l.Gone = h.next()
 	r.past = append(r.past, l)
 	h.remember(departed{l.Gone, uid, l.ID})
@@ -144,9 +143,12 @@ func (h *history) remember(d departed) {
 		case oldest.id == "" && r.gone == oldest.number:
 			delete(h.pods, oldest.uid)
 		case oldest.id != "":
-			// The clients forget it by goneThrough; it is no change.
+			// The clients forget it by goneThrough; it is no change. A change that is not
+			// shown yet is left to show, which numbers it.
 			r.past = slices.DeleteFunc(r.past, func(l life) bool { return l.Gone == oldest.number })
-			h.encode(r)
+			if !r.stale {
+				h.encode(r)
+			}
 		}
 	}
 }
@@ -156,11 +158,7 @@ func (h *history) observe(listed pleg.Pods, status func(types.UID) (*pleg.PodSta
 	failing map[types.UID]pleg.FailingPod, now time.Time) {
 	h.observations++
 	for _, p := range listed {
-		r := h.pods[p.ID]
-		if r == nil {
-			r = &record{ended: make(map[string]time.Time)}
-			h.pods[p.ID] = r
-		}
+		r := h.record(p.ID)
 		r.listedIn = h.observations
 		s, err := status(p.ID)
 		o := observed{listed: p, status: s, failing: failing[p.ID]}
@@ -170,23 +168,34 @@ func (h *history) observe(listed pleg.Pods, status func(types.UID) (*pleg.PodSta
 		if o == r.observed && !r.stale && r.gone == 0 {
 			continue
 		}
-		r.observed, r.gone, r.removedAt = o, 0, time.Time{}
+		r.observed, r.gone, r.removedAt, r.stale = o, 0, time.Time{}, true
 		h.update(p.ID, r, now)
 	}
+	var unlisted []types.UID // that are still to be shown as gone
 	for uid, r := range h.pods {
-		if r.listedIn == h.observations || r.gone > 0 && !r.stale {
-			continue
+		if r.listedIn != h.observations && (r.gone == 0 || r.stale) {
+			unlisted = append(unlisted, uid)
 		}
-		r.observed.failing, r.observed.err = pleg.FailingPod{}, ""
-		if r.gone == 0 {
-			for _, l := range slices.Clone(r.present) {
-				h.depart(uid, r, l, now)
-			}
-			r.gone, r.removedAt = h.next(), now
-			h.remember(departed{r.gone, uid, ""})
-		}
-		h.show(r)
 	}
+	slices.Sort(unlisted)
+	for _, uid := range unlisted {
+		if r := h.pods[uid]; r != nil {
+			h.leave(uid, r, now)
+		}
+	}
+}
+
+// leave takes in that a pod is not listed any more.
+func (h *history) leave(uid types.UID, r *record, now time.Time) {
+	r.observed.failing, r.observed.err, r.stale = pleg.FailingPod{}, "", true
+	if r.gone == 0 {
+		for _, l := range slices.Clone(r.present) {
+			h.depart(uid, r, l, now)
+		}
+		r.gone, r.removedAt = h.next(), now
+		h.remember(departed{r.gone, uid, ""})
+	}
+	h.show(r)
 }
 
 // update compares the lives of a listed pod with those that were shown.
@@ -223,9 +232,6 @@ func (h *history) show(r *record) {
 
 // encode makes the JSON of a pod.
 func (h *history) encode(r *record) {
-	if r.observed.listed == nil {
-		return
-	}
 	p := r.observed.view(h.labels)
 	p.Gone, p.RemovedAt = r.gone, r.removedAt
 	for _, l := range slices.Concat(r.present, reversed(r.past)) {

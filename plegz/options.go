@@ -64,7 +64,8 @@ func WithHistory(entries int) Option {
 // that the generator and package cri have registered: kubelet_pleg_relist_duration_seconds
 // and kubelet_runtime_operations_duration_seconds. While somebody looks, it is gathered once
 // a second. The default is none; the page then draws the age of the last relist and of the
-// oldest call in flight only. A nil gatherer is none.
+// oldest call in flight only. A nil gatherer is none. Nothing else is recorded while it
+// gathers: a collector that hangs holds up what is shown.
 func WithGatherer(gatherer prometheus.Gatherer) Option {
 	return func(o *options) { o.gatherer = gatherer }
 }

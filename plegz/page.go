@@ -18,13 +18,23 @@ var page = newPage(func(name string) string {
 	return string(b)
 })
 
+// scripts are in the page in this order, as one: each may use those above it, and what the
+// others declare once all have run.
+var scripts = []string{
+	"model.js", "dom.js", "state.js", "stream.js", "drawing.js", "health.js", "plots.js", "side.js", "events.js",
+	"filter.js", "lanes.js", "detail.js", "keys.js", "start.js",
+}
+
 type htmlPage struct {
 	document []byte
 	policy   string
 }
 
 func newPage(file func(name string) string) htmlPage {
-	style, script := "\n"+file("page.css"), "\n"+file("model.js")+file("page.js")
+	style, script := "\n"+file("page.css"), ""
+	for _, name := range scripts {
+		script += "\n" + file(name)
+	}
 	document := strings.NewReplacer(
 		"<!-- style -->", "<style>"+style+"</style>",
 		"<!-- script -->", "<script>"+script+"</script>",

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -29,6 +30,16 @@ func TestPage(t *testing.T) {
 				t.Errorf("the policy has no %s: %s", want, policy)
 			}
 		}
+		files, err := filepath.Glob("page/*")
+		if err != nil || len(files) < 10 {
+			t.Fatal(files, err)
+		}
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil || file != "page/page.html" && !strings.Contains(document, string(text)) {
+				t.Errorf("%s is not in the page; %v", file, err)
+			}
+		}
 		if !strings.HasPrefix(policy, "default-src 'none'; ") || strings.Contains(policy, "unsafe") {
 			t.Errorf("policy %s", policy)
 		}
@@ -51,7 +62,11 @@ func TestFieldsAreDescribed(t *testing.T) {
 		t.Fatal(err)
 	}
 	var fields []string
-	for _, file := range []string{"view.go", "samples.go"} {
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
 		source, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)

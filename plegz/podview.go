@@ -16,10 +16,54 @@ const (
 	podCrashed   podState = "crashed"   // a container has ended with an error and does not run again yet
 	podStarting  podState = "starting"  // nothing runs yet
 	podRunning   podState = "running"   // a container runs
-	podCompleted podState = "completed" // every container has ended with 0
+	podCompleted podState = "completed" // every container has ended, none with an error that is known
 	podStopped   podState = "stopped"   // its sandbox is not ready
 	podRemoved   podState = "removed"   // it is no longer listed
 )
+
+// pod is a pod as JSON, which doc.go describes.
+type pod struct {
+	UID            string            `json:"uid"`
+	Namespace      string            `json:"namespace"`
+	Name           string            `json:"name"`
+	State          podState          `json:"state"`
+	CreatedAt      time.Time         `json:"createdAt,omitzero"`
+	RemovedAt      time.Time         `json:"removedAt,omitzero"`
+	IPs            []string          `json:"ips,omitempty"`
+	RuntimeHandler string            `json:"runtimeHandler,omitempty"`
+	Restarts       int               `json:"restarts,omitempty"`
+	ObservedAt     time.Time         `json:"observedAt,omitzero"`
+	HangingSince   time.Time         `json:"hangingSince,omitzero"`
+	Failures       int               `json:"failures,omitempty"`
+	Error          string            `json:"error,omitempty"`
+	Gone           uint64            `json:"gone,omitempty"`
+	Containers     []life            `json:"containers,omitempty"`
+	Sandboxes      []life            `json:"sandboxes,omitempty"`
+	Labels         map[string]string `json:"labels,omitempty"`
+	Annotations    map[string]string `json:"annotations,omitempty"`
+}
+
+// life is that of a container or a sandbox.
+type life struct {
+	ID         string     `json:"id"`
+	Name       string     `json:"name,omitempty"`
+	State      pleg.State `json:"state"`
+	CreatedAt  time.Time  `json:"createdAt,omitzero"`
+	StartedAt  time.Time  `json:"startedAt,omitzero"`
+	FinishedAt time.Time  `json:"finishedAt,omitzero"`
+	RemovedAt  time.Time  `json:"removedAt,omitzero"`
+	ExitCode   *int       `json:"exitCode,omitempty"`
+	Reason     string     `json:"reason,omitempty"`
+	Message    string     `json:"message,omitempty"`
+	Restarts   int        `json:"restarts,omitempty"`
+	Image      string     `json:"image,omitempty"`
+	Gone       uint64     `json:"gone,omitempty"`
+
+	sandbox bool
+}
+
+// stateRemoved is the state of a container that is no longer listed.
+const stateRemoved pleg.State = "removed"
 
 // observed is what a pod is shown by.
 type observed struct {

@@ -1,6 +1,7 @@
 package plegz
 
 import (
+	"math"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -84,7 +85,7 @@ func (t *total) add(seconds float64, count uint64) {
 }
 
 // meanSince returns the mean of what was counted since an earlier total, which it replaces;
-// nil if nothing was.
+// nil if nothing was, or if what somebody has observed is not a number.
 func (t *total) meanSince(earlier *total) *float64 {
 	before := *earlier
 	*earlier = *t
@@ -92,5 +93,8 @@ func (t *total) meanSince(earlier *total) *float64 {
 		return nil
 	}
 	mean := max(0, (t.seconds-before.seconds)/float64(t.count-before.count))
+	if math.IsNaN(mean) || math.IsInf(mean, 0) {
+		return nil
+	}
 	return &mean
 }

@@ -7,6 +7,9 @@ import (
 	"time"
 )
 
+// streamBuffer is what a stream collects before it writes.
+const streamBuffer = 16 << 10
+
 // serveStream sends what is there and then what changes, until the client goes or is too
 // slow. A client that comes back says where it was, and gets what has changed since.
 func (h *handler) serveStream(w http.ResponseWriter, r *http.Request) {

@@ -23,26 +23,21 @@ type Node struct {
 	Generator *pleg.GenericPLEG
 	Page      *httptest.Server
 
-	streams context.Context
-	stop    []func()
+	stop []func()
 }
 
 // StartNode starts a node without pods. wrap may be nil; it may stand between the page and
 // the network.
-func StartNode(wrap func(http.Handler) http.Handler, opts ...plegz.Option) (*Node, error) {
+func StartNode(wrap func(http.Handler) http.Handler) (*Node, error) {
 	n := &Node{}
-	var end context.CancelFunc
-	n.streams, end = context.WithCancel(context.Background())
 	server, err := plegtest.StartCRIServer(plegtest.WithVersion("simulated-containerd", "v2.4.2"))
 	if err != nil {
-		end()
 		return nil, fmt.Errorf("starting a node: %w", err)
 	}
 	n.CRIServer = server
 	n.stop = append(n.stop, server.Stop)
-	runtime, err := cri.Connect(n.streams, server.Endpoint())
+	runtime, err := cri.Connect(context.Background(), server.Endpoint())
 	if err != nil {
-		end()
 		n.Close()
 		return nil, fmt.Errorf("connecting to the node: %w", err)
 	}
@@ -52,14 +47,12 @@ func StartNode(wrap func(http.Handler) http.Handler, opts ...plegz.Option) (*Nod
 		pleg.WithLogger(logr.Discard()), pleg.WithRegisterer(registry))
 	n.Generator.Start()
 	n.stop = append(n.stop, n.Generator.Stop)
-	opts = append([]plegz.Option{plegz.WithGatherer(registry), plegz.WithNodeName("node-7")}, opts...)
-	handler := plegz.Handler(n.Generator, cache, opts...)
+	handler := plegz.Handler(n.Generator, cache, plegz.WithGatherer(registry), plegz.WithNodeName("node-7"))
 	if wrap != nil {
 		handler = wrap(handler)
 	}
 	n.Page = httptest.NewServer(handler)
 	n.stop = append(n.stop, func() {
-		end()
 		n.Page.CloseClientConnections()
 		n.Page.Close()
 	})

@@ -108,6 +108,32 @@ func TestHungCallIsNamed(t *testing.T) {
 	await(t, tab, lane("payment-0")+`.includes('crashed')`)
 }
 
+// A screen reader is told what has happened, once, and not how long ago that was every second.
+func TestWhatIsReadOut(t *testing.T) {
+	n, tab := open(t, nil)
+	id := run(t, n, "payment-0")
+	await(t, tab, lane("payment-0")+`.includes('running')`)
+	evaluate[any](t, tab, `void (window.readOut = [], new MutationObserver((all) => { for (const m of all) {
+		const e = (m.target.closest ? m.target : m.target.parentElement).closest('[role=status], [role=alert], [aria-live]');
+		if (e) readOut.push(e.textContent);
+	} }).observe(document.body, { subtree: true, childList: true, characterData: true }))`)
+	sentence := evaluate[string](t, tab, `document.getElementById('sentence').innerText`)
+	heal := n.Inject(plegtest.CRIFault{Method: "ContainerStatus", Object: id, Hang: true})
+	if err := n.ExitContainer(id, 1, "Error"); err != nil {
+		t.Fatal(err)
+	}
+	await(t, tab, `document.getElementById('sentence').innerText.includes('(for 4')`)
+	if evaluate[string](t, tab, `document.getElementById('sentence').innerText`) == sentence {
+		t.Error("the sentence does not change")
+	}
+	heal()
+	await(t, tab, `document.getElementById('spoken').textContent === 'Healthy'`)
+	got := evaluate[[]string](t, tab, `readOut`)
+	if len(got) != 2 || !strings.Contains(got[0], "has not been answered since") || got[1] != "Healthy" {
+		t.Errorf("read out: %q", got)
+	}
+}
+
 // A connection that is up and brings nothing is noticed, said and replaced, and so is one
 // that breaks; what happened meanwhile is there afterwards.
 func TestStalledConnectionRecovers(t *testing.T) {
@@ -126,6 +152,11 @@ func TestStalledConnectionRecovers(t *testing.T) {
 	await(t, tab, lane("web-0")+`.includes('running')`)
 	stalled.Store(true)
 	await(t, tab, `document.getElementById('link').innerText.includes('reconnecting')`)
+	tried := streams.Load()
+	time.Sleep(4 * time.Second)
+	if more := streams.Load() - tried; more > 1 {
+		t.Errorf("%d connections in 4 s, none of which has had the time to bring anything", more)
+	}
 	if err := n.ExitContainer(id, 3, "Error"); err != nil {
 		t.Fatal(err)
 	}
@@ -140,6 +171,43 @@ func TestStalledConnectionRecovers(t *testing.T) {
 	if streams.Load() == before {
 		t.Error("the connection was not closed")
 	}
+}
+
+// A tab that is not seen has no stream; when it is, it shows what has happened meanwhile.
+func TestHiddenTabHasNoStream(t *testing.T) {
+	var streams atomic.Int32
+	n, tab := open(t, func(h http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if strings.Contains(r.URL.RawQuery, "stream") {
+				streams.Add(1)
+				defer streams.Add(-1)
+			}
+			h.ServeHTTP(w, r)
+		})
+	})
+	id := run(t, n, "web-0")
+	await(t, tab, lane("web-0")+`.includes('running')`)
+	seen := func(hidden bool) {
+		evaluate[any](t, tab, fmt.Sprintf(`void (`+
+			`Object.defineProperty(document, 'hidden', { value: %v, configurable: true }), `+
+			`document.dispatchEvent(new Event('visibilitychange')))`, hidden))
+	}
+	seen(true)
+	for began := time.Now(); streams.Load() > 0; time.Sleep(20 * time.Millisecond) {
+		if time.Since(began) > patience {
+			t.Fatalf("%d streams of a hidden tab", streams.Load())
+		}
+	}
+	if err := n.ExitContainer(id, 3, "Error"); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(6 * time.Second) // longer than it takes to find a connection stalled
+	if open := streams.Load(); open > 0 {
+		t.Errorf("%d streams of a hidden tab", open)
+	}
+	seen(false)
+	await(t, tab, lane("web-0")+`.includes('✕ 3')`)
+	await(t, tab, `document.getElementById('link').innerText.includes('live')`)
 }
 
 // Who is refused is told why, and gets the page as soon as it is not.
@@ -242,10 +310,15 @@ func TestKeyboardAndFilter(t *testing.T) {
 	}
 	do(chromedp.KeyEvent("\x1b"))
 	await(t, tab, `document.querySelectorAll('.lane:not([hidden])').length === 5`)
+	run(t, n, "web-5")
+	await(t, tab, `document.querySelectorAll('.lane:not([hidden])[aria-setsize="6"]').length === 6`)
 	evaluate[any](t, tab, `for (const key of ['ArrowDown', 'ArrowDown', 'Enter']) `+
 		`document.getElementById('lanes').dispatchEvent(new KeyboardEvent('keydown', { key, bubbles: true }))`)
 	await(t, tab, `document.getElementById('detail').open && `+
 		`document.getElementById('detail-title').innerText === 'shop/web-1'`)
+	const age = `document.querySelector('#detail [data-at]').textContent`
+	first := evaluate[string](t, tab, age)
+	await(t, tab, age+fmt.Sprintf(` !== %q`, first)) // although nothing happens to the pod
 }
 
 // What an address says that is no filter is ignored.
@@ -285,7 +358,11 @@ func TestThousandPods(t *testing.T) {
 		for i := 0; ; i = (i + 7) % len(ids) {
 			select {
 			case <-tick.C:
-				ids[i], _ = n.RestartContainer(ids[i])
+				var err error
+				if ids[i], err = n.RestartContainer(ids[i]); err != nil {
+					t.Errorf("restarting container %d: %v", i, err)
+					return
+				}
 			case <-ctx.Done():
 				return
 			}

@@ -3,43 +3,98 @@ package plegz_test
 import (
 	"bufio"
 	"bytes"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"runtime"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/plegtest"
-	"github.com/kubepleg/pleg/plegz"
 )
 
-// serve serves the handler as an agent does, until stop is called.
-func (n *node) serve() (l *pipeListener, stop func()) {
-	l = newPipeListener()
-	server := &http.Server{Handler: n, ReadHeaderTimeout: 5 * time.Second}
-	go func() { _ = server.Serve(l) }()
-	return l, func() {
-		_ = server.Close()
-		time.Sleep(time.Second) // of the bubble: the server closes some connections late
+// Two hundred clients are answered or refused, and nobody waits for them.
+func TestManyClients(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		uid := n.setPod("shop", "web", plegtest.Running("nginx"))
+		var streams []*stream
+		for range 200 {
+			streams = append(streams, n.open("/?format=stream", ""))
+		}
 		synctest.Wait()
-	}
+		refused := 0
+		for _, s := range streams {
+			select {
+			case code := <-s.status:
+				refused++
+				if code != http.StatusServiceUnavailable || s.header.Get("Retry-After") == "" {
+					t.Errorf("%d %v", code, s.header)
+				}
+			default:
+			}
+		}
+		if refused != 200-64 {
+			t.Errorf("%d streams are refused", refused)
+		}
+		if got := n.subscribers(); got != 1 {
+			t.Errorf("%d subscriptions", got)
+		}
+		// A page that is refused asks why like this.
+		head := func() int {
+			r, w := request("/?format=stream"), httptest.NewRecorder()
+			r.Method = http.MethodHead
+			n.ServeHTTP(w, r)
+			return w.Code
+		}
+		if code := head(); code != http.StatusServiceUnavailable {
+			t.Errorf("HEAD beside the streams: %d", code)
+		}
+		for range 200 {
+			if w := n.get("/"); w.Code != http.StatusOK {
+				t.Errorf("beside the streams: %d", w.Code)
+			}
+		}
+		n.ExitContainer(uid, "nginx", 0, "Completed")
+		n.pass(time.Second)
+		for _, s := range streams {
+			s.end()
+		}
+		synctest.Wait()
+		if code := head(); code != http.StatusOK {
+			t.Errorf("HEAD after the streams: %d", code)
+		}
+		if s := n.open("/?format=stream", ""); !first(t, s).Full {
+			t.Error("none is free after they have ended")
+		}
+	})
 }
 
-// ask sends the beginning of a request, or all of it.
-func ask(t *testing.T, l *pipeListener, request string) net.Conn {
-	t.Helper()
-	c := l.dial()
-	if _, err := io.WriteString(c, strings.ReplaceAll(request, "\n", "\r\n")); err != nil {
-		t.Fatal(err)
-	}
-	return c
+// A client that reads nothing is disconnected after ten seconds, and delays nobody.
+func TestSlowClient(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.setPod("shop", "web", plegtest.Running("nginx"))
+		n.pass(time.Second)
+		for _, format := range []string{"stream", "json", "text", "html"} {
+			l, stop := n.serve()
+			client := ask(t, l, "GET /?format="+format+" HTTP/1.1\nHost: localhost\n\n")
+			n.pass(9 * time.Second)
+			other := n.open("/?format=stream", "")
+			if !first(t, other).Full {
+				t.Errorf("%s: a slow client delays another", format)
+			}
+			other.end()
+			n.pass(2 * time.Second)
+			// What is left in the pipe is what the server had written when it gave up.
+			if _, err := io.Copy(io.Discard, client); err != nil {
+				t.Errorf("%s: the connection is not closed: %v", format, err)
+			}
+			stop()
+		}
+	})
 }
 
 // Clients that send a request slowly, or a body that is never complete, are refused, and
@@ -126,14 +181,6 @@ func TestSlowReader(t *testing.T) {
 	})
 }
 
-// setPods has the runtime list running pods.
-func (n *node) setPods(count int) {
-	for i := range count {
-		n.setPod("team", fmt.Sprintf("pod-%04d", i), plegtest.Running(fmt.Sprintf("container-%04d", i)))
-	}
-	n.pass(2 * time.Second)
-}
-
 // Clients that read nothing cost little memory: what they are sent is there once for all.
 func TestClientMemory(t *testing.T) {
 	for _, format := range []string{"stream", "json", "text", "html"} {
@@ -173,114 +220,4 @@ func TestClientMemory(t *testing.T) {
 			})
 		})
 	}
-}
-
-func heapInUse() int {
-	runtime.GC()
-	runtime.GC() // what the first moved to be dropped from the pools
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return int(m.HeapAlloc) //nolint:gosec // a heap is not that large
-}
-
-// A flood of requests has each document made once between two changes.
-func TestFlood(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		uid := n.setPod("shop", "web", plegtest.Running("nginx"))
-		n.pass(time.Second)
-		for _, format := range []string{"json", "text"} {
-			n.get("/?format=" + format)
-			n.pass(400 * time.Millisecond)
-			made := n.get("/?format=" + format).Body.String()
-			for range 200 {
-				time.Sleep(time.Millisecond) // of the bubble
-				if n.get("/?format="+format).Body.String() != made {
-					t.Fatalf("%s is made anew although nothing has changed", format)
-				}
-			}
-			n.pass(time.Second)
-			if n.get("/?format="+format).Body.String() == made {
-				t.Errorf("%s is as it was a second ago", format)
-			}
-		}
-		n.ExitContainer(uid, "nginx", 1, "Error")
-		n.pass(300 * time.Millisecond)
-		for _, format := range []string{"json", "text"} {
-			if !strings.Contains(n.get("/?format="+format).Body.String(), "crashed") {
-				t.Errorf("%s has not what has changed", format)
-			}
-		}
-	})
-}
-
-// A handler that nobody asks for costs the generator nothing, nor does one whose clients
-// have gone for long.
-func TestUnasked(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.setPods(100)
-		relist := func() float64 { return testing.AllocsPerRun(100, n.g.Relist) }
-		cost := func() string {
-			return fmt.Sprintf("%d goroutines, %d subscribers, %v allocations a relist",
-				runtime.NumGoroutine(), n.g.HealthReport().Subscribers, relist())
-		}
-		without := cost()
-		n.Handler = plegz.Handler(n.g, n.cache)
-		n.pass(time.Minute)
-		if got := cost(); got != without {
-			t.Errorf("%s; without a handler %s", got, without)
-		}
-		n.get("/")
-		synctest.Wait()
-		if got := cost(); got == without {
-			t.Errorf("no cost is seen while somebody looks: %s", got)
-		}
-		n.pass(11 * time.Minute)
-		if got := cost(); got != without {
-			t.Errorf("%s after the last client; without a handler %s", got, without)
-		}
-	})
-}
-
-// A viewer of a node of a thousand pods, of which 50 change a second, costs the agent a few
-// times what the changes cost it themselves, measured by what is allocated.
-// BenchmarkViewer has the CPU time.
-func TestViewerCost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.setPods(1000)
-		state := pleg.ContainerStateExited
-		change := func() (allocated float64) {
-			before := totalAlloc()
-			for i := range 500 {
-				n.SetContainer(types.UID(fmt.Sprintf("team/pod-%04d", i)), fmt.Sprintf("container-%04d", i), state)
-				n.pass(20 * time.Millisecond)
-			}
-			if state == pleg.ContainerStateExited {
-				state = pleg.ContainerStateRunning
-			} else {
-				state = pleg.ContainerStateExited
-			}
-			return float64(totalAlloc()-before) / 10
-		}
-		without := change()
-		l, stop := n.serve()
-		c := ask(t, l, "GET /?format=stream HTTP/1.1\nHost: localhost\n\n")
-		go func() { _, _ = io.Copy(io.Discard, c) }()
-		n.pass(2 * time.Second)
-		with := change()
-		_ = c.Close()
-		stop()
-		t.Logf("%.0f kB a second without a viewer, %.0f with one", without/1000, with/1000)
-		if with > 5*without {
-			t.Errorf("%.0f kB are allocated a second with a viewer, %.0f without", with/1000, without/1000)
-		}
-	})
-}
-
-func totalAlloc() uint64 {
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return m.TotalAlloc
 }

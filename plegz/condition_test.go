@@ -1,0 +1,152 @@
+package plegz_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+// The call that hangs is named, since when and for which pod; so is a failure, and a list.
+func TestSentence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		a, b := n.setPod("shop", "a", plegtest.Running("a")), n.setPod("shop", "b", plegtest.Running("b"))
+		n.pass(time.Second)
+		expect := func(level, sentence string) {
+			t.Helper()
+			n.pass(2 * time.Second)
+			if s := n.state(); s.Level != level || !strings.HasPrefix(s.Sentence, sentence) {
+				t.Errorf("%s: %s\nwant %s: %s", s.Level, s.Sentence, level, sentence)
+			}
+		}
+		expect("ok", "Healthy: 2 pods, the last relist began ")
+		fail := n.Fail(plegtest.GetPodStatus, b, errors.New("no such task"))
+		n.ExitContainer(b, "b", 1, "Error")
+		expect("warning", "Degraded: the inspection of pod shop/b has failed ")
+		n.Hang(plegtest.GetPodStatus, a)
+		n.ExitContainer(a, "a", 1, "Error")
+		expect("warning", "Degraded: GetPodStatus of pod shop/a (shop/a) has not been answered since 00:00:05 UTC on 1 Jan ")
+		if s := n.state(); len(s.Notes) != 1 || !strings.Contains(s.Notes[0], "shop/b") || s.Pods[0].State != "hung" ||
+			s.Pods[1].State != "failing" {
+			t.Errorf("notes %q, pods %+v", s.Notes, s.Pods)
+		}
+		fail()
+		n.Hang(plegtest.GetPods, plegtest.AnyPod)
+		n.pass(11 * time.Second)
+		expect("warning", "Degraded: GetPods has not been answered since ")
+		n.pass(4 * time.Minute)
+		expect("error", "Not healthy: pleg was last seen active ")
+	})
+}
+
+// However many calls hang, what is said of the health is short; each pod says it of itself.
+func TestManyHungPods(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.setPods(200)
+		n.get("/")
+		n.Hang(plegtest.GetPodStatus, plegtest.AnyPod)
+		for i := range 200 {
+			n.ExitContainer(types.UID(fmt.Sprintf("team/pod-%04d", i)), fmt.Sprintf("container-%04d", i), 1, "Error")
+		}
+		n.pass(time.Minute)
+		last := n.state().Position
+		s := n.open("/?format=stream&since="+last, "")
+		n.pass(3 * time.Second)
+		for len(s.messages) > 0 {
+			var m struct{ Health json.RawMessage }
+			_, data, _ := bytes.Cut(<-s.messages, []byte("data: "))
+			if err := json.Unmarshal(data, &m); err != nil || len(m.Health) > 20_000 {
+				t.Errorf("%d bytes about the health, %v", len(m.Health), err)
+			}
+		}
+		hung := 0
+		for _, p := range n.state().Pods {
+			if p.State == "hung" {
+				hung++
+			}
+		}
+		if hung < 60 {
+			t.Errorf("%d pods are hung", hung)
+		}
+		n.Heal()
+	})
+}
+
+// What else is wrong is said in notes: how many pods fail, and who is behind. The text has
+// them too.
+func TestNotes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.setPods(3)
+		n.g.Subscribe(t.Context(), 0, pleg.WithName("slow"))
+		for i, name := range []string{"team/pod-0000", "team/pod-0001"} {
+			n.Fail(plegtest.GetPodStatus, types.UID(name), errors.New("no such task"))
+			n.ExitContainer(types.UID(name), fmt.Sprintf("container-%04d", i), 1, "Error")
+			n.pass(3 * time.Second) // so that the first has failed more often
+		}
+		n.pass(10 * time.Second)
+		n.BreakStreams(errors.New("EOF"))
+		synctest.Wait()
+		s := n.state()
+		const failing = "Degraded: the inspection of pod team/pod-0000 has failed "
+		const why = ", and one more pod fails: no such task."
+		if !strings.HasPrefix(s.Sentence, failing) || !strings.HasSuffix(s.Sentence, why) {
+			t.Error(s.Sentence)
+		}
+		const broken = "the event stream is broken since 00:00:18 UTC on 1 Jan: EOF; changes are found by the next relist."
+		const behind = "subscriber slow is 3 pods behind since 00:00:02 UTC on 1 Jan (for "
+		if len(s.Notes) != 2 || s.Notes[0] != broken || !strings.HasPrefix(s.Notes[1], behind) {
+			t.Errorf("%q", s.Notes)
+		}
+		text := n.get("/").Body.String()
+		for _, line := range []string{`\nSubscriber slow is 3 pods behind `, `\nslow +1 +3 +16 s\n`} {
+			if !regexp.MustCompile(line).MatchString(text) {
+				t.Errorf("no %s in\n%s", line, text)
+			}
+		}
+	})
+}
+
+// reporter is a runtime that says itself which calls are in flight.
+type reporter struct {
+	*plegtest.Runtime
+	calls []pleg.RuntimeCall
+}
+
+func (r *reporter) CallsInFlight() []pleg.RuntimeCall { return r.calls }
+
+// A hang is told of with the call that the runtime names, and without one where it names none.
+func TestHungCallOfTheRuntime(t *testing.T) {
+	for want, calls := range map[string][]pleg.RuntimeCall{
+		"ContainerStatus of container a (x) for pod shop/a": {
+			{Method: "Version"}, {Method: "ContainerStatus", PodUID: "shop/a", Object: "container a (x)"}},
+		"the inspection for pod shop/a": nil,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			fake := plegtest.NewRuntime()
+			for i := range calls {
+				calls[i].Since = time.Now()
+			}
+			n := newIdleNode(t, &reporter{fake, calls}, fake)
+			a := n.setPod("shop", "a", plegtest.Running("a"))
+			n.Hang(plegtest.GetPodStatus, a)
+			n.g.Start()
+			n.pass(3 * time.Second)
+			if s := n.state().Sentence; !strings.HasPrefix(s, "Degraded: "+want+" has not been answered since ") {
+				t.Errorf("%s, want %s", s, want)
+			}
+		})
+	}
+}

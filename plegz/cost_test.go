@@ -1,0 +1,127 @@
+package plegz_test
+
+import (
+	"fmt"
+	"io"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/plegtest"
+	"github.com/kubepleg/pleg/plegz"
+)
+
+func heapInUse() int {
+	runtime.GC()
+	runtime.GC() // what the first moved to be dropped from the pools
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int(m.HeapAlloc) //nolint:gosec // a heap is not that large
+}
+
+// A flood of requests has each document made once between two changes.
+func TestFlood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		uid := n.setPod("shop", "web", plegtest.Running("nginx"))
+		n.pass(time.Second)
+		for _, format := range []string{"json", "text"} {
+			n.get("/?format=" + format)
+			n.pass(400 * time.Millisecond)
+			made := n.get("/?format=" + format).Body.String()
+			for range 200 {
+				time.Sleep(time.Millisecond) // of the bubble
+				if n.get("/?format="+format).Body.String() != made {
+					t.Fatalf("%s is made anew although nothing has changed", format)
+				}
+			}
+			n.pass(time.Second)
+			if n.get("/?format="+format).Body.String() == made {
+				t.Errorf("%s is as it was a second ago", format)
+			}
+		}
+		n.ExitContainer(uid, "nginx", 1, "Error")
+		n.pass(300 * time.Millisecond)
+		for _, format := range []string{"json", "text"} {
+			if !strings.Contains(n.get("/?format="+format).Body.String(), "crashed") {
+				t.Errorf("%s has not what has changed", format)
+			}
+		}
+	})
+}
+
+// A handler that nobody asks for costs the generator nothing, nor does one whose clients
+// have gone for long.
+func TestUnasked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.setPods(100)
+		relist := func() float64 { return testing.AllocsPerRun(100, n.g.Relist) }
+		cost := func() string {
+			return fmt.Sprintf("%d goroutines, %d subscribers, %v allocations a relist",
+				runtime.NumGoroutine(), n.g.HealthReport().Subscribers, relist())
+		}
+		without := cost()
+		n.Handler = plegz.Handler(n.g, n.cache)
+		n.pass(time.Minute)
+		if got := cost(); got != without {
+			t.Errorf("%s; without a handler %s", got, without)
+		}
+		n.get("/")
+		synctest.Wait()
+		if got := cost(); got == without {
+			t.Errorf("no cost is seen while somebody looks: %s", got)
+		}
+		n.pass(11 * time.Minute)
+		if got := cost(); got != without {
+			t.Errorf("%s after the last client; without a handler %s", got, without)
+		}
+	})
+}
+
+// A viewer of a node of a thousand pods, of which 50 change a second, costs the agent a few
+// times what the changes cost it themselves, measured by what is allocated.
+// BenchmarkViewer has the CPU time.
+func TestViewerCost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.setPods(1000)
+		state := pleg.ContainerStateExited
+		change := func() (allocated float64) {
+			before := totalAlloc()
+			for i := range 500 {
+				n.SetContainer(types.UID(fmt.Sprintf("team/pod-%04d", i)), fmt.Sprintf("container-%04d", i), state)
+				n.pass(20 * time.Millisecond)
+			}
+			if state == pleg.ContainerStateExited {
+				state = pleg.ContainerStateRunning
+			} else {
+				state = pleg.ContainerStateExited
+			}
+			return float64(totalAlloc()-before) / 10
+		}
+		without := change()
+		l, stop := n.serve()
+		c := ask(t, l, "GET /?format=stream HTTP/1.1\nHost: localhost\n\n")
+		go func() { _, _ = io.Copy(io.Discard, c) }()
+		n.pass(2 * time.Second)
+		with := change()
+		_ = c.Close()
+		stop()
+		t.Logf("%.0f kB a second without a viewer, %.0f with one", without/1000, with/1000)
+		if with > 5*without {
+			t.Errorf("%.0f kB are allocated a second with a viewer, %.0f without", with/1000, without/1000)
+		}
+	})
+}
+
+func totalAlloc() uint64 {
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.TotalAlloc
+}

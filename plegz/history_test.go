@@ -1,0 +1,208 @@
+package plegz_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/plegtest"
+	"github.com/kubepleg/pleg/plegz"
+)
+
+// History is bounded, whatever happens, and what is forgotten is said.
+func TestHistoryIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, plegz.WithHistory(20))
+		n.get("/")
+		for i := range 60 {
+			uid := n.setPod("jobs", fmt.Sprint("job-", i), plegtest.Running(fmt.Sprint("job-", i)))
+			n.pass(time.Second)
+			n.ExitContainer(uid, fmt.Sprint("job-", i), 0, "Completed")
+			n.pass(time.Second)
+			n.RemovePod(uid)
+			n.pass(time.Second)
+		}
+		s := n.state()
+		lives := 0
+		for _, p := range s.Pods {
+			lives += len(p.Containers) + len(p.Sandboxes) + 1
+			if p.State != "removed" || p.Gone <= s.GoneThrough {
+				t.Errorf("%+v, forgotten is %d", p, s.GoneThrough)
+			}
+			for _, c := range p.Containers {
+				if c.ExitCode == nil || *c.ExitCode != 0 || c.Reason != "Completed" || c.RemovedAt.IsZero() ||
+					c.Gone <= s.GoneThrough {
+					t.Errorf("container %+v of %s, forgotten is %d", c, p.Name, s.GoneThrough)
+				}
+			}
+		}
+		if lives != 20 || len(s.Events) != 20 || s.GoneThrough == 0 {
+			t.Errorf("%d lives, %d events, forgotten through %d", lives, len(s.Events), s.GoneThrough)
+		}
+	})
+}
+
+// What is created shows although it has no event, and a death whose inspection hangs too.
+func TestShowsWhatHasNoEvent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		a := n.setPod("shop", "a", plegtest.Running("a"))
+		n.pass(time.Second)
+		n.get("/")
+		n.Hang(plegtest.GetPodStatus, a)
+		n.ExitContainer(a, "a", 1, "Error")
+		n.setPod("shop", "b", plegtest.Created("b"))
+		n.pass(3 * time.Second)
+		s := n.state()
+		if len(s.Pods) != 2 || s.Pods[0].Containers[0].State != "exited" || s.Pods[0].Containers[0].FinishedAt.IsZero() ||
+			s.Pods[1].State != "starting" || s.Pods[1].Containers[0].State != "created" {
+			t.Errorf("%+v", s.Pods)
+		}
+	})
+}
+
+// A pod that comes back with its UID is present again.
+func TestPodComesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		uid := n.setPod("kube-system", "static", plegtest.Running("one"))
+		n.pass(time.Second)
+		n.get("/")
+		n.RemovePod(uid)
+		n.pass(2 * time.Second)
+		if s := n.state(); s.Pods[0].State != "removed" {
+			t.Errorf("%+v", s.Pods)
+		}
+		n.setPod("kube-system", "static", plegtest.Running("two"))
+		n.pass(2 * time.Second)
+		s := n.state()
+		if len(s.Pods) != 1 || s.Pods[0].State != "running" || s.Pods[0].Gone != 0 || len(s.Pods[0].Containers) != 2 ||
+			s.Pods[0].Containers[0].Name != "two" || s.Pods[0].Containers[1].State != "removed" {
+			t.Errorf("%+v", s.Pods)
+		}
+	})
+}
+
+// What is listed tells of an end before its event does, where the event waits. It is not told
+// twice then, and what the event knows more is added.
+func TestEventAfterWhatItTells(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gathering, goOn := make(chan bool), make(chan bool)
+		gathered := 0
+		reg := prometheus.NewRegistry()
+		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "slow", Help: "Slow."}, func() float64 {
+			if gathered++; gathered == 2 { // for the first sample: no event is read meanwhile
+				close(gathering)
+				<-goOn
+			}
+			return 0
+		}))
+		n := newNode(t, plegz.WithGatherer(reg))
+		a := n.setPod("shop", "a", plegtest.Running("one"), plegtest.Running("two"))
+		b := n.setPod("shop", "b", plegtest.Running("three"))
+		n.pass(time.Second)
+		n.get("/")
+		<-gathering
+		n.ExitContainer(a, "one", 7, "Error")
+		n.pass(10 * time.Millisecond)
+		n.RemoveContainer(a, "one")
+		n.RemovePod(b)
+		n.pass(10 * time.Millisecond)
+		close(goOn)
+		synctest.Wait()
+		gone := func(p viewedPod) (container, sandbox, pod uint64) {
+			l := p.Containers[len(p.Containers)-1]
+			if l.State != "removed" || l.RemovedAt.IsZero() {
+				t.Errorf("%+v", l)
+			}
+			if len(p.Sandboxes) > 0 {
+				sandbox = p.Sandboxes[0].Gone
+			}
+			return l.Gone, sandbox, p.Gone
+		}
+		before := n.state()
+		n.pass(2 * time.Second)
+		after := n.state()
+		if len(after.Pods) != 2 || len(after.Pods[0].Containers) != 2 || len(after.Pods[1].Containers) != 1 {
+			t.Fatalf("%+v", after.Pods)
+		}
+		for i := range after.Pods {
+			c1, s1, p1 := gone(before.Pods[i])
+			c2, s2, p2 := gone(after.Pods[i])
+			if c1 != c2 || s1 != s2 || p1 != p2 {
+				t.Errorf("told twice: %+v, then %+v", before.Pods[i], after.Pods[i])
+			}
+		}
+		if one := after.Pods[0].Containers[1]; one.ExitCode == nil || *one.ExitCode != 7 {
+			t.Errorf("%+v", one)
+		}
+	})
+}
+
+// A pod's state in a word, from its containers and its sandbox.
+func TestPodStates(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		exited := func(id string, code int) func() {
+			return func() { n.ExitContainer("shop/"+types.UID(id), id, code, "") }
+		}
+		for _, tt := range []struct {
+			name, want string
+			containers []*pleg.Container
+			then       func()
+		}{
+			{"none", "starting", nil, nil},
+			{"created", "starting", []*pleg.Container{plegtest.Created("created")}, nil},
+			{"unknown", "starting", []*pleg.Container{plegtest.Unknown("unknown")}, nil},
+			{"runs", "running", []*pleg.Container{plegtest.Running("runs")}, nil},
+			{"done", "completed", []*pleg.Container{plegtest.Running("done")}, exited("done", 0)},
+			{"crash", "crashed", []*pleg.Container{plegtest.Running("crash"), plegtest.Running("beside")}, exited("crash", 1)},
+			{"init", "running", []*pleg.Container{plegtest.Running("main"), plegtest.Running("init")}, exited("init", 0)},
+			{"stop", "stopped", []*pleg.Container{plegtest.Running("stop")}, func() {
+				n.ExitContainer("shop/stop", "stop", 1, "")
+				n.SetSandbox("shop/stop", "shop/stop-sandbox", pleg.ContainerStateExited)
+			}},
+		} {
+			n.setPod("shop", tt.name, tt.containers...)
+			n.pass(time.Second)
+			if tt.then != nil {
+				tt.then()
+			}
+			n.pass(2 * time.Second)
+			pods := n.state().Pods
+			i := slices.IndexFunc(pods, func(p viewedPod) bool { return p.Name == tt.name })
+			if i < 0 || pods[i].State != tt.want {
+				t.Errorf("%s: want %s in %+v", tt.name, tt.want, pods)
+			}
+		}
+	})
+}
+
+// A pod has the time at which it was made and its addresses, of which the first are shown.
+func TestPodDetail(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.EmitOnChange(false) // or the pod might be inspected before it has this status
+		made := time.Date(1999, 12, 31, 23, 59, 59, 5, time.UTC)
+		p := plegtest.NewPod("a", plegtest.Running("a"))
+		p.CreatedAt = uint64(made.UnixNano()) //nolint:gosec // after 1970
+		n.SetPod(p)
+		ips := []string{"10.0.0.1", strings.Repeat("x", 5000)}
+		for i := range 100 {
+			ips = append(ips, fmt.Sprint("fd00::", i))
+		}
+		n.SetStatus("a", &pleg.PodStatus{ID: "a", IPs: ips})
+		n.pass(time.Second)
+		got := n.state().Pods[0]
+		if !got.CreatedAt.Equal(made) || len(got.IPs) != 50 || got.IPs[0] != "10.0.0.1" || len(got.IPs[1]) > 1100 {
+			t.Errorf("%+v", got)
+		}
+	})
+}

@@ -1,0 +1,56 @@
+// The detail of a pod.
+
+const detail = $('detail');
+detail.addEventListener('close', () => { detailed = ''; lanes.focus(); });
+detail.addEventListener('click', (e) => { if (e.target === detail) detail.close(); });
+
+function openDetail(uid) {
+  detailed = uid;
+  drawDetail();
+  if (!detail.open) detail.showModal();
+  drawLanes.again();
+}
+
+function drawDetail() {
+  if (!detailed) return;
+  const pod = model.pods.get(detailed);
+  if (!pod) {
+    setText($('detail-body'), 'This pod is gone, and its history was forgotten.');
+    return;
+  }
+  const events = model.events.filter((e) => e.podUID === pod.uid).slice(-50).reverse();
+  const now = JSON.stringify([pod, events.length && events[0].number]);
+  if (detail.dataset.shown === now) {
+    drawAges();
+    return;
+  }
+  detail.dataset.shown = now;
+  setText($('detail-title'), pod.title);
+  const at = (t) => (t ? new Date(t) : '');
+  const text = (value) => (value instanceof Date ?
+    element('span', {}, P.instant(value.getTime()), element('span', { 'data-at': value.getTime() })) : element('bdi', {}, P.printable(value)));
+  const rows = (pairs) => element('dl', {}, ...pairs.filter((p) => p[1] !== undefined && p[1] !== '' && p[1] !== 0).flatMap(([name, value, bad]) => [
+    element('dt', {}, P.printable(name)), element('dd', { class: bad ? 'bad' : '' }, text(value))]));
+  const maps = ['labels', 'annotations'].filter((m) => pod[m]).flatMap((m) => [
+    element('h3', {}, m[0].toUpperCase() + m.slice(1)), rows(Object.entries(pod[m]))]);
+  $('detail-body').replaceChildren(
+    rows([['State', (P.MARKS[pod.state] || '') + ' ' + pod.state, pod.state === 'hung' || pod.state === 'failing' || pod.state === 'crashed'],
+      ['Hangs since', at(P.time(pod.hangingSince)), true], ['Failures', pod.failures], ['Error', pod.error, true],
+      ['UID', pod.uid], ['IPs', (pod.ips || []).join(', ')], ['Runtime handler', pod.runtimeHandler], ['Created', at(P.time(pod.createdAt))],
+      ['Removed', at(pod.removed)], ['Last inspected', at(P.time(pod.observedAt))]]),
+    ...pod.containers.flatMap((c) => [element('h3', {}, 'Container ', element('bdi', {}, P.printable(c.name || ''))), rows([
+      ['State', P.stateText(c), c.exitCode], ['Message', c.message], ['Restarts', c.restarts], ['Created', at(c.created)], ['Started', at(c.started)],
+      ['Finished', at(c.finished)], ['Ran for', c.started && c.finished ? P.duration(c.finished - c.started) : ''], ['Removed', at(c.removed)],
+      ['Image', c.image], ['ID', c.id]])]),
+    ...pod.sandboxes.flatMap((s) => [element('h3', {}, 'Sandbox'), rows([
+      ['State', s.state === 'running' ? 'ready' : s.state === 'exited' ? 'not ready' : s.state], ['Created', at(s.created)],
+      ['Stopped', at(s.finished)], ['Removed', at(s.removed)], ['ID', s.id]])]),
+    ...maps,
+    ...(events.length ? [element('h3', {}, 'Events'), rows(events.map((e) => [P.clock(P.time(e.time)), P.eventText(e).text]))] : []));
+  drawAges();
+}
+
+// drawAges brings the ages in the detail up to date, and leaves alone what may be selected.
+function drawAges() {
+  for (const e of detail.querySelectorAll('[data-at]')) setText(e, ' (' + P.duration(model.time - Number(e.dataset.at)) + ' ago)');
+}

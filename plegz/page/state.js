@@ -1,0 +1,13 @@
+// What the page knows and what it is to show of it, for the files below.
+
+const P = PLEGZ;
+const model = P.newModel();
+const filter = { name: '', namespace: '', state: '', order: 'name', window: 'auto' };
+let paused = false;
+let chosen = ''; // UID of the lane that the keyboard is at
+let detailed = ''; // UID of the pod whose detail is open
+let pods = []; // in their order
+let tops = [0];
+let inView = new Set(); // UIDs of the lanes that are seen
+
+const isNarrow = matchMedia('(max-width: 800px)');

@@ -1,0 +1,54 @@
+package plegz
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+func others(n int, one, many string) string {
+	switch n {
+	case 0:
+		return ""
+	case 1:
+		return ", and one more pod " + one
+	default:
+		return fmt.Sprintf(", and %d more pods %s", n, many)
+	}
+}
+
+func plural(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+func nameOf(namespace, name, uid string) string {
+	if name == "" {
+		return uid
+	}
+	return namespace + "/" + name
+}
+
+// clockTime is a time of the last days. Who reads it may be in another zone.
+func clockTime(t time.Time) string { return t.UTC().Format("15:04:05 UTC on 2 Jan") }
+
+// roughly is a duration with two digits that count.
+func roughly(d time.Duration) string {
+	switch d = max(0, d); {
+	case d < 10*time.Second:
+		return fmt.Sprintf("%.1f s", d.Seconds())
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%.0f s", d.Seconds())
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%d min", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%d h", int(d.Hours()))
+	default:
+		return fmt.Sprintf("%d d", int(d.Hours()/24))
+	}
+}
+
+// sentenceCase has a note, which begins with an ASCII letter, begin with a capital.
+func sentenceCase(note string) string { return strings.ToUpper(note[:1]) + note[1:] }
