@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -72,7 +74,9 @@ func TestAdoptionOfHalfAPod(t *testing.T) {
 // are not touched.
 func TestOrphans(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
-		n.run(time.Second, n.pod("a", always), n.pod("b", always))
+		b := n.pod("b", always)
+		n.run(time.Second, n.pod("a", always), b)
+		adopted := n.server.Sandboxes(b.UID)
 		n.stop()
 		foreign := n.server.RunPod(plegtest.PodConfig{Name: "foreign"})
 		n.start()
@@ -80,17 +84,33 @@ func TestOrphans(t *testing.T) {
 		if s, _ := n.server.Present(); s != 3 {
 			t.Errorf("%d sandboxes before the manifests were read", s)
 		}
-		n.run(time.Minute, n.pod("b", always))
+		n.run(time.Minute, b)
 		n.want("b", "Running Ready; web 0 running")
-		if s, _ := n.server.Present(); s != 2 || !slices.Contains(n.server.Sandboxes(n.pod("b", always).UID),
-			n.server.Sandboxes(n.pod("b", always).UID)[0]) {
-			t.Errorf("%d sandboxes", s)
+		if s, _ := n.server.Present(); s != 2 || !slices.Equal(n.server.Sandboxes(b.UID), adopted) {
+			t.Errorf("%d sandboxes, %q of b, which had %q", s, n.server.Sandboxes(b.UID), adopted)
 		}
 		if err := n.server.StopPodSandbox(foreign); err != nil {
 			t.Error("a pod of somebody else is gone:", err)
 		}
 		if len(n.sink.pods) != 1 {
 			t.Errorf("statuses are left of pods that are gone: %v", n.sink.pods)
+		}
+	})
+}
+
+// What a runtime calls a pod of this agent is not trusted: none of the pod's files are outside of their directories.
+func TestOrphanWithBadName(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		precious := filepath.Join(n.dir, "precious")
+		if err := os.WriteFile(precious, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		n.server.RunPod(plegtest.PodConfig{Name: "a", UID: "..",
+			Annotations: map[string]string{"kubernetes.io/config.source": "nodeagent " + n.dir}})
+		n.run(time.Minute, n.pod("a", always))
+		n.want("a", "Running Ready; web 0 running")
+		if _, err := os.Stat(precious); err != nil {
+			t.Error(err)
 		}
 	})
 }

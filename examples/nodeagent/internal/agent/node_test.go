@@ -136,8 +136,11 @@ func (n *node) programs() map[string]plegtest.Program {
 				return code
 			},
 			Exec: func(ctx context.Context, p *plegtest.Process) int {
-				if p.Args[0] == "hang" {
+				switch p.Args[0] {
+				case "hang":
 					<-ctx.Done()
+				case "wait":
+					pause(ctx, p.Args[1])
 				}
 				if p.Args[0] == "stop" {
 					n.note(p.ContainerName + " is told to stop")
@@ -162,11 +165,7 @@ func (n *node) programs() map[string]plegtest.Program {
 		"exit": main(func(ctx context.Context, p *plegtest.Process) int {
 			code, _ := strconv.Atoi(p.Args[0])
 			if len(p.Args) > 1 {
-				d, _ := time.ParseDuration(p.Args[1])
-				select {
-				case <-time.After(d):
-				case <-ctx.Done():
-				}
+				pause(ctx, p.Args[1])
 			}
 			return code
 		}),
@@ -176,6 +175,15 @@ func (n *node) programs() map[string]plegtest.Program {
 			}
 			return 0
 		}),
+	}
+}
+
+// pause waits for a time, such as "2s", or for the end of ctx.
+func pause(ctx context.Context, text string) {
+	d, _ := time.ParseDuration(text)
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
 	}
 }
 

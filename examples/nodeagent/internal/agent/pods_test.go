@@ -239,6 +239,21 @@ func TestTermination(t *testing.T) {
 	})
 }
 
+// A preStop hook may take as long as the grace period.
+func TestLongPreStop(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		n.run(2*time.Second, n.pod("a", `  terminationGracePeriodSeconds: 600
+  containers: [{name: web, image: sleep, imagePullPolicy: Never, lifecycle: {preStop: {exec: {command: [wait, 5m]}}}}]
+`))
+		began := time.Now()
+		n.run(20 * time.Minute)
+		i := slices.Index(n.notes(), "web exits 0")
+		if i < 0 || n.at[i].Sub(began).Round(time.Second) != 5*time.Minute {
+			t.Errorf("%q, %v", n.notes(), n.at)
+		}
+	})
+}
+
 // An image that is not there is waited for with back-off, or not at all.
 func TestMissingImage(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {

@@ -29,7 +29,7 @@ func (w *worker) prepare(ctx context.Context, pod *v1.Pod, seen *pleg.PodStatus,
 	})
 	if i >= 0 {
 		last := seen.ContainerStatuses[i]
-		key, failed := fmt.Sprintf("%s/%x", c.Name, runtime.ContainerHash(c)), last.FinishedAt
+		key, failed := fmt.Sprintf("%s/%x", c.Name, runtime.ContainerHash(pod, c)), last.FinishedAt
 		if last.State == pleg.ContainerStateCreated {
 			failed = last.CreatedAt // its start failed
 		}
@@ -74,7 +74,7 @@ func (w *worker) start(ctx context.Context, pod *v1.Pod, seen *pleg.PodStatus, c
 	sandboxID string, attempt uint32) error {
 	restarts, id := w.restarts(c, seen), ""
 	if last := seen.FindContainerStatusByName(c.Name); last != nil && last.State == pleg.ContainerStateCreated &&
-		last.Hash == runtime.ContainerHash(c) && slices.Contains(seen.ActiveContainerStatuses, last) &&
+		last.Hash == runtime.ContainerHash(pod, c) && slices.Contains(seen.ActiveContainerStatuses, last) &&
 		sandboxID == seen.SandboxStatuses[0].GetId() {
 		// It never ran: an agent before this one was interrupted, or its start failed. It is used, not
 		// replaced, because its restart count would go with it.
@@ -93,7 +93,7 @@ func (w *worker) start(ctx context.Context, pod *v1.Pod, seen *pleg.PodStatus, c
 	now, err := w.newer(ctx, time.Now())
 	if err == nil {
 		w.publish(pod, now)
-		err = w.hook(ctx, c, c.Lifecycle.PostStart, pleg.ContainerID{ID: id})
+		err = w.hook(ctx, c, c.Lifecycle.PostStart, pleg.ContainerID{ID: id}, 0)
 	}
 	if err != nil {
 		w.waits(c, "PostStartHookError", err.Error())

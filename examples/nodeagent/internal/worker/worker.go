@@ -172,7 +172,8 @@ func (w *worker) sync(ctx context.Context, pod *v1.Pod, seen *pleg.PodStatus) (a
 		w.stage = terminating
 		return time.Now(), nil
 	}
-	again, err = w.act(ctx, pod, seen, plan.Make(pod, runtime.SandboxHash(pod), runtime.ContainerHash, seen, w.Probes))
+	hash := func(c *v1.Container) uint64 { return runtime.ContainerHash(pod, c) }
+	again, err = w.act(ctx, pod, seen, plan.Make(pod, runtime.SandboxHash(pod), hash, seen, w.Probes))
 	w.publish(pod, seen) // with the reasons
 	if err := deletor.Tidy(ctx, w.Runtime, w.Generator.Pods().FindPodByID(w.uid), seen); err != nil {
 		w.Logger.V(1).Info("Something that is dead could not be removed", "pod", klog.KObj(pod), "err", err)
