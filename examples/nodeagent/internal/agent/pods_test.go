@@ -5,6 +5,9 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
 	"github.com/kubepleg/pleg/plegtest"
 )
 
@@ -209,6 +212,19 @@ func TestSandboxDies(t *testing.T) {
 		}
 		n.wait(2 * time.Second)
 		n.want("a", "Running Ready; web 3 running after ContainerStatusUnknown(137)")
+	})
+}
+
+// A sandbox that never gets its address is replaced with back-off.
+func TestSandboxWithoutAddress(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		n.server.Inject(plegtest.CRIFault{Method: "PodSandboxStatus", Times: 300, Edit: func(answer proto.Message) {
+			answer.(*runtimeapi.PodSandboxStatusResponse).Status.Network = nil
+		}})
+		n.run(time.Minute, n.pod("a", always))
+		if calls := n.server.Calls("RunPodSandbox"); calls < 4 || calls > 12 {
+			t.Errorf("%d sandboxes in a minute", calls)
+		}
 	})
 }
 

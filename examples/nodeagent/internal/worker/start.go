@@ -56,12 +56,12 @@ func (w *worker) image(ctx context.Context, c *v1.Container) (time.Time, error) 
 		w.waits(c, "ErrImageNeverPull", fmt.Sprintf("Container image %q is not present with pull policy of Never", c.Image))
 		return time.Time{}, errors.New(w.reasons[c.Name].Message)
 	}
-	if over := waitUntil(w.pulls, c.Image, w.failed[c.Image]); !over.IsZero() {
+	if over := waitUntil(w.pulls, c.Image, w.tried[c.Image]); !over.IsZero() {
 		w.waits(c, "ImagePullBackOff", fmt.Sprintf("Back-off pulling image %q", c.Image))
 		return over, nil
 	}
 	if err := w.Runtime.PullImage(ctx, c.Image); err != nil {
-		w.failed[c.Image] = time.Now()
+		w.tried[c.Image] = time.Now()
 		w.pulls.Next(c.Image, time.Now())
 		w.waits(c, "ErrImagePull", err.Error())
 		return time.Time{}, err
