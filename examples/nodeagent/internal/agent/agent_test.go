@@ -115,6 +115,48 @@ func TestOrphanWithBadName(t *testing.T) {
 	})
 }
 
+// Whatever a runtime answers for a while, the agent lives, and runs the pod once the answers are good again.
+func TestRuntimeAnswersGarbage(t *testing.T) {
+	negativeRestarts := func(answer proto.Message) {
+		if r, ok := answer.(*runtimeapi.ContainerStatusResponse); ok && r.Status != nil {
+			r.Status.Annotations["io.kubernetes.container.restartCount"] = "-7"
+		}
+	}
+	faults := map[string]plegtest.CRIFault{
+		"no metadata": {Edit: plegtest.NilMetadata}, "no IDs": {Edit: plegtest.EmptyIDs},
+		"one ID": {Edit: plegtest.DuplicateIDs}, "unknown states": {Edit: plegtest.UnknownStates},
+		"no labels": {Edit: plegtest.MissingLabels}, "no status": {Edit: plegtest.NilStatus}, "no protobuf": {Raw: []byte{0xff}}, "nothing": {Raw: []byte{}},
+		"negative restarts": {Edit: negativeRestarts}, "too large": {Padding: 17 << 20}, "cut off": {Cut: true},
+	}
+	for name, fault := range faults {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, n *node) {
+				pod := n.pod("a", always)
+				n.run(time.Second, pod)
+				for _, method := range []string{"", "StreamContainers", "ContainerStatus"} {
+					fault.Method = method
+					heal := n.server.Inject(fault)
+					n.wait(2 * time.Second)
+					for _, sandbox := range n.server.Sandboxes(pod.UID) {
+						_ = n.server.StopPodSandbox(sandbox) // so that there is something to do
+					}
+					n.wait(10 * time.Second)
+					heal()
+					n.wait(6 * time.Minute)
+					if s := n.brief("a"); !strings.HasPrefix(s, "Running Ready; web ") || !strings.Contains(s, " running") ||
+						strings.Contains(s, "web -") {
+						t.Errorf("after %q: %s", method, s)
+					}
+				}
+				n.run(time.Minute)
+				if s, c := n.server.Present(); s+c > 0 {
+					t.Errorf("%d sandboxes and %d containers are left", s, c)
+				}
+			})
+		})
+	}
+}
+
 // While the runtime is away nothing is done, and the health says why; once it is back, what
 // happened meanwhile is made good.
 func TestSickRuntime(t *testing.T) {

@@ -228,6 +228,18 @@ func TestSandboxWithoutAddress(t *testing.T) {
 	})
 }
 
+// So is a container of which the runtime does not know what became.
+func TestContainerOfUnknownState(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		n.server.Inject(plegtest.CRIFault{Method: "ContainerStatus", Times: 100, Edit: plegtest.UnknownStates})
+		n.run(5*time.Second, n.pod("a", always))
+		n.want("a", "Pending; web 1 CrashLoopBackOff")
+		if calls := n.server.Calls("CreateContainer"); calls != 2 {
+			t.Errorf("%d containers in five seconds", calls)
+		}
+	})
+}
+
 // Containers get their preStop hook and their grace period, and not more.
 func TestTermination(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {

@@ -25,13 +25,13 @@ func (w *worker) waits(c *v1.Container, reason, message string) {
 func (w *worker) prepare(ctx context.Context, pod *v1.Pod, seen *pleg.PodStatus, c *v1.Container) (time.Time, error) {
 	// One that still runs in what was seen has been killed since.
 	i := slices.IndexFunc(seen.ContainerStatuses, func(s *pleg.Status) bool {
-		return s.Name == c.Name && (s.State == pleg.ContainerStateExited || s.State == pleg.ContainerStateCreated)
+		return s.Name == c.Name && s.State != pleg.ContainerStateRunning
 	})
 	if i >= 0 {
 		last := seen.ContainerStatuses[i]
 		key, failed := fmt.Sprintf("%s/%x", c.Name, runtime.ContainerHash(pod, c)), last.FinishedAt
-		if last.State == pleg.ContainerStateCreated {
-			failed = last.CreatedAt // its start failed
+		if last.State != pleg.ContainerStateExited {
+			failed = last.CreatedAt // its start failed, or nobody knows what became of it
 		}
 		if over := waitUntil(w.crashes, key, failed); !over.IsZero() {
 			w.waits(c, "CrashLoopBackOff", fmt.Sprintf("back-off %v restarting failed container=%s pod=%s_%s(%s)",
