@@ -240,7 +240,8 @@ func TestShippedManifests(t *testing.T) {
 	}
 }
 
-// The agent is small enough to be read: some 4,000 lines, with comments and blank ones, without tests and their helpers.
+// The agent is small enough to be read: some 4,000 lines, with comments and blank ones, without tests and their
+// helpers.
 func TestSize(t *testing.T) {
 	lines := 0
 	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {

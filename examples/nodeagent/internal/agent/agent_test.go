@@ -125,7 +125,8 @@ func TestRuntimeAnswersGarbage(t *testing.T) {
 	faults := map[string]plegtest.CRIFault{
 		"no metadata": {Edit: plegtest.NilMetadata}, "no IDs": {Edit: plegtest.EmptyIDs},
 		"one ID": {Edit: plegtest.DuplicateIDs}, "unknown states": {Edit: plegtest.UnknownStates},
-		"no labels": {Edit: plegtest.MissingLabels}, "no status": {Edit: plegtest.NilStatus}, "no protobuf": {Raw: []byte{0xff}}, "nothing": {Raw: []byte{}},
+		"no labels": {Edit: plegtest.MissingLabels}, "no status": {Edit: plegtest.NilStatus},
+		"no protobuf": {Raw: []byte{0xff}}, "nothing": {Raw: []byte{}},
 		"negative restarts": {Edit: negativeRestarts}, "too large": {Padding: 17 << 20}, "cut off": {Cut: true},
 	}
 	for name, fault := range faults {
