@@ -98,7 +98,6 @@ func TestCheckAgent(t *testing.T) {
 			w.WriteHeader(http.StatusTeapot)
 			_ = json.NewEncoder(w).Encode(pleg.HealthReport{Healthy: true})
 		}, 2, "418"},
-		{func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, 2, "does not answer"},
 		{func(w http.ResponseWriter, _ *http.Request) { // and says no more
 			conn, rw, err := http.NewResponseController(w).Hijack()
 			if err != nil {
@@ -109,6 +108,7 @@ func TestCheckAgent(t *testing.T) {
 			fmt.Fprint(rw, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
 			rw.Flush()
 		}, 2, "101"},
+		{func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, 2, "does not answer"},
 	} {
 		answer = tt.answer
 		checked(t, tt.code, tt.says, "--listen", address, "--for", "1s")
