@@ -158,16 +158,16 @@ func parseHash(s string) (hash uint64, ok bool) {
 	return hash, true
 }
 
-// parseRestartCount parses how often a container had been restarted.
+// parseRestartCount parses how often a container had been restarted, which the API has as an int32.
 func parseRestartCount(s string) (count int, ok bool) {
 	if s == "" {
 		return 0, true
 	}
-	count, err := strconv.Atoi(s)
+	n, err := strconv.ParseUint(s, 10, 31)
 	if err != nil {
 		return 0, false
 	}
-	return count, true
+	return int(n), true
 }
 
 // makePod makes a pod of its items, which it sorts: sandboxes by attempt, highest first,

@@ -351,6 +351,12 @@ func TestContainerStatusConversion(t *testing.T) {
 		edit(&s)
 		return &s
 	}
+	annotated := func(hash, restarts string) *runtimeapi.ContainerStatus {
+		return &runtimeapi.ContainerStatus{Annotations: map[string]string{
+			"io.kubernetes.container.hash": hash, "io.kubernetes.container.restartCount": restarts,
+		}}
+	}
+	bare := &pleg.Status{ID: base.ID, Name: "name-c", State: pleg.ContainerStateCreated}
 	for _, test := range []struct {
 		name   string
 		status *runtimeapi.ContainerStatus
@@ -372,12 +378,11 @@ func TestContainerStatusConversion(t *testing.T) {
 		{"no such state", full(42), with(func(s *pleg.Status) {
 			s.State, s.StartedAt = pleg.ContainerStateUnknown, time.Unix(0, 2)
 		}), "unknown_state"},
-		{"empty", &runtimeapi.ContainerStatus{},
-			&pleg.Status{ID: base.ID, Name: "name-c", State: pleg.ContainerStateCreated}, ""},
-		{"bad annotations", &runtimeapi.ContainerStatus{Annotations: map[string]string{
-			"io.kubernetes.container.hash": "-", "io.kubernetes.container.restartCount": "many",
-		}}, &pleg.Status{ID: base.ID, Name: "name-c",
-			State: pleg.ContainerStateCreated}, "unreadable_restart_count"},
+		{"empty", &runtimeapi.ContainerStatus{}, bare, ""},
+		{"bad hash", annotated("-", ""), bare, "unreadable_hash"},
+		{"bad restarts", annotated("", "many"), bare, "unreadable_restart_count"},
+		{"negative restarts", annotated("", "-1"), bare, "unreadable_restart_count"},
+		{"more restarts than an int32", annotated("", "2147483648"), bare, "unreadable_restart_count"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			r := cri.NewRuntime(&stub{

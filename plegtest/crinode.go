@@ -156,17 +156,23 @@ func (n *node) now() int64 {
 	return max(1, n.clock.Now().UnixNano())
 }
 
+// podLocked returns the counts of a pod, new ones if there are none.
+func (n *node) podLocked(uid types.UID) *simPod {
+	pod := n.pods[uid]
+	if pod == nil {
+		pod = &simPod{restarts: make(map[string]uint32)}
+		n.pods[uid] = pod
+	}
+	return pod
+}
+
 func (n *node) addSandboxLocked(config PodConfig) *simSandbox {
 	if config.UID == "" {
 		a, b := n.rand.Uint64(), n.rand.Uint64()
 		config.UID = types.UID(fmt.Sprintf("%08x-%04x-4%03x-a%03x-%012x", a>>32, a>>16&0xffff, a&0xfff,
 			b>>48&0xfff, b&0xffffffffffff))
 	}
-	pod := n.pods[config.UID]
-	if pod == nil {
-		pod = &simPod{restarts: make(map[string]uint32)}
-		n.pods[config.UID] = pod
-	}
+	pod := n.podLocked(config.UID)
 	if config.Name == "" {
 		config.Name = n.newPodNameLocked()
 	}

@@ -259,6 +259,9 @@ func (s *CRIServer) removeLocked(events []*runtimeapi.ContainerEventResponse,
 	if c.state == runtimeapi.ContainerState_CONTAINER_RUNNING {
 		events = append(events, s.exitLocked(c, exitKilled, "Error"))
 	}
+	if c.process != nil {
+		c.process.exit() // also one that was never started, or its context would stay until Stop
+	}
 	s.node.removeContainerLocked(c)
 	return append(events, s.eventLocked(runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT, c.item.Id,
 		c.sandbox))

@@ -66,7 +66,7 @@ type process struct {
 }
 
 // newProcess returns a process that ends with exitLocked, which every exit of a container
-// passes, or with ctx, the server's.
+// passes, when its container is removed, or with ctx, the server's.
 func newProcess(ctx context.Context, program Program, p Process) *process {
 	terminate := make(chan struct{})
 	p.Terminate = terminate

@@ -60,16 +60,6 @@ func (c *criService) RunPodSandbox(_ context.Context,
 	return &runtimeapi.RunPodSandboxResponse{PodSandboxId: id}, nil
 }
 
-// podLocked returns the counts of a pod, new ones if there are none.
-func (n *node) podLocked(uid types.UID) *simPod {
-	pod := n.pods[uid]
-	if pod == nil {
-		pod = &simPod{restarts: make(map[string]uint32)}
-		n.pods[uid] = pod
-	}
-	return pod
-}
-
 // StopPodSandbox implements runtimeapi.RuntimeServiceServer. A sandbox that is not there
 // is stopped.
 func (c *criService) StopPodSandbox(_ context.Context,
@@ -234,63 +224,3 @@ func (c *criService) ExecSync(ctx context.Context,
 
 // errExecTimeout ends a command that runs for too long.
 var errExecTimeout = errors.New("the command has timed out")
-
-// criImages serves the images: those that the server has programs for.
-type criImages struct {
-	runtimeapi.UnimplementedImageServiceServer
-	s *CRIServer
-}
-
-// ListImages implements runtimeapi.ImageServiceServer.
-func (c *criImages) ListImages(context.Context,
-	*runtimeapi.ListImagesRequest) (*runtimeapi.ListImagesResponse, error) {
-	r := &runtimeapi.ListImagesResponse{}
-	for name := range c.s.cfg.programs {
-		r.Images = append(r.Images, imageOf(name))
-	}
-	return r, nil
-}
-
-// ImageStatus implements runtimeapi.ImageServiceServer. An image that is not there is an
-// empty answer.
-func (c *criImages) ImageStatus(_ context.Context,
-	req *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
-	name := req.GetImage().GetImage()
-	if _, ok := c.s.cfg.programOf(name); !ok {
-		return &runtimeapi.ImageStatusResponse{}, nil
-	}
-	return &runtimeapi.ImageStatusResponse{Image: imageOf(name)}, nil
-}
-
-// PullImage implements runtimeapi.ImageServiceServer. There is no registry: it answers for
-// the images that are there.
-func (c *criImages) PullImage(_ context.Context,
-	req *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, error) {
-	name := req.GetImage().GetImage()
-	if _, ok := c.s.cfg.programOf(name); !ok {
-		return nil, status.Errorf(codes.NotFound, "failed to pull image %q: not found", name)
-	}
-	return &runtimeapi.PullImageResponse{ImageRef: name}, nil
-}
-
-func imageOf(name string) *runtimeapi.Image {
-	return &runtimeapi.Image{Id: name, RepoTags: []string{name}, Size: 1}
-}
-
-// namesInWriting reports whether a request that changes something names a sandbox, a
-// container or a pod.
-func namesInWriting(req any, object string) bool {
-	if r, ok := req.(interface{ GetContainerId() string }); ok && r.GetContainerId() == object {
-		return true
-	}
-	if r, ok := req.(interface{ GetPodSandboxId() string }); ok && r.GetPodSandboxId() == object {
-		return true
-	}
-	switch r := req.(type) {
-	case *runtimeapi.RunPodSandboxRequest:
-		return r.GetConfig().GetMetadata().GetUid() == object
-	case *runtimeapi.CreateContainerRequest:
-		return r.GetSandboxConfig().GetMetadata().GetUid() == object
-	}
-	return false
-}

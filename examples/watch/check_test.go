@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -97,6 +98,16 @@ func TestCheckAgent(t *testing.T) {
 			w.WriteHeader(http.StatusTeapot)
 			_ = json.NewEncoder(w).Encode(pleg.HealthReport{Healthy: true})
 		}, 2, "418"},
+		{func(w http.ResponseWriter, _ *http.Request) { // and says no more
+			conn, rw, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			t.Cleanup(func() { conn.Close() })
+			fmt.Fprint(rw, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
+			rw.Flush()
+		}, 2, "101"},
 		{func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, 2, "does not answer"},
 	} {
 		answer = tt.answer

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -28,7 +29,8 @@ type line struct {
 	Sandbox     bool                       `json:"sandbox,omitempty"`
 	Event       pleg.PodLifeCycleEventType `json:"event"`
 
-	// What the cache has of the container or sandbox; empty when it is gone.
+	// What the cache has of the container or sandbox or, of a death, the event; empty when it
+	// is gone.
 
 	State        string `json:"state,omitempty"`
 	IP           string `json:"ip,omitempty"` // of a sandbox
@@ -64,7 +66,7 @@ func describe(e *pleg.PodLifecycleEvent, cache pleg.Cache, now, began time.Time)
 		l.fillSandbox(status)
 		return l
 	}
-	if happened := l.fillContainer(status); happened.After(began) {
+	if happened := l.fillContainer(status, e.Status); happened.After(began) {
 		lag := now.Sub(happened).Seconds()
 		l.LagSeconds = &lag
 	}
@@ -72,27 +74,31 @@ func describe(e *pleg.PodLifecycleEvent, cache pleg.Cache, now, began time.Time)
 }
 
 // fillContainer fills in the container's status and returns when the runtime says
-// that the event happened.
-func (l *line) fillContainer(pod *pleg.PodStatus) time.Time {
-	for _, s := range pod.ContainerStatuses {
-		if s.ID.ID != l.ContainerID {
-			continue
-		}
-		l.State, l.Reason, l.RestartCount = string(s.State), s.Reason, s.RestartCount
-		if s.State == pleg.ContainerStateExited {
-			l.ExitCode = &s.ExitCode
-		}
-		switch l.Event {
-		case pleg.ContainerStarted:
-			return s.StartedAt
-		case pleg.ContainerDied:
-			return s.FinishedAt
-		default:
-			return time.Time{}
-		}
+// that the event happened. last is the status in the event: when a death is read late,
+// the cache may have let go of the container.
+func (l *line) fillContainer(pod *pleg.PodStatus, last *pleg.Status) time.Time {
+	s := last
+	if i := slices.IndexFunc(pod.ContainerStatuses, l.isOf); i >= 0 {
+		s = pod.ContainerStatuses[i]
+	} else if l.Event != pleg.ContainerDied || last == nil || last.State != pleg.ContainerStateExited {
+		return time.Time{}
 	}
-	return time.Time{}
+	l.State, l.Reason, l.RestartCount = string(s.State), s.Reason, s.RestartCount
+	if s.State == pleg.ContainerStateExited {
+		l.ExitCode = &s.ExitCode
+	}
+	switch l.Event {
+	case pleg.ContainerStarted:
+		return s.StartedAt
+	case pleg.ContainerDied:
+		return s.FinishedAt
+	default:
+		return time.Time{}
+	}
 }
+
+// isOf reports whether a status is that of the line's container.
+func (l *line) isOf(s *pleg.Status) bool { return s.ID.ID == l.ContainerID }
 
 // fillSandbox fills in the sandbox's status. The runtime says when it began to make
 // a sandbox, but not when it was ready, nor when it ended.

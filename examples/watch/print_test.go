@@ -186,4 +186,15 @@ func TestDescribe(t *testing.T) {
 	if got := look(began); len(got) != 3 || got[2].Event != pleg.ContainerRemoved || got[2].State != "" {
 		t.Errorf("a pod that is gone: %+v", got)
 	}
+
+	// Read late: the cache has nothing of it any more, the event of its death has.
+	rt.SetPod(plegtest.NewPod(uid, plegtest.Running("nginx")))
+	g.Relist()
+	rt.ExitContainer(uid, "nginx", 1, "Error")
+	g.Relist()
+	rt.RemovePod(uid)
+	if got := look(began); len(got) != 3 || got[1].Event != pleg.ContainerDied || got[1].State != "exited" ||
+		got[1].ExitCode == nil || *got[1].ExitCode != 1 || got[2].State != "" {
+		t.Errorf("a death that is read late: %+v", got)
+	}
 }

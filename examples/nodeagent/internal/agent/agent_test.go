@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -72,7 +74,9 @@ func TestAdoptionOfHalfAPod(t *testing.T) {
 // are not touched.
 func TestOrphans(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
-		n.run(time.Second, n.pod("a", always), n.pod("b", always))
+		b := n.pod("b", always)
+		n.run(time.Second, n.pod("a", always), b)
+		adopted := n.server.Sandboxes(b.UID)
 		n.stop()
 		foreign := n.server.RunPod(plegtest.PodConfig{Name: "foreign"})
 		n.start()
@@ -80,11 +84,10 @@ func TestOrphans(t *testing.T) {
 		if s, _ := n.server.Present(); s != 3 {
 			t.Errorf("%d sandboxes before the manifests were read", s)
 		}
-		n.run(time.Minute, n.pod("b", always))
+		n.run(time.Minute, b)
 		n.want("b", "Running Ready; web 0 running")
-		if s, _ := n.server.Present(); s != 2 || !slices.Contains(n.server.Sandboxes(n.pod("b", always).UID),
-			n.server.Sandboxes(n.pod("b", always).UID)[0]) {
-			t.Errorf("%d sandboxes", s)
+		if s, _ := n.server.Present(); s != 2 || !slices.Equal(n.server.Sandboxes(b.UID), adopted) {
+			t.Errorf("%d sandboxes, %q of b, which had %q", s, n.server.Sandboxes(b.UID), adopted)
 		}
 		if err := n.server.StopPodSandbox(foreign); err != nil {
 			t.Error("a pod of somebody else is gone:", err)
@@ -93,6 +96,66 @@ func TestOrphans(t *testing.T) {
 			t.Errorf("statuses are left of pods that are gone: %v", n.sink.pods)
 		}
 	})
+}
+
+// What a runtime calls a pod of this agent is not trusted: none of the pod's files are outside of their directories.
+func TestOrphanWithBadName(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		precious := filepath.Join(n.dir, "precious")
+		if err := os.WriteFile(precious, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		n.server.RunPod(plegtest.PodConfig{Name: "a", UID: "..",
+			Annotations: map[string]string{"kubernetes.io/config.source": "nodeagent " + n.dir}})
+		n.run(time.Minute, n.pod("a", always))
+		n.want("a", "Running Ready; web 0 running")
+		if _, err := os.Stat(precious); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Whatever a runtime answers for a while, the agent lives, and runs the pod once the answers are good again.
+func TestRuntimeAnswersGarbage(t *testing.T) {
+	negativeRestarts := func(answer proto.Message) {
+		if r, ok := answer.(*runtimeapi.ContainerStatusResponse); ok && r.Status != nil {
+			r.Status.Annotations["io.kubernetes.container.restartCount"] = "-7"
+		}
+	}
+	faults := map[string]plegtest.CRIFault{
+		"no metadata": {Edit: plegtest.NilMetadata}, "no IDs": {Edit: plegtest.EmptyIDs},
+		"one ID": {Edit: plegtest.DuplicateIDs}, "unknown states": {Edit: plegtest.UnknownStates},
+		"no labels": {Edit: plegtest.MissingLabels}, "no status": {Edit: plegtest.NilStatus},
+		"no protobuf": {Raw: []byte{0xff}}, "nothing": {Raw: []byte{}},
+		"negative restarts": {Edit: negativeRestarts}, "too large": {Padding: 17 << 20}, "cut off": {Cut: true},
+	}
+	for name, fault := range faults {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, n *node) {
+				pod := n.pod("a", always)
+				n.run(time.Second, pod)
+				for _, method := range []string{"", "StreamContainers", "ContainerStatus"} {
+					fault.Method = method
+					heal := n.server.Inject(fault)
+					n.wait(2 * time.Second)
+					for _, sandbox := range n.server.Sandboxes(pod.UID) {
+						_ = n.server.StopPodSandbox(sandbox) // so that there is something to do
+					}
+					n.wait(10 * time.Second)
+					heal()
+					n.wait(6 * time.Minute)
+					if s := n.brief("a"); !strings.HasPrefix(s, "Running Ready; web ") || !strings.Contains(s, " running") ||
+						strings.Contains(s, "web -") {
+						t.Errorf("after %q: %s", method, s)
+					}
+				}
+				n.run(time.Minute)
+				if s, c := n.server.Present(); s+c > 0 {
+					t.Errorf("%d sandboxes and %d containers are left", s, c)
+				}
+			})
+		})
+	}
 }
 
 // While the runtime is away nothing is done, and the health says why; once it is back, what

@@ -106,11 +106,12 @@ func (n *node) start() {
 		adopted = append(adopted, pod)
 	}
 	n.registry = prometheus.NewRegistry()
+	logger := funcr.New(func(_, text string) { n.t.Log(time.Now().Format("04:05.000"), text) },
+		funcr.Options{Verbosity: 1})
 	n.agent = New(Config{
-		Reader: cri.NewRuntime(runtimeapi.NewRuntimeServiceClient(n.conn)), Conn: n.conn, NodeIP: "192.0.2.1",
-		Runtime: runtime.Options{StateDir: n.dir}, Sink: n.sink, Adopted: adopted, Registry: n.registry,
-		Logger: funcr.New(func(_, text string) { n.t.Log(time.Now().Format("04:05.000"), text) },
-			funcr.Options{Verbosity: 1}),
+		Reader: cri.NewRuntime(runtimeapi.NewRuntimeServiceClient(n.conn), cri.WithLogger(logger)), Conn: n.conn,
+		NodeIP: "192.0.2.1", Runtime: runtime.Options{StateDir: n.dir}, Sink: n.sink, Adopted: adopted,
+		Registry: n.registry, Logger: logger,
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -136,8 +137,11 @@ func (n *node) programs() map[string]plegtest.Program {
 				return code
 			},
 			Exec: func(ctx context.Context, p *plegtest.Process) int {
-				if p.Args[0] == "hang" {
+				switch p.Args[0] {
+				case "hang":
 					<-ctx.Done()
+				case "wait":
+					pause(ctx, p.Args[1])
 				}
 				if p.Args[0] == "stop" {
 					n.note(p.ContainerName + " is told to stop")
@@ -162,11 +166,7 @@ func (n *node) programs() map[string]plegtest.Program {
 		"exit": main(func(ctx context.Context, p *plegtest.Process) int {
 			code, _ := strconv.Atoi(p.Args[0])
 			if len(p.Args) > 1 {
-				d, _ := time.ParseDuration(p.Args[1])
-				select {
-				case <-time.After(d):
-				case <-ctx.Done():
-				}
+				pause(ctx, p.Args[1])
 			}
 			return code
 		}),
@@ -176,6 +176,15 @@ func (n *node) programs() map[string]plegtest.Program {
 			}
 			return 0
 		}),
+	}
+}
+
+// pause waits for a time, such as "2s", or for the end of ctx.
+func pause(ctx context.Context, text string) {
+	d, _ := time.ParseDuration(text)
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
 	}
 }
 

@@ -5,6 +5,9 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
 	"github.com/kubepleg/pleg/plegtest"
 )
 
@@ -212,6 +215,31 @@ func TestSandboxDies(t *testing.T) {
 	})
 }
 
+// A sandbox that never gets its address is replaced with back-off.
+func TestSandboxWithoutAddress(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		n.server.Inject(plegtest.CRIFault{Method: "PodSandboxStatus", Times: 300, Edit: func(answer proto.Message) {
+			answer.(*runtimeapi.PodSandboxStatusResponse).Status.Network = nil
+		}})
+		n.run(time.Minute, n.pod("a", always))
+		if calls := n.server.Calls("RunPodSandbox"); calls < 4 || calls > 12 {
+			t.Errorf("%d sandboxes in a minute", calls)
+		}
+	})
+}
+
+// So is a container of which the runtime does not know what became.
+func TestContainerOfUnknownState(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		n.server.Inject(plegtest.CRIFault{Method: "ContainerStatus", Times: 100, Edit: plegtest.UnknownStates})
+		n.run(5*time.Second, n.pod("a", always))
+		n.want("a", "Pending; web 1 CrashLoopBackOff")
+		if calls := n.server.Calls("CreateContainer"); calls != 2 {
+			t.Errorf("%d containers in five seconds", calls)
+		}
+	})
+}
+
 // Containers get their preStop hook and their grace period, and not more.
 func TestTermination(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
@@ -235,6 +263,21 @@ func TestTermination(t *testing.T) {
 		}
 		if s, c := n.server.Present(); s+c > 0 {
 			t.Errorf("%d sandboxes and %d containers are left", s, c)
+		}
+	})
+}
+
+// A preStop hook may take as long as the grace period.
+func TestLongPreStop(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		n.run(2*time.Second, n.pod("a", `  terminationGracePeriodSeconds: 600
+  containers: [{name: web, image: sleep, imagePullPolicy: Never, lifecycle: {preStop: {exec: {command: [wait, 5m]}}}}]
+`))
+		began := time.Now()
+		n.run(20 * time.Minute)
+		i := slices.Index(n.notes(), "web exits 0")
+		if i < 0 || n.at[i].Sub(began).Round(time.Second) != 5*time.Minute {
+			t.Errorf("%q, %v", n.notes(), n.at)
 		}
 	})
 }

@@ -7,16 +7,24 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/kubepleg/pleg/plegtest"
 )
+
+// probed returns the specification of a container with probes.
+func probed(image string, probes ...string) string {
+	return "  containers:\n  - name: web\n    imagePullPolicy: Never\n    image: " + image + "\n    " +
+		strings.Join(probes, "\n    ") + "\n"
+}
+
+const strictLiveness = "livenessProbe: {exec: {command: [check]}, periodSeconds: 1, failureThreshold: 1}"
 
 // Readiness is a failure until it is shown, and changes at the thresholds.
 func TestReadiness(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		n.setExec("web", 1)
-		n.run(3*time.Second, n.pod("a", `  containers:
-  - {name: web, image: sleep, imagePullPolicy: Never, readinessProbe: {exec: {command: [check]}, periodSeconds: 2,
-      successThreshold: 2, failureThreshold: 3}}
-`))
+		n.run(3*time.Second, n.pod("a", probed("sleep",
+			"readinessProbe: {exec: {command: [check]}, periodSeconds: 2, successThreshold: 2, failureThreshold: 3}")))
 		n.want("a", "Running; web 0 running")
 		n.setExec("web", 0)
 		n.wait(5 * time.Second)
@@ -39,9 +47,7 @@ func TestReadiness(t *testing.T) {
 // A container is probed for readiness as soon as it runs, however long the period is.
 func TestReadinessAtOnce(t *testing.T) {
 	inBubble(t, func(_ *testing.T, n *node) {
-		n.run(5*time.Second, n.pod("a", `  containers:
-  - {name: web, image: sleep, imagePullPolicy: Never, readinessProbe: {exec: {command: [check]}, periodSeconds: 60}}
-`))
+		n.run(5*time.Second, n.pod("a", probed("sleep", "readinessProbe: {exec: {command: [check]}, periodSeconds: 60}")))
 		n.want("a", "Running Ready; web 0 running")
 	})
 }
@@ -50,13 +56,8 @@ func TestReadinessAtOnce(t *testing.T) {
 // restarted; the probe is on hold until it is.
 func TestLiveness(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
-		n.run(30*time.Second, n.pod("a", `  containers:
-  - name: web
-    image: deaf
-    imagePullPolicy: Never
-    livenessProbe: {exec: {command: [check]}, periodSeconds: 1, initialDelaySeconds: 3, failureThreshold: 2,
-        terminationGracePeriodSeconds: 7}
-`))
+		n.run(30*time.Second, n.pod("a", probed("deaf", "livenessProbe: {exec: {command: [check]}, periodSeconds: 1, "+
+			"initialDelaySeconds: 3, failureThreshold: 2, terminationGracePeriodSeconds: 7}")))
 		n.want("a", "Running Ready; web 0 running")
 		n.setExec("web", 1)
 		calls := n.server.Calls("ExecSync")
@@ -75,11 +76,7 @@ func TestLiveness(t *testing.T) {
 // policy Never the pod has failed.
 func TestLivenessNeverSucceeds(t *testing.T) {
 	inBubble(t, func(_ *testing.T, n *node) {
-		const spec = `
-  containers:
-  - {name: web, image: sleep, imagePullPolicy: Never, livenessProbe: {exec: {command: [check]}, periodSeconds: 1,
-      failureThreshold: 1}}
-`
+		spec := "\n" + probed("sleep", strictLiveness)
 		n.setExec("web", 1)
 		n.run(5*time.Second, n.pod("a", "  restartPolicy: Always"+spec), n.pod("b", "  restartPolicy: Never"+spec))
 		// As in the kubelet, the instance that is killed does not count for the back-off of
@@ -94,13 +91,8 @@ func TestLivenessNeverSucceeds(t *testing.T) {
 func TestStartup(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		n.setExec("web", 1)
-		n.run(5*time.Second, n.pod("a", `  containers:
-  - name: web
-    image: sleep
-    imagePullPolicy: Never
-    startupProbe: {exec: {command: [check]}, periodSeconds: 1, failureThreshold: 10}
-    livenessProbe: {exec: {command: [check]}, periodSeconds: 1, failureThreshold: 1}
-`))
+		n.run(5*time.Second, n.pod("a", probed("sleep",
+			"startupProbe: {exec: {command: [check]}, periodSeconds: 1, failureThreshold: 10}", strictLiveness)))
 		n.want("a", "Running; web 0 running")
 		if started := n.status("a").ContainerStatuses[0].Started; started == nil || *started {
 			t.Error("it has started")
@@ -113,26 +105,25 @@ func TestStartup(t *testing.T) {
 	})
 }
 
-// A command that hangs fails at its timeout; a call that fails is thrown away.
+// A command that hangs fails at its timeout; a call that fails counts for nothing.
 func TestProbeTimeout(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
-		n.run(10*time.Second, n.pod("a", `  containers:
-  - {name: web, image: sleep, imagePullPolicy: Never, livenessProbe: {exec: {command: [hang]}, periodSeconds: 1,
-      timeoutSeconds: 2, failureThreshold: 2}}
-`))
+		n.run(10*time.Second, n.pod("a", probed("sleep",
+			"livenessProbe: {exec: {command: [hang]}, periodSeconds: 1, timeoutSeconds: 2, failureThreshold: 2}")))
 		if s := n.status("a").ContainerStatuses[0]; s.RestartCount != 1 {
 			t.Errorf("%d restarts", s.RestartCount)
 		}
+		n.server.Inject(plegtest.CRIFault{Method: "ExecSync", Err: errOnPurpose})
+		n.run(time.Minute, n.pod("b", probed("sleep", strictLiveness)))
+		n.want("b", "Running Ready; web 0 running")
 	})
 }
 
 // A probe of a port at which nobody listens fails, in clear words.
 func TestProbeOfDeadPort(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
-		n.run(5*time.Second, n.pod("a", `  containers:
-  - {name: web, image: sleep, imagePullPolicy: Never, livenessProbe: {tcpSocket: {port: 1}, periodSeconds: 1,
-      failureThreshold: 2}}
-`))
+		n.run(5*time.Second, n.pod("a", probed("sleep",
+			"livenessProbe: {tcpSocket: {port: 1}, periodSeconds: 1, failureThreshold: 2}")))
 		if s := n.status("a"); s.ContainerStatuses[0].RestartCount == 0 || s.Phase != v1.PodRunning {
 			t.Errorf("%s", n.brief("a"))
 		}
@@ -142,22 +133,19 @@ func TestProbeOfDeadPort(t *testing.T) {
 // Readiness is still probed while a pod ends, liveness is not.
 func TestProbesDuringTermination(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
-		pod := n.pod("a", `  terminationGracePeriodSeconds: 20
-  containers:
-  - name: web
-    image: deaf
-    imagePullPolicy: Never
-    readinessProbe: {exec: {command: [check]}, periodSeconds: 1, failureThreshold: 1}
-    livenessProbe: {exec: {command: [check]}, periodSeconds: 1, failureThreshold: 1}
-`)
+		pod := n.pod("a", "  terminationGracePeriodSeconds: 20\n"+probed("deaf",
+			"readinessProbe: {exec: {command: [check]}, periodSeconds: 1, failureThreshold: 1}", strictLiveness))
 		n.run(3*time.Second, pod)
 		n.want("a", "Running Ready; web 0 running")
 		n.agent.SetPods(nil)
-		n.setExec("web", 1)
+		n.wait(time.Second)
+		calls := n.server.Calls("ExecSync")
 		n.wait(3 * time.Second)
-		n.want("a", "Running; web 0 running")
-		if notes := strings.Join(n.notes(), ","); notes != "web started" {
-			t.Errorf("%s", notes)
+		if more := n.server.Calls("ExecSync") - calls; more != 3 {
+			t.Errorf("%d probes in three seconds, want those for readiness", more)
 		}
+		n.setExec("web", 1)
+		n.wait(2 * time.Second)
+		n.want("a", "Running; web 0 running")
 	})
 }

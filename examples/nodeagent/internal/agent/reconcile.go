@@ -9,11 +9,12 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
+	"github.com/kubepleg/pleg/examples/nodeagent/internal/manifest"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/runtime"
 )
 
 // reconcile gives every wanted pod a worker, and has the workers of others remove theirs. A pod waits until one of
-// its name is gone.
+// its name or its UID is gone.
 func (a *Agent) reconcile(ctx context.Context) {
 	wanted := a.toReconcile()
 	if wanted == nil {
@@ -22,7 +23,7 @@ func (a *Agent) reconcile(ctx context.Context) {
 	names := map[klog.ObjectRef]types.UID{}
 	for uid, pod := range a.workers.Pods() {
 		names[klog.KObj(pod)] = uid
-		if wanted[uid] == nil {
+		if want := wanted[uid]; want == nil || klog.KObj(want) != klog.KObj(pod) {
 			a.workers.Remove(ctx, pod)
 		}
 	}
@@ -72,5 +73,8 @@ func (a *Agent) orphan(uid types.UID) *v1.Pod {
 	}
 	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid, Name: seen.Name, Namespace: seen.Namespace}}
 	pod.Spec.TerminationGracePeriodSeconds = ptr.To(runtime.GracePeriod(seen.SandboxStatuses[0]))
+	if len(manifest.ValidateNames(pod)) > 0 {
+		return nil // and its files would be anywhere
+	}
 	return pod
 }

@@ -61,6 +61,16 @@ func TestHTTP(t *testing.T) {
 			}
 		}
 	})
+	mux.HandleFunc("/switch", func(w http.ResponseWriter, r *http.Request) { // and says no more
+		conn, rw, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		t.Cleanup(func() { conn.Close() })
+		fmt.Fprint(rw, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
+		rw.Flush()
+	})
 	mux.HandleFunc("/hang", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	plain, secure := httptest.NewServer(mux), httptest.NewTLSServer(mux)
 	defer plain.Close()
@@ -78,7 +88,7 @@ func TestHTTP(t *testing.T) {
 	}
 	for path, ok := range map[string]bool{"/200": true, "/204": true, "/304": true, "/399": true, "/400": false,
 		"/500":  false,
-		"/away": true, "/here": false, "/loop": false, "/large": true, "/hang": false} {
+		"/away": true, "/here": false, "/loop": false, "/large": true, "/hang": false, "/switch": false} {
 		if err := check(plain, v1.HTTPGetAction{Path: path}); (err == nil) != ok || err != nil && !errors.Is(err, ErrFailed) {
 			t.Errorf("%s: %v", path, err)
 		}

@@ -69,6 +69,7 @@ func TestDecodeRefuses(t *testing.T) {
 		{head + containers + "  hostNetwork: 7\n", "is no Pod"},
 		{head + containers + "  containers: []\n", `key "containers" already set`},
 		{"apiVersion: v1\nkind: Pod\nmetadata: {name: A}\nspec:\n" + containers, "metadata.name: Invalid value"},
+		{named(strings.Repeat("a", 202)), "metadata.name: Too long: may not be more than 201 bytes"},
 		{head, "spec.containers: Required value"},
 		{head + "  containers: [{name: c}]\n", "spec.containers[0].image: Invalid value"},
 		{head + "  containers: [{name: c, image: i}, {name: c, image: i}]\n",
@@ -116,6 +117,16 @@ func TestDecodeRefuses(t *testing.T) {
 			"initContainers[0].restartPolicy: Unsupported"},
 		{head + "  initContainers: [{name: i, image: i, livenessProbe: {exec: {command: [x]}}}]\n" + containers,
 			"initContainers[0].livenessProbe: Forbidden"},
+		{head + containers + "  terminationGracePeriodSeconds: 9223372036854775807\n",
+			"spec.terminationGracePeriodSeconds: Invalid value: 9223372036854775807: is too large"},
+		{head + "  containers: [{name: c, image: i, lifecycle: {preStop: {sleep: {seconds: 9223372036854775807}}}}]\n",
+			"preStop.sleep.seconds: Invalid"},
+		{head + "  containers: [{name: c, image: i, ports: [{containerPort: 80, protocol: FOO}]}]\n",
+			"ports[0].protocol: Unsupported"},
+		{head + "  containers: [{name: c, image: i, resources: {limits: {memory: -1}}}]\n",
+			"resources.limits.memory: Invalid"},
+		{head + "  containers: [{name: c, image: i, resources: {requests: {cpu: 9E}}}]\n",
+			"resources.requests.cpu: Invalid"},
 		{head + "  containers: [{name: c, image: i, restartPolicy: Always}]\n", "containers[0].restartPolicy: Forbidden"},
 	} {
 		pods, err := Decode([]byte(c.text), "node")
@@ -220,6 +231,14 @@ func TestRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	check("b1 a1", false) // and does not hang
+	write("large.yaml", named("large"))
+	if err := os.Truncate(filepath.Join(s.dir, "large.yaml"), maxFile+1); err != nil {
+		t.Fatal(err)
+	}
+	check("b1 a1", false)
+	if last := (*logged)[len(*logged)-1]; !strings.Contains(last, "it has more than 10485760 bytes") {
+		t.Error(last)
+	}
 	*logged = nil
 	check("b1 a1", false)
 	if len(*logged) != 0 {
@@ -339,6 +358,17 @@ func TestRun(t *testing.T) {
 	}
 	write("c.yaml", named("c"))
 	await("b", "c")
+	// Another directory in its place is watched like the first.
+	if err := os.CopyFS(s.dir+".next", os.DirFS(s.dir)); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.Rename(s.dir, s.dir+".last"), os.Rename(s.dir+".next", s.dir)); err != nil {
+		t.Fatal(err)
+	}
+	write("d.yaml", named("d"))
+	await("b", "c", "d")
+	write("e.yaml", named("e"))
+	await("b", "c", "d", "e")
 	cancel()
 	<-done
 }

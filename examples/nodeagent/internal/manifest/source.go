@@ -27,6 +27,8 @@ const (
 	settleTime = 100 * time.Millisecond
 	// rescanPeriod is how often the directory is read without a notification, retryPeriod how often one that cannot be.
 	rescanPeriod, retryPeriod = 20 * time.Second, time.Second
+	// maxFile is the size of the largest file that is read, which is the kubelet's.
+	maxFile = 10 << 20
 )
 
 // Source reads the manifests of a directory. Its methods are called from one goroutine.
@@ -64,7 +66,7 @@ func (s *Source) Run(ctx context.Context, update func([]*v1.Pod)) {
 	defer rescan.Stop()
 	settled := time.NewTimer(0)
 	defer settled.Stop()
-	watched, why := false, ""
+	why := ""
 	for {
 		select {
 		case <-ctx.Done():
@@ -78,13 +80,12 @@ func (s *Source) Run(ctx context.Context, update func([]*v1.Pod)) {
 		case <-rescan.C:
 		case <-settled.C:
 		}
-		if !watched && watcher.Events != nil {
-			watched = watcher.Add(s.dir) == nil
+		if watcher.Events != nil {
+			_ = watcher.Add(s.dir) // each time, for it may be another directory; if there is none, Read says so
 		}
 		pods, changed, err := s.Read()
 		switch {
 		case err != nil:
-			watched = false // it may be another directory when it comes back
 			settled.Reset(retryPeriod)
 			if why != err.Error() {
 				s.logger.Error(err, "The manifests cannot be read; what ran goes on")
@@ -142,13 +143,15 @@ func readFile(path string) ([]byte, error) {
 // readStable reads a file that nobody writes meanwhile.
 func readStable(f fs.File) ([]byte, error) {
 	before, err := f.Stat()
-	if err == nil && !before.Mode().IsRegular() {
-		err = errors.New("it is no regular file")
-	}
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, err
+	case !before.Mode().IsRegular():
+		return nil, errors.New("it is no regular file")
+	case before.Size() > maxFile:
+		return nil, fmt.Errorf("it has more than %d bytes", maxFile)
 	}
-	content, err := io.ReadAll(f)
+	content, err := io.ReadAll(io.LimitReader(f, maxFile))
 	if err != nil {
 		return nil, err
 	}

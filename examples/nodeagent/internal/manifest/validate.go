@@ -1,6 +1,7 @@
 package manifest
 
 import (
+	"math"
 	"path"
 	"slices"
 	"strings"
@@ -23,14 +24,25 @@ type validator struct {
 	names, volumes sets.Set[string]
 }
 
-// validate returns what is wrong with a pod whose defaults are set.
-func validate(pod *v1.Pod) field.ErrorList {
-	v := &validator{pod: pod, names: sets.New[string](), volumes: sets.New[string]()}
-	meta, spec := field.NewPath("metadata"), field.NewPath("spec")
+// longestNames is how long the namespace, the name and the UID of a pod may be together: a file of its status has them
+// in its name, which may have 255 bytes.
+const longestNames = 255 - len("__.json.tmp")
+
+// ValidateNames returns what is wrong with a pod's names, which become parts of paths and cgroups.
+func ValidateNames(pod *v1.Pod) field.ErrorList {
+	v, meta := &validator{}, field.NewPath("metadata")
 	v.all(meta.Child("name"), pod.Name, validation.IsDNS1123Subdomain(pod.Name))
 	v.all(meta.Child("namespace"), pod.Namespace, validation.IsDNS1123Label(pod.Namespace))
-	// The UID becomes part of paths and cgroups.
 	v.all(meta.Child("uid"), string(pod.UID), validation.IsDNS1123Label(strings.ToLower(string(pod.UID))))
+	others := len(pod.Namespace) + len(pod.UID)
+	v.check(others+len(pod.Name) <= longestNames, field.TooLong(meta.Child("name"), pod.Name, longestNames-others))
+	return v.errs
+}
+
+// validate returns what is wrong with a pod whose defaults are set.
+func validate(pod *v1.Pod) field.ErrorList {
+	v := &validator{pod: pod, names: sets.New[string](), volumes: sets.New[string](), errs: ValidateNames(pod)}
+	spec := field.NewPath("spec")
 	if pod.Spec.Hostname != "" {
 		v.all(spec.Child("hostname"), pod.Spec.Hostname, validation.IsDNS1123Label(pod.Spec.Hostname))
 	}
@@ -40,7 +52,7 @@ func validate(pod *v1.Pod) field.ErrorList {
 	v.off(spec.Child("enableServiceLinks"), pod.Spec.EnableServiceLinks)
 	v.off(spec.Child("automountServiceAccountToken"), pod.Spec.AutomountServiceAccountToken)
 	v.off(spec.Child("shareProcessNamespace"), pod.Spec.ShareProcessNamespace)
-	v.atLeast(spec.Child("terminationGracePeriodSeconds"), *pod.Spec.TerminationGracePeriodSeconds, 0)
+	v.number(spec.Child("terminationGracePeriodSeconds"), *pod.Spec.TerminationGracePeriodSeconds, 0)
 	for i := range pod.Spec.Volumes {
 		v.volume(spec.Child("volumes").Index(i), &pod.Spec.Volumes[i])
 	}
@@ -100,6 +112,8 @@ func (v *validator) container(at *field.Path, c *v1.Container) {
 			v.probe(at.Child(string(kind)+"Probe"), c, p, kind == plan.Readiness)
 		}
 	}
+	v.resources(at.Child("resources", "limits"), c.Resources.Limits)
+	v.resources(at.Child("resources", "requests"), c.Resources.Requests)
 	if c.Lifecycle != nil {
 		v.hook(at.Child("lifecycle", "postStart"), c, c.Lifecycle.PostStart)
 		v.hook(at.Child("lifecycle", "preStop"), c, c.Lifecycle.PreStop)
@@ -108,6 +122,7 @@ func (v *validator) container(at *field.Path, c *v1.Container) {
 
 func (v *validator) port(at *field.Path, p v1.ContainerPort, names sets.Set[string]) {
 	v.all(at.Child("containerPort"), p.ContainerPort, validation.IsValidPortNum(int(p.ContainerPort)))
+	oneOf(v, at.Child("protocol"), p.Protocol, v1.ProtocolTCP, v1.ProtocolUDP, v1.ProtocolSCTP)
 	if p.Name != "" {
 		v.all(at.Child("name"), p.Name, validation.IsValidPortName(p.Name))
 		v.unique(at.Child("name"), p.Name, names)
@@ -119,14 +134,14 @@ func (v *validator) port(at *field.Path, p v1.ContainerPort, names sets.Set[stri
 }
 
 func (v *validator) probe(at *field.Path, c *v1.Container, p *v1.Probe, readiness bool) {
-	v.atLeast(at.Child("initialDelaySeconds"), int64(p.InitialDelaySeconds), 0)
-	v.atLeast(at.Child("periodSeconds"), int64(p.PeriodSeconds), 1)
-	v.atLeast(at.Child("timeoutSeconds"), int64(p.TimeoutSeconds), 1)
-	v.atLeast(at.Child("failureThreshold"), int64(p.FailureThreshold), 1)
-	v.atLeast(at.Child("successThreshold"), int64(p.SuccessThreshold), 1)
+	v.number(at.Child("initialDelaySeconds"), int64(p.InitialDelaySeconds), 0)
+	v.number(at.Child("periodSeconds"), int64(p.PeriodSeconds), 1)
+	v.number(at.Child("timeoutSeconds"), int64(p.TimeoutSeconds), 1)
+	v.number(at.Child("failureThreshold"), int64(p.FailureThreshold), 1)
+	v.number(at.Child("successThreshold"), int64(p.SuccessThreshold), 1)
 	v.check(readiness || p.SuccessThreshold <= 1,
 		field.Invalid(at.Child("successThreshold"), p.SuccessThreshold, "must be 1"))
-	v.atLeast(at.Child("terminationGracePeriodSeconds"), ptr.Deref(p.TerminationGracePeriodSeconds, 1), 1)
+	v.number(at.Child("terminationGracePeriodSeconds"), ptr.Deref(p.TerminationGracePeriodSeconds, 1), 1)
 	v.check(!readiness || p.TerminationGracePeriodSeconds == nil,
 		field.Forbidden(at.Child("terminationGracePeriodSeconds"), "a readiness probe ends no container"))
 	n := v.handler(at, c, p.Exec, p.HTTPGet)
@@ -148,7 +163,7 @@ func (v *validator) hook(at *field.Path, c *v1.Container, h *v1.LifecycleHandler
 	n := v.handler(at, c, h.Exec, h.HTTPGet)
 	if h.Sleep != nil {
 		n++
-		v.atLeast(at.Child("sleep", "seconds"), h.Sleep.Seconds, 0)
+		v.number(at.Child("sleep", "seconds"), h.Sleep.Seconds, 0)
 	}
 	v.check(n == 1, field.Required(at, "one of exec, httpGet and sleep"))
 }
@@ -179,8 +194,17 @@ func (v *validator) absolute(at *field.Path, p string) {
 		field.Invalid(at, p, "must be an absolute path without .."))
 }
 
-func (v *validator) atLeast(at *field.Path, n, least int64) {
+func (v *validator) number(at *field.Path, n, least int64) {
 	v.check(n >= least, field.Invalid(at, n, "is too small"))
+	v.check(n <= math.MaxInt32, field.Invalid(at, n, "is too large")) // seconds: the largest would overflow
+}
+
+func (v *validator) resources(at *field.Path, list v1.ResourceList) {
+	const mostCPUs = 1 << 20 // the largest numbers would overflow
+	cpu, memory := list.Cpu(), list.Memory()
+	v.check(cpu.Sign() >= 0 && cpu.CmpInt64(mostCPUs) <= 0,
+		field.Invalid(at.Child("cpu"), cpu.String(), "is no number of CPUs"))
+	v.check(memory.Sign() >= 0, field.Invalid(at.Child("memory"), memory.String(), "is negative"))
 }
 
 func (v *validator) off(at *field.Path, value *bool) {

@@ -47,6 +47,7 @@ func Make(pod *v1.Pod, sandboxHash string, containerHash func(*v1.Container) uin
 		p.replaceSandbox(attempt)
 		return p.actions
 	}
+	p.strangers()
 	if p.initContainers() {
 		p.regularContainers()
 	}
@@ -65,7 +66,24 @@ type planner struct {
 	actions Actions
 }
 
-func (p *planner) start(c *v1.Container) { p.actions.Start = append(p.actions.Start, c) }
+// start plans the start of a container; last is its newest instance, nil if there is none. One whose state is unknown
+// is ended before, lest two of it run.
+func (p *planner) start(c *v1.Container, last *pleg.Status) {
+	p.actions.Start = append(p.actions.Start, c)
+	if last != nil && last.State == pleg.ContainerStateUnknown {
+		p.kill(c, last, "its state is unknown", "")
+	}
+}
+
+// strangers plans the end of the containers that the specification no longer has.
+func (p *planner) strangers() {
+	for _, s := range p.status.ContainerStatuses {
+		dead := s.State == pleg.ContainerStateExited || s.State == pleg.ContainerStateCreated
+		if !dead && Find(p.pod, s.Name) == nil {
+			p.kill(&v1.Container{Name: s.Name}, s, "the pod no longer has it", "")
+		}
+	}
+}
 
 // replaceSandbox ends what is left of the old sandbox and begins anew in another, if there is anything left to run.
 func (p *planner) replaceSandbox(attempt uint32) {
@@ -78,7 +96,7 @@ func (p *planner) replaceSandbox(attempt uint32) {
 		s := p.status.FindContainerStatusByName(c.Name)
 		succeeded := s != nil && s.State == pleg.ContainerStateExited && s.ExitCode == 0
 		if p.pod.Spec.RestartPolicy != v1.RestartPolicyOnFailure || !succeeded {
-			p.start(c)
+			p.start(c, nil) // what is left of it is ended with the pod
 		}
 	}
 	if len(p.actions.Start) == 0 && HasRegularContainer(p.pod, p.status) {
@@ -105,9 +123,12 @@ func (p *planner) initContainers() (initialized bool) {
 			}
 		case done:
 		case s != nil && s.State == pleg.ContainerStateRunning:
+			if p.mustDie(c, s) {
+				p.start(c, s)
+			}
 			return false
 		case s == nil || s.State != pleg.ContainerStateExited || s.ExitCode != 0 && Restarts(p.pod, c, s.ExitCode):
-			p.start(c)
+			p.start(c, s)
 			return false
 		case s.ExitCode != 0:
 			p.actions.KillPod = true // the pod has failed
@@ -120,7 +141,7 @@ func (p *planner) initContainers() (initialized bool) {
 // sidecar plans an init container that runs beside the others, and reports whether it has started.
 func (p *planner) sidecar(c *v1.Container, s *pleg.Status) (up bool) {
 	if s == nil || s.State != pleg.ContainerStateRunning || p.mustDie(c, s) {
-		p.start(c)
+		p.start(c, s)
 		return false
 	}
 	return p.probes.Started(p.pod, c, s.ID)
@@ -138,14 +159,11 @@ func (p *planner) regularContainers() {
 		case !running && !ShouldRun(p.pod, c, p.status):
 			continue
 		case !running:
-			p.start(c)
-			if s != nil && s.State == pleg.ContainerStateUnknown {
-				p.kill(c, s, "its state is unknown", "") // lest two of it run
-			}
+			p.start(c, s)
 		case p.hash(c) == s.Hash && p.pod.Spec.RestartPolicy == v1.RestartPolicyNever:
 			p.mustDie(c, s) // it does not run again
 		case p.mustDie(c, s):
-			p.start(c)
+			p.start(c, s)
 		}
 		completed = false
 	}

@@ -97,6 +97,8 @@ func TestMake(t *testing.T) {
 		{"one is missing", pod(always, "a", "b"), seen("a running"), nil, "start b"},
 		{"one was created only", pod(never, "a"), seen("a created"), nil, "start a"},
 		{"one is unknown", pod(always, "a"), seen("a unknown"), nil, "kill a, start a"},
+		{"one is no longer in the specification", pod(always, "a"), seen("b running", "c 0", "a running"), nil,
+			"kill b"},
 		{"one exited, always", pod(always, "a"), seen("a 0"), nil, "start a"},
 		{"one exited, on failure", pod(onFailure, "a", "b"), seen("a 0", "b 1"), nil, "start b"},
 		{"one exited, never", pod(never, "a", "b"), seen("a 0", "b running"), nil, ""},
@@ -120,6 +122,8 @@ func TestMake(t *testing.T) {
 		{"and the others after them", pod(always, "init:i", "a"), seen("i 0", "old i 0", "old a 137"), nil, "start a"},
 
 		{"an init container runs", pod(always, "init:i", "init:j", "a"), seen("i running"), nil, ""},
+		{"an init container changed", pod(always, "init:i", "a"), seen("i changed"), nil, "kill i, start i"},
+		{"an init container is unknown", pod(always, "init:i", "a"), seen("i unknown"), nil, "kill i, start i"},
 		{"an init container succeeded", pod(always, "init:i", "init:j", "a"), seen("i 0"), nil, "start j"},
 		{"all init containers succeeded", pod(always, "init:i", "init:j", "a", "b"), seen("j 0", "i 0"), nil,
 			"start a, start b"},
@@ -129,6 +133,7 @@ func TestMake(t *testing.T) {
 
 		{"a sidecar has not started", pod(always, "side:s", "a"), seen("s running"), probes{"s": "startup?"}, ""},
 		{"a sidecar has started", pod(always, "side:s", "a"), seen("s running"), nil, "start a"},
+		{"a sidecar is unknown", pod(always, "side:s", "a"), seen("s unknown"), nil, "kill s, start s"},
 		{"a sidecar died", pod(never, "side:s", "a"), seen("s 0", "a running"), nil, "start s"},
 		{"a sidecar died before the next", pod(never, "side:s", "init:i", "a"), seen("s 1"), nil, "start s"},
 		{"a sidecar restarts beside", pod(never, "side:s", "init:i", "a"), seen("s running", "i 0", "a running"),

@@ -125,8 +125,11 @@ func (c *Client) StartContainer(ctx context.Context, id string) error {
 // stopped.
 func (c *Client) StopContainer(ctx context.Context, id string, grace time.Duration) error {
 	return end(ctx, grace+callTimeout, "stopping container "+id, c.cri.StopContainer,
-		&runtimeapi.StopContainerRequest{ContainerId: id, Timeout: int64((grace + time.Second - 1) / time.Second)})
+		&runtimeapi.StopContainerRequest{ContainerId: id, Timeout: seconds(grace)})
 }
+
+// seconds returns a time in whole seconds, rounded up: to CRI, 0 is no time to end in, and no limit of a command.
+func seconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
 
 // RemoveContainer removes a container.
 func (c *Client) RemoveContainer(ctx context.Context, id string) error {
@@ -141,7 +144,7 @@ var ErrExecTimeout = errors.New("the command has timed out")
 func (c *Client) Exec(ctx context.Context, id pleg.ContainerID, command []string,
 	timeout time.Duration) (output string, code int, err error) {
 	r, err := call(ctx, timeout+callTimeout, fmt.Sprintf("running %q", command), c.cri.ExecSync,
-		&runtimeapi.ExecSyncRequest{ContainerId: id.ID, Cmd: command, Timeout: int64(timeout / time.Second)})
+		&runtimeapi.ExecSyncRequest{ContainerId: id.ID, Cmd: command, Timeout: seconds(timeout)})
 	if status.Code(err) == codes.DeadlineExceeded && ctx.Err() == nil {
 		err = fmt.Errorf("%w: %w", ErrExecTimeout, err)
 	}

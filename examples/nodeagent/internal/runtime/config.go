@@ -41,7 +41,7 @@ func (c *Client) Owned(sandbox *runtimeapi.PodSandboxStatus) bool {
 
 // GracePeriod returns the grace period in seconds of the pod that a sandbox was made for.
 func GracePeriod(sandbox *runtimeapi.PodSandboxStatus) int64 {
-	seconds, err := strconv.ParseInt(sandbox.GetAnnotations()[annotationGracePeriod], 10, 64)
+	seconds, err := strconv.ParseInt(sandbox.GetAnnotations()[annotationGracePeriod], 10, 32)
 	if err != nil || seconds < 0 {
 		return v1.DefaultTerminationGracePeriodSeconds
 	}
@@ -127,7 +127,7 @@ func (c *Client) containerConfig(pod *v1.Pod, container *v1.Container,
 		Mounts:     mounts,
 		Labels:     podLabels(pod),
 		Annotations: map[string]string{
-			annotationHash:         strconv.FormatUint(ContainerHash(container), 16),
+			annotationHash:         strconv.FormatUint(ContainerHash(pod, container), 16),
 			annotationRestartCount: strconv.FormatUint(uint64(restartCount), 10),
 		},
 		LogPath: filepath.Join(container.Name, strconv.FormatUint(uint64(restartCount), 10)+".log"),
@@ -169,11 +169,11 @@ func expand(s string, env map[string]string) string {
 // resources converts the requests and limits as the kubelet does: a CPU is 1024 shares, and 100 ms of each period of
 // 100 ms.
 func resources(c *v1.Container) *runtimeapi.LinuxContainerResources {
-	const period, minShares, minQuota = 100_000, 2, 1000
+	const period, minShares, maxShares, minQuota = 100_000, 2, 1 << 18, 1000 // the kernel's
 	r := &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: c.Resources.Limits.Memory().Value()}
 	limited := c.Resources.Limits.Cpu().MilliValue()
 	requested := cmp.Or(c.Resources.Requests.Cpu().MilliValue(), limited)
-	r.CpuShares = max(requested*1024/1000, minShares)
+	r.CpuShares = min(max(requested*1024/1000, minShares), maxShares)
 	if limited > 0 {
 		r.CpuPeriod, r.CpuQuota = period, max(limited*period/1000, minQuota)
 	}
@@ -223,10 +223,16 @@ func texts[T ~string](names []T) (texts []string) {
 	return texts
 }
 
-// ContainerHash returns the hash of a container's specification. A container with another hash is replaced. The
-// kubelet hashes only name and image, because the API server lets nothing else be changed; a manifest file can be
-// changed anywhere, and no change may be without effect.
-func ContainerHash(c *v1.Container) uint64 { return hashOf(c) }
+// ContainerHash returns the hash of a container's specification, its volumes included. A container with another hash is
+// replaced. The kubelet hashes only name and image, because the API server lets nothing else be changed; a manifest
+// file can be changed anywhere, and no change may be without effect.
+func ContainerHash(pod *v1.Pod, c *v1.Container) uint64 {
+	parts := []any{c}
+	for _, m := range c.VolumeMounts {
+		parts = append(parts, volumeOf(pod, m))
+	}
+	return hashOf(parts)
+}
 
 // SandboxHash returns the hash of what a sandbox is made from, but for labels and annotations, which are not worth a
 // restart. A pod with a sandbox of another hash gets a new one.

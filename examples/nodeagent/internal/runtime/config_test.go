@@ -102,6 +102,12 @@ func TestSandboxConfig(t *testing.T) {
 	if c.Owned(&runtimeapi.PodSandboxStatus{}) || GracePeriod(&runtimeapi.PodSandboxStatus{}) != 30 {
 		t.Error("a sandbox of nobody")
 	}
+	for _, seconds := range []string{"-1", "x", "9223372036854775807"} {
+		bad := &runtimeapi.PodSandboxStatus{Annotations: map[string]string{annotationGracePeriod: seconds}}
+		if got := GracePeriod(bad); got != 30 {
+			t.Errorf("a grace period of %s is taken for %d s", seconds, got)
+		}
+	}
 	hash := SandboxHash(p)
 	p.Labels["app"] = "y"
 	if SandboxHash(p) != hash {
@@ -111,7 +117,7 @@ func TestSandboxConfig(t *testing.T) {
 	if SandboxHash(p) == hash || c.sandboxConfig(p, 0).Hostname != "a" {
 		t.Error("the network does not")
 	}
-	if ContainerHash(&p.Spec.Containers[0]) == ContainerHash(&v1.Container{Name: "c"}) {
+	if ContainerHash(p, &p.Spec.Containers[0]) == ContainerHash(p, &v1.Container{Name: "c"}) {
 		t.Error("two containers have one hash")
 	}
 }

@@ -16,14 +16,19 @@ import (
 func (c *Client) mounts(pod *v1.Pod, container *v1.Container) ([]*runtimeapi.Mount, error) {
 	var mounts []*runtimeapi.Mount
 	for _, m := range container.VolumeMounts {
-		i := slices.IndexFunc(pod.Spec.Volumes, func(vol v1.Volume) bool { return vol.Name == m.Name })
-		path, err := c.volume(pod, &pod.Spec.Volumes[i]) // validation has seen that it is there
+		path, err := c.volume(pod, volumeOf(pod, m))
 		if err != nil {
 			return nil, fmt.Errorf("preparing volume %s: %w", m.Name, err)
 		}
 		mounts = append(mounts, &runtimeapi.Mount{HostPath: path, ContainerPath: m.MountPath, Readonly: m.ReadOnly})
 	}
 	return mounts, nil
+}
+
+// volumeOf returns the volume that is mounted: validation has seen that it is there.
+func volumeOf(pod *v1.Pod, m v1.VolumeMount) *v1.Volume {
+	i := slices.IndexFunc(pod.Spec.Volumes, func(vol v1.Volume) bool { return vol.Name == m.Name })
+	return &pod.Spec.Volumes[i]
 }
 
 // volume returns the path of a volume on the host, and makes it if it is to be made.

@@ -25,13 +25,13 @@ func (w *worker) waits(c *v1.Container, reason, message string) {
 func (w *worker) prepare(ctx context.Context, pod *v1.Pod, seen *pleg.PodStatus, c *v1.Container) (time.Time, error) {
 	// One that still runs in what was seen has been killed since.
 	i := slices.IndexFunc(seen.ContainerStatuses, func(s *pleg.Status) bool {
-		return s.Name == c.Name && (s.State == pleg.ContainerStateExited || s.State == pleg.ContainerStateCreated)
+		return s.Name == c.Name && s.State != pleg.ContainerStateRunning
 	})
 	if i >= 0 {
 		last := seen.ContainerStatuses[i]
-		key, failed := fmt.Sprintf("%s/%x", c.Name, runtime.ContainerHash(c)), last.FinishedAt
-		if last.State == pleg.ContainerStateCreated {
-			failed = last.CreatedAt // its start failed
+		key, failed := fmt.Sprintf("%s/%x", c.Name, runtime.ContainerHash(pod, c)), last.FinishedAt
+		if last.State != pleg.ContainerStateExited {
+			failed = last.CreatedAt // its start failed, or nobody knows what became of it
 		}
 		if over := waitUntil(w.crashes, key, failed); !over.IsZero() {
 			w.waits(c, "CrashLoopBackOff", fmt.Sprintf("back-off %v restarting failed container=%s pod=%s_%s(%s)",
@@ -56,12 +56,12 @@ func (w *worker) image(ctx context.Context, c *v1.Container) (time.Time, error) 
 		w.waits(c, "ErrImageNeverPull", fmt.Sprintf("Container image %q is not present with pull policy of Never", c.Image))
 		return time.Time{}, errors.New(w.reasons[c.Name].Message)
 	}
-	if over := waitUntil(w.pulls, c.Image, w.failed[c.Image]); !over.IsZero() {
+	if over := waitUntil(w.pulls, c.Image, w.tried[c.Image]); !over.IsZero() {
 		w.waits(c, "ImagePullBackOff", fmt.Sprintf("Back-off pulling image %q", c.Image))
 		return over, nil
 	}
 	if err := w.Runtime.PullImage(ctx, c.Image); err != nil {
-		w.failed[c.Image] = time.Now()
+		w.tried[c.Image] = time.Now()
 		w.pulls.Next(c.Image, time.Now())
 		w.waits(c, "ErrImagePull", err.Error())
 		return time.Time{}, err
@@ -74,7 +74,7 @@ func (w *worker) start(ctx context.Context, pod *v1.Pod, seen *pleg.PodStatus, c
 	sandboxID string, attempt uint32) error {
 	restarts, id := w.restarts(c, seen), ""
 	if last := seen.FindContainerStatusByName(c.Name); last != nil && last.State == pleg.ContainerStateCreated &&
-		last.Hash == runtime.ContainerHash(c) && slices.Contains(seen.ActiveContainerStatuses, last) &&
+		last.Hash == runtime.ContainerHash(pod, c) && slices.Contains(seen.ActiveContainerStatuses, last) &&
 		sandboxID == seen.SandboxStatuses[0].GetId() {
 		// It never ran: an agent before this one was interrupted, or its start failed. It is used, not
 		// replaced, because its restart count would go with it.
@@ -93,7 +93,7 @@ func (w *worker) start(ctx context.Context, pod *v1.Pod, seen *pleg.PodStatus, c
 	now, err := w.newer(ctx, time.Now())
 	if err == nil {
 		w.publish(pod, now)
-		err = w.hook(ctx, c, c.Lifecycle.PostStart, pleg.ContainerID{ID: id})
+		err = w.hook(ctx, c, c.Lifecycle.PostStart, pleg.ContainerID{ID: id}, 0)
 	}
 	if err != nil {
 		w.waits(c, "PostStartHookError", err.Error())

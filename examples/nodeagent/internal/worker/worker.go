@@ -55,16 +55,16 @@ type worker struct {
 	synced  time.Time // when the last sync ended
 	retry   time.Duration
 	reasons map[string]v1.ContainerStateWaiting // why containers do not run
-	// The back-off of containers by name and hash, of images by name, and of the sandbox. failed is when the latter two
-	// failed last.
+	// The back-off of containers by name and hash, of images by name, and of the sandbox. tried is when one of the latter
+	// two failed last, or the sandbox was made: it may have to be replaced at once.
 	crashes, pulls, sandboxes *flowcontrol.Backoff
-	failed                    map[string]time.Time
+	tried                     map[string]time.Time
 }
 
 func newWorker(ctx context.Context, p *Pool, pod *v1.Pod, orphan bool) *worker {
 	w := &worker{
 		Pool: p, life: ctx, uid: pod.UID, orphan: orphan, wake: make(chan struct{}, 1),
-		reasons: map[string]v1.ContainerStateWaiting{}, failed: map[string]time.Time{},
+		reasons: map[string]v1.ContainerStateWaiting{}, tried: map[string]time.Time{},
 		crashes:   flowcontrol.NewBackOff(firstBackoff, longestBackoff),
 		pulls:     flowcontrol.NewBackOff(firstBackoff, longestBackoff),
 		sandboxes: flowcontrol.NewBackOff(firstRetry, longestRetry),
@@ -172,7 +172,8 @@ func (w *worker) sync(ctx context.Context, pod *v1.Pod, seen *pleg.PodStatus) (a
 		w.stage = terminating
 		return time.Now(), nil
 	}
-	again, err = w.act(ctx, pod, seen, plan.Make(pod, runtime.SandboxHash(pod), runtime.ContainerHash, seen, w.Probes))
+	hash := func(c *v1.Container) uint64 { return runtime.ContainerHash(pod, c) }
+	again, err = w.act(ctx, pod, seen, plan.Make(pod, runtime.SandboxHash(pod), hash, seen, w.Probes))
 	w.publish(pod, seen) // with the reasons
 	if err := deletor.Tidy(ctx, w.Runtime, w.Generator.Pods().FindPodByID(w.uid), seen); err != nil {
 		w.Logger.V(1).Info("Something that is dead could not be removed", "pod", klog.KObj(pod), "err", err)
@@ -198,12 +199,13 @@ func (w *worker) act(ctx context.Context, pod *v1.Pod, seen *pleg.PodStatus, a p
 	sandboxID, attempt := "", a.Attempt
 	switch {
 	case a.CreateSandbox:
-		if over := waitUntil(w.sandboxes, "", w.failed[""]); !over.IsZero() {
-			return over, nil // the events of one that failed are no reason to try again
+		if over := waitUntil(w.sandboxes, "", w.tried[""]); !over.IsZero() {
+			return over, nil // the events of one that failed, or is not as it should be, are no reason to try again
 		}
-		if sandboxID, err = w.Runtime.RunPodSandbox(ctx, pod, attempt); err != nil {
-			w.failed[""] = time.Now()
-			w.sandboxes.Next("", time.Now())
+		sandboxID, err = w.Runtime.RunPodSandbox(ctx, pod, attempt)
+		w.tried[""] = time.Now()
+		w.sandboxes.Next("", time.Now())
+		if err != nil {
 			return again, err
 		}
 	case len(a.Start) > 0:

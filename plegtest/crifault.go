@@ -1,0 +1,185 @@
+package plegtest
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// CRIFault is a fault that RPCs to the CRI server run into. Its effects happen in the
+// order of its fields. When several faults hit one call, they happen one after another in
+// the order in which they were injected.
+type CRIFault struct {
+	// Method is the RPC that is hit, such as "ContainerStatus"; empty hits all RPCs.
+	Method string
+	// Object is the ID of a sandbox or container, or the UID of a pod, that the request
+	// must name, in its filter or otherwise; empty hits all requests.
+	Object string
+	// Times is how many calls are hit before the fault is over. 0 hits every call
+	// until the fault is healed.
+	Times int
+
+	// Delay makes the call take this long, on the server's clock.
+	Delay time.Duration
+	// Hang makes the call hang until its context ends, the fault is healed or the server
+	// stops. When the fault is healed, the call continues as usual.
+	Hang bool
+	// BreakAfter is how many messages of a stream pass before it breaks: with Err, with
+	// Cut, or, if neither is set, by an end without an error. With 0 the stream does not
+	// break in the middle: Err and Cut apply before the first message.
+	BreakAfter int
+	// Cut closes every connection of the server instead of an answer.
+	Cut bool
+	// Err fails the call; see package google.golang.org/grpc/status.
+	Err error
+	// Edit modifies the answer, or each message of a stream, to make it bad data.
+	// NilMetadata and the functions like it are ready-made edits.
+	Edit func(answer proto.Message)
+	// Padding adds this many bytes to the encoded answer, in an unknown field. With
+	// 16 MiB the answer is larger than clients accept.
+	Padding int
+	// Raw is sent in place of the answer. []byte{0xff} is not a protobuf message.
+	Raw []byte
+}
+
+// injectedCRIFault is a fault in force.
+type injectedCRIFault struct {
+	CRIFault
+	healed chan struct{} // closed by heal
+	hits   int           // guarded by callGuard.mu
+}
+
+// Inject puts a fault in force. The returned function heals it: the fault is over, and the
+// calls that hang in it continue. Healing twice is harmless.
+func (s *CRIServer) Inject(f CRIFault) (heal func()) {
+	g := s.guard
+	in := &injectedCRIFault{CRIFault: f, healed: make(chan struct{})}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.faults = append(g.faults, in)
+	return sync.OnceFunc(func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.faults = slices.DeleteFunc(g.faults, func(f *injectedCRIFault) bool { return f == in })
+		close(in.healed)
+	})
+}
+
+// hit returns the faults that a request runs into, and counts the request for them.
+func (g *callGuard) hit(method string, req any) []*injectedCRIFault {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var hit []*injectedCRIFault
+	for _, f := range g.faults {
+		if f.Method != "" && f.Method != method || f.Object != "" && !names(req, f.Object) || f.Times > 0 &&
+			f.hits >= f.Times {
+			continue
+		}
+		f.hits++
+		hit = append(hit, f)
+	}
+	return hit
+}
+
+// names reports whether a request names a sandbox, a container or a pod.
+func names(req any, object string) bool {
+	switch r := req.(type) {
+	case *runtimeapi.PodSandboxStatusRequest:
+		return r.PodSandboxId == object
+	case *runtimeapi.ContainerStatusRequest:
+		return r.ContainerId == object
+	case interface {
+		GetFilter() *runtimeapi.PodSandboxFilter
+	}:
+		f := r.GetFilter()
+		return f.GetId() == object || f.GetLabelSelector()[labelPodUID] == object
+	case interface {
+		GetFilter() *runtimeapi.ContainerFilter
+	}:
+		f := r.GetFilter()
+		return f.GetId() == object || f.GetPodSandboxId() == object ||
+			f.GetLabelSelector()[labelPodUID] == object
+	}
+	return namesInWriting(req, object)
+}
+
+// before applies what a fault does before the answer, and returns the error with which
+// the call fails.
+func (f *injectedCRIFault) before(ctx context.Context, g *callGuard) error {
+	if f.Delay > 0 {
+		timer := g.clock.NewTimer(f.Delay)
+		defer timer.Stop()
+		select {
+		case <-timer.C():
+		case <-f.healed:
+		case <-ctx.Done():
+			return status.FromContextError(ctx.Err()).Err()
+		}
+	}
+	if f.Hang {
+		select {
+		case <-f.healed:
+		case <-ctx.Done():
+			return status.FromContextError(ctx.Err()).Err()
+		}
+	}
+	if f.BreakAfter > 0 {
+		return nil
+	}
+	return f.end(g)
+}
+
+// end ends a call as the fault says.
+func (f *injectedCRIFault) end(g *callGuard) error {
+	if f.Cut {
+		g.cut()
+		return status.Error(codes.Unavailable, "the connection was cut")
+	}
+	return f.Err
+}
+
+// spoil returns what the server sends in place of an answer.
+func (f *injectedCRIFault) spoil(answer any) (any, error) {
+	if f.Edit != nil {
+		if m, ok := answer.(proto.Message); ok {
+			m = proto.Clone(m)
+			f.Edit(m)
+			answer = m
+		}
+	}
+	if f.Padding > 0 {
+		encoded, err := encode(answer)
+		if err != nil {
+			return nil, err
+		}
+		answer = padded(encoded, f.Padding)
+	}
+	if f.Raw != nil {
+		answer = rawMessage(f.Raw)
+	}
+	return answer, nil
+}
+
+// namesInWriting reports whether a request that changes something names a sandbox, a
+// container or a pod.
+func namesInWriting(req any, object string) bool {
+	if r, ok := req.(interface{ GetContainerId() string }); ok && r.GetContainerId() == object {
+		return true
+	}
+	if r, ok := req.(interface{ GetPodSandboxId() string }); ok && r.GetPodSandboxId() == object {
+		return true
+	}
+	switch r := req.(type) {
+	case *runtimeapi.RunPodSandboxRequest:
+		return r.GetConfig().GetMetadata().GetUid() == object
+	case *runtimeapi.CreateContainerRequest:
+		return r.GetSandboxConfig().GetMetadata().GetUid() == object
+	}
+	return false
+}

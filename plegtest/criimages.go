@@ -1,0 +1,51 @@
+package plegtest
+
+import (
+	"context"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// criImages serves the images: those that the server has programs for.
+type criImages struct {
+	runtimeapi.UnimplementedImageServiceServer
+	s *CRIServer
+}
+
+// ListImages implements runtimeapi.ImageServiceServer.
+func (c *criImages) ListImages(context.Context,
+	*runtimeapi.ListImagesRequest) (*runtimeapi.ListImagesResponse, error) {
+	r := &runtimeapi.ListImagesResponse{}
+	for name := range c.s.cfg.programs {
+		r.Images = append(r.Images, imageOf(name))
+	}
+	return r, nil
+}
+
+// ImageStatus implements runtimeapi.ImageServiceServer. An image that is not there is an
+// empty answer.
+func (c *criImages) ImageStatus(_ context.Context,
+	req *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
+	name := req.GetImage().GetImage()
+	if _, ok := c.s.cfg.programOf(name); !ok {
+		return &runtimeapi.ImageStatusResponse{}, nil
+	}
+	return &runtimeapi.ImageStatusResponse{Image: imageOf(name)}, nil
+}
+
+// PullImage implements runtimeapi.ImageServiceServer. There is no registry: it answers for
+// the images that are there.
+func (c *criImages) PullImage(_ context.Context,
+	req *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, error) {
+	name := req.GetImage().GetImage()
+	if _, ok := c.s.cfg.programOf(name); !ok {
+		return nil, status.Errorf(codes.NotFound, "failed to pull image %q: not found", name)
+	}
+	return &runtimeapi.PullImageResponse{ImageRef: name}, nil
+}
+
+func imageOf(name string) *runtimeapi.Image {
+	return &runtimeapi.Image{Id: name, RepoTags: []string{name}, Size: 1}
+}
