@@ -178,23 +178,17 @@ func (a *Agent) loop(ctx context.Context) {
 
 // awaitHealth returns true once pods can be synced, false if ctx ends before.
 func (a *Agent) awaitHealth(ctx context.Context) bool {
-	pauses := wait.Backoff{Duration: firstPause, Factor: 2, Steps: math.MaxInt, Cap: longestPause}
-	sick := false
-	for why := a.sick(); why != nil; why = a.sick() {
-		if !sick {
-			a.config.Logger.Error(why, "Pods are not synced")
-		}
-		sick = true
-		select {
-		case <-ctx.Done():
-			return false
-		case <-time.After(pauses.Step()):
-		}
+	why := a.sick()
+	if why == nil {
+		return true
 	}
-	if sick {
+	a.config.Logger.Error(why, "Pods are not synced")
+	pauses := wait.Backoff{Duration: firstPause, Factor: 2, Steps: math.MaxInt, Cap: longestPause}.DelayFunc()
+	err := pauses.Until(ctx, false, true, func(context.Context) (bool, error) { return a.sick() == nil, nil })
+	if err == nil {
 		a.config.Logger.Info("The runtime is well")
 	}
-	return true
+	return err == nil
 }
 
 // happened passes an event on. What existed before is no news: housekeeping and the first sync of a worker see it.

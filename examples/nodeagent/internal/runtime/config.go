@@ -5,13 +5,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"hash/fnv"
-	"maps"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/ptr"
 
@@ -65,8 +65,12 @@ func (c *Client) sandboxConfig(pod *v1.Pod, attempt uint32) *runtimeapi.PodSandb
 		},
 		Hostname:     pod.Spec.Hostname,
 		LogDirectory: c.LogDir(pod),
-		Labels:       map[string]string{},
-		Annotations:  map[string]string{},
+		Labels:       labels.Merge(pod.Labels, podLabels(pod)),
+		Annotations: labels.Merge(pod.Annotations, map[string]string{
+			annotationSource:           c.source(),
+			annotationGracePeriod:      strconv.FormatInt(*pod.Spec.TerminationGracePeriodSeconds, 10),
+			plan.SandboxHashAnnotation: SandboxHash(pod),
+		}),
 		Linux: &runtimeapi.LinuxPodSandboxConfig{
 			CgroupParent: c.opts.CgroupParent,
 			SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{
@@ -74,14 +78,6 @@ func (c *Client) sandboxConfig(pod *v1.Pod, attempt uint32) *runtimeapi.PodSandb
 			},
 		},
 	}
-	maps.Copy(config.Labels, pod.Labels)
-	maps.Copy(config.Labels, podLabels(pod))
-	maps.Copy(config.Annotations, pod.Annotations)
-	maps.Copy(config.Annotations, map[string]string{
-		annotationSource:           c.source(),
-		annotationGracePeriod:      strconv.FormatInt(*pod.Spec.TerminationGracePeriodSeconds, 10),
-		plan.SandboxHashAnnotation: SandboxHash(pod),
-	})
 	if config.Hostname == "" && !pod.Spec.HostNetwork {
 		config.Hostname = pod.Name[:min(len(pod.Name), 63)]
 	}
