@@ -144,7 +144,7 @@ func (w *worker) check(ctx context.Context, podIP string) error {
 		if err != nil {
 			return err
 		}
-		return handler.Exec(ctx, w.manager.Runtime, id, p.Exec, timeout)
+		return handler.Exec(ctx, w.manager.Runtime, id.ID, p.Exec, timeout)
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

@@ -13,8 +13,6 @@ import (
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-
-	"github.com/kubepleg/pleg"
 )
 
 // callTimeout bounds every call, beside what it is asked to wait for; pullTimeout bounds the pull of an image, and
@@ -141,10 +139,10 @@ func (c *Client) RemoveContainer(ctx context.Context, id string) error {
 var ErrExecTimeout = errors.New("the command has timed out")
 
 // Exec runs a command in a container and returns its output and exit code.
-func (c *Client) Exec(ctx context.Context, id pleg.ContainerID, command []string,
+func (c *Client) Exec(ctx context.Context, id string, command []string,
 	timeout time.Duration) (output string, code int, err error) {
 	r, err := call(ctx, timeout+callTimeout, fmt.Sprintf("running %q", command), c.cri.ExecSync,
-		&runtimeapi.ExecSyncRequest{ContainerId: id.ID, Cmd: command, Timeout: seconds(timeout)})
+		&runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: command, Timeout: seconds(timeout)})
 	if status.Code(err) == codes.DeadlineExceeded && ctx.Err() == nil {
 		err = fmt.Errorf("%w: %w", ErrExecTimeout, err)
 	}

@@ -95,7 +95,7 @@ func (w *worker) start(ctx context.Context, pod *v1.Pod, seen *pleg.PodStatus, c
 	now, err := w.newer(ctx, time.Now())
 	if err == nil {
 		w.publish(pod, now)
-		err = w.hook(ctx, c, c.Lifecycle.PostStart, pleg.ContainerID{ID: id}, 0)
+		err = w.hook(ctx, c, c.Lifecycle.PostStart, id, 0)
 	}
 	if err != nil {
 		w.waits(c, "PostStartHookError", err.Error())
