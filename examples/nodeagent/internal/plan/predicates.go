@@ -64,10 +64,8 @@ func Find(pod *v1.Pod, name string) *v1.Container {
 // FindStatus returns the status of a container by name, nil if there is none.
 func FindStatus(status *v1.PodStatus, name string) *v1.ContainerStatus {
 	for _, list := range [][]v1.ContainerStatus{status.ContainerStatuses, status.InitContainerStatuses} {
-		for i := range list {
-			if list[i].Name == name {
-				return &list[i]
-			}
+		if i := slices.IndexFunc(list, func(s v1.ContainerStatus) bool { return s.Name == name }); i >= 0 {
+			return &list[i]
 		}
 	}
 	return nil

@@ -121,7 +121,7 @@ func (c *Client) containerConfig(pod *v1.Pod, container *v1.Container,
 		Image:      &runtimeapi.ImageSpec{Image: container.Image, UserSpecifiedImage: container.Image},
 		WorkingDir: container.WorkingDir,
 		Mounts:     mounts,
-		Labels:     podLabels(pod),
+		Labels:     labels.Merge(podLabels(pod), labels.Set{labelContainerName: container.Name}),
 		Annotations: map[string]string{
 			annotationHash:         strconv.FormatUint(ContainerHash(pod, container), 16),
 			annotationRestartCount: strconv.FormatUint(uint64(restartCount), 10),
@@ -131,7 +131,6 @@ func (c *Client) containerConfig(pod *v1.Pod, container *v1.Container,
 			Resources: resources(container), SecurityContext: security(pod, container),
 		},
 	}
-	config.Labels[labelContainerName] = container.Name
 	env := map[string]string{}
 	for _, e := range container.Env {
 		env[e.Name] = expand(e.Value, env)

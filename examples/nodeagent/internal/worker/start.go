@@ -45,7 +45,6 @@ func (w *worker) prepare(ctx context.Context, pod *v1.Pod, seen *pleg.PodStatus,
 	return w.image(ctx, c)
 }
 
-// image sees to a container's image.
 func (w *worker) image(ctx context.Context, c *v1.Container) (time.Time, error) {
 	present, err := w.Runtime.ImagePresent(ctx, c.Image)
 	switch {
@@ -71,7 +70,6 @@ func (w *worker) image(ctx context.Context, c *v1.Container) (time.Time, error) 
 	return time.Time{}, nil
 }
 
-// start creates a container and starts it.
 func (w *worker) start(ctx context.Context, pod *v1.Pod, seen *pleg.PodStatus, c *v1.Container,
 	sandboxID string, attempt uint32) error {
 	restarts, id := w.restarts(c, seen), ""
@@ -121,10 +119,9 @@ func (w *worker) restarts(c *v1.Container, seen *pleg.PodStatus) int {
 // createAndStart starts a container, and creates it before, if it has no ID. The pod is suspended meanwhile: two
 // changes in the runtime are one to everybody else.
 func (w *worker) createAndStart(ctx context.Context, pod *v1.Pod, c *v1.Container, id, sandboxID string,
-	attempt, restarts uint32) (string, error) {
+	attempt, restarts uint32) (_ string, err error) {
 	defer w.Generator.Suspend(w.uid)()
 	if id == "" {
-		var err error
 		if id, err = w.Runtime.CreateContainer(ctx, pod, c, sandboxID, attempt, restarts); err != nil {
 			w.waits(c, "CreateContainerError", err.Error())
 			return "", err

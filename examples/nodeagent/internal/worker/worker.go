@@ -185,7 +185,6 @@ func (w *worker) sync(ctx context.Context, pod *v1.Pod, seen *pleg.PodStatus) (a
 	return again, err
 }
 
-// act carries actions out.
 func (w *worker) act(ctx context.Context, pod *v1.Pod, seen *pleg.PodStatus, a plan.Actions) (again time.Time,
 	err error) {
 	if a.KillPod {
