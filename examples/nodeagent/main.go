@@ -92,7 +92,7 @@ func run(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 	}
 	a := agent.New(agent.Config{
 		Reader: reader, NodeName: f.nodeName, NodeIP: f.nodeIP, Sink: sink, Adopted: adopted,
-		Runtime:  runtime.New(conn, runtime.Options{StateDir: f.stateDir, CgroupParent: f.cgroupParent}),
+		Runtime:  runtime.New(conn, f.stateDir, f.cgroupParent),
 		OnStatus: newPrinter(stdout).print, Registry: prometheus.NewRegistry(), Logger: logger,
 	})
 	fmt.Fprintf(stderr, "Running the pods of %s on %s. The node's page is http://%s/; /pods, /healthz, /metrics. "+

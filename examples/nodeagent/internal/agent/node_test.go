@@ -110,7 +110,7 @@ func (n *node) start() {
 		funcr.Options{Verbosity: 1})
 	n.agent = New(Config{
 		Reader: cri.NewRuntime(runtimeapi.NewRuntimeServiceClient(n.conn), cri.WithLogger(logger)),
-		NodeIP: "192.0.2.1", Runtime: runtime.New(n.conn, runtime.Options{StateDir: n.dir}),
+		NodeIP: "192.0.2.1", Runtime: runtime.New(n.conn, n.dir, ""),
 		Sink: n.sink, Adopted: adopted, Registry: n.registry, Logger: logger,
 	})
 	ctx, cancel := context.WithCancel(context.Background())

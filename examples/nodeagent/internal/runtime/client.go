@@ -19,25 +19,20 @@ import (
 // readyTimeout the question whether the runtime is ready.
 const callTimeout, pullTimeout, readyTimeout = 2 * time.Minute, 15 * time.Minute, 30 * time.Second
 
-// Options are what pods have in common.
-type Options struct {
-	// StateDir is the directory of emptyDir volumes and logs.
-	StateDir string
-	// CgroupParent is the cgroup that the pods are in; empty for the runtime's default.
-	CgroupParent string
-}
-
 // Client changes pods in a CRI v1 runtime. Its methods are safe for concurrent use; each returns when its context
 // ends, or after two minutes more than it was asked to wait.
 type Client struct {
-	cri    runtimeapi.RuntimeServiceClient
-	images runtimeapi.ImageServiceClient
-	opts   Options
+	cri                    runtimeapi.RuntimeServiceClient
+	images                 runtimeapi.ImageServiceClient
+	stateDir, cgroupParent string
 }
 
-// New returns a client on a connection, which stays the caller's.
-func New(conn grpc.ClientConnInterface, opts Options) *Client {
-	return &Client{runtimeapi.NewRuntimeServiceClient(conn), runtimeapi.NewImageServiceClient(conn), opts}
+// New returns a client on a connection, which stays the caller's. Volumes and logs are in stateDir; the pods are in the
+// cgroup cgroupParent, which is empty for the runtime's default.
+func New(conn grpc.ClientConnInterface, stateDir, cgroupParent string) *Client {
+	return &Client{
+		runtimeapi.NewRuntimeServiceClient(conn), runtimeapi.NewImageServiceClient(conn), stateDir, cgroupParent,
+	}
 }
 
 // call makes a call within a timeout, and says in its error what was tried.

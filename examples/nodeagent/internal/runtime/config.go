@@ -32,7 +32,7 @@ const (
 )
 
 // source is the value of annotationSource in the sandboxes of the agent with this state directory.
-func (c *Client) source() string { return "nodeagent " + c.opts.StateDir }
+func (c *Client) source() string { return "nodeagent " + c.stateDir }
 
 // Owned reports whether a sandbox was made by the agent with this state directory: no other is touched.
 func (c *Client) Owned(sandbox *runtimeapi.PodSandboxStatus) bool {
@@ -50,12 +50,12 @@ func GracePeriod(sandbox *runtimeapi.PodSandboxStatus) int64 {
 
 // PodDir returns the directory of a pod's volumes.
 func (c *Client) PodDir(pod *v1.Pod) string {
-	return filepath.Join(c.opts.StateDir, "pods", string(pod.UID))
+	return filepath.Join(c.stateDir, "pods", string(pod.UID))
 }
 
 // LogDir returns the directory that the runtime writes the logs of a pod to.
 func (c *Client) LogDir(pod *v1.Pod) string {
-	return filepath.Join(c.opts.StateDir, "logs", fmt.Sprintf("%s_%s_%s", pod.Namespace, pod.Name, pod.UID))
+	return filepath.Join(c.stateDir, "logs", fmt.Sprintf("%s_%s_%s", pod.Namespace, pod.Name, pod.UID))
 }
 
 func (c *Client) sandboxConfig(pod *v1.Pod, attempt uint32) *runtimeapi.PodSandboxConfig {
@@ -72,7 +72,7 @@ func (c *Client) sandboxConfig(pod *v1.Pod, attempt uint32) *runtimeapi.PodSandb
 			plan.SandboxHashAnnotation: SandboxHash(pod),
 		}),
 		Linux: &runtimeapi.LinuxPodSandboxConfig{
-			CgroupParent: c.opts.CgroupParent,
+			CgroupParent: c.cgroupParent,
 			SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{
 				NamespaceOptions: namespaces(pod), Privileged: hasPrivileged(pod),
 			},
