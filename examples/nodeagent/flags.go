@@ -16,7 +16,6 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// flags are the flags of the command.
 type flags struct {
 	manifests, endpoint, stateDir, listen string
 	nodeName, nodeIP, cgroupParent        string

@@ -91,8 +91,8 @@ func run(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 		return fmt.Errorf("serving the status: %w", err)
 	}
 	a := agent.New(agent.Config{
-		Reader: reader, Conn: conn, NodeName: f.nodeName, NodeIP: f.nodeIP, Sink: sink, Adopted: adopted,
-		Runtime:  runtime.Options{StateDir: f.stateDir, CgroupParent: f.cgroupParent},
+		Reader: reader, NodeName: f.nodeName, NodeIP: f.nodeIP, Sink: sink, Adopted: adopted,
+		Runtime:  runtime.New(conn, f.stateDir, f.cgroupParent),
 		OnStatus: newPrinter(stdout).print, Registry: prometheus.NewRegistry(), Logger: logger,
 	})
 	fmt.Fprintf(stderr, "Running the pods of %s on %s. The node's page is http://%s/; /pods, /healthz, /metrics. "+

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"google.golang.org/grpc"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -39,11 +38,9 @@ const (
 
 // Config is what an Agent needs.
 type Config struct {
-	// Reader is the runtime as the library reads it, Conn the connection for everything else.
-	Reader pleg.Runtime
-	Conn   grpc.ClientConnInterface
-	// Runtime says where pods have their files and cgroups.
-	Runtime runtime.Options
+	// Reader is the runtime as the library reads it, Runtime is for everything else.
+	Reader  pleg.Runtime
+	Runtime *runtime.Client
 	// NodeName is the node's name in the metrics; empty for none.
 	NodeName string
 	// NodeIP is the address of pods on the host's network.
@@ -62,7 +59,6 @@ type Agent struct {
 	config    Config
 	generator *pleg.GenericPLEG
 	cache     *pleg.PodCache
-	runtime   *runtime.Client
 	workers   *worker.Pool
 	probes    *prober.Manager
 	status    *status.Manager
@@ -91,7 +87,7 @@ const (
 
 // New returns an agent that does nothing before Run, which must be called.
 func New(config Config) *Agent {
-	a := &Agent{config: config, cache: pleg.NewCache(), runtime: runtime.New(config.Conn, config.Runtime),
+	a := &Agent{config: config, cache: pleg.NewCache(),
 		queue:    workqueue.NewTypedDelayingQueue[task](),
 		notReady: errors.New("the runtime has not said yet that it is ready")}
 	a.generator = pleg.NewGenericPLEG(config.Reader, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod, a.cache,
@@ -99,10 +95,10 @@ func New(config Config) *Agent {
 		pleg.WithLogger(config.Logger.V(1)))
 	a.status = status.NewManager(config.Sink, config.Adopted, config.Logger, config.OnStatus)
 	a.probes = prober.New(prober.Config{
-		Runtime: a.runtime, Status: a.status.Get, Changed: a.probed, Logger: config.Logger,
+		Runtime: config.Runtime, Status: a.status.Get, Changed: a.probed, Logger: config.Logger,
 	}, config.Registry)
 	a.workers = worker.NewPool(worker.Config{
-		Generator: a.generator, Cache: a.cache, Runtime: a.runtime, Probes: a.probes, Status: a.status,
+		Generator: a.generator, Cache: a.cache, Runtime: config.Runtime, Probes: a.probes, Status: a.status,
 		NodeIP: config.NodeIP, Logger: config.Logger,
 		SyncAt:   func(uid types.UID, at time.Time) { a.queue.AddAfter(task{wake, uid}, time.Until(at)) },
 		Finished: func() { a.queue.Add(task{kind: reconcile}) },
@@ -178,23 +174,17 @@ func (a *Agent) loop(ctx context.Context) {
 
 // awaitHealth returns true once pods can be synced, false if ctx ends before.
 func (a *Agent) awaitHealth(ctx context.Context) bool {
-	pauses := wait.Backoff{Duration: firstPause, Factor: 2, Steps: math.MaxInt, Cap: longestPause}
-	sick := false
-	for why := a.sick(); why != nil; why = a.sick() {
-		if !sick {
-			a.config.Logger.Error(why, "Pods are not synced")
-		}
-		sick = true
-		select {
-		case <-ctx.Done():
-			return false
-		case <-time.After(pauses.Step()):
-		}
+	why := a.sick()
+	if why == nil {
+		return true
 	}
-	if sick {
+	a.config.Logger.Error(why, "Pods are not synced")
+	pauses := wait.Backoff{Duration: firstPause, Factor: 2, Steps: math.MaxInt, Cap: longestPause}.DelayFunc()
+	err := pauses.Until(ctx, false, true, func(context.Context) (bool, error) { return a.sick() == nil, nil })
+	if err == nil {
 		a.config.Logger.Info("The runtime is well")
 	}
-	return true
+	return err == nil
 }
 
 // happened passes an event on. What existed before is no news: housekeeping and the first sync of a worker see it.

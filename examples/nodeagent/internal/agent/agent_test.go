@@ -256,8 +256,8 @@ func TestStartIsOneChange(t *testing.T) {
 		n.server.Inject(plegtest.CRIFault{Method: "StartContainer", Delay: 5 * time.Second, Times: 1})
 		pod := n.pod("a", always)
 		n.run(3*time.Second, pod)
-		seen, known, err := n.agent.cache.Lookup(pod.UID)
-		if _, created := n.server.Present(); created != 1 || known && len(seen.ContainerStatuses) > 0 || err != nil {
+		seen, _, err := n.agent.cache.Lookup(pod.UID)
+		if _, created := n.server.Present(); created != 1 || seen != nil && len(seen.ContainerStatuses) > 0 || err != nil {
 			t.Errorf("between the creation and the start of %d containers: %v, %v", created, seen, err)
 		}
 		n.wait(5 * time.Second)

@@ -14,7 +14,7 @@ import (
 // watchRuntime asks the runtime now and then whether it is ready, until ctx ends.
 func (a *Agent) watchRuntime(ctx context.Context) {
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
-		err := a.runtime.Ready(ctx)
+		err := a.config.Runtime.Ready(ctx)
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		a.notReady = err

@@ -109,9 +109,9 @@ func (n *node) start() {
 	logger := funcr.New(func(_, text string) { n.t.Log(time.Now().Format("04:05.000"), text) },
 		funcr.Options{Verbosity: 1})
 	n.agent = New(Config{
-		Reader: cri.NewRuntime(runtimeapi.NewRuntimeServiceClient(n.conn), cri.WithLogger(logger)), Conn: n.conn,
-		NodeIP: "192.0.2.1", Runtime: runtime.Options{StateDir: n.dir}, Sink: n.sink, Adopted: adopted,
-		Registry: n.registry, Logger: logger,
+		Reader: cri.NewRuntime(runtimeapi.NewRuntimeServiceClient(n.conn), cri.WithLogger(logger)),
+		NodeIP: "192.0.2.1", Runtime: runtime.New(n.conn, n.dir, ""),
+		Sink: n.sink, Adopted: adopted, Registry: n.registry, Logger: logger,
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})

@@ -68,7 +68,8 @@ func (a *Agent) toReconcile() map[types.UID]*v1.Pod {
 // orphan returns a pod that is made of what the runtime has of it; nil if it is not known to be of this agent.
 func (a *Agent) orphan(uid types.UID) *v1.Pod {
 	seen, known, err := a.cache.Lookup(uid)
-	if !known || seen == nil || err != nil || len(seen.SandboxStatuses) == 0 || !a.runtime.Owned(seen.SandboxStatuses[0]) {
+	if !known || seen == nil || err != nil || len(seen.SandboxStatuses) == 0 ||
+		!a.config.Runtime.Owned(seen.SandboxStatuses[0]) {
 		return nil
 	}
 	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid, Name: seen.Name, Namespace: seen.Namespace}}

@@ -23,7 +23,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
-	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/plan"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/runtime"
 )
@@ -41,8 +40,7 @@ const maxBody, maxRedirects = 10 << 10, 10
 var ErrFailed = errors.New("failed")
 
 // Exec runs a command in a container. It succeeds if it exits with 0.
-func Exec(ctx context.Context, client *runtime.Client, id pleg.ContainerID, action *v1.ExecAction,
-	timeout time.Duration) error {
+func Exec(ctx context.Context, client *runtime.Client, id string, action *v1.ExecAction, timeout time.Duration) error {
 	output, code, err := client.Exec(ctx, id, action.Command, timeout)
 	switch {
 	case errors.Is(err, runtime.ErrExecTimeout):

@@ -40,7 +40,6 @@ type Source struct {
 	read          bool             // the directory could be read last
 }
 
-// file is a manifest file.
 type file struct {
 	content []byte
 	pods    []*v1.Pod // of content, the last that was good

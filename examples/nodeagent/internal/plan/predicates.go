@@ -64,10 +64,8 @@ func Find(pod *v1.Pod, name string) *v1.Container {
 // FindStatus returns the status of a container by name, nil if there is none.
 func FindStatus(status *v1.PodStatus, name string) *v1.ContainerStatus {
 	for _, list := range [][]v1.ContainerStatus{status.ContainerStatuses, status.InitContainerStatuses} {
-		for i := range list {
-			if list[i].Name == name {
-				return &list[i]
-			}
+		if i := slices.IndexFunc(list, func(s v1.ContainerStatus) bool { return s.Name == name }); i >= 0 {
+			return &list[i]
 		}
 	}
 	return nil
@@ -75,7 +73,6 @@ func FindStatus(status *v1.PodStatus, name string) *v1.ContainerStatus {
 
 // Port returns the number of a container's port, which may be given by name.
 func Port(c *v1.Container, port intstr.IntOrString) (int32, error) {
-	number := port.IntVal
 	if port.Type == intstr.String {
 		for _, p := range c.Ports {
 			if p.Name == port.StrVal {
@@ -84,10 +81,10 @@ func Port(c *v1.Container, port intstr.IntOrString) (int32, error) {
 		}
 		return 0, fmt.Errorf("the container has no port named %q", port.StrVal)
 	}
-	if number < 1 || number > 65535 {
-		return 0, fmt.Errorf("%d is no port", number)
+	if port.IntVal < 1 || port.IntVal > 65535 {
+		return 0, fmt.Errorf("%d is no port", port.IntVal)
 	}
-	return number, nil
+	return port.IntVal, nil
 }
 
 // Restarts reports whether a container runs again after an exit with a code.

@@ -4,6 +4,7 @@ package prober
 
 import (
 	"context"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -83,7 +84,7 @@ func (m *Manager) Add(ctx context.Context, pod *v1.Pod) {
 			switch old := m.workers[key]; {
 			case old == nil:
 				w.adopt(plan.FindStatus(&status, c.Name))
-			case old.same(w):
+			case reflect.DeepEqual(old.probe, probe) && reflect.DeepEqual(old.container.Ports, c.Ports):
 				continue
 			default:
 				old.stop()

@@ -3,7 +3,6 @@ package prober
 import (
 	"context"
 	"errors"
-	"reflect"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -31,14 +30,9 @@ type worker struct {
 	outcome outcome
 
 	// Owned by run.
-	onHold bool // until the container is another
-	last   bool // the last result
-	count  int  // how many were the same
-}
-
-// same reports whether two workers probe alike.
-func (w *worker) same(other *worker) bool {
-	return reflect.DeepEqual(w.probe, other.probe) && reflect.DeepEqual(w.container.Ports, other.container.Ports)
+	onHold bool    // until the container is another
+	last   outcome // the last result
+	count  int     // how many were the same
 }
 
 // adopt takes over the outcome of a container that ran when the agent began.
@@ -98,14 +92,7 @@ func (w *worker) once(ctx context.Context) bool {
 	if ctx.Err() != nil {
 		return false
 	}
-	w.countProbe(err)
-	if err != nil {
-		w.manager.Logger.V(1).Info("A probe failed", "pod", klog.KObj(w.pod), "container", w.key.container,
-			"probe", w.key.kind, "err", err)
-	}
-	if err == nil || errors.Is(err, handler.ErrFailed) { // one that could not be made counts for nothing
-		w.take(err == nil)
-	}
+	w.take(err)
 	return true
 }
 
@@ -116,22 +103,33 @@ func (w *worker) begin(id string) {
 	w.manager.set(w, id, map[plan.ProbeKind]outcome{plan.Readiness: failure, plan.Liveness: success}[w.key.kind])
 }
 
-// take counts a result, which becomes the outcome at the threshold.
-func (w *worker) take(succeeded bool) {
-	if w.last != succeeded {
+// take takes in what check returned: the result is counted, and becomes the outcome at the threshold.
+func (w *worker) take(err error) {
+	result, label, threshold := unknown, "unknown", int32(0)
+	switch {
+	case err == nil:
+		result, label, threshold = success, "successful", w.probe.SuccessThreshold
+	case errors.Is(err, handler.ErrFailed):
+		result, label, threshold = failure, "failed", w.probe.FailureThreshold
+	}
+	w.manager.total.MustCurryWith(w.labels()).WithLabelValues(label).Inc()
+	if err != nil {
+		w.manager.Logger.V(1).Info("A probe failed", "pod", klog.KObj(w.pod), "container", w.key.container,
+			"probe", w.key.kind, "err", err)
+	}
+	if result == unknown {
+		return // it could not be made, which counts for nothing
+	}
+	if w.last != result {
 		w.count = 0
 	}
-	w.last = succeeded
+	w.last = result
 	w.count++
-	o, threshold := failure, w.probe.FailureThreshold
-	if succeeded {
-		o, threshold = success, w.probe.SuccessThreshold
-	}
 	if w.count < int(threshold) {
 		return
 	}
-	w.manager.set(w, w.id, o)
-	if w.key.kind == plan.Startup || w.key.kind == plan.Liveness && !succeeded {
+	w.manager.set(w, w.id, result)
+	if w.key.kind == plan.Startup || w.key.kind == plan.Liveness && result == failure {
 		// The container has started, or it is about to be killed.
 		w.onHold, w.count = true, 0
 	}
@@ -146,7 +144,7 @@ func (w *worker) check(ctx context.Context, podIP string) error {
 		if err != nil {
 			return err
 		}
-		return handler.Exec(ctx, w.manager.Runtime, id, p.Exec, timeout)
+		return handler.Exec(ctx, w.manager.Runtime, id.ID, p.Exec, timeout)
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -167,18 +165,4 @@ func (w *worker) labels() prometheus.Labels {
 		"probe_type": kind[w.key.kind], "container": w.key.container,
 		"pod": w.pod.Name, "namespace": w.pod.Namespace, "pod_uid": string(w.key.uid),
 	}
-}
-
-// countProbe counts a probe.
-func (w *worker) countProbe(err error) {
-	labels := w.labels()
-	switch {
-	case err == nil:
-		labels["result"] = "successful"
-	case errors.Is(err, handler.ErrFailed):
-		labels["result"] = "failed"
-	default:
-		labels["result"] = "unknown"
-	}
-	w.manager.total.With(labels).Inc()
 }

@@ -13,33 +13,26 @@ import (
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-
-	"github.com/kubepleg/pleg"
 )
 
 // callTimeout bounds every call, beside what it is asked to wait for; pullTimeout bounds the pull of an image, and
 // readyTimeout the question whether the runtime is ready.
 const callTimeout, pullTimeout, readyTimeout = 2 * time.Minute, 15 * time.Minute, 30 * time.Second
 
-// Options are what pods have in common.
-type Options struct {
-	// StateDir is the directory of emptyDir volumes and logs.
-	StateDir string
-	// CgroupParent is the cgroup that the pods are in; empty for the runtime's default.
-	CgroupParent string
-}
-
 // Client changes pods in a CRI v1 runtime. Its methods are safe for concurrent use; each returns when its context
 // ends, or after two minutes more than it was asked to wait.
 type Client struct {
-	cri    runtimeapi.RuntimeServiceClient
-	images runtimeapi.ImageServiceClient
-	opts   Options
+	cri                    runtimeapi.RuntimeServiceClient
+	images                 runtimeapi.ImageServiceClient
+	stateDir, cgroupParent string
 }
 
-// New returns a client on a connection, which stays the caller's.
-func New(conn grpc.ClientConnInterface, opts Options) *Client {
-	return &Client{runtimeapi.NewRuntimeServiceClient(conn), runtimeapi.NewImageServiceClient(conn), opts}
+// New returns a client on a connection, which stays the caller's. Volumes and logs are in stateDir; the pods are in the
+// cgroup cgroupParent, which is empty for the runtime's default.
+func New(conn grpc.ClientConnInterface, stateDir, cgroupParent string) *Client {
+	return &Client{
+		runtimeapi.NewRuntimeServiceClient(conn), runtimeapi.NewImageServiceClient(conn), stateDir, cgroupParent,
+	}
 }
 
 // call makes a call within a timeout, and says in its error what was tried.
@@ -141,10 +134,10 @@ func (c *Client) RemoveContainer(ctx context.Context, id string) error {
 var ErrExecTimeout = errors.New("the command has timed out")
 
 // Exec runs a command in a container and returns its output and exit code.
-func (c *Client) Exec(ctx context.Context, id pleg.ContainerID, command []string,
+func (c *Client) Exec(ctx context.Context, id string, command []string,
 	timeout time.Duration) (output string, code int, err error) {
 	r, err := call(ctx, timeout+callTimeout, fmt.Sprintf("running %q", command), c.cri.ExecSync,
-		&runtimeapi.ExecSyncRequest{ContainerId: id.ID, Cmd: command, Timeout: seconds(timeout)})
+		&runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: command, Timeout: seconds(timeout)})
 	if status.Code(err) == codes.DeadlineExceeded && ctx.Err() == nil {
 		err = fmt.Errorf("%w: %w", ErrExecTimeout, err)
 	}

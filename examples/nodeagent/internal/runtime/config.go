@@ -5,13 +5,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"hash/fnv"
-	"maps"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/ptr"
 
@@ -32,7 +32,7 @@ const (
 )
 
 // source is the value of annotationSource in the sandboxes of the agent with this state directory.
-func (c *Client) source() string { return "nodeagent " + c.opts.StateDir }
+func (c *Client) source() string { return "nodeagent " + c.stateDir }
 
 // Owned reports whether a sandbox was made by the agent with this state directory: no other is touched.
 func (c *Client) Owned(sandbox *runtimeapi.PodSandboxStatus) bool {
@@ -50,12 +50,12 @@ func GracePeriod(sandbox *runtimeapi.PodSandboxStatus) int64 {
 
 // PodDir returns the directory of a pod's volumes.
 func (c *Client) PodDir(pod *v1.Pod) string {
-	return filepath.Join(c.opts.StateDir, "pods", string(pod.UID))
+	return filepath.Join(c.stateDir, "pods", string(pod.UID))
 }
 
 // LogDir returns the directory that the runtime writes the logs of a pod to.
 func (c *Client) LogDir(pod *v1.Pod) string {
-	return filepath.Join(c.opts.StateDir, "logs", fmt.Sprintf("%s_%s_%s", pod.Namespace, pod.Name, pod.UID))
+	return filepath.Join(c.stateDir, "logs", fmt.Sprintf("%s_%s_%s", pod.Namespace, pod.Name, pod.UID))
 }
 
 func (c *Client) sandboxConfig(pod *v1.Pod, attempt uint32) *runtimeapi.PodSandboxConfig {
@@ -65,23 +65,19 @@ func (c *Client) sandboxConfig(pod *v1.Pod, attempt uint32) *runtimeapi.PodSandb
 		},
 		Hostname:     pod.Spec.Hostname,
 		LogDirectory: c.LogDir(pod),
-		Labels:       map[string]string{},
-		Annotations:  map[string]string{},
+		Labels:       labels.Merge(pod.Labels, podLabels(pod)),
+		Annotations: labels.Merge(pod.Annotations, map[string]string{
+			annotationSource:           c.source(),
+			annotationGracePeriod:      strconv.FormatInt(*pod.Spec.TerminationGracePeriodSeconds, 10),
+			plan.SandboxHashAnnotation: SandboxHash(pod),
+		}),
 		Linux: &runtimeapi.LinuxPodSandboxConfig{
-			CgroupParent: c.opts.CgroupParent,
+			CgroupParent: c.cgroupParent,
 			SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{
 				NamespaceOptions: namespaces(pod), Privileged: hasPrivileged(pod),
 			},
 		},
 	}
-	maps.Copy(config.Labels, pod.Labels)
-	maps.Copy(config.Labels, podLabels(pod))
-	maps.Copy(config.Annotations, pod.Annotations)
-	maps.Copy(config.Annotations, map[string]string{
-		annotationSource:           c.source(),
-		annotationGracePeriod:      strconv.FormatInt(*pod.Spec.TerminationGracePeriodSeconds, 10),
-		plan.SandboxHashAnnotation: SandboxHash(pod),
-	})
 	if config.Hostname == "" && !pod.Spec.HostNetwork {
 		config.Hostname = pod.Name[:min(len(pod.Name), 63)]
 	}
@@ -125,7 +121,7 @@ func (c *Client) containerConfig(pod *v1.Pod, container *v1.Container,
 		Image:      &runtimeapi.ImageSpec{Image: container.Image, UserSpecifiedImage: container.Image},
 		WorkingDir: container.WorkingDir,
 		Mounts:     mounts,
-		Labels:     podLabels(pod),
+		Labels:     labels.Merge(podLabels(pod), labels.Set{labelContainerName: container.Name}),
 		Annotations: map[string]string{
 			annotationHash:         strconv.FormatUint(ContainerHash(pod, container), 16),
 			annotationRestartCount: strconv.FormatUint(uint64(restartCount), 10),
@@ -135,7 +131,6 @@ func (c *Client) containerConfig(pod *v1.Pod, container *v1.Container,
 			Resources: resources(container), SecurityContext: security(pod, container),
 		},
 	}
-	config.Labels[labelContainerName] = container.Name
 	env := map[string]string{}
 	for _, e := range container.Env {
 		env[e.Name] = expand(e.Value, env)

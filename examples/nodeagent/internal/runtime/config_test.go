@@ -23,7 +23,7 @@ func pod(c v1.Container, volumes ...v1.Volume) *v1.Pod {
 // A container's configuration is its specification.
 func TestContainerConfig(t *testing.T) {
 	dir := t.TempDir()
-	c := New(nil, Options{StateDir: dir, CgroupParent: "/pods"})
+	c := New(nil, dir, "/pods")
 	container := v1.Container{
 		Name: "c", Image: "i", Command: []string{"run", "$(A)", "$$(A)", "$(B)", "$", "$(", "100%"}, Args: []string{"$(C)"},
 		Env: []v1.EnvVar{{Name: "A", Value: "1"}, {Name: "C", Value: "$(A)2"}},
@@ -86,7 +86,7 @@ func TestContainerConfig(t *testing.T) {
 
 // A sandbox is known as this agent's, and of which specification it is.
 func TestSandboxConfig(t *testing.T) {
-	c := New(nil, Options{StateDir: "/state", CgroupParent: "/pods"})
+	c := New(nil, "/state", "/pods")
 	p := pod(v1.Container{Name: "c", SecurityContext: &v1.SecurityContext{Privileged: ptr.To(true)}})
 	p.Spec.HostNetwork, p.Spec.HostPID = true, true
 	got := c.sandboxConfig(p, 2)
@@ -95,7 +95,7 @@ func TestSandboxConfig(t *testing.T) {
 	if got.Metadata.Attempt != 2 || got.Hostname != "" || got.Labels["app"] != "x" || got.Linux.CgroupParent != "/pods" ||
 		n.Network != runtimeapi.NamespaceMode_NODE || n.Pid != runtimeapi.NamespaceMode_NODE ||
 		n.Ipc != runtimeapi.NamespaceMode_POD ||
-		!got.Linux.SecurityContext.Privileged || !c.Owned(status) || New(nil, Options{StateDir: "/other"}).Owned(status) ||
+		!got.Linux.SecurityContext.Privileged || !c.Owned(status) || New(nil, "/other", "").Owned(status) ||
 		GracePeriod(status) != 7 {
 		t.Errorf("%v", got)
 	}

@@ -41,19 +41,18 @@ func (c *Client) volume(pod *v1.Pod, vol *v1.Volume) (path string, err error) {
 		return path, os.Chmod(path, 0o777) // whoever the container runs as
 	}
 	path = vol.HostPath.Path
-	kind := ptr.Deref(vol.HostPath.Type, v1.HostPathUnset)
-	switch kind {
+	switch kind := ptr.Deref(vol.HostPath.Type, v1.HostPathUnset); kind {
 	case v1.HostPathUnset:
 		return path, nil
 	case v1.HostPathDirectoryOrCreate:
 		return path, os.MkdirAll(path, 0o755)
 	default:
+		info, err := os.Stat(path)
+		if err == nil && info.IsDir() != (kind == v1.HostPathDirectory) {
+			err = fmt.Errorf("%s is no %s", path, kind)
+		}
+		return path, err
 	}
-	info, err := os.Stat(path)
-	if err == nil && info.IsDir() != (kind == v1.HostPathDirectory) {
-		err = fmt.Errorf("%s is no %s", path, kind)
-	}
-	return path, err
 }
 
 // RemoveDirs removes what is on disk of a pod that is gone.

@@ -64,8 +64,8 @@ func termination(s *v1.ContainerStatus) *v1.ContainerStateTerminated {
 }
 
 // conditions returns the conditions of a pod whose phase and containers are in status. Their reasons are the
-// kubelet's.
-func conditions(pod *v1.Pod, status *v1.PodStatus, sandboxReady bool) []v1.PodCondition {
+// kubelet's. One that is as before keeps its transition time.
+func conditions(pod *v1.Pod, status *v1.PodStatus, sandboxReady bool, before []v1.PodCondition) []v1.PodCondition {
 	sandbox := v1.PodCondition{Type: v1.PodReadyToStartContainers, Status: v1.ConditionFalse}
 	if sandboxReady {
 		sandbox.Status = v1.ConditionTrue
@@ -73,9 +73,19 @@ func conditions(pod *v1.Pod, status *v1.PodStatus, sandboxReady bool) []v1.PodCo
 	ready := containersReady(pod, status)
 	podReady := ready
 	podReady.Type = v1.PodReady
-	return []v1.PodCondition{
+	all := []v1.PodCondition{
 		sandbox, initialized(pod, status), podReady, ready, {Type: v1.PodScheduled, Status: v1.ConditionTrue},
 	}
+	now := metav1.Now().Rfc3339Copy()
+	for i := range all {
+		all[i].LastTransitionTime = now
+		for _, b := range before {
+			if b.Type == all[i].Type && b.Status == all[i].Status {
+				all[i].LastTransitionTime = b.LastTransitionTime
+			}
+		}
+	}
+	return all
 }
 
 func initialized(pod *v1.Pod, status *v1.PodStatus) v1.PodCondition {
@@ -103,16 +113,11 @@ func initialized(pod *v1.Pod, status *v1.PodStatus) v1.PodCondition {
 }
 
 func containersReady(pod *v1.Pod, status *v1.PodStatus) v1.PodCondition {
-	cond := v1.PodCondition{Type: v1.ContainersReady, Status: v1.ConditionFalse}
-	switch status.Phase {
-	case v1.PodSucceeded:
-		cond.Reason = "PodCompleted"
-		return cond
-	case v1.PodFailed:
-		cond.Reason = "PodFailed"
-		return cond
-	default:
-		cond.Status = v1.ConditionTrue
+	if status.Phase == v1.PodSucceeded {
+		return v1.PodCondition{Type: v1.ContainersReady, Status: v1.ConditionFalse, Reason: "PodCompleted"}
+	}
+	if status.Phase == v1.PodFailed {
+		return v1.PodCondition{Type: v1.ContainersReady, Status: v1.ConditionFalse, Reason: "PodFailed"}
 	}
 	var unready []string
 	for i, s := range status.InitContainerStatuses {
@@ -125,6 +130,7 @@ func containersReady(pod *v1.Pod, status *v1.PodStatus) v1.PodCondition {
 			unready = append(unready, s.Name)
 		}
 	}
+	cond := v1.PodCondition{Type: v1.ContainersReady, Status: v1.ConditionTrue}
 	return withMissing(cond, "ContainersNotReady", "unready", unready)
 }
 
@@ -135,18 +141,4 @@ func withMissing(cond v1.PodCondition, reason, what string, containers []string)
 		cond.Message = fmt.Sprintf("containers with %s status: [%s]", what, strings.Join(containers, " "))
 	}
 	return cond
-}
-
-// keepTransitionTimes sets the transition times of conditions: those of before, where the status is as before.
-func keepTransitionTimes(status *v1.PodStatus, before []v1.PodCondition) {
-	now := metav1.Now().Rfc3339Copy()
-	for i := range status.Conditions {
-		c := &status.Conditions[i]
-		c.LastTransitionTime = now
-		for _, b := range before {
-			if b.Type == c.Type && b.Status == c.Status {
-				c.LastTransitionTime = b.LastTransitionTime
-			}
-		}
-	}
 }

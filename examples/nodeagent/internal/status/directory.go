@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -23,9 +22,7 @@ func (d Directory) Write(_ context.Context, changed, gone []*v1.Pod) error {
 	}
 	var errs []error
 	for _, pod := range gone {
-		if err := os.Remove(d.path(pod)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, err)
-		}
+		errs = append(errs, os.RemoveAll(d.path(pod))) // no error if there is none
 	}
 	for _, pod := range changed {
 		errs = append(errs, d.write(pod))

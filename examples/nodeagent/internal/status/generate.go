@@ -24,16 +24,13 @@ type Readiness interface {
 func Generate(pod *v1.Pod, seen *pleg.PodStatus, previous v1.PodStatus, reasons map[string]v1.ContainerStateWaiting,
 	readiness Readiness, nodeIP string) v1.PodStatus {
 	g := generator{pod: pod, seen: seen, reasons: reasons, previous: &previous}
-	status := v1.PodStatus{StartTime: previous.StartTime, HostIP: nodeIP}
-	if status.StartTime == nil {
-		status.StartTime = ptr.To(metav1.Now().Rfc3339Copy())
+	status := v1.PodStatus{
+		StartTime: cmp.Or(previous.StartTime, ptr.To(metav1.Now().Rfc3339Copy())),
+		HostIP:    nodeIP, HostIPs: []v1.HostIP{{IP: nodeIP}},
 	}
 	ips := seen.IPs
-	if nodeIP != "" {
-		status.HostIPs = []v1.HostIP{{IP: nodeIP}}
-		if pod.Spec.HostNetwork && len(seen.SandboxStatuses) > 0 {
-			ips = []string{nodeIP}
-		}
+	if pod.Spec.HostNetwork && len(seen.SandboxStatuses) > 0 {
+		ips = []string{nodeIP}
 	}
 	for _, ip := range ips {
 		status.PodIP = cmp.Or(status.PodIP, ip)
@@ -51,8 +48,7 @@ func Generate(pod *v1.Pod, seen *pleg.PodStatus, previous v1.PodStatus, reasons 
 		status.Phase = previous.Phase // a pod that has ended has ended
 	}
 	changed, _ := plan.SandboxChanged(pod, runtime.SandboxHash(pod), seen)
-	status.Conditions = conditions(pod, &status, !changed)
-	keepTransitionTimes(&status, previous.Conditions)
+	status.Conditions = conditions(pod, &status, !changed, previous.Conditions)
 	return status
 }
 

@@ -95,13 +95,11 @@ func (m *Manager) SetReadiness(pod *v1.Pod, readiness Readiness) {
 		return // its worker sets the first one
 	}
 	m.Update(pod, func(status v1.PodStatus) v1.PodStatus {
-		before := slices.Clone(status.Conditions)
 		readiness.SetReadiness(pod, &status)
-		sandboxReady := slices.ContainsFunc(before, func(c v1.PodCondition) bool {
+		sandboxReady := slices.ContainsFunc(status.Conditions, func(c v1.PodCondition) bool {
 			return c.Type == v1.PodReadyToStartContainers && c.Status == v1.ConditionTrue
 		})
-		status.Conditions = conditions(pod, &status, sandboxReady)
-		keepTransitionTimes(&status, before)
+		status.Conditions = conditions(pod, &status, sandboxReady, status.Conditions)
 		return status
 	})
 }

@@ -67,7 +67,7 @@ func (w *worker) killContainer(ctx context.Context, pod *v1.Pod, s *pleg.Status,
 	c := plan.Find(pod, s.Name)
 	if c != nil && c.Lifecycle != nil && c.Lifecycle.PreStop != nil && grace > 0 {
 		hookCtx, cancel := context.WithDeadline(ctx, over)
-		err := w.hook(hookCtx, c, c.Lifecycle.PreStop, s.ID, grace)
+		err := w.hook(hookCtx, c, c.Lifecycle.PreStop, s.ID.ID, grace)
 		cancel()
 		if err != nil {
 			w.Logger.Error(err, "A preStop hook failed", "pod", klog.KObj(pod), "container", s.Name)
@@ -77,7 +77,7 @@ func (w *worker) killContainer(ctx context.Context, pod *v1.Pod, s *pleg.Status,
 }
 
 // hook runs a lifecycle hook in a container. A command ends after limit; if that is 0, when the call for it does.
-func (w *worker) hook(ctx context.Context, c *v1.Container, h *v1.LifecycleHandler, id pleg.ContainerID,
+func (w *worker) hook(ctx context.Context, c *v1.Container, h *v1.LifecycleHandler, id string,
 	limit time.Duration) error {
 	switch {
 	case h.Exec != nil:

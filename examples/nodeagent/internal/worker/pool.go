@@ -75,14 +75,6 @@ func (p *Pool) Remove(ctx context.Context, pod *v1.Pod) {
 	w.signal()
 }
 
-func (p *Pool) beginLocked(ctx context.Context, pod *v1.Pod, orphan bool) *worker {
-	w := newWorker(ctx, p, pod, orphan)
-	p.workers[pod.UID] = w
-	p.joined.Go(w.run)
-	w.signal()
-	return w
-}
-
 // Wake has a pod synced.
 func (p *Pool) Wake(uid types.UID) {
 	p.mu.Lock()

@@ -9,6 +9,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/plan"
@@ -33,17 +34,17 @@ func (w *worker) prepare(ctx context.Context, pod *v1.Pod, seen *pleg.PodStatus,
 		if last.State != pleg.ContainerStateExited {
 			failed = last.CreatedAt // its start failed, or nobody knows what became of it
 		}
-		if over := waitUntil(w.crashes, key, failed); !over.IsZero() {
+		if w.crashes.IsInBackOffSince(key, failed) {
+			backoff := w.crashes.Get(key)
 			w.waits(c, "CrashLoopBackOff", fmt.Sprintf("back-off %v restarting failed container=%s pod=%s_%s(%s)",
-				w.crashes.Get(key), c.Name, pod.Name, pod.Namespace, pod.UID))
-			return over, nil
+				backoff, c.Name, pod.Name, pod.Namespace, pod.UID))
+			return failed.Add(backoff), nil
 		}
 		w.crashes.Next(key, failed)
 	}
 	return w.image(ctx, c)
 }
 
-// image sees to a container's image.
 func (w *worker) image(ctx context.Context, c *v1.Container) (time.Time, error) {
 	present, err := w.Runtime.ImagePresent(ctx, c.Image)
 	switch {
@@ -56,9 +57,9 @@ func (w *worker) image(ctx context.Context, c *v1.Container) (time.Time, error) 
 		w.waits(c, "ErrImageNeverPull", fmt.Sprintf("Container image %q is not present with pull policy of Never", c.Image))
 		return time.Time{}, errors.New(w.reasons[c.Name].Message)
 	}
-	if over := waitUntil(w.pulls, c.Image, w.tried[c.Image]); !over.IsZero() {
+	if tried := w.tried[c.Image]; w.pulls.IsInBackOffSince(c.Image, tried) {
 		w.waits(c, "ImagePullBackOff", fmt.Sprintf("Back-off pulling image %q", c.Image))
-		return over, nil
+		return tried.Add(w.pulls.Get(c.Image)), nil
 	}
 	if err := w.Runtime.PullImage(ctx, c.Image); err != nil {
 		w.tried[c.Image] = time.Now()
@@ -69,7 +70,6 @@ func (w *worker) image(ctx context.Context, c *v1.Container) (time.Time, error) 
 	return time.Time{}, nil
 }
 
-// start creates a container and starts it.
 func (w *worker) start(ctx context.Context, pod *v1.Pod, seen *pleg.PodStatus, c *v1.Container,
 	sandboxID string, attempt uint32) error {
 	restarts, id := w.restarts(c, seen), ""
@@ -93,7 +93,7 @@ func (w *worker) start(ctx context.Context, pod *v1.Pod, seen *pleg.PodStatus, c
 	now, err := w.newer(ctx, time.Now())
 	if err == nil {
 		w.publish(pod, now)
-		err = w.hook(ctx, c, c.Lifecycle.PostStart, pleg.ContainerID{ID: id}, 0)
+		err = w.hook(ctx, c, c.Lifecycle.PostStart, id, 0)
 	}
 	if err != nil {
 		w.waits(c, "PostStartHookError", err.Error())
@@ -108,24 +108,20 @@ func (w *worker) restarts(c *v1.Container, seen *pleg.PodStatus) int {
 	if last := seen.FindContainerStatusByName(c.Name); last != nil {
 		return last.RestartCount + 1
 	}
-	before := w.Status.Get(w.uid) // the runtime may have lost it
-	switch s := plan.FindStatus(&before, c.Name); {
-	case s == nil:
-		return 0
-	case s.ContainerID == "":
-		return int(s.RestartCount)
-	default:
-		return int(s.RestartCount) + 1
+	status := w.Status.Get(w.uid) // the runtime may have lost it
+	before := ptr.Deref(plan.FindStatus(&status, c.Name), v1.ContainerStatus{})
+	if before.ContainerID != "" {
+		before.RestartCount++
 	}
+	return int(before.RestartCount)
 }
 
 // createAndStart starts a container, and creates it before, if it has no ID. The pod is suspended meanwhile: two
 // changes in the runtime are one to everybody else.
 func (w *worker) createAndStart(ctx context.Context, pod *v1.Pod, c *v1.Container, id, sandboxID string,
-	attempt, restarts uint32) (string, error) {
+	attempt, restarts uint32) (_ string, err error) {
 	defer w.Generator.Suspend(w.uid)()
 	if id == "" {
-		var err error
 		if id, err = w.Runtime.CreateContainer(ctx, pod, c, sandboxID, attempt, restarts); err != nil {
 			w.waits(c, "CreateContainerError", err.Error())
 			return "", err

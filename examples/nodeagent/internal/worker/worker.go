@@ -61,7 +61,8 @@ type worker struct {
 	tried                     map[string]time.Time
 }
 
-func newWorker(ctx context.Context, p *Pool, pod *v1.Pod, orphan bool) *worker {
+// beginLocked begins a worker and wakes it.
+func (p *Pool) beginLocked(ctx context.Context, pod *v1.Pod, orphan bool) *worker {
 	w := &worker{
 		Pool: p, life: ctx, uid: pod.UID, orphan: orphan, wake: make(chan struct{}, 1),
 		reasons: map[string]v1.ContainerStateWaiting{}, tried: map[string]time.Time{},
@@ -71,6 +72,9 @@ func newWorker(ctx context.Context, p *Pool, pod *v1.Pod, orphan bool) *worker {
 	}
 	w.wanted, w.unwant = context.WithCancel(ctx)
 	w.pod.Store(pod)
+	p.workers[pod.UID] = w
+	p.joined.Go(w.run)
+	w.signal()
 	return w
 }
 
@@ -181,7 +185,6 @@ func (w *worker) sync(ctx context.Context, pod *v1.Pod, seen *pleg.PodStatus) (a
 	return again, err
 }
 
-// act carries actions out.
 func (w *worker) act(ctx context.Context, pod *v1.Pod, seen *pleg.PodStatus, a plan.Actions) (again time.Time,
 	err error) {
 	if a.KillPod {
@@ -199,8 +202,9 @@ func (w *worker) act(ctx context.Context, pod *v1.Pod, seen *pleg.PodStatus, a p
 	sandboxID, attempt := "", a.Attempt
 	switch {
 	case a.CreateSandbox:
-		if over := waitUntil(w.sandboxes, "", w.tried[""]); !over.IsZero() {
-			return over, nil // the events of one that failed, or is not as it should be, are no reason to try again
+		if w.sandboxes.IsInBackOffSince("", w.tried[""]) {
+			// The events of one that failed, or is not as it should be, are no reason to try again.
+			return w.tried[""].Add(w.sandboxes.Get("")), nil
 		}
 		sandboxID, err = w.Runtime.RunPodSandbox(ctx, pod, attempt)
 		w.tried[""] = time.Now()
@@ -275,14 +279,6 @@ func earlier(a, b time.Time) time.Time {
 		return b
 	}
 	return a
-}
-
-// waitUntil returns when the back-off is over of something that failed at a time, zero if it is.
-func waitUntil(b *flowcontrol.Backoff, key string, failed time.Time) (over time.Time) {
-	if !b.IsInBackOffSince(key, failed) {
-		return time.Time{}
-	}
-	return failed.Add(b.Get(key))
 }
 
 // each calls f for every item at once, and returns when all calls have.
