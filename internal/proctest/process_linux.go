@@ -55,14 +55,15 @@ func (p *Process) ExitCode() int {
 }
 
 // End ends the program with a signal and returns when it has ended. Its error says that the
-// program did not end in time, and was killed.
+// program did not end in time, and was killed: with its group, because Log is read until
+// nobody can write to it, and a child would hold that up.
 func (p *Process) End(s syscall.Signal, within time.Duration) error {
 	_ = p.cmd.Process.Signal(s) // it may have ended
 	select {
 	case <-p.done:
 		return nil
 	case <-time.After(within):
-		_ = p.cmd.Process.Kill()
+		_ = syscall.Kill(-p.Pid(), syscall.SIGKILL) // it may have ended just now
 		<-p.done
 		return fmt.Errorf("%s does not end with %v", p.cmd, s)
 	}

@@ -26,7 +26,8 @@ func TestProcess(t *testing.T) {
 }
 
 func TestProcessIsKilled(t *testing.T) {
-	p := Start(t, exec.Command("sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.1; done"))
+	// Its child has the log open, and would run on.
+	p := Start(t, exec.Command("sh", "-c", "trap '' TERM; sleep 1000 & echo ready; while :; do wait; done"))
 	for deadline := time.Now().Add(time.Minute); p.Log.String() == "" && time.Now().Before(deadline); {
 		time.Sleep(10 * time.Millisecond)
 	}
