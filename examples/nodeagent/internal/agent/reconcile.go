@@ -65,7 +65,8 @@ func (a *Agent) toReconcile() map[types.UID]*v1.Pod {
 	return a.wanted
 }
 
-// orphan returns a pod that is made of what the runtime has of it; nil if it is not known to be of this agent.
+// orphan returns a pod that is made of what the runtime has of it; nil if it is not known to be of this agent, or has
+// names that no manifest may have: its files could be anywhere.
 func (a *Agent) orphan(uid types.UID) *v1.Pod {
 	seen, known, err := a.cache.Lookup(uid)
 	if !known || seen == nil || err != nil || len(seen.SandboxStatuses) == 0 ||
@@ -75,7 +76,7 @@ func (a *Agent) orphan(uid types.UID) *v1.Pod {
 	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid, Name: seen.Name, Namespace: seen.Namespace}}
 	pod.Spec.TerminationGracePeriodSeconds = ptr.To(runtime.GracePeriod(seen.SandboxStatuses[0]))
 	if len(manifest.ValidateNames(pod)) > 0 {
-		return nil // and its files would be anywhere
+		return nil
 	}
 	return pod
 }

@@ -56,7 +56,7 @@ type worker struct {
 	retry   time.Duration
 	reasons map[string]v1.ContainerStateWaiting // why containers do not run
 	// The back-off of containers by name and hash, of images by name, and of the sandbox. tried is when one of the latter
-	// two failed last, or the sandbox was made: it may have to be replaced at once.
+	// two failed last, or a sandbox was made: one that is not as it should be is replaced no sooner than one that failed.
 	crashes, pulls, sandboxes *flowcontrol.Backoff
 	tried                     map[string]time.Time
 }
