@@ -56,8 +56,9 @@ func (r *recorder) answer(position string) (a answer, news <-chan struct{}) {
 	return a, r.news
 }
 
-// resumeLocked returns the number of the change that a position stands for. Who was there
-// when something was still present that is forgotten by now would not hear of its end.
+// resumeLocked returns the number of the change that a position stands for. A position from
+// before the end of something that is forgotten by now is not resumed: its client would not
+// hear of that end.
 func (r *recorder) resumeLocked(position string) (number uint64, resumed bool) {
 	epoch, text, _ := strings.Cut(position, ".")
 	number, err := strconv.ParseUint(text, 10, 64)
