@@ -24,7 +24,9 @@ import (
 
 // Root returns the root of the repository. The working folder is inside it, as it is in tests.
 var Root = sync.OnceValue(func() string {
-	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/kubepleg/pleg").Output()
+	cmd := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/kubepleg/pleg")
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
 	if err != nil {
 		panic(fmt.Sprintf("looking for the root of the repository: %v", err))
 	}

@@ -30,7 +30,7 @@ const patience = 2 * time.Minute
 // requires the library.
 var Build = sync.OnceValues(func() (string, error) {
 	list := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/kubepleg/pleg")
-	list.Env = append(os.Environ(), "GOWORK=off")
+	list.Env, list.Stderr = append(os.Environ(), "GOWORK=off"), os.Stderr
 	out, err := list.Output()
 	if err != nil {
 		return "", fmt.Errorf("finding the root of the repository from the working folder: %w", err)
