@@ -75,7 +75,7 @@ func checkAgent(ctx context.Context, url string, now func() time.Time) verdict {
 	}
 	defer resp.Body.Close()
 	// ctx does not end a connection that has switched protocols.
-	defer context.AfterFunc(ctx, func() { resp.Body.Close() })()
+	defer context.AfterFunc(ctx, func() { _ = resp.Body.Close() })()
 	var report pleg.HealthReport
 	if err := json.NewDecoder(io.LimitReader(resp.Body, maxReportBytes)).Decode(&report); err != nil {
 		return unknown(fmt.Sprintf("%s, without a health report, of %s", resp.Status, url))

@@ -106,7 +106,7 @@ func TestCheckAgent(t *testing.T) {
 			}
 			t.Cleanup(func() { conn.Close() })
 			fmt.Fprint(rw, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
-			rw.Flush()
+			_ = rw.Flush()
 		}, 2, "101"},
 		{func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, 2, "does not answer"},
 	} {

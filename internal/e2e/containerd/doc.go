@@ -35,7 +35,8 @@ func ExitWithoutRoot(tests string) {
 	if err == nil {
 		return
 	}
-	fmt.Fprintf(os.Stderr, "SKIPPED: %s: %v; nothing was tested (%s=skip makes this no failure)\n", tests, err, skipVariable)
+	fmt.Fprintf(os.Stderr, "SKIPPED: %s: %v; nothing was tested (%s=skip makes this no failure)\n",
+		tests, err, skipVariable)
 	if os.Getenv(skipVariable) == "skip" {
 		os.Exit(0)
 	}

@@ -69,7 +69,7 @@ func HTTP(ctx context.Context, c *v1.Container, get *v1.HTTPGetAction, podIP, ag
 	}
 	defer resp.Body.Close()
 	// ctx does not end a connection that has switched protocols.
-	defer context.AfterFunc(ctx, func() { resp.Body.Close() })()
+	defer context.AfterFunc(ctx, func() { _ = resp.Body.Close() })()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxBody))
 	if err != nil {
 		return fmt.Errorf("%w: reading the answer of %s: %w", ErrFailed, req.URL, err)

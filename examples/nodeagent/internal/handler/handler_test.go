@@ -61,7 +61,7 @@ func TestHTTP(t *testing.T) {
 			}
 		}
 	})
-	mux.HandleFunc("/switch", func(w http.ResponseWriter, r *http.Request) { // and says no more
+	mux.HandleFunc("/switch", func(w http.ResponseWriter, _ *http.Request) { // and says no more
 		conn, rw, err := http.NewResponseController(w).Hijack()
 		if err != nil {
 			t.Error(err)
@@ -69,7 +69,7 @@ func TestHTTP(t *testing.T) {
 		}
 		t.Cleanup(func() { conn.Close() })
 		fmt.Fprint(rw, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
-		rw.Flush()
+		_ = rw.Flush()
 	})
 	mux.HandleFunc("/hang", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	plain, secure := httptest.NewServer(mux), httptest.NewTLSServer(mux)
