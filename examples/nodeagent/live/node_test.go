@@ -103,10 +103,11 @@ type agent struct {
 func (n *node) startAgent(args ...string) *agent {
 	n.t.Helper()
 	address := proctest.FreeAddress(n.t)
-	a := &agent{n: n, address: address, Process: proctest.Start(n.t, exec.Command(filepath.Join(bin, "nodeagent"), append([]string{
+	cmd := exec.Command(filepath.Join(bin, "nodeagent"), append([]string{
 		"--runtime-endpoint", n.daemon.Endpoint(), "--manifests", n.manifests, "--state-dir", filepath.Join(n.dir, "state"),
 		"--listen", address, "--node-ip", "127.0.0.1", "--node-name", "live", "--cgroup-parent", n.cgroup(), "-v", "1",
-	}, args...)...))}
+	}, args...)...)
+	a := &agent{proctest.Start(n.t, cmd), n, address}
 	n.t.Cleanup(func() {
 		a.end(syscall.SIGKILL)
 		if n.t.Failed() {
