@@ -283,7 +283,8 @@ func (w *world) schedPod(p int) reflect.Value {
 }
 
 // stuck reports whether a call of Relist does not wait for a pod: its inspection is slow,
-// or it has none and its list is slow or has failed.
+// or it has none and its list is slow or has failed; where there are none of one pod, the
+// full list.
 func (w *world) stuck(p int) bool {
 	v := w.schedPod(p)
 	if v.IsValid() && v.FieldByName("suspended").Bool() {
@@ -298,6 +299,10 @@ func (w *world) stuck(p int) bool {
 	}
 	list := v.FieldByName("list")
 	failed := v.FieldByName("dueAt").Index(3).FieldByName("ext").Int() != 0
+	if !w.getter {
+		full := reflect.ValueOf(w.r.sched).Elem().FieldByName("full")
+		list, failed = full.FieldByName("call"), full.FieldByName("failed").Bool()
+	}
 	return v.FieldByName("want").Uint() > 0 && (failed || !list.IsNil() && list.Elem().FieldByName("Slow").Bool())
 }
 

@@ -65,6 +65,8 @@ func exploredScopes() []scope {
 		with(one, "e5 suspend, reader", budget{changes: 2, suspends: 1, readers: 1, stops: 1}, running),
 		with(one, "e6 suspend, cold", budget{changes: 2, suspends: 1, readers: 1, relists: 1}, cold),
 		with(two, "e7 suspend, no getter", budget{changes: 2, suspends: 1, hints: 1, lists: 1}, running, noGetter),
+		with(one, "f1 suspend, Relist, no getter", budget{changes: 1, suspends: 1, relists: 1, faults: 1, ticks: 1},
+			running, noGetter),
 		with(two, "e8 suspend, six methods", budget{changes: 2, suspends: 1, requests: 1, faults: 1}, running, six),
 		with(two, "e9 suspend, together", budget{changes: 2, suspends: 1, lists: 1, batches: 2}, running),
 	}

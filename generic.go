@@ -235,9 +235,10 @@ func (g *GenericPLEG) Watch() chan *PodLifecycleEvent { return g.watching() }
 // was observed after Relist was called, the PodSyncs that are due are delivered, and
 // every event that fits is in the channels. Pods whose inspection failed before are
 // inspected again. Relist does not wait for a pod with a slow call, which has run for
-// longer than a relist period, or with a failed single-pod list; for an inspection that
-// fails, the cache has the error. If the full list itself fails, Relist returns and
-// nothing has changed; HealthReport has the error.
+// longer than a relist period, or with a failed single-pod list; if the runtime does not
+// implement PodGetter, nor for one that waits for a later full list that is slow or has
+// failed. For an inspection that fails, the cache has the error. If the full list itself
+// fails, Relist returns and nothing has changed; HealthReport has the error.
 //
 // It works with Start, and without it in the caller's goroutine. Timeouts use the
 // injected clock; with a fake clock, step it from another goroutine if a call hangs.

@@ -43,7 +43,11 @@ func (g *GenericPLEG) WaitForSync(ctx context.Context) error {
 	case <-g.loop.synced:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("pleg has not synced: %w: %w", g.healthCheck().unsynced(), context.Cause(ctx))
+		err := fmt.Errorf("pleg has not synced: %w: %w", g.healthCheck().unsynced(), context.Cause(ctx))
+		if g.HasSynced() { // as ctx ended
+			return nil
+		}
+		return err
 	}
 }
 

@@ -108,6 +108,30 @@ func TestWaitForSyncSaysWhatIsAwaited(t *testing.T) {
 	}
 }
 
+// lastMoment is a context that has ended, and in which something happens just before that
+// is seen.
+type lastMoment struct {
+	context.Context
+	happens func()
+}
+
+func (c lastMoment) Done() <-chan struct{} {
+	c.happens()
+	return c.Context.Done()
+}
+
+// Who waits until the instant at which the generator syncs is told that it has.
+func TestWaitForSyncEndsAsItSyncs(t *testing.T) {
+	for range 30 {
+		n := newNode(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := n.g.WaitForSync(lastMoment{ctx, n.g.Relist}); err != nil {
+			t.Fatalf("it has synced: %v", err)
+		}
+	}
+}
+
 // Pods are those that were listed last, inspected or not.
 func TestPodsAsListed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -267,9 +267,12 @@ func (s *Scheduler) Moving(uid types.UID) bool {
 		return false
 	case s.cfg.ListsPods:
 		return p.dueAt[listFailed].IsZero() && (p.list == nil || !p.list.Slow)
+	case s.full.failed:
+		return false
+	case s.full.call != nil:
+		return !s.full.call.Slow
 	default:
-		f := &s.full
-		return f.periodic || f.want > 0 || f.relist || f.call != nil && !f.call.Slow
+		return s.full.periodic || s.full.want > 0 || s.full.relist
 	}
 }
 

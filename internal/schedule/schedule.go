@@ -519,7 +519,7 @@ func (s *Scheduler) Wake() time.Time {
 		}
 	case !f.call.Dead:
 		earlier(f.call.Began.Add(s.cfg.Timeout))
-		if f.covers > 0 {
+		if f.covers > 0 || !s.cfg.ListsPods && s.requested > 0 && !f.call.Slow {
 			earlier(f.call.Began.Add(s.cfg.Period))
 		}
 	}

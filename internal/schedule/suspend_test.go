@@ -61,7 +61,8 @@ func TestChangeEndsTheBackOff(t *testing.T) {
 	s.wakes(period)
 }
 
-// Where the runtime lists no single pods, a request moves while a full list is to come.
+// Where the runtime lists no single pods, a request moves while a full list is to come that
+// is neither slow nor follows one that failed.
 func TestMovingWithoutPodLists(t *testing.T) {
 	s := newScript(t, func(cfg *schedule.Config) { cfg.ListsPods = false })
 	s.Request("a", "demand")
@@ -70,6 +71,13 @@ func TestMovingWithoutPodLists(t *testing.T) {
 	s.same("with a list to come", s.Moving("a"), true)
 	s.step(0, "F1 demand")
 	s.same("with a list in flight", s.Moving("a"), true)
-	s.listed("F1")
+	s.wakes(period)
+	s.step(period)
+	s.same("when it is slow", s.Moving("a"), false)
+	s.fails("F1")
+	s.same("after it has failed", s.Moving("a"), false)
+	s.step(2*period, "F2 demand")
+	s.same("with the next in flight", s.Moving("a"), false)
+	s.listed("F2")
 	s.forgotten()
 }
