@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"strings"
 	"sync"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -20,17 +19,17 @@ import (
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
+
+	"github.com/kubepleg/pleg/internal/e2e/containerd"
 )
 
 // Root returns the root of the repository. The working folder is inside it, as it is in tests.
 var Root = sync.OnceValue(func() string {
-	cmd := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/kubepleg/pleg")
-	cmd.Stderr = os.Stderr
-	out, err := cmd.Output()
+	root, err := containerd.Root(context.Background())
 	if err != nil {
-		panic(fmt.Sprintf("looking for the root of the repository: %v", err))
+		panic(err)
 	}
-	return strings.TrimSpace(string(out))
+	return root
 })
 
 // Manifest is the content of a file in deploy/kubernetes.

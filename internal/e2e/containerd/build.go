@@ -25,8 +25,14 @@ var buildModule = filepath.Join("containerd", "build")
 // binaries are the programs of containerd that are built.
 var binaries = []string{"containerd", "containerd-shim-runc-v2", "ctr"}
 
-// moduleDir returns the folder of this module. The working folder must be inside
-// it, as it is in tests and with "go run".
+// Root returns the root of the repository. The working folder must be inside a module
+// that requires this one, as it is in tests and with "go run".
+func Root(ctx context.Context) (string, error) {
+	e2e, err := moduleDir(ctx)
+	return filepath.Join(e2e, "..", ".."), err
+}
+
+// moduleDir returns the folder of this module.
 func moduleDir(ctx context.Context) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", module)
 	cmd.Env = append(os.Environ(), "GOWORK=off")

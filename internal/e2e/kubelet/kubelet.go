@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -26,16 +25,12 @@ import (
 const patience = 2 * time.Minute
 
 // Build builds the kubelet with examples/kubelet/build, once in a process, and returns it. The
-// first time on a machine takes minutes. The working folder must be inside a module that
-// requires the library.
+// first time on a machine takes minutes.
 var Build = sync.OnceValues(func() (string, error) {
-	list := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/kubepleg/pleg")
-	list.Env, list.Stderr = append(os.Environ(), "GOWORK=off"), os.Stderr
-	out, err := list.Output()
+	root, err := containerd.Root(context.Background())
 	if err != nil {
-		return "", fmt.Errorf("finding the root of the repository from the working folder: %w", err)
+		return "", err
 	}
-	root := strings.TrimSpace(string(out))
 	program := filepath.Join(root, ".cache", "kubelet", "stock")
 	build := exec.Command("go", "run", "./examples/kubelet/build", "-stock", "-o", program)
 	build.Dir = root
