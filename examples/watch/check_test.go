@@ -2,8 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"fmt"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -13,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/internal/proctest"
 	"github.com/kubepleg/pleg/plegtest"
 )
 
@@ -98,28 +97,14 @@ func TestCheckAgent(t *testing.T) {
 			w.WriteHeader(http.StatusTeapot)
 			_ = json.NewEncoder(w).Encode(pleg.HealthReport{Healthy: true})
 		}, 2, "418"},
-		{func(w http.ResponseWriter, _ *http.Request) { // and says no more
-			conn, rw, err := http.NewResponseController(w).Hijack()
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			t.Cleanup(func() { conn.Close() })
-			fmt.Fprint(rw, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
-			_ = rw.Flush()
-		}, 2, "101"},
+		{proctest.SwitchesProtocols(t), 2, "101"},
 		{func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, 2, "does not answer"},
 	} {
 		answer = tt.answer
 		checked(t, tt.code, tt.says, "--listen", address, "--for", "1s")
 	}
 
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.Close() // nobody listens there now
-	checked(t, 2, "the agent does not answer", "--listen", l.Addr().String())
+	checked(t, 2, "the agent does not answer", "--listen", proctest.FreeAddress(t))
 }
 
 func TestFit(t *testing.T) {

@@ -19,6 +19,8 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/kubepleg/pleg/internal/proctest"
 )
 
 func portOf(t *testing.T, address string) int32 {
@@ -61,16 +63,7 @@ func TestHTTP(t *testing.T) {
 			}
 		}
 	})
-	mux.HandleFunc("/switch", func(w http.ResponseWriter, _ *http.Request) { // and says no more
-		conn, rw, err := http.NewResponseController(w).Hijack()
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		t.Cleanup(func() { conn.Close() })
-		fmt.Fprint(rw, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
-		_ = rw.Flush()
-	})
+	mux.Handle("/switch", proctest.SwitchesProtocols(t))
 	mux.HandleFunc("/hang", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	plain, secure := httptest.NewServer(mux), httptest.NewTLSServer(mux)
 	defer plain.Close()

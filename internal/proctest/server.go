@@ -1,0 +1,22 @@
+package proctest
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+)
+
+// SwitchesProtocols returns a handler that says that it switches protocols, and nothing after
+// that. The connection is open until the test ends.
+func SwitchesProtocols(t testing.TB) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		conn, rw, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		t.Cleanup(func() { conn.Close() })
+		fmt.Fprint(rw, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
+		_ = rw.Flush()
+	}
+}
