@@ -18,8 +18,9 @@ type answerCodec struct {
 	used bool
 }
 
-// Name is the name of gRPC's default codec, which is what the runtime expects.
-func (c *answerCodec) Name() string { return "proto" }
+// Name is empty, because gRPC appends the name of a forced codec to the content-type of
+// the request, and CRI-O closes a connection whose first call is not plain application/grpc.
+func (c *answerCodec) Name() string { return "" }
 
 func (c *answerCodec) Marshal(v any) (mem.BufferSlice, error) {
 	return encoding.GetCodecV2("proto").Marshal(v)

@@ -114,7 +114,7 @@ func receiveLists(tb testing.TB, ctx context.Context, conn *grpc.ClientConn) {
 // discardingCodec receives a message and discards it.
 type discardingCodec struct{}
 
-func (discardingCodec) Name() string                         { return "proto" }
+func (discardingCodec) Name() string                         { return "" }
 func (discardingCodec) Unmarshal(mem.BufferSlice, any) error { return nil }
 func (discardingCodec) Marshal(v any) (mem.BufferSlice, error) {
 	return encoding.GetCodecV2("proto").Marshal(v)

@@ -47,6 +47,15 @@
 // 332 calls at the start, and 3 calls more for each pod of which a container changes,
 // or 2 if the other container exited long ago.
 //
+// # On the wire
+//
+// The calls above are all that a runtime ever gets from this package, and none of them
+// changes anything. Each has the content-type application/grpc, without a suffix: CRI-O
+// closes a connection whose first call has another. The package adds no metadata of its
+// own; what a caller's context or WithDialOptions adds is the caller's. After the
+// connection was restored, any call may be its first. Only an event stream begins with
+// Version, which is answered before GetContainerEvents is sent.
+//
 // # Labels
 //
 // A pod has the labels, the annotations and the runtime handler of its newest sandbox, and

@@ -161,7 +161,8 @@ type frame struct{ bytes []byte }
 // raw is a codec that leaves messages as they are.
 type raw struct{}
 
-func (raw) Name() string { return "proto" }
+// Name is empty: gRPC would append it to the content-type, which CRI-O does not accept.
+func (raw) Name() string { return "" }
 
 func (raw) Marshal(v any) (mem.BufferSlice, error) {
 	return mem.BufferSlice{mem.SliceBuffer(v.(*frame).bytes)}, nil

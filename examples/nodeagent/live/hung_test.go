@@ -40,7 +40,9 @@ func (frames) Unmarshal(data []byte, v any) error {
 	*v.(*frame) = bytes.Clone(data)
 	return nil
 }
-func (frames) Name() string { return "proto" }
+
+// Name is empty: gRPC would append it to the content-type, which CRI-O does not accept.
+func (frames) Name() string { return "" }
 
 // hang has the inspections of a container hang, until heal is called.
 func (p *proxy) hang(id string) (heal func()) {

@@ -1,0 +1,245 @@
+package cri_test
+
+import (
+	"context"
+	"maps"
+	"net"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/stats"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/cri"
+)
+
+// wireServer is a runtime with one pod, on a socket, that notes what comes over the wire.
+type wireServer struct {
+	runtimeapi.UnimplementedRuntimeServiceServer
+	stats.Handler
+
+	endpoint string
+	streams  bool // it has streaming lists
+
+	mu sync.Mutex
+
+	// Guarded by mu.
+
+	conns    []net.Conn // open or closed
+	received []wireCall
+}
+
+// wireCall is a call as the server received it.
+type wireCall struct {
+	connection int
+	method     string
+	header     metadata.MD
+}
+
+func startWireServer(t *testing.T, streams bool) *wireServer {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "cri") // a socket's path must be short
+	must(t, err)
+	socket := filepath.Join(dir, "cri.sock")
+	l, err := net.Listen("unix", socket)
+	must(t, err)
+	s := &wireServer{endpoint: "unix://" + socket, streams: streams}
+	server := grpc.NewServer(grpc.StatsHandler(s), grpc.WaitForHandlers(true))
+	runtimeapi.RegisterRuntimeServiceServer(server, s)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(wireListener{l, s}) }()
+	t.Cleanup(func() {
+		server.Stop()
+		must(t, <-served)
+		must(t, os.RemoveAll(dir))
+	})
+	return s
+}
+
+// wireListener hands the connections to the server too.
+type wireListener struct {
+	net.Listener
+	s *wireServer
+}
+
+func (l wireListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err == nil {
+		l.s.mu.Lock()
+		defer l.s.mu.Unlock()
+		l.s.conns = append(l.s.conns, conn)
+	}
+	return conn, err
+}
+
+// cut closes every connection.
+func (s *wireServer) cut() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, conn := range s.conns {
+		_ = conn.Close()
+	}
+}
+
+// take returns the calls that were received since the last take.
+func (s *wireServer) take() []wireCall {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	taken := s.received
+	s.received = nil
+	return taken
+}
+
+type connectionKey struct{}
+
+func (s *wireServer) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return context.WithValue(ctx, connectionKey{}, len(s.conns))
+}
+
+func (*wireServer) HandleConn(context.Context, stats.ConnStats) {}
+
+func (*wireServer) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
+
+func (s *wireServer) HandleRPC(ctx context.Context, event stats.RPCStats) {
+	if in, ok := event.(*stats.InHeader); ok {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.received = append(s.received,
+			wireCall{ctx.Value(connectionKey{}).(int), path.Base(in.FullMethod), in.Header})
+	}
+}
+
+func (*wireServer) Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
+	return &runtimeapi.VersionResponse{RuntimeName: "wire", RuntimeVersion: "1.0"}, nil
+}
+
+var wireSandboxes = []*runtimeapi.PodSandbox{{Id: "s", Metadata: &runtimeapi.PodSandboxMetadata{Uid: "a"},
+	Labels: map[string]string{"io.kubernetes.pod.uid": "a"}}}
+
+var wireContainers = []*runtimeapi.Container{{Id: "c", PodSandboxId: "s", Metadata: &runtimeapi.ContainerMetadata{},
+	Labels: map[string]string{"io.kubernetes.pod.uid": "a"}}}
+
+func (*wireServer) ListPodSandbox(context.Context, *runtimeapi.ListPodSandboxRequest) (
+	*runtimeapi.ListPodSandboxResponse, error) {
+	return &runtimeapi.ListPodSandboxResponse{Items: wireSandboxes}, nil
+}
+
+func (*wireServer) ListContainers(context.Context, *runtimeapi.ListContainersRequest) (
+	*runtimeapi.ListContainersResponse, error) {
+	return &runtimeapi.ListContainersResponse{Containers: wireContainers}, nil
+}
+
+func (s *wireServer) StreamPodSandboxes(_ *runtimeapi.StreamPodSandboxesRequest,
+	to grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxesResponse]) error {
+	if !s.streams {
+		return status.Error(codes.Unimplemented, "no streams")
+	}
+	return to.Send(&runtimeapi.StreamPodSandboxesResponse{PodSandboxes: wireSandboxes})
+}
+
+func (s *wireServer) StreamContainers(_ *runtimeapi.StreamContainersRequest,
+	to grpc.ServerStreamingServer[runtimeapi.StreamContainersResponse]) error {
+	if !s.streams {
+		return status.Error(codes.Unimplemented, "no streams")
+	}
+	return to.Send(&runtimeapi.StreamContainersResponse{Containers: wireContainers})
+}
+
+func (*wireServer) PodSandboxStatus(_ context.Context, req *sandboxStatusRequest) (*sandboxStatusResponse, error) {
+	return &sandboxStatusResponse{Status: &runtimeapi.PodSandboxStatus{Id: req.PodSandboxId}}, nil
+}
+
+func (*wireServer) ContainerStatus(_ context.Context, req *statusRequest) (*statusResponse, error) {
+	return &statusResponse{Status: &runtimeapi.ContainerStatus{Id: req.ContainerId}}, nil
+}
+
+func (*wireServer) GetContainerEvents(_ *runtimeapi.GetEventsRequest,
+	to grpc.ServerStreamingServer[runtimeapi.ContainerEventResponse]) error {
+	<-to.Context().Done()
+	return to.Context().Err()
+}
+
+// What the server sees of each call is what the package documentation says under "On the
+// wire", whichever call is the first of a connection.
+func TestOnTheWire(t *testing.T) {
+	pod := &pleg.Pod{ID: "a",
+		Sandboxes:  []*pleg.Container{{ID: pleg.ContainerID{ID: "s"}}},
+		Containers: []*pleg.Container{{ID: pleg.ContainerID{ID: "c"}}}}
+	operations := map[string]func(context.Context, *cri.Runtime) error{
+		"list": func(ctx context.Context, r *cri.Runtime) error {
+			_, err := r.GetPods(ctx, true)
+			return err
+		},
+		"list of a pod": func(ctx context.Context, r *cri.Runtime) error {
+			_, err := r.GetPod(ctx, "a")
+			return err
+		},
+		"inspection": func(ctx context.Context, r *cri.Runtime) error {
+			_, err := r.GetPodStatus(ctx, pod)
+			return err
+		},
+		"event stream": func(ctx context.Context, r *cri.Runtime) error {
+			ctx, cancel := context.WithCancel(ctx)
+			defer cancel()
+			if err := r.WatchContainerEvents(ctx, cancel, func(pleg.ContainerEvent) {}); ctx.Err() == nil {
+				return err
+			}
+			return nil
+		},
+	}
+	wantFirst := map[string][]string{
+		"list":          {"ListPodSandbox", "StreamPodSandboxes"},
+		"list of a pod": {"ListContainers", "ListPodSandbox"},
+		"inspection":    {"ContainerStatus", "PodSandboxStatus"},
+		"event stream":  {"Version"},
+	}
+	methods := map[string]bool{}
+	for _, streams := range []bool{false, true} {
+		s := startWireServer(t, streams)
+		r, err := cri.Connect(t.Context(), s.endpoint)
+		must(t, err)
+		check := func(received []wireCall) {
+			t.Helper()
+			for _, c := range received {
+				methods[c.method] = true
+				// grpc-accept-encoding comes from compressors that the process has registered.
+				delete(c.header, "grpc-accept-encoding")
+				if got := slices.Sorted(maps.Keys(c.header)); !slices.Equal(got,
+					[]string{":authority", "content-type", "user-agent"}) {
+					t.Errorf("%s: metadata %v", c.method, got)
+				}
+				if got := c.header["content-type"]; !slices.Equal(got, []string{"application/grpc"}) {
+					t.Errorf("%s: content-type %q", c.method, got)
+				}
+			}
+		}
+		for name, operate := range operations {
+			must(t, operate(t.Context(), r)) // on the connection of before
+			check(s.take())
+			s.cut()
+			// A call may still fail on the broken connection.
+			waitFor(t, func() bool { return operate(t.Context(), r) == nil })
+			received := s.take()
+			check(received)
+			if len(received) == 0 || !slices.Contains(wantFirst[name], received[0].method) {
+				t.Errorf("%s: the first calls after the cut are %v, expected one of %v", name, received, wantFirst[name])
+			}
+		}
+		must(t, r.Close())
+		check(s.take())
+	}
+	if got, want := slices.Sorted(maps.Keys(methods)), slices.Sorted(slices.Values(calls)); !slices.Equal(got, want) {
+		t.Errorf("calls %v, expected %v", got, want)
+	}
+}
