@@ -235,8 +235,8 @@ type PodStatus struct {
 	// IPs are the pod's addresses, the primary one first. When the pod's network
 	// has been torn down they are the last that the pod had.
 	IPs []string
-	// ContainerStatuses are the statuses of the pod's containers, newest first, in the
-	// order of Pod.Containers: the first of a name is the present one.
+	// ContainerStatuses are the statuses of the pod's containers, newest first by CreatedAt,
+	// those of one time in the order of Pod.Containers: the first of a name is the present one.
 	ContainerStatuses []*Status
 	// ActiveContainerStatuses are those in the pod's newest sandbox, if that is
 	// ready, newest first.

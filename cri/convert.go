@@ -171,8 +171,8 @@ func parseRestartCount(s string) (count int, ok bool) {
 }
 
 // makePod makes a pod of its items, which it sorts: sandboxes by attempt, highest first,
-// then by creation time, newest first; containers by creation time, newest first; equal
-// ones by ID.
+// then by creation time, newest first; containers by creation time, newest first, then by
+// attempt, because cri-dockerd lists whole seconds; equal ones by ID.
 func makePod(uid types.UID, sandboxes, containers []*item) *pleg.Pod {
 	slices.SortFunc(sandboxes, func(a, b *item) int {
 		return cmp.Or(
@@ -184,6 +184,7 @@ func makePod(uid types.UID, sandboxes, containers []*item) *pleg.Pod {
 	slices.SortFunc(containers, func(a, b *item) int {
 		return cmp.Or(
 			cmp.Compare(b.container.CreatedAt, a.container.CreatedAt),
+			cmp.Compare(b.container.Attempt, a.container.Attempt),
 			cmp.Compare(a.container.ID.ID, b.container.ID.ID),
 		)
 	})

@@ -54,7 +54,7 @@ func (q query) containerFilter() *runtimeapi.ContainerFilter {
 // GetPods lists the pods of the runtime: the sandboxes and containers that carry the
 // kubelet's label io.kubernetes.pod.uid, grouped by it. Pods are sorted by UID. In a pod,
 // sandboxes come newest first (by attempt, then by creation time), and so do containers
-// (by creation time); the ID decides between equals. If all is false, only ready
+// (by creation time, then by attempt); the ID decides between equals. If all is false, only ready
 // sandboxes and running containers are listed.
 //
 // If all is true, a pod in which nothing changed since the last such list is the same

@@ -1,9 +1,11 @@
 package cri_test
 
 import (
+	"context"
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -28,6 +30,12 @@ func containerOf(id string, createdAt int64) *runtimeapi.Container {
 	return c
 }
 
+func attemptOf(id string, createdAt int64, attempt uint32) *runtimeapi.Container {
+	c := containerOf(id, createdAt)
+	c.Metadata.Attempt = attempt
+	return c
+}
+
 func idsOf(list []*pleg.Container) (ids []string) {
 	for _, c := range list {
 		ids = append(ids, c.ID.ID)
@@ -36,8 +44,8 @@ func idsOf(list []*pleg.Container) (ids []string) {
 }
 
 // Sandboxes are sorted by attempt, highest first, then by creation time, newest first, then
-// by ID; containers by creation time, newest first, then by ID. In each case, the criteria
-// after the deciding one would give the opposite order.
+// by ID; containers by creation time, newest first, then by attempt, then by ID. In each
+// case, the criteria after the deciding one would give the opposite order.
 func TestOrderWithinAPod(t *testing.T) {
 	for _, test := range []struct {
 		name       string
@@ -60,11 +68,15 @@ func TestOrderWithinAPod(t *testing.T) {
 		{name: "containers by creation time", containers: []*runtimeapi.Container{
 			containerOf("z", 30), containerOf("y", 20), containerOf("x", 10),
 		}},
-		{name: "containers of one time by ID", containers: []*runtimeapi.Container{
+		{name: "containers of one time by attempt", containers: []*runtimeapi.Container{
+			attemptOf("z", 10, 2), attemptOf("y", 10, 1), attemptOf("x", 10, 0),
+		}},
+		{name: "containers of one time and attempt by ID", containers: []*runtimeapi.Container{
 			containerOf("x", 10), containerOf("y", 10), containerOf("z", 10),
 		}},
-		{name: "containers by both", containers: []*runtimeapi.Container{
-			containerOf("z", 30), containerOf("a", 20), containerOf("b", 20), containerOf("y", 10),
+		{name: "containers by all three", containers: []*runtimeapi.Container{
+			containerOf("z", 30), attemptOf("c", 20, 5), containerOf("a", 20), containerOf("b", 20),
+			attemptOf("y", 10, 9),
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -97,6 +109,39 @@ func TestOrderWithinAPod(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Statuses are sorted by their own creation times, newest first: cri-dockerd lists whole
+// seconds, and its statuses have nanoseconds. Equal ones keep the order of the list.
+func TestOrderOfStatuses(t *testing.T) {
+	const second = int64(time.Second)
+	createdAt := map[string]int64{"a": 5*second + 10, "b": 5*second + 30, "c": 5*second + 20, "d": 5*second + 20}
+	node := &stub{
+		sandboxes: []*runtimeapi.PodSandbox{sandboxOf("s", 0, second)},
+		sandboxStatus: func(context.Context, *sandboxStatusRequest) (*sandboxStatusResponse, error) {
+			return &sandboxStatusResponse{Status: &runtimeapi.PodSandboxStatus{Id: "s"}}, nil
+		},
+		containerStatus: func(_ context.Context, req *statusRequest) (*statusResponse, error) {
+			return &statusResponse{Status: &runtimeapi.ContainerStatus{
+				Id: req.ContainerId, CreatedAt: createdAt[req.ContainerId]}}, nil
+		},
+	}
+	for id := range createdAt {
+		c := attemptOf(id, 5*second, 0)
+		c.PodSandboxId = "s"
+		node.containers = append(node.containers, c)
+	}
+	r := cri.NewRuntime(node)
+	s := getPodStatus(t, r, getPods(t, r)[0])
+	for _, of := range [][]*pleg.Status{s.ContainerStatuses, s.ActiveContainerStatuses} {
+		var got []string
+		for _, c := range of {
+			got = append(got, c.ID.ID)
+		}
+		if diff := cmp.Diff([]string{"b", "c", "d", "a"}, got); diff != "" {
+			t.Error(diff)
+		}
 	}
 }
 

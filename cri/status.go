@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -31,6 +32,9 @@ var errNilStatus = errors.New("the answer has no status")
 // that is, until it was asked about at least ten seconds after an inspection first saw
 // it exited. The settled status is held until the full list no longer shows the
 // container. See the package documentation for the reason.
+//
+// Container statuses are newest first by their own creation times, and those of one time in
+// the order of the pod's containers.
 //
 // IPs are the addresses of the newest sandbox, the primary one first. There are none if
 // that sandbox is not ready or is on the host's network, or if one of the addresses
@@ -168,6 +172,10 @@ func (in *inspection) status(ctx context.Context) *pleg.PodStatus {
 			s.ActiveContainerStatuses = append(s.ActiveContainerStatuses, container)
 		}
 	}
+	// cri-dockerd lists whole seconds; only its statuses tell which container is newer.
+	newestFirst := func(a, b *pleg.Status) int { return b.CreatedAt.Compare(a.CreatedAt) }
+	slices.SortStableFunc(s.ContainerStatuses, newestFirst)
+	slices.SortStableFunc(s.ActiveContainerStatuses, newestFirst)
 	return s
 }
 

@@ -305,7 +305,7 @@ func TestTestRuntimeFinds(t *testing.T) {
 		{"statuses out of order", editStatus(func(s *pleg.PodStatus) {
 			c := s.ContainerStatuses
 			c[0], c[len(c)-1] = c[len(c)-1], c[0]
-		}), "", "expected the statuses in the order of Pod.Containers"},
+		}), "", "expected the statuses of one time in the order of Pod.Containers"},
 		{"another state", editStatus(func(s *pleg.PodStatus) {
 			s.ContainerStatuses[0].State = pleg.ContainerStateRunning
 		}), "", `as in the list, saw "a1" and running`},

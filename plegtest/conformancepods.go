@@ -205,7 +205,7 @@ func (t *conformance) checkStatus(call string, pod *pleg.Pod, status *pleg.PodSt
 			fmt.Sprintf("%s/%s", status.Namespace, status.Name),
 			"logs and reports must show one name for the pod")
 	}
-	last := -1
+	last := -1 // the place of the last one in Pod.Containers
 	var before *pleg.Status
 	for _, s := range status.ContainerStatuses {
 		if s == nil {
@@ -222,11 +222,11 @@ func (t *conformance) checkStatus(call string, pod *pleg.Pod, status *pleg.PodSt
 				fmt.Sprintf("one of %q, which is not", s.ID.ID),
 				"consumers find the container of an event in the status by its ID")
 			continue
-		case i < last:
-			t.problem(call, "the statuses in the order of Pod.Containers",
+		case i < last && (before == nil || before.CreatedAt.Equal(s.CreatedAt)):
+			t.problem(call, "the statuses of one time in the order of Pod.Containers",
 				fmt.Sprintf("%q out of it", s.ID.ID), "a run is not reproducible")
 		}
-		last = max(last, i)
+		last = i
 		if c := pod.Containers[i]; c.Name != s.Name || c.State != s.State {
 			t.problem(call, fmt.Sprintf("container %s named %q and %s, as in the list", s.ID.ID, c.Name,
 				c.State), fmt.Sprintf("%q and %s", s.Name, s.State),
@@ -259,17 +259,20 @@ func (t *conformance) checkStatus(call string, pod *pleg.Pod, status *pleg.PodSt
 	t.checkSandboxes(call, pod, status)
 }
 
-// checkActive checks the active statuses: those of the containers in the newest sandbox,
-// if that sandbox is ready.
+// checkActive checks the active statuses: those of the containers in the newest sandbox, in
+// the same order, if that sandbox is ready.
 func (t *conformance) checkActive(call string, pod *pleg.Pod, status *pleg.PodStatus) {
 	if len(pod.Sandboxes) == 0 || pod.Sandboxes[0] == nil {
 		return
 	}
 	ready := pod.Sandboxes[0].State == pleg.ContainerStateRunning
 	var want, got []string
-	for _, c := range pod.Containers {
-		if ready && c != nil && c.PodSandboxID == pod.Sandboxes[0].ID.ID {
-			want = append(want, c.ID.ID)
+	for _, s := range status.ContainerStatuses {
+		if s == nil || !ready {
+			continue
+		}
+		if i := indexOf(pod.Containers, s.ID.ID); i >= 0 && pod.Containers[i].PodSandboxID == pod.Sandboxes[0].ID.ID {
+			want = append(want, s.ID.ID)
 		}
 	}
 	for _, s := range status.ActiveContainerStatuses {
