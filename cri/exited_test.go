@@ -172,22 +172,24 @@ func TestTwoInspectionsOfAnExitedContainer(t *testing.T) {
 
 // A status without FinishedAt never settles.
 func TestStatusWithoutFinishedAtIsNotHeld(t *testing.T) {
-	n := newExitNode()
-	answer := n.containerStatus
-	n.containerStatus = func(ctx context.Context, req *statusRequest) (*statusResponse, error) {
-		resp, err := answer(ctx, req)
-		resp.Status.FinishedAt = 0
-		return resp, err
-	}
-	clock := clocktesting.NewFakePassiveClock(time.Unix(1000, 0))
-	r := cri.NewRuntime(n, cri.WithClock(clock))
-	pod := getPods(t, r)[0]
-	for i := range 5 {
-		getPodStatus(t, r, pod)
-		if n.asked != i+1 {
-			t.Errorf("asked %d times in %d inspections", n.asked, i+1)
+	for _, finishedAt := range []int64{0, time.Time{}.UnixNano()} {
+		n := newExitNode()
+		answer := n.containerStatus
+		n.containerStatus = func(ctx context.Context, req *statusRequest) (*statusResponse, error) {
+			resp, err := answer(ctx, req)
+			resp.Status.FinishedAt = finishedAt
+			return resp, err
 		}
-		clock.SetTime(clock.Now().Add(time.Minute))
+		clock := clocktesting.NewFakePassiveClock(time.Unix(1000, 0))
+		r := cri.NewRuntime(n, cri.WithClock(clock))
+		pod := getPods(t, r)[0]
+		for i := range 5 {
+			getPodStatus(t, r, pod)
+			if n.asked != i+1 {
+				t.Errorf("finished at %d: asked %d times in %d inspections", finishedAt, n.asked, i+1)
+			}
+			clock.SetTime(clock.Now().Add(time.Minute))
+		}
 	}
 }
 

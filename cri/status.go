@@ -263,10 +263,11 @@ func containerStatus(s *runtimeapi.ContainerStatus, listed *pleg.Container, runt
 	return converted, found
 }
 
-// unixNano converts a time of the CRI. 0 means that the time has not come, and gives the
-// zero time.
+// unixNano converts a time of the CRI. A time that has not come is the zero time: runtimes
+// send 0 for it or, as CRI-O and cri-dockerd do, the nanoseconds of Go's zero time, which
+// overflow to a year before 1970.
 func unixNano(ns int64) time.Time {
-	if ns == 0 {
+	if ns <= 0 {
 		return time.Time{}
 	}
 	return time.Unix(0, ns)

@@ -356,6 +356,10 @@ func TestContainerStatusConversion(t *testing.T) {
 			"io.kubernetes.container.hash": hash, "io.kubernetes.container.restartCount": restarts,
 		}}
 	}
+	// CRI-O and cri-dockerd have these times of what has not happened: Go's zero time.
+	neverStarted := full(runtimeapi.ContainerState_CONTAINER_EXITED)
+	neverStarted.CreatedAt, neverStarted.StartedAt, neverStarted.FinishedAt =
+		time.Time{}.UnixNano(), time.Time{}.UnixNano(), -1
 	bare := &pleg.Status{ID: base.ID, Name: "name-c", State: pleg.ContainerStateCreated}
 	for _, test := range []struct {
 		name   string
@@ -374,6 +378,10 @@ func TestContainerStatusConversion(t *testing.T) {
 		}), ""},
 		{"unknown", full(runtimeapi.ContainerState_CONTAINER_UNKNOWN), with(func(s *pleg.Status) {
 			s.State, s.StartedAt = pleg.ContainerStateUnknown, time.Unix(0, 2)
+		}), ""},
+		{"exited, never started", neverStarted, with(func(s *pleg.Status) {
+			s.State, s.CreatedAt = pleg.ContainerStateExited, time.Time{}
+			s.ExitCode, s.Reason, s.Message = 4, "R", "M"
 		}), ""},
 		{"no such state", full(42), with(func(s *pleg.Status) {
 			s.State, s.StartedAt = pleg.ContainerStateUnknown, time.Unix(0, 2)
