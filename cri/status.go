@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -76,7 +77,7 @@ type inspection struct {
 // run makes the calls.
 func (in *inspection) run(ctx context.Context) error {
 	group := in.runtime.newCallGroup(ctx, callsPerPod)
-	group.tolerated = isNotFound
+	group.tolerated = in.isNotFound
 	for i, s := range in.pod.Sandboxes {
 		// A sandbox that is not ready is asked about too: its network may still change.
 		if s != nil {
@@ -138,8 +139,18 @@ func (in *inspection) askContainer(group *callGroup, i int, c *pleg.Container) {
 }
 
 // isNotFound reports whether a call failed because its object is gone. The object was
-// listed and removed before the call, which is normal.
-func isNotFound(err error) bool { return status.Code(err) == codes.NotFound }
+// listed and removed before the call, which is normal. cri-dockerd has no code for it, only
+// the words of Docker.
+func (in *inspection) isNotFound(err error) bool {
+	switch status.Code(err) {
+	case codes.NotFound:
+		return true
+	case codes.Unknown:
+		return in.runtimeName == "docker" && strings.Contains(err.Error(), "No such container")
+	default:
+		return false
+	}
+}
 
 // status assembles the answers.
 func (in *inspection) status(ctx context.Context) *pleg.PodStatus {

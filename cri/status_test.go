@@ -185,6 +185,42 @@ func TestNotFoundIsNoFailure(t *testing.T) {
 	}
 }
 
+// cri-dockerd says in words only that an object is gone, of sandboxes as of containers. From
+// any other runtime the words mean nothing.
+func TestNotFoundOfDocker(t *testing.T) {
+	gone := status.Error(codes.Unknown, "Error response from daemon: No such container: c")
+	for _, test := range []struct {
+		runtime string
+		err     error
+		ok      bool
+	}{
+		{"docker", gone, true},
+		{"docker", status.Error(codes.Unknown, "Error response from daemon: No such image: i"), false},
+		{"docker", status.Error(codes.Internal, "No such container: c"), false},
+		{"containerd", gone, false},
+	} {
+		node := &stub{
+			name:       test.runtime,
+			sandboxes:  []*runtimeapi.PodSandbox{sandbox("s", "uid")},
+			containers: []*runtimeapi.Container{container("c", "uid")},
+			sandboxStatus: func(context.Context, *sandboxStatusRequest) (*sandboxStatusResponse, error) {
+				return nil, test.err
+			},
+			containerStatus: func(context.Context, *statusRequest) (*statusResponse, error) {
+				return nil, test.err
+			},
+		}
+		r := cri.NewRuntime(node)
+		got, err := r.GetPodStatus(t.Context(), getPods(t, r)[0])
+		if (err == nil) != test.ok {
+			t.Errorf("%s, %v: %v", test.runtime, test.err, err)
+		}
+		if err == nil && len(got.ContainerStatuses)+len(got.SandboxStatuses) != 0 {
+			t.Errorf("%+v", got)
+		}
+	}
+}
+
 func TestGetPodStatusFails(t *testing.T) {
 	s, r := serverAndRuntime(t)
 	app := runContainer(t, s, s.RunPod(plegtest.PodConfig{UID: "the-uid"}), "app")
