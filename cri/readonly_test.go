@@ -47,7 +47,7 @@ func TestCodeNamesOnlyReadingCalls(t *testing.T) {
 		t.Fatalf("these are not the methods of CRI: %v", forbidden)
 	}
 	// The fake runtime is for tests, and the examples are programs.
-	others := map[string]bool{"plegtest": true, "examples": true, "internal/scenario": true, "internal/layers": true}
+	others := map[string]bool{"plegtest": true, "examples": true, "internal/scenario": true}
 	files := 0
 	walk := func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
