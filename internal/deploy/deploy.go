@@ -20,12 +20,12 @@ import (
 	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 
-	"github.com/kubepleg/pleg/internal/e2e/containerd"
+	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
 // Root returns the root of the repository. The working folder is inside it, as it is in tests.
 var Root = sync.OnceValue(func() string {
-	root, err := containerd.Root(context.Background())
+	root, err := testnode.Root(context.Background())
 	if err != nil {
 		panic(err)
 	}

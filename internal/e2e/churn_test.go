@@ -16,18 +16,18 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/kubepleg/pleg"
-	"github.com/kubepleg/pleg/internal/e2e/containerd"
+	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
 // churn makes containers live and die in a few pods, and enters what it does in
 // the book. Its calls may fail at any time because the runtime is under fire; it
 // then finds out what they did and goes on.
 type churn struct {
-	client   *containerd.Client
+	client   *testnode.Client
 	fire     *fire
 	book     *book
 	audience *audience
-	pods     []*containerd.Pod // those that stay
+	pods     []*testnode.Pod // those that stay
 
 	budget atomic.Int64 // lives that are still to be lived
 	serial atomic.Int64 // makes names unique
@@ -37,7 +37,7 @@ type churn struct {
 	hits   int            // calls that failed under fire
 }
 
-func newChurn(client *containerd.Client, f *fire, b *book) *churn {
+func newChurn(client *testnode.Client, f *fire, b *book) *churn {
 	return &churn{client: client, fire: f, book: b, passed: make(map[string]int)}
 }
 
@@ -57,7 +57,7 @@ func (c *churn) settle(ctx context.Context, pods int) error {
 		if err != nil {
 			return err
 		}
-		l, err := c.create(ctx, p, containerd.Sleep(), "stays", -1)
+		l, err := c.create(ctx, p, testnode.Sleep(), "stays", -1)
 		if err != nil {
 			return err
 		}
@@ -74,7 +74,7 @@ func (c *churn) work(ctx context.Context) error {
 	kinds := []struct {
 		name   string
 		weight int
-		live   func(context.Context, *containerd.Pod) error
+		live   func(context.Context, *testnode.Pod) error
 	}{
 		{"flash", 35, c.flash},
 		{"kept", 20, c.kept},
@@ -102,9 +102,9 @@ func (c *churn) work(ctx context.Context) error {
 }
 
 // flash is a container that exits at once and is removed as soon as it has.
-func (c *churn) flash(ctx context.Context, pod *containerd.Pod) error {
+func (c *churn) flash(ctx context.Context, pod *testnode.Pod) error {
 	code := rand.IntN(100)
-	l, err := c.create(ctx, pod, containerd.Exit(code), "flash", code)
+	l, err := c.create(ctx, pod, testnode.Exit(code), "flash", code)
 	if err != nil {
 		return err
 	}
@@ -118,9 +118,9 @@ func (c *churn) flash(ctx context.Context, pod *containerd.Pod) error {
 }
 
 // kept is a container that exits at once and is kept until its death was told.
-func (c *churn) kept(ctx context.Context, pod *containerd.Pod) error {
+func (c *churn) kept(ctx context.Context, pod *testnode.Pod) error {
 	code := rand.IntN(100)
-	l, err := c.create(ctx, pod, containerd.Exit(code), "kept", code)
+	l, err := c.create(ctx, pod, testnode.Exit(code), "kept", code)
 	if err != nil {
 		return err
 	}
@@ -141,8 +141,8 @@ func (c *churn) kept(ctx context.Context, pod *containerd.Pod) error {
 
 // killed is a container that runs until its start was told, is killed, past the
 // runtime or through it, and removed when its death was told.
-func (c *churn) killed(ctx context.Context, pod *containerd.Pod) error {
-	l, err := c.create(ctx, pod, containerd.Sleep(), "killed", 137)
+func (c *churn) killed(ctx context.Context, pod *testnode.Pod) error {
+	l, err := c.create(ctx, pod, testnode.Sleep(), "killed", 137)
 	if err != nil {
 		return err
 	}
@@ -171,8 +171,8 @@ func (c *churn) killed(ctx context.Context, pod *containerd.Pod) error {
 }
 
 // dropped is a container that is removed while it runs.
-func (c *churn) dropped(ctx context.Context, pod *containerd.Pod) error {
-	l, err := c.create(ctx, pod, containerd.Sleep(), "dropped", 137)
+func (c *churn) dropped(ctx context.Context, pod *testnode.Pod) error {
+	l, err := c.create(ctx, pod, testnode.Sleep(), "dropped", 137)
 	if err != nil {
 		return err
 	}
@@ -183,8 +183,8 @@ func (c *churn) dropped(ctx context.Context, pod *containerd.Pod) error {
 }
 
 // stillborn is a container that is never started.
-func (c *churn) stillborn(ctx context.Context, pod *containerd.Pod) error {
-	l, err := c.create(ctx, pod, containerd.Sleep(), "stillborn", -1)
+func (c *churn) stillborn(ctx context.Context, pod *testnode.Pod) error {
+	l, err := c.create(ctx, pod, testnode.Sleep(), "stillborn", -1)
 	if err != nil {
 		return err
 	}
@@ -192,7 +192,7 @@ func (c *churn) stillborn(ctx context.Context, pod *containerd.Pod) error {
 }
 
 // podLife is a pod that comes, runs a container, and goes.
-func (c *churn) podLife(ctx context.Context, _ *containerd.Pod) error {
+func (c *churn) podLife(ctx context.Context, _ *testnode.Pod) error {
 	pod, err := c.runPod(ctx, fmt.Sprintf("pod-%d", c.serial.Add(1)))
 	if err != nil {
 		return err
@@ -201,7 +201,7 @@ func (c *churn) podLife(ctx context.Context, _ *containerd.Pod) error {
 	if err != nil {
 		return err
 	}
-	l, err := c.create(ctx, pod, containerd.Sleep(), "in a pod that goes", 137)
+	l, err := c.create(ctx, pod, testnode.Sleep(), "in a pod that goes", 137)
 	if err != nil {
 		return err
 	}
@@ -233,7 +233,7 @@ func (c *churn) podLife(ctx context.Context, _ *containerd.Pod) error {
 	return nil
 }
 
-func (c *churn) sandboxLife(pod *containerd.Pod) (*life, error) {
+func (c *churn) sandboxLife(pod *testnode.Pod) (*life, error) {
 	c.book.mu.Lock()
 	defer c.book.mu.Unlock()
 	l, ok := c.book.lives[pod.SandboxID]
@@ -245,7 +245,7 @@ func (c *churn) sandboxLife(pod *containerd.Pod) (*life, error) {
 
 // runPod runs a sandbox. One that a failing call left behind is removed, and is
 // in the book as well.
-func (c *churn) runPod(ctx context.Context, name string) (*containerd.Pod, error) {
+func (c *churn) runPod(ctx context.Context, name string) (*testnode.Pod, error) {
 	for {
 		asked := time.Now()
 		pod, err := c.client.RunPod(ctx, "churn", name)
@@ -271,7 +271,7 @@ func (c *churn) runPod(ctx context.Context, name string) (*containerd.Pod, error
 			l := c.book.open(s.Id, "failed sandbox "+name, asked)
 			c.book.note(l, func(l *life) { l.started, l.mortal, l.removed = asked, asked, time.Now() })
 			if err := c.insist(ctx, func() error {
-				return c.client.RemovePod(ctx, &containerd.Pod{SandboxID: s.Id, Name: name})
+				return c.client.RemovePod(ctx, &testnode.Pod{SandboxID: s.Id, Name: name})
 			}); err != nil {
 				return nil, err
 			}
@@ -282,12 +282,12 @@ func (c *churn) runPod(ctx context.Context, name string) (*containerd.Pod, error
 // create creates a container with a name of its own, so that a call that failed
 // can be told from one that was carried out and not answered.
 func (c *churn) create(
-	ctx context.Context, pod *containerd.Pod, command []string, what string, code int,
+	ctx context.Context, pod *testnode.Pod, command []string, what string, code int,
 ) (*life, error) {
 	for {
 		name := fmt.Sprintf("c-%d", c.serial.Add(1))
 		asked := time.Now()
-		id, err := c.client.Create(ctx, pod, containerd.Container{Name: name, Command: command})
+		id, err := c.client.Create(ctx, pod, testnode.Container{Name: name, Command: command})
 		if err != nil {
 			if err := c.recover(ctx, err); err != nil {
 				return nil, err
@@ -420,7 +420,7 @@ func (c *churn) awaitTold(ctx context.Context, l *life, what func(told) bool) er
 
 // read reads a pod from the cache, newer than now, and checks that what is known
 // to have happened to a container is seen: a reader never sees the past.
-func (c *churn) read(ctx context.Context, pod *containerd.Pod, l *life) error {
+func (c *churn) read(ctx context.Context, pod *testnode.Pod, l *life) error {
 	b, _ := c.book.get(l.id)
 	reading, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -10,29 +10,29 @@ import (
 	"time"
 
 	"github.com/kubepleg/pleg"
-	"github.com/kubepleg/pleg/internal/e2e/containerd"
+	"github.com/kubepleg/pleg/internal/e2e/testnode"
 	"github.com/kubepleg/pleg/plegtest"
 )
 
 // The adapter, on a real containerd, is what a Runtime must be.
 func TestAdapterConforms(t *testing.T) {
 	n := newNode(t)
-	var ended, running *containerd.Pod
+	var ended, running *testnode.Pod
 	running = n.runPod("running")
-	n.run(running, containerd.Container{Name: "app", Command: containerd.Sleep()})
-	n.run(running, containerd.Container{Name: "sidecar", Command: containerd.Sleep()})
+	n.run(running, testnode.Container{Name: "app", Command: testnode.Sleep()})
+	n.run(running, testnode.Container{Name: "sidecar", Command: testnode.Sleep()})
 	ended = n.runPod("ended")
 	// Several that exit at once: what containerd says of them is odd at times, such
 	// as that they finished before they started.
 	for i := range 5 {
-		n.awaitExit(n.run(ended, containerd.Container{Name: fmt.Sprintf("app-%d", i), Command: containerd.Exit(i)}))
+		n.awaitExit(n.run(ended, testnode.Container{Name: fmt.Sprintf("app-%d", i), Command: testnode.Exit(i)}))
 	}
 	n.must(n.client.StopPod(n.ctx, ended))
 	empty := n.runPod("empty")
 	if err := plegtest.TestRuntime(n.runtime, running.UID, ended.UID, empty.UID); err != nil {
 		t.Error(err)
 	}
-	if err := plegtest.TestRuntime(n.runtime, containerd.NewUID()); err == nil {
+	if err := plegtest.TestRuntime(n.runtime, testnode.NewUID()); err == nil {
 		t.Error("the suite does not miss a pod that is not there")
 	}
 }
@@ -42,7 +42,7 @@ func TestHealthReport(t *testing.T) {
 	n := newNode(t)
 	pod := n.runPod("one")
 	other := n.runPod("two")
-	id := n.run(pod, containerd.Container{Name: "app", Command: containerd.Sleep()})
+	id := n.run(pod, testnode.Container{Name: "app", Command: testnode.Sleep()})
 	n.await(id, started)
 	n.await(other.SandboxID, started)
 	n.relistTwice()

@@ -1,11 +1,12 @@
-// Package e2e tests the library on a real containerd: every test starts one of
+// Package e2e tests the library on a real container runtime: every test starts one of
 // its own, runs pods in it, breaks it, and compares what the library says with
 // the test's own book of what it did.
 //
-// It needs Linux and root. See package containerd for what it builds and
-// installs.
+// It needs Linux and root. See package testnode for the runtimes, and for what it builds and
+// installs. -runtime names the one to run; the variable PLEG_RUNTIME does so for every package.
 //
 //	go test ./...                                              everything, the soak bounded
+//	go test . -runtime crio -crio FOLDER                       the same on CRI-O
 //	go test -run TestSoak -v -timeout 90m . -soak.lives=10000  the whole soak
 //	go run ./cmd/latency                                       from a death to its event
 //	go run ./cmd/idle                                          the CPU time of an idle node

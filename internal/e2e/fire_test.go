@@ -11,12 +11,12 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/kubepleg/pleg/internal/e2e/containerd"
+	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
 // fire is what is done to a runtime while containers live and die in it.
 type fire struct {
-	daemon *containerd.Daemon
+	daemon *testnode.Daemon
 	// crashes counts how often the runtime was ended, in good order or not.
 	crashes atomic.Int64
 
@@ -25,7 +25,7 @@ type fire struct {
 	mutes []*mute
 }
 
-func newFire(d *containerd.Daemon) *fire {
+func newFire(d *testnode.Daemon) *fire {
 	return &fire{daemon: d, done: make(map[string]int)}
 }
 

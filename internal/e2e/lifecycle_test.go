@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubepleg/pleg"
-	"github.com/kubepleg/pleg/internal/e2e/containerd"
+	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
 const (
@@ -35,13 +35,13 @@ func TestContainersLiveAndDie(t *testing.T) {
 		{name: "killed", code: 137, reason: "Error", signal: unix.SIGKILL},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			spec := containerd.Container{Name: c.name, Command: containerd.ExitOnSignal(c.code)}
+			spec := testnode.Container{Name: c.name, Command: testnode.ExitOnSignal(c.code)}
 			id := n.run(pod, spec)
 			n.await(id, started)
 
 			s := n.container(pod.UID, id)
 			if s.State != pleg.ContainerStateRunning || s.Name != c.name || s.RestartCount != 0 || s.Hash != spec.Hash() ||
-				s.StartedAt.IsZero() || !s.FinishedAt.IsZero() || s.Image != containerd.BusyboxImage {
+				s.StartedAt.IsZero() || !s.FinishedAt.IsZero() || s.Image != testnode.BusyboxImage {
 				t.Errorf("status of the running container: %+v", *s)
 			}
 			before := time.Now()
@@ -74,7 +74,7 @@ func TestContainerThatExitsAtOnce(t *testing.T) {
 	n := newNode(t)
 	pod := n.runPod("short")
 	for i := range 10 {
-		id := n.run(pod, containerd.Container{Name: fmt.Sprintf("short-%d", i), Command: containerd.Exit(i)})
+		id := n.run(pod, testnode.Container{Name: fmt.Sprintf("short-%d", i), Command: testnode.Exit(i)})
 		n.eventually("the death of a short container", func() string {
 			if !n.journal.has(id, died) {
 				return "not told"
@@ -92,7 +92,7 @@ func TestContainerThatExitsAtOnce(t *testing.T) {
 func TestContainerThatIsNeverStarted(t *testing.T) {
 	n := newNode(t)
 	pod := n.runPod("created")
-	id, err := n.client.Create(n.ctx, pod, containerd.Container{Name: "idle", Command: containerd.Sleep()})
+	id, err := n.client.Create(n.ctx, pod, testnode.Container{Name: "idle", Command: testnode.Sleep()})
 	n.must(err)
 	if s := n.container(pod.UID, id); s.State != pleg.ContainerStateCreated {
 		t.Errorf("state %s, want created", s.State)
@@ -109,7 +109,7 @@ func TestContainerThatIsNeverStarted(t *testing.T) {
 func TestContainerRestarts(t *testing.T) {
 	n := newNode(t)
 	pod := n.runPod("restarts")
-	app := containerd.Container{Name: "app", Command: containerd.ExitOnSignal(1)}
+	app := testnode.Container{Name: "app", Command: testnode.ExitOnSignal(1)}
 	first := n.run(pod, app)
 	n.await(first, started)
 	n.signal(first, unix.SIGUSR1)
@@ -144,7 +144,7 @@ func TestContainerRestarts(t *testing.T) {
 func TestPodIsRemoved(t *testing.T) {
 	n := newNode(t)
 	pod, other := n.runPod("goes"), n.runPod("stays")
-	id := n.run(pod, containerd.Container{Name: "app", Command: containerd.Sleep()})
+	id := n.run(pod, testnode.Container{Name: "app", Command: testnode.Sleep()})
 	n.await(id, started)
 	n.await(pod.SandboxID, started)
 	if e := n.journal.event(pod.SandboxID, started); !e.IsSandbox() {
@@ -167,7 +167,7 @@ func TestPodIsRemoved(t *testing.T) {
 	if s, err := n.cache.Get(pod.UID); err != nil || len(s.SandboxStatuses) != 0 {
 		t.Errorf("a pod that is gone is in the cache: %+v, %v", s, err)
 	}
-	if s := n.status(containerd.NewUID()); len(s.SandboxStatuses) != 0 {
+	if s := n.status(testnode.NewUID()); len(s.SandboxStatuses) != 0 {
 		t.Errorf("a pod that never was has the status %+v", *s)
 	}
 	n.await(other.SandboxID, started)
@@ -178,14 +178,14 @@ func TestPodIsRemoved(t *testing.T) {
 func TestSandboxIsRecreated(t *testing.T) {
 	n := newNode(t)
 	pod := n.runPod("again")
-	old := n.run(pod, containerd.Container{Name: "app", Command: containerd.Sleep()})
+	old := n.run(pod, testnode.Container{Name: "app", Command: testnode.Sleep()})
 	n.await(old, started)
 	n.must(n.client.StopPod(n.ctx, pod))
 	n.await(pod.SandboxID, started, died)
 
 	again, err := n.client.RunPodAgain(n.ctx, pod)
 	n.must(err)
-	id := n.run(again, containerd.Container{Name: "app", Command: containerd.Sleep(), Restarts: 1})
+	id := n.run(again, testnode.Container{Name: "app", Command: testnode.Sleep(), Restarts: 1})
 	n.await(again.SandboxID, started)
 	n.await(id, started)
 	s := n.status(pod.UID)
@@ -212,8 +212,8 @@ func TestSandboxIsRecreated(t *testing.T) {
 func TestLateSubscriberLearnsThePresent(t *testing.T) {
 	n := newBareNode(t)
 	pod := n.runPod("early")
-	running := n.run(pod, containerd.Container{Name: "runs", Command: containerd.Sleep()})
-	ended := n.run(pod, containerd.Container{Name: "ended", Command: containerd.Exit(4)})
+	running := n.run(pod, testnode.Container{Name: "runs", Command: testnode.Sleep()})
+	ended := n.run(pod, testnode.Container{Name: "ended", Command: testnode.Exit(4)})
 	n.awaitExit(ended)
 	n.watch()
 	n.await(pod.SandboxID, started)

@@ -4,10 +4,12 @@ import (
 	"os"
 	"testing"
 
-	"github.com/kubepleg/pleg/internal/e2e/containerd"
+	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
+func init() { testnode.RegisterFlags() }
+
 func TestMain(m *testing.M) {
-	containerd.ExitWithoutRoot("e2e")
+	testnode.ExitWithoutRoot("e2e")
 	os.Exit(m.Run())
 }

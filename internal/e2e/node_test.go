@@ -16,7 +16,7 @@ import (
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
-	"github.com/kubepleg/pleg/internal/e2e/containerd"
+	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
 // patience is how long a test waits for something that must come. It is no
@@ -27,8 +27,8 @@ const patience = 2 * time.Minute
 type node struct {
 	t      *testing.T
 	ctx    context.Context // ends when patience with the whole test does
-	daemon *containerd.Daemon
-	client *containerd.Client // for the test's own calls
+	daemon *testnode.Daemon
+	client *testnode.Client // for the test's own calls
 
 	runtime *cri.Runtime
 	cache   *pleg.PodCache
@@ -50,7 +50,7 @@ func newNode(t *testing.T, opts ...pleg.Option) *node {
 func newBareNode(t *testing.T) *node {
 	t.Helper()
 	n := &node{t: t, ctx: t.Context()}
-	daemon, err := containerd.Start(n.ctx)
+	daemon, err := testnode.Start(n.ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,14 +181,14 @@ func containerIn(s *pleg.PodStatus, id string) *pleg.Status {
 	return nil
 }
 
-func (n *node) runPod(name string) *containerd.Pod {
+func (n *node) runPod(name string) *testnode.Pod {
 	n.t.Helper()
 	p, err := n.client.RunPod(n.ctx, "e2e", name)
 	n.must(err)
 	return p
 }
 
-func (n *node) run(p *containerd.Pod, c containerd.Container) string {
+func (n *node) run(p *testnode.Pod, c testnode.Container) string {
 	n.t.Helper()
 	id, err := n.client.Run(n.ctx, p, c)
 	n.must(err)

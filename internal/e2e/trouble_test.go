@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubepleg/pleg"
-	"github.com/kubepleg/pleg/internal/e2e/containerd"
+	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
 // listCalls are the calls that a list may consist of: with streaming lists, and
@@ -27,8 +27,8 @@ func TestContainerdIsFrozen(t *testing.T) {
 	const threshold = 2 * time.Second
 	n := newNode(t, pleg.WithRelistThreshold(threshold))
 	pod := n.runPod("frozen")
-	victim := n.run(pod, containerd.Container{Name: "victim", Command: containerd.ExitOnSignal(7)})
-	survivor := n.run(pod, containerd.Container{Name: "survivor", Command: containerd.Sleep()})
+	victim := n.run(pod, testnode.Container{Name: "victim", Command: testnode.ExitOnSignal(7)})
+	survivor := n.run(pod, testnode.Container{Name: "survivor", Command: testnode.Sleep()})
 	n.await(victim, started)
 	n.await(survivor, started)
 	pid, err := n.client.Pid(n.ctx, victim)
@@ -89,16 +89,16 @@ func TestContainerdIsFrozen(t *testing.T) {
 func TestContainerdIsKilled(t *testing.T) {
 	for _, how := range []struct {
 		name string
-		end  func(*containerd.Daemon) error
+		end  func(*testnode.Daemon) error
 	}{
-		{"crash", (*containerd.Daemon).Kill},
-		{"upgrade", (*containerd.Daemon).Terminate},
+		{"crash", (*testnode.Daemon).Kill},
+		{"upgrade", (*testnode.Daemon).Terminate},
 	} {
 		t.Run(how.name, func(t *testing.T) {
 			n := newNode(t, pleg.WithRelistThreshold(2*time.Second))
 			pod := n.runPod("outlives")
-			victim := n.run(pod, containerd.Container{Name: "victim", Command: containerd.ExitOnSignal(5)})
-			survivor := n.run(pod, containerd.Container{Name: "survivor", Command: containerd.Sleep()})
+			victim := n.run(pod, testnode.Container{Name: "victim", Command: testnode.ExitOnSignal(5)})
+			survivor := n.run(pod, testnode.Container{Name: "survivor", Command: testnode.Sleep()})
 			n.await(victim, started)
 			n.await(survivor, started)
 			pid, err := n.client.Pid(n.ctx, victim)
@@ -130,7 +130,7 @@ func TestContainerdIsKilled(t *testing.T) {
 			if s := n.container(pod.UID, victim); s.State != pleg.ContainerStateExited || s.ExitCode == 0 {
 				t.Errorf("after the restart: %+v", *s)
 			}
-			after := n.run(pod, containerd.Container{Name: "after", Command: containerd.Sleep()})
+			after := n.run(pod, testnode.Container{Name: "after", Command: testnode.Sleep()})
 			n.await(after, started)
 			n.relistTwice()
 			n.await(survivor, started)
@@ -173,7 +173,7 @@ func TestManyPods(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			id, err := n.client.Run(n.ctx, pod, containerd.Container{Name: "app", Command: containerd.Sleep()})
+			id, err := n.client.Run(n.ctx, pod, testnode.Container{Name: "app", Command: testnode.Sleep()})
 			mu.Lock()
 			defer mu.Unlock()
 			ids[pod.SandboxID], ids[id] = true, true

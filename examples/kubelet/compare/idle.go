@@ -42,7 +42,7 @@ func (m *measurement) idleUnder(ctx context.Context, v variant, count int) error
 	if err := measure.Wait(ctx, 2*settle); err != nil {
 		return err
 	}
-	runtime, err := m.node.daemonPid()
+	runtime, err := m.node.daemon.Pid()
 	if err != nil {
 		return err
 	}

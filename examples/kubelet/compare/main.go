@@ -20,8 +20,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kubepleg/pleg/internal/e2e/containerd"
 	"github.com/kubepleg/pleg/internal/e2e/measure"
+	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
 var (
@@ -138,7 +138,7 @@ func measureAll(ctx context.Context, r *results) (err error) {
 
 // choose returns the kubelets to measure, and where they are.
 func choose() ([]variant, string, error) {
-	if err := containerd.NeedsRoot(); err != nil {
+	if err := testnode.NeedsRoot(); err != nil {
 		return nil, "", err
 	}
 	chosen := slices.DeleteFunc(slices.Clone(variants), func(v variant) bool { return v.optional })

@@ -13,13 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/kubepleg/pleg/internal/e2e/containerd"
+	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
-// node is a containerd, a proxy for it, and a folder of static pods. Kubelets come and go on it.
+// node is a container runtime, a proxy for it, and a folder of static pods. Kubelets come and go on it.
 type node struct {
-	daemon   *containerd.Daemon
-	client   *containerd.Client
+	daemon   *testnode.Daemon
+	client   *testnode.Client
 	proxy    *proxy
 	dir      string
 	programs string
@@ -47,20 +47,20 @@ func startNode(ctx context.Context, programs string) (n *node, err error) {
 			err = errors.Join(err, n.close())
 		}
 	}()
-	if n.daemon, err = containerd.Start(ctx); err != nil {
+	if n.daemon, err = testnode.Start(ctx); err != nil {
 		return n, err
 	}
 	if n.client, err = n.daemon.Client(); err != nil {
 		return n, err
 	}
 	// Below the daemon's folder, so that it is swept with it.
-	n.dir = filepath.Join(filepath.Dir(n.daemon.Socket()), "kubelet")
+	n.dir = filepath.Join(n.daemon.Dir(), "kubelet")
 	for _, d := range []string{"manifests", "logs", "root"} {
 		if err := os.MkdirAll(filepath.Join(n.dir, d), 0o755); err != nil {
 			return n, fmt.Errorf("making the kubelet's folder: %w", err)
 		}
 	}
-	if n.proxy, err = startProxy(filepath.Join(filepath.Dir(n.daemon.Socket()), "p.sock"), n.daemon.Socket()); err != nil {
+	if n.proxy, err = startProxy(filepath.Join(n.daemon.Dir(), "p.sock"), n.daemon.Socket()); err != nil {
 		return n, err
 	}
 	ctx, n.stop = context.WithCancel(ctx)
@@ -135,7 +135,7 @@ func manifest(name string) map[string]any {
 			"hostNetwork": true, "automountServiceAccountToken": false, "restartPolicy": "Always",
 			"terminationGracePeriodSeconds": 0, "enableServiceLinks": false,
 			"containers": []any{map[string]any{
-				"name": "app", "image": containerd.BusyboxImage, "imagePullPolicy": "Never",
+				"name": "app", "image": testnode.BusyboxImage, "imagePullPolicy": "Never",
 				"command": []string{"sleep", "1000000"},
 			}},
 		},

@@ -2,13 +2,10 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 )
 
 // outside are the folders that a kubelet makes whatever its root is. Those that were there
@@ -38,24 +35,4 @@ func removeMade() error {
 		errs = append(errs, os.RemoveAll(d))
 	}
 	return errors.Join(errs...)
-}
-
-// daemonPid returns the process of the node's containerd.
-func (n *node) daemonPid() (int, error) {
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		return 0, fmt.Errorf("looking for containerd: %w", err)
-	}
-	config := filepath.Join(filepath.Dir(n.daemon.Socket()), "config.toml")
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
-		args, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
-		if strings.Contains(string(args), "--config\x00"+config) {
-			return pid, nil
-		}
-	}
-	return 0, errors.New("looking for containerd: it does not run")
 }

@@ -196,7 +196,7 @@ func (f *fire) hurtContainerd(ctx context.Context) {
 // stopShim stops one shim for a while.
 func (f *fire) stopShim(ctx context.Context) error {
 	var shims []int
-	dir := filepath.Dir(f.daemon.Socket())
+	dir := f.daemon.Dir()
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return err

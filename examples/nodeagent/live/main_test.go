@@ -8,14 +8,14 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/kubepleg/pleg/internal/e2e/containerd"
+	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
 // bin has what TestMain builds: the agent, and the program app that pods run.
 var bin string
 
 func TestMain(m *testing.M) {
-	containerd.ExitWithoutRoot("live")
+	testnode.ExitWithoutRoot("live")
 	os.Exit(run(m))
 }
 

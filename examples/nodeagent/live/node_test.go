@@ -16,7 +16,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/kubepleg/pleg/internal/e2e/containerd"
+	"github.com/kubepleg/pleg/internal/e2e/testnode"
 	"github.com/kubepleg/pleg/internal/proctest"
 )
 
@@ -25,15 +25,15 @@ const patience = 2 * time.Minute
 
 // image is what every pod runs; otherImage is the same under another name.
 const (
-	image      = containerd.BusyboxImage
+	image      = testnode.BusyboxImage
 	otherImage = "localhost/busybox:other"
 )
 
-// node is a containerd with a directory of manifests.
+// node is a container runtime with a directory of manifests.
 type node struct {
 	t         *testing.T
-	daemon    *containerd.Daemon
-	client    *containerd.Client
+	daemon    *testnode.Daemon
+	client    *testnode.Client
 	dir       string
 	manifests string
 }
@@ -43,28 +43,21 @@ func newNode(t *testing.T) *node {
 	n := &node{t: t, dir: t.TempDir()}
 	n.manifests = filepath.Join(n.dir, "manifests")
 	n.must(os.Mkdir(n.manifests, 0o755))
-	daemon, err := containerd.Start(t.Context())
+	daemon, err := testnode.Start(t.Context())
 	n.must(err)
 	n.daemon = daemon
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("containerd's log ends:\n%s", daemon.Log(20))
+			t.Logf("the runtime's log ends:\n%s", daemon.Log(20))
 		}
 		if err := daemon.Close(); err != nil {
-			t.Error("taking containerd down:", err)
+			t.Error("taking the runtime down:", err)
 		}
 	})
 	n.client, err = daemon.Client()
 	n.must(err)
 	t.Cleanup(func() { n.client.Close() })
-	binaries, err := containerd.Build(t.Context())
-	n.must(err)
-	tag := exec.CommandContext(t.Context(), filepath.Join(binaries, "ctr"), "-n", "k8s.io", "images", "tag", image,
-		otherImage)
-	tag.Env = append(os.Environ(), "CONTAINERD_ADDRESS="+daemon.Socket())
-	if out, err := tag.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	n.must(daemon.ImportBusybox(t.Context(), otherImage))
 	return n
 }
 
@@ -74,9 +67,6 @@ func (n *node) must(err error) {
 		n.t.Fatal(err)
 	}
 }
-
-// cgroup is the cgroup whose processes the daemon's end takes away.
-func (n *node) cgroup() string { return "/" + filepath.Base(filepath.Dir(n.daemon.Socket())) }
 
 // write writes a manifest elsewhere and moves it over the old one: the kubelet reads every
 // file that it finds.
@@ -105,7 +95,8 @@ func (n *node) startAgent(args ...string) *agent {
 	address := proctest.FreeAddress(n.t)
 	cmd := exec.Command(filepath.Join(bin, "nodeagent"), append([]string{
 		"--runtime-endpoint", n.daemon.Endpoint(), "--manifests", n.manifests, "--state-dir", filepath.Join(n.dir, "state"),
-		"--listen", address, "--node-ip", "127.0.0.1", "--node-name", "live", "--cgroup-parent", n.cgroup(), "-v", "1",
+		"--listen", address, "--node-ip", "127.0.0.1", "--node-name", "live",
+		"--cgroup-parent", n.daemon.CgroupParent(), "-v", "1",
 	}, args...)...)
 	a := &agent{proctest.Start(n.t, cmd), n, address}
 	n.t.Cleanup(func() {

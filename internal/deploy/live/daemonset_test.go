@@ -17,7 +17,7 @@ import (
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/internal/deploy"
-	"github.com/kubepleg/pleg/internal/e2e/containerd"
+	"github.com/kubepleg/pleg/internal/e2e/testnode"
 	"github.com/kubepleg/pleg/internal/proctest"
 )
 
@@ -235,7 +235,7 @@ func confined(t *testing.T, a *agent) {
 func unmounted(t *testing.T, a *agent) {
 	_, id, _ := strings.Cut(a.pod("before").Status.ContainerStatuses[0].ContainerID, "://")
 	holds := func() bool {
-		mounts, err := containerd.MountPoints(a.pid())
+		mounts, err := testnode.MountPoints(a.pid())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -4,10 +4,10 @@ import (
 	"os"
 	"testing"
 
-	"github.com/kubepleg/pleg/internal/e2e/containerd"
+	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
 func TestMain(m *testing.M) {
-	containerd.ExitWithoutRoot("live")
+	testnode.ExitWithoutRoot("live")
 	os.Exit(m.Run())
 }

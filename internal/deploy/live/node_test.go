@@ -13,18 +13,18 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/kubepleg/pleg/internal/deploy"
-	"github.com/kubepleg/pleg/internal/e2e/containerd"
 	"github.com/kubepleg/pleg/internal/e2e/kubelet"
+	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
 // patience is how long a test waits for something that must come.
 const patience = 2 * time.Minute
 
-// node is a containerd and a released kubelet on it, without an API server.
+// node is a container runtime and a released kubelet on it, without an API server.
 type node struct {
 	t         *testing.T
-	daemon    *containerd.Daemon
-	client    *containerd.Client
+	daemon    *testnode.Daemon
+	client    *testnode.Client
 	dir       string
 	manifests string
 	address   string // the kubelet's, for /pods
@@ -35,15 +35,15 @@ func newNode(t *testing.T) *node {
 	n := &node{t: t, dir: t.TempDir()}
 	n.manifests = filepath.Join(n.dir, "manifests")
 	n.must(os.Mkdir(n.manifests, 0o755))
-	daemon, err := containerd.Start(t.Context())
+	daemon, err := testnode.Start(t.Context())
 	n.must(err)
 	n.daemon = daemon
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("containerd's log ends:\n%s", daemon.Log(20))
+			t.Logf("the runtime's log ends:\n%s", daemon.Log(20))
 		}
 		if err := daemon.Close(); err != nil {
-			t.Error("taking containerd down:", err)
+			t.Error("taking the runtime down:", err)
 		}
 	})
 	n.client, err = daemon.Client()
@@ -88,7 +88,7 @@ func (n *node) runShell(name, script string) {
 		HostNetwork: true, RestartPolicy: corev1.RestartPolicyNever, AutomountServiceAccountToken: new(bool),
 		TerminationGracePeriodSeconds: new(int64),
 		Containers: []corev1.Container{{
-			Name: "main", Image: containerd.BusyboxImage, ImagePullPolicy: corev1.PullNever,
+			Name: "main", Image: testnode.BusyboxImage, ImagePullPolicy: corev1.PullNever,
 			Command: []string{"sh", "-c", script},
 		}},
 	}

@@ -1,5 +1,5 @@
 // Package kubelet runs a released kubelet, without an API server, for tests that compare with
-// one or need one. It runs the static pods of a folder on a containerd of package containerd.
+// one or need one. It runs the static pods of a folder on a runtime of package testnode.
 package kubelet
 
 import (
@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kubepleg/pleg/internal/e2e/containerd"
+	"github.com/kubepleg/pleg/internal/e2e/testnode"
 	"github.com/kubepleg/pleg/internal/proctest"
 )
 
@@ -27,7 +27,7 @@ const patience = 2 * time.Minute
 // Build builds the kubelet with examples/kubelet/build, once in a process, and returns it. The
 // first time on a machine takes minutes.
 var Build = sync.OnceValues(func() (string, error) {
-	root, err := containerd.Root(context.Background())
+	root, err := testnode.Root(context.Background())
 	if err != nil {
 		return "", err
 	}
@@ -64,8 +64,8 @@ func Config(manifests, endpoint, dir string, port, readOnlyPort int) map[string]
 
 // Options say what a kubelet runs, and where.
 type Options struct {
-	Daemon    *containerd.Daemon
-	Client    *containerd.Client
+	Daemon    *testnode.Daemon
+	Client    *testnode.Client
 	Manifests string // the folder of the static pods
 	Dir       string // a folder for its own files
 	NodeName  string // which it appends to the names of static pods
@@ -113,7 +113,7 @@ func Start(t testing.TB, o Options) (address string) {
 		if err := o.Client.RemovePods(ctx); err != nil { // they lie in no cgroup of the daemon's own
 			t.Error(err)
 		}
-		if err := containerd.UnmountBelow(o.Dir); err != nil {
+		if err := testnode.UnmountBelow(o.Dir); err != nil {
 			t.Error(err)
 		}
 	})

@@ -28,8 +28,8 @@ import (
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
-	"github.com/kubepleg/pleg/internal/e2e/containerd"
 	"github.com/kubepleg/pleg/internal/e2e/measure"
+	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
 var (
@@ -38,7 +38,10 @@ var (
 	period  = flag.Duration("period", time.Second, "the relist period")
 )
 
-func main() { measure.Main(run) }
+func main() {
+	testnode.RegisterFlags()
+	measure.Main(run)
+}
 
 // mode is a way to watch the node; connect is nil for not watching it.
 type mode struct {
@@ -54,7 +57,7 @@ var modes = []mode{
 }
 
 func run(ctx context.Context) (err error) {
-	daemon, err := containerd.Start(ctx)
+	daemon, err := testnode.Start(ctx)
 	if err != nil {
 		return err
 	}
@@ -73,7 +76,7 @@ func run(ctx context.Context) (err error) {
 			if err != nil {
 				return err
 			}
-			_, err = client.Run(ctx, pod, containerd.Container{Name: "app", Command: containerd.Sleep()})
+			_, err = client.Run(ctx, pod, testnode.Container{Name: "app", Command: testnode.Sleep()})
 			return err
 		})
 	}

@@ -29,8 +29,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubepleg/pleg"
-	"github.com/kubepleg/pleg/internal/e2e/containerd"
 	"github.com/kubepleg/pleg/internal/e2e/measure"
+	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
 // The targets, for deaths and for readers.
@@ -52,10 +52,13 @@ var (
 	enforce = flag.Bool("enforce", false, "end with an error when a target is missed")
 )
 
-func main() { measure.Main(run) }
+func main() {
+	testnode.RegisterFlags()
+	measure.Main(run)
+}
 
 func run(ctx context.Context) (err error) {
-	daemon, err := containerd.Start(ctx)
+	daemon, err := testnode.Start(ctx)
 	if err != nil {
 		return err
 	}
@@ -184,7 +187,7 @@ type mortal struct {
 
 // populate runs the containers that will die and those that idle, some pods at a
 // time.
-func populate(ctx context.Context, client *containerd.Client) (uids []types.UID, mortals []mortal, err error) {
+func populate(ctx context.Context, client *testnode.Client) (uids []types.UID, mortals []mortal, err error) {
 	var mu sync.Mutex
 	var group errgroup.Group
 	group.SetLimit(4)
@@ -198,7 +201,7 @@ func populate(ctx context.Context, client *containerd.Client) (uids []types.UID,
 			uids = append(uids, pod.UID)
 			mu.Unlock()
 			for i := range containers {
-				id, err := client.Run(ctx, pod, containerd.Container{Name: fmt.Sprintf("c%d", i), Command: command})
+				id, err := client.Run(ctx, pod, testnode.Container{Name: fmt.Sprintf("c%d", i), Command: command})
 				if err != nil {
 					return err
 				}
@@ -216,10 +219,10 @@ func populate(ctx context.Context, client *containerd.Client) (uids []types.UID,
 		})
 	}
 	for i := 0; i < *deaths; i += *perPod {
-		run(fmt.Sprintf("mortal-%d", i), min(*perPod, *deaths-i), containerd.ExitOnSignal(1), true)
+		run(fmt.Sprintf("mortal-%d", i), min(*perPod, *deaths-i), testnode.ExitOnSignal(1), true)
 	}
 	for i := range *idle {
-		run(fmt.Sprintf("idle-%d", i), 1, containerd.Sleep(), false)
+		run(fmt.Sprintf("idle-%d", i), 1, testnode.Sleep(), false)
 	}
 	err = group.Wait()
 	rand.Shuffle(len(mortals), func(i, j int) { mortals[i], mortals[j] = mortals[j], mortals[i] })

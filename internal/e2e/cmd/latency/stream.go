@@ -8,7 +8,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/kubepleg/pleg/internal/e2e/containerd"
+	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
 // stream reads the runtime's own events of deaths, and walks the bare path from those
@@ -16,7 +16,7 @@ import (
 // runc, and shows it as exited only then: its event's stamp tells how much of a latency
 // is the runtime's own.
 type stream struct {
-	client *containerd.Client
+	client *testnode.Client
 	turns  *turns
 	cancel context.CancelFunc
 	joined sync.WaitGroup
@@ -33,7 +33,7 @@ type stop struct {
 	err                   error // of the bare path
 }
 
-func readStream(ctx context.Context, client *containerd.Client, turns *turns) (*stream, error) {
+func readStream(ctx context.Context, client *testnode.Client, turns *turns) (*stream, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	events, err := client.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
 	if err != nil {

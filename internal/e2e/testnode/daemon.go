@@ -1,4 +1,4 @@
-package containerd
+package testnode
 
 import (
 	"context"
@@ -19,16 +19,20 @@ const (
 	namespace = "k8s.io"
 	// maxSocketPath is how long a unix socket's path may be on Linux.
 	maxSocketPath = 107
+	// socketName is the daemon's socket in its folder.
+	socketName = "c.sock"
 	// bootTimeout bounds a start. It takes a second on an idle machine, and
 	// longer with many pods to recover.
 	bootTimeout = 2 * time.Minute
 )
 
-// Daemon is a containerd with a folder and a socket of its own. Its methods may
+// Daemon is a runtime with a folder and a socket of its own. Its methods may
 // be called from several goroutines.
 type Daemon struct {
+	runtime  Runtime
 	dir      string
-	binaries string
+	programs string // the folder of the runtime's
+	images   string // the folder of the images' archives
 	sweeper  *sweeper
 
 	mu  sync.Mutex // held while the process changes
@@ -41,23 +45,27 @@ type process struct {
 	done chan struct{} // closed when the process has ended and was reaped
 }
 
-// Start builds what is missing, starts a containerd and waits until it serves.
+// Start gets what is missing, starts the runtime that is chosen, and waits until it serves.
 // Its caller must Close it; should the calling process die, everything is taken
 // away all the same.
 func Start(ctx context.Context) (*Daemon, error) {
 	if err := NeedsRoot(); err != nil {
 		return nil, err
 	}
-	bin, err := Build(ctx)
+	r, err := Chosen()
+	if err != nil {
+		return nil, err
+	}
+	programs, images, err := r.prepare(ctx)
 	if err != nil {
 		return nil, err
 	}
 	dir, err := os.MkdirTemp("", "pleg-e2e-")
 	if err != nil {
-		return nil, fmt.Errorf("making containerd's folder: %w", err)
+		return nil, fmt.Errorf("making the folder of %s: %w", r.Name, err)
 	}
-	d := &Daemon{dir: dir, binaries: bin}
-	// The shims' sockets have names of 64 digits.
+	d := &Daemon{runtime: r, dir: dir, programs: programs, images: images}
+	// The sockets of containerd's shims have names of 64 digits.
 	if len(dir)+len("/s/")+64 > maxSocketPath {
 		return nil, errors.Join(fmt.Errorf("the temporary folder %s is too long for unix sockets: set TMPDIR", dir),
 			os.Remove(dir))
@@ -73,22 +81,31 @@ func Start(ctx context.Context) (*Daemon, error) {
 
 // boot is the first start, with the images.
 func (d *Daemon) boot(ctx context.Context) error {
-	if _, err := writeConfig(d.dir); err != nil {
-		return fmt.Errorf("writing containerd's configuration: %w", err)
+	if err := d.runtime.family.configure(d.dir, d.programs); err != nil {
+		return fmt.Errorf("configuring %s: %w", d.runtime.Name, err)
 	}
 	if err := d.Restart(ctx); err != nil {
 		return err
 	}
-	for _, archive := range archives {
-		if err := d.importImage(ctx, filepath.Join(d.binaries, archive)); err != nil {
+	for archive, name := range archives {
+		if err := d.importImage(ctx, filepath.Join(d.images, archive), name); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// Runtime is what is run, and what it promises.
+func (d *Daemon) Runtime() Runtime { return d.runtime }
+
+// Dir is the daemon's folder. What is mounted and written there is taken away with the daemon.
+func (d *Daemon) Dir() string { return d.dir }
+
+// CgroupParent is the cgroup whose processes are taken away with the daemon.
+func (d *Daemon) CgroupParent() string { return cgroupParent(d.dir) }
+
 // Socket is the path of the daemon's socket. It stays the same over restarts.
-func (d *Daemon) Socket() string { return filepath.Join(d.dir, "c.sock") }
+func (d *Daemon) Socket() string { return filepath.Join(d.dir, socketName) }
 
 // Endpoint is the socket as CRI clients name it.
 func (d *Daemon) Endpoint() string { return "unix://" + d.Socket() }
@@ -121,7 +138,7 @@ func (d *Daemon) Restart(ctx context.Context) error {
 	}
 	defer client.Close()
 	if err := client.WaitReady(ctx); err != nil {
-		return fmt.Errorf("waiting for containerd to serve: %w; its log ends:\n%s", err, d.Log(20))
+		return fmt.Errorf("waiting for %s to serve: %w; its log ends:\n%s", d.runtime.Name, err, d.Log(20))
 	}
 	return nil
 }
@@ -136,17 +153,18 @@ func (d *Daemon) Launch() error {
 	}
 	log, err := os.OpenFile(d.logPath(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
-		return fmt.Errorf("opening containerd's log: %w", err)
+		return fmt.Errorf("opening the log of %s: %w", d.runtime.Name, err)
 	}
 	defer log.Close()
-	cmd := exec.Command(filepath.Join(d.binaries, "containerd"), "--config", filepath.Join(d.dir, "config.toml"))
-	cmd.Env = append(os.Environ(), "PATH="+d.binaries+string(os.PathListSeparator)+os.Getenv("PATH"))
+	command := d.runtime.family.command(d.dir, d.programs)
+	cmd := exec.Command(command[0], command[1:]...)
+	cmd.Env = append(os.Environ(), "PATH="+d.programs+string(os.PathListSeparator)+os.Getenv("PATH"))
 	cmd.Stdout, cmd.Stderr = log, log
 	// A group of its own, so that an interrupt at the terminal reaches the test,
 	// which then ends the daemon in its own order.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("starting containerd: %w", err)
+		return fmt.Errorf("starting %s: %w", d.runtime.Name, err)
 	}
 	p := &process{cmd: cmd, done: make(chan struct{})}
 	d.run = p
@@ -161,12 +179,23 @@ func (d *Daemon) signal(s unix.Signal) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.run == nil {
-		return fmt.Errorf("sending %s to containerd: it does not run", unix.SignalName(s))
+		return fmt.Errorf("sending %s to %s: it does not run", unix.SignalName(s), d.runtime.Name)
 	}
 	if err := d.run.cmd.Process.Signal(s); err != nil {
-		return fmt.Errorf("sending %s to containerd: %w; its log ends:\n%s", unix.SignalName(s), err, d.Log(20))
+		return fmt.Errorf("sending %s to %s: %w; its log ends:\n%s", unix.SignalName(s), d.runtime.Name, err,
+			d.Log(20))
 	}
 	return nil
+}
+
+// Pid returns the daemon's process.
+func (d *Daemon) Pid() (int, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.run == nil {
+		return 0, fmt.Errorf("%s does not run", d.runtime.Name)
+	}
+	return d.run.cmd.Process.Pid, nil
 }
 
 func (d *Daemon) end(s unix.Signal) error {
@@ -176,14 +205,14 @@ func (d *Daemon) end(s unix.Signal) error {
 		return nil
 	}
 	if err := d.run.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return fmt.Errorf("ending containerd with %s: %w", unix.SignalName(s), err)
+		return fmt.Errorf("ending %s with %s: %w", d.runtime.Name, unix.SignalName(s), err)
 	}
 	<-d.run.done
 	d.run = nil
 	return nil
 }
 
-// Log returns the last lines of containerd's log.
+// Log returns the last lines of the daemon's log.
 func (d *Daemon) Log(lines int) string {
 	b, err := os.ReadFile(d.logPath())
 	if err != nil {
@@ -200,7 +229,7 @@ func (d *Daemon) Log(lines int) string {
 	return string(b[start:])
 }
 
-func (d *Daemon) logPath() string { return filepath.Join(d.dir, "containerd.log") }
+func (d *Daemon) logPath() string { return filepath.Join(d.dir, "daemon.log") }
 
 // Close ends the daemon and everything that it started, and removes its folder.
 // It does not take pods down in good order, which could hang; it takes away what

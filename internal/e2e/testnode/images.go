@@ -1,4 +1,4 @@
-package containerd
+package testnode
 
 import (
 	"archive/tar"
@@ -7,10 +7,11 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 )
 
 // The images that every daemon has. They are made here, no registry is asked.
@@ -21,57 +22,79 @@ const (
 	BusyboxImage = "localhost/busybox:test"
 )
 
-// archives are the files in the folder of the binaries that hold the images.
-var archives = []string{"pause.tar", "busybox.tar"}
+// archives are the files in the folder of the images, and the images that they hold.
+var archives = map[string]string{"pause.tar": PauseImage, "busybox.tar": BusyboxImage}
 
-// writeImages writes the archives that are missing in dir.
-func writeImages(dir string) error {
-	if allExist(dir, archives...) {
-		return nil
+// prepareImages returns the folder that has the archives of the images.
+func prepareImages(ctx context.Context) (string, error) {
+	if err := install(ctx, "busybox"); err != nil {
+		return "", err
 	}
-	busybox, err := staticBusybox()
-	if err != nil {
-		return err
-	}
-	pause := image{
-		name:       PauseImage,
-		entrypoint: []string{"/pause"},
-		files:      map[string]string{"pause": filepath.Join(dir, "pause")},
-	}
-	box := image{
-		name:     BusyboxImage,
-		files:    map[string]string{"bin/busybox": busybox},
-		symlinks: map[string]string{},
-	}
+	key := fmt.Sprintf("images-%s-%s", runtime.Version(), runtime.GOARCH)
+	return cached(ctx, key, slices.Sorted(maps.Keys(archives)), func(ctx context.Context, into string) error {
+		e2e, err := moduleDir(ctx)
+		if err != nil {
+			return err
+		}
+		if err := goBuild(ctx, e2e, into, module+"/testnode/pause"); err != nil {
+			return err
+		}
+		pause := image{
+			name:       PauseImage,
+			entrypoint: []string{"/pause"},
+			files:      map[string]string{"pause": filepath.Join(into, "pause")},
+		}
+		if err := pause.write(filepath.Join(into, "pause.tar")); err != nil {
+			return err
+		}
+		box, err := busybox(BusyboxImage)
+		if err != nil {
+			return err
+		}
+		return box.write(filepath.Join(into, "busybox.tar"))
+	})
+}
+
+// busybox is an image that has a shell. Under whatever name, it is the same image.
+func busybox(name string) (image, error) {
+	program, err := staticBusybox()
+	box := image{name: name, files: map[string]string{"bin/busybox": program}, symlinks: map[string]string{}}
 	for _, applet := range []string{"sh", "sleep", "true", "false", "cat", "kill"} {
 		box.symlinks["bin/"+applet] = "busybox"
 	}
-	for i, img := range []image{pause, box} {
-		if err := img.write(filepath.Join(dir, archives[i])); err != nil {
-			return fmt.Errorf("writing the image %s: %w", img.name, err)
-		}
-	}
-	return nil
+	return box, err
 }
 
 // ImportProgram gives the daemon an image with nothing in it but a static program, which is
 // its entry point.
 func (d *Daemon) ImportProgram(ctx context.Context, name, program string) error {
 	entry := filepath.Base(program)
-	archive := filepath.Join(d.dir, entry+".tar")
-	img := image{name: name, entrypoint: []string{"/" + entry}, files: map[string]string{entry: program}}
-	if err := img.write(archive); err != nil {
-		return fmt.Errorf("writing the image %s: %w", name, err)
+	return d.importAs(ctx, image{
+		name: name, entrypoint: []string{"/" + entry}, files: map[string]string{entry: program},
+	})
+}
+
+// ImportBusybox gives the daemon's image of busybox another name.
+func (d *Daemon) ImportBusybox(ctx context.Context, name string) error {
+	box, err := busybox(name)
+	if err != nil {
+		return err
 	}
-	return d.importImage(ctx, archive)
+	return d.importAs(ctx, box)
+}
+
+func (d *Daemon) importAs(ctx context.Context, img image) error {
+	archive := filepath.Join(d.dir, fmt.Sprintf("%x.tar", sha256.Sum256([]byte(img.name))))
+	if err := img.write(archive); err != nil {
+		return fmt.Errorf("writing the image %s: %w", img.name, err)
+	}
+	return d.importImage(ctx, archive, img.name)
 }
 
 // importImage imports an archive.
-func (d *Daemon) importImage(ctx context.Context, archive string) error {
-	cmd := exec.CommandContext(ctx, filepath.Join(d.binaries, "ctr"), "-n", namespace, "images", "import", archive)
-	cmd.Env = append(os.Environ(), "CONTAINERD_ADDRESS="+d.Socket())
-	if _, err := output(cmd); err != nil {
-		return fmt.Errorf("importing an image: %w", err)
+func (d *Daemon) importImage(ctx context.Context, archive, name string) error {
+	if err := d.runtime.family.importImage(ctx, d.dir, d.programs, archive, name); err != nil {
+		return fmt.Errorf("importing the image %s into %s: %w", name, d.runtime.Name, err)
 	}
 	return nil
 }
@@ -126,18 +149,15 @@ func (img image) write(path string) error {
 	if err := w.Close(); err != nil {
 		return err
 	}
-	if err := os.WriteFile(path+".part", archive.Bytes(), 0o644); err != nil {
-		return err
-	}
-	return os.Rename(path+".part", path)
+	return os.WriteFile(path, archive.Bytes(), 0o600)
 }
 
-// layer returns the tar of the image's file system.
+// layer returns the tar of the image's file system, always the same one.
 func (img image) layer() ([]byte, error) {
 	var layer bytes.Buffer
 	w := tar.NewWriter(&layer)
-	for name, from := range img.files {
-		data, err := os.ReadFile(from)
+	for _, name := range slices.Sorted(maps.Keys(img.files)) {
+		data, err := os.ReadFile(img.files[name])
 		if err != nil {
 			return nil, err
 		}
@@ -145,8 +165,8 @@ func (img image) layer() ([]byte, error) {
 			return nil, err
 		}
 	}
-	for name, target := range img.symlinks {
-		h := &tar.Header{Name: name, Linkname: target, Typeflag: tar.TypeSymlink, Mode: 0o777}
+	for _, name := range slices.Sorted(maps.Keys(img.symlinks)) {
+		h := &tar.Header{Name: name, Linkname: img.symlinks[name], Typeflag: tar.TypeSymlink, Mode: 0o777}
 		if err := w.WriteHeader(h); err != nil {
 			return nil, err
 		}

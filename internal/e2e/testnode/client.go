@@ -1,4 +1,4 @@
-package containerd
+package testnode
 
 import (
 	"context"
@@ -33,7 +33,7 @@ func (d *Daemon) Client() (*Client, error) {
 			MinConnectTimeout: 5 * time.Second,
 		}))
 	if err != nil {
-		return nil, fmt.Errorf("connecting to containerd: %w", err)
+		return nil, fmt.Errorf("connecting to %s: %w", d.runtime.Name, err)
 	}
 	return &Client{
 		RuntimeServiceClient: runtimeapi.NewRuntimeServiceClient(conn),
@@ -45,7 +45,7 @@ func (d *Daemon) Client() (*Client, error) {
 // Close ends the connection.
 func (c *Client) Close() error { return c.conn.Close() }
 
-// WaitReady returns when containerd answers, or ctx has ended.
+// WaitReady returns when the runtime answers, or ctx has ended.
 func (c *Client) WaitReady(ctx context.Context) error {
 	for {
 		_, err := c.ListContainers(ctx, &runtimeapi.ListContainersRequest{}, grpc.WaitForReady(true))

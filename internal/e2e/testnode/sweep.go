@@ -1,4 +1,4 @@
-package containerd
+package testnode
 
 import (
 	"bufio"
@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,8 +24,9 @@ import (
 // makes a sweeper of it.
 const sweepVariable = "PLEG_E2E_SWEEP"
 
-// sweepTimeout bounds how long killed processes may take to go.
-const sweepTimeout = 20 * time.Second
+// sweepTimeout bounds how long killed processes may take to go. On a busy machine the shims of
+// 150 pods take more than 20 s.
+const sweepTimeout = 2 * time.Minute
 
 // A test that runs into its timeout ends without any clean-up of its own, and so
 // does one that is killed. Therefore the clean-up is also held by a second
@@ -40,7 +42,7 @@ func init() {
 	// holds: it ends when that process does.
 	_, _ = os.Stdin.Read(make([]byte, 1))
 	if err := sweep(dir); err != nil {
-		fmt.Fprintln(os.Stderr, "cleaning up after a containerd:", err)
+		fmt.Fprintln(os.Stderr, "cleaning up after a container runtime:", err)
 		os.Exit(1)
 	}
 	os.Exit(0)
@@ -78,10 +80,10 @@ func (s *sweeper) close() error {
 	return errors.Join(s.hold.Close(), s.cmd.Wait())
 }
 
-// sweep takes away every trace of the daemon whose folder is dir: its process,
-// shims, containers, mounts, cgroups and files. The name of the folder is unique
-// and is in the command line of each shim and in the cgroup of each container, so
-// that nothing of anybody else's can be meant.
+// sweep takes away every trace of the daemon whose folder is dir: its process, the
+// processes that look after containers, containers, mounts, cgroups, sockets and files. The
+// name of the folder is unique and is in the command line of each of these processes and in
+// the cgroup of each container, so that nothing of anybody else's can be meant.
 func sweep(dir string) error {
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -90,18 +92,18 @@ func sweep(dir string) error {
 	inOurs := func(pid int) bool {
 		return slices.ContainsFunc(parents, func(parent string) bool { return inCgroup(pid, parent) })
 	}
-	// In this order: a daemon starts shims, a shim starts containers. A shim that
-	// lives reaps its containers.
+	// In this order: a daemon starts shims, or conmons, and each of these a container, which
+	// it reaps as long as it lives.
 	for _, owned := range []func(pid int) bool{
-		func(pid int) bool { return runs(pid, "containerd", dir) },
+		func(pid int) bool { return runs(pid, dir, "containerd", "crio") },
 		inOurs,
-		func(pid int) bool { return runs(pid, "containerd-shim-runc-v2", dir) },
+		func(pid int) bool { return runs(pid, dir, "containerd-shim-runc-v2", "conmon") },
 	} {
 		if err := killAll(owned); err != nil {
 			return err
 		}
 	}
-	errs := []error{UnmountBelow(dir)}
+	errs := []error{removeShimSockets(dir), UnmountBelow(dir)}
 	for _, parent := range parents {
 		errs = append(errs, removeCgroups(parent))
 	}
@@ -109,14 +111,45 @@ func sweep(dir string) error {
 }
 
 // kubeletCgroups are the cgroups of the containers that were made without a parent, as a
-// kubelet makes them that manages no cgroups: CRI's namespace, and the container's ID.
+// kubelet makes them that manages no cgroups. containerd has CRI's namespace and the
+// container's ID, CRI-O its own name and that.
 func kubeletCgroups(dir string) []string {
-	tasks, _ := filepath.Glob(filepath.Join(dir, "state", "io.containerd.runtime.v2.task", namespace, "*"))
 	var cgroups []string
-	for _, t := range tasks {
+	for _, t := range bundles(dir) {
 		cgroups = append(cgroups, filepath.Join("/", namespace, filepath.Base(t)))
 	}
+	containers, _ := filepath.Glob(filepath.Join(dir, "runroot", "overlay-containers", "*"))
+	for _, c := range containers {
+		id := filepath.Base(c)
+		cgroups = append(cgroups, "/crio/crio-"+id, "/crio/crio-conmon-"+id)
+	}
 	return cgroups
+}
+
+// bundles are containerd's folders of what it runs.
+func bundles(dir string) []string {
+	found, _ := filepath.Glob(filepath.Join(dir, "state", "io.containerd.runtime.v2.task", namespace, "*"))
+	return found
+}
+
+// shimSocket is what containerd's shims have in their bundles: the address at which they
+// listen, alone or in JSON. Before 2.3 it is not below the daemon's folder.
+var shimSocket = regexp.MustCompile(`unix://(/run/containerd/s/[0-9a-f]{64})`)
+
+// removeShimSockets removes the sockets of shims that were killed.
+func removeShimSockets(dir string) error {
+	var errs []error
+	for _, b := range bundles(dir) {
+		for _, name := range []string{"address", "bootstrap.json"} {
+			text, _ := os.ReadFile(filepath.Join(b, name))
+			if found := shimSocket.FindSubmatch(text); found != nil {
+				if err := os.Remove(string(found[1])); !errors.Is(err, fs.ErrNotExist) {
+					errs = append(errs, err)
+				}
+			}
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // cgroupParent is the cgroup that the pods of the daemon are in.
@@ -154,15 +187,15 @@ func processes() []int {
 	return pids
 }
 
-// runs tells whether a process is the program with that name and has a path
-// below dir among its arguments.
-func runs(pid int, program, dir string) bool {
+// runs tells whether a process is one of the programs and has a path below dir among its
+// arguments.
+func runs(pid int, dir string, programs ...string) bool {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	if err != nil {
 		return false
 	}
 	args := strings.Split(string(b), "\x00")
-	return filepath.Base(args[0]) == program &&
+	return slices.Contains(programs, filepath.Base(args[0])) &&
 		slices.ContainsFunc(args[1:], func(a string) bool { return strings.HasPrefix(a, dir+"/") })
 }
 

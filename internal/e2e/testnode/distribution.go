@@ -1,4 +1,4 @@
-package containerd
+package testnode
 
 import (
 	"context"
@@ -10,31 +10,38 @@ import (
 	"strings"
 )
 
-// installDistribution installs what containerd needs of the distribution: runc,
-// and a static busybox for the containers to run.
-func installDistribution(ctx context.Context) error {
+// packages are the distribution's packages that programs come from.
+var packages = map[string]string{
+	"runc": "runc", "conmon": "conmon", "skopeo": "skopeo", "xz": "xz-utils", "busybox": "busybox-static",
+}
+
+// install installs what is missing of the distribution's programs.
+func install(ctx context.Context, programs ...string) error {
 	var missing []string
-	if _, err := exec.LookPath("runc"); err != nil {
-		missing = append(missing, "runc")
-	}
-	if _, err := staticBusybox(); err != nil {
-		missing = append(missing, "busybox-static")
+	for _, p := range programs {
+		_, err := exec.LookPath(p)
+		if p == "busybox" {
+			_, err = staticBusybox()
+		}
+		if err != nil {
+			missing = append(missing, packages[p])
+		}
 	}
 	if len(missing) == 0 {
 		return nil
 	}
+	what := strings.Join(missing, " and ")
 	if err := NeedsRoot(); err != nil {
-		return fmt.Errorf("installing %s: %w", strings.Join(missing, " and "), err)
+		return fmt.Errorf("installing %s: %w", what, err)
 	}
 	if _, err := exec.LookPath("apt-get"); err != nil {
-		return fmt.Errorf("%s not found, and no apt-get to install it with", strings.Join(missing, " and "))
+		return fmt.Errorf("%s not found, and no apt-get to install it with", what)
 	}
-	install := append([]string{"install", "-y", "--no-install-recommends"}, missing...)
-	for _, args := range [][]string{{"update"}, install} {
+	for _, args := range [][]string{{"update"}, append([]string{"install", "-y", "--no-install-recommends"}, missing...)} {
 		cmd := exec.CommandContext(ctx, "apt-get", args...)
 		cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
 		if _, err := output(cmd); err != nil {
-			return fmt.Errorf("installing %s: %w", strings.Join(missing, " and "), err)
+			return fmt.Errorf("installing %s: %w", what, err)
 		}
 	}
 	return nil

@@ -1,11 +1,15 @@
-// Package containerd runs a real containerd for tests and programs of this
-// module: it builds it, starts it under a temporary folder of its own with a
-// socket of its own, freezes, kills and restarts it, makes pods in it, and takes
-// every trace of it away again, also when the process that started it dies.
+// Package testnode runs a real container runtime for tests and programs: it gets or builds
+// the one that is chosen by name, starts it under a temporary folder of its own with a socket
+// of its own, freezes, kills and restarts it, makes pods in it, and takes every trace of it
+// away again, also when the process that started it dies.
 //
-// It needs Linux, root, and, the first time, the network: containerd comes from
-// the Go module proxy, runc and a static busybox from the distribution.
-package containerd
+// A Runtime says what is known of each: where its programs come from, and what tests may
+// expect of it. Tests tell runtimes apart by that and not by their names.
+//
+// The package needs Linux, root, and, the first time, the network: containerd 1.6, runc, and
+// what else runs beside a runtime, come from Debian, the other versions of containerd from the
+// Go module proxy. CRI-O's programs are in neither; they come from a folder that is named.
+package testnode
 
 import (
 	"errors"

@@ -1,0 +1,177 @@
+package testnode
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"text/template"
+)
+
+// containerd is a version of containerd. Versions are compared as strings: no number in them
+// that decides has two digits.
+type containerd struct {
+	version string
+	// sum is the checksum of the Go module, as in a go.sum. The module's own go.sum has those
+	// of everything else that it is built from. Without one it is Debian's package.
+	sum string
+}
+
+// containerds are the versions that are run, the last of each minor one.
+var containerds = []containerd{
+	{"1.6.20", ""},
+	{"1.7.35", "h1:7AU2T1qI2OdNBmKkreWZ7kASHUNFItN5Hgejd9sY938="},
+	{"2.0.14", "h1:f+wIN6XMP+EsDTD8eKc4aCTMxmb184p/ICs0KQYCYBg="},
+	{"2.1.9", "h1:lOQQ3qVEtauZCHKh8S2Xph5fGXFX2uZxMHmaslOZtW0="},
+	{"2.2.9", "h1:ddw9THGOXhcKnHORjkKoXtazPjwtcPwmqk8AVyRpfZw="},
+	{"2.3.7", "h1:7PGbgAVKE4ieQjFPv7+kwAv7f9dCtRpExZwjExHD/Fk="},
+	{"2.4.2", "h1:p6Qg+xbEz8lvwdhHDx0U469xENvp4LgGBx+E7djXkGw="},
+}
+
+// containerdPrograms are the programs that are run.
+var containerdPrograms = []string{"containerd", "containerd-shim-runc-v2", "ctr"}
+
+func (c containerd) prepare(ctx context.Context) (string, error) {
+	if err := install(ctx, "runc"); err != nil {
+		return "", err
+	}
+	if c.sum == "" {
+		return cached(ctx, "containerd-debian-"+c.version, containerdPrograms, c.unpack)
+	}
+	key := fmt.Sprintf("containerd-%s-%s-%s", c.version, runtime.Version(), runtime.GOARCH)
+	return cached(ctx, key, containerdPrograms, c.build)
+}
+
+// build builds the programs in the folder of the downloaded module, by its own go.mod and
+// go.sum: it gets the versions that it was released with.
+func (c containerd) build(ctx context.Context, into string) error {
+	path := "github.com/containerd/containerd"
+	if c.version >= "2" {
+		path += "/v2"
+	}
+	cmd := exec.CommandContext(ctx, "go", "mod", "download", "-json", path+"@v"+c.version)
+	// Outside of every module, so that none has a say in it.
+	cmd.Dir, cmd.Env = into, append(os.Environ(), "GOWORK=off", "GO111MODULE=on")
+	out, err := output(cmd)
+	if err != nil {
+		return fmt.Errorf("downloading containerd: %w", err)
+	}
+	var module struct{ Dir, Sum string }
+	if err := json.Unmarshal([]byte(out), &module); err != nil {
+		return fmt.Errorf("downloading containerd: %w", err)
+	}
+	if module.Sum != c.sum {
+		return fmt.Errorf("downloading containerd: %s@v%s has the checksum %s, not %s", path, c.version, module.Sum, c.sum)
+	}
+	var packages []string
+	for _, p := range containerdPrograms {
+		packages = append(packages, path+"/cmd/"+p)
+	}
+	return goBuild(ctx, module.Dir, into, packages...)
+}
+
+// unpack unpacks Debian's package, which is not installed.
+func (c containerd) unpack(ctx context.Context, into string) error {
+	for _, args := range [][]string{
+		{"apt-get", "update"},
+		{"apt-get", "download", "containerd"},
+		{"sh", "-c", "dpkg -x containerd_*.deb unpacked"},
+	} {
+		cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+		cmd.Dir = into
+		if _, err := output(cmd); err != nil {
+			return fmt.Errorf("getting Debian's containerd: %w", err)
+		}
+	}
+	for _, p := range containerdPrograms {
+		if err := os.Rename(filepath.Join(into, "unpacked", "usr", "bin", p), filepath.Join(into, p)); err != nil {
+			return fmt.Errorf("getting Debian's containerd: %w", err)
+		}
+	}
+	out, err := output(exec.CommandContext(ctx, filepath.Join(into, "containerd"), "--version"))
+	if err == nil && !strings.Contains(out, " "+c.version) {
+		err = fmt.Errorf("the distribution's containerd is %q, not %s", strings.TrimSpace(out), c.version)
+	}
+	return err
+}
+
+// containerdConfig is containerd's configuration. Everything that it writes is below the
+// daemon's folder, but for the shims' sockets before 2.3; nothing of the machine's own
+// configuration is read.
+//
+// restrict_oom_score_adj: without CAP_SYS_RESOURCE every sandbox would fail on its
+// oom_score_adj. no_sync: what is written must survive the death of the process, not that of
+// the machine. CRI's server for exec and attach, which nothing here uses, cannot be switched
+// off: it takes any free loopback port.
+var containerdConfig = template.Must(template.New("config.toml").Parse(`version = {{if .V1}}2{{else}}3{{end}}
+root = '{{.Dir}}/root'
+state = '{{.Dir}}/state'
+disabled_plugins = [
+  'io.containerd.internal.v1.opt',
+  'io.containerd.nri.v1.nri',
+  'io.containerd.tracing.processor.v1.otlp',
+  'io.containerd.internal.v1.tracing',
+]
+
+[debug]
+  level = 'warn'
+[grpc]
+  address = '{{.Dir}}/c.sock'
+[ttrpc]
+  address = '{{.Dir}}/c.sock.ttrpc'
+{{- if .SocketDir}}
+[plugins.'io.containerd.shim.v1.manager']
+  socket_dir = '{{.Dir}}/s'
+{{- end}}
+[plugins.'io.containerd.metadata.v1.bolt']
+  no_sync = true
+{{- if not .V1}}
+[plugins.'io.containerd.cri.v1.images'.pinned_images]
+  sandbox = '{{.Pause}}'
+{{- end}}
+[plugins.'{{.CRI}}']
+{{- if .V1}}
+  sandbox_image = '{{.Pause}}'
+{{- end}}
+  disable_apparmor = true
+  restrict_oom_score_adj = true
+  cdi_spec_dirs = []
+[plugins.'{{.CRI}}'.cni]
+  {{if .V1}}bin_dir = '{{.Dir}}/cni'{{else}}bin_dirs = ['{{.Dir}}/cni']{{end}}
+  conf_dir = '{{.Dir}}/cni'
+[plugins.'{{.CRI}}'.containerd.runtimes.runc]
+  runtime_type = 'io.containerd.runc.v2'
+[plugins.'{{.CRI}}'.containerd.runtimes.runc.options]
+  Root = '{{.Dir}}/runc'
+`))
+
+func (c containerd) configure(dir, _ string) error {
+	values := struct {
+		Dir, Pause, CRI string
+		V1, SocketDir   bool
+	}{dir, PauseImage, "io.containerd.cri.v1.runtime", c.version < "2", c.version >= "2.3"}
+	if values.V1 {
+		values.CRI = "io.containerd.grpc.v1.cri"
+	}
+	var b bytes.Buffer
+	if err := containerdConfig.Execute(&b, values); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, "config.toml"), b.Bytes(), 0o600)
+}
+
+func (containerd) command(dir, programs string) []string {
+	return []string{filepath.Join(programs, "containerd"), "--config", filepath.Join(dir, "config.toml")}
+}
+
+func (containerd) importImage(ctx context.Context, dir, programs, archive, _ string) error {
+	cmd := exec.CommandContext(ctx, filepath.Join(programs, "ctr"), "-n", namespace, "images", "import", archive)
+	cmd.Env = append(os.Environ(), "CONTAINERD_ADDRESS="+filepath.Join(dir, socketName))
+	_, err := output(cmd)
+	return err
+}

@@ -1,0 +1,124 @@
+package testnode
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+)
+
+// DefaultRuntime is the runtime that is run if none is named.
+const DefaultRuntime = "containerd-2.4"
+
+// The variables that choose what is run. Flags, where there are any, have their values as
+// defaults.
+const (
+	runtimeVariable = "PLEG_RUNTIME"
+	crioVariable    = "PLEG_CRIO"
+)
+
+var (
+	runtimeName = variable(runtimeVariable, DefaultRuntime)
+	crioFolder  = variable(crioVariable, "")
+)
+
+func variable(name, otherwise string) string {
+	if value := os.Getenv(name); value != "" {
+		return value
+	}
+	return otherwise
+}
+
+// RegisterFlags lets the command line of a test or program choose the runtime.
+func RegisterFlags() {
+	flag.StringVar(&runtimeName, "runtime", runtimeName,
+		"the runtime to run, also by "+runtimeVariable+": "+strings.Join(Names(), ", "))
+	flag.StringVar(&crioFolder, "crio", crioFolder,
+		"the folder that has CRI-O's programs, crio or crio.xz, and pinns, also by "+crioVariable)
+}
+
+// Runtime is a container runtime that can be run, and what it promises.
+type Runtime struct {
+	// Name chooses it.
+	Name string
+	// Reports is how the name and version begin that it gives of itself.
+	Reports string
+	// Events tells that it has an event stream from which a generator gets every event.
+	Events bool
+	// StreamingLists tells that it has lists that are streamed.
+	StreamingLists bool
+	// TakesSocket tells that it starts while something else listens at its socket, and puts
+	// its own into that place. CRI-O refuses.
+	TakesSocket bool
+	// ForgottenExit is the exit code that it tells of a container that ended while it did not
+	// run; 0 if it then knows the right one.
+	ForgottenExit int
+	// LosesExits tells that, after it was killed, it may show a container as running for ever
+	// whose process has ended: containerd 1.6.
+	LosesExits bool
+
+	family family
+}
+
+// family is what differs between containerd and CRI-O. A dir is the folder of one daemon,
+// programs the folder that prepare returned.
+type family interface {
+	// prepare gets what is missing.
+	prepare(ctx context.Context) (programs string, err error)
+	// configure writes the configuration.
+	configure(dir, programs string) error
+	// command is the daemon and its arguments. Among these is a path in dir.
+	command(dir, programs string) []string
+	// importImage imports the archive of an image. A daemon may run.
+	importImage(ctx context.Context, dir, programs, archive, name string) error
+}
+
+// Runtimes returns all runtimes.
+func Runtimes() []Runtime {
+	var all []Runtime
+	for _, c := range containerds {
+		all = append(all, Runtime{
+			Name:    "containerd-" + c.version[:len("0.0")],
+			Reports: "containerd " + c.version,
+			// 1.6 has none; 1.7 gives each event to one of its readers, so that a generator
+			// does not use it unless it is told that it is the only one.
+			Events:         c.version >= "2.0",
+			StreamingLists: c.version >= "2.4",
+			TakesSocket:    true,
+			ForgottenExit:  255,
+			LosesExits:     c.version < "1.7",
+			family:         c,
+		})
+	}
+	for _, events := range []bool{true, false} {
+		r := Runtime{
+			Name: "crio", Reports: "cri-o " + crioVersion, Events: events, StreamingLists: true, family: crio{events},
+		}
+		if !events {
+			r.Name = "crio-no-events"
+		}
+		all = append(all, r)
+	}
+	return all
+}
+
+// Names returns the names of all runtimes.
+func Names() []string {
+	var names []string
+	for _, r := range Runtimes() {
+		names = append(names, r.Name)
+	}
+	return names
+}
+
+// Chosen returns the runtime that Start starts.
+func Chosen() (Runtime, error) {
+	all := Runtimes()
+	i := slices.IndexFunc(all, func(r Runtime) bool { return r.Name == runtimeName })
+	if i < 0 {
+		return Runtime{}, fmt.Errorf("there is no runtime %q; there are %s", runtimeName, strings.Join(Names(), ", "))
+	}
+	return all[i], nil
+}
