@@ -76,8 +76,9 @@
 // and "OOMKilled" a moment later, without a change in the list. The status of an exited
 // container has settled when it was asked for at least ten seconds after an inspection
 // first saw the container exited, by the clock of the options. A settled status is
-// held until the full list no longer shows the container; before that, every
-// GetPodStatus asks the runtime again. The generator inspects a pod when its list
+// held until the full list no longer shows the container, or a list shows it in another
+// state (Docker can start it again); before it has settled, every GetPodStatus asks the
+// runtime again. The generator inspects a pod when its list
 // changes, so a consumer that needs the late reason requests one more inspection with
 // [pleg.GenericPLEG.RequestReinspect] some seconds after the exit.
 //

@@ -31,6 +31,16 @@ func (h *held) exitedStatus(id, runtimeName string) *pleg.Status {
 	return it.exit.status
 }
 
+// forgetExit notes that a list has shown the container not exited: Docker can start it
+// again, and its next exit is another one.
+func (h *held) forgetExit(id string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if it := h.items[containers][id]; it != nil {
+		it.exit = nil
+	}
+}
+
 // observeExited records the status of an exited container. asked is when the runtime
 // was asked, now is when the status is recorded. The status has settled, and is held,
 // if it was asked for at least exitSettleTime after the container was first seen

@@ -109,6 +109,66 @@ func TestStatusOfExitedContainerSettles(t *testing.T) {
 	}
 }
 
+// Docker can start a container again that has exited. Its second exit is asked about like
+// the first, whether the full list or only a list of its pod has shown it running.
+func TestSecondExitOfAContainer(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		list func(*testing.T, *cri.Runtime) *pleg.Pod
+	}{
+		{"full lists", func(t *testing.T, r *cri.Runtime) *pleg.Pod { return getPods(t, r)[0] }},
+		{"lists of the pod", func(t *testing.T, r *cri.Runtime) *pleg.Pod {
+			pod, err := r.GetPod(t.Context(), "uid")
+			must(t, err)
+			return pod
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			n := newExitNode()
+			clock := clocktesting.NewFakePassiveClock(time.Unix(1000, 0))
+			r := cri.NewRuntime(n, cri.WithClock(clock))
+			getPods(t, r)
+			inspect := func() *pleg.Status {
+				t.Helper()
+				clock.SetTime(clock.Now().Add(10 * time.Second))
+				return getPodStatus(t, r, test.list(t, r)).ContainerStatuses[0]
+			}
+			for range 3 {
+				inspect()
+			}
+			if n.asked != 2 {
+				t.Fatalf("asked %d times before the status had settled", n.asked)
+			}
+
+			exitedAnswer := n.containerStatus
+			n.containers = []*runtimeapi.Container{container("c", "uid")}
+			n.containers[0].State = runtimeapi.ContainerState_CONTAINER_RUNNING
+			n.containerStatus = func(context.Context, *statusRequest) (*statusResponse, error) {
+				return &statusResponse{Status: &runtimeapi.ContainerStatus{
+					Id: "c", State: runtimeapi.ContainerState_CONTAINER_RUNNING, StartedAt: 3}}, nil
+			}
+			if got := inspect(); got.State != pleg.ContainerStateRunning {
+				t.Errorf("%+v", got)
+			}
+
+			n.containers, n.containerStatus = []*runtimeapi.Container{exited("c")}, exitedAnswer
+			n.reason = "second, early"
+			if got := inspect(); got.Reason != "second, early" {
+				t.Errorf("after the second exit: %+v", got)
+			}
+			n.reason = "second"
+			for range 3 {
+				if got := inspect(); got.Reason != "second" {
+					t.Errorf("after the second exit: %+v", got)
+				}
+			}
+			if n.asked != 4 {
+				t.Errorf("asked %d times about two exits", n.asked)
+			}
+		})
+	}
+}
+
 // If two inspections run concurrently, the held status is from the one that asked late
 // enough. If both did, it is from the one that asked last, not from the one that was
 // answered last.

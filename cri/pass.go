@@ -163,7 +163,9 @@ func (p *pass) commit() ([]*pleg.Pod, badTally) {
 		for _, it := range s.replaced {
 			before := h.items[k][it.container.ID.ID]
 			touch(h.removeLocked(before))
-			it.exit = before.exit
+			if it.container.State == pleg.ContainerStateExited {
+				it.exit = before.exit // else its next exit is another one
+			}
 			touch(h.insertLocked(it))
 		}
 		for _, it := range s.fresh {

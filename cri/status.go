@@ -31,8 +31,8 @@ var errNilStatus = errors.New("the answer has no status")
 //
 // A container that has exited is asked about each time until its status has settled,
 // that is, until it was asked about at least ten seconds after an inspection first saw
-// it exited. The settled status is held until the full list no longer shows the
-// container. See the package documentation for the reason.
+// it exited. The settled status is held until a list no longer shows the container, or
+// shows it in another state. See the package documentation for the reason.
 //
 // Container statuses are newest first by their own creation times, and those of one time in
 // the order of the pod's containers.
@@ -93,6 +93,8 @@ func (in *inspection) run(ctx context.Context) error {
 				in.containers[i] = held
 				continue
 			}
+		} else {
+			in.runtime.held.forgetExit(c.ID.ID)
 		}
 		in.askContainer(group, i, c)
 	}
