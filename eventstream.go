@@ -117,7 +117,7 @@ var (
 // streamEnd is how a stream, or the attempt at one, ended.
 type streamEnd struct {
 	lasted      time.Duration // connected; 0 if it never was
-	unsupported bool          // the runtime has no events
+	unsupported bool          // the runtime has no events: it alone says so, with ErrEventsUnsupported
 	err         error         // never nil
 }
 
@@ -137,18 +137,12 @@ func (e *eventClient) followOnce(ctx context.Context) (end streamEnd) {
 		end.err = context.Cause(ctx)
 		e.calls.Cancel(key, errStopped)
 	}
-	connectedAt, received := s.close()
-	if !connectedAt.IsZero() {
+	if connectedAt := s.close(); !connectedAt.IsZero() {
 		end.lasted = e.clock.Since(connectedAt)
 		e.inbox.Put(func(in *inputs) { in.connected = append(in.connected, false) })
 	}
-	switch {
-	case calls.Is(end.err, ErrEventsUnsupported):
-		end.unsupported = true
-	case end.err != nil:
-	case !received && end.lasted < stableStream: // how CRI-O says that events are switched off
-		end.unsupported, end.err = true, ErrEventsUnsupported
-	default:
+	end.unsupported = calls.Is(end.err, ErrEventsUnsupported)
+	if end.err == nil {
 		end.err = errStreamEnded
 	}
 	return end
@@ -176,7 +170,6 @@ type stream struct {
 	// Guarded by mu.
 
 	connectedAt time.Time // zero until the runtime has accepted the stream
-	received    bool      // there was an event
 	closed      bool      // later events are ignored
 }
 
@@ -211,7 +204,6 @@ func (s *stream) connected() {
 func (s *stream) observe(event ContainerEvent) {
 	s.mu.Lock()
 	closed, connectedAt := s.closed, s.connectedAt
-	s.received = true
 	s.mu.Unlock()
 	if closed {
 		return
@@ -228,11 +220,10 @@ func (s *stream) observe(event ContainerEvent) {
 	e.inbox.Put(func(in *inputs) { in.addHint(event) })
 }
 
-// close has later events ignored, and returns when the stream was connected, and whether
-// there was an event.
-func (s *stream) close() (connectedAt time.Time, received bool) {
+// close has later events ignored, and returns when the stream was connected.
+func (s *stream) close() (connectedAt time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
-	return s.connectedAt, s.received
+	return s.connectedAt
 }

@@ -57,7 +57,8 @@ type EventSource interface {
 	// the stream breaks, and returns why. It calls connected once, before the first
 	// observe, when the runtime has accepted the stream; over CRI a refusal may still
 	// follow. If the runtime has no event stream, the error is ErrEventsUnsupported,
-	// wrapped or not. observe never blocks.
+	// wrapped or not, and nothing else says so: any other end, nil too, is that of a
+	// stream which is opened again within a minute. observe never blocks.
 	WatchContainerEvents(ctx context.Context, connected func(), observe func(ContainerEvent)) error
 }
 

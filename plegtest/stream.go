@@ -15,8 +15,7 @@ const (
 	EventsServed EventMode = iota
 	// EventsUnsupported refuses streams with [pleg.ErrEventsUnsupported].
 	EventsUnsupported
-	// EventsEndAtOnce accepts a stream, and ends it at once without an error, as CRI-O does
-	// if its events are disabled.
+	// EventsEndAtOnce accepts a stream, and ends it at once without an error.
 	EventsEndAtOnce
 )
 

@@ -165,7 +165,7 @@ func TestRefusedStream(t *testing.T) {
 		refused bool
 	}{
 		{status.Error(codes.Unimplemented, "none"), true},
-		{io.EOF, true}, // before any event: CRI-O without enable_pod_events
+		{io.EOF, false}, // CRI-O without enable_pod_events, or one that is stopped
 		{status.Error(codes.Unavailable, "restarting"), false},
 	} {
 		r := eventedRuntime{service: &fakeService{err: c.err}}

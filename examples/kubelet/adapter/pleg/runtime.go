@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -114,15 +113,10 @@ type eventedRuntime struct {
 	service eventService
 }
 
-// refusedAtOnce is the longest time until the end of a stream without events that counts
-// as a refusal, which is how CRI-O answers without enable_pod_events.
-const refusedAtOnce = time.Second
-
 // WatchContainerEvents implements pleg.EventSource.
 func (r eventedRuntime) WatchContainerEvents(ctx context.Context, connected func(),
 	observe func(pleg.ContainerEvent),
 ) error {
-	began, seen := time.Now(), 0
 	events := make(chan *runtimeapi.ContainerEventResponse)
 	ended := make(chan error, 1)
 	go func() {
@@ -131,7 +125,6 @@ func (r eventedRuntime) WatchContainerEvents(ctx context.Context, connected func
 			func(runtimeapi.RuntimeService_GetContainerEventsClient) { connected() })
 	}()
 	for e := range events { // the client waits for its reader, also after ctx has ended
-		seen++
 		observe(pleg.ContainerEvent{
 			PodUID:      types.UID(e.GetPodSandboxStatus().GetMetadata().GetUid()),
 			ContainerID: e.GetContainerId(),
@@ -139,8 +132,7 @@ func (r eventedRuntime) WatchContainerEvents(ctx context.Context, connected func
 		})
 	}
 	err := <-ended
-	refused := errors.Is(err, io.EOF) && seen == 0 && time.Since(began) < refusedAtOnce
-	if refused || status.Code(err) == codes.Unimplemented {
+	if status.Code(err) == codes.Unimplemented {
 		return fmt.Errorf("%w: %w", pleg.ErrEventsUnsupported, err)
 	}
 	return err
