@@ -3,6 +3,7 @@ package pleg
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -17,6 +18,10 @@ import (
 
 // The times of the event stream.
 const (
+	// acceptTimeout is the deadline of all that comes before the acceptance of a stream: one
+	// call that is lost there would leave it connecting for ever. A stream that is accepted has
+	// none.
+	acceptTimeout = 10 * time.Second
 	// stableStream is how long a stream must have lasted for the wait before the next
 	// connection to begin anew.
 	stableStream = time.Minute
@@ -107,9 +112,10 @@ func (e *eventClient) follow(ctx context.Context) {
 }
 
 var (
-	// errStreamLeftBehind says that the stream from before Stop has still not ended,
-	// because the runtime ignores cancellation.
+	// errStreamLeftBehind says that a stream that was cancelled has still not ended, because
+	// the runtime ignores that.
 	errStreamLeftBehind = errors.New("the stream from before has not ended yet")
+	errNotAccepted      = fmt.Errorf("the stream was not accepted within %v: %w", acceptTimeout, context.DeadlineExceeded)
 	// errStreamEnded replaces the reason that a runtime did not give.
 	errStreamEnded = errors.New("the runtime ended the stream")
 )
@@ -131,12 +137,7 @@ func (e *eventClient) followOnce(ctx context.Context) (end streamEnd) {
 	e.calls.Go(key, calls.Info{Method: methodWatchEvents, Since: e.clock.Now()}, func(ctx context.Context) error {
 		return e.source.WatchContainerEvents(ctx, s.connected, s.observe)
 	}, func(_ *schedule.Call, err error, _ bool) { s.end(err) })
-	select {
-	case end.err = <-s.ended:
-	case <-ctx.Done():
-		end.err = context.Cause(ctx)
-		e.calls.Cancel(key, errStopped)
-	}
+	end.err = e.await(ctx, s, key)
 	if connectedAt := s.close(); !connectedAt.IsZero() {
 		end.lasted = e.clock.Since(connectedAt)
 		e.inbox.Put(func(in *inputs) { in.connected = append(in.connected, false) })
@@ -146,6 +147,27 @@ func (e *eventClient) followOnce(ctx context.Context) (end streamEnd) {
 		end.err = errStreamEnded
 	}
 	return end
+}
+
+// await returns why a stream has ended, nil if the runtime gave no reason. It ends one that is
+// not accepted in time, and every one when ctx ends.
+func (e *eventClient) await(ctx context.Context, s *stream, key *schedule.Call) error {
+	deadline := e.clock.NewTimer(acceptTimeout)
+	defer deadline.Stop()
+	for {
+		select {
+		case err := <-s.ended:
+			return err
+		case <-ctx.Done():
+			e.calls.Cancel(key, errStopped)
+			return context.Cause(ctx)
+		case <-deadline.C():
+			if s.closeUnlessConnected() {
+				e.calls.Cancel(key, errNotAccepted)
+				return errNotAccepted
+			}
+		}
+	}
 }
 
 // begin opens a stream, and reports whether no other is.
@@ -226,4 +248,13 @@ func (s *stream) close() (connectedAt time.Time) {
 	defer s.mu.Unlock()
 	s.closed = true
 	return s.connectedAt
+}
+
+// closeUnlessConnected is close for a stream that was not connected in time, and reports
+// whether it is one.
+func (s *stream) closeUnlessConnected() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = s.connectedAt.IsZero()
+	return s.closed
 }

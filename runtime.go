@@ -56,9 +56,10 @@ type EventSource interface {
 	// WatchContainerEvents calls observe for every container event until ctx ends or
 	// the stream breaks, and returns why. It calls connected once, before the first
 	// observe, when the runtime has accepted the stream; over CRI a refusal may still
-	// follow. If the runtime has no event stream, the error is ErrEventsUnsupported,
-	// wrapped or not, and nothing else says so: any other end, nil too, is that of a
-	// stream which is opened again within a minute. observe never blocks.
+	// follow. One that is not accepted within ten seconds is cancelled. If the runtime has
+	// no event stream, the error is ErrEventsUnsupported, wrapped or not, and nothing else
+	// says so: any other end, nil too, is that of a stream which is opened again within a
+	// minute. observe never blocks.
 	WatchContainerEvents(ctx context.Context, connected func(), observe func(ContainerEvent)) error
 }
 

@@ -174,6 +174,67 @@ func TestRule17EndWithoutAnError(t *testing.T) {
 	}
 }
 
+// Rule 17: what comes before the acceptance of a stream has a deadline, and what comes after it
+// has none.
+func TestRule17Deadline(t *testing.T) {
+	for name, c := range map[string]struct {
+		fault plegtest.Fault
+		calls int
+	}{
+		"the first call is lost": {plegtest.Fault{Hang: true, Times: 1}, 2},
+		"it is slow":             {plegtest.Fault{Delay: 9 * time.Second}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t)
+				c.fault.Method = plegtest.WatchContainerEvents
+				n.Inject(c.fault)
+				n.start()
+				time.Sleep(8 * time.Second)
+				if got := n.g.HealthReport().Stream; got.State != pleg.StreamConnecting {
+					t.Errorf("the stream is %+v", got)
+				}
+				time.Sleep(4 * time.Second)
+				if got := n.g.HealthReport().Stream; got.State != pleg.StreamConnected {
+					t.Errorf("the stream is %+v", got)
+				}
+				time.Sleep(24 * time.Hour)
+				if got := n.Calls(plegtest.WatchContainerEvents); got != c.calls || n.Streams() != 1 {
+					t.Errorf("%d calls, %d streams", got, n.Streams())
+				}
+			})
+		})
+	}
+}
+
+// Rule 17: a source that ignores its deadline costs one goroutine, and the report says so.
+func TestRule17DeadlineIsIgnored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, reg := newNodeWithMetrics(t)
+		heal := n.HangIgnoringCancel(plegtest.WatchContainerEvents, plegtest.AnyPod)
+		n.start()
+		time.Sleep(10500 * time.Millisecond)
+		got := n.g.HealthReport().Stream
+		if got.State != pleg.StreamBroken || got.Error != "the stream was not accepted within 10s: context deadline exceeded" {
+			t.Errorf("the stream is %+v", got)
+		}
+		wantMetric(t, reg, "kubelet_evented_pleg_connection_error_count", 1)
+		time.Sleep(time.Hour)
+		got = n.g.HealthReport().Stream
+		if got.State != pleg.StreamBroken || got.Error != "the stream from before has not ended yet" {
+			t.Errorf("the stream is %+v", got)
+		}
+		if got := n.MaxInFlight(plegtest.WatchContainerEvents); got != 1 {
+			t.Errorf("%d streams at once", got)
+		}
+		heal()
+		time.Sleep(time.Minute)
+		if got := n.g.HealthReport().Stream.State; got != pleg.StreamConnected {
+			t.Errorf("the stream is %s", got)
+		}
+	})
+}
+
 // Rule 17: the stream breaks 20 times while pods change. In the end the subscriber
 // knows the present, and hints have resumed.
 func TestRule17BrokenTwentyTimes(t *testing.T) {
