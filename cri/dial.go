@@ -1,11 +1,14 @@
 package cri
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -65,6 +68,7 @@ func Dial(endpoint string, opts ...Option) (*Runtime, error) {
 // has been made. An attempt ends after the given time.
 func newDialed(path string, attempt time.Duration, opts []Option) (*Runtime, error) {
 	socket := url.URL{Scheme: "unix", Path: path}
+	dials := new(atomic.Int64)
 	dialOptions := append([]grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxReceivedBytes)),
@@ -77,13 +81,17 @@ func newDialed(path string, attempt time.Duration, opts []Option) (*Runtime, err
 			},
 			MinConnectTimeout: attempt,
 		}),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			dials.Add(1)
+			return new(net.Dialer).DialContext(ctx, "unix", path)
+		}),
 	}, newOptions(opts).dialOptions...)
 	conn, err := grpc.NewClient(socket.String(), dialOptions...)
 	if err != nil {
 		return nil, err
 	}
 	r := NewRuntime(runtimeapi.NewRuntimeServiceClient(conn), opts...)
-	r.conn, r.endpoint = conn, "unix://"+path
+	r.conn, r.dials, r.endpoint = conn, dials, "unix://"+path
 	return r, nil
 }
 

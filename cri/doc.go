@@ -41,7 +41,8 @@
 //	                                  1 ContainerStatus per container, in parallel;
 //	                                  none for an exited container whose status has
 //	                                  settled
-//	event stream, each connection     2 Version, 1 GetContainerEvents
+//	event stream, each connection     2 Version, 1 GetContainerEvents; 1 Version more if
+//	                                  the runtime ends it within a second
 //
 // A node of 110 pods with two containers and a sandbox each costs 2 calls per relist,
 // 332 calls at the start, and 3 calls more for each pod of which a container changes,

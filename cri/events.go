@@ -39,8 +39,10 @@ var errStreamEnded = errors.New("the runtime ended the stream")
 // The error wraps pleg.ErrEventsUnsupported
 //
 //   - if the runtime has no stream (Unimplemented: containerd 1.6);
-//   - if the runtime ends the stream at once, without an error and without an event
-//     (CRI-O without enable_pod_events; connected may have been called by then);
+//   - if the runtime ends the stream within a second of accepting it, without an error and
+//     without an event, and then answers a Version call on the same connection (CRI-O
+//     without enable_pod_events; connected may have been called by then). A runtime that
+//     terminates ends the stream too, but answers nothing more on that connection;
 //   - for containerd 1.7, which delivers each event to only one of its readers, unless
 //     WithSharedEventStream allows it.
 //
@@ -70,6 +72,7 @@ func (r *Runtime) WatchContainerEvents(ctx context.Context, connected func(), ob
 	}
 	defer r.calls.remove(w.call) // if the client or observe panics or ends the goroutine
 
+	dials := r.dials.Load()
 	var stream grpc.ServerStreamingClient[runtimeapi.ContainerEventResponse]
 	if err := guarded(func() (err error) {
 		stream, err = r.client.GetContainerEvents(beside.ctx,
@@ -91,6 +94,10 @@ func (r *Runtime) WatchContainerEvents(ctx context.Context, connected func(), ob
 			event, err = stream.Recv()
 			return err
 		}); err != nil {
+			early := w.settle()
+			if early && errors.Is(err, io.EOF) && r.answersAfter(ctx, dials) {
+				err = fmt.Errorf("the runtime ended the stream at once: %w", pleg.ErrEventsUnsupported)
+			}
 			return w.end(beside.ctx, err)
 		}
 		w.accept()
@@ -99,6 +106,17 @@ func (r *Runtime) WatchContainerEvents(ctx context.Context, connected func(), ob
 			observe(containerEvent(event))
 		}
 	}
+}
+
+// answersAfter reports whether the runtime answers a Version call that is made now, on the
+// connection that was there when there had been so many dials. Any later connection has a
+// later dial, so without one the answer came over that connection; of a client that was
+// passed to NewRuntime, the dials are not known, and any answer counts.
+func (r *Runtime) answersAfter(ctx context.Context, dials int64) bool {
+	ctx, cancel := context.WithTimeout(ctx, DefaultConnectTimeout)
+	defer cancel()
+	_, err := r.askVersion(ctx, eventStream)
+	return err == nil && r.dials.Load() == dials
 }
 
 // eventStream is the target of the calls for the event stream.
@@ -113,7 +131,8 @@ type watch struct {
 
 	mu         sync.Mutex
 	settled    bool      // accepted or ended; guarded by mu
-	acceptedAt time.Time // zero before; guarded by mu
+	accepted   bool      // guarded by mu
+	acceptedAt time.Time // guarded by mu
 }
 
 // accept records that the runtime has accepted the stream. Only the first call counts.
@@ -123,7 +142,7 @@ func (w *watch) accept() {
 	if w.settled {
 		return
 	}
-	w.settled = true
+	w.settled, w.accepted = true, true
 	w.acceptedAt = w.runtime.opts.clock.Now()
 	// An accepted stream is no longer a call in flight.
 	w.runtime.metrics.observe(w.call.rpc, w.runtime.calls.remove(w.call), nil)
@@ -131,17 +150,22 @@ func (w *watch) accept() {
 	w.connected()
 }
 
-// end records that the stream has ended, and returns the reason.
+// settle records that the stream has ended: it is not accepted any more. It reports
+// whether the stream ended early, without an event.
+func (w *watch) settle() (early bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.settled = true
+	return w.events == 0 && (!w.accepted || w.runtime.opts.clock.Since(w.acceptedAt) < atOnce)
+}
+
+// end counts a stream that has ended, and returns the reason.
 func (w *watch) end(ctx context.Context, err error) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	accepted := w.settled
 	w.settled = true
 
 	switch {
-	case errors.Is(err, io.EOF) && w.events == 0 &&
-		(!accepted || w.runtime.opts.clock.Since(w.acceptedAt) < atOnce):
-		err = fmt.Errorf("the runtime ended the stream at once: %w", pleg.ErrEventsUnsupported)
 	case errors.Is(err, io.EOF):
 		err = errStreamEnded
 	case status.Code(err) == codes.Unimplemented:
@@ -155,7 +179,7 @@ func (w *watch) end(ctx context.Context, err error) error {
 	if errors.Is(err, pleg.ErrEventsUnsupported) {
 		counted = nil
 	}
-	if accepted {
+	if w.accepted {
 		w.runtime.metrics.countError(w.call.rpc, counted)
 	} else {
 		w.runtime.metrics.observe(w.call.rpc, w.runtime.calls.remove(w.call), counted)

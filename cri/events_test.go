@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -132,6 +134,41 @@ func TestEventsUnsupported(t *testing.T) {
 	}
 }
 
+// A CRI-O that terminates ends the stream in good order, also one that it has just
+// accepted. That it has events is not forgotten, and not learnt from its successor.
+func TestStreamOfARuntimeThatTerminates(t *testing.T) {
+	for _, successor := range []bool{false, true} {
+		s := startWireServer(t, false)
+		r := dialRuntime(t, s.endpoint())
+		w := watch(t, r)
+		<-w.connected
+		stopped := make(chan struct{})
+		go func() {
+			defer close(stopped)
+			s.server.GracefulStop()
+		}()
+		waitFor(t, func() bool {
+			_, err := os.Stat(s.socket)
+			return os.IsNotExist(err)
+		})
+		if successor {
+			s.serve(t)
+		}
+		s.take()
+		// The stream ends when the client knows that the connection takes no more calls.
+		waitFor(t, func() bool {
+			_, err := r.GetPods(t.Context(), true)
+			calls := s.take()
+			return (err == nil) == successor && (!successor || calls[0].connection == 2)
+		})
+		close(s.ending)
+		if err := w.ended(t); err == nil || errors.Is(err, pleg.ErrEventsUnsupported) {
+			t.Errorf("with a successor %v: %v", successor, err)
+		}
+		<-stopped
+	}
+}
+
 func TestSharedEventStream(t *testing.T) {
 	s, _ := serverAndRuntime(t, plegtest.WithModel(plegtest.Containerd17))
 	w := watch(t, connect(t, s, cri.WithSharedEventStream()))
@@ -233,10 +270,12 @@ func (c *eventClient) GetContainerEvents(ctx context.Context, _ *runtimeapi.GetE
 // When a stream counts as accepted, and when its end means that the runtime has none.
 func TestAcceptance(t *testing.T) {
 	answered := func(context.Context) error { return nil }
-	secondHangs := func() func(context.Context) error {
+	// Only these Version calls are answered: the first is before the stream, the second beside
+	// it, the third after its end.
+	answers := func(which ...int32) func(context.Context) error {
 		var calls atomic.Int32
 		return func(ctx context.Context) error {
-			if calls.Add(1) == 1 {
+			if slices.Contains(which, calls.Add(1)) {
 				return nil
 			}
 			<-ctx.Done()
@@ -246,16 +285,19 @@ func TestAcceptance(t *testing.T) {
 	for _, test := range []struct {
 		name        string
 		version     func(context.Context) error
-		script      string // e: an event, a nil one for n; w: wait two seconds; end: io.EOF, else for ever
+		script      string // e: an event, a nil one for n; w: two seconds pass, s: half of one; .: io.EOF
 		connected   bool
 		unsupported bool
 	}{
 		{"answered", answered, "w", true, false},
-		{"event before the answer", secondHangs(), "e", true, false},
-		{"neither", secondHangs(), "w", false, false},
-		{"end before the answer", secondHangs(), ".", false, true},
+		{"event before the answer", answers(1), "e", true, false},
+		{"neither", answers(1), "w", false, false},
+		{"end before the answer", answers(1, 3), ".", false, true},
+		{"end and no answer", answers(1), ".", false, false},
 		{"end long after the answer", answered, "w.", true, false},
-		{"end long before the answer", secondHangs(), "w.", false, true},
+		{"end soon after the answer, and no other", answers(1, 2), "s.", true, false},
+		{"end soon after the answer", answers(1, 2, 3), "s.", true, true},
+		{"end long before the answer", answers(1, 3), "w.", false, true},
 		{"end after an event", answered, "e.", true, false},
 		{"nil event", answered, "n", true, false},
 	} {
@@ -273,10 +315,11 @@ func TestAcceptance(t *testing.T) {
 						case 'n':
 							return nil, nil
 						case '.':
+							synctest.Wait() // the Version call beside is answered, or hangs
 							return nil, io.EOF
-						case 'w':
+						case 'w', 's':
 							select {
-							case <-time.After(2 * time.Second):
+							case <-time.After(map[byte]time.Duration{'w': 2 * time.Second, 's': time.Second / 2}[step]):
 							case <-ctx.Done():
 							}
 						}

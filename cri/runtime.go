@@ -29,6 +29,7 @@ type Runtime struct {
 	// Set once by the constructors.
 	client   runtimeapi.RuntimeServiceClient
 	conn     *grpc.ClientConn // nil if the caller owns the connection
+	dials    *atomic.Int64    // attempts to connect; 0 for ever where they are not ours
 	endpoint string           // empty if not known
 	opts     options
 	calls    *calls
@@ -75,6 +76,7 @@ func NewRuntime(client runtimeapi.RuntimeServiceClient, opts ...Option) *Runtime
 	o := newOptions(opts)
 	r := &Runtime{
 		client:    client,
+		dials:     new(atomic.Int64),
 		opts:      o,
 		calls:     &calls{clock: o.clock},
 		metrics:   newMetrics(),

@@ -27,8 +27,11 @@ type wireServer struct {
 	runtimeapi.UnimplementedRuntimeServiceServer
 	stats.Handler
 
-	endpoint string
-	streams  bool // it has streaming lists
+	socket  string
+	server  *grpc.Server // the first
+	streams bool         // it has streaming lists
+	// ending, once closed, ends the event streams in good order.
+	ending chan struct{}
 
 	mu sync.Mutex
 
@@ -49,10 +52,17 @@ func startWireServer(t *testing.T, streams bool) *wireServer {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "cri") // a socket's path must be short
 	must(t, err)
-	socket := filepath.Join(dir, "cri.sock")
-	l, err := net.Listen("unix", socket)
+	t.Cleanup(func() { must(t, os.RemoveAll(dir)) })
+	s := &wireServer{socket: filepath.Join(dir, "cri.sock"), streams: streams, ending: make(chan struct{})}
+	s.server = s.serve(t)
+	return s
+}
+
+// serve serves on the socket until the test ends, or until the returned server is stopped.
+func (s *wireServer) serve(t *testing.T) *grpc.Server {
+	t.Helper()
+	l, err := net.Listen("unix", s.socket)
 	must(t, err)
-	s := &wireServer{endpoint: "unix://" + socket, streams: streams}
 	server := grpc.NewServer(grpc.StatsHandler(s), grpc.WaitForHandlers(true))
 	runtimeapi.RegisterRuntimeServiceServer(server, s)
 	served := make(chan error, 1)
@@ -60,10 +70,11 @@ func startWireServer(t *testing.T, streams bool) *wireServer {
 	t.Cleanup(func() {
 		server.Stop()
 		must(t, <-served)
-		must(t, os.RemoveAll(dir))
 	})
-	return s
+	return server
 }
+
+func (s *wireServer) endpoint() string { return "unix://" + s.socket }
 
 // wireListener hands the connections to the server too.
 type wireListener struct {
@@ -164,10 +175,14 @@ func (*wireServer) ContainerStatus(_ context.Context, req *statusRequest) (*stat
 	return &statusResponse{Status: &runtimeapi.ContainerStatus{Id: req.ContainerId}}, nil
 }
 
-func (*wireServer) GetContainerEvents(_ *runtimeapi.GetEventsRequest,
+func (s *wireServer) GetContainerEvents(_ *runtimeapi.GetEventsRequest,
 	to grpc.ServerStreamingServer[runtimeapi.ContainerEventResponse]) error {
-	<-to.Context().Done()
-	return to.Context().Err()
+	select {
+	case <-s.ending:
+		return nil
+	case <-to.Context().Done():
+		return to.Context().Err()
+	}
 }
 
 // What the server sees of each call is what the package documentation says under "On the
@@ -207,7 +222,7 @@ func TestOnTheWire(t *testing.T) {
 	methods := map[string]bool{}
 	for _, streams := range []bool{false, true} {
 		s := startWireServer(t, streams)
-		r, err := cri.Connect(t.Context(), s.endpoint)
+		r, err := cri.Connect(t.Context(), s.endpoint())
 		must(t, err)
 		check := func(received []wireCall) {
 			t.Helper()
