@@ -13,10 +13,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/go-logr/logr"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/utils/clock"
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
@@ -339,6 +341,39 @@ func TestAcceptance(t *testing.T) {
 					t.Error(err)
 				}
 			})
+		})
+	}
+}
+
+// A Version call that is lost does not leave a generator's stream connecting for ever: not
+// that before the stream, nor that beside it.
+func TestLostVersionCall(t *testing.T) {
+	for lost := int32(2); lost <= 3; lost++ { // the first is the list's
+		synctest.Test(t, func(t *testing.T) {
+			var versions atomic.Int32
+			client := &eventClient{version: func(ctx context.Context) error {
+				if versions.Add(1) == lost {
+					<-ctx.Done()
+				}
+				return ctx.Err()
+			}}
+			client.recv = func(ctx context.Context) (*runtimeapi.ContainerEventResponse, error) {
+				<-ctx.Done()
+				return nil, status.FromContextError(ctx.Err()).Err()
+			}
+			r := cri.NewRuntime(client)
+			getPods(t, r)
+			generator := pleg.NewGenericPLEG(r, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod, pleg.NewCache(),
+				clock.RealClock{}, pleg.WithLogger(logr.Discard()))
+			generator.Start()
+			defer generator.Stop()
+			time.Sleep(15 * time.Second)
+			if got := generator.HealthReport().Stream; got.State != pleg.StreamConnected {
+				t.Errorf("with Version call %d lost, the stream is %+v", lost, got)
+			}
+			if got := versions.Load(); got != lost+2 {
+				t.Errorf("%d Version calls", got)
+			}
 		})
 	}
 }
