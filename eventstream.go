@@ -50,6 +50,8 @@ type eventClient struct {
 	inbox   *inbox.Inbox[inputs]
 	metrics *metrics
 	logger  klog.Logger
+	// recovered has a token when full lists succeed again: the next try is due.
+	recovered chan struct{}
 
 	mu sync.Mutex
 
@@ -104,6 +106,8 @@ func (e *eventClient) follow(ctx context.Context) {
 		e.setState(state, end.err, e.clock.Now().Add(wait))
 		select {
 		case <-timer.C():
+		case <-e.recovered: // what the stream needs may be back too, or be there now
+			timer.Stop()
 		case <-ctx.Done():
 			timer.Stop()
 			return
@@ -140,6 +144,10 @@ func (e *eventClient) followOnce(ctx context.Context) (end streamEnd) {
 	end.err = e.await(ctx, s, key)
 	if connectedAt := s.close(); !connectedAt.IsZero() {
 		end.lasted = e.clock.Since(connectedAt)
+		select {
+		case <-e.recovered: // while it was connected
+		default:
+		}
 		e.inbox.Put(func(in *inputs) { in.connected = append(in.connected, false) })
 	}
 	end.unsupported = calls.Is(end.err, ErrEventsUnsupported)

@@ -128,7 +128,7 @@ func (g *GenericPLEG) makeLoop(period time.Duration) {
 		if source, ok := g.runtime.(EventSource); ok {
 			g.events = &eventClient{
 				source: source, clock: g.clock, calls: g.calls, inbox: g.inbox, metrics: g.metrics, logger: g.logger,
-				report: StreamReport{State: StreamOff},
+				report: StreamReport{State: StreamOff}, recovered: make(chan struct{}, 1),
 			}
 		}
 	}
@@ -145,6 +145,9 @@ func (g *GenericPLEG) makeLoop(period time.Duration) {
 	}
 	g.loop = newLoop(g.clock, g.inbox, newRuntimeCalls(g.runtime, getter, g.inbox, g.calls),
 		newReconciler(cfg, g.clock.Now(), g.cache, g.updates, g.metrics))
+	if g.events != nil {
+		g.loop.recovered = g.events.recovered
+	}
 	if notifier != nil && !g.opts.pollingOnly {
 		notifier.NotifyBlocked(g.onReaderBlocked)
 	}

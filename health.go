@@ -97,7 +97,8 @@ type StreamReport struct {
 	// Error is why the last stream, or the last attempt at one, ended by itself. It stays
 	// while another stream is connected, and after Stop.
 	Error string `json:"error,omitempty"`
-	// NextTry is when the next connection is attempted.
+	// NextTry is when the next connection is attempted at the latest: it is at once when a
+	// full list succeeds after one that failed.
 	NextTry time.Time `json:"nextTry,omitzero"`
 }
 

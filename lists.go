@@ -90,6 +90,7 @@ func (r *reconciler) applyFullList(pods []*Pod, c *schedule.Call) {
 func (r *reconciler) fullListSucceeded(c *schedule.Call) {
 	if r.health.listErr != nil {
 		r.cfg.logger.Info("Relist succeeded again")
+		r.out.listsRecovered = true
 	}
 	r.health.lastList, r.health.listErr = r.sched.Clock(c.Began), nil
 	r.relists.succeeded(c.Stamp, c.Began, r.publisher.syncing, r.failing.byUID)

@@ -19,6 +19,8 @@ type loop struct {
 	clock clock.Clock
 	inbox *inbox.Inbox[inputs]
 	calls *runtimeCalls
+	// recovered takes a token when full lists succeed again; nil if nobody wants to know.
+	recovered chan<- struct{}
 	// token is held by the goroutine that runs the loop.
 	token chan struct{}
 	// synced is closed when the generator has synced.
@@ -108,6 +110,12 @@ func (l *loop) step() <-chan time.Time {
 	}
 	for _, caller := range out.relisted {
 		caller.done <- struct{}{}
+	}
+	if out.listsRecovered {
+		select {
+		case l.recovered <- struct{}{}:
+		default:
+		}
 	}
 	return l.timer.set(out.wake)
 }

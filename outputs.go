@@ -13,6 +13,8 @@ type outputs struct {
 	cancel   []cancelCall
 	begin    []beginCall
 	relisted []*relistCaller // their relist is complete
+	// listsRecovered: a full list has succeeded after one that failed.
+	listsRecovered bool
 	// wake is when, by the clock, the next step is due; zero for never.
 	wake time.Time
 }
@@ -33,5 +35,5 @@ func (o *outputs) reset() {
 	clear(o.begin)
 	clear(o.cancel)
 	clear(o.relisted)
-	o.begin, o.cancel, o.relisted = o.begin[:0], o.cancel[:0], o.relisted[:0]
+	o.begin, o.cancel, o.relisted, o.listsRecovered = o.begin[:0], o.cancel[:0], o.relisted[:0], false
 }

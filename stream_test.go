@@ -235,6 +235,76 @@ func TestRule17DeadlineIsIgnored(t *testing.T) {
 	})
 }
 
+// Rule 17: after an outage the stream is opened when the lists are back, whatever its back-off, also
+// where the runtime had none before, and where an attempt from before is still under way.
+func TestRule17ListsThatRecoverOpenTheStream(t *testing.T) {
+	for name, c := range map[string]struct {
+		fault  plegtest.Fault
+		state  pleg.StreamState
+		within time.Duration
+	}{
+		"broken":      {plegtest.Fault{Err: errors.New("refused")}, pleg.StreamBroken, time.Second},
+		"unsupported": {plegtest.Fault{Err: pleg.ErrEventsUnsupported}, pleg.StreamUnsupported, time.Second},
+		"connecting": {
+			plegtest.Fault{Err: errors.New("reset"), Delay: 9 * time.Second}, pleg.StreamConnecting, 9 * time.Second,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t)
+				c.fault.Method = plegtest.WatchContainerEvents
+				n.Inject(c.fault)
+				heal := n.Fail(plegtest.GetPods, plegtest.AnyPod, errors.New("refused"))
+				n.start()
+				time.Sleep(10 * time.Minute)
+				// To the beginning of the state, so that the back-off is not just about to end.
+				for stream := n.g.HealthReport().Stream; stream.State != c.state || time.Since(stream.Since) > time.Second; {
+					time.Sleep(500 * time.Millisecond)
+					stream = n.g.HealthReport().Stream
+				}
+				attempts := n.Calls(plegtest.WatchContainerEvents)
+				heal()
+				time.Sleep(c.within + 100*time.Millisecond)
+				if got := n.Calls(plegtest.WatchContainerEvents) - attempts; got != 1 {
+					t.Errorf("%d attempts", got)
+				}
+			})
+		})
+	}
+}
+
+// Rule 17: one recovery is one attempt more, and a recovery from before the stream was connected
+// counts no more when it breaks.
+func TestRule17OneAttemptPerRecovery(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		listsFailOnce := func() {
+			n.Inject(plegtest.Fault{Method: plegtest.GetPods, Times: 1, Err: errors.New("connection refused")})
+			time.Sleep(2500 * time.Millisecond)
+		}
+		n.start()
+		listsFailOnce()
+		before := n.Calls(plegtest.WatchContainerEvents)
+		n.Fail(plegtest.WatchContainerEvents, plegtest.AnyPod, errors.New("connection refused"))
+		n.BreakStreams(errors.New("reset"))
+		time.Sleep(500 * time.Millisecond)
+		if got := n.Calls(plegtest.WatchContainerEvents) - before; got != 0 {
+			t.Errorf("%d attempts within half a second", got)
+		}
+		time.Sleep(10 * time.Minute)
+		for range 10 {
+			for time.Until(n.g.HealthReport().Stream.NextTry) < 10*time.Second {
+				time.Sleep(time.Second)
+			}
+			before := n.Calls(plegtest.WatchContainerEvents)
+			listsFailOnce()
+			if got := n.Calls(plegtest.WatchContainerEvents) - before; got != 1 {
+				t.Errorf("%d attempts", got)
+			}
+		}
+	})
+}
+
 // Rule 17: the stream breaks 20 times while pods change. In the end the subscriber
 // knows the present, and hints have resumed.
 func TestRule17BrokenTwentyTimes(t *testing.T) {
