@@ -1,5 +1,7 @@
 package pleg
 
+import "slices"
+
 // transition is one step in the life of a container or sandbox: a difference between two
 // lists of its pod.
 type transition struct {
@@ -37,6 +39,45 @@ func plegStateIn(s State) plegState {
 	default:
 		return plegUnknown
 	}
+}
+
+// withSandboxesBeingMade returns a listed pod, or a copy in which those sandboxes are unknown that
+// are being made: they are not ready, have no containers, and the pod as it was known did not
+// show them ready or dead. cri-dockerd lists a sandbox so between its creation and its start.
+func withSandboxesBeingMade(old, pod *Pod) *Pod {
+	if pod == nil {
+		return nil
+	}
+	made := pod
+	for i, s := range pod.Sandboxes {
+		if s.State != ContainerStateExited || hasContainers(pod, s) || wasMade(old, s) {
+			continue
+		}
+		if made == pod {
+			copied := *pod
+			copied.Sandboxes = slices.Clone(pod.Sandboxes)
+			made = &copied
+		}
+		unknown := *s
+		unknown.State = ContainerStateUnknown
+		made.Sandboxes[i] = &unknown
+	}
+	return made
+}
+
+// hasContainers reports whether a sandbox has containers, as one that does not say where it is may
+// be its.
+func hasContainers(pod *Pod, sandbox *Container) bool {
+	return slices.ContainsFunc(pod.Containers, func(c *Container) bool {
+		return c.PodSandboxID == sandbox.ID.ID || c.PodSandboxID == ""
+	})
+}
+
+// wasMade reports whether the pod as it was known showed a sandbox ready or dead.
+func wasMade(old *Pod, sandbox *Container) bool {
+	return old != nil && slices.ContainsFunc(old.Sandboxes, func(s *Container) bool {
+		return s.ID.ID == sandbox.ID.ID && plegStateOf(s) != plegUnknown
+	})
 }
 
 // appendTransitions appends the transitions of the containers and sandboxes of one pod

@@ -31,6 +31,7 @@ func FuzzListings(f *testing.F) {
 			pleg.WithLogger(logr.Discard()), pleg.WithPollingOnly())
 		events := g.Watch()
 		last := make(map[string]pleg.PodLifeCycleEventType)
+		var made map[string]bool
 		for range 20 {
 			listed = d.listing()
 			g.Relist()
@@ -42,7 +43,7 @@ func FuzzListings(f *testing.F) {
 				}
 				last[key] = e.Type
 			}
-			compareNaively(t, listed, last, cache)
+			made = compareNaively(t, listed, made, last, cache)
 		}
 	})
 }
@@ -97,11 +98,15 @@ func (d *decoder) container() *pleg.Container {
 }
 
 // compareNaively reads a listing as rule 14 has it: the first of what is there
-// twice counts, and what cannot be distinguished does not.
+// twice counts, and what cannot be distinguished does not. A sandbox that is not ready, as none
+// with a container is here, is unknown unless it was ready before: rule 1. made are the
+// sandboxes of the listing before that are not; it returns those of this one.
 func compareNaively(
-	t *testing.T, listed []*pleg.Pod, last map[string]pleg.PodLifeCycleEventType, cache *pleg.PodCache,
-) {
+	t *testing.T, listed []*pleg.Pod, made map[string]bool, last map[string]pleg.PodLifeCycleEventType,
+	cache *pleg.PodCache,
+) (madeNow map[string]bool) {
 	t.Helper()
+	madeNow = make(map[string]bool)
 	present := make(map[string]pleg.State)
 	pods := make(map[types.UID]bool)
 	for _, p := range listed {
@@ -109,17 +114,20 @@ func compareNaively(
 			continue
 		}
 		pods[p.ID] = true
-		for _, list := range [][]*pleg.Container{p.Containers, p.Sandboxes} {
+		for i, list := range [][]*pleg.Container{p.Containers, p.Sandboxes} {
 			for _, c := range list {
 				if c == nil || c.ID.ID == "" {
 					continue
 				}
-				if key := fmt.Sprintf("%s/%s", p.ID, c.ID.ID); present[key] == "" {
-					present[key] = "unknown"
-					if c.State == pleg.ContainerStateRunning || c.State == pleg.ContainerStateExited {
-						present[key] = c.State
-					}
+				key := fmt.Sprintf("%s/%s", p.ID, c.ID.ID)
+				if present[key] != "" {
+					continue
 				}
+				present[key] = "unknown"
+				if c.State == pleg.ContainerStateRunning || c.State == pleg.ContainerStateExited && (i == 0 || made[key]) {
+					present[key] = c.State
+				}
+				madeNow[key] = i == 1 && present[key] != "unknown"
 			}
 		}
 	}
@@ -139,4 +147,5 @@ func compareNaively(
 	if got := len(cache.GetAll()); got != len(pods) {
 		t.Errorf("%d pods in the cache, %d listed", got, len(pods))
 	}
+	return madeNow
 }

@@ -33,7 +33,8 @@ type podRecord struct {
 	// pod is or was suspended, and no list has been believed or has confirmed the record
 	// since.
 	unconfirmed bool
-	// pod is listed without its bad data; the same pointer when it has none.
+	// pod is listed without its bad data, and with the sandboxes unknown that are being made;
+	// the same pointer when it has neither.
 	pod *Pod
 	// own is the newest list of this pod alone that showed the record. See
 	// podRecords.listedStamp.
@@ -206,7 +207,7 @@ func (r *podRecords) compare(rec *podRecord, listed *Pod, at, begun stamp, repor
 	}
 	pod := rec.pod
 	if listed != rec.listed {
-		pod = withoutBadData(listed, report)
+		pod = withSandboxesBeingMade(rec.pod, withoutBadData(listed, report))
 	}
 	r.scratch = appendTransitions(r.scratch[:0], rec.pod, pod)
 	same := len(r.scratch) == 0 && (pod == nil) == (rec.pod == nil)

@@ -134,7 +134,8 @@ const (
 	// ContainerStateExited is a container that ran and ended, or a sandbox that
 	// is not ready.
 	ContainerStateExited State = "exited"
-	// ContainerStateUnknown is anything else.
+	// ContainerStateUnknown is anything else. The generator also reads a sandbox so that is
+	// not ready, has no containers and was not seen ready: it is being made.
 	ContainerStateUnknown State = "unknown"
 )
 
