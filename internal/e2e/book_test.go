@@ -20,21 +20,25 @@ type life struct {
 	failed  bool      // its start failed: whatever becomes of it is right
 	crashes int64     // how often the runtime had ended when it was started
 	crashed bool      // the runtime ended while it lived
+	// forgotten is the exit code that it may have instead, once crashed; 0 for none.
+	forgotten int
 }
 
 // book is what a test did: the measure of what the library may and must tell.
 type book struct {
+	forgotten int // the exit code of a container that ended while no runtime ran; 0 for its own
+
 	mu    sync.Mutex
 	lives map[string]*life
 }
 
-func newBook() *book { return &book{lives: make(map[string]*life)} }
+func newBook(forgotten int) *book { return &book{forgotten: forgotten, lives: make(map[string]*life)} }
 
 // open enters a container or sandbox that was asked for at created.
 func (b *book) open(id, what string, created time.Time) *life {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	l := &life{id: id, what: what, created: created, code: -1}
+	l := &life{id: id, what: what, created: created, code: -1, forgotten: b.forgotten}
 	b.lives[id] = l
 	return l
 }
@@ -70,13 +74,9 @@ func (b *book) close() {
 	b.lives = kept
 }
 
-// unknownExitCode is what containerd says of a container that died while no
-// containerd ran.
-const unknownExitCode = 255
-
 // mayHaveExitedWith tells whether an exit code is right.
 func (l life) mayHaveExitedWith(code int) bool {
-	return l.failed || l.code < 0 || code == l.code || l.crashed && code == unknownExitCode
+	return l.failed || l.code < 0 || code == l.code || l.crashed && l.forgotten != 0 && code == l.forgotten
 }
 
 // judge says what is wrong with what a subscriber was told of one ID, or nothing.

@@ -35,6 +35,7 @@ type churn struct {
 	mu     sync.Mutex
 	passed map[string]int // lives by kind, for the log
 	hits   int            // calls that failed under fire
+	lost   int            // exits that the runtime lost: see Runtime.LosesExits
 }
 
 func newChurn(client *testnode.Client, f *fire, b *book) *churn {
@@ -374,9 +375,9 @@ func (c *churn) noteCrash(l *life) {
 }
 
 // awaitExit waits until the runtime says that a container has exited, or that it
-// was never started because the start failed.
+// was never started because the start failed, or has lost its exit.
 func (c *churn) awaitExit(ctx context.Context, l *life) error {
-	for {
+	for deadline := time.Now().Add(patience); ; {
 		var r *runtimeapi.ContainerStatusResponse
 		if err := c.insist(ctx, func() (err error) {
 			r, err = c.client.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: l.id})
@@ -395,6 +396,12 @@ func (c *churn) awaitExit(ctx context.Context, l *life) error {
 		if b, _ := c.book.get(l.id); b.failed && r.Status.State != runtimeapi.ContainerState_CONTAINER_RUNNING {
 			return nil
 		}
+		if time.Now().After(deadline) {
+			if c.hasLost(ctx, l) {
+				return nil
+			}
+			return fmt.Errorf("container %.12s (%s) does not exit: the runtime says %s", l.id, l.what, r.Status.State)
+		}
 		select {
 		case <-time.After(5 * time.Millisecond):
 		case <-ctx.Done():
@@ -410,12 +417,34 @@ func (c *churn) awaitTold(ctx context.Context, l *life, what func(told) bool) er
 	if b, _ := c.book.get(l.id); b.failed {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	waiting, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	if err := c.audience.eager.await(ctx, l.id, what); err != nil {
+	if err := c.audience.eager.await(waiting, l.id, what); err != nil {
+		if c.hasLost(ctx, l) {
+			return nil
+		}
 		return fmt.Errorf("lost: %w", err)
 	}
 	return nil
+}
+
+// hasLost tells whether it is the runtime that does not know that a container has ended, as it
+// may be with one that LosesExits: it was killed while the container lived, and shows it as
+// running. Whatever is told of the container from then on is right.
+func (c *churn) hasLost(ctx context.Context, l *life) bool {
+	c.noteCrash(l)
+	if b, _ := c.book.get(l.id); !c.fire.daemon.Runtime().LosesExits || !b.crashed || b.mortal.IsZero() {
+		return false
+	}
+	r, err := c.client.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: l.id})
+	if err != nil || r.Status.State != runtimeapi.ContainerState_CONTAINER_RUNNING {
+		return false
+	}
+	c.book.note(l, func(l *life) { l.failed = true })
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.lost++
+	return true
 }
 
 // read reads a pod from the cache, newer than now, and checks that what is known

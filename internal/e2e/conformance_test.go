@@ -14,7 +14,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// The adapter, on a real containerd, is what a Runtime must be.
+// The adapter, on a real runtime, is what a Runtime must be.
 func TestAdapterConforms(t *testing.T) {
 	n := newNode(t)
 	var ended, running *testnode.Pod
@@ -22,7 +22,7 @@ func TestAdapterConforms(t *testing.T) {
 	n.run(running, testnode.Container{Name: "app", Command: testnode.Sleep()})
 	n.run(running, testnode.Container{Name: "sidecar", Command: testnode.Sleep()})
 	ended = n.runPod("ended")
-	// Several that exit at once: what containerd says of them is odd at times, such
+	// Several that exit at once: what a runtime says of them is odd at times, such
 	// as that they finished before they started.
 	for i := range 5 {
 		n.awaitExit(n.run(ended, testnode.Container{Name: fmt.Sprintf("app-%d", i), Command: testnode.Exit(i)}))
@@ -40,6 +40,11 @@ func TestAdapterConforms(t *testing.T) {
 // The health report agrees with the test's book.
 func TestHealthReport(t *testing.T) {
 	n := newNode(t)
+	promised := n.daemon.Runtime()
+	stream := pleg.StreamUnsupported
+	if promised.Events {
+		stream = pleg.StreamConnected
+	}
 	pod := n.runPod("one")
 	other := n.runPod("two")
 	id := n.run(pod, testnode.Container{Name: "app", Command: testnode.Sleep()})
@@ -56,16 +61,21 @@ func TestHealthReport(t *testing.T) {
 		case r.Pods != 2 || r.Subscribers != 1 || r.Backlog != 0 || r.BlockedReaders != 0:
 			return fmt.Sprintf("%d pods, %d subscribers, backlog %d, %d blocked readers; want 2, 1, 0, 0", r.Pods, r.Subscribers,
 				r.Backlog, r.BlockedReaders)
-		case !strings.HasPrefix(r.Runtime, "containerd 2.4.2") || !strings.Contains(r.Runtime, n.daemon.Endpoint()) ||
-			!strings.Contains(r.Runtime, "streaming lists"):
+		case !strings.HasPrefix(r.Runtime, promised.Reports) || !strings.Contains(r.Runtime, n.daemon.Endpoint()) ||
+			strings.Contains(r.Runtime, "streaming lists") != promised.StreamingLists:
 			return "the runtime is " + r.Runtime
-		case r.Stream.State != pleg.StreamConnected || r.Stream.LastEvent.IsZero():
+		case r.Stream.State != stream || r.Stream.LastEvent.IsZero() == promised.Events:
 			return fmt.Sprintf("the stream is %+v", r.Stream)
 		case time.Since(r.LastRelist) > patience:
 			return fmt.Sprintf("the last relist was at %v", r.LastRelist)
 		}
 		return ""
 	})
+	report := n.pleg.HealthReport()
+	version, _, _ := strings.Cut(report.Runtime, " at ")
+	t.Attr(attrRuntime, version)
+	t.Attr(attrStream, string(report.Stream.State))
+	t.Attr(attrLists, map[bool]string{true: "streaming", false: "plain"}[promised.StreamingLists])
 
 	// A runtime that hangs: the report has the call and the reader that waits.
 	n.must(n.daemon.Freeze())
@@ -113,7 +123,7 @@ func TestHealthReport(t *testing.T) {
 	n.must(n.daemon.Restart(n.ctx))
 	n.eventually("a report of a runtime that is back", func() string {
 		r := n.pleg.HealthReport()
-		if !r.Healthy || r.RelistError != "" || r.Stream.State != pleg.StreamConnected || r.Pods != 2 {
+		if !r.Healthy || r.RelistError != "" || r.Stream.State != stream || r.Pods != 2 {
 			return fmt.Sprintf("%+v", r)
 		}
 		return ""

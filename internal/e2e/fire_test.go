@@ -39,15 +39,18 @@ func (f *fire) burn(ctx context.Context, enough <-chan struct{}) (err error) {
 		}
 		f.mutes = nil
 	}()
-	faults := []struct {
+	type fault struct {
 		name string
 		do   func(context.Context) error
-	}{
+	}
+	faults := []fault{
 		{"frozen", f.freeze},
 		{"killed", func(ctx context.Context) error { return f.restart(ctx, f.daemon.Kill) }},
 		{"restarted", func(ctx context.Context) error { return f.restart(ctx, f.daemon.Terminate) }},
 		{"killed twice", f.killTwice},
-		{"socket replaced", f.replaceSocket},
+	}
+	if f.daemon.Runtime().TakesSocket {
+		faults = append(faults, fault{"socket replaced", f.replaceSocket})
 	}
 	for first := true; ; first = false {
 		for _, i := range rand.Perm(len(faults)) {

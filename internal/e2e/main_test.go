@@ -7,6 +7,15 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
+// The attributes of tests that cmd/runtimes makes its table of.
+const (
+	attrRuntime  = "runtime"
+	attrLists    = "lists"
+	attrStream   = "stream"
+	attrRestarts = "restarts"
+	attrLost     = "lost"
+)
+
 func init() { testnode.RegisterFlags() }
 
 func TestMain(m *testing.M) {

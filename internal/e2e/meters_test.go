@@ -44,7 +44,7 @@ func (m meters) checkBadData(t *testing.T) {
 	t.Helper()
 	for _, name := range []string{"pleg_bad_data_total", "pleg_cri_bad_items_total"} {
 		if bad := m.sum(t, name); bad != 0 {
-			t.Errorf("%s is %v; nothing that containerd says is bad data", name, bad)
+			t.Errorf("%s is %v; nothing that a runtime says is bad data", name, bad)
 		}
 	}
 }

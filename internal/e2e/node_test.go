@@ -23,7 +23,7 @@ import (
 // measure of speed: the machine may be busy with other things.
 const patience = 2 * time.Minute
 
-// node is a containerd with the library watching it.
+// node is a container runtime with the library watching it.
 type node struct {
 	t      *testing.T
 	ctx    context.Context // ends when patience with the whole test does
@@ -37,7 +37,7 @@ type node struct {
 	meters  meters
 }
 
-// newNode starts a containerd and a generator on it, and takes both down with
+// newNode starts a runtime and a generator on it, and takes both down with
 // the test.
 func newNode(t *testing.T, opts ...pleg.Option) *node {
 	t.Helper()
@@ -46,7 +46,7 @@ func newNode(t *testing.T, opts ...pleg.Option) *node {
 	return n
 }
 
-// newBareNode starts a containerd that nothing watches yet.
+// newBareNode starts a runtime that nothing watches yet.
 func newBareNode(t *testing.T) *node {
 	t.Helper()
 	n := &node{t: t, ctx: t.Context()}
@@ -57,10 +57,10 @@ func newBareNode(t *testing.T) *node {
 	n.daemon = daemon
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("containerd's log ends:\n%s", daemon.Log(40))
+			t.Logf("the runtime's log ends:\n%s", daemon.Log(40))
 		}
 		if err := daemon.Close(); err != nil {
-			t.Error("taking containerd down:", err)
+			t.Error("taking the runtime down:", err)
 		}
 	})
 	if n.client, err = daemon.Client(); err != nil {
@@ -108,6 +108,14 @@ func (n *node) watch(opts ...pleg.Option) {
 		}
 	})
 	n.awaitHealthy()
+}
+
+// beside starts another generator on the same runtime.
+func (n *node) beside(opts ...pleg.Option) *node {
+	n.t.Helper()
+	other := &node{t: n.t, ctx: n.ctx, daemon: n.daemon, client: n.client}
+	other.watch(opts...)
+	return other
 }
 
 // eventually waits until a condition holds. The condition says what is still

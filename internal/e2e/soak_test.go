@@ -8,6 +8,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -27,7 +28,7 @@ var (
 )
 
 // Under fire: containers live and die while the runtime is frozen, killed,
-// restarted, and has its socket replaced, and while subscribers stall, come and
+// restarted, and, where it takes that, has its socket replaced, and while subscribers stall, come and
 // go. By the test's own book nothing is lost, nothing is invented and nothing
 // comes out of order; what a reader of the cache sees is never older than it
 // asked for; and nothing grows.
@@ -46,6 +47,10 @@ func TestSoak(t *testing.T) {
 		t.Logf("lives by kind: %v; faults: %v; calls of the test that failed under fire: %d; the generator's own account:%s",
 			s.churn.passed, s.fire.done, s.churn.hits, s.meters.story(t))
 		s.meters.checkBadData(t)
+		if s.churn.lost > 0 {
+			t.Logf("%s lost the exit of %d containers: it showed them as running", n.daemon.Runtime().Name, s.churn.lost)
+			t.Attr(attrLost, strconv.Itoa(s.churn.lost))
+		}
 	}()
 	for round := range rounds {
 		lives := *soakLives / rounds
@@ -81,7 +86,7 @@ type soak struct {
 }
 
 func newSoak(t *testing.T, n *node) *soak {
-	s := &soak{T: t, node: n, book: newBook(), fire: newFire(n.daemon), meters: newMeters()}
+	s := &soak{T: t, node: n, book: newBook(n.daemon.Runtime().ForgottenExit), fire: newFire(n.daemon), meters: newMeters()}
 	s.churn = newChurn(n.client, s.fire, s.book)
 	runtime, err := cri.Connect(n.ctx, n.daemon.Endpoint())
 	if err != nil {

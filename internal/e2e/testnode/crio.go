@@ -108,6 +108,8 @@ pinns_path = "{{.Programs}}/pinns"
 hooks_dir = []
 cdi_spec_dirs = []
 disable_hostport_mapping = true
+irqbalance_config_restore_file = "disable"
+log_level = "warn"
 [crio.runtime.runtimes.runc]
 runtime_path = "{{.Runc}}"
 runtime_type = "oci"
