@@ -74,12 +74,18 @@ fuzz: ## every fuzz test for FUZZTIME (30s)
 explore: ## every order of small histories on the real core, STATES (100000) a scope; random ones for WALK (30s)
 	go test -count=1 -timeout=3h -v -run='^TestExplore' . -explore.states=$(STATES) -explore.walk=$(WALK)
 
+# PLEG_RUNTIME names another than containerd 2.4, for the targets below as well.
 .PHONY: e2e
-e2e: ## the tests on a real containerd, which the first time builds it; needs root
+e2e: ## the tests on a real containerd, which the first time builds it, or on PLEG_RUNTIME; needs root
 	cd internal/e2e && go test -count=1 -timeout=15m ./...
 
+# Runtimes that are named: make runtimes RUNTIMES='crio crio-no-events'.
+.PHONY: runtimes
+runtimes: ## tests, soak, restarts and latency on nine runtimes, and README's table of them; needs root, PLEG_CRIO; an hour
+	cd internal/e2e && go run ./cmd/runtimes -results ../../docs/bench/runtimes.json -write ../../README.md $(RUNTIMES)
+
 .PHONY: latency
-latency: ## milliseconds from a death in a real containerd to its event, and of a blocked reader; needs root
+latency: ## milliseconds from a death in a real runtime to its event, and of a blocked reader; needs root
 	cd internal/e2e && go run ./cmd/latency
 
 .PHONY: scale

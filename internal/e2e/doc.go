@@ -8,6 +8,7 @@
 //	go test ./...                                              everything, the soak bounded
 //	go test . -runtime crio -crio FOLDER                       the same on CRI-O
 //	go test -run TestSoak -v -timeout 90m . -soak.lives=10000  the whole soak
+//	go run ./cmd/runtimes                                      all of that, and latency, on every runtime
 //	go run ./cmd/latency                                       from a death to its event
 //	go run ./cmd/idle                                          the CPU time of an idle node
 //	go run ./cmd/scale                                         what an agent costs by the size of its node

@@ -48,7 +48,8 @@ func TestSoak(t *testing.T) {
 			s.churn.passed, s.fire.done, s.churn.hits, s.meters.story(t))
 		s.meters.checkBadData(t)
 		if s.churn.lost > 0 {
-			t.Logf("%s lost the exit of %d containers: it showed them as running", n.daemon.Runtime().Name, s.churn.lost)
+			t.Logf("%s lost the exits of %d containers: it shows them as running", n.daemon.Runtime().Name,
+				s.churn.lost)
 			t.Attr(attrLost, strconv.Itoa(s.churn.lost))
 		}
 	}()
@@ -86,7 +87,8 @@ type soak struct {
 }
 
 func newSoak(t *testing.T, n *node) *soak {
-	s := &soak{T: t, node: n, book: newBook(n.daemon.Runtime().ForgottenExit), fire: newFire(n.daemon), meters: newMeters()}
+	s := &soak{T: t, node: n, fire: newFire(n.daemon), meters: newMeters()}
+	s.book = newBook(n.daemon.Runtime().ForgottenExit)
 	s.churn = newChurn(n.client, s.fire, s.book)
 	runtime, err := cri.Connect(n.ctx, n.daemon.Endpoint())
 	if err != nil {

@@ -1,0 +1,69 @@
+// Command runtimes tests the library on every real runtime, or on those that are named, and
+// measures it there: the tests of internal/e2e with a soak and many restarts, and cmd/latency.
+// It goes on after a failure, and prints a table in Markdown.
+//
+//	go run ./cmd/runtimes [-results FILE] [-write FILE] [NAME...]
+//
+// It needs root, and for CRI-O the folder that PLEG_CRIO names. What the tests print is below
+// .cache, in a file for each runtime.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+
+	"github.com/kubepleg/pleg/internal/e2e/measure"
+	"github.com/kubepleg/pleg/internal/e2e/testnode"
+)
+
+var (
+	lives    = flag.Int("lives", 240, "container lives of the soak")
+	restarts = flag.Int("restarts", 20, "how often the runtime is killed and started again")
+	deaths   = flag.Int("deaths", 100, "containers whose death is measured")
+	file     = flag.String("results", "", "a file of results to add to: the table has those of earlier runs too")
+	into     = flag.String("write", "", "a document to write the table into, between its markers")
+	draw     = flag.Bool("draw", false, "run nothing; make the table of what is in -results")
+)
+
+func main() { measure.Main(run) }
+
+func run(ctx context.Context) error {
+	all, err := readResults(*file)
+	if err != nil {
+		return err
+	}
+	names := flag.Args()
+	if len(names) == 0 {
+		names = testnode.Names()
+	}
+	if *draw {
+		names = nil
+	}
+	var failed []error
+	for _, name := range names {
+		if !slices.Contains(testnode.Names(), name) {
+			return fmt.Errorf("there is no runtime %q; there are %v", name, testnode.Names())
+		}
+		r, err := try(ctx, name)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err != nil {
+			failed = append(failed, fmt.Errorf("%s: %w", name, err))
+			fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
+		}
+		all[name] = r
+		if err := all.keep(*file); err != nil {
+			return err
+		}
+	}
+	fmt.Print(all.table())
+	if *into != "" {
+		failed = append(failed, all.write(*into))
+	}
+	return errors.Join(failed...)
+}

@@ -1,0 +1,127 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/kubepleg/pleg/internal/e2e/measure"
+	"github.com/kubepleg/pleg/internal/e2e/testnode"
+)
+
+// results are the last results of each runtime.
+type results map[string]*result
+
+func readResults(path string) (results, error) {
+	all := results{}
+	if path == "" {
+		return all, nil
+	}
+	text, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return all, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &all)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading the results of earlier runs: %w", err)
+	}
+	return all, nil
+}
+
+func (all results) keep(path string) error {
+	if path == "" {
+		return nil
+	}
+	text, err := json.MarshalIndent(all, "", "\t")
+	if err == nil {
+		err = os.WriteFile(path, append(text, '\n'), 0o644)
+	}
+	if err != nil {
+		return fmt.Errorf("keeping the results: %w", err)
+	}
+	return nil
+}
+
+// The table is between these lines of a document.
+const (
+	beginning = "<!-- make runtimes writes this table -->"
+	end       = "<!-- end of the table -->"
+)
+
+func (all results) write(path string) error {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("reading what to write the table into: %w", err)
+	}
+	before, rest, found := strings.Cut(string(text), beginning)
+	_, after, foundEnd := strings.Cut(rest, end)
+	if !found || !foundEnd {
+		return fmt.Errorf("%s has no place for the table: the lines %s and %s", path, beginning, end)
+	}
+	return os.WriteFile(path, []byte(before+beginning+"\n"+all.table()+end+after), 0o644)
+}
+
+// table is the table in Markdown.
+func (all results) table() string {
+	var b strings.Builder
+	head := []string{
+		"runtime", "lists", "event stream", "tests", "soak", "conformance",
+		"runtime's event → a bare reader, → `ContainerDied`", "end → `ContainerDied`, polling",
+		"after a restart", "seen",
+	}
+	fmt.Fprintf(&b, "| %s |\n|%s\n", strings.Join(head, " | "), strings.Repeat("---|", len(head)))
+	for _, name := range testnode.Names() {
+		r := all[name]
+		if r == nil {
+			continue
+		}
+		cells := []string{
+			strings.TrimSuffix(or(r.Runtime, name), "+unknown"), or(r.Lists, "?"), or(r.Stream, "?"), r.tests(),
+			r.Soak.String(), r.Adapter.String(), "–", "–", or(strings.Join(r.Restarts, "; "), "–"), r.Date,
+		}
+		if strings.HasSuffix(name, "-no-events") {
+			cells[0] += " without `enable_pod_events`"
+		}
+		if r.Lost > 0 {
+			cells[4] += fmt.Sprintf(", the runtime lost %d exits", r.Lost)
+		}
+		if l := r.Latency; l != nil {
+			if l.Died != 0 {
+				cells[6] = measure.Milliseconds(l.Reader) + ", " + measure.Milliseconds(l.Died)
+			}
+			cells[7] = measure.Milliseconds(l.Polling)
+		}
+		fmt.Fprintf(&b, "| %s |\n", strings.Join(cells, " | "))
+	}
+	return b.String()
+}
+
+func (r *result) tests() string {
+	if len(r.Failed) == 0 {
+		return fmt.Sprintf("%d pass", r.Tests)
+	}
+	return fmt.Sprintf("%d pass, **fail: %s**", r.Tests, strings.Join(r.Failed, ", "))
+}
+
+func (v verdict) String() string {
+	switch {
+	case v.Passed:
+		return fmt.Sprintf("pass, %d s", v.Took/time.Second)
+	case v.Took == 0:
+		return "–"
+	default:
+		return "**fail**"
+	}
+}
+
+func or(text, otherwise string) string {
+	if text == "" {
+		return otherwise
+	}
+	return text
+}
