@@ -18,7 +18,8 @@ type EventStats struct {
 	// Readers is how many event streams are open. A stream whose client is gone stays
 	// open until there is an event for it.
 	Readers int
-	// Sent counts the events that were put into a buffer, once for each reader.
+	// Sent counts the events that were put into a reader's buffer, or handed to it,
+	// once for each reader.
 	Sent int
 	// Held is how many events wait for a first reader.
 	Held int
@@ -40,16 +41,18 @@ type eventHub struct {
 	// readers see the events in one order. It is a channel of capacity one because a
 	// sender may hold it for long, and stop must interrupt the others.
 	sending chan struct{}
-	// shared is the one buffer of eventsShared.
+	// shared is the one buffer of eventsShared and eventsInTurn.
 	shared chan *runtimeapi.ContainerEventResponse
+	sender sync.WaitGroup // of eventsInTurn
 
 	mu sync.Mutex
 	// All below are guarded by mu.
 
-	isDown  bool      // between down and up
-	streams *breakage // what ends the streams there are; replaced when it does
+	isDown  bool          // between down and up
+	life    chan struct{} // closed by down; replaced when it is
+	streams *breakage     // what ends the streams there are; replaced when it does
 	readers []*eventReader
-	joined  bool // there has been a reader
+	joined  bool // there has been a reader in this life
 	held    []heldEvent
 	history []*runtimeapi.ContainerEventResponse // the last maxHistory, oldest first
 	rand    *rand.Rand
@@ -70,8 +73,9 @@ type heldEvent struct {
 	since time.Time
 }
 
-// eventReader is one stream with a buffer of its own.
+// eventReader is one stream.
 type eventReader struct {
+	// events is its buffer, of no length with eventsInTurn.
 	events chan *runtimeapi.ContainerEventResponse
 	gone   chan struct{} // closed when the stream has ended
 }
@@ -85,6 +89,7 @@ func newEventHub(h habits, c clock.Clock, r *rand.Rand) *eventHub {
 		clock:   c,
 		rand:    r,
 		stopped: make(chan struct{}),
+		life:    make(chan struct{}),
 		streams: &breakage{broken: make(chan struct{})},
 		sending: make(chan struct{}, 1),
 		shared:  make(chan *runtimeapi.ContainerEventResponse, max(1, h.eventBuffer)),
@@ -98,7 +103,7 @@ func (s *CRIServer) EventStats() EventStats {
 	defer h.mu.Unlock()
 	stats := h.stats
 	stats.Held = len(h.held)
-	if h.habits.events == eventsShared {
+	if h.habits.events == eventsShared || h.habits.events == eventsInTurn && !h.joined {
 		stats.Held = len(h.shared)
 	}
 	if !h.since.IsZero() {
@@ -133,8 +138,8 @@ func (s *CRIServer) RepeatEvents(count int) {
 
 // ShuffleEvents collects events until there are window of them, and then sends them in
 // random order. 0 sends the collected events and turns shuffling off. With a window of 2,
-// the event that a container stopped often comes before the event that it started, as
-// happens with CRI-O.
+// the event that a container stopped often comes before the event that it started. CRI-O
+// does that to a container that exits at once.
 func (s *CRIServer) ShuffleEvents(window int) {
 	s.hub.mu.Lock()
 	s.hub.window = window
@@ -174,21 +179,21 @@ func (h *eventHub) dispatch(event *runtimeapi.ContainerEventResponse) {
 	}
 	switch h.habits.events {
 	case eventsUnimplemented, eventsEndAtOnce:
-	case eventsShared:
+	case eventsShared, eventsInTurn:
 		select {
 		case h.shared <- event:
-			h.count(1, 0)
+			if h.habits.events == eventsShared {
+				h.count(1, 0)
+			}
 		default:
 			h.count(0, 1)
 		}
-	case eventsBroadcast, eventsDropping:
+	case eventsBroadcast:
 		if !h.lockSending() {
 			return
 		}
 		defer h.unlockSending()
-		for _, r := range h.readersOrHold(event, start) {
-			h.put(r, event)
-		}
+		h.broadcast(event, start)
 		h.enqueued(start)
 	}
 }
@@ -216,54 +221,79 @@ func (h *eventHub) lockSending() bool {
 
 func (h *eventHub) unlockSending() { <-h.sending }
 
-// put puts an event into a reader's buffer. If the buffer is full, it waits or drops the
-// event, as the model does.
-func (h *eventHub) put(r *eventReader, event *runtimeapi.ContainerEventResponse) {
-	select {
-	case r.events <- event:
-		h.count(1, 0)
-		return
-	default:
+// broadcast puts an event into the buffer of every reader, or holds it if there is none.
+func (h *eventHub) broadcast(event *runtimeapi.ContainerEventResponse, now time.Time) {
+	taken := false
+	for _, r := range h.readersAt(now) {
+		// As in containerd's queue: with room in the buffer, it is a toss-up whether
+		// the event goes to a reader that is gone.
+		select {
+		case r.events <- event:
+			h.count(1, 0)
+			taken = true
+		case <-r.gone:
+			h.forget(r)
+		case <-h.stopped:
+			return
+		}
 	}
-	if h.habits.events == eventsDropping {
-		h.count(0, 1)
-		return
-	}
-	select {
-	case r.events <- event:
-		h.count(1, 0)
-	case <-r.gone:
-	case <-h.stopped:
+	if !taken {
+		h.hold(event, now)
 	}
 }
 
-// readersOrHold returns the readers. If there are none, it holds the event for the first.
-func (h *eventHub) readersOrHold(event *runtimeapi.ContainerEventResponse, now time.Time) []*eventReader {
+// readersAt returns the readers of an event that is being enqueued since now.
+func (h *eventHub) readersAt(now time.Time) []*eventReader {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.since = now
-	if len(h.readers) > 0 {
-		return h.readers
-	}
-	if h.habits.holdForFirst && h.joined {
-		h.stats.Dropped++
-		return nil
-	}
+	return h.readers
+}
+
+func (h *eventHub) hold(event *runtimeapi.ContainerEventResponse, now time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	h.held = append(h.held, heldEvent{event, now})
 	h.discardLocked(now)
-	if over := len(h.held) - h.habits.holdEventsAtMax; over > 0 && h.habits.holdEventsAtMax > 0 {
-		// The buffer is full, so the newest event is dropped.
-		h.held = h.held[:len(h.held)-over]
-		h.stats.Dropped += over
+}
+
+// sendInTurn is the one sender of eventsInTurn. It hands each event to all readers, one after
+// the other, and waits for each.
+func (h *eventHub) sendInTurn(life <-chan struct{}) {
+	for {
+		select {
+		case event := <-h.shared:
+			readers := h.present()
+			if len(readers) == 0 {
+				h.count(0, 1)
+			}
+			for _, r := range readers {
+				select {
+				case r.events <- event:
+					h.count(1, 0)
+				case <-r.gone:
+				case <-life:
+					return
+				case <-h.stopped:
+					return
+				}
+			}
+		case <-life:
+			return
+		case <-h.stopped:
+			return
+		}
 	}
-	return nil
+}
+
+func (h *eventHub) present() []*eventReader {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.readers
 }
 
 // discardLocked drops the events that have been held too long.
 func (h *eventHub) discardLocked(now time.Time) {
-	if h.habits.holdEventsFor == 0 {
-		return
-	}
 	keep := 0
 	for keep < len(h.held) && now.Sub(h.held[keep].since) >= h.habits.holdEventsFor {
 		keep++
@@ -305,8 +335,10 @@ func (h *eventHub) down() {
 	defer h.mu.Unlock()
 	h.isDown = true
 	h.joined = false
+	close(h.life)
+	h.life = make(chan struct{})
 	h.breakLocked(errGoingDown)
-	h.held = nil
+	h.readers, h.held = nil, nil
 	for len(h.shared) > 0 {
 		select {
 		case <-h.shared:
@@ -346,7 +378,7 @@ func (h *eventHub) serve(stream eventStream) error {
 		return nil
 	case eventsShared:
 		return h.serveShared(stream)
-	case eventsBroadcast, eventsDropping:
+	case eventsBroadcast, eventsInTurn:
 	}
 	return h.serveOwn(stream)
 }
@@ -373,8 +405,12 @@ func (h *eventHub) serveShared(stream eventStream) error {
 // serveOwn sends the held events, and then reads from its own buffer. Like the runtimes,
 // it does not notice that its client is gone until it has an event for it.
 func (h *eventHub) serveOwn(stream eventStream) error {
-	r := &eventReader{events: make(chan *runtimeapi.ContainerEventResponse, h.habits.eventBuffer),
-		gone: make(chan struct{})}
+	r := &eventReader{gone: make(chan struct{})}
+	buffer := h.habits.eventBuffer
+	if h.habits.events == eventsInTurn {
+		buffer = 0
+	}
+	r.events = make(chan *runtimeapi.ContainerEventResponse, buffer)
 	defer close(r.gone)
 	select {
 	case h.sending <- struct{}{}:
@@ -411,23 +447,36 @@ func (h *eventHub) join(r *eventReader) *breakage {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.stats.Readers++
-	h.joined = true
-	if r != nil {
-		// A new slice, because a sender may be iterating over the old one.
-		h.readers = append(slices.Clone(h.readers), r)
-	}
 	if h.isDown {
 		over := &breakage{broken: make(chan struct{}), err: errGoingDown}
 		close(over.broken)
 		return over
 	}
+	if h.habits.events == eventsInTurn && !h.joined {
+		life := h.life
+		h.sender.Go(func() { h.sendInTurn(life) })
+	}
+	h.joined = true
+	if r != nil {
+		// A new slice, because a sender may be iterating over the old one.
+		h.readers = append(slices.Clone(h.readers), r)
+	}
 	return h.streams
 }
 
+// leave is the end of a stream. The queue of eventsBroadcast forgets its reader later.
 func (h *eventHub) leave(r *eventReader) {
 	h.mu.Lock()
-	defer h.mu.Unlock()
 	h.stats.Readers--
+	h.mu.Unlock()
+	if h.habits.events != eventsBroadcast {
+		h.forget(r)
+	}
+}
+
+func (h *eventHub) forget(r *eventReader) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	h.readers = slices.DeleteFunc(slices.Clone(h.readers), func(o *eventReader) bool { return o == r })
 }
 

@@ -7,6 +7,7 @@ import (
 	"io"
 	"runtime"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -287,17 +288,19 @@ func TestCRIEventsContainerd17(t *testing.T) {
 }
 
 func TestCRIEventsDroppedWhenFull(t *testing.T) {
-	for _, model := range []plegtest.CRIModel{plegtest.Containerd17, plegtest.CRIO} {
+	for model, want := range map[plegtest.CRIModel][]string{
+		plegtest.Containerd17: {"pod created", "pod started", "pod created"},
+		plegtest.CRIO:         {"pod started", "pod started", "pod started"},
+	} {
 		s := startServer(t, plegtest.WithModel(model), plegtest.WithEventBuffer(3))
-		for range 4 {
-			s.RunPod(plegtest.PodConfig{}) // two events each
+		for s.EventStats().Dropped < 5 {
+			s.RunPod(plegtest.PodConfig{})
 		}
 		if stats := s.EventStats(); stats.Held != 3 || stats.Dropped != 5 {
 			t.Errorf("model %d: %+v", model, stats)
 		}
 		stream := watchEvents(t, t.Context(), s, dial(t, s), 1)
-		if diff := cmp.Diff([]string{"pod created", "pod started", "pod created"},
-			receive(t, stream, 3)); diff != "" {
+		if diff := cmp.Diff(want, receive(t, stream, 3)); diff != "" {
 			t.Errorf("model %d: %s", model, diff)
 		}
 	}
@@ -309,12 +312,44 @@ func TestCRIEventsCRIOHoldsForTheFirst(t *testing.T) {
 	c := dial(t, s)
 	s.RunPod(plegtest.PodConfig{})
 	stream := watchEvents(t, t.Context(), s, c, 1)
-	receive(t, stream, 2)
+	receive(t, stream, 1)
 	s.BreakEventStreams(nil)
 	waitUntil(t, func() bool { return s.EventStats().Readers == 0 })
 	s.RunPod(plegtest.PodConfig{})
-	if stats := s.EventStats(); stats.Held != 0 || stats.Dropped != 2 {
+	waitUntil(t, func() bool { return s.EventStats().Dropped == 1 })
+	if stats := s.EventStats(); stats.Held != 0 {
 		t.Errorf("%+v", stats)
+	}
+}
+
+// On CRI-O, a reader that does not read stops the events of all, and holds up nothing else.
+// When it is gone, what fitted into the channel comes.
+func TestCRIEventsCRIOStallsForAll(t *testing.T) {
+	s := startServer(t, plegtest.WithModel(plegtest.CRIO), plegtest.WithEventBuffer(10))
+	ctx, cancel := context.WithCancel(t.Context())
+	watchEvents(t, ctx, s, dial(t, s), 1) // and never reads
+	reading := watchEvents(t, t.Context(), s, dial(t, s), 2)
+	var read atomic.Int64
+	go func() {
+		for {
+			if _, err := reading.Recv(); err != nil {
+				return // the end of the test
+			}
+			read.Add(1)
+		}
+	}()
+	sent := 0
+	waitUntil(t, func() bool {
+		s.RunPod(plegtest.PodConfig{})
+		sent++
+		return s.EventStats().Dropped > 1000
+	})
+	stalled := read.Load()
+	cancel()
+	arrived := int64(sent - s.EventStats().Dropped)
+	waitUntil(t, func() bool { return read.Load() == arrived })
+	if stalled == arrived || s.EventStats().LongestEnqueue != 0 {
+		t.Errorf("%d of %d events were read before the other reader was gone; %+v", stalled, arrived, s.EventStats())
 	}
 }
 
@@ -374,7 +409,7 @@ func TestCRIEventsAreLostWhileDown(t *testing.T) {
 		if err := s.Up(); err != nil {
 			t.Fatal(err)
 		}
-		if stats := s.EventStats(); stats.Held != 0 || stats.Dropped != 2 || stats.Readers != 0 {
+		if stats := s.EventStats(); stats.Held != 0 || stats.Dropped == 0 || stats.Readers != 0 {
 			t.Errorf("model %d: %+v", model, stats)
 		}
 		must[string](t)(s.CreateContainer(pod, plegtest.ContainerConfig{Name: "c"}))

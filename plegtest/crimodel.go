@@ -3,7 +3,9 @@ package plegtest
 import "time"
 
 // CRIModel is the runtime that the CRI server behaves like: what Version answers, whether
-// lists can be streamed, and how container events are delivered.
+// lists can be streamed, how container events are delivered, and what the runtimes do
+// differently. TestModelIsTheRuntime of internal/e2e compares Containerd2 and CRIO with the
+// real ones, call by call.
 type CRIModel int
 
 const (
@@ -11,8 +13,9 @@ const (
 	// Each reader has a buffer of 100; while it is full, the server's own operations wait
 	// for the reader. While there is no reader, events are held for five minutes, and the
 	// next reader gets them first. The server notices that a reader is gone when there is
-	// an event for it; if it was the only reader, that event is lost. The last event of a
-	// sandbox comes before the sandbox disappears from the list.
+	// an event for it, which is lost; each further event is lost with a probability of ½,
+	// or else the queue notices too, and holds it. The last event of a sandbox comes
+	// before the sandbox disappears from the list.
 	Containerd2 CRIModel = iota
 	// Containerd17 is containerd 1.7. There is one stream with a buffer of 1000; events
 	// that are sent while it is full are dropped. Each event goes to one of the readers
@@ -20,28 +23,36 @@ const (
 	// the next event, which is lost. Lists cannot be streamed.
 	Containerd17
 	// Containerd16 is containerd 1.6: it answers Unimplemented for events and for
-	// streaming lists.
+	// streaming lists, and NotFound to who stops what is not there.
 	Containerd16
-	// CRIO is CRI-O 1.36 with enable_pod_events. Each reader has a buffer of 1000; events
-	// that are sent while it is full are dropped. As many events are held for the very
-	// first reader; later, events without a reader are lost. A container's events may
-	// come in the wrong order: see [CRIServer.ShuffleEvents].
+	// CRIO is CRI-O 1.37 with enable_pod_events. One sender reads a channel of 1000 events
+	// and sends each to all readers in turn: a reader that does not read stops the events
+	// of all, and what is sent while the channel is full is dropped. The channel fills
+	// until the very first reader comes; later, events without a reader are lost.
+	//
+	// RemovePodSandbox sends no event for what it removes. A container that is stopped
+	// before it was started has exited with code 2, at a time from before 1970, and each
+	// further stop of one that has exited makes it finish anew. A stopped sandbox keeps
+	// its address. A container's listed time of creation is earlier than that of its
+	// status, and changes when the runtime restarts. Containers are asked to end, and
+	// have 10 s to do so, when their sandbox is stopped or they are removed. A connection
+	// whose first call has another content-type than application/grpc is closed.
 	CRIO
-	// CRIOWithoutEvents is CRI-O 1.36 in its default configuration: it ends every event
-	// stream at once, without an error.
+	// CRIOWithoutEvents is CRIO in its default configuration: it ends every event stream
+	// at once, without an error.
 	CRIOWithoutEvents
 )
 
 // habits are the behaviour of a model.
 type habits struct {
-	name, version   string
-	streamingLists  bool
-	events          eventHabit
-	eventBuffer     int
-	holdEventsFor   time.Duration // while there is no reader; 0 is unlimited
-	holdEventsAtMax int           // 0 is unlimited
-	holdForFirst    bool          // hold only until there has ever been a reader
-	deletedFirst    bool          // a sandbox's last event comes before it leaves the list
+	name, version  string
+	crio           bool // what is said of CRIO, but for events
+	missingIsError bool // stopping what is not there
+	streamingLists bool
+	events         eventHabit
+	eventBuffer    int
+	holdEventsFor  time.Duration // while there is no reader; 0 is unlimited
+	deletedFirst   bool          // a sandbox's last event comes before it leaves the list
 }
 
 type eventHabit int
@@ -49,22 +60,22 @@ type eventHabit int
 const (
 	eventsUnimplemented eventHabit = iota
 	eventsEndAtOnce
-	eventsShared    // one buffer for all readers; full drops
-	eventsBroadcast // a buffer for each; full blocks the sender
-	eventsDropping  // a buffer for each; full drops
+	eventsShared    // one buffer for all readers; each event to one of them; full drops
+	eventsInTurn    // one buffer; one sender sends each event to all readers; full drops
+	eventsBroadcast // a buffer for each; full blocks the operation
 )
 
 func (m CRIModel) habits() habits {
 	switch m {
 	case Containerd16:
-		return habits{name: "containerd", version: "v1.6.36", events: eventsUnimplemented}
+		return habits{name: "containerd", version: "v1.6.36", events: eventsUnimplemented, missingIsError: true}
 	case Containerd17:
-		return habits{name: "containerd", version: "v1.7.29", events: eventsShared, eventBuffer: 1000}
+		return habits{name: "containerd", version: "v1.7.35", events: eventsShared, eventBuffer: 1000}
 	case CRIO:
-		return habits{name: "cri-o", version: "1.36.0", streamingLists: true, events: eventsDropping,
-			eventBuffer: 1000, holdEventsAtMax: 1000, holdForFirst: true}
+		return habits{name: "cri-o", version: "1.37.0", crio: true, streamingLists: true, events: eventsInTurn,
+			eventBuffer: 1000}
 	case CRIOWithoutEvents:
-		return habits{name: "cri-o", version: "1.36.0", streamingLists: true, events: eventsEndAtOnce}
+		return habits{name: "cri-o", version: "1.37.0", crio: true, streamingLists: true, events: eventsEndAtOnce}
 	case Containerd2:
 	}
 	return habits{name: "containerd", version: "v2.4.2", streamingLists: true, events: eventsBroadcast,

@@ -38,6 +38,16 @@ const (
 const containerPorts = `[{"name":"http","containerPort":8080,"protocol":"TCP"},` +
 	`{"name":"metrics","containerPort":9090,"protocol":"TCP"}]`
 
+// What CRI-O lists as a container's creation is the beginning of it, and is a little later
+// after each restart; its status has the end.
+const (
+	crioCreation = 50 * time.Millisecond
+	crioRestart  = 60 * time.Microsecond
+)
+
+// zeroTime is how runtimes that are written in Go send a time that was never set.
+var zeroTime = time.Time{}.UnixNano()
+
 // PodConfig describes a pod sandbox. The zero value describes a new pod.
 type PodConfig struct {
 	// UID is the pod's UID; empty for a new one.
@@ -53,6 +63,8 @@ type PodConfig struct {
 	Labels, Annotations map[string]string
 	// RuntimeHandler is the runtime handler; empty for the default one.
 	RuntimeHandler string
+
+	asGiven bool // by a client, who sets all labels and annotations
 }
 
 // ContainerConfig describes a container.
@@ -63,6 +75,8 @@ type ContainerConfig struct {
 	Image string
 	// Labels and Annotations are set beside the kubelet's own.
 	Labels, Annotations map[string]string
+
+	asGiven bool // by a client, who sets all labels and annotations
 }
 
 // simSandbox is a sandbox. Its messages are replaced, never modified.
@@ -84,8 +98,10 @@ type simContainer struct {
 	attempt                          uint32
 	state                            runtimeapi.ContainerState
 	createdAt, startedAt, finishedAt int64
+	listedAt                         int64 // the time of creation that lists have
 	exitCode                         int32
-	reason                           string
+	reason, message                  string
+	exitUnseen                       bool // it has exited while the runtime was down, which lost the exit
 	sandbox                          *simSandbox
 	place                            int      // in node.containers
 	process                          *process // nil if it runs no program
@@ -104,6 +120,7 @@ type simPod struct {
 // node holds the state of the runtime.
 type node struct {
 	clock clock.Clock // set once by newNode
+	crio  bool        // set once by newNode
 
 	mu sync.Mutex
 	// All below are guarded by mu.
@@ -114,6 +131,7 @@ type node struct {
 
 	sandboxes  []*simSandbox
 	containers []*simContainer
+	down       bool // between Down and Up
 	byID       map[string]*simSandbox
 	ctrByID    map[string]*simContainer
 	pods       map[types.UID]*simPod
@@ -125,9 +143,10 @@ type node struct {
 	changes                             uint64
 }
 
-func newNode(c clock.Clock, r, order *rand.Rand) *node {
+func newNode(c clock.Clock, crio bool, r, order *rand.Rand) *node {
 	return &node{
 		clock:   c,
+		crio:    crio,
 		rand:    r,
 		order:   order,
 		byID:    make(map[string]*simSandbox),
@@ -184,13 +203,19 @@ func (n *node) addSandboxLocked(config PodConfig) *simSandbox {
 		config.IPs = []string{fmt.Sprintf("10.%d.%d.%d", 88+n.ipCount>>16&0x7f, n.ipCount>>8&0xff,
 			n.ipCount&0xff)}
 	}
-	labels := map[string]string{labelPodName: config.Name, labelPodNamespace: config.Namespace,
-		labelPodUID: string(config.UID)}
-	maps.Copy(labels, config.Labels)
 	now := n.now()
-	annotations := map[string]string{annotationConfigSeen: time.Unix(0, now).UTC().Format(time.RFC3339Nano),
-		annotationConfigSource: "api"}
-	maps.Copy(annotations, config.Annotations)
+	labels, annotations := maps.Clone(config.Labels), maps.Clone(config.Annotations)
+	if !config.asGiven {
+		labels = with(config.Labels, map[string]string{labelPodName: config.Name,
+			labelPodNamespace: config.Namespace, labelPodUID: string(config.UID)})
+		annotations = with(config.Annotations, map[string]string{
+			annotationConfigSeen:   time.Unix(0, now).UTC().Format(time.RFC3339Nano),
+			annotationConfigSource: "api",
+		})
+	}
+	if n.crio {
+		labels = with(labels, map[string]string{labelContainerName: "POD"})
+	}
 	s := &simSandbox{config: config, attempt: pod.nextAttempt, createdAt: now, ready: true, place: len(n.sandboxes)}
 	pod.sandboxes++
 	pod.nextAttempt++
@@ -209,12 +234,20 @@ func (n *node) addSandboxLocked(config PodConfig) *simSandbox {
 	return s
 }
 
+// with returns defaults with what is given.
+func with(given, defaults map[string]string) map[string]string {
+	maps.Copy(defaults, given)
+	return defaults
+}
+
 // showSandboxLocked replaces the messages of a sandbox.
 func (n *node) showSandboxLocked(s *simSandbox) {
 	state := runtimeapi.PodSandboxState_SANDBOX_NOTREADY
 	network := &runtimeapi.PodSandboxNetworkStatus{}
 	if s.ready {
 		state = runtimeapi.PodSandboxState_SANDBOX_READY
+	}
+	if s.ready || n.crio {
 		network = networkStatus(s.config.IPs)
 	}
 	old := s.item
@@ -239,23 +272,28 @@ func (n *node) addContainerLocked(s *simSandbox, config ContainerConfig) *simCon
 	restarts := n.pods[s.config.UID].restarts
 	c := &simContainer{config: config, attempt: restarts[config.Name], createdAt: n.now(), sandbox: s,
 		place: len(n.containers)}
+	c.listedAt = c.createdAt
+	if n.crio {
+		c.listedAt = max(1, c.createdAt-crioCreation.Nanoseconds())
+	}
 	restarts[config.Name]++
 	hash := fnv.New32a()
 	_, _ = hash.Write([]byte(config.Name + "\x00" + config.Image)) // a hash takes everything
-	labels := map[string]string{
-		labelPodName: s.config.Name, labelPodNamespace: s.config.Namespace, labelPodUID: string(s.config.UID),
-		labelContainerName: config.Name,
+	labels, annotations := maps.Clone(config.Labels), maps.Clone(config.Annotations)
+	if !config.asGiven {
+		labels = with(config.Labels, map[string]string{
+			labelPodName: s.config.Name, labelPodNamespace: s.config.Namespace, labelPodUID: string(s.config.UID),
+			labelContainerName: config.Name,
+		})
+		annotations = with(config.Annotations, map[string]string{
+			annotationHash:         strconv.FormatUint(uint64(hash.Sum32()), 16),
+			annotationRestartCount: strconv.FormatUint(uint64(c.attempt), 10),
+			annotationPorts:        containerPorts,
+			annotationGracePeriod:  "30",
+			annotationMessagePath:  "/dev/termination-log",
+			annotationMessageFrom:  "File",
+		})
 	}
-	maps.Copy(labels, config.Labels)
-	annotations := map[string]string{
-		annotationHash:         strconv.FormatUint(uint64(hash.Sum32()), 16),
-		annotationRestartCount: strconv.FormatUint(uint64(c.attempt), 10),
-		annotationPorts:        containerPorts,
-		annotationGracePeriod:  "30",
-		annotationMessagePath:  "/dev/termination-log",
-		annotationMessageFrom:  "File",
-	}
-	maps.Copy(annotations, config.Annotations)
 	imageID := fmt.Sprintf("sha256:%064x", hash.Sum32())
 	c.item = &runtimeapi.Container{
 		Id:           n.idLocked(),
@@ -264,7 +302,6 @@ func (n *node) addContainerLocked(s *simSandbox, config ContainerConfig) *simCon
 		Image:        &runtimeapi.ImageSpec{Image: imageID, UserSpecifiedImage: config.Image},
 		ImageRef:     imageID, // the status has the real one: so does containerd
 		ImageId:      imageID,
-		CreatedAt:    c.createdAt,
 		Labels:       labels,
 		Annotations:  annotations,
 	}
@@ -281,11 +318,12 @@ func (n *node) showContainerLocked(c *simContainer) {
 	c.item = &runtimeapi.Container{
 		Id: old.Id, PodSandboxId: old.PodSandboxId, Metadata: old.Metadata,
 		Image: old.Image, ImageRef: old.ImageRef, ImageId: old.ImageId,
-		State: c.state, CreatedAt: old.CreatedAt, Labels: old.Labels, Annotations: old.Annotations,
+		State: c.state, CreatedAt: c.listedAt, Labels: old.Labels, Annotations: old.Annotations,
 	}
 	c.status = &runtimeapi.ContainerStatus{
-		Id: old.Id, Metadata: old.Metadata, State: c.state, CreatedAt: old.CreatedAt,
-		StartedAt: c.startedAt, FinishedAt: c.finishedAt, ExitCode: c.exitCode, Reason: c.reason,
+		Id: old.Id, Metadata: old.Metadata, State: c.state, CreatedAt: c.createdAt,
+		StartedAt: c.startedAt, FinishedAt: c.finishedAt,
+		ExitCode: c.exitCode, Reason: c.reason, Message: c.message,
 		Image:    &runtimeapi.ImageSpec{Image: c.config.Image, UserSpecifiedImage: c.config.Image},
 		ImageRef: c.config.Image + "@" + old.ImageId, ImageId: old.ImageId,
 		Labels: old.Labels, Annotations: old.Annotations,
@@ -293,6 +331,28 @@ func (n *node) showContainerLocked(c *simContainer) {
 			c.sandbox.config.Namespace, c.sandbox.config.Name, c.config.Name, c.attempt),
 	}
 	n.changedLocked()
+}
+
+// restarted applies what a restart of the runtime changes.
+func (n *node) restarted() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, c := range n.containers {
+		if n.crio {
+			c.listedAt += crioRestart.Nanoseconds()
+		}
+		if c.exitUnseen {
+			c.exitUnseen, c.finishedAt = false, n.now()
+		}
+		n.showContainerLocked(c)
+	}
+	n.down = false
+}
+
+func (n *node) goDown() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.down = true
 }
 
 // removeContainerLocked removes a container. The last of the list takes its place,

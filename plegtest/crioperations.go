@@ -9,8 +9,15 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// exitKilled is the exit code of a process killed by SIGKILL.
-const exitKilled = 137
+// Exit codes: of a process killed by SIGKILL, and what runtimes show of a container that was
+// stopped before it was started (CRI-O), that failed to start, and whose exit nobody saw
+// (containerd).
+const (
+	exitKilled       = 137
+	exitNeverStarted = 2
+	exitStartError   = 128
+	exitUnseen       = 255
+)
 
 // RunPod creates a ready sandbox and returns its ID. If the UID exists, the pod gets one
 // more sandbox, as when the kubelet replaces a dead one.
@@ -19,13 +26,18 @@ func (s *CRIServer) RunPod(config PodConfig) (sandboxID string) {
 	n.mu.Lock()
 	sb := n.addSandboxLocked(config)
 	id := sb.item.Id
-	events := []*runtimeapi.ContainerEventResponse{
-		s.eventLocked(runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT, id, sb),
-		s.eventLocked(runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT, id, sb),
-	}
+	events := s.ranLocked(sb)
 	n.mu.Unlock()
 	s.hub.send(events...)
 	return id
+}
+
+// ranLocked returns the events of a new sandbox.
+func (s *CRIServer) ranLocked(sb *simSandbox) (events []*runtimeapi.ContainerEventResponse) {
+	if !s.cfg.crio {
+		events = append(events, s.eventLocked(runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT, sb.item.Id, sb))
+	}
+	return append(events, s.eventLocked(runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT, sb.item.Id, sb))
 }
 
 // CreateContainer creates a container in a ready sandbox and returns its ID. Its restart
@@ -35,7 +47,7 @@ func (s *CRIServer) CreateContainer(sandboxID string, config ContainerConfig) (c
 	n.mu.Lock()
 	sb, err := n.sandboxLocked(sandboxID)
 	if err == nil && !sb.ready {
-		err = status.Errorf(codes.FailedPrecondition, "sandbox %q is not ready", sandboxID)
+		err = status.Errorf(codes.Unknown, "sandbox container %q is not running", sandboxID)
 	}
 	if err != nil {
 		n.mu.Unlock()
@@ -54,7 +66,7 @@ func (s *CRIServer) StartContainer(containerID string) error {
 	n.mu.Lock()
 	c, err := n.containerLocked(containerID)
 	if err == nil && c.state != runtimeapi.ContainerState_CONTAINER_CREATED {
-		err = status.Errorf(codes.FailedPrecondition, "container %q is in state %s", containerID, c.state)
+		err = status.Errorf(codes.Unknown, "container %q is in state %s", containerID, c.state)
 	}
 	if err != nil {
 		n.mu.Unlock()
@@ -84,7 +96,7 @@ func (s *CRIServer) ExitContainer(containerID string, exitCode int32, reason str
 	n.mu.Lock()
 	c, err := n.containerLocked(containerID)
 	if err == nil && c.state != runtimeapi.ContainerState_CONTAINER_RUNNING {
-		err = status.Errorf(codes.FailedPrecondition, "container %q is in state %s", containerID, c.state)
+		err = status.Errorf(codes.Unknown, "container %q is in state %s", containerID, c.state)
 	}
 	if err != nil {
 		n.mu.Unlock()
@@ -96,20 +108,39 @@ func (s *CRIServer) ExitContainer(containerID string, exitCode int32, reason str
 	return nil
 }
 
-// KillContainer kills a container with exit code 137, as SIGKILL does. It is harmless if
-// the container has exited.
+// KillContainer kills a running container with exit code 137, as StopContainer of a client
+// does without a grace period. Of one that was created and not started, CRI-O says that it
+// has exited with code 2; containerd leaves it. One that has exited finishes anew with CRI-O,
+// without an event, and stays as it is with containerd.
 func (s *CRIServer) KillContainer(containerID string) error {
 	n := s.node
 	n.mu.Lock()
 	c, err := n.containerLocked(containerID)
-	if err != nil || c.state == runtimeapi.ContainerState_CONTAINER_EXITED {
+	if err != nil {
 		n.mu.Unlock()
 		return err
 	}
-	event := s.exitLocked(c, exitKilled, "Error")
+	events := s.killLocked(nil, c)
+	if len(events) == 0 && n.crio {
+		c.finishedAt = n.now()
+		n.showContainerLocked(c)
+	}
 	n.mu.Unlock()
-	s.hub.send(event)
+	s.hub.send(events...)
 	return nil
+}
+
+// killLocked ends a container that has not exited, as far as the runtime does.
+func (s *CRIServer) killLocked(events []*runtimeapi.ContainerEventResponse,
+	c *simContainer) []*runtimeapi.ContainerEventResponse {
+	switch {
+	case c.state == runtimeapi.ContainerState_CONTAINER_RUNNING:
+		return append(events, s.exitLocked(c, exitKilled, ""))
+	case c.state == runtimeapi.ContainerState_CONTAINER_CREATED && s.cfg.crio:
+		c.startedAt = zeroTime
+		return append(events, s.exitLocked(c, exitNeverStarted, ""))
+	}
+	return events
 }
 
 // RestartContainer kills a container if it is running, and runs its successor: a new
@@ -147,7 +178,7 @@ func (s *CRIServer) RemoveContainer(containerID string) error {
 }
 
 // StopPodSandbox kills the containers of a sandbox and tears down its network: the sandbox
-// is then not ready, and has no address.
+// is then not ready, and has no address, except with CRI-O.
 func (s *CRIServer) StopPodSandbox(sandboxID string) error {
 	n := s.node
 	n.mu.Lock()
@@ -172,14 +203,26 @@ func (s *CRIServer) RemovePodSandbox(sandboxID string) error {
 		n.mu.Unlock()
 		return nil //nolint:nilerr // removing is idempotent in CRI
 	}
-	events := s.stopLocked(nil, sb)
+	var events []*runtimeapi.ContainerEventResponse
+	if s.cfg.crio {
+		for _, c := range sb.containers {
+			events = s.killLocked(events, c)
+		}
+		for _, c := range slices.Clone(sb.containers) {
+			s.removeLocked(nil, c)
+		}
+		n.removeSandboxLocked(sb)
+		n.mu.Unlock()
+		s.hub.send(events...)
+		return nil
+	}
+	events = s.stopLocked(events, sb)
 	for _, c := range slices.Clone(sb.containers) {
 		events = s.removeLocked(events, c)
 	}
 	if s.cfg.deletedFirst {
 		// A list that the event causes may still show the sandbox.
-		events = append(events, s.eventLocked(runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT, sandboxID,
-			sb))
+		events = append(events, s.deletedLocked(sb))
 		n.mu.Unlock()
 		s.hub.send(events...)
 		n.mu.Lock()
@@ -245,6 +288,9 @@ func (s *CRIServer) exitLocked(c *simContainer, exitCode int32, reason string) *
 			reason = "Error"
 		}
 	}
+	if s.node.down && !s.cfg.crio {
+		exitCode, reason, c.exitUnseen = exitUnseen, "Unknown", true
+	}
 	c.state, c.finishedAt = runtimeapi.ContainerState_CONTAINER_EXITED, s.node.now()
 	c.exitCode, c.reason = exitCode, reason
 	if c.process != nil {
@@ -256,9 +302,7 @@ func (s *CRIServer) exitLocked(c *simContainer, exitCode int32, reason string) *
 
 func (s *CRIServer) removeLocked(events []*runtimeapi.ContainerEventResponse,
 	c *simContainer) []*runtimeapi.ContainerEventResponse {
-	if c.state == runtimeapi.ContainerState_CONTAINER_RUNNING {
-		events = append(events, s.exitLocked(c, exitKilled, "Error"))
-	}
+	events = s.killLocked(events, c)
 	if c.process != nil {
 		c.process.exit() // also one that was never started, or its context would stay until Stop
 	}
@@ -270,9 +314,7 @@ func (s *CRIServer) removeLocked(events []*runtimeapi.ContainerEventResponse,
 func (s *CRIServer) stopLocked(events []*runtimeapi.ContainerEventResponse,
 	sb *simSandbox) []*runtimeapi.ContainerEventResponse {
 	for _, c := range sb.containers {
-		if c.state == runtimeapi.ContainerState_CONTAINER_RUNNING {
-			events = append(events, s.exitLocked(c, exitKilled, "Error"))
-		}
+		events = s.killLocked(events, c)
 	}
 	if !sb.ready {
 		return events
@@ -293,6 +335,26 @@ func (s *CRIServer) eventLocked(kind runtimeapi.ContainerEventType, id string,
 	event.PodSandboxStatus = sb.status
 	for _, c := range sb.containers {
 		event.ContainersStatuses = append(event.ContainersStatuses, c.status)
+	}
+	if s.cfg.crio { // those of the pod's other sandboxes too
+		for _, c := range s.node.containers {
+			if c.sandbox != sb && c.sandbox.config.UID == sb.config.UID {
+				event.ContainersStatuses = append(event.ContainersStatuses, c.status)
+			}
+		}
+	}
+	return event
+}
+
+// deletedLocked returns the last event of a sandbox that containerd 2 is removing: its time of
+// creation is lost already.
+func (s *CRIServer) deletedLocked(sb *simSandbox) *runtimeapi.ContainerEventResponse {
+	event := s.eventLocked(runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT, sb.item.Id, sb)
+	if old := event.PodSandboxStatus; old != nil {
+		event.PodSandboxStatus = &runtimeapi.PodSandboxStatus{
+			Id: old.Id, Metadata: old.Metadata, State: old.State, CreatedAt: zeroTime, Network: old.Network,
+			Labels: old.Labels, Annotations: old.Annotations, RuntimeHandler: old.RuntimeHandler,
+		}
 	}
 	return event
 }

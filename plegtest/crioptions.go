@@ -66,8 +66,8 @@ func WithEncodedLists() CRIOption {
 	return criOption(func(c *criConfig) { c.encodedLists = true })
 }
 
-// WithEventBuffer sets how many events the buffer of a reader holds. The default is that
-// of the model.
+// WithEventBuffer sets how many events the buffer of a reader holds, or the one of the
+// runtime. The default is that of the model.
 func WithEventBuffer(events int) CRIOption {
 	return criOption(func(c *criConfig) { c.buffer = max(1, events) })
 }
@@ -98,9 +98,6 @@ func newCRIConfig(opts []CRIOption) criConfig {
 	}
 	if c.buffer > 0 {
 		c.eventBuffer = c.buffer
-		if c.holdEventsAtMax > 0 {
-			c.holdEventsAtMax = c.buffer
-		}
 	}
 	return c
 }

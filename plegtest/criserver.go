@@ -73,7 +73,7 @@ func StartCRIServer(opts ...CRIOption) (*CRIServer, error) {
 	random := func(stream uint64) *rand.Rand {
 		return rand.New(rand.NewPCG(cfg.seed, stream)) //nolint:gosec // not for secrets
 	}
-	s.node = newNode(cfg.clock, random(0), random(1))
+	s.node = newNode(cfg.clock, cfg.crio, random(0), random(1))
 	s.hub = newEventHub(cfg.habits, cfg.clock, random(2))
 	s.timetable = newTimetable(cfg.clock)
 	s.guard = newCallGuard(cfg.clock, s.CutConnections)
@@ -114,6 +114,7 @@ func (s *CRIServer) Stop() {
 	s.end() // before Down, which waits for the calls that wait for programs
 	s.Down()
 	s.programs.Wait() // after Down, for a call may start one
+	s.hub.sender.Wait()
 	_ = s.removeDir() // a temporary directory
 }
 
@@ -125,7 +126,8 @@ func (s *CRIServer) removeDir() error {
 }
 
 // Down stops serving, as when the runtime is killed: calls are cut off, the socket is
-// removed, and events are lost. The containers keep running.
+// removed, and events are lost. The containers keep running. Of one that exits meanwhile,
+// containerd shows exit code 255 and the reason "Unknown"; CRI-O has what is true.
 func (s *CRIServer) Down() {
 	s.upDown.Lock()
 	defer s.upDown.Unlock()
@@ -134,6 +136,7 @@ func (s *CRIServer) Down() {
 		return
 	}
 	s.setServing(nil)
+	s.node.goDown()
 	s.hub.down()
 	up.listener.thaw()
 	up.grpc.Stop()
@@ -164,11 +167,12 @@ func (s *CRIServer) Up() error {
 	if s.cfg.programs != nil {
 		runtimeapi.RegisterImageServiceServer(up.grpc, &criImages{s: s})
 	}
+	s.node.restarted()
+	s.hub.up()
 	go func() {
 		defer close(up.done)
 		_ = up.grpc.Serve(up.listener) // nil after Stop, and nothing else ends it
 	}()
-	s.hub.up()
 	s.setServing(up)
 	return nil
 }

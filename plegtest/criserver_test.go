@@ -94,7 +94,7 @@ func TestCRIServerLifeOfAPod(t *testing.T) {
 	if err := s.StartContainer(id); err != nil {
 		t.Error(err)
 	}
-	if err := s.StartContainer(id); status.Code(err) != codes.FailedPrecondition {
+	if err := s.StartContainer(id); status.Code(err) != codes.Unknown {
 		t.Error(err)
 	}
 	newID := must[string](t)(s.RestartContainer(id))
@@ -133,7 +133,7 @@ func TestCRIServerLifeOfAPod(t *testing.T) {
 		t.Error(sandbox)
 	}
 	if _, err := s.CreateContainer(sandboxID,
-		plegtest.ContainerConfig{}); status.Code(err) != codes.FailedPrecondition {
+		plegtest.ContainerConfig{}); status.Code(err) != codes.Unknown {
 		t.Error(err)
 	}
 	second := s.RunPod(plegtest.PodConfig{UID: "uid-1", Name: "web", Namespace: "shop", IPs: []string{}})
@@ -304,7 +304,7 @@ func TestCRIServerVersion(t *testing.T) {
 		want string
 	}{
 		{nil, "containerd v2.4.2"},
-		{[]plegtest.CRIOption{plegtest.WithModel(plegtest.CRIO)}, "cri-o 1.36.0"},
+		{[]plegtest.CRIOption{plegtest.WithModel(plegtest.CRIO)}, "cri-o 1.37.0"},
 		{[]plegtest.CRIOption{plegtest.WithVersion("mine", "9"), plegtest.WithModel(plegtest.Containerd17)},
 			"mine 9"},
 	} {

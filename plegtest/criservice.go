@@ -84,7 +84,14 @@ func (c *criService) PodSandboxStatus(_ context.Context,
 	if err != nil {
 		return nil, err
 	}
-	return &runtimeapi.PodSandboxStatusResponse{Status: s.status, Timestamp: n.now()}, nil
+	answer := &runtimeapi.PodSandboxStatusResponse{Status: s.status}
+	if c.s.cfg.crio && c.s.cfg.events == eventsInTurn {
+		answer.Timestamp = n.now()
+		for _, ctr := range s.containers {
+			answer.ContainersStatuses = append(answer.ContainersStatuses, ctr.status)
+		}
+	}
+	return answer, nil
 }
 
 func (c *criService) ContainerStatus(_ context.Context,

@@ -34,7 +34,7 @@ func (c *criService) RunPodSandbox(_ context.Context,
 	config := PodConfig{
 		UID: types.UID(meta.Uid), Name: meta.Name, Namespace: meta.Namespace,
 		Labels: req.Config.Labels, Annotations: req.Config.Annotations, RuntimeHandler: req.RuntimeHandler,
-		IPs: []string{loopback},
+		IPs: []string{loopback}, asGiven: true,
 	}
 	if req.Config.GetLinux().GetSecurityContext().GetNamespaceOptions().GetNetwork() == runtimeapi.NamespaceMode_NODE {
 		config.IPs = []string{}
@@ -51,10 +51,7 @@ func (c *criService) RunPodSandbox(_ context.Context,
 	n.podLocked(config.UID).nextAttempt = meta.Attempt
 	sb := n.addSandboxLocked(config)
 	id := sb.item.Id
-	events := []*runtimeapi.ContainerEventResponse{
-		c.s.eventLocked(runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT, id, sb),
-		c.s.eventLocked(runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT, id, sb),
-	}
+	events := c.s.ranLocked(sb)
 	n.mu.Unlock()
 	c.s.hub.send(events...)
 	return &runtimeapi.RunPodSandboxResponse{PodSandboxId: id}, nil
@@ -93,7 +90,7 @@ func (c *criService) CreateContainer(_ context.Context,
 	switch {
 	case err != nil:
 	case !sb.ready:
-		err = status.Errorf(codes.FailedPrecondition, "sandbox %q is not ready", req.PodSandboxId)
+		err = status.Errorf(codes.Unknown, "sandbox container %q is not running", req.PodSandboxId)
 	case slices.ContainsFunc(sb.containers, func(o *simContainer) bool {
 		return o.config.Name == name && o.attempt == attempt
 	}):
@@ -105,7 +102,7 @@ func (c *criService) CreateContainer(_ context.Context,
 	}
 	n.podLocked(sb.config.UID).restarts[name] = attempt
 	ctr := n.addContainerLocked(sb, ContainerConfig{Name: name, Image: image,
-		Labels: config.Labels, Annotations: config.Annotations})
+		Labels: config.Labels, Annotations: config.Annotations, asGiven: true})
 	id := ctr.item.Id
 	ctr.process = newProcess(c.s.lifetime, program, Process{
 		ContainerID: id, ContainerName: name, Image: image, Attempt: attempt,
