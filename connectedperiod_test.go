@@ -155,6 +155,81 @@ func TestRule19EveryHintBesideAHungPodList(t *testing.T) {
 	})
 }
 
+// Rule 19: what runtimes do not announce of a pod that is unsettled is found within an ordinary
+// period: a start that fails (containerd), the removal of a sandbox (CRI-O).
+func TestRule19UnsettledPods(t *testing.T) {
+	for name, c := range map[string]struct {
+		unsettle, then func(n *node)
+		events         []string
+	}{
+		"a start fails": {
+			func(n *node) { n.SetContainer("pod-00000", "new", pleg.ContainerStateCreated) },
+			func(n *node) { n.ExitContainer("pod-00000", "new", 128, "StartError") },
+			[]string{"pod-00000 Died new"},
+		},
+		"a sandbox is removed": {
+			func(n *node) {
+				n.ExitContainer("pod-00000", "pod-00000-a", 0, "Completed")
+				n.SetSandbox("pod-00000", "pod-00000-sandbox", pleg.ContainerStateExited)
+			},
+			func(n *node) { n.RemovePod("pod-00000") },
+			[]string{"pod-00000 Removed pod-00000-a", "pod-00000 Removed pod-00000-sandbox"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t, pleg.WithConnectedRelistPeriod(80*time.Second))
+				n.SetPods(pods(2)...)
+				events := n.g.Watch()
+				n.start()
+				time.Sleep(10*time.Minute + 500*time.Millisecond)
+				n.EmitOnChange(true)
+				c.unsettle(n)
+				time.Sleep(time.Minute + 45*time.Second)
+				read(events)
+				n.EmitOnChange(false)
+				c.then(n)
+				time.Sleep(1100 * time.Millisecond)
+				want(t, "events", read(events), c.events...)
+				n.ResetCalls()
+				time.Sleep(80 * time.Minute)
+				if got := n.Calls(plegtest.GetPods); got > 65 {
+					t.Errorf("%d lists in 80 minutes after that", got)
+				}
+			})
+		})
+	}
+}
+
+// Rule 19: what stays unsettled, as the sandbox of a Job that has completed, has the ordinary
+// period for five minutes.
+func TestRule19UnsettledForLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, pleg.WithConnectedRelistPeriod(80*time.Second))
+		n.EmitOnChange(true)
+		n.SetPods(pods(2)...)
+		n.start()
+		time.Sleep(10*time.Minute + 500*time.Millisecond)
+		n.SetSandbox("pod-00000", "pod-00000-sandbox", pleg.ContainerStateExited)
+		synctest.Wait()
+		n.ResetCalls()
+		time.Sleep(5 * time.Minute)
+		if got := n.Calls(plegtest.GetPods); got < 299 {
+			t.Errorf("%d lists in five minutes", got)
+		}
+		time.Sleep(80 * time.Second)
+		for range 3 { // changes of other pods have nothing to do with it
+			n.ResetCalls()
+			n.SetContainer("pod-00001", "new", pleg.ContainerStateRunning)
+			time.Sleep(800 * time.Second)
+			n.RemoveContainer("pod-00001", "new")
+			if got := n.Calls(plegtest.GetPods); got < 9 || got > 11 {
+				t.Errorf("%d lists in 800 seconds", got)
+			}
+		}
+	})
+}
+
 // Rule 19: readers that wait for times in the future have the next full list within an
 // ordinary period.
 func TestRule19WaitingReaders(t *testing.T) {

@@ -212,6 +212,9 @@ func (r *reconciler) inspectAgain(rec *podRecord, was stamp, l listInfo) {
 func (r *reconciler) changed(rec *podRecord, transitions []transition, l listInfo) {
 	rec.publication.change.add(transitions, l.stamp)
 	rec.cause = l.cause
+	if isUnsettled(rec.pod) {
+		r.unsettled = r.sched.Now()
+	}
 	r.cache.hold(rec)
 	if rec.publication.version == 0 {
 		r.cache.setListed(rec.uid)

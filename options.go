@@ -112,10 +112,16 @@ func WithInspectionTimeout(timeout time.Duration) Option {
 //
 // The next full relist begins within the ordinary period after the stream ends, after a
 // full relist fails or answers an event, after a single-pod relist fails or is slow, and
-// while a reader waits on the cache. The period is limited to half of the relist
-// threshold. A value that is not longer than the ordinary period selects the ordinary
-// period, the default, and so does a Cache that does not implement BlockedNotifier and
-// BlockedCounter.
+// while a reader waits on the cache. Because containerd announces no start that fails, and
+// CRI-O no removal of a sandbox, it does so too while a pod has a sandbox that is not ready
+// or a container that is created and not started, for up to five minutes after the last
+// change of such a pod. What remains is found by the next full relist only: on CRI-O the
+// removal of a sandbox that has been dead for longer, with the containers in it, and the end
+// of a container whose sandbox or conmon was killed.
+//
+// The period is limited to half of the relist threshold. A value that is not longer than the
+// ordinary period selects the ordinary period, the default, and so does a Cache that does
+// not implement BlockedNotifier and BlockedCounter.
 func WithConnectedRelistPeriod(period time.Duration) Option {
 	return func(o *options) { o.connectedPeriod = period }
 }

@@ -32,6 +32,7 @@ type reconciler struct {
 
 	lastFull   time.Time // when the last full list began; zero after a start
 	lastCanary types.UID // the pod that was last inspected as a canary
+	unsettled  time.Time // when a pod last became unsettled, or changed and still was
 
 	compared []comparison // scratch
 	out      outputs
@@ -41,8 +42,7 @@ type reconciler struct {
 type reconcilerConfig struct {
 	schedule.Config
 	logger klog.Logger
-	// blocked counts the blocked readers, while which full lists come every period; nil
-	// where they always do.
+	// blocked counts the blocked readers; nil where full lists come every period anyway.
 	blocked func() int
 }
 
@@ -195,7 +195,7 @@ func (r *reconciler) beginCalls() {
 	if r.sched.TakeCanary() {
 		r.inspectCanary()
 	}
-	for _, c := range r.sched.Begin(r.cfg.blocked == nil || r.cfg.blocked() > 0) {
+	for _, c := range r.sched.Begin(r.ordinaryPeriod()) {
 		begin := beginCall{c, nil}
 		switch c.Kind {
 		case schedule.ListAll:
@@ -208,6 +208,18 @@ func (r *reconciler) beginCalls() {
 		}
 		r.out.begin = append(r.out.begin, begin)
 	}
+}
+
+// unsettledTime is how long an unsettled pod keeps the ordinary period after its last change:
+// longer than the kubelet's garbage collector takes to remove a sandbox, which runs every
+// minute, and no longer, because the sandbox of a Job that has completed may stay for days.
+const unsettledTime = 5 * time.Minute
+
+// ordinaryPeriod reports whether full lists come every period although the stream is connected: a
+// reader is blocked, or something is likely to change without an event.
+func (r *reconciler) ordinaryPeriod() bool {
+	return r.cfg.blocked == nil || r.cfg.blocked() > 0 ||
+		r.records.tally.unsettledPods > 0 && r.sched.Since(r.unsettled) < unsettledTime
 }
 
 // completeRelists completes the relists whose pods are all as fresh as they.

@@ -85,8 +85,8 @@ type Call struct {
 // Config does not change after New.
 type Config struct {
 	Period time.Duration
-	// ConnectedPeriod replaces Period while the event stream is connected and no
-	// reader waits; not if it is shorter.
+	// ConnectedPeriod replaces Period while the event stream is connected and Begin is not
+	// told otherwise; not if it is shorter.
 	ConnectedPeriod time.Duration
 	// Timeout is the deadline of a call, Threshold that of the health check.
 	Timeout, Threshold time.Duration
@@ -238,14 +238,14 @@ func (s *Scheduler) FullListInFlight() bool { return s.full.call != nil && !s.fu
 func (s *Scheduler) WithdrawRelist() { s.full.relist = false }
 
 // Begin returns the calls to begin now. They are valid until the next Begin as a
-// list. blocked: some reader of the cache is blocked.
-func (s *Scheduler) Begin(blocked bool) []*Call {
+// list. ordinary: full lists come every Period, whatever the stream announces.
+func (s *Scheduler) Begin(ordinary bool) []*Call {
 	s.begun = s.begun[:0]
-	if latest := s.now.Add(s.cfg.Period); s.hurries(blocked) && latest.Before(s.full.next) {
+	if latest := s.now.Add(s.cfg.Period); s.hurries(ordinary) && latest.Before(s.full.next) {
 		s.full.next = latest
 	}
 	if cause, due := s.fullListDue(); due {
-		s.beginFullList(cause, blocked)
+		s.beginFullList(cause, ordinary)
 	}
 	for s.listSlots > 0 {
 		p := s.toList.pop()
@@ -269,19 +269,19 @@ func (s *Scheduler) Begin(blocked bool) []*Call {
 }
 
 // period returns the time from one full list to the next.
-func (s *Scheduler) period(blocked bool) time.Duration {
-	if s.full.connected && !blocked {
+func (s *Scheduler) period(ordinary bool) time.Duration {
+	if s.full.connected && !ordinary {
 		return max(s.cfg.Period, s.cfg.ConnectedPeriod)
 	}
 	return s.cfg.Period
 }
 
 // hurries reports whether the next full list is to come within Period even so: the stream
-// is no longer connected, a reader has blocked, the last list failed, it answered a hint,
+// is no longer connected, ordinary is new, the last list failed, it answered a hint,
 // or a request is open that no list of its pod answers soon.
-func (s *Scheduler) hurries(blocked bool) bool {
+func (s *Scheduler) hurries(ordinary bool) bool {
 	f := &s.full
-	return f.call == nil && (!f.connected || blocked || f.failed || f.hintAnswered || s.stuck > 0)
+	return f.call == nil && (!f.connected || ordinary || f.failed || f.hintAnswered || s.stuck > 0)
 }
 
 func (s *Scheduler) beginInspection(p *pod) {
@@ -330,12 +330,12 @@ const (
 	CauseDemand = "demand"
 )
 
-func (s *Scheduler) beginFullList(cause string, blocked bool) {
+func (s *Scheduler) beginFullList(cause string, ordinary bool) {
 	f := &s.full
 	f.relist = false
 	f.memory = Call{Kind: ListAll, Cause: cause, Stamp: s.stamp(), Began: s.now}
 	f.call = &f.memory
-	f.next = s.now.Add(s.period(blocked))
+	f.next = s.now.Add(s.period(ordinary))
 	f.hintAnswered = false
 	s.begun = append(s.begun, f.call)
 	if s.manyWait() { // whatever it was begun for
