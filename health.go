@@ -80,6 +80,10 @@ const (
 	StreamConnecting StreamState = "connecting"
 	// StreamConnected means that the runtime has accepted the stream.
 	StreamConnected StreamState = "connected"
+	// StreamSilent means that it has, and that nothing comes: three full lists in a row that
+	// found a change found it without an event, and no event has come since. Full lists come
+	// every ordinary period until there is one.
+	StreamSilent StreamState = "silent"
 	// StreamBroken means that the stream has ended; NextTry is when it is opened again.
 	StreamBroken StreamState = "broken"
 	// StreamUnsupported means that the runtime has no event stream; NextTry is when it is asked
@@ -121,6 +125,7 @@ type healthState struct {
 	synced bool
 	pods   int
 	tally  tally
+	silent bool // the event stream, while it is connected
 }
 
 // goBack sets the times of a state back with the clock, so that a call that has run for
@@ -290,6 +295,9 @@ func (h *healthCheck) report(stream StreamReport) HealthReport {
 	}
 	if h.listErr != nil {
 		r.RelistError = h.listErr.Error()
+	}
+	if h.silent && stream.State == StreamConnected {
+		r.Stream.State = StreamSilent
 	}
 	return r
 }

@@ -73,6 +73,10 @@ func (r *reconciler) applyFullList(pods []*Pod, c *schedule.Call) {
 	for _, found := range r.compared {
 		r.apply(found, l)
 	}
+	hasChanged := func(c comparison) bool { return c.verdict == changed }
+	if l.cause == CausePeriod && r.sched.Connected() && slices.ContainsFunc(r.compared, hasChanged) {
+		r.silence.noteChanges(c.Stamp)
+	}
 	clear(r.compared)
 	r.publisher.noteFullList(c.Stamp, r.records)
 	for _, uid := range r.sched.Requested() { // what is left of the requests

@@ -115,9 +115,10 @@ func WithInspectionTimeout(timeout time.Duration) Option {
 // while a reader waits on the cache. Because containerd announces no start that fails, and
 // CRI-O no removal of a sandbox, it does so too while a pod has a sandbox that is not ready
 // or a container that is created and not started, for up to five minutes after the last
-// change of such a pod. What remains is found by the next full relist only: on CRI-O the
-// removal of a sandbox that has been dead for longer, with the containers in it, and the end
-// of a container whose sandbox or conmon was killed.
+// change of such a pod; and while the stream is silent, see StreamSilent. What remains is
+// found by the next full relist only: on CRI-O the removal of a sandbox that has been dead
+// for longer, with the containers in it, and the end of a container whose sandbox or conmon
+// was killed.
 //
 // The period is limited to half of the relist threshold. A value that is not longer than the
 // ordinary period selects the ordinary period, the default, and so does a Cache that does

@@ -33,6 +33,7 @@ type reconciler struct {
 	lastFull   time.Time // when the last full list began; zero after a start
 	lastCanary types.UID // the pod that was last inspected as a canary
 	unsettled  time.Time // when a pod last became unsettled, or changed and still was
+	silence    silence
 
 	compared []comparison // scratch
 	out      outputs
@@ -90,7 +91,7 @@ func (r *reconciler) step(clock time.Time, in *inputs) *outputs {
 // noteHealth takes what others keep into the health state. The rest of it is noted as it
 // happens.
 func (r *reconciler) noteHealth() {
-	r.health.pods, r.health.tally = r.records.present, r.records.tally
+	r.health.pods, r.health.tally, r.health.silent = r.records.present, r.records.tally, r.silence.is()
 	if r.failing.changed {
 		r.health.failing = r.failing.list()
 	}
@@ -219,7 +220,32 @@ const unsettledTime = 5 * time.Minute
 // reader is blocked, or something is likely to change without an event.
 func (r *reconciler) ordinaryPeriod() bool {
 	return r.cfg.blocked == nil || r.cfg.blocked() > 0 ||
-		r.records.tally.unsettledPods > 0 && r.sched.Since(r.unsettled) < unsettledTime
+		r.records.tally.unsettledPods > 0 && r.sched.Since(r.unsettled) < unsettledTime || r.silence.is()
+}
+
+// unannouncedLists is how many full lists in a row find changes without an event before the stream
+// is silent: a list that finds one just after it happened may be ahead of its event.
+const unannouncedLists = 3
+
+// silence is whether the event stream is connected and says nothing, although pods change.
+type silence struct {
+	// lists are the full lists of the period that have found changes since the stream was
+	// connected or had an event; up to unannouncedLists are counted.
+	lists int
+	// heard is the newest list that had begun then: that one may know what was announced.
+	heard stamp
+}
+
+func (s *silence) is() bool { return s.lists >= unannouncedLists }
+
+// end notes an event, or that the stream has begun or ended; begun is the newest list that has.
+func (s *silence) end(begun stamp) { s.lists, s.heard = 0, begun }
+
+// noteChanges notes changes that a full list of the period has found while the stream is connected.
+func (s *silence) noteChanges(at stamp) {
+	if at.After(s.heard) && !s.is() {
+		s.lists++
+	}
 }
 
 // completeRelists completes the relists whose pods are all as fresh as they.

@@ -29,8 +29,10 @@ func (r *reconciler) takeRequests(in *inputs) {
 	}
 	for _, connected := range in.connected {
 		r.sched.SetConnected(connected)
+		r.silence.end(r.sched.Last())
 	}
 	if len(in.hints) > 0 || in.lostHints {
+		r.silence.end(r.sched.Last())
 		r.takeHints(in)
 	}
 }

@@ -90,7 +90,8 @@ func TestTroubleshootingHasEveryHealthText(t *testing.T) {
 		t.Errorf("of the %d texts that are none of health, only %d are there: %v", len(noHealthTexts), len(others), others)
 	}
 	for _, state := range []pleg.StreamState{
-		pleg.StreamOff, pleg.StreamConnecting, pleg.StreamConnected, pleg.StreamBroken, pleg.StreamUnsupported,
+		pleg.StreamOff, pleg.StreamConnecting, pleg.StreamConnected, pleg.StreamSilent, pleg.StreamBroken,
+		pleg.StreamUnsupported,
 	} {
 		if !strings.Contains(document, "`"+string(state)+"`") {
 			t.Errorf("the state %q of the stream is not in docs/TROUBLESHOOTING.md", state)

@@ -124,6 +124,10 @@ func troubles(r *pleg.HealthReport, now time.Time) []string {
 		say("the event stream is broken since %s: %s; changes are found by the next relist.",
 			clockTime(r.Stream.Since), printable.Text(r.Stream.Error))
 	}
+	if r.Stream.State == pleg.StreamSilent {
+		say("the event stream is connected since %s and silent, although pods change; changes are found by the next relist.",
+			clockTime(r.Stream.Since))
+	}
 	for _, s := range r.NamedSubscribers {
 		if !s.BehindSince.IsZero() && now.Sub(s.BehindSince) > farBehind {
 			say("subscriber %s is %s behind since %s (for %s).", printable.Text(s.Name), plural(s.Backlog, "pod"),

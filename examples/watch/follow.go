@@ -95,7 +95,7 @@ func healthText(r pleg.HealthReport) string {
 
 func streamText(s pleg.StreamReport) string {
 	text := "event stream " + string(s.State)
-	if s.Error != "" && s.State != pleg.StreamConnected {
+	if s.Error != "" && s.State != pleg.StreamConnected && s.State != pleg.StreamSilent {
 		text += ": " + printable.Text(s.Error)
 	}
 	return text

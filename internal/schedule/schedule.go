@@ -208,6 +208,9 @@ func (s *Scheduler) SetConnected(connected bool) {
 	}
 }
 
+// Connected reports whether the event stream is.
+func (s *Scheduler) Connected() bool { return s.full.connected }
+
 // RequestRelist asks for a full list that begins now, or when the one in flight has
 // returned.
 func (s *Scheduler) RequestRelist() { s.full.relist = true }
