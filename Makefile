@@ -17,7 +17,7 @@ BENCHCOUNT ?= 6
 
 .PHONY: help
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: check
 check: ## before every commit: format, vet, tidiness, dependencies, tests; a minute or two
@@ -112,6 +112,11 @@ kubelet: ## a kubelet on the library beside the released one on a real container
 	go run ./examples/kubelet/build -stock
 	rm -f docs/bench/kubelet.json
 	cd examples/kubelet/compare && go run . -enforce -samples ../../../docs/bench/kubelet.json -write ../../../docs/KUBELET.md
+
+.PHONY: kubelet-tests
+kubelet-tests: ## the kubelet's own tests of what it does with a PLEG, with ours; some minutes
+	go run ./examples/kubelet/build
+	go run ./examples/kubelet/build -test
 
 .PHONY: mixin
 mixin: ## rules, alerts and dashboard, with promtool and a Prometheus (Debian's package prometheus); a minute or two

@@ -33,16 +33,6 @@ func moduleDir(ctx context.Context) (string, error) {
 	return strings.TrimSpace(out), nil
 }
 
-// Prepare gets what the chosen runtime needs and is not there yet, as Start does.
-func Prepare(ctx context.Context) error {
-	r, err := Chosen()
-	if err != nil {
-		return err
-	}
-	_, _, err = r.prepare(ctx)
-	return err
-}
-
 // prepare returns the folder of the runtime's programs and that of the images. Packages of a
 // "go test ./..." run at the same time: one of them builds and installs.
 func (r Runtime) prepare(ctx context.Context) (programs, images string, err error) {

@@ -19,10 +19,6 @@ const (
 	pinnsSum    = "e347198a382579db5ed340747f7ab9a63143f12643f6bd15f31e4d4dde650f48"
 )
 
-// ErrNoCRIO is the error of a CRI-O that is to be run and whose folder was not named.
-var ErrNoCRIO = errors.New("CRI-O's programs are to be had nowhere: name the folder that has crio or crio.xz, " +
-	"and pinns, with -crio or " + crioVariable)
-
 // crio is CRI-O, with or without its events.
 type crio struct{ events bool }
 
@@ -36,7 +32,8 @@ func (crio) prepare(ctx context.Context) (string, error) {
 // unpackCRIO copies the programs from the folder that was named.
 func unpackCRIO(ctx context.Context, into string) error {
 	if crioFolder == "" {
-		return ErrNoCRIO
+		return errors.New("its programs are in no public place: name the folder that has crio or crio.xz, and pinns, " +
+			"with -crio or " + crioVariable)
 	}
 	program, err := os.ReadFile(filepath.Join(crioFolder, "crio"))
 	if errors.Is(err, os.ErrNotExist) {
