@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"time"
 
 	"google.golang.org/grpc"
@@ -99,6 +101,10 @@ func (c *Client) CreateContainer(ctx context.Context, pod *v1.Pod, container *v1
 	config, err := c.containerConfig(pod, container, restartCount)
 	if err != nil {
 		return "", err
+	}
+	// containerd would make it, CRI-O does not.
+	if err := os.MkdirAll(filepath.Join(c.LogDir(pod), container.Name), 0o755); err != nil {
+		return "", fmt.Errorf("making the directory of the log: %w", err)
 	}
 	r, err := call(ctx, callTimeout, "creating container "+container.Name, c.cri.CreateContainer,
 		&runtimeapi.CreateContainerRequest{
