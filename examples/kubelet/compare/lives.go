@@ -161,7 +161,8 @@ func (k *kubelet) containers(ctx context.Context) (map[string]string, error) {
 	for _, p := range pods.Items {
 		for _, s := range p.Status.ContainerStatuses {
 			if s.State.Running != nil {
-				containers[p.Metadata.Name] = strings.TrimPrefix(s.ContainerID, "containerd://")
+				_, id, _ := strings.Cut(s.ContainerID, "://")
+				containers[p.Metadata.Name] = id
 			}
 		}
 	}
