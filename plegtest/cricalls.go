@@ -9,6 +9,8 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	"k8s.io/utils/clock"
 )
@@ -105,9 +107,26 @@ func (g *callGuard) leave(method string) {
 	g.inFlight[method]--
 }
 
+// admit closes a connection that CRI-O's multiplexer does not take for one of gRPC, because its
+// first call has not exactly this content-type.
+func (s *CRIServer) admit(ctx context.Context) error {
+	client, _ := peer.FromContext(ctx)
+	addr, ok := client.Addr.(connAddr)
+	if !s.cfg.crio || !ok || !addr.conn.isFirst() {
+		return nil
+	}
+	if slices.Equal(metadata.ValueFromIncomingContext(ctx, "content-type"), []string{"application/grpc"}) {
+		return nil
+	}
+	return errors.Join(status.Error(codes.Unavailable, "not gRPC"), addr.conn.Close())
+}
+
 func (s *CRIServer) interceptUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	handler grpc.UnaryHandler) (any, error) {
 	method := path.Base(info.FullMethod)
+	if err := s.admit(ctx); err != nil {
+		return nil, err
+	}
 	err := s.guard.enter(method)
 	defer s.guard.leave(method)
 	if err != nil {
@@ -141,6 +160,9 @@ func (s *CRIServer) answer(ctx context.Context, req any, handler grpc.UnaryHandl
 func (s *CRIServer) interceptStream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo,
 	handler grpc.StreamHandler) error {
 	method := path.Base(info.FullMethod)
+	if err := s.admit(stream.Context()); err != nil {
+		return err
+	}
 	err := s.guard.enter(method)
 	defer s.guard.leave(method)
 	if err != nil {

@@ -3,6 +3,7 @@ package plegtest
 import (
 	"net"
 	"sync"
+	"sync/atomic"
 )
 
 // gatedListener accepts connections that can be frozen and closed together.
@@ -83,7 +84,22 @@ type gatedConn struct {
 	listener *gatedListener
 	once     sync.Once
 	closed   chan struct{}
+	called   atomic.Bool
 }
+
+// RemoteAddr returns an address that leads to the connection: that of a unix socket's client
+// has no name.
+func (c *gatedConn) RemoteAddr() net.Addr { return connAddr{c.Conn.RemoteAddr(), c} }
+
+// connAddr is the address of a client.
+type connAddr struct {
+	net.Addr
+	conn *gatedConn
+}
+
+// isFirst reports whether it is called for the first time: for the first call on the
+// connection.
+func (c *gatedConn) isFirst() bool { return !c.called.Swap(true) }
 
 func (c *gatedConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)

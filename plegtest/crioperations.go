@@ -80,6 +80,20 @@ func (s *CRIServer) StartContainer(containerID string) error {
 	return nil
 }
 
+// failStart ends a created container that cannot start: without an event, as containerd does.
+func (s *CRIServer) failStart(containerID string, cause error) error {
+	n := s.node
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	c, err := n.containerLocked(containerID)
+	if err == nil && c.state == runtimeapi.ContainerState_CONTAINER_CREATED {
+		err = status.Errorf(codes.Unknown, "failed to create containerd task: %v", cause)
+		c.message = status.Convert(err).Message()
+		s.exitLocked(c, exitStartError, "StartError")
+	}
+	return err
+}
+
 // RunContainer creates a container and starts it.
 func (s *CRIServer) RunContainer(sandboxID string, config ContainerConfig) (containerID string, err error) {
 	id, err := s.CreateContainer(sandboxID, config)

@@ -12,6 +12,11 @@ import (
 // Program is what the containers of an image run, in goroutines of this process; see
 // WithPrograms.
 type Program struct {
+	// Start, if it is not nil, decides whether a container can start; its error is that of a
+	// command which is not there. The container has then exited with code 128 and reason
+	// StartError, without an event; with CRI-O it is not even created, and its ID in p is
+	// empty.
+	Start func(p *Process) error
 	// Main is the process of a container. It may listen on loopback, which is the address
 	// of every pod. What it returns is the exit code; a panic is exit code 2.
 	//

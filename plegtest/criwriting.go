@@ -57,17 +57,34 @@ func (c *criService) RunPodSandbox(_ context.Context,
 	return &runtimeapi.RunPodSandboxResponse{PodSandboxId: id}, nil
 }
 
-// StopPodSandbox implements runtimeapi.RuntimeServiceServer. A sandbox that is not there
-// is stopped.
-func (c *criService) StopPodSandbox(_ context.Context,
+// crioGrace is how long CRI-O waits for a container that it has asked to end because its
+// sandbox is stopped or it is removed. containerd kills it at once.
+const crioGrace = 10 * time.Second
+
+// StopPodSandbox implements runtimeapi.RuntimeServiceServer.
+func (c *criService) StopPodSandbox(ctx context.Context,
 	req *runtimeapi.StopPodSandboxRequest) (*runtimeapi.StopPodSandboxResponse, error) {
-	_ = c.s.StopPodSandbox(req.PodSandboxId) // fails only if it is not there
-	return &runtimeapi.StopPodSandboxResponse{}, nil
+	if err := c.beforeRemoval(ctx, c.s.Containers(req.PodSandboxId)...); err != nil {
+		return nil, err
+	}
+	return &runtimeapi.StopPodSandboxResponse{}, c.stopped(c.s.StopPodSandbox(req.PodSandboxId))
+}
+
+// stopped returns the error of what was to be stopped, which is that it is not there: most
+// runtimes do not mind.
+func (c *criService) stopped(err error) error {
+	if c.s.cfg.missingIsError {
+		return err
+	}
+	return nil
 }
 
 // RemovePodSandbox implements runtimeapi.RuntimeServiceServer.
-func (c *criService) RemovePodSandbox(_ context.Context,
+func (c *criService) RemovePodSandbox(ctx context.Context,
 	req *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse, error) {
+	if err := c.beforeRemoval(ctx, c.s.Containers(req.PodSandboxId)...); err != nil {
+		return nil, err
+	}
 	return &runtimeapi.RemovePodSandboxResponse{}, c.s.RemovePodSandbox(req.PodSandboxId)
 }
 
@@ -83,6 +100,13 @@ func (c *criService) CreateContainer(_ context.Context,
 	program, ok := c.s.cfg.programOf(image)
 	if !ok {
 		return nil, status.Errorf(codes.NotFound, "failed to resolve image %q: not found", image)
+	}
+	run := Process{ContainerName: name, Image: image, Attempt: attempt,
+		Args: slices.Concat(config.Command, config.Args), Env: environment(config)}
+	if c.s.cfg.crio && program.Start != nil {
+		if err := program.Start(&run); err != nil {
+			return nil, status.Errorf(codes.Unknown, "container create failed: %v", err)
+		}
 	}
 	n := c.s.node
 	n.mu.Lock()
@@ -104,11 +128,8 @@ func (c *criService) CreateContainer(_ context.Context,
 	ctr := n.addContainerLocked(sb, ContainerConfig{Name: name, Image: image,
 		Labels: config.Labels, Annotations: config.Annotations, asGiven: true})
 	id := ctr.item.Id
-	ctr.process = newProcess(c.s.lifetime, program, Process{
-		ContainerID: id, ContainerName: name, Image: image, Attempt: attempt,
-		PodUID: sb.config.UID, PodNamespace: sb.config.Namespace, PodName: sb.config.Name,
-		Args: slices.Concat(config.Command, config.Args), Env: environment(config),
-	})
+	run.ContainerID, run.PodUID, run.PodNamespace, run.PodName = id, sb.config.UID, sb.config.Namespace, sb.config.Name
+	ctr.process = newProcess(c.s.lifetime, program, run)
 	event := c.s.eventLocked(runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT, id, sb)
 	n.mu.Unlock()
 	c.s.hub.send(event)
@@ -118,10 +139,16 @@ func (c *criService) CreateContainer(_ context.Context,
 // StartContainer implements runtimeapi.RuntimeServiceServer.
 func (c *criService) StartContainer(_ context.Context,
 	req *runtimeapi.StartContainerRequest) (*runtimeapi.StartContainerResponse, error) {
+	p, err := c.processOf(req.ContainerId)
+	if err == nil && p != nil && p.program.Start != nil && !c.s.cfg.crio {
+		if err := p.program.Start(&p.Process); err != nil {
+			return nil, c.s.failStart(req.ContainerId, err)
+		}
+	}
 	if err := c.s.StartContainer(req.ContainerId); err != nil {
 		return nil, err
 	}
-	if p, err := c.processOf(req.ContainerId); err == nil && p != nil {
+	if p != nil {
 		c.s.runProgram(p)
 	}
 	return &runtimeapi.StartContainerResponse{}, nil
@@ -140,25 +167,47 @@ func (c *criService) processOf(containerID string) (*process, error) {
 }
 
 // StopContainer implements runtimeapi.RuntimeServiceServer: it asks the program to end, and
-// kills the container when the timeout is over. A container that is not there is stopped.
+// kills the container when the timeout is over.
 func (c *criService) StopContainer(ctx context.Context,
 	req *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
-	p, err := c.processOf(req.ContainerId)
-	if err != nil {
-		return &runtimeapi.StopContainerResponse{}, nil //nolint:nilerr // stopping is idempotent in CRI
+	if req.Timeout > 0 {
+		if ended, err := c.letEnd(ctx, time.Duration(req.Timeout)*time.Second, req.ContainerId); ended || err != nil {
+			return &runtimeapi.StopContainerResponse{}, err
+		}
 	}
-	if p != nil && req.Timeout > 0 && c.running(req.ContainerId) {
-		p.terminate()
-		timer := c.s.cfg.clock.NewTimer(time.Duration(req.Timeout) * time.Second)
-		defer timer.Stop()
+	return &runtimeapi.StopContainerResponse{}, c.stopped(c.s.KillContainer(req.ContainerId))
+}
+
+// beforeRemoval is what the runtime does for containers that it is going to kill.
+func (c *criService) beforeRemoval(ctx context.Context, ids ...string) (err error) {
+	if c.s.cfg.crio {
+		_, err = c.letEnd(ctx, crioGrace, ids...)
+	}
+	return err
+}
+
+// letEnd asks the programs of containers to end, and waits until they have, or the grace
+// period is over. It reports whether there was any, and all have ended.
+func (c *criService) letEnd(ctx context.Context, grace time.Duration, ids ...string) (bool, error) {
+	var ending []*process
+	for _, id := range ids {
+		if p, err := c.processOf(id); err == nil && p != nil && c.running(id) {
+			p.terminate()
+			ending = append(ending, p)
+		}
+	}
+	timer := c.s.cfg.clock.NewTimer(grace)
+	defer timer.Stop()
+	for _, p := range ending {
 		select {
 		case <-p.ctx.Done():
 		case <-timer.C():
+			return false, nil
 		case <-ctx.Done():
-			return nil, status.FromContextError(ctx.Err()).Err()
+			return false, status.FromContextError(ctx.Err()).Err()
 		}
 	}
-	return &runtimeapi.StopContainerResponse{}, c.s.KillContainer(req.ContainerId)
+	return len(ending) > 0, nil
 }
 
 func (c *criService) running(containerID string) bool {
@@ -169,8 +218,11 @@ func (c *criService) running(containerID string) bool {
 }
 
 // RemoveContainer implements runtimeapi.RuntimeServiceServer.
-func (c *criService) RemoveContainer(_ context.Context,
+func (c *criService) RemoveContainer(ctx context.Context,
 	req *runtimeapi.RemoveContainerRequest) (*runtimeapi.RemoveContainerResponse, error) {
+	if err := c.beforeRemoval(ctx, req.ContainerId); err != nil {
+		return nil, err
+	}
 	return &runtimeapi.RemoveContainerResponse{}, c.s.RemoveContainer(req.ContainerId)
 }
 
