@@ -101,6 +101,7 @@ type simContainer struct {
 	listedAt                         int64 // the time of creation that lists have
 	exitCode                         int32
 	reason, message                  string
+	outOfMemory                      bool // a process of it was killed for that
 	exitUnseen                       bool // it has exited while the runtime was down, which lost the exit
 	sandbox                          *simSandbox
 	place                            int      // in node.containers

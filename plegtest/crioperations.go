@@ -19,6 +19,8 @@ const (
 	exitUnseen       = 255
 )
 
+const reasonOOM = "OOMKilled"
+
 // RunPod creates a ready sandbox and returns its ID. If the UID exists, the pod gets one
 // more sandbox, as when the kubelet replaces a dead one.
 func (s *CRIServer) RunPod(config PodConfig) (sandboxID string) {
@@ -120,6 +122,24 @@ func (s *CRIServer) ExitContainer(containerID string, exitCode int32, reason str
 	n.mu.Unlock()
 	s.hub.send(event)
 	return nil
+}
+
+// OOMKill kills a process of a running container that is not its first, because the container
+// has used up its memory. Its exit will have the reason "OOMKilled", whatever the exit code.
+// containerd shows that reason from now on, while the container runs.
+func (s *CRIServer) OOMKill(containerID string) error {
+	n := s.node
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	c, err := n.containerLocked(containerID)
+	if err == nil && c.state == runtimeapi.ContainerState_CONTAINER_RUNNING {
+		c.outOfMemory = true
+		if !n.crio {
+			c.reason = reasonOOM
+			n.showContainerLocked(c)
+		}
+	}
+	return err
 }
 
 // KillContainer kills a running container with exit code 137, as StopContainer of a client
@@ -296,11 +316,14 @@ func (s *CRIServer) Present() (sandboxes, containers int) {
 
 // exitLocked ends a container and returns the event.
 func (s *CRIServer) exitLocked(c *simContainer, exitCode int32, reason string) *runtimeapi.ContainerEventResponse {
-	if reason == "" {
+	switch {
+	case reason != "":
+	case c.outOfMemory:
+		reason = reasonOOM
+	case exitCode != 0:
+		reason = "Error"
+	default:
 		reason = "Completed"
-		if exitCode != 0 {
-			reason = "Error"
-		}
 	}
 	if s.node.down && !s.cfg.crio {
 		exitCode, reason, c.exitUnseen = exitUnseen, "Unknown", true

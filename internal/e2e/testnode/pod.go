@@ -48,6 +48,8 @@ type Container struct {
 	Command []string
 	// Restarts is how many containers of that name the pod had before.
 	Restarts int
+	// Memory is the most that it may use, in bytes; 0 is no limit.
+	Memory int64
 }
 
 // Hash is the hash of the specification that the container's annotation carries.
@@ -127,6 +129,7 @@ func (c *Client) Create(ctx context.Context, pod *Pod, container Container) (str
 				annotationGracePeriod:   "30",
 			},
 			Linux: &runtimeapi.LinuxContainerConfig{
+				Resources:       &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: container.Memory},
 				SecurityContext: &runtimeapi.LinuxContainerSecurityContext{NamespaceOptions: hostNetwork()},
 			},
 		},
