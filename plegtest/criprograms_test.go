@@ -30,14 +30,15 @@ type writer struct {
 
 // inBubble runs a test with a server over memory instead of a socket, so that time is the
 // bubble's.
-func inBubble(t *testing.T, programs map[string]plegtest.Program, test func(t *testing.T, w *writer)) {
+func inBubble(t *testing.T, programs map[string]plegtest.Program, test func(t *testing.T, w *writer),
+	opts ...plegtest.CRIOption) {
 	synctest.Test(t, func(t *testing.T) {
 		var l *bufconn.Listener
-		s, err := plegtest.StartCRIServer(plegtest.WithPrograms(programs),
+		s, err := plegtest.StartCRIServer(append(opts, plegtest.WithPrograms(programs),
 			plegtest.WithListener(func() (net.Listener, error) {
 				l = bufconn.Listen(1 << 16)
 				return l, nil
-			}))
+			}))...)
 		if err != nil {
 			t.Fatal(err)
 		}

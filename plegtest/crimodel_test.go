@@ -1,0 +1,235 @@
+package plegtest_test
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	testingclock "k8s.io/utils/clock/testing"
+
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+// What the models show beside states and names, in one place: whoever changes one is told here
+// before TestModelIsTheRuntime of internal/e2e says whether the real ones agree.
+func TestCRIModelsDiffer(t *testing.T) {
+	zero := time.Time{}.UnixNano()
+	for _, tc := range []struct {
+		model  plegtest.CRIModel
+		events []string
+
+		killedUnstarted, finishesAnew, listedEarlier, keepsAddress, statusHasContainers bool
+		exitWhileDown                                                                   int32
+		listedMoves                                                                     bool
+	}{
+		{
+			model: plegtest.Containerd2,
+			events: []string{"pod created", "pod started", "idle created", "app created", "app started", "app stopped",
+				"pod stopped", "pod deleted", "pod deleted", "pod deleted"},
+			exitWhileDown: 255,
+		},
+		{
+			model: plegtest.CRIO,
+			events: []string{"pod started", "idle created", "idle stopped", "app created", "app started",
+				"app stopped"},
+			killedUnstarted: true, finishesAnew: true, listedEarlier: true, keepsAddress: true, statusHasContainers: true,
+			exitWhileDown: 3, listedMoves: true,
+		},
+	} {
+		clk := testingclock.NewFakeClock(time.Unix(1000, 0))
+		s := startServer(t, plegtest.WithModel(tc.model), plegtest.WithClock(clk))
+		c := dial(t, s)
+		stream := watchEvents(t, t.Context(), s, c, 1)
+		check := func(what string, got, want bool) {
+			if got != want {
+				t.Errorf("model %d: %s: %t", tc.model, what, got)
+			}
+		}
+		do := func(err error) {
+			t.Helper()
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+
+		pod := s.RunPod(plegtest.PodConfig{})
+		idle := must[string](t)(s.CreateContainer(pod, plegtest.ContainerConfig{Name: "idle"}))
+		do(s.KillContainer(idle))
+		st := containerStatus(t, c, idle)
+		check("a container that is killed before it was started has exited", st.ExitCode == 2 && st.StartedAt == zero &&
+			st.State == runtimeapi.ContainerState_CONTAINER_EXITED, tc.killedUnstarted)
+		app := must[string](t)(s.RunContainer(pod, plegtest.ContainerConfig{Name: "app"}))
+		check("listed as created earlier", listContainers(t, c, nil)[app].CreatedAt < containerStatus(t, c, app).CreatedAt,
+			tc.listedEarlier)
+		do(s.RemovePodSandbox(pod))
+		if diff := cmp.Diff(tc.events, receive(t, stream, len(tc.events))); diff != "" {
+			t.Errorf("model %d: %s", tc.model, diff)
+		}
+
+		pod = s.RunPod(plegtest.PodConfig{})
+		app = must[string](t)(s.RunContainer(pod, plegtest.ContainerConfig{}))
+		do(s.KillContainer(app))
+		finished := containerStatus(t, c, app).FinishedAt
+		clk.Step(time.Second)
+		do(s.KillContainer(app))
+		check("finishes anew", containerStatus(t, c, app).FinishedAt > finished, tc.finishesAnew)
+		do(s.StopPodSandbox(pod))
+		answer := must[*runtimeapi.PodSandboxStatusResponse](t)(c.PodSandboxStatus(t.Context(),
+			&runtimeapi.PodSandboxStatusRequest{PodSandboxId: pod}))
+		check("keeps its address", answer.Status.Network.GetIp() != "", tc.keepsAddress)
+		check("has containers in the sandbox's status", len(answer.ContainersStatuses) == 1 && answer.Timestamp > 0,
+			tc.statusHasContainers)
+
+		pod = s.RunPod(plegtest.PodConfig{})
+		app = must[string](t)(s.RunContainer(pod, plegtest.ContainerConfig{}))
+		listed := listContainers(t, c, nil)[app].CreatedAt
+		s.Down()
+		do(s.ExitContainer(app, 3, ""))
+		clk.Step(time.Second)
+		do(s.Up())
+		c = dial(t, s)
+		st = containerStatus(t, c, app)
+		if st.ExitCode != tc.exitWhileDown || (st.FinishedAt == clk.Now().UnixNano()) != (tc.exitWhileDown == 255) {
+			t.Errorf("model %d: after an exit while it was down: %v", tc.model, st)
+		}
+		check("the listed time moves", listContainers(t, c, nil)[app].CreatedAt > listed, tc.listedMoves)
+	}
+}
+
+// CRI-O closes a connection whose first call is not exactly application/grpc; later calls may
+// be what they like.
+func TestCRIOClosesWhatIsNotGRPC(t *testing.T) {
+	s := startServer(t, plegtest.WithModel(plegtest.CRIO))
+	list := func(c runtimeapi.RuntimeServiceClient) error {
+		_, err := c.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{}, grpc.CallContentSubtype("proto"))
+		return err
+	}
+	if err := list(dial(t, s)); status.Code(err) != codes.Unavailable {
+		t.Error("the first call:", err)
+	}
+	c := dial(t, s)
+	_, err := c.Version(t.Context(), &runtimeapi.VersionRequest{})
+	if err := errors.Join(err, list(c)); err != nil {
+		t.Error("the second call:", err)
+	}
+	if err := list(dial(t, startServer(t))); err != nil {
+		t.Error("containerd:", err)
+	}
+}
+
+// With containerd 2, whether an event goes to a reader that is gone is a toss-up, until the queue
+// has noticed.
+func TestCRIEventsContainerd2LosesByATossUp(t *testing.T) {
+	lost := make(map[int]bool)
+	for range 200 {
+		s := startServer(t)
+		stream := watchEvents(t, t.Context(), s, dial(t, s), 1)
+		s.BreakEventStreams(nil)
+		_, _ = stream.Recv() // the end
+		waitUntil(t, func() bool { return s.EventStats().Readers == 0 })
+		const pods = 20
+		for range pods {
+			s.RunPod(plegtest.PodConfig{})
+		}
+		lost[2*pods-s.EventStats().Held] = true
+		if lost[0] && lost[1] && lost[2] {
+			return
+		}
+	}
+	t.Errorf("the numbers of lost events were %v", lost)
+}
+
+// A start that fails: containerd's container has exited without an event, CRI-O's never was.
+func TestProgramsFailToStart(t *testing.T) {
+	missing := map[string]plegtest.Program{"image": {
+		Start: func(p *plegtest.Process) error { return errors.New("no " + p.Args[0]) },
+	}}
+	for model, want := range map[plegtest.CRIModel]codes.Code{plegtest.Containerd2: codes.OK, plegtest.CRIO: codes.Unknown} {
+		inBubble(t, missing, func(t *testing.T, w *writer) {
+			r, err := w.CreateContainer(t.Context(), createRequest(w.sandbox("a", 0), "image", "such"))
+			if status.Code(err) != want {
+				t.Fatalf("model %d: creating: %v", model, err)
+			}
+			if _, containers := w.server.Present(); (containers == 0) != (want != codes.OK) {
+				t.Errorf("model %d: %d containers", model, containers)
+			}
+			if want != codes.OK {
+				return
+			}
+			sent := w.server.EventStats().Held
+			_, err = w.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: r.ContainerId})
+			if s := w.status(r.ContainerId); status.Code(err) != codes.Unknown || s.ExitCode != 128 || s.Reason != "StartError" ||
+				s.StartedAt != 0 || s.FinishedAt == 0 || s.Message != "failed to create containerd task: no such" {
+				t.Errorf("starting: %v, %v", err, s)
+			}
+			if n := w.server.EventStats().Held; n != sent {
+				t.Errorf("%d events", n-sent)
+			}
+		}, plegtest.WithModel(model))
+	}
+}
+
+// CRI-O asks containers to end, and waits 10 s for it, where containerd kills them.
+func TestProgramsAreAskedToEnd(t *testing.T) {
+	for _, tc := range []struct {
+		model plegtest.CRIModel
+		code  int32
+		grace time.Duration
+	}{{plegtest.Containerd2, 137, 0}, {plegtest.CRIO, 0, 10 * time.Second}} {
+		inBubble(t, programs(), func(t *testing.T, w *writer) {
+			id := w.run("polite")
+			w.run("stubborn")
+			began := time.Now()
+			for _, uid := range []types.UID{"pod-polite", "pod-stubborn"} {
+				sandbox := w.server.Sandboxes(uid)[0]
+				if _, err := w.StopPodSandbox(t.Context(),
+					&runtimeapi.StopPodSandboxRequest{PodSandboxId: sandbox}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			synctest.Wait()
+			if s := w.status(id); s.ExitCode != tc.code || time.Since(began) != tc.grace {
+				t.Errorf("model %d: exit code %d, after %v", tc.model, s.ExitCode, time.Since(began))
+			}
+		}, plegtest.WithModel(tc.model))
+	}
+}
+
+// containerd 1.6 does not stop what is not there, and containerd shows who runs out of memory.
+func TestContainerdsHabits(t *testing.T) {
+	inBubble(t, programs(), func(t *testing.T, w *writer) {
+		_, err := w.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: "none"})
+		_, pod := w.StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: "none"})
+		if status.Code(err) != codes.NotFound || status.Code(pod) != codes.NotFound {
+			t.Errorf("%v, %v", err, pod)
+		}
+	}, plegtest.WithModel(plegtest.Containerd16))
+	for model, want := range map[plegtest.CRIModel][]string{
+		plegtest.Containerd2: {"OOMKilled", "OOMKilled"}, plegtest.CRIO: {"", "OOMKilled"},
+	} {
+		s := startServer(t, plegtest.WithModel(model))
+		c := dial(t, s)
+		id := must[string](t)(s.RunContainer(s.RunPod(plegtest.PodConfig{}), plegtest.ContainerConfig{}))
+		var got []string
+		for _, do := range []func() error{
+			func() error { return s.OOMKill(id) },
+			func() error { return s.ExitContainer(id, 0, "") },
+		} {
+			if err := do(); err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, containerStatus(t, c, id).Reason)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("model %d: reasons %q", model, got)
+		}
+	}
+}
