@@ -448,7 +448,6 @@ func (w *world) unrest() string {
 		{len(r.failing.byUID) > 0, "a pod is failing"},
 		{len(r.relists.waiting)+len(r.relists.attached)+len(r.relists.incomplete) > 0, "a relist is open"},
 		{len(r.records.byUID) != r.records.present, "an absent pod is remembered"},
-		{r.publisher.window.due(r.sched.Now().Add(explorePeriod)), "the window is open"},
 		{r.sched.OpenPods() > 0, "the schedule has a pod open"},
 		{s.FieldByName("requested").Int() != 0, "requests are miscounted"},
 		{s.FieldByName("listSlots").Int() != schedule.PodListsAtOnce, "a list slot is lost"},

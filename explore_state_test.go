@@ -27,8 +27,7 @@ const (
 	versionNumber
 	changeNumber // of the pod
 	syncNumber   // of the pod
-	windowNumber
-	notZero // zero or not
+	notZero      // zero or not
 	classes
 )
 
@@ -53,9 +52,8 @@ var classesOf = map[string]class{
 	"publication.syncsDelivered": syncNumber, "change.number": changeNumber,
 	"snapshot.changeNumber": changeNumber, "snapshot.syncs": syncNumber, "snapshot.cause": leftOut,
 	"podRecords.order": leftOut, "podRecords.generation": leftOut, "podRecords.tally": leftOut,
-	"podRecords.scratch": leftOut, "window.number": windowNumber, "windowEntry.number": windowNumber,
-	"window.closesAt": schedTime, "window.closed": leftOut,
-	"update.version": versionNumber, "update.follows": versionNumber,
+	"podRecords.scratch": leftOut,
+	"update.version":     versionNumber, "update.follows": versionNumber,
 	"update.listedAt": leftOut, "update.cause": leftOut,
 	// What is Initial, the statuses of events and the count of exits are not checked here.
 	"update.initial": leftOut, "publication.initial": leftOut,
@@ -120,7 +118,6 @@ func (f *printer) print(w *world) fingerprint {
 	r := w.r
 	f.value(reflect.ValueOf(r.sched).Elem(), plain)
 	f.value(reflect.ValueOf(r.records).Elem(), plain)
-	f.value(reflect.ValueOf(&r.publisher.window).Elem(), plain)
 	f.value(reflect.ValueOf(r.cache).Elem(), plain)
 	f.keys(slices.Sorted(maps.Keys(r.failing.byUID)))
 	f.present(reflect.ValueOf(r.publisher.updates).Elem().FieldByName("present"))

@@ -1,10 +1,12 @@
 package pleg_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -13,7 +15,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/funcr"
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
@@ -109,20 +111,30 @@ func statusOf(p *pleg.Pod) *pleg.PodStatus {
 	return status
 }
 
-// read returns what a channel of events has now, a line each.
+// read returns what a channel of events has now, a line each, by pod.
 func read(ch <-chan *pleg.PodLifecycleEvent) []string {
-	var lines []string
+	var events []*pleg.PodLifecycleEvent
 	for {
 		select {
-		case e, ok := <-ch:
-			if !ok {
-				return append(lines, "closed")
+		case e, open := <-ch:
+			if open {
+				events = append(events, e)
+				continue
 			}
-			lines = append(lines, line(e))
+			return append(lines(events), "closed")
 		default:
-			return lines
+			return lines(events)
 		}
 	}
+}
+
+// lines returns events by pod, those of one in their order.
+func lines(events []*pleg.PodLifecycleEvent) (lines []string) {
+	slices.SortStableFunc(events, func(a, b *pleg.PodLifecycleEvent) int { return cmp.Compare(a.ID, b.ID) })
+	for _, e := range events {
+		lines = append(lines, line(e))
+	}
+	return lines
 }
 
 // line is an event in one line.
@@ -136,7 +148,7 @@ func line(e *pleg.PodLifecycleEvent) string {
 // want compares lines.
 func want(t *testing.T, what string, got []string, lines ...string) {
 	t.Helper()
-	if diff := cmp.Diff(lines, got); diff != "" {
+	if diff := gocmp.Diff(lines, got); diff != "" {
 		t.Errorf("%s (-want +got):\n%s", what, diff)
 	}
 }

@@ -132,8 +132,7 @@ func (r *reconciler) storeOlder(rec *podRecord, insp inspection, status *PodStat
 	return true
 }
 
-// inspectionLate: an inspection that is slow holds up no other pod's updates any more; one
-// that is dead has failed.
+// inspectionLate logs an inspection that is slow; one that is dead has failed.
 func (r *reconciler) inspectionLate(late schedule.LateCall) {
 	rec := r.records.byUID[late.UID]
 	switch {
@@ -143,7 +142,6 @@ func (r *reconciler) inspectionLate(late schedule.LateCall) {
 			r.inspectionDied(rec)
 		}
 	case rec.pod != nil:
-		r.publisher.window.stopAwaiting(rec)
 		r.cfg.logger.V(2).Info("Inspection is slow", "pod", klog.KRef(rec.pod.Namespace, rec.pod.Name),
 			"podUID", rec.uid, "since", r.sched.Clock(late.Began))
 	}

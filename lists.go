@@ -67,9 +67,6 @@ func (r *reconciler) applyFullList(pods []*Pod, c *schedule.Call) {
 	l := listInfo{stamp: c.Stamp, before: r.records.full, cause: Cause(c.Cause), forRelist: len(r.relists.attached) > 0}
 	retried := r.retriedBy(l) // before those that have changed are held too
 	r.compared = r.records.compareAll(pods, c.Stamp, r.sched.Last(), r.compared[:0], r.metrics.badData)
-	if len(r.compared) > 0 {
-		r.publisher.openWindow(r.compared, r.sched.Now().Add(flushTimeout(r.cfg.Period)))
-	}
 	for _, found := range r.compared {
 		r.apply(found, l)
 	}
@@ -267,8 +264,5 @@ func (r *reconciler) forgetIfAbsent(uid types.UID) {
 	}
 }
 
-// isOpen reports whether something of an absent pod is still to come: a call, a request,
-// or its update from the window, which one of a pod that comes back must not overtake.
-func (r *reconciler) isOpen(rec *podRecord) bool {
-	return r.sched.Open(rec.uid) || r.publisher.window.holds(rec)
-}
+// isOpen reports whether something of an absent pod is still to come: a call or a request.
+func (r *reconciler) isOpen(rec *podRecord) bool { return r.sched.Open(rec.uid) }

@@ -53,9 +53,6 @@
 //
 //   - The methods of GenericPLEG and PodCache are safe for concurrent use. Only Handle,
 //     Relist, Stop, a Start beside a Stop, WaitForSync, and the cache's GetNewerThan block.
-//   - Events of the pods that one full list found changed are delivered by UID. They
-//     are held back until all of these pods are inspected or a twentieth of a period
-//     has passed; the events of a slower pod are delivered by themselves.
 //   - At most DefaultInspectionWorkers inspections run at once, one per pod. An
 //     inspection that runs longer than a relist period is slow: it releases its worker
 //     slot. After DefaultInspectionTimeout it has failed. A runtime that ignores

@@ -20,8 +20,6 @@ type publication struct {
 	// syncsRequested counts the PodSyncs that were requested, syncsDelivered those
 	// delivered.
 	syncsRequested, syncsDelivered uint64
-
-	window windowEntry
 }
 
 // see takes in a newer status of the pod, which is listed as it is, and is published next
@@ -54,12 +52,6 @@ func (p *publication) transitionsTo(s snapshot) []transition {
 	default:
 		return appendTransitions(nil, p.pod, s.pod)
 	}
-}
-
-// windowEntry says of a pod that it is in a reorder window.
-type windowEntry struct {
-	number  uint64 // of the window
-	awaited bool
 }
 
 // snapshot is what is published of a pod: as it was when its inspection began, or when it

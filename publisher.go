@@ -14,7 +14,6 @@ type publisher struct {
 	updates       *broadcaster
 	countExit     func(end *Status) // counts the death of a container
 	logger        klog.Logger
-	window        window
 	now           time.Time // by the clock, at the present step
 	version       uint64    // of the newest update
 	firstFullList stamp     // of the first full list that succeeded
@@ -42,8 +41,8 @@ func (p *publisher) syncsDone(rec *podRecord, number uint64) bool {
 	return true
 }
 
-// publish hands the update of a pod to the window or the subscribers: the cache holds a
-// status for the snapshot. recovered: it is the first since an inspection failed.
+// publish hands the update of a pod to the subscribers: the cache holds a status for the
+// snapshot. recovered: it is the first since an inspection failed.
 func (p *publisher) publish(rec *podRecord, s snapshot, recovered bool) {
 	pub := &rec.publication
 	p.version++
@@ -54,7 +53,6 @@ func (p *publisher) publish(rec *podRecord, s snapshot, recovered bool) {
 	}
 	if s.changeNumber == pub.change.number {
 		pub.change.pending = false
-		p.window.stopAwaiting(rec) // it has waited for this
 	}
 	p.countExits(pub, u)
 	appears := (pub.pod == nil) != (s.pod == nil)
@@ -67,8 +65,10 @@ func (p *publisher) publish(rec *podRecord, s snapshot, recovered bool) {
 		pub.version, pub.seen = 0, nil
 	}
 	p.log(u)
-	if !p.window.add(rec, u) {
-		p.deliver(u)
+	if u.amends {
+		p.updates.Amend(u)
+	} else {
+		p.updates.Publish(u, p.now)
 	}
 }
 
@@ -108,24 +108,6 @@ func (p *publisher) noteFullList(at stamp, records *podRecords) {
 		if rec.publication.change.pending {
 			rec.publication.initial = rec.pod
 		}
-	}
-}
-
-// openWindow has the updates of the pods that one full list found changed wait for each other.
-// Those of the list before wait no longer.
-func (p *publisher) openWindow(compared []comparison, closesAt time.Time) {
-	p.closeWindow()
-	p.window.open(compared, closesAt)
-}
-
-// closeWindow delivers what the reorder window holds back.
-func (p *publisher) closeWindow() { p.window.close(p.deliver) }
-
-func (p *publisher) deliver(u *update) {
-	if u.amends {
-		p.updates.Amend(u)
-	} else {
-		p.updates.Publish(u, p.now)
 	}
 }
 

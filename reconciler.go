@@ -1,6 +1,8 @@
 package pleg
 
 import (
+	"cmp"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -67,7 +69,10 @@ func newReconciler(cfg reconcilerConfig, now time.Time, cache Cache, updates *br
 func (r *reconciler) step(clock time.Time, in *inputs) *outputs {
 	r.out.reset()
 	r.advance(clock)
-	for _, res := range in.results { // first: they may answer a request
+	// Results come first: they may answer a request. They are taken by pod, so that a run can be
+	// repeated.
+	slices.SortStableFunc(in.results, func(a, b *result) int { return cmp.Compare(a.call.UID, b.call.UID) })
+	for _, res := range in.results {
 		r.takeResult(res)
 	}
 	r.takeRequests(in)
@@ -76,13 +81,7 @@ func (r *reconciler) step(clock time.Time, in *inputs) *outputs {
 	}
 	r.endLapsedSuspensions()
 	r.beginCalls()
-	if r.publisher.window.due(r.sched.Now()) {
-		r.publisher.closeWindow()
-	}
 	r.completeRelists()
-	if r.publisher.window.takeClosed() {
-		r.forgetAbsent() // those whose update it held
-	}
 	r.noteHealth()
 	r.out.wake = r.wake()
 	return &r.out
@@ -109,10 +108,7 @@ func (r *reconciler) advance(clock time.Time) {
 // wake returns when, by the clock, the next step is due.
 func (r *reconciler) wake() time.Time {
 	wake := r.sched.Wake()
-	for _, t := range [...]time.Time{r.publisher.window.closesAt, r.suspensions.next()} {
-		if t.IsZero() {
-			continue
-		}
+	if t := r.suspensions.next(); !t.IsZero() {
 		if at := r.sched.Clock(t); wake.IsZero() || at.Before(wake) {
 			wake = at
 		}
@@ -126,7 +122,6 @@ func (r *reconciler) wake() time.Time {
 func (r *reconciler) suspend(clock time.Time, s *suspension) {
 	r.advance(clock)
 	rec := r.records.getOrAdd(s.uid)
-	r.publisher.window.release(rec, r.publisher.deliver) // what is stored is published before
 	r.suspensions.add(s, r.sched.Now().Add(r.cfg.Timeout))
 	r.records.suspend(rec)
 	r.sched.Suspend(s.uid)
@@ -256,7 +251,6 @@ func (r *reconciler) completeRelists() {
 	}
 	r.relists.complete(func(w relist) {
 		if w.caller != nil {
-			r.publisher.closeWindow() // what is ready is delivered when Relist returns
 			r.out.relisted = append(r.out.relisted, w.caller)
 		} else {
 			r.metrics.relistDuration.Observe(r.sched.Since(w.began).Seconds())

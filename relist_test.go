@@ -63,7 +63,7 @@ func TestRelistResolvesConflicts(t *testing.T) {
 				time.Sleep(50 * time.Millisecond)
 				n.ExitContainer("a", "a1", 1, "Error")
 				<-done
-				want(t, "after Relist", read(events), "slow Started slow-1", "a Died a1")
+				want(t, "after Relist", read(events), "a Died a1", "slow Started slow-1")
 				if !fresh(n.cache, "a", began) {
 					t.Error("the pod is held back still")
 				}
@@ -166,7 +166,7 @@ func TestRelistBesideConflictThatIsNotSettled(t *testing.T) {
 		n.ExitContainer("a", "a1", 1, "Error")
 		n.ExitContainer("b", "b1", 1, "Error")
 		<-done
-		want(t, "after Relist", read(events), "slow Started slow-1", "b Died b1")
+		want(t, "after Relist", read(events), "b Died b1", "slow Started slow-1")
 		if fresh(n.cache, "a", began) || !fresh(n.cache, "b", began) {
 			t.Error("a is not held back, or b is")
 		}

@@ -245,62 +245,26 @@ func TestStopAtTheMomentOfARelist(t *testing.T) {
 	}
 }
 
-// Updates that wait for a slow pod when Stop comes are delivered after the next Start,
-// and what was requested before Stop is not lost.
-func TestStopWhileUpdatesWait(t *testing.T) {
+// What was requested before Stop, and its cause, are not lost.
+func TestStopKeepsRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, polling)
-		n.SetPods(pods(2)...)
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		n.g.Relist()
 		events := n.g.Watch()
-		heal := n.Hang(plegtest.GetPodStatus, "pod-00000")
-		n.g.Start()
-		synctest.Wait()
-		want(t, "behind the pod that hangs", read(events))
-		n.g.Stop()
-		n.g.Start()
-		synctest.Wait()
-		want(t, "after the restart", read(events), "pod-00001 Started pod-00001-a", "pod-00001 Started pod-00001-sandbox")
-		heal()
-		synctest.Wait()
-		n.g.Stop()
 		read(events)
-
-		heal = n.Hang(plegtest.GetPodStatus, "pod-00001")
+		heal := n.Hang(plegtest.GetPodStatus, "a")
 		n.g.Start()
-		n.g.RequestReinspect("pod-00001")
+		n.g.RequestReinspect("a")
 		synctest.Wait()
 		n.g.Stop()
 		heal()
 		n.start()
 		e := <-events
-		if line(e) != "pod-00001 PodSync" || e.Cause != pleg.CauseDemand {
+		if line(e) != "a PodSync" || e.Cause != pleg.CauseDemand {
 			t.Errorf("got %s because of %q", line(e), e.Cause)
 		}
 		synctest.Wait()
 		want(t, "more", read(events))
-	})
-}
-
-// The same when they wait for the inspection after the one that Stop cancels.
-func TestStopBetweenTwoRelists(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNodeOf(t, polling)
-		n.SetPods(pods(2)...)
-		n.g.Relist()
-		events := n.g.Watch()
-		read(events)
-		heal := n.Hang(plegtest.GetPodStatus, "pod-00000")
-		n.ExitContainer("pod-00000", "pod-00000-a", 1, "")
-		n.g.Start()
-		time.Sleep(500 * time.Millisecond)
-		n.SetContainer("pod-00000", "x", pleg.ContainerStateRunning)
-		n.ExitContainer("pod-00001", "pod-00001-a", 1, "")
-		go n.g.Relist()
-		synctest.Wait()
-		want(t, "behind the pod that hangs", read(events))
-		n.g.Stop() // Relist goes on
-		synctest.Wait()
-		want(t, "at once", read(events), "pod-00001 Died pod-00001-a")
-		heal()
 	})
 }

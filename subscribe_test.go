@@ -46,7 +46,7 @@ func TestFilter(t *testing.T) {
 		n.g.RequestReinspect("b")
 		n.RemovePod("d")
 		n.g.Relist()
-		want(t, "later", read(sub), "c Started c1", "a PodSync")
+		want(t, "later", read(sub), "a PodSync", "c Started c1")
 		n.RemovePod("a")
 		n.RemovePod("b")
 		n.g.Relist()

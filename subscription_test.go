@@ -94,7 +94,7 @@ func TestRule4SubscribersStartFromThePresent(t *testing.T) {
 		late := n.g.Subscribe(t.Context(), 100)
 		watch := n.g.Watch()
 		synctest.Wait()
-		want(t, "early", read(early), "a Started a1", "b Started b1", "b Died b2", "a Died a1", "a Removed a1")
+		want(t, "early", read(early), "a Started a1", "a Died a1", "a Removed a1", "b Started b1", "b Died b2")
 		want(t, "late", read(late), "b Started b1", "b Died b2")
 		want(t, "watch", read(watch), "b Started b1", "b Died b2")
 		if n.g.Watch() != watch {

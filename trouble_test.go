@@ -78,28 +78,6 @@ func TestLookupOfPodCreatedWhileSuspended(t *testing.T) {
 	})
 }
 
-// Rule 2: events of one full list are delivered by UID, whoever suspends another pod.
-func TestRule2OrderBesideSuspend(t *testing.T) {
-	for _, suspend := range []bool{false, true} {
-		t.Run(fmt.Sprint(suspend), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				n := newNode(t)
-				events := n.g.Watch()
-				n.start()
-				n.Delay(plegtest.GetPodStatus, "a", 20*time.Millisecond)
-				n.SetPods(bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1")))
-				go n.g.Relist()
-				time.Sleep(10 * time.Millisecond)
-				if suspend {
-					n.g.Suspend("z")()
-				}
-				time.Sleep(100 * time.Millisecond)
-				want(t, "events", read(events), "a Started a1", "b Started b1")
-			})
-		})
-	}
-}
-
 type nestedPanic struct{}
 
 func (nestedPanic) String() string { panic(nestedPanic{}) }

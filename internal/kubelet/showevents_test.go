@@ -1,34 +1,12 @@
 package kubelet
 
 import (
-	"fmt"
 	"slices"
 	"testing"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/kubepleg/pleg"
 )
-
-func showOrder(t *testing.T, s *stage) {
-	for i := range 8 {
-		s.node.ensure(types.UID(fmt.Sprint("pod", 7-i)))
-	}
-	inOrder := func(a, b event) int { return slices.Compare([]byte(a.UID), []byte(b.UID)) }
-	s.relist()
-	if events := s.here.events(); len(events) != 8 || !slices.IsSortedFunc(events, inOrder) {
-		t.Errorf("events here are not sorted: %v", events)
-	}
-	for range 100 {
-		k := newKubeletSide(s.node, 1000)
-		k.generator.Relist()
-		if !slices.IsSortedFunc(k.events(), inOrder) {
-			return
-		}
-	}
-	t.Error("events of the kubelet are always sorted")
-}
 
 func showFullChannel(t *testing.T, s *stage) {
 	*s = *newStage(t, 1)

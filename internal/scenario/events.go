@@ -1,8 +1,10 @@
 package scenario
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing/synctest"
 
@@ -12,25 +14,34 @@ import (
 // printEvents prints what Watch has delivered; with "cause", why it was found.
 func printEvents(s *scenario, c command) string { return receive(s.watch, -1, c.has("cause")) }
 
-// receive prints n events of a channel, or all that it has if n is negative.
+// receive prints n events of a channel, or all that it has if n is negative: by pod, for
+// between pods there is no order.
 func receive(events <-chan *pleg.PodLifecycleEvent, n int, cause bool) string {
-	var out strings.Builder
+	var received []*pleg.PodLifecycleEvent
+	end := ""
+receiving:
 	for ; n != 0; n-- {
 		synctest.Wait()
 		select {
 		case e, open := <-events:
 			if !open {
-				return out.String() + "closed\n"
+				end = "closed\n"
+				break receiving
 			}
-			out.WriteString(line(e, cause))
+			received = append(received, e)
 		default:
-			if out.Len() == 0 {
+			if len(received) == 0 {
 				return "no events\n"
 			}
-			return out.String()
+			break receiving
 		}
 	}
-	return out.String()
+	slices.SortStableFunc(received, func(a, b *pleg.PodLifecycleEvent) int { return cmp.Compare(a.ID, b.ID) })
+	var out strings.Builder
+	for _, e := range received {
+		out.WriteString(line(e, cause))
+	}
+	return out.String() + end
 }
 
 func line(e *pleg.PodLifecycleEvent, cause bool) string {
