@@ -44,7 +44,7 @@ func TestContainersLiveAndDie(t *testing.T) {
 				s.StartedAt.IsZero() || !s.FinishedAt.IsZero() || s.Image != testnode.BusyboxImage {
 				t.Errorf("status of the running container: %+v", *s)
 			}
-			before := time.Now()
+			before := time.Now().Add(-n.daemon.Runtime().EarlyBy)
 			n.signal(id, c.signal)
 			n.await(id, started, died)
 

@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 )
 
 // DefaultRuntime is the runtime that is run if none is named.
@@ -59,6 +60,10 @@ type Runtime struct {
 	// whose process has ended: containerd 1.6.
 	LosesExits bool
 
+	// EarlyBy is how much too early it may stamp the end of a container. CRI-O has it from the
+	// time of a file, which the kernel takes from a clock that ticks every 1 to 10 ms.
+	EarlyBy time.Duration
+
 	family family
 }
 
@@ -94,7 +99,8 @@ func Runtimes() []Runtime {
 	}
 	for _, events := range []bool{true, false} {
 		r := Runtime{
-			Name: "crio", Reports: "cri-o " + crioVersion, Events: events, StreamingLists: true, family: crio{events},
+			Name: "crio", Reports: "cri-o " + crioVersion, Events: events, StreamingLists: true,
+			EarlyBy: 10 * time.Millisecond, family: crio{events},
 		}
 		if !events {
 			r.Name = "crio-no-events"
