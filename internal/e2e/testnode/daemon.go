@@ -158,6 +158,7 @@ func (d *Daemon) Launch() error {
 	defer log.Close()
 	command := d.runtime.family.command(d.dir, d.programs)
 	cmd := exec.Command(command[0], command[1:]...)
+	cmd.Dir = d.dir // conmon leaves a file there when a container runs out of memory
 	cmd.Env = append(os.Environ(), "PATH="+d.programs+string(os.PathListSeparator)+os.Getenv("PATH"))
 	cmd.Stdout, cmd.Stderr = log, log
 	// A group of its own, so that an interrupt at the terminal reaches the test,
