@@ -102,7 +102,7 @@ type simContainer struct {
 	exitCode                         int32
 	reason, message                  string
 	outOfMemory                      bool // a process of it was killed for that
-	exitUnseen                       bool // it has exited while the runtime was down, which lost the exit
+	exitLost                         bool // it has exited while the runtime was down, which does not know how
 	sandbox                          *simSandbox
 	place                            int      // in node.containers
 	process                          *process // nil if it runs no program
@@ -342,8 +342,8 @@ func (n *node) restarted() {
 		if n.crio {
 			c.listedAt += crioRestart.Nanoseconds()
 		}
-		if c.exitUnseen {
-			c.exitUnseen, c.finishedAt = false, n.now()
+		if c.exitLost {
+			c.exitLost, c.finishedAt = false, n.now()
 		}
 		n.showContainerLocked(c)
 	}

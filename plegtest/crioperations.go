@@ -16,7 +16,7 @@ const (
 	exitKilled       = 137
 	exitNeverStarted = 2
 	exitStartError   = 128
-	exitUnseen       = 255
+	exitUnknown      = 255
 )
 
 const reasonOOM = "OOMKilled"
@@ -238,7 +238,7 @@ func (s *CRIServer) RemovePodSandbox(sandboxID string) error {
 		return nil //nolint:nilerr // removing is idempotent in CRI
 	}
 	var events []*runtimeapi.ContainerEventResponse
-	if s.cfg.crio {
+	if s.cfg.crio { // tells of the exits, and of nothing that it removes
 		for _, c := range sb.containers {
 			events = s.killLocked(events, c)
 		}
@@ -326,7 +326,7 @@ func (s *CRIServer) exitLocked(c *simContainer, exitCode int32, reason string) *
 		reason = "Completed"
 	}
 	if s.node.down && !s.cfg.crio {
-		exitCode, reason, c.exitUnseen = exitUnseen, "Unknown", true
+		exitCode, reason, c.exitLost = exitUnknown, "Unknown", true
 	}
 	c.state, c.finishedAt = runtimeapi.ContainerState_CONTAINER_EXITED, s.node.now()
 	c.exitCode, c.reason = exitCode, reason
