@@ -152,9 +152,11 @@ func TestProgramsFailToStart(t *testing.T) {
 	missing := map[string]plegtest.Program{"image": {
 		Start: func(p *plegtest.Process) error { return errors.New("no " + p.Args[0]) },
 	}}
-	for model, want := range map[plegtest.CRIModel]codes.Code{plegtest.Containerd2: codes.OK, plegtest.CRIO: codes.Unknown} {
+	for model, want := range map[plegtest.CRIModel]codes.Code{
+		plegtest.Containerd2: codes.OK, plegtest.CRIO: codes.Unknown,
+	} {
 		inBubble(t, missing, func(t *testing.T, w *writer) {
-			r, err := w.CreateContainer(t.Context(), createRequest(w.sandbox("a", 0), "image", "such"))
+			r, err := w.CreateContainer(t.Context(), createRequest(w.sandbox("a"), "image", "such"))
 			if status.Code(err) != want {
 				t.Fatalf("model %d: creating: %v", model, err)
 			}
@@ -166,8 +168,9 @@ func TestProgramsFailToStart(t *testing.T) {
 			}
 			sent := w.server.EventStats().Held
 			_, err = w.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: r.ContainerId})
-			if s := w.status(r.ContainerId); status.Code(err) != codes.Unknown || s.ExitCode != 128 || s.Reason != "StartError" ||
-				s.StartedAt != 0 || s.FinishedAt == 0 || s.Message != "failed to create containerd task: no such" {
+			if s := w.status(r.ContainerId); status.Code(err) != codes.Unknown || s.ExitCode != 128 ||
+				s.Reason != "StartError" || s.StartedAt != 0 || s.FinishedAt == 0 ||
+				s.Message != "failed to create containerd task: no such" {
 				t.Errorf("starting: %v, %v", err, s)
 			}
 			if n := w.server.EventStats().Held; n != sent {

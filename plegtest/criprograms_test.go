@@ -56,7 +56,7 @@ func inBubble(t *testing.T, programs map[string]plegtest.Program, test func(t *t
 // run runs a container of an image in a pod of its own.
 func (w *writer) run(image string, args ...string) (id string) {
 	w.t.Helper()
-	sandbox := w.sandbox("pod-"+image, 0)
+	sandbox := w.sandbox("pod-" + image)
 	r, err := w.CreateContainer(w.t.Context(), createRequest(sandbox, image, args...))
 	if err == nil {
 		_, err = w.StartContainer(w.t.Context(), &runtimeapi.StartContainerRequest{ContainerId: r.ContainerId})
@@ -67,10 +67,10 @@ func (w *writer) run(image string, args ...string) (id string) {
 	return r.ContainerId
 }
 
-func (w *writer) sandbox(uid string, attempt uint32) string {
+func (w *writer) sandbox(uid string) string {
 	w.t.Helper()
 	r, err := w.RunPodSandbox(w.t.Context(), &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{
-		Metadata: &runtimeapi.PodSandboxMetadata{Name: uid, Namespace: "default", Uid: uid, Attempt: attempt},
+		Metadata: &runtimeapi.PodSandboxMetadata{Name: uid, Namespace: "default", Uid: uid},
 	}})
 	if err != nil {
 		w.t.Fatal(err)
@@ -222,7 +222,7 @@ func TestProgramsExec(t *testing.T) {
 // Bad requests are refused, and so is everything that a server with programs does not serve.
 func TestProgramsRefuse(t *testing.T) {
 	inBubble(t, programs(), func(t *testing.T, w *writer) {
-		sandbox := w.sandbox("a", 0)
+		sandbox := w.sandbox("a")
 		_, noImage := w.CreateContainer(t.Context(), createRequest(sandbox, "missing"))
 		_, noSandbox := w.CreateContainer(t.Context(), createRequest("none", "exits"))
 		_, err := w.CreateContainer(t.Context(), createRequest(sandbox, "exits"))
@@ -273,6 +273,6 @@ func TestProgramsFaults(t *testing.T) {
 			Metadata: &runtimeapi.PodSandboxMetadata{Name: "b", Namespace: "default", Uid: "b"}}}); err == nil {
 			t.Error("RunPodSandbox succeeded")
 		}
-		w.sandbox("c", 0)
+		w.sandbox("c")
 	})
 }

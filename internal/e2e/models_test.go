@@ -157,6 +157,10 @@ var script = []scene{
 	stop("c/app.1", 60),
 	stopPod("c"),
 	removePod("c"),
+	{name: "wait for more", do: func(context.Context, *stage) error {
+		time.Sleep(time.Second)
+		return nil
+	}},
 }
 
 func (s scene) aRace() scene {
@@ -424,8 +428,9 @@ func realStage(t *testing.T, shuffled bool) *stage {
 	return s
 }
 
-// quiet is how long a runtime must have shown what it shows for nothing more to be expected.
-const quiet = 300 * time.Millisecond
+// quiet is how long a runtime must have shown what is wanted. What comes later is seen after the
+// next call.
+const quiet = 100 * time.Millisecond
 
 // patiently returns a function that waits until the runtime shows what is wanted and goes on to
 // do so; if that does not come, it returns what there is. Once that has happened, it has less
