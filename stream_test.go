@@ -215,7 +215,8 @@ func TestRule17DeadlineIsIgnored(t *testing.T) {
 		n.start()
 		time.Sleep(10500 * time.Millisecond)
 		got := n.g.HealthReport().Stream
-		if got.State != pleg.StreamBroken || got.Error != "the stream was not accepted within 10s: context deadline exceeded" {
+		const late = "the stream was not accepted within 10s: context deadline exceeded"
+		if got.State != pleg.StreamBroken || got.Error != late {
 			t.Errorf("the stream is %+v", got)
 		}
 		wantMetric(t, reg, "kubelet_evented_pleg_connection_error_count", 1)

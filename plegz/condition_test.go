@@ -130,8 +130,8 @@ func TestSilentStreamInWords(t *testing.T) {
 			n.SetContainer("a", fmt.Sprint("b", i), pleg.ContainerStateRunning)
 			n.pass(time.Second)
 		}
-		const silent = "Degraded: the event stream is connected since 00:00:00 UTC on 1 Jan and silent, although pods change; " +
-			"changes are found by the next relist."
+		const silent = "Degraded: the event stream is connected since 00:00:00 UTC on 1 Jan and silent, " +
+			"although pods change; changes are found by the next relist."
 		if s := n.state(); s.Sentence != silent {
 			t.Error(s.Sentence)
 		}
