@@ -58,11 +58,11 @@ func (r Runtime) prepare(ctx context.Context) (programs, images string, err erro
 	return programs, images, nil
 }
 
-// cached returns a folder below .cache that holds files. If one is missing it has make make
+// cached returns a folder below .cache that holds files. If one is missing it has fill make
 // them in an empty folder, and moves them in, so that what was interrupted leaves nothing half
 // done.
 func cached(
-	ctx context.Context, name string, files []string, make func(ctx context.Context, into string) error,
+	ctx context.Context, name string, files []string, fill func(ctx context.Context, into string) error,
 ) (string, error) {
 	root, err := Root(ctx)
 	if err != nil {
@@ -80,7 +80,7 @@ func cached(
 		return "", err
 	}
 	defer os.RemoveAll(tmp)
-	if err := make(ctx, tmp); err != nil {
+	if err := fill(ctx, tmp); err != nil {
 		return "", err
 	}
 	for _, f := range files {
