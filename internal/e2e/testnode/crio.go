@@ -26,7 +26,7 @@ func (crio) prepare(ctx context.Context) (string, error) {
 	if err := install(ctx, "runc", "conmon", "skopeo", "xz"); err != nil {
 		return "", err
 	}
-	return cached(ctx, "crio-"+crioVersion, []string{"crio", "pinns"}, unpackCRIO)
+	return cached(ctx, "crio-"+crioVersion+"-"+crioSum[:12], []string{"crio", "pinns"}, unpackCRIO)
 }
 
 // unpackCRIO copies the programs from the folder that was named.
