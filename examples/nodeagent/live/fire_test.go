@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -26,7 +27,7 @@ const (
 	annotationRuns = "io.kubernetes.container.restartCount"
 )
 
-// Under fire: the agent is killed again and again, containerd is killed, frozen and
+// Under fire: the agent is killed again and again, the runtime is killed, frozen and
 // restarted, a shim is stopped, while pods crash and change. Nothing runs twice, restart
 // counts only grow, nothing is orphaned, and at the end the statuses are the runtime's.
 func TestUnderFire(t *testing.T) {
@@ -46,7 +47,7 @@ func TestUnderFire(t *testing.T) {
 	ctx, enough := context.WithCancel(t.Context())
 	var joined sync.WaitGroup
 	joined.Go(func() { f.change(ctx) })
-	joined.Go(func() { f.hurtContainerd(ctx) })
+	joined.Go(func() { f.hurtRuntime(ctx) })
 	joined.Go(func() { f.watchRuntime(ctx) })
 	for i := range fireKills {
 		sleep(ctx, time.Duration(rand.N(4000))*time.Millisecond)
@@ -71,7 +72,7 @@ func TestUnderFire(t *testing.T) {
 	for _, p := range f.problems {
 		t.Error(p)
 	}
-	t.Logf("%d kills of the agent, %d faults of containerd, %d changes of manifests, %d lists of the runtime, %d restarts",
+	t.Logf("%d kills of the agent, %d faults of the runtime, %d changes of manifests, %d lists of the runtime, %d restarts",
 		fireKills, f.faults, f.changes, f.lists, sumOf(f.restarts))
 }
 
@@ -163,7 +164,7 @@ func (f *fire) change(ctx context.Context) {
 	}
 }
 
-func (f *fire) hurtContainerd(ctx context.Context) {
+func (f *fire) hurtRuntime(ctx context.Context) {
 	for i := 0; ctx.Err() == nil; i++ {
 		var err error
 		switch i % 4 {
@@ -185,7 +186,7 @@ func (f *fire) hurtContainerd(ctx context.Context) {
 			}
 		}
 		if err != nil {
-			f.problem("hurting containerd: %v", err)
+			f.problem("hurting the runtime: %v", err)
 			return
 		}
 		f.count(&f.faults)
@@ -193,7 +194,7 @@ func (f *fire) hurtContainerd(ctx context.Context) {
 	}
 }
 
-// stopShim stops one shim for a while.
+// stopShim stops one shim, or in CRI-O one conmon, for a while.
 func (f *fire) stopShim(ctx context.Context) error {
 	var shims []int
 	dir := f.daemon.Dir()
@@ -207,8 +208,9 @@ func (f *fire) stopShim(ctx context.Context) error {
 			continue
 		}
 		line, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
-		if err == nil && strings.Contains(string(line), "containerd-shim-runc-v2") && strings.Contains(string(line),
-			dir+"/") {
+		program, args, _ := strings.Cut(string(line), "\x00")
+		if err == nil && slices.Contains([]string{"containerd-shim-runc-v2", "conmon"}, filepath.Base(program)) &&
+			strings.Contains(args, dir+"/") {
 			shims = append(shims, pid)
 		}
 	}

@@ -12,7 +12,7 @@ import (
 // told to end leaves it running.
 func TestLife(t *testing.T) {
 	n := newNode(t)
-	n.write("steady", manifest("steady", shell("sleep 100000 & wait", `    readinessProbe:
+	n.write("steady", manifest("steady", "  terminationGracePeriodSeconds: 2\n"+shell("sleep 100000", `    readinessProbe:
       exec: {command: ["true"]}
       periodSeconds: 1
 `)))
