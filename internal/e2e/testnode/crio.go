@@ -108,20 +108,33 @@ disable_hostport_mapping = true
 irqbalance_config_restore_file = "disable"
 log_level = "warn"
 [crio.runtime.runtimes.runc]
-runtime_path = "{{.Runc}}"
+runtime_path = "{{.Dir}}/runc"
 runtime_type = "oci"
 runtime_root = "{{.Dir}}/oci"
 monitor_path = "{{.Conmon}}"
 monitor_cgroup = "pod"
 `))
 
+// crioRunc is the runc that CRI-O runs. A kubelet wants what not every machine has, and
+// containerd leaves that out by its configuration, CRI-O by none: limits of huge pages need their
+// cgroup, and a negative oom_score_adj needs CAP_SYS_RESOURCE.
+const crioRunc = `#!/bin/sh
+for arg; do
+	if [ "$before" = --bundle ]; then
+		sed -i 's/"hugepageLimits":\[[^]]*]/"hugepageLimits":[]/; s/"oomScoreAdj":-[0-9]*/"oomScoreAdj":0/' "$arg/config.json" || exit
+	fi
+	before=$arg
+done
+exec %s "$@"
+`
+
 func (c crio) configure(dir, programs string) error {
 	values := struct {
-		Dir, Programs, Pause, Runc, Conmon string
-		Events                             bool
+		Dir, Programs, Pause, Conmon string
+		Events                       bool
 	}{Dir: dir, Programs: programs, Pause: PauseImage, Events: c.events}
-	var err error
-	if values.Runc, err = exec.LookPath("runc"); err != nil {
+	runc, err := exec.LookPath("runc")
+	if err != nil {
 		return err
 	}
 	if values.Conmon, err = exec.LookPath("conmon"); err != nil {
@@ -137,6 +150,7 @@ func (c crio) configure(dir, programs string) error {
 		return err
 	}
 	return errors.Join(
+		os.WriteFile(filepath.Join(dir, "runc"), fmt.Appendf(nil, crioRunc, runc), 0o700),
 		os.WriteFile(filepath.Join(dir, "config.toml"), b.Bytes(), 0o600),
 		os.WriteFile(filepath.Join(dir, "policy.json"), []byte(`{"default":[{"type":"insecureAcceptAnything"}]}`), 0o600),
 	)
