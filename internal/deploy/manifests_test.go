@@ -71,7 +71,7 @@ func TestNoPrivileges(t *testing.T) {
 }
 
 // A socket that is mounted as a file is the old one after a restart of the runtime;
-// TestRestartOfContainerd in live shows both.
+// TestRestartOfRuntime in live shows both.
 func TestDirectoryOfTheSocketIsMounted(t *testing.T) {
 	each(t, func(t *testing.T, socket string, m *Manifest) {
 		pod := m.DaemonSet.Spec.Template.Spec

@@ -139,10 +139,10 @@ func (a *agent) pid() string {
 	return strconv.Itoa(pid)
 }
 
-// The DaemonSet's pod runs under a kubelet on a real containerd, which is killed and started
+// The DaemonSet's pod runs under a kubelet on a real runtime, which is killed and started
 // again: the agent goes on in the same container. A pod that has the socket mounted instead of
 // its directory does not.
-func TestRestartOfContainerd(t *testing.T) {
+func TestRestartOfRuntime(t *testing.T) {
 	n := newNode(t)
 	n.runShell("before", "sleep 100000")
 	n.eventually("a pod before the agent", n.ready("before"))
@@ -174,7 +174,7 @@ func TestRestartOfContainerd(t *testing.T) {
 	began := time.Now()
 	n.must(n.daemon.Restart(t.Context()))
 	n.eventually("the agent's health after the restart", a.well(began))
-	t.Logf("the agent was well %v after containerd was started", time.Since(began).Round(time.Millisecond))
+	t.Logf("the agent was well %v after the runtime was started", time.Since(began).Round(time.Millisecond))
 
 	n.runShell("second", fmt.Sprint("exit ", code))
 	n.eventually("a death after the restart", func() string { return missing(a.deaths(code), 2) })
@@ -230,26 +230,43 @@ func confined(t *testing.T, a *agent) {
 	}
 }
 
-// unmounted checks that the root file system of a container, which is below the directory of
-// the socket, does not stay mounted in the agent's pod when the container is removed.
+// unmounted checks that what is mounted below the directory of the socket when the agent's pod
+// starts, such as the root file systems of containers, does not stay mounted in the pod when the
+// runtime unmounts it.
 func unmounted(t *testing.T, a *agent) {
-	_, id, _ := strings.Cut(a.pod("before").Status.ContainerStatuses[0].ContainerID, "://")
-	holds := func() bool {
-		mounts, err := testnode.MountPoints(a.pid())
+	below := func(pid, dir string) (paths []string) {
+		t.Helper()
+		points, err := testnode.MountPoints(pid)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return slices.ContainsFunc(mounts, func(at string) bool { return strings.Contains(at, id) })
+		for _, p := range points {
+			if rest, is := strings.CutPrefix(p, dir+"/"); is {
+				paths = append(paths, rest)
+			}
+		}
+		return paths
 	}
-	if !holds() {
-		t.Fatalf("the container %s is not among the mounts of the pod", id)
+	onNode := func() []string { return below("self", a.daemon.Dir()) }
+	// gone returns what is mounted in the pod and not on the node.
+	gone := func(inPod []string) []string {
+		node := onNode()
+		return slices.DeleteFunc(slices.Clone(inPod), func(p string) bool { return slices.Contains(node, p) })
+	}
+	inPod := func() []string { return below(a.pid(), "/run/containerd") }
+	seen := inPod()
+	if never := gone(seen); len(never) == len(seen) {
+		t.Fatalf("the pod sees no mount of the node: %v", seen)
 	}
 	if err := os.Remove(a.manifest("before")); err != nil {
 		t.Fatal(err)
 	}
-	a.eventually("its root file system is unmounted", func() string {
-		if holds() {
-			return "it is mounted in the pod"
+	a.eventually("the pod's mounts go with the node's", func() string {
+		if left := gone(inPod()); len(left) > 0 {
+			return fmt.Sprint("still mounted in the pod: ", left)
+		}
+		if len(gone(seen)) == 0 {
+			return fmt.Sprint("all are still mounted on the node: ", seen)
 		}
 		return ""
 	})

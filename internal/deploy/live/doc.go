@@ -1,2 +1,2 @@
-// Package live runs the DaemonSet's pod on a real containerd, under a stock kubelet.
+// Package live runs the DaemonSet's pod on a real runtime, under a stock kubelet.
 package live
