@@ -54,6 +54,7 @@ func (s step) String() string { return fmt.Sprintf("%s pod-%d %d", s.what, s.pod
 var modelActions = []string{
 	"nothing", // what shrinking leaves of a step that does not matter
 	"run", "run", "exit", "exit", "exit", "remove container", "remove pod", "start created",
+	"make sandbox", "start sandbox", "stop sandbox",
 	"emit", "emit any", "break stream", "no events", "events",
 	"fail inspection", "hang inspection", "uncancellable inspection", "slow inspection",
 	"heal inspection", "heal inspection",
@@ -83,7 +84,9 @@ type model struct {
 	// the cache had the end of.
 	exits      map[string]int
 	seenExited map[string]bool
-	// deaths counts those that were published and are no part of the beginning.
+	// ready are the sandboxes that were.
+	ready map[string]bool
+	// deaths counts those of containers that were published and are no part of the beginning.
 	deaths float64
 	reg    *prometheus.Registry
 
@@ -133,7 +136,7 @@ func runHistory(t *testing.T, history []step) []string {
 		truth: make(map[types.UID][]moment), healings: make(map[string]func()), hanging: make(map[types.UID]bool),
 		published: make(map[string]pleg.PodLifeCycleEventType),
 		exits:     make(map[string]int), seenExited: make(map[string]bool),
-		resumes: make(map[types.UID][]suspended),
+		resumes: make(map[types.UID][]suspended), ready: make(map[string]bool),
 	}
 	m.watch = m.g.Watch()
 	m.EmitOnChange(true)
@@ -184,7 +187,7 @@ func (m *model) listen() {
 		}
 		if e.Type != pleg.PodSync {
 			m.published[e.Data.(string)] = e.Type
-			if e.Type == pleg.ContainerDied && !e.Initial {
+			if e.Type == pleg.ContainerDied && !e.Initial && !isSandbox(e.Data.(string)) {
 				m.deaths++
 			}
 		}
@@ -245,6 +248,7 @@ func (m *model) do(s step) {
 		m.next++
 		states := []pleg.State{pleg.ContainerStateRunning, pleg.ContainerStateCreated, pleg.ContainerStateExited}
 		c := plegtest.NewContainer(fmt.Sprintf("c%d", m.next), states[s.n%3])
+		c.PodSandboxID = "another" // the sandboxes of the model have none
 		if pod == nil {
 			m.SetPod(bare(uid, c))
 		} else if len(pod.Containers) < 5 {
@@ -252,6 +256,14 @@ func (m *model) do(s step) {
 		}
 	case "exit", "start created", "remove container":
 		m.changeContainer(s, uid, pod)
+	case "make sandbox":
+		m.next++
+		if pod == nil {
+			m.SetPod(bare(uid))
+		}
+		m.SetSandbox(uid, fmt.Sprintf("s%d", m.next), pleg.ContainerStateExited)
+	case "start sandbox", "stop sandbox":
+		m.changeSandbox(s, uid, pod)
 	case "remove pod":
 		m.RemovePod(uid)
 	case "emit":
@@ -288,6 +300,23 @@ func (m *model) changeContainer(s step, uid types.UID, pod *pleg.Pod) {
 		m.ExitContainer(uid, c.ID.ID, s.n, "Error")
 	case s.what == "start created" && c.State == pleg.ContainerStateCreated:
 		m.SetContainer(uid, c.ID.ID, pleg.ContainerStateRunning)
+	}
+}
+
+func isSandbox(id string) bool { return id[0] == 's' }
+
+// changeSandbox makes a sandbox ready that never was, or not ready.
+func (m *model) changeSandbox(s step, uid types.UID, pod *pleg.Pod) {
+	if pod == nil || len(pod.Sandboxes) == 0 {
+		return
+	}
+	box := pod.Sandboxes[s.n%len(pod.Sandboxes)]
+	switch id := box.ID.ID; {
+	case s.what == "stop sandbox":
+		m.SetSandbox(uid, id, pleg.ContainerStateExited)
+	case !m.ready[id]:
+		m.ready[id] = true
+		m.SetSandbox(uid, id, pleg.ContainerStateRunning)
 	}
 }
 
@@ -502,7 +531,7 @@ func (m *model) end() {
 		if pod != nil {
 			present++
 			all[uid] = make(map[string]pleg.State)
-			for _, c := range pod.Containers {
+			for _, c := range slices.Concat(pod.Containers, pod.Sandboxes) {
 				all[uid][c.ID.ID] = c.State
 			}
 		}
