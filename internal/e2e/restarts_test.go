@@ -79,8 +79,8 @@ func TestRestarts(t *testing.T) {
 		}
 	}
 	for _, r := range recoveries {
-		text := fmt.Sprintf("%s: p50 %s, at most %s", r.what, measure.Milliseconds(r.samples.Quantile(0.5)),
-			measure.Milliseconds(r.samples.Quantile(1)))
+		text := fmt.Sprintf("%s %d / %d ms", r.what, r.samples.Quantile(0.5).Milliseconds(),
+			r.samples.Quantile(1).Milliseconds())
 		t.Log(text)
 		t.Attr(attrRestarts, text)
 	}

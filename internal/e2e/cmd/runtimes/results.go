@@ -72,7 +72,7 @@ func (all results) table() string {
 	head := []string{
 		"runtime", "lists", "event stream", "tests", "soak", "conformance",
 		"runtime's event → a bare reader, → `ContainerDied`", "end → `ContainerDied`, polling",
-		"after a restart", "seen",
+		"again after a restart, p50 / most", "seen",
 	}
 	fmt.Fprintf(&b, "| %s |\n|%s\n", strings.Join(head, " | "), strings.Repeat("---|", len(head)))
 	for _, name := range testnode.Names() {

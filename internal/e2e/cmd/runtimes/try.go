@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/kubepleg/pleg/internal/e2e/measure"
@@ -47,7 +47,8 @@ func try(ctx context.Context, name string) (*result, error) {
 	fmt.Fprintf(os.Stderr, "%s: tests, %d lives, %d restarts\n", name, *lives, *restarts)
 	tested := r.test(ctx, name)
 	fmt.Fprintf(os.Stderr, "%s: latency\n", name)
-	out, err := output(ctx, name, "go", "run", "./cmd/latency", "-json", "-deaths", strconv.Itoa(*deaths), "-idle", "20")
+	out, err := command(ctx, name, "go", "run", "./cmd/latency", "-json", "-deaths", strconv.Itoa(*deaths),
+		"-idle", "20").Output()
 	if err == nil {
 		err = json.Unmarshal(out, &r.Latency)
 	}
@@ -57,31 +58,38 @@ func try(ctx context.Context, name string) (*result, error) {
 	return r, errors.Join(tested, err)
 }
 
-func (r *result) test(ctx context.Context, name string) error {
-	out, err := output(ctx, name, "go", "test", "-count=1", "-json", "-timeout=60m", ".",
-		"-soak.lives="+strconv.Itoa(*lives), "-restarts="+strconv.Itoa(*restarts))
-	var log bytes.Buffer
-	for d := json.NewDecoder(bytes.NewReader(out)); ; {
-		var e event
-		if derr := d.Decode(&e); derr != nil {
-			if !errors.Is(derr, io.EOF) {
-				err = errors.Join(err, fmt.Errorf("reading what go test says: %w", derr))
-			}
-			break
-		}
-		log.WriteString(e.Output)
-		r.take(e)
-	}
-	root, rerr := testnode.Root(ctx)
-	if rerr != nil {
-		return errors.Join(err, rerr)
+// test runs the tests. What they print is in a file while they run.
+func (r *result) test(ctx context.Context, name string) (err error) {
+	root, err := testnode.Root(ctx)
+	if err != nil {
+		return err
 	}
 	path := filepath.Join(root, ".cache", "runtimes-"+name+".log")
-	if err := os.WriteFile(path, log.Bytes(), 0o600); err != nil {
+	log, err := os.Create(path)
+	if err != nil {
 		return fmt.Errorf("keeping what the tests print: %w", err)
 	}
+	defer func() { err = errors.Join(err, log.Close()) }()
+	cmd := command(ctx, name, "go", "test", "-count=1", "-json", "-timeout=60m", ".",
+		"-soak.lives="+strconv.Itoa(*lives), "-restarts="+strconv.Itoa(*restarts))
+	out, err := cmd.StdoutPipe()
 	if err != nil {
-		return fmt.Errorf("failed tests: %s; see %s: %w", strings.Join(r.Failed, ", "), path, err)
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	var read error
+	for d := json.NewDecoder(out); read == nil; {
+		var e event
+		if read = d.Decode(&e); read == nil {
+			_, read = log.WriteString(e.Output)
+			r.take(e)
+		}
+	}
+	// Once it has ended, or cannot be read any more.
+	if err := cmd.Wait(); err != nil || !errors.Is(read, io.EOF) {
+		return fmt.Errorf("failed tests: %s; see %s: %w", strings.Join(r.Failed, ", "), path, errors.Join(err, read))
 	}
 	return nil
 }
@@ -130,10 +138,13 @@ func (r *result) take(e event) {
 	}
 }
 
-// output runs a command for a runtime and returns what it prints.
-func output(ctx context.Context, name, command string, args ...string) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, command, args...)
+// command is a command for a runtime. With the context it is interrupted, and so is what it has
+// started: a test, which a killed "go test" would leave behind.
+func command(ctx context.Context, name, program string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Env = append(os.Environ(), "PLEG_RUNTIME="+name)
 	cmd.Stderr = os.Stderr
-	return cmd.Output()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
+	return cmd
 }
