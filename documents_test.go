@@ -60,7 +60,7 @@ func TestDocumentsNameWhatExists(t *testing.T) {
 		t.Fatal(err)
 	}
 	rules := regexp.MustCompile(`(?m)^\*\*\d+\.\*\*`).Split(string(contract), -1)[1:]
-	if len(rules) != 20 {
+	if len(rules) != 19 {
 		t.Errorf("%d rules", len(rules))
 	}
 	for i, rule := range rules {

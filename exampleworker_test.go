@@ -26,18 +26,16 @@ func podWorker(ctx context.Context, g *pleg.GenericPLEG, cache *pleg.PodCache, r
 			continue // the inspection failed: a PodSync comes when one succeeds
 		}
 		if last := status.ContainerStatuses[0]; last.State == pleg.ContainerStateExited {
-			resume := g.Suspend(uid) // nobody sees the pod half restarted
 			fmt.Printf("%s exited with %d: restarting\n", last.Name, last.ExitCode)
 			rt.RestartContainer(uid, last.ID.ID, fmt.Sprintf("app-%d", len(status.ContainerStatuses)+1))
-			resume()
 		}
 		synced = time.Now()
 	}
 }
 
 // A pod worker needs no polling and no store of statuses: events say when to look, the
-// cache what there is, and Suspend hides what the worker itself does until it is done.
-func ExampleGenericPLEG_Suspend() {
+// cache what there is.
+func Example_podWorker() {
 	runtime, cache := plegtest.NewRuntime(), pleg.NewCache()
 	runtime.SetPod(plegtest.NewPod("shop", plegtest.Running("app-1")))
 	generator := pleg.NewGenericPLEG(runtime, 10, time.Second, cache, clock.RealClock{})

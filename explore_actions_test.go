@@ -2,7 +2,6 @@ package pleg
 
 import (
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/kubepleg/pleg/internal/schedule"
@@ -18,8 +17,6 @@ const (
 	actReader
 	actReaderLater
 	actReinspect
-	actSuspend
-	actResume
 	actRelist
 	actSubscribe
 	actStart
@@ -38,7 +35,7 @@ const (
 
 var actionNames = [...]string{
 	"truth", "hint", "hint of nobody knows", "RequestRelist", "reader blocks",
-	"reader blocks for half a period", "RequestReinspect", "Suspend", "resume", "Relist()",
+	"reader blocks for half a period", "RequestReinspect", "Relist()",
 	"Subscribe()", "Start()", "Stop()", "stream connects", "stream ends", "clock +1ns", "clock to the wake-up",
 	"clock past slow", "clock past the deadline", "clock BACK", "full", "list", "inspect",
 }
@@ -70,7 +67,7 @@ func (a action) String() string {
 		s += fmt.Sprintf(" %s = %v", podUID(a.pod), a.read[a.pod])
 	case actChange:
 		s += fmt.Sprintf(" %s %v", podUID(a.pod), a.read[a.pod])
-	case actHint, actRequest, actReader, actReaderLater, actReinspect, actSuspend, actResume:
+	case actHint, actRequest, actReader, actReaderLater, actReinspect:
 		s += " " + string(podUID(a.pod))
 	}
 	switch {
@@ -178,9 +175,7 @@ func (w *world) apply(a action) {
 	case actSubscribe:
 		w.left.subscribers--
 		w.subscribe()
-		w.subscribing = true
 		w.drain()
-		w.subscribing = false
 		return
 	case actStart, actStop:
 		w.startOrStop(a.kind == actStart)
@@ -266,19 +261,10 @@ func (w *world) ask(a action) {
 	case actReinspect:
 		w.left.reinspects--
 		w.in.reinspects[uid] = struct{}{}
-	case actSuspend:
-		w.left.suspends--
-		w.suspend(a.pod)
-	case actResume:
-		w.r.resume(w.suspensions[a.pod][0])
-		w.suspensions[a.pod] = w.suspensions[a.pod][1:]
 	case actRelist:
 		w.left.relists--
 		c := &exploredCaller{
 			relistCaller: newRelistCaller().(*relistCaller), at: w.truth, called: w.r.sched.Last().Number,
-		}
-		for p := range w.scope.pods {
-			c.inspected[p] = w.isSuspended(p) // it need not be: the list may fall into the suspension
 		}
 		w.callers = append(w.callers, c)
 		w.in.relists = append(w.in.relists, c.relistCaller)
@@ -301,32 +287,6 @@ func (w *world) block(p int, minTime time.Time) {
 	if !w.sixMethods {
 		w.in.addReader(uid, minTime)
 	}
-}
-
-// suspend suspends a pod. What was stored before is published before that.
-func (w *world) suspend(p int) {
-	s := &suspension{uid: podUID(p)}
-	w.suspensions[p] = append(w.suspensions[p], s)
-	if f := w.find(schedule.Inspect, p); f != nil {
-		f.discarded = true
-	}
-	for i := range w.answered {
-		if a := &w.answered[i]; a.kind == schedule.Inspect && a.pod == p {
-			a.discarded = true
-		}
-	}
-	for _, c := range w.callers {
-		c.inspected[p] = true
-	}
-	w.r.suspend(w.clock, s)
-	w.drain()
-	w.frozen[p].reading = w.pods.readLocked(podUID(p))
-	w.frozen[p].observed = w.pods.observedLocked(podUID(p))
-}
-
-// isSuspended reports whether a pod is.
-func (w *world) isSuspended(p int) bool {
-	return slices.ContainsFunc(w.r.suspensions, func(s *suspension) bool { return s.uid == podUID(p) })
 }
 
 // next returns everything that can happen now.
@@ -390,12 +350,10 @@ func (w *world) nextOfPod(p int, as []action) []action {
 		kind actionKind
 	}{
 		{w.left.hints, actHint}, {w.left.requests, actRequest}, {w.left.readers, actReader},
-		{w.left.laters, actReaderLater}, {w.left.reinspects, actReinspect}, {w.left.suspends, actSuspend},
-		{int8(len(w.suspensions[p])), actResume},
+		{w.left.laters, actReaderLater}, {w.left.reinspects, actReinspect},
 	} {
-		enough := o.kind == actSuspend && len(w.suspensions[p]) > 1 ||
-			(o.kind == actReader || o.kind == actReaderLater) && w.readers[p].blockedReader != nil
-		if o.left > 0 && !enough {
+		blocked := (o.kind == actReader || o.kind == actReaderLater) && w.readers[p].blockedReader != nil
+		if o.left > 0 && !blocked {
 			as = append(as, action{kind: o.kind, pod: p})
 		}
 	}

@@ -49,9 +49,6 @@ func (w *world) drain() {
 				w.breaks("an event comes of a step that has nothing to do")
 			}
 			p := podIndex(e.ID)
-			if !w.subscribing && w.isSuspended(p) && w.frozen[p] != (frozen{}) {
-				w.breaks("rule 20: %s of %s, which is suspended", e.Type, e.ID)
-			}
 			if e.Type == PodSync {
 				w.syncs[p], w.settled[p] = false, true
 				continue
@@ -100,7 +97,6 @@ func (w *world) check(before looks, returned []*exploredCaller) {
 			w.checkRecord(p, n.shown)
 		}
 		w.checkReader(p)
-		w.checkSuspended(p)
 		if b.failed && !n.failed && !w.settled[p] { // it has recovered, unless it was another pod
 			w.syncs[p] = true
 		}
@@ -109,26 +105,12 @@ func (w *world) check(before looks, returned []*exploredCaller) {
 		}
 	}
 	for _, a := range w.answered {
-		if a.kind == schedule.Inspect && a.ok && !a.dead && now[a.pod].present && !a.discarded {
+		if a.kind == schedule.Inspect && a.ok && !a.dead && now[a.pod].present {
 			w.checkProgress(a)
 		}
 	}
 	for _, c := range returned {
 		w.checkRelist(c)
-	}
-}
-
-// checkSuspended checks that nothing of a suspended pod is stored.
-func (w *world) checkSuspended(p int) {
-	if !w.isSuspended(p) {
-		w.frozen[p] = frozen{}
-		return
-	}
-	uid, was := podUID(p), w.frozen[p]
-	is := w.pods.readLocked(uid)
-	failed := (is.err == nil) != (was.err == nil)
-	if w.pods.observedLocked(uid) != was.observed || failed || shownBy(is.status) != shownBy(was.status) {
-		w.breaks("rule 20: the cache has something new of %s, which is suspended", uid)
 	}
 }
 
@@ -283,15 +265,10 @@ func (w *world) schedPod(p int) reflect.Value {
 }
 
 // stuck reports whether a call of Relist does not wait for a pod: its inspection is slow,
-// or it has none and its list is slow or has failed; where there are none of one pod, the
-// full list.
+// or it has none and its list is slow or has failed.
 func (w *world) stuck(p int) bool {
 	v := w.schedPod(p)
-	if v.IsValid() && v.FieldByName("suspended").Bool() {
-		return true
-	}
-	begins := func() bool { return v.FieldByName("inspect").Bool() && !v.FieldByName("listFirst").Bool() }
-	if !v.IsValid() || v.FieldByName("inspection").IsNil() && begins() {
+	if !v.IsValid() || v.FieldByName("inspection").IsNil() && v.FieldByName("inspect").Bool() {
 		return false
 	}
 	if i := v.FieldByName("inspection"); !i.IsNil() {
@@ -299,10 +276,6 @@ func (w *world) stuck(p int) bool {
 	}
 	list := v.FieldByName("list")
 	failed := v.FieldByName("dueAt").Index(3).FieldByName("ext").Int() != 0
-	if !w.getter {
-		full := reflect.ValueOf(w.r.sched).Elem().FieldByName("full")
-		list, failed = full.FieldByName("call"), full.FieldByName("failed").Bool()
-	}
 	return v.FieldByName("want").Uint() > 0 && (failed || !list.IsNil() && list.Elem().FieldByName("Slow").Bool())
 }
 
@@ -326,12 +299,6 @@ func (w *world) rest(stale, periodic bool) {
 	w.left = budget{}
 	if w.active() && len(w.in.results) == 0 && (w.wake.IsZero() || w.wake.After(w.clock)) {
 		w.quietSteps()
-	}
-	for p := range w.scope.pods {
-		for _, s := range w.suspensions[p] {
-			w.r.resume(s)
-		}
-		w.suspensions[p] = nil
 	}
 	switch {
 	case !w.running:

@@ -58,17 +58,6 @@ func exploredScopes() []scope {
 		with(one, "d5 contradiction", budget{changes: 3, reinspects: 1, lists: 1}, running),
 		with(two, "d3 together", budget{changes: 2, requests: 1, lists: 1, batches: 2}, running, oneWorker),
 		with(two, "c6 stream", budget{changes: 2, connects: 2, hints: 1}, running),
-		with(one, "e1 suspend", budget{changes: 2, suspends: 1, requests: 1, lists: 1}, running),
-		with(one, "e2 suspend, Relist", budget{changes: 1, suspends: 2, relists: 1, reinspects: 1}, running),
-		with(one, "e3 suspend, fault", budget{changes: 2, suspends: 1, faults: 1, ticks: 1}, running),
-		with(one, "e4 suspend, lapses", budget{changes: 2, suspends: 2, ticks: 2}, running),
-		with(one, "e5 suspend, reader", budget{changes: 2, suspends: 1, readers: 1, stops: 1}, running),
-		with(one, "e6 suspend, cold", budget{changes: 2, suspends: 1, readers: 1, relists: 1}, cold),
-		with(two, "e7 suspend, no getter", budget{changes: 2, suspends: 1, hints: 1, lists: 1}, running, noGetter),
-		with(one, "f1 suspend, Relist, no getter", budget{changes: 1, suspends: 1, relists: 1, faults: 1, ticks: 1},
-			running, noGetter),
-		with(two, "e8 suspend, six methods", budget{changes: 2, suspends: 1, requests: 1, faults: 1}, running, six),
-		with(two, "e9 suspend, together", budget{changes: 2, suspends: 1, lists: 1, batches: 2}, running),
 	}
 }
 
@@ -76,7 +65,7 @@ func exploredScopes() []scope {
 func walkedScopes() []scope {
 	much := budget{
 		changes: 8, hints: 4, lists: 4, requests: 4, readers: 4, laters: 2, reinspects: 3, relists: 3, faults: 4,
-		ticks: 8, backs: 1, stops: 2, subscribers: 1, batches: 6, connects: 2, suspends: 4,
+		ticks: 8, backs: 1, stops: 2, subscribers: 1, batches: 6, connects: 2,
 	}
 	one := scope{pods: 1, containers: 2, getter: true, workers: 2, flows: true, start: oneRunning, budget: much}
 	two := one

@@ -45,7 +45,7 @@ var classesOf = map[string]class{
 	"pod.dueAt": schedTime, "pod.alarm": leftOut, "pod.index": leftOut, "pod.unanswered": notZero, "pod.queued": leftOut,
 	"canary.since": schedTime, "canary.last": schedTime, "canary.succeeded": schedTime,
 	"Call.Cause": leftOut, "Call.pod": leftOut, "Call.Began": schedTime,
-	"podRecord.overlapTo": stampNumber, "podRecord.ignoreTo": stampNumber,
+	"podRecord.overlapTo":  stampNumber,
 	"podRecord.generation": leftOut, "podRecord.failures": notZero,
 	"podRecord.err": leftOut, "podRecord.cause": leftOut, "podRecord.shown": leftOut,
 	"publication.version": versionNumber, "publication.syncsRequested": syncNumber,
@@ -217,7 +217,7 @@ func (f *printer) world() {
 	b := w.left
 	for _, n := range [...]int8{
 		b.changes, b.hints, b.lists, b.requests, b.readers, b.laters, b.reinspects, b.relists, b.faults, b.ticks,
-		b.backs, b.stops, b.subscribers, b.batches, b.connects, b.suspends,
+		b.backs, b.stops, b.subscribers, b.batches, b.connects,
 	} {
 		f.put(plain, int64(n))
 	}
@@ -250,13 +250,12 @@ func (f *printer) world() {
 	for _, fl := range w.flights {
 		f.put(plain, int64(fl.call.Kind)<<8|int64(len(fl.call.UID)))
 		f.levels(fl.began[:]...)
-		f.bool(fl.cancelled, fl.stopped, fl.discarded, fl.call.Slow, fl.call.Dead)
+		f.bool(fl.cancelled, fl.stopped, fl.call.Slow, fl.call.Dead)
 		if fl.pod != nil {
 			f.thing(reflect.ValueOf(fl.pod))
 		}
 	}
 	f.pending()
-	f.suspensions()
 }
 
 func compareFlights(a, b *flight) int {
@@ -269,7 +268,7 @@ func (f *printer) pending() {
 	for i, a := range w.answered {
 		f.put(plain, int64(a.kind)<<8|int64(a.pod))
 		f.levels(a.read[:]...)
-		f.bool(a.ok, a.dead, a.lies, a.discarded, w.in.results[i].stopped)
+		f.bool(a.ok, a.dead, a.lies, w.in.results[i].stopped)
 		f.put(stampNumber, int64(w.in.results[i].call.Stamp.Number))
 	}
 	f.keys(slices.Sorted(maps.Keys(w.in.requests)))
@@ -282,19 +281,6 @@ func (f *printer) pending() {
 		}
 	}
 	f.bool(w.in.connected...)
-}
-
-// suspensions prints those that have not lapsed, and which of them can be resumed.
-func (f *printer) suspensions() {
-	w := f.w
-	for _, s := range w.r.suspensions {
-		f.put(plain, int64(s.uid[0]))
-		f.bool(slices.Contains(w.suspensions[podIndex(s.uid)], s))
-		f.time(reflect.ValueOf(s.lapses), schedTime)
-	}
-	for _, all := range w.suspensions {
-		f.put(plain, int64(len(all)))
-	}
 }
 
 func (f *printer) keys(uids []types.UID) {

@@ -88,7 +88,7 @@ type scope struct {
 // budget is how much of what may happen besides calls that complete.
 type budget struct {
 	changes, hints, lists, requests, readers, laters, reinspects, relists, faults, ticks, backs int8
-	stops, subscribers, batches, connects, suspends                                             int8
+	stops, subscribers, batches, connects                                                       int8
 }
 
 // flight is a call in flight.
@@ -98,7 +98,6 @@ type flight struct {
 	began     truth
 	cancelled bool
 	stopped   bool
-	discarded bool // its pod has been suspended since it began
 }
 
 // exploredCaller is a caller of Relist.
@@ -139,35 +138,25 @@ type world struct {
 	callers []*exploredCaller
 	readers [exploredPods]exploredReader
 	follow  []*follower
-	// suspensions are those whose resume function has not been called.
-	suspensions [exploredPods][]*suspension
 
 	// What the checks remember.
-	stamped     map[uint64]truth // when a list began
-	reached     []reached        // when the clock first showed a time
-	seen        truth            // the levels that the record was read from
-	gone        truth            // when it became absent last
-	hinted      [exploredPods]bool
-	syncs       [exploredPods]bool // a PodSync is due
-	frozen      [exploredPods]frozen
-	settled     [exploredPods]bool // in this step a PodSync has come, or a container was removed
-	fullOK      uint64             // newest full lists that succeeded and failed
-	fullBad     uint64
-	periods     int // full lists begun
-	begun       []string
-	broken      string
-	wentBack    bool // the clock has
-	subscribing bool // what comes is what a new subscriber begins with
-	quiet       bool // expects that a step has nothing to do
-	tracing     bool
-	trace       func(action) // told of every action at rest
-	answered    []answered   // in this step
-}
-
-// frozen is what the cache had of a pod when it was suspended last.
-type frozen struct {
-	reading
-	observed time.Time
+	stamped  map[uint64]truth // when a list began
+	reached  []reached        // when the clock first showed a time
+	seen     truth            // the levels that the record was read from
+	gone     truth            // when it became absent last
+	hinted   [exploredPods]bool
+	syncs    [exploredPods]bool // a PodSync is due
+	settled  [exploredPods]bool // in this step a PodSync has come, or a container was removed
+	fullOK   uint64             // newest full lists that succeeded and failed
+	fullBad  uint64
+	periods  int // full lists begun
+	begun    []string
+	broken   string
+	wentBack bool // the clock has
+	quiet    bool // expects that a step has nothing to do
+	tracing  bool
+	trace    func(action) // told of every action at rest
+	answered []answered   // in this step
 }
 
 // reached is what was true when the clock first showed a time, or a later one.
@@ -185,8 +174,6 @@ type answered struct {
 	ok   bool
 	dead bool
 	lies bool
-
-	discarded bool
 }
 
 var errExplored = errors.New("explored")
@@ -383,7 +370,7 @@ func (w *world) land(a action) {
 	w.flights = slices.DeleteFunc(w.flights, func(other *flight) bool { return other == f })
 	res := &result{call: f.call}
 	done := answered{
-		discarded: f.discarded, kind: kind, pod: a.pod, of: f.pod, read: a.read, dead: f.call.Dead, lies: a.lies,
+		kind: kind, pod: a.pod, of: f.pod, read: a.read, dead: f.call.Dead, lies: a.lies,
 	}
 	switch {
 	case a.stopped:

@@ -238,10 +238,9 @@ func (g *GenericPLEG) Watch() chan *PodLifecycleEvent { return g.watching() }
 // was observed after Relist was called, the PodSyncs that are due are delivered, and
 // every event that fits is in the channels. Pods whose inspection failed before are
 // inspected again. Relist does not wait for a pod with a slow call, which has run for
-// longer than a relist period, or with a failed single-pod list; if the runtime does not
-// implement PodGetter, nor for one that waits for a later full list that is slow or has
-// failed. For an inspection that fails, the cache has the error. If the full list itself
-// fails, Relist returns and nothing has changed; HealthReport has the error.
+// longer than a relist period, or with a failed single-pod list. For an inspection that
+// fails, the cache has the error. If the full list itself fails, Relist returns and nothing
+// has changed; HealthReport has the error.
 //
 // It works with Start, and without it in the caller's goroutine. Timeouts use the
 // injected clock; with a fake clock, step it from another goroutine if a call hangs.
@@ -268,35 +267,6 @@ func (g *GenericPLEG) RequestRelist(uid types.UID) {
 // once the cache holds its status or error. A pod that is not known is not inspected.
 func (g *GenericPLEG) RequestReinspect(uid types.UID) {
 	g.inbox.Put(func(in *inputs) { in.reinspects[uid] = struct{}{} })
-}
-
-// Suspend holds a pod back while its caller acts on it. From its return on nothing of the
-// pod is stored in the cache or published, whatever lists show; events that were published
-// before and not read yet are still to be read. A pod that is not known, because it is
-// about to be created, can be suspended too; the empty UID stands for none. What is
-// requested of the pod waits and is coalesced, readers that want something newer wait, and
-// neither Relist nor HasSynced waits for the pod: an error from before may stay for a
-// caller whose list fell into the suspension.
-//
-// The function that it returns resumes the pod: it is listed once, by a list that begins
-// after that, and what has changed is delivered as usual, as news. What a list or an
-// inspection that began before had read says nothing. Suspensions nest: the pod is resumed
-// by the last. A second call of a resume function does nothing. A suspension survives Stop.
-// One that is not resumed within the inspection timeout lapses, which is logged, and its
-// resume function then does nothing. While the generator does not run, a pod that is
-// resumed waits for the next Start or Relist.
-//
-// Suspend and the resume function wait at most for the end of the loop's present step,
-// never for the runtime. What is stored of the pod and not published yet is published by
-// Suspend, which may ask filters about it (see WithFilter). The cache's own methods must
-// not call them.
-func (g *GenericPLEG) Suspend(uid types.UID) (resume func()) {
-	if uid == "" {
-		return func() {}
-	}
-	s := &suspension{uid: uid}
-	g.loop.betweenSteps(func(r *reconciler) { r.suspend(g.clock.Now(), s) })
-	return func() { g.loop.betweenSteps(func(r *reconciler) { r.resume(s) }) }
 }
 
 // onReaderBlocked is the function of NotifyBlocked.

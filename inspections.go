@@ -48,19 +48,19 @@ func (r *reconciler) inspectCanary() {
 }
 
 // completeInspection takes in the result of an inspection. A dead one has failed already;
-// that it came back shows that another may succeed. One that Stop cancelled, or whose pod
-// was suspended meanwhile, counts as not begun.
+// that it came back shows that another may succeed. One that Stop cancelled counts as not
+// begun.
 func (r *reconciler) completeInspection(res *result) {
 	c := res.call
 	rec := r.records.byUID[c.UID]
 	insp := rec.inspection
 	rec.inspection = inspection{}
-	r.sched.Returned(c, !c.Dead || res.err == nil || insp.discarded)
+	r.sched.Returned(c, !c.Dead || res.err == nil)
 	switch {
 	case rec.pod == nil:
 		r.sched.Gone(c.UID)
 		r.forgetIfAbsent(c.UID)
-	case insp.discarded || res.stopped || c.Dead && res.err == nil:
+	case res.stopped || c.Dead && res.err == nil:
 		r.sched.Inspect(c.UID)
 	case c.Dead:
 	default:
@@ -138,7 +138,7 @@ func (r *reconciler) inspectionLate(late schedule.LateCall) {
 	switch {
 	case late.NowDead:
 		r.out.cancel = append(r.out.cancel, cancelCall{late.Call, r.deadlineError(methodGetPodStatus)})
-		if rec.pod != nil && rec.suspensions == 0 { // of a suspended pod, a list after that says so
+		if rec.pod != nil {
 			r.inspectionDied(rec)
 		}
 	case rec.pod != nil:

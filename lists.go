@@ -190,23 +190,18 @@ func (r *reconciler) confirmed(rec *podRecord, was stamp, l listInfo, asked bool
 }
 
 // inspectAgain has a pod inspected whose inspection failed, or whose status contradicted the
-// record: the back-off of both ends here. A caller of Relist waits for that inspection. One that
-// died while the pod was suspended has failed now.
+// record: the back-off of both ends here. A caller of Relist waits for that inspection.
 func (r *reconciler) inspectAgain(rec *podRecord, was stamp, l listInfo) {
-	owed := rec.dirty || rec.publication.syncsDelivered < rec.inspection.snapshot.syncs
-	switch {
-	case owed && rec.inspection.dead():
-		r.inspectionDied(rec)
-		r.failing.update(rec)
-	case rec.dirty || rec.failures > 0:
-		if l.forRelist && !rec.inspection.dead() {
-			rec.markDirty(was)
-		}
-		if !rec.publication.change.pending {
-			rec.cause = l.cause
-		}
-		r.sched.Inspect(rec.uid)
+	if !rec.dirty && rec.failures == 0 {
+		return
 	}
+	if l.forRelist && !rec.inspection.dead() {
+		rec.markDirty(was)
+	}
+	if !rec.publication.change.pending {
+		rec.cause = l.cause
+	}
+	r.sched.Inspect(rec.uid)
 }
 
 // changed: a list shows a change. The pod is inspected, and held until a status agrees.

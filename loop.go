@@ -147,14 +147,6 @@ func (l *loop) lastState() healthState {
 	return l.state
 }
 
-// betweenSteps changes the reconciler; a step is due then.
-func (l *loop) betweenSteps(change func(*reconciler)) {
-	l.stepping.Lock()
-	defer l.stepping.Unlock()
-	change(l.reconciler)
-	l.inbox.Put(func(*inputs) {})
-}
-
 // pods returns the pods as they were listed last.
 func (l *loop) pods() Pods {
 	l.stepping.Lock()

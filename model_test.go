@@ -60,7 +60,6 @@ var modelActions = []string{
 	"heal inspection", "heal inspection",
 	"fail list", "partial list", "slow list", "stale list", "uncancellable list",
 	"fail pod list", "stale pod list", "uncancellable pod list", "heal lists", "heal lists",
-	"suspend", "suspend", "resume", "resume",
 	"relist", "request relist", "request reinspect", "start", "start", "stop",
 	"subscribe", "unsubscribe", "read", "read", "read all",
 	"block", "block", "block later", "cancel",
@@ -98,15 +97,12 @@ type model struct {
 
 	subs    []*modelSub
 	readers []context.CancelFunc
-	// resumes are the functions that resume the suspensions of a pod.
-	resumes map[types.UID][]suspended
 	// watch is read at once: published is what everybody has been told.
 	watch     <-chan *pleg.PodLifecycleEvent
 	published map[string]pleg.PodLifeCycleEventType
-	// firstPublished is true from when what the first full list showed is published. It
-	// cannot be told where a pod was suspended before that.
-	firstPublished, suspendedBefore bool
-	joined                          sync.WaitGroup
+	// firstPublished is true from when what the first full list showed is published.
+	firstPublished bool
+	joined         sync.WaitGroup
 
 	mu       sync.Mutex
 	problems []string // guarded by mu
@@ -136,7 +132,7 @@ func runHistory(t *testing.T, history []step) []string {
 		truth: make(map[types.UID][]moment), healings: make(map[string]func()), hanging: make(map[types.UID]bool),
 		published: make(map[string]pleg.PodLifeCycleEventType),
 		exits:     make(map[string]int), seenExited: make(map[string]bool),
-		resumes: make(map[types.UID][]suspended), ready: make(map[string]bool),
+		ready: make(map[string]bool),
 	}
 	m.watch = m.g.Watch()
 	m.EmitOnChange(true)
@@ -182,9 +178,6 @@ func (m *model) listen() {
 	}
 	for len(m.watch) > 0 {
 		e := <-m.watch
-		if m.suspendedNow(e.ID) {
-			m.problem("rule 20: %v, which is suspended", e)
-		}
 		if e.Type != pleg.PodSync {
 			m.published[e.Data.(string)] = e.Type
 			if e.Type == pleg.ContainerDied && !e.Initial && !isSandbox(e.Data.(string)) {
@@ -192,36 +185,9 @@ func (m *model) listen() {
 			}
 		}
 	}
-	if r := m.g.HealthReport(); m.g.HasSynced() && !m.suspendedBefore && len(r.FailingPods)+len(r.CallsInFlight) == 0 {
+	if r := m.g.HealthReport(); m.g.HasSynced() && len(r.FailingPods)+len(r.CallsInFlight) == 0 {
 		m.firstPublished = true
 	}
-}
-
-// suspended is a suspension that was not resumed.
-type suspended struct {
-	resume func()
-	lapses time.Time
-}
-
-// suspend suspends a pod. What was published until then is read before.
-func (m *model) suspend(uid types.UID) {
-	m.suspendedBefore = m.suspendedBefore || !m.firstPublished
-	resume := m.g.Suspend(uid)
-	m.listen()
-	m.resumes[uid] = append(m.resumes[uid], suspended{resume, time.Now().Add(pleg.DefaultInspectionTimeout)})
-}
-
-func (m *model) resume(uid types.UID) {
-	for _, s := range m.resumes[uid] {
-		s.resume()
-	}
-	delete(m.resumes, uid)
-}
-
-// suspendedNow reports whether a pod is suspended, and does not lapse just now.
-func (m *model) suspendedNow(uid types.UID) bool {
-	all := m.resumes[uid]
-	return len(all) > 0 && time.Now().Before(all[len(all)-1].lapses)
 }
 
 // subscribe adds a subscriber, some with a filter.
@@ -391,10 +357,6 @@ func (m *model) use(s step, uid types.UID) {
 		m.joined.Go(m.g.Relist)
 	case "request relist":
 		m.g.RequestRelist(uid)
-	case "suspend":
-		m.suspend(uid)
-	case "resume":
-		m.resume(uid)
 	case "request reinspect":
 		m.g.RequestReinspect(uid)
 	case "start":
@@ -486,7 +448,7 @@ func (m *model) settle() {
 	synctest.Wait()
 	for i := range 5 {
 		uid := modelPod(i)
-		if m.hanging[uid] || len(m.resumes[uid]) > 0 {
+		if m.hanging[uid] {
 			continue
 		}
 		status, err := m.cache.Get(uid)
@@ -501,9 +463,6 @@ func (m *model) settle() {
 func (m *model) end() {
 	for _, heal := range m.healings {
 		heal()
-	}
-	for i := range 5 {
-		m.resume(modelPod(i))
 	}
 	m.g.Start()
 	for range 3 {

@@ -29,9 +29,8 @@ type podRecord struct {
 	overlapTo uint64
 	// generation is the last full list that showed the pod.
 	generation uint64
-	// unconfirmed: a list that began later and overlapped differs from the record, or the
-	// pod is or was suspended, and no list has been believed or has confirmed the record
-	// since.
+	// unconfirmed: a list that began later and overlapped differs from the record, and no
+	// list has been believed or has confirmed the record since.
 	unconfirmed bool
 	// pod is listed without its bad data, and with the sandboxes unknown that are being made;
 	// the same pointer when it has neither.
@@ -42,11 +41,6 @@ type podRecord struct {
 	// frozenAt is the newest list that showed the record before it was unconfirmed; zero if it
 	// is not.
 	frozenAt stamp
-
-	// suspensions counts those of the pod. Lists up to the number ignoreTo say nothing
-	// about it.
-	suspensions int
-	ignoreTo    uint64
 
 	// What the cache has of it.
 
@@ -93,7 +87,6 @@ type inspection struct {
 	snapshot   snapshot       // what it is made for, and is published with its status
 	stamp      stamp          // of the newest list that showed the record then
 	superseded bool           // the record has changed since it began
-	discarded  bool           // the pod has been suspended since it began
 }
 
 // dead reports whether the inspection is past its deadline.
@@ -120,8 +113,7 @@ type podRecords struct {
 type verdict int
 
 const (
-	// ignored: a list that began later has been believed or has confirmed the record, or
-	// the pod is suspended, or was when the list began.
+	// ignored: a list that began later has been believed or has confirmed the record.
 	ignored verdict = iota
 	// conflicting: it differs from a list that it overlapped with.
 	conflicting
@@ -183,11 +175,6 @@ func (r *podRecords) listedStamp(rec *podRecord) stamp {
 	return schedule.Later(rec.own, r.full)
 }
 
-// freeze has no list make a record fresher until one is believed or confirms it.
-func (r *podRecords) freeze(rec *podRecord) {
-	rec.frozenAt, rec.unconfirmed = r.listedStamp(rec), true
-}
-
 // observedStamp returns how fresh the cache is about the pod.
 func (r *podRecords) observedStamp(rec *podRecord) stamp {
 	if rec.dirty {
@@ -202,7 +189,7 @@ func (r *podRecords) compare(rec *podRecord, listed *Pod, at, begun stamp, repor
 	newest := r.listedStamp(rec)
 	found := comparison{rec: rec, was: newest}
 	believed := at.Number > rec.overlapTo
-	if rec.suspensions > 0 || at.Number <= rec.ignoreTo || !believed && newest.After(at) {
+	if !believed && newest.After(at) {
 		return found
 	}
 	pod := rec.pod
@@ -212,7 +199,7 @@ func (r *podRecords) compare(rec *podRecord, listed *Pod, at, begun stamp, repor
 	r.scratch = appendTransitions(r.scratch[:0], rec.pod, pod)
 	same := len(r.scratch) == 0 && (pod == nil) == (rec.pod == nil)
 	if !believed && !same {
-		r.freeze(rec)
+		rec.frozenAt, rec.unconfirmed = newest, true
 		found.verdict = conflicting
 		return found
 	}
@@ -228,21 +215,6 @@ func (r *podRecords) compare(rec *podRecord, listed *Pod, at, begun stamp, repor
 	rec.markDirty(newest)
 	found.verdict, found.transitions = changed, slices.Clone(r.scratch)
 	return found
-}
-
-// suspend has lists say nothing about a pod until resume. The record stays as fresh as it
-// is.
-func (r *podRecords) suspend(rec *podRecord) {
-	r.freeze(rec)
-	rec.suspensions++
-}
-
-// resume has lists that begin from now on count again, if that was the last suspension of
-// the pod, and reports whether it was. begun is the newest list that has begun.
-func (r *podRecords) resume(rec *podRecord, begun stamp) bool {
-	rec.suspensions--
-	rec.ignoreTo = begun.Number
-	return rec.suspensions == 0
 }
 
 // compareOne takes in a list of one pod.

@@ -27,10 +27,9 @@ type reconciler struct {
 	publisher publisher
 	metrics   *metrics
 
-	relists     relists
-	failing     failingPods
-	suspensions suspensions
-	health      healthState
+	relists relists
+	failing failingPods
+	health  healthState
 
 	lastFull   time.Time // when the last full list began; zero after a start
 	lastCanary types.UID // the pod that was last inspected as a canary
@@ -79,11 +78,10 @@ func (r *reconciler) step(clock time.Time, in *inputs) *outputs {
 	for _, late := range r.sched.Expire() {
 		r.callLate(late)
 	}
-	r.endLapsedSuspensions()
 	r.beginCalls()
 	r.completeRelists()
 	r.noteHealth()
-	r.out.wake = r.wake()
+	r.out.wake = r.sched.Wake()
 	return &r.out
 }
 
@@ -103,51 +101,6 @@ func (r *reconciler) advance(clock time.Time) {
 		r.failing.changed = true
 	}
 	r.health.asOf, r.publisher.now = clock, clock
-}
-
-// wake returns when, by the clock, the next step is due.
-func (r *reconciler) wake() time.Time {
-	wake := r.sched.Wake()
-	if t := r.suspensions.next(); !t.IsZero() {
-		if at := r.sched.Clock(t); wake.IsZero() || at.Before(wake) {
-			wake = at
-		}
-	}
-	return wake
-}
-
-// suspend has nothing of a pod be stored or published until it is resumed. Like resume it
-// is called between two steps, so that this holds when Suspend returns; the next step is
-// due at once.
-func (r *reconciler) suspend(clock time.Time, s *suspension) {
-	r.advance(clock)
-	rec := r.records.getOrAdd(s.uid)
-	r.suspensions.add(s, r.sched.Now().Add(r.cfg.Timeout))
-	r.records.suspend(rec)
-	r.sched.Suspend(s.uid)
-	r.cache.hold(rec)
-	rec.inspection.discarded = true
-}
-
-// resume ends a suspension unless it has lapsed. If it was the last of the pod, that is
-// listed, by a list that begins from now on.
-func (r *reconciler) resume(s *suspension) {
-	if !r.suspensions.remove(s) {
-		return
-	}
-	rec := r.records.byUID[s.uid]
-	if r.records.resume(rec, r.sched.Last()) {
-		r.requestNow(s.uid, schedule.CauseDemand)
-		r.sched.Resume(s.uid)
-	}
-}
-
-// endLapsedSuspensions resumes the pods whose caller has not in time.
-func (r *reconciler) endLapsedSuspensions() {
-	for s := r.suspensions.lapsed(r.sched.Now()); s != nil; s = r.suspensions.lapsed(r.sched.Now()) {
-		r.cfg.logger.Error(nil, "A suspended pod was not resumed in time; it is listed again", "podUID", s.uid)
-		r.resume(s)
-	}
 }
 
 // takeResult takes in the result of a call.

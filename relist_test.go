@@ -404,47 +404,6 @@ func TestRelistBesideHungPod(t *testing.T) {
 	})
 }
 
-// Where the runtime lists no single pods, Relist does not wait for a pod whose request the
-// full lists after its own leave open, because they fail or are slow.
-func TestRelistBesideFullListsThatAnswerNothing(t *testing.T) {
-	for name, c := range map[string]struct {
-		fault plegtest.Fault
-		limit time.Duration
-	}{
-		"the next fails":     {plegtest.Fault{Method: plegtest.GetPods, Err: errors.New("no")}, time.Second},
-		"the next is slow":   {plegtest.Fault{Method: plegtest.GetPods, Delay: time.Minute}, 2 * time.Second},
-		"the next never end": {plegtest.Fault{Method: plegtest.GetPods, Hang: true, IgnoreCancel: true}, 2 * time.Second},
-	} {
-		for _, start := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, start=%v", name, start), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					n := newNodeOf(t, polling)
-					n.SetPods(pods(2)...)
-					if start {
-						n.start()
-					} else {
-						n.g.Relist()
-					}
-					defer n.Heal()
-					resume := n.g.Suspend("pod-00000")
-					listed := n.Hang(plegtest.GetPods, plegtest.AnyPod)
-					done := make(chan struct{})
-					go func() { defer close(done); n.g.Relist() }()
-					synctest.Wait()
-					resume() // the list in flight says nothing about the pod
-					n.Inject(c.fault)
-					listed()
-					if !returns(c.limit+time.Millisecond, func() { <-done }) {
-						t.Error("Relist waits")
-					}
-					n.Heal()
-					<-done
-				})
-			})
-		}
-	}
-}
-
 // Relist returns although a list hangs past its deadline and no other can be made.
 func TestRelistBesideExpiredList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -35,8 +35,7 @@ import (
 // Into a step go calls that return, "F1: PODS", "G2: POD", "G2: absent", "Ia: CONTAINERS",
 // "F1 fails: ERROR" and "F1 stopped"; and requests: start, stop, relist, "request a",
 // "reinspect a", "reader a 1s" (which blocks for something newer than that), "hint a",
-// "hint container a1", connected, disconnected, and "suspend a" and "resume a",
-// which come before the step.
+// "hint container a1", connected and disconnected.
 //
 // Out of it come, in the order in which they are made, what is written to the cache and
 // what subscribers are told; then the calls to cancel and to begin, those with what is
@@ -80,8 +79,6 @@ type stepper struct {
 	events  <-chan *PodLifecycleEvent
 	calls   map[string]*schedule.Call // in flight, by their name
 	callers []*relistCaller           // of Relist, in their order
-	// suspensions are those of a pod that are not resumed.
-	suspensions map[types.UID][]*suspension
 
 	now time.Time
 	log []logged
@@ -117,7 +114,6 @@ func (s *stepper) make(d *datadriven.TestData) {
 		}
 	}
 	s.cache, s.calls, s.now = NewCache(), make(map[string]*schedule.Call), epoch
-	s.suspensions = make(map[types.UID][]*suspension)
 	cache := Cache(&loggingCache{s.cache, s})
 	if plain {
 		cache = struct{ Cache }{cache}

@@ -32,13 +32,6 @@ func (s *stepper) take(in *inputs, line string) {
 		in.relists = append(in.relists, s.callers[len(s.callers)-1])
 	case "request":
 		in.requests[uid] = struct{}{}
-	case "suspend":
-		suspended := &suspension{uid: uid}
-		s.suspensions[uid] = append(s.suspensions[uid], suspended)
-		s.r.suspend(s.now, suspended)
-	case "resume":
-		s.r.resume(s.suspensions[uid][0])
-		s.suspensions[uid] = s.suspensions[uid][1:]
 	case "reinspect":
 		in.reinspects[uid] = struct{}{}
 	case "reader":

@@ -39,19 +39,16 @@ func TestStorm(t *testing.T) {
 							}
 						case 2:
 							n.g.Relist()
-						case 3, 4:
-							resume := n.g.Suspend(uid)
-							time.Sleep(time.Duration(rnd.IntN(50)) * time.Millisecond)
-							if rnd.IntN(10) > 0 {
-								resume()
-								resume()
-							}
+						case 3:
+							n.g.RequestRelist(uid)
+						case 4:
+							n.g.RequestReinspect(uid)
 						case 5:
 							c, stop := context.WithTimeout(ctx, time.Second)
 							wg.Go(func() {
 								defer stop()
 								_ = n.g.Handle(c, pleg.Handler{OnContainerDied: func(e *pleg.PodLifecycleEvent) {
-									defer n.g.Suspend(e.ID)()
+									defer n.g.RequestRelist(e.ID)
 									switch rnd := len(e.Data.(string)) % 3; rnd {
 									case 0:
 										n.g.Stop()

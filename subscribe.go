@@ -35,7 +35,7 @@ func WithName(name string) SubscribeOption {
 // when they appear. A pod that is removed and comes back with its UID is asked about again.
 // Answers are kept only for pods that exist.
 //
-// want is called in the goroutines of Subscribe and Suspend and in the generator's loop, with
+// want is called in the goroutines of Subscribe and Handle and in the generator's loop, with
 // locks held that they all wait for: it must be quick, depend on the pod only, and use
 // neither the generator nor a lock that is held while one of its methods is called. It must
 // return: one that ends its goroutine ends the loop. If it panics, the answer is no; that is

@@ -43,8 +43,6 @@ type pod struct {
 	inspection *Call // in flight
 	inspect    bool  // one is to begin
 	stuck      bool  // no list of the pod answers its request soon
-	suspended  bool  // no call begins
-	listFirst  bool  // no inspection begins before a list has answered
 
 	// unanswered is when the oldest inspection began since the runtime answered one;
 	// hung: one of these has been slow.
@@ -130,7 +128,7 @@ func (s *Scheduler) PodListed(uid types.UID, stamp Stamp) bool {
 	if p == nil {
 		return false
 	}
-	p.dueAt[listFailed], p.listFirst = time.Time{}, false
+	p.dueAt[listFailed] = time.Time{}
 	answers := p.want > 0 && p.oldest <= stamp.Number
 	switch {
 	case !answers:
@@ -208,20 +206,6 @@ func (s *Scheduler) Gone(uid types.UID) {
 	s.plan(p)
 }
 
-// Suspend has no call of the pod begin until Resume; requests stay open.
-func (s *Scheduler) Suspend(uid types.UID) {
-	p := s.pod(uid)
-	p.suspended = true
-	s.plan(p)
-}
-
-// Resume ends Suspend. No inspection of the pod begins before a list of it has answered.
-func (s *Scheduler) Resume(uid types.UID) {
-	p := s.pod(uid)
-	p.suspended, p.listFirst = false, true
-	s.plan(p)
-}
-
 // Open reports whether there is a request of the pod open or a call in flight.
 func (s *Scheduler) Open(uid types.UID) bool { return s.pods[uid] != nil }
 
@@ -250,29 +234,20 @@ func (s *Scheduler) InspectionOpen(uid types.UID) bool {
 }
 
 // Moving reports whether what is open of the pod moves by itself: a call is in flight or
-// is to begin, and neither is it slow nor did the last list of the pod fail; where the
-// runtime lists no single pods, a full list. A suspended pod does not. A request
-// that waits for a time does not move, and a list that nobody waits for any more, because
-// another has answered, moves nothing.
+// is to begin, and neither is it slow nor did the last list of the pod fail. A request that
+// waits for a time does not move, nor one that waits for a full list, and a list that nobody
+// waits for any more, because another has answered, moves nothing.
 func (s *Scheduler) Moving(uid types.UID) bool {
 	p := s.pods[uid]
 	switch {
-	case p == nil || p.suspended:
+	case p == nil:
 		return false
 	case p.inspection != nil:
 		return !p.inspection.Slow
-	case p.inspect && !p.listFirst:
+	case p.inspect:
 		return true
-	case p.want == 0:
-		return false
-	case s.cfg.ListsPods:
-		return p.dueAt[listFailed].IsZero() && (p.list == nil || !p.list.Slow)
-	case s.full.failed:
-		return false
-	case s.full.call != nil:
-		return !s.full.call.Slow
 	default:
-		return s.full.periodic || s.full.want > 0 || s.full.relist
+		return s.cfg.ListsPods && p.want > 0 && p.dueAt[listFailed].IsZero() && (p.list == nil || !p.list.Slow)
 	}
 }
 
@@ -292,12 +267,12 @@ func (s *Scheduler) HungSince(uid types.UID) time.Time {
 // or away.
 func (s *Scheduler) plan(p *pod) {
 	covered := s.full.call != nil && p.want <= s.full.covers // the full list in flight answers
-	if s.cfg.ListsPods && p.want > 0 && p.list == nil && p.dueAt[listFailed].IsZero() && !covered && !p.suspended {
+	if s.cfg.ListsPods && p.want > 0 && p.list == nil && p.dueAt[listFailed].IsZero() && !covered {
 		s.toList.push(p)
 	} else {
 		s.toList.drop(p)
 	}
-	if p.inspect && p.inspection == nil && !p.suspended && !p.listFirst {
+	if p.inspect && p.inspection == nil {
 		s.toInspect.push(p)
 	} else {
 		s.toInspect.drop(p)
@@ -308,7 +283,7 @@ func (s *Scheduler) plan(p *pod) {
 		s.alarms.update(p)
 	}
 	idle := p.want == 0 && p.list == nil && p.inspection == nil && !p.inspect && p.alarm.IsZero()
-	if idle && p.attempts == 0 && p.unanswered.IsZero() && !p.suspended {
+	if idle && p.attempts == 0 && p.unanswered.IsZero() {
 		delete(s.pods, p.uid)
 		if len(s.freePods) < maxFree {
 			*p = pod{}
@@ -320,7 +295,7 @@ func (s *Scheduler) plan(p *pod) {
 // planStuck notes whether the pod's request waits for a full list, because a list of the
 // pod hangs or has failed, or the runtime makes none.
 func (s *Scheduler) planStuck(p *pod) {
-	stuck := p.want > 0 && !p.suspended &&
+	stuck := p.want > 0 &&
 		(!s.cfg.ListsPods || p.list != nil && p.list.Slow || !p.dueAt[listFailed].IsZero())
 	switch {
 	case stuck && !p.stuck:

@@ -250,24 +250,6 @@ func TestLateReason(t *testing.T) {
 	})
 }
 
-// A container that is created and started is one change to whoever reads the cache: the pod is suspended meanwhile.
-func TestStartIsOneChange(t *testing.T) {
-	inBubble(t, func(t *testing.T, n *node) {
-		n.server.Inject(plegtest.CRIFault{Method: "StartContainer", Delay: 5 * time.Second, Times: 1})
-		pod := n.pod("a", always)
-		n.run(3*time.Second, pod)
-		seen, _, err := n.agent.cache.Lookup(pod.UID)
-		if _, created := n.server.Present(); created != 1 || seen != nil && len(seen.ContainerStatuses) > 0 || err != nil {
-			t.Errorf("between the creation and the start of %d containers: %v, %v", created, seen, err)
-		}
-		n.wait(5 * time.Second)
-		n.want("a", "Running Ready; web 0 running")
-		if calls := n.server.Calls("ContainerStatus"); calls != 1 {
-			t.Errorf("%d inspections of the container", calls)
-		}
-	})
-}
-
 // While the runtime says that it is not ready, nothing is done, and the health says so in its words.
 func TestRuntimeNotReady(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {

@@ -116,11 +116,9 @@ func (w *worker) restarts(c *v1.Container, seen *pleg.PodStatus) int {
 	return int(before.RestartCount)
 }
 
-// createAndStart starts a container, and creates it before, if it has no ID. The pod is suspended meanwhile: two
-// changes in the runtime are one to everybody else.
+// createAndStart starts a container, and creates it before, if it has no ID.
 func (w *worker) createAndStart(ctx context.Context, pod *v1.Pod, c *v1.Container, id, sandboxID string,
 	attempt, restarts uint32) (_ string, err error) {
-	defer w.Generator.Suspend(w.uid)()
 	if id == "" {
 		if id, err = w.Runtime.CreateContainer(ctx, pod, c, sandboxID, attempt, restarts); err != nil {
 			w.waits(c, "CreateContainerError", err.Error())
