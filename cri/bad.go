@@ -86,7 +86,8 @@ func (o object) keysAndValues() []any {
 	if o.kind == sandboxes {
 		key = "podSandboxID"
 	}
-	return []any{"pod", klog.KRef(o.podNamespace, o.podName), "podUID", o.podUID, key, o.id}
+	return []any{"pod", klog.KRef(cutText(o.podNamespace), cutText(o.podName)),
+		"podUID", cutText(string(o.podUID)), key, cutText(o.id)}
 }
 
 // badReporter remembers which kinds of bad data have been logged. The first object of

@@ -58,7 +58,7 @@ func (t target) String() string {
 	case t.name == "":
 		return fmt.Sprintf("%s (%s)", t.kind, shortID(t.id))
 	}
-	return fmt.Sprintf("%s %s (%s)", t.kind, t.name, shortID(t.id))
+	return fmt.Sprintf("%s %s (%s)", t.kind, cutText(t.name), shortID(t.id))
 }
 
 // shortID returns as much of an ID as command line tools show and accept.
@@ -153,7 +153,7 @@ func (r *Runtime) wrap(c *call, err error) error {
 		what += " of " + c.target.String()
 	}
 	if c.target.podUID != "" {
-		what += " of pod " + string(c.target.podUID)
+		what += " of pod " + cutText(string(c.target.podUID))
 	}
 	if r.endpoint != "" {
 		what += " at " + r.endpoint

@@ -105,6 +105,15 @@
 //
 // DescribeRuntime reports how the last list was completed.
 //
+// # Bounds
+//
+// A list, of sandboxes or of containers, may have 100,000 items and, streamed, 64 MiB; a
+// message may have 16 MiB. Beyond that the list fails, and removes nothing. Of items that
+// belong to no pod a hundred are held, and the others are counted in each list; of each
+// kind of bad data the first five items of a list are logged. Texts of the runtime in
+// errors, and so in logs, are cut at 4 KiB; what an error wraps, and its status code, stay,
+// but for details of the status.
+//
 // # Metrics
 //
 // A Runtime is a prometheus.Collector, which the generator registers. It counts and

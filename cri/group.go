@@ -14,8 +14,8 @@ import (
 var errGoroutineEnded = errors.New("the goroutine was ended (runtime.Goexit)")
 
 // attempt runs f, which calls code of the client or of the caller, and always passes
-// the outcome to done: the error that f returned, or an error that says that f panicked
-// or ended the goroutine.
+// the outcome to done: the error that f returned, cut if it is long, or an error that says
+// that f panicked or ended the goroutine.
 func attempt(f func() error, done func(error)) {
 	err := errGoroutineEnded
 	defer func() {
@@ -29,6 +29,7 @@ func attempt(f func() error, done func(error)) {
 		// An error may panic when it is read, for example a nil pointer in an interface.
 		// It is read here first, where a panic is recovered.
 		_, _, _ = returned.Error(), status.Code(returned), errors.Is(returned, errNoStreamingLists)
+		returned = cut(returned)
 	}
 	err = returned
 }
@@ -40,7 +41,7 @@ func panicText(value any) (text string) {
 			text = fmt.Sprintf("a %T that cannot be printed", value)
 		}
 	}()
-	return fmt.Sprint(value)
+	return cutText(fmt.Sprint(value))
 }
 
 // guarded runs f and returns its error. If f panics, that is the error.

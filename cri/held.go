@@ -83,6 +83,7 @@ type held struct {
 	runtimeName string
 
 	tally   badTally          // of the held items
+	podless [kinds]int        // of the held items, those of no pod
 	readers [kinds]itemReader // kept for their scratch space
 }
 
@@ -106,6 +107,7 @@ func (h *held) insertLocked(it *item) *heldPod {
 	h.items[it.kind][it.container.ID.ID] = it
 	h.tally.add(it.bad, +1)
 	if it.podUID == "" {
+		h.podless[it.kind]++
 		return nil
 	}
 	uid := types.UID(it.podUID)
@@ -122,10 +124,12 @@ func (h *held) insertLocked(it *item) *heldPod {
 func (h *held) removeLocked(it *item) *heldPod {
 	delete(h.items[it.kind], it.container.ID.ID)
 	h.tally.add(it.bad, -1)
-	if it.pod != nil {
-		of := &it.pod.items[it.kind]
-		*of = slices.DeleteFunc(*of, func(other *item) bool { return other == it })
+	if it.pod == nil {
+		h.podless[it.kind]--
+		return nil
 	}
+	of := &it.pod.items[it.kind]
+	*of = slices.DeleteFunc(*of, func(other *item) bool { return other == it })
 	return it.pod
 }
 

@@ -217,12 +217,12 @@ func readAnswer[T any](p *pass, k kind, codec *answerCodec, err error, items []*
 		return err
 	}
 	if kept {
-		if err := p.readAnswer(k, data); err != nil {
-			return fmt.Errorf("malformed answer: %w", err)
-		}
-		return nil
+		return p.readAnswer(k, data)
 	}
 	for _, it := range items {
+		if err := p.sides[k].count(); err != nil {
+			return err
+		}
 		if it == nil {
 			p.addNil(k)
 			continue

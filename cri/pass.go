@@ -1,9 +1,28 @@
 package cri
 
 import (
+	"fmt"
+
 	"google.golang.org/grpc/mem"
 
 	"github.com/kubepleg/pleg"
+)
+
+// The bounds of a list, of sandboxes or of containers, over all messages of a stream. No
+// node comes near them: it has some hundred pods, and runtimes that do not stream have to
+// fit their lists into a quarter of the bytes.
+const (
+	maxListItems = 100_000
+	maxListBytes = 4 * maxReceivedBytes
+)
+
+// The bad items that are not only counted.
+const (
+	// maxPodless is how many items of no pod are held, so that they need not be decoded
+	// again: a node may have some containers that the kubelet has not made.
+	maxPodless = 100
+	// maxFound is how many items of a list are logged for a kind of bad data.
+	maxFound = 5
 )
 
 // pass is one list, of sandboxes and of containers, in comparison with what is held.
@@ -25,10 +44,13 @@ type side struct {
 	fresh    map[string]*item // listed, but not held
 	replaced []*item          // held, but changed
 
-	// found are the bad items to log: those that were not held before, and those that
-	// cannot be held. tally counts the latter.
-	found []badItem
-	tally badTally
+	items, bytes int // that were read
+	podless      int // of the fresh and replaced items
+
+	// found are the first bad items to log: of those that were not held before, and of those
+	// that cannot be held. tally counts the latter; logged counts found.
+	found         []badItem
+	logged, tally badTally
 	// skipped and decoded count the items by what was done with them.
 	skipped, decoded int
 }
@@ -41,6 +63,9 @@ type badItem struct {
 
 // readAnswer reads an encoded answer.
 func (p *pass) readAnswer(k kind, data mem.BufferSlice) error {
+	if err := p.sides[k].countBytes(data.Len()); err != nil {
+		return err
+	}
 	const scratchKept = 64 << 10
 	r := &p.held.readers[k]
 	r.reset(data)
@@ -52,13 +77,37 @@ func (p *pass) readAnswer(k kind, data mem.BufferSlice) error {
 	}()
 	for {
 		message, ok, err := r.next()
-		if err != nil || !ok {
+		if err != nil {
+			return malformed(err)
+		}
+		if !ok {
+			return nil
+		}
+		if err := p.sides[k].count(); err != nil {
 			return err
 		}
 		if err := p.read(k, message); err != nil {
-			return err
+			return malformed(err)
 		}
 	}
+}
+
+func malformed(err error) error { return fmt.Errorf("malformed answer: %w", err) }
+
+// count counts an item that was read. It fails if there are too many.
+func (s *side) count() error {
+	if s.items++; s.items > maxListItems {
+		return fmt.Errorf("the list has more than %d items", maxListItems)
+	}
+	return nil
+}
+
+// countBytes counts the bytes of an answer. It fails if there are too many.
+func (s *side) countBytes(n int) error {
+	if s.bytes += n; s.bytes > maxListBytes {
+		return fmt.Errorf("the list has more than %d MiB", maxListBytes>>20)
+	}
+	return nil
 }
 
 // read reads one encoded item.
@@ -102,6 +151,14 @@ func (p *pass) add(k kind, s shown) *item {
 		side.skip(badDuplicateID, s.object(k))
 		return nil
 	}
+	if s.podUID == "" && (known == nil || known.podUID != "") {
+		if p.held.podless[k]+side.podless >= maxPodless {
+			side.tally.add(s.bad, 1)
+			side.log(s.bad, s.object(k))
+			return nil
+		}
+		side.podless++
+	}
 	if known != nil {
 		p.see(known)
 		if known.shown.equal(&s) {
@@ -109,9 +166,7 @@ func (p *pass) add(k kind, s shown) *item {
 		}
 	}
 	it := &item{shown: s, kind: k, seen: p.number}
-	if s.bad != 0 {
-		side.found = append(side.found, badItem{object: s.object(k), bad: s.bad})
-	}
+	side.log(s.bad, s.object(k))
 	if known != nil {
 		side.replaced = append(side.replaced, it)
 		return it
@@ -131,7 +186,20 @@ func (p *pass) addNil(k kind) {
 // skip counts an item that cannot be held.
 func (s *side) skip(b bad, of object) {
 	s.tally[b]++
-	s.found = append(s.found, badItem{object: of, bad: badSet(0).with(b)})
+	s.log(badSet(0).with(b), of)
+}
+
+// log keeps an item for the log, unless enough are kept of its kinds of bad data.
+func (s *side) log(found badSet, of object) {
+	var more badSet
+	found.each(func(b bad) {
+		if s.logged[b]++; s.logged[b] <= maxFound {
+			more = more.with(b)
+		}
+	})
+	if more != 0 {
+		s.found = append(s.found, badItem{object: of, bad: more})
+	}
 }
 
 // commit ends a pass whose lists are complete. It returns the listing, pods sorted by

@@ -1,0 +1,68 @@
+package cri
+
+import (
+	"strings"
+
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+)
+
+// maxText is how much of a text of the runtime's is kept in errors, and so in logs and in
+// reports. gRPC passes on texts of several MiB.
+const maxText = 4 << 10
+
+// cutText returns the beginning of a text.
+func cutText(s string) string {
+	if len(s) <= maxText {
+		return s
+	}
+	const more = "…"
+	return strings.ToValidUTF8(s[:maxText-len(more)], "") + more
+}
+
+// cutError is an error whose text was too long. It holds nothing of that text.
+type cutError struct {
+	text   string
+	causes []error
+}
+
+func (e *cutError) Error() string   { return e.text }
+func (e *cutError) Unwrap() []error { return e.causes }
+
+// cut returns err if it is short, else an error with the beginning of its text, which wraps
+// the same causes: gRPC statuses with their codes, and what else does not wrap another error.
+func cut(err error) error {
+	long := len(err.Error()) > maxText
+	var causes []error
+	var collect func(error)
+	collect = func(err error) {
+		if s, ok := err.(interface{ GRPCStatus() *status.Status }); ok { //nolint:errorlint // the tree is walked here
+			if is := s.GRPCStatus(); proto.Size(is.Proto()) > maxText {
+				long = true // or its details are
+				err = status.Error(is.Code(), cutText(is.Message()))
+			}
+			causes = append(causes, err)
+			return
+		}
+		switch w := err.(type) { //nolint:errorlint // the tree is walked here
+		case interface{ Unwrap() error }:
+			if next := w.Unwrap(); next != nil {
+				collect(next)
+				return
+			}
+		case interface{ Unwrap() []error }:
+			for _, next := range w.Unwrap() {
+				if next != nil {
+					collect(next)
+				}
+			}
+			return
+		}
+		causes = append(causes, err)
+	}
+	collect(err)
+	if !long {
+		return err
+	}
+	return &cutError{text: strings.Clone(cutText(err.Error())), causes: causes}
+}

@@ -1,0 +1,267 @@
+package cri_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/go-logr/logr/funcr"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/cri"
+)
+
+// allocated returns how many bytes f allocates.
+func allocated(f func()) uint64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	f()
+	runtime.ReadMemStats(&after)
+	return after.TotalAlloc - before.TotalAlloc
+}
+
+// heapOf returns how many bytes are held of what f returns.
+func heapOf(f func() any) uint64 {
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	held := f()
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	runtime.KeepAlive(held)
+	return max(after.HeapAlloc, before.HeapAlloc) - before.HeapAlloc
+}
+
+const mib = 1 << 20
+
+// A message of 16 MiB can have 8 million items. The list fails when it has had more than
+// any node, in whichever way it comes.
+func TestListsAreBoundedInItems(t *testing.T) {
+	empty := strings.Repeat("\x0a\x00", 8_000_000)
+	for name, r := range map[string]*cri.Runtime{
+		"plain":      cri.NewRuntime(&stub{chunk: 16 << 10, raw: []byte(empty)}, cri.WithPlainLists(), quiet),
+		"streamed":   cri.NewRuntime(&endless{of: container("c", "uid"), stub: stub{chunk: 16 << 10}}, quiet),
+		"not by us":  cri.NewRuntime(&endless{of: container("c", "uid")}, quiet),
+		"nil items":  cri.NewRuntime(&endless{}, quiet),
+		"no pod UID": cri.NewRuntime(&endless{of: container("c", ""), stub: stub{chunk: 16 << 10}}, quiet),
+	} {
+		var err error
+		bytes := allocated(func() { _, err = r.GetPods(t.Context(), true) })
+		if err == nil || !strings.Contains(err.Error(), "the list has more than 100000 items") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if bytes > 800*mib { // of which next to nothing is held at once
+			t.Errorf("%s: %d MiB allocated", name, bytes/mib)
+		}
+		if items, pods, _ := cri.Held(r); items+pods != 0 {
+			t.Errorf("%s: %d items, %d pods held", name, items, pods)
+		}
+	}
+}
+
+// A streamed list has no more bytes than four plain ones.
+func TestListsAreBoundedInBytes(t *testing.T) {
+	big := container("c", "uid")
+	big.Annotations = map[string]string{"big": strings.Repeat("x", 8*mib)}
+	r := cri.NewRuntime(&endless{of: big, stub: stub{chunk: 16 << 10}}, quiet)
+	if _, err := r.GetPods(t.Context(), true); err == nil ||
+		!strings.Contains(err.Error(), "the list has more than 64 MiB") {
+		t.Error(err)
+	}
+}
+
+// endless streams one container again and again.
+type endless struct {
+	stub
+	of *runtimeapi.Container
+}
+
+func (e *endless) StreamPodSandboxes(ctx context.Context, req *runtimeapi.StreamPodSandboxesRequest,
+	opts ...grpc.CallOption) (grpc.ServerStreamingClient[runtimeapi.StreamPodSandboxesResponse], error) {
+	e.batch = 1
+	return e.stub.StreamPodSandboxes(ctx, req, opts...)
+}
+
+func (e *endless) StreamContainers(_ context.Context, _ *runtimeapi.StreamContainersRequest,
+	opts ...grpc.CallOption) (grpc.ServerStreamingClient[runtimeapi.StreamContainersResponse], error) {
+	resp := &runtimeapi.StreamContainersResponse{Containers: []*runtimeapi.Container{e.of}}
+	messages := 0
+	return stream[runtimeapi.StreamContainersResponse]{recv: func() (*runtimeapi.StreamContainersResponse, error) {
+		if messages++; messages*(1+proto.Size(resp)) > 200*mib || messages > 200_000 {
+			return nil, errors.New("the stream was read on and on")
+		}
+		return answer(&e.stub, resp, nil, opts)
+	}}, nil
+}
+
+// What cannot be used is counted in each list, and not kept beyond a few.
+func TestBadItemsAreNotKept(t *testing.T) {
+	const n = 90_000
+	for reason, item := range map[string]func(i int) []byte{
+		"without_pod_uid_label": func(i int) []byte { return idField(fmt.Sprint(i)) },
+		"item_without_id":       func(int) []byte { return nil },
+		"duplicate_id":          func(int) []byte { return idField("c") },
+	} {
+		node := &stub{chunk: 16 << 10, raw: []byte{}}
+		for i := range n {
+			node.raw = append(node.raw, listItem(item(i))...)
+		}
+		var logged strings.Builder
+		logger := funcr.New(func(prefix, args string) { logged.WriteString(prefix + args) }, funcr.Options{Verbosity: 10})
+		r := cri.NewRuntime(node, cri.WithPlainLists(), cri.WithLogger(logger))
+		held := heapOf(func() any {
+			for range 2 {
+				if pods := getPods(t, r); len(pods) != 0 {
+					t.Errorf("%s: %d pods", reason, len(pods))
+				}
+			}
+			return r
+		})
+		if held > 2*mib {
+			t.Errorf("%s: %d MiB held", reason, held/mib)
+		}
+		if items, _, _ := cri.Held(r); items > 100 {
+			t.Errorf("%s: %d items held", reason, items)
+		}
+		// Of each list, the first of one ID is no duplicate.
+		if got := metric(t, r, "pleg_cri_bad_items_total", reason); got != 2*n && got != 2*(n-1) {
+			t.Errorf("%s: %v counted", reason, got)
+		}
+		if logged.Len() > 64<<10 {
+			t.Errorf("%s: %d bytes logged", reason, logged.Len())
+		}
+	}
+}
+
+// A list in which all items lose their pods keeps a few of them, and then those only.
+func TestItemsThatLoseTheirPods(t *testing.T) {
+	const n = 1000
+	node := &stub{chunk: 1 << 10}
+	for i := range n {
+		node.containers = append(node.containers, container(fmt.Sprint(i), "uid"))
+	}
+	r := cri.NewRuntime(node, quiet)
+	if got := len(getPods(t, r)[0].Containers); got != n {
+		t.Fatalf("%d containers", got)
+	}
+	for i := range node.containers {
+		node.containers[i] = container(fmt.Sprint(i), "")
+	}
+	for range 2 {
+		if pods := getPods(t, r); len(pods) != 0 {
+			t.Errorf("%d pods", len(pods))
+		}
+		if items, _, _ := cri.Held(r); items > 100 {
+			t.Errorf("%d items held", items)
+		}
+	}
+	if got := metric(t, r, "pleg_cri_bad_items_total", "without_pod_uid_label"); got != 2*n {
+		t.Errorf("%v counted", got)
+	}
+}
+
+// The error of a call has at most 4 KiB of the runtime's text; who it is of, its code and
+// what it wraps are as before.
+func TestErrorTextsAreCut(t *testing.T) {
+	long := strings.Repeat("disk on fire\n", 4*mib/13)
+	pod := &pleg.Pod{ID: "a", Containers: []*pleg.Container{{Name: "app", ID: pleg.ContainerID{ID: "c"}}}}
+	for name, test := range map[string]struct {
+		err  func() error
+		code codes.Code
+		is   error
+	}{
+		"a status": {func() error { return status.Error(codes.Internal, long) }, codes.Internal, nil},
+		"with details": {func() error {
+			s, err := status.New(codes.Internal, "short").WithDetails(&runtimeapi.VersionRequest{Version: long})
+			must(t, err)
+			return s.Err()
+		}, codes.Internal, nil},
+		"a wrapped status": {func() error {
+			return fmt.Errorf("proxy: %w", status.Error(codes.Aborted, long))
+		}, codes.Aborted, nil},
+		"a sentinel beside it": {func() error {
+			return fmt.Errorf("%w: %w", context.DeadlineExceeded, status.Error(codes.Aborted, long))
+		}, codes.Aborted, context.DeadlineExceeded},
+		"a text": {func() error { return errors.New(long) }, codes.Unknown, nil},
+		"not in UTF-8": {func() error {
+			return status.Error(codes.Internal, strings.Repeat("\xff", mib))
+		}, codes.Internal, nil},
+	} {
+		node := &stub{
+			sandboxes: []*runtimeapi.PodSandbox{sandbox("s", "a")},
+			hook: func(_ context.Context, method string) error {
+				if strings.HasPrefix(method, "Version") {
+					return nil
+				}
+				return test.err()
+			},
+		}
+		r := cri.NewRuntime(node, quiet)
+		for call, f := range map[string]func() error{
+			"GetPods":      func() error { _, err := r.GetPods(t.Context(), true); return err },
+			"GetPod":       func() error { _, err := r.GetPod(t.Context(), "a"); return err },
+			"GetPodStatus": func() error { _, err := r.GetPodStatus(t.Context(), pod); return err },
+			"events": func() error {
+				return r.WatchContainerEvents(t.Context(), func() {}, func(pleg.ContainerEvent) {})
+			},
+		} {
+			var errs []error
+			held := heapOf(func() any {
+				for range 5 {
+					errs = append(errs, f())
+				}
+				return errs
+			})
+			if held > mib {
+				t.Errorf("%s, %s: %d KiB held", name, call, held>>10)
+			}
+			err := errs[0]
+			if n := len(err.Error()); n > 5<<10 {
+				t.Errorf("%s, %s: %d bytes", name, call, n)
+			}
+			if !strings.HasPrefix(err.Error(), "cri: ") || status.Code(err) != test.code ||
+				test.is != nil && !errors.Is(err, test.is) {
+				t.Errorf("%s, %s: code %v of %.100s", name, call, status.Code(err), err)
+			}
+		}
+	}
+}
+
+// A runtime without streams says so in any number of words.
+func TestLongRefusalOfStreams(t *testing.T) {
+	node := &stub{
+		sandboxes: []*runtimeapi.PodSandbox{sandbox("s", "a")},
+		hook: func(_ context.Context, method string) error {
+			if strings.HasPrefix(method, "Stream") || strings.HasPrefix(method, "GetContainerEvents") {
+				return status.Error(codes.Unimplemented, strings.Repeat("no ", mib))
+			}
+			return nil
+		},
+	}
+	var logged strings.Builder
+	logger := funcr.New(func(prefix, args string) { logged.WriteString(prefix + args) }, funcr.Options{Verbosity: 10})
+	r := cri.NewRuntime(node, cri.WithLogger(logger))
+	if pods := getPods(t, r); len(pods) != 1 {
+		t.Errorf("%d pods", len(pods))
+	}
+	if logged.Len() > 8<<10 {
+		t.Errorf("%d bytes logged", logged.Len())
+	}
+	err := r.WatchContainerEvents(t.Context(), func() {}, func(pleg.ContainerEvent) {})
+	if !errors.Is(err, pleg.ErrEventsUnsupported) || len(err.Error()) > 5<<10 {
+		t.Errorf("%.100s", err)
+	}
+}
+
+func idField(id string) []byte {
+	return protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), id)
+}
