@@ -3,7 +3,6 @@ package cri
 import (
 	"errors"
 
-	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 
@@ -14,16 +13,9 @@ import (
 // answerCodec is a codec for one call. It encodes as gRPC does by default, and keeps the
 // bytes of the answer instead of decoding them. The caller of take frees them.
 type answerCodec struct {
+	requestCodec
 	kept mem.BufferSlice
 	used bool
-}
-
-// Name is empty, because gRPC appends the name of a forced codec to the content-type of
-// the request, and CRI-O closes a connection whose first call is not plain application/grpc.
-func (c *answerCodec) Name() string { return "" }
-
-func (c *answerCodec) Marshal(v any) (mem.BufferSlice, error) {
-	return encoding.GetCodecV2("proto").Marshal(v)
 }
 
 // Unmarshal keeps data and leaves v empty.

@@ -23,6 +23,7 @@ const (
 	badHash
 	badRestartCount
 	badIP
+	badUTF8
 	badCount
 )
 
@@ -36,6 +37,7 @@ var badNames = [badCount]string{
 	badHash:         "unreadable_hash",
 	badRestartCount: "unreadable_restart_count",
 	badIP:           "unreadable_ip",
+	badUTF8:         "invalid_utf8",
 }
 
 // badHandling is how each kind is handled, for the log.
@@ -49,6 +51,7 @@ var badHandling = [badCount]string{
 	badHash:         "the hash is read as 0",
 	badRestartCount: "the restart count is read as 0",
 	badIP:           "the pod gets no addresses",
+	badUTF8:         "what is not UTF-8 is read as U+FFFD",
 }
 
 // badSet is a set of kinds of bad data.

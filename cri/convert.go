@@ -42,6 +42,12 @@ func (s *shown) object(k kind) object {
 	}
 }
 
+// with returns s with more kinds of bad data.
+func (s shown) with(found badSet) shown {
+	s.bad |= found
+	return s
+}
+
 // equal reports whether two items show the same in a listing.
 func (s *shown) equal(t *shown) bool {
 	return sameContainer(s.container, t.container) &&

@@ -17,8 +17,9 @@
 // that the kubelet's label io.kubernetes.pod.uid names; items without the label belong
 // to no pod and are skipped. Answers of the runtime are not trusted: bad data is skipped
 // or read as unknown, counted in pleg_cri_bad_items_total by reason, and logged once for
-// each reason. An answer that is not a protobuf message, and a list that is not
-// complete, are errors, and remove nothing. A client that panics has failed: the error
+// each reason. In a string that is not UTF-8, what is not is read as U+FFFD, so that it
+// affects its own item only. An answer that is not a protobuf message, and a list that is
+// not complete, are errors, and remove nothing. A client that panics has failed: the error
 // names the call.
 //
 // # Calls

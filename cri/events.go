@@ -73,10 +73,11 @@ func (r *Runtime) WatchContainerEvents(ctx context.Context, connected func(), ob
 	defer r.calls.remove(w.call) // if the client or observe panics or ends the goroutine
 
 	dials := r.dials.Load()
+	var codec utf8Codec
 	var stream grpc.ServerStreamingClient[runtimeapi.ContainerEventResponse]
 	if err := guarded(func() (err error) {
 		stream, err = r.client.GetContainerEvents(beside.ctx,
-			&runtimeapi.GetEventsRequest{}, grpc.MaxCallRecvMsgSize(maxReceivedBytes))
+			&runtimeapi.GetEventsRequest{}, grpc.ForceCodecV2(&codec), grpc.MaxCallRecvMsgSize(maxReceivedBytes))
 		return err
 	}); err != nil {
 		return w.end(beside.ctx, err)
@@ -103,7 +104,9 @@ func (r *Runtime) WatchContainerEvents(ctx context.Context, connected func(), ob
 		w.accept()
 		w.events++
 		if event != nil {
-			observe(containerEvent(event))
+			hint := containerEvent(event)
+			r.badObject(ctx, codec.found, object{kind: containers, id: hint.ContainerID, podUID: hint.PodUID})
+			observe(hint)
 		}
 	}
 }

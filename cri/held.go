@@ -5,7 +5,6 @@ import (
 	"slices"
 	"sync"
 
-	"google.golang.org/protobuf/proto"
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -37,12 +36,12 @@ const (
 func (k kind) decode(message []byte, runtimeName string) (shown, error) {
 	if k == sandboxes {
 		var s runtimeapi.PodSandbox
-		err := proto.Unmarshal(message, &s)
-		return showSandbox(&s, runtimeName), err
+		found, err := unmarshal(message, &s)
+		return showSandbox(&s, runtimeName).with(found), err
 	}
 	var c runtimeapi.Container
-	err := proto.Unmarshal(message, &c)
-	return showContainer(&c, runtimeName), err
+	found, err := unmarshal(message, &c)
+	return showContainer(&c, runtimeName).with(found), err
 }
 
 // item is a held container or sandbox. What it shows does not change; a container that

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -104,14 +105,16 @@ func (in *inspection) run(ctx context.Context) error {
 func (in *inspection) askSandbox(group *callGroup, i int, s *pleg.Container) {
 	of := target{podUID: in.pod.ID, kind: "sandbox", id: s.ID.ID}
 	group.start(rpcPodSandboxStatus, of, func(ctx context.Context) error {
+		var codec utf8Codec
 		resp, err := in.runtime.client.PodSandboxStatus(ctx,
-			&runtimeapi.PodSandboxStatusRequest{PodSandboxId: s.ID.ID})
+			&runtimeapi.PodSandboxStatusRequest{PodSandboxId: s.ID.ID}, grpc.ForceCodecV2(&codec))
 		if err != nil {
 			return err
 		}
 		if resp.GetStatus() == nil {
 			return errNilStatus
 		}
+		in.runtime.badObject(ctx, codec.found, in.object(sandboxes, s))
 		in.sandboxes[i] = resp.GetStatus()
 		return nil
 	})
@@ -122,7 +125,9 @@ func (in *inspection) askContainer(group *callGroup, i int, c *pleg.Container) {
 	of := target{podUID: in.pod.ID, kind: "container", name: c.Name, id: c.ID.ID}
 	group.start(rpcContainerStatus, of, func(ctx context.Context) error {
 		asked := r.opts.clock.Now()
-		resp, err := r.client.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: c.ID.ID})
+		var codec utf8Codec
+		resp, err := r.client.ContainerStatus(ctx,
+			&runtimeapi.ContainerStatusRequest{ContainerId: c.ID.ID}, grpc.ForceCodecV2(&codec))
 		if err != nil {
 			return err
 		}
@@ -130,7 +135,7 @@ func (in *inspection) askContainer(group *callGroup, i int, c *pleg.Container) {
 			return errNilStatus
 		}
 		converted, found := containerStatus(resp.GetStatus(), c, in.runtimeName)
-		r.inspectedBad(ctx, found, in.object(containers, c))
+		r.badObject(ctx, found|codec.found, in.object(containers, c))
 		in.containers[i] = converted
 		// Without FinishedAt the runtime has not finished handling the exit.
 		if converted.State == pleg.ContainerStateExited && !converted.FinishedAt.IsZero() {
@@ -172,7 +177,7 @@ func (in *inspection) status(ctx context.Context) *pleg.PodStatus {
 		if i == 0 && sandbox.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY {
 			active = in.pod.Sandboxes[0].ID.ID
 			ips, found := sandboxIPs(sandbox)
-			in.runtime.inspectedBad(ctx, found, in.object(sandboxes, in.pod.Sandboxes[0]))
+			in.runtime.badObject(ctx, found, in.object(sandboxes, in.pod.Sandboxes[0]))
 			s.IPs = ips
 		}
 	}
@@ -220,8 +225,8 @@ func sandboxIPs(s *runtimeapi.PodSandboxStatus) ([]string, badSet) {
 	return ips, 0
 }
 
-// inspectedBad counts and logs bad data of an inspection.
-func (r *Runtime) inspectedBad(ctx context.Context, found badSet, of object) {
+// badObject counts and logs bad data of an inspection or of an event.
+func (r *Runtime) badObject(ctx context.Context, found badSet, of object) {
 	if found == 0 {
 		return
 	}

@@ -1,0 +1,117 @@
+package cri_test
+
+import (
+	"bytes"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/kubepleg/pleg/cri"
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+// notUTF8 returns an encoded message in which each BAD is bytes that are not UTF-8.
+func notUTF8(t *testing.T, m proto.Message) []byte {
+	t.Helper()
+	raw, err := proto.Marshal(m)
+	must(t, err)
+	return bytes.ReplaceAll(raw, []byte("BAD"), []byte("a\xff\xfe"))
+}
+
+const replaced = "a\uFFFD" // what is read for BAD
+
+// Rule 14: one string that is not UTF-8 is bad data of its item, wherever it stands, and
+// affects no other pod.
+func TestListWithStringsThatAreNotUTF8(t *testing.T) {
+	for field, edit := range map[string]func(*runtimeapi.Container){
+		"ID":             func(c *runtimeapi.Container) { c.Id = "BAD" },
+		"name":           func(c *runtimeapi.Container) { c.Metadata.Name = "BAD" },
+		"image":          func(c *runtimeapi.Container) { c.Image = &runtimeapi.ImageSpec{Image: "BAD"} },
+		"key of a label": func(c *runtimeapi.Container) { c.Labels["BAD"] = "v" },
+		"value":          func(c *runtimeapi.Container) { c.Annotations = map[string]string{"k": "BAD"} },
+		"pod UID":        func(c *runtimeapi.Container) { c.Labels["io.kubernetes.pod.uid"] = "BAD" },
+	} {
+		bad := container("bad", "of bad")
+		edit(bad)
+		r := cri.NewRuntime(&stub{chunk: 7, raw: notUTF8(t, &runtimeapi.ListContainersResponse{
+			Containers: []*runtimeapi.Container{container("first", "good"), bad, container("last", "good")},
+		})}, cri.WithPlainLists(), quiet)
+		pods := getPods(t, r)
+		if len(pods) != 2 {
+			t.Fatalf("%s: %d pods", field, len(pods))
+		}
+		for _, pod := range pods {
+			if want := map[bool]int{true: 2, false: 1}[pod.ID == "good"]; len(pod.Containers) != want {
+				t.Errorf("%s: pod %q has %d containers", field, pod.ID, len(pod.Containers))
+			}
+			c := pod.Containers[0]
+			read := c.ID.ID == replaced || c.Name == replaced || c.Image == replaced || c.Labels[replaced] == "v" ||
+				c.Annotations["k"] == replaced || pod.ID == replaced
+			if field == "name" {
+				read = pod.ID == "of bad" // the label of the name counts
+			}
+			if pod.ID != "good" && !read {
+				t.Errorf("%s: %+v", field, c)
+			}
+		}
+		if got := metric(t, r, "pleg_cri_bad_items_total", "invalid_utf8"); got != 1 {
+			t.Errorf("%s: %v counted", field, got)
+		}
+		if again := getPods(t, r); &again[0] != &pods[0] {
+			t.Errorf("%s: the same list is another one", field)
+		}
+		if got := metric(t, r, "pleg_cri_bad_items_total", "invalid_utf8"); got != 2 {
+			t.Errorf("%s: %v counted in two lists", field, got)
+		}
+	}
+}
+
+// Nor does it fail the inspection of its pod, or end the stream of events.
+func TestStatusAndEventWithStringsThatAreNotUTF8(t *testing.T) {
+	s, r := serverAndRuntime(t)
+	sandboxID := s.RunPod(plegtest.PodConfig{UID: "uid"})
+	app := runContainer(t, s, sandboxID, "app")
+	for _, fault := range []plegtest.CRIFault{
+		{Method: "ContainerStatus", Raw: notUTF8(t, &statusResponse{Status: &runtimeapi.ContainerStatus{
+			Id: app, State: runtimeapi.ContainerState_CONTAINER_EXITED, Message: "BAD"}})},
+		{Method: "PodSandboxStatus", Raw: notUTF8(t, &sandboxStatusResponse{Status: &runtimeapi.PodSandboxStatus{
+			Id: sandboxID, RuntimeHandler: "BAD"}})},
+	} {
+		s.Inject(fault)
+	}
+	status := getPodStatus(t, r, getPods(t, r)[0])
+	if got := status.ContainerStatuses[0].Message; got != replaced {
+		t.Errorf("message %q", got)
+	}
+	if got := status.SandboxStatuses[0].RuntimeHandler; got != replaced {
+		t.Errorf("handler %q", got)
+	}
+	if got := metric(t, r, "pleg_cri_bad_items_total", "invalid_utf8"); got != 2 {
+		t.Errorf("%v counted", got)
+	}
+
+	s.Inject(plegtest.CRIFault{Method: "GetContainerEvents", Raw: notUTF8(t,
+		&runtimeapi.ContainerEventResponse{ContainerId: "c", PodSandboxStatus: &runtimeapi.PodSandboxStatus{
+			Labels: map[string]string{"io.kubernetes.pod.uid": "uid", "note": "BAD"}}})})
+	w := watch(t, r)
+	<-w.connected
+	for range 2 {
+		s.RunPod(plegtest.PodConfig{UID: "another"}) // the event of which is the one above
+		if e := <-w.events; e.PodUID != "uid" || e.ContainerID != "c" {
+			t.Errorf("%+v", e)
+		}
+	}
+	if got := metric(t, r, "pleg_cri_bad_items_total", "invalid_utf8"); got < 4 {
+		t.Errorf("%v counted", got)
+	}
+}
+
+// What is wrong with more than a string is no message, and fails the list.
+func TestNotUTF8AndMalformed(t *testing.T) {
+	raw := listItem(idField("a\xff"), []byte{0x12, 9})
+	r := cri.NewRuntime(&stub{chunk: 7, raw: raw}, cri.WithPlainLists(), quiet)
+	if pods, err := r.GetPods(t.Context(), true); err == nil {
+		t.Errorf("%v", pods)
+	}
+}
