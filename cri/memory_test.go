@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -49,9 +50,9 @@ func TestListsAreBoundedInItems(t *testing.T) {
 	empty := strings.Repeat("\x0a\x00", 8_000_000)
 	for name, r := range map[string]*cri.Runtime{
 		"plain":     cri.NewRuntime(&stub{chunk: 16 << 10, raw: []byte(empty)}, cri.WithPlainLists(), quiet),
-		"streamed":  cri.NewRuntime(&endless{of: container("c", "uid"), stub: stub{chunk: 16 << 10}}, quiet),
-		"not by us": cri.NewRuntime(&endless{of: container("c", "uid")}, quiet),
-		"nil items": cri.NewRuntime(&endless{}, quiet),
+		"streamed":  cri.NewRuntime(&endless{of: container("c", "uid"), per: 500, stub: stub{chunk: 16 << 10}}, quiet),
+		"not by us": cri.NewRuntime(&endless{of: container("c", "uid"), per: 500}, quiet),
+		"nil items": cri.NewRuntime(&endless{per: 500}, quiet),
 	} {
 		var err error
 		bytes := allocated(func() { _, err = r.GetPods(t.Context(), true) })
@@ -71,17 +72,18 @@ func TestListsAreBoundedInItems(t *testing.T) {
 func TestListsAreBoundedInBytes(t *testing.T) {
 	big := container("c", "uid")
 	big.Annotations = map[string]string{"big": strings.Repeat("x", 8*mib)}
-	r := cri.NewRuntime(&endless{of: big, stub: stub{chunk: 16 << 10}}, quiet)
+	r := cri.NewRuntime(&endless{of: big, per: 1, stub: stub{chunk: 16 << 10}}, quiet)
 	if _, err := r.GetPods(t.Context(), true); err == nil ||
 		!strings.Contains(err.Error(), "the list has more than 64 MiB") {
 		t.Error(err)
 	}
 }
 
-// endless streams one container again and again.
+// endless streams one container again and again, so often in a message.
 type endless struct {
 	stub
-	of *runtimeapi.Container
+	of  *runtimeapi.Container
+	per int
 }
 
 func (e *endless) StreamPodSandboxes(ctx context.Context, req *runtimeapi.StreamPodSandboxesRequest,
@@ -92,7 +94,7 @@ func (e *endless) StreamPodSandboxes(ctx context.Context, req *runtimeapi.Stream
 
 func (e *endless) StreamContainers(_ context.Context, _ *runtimeapi.StreamContainersRequest,
 	opts ...grpc.CallOption) (grpc.ServerStreamingClient[runtimeapi.StreamContainersResponse], error) {
-	resp := &runtimeapi.StreamContainersResponse{Containers: []*runtimeapi.Container{e.of}}
+	resp := &runtimeapi.StreamContainersResponse{Containers: slices.Repeat([]*runtimeapi.Container{e.of}, e.per)}
 	messages := 0
 	return stream[runtimeapi.StreamContainersResponse]{recv: func() (*runtimeapi.StreamContainersResponse, error) {
 		if messages++; messages*(1+proto.Size(resp)) > 200*mib || messages > 200_000 {
