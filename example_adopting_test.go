@@ -58,13 +58,12 @@ func recreate(
 ) (*pleg.Status, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	events := g.Subscribe(ctx, 10, pleg.WithName("recreate"),
-		pleg.WithFilter(func(p *pleg.Pod) bool { return p.ID == pod }))
+	events := g.Subscribe(ctx, 10, pleg.WithName("recreate"))
 	if err := stop(); err != nil {
 		return nil, err
 	}
 	for e := range events {
-		if e.Type == pleg.ContainerStarted && e.Container.Name == name && e.Container.ID != was {
+		if e.ID == pod && e.Type == pleg.ContainerStarted && e.Container.Name == name && e.Container.ID != was {
 			return e.Status, nil
 		}
 	}

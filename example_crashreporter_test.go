@@ -17,7 +17,7 @@ import (
 func reportCrashes(deaths <-chan *pleg.PodLifecycleEvent) {
 	for e := range deaths {
 		switch s := e.Status; {
-		case e.Type != pleg.ContainerDied || e.Initial || e.IsSandbox():
+		case e.Pod.Namespace != "shop" || e.Type != pleg.ContainerDied || e.Initial || e.IsSandbox():
 		case s == nil || s.State != pleg.ContainerStateExited:
 			fmt.Println(e.Pod.Name, e.Container.Name, "is gone; nobody has seen how it ended")
 		case s.ExitCode != 0:
@@ -32,8 +32,7 @@ func Example_crashReporter() {
 	clock := clocktesting.NewFakeClock(time.Now())
 	generator := pleg.NewGenericPLEG(runtime, 0, time.Second, pleg.NewCache(), clock)
 	events := generator.Subscribe(context.Background(), pleg.DefaultChannelCapacity,
-		pleg.WithName("crash-reporter"),
-		pleg.WithFilter(func(pod *pleg.Pod) bool { return pod.Namespace == "shop" }))
+		pleg.WithName("crash-reporter"))
 
 	for _, namespace := range []string{"shop", "jobs"} {
 		pod := plegtest.NewPod(types.UID(namespace), plegtest.Running(namespace+"-2"), plegtest.Exited(namespace+"-1"))

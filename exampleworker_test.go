@@ -15,9 +15,12 @@ import (
 // podWorker keeps the container of a pod running: each sync begins with a status that was
 // observed after the last one ended.
 func podWorker(ctx context.Context, g *pleg.GenericPLEG, cache *pleg.PodCache, rt *plegtest.Runtime, uid types.UID) {
-	events := g.Subscribe(ctx, 1, pleg.WithFilter(func(pod *pleg.Pod) bool { return pod.ID == uid }))
+	events := g.Subscribe(ctx, 1)
 	var synced time.Time
-	for range events {
+	for e := range events {
+		if e.ID != uid {
+			continue
+		}
 		status, err := cache.GetNewerThanContext(ctx, uid, synced)
 		if ctx.Err() != nil {
 			return

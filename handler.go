@@ -1,10 +1,18 @@
 package pleg
 
-import "context"
+import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/types"
+)
 
 // Handler has a function for each thing that can happen, for Handle. A nil function is
 // skipped. Of one pod, OnPodAdded comes first and OnPodRemoved last.
 type Handler struct {
+	// Want limits the handler to the pods that it reports true for; nil stands for all. It is
+	// asked once for a pod, with the pod that OnPodAdded would get, and again only if the pod
+	// is removed and comes back.
+	Want func(*Pod) bool
 	// OnPodAdded is called once for a pod that exists when Handle is called or that
 	// appears later, before anything else of the pod, also if it has no containers. The
 	// cache holds its status, or the error of its inspection.
@@ -38,7 +46,24 @@ type Handler struct {
 func (g *GenericPLEG) Handle(ctx context.Context, h Handler, opts ...SubscribeOption) error {
 	options := g.subscription(opts)
 	options.Events = markedEvents
-	return g.updates.Follow(ctx, options, h.handle)
+	refused := make(map[types.UID]struct{})
+	return g.updates.Follow(ctx, options, func(e *PodLifecycleEvent) {
+		if h.wants(e, refused) {
+			h.handle(e)
+		}
+	})
+}
+
+// wants reports whether an event is of a pod that is wanted; refused has those that are not.
+func (h *Handler) wants(e *PodLifecycleEvent, refused map[types.UID]struct{}) bool {
+	if e.Type == podAdded && h.Want != nil && !h.Want(e.Pod) {
+		refused[e.ID] = struct{}{}
+	}
+	_, is := refused[e.ID]
+	if e.Type == podRemoved {
+		delete(refused, e.ID)
+	}
+	return !is
 }
 
 // handle calls the function for an event.

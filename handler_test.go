@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -182,13 +183,12 @@ func TestHandlerUsesTheGenerator(t *testing.T) {
 	})
 }
 
-// Nil functions are skipped, all of them if need be; filters apply.
+// Nil functions are skipped, all of them if need be.
 func TestHandlerFunctionsAreOptional(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.start()
 		ctx, cancel := context.WithCancel(t.Context())
-		wanted := pleg.WithFilter(func(p *pleg.Pod) bool { return p.ID == "a" })
 		handledBy := make(map[string]*handled)
 		for line, keep := range map[string]func(from, to *pleg.Handler){
 			"nothing":          func(_, _ *pleg.Handler) {},
@@ -201,9 +201,9 @@ func TestHandlerFunctionsAreOptional(t *testing.T) {
 		} {
 			h := &handled{}
 			handledBy[line] = h
-			all, some := h.handler(nil), pleg.Handler{}
+			all, some := h.handler(nil), pleg.Handler{Want: func(p *pleg.Pod) bool { return p.ID == "a" }}
 			keep(&all, &some)
-			go func() { h.err = n.g.Handle(ctx, some, wanted) }()
+			go func() { h.err = n.g.Handle(ctx, some) }()
 		}
 		synctest.Wait()
 		for _, change := range []func(){
@@ -252,5 +252,43 @@ func TestHandlerThatPanics(t *testing.T) {
 			t.Errorf("%d subscriptions are left", got)
 		}
 		healthy(t, n.g)
+	})
+}
+
+// A handler that wants some pods is told of these only. It is asked about a pod once, and again
+// when the pod comes back; what is asked may use the generator.
+func TestHandlerWants(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.start()
+		var asked []string
+		h := &handled{}
+		wanting := h.handler(nil)
+		wanting.Want = func(pod *pleg.Pod) bool {
+			n.g.Pods()
+			n.g.HealthReport()
+			asked = append(asked, fmt.Sprint(pod.ID, " ", pod.Namespace))
+			return pod.Namespace == "shop"
+		}
+		go func() { h.err = n.g.Handle(t.Context(), wanting) }()
+		in := func(namespace string, pod *pleg.Pod) *pleg.Pod {
+			pod.Namespace = namespace
+			return pod
+		}
+		for _, pods := range [][]*pleg.Pod{
+			{in("shop", bare("a", plegtest.Running("a1"))), bare("b", plegtest.Running("b1"))},
+			{in("shop", bare("a", plegtest.Exited("a1"))), bare("b", plegtest.Exited("b1"))},
+			{},
+			{bare("a", plegtest.Running("a2")), in("shop", bare("b"))},
+			{},
+		} {
+			n.SetPods(pods...)
+			n.g.Relist()
+			synctest.Wait()
+		}
+		h.want(t, "handled", "a added with 1", "a Started a1", "a Died a1", "a Removed a1", "a removed with 1",
+			"b added with 0", "b removed with 0")
+		slices.Sort(asked)
+		want(t, "asked", asked, "a default", "a shop", "b default", "b shop")
 	})
 }

@@ -285,13 +285,13 @@ func TestRule12HungFullListDelaysNoHint(t *testing.T) {
 		n.start()
 		defer n.HangIgnoringCancel(plegtest.GetPods, plegtest.AnyPod)()
 		time.Sleep(30 * time.Second)
-		events := n.g.Subscribe(t.Context(), 100, pleg.WithFilter(func(p *pleg.Pod) bool { return p.ID == "pod-00001" }))
+		events := n.g.Subscribe(t.Context(), 100)
 		n.ExitContainer("pod-00001", "pod-00001-a", 1, "Error")
 		synctest.Wait()
 		for {
 			select {
 			case e := <-events:
-				if e.Type == pleg.ContainerDied && !e.Initial {
+				if e.ID == "pod-00001" && e.Type == pleg.ContainerDied && !e.Initial {
 					return
 				}
 			default:

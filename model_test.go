@@ -117,8 +117,6 @@ type moment struct {
 type modelSub struct {
 	events <-chan *pleg.PodLifecycleEvent
 	cancel context.CancelFunc
-	// pods is how many pods its filter wants.
-	pods   int
 	last   map[string]pleg.PodLifeCycleEventType
 	closed bool
 	// began is what was published when it began; nil if that is not all that is initial.
@@ -190,19 +188,17 @@ func (m *model) listen() {
 	}
 }
 
-// subscribe adds a subscriber, some with a filter.
+// subscribe adds a subscriber.
 func (m *model) subscribe(n int) {
 	m.listen()
 	ctx, cancel := context.WithCancel(m.ctx)
-	sub := &modelSub{cancel: cancel, pods: 5 - n/4%3, last: make(map[string]pleg.PodLifeCycleEventType)}
+	sub := &modelSub{cancel: cancel, last: make(map[string]pleg.PodLifeCycleEventType)}
 	if m.firstPublished {
 		sub.began = maps.Clone(m.published)
 	}
-	sub.events = m.g.Subscribe(ctx, n%4, pleg.WithFilter(func(p *pleg.Pod) bool { return sub.wants(p.ID) }))
+	sub.events = m.g.Subscribe(ctx, n%4)
 	m.subs = append(m.subs, sub)
 }
-
-func (sub *modelSub) wants(uid types.UID) bool { return uid < modelPod(sub.pods) }
 
 func modelPod(i int) types.UID { return types.UID(fmt.Sprintf("pod-%d", i)) }
 

@@ -59,8 +59,8 @@
 //     cancellation costs one goroutine per call that hangs, at most two per pod.
 //   - Every goroutine that Start starts has ended when Stop returns, except calls to a
 //     runtime that ignores cancellation.
-//   - The functions of a Handler run in the goroutine of Handle, those of WithFilter in
-//     the loop, which waits for them.
+//   - The functions of a Handler run in the goroutine of Handle. No code of a user but the
+//     Cache's runs under a lock.
 //   - Pods, containers and statuses are never modified after they are handed over, in
 //     either direction.
 //   - A cache has one generator. NewGenericPLEG panics when a PodCache already has

@@ -63,8 +63,7 @@ func TestStorm(t *testing.T) {
 							})
 						case 6:
 							c, stop := context.WithTimeout(ctx, time.Second)
-							only := pleg.WithFilter(func(p *pleg.Pod) bool { return p.ID == uid })
-							ch := n.g.Subscribe(c, rnd.IntN(3), only, pleg.WithName("s"))
+							ch := n.g.Subscribe(c, rnd.IntN(3), pleg.WithName("s"))
 							wg.Go(func() {
 								defer stop()
 								for e := range ch {

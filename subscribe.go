@@ -3,22 +3,17 @@ package pleg
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/kubepleg/pleg/internal/broadcast"
-	"github.com/kubepleg/pleg/internal/calls"
 )
 
 // SubscribeOption is an option of Subscribe and Handle. A nil SubscribeOption is ignored.
 type SubscribeOption func(*subscribeOptions)
 
-type subscribeOptions struct {
-	name string
-	want func(*Pod) bool
-}
+type subscribeOptions struct{ name string }
 
 // WithName names a subscription, in HealthReport and in the label subscriber of
 // pleg_named_subscriber_backlog_pods and pleg_named_subscriber_backlog_age_seconds.
@@ -27,22 +22,6 @@ type subscribeOptions struct {
 // replaced. An empty name, the default, is none.
 func WithName(name string) SubscribeOption {
 	return func(o *subscribeOptions) { o.name = strings.ToValidUTF8(name, "\uFFFD") }
-}
-
-// WithFilter limits a subscription to the pods that want reports true for; of the others
-// it gets no event and has no backlog. want is asked once per pod, with the pod as it is
-// listed when the subscription first sees it: those that exist when it begins, the others
-// when they appear. A pod that is removed and comes back with its UID is asked about again.
-// Answers are kept only for pods that exist.
-//
-// want is called in the goroutines of Subscribe and Handle and in the generator's loop, with
-// locks held that they all wait for: it must be quick, depend on the pod only, and use
-// neither the generator nor a lock that is held while one of its methods is called. It must
-// return: one that ends its goroutine ends the loop. If it panics, the answer is no; that is
-// counted in pleg_bad_data_total and logged once. A nil want, the
-// default, wants every pod. Of several filters the last counts.
-func WithFilter(want func(*Pod) bool) SubscribeOption {
-	return func(o *subscribeOptions) { o.want = want }
 }
 
 // Subscribe returns a new channel of the events. Its first events describe the pods that
@@ -71,22 +50,7 @@ func (g *GenericPLEG) subscription(opts []SubscribeOption) subscriptionOptions {
 			opt(&o)
 		}
 	}
-	options := subscriptionOptions{Name: o.name, Begins: g.clock.Now()}
-	if o.want != nil {
-		options.Want = func(u *update) bool { return g.wants(o, u.pod) }
-	}
-	return options
-}
-
-// wants asks the filter of a subscription about a pod.
-func (g *GenericPLEG) wants(o subscribeOptions, pod *Pod) bool {
-	defer func() {
-		if p := recover(); p != nil {
-			g.metrics.badData(badFilterPanic,
-				fmt.Sprintf("filter of subscriber %q, %s: %s", o.name, podName(pod), calls.PanicText(p)))
-		}
-	}()
-	return o.want(pod)
+	return subscriptionOptions{Name: o.name, Begins: g.clock.Now()}
 }
 
 // subscriberReports returns what the backlogs of the subscriptions are together, and by

@@ -2,7 +2,6 @@ package pleg_test
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -11,31 +10,6 @@ import (
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/plegtest"
 )
-
-type nestedPanic struct{}
-
-func (nestedPanic) String() string { panic(nestedPanic{}) }
-
-// Rule 14: a filter that panics has said no, whatever it panics with, in Subscribe and in the
-// loop.
-func TestRule14FilterPanicsWithAnything(t *testing.T) {
-	for _, listed := range []bool{true, false} {
-		t.Run(fmt.Sprintf("listed=%v", listed), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				n, reg := newNodeWithMetrics(t)
-				if listed {
-					n.SetPods(bare("a", plegtest.Running("a1")))
-				}
-				n.start()
-				events := n.g.Subscribe(t.Context(), 10, pleg.WithFilter(func(*pleg.Pod) bool { panic(nestedPanic{}) }))
-				n.SetPods(bare("a", plegtest.Exited("a1")))
-				n.g.Relist()
-				want(t, "events", read(events))
-				wantMetric(t, reg, "pleg_bad_data_total", 1, "reason", "filter_panic")
-			})
-		})
-	}
-}
 
 // A pod without a UID is never asked for.
 func TestReaderOfNoPod(t *testing.T) {

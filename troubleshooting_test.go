@@ -45,7 +45,7 @@ var healthSources = []string{"*.go", "internal/calls/*.go", "cri/*.go", "plegz/c
 var noHealthTexts = map[string]bool{
 	"cri: GetPodStatus: the pod is nil": true, "no streaming lists": true, "the pod is gone": true,
 	"that cannot be printed": true, "the runtime has no event stream": true, "instead of": true,
-	"parsing a container ID": true, "is not of the form type://id": true, "filter of subscriber": true,
+	"parsing a container ID": true, "is not of the form type://id": true,
 	"parsing the full name of a pod": true, "is not of the form name_namespace": true,
 }
 

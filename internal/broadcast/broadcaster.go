@@ -94,12 +94,6 @@ type Options[U, E any] struct {
 	Begins time.Time
 	// Lasting subscriptions survive Halt.
 	Lasting bool
-	// Want reports whether the subscriber is to be told of the key of an update; nil
-	// stands for yes. It is asked once per key, with the first update of the key that the
-	// subscription sees, and again only if the key is gone and comes back. It is called
-	// with locks held, so it must not use the Broadcaster. Its answers are kept for the
-	// keys that exist.
-	Want func(update U) bool
 	// Events makes the subscriber's events in place of that of the rules, unless it is
 	// nil.
 	Events func(delivered, update U) []E
@@ -112,17 +106,12 @@ func (b *Broadcaster[K, U, E]) Publish(update U, at time.Time) {
 	defer b.mu.Unlock()
 	key := b.rules.Key(update)
 	before, existed := b.present[key]
-	gone := b.rules.Gone(update)
-	switch {
-	case !gone:
-		b.present[key] = update
-	case existed:
+	if b.rules.Gone(update) {
 		delete(b.present, key)
+	} else {
+		b.present[key] = update
 	}
 	for _, s := range b.subs {
-		if s.options.Want != nil && !s.wants(key, update, existed, gone) {
-			continue
-		}
 		if n := s.offer(key, state[U]{before, existed}, update, at); n > 0 {
 			b.discarded(n)
 		}
@@ -189,9 +178,7 @@ func (b *Broadcaster[K, U, E]) subscribe(s *subscription[K, U, E]) {
 // addLocked adds a subscription, which begins with what exists.
 func (b *Broadcaster[K, U, E]) addLocked(s *subscription[K, U, E]) {
 	for _, key := range slices.Sorted(maps.Keys(b.present)) {
-		if u := b.present[key]; s.options.Want == nil || s.wants(key, u, false, false) {
-			s.offer(key, state[U]{}, b.rules.Initial(u), s.options.Begins)
-		}
+		s.offer(key, state[U]{}, b.rules.Initial(b.present[key]), s.options.Begins)
 	}
 	b.subs = append(b.subs, s)
 }

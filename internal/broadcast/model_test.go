@@ -14,21 +14,8 @@ type audience struct {
 	told map[string]int
 	seen int
 	// due counts the transitions published since it subscribed, with those to what
-	// existed then, of the keys that it wants.
+	// existed then.
 	due int
-	// It wants no key that comes at the level refuses; wanted has those that exist.
-	refuses int
-	wanted  map[string]bool
-}
-
-// notes takes note of a level that is published.
-func (a *audience) notes(key string, before, level int) {
-	if before == 0 {
-		a.wanted[key] = level != a.refuses
-	}
-	if a.wanted[key] {
-		a.due += distance(update{level: before}, update{level: level})
-	}
 }
 
 func (a *audience) read(t *rapid.T, most int) {
@@ -49,7 +36,7 @@ func (a *audience) read(t *rapid.T, most int) {
 }
 
 // Whatever is published and however it is read, without a pump: no subscriber learns
-// what is not so, each learns what is and it wants when it has read, what is held for it is bounded,
+// what is not so, each learns what is when it has read, what is held for it is bounded,
 // and every transition is either delivered or counted as discarded.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -63,17 +50,12 @@ func TestModel(t *testing.T) {
 				if len(audiences) == 4 {
 					t.Skip("enough")
 				}
-				a := &audience{
-					told: make(map[string]int), refuses: rapid.IntRange(2, 4).Draw(t, "refuses"), wanted: make(map[string]bool),
-				}
-				for key, level := range present {
-					a.notes(key, 0, level)
+				a := &audience{told: make(map[string]int)}
+				for _, level := range present {
+					a.due += level
 				}
 				capacity := rapid.IntRange(1, 4).Draw(t, "capacity")
-				a.out = s.Broadcaster.Subscribe(t.Context(), capacity, everything{
-					Lasting: rapid.Bool().Draw(t, "lasting"),
-					Want:    func(u update) bool { return u.level != a.refuses },
-				})
+				a.out = s.Subscribe(t.Context(), capacity, rapid.Bool().Draw(t, "lasting"))
 				audiences = append(audiences, a)
 			},
 			"publish": func(t *rapid.T) {
@@ -81,7 +63,7 @@ func TestModel(t *testing.T) {
 					key.Draw(t, "key"), rapid.IntRange(0, 3).Draw(t, "level"), rapid.Bool().Draw(t, "sync"),
 				}
 				for _, a := range audiences {
-					a.notes(u.key, present[u.key], u.level)
+					a.due += distance(update{level: present[u.key]}, update{level: u.level})
 				}
 				present[u.key] = u.level
 				s.Publish(u)
@@ -106,9 +88,6 @@ func TestModel(t *testing.T) {
 				s.Fill()
 			}
 			for key, level := range present {
-				if !a.wanted[key] {
-					level = 0
-				}
 				if a.told[key] != level {
 					t.Fatalf("%s is at %d, told %d", key, level, a.told[key])
 				}

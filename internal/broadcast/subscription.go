@@ -37,10 +37,6 @@ type subscription[K cmp.Ordered, U, E any] struct {
 	work     chan struct{} // wakes the pump or the follower
 	forget   func() bool   // releases ctx; nil if it is followed
 
-	// refused has the keys that exist and are not wanted. Guarded by the broadcaster's
-	// lock.
-	refused map[K]struct{}
-
 	mu sync.Mutex
 
 	// Guarded by mu.
@@ -64,7 +60,7 @@ type subscription[K cmp.Ordered, U, E any] struct {
 func newSubscription[K cmp.Ordered, U, E any](
 	rules Rules[K, U, E], capacity int, o Options[U, E],
 ) *subscription[K, U, E] {
-	s := &subscription[K, U, E]{
+	return &subscription[K, U, E]{
 		rules:   rules,
 		options: o,
 		out:     make(chan E, max(capacity, 0)),
@@ -72,23 +68,6 @@ func newSubscription[K cmp.Ordered, U, E any](
 		work:    make(chan struct{}, 1),
 		pending: make(map[K]step[U]),
 	}
-	if o.Want != nil {
-		s.refused = make(map[K]struct{})
-	}
-	return s
-}
-
-// wants reports whether a subscriber that does not want everything is to be told of a key.
-// One that existed before the update has been asked about.
-func (s *subscription[K, U, E]) wants(key K, update U, existed, gone bool) bool {
-	_, refused := s.refused[key]
-	switch {
-	case gone:
-		delete(s.refused, key)
-	case !existed && !s.options.Want(update):
-		s.refused[key], refused = struct{}{}, true
-	}
-	return !refused
 }
 
 // offer takes in an update of a key, delivers what fits, and returns how many
