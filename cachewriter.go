@@ -15,7 +15,7 @@ type cacheWriter struct {
 	holder  FreshnessHolder // nil: freshness is held back by not updating the time
 	lister  lister          // nil: the cache tells nobody what is listed and not inspected
 	records *podRecords
-	logger  klog.Logger
+	log     *stepLog
 	// held are the pods whose freshness is held back.
 	held []*podRecord
 	// due is the newest UpdateTime that held pods keep from a cache without a holder; zero
@@ -26,8 +26,8 @@ type cacheWriter struct {
 // lister is a PodCache, whose look-ups tell listed pods from unknown ones.
 type lister interface{ setListed(uid types.UID) }
 
-func newCacheWriter(c Cache, records *podRecords, logger klog.Logger) *cacheWriter {
-	w := &cacheWriter{cache: c, records: records, logger: logger}
+func newCacheWriter(c Cache, records *podRecords) *cacheWriter {
+	w := &cacheWriter{cache: c, records: records}
 	w.holder, _ = c.(FreshnessHolder)
 	w.lister, _ = c.(lister)
 	return w
@@ -44,8 +44,8 @@ func (w *cacheWriter) store(rec *podRecord, status *PodStatus, err error, made, 
 		}
 	}
 	w.cache.Set(rec.uid, status, err, observed.Time)
-	if v := w.logger.V(4); v.Enabled() {
-		v.Info("Wrote status", "pod", klog.KRef(rec.pod.Namespace, rec.pod.Name), "podUID", rec.uid, "err", err)
+	if w.log.enabled(4) {
+		w.log.info(4, "Wrote status", "pod", klog.KRef(rec.pod.Namespace, rec.pod.Name), "podUID", rec.uid, "err", err)
 	}
 }
 

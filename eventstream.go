@@ -207,7 +207,7 @@ type stream struct {
 func (s *stream) end(err error) {
 	e := s.client
 	if calls.Panicked(err) {
-		e.metrics.badData(badRuntimePanic, err.Error())
+		e.metrics.badData(e.logger.Info, badRuntimePanic, err.Error())
 	}
 	e.mu.Lock()
 	e.open = nil

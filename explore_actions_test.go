@@ -104,7 +104,7 @@ type things struct {
 
 func newThings() *things {
 	return &things{
-		metrics: newMetrics(exploreLogger, false, func() gauges { return gauges{} }),
+		metrics: newMetrics(false, func() gauges { return gauges{} }),
 		pods:    make(map[int]*Pod), levelsOf: make(map[*Pod]levels),
 	}
 }

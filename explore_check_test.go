@@ -7,12 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-logr/logr"
-
 	"github.com/kubepleg/pleg/internal/schedule"
 )
-
-var exploreLogger = logr.Discard()
 
 // looks is what is compared between before and after a step.
 type looks [exploredPods]struct {

@@ -60,7 +60,7 @@ var classesOf = map[string]class{
 	"update.statuses": leftOut, "publication.seen": leftOut, "publication.amended": leftOut, "publication.exits": leftOut,
 	"cacheWriter.cache": leftOut, "cacheWriter.holder": leftOut, "cacheWriter.lister": leftOut,
 	"cacheWriter.records": leftOut,
-	"cacheWriter.logger":  leftOut, "cacheWriter.held": leftOut, "cacheWriter.due": clockTime,
+	"cacheWriter.log":     leftOut, "cacheWriter.held": leftOut, "cacheWriter.due": clockTime,
 }
 
 type plannedField struct {

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubepleg/pleg/internal/schedule"
@@ -197,7 +196,6 @@ func newWorld(sc *scope, th *things) *world {
 			Period: explorePeriod, Timeout: exploreTimeout, Threshold: 9 * explorePeriod,
 			Workers: sc.workers, ListsPods: sc.getter,
 		},
-		logger: logr.Discard(),
 	}
 	if sc.connected {
 		cfg.ConnectedPeriod = 4 * explorePeriod

@@ -104,7 +104,7 @@ func NewGenericPLEG(runtime Runtime, channelCapacity int, relistPeriod time.Dura
 	}
 	g.logger, g.threshold = g.opts.logger, g.opts.relistThreshold
 	g.counter, _ = cache.(BlockedCounter)
-	g.metrics = newMetrics(g.logger, g.opts.registerer != nil, g.gauges)
+	g.metrics = newMetrics(g.opts.registerer != nil, g.gauges)
 	g.metrics.nodeName = g.opts.nodeName
 	g.updates = newBroadcaster(g.metrics.countDiscarded)
 	g.watching = sync.OnceValue(func() chan *PodLifecycleEvent {
@@ -137,13 +137,12 @@ func (g *GenericPLEG) makeLoop(period time.Duration) {
 			Period: period, Timeout: g.opts.inspectionTimeout, Threshold: g.threshold,
 			Workers: g.opts.inspectionWorkers, ListsPods: getter != nil,
 		},
-		logger: g.logger,
 	}
 	if notifier != nil && g.counter != nil && g.opts.connectedPeriod > period {
 		cfg.ConnectedPeriod = min(g.opts.connectedPeriod, g.threshold/2)
 		cfg.blocked = g.counter.BlockedReaders
 	}
-	g.loop = newLoop(g.clock, g.inbox, newRuntimeCalls(g.runtime, getter, g.inbox, g.calls),
+	g.loop = newLoop(g.clock, g.logger, g.inbox, newRuntimeCalls(g.runtime, getter, g.inbox, g.calls),
 		newReconciler(cfg, g.clock.Now(), g.cache, g.updates, g.metrics))
 	if g.events != nil {
 		g.loop.recovered = g.events.recovered
@@ -211,6 +210,14 @@ func (g *GenericPLEG) Start() {
 // Start. Readers blocked on the cache stay blocked. Stopping a generator that does not
 // run cancels the calls that Relist left behind.
 func (g *GenericPLEG) Stop() {
+	for _, left := range g.stop() {
+		g.logger.Error(errStopped, "The runtime ignores cancellation; a call is left behind",
+			"call", describeCall(runtimeCall(left)))
+	}
+}
+
+// stop returns the calls that are left behind.
+func (g *GenericPLEG) stop() (left []calls.Info) {
 	g.lifecycle <- struct{}{}
 	defer func() { <-g.lifecycle }()
 	if g.stopLoop != nil {
@@ -223,11 +230,9 @@ func (g *GenericPLEG) Stop() {
 	g.updates.Halt()
 	grace := time.NewTimer(stopGrace)
 	defer grace.Stop()
-	for _, left := range g.calls.Wait(grace.C) {
-		g.logger.Error(errStopped, "The runtime ignores cancellation; a call is left behind",
-			"call", describeCall(runtimeCall(left)))
-	}
+	left = g.calls.Wait(grace.C)
 	g.calls.Rest()
+	return left
 }
 
 // Watch returns the channel of the events: always the same one, never closed. Its first

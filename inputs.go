@@ -30,6 +30,8 @@ type inputs struct {
 	hints   map[hint]struct{}
 	// lostHints says that there were more than could be kept.
 	lostHints bool
+	// verbosity is the logger's.
+	verbosity int
 	// connected has the beginnings (true) and ends of connections to the event stream.
 	connected []bool
 }

@@ -74,7 +74,7 @@ func (r *reconciler) completeInspection(res *result) {
 func (r *reconciler) inspected(rec *podRecord, insp inspection, res *result) {
 	status, err := res.status, res.err
 	if err == nil {
-		status, err = validStatus(status, insp.snapshot.pod, r.metrics.badData)
+		status, err = validStatus(status, insp.snapshot.pod, r.badData)
 	}
 	if err == nil {
 		r.sched.InspectionSucceeded()
@@ -142,7 +142,7 @@ func (r *reconciler) inspectionLate(late schedule.LateCall) {
 			r.inspectionDied(rec)
 		}
 	case rec.pod != nil:
-		r.cfg.logger.V(2).Info("Inspection is slow", "pod", klog.KRef(rec.pod.Namespace, rec.pod.Name),
+		r.out.log.info(2, "Inspection is slow", "pod", klog.KRef(rec.pod.Namespace, rec.pod.Name),
 			"podUID", rec.uid, "since", r.sched.Clock(late.Began))
 	}
 	r.failing.update(rec)
@@ -185,11 +185,11 @@ func (r *reconciler) store(
 	case err != nil:
 		rec.failures++
 		if rec.failures == 1 {
-			r.cfg.logger.Error(err, "Cannot inspect pod; will try again until it can be", "pod", pod, "podUID", rec.uid)
+			r.out.log.error(err, "Cannot inspect pod; will try again until it can be", "pod", pod, "podUID", rec.uid)
 		}
 	case rec.failures > 0:
 		recovered = true
-		r.cfg.logger.V(2).Info("Inspection succeeded again", "pod", pod, "podUID", rec.uid, "failures", rec.failures)
+		r.out.log.info(2, "Inspection succeeded again", "pod", pod, "podUID", rec.uid, "failures", rec.failures)
 		rec.failures = 0
 	}
 	rec.err = err

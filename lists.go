@@ -26,8 +26,8 @@ func (r *reconciler) beginFullList(c *schedule.Call) {
 		r.metrics.relistInterval.Observe(c.Began.Sub(r.lastFull).Seconds())
 	}
 	r.lastFull = c.Began
-	if v := r.cfg.logger.V(5); v.Enabled() {
-		v.Info("Relisting", "cause", c.Cause)
+	if r.out.log.enabled(5) {
+		r.out.log.info(5, "Relisting", "cause", c.Cause)
 	}
 }
 
@@ -55,7 +55,7 @@ func (r *reconciler) fullListFailed(err error, c *schedule.Call) {
 	r.sched.FullListFailed()
 	r.metrics.relistDuration.Observe(r.sched.Since(c.Began).Seconds())
 	if r.health.listErr == nil || r.health.listErr.Error() != err.Error() {
-		r.cfg.logger.Error(err, "Cannot list pods; will try again every period")
+		r.out.log.error(err, "Cannot list pods; will try again every period")
 	}
 	r.health.listErr, r.health.listErrAt = err, r.health.asOf
 	r.out.relisted = append(r.out.relisted, r.relists.failed()...)
@@ -66,7 +66,7 @@ func (r *reconciler) fullListFailed(err error, c *schedule.Call) {
 func (r *reconciler) applyFullList(pods []*Pod, c *schedule.Call) {
 	l := listInfo{stamp: c.Stamp, before: r.records.full, cause: Cause(c.Cause), forRelist: len(r.relists.attached) > 0}
 	retried := r.retriedBy(l) // before those that have changed are held too
-	r.compared = r.records.compareAll(pods, c.Stamp, r.sched.Last(), r.compared[:0], r.metrics.badData)
+	r.compared = r.records.compareAll(pods, c.Stamp, r.sched.Last(), r.compared[:0], r.badData)
 	for _, found := range r.compared {
 		r.apply(found, l)
 	}
@@ -90,7 +90,7 @@ func (r *reconciler) applyFullList(pods []*Pod, c *schedule.Call) {
 // fullListSucceeded notes a successful full list.
 func (r *reconciler) fullListSucceeded(c *schedule.Call) {
 	if r.health.listErr != nil {
-		r.cfg.logger.Info("Relist succeeded again")
+		r.out.log.info(0, "Relist succeeded again")
 		r.out.listsRecovered = true
 	}
 	r.health.lastList, r.health.listErr = r.sched.Clock(c.Began), nil
@@ -132,13 +132,13 @@ func (r *reconciler) completePodList(res *result) {
 	case calls.Is(res.err, ErrPodNotFound):
 		r.applyPodList(nil, c)
 	case res.err != nil:
-		r.cfg.logger.V(4).Info("Cannot list pod", "podUID", c.UID, "err", res.err)
+		r.out.log.info(4, "Cannot list pod", "podUID", c.UID, "err", res.err)
 		r.sched.PodListFailed(c.UID)
 	case res.pod == nil:
-		r.metrics.badData(badPodNil, string(c.UID))
+		r.badData(badPodNil, string(c.UID))
 		r.sched.PodListFailed(c.UID)
 	case res.pod.ID != c.UID:
-		r.metrics.badData(badPodMismatch, fmt.Sprintf("%s instead of %s", res.pod.ID, c.UID))
+		r.badData(badPodMismatch, fmt.Sprintf("%s instead of %s", res.pod.ID, c.UID))
 		r.sched.PodListFailed(c.UID)
 	default:
 		r.applyPodList(res.pod, c)
@@ -151,7 +151,7 @@ func (r *reconciler) completePodList(res *result) {
 func (r *reconciler) applyPodList(pod *Pod, c *schedule.Call) {
 	r.metrics.podRelistDuration.Observe(r.sched.Since(c.Began).Seconds())
 	rec := r.records.getOrAdd(c.UID)
-	found := r.records.compareOne(rec, pod, c.Stamp, r.sched.Last(), r.metrics.badData)
+	found := r.records.compareOne(rec, pod, c.Stamp, r.sched.Last(), r.badData)
 	r.apply(found, listInfo{stamp: c.Stamp, cause: Cause(c.Cause)})
 }
 

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
 	"github.com/kubepleg/pleg/internal/inbox"
@@ -16,9 +17,10 @@ import (
 type loop struct {
 	// Set once.
 
-	clock clock.Clock
-	inbox *inbox.Inbox[inputs]
-	calls *runtimeCalls
+	clock  clock.Clock
+	logger klog.Logger
+	inbox  *inbox.Inbox[inputs]
+	calls  *runtimeCalls
 	// recovered takes a token when full lists succeed again; nil if nobody wants to know.
 	recovered chan<- struct{}
 	// token is held by the goroutine that runs the loop.
@@ -40,9 +42,11 @@ type loop struct {
 	timer  wakeTimer
 }
 
-func newLoop(clk clock.Clock, box *inbox.Inbox[inputs], c *runtimeCalls, r *reconciler) *loop {
+func newLoop(
+	clk clock.Clock, logger klog.Logger, box *inbox.Inbox[inputs], c *runtimeCalls, r *reconciler,
+) *loop {
 	return &loop{
-		clock: clk, inbox: box, calls: c, reconciler: r, state: r.health,
+		clock: clk, logger: logger, inbox: box, calls: c, reconciler: r, state: r.health,
 		token: make(chan struct{}, 1), synced: make(chan struct{}), inputs: newInputs(), timer: wakeTimer{clock: clk},
 	}
 }
@@ -108,6 +112,7 @@ func (l *loop) step() <-chan time.Time {
 	for _, c := range out.begin {
 		l.calls.begin(c)
 	}
+	out.log.write(l.logger)
 	for _, caller := range out.relisted {
 		caller.done <- struct{}{}
 	}
@@ -123,6 +128,7 @@ func (l *loop) step() <-chan time.Time {
 // reconcile takes the inputs in and has the reconciler take one step.
 func (l *loop) reconcile() *outputs {
 	l.inputs.reset()
+	l.inputs.verbosity = verbosityOf(l.logger)
 	l.stepping.Lock()
 	defer l.stepping.Unlock()
 	l.inbox.Take(&l.inputs)

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"k8s.io/klog/v2"
 )
 
 // Buckets that reach past the health threshold, so that a relist on the way to
@@ -33,7 +32,6 @@ type namedBacklog struct {
 // metrics is the generator's collector. Counters and histograms are updated as things
 // happen; gauges are read when they are collected.
 type metrics struct {
-	logger klog.Logger
 	// nodeName is the node's name, set before the first collection; "" is not exported.
 	nodeName string
 	// readGauges returns the present gauges.
@@ -114,7 +112,7 @@ const (
 // newMetrics makes the collector. An observation of a native histogram may allocate eight
 // bytes, for client_golang boxes the number of the bucket: a generator whose metrics nobody
 // collects has classic ones only, and its idle relist allocates nothing.
-func newMetrics(logger klog.Logger, native bool, readGauges func() gauges) *metrics {
+func newMetrics(native bool, readGauges func() gauges) *metrics {
 	histogram := func(name, help string, buckets []float64) prometheus.Histogram {
 		opts := prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}
 		if native {
@@ -126,7 +124,7 @@ func newMetrics(logger klog.Logger, native bool, readGauges func() gauges) *metr
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 	}
 	m := &metrics{
-		logger: logger, readGauges: readGauges,
+		readGauges: readGauges,
 		relistDuration: histogram("kubelet_pleg_relist_duration_seconds",
 			"Duration in seconds for relisting pods in PLEG.", relistBuckets),
 		relistInterval: histogram("kubelet_pleg_relist_interval_seconds",
@@ -250,15 +248,15 @@ func (m *metrics) countExit(end *Status) {
 	}
 }
 
-// badData counts bad data, and logs the first of each kind.
-func (m *metrics) badData(reason badReason, object string) {
+// badData counts bad data, and calls log with the first of each kind.
+func (m *metrics) badData(log func(message string, keysAndValues ...any), reason badReason, object string) {
 	m.bad.WithLabelValues(string(reason)).Inc()
 	m.mu.Lock()
 	first := !m.reported[reason]
 	m.reported[reason] = true
 	m.mu.Unlock()
 	if first {
-		m.logger.Info("Bad data; more of this kind is counted in pleg_bad_data_total and not logged",
+		log("Bad data; more of this kind is counted in pleg_bad_data_total and not logged",
 			"reason", string(reason), "object", object)
 	}
 }

@@ -44,6 +44,10 @@ func defaultOptions() options {
 // WithLogger sets the logger. The default is klog's background logger with the name
 // "pleg". Verbosity follows the kubelet: 2 logs containers that finished, slow inspections
 // and the event stream's breaks, 4 every transition and status, 5 every relist.
+//
+// The logger is called with no lock held, in the generator's loop among others: one that
+// hangs stops the loop, but no method that does not wait for it. It must not call Start,
+// Stop or Relist.
 func WithLogger(logger klog.Logger) Option {
 	return func(o *options) { o.logger = logger }
 }

@@ -3,6 +3,8 @@ package pleg
 import (
 	"time"
 
+	"k8s.io/klog/v2"
+
 	"github.com/kubepleg/pleg/internal/schedule"
 )
 
@@ -12,6 +14,7 @@ import (
 type outputs struct {
 	cancel   []cancelCall
 	begin    []beginCall
+	log      stepLog
 	relisted []*relistCaller // their relist is complete
 	// listsRecovered: a full list has succeeded after one that failed.
 	listsRecovered bool
@@ -31,7 +34,60 @@ type cancelCall struct {
 	cause error
 }
 
+// stepLog is what a step has to log. It is written after the step, when no lock is held: a
+// logger is code of a user, which may call the generator, or hang.
+type stepLog struct {
+	verbosity int // the logger's
+	lines     []logLine
+}
+
+// logLine is one call of the logger.
+type logLine struct {
+	level         int // errorLevel for an error
+	err           error
+	message       string
+	keysAndValues []any
+}
+
+const errorLevel = -1
+
+// verbosityOf returns the highest level of those in use at which a logger is enabled.
+func verbosityOf(logger klog.Logger) int {
+	for _, level := range [...]int{5, 4, 2} {
+		if logger.V(level).Enabled() {
+			return level
+		}
+	}
+	return 0
+}
+
+func (l *stepLog) enabled(level int) bool { return level <= l.verbosity }
+
+// info logs a line if its level is enabled. Where it is not, the arguments cost memory: who logs
+// often asks before.
+func (l *stepLog) info(level int, message string, keysAndValues ...any) {
+	if l.enabled(level) {
+		l.lines = append(l.lines, logLine{level, nil, message, keysAndValues})
+	}
+}
+
+func (l *stepLog) error(err error, message string, keysAndValues ...any) {
+	l.lines = append(l.lines, logLine{errorLevel, err, message, keysAndValues})
+}
+
+func (l *stepLog) write(logger klog.Logger) {
+	for _, line := range l.lines {
+		if line.level == errorLevel {
+			logger.Error(line.err, line.message, line.keysAndValues...)
+		} else {
+			logger.V(line.level).Info(line.message, line.keysAndValues...)
+		}
+	}
+}
+
 func (o *outputs) reset() {
+	clear(o.log.lines)
+	o.log.lines = o.log.lines[:0]
 	clear(o.begin)
 	clear(o.cancel)
 	clear(o.relisted)

@@ -60,7 +60,7 @@
 //   - Every goroutine that Start starts has ended when Stop returns, except calls to a
 //     runtime that ignores cancellation.
 //   - The functions of a Handler run in the goroutine of Handle. No code of a user but the
-//     Cache's runs under a lock.
+//     Cache's runs under a lock of the generator: not the logger's either.
 //   - Pods, containers and statuses are never modified after they are handed over, in
 //     either direction.
 //   - A cache has one generator. NewGenericPLEG panics when a PodCache already has

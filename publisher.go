@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/klog/v2"
 )
 
 // publisher hands the changes of the records to the subscribers, after the cache has their
@@ -13,7 +12,7 @@ import (
 type publisher struct {
 	updates       *broadcaster
 	countExit     func(end *Status) // counts the death of a container
-	logger        klog.Logger
+	log           *stepLog
 	now           time.Time // by the clock, at the present step
 	version       uint64    // of the newest update
 	firstFullList stamp     // of the first full list that succeeded
@@ -64,7 +63,7 @@ func (p *publisher) publish(rec *podRecord, s snapshot, recovered bool) {
 	if s.pod == nil {
 		pub.version, pub.seen = 0, nil
 	}
-	p.log(u)
+	p.logTransitions(u)
 	if u.amends {
 		p.updates.Amend(u)
 	} else {
@@ -111,21 +110,20 @@ func (p *publisher) noteFullList(at stamp, records *podRecords) {
 	}
 }
 
-// log logs every transition, and the exit code of containers that finished.
-func (p *publisher) log(u *update) {
-	v := p.logger.V(2)
-	if !v.Enabled() {
+// logTransitions logs every transition, and the exit code of containers that finished.
+func (p *publisher) logTransitions(u *update) {
+	if !p.log.enabled(2) {
 		return
 	}
 	statuses := statusFinderIn(u.statuses)
 	for i, t := range u.transitions {
 		id := t.container.ID.ID
-		p.logger.V(4).Info("Transition", "podUID", u.uid, "containerID", id, "event", t.kind)
+		p.log.info(4, "Transition", "podUID", u.uid, "containerID", id, "event", t.kind)
 		if t.kind != ContainerDied || t.sandbox {
 			continue
 		}
 		if s := statuses.at(i, id); s != nil && s.State == ContainerStateExited {
-			v.Info("Container finished", "podUID", u.uid, "containerID", id, "exitCode", s.ExitCode, "reason", s.Reason)
+			p.log.info(2, "Container finished", "podUID", u.uid, "containerID", id, "exitCode", s.ExitCode, "reason", s.Reason)
 		}
 	}
 }

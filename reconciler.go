@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/klog/v2"
 
 	"github.com/kubepleg/pleg/internal/calls"
 	"github.com/kubepleg/pleg/internal/schedule"
@@ -43,30 +42,38 @@ type reconciler struct {
 // reconcilerConfig does not change.
 type reconcilerConfig struct {
 	schedule.Config
-	logger klog.Logger
 	// blocked counts the blocked readers; nil where full lists come every period anyway.
 	blocked func() int
 }
 
 func newReconciler(cfg reconcilerConfig, now time.Time, cache Cache, updates *broadcaster, m *metrics) *reconciler {
 	sched, records := schedule.New(cfg.Config), newPodRecords()
-	writer := newCacheWriter(cache, records, cfg.logger)
+	writer := newCacheWriter(cache, records)
 	sched.Advance(now)
-	return &reconciler{
+	r := &reconciler{
 		cfg: cfg, sched: sched, records: records, cache: writer,
 		publisher: publisher{
-			updates: updates, countExit: m.countExit, logger: cfg.logger, syncing: make(map[types.UID]*podRecord),
+			updates: updates, countExit: m.countExit, syncing: make(map[types.UID]*podRecord),
 		},
 		metrics: m,
 		relists: relists{records: records, sched: sched, cache: writer},
 		failing: failingPods{sched: sched, byUID: make(map[types.UID]*podRecord)},
 		health:  healthState{asOf: now, lastInspection: now},
 	}
+	writer.log, r.publisher.log = &r.out.log, &r.out.log
+	return r
+}
+
+// badData counts bad data, and logs the first of each kind.
+func (r *reconciler) badData(reason badReason, object string) {
+	log := func(message string, keysAndValues ...any) { r.out.log.info(0, message, keysAndValues...) }
+	r.metrics.badData(log, reason, object)
 }
 
 // step takes in the inputs and the time, and returns the calls to begin and to cancel.
 func (r *reconciler) step(clock time.Time, in *inputs) *outputs {
 	r.out.reset()
+	r.out.log.verbosity = in.verbosity
 	r.advance(clock)
 	// Results come first: they may answer a request. They are taken by pod, so that a run can be
 	// repeated.
@@ -106,7 +113,7 @@ func (r *reconciler) advance(clock time.Time) {
 // takeResult takes in the result of a call.
 func (r *reconciler) takeResult(res *result) {
 	if calls.Panicked(res.err) {
-		r.metrics.badData(badRuntimePanic, res.err.Error())
+		r.badData(badRuntimePanic, res.err.Error())
 	}
 	switch res.call.Kind {
 	case schedule.ListAll:
@@ -151,7 +158,7 @@ func (r *reconciler) beginCalls() {
 			r.beginFullList(c)
 		case schedule.ListPod:
 			begin.pod = r.records.getOrAdd(c.UID).pod // a record, so that what overlaps with the list is noticed
-			r.cfg.logger.V(5).Info("Relisting pod", "podUID", c.UID, "cause", c.Cause)
+			r.out.log.info(5, "Relisting pod", "podUID", c.UID, "cause", c.Cause)
 		case schedule.Inspect:
 			begin.pod = r.beginInspection(c)
 		}

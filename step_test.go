@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/cockroachdb/datadriven"
-	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubepleg/pleg/internal/schedule"
@@ -88,7 +87,7 @@ type stepper struct {
 type logged struct{ what, text string }
 
 func (s *stepper) make(d *datadriven.TestData) {
-	cfg := reconcilerConfig{logger: logr.Discard(), Config: schedule.Config{
+	cfg := reconcilerConfig{Config: schedule.Config{
 		Period: time.Second, Timeout: 2 * time.Minute, Threshold: 3 * time.Minute, Workers: 8, ListsPods: true,
 	}}
 	plain := false
@@ -121,7 +120,7 @@ func (s *stepper) make(d *datadriven.TestData) {
 	if cfg.ConnectedPeriod > 0 {
 		cfg.blocked = s.cache.BlockedReaders
 	}
-	m := newMetrics(cfg.logger, false, func() gauges { return gauges{} })
+	m := newMetrics(false, func() gauges { return gauges{} })
 	updates := newBroadcaster(m.countDiscarded)
 	s.events = updates.Subscribe(s.t.Context(), 1000, subscriptionOptions{Lasting: true})
 	s.t.Cleanup(updates.Halt)

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/types"
 	"pgregory.net/rapid"
 
@@ -36,7 +35,7 @@ type openCall struct {
 }
 
 func newRandomNode(t *rapid.T) *randomNode {
-	cfg := reconcilerConfig{logger: logr.Discard(), Config: schedule.Config{
+	cfg := reconcilerConfig{Config: schedule.Config{
 		Period: time.Second, Timeout: 5 * time.Second, Threshold: 3 * time.Minute,
 		Workers: rapid.IntRange(1, 2).Draw(t, "workers"), ListsPods: rapid.Bool().Draw(t, "lists pods"),
 	}}
@@ -48,7 +47,7 @@ func newRandomNode(t *rapid.T) *randomNode {
 	if rapid.Bool().Draw(t, "six methods") {
 		cache = struct{ Cache }{cache}
 	}
-	m := newMetrics(cfg.logger, false, func() gauges { return gauges{} })
+	m := newMetrics(false, func() gauges { return gauges{} })
 	updates := newBroadcaster(m.countDiscarded)
 	w.events = updates.Subscribe(t.Context(), 1000, subscriptionOptions{Lasting: true})
 	w.r = newReconciler(cfg, epoch, cache, updates, m)
