@@ -213,12 +213,15 @@ func TestStatusesAreCoalesced(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := newNode(t)
-				n.SetPods(bare("0", plegtest.Running("01"), plegtest.Running("02")), bare("a", plegtest.Running("a1"),
-					plegtest.Running("a2")))
 				sub := n.g.Subscribe(t.Context(), 4)
-				n.g.Relist() // fills the channel
+				// One after the other, so that their order is known.
+				n.SetPod(bare("0", plegtest.Running("01"), plegtest.Running("02")))
+				n.g.Relist()
+				n.SetPod(bare("a", plegtest.Running("a1"), plegtest.Running("a2")))
+				n.g.Relist() // the channel is full
 				n.ExitContainer("0", "01", 0, "Completed")
 				n.ExitContainer("0", "02", 0, "Completed")
+				n.g.Relist()
 				for _, change := range append(c.meanwhile, func(*node) {}) {
 					change(n)
 					n.g.Relist()
