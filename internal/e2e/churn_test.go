@@ -430,14 +430,14 @@ func (c *churn) awaitTold(ctx context.Context, l *life, what func(told) bool) er
 
 // hasLost tells whether it is the runtime that does not know that a container has ended, as it
 // may be with one that LosesExits: it was killed while the container lived, and shows it as
-// running. Whatever is told of the container from then on is right.
+// unknown. Whatever is told of the container from then on is right.
 func (c *churn) hasLost(ctx context.Context, l *life) bool {
 	c.noteCrash(l)
 	if b, _ := c.book.get(l.id); !c.fire.daemon.Runtime().LosesExits || !b.crashed || b.mortal.IsZero() {
 		return false
 	}
 	r, err := c.client.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: l.id})
-	if err != nil || r.Status.State != runtimeapi.ContainerState_CONTAINER_RUNNING {
+	if err != nil || r.Status.State != runtimeapi.ContainerState_CONTAINER_UNKNOWN {
 		return false
 	}
 	c.book.note(l, func(l *life) { l.failed = true })

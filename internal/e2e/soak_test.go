@@ -48,7 +48,7 @@ func TestSoak(t *testing.T) {
 			s.churn.passed, s.fire.done, s.churn.hits, s.meters.story(t))
 		s.meters.checkBadData(t)
 		if s.churn.lost > 0 {
-			t.Logf("%s lost the exits of %d containers: it shows them as running", n.daemon.Runtime().Name,
+			t.Logf("%s lost the exits of %d containers: it shows them as unknown", n.daemon.Runtime().Name,
 				s.churn.lost)
 			t.Attr(attrLost, strconv.Itoa(s.churn.lost))
 		}

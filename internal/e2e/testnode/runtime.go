@@ -56,8 +56,9 @@ type Runtime struct {
 	// ForgottenExit is the exit code that it tells of a container that ended while it did not
 	// run; 0 if it then knows the right one.
 	ForgottenExit int
-	// LosesExits tells that, after it was killed, it may show a container as running for ever
-	// whose process has ended: containerd 1.6.
+	// LosesExits tells that, after it was killed, it may not know a container any more that it
+	// was starting, and show it as unknown: containerd 1.6 ("Failed to load container status:
+	// failed to load task: error creating fifo"). It then misses its end.
 	LosesExits bool
 
 	// EarlyBy is how much too early it may stamp the end of a container. CRI-O has it from the
