@@ -36,7 +36,7 @@ func cut(err error) error {
 	var causes []error
 	var collect func(error)
 	collect = func(err error) {
-		if s, ok := err.(interface{ GRPCStatus() *status.Status }); ok { //nolint:errorlint // the tree is walked here
+		if s, ok := err.(interface{ GRPCStatus() *status.Status }); ok {
 			if is := s.GRPCStatus(); proto.Size(is.Proto()) > maxText {
 				long = true // or its details are
 				err = status.Error(is.Code(), cutText(is.Message()))
