@@ -104,7 +104,7 @@ type things struct {
 
 func newThings() *things {
 	return &things{
-		metrics: newMetrics(exploreLogger, false, func() gauges { return gauges{} }),
+		metrics: newMetrics(exploreLogger, func() gauges { return gauges{} }),
 		pods:    make(map[int]*Pod), levelsOf: make(map[*Pod]levels),
 	}
 }
@@ -251,7 +251,7 @@ func (w *world) ask(a action) {
 		w.in.addHint(ContainerEvent{ContainerID: "nobody knows"})
 	case actRequest:
 		w.left.requests--
-		w.in.requests[uid] = struct{}{}
+		put(&w.in.requests, uid, struct{}{})
 	case actReader:
 		w.left.readers--
 		w.block(a.pod, w.clock)
@@ -260,11 +260,11 @@ func (w *world) ask(a action) {
 		w.block(a.pod, w.clock.Add(explorePeriod/2))
 	case actReinspect:
 		w.left.reinspects--
-		w.in.reinspects[uid] = struct{}{}
+		put(&w.in.reinspects, uid, struct{}{})
 	case actRelist:
 		w.left.relists--
 		c := &exploredCaller{
-			relistCaller: newRelistCaller().(*relistCaller), at: w.truth, called: w.r.sched.Last().Number,
+			relistCaller: newRelistCaller(), at: w.truth, called: w.r.sched.Last().Number,
 		}
 		w.callers = append(w.callers, c)
 		w.in.relists = append(w.in.relists, c.relistCaller)

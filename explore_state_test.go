@@ -36,10 +36,9 @@ const (
 var classesOf = map[string]class{
 	"Scheduler.cfg": leftOut, "Scheduler.retry": leftOut, "Scheduler.clock": leftOut, "Scheduler.now": leftOut,
 	"Scheduler.ahead": leftOut, "Scheduler.alarms": leftOut, "Scheduler.late": leftOut,
-	"Scheduler.scratch": leftOut, "Scheduler.begun": leftOut, "queue.left": leftOut,
-	"Scheduler.free": leftOut, "Scheduler.freePods": leftOut,
+	"Scheduler.begun": leftOut, "queue.left": leftOut,
 	"Stamp.Number": stampNumber, "Stamp.Time": clockTime,
-	"fullList.memory": leftOut, "fullList.cause": leftOut, "fullList.next": schedTime,
+	"fullList.cause": leftOut, "fullList.next": schedTime,
 	"fullList.notBefore": schedTime, "fullList.want": wantNumber, "fullList.covers": wantNumber,
 	"pod.cause": leftOut, "pod.retryCause": leftOut, "pod.want": wantNumber, "pod.oldest": wantNumber,
 	"pod.dueAt": schedTime, "pod.alarm": leftOut, "pod.index": leftOut, "pod.unanswered": notZero, "pod.queued": leftOut,

@@ -184,7 +184,7 @@ func podIndex(uid types.UID) int { return int(uid[0] - 'a') }
 
 func newWorld(sc *scope, th *things) *world {
 	w := &world{
-		scope: sc, things: th, pods: NewCache(), clock: exploreStart, in: newInputs(), truth: sc.start,
+		scope: sc, things: th, pods: NewCache(), clock: exploreStart, truth: sc.start,
 		left: sc.budget, stamped: make(map[uint64]truth),
 	}
 	w.noteClock()
@@ -212,7 +212,7 @@ func newWorld(sc *scope, th *things) *world {
 		}
 		w.clock = w.wake.Add(-time.Millisecond)
 		w.noteClock()
-		w.in.reset()
+		w.in = inputs{}
 	}
 	return w
 }
@@ -295,7 +295,7 @@ func (w *world) step() {
 			w.syncs[p] = true // if it is there, see check
 		}
 	}
-	w.in.reset()
+	w.in = inputs{}
 	w.check(before, returned)
 	w.answered = w.answered[:0]
 }

@@ -67,7 +67,6 @@ func (r *reconciler) completeInspection(res *result) {
 		r.inspected(rec, insp, res)
 	}
 	r.failing.update(rec)
-	r.sched.Recycle(c)
 }
 
 // inspected acts on the status, or the error, of a pod that is present.

@@ -6,9 +6,8 @@ import (
 	"github.com/kubepleg/pleg/internal/schedule"
 )
 
-// outputs is what the reconciler wants done after a step, in the order of the fields. It is
-// valid until the next. A call to cancel may have returned; its memory may then be that of
-// one to begin.
+// outputs is what the reconciler wants done after a step, in the order of the fields. A call
+// to cancel may have returned.
 type outputs struct {
 	cancel   []cancelCall
 	begin    []beginCall
@@ -29,11 +28,4 @@ type beginCall struct {
 type cancelCall struct {
 	*schedule.Call
 	cause error
-}
-
-func (o *outputs) reset() {
-	clear(o.begin)
-	clear(o.cancel)
-	clear(o.relisted)
-	o.begin, o.cancel, o.relisted, o.listsRecovered = o.begin[:0], o.cancel[:0], o.relisted[:0], false
 }

@@ -37,7 +37,7 @@ type reconciler struct {
 	silence    silence
 
 	compared []comparison // scratch
-	out      outputs
+	out      outputs      // of the present step
 }
 
 // reconcilerConfig does not change.
@@ -65,8 +65,8 @@ func newReconciler(cfg reconcilerConfig, now time.Time, cache Cache, updates *br
 }
 
 // step takes in the inputs and the time, and returns the calls to begin and to cancel.
-func (r *reconciler) step(clock time.Time, in *inputs) *outputs {
-	r.out.reset()
+func (r *reconciler) step(clock time.Time, in *inputs) outputs {
+	r.out = outputs{}
 	r.advance(clock)
 	// Results come first: they may answer a request. They are taken by pod, so that a run can be
 	// repeated.
@@ -82,7 +82,7 @@ func (r *reconciler) step(clock time.Time, in *inputs) *outputs {
 	r.completeRelists()
 	r.noteHealth()
 	r.out.wake = r.sched.Wake()
-	return &r.out
+	return r.out
 }
 
 // noteHealth takes what others keep into the health state. The rest of it is noted as it

@@ -79,7 +79,7 @@ func (r *reconciler) takeHints(in *inputs) {
 		r.sched.HintAll()
 		for uid, rec := range r.records.byUID {
 			if rec.pod != nil {
-				in.hints[hint{uid: uid}] = struct{}{}
+				put(&in.hints, hint{uid: uid}, struct{}{})
 			}
 		}
 	}

@@ -121,7 +121,7 @@ func (s *stepper) make(d *datadriven.TestData) {
 	if cfg.ConnectedPeriod > 0 {
 		cfg.blocked = s.cache.BlockedReaders
 	}
-	m := newMetrics(cfg.logger, false, func() gauges { return gauges{} })
+	m := newMetrics(cfg.logger, func() gauges { return gauges{} })
 	updates := newBroadcaster(m.countDiscarded)
 	s.events = updates.Subscribe(s.t.Context(), 1000, subscriptionOptions{Lasting: true})
 	s.t.Cleanup(updates.Halt)
@@ -138,7 +138,7 @@ func (s *stepper) directive(t *testing.T, d *datadriven.TestData) string {
 		return ""
 	case "at":
 		s.now = epoch.Add(s.duration(d.CmdArgs[0].Key))
-		in := newInputs()
+		in := inputs{}
 		for line := range strings.Lines(d.Input) {
 			s.take(&in, strings.TrimSpace(line))
 		}

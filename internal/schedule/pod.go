@@ -57,8 +57,7 @@ type pod struct {
 func (s *Scheduler) pod(uid types.UID) *pod {
 	p := s.pods[uid]
 	if p == nil {
-		p = s.newPod()
-		p.uid = uid
+		p = &pod{uid: uid}
 		s.pods[uid] = p
 	}
 	return p
@@ -285,10 +284,6 @@ func (s *Scheduler) plan(p *pod) {
 	idle := p.want == 0 && p.list == nil && p.inspection == nil && !p.inspect && p.alarm.IsZero()
 	if idle && p.attempts == 0 && p.unanswered.IsZero() {
 		delete(s.pods, p.uid)
-		if len(s.freePods) < maxFree {
-			*p = pod{}
-			s.freePods = append(s.freePods, p)
-		}
 	}
 }
 
@@ -304,17 +299,6 @@ func (s *Scheduler) planStuck(p *pod) {
 		s.stuck--
 	}
 	p.stuck = stuck
-}
-
-// newPod returns an empty pod, whose memory may have been another's.
-func (s *Scheduler) newPod() *pod {
-	n := len(s.freePods)
-	if n == 0 {
-		return &pod{}
-	}
-	p := s.freePods[n-1]
-	s.freePods = s.freePods[:n-1]
-	return p
 }
 
 func (p *pod) nextAlarm(cfg Config) time.Time {

@@ -30,8 +30,6 @@ const (
 	// canariesPerThreshold is how often within the health threshold a healthy pod is
 	// inspected while others hang.
 	canariesPerThreshold = 6
-	// maxFree bounds the memory that is kept to be used again.
-	maxFree = 1024
 )
 
 // Stamp is given out when a list begins. Lists are ordered by Number alone; Time is
@@ -65,8 +63,7 @@ const (
 	Inspect
 )
 
-// Call is one call to the runtime, from its beginning to its return. Its memory may be
-// used for another then.
+// Call is one call to the runtime, from its beginning to its return.
 type Call struct {
 	Kind  Kind
 	UID   types.UID // empty for ListAll
@@ -119,16 +116,12 @@ type Scheduler struct {
 	toInspect    queue // pods to inspect
 	inspectSlots int   // slots free for that
 	canary       canary
-	scratch      []*pod
 	begun        []*Call
-	free         []*Call // inspections that have returned, to be used again
-	freePods     []*pod  // the same of pods
 }
 
 // fullList is the list of all pods.
 type fullList struct {
 	call     *Call // in flight
-	memory   Call  // of it
 	periodic bool
 	next     time.Time // by the period
 	relist   bool      // somebody waits for one to begin
@@ -240,10 +233,10 @@ func (s *Scheduler) FullListInFlight() bool { return s.full.call != nil && !s.fu
 // WithdrawRelist takes RequestRelist back.
 func (s *Scheduler) WithdrawRelist() { s.full.relist = false }
 
-// Begin returns the calls to begin now. They are valid until the next Begin as a
-// list. ordinary: full lists come every Period, whatever the stream announces.
+// Begin returns the calls to begin now. ordinary: full lists come every Period, whatever the
+// stream announces.
 func (s *Scheduler) Begin(ordinary bool) []*Call {
-	s.begun = s.begun[:0]
+	s.begun = nil
 	if latest := s.now.Add(s.cfg.Period); s.hurries(ordinary) && latest.Before(s.full.next) {
 		s.full.next = latest
 	}
@@ -288,11 +281,7 @@ func (s *Scheduler) hurries(ordinary bool) bool {
 }
 
 func (s *Scheduler) beginInspection(p *pod) {
-	c := &Call{}
-	if n := len(s.free); n > 0 {
-		c, s.free = s.free[n-1], s.free[:n-1]
-	}
-	*c = Call{Kind: Inspect, UID: p.uid, Began: s.now, pod: p}
+	c := &Call{Kind: Inspect, UID: p.uid, Began: s.now, pod: p}
 	p.inspection, p.inspect = c, false
 	if p.unanswered.IsZero() {
 		p.unanswered = s.now
@@ -336,8 +325,7 @@ const (
 func (s *Scheduler) beginFullList(cause string, ordinary bool) {
 	f := &s.full
 	f.relist = false
-	f.memory = Call{Kind: ListAll, Cause: cause, Stamp: s.stamp(), Began: s.now}
-	f.call = &f.memory
+	f.call = &Call{Kind: ListAll, Cause: cause, Stamp: s.stamp(), Began: s.now}
 	f.next = s.now.Add(s.period(ordinary))
 	f.hintAnswered = false
 	s.begun = append(s.begun, f.call)
@@ -417,14 +405,6 @@ func (s *Scheduler) Returned(c *Call, answered bool) {
 	s.plan(p)
 }
 
-// Recycle takes an inspection back that has returned and that nobody looks at any
-// more.
-func (s *Scheduler) Recycle(c *Call) {
-	if len(s.free) < maxFree {
-		s.free = append(s.free, c)
-	}
-}
-
 // LateCall is a call that has become slow, or dead.
 type LateCall struct {
 	*Call
@@ -436,7 +416,7 @@ type LateCall struct {
 // returns the calls in flight that have become slow or dead, by UID. What has returned
 // meanwhile is to be taken in before.
 func (s *Scheduler) Expire() []LateCall {
-	s.late = s.late[:0]
+	s.late = nil
 	if c := s.full.call; c != nil {
 		if !c.Slow && !s.now.Before(c.Began.Add(s.cfg.Period)) {
 			c.Slow = true
@@ -447,7 +427,7 @@ func (s *Scheduler) Expire() []LateCall {
 			s.late = append(s.late, LateCall{c, true})
 		}
 	}
-	expired := s.scratch[:0]
+	var expired []*pod
 	for len(s.alarms) > 0 && !s.now.Before(s.alarms[0].alarm) {
 		p := s.alarms[0]
 		s.alarms.remove(p)
@@ -457,8 +437,6 @@ func (s *Scheduler) Expire() []LateCall {
 	for _, p := range expired {
 		s.expire(p)
 	}
-	clear(expired)
-	s.scratch = expired
 	return s.late
 }
 
