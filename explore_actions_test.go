@@ -27,7 +27,6 @@ const (
 	actTickWake
 	actTickSlow
 	actTickDead
-	actBack
 	actFull
 	actList
 	actInspect
@@ -37,7 +36,7 @@ var actionNames = [...]string{
 	"truth", "hint", "hint of nobody knows", "RequestRelist", "reader blocks",
 	"reader blocks for half a period", "RequestReinspect", "Relist()",
 	"Subscribe()", "Start()", "Stop()", "stream connects", "stream ends", "clock +1ns", "clock to the wake-up",
-	"clock past slow", "clock past the deadline", "clock BACK", "full", "list", "inspect",
+	"clock past slow", "clock past the deadline", "full", "list", "inspect",
 }
 
 func (k actionKind) call() schedule.Kind { return schedule.Kind(k - actFull) }
@@ -179,7 +178,7 @@ func (w *world) apply(a action) {
 		return
 	case actStart, actStop:
 		w.startOrStop(a.kind == actStart)
-	case actTickLittle, actTickWake, actTickSlow, actTickDead, actBack:
+	case actTickLittle, actTickWake, actTickSlow, actTickDead:
 		w.tick(a.kind)
 	case actFull, actList, actInspect:
 		if a.fails && !a.free && !a.stopped || a.lies {
@@ -218,12 +217,6 @@ func (w *world) startOrStop(start bool) {
 }
 
 func (w *world) tick(kind actionKind) {
-	if kind == actBack {
-		w.left.backs--
-		w.wentBack = true
-		w.clock = w.clock.Add(-explorePeriod)
-		return
-	}
 	w.left.ticks--
 	switch kind {
 	case actTickWake:
@@ -310,7 +303,6 @@ func (w *world) next() []action {
 	} else {
 		add(w.left.stops, action{kind: actStop})
 	}
-	add(w.left.backs, action{kind: actBack})
 	if w.left.ticks > 0 {
 		if !w.flows {
 			as = append(as, action{kind: actTickLittle})

@@ -124,7 +124,6 @@ func (w *world) checkReader(p int) {
 	shown := shownBy(answer.status)
 	from, reached := w.trueAt(r.minTime.Add(1))
 	switch {
-	case w.wentBack:
 	case !reached:
 		w.breaks("rule 6: a reader gets an answer before its time has come")
 	case answer.err == nil && answer.status.Name != lies && !could(shown, from[p], w.truth[p]):
@@ -353,7 +352,7 @@ func (w *world) quietSteps() {
 	for range 2 {
 		wake := w.wake
 		w.step()
-		if w.wake.Before(wake) { // while a full list hangs there is one every period, from any step
+		if w.wake.Before(wake) {
 			w.breaks("the time to wake up comes nearer in a step that has nothing to do, from %v to %v", wake, w.wake)
 		}
 		if ahead := w.wake.Sub(w.clock); ahead > 1 {
@@ -378,7 +377,7 @@ func (w *world) checkRest(periodic bool, unrest string) {
 		if u := w.unrestOf(p, true); w.hinted[p] && u != "" {
 			w.breaks("rest without a period: a hinted change is not found: %s", u)
 		}
-		if w.readers[p].blockedReader != nil && !w.sixMethods && !w.wentBack {
+		if w.readers[p].blockedReader != nil && !w.sixMethods {
 			w.breaks("rest without a period: a reader of %s is blocked", podUID(p))
 		}
 		if v := w.schedPod(p); v.IsValid() && v.FieldByName("want").Uint() > 0 {

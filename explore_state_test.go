@@ -22,8 +22,8 @@ const (
 	leftOut
 	stampNumber // the number of a stamp
 	wantNumber  // the same, plus one
-	clockTime   // what the clock showed
-	schedTime   // the schedule's time: how far ahead it is
+	clockTime   // what is compared with other times: its rank
+	schedTime   // when something is due or was: how far ahead it is
 	versionNumber
 	changeNumber // of the pod
 	syncNumber   // of the pod
@@ -34,8 +34,8 @@ const (
 // classesOf has every field of the reconciler and of what it consists of that is not to
 // be taken as it is. A number or a time that is new has to be classified here.
 var classesOf = map[string]class{
-	"Scheduler.cfg": leftOut, "Scheduler.retry": leftOut, "Scheduler.clock": leftOut, "Scheduler.now": leftOut,
-	"Scheduler.ahead": leftOut, "Scheduler.alarms": leftOut, "Scheduler.late": leftOut,
+	"Scheduler.cfg": leftOut, "Scheduler.retry": leftOut, "Scheduler.now": leftOut,
+	"Scheduler.alarms": leftOut, "Scheduler.late": leftOut,
 	"Scheduler.begun": leftOut, "queue.left": leftOut,
 	"Stamp.Number": stampNumber, "Stamp.Time": clockTime,
 	"fullList.cause": leftOut, "fullList.next": schedTime,
@@ -216,7 +216,7 @@ func (f *printer) world() {
 	b := w.left
 	for _, n := range [...]int8{
 		b.changes, b.hints, b.lists, b.requests, b.readers, b.laters, b.reinspects, b.relists, b.faults, b.ticks,
-		b.backs, b.stops, b.subscribers, b.batches, b.connects,
+		b.stops, b.subscribers, b.batches, b.connects,
 	} {
 		f.put(plain, int64(n))
 	}

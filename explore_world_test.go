@@ -87,8 +87,8 @@ type scope struct {
 
 // budget is how much of what may happen besides calls that complete.
 type budget struct {
-	changes, hints, lists, requests, readers, laters, reinspects, relists, faults, ticks, backs int8
-	stops, subscribers, batches, connects                                                       int8
+	changes, hints, lists, requests, readers, laters, reinspects, relists, faults, ticks int8
+	stops, subscribers, batches, connects                                                int8
 }
 
 // flight is a call in flight.
@@ -152,7 +152,6 @@ type world struct {
 	periods  int // full lists begun
 	begun    []string
 	broken   string
-	wentBack bool // the clock has
 	quiet    bool // expects that a step has nothing to do
 	tracing  bool
 	trace    func(action) // told of every action at rest

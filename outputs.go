@@ -14,7 +14,7 @@ type outputs struct {
 	relisted []*relistCaller // their relist is complete
 	// listsRecovered: a full list has succeeded after one that failed.
 	listsRecovered bool
-	// wake is when, by the clock, the next step is due; zero for never.
+	// wake is when the next step is due; zero for never.
 	wake time.Time
 }
 

@@ -60,14 +60,14 @@ func newReconciler(cfg reconcilerConfig, now time.Time, cache Cache, updates *br
 		metrics: m,
 		relists: relists{records: records, sched: sched, cache: writer},
 		failing: failingPods{sched: sched, byUID: make(map[types.UID]*podRecord)},
-		health:  healthState{asOf: now, lastInspection: now},
+		health:  healthState{lastInspection: now},
 	}
 }
 
 // step takes in the inputs and the time, and returns the calls to begin and to cancel.
-func (r *reconciler) step(clock time.Time, in *inputs) outputs {
+func (r *reconciler) step(now time.Time, in *inputs) outputs {
 	r.out = outputs{}
-	r.advance(clock)
+	r.advance(now)
 	// Results come first: they may answer a request. They are taken by pod, so that a run can be
 	// repeated.
 	slices.SortStableFunc(in.results, func(a, b *result) int { return cmp.Compare(a.call.UID, b.call.UID) })
@@ -95,12 +95,9 @@ func (r *reconciler) noteHealth() {
 }
 
 // advance sets the time.
-func (r *reconciler) advance(clock time.Time) {
-	if back := r.sched.Advance(clock); back > 0 {
-		r.health.goBack(back)
-		r.failing.changed = true
-	}
-	r.health.asOf, r.publisher.now = clock, clock
+func (r *reconciler) advance(now time.Time) {
+	r.sched.Advance(now)
+	r.publisher.now = now
 }
 
 // takeResult takes in the result of a call.

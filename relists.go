@@ -31,7 +31,7 @@ type relists struct {
 // relist is a full list that has succeeded.
 type relist struct {
 	stamp  stamp
-	began  time.Time     // in the schedule's time
+	began  time.Time
 	caller *relistCaller // nil: only its duration is to be measured
 	// What was due when the list succeeded, and a caller waits for: PodSyncs, and that
 	// pods are inspected again whose inspection had failed.

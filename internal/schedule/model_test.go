@@ -366,13 +366,6 @@ func TestModel(t *testing.T) {
 					w.pass(wake.Sub(w.clock))
 				}
 			},
-			"clock back": func(t *rapid.T) {
-				by := soon.Draw(t, "by")
-				w.clock = w.clock.Add(-by)
-				if back := w.Advance(w.clock); back != by {
-					t.Fatalf("back by %v: %v", by, back)
-				}
-			},
 			"": func(*rapid.T) { w.check() },
 		})
 		w.settle()

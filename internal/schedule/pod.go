@@ -91,7 +91,6 @@ func (s *Scheduler) request(p *pod, cause string, hinted bool) {
 // earliest counts; the full lists answer the others.
 func (s *Scheduler) RequestAt(uid types.UID, at time.Time) {
 	p := s.pod(uid)
-	at = at.Add(s.ahead)
 	if earlier := p.dueAt[reader]; earlier.IsZero() || at.Before(earlier) {
 		p.dueAt[reader] = at
 	}
@@ -250,14 +249,14 @@ func (s *Scheduler) Moving(uid types.UID) bool {
 	}
 }
 
-// HungSince returns when, by the clock, the oldest inspection of the pod began that the
+// HungSince returns when the oldest inspection of the pod began that the
 // runtime owes an answer to; zero unless one of these has been slow.
 func (s *Scheduler) HungSince(uid types.UID) time.Time {
 	if s.canary.hung == 0 {
 		return time.Time{}
 	}
 	if p := s.pods[uid]; p != nil && p.hung {
-		return s.Clock(p.unanswered)
+		return p.unanswered
 	}
 	return time.Time{}
 }

@@ -99,10 +99,8 @@ type Scheduler struct {
 	cfg   Config
 	retry backoff.Policy
 
-	// now never goes back: where the clock does, ahead grows by as much.
-	clock, now time.Time
-	ahead      time.Duration
-	last       Stamp
+	now  time.Time
+	last Stamp
 
 	full      fullList
 	pods      map[types.UID]*pod // those that something is open of
@@ -154,24 +152,13 @@ func New(cfg Config) *Scheduler {
 	}
 }
 
-// Advance sets the time. If the clock has gone back since, it returns how far; deadlines
-// then come as if the clock had stood still.
-func (s *Scheduler) Advance(clock time.Time) (back time.Duration) {
-	if clock.Before(s.clock) {
-		back = s.clock.Sub(clock)
-		s.ahead += back
-	}
-	s.clock, s.now = clock, clock.Add(s.ahead)
-	return back
-}
+// Advance sets the time.
+func (s *Scheduler) Advance(now time.Time) { s.now = now }
 
-// Now returns the schedule's own time, which never goes back.
+// Now returns the time.
 func (s *Scheduler) Now() time.Time { return s.now }
 
-// Clock converts a time of the schedule to what the clock shows then.
-func (s *Scheduler) Clock(now time.Time) time.Time { return now.Add(-s.ahead) }
-
-// Since returns how long ago a time of the schedule is.
+// Since returns how long ago a time is.
 func (s *Scheduler) Since(t time.Time) time.Duration { return s.now.Sub(t) }
 
 // Last returns the newest stamp that was given out.
@@ -181,8 +168,8 @@ func (s *Scheduler) Last() Stamp { return s.last }
 // stored.
 func (s *Scheduler) stamp() Stamp {
 	s.last.Number++
-	if s.clock.After(s.last.Time) {
-		s.last.Time = s.clock
+	if s.now.After(s.last.Time) {
+		s.last.Time = s.now
 	}
 	return s.last
 }
@@ -478,7 +465,7 @@ func (s *Scheduler) noteLate(c *Call) (slotIsFree bool) {
 	return slotIsFree
 }
 
-// Wake returns when, by the clock, there is more to do; zero for never.
+// Wake returns when there is more to do; zero for never.
 func (s *Scheduler) Wake() time.Time {
 	var next time.Time
 	earlier := func(t time.Time) {
@@ -487,9 +474,6 @@ func (s *Scheduler) Wake() time.Time {
 		}
 	}
 	f := &s.full
-	if f.call != nil && f.periodic {
-		earlier(s.now.Add(s.cfg.Period)) // to notice when the clock goes back: what hangs has hung for longer still
-	}
 	switch {
 	case f.call == nil:
 		if f.periodic {
@@ -508,8 +492,5 @@ func (s *Scheduler) Wake() time.Time {
 		earlier(s.alarms[0].alarm)
 	}
 	earlier(s.canaryDue())
-	if next.IsZero() {
-		return next
-	}
-	return s.Clock(next)
+	return next
 }
