@@ -404,7 +404,6 @@ func (w *world) unrest() string {
 		}
 	}
 	r, s := w.r, reflect.ValueOf(w.r.sched).Elem()
-	full := s.FieldByName("full")
 	for _, o := range [...]struct {
 		is   bool
 		what string
@@ -415,13 +414,12 @@ func (w *world) unrest() string {
 		{len(r.relists.waiting)+len(r.relists.attached)+len(r.relists.incomplete) > 0, "a relist is open"},
 		{len(r.records.byUID) != r.records.present, "an absent pod is remembered"},
 		{r.sched.OpenPods() > 0, "the schedule has a pod open"},
-		{s.FieldByName("requested").Int() != 0, "requests are miscounted"},
 		{s.FieldByName("listSlots").Int() != schedule.PodListsAtOnce, "a list slot is lost"},
 		{s.FieldByName("inspectSlots").Int() != int64(w.workers), "a worker is lost"},
 		{s.FieldByName("alarms").Len() > 0, "an alarm is left"},
 		{s.FieldByName("canary").FieldByName("hung").Int() != 0, "a pod hangs"},
-		{full.FieldByName("want").Uint() > 0, "a request for all is open"},
-		{full.FieldByName("relist").Bool(), "a relist is requested"},
+		{s.FieldByName("all").FieldByName("want").Uint() > 0, "a request for all is open"},
+		{s.FieldByName("full").FieldByName("relist").Bool(), "a relist is requested"},
 		{len(r.cache.held) != 0 || !r.cache.due.IsZero() || anyHeld(w.pods), "the cache holds"},
 		{len(w.pods.GetAll()) != r.records.present, "the cache has statuses of absent pods"},
 	} {

@@ -36,11 +36,11 @@ const (
 var classesOf = map[string]class{
 	"Scheduler.cfg": leftOut, "Scheduler.retry": leftOut, "Scheduler.now": leftOut,
 	"Scheduler.alarms": leftOut, "Scheduler.late": leftOut,
-	"Scheduler.begun": leftOut, "queue.left": leftOut,
+	"Scheduler.begun": leftOut, "Scheduler.requested": leftOut,
 	"Stamp.Number": stampNumber, "Stamp.Time": clockTime,
-	"fullList.cause": leftOut, "fullList.next": schedTime,
-	"fullList.notBefore": schedTime, "fullList.want": wantNumber, "fullList.covers": wantNumber,
-	"pod.cause": leftOut, "pod.retryCause": leftOut, "pod.want": wantNumber, "pod.oldest": wantNumber,
+	"fullList.next":      schedTime,
+	"fullList.notBefore": schedTime, "fullList.covers": wantNumber,
+	"request.cause": leftOut, "request.want": wantNumber, "request.oldest": wantNumber, "pod.retryCause": leftOut,
 	"pod.dueAt": schedTime, "pod.alarm": leftOut, "pod.index": leftOut, "pod.unanswered": notZero, "pod.queued": leftOut,
 	"canary.since": schedTime, "canary.last": schedTime, "canary.succeeded": schedTime,
 	"Call.Cause": leftOut, "Call.pod": leftOut, "Call.Began": schedTime,
@@ -427,12 +427,10 @@ func (f *printer) mapping(v reflect.Value) {
 
 // queue prints the pods that are queued, in their order.
 func (f *printer) queue(v reflect.Value) {
-	which := int(v.FieldByName("which").Int())
-	pods, gone := v.FieldByName("pods"), int(v.FieldByName("left").Int())
-	for i := int(v.FieldByName("head").Int()); i < pods.Len(); i++ {
-		if p := pods.Index(i); !p.IsNil() && int(p.Elem().FieldByName("queued").Index(which).Int()) == gone+i+1 {
-			f.value(p.Elem().FieldByName("uid"), plain)
-		}
+	place := v.FieldByName("List").FieldByName("root")
+	for range v.FieldByName("List").FieldByName("len").Int() {
+		place = place.FieldByName("next").Elem()
+		f.value(place.FieldByName("Value").Elem().Elem().FieldByName("uid"), plain)
 	}
 	f.put(plain, -2)
 }

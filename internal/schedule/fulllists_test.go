@@ -39,7 +39,7 @@ func TestRuntimeSlowerThanThePeriod(t *testing.T) {
 		s := newScript(t)
 		s.SetPeriodic(true)
 		s.step(0, "F1 period")
-		s.step(1500 * ms)
+		s.step(1500*ms, "F1 slow")
 		finish(s, "F1")
 		s.does()
 		s.wakes(2500 * ms)
@@ -217,7 +217,7 @@ func TestListInsteadOfManyDoesNotAnswer(t *testing.T) {
 	t.Run("hangs", func(t *testing.T) {
 		s := begin(t)
 		s.wakes(period)
-		s.step(period, lines(2, 0, 8)...)
+		s.step(period, append([]string{"F1 slow"}, lines(2, 0, 8)...)...)
 		s.wakes(2 * period)
 		s.listed(names(2, 8)...)
 		s.does(lines(10, 8, 2)...)
@@ -281,7 +281,7 @@ func TestDeadFullList(t *testing.T) {
 	s.SetPeriodic(true)
 	s.step(0, "F1 period")
 	s.wakes(300 * ms)
-	s.step(300*ms, "F1 dead") // before it was slow
+	s.step(300*ms, "F1 slow", "F1 dead") // before a period has passed
 	s.FullListFailed()
 	s.wakes(-1)
 	s.step(5 * period)

@@ -102,13 +102,13 @@ type Scheduler struct {
 	now  time.Time
 	last Stamp
 
-	full      fullList
-	pods      map[types.UID]*pod // those that something is open of
-	requested int                // of these, how many have an open request
-	stuck     int                // and of these, how many that no list of the pod alone answers soon
-	alarms    alarms
-	late      []LateCall
+	all    pod // all pods: their list in flight, the request of one, and the alarm
+	full   fullList
+	pods   map[types.UID]*pod // those that something is open of
+	alarms alarms
+	late   []LateCall
 
+	requested    queue // pods with an open request
 	toList       queue // pods to list
 	listSlots    int   // slots free for that
 	toInspect    queue // pods to inspect
@@ -117,18 +117,11 @@ type Scheduler struct {
 	begun        []*Call
 }
 
-// fullList is the list of all pods.
+// fullList is when all pods are listed, besides what is open of them.
 type fullList struct {
-	call     *Call // in flight
 	periodic bool
 	next     time.Time // by the period
 	relist   bool      // somebody waits for one to begin
-
-	// want is the number from which on a full list answers the newest request for all pods;
-	// 0 for none. hinted: an event is among these requests.
-	want   uint64
-	cause  string
-	hinted bool
 	// notBefore is when a list that is asked for may begin, so that these take no more than
 	// half of the time; RequestRelist's does not wait for it.
 	notBefore time.Time
@@ -146,7 +139,7 @@ type fullList struct {
 func New(cfg Config) *Scheduler {
 	return &Scheduler{
 		cfg: cfg, retry: backoff.Policy{First: cfg.Period, Longest: MaxRetryWait},
-		pods:   make(map[types.UID]*pod),
+		pods: make(map[types.UID]*pod), requested: queue{which: requesting},
 		toList: queue{which: listing}, listSlots: PodListsAtOnce,
 		toInspect: queue{which: inspecting}, inspectSlots: cfg.Workers,
 	}
@@ -196,26 +189,18 @@ func (s *Scheduler) Connected() bool { return s.full.connected }
 func (s *Scheduler) RequestRelist() { s.full.relist = true }
 
 // RequestAll asks for a full list soon. The request stays open until one succeeds.
-func (s *Scheduler) RequestAll(cause string) { s.requestAll(cause, false) }
+func (s *Scheduler) RequestAll(cause string) { s.all.add(s.last.Number, cause, false) }
 
 // HintAll is RequestAll because an event of the runtime may have been missed, or names no
 // pod. Events may run ahead of lists, so that another full list comes within a period of
 // the answer.
-func (s *Scheduler) HintAll() { s.requestAll(CauseHint, true) }
-
-func (s *Scheduler) requestAll(cause string, hinted bool) {
-	if s.full.want == 0 {
-		s.full.cause = cause
-	}
-	s.full.want = s.last.Number + 1
-	s.full.hinted = s.full.hinted || hinted
-}
+func (s *Scheduler) HintAll() { s.all.add(s.last.Number, CauseHint, true) }
 
 // FullListDead reports whether the full list in flight is past its deadline: none can begin.
-func (s *Scheduler) FullListDead() bool { return s.full.call != nil && s.full.call.Dead }
+func (s *Scheduler) FullListDead() bool { return s.all.list != nil && s.all.list.Dead }
 
 // FullListInFlight reports whether a full list is in flight whose answer will count.
-func (s *Scheduler) FullListInFlight() bool { return s.full.call != nil && !s.full.call.Dead }
+func (s *Scheduler) FullListInFlight() bool { return s.all.list != nil && !s.all.list.Dead }
 
 // WithdrawRelist takes RequestRelist back.
 func (s *Scheduler) WithdrawRelist() { s.full.relist = false }
@@ -224,7 +209,7 @@ func (s *Scheduler) WithdrawRelist() { s.full.relist = false }
 // stream announces.
 func (s *Scheduler) Begin(ordinary bool) []*Call {
 	s.begun = nil
-	if latest := s.now.Add(s.cfg.Period); s.hurries(ordinary) && latest.Before(s.full.next) {
+	if latest := s.now.Add(s.cfg.Period); latest.Before(s.full.next) && s.hurries(ordinary) {
 		s.full.next = latest
 	}
 	if cause, due := s.fullListDue(); due {
@@ -264,7 +249,18 @@ func (s *Scheduler) period(ordinary bool) time.Duration {
 // or a request is open that no list of its pod answers soon.
 func (s *Scheduler) hurries(ordinary bool) bool {
 	f := &s.full
-	return f.call == nil && (!f.connected || ordinary || f.failed || f.hintAnswered || s.stuck > 0)
+	return s.all.list == nil && (!f.connected || ordinary || f.failed || f.hintAnswered || s.anyStuck())
+}
+
+// anyStuck reports whether a request waits for a full list, because the list of its pod
+// hangs or has failed, or the runtime makes none.
+func (s *Scheduler) anyStuck() bool {
+	for p := range s.requested.all {
+		if !s.cfg.ListsPods || p.list != nil && p.list.Slow || !p.dueAt[listFailed].IsZero() {
+			return true
+		}
+	}
+	return false
 }
 
 func (s *Scheduler) beginInspection(p *pod) {
@@ -282,12 +278,12 @@ func (s *Scheduler) fullListDue() (cause string, due bool) {
 	f := &s.full
 	soon := !s.now.Before(f.notBefore)
 	switch {
-	case f.call != nil:
+	case s.all.list != nil:
 		return "", false
 	case f.relist:
 		return CauseDemand, true
-	case f.want > 0 && soon:
-		return f.cause, true
+	case s.all.want > 0 && soon:
+		return s.all.cause, true
 	case s.manyWait() && soon:
 		return s.toList.first().cause, true
 	case f.periodic && !s.now.Before(f.next):
@@ -299,7 +295,7 @@ func (s *Scheduler) fullListDue() (cause string, due bool) {
 // manyWait reports whether so many pods wait that all are to be listed instead. After a
 // full list that failed they are listed by themselves.
 func (s *Scheduler) manyWait() bool {
-	return s.toList.len > PodListsAtOnce && !s.full.failed
+	return s.toList.Len() > PodListsAtOnce && !s.full.failed
 }
 
 // The causes that the schedule itself gives.
@@ -312,12 +308,13 @@ const (
 func (s *Scheduler) beginFullList(cause string, ordinary bool) {
 	f := &s.full
 	f.relist = false
-	f.call = &Call{Kind: ListAll, Cause: cause, Stamp: s.stamp(), Began: s.now}
+	s.all.list = &Call{Kind: ListAll, Cause: cause, Stamp: s.stamp(), Began: s.now, pod: &s.all}
+	s.setAlarm(&s.all)
 	f.next = s.now.Add(s.period(ordinary))
 	f.hintAnswered = false
-	s.begun = append(s.begun, f.call)
+	s.begun = append(s.begun, s.all.list)
 	if s.manyWait() { // whatever it was begun for
-		f.covers = f.call.Stamp.Number
+		f.covers = s.all.list.Stamp.Number
 		for p := s.toList.pop(); p != nil; p = s.toList.pop() {
 			s.plan(p)
 		}
@@ -327,11 +324,9 @@ func (s *Scheduler) beginFullList(cause string, ordinary bool) {
 // FullListed notes that the full list c has succeeded: it answers what asked for it. The
 // requests for single pods are answered one by one.
 func (s *Scheduler) FullListed(c *Call) {
-	f := &s.full
-	f.failed = false
-	if f.want > 0 && f.want <= c.Stamp.Number {
-		f.want = 0
-		f.hintAnswered, f.hinted = f.hinted, false
+	s.full.failed = false
+	if _, hinted := s.all.answer(c.Stamp.Number); hinted {
+		s.full.hintAnswered = true
 	}
 	s.pauseFullLists(s.now.Sub(c.Began))
 }
@@ -372,7 +367,8 @@ func (s *Scheduler) Returned(c *Call, answered bool) {
 	p := c.pod
 	switch c.Kind {
 	case ListAll:
-		s.full.call = nil
+		p.list = nil
+		s.setAlarm(p)
 		s.resumePodLists()
 		return
 	case ListPod:
@@ -404,16 +400,6 @@ type LateCall struct {
 // meanwhile is to be taken in before.
 func (s *Scheduler) Expire() []LateCall {
 	s.late = nil
-	if c := s.full.call; c != nil {
-		if !c.Slow && !s.now.Before(c.Began.Add(s.cfg.Period)) {
-			c.Slow = true
-			s.resumePodLists()
-		}
-		if !c.Dead && !s.now.Before(c.Began.Add(s.cfg.Timeout)) {
-			c.Dead = true
-			s.late = append(s.late, LateCall{c, true})
-		}
-	}
 	var expired []*pod
 	for len(s.alarms) > 0 && !s.now.Before(s.alarms[0].alarm) {
 		p := s.alarms[0]
@@ -432,23 +418,31 @@ func (s *Scheduler) expire(p *pod) {
 		if !at.IsZero() && !s.now.Before(at) {
 			p.dueAt[why] = time.Time{}
 			if reason(why) != listFailed { // that one is open still, unless it was answered
-				s.request(p, p.causeOf(reason(why)), false)
+				p.add(s.last.Number, p.causeOf(reason(why)), false)
 			}
 		}
 	}
 	if s.noteLate(p.list) {
-		s.listSlots++
+		if p == &s.all {
+			s.resumePodLists()
+		} else {
+			s.listSlots++
+		}
 	}
 	if s.noteLate(p.inspection) {
 		s.inspectSlots++
 		s.noteHung(p)
 	}
 	p.alarm = time.Time{}
-	s.plan(p)
+	if p == &s.all {
+		s.setAlarm(p)
+	} else {
+		s.plan(p)
+	}
 }
 
-// noteLate notes that a call about one pod is slow or dead, and reports whether its slot is
-// free from now on.
+// noteLate notes that a call is slow or dead, and reports whether its slot is free from now
+// on.
 func (s *Scheduler) noteLate(c *Call) (slotIsFree bool) {
 	if c == nil {
 		return false
@@ -473,19 +467,12 @@ func (s *Scheduler) Wake() time.Time {
 			next = t
 		}
 	}
-	f := &s.full
-	switch {
-	case f.call == nil:
-		if f.periodic {
-			earlier(f.next)
+	if s.all.list == nil {
+		if s.full.periodic {
+			earlier(s.full.next)
 		}
-		if f.want > 0 || s.manyWait() {
-			earlier(f.notBefore)
-		}
-	case !f.call.Dead:
-		earlier(f.call.Began.Add(s.cfg.Timeout))
-		if f.covers > 0 || !s.cfg.ListsPods && s.requested > 0 && !f.call.Slow {
-			earlier(f.call.Began.Add(s.cfg.Period))
+		if s.all.want > 0 || s.manyWait() {
+			earlier(s.full.notBefore)
 		}
 	}
 	if len(s.alarms) > 0 {
