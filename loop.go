@@ -41,16 +41,17 @@ type loop struct {
 	timer wakeTimer // owned by who holds the token
 }
 
-// runPeriodically runs the loop, with full lists every period, until ctx ends.
+// runPeriodically has full lists begin every period until ctx ends, and runs the loop unless
+// a caller of Relist does.
 func (l *loop) runPeriodically(ctx context.Context) {
+	l.setPeriodic(true)
+	defer l.setPeriodic(false)
 	select {
 	case l.token <- struct{}{}:
 	case <-ctx.Done():
 		return
 	}
 	defer func() { <-l.token }()
-	l.setPeriodic(true)
-	defer l.setPeriodic(false)
 	l.run(ctx.Done())
 }
 

@@ -47,6 +47,20 @@ func TestRuntimeSlowerThanThePeriod(t *testing.T) {
 	}
 }
 
+// A pause after a list is no longer than a period, however far the clock was set forward
+// during the list.
+func TestPauseIsBounded(t *testing.T) {
+	s := newScript(t)
+	s.RequestRelist()
+	s.step(0, "F1 demand")
+	s.Advance(epoch.Add(time.Hour))
+	s.listed("F1")
+	s.RequestAll("demand")
+	s.does()
+	s.wakes(time.Hour + period)
+	s.step(time.Hour+period, "F2 demand")
+}
+
 // A caller of Relist gets a list that begins after its request: at once, or when the one
 // in flight has returned.
 func TestRequestRelist(t *testing.T) {

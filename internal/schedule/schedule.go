@@ -122,8 +122,8 @@ type fullList struct {
 	periodic bool
 	next     time.Time // by the period
 	relist   bool      // somebody waits for one to begin
-	// notBefore is when a list that is asked for may begin, so that these take no more than
-	// half of the time; RequestRelist's does not wait for it.
+	// notBefore is when a list that is asked for may begin: the newest one took as long
+	// before, or a period. RequestRelist's does not wait for it.
 	notBefore time.Time
 	// failed: the newest one did. hintAnswered: it answered a hint, which may have run
 	// ahead of it.
@@ -339,10 +339,10 @@ func (s *Scheduler) FullListFailed() {
 	s.resumePodLists()
 }
 
-// pauseFullLists sets notBefore when a full list has ended. The one of the period, if it is
-// due already, comes after a period.
+// pauseFullLists sets notBefore when a full list has ended, a period ahead at most. The one of
+// the period, if it is due already, comes after a period.
 func (s *Scheduler) pauseFullLists(wait time.Duration) {
-	s.full.notBefore = s.now.Add(wait)
+	s.full.notBefore = s.now.Add(min(wait, s.cfg.Period))
 	if s.full.next.Before(s.now) {
 		s.full.next = s.now.Add(s.cfg.Period)
 	}
