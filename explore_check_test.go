@@ -417,7 +417,7 @@ func (w *world) unrest() string {
 		{s.FieldByName("listSlots").Int() != schedule.PodListsAtOnce, "a list slot is lost"},
 		{s.FieldByName("inspectSlots").Int() != int64(w.workers), "a worker is lost"},
 		{s.FieldByName("alarms").Len() > 0, "an alarm is left"},
-		{s.FieldByName("canary").FieldByName("hung").Int() != 0, "a pod hangs"},
+		{s.FieldByName("hung").FieldByName("List").FieldByName("len").Int() != 0, "a pod hangs"},
 		{s.FieldByName("all").FieldByName("want").Uint() > 0, "a request for all is open"},
 		{s.FieldByName("full").FieldByName("relist").Bool(), "a relist is requested"},
 		{len(r.cache.held) != 0 || !r.cache.due.IsZero() || anyHeld(w.pods), "the cache holds"},

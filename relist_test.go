@@ -305,7 +305,7 @@ func TestStartBesideRelist(t *testing.T) {
 		<-returned
 		before := n.Calls(plegtest.GetPods)
 		time.Sleep(10 * time.Second)
-		if got := n.Calls(plegtest.GetPods) - before; got != 10 {
+		if got := n.Calls(plegtest.GetPods) - before; got < 9 {
 			t.Errorf("%d lists in the next 10 s", got)
 		}
 		go n.g.Relist()

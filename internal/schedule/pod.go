@@ -40,10 +40,8 @@ type pod struct {
 	inspection *Call // in flight
 	inspect    bool  // one is to begin
 
-	// unanswered is when the oldest inspection began since the runtime answered one;
-	// hung: one of these has been slow.
+	// unanswered is when the oldest inspection began since the runtime answered one.
 	unanswered time.Time
-	hung       bool
 
 	queued [queues]*list.Element // its places there
 	alarm  time.Time
@@ -228,10 +226,7 @@ func (s *Scheduler) Moving(uid types.UID) bool {
 // HungSince returns when the oldest inspection of the pod began that the
 // runtime owes an answer to; zero unless one of these has been slow.
 func (s *Scheduler) HungSince(uid types.UID) time.Time {
-	if s.canary.hung == 0 {
-		return time.Time{}
-	}
-	if p := s.pods[uid]; p != nil && p.hung {
+	if p := s.pods[uid]; p != nil && p.queued[hanging] != nil {
 		return p.unanswered
 	}
 	return time.Time{}

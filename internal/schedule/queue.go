@@ -10,6 +10,7 @@ const (
 	listing = iota
 	inspecting
 	requesting
+	hanging
 	queues
 )
 

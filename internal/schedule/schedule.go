@@ -22,8 +22,9 @@ const (
 	// wait, all pods are listed instead: the two calls of one full list cost about as
 	// much as those of eight single ones on a node of some hundred containers.
 	PodListsAtOnce = 8
-	// MaxRetryWait bounds the back-off of a pod that cannot be inspected.
-	MaxRetryWait = time.Minute
+	// MaxRetryWait bounds the back-off of a pod that cannot be inspected, unless a period is
+	// longer.
+	MaxRetryWait = 10 * time.Second
 	// followUpShare is the part of a period after which the list of a hinted pod is
 	// followed by one more, for events run ahead of lists.
 	followUpShare = 20
@@ -113,6 +114,7 @@ type Scheduler struct {
 	listSlots    int   // slots free for that
 	toInspect    queue // pods to inspect
 	inspectSlots int   // slots free for that
+	hung         queue // pods of whose unanswered inspections one was slow
 	canary       canary
 	begun        []*Call
 }
@@ -141,7 +143,7 @@ func New(cfg Config) *Scheduler {
 		cfg: cfg, retry: backoff.Policy{First: cfg.Period, Longest: MaxRetryWait},
 		pods: make(map[types.UID]*pod), requested: queue{which: requesting},
 		toList: queue{which: listing}, listSlots: PodListsAtOnce,
-		toInspect: queue{which: inspecting}, inspectSlots: cfg.Workers,
+		toInspect: queue{which: inspecting}, inspectSlots: cfg.Workers, hung: queue{which: hanging},
 	}
 }
 

@@ -220,6 +220,30 @@ func TestHungSince(t *testing.T) {
 	s.forgotten()
 }
 
+// When an inspection succeeds, those that hang are not waited for any longer than at first.
+func TestSuccessEndsTheBackOffOfPodsThatHang(t *testing.T) {
+	s := newScript(t)
+	s.Inspect("a")
+	s.step(0, "Ia")
+	s.step(timeout, "Ia slow", "Ia dead")
+	s.returns("Ia", false)
+	for range 4 {
+		s.Retry("a", "deadline")
+	}
+	s.Retry("b", "failed")
+	s.Retry("b", "failed")
+	s.wakes(timeout + 2*period) // of b
+	s.InspectionSucceeded()
+	s.wakes(timeout + period)
+	s.step(timeout+period, "G1 a deadline")
+	s.listed("G1")
+	s.wakes(timeout + 2*period)
+	s.step(timeout+2*period, "G2 b failed")
+	s.listed("G2")
+	s.Retry("a", "deadline")
+	s.wakes(timeout + 3*period)
+}
+
 // Canaries: while an inspection hangs, a healthy pod is due to be inspected every sixth
 // of the threshold, unless one has succeeded meanwhile.
 func TestCanaries(t *testing.T) {
