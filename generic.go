@@ -66,7 +66,8 @@ var _ PodLifecycleEventGenerator = (*GenericPLEG)(nil)
 // NewGenericPLEG returns a generator that relists runtime every relistPeriod and writes
 // cache; a cache has one generator for all its life. The channel of Watch has the
 // capacity channelCapacity. A zero or negative period selects DefaultRelistPeriod, a zero
-// or negative capacity DefaultChannelCapacity. Nothing runs until Start or Relist.
+// or negative capacity DefaultChannelCapacity. A period of more than a second is shortened
+// to half of the threshold; see WithRelistThreshold. Nothing runs until Start or Relist.
 //
 // Like the kubelet's, it returns no error. It panics if runtime, cache or clock is nil or
 // a nil pointer, and if cache is a PodCache that has another generator.
@@ -108,7 +109,8 @@ func NewGenericPLEG(runtime Runtime, channelCapacity int, relistPeriod time.Dura
 		options := subscriptionOptions{Begins: g.clock.Now(), Lasting: true}
 		return g.updates.Subscribe(context.Background(), g.capacity, options) //nolint:forbidigo // it is never closed
 	})
-	g.makeLoop(relistPeriod)
+	// A longer one would make it unhealthy between two lists.
+	g.makeLoop(min(relistPeriod, max(g.threshold/2, DefaultRelistPeriod)))
 	g.register()
 	return g
 }
