@@ -206,9 +206,9 @@ func (s *Scheduler) InspectionOpen(uid types.UID) bool {
 }
 
 // Moving reports whether what is open of the pod moves by itself: a call is in flight or
-// is to begin, and neither is it slow nor did the last list of the pod fail. A request that
-// waits for a time does not move, nor one that waits for a full list, and a list that nobody
-// waits for any more, because another has answered, moves nothing.
+// is to begin, and neither is it slow, or waits only for slow ones, nor did the last list of
+// the pod fail. A request that waits for a time does not move, nor one that waits for a full
+// list, and a list that nobody waits for any more, because another has answered, moves nothing.
 func (s *Scheduler) Moving(uid types.UID) bool {
 	p := s.pods[uid]
 	switch {
@@ -217,7 +217,7 @@ func (s *Scheduler) Moving(uid types.UID) bool {
 	case p.inspection != nil:
 		return !p.inspection.Slow
 	case p.inspect:
-		return true
+		return s.freeWorkers() > 0 || s.inspections > s.slow
 	default:
 		return s.cfg.ListsPods && p.want > 0 && p.dueAt[listFailed].IsZero() && (p.list == nil || !p.list.Slow)
 	}

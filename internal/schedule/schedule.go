@@ -22,6 +22,9 @@ const (
 	// wait, all pods are listed instead: the two calls of one full list cost about as
 	// much as those of eight single ones on a node of some hundred containers.
 	PodListsAtOnce = 8
+	// MaxSlow is how many slow inspections release their worker. Those beyond keep it, so that a
+	// runtime that hangs is not asked about ever more pods.
+	MaxSlow = 64
 	// MaxRetryWait bounds the back-off of a pod that cannot be inspected, unless a period is
 	// longer.
 	MaxRetryWait = 10 * time.Second
@@ -72,7 +75,7 @@ type Call struct {
 	Stamp Stamp     // of the list; that of an inspection is its user's affair
 	Began time.Time
 
-	// Slow: it has taken longer than a period, and its slot is free for another.
+	// Slow: it has taken longer than a period, and another may take its place; see MaxSlow.
 	// Dead: its deadline has passed. It has failed, its answer is not used, and no
 	// other call of its kind is made for the pod until it returns.
 	Slow, Dead bool
@@ -109,14 +112,15 @@ type Scheduler struct {
 	alarms alarms
 	late   []LateCall
 
-	requested    queue // pods with an open request
-	toList       queue // pods to list
-	listSlots    int   // slots free for that
-	toInspect    queue // pods to inspect
-	inspectSlots int   // slots free for that
-	hung         queue // pods of whose unanswered inspections one was slow
-	canary       canary
-	begun        []*Call
+	requested   queue // pods with an open request
+	toList      queue // pods to list
+	listSlots   int   // slots free for that
+	toInspect   queue // pods to inspect
+	inspections int   // in flight
+	slow        int   // of these
+	hung        queue // pods of whose unanswered inspections one was slow
+	canary      canary
+	begun       []*Call
 }
 
 // fullList is when all pods are listed, besides what is open of them.
@@ -143,7 +147,7 @@ func New(cfg Config) *Scheduler {
 		cfg: cfg, retry: backoff.Policy{First: cfg.Period, Longest: MaxRetryWait},
 		pods: make(map[types.UID]*pod), requested: queue{which: requesting},
 		toList: queue{which: listing}, listSlots: PodListsAtOnce,
-		toInspect: queue{which: inspecting}, inspectSlots: cfg.Workers, hung: queue{which: hanging},
+		toInspect: queue{which: inspecting}, hung: queue{which: hanging},
 	}
 }
 
@@ -227,15 +231,20 @@ func (s *Scheduler) Begin(ordinary bool) []*Call {
 		s.begun = append(s.begun, p.list)
 		s.plan(p)
 	}
-	for s.inspectSlots > 0 {
+	for s.freeWorkers() > 0 {
 		p := s.toInspect.pop()
 		if p == nil {
 			break
 		}
-		s.inspectSlots--
+		s.inspections++
 		s.beginInspection(p)
 	}
 	return s.begun
+}
+
+// freeWorkers returns how many inspections may begin.
+func (s *Scheduler) freeWorkers() int {
+	return s.cfg.Workers - (s.inspections - s.slow) - max(0, s.slow-MaxSlow)
 }
 
 // period returns the time from one full list to the next.
@@ -380,8 +389,9 @@ func (s *Scheduler) Returned(c *Call, answered bool) {
 		}
 	case Inspect:
 		p.inspection = nil
-		if !c.Slow {
-			s.inspectSlots++
+		s.inspections--
+		if c.Slow {
+			s.slow--
 		}
 		if answered {
 			s.noteAnswered(p)
@@ -432,7 +442,7 @@ func (s *Scheduler) expire(p *pod) {
 		}
 	}
 	if s.noteLate(p.inspection) {
-		s.inspectSlots++
+		s.slow++
 		s.noteHung(p)
 	}
 	p.alarm = time.Time{}
@@ -443,22 +453,21 @@ func (s *Scheduler) expire(p *pod) {
 	}
 }
 
-// noteLate notes that a call is slow or dead, and reports whether its slot is free from now
-// on.
-func (s *Scheduler) noteLate(c *Call) (slotIsFree bool) {
+// noteLate notes that a call is slow or dead, and reports whether it is slow from now on.
+func (s *Scheduler) noteLate(c *Call) (becameSlow bool) {
 	if c == nil {
 		return false
 	}
 	dead := !s.now.Before(c.Began.Add(s.cfg.Timeout))
 	if !c.Slow && (dead || !s.now.Before(c.Began.Add(s.cfg.Period))) {
-		c.Slow, slotIsFree = true, true
+		c.Slow, becameSlow = true, true
 		s.late = append(s.late, LateCall{c, false})
 	}
 	if dead && !c.Dead {
 		c.Dead = true
 		s.late = append(s.late, LateCall{c, true})
 	}
-	return slotIsFree
+	return becameSlow
 }
 
 // Wake returns when there is more to do; zero for never.
