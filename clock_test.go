@@ -97,3 +97,34 @@ func TestStepWhileTheTimerIsSet(t *testing.T) {
 		})
 	})
 }
+
+// The zero time is a time like any other, which a fake clock may show.
+func TestClockThatShowsTheZeroTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := plegtest.NewRuntime()
+		rt.SetPods(pods(2)...)
+		defer rt.HangIgnoringCancel(plegtest.GetPodStatus, "pod-00001")()
+		clk := clocktesting.NewFakeClock(time.Time{})
+		cache := pleg.NewCache()
+		g := pleg.NewGenericPLEG(rt.Plain(), 0, time.Second, cache, clk, pleg.WithLogger(logr.Discard()))
+		g.Start()
+		defer g.Stop()
+		synctest.Wait()
+		if ok, err := g.Healthy(); !ok {
+			t.Error(err)
+		}
+		for i := range 10 {
+			if got := rt.Calls(plegtest.GetPods); got != i+1 {
+				t.Errorf("%d lists after %d s", got, i)
+			}
+			clk.Step(time.Second)
+			synctest.Wait()
+		}
+		if got := g.HealthReport().FailingPods; len(got) != 1 || got[0].HangingSince.IsZero() {
+			t.Errorf("failing: %v", got)
+		}
+		if s, err := cache.GetNewerThan("pod-00000", time.Time{}); err != nil || len(s.ContainerStatuses) != 1 {
+			t.Errorf("the cache has %v %v", s, err)
+		}
+	})
+}

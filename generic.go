@@ -88,7 +88,7 @@ func NewGenericPLEG(runtime Runtime, channelCapacity int, relistPeriod time.Dura
 		channelCapacity = DefaultChannelCapacity
 	}
 	g := &GenericPLEG{
-		runtime: runtime, cache: cache, clock: clock, capacity: channelCapacity, opts: defaultOptions(),
+		runtime: runtime, cache: cache, clock: neverZero{clock}, capacity: channelCapacity, opts: defaultOptions(),
 		inbox: inbox.New[inputs](), calls: calls.NewGroup[*schedule.Call](ErrPodNotFound, ErrEventsUnsupported),
 		lifecycle: make(chan struct{}, 1),
 	}
