@@ -14,100 +14,6 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// wallClock is a clock whose times have no monotonic reading, so that they go back when it
-// is set back. Its timers do not.
-type wallClock struct {
-	clock.RealClock
-	ahead atomic.Int64
-}
-
-func (c *wallClock) Now() time.Time {
-	return time.Now().Add(time.Duration(c.ahead.Load())).Round(0)
-}
-
-func (c *wallClock) Since(t time.Time) time.Duration { return c.Now().Sub(t) }
-
-// newWallNode is newNode with a wall clock, on which the node has been started.
-func newWallNode(t *testing.T, opts ...pleg.Option) (*node, *wallClock) {
-	t.Helper()
-	n, clk := &node{Runtime: plegtest.NewRuntime(), t: t, cache: pleg.NewCache()}, &wallClock{}
-	n.g = pleg.NewGenericPLEG(n.Runtime, 0, 0, n.cache, clk, append(opts, pleg.WithLogger(logr.Discard()))...)
-	n.SetPods(pods(5)...)
-	n.start()
-	return n, clk
-}
-
-// A wall clock that is set back an hour, or again and again, stops no periodic
-// list, no retry and no single-pod list.
-func TestWallClockGoesBack(t *testing.T) {
-	for name, back := range map[string]func(clk *wallClock){
-		"an hour once": func(clk *wallClock) { clk.ahead.Store(-int64(time.Hour)) },
-		"again and again": func(clk *wallClock) {
-			clk.ahead.Add(-int64(time.Hour))
-			for i := range 5 {
-				time.AfterFunc(time.Duration(i)*4400*time.Millisecond, func() { clk.ahead.Add(-int64(time.Minute)) })
-			}
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				n, clk := newWallNode(t)
-				time.Sleep(5500 * time.Millisecond)
-				events := n.g.Watch()
-				read(events)
-				back(clk)
-				lists := n.Calls(plegtest.GetPods)
-				n.ExitContainer("pod-00001", "pod-00001-a", 1, "Error")
-				time.Sleep(3 * time.Second)
-				want(t, "events", read(events), "pod-00001 Died pod-00001-a")
-				time.Sleep(27 * time.Second)
-				if got := n.Calls(plegtest.GetPods) - lists; got < 20 {
-					t.Errorf("%d lists in 30 s", got)
-				}
-				n.ExitContainer("pod-00002", "pod-00002-a", 1, "Error")
-				n.g.RequestRelist("pod-00002")
-				synctest.Wait()
-				want(t, "events of a request", read(events), "pod-00002 Died pod-00002-a")
-				if s, err := n.cache.Get("pod-00002"); err != nil || s.ContainerStatuses[0].ExitCode != 1 {
-					t.Errorf("the cache has %v %v", s, err)
-				}
-				healthy(t, n.g)
-			})
-		})
-	}
-}
-
-// Nor does it hide that lists or inspections hang: what has taken an hour has still taken
-// an hour.
-func TestWallClockThatGoesBackHidesNoHang(t *testing.T) {
-	for name, c := range map[string]struct {
-		method plegtest.Method
-		after  time.Duration // since the hang began
-	}{
-		"lists, soon":              {plegtest.GetPods, 10 * time.Second},
-		"lists, past the deadline": {plegtest.GetPods, 150 * time.Second},
-		"inspections, soon":        {plegtest.GetPodStatus, 10 * time.Second},
-		"inspections, later":       {plegtest.GetPodStatus, 100 * time.Second},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				n, clk := newWallNode(t)
-				time.Sleep(5500 * time.Millisecond)
-				defer n.HangIgnoringCancel(c.method, plegtest.AnyPod)()
-				if c.method == plegtest.GetPodStatus {
-					for _, p := range pods(5) {
-						n.ExitContainer(p.ID, string(p.ID)+"-a", 1, "Error")
-					}
-				}
-				time.Sleep(c.after)
-				clk.ahead.Store(-int64(time.Hour))
-				time.Sleep(pleg.DefaultRelistThreshold - c.after + 5*time.Second)
-				unhealthy(t, n.g, "pleg", string(c.method))
-			})
-		})
-	}
-}
-
 // steppingClock is a fake clock that is stepped while the loop sets its timer.
 type steppingClock struct {
 	*clocktesting.FakeClock
@@ -189,5 +95,36 @@ func TestStepWhileTheTimerIsSet(t *testing.T) {
 				t.Errorf("%d lists", got)
 			}
 		})
+	})
+}
+
+// The zero time is a time like any other, which a fake clock may show.
+func TestClockThatShowsTheZeroTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := plegtest.NewRuntime()
+		rt.SetPods(pods(2)...)
+		defer rt.HangIgnoringCancel(plegtest.GetPodStatus, "pod-00001")()
+		clk := clocktesting.NewFakeClock(time.Time{})
+		cache := pleg.NewCache()
+		g := pleg.NewGenericPLEG(rt.Plain(), 0, time.Second, cache, clk, pleg.WithLogger(logr.Discard()))
+		g.Start()
+		defer g.Stop()
+		synctest.Wait()
+		if ok, err := g.Healthy(); !ok {
+			t.Error(err)
+		}
+		for i := range 10 {
+			if got := rt.Calls(plegtest.GetPods); got != i+1 {
+				t.Errorf("%d lists after %d s", got, i)
+			}
+			clk.Step(time.Second)
+			synctest.Wait()
+		}
+		if got := g.HealthReport().FailingPods; len(got) != 1 || got[0].HangingSince.IsZero() {
+			t.Errorf("failing: %v", got)
+		}
+		if s, err := cache.GetNewerThan("pod-00000", time.Time{}); err != nil || len(s.ContainerStatuses) != 1 {
+			t.Errorf("the cache has %v %v", s, err)
+		}
 	})
 }

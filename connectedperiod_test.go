@@ -7,9 +7,32 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/go-logr/logr"
+	"k8s.io/utils/clock"
+
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/plegtest"
 )
+
+// Rule 19: a relist period that is longer than half of the threshold would make the generator
+// unhealthy between two lists.
+func TestRule19LongPeriodIsHalfOfTheThreshold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := plegtest.NewRuntime()
+		rt.SetPods(pods(1)...)
+		g := pleg.NewGenericPLEG(
+			rt.Plain(), 0, time.Hour, pleg.NewCache(), clock.RealClock{}, pleg.WithLogger(logr.Discard()))
+		g.Start()
+		defer g.Stop()
+		for range 60 {
+			time.Sleep(time.Minute)
+			healthy(t, g)
+		}
+		if got := rt.Calls(plegtest.GetPods); got < 40 || got > 41 {
+			t.Errorf("%d lists in an hour", got)
+		}
+	})
+}
 
 // Rule 19: while the stream is connected, full lists come every connected period,
 // whatever it announces or does not; without it, every ordinary one.

@@ -140,7 +140,7 @@ func (e *eventClient) followOnce(ctx context.Context) (end streamEnd) {
 	}
 	e.calls.Go(key, calls.Info{Method: methodWatchEvents, Since: e.clock.Now()}, func(ctx context.Context) error {
 		return e.source.WatchContainerEvents(ctx, s.connected, s.observe)
-	}, func(_ *schedule.Call, err error, _ bool) { s.end(err) })
+	}, func(err error, _ bool) { s.end(err) })
 	end.err = e.await(ctx, s, key)
 	if connectedAt := s.close(); !connectedAt.IsZero() {
 		end.lasted = e.clock.Since(connectedAt)

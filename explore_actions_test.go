@@ -27,7 +27,6 @@ const (
 	actTickWake
 	actTickSlow
 	actTickDead
-	actBack
 	actFull
 	actList
 	actInspect
@@ -37,7 +36,7 @@ var actionNames = [...]string{
 	"truth", "hint", "hint of nobody knows", "RequestRelist", "reader blocks",
 	"reader blocks for half a period", "RequestReinspect", "Relist()",
 	"Subscribe()", "Start()", "Stop()", "stream connects", "stream ends", "clock +1ns", "clock to the wake-up",
-	"clock past slow", "clock past the deadline", "clock BACK", "full", "list", "inspect",
+	"clock past slow", "clock past the deadline", "full", "list", "inspect",
 }
 
 func (k actionKind) call() schedule.Kind { return schedule.Kind(k - actFull) }
@@ -104,7 +103,7 @@ type things struct {
 
 func newThings() *things {
 	return &things{
-		metrics: newMetrics(false, func() gauges { return gauges{} }),
+		metrics: newMetrics(func() gauges { return gauges{} }),
 		pods:    make(map[int]*Pod), levelsOf: make(map[*Pod]levels),
 	}
 }
@@ -179,7 +178,7 @@ func (w *world) apply(a action) {
 		return
 	case actStart, actStop:
 		w.startOrStop(a.kind == actStart)
-	case actTickLittle, actTickWake, actTickSlow, actTickDead, actBack:
+	case actTickLittle, actTickWake, actTickSlow, actTickDead:
 		w.tick(a.kind)
 	case actFull, actList, actInspect:
 		if a.fails && !a.free && !a.stopped || a.lies {
@@ -218,12 +217,6 @@ func (w *world) startOrStop(start bool) {
 }
 
 func (w *world) tick(kind actionKind) {
-	if kind == actBack {
-		w.left.backs--
-		w.wentBack = true
-		w.clock = w.clock.Add(-explorePeriod)
-		return
-	}
 	w.left.ticks--
 	switch kind {
 	case actTickWake:
@@ -251,7 +244,7 @@ func (w *world) ask(a action) {
 		w.in.addHint(ContainerEvent{ContainerID: "nobody knows"})
 	case actRequest:
 		w.left.requests--
-		w.in.requests[uid] = struct{}{}
+		put(&w.in.requests, uid, struct{}{})
 	case actReader:
 		w.left.readers--
 		w.block(a.pod, w.clock)
@@ -260,11 +253,11 @@ func (w *world) ask(a action) {
 		w.block(a.pod, w.clock.Add(explorePeriod/2))
 	case actReinspect:
 		w.left.reinspects--
-		w.in.reinspects[uid] = struct{}{}
+		put(&w.in.reinspects, uid, struct{}{})
 	case actRelist:
 		w.left.relists--
 		c := &exploredCaller{
-			relistCaller: newRelistCaller().(*relistCaller), at: w.truth, called: w.r.sched.Last().Number,
+			relistCaller: newRelistCaller(), at: w.truth, called: w.r.sched.Last().Number,
 		}
 		w.callers = append(w.callers, c)
 		w.in.relists = append(w.in.relists, c.relistCaller)
@@ -310,7 +303,6 @@ func (w *world) next() []action {
 	} else {
 		add(w.left.stops, action{kind: actStop})
 	}
-	add(w.left.backs, action{kind: actBack})
 	if w.left.ticks > 0 {
 		if !w.flows {
 			as = append(as, action{kind: actTickLittle})

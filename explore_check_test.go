@@ -120,7 +120,6 @@ func (w *world) checkReader(p int) {
 	shown := shownBy(answer.status)
 	from, reached := w.trueAt(r.minTime.Add(1))
 	switch {
-	case w.wentBack:
 	case !reached:
 		w.breaks("rule 6: a reader gets an answer before its time has come")
 	case answer.err == nil && answer.status.Name != lies && !could(shown, from[p], w.truth[p]):
@@ -349,7 +348,7 @@ func (w *world) quietSteps() {
 	for range 2 {
 		wake := w.wake
 		w.step()
-		if w.wake.Before(wake) { // while a full list hangs there is one every period, from any step
+		if w.wake.Before(wake) {
 			w.breaks("the time to wake up comes nearer in a step that has nothing to do, from %v to %v", wake, w.wake)
 		}
 		if ahead := w.wake.Sub(w.clock); ahead > 1 {
@@ -374,7 +373,7 @@ func (w *world) checkRest(periodic bool, unrest string) {
 		if u := w.unrestOf(p, true); w.hinted[p] && u != "" {
 			w.breaks("rest without a period: a hinted change is not found: %s", u)
 		}
-		if w.readers[p].blockedReader != nil && !w.sixMethods && !w.wentBack {
+		if w.readers[p].blockedReader != nil && !w.sixMethods {
 			w.breaks("rest without a period: a reader of %s is blocked", podUID(p))
 		}
 		if v := w.schedPod(p); v.IsValid() && v.FieldByName("want").Uint() > 0 {
@@ -401,7 +400,6 @@ func (w *world) unrest() string {
 		}
 	}
 	r, s := w.r, reflect.ValueOf(w.r.sched).Elem()
-	full := s.FieldByName("full")
 	for _, o := range [...]struct {
 		is   bool
 		what string
@@ -412,13 +410,12 @@ func (w *world) unrest() string {
 		{len(r.relists.waiting)+len(r.relists.attached)+len(r.relists.incomplete) > 0, "a relist is open"},
 		{len(r.records.byUID) != r.records.present, "an absent pod is remembered"},
 		{r.sched.OpenPods() > 0, "the schedule has a pod open"},
-		{s.FieldByName("requested").Int() != 0, "requests are miscounted"},
 		{s.FieldByName("listSlots").Int() != schedule.PodListsAtOnce, "a list slot is lost"},
-		{s.FieldByName("inspectSlots").Int() != int64(w.workers), "a worker is lost"},
+		{s.FieldByName("inspections").Int() != 0 || s.FieldByName("slow").Int() != 0, "a worker is lost"},
 		{s.FieldByName("alarms").Len() > 0, "an alarm is left"},
-		{s.FieldByName("canary").FieldByName("hung").Int() != 0, "a pod hangs"},
-		{full.FieldByName("want").Uint() > 0, "a request for all is open"},
-		{full.FieldByName("relist").Bool(), "a relist is requested"},
+		{s.FieldByName("hung").FieldByName("List").FieldByName("len").Int() != 0, "a pod hangs"},
+		{s.FieldByName("all").FieldByName("want").Uint() > 0, "a request for all is open"},
+		{s.FieldByName("full").FieldByName("relist").Bool(), "a relist is requested"},
 		{len(r.cache.held) != 0 || !r.cache.due.IsZero() || anyHeld(w.pods), "the cache holds"},
 		{len(w.pods.GetAll()) != r.records.present, "the cache has statuses of absent pods"},
 	} {

@@ -32,8 +32,6 @@ func exploredScopes() []scope {
 		with(one, "a4 Relist, reinspect", budget{changes: 3, relists: 1, reinspects: 1, requests: 1}, running),
 		with(one, "a5 reader, clock stands", budget{changes: 2, readers: 1, lists: 1, ticks: 1}, running, stands),
 		with(one, "a6 slow and dead", budget{changes: 2, requests: 1, lists: 1, ticks: 2}, running),
-		with(one, "a7 clock back", budget{changes: 2, readers: 1, ticks: 1, backs: 1, lists: 1},
-			running, stands),
 		with(one, "a8 stop", budget{changes: 2, requests: 1, stops: 1, reinspects: 1, lists: 1}, running),
 		with(one, "a9 gone and back", budget{changes: 3, requests: 2, lists: 1}, exited),
 		with(one, "b1 listed only", budget{changes: 3, requests: 1, lists: 1, reinspects: 1}, running, listedOnly),
@@ -65,7 +63,7 @@ func exploredScopes() []scope {
 func walkedScopes() []scope {
 	much := budget{
 		changes: 8, hints: 4, lists: 4, requests: 4, readers: 4, laters: 2, reinspects: 3, relists: 3, faults: 4,
-		ticks: 8, backs: 1, stops: 2, subscribers: 1, batches: 6, connects: 2,
+		ticks: 8, stops: 2, subscribers: 1, batches: 6, connects: 2,
 	}
 	one := scope{pods: 1, containers: 2, getter: true, workers: 2, flows: true, start: oneRunning, budget: much}
 	two := one

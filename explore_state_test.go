@@ -22,8 +22,8 @@ const (
 	leftOut
 	stampNumber // the number of a stamp
 	wantNumber  // the same, plus one
-	clockTime   // what the clock showed
-	schedTime   // the schedule's time: how far ahead it is
+	clockTime   // what is compared with other times: its rank
+	schedTime   // when something is due or was: how far ahead it is
 	versionNumber
 	changeNumber // of the pod
 	syncNumber   // of the pod
@@ -34,14 +34,13 @@ const (
 // classesOf has every field of the reconciler and of what it consists of that is not to
 // be taken as it is. A number or a time that is new has to be classified here.
 var classesOf = map[string]class{
-	"Scheduler.cfg": leftOut, "Scheduler.retry": leftOut, "Scheduler.clock": leftOut, "Scheduler.now": leftOut,
-	"Scheduler.ahead": leftOut, "Scheduler.alarms": leftOut, "Scheduler.late": leftOut,
-	"Scheduler.scratch": leftOut, "Scheduler.begun": leftOut, "queue.left": leftOut,
-	"Scheduler.free": leftOut, "Scheduler.freePods": leftOut,
+	"Scheduler.cfg": leftOut, "Scheduler.retry": leftOut, "Scheduler.now": leftOut,
+	"Scheduler.alarms": leftOut, "Scheduler.late": leftOut,
+	"Scheduler.begun": leftOut, "Scheduler.requested": leftOut,
 	"Stamp.Number": stampNumber, "Stamp.Time": clockTime,
-	"fullList.memory": leftOut, "fullList.cause": leftOut, "fullList.next": schedTime,
-	"fullList.notBefore": schedTime, "fullList.want": wantNumber, "fullList.covers": wantNumber,
-	"pod.cause": leftOut, "pod.retryCause": leftOut, "pod.want": wantNumber, "pod.oldest": wantNumber,
+	"fullList.next":      schedTime,
+	"fullList.notBefore": schedTime, "fullList.covers": wantNumber,
+	"request.cause": leftOut, "request.want": wantNumber, "request.oldest": wantNumber, "pod.retryCause": leftOut,
 	"pod.dueAt": schedTime, "pod.alarm": leftOut, "pod.index": leftOut, "pod.unanswered": notZero, "pod.queued": leftOut,
 	"canary.since": schedTime, "canary.last": schedTime, "canary.succeeded": schedTime,
 	"Call.Cause": leftOut, "Call.pod": leftOut, "Call.Began": schedTime,
@@ -217,7 +216,7 @@ func (f *printer) world() {
 	b := w.left
 	for _, n := range [...]int8{
 		b.changes, b.hints, b.lists, b.requests, b.readers, b.laters, b.reinspects, b.relists, b.faults, b.ticks,
-		b.backs, b.stops, b.subscribers, b.batches, b.connects,
+		b.stops, b.subscribers, b.batches, b.connects,
 	} {
 		f.put(plain, int64(n))
 	}
@@ -428,12 +427,10 @@ func (f *printer) mapping(v reflect.Value) {
 
 // queue prints the pods that are queued, in their order.
 func (f *printer) queue(v reflect.Value) {
-	which := int(v.FieldByName("which").Int())
-	pods, gone := v.FieldByName("pods"), int(v.FieldByName("left").Int())
-	for i := int(v.FieldByName("head").Int()); i < pods.Len(); i++ {
-		if p := pods.Index(i); !p.IsNil() && int(p.Elem().FieldByName("queued").Index(which).Int()) == gone+i+1 {
-			f.value(p.Elem().FieldByName("uid"), plain)
-		}
+	place := v.FieldByName("List").FieldByName("root")
+	for range v.FieldByName("List").FieldByName("len").Int() {
+		place = place.FieldByName("next").Elem()
+		f.value(place.FieldByName("Value").Elem().Elem().FieldByName("uid"), plain)
 	}
 	f.put(plain, -2)
 }

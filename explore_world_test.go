@@ -86,8 +86,8 @@ type scope struct {
 
 // budget is how much of what may happen besides calls that complete.
 type budget struct {
-	changes, hints, lists, requests, readers, laters, reinspects, relists, faults, ticks, backs int8
-	stops, subscribers, batches, connects                                                       int8
+	changes, hints, lists, requests, readers, laters, reinspects, relists, faults, ticks int8
+	stops, subscribers, batches, connects                                                int8
 }
 
 // flight is a call in flight.
@@ -151,7 +151,6 @@ type world struct {
 	periods  int // full lists begun
 	begun    []string
 	broken   string
-	wentBack bool // the clock has
 	quiet    bool // expects that a step has nothing to do
 	tracing  bool
 	trace    func(action) // told of every action at rest
@@ -183,7 +182,7 @@ func podIndex(uid types.UID) int { return int(uid[0] - 'a') }
 
 func newWorld(sc *scope, th *things) *world {
 	w := &world{
-		scope: sc, things: th, pods: NewCache(), clock: exploreStart, in: newInputs(), truth: sc.start,
+		scope: sc, things: th, pods: NewCache(), clock: exploreStart, truth: sc.start,
 		left: sc.budget, stamped: make(map[uint64]truth),
 	}
 	w.noteClock()
@@ -210,7 +209,7 @@ func newWorld(sc *scope, th *things) *world {
 		}
 		w.clock = w.wake.Add(-time.Millisecond)
 		w.noteClock()
-		w.in.reset()
+		w.in = inputs{}
 	}
 	return w
 }
@@ -293,7 +292,7 @@ func (w *world) step() {
 			w.syncs[p] = true // if it is there, see check
 		}
 	}
-	w.in.reset()
+	w.in = inputs{}
 	w.check(before, returned)
 	w.answered = w.answered[:0]
 }

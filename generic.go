@@ -48,9 +48,6 @@ type GenericPLEG struct {
 
 	// watching makes the subscription of Watch at its first call.
 	watching func() chan *PodLifecycleEvent
-	// callers saves Relist an allocation per call. The pool is not global, because a
-	// channel must not leave its synctest bubble.
-	callers sync.Pool
 	// started is true between Start and Stop.
 	started atomic.Bool
 
@@ -69,7 +66,8 @@ var _ PodLifecycleEventGenerator = (*GenericPLEG)(nil)
 // NewGenericPLEG returns a generator that relists runtime every relistPeriod and writes
 // cache; a cache has one generator for all its life. The channel of Watch has the
 // capacity channelCapacity. A zero or negative period selects DefaultRelistPeriod, a zero
-// or negative capacity DefaultChannelCapacity. Nothing runs until Start or Relist.
+// or negative capacity DefaultChannelCapacity. A period of more than a second is shortened
+// to half of the threshold; see WithRelistThreshold. Nothing runs until Start or Relist.
 //
 // Like the kubelet's, it returns no error. It panics if runtime, cache or clock is nil or
 // a nil pointer, and if cache is a PodCache that has another generator.
@@ -90,8 +88,8 @@ func NewGenericPLEG(runtime Runtime, channelCapacity int, relistPeriod time.Dura
 		channelCapacity = DefaultChannelCapacity
 	}
 	g := &GenericPLEG{
-		runtime: runtime, cache: cache, clock: clock, capacity: channelCapacity, opts: defaultOptions(),
-		inbox: inbox.New(newInputs), calls: calls.NewGroup[*schedule.Call](ErrPodNotFound, ErrEventsUnsupported),
+		runtime: runtime, cache: cache, clock: neverZero{clock}, capacity: channelCapacity, opts: defaultOptions(),
+		inbox: inbox.New[inputs](), calls: calls.NewGroup[*schedule.Call](ErrPodNotFound, ErrEventsUnsupported),
 		lifecycle: make(chan struct{}, 1),
 	}
 	for _, o := range opts {
@@ -104,15 +102,15 @@ func NewGenericPLEG(runtime Runtime, channelCapacity int, relistPeriod time.Dura
 	}
 	g.logger, g.threshold = g.opts.logger, g.opts.relistThreshold
 	g.counter, _ = cache.(BlockedCounter)
-	g.metrics = newMetrics(g.opts.registerer != nil, g.gauges)
+	g.metrics = newMetrics(g.gauges)
 	g.metrics.nodeName = g.opts.nodeName
 	g.updates = newBroadcaster(g.metrics.countDiscarded)
 	g.watching = sync.OnceValue(func() chan *PodLifecycleEvent {
 		options := subscriptionOptions{Begins: g.clock.Now(), Lasting: true}
 		return g.updates.Subscribe(context.Background(), g.capacity, options) //nolint:forbidigo // it is never closed
 	})
-	g.callers.New = newRelistCaller
-	g.makeLoop(relistPeriod)
+	// A longer one would make it unhealthy between two lists.
+	g.makeLoop(min(relistPeriod, max(g.threshold/2, DefaultRelistPeriod)))
 	g.register()
 	return g
 }
@@ -142,8 +140,12 @@ func (g *GenericPLEG) makeLoop(period time.Duration) {
 		cfg.ConnectedPeriod = min(g.opts.connectedPeriod, g.threshold/2)
 		cfg.blocked = g.counter.BlockedReaders
 	}
-	g.loop = newLoop(g.clock, g.logger, g.inbox, newRuntimeCalls(g.runtime, getter, g.inbox, g.calls),
-		newReconciler(cfg, g.clock.Now(), g.cache, g.updates, g.metrics))
+	g.loop = &loop{
+		clock: g.clock, logger: g.logger, runtime: g.runtime, getter: getter, inbox: g.inbox, calls: g.calls,
+		token: make(chan struct{}, 1), synced: make(chan struct{}), timer: wakeTimer{clock: g.clock},
+		reconciler: newReconciler(cfg, g.clock.Now(), g.cache, g.updates, g.metrics),
+	}
+	g.loop.state = g.loop.reconciler.health
 	if g.events != nil {
 		g.loop.recovered = g.events.recovered
 	}
@@ -230,9 +232,7 @@ func (g *GenericPLEG) stop() (left []calls.Info) {
 	g.updates.Halt()
 	grace := time.NewTimer(stopGrace)
 	defer grace.Stop()
-	left = g.calls.Wait(grace.C)
-	g.calls.Rest()
-	return left
+	return g.calls.Wait(grace.C)
 }
 
 // Watch returns the channel of the events: always the same one, never closed. Its first
@@ -250,10 +250,9 @@ func (g *GenericPLEG) Watch() chan *PodLifecycleEvent { return g.watching() }
 // It works with Start, and without it in the caller's goroutine. Timeouts use the
 // injected clock; with a fake clock, step it from another goroutine if a call hangs.
 func (g *GenericPLEG) Relist() {
-	caller := g.callers.Get().(*relistCaller)
+	caller := newRelistCaller()
 	g.inbox.Put(func(in *inputs) { in.relists = append(in.relists, caller) })
 	g.loop.runFor(caller)
-	g.callers.Put(caller)
 	g.updates.Fill()
 }
 
@@ -263,7 +262,7 @@ func (g *GenericPLEG) Relist() {
 // answers it.
 func (g *GenericPLEG) RequestRelist(uid types.UID) {
 	if uid != "" {
-		g.inbox.Put(func(in *inputs) { in.requests[uid] = struct{}{} })
+		g.inbox.Put(func(in *inputs) { put(&in.requests, uid, struct{}{}) })
 	}
 }
 
@@ -271,7 +270,7 @@ func (g *GenericPLEG) RequestRelist(uid types.UID) {
 // returns at once. The inspection begins after the request. Subscribers get a PodSync
 // once the cache holds its status or error. A pod that is not known is not inspected.
 func (g *GenericPLEG) RequestReinspect(uid types.UID) {
-	g.inbox.Put(func(in *inputs) { in.reinspects[uid] = struct{}{} })
+	g.inbox.Put(func(in *inputs) { put(&in.reinspects, uid, struct{}{}) })
 }
 
 // onReaderBlocked is the function of NotifyBlocked.

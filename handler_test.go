@@ -62,7 +62,7 @@ func TestHandle(t *testing.T) {
 	for _, started := range []bool{false, true} {
 		t.Run(fmt.Sprint(started), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				n := newNode(t)
+				n := newOrderlyNode(t)
 				n.SetPods(bare("b", plegtest.Running("b1"), plegtest.Exited("b2")), bare("a"))
 				if started {
 					n.start()

@@ -109,10 +109,6 @@ type StreamReport struct {
 // healthState is what the reconciler hands out for health and metrics. It is a value:
 // nothing that it refers to is modified later.
 type healthState struct {
-	// asOf is the clock at the last step; no time below is later.
-	asOf time.Time
-	// back is how far the clock has gone back in all.
-	back      time.Duration
 	lastList  time.Time // when the last successful full list began; zero for none
 	listErr   error     // nil if the last full list succeeded
 	listErrAt time.Time
@@ -126,17 +122,6 @@ type healthState struct {
 	pods   int
 	tally  tally
 	silent bool // the event stream, while it is connected
-}
-
-// goBack sets the times of a state back with the clock, so that a call that has run for
-// an hour has still run for an hour.
-func (s *healthState) goBack(by time.Duration) {
-	s.back += by
-	for _, t := range [...]*time.Time{&s.lastList, &s.listErrAt, &s.lastInspection} {
-		if !t.IsZero() {
-			*t = t.Add(-by)
-		}
-	}
 }
 
 // counts returns the number of pods whose inspection hangs, and whose last has failed.
@@ -164,8 +149,8 @@ type healthCheck struct {
 	reported func() []RuntimeCall
 }
 
-// since returns the age of a time; never less than it was at the last step.
-func (h *healthCheck) since(t time.Time) time.Duration { return later(h.now, h.asOf).Sub(t) }
+// since returns the age of a time.
+func (h *healthCheck) since(t time.Time) time.Duration { return h.now.Sub(t) }
 
 // unhealthy is the one rule of health: nil, or the reason.
 func (h *healthCheck) unhealthy() error {

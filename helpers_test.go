@@ -52,6 +52,10 @@ func newNode(t *testing.T, opts ...pleg.Option) *node {
 	return newNodeOf(t, func(rt *plegtest.Runtime) pleg.Runtime { return rt }, opts...)
 }
 
+// newOrderlyNode is newNode with one worker, which inspects pods by their UIDs: so are the
+// events of pods that one list shows changed delivered.
+func newOrderlyNode(t *testing.T) *node { return newNode(t, pleg.WithInspectionWorkers(1)) }
+
 // newNodeOf is newNode with a runtime made of the fake one.
 func newNodeOf(t *testing.T, wrap func(*plegtest.Runtime) pleg.Runtime, opts ...pleg.Option) *node {
 	t.Helper()

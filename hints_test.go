@@ -153,7 +153,8 @@ func TestRule16TooManyHints(t *testing.T) {
 				<-gate
 			}
 		}}
-		g := pleg.NewGenericPLEG(rt, 0, time.Hour, cache, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
+		g := pleg.NewGenericPLEG(rt, 0, time.Hour, cache, clock.RealClock{},
+			pleg.WithRelistThreshold(2*time.Hour), pleg.WithLogger(logr.Discard()))
 		events := g.Watch()
 		g.Start()
 		defer g.Stop()

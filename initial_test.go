@@ -35,7 +35,7 @@ func readNews(ch <-chan *pleg.PodLifecycleEvent) []string {
 func TestInitial(t *testing.T) {
 	for _, started := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			n := newNode(t)
+			n := newOrderlyNode(t)
 			n.SetPods(plegtest.NewPod("a", plegtest.Running("a1"), plegtest.Exited("a2")), bare("b", plegtest.Created("b1")))
 			watch, early := n.g.Watch(), n.g.Subscribe(t.Context(), 100)
 			if started {
@@ -101,7 +101,7 @@ func TestInitialForSlowSubscribers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				n := newNode(t)
+				n := newOrderlyNode(t)
 				pod := bare("a", plegtest.Running("a1"), plegtest.Exited("a2"))
 				pod.Sandboxes = []*pleg.Container{plegtest.NewSandbox("s", pleg.ContainerStateRunning)}
 				n.SetPods(bare("0", plegtest.Running("01"), plegtest.Running("02")), pod)

@@ -45,8 +45,6 @@ type result struct {
 	err    error
 	// stopped: it failed because Stop cancelled it.
 	stopped bool
-	// release takes the memory back when the result has been taken in; nil if none does.
-	release func()
 }
 
 // minTimes are the earliest and the latest time that the readers of a pod wait for.
@@ -62,32 +60,6 @@ func compareHints(a, b hint) int {
 	return cmp.Or(cmp.Compare(a.uid, b.uid), cmp.Compare(a.containerID, b.containerID))
 }
 
-func newInputs() inputs {
-	return inputs{
-		requests:   make(map[types.UID]struct{}),
-		reinspects: make(map[types.UID]struct{}),
-		readers:    make(map[types.UID]minTimes),
-		hints:      make(map[hint]struct{}),
-	}
-}
-
-// reset empties the inputs and keeps their memory.
-func (in *inputs) reset() {
-	for _, res := range in.results {
-		if res.release != nil {
-			res.release()
-		}
-	}
-	clear(in.results)
-	clear(in.relists)
-	in.results, in.relists, in.connected = in.results[:0], in.relists[:0], in.connected[:0]
-	in.periodic, in.lostHints = nil, false
-	clear(in.requests)
-	clear(in.reinspects)
-	clear(in.readers)
-	clear(in.hints)
-}
-
 // addReader adds a reader that waits for something newer than minTime.
 func (in *inputs) addReader(uid types.UID, minTime time.Time) {
 	t, ok := in.readers[uid]
@@ -98,7 +70,7 @@ func (in *inputs) addReader(uid types.UID, minTime time.Time) {
 		t.earliest = minTime
 	}
 	t.latest = later(t.latest, minTime)
-	in.readers[uid] = t
+	put(&in.readers, uid, t)
 }
 
 // addHint adds an event of the runtime. An event without a pod and a container is about an
@@ -112,21 +84,20 @@ func (in *inputs) addHint(e ContainerEvent) {
 		in.lostHints = true
 		return
 	}
-	in.hints[h] = struct{}{}
+	put(&in.hints, h, struct{}{})
 }
 
 // relistCaller is a caller of Relist.
 type relistCaller struct {
-	// done gets one token when the relist is complete.
+	// done is closed when the relist is complete.
 	done chan struct{}
 }
 
-func newRelistCaller() any { return &relistCaller{done: make(chan struct{}, 1)} }
+func newRelistCaller() *relistCaller { return &relistCaller{done: make(chan struct{})} }
 
-// sortedKeys has what a map holds worked off in an order that can be repeated. It
-// allocates nothing for an empty map.
+// sortedKeys has what a map holds worked off in an order that can be repeated.
 func sortedKeys[V any](m map[types.UID]V) []types.UID {
-	if len(m) == 0 {
+	if len(m) == 0 { // as in most steps, which then allocate nothing for it
 		return nil
 	}
 	return slices.Sorted(maps.Keys(m))

@@ -67,7 +67,6 @@ func (r *reconciler) completeInspection(res *result) {
 		r.inspected(rec, insp, res)
 	}
 	r.failing.update(rec)
-	r.sched.Recycle(c)
 }
 
 // inspected acts on the status, or the error, of a pod that is present.
@@ -78,7 +77,7 @@ func (r *reconciler) inspected(rec *podRecord, insp inspection, res *result) {
 	}
 	if err == nil {
 		r.sched.InspectionSucceeded()
-		r.health.lastInspection = r.health.asOf
+		r.health.lastInspection = r.sched.Now()
 	}
 	switch {
 	case insp.superseded:
@@ -143,7 +142,7 @@ func (r *reconciler) inspectionLate(late schedule.LateCall) {
 		}
 	case rec.pod != nil:
 		r.out.log.info(2, "Inspection is slow", "pod", klog.KRef(rec.pod.Namespace, rec.pod.Name),
-			"podUID", rec.uid, "since", r.sched.Clock(late.Began))
+			"podUID", rec.uid, "since", late.Began)
 	}
 	r.failing.update(rec)
 }

@@ -360,6 +360,41 @@ func TestRule12Bounds(t *testing.T) {
 	}
 }
 
+// Rule 12: on a runtime that hangs, no more than 64 inspections are slow beside those that
+// hold the workers; neither Relist nor the other pods' sync waits for the rest, and all pods are
+// inspected when the runtime answers again.
+func TestRule12SlowInspectionsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNodeOf(t, polling)
+		n.SetPods(pods(200)...)
+		heal := n.HangIgnoringCancel(plegtest.GetPodStatus, plegtest.AnyPod)
+		n.start()
+		time.Sleep(100 * time.Second)
+		if got := n.MaxInFlight(plegtest.GetPodStatus); got != 64+pleg.DefaultInspectionWorkers {
+			t.Errorf("%d inspections at once", got)
+		}
+		if !n.g.HasSynced() {
+			t.Error("it has not synced")
+		}
+		began := time.Now()
+		n.g.Relist()
+		if took := time.Since(began); took > 2*pleg.DefaultRelistPeriod {
+			t.Errorf("Relist took %v", took)
+		}
+		heal()
+		time.Sleep(time.Second)
+		if got := len(n.cache.GetAll()); got != 200 {
+			t.Errorf("%d pods are inspected", got)
+		}
+		if got := n.g.HealthReport().FailingPods; len(got) != 0 {
+			t.Errorf("failing: %v", got)
+		}
+		if got := n.MaxInFlight(plegtest.GetPodStatus); got != 64+pleg.DefaultInspectionWorkers {
+			t.Errorf("%d inspections at once", got)
+		}
+	})
+}
+
 // Rule 12: a worker slot is released once, though a slow inspection also returns.
 func TestRule12WorkerSlotIsReleasedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

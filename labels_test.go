@@ -119,7 +119,8 @@ func TestMillionLabels(t *testing.T) {
 	lists := [2]*pleg.Pod{huge(), huge()}
 	rt := plegtest.NewRuntime()
 	rt.SetPods(lists[0], plegtest.NewPod("b", plegtest.Running("b1")))
-	g := pleg.NewGenericPLEG(rt.Plain(), 0, time.Hour, pleg.NewCache(), clock.RealClock{})
+	g := pleg.NewGenericPLEG(rt.Plain(), 0, time.Hour, pleg.NewCache(), clock.RealClock{},
+		pleg.WithInspectionWorkers(1))
 	events := g.Watch()
 	g.Relist()
 	read(events)

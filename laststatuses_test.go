@@ -244,7 +244,7 @@ func TestStatusesAreCoalesced(t *testing.T) {
 // container later, and to nobody else.
 func TestStatusSeenAfterItsEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
+		n := newOrderlyNode(t)
 		n.SetPods(bare("0", plegtest.Running("01")), bare("a", plegtest.Running("a1")))
 		running := statusOf(n.Pod("a"))
 		early, slow := n.g.Subscribe(t.Context(), 100), n.g.Subscribe(t.Context(), 1, pleg.WithName("slow"))

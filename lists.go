@@ -57,7 +57,7 @@ func (r *reconciler) fullListFailed(err error, c *schedule.Call) {
 	if r.health.listErr == nil || r.health.listErr.Error() != err.Error() {
 		r.out.log.error(err, "Cannot list pods; will try again every period")
 	}
-	r.health.listErr, r.health.listErrAt = err, r.health.asOf
+	r.health.listErr, r.health.listErrAt = err, r.sched.Now()
 	r.out.relisted = append(r.out.relisted, r.relists.failed()...)
 }
 
@@ -93,7 +93,7 @@ func (r *reconciler) fullListSucceeded(c *schedule.Call) {
 		r.out.log.info(0, "Relist succeeded again")
 		r.out.listsRecovered = true
 	}
-	r.health.lastList, r.health.listErr = r.sched.Clock(c.Began), nil
+	r.health.lastList, r.health.listErr = c.Began, nil
 	r.relists.succeeded(c.Stamp, c.Began, r.publisher.syncing, r.failing.byUID)
 }
 

@@ -8,7 +8,9 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
+	"github.com/kubepleg/pleg/internal/calls"
 	"github.com/kubepleg/pleg/internal/inbox"
+	"github.com/kubepleg/pleg/internal/schedule"
 )
 
 // loop runs the reconciler: it takes the inputs in, has a step made of them, makes the calls
@@ -17,10 +19,12 @@ import (
 type loop struct {
 	// Set once.
 
-	clock  clock.Clock
-	logger klog.Logger
-	inbox  *inbox.Inbox[inputs]
-	calls  *runtimeCalls
+	clock   clock.Clock
+	logger  klog.Logger
+	runtime Runtime
+	getter  PodGetter // nil if the runtime does not implement it
+	inbox   *inbox.Inbox[inputs]
+	calls   *calls.Group[*schedule.Call]
 	// recovered takes a token when full lists succeed again; nil if nobody wants to know.
 	recovered chan<- struct{}
 	// token is held by the goroutine that runs the loop.
@@ -36,32 +40,21 @@ type loop struct {
 	stateMu sync.Mutex
 	state   healthState // the reconciler's, as of its last step; guarded by stateMu
 
-	// Owned by who holds the token.
-
-	inputs inputs // of the current step; reused
-	timer  wakeTimer
+	timer wakeTimer // owned by who holds the token
 }
 
-func newLoop(
-	clk clock.Clock, logger klog.Logger, box *inbox.Inbox[inputs], c *runtimeCalls, r *reconciler,
-) *loop {
-	return &loop{
-		clock: clk, logger: logger, inbox: box, calls: c, reconciler: r, state: r.health,
-		token: make(chan struct{}, 1), synced: make(chan struct{}), inputs: newInputs(), timer: wakeTimer{clock: clk},
-	}
-}
-
-// runPeriodically runs the loop, with full lists every period, until ctx ends.
+// runPeriodically has full lists begin every period until ctx ends, and runs the loop unless
+// a caller of Relist does.
 func (l *loop) runPeriodically(ctx context.Context) {
+	l.setPeriodic(true)
+	defer l.setPeriodic(false)
 	select {
 	case l.token <- struct{}{}:
 	case <-ctx.Done():
 		return
 	}
 	defer func() { <-l.token }()
-	l.setPeriodic(true)
-	defer l.setPeriodic(false)
-	l.run(ctx.Done(), nil)
+	l.run(ctx.Done())
 }
 
 func (l *loop) setPeriodic(on bool) {
@@ -75,13 +68,12 @@ func (l *loop) runFor(caller *relistCaller) {
 	case <-caller.done:
 	case l.token <- struct{}{}:
 		defer func() { <-l.token }() // whatever a cache or a logger does
-		l.run(nil, caller.done)
-		l.calls.group.Rest()
+		l.run(caller.done)
 	}
 }
 
-// run runs the loop until done is closed or complete has a token.
-func (l *loop) run(done, complete <-chan struct{}) {
+// run runs the loop until done is closed.
+func (l *loop) run(done <-chan struct{}) {
 	for {
 		select {
 		case <-done:
@@ -91,8 +83,6 @@ func (l *loop) run(done, complete <-chan struct{}) {
 		timeout := l.step()
 		select {
 		case <-done:
-			return
-		case <-complete:
 			return
 		case <-l.inbox.Wake():
 		case <-timeout:
@@ -107,14 +97,14 @@ func (l *loop) run(done, complete <-chan struct{}) {
 func (l *loop) step() <-chan time.Time {
 	out := l.reconcile()
 	for _, c := range out.cancel {
-		l.calls.group.Cancel(c.Call, c.cause)
+		l.calls.Cancel(c.Call, c.cause)
 	}
 	for _, c := range out.begin {
-		l.calls.begin(c)
+		l.begin(c)
 	}
 	out.log.write(l.logger)
 	for _, caller := range out.relisted {
-		caller.done <- struct{}{}
+		close(caller.done)
 	}
 	if out.listsRecovered {
 		select {
@@ -126,15 +116,48 @@ func (l *loop) step() <-chan time.Time {
 }
 
 // reconcile takes the inputs in and has the reconciler take one step.
-func (l *loop) reconcile() *outputs {
-	l.inputs.reset()
-	l.inputs.verbosity = verbosityOf(l.logger)
+func (l *loop) reconcile() outputs {
+	verbosity := verbosityOf(l.logger)
 	l.stepping.Lock()
 	defer l.stepping.Unlock()
-	l.inbox.Take(&l.inputs)
+	in := l.inbox.Take()
+	in.verbosity = verbosity
 	defer l.publishState()
-	return l.reconciler.step(l.clock.Now(), &l.inputs)
+	return l.reconciler.step(l.clock.Now(), &in)
 }
+
+// methods are the names of the runtime's methods for each kind of call.
+var methods = [...]string{
+	schedule.ListAll: methodGetPods, schedule.ListPod: methodGetPod, schedule.Inspect: methodGetPodStatus,
+}
+
+// begin makes a call. Its result becomes an input.
+func (l *loop) begin(c beginCall) {
+	info := calls.Info{Method: methods[c.Kind], PodUID: c.UID, Since: c.Began}
+	if c.pod != nil {
+		info.Object = podObject{c.pod}
+	}
+	res := &result{call: c.Call}
+	l.calls.Go(c.Call, info, func(ctx context.Context) (err error) {
+		switch c.Kind {
+		case schedule.ListAll:
+			res.pods, err = l.runtime.GetPods(ctx, true)
+		case schedule.ListPod:
+			res.pod, err = l.getter.GetPod(ctx, c.UID)
+		case schedule.Inspect:
+			res.status, err = l.runtime.GetPodStatus(ctx, c.pod)
+		}
+		return err
+	}, func(err error, stopped bool) {
+		res.err, res.stopped = err, stopped
+		l.inbox.Put(func(in *inputs) { in.results = append(in.results, res) })
+	})
+}
+
+// podObject is the pod that a call is for. Its name is formatted only when it is printed.
+type podObject struct{ *Pod }
+
+func (p podObject) String() string { return podName(p.Pod) }
 
 // publishState has the reconciler's state be seen by other goroutines.
 func (l *loop) publishState() {

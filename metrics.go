@@ -109,16 +109,12 @@ const (
 	exitUnseen = "unseen" // the container was gone before an inspection saw its end
 )
 
-// newMetrics makes the collector. An observation of a native histogram may allocate eight
-// bytes, for client_golang boxes the number of the bucket: a generator whose metrics nobody
-// collects has classic ones only, and its idle relist allocates nothing.
-func newMetrics(native bool, readGauges func() gauges) *metrics {
+func newMetrics(readGauges func() gauges) *metrics {
 	histogram := func(name, help string, buckets []float64) prometheus.Histogram {
-		opts := prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}
-		if native {
-			opts.NativeHistogramBucketFactor, opts.NativeHistogramMaxBucketNumber = nativeBucketFactor, nativeBuckets
-		}
-		return prometheus.NewHistogram(opts)
+		return prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: name, Help: help, Buckets: buckets,
+			NativeHistogramBucketFactor: nativeBucketFactor, NativeHistogramMaxBucketNumber: nativeBuckets,
+		})
 	}
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})

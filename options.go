@@ -88,8 +88,8 @@ func WithRelistThreshold(threshold time.Duration) Option {
 	}
 }
 
-// WithInspectionWorkers sets how many inspections run at once, not counting slow ones,
-// which have run for longer than a relist period. A zero or negative value selects
+// WithInspectionWorkers sets how many inspections run at once, not counting up to 64 slow
+// ones, which have run for longer than a relist period. A zero or negative value selects
 // DefaultInspectionWorkers, the default.
 func WithInspectionWorkers(workers int) Option {
 	return func(o *options) {

@@ -8,9 +8,8 @@ import (
 	"github.com/kubepleg/pleg/internal/schedule"
 )
 
-// outputs is what the reconciler wants done after a step, in the order of the fields. It is
-// valid until the next. A call to cancel may have returned; its memory may then be that of
-// one to begin.
+// outputs is what the reconciler wants done after a step, in the order of the fields. A call
+// to cancel may have returned.
 type outputs struct {
 	cancel   []cancelCall
 	begin    []beginCall
@@ -18,7 +17,7 @@ type outputs struct {
 	relisted []*relistCaller // their relist is complete
 	// listsRecovered: a full list has succeeded after one that failed.
 	listsRecovered bool
-	// wake is when, by the clock, the next step is due; zero for never.
+	// wake is when the next step is due; zero for never.
 	wake time.Time
 }
 
@@ -83,13 +82,4 @@ func (l *stepLog) write(logger klog.Logger) {
 			logger.V(line.level).Info(line.message, line.keysAndValues...)
 		}
 	}
-}
-
-func (o *outputs) reset() {
-	clear(o.log.lines)
-	o.log.lines = o.log.lines[:0]
-	clear(o.begin)
-	clear(o.cancel)
-	clear(o.relisted)
-	o.begin, o.cancel, o.relisted, o.listsRecovered = o.begin[:0], o.cancel[:0], o.relisted[:0], false
 }

@@ -68,9 +68,9 @@
 //
 // # Time
 //
-// The injected clock decides all timing except how long Stop waits. A clock that is set
-// back makes no call overdue and holds none back. Tests run in a testing/synctest
-// bubble, or with a fake clock and Relist.
+// The injected clock decides all timing except how long Stop waits. Its times must have a
+// monotonic reading, as RealClock's have: they do not go back when the wall clock is set.
+// Tests run in a testing/synctest bubble, or with a fake clock and Relist.
 package pleg
 
 import (

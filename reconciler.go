@@ -36,7 +36,7 @@ type reconciler struct {
 	silence    silence
 
 	compared []comparison // scratch
-	out      outputs
+	out      outputs      // of the present step
 }
 
 // reconcilerConfig does not change.
@@ -58,7 +58,7 @@ func newReconciler(cfg reconcilerConfig, now time.Time, cache Cache, updates *br
 		metrics: m,
 		relists: relists{records: records, sched: sched, cache: writer},
 		failing: failingPods{sched: sched, byUID: make(map[types.UID]*podRecord)},
-		health:  healthState{asOf: now, lastInspection: now},
+		health:  healthState{lastInspection: now},
 	}
 	writer.log, r.publisher.log = &r.out.log, &r.out.log
 	return r
@@ -71,10 +71,9 @@ func (r *reconciler) badData(reason badReason, object string) {
 }
 
 // step takes in the inputs and the time, and returns the calls to begin and to cancel.
-func (r *reconciler) step(clock time.Time, in *inputs) *outputs {
-	r.out.reset()
-	r.out.log.verbosity = in.verbosity
-	r.advance(clock)
+func (r *reconciler) step(now time.Time, in *inputs) outputs {
+	r.out = outputs{log: stepLog{verbosity: in.verbosity}}
+	r.advance(now)
 	// Results come first: they may answer a request. They are taken by pod, so that a run can be
 	// repeated.
 	slices.SortStableFunc(in.results, func(a, b *result) int { return cmp.Compare(a.call.UID, b.call.UID) })
@@ -89,7 +88,7 @@ func (r *reconciler) step(clock time.Time, in *inputs) *outputs {
 	r.completeRelists()
 	r.noteHealth()
 	r.out.wake = r.sched.Wake()
-	return &r.out
+	return r.out
 }
 
 // noteHealth takes what others keep into the health state. The rest of it is noted as it
@@ -102,12 +101,9 @@ func (r *reconciler) noteHealth() {
 }
 
 // advance sets the time.
-func (r *reconciler) advance(clock time.Time) {
-	if back := r.sched.Advance(clock); back > 0 {
-		r.health.goBack(back)
-		r.failing.changed = true
-	}
-	r.health.asOf, r.publisher.now = clock, clock
+func (r *reconciler) advance(now time.Time) {
+	r.sched.Advance(now)
+	r.publisher.now = now
 }
 
 // takeResult takes in the result of a call.

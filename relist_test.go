@@ -287,6 +287,38 @@ func TestRelistBesideThePeriod(t *testing.T) {
 	})
 }
 
+// Rule 19: Start lists every period from then on, also while a Relist that was called before
+// it is under way and runs the loop.
+func TestStartBesideRelist(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNodeOf(t, polling)
+		n.SetPods(pods(400)...)
+		n.Delay(plegtest.GetPodStatus, plegtest.AnyPod, 900*time.Millisecond) // in all 45 s
+		returned := make(chan struct{})
+		go func() { n.g.Relist(); close(returned) }()
+		synctest.Wait()
+		n.start()
+		time.Sleep(30 * time.Second)
+		if got := n.Calls(plegtest.GetPods); got < 29 {
+			t.Errorf("%d lists in 30 s", got)
+		}
+		<-returned
+		before := n.Calls(plegtest.GetPods)
+		time.Sleep(10 * time.Second)
+		if got := n.Calls(plegtest.GetPods) - before; got < 9 {
+			t.Errorf("%d lists in the next 10 s", got)
+		}
+		go n.g.Relist()
+		n.g.Stop()
+		synctest.Wait()
+		before = n.Calls(plegtest.GetPods)
+		time.Sleep(10 * time.Second)
+		if got := n.Calls(plegtest.GetPods) - before; got != 0 {
+			t.Errorf("%d lists after Stop", got)
+		}
+	})
+}
+
 // Relist waits for the inspection of what it has seen, not only for one that was in
 // flight before; and it does not wait for what is requested after it.
 func TestRelistWaitsForTheRightInspection(t *testing.T) {

@@ -31,7 +31,7 @@ type relists struct {
 // relist is a full list that has succeeded.
 type relist struct {
 	stamp  stamp
-	began  time.Time     // in the schedule's time
+	began  time.Time
 	caller *relistCaller // nil: only its duration is to be measured
 	// What was due when the list succeeded, and a caller waits for: PodSyncs, and that
 	// pods are inspected again whose inspection had failed.
@@ -46,27 +46,23 @@ type dueSync struct {
 }
 
 // begin attaches the callers that wait to the list that begins.
-func (r *relists) begin() { r.attached, r.waiting = r.waiting, r.attached[:0] }
+func (r *relists) begin() { r.attached, r.waiting = r.waiting, nil }
 
 // stopped has the callers wait for another list.
 func (r *relists) stopped() {
 	r.waiting = append(r.waiting, r.attached...)
-	r.attached = r.attached[:0]
+	r.attached = nil
 }
 
 // failed returns the callers of the list in flight, which has failed: they have their answer.
-// They are valid until the next list begins.
-func (r *relists) failed() []*relistCaller {
-	callers := r.attached
-	r.attached = r.attached[:0]
+func (r *relists) failed() (callers []*relistCaller) {
+	callers, r.attached = r.attached, nil
 	return callers
 }
 
-// giveUp returns the callers that wait for a list to begin: none can. They are valid until
-// another caller waits.
-func (r *relists) giveUp() []*relistCaller {
-	callers := r.waiting
-	r.waiting = r.waiting[:0]
+// giveUp returns the callers that wait for a list to begin: none can.
+func (r *relists) giveUp() (callers []*relistCaller) {
+	callers, r.waiting = r.waiting, nil
 	return callers
 }
 
@@ -86,7 +82,7 @@ func (r *relists) succeeded(at stamp, began time.Time, syncing, failing map[type
 		due.caller = caller
 		r.incomplete = append(r.incomplete, due)
 	}
-	r.attached = r.attached[:0]
+	r.attached = nil
 }
 
 // complete takes away the lists whose pods are all as fresh as they, and calls done with

@@ -80,7 +80,6 @@ func (g *GenericPLEG) healthCheck() *healthCheck {
 		healthState: state, now: g.clock.Now(), threshold: g.threshold, started: g.started.Load(),
 		inFlight: func(methods ...string) (list []RuntimeCall) {
 			for _, info := range g.calls.InFlight(methods...) {
-				info.Since = info.Since.Add(-state.back)
 				list = append(list, runtimeCall(info))
 			}
 			return list

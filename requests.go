@@ -49,13 +49,13 @@ func (r *reconciler) requestNow(uid types.UID, cause string) {
 // full lists, for a reader that is blocked keeps them coming every period. If the runtime
 // cannot list one pod, they answer all readers: unlike requestNow, this asks for none of them.
 func (r *reconciler) readerBlocked(uid types.UID, t minTimes) {
-	clock := r.sched.Clock(r.sched.Now())
+	now := r.sched.Now()
 	next := t.earliest
-	if next.Before(clock) {
+	if next.Before(now) {
 		r.sched.Request(uid, schedule.CauseDemand)
 		next = t.latest
 	}
-	if !next.Before(clock) && !next.After(clock.Add(r.cfg.Period)) {
+	if !next.Before(now) && !next.After(now.Add(r.cfg.Period)) {
 		r.sched.RequestAt(uid, next.Add(1))
 	}
 }
@@ -79,7 +79,7 @@ func (r *reconciler) takeHints(in *inputs) {
 		r.sched.HintAll()
 		for uid, rec := range r.records.byUID {
 			if rec.pod != nil {
-				in.hints[hint{uid: uid}] = struct{}{}
+				put(&in.hints, hint{uid: uid}, struct{}{})
 			}
 		}
 	}

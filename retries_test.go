@@ -3,6 +3,7 @@ package pleg_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -20,7 +21,7 @@ import (
 )
 
 // Rule 8: a failing inspection does not hold back events, and is retried with a back-off
-// that doubles up to a minute. A success ends it.
+// that doubles up to ten seconds. A success ends it.
 func TestRule8RetriesWithBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, polling)
@@ -50,7 +51,7 @@ func TestRule8RetriesWithBackoff(t *testing.T) {
 		}
 		time.Sleep(5 * time.Minute)
 		s := time.Second
-		after := []time.Duration{0, s, 3 * s, 7 * s, 15 * s, 31 * s, 63 * s, 123 * s, 183 * s}
+		after := []time.Duration{0, s, 3 * s, 7 * s, 15 * s, 25 * s, 35 * s, 45 * s, 55 * s}
 		if got := attempted(); !slices.Equal(got[:9], after) {
 			t.Errorf("attempts after %v", got)
 		}
@@ -71,6 +72,36 @@ func TestRule8RetriesWithBackoff(t *testing.T) {
 			t.Errorf("still reported: %v", got)
 		}
 	})
+}
+
+// Rules 8 and 12: a pod whose inspections hung until their deadlines is inspected again within
+// ten seconds of the runtime's recovery; where other pods can be inspected, within a period.
+func TestRule8HungPodIsInspectedAgainSoon(t *testing.T) {
+	for count, within := range map[int]time.Duration{1: 10 * time.Second, 2: time.Second} {
+		t.Run(fmt.Sprint(count), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t)
+				n.SetPods(pods(count)...)
+				heal := n.Hang(plegtest.GetPodStatus, "pod-00000")
+				n.start()
+				time.Sleep(30 * time.Minute)
+				for n.InFlight(plegtest.GetPodStatus) == 0 {
+					time.Sleep(100 * time.Millisecond)
+				}
+				for n.InFlight(plegtest.GetPodStatus) > 0 {
+					time.Sleep(100 * time.Millisecond)
+				}
+				heal() // while it waits for another
+				healed := time.Now()
+				for _, err := n.cache.Get("pod-00000"); err != nil; _, err = n.cache.Get("pod-00000") {
+					time.Sleep(100 * time.Millisecond)
+				}
+				if took := time.Since(healed); took > within {
+					t.Errorf("of %d pods: inspected again after %v", count, took)
+				}
+			})
+		})
+	}
 }
 
 // Rules 7 and 8: requests that come faster than lists are made do not keep a pod from being
@@ -124,8 +155,8 @@ func TestRule8And12LongPeriod(t *testing.T) {
 		period   time.Duration
 		expected []time.Duration // seconds
 	}{
-		{asItIs, 40, []time.Duration{0, 40, 100, 160}},
-		{polling, 40, []time.Duration{0, 40, 120}},
+		{asItIs, 40, []time.Duration{0, 40, 80, 120, 160}},
+		{polling, 40, []time.Duration{0, 40, 80, 120, 160}},
 		{asItIs, 70, []time.Duration{0, 70, 140}},
 		{polling, 70, []time.Duration{0, 70, 140}},
 	} {

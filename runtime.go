@@ -36,7 +36,7 @@ type Runtime interface {
 	// sandboxes. Where the two differ, the pod has changed between them: it is not
 	// fresher than the list that the inspection was made for, and is listed and
 	// inspected again after a back-off. If the statuses of a pod always leave out a
-	// listed container, that goes on, about once a minute, and full lists never make
+	// listed container, that goes on, every ten seconds, and full lists never make
 	// the pod fresher.
 	GetPodStatus(ctx context.Context, pod *Pod) (*PodStatus, error)
 }

@@ -120,7 +120,7 @@ func (s *stepper) make(d *datadriven.TestData) {
 	if cfg.ConnectedPeriod > 0 {
 		cfg.blocked = s.cache.BlockedReaders
 	}
-	m := newMetrics(false, func() gauges { return gauges{} })
+	m := newMetrics(func() gauges { return gauges{} })
 	updates := newBroadcaster(m.countDiscarded)
 	s.events = updates.Subscribe(s.t.Context(), 1000, subscriptionOptions{Lasting: true})
 	s.t.Cleanup(updates.Halt)
@@ -137,7 +137,7 @@ func (s *stepper) directive(t *testing.T, d *datadriven.TestData) string {
 		return ""
 	case "at":
 		s.now = epoch.Add(s.duration(d.CmdArgs[0].Key))
-		in := newInputs()
+		in := inputs{}
 		for line := range strings.Lines(d.Input) {
 			s.take(&in, strings.TrimSpace(line))
 		}

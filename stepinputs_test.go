@@ -28,12 +28,12 @@ func (s *stepper) take(in *inputs, line string) {
 		on := words[0] == "start"
 		in.periodic = &on
 	case "relist":
-		s.callers = append(s.callers, newRelistCaller().(*relistCaller))
+		s.callers = append(s.callers, newRelistCaller())
 		in.relists = append(in.relists, s.callers[len(s.callers)-1])
 	case "request":
-		in.requests[uid] = struct{}{}
+		put(&in.requests, uid, struct{}{})
 	case "reinspect":
-		in.reinspects[uid] = struct{}{}
+		put(&in.reinspects, uid, struct{}{})
 	case "reader":
 		in.addReader(uid, epoch.Add(s.duration(words[2])))
 	case "hint":

@@ -47,7 +47,7 @@ func newRandomNode(t *rapid.T) *randomNode {
 	if rapid.Bool().Draw(t, "six methods") {
 		cache = struct{ Cache }{cache}
 	}
-	m := newMetrics(false, func() gauges { return gauges{} })
+	m := newMetrics(func() gauges { return gauges{} })
 	updates := newBroadcaster(m.countDiscarded)
 	w.events = updates.Subscribe(t.Context(), 1000, subscriptionOptions{Lasting: true})
 	w.r = newReconciler(cfg, epoch, cache, updates, m)
@@ -163,11 +163,11 @@ func (w *randomNode) returns(name string, late, fails bool) *result {
 // period, and compares what is known with what is.
 func (w *randomNode) settle() {
 	on := true
-	in := newInputs()
+	in := inputs{}
 	in.periodic = &on
 	w.step(&in)
 	for range 400 {
-		in := newInputs()
+		in := inputs{}
 		for _, name := range slices.Sorted(mapKeys(w.flying)) {
 			in.results = append(in.results, w.returns(name, true, false))
 		}
@@ -224,17 +224,17 @@ func TestStepsOverlapAnyhow(t *testing.T) {
 		w := newRandomNode(t)
 		pod := rapid.SampledFrom([]types.UID{"a", "b", "c"})
 		for range rapid.IntRange(1, 40).Draw(t, "steps") {
-			in := newInputs()
+			in := inputs{}
 			for range rapid.IntRange(1, 3).Draw(t, "inputs") {
 				uid := pod.Draw(t, "pod")
 				switch rapid.IntRange(0, 11).Draw(t, "input") {
 				case 0:
 					w.callers++
-					in.relists = append(in.relists, newRelistCaller().(*relistCaller))
+					in.relists = append(in.relists, newRelistCaller())
 				case 1, 2:
-					in.requests[uid] = struct{}{}
+					put(&in.requests, uid, struct{}{})
 				case 3:
-					in.reinspects[uid] = struct{}{}
+					put(&in.reinspects, uid, struct{}{})
 				case 4:
 					in.addHint(ContainerEvent{PodUID: uid})
 				case 5:

@@ -81,8 +81,7 @@ func (r *SubscriberReport) add(b broadcast.Backlog) {
 	}
 }
 
-// behind returns the age of the oldest update that is not delivered; 0 if all are, and while
-// a clock that was set back is before it.
+// behind returns the age of the oldest update that is not delivered; 0 if all are.
 func (r *SubscriberReport) behind(now time.Time) time.Duration {
 	if r.BehindSince.IsZero() {
 		return 0

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"testing"
 	"testing/synctest"
+	"time"
 )
 
 type key struct{}
@@ -14,6 +15,15 @@ type key struct{}
 func TestContextEndsWithTheCall(t *testing.T) {
 	for name, keep := range map[string]func(ctx context.Context) <-chan struct{}{
 		"the context itself": context.Context.Done,
+		"the context, asked later": func(ctx context.Context) <-chan struct{} {
+			ended := make(chan struct{})
+			time.AfterFunc(time.Second, func() {
+				if ctx.Err() != nil {
+					close(ended)
+				}
+			})
+			return ended
+		},
 		"a value": func(ctx context.Context) <-chan struct{} {
 			return context.WithValue(ctx, key{}, 1).Done()
 		},
@@ -30,10 +40,12 @@ func TestContextEndsWithTheCall(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				o := newOwner(t)
+				o := newOwner()
 				var ended <-chan struct{}
 				o.call("a", func(ctx context.Context) error { ended = keep(ctx); return nil })
 				o.only(t)
+				time.Sleep(time.Second)
+				synctest.Wait()
 				select {
 				case <-ended:
 				default:
@@ -52,7 +64,7 @@ func TestContextEndsWithTheCall(t *testing.T) {
 // has its cause.
 func TestDerivedContextIsCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := newOwner(t)
+		o := newOwner()
 		var cause error
 		o.call("a", func(ctx context.Context) error {
 			derived, cancel := context.WithCancel(ctx)
@@ -72,7 +84,7 @@ func TestDerivedContextIsCancelled(t *testing.T) {
 // A context without a cause ends as cancelled.
 func TestCancelWithoutACause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := newOwner(t)
+		o := newOwner()
 		o.call("a", honours)
 		o.Cancel("a", nil)
 		if got := o.only(t); got.err == nil || got.err.Error() != context.Canceled.Error() {

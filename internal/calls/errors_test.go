@@ -98,7 +98,7 @@ func TestPanicsAreErrors(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				o := newOwner(t)
+				o := newOwner()
 				for range 2 {
 					o.call("a", c.method)
 					got := o.only(t)
@@ -124,7 +124,7 @@ func TestPanicsAreErrors(t *testing.T) {
 // An error that hangs while it is read is a call that hangs.
 func TestErrorThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := newOwner(t)
+		o := newOwner()
 		release := make(chan struct{})
 		o.call("a", func(context.Context) error { return badError{func() { <-release }} })
 		o.call("b", returnsNil)
@@ -151,7 +151,7 @@ func (e shy) Is(target error) bool { *e.asked++; return target == errNotFound }
 // runtime's own can have it.
 func TestErrorsAreReadOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := newOwner(t)
+		o := newOwner()
 		asked := 0
 		o.call("a", func(context.Context) error { return shy{&asked} })
 		err := o.only(t).err
@@ -174,7 +174,7 @@ func TestErrorsAreReadOnce(t *testing.T) {
 
 func TestIs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := newOwner(t)
+		o := newOwner()
 		other := errors.New("other")
 		for name, c := range map[string]struct {
 			err                   error

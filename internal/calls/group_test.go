@@ -38,21 +38,20 @@ type owner struct {
 	outcomes []outcome
 }
 
-// newOwner returns an owner whose goroutines have ended when the test has.
-func newOwner(t *testing.T) *owner {
-	o := &owner{Group: calls.NewGroup[string](errNotFound, errUnsupported)}
-	t.Cleanup(o.Rest)
-	return o
+func newOwner() *owner {
+	return &owner{Group: calls.NewGroup[string](errNotFound, errUnsupported)}
 }
 
-func (o *owner) done(key string, err error, stopped bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.outcomes = append(o.outcomes, outcome{key, err, stopped})
+func (o *owner) begin(key string, info calls.Info, method func(ctx context.Context) error) {
+	o.Go(key, info, method, func(err error, stopped bool) {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.outcomes = append(o.outcomes, outcome{key, err, stopped})
+	})
 }
 
 func (o *owner) call(key string, method func(ctx context.Context) error) {
-	o.Go(key, calls.Info{Method: "GetPods"}, method, o.done)
+	o.begin(key, calls.Info{Method: "GetPods"}, method)
 }
 
 // came returns the outcomes there are when nothing moves any more, and forgets them.
@@ -94,7 +93,6 @@ func goroutine() string {
 func TestDoneComesAfterTheCallHasLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := calls.NewGroup[int]()
-		defer g.Rest()
 		times, called, told := 0, "", ""
 		g.Go(7, calls.Info{Method: "GetPods"}, func(context.Context) error {
 			called = goroutine()
@@ -102,11 +100,11 @@ func TestDoneComesAfterTheCallHasLeft(t *testing.T) {
 				t.Errorf("%d calls in flight during the call", got)
 			}
 			return nil
-		}, func(key int, err error, stopped bool) {
+		}, func(err error, stopped bool) {
 			times++
 			told = goroutine()
-			if key != 7 || err != nil || stopped {
-				t.Errorf("told %d, %v, %v", key, err, stopped)
+			if err != nil || stopped {
+				t.Errorf("told %v, %v", err, stopped)
 			}
 			if got := g.InFlight(); got != nil {
 				t.Errorf("in flight: %v", got)
@@ -123,16 +121,17 @@ func TestDoneComesAfterTheCallHasLeft(t *testing.T) {
 func TestDoneMayBeginACall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := calls.NewGroup[int]()
-		defer g.Rest()
 		last := 0
-		var done func(key int, err error, stopped bool)
-		done = func(key int, _ error, _ bool) {
-			last = key
-			if key < 100 {
-				g.Go(key+1, calls.Info{}, returnsNil, done)
-			}
+		var begin func(key int)
+		begin = func(key int) {
+			g.Go(key, calls.Info{}, returnsNil, func(error, bool) {
+				last = key
+				if key < 100 {
+					begin(key + 1)
+				}
+			})
 		}
-		g.Go(1, calls.Info{}, returnsNil, done)
+		begin(1)
 		synctest.Wait()
 		if last != 100 {
 			t.Errorf("the last call was %d", last)
@@ -142,7 +141,7 @@ func TestDoneMayBeginACall(t *testing.T) {
 
 func TestCancelEndsOneCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := newOwner(t)
+		o := newOwner()
 		for _, key := range []string{"a", "b", "c"} {
 			o.call(key, honours)
 		}
@@ -166,7 +165,7 @@ func TestCancelEndsOneCall(t *testing.T) {
 // The first cause is the one that the runtime sees.
 func TestCancelTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := newOwner(t)
+		o := newOwner()
 		release := make(chan struct{})
 		var cause error
 		o.call("a", func(ctx context.Context) error {
@@ -190,7 +189,7 @@ func TestCancelTwice(t *testing.T) {
 // A call cancelled before its goroutine runs begins with a context that has ended.
 func TestCancelBeforeTheGoroutineRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := newOwner(t)
+		o := newOwner()
 		for range 100 {
 			o.call("a", func(ctx context.Context) error { return ctx.Err() })
 			o.Cancel("a", errDeadline)
@@ -201,49 +200,10 @@ func TestCancelBeforeTheGoroutineRuns(t *testing.T) {
 	})
 }
 
-// A cancellation never reaches the next call of the same goroutine.
-func TestCancelSparesTheNextCall(t *testing.T) {
-	for name, method := range map[string]func(ctx context.Context) error{
-		"unwatched": func(ctx context.Context) error { return ctx.Err() },
-		"watched": func(ctx context.Context) error {
-			select {
-			case <-ctx.Done():
-				return ctx.Err()
-			default:
-				return nil
-			}
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				g := calls.NewGroup[int]()
-				defer g.Rest()
-				var finished atomic.Bool
-				var canceller sync.WaitGroup
-				canceller.Go(func() {
-					for !finished.Load() {
-						g.Cancel(rand.N(100)*2, errDeadline) // even keys only
-						runtime.Gosched()
-					}
-				})
-				for key := range 2000 {
-					done := make(chan error)
-					g.Go(key%200, calls.Info{}, method, func(_ int, err error, _ bool) { done <- err })
-					if err := <-done; err != nil && key%2 == 1 {
-						t.Errorf("call %d: %v", key, err)
-					}
-				}
-				finished.Store(true)
-				canceller.Wait()
-			})
-		})
-	}
-}
-
 // A failure after CancelAll says nothing about the runtime; success is success.
 func TestCancelAllStopsWhatIsInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := newOwner(t)
+		o := newOwner()
 		release := make(chan struct{})
 		o.call("before", returnsNil)
 		if got := o.only(t); got.stopped {
@@ -279,7 +239,7 @@ func TestCancelAllStopsWhatIsInFlight(t *testing.T) {
 // What CancelAll did to a call is forgotten when the call has returned.
 func TestCancelAllSparesTheNextCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := newOwner(t)
+		o := newOwner()
 		fails := func(context.Context) error { return errNotFound }
 		for range 3 {
 			o.call("cancelled", honours)
@@ -303,7 +263,7 @@ func begun(n int) time.Time { return time.Unix(int64(n), 0) }
 
 // hang has a call begun that only release ends.
 func (o *owner) hang(info calls.Info, release <-chan struct{}) {
-	o.Go(info.Object.String(), info, func(context.Context) error { <-release; return nil }, o.done)
+	o.begin(info.Object.String(), info, func(context.Context) error { <-release; return nil })
 }
 
 func objects(infos []calls.Info) string {
@@ -316,7 +276,7 @@ func objects(infos []calls.Info) string {
 
 func TestWaitReturnsWhatIgnoresItsCancellation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := newOwner(t)
+		o := newOwner()
 		if got := o.Wait(nil); got != nil {
 			t.Errorf("without a call: %v", got)
 		}
@@ -361,9 +321,28 @@ func TestWaitReturnsWhatIgnoresItsCancellation(t *testing.T) {
 	})
 }
 
+// When Wait returns the owner has been told of what was cancelled.
+func TestWaitWaitsForDone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := calls.NewGroup[int]()
+		told := make(chan struct{})
+		g.Go(1, calls.Info{}, honours, func(error, bool) { <-told })
+		g.CancelAll(errStopped)
+		synctest.Wait()
+		began := time.Now()
+		time.AfterFunc(time.Second, func() { close(told) })
+		if left := g.Wait(nil); left != nil {
+			t.Errorf("left: %v", left)
+		}
+		if took := time.Since(began); took != time.Second {
+			t.Errorf("Wait took %v", took)
+		}
+	})
+}
+
 func TestTwoWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := newOwner(t)
+		o := newOwner()
 		release := make(chan struct{})
 		o.hang(calls.Info{Object: object("a")}, release)
 		o.CancelAll(errStopped)
@@ -390,7 +369,7 @@ func TestTwoWait(t *testing.T) {
 
 func TestInFlightIsOrderedAndFiltered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := newOwner(t)
+		o := newOwner()
 		release := make(chan struct{})
 		infos := []calls.Info{
 			{Method: "GetPods", Object: object("1"), Since: begun(1)},
@@ -423,11 +402,11 @@ func TestInFlightIsOrderedAndFiltered(t *testing.T) {
 // Calls that return in any order leave the others in flight, known by their keys.
 func TestCallsReturnInAnyOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := newOwner(t)
+		o := newOwner()
 		const n = 50
 		name := func(i int) string { return fmt.Sprintf("%02d", i) }
 		for i := range n {
-			o.Go(name(i), calls.Info{Object: object(name(i)), Since: begun(i)}, honours, o.done)
+			o.begin(name(i), calls.Info{Object: object(name(i)), Since: begun(i)}, honours)
 		}
 		left := make(map[string]bool)
 		for i := range n {

@@ -8,14 +8,13 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/kubepleg/pleg/internal/calls"
 )
 
-// Whatever several goroutines do to a group at once, every call comes to an end once, no
-// call waits while nothing is under way, and no goroutine is left.
+// Whatever several goroutines do to a group at once, every call comes to an end once, and
+// no goroutine is left.
 func TestGroup(t *testing.T) {
 	for seed := range uint64(30) {
 		g := calls.NewGroup[int](errNotFound)
@@ -30,9 +29,7 @@ func TestGroup(t *testing.T) {
 					kind := rnd.IntN(12)
 					again := rnd.IntN(4) == 0
 					switch rnd.IntN(14) {
-					case 0:
-						g.Rest()
-					case 1:
+					case 0, 1:
 						stops.Lock()
 						g.CancelAll(errStopped)
 						stops.Unlock()
@@ -84,9 +81,9 @@ func TestGroup(t *testing.T) {
 								return badError{runtime.Goexit}
 							}
 							return nil
-						}, func(got int, err error, stopped bool) {
-							if got != k || once.Swap(true) {
-								t.Errorf("done twice or of another: %d %d", got, k)
+						}, func(err error, stopped bool) {
+							if once.Swap(true) {
+								t.Errorf("done twice: %d", k)
 							}
 							if stopped && err == nil {
 								t.Error("stopped without an error")
@@ -97,7 +94,7 @@ func TestGroup(t *testing.T) {
 							if again {
 								begun.Add(1)
 								g.Go(-k, calls.Info{}, func(context.Context) error { return nil },
-									func(_ int, err error, _ bool) {
+									func(err error, _ bool) {
 										if err != nil {
 											t.Error(err)
 										}
@@ -123,52 +120,5 @@ func TestGroup(t *testing.T) {
 		if len(g.InFlight()) != 0 {
 			t.Errorf("in flight: %v", g.InFlight())
 		}
-		g.Rest()
-	}
-}
-
-// The same without time: a quiet group has no call that nobody makes.
-func TestGroupQuiet(t *testing.T) {
-	for seed := range uint64(300) {
-		synctest.Test(t, func(t *testing.T) {
-			rnd := rand.New(rand.NewPCG(seed, 7))
-			g := calls.NewGroup[int](errNotFound)
-			defer g.Rest()
-			release := make(chan struct{})
-			var running, ended atomic.Int64
-			hanging, begun := int64(0), int64(0)
-			for i := range 200 {
-				switch rnd.IntN(8) {
-				case 0:
-					g.Rest()
-				case 1:
-					synctest.Wait()
-					if running.Load() != hanging || ended.Load() != begun-hanging {
-						t.Fatalf("seed %d: %d of %d hang, %d of %d ended", seed, running.Load(), hanging, ended.Load(), begun-hanging)
-					}
-				case 2:
-					close(release)
-					release = make(chan struct{})
-					synctest.Wait()
-					hanging = 0
-				case 3, 4:
-					hanging++
-					begun++
-					mine := release
-					g.Go(i, calls.Info{}, func(context.Context) error { running.Add(1); defer running.Add(-1); <-mine; return nil },
-						func(int, error, bool) { ended.Add(1) })
-				default:
-					begun++
-					exits := rnd.IntN(2) == 0
-					g.Go(i, calls.Info{}, func(context.Context) error {
-						if exits {
-							runtime.Goexit()
-						}
-						return nil
-					}, func(int, error, bool) { ended.Add(1) })
-				}
-			}
-			close(release)
-		})
 	}
 }

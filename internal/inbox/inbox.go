@@ -17,10 +17,8 @@ type Inbox[T any] struct {
 	content T // guarded by mu
 }
 
-// New returns an inbox whose content is what empty returns. empty is called once.
-func New[T any](empty func() T) *Inbox[T] {
-	return &Inbox[T]{wake: make(chan struct{}, 1), content: empty()}
-}
+// New returns an empty inbox: its content is the zero T.
+func New[T any]() *Inbox[T] { return &Inbox[T]{wake: make(chan struct{}, 1)} }
 
 // Put calls change with the content, and wakes the loop. change runs under the
 // inbox's lock: it must be short, must not keep the pointer, and must not use the
@@ -39,13 +37,12 @@ func (b *Inbox[T]) change(change func(content *T)) {
 	change(&b.content)
 }
 
-// Take exchanges the content for *emptied, an empty one whose memory the inbox uses
-// from then on. A loop that hands in the content it took last, emptied, takes
-// without allocating.
-func (b *Inbox[T]) Take(emptied *T) {
+// Take returns the content, and leaves the inbox empty.
+func (b *Inbox[T]) Take() (content T) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.content, *emptied = *emptied, b.content
+	content, b.content = b.content, content
+	return content
 }
 
 // Wake returns the channel of which the loop reads a token when the content has

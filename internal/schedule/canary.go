@@ -5,33 +5,36 @@ import "time"
 // canary is the healthy pod that is inspected now and then while others hang, to see
 // whether the runtime inspects none or only not those.
 type canary struct {
-	hung      int // pods
-	since     time.Time
+	since     time.Time // a pod hangs
 	last      time.Time // a canary was due
 	succeeded time.Time // an inspection
 }
 
 func (s *Scheduler) noteHung(p *pod) {
-	if p.hung {
-		return
-	}
-	p.hung = true
-	if s.canary.hung == 0 {
+	if s.hung.Len() == 0 {
 		s.canary.since = s.now
 	}
-	s.canary.hung++
+	s.hung.set(p, true)
 }
 
 func (s *Scheduler) noteAnswered(p *pod) {
 	p.unanswered = time.Time{}
-	if p.hung {
-		p.hung = false
-		s.canary.hung--
-	}
+	s.hung.set(p, false)
 }
 
-// InspectionSucceeded notes that one has, of whatever pod: no canary is needed for a while.
-func (s *Scheduler) InspectionSucceeded() { s.canary.succeeded = s.now }
+// InspectionSucceeded notes that one has, of whatever pod: no canary is needed for a while, and
+// the back-off of the pods that hang begins anew, for what held them up may be over.
+func (s *Scheduler) InspectionSucceeded() {
+	s.canary.succeeded = s.now
+	first := s.now.Add(s.retry.Wait(1))
+	for p := range s.hung.all {
+		p.attempts = 0
+		if p.dueAt[retry].After(first) {
+			p.dueAt[retry] = first
+			s.setAlarm(p)
+		}
+	}
+}
 
 // TakeCanary reports whether a healthy pod is to be inspected now; then the next is due later.
 func (s *Scheduler) TakeCanary() bool {
@@ -44,12 +47,11 @@ func (s *Scheduler) TakeCanary() bool {
 }
 
 func (s *Scheduler) canaryDue() time.Time {
-	c := &s.canary
-	if c.hung == 0 {
+	if s.hung.Len() == 0 {
 		return time.Time{}
 	}
-	latest := c.since
-	for _, t := range [...]time.Time{c.last, c.succeeded} {
+	latest := s.canary.since
+	for _, t := range [...]time.Time{s.canary.last, s.canary.succeeded} {
 		if t.After(latest) {
 			latest = t
 		}

@@ -39,12 +39,26 @@ func TestRuntimeSlowerThanThePeriod(t *testing.T) {
 		s := newScript(t)
 		s.SetPeriodic(true)
 		s.step(0, "F1 period")
-		s.step(1500 * ms)
+		s.step(1500*ms, "F1 slow")
 		finish(s, "F1")
 		s.does()
 		s.wakes(2500 * ms)
 		s.step(2500*ms, "F2 period")
 	}
+}
+
+// A pause after a list is no longer than a period, however far the clock was set forward
+// during the list.
+func TestPauseIsBounded(t *testing.T) {
+	s := newScript(t)
+	s.RequestRelist()
+	s.step(0, "F1 demand")
+	s.Advance(epoch.Add(time.Hour))
+	s.listed("F1")
+	s.RequestAll("demand")
+	s.does()
+	s.wakes(time.Hour + period)
+	s.step(time.Hour+period, "F2 demand")
 }
 
 // A caller of Relist gets a list that begins after its request: at once, or when the one
@@ -217,7 +231,7 @@ func TestListInsteadOfManyDoesNotAnswer(t *testing.T) {
 	t.Run("hangs", func(t *testing.T) {
 		s := begin(t)
 		s.wakes(period)
-		s.step(period, lines(2, 0, 8)...)
+		s.step(period, append([]string{"F1 slow"}, lines(2, 0, 8)...)...)
 		s.wakes(2 * period)
 		s.listed(names(2, 8)...)
 		s.does(lines(10, 8, 2)...)
@@ -281,9 +295,9 @@ func TestDeadFullList(t *testing.T) {
 	s.SetPeriodic(true)
 	s.step(0, "F1 period")
 	s.wakes(300 * ms)
-	s.step(300*ms, "F1 dead") // before it was slow
+	s.step(300*ms, "F1 slow", "F1 dead") // before a period has passed
 	s.FullListFailed()
-	s.wakes(300*ms + period) // to look at the clock
+	s.wakes(-1)
 	s.step(5 * period)
 	s.returns("F1", true)
 	s.does("F2 period")

@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"container/list"
 	"slices"
 	"time"
 
@@ -26,13 +27,9 @@ const (
 
 // pod is what is open of one pod. There is one only while there is something.
 type pod struct {
-	uid types.UID
+	uid types.UID // empty for all pods
 
-	// want is the number from which on a list answers the newest open request, oldest that
-	// of the oldest; 0 for none. hinted: an event is among the open requests.
-	want, oldest uint64
-	cause        string
-	hinted       bool
+	request
 	// dueAt are the times for which requests wait, by their reason; zero for none.
 	dueAt [reasons]time.Time
 	// attempts counts the failed inspections and contradictions in a row.
@@ -42,14 +39,11 @@ type pod struct {
 	list       *Call // in flight
 	inspection *Call // in flight
 	inspect    bool  // one is to begin
-	stuck      bool  // no list of the pod answers its request soon
 
-	// unanswered is when the oldest inspection began since the runtime answered one;
-	// hung: one of these has been slow.
+	// unanswered is when the oldest inspection began since the runtime answered one.
 	unanswered time.Time
-	hung       bool
 
-	queued [queues]int // its positions there; 0 for none
+	queued [queues]*list.Element // its places there
 	alarm  time.Time
 	index  int // among the alarms, from 1; 0 for none
 }
@@ -57,8 +51,7 @@ type pod struct {
 func (s *Scheduler) pod(uid types.UID) *pod {
 	p := s.pods[uid]
 	if p == nil {
-		p = s.newPod()
-		p.uid = uid
+		p = &pod{uid: uid}
 		s.pods[uid] = p
 	}
 	return p
@@ -67,7 +60,7 @@ func (s *Scheduler) pod(uid types.UID) *pod {
 // Request asks for a list of the pod that begins from now on.
 func (s *Scheduler) Request(uid types.UID, cause string) {
 	p := s.pod(uid)
-	s.request(p, cause, false)
+	p.add(s.last.Number, cause, false)
 	s.plan(p)
 }
 
@@ -75,24 +68,14 @@ func (s *Scheduler) Request(uid types.UID, cause string) {
 // lists, so that the answer is followed by one more.
 func (s *Scheduler) Hint(uid types.UID) {
 	p := s.pod(uid)
-	s.request(p, CauseHint, true)
+	p.add(s.last.Number, CauseHint, true)
 	s.plan(p)
-}
-
-func (s *Scheduler) request(p *pod, cause string, hinted bool) {
-	if p.want == 0 {
-		p.cause, p.oldest = cause, s.last.Number+1
-		s.requested++
-	}
-	p.want = s.last.Number + 1
-	p.hinted = p.hinted || hinted
 }
 
 // RequestAt asks for a list of the pod that begins not before a time. Of several times the
 // earliest counts; the full lists answer the others.
 func (s *Scheduler) RequestAt(uid types.UID, at time.Time) {
 	p := s.pod(uid)
-	at = at.Add(s.ahead)
 	if earlier := p.dueAt[reader]; earlier.IsZero() || at.Before(earlier) {
 		p.dueAt[reader] = at
 	}
@@ -129,18 +112,9 @@ func (s *Scheduler) PodListed(uid types.UID, stamp Stamp) bool {
 		return false
 	}
 	p.dueAt[listFailed] = time.Time{}
-	answers := p.want > 0 && p.oldest <= stamp.Number
-	switch {
-	case !answers:
-	case p.want > stamp.Number:
-		p.oldest = p.want
-	default:
-		p.want, p.oldest = 0, 0
-		s.requested--
-		if p.hinted {
-			p.hinted = false
-			p.dueAt[followUp] = s.now.Add(s.cfg.Period / followUpShare)
-		}
+	answers, hinted := p.answer(stamp.Number)
+	if hinted {
+		p.dueAt[followUp] = s.now.Add(s.cfg.Period / followUpShare)
 	}
 	s.plan(p)
 	return answers
@@ -214,14 +188,12 @@ func (s *Scheduler) OpenPods() int { return len(s.pods) }
 
 // Requested returns the pods with an open request, by UID.
 func (s *Scheduler) Requested() []types.UID {
-	if s.requested == 0 {
+	if s.requested.Len() == 0 {
 		return nil
 	}
-	uids := make([]types.UID, 0, s.requested)
-	for uid, p := range s.pods {
-		if p.want > 0 {
-			uids = append(uids, uid)
-		}
+	uids := make([]types.UID, 0, s.requested.Len())
+	for p := range s.requested.all {
+		uids = append(uids, p.uid)
 	}
 	slices.Sort(uids)
 	return uids
@@ -234,9 +206,9 @@ func (s *Scheduler) InspectionOpen(uid types.UID) bool {
 }
 
 // Moving reports whether what is open of the pod moves by itself: a call is in flight or
-// is to begin, and neither is it slow nor did the last list of the pod fail. A request that
-// waits for a time does not move, nor one that waits for a full list, and a list that nobody
-// waits for any more, because another has answered, moves nothing.
+// is to begin, and neither is it slow, or waits only for slow ones, nor did the last list of
+// the pod fail. A request that waits for a time does not move, nor one that waits for a full
+// list, and a list that nobody waits for any more, because another has answered, moves nothing.
 func (s *Scheduler) Moving(uid types.UID) bool {
 	p := s.pods[uid]
 	switch {
@@ -245,20 +217,17 @@ func (s *Scheduler) Moving(uid types.UID) bool {
 	case p.inspection != nil:
 		return !p.inspection.Slow
 	case p.inspect:
-		return true
+		return s.freeWorkers() > 0 || s.inspections > s.slow
 	default:
 		return s.cfg.ListsPods && p.want > 0 && p.dueAt[listFailed].IsZero() && (p.list == nil || !p.list.Slow)
 	}
 }
 
-// HungSince returns when, by the clock, the oldest inspection of the pod began that the
+// HungSince returns when the oldest inspection of the pod began that the
 // runtime owes an answer to; zero unless one of these has been slow.
 func (s *Scheduler) HungSince(uid types.UID) time.Time {
-	if s.canary.hung == 0 {
-		return time.Time{}
-	}
-	if p := s.pods[uid]; p != nil && p.hung {
-		return s.Clock(p.unanswered)
+	if p := s.pods[uid]; p != nil && p.queued[hanging] != nil {
+		return p.unanswered
 	}
 	return time.Time{}
 }
@@ -266,55 +235,23 @@ func (s *Scheduler) HungSince(uid types.UID) time.Time {
 // plan puts the pod where what is open of it says: into the queues, among the alarms,
 // or away.
 func (s *Scheduler) plan(p *pod) {
-	covered := s.full.call != nil && p.want <= s.full.covers // the full list in flight answers
-	if s.cfg.ListsPods && p.want > 0 && p.list == nil && p.dueAt[listFailed].IsZero() && !covered {
-		s.toList.push(p)
-	} else {
-		s.toList.drop(p)
+	covered := s.all.list != nil && p.want <= s.full.covers // the full list in flight answers
+	s.requested.set(p, p.want > 0)
+	s.toList.set(p, s.cfg.ListsPods && p.want > 0 && p.list == nil && p.dueAt[listFailed].IsZero() && !covered)
+	s.toInspect.set(p, p.inspect && p.inspection == nil)
+	s.setAlarm(p)
+	idle := p.want == 0 && p.list == nil && p.inspection == nil && !p.inspect && p.alarm.IsZero()
+	if idle && p.attempts == 0 && p.unanswered.IsZero() {
+		delete(s.pods, p.uid)
 	}
-	if p.inspect && p.inspection == nil {
-		s.toInspect.push(p)
-	} else {
-		s.toInspect.drop(p)
-	}
-	s.planStuck(p)
+}
+
+// setAlarm puts the pod, or all pods, among the alarms.
+func (s *Scheduler) setAlarm(p *pod) {
 	if alarm := p.nextAlarm(s.cfg); alarm != p.alarm {
 		p.alarm = alarm
 		s.alarms.update(p)
 	}
-	idle := p.want == 0 && p.list == nil && p.inspection == nil && !p.inspect && p.alarm.IsZero()
-	if idle && p.attempts == 0 && p.unanswered.IsZero() {
-		delete(s.pods, p.uid)
-		if len(s.freePods) < maxFree {
-			*p = pod{}
-			s.freePods = append(s.freePods, p)
-		}
-	}
-}
-
-// planStuck notes whether the pod's request waits for a full list, because a list of the
-// pod hangs or has failed, or the runtime makes none.
-func (s *Scheduler) planStuck(p *pod) {
-	stuck := p.want > 0 &&
-		(!s.cfg.ListsPods || p.list != nil && p.list.Slow || !p.dueAt[listFailed].IsZero())
-	switch {
-	case stuck && !p.stuck:
-		s.stuck++
-	case !stuck && p.stuck:
-		s.stuck--
-	}
-	p.stuck = stuck
-}
-
-// newPod returns an empty pod, whose memory may have been another's.
-func (s *Scheduler) newPod() *pod {
-	n := len(s.freePods)
-	if n == 0 {
-		return &pod{}
-	}
-	p := s.freePods[n-1]
-	s.freePods = s.freePods[:n-1]
-	return p
 }
 
 func (p *pod) nextAlarm(cfg Config) time.Time {

@@ -1,90 +1,59 @@
 package schedule
 
-import "container/heap"
+import (
+	"container/heap"
+	"container/list"
+)
 
-// A pod is in none, one or both of the queues, and at most once in each.
+// A pod is in any of these, and at most once in each.
 const (
 	listing = iota
 	inspecting
+	requesting
+	hanging
 	queues
 )
 
-// queue is pods in the order in which they came. A pod that is dropped leaves its position
-// behind, which is skipped: it is not that of the pod any more, should it come again or
-// its memory be another's.
+// queue is pods in the order in which they came.
 type queue struct {
+	list.List
 	which int
-	pods  []*pod
-	head  int
-	len   int
-	left  int // how many positions are no longer among pods
 }
 
-// position returns the number of the position at an index of pods; never 0.
-func (q *queue) position(i int) int { return q.left + i + 1 }
-
-// maxLeft bounds the positions that dropped pods and those before them leave behind, besides
-// as many as there are pods.
-const maxLeft = 64
-
-// compact gives the pods new positions, without those that are left behind.
-func (q *queue) compact() {
-	kept := q.pods[:0]
-	for i, p := range q.pods[q.head:] {
-		if p.queued[q.which] == q.position(q.head+i) {
-			kept = append(kept, p)
-		}
-	}
-	q.left += len(q.pods)
-	clear(q.pods[len(kept):])
-	q.pods, q.head = kept, 0
-	for i, p := range kept {
-		p.queued[q.which] = q.position(i)
-	}
-}
-
-func (q *queue) push(p *pod) {
-	if p.queued[q.which] > 0 {
-		return
-	}
-	if len(q.pods) > 2*q.len+maxLeft {
-		q.compact()
-	}
-	p.queued[q.which] = q.position(len(q.pods))
-	q.pods = append(q.pods, p)
-	q.len++
-}
-
-func (q *queue) drop(p *pod) {
-	if p.queued[q.which] > 0 {
-		p.queued[q.which] = 0
-		q.len--
+// set puts a pod into the queue, or takes it out.
+func (q *queue) set(p *pod, in bool) {
+	switch e := p.queued[q.which]; {
+	case in && e == nil:
+		p.queued[q.which] = q.PushBack(p)
+	case !in && e != nil:
+		q.Remove(e)
+		p.queued[q.which] = nil
 	}
 }
 
 // first returns the pod whose turn it is, or nil.
 func (q *queue) first() *pod {
-	for q.len > 0 {
-		if p := q.pods[q.head]; p.queued[q.which] == q.position(q.head) {
-			return p
-		}
-		q.pods[q.head] = nil
-		q.head++
+	if e := q.Front(); e != nil {
+		return e.Value.(*pod)
 	}
-	clear(q.pods)
-	q.left += len(q.pods)
-	q.pods, q.head = q.pods[:0], 0
 	return nil
 }
 
 func (q *queue) pop() *pod {
 	p := q.first()
 	if p != nil {
-		q.drop(p)
-		q.pods[q.head] = nil
-		q.head++
+		q.set(p, false)
 	}
 	return p
+}
+
+// all yields the pods.
+func (q *queue) all(yield func(*pod) bool) {
+	for e := q.Front(); e != nil; e = e.Next() {
+		if !yield(e.Value.(*pod)) {
+			return
+		}
+	}
 }
 
 // alarms is the one heap of deadlines: of each pod the earliest.

@@ -92,8 +92,7 @@ func TestLongQueue(t *testing.T) {
 	}
 }
 
-// A pod that leaves a queue and comes again stands at its end, and so does another that
-// has its memory.
+// A pod that leaves a queue and comes again stands at its end.
 func TestPodsThatComeAgainQueueAgain(t *testing.T) {
 	s := newScript(t)
 	s.inspectMany("a", "b")

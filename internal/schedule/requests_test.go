@@ -181,18 +181,18 @@ func TestReasonsWaitSideBySide(t *testing.T) {
 	s.forgotten()
 }
 
-// A back-off doubles from a period to a minute, and begins anew after a reset and when
+// A back-off doubles from a period to ten seconds, and begins anew after a reset and when
 // the pod is gone.
 func TestRetryDoubles(t *testing.T) {
 	s := newScript(t)
 	wait := func() time.Duration { return s.Wake().Sub(s.Now()) }
 	var waits []time.Duration
-	for range 8 {
+	for range 6 {
 		s.Retry("a", "demand")
 		waits = append(waits, wait())
 	}
 	s.same("waits", waits, []time.Duration{
-		period, 2 * period, 4 * period, 8 * period, 16 * period, 32 * period, time.Minute, time.Minute,
+		period, 2 * period, 4 * period, 8 * period, 10 * time.Second, 10 * time.Second,
 	})
 	s.InspectionAgreed("a", true)
 	s.forgotten()

@@ -22,16 +22,18 @@ const (
 	// wait, all pods are listed instead: the two calls of one full list cost about as
 	// much as those of eight single ones on a node of some hundred containers.
 	PodListsAtOnce = 8
-	// MaxRetryWait bounds the back-off of a pod that cannot be inspected.
-	MaxRetryWait = time.Minute
+	// MaxSlow is how many slow inspections release their worker. Those beyond keep it, so that a
+	// runtime that hangs is not asked about ever more pods.
+	MaxSlow = 64
+	// MaxRetryWait bounds the back-off of a pod that cannot be inspected, unless a period is
+	// longer.
+	MaxRetryWait = 10 * time.Second
 	// followUpShare is the part of a period after which the list of a hinted pod is
 	// followed by one more, for events run ahead of lists.
 	followUpShare = 20
 	// canariesPerThreshold is how often within the health threshold a healthy pod is
 	// inspected while others hang.
 	canariesPerThreshold = 6
-	// maxFree bounds the memory that is kept to be used again.
-	maxFree = 1024
 )
 
 // Stamp is given out when a list begins. Lists are ordered by Number alone; Time is
@@ -65,8 +67,7 @@ const (
 	Inspect
 )
 
-// Call is one call to the runtime, from its beginning to its return. Its memory may be
-// used for another then.
+// Call is one call to the runtime, from its beginning to its return.
 type Call struct {
 	Kind  Kind
 	UID   types.UID // empty for ListAll
@@ -74,7 +75,7 @@ type Call struct {
 	Stamp Stamp     // of the list; that of an inspection is its user's affair
 	Began time.Time
 
-	// Slow: it has taken longer than a period, and its slot is free for another.
+	// Slow: it has taken longer than a period, and another may take its place; see MaxSlow.
 	// Dead: its deadline has passed. It has failed, its answer is not used, and no
 	// other call of its kind is made for the pod until it returns.
 	Slow, Dead bool
@@ -102,44 +103,33 @@ type Scheduler struct {
 	cfg   Config
 	retry backoff.Policy
 
-	// now never goes back: where the clock does, ahead grows by as much.
-	clock, now time.Time
-	ahead      time.Duration
-	last       Stamp
+	now  time.Time
+	last Stamp
 
-	full      fullList
-	pods      map[types.UID]*pod // those that something is open of
-	requested int                // of these, how many have an open request
-	stuck     int                // and of these, how many that no list of the pod alone answers soon
-	alarms    alarms
-	late      []LateCall
+	all    pod // all pods: their list in flight, the request of one, and the alarm
+	full   fullList
+	pods   map[types.UID]*pod // those that something is open of
+	alarms alarms
+	late   []LateCall
 
-	toList       queue // pods to list
-	listSlots    int   // slots free for that
-	toInspect    queue // pods to inspect
-	inspectSlots int   // slots free for that
-	canary       canary
-	scratch      []*pod
-	begun        []*Call
-	free         []*Call // inspections that have returned, to be used again
-	freePods     []*pod  // the same of pods
+	requested   queue // pods with an open request
+	toList      queue // pods to list
+	listSlots   int   // slots free for that
+	toInspect   queue // pods to inspect
+	inspections int   // in flight
+	slow        int   // of these
+	hung        queue // pods of whose unanswered inspections one was slow
+	canary      canary
+	begun       []*Call
 }
 
-// fullList is the list of all pods.
+// fullList is when all pods are listed, besides what is open of them.
 type fullList struct {
-	call     *Call // in flight
-	memory   Call  // of it
 	periodic bool
 	next     time.Time // by the period
 	relist   bool      // somebody waits for one to begin
-
-	// want is the number from which on a full list answers the newest request for all pods;
-	// 0 for none. hinted: an event is among these requests.
-	want   uint64
-	cause  string
-	hinted bool
-	// notBefore is when a list that is asked for may begin, so that these take no more than
-	// half of the time; RequestRelist's does not wait for it.
+	// notBefore is when a list that is asked for may begin: the newest one took as long
+	// before, or a period. RequestRelist's does not wait for it.
 	notBefore time.Time
 	// failed: the newest one did. hintAnswered: it answered a hint, which may have run
 	// ahead of it.
@@ -155,30 +145,19 @@ type fullList struct {
 func New(cfg Config) *Scheduler {
 	return &Scheduler{
 		cfg: cfg, retry: backoff.Policy{First: cfg.Period, Longest: MaxRetryWait},
-		pods:   make(map[types.UID]*pod),
+		pods: make(map[types.UID]*pod), requested: queue{which: requesting},
 		toList: queue{which: listing}, listSlots: PodListsAtOnce,
-		toInspect: queue{which: inspecting}, inspectSlots: cfg.Workers,
+		toInspect: queue{which: inspecting}, hung: queue{which: hanging},
 	}
 }
 
-// Advance sets the time. If the clock has gone back since, it returns how far; deadlines
-// then come as if the clock had stood still.
-func (s *Scheduler) Advance(clock time.Time) (back time.Duration) {
-	if clock.Before(s.clock) {
-		back = s.clock.Sub(clock)
-		s.ahead += back
-	}
-	s.clock, s.now = clock, clock.Add(s.ahead)
-	return back
-}
+// Advance sets the time.
+func (s *Scheduler) Advance(now time.Time) { s.now = now }
 
-// Now returns the schedule's own time, which never goes back.
+// Now returns the time.
 func (s *Scheduler) Now() time.Time { return s.now }
 
-// Clock converts a time of the schedule to what the clock shows then.
-func (s *Scheduler) Clock(now time.Time) time.Time { return now.Add(-s.ahead) }
-
-// Since returns how long ago a time of the schedule is.
+// Since returns how long ago a time is.
 func (s *Scheduler) Since(t time.Time) time.Duration { return s.now.Sub(t) }
 
 // Last returns the newest stamp that was given out.
@@ -188,8 +167,8 @@ func (s *Scheduler) Last() Stamp { return s.last }
 // stored.
 func (s *Scheduler) stamp() Stamp {
 	s.last.Number++
-	if s.clock.After(s.last.Time) {
-		s.last.Time = s.clock
+	if s.now.After(s.last.Time) {
+		s.last.Time = s.now
 	}
 	return s.last
 }
@@ -216,35 +195,27 @@ func (s *Scheduler) Connected() bool { return s.full.connected }
 func (s *Scheduler) RequestRelist() { s.full.relist = true }
 
 // RequestAll asks for a full list soon. The request stays open until one succeeds.
-func (s *Scheduler) RequestAll(cause string) { s.requestAll(cause, false) }
+func (s *Scheduler) RequestAll(cause string) { s.all.add(s.last.Number, cause, false) }
 
 // HintAll is RequestAll because an event of the runtime may have been missed, or names no
 // pod. Events may run ahead of lists, so that another full list comes within a period of
 // the answer.
-func (s *Scheduler) HintAll() { s.requestAll(CauseHint, true) }
-
-func (s *Scheduler) requestAll(cause string, hinted bool) {
-	if s.full.want == 0 {
-		s.full.cause = cause
-	}
-	s.full.want = s.last.Number + 1
-	s.full.hinted = s.full.hinted || hinted
-}
+func (s *Scheduler) HintAll() { s.all.add(s.last.Number, CauseHint, true) }
 
 // FullListDead reports whether the full list in flight is past its deadline: none can begin.
-func (s *Scheduler) FullListDead() bool { return s.full.call != nil && s.full.call.Dead }
+func (s *Scheduler) FullListDead() bool { return s.all.list != nil && s.all.list.Dead }
 
 // FullListInFlight reports whether a full list is in flight whose answer will count.
-func (s *Scheduler) FullListInFlight() bool { return s.full.call != nil && !s.full.call.Dead }
+func (s *Scheduler) FullListInFlight() bool { return s.all.list != nil && !s.all.list.Dead }
 
 // WithdrawRelist takes RequestRelist back.
 func (s *Scheduler) WithdrawRelist() { s.full.relist = false }
 
-// Begin returns the calls to begin now. They are valid until the next Begin as a
-// list. ordinary: full lists come every Period, whatever the stream announces.
+// Begin returns the calls to begin now. ordinary: full lists come every Period, whatever the
+// stream announces.
 func (s *Scheduler) Begin(ordinary bool) []*Call {
-	s.begun = s.begun[:0]
-	if latest := s.now.Add(s.cfg.Period); s.hurries(ordinary) && latest.Before(s.full.next) {
+	s.begun = nil
+	if latest := s.now.Add(s.cfg.Period); latest.Before(s.full.next) && s.hurries(ordinary) {
 		s.full.next = latest
 	}
 	if cause, due := s.fullListDue(); due {
@@ -260,15 +231,20 @@ func (s *Scheduler) Begin(ordinary bool) []*Call {
 		s.begun = append(s.begun, p.list)
 		s.plan(p)
 	}
-	for s.inspectSlots > 0 {
+	for s.freeWorkers() > 0 {
 		p := s.toInspect.pop()
 		if p == nil {
 			break
 		}
-		s.inspectSlots--
+		s.inspections++
 		s.beginInspection(p)
 	}
 	return s.begun
+}
+
+// freeWorkers returns how many inspections may begin.
+func (s *Scheduler) freeWorkers() int {
+	return s.cfg.Workers - (s.inspections - s.slow) - max(0, s.slow-MaxSlow)
 }
 
 // period returns the time from one full list to the next.
@@ -284,15 +260,22 @@ func (s *Scheduler) period(ordinary bool) time.Duration {
 // or a request is open that no list of its pod answers soon.
 func (s *Scheduler) hurries(ordinary bool) bool {
 	f := &s.full
-	return f.call == nil && (!f.connected || ordinary || f.failed || f.hintAnswered || s.stuck > 0)
+	return s.all.list == nil && (!f.connected || ordinary || f.failed || f.hintAnswered || s.anyStuck())
+}
+
+// anyStuck reports whether a request waits for a full list, because the list of its pod
+// hangs or has failed, or the runtime makes none.
+func (s *Scheduler) anyStuck() bool {
+	for p := range s.requested.all {
+		if !s.cfg.ListsPods || p.list != nil && p.list.Slow || !p.dueAt[listFailed].IsZero() {
+			return true
+		}
+	}
+	return false
 }
 
 func (s *Scheduler) beginInspection(p *pod) {
-	c := &Call{}
-	if n := len(s.free); n > 0 {
-		c, s.free = s.free[n-1], s.free[:n-1]
-	}
-	*c = Call{Kind: Inspect, UID: p.uid, Began: s.now, pod: p}
+	c := &Call{Kind: Inspect, UID: p.uid, Began: s.now, pod: p}
 	p.inspection, p.inspect = c, false
 	if p.unanswered.IsZero() {
 		p.unanswered = s.now
@@ -306,12 +289,12 @@ func (s *Scheduler) fullListDue() (cause string, due bool) {
 	f := &s.full
 	soon := !s.now.Before(f.notBefore)
 	switch {
-	case f.call != nil:
+	case s.all.list != nil:
 		return "", false
 	case f.relist:
 		return CauseDemand, true
-	case f.want > 0 && soon:
-		return f.cause, true
+	case s.all.want > 0 && soon:
+		return s.all.cause, true
 	case s.manyWait() && soon:
 		return s.toList.first().cause, true
 	case f.periodic && !s.now.Before(f.next):
@@ -323,7 +306,7 @@ func (s *Scheduler) fullListDue() (cause string, due bool) {
 // manyWait reports whether so many pods wait that all are to be listed instead. After a
 // full list that failed they are listed by themselves.
 func (s *Scheduler) manyWait() bool {
-	return s.toList.len > PodListsAtOnce && !s.full.failed
+	return s.toList.Len() > PodListsAtOnce && !s.full.failed
 }
 
 // The causes that the schedule itself gives.
@@ -336,13 +319,13 @@ const (
 func (s *Scheduler) beginFullList(cause string, ordinary bool) {
 	f := &s.full
 	f.relist = false
-	f.memory = Call{Kind: ListAll, Cause: cause, Stamp: s.stamp(), Began: s.now}
-	f.call = &f.memory
+	s.all.list = &Call{Kind: ListAll, Cause: cause, Stamp: s.stamp(), Began: s.now, pod: &s.all}
+	s.setAlarm(&s.all)
 	f.next = s.now.Add(s.period(ordinary))
 	f.hintAnswered = false
-	s.begun = append(s.begun, f.call)
+	s.begun = append(s.begun, s.all.list)
 	if s.manyWait() { // whatever it was begun for
-		f.covers = f.call.Stamp.Number
+		f.covers = s.all.list.Stamp.Number
 		for p := s.toList.pop(); p != nil; p = s.toList.pop() {
 			s.plan(p)
 		}
@@ -352,11 +335,9 @@ func (s *Scheduler) beginFullList(cause string, ordinary bool) {
 // FullListed notes that the full list c has succeeded: it answers what asked for it. The
 // requests for single pods are answered one by one.
 func (s *Scheduler) FullListed(c *Call) {
-	f := &s.full
-	f.failed = false
-	if f.want > 0 && f.want <= c.Stamp.Number {
-		f.want = 0
-		f.hintAnswered, f.hinted = f.hinted, false
+	s.full.failed = false
+	if _, hinted := s.all.answer(c.Stamp.Number); hinted {
+		s.full.hintAnswered = true
 	}
 	s.pauseFullLists(s.now.Sub(c.Began))
 }
@@ -369,10 +350,10 @@ func (s *Scheduler) FullListFailed() {
 	s.resumePodLists()
 }
 
-// pauseFullLists sets notBefore when a full list has ended. The one of the period, if it is
-// due already, comes after a period.
+// pauseFullLists sets notBefore when a full list has ended, a period ahead at most. The one of
+// the period, if it is due already, comes after a period.
 func (s *Scheduler) pauseFullLists(wait time.Duration) {
-	s.full.notBefore = s.now.Add(wait)
+	s.full.notBefore = s.now.Add(min(wait, s.cfg.Period))
 	if s.full.next.Before(s.now) {
 		s.full.next = s.now.Add(s.cfg.Period)
 	}
@@ -397,7 +378,8 @@ func (s *Scheduler) Returned(c *Call, answered bool) {
 	p := c.pod
 	switch c.Kind {
 	case ListAll:
-		s.full.call = nil
+		p.list = nil
+		s.setAlarm(p)
 		s.resumePodLists()
 		return
 	case ListPod:
@@ -407,22 +389,15 @@ func (s *Scheduler) Returned(c *Call, answered bool) {
 		}
 	case Inspect:
 		p.inspection = nil
-		if !c.Slow {
-			s.inspectSlots++
+		s.inspections--
+		if c.Slow {
+			s.slow--
 		}
 		if answered {
 			s.noteAnswered(p)
 		}
 	}
 	s.plan(p)
-}
-
-// Recycle takes an inspection back that has returned and that nobody looks at any
-// more.
-func (s *Scheduler) Recycle(c *Call) {
-	if len(s.free) < maxFree {
-		s.free = append(s.free, c)
-	}
 }
 
 // LateCall is a call that has become slow, or dead.
@@ -436,18 +411,8 @@ type LateCall struct {
 // returns the calls in flight that have become slow or dead, by UID. What has returned
 // meanwhile is to be taken in before.
 func (s *Scheduler) Expire() []LateCall {
-	s.late = s.late[:0]
-	if c := s.full.call; c != nil {
-		if !c.Slow && !s.now.Before(c.Began.Add(s.cfg.Period)) {
-			c.Slow = true
-			s.resumePodLists()
-		}
-		if !c.Dead && !s.now.Before(c.Began.Add(s.cfg.Timeout)) {
-			c.Dead = true
-			s.late = append(s.late, LateCall{c, true})
-		}
-	}
-	expired := s.scratch[:0]
+	s.late = nil
+	var expired []*pod
 	for len(s.alarms) > 0 && !s.now.Before(s.alarms[0].alarm) {
 		p := s.alarms[0]
 		s.alarms.remove(p)
@@ -457,8 +422,6 @@ func (s *Scheduler) Expire() []LateCall {
 	for _, p := range expired {
 		s.expire(p)
 	}
-	clear(expired)
-	s.scratch = expired
 	return s.late
 }
 
@@ -467,40 +430,47 @@ func (s *Scheduler) expire(p *pod) {
 		if !at.IsZero() && !s.now.Before(at) {
 			p.dueAt[why] = time.Time{}
 			if reason(why) != listFailed { // that one is open still, unless it was answered
-				s.request(p, p.causeOf(reason(why)), false)
+				p.add(s.last.Number, p.causeOf(reason(why)), false)
 			}
 		}
 	}
 	if s.noteLate(p.list) {
-		s.listSlots++
+		if p == &s.all {
+			s.resumePodLists()
+		} else {
+			s.listSlots++
+		}
 	}
 	if s.noteLate(p.inspection) {
-		s.inspectSlots++
+		s.slow++
 		s.noteHung(p)
 	}
 	p.alarm = time.Time{}
-	s.plan(p)
+	if p == &s.all {
+		s.setAlarm(p)
+	} else {
+		s.plan(p)
+	}
 }
 
-// noteLate notes that a call about one pod is slow or dead, and reports whether its slot is
-// free from now on.
-func (s *Scheduler) noteLate(c *Call) (slotIsFree bool) {
+// noteLate notes that a call is slow or dead, and reports whether it is slow from now on.
+func (s *Scheduler) noteLate(c *Call) (becameSlow bool) {
 	if c == nil {
 		return false
 	}
 	dead := !s.now.Before(c.Began.Add(s.cfg.Timeout))
 	if !c.Slow && (dead || !s.now.Before(c.Began.Add(s.cfg.Period))) {
-		c.Slow, slotIsFree = true, true
+		c.Slow, becameSlow = true, true
 		s.late = append(s.late, LateCall{c, false})
 	}
 	if dead && !c.Dead {
 		c.Dead = true
 		s.late = append(s.late, LateCall{c, true})
 	}
-	return slotIsFree
+	return becameSlow
 }
 
-// Wake returns when, by the clock, there is more to do; zero for never.
+// Wake returns when there is more to do; zero for never.
 func (s *Scheduler) Wake() time.Time {
 	var next time.Time
 	earlier := func(t time.Time) {
@@ -508,30 +478,17 @@ func (s *Scheduler) Wake() time.Time {
 			next = t
 		}
 	}
-	f := &s.full
-	if f.call != nil && f.periodic {
-		earlier(s.now.Add(s.cfg.Period)) // to notice when the clock goes back: what hangs has hung for longer still
-	}
-	switch {
-	case f.call == nil:
-		if f.periodic {
-			earlier(f.next)
+	if s.all.list == nil {
+		if s.full.periodic {
+			earlier(s.full.next)
 		}
-		if f.want > 0 || s.manyWait() {
-			earlier(f.notBefore)
-		}
-	case !f.call.Dead:
-		earlier(f.call.Began.Add(s.cfg.Timeout))
-		if f.covers > 0 || !s.cfg.ListsPods && s.requested > 0 && !f.call.Slow {
-			earlier(f.call.Began.Add(s.cfg.Period))
+		if s.all.want > 0 || s.manyWait() {
+			earlier(s.full.notBefore)
 		}
 	}
 	if len(s.alarms) > 0 {
 		earlier(s.alarms[0].alarm)
 	}
 	earlier(s.canaryDue())
-	if next.IsZero() {
-		return next
-	}
-	return s.Clock(next)
+	return next
 }

@@ -159,7 +159,7 @@ func (s *script) fails(lists ...string) {
 func (s *script) inspected(inspections ...string) {
 	s.t.Helper()
 	for _, i := range inspections {
-		s.Recycle(s.returns(i, true))
+		s.returns(i, true)
 	}
 }
 

@@ -197,7 +197,7 @@ func TestHungSince(t *testing.T) {
 	s.step(0, "Ia")
 	s.same("hung since", s.HungSince("a"), time.Time{})
 	s.step(timeout, "Ia slow", "Ia dead")
-	s.Recycle(s.returns("Ia", false)) // it was cancelled
+	s.returns("Ia", false) // it was cancelled
 	s.same("hung since", s.HungSince("a"), epoch)
 	s.same("hung since, of another pod", s.HungSince("b"), time.Time{})
 	s.Inspect("a")
@@ -214,32 +214,34 @@ func TestHungSince(t *testing.T) {
 	s.Inspect("a")
 	s.does("Ia")
 	s.step(202*period, "Ia slow")
-	s.Recycle(s.returns("Ia", false))
+	s.returns("Ia", false)
 	s.same("pods", s.OpenPods(), 1)
 	s.Gone("a")
 	s.forgotten()
 }
 
-// The memory of an inspection is used again only after it was given back.
-func TestRecycle(t *testing.T) {
+// When an inspection succeeds, those that hang are not waited for any longer than at first.
+func TestSuccessEndsTheBackOffOfPodsThatHang(t *testing.T) {
 	s := newScript(t)
-	s.inspectMany("a", "b")
-	s.step(0, "Ia", "Ib")
-	a, b := s.flying["Ia"], s.flying["Ib"]
-	s.returns("Ia", true)
-	s.Inspect("c")
-	s.does("Ic")
-	s.same("used while looked at", s.flying["Ic"] == a, false)
-	s.Recycle(a)
-	s.inspected("Ib")
-	s.Inspect("x")
-	s.does("Ix")
-	s.same("used after that", s.flying["Ix"] == b, true)
-	s.inspected("Ic")
-	s.Inspect("y")
-	s.does("Iy")
-	y := s.flying["Iy"]
-	s.same("as new", []any{y.Kind, y.UID, y.Began, y.Slow}, []any{schedule.Inspect, types.UID("y"), epoch, false})
+	s.Inspect("a")
+	s.step(0, "Ia")
+	s.step(timeout, "Ia slow", "Ia dead")
+	s.returns("Ia", false)
+	for range 4 {
+		s.Retry("a", "deadline")
+	}
+	s.Retry("b", "failed")
+	s.Retry("b", "failed")
+	s.wakes(timeout + 2*period) // of b
+	s.InspectionSucceeded()
+	s.wakes(timeout + period)
+	s.step(timeout+period, "G1 a deadline")
+	s.listed("G1")
+	s.wakes(timeout + 2*period)
+	s.step(timeout+2*period, "G2 b failed")
+	s.listed("G2")
+	s.Retry("a", "deadline")
+	s.wakes(timeout + 3*period)
 }
 
 // Canaries: while an inspection hangs, a healthy pod is due to be inspected every sixth

@@ -1,0 +1,35 @@
+package schedule
+
+// request is what somebody wants a list for, of one pod or of all: the requests that are
+// open are one.
+type request struct {
+	// want is the number from which on a list answers the newest of them, oldest that of
+	// the oldest; 0 for none.
+	want, oldest uint64
+	cause        string // of the oldest
+	hinted       bool   // an event is among them
+}
+
+// add opens one. A list that begins after the one numbered last answers it.
+func (r *request) add(last uint64, cause string, hinted bool) {
+	if r.want == 0 {
+		r.cause, r.oldest = cause, last+1
+	}
+	r.want = last + 1
+	r.hinted = r.hinted || hinted
+}
+
+// answer notes that the list of a number answers those from before it, and reports whether
+// it answers one, and whether it was the last and an event was among them.
+func (r *request) answer(number uint64) (answered, hinted bool) {
+	switch {
+	case r.want == 0 || r.oldest > number:
+		return false, false
+	case r.want > number:
+		r.oldest = r.want
+		return true, false
+	}
+	hinted = r.hinted
+	*r = request{}
+	return true, hinted
+}
