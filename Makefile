@@ -142,11 +142,11 @@ nodeagent: ## the node agent of examples/nodeagent on a runtime of its own; Ctrl
 	cd examples/nodeagent && go run .
 
 .PHONY: live
-live: ## the node agent on a real containerd and beside a kubelet, which it builds; needs root; 10 minutes
+live: ## the node agent on a real containerd, or on PLEG_RUNTIME, and beside a kubelet, which it builds; needs root; 10 minutes
 	cd examples/nodeagent/live && go test -count=1 -timeout=30m ./...
 
 .PHONY: deploy-test
-deploy-test: ## deploy/: manifests, unit, plugin; the DaemonSet's pod under a kubelet on a real containerd; needs root
+deploy-test: ## deploy/: manifests, unit, plugin; the DaemonSet's pod under a kubelet on a real containerd, or on PLEG_RUNTIME; needs root
 	cd internal/deploy && go test -count=1 -timeout=30m ./...
 
 .PHONY: tidy
