@@ -1,4 +1,4 @@
-// This module runs the node agent on a real containerd, and beside a stock kubelet. It is a
+// This module runs the node agent on a real runtime, and beside a stock kubelet. It is a
 // module of its own so that nothing of it reaches the agent's users.
 module github.com/kubepleg/pleg/examples/nodeagent/live
 
