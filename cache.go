@@ -27,14 +27,15 @@ type ROCache interface {
 // six methods of the kubelet's Cache. NewCache returns the implementation of this package;
 // others work too.
 //
-// A Cache may have optional companions, which are found by type assertion:
-// FreshnessHolder, BlockedNotifier and BlockedCounter. PodCache has all of them, and so
-// has a type that embeds a *PodCache. Without a companion the guarantees stay, except that
-// blocked readers wait for a full relist; each companion says what it is for.
+// The generator hears of the blocked readers of a PodCache, and of a type that embeds a
+// *PodCache. Those of another Cache wait for the next full relist, and
+// WithConnectedRelistPeriod has no effect; a reader of a pod that does not exist may wait
+// until every pod that has changed is inspected.
 //
-// A Cache has one generator for all its life. Two generators on one Cache overwrite each
-// other's statuses and take each other's pods for gone; NewGenericPLEG panics when a
-// PodCache already has another.
+// A Cache has one generator at a time. Two generators on one Cache overwrite each other's
+// statuses and take each other's pods for gone. A PodCache can be given to another generator
+// when the one before has been stopped; it is empty then. NewGenericPLEG panics when it was
+// not, and Start and Relist do when the cache has another generator since.
 type Cache interface {
 	ROCache
 	// Set stores the result of an inspection that was made for a list begun at timestamp,
@@ -47,45 +48,14 @@ type Cache interface {
 	// Delete removes the pod.
 	Delete(uid types.UID)
 	// UpdateTime says that a full list begun at timestamp confirms what the cache holds
-	// of every pod, and the absence of all others; pods that are held are excepted.
+	// of every pod, and the absence of all others. While the status of some pod is older
+	// than its newest list, the generator does not call it, but SetObservedTime for each of
+	// the other pods.
 	UpdateTime(timestamp time.Time)
 }
 
-// FreshnessHolder is an optional companion of Cache: a cache that can exempt single pods
-// from UpdateTime. The generator holds a pod whose status is older than its newest list.
-// In a cache without it, the generator makes the other pods fresh with SetObservedTime,
-// one by one, while any pod is held, and calls UpdateTime once none is; a pod that no
-// list has shown, or that is gone, is then not confirmed absent until that.
-type FreshnessHolder interface {
-	// Hold keeps the pod as fresh as it is: no later UpdateTime makes it fresher until
-	// Release. Set, SetObservedTime and Delete are not affected.
-	Hold(uid types.UID)
-	// Release ends Hold: the newest UpdateTime applies to the pod again.
-	Release(uid types.UID)
-}
-
-// BlockedNotifier is an optional companion of Cache: a cache that reports blocked readers,
-// so that their pods are listed at once. Without it, blocked readers wait for the next
-// full relist, and WithConnectedRelistPeriod has no effect.
-type BlockedNotifier interface {
-	// NotifyBlocked registers a function that the cache calls when a reader begins to
-	// block, with the pod and the reader's minTime. The cache calls it in the reader's
-	// goroutine, without a lock held; the function does not block. A second call replaces
-	// the function: it is the generator's.
-	NotifyBlocked(blocked func(uid types.UID, minTime time.Time))
-}
-
-// BlockedCounter is an optional companion of Cache: a cache that counts its blocked
-// readers, for the health report, the metrics and WithConnectedRelistPeriod. Without it,
-// WithConnectedRelistPeriod has no effect, so that a reader with a minTime in the future
-// does not wait for a distant full relist.
-type BlockedCounter interface {
-	// BlockedReaders returns the number of readers blocked in GetNewerThan.
-	BlockedReaders() int
-}
-
-// PodCache is the Cache of this package, with all companions. Its methods are safe for
-// concurrent use. The zero value is an empty cache. It must not be copied after first use.
+// PodCache is the Cache of this package. Its methods are safe for concurrent use. The zero
+// value is an empty cache. It must not be copied after first use.
 type PodCache struct {
 	mu sync.RWMutex
 
@@ -100,19 +70,37 @@ type PodCache struct {
 	global  time.Time
 	readers map[types.UID][]*blockedReader
 	waiting int
-	blocked func(types.UID, time.Time)
-	owner   any // the generator
+	// owner is the generator, nil for none; released is true when it has stopped.
+	owner    cacheOwner
+	released bool
 }
 
-var (
-	_ Cache           = (*PodCache)(nil)
-	_ FreshnessHolder = (*PodCache)(nil)
-	_ BlockedNotifier = (*PodCache)(nil)
-	_ BlockedCounter  = (*PodCache)(nil)
-)
+var _ Cache = (*PodCache)(nil)
 
-// cacheEntry is what the cache has of one pod: its status, or that a single-pod list showed
-// it to be absent later than the newest full list, or that it is held.
+// generatorsCache is what the generator uses of a PodCache besides the methods of Cache.
+type generatorsCache interface {
+	// claim makes the cache that of a generator, and reports whether no other has it.
+	claim(cacheOwner) bool
+	// release lets another generator have the cache.
+	release(cacheOwner)
+	// setListed notes that a list shows a pod, which may have no status yet.
+	setListed(uid types.UID)
+	// BlockedReaders counts the blocked readers, blockedPods returns their pods.
+	BlockedReaders() int
+	blockedPods() []types.UID
+}
+
+var _ generatorsCache = (*PodCache)(nil)
+
+// cacheOwner is a generator.
+type cacheOwner interface {
+	// onReaderBlocked is called with the pod and the minTime of a reader that begins to block, in
+	// its goroutine, without a lock held. It does not block.
+	onReaderBlocked(uid types.UID, minTime time.Time)
+}
+
+// cacheEntry is what the cache has of one pod: its status, or that it is listed, or that a
+// single-pod list showed it to be absent later than the newest full list.
 type cacheEntry struct {
 	// status is the last good one, or an empty one; nil if the pod is absent or was not
 	// inspected yet. uninspected means that no inspection has succeeded.
@@ -124,9 +112,6 @@ type cacheEntry struct {
 	// observed is the newest stamp that the pod itself was confirmed with; never before
 	// stored.
 	observed time.Time
-	// heldAt is the global time that applies to the pod while it is held.
-	held   bool
-	heldAt time.Time
 	// listed: a list shows the pod, though it may have no status yet.
 	listed bool
 }
@@ -147,15 +132,26 @@ type reading struct {
 // NewCache returns an empty cache.
 func NewCache() *PodCache { return &PodCache{} }
 
-// own claims the cache for a generator, and reports whether no other has it.
-func (c *PodCache) own(owner any) bool {
+// claim implements generatorsCache.
+func (c *PodCache) claim(owner cacheOwner) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.owner != nil && c.owner != owner {
+	switch {
+	case c.owner == owner:
+	case c.owner != nil && !c.released:
 		return false
+	case c.owner != nil: // what it left says nothing about the pods of this one
+		c.entries, c.bare, c.index, c.global = nil, nil, cacheIndex{}, time.Time{}
 	}
-	c.owner = owner
+	c.owner, c.released = owner, false
 	return true
+}
+
+// release implements generatorsCache.
+func (c *PodCache) release(owner cacheOwner) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.released = c.released || c.owner == owner
 }
 
 // put sets an element of a map that may not be there yet.
@@ -213,10 +209,10 @@ func (c *PodCache) GetNewerThanContext(ctx context.Context, uid types.UID, minTi
 	}
 	put(&c.readers, uid, append(c.readers[uid], r))
 	c.waiting++
-	blocked := c.blocked
+	owner := c.owner
 	c.mu.Unlock()
-	if blocked != nil {
-		blocked(uid, minTime)
+	if owner != nil {
+		owner.onReaderBlocked(uid, minTime)
 	}
 
 	select {
@@ -232,11 +228,18 @@ func (c *PodCache) GetNewerThanContext(ctx context.Context, uid types.UID, minTi
 	return answer.status, answer.err
 }
 
-// BlockedReaders implements BlockedCounter.
+// BlockedReaders returns the number of readers blocked in GetNewerThan.
 func (c *PodCache) BlockedReaders() int {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return c.waiting
+}
+
+// blockedPods implements generatorsCache.
+func (c *PodCache) blockedPods() []types.UID {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return sortedKeys(c.readers)
 }
 
 // entryLocked returns the entry of a pod, a new one if need be.
@@ -252,7 +255,7 @@ func (c *PodCache) entryLocked(uid types.UID) *cacheEntry {
 
 // forgetLocked drops an entry that says no more than the global time.
 func (c *PodCache) forgetLocked(uid types.UID, e *cacheEntry) {
-	if e.status == nil && !e.held && !e.observed.After(c.global) {
+	if e.status == nil && !e.listed && !e.observed.After(c.global) {
 		delete(c.entries, uid)
 		delete(c.bare, uid)
 	}
@@ -301,7 +304,7 @@ func (c *PodCache) Delete(uid types.UID) {
 		return
 	}
 	c.index.replace(uid, e.status, nil)
-	*e = cacheEntry{held: e.held, heldAt: e.heldAt}
+	*e = cacheEntry{}
 	put(&c.bare, uid, struct{}{})
 	c.forgetLocked(uid, e)
 	c.wakeLocked(uid)
@@ -320,39 +323,11 @@ func (c *PodCache) UpdateTime(timestamp time.Time) {
 	}
 }
 
-// Hold implements FreshnessHolder.
-func (c *PodCache) Hold(uid types.UID) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	e := c.entryLocked(uid)
-	if !e.held {
-		e.held, e.heldAt = true, c.global
-	}
-}
-
-// setListed notes that a list shows a pod.
+// setListed implements generatorsCache.
 func (c *PodCache) setListed(uid types.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.entryLocked(uid).listed = true
-}
-
-// Release implements FreshnessHolder.
-func (c *PodCache) Release(uid types.UID) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if e := c.entries[uid]; e != nil {
-		e.held = false
-		c.forgetLocked(uid, e)
-	}
-	c.wakeLocked(uid)
-}
-
-// NotifyBlocked implements BlockedNotifier.
-func (c *PodCache) NotifyBlocked(blocked func(uid types.UID, minTime time.Time)) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.blocked = blocked
 }
 
 // freshLocked is the one rule of freshness: the state of a pod satisfies minTime when
@@ -364,14 +339,10 @@ func (c *PodCache) freshLocked(uid types.UID, minTime time.Time) bool {
 // observedLocked returns the stamp of the newest list that confirmed the state of the
 // pod.
 func (c *PodCache) observedLocked(uid types.UID) time.Time {
-	switch e := c.entries[uid]; {
-	case e == nil:
-		return c.global
-	case e.held:
-		return later(e.observed, e.heldAt)
-	default:
+	if e := c.entries[uid]; e != nil {
 		return later(e.observed, c.global)
 	}
+	return c.global
 }
 
 func (c *PodCache) readLocked(uid types.UID) reading {

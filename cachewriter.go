@@ -8,28 +8,22 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// cacheWriter writes the records' statuses and freshness to a Cache, and stands in for the
-// companion that it may lack.
+// cacheWriter writes the records' statuses and freshness to a Cache.
 type cacheWriter struct {
-	cache   Cache
-	holder  FreshnessHolder // nil: freshness is held back by not updating the time
-	lister  lister          // nil: the cache tells nobody what is listed and not inspected
-	records *podRecords
-	log     *stepLog
-	// held are the pods whose freshness is held back.
-	held []*podRecord
-	// due is the newest UpdateTime that held pods keep from a cache without a holder; zero
-	// for none.
-	due time.Time
+	cache    Cache
+	podCache generatorsCache // nil if it is another Cache
+	records  *podRecords
+	log      *stepLog
+	// held are the pods whose status is older than their newest list, or of which lists
+	// conflict. While there are any, the others are made fresh one by one; due is the time of
+	// the newest full list that the cache is told when there are none any more, else zero.
+	held map[types.UID]*podRecord
+	due  time.Time
 }
 
-// lister is a PodCache, whose look-ups tell listed pods from unknown ones.
-type lister interface{ setListed(uid types.UID) }
-
 func newCacheWriter(c Cache, records *podRecords) *cacheWriter {
-	w := &cacheWriter{cache: c, records: records}
-	w.holder, _ = c.(FreshnessHolder)
-	w.lister, _ = c.(lister)
+	w := &cacheWriter{cache: c, records: records, held: make(map[types.UID]*podRecord)}
+	w.podCache, _ = c.(generatorsCache)
 	return w
 }
 
@@ -54,25 +48,13 @@ func (w *cacheWriter) remove(uid types.UID) { w.cache.Delete(uid) }
 
 // setListed tells the cache of a pod that it may have no status of.
 func (w *cacheWriter) setListed(uid types.UID) {
-	if w.lister != nil {
-		w.lister.setListed(uid)
-	}
-}
-
-// hold has the cache keep a pod as fresh as it is: no full list makes it fresher.
-func (w *cacheWriter) hold(rec *podRecord) {
-	if rec.held > 0 {
-		return
-	}
-	w.held = append(w.held, rec)
-	rec.held = len(w.held)
-	if w.holder != nil {
-		w.holder.Hold(rec.uid)
+	if w.podCache != nil {
+		w.podCache.setListed(uid)
 	}
 }
 
 // freshen makes a pod that is not dirty as fresh as the newest list that showed the
-// record, and releases it unless it is unconfirmed.
+// record.
 func (w *cacheWriter) freshen(rec *podRecord) {
 	if !rec.dirty {
 		w.cache.SetObservedTime(rec.uid, w.records.listedStamp(rec).Time)
@@ -80,41 +62,45 @@ func (w *cacheWriter) freshen(rec *podRecord) {
 	w.holdOrRelease(rec)
 }
 
-// holdOrRelease holds a pod that is dirty or of which lists conflict, and no other.
+// holdOrRelease holds a pod that is dirty or unconfirmed, and no other.
 func (w *cacheWriter) holdOrRelease(rec *podRecord) {
-	if rec.dirty || rec.unconfirmed {
-		w.hold(rec)
-	} else if rec.held > 0 {
-		w.release(rec)
+	if rec.isHeld() {
+		w.held[rec.uid] = rec
+		return
 	}
-}
-
-// release ends hold.
-func (w *cacheWriter) release(rec *podRecord) {
-	last := len(w.held) - 1
-	w.held[rec.held-1], w.held[last].held = w.held[last], rec.held
-	w.held[last], rec.held = nil, 0
-	w.held = w.held[:last]
-	switch {
-	case w.holder != nil:
-		w.holder.Release(rec.uid)
-	case last == 0 && !w.due.IsZero():
+	delete(w.held, rec.uid)
+	if len(w.held) == 0 && !w.due.IsZero() {
 		w.cache.UpdateTime(w.due)
 		w.due = time.Time{}
 	}
 }
 
-// freshenAll makes every pod that is not held as fresh as a full list.
+// freshenAll makes every pod that is not held as fresh as a full list, and so the absence of
+// those that readers wait for.
 func (w *cacheWriter) freshenAll(at time.Time) {
-	if w.holder != nil || len(w.held) == 0 {
+	if len(w.held) == 0 {
 		w.cache.UpdateTime(at)
 		return
 	}
 	w.due = at
 	for uid, rec := range w.records.byUID {
-		if rec.pod != nil && rec.held == 0 {
+		if rec.pod != nil && !rec.isHeld() {
 			w.cache.SetObservedTime(uid, at)
 		}
+	}
+	if w.podCache == nil {
+		return
+	}
+	for _, uid := range w.podCache.blockedPods() {
+		w.confirmAbsence(uid)
+	}
+}
+
+// confirmAbsence makes the absence of a pod that a reader waits for as fresh as the newest full
+// list, where other pods keep that from the cache.
+func (w *cacheWriter) confirmAbsence(uid types.UID) {
+	if rec := w.records.byUID[uid]; !w.due.IsZero() && (rec == nil || rec.pod == nil && !rec.isHeld()) {
+		w.cache.SetObservedTime(uid, w.due)
 	}
 }
 

@@ -57,7 +57,7 @@ var classesOf = map[string]class{
 	// What is Initial, the statuses of events and the count of exits are not checked here.
 	"update.initial": leftOut, "publication.initial": leftOut,
 	"update.statuses": leftOut, "publication.seen": leftOut, "publication.amended": leftOut, "publication.exits": leftOut,
-	"cacheWriter.cache": leftOut, "cacheWriter.holder": leftOut, "cacheWriter.lister": leftOut,
+	"cacheWriter.cache": leftOut, "cacheWriter.podCache": leftOut,
 	"cacheWriter.records": leftOut,
 	"cacheWriter.log":     leftOut, "cacheWriter.held": leftOut, "cacheWriter.due": clockTime,
 }
@@ -128,9 +128,6 @@ func (f *printer) print(w *world) fingerprint {
 		f.value(reflect.ValueOf(rec), plain)
 	}
 	f.relists()
-	for _, rec := range r.cache.held {
-		f.value(reflect.ValueOf(rec), plain)
-	}
 	f.keys(slices.Sorted(maps.Keys(r.publisher.syncing)))
 	f.cache()
 	f.world()
@@ -189,14 +186,13 @@ func (f *printer) cache() {
 		e := c.entries[uid]
 		f.bool(e != nil)
 		if e != nil {
-			f.bool(e.status != nil, e.err != nil, e.held, e.listed)
+			f.bool(e.status != nil, e.err != nil, e.listed)
 			if e.status != nil {
 				f.levels(shownBy(e.status))
 				f.bool(e.status.Name == lies)
 			}
 			f.put(clockTime, nanos(e.stored))
 			f.put(clockTime, nanos(e.observed))
-			f.put(clockTime, nanos(e.heldAt))
 		}
 	}
 }

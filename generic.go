@@ -38,13 +38,13 @@ type GenericPLEG struct {
 	opts      options
 	logger    klog.Logger
 
-	inbox   *inbox.Inbox[inputs]
-	calls   *calls.Group[*schedule.Call]
-	loop    *loop
-	updates *broadcaster
-	metrics *metrics
-	events  *eventClient   // nil if the runtime has no event stream
-	counter BlockedCounter // nil if the cache does not implement it
+	inbox    *inbox.Inbox[inputs]
+	calls    *calls.Group[*schedule.Call]
+	loop     *loop
+	updates  *broadcaster
+	metrics  *metrics
+	events   *eventClient    // nil if the runtime has no event stream
+	podCache generatorsCache // nil if the cache is not a PodCache
 
 	// watching makes the subscription of Watch at its first call.
 	watching func() chan *PodLifecycleEvent
@@ -64,13 +64,14 @@ type GenericPLEG struct {
 var _ PodLifecycleEventGenerator = (*GenericPLEG)(nil)
 
 // NewGenericPLEG returns a generator that relists runtime every relistPeriod and writes
-// cache; a cache has one generator for all its life. The channel of Watch has the
+// cache; a cache has one generator at a time. The channel of Watch has the
 // capacity channelCapacity. A zero or negative period selects DefaultRelistPeriod, a zero
 // or negative capacity DefaultChannelCapacity. A period of more than a second is shortened
 // to half of the threshold; see WithRelistThreshold. Nothing runs until Start or Relist.
 //
 // Like the kubelet's, it returns no error. It panics if runtime, cache or clock is nil or
-// a nil pointer, and if cache is a PodCache that has another generator.
+// a nil pointer, and if cache is a PodCache that has another generator
+// which was not stopped.
 func NewGenericPLEG(runtime Runtime, channelCapacity int, relistPeriod time.Duration,
 	cache Cache, clock clock.Clock, opts ...Option) *GenericPLEG {
 	switch {
@@ -97,11 +98,9 @@ func NewGenericPLEG(runtime Runtime, channelCapacity int, relistPeriod time.Dura
 			o(&g.opts)
 		}
 	}
-	if owned, ok := cache.(ownedCache); ok && !owned.own(g) {
-		panic("pleg.NewGenericPLEG: the cache has another generator") //nolint:forbidigo // the same
-	}
+	g.podCache, _ = cache.(generatorsCache)
+	g.claimCache()
 	g.logger, g.threshold = g.opts.logger, g.opts.relistThreshold
-	g.counter, _ = cache.(BlockedCounter)
 	g.metrics = newMetrics(g.gauges)
 	g.metrics.nodeName = g.opts.nodeName
 	g.updates = newBroadcaster(g.metrics.countDiscarded)
@@ -119,7 +118,6 @@ func NewGenericPLEG(runtime Runtime, channelCapacity int, relistPeriod time.Dura
 // The connected period applies only with a cache that reports its blocked readers and counts
 // them.
 func (g *GenericPLEG) makeLoop(period time.Duration) {
-	notifier, _ := g.cache.(BlockedNotifier)
 	var getter PodGetter
 	if !g.opts.pollingOnly {
 		getter, _ = g.runtime.(PodGetter)
@@ -136,9 +134,9 @@ func (g *GenericPLEG) makeLoop(period time.Duration) {
 			Workers: g.opts.inspectionWorkers, ListsPods: getter != nil,
 		},
 	}
-	if notifier != nil && g.counter != nil && g.opts.connectedPeriod > period {
+	if g.podCache != nil && g.opts.connectedPeriod > period {
 		cfg.ConnectedPeriod = min(g.opts.connectedPeriod, g.threshold/2)
-		cfg.blocked = g.counter.BlockedReaders
+		cfg.blocked = g.podCache.BlockedReaders
 	}
 	g.loop = &loop{
 		clock: g.clock, logger: g.logger, runtime: g.runtime, getter: getter, inbox: g.inbox, calls: g.calls,
@@ -149,13 +147,15 @@ func (g *GenericPLEG) makeLoop(period time.Duration) {
 	if g.events != nil {
 		g.loop.recovered = g.events.recovered
 	}
-	if notifier != nil && !g.opts.pollingOnly {
-		notifier.NotifyBlocked(g.onReaderBlocked)
-	}
 }
 
-// ownedCache is a PodCache, which has one generator.
-type ownedCache interface{ own(owner any) bool }
+// claimCache panics when a PodCache has another generator, which would take the pods of this
+// one for gone.
+func (g *GenericPLEG) claimCache() {
+	if g.podCache != nil && !g.podCache.claim(g) {
+		panic("pleg: the cache has another generator") //nolint:forbidigo // the drop-in signatures have no error
+	}
+}
 
 // isNil reports whether an interface is nil or holds a nil pointer, as it does when the
 // error of a constructor was ignored.
@@ -195,6 +195,7 @@ func (g *GenericPLEG) Start() {
 	if g.stopLoop != nil {
 		return
 	}
+	g.claimCache()
 	ctx, stop := context.WithCancel(context.Background()) //nolint:forbidigo // Stop ends it; the drop-in form has none
 	g.stopLoop = stop
 	g.started.Store(true)
@@ -232,6 +233,9 @@ func (g *GenericPLEG) stop() (left []calls.Info) {
 	g.updates.Halt()
 	grace := time.NewTimer(stopGrace)
 	defer grace.Stop()
+	if g.podCache != nil {
+		g.podCache.release(g)
+	}
 	return g.calls.Wait(grace.C)
 }
 
@@ -250,6 +254,7 @@ func (g *GenericPLEG) Watch() chan *PodLifecycleEvent { return g.watching() }
 // It works with Start, and without it in the caller's goroutine. Timeouts use the
 // injected clock; with a fake clock, step it from another goroutine if a call hangs.
 func (g *GenericPLEG) Relist() {
+	g.claimCache()
 	caller := newRelistCaller()
 	g.inbox.Put(func(in *inputs) { in.relists = append(in.relists, caller) })
 	g.loop.runFor(caller)
@@ -273,9 +278,9 @@ func (g *GenericPLEG) RequestReinspect(uid types.UID) {
 	g.inbox.Put(func(in *inputs) { put(&in.reinspects, uid, struct{}{}) })
 }
 
-// onReaderBlocked is the function of NotifyBlocked.
+// onReaderBlocked implements cacheOwner.
 func (g *GenericPLEG) onReaderBlocked(uid types.UID, minTime time.Time) {
-	if uid != "" {
+	if uid != "" && !g.opts.pollingOnly {
 		g.inbox.Put(func(in *inputs) { in.addReader(uid, minTime) })
 	}
 }

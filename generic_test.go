@@ -68,9 +68,7 @@ func TestZeroCache(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 		unused.Delete("a")
-		unused.Hold("a")
 		unused.UpdateTime(epoch)
-		unused.Release("a")
 		unused.SetObservedTime("a", epoch)
 		unused.Set("b", nil, nil, epoch)
 		if got := len(unused.GetAll()); got != 1 || unused.BlockedReaders() != 0 {
@@ -89,24 +87,19 @@ func TestZeroCache(t *testing.T) {
 	})
 }
 
-// A PodCache has one generator for all its life. A second one would mix its stamps with
-// those of the first; it says so at once.
+// A PodCache has one generator at a time. A second one would mix its stamps with those of the
+// first; it says so at once.
 func TestSecondGeneratorOnOneCache(t *testing.T) {
 	for name, cache := range map[string]pleg.Cache{
-		"PodCache":    pleg.NewCache(),
-		"embedded":    struct{ *pleg.PodCache }{pleg.NewCache()},
-		"zero value":  &pleg.PodCache{},
-		"was stopped": pleg.NewCache(),
+		"PodCache":   pleg.NewCache(),
+		"embedded":   struct{ *pleg.PodCache }{pleg.NewCache()},
+		"zero value": &pleg.PodCache{},
 	} {
 		t.Run(name, func(t *testing.T) {
 			rt := plegtest.NewRuntime()
 			g := pleg.NewGenericPLEG(rt, 0, 0, cache, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
-			if name == "was stopped" {
-				g.Start()
-				g.Stop()
-			}
 			defer func() {
-				if p := fmt.Sprint(recover()); p != "pleg.NewGenericPLEG: the cache has another generator" {
+				if p := fmt.Sprint(recover()); p != "pleg: the cache has another generator" {
 					t.Errorf("panicked with %q", p)
 				}
 				g.Relist()
@@ -115,6 +108,53 @@ func TestSecondGeneratorOnOneCache(t *testing.T) {
 			pleg.NewGenericPLEG(rt, 0, 0, cache, clock.RealClock{})
 		})
 	}
+}
+
+// A PodCache can be given to another generator when the first has stopped. It has what the
+// second knows, its blocked readers wait on, and the first cannot be used any more.
+func TestCacheOfAStoppedGenerator(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1")))
+		n.g.Start()
+		synctest.Wait()
+		n.g.Stop()
+		got := make(chan *pleg.PodStatus)
+		go func() {
+			s, _ := n.cache.GetNewerThan("c", time.Now())
+			got <- s
+		}()
+		time.Sleep(time.Second)
+
+		rt := plegtest.NewRuntime()
+		rt.SetPods(bare("b", plegtest.Running("b2")), bare("c", plegtest.Running("c1")))
+		second := pleg.NewGenericPLEG(rt, 0, 0, n.cache, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
+		if s, _, _ := n.cache.Lookup("a"); s != nil {
+			t.Errorf("from before: %v", s)
+		}
+		second.Relist()
+		if s := <-got; len(s.ContainerStatuses) != 1 {
+			t.Errorf("the blocked reader got %v", s)
+		}
+		for uid, containers := range map[types.UID]int{"a": 0, "b": 1, "c": 1} {
+			if s, err := n.cache.Get(uid); len(s.ContainerStatuses) != containers || err != nil {
+				t.Errorf("%s: %v, %v", uid, s, err)
+			}
+		}
+		for name, use := range map[string]func(){"Start": n.g.Start, "Relist": n.g.Relist} {
+			func() {
+				defer func() {
+					if recover() == nil {
+						t.Errorf("%s of the first does not panic", name)
+					}
+				}()
+				use()
+			}()
+		}
+		n.g.Stop()
+		second.Start()
+		second.Stop()
+	})
 }
 
 // A period of zero or less is the default, and so is a capacity.

@@ -32,7 +32,7 @@ type HealthReport struct {
 	// Stream is the state of the event stream.
 	Stream StreamReport `json:"stream"`
 	// BlockedReaders is the number of readers that wait on the cache; -1 if the cache
-	// does not implement BlockedCounter.
+	// is not a PodCache.
 	BlockedReaders int `json:"blockedReaders"`
 	// Subscribers is the number of subscriptions, Backlog the number of pods with
 	// updates that did not fit into a subscriber's channel, summed over the subscribers.

@@ -108,7 +108,7 @@ func (r *reconciler) storeAgreeing(rec *podRecord, insp inspection, status *PodS
 // back-off, or at once if the status is too old to be stored.
 func (r *reconciler) contradicted(rec *podRecord, insp inspection, status *PodStatus) {
 	rec.markDirty(r.records.listedStamp(rec))
-	r.cache.hold(rec)
+	r.cache.holdOrRelease(rec)
 	switch stored := r.storeOlder(rec, insp, status, nil); {
 	case r.sched.InspectionWanted(rec.uid):
 	case stored:

@@ -104,9 +104,7 @@ func (r *reconciler) retriedBy(l listInfo) []types.UID {
 		return nil
 	}
 	uids := sortedKeys(r.failing.byUID)
-	for _, rec := range r.cache.held {
-		uids = append(uids, rec.uid)
-	}
+	uids = append(uids, sortedKeys(r.cache.held)...)
 	slices.Sort(uids)
 	return slices.Compact(uids)
 }
@@ -165,7 +163,7 @@ func (r *reconciler) apply(found comparison, l listInfo) {
 		// Which of the two read the runtime later is unknown: list again. The runtime can list
 		// one pod: full lists do not overlap, so one of the two was a single-pod list.
 		r.sched.Request(rec.uid, string(l.cause))
-		r.cache.hold(rec)
+		r.cache.holdOrRelease(rec)
 		return
 	case confirmed, changed:
 	}
@@ -211,7 +209,7 @@ func (r *reconciler) changed(rec *podRecord, transitions []transition, l listInf
 	if isUnsettled(rec.pod) {
 		r.unsettled = r.sched.Now()
 	}
-	r.cache.hold(rec)
+	r.cache.holdOrRelease(rec)
 	if rec.publication.version == 0 {
 		r.cache.setListed(rec.uid)
 	}

@@ -36,8 +36,6 @@ func TestLookupTellsApart(t *testing.T) {
 	look("never heard of", "known=false status=false err=<nil>")
 	c.SetObservedTime("a", at(1))
 	look("confirmed absent", "known=false status=false err=<nil>")
-	c.Hold("a")
-	look("held", "known=false status=false err=<nil>")
 	broken := errors.New("broken")
 	c.Set("a", nil, broken, at(2))
 	look("failed", "known=true status=false err=broken")
@@ -50,8 +48,6 @@ func TestLookupTellsApart(t *testing.T) {
 	c.Set("a", nil, nil, at(6))
 	look("set to nothing", "known=true status=true err=<nil>")
 	c.Delete("a")
-	look("gone while it is held", "known=false status=false err=<nil>")
-	c.Release("a")
 	look("gone", "known=false status=false err=<nil>")
 }
 

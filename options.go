@@ -125,8 +125,8 @@ func WithInspectionTimeout(timeout time.Duration) Option {
 // was killed.
 //
 // The period is limited to half of the relist threshold. A value that is not longer than the
-// ordinary period selects the ordinary period, the default, and so does a Cache that does
-// not implement BlockedNotifier and BlockedCounter.
+// ordinary period selects the ordinary period, the default, and so does a Cache that is
+// not a PodCache.
 func WithConnectedRelistPeriod(period time.Duration) Option {
 	return func(o *options) { o.connectedPeriod = period }
 }

@@ -63,8 +63,9 @@
 //     Cache's runs under a lock of the generator: not the logger's either.
 //   - Pods, containers and statuses are never modified after they are handed over, in
 //     either direction.
-//   - A cache has one generator. NewGenericPLEG panics when a PodCache already has
-//     another; with any other Cache, two generators overwrite each other's statuses.
+//   - A cache has one generator at a time. NewGenericPLEG panics when a PodCache has
+//     another that is not stopped; with any other Cache, two generators overwrite each
+//     other's statuses.
 //
 // # Time
 //

@@ -52,7 +52,6 @@ type podRecord struct {
 	// failed in a row; nil and 0 for none.
 	err      error
 	failures int
-	held     int // its index among the held pods, from 1; 0 if it is not held
 
 	// What is in flight, and what the subscribers have of it.
 
@@ -69,10 +68,14 @@ func (rec *podRecord) markDirty(at stamp) {
 	}
 }
 
+// isHeld reports whether no full list makes the pod fresher: the cache is not known to hold a
+// status of the record, or lists conflict.
+func (rec *podRecord) isHeld() bool { return rec.dirty || rec.unconfirmed }
+
 // isHealthy reports whether the cache has a good status of the record, and nothing is known
 // that says otherwise.
 func (rec *podRecord) isHealthy() bool {
-	return rec.pod != nil && !rec.dirty && !rec.unconfirmed && rec.failures == 0
+	return rec.pod != nil && !rec.isHeld() && rec.failures == 0
 }
 
 // hasUninspectedChange reports whether the record has a change that is not published, and

@@ -117,7 +117,7 @@ func (r *relists) isIncomplete(w relist) bool {
 		return true
 	}
 	r.blocker = nil
-	for _, rec := range slices.Backward(r.cache.held) { // the last to be inspected first
+	for _, rec := range r.cache.held {
 		if r.isOlder(rec, w.stamp) {
 			r.blocker = rec
 			return true
@@ -127,5 +127,5 @@ func (r *relists) isIncomplete(w relist) bool {
 }
 
 func (r *relists) isOlder(rec *podRecord, at stamp) bool {
-	return rec.held > 0 && at.After(r.records.observedStamp(rec)) && r.sched.Moving(rec.uid)
+	return rec.isHeld() && at.After(r.records.observedStamp(rec)) && r.sched.Moving(rec.uid)
 }

@@ -116,13 +116,12 @@ func (g *GenericPLEG) gauges() gauges {
 	return now
 }
 
-// blockedReaders counts the readers that wait on the cache; -1 if the cache does not
-// implement BlockedCounter.
+// blockedReaders counts the readers that wait on the cache; -1 if it is not a PodCache.
 func (g *GenericPLEG) blockedReaders() int {
-	if g.counter == nil {
+	if g.podCache == nil {
 		return -1
 	}
-	return g.counter.BlockedReaders()
+	return g.podCache.BlockedReaders()
 }
 
 // reportedCalls returns the calls that the runtime reports, if it is a CallReporter.

@@ -21,6 +21,7 @@ func (r *reconciler) takeRequests(in *inputs) {
 		r.requestNow(uid, schedule.CauseDemand)
 	}
 	for _, uid := range sortedKeys(in.readers) {
+		r.cache.confirmAbsence(uid)
 		r.readerBlocked(uid, in.readers[uid])
 	}
 	for _, uid := range sortedKeys(in.reinspects) {

@@ -23,7 +23,6 @@ import (
 //	G2: a(a1=exited)
 //	hint b
 //	----
-//	cache   Hold a
 //	begin   G3 b (hint), Ia(a1=exited)
 //	wake    1.011s
 //
@@ -90,7 +89,6 @@ func (s *stepper) make(d *datadriven.TestData) {
 	cfg := reconcilerConfig{Config: schedule.Config{
 		Period: time.Second, Timeout: 2 * time.Minute, Threshold: 3 * time.Minute, Workers: 8, ListsPods: true,
 	}}
-	plain := false
 	if d.Cmd == "new" {
 		for _, arg := range d.CmdArgs {
 			value := strings.Join(arg.Vals, "")
@@ -103,8 +101,6 @@ func (s *stepper) make(d *datadriven.TestData) {
 				cfg.ConnectedPeriod = s.duration(value)
 			case "workers":
 				s.scan(value, &cfg.Workers)
-			case "six-methods":
-				plain = true
 			case "full-lists-only":
 				cfg.ListsPods = false
 			default:
@@ -114,9 +110,6 @@ func (s *stepper) make(d *datadriven.TestData) {
 	}
 	s.cache, s.calls, s.now = NewCache(), make(map[string]*schedule.Call), epoch
 	cache := Cache(&loggingCache{s.cache, s})
-	if plain {
-		cache = struct{ Cache }{cache}
-	}
 	if cfg.ConnectedPeriod > 0 {
 		cfg.blocked = s.cache.BlockedReaders
 	}
@@ -307,14 +300,4 @@ func (c *loggingCache) Delete(uid types.UID) {
 func (c *loggingCache) UpdateTime(at time.Time) {
 	c.note("UpdateTime %s", c.s.since(at))
 	c.PodCache.UpdateTime(at)
-}
-
-func (c *loggingCache) Hold(uid types.UID) {
-	c.note("Hold %s", uid)
-	c.PodCache.Hold(uid)
-}
-
-func (c *loggingCache) Release(uid types.UID) {
-	c.note("Release %s", uid)
-	c.PodCache.Release(uid)
 }

@@ -142,8 +142,7 @@ func (s *stepper) state() string {
 			text string
 			set  bool
 		}{
-			{"dirty", rec.dirty}, {"unconfirmed", rec.unconfirmed}, {"held", rec.held > 0},
-			{"owes a PodSync", rec.publication.syncsDelivered < rec.publication.syncsRequested},
+			{"dirty", rec.dirty}, {"unconfirmed", rec.unconfirmed}, {"owes a PodSync", rec.publication.syncsDelivered < rec.publication.syncsRequested},
 		} {
 			if flag.set {
 				fmt.Fprintf(&b, "; %s", flag.text)

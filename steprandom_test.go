@@ -43,14 +43,10 @@ func newRandomNode(t *rapid.T) *randomNode {
 		t: t, cache: NewCache(), now: epoch, pods: make(map[types.UID]*Pod),
 		flying: make(map[string]*openCall), told: make(map[string]PodLifeCycleEventType),
 	}
-	cache := Cache(w.cache)
-	if rapid.Bool().Draw(t, "six methods") {
-		cache = struct{ Cache }{cache}
-	}
 	m := newMetrics(func() gauges { return gauges{} })
 	updates := newBroadcaster(m.countDiscarded)
 	w.events = updates.Subscribe(t.Context(), 1000, subscriptionOptions{Lasting: true})
-	w.r = newReconciler(cfg, epoch, cache, updates, m)
+	w.r = newReconciler(cfg, epoch, w.cache, updates, m)
 	return w
 }
 
@@ -175,7 +171,7 @@ func (w *randomNode) settle() {
 		w.now = w.now.Add(500 * time.Millisecond)
 	}
 	for uid, rec := range w.r.records.byUID {
-		if rec.pod != w.pods[uid] || rec.dirty || rec.failures > 0 || rec.unconfirmed || rec.held > 0 {
+		if rec.pod != w.pods[uid] || rec.dirty || rec.failures > 0 || rec.unconfirmed {
 			w.t.Fatalf("the record of %s: %+v", uid, rec)
 		}
 	}
