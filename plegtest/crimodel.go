@@ -1,6 +1,10 @@
 package plegtest
 
-import "time"
+import (
+	"time"
+
+	"google.golang.org/grpc/codes"
+)
 
 // CRIModel is the runtime that the CRI server behaves like: what Version answers, whether
 // lists can be streamed, how container events are delivered, and what the runtimes do
@@ -23,7 +27,8 @@ const (
 	// the next event, which is lost. Lists cannot be streamed.
 	Containerd17
 	// Containerd16 is containerd 1.6: it answers Unimplemented for events and for
-	// streaming lists, and NotFound to who stops what is not there.
+	// streaming lists, and NotFound to who stops what is not there. It knows how a container
+	// has exited while it was down.
 	Containerd16
 	// CRIO is CRI-O 1.37 with enable_pod_events. One sender reads a channel of 1000 events
 	// and sends each to all readers in turn: a reader that does not read stops the events
@@ -46,12 +51,14 @@ const (
 // habits are the behaviour of a model.
 type habits struct {
 	name, version  string
-	crio           bool // what is said of CRIO, but for events
-	missingIsError bool // stopping what is not there
+	crio           bool       // what is said of CRIO, but for events
+	missingIsError bool       // stopping what is not there
+	refusal        codes.Code // of a container for a stopped sandbox
+	knowsExits     bool       // also those from while it was down
 	streamingLists bool
 	events         eventHabit
 	eventBuffer    int
-	holdEventsFor  time.Duration // while there is no reader; 0 is unlimited
+	holdEventsFor  time.Duration // while there is no reader
 	deletedFirst   bool          // a sandbox's last event comes before it leaves the list
 }
 
@@ -68,16 +75,19 @@ const (
 func (m CRIModel) habits() habits {
 	switch m {
 	case Containerd16:
-		return habits{name: "containerd", version: "v1.6.36", events: eventsUnimplemented, missingIsError: true}
+		return habits{name: "containerd", version: "v1.6.36", refusal: codes.NotFound, missingIsError: true,
+			knowsExits: true, events: eventsUnimplemented}
 	case Containerd17:
-		return habits{name: "containerd", version: "v1.7.35", events: eventsShared, eventBuffer: 1000}
-	case CRIO:
-		return habits{name: "cri-o", version: "1.37.0", crio: true, streamingLists: true, events: eventsInTurn,
+		return habits{name: "containerd", version: "v1.7.35", refusal: codes.NotFound, events: eventsShared,
 			eventBuffer: 1000}
+	case CRIO:
+		return habits{name: "cri-o", version: "1.37.0", crio: true, refusal: codes.Unknown, knowsExits: true,
+			streamingLists: true, events: eventsInTurn, eventBuffer: 1000}
 	case CRIOWithoutEvents:
-		return habits{name: "cri-o", version: "1.37.0", crio: true, streamingLists: true, events: eventsEndAtOnce}
+		return habits{name: "cri-o", version: "1.37.0", crio: true, refusal: codes.Unknown, knowsExits: true,
+			streamingLists: true, events: eventsEndAtOnce}
 	case Containerd2:
 	}
-	return habits{name: "containerd", version: "v2.4.2", streamingLists: true, events: eventsBroadcast,
-		eventBuffer: 100, holdEventsFor: 5 * time.Minute, deletedFirst: true}
+	return habits{name: "containerd", version: "v2.4.2", refusal: codes.Unknown, streamingLists: true,
+		events: eventsBroadcast, eventBuffer: 100, holdEventsFor: 5 * time.Minute, deletedFirst: true}
 }

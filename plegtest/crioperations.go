@@ -49,7 +49,7 @@ func (s *CRIServer) CreateContainer(sandboxID string, config ContainerConfig) (c
 	n.mu.Lock()
 	sb, err := n.sandboxLocked(sandboxID)
 	if err == nil && !sb.ready {
-		err = status.Errorf(codes.Unknown, "sandbox container %q is not running", sandboxID)
+		err = status.Errorf(s.cfg.refusal, "sandbox container %q is not running", sandboxID)
 	}
 	if err != nil {
 		n.mu.Unlock()
@@ -325,7 +325,7 @@ func (s *CRIServer) exitLocked(c *simContainer, exitCode int32, reason string) *
 	default:
 		reason = "Completed"
 	}
-	if s.node.down && !s.cfg.crio {
+	if s.node.down && !s.cfg.knowsExits {
 		exitCode, reason, c.exitLost = exitUnknown, "Unknown", true
 	}
 	c.state, c.finishedAt = runtimeapi.ContainerState_CONTAINER_EXITED, s.node.now()

@@ -127,7 +127,7 @@ func (s *CRIServer) removeDir() error {
 
 // Down stops serving, as when the runtime is killed: calls are cut off, the socket is
 // removed, and events are lost. The containers keep running. Of one that exits meanwhile,
-// containerd shows exit code 255 and the reason "Unknown"; CRI-O has what is true.
+// containerd from 1.7 on shows exit code 255 and the reason "Unknown".
 func (s *CRIServer) Down() {
 	s.upDown.Lock()
 	defer s.upDown.Unlock()

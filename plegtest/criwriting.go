@@ -114,7 +114,7 @@ func (c *criService) CreateContainer(_ context.Context,
 	switch {
 	case err != nil:
 	case !sb.ready:
-		err = status.Errorf(codes.Unknown, "sandbox container %q is not running", req.PodSandboxId)
+		err = status.Errorf(c.s.cfg.refusal, "sandbox container %q is not running", req.PodSandboxId)
 	case slices.ContainsFunc(sb.containers, func(o *simContainer) bool {
 		return o.config.Name == name && o.attempt == attempt
 	}):
