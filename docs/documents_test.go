@@ -1,0 +1,129 @@
+package docs_test
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// Every test, fuzz test, benchmark and script that a document names exists, and
+// every rule of the contract names some.
+func TestDocumentsNameWhatExists(t *testing.T) {
+	defined := make(map[string]bool)
+	var documents []string
+	function := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark|Example)\w+)\(`)
+	walk := func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && strings.HasPrefix(entry.Name(), ".") && path != ".":
+			return fs.SkipDir
+		case strings.HasSuffix(path, "_test.go"):
+			source, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			for _, m := range function.FindAllStringSubmatch(string(source), -1) {
+				defined[m[1]] = true
+			}
+		case strings.HasSuffix(path, ".md"):
+			documents = append(documents, path)
+		}
+		return nil
+	}
+	if err := filepath.WalkDir(".", walk); err != nil {
+		t.Fatal(err)
+	}
+	name := regexp.MustCompile("`((?:Test|Fuzz|Benchmark|Example)_?[A-Za-z]\\w+)[`/]")
+	script := regexp.MustCompile("`(?:testdata/([\\w-]+)\\.txt|TestScenarios/([\\w-]+))`")
+	for _, document := range documents {
+		text, err := os.ReadFile(document)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range name.FindAllStringSubmatch(string(text), -1) {
+			if !defined[m[1]] {
+				t.Errorf("%s names %s, which does not exist", document, m[1])
+			}
+		}
+		for _, m := range script.FindAllStringSubmatch(string(text), -1) {
+			if _, err := os.Stat("testdata/" + m[1] + m[2] + ".txt"); err != nil {
+				t.Errorf("%s: %v", document, err)
+			}
+		}
+	}
+	contract, err := os.ReadFile("docs/CONTRACT.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rules := regexp.MustCompile(`(?m)^\*\*\d+\.\*\*`).Split(string(contract), -1)[1:]
+	if len(rules) != 19 {
+		t.Errorf("%d rules", len(rules))
+	}
+	for i, rule := range rules {
+		if !name.MatchString(rule) {
+			t.Errorf("rule %d names no test", i+1)
+		}
+	}
+}
+
+// Every link of a document to a file of the repository leads to one, and to a heading of it if it
+// names one.
+func TestLinksLeadSomewhere(t *testing.T) {
+	link := regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	links := 0
+	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && (strings.HasPrefix(entry.Name(), ".") && path != "." || entry.Name() == "node_modules"):
+			return fs.SkipDir
+		case !strings.HasSuffix(path, ".md"):
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		for _, m := range link.FindAllStringSubmatch(string(text), -1) {
+			target, heading, _ := strings.Cut(m[1], "#")
+			if strings.Contains(target, "://") {
+				continue
+			}
+			links++
+			file := path
+			if target != "" {
+				file = filepath.Join(filepath.Dir(path), target)
+			}
+			if _, err := os.Stat(file); err != nil {
+				t.Errorf("%s: %s: %v", path, m[1], err)
+			} else if heading != "" && !hasHeading(t, file, heading) {
+				t.Errorf("%s: %s: there is no such heading", path, m[1])
+			}
+		}
+		return nil
+	})
+	if err != nil || links < 50 {
+		t.Errorf("%d links, %v", links, err)
+	}
+}
+
+// hasHeading reports whether a document has a heading with this anchor, which is made of it as
+// GitHub makes it.
+func hasHeading(t *testing.T, file, anchor string) bool {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dropped := regexp.MustCompile(`[^\p{L}\p{N} _-]`)
+	for _, m := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(string(text), -1) {
+		if strings.ReplaceAll(dropped.ReplaceAllString(strings.ToLower(m[1]), ""), " ", "-") == anchor {
+			return true
+		}
+	}
+	return false
+}

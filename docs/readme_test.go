@@ -1,0 +1,153 @@
+package docs_test
+
+import (
+	"bytes"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/printer"
+	"go/token"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/plegz"
+)
+
+// Every block of Go in these documents is, but for its indentation, a piece of a file of examples,
+// which is compiled and whose examples are run.
+func TestSnippetsAreOfExamples(t *testing.T) {
+	examples, err := filepath.Glob("example*_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	compiled := ""
+	for _, file := range examples {
+		compiled += "\n" + unindented(readFile(t, file))
+	}
+	block := regexp.MustCompile("(?ms)^```go\n(.*?)^```$")
+	for document, atLeast := range map[string]int{"README.md": 3, "docs/ADOPTING.md": 4, "docs/GUIDE.md": 0} {
+		blocks := block.FindAllStringSubmatch(readFile(t, document), -1)
+		if len(blocks) < atLeast {
+			t.Errorf("%s has %d blocks of Go", document, len(blocks))
+		}
+		for _, m := range blocks {
+			if !strings.Contains(compiled, "\n"+unindented(m[1])) {
+				t.Errorf("%s: this is in no example:\n%s", document, m[1])
+			}
+		}
+	}
+}
+
+// unindented is a text without white space at the beginning and end of its lines.
+func unindented(text string) string {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		b.WriteString(strings.TrimSpace(line) + "\n")
+	}
+	return b.String()
+}
+
+func readFile(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// defaults are the constants that options name as their default.
+var defaults = map[string]any{
+	"pleg.DefaultRelistThreshold":   pleg.DefaultRelistThreshold,
+	"pleg.DefaultInspectionWorkers": pleg.DefaultInspectionWorkers,
+	"pleg.DefaultInspectionTimeout": pleg.DefaultInspectionTimeout,
+	"plegz.DefaultHistory":          plegz.DefaultHistory,
+}
+
+// Every option of the three packages is in README's table with its type and its default: the
+// value of the constant that its documentation names, off for one without an argument, and in
+// words for the others.
+func TestEveryOptionIsInTheTable(t *testing.T) {
+	rows := make(map[string][]string)
+	row := regexp.MustCompile("(?m)^\\| `((?:pleg|cri|plegz)\\.With\\w+)` \\|(.*)\\|$")
+	for _, m := range row.FindAllStringSubmatch(readFile(t, "README.md"), -1) {
+		rows[m[1]] = strings.Split(m[2], " | ")
+	}
+	seen, constant := 0, regexp.MustCompile(`\bDefault\w+`)
+	for name, dir := range map[string]string{"pleg": ".", "cri": "cri", "plegz": "plegz"} {
+		for _, f := range optionsOf(t, dir) {
+			seen++
+			option := name + "." + f.Name.Name
+			cells := rows[option]
+			if len(cells) != 3 {
+				t.Errorf("%s is not in README's table with a type, a default and a meaning: %q", option, cells)
+				continue
+			}
+			typ, byDefault := strings.Trim(cells[0], " `"), cells[1]
+			if want := parameters(t, f); typ != want {
+				t.Errorf("%s: the type is %q in README, and %q", option, typ, want)
+			}
+			if named := constant.FindString(f.Doc.Text()); named != "" {
+				value, known := defaults[name+"."+named]
+				if want := fmt.Sprint(value); !known || !strings.Contains(byDefault, "`"+want+"`") {
+					t.Errorf("%s: the default is %q in README, and %s (%s)", option, byDefault, want, named)
+				}
+			} else if (byDefault == "off") != (typ == "–") || byDefault == "" {
+				t.Errorf("%s: the type is %q and the default %q", option, typ, byDefault)
+			}
+		}
+	}
+	if seen != len(rows) || seen < 20 {
+		t.Errorf("%d options, %d rows", seen, len(rows))
+	}
+}
+
+// optionsOf returns the functions of a package that return an option.
+func optionsOf(t *testing.T, dir string) (options []*ast.FuncDecl) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range files {
+		if strings.HasSuffix(path, "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range file.Decls {
+			f, is := d.(*ast.FuncDecl)
+			if !is || f.Recv != nil || !f.Name.IsExported() || f.Type.Results == nil {
+				continue
+			}
+			if result, is := f.Type.Results.List[0].Type.(*ast.Ident); is &&
+				(result.Name == "Option" || result.Name == "SubscribeOption") {
+				options = append(options, f)
+			}
+		}
+	}
+	return options
+}
+
+// parameters returns the types of a function's parameters, "–" if it has none.
+func parameters(t *testing.T, f *ast.FuncDecl) string {
+	t.Helper()
+	var types []string
+	for _, p := range f.Type.Params.List {
+		var b bytes.Buffer
+		if err := printer.Fprint(&b, token.NewFileSet(), p.Type); err != nil {
+			t.Fatal(err)
+		}
+		types = append(types, b.String())
+	}
+	if types == nil {
+		return "–"
+	}
+	return strings.Join(types, ", ")
+}

@@ -1,0 +1,342 @@
+package docs_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/cri"
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+// troubleshooting returns the document without its line breaks, which may be anywhere in
+// a text.
+func troubleshooting(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile("docs/TROUBLESHOOTING.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Join(strings.Fields(string(text)), " ")
+}
+
+// healthSources are where the texts come from that Healthy, HealthReport and WaitForSync
+// give, and the page of plegz. The errors of a list and of an inspection are in them, those of
+// package cri among them.
+var healthSources = []string{"*.go", "internal/calls/*.go", "cri/*.go", "plegz/condition.go"}
+
+// noHealthTexts are texts of these files that are something else: phrases that others are
+// built from, and what a programmer reads who passes nonsense.
+var noHealthTexts = map[string]bool{
+	"cri: GetPodStatus: the pod is nil": true, "no streaming lists": true, "the pod is gone": true,
+	"that cannot be printed": true, "the runtime has no event stream": true, "instead of": true,
+	"parsing a container ID": true, "is not of the form type://id": true,
+	"parsing the full name of a pod": true, "is not of the form name_namespace": true,
+}
+
+// Every text by which the generator, the adapter and the page say what is wrong is in
+// docs/TROUBLESHOOTING.md: each string from which an error or a sentence is formatted, in the
+// parts between its verbs.
+func TestTroubleshootingHasEveryHealthText(t *testing.T) {
+	document := troubleshooting(t)
+	verb := regexp.MustCompile(`%[-+# 0]*(?:\[\d+\])?[\d.]*[a-zA-Z]`)
+	seen, others := 0, make(map[string]bool)
+	for _, pattern := range healthSources {
+		files, err := filepath.Glob(pattern)
+		if err != nil || len(files) == 0 {
+			t.Fatalf("%s: %d files, %v", pattern, len(files), err)
+		}
+		for _, file := range files {
+			if strings.HasSuffix(file, "_test.go") {
+				continue
+			}
+			for _, format := range formats(t, file) {
+				for _, part := range verb.Split(format, -1) {
+					part = strings.Trim(strings.Join(strings.Fields(part), " "), " .,:;()")
+					if !strings.Contains(part, " ") {
+						continue
+					}
+					if noHealthTexts[part] {
+						others[part] = true
+						continue
+					}
+					seen++
+					if !strings.Contains(document, part) {
+						t.Errorf("%s: %q is not in docs/TROUBLESHOOTING.md", file, part)
+					}
+				}
+			}
+		}
+	}
+	if seen < 50 {
+		t.Errorf("only %d texts were found", seen)
+	}
+	if len(others) != len(noHealthTexts) {
+		t.Errorf("of the %d texts that are none of health, only %d are there: %v", len(noHealthTexts), len(others), others)
+	}
+	for _, state := range []pleg.StreamState{
+		pleg.StreamOff, pleg.StreamConnecting, pleg.StreamConnected, pleg.StreamSilent, pleg.StreamBroken,
+		pleg.StreamUnsupported,
+	} {
+		if !strings.Contains(document, "`"+string(state)+"`") {
+			t.Errorf("the state %q of the stream is not in docs/TROUBLESHOOTING.md", state)
+		}
+	}
+}
+
+// formats returns the strings of a file from which errors and sentences are made.
+func formats(t *testing.T, path string) (all []string) {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ast.Inspect(file, func(n ast.Node) bool {
+		call, is := n.(*ast.CallExpr)
+		if !is || len(call.Args) == 0 {
+			return true
+		}
+		name := ""
+		switch f := call.Fun.(type) {
+		case *ast.Ident:
+			name = f.Name
+		case *ast.SelectorExpr:
+			if x, is := f.X.(*ast.Ident); is {
+				name = x.Name + "." + f.Sel.Name
+			}
+		}
+		switch name {
+		case "errors.New", "fmt.Errorf", "fmt.Sprintf", "say":
+			if s, is := literal(call.Args[0]); is {
+				all = append(all, s)
+			}
+		}
+		return true
+	})
+	return all
+}
+
+// literal returns the value of a string, which may be in several parts.
+func literal(e ast.Expr) (string, bool) {
+	switch e := e.(type) {
+	case *ast.BasicLit:
+		s, err := strconv.Unquote(e.Value)
+		return s, err == nil && e.Kind == token.STRING
+	case *ast.BinaryExpr:
+		left, ok := literal(e.X)
+		right, also := literal(e.Y)
+		return left + right, ok && also
+	}
+	return "", false
+}
+
+// describedMetrics returns the names of the metrics of a generator over package cri and of
+// its subscribers, whether or not they have a value.
+func describedMetrics(t *testing.T) map[string]bool {
+	t.Helper()
+	server, err := plegtest.StartCRIServer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Stop()
+	runtime, err := cri.Connect(t.Context(), server.Endpoint())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer runtime.Close()
+	var collectors collectorsOf
+	pleg.NewGenericPLEG(runtime, 0, 0, pleg.NewCache(), clock.RealClock{},
+		pleg.WithRegisterer(&collectors), pleg.WithNodeName("worker-1"))
+	name := regexp.MustCompile(`fqName: "([^"]+)"`)
+	names := make(map[string]bool)
+	for _, c := range collectors {
+		descs := make(chan *prometheus.Desc)
+		go func() { defer close(descs); c.Describe(descs) }()
+		for d := range descs {
+			names[name.FindStringSubmatch(d.String())[1]] = true
+		}
+	}
+	return names
+}
+
+// collectorsOf is a registerer that keeps what is registered.
+type collectorsOf []prometheus.Collector
+
+func (c *collectorsOf) Register(collector prometheus.Collector) error {
+	*c = append(*c, collector)
+	return nil
+}
+func (c *collectorsOf) MustRegister(collectors ...prometheus.Collector) {
+	*c = append(*c, collectors...)
+}
+func (c *collectorsOf) Unregister(prometheus.Collector) bool { return false }
+
+// Every metric is in docs/TROUBLESHOOTING.md, and every metric that a document of the
+// library's names exists.
+func TestTroubleshootingHasEveryMetric(t *testing.T) {
+	names := describedMetrics(t)
+	if len(names) < 25 {
+		t.Errorf("only %d metrics", len(names))
+	}
+	document := troubleshooting(t)
+	for name := range names {
+		if !regexp.MustCompile("`" + name + "[`{]").MatchString(document) {
+			t.Errorf("%s is not in docs/TROUBLESHOOTING.md", name)
+		}
+	}
+	metric := regexp.MustCompile("`((?:pleg|kubelet)_[a-z_]+[a-z])[`{]")
+	for _, file := range []string{"README.md", "docs/TROUBLESHOOTING.md", "docs/GUIDE.md", "docs/CONTRACT.md"} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range metric.FindAllStringSubmatch(string(text), -1) {
+			name := m[1]
+			for _, suffix := range []string{"_bucket", "_count", "_sum"} {
+				if names[strings.TrimSuffix(name, suffix)] {
+					name = strings.TrimSuffix(name, suffix)
+				}
+			}
+			if !names[name] {
+				t.Errorf("%s names %s, which does not exist", file, m[1])
+			}
+		}
+	}
+}
+
+// Every reason of bad data, and every alert of mixin/, is in docs/TROUBLESHOOTING.md.
+func TestTroubleshootingHasEveryReasonAndAlert(t *testing.T) {
+	document := troubleshooting(t)
+	for _, source := range []string{"validate.go", "cri/bad.go"} {
+		text, err := os.ReadFile(source)
+		if err != nil {
+			t.Fatal(err)
+		}
+		reason := regexp.MustCompile(`(?m)^\s+bad\w+(?:\s+badReason =|:)\s+"([a-z]+(?:_[a-z]+)+)"`)
+		found := reason.FindAllStringSubmatch(string(text), -1)
+		if len(found) < 9 {
+			t.Errorf("%s: only %d reasons", source, len(found))
+		}
+		for _, m := range found {
+			if !strings.Contains(document, "`"+m[1]+"`") {
+				t.Errorf("the reason %s is not in docs/TROUBLESHOOTING.md", m[1])
+			}
+		}
+	}
+	alert := regexp.MustCompile(`(?m)^\s*-?\s*alert:\s*"?(\w+)"?\s*$`)
+	err := filepath.WalkDir("mixin", func(path string, _ fs.DirEntry, err error) error {
+		switch {
+		case os.IsNotExist(err):
+			return nil // there is no mixin
+		case err != nil || !strings.HasSuffix(path, ".yaml") || strings.HasSuffix(path, "_test.yaml"):
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		for _, m := range alert.FindAllStringSubmatch(string(text), -1) {
+			if !strings.Contains(document, "`"+m[1]+"`") {
+				t.Errorf("%s: the alert %s is not in docs/TROUBLESHOOTING.md", path, m[1])
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// troubled is a generator on a fake runtime that is listed by the period alone.
+type troubled struct {
+	*plegtest.Runtime
+	cache *pleg.PodCache
+	g     *pleg.GenericPLEG
+}
+
+func newTroubled() troubled {
+	rt, cache := plegtest.NewRuntime(), pleg.NewCache()
+	return troubled{rt, cache, pleg.NewGenericPLEG(rt.Plain(), 0, 0, cache, clock.RealClock{},
+		pleg.WithLogger(logr.Discard()))}
+}
+
+// What a generator really says in each of its troubles is in the document as a whole, but for
+// its numbers and names.
+func TestTroubleshootingQuotesWhatIsSaid(t *testing.T) {
+	varying := regexp.MustCompile(`pod \S+ \(\S+\)|pod (?:5d4f…|pod-\d+)|\b\d{4}-\S+Z\b|` +
+		`\b(?:\d+m)?\d+(?:\.\d+)?m?s\b|\b\d+\b`)
+	document := varying.ReplaceAllString(troubleshooting(t), "#")
+	said := func(err error) {
+		t.Helper()
+		if err == nil {
+			t.Error("nothing is wrong")
+			return
+		}
+		for _, part := range strings.Split(err.Error(), "; ") {
+			part = strings.TrimPrefix(part, "the last error: ")
+			if text := varying.ReplaceAllString(part, "#"); !strings.Contains(document, text) {
+				t.Errorf("docs/TROUBLESHOOTING.md does not have %q", text)
+			}
+		}
+	}
+	health := func(n troubled) {
+		t.Helper()
+		_, err := n.g.Healthy()
+		reason, cause, _ := strings.Cut(err.Error(), ": ")
+		if hung := ": GetPodStatus of "; strings.Contains(err.Error(), hung) { // its reason has a colon
+			reason, cause, _ = strings.Cut(err.Error(), hung)
+			cause = hung[2:] + cause
+		}
+		said(errors.New(reason))
+		said(errors.New(cause))
+	}
+	synctest.Test(t, func(t *testing.T) {
+		n := newTroubled()
+		for i := range 4 {
+			n.SetPod(plegtest.NewPod(types.UID(fmt.Sprintf("pod-%05d", i)), plegtest.Running(fmt.Sprint("c", i))))
+		}
+		health(n) // it was not started
+		hang := n.HangIgnoringCancel(plegtest.GetPodStatus, plegtest.AnyPod)
+		n.g.Start()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		err := n.g.WaitForSync(ctx)
+		said(errors.New(strings.TrimSuffix(err.Error(), ": context deadline exceeded")))
+		_, err = n.cache.GetNewerThanContext(ctx, "pod-00000", time.Now())
+		said(err)
+		time.Sleep(4 * time.Minute)
+		health(n) // no pod can be inspected
+		hang()
+		time.Sleep(time.Minute)
+		defer n.HangIgnoringCancel(plegtest.GetPods, plegtest.AnyPod)()
+		time.Sleep(4 * time.Minute)
+		said(errors.New(n.g.HealthReport().RelistError)) // it has not returned within its deadline
+		n.g.Stop()
+	})
+	synctest.Test(t, func(t *testing.T) {
+		n := newTroubled()
+		n.g.Start()
+		n.Fail(plegtest.GetPods, plegtest.AnyPod, errors.New("…"))
+		time.Sleep(4*time.Minute + 500*time.Millisecond) // between two lists
+		health(n)                                        // the last list has failed
+		n.g.Stop()
+	})
+}

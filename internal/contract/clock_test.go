@@ -1,0 +1,130 @@
+package contract_test
+
+import (
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+// steppingClock is a fake clock that is stepped while the loop sets its timer.
+type steppingClock struct {
+	*clocktesting.FakeClock
+	// The next steps: before and after the timer is set, and when the clock was read.
+	before, after, read atomic.Int64
+}
+
+func (c *steppingClock) Now() time.Time {
+	now := c.FakeClock.Now()
+	c.step(&c.read)
+	return now
+}
+
+func (c *steppingClock) step(by *atomic.Int64) {
+	if d := by.Swap(0); d > 0 {
+		c.Step(time.Duration(d))
+	}
+}
+
+func (c *steppingClock) NewTimer(d time.Duration) clock.Timer {
+	c.step(&c.before)
+	defer c.step(&c.after)
+	return steppingTimer{c.FakeClock.NewTimer(d), c}
+}
+
+type steppingTimer struct {
+	clock.Timer
+	clk *steppingClock
+}
+
+func (t steppingTimer) Reset(d time.Duration) bool {
+	t.clk.step(&t.clk.before)
+	defer t.clk.step(&t.clk.after)
+	return t.Timer.Reset(d)
+}
+
+// A step of a fake clock that comes between the loop's reading of it and the loop's timer
+// is not lost: what is due is done without another step.
+func TestStepWhileTheTimerIsSet(t *testing.T) {
+	for name, before := range map[string]bool{"before": true, "after": false} {
+		newClock := func() (clk *steppingClock, next *atomic.Int64) {
+			clk = &steppingClock{FakeClock: clocktesting.NewFakeClock(epoch)}
+			if before {
+				return clk, &clk.before
+			}
+			return clk, &clk.after
+		}
+		t.Run("NewTimer/"+name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				rt := plegtest.NewRuntime()
+				defer rt.HangIgnoringCancel(plegtest.GetPods, plegtest.AnyPod)()
+				clk, next := newClock()
+				g := pleg.NewGenericPLEG(rt.Plain(), 0, time.Second, pleg.NewCache(), clk, pleg.WithLogger(logr.Discard()))
+				next.Store(int64(pleg.DefaultInspectionTimeout)) // when the first list has begun
+				go g.Relist()
+				synctest.Wait()
+				if got := g.HealthReport().RelistError; got == "" {
+					t.Error("the deadline of the list has not passed")
+				}
+			})
+		})
+	}
+	t.Run("Now", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			rt := plegtest.NewRuntime()
+			clk := &steppingClock{FakeClock: clocktesting.NewFakeClock(epoch)}
+			var lists atomic.Int32
+			cache := &slowCache{pleg.NewCache(), func() { // after which the loop reads the clock, or sleeps
+				if lists.Add(1) <= 3 {
+					clk.Step(time.Second)
+				}
+			}}
+			g := pleg.NewGenericPLEG(rt.Plain(), 0, time.Second, cache, clk, pleg.WithLogger(logr.Discard()))
+			clk.read.Store(int64(time.Second))
+			g.Start()
+			defer g.Stop()
+			synctest.Wait()
+			if got := rt.Calls(plegtest.GetPods); got != 5 {
+				t.Errorf("%d lists", got)
+			}
+		})
+	})
+}
+
+// The zero time is a time like any other, which a fake clock may show.
+func TestClockThatShowsTheZeroTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := plegtest.NewRuntime()
+		rt.SetPods(pods(2)...)
+		defer rt.HangIgnoringCancel(plegtest.GetPodStatus, "pod-00001")()
+		clk := clocktesting.NewFakeClock(time.Time{})
+		cache := pleg.NewCache()
+		g := pleg.NewGenericPLEG(rt.Plain(), 0, time.Second, cache, clk, pleg.WithLogger(logr.Discard()))
+		g.Start()
+		defer g.Stop()
+		synctest.Wait()
+		if ok, err := g.Healthy(); !ok {
+			t.Error(err)
+		}
+		for i := range 10 {
+			if got := rt.Calls(plegtest.GetPods); got != i+1 {
+				t.Errorf("%d lists after %d s", got, i)
+			}
+			clk.Step(time.Second)
+			synctest.Wait()
+		}
+		if got := g.HealthReport().FailingPods; len(got) != 1 || got[0].HangingSince.IsZero() {
+			t.Errorf("failing: %v", got)
+		}
+		if s, err := cache.GetNewerThan("pod-00000", time.Time{}); err != nil || len(s.ContainerStatuses) != 1 {
+			t.Errorf("the cache has %v %v", s, err)
+		}
+	})
+}

@@ -1,0 +1,3 @@
+// Package contract holds the tests of docs/CONTRACT.md, by rule. They drive the public API of the
+// library, and nothing else.
+package contract

@@ -1,0 +1,151 @@
+package contract_test
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+// counted returns how many containers have died, by reason.
+func counted(t *testing.T, reg prometheus.Gatherer) map[string]float64 {
+	t.Helper()
+	counted := make(map[string]float64)
+	for _, reason := range []string{
+		"Completed", "ContainerCannotRun", "Error", "OOMKilled", "StartError", "Unknown", "seccomp killed", "other", "unseen",
+	} {
+		if n := metric(t, reg, "pleg_container_exits_total", "reason", reason); n > 0 {
+			counted[reason] = n
+		}
+	}
+	return counted
+}
+
+// wantExits compares the deaths that are counted so far.
+func wantExits(t *testing.T, reg prometheus.Gatherer, what string, want map[string]float64) {
+	t.Helper()
+	if diff := cmp.Diff(want, counted(t, reg)); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", what, diff)
+	}
+}
+
+// Each death is counted once, by the reason that the runtime gives if it is a usual one,
+// whoever subscribes.
+func TestExits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, reg := newNodeWithMetrics(t)
+		n.g.Subscribe(t.Context(), 100)
+		n.g.Subscribe(t.Context(), 0)
+		reasons := []string{
+			"Completed", "ContainerCannotRun", "Error", "OOMKilled", "StartError", "Unknown", "seccomp killed",
+			"", "killed by cosmic rays", "other", "unseen",
+		}
+		pod := plegtest.NewPod("a")
+		for _, reason := range reasons {
+			pod.Containers = append(pod.Containers, plegtest.Running("c "+reason))
+		}
+		n.SetPods(pod)
+		n.start()
+		for i, reason := range reasons {
+			n.ExitContainer("a", "c "+reason, i, reason)
+		}
+		n.SetSandbox("a", "a-sandbox", pleg.ContainerStateExited)
+		time.Sleep(time.Minute)
+		want := map[string]float64{
+			"Completed": 1, "ContainerCannotRun": 1, "Error": 1, "OOMKilled": 1, "StartError": 1, "Unknown": 1,
+			"seccomp killed": 1, "other": 4,
+		}
+		wantExits(t, reg, "deaths", want)
+		n.g.RequestReinspect("a")
+		n.ExitContainer("a", "c Error", 137, "OOMKilled") // the runtime knows better now
+		n.UpdatePod("a", func(p *pleg.Pod) { p.Containers = p.Containers[2:] })
+		time.Sleep(time.Minute)
+		n.RemovePod("a")
+		time.Sleep(time.Minute)
+		wantExits(t, reg, "reinspected and removed", want)
+	})
+}
+
+// Containers that are dead already when the generator first looks are not counted; those
+// that die before they are inspected are.
+func TestExitsBeforeTheFirstList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, reg := newNodeWithMetrics(t, pleg.WithInspectionWorkers(1))
+		n.SetPods(
+			bare("a", plegtest.Exited("a1")),
+			bare("b", plegtest.Running("b1"), plegtest.Exited("b2"), plegtest.Running("b3")),
+		)
+		defer n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Delay: 300 * time.Millisecond, Times: 1})()
+		n.start()
+		n.ExitContainer("b", "b1", 1, "Error")
+		n.g.RequestRelist("b")
+		time.Sleep(3 * time.Second)
+		wantExits(t, reg, "at first", map[string]float64{"Error": 1})
+		n.SetPods(bare("a", plegtest.Exited("a2")), bare("c", plegtest.Exited("c1")))
+		time.Sleep(3 * time.Second)
+		// a2 and c1 came and died between two lists, and b3 is gone.
+		wantExits(t, reg, "later", map[string]float64{"Error": 1, "Completed": 2, "unseen": 1})
+	})
+}
+
+// A death is counted when its end is seen: with an inspection that succeeds later, with a
+// status that contradicted the list before, or as unseen when the container is gone.
+func TestExitsAreCountedWhenTheyAreSeen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, reg := newNodeWithMetrics(t)
+		n.SetPods(bare("a", plegtest.Running("a1"), plegtest.Running("a2")), bare("b", plegtest.Running("b1")))
+		n.start()
+		heal := n.Fail(plegtest.GetPodStatus, "a", errors.New("broken"))
+		n.SetStatus("b", statusOf(n.Pod("b")))
+		n.ExitContainer("a", "a1", 1, "Error")
+		n.ExitContainer("a", "a2", 1, "Error")
+		n.ExitContainer("b", "b1", 137, "OOMKilled")
+		time.Sleep(1500 * time.Millisecond)
+		wantExits(t, reg, "not seen yet", map[string]float64{})
+		n.RemoveContainer("a", "a2")
+		time.Sleep(time.Minute)
+		wantExits(t, reg, "one is gone", map[string]float64{"unseen": 1})
+		n.SetStatus("b", nil)
+		heal()
+		time.Sleep(5 * time.Minute)
+		wantExits(t, reg, "seen", map[string]float64{"unseen": 1, "Error": 1, "OOMKilled": 1})
+		n.SetPods()
+		time.Sleep(time.Minute)
+		wantExits(t, reg, "removed", map[string]float64{"unseen": 1, "Error": 1, "OOMKilled": 1})
+	})
+}
+
+// A container whose state is unknown for a while has died once, and one that runs again
+// under its ID dies again.
+func TestExitsOfContainersThatAreUnknownForAWhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, reg := newNodeWithMetrics(t)
+		n.SetPods(bare("a", plegtest.Running("a1"), plegtest.Running("a2"), plegtest.Exited("a3")))
+		n.start()
+		step := func(state pleg.State, ids ...string) {
+			for _, id := range ids {
+				n.SetContainer("a", id, state)
+			}
+			time.Sleep(2 * time.Second)
+		}
+		n.ExitContainer("a", "a1", 1, "Error")
+		n.ExitContainer("a", "a2", 1, "Error")
+		for range 3 {
+			step(pleg.ContainerStateExited, "a1", "a2", "a3")
+			step(pleg.ContainerStateUnknown, "a1", "a2", "a3")
+		}
+		n.RemoveContainer("a", "a2")
+		step(pleg.ContainerStateExited, "a1", "a3")
+		wantExits(t, reg, "unknown in between", map[string]float64{"Error": 2})
+		step(pleg.ContainerStateUnknown, "a1")
+		step(pleg.ContainerStateRunning, "a1")
+		step(pleg.ContainerStateExited, "a1")
+		wantExits(t, reg, "running in between", map[string]float64{"Error": 3})
+	})
+}

@@ -1,0 +1,294 @@
+package contract_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+// handled is what the functions of a handler were called with, a line each.
+type handled struct {
+	lines []string
+	err   error
+	over  bool
+}
+
+// handler returns a handler that notes every call. then, if it is not nil, is called after
+// each with its line.
+func (h *handled) handler(then func(string)) pleg.Handler {
+	note := func(line string) {
+		h.lines = append(h.lines, line)
+		if then != nil {
+			then(line)
+		}
+	}
+	event := func(e *pleg.PodLifecycleEvent) { note(line(e)) }
+	return pleg.Handler{
+		OnPodAdded:         func(p *pleg.Pod) { note(fmt.Sprintf("%s added with %d", p.ID, len(p.Containers))) },
+		OnPodRemoved:       func(p *pleg.Pod) { note(fmt.Sprintf("%s removed with %d", p.ID, len(p.Containers))) },
+		OnContainerStarted: event, OnContainerDied: event, OnContainerRemoved: event, OnPodSync: event,
+	}
+}
+
+// handle handles in a goroutine what happens on a node.
+func (n *node) handle(ctx context.Context, then func(string), opts ...pleg.SubscribeOption) *handled {
+	h := &handled{}
+	go func() {
+		h.err = n.g.Handle(ctx, h.handler(then), opts...)
+		h.over = true
+	}()
+	synctest.Wait()
+	return h
+}
+
+// want compares what was handled since the last time.
+func (h *handled) want(t *testing.T, what string, lines ...string) {
+	t.Helper()
+	synctest.Wait()
+	want(t, what, h.lines, lines...)
+	h.lines = nil
+}
+
+// A pod is added before its first event and removed after its last, also one without
+// containers.
+func TestHandle(t *testing.T) {
+	for _, started := range []bool{false, true} {
+		t.Run(fmt.Sprint(started), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newOrderlyNode(t)
+				n.SetPods(bare("b", plegtest.Running("b1"), plegtest.Exited("b2")), bare("a"))
+				if started {
+					n.start()
+				} else {
+					n.g.Relist()
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				h := n.handle(ctx, nil)
+				h.want(t, "what exists", "a added with 0", "b added with 2", "b Started b1", "b Died b2")
+				n.ExitContainer("b", "b1", 1, "Error")
+				n.SetPod(bare("c", plegtest.Created("c1")))
+				n.SetPod(plegtest.NewPod("d", plegtest.Running("d1")))
+				n.g.Relist()
+				h.want(t, "changes", "b Died b1", "c added with 1", "d added with 1", "d Started d1", "d Started d-sandbox")
+				n.g.RequestReinspect("c")
+				n.g.Relist()
+				h.want(t, "a reinspection", "c PodSync")
+				n.SetPods()
+				n.g.Relist()
+				h.want(t, "the end of all", "a removed with 0", "b Removed b1", "b Removed b2", "b removed with 2",
+					"c Died c1", "c Removed c1", "c removed with 1",
+					"d Died d1", "d Removed d1", "d Died d-sandbox", "d Removed d-sandbox", "d removed with 1")
+				cancel()
+				h.want(t, "nothing more")
+			})
+		})
+	}
+}
+
+// While a function runs, what happens is coalesced: a pod that comes and goes is not
+// handled, and one that comes back is the same.
+func TestHandleIsCoalesced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		n.start()
+		ctx, cancel := context.WithCancel(t.Context())
+		busy := make(chan struct{})
+		h := n.handle(ctx, func(string) { <-busy }, pleg.WithName("slow"))
+		for _, list := range [][]*pleg.Pod{
+			{bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1"))},
+			{bare("c")},
+			{bare("a", plegtest.Running("a2")), bare("c")},
+		} {
+			n.SetPods(list...)
+			n.g.Relist()
+		}
+		h.want(t, "at first", "a added with 1")
+		if r := n.g.HealthReport().NamedSubscribers; len(r) != 1 || r[0].Backlog != 2 {
+			t.Errorf("reported: %+v", r)
+		}
+		close(busy)
+		h.want(t, "then", "a Started a1", "a Died a1", "a Removed a1", "a Started a2", "c added with 0")
+		cancel()
+		synctest.Wait()
+	})
+}
+
+// Handle ends with its context and returns the cause, or with Stop and returns nil. It may
+// be called before Start, after Stop, and twice at once.
+func TestHandleEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		enough := errors.New("enough")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		stopped, cancelled := n.handle(t.Context(), nil), n.handle(ctx, nil)
+		stopped.want(t, "before Start")
+		n.g.Start()
+		for _, h := range []*handled{stopped, cancelled} {
+			h.want(t, "after Start", "a added with 1", "a Started a1")
+		}
+		cancel(enough)
+		synctest.Wait()
+		if !cancelled.over || !errors.Is(cancelled.err, enough) || stopped.over {
+			t.Errorf("after the end of the context: %+v, %+v", cancelled, stopped)
+		}
+		n.g.Stop()
+		synctest.Wait()
+		if !stopped.over || stopped.err != nil {
+			t.Errorf("after Stop: %+v", stopped)
+		}
+		again := n.handle(t.Context(), nil)
+		again.want(t, "after Stop", "a added with 1", "a Started a1")
+		n.RemovePod("a")
+		time.Sleep(time.Minute)
+		again.want(t, "nothing runs")
+		n.start()
+		again.want(t, "after another Start", "a Died a1", "a Removed a1", "a removed with 1")
+		if err := n.g.Handle(ctx, pleg.Handler{}); !errors.Is(err, enough) {
+			t.Errorf("with a context that has ended: %v", err)
+		}
+	})
+}
+
+// The functions may use the generator. None is called after the one that ends it all.
+func TestHandlerUsesTheGenerator(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1"), plegtest.Running("a2")))
+		n.start()
+		inner := &handled{}
+		h := n.handle(t.Context(), func(line string) {
+			n.g.Relist()
+			n.g.RequestRelist("a")
+			_, _ = n.g.Healthy()
+			if line == "a Started a1" {
+				ctx, cancel := context.WithCancel(t.Context())
+				inner.err = n.g.Handle(ctx, inner.handler(func(string) { cancel() }))
+				n.g.Stop()
+			}
+		})
+		h.want(t, "it", "a added with 2", "a Started a1")
+		inner.want(t, "a handler in it", "a added with 2")
+		if !h.over || h.err != nil || !errors.Is(inner.err, context.Canceled) {
+			t.Errorf("%v, %v", h.err, inner.err)
+		}
+	})
+}
+
+// Nil functions are skipped, all of them if need be.
+func TestHandlerFunctionsAreOptional(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.start()
+		ctx, cancel := context.WithCancel(t.Context())
+		handledBy := make(map[string]*handled)
+		for line, keep := range map[string]func(from, to *pleg.Handler){
+			"nothing":          func(_, _ *pleg.Handler) {},
+			"a added with 1":   func(from, to *pleg.Handler) { to.OnPodAdded = from.OnPodAdded },
+			"a Started a1":     func(from, to *pleg.Handler) { to.OnContainerStarted = from.OnContainerStarted },
+			"a PodSync":        func(from, to *pleg.Handler) { to.OnPodSync = from.OnPodSync },
+			"a Died a1":        func(from, to *pleg.Handler) { to.OnContainerDied = from.OnContainerDied },
+			"a Removed a1":     func(from, to *pleg.Handler) { to.OnContainerRemoved = from.OnContainerRemoved },
+			"a removed with 1": func(from, to *pleg.Handler) { to.OnPodRemoved = from.OnPodRemoved },
+		} {
+			h := &handled{}
+			handledBy[line] = h
+			all, some := h.handler(nil), pleg.Handler{Want: func(p *pleg.Pod) bool { return p.ID == "a" }}
+			keep(&all, &some)
+			go func() { h.err = n.g.Handle(ctx, some) }()
+		}
+		synctest.Wait()
+		for _, change := range []func(){
+			func() { n.SetPods(bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1"))) },
+			func() { n.g.RequestReinspect("a") },
+			func() { n.SetPods() },
+		} {
+			change()
+			n.g.Relist()
+			synctest.Wait()
+		}
+		for line, h := range handledBy {
+			if line == "nothing" {
+				h.want(t, line)
+			} else {
+				h.want(t, line, line)
+			}
+		}
+		cancel()
+		synctest.Wait()
+	})
+}
+
+// A panic in a handler is the caller's: Handle panics, its subscription is gone, and the
+// generator goes on.
+func TestHandlerThatPanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		n.start()
+		events := n.g.Subscribe(t.Context(), 10)
+		func() {
+			defer func() {
+				if p := recover(); p != "oops" {
+					t.Errorf("recovered %v", p)
+				}
+			}()
+			_ = n.g.Handle(t.Context(), pleg.Handler{OnPodAdded: func(*pleg.Pod) { panic("oops") }})
+			t.Error("Handle has returned")
+		}()
+		n.RemovePod("a")
+		n.g.Relist()
+		synctest.Wait()
+		want(t, "another", read(events), "a Started a1", "a Died a1", "a Removed a1")
+		if got := n.g.HealthReport().Subscribers; got != 1 {
+			t.Errorf("%d subscriptions are left", got)
+		}
+		healthy(t, n.g)
+	})
+}
+
+// A handler that wants some pods is told of these only. It is asked about a pod once, and again
+// when the pod comes back; what is asked may use the generator.
+func TestHandlerWants(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.start()
+		var asked []string
+		h := &handled{}
+		wanting := h.handler(nil)
+		wanting.Want = func(pod *pleg.Pod) bool {
+			n.g.Pods()
+			n.g.HealthReport()
+			asked = append(asked, fmt.Sprint(pod.ID, " ", pod.Namespace))
+			return pod.Namespace == "shop"
+		}
+		go func() { h.err = n.g.Handle(t.Context(), wanting) }()
+		in := func(namespace string, pod *pleg.Pod) *pleg.Pod {
+			pod.Namespace = namespace
+			return pod
+		}
+		for _, pods := range [][]*pleg.Pod{
+			{in("shop", bare("a", plegtest.Running("a1"))), bare("b", plegtest.Running("b1"))},
+			{in("shop", bare("a", plegtest.Exited("a1"))), bare("b", plegtest.Exited("b1"))},
+			{},
+			{bare("a", plegtest.Running("a2")), in("shop", bare("b"))},
+			{},
+		} {
+			n.SetPods(pods...)
+			n.g.Relist()
+			synctest.Wait()
+		}
+		h.want(t, "handled", "a added with 1", "a Started a1", "a Died a1", "a Removed a1", "a removed with 1",
+			"b added with 0", "b removed with 0")
+		slices.Sort(asked)
+		want(t, "asked", asked, "a default", "a shop", "b default", "b shop")
+	})
+}

@@ -1,0 +1,316 @@
+package contract_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+
+	"github.com/go-logr/logr"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+// withStatus is an event in one line, with its container's status.
+func withStatus(e *pleg.PodLifecycleEvent) string {
+	switch {
+	case e.Status == nil:
+		return line(e) + " without status"
+	case e.Status.State == pleg.ContainerStateExited:
+		return fmt.Sprintf("%s exited %d %s", line(e), e.Status.ExitCode, e.Status.Reason)
+	default:
+		return fmt.Sprintf("%s %s", line(e), e.Status.State)
+	}
+}
+
+// readStatuses returns what a channel of events has now, with the statuses.
+func readStatuses(ch <-chan *pleg.PodLifecycleEvent) []string {
+	var lines []string
+	for len(ch) > 0 {
+		lines = append(lines, withStatus(<-ch))
+	}
+	return lines
+}
+
+// An event has its container's status: of the dead and the removed the last that was seen.
+// A sandbox and a PodSync have none.
+func TestStatusOfAnEvent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		events := n.g.Watch()
+		step := func(what string, change func(), lines ...string) {
+			t.Helper()
+			change()
+			n.g.Relist()
+			want(t, what, readStatuses(events), lines...)
+		}
+		pod := plegtest.NewPod("a", plegtest.Running("a1"), plegtest.Exited("a2"), plegtest.Created("a3"))
+		step("first", func() { n.SetPods(pod) },
+			"a Started a1 running", "a Died a2 exited 0 Completed", "a Started a-sandbox without status")
+		step("a death", func() { n.ExitContainer("a", "a1", 137, "OOMKilled") }, "a Died a1 exited 137 OOMKilled")
+		step("a removal", func() { n.RemoveContainer("a", "a1") }, "a Removed a1 exited 137 OOMKilled")
+		step("a reinspection", func() { n.g.RequestReinspect("a") }, "a PodSync without status")
+		step("nothing to report", func() { n.SetContainer("a", "a4", pleg.ContainerStateCreated) })
+		step("the end of the pod", func() { n.RemovePod("a") },
+			"a Died a4 created", "a Removed a4 created", "a Removed a2 exited 0 Completed",
+			"a Died a3 created", "a Removed a3 created",
+			"a Died a-sandbox without status", "a Removed a-sandbox without status")
+		step("a pod of that UID", func() { n.SetPod(bare("a", plegtest.Running("a5"))) }, "a Started a5 running")
+		heal := n.Fail(plegtest.GetPodStatus, "a", errors.New("broken"))
+		step("what was never seen", func() { n.SetContainer("a", "a6", pleg.ContainerStateRunning) },
+			"a Started a6 without status")
+		step("what was seen before", func() { n.ExitContainer("a", "a5", 1, "Error"); n.RemoveContainer("a", "a6") },
+			"a Died a6 without status", "a Removed a6 without status", "a Died a5 running")
+		heal()
+		step("seen at last", func() { n.RemoveContainer("a", "a5") }, "a Removed a5 running", "a PodSync without status")
+	})
+}
+
+// A crash reporter that takes 150 ms for each of 44 deaths comes when the containers, and
+// their statuses, have left the cache. It has the status of each all the same.
+func TestStatusesOf44Deaths(t *testing.T) {
+	const deaths = 44
+	for _, capacity := range []int{0, 1, 1000} {
+		t.Run(fmt.Sprint(capacity), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t)
+				n.EmitOnChange(true)
+				n.SetPods(pods(deaths)...)
+				sub := n.g.Subscribe(t.Context(), capacity)
+				n.start()
+				for range 2 * deaths { // each container and sandbox starts
+					<-sub
+				}
+				go func() {
+					for i := range deaths {
+						uid := types.UID(fmt.Sprintf("pod-%05d", i))
+						n.ExitContainer(uid, string(uid)+"-a", i, "Error")
+						time.Sleep(10 * time.Millisecond)
+						n.RemovePod(uid)
+					}
+				}()
+				time.Sleep(time.Second)
+				if got := len(n.cache.GetAll()); got != 0 {
+					t.Fatalf("the cache has %d pods", got)
+				}
+				seen := make(map[string]int)
+				for range 4 * deaths { // each container and sandbox dies and is removed
+					e := <-sub
+					if e.IsSandbox() {
+						continue
+					}
+					var i int
+					if _, err := fmt.Sscanf(string(e.ID), "pod-%05d", &i); err != nil {
+						t.Fatal(err)
+					}
+					if !strings.HasSuffix(withStatus(e), fmt.Sprintf(" pod-%05d-a exited %d Error", i, i)) {
+						t.Errorf("got %s", withStatus(e))
+					}
+					if seen[line(e)]++; e.Type == pleg.ContainerDied {
+						time.Sleep(150 * time.Millisecond)
+					}
+				}
+				if len(seen) != 2*deaths {
+					t.Errorf("got %v", seen)
+				}
+			})
+		})
+	}
+}
+
+// A container in a crash loop is another one each time. Lives that a slow reader misses are
+// merged, and the restart count says so; the deaths that it is told of have their status.
+func TestStatusesOfACrashLoop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.EmitOnChange(true)
+		n.SetPods(bare("a", plegtest.Running("life-0")))
+		sub := n.g.Subscribe(t.Context(), 0)
+		n.start()
+		const lives = 44
+		go func() {
+			for i := range lives {
+				id := fmt.Sprintf("life-%d", i)
+				time.Sleep(20 * time.Millisecond)
+				n.ExitContainer("a", id, 100+i, "Error")
+				time.Sleep(20 * time.Millisecond)
+				n.RestartContainer("a", id, fmt.Sprintf("life-%d", i+1))
+				time.Sleep(20 * time.Millisecond)
+				n.RemoveContainer("a", id)
+			}
+		}()
+		r := newReplay(t)
+		told, restarts := 0, 0
+		for {
+			time.Sleep(150 * time.Millisecond)
+			e := <-sub
+			r.take(e)
+			if e.Status == nil {
+				t.Fatalf("%s has no status", line(e))
+			}
+			restarts = max(restarts, e.Status.RestartCount)
+			var life int
+			if _, err := fmt.Sscanf(e.Data.(string), "life-%d", &life); err != nil {
+				t.Fatal(err)
+			}
+			if e.Type == pleg.ContainerDied {
+				told++
+				if e.Status.ExitCode != 100+life || e.Status.RestartCount != life {
+					t.Errorf("got %s, restarted %d times", withStatus(e), e.Status.RestartCount)
+				}
+			}
+			if e.Type == pleg.ContainerStarted && life == lives {
+				break
+			}
+		}
+		if told == 0 || told >= lives || restarts != lives {
+			t.Errorf("%d deaths and %d restarts of %d", told, restarts, lives)
+		}
+	})
+}
+
+// A subscriber that does not read is told the last status that was seen, whatever has become
+// of the container and of the pod meanwhile.
+func TestStatusesAreCoalesced(t *testing.T) {
+	for name, c := range map[string]struct {
+		meanwhile []func(n *node)
+		events    []string
+	}{
+		"it dies, is removed, and others come and go": {[]func(*node){
+			func(n *node) { n.ExitContainer("a", "a1", 3, "Error") },
+			func(n *node) { n.RemoveContainer("a", "a1") },
+			func(n *node) { n.SetContainer("a", "a3", pleg.ContainerStateRunning) },
+			func(n *node) { n.ExitContainer("a", "a3", 4, "Error") },
+			func(n *node) { n.RemoveContainer("a", "a3") },
+			func(n *node) { n.SetContainer("a", "a4", pleg.ContainerStateRunning) },
+		}, []string{"a Died a1 exited 3 Error", "a Removed a1 exited 3 Error", "a Started a4 running"}},
+		"the pod goes": {[]func(*node){
+			func(n *node) { n.ExitContainer("a", "a1", 3, "Error") },
+			func(n *node) { n.RemovePod("a") },
+		}, []string{
+			"a Died a1 exited 3 Error", "a Removed a1 exited 3 Error", "a Died a2 running", "a Removed a2 running",
+		}},
+		"the pod goes and comes": {[]func(*node){
+			func(n *node) { n.ExitContainer("a", "a1", 3, "Error") },
+			func(n *node) { n.RemovePod("a") },
+			func(n *node) { n.SetPod(bare("a", plegtest.Running("a5"))) },
+		}, []string{
+			"a Died a1 exited 3 Error", "a Removed a1 exited 3 Error", "a Died a2 running", "a Removed a2 running",
+			"a Started a5 running",
+		}},
+		"the reason is known later": {[]func(*node){
+			func(n *node) { n.ExitContainer("a", "a1", 137, "Error") },
+			func(n *node) { n.ExitContainer("a", "a1", 137, "OOMKilled"); n.g.RequestReinspect("a") },
+			func(n *node) { n.RemoveContainer("a", "a1") },
+		}, []string{"a Died a1 exited 137 OOMKilled", "a Removed a1 exited 137 OOMKilled", "a PodSync without status"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t)
+				sub := n.g.Subscribe(t.Context(), 4)
+				// One after the other, so that their order is known.
+				n.SetPod(bare("0", plegtest.Running("01"), plegtest.Running("02")))
+				n.g.Relist()
+				n.SetPod(bare("a", plegtest.Running("a1"), plegtest.Running("a2")))
+				n.g.Relist() // the channel is full
+				n.ExitContainer("0", "01", 0, "Completed")
+				n.ExitContainer("0", "02", 0, "Completed")
+				n.g.Relist()
+				for _, change := range append(c.meanwhile, func(*node) {}) {
+					change(n)
+					n.g.Relist()
+				}
+				var got []string
+				for range 20 {
+					got = append(got, readStatuses(sub)...)
+					n.g.Relist()
+				}
+				want(t, "events", got, append([]string{
+					"0 Started 01 running", "0 Started 02 running", "a Started a1 running", "a Started a2 running",
+					"0 Died 01 exited 0 Completed", "0 Died 02 exited 0 Completed",
+				}, c.events...)...)
+			})
+		})
+	}
+}
+
+// A status that is seen after the event was published is told to those who learn of the
+// container later, and to nobody else.
+func TestStatusSeenAfterItsEvent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newOrderlyNode(t)
+		n.SetPods(bare("0", plegtest.Running("01")), bare("a", plegtest.Running("a1")))
+		running := statusOf(n.Pod("a"))
+		early, slow := n.g.Subscribe(t.Context(), 100), n.g.Subscribe(t.Context(), 1, pleg.WithName("slow"))
+		n.start()
+		readStatuses(early)
+		n.SetStatus("a", running) // contradicts the lists from now on
+		n.ExitContainer("a", "a1", 137, "OOMKilled")
+		n.g.RequestRelist("a")
+		synctest.Wait()
+		want(t, "early", readStatuses(early), "a Died a1 running")
+		n.SetStatus("a", nil)
+		behind := n.g.HealthReport().NamedSubscribers
+		time.Sleep(10 * time.Second)
+		want(t, "early", readStatuses(early))
+		want(t, "late", readStatuses(n.g.Subscribe(t.Context(), 100)),
+			"0 Started 01 running", "a Died a1 exited 137 OOMKilled")
+		if got := n.g.HealthReport().NamedSubscribers; len(got) != 1 || got[0] != behind[0] {
+			t.Errorf("%+v has become %+v", behind, got)
+		}
+		var got []string
+		for range 3 {
+			got = append(got, readStatuses(slow)...)
+			synctest.Wait()
+		}
+		want(t, "slow", got, "0 Started 01 running", "a Started a1 running", "a Died a1 exited 137 OOMKilled")
+	})
+}
+
+// What is kept of statuses is bounded by the containers that exist and those reported to a
+// reader, whatever comes and goes.
+func TestStatusesAreBounded(t *testing.T) {
+	if raceEnabled {
+		t.Skip("counts the heap")
+	}
+	synctest.Test(t, func(t *testing.T) {
+		const size, rounds = 100_000, 100
+		var pod *pleg.Pod
+		rt := &scripted{
+			pods: func() ([]*pleg.Pod, error) { return []*pleg.Pod{pod}, nil },
+			status: func(pod *pleg.Pod) (*pleg.PodStatus, error) {
+				status := statusOf(pod)
+				for _, s := range status.ContainerStatuses {
+					s.Message = strings.Repeat("x", size)
+				}
+				return status, nil
+			},
+		}
+		g := pleg.NewGenericPLEG(rt, 100, 0, pleg.NewCache(), clock.RealClock{},
+			pleg.WithLogger(logr.Discard()), pleg.WithPollingOnly())
+		before := heapInUse()
+		for i := range rounds {
+			running, exited := plegtest.Running(fmt.Sprint("c", i)), plegtest.Exited(fmt.Sprint("c", i))
+			pod = bare("a", running)
+			g.Relist()
+			if i == 0 {
+				g.Subscribe(t.Context(), 0)               // nobody reads it
+				readStatuses(g.Subscribe(t.Context(), 1)) // nobody reads on
+			}
+			time.Sleep(time.Second)
+			pod = bare("a", exited)
+			g.Relist()
+			time.Sleep(time.Second)
+		}
+		if grown := heapInUse() - before; grown > 15*size {
+			t.Errorf("%d bytes are held after %d containers with %d", grown, rounds, size)
+		}
+		g.Stop()
+	})
+}

@@ -1,0 +1,350 @@
+package contract_test
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"pgregory.net/rapid"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+// Gone, not inspected yet and empty are three things.
+func TestLookupTellsApart(t *testing.T) {
+	c := &pleg.PodCache{}
+	look := func(what, want string) {
+		t.Helper()
+		s, known, err := c.Lookup("a")
+		got := fmt.Sprintf("known=%v status=%v err=%v", known, s != nil, err)
+		if got != want {
+			t.Errorf("%s: %s, want %s", what, got, want)
+		}
+	}
+	look("never heard of", "known=false status=false err=<nil>")
+	c.SetObservedTime("a", at(1))
+	look("confirmed absent", "known=false status=false err=<nil>")
+	broken := errors.New("broken")
+	c.Set("a", nil, broken, at(2))
+	look("failed", "known=true status=false err=broken")
+	c.Set("a", nil, broken, at(3))
+	look("failed again", "known=true status=false err=broken")
+	c.Set("a", &pleg.PodStatus{ID: "a"}, nil, at(4))
+	look("empty", "known=true status=true err=<nil>")
+	c.Set("a", nil, broken, at(5))
+	look("failed with a good status", "known=true status=true err=broken")
+	c.Set("a", nil, nil, at(6))
+	look("set to nothing", "known=true status=true err=<nil>")
+	c.Delete("a")
+	look("gone", "known=false status=false err=<nil>")
+}
+
+// With a generator, a pod is known from the list that shows it, and no longer when its
+// last event has been delivered.
+func TestLookupWithGenerator(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		heal := n.Hang(plegtest.GetPodStatus, "pod-00000")
+		n.start()
+		n.SetPods(pods(1)...)
+		events := n.g.Watch()
+		time.Sleep(1500 * time.Millisecond)
+		if s, known, err := n.cache.Lookup("pod-00000"); s != nil || !known || err != nil {
+			t.Errorf("while it is inspected: %v %v %v", s, known, err)
+		}
+		if s, known := n.cache.ByContainerID("pod-00000-a"); known {
+			t.Errorf("its container is found before it was inspected: %v", s)
+		}
+		heal()
+		time.Sleep(1500 * time.Millisecond)
+		if s, known, err := n.cache.Lookup("pod-00000"); s == nil || !known || err != nil {
+			t.Errorf("once it is inspected: %v %v %v", s, known, err)
+		}
+		n.RemovePod("pod-00000")
+		for e := range events {
+			if e.Type == pleg.ContainerRemoved {
+				break
+			}
+		}
+		if s, known, err := n.cache.Lookup("pod-00000"); s != nil || known || err != nil {
+			t.Errorf("once it is gone: %v %v %v", s, known, err)
+		}
+		if _, known := n.cache.ByContainerID("pod-00000-sandbox"); known {
+			t.Error("its sandbox is found after it is gone")
+		}
+	})
+}
+
+// lookupStatus makes a status of a pod whose newest sandbox was created at a time.
+func lookupStatus(uid types.UID, name string, created int64, containers, ips []string) *pleg.PodStatus {
+	s := &pleg.PodStatus{ID: uid, Namespace: "shop", Name: name, IPs: ips}
+	for _, id := range containers {
+		s.ContainerStatuses = append(s.ContainerStatuses,
+			&pleg.Status{ID: pleg.ContainerID{Type: "containerd", ID: id}})
+	}
+	if created > 0 {
+		s.SandboxStatuses = []*runtimeapi.PodSandboxStatus{{Id: string(uid) + "-sandbox", CreatedAt: created}}
+	}
+	return s
+}
+
+func uidsOf(statuses ...*pleg.PodStatus) (uids []string) {
+	for _, s := range statuses {
+		uids = append(uids, string(s.ID))
+	}
+	return uids
+}
+
+func TestLookups(t *testing.T) {
+	c := pleg.NewCache()
+	c.Set("old", lookupStatus("old", "cart-0", 10, []string{"c1"}, []string{"10.0.0.1", "fd00::1"}), nil, at(1))
+	c.Set("new", lookupStatus("new", "cart-0", 20, []string{"c3", "c2"}, []string{"10.0.0.1"}), nil, at(1))
+	c.Set("nameless", lookupStatus("nameless", "", 5, []string{"c4"}, nil), nil, at(1))
+	c.Set("bad", &pleg.PodStatus{ID: "bad", IPs: []string{"", "no address"},
+		ContainerStatuses: []*pleg.Status{nil, {}, {ID: pleg.ContainerID{ID: "c5"}}},
+		SandboxStatuses:   []*runtimeapi.PodSandboxStatus{nil, {}}}, nil, at(1))
+	for id, want := range map[string]string{
+		"c1": "old", "containerd://c1": "old", "cri-o://c2": "new", "new-sandbox": "new",
+		"containerd://old-sandbox": "old", "c4": "nameless", "c5": "bad",
+		"": "", "containerd://": "", "c": "", "://": "", "containerd://containerd://c1": "",
+	} {
+		s, known := c.ByContainerID(id)
+		if known != (want != "") || (s != nil) != known || known && string(s.ID) != want {
+			t.Errorf("container %q: %v %v, want %s", id, s, known, want)
+		}
+	}
+	want(t, "by name", uidsOf(c.ByName("shop", "cart-0")...), "new", "old")
+	want(t, "by another namespace", uidsOf(c.ByName("", "cart-0")...))
+	want(t, "by no name", uidsOf(c.ByName("shop", "")...))
+	want(t, "by IP", uidsOf(c.ByIP("10.0.0.1")...), "new", "old")
+	want(t, "by IPv4 in IPv6", uidsOf(c.ByIP("::ffff:10.0.0.1")...), "new", "old")
+	want(t, "by IPv6 in full", uidsOf(c.ByIP("fd00:0:0:0:0:0:0:1")...), "old")
+	want(t, "by no IP", uidsOf(c.ByIP("")...))
+	want(t, "by what is no IP", uidsOf(c.ByIP("no address")...), "bad")
+
+	// The pod is replaced under its name, and then the last of it goes.
+	c.Set("old", lookupStatus("old", "cart-0", 30, []string{"c6"}, nil), nil, at(2))
+	want(t, "by name again", uidsOf(c.ByName("shop", "cart-0")...), "old", "new")
+	want(t, "by IP again", uidsOf(c.ByIP("10.0.0.1")...), "new")
+	c.Set("old", nil, errors.New("broken"), at(3)) // the last good status stays
+	if _, known := c.ByContainerID("c6"); !known {
+		t.Error("an inspection that failed took the pod from the look-ups")
+	}
+	c.Delete("old")
+	c.Delete("old")
+	want(t, "by name at last", uidsOf(c.ByName("shop", "cart-0")...), "new")
+	if s, known := c.ByContainerID("c6"); known {
+		t.Errorf("a container that is gone is found: %v", s)
+	}
+}
+
+// naiveLookups answers the look-ups by scanning all statuses.
+type naiveLookups map[types.UID]*pleg.PodStatus
+
+func (n naiveLookups) find(has func(*pleg.PodStatus) bool) []string {
+	var found []*pleg.PodStatus
+	for _, s := range n {
+		if has(s) {
+			found = append(found, s)
+		}
+	}
+	created := func(s *pleg.PodStatus) int64 {
+		if len(s.SandboxStatuses) > 0 {
+			return s.SandboxStatuses[0].CreatedAt
+		}
+		return 0
+	}
+	slices.SortFunc(found, func(a, b *pleg.PodStatus) int {
+		return cmp.Or(cmp.Compare(created(b), created(a)), strings.Compare(string(a.ID), string(b.ID)))
+	})
+	return uidsOf(found...)
+}
+
+// Whatever is set and deleted, the look-ups answer as a scan of all statuses would.
+func TestLookupsModel(t *testing.T) {
+	uids := []types.UID{"a", "b", "c", "d", ""}
+	containers := []string{"c1", "c2", "c3", "c4", ""}
+	names := []string{"web", "db", ""}
+	ips := []string{"10.0.0.1", "10.0.0.2", "fd00::1", "FD00:0::1", "::ffff:10.0.0.2", "x", ""}
+	same := func(a, b string) bool {
+		x, err1 := netip.ParseAddr(a)
+		y, err2 := netip.ParseAddr(b)
+		return a == b && a != "" || err1 == nil && err2 == nil && x.Unmap() == y.Unmap()
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		c := &pleg.PodCache{}
+		model := make(naiveLookups)
+		when := 0
+		t.Repeat(map[string]func(*rapid.T){
+			"set": func(t *rapid.T) {
+				uid := rapid.SampledFrom(uids).Draw(t, "uid")
+				s := lookupStatus(uid, rapid.SampledFrom(names).Draw(t, "name"),
+					rapid.Int64Range(0, 3).Draw(t, "created"),
+					rapid.SliceOfN(rapid.SampledFrom(containers), 0, 4).Draw(t, "containers"),
+					rapid.SliceOfN(rapid.SampledFrom(ips), 0, 3).Draw(t, "ips"))
+				when++
+				c.Set(uid, s, nil, at(when))
+				model[uid] = s
+			},
+			"set the same": func(t *rapid.T) {
+				uid := rapid.SampledFrom(uids).Draw(t, "uid")
+				if s := model[uid]; s != nil {
+					again := *s
+					when++
+					c.Set(uid, &again, nil, at(when))
+					model[uid] = &again
+				}
+			},
+			"set an error": func(t *rapid.T) {
+				uid := rapid.SampledFrom(uids).Draw(t, "uid")
+				when++
+				c.Set(uid, nil, errors.New("broken"), at(when))
+				if model[uid] == nil {
+					model[uid] = &pleg.PodStatus{ID: uid}
+				}
+			},
+			"set an old one": func(t *rapid.T) {
+				uid := rapid.SampledFrom(uids).Draw(t, "uid")
+				if model[uid] != nil {
+					c.Set(uid, lookupStatus(uid, "web", 1, containers, ips), nil, at(0))
+				}
+			},
+			"delete": func(t *rapid.T) {
+				uid := rapid.SampledFrom(uids).Draw(t, "uid")
+				c.Delete(uid)
+				delete(model, uid)
+			},
+			"": func(t *rapid.T) {
+				for _, id := range append([]string{"a-sandbox", "-sandbox"}, containers...) {
+					var first []string
+					if found := model.find(func(s *pleg.PodStatus) bool { return id != "" && hasContainer(s, id) }); len(found) > 0 {
+						first = found[:1]
+					}
+					var got []string
+					if s, known := c.ByContainerID("x://" + id); known {
+						got = uidsOf(s)
+					}
+					if diff := gocmp.Diff(first, got); diff != "" {
+						t.Fatalf("container %q (-want +got):\n%s", id, diff)
+					}
+				}
+				for _, name := range names {
+					all := model.find(func(s *pleg.PodStatus) bool {
+						return name != "" && s.Name == name && s.Namespace == "shop"
+					})
+					if diff := gocmp.Diff(all, uidsOf(c.ByName("shop", name)...)); diff != "" {
+						t.Fatalf("name %q (-want +got):\n%s", name, diff)
+					}
+				}
+				for _, ip := range ips {
+					all := model.find(func(s *pleg.PodStatus) bool {
+						return slices.ContainsFunc(s.IPs, func(other string) bool { return same(ip, other) })
+					})
+					if diff := gocmp.Diff(all, uidsOf(c.ByIP(ip)...)); diff != "" {
+						t.Fatalf("IP %q (-want +got):\n%s", ip, diff)
+					}
+				}
+			},
+		})
+	})
+}
+
+func hasContainer(s *pleg.PodStatus, id string) bool {
+	return slices.ContainsFunc(s.ContainerStatuses, func(c *pleg.Status) bool { return c.ID.ID == id }) ||
+		slices.ContainsFunc(s.SandboxStatuses, func(b *runtimeapi.PodSandboxStatus) bool { return b.Id == id })
+}
+
+// What the look-ups hold is bounded by the pods that exist, however many came and went.
+func TestLookupsAreBounded(t *testing.T) {
+	c := pleg.NewCache()
+	churn := func(from int) {
+		for i := from; i < from+20000; i++ {
+			uid := types.UID(fmt.Sprint("pod-", i%10))
+			c.Set(uid, lookupStatus(uid, fmt.Sprint("name-", i), int64(i),
+				[]string{fmt.Sprint("container-", i)}, []string{fmt.Sprint("10.0.", i/256%256, ".", i%256), "10.9.9.9"}),
+				nil, at(1))
+			if i%3 == 0 {
+				c.Delete(uid)
+			}
+		}
+	}
+	churn(0)
+	before := heapInUse()
+	churn(20000)
+	if after := heapInUse(); after > before+64<<10 {
+		t.Errorf("the heap grew by %d KiB", (after-before)>>10)
+	}
+	runtime.KeepAlive(c)
+}
+
+// Readers look up while the writer writes.
+func TestLookupsBesideWriter(t *testing.T) {
+	c := pleg.NewCache()
+	var wg sync.WaitGroup
+	stop := make(chan struct{})
+	for range 2 {
+		wg.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if s, known := c.ByContainerID("x://c1"); known && !hasContainer(s, "c1") {
+					t.Error("a status without the container")
+				}
+				for _, s := range append(c.ByName("shop", "web"), c.ByIP("10.0.0.1")...) {
+					_ = s.IPs
+				}
+				_, _, _ = c.Lookup("a")
+			}
+		})
+	}
+	for i := range 2000 {
+		c.Set("a", lookupStatus("a", "web", int64(i), []string{fmt.Sprint("c", i%3)}, []string{"10.0.0.1"}), nil, at(1))
+		if i%5 == 0 {
+			c.Delete("a")
+		}
+	}
+	close(stop)
+	wg.Wait()
+}
+
+// BenchmarkCacheSet is the status of a changed pod among 10,000: with the containers that
+// it had, and with one restarted.
+func BenchmarkCacheSet(b *testing.B) {
+	for _, restarted := range []bool{false, true} {
+		b.Run(fmt.Sprintf("restarted=%v", restarted), func(b *testing.B) {
+			c := pleg.NewCache()
+			for i := range 10000 {
+				uid := types.UID(fmt.Sprint(i))
+				c.Set(uid, lookupStatus(uid, fmt.Sprint("pod-", i), 1, []string{fmt.Sprintf("%064x", i)},
+					[]string{"10.0.0.1"}), nil, at(1))
+			}
+			ids := []string{fmt.Sprintf("%064x", 5000), fmt.Sprintf("%063xf", 5000)}
+			versions := []*pleg.PodStatus{
+				lookupStatus("5000", "pod-5000", 1, ids[:1], []string{"10.0.0.1"}),
+				lookupStatus("5000", "pod-5000", 1, ids[:1], []string{"10.0.0.1"}),
+			}
+			if restarted {
+				versions[1] = lookupStatus("5000", "pod-5000", 1, ids, []string{"10.0.0.1"})
+			}
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				c.Set("5000", versions[i%2], nil, at(1))
+			}
+		})
+	}
+}

@@ -1,0 +1,308 @@
+package contract_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"k8s.io/utils/clock"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+// The metrics of the kubelet have the kubelet's names, types and help, so that
+// rules and dashboards go on working.
+func TestKubeletMetrics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, reg := newNodeWithMetrics(t)
+		n.SetPods(
+			plegtest.NewPod("a", plegtest.Running("a1"), plegtest.Exited("a2")), plegtest.NewPod("b", plegtest.Created("b1")))
+		n.SetSandbox("b", "b-sandbox", pleg.ContainerStateExited)
+		n.g.Relist()
+		if err := testutil.GatherAndCompare(reg, strings.NewReader(`
+# HELP kubelet_pleg_discard_events The number of discard events in PLEG.
+# TYPE kubelet_pleg_discard_events counter
+kubelet_pleg_discard_events 0
+# HELP kubelet_pleg_last_seen_seconds Timestamp in seconds when PLEG was last seen active.
+# TYPE kubelet_pleg_last_seen_seconds gauge
+kubelet_pleg_last_seen_seconds 9.466848e+08
+# HELP kubelet_running_containers Number of containers currently running
+# TYPE kubelet_running_containers gauge
+kubelet_running_containers{container_state="created"} 1
+kubelet_running_containers{container_state="exited"} 1
+kubelet_running_containers{container_state="running"} 1
+kubelet_running_containers{container_state="unknown"} 0
+# HELP kubelet_running_pods Number of pods that have a running pod sandbox
+# TYPE kubelet_running_pods gauge
+kubelet_running_pods 1
+# HELP kubelet_evented_pleg_connection_error_count The number of errors `+
+			`encountered during the establishment of streaming connection with the CRI runtime.
+# TYPE kubelet_evented_pleg_connection_error_count counter
+kubelet_evented_pleg_connection_error_count 0
+# HELP kubelet_evented_pleg_connection_success_count The number of times `+
+			`a streaming client was obtained to receive CRI Events.
+# TYPE kubelet_evented_pleg_connection_success_count counter
+kubelet_evented_pleg_connection_success_count 0
+`),
+			"kubelet_pleg_discard_events", "kubelet_pleg_last_seen_seconds",
+			"kubelet_running_containers", "kubelet_running_pods",
+			"kubelet_evented_pleg_connection_error_count", "kubelet_evented_pleg_connection_success_count"); err != nil {
+			t.Error(err)
+		}
+		// What vanished is not left standing.
+		n.SetPods()
+		n.g.Relist()
+		wantMetric(t, reg, "kubelet_running_pods", 0)
+		wantMetric(t, reg, "kubelet_running_containers", 0, "container_state", "exited")
+	})
+}
+
+// A relist that hangs can be seen while it hangs; once it is over, the histogram
+// has a bucket for it.
+func TestRelistInProgressIsReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, reg := newNodeWithMetrics(t, pleg.WithPollingOnly(), pleg.WithInspectionTimeout(time.Hour))
+		n.SetPods(pods(1)...)
+		heal := n.Hang(plegtest.GetPods, plegtest.AnyPod)
+		n.start()
+		time.Sleep(200 * time.Second)
+		wantMetric(t, reg, "pleg_relist_in_progress_seconds", 200)
+		wantMetric(t, reg, "kubelet_pleg_relist_duration_seconds", 0)
+		heal()
+		synctest.Wait()
+		wantMetric(t, reg, "pleg_relist_in_progress_seconds", 0)
+		wantMetric(t, reg, "kubelet_pleg_relist_duration_seconds", 1)
+		families, err := reg.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			if f.GetName() != "kubelet_pleg_relist_duration_seconds" {
+				continue
+			}
+			for _, b := range f.GetMetric()[0].GetHistogram().GetBucket() {
+				if b.GetUpperBound() == 240 && b.GetCumulativeCount() != 1 {
+					t.Error("a relist of 200 s is in no bucket up to 240 s")
+				}
+			}
+		}
+	})
+}
+
+func TestInspectionMetrics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, reg := newNodeWithMetrics(t)
+		n.SetPods(pods(5)...)
+		wantMetric(t, reg, "pleg_healthy", 0)
+		heal := n.HangIgnoringCancel(plegtest.GetPodStatus, "pod-00001")
+		n.Fail(plegtest.GetPodStatus, "pod-00002", errors.New("broken"))
+		n.start()
+		time.Sleep(8500 * time.Millisecond)
+		wantMetric(t, reg, "pleg_healthy", 1)
+		wantMetric(t, reg, "pleg_inspections_in_flight", 1)
+		wantMetric(t, reg, "pleg_inspections_hung", 1)
+		wantMetric(t, reg, "pleg_inspections_failing", 1)
+		wantMetric(t, reg, "pleg_inspection_retries_total", 3) // after 1, 3 and 7 s
+		if got := metric(t, reg, "kubelet_pleg_relist_interval_seconds"); got < 8 || got > 9 {
+			t.Errorf("%v intervals between relists in 8.5 s", got)
+		}
+		go func() { _, _ = n.cache.GetNewerThanContext(t.Context(), "pod-00001", time.Now()) }()
+		time.Sleep(time.Millisecond)
+		wantMetric(t, reg, "pleg_blocked_readers", 1)
+		wantMetric(t, reg, "pleg_event_stream_connected", 1)
+		heal()
+		synctest.Wait()
+		wantMetric(t, reg, "pleg_inspections_hung", 0)
+		wantMetric(t, reg, "kubelet_pleg_pod_relist_duration_seconds", 4) // those of the retries and of the reader
+	})
+}
+
+// Two generators in one process work, on two registries or on one with labels;
+// on one without, the second has no metrics and works all the same.
+func TestTwoGenerators(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reg := prometheus.NewRegistry()
+		a := newNode(t, pleg.WithRegisterer(prometheus.WrapRegistererWith(prometheus.Labels{"node": "a"}, reg)))
+		b := newNode(t, pleg.WithRegisterer(prometheus.WrapRegistererWith(prometheus.Labels{"node": "b"}, reg)))
+		c := newNode(t, pleg.WithRegisterer(prometheus.WrapRegistererWith(prometheus.Labels{"node": "b"}, reg)))
+		for i, n := range []*node{a, b, c} {
+			n.SetPods(pods(i + 1)...)
+			n.g.Relist()
+			if got := len(n.cache.GetAll()); got != i+1 {
+				t.Errorf("%d pods", got)
+			}
+		}
+		wantMetric(t, reg, "kubelet_running_pods", 1, "node", "a")
+		wantMetric(t, reg, "kubelet_running_pods", 2, "node", "b")
+	})
+}
+
+// A runtime that is a collector is registered with the generator.
+func TestRuntimeMetricsAreRegistered(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	calls := prometheus.NewCounter(prometheus.CounterOpts{Name: "runtime_calls_total", Help: "Calls."})
+	rt := measured{plegtest.NewRuntime(), calls}
+	rt.Inc()
+	pleg.NewGenericPLEG(rt, 1, time.Second, pleg.NewCache(), clock.RealClock{}, pleg.WithRegisterer(reg))
+	wantMetric(t, reg, "runtime_calls_total", 1)
+}
+
+type measured struct {
+	*plegtest.Runtime
+	prometheus.Counter
+}
+
+// The linter of Prometheus has nothing to say but about the names that are the
+// kubelet's.
+func TestMetricNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, reg := newNodeWithMetrics(t)
+		n.g.Relist()
+		problems, err := testutil.GatherAndLint(reg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range problems {
+			if !strings.HasPrefix(p.Metric, "kubelet_") {
+				t.Errorf("%s: %s", p.Metric, p.Text)
+			}
+		}
+	})
+}
+
+// The gauges follow a container also where it makes no transition: created and
+// unknown are one state to events, and two to the gauges.
+func TestGaugesFollowEveryState(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, reg := newNodeWithMetrics(t)
+		n.SetPods(bare("a", plegtest.Created("a1")))
+		n.g.Relist()
+		n.SetContainer("a", "a1", pleg.ContainerStateUnknown)
+		n.g.Relist()
+		wantMetric(t, reg, "kubelet_running_containers", 0, "container_state", "created")
+		wantMetric(t, reg, "kubelet_running_containers", 1, "container_state", "unknown")
+		n.SetPods()
+		n.g.Relist()
+		wantMetric(t, reg, "kubelet_running_containers", 0, "container_state", "created")
+		wantMetric(t, reg, "kubelet_running_containers", 0, "container_state", "unknown")
+	})
+}
+
+// A reason of bad data that has not been met is 0, and not missing, so that rates
+// of it can be asked for from the start.
+func TestEveryReasonIsThere(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	pleg.NewGenericPLEG(plegtest.NewRuntime(), 0, 0, pleg.NewCache(), clock.RealClock{}, pleg.WithRegisterer(reg))
+	if got, err := testutil.GatherAndCount(reg, "pleg_bad_data_total"); err != nil || got != 12 {
+		t.Errorf("%d reasons, %v", got, err)
+	}
+}
+
+// catcher is a registerer that keeps the collector.
+type catcher struct{ collector *prometheus.Collector }
+
+func (c catcher) Register(collector prometheus.Collector) error { *c.collector = collector; return nil }
+
+func (catcher) MustRegister(...prometheus.Collector) {}
+
+func (catcher) Unregister(prometheus.Collector) bool { return false }
+
+// Nobody waits for a collector that is slow to take the metrics.
+func TestSlowCollection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var collector prometheus.Collector
+		n := newNode(t, pleg.WithRegisterer(catcher{&collector}))
+		metrics := make(chan prometheus.Metric)
+		go func() {
+			defer close(metrics)
+			collector.Collect(metrics)
+		}()
+		for range metrics {
+			before := time.Now()
+			n.g.Relist()
+			_, _ = n.g.Healthy()
+			synctest.Wait()
+			if time.Since(before) != 0 {
+				t.Error("something waited")
+			}
+		}
+	})
+}
+
+// The interval between full lists is one between lists that follow each other: what has
+// passed between Stop and Start, when there were to be none, is not among them.
+func TestRelistIntervalWithoutStoppedTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, reg := newNodeWithMetricsOf(t, polling)
+		sum := func() float64 {
+			families, err := reg.Gather()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, f := range families {
+				if f.GetName() == "kubelet_pleg_relist_interval_seconds" {
+					return f.GetMetric()[0].GetHistogram().GetSampleSum()
+				}
+			}
+			return 0
+		}
+		for _, relist := range []bool{false, true} {
+			n.g.Start()
+			time.Sleep(3500 * time.Millisecond)
+			n.g.Stop()
+			if relist { // which is complete at once
+				n.g.Relist()
+			}
+			time.Sleep(time.Hour)
+		}
+		n.start()
+		time.Sleep(3500 * time.Millisecond)
+		if got := metric(t, reg, "kubelet_pleg_relist_interval_seconds"); got < 9 || got > 12 {
+			t.Errorf("%v intervals", got)
+		}
+		if got := sum(); got < 9 || got > 12 {
+			t.Errorf("the intervals are %v s in sum", got)
+		}
+	})
+}
+
+// A pod is counted once as running, however many of its sandboxes run.
+func TestPodWithTwoSandboxesIsCountedOnce(t *testing.T) {
+	n, reg := newNodeWithMetricsOf(t, polling)
+	states := func(first, second pleg.State) {
+		n.SetPods(plegtest.NewPod("b"), &pleg.Pod{ID: "a", Name: "a", Namespace: "default", Sandboxes: []*pleg.Container{
+			plegtest.NewSandbox("a-1", first), plegtest.NewSandbox("a-2", second),
+		}})
+		n.g.Relist()
+	}
+	running, exited := pleg.ContainerStateRunning, pleg.ContainerStateExited
+	states(running, running)
+	wantMetric(t, reg, "kubelet_running_pods", 2)
+	states(exited, running)
+	wantMetric(t, reg, "kubelet_running_pods", 2)
+	states(running, exited)
+	wantMetric(t, reg, "kubelet_running_pods", 2)
+	states(exited, exited)
+	wantMetric(t, reg, "kubelet_running_pods", 1)
+	n.SetPods()
+	n.g.Relist()
+	wantMetric(t, reg, "kubelet_running_pods", 0)
+}
+
+// A pod whose status never matches its list holds up no relist: each is measured when
+// nothing of its pods moves any more.
+func TestMetricsOfRelistsBesideAMismatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, reg := newNodeWithMetrics(t, pleg.WithPollingOnly())
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		n.SetStatus("a", &pleg.PodStatus{ID: "a"})
+		n.start()
+		time.Sleep(10*time.Minute + 500*time.Millisecond)
+		wantMetric(t, reg, "kubelet_pleg_relist_duration_seconds", 601)
+	})
+}

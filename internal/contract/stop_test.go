@@ -1,0 +1,270 @@
+package contract_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+// Stop waits for what it has cancelled, and not for the new list of a Relist beside
+// it.
+func TestStopBesideRelist(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(pods(1)...)
+		n.start()
+		time.Sleep(2500 * time.Millisecond)
+		n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Do: func(ctx context.Context) error {
+			<-ctx.Done()
+			time.Sleep(100 * time.Millisecond)
+			return ctx.Err()
+		}})
+		n.Delay(plegtest.GetPods, plegtest.AnyPod, 20*time.Second)
+		n.g.RequestReinspect("pod-00000")
+		done := make(chan struct{})
+		go func() { defer close(done); n.g.Relist() }()
+		time.Sleep(100 * time.Millisecond)
+		before := time.Now()
+		n.g.Stop()
+		if took := time.Since(before); took != 100*time.Millisecond {
+			t.Errorf("Stop took %v", took)
+		}
+		n.Heal()
+		<-done
+		n.g.Stop()
+	})
+}
+
+// A second Start and a second Stop do nothing, nor does a Stop before Start.
+func TestStartTwiceStopTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNodeOf(t, polling)
+		n.g.Stop() // before Start
+		n.g.Start()
+		n.g.Start()
+		time.Sleep(5*time.Second + time.Millisecond)
+		n.g.Stop()
+		n.g.Stop()
+		if got := n.Calls(plegtest.GetPods); got != 6 {
+			t.Errorf("%d lists in 5 s: not one loop", got)
+		}
+		time.Sleep(5 * time.Second)
+		if got := n.Calls(plegtest.GetPods); got != 6 {
+			t.Errorf("%d lists: it goes on after Stop", got)
+		}
+	})
+}
+
+// After Stop and Start a generator continues from where it was: nothing is delivered
+// twice, and nothing that happened meanwhile is missed.
+func TestStopAndStartAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1")))
+		events := n.g.Watch()
+		sub := n.g.Subscribe(t.Context(), 10)
+		n.g.Start()
+		synctest.Wait()
+		n.g.Stop()
+		want(t, "watch", read(events), "a Started a1", "b Started b1")
+		want(t, "subscription", read(sub), "a Started a1", "b Started b1", "closed")
+		n.ExitContainer("a", "a1", 0, "Completed")
+		n.RemovePod("b")
+		time.Sleep(time.Hour)
+		unhealthy(t, n.g, "pleg was last seen active 1h0m0s ago; threshold is 3m0s")
+		n.start()
+		want(t, "watch", read(events), "a Died a1", "b Died b1", "b Removed b1")
+		if ok, err := n.g.Healthy(); !ok {
+			t.Error(err)
+		}
+	})
+}
+
+// Stop cancels the calls that honour it and returns at once. A cancelled call is
+// neither a failure nor lost.
+func TestStopCancels(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(pods(20)...)
+		heal := n.Hang(plegtest.GetPodStatus, plegtest.AnyPod)
+		n.g.Start()
+		synctest.Wait()
+		began := time.Now()
+		n.g.Stop()
+		if took := time.Since(began); took > 0 {
+			t.Errorf("Stop took %v", took)
+		}
+		heal()
+		n.start()
+		for _, p := range pods(20) {
+			if status, err := n.cache.Get(p.ID); err != nil || len(status.ContainerStatuses) != 1 {
+				t.Errorf("%s: %v %v", p.ID, status, err)
+			}
+		}
+	})
+}
+
+// slowToReturn is a runtime whose inspections return some time after their context has
+// ended.
+type slowToReturn struct {
+	pleg.Runtime
+	slow map[types.UID]time.Duration
+}
+
+func (s slowToReturn) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.PodStatus, error) {
+	<-ctx.Done()
+	time.Sleep(s.slow[pod.ID])
+	return nil, ctx.Err()
+}
+
+// Stop waits for all calls that it has cancelled, not only for the first one.
+func TestStopWaitsForWhatItCancels(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNodeOf(t, func(rt *plegtest.Runtime) pleg.Runtime {
+			return slowToReturn{rt.Plain(), map[types.UID]time.Duration{"pod-00000": time.Second, "pod-00001": 2 * time.Second}}
+		})
+		n.SetPods(pods(2)...)
+		n.g.Start()
+		synctest.Wait()
+		began := time.Now()
+		n.g.Stop()
+		if took := time.Since(began); took != 2*time.Second {
+			t.Errorf("Stop took %v", took)
+		}
+	})
+}
+
+// Stop returns although the runtime ignores cancellation, leaves one goroutine behind,
+// and the next Start makes no second call beside it.
+func TestStopDuringHungCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNodeOf(t, polling)
+		n.SetPods(pods(3)...)
+		healStatus := n.HangIgnoringCancel(plegtest.GetPodStatus, "pod-00001")
+		n.g.Start()
+		time.Sleep(2500 * time.Millisecond)
+		healList := n.HangIgnoringCancel(plegtest.GetPods, plegtest.AnyPod)
+		time.Sleep(time.Second)
+		began := time.Now()
+		n.g.Stop()
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("Stop took %v", took)
+		}
+		n.g.Start()
+		time.Sleep(time.Minute)
+		if got := n.MaxInFlight(plegtest.GetPods); got != 1 {
+			t.Errorf("%d lists at once", got)
+		}
+		healList()
+		time.Sleep(10 * time.Second)
+		if got := n.MaxPodInFlight(plegtest.GetPodStatus, "pod-00001"); got != 1 {
+			t.Errorf("%d inspections of one pod at once", got)
+		}
+		healStatus()
+		synctest.Wait()
+		if status, err := n.cache.Get("pod-00001"); err != nil || len(status.ContainerStatuses) != 1 {
+			t.Errorf("after healing: %v %v", status, err)
+		}
+		n.g.Stop()
+	})
+}
+
+// The answer of a call that Stop has left behind is accepted, and the call is not made
+// again.
+func TestAnswerAfterStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		answer := make(chan struct{})
+		n := newNodeOf(t, func(rt *plegtest.Runtime) pleg.Runtime { return late{rt.Plain(), nil, answer} })
+		n.SetPods(pods(1)...)
+		n.g.Start()
+		synctest.Wait()
+		n.g.Stop()
+		close(answer)
+		synctest.Wait()
+		n.start()
+		if s, err := n.cache.Get("pod-00000"); err != nil || len(s.ContainerStatuses) != 1 {
+			t.Errorf("the cache has %v %v", s, err)
+		}
+		if got := n.Calls(plegtest.GetPodStatus); got != 1 {
+			t.Errorf("%d inspections", got)
+		}
+	})
+}
+
+// Stop also cancels the calls that the loop begins in its last step.
+func TestStopCancelsWhatTheLoopBeginsLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := plegtest.NewRuntime()
+		gate := make(chan struct{})
+		cache := &slowCache{pleg.NewCache(), func() { <-gate }}
+		g := pleg.NewGenericPLEG(rt.Plain(), 0, 0, cache, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
+		g.Start()
+		synctest.Wait() // in UpdateTime
+		heal := rt.Hang(plegtest.GetPods, plegtest.AnyPod)
+		go func() {
+			time.Sleep(2 * time.Second)
+			close(gate)
+		}()
+		began := time.Now()
+		g.Stop()
+		if took := time.Since(began); took > 2*time.Second {
+			t.Errorf("Stop took %v", took)
+		}
+		if got := rt.InFlight(plegtest.GetPods); got != 0 {
+			t.Errorf("%d lists left behind", got)
+		}
+		heal()
+	})
+}
+
+// Stop at the very moment of a relist.
+func TestStopAtTheMomentOfARelist(t *testing.T) {
+	for range 100 {
+		synctest.Test(t, func(t *testing.T) {
+			rt := plegtest.NewRuntime()
+			g := pleg.NewGenericPLEG(rt.Plain(), 0, 0, pleg.NewCache(), clock.RealClock{}, pleg.WithLogger(logr.Discard()))
+			g.Start()
+			time.Sleep(500 * time.Millisecond)
+			heal := rt.Hang(plegtest.GetPods, plegtest.AnyPod)
+			time.Sleep(500 * time.Millisecond)
+			began := time.Now()
+			g.Stop()
+			if took := time.Since(began); took > 0 {
+				t.Errorf("Stop took %v", took)
+			}
+			heal()
+		})
+	}
+}
+
+// What was requested before Stop, and its cause, are not lost.
+func TestStopKeepsRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNodeOf(t, polling)
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		n.g.Relist()
+		events := n.g.Watch()
+		read(events)
+		heal := n.Hang(plegtest.GetPodStatus, "a")
+		n.g.Start()
+		n.g.RequestReinspect("a")
+		synctest.Wait()
+		n.g.Stop()
+		heal()
+		n.start()
+		e := <-events
+		if line(e) != "a PodSync" || e.Cause != pleg.CauseDemand {
+			t.Errorf("got %s because of %q", line(e), e.Cause)
+		}
+		synctest.Wait()
+		want(t, "more", read(events))
+	})
+}

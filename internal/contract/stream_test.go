@@ -1,0 +1,475 @@
+package contract_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+// Rule 17: every connection is followed by a full relist, because a stream cannot be
+// resumed.
+func TestRule17ConnectionIsFollowedByFullRelist(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := plegtest.NewRuntime()
+		rt.SetPods(bare("pod-00000", plegtest.Running("pod-00000-a")))
+		g := pleg.NewGenericPLEG(rt, 0, time.Hour, pleg.NewCache(), clock.RealClock{}, pleg.WithLogger(logr.Discard()))
+		g.Start()
+		defer g.Stop()
+		events := g.Watch()
+		time.Sleep(time.Second)
+		read(events)
+		for range 20 {
+			rt.BreakStreams(errors.New("reset"))
+			synctest.Wait()
+			c := rt.Pod("pod-00000").Containers[0].ID.ID
+			rt.SetPod(bare("pod-00000", plegtest.Running(c+"'"))) // while nobody listens
+			time.Sleep(2 * time.Minute)
+			if rt.Streams() != 1 {
+				t.Fatal("not connected again")
+			}
+			want(t, "events", read(events), "pod-00000 Died "+c, "pod-00000 Removed "+c, "pod-00000 Started "+c+"'")
+		}
+	})
+}
+
+// Rule 17: reconnecting never ends. It backs off from 1 s to 60 s with jitter, and
+// begins anew after a stream that lasted a minute.
+func TestRule17Backoff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, reg := newNodeWithMetrics(t)
+		attempts := make(chan time.Time, 1000)
+		var broken atomic.Bool
+		broken.Store(true)
+		n.Inject(plegtest.Fault{Method: plegtest.WatchContainerEvents, Do: func(context.Context) error {
+			attempts <- time.Now()
+			if broken.Load() {
+				return errors.New("connection refused")
+			}
+			return nil
+		}})
+		n.start()
+		last := <-attempts
+		for i, most := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60, 60, 60} {
+			most *= time.Second
+			next := <-attempts
+			if wait := next.Sub(last); wait > most || wait < most*3/4 {
+				t.Errorf("wait %d was %v, not up to %v", i, wait, most)
+			}
+			last = next
+			if i == 5 {
+				if got := n.g.HealthReport().Stream; got.State != pleg.StreamConnecting && got.Error == "" {
+					t.Errorf("the stream is %v", got)
+				}
+			}
+		}
+		if got := metric(t, reg, "kubelet_evented_pleg_connection_error_count"); got < 10 {
+			t.Errorf("%v errors counted", got)
+		}
+		synctest.Wait() // the last attempt has failed
+		broken.Store(false)
+		<-attempts
+		for _, c := range []struct{ lasts, least, most time.Duration }{
+			{time.Minute + time.Second, 750 * time.Millisecond, time.Second},
+			{10 * time.Second, 1500 * time.Millisecond, 2 * time.Second},
+			{10 * time.Second, 3 * time.Second, 4 * time.Second},
+			{time.Hour, 750 * time.Millisecond, time.Second},
+		} {
+			time.Sleep(c.lasts)
+			n.BreakStreams(errors.New("reset"))
+			began := time.Now()
+			if wait := (<-attempts).Sub(began); wait < c.least || wait > c.most {
+				t.Errorf("after a stream of %v it waited %v", c.lasts, wait)
+			}
+			synctest.Wait()
+		}
+		wantMetric(t, reg, "kubelet_evented_pleg_connection_success_count", 5)
+	})
+}
+
+// Rule 17: a runtime that had no events, and has them now, does not wait for the
+// back-off from before.
+func TestRule17BackoffBeginsAnewAfterUnsupported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		var calls atomic.Int32
+		attempts := make(chan time.Time, 100)
+		n.Inject(plegtest.Fault{Method: plegtest.WatchContainerEvents, Do: func(context.Context) error {
+			attempts <- time.Now()
+			if calls.Add(1) == 6 {
+				return pleg.ErrEventsUnsupported
+			}
+			return errors.New("connection refused")
+		}})
+		n.start()
+		for range 6 {
+			<-attempts
+		}
+		began := <-attempts
+		if wait := (<-attempts).Sub(began); wait > time.Second {
+			t.Errorf("it waited %v", wait)
+		}
+	})
+}
+
+// Rule 17: a runtime without events is asked again slowly.
+func TestRule17Unsupported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, reg := newNodeWithMetrics(t)
+		n.SetEventMode(plegtest.EventsUnsupported)
+		n.SetPods(pods(1)...)
+		n.start()
+		time.Sleep(59 * time.Minute)
+		if got := n.Calls(plegtest.WatchContainerEvents); got < 12 || got > 16 {
+			t.Errorf("asked %d times in an hour", got)
+		}
+		got := n.g.HealthReport().Stream
+		if got.State != pleg.StreamUnsupported || got.NextTry.Before(time.Now()) || got.Error == "" {
+			t.Errorf("the stream is %v", got)
+		}
+		wantMetric(t, reg, "kubelet_evented_pleg_connection_error_count", 0)
+		n.SetEventMode(plegtest.EventsServed)
+		time.Sleep(6 * time.Minute)
+		if got := n.g.HealthReport().Stream.State; got != pleg.StreamConnected {
+			t.Errorf("the stream is %s", got)
+		}
+	})
+}
+
+// Rule 17: a stream that ends without an error has ended, however short it was and whatever it
+// brought: only ErrEventsUnsupported says that there is none.
+func TestRule17EndWithoutAnError(t *testing.T) {
+	for _, lasts := range []time.Duration{0, 10 * time.Second, time.Hour} {
+		for _, event := range []bool{false, true} {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t)
+				n.start()
+				if event {
+					n.Emit(pleg.ContainerEvent{PodUID: "a", ContainerID: "a1"})
+				}
+				time.Sleep(lasts)
+				synctest.Wait()
+				n.BreakStreams(nil)
+				synctest.Wait()
+				got := n.g.HealthReport().Stream
+				if got.State != pleg.StreamBroken || time.Until(got.NextTry) > time.Second || got.Error == "" {
+					t.Errorf("after %v, with an event: %v: the stream is %+v", lasts, event, got)
+				}
+				time.Sleep(time.Second)
+				if got := n.g.HealthReport().Stream; got.State != pleg.StreamConnected || !got.NextTry.IsZero() {
+					t.Errorf("then the stream is %+v", got)
+				}
+			})
+		}
+	}
+}
+
+// Rule 17: what comes before the acceptance of a stream has a deadline, and what comes after it
+// has none.
+func TestRule17Deadline(t *testing.T) {
+	for name, c := range map[string]struct {
+		fault plegtest.Fault
+		calls int
+	}{
+		"the first call is lost": {plegtest.Fault{Hang: true, Times: 1}, 2},
+		"it is slow":             {plegtest.Fault{Delay: 9 * time.Second}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t)
+				c.fault.Method = plegtest.WatchContainerEvents
+				n.Inject(c.fault)
+				n.start()
+				time.Sleep(8 * time.Second)
+				if got := n.g.HealthReport().Stream; got.State != pleg.StreamConnecting {
+					t.Errorf("the stream is %+v", got)
+				}
+				time.Sleep(4 * time.Second)
+				if got := n.g.HealthReport().Stream; got.State != pleg.StreamConnected {
+					t.Errorf("the stream is %+v", got)
+				}
+				time.Sleep(24 * time.Hour)
+				if got := n.Calls(plegtest.WatchContainerEvents); got != c.calls || n.Streams() != 1 {
+					t.Errorf("%d calls, %d streams", got, n.Streams())
+				}
+			})
+		})
+	}
+}
+
+// Rule 17: a source that ignores its deadline costs one goroutine, and the report says so.
+func TestRule17DeadlineIsIgnored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, reg := newNodeWithMetrics(t)
+		heal := n.HangIgnoringCancel(plegtest.WatchContainerEvents, plegtest.AnyPod)
+		n.start()
+		time.Sleep(10500 * time.Millisecond)
+		got := n.g.HealthReport().Stream
+		const late = "the stream was not accepted within 10s: context deadline exceeded"
+		if got.State != pleg.StreamBroken || got.Error != late {
+			t.Errorf("the stream is %+v", got)
+		}
+		wantMetric(t, reg, "kubelet_evented_pleg_connection_error_count", 1)
+		time.Sleep(time.Hour)
+		got = n.g.HealthReport().Stream
+		if got.State != pleg.StreamBroken || got.Error != "the stream from before has not ended yet" {
+			t.Errorf("the stream is %+v", got)
+		}
+		if got := n.MaxInFlight(plegtest.WatchContainerEvents); got != 1 {
+			t.Errorf("%d streams at once", got)
+		}
+		heal()
+		time.Sleep(time.Minute)
+		if got := n.g.HealthReport().Stream.State; got != pleg.StreamConnected {
+			t.Errorf("the stream is %s", got)
+		}
+	})
+}
+
+// Rule 17: after an outage the stream is opened when the lists are back, whatever its back-off, also
+// where the runtime had none before, and where an attempt from before is still under way.
+func TestRule17ListsThatRecoverOpenTheStream(t *testing.T) {
+	for name, c := range map[string]struct {
+		fault  plegtest.Fault
+		state  pleg.StreamState
+		within time.Duration
+	}{
+		"broken":      {plegtest.Fault{Err: errors.New("refused")}, pleg.StreamBroken, time.Second},
+		"unsupported": {plegtest.Fault{Err: pleg.ErrEventsUnsupported}, pleg.StreamUnsupported, time.Second},
+		"connecting": {
+			plegtest.Fault{Err: errors.New("reset"), Delay: 9 * time.Second}, pleg.StreamConnecting, 9 * time.Second,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t)
+				c.fault.Method = plegtest.WatchContainerEvents
+				n.Inject(c.fault)
+				heal := n.Fail(plegtest.GetPods, plegtest.AnyPod, errors.New("refused"))
+				n.start()
+				time.Sleep(10 * time.Minute)
+				// To the beginning of the state, so that the back-off is not just about to end.
+				for stream := n.g.HealthReport().Stream; stream.State != c.state || time.Since(stream.Since) > time.Second; {
+					time.Sleep(500 * time.Millisecond)
+					stream = n.g.HealthReport().Stream
+				}
+				attempts := n.Calls(plegtest.WatchContainerEvents)
+				heal()
+				time.Sleep(c.within + 100*time.Millisecond)
+				if got := n.Calls(plegtest.WatchContainerEvents) - attempts; got != 1 {
+					t.Errorf("%d attempts", got)
+				}
+			})
+		})
+	}
+}
+
+// Rule 17: one recovery is one attempt more, and a recovery from before the stream was connected
+// counts no more when it breaks.
+func TestRule17OneAttemptPerRecovery(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		listsFailOnce := func() {
+			n.Inject(plegtest.Fault{Method: plegtest.GetPods, Times: 1, Err: errors.New("connection refused")})
+			time.Sleep(2500 * time.Millisecond)
+		}
+		n.start()
+		listsFailOnce()
+		before := n.Calls(plegtest.WatchContainerEvents)
+		n.Fail(plegtest.WatchContainerEvents, plegtest.AnyPod, errors.New("connection refused"))
+		n.BreakStreams(errors.New("reset"))
+		time.Sleep(500 * time.Millisecond)
+		if got := n.Calls(plegtest.WatchContainerEvents) - before; got != 0 {
+			t.Errorf("%d attempts within half a second", got)
+		}
+		time.Sleep(10 * time.Minute)
+		for range 10 {
+			for time.Until(n.g.HealthReport().Stream.NextTry) < 10*time.Second {
+				time.Sleep(time.Second)
+			}
+			before := n.Calls(plegtest.WatchContainerEvents)
+			listsFailOnce()
+			if got := n.Calls(plegtest.WatchContainerEvents) - before; got != 1 {
+				t.Errorf("%d attempts", got)
+			}
+		}
+	})
+}
+
+// Rule 17: the stream breaks 20 times while pods change. In the end the subscriber
+// knows the present, and hints have resumed.
+func TestRule17BrokenTwentyTimes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.EmitOnChange(true)
+		n.SetPods(pods(20)...)
+		sub := n.g.Subscribe(t.Context(), 3)
+		r := newReplay(t)
+		n.start()
+		for i := range 400 {
+			uid := types.UID(fmt.Sprintf("pod-%05d", i%20))
+			n.ExitContainer(uid, n.Pod(uid).Containers[0].ID.ID, 1, "Error")
+			time.Sleep(3 * time.Millisecond)
+			n.SetPod(bare(uid, plegtest.Running(fmt.Sprintf("%s-%d", uid, i))))
+			time.Sleep(30 * time.Millisecond)
+			switch {
+			case i%20 != 0:
+			case i%40 == 0:
+				n.BreakStreams(errors.New("reset"))
+			default:
+				n.BreakStreams(nil)
+			}
+			for len(sub) > 0 {
+				r.take(<-sub)
+			}
+		}
+		time.Sleep(5 * time.Minute)
+		for range 1000 {
+			synctest.Wait()
+			if len(sub) == 0 {
+				break
+			}
+			r.take(<-sub)
+		}
+		r.equals(n.present())
+		time.Sleep(500 * time.Millisecond)
+		n.ExitContainer("pod-00001", n.Pod("pod-00001").Containers[0].ID.ID, 1, "Error")
+		synctest.Wait()
+		if e := <-sub; e.Cause != pleg.CauseHint {
+			t.Errorf("%s because of %s", line(e), e.Cause)
+		}
+	})
+}
+
+// odd is an event source that says too much, at the wrong time.
+type odd struct {
+	*plegtest.Runtime
+	late    bool // nothing before it was stopped
+	stopped chan struct{}
+}
+
+func (o odd) WatchContainerEvents(_ context.Context, connected func(), observe func(pleg.ContainerEvent)) error {
+	if !o.late {
+		connected()
+		connected()
+		observe(pleg.ContainerEvent{PodUID: "a", CreatedAt: time.Now().Add(time.Hour)})
+	}
+	<-o.stopped
+	connected()
+	observe(pleg.ContainerEvent{PodUID: "a"})
+	return nil
+}
+
+// Rule 16: what a stream says after it was cancelled is ignored, and a connection that
+// is reported twice is one.
+func TestRule16OddSource(t *testing.T) {
+	for _, late := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			stopped := make(chan struct{})
+			n, reg := newNodeWithMetricsOf(t, func(rt *plegtest.Runtime) pleg.Runtime { return odd{rt, late, stopped} })
+			n.g.Start()
+			synctest.Wait()
+			if !late {
+				wantMetric(t, reg, "kubelet_evented_pleg_connection_success_count", 1)
+			}
+			last := n.g.HealthReport().Stream.LastEvent
+			n.g.Stop()
+			time.Sleep(time.Second)
+			close(stopped)
+			synctest.Wait()
+			got := n.g.HealthReport().Stream
+			if got.State != pleg.StreamOff || !got.LastEvent.Equal(last) || got.Error != "" {
+				t.Errorf("the stream is %+v", got)
+			}
+		})
+	}
+}
+
+// Stop ends the stream in every state that it can be in.
+func TestStopInEveryStateOfTheStream(t *testing.T) {
+	for name, prepare := range map[string]func(n *node){
+		"connected":   func(*node) {},
+		"connecting":  func(n *node) { n.Hang(plegtest.WatchContainerEvents, plegtest.AnyPod) },
+		"broken":      func(n *node) { n.Fail(plegtest.WatchContainerEvents, plegtest.AnyPod, errors.New("refused")) },
+		"unsupported": func(n *node) { n.SetEventMode(plegtest.EventsUnsupported) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t)
+				prepare(n)
+				n.g.Start()
+				synctest.Wait()
+				if got := n.g.HealthReport().Stream.State; string(got) != name {
+					t.Errorf("the stream is %s", got)
+				}
+				before := time.Now()
+				n.g.Stop()
+				if time.Since(before) > 0 {
+					t.Errorf("Stop took %v", time.Since(before))
+				}
+				if got := n.g.HealthReport().Stream.State; got != pleg.StreamOff {
+					t.Errorf("the stream is %s", got)
+				}
+				if got := n.Streams(); got != 0 {
+					t.Errorf("%d streams left", got)
+				}
+			})
+		})
+	}
+}
+
+// Stop leaves a stream behind that ignores its cancellation, and no second one is
+// opened beside it.
+func TestStreamIgnoresCancellation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		heal := n.HangIgnoringCancel(plegtest.WatchContainerEvents, plegtest.AnyPod)
+		n.g.Start()
+		synctest.Wait()
+		n.g.Stop()
+		n.g.Start()
+		time.Sleep(10 * time.Minute)
+		if got := n.MaxInFlight(plegtest.WatchContainerEvents); got != 1 {
+			t.Errorf("%d streams at once", got)
+		}
+		heal()
+		time.Sleep(2 * time.Minute)
+		if got := n.g.HealthReport().Stream.State; got != pleg.StreamConnected {
+			t.Errorf("the stream is %s", got)
+		}
+		n.g.Stop()
+	})
+}
+
+// A stream without events costs no calls.
+func TestIdleStreamCostsNoCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var lists [2]int
+		for i, opt := range []pleg.Option{pleg.WithPollingOnly(), pleg.WithRelistThreshold(0)} {
+			n := newNode(t, opt)
+			n.SetPods(pods(50)...)
+			n.g.Start()
+			time.Sleep(10500 * time.Millisecond)
+			n.ResetCalls()
+			time.Sleep(10 * time.Minute)
+			lists[i] = n.Calls(plegtest.GetPods)
+			if got := n.Calls(plegtest.GetPod) + n.Calls(plegtest.GetPodStatus); got != 0 {
+				t.Errorf("%d other calls", got)
+			}
+			n.g.Stop()
+		}
+		if lists[0] != lists[1] {
+			t.Errorf("%d lists without the stream, %d with it", lists[0], lists[1])
+		}
+	})
+}

@@ -1,0 +1,429 @@
+package contract_test
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+// good is the pod beside the bad data, which must not be hurt.
+var good = bare("good", plegtest.Running("good-1"))
+
+// Rule 14: bad data in a list is skipped or read as unknown, counted by reason,
+// logged once, and hurts no other pod.
+func TestRule14BadList(t *testing.T) {
+	state := func(s pleg.State) *pleg.Container { return plegtest.NewContainer("x", s) }
+	nothing := func(*testing.T, []string) {}
+	events := func(lines ...string) func(*testing.T, []string) {
+		return func(t *testing.T, got []string) { want(t, "of the bad pod", got, lines...) }
+	}
+	for _, c := range []struct {
+		reason string
+		pods   []*pleg.Pod
+		check  func(*testing.T, []string)
+	}{
+		{"nil_pod", []*pleg.Pod{nil, nil}, nothing},
+		{"pod_without_uid", []*pleg.Pod{bare("", plegtest.Running("x"))}, nothing},
+		{
+			"duplicate_pod_uid", []*pleg.Pod{bare("a", plegtest.Running("a1")), bare("a", plegtest.Running("a2"))},
+			events("a Started a1"),
+		},
+		{"duplicate_pod_uid", []*pleg.Pod{good}, nothing},
+		{"nil_container", []*pleg.Pod{bare("a", nil, plegtest.Running("a1"), nil)}, events("a Started a1")},
+		{
+			"container_without_id", []*pleg.Pod{bare("a", plegtest.Running(""), plegtest.Running("a1"))},
+			events("a Started a1"),
+		},
+		{
+			"duplicate_container_id", []*pleg.Pod{bare("a", plegtest.Running("a1"), plegtest.Exited("a1"))},
+			events("a Started a1"),
+		},
+		{"duplicate_container_id", []*pleg.Pod{{
+			ID: "a", Containers: []*pleg.Container{plegtest.Running("a1")}, Sandboxes: []*pleg.Container{plegtest.Exited("a1")},
+		}}, events("a Started a1")},
+		{
+			"unknown_container_state", []*pleg.Pod{bare("a", state("half-dead"), plegtest.Running("a1"))},
+			events("a Started a1"),
+		},
+		{"unknown_container_state", []*pleg.Pod{bare("a", state(""))}, events()},
+	} {
+		t.Run(c.reason, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				log := &logLines{}
+				rt := &scripted{
+					pods:   func() ([]*pleg.Pod, error) { return append(c.pods, good), nil },
+					status: func(p *pleg.Pod) (*pleg.PodStatus, error) { return &pleg.PodStatus{ID: p.ID}, nil },
+				}
+				n, reg := newNodeWithMetricsOf(t, rt.instead, pleg.WithLogger(log.logger(0)))
+				watch := n.g.Watch()
+				n.g.Relist()
+				var ofBad []string
+				goods := 0
+				for _, l := range read(watch) {
+					if l == "good Started good-1" {
+						goods++
+					} else {
+						ofBad = append(ofBad, l)
+					}
+				}
+				if goods != 1 {
+					t.Errorf("the good pod was delivered %d times", goods)
+				}
+				c.check(t, ofBad)
+				if got := metric(t, reg, "pleg_bad_data_total", "reason", c.reason); got == 0 {
+					t.Error("not counted")
+				}
+				for range 5 {
+					n.g.Relist()
+				}
+				want(t, "delivered again", read(watch))
+				if got := log.matching(`"reason"="` + c.reason + `"`); len(got) != 1 {
+					t.Errorf("logged %q", got)
+				}
+			})
+		})
+	}
+}
+
+// Rule 14: a pod of thousands of containers, in another order every time, hurts nothing.
+func TestRule14HugePod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const size = 5000
+		flip := false
+		rt := &scripted{
+			pods: func() ([]*pleg.Pod, error) {
+				p := bare("huge")
+				for i := range size {
+					if flip {
+						i = size - 1 - i
+					}
+					p.Containers = append(p.Containers, plegtest.Running(fmt.Sprint(i)))
+				}
+				flip = !flip
+				return []*pleg.Pod{p, good}, nil
+			},
+			status: func(p *pleg.Pod) (*pleg.PodStatus, error) { return &pleg.PodStatus{ID: p.ID}, nil },
+		}
+		n := newNodeOf(t, rt.instead)
+		sub := n.g.Subscribe(t.Context(), 3*size)
+		n.g.Relist()
+		n.g.Relist()
+		if got := len(read(sub)); got != size+1 {
+			t.Errorf("%d events", got)
+		}
+		n.g.Stop()
+	})
+}
+
+// Rule 14: a bad status is an error, or is mended; and hurts no other pod.
+func TestRule14BadStatus(t *testing.T) {
+	for _, c := range []struct {
+		name, reason string
+		status       *pleg.PodStatus
+		err          string
+	}{
+		{"nil", "nil_status", nil, "the runtime returned no status of pod default/a (a), and no error"},
+		{
+			"of another pod", "wrong_status_uid", &pleg.PodStatus{ID: "b"},
+			"the runtime returned the status of pod b for pod default/a (a)",
+		},
+		{"without ID", "", &pleg.PodStatus{}, ""},
+		{"with nil items", "nil_item_in_status", &pleg.PodStatus{
+			ContainerStatuses:       []*pleg.Status{nil, {Name: "x"}, nil},
+			ActiveContainerStatuses: []*pleg.Status{nil},
+			SandboxStatuses:         []*runtimeapi.PodSandboxStatus{nil},
+		}, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				rt := &scripted{
+					pods: func() ([]*pleg.Pod, error) { return []*pleg.Pod{bare("a", plegtest.Running("a1")), good}, nil },
+					status: func(p *pleg.Pod) (*pleg.PodStatus, error) {
+						if p.ID == "a" {
+							return c.status, nil
+						}
+						return &pleg.PodStatus{ID: p.ID}, nil
+					},
+				}
+				n, reg := newNodeWithMetricsOf(t, rt.instead)
+				watch := n.g.Watch()
+				n.g.Relist()
+				want(t, "events", read(watch), "a Started a1", "good Started good-1")
+				s, err := n.cache.Get("a")
+				if s == nil || s.ID != "a" {
+					t.Errorf("the cache has %v", s)
+				}
+				if fmt.Sprint(err) != c.err && (err != nil || c.err != "") {
+					t.Errorf("the error is %v", err)
+				}
+				for _, cs := range s.ContainerStatuses {
+					if cs == nil {
+						t.Error("a nil item got through")
+					}
+				}
+				if c.reason != "" && metric(t, reg, "pleg_bad_data_total", "reason", c.reason) == 0 {
+					t.Error("not counted")
+				}
+			})
+		})
+	}
+}
+
+// Rule 14: bad data in a single-pod relist changes nothing.
+func TestRule14BadPodList(t *testing.T) {
+	for _, c := range []struct {
+		reason string
+		pod    *pleg.Pod
+	}{{"nil_pod", nil}, {"wrong_pod_uid", bare("other", plegtest.Exited("a1"))}} {
+		synctest.Test(t, func(t *testing.T) {
+			rt := &scripted{
+				pods:   func() ([]*pleg.Pod, error) { return []*pleg.Pod{good}, nil },
+				status: func(p *pleg.Pod) (*pleg.PodStatus, error) { return &pleg.PodStatus{ID: p.ID}, nil },
+				pod:    func(types.UID) (*pleg.Pod, error) { return c.pod, nil },
+			}
+			n, reg := newNodeWithMetricsOf(t, rt.instead)
+			watch := n.g.Watch()
+			n.start()
+			n.g.RequestRelist("good")
+			n.g.RequestRelist("")
+			synctest.Wait()
+			want(t, "events", read(watch), "good Started good-1")
+			wantMetric(t, reg, "pleg_bad_data_total", 1, "reason", c.reason)
+		})
+	}
+}
+
+// Rule 14: a runtime that panics, or ends its goroutine, has failed; nothing else
+// happens.
+func TestRule14RuntimePanics(t *testing.T) {
+	for name, misbehave := range map[string]func(){
+		"panics":             func() { panic("nil map") },
+		"ends its goroutine": runtime.Goexit,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				badly := true
+				rt := &scripted{
+					pods: func() ([]*pleg.Pod, error) {
+						if badly {
+							misbehave()
+						}
+						return []*pleg.Pod{bare("a", plegtest.Running("a1")), good}, nil
+					},
+					status: func(p *pleg.Pod) (*pleg.PodStatus, error) {
+						if p.ID == "a" {
+							misbehave()
+						}
+						return &pleg.PodStatus{ID: p.ID}, nil
+					},
+					pod: func(types.UID) (*pleg.Pod, error) { misbehave(); return nil, nil },
+				}
+				n, reg := newNodeWithMetricsOf(t, rt.instead)
+				watch := n.g.Watch()
+				n.g.Relist()
+				unhealthy(t, n.g, "pleg has yet to be successful: ", "GetPods panicked: ")
+				badly = false
+				n.g.Relist()
+				healthy(t, n.g)
+				want(t, "events", read(watch), "a Started a1", "good Started good-1")
+				if _, err := n.cache.Get("a"); err == nil {
+					t.Error("no error of the inspection")
+				}
+				n.start()
+				n.g.RequestRelist("a")
+				time.Sleep(500 * time.Millisecond)
+				if got := metric(t, reg, "pleg_bad_data_total", "reason", "runtime_panic"); got < 3 {
+					t.Errorf("counted %v times", got)
+				}
+			})
+		})
+	}
+}
+
+// An event source that panics is a stream that broke.
+func TestRule14EventSourcePanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, reg := newNodeWithMetrics(t)
+		panics := func(context.Context) error { panic("nil map") }
+		n.Inject(plegtest.Fault{Method: plegtest.WatchContainerEvents, Times: 1, Do: panics})
+		n.start()
+		wantMetric(t, reg, "pleg_bad_data_total", 1, "reason", "runtime_panic")
+		got := n.g.HealthReport().Stream
+		if got.State != pleg.StreamBroken || got.Error != "WatchContainerEvents panicked: nil map" {
+			t.Errorf("the stream is %v", got)
+		}
+		time.Sleep(2 * time.Second)
+		if got := n.g.HealthReport().Stream.State; got != pleg.StreamConnected {
+			t.Errorf("the stream is %v", got)
+		}
+	})
+}
+
+// Rule 14: a state that does not exist is unknown to every reader of an event, and is
+// counted once, not with every list.
+func TestRule14UnknownStateIsUnknownToAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, reg := newNodeWithMetrics(t)
+		n.SetPods(bare("a", plegtest.NewContainer("a1", "paused"), plegtest.Running("a2")))
+		events := n.g.Watch()
+		for range 3 {
+			n.g.Relist()
+		}
+		wantMetric(t, reg, "kubelet_running_containers", 1, "container_state", "unknown")
+		wantMetric(t, reg, "pleg_bad_data_total", 1, "reason", "unknown_container_state")
+		if e := <-events; e.Pod.Containers[0].State != pleg.ContainerStateUnknown {
+			t.Errorf("%s: the state is %s", line(e), e.Pod.Containers[0].State)
+		}
+	})
+}
+
+// Rule 14: a container that is listed twice is one, in a short list and a long.
+func TestRule14DuplicateInALongList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, reg := newNodeWithMetrics(t)
+		list := make([]*pleg.Container, 100)
+		for i := range list {
+			list[i] = plegtest.Running(fmt.Sprint(i))
+		}
+		n.SetPods(bare("a", append(list, plegtest.Exited("50"))...), bare("b", plegtest.Unknown("b1")))
+		events := n.g.Watch()
+		n.g.Relist()
+		if got := len(read(events)); got != 100 {
+			t.Errorf("%d events", got)
+		}
+		wantMetric(t, reg, "pleg_bad_data_total", 1, "reason", "duplicate_container_id")
+		wantMetric(t, reg, "pleg_bad_data_total", 0, "reason", "unknown_container_state")
+	})
+}
+
+// nilError is an error that cannot be asked what it says when it is nil.
+type nilError struct{ text string }
+
+func (e *nilError) Error() string { return e.text }
+
+// Rule 14: an error that is a nil pointer in an interface is a failure like any
+// other.
+func TestRule14NilErrorInAnInterface(t *testing.T) {
+	var broken *nilError
+	a := []*pleg.Pod{bare("a", plegtest.Running("a1"))}
+	for name, rt := range map[string]*scripted{
+		"list": {
+			pods: func() ([]*pleg.Pod, error) { return nil, broken },
+		},
+		"single-pod relist": {
+			pods:   func() ([]*pleg.Pod, error) { return a, nil },
+			pod:    func(types.UID) (*pleg.Pod, error) { return nil, broken },
+			status: func(*pleg.Pod) (*pleg.PodStatus, error) { return &pleg.PodStatus{}, nil },
+		},
+		"inspection": {
+			pods:   func() ([]*pleg.Pod, error) { return a, nil },
+			pod:    func(types.UID) (*pleg.Pod, error) { return a[0], nil },
+			status: func(*pleg.Pod) (*pleg.PodStatus, error) { return &pleg.PodStatus{}, broken },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				reg := prometheus.NewRegistry()
+				n := newNodeOf(t, rt.instead, pleg.WithRegisterer(reg))
+				n.start()
+				n.g.RequestRelist("a")
+				time.Sleep(1500 * time.Millisecond)
+				n.g.HealthReport()
+				if got := metric(t, reg, "pleg_bad_data_total", "reason", "runtime_panic"); got == 0 {
+					t.Error("not counted")
+				}
+			})
+		})
+	}
+}
+
+// evilError panics with itself when it is asked what it says.
+type evilError struct{}
+
+func (e evilError) Error() string { panic(e) }
+
+// Rule 14: neither a panic whose value cannot be printed, nor an error that answers
+// for a while and then no more, reaches the loop.
+func TestRule14ErrorsThatCannotBePrinted(t *testing.T) {
+	for name, fail := range map[string]func() error{
+		"a panic":  func() error { panic(evilError{}) },
+		"an error": func() error { return evilError{} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t)
+				n.SetPods(bare("a", plegtest.Running("a1")))
+				events := n.g.Watch()
+				n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Do: func(context.Context) error { return fail() }})
+				n.start()
+				time.Sleep(500 * time.Millisecond)
+				want(t, "events", read(events), "a Started a1")
+				if _, err := n.cache.Get("a"); err == nil || err.Error() == "" {
+					t.Errorf("in the cache: %v", err)
+				}
+			})
+		})
+	}
+	t.Run("an error that is asked once", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNode(t)
+			n.Inject(plegtest.Fault{Method: plegtest.GetPods, Do: func(context.Context) error { return &tiredError{} }})
+			n.start()
+			time.Sleep(10 * time.Second)
+			_, err := n.g.Healthy()
+			if err == nil || !strings.Contains(err.Error(), "tired") {
+				t.Error(err)
+			}
+			n.g.HealthReport()
+		})
+	})
+}
+
+// tiredError answers once.
+type tiredError struct{ asked atomic.Bool }
+
+func (e *tiredError) Error() string {
+	if e.asked.Swap(true) {
+		panic("asked again")
+	}
+	return "tired"
+}
+
+// Rule 14: nil items of a status are left out, and the others stay, in their order.
+func TestRule14NilItemsLeaveTheOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		one, two := &pleg.Status{Name: "one"}, &pleg.Status{Name: "two"}
+		sandbox := &runtimeapi.PodSandboxStatus{Id: "s"}
+		rt := &scripted{
+			pods: func() ([]*pleg.Pod, error) { return []*pleg.Pod{good}, nil },
+			status: func(*pleg.Pod) (*pleg.PodStatus, error) {
+				return &pleg.PodStatus{
+					ContainerStatuses:       []*pleg.Status{one, nil, nil, two},
+					ActiveContainerStatuses: []*pleg.Status{nil, two},
+					SandboxStatuses:         []*runtimeapi.PodSandboxStatus{sandbox, nil},
+				}, nil
+			},
+		}
+		n := newNodeOf(t, rt.instead)
+		n.g.Relist()
+		s, err := n.cache.Get("good")
+		if err != nil || !slices.Equal(s.ContainerStatuses, []*pleg.Status{one, two}) ||
+			!slices.Equal(s.ActiveContainerStatuses, []*pleg.Status{two}) ||
+			!slices.Equal(s.SandboxStatuses, []*runtimeapi.PodSandboxStatus{sandbox}) {
+			t.Errorf("got %v %v", s, err)
+		}
+	})
+}

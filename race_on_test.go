@@ -1,5 +1,0 @@
-//go:build race
-
-package pleg_test
-
-const raceEnabled = true
