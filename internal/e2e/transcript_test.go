@@ -24,7 +24,8 @@ type recorder struct {
 	ignored map[protoreflect.FullName]string
 	// shuffled says that the runtime may send the events of one container in any order.
 	shuffled bool
-	// racy says that what events tell of the pod's containers depends on who was faster.
+	// racy says that the order of one container's events, and what they tell of the pod's
+	// containers, depend on who was faster.
 	racy bool
 
 	names  map[string]string // ID → name, of all that was seen so far
@@ -126,7 +127,7 @@ func (r *recorder) look(ctx context.Context) ([]string, error) {
 func (r *recorder) eventLines(events []*runtimeapi.ContainerEventResponse) []string {
 	var lines []string
 	slices.SortStableFunc(events, func(a, b *runtimeapi.ContainerEventResponse) int {
-		if c := strings.Compare(r.nameOf(a.ContainerId), r.nameOf(b.ContainerId)); c != 0 || !r.shuffled {
+		if c := strings.Compare(r.nameOf(a.ContainerId), r.nameOf(b.ContainerId)); c != 0 || !r.shuffled && !r.racy {
 			return c
 		}
 		return int(a.ContainerEventType) - int(b.ContainerEventType)
