@@ -121,7 +121,7 @@ monitor_cgroup = "pod"
 const crioRunc = `#!/bin/sh
 for arg; do
 	if [ "$before" = --bundle ]; then
-		sed -i 's/"hugepageLimits":\[[^]]*]/"hugepageLimits":[]/; s/"oomScoreAdj":-[0-9]*/"oomScoreAdj":0/' "$arg/config.json" || exit
+		sed -i 's/"hugepageLimits"/"leftOut"/; s/"oomScoreAdj": *-[0-9]*/"oomScoreAdj": 0/' "$arg/config.json" || exit
 	fi
 	before=$arg
 done
