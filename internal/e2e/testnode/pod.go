@@ -196,7 +196,15 @@ func (c *Client) RemovePods(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("listing the sandboxes: %w", err)
 	}
+	containers, err := c.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
+	if err != nil {
+		return fmt.Errorf("listing the containers: %w", err)
+	}
 	var errs []error
+	// Else CRI-O asks each to end, and waits for ten seconds.
+	for _, container := range containers.Containers {
+		errs = append(errs, c.Stop(ctx, container.Id))
+	}
 	for _, s := range list.Items {
 		pod := &Pod{Name: s.Metadata.GetName(), Namespace: s.Metadata.GetNamespace(), SandboxID: s.Id}
 		errs = append(errs, c.StopPod(ctx, pod), c.RemovePod(ctx, pod))
