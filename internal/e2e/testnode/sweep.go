@@ -118,8 +118,10 @@ func kubeletCgroups(dir string) []string {
 	for _, t := range bundles(dir) {
 		cgroups = append(cgroups, filepath.Join("/", namespace, filepath.Base(t)))
 	}
+	// A CRI-O that is killed forgets the container that it is making, and runc does not.
 	containers, _ := filepath.Glob(filepath.Join(dir, "runroot", "overlay-containers", "*"))
-	for _, c := range containers {
+	started, _ := filepath.Glob(filepath.Join(dir, "oci", "*"))
+	for _, c := range append(containers, started...) {
 		id := filepath.Base(c)
 		cgroups = append(cgroups, "/crio/crio-"+id, "/crio/crio-conmon-"+id)
 	}
