@@ -72,7 +72,7 @@ func (r *fakeRuntime) GetPod(context.Context, types.UID) (*kubecontainer.Pod, er
 func (r *fakeRuntime) GetPodStatus(_ context.Context, pod *kubecontainer.Pod) (*kubecontainer.PodStatus, error) {
 	c := pod.Containers[0]
 	return &kubecontainer.PodStatus{ID: pod.ID, Name: pod.Name,
-		ContainerStatuses: []*kubecontainer.Status{{ID: c.ID, State: c.State, ExitCode: 3}}}, nil
+		ContainerStatuses: []*kubecontainer.Status{{ID: c.ID, State: c.State, ExitCode: 3, Reason: "Error"}}}, nil
 }
 
 // fakeService has an event stream that ends with the context, or at once with an error.
@@ -156,6 +156,18 @@ func TestPodThatIsNotFoundIsGone(t *testing.T) {
 			t.Errorf("after the end of the pod: %v", got)
 		}
 	})
+}
+
+// TestEndsHaveTheirReason shows that the library knows what its metric of deaths is by.
+func TestEndsHaveTheirReason(t *testing.T) {
+	runtime := &fakeRuntime{state: kubecontainer.ContainerStateExited}
+	status, err := podRuntime{runtime}.GetPodStatus(t.Context(), convertPod(runtime.pod()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if end := status.ContainerStatuses[0]; end.ExitCode != 3 || end.Reason != "Error" {
+		t.Errorf("it ended with %d, %q", end.ExitCode, end.Reason)
+	}
 }
 
 // TestRefusedStream shows which ends of a stream say that the runtime has none.
