@@ -77,7 +77,7 @@ explore: ## every order of small histories on the real core, STATES (100000) a s
 # PLEG_RUNTIME names another than containerd 2.4, for the targets below as well.
 .PHONY: e2e
 e2e: ## the tests on a real containerd, which the first time builds it, or on PLEG_RUNTIME; needs root
-	cd internal/e2e && go test -count=1 -timeout=15m ./...
+	cd internal/e2e && go test -count=1 -timeout=15m . ./cmd/... ./kubelet ./measure ./testnode/...
 
 # Runtimes that are named: make runtimes RUNTIMES='crio crio-no-events'.
 .PHONY: runtimes
@@ -99,19 +99,19 @@ soak: ## LIVES container lives (10000) in a containerd under fire; an hour or tw
 .PHONY: browser
 browser: ## the page of plegz in a real Chromium, installed if there is none; a minute
 	hack/chromium.sh
-	cd internal/browser && go test -count=1 -timeout=10m ./...
+	cd internal/e2e/browser && go test -count=1 -timeout=10m ./...
 
 .PHONY: picture
 picture: ## the picture of the page in README, docs/plegz.png; half a minute
 	hack/chromium.sh
-	cd internal/browser && go run ./cmd/picture --hang --out ../../docs/plegz.png
+	cd internal/e2e/browser && go run ./cmd/picture --hang --out ../../../docs/plegz.png
 
 .PHONY: kubelet
 kubelet: ## a kubelet on the library beside the released one on a real containerd; about an hour; needs root
 	go run ./examples/kubelet/build
 	go run ./examples/kubelet/build -stock
 	rm -f docs/bench/kubelet.json
-	cd examples/kubelet/compare && go run . -enforce -samples ../../../docs/bench/kubelet.json -write ../../../docs/KUBELET.md
+	cd internal/e2e/kubelet/compare && go run . -enforce -samples ../../../../docs/bench/kubelet.json -write ../../../../docs/KUBELET.md
 
 .PHONY: kubelet-tests
 kubelet-tests: ## the kubelet's own tests of what it does with a PLEG, with ours; some minutes
@@ -120,7 +120,7 @@ kubelet-tests: ## the kubelet's own tests of what it does with a PLEG, with ours
 
 .PHONY: mixin
 mixin: ## rules, alerts and dashboard, with promtool and a Prometheus (Debian's package prometheus); a minute or two
-	cd internal/mixin && go test -count=1 -timeout=10m ./...
+	cd internal/e2e/mixin && go test -count=1 -timeout=10m ./...
 
 .PHONY: diff
 diff: ## the library beside the kubelet's own code: same histories, same events, caches, answers
@@ -143,11 +143,11 @@ nodeagent: ## the node agent of examples/nodeagent on a runtime of its own; Ctrl
 
 .PHONY: live
 live: ## the node agent on a real containerd, or on PLEG_RUNTIME, and beside a kubelet, which it builds; needs root; 10 minutes
-	cd examples/nodeagent/live && go test -count=1 -timeout=30m ./...
+	cd internal/e2e/nodeagent && go test -count=1 -timeout=30m ./...
 
 .PHONY: deploy-test
 deploy-test: ## deploy/: manifests, unit, plugin; the DaemonSet's pod under a kubelet on a real containerd, or on PLEG_RUNTIME; needs root
-	cd internal/deploy && go test -count=1 -timeout=30m ./...
+	cd internal/e2e/deploy && go test -count=1 -timeout=30m ./...
 
 .PHONY: tidy
 tidy: ## format, and tidy every module

@@ -15,8 +15,8 @@ import (
 // is found from.
 const module = "github.com/kubepleg/pleg/internal/e2e"
 
-// Root returns the root of the repository. The working folder must be inside a module
-// that requires this one, as it is in tests and with "go run".
+// Root returns the root of the repository. The working folder must be inside this module,
+// as it is in tests and with "go run".
 func Root(ctx context.Context) (string, error) {
 	e2e, err := moduleDir(ctx)
 	return filepath.Join(e2e, "..", ".."), err

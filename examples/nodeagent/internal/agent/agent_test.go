@@ -195,7 +195,7 @@ func TestSickRuntime(t *testing.T) {
 }
 
 // One pod whose inspection hangs delays no other pod's sync: 20 containers that die beside it are restarted, and a new
-// pod runs, within half a second of the bubble's time. live/hung_test.go has the same on containerd.
+// pod runs, within half a second of the bubble's time. internal/e2e/nodeagent has the same on containerd.
 func TestHungInspection(t *testing.T) {
 	inBubble(t, func(_ *testing.T, n *node) {
 		pods := []*v1.Pod{n.pod("a", always)}

@@ -1,0 +1,110 @@
+// Command picture makes pictures of package plegz's page:
+//
+//	cd internal/e2e/browser && go run ./cmd/picture --out ../../../docs/plegz.png --hang
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/chromedp/chromedp"
+
+	"github.com/kubepleg/pleg/internal/e2e/browser"
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+func main() {
+	var w browser.Window
+	out := flag.String("out", "plegz.png", "the file to write")
+	flag.Int64Var(&w.Width, "width", 1400, "of the window, in pixels")
+	flag.Int64Var(&w.Height, "height", 800, "of the window, in pixels")
+	flag.BoolVar(&w.Dark, "dark", false, "dark colours")
+	pods := flag.Int("pods", 6, "how many pods the node has")
+	hang := flag.Bool("hang", false, "have a call hang")
+	after := flag.Duration("after", 30*time.Second, "how long the node has run in the picture")
+	script := flag.String("script", "", "what to do in the page before")
+	flag.Parse()
+	if err := picture(w, *out, *pods, *hang, *after, *script); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func picture(w browser.Window, out string, pods int, hang bool, after time.Duration, script string) error {
+	node, err := browser.StartNode(nil)
+	if err != nil {
+		return err
+	}
+	defer node.Close()
+	node.Play(plans(pods)...)
+	tab, closeTab, err := browser.Open(context.Background(), w, node.Page.URL)
+	if err != nil {
+		return err
+	}
+	defer closeTab()
+	time.Sleep(after / 2)
+	if hang {
+		id, err := node.Run("shop", "payment-0", "payment")
+		if err != nil {
+			return err
+		}
+		time.Sleep(2 * time.Second)
+		node.Inject(plegtest.CRIFault{Method: "ContainerStatus", Object: id, Hang: true})
+		if err := node.ExitContainer(id, 1, "Error"); err != nil {
+			return err
+		}
+	}
+	time.Sleep(after / 2)
+	if script != "" {
+		if _, err := chromedp.Run(tab, chromedp.Evaluate[any](script)); err != nil {
+			return fmt.Errorf("running %q in the page: %w", script, err)
+		}
+		time.Sleep(time.Second)
+	}
+	png, err := chromedp.Run(tab, chromedp.CaptureScreenshot())
+	if err != nil {
+		return fmt.Errorf("taking the picture: %w", err)
+	}
+	return os.WriteFile(out, png, 0o644)
+}
+
+// plans are the lives of a node's pods: a few lively ones, and the rest quiet with a
+// container that ends at times.
+func plans(n int) []plegtest.PodPlan {
+	const s = time.Second
+	container := func(name string, start time.Duration) plegtest.ContainerPlan {
+		return plegtest.ContainerPlan{ContainerConfig: plegtest.ContainerConfig{Name: name}, StartAfter: start}
+	}
+	pod := func(namespace, name string, start time.Duration, containers ...plegtest.ContainerPlan) plegtest.PodPlan {
+		return plegtest.PodPlan{
+			PodConfig:  plegtest.PodConfig{Namespace: namespace, Name: name},
+			StartAfter: start, Containers: containers,
+		}
+	}
+	cart := container("cart", s)
+	cart.RunFor, cart.ExitCode, cart.Restart, cart.BackOff, cart.MaxBackOff = 3*s, 1, plegtest.RestartAlways, 2*s, 8*s
+	search := container("search", s)
+	search.RunFor, search.ExitCode, search.Reason, search.Restart, search.Restarts, search.BackOff =
+		9*s, 137, "OOMKilled", plegtest.RestartOnFailure, 1, 4*s
+	fetch, toPDF := container("fetch", s), container("print", 5*s)
+	fetch.RunFor, toPDF.RunFor = 4*s, 7*s
+	report := pod("jobs", "report", 3*s, fetch, toPDF)
+	canary := pod("shop", "canary", 6*s, container("nginx", s), container("proxy", 2*s))
+	canary.LiveFor, canary.LingerFor, canary.ReturnAfter = 10*s, 2*s, 8*s
+	plans := []plegtest.PodPlan{
+		pod("shop", "web-0", 0, container("nginx", s), container("proxy", 2*s)),
+		pod("shop", "cart-0", 2*s, cart), pod("shop", "search-0", 4*s, search),
+		report, canary, pod("kube-system", "kube-proxy-x7k2p", 0, container("kube-proxy", s)),
+	}
+	for i := len(plans); i < n; i++ {
+		worker := container("worker", time.Duration(i%17)*s/4)
+		worker.RunFor, worker.ExitCode = time.Duration(15+i%23)*s, int32(i%7/6)
+		worker.Restart, worker.BackOff = plegtest.RestartAlways, time.Duration(1+i%4)*s
+		plans = append(plans, pod(fmt.Sprintf("team-%02d", i%13), fmt.Sprintf("worker-%04d", i),
+			time.Duration(i%10)*s/5, worker))
+	}
+	return plans[:min(max(n, 0), len(plans))]
+}

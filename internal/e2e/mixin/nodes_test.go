@@ -1,0 +1,83 @@
+package mixin_test
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+// programs are the examples, built.
+type programs struct{ watch, nodeagent string }
+
+func build(t *testing.T) programs {
+	t.Helper()
+	dir := t.TempDir()
+	p := programs{filepath.Join(dir, "watch"), filepath.Join(dir, "nodeagent")}
+	for example, binary := range map[string]string{"watch": p.watch, "nodeagent": p.nodeagent} {
+		cmd := exec.CommandContext(t.Context(), "go", "build", "-o", binary, ".")
+		cmd.Dir, cmd.Env = filepath.Join("../../../examples", example), append(os.Environ(), "GOWORK=off")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("building %s: %v\n%s", example, err, out)
+		}
+	}
+	return p
+}
+
+// startNode starts a node, whose faults are the test's.
+func startNode(t *testing.T, opts ...plegtest.CRIOption) *plegtest.CRIServer {
+	t.Helper()
+	node, err := plegtest.StartCRIServer(opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(node.Stop)
+	return node
+}
+
+// valve passes on nothing while it is shut: a process that writes to it stands still.
+type valve struct{ sync.Mutex }
+
+func (v *valve) Write(p []byte) (int, error) {
+	v.Lock()
+	defer v.Unlock()
+	return len(p), nil
+}
+
+// startWatch runs examples/watch on a node and serves its metrics on an address.
+func (p programs) startWatch(t *testing.T, node *plegtest.CRIServer, address string, args ...string) (stdout *valve) {
+	t.Helper()
+	stdout = &valve{}
+	run(t, stdout, p.watch, append([]string{"--runtime-endpoint", node.Endpoint(), "--listen", address,
+		"--output", "json", "--for", "10m"}, args...)...)
+	answers(t, "http://"+address+"/metrics")
+	return stdout
+}
+
+// startAgent starts examples/nodeagent with one pod on a node of its own, and serves its metrics on an
+// address.
+func (p programs) startAgent(t *testing.T, address string) *plegtest.CRIServer {
+	t.Helper()
+	sleep := func(ctx context.Context, p *plegtest.Process) int {
+		select {
+		case <-ctx.Done():
+		case <-p.Terminate:
+		}
+		return 0
+	}
+	node := startNode(t, plegtest.WithPrograms(map[string]plegtest.Program{"localhost/sleep": {Main: sleep}}))
+	dir := t.TempDir()
+	manifest := `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "sleep"}, "spec": {"containers": [
+		{"name": "sleep", "image": "localhost/sleep", "imagePullPolicy": "IfNotPresent"}]}}`
+	if err := os.WriteFile(filepath.Join(dir, "sleep.yaml"), []byte(manifest), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run(t, nil, p.nodeagent, "--runtime-endpoint", node.Endpoint(), "--manifests", dir,
+		"--state-dir", t.TempDir(), "--listen", address, "--node-name", "worker-1")
+	answers(t, "http://"+address+"/metrics")
+	return node
+}

@@ -1,0 +1,330 @@
+package nodeagent
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+const (
+	firePods  = 30
+	fireKills = 20
+
+	labelUID       = "io.kubernetes.pod.uid"
+	labelName      = "io.kubernetes.container.name"
+	annotationRuns = "io.kubernetes.container.restartCount"
+)
+
+// Under fire: the agent is killed again and again, the runtime is killed, frozen and
+// restarted, a shim is stopped, while pods crash and change. Nothing runs twice, restart
+// counts only grow, nothing is orphaned, and at the end the statuses are the runtime's.
+func TestUnderFire(t *testing.T) {
+	n := newNode(t)
+	f := &fire{node: n, restarts: map[string]int32{}}
+	for i := range firePods {
+		f.write(i)
+	}
+	a := n.startAgent()
+	n.eventually("the first pods", func() string {
+		if pods := a.pods(); len(pods) < firePods {
+			return fmt.Sprintf("%d pods", len(pods))
+		}
+		return ""
+	})
+
+	ctx, enough := context.WithCancel(t.Context())
+	var joined sync.WaitGroup
+	joined.Go(func() { f.change(ctx) })
+	joined.Go(func() { f.hurtRuntime(ctx) })
+	joined.Go(func() { f.watchRuntime(ctx) })
+	for i := range fireKills {
+		sleep(ctx, time.Duration(rand.N(4000))*time.Millisecond)
+		if i%3 == 2 { // now and then it has time to do something
+			sleep(ctx, 8*time.Second)
+		}
+		f.watchAgent(a)
+		a.end(syscall.SIGKILL)
+		a = n.startAgent()
+	}
+	enough()
+	joined.Wait()
+	n.must(n.daemon.Restart(t.Context()))
+	for i := range firePods {
+		f.set(i, 0)
+	}
+
+	n.eventually("statuses that are the runtime's", func() string { return f.differs(a) })
+	f.watchAgent(a)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, p := range f.problems {
+		t.Error(p)
+	}
+	t.Logf("%d kills of the agent, %d faults of the runtime, %d changes of manifests, %d lists of the runtime, %d restarts",
+		fireKills, f.faults, f.changes, f.lists, sumOf(f.restarts))
+}
+
+func sumOf(m map[string]int32) (n int32) {
+	for _, v := range m {
+		n += v
+	}
+	return n
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+// fire is what is done to a node.
+type fire struct {
+	*node
+
+	mu sync.Mutex
+	// Guarded by mu.
+	restarts               map[string]int32 // the highest seen, by pod and container
+	problems               []string
+	faults, changes, lists int
+}
+
+func (f *fire) problem(format string, args ...any) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.problems) < 20 {
+		f.problems = append(f.problems, time.Now().Format("15:04:05.000 ")+fmt.Sprintf(format, args...))
+	}
+}
+
+func (f *fire) count(n *int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	*n++
+}
+
+// write writes the first manifest of a pod, set one of a variant.
+func (f *fire) write(i int) { f.set(i, 0) }
+
+func (f *fire) set(i, variant int) {
+	name := fmt.Sprintf("pod-%02d", i)
+	spec := "  terminationGracePeriodSeconds: 1\n"
+	switch i % 5 {
+	case 0: // runs
+		spec += shell(fmt.Sprintf("sleep %d", 100000+variant), "")
+	case 1: // crashes
+		spec += shell(fmt.Sprintf("sleep 0.%d; exit 3", 1+variant), "")
+	case 2: // has one container of two that crashes, and a sidecar
+		spec += `  initContainers:
+  - name: side
+    image: ` + image + `
+    imagePullPolicy: Never
+    restartPolicy: Always
+    command: ["sleep", "100000"]
+` + shell(fmt.Sprintf("sleep 1.%d; exit 1", variant), "") + `  - name: other
+    image: ` + image + `
+    imagePullPolicy: Never
+    command: ["sleep", "100000"]
+`
+	case 3: // is killed by its liveness probe
+		spec += shell(fmt.Sprintf("sleep %d", 100000+variant), `    livenessProbe:
+      exec: {command: ["false"]}
+      periodSeconds: 1
+      failureThreshold: 2
+`)
+	case 4: // is tried again
+		spec += "  restartPolicy: OnFailure\n" + shell(fmt.Sprintf("sleep 0.%d; exit 2", 3+variant), "")
+	}
+	f.node.write(name, manifest(name, spec))
+}
+
+// change changes, removes and brings back pods.
+func (f *fire) change(ctx context.Context) {
+	for ctx.Err() == nil {
+		i := rand.N(firePods)
+		if rand.N(4) == 0 {
+			_ = os.Remove(filepath.Join(f.manifests, fmt.Sprintf("pod-%02d.yaml", i))) // it may be away already
+		} else {
+			f.set(i, rand.N(5))
+		}
+		f.count(&f.changes)
+		sleep(ctx, time.Duration(rand.N(1500))*time.Millisecond)
+	}
+}
+
+func (f *fire) hurtRuntime(ctx context.Context) {
+	for i := 0; ctx.Err() == nil; i++ {
+		var err error
+		switch i % 4 {
+		case 0:
+			err = f.stopShim(ctx)
+		case 1:
+			if err = f.daemon.Freeze(); err == nil {
+				sleep(ctx, 3*time.Second)
+				err = f.daemon.Thaw()
+			}
+		case 2:
+			if err = f.daemon.Kill(); err == nil {
+				sleep(ctx, time.Second)
+				err = f.daemon.Restart(context.WithoutCancel(ctx))
+			}
+		case 3:
+			if err = f.daemon.Terminate(); err == nil {
+				err = f.daemon.Restart(context.WithoutCancel(ctx))
+			}
+		}
+		if err != nil {
+			f.problem("hurting the runtime: %v", err)
+			return
+		}
+		f.count(&f.faults)
+		sleep(ctx, time.Duration(2000+rand.N(5000))*time.Millisecond)
+	}
+}
+
+// stopShim stops one shim, or in CRI-O one conmon, for a while.
+func (f *fire) stopShim(ctx context.Context) error {
+	var shims []int
+	dir := f.daemon.Dir()
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		line, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
+		program, args, _ := strings.Cut(string(line), "\x00")
+		if err == nil && slices.Contains([]string{"containerd-shim-runc-v2", "conmon"}, filepath.Base(program)) &&
+			strings.Contains(args, dir+"/") {
+			shims = append(shims, pid)
+		}
+	}
+	if len(shims) == 0 {
+		return nil
+	}
+	pid := shims[rand.N(len(shims))]
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		return nil //nolint:nilerr // it has ended meanwhile
+	}
+	sleep(ctx, 6*time.Second)
+	_ = syscall.Kill(pid, syscall.SIGCONT) // it may have been killed
+	return nil
+}
+
+// watchRuntime looks for what runs twice.
+func (f *fire) watchRuntime(ctx context.Context) {
+	var suspects map[string]bool
+	for ; ctx.Err() == nil; sleep(ctx, 50*time.Millisecond) {
+		ask, cancel := context.WithTimeout(ctx, 10*time.Second)
+		running, err := f.client.ListContainers(ask, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
+			State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
+		}})
+		cancel()
+		if err != nil {
+			suspects = nil
+			continue
+		}
+		f.count(&f.lists)
+		// A list is no snapshot: only what is twice in two lists on end, with the same IDs, is.
+		ids, twice := map[string]string{}, map[string]bool{}
+		for _, c := range running.Containers {
+			key := c.Labels[labelUID] + "/" + c.Labels[labelName]
+			if other := ids[key]; other != "" {
+				pair := key + " " + min(c.Id, other) + " " + max(c.Id, other)
+				twice[pair] = true
+				if suspects[pair] {
+					f.problem("runs twice: %s", pair)
+				}
+			}
+			ids[key] = c.Id
+		}
+		suspects = twice
+	}
+}
+
+// watchAgent looks for restart counts that shrink. A pod that was removed begins anew, with
+// another start time.
+func (f *fire) watchAgent(a *agent) {
+	for _, pod := range a.pods() {
+		for _, list := range [][]v1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
+			for _, c := range list {
+				key := fmt.Sprint(pod.Name, "/", c.Name, " ", pod.Status.StartTime)
+				f.mu.Lock()
+				before := f.restarts[key]
+				f.restarts[key] = max(before, c.RestartCount)
+				f.mu.Unlock()
+				if c.RestartCount < before {
+					f.problem("%s: %d restarts after %d", key, c.RestartCount, before)
+				}
+			}
+		}
+	}
+}
+
+// differs says in what the statuses differ from the runtime, "" if in nothing.
+func (f *fire) differs(a *agent) string {
+	pods := a.pods()
+	sandboxes, containers, err := f.left()
+	if err != nil || len(pods) != firePods {
+		return fmt.Sprintf("%d pods, %v", len(pods), err)
+	}
+	uids, ready := map[string]*v1.Pod{}, map[string]int{}
+	for _, pod := range pods {
+		uids[string(pod.UID)] = pod
+	}
+	for _, s := range sandboxes {
+		if uids[s.Labels[labelUID]] == nil {
+			return "orphaned sandbox of " + s.Metadata.Name
+		}
+		if s.State == runtimeapi.PodSandboxState_SANDBOX_READY {
+			if ready[s.Labels[labelUID]]++; ready[s.Labels[labelUID]] > 1 {
+				return "two sandboxes of " + s.Metadata.Name
+			}
+		}
+	}
+	newest, dead := map[string]*runtimeapi.Container{}, map[string]int{}
+	for _, c := range containers {
+		key := c.Labels[labelUID] + "/" + c.Labels[labelName]
+		if uids[c.Labels[labelUID]] == nil {
+			return "orphaned container " + key
+		}
+		if newest[key] == nil || c.CreatedAt > newest[key].CreatedAt {
+			newest[key] = c
+		}
+		if c.State == runtimeapi.ContainerState_CONTAINER_EXITED {
+			if dead[key]++; dead[key] > 1 {
+				return "dead containers are left: " + key
+			}
+		}
+	}
+	for _, pod := range pods {
+		for _, list := range [][]v1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
+			for _, s := range list {
+				c := newest[string(pod.UID)+"/"+s.Name]
+				switch {
+				case c == nil:
+					return fmt.Sprintf("%s/%s is not in the runtime", pod.Name, s.Name)
+				case !strings.HasSuffix(s.ContainerID, c.Id), fmt.Sprint(s.RestartCount) != c.Annotations[annotationRuns],
+					(s.State.Running != nil) != (c.State == runtimeapi.ContainerState_CONTAINER_RUNNING):
+					return fmt.Sprintf("%s/%s: %v, in the runtime %v %v", pod.Name, s.Name, s, c.State, c.Annotations)
+				}
+			}
+		}
+	}
+	return ""
+}

@@ -1,0 +1,51 @@
+package nodeagent
+
+import (
+	"fmt"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+
+	released "github.com/kubepleg/pleg/internal/e2e/kubelet"
+)
+
+// buildKubelet has a kubelet built before a test's time counts: it takes minutes.
+func buildKubelet(t *testing.T) {
+	t.Helper()
+	if _, err := released.Build(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// kubelet is a released kubelet on a node.
+type kubelet struct{ address string }
+
+func (n *node) startKubelet() *kubelet {
+	n.t.Helper()
+	return &kubelet{released.Start(n.t, released.Options{
+		Daemon: n.daemon, Client: n.client, Manifests: n.manifests, Dir: n.dir, NodeName: "live",
+	})}
+}
+
+// pods returns the kubelet's pods by the names in their manifests: it appends the node's.
+func (k *kubelet) pods() map[string]*v1.Pod {
+	pods := map[string]*v1.Pod{}
+	for name, pod := range podsAt(k.address) {
+		pods[name[:len(name)-len("-live")]] = pod
+	}
+	return pods
+}
+
+// runner is the agent or the kubelet.
+type runner interface{ pods() map[string]*v1.Pod }
+
+// awaitPods waits until a runner serves as many pods.
+func (n *node) awaitPods(r runner, count int) {
+	n.t.Helper()
+	n.eventually("the pods", func() string {
+		if got := len(r.pods()); got != count {
+			return fmt.Sprintf("%d pods, want %d", got, count)
+		}
+		return ""
+	})
+}

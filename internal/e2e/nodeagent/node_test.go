@@ -1,0 +1,226 @@
+package nodeagent
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/kubepleg/pleg/internal/e2e/testnode"
+	"github.com/kubepleg/pleg/internal/proctest"
+)
+
+// patience is how long a test waits for something that must come.
+const patience = 2 * time.Minute
+
+// image is what every pod runs; otherImage is the same under another name.
+const (
+	image      = testnode.BusyboxImage
+	otherImage = "localhost/busybox:other"
+)
+
+// node is a container runtime with a directory of manifests.
+type node struct {
+	t         *testing.T
+	daemon    *testnode.Daemon
+	client    *testnode.Client
+	dir       string
+	manifests string
+}
+
+func newNode(t *testing.T) *node {
+	t.Helper()
+	n := &node{t: t, dir: t.TempDir()}
+	n.manifests = filepath.Join(n.dir, "manifests")
+	n.must(os.Mkdir(n.manifests, 0o755))
+	daemon, err := testnode.Start(t.Context())
+	n.must(err)
+	n.daemon = daemon
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the runtime's log ends:\n%s", daemon.Log(20))
+		}
+		if err := daemon.Close(); err != nil {
+			t.Error("taking the runtime down:", err)
+		}
+	})
+	n.client, err = daemon.Client()
+	n.must(err)
+	t.Cleanup(func() { n.client.Close() })
+	n.must(daemon.ImportBusybox(t.Context(), otherImage))
+	return n
+}
+
+func (n *node) must(err error) {
+	n.t.Helper()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// write writes a manifest elsewhere and moves it over the old one: the kubelet reads every
+// file that it finds.
+func (n *node) write(name, text string) {
+	n.t.Helper()
+	path := filepath.Join(n.dir, name+".yaml")
+	n.must(os.WriteFile(path, []byte(text), 0o600))
+	n.must(os.Rename(path, filepath.Join(n.manifests, name+".yaml")))
+}
+
+func (n *node) remove(name string) {
+	n.t.Helper()
+	n.must(os.Remove(filepath.Join(n.manifests, name+".yaml")))
+}
+
+// agent is a process of the agent.
+type agent struct {
+	*proctest.Process
+	n       *node
+	address string
+}
+
+// startAgent starts the agent on the node. It is killed with the test.
+func (n *node) startAgent(args ...string) *agent {
+	n.t.Helper()
+	address := proctest.FreeAddress(n.t)
+	cmd := exec.Command(filepath.Join(bin, "nodeagent"), append([]string{
+		"--runtime-endpoint", n.daemon.Endpoint(), "--manifests", n.manifests, "--state-dir", filepath.Join(n.dir, "state"),
+		"--listen", address, "--node-ip", "127.0.0.1", "--node-name", "live",
+		"--cgroup-parent", n.daemon.CgroupParent(), "-v", "1",
+	}, args...)...)
+	a := &agent{proctest.Start(n.t, cmd), n, address}
+	n.t.Cleanup(func() {
+		a.end(syscall.SIGKILL)
+		if n.t.Failed() {
+			n.t.Logf("the agent's log ends:\n%s", a.Log.Tail(6000))
+		}
+	})
+	return a
+}
+
+// end ends the agent with a signal and waits for its end, however it ends.
+func (a *agent) end(s syscall.Signal) {
+	if err := a.End(s, patience); err != nil {
+		a.n.t.Error(err)
+	}
+}
+
+// podsAt returns the pods that an agent or a kubelet serves at an address, by name; none
+// if it does not answer.
+func podsAt(address string) map[string]*v1.Pod {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/pods", http.NoBody)
+	if err != nil {
+		return nil
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil
+	}
+	defer resp.Body.Close()
+	list := v1.PodList{}
+	if err := json.NewDecoder(resp.Body).Decode(&list); err != nil {
+		return nil
+	}
+	pods := map[string]*v1.Pod{}
+	for i := range list.Items {
+		pods[list.Items[i].Name] = &list.Items[i]
+	}
+	return pods
+}
+
+func (a *agent) pods() map[string]*v1.Pod { return podsAt(a.address) }
+
+// eventually waits until a condition holds. The condition says what is missing.
+func (n *node) eventually(what string, missing func() string) {
+	n.t.Helper()
+	last := ""
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		if last = missing(); last == "" {
+			return
+		}
+	}
+	n.t.Fatalf("%s: not within %v: %s", what, patience, last)
+}
+
+// is returns a condition: that a pod is in a phase and, if it runs, ready.
+func (a *agent) is(name string, phase v1.PodPhase) func() string {
+	return func() string {
+		pod := a.pods()[name]
+		switch {
+		case pod == nil:
+			return "there is no pod " + name
+		case pod.Status.Phase != phase || phase == v1.PodRunning && !ready(pod):
+			return fmt.Sprintf("pod %s: %s", name, brief(pod))
+		}
+		return ""
+	}
+}
+
+func ready(pod *v1.Pod) bool {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == v1.PodReady {
+			return c.Status == v1.ConditionTrue
+		}
+	}
+	return false
+}
+
+func brief(pod *v1.Pod) string {
+	text, _ := json.Marshal(pod.Status.ContainerStatuses)
+	return fmt.Sprintf("%s, ready %v: %s", pod.Status.Phase, ready(pod), text)
+}
+
+// left returns the sandboxes and containers in the runtime.
+func (n *node) left() (sandboxes []*runtimeapi.PodSandbox, containers []*runtimeapi.Container, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	s, err := n.client.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{}, grpc.WaitForReady(true))
+	if err != nil {
+		return nil, nil, err
+	}
+	c, err := n.client.ListContainers(ctx, &runtimeapi.ListContainersRequest{}, grpc.WaitForReady(true))
+	return s.GetItems(), c.GetContainers(), err
+}
+
+// manifest returns a pod on the host's network that runs containers, given as YAML.
+func manifest(name, spec string) string {
+	return fmt.Sprintf(`apiVersion: v1
+kind: Pod
+metadata:
+  name: %[1]s
+  namespace: live
+  uid: 11111111-2222-4333-8444-%012[3]x
+spec:
+  hostNetwork: true
+  automountServiceAccountToken: false
+%[2]s`, name, spec, len(name)*1000+sum(name))
+}
+
+func sum(s string) (n int) {
+	for i := range len(s) {
+		n = n*31%99991 + int(s[i])
+	}
+	return n
+}
+
+// shell returns the field of one container that runs a shell script.
+func shell(script, more string) string {
+	return fmt.Sprintf(`  containers:
+  - name: main
+    image: %s
+    imagePullPolicy: Never
+    command: ["sh", "-c", %q]
+%s`, image, script, more)
+}
