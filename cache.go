@@ -94,9 +94,9 @@ var _ generatorsCache = (*PodCache)(nil)
 
 // cacheOwner is a generator.
 type cacheOwner interface {
-	// onReaderBlocked is called with the pod and the minTime of a reader that begins to block, in
-	// its goroutine, without a lock held. It does not block.
-	onReaderBlocked(uid types.UID, minTime time.Time)
+	// onReaderBlocked is called with the pod of a reader that begins to block, in its goroutine,
+	// without a lock held. It does not block.
+	onReaderBlocked(uid types.UID)
 }
 
 // cacheEntry is what the cache has of one pod: its status, or that it is listed, or that a
@@ -212,7 +212,7 @@ func (c *PodCache) GetNewerThanContext(ctx context.Context, uid types.UID, minTi
 	owner := c.owner
 	c.mu.Unlock()
 	if owner != nil {
-		owner.onReaderBlocked(uid, minTime)
+		owner.onReaderBlocked(uid)
 	}
 
 	select {

@@ -247,7 +247,7 @@ func (w *world) ask(a action) {
 		put(&w.in.requests, uid, struct{}{})
 	case actReader:
 		w.left.readers--
-		w.block(a.pod, w.clock)
+		w.block(a.pod, w.clock.Add(-1))
 	case actReaderLater:
 		w.left.laters--
 		w.block(a.pod, w.clock.Add(explorePeriod/2))
@@ -276,9 +276,9 @@ func (w *world) block(p int, minTime time.Time) {
 	r := &blockedReader{minTime: minTime, ch: make(chan reading, 1)}
 	put(&w.pods.readers, uid, append(w.pods.readers[uid], r))
 	w.pods.waiting++
-	w.readers[p].blockedReader = r
+	w.readers[p] = exploredReader{r, minTime.After(w.clock)}
 	if !w.sixMethods {
-		w.in.addReader(uid, minTime)
+		put(&w.in.readers, uid, struct{}{})
 	}
 }
 

@@ -263,13 +263,13 @@ func (w *world) stuck(p int) bool {
 		return i.Elem().FieldByName("Slow").Bool()
 	}
 	list := v.FieldByName("list")
-	failed := v.FieldByName("dueAt").Index(3).FieldByName("ext").Int() != 0
+	failed := v.FieldByName("dueAt").Index(2).FieldByName("ext").Int() != 0
 	return v.FieldByName("want").Uint() > 0 && (failed || !list.IsNil() && list.Elem().FieldByName("Slow").Bool())
 }
 
 // hintOpen reports whether a hint of a pod is not answered yet, or its follow-up.
 func (w *world) hintOpen(p int) bool {
-	if len(w.in.hints) > 0 {
+	if len(w.in.hints) > 0 || w.in.hintAll {
 		return true
 	}
 	v := w.schedPod(p)
@@ -366,7 +366,8 @@ func (w *world) checkRest(periodic bool, unrest string) {
 		if u := w.unrestOf(p, true); w.hinted[p] && u != "" {
 			w.breaks("rest without a period: a hinted change is not found: %s", u)
 		}
-		if w.readers[p].blockedReader != nil && !w.sixMethods {
+		r := w.readers[p]
+		if r.blockedReader != nil && !r.later && !w.sixMethods {
 			w.breaks("rest without a period: a reader of %s is blocked", podUID(p))
 		}
 		if v := w.schedPod(p); v.IsValid() && v.FieldByName("want").Uint() > 0 {

@@ -224,7 +224,7 @@ func (f *printer) world() {
 	f.bool(w.hinted[:]...)
 	f.bool(w.syncs[:]...)
 	for _, r := range w.readers {
-		f.bool(r.blockedReader != nil)
+		f.bool(r.blockedReader != nil, r.later)
 		if r.blockedReader != nil {
 			f.put(clockTime, nanos(r.minTime))
 		}
@@ -269,12 +269,8 @@ func (f *printer) pending() {
 	f.keys(slices.Sorted(maps.Keys(w.in.requests)))
 	f.keys(slices.Sorted(maps.Keys(w.in.readers)))
 	f.keys(slices.Sorted(maps.Keys(w.in.reinspects)))
-	for _, h := range slices.SortedFunc(maps.Keys(w.in.hints), compareHints) {
-		f.put(plain, int64(len(h.uid)<<1|len(h.containerID)))
-		if h.uid != "" {
-			f.put(plain, int64(h.uid[0]))
-		}
-	}
+	f.keys(slices.Sorted(maps.Keys(w.in.hints)))
+	f.bool(w.in.hintAll)
 	f.bool(w.in.connected...)
 }
 

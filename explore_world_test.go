@@ -111,7 +111,10 @@ type exploredCaller struct {
 }
 
 // exploredReader is a reader that is blocked on the cache.
-type exploredReader struct{ *blockedReader } // nil: none is
+type exploredReader struct {
+	*blockedReader      // nil: none is
+	later          bool // it waits for a time that had not come
+}
 
 // follower is a subscriber, and the levels that it was told.
 type follower struct {

@@ -279,8 +279,8 @@ func (g *GenericPLEG) RequestReinspect(uid types.UID) {
 }
 
 // onReaderBlocked implements cacheOwner.
-func (g *GenericPLEG) onReaderBlocked(uid types.UID, minTime time.Time) {
+func (g *GenericPLEG) onReaderBlocked(uid types.UID) {
 	if uid != "" && !g.opts.pollingOnly {
-		g.inbox.Put(func(in *inputs) { in.addReader(uid, minTime) })
+		g.inbox.Put(func(in *inputs) { put(&in.readers, uid, struct{}{}) })
 	}
 }

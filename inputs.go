@@ -1,18 +1,16 @@
 package pleg
 
 import (
-	"cmp"
 	"maps"
 	"slices"
-	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubepleg/pleg/internal/schedule"
 )
 
-// maxHints bounds the memory of hints about unknown pods and containers, in case a runtime
-// sends garbage faster than it answers.
+// maxHints bounds the memory of hints about unknown pods, in case a runtime sends garbage faster
+// than it answers.
 const maxHints = 10000
 
 // inputs are the inputs of one step of the reconciler. They are bounded: results by the
@@ -26,10 +24,11 @@ type inputs struct {
 	requests   map[types.UID]struct{}
 	reinspects map[types.UID]struct{}
 	// readers are the pods with a reader that has begun to block.
-	readers map[types.UID]minTimes
-	hints   map[hint]struct{}
-	// lostHints says that there were more than could be kept.
-	lostHints bool
+	readers map[types.UID]struct{}
+	// hints are the pods that events name. hintAll says that one named none, lostHints that
+	// there were more than could be kept.
+	hints              map[types.UID]struct{}
+	hintAll, lostHints bool
 	// verbosity is the logger's.
 	verbosity int
 	// connected has the beginnings (true) and ends of connections to the event stream.
@@ -47,44 +46,16 @@ type result struct {
 	stopped bool
 }
 
-// minTimes are the earliest and the latest time that the readers of a pod wait for.
-type minTimes struct{ earliest, latest time.Time }
-
-// hint is a pod that an event spoke of, or a container where it named no pod.
-type hint struct {
-	uid         types.UID
-	containerID string
-}
-
-func compareHints(a, b hint) int {
-	return cmp.Or(cmp.Compare(a.uid, b.uid), cmp.Compare(a.containerID, b.containerID))
-}
-
-// addReader adds a reader that waits for something newer than minTime.
-func (in *inputs) addReader(uid types.UID, minTime time.Time) {
-	t, ok := in.readers[uid]
-	if !ok {
-		t = minTimes{minTime, minTime}
-	}
-	if minTime.Before(t.earliest) {
-		t.earliest = minTime
-	}
-	t.latest = later(t.latest, minTime)
-	put(&in.readers, uid, t)
-}
-
-// addHint adds an event of the runtime. An event without a pod and a container is about an
-// unknown container.
+// addHint adds an event of the runtime.
 func (in *inputs) addHint(e ContainerEvent) {
-	h := hint{uid: e.PodUID}
-	if e.PodUID == "" {
-		h.containerID = e.ContainerID
-	}
-	if len(in.hints) >= maxHints {
+	switch {
+	case e.PodUID == "":
+		in.hintAll = true
+	case len(in.hints) >= maxHints:
 		in.lostHints = true
-		return
+	default:
+		put(&in.hints, e.PodUID, struct{}{})
 	}
-	put(&in.hints, h, struct{}{})
 }
 
 // relistCaller is a caller of Relist.

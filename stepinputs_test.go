@@ -35,13 +35,12 @@ func (s *stepper) take(in *inputs, line string) {
 	case "reinspect":
 		put(&in.reinspects, uid, struct{}{})
 	case "reader":
-		in.addReader(uid, epoch.Add(s.duration(words[2])))
+		put(&in.readers, uid, struct{}{})
 	case "hint":
-		e := ContainerEvent{PodUID: uid}
-		if uid == "container" {
-			e = ContainerEvent{ContainerID: words[2]}
+		if uid == "anything" {
+			uid = ""
 		}
-		in.addHint(e)
+		in.addHint(ContainerEvent{PodUID: uid})
 	case "connected", "disconnected":
 		in.connected = append(in.connected, words[0] == "connected")
 	default:

@@ -234,7 +234,7 @@ func TestStepsOverlapAnyhow(t *testing.T) {
 				case 4:
 					in.addHint(ContainerEvent{PodUID: uid})
 				case 5:
-					in.addReader(uid, w.now.Add(rapid.SampledFrom([]time.Duration{-1, 0, 300e6}).Draw(t, "in")))
+					put(&in.readers, uid, struct{}{})
 				case 6, 7:
 					w.change(uid, rapid.IntRange(0, 3).Draw(t, "change"))
 				default:

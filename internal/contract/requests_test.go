@@ -234,7 +234,7 @@ func TestFailedPodListsDelayNobody(t *testing.T) {
 		}
 		time.Sleep(2 * time.Second)
 		before = time.Now()
-		if _, err := n.cache.GetNewerThan("pod-00020", before); err != nil || time.Since(before) > time.Millisecond {
+		if _, err := n.cache.GetNewerThan("pod-00020", before.Add(-1)); err != nil || time.Since(before) > time.Millisecond {
 			t.Errorf("another single-pod relist took %v: %v", time.Since(before), err)
 		}
 		healthy(t, n.g)
@@ -319,64 +319,30 @@ func TestPodListIsInTheReport(t *testing.T) {
 	})
 }
 
-// Rule 10: of the readers of one pod that wait for times to come, the earliest has
-// the pod listed, and full relists serve the others; readers of other pods are
-// served in their own time.
+// Rule 10: a reader that waits for a time to come is answered by the first full list after it.
 func TestRule10FutureMinTimes(t *testing.T) {
-	for _, c := range []struct {
-		name    string
-		early   bool // the readers block before Start
-		readers []types.UID
-		ahead   []time.Duration // in milliseconds, like served
-		served  []time.Duration
-		calls   int // of GetPod
-	}{
-		{
-			"of one pod, the later one first", false, []types.UID{"a", "a"},
-			[]time.Duration{200, 100}, []time.Duration{500, 100}, 1,
-		},
-		{
-			"of one pod, the earlier one first", false, []types.UID{"a", "a"},
-			[]time.Duration{100, 200}, []time.Duration{100, 500}, 1,
-		},
-		{
-			"of two pods", false, []types.UID{"a", "b"},
-			[]time.Duration{100, 200}, []time.Duration{100, 200}, 2,
-		},
-		{
-			"of one pod, before Start", true, []types.UID{"a", "a", "a", "a"},
-			[]time.Duration{500, 300, 400, 700}, []time.Duration{1000, 300, 1000, 1000}, 1,
-		},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				n := newNode(t)
-				n.SetPods(bare("a"), bare("b"))
-				if !c.early {
-					n.start()
-					time.Sleep(500 * time.Millisecond)
-				}
-				began := time.Now()
-				var readers sync.WaitGroup
-				for i, uid := range c.readers {
-					readers.Go(func() {
-						_, err := n.cache.GetNewerThan(uid, began.Add(c.ahead[i]*time.Millisecond))
-						if got := time.Since(began).Round(time.Millisecond); err != nil || got != c.served[i]*time.Millisecond {
-							t.Errorf("reader %d was served after %v: %v", i, got, err)
-						}
-					})
-					synctest.Wait()
-				}
-				if c.early {
-					n.start()
-				}
-				readers.Wait()
-				if got := n.Calls(plegtest.GetPod); got != c.calls {
-					t.Errorf("%d single-pod relists", got)
-				}
-			})
-		})
-	}
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, pleg.WithConnectedRelistPeriod(time.Minute))
+		n.SetPods(bare("a"))
+		n.start()
+		time.Sleep(500 * time.Millisecond)
+		began := time.Now()
+		var readers sync.WaitGroup
+		for ahead, served := range map[time.Duration]time.Duration{0: 500, 100: 500, 999: 1500, 1000: 1500, 2500: 3500} {
+			for _, uid := range []types.UID{"a", "nobody"} {
+				readers.Go(func() {
+					_, err := n.cache.GetNewerThan(uid, began.Add(ahead*time.Millisecond))
+					if got := time.Since(began); err != nil || got != served*time.Millisecond {
+						t.Errorf("a reader of %s was served after %v: %v", uid, got, err)
+					}
+				})
+			}
+		}
+		readers.Wait()
+		if got := n.Calls(plegtest.GetPod); got > 10 {
+			t.Errorf("%d single-pod relists for 10 readers", got)
+		}
+	})
 }
 
 // Rule 10: readers are served by single-pod relists while full lists fail, however
@@ -392,7 +358,7 @@ func TestRule10ManyReadersWhileListsFail(t *testing.T) {
 		var readers sync.WaitGroup
 		for _, p := range pods(30) {
 			readers.Go(func() {
-				if _, err := n.cache.GetNewerThan(p.ID, began); err != nil {
+				if _, err := n.cache.GetNewerThan(p.ID, began.Add(-1)); err != nil {
 					t.Error(err)
 				}
 			})

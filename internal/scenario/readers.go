@@ -24,11 +24,14 @@ type reader struct {
 	err    error
 }
 
-// block calls GetNewerThan with the present, or a time at a distance from it.
+// block calls GetNewerThan with the last moment, or a time at a distance from the present.
 func block(s *scenario, c command) string {
 	ctx, cancel := s.context()
 	r := &reader{name: c.first(), uid: c.uid(), cancel: cancel, done: make(chan struct{})}
-	minTime := s.clock.Now().Add(c.duration("newer"))
+	minTime := s.clock.Now().Add(-1)
+	if c.has("newer") {
+		minTime = s.clock.Now().Add(c.duration("newer"))
+	}
 	s.readers = append(s.readers, r)
 	s.joined.Go(func() {
 		defer close(r.done)

@@ -24,9 +24,10 @@ func TestClockGoesForwards(t *testing.T) {
 	s.SetPeriodic(true)
 	s.step(0, "F1 period")
 	s.listed("F1")
-	s.RequestAt("a", epoch.Add(time.Minute))
+	s.Retry("a", "demand")
 	s.step(time.Hour, "F2 period", "G3 a demand")
 	s.listed("F2", "G3")
+	s.InspectionAgreed("a", false)
 	s.wakes(time.Hour + period)
 	s.forgotten()
 }

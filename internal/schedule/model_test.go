@@ -330,11 +330,6 @@ func TestModel(t *testing.T) {
 					w.request(podAt(i), false)
 				}
 			},
-			"request at": func(t *rapid.T) {
-				uid := pod.Draw(t, "pod")
-				w.RequestAt(uid, w.clock.Add(soon.Draw(t, "in")))
-				w.waits[uid] = true
-			},
 			"request all": func(t *rapid.T) { w.requestAll(rapid.Bool().Draw(t, "hinted")) },
 			"relist":      func(*rapid.T) { w.RequestRelist() },
 			"withdraw":    func(*rapid.T) { w.WithdrawRelist() },

@@ -17,8 +17,6 @@ const (
 	// retry is for a pod that could not be inspected, or whose status contradicted its
 	// list.
 	retry
-	// reader is for a blocked reader whose minTime was in the future.
-	reader
 	// listFailed: a list of the pod has failed; the request is open, and tried again
 	// then.
 	listFailed
@@ -72,16 +70,6 @@ func (s *Scheduler) Hint(uid types.UID) {
 	s.plan(p)
 }
 
-// RequestAt asks for a list of the pod that begins not before a time. Of several times the
-// earliest counts; the full lists answer the others.
-func (s *Scheduler) RequestAt(uid types.UID, at time.Time) {
-	p := s.pod(uid)
-	if earlier := p.dueAt[reader]; earlier.IsZero() || at.Before(earlier) {
-		p.dueAt[reader] = at
-	}
-	s.plan(p)
-}
-
 // Retry has the pod listed again after a back-off, which doubles from a period.
 func (s *Scheduler) Retry(uid types.UID, cause string) {
 	p := s.pod(uid)
@@ -94,14 +82,10 @@ func (s *Scheduler) Retry(uid types.UID, cause string) {
 func (p *pod) endBackOff() { p.attempts, p.dueAt[retry] = 0, time.Time{} }
 
 func (p *pod) causeOf(why reason) string {
-	switch why {
-	case followUp:
-		return CauseHint
-	case retry:
+	if why == retry {
 		return p.retryCause
-	default:
-		return CauseDemand
 	}
+	return CauseHint
 }
 
 // PodListed notes that a list of the pod with this stamp is believed, or confirms what is

@@ -17,20 +17,19 @@ func TestAlarmsRingInOrder(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	s := newScript(t)
 	at := make(map[types.UID]time.Time)
-	for range 500 {
+	attempts := make(map[types.UID]int)
+	for now := range 500 {
+		s.Advance(epoch.Add(time.Duration(now) * ms))
 		uid := numbered(random.IntN(100))
-		switch random.IntN(4) {
-		case 0:
-			s.InspectionAgreed(uid, true) // which is another alarm of the pod
-		case 1:
-			s.Retry(uid, "demand")
+		if random.IntN(4) == 0 {
 			s.InspectionAgreed(uid, true)
-		default:
-			t := epoch.Add(time.Duration(random.IntN(10000)) * ms)
-			if s.RequestAt(uid, t); at[uid].IsZero() || t.Before(at[uid]) {
-				at[uid] = t
-			}
+			delete(at, uid)
+			delete(attempts, uid)
+			continue
 		}
+		s.Retry(uid, "demand")
+		at[uid] = s.Now().Add(min(period<<attempts[uid], schedule.MaxRetryWait))
+		attempts[uid]++
 	}
 	for len(at) > 0 {
 		var due []types.UID
@@ -50,6 +49,7 @@ func TestAlarmsRingInOrder(t *testing.T) {
 		s.same("requested", s.Requested(), due)
 		for _, uid := range due {
 			s.PodListed(uid, schedule.Stamp{Number: 1})
+			s.InspectionAgreed(uid, true)
 			delete(at, uid)
 		}
 	}

@@ -150,33 +150,21 @@ func TestHintBesideARequest(t *testing.T) {
 	s.wakes(50 * ms)
 }
 
-// Of the readers that wait for a time to come the earliest is kept; the others are
-// served by the full lists.
-func TestRequestAtKeepsTheEarliestReader(t *testing.T) {
-	at := epoch.Add
-	s := newScript(t)
-	s.RequestAt("a", at(300*ms))
-	s.RequestAt("a", at(200*ms))
-	s.RequestAt("a", at(400*ms))
-	s.wakes(200 * ms)
-	s.step(200*ms, "G1 a demand")
-	s.listed("G1")
-	s.wakes(-1)
-	s.forgotten()
-
-}
-
 // What waits for different reasons waits side by side, and is one request when the
 // times come together.
 func TestReasonsWaitSideBySide(t *testing.T) {
 	s := newScript(t)
-	s.RequestAt("a", epoch.Add(100*ms))
+	s.Hint("a")
+	s.step(0, "G1 a hint")
+	s.listed("G1")         // the next is in 50 ms
 	s.Retry("a", "period") // in a period
-	s.step(100*ms, "G1 a demand")
-	s.listed("G1")
-	s.RequestAt("a", epoch.Add(500*ms))
-	s.step(2*period, "G2 a period") // by the order of the reasons
+	s.step(50*ms, "G2 a hint")
 	s.listed("G2")
+	s.Hint("a")
+	s.step(50*ms, "G3 a hint")
+	s.listed("G3")
+	s.step(2*period, "G4 a hint") // by the order of the reasons
+	s.listed("G4")
 	s.InspectionAgreed("a", true)
 	s.forgotten()
 }
