@@ -37,8 +37,11 @@ type recorder struct {
 	events []*runtimeapi.ContainerEventResponse // since the last step; guarded by mu
 }
 
-// containersInEvent is what an event tells of the pod's containers.
-const containersInEvent = protoreflect.FullName("runtime.v1.ContainerEventResponse.containers_statuses")
+// statesInEvent are what an event tells of the pod beside itself.
+var statesInEvent = []protoreflect.FullName{
+	"runtime.v1.ContainerEventResponse.containers_statuses",
+	"runtime.v1.PodSandboxStatus.state",
+}
 
 func newRecorder(client runtimeapi.RuntimeServiceClient, ignored map[protoreflect.FullName]string,
 	shuffled bool) *recorder {
@@ -155,11 +158,12 @@ func (r *recorder) nameOf(id string) string {
 }
 
 // text writes the fields of a message that are set. key is what the message is about, for
-// the times; id is the object.
+// the times, and empty for an event; id is the object.
 func (r *recorder) text(m protoreflect.Message, key, id string) string {
 	var fields []protoreflect.FieldDescriptor
 	for f := range m.Range {
-		if _, out := r.ignored[f.FullName()]; out || r.racy && f.FullName() == containersInEvent {
+		_, out := r.ignored[f.FullName()]
+		if out || r.racy && key == "" && slices.Contains(statesInEvent, f.FullName()) {
 			continue
 		}
 		fields = append(fields, f)
