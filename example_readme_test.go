@@ -15,6 +15,7 @@ import (
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
 	"github.com/kubepleg/pleg/plegtest"
+	"github.com/kubepleg/pleg/plegtest/criserver"
 	"github.com/kubepleg/pleg/plegz"
 )
 
@@ -42,12 +43,12 @@ func watchPods(
 }
 
 func Example_readme() {
-	server, err := plegtest.StartCRIServer() // in place of a containerd
+	server, err := criserver.Start() // in place of a containerd
 	if err != nil {
 		panic(err)
 	}
 	defer server.Stop()
-	server.RunPod(plegtest.PodConfig{UID: "uid-1", Namespace: "shop", Name: "web-0"})
+	server.RunPod(criserver.PodConfig{UID: "uid-1", Namespace: "shop", Name: "web-0"})
 	ctx, cancel := context.WithCancelCause(context.Background())
 	err = watchPods(ctx, server.Endpoint(), func(e *pleg.PodLifecycleEvent, status *pleg.PodStatus, err error) {
 		fmt.Println(e.Pod.Name, e.Type, e.Initial, status.ID, err)

@@ -4,8 +4,8 @@
 // cache whose readers can block until it is new enough.
 //
 // NewGenericPLEG makes a generator of a Runtime and a Cache. Package cri connects to a
-// runtime, package plegtest has a fake one for tests, and package plegz shows a page of
-// the node.
+// runtime, package plegtest has a fake one for tests, package criserver below it a CRI server,
+// and package plegz shows a page of the node.
 //
 // # Data flow
 //

@@ -14,11 +14,11 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/kubepleg/pleg/cri"
-	"github.com/kubepleg/pleg/plegtest"
+	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
 func TestConnect(t *testing.T) {
-	s, err := plegtest.StartCRIServer(plegtest.WithVersion("containerd", "2.4.2"))
+	s, err := criserver.Start(criserver.WithVersion("containerd", "2.4.2"))
 	must(t, err)
 	defer s.Stop()
 	path := strings.TrimPrefix(s.Endpoint(), "unix://")
@@ -42,14 +42,14 @@ func TestConnectFails(t *testing.T) {
 	file := filepath.Join(dir, "file")
 	must(t, os.WriteFile(file, nil, 0o600))
 	silent := silentSocket(t, filepath.Join(dir, "silent.sock"))
-	frozen, err := plegtest.StartCRIServer()
+	frozen, err := criserver.Start()
 	must(t, err)
 	defer frozen.Stop()
-	frozen.Inject(plegtest.CRIFault{Method: "Version", Hang: true})
-	broken, err := plegtest.StartCRIServer()
+	frozen.Inject(criserver.Fault{Method: "Version", Hang: true})
+	broken, err := criserver.Start()
 	must(t, err)
 	defer broken.Stop()
-	broken.Inject(plegtest.CRIFault{Method: "Version", Err: status.Error(codes.Internal, "not today")})
+	broken.Inject(criserver.Fault{Method: "Version", Err: status.Error(codes.Internal, "not today")})
 
 	for _, test := range []struct {
 		name, endpoint string
@@ -114,7 +114,7 @@ func TestConnectFindsTheRuntime(t *testing.T) {
 	dir := t.TempDir()
 	silent := silentSocket(t, filepath.Join(dir, "silent.sock"))
 	missing := "unix://" + filepath.Join(dir, "missing.sock")
-	s, err := plegtest.StartCRIServer()
+	s, err := criserver.Start()
 	must(t, err)
 	defer s.Stop()
 
@@ -140,7 +140,7 @@ func TestConnectFindsTheRuntime(t *testing.T) {
 // The connection is restored automatically.
 func TestReconnect(t *testing.T) {
 	s, r := serverAndRuntime(t)
-	s.RunPod(plegtest.PodConfig{})
+	s.RunPod(criserver.PodConfig{})
 	getPods(t, r)
 	s.Down()
 	if _, err := r.GetPods(t.Context(), true); status.Code(err) != codes.Unavailable {

@@ -13,7 +13,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/kubepleg/pleg/cri"
-	"github.com/kubepleg/pleg/plegtest"
+	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
 // The number of RPCs of each operation, as in the table of the package documentation.
@@ -21,7 +21,7 @@ func TestRPCs(t *testing.T) {
 	const plain, streaming, withoutStreams = "plain", "streaming", "without streams"
 	for _, lists := range []string{plain, streaming, withoutStreams} {
 		t.Run(lists, func(t *testing.T) {
-			var serverOpts []plegtest.CRIOption
+			var serverOpts []criserver.Option
 			var opts []cri.Option
 			listSandboxes, listContainers := "ListPodSandbox", "ListContainers"
 			switch lists {
@@ -30,15 +30,15 @@ func TestRPCs(t *testing.T) {
 			case streaming:
 				listSandboxes, listContainers = "StreamPodSandboxes", "StreamContainers"
 			case withoutStreams:
-				serverOpts = append(serverOpts, plegtest.WithoutStreamingLists())
+				serverOpts = append(serverOpts, criserver.WithoutStreamingLists())
 			}
-			s, err := plegtest.StartCRIServer(serverOpts...)
+			s, err := criserver.Start(serverOpts...)
 			must(t, err)
 			defer s.Stop()
 			const pods = 10
 			var apps, inits []string
 			for i := range pods {
-				sandbox := s.RunPod(plegtest.PodConfig{UID: types.UID(fmt.Sprint("pod", i))})
+				sandbox := s.RunPod(criserver.PodConfig{UID: types.UID(fmt.Sprint("pod", i))})
 				init := runContainer(t, s, sandbox, "init")
 				must(t, s.ExitContainer(init, 0, ""))
 				inits = append(inits, init)
@@ -183,7 +183,7 @@ func TestStreamingListBeyondTheMessageLimit(t *testing.T) {
 		t.Skip("makes 20,000 containers")
 	}
 	const containers = 20000
-	s, r := serverAndRuntime(t, plegtest.WithListBatch(100))
+	s, r := serverAndRuntime(t, criserver.WithListBatch(100))
 	fill(s, containers, 0)
 	pods := getPods(t, r)
 	if len(pods) != containers/2 {
@@ -194,7 +194,7 @@ func TestStreamingListBeyondTheMessageLimit(t *testing.T) {
 	}
 	// A stream that breaks in the middle removes nothing.
 	broken := status.Error(codes.Unavailable, "broken")
-	heal := s.Inject(plegtest.CRIFault{Method: "StreamContainers", BreakAfter: 100, Err: broken})
+	heal := s.Inject(criserver.Fault{Method: "StreamContainers", BreakAfter: 100, Err: broken})
 	if _, err := r.GetPods(t.Context(), true); status.Code(err) != codes.Unavailable {
 		t.Errorf("a stream that breaks: %v", err)
 	}
@@ -213,16 +213,16 @@ func TestStreamingListBeyondTheMessageLimit(t *testing.T) {
 func TestChoiceOfLists(t *testing.T) {
 	for _, test := range []struct {
 		name string
-		opts []plegtest.CRIOption
+		opts []criserver.Option
 		want string
 	}{
 		{"has streams", nil, ", streaming lists"},
-		{"has none", []plegtest.CRIOption{plegtest.WithoutStreamingLists()}, ", plain lists"},
-		{"containerd 1.7", []plegtest.CRIOption{plegtest.WithModel(plegtest.Containerd17)}, ", plain lists"},
+		{"has none", []criserver.Option{criserver.WithoutStreamingLists()}, ", plain lists"},
+		{"containerd 1.7", []criserver.Option{criserver.WithModel(criserver.Containerd17)}, ", plain lists"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s, r := serverAndRuntime(t, test.opts...)
-			s.RunPod(plegtest.PodConfig{})
+			s.RunPod(criserver.PodConfig{})
 			if got := r.DescribeRuntime(); strings.Contains(got, "lists") {
 				t.Errorf("%q before the first list", got)
 			}
@@ -248,10 +248,10 @@ func TestChoiceOfLists(t *testing.T) {
 
 // A stream that breaks does not cause plain lists, even if the error is Unimplemented.
 func TestBrokenStreamDoesNotFallBack(t *testing.T) {
-	s, r := serverAndRuntime(t, plegtest.WithListBatch(1))
-	s.RunPod(plegtest.PodConfig{})
-	s.RunPod(plegtest.PodConfig{})
-	s.Inject(plegtest.CRIFault{Method: "StreamPodSandboxes", BreakAfter: 1, Times: 1,
+	s, r := serverAndRuntime(t, criserver.WithListBatch(1))
+	s.RunPod(criserver.PodConfig{})
+	s.RunPod(criserver.PodConfig{})
+	s.Inject(criserver.Fault{Method: "StreamPodSandboxes", BreakAfter: 1, Times: 1,
 		Err: status.Error(codes.Unimplemented, "too late")})
 	if _, err := r.GetPods(t.Context(), true); err == nil {
 		t.Error("no error")
@@ -265,7 +265,7 @@ func TestBrokenStreamDoesNotFallBack(t *testing.T) {
 // Every call is counted under the kubelet's names, and only real errors count as errors.
 func TestMetrics(t *testing.T) {
 	s, _ := serverAndRuntime(t)
-	app := runContainer(t, s, s.RunPod(plegtest.PodConfig{UID: "uid"}), "app")
+	app := runContainer(t, s, s.RunPod(criserver.PodConfig{UID: "uid"}), "app")
 	r := connect(t, s)
 	pod := getPods(t, r)[0]
 	getPodStatus(t, r, pod)

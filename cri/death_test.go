@@ -10,7 +10,7 @@ import (
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
-	"github.com/kubepleg/pleg/plegtest"
+	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
 // announced is a Runtime that says when its stream of events is known to be connected.
@@ -33,7 +33,7 @@ func (r announced) WatchContainerEvents(
 // list that follows a hint inspects nothing.
 func TestDeathCostsOneListAndOneInspection(t *testing.T) {
 	s, r := serverAndRuntime(t)
-	sandbox := s.RunPod(plegtest.PodConfig{UID: "uid"})
+	sandbox := s.RunPod(criserver.PodConfig{UID: "uid"})
 	dying := runContainer(t, s, sandbox, "dying")
 	runContainer(t, s, sandbox, "other")
 

@@ -20,14 +20,14 @@ import (
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
-	"github.com/kubepleg/pleg/plegtest"
+	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
 // A path that does not exist and that no attempt to connect waits for.
 func missingSocket(t *testing.T) string { return filepath.Join(t.TempDir(), "cri.sock") }
 
 // pointTo makes path lead to the server's socket, in one step.
-func pointTo(t *testing.T, path string, s *plegtest.CRIServer) {
+func pointTo(t *testing.T, path string, s *criserver.Server) {
 	t.Helper()
 	next := path + ".next"
 	must(t, os.Symlink(strings.TrimPrefix(s.Endpoint(), "unix://"), next))
@@ -43,12 +43,12 @@ func dialRuntime(t *testing.T, endpoint string, opts ...cri.Option) *cri.Runtime
 }
 
 // startServer starts a server with one pod of that name.
-func startServer(t *testing.T, pod string) *plegtest.CRIServer {
+func startServer(t *testing.T, pod string) *criserver.Server {
 	t.Helper()
-	s, err := plegtest.StartCRIServer()
+	s, err := criserver.Start()
 	must(t, err)
 	t.Cleanup(s.Stop)
-	s.RunPod(plegtest.PodConfig{Name: pod})
+	s.RunPod(criserver.PodConfig{Name: pod})
 	return s
 }
 

@@ -22,7 +22,7 @@ import (
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
-	"github.com/kubepleg/pleg/plegtest"
+	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
 // watcher is a running WatchContainerEvents.
@@ -65,7 +65,7 @@ func (w *watcher) ended(t *testing.T) error {
 
 func TestWatchContainerEvents(t *testing.T) {
 	s, r := serverAndRuntime(t)
-	sandbox := s.RunPod(plegtest.PodConfig{UID: "early"})
+	sandbox := s.RunPod(criserver.PodConfig{UID: "early"})
 	w := watch(t, r)
 	<-w.connected
 	waitFor(t, func() bool { return s.EventStats().Readers == 1 })
@@ -93,10 +93,10 @@ func TestWatchContainerEvents(t *testing.T) {
 }
 
 func TestEventWithoutSandbox(t *testing.T) {
-	s, r := serverAndRuntime(t, plegtest.WithoutSandboxInEvents())
+	s, r := serverAndRuntime(t, criserver.WithoutSandboxInEvents())
 	w := watch(t, r)
 	<-w.connected
-	id := s.RunPod(plegtest.PodConfig{UID: "uid"})
+	id := s.RunPod(criserver.PodConfig{UID: "uid"})
 	if e := <-w.events; e.PodUID != "" || e.ContainerID != id {
 		t.Errorf("%+v", e)
 	}
@@ -106,14 +106,14 @@ func TestEventWithoutSandbox(t *testing.T) {
 func TestEventsUnsupported(t *testing.T) {
 	for _, test := range []struct {
 		name string
-		opts []plegtest.CRIOption
+		opts []criserver.Option
 		// opens is how many streams are opened to find out.
 		opens int
 	}{
-		{"containerd 1.6", []plegtest.CRIOption{plegtest.WithModel(plegtest.Containerd16)}, 1},
-		{"containerd 1.7", []plegtest.CRIOption{plegtest.WithModel(plegtest.Containerd17)}, 0},
-		{"containerd v1.7", []plegtest.CRIOption{plegtest.WithVersion("containerd", "v1.7.29")}, 0},
-		{"CRI-O", []plegtest.CRIOption{plegtest.WithModel(plegtest.CRIOWithoutEvents)}, 1},
+		{"containerd 1.6", []criserver.Option{criserver.WithModel(criserver.Containerd16)}, 1},
+		{"containerd 1.7", []criserver.Option{criserver.WithModel(criserver.Containerd17)}, 0},
+		{"containerd v1.7", []criserver.Option{criserver.WithVersion("containerd", "v1.7.29")}, 0},
+		{"CRI-O", []criserver.Option{criserver.WithModel(criserver.CRIOWithoutEvents)}, 1},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s, r := serverAndRuntime(t, test.opts...)
@@ -172,10 +172,10 @@ func TestStreamOfARuntimeThatTerminates(t *testing.T) {
 }
 
 func TestSharedEventStream(t *testing.T) {
-	s, _ := serverAndRuntime(t, plegtest.WithModel(plegtest.Containerd17))
+	s, _ := serverAndRuntime(t, criserver.WithModel(criserver.Containerd17))
 	w := watch(t, connect(t, s, cri.WithSharedEventStream()))
 	<-w.connected
-	s.RunPod(plegtest.PodConfig{UID: "uid"})
+	s.RunPod(criserver.PodConfig{UID: "uid"})
 	if e := <-w.events; e.PodUID != "uid" {
 		t.Errorf("%+v", e)
 	}
@@ -185,21 +185,21 @@ func TestSharedEventStream(t *testing.T) {
 func TestEventStreamBreaks(t *testing.T) {
 	for _, test := range []struct {
 		name  string
-		sever func(*plegtest.CRIServer)
+		sever func(*criserver.Server)
 		code  codes.Code
 	}{
-		{"error", func(s *plegtest.CRIServer) {
+		{"error", func(s *criserver.Server) {
 			s.BreakEventStreams(status.Error(codes.ResourceExhausted, "too slow"))
 		}, codes.ResourceExhausted},
-		{"end", func(s *plegtest.CRIServer) { s.BreakEventStreams(nil) }, codes.Unknown},
-		{"connection", func(s *plegtest.CRIServer) { s.CutConnections() }, codes.Unavailable},
-		{"runtime", func(s *plegtest.CRIServer) { s.Down() }, codes.Unavailable},
+		{"end", func(s *criserver.Server) { s.BreakEventStreams(nil) }, codes.Unknown},
+		{"connection", func(s *criserver.Server) { s.CutConnections() }, codes.Unavailable},
+		{"runtime", func(s *criserver.Server) { s.Down() }, codes.Unavailable},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s, r := serverAndRuntime(t)
 			w := watch(t, r)
 			<-w.connected
-			s.RunPod(plegtest.PodConfig{})
+			s.RunPod(criserver.PodConfig{})
 			<-w.events
 			test.sever(s)
 			err := w.ended(t)
@@ -220,7 +220,7 @@ func TestEventStreamBreaks(t *testing.T) {
 // A frozen runtime has not accepted a stream.
 func TestEventStreamOfFrozenRuntime(t *testing.T) {
 	s, r := serverAndRuntime(t)
-	heal := s.Inject(plegtest.CRIFault{Method: "Version", Hang: true})
+	heal := s.Inject(criserver.Fault{Method: "Version", Hang: true})
 	w := watch(t, r)
 	waitFor(t, func() bool { return s.InFlight("Version") == 1 })
 	heal()
@@ -418,7 +418,7 @@ func TestEventStormIsReadAtOnce(t *testing.T) {
 	waitFor(t, func() bool { return s.EventStats().Readers == 1 })
 	const pods = 500
 	for i := range pods {
-		s.RunPod(plegtest.PodConfig{Name: fmt.Sprint(i)})
+		s.RunPod(criserver.PodConfig{Name: fmt.Sprint(i)})
 	}
 	seen := map[string]bool{}
 	for len(seen) < pods {

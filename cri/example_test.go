@@ -12,18 +12,18 @@ import (
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
-	"github.com/kubepleg/pleg/plegtest"
+	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
 // Connect to a socket and list the pods. The server takes the place of a containerd.
 func ExampleConnect() {
-	server, err := plegtest.StartCRIServer(plegtest.WithVersion("containerd", "2.4.2"))
+	server, err := criserver.Start(criserver.WithVersion("containerd", "2.4.2"))
 	if err != nil {
 		panic(err)
 	}
 	defer server.Stop()
-	sandbox := server.RunPod(plegtest.PodConfig{Namespace: "prod", Name: "web", IPs: []string{"10.0.0.7"}})
-	app, err := server.RunContainer(sandbox, plegtest.ContainerConfig{Name: "app"})
+	sandbox := server.RunPod(criserver.PodConfig{Namespace: "prod", Name: "web", IPs: []string{"10.0.0.7"}})
+	app, err := server.RunContainer(sandbox, criserver.ContainerConfig{Name: "app"})
 	if err != nil {
 		panic(err)
 	}
@@ -59,7 +59,7 @@ func ExampleConnect() {
 
 // An agent that has a connection uses its own client.
 func ExampleNewRuntime() {
-	server, err := plegtest.StartCRIServer(plegtest.WithVersion("cri-o", "1.36.0"))
+	server, err := criserver.Start(criserver.WithVersion("cri-o", "1.36.0"))
 	if err != nil {
 		panic(err)
 	}

@@ -16,19 +16,19 @@ import (
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
-	"github.com/kubepleg/pleg/plegtest"
+	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
 // What the runtime was given of a pod comes out of its lists; the maps are shared, not
 // copied.
 func TestLabelsOfAPod(t *testing.T) {
 	s, r := serverAndRuntime(t)
-	config := plegtest.PodConfig{UID: "uid", Name: "web", Namespace: "shop", RuntimeHandler: "kata",
+	config := criserver.PodConfig{UID: "uid", Name: "web", Namespace: "shop", RuntimeHandler: "kata",
 		Labels: map[string]string{"app": "web"}, Annotations: map[string]string{"note": "pod"}}
 	must(t, s.StopPodSandbox(s.RunPod(config)))
 	config.Labels = map[string]string{"app": "web", "version": "2"}
 	sandbox := s.RunPod(config)
-	c, err := s.RunContainer(sandbox, plegtest.ContainerConfig{
+	c, err := s.RunContainer(sandbox, criserver.ContainerConfig{
 		Labels: map[string]string{"of": "container"}, Annotations: map[string]string{"note": "container"}})
 	must(t, err)
 	_, err = s.RestartContainer(c)
@@ -139,10 +139,10 @@ func TestMillionLabels(t *testing.T) {
 func TestLabelsBeyondTheMessageLimit(t *testing.T) {
 	for _, opts := range [][]cri.Option{nil, {cri.WithPlainLists()}} {
 		s, _ := serverAndRuntime(t)
-		s.RunPod(plegtest.PodConfig{UID: "small"})
+		s.RunPod(criserver.PodConfig{UID: "small"})
 		r := connect(t, s, opts...)
 		before := getPods(t, r)
-		large := s.RunPod(plegtest.PodConfig{UID: "large", Labels: map[string]string{"x": strings.Repeat("x", 17<<20)}})
+		large := s.RunPod(criserver.PodConfig{UID: "large", Labels: map[string]string{"x": strings.Repeat("x", 17<<20)}})
 		if _, err := r.GetPods(t.Context(), true); status.Code(err) != codes.ResourceExhausted {
 			t.Errorf("a list with 17 MiB of labels: %v", err)
 		}

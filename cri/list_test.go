@@ -19,13 +19,13 @@ import (
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
-	"github.com/kubepleg/pleg/plegtest"
+	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
 // serverAndRuntime starts a CRI server and connects to it.
-func serverAndRuntime(t *testing.T, opts ...plegtest.CRIOption) (*plegtest.CRIServer, *cri.Runtime) {
+func serverAndRuntime(t *testing.T, opts ...criserver.Option) (*criserver.Server, *cri.Runtime) {
 	t.Helper()
-	s, err := plegtest.StartCRIServer(opts...)
+	s, err := criserver.Start(opts...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +33,7 @@ func serverAndRuntime(t *testing.T, opts ...plegtest.CRIOption) (*plegtest.CRISe
 	return s, connect(t, s)
 }
 
-func connect(t *testing.T, s *plegtest.CRIServer, opts ...cri.Option) *cri.Runtime {
+func connect(t *testing.T, s *criserver.Server, opts ...cri.Option) *cri.Runtime {
 	t.Helper()
 	r, err := cri.Connect(t.Context(), s.Endpoint(), opts...)
 	if err != nil {
@@ -60,9 +60,9 @@ func getPods(t *testing.T, r *cri.Runtime) []*pleg.Pod {
 }
 
 // runContainer runs a container in the test's server.
-func runContainer(t *testing.T, s *plegtest.CRIServer, sandbox, name string) string {
+func runContainer(t *testing.T, s *criserver.Server, sandbox, name string) string {
 	t.Helper()
-	id, err := s.RunContainer(sandbox, plegtest.ContainerConfig{Name: name})
+	id, err := s.RunContainer(sandbox, criserver.ContainerConfig{Name: name})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,13 +78,13 @@ func must(t *testing.T, err error) {
 
 func TestGetPodsGroupsAndSorts(t *testing.T) {
 	s, r := serverAndRuntime(t)
-	oldB := s.RunPod(plegtest.PodConfig{UID: "uid-b", Name: "b", Namespace: "ns-b"})
+	oldB := s.RunPod(criserver.PodConfig{UID: "uid-b", Name: "b", Namespace: "ns-b"})
 	appB := runContainer(t, s, oldB, "app")
 	must(t, s.StopPodSandbox(oldB))
-	newB := s.RunPod(plegtest.PodConfig{UID: "uid-b", Name: "b", Namespace: "ns-b"})
+	newB := s.RunPod(criserver.PodConfig{UID: "uid-b", Name: "b", Namespace: "ns-b"})
 	appB2 := runContainer(t, s, newB, "app")
-	a := s.RunPod(plegtest.PodConfig{UID: "uid-a", Name: "a"})
-	created, err := s.CreateContainer(a, plegtest.ContainerConfig{Name: "waiting"})
+	a := s.RunPod(criserver.PodConfig{UID: "uid-a", Name: "a"})
+	created, err := s.CreateContainer(a, criserver.ContainerConfig{Name: "waiting"})
 	must(t, err)
 
 	for range 5 { // lists come in random order
@@ -143,7 +143,7 @@ func TestGetPodsHandsOutAgain(t *testing.T) {
 			var apps []string
 			for _, uid := range []string{"a", "b", "c"} {
 				apps = append(apps, runContainer(t, s,
-					s.RunPod(plegtest.PodConfig{Name: uid, UID: types.UID(uid)}), "app"))
+					s.RunPod(criserver.PodConfig{Name: uid, UID: types.UID(uid)}), "app"))
 			}
 			first := getPods(t, r)
 			second := getPods(t, r)
@@ -187,7 +187,7 @@ func TestGetPodsHandsOutAgain(t *testing.T) {
 
 func TestGetPodNotFound(t *testing.T) {
 	s, r := serverAndRuntime(t)
-	s.RunPod(plegtest.PodConfig{UID: "there"})
+	s.RunPod(criserver.PodConfig{UID: "there"})
 	for _, uid := range []string{"gone", ""} {
 		if pod, err := r.GetPod(t.Context(), types.UID(uid)); !errors.Is(err, pleg.ErrPodNotFound) ||
 			pod != nil {
@@ -213,28 +213,28 @@ func TestEitherListFailing(t *testing.T) {
 	unavailable := status.Error(codes.Unavailable, "down for maintenance")
 	for _, test := range []struct {
 		name  string
-		fault plegtest.CRIFault
+		fault criserver.Fault
 		opts  []cri.Option
 		want  []string
 	}{
-		{"ListPodSandbox", plegtest.CRIFault{Method: "ListPodSandbox", Err: unavailable},
+		{"ListPodSandbox", criserver.Fault{Method: "ListPodSandbox", Err: unavailable},
 			[]cri.Option{cri.WithPlainLists()}, nil},
-		{"ListContainers", plegtest.CRIFault{Method: "ListContainers", Err: unavailable},
+		{"ListContainers", criserver.Fault{Method: "ListContainers", Err: unavailable},
 			[]cri.Option{cri.WithPlainLists()}, nil},
-		{"StreamPodSandboxes", plegtest.CRIFault{Method: "StreamPodSandboxes", Err: unavailable}, nil, nil},
-		{"StreamContainers", plegtest.CRIFault{Method: "StreamContainers", Err: unavailable}, nil, nil},
-		{"break", plegtest.CRIFault{Method: "StreamContainers", BreakAfter: 2, Err: unavailable}, nil,
+		{"StreamPodSandboxes", criserver.Fault{Method: "StreamPodSandboxes", Err: unavailable}, nil, nil},
+		{"StreamContainers", criserver.Fault{Method: "StreamContainers", Err: unavailable}, nil, nil},
+		{"break", criserver.Fault{Method: "StreamContainers", BreakAfter: 2, Err: unavailable}, nil,
 			[]string{"StreamContainers"}},
-		{"garbage", plegtest.CRIFault{Method: "ListContainers", Raw: []byte{0xff}},
+		{"garbage", criserver.Fault{Method: "ListContainers", Raw: []byte{0xff}},
 			[]cri.Option{cri.WithPlainLists()}, []string{"ListContainers", "malformed answer"}},
-		{"garbage item", plegtest.CRIFault{Method: "StreamContainers", Raw: []byte{0x0a, 1, 0xff}}, nil,
+		{"garbage item", criserver.Fault{Method: "StreamContainers", Raw: []byte{0x0a, 1, 0xff}}, nil,
 			[]string{"StreamContainers", "malformed answer"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			s, _ := serverAndRuntime(t, plegtest.WithListBatch(2))
+			s, _ := serverAndRuntime(t, criserver.WithListBatch(2))
 			r := connect(t, s, test.opts...)
 			for i := range 5 {
-				runContainer(t, s, s.RunPod(plegtest.PodConfig{UID: types.UID(fmt.Sprint(i))}), "app")
+				runContainer(t, s, s.RunPod(criserver.PodConfig{UID: types.UID(fmt.Sprint(i))}), "app")
 			}
 			before := getPods(t, r)
 			heal := s.Inject(test.fault)
@@ -378,7 +378,7 @@ func TestFullListsRunOneAtATime(t *testing.T) {
 	now := time.Unix(1_000_000_000, 0)
 	r := connect(t, s, cri.WithPlainLists(), cri.WithClock(clocktesting.NewFakePassiveClock(now)))
 	getPods(t, r)
-	heal := s.Inject(plegtest.CRIFault{Method: "ListPodSandbox", Hang: true})
+	heal := s.Inject(criserver.Fault{Method: "ListPodSandbox", Hang: true})
 	first := make(chan error, 1)
 	go func() {
 		_, err := r.GetPods(context.WithoutCancel(t.Context()), true)

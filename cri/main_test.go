@@ -13,7 +13,7 @@ import (
 	"go.uber.org/goleak"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/kubepleg/pleg/plegtest"
+	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
 // envServer makes this test binary run a CRI server with that many containers instead of
@@ -34,7 +34,7 @@ func serve(node string) {
 	var containers, labels int
 	_, err := fmt.Sscan(node, &containers, &labels)
 	check(err)
-	s, err := plegtest.StartCRIServer(plegtest.WithEncodedLists())
+	s, err := criserver.Start(criserver.WithEncodedLists())
 	check(err)
 	defer s.Stop()
 	fill(s, containers, labels)
@@ -46,16 +46,16 @@ const ports = `[{"name":"http","containerPort":8080,"protocol":"TCP"}]`
 
 // fill creates pods of two containers each, with the usual labels and annotations, and on
 // every sandbox and container as many further labels.
-func fill(s *plegtest.CRIServer, containers, labels int) {
+func fill(s *criserver.Server, containers, labels int) {
 	for i := range containers / 2 {
-		sandbox := s.RunPod(plegtest.PodConfig{
+		sandbox := s.RunPod(criserver.PodConfig{
 			UID:       types.UID(fmt.Sprintf("5d4f0c1e-7b1a-4b53-9c55-%012d", i)),
 			Name:      fmt.Sprintf("frontend-6d4cf56db6-%05d", i),
 			Namespace: "production",
 			Labels:    labelsOfPod(i, labels),
 		})
 		for _, name := range []string{"server", "sidecar"} {
-			_, err := s.RunContainer(sandbox, plegtest.ContainerConfig{
+			_, err := s.RunContainer(sandbox, criserver.ContainerConfig{
 				Name:   name,
 				Image:  "registry.example.com/team/" + name + ":v1.2.3",
 				Labels: labelsOfPod(i, labels),

@@ -19,7 +19,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/kubepleg/pleg"
-	"github.com/kubepleg/pleg/plegtest"
+	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
 // calls are the calls that the library makes, as SECURITY.md lists them. Each only reads.
@@ -119,9 +119,9 @@ func TestMakesOnlyReadingCalls(t *testing.T) {
 		}
 	}
 	for range 2 {
-		sandbox := s.RunPod(plegtest.PodConfig{Name: "web"})
+		sandbox := s.RunPod(criserver.PodConfig{Name: "web"})
 		await(pleg.ContainerStarted) // of the sandbox
-		id, err := s.RunContainer(sandbox, plegtest.ContainerConfig{Name: "app"})
+		id, err := s.RunContainer(sandbox, criserver.ContainerConfig{Name: "app"})
 		if err != nil {
 			t.Fatal(err)
 		}

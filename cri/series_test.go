@@ -21,7 +21,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/kubepleg/pleg"
-	"github.com/kubepleg/pleg/plegtest"
+	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
 // seriesOf returns the series of a generator on a node of so many pods, as a scrape has them:
@@ -30,7 +30,7 @@ import (
 // the first time, and one of ten goes.
 func seriesOf(t *testing.T, pods int) (series []string) {
 	t.Helper()
-	s, err := plegtest.StartCRIServer()
+	s, err := criserver.Start()
 	must(t, err)
 	t.Cleanup(s.Stop)
 	registry := prometheus.NewRegistry()
@@ -43,13 +43,13 @@ func seriesOf(t *testing.T, pods int) (series []string) {
 	sandboxes, containers := make([]string, pods), make([]string, pods)
 	for i := range pods {
 		name := fmt.Sprintf("%d-of-%d", i, pods)
-		sandboxes[i] = s.RunPod(plegtest.PodConfig{
+		sandboxes[i] = s.RunPod(criserver.PodConfig{
 			UID: types.UID("uid-" + name), Name: "pod-" + name, Namespace: "namespace-" + name,
 			Labels: map[string]string{"label-" + name: name},
 		})
 		containers[i] = runContainer(t, s, sandboxes[i], "app-"+name)
 		if i%10 == 0 {
-			heal = append(heal, s.Inject(plegtest.CRIFault{Method: "ContainerStatus", Object: containers[i],
+			heal = append(heal, s.Inject(criserver.Fault{Method: "ContainerStatus", Object: containers[i],
 				Err: status.Error(codes.Internal, "no such task "+name)}))
 		}
 	}

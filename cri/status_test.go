@@ -16,7 +16,8 @@ import (
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
-	"github.com/kubepleg/pleg/plegtest"
+	"github.com/kubepleg/pleg/internal/garbage"
+	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
 func getPodStatus(t *testing.T, r *cri.Runtime, pod *pleg.Pod) *pleg.PodStatus {
@@ -30,14 +31,14 @@ func getPodStatus(t *testing.T, r *cri.Runtime, pod *pleg.Pod) *pleg.PodStatus {
 
 func TestGetPodStatus(t *testing.T) {
 	s, r := serverAndRuntime(t)
-	old := s.RunPod(plegtest.PodConfig{UID: "uid", Name: "web", Namespace: "prod", IPs: []string{"10.0.0.1"}})
+	old := s.RunPod(criserver.PodConfig{UID: "uid", Name: "web", Namespace: "prod", IPs: []string{"10.0.0.1"}})
 	first := runContainer(t, s, old, "app")
 	must(t, s.ExitContainer(first, 3, "Error"))
 	must(t, s.StopPodSandbox(old))
-	now := s.RunPod(plegtest.PodConfig{UID: "uid", Name: "web", Namespace: "prod",
+	now := s.RunPod(criserver.PodConfig{UID: "uid", Name: "web", Namespace: "prod",
 		IPs: []string{"10.0.0.2", "fd00::2"}})
 	second := runContainer(t, s, now, "app")
-	waiting, err := s.CreateContainer(now, plegtest.ContainerConfig{Name: "late"})
+	waiting, err := s.CreateContainer(now, criserver.ContainerConfig{Name: "late"})
 	must(t, err)
 
 	pod := getPods(t, r)[0]
@@ -89,7 +90,7 @@ func TestExitedContainersAreAskedForOnce(t *testing.T) {
 	s, _ := serverAndRuntime(t)
 	clock := clocktesting.NewFakePassiveClock(time.Unix(1000, 0))
 	r := connect(t, s, cri.WithClock(clock))
-	sandbox := s.RunPod(plegtest.PodConfig{UID: "uid"})
+	sandbox := s.RunPod(criserver.PodConfig{UID: "uid"})
 	done := runContainer(t, s, sandbox, "init")
 	must(t, s.ExitContainer(done, 0, ""))
 	app := runContainer(t, s, sandbox, "app")
@@ -148,7 +149,7 @@ func TestExitedContainersAreAskedForOnce(t *testing.T) {
 func TestHeldIsReleased(t *testing.T) {
 	s, r := serverAndRuntime(t)
 	for _, uid := range []types.UID{"listed", "never listed"} {
-		sandbox := s.RunPod(plegtest.PodConfig{UID: uid})
+		sandbox := s.RunPod(criserver.PodConfig{UID: uid})
 		must(t, s.ExitContainer(runContainer(t, s, sandbox, "app"), 0, ""))
 		var want [3]int
 		if uid == "listed" {
@@ -172,7 +173,7 @@ func TestHeldIsReleased(t *testing.T) {
 
 func TestNotFoundIsNoFailure(t *testing.T) {
 	s, r := serverAndRuntime(t)
-	sandbox := s.RunPod(plegtest.PodConfig{UID: "uid"})
+	sandbox := s.RunPod(criserver.PodConfig{UID: "uid"})
 	app := runContainer(t, s, sandbox, "app")
 	pod := getPods(t, r)[0]
 	must(t, s.RemoveContainer(app))
@@ -223,26 +224,26 @@ func TestNotFoundOfDocker(t *testing.T) {
 
 func TestGetPodStatusFails(t *testing.T) {
 	s, r := serverAndRuntime(t)
-	app := runContainer(t, s, s.RunPod(plegtest.PodConfig{UID: "the-uid"}), "app")
+	app := runContainer(t, s, s.RunPod(criserver.PodConfig{UID: "the-uid"}), "app")
 	pod := getPods(t, r)[0]
 	for _, test := range []struct {
 		name  string
-		fault plegtest.CRIFault
+		fault criserver.Fault
 		code  codes.Code
 		want  []string
 	}{
-		{"container", plegtest.CRIFault{Method: "ContainerStatus",
+		{"container", criserver.Fault{Method: "ContainerStatus",
 			Err: status.Error(codes.Internal, "disk on fire")}, codes.Internal,
 			[]string{"ContainerStatus of container app (" + app[:13], "the-uid", "disk on fire",
 				s.Endpoint()}},
-		{"sandbox", plegtest.CRIFault{Method: "PodSandboxStatus", Err: status.Error(codes.Internal, "no shim")},
+		{"sandbox", criserver.Fault{Method: "PodSandboxStatus", Err: status.Error(codes.Internal, "no shim")},
 			codes.Internal,
 			[]string{"PodSandboxStatus of sandbox (" + pod.Sandboxes[0].ID.ID[:13], "no shim"}},
-		{"nil container", plegtest.CRIFault{Method: "ContainerStatus", Edit: plegtest.NilStatus}, codes.Unknown,
+		{"nil container", criserver.Fault{Method: "ContainerStatus", Edit: garbage.NilStatus}, codes.Unknown,
 			[]string{"ContainerStatus", "has no status"}},
-		{"nil sandbox", plegtest.CRIFault{Method: "PodSandboxStatus", Edit: plegtest.NilStatus}, codes.Unknown,
+		{"nil sandbox", criserver.Fault{Method: "PodSandboxStatus", Edit: garbage.NilStatus}, codes.Unknown,
 			[]string{"PodSandboxStatus", "has no status"}},
-		{"garbage", plegtest.CRIFault{Method: "ContainerStatus", Raw: []byte{0xff}}, codes.Internal,
+		{"garbage", criserver.Fault{Method: "ContainerStatus", Raw: []byte{0xff}}, codes.Internal,
 			[]string{"ContainerStatus of container app"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -271,9 +272,9 @@ func TestGetPodStatusFails(t *testing.T) {
 // of a call that runs in parallel.
 func TestInspectionInFlight(t *testing.T) {
 	s, r := serverAndRuntime(t)
-	app := runContainer(t, s, s.RunPod(plegtest.PodConfig{UID: "uid"}), "app")
+	app := runContainer(t, s, s.RunPod(criserver.PodConfig{UID: "uid"}), "app")
 	pod := getPods(t, r)[0]
-	heal := s.Inject(plegtest.CRIFault{Method: "ContainerStatus", Hang: true})
+	heal := s.Inject(criserver.Fault{Method: "ContainerStatus", Hang: true})
 	defer heal()
 
 	ctx, cancel := context.WithCancel(t.Context())
@@ -296,7 +297,7 @@ func TestInspectionInFlight(t *testing.T) {
 		t.Error(err)
 	}
 
-	defer s.Inject(plegtest.CRIFault{Method: "PodSandboxStatus", Err: status.Error(codes.Internal, "no shim")})()
+	defer s.Inject(criserver.Fault{Method: "PodSandboxStatus", Err: status.Error(codes.Internal, "no shim")})()
 	if _, err := r.GetPodStatus(t.Context(), pod); status.Code(err) != codes.Internal {
 		t.Error(err)
 	}
@@ -476,14 +477,14 @@ func BenchmarkGetPod(b *testing.B) {
 // slowPod returns a runtime that takes half a millisecond per call, and its only pod.
 func slowPod(b *testing.B, containers int) (*cri.Runtime, *pleg.Pod) {
 	b.Helper()
-	s, err := plegtest.StartCRIServer()
+	s, err := criserver.Start()
 	if err != nil {
 		b.Fatal(err)
 	}
 	b.Cleanup(s.Stop)
-	sandbox := s.RunPod(plegtest.PodConfig{UID: "uid"})
+	sandbox := s.RunPod(criserver.PodConfig{UID: "uid"})
 	for i := range containers {
-		if _, err := s.RunContainer(sandbox, plegtest.ContainerConfig{Name: fmt.Sprint("c", i)}); err != nil {
+		if _, err := s.RunContainer(sandbox, criserver.ContainerConfig{Name: fmt.Sprint("c", i)}); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -496,6 +497,6 @@ func slowPod(b *testing.B, containers int) (*cri.Runtime, *pleg.Pod) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	s.Inject(plegtest.CRIFault{Delay: 500 * time.Microsecond})
+	s.Inject(criserver.Fault{Delay: 500 * time.Microsecond})
 	return r, pods[0]
 }

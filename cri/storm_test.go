@@ -16,7 +16,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/kubepleg/pleg"
-	"github.com/kubepleg/pleg/plegtest"
+	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
 // follower reads a subscription, and keeps the state that the events describe.
@@ -81,7 +81,7 @@ func (f *follower) differs(pods []*pleg.Pod) string {
 // that stalls.
 type watched struct {
 	t       *testing.T
-	server  *plegtest.CRIServer
+	server  *criserver.Server
 	g       *pleg.GenericPLEG
 	cache   *pleg.PodCache
 	reading *follower
@@ -89,7 +89,7 @@ type watched struct {
 	runtime pleg.Runtime
 }
 
-func watchServer(t *testing.T, opts ...plegtest.CRIOption) *watched {
+func watchServer(t *testing.T, opts ...criserver.Option) *watched {
 	t.Helper()
 	s, r := serverAndRuntime(t, opts...)
 	w := &watched{t: t, server: s, cache: pleg.NewCache(), runtime: r,
@@ -166,7 +166,7 @@ func (w *watched) cacheDiffers(pods []*pleg.Pod) string {
 func TestRule16Storm(t *testing.T) {
 	for _, hang := range []bool{false, true} {
 		t.Run(fmt.Sprintf("lists hang=%v", hang), func(t *testing.T) {
-			w := watchServer(t, plegtest.WithEventBuffer(100))
+			w := watchServer(t, criserver.WithEventBuffer(100))
 			ctx, cancel := context.WithCancel(context.Background())
 			var joined sync.WaitGroup
 			for range 50 {
@@ -180,7 +180,7 @@ func TestRule16Storm(t *testing.T) {
 				var heals []func()
 				for _, method := range []string{"ListPodSandbox", "ListContainers",
 					"StreamPodSandboxes", "StreamContainers"} {
-					heals = append(heals, w.server.Inject(plegtest.CRIFault{Method: method,
+					heals = append(heals, w.server.Inject(criserver.Fault{Method: method,
 						Hang: true}))
 				}
 				heal = func() {
@@ -226,10 +226,10 @@ func (w *watched) storm(pods, containers int) {
 	var joined sync.WaitGroup
 	for p := range pods {
 		joined.Go(func() {
-			sandbox := w.server.RunPod(plegtest.PodConfig{UID: types.UID(fmt.Sprintf("pod-%d", p)),
+			sandbox := w.server.RunPod(criserver.PodConfig{UID: types.UID(fmt.Sprintf("pod-%d", p)),
 				Name: fmt.Sprint(p), Namespace: "storm"})
 			for c := range containers {
-				id, err := w.server.RunContainer(sandbox, plegtest.ContainerConfig{Name: fmt.Sprint(c)})
+				id, err := w.server.RunContainer(sandbox, criserver.ContainerConfig{Name: fmt.Sprint(c)})
 				if err == nil {
 					err = w.server.ExitContainer(id, int32(c%3), "Error")
 				}
@@ -255,13 +255,13 @@ func (w *watched) storm(pods, containers int) {
 // runtime; events are repeated, reordered and without sandbox. In the end both subscribers
 // and the cache agree with a new list.
 func TestRule17BrokenUnderChurn(t *testing.T) {
-	for name, opts := range map[string][]plegtest.CRIOption{
+	for name, opts := range map[string][]criserver.Option{
 		"containerd 2":    nil,
-		"without sandbox": {plegtest.WithoutSandboxInEvents()},
-		"containerd 1.6":  {plegtest.WithModel(plegtest.Containerd16)},
-		"containerd 1.7":  {plegtest.WithModel(plegtest.Containerd17)},
-		"CRI-O":           {plegtest.WithModel(plegtest.CRIO)},
-		"CRI-O as it is":  {plegtest.WithModel(plegtest.CRIOWithoutEvents)},
+		"without sandbox": {criserver.WithoutSandboxInEvents()},
+		"containerd 1.6":  {criserver.WithModel(criserver.Containerd16)},
+		"containerd 1.7":  {criserver.WithModel(criserver.Containerd17)},
+		"CRI-O":           {criserver.WithModel(criserver.CRIO)},
+		"CRI-O as it is":  {criserver.WithModel(criserver.CRIOWithoutEvents)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

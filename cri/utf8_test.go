@@ -8,7 +8,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/kubepleg/pleg/cri"
-	"github.com/kubepleg/pleg/plegtest"
+	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
 // notUTF8 returns an encoded message in which each BAD is bytes that are not UTF-8.
@@ -70,9 +70,9 @@ func TestListWithStringsThatAreNotUTF8(t *testing.T) {
 // Nor does it fail the inspection of its pod, or end the stream of events.
 func TestStatusAndEventWithStringsThatAreNotUTF8(t *testing.T) {
 	s, r := serverAndRuntime(t)
-	sandboxID := s.RunPod(plegtest.PodConfig{UID: "uid"})
+	sandboxID := s.RunPod(criserver.PodConfig{UID: "uid"})
 	app := runContainer(t, s, sandboxID, "app")
-	for _, fault := range []plegtest.CRIFault{
+	for _, fault := range []criserver.Fault{
 		{Method: "ContainerStatus", Raw: notUTF8(t, &statusResponse{Status: &runtimeapi.ContainerStatus{
 			Id: app, State: runtimeapi.ContainerState_CONTAINER_EXITED, Message: "BAD"}})},
 		{Method: "PodSandboxStatus", Raw: notUTF8(t, &sandboxStatusResponse{Status: &runtimeapi.PodSandboxStatus{
@@ -91,13 +91,13 @@ func TestStatusAndEventWithStringsThatAreNotUTF8(t *testing.T) {
 		t.Errorf("%v counted", got)
 	}
 
-	s.Inject(plegtest.CRIFault{Method: "GetContainerEvents", Raw: notUTF8(t,
+	s.Inject(criserver.Fault{Method: "GetContainerEvents", Raw: notUTF8(t,
 		&runtimeapi.ContainerEventResponse{ContainerId: "c", PodSandboxStatus: &runtimeapi.PodSandboxStatus{
 			Labels: map[string]string{"io.kubernetes.pod.uid": "uid", "note": "BAD"}}})})
 	w := watch(t, r)
 	<-w.connected
 	for range 2 {
-		s.RunPod(plegtest.PodConfig{UID: "another"}) // the event of which is the one above
+		s.RunPod(criserver.PodConfig{UID: "another"}) // the event of which is the one above
 		if e := <-w.events; e.PodUID != "uid" || e.ContainerID != "c" {
 			t.Errorf("%+v", e)
 		}

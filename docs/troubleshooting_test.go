@@ -25,6 +25,7 @@ import (
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
 	"github.com/kubepleg/pleg/plegtest"
+	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
 // troubleshooting returns the document without its line breaks, which may be anywhere in
@@ -152,7 +153,7 @@ func literal(e ast.Expr) (string, bool) {
 // its subscribers, whether or not they have a value.
 func describedMetrics(t *testing.T) map[string]bool {
 	t.Helper()
-	server, err := plegtest.StartCRIServer()
+	server, err := criserver.Start()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -62,24 +62,3 @@ func ExampleTestRuntime() {
 	//   GetPods(all=true): expected each UID once, saw "web" again at index 1: only the first is used
 	//   GetPods(all=false): expected each UID once, saw "web" again at index 1: only the first is used
 }
-
-// A node with a crashing container on a socket, for a program that speaks CRI.
-func ExampleCRIServer_Play() {
-	s, err := plegtest.StartCRIServer(plegtest.WithModel(plegtest.Containerd2), plegtest.WithSeed(1))
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	defer s.Stop()
-	s.Play(plegtest.PodPlan{
-		PodConfig: plegtest.PodConfig{Name: "web"},
-		Containers: []plegtest.ContainerPlan{{
-			ContainerConfig: plegtest.ContainerConfig{Name: "nginx"},
-			RunFor:          2 * time.Second, ExitCode: 1,
-			Restart: plegtest.RestartAlways, BackOff: time.Second,
-		}},
-	})
-	s.Settle() // waits for the first steps: the pod has started, its container runs
-	fmt.Println(s.Present())
-	// Output: 1 1
-}

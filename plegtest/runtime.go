@@ -57,11 +57,6 @@ var (
 	_ pleg.EventSource = (*Runtime)(nil)
 )
 
-// RuntimeOption is an option of NewRuntime.
-type RuntimeOption interface {
-	applyToRuntime(r *Runtime)
-}
-
 // NewRuntime returns a fake runtime without pods and faults.
 func NewRuntime(opts ...RuntimeOption) *Runtime {
 	r := &Runtime{

@@ -131,9 +131,6 @@ func createdAt(c *pleg.Container, l life) time.Time {
 }
 
 func networkStatus(ips []string) *runtimeapi.PodSandboxNetworkStatus {
-	if len(ips) == 0 {
-		return &runtimeapi.PodSandboxNetworkStatus{}
-	}
 	network := &runtimeapi.PodSandboxNetworkStatus{Ip: ips[0]}
 	for _, ip := range ips[1:] {
 		network.AdditionalIps = append(network.AdditionalIps, &runtimeapi.PodIP{Ip: ip})

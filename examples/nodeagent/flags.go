@@ -13,7 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/kubepleg/pleg/plegtest"
+	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
 type flags struct {
@@ -95,7 +95,7 @@ func (f *flags) node() (socket string, stop func(), err error) {
 		f.manifests = filepath.Join(temporary, "manifests")
 		err = os.CopyFS(temporary, shipped)
 	}
-	server, serverErr := plegtest.StartCRIServer(plegtest.WithPrograms(programs), plegtest.WithVersion("embedded", "v1"))
+	server, serverErr := criserver.Start(criserver.WithPrograms(programs), criserver.WithVersion("embedded", "v1"))
 	stop = func() {
 		if server != nil {
 			server.Stop()

@@ -8,20 +8,20 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/kubepleg/pleg/plegtest"
+	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
 // programs are the images of the runtime in this process.
-var programs = map[string]plegtest.Program{
+var programs = map[string]criserver.Program{
 	"localhost/web":   {Main: web, Exec: shell},
 	"localhost/sleep": {Main: sleep, Exec: shell},
 	"localhost/exit":  {Main: exit},
 	"localhost/flaky": {Main: flaky},
-	"localhost/deaf":  {Main: func(ctx context.Context, _ *plegtest.Process) int { <-ctx.Done(); return 0 }},
+	"localhost/deaf":  {Main: func(ctx context.Context, _ *criserver.Process) int { <-ctx.Done(); return 0 }},
 }
 
 // web answers GET /healthz on the port PORT, after DELAY, until it is asked to end.
-func web(ctx context.Context, p *plegtest.Process) int {
+func web(ctx context.Context, p *criserver.Process) int {
 	delay, _ := time.ParseDuration(p.Env["DELAY"])
 	if !wait(ctx, p, delay) {
 		return 0
@@ -42,7 +42,7 @@ func web(ctx context.Context, p *plegtest.Process) int {
 }
 
 // sleep does nothing for as long as its argument says, or until it is asked to end.
-func sleep(ctx context.Context, p *plegtest.Process) int {
+func sleep(ctx context.Context, p *criserver.Process) int {
 	d := forever
 	if len(p.Args) > 0 {
 		d, _ = time.ParseDuration(p.Args[0])
@@ -52,7 +52,7 @@ func sleep(ctx context.Context, p *plegtest.Process) int {
 }
 
 // exit exits with the code of its first argument, after the time of its second.
-func exit(ctx context.Context, p *plegtest.Process) int {
+func exit(ctx context.Context, p *criserver.Process) int {
 	code, _ := strconv.Atoi(p.Args[0])
 	d, _ := time.ParseDuration(p.Args[1])
 	wait(ctx, p, d)
@@ -60,7 +60,7 @@ func exit(ctx context.Context, p *plegtest.Process) int {
 }
 
 // flaky fails until it has been restarted as often as its argument says.
-func flaky(ctx context.Context, p *plegtest.Process) int {
+func flaky(ctx context.Context, p *criserver.Process) int {
 	wait(ctx, p, 500*time.Millisecond)
 	if n, err := strconv.Atoi(p.Args[0]); err == nil && int(p.Attempt) < n {
 		return 1
@@ -69,7 +69,7 @@ func flaky(ctx context.Context, p *plegtest.Process) int {
 }
 
 // shell is the one command of the images: "exit CODE".
-func shell(_ context.Context, p *plegtest.Process) int {
+func shell(_ context.Context, p *criserver.Process) int {
 	if len(p.Args) == 2 && p.Args[0] == "exit" {
 		code, _ := strconv.Atoi(p.Args[1])
 		return code
@@ -81,7 +81,7 @@ func shell(_ context.Context, p *plegtest.Process) int {
 const forever = time.Duration(1<<63 - 1)
 
 // wait waits for a time and reports whether it has passed.
-func wait(ctx context.Context, p *plegtest.Process, d time.Duration) bool {
+func wait(ctx context.Context, p *criserver.Process, d time.Duration) bool {
 	select {
 	case <-time.After(d):
 		return true

@@ -12,7 +12,7 @@ import (
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/internal/proctest"
-	"github.com/kubepleg/pleg/plegtest"
+	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
 // checked runs a check and wants it to print one line of at most 80 bytes, and nothing else.
@@ -31,15 +31,15 @@ func checked(t *testing.T, code int, says string, args ...string) {
 func TestCheckRuntime(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
-	s.RunPod(plegtest.PodConfig{Name: "web"})
-	s.RunPod(plegtest.PodConfig{Name: "db"})
+	s.RunPod(criserver.PodConfig{Name: "web"})
+	s.RunPod(criserver.PodConfig{Name: "db"})
 	checked(t, 0, "the runtime is healthy: 2 pods", "--runtime-endpoint", s.Endpoint())
 	if v := s.Violations(); len(v) > 0 {
 		t.Errorf("a check has made calls that change something: %v", v)
 	}
 
-	heal := s.Inject(plegtest.CRIFault{Method: "StreamPodSandboxes", Hang: true})
-	heal2 := s.Inject(plegtest.CRIFault{Method: "ListPodSandbox", Hang: true})
+	heal := s.Inject(criserver.Fault{Method: "StreamPodSandboxes", Hang: true})
+	heal2 := s.Inject(criserver.Fault{Method: "ListPodSandbox", Hang: true})
 	began := time.Now()
 	checked(t, 1, "not healthy: ", "--runtime-endpoint", s.Endpoint(), "--for", "300ms")
 	if took := time.Since(began); took > patience/2 {

@@ -23,7 +23,7 @@ import (
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/internal/proctest"
-	"github.com/kubepleg/pleg/plegtest"
+	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
 func TestMain(m *testing.M) {
@@ -94,8 +94,8 @@ func TestJSON(t *testing.T) {
 func TestEndpointUntilSignal(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
-	sandbox := s.RunPod(plegtest.PodConfig{Name: "web"})
-	if _, err := s.RunContainer(sandbox, plegtest.ContainerConfig{Name: "nginx"}); err != nil {
+	sandbox := s.RunPod(criserver.PodConfig{Name: "web"})
+	if _, err := s.RunContainer(sandbox, criserver.ContainerConfig{Name: "nginx"}); err != nil {
 		t.Fatal(err)
 	}
 	ctx, signal := context.WithCancel(t.Context())
@@ -189,7 +189,7 @@ func TestWait(t *testing.T) {
 		t.Errorf("events of no runtime:\n%s", &stdout)
 	}
 	s := startServer(t)
-	s.RunPod(plegtest.PodConfig{Name: "web"})
+	s.RunPod(criserver.PodConfig{Name: "web"})
 	if err := os.Symlink(strings.TrimPrefix(s.Endpoint(), "unix://"), path); err != nil {
 		t.Fatal(err)
 	}
@@ -222,8 +222,8 @@ func TestFiltered(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	for _, name := range []string{"db", "web"} { // in the order of their UIDs, so that db comes first
-		sandbox := s.RunPod(plegtest.PodConfig{Namespace: "shop", Name: name, UID: types.UID(name)})
-		if _, err := s.RunContainer(sandbox, plegtest.ContainerConfig{Name: "app"}); err != nil {
+		sandbox := s.RunPod(criserver.PodConfig{Namespace: "shop", Name: name, UID: types.UID(name)})
+		if _, err := s.RunContainer(sandbox, criserver.ContainerConfig{Name: "app"}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -247,13 +247,13 @@ func TestFiltered(t *testing.T) {
 func TestHostileNames(t *testing.T) {
 	t.Parallel()
 	const hostile = "\x1b[2J\r\n\u009b31m\u202e"
-	s, err := plegtest.StartCRIServer(plegtest.WithVersion("run"+hostile, "1"+hostile))
+	s, err := criserver.Start(criserver.WithVersion("run"+hostile, "1"+hostile))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Stop)
-	sandbox := s.RunPod(plegtest.PodConfig{Namespace: "ns" + hostile, Name: "pod" + hostile, UID: "uid" + hostile})
-	id, err := s.RunContainer(sandbox, plegtest.ContainerConfig{Name: "container" + hostile})
+	sandbox := s.RunPod(criserver.PodConfig{Namespace: "ns" + hostile, Name: "pod" + hostile, UID: "uid" + hostile})
+	id, err := s.RunContainer(sandbox, criserver.ContainerConfig{Name: "container" + hostile})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -264,7 +264,7 @@ func TestHostileNames(t *testing.T) {
 		for _, output := range []string{"text", "json"} {
 			heal := func() {}
 			if method != "" {
-				heal = s.Inject(plegtest.CRIFault{Method: method, Err: errors.New("no" + hostile)})
+				heal = s.Inject(criserver.Fault{Method: method, Err: errors.New("no" + hostile)})
 			}
 			var stdout, stderr console
 			run(t.Context(), []string{"--runtime-endpoint", s.Endpoint(), "--for", "1500ms", "--output", output},
@@ -371,9 +371,9 @@ func (w watching) await(t *testing.T) int {
 	}
 }
 
-func startServer(t *testing.T) *plegtest.CRIServer {
+func startServer(t *testing.T) *criserver.Server {
 	t.Helper()
-	s, err := plegtest.StartCRIServer()
+	s, err := criserver.Start()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/kubepleg/pleg/plegtest"
+	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
 // setUp is how long a sandbox is ready before the first container in it starts.
@@ -12,8 +12,8 @@ const setUp = 80 * time.Millisecond
 
 // startNode starts a runtime in this process, on a socket, whose pods show within
 // ten seconds all that happens to pods.
-func startNode() (*plegtest.CRIServer, error) {
-	s, err := plegtest.StartCRIServer(plegtest.WithVersion("simulated-containerd", "v2.4.2"))
+func startNode() (*criserver.Server, error) {
+	s, err := criserver.Start(criserver.WithVersion("simulated-containerd", "v2.4.2"))
 	if err != nil {
 		return nil, fmt.Errorf("starting a node of our own: %w", err)
 	}
@@ -22,56 +22,56 @@ func startNode() (*plegtest.CRIServer, error) {
 }
 
 // nodePlans are the lives of the node's pods.
-func nodePlans() []plegtest.PodPlan {
-	return []plegtest.PodPlan{
+func nodePlans() []criserver.PodPlan {
+	return []criserver.PodPlan{
 		// Runs, and that is all.
 		pod("shop", "web-0", 0,
-			plegtest.ContainerPlan{ContainerConfig: named("nginx"), StartAfter: setUp},
+			criserver.ContainerPlan{ContainerConfig: named("nginx"), StartAfter: setUp},
 		),
 		// Crashes again and again, and is restarted ever later.
 		pod("shop", "cart-0", 500*time.Millisecond,
-			plegtest.ContainerPlan{
+			criserver.ContainerPlan{
 				ContainerConfig: named("cart"),
 				StartAfter:      setUp, RunFor: 1200 * time.Millisecond, ExitCode: 1,
-				Restart: plegtest.RestartAlways, BackOff: 700 * time.Millisecond, MaxBackOff: 5 * time.Second,
+				Restart: criserver.RestartAlways, BackOff: 700 * time.Millisecond, MaxBackOff: 5 * time.Second,
 			},
 		),
 		// Two steps of a job that completes, goes away, and comes again under the
 		// same name as another pod.
 		passing(3*time.Second, 3*time.Second, pod("jobs", "report", time.Second,
-			plegtest.ContainerPlan{ContainerConfig: named("fetch"), StartAfter: setUp, RunFor: 600 * time.Millisecond},
-			plegtest.ContainerPlan{
+			criserver.ContainerPlan{ContainerConfig: named("fetch"), StartAfter: setUp, RunFor: 600 * time.Millisecond},
+			criserver.ContainerPlan{
 				ContainerConfig: named("print"), StartAfter: 900 * time.Millisecond, RunFor: 1300 * time.Millisecond,
 			},
 		)),
 		// Outgrows its memory once.
 		pod("shop", "search-0", 1500*time.Millisecond,
-			plegtest.ContainerPlan{
+			criserver.ContainerPlan{
 				ContainerConfig: named("search"),
 				StartAfter:      setUp, RunFor: 3200 * time.Millisecond, ExitCode: 137, Reason: "OOMKilled",
-				Restart: plegtest.RestartOnFailure, Restarts: 1, BackOff: time.Second,
+				Restart: criserver.RestartOnFailure, Restarts: 1, BackOff: time.Second,
 			},
 		),
 		// Is deleted while it runs: what runs in it is killed.
 		passing(3500*time.Millisecond, 6*time.Second, pod("shop", "canary", 2500*time.Millisecond,
-			plegtest.ContainerPlan{ContainerConfig: named("nginx"), StartAfter: setUp},
-			plegtest.ContainerPlan{ContainerConfig: named("proxy"), StartAfter: 2 * setUp},
+			criserver.ContainerPlan{ContainerConfig: named("nginx"), StartAfter: setUp},
+			criserver.ContainerPlan{ContainerConfig: named("proxy"), StartAfter: 2 * setUp},
 		)),
 	}
 }
 
-func pod(namespace, name string, startAfter time.Duration, containers ...plegtest.ContainerPlan) plegtest.PodPlan {
-	return plegtest.PodPlan{
-		PodConfig:  plegtest.PodConfig{Namespace: namespace, Name: name},
+func pod(namespace, name string, startAfter time.Duration, containers ...criserver.ContainerPlan) criserver.PodPlan {
+	return criserver.PodPlan{
+		PodConfig:  criserver.PodConfig{Namespace: namespace, Name: name},
 		StartAfter: startAfter,
 		Containers: containers,
 	}
 }
 
 // passing is a pod that goes and comes again.
-func passing(liveFor, returnAfter time.Duration, plan plegtest.PodPlan) plegtest.PodPlan {
+func passing(liveFor, returnAfter time.Duration, plan criserver.PodPlan) criserver.PodPlan {
 	plan.LiveFor, plan.LingerFor, plan.ReturnAfter = liveFor, 800*time.Millisecond, returnAfter
 	return plan
 }
 
-func named(name string) plegtest.ContainerConfig { return plegtest.ContainerConfig{Name: name} }
+func named(name string) criserver.ContainerConfig { return criserver.ContainerConfig{Name: name} }

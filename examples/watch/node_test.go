@@ -8,14 +8,14 @@ import (
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
-	"github.com/kubepleg/pleg/plegtest"
+	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
 // TestNodeShowsEverything has the node's ten seconds pass on a fake clock and looks
 // for all that the example promises to show.
 func TestNodeShowsEverything(t *testing.T) {
 	clock := testclock.NewFakeClock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
-	s, err := plegtest.StartCRIServer(plegtest.WithClock(clock))
+	s, err := criserver.Start(criserver.WithClock(clock))
 	if err != nil {
 		t.Fatal(err)
 	}

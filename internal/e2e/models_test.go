@@ -21,11 +21,11 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
-	"github.com/kubepleg/pleg/plegtest"
+	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
 // notModelled are the fields that the models leave out, and why. Nothing else is excused. What
-// the script cannot show is held by tests of package plegtest: how long things take, which of
+// the script cannot show is held by tests of package criserver: how long things take, which of
 // two things at the same moment is first, what is lost when a reader goes or stalls, and the
 // addresses of pods, which are on the host's network here.
 var notModelled = map[protoreflect.FullName]string{
@@ -272,7 +272,7 @@ func killed(name string) scene {
 	})
 }
 
-// TestModelIsTheRuntime plays one script on a real runtime and on plegtest's model of it. After
+// TestModelIsTheRuntime plays one script on a real runtime and on criserver's model of it. After
 // every call, its error, the events, the lists and the statuses must be the same.
 func TestModelIsTheRuntime(t *testing.T) {
 	runtime, err := testnode.Chosen()
@@ -280,7 +280,7 @@ func TestModelIsTheRuntime(t *testing.T) {
 		t.Fatal(err)
 	}
 	model := modelOf(runtime)
-	shuffled := model == plegtest.CRIO // see plegtest.CRIServer.ShuffleEvents
+	shuffled := model == criserver.CRIO // see criserver.Server.ShuffleEvents
 	script := slices.DeleteFunc(slices.Clone(script), func(s scene) bool { return slices.Contains(s.not, runtime.Name) })
 	var want [][]string
 	synctest.Test(t, func(t *testing.T) {
@@ -297,18 +297,18 @@ func TestModelIsTheRuntime(t *testing.T) {
 	}
 }
 
-func modelOf(r testnode.Runtime) plegtest.CRIModel {
+func modelOf(r testnode.Runtime) criserver.Model {
 	switch {
 	case r.Name == "crio":
-		return plegtest.CRIO
+		return criserver.CRIO
 	case r.Name == "crio-no-events":
-		return plegtest.CRIOWithoutEvents
+		return criserver.CRIOWithoutEvents
 	case r.Name == "containerd-1.6":
-		return plegtest.Containerd16
+		return criserver.Containerd16
 	case r.Name == "containerd-1.7":
-		return plegtest.Containerd17
+		return criserver.Containerd17
 	}
-	return plegtest.Containerd2
+	return criserver.Containerd2
 }
 
 // play plays a scene, and returns how it ended.
@@ -342,15 +342,15 @@ func (s *stage) listen(ctx context.Context) error {
 }
 
 // modelStage is a stage with a model, in a bubble.
-func modelStage(t *testing.T, model plegtest.CRIModel, shuffled bool) *stage {
-	var server *plegtest.CRIServer
+func modelStage(t *testing.T, model criserver.Model, shuffled bool) *stage {
+	var server *criserver.Server
 	var listener *bufconn.Listener
-	server, err := plegtest.StartCRIServer(plegtest.WithModel(model), plegtest.WithListener(func() (net.Listener, error) {
+	server, err := criserver.Start(criserver.WithModel(model), criserver.WithListener(func() (net.Listener, error) {
 		listener = bufconn.Listen(1 << 16)
 		return listener, nil
-	}), plegtest.WithPrograms(map[string]plegtest.Program{
+	}), criserver.WithPrograms(map[string]criserver.Program{
 		testnode.BusyboxImage: {Start: findCommand(model), Main: runCommand,
-			Exec: func(_ context.Context, p *plegtest.Process) int {
+			Exec: func(_ context.Context, p *criserver.Process) int {
 				if err := server.OOMKill(p.ContainerID); err != nil || !slices.Equal(p.Args, eater) {
 					return 1
 				}
@@ -393,13 +393,13 @@ func modelStage(t *testing.T, model plegtest.CRIModel, shuffled bool) *stage {
 }
 
 // findCommand and runCommand are the model's shell.
-func findCommand(model plegtest.CRIModel) func(p *plegtest.Process) error {
+func findCommand(model criserver.Model) func(p *criserver.Process) error {
 	text := fmt.Sprintf("failed to create shim task: OCI runtime create failed: runc create failed: "+
 		"unable to start container process: exec: %q: stat %s: no such file or directory", absent[0], absent[0])
-	if model == plegtest.Containerd16 || model == plegtest.Containerd17 {
+	if model == criserver.Containerd16 || model == criserver.Containerd17 {
 		text += ": unknown"
 	}
-	return func(p *plegtest.Process) error {
+	return func(p *criserver.Process) error {
 		if slices.Equal(p.Args, absent) {
 			return errors.New(text)
 		}
@@ -407,7 +407,7 @@ func findCommand(model plegtest.CRIModel) func(p *plegtest.Process) error {
 	}
 }
 
-func runCommand(ctx context.Context, p *plegtest.Process) int {
+func runCommand(ctx context.Context, p *criserver.Process) int {
 	for _, code := range []int{0, 3} {
 		if slices.Equal(p.Args, testnode.Exit(code)) {
 			return code

@@ -13,13 +13,13 @@ import (
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
-	"github.com/kubepleg/pleg/plegtest"
+	"github.com/kubepleg/pleg/plegtest/criserver"
 	"github.com/kubepleg/pleg/plegz"
 )
 
 // Node is a simulated node with a generator, whose page is served.
 type Node struct {
-	*plegtest.CRIServer
+	*criserver.Server
 	Generator *pleg.GenericPLEG
 	Page      *httptest.Server
 
@@ -30,11 +30,11 @@ type Node struct {
 // the network.
 func StartNode(wrap func(http.Handler) http.Handler) (*Node, error) {
 	n := &Node{}
-	server, err := plegtest.StartCRIServer(plegtest.WithVersion("simulated-containerd", "v2.4.2"))
+	server, err := criserver.Start(criserver.WithVersion("simulated-containerd", "v2.4.2"))
 	if err != nil {
 		return nil, fmt.Errorf("starting a node: %w", err)
 	}
-	n.CRIServer = server
+	n.Server = server
 	n.stop = append(n.stop, server.Stop)
 	runtime, err := cri.Connect(context.Background(), server.Endpoint())
 	if err != nil {
@@ -68,6 +68,6 @@ func (n *Node) Close() {
 
 // Run runs a container in a pod of its own, and returns its ID.
 func (n *Node) Run(namespace, name, container string) (id string, err error) {
-	sandbox := n.RunPod(plegtest.PodConfig{Namespace: namespace, Name: name})
-	return n.RunContainer(sandbox, plegtest.ContainerConfig{Name: container})
+	sandbox := n.RunPod(criserver.PodConfig{Namespace: namespace, Name: name})
+	return n.RunContainer(sandbox, criserver.ContainerConfig{Name: container})
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/kubepleg/pleg/internal/e2e/browser"
-	"github.com/kubepleg/pleg/plegtest"
+	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
 // patience is how long a test waits for something that must come.
@@ -96,7 +96,7 @@ func TestHungCallIsNamed(t *testing.T) {
 	id := run(t, n, "payment-0")
 	run(t, n, "web-0")
 	await(t, tab, lane("payment-0")+`.includes('running')`)
-	heal := n.Inject(plegtest.CRIFault{Method: "ContainerStatus", Object: id, Hang: true})
+	heal := n.Inject(criserver.Fault{Method: "ContainerStatus", Object: id, Hang: true})
 	if err := n.ExitContainer(id, 1, "Error"); err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +118,7 @@ func TestWhatIsReadOut(t *testing.T) {
 		if (e) readOut.push(e.textContent);
 	} }).observe(document.body, { subtree: true, childList: true, characterData: true }))`)
 	sentence := evaluate[string](t, tab, `document.getElementById('sentence').innerText`)
-	heal := n.Inject(plegtest.CRIFault{Method: "ContainerStatus", Object: id, Hang: true})
+	heal := n.Inject(criserver.Fault{Method: "ContainerStatus", Object: id, Hang: true})
 	if err := n.ExitContainer(id, 1, "Error"); err != nil {
 		t.Fatal(err)
 	}
@@ -249,8 +249,8 @@ func (s stalling) Write(b []byte) (int, error) {
 func TestHostileNames(t *testing.T) {
 	n, tab := open(t, nil)
 	const hostile = `<script>window.hit=1</script><img src=x onerror="window.hit=1">` + "\u202e\u009b\u200b"
-	sandbox := n.RunPod(plegtest.PodConfig{Namespace: hostile, Name: hostile, UID: hostile})
-	id, err := n.RunContainer(sandbox, plegtest.ContainerConfig{Name: hostile})
+	sandbox := n.RunPod(criserver.PodConfig{Namespace: hostile, Name: hostile, UID: hostile})
+	id, err := n.RunContainer(sandbox, criserver.ContainerConfig{Name: hostile})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/internal/e2e/measure"
 	"github.com/kubepleg/pleg/internal/proctest"
-	"github.com/kubepleg/pleg/plegtest"
+	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
 // What the manifests ask for: TestResources and TestFootprint.
@@ -44,11 +44,11 @@ const crashing = 5
 func TestFootprint(t *testing.T) {
 	s := startServer(t)
 	for i := range *footprintPods {
-		sandbox := s.RunPod(plegtest.PodConfig{
+		sandbox := s.RunPod(criserver.PodConfig{
 			Namespace: "production", Name: fmt.Sprintf("frontend-6d4cf56db6-%05d", i), Labels: ordinaryLabels(i),
 		})
 		for _, name := range []string{"server", "sidecar"} {
-			if _, err := s.RunContainer(sandbox, plegtest.ContainerConfig{Name: name, Labels: ordinaryLabels(i)}); err != nil {
+			if _, err := s.RunContainer(sandbox, criserver.ContainerConfig{Name: name, Labels: ordinaryLabels(i)}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -72,11 +72,11 @@ func TestFootprint(t *testing.T) {
 	}
 	idle := span("idle")
 	for i := range crashing {
-		s.Play(plegtest.PodPlan{
-			PodConfig: plegtest.PodConfig{Namespace: "production", Name: fmt.Sprintf("crash-%d", i)},
-			Containers: []plegtest.ContainerPlan{{
-				ContainerConfig: plegtest.ContainerConfig{Name: "app"}, RunFor: 500 * time.Millisecond, ExitCode: 1,
-				Restart: plegtest.RestartAlways, BackOff: 500 * time.Millisecond, MaxBackOff: 500 * time.Millisecond,
+		s.Play(criserver.PodPlan{
+			PodConfig: criserver.PodConfig{Namespace: "production", Name: fmt.Sprintf("crash-%d", i)},
+			Containers: []criserver.ContainerPlan{{
+				ContainerConfig: criserver.ContainerConfig{Name: "app"}, RunFor: 500 * time.Millisecond, ExitCode: 1,
+				Restart: criserver.RestartAlways, BackOff: 500 * time.Millisecond, MaxBackOff: 500 * time.Millisecond,
 			}},
 		})
 	}

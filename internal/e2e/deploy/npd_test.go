@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/kubepleg/pleg/internal/proctest"
-	"github.com/kubepleg/pleg/plegtest"
+	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
 // npdConfig has the fields that node-problem-detector reads of a custom plugin's
@@ -104,7 +104,7 @@ func TestNodeProblemDetector(t *testing.T) {
 			claim(t, c.PluginConfig.MaxOutputLength == 80, "80 bytes are kept")
 
 			s := startServer(t)
-			s.RunPod(plegtest.PodConfig{Name: "web"})
+			s.RunPod(criserver.PodConfig{Name: "web"})
 			address := proctest.FreeAddress(t)
 			last := len(rule.Args) - 1
 			expect := func(code int, says string) {

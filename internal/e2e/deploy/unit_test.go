@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/kubepleg/pleg/internal/proctest"
-	"github.com/kubepleg/pleg/plegtest"
+	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
 func unitPath() string { return filepath.Join(Root(), "deploy", "systemd", "plegwatch.service") }
@@ -90,11 +90,11 @@ func TestUnit(t *testing.T) {
 // unit's filter, on a Debian with the same systemd.
 func TestUnitAllowsItsSystemCalls(t *testing.T) {
 	s := startServer(t)
-	s.Play(plegtest.PodPlan{
-		PodConfig: plegtest.PodConfig{Name: "crash"},
-		Containers: []plegtest.ContainerPlan{{
-			ContainerConfig: plegtest.ContainerConfig{Name: "app"}, RunFor: 200 * time.Millisecond, ExitCode: 1,
-			Restart: plegtest.RestartAlways, BackOff: 200 * time.Millisecond, MaxBackOff: 200 * time.Millisecond,
+	s.Play(criserver.PodPlan{
+		PodConfig: criserver.PodConfig{Name: "crash"},
+		Containers: []criserver.ContainerPlan{{
+			ContainerConfig: criserver.ContainerConfig{Name: "app"}, RunFor: 200 * time.Millisecond, ExitCode: 1,
+			Restart: criserver.RestartAlways, BackOff: 200 * time.Millisecond, MaxBackOff: 200 * time.Millisecond,
 		}},
 	})
 	log, address := filepath.Join(t.TempDir(), "strace"), proctest.FreeAddress(t)

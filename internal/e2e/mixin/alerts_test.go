@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/kubepleg/pleg/internal/proctest"
-	"github.com/kubepleg/pleg/plegtest"
+	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
 // The faults of TestAlertsFireAndResolve, by the alerts that they cause.
@@ -64,7 +64,7 @@ func TestAlertsFireAndResolve(t *testing.T) {
 		"kubernetes-mixin": shorten(t, readFile(t, "testdata/kubernetes-mixin.yaml"), mixinThresholds),
 	})
 	victims := startVictims(t, node)
-	busy := unreadNode.RunPod(plegtest.PodConfig{})
+	busy := unreadNode.RunPod(criserver.PodConfig{})
 
 	kubernetesMixin := append(mixinPanels("10s"), query{"the rule of kubernetes-mixin", mixinRule})
 	eventually(t, patience, func() string { return empty(prom, kubernetesMixin) })
@@ -144,18 +144,18 @@ type victims struct{ hangs, fails, outgrows, crashes container }
 
 type container struct{ sandbox, id string }
 
-func startVictims(t *testing.T, node *plegtest.CRIServer) victims {
+func startVictims(t *testing.T, node *criserver.Server) victims {
 	t.Helper()
 	pod := func(name string) container {
-		sandbox := node.RunPod(plegtest.PodConfig{Namespace: "shop", Name: name})
+		sandbox := node.RunPod(criserver.PodConfig{Namespace: "shop", Name: name})
 		return container{sandbox, runContainer(t, node, sandbox)}
 	}
 	return victims{pod("hangs"), pod("fails"), pod("outgrows"), pod("crashes")}
 }
 
-func runContainer(t *testing.T, node *plegtest.CRIServer, sandbox string) (id string) {
+func runContainer(t *testing.T, node *criserver.Server, sandbox string) (id string) {
 	t.Helper()
-	id, err := node.RunContainer(sandbox, plegtest.ContainerConfig{})
+	id, err := node.RunContainer(sandbox, criserver.ContainerConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,13 +163,13 @@ func runContainer(t *testing.T, node *plegtest.CRIServer, sandbox string) (id st
 }
 
 // inject injects the faults behind wanted, and returns what heals them.
-func inject(t *testing.T, node, agentNode, unreadNode *plegtest.CRIServer, stdout *valve, v victims) (heal func()) {
+func inject(t *testing.T, node, agentNode, unreadNode *criserver.Server, stdout *valve, v victims) (heal func()) {
 	t.Helper()
 	unavailable := status.Error(codes.Unavailable, "a fault of the test")
 	healers := []func(){
-		node.Inject(plegtest.CRIFault{Method: "ContainerStatus", Object: v.hangs.id, Hang: true}),
-		node.Inject(plegtest.CRIFault{Method: "ContainerStatus", Object: v.fails.id, Err: unavailable}),
-		node.Inject(plegtest.CRIFault{Method: "GetContainerEvents", Err: unavailable}),
+		node.Inject(criserver.Fault{Method: "ContainerStatus", Object: v.hangs.id, Hang: true}),
+		node.Inject(criserver.Fault{Method: "ContainerStatus", Object: v.fails.id, Err: unavailable}),
+		node.Inject(criserver.Fault{Method: "GetContainerEvents", Err: unavailable}),
 	}
 	node.BreakEventStreams(unavailable)
 	runContainer(t, node, v.hangs.sandbox)
@@ -192,10 +192,10 @@ func inject(t *testing.T, node, agentNode, unreadNode *plegtest.CRIServer, stdou
 	stdout.Lock()
 	healers = append(healers, stdout.Unlock)
 	for range 1000 {
-		runContainer(t, unreadNode, unreadNode.RunPod(plegtest.PodConfig{}))
+		runContainer(t, unreadNode, unreadNode.RunPod(criserver.PodConfig{}))
 	}
 	for _, method := range [...]string{"StreamPodSandboxes", "ListPodSandbox"} {
-		healers = append(healers, unreadNode.Inject(plegtest.CRIFault{Method: method, Delay: 1500 * time.Millisecond}))
+		healers = append(healers, unreadNode.Inject(criserver.Fault{Method: method, Delay: 1500 * time.Millisecond}))
 	}
 	healed := false
 	heal = func() {

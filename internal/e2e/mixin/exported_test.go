@@ -11,7 +11,7 @@ import (
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
-	"github.com/kubepleg/pleg/plegtest"
+	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
 // metric is a metric that the library exports.
@@ -23,12 +23,12 @@ type metric struct {
 // exported returns what a generator with all its metrics exports, by name, as Prometheus sees it.
 func exported(t *testing.T) map[string]metric {
 	t.Helper()
-	server, err := plegtest.StartCRIServer()
+	server, err := criserver.Start()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer server.Stop()
-	server.RunPod(plegtest.PodConfig{})
+	server.RunPod(criserver.PodConfig{})
 	runtime, err := cri.Connect(t.Context(), server.Endpoint())
 	if err != nil {
 		t.Fatal(err)

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/kubepleg/pleg/plegtest"
+	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
 // programs are the examples, built.
@@ -29,9 +29,9 @@ func build(t *testing.T) programs {
 }
 
 // startNode starts a node, whose faults are the test's.
-func startNode(t *testing.T, opts ...plegtest.CRIOption) *plegtest.CRIServer {
+func startNode(t *testing.T, opts ...criserver.Option) *criserver.Server {
 	t.Helper()
-	node, err := plegtest.StartCRIServer(opts...)
+	node, err := criserver.Start(opts...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +49,7 @@ func (v *valve) Write(p []byte) (int, error) {
 }
 
 // startWatch runs examples/watch on a node and serves its metrics on an address.
-func (p programs) startWatch(t *testing.T, node *plegtest.CRIServer, address string, args ...string) (stdout *valve) {
+func (p programs) startWatch(t *testing.T, node *criserver.Server, address string, args ...string) (stdout *valve) {
 	t.Helper()
 	stdout = &valve{}
 	run(t, stdout, p.watch, append([]string{"--runtime-endpoint", node.Endpoint(), "--listen", address,
@@ -60,16 +60,16 @@ func (p programs) startWatch(t *testing.T, node *plegtest.CRIServer, address str
 
 // startAgent starts examples/nodeagent with one pod on a node of its own, and serves its metrics on an
 // address.
-func (p programs) startAgent(t *testing.T, address string) *plegtest.CRIServer {
+func (p programs) startAgent(t *testing.T, address string) *criserver.Server {
 	t.Helper()
-	sleep := func(ctx context.Context, p *plegtest.Process) int {
+	sleep := func(ctx context.Context, p *criserver.Process) int {
 		select {
 		case <-ctx.Done():
 		case <-p.Terminate:
 		}
 		return 0
 	}
-	node := startNode(t, plegtest.WithPrograms(map[string]plegtest.Program{"localhost/sleep": {Main: sleep}}))
+	node := startNode(t, criserver.WithPrograms(map[string]criserver.Program{"localhost/sleep": {Main: sleep}}))
 	dir := t.TempDir()
 	manifest := `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "sleep"}, "spec": {"containers": [
 		{"name": "sleep", "image": "localhost/sleep", "imagePullPolicy": "IfNotPresent"}]}}`

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kubepleg/pleg/plegtest"
+	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
 // serverEnv asks a test binary to be the server, with that many containers.
@@ -38,16 +38,16 @@ func serve(asked string) error {
 	if err != nil {
 		return err
 	}
-	s, err := plegtest.StartCRIServer(plegtest.WithEncodedLists(), plegtest.WithoutStreamingLists(),
-		plegtest.WithModel(plegtest.CRIOWithoutEvents))
+	s, err := criserver.Start(criserver.WithEncodedLists(), criserver.WithoutStreamingLists(),
+		criserver.WithModel(criserver.CRIOWithoutEvents))
 	if err != nil {
 		return err
 	}
 	defer s.Stop()
 	for range containers / 2 {
-		sandbox := s.RunPod(plegtest.PodConfig{})
+		sandbox := s.RunPod(criserver.PodConfig{})
 		for _, name := range []string{"app", "sidecar"} {
-			_, err := s.RunContainer(sandbox, plegtest.ContainerConfig{Name: name, Annotations: map[string]string{
+			_, err := s.RunContainer(sandbox, criserver.ContainerConfig{Name: name, Annotations: map[string]string{
 				"io.kubernetes.container.hash":                     "5ef0b6d4",
 				"io.kubernetes.container.restartCount":             "0",
 				"io.kubernetes.container.terminationMessagePath":   "/dev/termination-log",

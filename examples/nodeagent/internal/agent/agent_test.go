@@ -18,7 +18,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/kubepleg/pleg/plegtest"
+	"github.com/kubepleg/pleg/internal/garbage"
+	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
 // An agent that starts again adopts what runs: containers, restart counts, start times and
@@ -56,7 +57,7 @@ func TestAdoption(t *testing.T) {
 // What an agent that was killed left half done is completed, and nothing runs twice.
 func TestAdoptionOfHalfAPod(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
-		heal := n.server.Inject(plegtest.CRIFault{Method: "StartContainer", Hang: true})
+		heal := n.server.Inject(criserver.Fault{Method: "StartContainer", Hang: true})
 		pod := n.pod("a", always)
 		n.run(time.Second, pod)
 		n.stop()
@@ -78,7 +79,7 @@ func TestOrphans(t *testing.T) {
 		n.run(time.Second, n.pod("a", always), b)
 		adopted := n.server.Sandboxes(b.UID)
 		n.stop()
-		foreign := n.server.RunPod(plegtest.PodConfig{Name: "foreign"})
+		foreign := n.server.RunPod(criserver.PodConfig{Name: "foreign"})
 		n.start()
 		n.wait(5 * time.Second)
 		if s, _ := n.server.Present(); s != 3 {
@@ -105,7 +106,7 @@ func TestOrphanWithBadName(t *testing.T) {
 		if err := os.WriteFile(precious, nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		n.server.RunPod(plegtest.PodConfig{Name: "a", UID: "..",
+		n.server.RunPod(criserver.PodConfig{Name: "a", UID: "..",
 			Annotations: map[string]string{"kubernetes.io/config.source": "nodeagent " + n.dir}})
 		n.run(time.Minute, n.pod("a", always))
 		n.want("a", "Running Ready; web 0 running")
@@ -122,10 +123,10 @@ func TestRuntimeAnswersGarbage(t *testing.T) {
 			r.Status.Annotations["io.kubernetes.container.restartCount"] = "-7"
 		}
 	}
-	faults := map[string]plegtest.CRIFault{
-		"no metadata": {Edit: plegtest.NilMetadata}, "no IDs": {Edit: plegtest.EmptyIDs},
-		"one ID": {Edit: plegtest.DuplicateIDs}, "unknown states": {Edit: plegtest.UnknownStates},
-		"no labels": {Edit: plegtest.MissingLabels}, "no status": {Edit: plegtest.NilStatus},
+	faults := map[string]criserver.Fault{
+		"no metadata": {Edit: garbage.NilMetadata}, "no IDs": {Edit: garbage.EmptyIDs},
+		"one ID": {Edit: garbage.DuplicateIDs}, "unknown states": {Edit: garbage.UnknownStates},
+		"no labels": {Edit: garbage.MissingLabels}, "no status": {Edit: garbage.NilStatus},
 		"no protobuf": {Raw: []byte{0xff}}, "nothing": {Raw: []byte{}},
 		"negative restarts": {Edit: negativeRestarts}, "too large": {Padding: 17 << 20}, "cut off": {Cut: true},
 	}
@@ -205,7 +206,7 @@ func TestHungInspection(t *testing.T) {
 		}
 		n.run(time.Second, pods...)
 		hung := n.agent.generator.Pods().FindPodByID(pods[0].UID).Containers[0].ID.ID
-		heal := n.server.Inject(plegtest.CRIFault{Method: "ContainerStatus", Object: hung, Hang: true})
+		heal := n.server.Inject(criserver.Fault{Method: "ContainerStatus", Object: hung, Hang: true})
 		n.kill("web")
 		n.wait(time.Second)
 		for i := range 20 {
@@ -234,7 +235,7 @@ func TestLateReason(t *testing.T) {
 		n.kill("c")
 		n.wait(time.Second)
 		n.want("a", "Failed; c 0 Error(137)")
-		heal := n.server.Inject(plegtest.CRIFault{Method: "ContainerStatus", Edit: func(answer proto.Message) {
+		heal := n.server.Inject(criserver.Fault{Method: "ContainerStatus", Edit: func(answer proto.Message) {
 			answer.(*runtimeapi.ContainerStatusResponse).Status.Reason = "OOMKilled"
 		}})
 		n.wait(2 * time.Second)
@@ -254,7 +255,7 @@ func TestLateReason(t *testing.T) {
 func TestRuntimeNotReady(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		n.run(time.Second, n.pod("a", always))
-		heal := n.server.Inject(plegtest.CRIFault{Method: "Status", Edit: func(answer proto.Message) {
+		heal := n.server.Inject(criserver.Fault{Method: "Status", Edit: func(answer proto.Message) {
 			for _, c := range answer.(*runtimeapi.StatusResponse).Status.Conditions {
 				c.Status, c.Reason, c.Message = false, "Broken", "the shim is gone"
 			}

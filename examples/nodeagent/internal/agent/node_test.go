@@ -24,13 +24,13 @@ import (
 	"github.com/kubepleg/pleg/cri"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/manifest"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/runtime"
-	"github.com/kubepleg/pleg/plegtest"
+	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
 // node is a runtime in the test's bubble, with an agent on it. Time is the bubble's.
 type node struct {
 	t        *testing.T
-	server   *plegtest.CRIServer
+	server   *criserver.Server
 	conn     *grpc.ClientConn
 	registry *prometheus.Registry
 	agent    *Agent
@@ -74,8 +74,8 @@ func inBubble(t *testing.T, test func(t *testing.T, n *node)) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &node{t: t, dir: dir, exec: map[string]int{}, sink: &memory{pods: map[string]*v1.Pod{}}}
 		var l *bufconn.Listener
-		server, err := plegtest.StartCRIServer(plegtest.WithPrograms(n.programs()),
-			plegtest.WithListener(func() (net.Listener, error) {
+		server, err := criserver.Start(criserver.WithPrograms(n.programs()),
+			criserver.WithListener(func() (net.Listener, error) {
 				l = bufconn.Listen(1 << 16)
 				return l, nil
 			}))
@@ -127,16 +127,16 @@ func (n *node) start() {
 
 // programs are the images: "sleep" ends when asked to, "deaf" does not, "exit" exits with the
 // code and after the time of its arguments, "late" starts to serve late.
-func (n *node) programs() map[string]plegtest.Program {
-	main := func(run func(ctx context.Context, p *plegtest.Process) int) plegtest.Program {
-		return plegtest.Program{
-			Main: func(ctx context.Context, p *plegtest.Process) int {
+func (n *node) programs() map[string]criserver.Program {
+	main := func(run func(ctx context.Context, p *criserver.Process) int) criserver.Program {
+		return criserver.Program{
+			Main: func(ctx context.Context, p *criserver.Process) int {
 				n.note(p.ContainerName + " started")
 				code := run(ctx, p)
 				n.note(fmt.Sprintf("%s exits %d", p.ContainerName, code))
 				return code
 			},
-			Exec: func(ctx context.Context, p *plegtest.Process) int {
+			Exec: func(ctx context.Context, p *criserver.Process) int {
 				switch p.Args[0] {
 				case "hang":
 					<-ctx.Done()
@@ -152,7 +152,7 @@ func (n *node) programs() map[string]plegtest.Program {
 			},
 		}
 	}
-	sleep := main(func(ctx context.Context, p *plegtest.Process) int {
+	sleep := main(func(ctx context.Context, p *criserver.Process) int {
 		select {
 		case <-p.Terminate:
 			return 0
@@ -160,17 +160,17 @@ func (n *node) programs() map[string]plegtest.Program {
 			return 137
 		}
 	})
-	return map[string]plegtest.Program{
+	return map[string]criserver.Program{
 		"sleep": sleep, "sleep2": sleep,
-		"deaf": main(func(ctx context.Context, _ *plegtest.Process) int { <-ctx.Done(); return 137 }),
-		"exit": main(func(ctx context.Context, p *plegtest.Process) int {
+		"deaf": main(func(ctx context.Context, _ *criserver.Process) int { <-ctx.Done(); return 137 }),
+		"exit": main(func(ctx context.Context, p *criserver.Process) int {
 			code, _ := strconv.Atoi(p.Args[0])
 			if len(p.Args) > 1 {
 				pause(ctx, p.Args[1])
 			}
 			return code
 		}),
-		"twice": main(func(_ context.Context, p *plegtest.Process) int {
+		"twice": main(func(_ context.Context, p *criserver.Process) int {
 			if p.Attempt < 2 {
 				return 1
 			}

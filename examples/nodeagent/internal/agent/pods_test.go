@@ -8,7 +8,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/kubepleg/pleg/plegtest"
+	"github.com/kubepleg/pleg/internal/garbage"
+	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
 const always = "  containers: [{name: web, image: sleep, imagePullPolicy: Never}]\n"
@@ -219,7 +220,7 @@ func TestSandboxDies(t *testing.T) {
 // A sandbox that never gets its address is replaced with back-off.
 func TestSandboxWithoutAddress(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
-		n.server.Inject(plegtest.CRIFault{Method: "PodSandboxStatus", Times: 300, Edit: func(answer proto.Message) {
+		n.server.Inject(criserver.Fault{Method: "PodSandboxStatus", Times: 300, Edit: func(answer proto.Message) {
 			answer.(*runtimeapi.PodSandboxStatusResponse).Status.Network = nil
 		}})
 		n.run(time.Minute, n.pod("a", always))
@@ -232,7 +233,7 @@ func TestSandboxWithoutAddress(t *testing.T) {
 // So is a container of which the runtime does not know what became.
 func TestContainerOfUnknownState(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
-		n.server.Inject(plegtest.CRIFault{Method: "ContainerStatus", Times: 100, Edit: plegtest.UnknownStates})
+		n.server.Inject(criserver.Fault{Method: "ContainerStatus", Times: 100, Edit: garbage.UnknownStates})
 		n.run(5*time.Second, n.pod("a", always))
 		n.want("a", "Pending; web 1 CrashLoopBackOff")
 		if calls := n.server.Calls("CreateContainer"); calls != 2 {
@@ -306,7 +307,7 @@ func TestStartFails(t *testing.T) {
 	} {
 		t.Run(method, func(t *testing.T) {
 			inBubble(t, func(_ *testing.T, n *node) {
-				heal := n.server.Inject(plegtest.CRIFault{Method: method, Err: errOnPurpose})
+				heal := n.server.Inject(criserver.Fault{Method: method, Err: errOnPurpose})
 				n.run(5*time.Second, n.pod("a", always))
 				n.want("a", want)
 				heal()

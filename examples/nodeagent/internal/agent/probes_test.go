@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/kubepleg/pleg/plegtest"
+	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
 // probed returns the specification of a container with probes.
@@ -113,7 +113,7 @@ func TestProbeTimeout(t *testing.T) {
 		if s := n.status("a").ContainerStatuses[0]; s.RestartCount != 1 {
 			t.Errorf("%d restarts", s.RestartCount)
 		}
-		n.server.Inject(plegtest.CRIFault{Method: "ExecSync", Err: errOnPurpose})
+		n.server.Inject(criserver.Fault{Method: "ExecSync", Err: errOnPurpose})
 		n.run(time.Minute, n.pod("b", probed("sleep", strictLiveness)))
 		n.want("b", "Running Ready; web 0 running")
 	})

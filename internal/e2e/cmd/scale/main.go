@@ -1,7 +1,7 @@
 // Command scale measures what an agent costs by the size of its node: its CPU time and
 // memory, the calls that it makes, the metric series that it has and what a scrape of them
 // costs. The agent is examples/watch with its page and its metrics, in a process of its
-// own; the node is a CRI server of plegtest with streaming lists and an event stream, in
+// own; the node is a server of package criserver with streaming lists and an event stream, in
 // this one, whose work is not counted.
 //
 //	go run ./cmd/scale

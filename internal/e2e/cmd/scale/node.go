@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kubepleg/pleg/plegtest"
+	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
 // cost is what an agent cost in a time.
@@ -35,7 +35,7 @@ func numbers(list string) (numbers []int, err error) {
 // measured measures the agent on a node of so many pods, of which so many containers die
 // and are restarted in a second.
 func measured(ctx context.Context, program string, pods, rate int) (c cost, err error) {
-	node, err := plegtest.StartCRIServer(plegtest.WithEncodedLists())
+	node, err := criserver.Start(criserver.WithEncodedLists())
 	if err != nil {
 		return cost{}, err
 	}
@@ -115,18 +115,18 @@ func ticker(rate int) *time.Ticker {
 
 // fill creates pods of a sandbox and two containers each, with the labels and annotations
 // that a Deployment's pod has, and returns the IDs of the containers.
-func fill(node *plegtest.CRIServer, pods int) (ids []string, err error) {
+func fill(node *criserver.Server, pods int) (ids []string, err error) {
 	for i := range pods {
 		labels := map[string]string{
 			"app.kubernetes.io/name": "frontend", "app.kubernetes.io/instance": "frontend-production",
 			"app.kubernetes.io/version": "v1.2.3", "app.kubernetes.io/part-of": "storefront",
 			"app.kubernetes.io/managed-by": "Helm", "pod-template-hash": "6d4cf56db6",
 		}
-		sandbox := node.RunPod(plegtest.PodConfig{
+		sandbox := node.RunPod(criserver.PodConfig{
 			Namespace: "production", Name: fmt.Sprintf("frontend-6d4cf56db6-%05d", i), Labels: labels,
 		})
 		for _, name := range []string{"server", "sidecar"} {
-			id, err := node.RunContainer(sandbox, plegtest.ContainerConfig{
+			id, err := node.RunContainer(sandbox, criserver.ContainerConfig{
 				Name: name, Image: "registry.example.com/team/" + name + ":v1.2.3",
 			})
 			if err != nil {
@@ -140,7 +140,7 @@ func fill(node *plegtest.CRIServer, pods int) (ids []string, err error) {
 
 // restart has a container die, puts a new one into its place, and removes the dead one, so
 // that the node stays as large as it is.
-func restart(node *plegtest.CRIServer, ids []string, i int) error {
+func restart(node *criserver.Server, ids []string, i int) error {
 	dead := ids[i]
 	if err := node.ExitContainer(dead, 1, "Error"); err != nil {
 		return err

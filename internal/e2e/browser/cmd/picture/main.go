@@ -13,7 +13,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/kubepleg/pleg/internal/e2e/browser"
-	"github.com/kubepleg/pleg/plegtest"
+	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
 func main() {
@@ -52,7 +52,7 @@ func picture(w browser.Window, out string, pods int, hang bool, after time.Durat
 			return err
 		}
 		time.Sleep(2 * time.Second)
-		node.Inject(plegtest.CRIFault{Method: "ContainerStatus", Object: id, Hang: true})
+		node.Inject(criserver.Fault{Method: "ContainerStatus", Object: id, Hang: true})
 		if err := node.ExitContainer(id, 1, "Error"); err != nil {
 			return err
 		}
@@ -73,28 +73,28 @@ func picture(w browser.Window, out string, pods int, hang bool, after time.Durat
 
 // plans are the lives of a node's pods: a few lively ones, and the rest quiet with a
 // container that ends at times.
-func plans(n int) []plegtest.PodPlan {
+func plans(n int) []criserver.PodPlan {
 	const s = time.Second
-	container := func(name string, start time.Duration) plegtest.ContainerPlan {
-		return plegtest.ContainerPlan{ContainerConfig: plegtest.ContainerConfig{Name: name}, StartAfter: start}
+	container := func(name string, start time.Duration) criserver.ContainerPlan {
+		return criserver.ContainerPlan{ContainerConfig: criserver.ContainerConfig{Name: name}, StartAfter: start}
 	}
-	pod := func(namespace, name string, start time.Duration, containers ...plegtest.ContainerPlan) plegtest.PodPlan {
-		return plegtest.PodPlan{
-			PodConfig:  plegtest.PodConfig{Namespace: namespace, Name: name},
+	pod := func(namespace, name string, start time.Duration, containers ...criserver.ContainerPlan) criserver.PodPlan {
+		return criserver.PodPlan{
+			PodConfig:  criserver.PodConfig{Namespace: namespace, Name: name},
 			StartAfter: start, Containers: containers,
 		}
 	}
 	cart := container("cart", s)
-	cart.RunFor, cart.ExitCode, cart.Restart, cart.BackOff, cart.MaxBackOff = 3*s, 1, plegtest.RestartAlways, 2*s, 8*s
+	cart.RunFor, cart.ExitCode, cart.Restart, cart.BackOff, cart.MaxBackOff = 3*s, 1, criserver.RestartAlways, 2*s, 8*s
 	search := container("search", s)
 	search.RunFor, search.ExitCode, search.Reason, search.Restart, search.Restarts, search.BackOff =
-		9*s, 137, "OOMKilled", plegtest.RestartOnFailure, 1, 4*s
+		9*s, 137, "OOMKilled", criserver.RestartOnFailure, 1, 4*s
 	fetch, toPDF := container("fetch", s), container("print", 5*s)
 	fetch.RunFor, toPDF.RunFor = 4*s, 7*s
 	report := pod("jobs", "report", 3*s, fetch, toPDF)
 	canary := pod("shop", "canary", 6*s, container("nginx", s), container("proxy", 2*s))
 	canary.LiveFor, canary.LingerFor, canary.ReturnAfter = 10*s, 2*s, 8*s
-	plans := []plegtest.PodPlan{
+	plans := []criserver.PodPlan{
 		pod("shop", "web-0", 0, container("nginx", s), container("proxy", 2*s)),
 		pod("shop", "cart-0", 2*s, cart), pod("shop", "search-0", 4*s, search),
 		report, canary, pod("kube-system", "kube-proxy-x7k2p", 0, container("kube-proxy", s)),
@@ -102,7 +102,7 @@ func plans(n int) []plegtest.PodPlan {
 	for i := len(plans); i < n; i++ {
 		worker := container("worker", time.Duration(i%17)*s/4)
 		worker.RunFor, worker.ExitCode = time.Duration(15+i%23)*s, int32(i%7/6)
-		worker.Restart, worker.BackOff = plegtest.RestartAlways, time.Duration(1+i%4)*s
+		worker.Restart, worker.BackOff = criserver.RestartAlways, time.Duration(1+i%4)*s
 		plans = append(plans, pod(fmt.Sprintf("team-%02d", i%13), fmt.Sprintf("worker-%04d", i),
 			time.Duration(i%10)*s/5, worker))
 	}

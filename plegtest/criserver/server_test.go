@@ -1,4 +1,4 @@
-package plegtest_test
+package criserver_test
 
 import (
 	"context"
@@ -17,12 +17,12 @@ import (
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/kubepleg/pleg/plegtest"
+	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-func startServer(t *testing.T, opts ...plegtest.CRIOption) *plegtest.CRIServer {
+func startServer(t *testing.T, opts ...criserver.Option) *criserver.Server {
 	t.Helper()
-	s, err := plegtest.StartCRIServer(opts...)
+	s, err := criserver.Start(opts...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +36,7 @@ func startServer(t *testing.T, opts ...plegtest.CRIOption) *plegtest.CRIServer {
 	return s
 }
 
-func dial(t *testing.T, s *plegtest.CRIServer) runtimeapi.RuntimeServiceClient {
+func dial(t *testing.T, s *criserver.Server) runtimeapi.RuntimeServiceClient {
 	t.Helper()
 	conn, err := grpc.NewClient(s.Endpoint(), grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16<<20)))
@@ -81,12 +81,12 @@ func containerStatus(t *testing.T, c runtimeapi.RuntimeServiceClient, id string)
 	return resp.Status
 }
 
-func TestCRIServerLifeOfAPod(t *testing.T) {
+func TestServerLifeOfAPod(t *testing.T) {
 	s := startServer(t)
 	c := dial(t, s)
-	sandboxID := s.RunPod(plegtest.PodConfig{UID: "uid-1", Name: "web", Namespace: "shop",
+	sandboxID := s.RunPod(criserver.PodConfig{UID: "uid-1", Name: "web", Namespace: "shop",
 		IPs: []string{"10.1.2.3", "fd00::3"}})
-	id := must[string](t)(s.CreateContainer(sandboxID, plegtest.ContainerConfig{Name: "nginx"}))
+	id := must[string](t)(s.CreateContainer(sandboxID, criserver.ContainerConfig{Name: "nginx"}))
 	if st := containerStatus(t, c, id); st.State != runtimeapi.ContainerState_CONTAINER_CREATED ||
 		st.StartedAt != 0 || st.CreatedAt == 0 {
 		t.Error(st)
@@ -133,14 +133,14 @@ func TestCRIServerLifeOfAPod(t *testing.T) {
 		t.Error(sandbox)
 	}
 	if _, err := s.CreateContainer(sandboxID,
-		plegtest.ContainerConfig{}); status.Code(err) != codes.Unknown {
+		criserver.ContainerConfig{}); status.Code(err) != codes.Unknown {
 		t.Error(err)
 	}
-	second := s.RunPod(plegtest.PodConfig{UID: "uid-1", Name: "web", Namespace: "shop", IPs: []string{}})
+	second := s.RunPod(criserver.PodConfig{UID: "uid-1", Name: "web", Namespace: "shop", IPs: []string{}})
 	if diff := cmp.Diff([]string{second, sandboxID}, s.Sandboxes("uid-1")); diff != "" {
 		t.Error(diff)
 	}
-	third := must[string](t)(s.RunContainer(second, plegtest.ContainerConfig{Name: "nginx"}))
+	third := must[string](t)(s.RunContainer(second, criserver.ContainerConfig{Name: "nginx"}))
 	if st := containerStatus(t, c, third); st.Metadata.Attempt != 2 {
 		t.Error("the count of restarts does not outlive the sandbox:", st)
 	}
@@ -168,14 +168,14 @@ func TestCRIServerLifeOfAPod(t *testing.T) {
 	}
 }
 
-func TestCRIServerFilters(t *testing.T) {
+func TestServerFilters(t *testing.T) {
 	s := startServer(t)
 	c := dial(t, s)
-	a, b := s.RunPod(plegtest.PodConfig{UID: "a"}), s.RunPod(plegtest.PodConfig{UID: "b",
+	a, b := s.RunPod(criserver.PodConfig{UID: "a"}), s.RunPod(criserver.PodConfig{UID: "b",
 		Labels: map[string]string{"app": "b"}})
-	a1 := must[string](t)(s.RunContainer(a, plegtest.ContainerConfig{Name: "one"}))
-	a2 := must[string](t)(s.CreateContainer(a, plegtest.ContainerConfig{Name: "two"}))
-	b1 := must[string](t)(s.RunContainer(b, plegtest.ContainerConfig{Name: "one"}))
+	a1 := must[string](t)(s.RunContainer(a, criserver.ContainerConfig{Name: "one"}))
+	a2 := must[string](t)(s.CreateContainer(a, criserver.ContainerConfig{Name: "two"}))
+	b1 := must[string](t)(s.RunContainer(b, criserver.ContainerConfig{Name: "one"}))
 	if err := s.StopPodSandbox(b); err != nil {
 		t.Fatal(err)
 	}
@@ -229,12 +229,12 @@ func TestCRIServerFilters(t *testing.T) {
 	}
 }
 
-func TestCRIServerIsSeeded(t *testing.T) {
+func TestServerIsSeeded(t *testing.T) {
 	orders := func(seed uint64) (first, second string) {
-		s := startServer(t, plegtest.WithSeed(seed))
+		s := startServer(t, criserver.WithSeed(seed))
 		c := dial(t, s)
 		for range 10 {
-			s.RunPod(plegtest.PodConfig{})
+			s.RunPod(criserver.PodConfig{})
 		}
 		order := func() (ids string) {
 			for _, i := range must[*runtimeapi.ListPodSandboxResponse](t)(c.ListPodSandbox(t.Context(),
@@ -256,10 +256,10 @@ func TestCRIServerIsSeeded(t *testing.T) {
 	}
 }
 
-func TestCRIServerRefusesChanges(t *testing.T) {
+func TestServerRefusesChanges(t *testing.T) {
 	s := startServer(t)
 	c := dial(t, s)
-	id := s.RunPod(plegtest.PodConfig{})
+	id := s.RunPod(criserver.PodConfig{})
 	_, err := c.StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: id})
 	if status.Code(err) != codes.PermissionDenied {
 		t.Error(err)
@@ -298,14 +298,14 @@ func TestCRIServerRefusesChanges(t *testing.T) {
 	}
 }
 
-func TestCRIServerVersion(t *testing.T) {
+func TestServerVersion(t *testing.T) {
 	for _, tc := range []struct {
-		opts []plegtest.CRIOption
+		opts []criserver.Option
 		want string
 	}{
 		{nil, "containerd v2.4.2"},
-		{[]plegtest.CRIOption{plegtest.WithModel(plegtest.CRIO)}, "cri-o 1.37.0"},
-		{[]plegtest.CRIOption{plegtest.WithVersion("mine", "9"), plegtest.WithModel(plegtest.Containerd17)},
+		{[]criserver.Option{criserver.WithModel(criserver.CRIO)}, "cri-o 1.37.0"},
+		{[]criserver.Option{criserver.WithVersion("mine", "9"), criserver.WithModel(criserver.Containerd17)},
 			"mine 9"},
 	} {
 		c := dial(t, startServer(t, tc.opts...))
@@ -341,15 +341,15 @@ func streamContainers(ctx context.Context, c runtimeapi.RuntimeServiceClient) (i
 	}
 }
 
-func TestCRIServerStreamingLists(t *testing.T) {
-	s := startServer(t, plegtest.WithListBatch(4))
+func TestServerStreamingLists(t *testing.T) {
+	s := startServer(t, criserver.WithListBatch(4))
 	c := dial(t, s)
 	if items, messages, err := streamContainers(t.Context(), c); items != 0 || messages != 0 || err != nil {
 		t.Error("an empty node:", items, messages, err)
 	}
-	sandbox := s.RunPod(plegtest.PodConfig{})
+	sandbox := s.RunPod(criserver.PodConfig{})
 	for range 10 {
-		must[string](t)(s.RunContainer(sandbox, plegtest.ContainerConfig{}))
+		must[string](t)(s.RunContainer(sandbox, criserver.ContainerConfig{}))
 	}
 	if items, messages, err := streamContainers(t.Context(), c); items != 10 || messages != 3 || err != nil {
 		t.Error(items, messages, err)
@@ -365,25 +365,25 @@ func TestCRIServerStreamingLists(t *testing.T) {
 		t.Error(err)
 	}
 
-	heal := s.Inject(plegtest.CRIFault{Method: "StreamContainers", BreakAfter: 2,
+	heal := s.Inject(criserver.Fault{Method: "StreamContainers", BreakAfter: 2,
 		Err: status.Error(codes.Unavailable, "broken")})
 	if items, _, err := streamContainers(t.Context(), c); items != 8 || status.Code(err) != codes.Unavailable {
 		t.Error("broken midway:", items, err)
 	}
 	heal()
-	heal = s.Inject(plegtest.CRIFault{Method: "StreamContainers", BreakAfter: 1})
+	heal = s.Inject(criserver.Fault{Method: "StreamContainers", BreakAfter: 1})
 	if items, _, err := streamContainers(t.Context(), c); items != 4 || err != nil {
 		t.Error("cut short without an error:", items, err)
 	}
 	heal()
-	heal = s.Inject(plegtest.CRIFault{Method: "StreamContainers", BreakAfter: 1, Cut: true})
+	heal = s.Inject(criserver.Fault{Method: "StreamContainers", BreakAfter: 1, Cut: true})
 	if _, _, err := streamContainers(t.Context(), c); status.Code(err) != codes.Unavailable {
 		t.Error("connection cut:", err)
 	}
 	heal()
 
-	for _, opt := range []plegtest.CRIOption{plegtest.WithoutStreamingLists(),
-		plegtest.WithModel(plegtest.Containerd17)} {
+	for _, opt := range []criserver.Option{criserver.WithoutStreamingLists(),
+		criserver.WithModel(criserver.Containerd17)} {
 		old := dial(t, startServer(t, opt))
 		if _, _, err := streamContainers(t.Context(), old); status.Code(err) != codes.Unimplemented {
 			t.Error(err)
@@ -391,14 +391,14 @@ func TestCRIServerStreamingLists(t *testing.T) {
 	}
 }
 
-func TestCRIServerEncodedLists(t *testing.T) {
-	s := startServer(t, plegtest.WithEncodedLists())
+func TestServerEncodedLists(t *testing.T) {
+	s := startServer(t, criserver.WithEncodedLists())
 	c := dial(t, s)
 	if got := listContainers(t, c, nil); len(got) != 0 {
 		t.Error(got)
 	}
-	a := s.RunPod(plegtest.PodConfig{UID: "a"})
-	id := must[string](t)(s.RunContainer(a, plegtest.ContainerConfig{}))
+	a := s.RunPod(criserver.PodConfig{UID: "a"})
+	id := must[string](t)(s.RunContainer(a, criserver.ContainerConfig{}))
 	for range 2 {
 		if got := listContainers(t, c, nil); got[id].GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING {
 			t.Error(got)
@@ -419,10 +419,10 @@ func TestCRIServerEncodedLists(t *testing.T) {
 	}
 }
 
-func TestCRIServerDownUpFreezeThaw(t *testing.T) {
+func TestServerDownUpFreezeThaw(t *testing.T) {
 	s := startServer(t)
 	c := dial(t, s)
-	s.RunPod(plegtest.PodConfig{UID: "a"})
+	s.RunPod(criserver.PodConfig{UID: "a"})
 	list := func(ctx context.Context) (int, error) {
 		resp, err := c.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{}, grpc.WaitForReady(true))
 		return len(resp.GetItems()), err
@@ -439,7 +439,7 @@ func TestCRIServerDownUpFreezeThaw(t *testing.T) {
 		&runtimeapi.ListPodSandboxRequest{}); status.Code(err) != codes.Unavailable {
 		t.Error(err)
 	}
-	s.RunPod(plegtest.PodConfig{UID: "b"}) // containers keep running
+	s.RunPod(criserver.PodConfig{UID: "b"}) // containers keep running
 	for range 2 {
 		if err := s.Up(); err != nil {
 			t.Fatal(err)
@@ -474,7 +474,7 @@ func TestCRIServerDownUpFreezeThaw(t *testing.T) {
 	s.Freeze() // and is stopped frozen
 }
 
-func TestCRIServerManyContainers(t *testing.T) {
+func TestServerManyContainers(t *testing.T) {
 	if raceEnabled {
 		t.Skip("a test of size, which the race detector makes slow")
 	}
@@ -482,9 +482,9 @@ func TestCRIServerManyContainers(t *testing.T) {
 	c := dial(t, s)
 	const pods, each = 1000, 20
 	for range pods {
-		id := s.RunPod(plegtest.PodConfig{})
+		id := s.RunPod(criserver.PodConfig{})
 		for i := range each {
-			must[string](t)(s.RunContainer(id, plegtest.ContainerConfig{Name: fmt.Sprint("c", i)}))
+			must[string](t)(s.RunContainer(id, criserver.ContainerConfig{Name: fmt.Sprint("c", i)}))
 		}
 	}
 	if items, _, err := streamContainers(t.Context(), c); items != pods*each || err != nil {

@@ -1,21 +1,23 @@
-package plegtest
+package criserver
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// CRIFault is a fault that RPCs to the CRI server run into. Its effects happen in the
+// Fault is a fault that RPCs to the CRI server run into. Its effects happen in the
 // order of its fields. When several faults hit one call, they happen one after another in
 // the order in which they were injected.
-type CRIFault struct {
+type Fault struct {
 	// Method is the RPC that is hit, such as "ContainerStatus"; empty hits all RPCs.
 	Method string
 	// Object is the ID of a sandbox or container, or the UID of a pod, that the request
@@ -39,7 +41,6 @@ type CRIFault struct {
 	// Err fails the call; see package google.golang.org/grpc/status.
 	Err error
 	// Edit modifies the answer, or each message of a stream, to make it bad data.
-	// NilMetadata and the functions like it are ready-made edits.
 	Edit func(answer proto.Message)
 	// Padding adds this many bytes to the encoded answer, in an unknown field. With
 	// 16 MiB the answer is larger than clients accept.
@@ -48,34 +49,34 @@ type CRIFault struct {
 	Raw []byte
 }
 
-// injectedCRIFault is a fault in force.
-type injectedCRIFault struct {
-	CRIFault
+// injectedFault is a fault in force.
+type injectedFault struct {
+	Fault
 	healed chan struct{} // closed by heal
 	hits   int           // guarded by callGuard.mu
 }
 
 // Inject puts a fault in force. The returned function heals it: the fault is over, and the
 // calls that hang in it continue. Healing twice is harmless.
-func (s *CRIServer) Inject(f CRIFault) (heal func()) {
+func (s *Server) Inject(f Fault) (heal func()) {
 	g := s.guard
-	in := &injectedCRIFault{CRIFault: f, healed: make(chan struct{})}
+	in := &injectedFault{Fault: f, healed: make(chan struct{})}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.faults = append(g.faults, in)
 	return sync.OnceFunc(func() {
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		g.faults = slices.DeleteFunc(g.faults, func(f *injectedCRIFault) bool { return f == in })
+		g.faults = slices.DeleteFunc(g.faults, func(f *injectedFault) bool { return f == in })
 		close(in.healed)
 	})
 }
 
 // hit returns the faults that a request runs into, and counts the request for them.
-func (g *callGuard) hit(method string, req any) []*injectedCRIFault {
+func (g *callGuard) hit(method string, req any) []*injectedFault {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	var hit []*injectedCRIFault
+	var hit []*injectedFault
 	for _, f := range g.faults {
 		if f.Method != "" && f.Method != method || f.Object != "" && !names(req, f.Object) || f.Times > 0 &&
 			f.hits >= f.Times {
@@ -111,7 +112,7 @@ func names(req any, object string) bool {
 
 // before applies what a fault does before the answer, and returns the error with which
 // the call fails.
-func (f *injectedCRIFault) before(ctx context.Context, g *callGuard) error {
+func (f *injectedFault) before(ctx context.Context, g *callGuard) error {
 	if f.Delay > 0 {
 		timer := g.clock.NewTimer(f.Delay)
 		defer timer.Stop()
@@ -136,7 +137,7 @@ func (f *injectedCRIFault) before(ctx context.Context, g *callGuard) error {
 }
 
 // end ends a call as the fault says.
-func (f *injectedCRIFault) end(g *callGuard) error {
+func (f *injectedFault) end(g *callGuard) error {
 	if f.Cut {
 		g.cut()
 		return status.Error(codes.Unavailable, "the connection was cut")
@@ -145,7 +146,7 @@ func (f *injectedCRIFault) end(g *callGuard) error {
 }
 
 // spoil returns what the server sends in place of an answer.
-func (f *injectedCRIFault) spoil(answer any) (any, error) {
+func (f *injectedFault) spoil(answer any) (any, error) {
 	if f.Edit != nil {
 		if m, ok := answer.(proto.Message); ok {
 			m = proto.Clone(m)
@@ -182,4 +183,25 @@ func namesInWriting(req any, object string) bool {
 		return r.GetSandboxConfig().GetMetadata().GetUid() == object
 	}
 	return false
+}
+
+func encode(answer any) ([]byte, error) {
+	switch a := answer.(type) {
+	case rawMessage:
+		return a, nil
+	case proto.Message:
+		return proto.Marshal(a)
+	default:
+		return nil, fmt.Errorf("cannot encode a %T", answer)
+	}
+}
+
+// paddingField is a field number that no message of the CRI has.
+const paddingField = 19999 - 1000
+
+func padded(encoded []byte, n int) rawMessage {
+	out := make([]byte, 0, len(encoded)+n+16)
+	out = append(out, encoded...)
+	out = protowire.AppendTag(out, paddingField, protowire.BytesType)
+	return protowire.AppendBytes(out, make([]byte, n))
 }

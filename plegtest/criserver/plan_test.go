@@ -1,4 +1,4 @@
-package plegtest_test
+package criserver_test
 
 import (
 	"fmt"
@@ -10,7 +10,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	testingclock "k8s.io/utils/clock/testing"
 
-	"github.com/kubepleg/pleg/plegtest"
+	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
 // nodeStates returns the containers of the node: "pod/container#attempt state exit".
@@ -31,25 +31,25 @@ func nodeStates(t *testing.T, c runtimeapi.RuntimeServiceClient) []string {
 	return got
 }
 
-func TestCRIServerPlay(t *testing.T) {
+func TestServerPlay(t *testing.T) {
 	clk := testingclock.NewFakeClock(time.Unix(1000, 0))
-	s := startServer(t, plegtest.WithClock(clk))
+	s := startServer(t, criserver.WithClock(clk))
 	c := dial(t, s)
 	s.Play(
-		plegtest.PodPlan{
-			PodConfig: plegtest.PodConfig{Name: "web"},
-			Containers: []plegtest.ContainerPlan{
-				{ContainerConfig: plegtest.ContainerConfig{Name: "crash"}, RunFor: time.Second,
-					ExitCode: 1, Restart: plegtest.RestartOnFailure, BackOff: 10 * time.Second},
-				{ContainerConfig: plegtest.ContainerConfig{Name: "late"}, StartAfter: 5 * time.Second},
+		criserver.PodPlan{
+			PodConfig: criserver.PodConfig{Name: "web"},
+			Containers: []criserver.ContainerPlan{
+				{ContainerConfig: criserver.ContainerConfig{Name: "crash"}, RunFor: time.Second,
+					ExitCode: 1, Restart: criserver.RestartOnFailure, BackOff: 10 * time.Second},
+				{ContainerConfig: criserver.ContainerConfig{Name: "late"}, StartAfter: 5 * time.Second},
 			},
 		},
-		plegtest.PodPlan{
-			PodConfig:  plegtest.PodConfig{Name: "job"},
+		criserver.PodPlan{
+			PodConfig:  criserver.PodConfig{Name: "job"},
 			StartAfter: 2 * time.Second,
-			Containers: []plegtest.ContainerPlan{
-				{ContainerConfig: plegtest.ContainerConfig{Name: "work"}, RunFor: 3 * time.Second,
-					Restart: plegtest.RestartOnFailure},
+			Containers: []criserver.ContainerPlan{
+				{ContainerConfig: criserver.ContainerConfig{Name: "work"}, RunFor: 3 * time.Second,
+					Restart: criserver.RestartOnFailure},
 			},
 			LiveFor: 10 * time.Second, LingerFor: 5 * time.Second, ReturnAfter: time.Minute,
 		},
@@ -82,13 +82,13 @@ func TestCRIServerPlay(t *testing.T) {
 	at(77*time.Second, "job"+ready, "job/work#0"+up, "web"+ready, "web/crash#3"+down+"1 Error", "web/late#0"+up)
 }
 
-func TestCRIServerPlayIsSeeded(t *testing.T) {
+func TestServerPlayIsSeeded(t *testing.T) {
 	run := func() []string {
 		clk := testingclock.NewFakeClock(time.Unix(1000, 0))
-		s := startServer(t, plegtest.WithClock(clk), plegtest.WithSeed(5))
-		s.Play(slices.Repeat([]plegtest.PodPlan{{
+		s := startServer(t, criserver.WithClock(clk), criserver.WithSeed(5))
+		s.Play(slices.Repeat([]criserver.PodPlan{{
 			Jitter: 0.5, LiveFor: 7 * time.Second, LingerFor: time.Second, ReturnAfter: time.Second,
-			Containers: []plegtest.ContainerPlan{{RunFor: time.Second, Restart: plegtest.RestartAlways,
+			Containers: []criserver.ContainerPlan{{RunFor: time.Second, Restart: criserver.RestartAlways,
 				BackOff: time.Second, Restarts: 3}},
 		}}, 5)...)
 		for range 300 {
@@ -110,13 +110,13 @@ func TestCRIServerPlayIsSeeded(t *testing.T) {
 }
 
 // A plan does not undo the operations of the test.
-func TestCRIServerPlayAndOperate(t *testing.T) {
+func TestServerPlayAndOperate(t *testing.T) {
 	clk := testingclock.NewFakeClock(time.Unix(1000, 0))
-	s := startServer(t, plegtest.WithClock(clk))
+	s := startServer(t, criserver.WithClock(clk))
 	s.Settle() // nothing plays
-	s.Play(plegtest.PodPlan{
-		PodConfig: plegtest.PodConfig{UID: "a"},
-		Containers: []plegtest.ContainerPlan{{RunFor: time.Second, Restart: plegtest.RestartAlways,
+	s.Play(criserver.PodPlan{
+		PodConfig: criserver.PodConfig{UID: "a"},
+		Containers: []criserver.ContainerPlan{{RunFor: time.Second, Restart: criserver.RestartAlways,
 			MaxBackOff: time.Second}},
 		LiveFor: time.Minute,
 	})
@@ -139,6 +139,6 @@ func TestCRIServerPlayAndOperate(t *testing.T) {
 		t.Error(sandboxes)
 	}
 	s.Stop()
-	s.Play(plegtest.PodPlan{}) // too late
+	s.Play(criserver.PodPlan{}) // too late
 	s.Settle()
 }

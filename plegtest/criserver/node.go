@@ -1,4 +1,4 @@
-package plegtest
+package criserver
 
 import (
 	"fmt"
@@ -397,4 +397,15 @@ func (n *node) containerLocked(id string) (*simContainer, error) {
 		return c, nil
 	}
 	return nil, status.Errorf(codes.NotFound, "an error occurred when try to find container %q: not found", id)
+}
+
+func networkStatus(ips []string) *runtimeapi.PodSandboxNetworkStatus {
+	if len(ips) == 0 {
+		return &runtimeapi.PodSandboxNetworkStatus{}
+	}
+	network := &runtimeapi.PodSandboxNetworkStatus{Ip: ips[0]}
+	for _, ip := range ips[1:] {
+		network.AdditionalIps = append(network.AdditionalIps, &runtimeapi.PodIP{Ip: ip})
+	}
+	return network
 }

@@ -1,4 +1,4 @@
-package plegtest
+package criserver
 
 import (
 	"bytes"
@@ -25,7 +25,7 @@ var writingCalls = map[string]bool{
 const loopback = "127.0.0.1"
 
 // RunPodSandbox implements runtimeapi.RuntimeServiceServer.
-func (c *criService) RunPodSandbox(_ context.Context,
+func (c *service) RunPodSandbox(_ context.Context,
 	req *runtimeapi.RunPodSandboxRequest) (*runtimeapi.RunPodSandboxResponse, error) {
 	meta := req.GetConfig().GetMetadata()
 	if meta.GetName() == "" || meta.GetNamespace() == "" || meta.GetUid() == "" {
@@ -62,7 +62,7 @@ func (c *criService) RunPodSandbox(_ context.Context,
 const crioGrace = 10 * time.Second
 
 // StopPodSandbox implements runtimeapi.RuntimeServiceServer.
-func (c *criService) StopPodSandbox(ctx context.Context,
+func (c *service) StopPodSandbox(ctx context.Context,
 	req *runtimeapi.StopPodSandboxRequest) (*runtimeapi.StopPodSandboxResponse, error) {
 	if err := c.beforeRemoval(ctx, c.s.Containers(req.PodSandboxId)...); err != nil {
 		return nil, err
@@ -72,7 +72,7 @@ func (c *criService) StopPodSandbox(ctx context.Context,
 
 // stopped returns the error of what was to be stopped, which is that it is not there: most
 // runtimes do not mind.
-func (c *criService) stopped(err error) error {
+func (c *service) stopped(err error) error {
 	if c.s.cfg.missingIsError {
 		return err
 	}
@@ -80,7 +80,7 @@ func (c *criService) stopped(err error) error {
 }
 
 // RemovePodSandbox implements runtimeapi.RuntimeServiceServer.
-func (c *criService) RemovePodSandbox(ctx context.Context,
+func (c *service) RemovePodSandbox(ctx context.Context,
 	req *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse, error) {
 	if err := c.beforeRemoval(ctx, c.s.Containers(req.PodSandboxId)...); err != nil {
 		return nil, err
@@ -89,7 +89,7 @@ func (c *criService) RemovePodSandbox(ctx context.Context,
 }
 
 // CreateContainer implements runtimeapi.RuntimeServiceServer.
-func (c *criService) CreateContainer(_ context.Context,
+func (c *service) CreateContainer(_ context.Context,
 	req *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerResponse, error) {
 	config := req.GetConfig()
 	name, attempt := config.GetMetadata().GetName(), config.GetMetadata().GetAttempt()
@@ -137,7 +137,7 @@ func (c *criService) CreateContainer(_ context.Context,
 }
 
 // StartContainer implements runtimeapi.RuntimeServiceServer.
-func (c *criService) StartContainer(_ context.Context,
+func (c *service) StartContainer(_ context.Context,
 	req *runtimeapi.StartContainerRequest) (*runtimeapi.StartContainerResponse, error) {
 	p, err := c.processOf(req.ContainerId)
 	if err == nil && p != nil && p.program.Start != nil && !c.s.cfg.crio {
@@ -156,7 +156,7 @@ func (c *criService) StartContainer(_ context.Context,
 
 // processOf returns the process of a container; nil if it has none, as one that the server's
 // own methods made.
-func (c *criService) processOf(containerID string) (*process, error) {
+func (c *service) processOf(containerID string) (*process, error) {
 	c.s.node.mu.Lock()
 	defer c.s.node.mu.Unlock()
 	ctr, err := c.s.node.containerLocked(containerID)
@@ -168,7 +168,7 @@ func (c *criService) processOf(containerID string) (*process, error) {
 
 // StopContainer implements runtimeapi.RuntimeServiceServer: it asks the program to end, and
 // kills the container when the timeout is over.
-func (c *criService) StopContainer(ctx context.Context,
+func (c *service) StopContainer(ctx context.Context,
 	req *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
 	if req.Timeout > 0 {
 		if ended, err := c.letEnd(ctx, time.Duration(req.Timeout)*time.Second, req.ContainerId); ended || err != nil {
@@ -179,7 +179,7 @@ func (c *criService) StopContainer(ctx context.Context,
 }
 
 // beforeRemoval is what the runtime does for containers that it is going to kill.
-func (c *criService) beforeRemoval(ctx context.Context, ids ...string) (err error) {
+func (c *service) beforeRemoval(ctx context.Context, ids ...string) (err error) {
 	if c.s.cfg.crio {
 		_, err = c.letEnd(ctx, crioGrace, ids...)
 	}
@@ -188,7 +188,7 @@ func (c *criService) beforeRemoval(ctx context.Context, ids ...string) (err erro
 
 // letEnd asks the programs of containers to end, and waits until they have, or the grace
 // period is over. It reports whether there was any, and all have ended.
-func (c *criService) letEnd(ctx context.Context, grace time.Duration, ids ...string) (bool, error) {
+func (c *service) letEnd(ctx context.Context, grace time.Duration, ids ...string) (bool, error) {
 	var ending []*process
 	for _, id := range ids {
 		if p, err := c.processOf(id); err == nil && p != nil && c.running(id) {
@@ -210,7 +210,7 @@ func (c *criService) letEnd(ctx context.Context, grace time.Duration, ids ...str
 	return len(ending) > 0, nil
 }
 
-func (c *criService) running(containerID string) bool {
+func (c *service) running(containerID string) bool {
 	c.s.node.mu.Lock()
 	defer c.s.node.mu.Unlock()
 	ctr, err := c.s.node.containerLocked(containerID)
@@ -218,7 +218,7 @@ func (c *criService) running(containerID string) bool {
 }
 
 // RemoveContainer implements runtimeapi.RuntimeServiceServer.
-func (c *criService) RemoveContainer(ctx context.Context,
+func (c *service) RemoveContainer(ctx context.Context,
 	req *runtimeapi.RemoveContainerRequest) (*runtimeapi.RemoveContainerResponse, error) {
 	if err := c.beforeRemoval(ctx, req.ContainerId); err != nil {
 		return nil, err
@@ -227,7 +227,7 @@ func (c *criService) RemoveContainer(ctx context.Context,
 }
 
 // ExecSync implements runtimeapi.RuntimeServiceServer.
-func (c *criService) ExecSync(ctx context.Context,
+func (c *service) ExecSync(ctx context.Context,
 	req *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
 	p, err := c.processOf(req.ContainerId)
 	switch {

@@ -1,5 +1,5 @@
 //go:build race
 
-package plegtest_test
+package criserver_test
 
 const raceEnabled = true

@@ -1,4 +1,4 @@
-package plegtest
+package criserver
 
 import (
 	"math/rand/v2"
@@ -97,7 +97,7 @@ func newEventHub(h habits, c clock.Clock, r *rand.Rand) *eventHub {
 }
 
 // EventStats returns the counts of the events so far.
-func (s *CRIServer) EventStats() EventStats {
+func (s *Server) EventStats() EventStats {
 	h := s.hub
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -115,18 +115,18 @@ func (s *CRIServer) EventStats() EventStats {
 // BreakEventStreams ends every event stream: with err (see package
 // google.golang.org/grpc/status) or, if err is nil, without an error. The events in their
 // buffers are lost. For a broken connection, see CutConnections.
-func (s *CRIServer) BreakEventStreams(err error) {
+func (s *Server) BreakEventStreams(err error) {
 	s.hub.breakAll(err)
 }
 
 // SendEvent sends an event that the caller made, as the model sends its own.
-func (s *CRIServer) SendEvent(event *runtimeapi.ContainerEventResponse) {
+func (s *Server) SendEvent(event *runtimeapi.ContainerEventResponse) {
 	s.hub.dispatch(event)
 }
 
 // RepeatEvents sends the last count events again, unchanged, oldest first. At most 1000
 // events are available.
-func (s *CRIServer) RepeatEvents(count int) {
+func (s *Server) RepeatEvents(count int) {
 	h := s.hub
 	h.mu.Lock()
 	again := slices.Clone(h.history[max(0, len(h.history)-count):])
@@ -140,7 +140,7 @@ func (s *CRIServer) RepeatEvents(count int) {
 // random order. 0 sends the collected events and turns shuffling off. With a window of 2,
 // the event that a container stopped often comes before the event that it started. CRI-O
 // does that to a container that exits at once.
-func (s *CRIServer) ShuffleEvents(window int) {
+func (s *Server) ShuffleEvents(window int) {
 	s.hub.mu.Lock()
 	s.hub.window = window
 	s.hub.mu.Unlock()

@@ -1,4 +1,4 @@
-package plegtest_test
+package criserver_test
 
 import (
 	"context"
@@ -19,13 +19,13 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	testingclock "k8s.io/utils/clock/testing"
 
-	"github.com/kubepleg/pleg/plegtest"
+	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
 type eventStream = grpc.ServerStreamingClient[runtimeapi.ContainerEventResponse]
 
 // watchEvents opens an event stream, and waits until the server has that many readers.
-func watchEvents(t *testing.T, ctx context.Context, s *plegtest.CRIServer, c runtimeapi.RuntimeServiceClient,
+func watchEvents(t *testing.T, ctx context.Context, s *criserver.Server, c runtimeapi.RuntimeServiceClient,
 	readers int) eventStream {
 	t.Helper()
 	stream, err := c.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
@@ -72,10 +72,10 @@ func receive(t *testing.T, stream eventStream, count int) (got []string) {
 }
 
 // live runs and removes a pod with one container, and returns its events.
-func live(t *testing.T, s *plegtest.CRIServer) []string {
+func live(t *testing.T, s *criserver.Server) []string {
 	t.Helper()
-	pod := s.RunPod(plegtest.PodConfig{})
-	id := must[string](t)(s.RunContainer(pod, plegtest.ContainerConfig{Name: "c"}))
+	pod := s.RunPod(criserver.PodConfig{})
+	id := must[string](t)(s.RunContainer(pod, criserver.ContainerConfig{Name: "c"}))
 	for _, err := range []error{s.ExitContainer(id, 1, ""), s.RemovePodSandbox(pod)} {
 		if err != nil {
 			t.Fatal(err)
@@ -85,9 +85,9 @@ func live(t *testing.T, s *plegtest.CRIServer) []string {
 		"pod deleted", "pod deleted"}
 }
 
-func TestCRIEventsContainerd2(t *testing.T) {
+func TestEventsContainerd2(t *testing.T) {
 	clk := testingclock.NewFakeClock(time.Unix(1000, 0))
-	s := startServer(t, plegtest.WithClock(clk))
+	s := startServer(t, criserver.WithClock(clk))
 	c := dial(t, s)
 
 	// Events without a reader are held for five minutes.
@@ -156,7 +156,7 @@ func TestCRIEventsContainerd2(t *testing.T) {
 	// The server notices that the reader is gone with the next event, which is lost.
 	sent := 0
 	waitUntil(t, func() bool {
-		s.RunPod(plegtest.PodConfig{})
+		s.RunPod(criserver.PodConfig{})
 		sent += 2
 		return s.EventStats().Readers == 0
 	})
@@ -166,12 +166,12 @@ func TestCRIEventsContainerd2(t *testing.T) {
 }
 
 // A list that the last event of a sandbox causes may still show the sandbox.
-func TestCRIEventsContainerd2DeletedComesFirst(t *testing.T) {
-	s := startServer(t, plegtest.WithEventBuffer(1))
+func TestEventsContainerd2DeletedComesFirst(t *testing.T) {
+	s := startServer(t, criserver.WithEventBuffer(1))
 	const tries = 10
 	for i := range tries {
-		pod := s.RunPod(plegtest.PodConfig{UID: types.UID(fmt.Sprint(i))})
-		must[string](t)(s.CreateContainer(pod, plegtest.ContainerConfig{}))
+		pod := s.RunPod(criserver.PodConfig{UID: types.UID(fmt.Sprint(i))})
+		must[string](t)(s.CreateContainer(pod, criserver.ContainerConfig{}))
 	}
 	watchEvents(t, t.Context(), s, dial(t, s), 1)
 	s.Freeze() // so that the reader's buffer fills up, and stays full
@@ -179,7 +179,7 @@ func TestCRIEventsContainerd2DeletedComesFirst(t *testing.T) {
 	go func() {
 		defer close(filling)
 		for range 5000 {
-			s.RunPod(plegtest.PodConfig{})
+			s.RunPod(criserver.PodConfig{})
 		}
 	}()
 	waitUntil(t, func() bool { return s.EventStats().LongestEnqueue > 20*time.Millisecond })
@@ -206,8 +206,8 @@ func TestCRIEventsContainerd2DeletedComesFirst(t *testing.T) {
 
 // A reader that stops reading blocks the server's own operations, and nothing else. When the
 // reader is gone, the operations continue.
-func TestCRIEventsContainerd2BlocksItsOperations(t *testing.T) {
-	s := startServer(t, plegtest.WithEventBuffer(1))
+func TestEventsContainerd2BlocksItsOperations(t *testing.T) {
+	s := startServer(t, criserver.WithEventBuffer(1))
 	c := dial(t, s)
 	ctx, cancel := context.WithCancel(t.Context())
 	watchEvents(t, ctx, s, c, 1) // and never reads
@@ -216,7 +216,7 @@ func TestCRIEventsContainerd2BlocksItsOperations(t *testing.T) {
 	go func() {
 		defer close(done)
 		for range pods {
-			s.RunPod(plegtest.PodConfig{})
+			s.RunPod(criserver.PodConfig{})
 		}
 	}()
 	waitUntil(t, func() bool { return s.EventStats().LongestEnqueue > 50*time.Millisecond })
@@ -233,8 +233,8 @@ func TestCRIEventsContainerd2BlocksItsOperations(t *testing.T) {
 	<-done
 }
 
-func TestCRIEventsContainerd17(t *testing.T) {
-	s := startServer(t, plegtest.WithModel(plegtest.Containerd17))
+func TestEventsContainerd17(t *testing.T) {
+	s := startServer(t, criserver.WithModel(criserver.Containerd17))
 	c := dial(t, s)
 	want := live(t, s) // held without end, up to the buffer
 	ctx, cancel := context.WithCancel(t.Context())
@@ -250,7 +250,7 @@ func TestCRIEventsContainerd17(t *testing.T) {
 	}
 	sent := 0
 	waitUntil(t, func() bool {
-		s.RunPod(plegtest.PodConfig{})
+		s.RunPod(criserver.PodConfig{})
 		sent += 2
 		return s.EventStats().Readers == 0
 	})
@@ -278,7 +278,7 @@ func TestCRIEventsContainerd17(t *testing.T) {
 		}()
 	}
 	for range pods {
-		s.RunPod(plegtest.PodConfig{})
+		s.RunPod(criserver.PodConfig{})
 	}
 	waitUntil(t, func() bool { return s.EventStats().Held == 0 })
 	s.BreakEventStreams(nil)
@@ -287,14 +287,14 @@ func TestCRIEventsContainerd17(t *testing.T) {
 	}
 }
 
-func TestCRIEventsDroppedWhenFull(t *testing.T) {
-	for model, want := range map[plegtest.CRIModel][]string{
-		plegtest.Containerd17: {"pod created", "pod started", "pod created"},
-		plegtest.CRIO:         {"pod started", "pod started", "pod started"},
+func TestEventsDroppedWhenFull(t *testing.T) {
+	for model, want := range map[criserver.Model][]string{
+		criserver.Containerd17: {"pod created", "pod started", "pod created"},
+		criserver.CRIO:         {"pod started", "pod started", "pod started"},
 	} {
-		s := startServer(t, plegtest.WithModel(model), plegtest.WithEventBuffer(3))
+		s := startServer(t, criserver.WithModel(model), criserver.WithEventBuffer(3))
 		for s.EventStats().Dropped < 5 {
-			s.RunPod(plegtest.PodConfig{})
+			s.RunPod(criserver.PodConfig{})
 		}
 		if stats := s.EventStats(); stats.Held != 3 || stats.Dropped != 5 {
 			t.Errorf("model %d: %+v", model, stats)
@@ -307,15 +307,15 @@ func TestCRIEventsDroppedWhenFull(t *testing.T) {
 }
 
 // CRI-O holds events only for its very first reader.
-func TestCRIEventsCRIOHoldsForTheFirst(t *testing.T) {
-	s := startServer(t, plegtest.WithModel(plegtest.CRIO))
+func TestEventsCRIOHoldsForTheFirst(t *testing.T) {
+	s := startServer(t, criserver.WithModel(criserver.CRIO))
 	c := dial(t, s)
-	s.RunPod(plegtest.PodConfig{})
+	s.RunPod(criserver.PodConfig{})
 	stream := watchEvents(t, t.Context(), s, c, 1)
 	receive(t, stream, 1)
 	s.BreakEventStreams(nil)
 	waitUntil(t, func() bool { return s.EventStats().Readers == 0 })
-	s.RunPod(plegtest.PodConfig{})
+	s.RunPod(criserver.PodConfig{})
 	waitUntil(t, func() bool { return s.EventStats().Dropped == 1 })
 	if stats := s.EventStats(); stats.Held != 0 {
 		t.Errorf("%+v", stats)
@@ -324,8 +324,8 @@ func TestCRIEventsCRIOHoldsForTheFirst(t *testing.T) {
 
 // On CRI-O, a reader that does not read stops the events of all, and holds up nothing else.
 // When it is gone, what fitted into the channel comes.
-func TestCRIEventsCRIOStallsForAll(t *testing.T) {
-	s := startServer(t, plegtest.WithModel(plegtest.CRIO), plegtest.WithEventBuffer(10))
+func TestEventsCRIOStallsForAll(t *testing.T) {
+	s := startServer(t, criserver.WithModel(criserver.CRIO), criserver.WithEventBuffer(10))
 	ctx, cancel := context.WithCancel(t.Context())
 	watchEvents(t, ctx, s, dial(t, s), 1) // and never reads
 	reading := watchEvents(t, t.Context(), s, dial(t, s), 2)
@@ -340,7 +340,7 @@ func TestCRIEventsCRIOStallsForAll(t *testing.T) {
 	}()
 	sent := 0
 	waitUntil(t, func() bool {
-		s.RunPod(plegtest.PodConfig{})
+		s.RunPod(criserver.PodConfig{})
 		sent++
 		return s.EventStats().Dropped > 1000
 	})
@@ -353,12 +353,12 @@ func TestCRIEventsCRIOStallsForAll(t *testing.T) {
 	}
 }
 
-func TestCRIEventsUnsupported(t *testing.T) {
-	for model, want := range map[plegtest.CRIModel]func(error) bool{
-		plegtest.Containerd16:      func(err error) bool { return status.Code(err) == codes.Unimplemented },
-		plegtest.CRIOWithoutEvents: func(err error) bool { return errors.Is(err, io.EOF) },
+func TestEventsUnsupported(t *testing.T) {
+	for model, want := range map[criserver.Model]func(error) bool{
+		criserver.Containerd16:      func(err error) bool { return status.Code(err) == codes.Unimplemented },
+		criserver.CRIOWithoutEvents: func(err error) bool { return errors.Is(err, io.EOF) },
 	} {
-		s := startServer(t, plegtest.WithModel(model))
+		s := startServer(t, criserver.WithModel(model))
 		live(t, s)
 		stream, err := dial(t, s).GetContainerEvents(t.Context(), &runtimeapi.GetEventsRequest{})
 		if err != nil {
@@ -370,11 +370,11 @@ func TestCRIEventsUnsupported(t *testing.T) {
 	}
 }
 
-func TestCRIEventsPayload(t *testing.T) {
+func TestEventsPayload(t *testing.T) {
 	clk := testingclock.NewFakeClock(time.Unix(1000, 0))
-	s := startServer(t, plegtest.WithClock(clk))
-	pod := s.RunPod(plegtest.PodConfig{UID: "a"})
-	id := must[string](t)(s.RunContainer(pod, plegtest.ContainerConfig{}))
+	s := startServer(t, criserver.WithClock(clk))
+	pod := s.RunPod(criserver.PodConfig{UID: "a"})
+	id := must[string](t)(s.RunContainer(pod, criserver.ContainerConfig{}))
 	stream := watchEvents(t, t.Context(), s, dial(t, s), 1)
 	for range 3 {
 		if _, err := stream.Recv(); err != nil {
@@ -387,8 +387,8 @@ func TestCRIEventsPayload(t *testing.T) {
 		t.Error(e, err)
 	}
 
-	bare := startServer(t, plegtest.WithoutSandboxInEvents())
-	pod = bare.RunPod(plegtest.PodConfig{UID: "a"})
+	bare := startServer(t, criserver.WithoutSandboxInEvents())
+	pod = bare.RunPod(criserver.PodConfig{UID: "a"})
 	stream = watchEvents(t, t.Context(), bare, dial(t, bare), 1)
 	e, err = stream.Recv()
 	if err != nil || e.ContainerId != pod || e.PodSandboxStatus != nil || e.ContainersStatuses != nil {
@@ -397,43 +397,43 @@ func TestCRIEventsPayload(t *testing.T) {
 }
 
 // Events from while the runtime is down are lost, and so are events that were held then.
-func TestCRIEventsAreLostWhileDown(t *testing.T) {
-	for _, model := range []plegtest.CRIModel{plegtest.Containerd2, plegtest.Containerd17, plegtest.CRIO} {
-		s := startServer(t, plegtest.WithModel(model))
+func TestEventsAreLostWhileDown(t *testing.T) {
+	for _, model := range []criserver.Model{criserver.Containerd2, criserver.Containerd17, criserver.CRIO} {
+		s := startServer(t, criserver.WithModel(model))
 		stream := watchEvents(t, t.Context(), s, dial(t, s), 1)
 		s.Down()
 		if _, err := stream.Recv(); status.Code(err) != codes.Unavailable {
 			t.Errorf("model %d: %v", model, err)
 		}
-		pod := s.RunPod(plegtest.PodConfig{})
+		pod := s.RunPod(criserver.PodConfig{})
 		if err := s.Up(); err != nil {
 			t.Fatal(err)
 		}
 		if stats := s.EventStats(); stats.Held != 0 || stats.Dropped == 0 || stats.Readers != 0 {
 			t.Errorf("model %d: %+v", model, stats)
 		}
-		must[string](t)(s.CreateContainer(pod, plegtest.ContainerConfig{Name: "c"}))
+		must[string](t)(s.CreateContainer(pod, criserver.ContainerConfig{Name: "c"}))
 		stream = watchEvents(t, t.Context(), s, dial(t, s), 1)
 		if diff := cmp.Diff([]string{"c created"}, receive(t, stream, 1)); diff != "" {
 			t.Errorf("model %d: %s", model, diff)
 		}
-		must[string](t)(s.CreateContainer(pod, plegtest.ContainerConfig{Name: "d"}))
+		must[string](t)(s.CreateContainer(pod, criserver.ContainerConfig{Name: "d"}))
 		s.Down() // while what it sent may not have been read
 	}
 }
 
 // The server can be stopped while its operations wait for a reader, and while
 // readers wait for events.
-func TestCRIServerStopsWhileEventsWait(t *testing.T) {
-	for _, model := range []plegtest.CRIModel{plegtest.Containerd2, plegtest.Containerd17, plegtest.CRIO} {
-		s := startServer(t, plegtest.WithModel(model), plegtest.WithEventBuffer(1))
+func TestServerStopsWhileEventsWait(t *testing.T) {
+	for _, model := range []criserver.Model{criserver.Containerd2, criserver.Containerd17, criserver.CRIO} {
+		s := startServer(t, criserver.WithModel(model), criserver.WithEventBuffer(1))
 		watchEvents(t, t.Context(), s, dial(t, s), 1)
-		var plans []plegtest.PodPlan
+		var plans []criserver.PodPlan
 		for i := range 3000 {
-			plans = append(plans, plegtest.PodPlan{PodConfig: plegtest.PodConfig{Name: fmt.Sprint(i)}})
+			plans = append(plans, criserver.PodPlan{PodConfig: criserver.PodConfig{Name: fmt.Sprint(i)}})
 		}
 		s.Play(plans...)
-		if model == plegtest.Containerd2 {
+		if model == criserver.Containerd2 {
 			waitUntil(t, func() bool { return s.EventStats().LongestEnqueue > 5*time.Millisecond })
 		}
 		s.Stop()

@@ -1,4 +1,4 @@
-package plegtest
+package criserver
 
 import (
 	"slices"
@@ -57,7 +57,7 @@ type ContainerPlan struct {
 	StartAfter time.Duration
 	// RunFor is how long the container runs before it exits by itself; 0 is unlimited.
 	RunFor time.Duration
-	// ExitCode and Reason are those of the exit; see [CRIServer.ExitContainer].
+	// ExitCode and Reason are those of the exit; see [Server.ExitContainer].
 	ExitCode int32
 	Reason   string
 	// Restart decides whether the container is restarted. Of the earlier instances only
@@ -77,7 +77,7 @@ type ContainerPlan struct {
 //
 // With the same seed, the plans of one call always run the same way. This includes further
 // calls, and operations of the test itself, if the caller calls Settle before each.
-func (s *CRIServer) Play(plans ...PodPlan) {
+func (s *Server) Play(plans ...PodPlan) {
 	now := s.cfg.clock.Now()
 	entries := make([]entry, len(plans))
 	for i, plan := range plans {
@@ -95,12 +95,12 @@ func (s *CRIServer) Play(plans ...PodPlan) {
 
 // Settle returns when every step of the plans that is due by the clock is done. It may
 // block as the operations of the server do.
-func (s *CRIServer) Settle() {
+func (s *Server) Settle() {
 	s.timetable.settle()
 }
 
 // jittered returns a duration of a plan with its jitter.
-func (s *CRIServer) jittered(plan *PodPlan, d time.Duration) time.Duration {
+func (s *Server) jittered(plan *PodPlan, d time.Duration) time.Duration {
 	if plan.Jitter <= 0 || d <= 0 {
 		return d
 	}
@@ -109,7 +109,7 @@ func (s *CRIServer) jittered(plan *PodPlan, d time.Duration) time.Duration {
 	return d + time.Duration(s.node.rand.Float64()*plan.Jitter*float64(d))
 }
 
-func (s *CRIServer) startPod(plan *PodPlan, uid types.UID, at time.Time) {
+func (s *Server) startPod(plan *PodPlan, uid types.UID, at time.Time) {
 	config := plan.PodConfig
 	config.UID = uid
 	sandboxID := s.RunPod(config)
@@ -123,7 +123,7 @@ func (s *CRIServer) startPod(plan *PodPlan, uid types.UID, at time.Time) {
 	}
 }
 
-func (s *CRIServer) endPod(plan *PodPlan, sandboxID string, at time.Time) {
+func (s *Server) endPod(plan *PodPlan, sandboxID string, at time.Time) {
 	_ = s.StopPodSandbox(sandboxID) // the test may have removed it
 	s.timetable.at(at.Add(s.jittered(plan, plan.LingerFor)), func(at time.Time) {
 		_ = s.RemovePodSandbox(sandboxID) // never fails
@@ -136,7 +136,7 @@ func (s *CRIServer) endPod(plan *PodPlan, sandboxID string, at time.Time) {
 
 // containerRun is a container of a playing pod, through its restarts.
 type containerRun struct {
-	s         *CRIServer
+	s         *Server
 	pod       *PodPlan
 	plan      *ContainerPlan
 	sandboxID string

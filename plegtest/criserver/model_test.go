@@ -1,4 +1,4 @@
-package plegtest_test
+package criserver_test
 
 import (
 	"errors"
@@ -15,15 +15,15 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	testingclock "k8s.io/utils/clock/testing"
 
-	"github.com/kubepleg/pleg/plegtest"
+	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
 // What the models show beside states and names, in one place: whoever changes one is told here
 // before TestModelIsTheRuntime of internal/e2e says whether the real ones agree.
-func TestCRIModelsDiffer(t *testing.T) {
+func TestModelsDiffer(t *testing.T) {
 	zero := time.Time{}.UnixNano()
 	for _, tc := range []struct {
-		model  plegtest.CRIModel
+		model  criserver.Model
 		events []string
 
 		killedUnstarted, finishesAnew, listedEarlier, keepsAddress, statusHasContainers bool
@@ -31,13 +31,13 @@ func TestCRIModelsDiffer(t *testing.T) {
 		listedMoves                                                                     bool
 	}{
 		{
-			model: plegtest.Containerd2,
+			model: criserver.Containerd2,
 			events: []string{"pod created", "pod started", "idle created", "app created", "app started", "app stopped",
 				"pod stopped", "pod deleted", "pod deleted", "pod deleted"},
 			exitWhileDown: 255,
 		},
 		{
-			model: plegtest.CRIO,
+			model: criserver.CRIO,
 			events: []string{"pod started", "idle created", "idle stopped", "app created", "app started",
 				"app stopped"},
 			killedUnstarted: true, finishesAnew: true, listedEarlier: true, keepsAddress: true, statusHasContainers: true,
@@ -45,7 +45,7 @@ func TestCRIModelsDiffer(t *testing.T) {
 		},
 	} {
 		clk := testingclock.NewFakeClock(time.Unix(1000, 0))
-		s := startServer(t, plegtest.WithModel(tc.model), plegtest.WithClock(clk))
+		s := startServer(t, criserver.WithModel(tc.model), criserver.WithClock(clk))
 		c := dial(t, s)
 		stream := watchEvents(t, t.Context(), s, c, 1)
 		check := func(what string, got, want bool) {
@@ -60,13 +60,13 @@ func TestCRIModelsDiffer(t *testing.T) {
 			}
 		}
 
-		pod := s.RunPod(plegtest.PodConfig{})
-		idle := must[string](t)(s.CreateContainer(pod, plegtest.ContainerConfig{Name: "idle"}))
+		pod := s.RunPod(criserver.PodConfig{})
+		idle := must[string](t)(s.CreateContainer(pod, criserver.ContainerConfig{Name: "idle"}))
 		do(s.KillContainer(idle))
 		st := containerStatus(t, c, idle)
 		check("a container that is killed before it was started has exited", st.ExitCode == 2 && st.StartedAt == zero &&
 			st.State == runtimeapi.ContainerState_CONTAINER_EXITED, tc.killedUnstarted)
-		app := must[string](t)(s.RunContainer(pod, plegtest.ContainerConfig{Name: "app"}))
+		app := must[string](t)(s.RunContainer(pod, criserver.ContainerConfig{Name: "app"}))
 		check("listed as created earlier", listContainers(t, c, nil)[app].CreatedAt < containerStatus(t, c, app).CreatedAt,
 			tc.listedEarlier)
 		do(s.RemovePodSandbox(pod))
@@ -74,8 +74,8 @@ func TestCRIModelsDiffer(t *testing.T) {
 			t.Errorf("model %d: %s", tc.model, diff)
 		}
 
-		pod = s.RunPod(plegtest.PodConfig{})
-		app = must[string](t)(s.RunContainer(pod, plegtest.ContainerConfig{}))
+		pod = s.RunPod(criserver.PodConfig{})
+		app = must[string](t)(s.RunContainer(pod, criserver.ContainerConfig{}))
 		do(s.KillContainer(app))
 		finished := containerStatus(t, c, app).FinishedAt
 		clk.Step(time.Second)
@@ -88,8 +88,8 @@ func TestCRIModelsDiffer(t *testing.T) {
 		check("has containers in the sandbox's status", len(answer.ContainersStatuses) == 1 && answer.Timestamp > 0,
 			tc.statusHasContainers)
 
-		pod = s.RunPod(plegtest.PodConfig{})
-		app = must[string](t)(s.RunContainer(pod, plegtest.ContainerConfig{}))
+		pod = s.RunPod(criserver.PodConfig{})
+		app = must[string](t)(s.RunContainer(pod, criserver.ContainerConfig{}))
 		listed := listContainers(t, c, nil)[app].CreatedAt
 		s.Down()
 		do(s.ExitContainer(app, 3, ""))
@@ -107,7 +107,7 @@ func TestCRIModelsDiffer(t *testing.T) {
 // CRI-O closes a connection whose first call is not exactly application/grpc; later calls may
 // be what they like.
 func TestCRIOClosesWhatIsNotGRPC(t *testing.T) {
-	s := startServer(t, plegtest.WithModel(plegtest.CRIO))
+	s := startServer(t, criserver.WithModel(criserver.CRIO))
 	list := func(c runtimeapi.RuntimeServiceClient) error {
 		_, err := c.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{}, grpc.CallContentSubtype("proto"))
 		return err
@@ -127,7 +127,7 @@ func TestCRIOClosesWhatIsNotGRPC(t *testing.T) {
 
 // With containerd 2, whether an event goes to a reader that is gone is a toss-up, until the queue
 // has noticed.
-func TestCRIEventsContainerd2LosesByATossUp(t *testing.T) {
+func TestEventsContainerd2LosesByATossUp(t *testing.T) {
 	lost := make(map[int]bool)
 	for range 200 {
 		s := startServer(t)
@@ -137,7 +137,7 @@ func TestCRIEventsContainerd2LosesByATossUp(t *testing.T) {
 		waitUntil(t, func() bool { return s.EventStats().Readers == 0 })
 		const pods = 20
 		for range pods {
-			s.RunPod(plegtest.PodConfig{})
+			s.RunPod(criserver.PodConfig{})
 		}
 		lost[2*pods-s.EventStats().Held] = true
 		if lost[0] && lost[1] && lost[2] {
@@ -149,11 +149,11 @@ func TestCRIEventsContainerd2LosesByATossUp(t *testing.T) {
 
 // A start that fails: containerd's container has exited without an event, CRI-O's never was.
 func TestProgramsFailToStart(t *testing.T) {
-	missing := map[string]plegtest.Program{"image": {
-		Start: func(p *plegtest.Process) error { return errors.New("no " + p.Args[0]) },
+	missing := map[string]criserver.Program{"image": {
+		Start: func(p *criserver.Process) error { return errors.New("no " + p.Args[0]) },
 	}}
-	for model, want := range map[plegtest.CRIModel]codes.Code{
-		plegtest.Containerd2: codes.OK, plegtest.CRIO: codes.Unknown,
+	for model, want := range map[criserver.Model]codes.Code{
+		criserver.Containerd2: codes.OK, criserver.CRIO: codes.Unknown,
 	} {
 		inBubble(t, missing, func(t *testing.T, w *writer) {
 			r, err := w.CreateContainer(t.Context(), createRequest(w.sandbox("a"), "image", "such"))
@@ -176,17 +176,17 @@ func TestProgramsFailToStart(t *testing.T) {
 			if n := w.server.EventStats().Held; n != sent {
 				t.Errorf("%d events", n-sent)
 			}
-		}, plegtest.WithModel(model))
+		}, criserver.WithModel(model))
 	}
 }
 
 // CRI-O asks containers to end, and waits 10 s for it, where containerd kills them.
 func TestProgramsAreAskedToEnd(t *testing.T) {
 	for _, tc := range []struct {
-		model plegtest.CRIModel
+		model criserver.Model
 		code  int32
 		grace time.Duration
-	}{{plegtest.Containerd2, 137, 0}, {plegtest.CRIO, 0, 10 * time.Second}} {
+	}{{criserver.Containerd2, 137, 0}, {criserver.CRIO, 0, 10 * time.Second}} {
 		inBubble(t, programs(), func(t *testing.T, w *writer) {
 			id := w.run("polite")
 			w.run("stubborn")
@@ -202,7 +202,7 @@ func TestProgramsAreAskedToEnd(t *testing.T) {
 			if s := w.status(id); s.ExitCode != tc.code || time.Since(began) != tc.grace {
 				t.Errorf("model %d: exit code %d, after %v", tc.model, s.ExitCode, time.Since(began))
 			}
-		}, plegtest.WithModel(tc.model))
+		}, criserver.WithModel(tc.model))
 	}
 }
 
@@ -214,13 +214,13 @@ func TestContainerdsHabits(t *testing.T) {
 		if status.Code(err) != codes.NotFound || status.Code(pod) != codes.NotFound {
 			t.Errorf("%v, %v", err, pod)
 		}
-	}, plegtest.WithModel(plegtest.Containerd16))
-	for model, want := range map[plegtest.CRIModel][]string{
-		plegtest.Containerd2: {"OOMKilled", "OOMKilled"}, plegtest.CRIO: {"", "OOMKilled"},
+	}, criserver.WithModel(criserver.Containerd16))
+	for model, want := range map[criserver.Model][]string{
+		criserver.Containerd2: {"OOMKilled", "OOMKilled"}, criserver.CRIO: {"", "OOMKilled"},
 	} {
-		s := startServer(t, plegtest.WithModel(model))
+		s := startServer(t, criserver.WithModel(model))
 		c := dial(t, s)
-		id := must[string](t)(s.RunContainer(s.RunPod(plegtest.PodConfig{}), plegtest.ContainerConfig{}))
+		id := must[string](t)(s.RunContainer(s.RunPod(criserver.PodConfig{}), criserver.ContainerConfig{}))
 		var got []string
 		for _, do := range []func() error{
 			func() error { return s.OOMKill(id) },

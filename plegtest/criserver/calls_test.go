@@ -1,4 +1,4 @@
-package plegtest_test
+package criserver_test
 
 import (
 	"context"
@@ -13,21 +13,22 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	testingclock "k8s.io/utils/clock/testing"
 
-	"github.com/kubepleg/pleg/plegtest"
+	"github.com/kubepleg/pleg/internal/garbage"
+	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-func TestCRIServerFaults(t *testing.T) {
+func TestServerFaults(t *testing.T) {
 	clk := testingclock.NewFakeClock(time.Unix(1000, 0))
-	s := startServer(t, plegtest.WithClock(clk))
+	s := startServer(t, criserver.WithClock(clk))
 	c := dial(t, s)
-	a, b := s.RunPod(plegtest.PodConfig{UID: "a"}), s.RunPod(plegtest.PodConfig{UID: "b"})
+	a, b := s.RunPod(criserver.PodConfig{UID: "a"}), s.RunPod(criserver.PodConfig{UID: "b"})
 	sandboxStatus := func(ctx context.Context, id string) error {
 		_, err := c.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id})
 		return err
 	}
 	canceled, cancel := context.WithCancel(t.Context())
 
-	heal := s.Inject(plegtest.CRIFault{Method: "PodSandboxStatus", Object: a, Times: 2,
+	heal := s.Inject(criserver.Fault{Method: "PodSandboxStatus", Object: a, Times: 2,
 		Err: status.Error(codes.DataLoss, "oops")})
 	for i, want := range []codes.Code{codes.DataLoss, codes.DataLoss, codes.OK} {
 		if err := sandboxStatus(t.Context(), a); status.Code(err) != want {
@@ -41,7 +42,7 @@ func TestCRIServerFaults(t *testing.T) {
 	heal()
 
 	errs := make(chan error, 2)
-	heal = s.Inject(plegtest.CRIFault{Object: "a", Hang: true})
+	heal = s.Inject(criserver.Fault{Object: "a", Hang: true})
 	for _, ctx := range []context.Context{t.Context(), canceled} {
 		go func() {
 			_, err := c.ListPodSandbox(ctx,
@@ -63,7 +64,7 @@ func TestCRIServerFaults(t *testing.T) {
 		t.Error(err)
 	}
 
-	s.Inject(plegtest.CRIFault{Method: "Version", Delay: time.Hour})
+	s.Inject(criserver.Fault{Method: "Version", Delay: time.Hour})
 	go func() {
 		_, err := c.Version(t.Context(), &runtimeapi.VersionRequest{})
 		errs <- err
@@ -76,7 +77,7 @@ func TestCRIServerFaults(t *testing.T) {
 		t.Error(err)
 	}
 
-	s.Inject(plegtest.CRIFault{Method: "Status", Cut: true, Times: 1})
+	s.Inject(criserver.Fault{Method: "Status", Cut: true, Times: 1})
 	if _, err := c.Status(t.Context(), &runtimeapi.StatusRequest{}); status.Code(err) != codes.Unavailable {
 		t.Error(err)
 	}
@@ -85,7 +86,7 @@ func TestCRIServerFaults(t *testing.T) {
 	}
 
 	// A call that hangs when the server stops delays nothing.
-	s.Inject(plegtest.CRIFault{Method: "RuntimeConfig", Hang: true})
+	s.Inject(criserver.Fault{Method: "RuntimeConfig", Hang: true})
 	go func() {
 		_, err := c.RuntimeConfig(t.Context(), &runtimeapi.RuntimeConfigRequest{})
 		errs <- err
@@ -101,27 +102,27 @@ func TestCRIServerFaults(t *testing.T) {
 	}
 }
 
-func TestCRIServerGarbage(t *testing.T) {
+func TestServerGarbage(t *testing.T) {
 	s := startServer(t)
 	c := dial(t, s)
-	a := s.RunPod(plegtest.PodConfig{UID: "a"})
-	id := must[string](t)(s.RunContainer(a, plegtest.ContainerConfig{}))
-	must[string](t)(s.RunContainer(a, plegtest.ContainerConfig{}))
+	a := s.RunPod(criserver.PodConfig{UID: "a"})
+	id := must[string](t)(s.RunContainer(a, criserver.ContainerConfig{}))
+	must[string](t)(s.RunContainer(a, criserver.ContainerConfig{}))
 	edits := map[string]struct {
 		edit  func(proto.Message)
 		shows func(*runtimeapi.Container) bool
 	}{
-		"NilMetadata": {plegtest.NilMetadata,
+		"NilMetadata": {garbage.NilMetadata,
 			func(c *runtimeapi.Container) bool { return c.Metadata == nil }},
-		"EmptyIDs":      {plegtest.EmptyIDs, func(c *runtimeapi.Container) bool { return c.Id == "" }},
-		"UnknownStates": {plegtest.UnknownStates, func(c *runtimeapi.Container) bool { return c.State == 77 }},
-		"MissingLabels": {plegtest.MissingLabels,
+		"EmptyIDs":      {garbage.EmptyIDs, func(c *runtimeapi.Container) bool { return c.Id == "" }},
+		"UnknownStates": {garbage.UnknownStates, func(c *runtimeapi.Container) bool { return c.State == 77 }},
+		"MissingLabels": {garbage.MissingLabels,
 			func(c *runtimeapi.Container) bool { return len(c.Labels) == 0 }},
-		"NegativeTimes": {plegtest.NegativeTimes,
+		"NegativeTimes": {garbage.NegativeTimes,
 			func(c *runtimeapi.Container) bool { return c.CreatedAt < 0 }},
 	}
 	for name, tc := range edits {
-		heal := s.Inject(plegtest.CRIFault{Edit: tc.edit})
+		heal := s.Inject(criserver.Fault{Edit: tc.edit})
 		resp := must[*runtimeapi.ListContainersResponse](t)(c.ListContainers(t.Context(),
 			&runtimeapi.ListContainersRequest{}))
 		for _, ctr := range resp.Containers {
@@ -152,19 +153,19 @@ func TestCRIServerGarbage(t *testing.T) {
 		}
 		heal()
 	}
-	heal := s.Inject(plegtest.CRIFault{Edit: plegtest.DuplicateIDs})
+	heal := s.Inject(criserver.Fault{Edit: garbage.DuplicateIDs})
 	resp := must[*runtimeapi.ListContainersResponse](t)(c.ListContainers(t.Context(),
 		&runtimeapi.ListContainersRequest{}))
 	if len(resp.Containers) != 2 || resp.Containers[0].Id != resp.Containers[1].Id {
 		t.Error(resp)
 	}
 	heal()
-	heal = s.Inject(plegtest.CRIFault{Edit: plegtest.NilStatus})
+	heal = s.Inject(criserver.Fault{Edit: garbage.NilStatus})
 	if st := containerStatus(t, c, id); st != nil {
 		t.Error(st)
 	}
 	heal()
-	heal = s.Inject(plegtest.CRIFault{Raw: []byte{0xff}})
+	heal = s.Inject(criserver.Fault{Raw: []byte{0xff}})
 	if _, err := c.ListContainers(t.Context(),
 		&runtimeapi.ListContainersRequest{}); status.Code(err) != codes.Internal {
 		t.Error("malformed bytes:", err)
@@ -173,12 +174,12 @@ func TestCRIServerGarbage(t *testing.T) {
 		t.Error("malformed bytes in a stream:", err)
 	}
 	heal()
-	heal = s.Inject(plegtest.CRIFault{Padding: 100})
+	heal = s.Inject(criserver.Fault{Padding: 100})
 	if st := containerStatus(t, c, id); st.Id != id {
 		t.Error("a padded answer:", st)
 	}
 	heal()
-	heal = s.Inject(plegtest.CRIFault{Padding: 16 << 20})
+	heal = s.Inject(criserver.Fault{Padding: 16 << 20})
 	if _, err := c.ListContainers(t.Context(),
 		&runtimeapi.ListContainersRequest{}); status.Code(err) != codes.ResourceExhausted {
 		t.Error("an oversized answer:", err)

@@ -1,4 +1,4 @@
-package plegtest
+package criserver
 
 import (
 	"context"
@@ -8,14 +8,14 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// criImages serves the images: those that the server has programs for.
-type criImages struct {
+// images serves the images: those that the server has programs for.
+type images struct {
 	runtimeapi.UnimplementedImageServiceServer
-	s *CRIServer
+	s *Server
 }
 
 // ListImages implements runtimeapi.ImageServiceServer.
-func (c *criImages) ListImages(context.Context,
+func (c *images) ListImages(context.Context,
 	*runtimeapi.ListImagesRequest) (*runtimeapi.ListImagesResponse, error) {
 	r := &runtimeapi.ListImagesResponse{}
 	for name := range c.s.cfg.programs {
@@ -26,7 +26,7 @@ func (c *criImages) ListImages(context.Context,
 
 // ImageStatus implements runtimeapi.ImageServiceServer. An image that is not there is an
 // empty answer.
-func (c *criImages) ImageStatus(_ context.Context,
+func (c *images) ImageStatus(_ context.Context,
 	req *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
 	name := req.GetImage().GetImage()
 	if _, ok := c.s.cfg.programOf(name); !ok {
@@ -37,7 +37,7 @@ func (c *criImages) ImageStatus(_ context.Context,
 
 // PullImage implements runtimeapi.ImageServiceServer. There is no registry: it answers for
 // the images that are there.
-func (c *criImages) PullImage(_ context.Context,
+func (c *images) PullImage(_ context.Context,
 	req *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, error) {
 	name := req.GetImage().GetImage()
 	if _, ok := c.s.cfg.programOf(name); !ok {

@@ -1,4 +1,4 @@
-package plegtest
+package criserver
 
 import (
 	"net"

@@ -1,4 +1,4 @@
-package plegtest
+package criserver
 
 import (
 	"context"
@@ -10,44 +10,44 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// criService answers the reading calls. Every other call is refused before it gets here,
+// service answers the reading calls. Every other call is refused before it gets here,
 // or is not implemented.
-type criService struct {
+type service struct {
 	runtimeapi.UnimplementedRuntimeServiceServer
-	s *CRIServer
+	s *Server
 }
 
-func (c *criService) Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
+func (c *service) Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
 	return &runtimeapi.VersionResponse{
 		Version: "0.1.0", RuntimeApiVersion: "v1",
 		RuntimeName: c.s.cfg.habits.name, RuntimeVersion: c.s.cfg.habits.version,
 	}, nil
 }
 
-func (c *criService) Status(context.Context, *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
+func (c *service) Status(context.Context, *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
 	return &runtimeapi.StatusResponse{Status: &runtimeapi.RuntimeStatus{Conditions: []*runtimeapi.RuntimeCondition{
 		{Type: runtimeapi.RuntimeReady, Status: true},
 		{Type: runtimeapi.NetworkReady, Status: true},
 	}}}, nil
 }
 
-func (c *criService) RuntimeConfig(context.Context,
+func (c *service) RuntimeConfig(context.Context,
 	*runtimeapi.RuntimeConfigRequest) (*runtimeapi.RuntimeConfigResponse, error) {
 	linux := &runtimeapi.LinuxRuntimeConfiguration{CgroupDriver: runtimeapi.CgroupDriver_SYSTEMD}
 	return &runtimeapi.RuntimeConfigResponse{Linux: linux}, nil
 }
 
-func (c *criService) ListPodSandbox(_ context.Context,
+func (c *service) ListPodSandbox(_ context.Context,
 	req *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
 	return &runtimeapi.ListPodSandboxResponse{Items: c.s.node.listSandboxes(req.GetFilter())}, nil
 }
 
-func (c *criService) ListContainers(_ context.Context,
+func (c *service) ListContainers(_ context.Context,
 	req *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error) {
 	return &runtimeapi.ListContainersResponse{Containers: c.s.node.listContainers(req.GetFilter())}, nil
 }
 
-func (c *criService) StreamPodSandboxes(req *runtimeapi.StreamPodSandboxesRequest,
+func (c *service) StreamPodSandboxes(req *runtimeapi.StreamPodSandboxesRequest,
 	stream grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxesResponse]) error {
 	if !c.s.cfg.streamingLists {
 		return status.Error(codes.Unimplemented,
@@ -61,7 +61,7 @@ func (c *criService) StreamPodSandboxes(req *runtimeapi.StreamPodSandboxesReques
 	return nil
 }
 
-func (c *criService) StreamContainers(req *runtimeapi.StreamContainersRequest,
+func (c *service) StreamContainers(req *runtimeapi.StreamContainersRequest,
 	stream grpc.ServerStreamingServer[runtimeapi.StreamContainersResponse]) error {
 	if !c.s.cfg.streamingLists {
 		return status.Error(codes.Unimplemented,
@@ -75,7 +75,7 @@ func (c *criService) StreamContainers(req *runtimeapi.StreamContainersRequest,
 	return nil
 }
 
-func (c *criService) PodSandboxStatus(_ context.Context,
+func (c *service) PodSandboxStatus(_ context.Context,
 	req *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
 	n := c.s.node
 	n.mu.Lock()
@@ -94,7 +94,7 @@ func (c *criService) PodSandboxStatus(_ context.Context,
 	return answer, nil
 }
 
-func (c *criService) ContainerStatus(_ context.Context,
+func (c *service) ContainerStatus(_ context.Context,
 	req *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
 	n := c.s.node
 	n.mu.Lock()
@@ -106,7 +106,7 @@ func (c *criService) ContainerStatus(_ context.Context,
 	return &runtimeapi.ContainerStatusResponse{Status: ctr.status}, nil
 }
 
-func (c *criService) GetContainerEvents(_ *runtimeapi.GetEventsRequest,
+func (c *service) GetContainerEvents(_ *runtimeapi.GetEventsRequest,
 	stream grpc.ServerStreamingServer[runtimeapi.ContainerEventResponse]) error {
 	return c.s.hub.serve(stream)
 }

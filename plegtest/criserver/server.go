@@ -1,4 +1,4 @@
-package plegtest
+package criserver
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// CRIServer is a CRI v1 runtime on a unix socket of this process. Its pods are simulated:
+// Server is a CRI v1 runtime on a unix socket of this process. Its pods are simulated:
 // the test runs, exits, restarts and removes containers with the server's methods, or
 // plays a timetable. Clients can only read: the server refuses any other call with
 // PermissionDenied, and Violations returns it. With WithPrograms they can also run pods
@@ -23,10 +23,10 @@ import (
 // Lists are in random order, as in containerd. The methods may be called from several
 // goroutines at once. Those that change a container may block on a slow reader of the
 // event stream, as in the model.
-type CRIServer struct {
-	cfg    criConfig // set once by StartCRIServer
-	dir    string    // set once by StartCRIServer
-	socket string    // set once by StartCRIServer
+type Server struct {
+	cfg    config // set once by Start
+	dir    string // set once by Start
+	socket string // set once by Start
 
 	node      *node
 	hub       *eventHub
@@ -56,11 +56,11 @@ type serving struct {
 // maxSocketPath is less than the size of sun_path on every operating system.
 const maxSocketPath = 100
 
-// StartCRIServer starts a CRI server without pods, on a socket in its own temporary
+// Start starts a CRI server without pods, on a socket in its own temporary
 // directory. Stop ends the server and removes the directory.
-func StartCRIServer(opts ...CRIOption) (*CRIServer, error) {
-	cfg := newCRIConfig(opts)
-	s := &CRIServer{cfg: cfg}
+func Start(opts ...Option) (*Server, error) {
+	cfg := newConfig(opts)
+	s := &Server{cfg: cfg}
 	if cfg.listen == nil {
 		dir, err := socketDir()
 		if err != nil {
@@ -99,7 +99,7 @@ func socketDir() (string, error) {
 
 // Endpoint returns the address of the socket: "unix:///tmp/…/cri.sock"; empty with
 // WithListener.
-func (s *CRIServer) Endpoint() string {
+func (s *Server) Endpoint() string {
 	if s.socket == "" {
 		return ""
 	}
@@ -108,7 +108,7 @@ func (s *CRIServer) Endpoint() string {
 
 // Stop ends the server: the timetable, every call, every connection. It returns when
 // every goroutine of the server has ended. It may be called twice.
-func (s *CRIServer) Stop() {
+func (s *Server) Stop() {
 	s.hub.stop() // first, because the timetable may be waiting for it
 	s.timetable.stop()
 	s.end() // before Down, which waits for the calls that wait for programs
@@ -118,7 +118,7 @@ func (s *CRIServer) Stop() {
 	_ = s.removeDir() // a temporary directory
 }
 
-func (s *CRIServer) removeDir() error {
+func (s *Server) removeDir() error {
 	if s.dir == "" {
 		return nil
 	}
@@ -128,7 +128,7 @@ func (s *CRIServer) removeDir() error {
 // Down stops serving, as when the runtime is killed: calls are cut off, the socket is
 // removed, and events are lost. The containers keep running. Of one that exits meanwhile,
 // containerd from 1.7 on shows exit code 255 and the reason "Unknown".
-func (s *CRIServer) Down() {
+func (s *Server) Down() {
 	s.upDown.Lock()
 	defer s.upDown.Unlock()
 	up := s.serving()
@@ -145,7 +145,7 @@ func (s *CRIServer) Down() {
 
 // Up serves again after Down, on the same socket. It is harmless if the server
 // is up.
-func (s *CRIServer) Up() error {
+func (s *Server) Up() error {
 	s.upDown.Lock()
 	defer s.upDown.Unlock()
 	if s.serving() != nil {
@@ -163,9 +163,9 @@ func (s *CRIServer) Up() error {
 		grpc.UnknownServiceHandler(unknownService),
 		grpc.WaitForHandlers(true),
 	)
-	runtimeapi.RegisterRuntimeServiceServer(up.grpc, &criService{s: s})
+	runtimeapi.RegisterRuntimeServiceServer(up.grpc, &service{s: s})
 	if s.cfg.programs != nil {
-		runtimeapi.RegisterImageServiceServer(up.grpc, &criImages{s: s})
+		runtimeapi.RegisterImageServiceServer(up.grpc, &images{s: s})
 	}
 	s.node.restarted()
 	s.hub.up()
@@ -177,13 +177,13 @@ func (s *CRIServer) Up() error {
 	return nil
 }
 
-func (s *CRIServer) serving() *serving {
+func (s *Server) serving() *serving {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.up
 }
 
-func (s *CRIServer) setServing(up *serving) {
+func (s *Server) setServing(up *serving) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.up = up
@@ -191,14 +191,14 @@ func (s *CRIServer) setServing(up *serving) {
 
 // Freeze stops the server as SIGSTOP does: until Thaw, it accepts connections but answers
 // nothing. The containers keep running.
-func (s *CRIServer) Freeze() {
+func (s *Server) Freeze() {
 	if up := s.serving(); up != nil {
 		up.listener.freeze()
 	}
 }
 
 // Thaw ends Freeze. The server answers the calls that it received in between.
-func (s *CRIServer) Thaw() {
+func (s *Server) Thaw() {
 	if up := s.serving(); up != nil {
 		up.listener.thaw()
 	}
@@ -206,14 +206,14 @@ func (s *CRIServer) Thaw() {
 
 // CutConnections closes every connection, without notice to the clients. The server
 // stays up.
-func (s *CRIServer) CutConnections() {
+func (s *Server) CutConnections() {
 	if up := s.serving(); up != nil {
 		up.listener.cut()
 	}
 }
 
 // Connections returns how many connections are open.
-func (s *CRIServer) Connections() int {
+func (s *Server) Connections() int {
 	if up := s.serving(); up != nil {
 		return up.listener.count()
 	}

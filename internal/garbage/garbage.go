@@ -1,9 +1,8 @@
-package plegtest
+// Package garbage has edits of CRI answers that make them bad data, for faults of package
+// criserver.
+package garbage
 
 import (
-	"fmt"
-
-	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -155,25 +154,4 @@ func NilStatus(answer proto.Message) {
 	case *runtimeapi.ContainerEventResponse:
 		a.PodSandboxStatus, a.ContainersStatuses = nil, nil
 	}
-}
-
-func encode(answer any) ([]byte, error) {
-	switch a := answer.(type) {
-	case rawMessage:
-		return a, nil
-	case proto.Message:
-		return proto.Marshal(a)
-	default:
-		return nil, fmt.Errorf("cannot encode a %T", answer)
-	}
-}
-
-// paddingField is a field number that no message of the CRI has.
-const paddingField = 19999 - 1000
-
-func padded(encoded []byte, n int) rawMessage {
-	out := make([]byte, 0, len(encoded)+n+16)
-	out = append(out, encoded...)
-	out = protowire.AppendTag(out, paddingField, protowire.BytesType)
-	return protowire.AppendBytes(out, make([]byte, n))
 }

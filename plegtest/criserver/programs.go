@@ -1,4 +1,4 @@
-package plegtest
+package criserver
 
 import (
 	"context"
@@ -56,8 +56,8 @@ const exitPanicked = 2
 // containers, and execute commands in them. The images that exist are the names in programs,
 // which are compared as they are; ":latest" may be left out. Everything else is refused as
 // before. The addresses of pods are loopback, so that a program can be reached.
-func WithPrograms(programs map[string]Program) CRIOption {
-	return criOption(func(c *criConfig) { c.programs = programs })
+func WithPrograms(programs map[string]Program) Option {
+	return func(c *config) { c.programs = programs }
 }
 
 // process is the running program of a container.
@@ -99,7 +99,7 @@ func guardedRun(ctx context.Context, f func(context.Context, *Process) int, p Pr
 }
 
 // runProgram runs the program of a container that has been started.
-func (s *CRIServer) runProgram(p *process) {
+func (s *Server) runProgram(p *process) {
 	s.programs.Go(func() {
 		code := p.run()
 		// It fails if the container was killed meanwhile.
@@ -108,7 +108,7 @@ func (s *CRIServer) runProgram(p *process) {
 }
 
 // programOf returns the program of an image.
-func (c *criConfig) programOf(image string) (Program, bool) {
+func (c *config) programOf(image string) (Program, bool) {
 	p, ok := c.programs[image]
 	if !ok {
 		p, ok = c.programs[image+":latest"]

@@ -1,4 +1,4 @@
-package plegtest
+package criserver
 
 import (
 	"net"
@@ -6,12 +6,10 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// CRIOption is an option of StartCRIServer.
-type CRIOption interface {
-	applyToServer(c *criConfig)
-}
+// Option is an option of Start.
+type Option func(c *config)
 
-type criConfig struct {
+type config struct {
 	habits
 	clock         clock.Clock
 	seed          uint64
@@ -26,69 +24,70 @@ type criConfig struct {
 	listen        func() (net.Listener, error)
 }
 
-type criOption func(c *criConfig)
-
-func (o criOption) applyToServer(c *criConfig) { o(c) }
+// WithClock sets the clock for times, delays and timetables. The default is the real clock.
+func WithClock(c clock.Clock) Option {
+	return func(cfg *config) { cfg.clock = c }
+}
 
 // WithModel sets the runtime that the server behaves like. The default is Containerd2.
-func WithModel(m CRIModel) CRIOption {
-	return criOption(func(c *criConfig) { c.habits = m.habits() })
+func WithModel(m Model) Option {
+	return func(c *config) { c.habits = m.habits() }
 }
 
 // WithVersion sets the runtime's name and version, the answer to Version. The default is
 // that of the model.
-func WithVersion(runtimeName, runtimeVersion string) CRIOption {
-	return criOption(func(c *criConfig) { c.versionSet, c.name, c.version = true, runtimeName, runtimeVersion })
+func WithVersion(runtimeName, runtimeVersion string) Option {
+	return func(c *config) { c.versionSet, c.name, c.version = true, runtimeName, runtimeVersion }
 }
 
 // WithSeed sets the seed of all random values: IDs, the order of lists, and the jitter of
 // timetables. The default is 1.
-func WithSeed(seed uint64) CRIOption {
-	return criOption(func(c *criConfig) { c.seed = seed })
+func WithSeed(seed uint64) Option {
+	return func(c *config) { c.seed = seed }
 }
 
 // WithoutStreamingLists makes the server answer Unimplemented to StreamPodSandboxes and
 // StreamContainers, as older runtimes do.
-func WithoutStreamingLists() CRIOption {
-	return criOption(func(c *criConfig) { c.noStreams = true })
+func WithoutStreamingLists() Option {
+	return func(c *config) { c.noStreams = true }
 }
 
 // WithListBatch sets how many items a message of a streaming list holds. The default is
 // 5000, as in containerd 2.4.
-func WithListBatch(items int) CRIOption {
-	return criOption(func(c *criConfig) { c.listBatch = max(1, items) })
+func WithListBatch(items int) Option {
+	return func(c *config) { c.listBatch = max(1, items) }
 }
 
 // WithEncodedLists makes the server encode a list without a filter once per change, and
 // answer with the same bytes until the next change. The server then costs little in a
 // benchmark. The order of the list stays the same until the next change.
-func WithEncodedLists() CRIOption {
-	return criOption(func(c *criConfig) { c.encodedLists = true })
+func WithEncodedLists() Option {
+	return func(c *config) { c.encodedLists = true }
 }
 
 // WithEventBuffer sets how many events the buffer of a reader holds, or the one of the
 // runtime. The default is that of the model.
-func WithEventBuffer(events int) CRIOption {
-	return criOption(func(c *criConfig) { c.buffer = max(1, events) })
+func WithEventBuffer(events int) Option {
+	return func(c *config) { c.buffer = max(1, events) }
 }
 
 // WithoutSandboxInEvents makes the server send events without the statuses of the
 // sandbox and its containers.
-func WithoutSandboxInEvents() CRIOption {
-	return criOption(func(c *criConfig) { c.bareEvents = true })
+func WithoutSandboxInEvents() Option {
+	return func(c *config) { c.bareEvents = true }
 }
 
 // WithListener makes the server listen with a function of the caller instead of on a socket,
 // so that it and its clients can run in a testing/synctest bubble, over a bufconn of package
 // google.golang.org/grpc/test/bufconn. Up calls the function each time. Endpoint is empty.
-func WithListener(listen func() (net.Listener, error)) CRIOption {
-	return criOption(func(c *criConfig) { c.listen = listen })
+func WithListener(listen func() (net.Listener, error)) Option {
+	return func(c *config) { c.listen = listen }
 }
 
-func newCRIConfig(opts []CRIOption) criConfig {
-	c := criConfig{habits: Containerd2.habits(), clock: clock.RealClock{}, seed: 1, listBatch: 5000}
+func newConfig(opts []Option) config {
+	c := config{habits: Containerd2.habits(), clock: clock.RealClock{}, seed: 1, listBatch: 5000}
 	for _, opt := range opts {
-		opt.applyToServer(&c)
+		opt(&c)
 	}
 	if c.versionSet {
 		c.habits.name, c.habits.version = c.name, c.version

@@ -1,4 +1,4 @@
-package plegtest
+package criserver
 
 import (
 	"slices"
@@ -23,7 +23,7 @@ const reasonOOM = "OOMKilled"
 
 // RunPod creates a ready sandbox and returns its ID. If the UID exists, the pod gets one
 // more sandbox, as when the kubelet replaces a dead one.
-func (s *CRIServer) RunPod(config PodConfig) (sandboxID string) {
+func (s *Server) RunPod(config PodConfig) (sandboxID string) {
 	n := s.node
 	n.mu.Lock()
 	sb := n.addSandboxLocked(config)
@@ -35,7 +35,7 @@ func (s *CRIServer) RunPod(config PodConfig) (sandboxID string) {
 }
 
 // ranLocked returns the events of a new sandbox.
-func (s *CRIServer) ranLocked(sb *simSandbox) (events []*runtimeapi.ContainerEventResponse) {
+func (s *Server) ranLocked(sb *simSandbox) (events []*runtimeapi.ContainerEventResponse) {
 	if !s.cfg.crio {
 		events = append(events, s.eventLocked(runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT, sb.item.Id, sb))
 	}
@@ -44,7 +44,7 @@ func (s *CRIServer) ranLocked(sb *simSandbox) (events []*runtimeapi.ContainerEve
 
 // CreateContainer creates a container in a ready sandbox and returns its ID. Its restart
 // count is the number of containers of its name that the pod had before.
-func (s *CRIServer) CreateContainer(sandboxID string, config ContainerConfig) (containerID string, err error) {
+func (s *Server) CreateContainer(sandboxID string, config ContainerConfig) (containerID string, err error) {
 	n := s.node
 	n.mu.Lock()
 	sb, err := n.sandboxLocked(sandboxID)
@@ -63,7 +63,7 @@ func (s *CRIServer) CreateContainer(sandboxID string, config ContainerConfig) (c
 }
 
 // StartContainer starts a created container.
-func (s *CRIServer) StartContainer(containerID string) error {
+func (s *Server) StartContainer(containerID string) error {
 	n := s.node
 	n.mu.Lock()
 	c, err := n.containerLocked(containerID)
@@ -83,7 +83,7 @@ func (s *CRIServer) StartContainer(containerID string) error {
 }
 
 // failStart ends a created container that cannot start: without an event, as containerd does.
-func (s *CRIServer) failStart(containerID string, cause error) error {
+func (s *Server) failStart(containerID string, cause error) error {
 	n := s.node
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -97,7 +97,7 @@ func (s *CRIServer) failStart(containerID string, cause error) error {
 }
 
 // RunContainer creates a container and starts it.
-func (s *CRIServer) RunContainer(sandboxID string, config ContainerConfig) (containerID string, err error) {
+func (s *Server) RunContainer(sandboxID string, config ContainerConfig) (containerID string, err error) {
 	id, err := s.CreateContainer(sandboxID, config)
 	if err != nil {
 		return "", err
@@ -107,7 +107,7 @@ func (s *CRIServer) RunContainer(sandboxID string, config ContainerConfig) (cont
 
 // ExitContainer makes a running container exit by itself. An empty reason means
 // "Completed" for exit code 0 and "Error" for others.
-func (s *CRIServer) ExitContainer(containerID string, exitCode int32, reason string) error {
+func (s *Server) ExitContainer(containerID string, exitCode int32, reason string) error {
 	n := s.node
 	n.mu.Lock()
 	c, err := n.containerLocked(containerID)
@@ -127,7 +127,7 @@ func (s *CRIServer) ExitContainer(containerID string, exitCode int32, reason str
 // OOMKill kills a process of a running container that is not its first, because the container
 // has used up its memory. Its exit will have the reason "OOMKilled", whatever the exit code.
 // containerd shows that reason from now on, while the container runs.
-func (s *CRIServer) OOMKill(containerID string) error {
+func (s *Server) OOMKill(containerID string) error {
 	n := s.node
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -146,7 +146,7 @@ func (s *CRIServer) OOMKill(containerID string) error {
 // does without a grace period. Of one that was created and not started, CRI-O says that it
 // has exited with code 2; containerd leaves it. One that has exited finishes anew with CRI-O,
 // without an event, and stays as it is with containerd.
-func (s *CRIServer) KillContainer(containerID string) error {
+func (s *Server) KillContainer(containerID string) error {
 	n := s.node
 	n.mu.Lock()
 	c, err := n.containerLocked(containerID)
@@ -165,7 +165,7 @@ func (s *CRIServer) KillContainer(containerID string) error {
 }
 
 // killLocked ends a container that has not exited, as far as the runtime does.
-func (s *CRIServer) killLocked(events []*runtimeapi.ContainerEventResponse,
+func (s *Server) killLocked(events []*runtimeapi.ContainerEventResponse,
 	c *simContainer) []*runtimeapi.ContainerEventResponse {
 	switch {
 	case c.state == runtimeapi.ContainerState_CONTAINER_RUNNING:
@@ -180,7 +180,7 @@ func (s *CRIServer) killLocked(events []*runtimeapi.ContainerEventResponse,
 // RestartContainer kills a container if it is running, and runs its successor: a new
 // container of the same name and sandbox, with a restart count one higher. The old
 // container stays until it is removed.
-func (s *CRIServer) RestartContainer(containerID string) (newID string, err error) {
+func (s *Server) RestartContainer(containerID string) (newID string, err error) {
 	if err := s.KillContainer(containerID); err != nil {
 		return "", err
 	}
@@ -197,7 +197,7 @@ func (s *CRIServer) RestartContainer(containerID string) (newID string, err erro
 
 // RemoveContainer removes a container, and kills it first if it is running. It is
 // harmless if the container does not exist.
-func (s *CRIServer) RemoveContainer(containerID string) error {
+func (s *Server) RemoveContainer(containerID string) error {
 	n := s.node
 	n.mu.Lock()
 	c, err := n.containerLocked(containerID)
@@ -213,7 +213,7 @@ func (s *CRIServer) RemoveContainer(containerID string) error {
 
 // StopPodSandbox kills the containers of a sandbox and tears down its network: the sandbox
 // is then not ready, and has no address, except with CRI-O.
-func (s *CRIServer) StopPodSandbox(sandboxID string) error {
+func (s *Server) StopPodSandbox(sandboxID string) error {
 	n := s.node
 	n.mu.Lock()
 	sb, err := n.sandboxLocked(sandboxID)
@@ -229,7 +229,7 @@ func (s *CRIServer) StopPodSandbox(sandboxID string) error {
 
 // RemovePodSandbox removes a sandbox with its containers, and stops it first if it is
 // ready. It is harmless if the sandbox does not exist.
-func (s *CRIServer) RemovePodSandbox(sandboxID string) error {
+func (s *Server) RemovePodSandbox(sandboxID string) error {
 	n := s.node
 	n.mu.Lock()
 	sb, err := n.sandboxLocked(sandboxID)
@@ -274,7 +274,7 @@ func (s *CRIServer) RemovePodSandbox(sandboxID string) error {
 }
 
 // Sandboxes returns the IDs of a pod's sandboxes, newest first.
-func (s *CRIServer) Sandboxes(uid types.UID) []string {
+func (s *Server) Sandboxes(uid types.UID) []string {
 	s.node.mu.Lock()
 	defer s.node.mu.Unlock()
 	var of []*simSandbox
@@ -293,7 +293,7 @@ func (s *CRIServer) Sandboxes(uid types.UID) []string {
 
 // Containers returns the IDs of a sandbox's containers, in the order of their
 // creation.
-func (s *CRIServer) Containers(sandboxID string) []string {
+func (s *Server) Containers(sandboxID string) []string {
 	s.node.mu.Lock()
 	defer s.node.mu.Unlock()
 	sb := s.node.byID[sandboxID]
@@ -308,14 +308,14 @@ func (s *CRIServer) Containers(sandboxID string) []string {
 }
 
 // Present returns how many sandboxes and containers there are, exited ones included.
-func (s *CRIServer) Present() (sandboxes, containers int) {
+func (s *Server) Present() (sandboxes, containers int) {
 	s.node.mu.Lock()
 	defer s.node.mu.Unlock()
 	return len(s.node.sandboxes), len(s.node.containers)
 }
 
 // exitLocked ends a container and returns the event.
-func (s *CRIServer) exitLocked(c *simContainer, exitCode int32, reason string) *runtimeapi.ContainerEventResponse {
+func (s *Server) exitLocked(c *simContainer, exitCode int32, reason string) *runtimeapi.ContainerEventResponse {
 	switch {
 	case reason != "":
 	case c.outOfMemory:
@@ -337,7 +337,7 @@ func (s *CRIServer) exitLocked(c *simContainer, exitCode int32, reason string) *
 	return s.eventLocked(runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT, c.item.Id, c.sandbox)
 }
 
-func (s *CRIServer) removeLocked(events []*runtimeapi.ContainerEventResponse,
+func (s *Server) removeLocked(events []*runtimeapi.ContainerEventResponse,
 	c *simContainer) []*runtimeapi.ContainerEventResponse {
 	events = s.killLocked(events, c)
 	if c.process != nil {
@@ -348,7 +348,7 @@ func (s *CRIServer) removeLocked(events []*runtimeapi.ContainerEventResponse,
 		c.sandbox))
 }
 
-func (s *CRIServer) stopLocked(events []*runtimeapi.ContainerEventResponse,
+func (s *Server) stopLocked(events []*runtimeapi.ContainerEventResponse,
 	sb *simSandbox) []*runtimeapi.ContainerEventResponse {
 	for _, c := range sb.containers {
 		events = s.killLocked(events, c)
@@ -363,7 +363,7 @@ func (s *CRIServer) stopLocked(events []*runtimeapi.ContainerEventResponse,
 
 // eventLocked returns an event with a snapshot of the sandbox. As in the runtimes, the
 // event gets its time later, when it is sent.
-func (s *CRIServer) eventLocked(kind runtimeapi.ContainerEventType, id string,
+func (s *Server) eventLocked(kind runtimeapi.ContainerEventType, id string,
 	sb *simSandbox) *runtimeapi.ContainerEventResponse {
 	event := &runtimeapi.ContainerEventResponse{ContainerId: id, ContainerEventType: kind}
 	if sb == nil || s.cfg.bareEvents {
@@ -385,7 +385,7 @@ func (s *CRIServer) eventLocked(kind runtimeapi.ContainerEventType, id string,
 
 // deletedLocked returns the last event of a sandbox that containerd 2 is removing: its time of
 // creation is lost already.
-func (s *CRIServer) deletedLocked(sb *simSandbox) *runtimeapi.ContainerEventResponse {
+func (s *Server) deletedLocked(sb *simSandbox) *runtimeapi.ContainerEventResponse {
 	event := s.eventLocked(runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT, sb.item.Id, sb)
 	if old := event.PodSandboxStatus; old != nil {
 		event.PodSandboxStatus = &runtimeapi.PodSandboxStatus{

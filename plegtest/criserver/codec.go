@@ -1,4 +1,4 @@
-package plegtest
+package criserver
 
 import (
 	"google.golang.org/grpc/encoding"

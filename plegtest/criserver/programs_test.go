@@ -1,4 +1,4 @@
-package plegtest_test
+package criserver_test
 
 import (
 	"context"
@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/kubepleg/pleg/plegtest"
+	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
 // writer is a client of a server with programs, in a bubble.
@@ -25,17 +25,17 @@ type writer struct {
 	t *testing.T
 	runtimeapi.RuntimeServiceClient
 	images runtimeapi.ImageServiceClient
-	server *plegtest.CRIServer
+	server *criserver.Server
 }
 
 // inBubble runs a test with a server over memory instead of a socket, so that time is the
 // bubble's.
-func inBubble(t *testing.T, programs map[string]plegtest.Program, test func(t *testing.T, w *writer),
-	opts ...plegtest.CRIOption) {
+func inBubble(t *testing.T, programs map[string]criserver.Program, test func(t *testing.T, w *writer),
+	opts ...criserver.Option) {
 	synctest.Test(t, func(t *testing.T) {
 		var l *bufconn.Listener
-		s, err := plegtest.StartCRIServer(append(opts, plegtest.WithPrograms(programs),
-			plegtest.WithListener(func() (net.Listener, error) {
+		s, err := criserver.Start(append(opts, criserver.WithPrograms(programs),
+			criserver.WithListener(func() (net.Listener, error) {
 				l = bufconn.Listen(1 << 16)
 				return l, nil
 			}))...)
@@ -95,8 +95,8 @@ func (w *writer) status(id string) *runtimeapi.ContainerStatus {
 	return r.Status
 }
 
-func programs() map[string]plegtest.Program {
-	polite := func(ctx context.Context, p *plegtest.Process) int {
+func programs() map[string]criserver.Program {
+	polite := func(ctx context.Context, p *criserver.Process) int {
 		select {
 		case <-p.Terminate:
 			return 0
@@ -104,19 +104,19 @@ func programs() map[string]plegtest.Program {
 			return 1
 		}
 	}
-	exec := func(ctx context.Context, p *plegtest.Process) int {
+	exec := func(ctx context.Context, p *criserver.Process) int {
 		if slices.Equal(p.Args, []string{"hang"}) {
 			<-ctx.Done()
 		}
 		_, _ = p.Stdout.Write([]byte(p.Env["MODE"] + " " + strings.Join(p.Args, " ")))
 		return 4
 	}
-	return map[string]plegtest.Program{
-		"exits":    {Main: func(_ context.Context, p *plegtest.Process) int { return len(p.Args) + int(p.Attempt) }},
-		"panics":   {Main: func(context.Context, *plegtest.Process) int { panic("on purpose") }},
+	return map[string]criserver.Program{
+		"exits":    {Main: func(_ context.Context, p *criserver.Process) int { return len(p.Args) + int(p.Attempt) }},
+		"panics":   {Main: func(context.Context, *criserver.Process) int { panic("on purpose") }},
 		"polite":   {Main: polite, Exec: exec},
-		"stubborn": {Main: func(ctx context.Context, _ *plegtest.Process) int { <-ctx.Done(); return 0 }},
-		"tag:latest": {Main: func(context.Context, *plegtest.Process) int {
+		"stubborn": {Main: func(ctx context.Context, _ *criserver.Process) int { <-ctx.Done(); return 0 }},
+		"tag:latest": {Main: func(context.Context, *criserver.Process) int {
 			time.Sleep(time.Hour)
 			return 7
 		}},
@@ -264,7 +264,7 @@ func TestProgramsFaults(t *testing.T) {
 		id := w.run("polite")
 		failure := errors.New("no")
 		for method, object := range map[string]string{"RunPodSandbox": "b", "StopContainer": id} {
-			w.server.Inject(plegtest.CRIFault{Method: method, Object: object, Err: failure})
+			w.server.Inject(criserver.Fault{Method: method, Object: object, Err: failure})
 		}
 		if _, err := w.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: id}); err == nil {
 			t.Error("StopContainer succeeded")

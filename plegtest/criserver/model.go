@@ -1,4 +1,4 @@
-package plegtest
+package criserver
 
 import (
 	"time"
@@ -6,11 +6,11 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// CRIModel is the runtime that the CRI server behaves like: what Version answers, whether
+// Model is the runtime that the CRI server behaves like: what Version answers, whether
 // lists can be streamed, how container events are delivered, and what the runtimes do
 // differently. TestModelIsTheRuntime of internal/e2e compares Containerd2 and CRIO with the
 // real ones, call by call.
-type CRIModel int
+type Model int
 
 const (
 	// Containerd2 is containerd 2.4, the default. Events are broadcast to all readers.
@@ -20,7 +20,7 @@ const (
 	// an event for it, which is lost; each further event is lost with a probability of ½,
 	// or else the queue notices too, and holds it. The last event of a sandbox comes
 	// before the sandbox disappears from the list.
-	Containerd2 CRIModel = iota
+	Containerd2 Model = iota
 	// Containerd17 is containerd 1.7. There is one stream with a buffer of 1000; events
 	// that are sent while it is full are dropped. Each event goes to one of the readers
 	// only, and possibly to a reader that is gone: the call of that reader lasts until
@@ -72,7 +72,7 @@ const (
 	eventsBroadcast // a buffer for each; full blocks the operation
 )
 
-func (m CRIModel) habits() habits {
+func (m Model) habits() habits {
 	switch m {
 	case Containerd16:
 		return habits{name: "containerd", version: "v1.6.36", refusal: codes.NotFound, missingIsError: true,

@@ -1,4 +1,4 @@
-package plegtest
+package criserver
 
 import (
 	"context"
@@ -33,13 +33,13 @@ var readingCalls = map[string]bool{
 type callGuard struct {
 	clock    clock.Clock
 	cut      func()
-	writable bool // set once by StartCRIServer
+	writable bool // set once by Start
 
 	mu         sync.Mutex
-	faults     []*injectedCRIFault // guarded by mu
-	calls      map[string]int      // guarded by mu
-	inFlight   map[string]int      // guarded by mu
-	violations []string            // guarded by mu
+	faults     []*injectedFault // guarded by mu
+	calls      map[string]int   // guarded by mu
+	inFlight   map[string]int   // guarded by mu
+	violations []string         // guarded by mu
 }
 
 func newCallGuard(c clock.Clock, cut func()) *callGuard {
@@ -48,7 +48,7 @@ func newCallGuard(c clock.Clock, cut func()) *callGuard {
 
 // Calls returns how often an RPC, such as "ListContainers", has been called; the empty
 // method counts all RPCs. Calls in flight and refused calls are included.
-func (s *CRIServer) Calls(method string) int {
+func (s *Server) Calls(method string) int {
 	s.guard.mu.Lock()
 	defer s.guard.mu.Unlock()
 	return countOf(s.guard.calls, method)
@@ -56,14 +56,14 @@ func (s *CRIServer) Calls(method string) int {
 
 // InFlight returns how many calls of an RPC are in flight; the empty method counts all
 // RPCs. An open stream is a call in flight.
-func (s *CRIServer) InFlight(method string) int {
+func (s *Server) InFlight(method string) int {
 	s.guard.mu.Lock()
 	defer s.guard.mu.Unlock()
 	return countOf(s.guard.inFlight, method)
 }
 
 // ResetCalls makes Calls start from zero.
-func (s *CRIServer) ResetCalls() {
+func (s *Server) ResetCalls() {
 	s.guard.mu.Lock()
 	defer s.guard.mu.Unlock()
 	clear(s.guard.calls)
@@ -71,7 +71,7 @@ func (s *CRIServer) ResetCalls() {
 
 // Violations returns the calls of clients that would have changed something, in the order
 // of their arrival. The server refused them all.
-func (s *CRIServer) Violations() []string {
+func (s *Server) Violations() []string {
 	s.guard.mu.Lock()
 	defer s.guard.mu.Unlock()
 	return slices.Clone(s.guard.violations)
@@ -109,7 +109,7 @@ func (g *callGuard) leave(method string) {
 
 // admit closes a connection that CRI-O's multiplexer does not take for one of gRPC, because its
 // first call has not exactly this content-type.
-func (s *CRIServer) admit(ctx context.Context) error {
+func (s *Server) admit(ctx context.Context) error {
 	client, _ := peer.FromContext(ctx)
 	addr, ok := client.Addr.(connAddr)
 	if !s.cfg.crio || !ok || !addr.conn.isFirst() {
@@ -121,7 +121,7 @@ func (s *CRIServer) admit(ctx context.Context) error {
 	return errors.Join(status.Error(codes.Unavailable, "not gRPC"), addr.conn.Close())
 }
 
-func (s *CRIServer) interceptUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
+func (s *Server) interceptUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	handler grpc.UnaryHandler) (any, error) {
 	method := path.Base(info.FullMethod)
 	if err := s.admit(ctx); err != nil {
@@ -148,7 +148,7 @@ func (s *CRIServer) interceptUnary(ctx context.Context, req any, info *grpc.Unar
 	return answer, err
 }
 
-func (s *CRIServer) answer(ctx context.Context, req any, handler grpc.UnaryHandler) (any, error) {
+func (s *Server) answer(ctx context.Context, req any, handler grpc.UnaryHandler) (any, error) {
 	if s.cfg.encodedLists {
 		if encoded, err := s.node.encodedList(req); encoded != nil || err != nil {
 			return rawMessage(encoded), err
@@ -157,7 +157,7 @@ func (s *CRIServer) answer(ctx context.Context, req any, handler grpc.UnaryHandl
 	return handler(ctx, req)
 }
 
-func (s *CRIServer) interceptStream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo,
+func (s *Server) interceptStream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo,
 	handler grpc.StreamHandler) error {
 	method := path.Base(info.FullMethod)
 	if err := s.admit(stream.Context()); err != nil {
@@ -183,7 +183,7 @@ type guardedStream struct {
 	grpc.ServerStream
 	guard  *callGuard
 	method string
-	faults []*injectedCRIFault
+	faults []*injectedFault
 	sent   int
 }
 
