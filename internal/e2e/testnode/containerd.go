@@ -165,13 +165,15 @@ func (c containerd) configure(dir, _ string) error {
 	return os.WriteFile(filepath.Join(dir, "config.toml"), b.Bytes(), 0o600)
 }
 
+func (containerd) socket(dir string) string { return filepath.Join(dir, "c.sock") }
+
 func (containerd) command(dir, programs string) []string {
 	return []string{filepath.Join(programs, "containerd"), "--config", filepath.Join(dir, "config.toml")}
 }
 
-func (containerd) importImage(ctx context.Context, dir, programs, archive, _ string) error {
+func (c containerd) importImage(ctx context.Context, dir, programs, archive, _ string) error {
 	cmd := exec.CommandContext(ctx, filepath.Join(programs, "ctr"), "-n", namespace, "images", "import", archive)
-	cmd.Env = append(os.Environ(), "CONTAINERD_ADDRESS="+filepath.Join(dir, socketName))
+	cmd.Env = append(os.Environ(), "CONTAINERD_ADDRESS="+c.socket(dir))
 	_, err := output(cmd)
 	return err
 }

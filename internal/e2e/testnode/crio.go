@@ -77,7 +77,7 @@ clean_shutdown_file = "{{.Dir}}/clean.shutdown"
 internal_wipe = false
 internal_repair = false
 [crio.api]
-listen = "{{.Dir}}/c.sock"
+listen = "{{.Dir}}/run/c.sock"
 stream_address = "127.0.0.1"
 stream_port = "0"
 [crio.image]
@@ -140,7 +140,7 @@ func (c crio) configure(dir, programs string) error {
 	if values.Conmon, err = exec.LookPath("conmon"); err != nil {
 		return err
 	}
-	for _, d := range []string{"cni", "exits", "attach", "ns", "log", "oci"} {
+	for _, d := range []string{"cni", "exits", "attach", "ns", "log", "oci", "run"} {
 		if err := os.Mkdir(filepath.Join(dir, d), 0o755); err != nil {
 			return err
 		}
@@ -155,6 +155,10 @@ func (c crio) configure(dir, programs string) error {
 		os.WriteFile(filepath.Join(dir, "policy.json"), []byte(`{"default":[{"type":"insecureAcceptAnything"}]}`), 0o600),
 	)
 }
+
+// socket is in a folder of its own, as on any node: a pod that has CRI-O's storage mounted with
+// it needs mounts that are shared.
+func (crio) socket(dir string) string { return filepath.Join(dir, "run", "c.sock") }
 
 func (crio) command(dir, programs string) []string {
 	return []string{filepath.Join(programs, "crio"), "--config", filepath.Join(dir, "config.toml"), "--config-dir", ""}

@@ -19,8 +19,6 @@ const (
 	namespace = "k8s.io"
 	// maxSocketPath is how long a unix socket's path may be on Linux.
 	maxSocketPath = 107
-	// socketName is the daemon's socket in its folder.
-	socketName = "c.sock"
 	// bootTimeout bounds a start. It takes a second on an idle machine, and
 	// longer with many pods to recover.
 	bootTimeout = 2 * time.Minute
@@ -105,7 +103,7 @@ func (d *Daemon) Dir() string { return d.dir }
 func (d *Daemon) CgroupParent() string { return cgroupParent(d.dir) }
 
 // Socket is the path of the daemon's socket. It stays the same over restarts.
-func (d *Daemon) Socket() string { return filepath.Join(d.dir, socketName) }
+func (d *Daemon) Socket() string { return d.runtime.family.socket(d.dir) }
 
 // Endpoint is the socket as CRI clients name it.
 func (d *Daemon) Endpoint() string { return "unix://" + d.Socket() }

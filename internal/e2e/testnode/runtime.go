@@ -75,6 +75,8 @@ type family interface {
 	prepare(ctx context.Context) (programs string, err error)
 	// configure writes the configuration.
 	configure(dir, programs string) error
+	// socket is the path at which it serves.
+	socket(dir string) string
 	// command is the daemon and its arguments. Among these is a path in dir.
 	command(dir, programs string) []string
 	// importImage imports the archive of an image. A daemon may run.
