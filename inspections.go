@@ -80,7 +80,7 @@ func (r *reconciler) inspected(rec *podRecord, insp inspection, res *result) {
 		r.health.lastInspection = r.sched.Now()
 	}
 	switch {
-	case insp.superseded:
+	case rec.supersedes(&insp):
 		r.storeOlder(rec, insp, status, err)
 		r.sched.Inspect(rec.uid)
 	case err != nil:

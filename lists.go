@@ -214,7 +214,6 @@ func (r *reconciler) changed(rec *podRecord, transitions []transition, l listInf
 		r.cache.setListed(rec.uid)
 	}
 	r.sched.InspectChanged(rec.uid)
-	rec.inspection.superseded = true
 	if rec.inspection.dead() { // no other can begin: the pod is published with an error
 		r.inspectionDied(rec)
 	}
@@ -229,7 +228,6 @@ func (r *reconciler) gone(rec *podRecord, transitions []transition, l listInfo) 
 	r.sched.Gone(rec.uid)
 	rec.dirty, rec.err, rec.failures = false, nil, 0
 	r.failing.update(rec)
-	rec.inspection.superseded = true
 	if c := rec.inspection.call; c != nil {
 		r.out.cancel = append(r.out.cancel, cancelCall{c, errPodGone})
 	}

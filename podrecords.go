@@ -81,15 +81,19 @@ func (rec *podRecord) isHealthy() bool {
 // hasUninspectedChange reports whether the record has a change that is not published, and
 // that the inspection in flight, if there is one, was not begun for.
 func (rec *podRecord) hasUninspectedChange() bool {
-	return rec.publication.change.pending && (rec.inspection.call == nil || rec.inspection.superseded)
+	return rec.publication.change.pending && (rec.inspection.call == nil || rec.supersedes(&rec.inspection))
+}
+
+// supersedes reports whether the record has changed since an inspection of it began.
+func (rec *podRecord) supersedes(insp *inspection) bool {
+	return rec.publication.change.number != insp.snapshot.changeNumber
 }
 
 // inspection is the inspection of a pod in flight.
 type inspection struct {
-	call       *schedule.Call // nil: none is
-	snapshot   snapshot       // what it is made for, and is published with its status
-	stamp      stamp          // of the newest list that showed the record then
-	superseded bool           // the record has changed since it began
+	call     *schedule.Call // nil: none is
+	snapshot snapshot       // what it is made for, and is published with its status
+	stamp    stamp          // of the newest list that showed the record then
 }
 
 // dead reports whether the inspection is past its deadline.
