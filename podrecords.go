@@ -27,8 +27,8 @@ type podRecord struct {
 	// overlapTo is the number of the newest list that had begun when a list of the pod
 	// was last believed: those up to it overlapped with that one.
 	overlapTo uint64
-	// generation is the last full list that showed the pod.
-	generation uint64
+	// shownIn is the number of the last full list that showed the pod.
+	shownIn uint64
 	// unconfirmed: a list that began later and overlapped differs from the record, and no
 	// list has been believed or has confirmed the record since.
 	unconfirmed bool
@@ -107,8 +107,7 @@ type podRecords struct {
 	// in the same order every time costs no lookup in the map.
 	order []*podRecord
 	// full is the stamp of the newest full list.
-	full       stamp
-	generation uint64
+	full stamp
 	// present counts the records with a pod; the others remember an absence that a
 	// full list in flight may not know of yet.
 	present int
@@ -236,7 +235,6 @@ func (r *podRecords) compareOne(rec *podRecord, listed *Pod, at, begun stamp, re
 // compareAll takes in a full list and returns what compare finds of each pod, by UID, without
 // those that simply confirm a record; into is empty memory for that.
 func (r *podRecords) compareAll(pods []*Pod, at, begun stamp, into []comparison, report reportBadData) []comparison {
-	r.generation++
 	all, seen := into, 0
 	for i, listed := range pods {
 		// In a function of its own, this costs a fifth of BenchmarkIdleRelist/pods=1000.
@@ -251,11 +249,11 @@ func (r *podRecords) compareAll(pods []*Pod, at, begun stamp, into []comparison,
 		if rec == nil {
 			continue
 		}
-		if rec.generation == r.generation {
+		if rec.shownIn == at.Number {
 			report(badPodDuplicate, string(rec.uid))
 			continue
 		}
-		rec.generation = r.generation
+		rec.shownIn = at.Number
 		seen++
 		if rec.unconfirmed || rec.listed != listed && !rec.shown.by(listed) {
 			all = r.appendCompared(all, rec, listed, at, begun, report)
@@ -267,7 +265,7 @@ func (r *podRecords) compareAll(pods []*Pod, at, begun stamp, into []comparison,
 	r.order = r.order[:len(pods)]
 	if seen != len(r.byUID) {
 		for _, rec := range r.byUID {
-			if rec.generation != r.generation {
+			if rec.shownIn != at.Number {
 				all = r.appendCompared(all, rec, nil, at, begun, report)
 			}
 		}
