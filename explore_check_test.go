@@ -78,9 +78,11 @@ func (w *world) drain() {
 // check checks what has to hold after every step.
 func (w *world) check(before looks, returned []*exploredCaller) {
 	now := w.look()
+	w.r.failing.report(w.failing)
 	full := w.find(schedule.ListAll, 0)
 	for p := range w.scope.pods {
 		w.checkPod(p)
+		w.checkFailing(p)
 		if rec := w.r.records.byUID[podUID(p)]; rec != nil && rec.isHeld() != (w.r.cache.held[podUID(p)] == rec) {
 			w.breaks("rule 7: %s is held: %v", rec.uid, !rec.isHeld())
 		}
@@ -110,6 +112,23 @@ func (w *world) check(before looks, returned []*exploredCaller) {
 	}
 	for _, c := range returned {
 		w.checkRelist(c)
+	}
+}
+
+// checkFailing checks what is reported of a pod that fails.
+func (w *world) checkFailing(p int) {
+	uid := podUID(p)
+	var failures int
+	if rec := w.r.records.byUID[uid]; rec != nil && rec.pod != nil {
+		failures = rec.failures
+	}
+	since := w.r.sched.HungSince(uid)
+	if w.r.records.pod(uid) == nil {
+		since = time.Time{}
+	}
+	if f := w.failing[uid]; f.Failures != failures || f.HangingSince != since {
+		w.breaks("report: %s fails %d times and hangs since %v, reported are %d and %v",
+			uid, failures, since, f.Failures, f.HangingSince)
 	}
 }
 

@@ -140,6 +140,7 @@ type world struct {
 	callers []*exploredCaller
 	readers [exploredPods]exploredReader
 	follow  []*follower
+	failing map[types.UID]FailingPod // as it is reported
 
 	// What the checks remember.
 	stamped  map[uint64]truth // when a list began
@@ -186,7 +187,7 @@ func podIndex(uid types.UID) int { return int(uid[0] - 'a') }
 func newWorld(sc *scope, th *things) *world {
 	w := &world{
 		scope: sc, things: th, pods: NewCache(), clock: exploreStart, truth: sc.start,
-		left: sc.budget, stamped: make(map[uint64]truth),
+		left: sc.budget, stamped: make(map[uint64]truth), failing: make(map[types.UID]FailingPod),
 	}
 	w.noteClock()
 	var cache Cache = w.pods

@@ -8,9 +8,10 @@ import (
 
 // failingPods are the pods whose inspection hangs or has failed.
 type failingPods struct {
-	sched   *schedule.Scheduler
-	byUID   map[types.UID]*podRecord
-	changed bool // since they were listed last
+	sched *schedule.Scheduler
+	byUID map[types.UID]*podRecord
+	// changed are those that began to fail, fail still or fail no more in this step.
+	changed []types.UID
 }
 
 // update notes whether a pod is one of them.
@@ -22,16 +23,20 @@ func (f *failingPods) update(rec *podRecord) {
 		f.byUID[rec.uid] = rec
 	case was:
 		delete(f.byUID, rec.uid)
+	default:
+		return
 	}
-	f.changed = f.changed || is || was
+	f.changed = append(f.changed, rec.uid)
 }
 
-// list returns them by UID.
-func (f *failingPods) list() []FailingPod {
-	f.changed = false
-	list := make([]FailingPod, 0, len(f.byUID))
-	for _, uid := range sortedKeys(f.byUID) {
-		rec := f.byUID[uid]
+// report makes reports say what has changed.
+func (f *failingPods) report(reports map[types.UID]FailingPod) {
+	for _, uid := range f.changed {
+		rec, is := f.byUID[uid]
+		if !is {
+			delete(reports, uid)
+			continue
+		}
 		p := FailingPod{
 			PodUID: uid, Namespace: rec.pod.Namespace, Name: rec.pod.Name,
 			HangingSince: f.sched.HungSince(uid), Failures: rec.failures,
@@ -39,7 +44,7 @@ func (f *failingPods) list() []FailingPod {
 		if rec.err != nil {
 			p.Error = rec.err.Error()
 		}
-		list = append(list, p)
+		reports[uid] = p
 	}
-	return list
+	f.changed = nil
 }

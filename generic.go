@@ -142,6 +142,7 @@ func (g *GenericPLEG) makeLoop(period time.Duration) {
 		clock: g.clock, logger: g.logger, runtime: g.runtime, getter: getter, inbox: g.inbox, calls: g.calls,
 		token: make(chan struct{}, 1), synced: make(chan struct{}), timer: wakeTimer{clock: g.clock},
 		reconciler: newReconciler(cfg, g.clock.Now(), g.cache, g.updates, g.metrics),
+		failing:    make(map[types.UID]FailingPod),
 	}
 	g.loop.state = g.loop.reconciler.health
 	if g.events != nil {

@@ -115,7 +115,7 @@ type healthState struct {
 	// lastInspection is when an inspection last succeeded; before the first, when the
 	// generator was made.
 	lastInspection time.Time
-	failing        []FailingPod // by UID
+	failing        []FailingPod // by UID; the loop adds them
 	// synced: the pods of the first full list that succeeded are inspected, failing or
 	// slow.
 	synced bool
@@ -273,7 +273,7 @@ func describeCall(c RuntimeCall) string {
 func (h *healthCheck) report(stream StreamReport) HealthReport {
 	r := HealthReport{
 		Healthy: true, LastRelist: h.lastList, Pods: h.pods, Stream: stream,
-		FailingPods: slices.Clone(h.failing),
+		FailingPods: h.failing,
 	}
 	if err := h.unhealthy(); err != nil {
 		r.Healthy, r.Reason = false, err.Error()

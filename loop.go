@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
@@ -38,7 +39,11 @@ type loop struct {
 	reconciler *reconciler // guarded by stepping
 
 	stateMu sync.Mutex
-	state   healthState // the reconciler's, as of its last step; guarded by stateMu
+
+	// Guarded by stateMu.
+
+	state   healthState              // the reconciler's, as of its last step, but for failing
+	failing map[types.UID]FailingPod // kept up, for a list of them in each step costs too much
 
 	timer wakeTimer // owned by who holds the token
 }
@@ -167,13 +172,18 @@ func (l *loop) publishState() {
 		close(l.synced)
 	}
 	l.state = l.reconciler.health
+	l.reconciler.failing.report(l.failing)
 }
 
 // lastState returns the reconciler's state as of its last step.
 func (l *loop) lastState() healthState {
 	l.stateMu.Lock()
 	defer l.stateMu.Unlock()
-	return l.state
+	state := l.state
+	for _, uid := range sortedKeys(l.failing) {
+		state.failing = append(state.failing, l.failing[uid])
+	}
+	return state
 }
 
 // pods returns the pods as they were listed last.

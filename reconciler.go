@@ -95,9 +95,6 @@ func (r *reconciler) step(now time.Time, in *inputs) outputs {
 // happens.
 func (r *reconciler) noteHealth() {
 	r.health.pods, r.health.tally, r.health.silent = r.records.present, r.records.tally, r.silence.is()
-	if r.failing.changed {
-		r.health.failing = r.failing.list()
-	}
 }
 
 // advance sets the time.

@@ -78,6 +78,8 @@ type stepper struct {
 	calls   map[string]*schedule.Call // in flight, by their name
 	callers []*relistCaller           // of Relist, in their order
 
+	reported map[types.UID]FailingPod
+
 	now time.Time
 	log []logged
 }
@@ -108,6 +110,7 @@ func (s *stepper) make(d *datadriven.TestData) {
 			}
 		}
 	}
+	s.reported = make(map[types.UID]FailingPod)
 	s.cache, s.calls, s.now = NewCache(), make(map[string]*schedule.Call), epoch
 	cache := Cache(&loggingCache{s.cache, s})
 	if cfg.ConnectedPeriod > 0 {

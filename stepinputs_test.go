@@ -158,7 +158,9 @@ func (s *stepper) state() string {
 // failing shows the pods that are reported as failing.
 func (s *stepper) failing() string {
 	var b strings.Builder
-	for _, p := range s.r.health.failing {
+	s.r.failing.report(s.reported)
+	for _, uid := range sortedKeys(s.reported) {
+		p := s.reported[uid]
 		fmt.Fprintf(&b, "%s: %d failures", p.PodUID, p.Failures)
 		if p.Error != "" {
 			fmt.Fprintf(&b, ", the last %q", p.Error)

@@ -271,3 +271,28 @@ func podWithLabels(i, labels int) *pleg.Pod {
 	pod.Labels = pod.Sandboxes[0].Labels
 	return pod
 }
+
+// What a pod that fails costs does not depend on how many others fail.
+func TestManyFailingPods(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, pleg.WithInspectionWorkers(1000))
+		list := pods(4000)
+		n.SetPods(list...)
+		n.Fail(plegtest.GetPodStatus, plegtest.AnyPod, errors.New("broken"))
+		n.start()
+		if got := len(n.g.HealthReport().FailingPods); got != len(list) {
+			t.Fatalf("%d pods fail", got)
+		}
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		const inspections = 50
+		for i := range inspections {
+			n.g.RequestReinspect(list[i].ID)
+			synctest.Wait()
+		}
+		runtime.ReadMemStats(&after)
+		if got := (after.TotalAlloc - before.TotalAlloc) / inspections; got > 100_000 {
+			t.Errorf("an inspection that fails allocates %d bytes", got)
+		}
+	})
+}
