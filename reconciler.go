@@ -16,8 +16,7 @@ import (
 // are its writes to the cache and the broadcaster, in order, and its outputs. This file has
 // the step; requests.go, lists.go and inspections.go have what it does with each input.
 //
-// Its rules, each with the counterexample that needs it, are in
-// docs/decisions/2026-11-21-rules-of-the-core.md.
+// Its rules, each with the counterexample that needs it, are in docs/DESIGN.md.
 type reconciler struct {
 	cfg       reconcilerConfig
 	sched     *schedule.Scheduler
