@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
 
 	"github.com/kubepleg/pleg/internal/schedule"
@@ -193,4 +194,81 @@ func (r *reconciler) store(
 	}
 	rec.err = err
 	return recovered
+}
+
+// agrees reports whether a status has the same containers and sandboxes as the list of its
+// pod, in the same states. A status without any sandbox is not compared in its sandboxes:
+// the runtime inspects none.
+func agrees(pod *Pod, status *PodStatus) bool {
+	if !paired(pod.Containers, status.ContainerStatuses, func(s *Status) string { return s.ID.ID },
+		func(c *Container, s *Status) bool { return plegStateOf(c) == plegStateIn(s.State) }) {
+		return false
+	}
+	return len(status.SandboxStatuses) == 0 ||
+		paired(pod.Sandboxes, status.SandboxStatuses, (*runtimeapi.PodSandboxStatus).GetId,
+			func(c *Container, s *runtimeapi.PodSandboxStatus) bool {
+				ready := s.State == runtimeapi.PodSandboxState_SANDBOX_READY
+				return (c.State == ContainerStateRunning) == ready
+			})
+}
+
+// paired reports whether each of what is listed has one status, which agrees with it, and
+// there are no others.
+func paired[S any](listed []*Container, statuses []S, id func(S) string, agree func(*Container, S) bool) bool {
+	if len(statuses) != len(listed) {
+		return false
+	}
+	find := finderIn(listed)
+	taken := make([]bool, len(listed)) // on the stack for an ordinary pod
+	for i, s := range statuses {
+		at := find.index(i, id(s))
+		if at < 0 || taken[at] || !agree(listed[at], s) {
+			return false
+		}
+		taken[at] = true
+	}
+	return true
+}
+
+// failingPods are the pods whose inspection hangs or has failed.
+type failingPods struct {
+	sched *schedule.Scheduler
+	byUID map[types.UID]*podRecord
+	// changed are those that began to fail, fail still or fail no more in this step.
+	changed []types.UID
+}
+
+// update notes whether a pod is one of them.
+func (f *failingPods) update(rec *podRecord) {
+	_, was := f.byUID[rec.uid]
+	is := rec.pod != nil && (rec.failures > 0 || !f.sched.HungSince(rec.uid).IsZero())
+	switch {
+	case is:
+		f.byUID[rec.uid] = rec
+	case was:
+		delete(f.byUID, rec.uid)
+	default:
+		return
+	}
+	f.changed = append(f.changed, rec.uid)
+}
+
+// report makes reports say what has changed.
+func (f *failingPods) report(reports map[types.UID]FailingPod) {
+	for _, uid := range f.changed {
+		rec, is := f.byUID[uid]
+		if !is {
+			delete(reports, uid)
+			continue
+		}
+		p := FailingPod{
+			PodUID: uid, Namespace: rec.pod.Namespace, Name: rec.pod.Name,
+			HangingSince: f.sched.HungSince(uid), Failures: rec.failures,
+		}
+		if rec.err != nil {
+			p.Error = rec.err.Error()
+		}
+		reports[uid] = p
+	}
+	f.changed = nil
 }

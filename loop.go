@@ -2,6 +2,8 @@ package pleg
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -192,3 +194,214 @@ func (l *loop) pods() Pods {
 	defer l.stepping.Unlock()
 	return l.reconciler.records.pods()
 }
+
+// maxHints bounds the memory of hints about unknown pods, in case a runtime sends garbage faster
+// than it answers.
+const maxHints = 10000
+
+// inputs are the inputs of one step of the reconciler. They are bounded: results by the
+// calls in flight, hints by maxHints, and the requests of callers by being sets of pods.
+type inputs struct {
+	// periodic switches the relists of every period on or off.
+	periodic *bool
+	results  []*result
+	relists  []*relistCaller
+	// requests are the pods of RequestRelist, reinspects those of RequestReinspect.
+	requests   map[types.UID]struct{}
+	reinspects map[types.UID]struct{}
+	// readers are the pods with a reader that has begun to block.
+	readers map[types.UID]struct{}
+	// hints are the pods that events name. hintAll says that one named none, lostHints that
+	// there were more than could be kept.
+	hints              map[types.UID]struct{}
+	hintAll, lostHints bool
+	// verbosity is the logger's.
+	verbosity int
+	// connected has the beginnings (true) and ends of connections to the event stream.
+	connected []bool
+}
+
+// result is a call that has returned.
+type result struct {
+	call   *schedule.Call
+	pods   []*Pod
+	pod    *Pod
+	status *PodStatus
+	err    error
+	// stopped: it failed because Stop cancelled it.
+	stopped bool
+}
+
+// addHint adds an event of the runtime.
+func (in *inputs) addHint(e ContainerEvent) {
+	switch {
+	case e.PodUID == "":
+		in.hintAll = true
+	case len(in.hints) >= maxHints:
+		in.lostHints = true
+	default:
+		put(&in.hints, e.PodUID, struct{}{})
+	}
+}
+
+// relistCaller is a caller of Relist.
+type relistCaller struct {
+	// done is closed when the relist is complete.
+	done chan struct{}
+}
+
+func newRelistCaller() *relistCaller { return &relistCaller{done: make(chan struct{})} }
+
+// sortedKeys has what a map holds worked off in an order that can be repeated.
+func sortedKeys[V any](m map[types.UID]V) []types.UID {
+	if len(m) == 0 { // as in most steps, which then allocate nothing for it
+		return nil
+	}
+	return slices.Sorted(maps.Keys(m))
+}
+
+// outputs is what the reconciler wants done after a step, in the order of the fields. A call
+// to cancel may have returned.
+type outputs struct {
+	cancel   []cancelCall
+	begin    []beginCall
+	log      stepLog
+	relisted []*relistCaller // their relist is complete
+	// listsRecovered: a full list has succeeded after one that failed.
+	listsRecovered bool
+	// wake is when the next step is due; zero for never.
+	wake time.Time
+}
+
+// beginCall is a call to make.
+type beginCall struct {
+	*schedule.Call
+	pod *Pod // to inspect, or as it is known; nil if it is not
+}
+
+// cancelCall is a call to cancel.
+type cancelCall struct {
+	*schedule.Call
+	cause error
+}
+
+// stepLog is what a step has to log. It is written after the step, when no lock is held: a
+// logger is code of a user, which may call the generator, or hang.
+type stepLog struct {
+	verbosity int // the logger's
+	lines     []logLine
+}
+
+// logLine is one call of the logger.
+type logLine struct {
+	level         int // errorLevel for an error
+	err           error
+	message       string
+	keysAndValues []any
+}
+
+const errorLevel = -1
+
+// verbosityOf returns the highest level of those in use at which a logger is enabled.
+func verbosityOf(logger klog.Logger) int {
+	for _, level := range [...]int{5, 4, 2} {
+		if logger.V(level).Enabled() {
+			return level
+		}
+	}
+	return 0
+}
+
+func (l *stepLog) enabled(level int) bool { return level <= l.verbosity }
+
+// info logs a line if its level is enabled. Where it is not, the arguments cost memory: who logs
+// often asks before.
+func (l *stepLog) info(level int, message string, keysAndValues ...any) {
+	if l.enabled(level) {
+		l.lines = append(l.lines, logLine{level, nil, message, keysAndValues})
+	}
+}
+
+func (l *stepLog) error(err error, message string, keysAndValues ...any) {
+	l.lines = append(l.lines, logLine{errorLevel, err, message, keysAndValues})
+}
+
+func (l *stepLog) write(logger klog.Logger) {
+	for _, line := range l.lines {
+		if line.level == errorLevel {
+			logger.Error(line.err, line.message, line.keysAndValues...)
+		} else {
+			logger.V(line.level).Info(line.message, line.keysAndValues...)
+		}
+	}
+}
+
+// neverZero is a clock that shows the moment before the zero time in place of that, which
+// stands for no time in the generator.
+type neverZero struct{ clock.Clock }
+
+func (c neverZero) Now() time.Time {
+	if now := c.Clock.Now(); !now.IsZero() {
+		return now
+	}
+	return time.Time{}.Add(-1)
+}
+
+// wakeTimer wakes the loop at a time by the clock.
+type wakeTimer struct {
+	clock clock.Clock
+	timer clock.Timer // made when it is first set
+	at    time.Time   // what it is set for; zero for nothing
+}
+
+// set returns a channel that fires at a time, or before; nil for the zero time. The timer is
+// set anew only for an earlier time: to wake once too often costs less than to set it in each
+// step. The clock is read again once it is set: a fake clock may have been stepped in between.
+func (t *wakeTimer) set(wake time.Time) <-chan time.Time {
+	if wake.IsZero() {
+		t.stop()
+		return nil
+	}
+	if t.at.IsZero() || wake.Before(t.at) {
+		t.stop()
+		wait := wake.Sub(t.clock.Now())
+		if wait <= 0 {
+			return alreadyPassed
+		}
+		if t.timer == nil {
+			t.timer = t.clock.NewTimer(wait)
+		} else {
+			t.timer.Reset(wait)
+		}
+		t.at = wake
+		if !t.clock.Now().Before(wake) {
+			t.stop()
+			return alreadyPassed
+		}
+	}
+	return t.timer.C()
+}
+
+// fired notes that the channel has.
+func (t *wakeTimer) fired() { t.at = time.Time{} }
+
+// stop stops the timer.
+func (t *wakeTimer) stop() {
+	if t.at.IsZero() {
+		return
+	}
+	t.at = time.Time{}
+	if !t.timer.Stop() {
+		select {
+		case <-t.timer.C():
+		default:
+		}
+	}
+}
+
+// alreadyPassed is a channel that is always ready.
+var alreadyPassed = func() <-chan time.Time {
+	ch := make(chan time.Time)
+	close(ch)
+	return ch
+}()

@@ -1,6 +1,8 @@
 package pleg
 
 import (
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -255,4 +257,88 @@ func (m *metrics) badData(log func(message string, keysAndValues ...any), reason
 		log("Bad data; more of this kind is counted in pleg_bad_data_total and not logged",
 			"reason", string(reason), "object", object)
 	}
+}
+
+// withoutKubelet is a collector without the metrics that have a kubelet's name.
+type withoutKubelet struct{ prometheus.Collector }
+
+// Describe implements prometheus.Collector.
+func (w withoutKubelet) Describe(ch chan<- *prometheus.Desc) {
+	filter(ch, w.Collector.Describe, func(d *prometheus.Desc) bool { return !hasKubeletName(d) })
+}
+
+// Collect implements prometheus.Collector.
+func (w withoutKubelet) Collect(ch chan<- prometheus.Metric) {
+	filter(ch, w.Collector.Collect, func(m prometheus.Metric) bool { return !hasKubeletName(m.Desc()) })
+}
+
+// hasKubeletName reports whether a metric has a name that a kubelet's registry may have
+// too. Only the printed form of a Desc has its name.
+func hasKubeletName(d *prometheus.Desc) bool {
+	return strings.HasPrefix(d.String(), `Desc{fqName: "kubelet_`)
+}
+
+// filter passes on what send sends and keep wants. Both are called in the caller's goroutine,
+// where a registry recovers a collector that panics.
+func filter[T any](ch chan<- T, send func(chan<- T), keep func(T) bool) {
+	all, sent := make(chan T), []T(nil)
+	var receiving sync.WaitGroup
+	receiving.Go(func() {
+		for v := range all {
+			sent = append(sent, v)
+		}
+	})
+	func() {
+		defer receiving.Wait()
+		defer close(all)
+		send(all)
+	}()
+	for _, v := range sent {
+		if keep(v) {
+			ch <- v
+		}
+	}
+}
+
+// tally counts what runs.
+type tally struct {
+	// runningPods are the pods that have a running sandbox.
+	runningPods int
+	// containers are the containers by state, sandboxes not among them.
+	created, running, exited, unknown int
+	// unsettledPods are those of which isUnsettled.
+	unsettledPods int
+}
+
+// count adds a pod to the tally n times.
+func (t *tally) count(pod *Pod, n int) {
+	if pod == nil {
+		return
+	}
+	for _, c := range pod.Containers {
+		switch c.State {
+		case ContainerStateCreated:
+			t.created += n
+		case ContainerStateRunning:
+			t.running += n
+		case ContainerStateExited:
+			t.exited += n
+		case ContainerStateUnknown:
+			t.unknown += n
+		}
+	}
+	if slices.ContainsFunc(pod.Sandboxes, func(s *Container) bool { return s.State == ContainerStateRunning }) {
+		t.runningPods += n
+	}
+	if isUnsettled(pod) {
+		t.unsettledPods += n
+	}
+}
+
+// isUnsettled reports whether a pod has a sandbox that is not ready, or a container that is created
+// and not started: of such pods runtimes do not announce every change. containerd says nothing of
+// a start that fails, and CRI-O nothing of the removal of a sandbox.
+func isUnsettled(pod *Pod) bool {
+	return slices.ContainsFunc(pod.Containers, func(c *Container) bool { return c.State == ContainerStateCreated }) ||
+		slices.ContainsFunc(pod.Sandboxes, func(s *Container) bool { return s.State != ContainerStateRunning })
 }

@@ -127,3 +127,160 @@ func (p *publisher) logTransitions(u *update) {
 		}
 	}
 }
+
+// publication is what the subscribers have of a pod, and what is still to be published.
+type publication struct {
+	// What was published last.
+
+	pod     *Pod   // nil if nothing was, or that the pod is gone
+	version uint64 // of that update
+
+	// What the next update has.
+
+	initial *Pod   // the pod as the first full list showed it, until it is published
+	change  change // also after it was published
+	// seen are the newest statuses that were seen: those of the newest status of the pod,
+	// and of other containers that are listed or published. amended: some of them are in
+	// no update.
+	seen    lastStatuses
+	amended bool
+	exits   exits // not counted yet
+	// syncsRequested counts the PodSyncs that were requested, syncsDelivered those
+	// delivered.
+	syncsRequested, syncsDelivered uint64
+}
+
+// see takes in a newer status of the pod, which is listed as it is, and is published next
+// as it was.
+func (p *publication) see(status *PodStatus, listed, next *Pod) {
+	p.seen, p.amended = lastStatuses(status.ContainerStatuses).with(p.seen, p.pod, listed, next), true
+}
+
+// change is the newest change of a record.
+type change struct {
+	number      uint64 // counts the changes of the record
+	pending     bool   // it is not published
+	whole       bool   // transitions lead to it from what was published
+	transitions []transition
+	stamp       stamp // of the list that showed it
+}
+
+// add notes a change that a list showed.
+func (c *change) add(transitions []transition, at stamp) {
+	*c = change{number: c.number + 1, pending: true, whole: !c.pending, transitions: transitions, stamp: at}
+}
+
+// transitionsTo returns the transitions from what was published to a snapshot.
+func (p *publication) transitionsTo(s snapshot) []transition {
+	switch newest := s.changeNumber == p.change.number; {
+	case newest && !p.change.pending: // it has been published
+		return nil
+	case newest && p.change.whole:
+		return p.change.transitions
+	default:
+		return appendTransitions(nil, p.pod, s.pod)
+	}
+}
+
+// snapshot is what is published of a pod: as it was when its inspection began, or when it
+// was found to need none.
+type snapshot struct {
+	pod          *Pod
+	changeNumber uint64 // number of the newest change in it
+	listedAt     stamp  // of the list that showed that change if it is pending, else of the newest
+	cause        Cause
+	syncs        uint64 // the PodSyncs that were requested by then
+}
+
+// snapshot returns that of a pod, which was listed at a stamp.
+func (p *publication) snapshot(pod *Pod, at stamp, cause Cause) snapshot {
+	if p.change.pending {
+		at = p.change.stamp
+	}
+	return snapshot{pod, p.change.number, at, cause, p.syncsRequested}
+}
+
+// exits are the deaths of a pod's containers, by ID, that are not counted yet, because no
+// status has shown how the container ended, and those of containers that went from exited
+// to unknown, which will be seen to die again; counted is true for these. Usually there are
+// none, and the map is nil.
+type exits map[string]bool
+
+// deaths are what the deaths in an update are counted by.
+type deaths struct {
+	before   finder       // the containers as they were published before
+	existed  initialState // what was so before there was anybody to see it
+	statuses statusFinder
+	count    func(end *Status) // nil if it was not seen
+}
+
+// mayBeExit reports whether a transition is of interest where no death is left to count.
+func (t transition) mayBeExit() bool {
+	return !t.sandbox && (t.kind == ContainerDied || t.kind == ContainerChanged)
+}
+
+// add counts the deaths in the transitions of an update, and those that its statuses show
+// the end of: each death of a container once.
+func (x *exits) add(ts []transition, d *deaths) {
+	for i, t := range ts {
+		if !t.sandbox {
+			x.step(i, t, d)
+		}
+	}
+	for id, counted := range *x {
+		if !counted && d.countEnded(0, id) {
+			delete(*x, id)
+		}
+	}
+	if len(*x) == 0 {
+		*x = nil
+	}
+}
+
+// step takes in transition i.
+func (x *exits) step(i int, t transition, d *deaths) {
+	id := t.container.ID.ID
+	counted, known := (*x)[id]
+	switch t.kind {
+	case ContainerDied:
+		switch {
+		case counted:
+			delete(*x, id)
+		case !known && !d.existed.has(i, t) && !d.countEnded(i, id):
+			x.put(id, false)
+		}
+	case ContainerChanged:
+		if !known && d.hadExited(id) {
+			x.put(id, true)
+		}
+	case ContainerStarted, ContainerRemoved:
+		if known && !counted && !d.countEnded(i, id) {
+			d.count(nil)
+		}
+		delete(*x, id)
+	default: // no transition
+	}
+}
+
+func (x *exits) put(id string, counted bool) {
+	if *x == nil {
+		*x = make(exits)
+	}
+	(*x)[id] = counted
+}
+
+// countEnded counts a death if a status shows how the container ended, and reports whether
+// it does.
+func (d *deaths) countEnded(i int, id string) bool {
+	s := d.statuses.at(i, id)
+	if s == nil || s.State != ContainerStateExited {
+		return false
+	}
+	d.count(s)
+	return true
+}
+
+// hadExited reports whether a container was published as exited.
+func (d *deaths) hadExited(id string) bool {
+	return plegStateOf(d.before.at(0, id)) == plegExited
+}

@@ -14,7 +14,8 @@ import (
 // reconciler is the data flow from top to bottom: list, compare, inspect, store, publish.
 // It is a function of its inputs: it starts no goroutine and reads no clock. Its effects
 // are its writes to the cache and the broadcaster, in order, and its outputs. This file has
-// the step; requests.go, lists.go and inspections.go have what it does with each input.
+// the step and what it does with requests; lists.go and inspections.go have what it does with
+// the results of calls.
 //
 // Its rules, each with the counterexample that needs it, are in docs/DESIGN.md.
 type reconciler struct {
@@ -209,4 +210,76 @@ func (r *reconciler) completeRelists() {
 			r.health.synced = true // see HasSynced; at the first of them, and from then on
 		}
 	})
+}
+
+// takeRequests takes in the requests of callers, readers and hints.
+func (r *reconciler) takeRequests(in *inputs) {
+	if in.periodic != nil {
+		r.sched.SetPeriodic(*in.periodic)
+		r.lastFull = time.Time{}
+	}
+	r.relists.waiting = append(r.relists.waiting, in.relists...)
+	for _, uid := range sortedKeys(in.requests) {
+		r.requestNow(uid, schedule.CauseDemand)
+	}
+	for _, uid := range sortedKeys(in.readers) {
+		r.cache.confirmAbsence(uid)
+		r.sched.Request(uid, schedule.CauseDemand) // the full lists come every period while a reader is blocked
+	}
+	for _, uid := range sortedKeys(in.reinspects) {
+		r.reinspect(uid)
+	}
+	for _, connected := range in.connected {
+		r.sched.SetConnected(connected)
+		r.silence.end(r.sched.Last())
+	}
+	if len(in.hints) > 0 || in.hintAll || in.lostHints {
+		r.silence.end(r.sched.Last())
+		r.takeHints(in)
+	}
+}
+
+// requestNow asks for a list of one pod, or of all soon if the runtime cannot list one.
+func (r *reconciler) requestNow(uid types.UID, cause string) {
+	r.sched.Request(uid, cause)
+	if !r.cfg.ListsPods {
+		r.sched.RequestAll(cause)
+	}
+}
+
+// reinspect has a pod inspected whose list may not have changed, and delivers a PodSync.
+func (r *reconciler) reinspect(uid types.UID) {
+	rec := r.records.byUID[uid]
+	if rec == nil || rec.pod == nil {
+		return
+	}
+	if !rec.hasUninspectedChange() { // else the next inspection has the cause of that
+		rec.cause = CauseDemand
+	}
+	r.publisher.requestSync(rec)
+	r.sched.Inspect(uid)
+}
+
+// takeHints asks for a list of every hinted pod, and of all where an event names none.
+func (r *reconciler) takeHints(in *inputs) {
+	if in.hintAll || in.lostHints {
+		r.sched.HintAll()
+	}
+	if in.lostHints {
+		for uid, rec := range r.records.byUID {
+			if rec.pod != nil {
+				put(&in.hints, uid, struct{}{})
+			}
+		}
+	}
+	for _, uid := range sortedKeys(in.hints) {
+		if r.records.pod(uid) == nil && r.sched.OpenPods() >= maxHints {
+			r.sched.HintAll()
+			continue
+		}
+		r.sched.Hint(uid)
+		if !r.cfg.ListsPods {
+			r.sched.HintAll()
+		}
+	}
 }
