@@ -373,6 +373,7 @@ func modelStage(t *testing.T, model criserver.Model, shuffled bool) *stage {
 	}
 	s.whileDown = func(do func() error) error {
 		server.Down()
+		synctest.Wait() // or the stream would be opened on the connection that is ending
 		if err := do(); err != nil {
 			return err
 		}
