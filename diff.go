@@ -155,10 +155,11 @@ func deliverable(ts []transition) int {
 	return n
 }
 
-// finder finds a container in a list by its ID: at the expected place, else by walking a
-// short list, else in a map.
-type finder struct {
-	list []*Container
+// finder finds an item of a list by its ID: at the expected place, else by walking a short
+// list, else in a map. The first of an ID counts.
+type finder[T any] struct {
+	list []*T
+	id   func(*T) string
 	byID map[string]int // indices in list; nil for a short one
 }
 
@@ -166,28 +167,36 @@ type finder struct {
 // pod has as many containers.
 const longList = 64
 
-func finderIn(list []*Container) finder {
-	f := finder{list: list}
+func finderIn(list []*Container) finder[Container] {
+	return newFinder(list, func(c *Container) string { return c.ID.ID })
+}
+
+func statusFinderIn(list []*Status) finder[Status] {
+	return newFinder(list, func(s *Status) string { return s.ID.ID })
+}
+
+func newFinder[T any](list []*T, id func(*T) string) finder[T] {
+	f := finder[T]{list: list, id: id}
 	if len(list) > longList {
 		f.byID = make(map[string]int, len(list))
-		for i, c := range list {
-			f.byID[c.ID.ID] = i
+		for i := len(list) - 1; i >= 0; i-- {
+			f.byID[id(list[i])] = i
 		}
 	}
 	return f
 }
 
-// at returns the container with an ID, which is expected at index i; nil for none.
-func (f *finder) at(i int, id string) *Container {
+// at returns the item with an ID, which is expected at index i; nil for none.
+func (f *finder[T]) at(i int, id string) *T {
 	if i = f.index(i, id); i < 0 {
 		return nil
 	}
 	return f.list[i]
 }
 
-// index returns the index of the container with an ID; -1 for none.
-func (f *finder) index(i int, id string) int {
-	if i < len(f.list) && f.list[i].ID.ID == id {
+// index returns the index of the item with an ID; -1 for none.
+func (f *finder[T]) index(i int, id string) int {
+	if i < len(f.list) && f.id(f.list[i]) == id {
 		return i
 	}
 	if f.byID != nil {
@@ -196,39 +205,10 @@ func (f *finder) index(i int, id string) int {
 		}
 		return -1
 	}
-	return slices.IndexFunc(f.list, func(c *Container) bool { return c.ID.ID == id })
-}
-
-// statusFinder finds the status of a container by its ID, as finder does a container. The
-// first of an ID counts.
-type statusFinder struct {
-	list []*Status
-	byID map[string]*Status // nil for a short list
-}
-
-func statusFinderIn(list []*Status) statusFinder {
-	f := statusFinder{list: list}
-	if len(list) > longList {
-		f.byID = make(map[string]*Status, len(list))
-		for _, s := range slices.Backward(list) {
-			f.byID[s.ID.ID] = s
+	for i, item := range f.list {
+		if f.id(item) == id {
+			return i
 		}
 	}
-	return f
-}
-
-// at returns the status of a container, which is expected at index i; nil for none.
-func (f *statusFinder) at(i int, id string) *Status {
-	if i < len(f.list) && f.list[i].ID.ID == id {
-		return f.list[i]
-	}
-	if f.byID != nil {
-		return f.byID[id]
-	}
-	for _, s := range f.list {
-		if s.ID.ID == id {
-			return s
-		}
-	}
-	return nil
+	return -1
 }

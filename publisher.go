@@ -208,9 +208,9 @@ type exits map[string]bool
 
 // deaths are what the deaths in an update are counted by.
 type deaths struct {
-	before   finder       // the containers as they were published before
-	existed  initialState // what was so before there was anybody to see it
-	statuses statusFinder
+	before   finder[Container] // the containers as they were published before
+	existed  initialState      // what was so before there was anybody to see it
+	statuses finder[Status]
 	count    func(end *Status) // nil if it was not seen
 }
 

@@ -144,7 +144,7 @@ func (u *update) since(delivered *update) []transition {
 // initialState is what existed of a pod when a subscription began; nothing, if it is zero.
 type initialState struct {
 	all                   bool // everything that there is now
-	containers, sandboxes finder
+	containers, sandboxes finder[Container]
 }
 
 // initially returns the initial state of a pod: initial is the pod as it was then, nil if it
@@ -221,14 +221,14 @@ func (l lastStatuses) with(older lastStatuses, pods ...*Pod) lastStatuses {
 	if len(more) == 0 { // the usual case
 		return l
 	}
-	var among []finder
+	var among []finder[Container]
 	for _, pod := range pods {
 		if pod != nil {
 			among = append(among, finderIn(pod.Containers))
 		}
 	}
 	more = kept(more, func(i int, s *Status) bool {
-		return slices.ContainsFunc(among, func(f finder) bool { return f.at(i, s.ID.ID) != nil })
+		return slices.ContainsFunc(among, func(f finder[Container]) bool { return f.at(i, s.ID.ID) != nil })
 	})
 	if len(more) == 0 {
 		return l

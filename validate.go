@@ -36,73 +36,56 @@ type reportBadData func(reason badReason, object string)
 // neither empty nor repeated, and states are known. A pod without bad data is returned as
 // it is; another is copied, because listed pods are never modified.
 func withoutBadData(pod *Pod, report reportBadData) *Pod {
-	if pod == nil || clean(pod) {
-		return pod
+	if pod == nil {
+		return nil
 	}
-	good := *pod
+	bad := false
 	taken := make(map[string]bool, len(pod.Containers)+len(pod.Sandboxes))
-	good.Containers = goodContainers(pod, pod.Containers, taken, report)
-	good.Sandboxes = goodContainers(pod, pod.Sandboxes, taken, report)
-	return &good
-}
-
-func goodContainers(pod *Pod, list []*Container, taken map[string]bool, report reportBadData) []*Container {
-	good := make([]*Container, 0, len(list))
-	for _, c := range list {
-		switch {
-		case c == nil:
-			report(badContainerNil, string(pod.ID))
-		case c.ID.ID == "":
-			report(badContainerNoID, string(pod.ID))
-		case taken[c.ID.ID]:
-			report(badContainerDuplicate, c.ID.ID)
-		default:
-			taken[c.ID.ID] = true
-			if stateByte(c.State) == 0 {
-				report(badContainerState, c.ID.ID)
+	good := func(list []*Container) []*Container {
+		good := make([]*Container, 0, len(list))
+		for _, c := range list {
+			reason, object := badData(pod, c, taken)
+			if reason != "" {
+				bad = true
+				report(reason, object)
+			}
+			switch reason {
+			case badContainerState:
 				unknown := *c
 				unknown.State = ContainerStateUnknown
-				c = &unknown
+				good = append(good, &unknown)
+			case "":
+				good = append(good, c)
+			default:
 			}
-			good = append(good, c)
 		}
+		return good
 	}
-	return good
+	containers, sandboxes := good(pod.Containers), good(pod.Sandboxes)
+	if !bad {
+		return pod
+	}
+	copied := *pod
+	copied.Containers, copied.Sandboxes = containers, sandboxes
+	return &copied
 }
 
-// clean reports whether a pod has no bad data, without allocating anything for a
-// pod of ordinary size.
-func clean(pod *Pod) bool {
-	n := len(pod.Containers) + len(pod.Sandboxes)
-	at := func(i int) *Container {
-		if i < len(pod.Containers) {
-			return pod.Containers[i]
-		}
-		return pod.Sandboxes[i-len(pod.Containers)]
+// badData returns what is bad about a container of a pod, with the object that has it; the empty
+// reason for nothing. taken has the IDs of those before it.
+func badData(pod *Pod, c *Container, taken map[string]bool) (reason badReason, object string) {
+	switch {
+	case c == nil:
+		return badContainerNil, string(pod.ID)
+	case c.ID.ID == "":
+		return badContainerNoID, string(pod.ID)
+	case taken[c.ID.ID]:
+		return badContainerDuplicate, c.ID.ID
 	}
-	var taken map[string]bool
-	if n > longList {
-		taken = make(map[string]bool, n)
+	taken[c.ID.ID] = true
+	if stateByte(c.State) == 0 {
+		return badContainerState, c.ID.ID
 	}
-	for i := range n {
-		c := at(i)
-		if c == nil || c.ID.ID == "" || stateByte(c.State) == 0 {
-			return false
-		}
-		if taken != nil {
-			if taken[c.ID.ID] {
-				return false
-			}
-			taken[c.ID.ID] = true
-			continue
-		}
-		for j := range i {
-			if at(j).ID.ID == c.ID.ID {
-				return false
-			}
-		}
-	}
-	return true
+	return "", ""
 }
 
 // validStatus returns a status that can be stored: a copy, because the runtime's is never
