@@ -483,7 +483,8 @@ func (w *world) String() string {
 				name string
 			}{
 				{rec.dirty, "dirty"}, {rec.failures > 0, "failed"}, {rec.unconfirmed, "unconfirmed"},
-				{rec.inspection.call != nil && rec.supersedes(&rec.inspection), "superseded"}, {w.r.sched.InspectionWanted(uid), "inspect"},
+				{rec.inspection.call != nil && rec.supersedes(&rec.inspection), "superseded"},
+				{w.r.sched.InspectionWanted(uid), "inspect"},
 			} {
 				if o.is {
 					b.WriteString(" " + o.name)

@@ -141,7 +141,8 @@ func (s *stepper) state() string {
 			text string
 			set  bool
 		}{
-			{"dirty", rec.dirty}, {"unconfirmed", rec.unconfirmed}, {"owes a PodSync", rec.publication.syncsDelivered < rec.publication.syncsRequested},
+			{"dirty", rec.dirty}, {"unconfirmed", rec.unconfirmed},
+			{"owes a PodSync", rec.publication.syncsDelivered < rec.publication.syncsRequested},
 		} {
 			if flag.set {
 				fmt.Fprintf(&b, "; %s", flag.text)

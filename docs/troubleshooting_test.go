@@ -332,7 +332,7 @@ func TestTroubleshootingQuotesWhatIsSaid(t *testing.T) {
 		said(errors.New(n.g.HealthReport().RelistError)) // it has not returned within its deadline
 		n.g.Stop()
 	})
-	synctest.Test(t, func(t *testing.T) {
+	synctest.Test(t, func(*testing.T) {
 		n := newTroubled()
 		n.g.Start()
 		n.Fail(plegtest.GetPods, plegtest.AnyPod, errors.New("…"))
