@@ -72,7 +72,7 @@ func TestUnderFire(t *testing.T) {
 	for _, p := range f.problems {
 		t.Error(p)
 	}
-	t.Logf("%d kills of the agent, %d faults of the runtime, %d changes of manifests, %d lists of the runtime, %d restarts",
+	t.Logf("%d kills of the agent, %d faults of the runtime, %d changes of manifests, %d lists, %d restarts",
 		fireKills, f.faults, f.changes, f.lists, sumOf(f.restarts))
 }
 
