@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
 // life is one container or sandbox as the test that made it knows it. The times
@@ -18,7 +20,7 @@ type life struct {
 	removed time.Time // when its removal was asked for; zero if not yet
 	code    int       // the exit code that it must have; -1 if not known
 	failed  bool      // its start failed: whatever becomes of it is right
-	crashes int64     // how often the runtime had ended when it was started
+	crashes int64     // how often the runtime had ended when it was asked for, and when it was started
 	crashed bool      // the runtime ended while it lived
 	// forgotten is the exit code that it may have instead, once crashed; 0 for none.
 	forgotten int
@@ -26,19 +28,22 @@ type life struct {
 
 // book is what a test did: the measure of what the library may and must tell.
 type book struct {
-	forgotten int // the exit code of a container that ended while no runtime ran; 0 for its own
+	runtime testnode.Runtime
+	crashes func() int64 // how often the runtime has ended so far
 
 	mu    sync.Mutex
 	lives map[string]*life
 }
 
-func newBook(forgotten int) *book { return &book{forgotten: forgotten, lives: make(map[string]*life)} }
+func newBook(r testnode.Runtime, crashes func() int64) *book {
+	return &book{runtime: r, crashes: crashes, lives: make(map[string]*life)}
+}
 
 // open enters a container or sandbox that was asked for at created.
 func (b *book) open(id, what string, created time.Time) *life {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	l := &life{id: id, what: what, created: created, code: -1, forgotten: b.forgotten}
+	l := &life{id: id, what: what, created: created, code: -1, crashes: b.crashes(), forgotten: b.runtime.ForgottenExit}
 	b.lives[id] = l
 	return l
 }
@@ -99,6 +104,9 @@ func (b *book) judge(id string, told told) string {
 	mayDie := l.mortal
 	if mayDie.IsZero() || !l.removed.IsZero() && l.removed.Before(mayDie) {
 		mayDie = l.removed
+	}
+	if b.runtime.GivesUp && mayDie.IsZero() && l.crashes != b.crashes() {
+		mayDie = l.started
 	}
 	for _, wrong := range []string{
 		early("Started", told.started, l.started),

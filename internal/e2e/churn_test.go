@@ -36,7 +36,13 @@ type churn struct {
 	passed map[string]int // lives by kind, for the log
 	hits   int            // calls that failed under fire
 	lost   int            // exits that the runtime lost: see Runtime.LosesExits
+	// givenUp counts the lives that did not begin because the runtime had given up the pod: see
+	// Runtime.GivesUp.
+	givenUp int
 }
+
+// errGivenUp is the error of a container that is to be made in a pod that the runtime gave up.
+var errGivenUp = errors.New("the runtime gave up the pod")
 
 func newChurn(client *testnode.Client, f *fire, b *book) *churn {
 	return &churn{client: client, fire: f, book: b, passed: make(map[string]int)}
@@ -90,11 +96,16 @@ func (c *churn) work(ctx context.Context) error {
 			if lot -= k.weight; lot >= 0 {
 				continue
 			}
-			if err := k.live(ctx, c.pods[rand.IntN(len(c.pods))]); err != nil {
+			err := k.live(ctx, c.pods[rand.IntN(len(c.pods))])
+			if err != nil && !errors.Is(err, errGivenUp) {
 				return fmt.Errorf("a %s life: %w", k.name, err)
 			}
 			c.mu.Lock()
-			c.passed[k.name]++
+			if err == nil {
+				c.passed[k.name]++
+			} else {
+				c.givenUp++
+			}
 			c.mu.Unlock()
 			break
 		}
@@ -290,6 +301,9 @@ func (c *churn) create(
 		asked := time.Now()
 		id, err := c.client.Create(ctx, pod, testnode.Container{Name: name, Command: command})
 		if err != nil {
+			if c.fire.daemon.Runtime().GivesUp && status.Code(unwrapped(err)) == codes.NotFound {
+				return nil, fmt.Errorf("%w: %w", errGivenUp, err)
+			}
 			if err := c.recover(ctx, err); err != nil {
 				return nil, err
 			}

@@ -52,6 +52,10 @@ func TestSoak(t *testing.T) {
 				s.churn.lost)
 			t.Attr(attrLost, strconv.Itoa(s.churn.lost))
 		}
+		if s.churn.givenUp > 0 {
+			t.Logf("%s gave up pods that lived: %d containers could not be made in them", n.daemon.Runtime().Name,
+				s.churn.givenUp)
+		}
 	}()
 	for round := range rounds {
 		lives := *soakLives / rounds
@@ -88,7 +92,7 @@ type soak struct {
 
 func newSoak(t *testing.T, n *node) *soak {
 	s := &soak{T: t, node: n, fire: newFire(n.daemon), meters: newMeters()}
-	s.book = newBook(n.daemon.Runtime().ForgottenExit)
+	s.book = newBook(n.daemon.Runtime(), s.fire.crashes.Load)
 	s.churn = newChurn(n.client, s.fire, s.book)
 	runtime, err := cri.Connect(n.ctx, n.daemon.Endpoint())
 	if err != nil {

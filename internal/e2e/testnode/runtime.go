@@ -60,6 +60,9 @@ type Runtime struct {
 	// was starting, and show it as unknown: containerd 1.6 ("Failed to load container status:
 	// failed to load task: error creating fifo"). It then misses its end.
 	LosesExits bool
+	// GivesUp tells that, when it starts again after it was killed, it may take pods for dead that
+	// live: containerd 1.7 cleans up after shims that do not answer soon enough, as its log says.
+	GivesUp bool
 
 	// EarlyBy is how much too early it may stamp the end of a container. CRI-O has it from the
 	// time of a file, which the kernel takes from a clock that ticks every 1 to 10 ms.
@@ -97,6 +100,7 @@ func Runtimes() []Runtime {
 			TakesSocket:    true,
 			ForgottenExit:  255,
 			LosesExits:     c.version < "1.7",
+			GivesUp:        strings.HasPrefix(c.version, "1.7."),
 			family:         c,
 		})
 	}
