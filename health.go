@@ -127,19 +127,6 @@ type healthState struct {
 	silent bool // the event stream, while it is connected
 }
 
-// counts returns the number of pods whose inspection hangs, and whose last has failed.
-func (s *healthState) counts() (hung, failing int) {
-	for _, p := range s.failing {
-		if !p.HangingSince.IsZero() {
-			hung++
-		}
-		if p.Failures > 0 {
-			failing++
-		}
-	}
-	return hung, failing
-}
-
 // healthCheck is the input of the health check: a state, the time, and the calls in flight.
 type healthCheck struct {
 	healthState
@@ -275,8 +262,7 @@ func describeCall(c RuntimeCall) string {
 // report returns the part of a HealthReport that health decides.
 func (h *healthCheck) report(stream StreamReport) HealthReport {
 	r := HealthReport{
-		Healthy: true, LastRelist: h.lastList, Pods: h.pods, Stream: stream,
-		FailingPods: h.failing,
+		Healthy: true, LastRelist: h.lastList, Pods: h.pods, Stream: stream, FailingPods: h.failing,
 	}
 	if err := h.unhealthy(); err != nil {
 		r.Healthy, r.Reason = false, err.Error()
@@ -342,13 +328,19 @@ func (g *GenericPLEG) Pods() Pods { return g.loop.pods() }
 // effects and never blocks.
 func (g *GenericPLEG) HealthReport() HealthReport {
 	h := g.healthCheck()
-	r := h.report(g.streamStatus())
-	r.BlockedReaders = g.blockedReaders()
+	r := g.report(h)
 	r.Runtime = g.described()
 	r.CallsInFlight = g.reportedCalls()
 	if _, ok := g.runtime.(CallReporter); !ok {
 		r.CallsInFlight = h.inFlight(methodGetPods, methodGetPod, methodGetPodStatus)
 	}
+	return r
+}
+
+// report returns what a report has besides what the runtime says.
+func (g *GenericPLEG) report(h *healthCheck) HealthReport {
+	r := h.report(g.streamStatus())
+	r.BlockedReaders = g.blockedReaders()
 	backlogs := g.updates.Backlogs()
 	r.Subscribers = len(backlogs)
 	r.Backlog, r.NamedSubscribers = subscriberReports(backlogs)
@@ -382,16 +374,8 @@ func (g *GenericPLEG) streamStatus() StreamReport {
 func (g *GenericPLEG) gauges() gauges {
 	h := g.healthCheck()
 	now := gauges{
-		healthy: h.unhealthy() == nil, streamConnected: g.streamStatus().State == StreamConnected,
-		lastList: h.lastList, tally: h.tally,
-		inspectionsInFlight: len(h.inFlight(methodGetPodStatus)), blockedReaders: g.blockedReaders(),
-	}
-	now.hung, now.failing = h.counts()
-	backlogs := g.updates.Backlogs()
-	total, named := subscriberReports(backlogs)
-	now.subscribers, now.backlog = len(backlogs), total
-	for _, s := range named {
-		now.named = append(now.named, namedBacklog{s.Name, s.Backlog, s.behind(h.now)})
+		HealthReport: g.report(h), tally: h.tally, now: h.now,
+		inspectionsInFlight: len(h.inFlight(methodGetPodStatus)),
 	}
 	if listing := h.inFlight(methodGetPods); len(listing) > 0 {
 		now.relistRunning = max(0, h.now.Sub(listing[0].Since))

@@ -13,22 +13,14 @@ import (
 // it can be seen. Up to ten seconds they are the kubelet's.
 var relistBuckets = append(append([]float64{.001, .0025}, prometheus.DefBuckets...), 30, 60, 120, 180, 240, 300)
 
-// gauges are the values of the metrics that are not counted as they happen.
+// gauges are what the metrics show that are not counted as they happen: a report, and what it
+// does not have.
 type gauges struct {
-	lastList                             time.Time
-	tally                                tally
-	relistRunning                        time.Duration
-	inspectionsInFlight, hung, failing   int
-	subscribers, backlog, blockedReaders int // blockedReaders: -1 if not known
-	healthy, streamConnected             bool
-	named                                []namedBacklog
-}
-
-// namedBacklog is the backlog of the subscriptions of one name.
-type namedBacklog struct {
-	name string
-	pods int
-	age  time.Duration // of the oldest update
+	HealthReport
+	tally               tally
+	now                 time.Time
+	relistRunning       time.Duration
+	inspectionsInFlight int
 }
 
 // metrics is the generator's collector. Counters and histograms are updated as things
@@ -199,8 +191,8 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	if m.nodeName != "" {
 		gauge(nodeNameDesc, 1, m.nodeName)
 	}
-	if !now.lastList.IsZero() {
-		gauge(lastSeenDesc, float64(now.lastList.UnixNano())/float64(time.Second))
+	if !now.LastRelist.IsZero() {
+		gauge(lastSeenDesc, float64(now.LastRelist.UnixNano())/float64(time.Second))
 	}
 	gauge(runningPodsDesc, float64(now.tally.runningPods))
 	gauge(runningContainersDesc, float64(now.tally.created), string(ContainerStateCreated))
@@ -209,19 +201,24 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	gauge(runningContainersDesc, float64(now.tally.unknown), string(ContainerStateUnknown))
 	gauge(relistRunningDesc, now.relistRunning.Seconds())
 	gauge(inFlightDesc, float64(now.inspectionsInFlight))
-	gauge(hungDesc, float64(now.hung))
-	gauge(failingDesc, float64(now.failing))
-	gauge(subscribersDesc, float64(now.subscribers))
-	gauge(backlogDesc, float64(now.backlog))
-	for _, s := range now.named {
-		gauge(namedBacklogDesc, float64(s.pods), s.name)
-		gauge(namedBacklogAgeDesc, s.age.Seconds(), s.name)
+	var hung, failing float64
+	for _, p := range now.FailingPods {
+		hung += oneIf(!p.HangingSince.IsZero())
+		failing += oneIf(p.Failures > 0)
 	}
-	if now.blockedReaders >= 0 {
-		gauge(blockedDesc, float64(now.blockedReaders))
+	gauge(hungDesc, hung)
+	gauge(failingDesc, failing)
+	gauge(subscribersDesc, float64(now.Subscribers))
+	gauge(backlogDesc, float64(now.Backlog))
+	for _, s := range now.NamedSubscribers {
+		gauge(namedBacklogDesc, float64(s.Backlog), s.Name)
+		gauge(namedBacklogAgeDesc, s.behind(now.now).Seconds(), s.Name)
 	}
-	gauge(healthyDesc, oneIf(now.healthy))
-	gauge(streamUpDesc, oneIf(now.streamConnected))
+	if now.BlockedReaders >= 0 {
+		gauge(blockedDesc, float64(now.BlockedReaders))
+	}
+	gauge(healthyDesc, oneIf(now.Healthy))
+	gauge(streamUpDesc, oneIf(now.Stream.State == StreamConnected || now.Stream.State == StreamSilent))
 }
 
 // oneIf returns 1 for true and 0 for false.
