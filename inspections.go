@@ -16,8 +16,7 @@ import (
 func (r *reconciler) beginInspection(c *schedule.Call) *Pod {
 	rec := r.records.byUID[c.UID]
 	at := r.records.listedStamp(rec)
-	c.Cause = string(rec.cause)
-	rec.inspection = inspection{call: c, snapshot: rec.publication.snapshot(rec.pod, at, rec.cause), stamp: at}
+	rec.inspection = inspection{call: c, snapshot: rec.publication.snapshot(rec.pod, at), stamp: at}
 	if rec.failures > 0 {
 		r.metrics.inspectionRetries.Inc()
 	}
@@ -43,7 +42,6 @@ func (r *reconciler) inspectCanary() {
 	}
 	if next != "" {
 		r.lastCanary = next
-		r.records.byUID[next].cause = CausePeriod
 		r.sched.Inspect(next)
 	}
 }
@@ -113,9 +111,9 @@ func (r *reconciler) contradicted(rec *podRecord, insp inspection, status *PodSt
 	switch stored := r.storeOlder(rec, insp, status, nil); {
 	case r.sched.InspectionWanted(rec.uid):
 	case stored:
-		r.sched.Retry(rec.uid, string(insp.snapshot.cause))
+		r.sched.Retry(rec.uid)
 	default: // a list has shown the record since it began: the next status is newer than that
-		r.requestNow(rec.uid, string(insp.snapshot.cause))
+		r.requestNow(rec.uid, schedule.CausePeriod)
 	}
 }
 
@@ -165,10 +163,10 @@ func (r *reconciler) inspectionFailed(rec *podRecord, syncs uint64, err error) {
 	at := r.records.listedStamp(rec)
 	r.store(rec, rec.pod, nil, err, at, at)
 	r.cache.holdOrRelease(rec)
-	snapshot := rec.publication.snapshot(rec.pod, at, rec.cause)
+	snapshot := rec.publication.snapshot(rec.pod, at)
 	snapshot.syncs = syncs
 	r.publisher.publish(rec, snapshot, false)
-	r.sched.Retry(rec.uid, string(rec.cause))
+	r.sched.Retry(rec.uid)
 }
 
 // store stores the result of an inspection, of which a pod is to be published, and reports

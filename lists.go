@@ -198,16 +198,12 @@ func (r *reconciler) inspectAgain(rec *podRecord, was stamp, l listInfo) {
 	if l.forRelist && !rec.inspection.dead() {
 		rec.markDirty(was)
 	}
-	if !rec.publication.change.pending {
-		rec.cause = l.cause
-	}
 	r.sched.Inspect(rec.uid)
 }
 
 // changed: a list shows a change. The pod is inspected, and held until a status agrees.
 func (r *reconciler) changed(rec *podRecord, transitions []transition, l listInfo) {
-	rec.publication.change.add(transitions, l.stamp)
-	rec.cause = l.cause
+	rec.publication.change.add(transitions, l)
 	if isUnsettled(rec.pod) {
 		r.unsettled = r.sched.Now()
 	}
@@ -233,11 +229,11 @@ func (r *reconciler) gone(rec *podRecord, transitions []transition, l listInfo) 
 	if c := rec.inspection.call; c != nil {
 		r.out.cancel = append(r.out.cancel, cancelCall{c, errPodGone})
 	}
-	rec.publication.change.add(transitions, l.stamp)
+	rec.publication.change.add(transitions, l)
 	r.publisher.syncsDone(rec, rec.publication.syncsRequested) // what is gone has no PodSync
 	r.cache.remove(rec.uid)
 	r.cache.freshen(rec)
-	r.publisher.publish(rec, rec.publication.snapshot(nil, l.stamp, l.cause), false)
+	r.publisher.publish(rec, rec.publication.snapshot(nil, l.stamp), false)
 }
 
 // forgetAbsent drops the records of absent pods, unless a full list is in flight, which

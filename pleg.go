@@ -130,7 +130,8 @@ const (
 type Cause string
 
 const (
-	// CausePeriod is the full relist of every period.
+	// CausePeriod is the full relist of every period, or one more list of a pod that could not
+	// be inspected.
 	CausePeriod Cause = "period"
 	// CauseHint is an event of the runtime's stream.
 	CauseHint Cause = "hint"
@@ -174,7 +175,7 @@ type PodLifecycleEvent struct {
 	// ListedAt is when the list began that showed the transition; for PodSync, when the
 	// newest list began that showed the pod.
 	ListedAt time.Time
-	// Cause is why that list was made.
+	// Cause is why that list was made; CauseDemand for PodSync.
 	Cause Cause
 }
 

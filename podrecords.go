@@ -56,7 +56,6 @@ type podRecord struct {
 	// What is in flight, and what the subscribers have of it.
 
 	inspection  inspection
-	cause       Cause // of the next inspection
 	publication publication
 }
 
@@ -76,12 +75,6 @@ func (rec *podRecord) isHeld() bool { return rec.dirty || rec.unconfirmed }
 // that says otherwise.
 func (rec *podRecord) isHealthy() bool {
 	return rec.pod != nil && !rec.isHeld() && rec.failures == 0
-}
-
-// hasUninspectedChange reports whether the record has a change that is not published, and
-// that the inspection in flight, if there is one, was not begun for.
-func (rec *podRecord) hasUninspectedChange() bool {
-	return rec.publication.change.pending && (rec.inspection.call == nil || rec.supersedes(&rec.inspection))
 }
 
 // supersedes reports whether the record has changed since an inspection of it began.

@@ -163,11 +163,12 @@ type change struct {
 	whole       bool   // transitions lead to it from what was published
 	transitions []transition
 	stamp       stamp // of the list that showed it
+	cause       Cause // of that list
 }
 
 // add notes a change that a list showed.
-func (c *change) add(transitions []transition, at stamp) {
-	*c = change{number: c.number + 1, pending: true, whole: !c.pending, transitions: transitions, stamp: at}
+func (c *change) add(transitions []transition, l listInfo) {
+	*c = change{c.number + 1, true, !c.pending, transitions, l.stamp, l.cause}
 }
 
 // transitionsTo returns the transitions from what was published to a snapshot.
@@ -188,14 +189,15 @@ type snapshot struct {
 	pod          *Pod
 	changeNumber uint64 // number of the newest change in it
 	listedAt     stamp  // of the list that showed that change if it is pending, else of the newest
-	cause        Cause
+	cause        Cause  // of that list; CauseDemand if nothing is pending
 	syncs        uint64 // the PodSyncs that were requested by then
 }
 
 // snapshot returns that of a pod, which was listed at a stamp.
-func (p *publication) snapshot(pod *Pod, at stamp, cause Cause) snapshot {
+func (p *publication) snapshot(pod *Pod, at stamp) snapshot {
+	cause := CauseDemand
 	if p.change.pending {
-		at = p.change.stamp
+		at, cause = p.change.stamp, p.change.cause
 	}
 	return snapshot{pod, p.change.number, at, cause, p.syncsRequested}
 }

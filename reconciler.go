@@ -253,9 +253,6 @@ func (r *reconciler) reinspect(uid types.UID) {
 	if rec == nil || rec.pod == nil {
 		return
 	}
-	if !rec.hasUninspectedChange() { // else the next inspection has the cause of that
-		rec.cause = CauseDemand
-	}
 	r.publisher.requestSync(rec)
 	r.sched.Inspect(uid)
 }

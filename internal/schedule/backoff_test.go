@@ -7,8 +7,8 @@ import (
 // A change of a pod ends the back-off of its inspections.
 func TestChangeEndsTheBackOff(t *testing.T) {
 	s := newScript(t)
-	s.Retry("a", "hint")
-	s.Retry("a", "hint")
+	s.Retry("a")
+	s.Retry("a")
 	s.step(0)
 	s.wakes(2 * period)
 	s.InspectChanged("a")
@@ -17,6 +17,6 @@ func TestChangeEndsTheBackOff(t *testing.T) {
 	s.same("open in flight", s.InspectionOpen("a"), true)
 	s.inspected("Ia")
 	s.same("open after that", s.InspectionOpen("a"), false)
-	s.Retry("a", "hint")
+	s.Retry("a")
 	s.wakes(period)
 }

@@ -59,7 +59,7 @@ func (w *world) step() (acted bool) {
 		case late.Kind == schedule.ListPod:
 			w.PodListFailed(late.UID)
 		default:
-			w.retry(late.UID, "deadline")
+			w.retry(late.UID)
 		}
 	}
 	for _, uid := range w.Requested() {
@@ -173,7 +173,7 @@ func (w *world) returns(c *schedule.Call, fails bool) {
 		uid := c.UID
 		w.Returned(c, !c.Dead || !fails)
 		if fails && !c.Dead {
-			w.retry(uid, "failed")
+			w.retry(uid)
 		} else if !fails {
 			w.InspectionSucceeded()
 			w.InspectionAgreed(uid, true)
@@ -300,8 +300,8 @@ func (w *world) settle() {
 	}
 }
 
-func (w *world) retry(uid types.UID, cause string) {
-	w.Retry(uid, cause)
+func (w *world) retry(uid types.UID) {
+	w.Retry(uid)
 	w.waits[uid] = true
 }
 
@@ -335,7 +335,7 @@ func TestModel(t *testing.T) {
 			"withdraw":    func(*rapid.T) { w.WithdrawRelist() },
 			"periodic":    func(t *rapid.T) { w.SetPeriodic(rapid.Bool().Draw(t, "on")) },
 			"connected":   func(t *rapid.T) { w.SetConnected(rapid.Bool().Draw(t, "connected")) },
-			"retry":       func(t *rapid.T) { w.retry(pod.Draw(t, "pod"), "mismatch") },
+			"retry":       func(t *rapid.T) { w.retry(pod.Draw(t, "pod")) },
 			"inspect":     func(t *rapid.T) { w.inspect(pod.Draw(t, "pod")) },
 			"gone": func(t *rapid.T) {
 				uid := pod.Draw(t, "pod")

@@ -23,6 +23,9 @@ const (
 	reasons
 )
 
+// causes are those of the lists that are asked for when the times come.
+var causes = [reasons]string{followUp: CauseHint, retry: CausePeriod}
+
 // pod is what is open of one pod. There is one only while there is something.
 type pod struct {
 	uid types.UID // empty for all pods
@@ -31,8 +34,7 @@ type pod struct {
 	// dueAt are the times for which requests wait, by their reason; zero for none.
 	dueAt [reasons]time.Time
 	// attempts counts the failed inspections and contradictions in a row.
-	attempts   int
-	retryCause string
+	attempts int
 
 	list       *Call // in flight
 	inspection *Call // in flight
@@ -71,22 +73,14 @@ func (s *Scheduler) Hint(uid types.UID) {
 }
 
 // Retry has the pod listed again after a back-off, which doubles from a period.
-func (s *Scheduler) Retry(uid types.UID, cause string) {
+func (s *Scheduler) Retry(uid types.UID) {
 	p := s.pod(uid)
 	p.attempts++
-	p.retryCause = cause
 	p.dueAt[retry] = s.now.Add(s.retry.Wait(p.attempts))
 	s.plan(p)
 }
 
 func (p *pod) endBackOff() { p.attempts, p.dueAt[retry] = 0, time.Time{} }
-
-func (p *pod) causeOf(why reason) string {
-	if why == retry {
-		return p.retryCause
-	}
-	return CauseHint
-}
 
 // PodListed notes that a list of the pod with this stamp is believed, or confirms what is
 // known, and reports whether it answers a request. Newer ones stay open.

@@ -27,7 +27,7 @@ func TestAlarmsRingInOrder(t *testing.T) {
 			delete(attempts, uid)
 			continue
 		}
-		s.Retry(uid, "demand")
+		s.Retry(uid)
 		at[uid] = s.Now().Add(min(period<<attempts[uid], schedule.MaxRetryWait))
 		attempts[uid]++
 	}

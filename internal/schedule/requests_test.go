@@ -156,8 +156,8 @@ func TestReasonsWaitSideBySide(t *testing.T) {
 	s := newScript(t)
 	s.Hint("a")
 	s.step(0, "G1 a hint")
-	s.listed("G1")         // the next is in 50 ms
-	s.Retry("a", "period") // in a period
+	s.listed("G1") // the next is in 50 ms
+	s.Retry("a")   // in a period
 	s.step(50*ms, "G2 a hint")
 	s.listed("G2")
 	s.Hint("a")
@@ -176,7 +176,7 @@ func TestRetryDoubles(t *testing.T) {
 	wait := func() time.Duration { return s.Wake().Sub(s.Now()) }
 	var waits []time.Duration
 	for range 6 {
-		s.Retry("a", "demand")
+		s.Retry("a")
 		waits = append(waits, wait())
 	}
 	s.same("waits", waits, []time.Duration{
@@ -184,16 +184,16 @@ func TestRetryDoubles(t *testing.T) {
 	})
 	s.InspectionAgreed("a", true)
 	s.forgotten()
-	s.Retry("a", "demand")
+	s.Retry("a")
 	s.same("after a reset", wait(), period)
-	s.Retry("a", "demand")
+	s.Retry("a")
 	s.Gone("a")
 	s.forgotten()
-	s.Retry("a", "demand")
+	s.Retry("a")
 	s.same("after the pod was gone", wait(), period)
-	s.step(period, "G1 a demand")
+	s.step(period, "G1 a period")
 	s.listed("G1")
-	s.Retry("a", "demand")
+	s.Retry("a")
 	s.same("attempts outlive lists", wait(), 2*period)
 }
 

@@ -430,7 +430,7 @@ func (s *Scheduler) expire(p *pod) {
 		if !at.IsZero() && !s.now.Before(at) {
 			p.dueAt[why] = time.Time{}
 			if reason(why) != listFailed { // that one is open still, unless it was answered
-				p.add(s.last.Number, p.causeOf(reason(why)), false)
+				p.add(s.last.Number, causes[why], false)
 			}
 		}
 	}

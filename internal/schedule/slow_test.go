@@ -170,7 +170,7 @@ func TestMoving(t *testing.T) {
 	s.step(3*period, "G3 a demand")
 	moving(true)
 	s.listed("G3")
-	s.Retry("a", "mismatch")
+	s.Retry("a")
 	moving(false)
 	s.InspectionAgreed("a", true)
 	s.forgotten()
@@ -228,19 +228,19 @@ func TestSuccessEndsTheBackOffOfPodsThatHang(t *testing.T) {
 	s.step(timeout, "Ia slow", "Ia dead")
 	s.returns("Ia", false)
 	for range 4 {
-		s.Retry("a", "deadline")
+		s.Retry("a")
 	}
-	s.Retry("b", "failed")
-	s.Retry("b", "failed")
+	s.Retry("b")
+	s.Retry("b")
 	s.wakes(timeout + 2*period) // of b
 	s.InspectionSucceeded()
 	s.wakes(timeout + period)
-	s.step(timeout+period, "G1 a deadline")
+	s.step(timeout+period, "G1 a period")
 	s.listed("G1")
 	s.wakes(timeout + 2*period)
-	s.step(timeout+2*period, "G2 b failed")
+	s.step(timeout+2*period, "G2 b period")
 	s.listed("G2")
-	s.Retry("a", "deadline")
+	s.Retry("a")
 	s.wakes(timeout + 3*period)
 }
 
