@@ -288,7 +288,7 @@ func (w *world) stuck(p int) bool {
 
 // hintOpen reports whether a hint of a pod is not answered yet, or its follow-up.
 func (w *world) hintOpen(p int) bool {
-	if len(w.in.hints) > 0 || w.in.hintAll {
+	if _, hinted := w.in.hints[podUID(p)]; hinted || w.in.hintAll {
 		return true
 	}
 	v := w.schedPod(p)
