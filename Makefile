@@ -81,8 +81,8 @@ e2e: ## the tests on a real containerd, which the first time builds it, or on PL
 
 # Runtimes that are named: make runtimes RUNTIMES='crio crio-no-events'.
 .PHONY: runtimes
-runtimes: ## tests, soak, restarts and latency on nine runtimes, and README's table of them; needs root, PLEG_CRIO; an hour
-	cd internal/e2e && go run ./cmd/runtimes -results ../../docs/bench/runtimes.json -write ../../README.md $(RUNTIMES)
+runtimes: ## tests, soak, restarts and latency on nine runtimes, and the table in docs/RUNTIMES.md; needs root, PLEG_CRIO; an hour
+	cd internal/e2e && go run ./cmd/runtimes -results ../../docs/bench/runtimes.json -write ../../docs/RUNTIMES.md $(RUNTIMES)
 
 .PHONY: latency
 latency: ## milliseconds from a death in a real runtime to its event, and of a blocked reader; needs root
@@ -102,7 +102,7 @@ browser: ## the page of plegz in a real Chromium, installed if there is none; a 
 	cd internal/e2e/browser && go test -count=1 -timeout=10m ./...
 
 .PHONY: picture
-picture: ## the picture of the page in README, docs/plegz.png; half a minute
+picture: ## the picture of the page in docs/REFERENCE.md, docs/plegz.png; half a minute
 	hack/chromium.sh
 	cd internal/e2e/browser && go run ./cmd/picture --hang --out ../../../docs/plegz.png
 

@@ -7,10 +7,11 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"testing"
+	"testing/synctest"
 	"time"
 
 	"k8s.io/utils/clock"
-	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
@@ -19,7 +20,7 @@ import (
 	"github.com/kubepleg/pleg/plegz"
 )
 
-// The snippets of README.md are in this file (TestSnippetsAreOfExamples).
+// The snippets of README.md and docs/REFERENCE.md are in this file (TestSnippetsAreOfExamples).
 
 func watchPods(
 	ctx context.Context, endpoint string, handle func(*pleg.PodLifecycleEvent, *pleg.PodStatus, error),
@@ -60,18 +61,18 @@ func Example_readme() {
 	// enough
 }
 
-func Example_readmeTest() {
-	now := clocktesting.NewFakeClock(time.Now()) // k8s.io/utils/clock/testing
-	runtime := plegtest.NewRuntime(plegtest.WithClock(now))
-	generator := pleg.NewGenericPLEG(runtime, 10, time.Second, pleg.NewCache(), now)
-	events := generator.Watch()
-	runtime.SetPod(plegtest.NewPod("web", plegtest.Running("nginx")))
-	generator.Relist() // synchronous and complete
-	e := <-events      // nginx has started; the pod's sandbox is next
-
-	fmt.Println(e)
-	// Output:
-	// default/web nginx (nginx) ContainerStarted
+func TestWebStarts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		runtime := plegtest.NewRuntime()
+		generator := pleg.NewGenericPLEG(runtime, 10, time.Second, pleg.NewCache(), clock.RealClock{})
+		generator.Start()
+		defer generator.Stop()
+		runtime.SetPod(plegtest.NewPod("web", plegtest.Running("nginx")))
+		e := <-generator.Watch() // nginx has started; the pod's sandbox is next
+		if e.Type != pleg.ContainerStarted || e.Data != "nginx" {
+			t.Error(e)
+		}
+	})
 }
 
 func Example_readmePage() {

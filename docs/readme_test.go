@@ -29,7 +29,7 @@ func TestSnippetsAreOfExamples(t *testing.T) {
 		compiled += "\n" + unindented(readFile(t, file))
 	}
 	block := regexp.MustCompile("(?ms)^```go\n(.*?)^```$")
-	for document, atLeast := range map[string]int{"README.md": 3, "docs/ADOPTING.md": 4, "docs/GUIDE.md": 0} {
+	for document, atLeast := range map[string]int{"README.md": 2, "docs/REFERENCE.md": 1, "docs/ADOPTING.md": 4, "docs/GUIDE.md": 0} {
 		blocks := block.FindAllStringSubmatch(readFile(t, document), -1)
 		if len(blocks) < atLeast {
 			t.Errorf("%s has %d blocks of Go", document, len(blocks))
@@ -68,13 +68,13 @@ var defaults = map[string]any{
 	"plegz.DefaultHistory":          plegz.DefaultHistory,
 }
 
-// Every option of the three packages is in README's table with its type and its default: the
+// Every option of the three packages is in docs/REFERENCE.md with its type and its default: the
 // value of the constant that its documentation names, off for one without an argument, and in
 // words for the others.
 func TestEveryOptionIsInTheTable(t *testing.T) {
 	rows := make(map[string][]string)
 	row := regexp.MustCompile("(?m)^\\| `((?:pleg|cri|plegz)\\.With\\w+)` \\|(.*)\\|$")
-	for _, m := range row.FindAllStringSubmatch(readFile(t, "README.md"), -1) {
+	for _, m := range row.FindAllStringSubmatch(readFile(t, "docs/REFERENCE.md"), -1) {
 		rows[m[1]] = strings.Split(m[2], " | ")
 	}
 	seen, constant := 0, regexp.MustCompile(`\bDefault\w+`)
@@ -84,17 +84,17 @@ func TestEveryOptionIsInTheTable(t *testing.T) {
 			option := name + "." + f.Name.Name
 			cells := rows[option]
 			if len(cells) != 3 {
-				t.Errorf("%s is not in README's table with a type, a default and a meaning: %q", option, cells)
+				t.Errorf("%s is not in docs/REFERENCE.md with a type, a default and a meaning: %q", option, cells)
 				continue
 			}
 			typ, byDefault := strings.Trim(cells[0], " `"), cells[1]
 			if want := parameters(t, f); typ != want {
-				t.Errorf("%s: the type is %q in README, and %q", option, typ, want)
+				t.Errorf("%s: the type is %q in the table, and %q", option, typ, want)
 			}
 			if named := constant.FindString(f.Doc.Text()); named != "" {
 				value, known := defaults[name+"."+named]
 				if want := fmt.Sprint(value); !known || !strings.Contains(byDefault, "`"+want+"`") {
-					t.Errorf("%s: the default is %q in README, and %s (%s)", option, byDefault, want, named)
+					t.Errorf("%s: the default is %q in the table, and %s (%s)", option, byDefault, want, named)
 				}
 			} else if (byDefault == "off") != (typ == "–") || byDefault == "" {
 				t.Errorf("%s: the type is %q and the default %q", option, typ, byDefault)
