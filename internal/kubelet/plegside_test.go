@@ -3,6 +3,8 @@ package kubelet
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -35,6 +37,12 @@ func newPLEG(runtime pleg.Runtime, capacity int, cache pleg.Cache) *pleg.Generic
 }
 
 func (s *plegSide) events() []event { return taken(s.generator.Watch()) }
+
+// sorted sorts events by pod: between pods they have no order here.
+func sorted(events []event) []event {
+	slices.SortStableFunc(events, func(a, b event) int { return strings.Compare(string(a.UID), string(b.UID)) })
+	return events
+}
 
 // taken takes the events that are in the channel.
 func taken(ch <-chan *pleg.PodLifecycleEvent) []event {

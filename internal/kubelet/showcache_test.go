@@ -109,8 +109,8 @@ func showAbsenceObserved(_ *testing.T, s *stage) {
 func showBlockedReader(_ *testing.T, s *stage) {
 	s.podWith("a", "a1")
 	s.start()
-	now := time.Now()
-	ofKubelet, here := s.kubelet.read("a", now), s.here.read(s.ctx, "a", now)
+	before := time.Now().Add(-1) // in a bubble the time stands still, and a minTime that has not passed waits
+	ofKubelet, here := s.kubelet.read("a", before), s.here.read(s.ctx, "a", before)
 	s.wait(10 * time.Millisecond)
 	s.wantAnswered("reader in the kubelet", false, ofKubelet)
 	s.wantAnswered("reader here", true, here)

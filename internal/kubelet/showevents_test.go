@@ -20,7 +20,7 @@ func showFullChannel(t *testing.T, s *stage) {
 		here = append(here, s.here.events()...)
 	}
 	s.want("number of events of the kubelet", 1, len(kubelet))
-	s.want("events here", events, here)
+	s.want("events here", events, sorted(here))
 }
 
 func showSubscribers(t *testing.T, s *stage) {

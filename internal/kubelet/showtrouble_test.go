@@ -74,7 +74,7 @@ func showUnknownState(_ *testing.T, s *stage) {
 	events := s.podWith("b", "b1")
 	s.node.set("a", "a1", "paused")
 	s.wantPanic()
-	s.want("events here", slices.Concat([]event{{"a", "ContainerStarted", "a-sandbox"}}, events), s.here.events())
+	s.want("events here", slices.Concat([]event{{"a", "ContainerStarted", "a-sandbox"}}, events), sorted(s.here.events()))
 }
 
 func showNilPod(_ *testing.T, s *stage) {
