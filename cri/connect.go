@@ -33,7 +33,7 @@ var usualEndpoints = []string{
 // error names each endpoint that was tried, and why it failed.
 //
 // The connection is restored automatically: while the runtime is down, calls fail at
-// once, and gRPC reconnects with a delay of 100 ms to 1 s. The caller ends the connection
+// once, and gRPC reconnects with a delay of 100 ms to 500 ms. The caller ends the connection
 // with Close. Dial does not need a runtime that answers.
 func Connect(ctx context.Context, endpoint string, opts ...Option) (*Runtime, error) {
 	if endpoint != "" {
