@@ -204,7 +204,9 @@ func TestTroubleshootingHasEveryMetric(t *testing.T) {
 		}
 	}
 	metric := regexp.MustCompile("`((?:pleg|kubelet)_[a-z_]+[a-z])[`{]")
-	for _, file := range []string{"README.md", "docs/REFERENCE.md", "docs/COMPARED.md", "docs/TROUBLESHOOTING.md", "docs/GUIDE.md", "docs/CONTRACT.md"} {
+	for _, file := range []string{
+		"README.md", "docs/REFERENCE.md", "docs/COMPARED.md", "docs/TROUBLESHOOTING.md", "docs/GUIDE.md", "docs/CONTRACT.md",
+	} {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
