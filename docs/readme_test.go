@@ -29,7 +29,9 @@ func TestSnippetsAreOfExamples(t *testing.T) {
 		compiled += "\n" + unindented(readFile(t, file))
 	}
 	block := regexp.MustCompile("(?ms)^```go\n(.*?)^```$")
-	for document, atLeast := range map[string]int{"README.md": 2, "docs/REFERENCE.md": 1, "docs/ADOPTING.md": 4, "docs/GUIDE.md": 0} {
+	for document, atLeast := range map[string]int{
+		"README.md": 2, "docs/REFERENCE.md": 1, "docs/ADOPTING.md": 4, "docs/GUIDE.md": 0,
+	} {
 		blocks := block.FindAllStringSubmatch(readFile(t, document), -1)
 		if len(blocks) < atLeast {
 			t.Errorf("%s has %d blocks of Go", document, len(blocks))
