@@ -3,6 +3,7 @@ package pleg
 import (
 	"context"
 	"maps"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -92,6 +93,7 @@ func (l *loop) run(done <-chan struct{}) {
 		case <-done:
 			return
 		case <-l.inbox.Wake():
+			runtime.Gosched()
 		case <-timeout:
 			l.timer.fired()
 		}

@@ -144,7 +144,9 @@ func (r *reconciler) beginCalls() {
 	if r.sched.TakeCanary() {
 		r.inspectCanary()
 	}
-	for _, c := range r.sched.Begin(r.ordinaryPeriod()) {
+	due := r.sched.Begin(r.ordinaryPeriod())
+	r.out.begin = make([]beginCall, 0, len(due))
+	for _, c := range due {
 		begin := beginCall{c, nil}
 		switch c.Kind {
 		case schedule.ListAll:

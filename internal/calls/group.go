@@ -49,12 +49,13 @@ type call[K comparable] struct {
 	key    K
 	info   Info
 	cancel context.CancelCauseFunc
-	ended  chan struct{} // closed when done has returned
+	err    error // what it came to; owned by its goroutine
 
 	// Guarded by the group's lock.
 
-	returned bool // it is no longer in flight
-	stopped  bool // CancelAll was called before done had returned
+	ended    chan struct{} // closed when done has returned; nil if nobody waits for that
+	returned bool          // it is no longer in flight
+	stopped  bool          // CancelAll was called before done had returned
 }
 
 // NewGroup returns a group without calls. [Is] finds the known errors in those of
@@ -77,39 +78,38 @@ func NewGroup[K comparable](known ...error) *Group[K] {
 // No two calls in flight should have the same key: Cancel would cancel both.
 func (g *Group[K]) Go(key K, info Info, method func(ctx context.Context) error, done func(err error, stopped bool)) {
 	ctx, cancel := context.WithCancelCause(context.Background()) //nolint:forbidigo // its call ends it, or Cancel
-	c := &call[K]{key: key, info: info, cancel: cancel, ended: make(chan struct{})}
+	c := &call[K]{key: key, info: info, cancel: cancel}
 	g.mu.Lock()
 	g.calls[c] = struct{}{}
 	g.mu.Unlock()
 	go func() {
-		var err error
 		// Deferred, for the runtime may end the goroutine.
 		defer g.forget(c)
-		defer func() { done(err, g.leave(c) && err != nil) }()
+		defer func() { done(c.err, g.leave(c) && c.err != nil) }()
 		defer cancel(nil)
-		g.make(ctx, info, method, &err)
+		c.make(ctx, method, g.known)
 	}()
 }
 
 // make calls the method and reads its error, neither of which can do worse than
 // not to return, or to end the goroutine.
-func (g *Group[K]) make(ctx context.Context, info Info, method func(ctx context.Context) error, err *error) {
+func (c *call[K]) make(ctx context.Context, method func(ctx context.Context) error, known []error) {
 	returned := false
 	defer func() {
 		if returned {
 			return
 		}
 		// First, for printing the value may end the goroutine too.
-		*err = &PanicError{info.Method + " panicked: the runtime ended the goroutine"}
+		c.err = &PanicError{c.info.Method + " panicked: the runtime ended the goroutine"}
 		if value := recover(); value != nil {
-			*err = &PanicError{info.Method + " panicked: " + PanicText(value)}
+			c.err = &PanicError{c.info.Method + " panicked: " + PanicText(value)}
 		}
 	}()
-	e := method(ctx)
-	if e != nil {
-		e = read(e, g.known)
+	err := method(ctx)
+	if err != nil {
+		err = read(err, known)
 	}
-	*err, returned = e, true
+	c.err, returned = err, true
 }
 
 // leave takes a call out of the calls in flight, and reports whether CancelAll was called
@@ -125,7 +125,9 @@ func (g *Group[K]) forget(c *call[K]) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.calls, c)
-	close(c.ended)
+	if c.ended != nil {
+		close(c.ended)
+	}
 }
 
 // Cancel cancels the context of the call with this key. It does nothing if the call
@@ -148,7 +150,7 @@ func (g *Group[K]) CancelAll(cause error) {
 // done with them, or when timeout fires. It does not wait for calls that began later. It
 // returns those that have not returned, oldest first.
 func (g *Group[K]) Wait(timeout <-chan time.Time) []Info {
-	for _, c := range g.list(func(c *call[K]) bool { return c.stopped }) {
+	for _, c := range g.list((*call[K]).awaited) {
 		select {
 		case <-c.ended:
 			continue
@@ -177,6 +179,15 @@ func (g *Group[K]) list(wanted func(*call[K]) bool) (list []*call[K]) {
 		}
 	}
 	return list
+}
+
+// awaited reports whether CancelAll has cancelled the call, and makes the channel that says
+// when it has ended. The group's lock is held.
+func (c *call[K]) awaited() bool {
+	if c.stopped && c.ended == nil {
+		c.ended = make(chan struct{})
+	}
+	return c.stopped
 }
 
 func infos[K comparable](calls []*call[K]) (list []Info) {
