@@ -20,11 +20,10 @@ type class uint8
 const (
 	plain class = iota
 	leftOut
-	stampNumber // the number of a stamp
-	wantNumber  // the same, plus one
-	clockTime   // what is compared with other times: its rank
-	schedTime   // when something is due or was: how far ahead it is
-	versionNumber
+	stampNumber  // the number of a stamp
+	wantNumber   // the same, plus one
+	clockTime    // what is compared with other times: its rank
+	schedTime    // when something is due or was: how far ahead it is
 	changeNumber // of the pod
 	syncNumber   // of the pod
 	notZero      // zero or not
@@ -47,17 +46,16 @@ var classesOf = map[string]class{
 	"podRecord.overlapTo": stampNumber,
 	"podRecord.shownIn":   leftOut, "podRecord.failures": notZero,
 	"podRecord.err": leftOut, "podRecord.shown": leftOut,
-	"publication.version": versionNumber, "publication.syncsRequested": syncNumber,
+	"publication.syncsRequested": syncNumber,
 	"publication.syncsDelivered": syncNumber, "change.number": changeNumber,
 	"snapshot.changeNumber": changeNumber, "snapshot.syncs": syncNumber, "snapshot.cause": leftOut,
 	"change.cause":     leftOut,
 	"podRecords.order": leftOut, "podRecords.tally": leftOut,
 	"podRecords.scratch": leftOut,
-	"update.version":     versionNumber, "update.follows": versionNumber,
-	"update.listedAt": leftOut, "update.cause": leftOut,
+	"update.listedAt":    leftOut, "update.cause": leftOut,
 	// What is Initial, the statuses of events and the count of exits are not checked here.
 	"update.initial": leftOut, "publication.initial": leftOut,
-	"update.statuses": leftOut, "publication.seen": leftOut, "publication.amended": leftOut, "publication.exits": leftOut,
+	"update.statuses": leftOut, "publication.seen": leftOut, "podRecord.deaths": leftOut,
 	"cacheWriter.cache": leftOut, "cacheWriter.podCache": leftOut,
 	"cacheWriter.records": leftOut,
 	"cacheWriter.log":     leftOut, "cacheWriter.held": leftOut, "cacheWriter.due": clockTime,
@@ -124,7 +122,6 @@ func (f *printer) print(w *world) fingerprint {
 	f.put(plain, int64(len(r.lastCanary)))
 	f.value(reflect.ValueOf(r.silence), plain)
 	f.time(reflect.ValueOf(r.unsettled), schedTime)
-	f.put(versionNumber, int64(r.publisher.version))
 	for _, rec := range r.records.order {
 		f.value(reflect.ValueOf(rec), plain)
 	}

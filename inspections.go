@@ -65,6 +65,7 @@ func (r *reconciler) completeInspection(res *result) {
 	default:
 		r.inspected(rec, insp, res)
 	}
+	r.countExits(rec)
 	r.failing.update(rec)
 }
 
@@ -77,6 +78,7 @@ func (r *reconciler) inspected(rec *podRecord, insp inspection, res *result) {
 	if err == nil {
 		r.sched.InspectionSucceeded()
 		r.health.lastInspection = r.sched.Now()
+		rec.publication.see(status, rec.pod, insp.snapshot.pod)
 	}
 	switch {
 	case rec.supersedes(&insp):
@@ -97,7 +99,7 @@ func (r *reconciler) inspected(rec *podRecord, insp inspection, res *result) {
 func (r *reconciler) storeAgreeing(rec *podRecord, insp inspection, status *PodStatus) {
 	rec.dirty = false
 	r.sched.InspectionAgreed(rec.uid, rec.publication.syncsRequested != insp.snapshot.syncs)
-	recovered := r.store(rec, rec.pod, status, nil, insp.stamp, r.records.listedStamp(rec))
+	recovered := r.store(rec, status, nil, insp.stamp, r.records.listedStamp(rec))
 	r.cache.holdOrRelease(rec)
 	r.publisher.publish(rec, insp.snapshot, recovered)
 }
@@ -125,7 +127,7 @@ func (r *reconciler) storeOlder(rec *podRecord, insp inspection, status *PodStat
 		return false
 	}
 	rec.observed = insp.stamp
-	recovered := r.store(rec, insp.snapshot.pod, status, err, insp.stamp, insp.stamp)
+	recovered := r.store(rec, status, err, insp.stamp, insp.stamp)
 	r.publisher.publish(rec, insp.snapshot, recovered)
 	return true
 }
@@ -139,6 +141,7 @@ func (r *reconciler) inspectionLate(late schedule.LateCall) {
 		if rec.pod != nil {
 			r.inspectionDied(rec)
 		}
+		r.countExits(rec)
 	case rec.pod != nil:
 		r.out.log.info(2, "Inspection is slow", "pod", klog.KRef(rec.pod.Namespace, rec.pod.Name),
 			"podUID", rec.uid, "since", late.Began)
@@ -161,7 +164,7 @@ func (r *reconciler) deadlineError(method string) error {
 func (r *reconciler) inspectionFailed(rec *podRecord, syncs uint64, err error) {
 	rec.dirty = false
 	at := r.records.listedStamp(rec)
-	r.store(rec, rec.pod, nil, err, at, at)
+	r.store(rec, nil, err, at, at)
 	r.cache.holdOrRelease(rec)
 	snapshot := rec.publication.snapshot(rec.pod, at)
 	snapshot.syncs = syncs
@@ -169,15 +172,10 @@ func (r *reconciler) inspectionFailed(rec *podRecord, syncs uint64, err error) {
 	r.sched.Retry(rec.uid)
 }
 
-// store stores the result of an inspection, of which a pod is to be published, and reports
-// whether it is a status after an error: then a PodSync is due.
-func (r *reconciler) store(
-	rec *podRecord, of *Pod, status *PodStatus, err error, made, observed stamp,
-) (recovered bool) {
+// store stores the result of an inspection, and reports whether it is a status after an error:
+// then a PodSync is due.
+func (r *reconciler) store(rec *podRecord, status *PodStatus, err error, made, observed stamp) (recovered bool) {
 	r.cache.store(rec, status, err, made, observed)
-	if status != nil {
-		rec.publication.see(status, rec.pod, of)
-	}
 	pod := klog.KRef(rec.pod.Namespace, rec.pod.Name)
 	switch {
 	case err != nil:
@@ -192,6 +190,36 @@ func (r *reconciler) store(
 	}
 	rec.err = err
 	return recovered
+}
+
+// countExits counts the deaths of a pod's containers whose end was seen, and those of which
+// nothing can show it any more.
+func (r *reconciler) countExits(rec *podRecord) {
+	if len(rec.deaths) == 0 {
+		return
+	}
+	var listed finder[Container]
+	if rec.pod != nil {
+		listed = finderIn(rec.pod.Containers)
+	}
+	statuses := statusFinderIn(rec.publication.seen)
+	inspected := rec.pod != nil && rec.inspection.call != nil && !rec.inspection.dead()
+	for id, counted := range rec.deaths {
+		end, is := statuses.at(0, id), plegStateOf(listed.at(0, id))
+		seen, over := end != nil && end.State == ContainerStateExited, is == plegAbsent || is == plegRunning
+		switch {
+		case !counted && seen:
+			r.metrics.countExit(end)
+			rec.deaths[id] = true
+		case !counted && (!over || inspected):
+			continue
+		case !counted:
+			r.metrics.countExit(nil)
+		}
+		if over {
+			delete(rec.deaths, id)
+		}
+	}
 }
 
 // agrees reports whether a status has the same containers and sandboxes as the list of its

@@ -203,12 +203,12 @@ func (r *reconciler) inspectAgain(rec *podRecord, was stamp, l listInfo) {
 
 // changed: a list shows a change. The pod is inspected, and held until a status agrees.
 func (r *reconciler) changed(rec *podRecord, transitions []transition, l listInfo) {
-	rec.publication.change.add(transitions, l)
+	r.noteChange(rec, transitions, l)
 	if isUnsettled(rec.pod) {
 		r.unsettled = r.sched.Now()
 	}
 	r.cache.holdOrRelease(rec)
-	if rec.publication.version == 0 {
+	if rec.publication.pod == nil {
 		r.cache.setListed(rec.uid)
 	}
 	r.sched.InspectChanged(rec.uid)
@@ -216,6 +216,21 @@ func (r *reconciler) changed(rec *podRecord, transitions []transition, l listInf
 		r.inspectionDied(rec)
 	}
 	r.failing.update(rec)
+}
+
+// noteChange notes a change that a list shows, and counts the deaths in it. What a pod shows when
+// it appears until the first full list was so before there was anybody to see it.
+func (r *reconciler) noteChange(rec *podRecord, transitions []transition, l listInfo) {
+	newest, first := &rec.publication.change, r.publisher.firstFullList
+	existed := newest.number == 0 && (first.Number == 0 || !l.stamp.After(first))
+	*newest = change{newest.number + 1, true, l.stamp, l.cause}
+	for _, t := range transitions {
+		id := t.container.ID.ID
+		if _, known := rec.deaths[id]; t.kind == ContainerDied && !t.sandbox && !known {
+			put(&rec.deaths, id, existed)
+		}
+	}
+	r.countExits(rec)
 }
 
 // errPodGone is the cause of cancelling the inspection of a pod that is no longer listed.
@@ -229,7 +244,7 @@ func (r *reconciler) gone(rec *podRecord, transitions []transition, l listInfo) 
 	if c := rec.inspection.call; c != nil {
 		r.out.cancel = append(r.out.cancel, cancelCall{c, errPodGone})
 	}
-	rec.publication.change.add(transitions, l)
+	r.noteChange(rec, transitions, l)
 	r.publisher.syncsDone(rec, rec.publication.syncsRequested) // what is gone has no PodSync
 	r.cache.remove(rec.uid)
 	r.cache.freshen(rec)

@@ -53,10 +53,13 @@ type podRecord struct {
 	err      error
 	failures int
 
-	// What is in flight, and what the subscribers have of it.
+	// What is in flight, and what the subscribers and the metrics have of it.
 
 	inspection  inspection
 	publication publication
+	// deaths are the containers that are dead, by ID, and those that are gone and whose end may
+	// still be seen: whether their death is counted.
+	deaths map[string]bool
 }
 
 // markDirty notes that the cache is not known to hold a status of the record, and how fresh

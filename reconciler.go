@@ -53,7 +53,7 @@ func newReconciler(cfg reconcilerConfig, now time.Time, cache Cache, updates *br
 	r := &reconciler{
 		cfg: cfg, sched: sched, records: records, cache: writer,
 		publisher: publisher{
-			updates: updates, countExit: m.countExit, syncing: make(map[types.UID]*podRecord),
+			updates: updates, syncing: make(map[types.UID]*podRecord),
 		},
 		metrics: m,
 		relists: relists{records: records, sched: sched, cache: writer},

@@ -15,20 +15,14 @@ type update struct {
 	uid types.UID
 	// pod is the pod as it was listed; nil when it is gone.
 	pod *Pod
-	// transitions lead from the update of version follows to this one.
-	transitions      []transition
-	version, follows uint64
-	// statuses are the newest of the pod's containers, and of those that the transitions
-	// are about.
+	// statuses are the newest of the pod's containers, and of those that were published before.
 	statuses lastStatuses
 	// initial is what is no news to a subscriber that has no update of the pod yet: the pod
 	// as it was when the subscription began, without containers that are gone since; nil if
 	// there was none.
 	initial *Pod
 	// sync asks for a PodSync besides the transitions.
-	sync bool
-	// amends: nothing is new but statuses. They are for later events; this brings none.
-	amends   bool
+	sync     bool
 	listedAt time.Time
 	cause    Cause
 }
@@ -106,9 +100,11 @@ func (updateRules) Events(delivered, u *update) []*PodLifecycleEvent {
 
 // Coalesce implements broadcast.Rules. Transitions are discarded where the steps delivered →
 // earlier → later are more than the one step delivered → later. Of the earlier update what this
-// step still needs is kept: a PodSync, statuses, and what existed at the beginning.
+// step still needs is kept: a PodSync, statuses, what existed at the beginning, and, where the
+// later one brings no event, by which list it was seen.
 func (updateRules) Coalesce(delivered, earlier, later *update) (coalesced *update, discarded int) {
-	steps := deliverable(earlier.since(delivered)) + deliverable(later.since(earlier))
+	last := later.since(earlier)
+	steps := deliverable(earlier.since(delivered)) + deliverable(last)
 	discarded = max(0, steps-deliverable(later.since(delivered)))
 	sync, initial := later.pod != nil && (earlier.sync || later.sync), later.initial
 	var known *Pod
@@ -118,25 +114,18 @@ func (updateRules) Coalesce(delivered, earlier, later *update) (coalesced *updat
 		initial = among(earlier.initial, later.pod)
 	}
 	statuses := later.statuses.with(earlier.statuses, known, later.pod)
-	if sync == later.sync && initial == later.initial && len(statuses) == len(later.statuses) && !later.amends {
-		return later, discarded
-	}
 	both := *later
 	both.sync, both.initial, both.statuses = sync, initial, statuses
-	if later.amends {
-		both.listedAt, both.cause, both.amends = earlier.listedAt, earlier.cause, false
+	if len(last) == 0 && !later.sync {
+		both.listedAt, both.cause = earlier.listedAt, earlier.cause
 	}
 	return &both, discarded
 }
 
-// since returns the transitions from an older update, nil for none, to this one: those that
-// came with it where it follows the older one, else those between their pods.
+// since returns the transitions from an older update, nil for none, to this one.
 func (u *update) since(delivered *update) []transition {
 	if delivered == nil {
-		delivered = &update{}
-	}
-	if u.follows == delivered.version {
-		return u.transitions
+		return appendTransitions(nil, nil, u.pod)
 	}
 	return appendTransitions(nil, delivered.pod, u.pod)
 }

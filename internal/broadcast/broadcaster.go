@@ -118,23 +118,6 @@ func (b *Broadcaster[K, U, E]) Publish(update U, at time.Time) {
 	}
 }
 
-// Amend coalesces an update with the newest of its key, to which it adds no event. Who
-// subscribes later gets the two as one, and so does a subscriber with an undelivered update of
-// the key. The others get nothing: for them there is nothing to deliver.
-func (b *Broadcaster[K, U, E]) Amend(update U) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	key := b.rules.Key(update)
-	newest, exists := b.present[key]
-	if !exists {
-		return
-	}
-	b.present[key], _ = b.rules.Coalesce(newest, newest, update)
-	for _, s := range b.subs {
-		s.amend(key, update)
-	}
-}
-
 // Subscribe returns a channel of this capacity, or without any if it is negative. Its
 // events begin with what exists. It is closed when ctx ends, or at the next Halt unless
 // it is lasting.

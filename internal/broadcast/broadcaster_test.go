@@ -474,29 +474,6 @@ func TestConcurrentUse(t *testing.T) {
 	})
 }
 
-// What is amended is told to those who have yet to be told of the key; others hear nothing
-// and are behind with nothing.
-func TestAmend(t *testing.T) {
-	s := newStation()
-	defer s.Halt()
-	s.publish("a1 b1")
-	upToDate, slow := s.Subscribe(t.Context(), 10, false), s.Subscribe(t.Context(), 1, false)
-	want(t, "up to date", buffered(upToDate), "a+ b+")
-	amend := func(u update) { s.Amend(u) }
-	amend(update{key: "a", level: 1, sync: true})
-	amend(update{key: "b", level: 1, sync: true})
-	amend(update{key: "c", level: 1, sync: true}) // is not there
-	s.wantBacklog(t, 2, 1)
-	want(t, "up to date", buffered(upToDate), "")
-	for _, event := range []string{"a+", "b+", "b!", ""} {
-		want(t, "slow", buffered(slow), event)
-		s.Fill()
-	}
-	s.publish("b2 c1")
-	want(t, "up to date", buffered(upToDate), "b+ c+")
-	s.wantDiscarded(t, 0)
-}
-
 // constant are rules that allocate nothing.
 type constant struct {
 	levels

@@ -93,16 +93,6 @@ func (s *subscription[K, U, E]) offer(key K, before state[U], update U, at time.
 	return discarded
 }
 
-// amend coalesces the pending update of a key, if there is one, with another one.
-func (s *subscription[K, U, E]) amend(key K, update U) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if p, pends := s.pending[key]; pends {
-		p.update, _ = s.rules.Coalesce(p.delivered.update, p.update, update)
-		s.pending[key] = p
-	}
-}
-
 // upToDateLocked reports whether there is nothing to deliver. The pump holds nothing
 // then.
 func (s *subscription[K, U, E]) upToDateLocked() bool {

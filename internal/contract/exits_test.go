@@ -121,6 +121,26 @@ func TestExitsAreCountedWhenTheyAreSeen(t *testing.T) {
 	})
 }
 
+// A container that dies and is removed while an inspection of its pod takes its time is counted,
+// although no event tells of it: by what that inspection has seen of it, if anything.
+func TestExitsBetweenTwoPublications(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, reg := newNodeWithMetrics(t)
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		n.start()
+		defer n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Delay: 5 * time.Second, Times: 1})()
+		n.UpdatePod("a", func(p *pleg.Pod) { p.Containers = append(p.Containers, plegtest.Exited("a2")) })
+		time.Sleep(1100 * time.Millisecond)
+		n.UpdatePod("a", func(p *pleg.Pod) { p.Containers = append(p.Containers, plegtest.Running("a3")) })
+		time.Sleep(1100 * time.Millisecond)
+		n.ExitContainer("a", "a3", 1, "Error")
+		time.Sleep(1100 * time.Millisecond)
+		n.UpdatePod("a", func(p *pleg.Pod) { p.Containers = p.Containers[:1] })
+		time.Sleep(10 * time.Second)
+		wantExits(t, reg, "removed", map[string]float64{"unseen": 2})
+	})
+}
+
 // A container whose state is unknown for a while has died once, and one that runs again
 // under its ID dies again.
 func TestExitsOfContainersThatAreUnknownForAWhile(t *testing.T) {

@@ -72,6 +72,29 @@ func TestStatusOfAnEvent(t *testing.T) {
 	})
 }
 
+// The end of a container was seen by an inspection whose status is too old for the cache, for a
+// list has shown the pod since it began; the next list shows the container gone. The event of the
+// death has that status: it is the last that was seen.
+func TestStatusThatIsNotStored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1"), plegtest.Running("a2")))
+		n.start()
+		events := n.g.Watch()
+		want(t, "first", readStatuses(events), "a Started a1 running", "a Started a2 running")
+		defer n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Delay: 2500 * time.Millisecond, Times: 1})()
+		defer n.Inject(plegtest.Fault{Method: plegtest.GetPod, Delay: 200 * time.Millisecond, Times: 1})()
+		n.g.RequestReinspect("a")
+		time.Sleep(2400 * time.Millisecond)
+		n.ExitContainer("a", "a1", 3, "Error")
+		time.Sleep(200 * time.Millisecond)
+		n.RemoveContainer("a", "a1")
+		time.Sleep(2 * time.Second)
+		want(t, "the death", readStatuses(events),
+			"a Died a1 exited 3 Error", "a Removed a1 exited 3 Error", "a PodSync without status")
+	})
+}
+
 // A crash reporter that takes 150 ms for each of 44 deaths comes when the containers, and
 // their statuses, have left the cache. It has the status of each all the same.
 func TestStatusesOf44Deaths(t *testing.T) {
