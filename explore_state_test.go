@@ -157,14 +157,21 @@ func (f *printer) relists() {
 	f.put(plain, int64(len(r.relists.incomplete)))
 	for _, a := range r.relists.incomplete {
 		f.put(stampNumber, int64(a.stamp.Number))
-		f.caller(a.caller)
-		f.put(plain, int64(len(a.retried)))
+		for _, c := range a.callers {
+			f.caller(c)
+		}
 		for p := range f.w.scope.pods {
-			for _, s := range a.syncs {
-				if s.rec.uid == podUID(p) {
+			for _, kind := range []func(awaited) bool{
+				func(a awaited) bool { return a.syncs == 0 && !a.retried },
+				func(a awaited) bool { return a.syncs > 0 },
+				func(a awaited) bool { return a.retried },
+			} {
+				i := slices.IndexFunc(a.awaited, func(a awaited) bool { return a.rec.uid == podUID(p) && kind(a) })
+				f.bool(i >= 0)
+				if i >= 0 {
 					f.pod = int64(p)
-					f.put(syncNumber, f.ofPod(s.number))
-					f.bool(s.rec == r.records.byUID[s.rec.uid])
+					f.put(syncNumber, f.ofPod(a.awaited[i].syncs))
+					f.bool(a.awaited[i].rec == r.records.byUID[podUID(p)])
 				}
 			}
 		}

@@ -3,7 +3,6 @@ package pleg
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -96,7 +95,7 @@ func (r *reconciler) fullListSucceeded(c *schedule.Call) {
 		r.out.listsRecovered = true
 	}
 	r.health.lastList, r.health.listErr = c.Began, nil
-	r.relists.succeeded(c.Stamp, c.Began, r.publisher.syncing, r.failing.byUID)
+	r.relists.succeeded(c.Stamp, c.Began, r.cache.held, r.publisher.syncing, r.failing.byUID)
 }
 
 // retriedBy returns the pods that a list for a caller of Relist has inspected again
@@ -271,39 +270,35 @@ func (r *reconciler) forgetIfAbsent(uid types.UID) {
 // isOpen reports whether something of an absent pod is still to come: a call or a request.
 func (r *reconciler) isOpen(rec *podRecord) bool { return r.sched.Open(rec.uid) }
 
-// relists are the full lists that callers of Relist wait for, and those whose duration is
-// measured.
+// relists are the full lists that callers of Relist wait for, and those that have succeeded and
+// whose pods are not all as fresh as they.
 type relists struct {
 	// Set once.
 
 	records *podRecords
 	sched   *schedule.Scheduler
-	cache   *cacheWriter
 
 	// waiting are the callers whose list is to begin, attached those whose list is in
 	// flight.
 	waiting, attached []*relistCaller
-	// incomplete are the lists that have succeeded and whose pods are not all as fresh as
-	// they.
-	incomplete []relist
-	blocker    *podRecord // the pod that one of these awaited last
+	incomplete        []relist
 }
 
 // relist is a full list that has succeeded.
 type relist struct {
-	stamp  stamp
-	began  time.Time
-	caller *relistCaller // nil: only its duration is to be measured
-	// What was due when the list succeeded, and a caller waits for: PodSyncs, and that
-	// pods are inspected again whose inspection had failed.
-	syncs   []dueSync
-	retried []*podRecord
+	stamp   stamp
+	began   time.Time
+	callers []*relistCaller
+	awaited []awaited
 }
 
-// dueSync is a PodSync that a relist waits for.
-type dueSync struct {
-	rec    *podRecord
-	number uint64
+// awaited is a pod that was older than a list when that succeeded, or is to have what else was due
+// then and a caller waits for: its PodSyncs up to a number, or another inspection after one that
+// had failed.
+type awaited struct {
+	rec     *podRecord
+	syncs   uint64
+	retried bool
 }
 
 // begin attaches the callers that wait to the list that begins.
@@ -327,22 +322,22 @@ func (r *relists) giveUp() (callers []*relistCaller) {
 	return callers
 }
 
-// succeeded notes that the list in flight has. syncing are the pods with a PodSync that is
-// due, failing those whose inspection hangs or has failed.
-func (r *relists) succeeded(at stamp, began time.Time, syncing, failing map[types.UID]*podRecord) {
-	r.incomplete = append(r.incomplete, relist{stamp: at, began: began})
-	if len(r.attached) == 0 {
-		return
+// succeeded notes that the list in flight has. held are the pods that may be older than it,
+// syncing those with a PodSync that is due, failing those whose inspection hangs or has failed.
+func (r *relists) succeeded(at stamp, began time.Time, held, syncing, failing map[types.UID]*podRecord) {
+	w := relist{stamp: at, began: began, callers: r.attached}
+	for _, rec := range held {
+		w.awaited = append(w.awaited, awaited{rec: rec})
 	}
-	due := relist{stamp: at, began: began}
-	for _, rec := range syncing {
-		due.syncs = append(due.syncs, dueSync{rec, rec.publication.syncsRequested})
+	if len(w.callers) > 0 {
+		for _, rec := range syncing {
+			w.awaited = append(w.awaited, awaited{rec: rec, syncs: rec.publication.syncsRequested})
+		}
+		for _, rec := range failing {
+			w.awaited = append(w.awaited, awaited{rec: rec, retried: true})
+		}
 	}
-	due.retried = slices.AppendSeq(due.retried, maps.Values(failing))
-	for _, caller := range r.attached {
-		due.caller = caller
-		r.incomplete = append(r.incomplete, due)
-	}
+	r.incomplete = append(r.incomplete, w)
 	r.attached = nil
 }
 
@@ -351,42 +346,24 @@ func (r *relists) succeeded(at stamp, began time.Time, syncing, failing map[type
 func (r *relists) complete(done func(relist)) {
 	kept := r.incomplete[:0]
 	for _, w := range r.incomplete {
-		if r.isIncomplete(w) {
-			kept = append(kept, w)
-		} else {
+		i := slices.IndexFunc(w.awaited, func(a awaited) bool { return r.awaits(a, w.stamp) })
+		if i < 0 {
 			done(w)
+			continue
 		}
+		w.awaited[0], w.awaited[i] = w.awaited[i], w.awaited[0] // most often it is still this one in the next step
+		kept = append(kept, w)
 	}
 	clear(r.incomplete[len(kept):])
 	r.incomplete = kept
 }
 
-// isIncomplete reports whether some pod is older than a list, or is owed a PodSync. A pod
-// of which nothing moves is not waited for.
-func (r *relists) isIncomplete(w relist) bool {
-	for _, s := range w.syncs {
-		if s.rec.publication.syncsDelivered < s.number && r.sched.Moving(s.rec.uid) {
-			return true
-		}
-	}
-	for _, rec := range w.retried {
-		if rec.failures > 0 && r.sched.InspectionOpen(rec.uid) && r.sched.Moving(rec.uid) {
-			return true
-		}
-	}
-	if r.blocker != nil && r.isOlder(r.blocker, w.stamp) {
-		return true
-	}
-	r.blocker = nil
-	for _, rec := range r.cache.held {
-		if r.isOlder(rec, w.stamp) {
-			r.blocker = rec
-			return true
-		}
-	}
-	return false
-}
-
-func (r *relists) isOlder(rec *podRecord, at stamp) bool {
-	return rec.isHeld() && at.After(r.records.observedStamp(rec)) && r.sched.Moving(rec.uid)
+// awaits reports whether a list has still to wait for a pod. One of which nothing moves is not
+// waited for.
+func (r *relists) awaits(a awaited, at stamp) bool {
+	rec := a.rec
+	return r.sched.Moving(rec.uid) &&
+		(rec.isHeld() && at.After(r.records.observedStamp(rec)) ||
+			rec.publication.syncsDelivered < a.syncs ||
+			a.retried && rec.failures > 0 && r.sched.InspectionOpen(rec.uid))
 }

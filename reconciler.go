@@ -56,7 +56,7 @@ func newReconciler(cfg reconcilerConfig, now time.Time, cache Cache, updates *br
 			updates: updates, syncing: make(map[types.UID]*podRecord),
 		},
 		metrics: m,
-		relists: relists{records: records, sched: sched, cache: writer},
+		relists: relists{records: records, sched: sched},
 		failing: failingPods{sched: sched, byUID: make(map[types.UID]*podRecord)},
 		health:  healthState{lastInspection: now},
 	}
@@ -205,12 +205,9 @@ func (r *reconciler) completeRelists() {
 		r.sched.WithdrawRelist()
 	}
 	r.relists.complete(func(w relist) {
-		if w.caller != nil {
-			r.out.relisted = append(r.out.relisted, w.caller)
-		} else {
-			r.metrics.relistDuration.Observe(r.sched.Since(w.began).Seconds())
-			r.health.synced = true // see HasSynced; at the first of them, and from then on
-		}
+		r.out.relisted = append(r.out.relisted, w.callers...)
+		r.metrics.relistDuration.Observe(r.sched.Since(w.began).Seconds())
+		r.health.synced = true // see HasSynced; at the first of them, and from then on
 	})
 }
 
