@@ -51,8 +51,8 @@ var classesOf = map[string]class{
 	"snapshot.changeNumber": changeNumber, "snapshot.syncs": syncNumber, "snapshot.cause": leftOut,
 	"change.cause":     leftOut,
 	"podRecords.order": leftOut, "podRecords.tally": leftOut,
-	"podRecords.scratch": leftOut,
-	"update.listedAt":    leftOut, "update.cause": leftOut,
+	"podRecords.scratch": leftOut, "podRecords.shown": leftOut,
+	"update.listedAt": leftOut, "update.cause": leftOut,
 	// What is Initial, the statuses of events and the count of exits are not checked here.
 	"update.initial": leftOut, "publication.initial": leftOut,
 	"update.statuses": leftOut, "publication.seen": leftOut, "podRecord.deaths": leftOut,

@@ -1,6 +1,7 @@
 package pleg
 
 import (
+	"bytes"
 	"slices"
 	"strings"
 
@@ -109,6 +110,7 @@ type podRecords struct {
 	present int
 	tally   tally
 	scratch []transition // of the newest diff
+	shown   shown        // scratch
 }
 
 // verdict is how a list relates to the record of one pod.
@@ -251,7 +253,7 @@ func (r *podRecords) compareAll(pods []*Pod, at, begun stamp, into []comparison,
 		}
 		rec.shownIn = at.Number
 		seen++
-		if rec.unconfirmed || rec.listed != listed && !rec.shown.by(listed) {
+		if rec.unconfirmed || rec.listed != listed && !r.shows(listed, rec) {
 			all = r.appendCompared(all, rec, listed, at, begun, report)
 		} else {
 			rec.shownAgain(listed, at, begun)
@@ -271,6 +273,13 @@ func (r *podRecords) compareAll(pods []*Pod, at, begun stamp, into []comparison,
 	})
 	r.full = at
 	return all
+}
+
+// shows reports whether a listed pod shows what a record does: the same containers in the same
+// order and states, and so no bad data either.
+func (r *podRecords) shows(listed *Pod, rec *podRecord) bool {
+	r.shown = r.shown.of(listed)
+	return bytes.Equal(r.shown, rec.shown)
 }
 
 // shownAgain is compare for a list that shows a confirmed record unchanged, as nearly all do.
@@ -339,7 +348,7 @@ func (r *podRecords) replace(rec *podRecord, listed, pod *Pod) {
 	r.tally.count(rec.pod, -1)
 	r.tally.count(pod, 1)
 	rec.listed, rec.pod = listed, pod
-	rec.shown = rec.shown.record(pod)
+	rec.shown = rec.shown.of(pod)
 }
 
 // forget drops the records of absent pods, but for those that are still open: a list
@@ -364,7 +373,8 @@ func (r *podRecords) forgetOne(rec *podRecord, open func(*podRecord) bool, forgo
 // shown is the part of a pod that a relist compares, in one piece of memory: for each
 // container and then each sandbox the state, the length of its ID, and the ID. Following
 // the pointers of the known pod instead costs more than all else in a relist
-// (BenchmarkIdleRelist with list=fresh). It is nil for an absent pod.
+// (BenchmarkIdleRelist with list=fresh). What has bad data shows what no record does. It is nil
+// for an absent pod.
 //
 // Nothing else is compared, labels and annotations least of all: they may be of any size.
 // That is safe because a list that shows the same hands its pod over all the same (see
@@ -374,58 +384,29 @@ type shown []byte
 // sandboxesFollow stands where a state would.
 const sandboxesFollow = 0xff
 
-// record returns what a pod without bad data shows, in the same memory if it fits.
-func (s shown) record(pod *Pod) shown {
+// of returns what a pod shows, in the same memory if it fits.
+func (s shown) of(pod *Pod) shown {
 	if pod == nil {
 		return nil
 	}
-	s = s[:0]
-	for _, c := range pod.Containers {
-		s = s.add(c)
-	}
-	s = append(s, sandboxesFollow)
-	for _, c := range pod.Sandboxes {
-		s = s.add(c)
+	return append(s[:0].add(pod.Containers), sandboxesFollow).add(pod.Sandboxes)
+}
+
+func (s shown) add(list []*Container) shown {
+	for _, c := range list {
+		if c == nil {
+			return append(s, badState)
+		}
+		n := len(c.ID.ID)
+		s = append(append(s, stateByte(c.State), byte(n), byte(n>>8), byte(n>>16), byte(n>>24)), c.ID.ID...)
 	}
 	return s
 }
 
-func (s shown) add(c *Container) shown {
-	n := len(c.ID.ID)
-	return append(append(s, stateByte(c.State), byte(n), byte(n>>8), byte(n>>16), byte(n>>24)), c.ID.ID...)
-}
+// badState stands for a state that is bad data.
+const badState = 0
 
-// by reports whether a listed pod shows this: the same containers in the same order and
-// states, and so no bad data either.
-func (s shown) by(listed *Pod) bool {
-	if s == nil {
-		return false
-	}
-	rest, ok := s.match(listed.Containers)
-	if !ok || len(rest) == 0 || rest[0] != sandboxesFollow {
-		return false
-	}
-	rest, ok = rest[1:].match(listed.Sandboxes)
-	return ok && len(rest) == 0
-}
-
-// match takes away what a list of containers shows, and reports whether it is there.
-func (s shown) match(listed []*Container) (rest shown, ok bool) {
-	const head = 5
-	for _, c := range listed {
-		if c == nil || len(s) < head+len(c.ID.ID) || s[0] != stateByte(c.State) {
-			return nil, false
-		}
-		n := int(s[1]) | int(s[2])<<8 | int(s[3])<<16 | int(s[4])<<24
-		if n != len(c.ID.ID) || string(s[head:head+n]) != c.ID.ID {
-			return nil, false
-		}
-		s = s[head+n:]
-	}
-	return s, true
-}
-
-// stateByte tells the states apart; 0 is bad data.
+// stateByte tells the states apart.
 func stateByte(s State) byte {
 	switch s {
 	case ContainerStateCreated:
@@ -437,7 +418,7 @@ func stateByte(s State) byte {
 	case ContainerStateUnknown:
 		return 4
 	default:
-		return 0
+		return badState
 	}
 }
 

@@ -82,7 +82,7 @@ func badData(pod *Pod, c *Container, taken map[string]bool) (reason badReason, o
 		return badContainerDuplicate, c.ID.ID
 	}
 	taken[c.ID.ID] = true
-	if stateByte(c.State) == 0 {
+	if stateByte(c.State) == badState {
 		return badContainerState, c.ID.ID
 	}
 	return "", ""
