@@ -106,6 +106,7 @@ type cacheEntry struct {
 	// status is the last good one, or an empty one; nil if the pod is absent or was not
 	// inspected yet. uninspected means that no inspection has succeeded.
 	status      *PodStatus
+	keys        []indexKey // of status
 	uninspected bool
 	err         error
 	// stored is the stamp of the list that the inspection was made for.
@@ -278,7 +279,7 @@ func (c *PodCache) Set(uid types.UID, status *PodStatus, err error, timestamp ti
 		e.status, e.uninspected = emptyStatus(uid), err != nil
 	}
 	e.err, e.stored, e.observed = err, timestamp, timestamp
-	c.index.replace(uid, old, e.status)
+	e.keys = c.index.replace(uid, e.keys, e.status)
 	if old == nil {
 		delete(c.bare, uid)
 	}
@@ -304,7 +305,7 @@ func (c *PodCache) Delete(uid types.UID) {
 	if e == nil {
 		return
 	}
-	c.index.replace(uid, e.status, nil)
+	c.index.replace(uid, e.keys, nil)
 	*e = cacheEntry{}
 	put(&c.bare, uid, struct{}{})
 	c.forgetLocked(uid, e)
@@ -439,7 +440,7 @@ func (c *PodCache) ByContainerID(id string) (status *PodStatus, known bool) {
 		id = bare
 	}
 	c.mu.RLock()
-	found := c.statusesLocked(c.index.containers.all(id))
+	found := c.statusesLocked(c.index.find(indexContainer, "", id))
 	c.mu.RUnlock()
 	if len(found) == 0 {
 		return nil, false
@@ -453,7 +454,7 @@ func (c *PodCache) ByContainerID(id string) (status *PodStatus, known bool) {
 func (c *PodCache) ByName(namespace, name string) []*PodStatus {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	return c.statusesLocked(c.index.names.all(podFullName{namespace, name}))
+	return c.statusesLocked(c.index.find(indexName, namespace, name))
 }
 
 // ByIP returns the statuses of the pods with an address, newest first. Pods on the host's
@@ -464,7 +465,7 @@ func (c *PodCache) ByIP(ip string) []*PodStatus {
 	ip = canonicalIP(ip)
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	return c.statusesLocked(c.index.ips.all(ip))
+	return c.statusesLocked(c.index.find(indexIP, "", ip))
 }
 
 // statusesLocked returns the statuses of pods that are sorted by UID, newest first.
