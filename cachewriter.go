@@ -1,11 +1,14 @@
 package pleg
 
 import (
+	"fmt"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
+
+	"github.com/kubepleg/pleg/internal/calls"
 )
 
 // cacheWriter writes the records' statuses and freshness to a Cache.
@@ -14,6 +17,7 @@ type cacheWriter struct {
 	podCache generatorsCache // nil if it is another Cache
 	records  *podRecords
 	log      *stepLog
+	badData  reportBadData
 	// held are the pods whose status is older than their newest list, or of which lists
 	// conflict. While there are any, the others are made fresh one by one; due is the time of
 	// the newest full list that the cache is told when there are none any more, else zero.
@@ -28,23 +32,47 @@ func newCacheWriter(c Cache, records *podRecords) *cacheWriter {
 }
 
 // store puts the result of an inspection into the cache. The inspection was made for the
-// list stamped made; observed is how fresh the pod is with it.
-func (w *cacheWriter) store(rec *podRecord, status *PodStatus, err error, made, observed stamp) {
-	if status != nil {
-		status.TimeStamp = made.Time
-		if len(status.IPs) == 0 {
-			last, _ := w.cache.Get(rec.uid)
-			status.IPs = inheritedIPs(last, status)
+// list stamped made; observed is how fresh the pod is with it. The error that it returns is
+// that of a cache which panicked.
+func (w *cacheWriter) store(rec *podRecord, status *PodStatus, err error, made, observed stamp) error {
+	panicked := w.guard(func() {
+		if status != nil {
+			status.TimeStamp = made.Time
+			if len(status.IPs) == 0 {
+				last, _ := w.cache.Get(rec.uid)
+				status.IPs = inheritedIPs(last, status)
+			}
 		}
-	}
-	w.cache.Set(rec.uid, status, err, observed.Time)
+		w.cache.Set(rec.uid, status, err, observed.Time)
+	})
 	if w.log.enabled(4) {
 		w.log.info(4, "Wrote status", "pod", klog.KRef(rec.pod.Namespace, rec.pod.Name), "podUID", rec.uid, "err", err)
 	}
+	return panicked
+}
+
+// guard calls a cache, which may be a user's and panic: nothing else of a step may be lost by that.
+func (w *cacheWriter) guard(call func()) (panicked error) {
+	defer func() {
+		if p := recover(); p != nil {
+			panicked = fmt.Errorf("the cache panicked: %s", calls.PanicText(p))
+			w.badData(badCachePanic, panicked.Error())
+		}
+	}()
+	call()
+	return nil
 }
 
 // remove removes a pod that is absent.
-func (w *cacheWriter) remove(uid types.UID) { w.cache.Delete(uid) }
+func (w *cacheWriter) remove(uid types.UID) { _ = w.guard(func() { w.cache.Delete(uid) }) }
+
+// setObserved says how fresh a pod is.
+func (w *cacheWriter) setObserved(uid types.UID, at time.Time) {
+	_ = w.guard(func() { w.cache.SetObservedTime(uid, at) })
+}
+
+// setAllObserved says how fresh all pods are.
+func (w *cacheWriter) setAllObserved(at time.Time) { _ = w.guard(func() { w.cache.UpdateTime(at) }) }
 
 // setListed tells the cache of a pod that it may have no status of.
 func (w *cacheWriter) setListed(uid types.UID) {
@@ -57,7 +85,7 @@ func (w *cacheWriter) setListed(uid types.UID) {
 // record.
 func (w *cacheWriter) freshen(rec *podRecord) {
 	if !rec.dirty {
-		w.cache.SetObservedTime(rec.uid, w.records.listedStamp(rec).Time)
+		w.setObserved(rec.uid, w.records.listedStamp(rec).Time)
 	}
 	w.holdOrRelease(rec)
 }
@@ -70,7 +98,7 @@ func (w *cacheWriter) holdOrRelease(rec *podRecord) {
 	}
 	delete(w.held, rec.uid)
 	if len(w.held) == 0 && !w.due.IsZero() {
-		w.cache.UpdateTime(w.due)
+		w.setAllObserved(w.due)
 		w.due = time.Time{}
 	}
 }
@@ -79,13 +107,13 @@ func (w *cacheWriter) holdOrRelease(rec *podRecord) {
 // those that readers wait for.
 func (w *cacheWriter) freshenAll(at time.Time) {
 	if len(w.held) == 0 {
-		w.cache.UpdateTime(at)
+		w.setAllObserved(at)
 		return
 	}
 	w.due = at
 	for uid, rec := range w.records.byUID {
 		if rec.pod != nil && !rec.isHeld() {
-			w.cache.SetObservedTime(uid, at)
+			w.setObserved(uid, at)
 		}
 	}
 	if w.podCache == nil {
@@ -100,7 +128,7 @@ func (w *cacheWriter) freshenAll(at time.Time) {
 // list, where other pods keep that from the cache.
 func (w *cacheWriter) confirmAbsence(uid types.UID) {
 	if rec := w.records.byUID[uid]; !w.due.IsZero() && (rec == nil || rec.pod == nil && !rec.isHeld()) {
-		w.cache.SetObservedTime(uid, w.due)
+		w.setObserved(uid, w.due)
 	}
 }
 

@@ -60,7 +60,7 @@ func newReconciler(cfg reconcilerConfig, now time.Time, cache Cache, updates *br
 		failing: failingPods{sched: sched, byUID: make(map[types.UID]*podRecord)},
 		health:  healthState{lastInspection: now},
 	}
-	writer.log, r.publisher.log = &r.out.log, &r.out.log
+	writer.log, r.publisher.log, writer.badData = &r.out.log, &r.out.log, r.badData
 	return r
 }
 

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
@@ -139,5 +140,72 @@ func TestPlainCacheWithEveryFeature(t *testing.T) {
 			t.Errorf("the cache has %v, %v", s, err)
 		}
 		healthy(t, n.g)
+	})
+}
+
+// panickyCache panics once in each of its methods.
+type panickyCache struct {
+	pleg.Cache
+	panicked map[string]bool
+}
+
+func (c panickyCache) once(method string) {
+	if !c.panicked[method] {
+		c.panicked[method] = true
+		panic(method)
+	}
+}
+
+func (c panickyCache) Set(uid types.UID, status *pleg.PodStatus, err error, at time.Time) bool {
+	c.once("Set")
+	return c.Cache.Set(uid, status, err, at)
+}
+
+func (c panickyCache) Get(uid types.UID) (*pleg.PodStatus, error) {
+	c.once("Get")
+	return c.Cache.Get(uid)
+}
+
+func (c panickyCache) SetObservedTime(uid types.UID, at time.Time) {
+	c.once("SetObservedTime")
+	c.Cache.SetObservedTime(uid, at)
+}
+
+func (c panickyCache) UpdateTime(at time.Time) {
+	c.once("UpdateTime")
+	c.Cache.UpdateTime(at)
+}
+
+func (c panickyCache) Delete(uid types.UID) {
+	c.once("Delete")
+	c.Cache.Delete(uid)
+}
+
+// A cache that panics is told of, and costs no pod: its status is there after the next inspection.
+func TestCacheThatPanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		runtime, cache, reg := plegtest.NewRuntime(), pleg.NewCache(), prometheus.NewRegistry()
+		panicky := panickyCache{cache, make(map[string]bool)}
+		g := pleg.NewGenericPLEG(runtime, 0, 0, panicky, clock.RealClock{},
+			pleg.WithLogger(logr.Discard()), pleg.WithRegisterer(reg))
+		pod := bare("a", plegtest.Running("a1"))
+		runtime.SetPods(pod, bare("b", plegtest.Running("b1")))
+		events := g.Watch()
+		g.Relist()
+		want(t, "first", read(events), "a Started a1", "b Started b1")
+		g.Start()
+		defer g.Stop()
+		time.Sleep(10 * time.Second)
+		want(t, "once they are inspected again", read(events), "a PodSync", "b PodSync")
+		runtime.RemovePod("b")
+		time.Sleep(10 * time.Second)
+		want(t, "gone", read(events), "b Died b1", "b Removed b1")
+		if status, err := cache.Get("a"); err != nil || len(status.ContainerStatuses) != 1 {
+			t.Errorf("the cache has %v, %v", status, err)
+		}
+		wantMetric(t, reg, "pleg_bad_data_total", float64(len(panicky.panicked)), "reason", "cache_panic")
+		if len(panicky.panicked) != 5 {
+			t.Errorf("these panicked: %v", panicky.panicked)
+		}
 	})
 }
