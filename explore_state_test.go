@@ -58,7 +58,7 @@ var classesOf = map[string]class{
 	"update.statuses": leftOut, "publication.seen": leftOut, "podRecord.deaths": leftOut,
 	"cacheWriter.cache": leftOut, "cacheWriter.podCache": leftOut,
 	"cacheWriter.records": leftOut,
-	"cacheWriter.log":     leftOut, "cacheWriter.held": leftOut, "cacheWriter.due": clockTime,
+	"cacheWriter.log":     leftOut, "cacheWriter.badData": leftOut, "cacheWriter.held": leftOut, "cacheWriter.due": clockTime,
 }
 
 type plannedField struct {

@@ -14,15 +14,20 @@ import (
 
 // listInfo says of a list that has completed which it was; what it shows is elsewhere.
 type listInfo struct {
-	stamp     stamp
-	before    stamp // of the full list before it; podRecords.full is its own already
-	cause     Cause
-	forRelist bool // a caller of Relist waits for it
+	stamp stamp
+	cause Cause
 }
 
-// beginFullList notes a full list that begins.
+// beginFullList notes a full list that begins. One that a caller of Relist waits for has the pods
+// inspected again whose inspection failed, or whose status contradicted the record.
 func (r *reconciler) beginFullList(c *schedule.Call) {
-	r.relists.begin()
+	if r.relists.begin() {
+		for _, pods := range [...]map[types.UID]*podRecord{r.failing.byUID, r.cache.held} {
+			for uid := range pods {
+				r.sched.RequestWith(c, uid)
+			}
+		}
+	}
 	if !r.lastFull.IsZero() {
 		r.metrics.relistInterval.Observe(c.Began.Sub(r.lastFull).Seconds())
 	}
@@ -65,8 +70,7 @@ func (r *reconciler) fullListFailed(err error, c *schedule.Call) {
 // applyFullList compares a full list with the records, and acts on what it says about each
 // pod.
 func (r *reconciler) applyFullList(pods []*Pod, c *schedule.Call) {
-	l := listInfo{stamp: c.Stamp, before: r.records.full, cause: Cause(c.Cause), forRelist: len(r.relists.attached) > 0}
-	retried := r.retriedBy(l) // before those that have changed are held too
+	l := listInfo{stamp: c.Stamp, cause: Cause(c.Cause)}
 	r.compared = r.records.compareAll(pods, c.Stamp, r.sched.Last(), r.compared[:0], r.badData)
 	for _, found := range r.compared {
 		r.apply(found, l)
@@ -78,9 +82,6 @@ func (r *reconciler) applyFullList(pods []*Pod, c *schedule.Call) {
 	clear(r.compared)
 	r.publisher.noteFullList(c.Stamp, r.records)
 	for _, uid := range r.sched.Requested() { // what is left of the requests
-		r.confirmUnchanged(uid, l)
-	}
-	for _, uid := range retried {
 		r.confirmUnchanged(uid, l)
 	}
 	r.cache.freshenAll(c.Stamp.Time)
@@ -98,27 +99,15 @@ func (r *reconciler) fullListSucceeded(c *schedule.Call) {
 	r.relists.succeeded(c.Stamp, c.Began, r.cache.held, r.publisher.syncing, r.failing.byUID)
 }
 
-// retriedBy returns the pods that a list for a caller of Relist has inspected again
-// although they have not changed: those that fail, and those that are held.
-func (r *reconciler) retriedBy(l listInfo) []types.UID {
-	if !l.forRelist || len(r.failing.byUID)+len(r.cache.held) == 0 {
-		return nil
-	}
-	uids := sortedKeys(r.failing.byUID)
-	uids = append(uids, sortedKeys(r.cache.held)...)
-	slices.Sort(uids)
-	return slices.Compact(uids)
-}
-
 // confirmUnchanged acts on what compareAll does not return: that the list confirms a record.
 // It answers the pod's request.
 func (r *reconciler) confirmUnchanged(uid types.UID, l listInfo) {
 	if !r.records.confirms(uid, l.stamp) {
 		return
 	}
-	asked := r.sched.PodListed(uid, l.stamp) || l.forRelist
+	asked := r.sched.PodListed(uid, l.stamp)
 	if rec := r.records.byUID[uid]; rec != nil {
-		r.confirmed(rec, schedule.Later(rec.own, l.before), l, asked)
+		r.confirmed(rec, asked)
 	}
 }
 
@@ -168,10 +157,10 @@ func (r *reconciler) apply(found comparison, l listInfo) {
 		return
 	case confirmed, changed:
 	}
-	asked := r.sched.PodListed(rec.uid, l.stamp) || l.forRelist
+	asked := r.sched.PodListed(rec.uid, l.stamp)
 	switch {
 	case found.verdict == confirmed:
-		r.confirmed(rec, found.was, l, asked)
+		r.confirmed(rec, asked)
 	case rec.pod == nil:
 		r.gone(rec, found.transitions, l)
 	default:
@@ -179,25 +168,14 @@ func (r *reconciler) apply(found comparison, l listInfo) {
 	}
 }
 
-// confirmed: a list shows the record unchanged, which lists up to was had shown. If the
-// list was asked for, the pod is inspected again if that failed.
-func (r *reconciler) confirmed(rec *podRecord, was stamp, l listInfo, asked bool) {
-	if asked && rec.pod != nil {
-		r.inspectAgain(rec, was, l)
+// confirmed: a list shows the record unchanged. If the list was asked for, a pod whose inspection
+// failed, or whose status contradicted the record, is inspected again: the back-off of both ends
+// here.
+func (r *reconciler) confirmed(rec *podRecord, asked bool) {
+	if asked && rec.pod != nil && (rec.dirty || rec.failures > 0) {
+		r.sched.Inspect(rec.uid)
 	}
 	r.cache.freshen(rec)
-}
-
-// inspectAgain has a pod inspected whose inspection failed, or whose status contradicted the
-// record: the back-off of both ends here. A caller of Relist waits for that inspection.
-func (r *reconciler) inspectAgain(rec *podRecord, was stamp, l listInfo) {
-	if !rec.dirty && rec.failures == 0 {
-		return
-	}
-	if l.forRelist && !rec.inspection.dead() {
-		rec.markDirty(was)
-	}
-	r.sched.Inspect(rec.uid)
 }
 
 // changed: a list shows a change. The pod is inspected, and held until a status agrees.
@@ -301,8 +279,11 @@ type awaited struct {
 	retried bool
 }
 
-// begin attaches the callers that wait to the list that begins.
-func (r *relists) begin() { r.attached, r.waiting = r.waiting, nil }
+// begin attaches the callers that wait to the list that begins, and reports whether there are any.
+func (r *relists) begin() (called bool) {
+	r.attached, r.waiting = r.waiting, nil
+	return len(r.attached) > 0
+}
 
 // stopped has the callers wait for another list.
 func (r *relists) stopped() {

@@ -131,8 +131,6 @@ const (
 type comparison struct {
 	rec     *podRecord
 	verdict verdict
-	// was is the stamp of the newest list that had shown the record before.
-	was stamp
 	// transitions are what happened to the pod's containers if it changed.
 	transitions []transition
 }
@@ -191,7 +189,7 @@ func (r *podRecords) observedStamp(rec *podRecord) stamp {
 // begun is the newest list that has begun.
 func (r *podRecords) compare(rec *podRecord, listed *Pod, at, begun stamp, report reportBadData) comparison {
 	newest := r.listedStamp(rec)
-	found := comparison{rec: rec, was: newest}
+	found := comparison{rec: rec}
 	believed := at.Number > rec.overlapTo
 	if !believed && newest.After(at) {
 		return found

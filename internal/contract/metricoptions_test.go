@@ -68,7 +68,7 @@ func TestWithoutKubeletMetrics(t *testing.T) {
 				t.Errorf("%s is taken from the host", f.GetName())
 			}
 		}
-		if names["pleg_subscribers"] != 2 || names["runtime_calls_total"] != 1 || names["pleg_bad_data_total"] != 24 {
+		if names["pleg_subscribers"] != 2 || names["runtime_calls_total"] != 1 || names["pleg_bad_data_total"] != 26 {
 			t.Errorf("the others are missing: %v", names)
 		}
 	})

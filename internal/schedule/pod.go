@@ -64,6 +64,14 @@ func (s *Scheduler) Request(uid types.UID, cause string) {
 	s.plan(p)
 }
 
+// RequestWith is Request for a pod that the full list c, which begins, is to answer for too.
+func (s *Scheduler) RequestWith(c *Call, uid types.UID) {
+	s.full.covers = c.Stamp.Number
+	p := s.pod(uid)
+	p.add(c.Stamp.Number-1, c.Cause, false)
+	s.plan(p)
+}
+
 // Hint is Request because an event of the runtime names the pod. Events may run ahead of
 // lists, so that the answer is followed by one more.
 func (s *Scheduler) Hint(uid types.UID) {
