@@ -95,7 +95,7 @@ func (l *loop) run(done <-chan struct{}) {
 		case <-l.inbox.Wake():
 			runtime.Gosched()
 		case <-timeout:
-			l.timer.fired()
+			l.timer.stop()
 		}
 	}
 }
@@ -352,52 +352,35 @@ func (c neverZero) Now() time.Time {
 // wakeTimer wakes the loop at a time by the clock.
 type wakeTimer struct {
 	clock clock.Clock
-	timer clock.Timer // made when it is first set
-	at    time.Time   // what it is set for; zero for nothing
+	timer clock.Timer // nil when it is not set
+	at    time.Time   // what it is set for
 }
 
 // set returns a channel that fires at a time, or before; nil for the zero time. The timer is
 // set anew only for an earlier time: to wake once too often costs less than to set it in each
 // step. The clock is read again once it is set: a fake clock may have been stepped in between.
 func (t *wakeTimer) set(wake time.Time) <-chan time.Time {
-	if wake.IsZero() {
+	if wake.IsZero() || t.timer != nil && wake.Before(t.at) {
 		t.stop()
-		return nil
 	}
-	if t.at.IsZero() || wake.Before(t.at) {
+	switch {
+	case wake.IsZero():
+		return nil
+	case t.timer == nil:
+		t.timer, t.at = t.clock.NewTimer(wake.Sub(t.clock.Now())), wake
+	}
+	if !t.clock.Now().Before(wake) {
 		t.stop()
-		wait := wake.Sub(t.clock.Now())
-		if wait <= 0 {
-			return alreadyPassed
-		}
-		if t.timer == nil {
-			t.timer = t.clock.NewTimer(wait)
-		} else {
-			t.timer.Reset(wait)
-		}
-		t.at = wake
-		if !t.clock.Now().Before(wake) {
-			t.stop()
-			return alreadyPassed
-		}
+		return alreadyPassed
 	}
 	return t.timer.C()
 }
 
-// fired notes that the channel has.
-func (t *wakeTimer) fired() { t.at = time.Time{} }
-
-// stop stops the timer.
+// stop stops the timer, also when it has fired.
 func (t *wakeTimer) stop() {
-	if t.at.IsZero() {
-		return
-	}
-	t.at = time.Time{}
-	if !t.timer.Stop() {
-		select {
-		case <-t.timer.C():
-		default:
-		}
+	if t.timer != nil {
+		t.timer.Stop()
+		t.timer = nil
 	}
 }
 
