@@ -66,6 +66,18 @@ type EventSource interface {
 	WatchContainerEvents(ctx context.Context, connected func(), observe func(ContainerEvent)) error
 }
 
+// ExitSource is an optional companion of Runtime, found by type assertion: a runtime
+// that tells at once that a container has exited, before its lists and statuses and its
+// container events do.
+type ExitSource interface {
+	// WatchContainerExits calls observe for every exit of a container or a sandbox until
+	// ctx ends or the stream breaks, and returns why. It calls connected once, before the
+	// first observe, when the runtime has accepted the stream; a refusal may still follow.
+	// Exits from before that are not told. If the runtime tells no exits, the error is
+	// ErrEventsUnsupported, wrapped or not. observe never blocks.
+	WatchContainerExits(ctx context.Context, connected func(), observe func(ContainerExit)) error
+}
+
 // CallReporter is an optional companion of Runtime, found by type assertion: a runtime
 // that can list its calls in flight. The health report then names the CRI call that
 // hangs and the container that it is for.
@@ -87,8 +99,8 @@ type Describer interface {
 // It is an answer, not a failure: the pod is gone.
 var ErrPodNotFound = errors.New("pod not found in the runtime")
 
-// ErrEventsUnsupported is returned by an EventSource whose runtime has no event stream,
-// or none that may be used.
+// ErrEventsUnsupported is returned by an EventSource or an ExitSource whose runtime has no
+// such stream, or none that may be used.
 var ErrEventsUnsupported = errors.New("the runtime has no event stream")
 
 // RuntimeCall is one call to the runtime that has not returned yet.
@@ -114,6 +126,18 @@ type ContainerEvent struct {
 	// CreatedAt is the runtime's timestamp of the event. It is used for the latency
 	// metric only, never for ordering.
 	CreatedAt time.Time
+}
+
+// ContainerExit says that a container, or a sandbox, has exited.
+type ContainerExit struct {
+	// PodUID is the pod. If it is empty, the pod is found by ContainerID.
+	PodUID types.UID
+	// ContainerID is the container or sandbox, without the runtime's prefix.
+	ContainerID string
+	// ExitCode is the exit code, 128 and the signal's number if a signal ended it.
+	ExitCode int
+	// FinishedAt is when it exited, by the node's clock; zero if that is not known.
+	FinishedAt time.Time
 }
 
 // The methods of a runtime, as reports name them.
