@@ -96,15 +96,14 @@ func callName(c *schedule.Call) string {
 // things are the pods and statuses that a runtime shows: the same one for the same levels,
 // so that a pointer that comes again means what it is to mean.
 type things struct {
-	metrics  *metrics
-	pods     map[int]*Pod
-	levelsOf map[*Pod]levels
+	metrics *metrics
+	pods    map[int]*Pod
 }
 
 func newThings() *things {
 	return &things{
 		metrics: newMetrics(func() gauges { return gauges{} }),
-		pods:    make(map[int]*Pod), levelsOf: make(map[*Pod]levels),
+		pods:    make(map[int]*Pod),
 	}
 }
 
@@ -119,21 +118,40 @@ func (th *things) pod(p int, l levels) *Pod {
 	if l.shown() == (levels{}) {
 		return nil
 	}
-	key := p
-	for _, v := range l {
-		key = key*4 + int(v)
-	}
+	key := l.key(p)
 	if pod := th.pods[key]; pod != nil {
 		return pod
 	}
-	pod := &Pod{ID: podUID(p), Name: string(podUID(p))}
+	pod := &Pod{ID: podUID(p), Name: string(podUID(p)), Source: l}
 	for c, v := range l {
 		if state, ok := stateOf[v]; ok {
 			pod.Containers = append(pod.Containers, &Container{ID: containerOf(p, c), State: state})
 		}
 	}
-	th.pods[key], th.levelsOf[pod] = pod, l
+	th.pods[key] = pod
 	return pod
+}
+
+// key is a number for the levels of a pod.
+func (l levels) key(p int) int {
+	for _, v := range l {
+		p = p*4 + int(v)
+	}
+	return p
+}
+
+// levelsOf returns the levels that a pod shows: as it was listed, or with exits that were seen since.
+func levelsOf(pod *Pod) levels {
+	if pod == nil {
+		return levels{}
+	}
+	l := pod.Source.(levels)
+	for _, c := range pod.Containers {
+		if n := c.ID.ID[1] - '0'; c.State == ContainerStateExited && l[n] < levelExited {
+			l[n] = levelExited
+		}
+	}
+	return l
 }
 
 func (th *things) status(p int, l levels) *PodStatus {
@@ -408,7 +426,7 @@ func (w *world) reads(f *flight, p int, yield func(levels)) {
 	from, to := f.began[p], w.truth[p]
 	var of levels
 	if f.call.Kind == schedule.Inspect && w.listedOnly {
-		of = w.things.levelsOf[f.pod].shown()
+		of = levelsOf(f.pod).shown()
 	}
 	for a := from[0]; a <= to[0]; a++ {
 		for b := from[1]; b <= to[1]; b++ {
@@ -439,7 +457,7 @@ func (w *world) completion(f *flight, stale bool) action {
 		a.pod = podIndex(f.call.UID)
 	}
 	if f.call.Kind == schedule.Inspect && w.listedOnly {
-		for c, v := range w.things.levelsOf[f.pod].shown() {
+		for c, v := range levelsOf(f.pod).shown() {
 			if v == levelAbsent {
 				a.read[a.pod][c] = levelAbsent
 			}

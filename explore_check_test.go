@@ -27,7 +27,7 @@ func (w *world) look() (ls looks) {
 		l.failed = err != nil
 		if rec := w.r.records.byUID[podUID(p)]; rec != nil {
 			l.present = rec.pod != nil
-			l.shown = w.things.levelsOf[rec.listed].shown()
+			l.shown = levelsOf(rec.listed).shown()
 			l.stamp = w.r.records.observedStamp(rec).Number
 		}
 	}
@@ -185,7 +185,7 @@ func (w *world) checkPod(p int) {
 // published returns the levels that the list had read which was published last.
 func (w *world) published(p int) levels {
 	if rec := w.r.records.byUID[podUID(p)]; rec != nil && rec.publication.pod != nil {
-		return w.things.levelsOf[rec.publication.pod]
+		return levelsOf(rec.publication.pod)
 	}
 	return w.gone[p]
 }
@@ -225,7 +225,7 @@ func (w *world) checkRecord(p int, shown levels) {
 // checkProgress checks that what the list showed which an inspection was made for has
 // been announced when that has come back.
 func (w *world) checkProgress(a answered) {
-	of, told := w.things.levelsOf[a.of], w.published(a.pod)
+	of, told := levelsOf(a.of), w.published(a.pod)
 	for c := range of {
 		if told[c] < of[c] && told[c].shown() != of[c].shown() {
 			w.breaks("rule 3: %s was inspected as %v and only %v is published", podUID(a.pod), of, told)
@@ -453,7 +453,7 @@ func (w *world) unrestOf(p int, hinted bool) string {
 		return fmt.Sprintf("%s is dirty, failed or unconfirmed", uid)
 	case shownBy(status) != want:
 		return fmt.Sprintf("the cache shows %v of %s, which is %v", shownBy(status), uid, want)
-	case rec == nil && want != (levels{}), rec != nil && w.things.levelsOf[rec.listed].shown() != want:
+	case rec == nil && want != (levels{}), rec != nil && levelsOf(rec.listed).shown() != want:
 		return fmt.Sprintf("the record of %s is not %v", uid, want)
 	case w.readers[p].blockedReader != nil && !hinted:
 		return fmt.Sprintf("a reader of %s is blocked", uid)
@@ -476,7 +476,7 @@ func (w *world) String() string {
 		status, err := w.pods.Get(uid)
 		fmt.Fprintf(&b, "| %s truth %v", uid, w.truth[p])
 		if rec := w.r.records.byUID[uid]; rec != nil {
-			fmt.Fprintf(&b, " record %v@%d observed %d", w.things.levelsOf[rec.listed].shown(),
+			fmt.Fprintf(&b, " record %v@%d observed %d", levelsOf(rec.listed).shown(),
 				w.r.records.listedStamp(rec).Number, w.r.records.observedStamp(rec).Number)
 			for _, o := range [...]struct {
 				is   bool

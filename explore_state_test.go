@@ -55,7 +55,7 @@ var classesOf = map[string]class{
 	"update.listedAt": leftOut, "update.cause": leftOut,
 	// What is Initial, the statuses of events and the count of exits are not checked here.
 	"update.initial": leftOut, "publication.initial": leftOut,
-	"update.statuses": leftOut, "publication.seen": leftOut, "podRecord.deaths": leftOut,
+	"update.statuses": leftOut, "exit.counted": leftOut, "exit.since": leftOut,
 	"cacheWriter.cache": leftOut, "cacheWriter.podCache": leftOut,
 	"cacheWriter.records": leftOut,
 	"cacheWriter.log":     leftOut, "cacheWriter.badData": leftOut, "cacheWriter.held": leftOut, "cacheWriter.due": clockTime,
@@ -71,6 +71,8 @@ var (
 	podType  = reflect.TypeFor[*Pod]()
 	recType  = reflect.TypeFor[*podRecord]()
 	conType  = reflect.TypeFor[*Container]()
+
+	statusType = reflect.TypeFor[*Status]()
 )
 
 type token struct {
@@ -82,7 +84,6 @@ type token struct {
 // way from now on.
 type printer struct {
 	plans  map[reflect.Type][]plannedField
-	pods   map[uintptr]int64
 	tokens []token
 	ranks  [classes][]int64
 	bytes  []byte
@@ -95,7 +96,7 @@ type fingerprint [2]uint64
 var seeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
 
 func newPrinter() *printer {
-	return &printer{plans: make(map[reflect.Type][]plannedField), pods: make(map[uintptr]int64)}
+	return &printer{plans: make(map[reflect.Type][]plannedField)}
 }
 
 func (f *printer) put(c class, v int64) { f.tokens = append(f.tokens, token{c, v}) }
@@ -388,23 +389,19 @@ func (f *printer) pointer(v reflect.Value) {
 		f.bool(reflect.ValueOf(f.w.r.records.byUID[types.UID(uid)]).Pointer() == v.Pointer())
 	case conType:
 		f.value(v.Elem().FieldByName("ID").FieldByName("ID"), plain)
+	case statusType:
+		for _, field := range [...]string{"ID", "State", "Unconfirmed"} {
+			f.value(v.Elem().FieldByName(field), plain)
+		}
 	default:
 		f.value(v.Elem(), plain)
 	}
 }
 
-// thing prints a pod that a list showed.
+// thing prints a pod.
 func (f *printer) thing(v reflect.Value) {
-	n, ok := f.pods[v.Pointer()]
-	if !ok {
-		for key, pod := range f.w.things.pods {
-			if reflect.ValueOf(pod).Pointer() == v.Pointer() {
-				n = int64(key) + 1
-			}
-		}
-		f.pods[v.Pointer()] = n
-	}
-	f.put(plain, n)
+	pod := (*Pod)(v.UnsafePointer())
+	f.put(plain, int64(levelsOf(pod).key(podIndex(pod.ID))))
 }
 
 func (f *printer) mapping(v reflect.Value) {
@@ -412,8 +409,8 @@ func (f *printer) mapping(v reflect.Value) {
 	slices.SortFunc(keys, func(a, b reflect.Value) int { return strings.Compare(a.String(), b.String()) })
 	f.put(plain, int64(len(keys)))
 	for _, key := range keys {
-		f.put(plain, int64(key.String()[0]))
-		f.pod = int64(podIndex(types.UID(key.String())))
+		f.put(plain, int64(maphash.String(seeds[0], key.String())))
+		f.pod = int64(podIndex(types.UID(key.String()[:1])))
 		value := v.MapIndex(key)
 		if value.Kind() == reflect.Pointer {
 			value = value.Elem()

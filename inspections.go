@@ -78,6 +78,7 @@ func (r *reconciler) inspected(rec *podRecord, insp inspection, res *result) {
 	if err == nil {
 		r.sched.InspectionSucceeded()
 		r.health.lastInspection = r.sched.Now()
+		r.takeExits(rec, &insp, status)
 		rec.publication.see(status, rec.pod, insp.snapshot.pod)
 	}
 	switch {
@@ -198,7 +199,7 @@ func (r *reconciler) store(rec *podRecord, status *PodStatus, err error, made, o
 // countExits counts the deaths of a pod's containers whose end was seen, and those of which
 // nothing can show it any more.
 func (r *reconciler) countExits(rec *podRecord) {
-	if len(rec.deaths) == 0 {
+	if len(rec.exits) == 0 {
 		return
 	}
 	var listed finder[Container]
@@ -207,20 +208,21 @@ func (r *reconciler) countExits(rec *podRecord) {
 	}
 	statuses := statusFinderIn(rec.publication.seen)
 	inspected := rec.pod != nil && rec.inspection.call != nil && !rec.inspection.dead()
-	for id, counted := range rec.deaths {
+	for id, e := range rec.exits {
 		end, is := statuses.at(0, id), plegStateOf(listed.at(0, id))
 		seen, over := end != nil && end.State == ContainerStateExited, is == plegAbsent || is == plegRunning
 		switch {
-		case !counted && seen:
+		case !e.counted && seen:
 			r.metrics.countExit(end)
-			rec.deaths[id] = true
-		case !counted && (!over || inspected):
+			e.counted = true
+			rec.exits[id] = e
+		case !e.counted && (!over || inspected):
 			continue
-		case !counted:
+		case !e.counted:
 			r.metrics.countExit(nil)
 		}
 		if over {
-			delete(rec.deaths, id)
+			delete(rec.exits, id)
 		}
 	}
 }

@@ -160,6 +160,9 @@ func (r *reconciler) apply(found comparison, l listInfo) {
 	asked := r.sched.PodListed(rec.uid, l.stamp)
 	switch {
 	case found.verdict == confirmed:
+		if found.unconfirmed {
+			r.sched.InspectChanged(rec.uid)
+		}
 		r.confirmed(rec, asked)
 	case rec.pod == nil:
 		r.gone(rec, found.transitions, l)
@@ -203,8 +206,8 @@ func (r *reconciler) noteChange(rec *podRecord, transitions []transition, l list
 	*newest = change{newest.number + 1, true, l.stamp, l.cause}
 	for _, t := range transitions {
 		id := t.container.ID.ID
-		if _, known := rec.deaths[id]; t.kind == ContainerDied && !t.sandbox && !known {
-			put(&rec.deaths, id, existed)
+		if _, known := rec.exits[id]; t.kind == ContainerDied && !t.sandbox && !known {
+			rec.setExit(id, exit{counted: existed})
 		}
 	}
 	r.countExits(rec)

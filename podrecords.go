@@ -58,9 +58,9 @@ type podRecord struct {
 
 	inspection  inspection
 	publication publication
-	// deaths are the containers that are dead, by ID, and those that are gone and whose end may
-	// still be seen: whether their death is counted.
-	deaths map[string]bool
+	// exits are the containers that are known to have exited, by ID, and those that are gone and
+	// whose end may still be seen.
+	exits map[string]exit
 }
 
 // markDirty notes that the cache is not known to hold a status of the record, and how fresh
@@ -133,6 +133,8 @@ type comparison struct {
 	verdict verdict
 	// transitions are what happened to the pod's containers if it changed.
 	transitions []transition
+	// unconfirmed: it shows an exit of which only an exit event has told how.
+	unconfirmed bool
 }
 
 func newPodRecords() *podRecords {
@@ -194,9 +196,10 @@ func (r *podRecords) compare(rec *podRecord, listed *Pod, at, begun stamp, repor
 	if !believed && newest.After(at) {
 		return found
 	}
-	pod := rec.pod
+	shows, pod := listed, rec.pod // the first without bad data, the second with what is known besides
 	if listed != rec.listed {
-		pod = withSandboxesBeingMade(rec.pod, withoutBadData(listed, report))
+		shows = withSandboxesBeingMade(rec.pod, withoutBadData(listed, report))
+		pod = rec.withExits(shows)
 	}
 	r.scratch = appendTransitions(r.scratch[:0], rec.pod, pod)
 	same := len(r.scratch) == 0 && (pod == nil) == (rec.pod == nil)
@@ -206,16 +209,18 @@ func (r *podRecords) compare(rec *podRecord, listed *Pod, at, begun stamp, repor
 		return found
 	}
 	rec.frozenAt, rec.unconfirmed = stamp{}, false
+	found.unconfirmed = rec.catchUp(shows)
 	if believed {
 		rec.overlapTo = begun.Number
 		r.replace(rec, listed, pod)
 	}
-	if same {
-		found.verdict = confirmed
-		return found
+	if !same || found.unconfirmed {
+		rec.markDirty(newest)
 	}
-	rec.markDirty(newest)
-	found.verdict, found.transitions = changed, slices.Clone(r.scratch)
+	found.verdict, found.transitions = confirmed, slices.Clone(r.scratch)
+	if !same {
+		found.verdict = changed
+	}
 	return found
 }
 
@@ -297,7 +302,7 @@ func (r *podRecords) appendCompared(
 ) []comparison {
 	wasUnconfirmed := rec.unconfirmed
 	found := r.compare(rec, listed, at, begun, report)
-	if found.verdict == ignored || found.verdict == confirmed && !wasUnconfirmed {
+	if found.verdict == ignored || found.verdict == confirmed && !wasUnconfirmed && !found.unconfirmed {
 		return all
 	}
 	return append(all, found)
@@ -347,6 +352,9 @@ func (r *podRecords) replace(rec *podRecord, listed, pod *Pod) {
 	r.tally.count(pod, 1)
 	rec.listed, rec.pod = listed, pod
 	rec.shown = rec.shown.of(pod)
+	if rec.hasExitsAhead() { // a list that shows them is to be noticed, though it changes nothing
+		rec.shown = nil
+	}
 }
 
 // forget drops the records of absent pods, but for those that are still open: a list

@@ -43,7 +43,7 @@ func (p *publisher) publish(rec *podRecord, s snapshot, recovered bool) {
 	pub := &rec.publication
 	u := &update{
 		uid: rec.uid, pod: s.pod, sync: p.syncsDone(rec, s.syncs) || recovered,
-		listedAt: s.listedAt.Time, cause: s.cause, statuses: pub.seen, initial: p.takeInitial(pub, s),
+		listedAt: s.listedAt.Time, cause: s.cause, statuses: pub.seen, initial: p.takeInitial(rec, s),
 	}
 	if s.changeNumber == pub.change.number {
 		pub.change.pending = false
@@ -60,11 +60,12 @@ func (p *publisher) publish(rec *podRecord, s snapshot, recovered bool) {
 
 // takeInitial returns, once, what existed of a pod for the subscriptions that began before the
 // first full list: what that list showed.
-func (p *publisher) takeInitial(pub *publication, s snapshot) *Pod {
-	initial := pub.initial
-	pub.initial = nil
-	if p.firstFullList.Number == 0 || !s.listedAt.After(p.firstFullList) {
-		return s.pod
+func (p *publisher) takeInitial(rec *podRecord, s snapshot) *Pod {
+	initial := rec.publication.initial
+	rec.publication.initial = nil
+	byFirst := p.firstFullList.Number == 0 || !s.listedAt.After(p.firstFullList)
+	if byFirst && (initial == nil || !rec.hasExitsAhead()) {
+		return s.listed
 	}
 	return initial
 }
@@ -129,6 +130,7 @@ type change struct {
 // was found to need none.
 type snapshot struct {
 	pod          *Pod
+	listed       *Pod   // without the exits that were seen since
 	changeNumber uint64 // number of the newest change in it
 	listedAt     stamp  // of the list that showed that change if it is pending, else of the newest
 	cause        Cause  // of that list; CauseDemand if nothing is pending
@@ -141,5 +143,5 @@ func (p *publication) snapshot(pod *Pod, at stamp) snapshot {
 	if p.change.pending {
 		at, cause = p.change.stamp, p.change.cause
 	}
-	return snapshot{pod, p.change.number, at, cause, p.syncsRequested}
+	return snapshot{pod, pod, p.change.number, at, cause, p.syncsRequested}
 }

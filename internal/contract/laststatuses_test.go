@@ -91,7 +91,7 @@ func TestStatusThatIsNotStored(t *testing.T) {
 		n.RemoveContainer("a", "a1")
 		time.Sleep(2 * time.Second)
 		want(t, "the death", readStatuses(events),
-			"a Died a1 exited 3 Error", "a Removed a1 exited 3 Error", "a PodSync without status")
+			"a Died a1 exited 3 Error", "a PodSync without status", "a Removed a1 exited 3 Error")
 	})
 }
 

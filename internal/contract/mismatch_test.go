@@ -63,7 +63,7 @@ func TestRule7KindsOfStatusMismatch(t *testing.T) {
 	ready, down := runtimeapi.PodSandboxState_SANDBOX_READY, runtimeapi.PodSandboxState_SANDBOX_NOTREADY
 	for name, given := range map[string]*pleg.PodStatus{
 		"a container that is not listed":    {ContainerStatuses: []*pleg.Status{container("a2", pleg.ContainerStateExited)}},
-		"a container in another state":      {ContainerStatuses: []*pleg.Status{container("a1", pleg.ContainerStateExited)}},
+		"a container in another state":      {ContainerStatuses: []*pleg.Status{container("a1", pleg.ContainerStateCreated)}},
 		"a sandbox that is not listed":      {SandboxStatuses: []*runtimeapi.PodSandboxStatus{sandbox("other", ready)}},
 		"a sandbox that is listed as ready": {SandboxStatuses: []*runtimeapi.PodSandboxStatus{sandbox("a-sandbox", down)}},
 		"nothing":                           nil,
