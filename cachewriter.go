@@ -2,6 +2,7 @@ package pleg
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -49,6 +50,20 @@ func (w *cacheWriter) store(rec *podRecord, status *PodStatus, err error, made, 
 		w.log.info(4, "Wrote status", "pod", klog.KRef(rec.pod.Namespace, rec.pod.Name), "podUID", rec.uid, "err", err)
 	}
 	return panicked
+}
+
+// storeExit stores that a container has exited in the last status of its pod, which becomes no
+// fresher by that.
+func (w *cacheWriter) storeExit(rec *podRecord, exited *Status) {
+	_ = w.guard(func() {
+		last, err := w.cache.Get(rec.uid)
+		status, exits := *last, map[string]*Status{exited.ID.ID: exited}
+		status.ContainerStatuses = withStatuses(status.ContainerStatuses, exits)
+		status.ActiveContainerStatuses = withStatuses(status.ActiveContainerStatuses, exits)
+		if slices.Contains(status.ContainerStatuses, exited) {
+			w.cache.Set(rec.uid, &status, err, w.records.observedStamp(rec).Time)
+		}
+	})
 }
 
 // guard calls a cache, which may be a user's and panic: nothing else of a step may be lost by that.

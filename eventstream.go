@@ -39,12 +39,15 @@ var (
 // errStopped is the cause with which Stop cancels the calls in flight.
 var errStopped = errors.New("the generator was stopped")
 
-// eventClient keeps a stream of the runtime's events open. An event is a hint which pod to
-// list, and nothing else.
+// eventClient keeps a stream of the runtime open: of its events, each a hint which pod to list and
+// nothing else, or of its exits, each a fact.
 type eventClient struct {
 	// Set once.
 
-	source  EventSource
+	method string
+	watch  func(ctx context.Context, s *stream) error
+	// hints: of its events. The schedule and the kubelet's metrics are about these.
+	hints   bool
 	clock   clock.Clock
 	calls   *calls.Group[*schedule.Call]
 	inbox   *inbox.Inbox[inputs]
@@ -62,7 +65,11 @@ type eventClient struct {
 	open *stream
 }
 
+// status returns the state of the stream, which may be nil for none.
 func (e *eventClient) status() StreamReport {
+	if e == nil {
+		return StreamReport{State: StreamOff}
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.report
@@ -92,15 +99,18 @@ func (e *eventClient) follow(ctx context.Context) {
 		if end.unsupported {
 			state, wait = StreamUnsupported, unsupported.Wait(1)
 			failures = 0
-			e.logger.V(2).Info("The runtime has no event stream; polling only", "err", end.err, "nextTry", wait)
+			e.logger.V(2).Info("The runtime has no such stream", "stream", e.method, "err", end.err, "nextTry", wait)
 		} else {
 			if end.lasted >= stableStream {
 				failures = 0
 			}
 			failures++
 			state, wait = StreamBroken, reconnect.Wait(failures)
-			e.metrics.streamErrors.Inc()
-			e.logger.V(2).Info("The runtime's event stream broke", "err", end.err, "lasted", end.lasted, "nextTry", wait)
+			if e.hints {
+				e.metrics.streamErrors.Inc()
+			}
+			e.logger.V(2).Info("The runtime's stream broke",
+				"stream", e.method, "err", end.err, "lasted", end.lasted, "nextTry", wait)
 		}
 		timer := e.clock.NewTimer(wait)
 		e.setState(state, end.err, e.clock.Now().Add(wait))
@@ -138,8 +148,8 @@ func (e *eventClient) followOnce(ctx context.Context) (end streamEnd) {
 	if !e.begin(s) {
 		return streamEnd{err: errStreamLeftBehind}
 	}
-	e.calls.Go(key, calls.Info{Method: methodWatchEvents, Since: e.clock.Now()}, func(ctx context.Context) error {
-		return e.source.WatchContainerEvents(ctx, s.connected, s.observe)
+	e.calls.Go(key, calls.Info{Method: e.method, Since: e.clock.Now()}, func(ctx context.Context) error {
+		return e.watch(ctx, s)
 	}, func(err error, _ bool) { s.end(err) })
 	end.err = e.await(ctx, s, key)
 	if connectedAt := s.close(); !connectedAt.IsZero() {
@@ -148,7 +158,7 @@ func (e *eventClient) followOnce(ctx context.Context) (end streamEnd) {
 		case <-e.recovered: // while it was connected
 		default:
 		}
-		e.inbox.Put(func(in *inputs) { in.connected = append(in.connected, false) })
+		e.setConnected(false)
 	}
 	end.unsupported = calls.Is(end.err, ErrEventsUnsupported)
 	if end.err == nil {
@@ -224,18 +234,26 @@ func (s *stream) connected() {
 	}
 	e := s.client
 	s.connectedAt = e.clock.Now()
-	e.metrics.streamConnections.Inc()
 	e.setState(StreamConnected, nil, time.Time{})
-	e.inbox.Put(func(in *inputs) { in.connected = append(in.connected, true) })
+	e.setConnected(true)
+}
+
+// setConnected tells the loop that the stream of events is connected, or has ended.
+func (e *eventClient) setConnected(connected bool) {
+	if !e.hints {
+		return
+	}
+	if connected {
+		e.metrics.streamConnections.Inc()
+	}
+	e.inbox.Put(func(in *inputs) { in.connected = append(in.connected, connected) })
 }
 
 // observe adds an event to the set of hints. It never blocks, so that a runtime which waits
 // for the readers of its stream never waits for this one.
 func (s *stream) observe(event ContainerEvent) {
-	s.mu.Lock()
-	closed, connectedAt := s.closed, s.connectedAt
-	s.mu.Unlock()
-	if closed {
+	connectedAt, open := s.noteEvent()
+	if !open {
 		return
 	}
 	e := s.client
@@ -244,10 +262,32 @@ func (s *stream) observe(event ContainerEvent) {
 	if !event.CreatedAt.IsZero() && !replayed {
 		e.metrics.streamLatency.Observe(max(0, e.clock.Since(event.CreatedAt)).Seconds())
 	}
-	e.mu.Lock()
-	e.report.LastEvent = e.clock.Now()
-	e.mu.Unlock()
 	e.inbox.Put(func(in *inputs) { in.addHint(event) })
+}
+
+// observeExit has an exit taken in. It never blocks, as observe.
+func (s *stream) observeExit(exit ContainerExit) {
+	if _, open := s.noteEvent(); open {
+		s.client.inbox.Put(func(in *inputs) { in.addExit(exit) })
+	}
+}
+
+// noteEvent notes that an event has come, and reports whether the stream is open, and since when
+// it is connected.
+func (s *stream) noteEvent() (connectedAt time.Time, open bool) {
+	s.mu.Lock()
+	connectedAt, open = s.connectedAt, !s.closed
+	s.mu.Unlock()
+	if open {
+		s.client.noteEvent()
+	}
+	return connectedAt, open
+}
+
+func (e *eventClient) noteEvent() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.report.LastEvent = e.clock.Now()
 }
 
 // close has later events ignored, and returns when the stream was connected.

@@ -61,11 +61,12 @@ func withExited(pod *Pod, exited func(id string) bool) *Pod {
 	return copied
 }
 
-// catchUp notes that a list of a pod is believed: the exits that it shows are not ahead of the lists
-// any more. It reports whether the status of one of them is to be had yet.
-func (rec *podRecord) catchUp(listed *Pod) (unconfirmed bool) {
+// catchUp notes that a list of a pod is believed or confirms the record: the exits that it shows are
+// not ahead of the lists any more. It reports whether there is one, and whether the status of one is
+// to be had yet.
+func (rec *podRecord) catchUp(listed *Pod) (caughtUp, unconfirmed bool) {
 	if !rec.hasExitsAhead() {
-		return false
+		return false, false
 	}
 	var containers finder[Container]
 	if listed != nil {
@@ -80,21 +81,146 @@ func (rec *podRecord) catchUp(listed *Pod) (unconfirmed bool) {
 		e.ahead = false
 		rec.exits[id] = e
 		s := statuses.at(0, id)
-		unconfirmed = unconfirmed || c != nil && s != nil && s.Unconfirmed
+		caughtUp, unconfirmed = true, unconfirmed || c != nil && s != nil && s.Unconfirmed
 	}
-	return unconfirmed
+	return caughtUp, unconfirmed
 }
 
-// noteExit notes that a witness other than a list has seen a container of the record exit. What is
-// in flight for the record is for that too.
+// noteExit notes that a witness other than a list has seen a container of the record exit.
 func (r *reconciler) noteExit(rec *podRecord, id string) {
 	e := rec.exits[id]
 	e.ahead, e.since = true, r.sched.Now()
 	rec.setExit(id, e)
 	r.records.replace(rec, rec.listed, rec.withExits(rec.pod))
-	if rec.inspection.call != nil {
-		rec.inspection.snapshot.pod = rec.withExits(rec.inspection.snapshot.pod)
+}
+
+// containerExited takes in an exit that the runtime tells. Of a sandbox it is a hint: only the
+// runtime's own status tells more of one. A container that no list has shown yet is remembered until
+// the lists would show it.
+func (r *reconciler) containerExited(e ContainerExit) {
+	rec, c := r.records.find(e)
+	if rec == nil {
+		r.records.strangers.add(e, r.sched.Last(), r.sched.Now())
+		return
 	}
+	if !r.sched.Connected() { // else the event stream hints at the pod
+		r.hint(rec.uid)
+	}
+	seen := statusFinderIn(rec.publication.seen)
+	last := seen.at(0, e.ContainerID)
+	if c == nil || last != nil && last.State == ContainerStateExited {
+		return
+	}
+	status := exitStatus(last, c, e, r.sched.Now())
+	if c.State != ContainerStateExited {
+		r.noteExit(rec, e.ContainerID)
+	}
+	if in := &rec.inspection; in.call != nil { // what it is made for is published when it returns
+		in.snapshot.pod = withExited(in.snapshot.pod, func(id string) bool { return id == e.ContainerID })
+	}
+	rec.publication.amend(status)
+	r.tellExit(rec, status)
+	r.countExits(rec)
+}
+
+// tellExit stores and publishes an exit with a status that was made for it. What else has changed
+// of the pod waits for its inspection.
+func (r *reconciler) tellExit(rec *podRecord, status *Status) {
+	published := rec.publication.pod
+	if published == nil { // its first inspection tells
+		return
+	}
+	told := withExited(published, func(id string) bool { return id == status.ID.ID })
+	if told == published { // it was told without its status, or waits for an inspection
+		return
+	}
+	r.cache.storeExit(rec, status)
+	r.publisher.publish(rec, snapshot{
+		pod: told, listed: published, listedAt: r.records.observedStamp(rec), cause: CauseExit,
+	}, false)
+}
+
+// exitStatus returns the status of a container that has exited by an event, made of its last one.
+func exitStatus(last *Status, c *Container, e ContainerExit, now time.Time) *Status {
+	if last == nil {
+		last = &Status{
+			ID: c.ID, Name: c.Name, Image: c.Image, ImageID: c.ImageID, ImageRef: c.ImageRef,
+			ImageRuntimeHandler: c.ImageRuntimeHandler, Hash: c.Hash, CreatedAt: time.Unix(0, c.CreatedAt),
+		}
+	}
+	s := *last
+	s.State, s.ExitCode, s.FinishedAt, s.Unconfirmed = ContainerStateExited, e.ExitCode, e.FinishedAt, true
+	s.Reason, s.Message = exitCompleted, ""
+	if s.ExitCode != 0 {
+		s.Reason = exitError
+	}
+	if s.FinishedAt.IsZero() {
+		s.FinishedAt = now
+	}
+	return &s
+}
+
+// strangers are exits of containers that no list has shown, by ID.
+type strangers map[string]stranger
+
+type stranger struct {
+	ContainerExit
+	begun stamp     // the newest list that had begun when it was told
+	at    time.Time // when it was told
+}
+
+func (s *strangers) add(e ContainerExit, begun stamp, at time.Time) {
+	if len(*s) < maxHints {
+		put((*map[string]stranger)(s), e.ContainerID, stranger{e, begun, at})
+	}
+}
+
+// adopt notes the exits that were told of the containers of a pod before a list showed them.
+func (s strangers) adopt(rec *podRecord, listed *Pod) {
+	if len(s) == 0 || listed == nil {
+		return
+	}
+	for _, c := range listed.Containers {
+		if e, is := s[c.ID.ID]; is && c.State != ContainerStateExited {
+			rec.setExit(c.ID.ID, exit{ahead: true, since: e.at})
+			rec.publication.amend(exitStatus(nil, c, e.ContainerExit, e.at))
+		}
+	}
+}
+
+// forget drops those that a full list would have shown.
+func (s strangers) forget(at stamp) {
+	for id, e := range s {
+		if at.After(e.begun) {
+			delete(s, id)
+		}
+	}
+}
+
+// find returns the record that has a container or, with a nil container, a sandbox; nil if none has.
+func (r *podRecords) find(e ContainerExit) (*podRecord, *Container) {
+	if rec := r.byUID[e.PodUID]; rec != nil {
+		if c, has := rec.find(e.ContainerID); has {
+			return rec, c
+		}
+	}
+	for _, rec := range r.byUID {
+		if c, has := rec.find(e.ContainerID); has {
+			return rec, c
+		}
+	}
+	return nil, nil
+}
+
+func (rec *podRecord) find(id string) (c *Container, has bool) {
+	if rec.pod == nil {
+		return nil, false
+	}
+	is := func(c *Container) bool { return c.ID.ID == id }
+	if i := slices.IndexFunc(rec.pod.Containers, is); i >= 0 {
+		return rec.pod.Containers[i], true
+	}
+	return nil, slices.ContainsFunc(rec.pod.Sandboxes, is)
 }
 
 // takeExits has a status show every exit that is known, and notes those that it alone knows of.
@@ -105,23 +231,51 @@ func (r *reconciler) takeExits(rec *podRecord, insp *inspection, status *PodStat
 	for i, s := range status.ContainerStatuses {
 		id := s.ID.ID
 		c, last := listed.at(i, id), seen.at(i, id)
-		_, known := rec.exits[id]
 		running := c != nil && c.State != ContainerStateExited // as far as the record knows
 		switch {
 		case first.at(0, id) != s: // bad data
 		case s.State == ContainerStateExited && running:
 			r.noteExit(rec, id)
-		case s.State == ContainerStateExited || running || !known || last == nil || last.State != ContainerStateExited:
+			if !rec.publication.change.pending && insp.snapshot.syncs == rec.publication.syncsDelivered {
+				insp.snapshot.cause = CausePeriod // nobody has asked for this inspection
+			}
+		case s.State == ContainerStateExited || running || last == nil || last.State != ContainerStateExited:
 		case !last.FinishedAt.IsZero() && s.StartedAt.After(last.FinishedAt):
 			r.startedAgain(rec, id)
 		default:
 			exits[id] = last
 		}
 	}
-	insp.snapshot.pod = rec.withExits(insp.snapshot.pod)
 	if len(exits) > 0 {
 		status.ContainerStatuses = withStatuses(status.ContainerStatuses, exits)
 		status.ActiveContainerStatuses = withStatuses(status.ActiveContainerStatuses, exits)
+	}
+	statuses := statusFinderIn(status.ContainerStatuses)
+	insp.snapshot.pod = withExited(insp.snapshot.pod, func(id string) bool {
+		s := statuses.at(0, id)
+		return s != nil && s.State == ContainerStateExited
+	})
+}
+
+// noteEnds compares how containers have ended with what was known of it. A PodSync is due where code
+// or reason are others now. A reason other than Completed may be told late, so that the pod is
+// inspected once more.
+func (r *reconciler) noteEnds(rec *podRecord, insp *inspection, status *PodStatus) {
+	seen := statusFinderIn(rec.publication.seen)
+	for i, s := range status.ContainerStatuses {
+		if s.State != ContainerStateExited || s.Unconfirmed {
+			continue
+		}
+		last := seen.at(i, s.ID.ID)
+		ended := last != nil && last.State == ContainerStateExited
+		if ended && (last.ExitCode != s.ExitCode || last.Reason != s.Reason) {
+			r.publisher.requestSync(rec)
+			insp.snapshot.syncs = rec.publication.syncsRequested
+		}
+		e, dead := rec.exits[s.ID.ID]
+		if news := ended && last.Unconfirmed || !ended && !e.counted; dead && news && s.Reason != exitCompleted {
+			r.sched.InspectLater(rec.uid)
+		}
 	}
 }
 

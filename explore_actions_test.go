@@ -17,6 +17,7 @@ const (
 	actReader
 	actReaderLater
 	actReinspect
+	actExit
 	actRelist
 	actSubscribe
 	actStart
@@ -34,7 +35,7 @@ const (
 
 var actionNames = [...]string{
 	"truth", "hint", "hint of nobody knows", "RequestRelist", "reader blocks",
-	"reader blocks for half a period", "RequestReinspect", "Relist()",
+	"reader blocks for half a period", "RequestReinspect", "exit event", "Relist()",
 	"Subscribe()", "Start()", "Stop()", "stream connects", "stream ends", "clock +1ns", "clock to the wake-up",
 	"clock past slow", "clock past the deadline", "full", "list", "inspect",
 }
@@ -45,6 +46,7 @@ func (k actionKind) call() schedule.Kind { return schedule.Kind(k - actFull) }
 type action struct {
 	kind    actionKind
 	pod     int
+	c       int // the container of an exit event
 	read    truth
 	fails   bool
 	free    bool // its failure is not one of the budget: the call was cancelled
@@ -68,6 +70,8 @@ func (a action) String() string {
 		s += fmt.Sprintf(" %s %v", podUID(a.pod), a.read[a.pod])
 	case actHint, actRequest, actReader, actReaderLater, actReinspect:
 		s += " " + string(podUID(a.pod))
+	case actExit:
+		s += " " + containerOf(a.pod, a.c).ID
 	}
 	switch {
 	case a.stopped:
@@ -158,7 +162,8 @@ func (th *things) status(p int, l levels) *PodStatus {
 	status := &PodStatus{ID: podUID(p)}
 	for c, v := range l {
 		if state, ok := stateOf[v]; ok {
-			status.ContainerStatuses = append(status.ContainerStatuses, &Status{ID: containerOf(p, c), State: state})
+			status.ContainerStatuses = append(status.ContainerStatuses,
+				&Status{ID: containerOf(p, c), State: state, Reason: exitCompleted})
 		}
 	}
 	return status
@@ -210,7 +215,13 @@ func (w *world) apply(a action) {
 		w.left.batches--
 		return
 	}
+	rec := w.r.records.byUID[podUID(a.pod)]
+	told := a.kind == actExit && w.active() && w.published(a.pod)[a.c] == levelRunning &&
+		rec != nil && rec.pod != nil && rec.pod.FindContainerByID(containerOf(a.pod, a.c)) != nil
 	w.run()
+	if told && w.follow[0].told[a.pod][a.c] < levelExited {
+		w.breaks("rule 20: an exit event of %s is not told", containerOf(a.pod, a.c).ID)
+	}
 }
 
 func (w *world) change(a action) {
@@ -272,6 +283,9 @@ func (w *world) ask(a action) {
 	case actReinspect:
 		w.left.reinspects--
 		put(&w.in.reinspects, uid, struct{}{})
+	case actExit:
+		w.left.exits--
+		w.in.addExit(ContainerExit{ContainerID: containerOf(a.pod, a.c).ID, ExitCode: 1})
 	case actRelist:
 		w.left.relists--
 		c := &exploredCaller{
@@ -353,6 +367,9 @@ func (w *world) nextOfPod(p int, as []action) []action {
 			a.read[p] = w.truth[p]
 			a.read[p][c]++
 			as = append(as, a)
+		}
+		if w.left.exits > 0 && l >= levelExited {
+			as = append(as, action{kind: actExit, pod: p, c: c})
 		}
 	}
 	for _, o := range [...]struct {

@@ -159,6 +159,13 @@ func (w *world) checkPod(p int) {
 		return
 	}
 	shown := shownBy(status)
+	for c := range shown {
+		ended := &w.ended[p][c]
+		if *ended && shown[c] == levelRunning {
+			w.breaks("rule 20: the cache shows %s running, which it has shown exited", containerOf(p, c).ID)
+		}
+		*ended = *ended || shown[c] == levelExited
+	}
 	observed := w.pods.observedLocked(uid)
 	if !observed.IsZero() {
 		if from, ok := w.trueAt(observed); !ok {

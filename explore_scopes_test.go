@@ -11,6 +11,7 @@ func exploredScopes() []scope {
 	two := scope{pods: 2, containers: 1, getter: true, workers: 2, flows: true}
 	with := func(sc scope, name string, b budget, changes ...func(*scope)) scope {
 		sc.name, sc.budget = name, b
+		sc.budget.exits = max(1, b.exits)
 		for _, change := range changes {
 			change(&sc)
 		}
@@ -56,6 +57,8 @@ func exploredScopes() []scope {
 		with(one, "d5 contradiction", budget{changes: 3, reinspects: 1, lists: 1}, running),
 		with(two, "d3 together", budget{changes: 2, requests: 1, lists: 1, batches: 2}, running, oneWorker),
 		with(two, "c6 stream", budget{changes: 2, connects: 2, hints: 1}, running),
+		with(one, "e1 exits", budget{changes: 3, exits: 3, requests: 1}, running),
+		with(one, "e2 exits before the list", budget{changes: 3, exits: 2, hints: 1}),
 	}
 }
 
@@ -63,7 +66,7 @@ func exploredScopes() []scope {
 func walkedScopes() []scope {
 	much := budget{
 		changes: 8, hints: 4, lists: 4, requests: 4, readers: 4, laters: 2, reinspects: 3, relists: 3, faults: 4,
-		ticks: 8, stops: 2, subscribers: 1, batches: 6, connects: 2,
+		ticks: 8, stops: 2, subscribers: 1, batches: 6, connects: 2, exits: 6,
 	}
 	one := scope{pods: 1, containers: 2, getter: true, workers: 2, flows: true, start: oneRunning, budget: much}
 	two := one

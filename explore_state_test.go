@@ -55,7 +55,7 @@ var classesOf = map[string]class{
 	"update.listedAt": leftOut, "update.cause": leftOut,
 	// What is Initial, the statuses of events and the count of exits are not checked here.
 	"update.initial": leftOut, "publication.initial": leftOut,
-	"update.statuses": leftOut, "exit.counted": leftOut, "exit.since": leftOut,
+	"update.statuses": leftOut, "exit.counted": leftOut, "exit.since": leftOut, "stranger.at": leftOut, "ContainerExit.FinishedAt": leftOut,
 	"cacheWriter.cache": leftOut, "cacheWriter.podCache": leftOut,
 	"cacheWriter.records": leftOut,
 	"cacheWriter.log":     leftOut, "cacheWriter.badData": leftOut, "cacheWriter.held": leftOut, "cacheWriter.due": clockTime,
@@ -218,7 +218,7 @@ func (f *printer) world() {
 	b := w.left
 	for _, n := range [...]int8{
 		b.changes, b.hints, b.lists, b.requests, b.readers, b.laters, b.reinspects, b.relists, b.faults, b.ticks,
-		b.stops, b.subscribers, b.batches, b.connects,
+		b.stops, b.subscribers, b.batches, b.connects, b.exits,
 	} {
 		f.put(plain, int64(n))
 	}
@@ -229,6 +229,9 @@ func (f *printer) world() {
 	f.put(stampNumber, int64(w.fullBad))
 	f.bool(w.hinted[:]...)
 	f.bool(w.syncs[:]...)
+	for p := range w.ended {
+		f.bool(w.ended[p][:]...)
+	}
 	for _, r := range w.readers {
 		f.bool(r.blockedReader != nil, r.later)
 		if r.blockedReader != nil {
@@ -277,6 +280,9 @@ func (f *printer) pending() {
 	f.keys(slices.Sorted(maps.Keys(w.in.reinspects)))
 	f.keys(slices.Sorted(maps.Keys(w.in.hints)))
 	f.bool(w.in.hintAll)
+	for _, e := range w.in.exits {
+		f.put(plain, int64(maphash.String(seeds[0], e.ContainerID)))
+	}
 	f.bool(w.in.connected...)
 }
 

@@ -87,7 +87,7 @@ type scope struct {
 // budget is how much of what may happen besides calls that complete.
 type budget struct {
 	changes, hints, lists, requests, readers, laters, reinspects, relists, faults, ticks int8
-	stops, subscribers, batches, connects                                                int8
+	stops, subscribers, batches, connects, exits                                         int8
 }
 
 // flight is a call in flight.
@@ -143,10 +143,11 @@ type world struct {
 	failing map[types.UID]FailingPod // as it is reported
 
 	// What the checks remember.
-	stamped  map[uint64]truth // when a list began
-	reached  []reached        // when the clock first showed a time
-	seen     truth            // the levels that the record was read from
-	gone     truth            // when it became absent last
+	stamped  map[uint64]truth                       // when a list began
+	reached  []reached                              // when the clock first showed a time
+	seen     truth                                  // the levels that the record was read from
+	gone     truth                                  // when it became absent last
+	ended    [exploredPods][exploredContainers]bool // the cache has shown it exited
 	hinted   [exploredPods]bool
 	syncs    [exploredPods]bool // a PodSync is due
 	settled  [exploredPods]bool // in this step a PodSync has come, or a container was removed

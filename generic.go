@@ -3,6 +3,7 @@ package pleg
 import (
 	"context"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -45,6 +46,7 @@ type GenericPLEG struct {
 	updates  *broadcaster
 	metrics  *metrics
 	events   *eventClient    // nil if the runtime has no event stream
+	exits    *eventClient    // nil if the runtime tells no exits
 	podCache generatorsCache // nil if the cache is not a PodCache
 
 	// watching makes the subscription of Watch at its first call.
@@ -123,10 +125,15 @@ func (g *GenericPLEG) makeLoop(period time.Duration) {
 	if !g.opts.pollingOnly {
 		getter, _ = g.runtime.(PodGetter)
 		if source, ok := g.runtime.(EventSource); ok {
-			g.events = &eventClient{
-				source: source, clock: g.clock, calls: g.calls, inbox: g.inbox, metrics: g.metrics, logger: g.logger,
-				report: StreamReport{State: StreamOff}, recovered: make(chan struct{}, 1),
-			}
+			g.events = g.newEventClient(methodWatchEvents, func(ctx context.Context, s *stream) error {
+				return source.WatchContainerEvents(ctx, s.connected, s.observe)
+			})
+			g.events.hints = true
+		}
+		if source, ok := g.runtime.(ExitSource); ok {
+			g.exits = g.newEventClient(methodWatchExits, func(ctx context.Context, s *stream) error {
+				return source.WatchContainerExits(ctx, s.connected, s.observeExit)
+			})
 		}
 	}
 	cfg := reconcilerConfig{
@@ -146,9 +153,22 @@ func (g *GenericPLEG) makeLoop(period time.Duration) {
 		failing:    make(map[types.UID]FailingPod),
 	}
 	g.loop.state = g.loop.reconciler.health
-	if g.events != nil {
-		g.loop.recovered = g.events.recovered
+	for _, e := range g.streams() {
+		g.loop.recovered = append(g.loop.recovered, e.recovered)
 	}
+}
+
+func (g *GenericPLEG) newEventClient(method string, watch func(ctx context.Context, s *stream) error) *eventClient {
+	return &eventClient{
+		method: method, watch: watch,
+		clock: g.clock, calls: g.calls, inbox: g.inbox, metrics: g.metrics, logger: g.logger,
+		report: StreamReport{State: StreamOff}, recovered: make(chan struct{}, 1),
+	}
+}
+
+// streams returns the streams of the runtime.
+func (g *GenericPLEG) streams() []*eventClient {
+	return slices.DeleteFunc([]*eventClient{g.events, g.exits}, func(e *eventClient) bool { return e == nil })
 }
 
 // claimCache panics when a PodCache has another generator, which would take the pods of this
@@ -203,8 +223,8 @@ func (g *GenericPLEG) Start() {
 	g.started.Store(true)
 	g.updates.Start()
 	g.joined.Go(func() { g.loop.runPeriodically(ctx) })
-	if g.events != nil {
-		g.joined.Go(func() { g.events.follow(ctx) })
+	for _, e := range g.streams() {
+		g.joined.Go(func() { e.follow(ctx) })
 	}
 }
 

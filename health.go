@@ -32,8 +32,10 @@ type HealthReport struct {
 	CallsInFlight []RuntimeCall `json:"callsInFlight,omitempty"`
 	// FailingPods are the pods whose inspection hangs or has failed, by UID.
 	FailingPods []FailingPod `json:"failingPods,omitempty"`
-	// Stream is the state of the event stream.
-	Stream StreamReport `json:"stream"`
+	// Stream is the state of the event stream, ExitStream that of the runtime's exits; see
+	// ExitSource.
+	Stream     StreamReport `json:"stream"`
+	ExitStream StreamReport `json:"exitStream"`
 	// BlockedReaders is the number of readers that wait on the cache; -1 if the cache
 	// is not a PodCache.
 	BlockedReaders int `json:"blockedReaders"`
@@ -339,7 +341,8 @@ func (g *GenericPLEG) HealthReport() HealthReport {
 
 // report returns what a report has besides what the runtime says.
 func (g *GenericPLEG) report(h *healthCheck) HealthReport {
-	r := h.report(g.streamStatus())
+	r := h.report(g.events.status())
+	r.ExitStream = g.exits.status()
 	r.BlockedReaders = g.blockedReaders()
 	backlogs := g.updates.Backlogs()
 	r.Subscribers = len(backlogs)
@@ -361,13 +364,6 @@ func (g *GenericPLEG) healthCheck() *healthCheck {
 		},
 		reported: g.reportedCalls,
 	}
-}
-
-func (g *GenericPLEG) streamStatus() StreamReport {
-	if g.events == nil {
-		return StreamReport{State: StreamOff}
-	}
-	return g.events.status()
 }
 
 // gauges returns the present values of the metrics.

@@ -79,6 +79,7 @@ func (r *reconciler) inspected(rec *podRecord, insp inspection, res *result) {
 		r.sched.InspectionSucceeded()
 		r.health.lastInspection = r.sched.Now()
 		r.takeExits(rec, &insp, status)
+		r.noteEnds(rec, &insp, status)
 		rec.publication.see(status, rec.pod, insp.snapshot.pod)
 	}
 	switch {

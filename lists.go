@@ -18,16 +18,9 @@ type listInfo struct {
 	cause Cause
 }
 
-// beginFullList notes a full list that begins. One that a caller of Relist waits for has the pods
-// inspected again whose inspection failed, or whose status contradicted the record.
+// beginFullList notes a full list that begins.
 func (r *reconciler) beginFullList(c *schedule.Call) {
-	if r.relists.begin() {
-		for _, pods := range [...]map[types.UID]*podRecord{r.failing.byUID, r.cache.held} {
-			for uid := range pods {
-				r.sched.RequestWith(c, uid)
-			}
-		}
-	}
+	r.relists.begin()
 	if !r.lastFull.IsZero() {
 		r.metrics.relistInterval.Observe(c.Began.Sub(r.lastFull).Seconds())
 	}
@@ -68,8 +61,18 @@ func (r *reconciler) fullListFailed(err error, c *schedule.Call) {
 }
 
 // applyFullList compares a full list with the records, and acts on what it says about each
-// pod.
+// pod. One that a caller of Relist waits for has the pods inspected again whose inspection failed,
+// or whose status contradicted the record: it answers for them as if they had been requested.
 func (r *reconciler) applyFullList(pods []*Pod, c *schedule.Call) {
+	if len(r.relists.attached) > 0 {
+		for _, pods := range [...]map[types.UID]*podRecord{r.failing.byUID, r.cache.held} {
+			for uid, rec := range pods {
+				if !rec.own.After(c.Stamp) {
+					r.sched.RequestOf(c, uid)
+				}
+			}
+		}
+	}
 	l := listInfo{stamp: c.Stamp, cause: Cause(c.Cause)}
 	r.compared = r.records.compareAll(pods, c.Stamp, r.sched.Last(), r.compared[:0], r.badData)
 	for _, found := range r.compared {
@@ -282,11 +285,8 @@ type awaited struct {
 	retried bool
 }
 
-// begin attaches the callers that wait to the list that begins, and reports whether there are any.
-func (r *relists) begin() (called bool) {
-	r.attached, r.waiting = r.waiting, nil
-	return len(r.attached) > 0
-}
+// begin attaches the callers that wait to the list that begins.
+func (r *relists) begin() { r.attached, r.waiting = r.waiting, nil }
 
 // stopped has the callers wait for another list.
 func (r *relists) stopped() {

@@ -29,8 +29,8 @@ type loop struct {
 	getter  PodGetter // nil if the runtime does not implement it
 	inbox   *inbox.Inbox[inputs]
 	calls   *calls.Group[*schedule.Call]
-	// recovered takes a token when full lists succeed again; nil if nobody wants to know.
-	recovered chan<- struct{}
+	// recovered take a token when full lists succeed again.
+	recovered []chan<- struct{}
 	// token is held by the goroutine that runs the loop.
 	token chan struct{}
 	// synced is closed when the generator has synced.
@@ -116,9 +116,11 @@ func (l *loop) step() <-chan time.Time {
 		close(caller.done)
 	}
 	if out.listsRecovered {
-		select {
-		case l.recovered <- struct{}{}:
-		default:
+		for _, recovered := range l.recovered {
+			select {
+			case recovered <- struct{}{}:
+			default:
+			}
 		}
 	}
 	return l.timer.set(out.wake)
@@ -217,6 +219,8 @@ type inputs struct {
 	// there were more than could be kept.
 	hints              map[types.UID]struct{}
 	hintAll, lostHints bool
+	// exits are the containers that have exited. What is beyond maxHints the lists show.
+	exits []ContainerExit
 	// verbosity is the logger's.
 	verbosity int
 	// connected has the beginnings (true) and ends of connections to the event stream.
@@ -243,6 +247,13 @@ func (in *inputs) addHint(e ContainerEvent) {
 		in.lostHints = true
 	default:
 		put(&in.hints, e.PodUID, struct{}{})
+	}
+}
+
+// addExit adds an exit that the runtime tells.
+func (in *inputs) addExit(e ContainerExit) {
+	if e.ContainerID != "" && len(in.exits) < maxHints {
+		in.exits = append(in.exits, e)
 	}
 }
 

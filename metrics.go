@@ -95,12 +95,14 @@ const (
 // which are containerd's, "seccomp killed" of CRI-O and ContainerCannotRun of cri-dockerd,
 // and two of our own.
 var exitReasons = [...]string{
-	"Completed", "ContainerCannotRun", "Error", "OOMKilled", "StartError", "Unknown", "seccomp killed",
+	exitCompleted, "ContainerCannotRun", exitError, "OOMKilled", "StartError", "Unknown", "seccomp killed",
 }
 
 const (
-	exitOther  = "other"  // another reason, or none
-	exitUnseen = "unseen" // the container was gone before an inspection saw its end
+	exitCompleted = "Completed"
+	exitError     = "Error"
+	exitOther     = "other"  // another reason, or none
+	exitUnseen    = "unseen" // the container was gone before an inspection saw its end
 )
 
 func newMetrics(readGauges func() gauges) *metrics {

@@ -135,6 +135,8 @@ const (
 	CausePeriod Cause = "period"
 	// CauseHint is an event of the runtime's stream.
 	CauseHint Cause = "hint"
+	// CauseExit is an exit that the runtime told by itself, before a list showed it.
+	CauseExit Cause = "exit"
 	// CauseDemand is a caller: a blocked reader of the cache, RequestRelist,
 	// RequestReinspect or Relist.
 	CauseDemand Cause = "demand"

@@ -109,8 +109,10 @@ type podRecords struct {
 	// full list in flight may not know of yet.
 	present int
 	tally   tally
-	scratch []transition // of the newest diff
-	shown   shown        // scratch
+	// strangers are exits of containers that no list has shown yet.
+	strangers strangers
+	scratch   []transition // of the newest diff
+	shown     shown        // scratch
 }
 
 // verdict is how a list relates to the record of one pod.
@@ -197,8 +199,9 @@ func (r *podRecords) compare(rec *podRecord, listed *Pod, at, begun stamp, repor
 		return found
 	}
 	shows, pod := listed, rec.pod // the first without bad data, the second with what is known besides
-	if listed != rec.listed {
+	if listed == nil || listed != rec.listed {
 		shows = withSandboxesBeingMade(rec.pod, withoutBadData(listed, report))
+		r.strangers.adopt(rec, shows)
 		pod = rec.withExits(shows)
 	}
 	r.scratch = appendTransitions(r.scratch[:0], rec.pod, pod)
@@ -209,11 +212,14 @@ func (r *podRecords) compare(rec *podRecord, listed *Pod, at, begun stamp, repor
 		return found
 	}
 	rec.frozenAt, rec.unconfirmed = stamp{}, false
-	found.unconfirmed = rec.catchUp(shows)
+	caughtUp, unconfirmed := rec.catchUp(shows)
 	if believed {
 		rec.overlapTo = begun.Number
+	}
+	if believed || caughtUp {
 		r.replace(rec, listed, pod)
 	}
+	found.unconfirmed = unconfirmed
 	if !same || found.unconfirmed {
 		rec.markDirty(newest)
 	}
@@ -275,6 +281,7 @@ func (r *podRecords) compareAll(pods []*Pod, at, begun stamp, into []comparison,
 		return strings.Compare(string(a.rec.uid), string(b.rec.uid))
 	})
 	r.full = at
+	r.strangers.forget(at)
 	return all
 }
 

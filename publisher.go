@@ -1,6 +1,7 @@
 package pleg
 
 import (
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -116,6 +117,12 @@ type publication struct {
 // as it was.
 func (p *publication) see(status *PodStatus, listed, next *Pod) {
 	p.seen = lastStatuses(status.ContainerStatuses).with(p.seen, p.pod, listed, next)
+}
+
+// amend takes in a newer status of one container.
+func (p *publication) amend(status *Status) {
+	seen := slices.DeleteFunc(slices.Clone(p.seen), func(s *Status) bool { return s.ID.ID == status.ID.ID })
+	p.seen = append(seen, status)
 }
 
 // change is the newest change of a record.

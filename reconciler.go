@@ -74,8 +74,11 @@ func (r *reconciler) badData(reason badReason, object string) {
 func (r *reconciler) step(now time.Time, in *inputs) outputs {
 	r.out = outputs{log: stepLog{verbosity: in.verbosity}}
 	r.advance(now)
-	// Results come first: they may answer a request. They are taken by pod, so that a run can be
-	// repeated.
+	for _, e := range in.exits {
+		r.containerExited(e)
+	}
+	// Results come before requests, which they may answer. They are taken by pod, so that a run can
+	// be repeated.
 	slices.SortStableFunc(in.results, func(a, b *result) int { return cmp.Compare(a.call.UID, b.call.UID) })
 	for _, res := range in.results {
 		r.takeResult(res)
@@ -273,9 +276,14 @@ func (r *reconciler) takeHints(in *inputs) {
 			r.sched.HintAll()
 			continue
 		}
-		r.sched.Hint(uid)
-		if !r.cfg.ListsPods {
-			r.sched.HintAll()
-		}
+		r.hint(uid)
+	}
+}
+
+// hint asks for a list of one pod, or of all soon if the runtime cannot list one, and for another.
+func (r *reconciler) hint(uid types.UID) {
+	r.sched.Hint(uid)
+	if !r.cfg.ListsPods {
+		r.sched.HintAll()
 	}
 }

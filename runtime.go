@@ -146,6 +146,7 @@ const (
 	methodGetPod       = "GetPod"
 	methodGetPodStatus = "GetPodStatus"
 	methodWatchEvents  = "WatchContainerEvents"
+	methodWatchExits   = "WatchContainerExits"
 )
 
 // State is the state of a container or a sandbox. A value other than those below is

@@ -70,7 +70,11 @@ func (s *stepper) result(name, how, what string) *result {
 	default:
 		res.status = &PodStatus{ID: c.UID}
 		for _, c := range s.containers(what) {
-			res.status.ContainerStatuses = append(res.status.ContainerStatuses, &Status{ID: c.ID, State: c.State})
+			status := &Status{ID: c.ID, State: c.State}
+			if c.State == ContainerStateExited {
+				status.Reason = exitCompleted
+			}
+			res.status.ContainerStatuses = append(res.status.ContainerStatuses, status)
 		}
 	}
 	return res

@@ -1,6 +1,8 @@
 package contract_test
 
 import (
+	"context"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -97,7 +99,7 @@ func TestRule20StartedAgain(t *testing.T) {
 		n.g.RequestReinspect("a")
 		synctest.Wait()
 		want(t, "ended", read(events), "a Died a1", "a PodSync")
-		time.Sleep(time.Second)
+		time.Sleep(500 * time.Millisecond)
 		again := statusOf(n.Pod("a"))
 		again.ContainerStatuses[0].StartedAt = time.Now()
 		n.SetStatus("a", again)
@@ -107,5 +109,158 @@ func TestRule20StartedAgain(t *testing.T) {
 		if got := states(t, n.cache, "a")["a1"]; got != pleg.ContainerStateRunning {
 			t.Errorf("the cache has a1 %s", got)
 		}
+	})
+}
+
+// exiting is a runtime that tells exits: those that are sent.
+type exiting struct {
+	*plegtest.Runtime
+	exits chan pleg.ContainerExit
+}
+
+func (e exiting) WatchContainerExits(ctx context.Context, connected func(), observe func(pleg.ContainerExit)) error {
+	connected()
+	for {
+		select {
+		case exit := <-e.exits:
+			observe(exit)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// exitOf is an exit event of a container.
+func exitOf(id string, code int) pleg.ContainerExit {
+	return pleg.ContainerExit{ContainerID: id, ExitCode: code, FinishedAt: time.Now()}
+}
+
+// newExitingNode is newNode with a runtime that tells exits.
+func newExitingNode(t *testing.T, opts ...pleg.Option) (*node, chan<- pleg.ContainerExit) {
+	t.Helper()
+	exits := make(chan pleg.ContainerExit, 100)
+	return newNodeOf(t, func(rt *plegtest.Runtime) pleg.Runtime { return exiting{rt, exits} }, opts...), exits
+}
+
+// Rule 21: an exit event is told at once, with a status made of the last one. The runtime's own
+// replaces it, with a PodSync if it says something else. Nothing else of the pod becomes fresher.
+func TestRule21ExitEvent(t *testing.T) {
+	for name, c := range map[string]struct {
+		code      int
+		reason    string // the runtime's
+		told      string
+		confirmed []string
+	}{
+		"Completed": {0, "Completed", "exited 0 Completed", nil},
+		"Error":     {3, "Error", "exited 3 Error", nil},
+		"OOMKilled": {137, "OOMKilled", "exited 137 Error", []string{"a PodSync without status"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n, exits := newExitingNode(t)
+				n.SetPods(bare("a", plegtest.Running("a1"), plegtest.Running("a2")))
+				events := n.g.Watch()
+				n.start()
+				read(events)
+				heal := n.wedged()
+				time.Sleep(1500 * time.Millisecond)
+				minTime := time.Now().Add(-time.Nanosecond)
+				exits <- exitOf("a1", c.code)
+				synctest.Wait()
+				e := <-events
+				want(t, "told", []string{withStatus(e)}, "a Died a1 "+c.told)
+				if s := e.Status; !s.Unconfirmed || !s.FinishedAt.Equal(time.Now()) || e.Cause != pleg.CauseExit {
+					t.Errorf("because of %s, %+v", e.Cause, s)
+				}
+				if s, _ := n.cache.Get("a"); s.ContainerStatuses[0].ExitCode != c.code && s.ContainerStatuses[1].ExitCode != c.code {
+					t.Errorf("the cache has %v", states(t, n.cache, "a"))
+				}
+				if fresh(n.cache, "a", minTime) {
+					t.Error("the pod is fresher")
+				}
+				exits <- exitOf("a1", 137) // again, as containerd may tell it
+				n.ExitContainer("a", "a1", c.code, c.reason)
+				heal()
+				time.Sleep(10 * time.Second)
+				want(t, "confirmed", readStatuses(events), c.confirmed...)
+				for _, s := range mustGet(t, n.cache, "a").ContainerStatuses {
+					if s.ID.ID == "a1" && (s.Unconfirmed || s.Reason != c.reason || s.ExitCode != c.code) {
+						t.Errorf("the cache has %+v", s)
+					}
+				}
+				n.RemovePod("a")
+				time.Sleep(2 * time.Second)
+				want(t, "the end", readStatuses(events), fmt.Sprintf("a Removed a1 exited %d %s", c.code, c.reason),
+					"a Died a2 running", "a Removed a2 running")
+			})
+		})
+	}
+}
+
+// mustGet returns the status that the cache has of a pod.
+func mustGet(t *testing.T, cache pleg.Cache, uid types.UID) *pleg.PodStatus {
+	t.Helper()
+	status, err := cache.Get(uid)
+	if err != nil {
+		t.Error(err)
+	}
+	return status
+}
+
+// Rule 21: an exit event may come before any list has shown its container, and before the pod is
+// inspected for the first time; it may be of nothing that is listed, of a sandbox, or late.
+func TestRule21ExitEventAtAnyTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, exits := newExitingNode(t)
+		n.SetPods(plegtest.NewPod("a", plegtest.Running("a1")))
+		events := n.g.Watch()
+		n.start()
+		read(events)
+		exits <- exitOf("b1", 5) // CRI shows it later
+		exits <- exitOf("nobody's", 5)
+		exits <- exitOf("a-sandbox", 0)
+		synctest.Wait()
+		n.SetPod(bare("b", plegtest.Running("b1"), plegtest.Running("b2")))
+		time.Sleep(2 * time.Second)
+		want(t, "before its list", readStatuses(events), "b Died b1 exited 5 Error", "b Started b2 running")
+		defer n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Delay: 500 * time.Millisecond, Times: 1, Stale: true})()
+		n.SetPod(bare("c", plegtest.Running("c1"), plegtest.Running("c2")))
+		n.g.RequestRelist("c")
+		time.Sleep(100 * time.Millisecond)
+		exits <- exitOf("c1", 6)
+		time.Sleep(time.Second)
+		want(t, "before its inspection", readStatuses(events), "c Died c1 exited 6 Error", "c Started c2 running")
+		n.ExitContainer("c", "c2", 7, "Error")
+		time.Sleep(2 * time.Second)
+		exits <- exitOf("c2", 8)
+		time.Sleep(2 * time.Second)
+		want(t, "late", readStatuses(events), "c Died c2 exited 7 Error")
+	})
+}
+
+// Rule 22: the reason that a runtime tells late is told with a PodSync, and nothing if it stays.
+func TestRule22LateReason(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1"), plegtest.Running("a2"), plegtest.Running("a3"), plegtest.Exited("a4")))
+		events := n.g.Watch()
+		n.start()
+		read(events)
+		n.ResetCalls()
+		step := func(what, id, reason, late string, calls int, lines ...string) {
+			t.Helper()
+			n.ExitContainer("a", id, 137, reason)
+			time.Sleep(1500 * time.Millisecond)
+			n.ExitContainer("a", id, 137, late)
+			time.Sleep(10 * time.Second)
+			want(t, what, readStatuses(events), lines...)
+			if got := n.PodCalls(plegtest.GetPodStatus, "a"); got != calls {
+				t.Errorf("%s: %d inspections", what, got)
+			}
+			n.ResetCalls()
+		}
+		step("late", "a1", "Error", "OOMKilled", 2, "a Died a1 exited 137 Error", "a PodSync without status")
+		step("the same", "a2", "Error", "Error", 2, "a Died a2 exited 137 Error")
+		step("Completed", "a3", "Completed", "Completed", 1, "a Died a3 exited 137 Completed")
 	})
 }

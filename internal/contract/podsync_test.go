@@ -27,19 +27,19 @@ func TestRule3PodSyncComesWithItsInspection(t *testing.T) {
 				n.Delay(plegtest.GetPodStatus, "a", 100*time.Millisecond)
 				n.g.RequestReinspect("a")
 				time.Sleep(changedAfter)
-				n.ExitContainer("a", "a1", 1, "")
+				n.SetContainer("a", "a2", pleg.ContainerStateRunning)
 				n.g.RequestRelist("a")
 				time.Sleep(99*time.Millisecond - changedAfter)
 				want(t, "before", read(events))
 				time.Sleep(2 * time.Millisecond)
 				want(t, "with the inspection", read(events), "a PodSync")
-				if s, err := n.cache.Get("a"); err != nil || s.ContainerStatuses[0].ExitCode != 1 {
+				if s, err := n.cache.Get("a"); err != nil || len(s.ContainerStatuses) != 2 {
 					t.Errorf("the cache has %v %v", s, err)
 				}
 				time.Sleep(98 * time.Millisecond)
 				want(t, "before the next", read(events))
 				time.Sleep(2 * time.Millisecond)
-				want(t, "with the next", read(events), "a Died a1")
+				want(t, "with the next", read(events), "a Started a2")
 			})
 		})
 	}
@@ -97,7 +97,7 @@ func TestPodSyncHasItsOwnCause(t *testing.T) {
 		n.g.RequestReinspect("a")
 		time.Sleep(150 * time.Millisecond)
 		want(t, "the change", read(events), "a Started a1")
-		n.ExitContainer("a", "a1", 1, "")
+		n.SetContainer("a", "a2", pleg.ContainerStateRunning)
 		n.g.RequestRelist("a")
 		time.Sleep(60 * time.Millisecond)
 		e := <-events
@@ -108,7 +108,7 @@ func TestPodSyncHasItsOwnCause(t *testing.T) {
 			t.Errorf("got %+v", e)
 		}
 		time.Sleep(200 * time.Millisecond)
-		want(t, "the next change", read(events), "a Died a1")
+		want(t, "the next change", read(events), "a Started a2")
 		time.Sleep(5 * time.Second)
 		n.g.RequestReinspect("a")
 		if e := <-events; line(e) != "a PodSync" || !e.ListedAt.Equal(began.Add(5*time.Second)) {

@@ -20,6 +20,9 @@ const (
 	// listFailed: a list of the pod has failed; the request is open, and tried again
 	// then.
 	listFailed
+	// lateReason: the pod is to be inspected then, and not listed, for runtimes tell late why a
+	// container has ended.
+	lateReason
 	reasons
 )
 
@@ -64,9 +67,8 @@ func (s *Scheduler) Request(uid types.UID, cause string) {
 	s.plan(p)
 }
 
-// RequestWith is Request for a pod that the full list c, which begins, is to answer for too.
-func (s *Scheduler) RequestWith(c *Call, uid types.UID) {
-	s.full.covers = c.Stamp.Number
+// RequestOf is Request from before the full list c, which is to answer it.
+func (s *Scheduler) RequestOf(c *Call, uid types.UID) {
 	p := s.pod(uid)
 	p.add(c.Stamp.Number-1, c.Cause, false)
 	s.plan(p)
@@ -126,6 +128,13 @@ func (s *Scheduler) InspectChanged(uid types.UID) {
 	s.inspect(p)
 }
 
+// InspectLater has the pod inspected once more in a while.
+func (s *Scheduler) InspectLater(uid types.UID) {
+	p := s.pod(uid)
+	p.dueAt[lateReason] = s.now.Add(lateReasonWait)
+	s.plan(p)
+}
+
 func (s *Scheduler) inspect(p *pod) {
 	p.inspect = true
 	if p.inspection != nil && p.inspection.Slow {
@@ -156,7 +165,7 @@ func (s *Scheduler) Gone(uid types.UID) {
 	if p == nil {
 		return
 	}
-	p.inspect = false
+	p.inspect, p.dueAt[lateReason] = false, time.Time{}
 	p.endBackOff()
 	since := p.unanswered
 	s.noteAnswered(p)

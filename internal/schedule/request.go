@@ -12,10 +12,10 @@ type request struct {
 
 // add opens one. A list that begins after the one numbered last answers it.
 func (r *request) add(last uint64, cause string, hinted bool) {
-	if r.want == 0 {
+	if r.want == 0 || r.oldest > last+1 {
 		r.cause, r.oldest = cause, last+1
 	}
-	r.want = last + 1
+	r.want = max(r.want, last+1)
 	r.hinted = r.hinted || hinted
 }
 

@@ -31,6 +31,9 @@ const (
 	// followUpShare is the part of a period after which the list of a hinted pod is
 	// followed by one more, for events run ahead of lists.
 	followUpShare = 20
+	// lateReasonWait is how long after a death its pod is inspected once more: containerd 2 has
+	// told that a container was killed for want of memory 10 to 500 ms late.
+	lateReasonWait = 2 * time.Second
 	// canariesPerThreshold is how often within the health threshold a healthy pod is
 	// inspected while others hang.
 	canariesPerThreshold = 6
@@ -429,7 +432,11 @@ func (s *Scheduler) expire(p *pod) {
 	for why, at := range p.dueAt {
 		if !at.IsZero() && !s.now.Before(at) {
 			p.dueAt[why] = time.Time{}
-			if reason(why) != listFailed { // that one is open still, unless it was answered
+			switch reason(why) {
+			case listFailed: // it is open still, unless it was answered
+			case lateReason:
+				s.inspect(p)
+			default:
 				p.add(s.last.Number, causes[why], false)
 			}
 		}
