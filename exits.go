@@ -21,7 +21,33 @@ type exit struct {
 }
 
 // setExit notes what is known of a container.
-func (rec *podRecord) setExit(id string, e exit) { put(&rec.exits, id, e) }
+func (r *podRecords) setExit(rec *podRecord, id string, e exit) {
+	put(&rec.exits, id, e)
+	if e.ahead {
+		put(&r.ahead, rec.uid, rec)
+	}
+}
+
+// unconfirmedExits returns the exits of which only exit events have told, and drops the pods that
+// have none any more.
+func (r *podRecords) unconfirmedExits() (exits []UnconfirmedExit) {
+	for _, uid := range sortedKeys(r.ahead) {
+		rec := r.ahead[uid]
+		if rec.pod == nil || !rec.hasExitsAhead() {
+			delete(r.ahead, uid)
+			continue
+		}
+		for _, s := range rec.publication.seen {
+			if e := rec.exits[s.ID.ID]; e.ahead && s.Unconfirmed {
+				exits = append(exits, UnconfirmedExit{
+					PodUID: uid, Namespace: rec.pod.Namespace, Name: rec.pod.Name,
+					Container: s.Name, ContainerID: s.ID.ID, ExitCode: s.ExitCode, Since: e.since,
+				})
+			}
+		}
+	}
+	return exits
+}
 
 // hasExitsAhead reports whether a container is known to have exited that no list shows so.
 func (rec *podRecord) hasExitsAhead() bool {
@@ -62,11 +88,10 @@ func withExited(pod *Pod, exited func(id string) bool) *Pod {
 }
 
 // catchUp notes that a list of a pod is believed or confirms the record: the exits that it shows are
-// not ahead of the lists any more. It reports whether there is one, and whether the status of one is
-// to be had yet.
-func (rec *podRecord) catchUp(listed *Pod) (caughtUp, unconfirmed bool) {
+// not ahead of the lists any more. It reports whether the status of one is to be had yet.
+func (rec *podRecord) catchUp(listed *Pod) (unconfirmed bool) {
 	if !rec.hasExitsAhead() {
-		return false, false
+		return false
 	}
 	var containers finder[Container]
 	if listed != nil {
@@ -81,16 +106,16 @@ func (rec *podRecord) catchUp(listed *Pod) (caughtUp, unconfirmed bool) {
 		e.ahead = false
 		rec.exits[id] = e
 		s := statuses.at(0, id)
-		caughtUp, unconfirmed = true, unconfirmed || c != nil && s != nil && s.Unconfirmed
+		unconfirmed = unconfirmed || c != nil && s != nil && s.Unconfirmed
 	}
-	return caughtUp, unconfirmed
+	return unconfirmed
 }
 
 // noteExit notes that a witness other than a list has seen a container of the record exit.
 func (r *reconciler) noteExit(rec *podRecord, id string) {
 	e := rec.exits[id]
 	e.ahead, e.since = true, r.sched.Now()
-	rec.setExit(id, e)
+	r.records.setExit(rec, id, e)
 	r.records.replace(rec, rec.listed, rec.withExits(rec.pod))
 }
 
@@ -106,38 +131,54 @@ func (r *reconciler) containerExited(e ContainerExit) {
 	if !r.sched.Connected() { // else the event stream hints at the pod
 		r.hint(rec.uid)
 	}
-	seen := statusFinderIn(rec.publication.seen)
-	last := seen.at(0, e.ContainerID)
-	if c == nil || last != nil && last.State == ContainerStateExited {
+	if c == nil {
 		return
 	}
-	status := exitStatus(last, c, e, r.sched.Now())
+	seen := statusFinderIn(rec.publication.seen)
+	status := seen.at(0, e.ContainerID)
+	if status == nil || status.State != ContainerStateExited {
+		status = exitStatus(status, c, e, r.sched.Now())
+		rec.publication.amend(status)
+	}
 	if c.State != ContainerStateExited {
 		r.noteExit(rec, e.ContainerID)
+		r.metrics.countTransitions(1, CauseExit)
 	}
 	if in := &rec.inspection; in.call != nil { // what it is made for is published when it returns
 		in.snapshot.pod = withExited(in.snapshot.pod, func(id string) bool { return id == e.ContainerID })
 	}
-	rec.publication.amend(status)
-	r.tellExit(rec, status)
+	r.tellExit(rec, status, CauseExit)
 	r.countExits(rec)
 }
 
-// tellExit stores and publishes an exit with a status that was made for it. What else has changed
-// of the pod waits for its inspection.
-func (r *reconciler) tellExit(rec *podRecord, status *Status) {
+// tellExit stores and publishes an exit that is not published. What else has changed of the pod
+// waits for its inspection.
+func (r *reconciler) tellExit(rec *podRecord, status *Status, cause Cause) {
 	published := rec.publication.pod
 	if published == nil { // its first inspection tells
 		return
 	}
 	told := withExited(published, func(id string) bool { return id == status.ID.ID })
-	if told == published { // it was told without its status, or waits for an inspection
+	if told == published { // it was told, or is of a container that waits for an inspection
 		return
 	}
 	r.cache.storeExit(rec, status)
 	r.publisher.publish(rec, snapshot{
-		pod: told, listed: published, listedAt: r.records.observedStamp(rec), cause: CauseExit,
+		pod: told, listed: published, listedAt: r.records.observedStamp(rec), cause: cause,
 	}, false)
+}
+
+// tellExits is tellExit for those that a status shows, which may not have been stored.
+func (r *reconciler) tellExits(rec *podRecord, status *PodStatus, cause Cause) {
+	if rec.publication.pod == nil {
+		return
+	}
+	statuses := statusFinderIn(status.ContainerStatuses)
+	for i, c := range rec.publication.pod.Containers {
+		if s := statuses.at(i, c.ID.ID); s != nil && s.State == ContainerStateExited {
+			r.tellExit(rec, s, cause)
+		}
+	}
 }
 
 // exitStatus returns the status of a container that has exited by an event, made of its last one.
@@ -176,13 +217,13 @@ func (s *strangers) add(e ContainerExit, begun stamp, at time.Time) {
 }
 
 // adopt notes the exits that were told of the containers of a pod before a list showed them.
-func (s strangers) adopt(rec *podRecord, listed *Pod) {
-	if len(s) == 0 || listed == nil {
+func (r *podRecords) adopt(rec *podRecord, listed *Pod) {
+	if len(r.strangers) == 0 || listed == nil {
 		return
 	}
 	for _, c := range listed.Containers {
-		if e, is := s[c.ID.ID]; is && c.State != ContainerStateExited {
-			rec.setExit(c.ID.ID, exit{ahead: true, since: e.at})
+		if e, is := r.strangers[c.ID.ID]; is && c.State != ContainerStateExited {
+			r.setExit(rec, c.ID.ID, exit{ahead: true, since: e.at})
 			rec.publication.amend(exitStatus(nil, c, e.ContainerExit, e.at))
 		}
 	}
@@ -234,8 +275,11 @@ func (r *reconciler) takeExits(rec *podRecord, insp *inspection, status *PodStat
 		running := c != nil && c.State != ContainerStateExited // as far as the record knows
 		switch {
 		case first.at(0, id) != s: // bad data
+		case s.State == ContainerStateExited && c == nil && last == nil: // a list may show it running yet
+			r.records.setExit(rec, id, exit{ahead: true, since: r.sched.Now()})
 		case s.State == ContainerStateExited && running:
 			r.noteExit(rec, id)
+			r.metrics.countTransitions(1, CausePeriod)
 			if !rec.publication.change.pending && insp.snapshot.syncs == rec.publication.syncsDelivered {
 				insp.snapshot.cause = CausePeriod // nobody has asked for this inspection
 			}

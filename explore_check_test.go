@@ -460,7 +460,7 @@ func (w *world) unrestOf(p int, hinted bool) string {
 		return fmt.Sprintf("%s is dirty, failed or unconfirmed", uid)
 	case shownBy(status) != want:
 		return fmt.Sprintf("the cache shows %v of %s, which is %v", shownBy(status), uid, want)
-	case rec == nil && want != (levels{}), rec != nil && levelsOf(rec.listed).shown() != want:
+	case rec == nil && want != (levels{}), rec != nil && levelsOf(rec.pod).shown() != want:
 		return fmt.Sprintf("the record of %s is not %v", uid, want)
 	case w.readers[p].blockedReader != nil && !hinted:
 		return fmt.Sprintf("a reader of %s is blocked", uid)

@@ -37,6 +37,7 @@ type GenericPLEG struct {
 	clock     clock.Clock
 	capacity  int
 	threshold time.Duration
+	period    time.Duration
 	opts      options
 	logger    klog.Logger
 
@@ -112,7 +113,8 @@ func NewGenericPLEG(runtime Runtime, channelCapacity int, relistPeriod time.Dura
 		return g.updates.Subscribe(context.Background(), g.capacity, options) //nolint:forbidigo // it is never closed
 	})
 	// A longer one would make it unhealthy between two lists.
-	g.makeLoop(min(relistPeriod, max(g.threshold/2, DefaultRelistPeriod)))
+	g.period = min(relistPeriod, max(g.threshold/2, DefaultRelistPeriod))
+	g.makeLoop()
 	g.register()
 	return g
 }
@@ -120,7 +122,7 @@ func NewGenericPLEG(runtime Runtime, channelCapacity int, relistPeriod time.Dura
 // makeLoop makes the loop, and what it needs of the runtime's and the cache's companions.
 // The connected period applies only with a cache that reports its blocked readers and counts
 // them.
-func (g *GenericPLEG) makeLoop(period time.Duration) {
+func (g *GenericPLEG) makeLoop() {
 	var getter PodGetter
 	if !g.opts.pollingOnly {
 		getter, _ = g.runtime.(PodGetter)
@@ -138,11 +140,11 @@ func (g *GenericPLEG) makeLoop(period time.Duration) {
 	}
 	cfg := reconcilerConfig{
 		Config: schedule.Config{
-			Period: period, Timeout: g.opts.inspectionTimeout, Threshold: g.threshold,
+			Period: g.period, Timeout: g.opts.inspectionTimeout, Threshold: g.threshold,
 			Workers: g.opts.inspectionWorkers, ListsPods: getter != nil,
 		},
 	}
-	if g.podCache != nil && g.opts.connectedPeriod > period {
+	if g.podCache != nil && g.opts.connectedPeriod > g.period {
 		cfg.ConnectedPeriod = min(g.opts.connectedPeriod, g.threshold/2)
 		cfg.blocked = g.podCache.BlockedReaders
 	}

@@ -36,6 +36,11 @@ type HealthReport struct {
 	// ExitSource.
 	Stream     StreamReport `json:"stream"`
 	ExitStream StreamReport `json:"exitStream"`
+	// HungRelist is the full relist that has run for longer than a period; nil if none has.
+	HungRelist *HungRelist `json:"hungRelist,omitempty"`
+	// UnconfirmedExits are the containers that have exited by an exit event of more than a
+	// relist period ago, and that the runtime's lists and statuses still show running, by pod.
+	UnconfirmedExits []UnconfirmedExit `json:"unconfirmedExits,omitempty"`
 	// BlockedReaders is the number of readers that wait on the cache; -1 if the cache
 	// is not a PodCache.
 	BlockedReaders int `json:"blockedReaders"`
@@ -45,6 +50,30 @@ type HealthReport struct {
 	Backlog     int `json:"backlog"`
 	// NamedSubscribers are the subscriptions that have a name, by name.
 	NamedSubscribers []SubscriberReport `json:"namedSubscribers,omitempty"`
+}
+
+// HungRelist is a full relist that has run for longer than a period. While it does, the pods that
+// are known are inspected in turn, each at most every other period.
+type HungRelist struct {
+	// Since is when it began.
+	Since time.Time `json:"since"`
+	// Suspects are the pods of which an inspection hangs too, by UID: of what holds up the
+	// runtime, most likely something is in one of them.
+	Suspects []FailingPod `json:"suspects,omitempty"`
+	// Answered is the number of pods of which an inspection has succeeded since.
+	Answered int `json:"answered"`
+}
+
+// UnconfirmedExit is a container that has exited by an exit event alone.
+type UnconfirmedExit struct {
+	PodUID      types.UID `json:"podUID"`
+	Namespace   string    `json:"namespace,omitempty"`
+	Name        string    `json:"name,omitempty"`
+	Container   string    `json:"container,omitempty"`
+	ContainerID string    `json:"containerID"`
+	ExitCode    int       `json:"exitCode"`
+	// Since is when the event came.
+	Since time.Time `json:"since"`
 }
 
 // SubscriberReport is the state of the subscriptions of one name; see WithName.
@@ -127,6 +156,11 @@ type healthState struct {
 	pods   int
 	tally  tally
 	silent bool // the event stream, while it is connected
+	// listHangs: a full list has run for longer than a period; answered counts the pods that were
+	// inspected since.
+	listHangs   bool
+	answered    int
+	unconfirmed []UnconfirmedExit
 }
 
 // healthCheck is the input of the health check: a state, the time, and the calls in flight.
@@ -134,6 +168,7 @@ type healthCheck struct {
 	healthState
 	now       time.Time
 	threshold time.Duration
+	period    time.Duration
 	started   bool
 	// inFlight returns the calls of these methods in flight, oldest first, reported those
 	// that the runtime reports. Only the reason needs them.
@@ -193,7 +228,8 @@ func (h *healthCheck) listCause() error {
 	switch {
 	case len(listing) > 0:
 		call := h.listInFlight(listing[0])
-		running := fmt.Errorf("%s has been running for %v", describeCall(call), max(0, h.since(call.Since)))
+		running := fmt.Errorf("%s has been running for %v%s",
+			describeCall(call), max(0, h.since(call.Since)), h.besideList())
 		if failed == nil {
 			return running
 		}
@@ -205,6 +241,30 @@ func (h *healthCheck) listCause() error {
 	default:
 		return errNoRelist
 	}
+}
+
+// besideList says what the runtime answers beside a full list that hangs, and what not: the pods
+// that hang too are the suspects.
+func (h *healthCheck) besideList() (text string) {
+	if !h.listHangs {
+		return ""
+	}
+	suspects := h.suspects()
+	if len(suspects) > 0 {
+		text = "; beside it, " + h.inspectionCause(suspects[0])
+	}
+	if len(suspects) > 1 {
+		text += fmt.Sprintf(", and %d more pods hang", len(suspects)-1)
+	}
+	if h.answered > 0 {
+		text += fmt.Sprintf("; inspections of %d pods are answered", h.answered)
+	}
+	return text
+}
+
+// suspects returns the pods of which an inspection hangs.
+func (h *healthCheck) suspects() []FailingPod {
+	return slices.DeleteFunc(slices.Clone(h.failing), func(p FailingPod) bool { return p.HangingSince.IsZero() })
 }
 
 // unsynced says what is awaited before the generator has synced: the first list, or the
@@ -271,6 +331,14 @@ func (h *healthCheck) report(stream StreamReport) HealthReport {
 	}
 	if h.listErr != nil {
 		r.RelistError = h.listErr.Error()
+	}
+	if listing := h.inFlight(methodGetPods); h.listHangs && len(listing) > 0 {
+		r.HungRelist = &HungRelist{Since: listing[0].Since, Suspects: h.suspects(), Answered: h.answered}
+	}
+	for _, e := range h.unconfirmed {
+		if h.since(e.Since) > h.period {
+			r.UnconfirmedExits = append(r.UnconfirmedExits, e)
+		}
 	}
 	if h.silent && stream.State == StreamConnected {
 		r.Stream.State = StreamSilent
@@ -355,7 +423,7 @@ func (g *GenericPLEG) report(h *healthCheck) HealthReport {
 func (g *GenericPLEG) healthCheck() *healthCheck {
 	state := g.loop.lastState()
 	return &healthCheck{
-		healthState: state, now: g.clock.Now(), threshold: g.threshold, started: g.started.Load(),
+		healthState: state, now: g.clock.Now(), threshold: g.threshold, period: g.period, started: g.started.Load(),
 		inFlight: func(methods ...string) (list []RuntimeCall) {
 			for _, info := range g.calls.InFlight(methods...) {
 				list = append(list, runtimeCall(info))

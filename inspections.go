@@ -23,11 +23,13 @@ func (r *reconciler) beginInspection(c *schedule.Call) *Pod {
 	return rec.pod
 }
 
-// inspectCanary inspects the next healthy pod by UID.
-func (r *reconciler) inspectCanary() {
+// inspectCanary inspects the next pod by UID: a healthy one after the other, or any while a full
+// list hangs. It reports false when there is none, and when all have had their turn.
+func (r *reconciler) inspectCanary() bool {
+	all := r.sched.FullListHangs()
 	var first, next types.UID
 	for uid, rec := range r.records.byUID {
-		if !rec.isHealthy() || rec.inspection.call != nil {
+		if rec.inspection.call != nil || !rec.isHealthy() && (!all || rec.pod == nil) {
 			continue
 		}
 		if first == "" || uid < first {
@@ -38,12 +40,15 @@ func (r *reconciler) inspectCanary() {
 		}
 	}
 	if next == "" {
-		next = first
+		r.sched.EndRound()
+		r.lastCanary = ""
+		if next = first; all || next == "" {
+			return false
+		}
 	}
-	if next != "" {
-		r.lastCanary = next
-		r.sched.Inspect(next)
-	}
+	r.lastCanary = next
+	r.sched.Inspect(next)
+	return all
 }
 
 // completeInspection takes in the result of an inspection. A dead one has failed already;
@@ -78,6 +83,9 @@ func (r *reconciler) inspected(rec *podRecord, insp inspection, res *result) {
 	if err == nil {
 		r.sched.InspectionSucceeded()
 		r.health.lastInspection = r.sched.Now()
+		if r.sched.FullListHangs() {
+			put(&r.answered, rec.uid, struct{}{})
+		}
 		r.takeExits(rec, &insp, status)
 		r.noteEnds(rec, &insp, status)
 		rec.publication.see(status, rec.pod, insp.snapshot.pod)
@@ -92,6 +100,9 @@ func (r *reconciler) inspected(rec *podRecord, insp inspection, res *result) {
 		r.storeAgreeing(rec, insp, status)
 	default:
 		r.contradicted(rec, insp, status)
+	}
+	if err == nil {
+		r.tellExits(rec, status, insp.snapshot.cause)
 	}
 }
 
@@ -213,6 +224,8 @@ func (r *reconciler) countExits(rec *podRecord) {
 		end, is := statuses.at(0, id), plegStateOf(listed.at(0, id))
 		seen, over := end != nil && end.State == ContainerStateExited, is == plegAbsent || is == plegRunning
 		switch {
+		case e.ahead && is == plegAbsent: // it was never listed
+			continue
 		case !e.counted && seen:
 			r.metrics.countExit(end)
 			e.counted = true

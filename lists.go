@@ -21,6 +21,7 @@ type listInfo struct {
 // beginFullList notes a full list that begins.
 func (r *reconciler) beginFullList(c *schedule.Call) {
 	r.relists.begin()
+	r.answered = nil
 	if !r.lastFull.IsZero() {
 		r.metrics.relistInterval.Observe(c.Began.Sub(r.lastFull).Seconds())
 	}
@@ -207,10 +208,11 @@ func (r *reconciler) noteChange(rec *podRecord, transitions []transition, l list
 	newest, first := &rec.publication.change, r.publisher.firstFullList
 	existed := newest.number == 0 && (first.Number == 0 || !l.stamp.After(first))
 	*newest = change{newest.number + 1, true, l.stamp, l.cause}
+	r.metrics.countTransitions(deliverable(transitions), l.cause)
 	for _, t := range transitions {
 		id := t.container.ID.ID
 		if _, known := rec.exits[id]; t.kind == ContainerDied && !t.sandbox && !known {
-			rec.setExit(id, exit{counted: existed})
+			r.records.setExit(rec, id, exit{counted: existed})
 		}
 	}
 	r.countExits(rec)

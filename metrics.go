@@ -39,6 +39,7 @@ type metrics struct {
 	streamConnections prometheus.Counter
 	streamLatency     prometheus.Histogram
 	inspectionRetries prometheus.Counter
+	transitions       *prometheus.CounterVec
 	exits             *prometheus.CounterVec
 	exitsByReason     map[string]prometheus.Counter // those of the runtimes' words
 	bad               *prometheus.CounterVec
@@ -79,6 +80,9 @@ var (
 		"Number of readers that wait for the cache to become new enough.", nil, nil)
 	healthyDesc = prometheus.NewDesc("pleg_healthy",
 		"Whether the generator is healthy (1) or not (0).", nil, nil)
+	unconfirmedDesc = prometheus.NewDesc("pleg_exits_unconfirmed",
+		"Number of containers that have exited by an exit event and that the runtime shows running a relist period later.",
+		nil, nil)
 	streamUpDesc = prometheus.NewDesc("pleg_event_stream_connected",
 		"1 while the runtime's event stream is connected, else 0.", nil, nil)
 )
@@ -133,6 +137,11 @@ func newMetrics(readGauges func() gauges) *metrics {
 			"The latency of streaming connection with the CRI runtime, measured in seconds.", relistBuckets),
 		inspectionRetries: counter("pleg_inspection_retries_total",
 			"Number of inspections of pods whose inspection had failed before."),
+		transitions: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "pleg_transitions_total",
+			Help: "Number of transitions of containers and sandboxes, by the cause of the list that found them: hint and " +
+				"exit for events of the runtime, period for those that no event told.",
+		}, []string{"cause"}),
 		exits: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "pleg_container_exits_total",
 			Help: "Number of containers that died since the first full list, by the reason that was seen first.",
@@ -145,6 +154,9 @@ func newMetrics(readGauges func() gauges) *metrics {
 	}
 	for _, reason := range badReasons {
 		m.bad.WithLabelValues(string(reason)) // so that it is 0 and not missing
+	}
+	for _, cause := range [...]Cause{CausePeriod, CauseHint, CauseExit, CauseDemand} {
+		m.transitions.WithLabelValues(string(cause))
 	}
 	for _, reason := range [...]string{exitOther, exitUnseen} {
 		m.exits.WithLabelValues(reason)
@@ -159,7 +171,7 @@ func (m *metrics) counted() []prometheus.Collector {
 	return []prometheus.Collector{
 		m.relistDuration, m.relistInterval, m.podRelistDuration, m.discardEvents,
 		m.streamErrors, m.streamConnections, m.streamLatency,
-		m.inspectionRetries, m.exits, m.bad,
+		m.inspectionRetries, m.transitions, m.exits, m.bad,
 	}
 }
 
@@ -173,7 +185,7 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 	}
 	for _, d := range []*prometheus.Desc{
 		healthyDesc, lastSeenDesc, runningPodsDesc, runningContainersDesc, relistRunningDesc, inFlightDesc, hungDesc,
-		failingDesc, subscribersDesc, backlogDesc, namedBacklogDesc, namedBacklogAgeDesc, blockedDesc, streamUpDesc,
+		failingDesc, subscribersDesc, backlogDesc, namedBacklogDesc, namedBacklogAgeDesc, blockedDesc, unconfirmedDesc, streamUpDesc,
 	} {
 		ch <- d
 	}
@@ -219,6 +231,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	if now.BlockedReaders >= 0 {
 		gauge(blockedDesc, float64(now.BlockedReaders))
 	}
+	gauge(unconfirmedDesc, float64(len(now.UnconfirmedExits)))
 	gauge(healthyDesc, oneIf(now.Healthy))
 	gauge(streamUpDesc, oneIf(now.Stream.State == StreamConnected || now.Stream.State == StreamSilent))
 }
@@ -233,6 +246,11 @@ func oneIf(is bool) float64 {
 
 // countDiscarded counts the transitions that coalescing discards.
 func (m *metrics) countDiscarded(n int) { m.discardEvents.Add(float64(n)) }
+
+// countTransitions counts those that a list or an exit event has told.
+func (m *metrics) countTransitions(n int, cause Cause) {
+	m.transitions.WithLabelValues(string(cause)).Add(float64(n))
+}
 
 // countExit counts the death of a container by its last status, nil if its end was not seen.
 func (m *metrics) countExit(end *Status) {

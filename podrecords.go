@@ -109,7 +109,9 @@ type podRecords struct {
 	// full list in flight may not know of yet.
 	present int
 	tally   tally
-	// strangers are exits of containers that no list has shown yet.
+	// ahead are the pods with an exit that no list has shown, strangers such exits of containers
+	// that none has shown.
+	ahead     map[types.UID]*podRecord
 	strangers strangers
 	scratch   []transition // of the newest diff
 	shown     shown        // scratch
@@ -201,7 +203,7 @@ func (r *podRecords) compare(rec *podRecord, listed *Pod, at, begun stamp, repor
 	shows, pod := listed, rec.pod // the first without bad data, the second with what is known besides
 	if listed == nil || listed != rec.listed {
 		shows = withSandboxesBeingMade(rec.pod, withoutBadData(listed, report))
-		r.strangers.adopt(rec, shows)
+		r.adopt(rec, shows)
 		pod = rec.withExits(shows)
 	}
 	r.scratch = appendTransitions(r.scratch[:0], rec.pod, pod)
@@ -212,14 +214,11 @@ func (r *podRecords) compare(rec *podRecord, listed *Pod, at, begun stamp, repor
 		return found
 	}
 	rec.frozenAt, rec.unconfirmed = stamp{}, false
-	caughtUp, unconfirmed := rec.catchUp(shows)
+	found.unconfirmed = rec.catchUp(shows)
 	if believed {
 		rec.overlapTo = begun.Number
-	}
-	if believed || caughtUp {
 		r.replace(rec, listed, pod)
 	}
-	found.unconfirmed = unconfirmed
 	if !same || found.unconfirmed {
 		rec.markDirty(newest)
 	}

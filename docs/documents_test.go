@@ -60,7 +60,7 @@ func TestDocumentsNameWhatExists(t *testing.T) {
 		t.Fatal(err)
 	}
 	rules := regexp.MustCompile(`(?m)^\*\*(\d+)\.`).FindAllStringSubmatch(string(contract), -1)
-	if len(rules) != 22 {
+	if len(rules) != 23 {
 		t.Errorf("%d rules", len(rules))
 	}
 	for _, rule := range rules {

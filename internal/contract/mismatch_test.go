@@ -55,7 +55,7 @@ func TestRule7StatusMismatchIsInspectedAgain(t *testing.T) {
 // Rule 7: the same for everything in which a status can differ.
 func TestRule7KindsOfStatusMismatch(t *testing.T) {
 	container := func(id string, state pleg.State) *pleg.Status {
-		return &pleg.Status{ID: pleg.ContainerID{ID: id}, State: state}
+		return &pleg.Status{ID: pleg.ContainerID{ID: id}, State: state, Reason: "Completed"}
 	}
 	sandbox := func(id string, state runtimeapi.PodSandboxState) *runtimeapi.PodSandboxStatus {
 		return &runtimeapi.PodSandboxStatus{Id: id, State: state}

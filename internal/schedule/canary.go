@@ -2,13 +2,18 @@ package schedule
 
 import "time"
 
-// canary is the healthy pod that is inspected now and then while others hang, to see
-// whether the runtime inspects none or only not those.
+// canary is what is inspected to see what the runtime still answers: one healthy pod now and then
+// while others hang, to see whether it inspects none or only not those, and all known pods in turn
+// while a full list hangs, because only inspections tell what has become of them.
 type canary struct {
 	since     time.Time // a pod hangs
-	last      time.Time // a canary was due
+	last      time.Time // a canary was due, or a round of all pods began
 	succeeded time.Time // an inspection
+	inRound   bool      // a round of all pods is under way
 }
+
+// roundPeriods is how many periods pass from one round of all pods to the next at least.
+const roundPeriods = 2
 
 func (s *Scheduler) noteHung(p *pod) {
 	if s.hung.Len() == 0 {
@@ -36,18 +41,32 @@ func (s *Scheduler) InspectionSucceeded() {
 	}
 }
 
-// TakeCanary reports whether a healthy pod is to be inspected now; then the next is due later.
+// TakeCanary reports whether a pod is to be inspected now. While a full list hangs it does for one
+// pod after another, until EndRound.
 func (s *Scheduler) TakeCanary() bool {
-	at := s.canaryDue()
-	if at.IsZero() || s.now.Before(at) {
+	if due := s.canaryDue(); due.IsZero() || s.now.Before(due) {
 		return false
 	}
-	s.canary.last = s.now
+	if !s.canary.inRound {
+		s.canary.inRound, s.canary.last = s.FullListHangs(), s.now
+	}
 	return true
 }
 
+// EndRound notes that all pods have had their turn. The next comes two periods after this one began,
+// and a period from now at least.
+func (s *Scheduler) EndRound() {
+	s.canary.inRound = false
+	if latest := s.now.Add(-s.cfg.Period); s.canary.last.Before(latest) {
+		s.canary.last = latest
+	}
+}
+
 func (s *Scheduler) canaryDue() time.Time {
-	if s.hung.Len() == 0 {
+	switch {
+	case s.FullListHangs():
+		return s.roundDue()
+	case s.hung.Len() == 0:
 		return time.Time{}
 	}
 	latest := s.canary.since
@@ -57,4 +76,21 @@ func (s *Scheduler) canaryDue() time.Time {
 		}
 	}
 	return latest.Add(max(s.cfg.Threshold/canariesPerThreshold, s.cfg.Period))
+}
+
+// roundDue is canaryDue while a full list hangs: rounds take half of the workers, and a runtime that
+// answers nothing is asked no more.
+func (s *Scheduler) roundDue() time.Time {
+	busy := s.inspections-s.slow+s.toInspect.Len() >= max(1, s.cfg.Workers/2)
+	silent := s.slow >= s.cfg.Workers && !s.canary.succeeded.After(s.all.list.Began)
+	switch {
+	case busy || silent:
+		return time.Time{}
+	case s.canary.inRound:
+		return s.now
+	}
+	if due := s.canary.last.Add(roundPeriods * s.cfg.Period); due.After(s.now) {
+		return due
+	}
+	return s.now
 }

@@ -68,7 +68,10 @@ func (w *world) step() (acted bool) {
 			w.requested(uid)
 		}
 	}
-	acted = w.TakeCanary() || acted
+	for w.TakeCanary() {
+		acted = true
+		w.EndRound()
+	}
 	newest := w.Last().Number
 	for _, c := range w.Begin(false) {
 		acted = true

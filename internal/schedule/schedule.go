@@ -211,6 +211,9 @@ func (s *Scheduler) FullListDead() bool { return s.all.list != nil && s.all.list
 // FullListInFlight reports whether a full list is in flight whose answer will count.
 func (s *Scheduler) FullListInFlight() bool { return s.all.list != nil && !s.all.list.Dead }
 
+// FullListHangs reports whether the full list in flight has run for longer than a period.
+func (s *Scheduler) FullListHangs() bool { return s.all.list != nil && s.all.list.Slow }
+
 // WithdrawRelist takes RequestRelist back.
 func (s *Scheduler) WithdrawRelist() { s.full.relist = false }
 
@@ -382,6 +385,7 @@ func (s *Scheduler) Returned(c *Call, answered bool) {
 	switch c.Kind {
 	case ListAll:
 		p.list = nil
+		s.canary.inRound = false
 		s.setAlarm(p)
 		s.resumePodLists()
 		return

@@ -99,6 +99,13 @@ func (s *script) same(what string, got, want any) {
 	}
 }
 
+// round has all pods have had their turn that are inspected while a full list hangs.
+func (s *script) round() {
+	s.t.Helper()
+	s.same("a round is due", s.TakeCanary(), true)
+	s.EndRound()
+}
+
 // wakes compares the time of the clock at which there is more to do; -1 for never.
 func (s *script) wakes(want time.Duration) {
 	s.t.Helper()
