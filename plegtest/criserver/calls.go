@@ -149,7 +149,7 @@ func (s *Server) interceptUnary(ctx context.Context, req any, info *grpc.UnarySe
 }
 
 func (s *Server) answer(ctx context.Context, req any, handler grpc.UnaryHandler) (any, error) {
-	if s.cfg.encodedLists {
+	if s.cfg.own.EncodedLists {
 		if encoded, err := s.node.encodedList(req); encoded != nil || err != nil {
 			return rawMessage(encoded), err
 		}

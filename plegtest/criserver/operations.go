@@ -364,7 +364,7 @@ func (s *Server) stopLocked(events []*runtimeapi.ContainerEventResponse,
 func (s *Server) eventLocked(kind runtimeapi.ContainerEventType, id string,
 	sb *simSandbox) *runtimeapi.ContainerEventResponse {
 	event := &runtimeapi.ContainerEventResponse{ContainerId: id, ContainerEventType: kind}
-	if sb == nil || s.cfg.bareEvents {
+	if sb == nil || s.cfg.own.BareEvents {
 		return event
 	}
 	event.PodSandboxStatus = sb.status
