@@ -35,11 +35,11 @@ type Runtime interface {
 	// that is gone has no containers.
 	//
 	// The status must have the same containers and sandboxes as the list of the pod, in
-	// the same states; it may leave out all sandboxes. If the two differ, the generator
-	// takes it that the pod has changed in between: it lists and inspects the pod again
-	// after a back-off, and until they agree, later lists do not make the pod fresher. So a
-	// runtime whose statuses always lack a listed container is asked again every ten
-	// seconds.
+	// the same states, except that a container may have exited since. It may leave out all
+	// sandboxes. If the two differ, the generator takes it that the pod has changed in
+	// between: it lists and inspects the pod again after a back-off, and until they agree,
+	// later lists do not make the pod fresher. So a runtime whose statuses always lack a
+	// listed container is asked again every ten seconds.
 	GetPodStatus(ctx context.Context, pod *Pod) (*PodStatus, error)
 }
 
