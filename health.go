@@ -32,9 +32,9 @@ type HealthReport struct {
 	CallsInFlight []RuntimeCall `json:"callsInFlight,omitempty"`
 	// FailingPods are the pods whose inspection hangs or has failed, by UID.
 	FailingPods []FailingPod `json:"failingPods,omitempty"`
-	// Stream is the state of the event stream, ExitStream that of the runtime's exits; see
-	// ExitSource.
-	Stream     StreamReport `json:"stream"`
+	// Stream is the state of the event stream.
+	Stream StreamReport `json:"stream"`
+	// ExitStream is the state of the stream of exits; see ExitSource.
 	ExitStream StreamReport `json:"exitStream"`
 	// BlockedReaders is the number of readers that wait on the cache; -1 if the cache
 	// is not a PodCache.

@@ -105,7 +105,7 @@ const (
 	// between two lists, its first event is ContainerDied. To sync a pod, use the status in
 	// the cache, not the event.
 	ContainerStarted PodLifeCycleEventType = "ContainerStarted"
-	// ContainerDied means that a list shows the container or sandbox exited, or no longer
+	// ContainerDied means that the container or sandbox has exited, or that a list no longer
 	// shows it although it was not known to have exited. It is not repeated when an exited
 	// container is removed. The exit code and the reason are in the event's Status, if the
 	// runtime still had them.

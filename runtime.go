@@ -312,8 +312,8 @@ type Status struct {
 	// Message is the same in a sentence.
 	Message string
 	// Unconfirmed means that an exit event of the runtime has told the end of the container,
-	// and that its status has not yet: State, ExitCode and FinishedAt are the event's, and
-	// Reason is Completed or Error by the code. The generator sets it.
+	// but the runtime's status has not shown it yet. State, ExitCode and FinishedAt are the
+	// event's, and Reason is Completed or Error, by the code. The generator sets it.
 	Unconfirmed bool
 	// Resources, User, Mounts and StopSignal are passed through as the runtime reports
 	// them; nil or zero if it does not.

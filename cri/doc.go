@@ -79,9 +79,8 @@
 // inspection first saw the container exited, by the clock of the options, every GetPodStatus
 // asks for its status again. Then the status has settled: it is held, and not asked for,
 // until the full list no longer shows the container, or a list shows it in another state
-// (Docker can start it again). The generator inspects a pod only when a list shows it
-// changed. Who needs the late reason calls [pleg.GenericPLEG.RequestReinspect] some seconds
-// after the exit.
+// (Docker can start it again). The generator asks again two seconds after an exit with
+// another reason than Completed.
 //
 // # The cost of a list
 //
