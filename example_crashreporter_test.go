@@ -12,12 +12,12 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// reportCrashes reports how containers end, until the channel is closed. It needs no list of
-// those that were dead before and no store of statuses: the event has the last that was seen.
+// reportCrashes reports how containers end, until the channel is closed. It keeps no list of
+// containers and no statuses: the event has the last status of its container.
 func reportCrashes(deaths <-chan *pleg.PodLifecycleEvent) {
 	for e := range deaths {
 		switch s := e.Status; {
-		case e.Pod.Namespace != "shop" || e.Type != pleg.ContainerDied || e.Initial || e.IsSandbox():
+		case e.Pod.Namespace != "shop" || e.Type != pleg.ContainerDied || e.Initial || e.IsSandbox(): // skip it
 		case s == nil || s.State != pleg.ContainerStateExited:
 			fmt.Println(e.Pod.Name, e.Container.Name, "is gone; nobody has seen how it ended")
 		case s.ExitCode != 0:

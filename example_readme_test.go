@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"k8s.io/utils/clock"
 
 	"github.com/kubepleg/pleg"
@@ -20,7 +22,8 @@ import (
 	"github.com/kubepleg/pleg/plegz"
 )
 
-// The snippets of README.md and docs/REFERENCE.md are in this file (TestSnippetsAreOfExamples).
+// The snippets of README.md and docs/REFERENCE.md are in this file, and some of docs/GUIDE.md
+// (TestSnippetsAreOfExamples).
 
 func watchPods(
 	ctx context.Context, endpoint string, handle func(*pleg.PodLifecycleEvent, *pleg.PodStatus, error),
@@ -93,4 +96,73 @@ func Example_readmePage() {
 	fmt.Println(resp.StatusCode, strings.HasPrefix(resp.Header.Get("Content-Type"), "text/"))
 	// Output:
 	// 200 true
+}
+
+// crashAgent reports crashes until ctx ends. It may start before the runtime.
+func crashAgent(ctx context.Context, endpoint, node string, serve func(http.Handler)) error {
+	runtime, err := cri.Dial(endpoint) // fails only if no runtime can ever be there
+	if err != nil {
+		return err
+	}
+	defer runtime.Close()
+	cache, registry := pleg.NewCache(), prometheus.NewRegistry()
+	generator := pleg.NewGenericPLEG(runtime, 0, 0, cache, clock.RealClock{},
+		pleg.WithRegisterer(registry), pleg.WithNodeName(node))
+	generator.Start()
+	defer generator.Stop()
+	serve(operatorsHandler(generator, cache, registry)) // returns at once
+
+	reportCrashes(generator.Subscribe(ctx, 100, pleg.WithName("crash-reporter")))
+	return nil
+}
+
+// operatorsHandler answers operators: how the agent is, its metrics, and the page of the node.
+func operatorsHandler(g *pleg.GenericPLEG, cache *pleg.PodCache, metrics prometheus.Gatherer) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) {
+		if healthy, err := g.Healthy(); !healthy {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		}
+	})
+	mux.Handle("/metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
+	mux.Handle("/debug/plegz/", plegz.Handler(g, cache))
+	return mux
+}
+
+// An agent with health, metrics and a page. Here its runtime never comes.
+func Example_agent() {
+	ctx, cancel := context.WithCancel(context.Background())
+	err := crashAgent(ctx, "unix:///nowhere.sock", "worker-1", func(h http.Handler) {
+		for _, path := range []string{"/healthz", "/metrics", "/debug/plegz/"} {
+			answer := httptest.NewRecorder()
+			request := httptest.NewRequest(http.MethodGet, "http://localhost"+path, nil)
+			request.RemoteAddr = "127.0.0.1:50000"
+			h.ServeHTTP(answer, request)
+			fmt.Println(path, answer.Code)
+		}
+		cancel()
+	})
+	fmt.Println(err)
+	// Output:
+	// /healthz 503
+	// /metrics 200
+	// /debug/plegz/ 200
+	// <nil>
+}
+
+func TestHungPodIsNamed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		runtime := plegtest.NewRuntime()
+		runtime.SetPods(plegtest.NewPod("web", plegtest.Running("nginx")), plegtest.NewPod("cart", plegtest.Running("app")))
+		generator := pleg.NewGenericPLEG(runtime, 10, time.Second, pleg.NewCache(), clock.RealClock{})
+		generator.Start()
+		defer generator.Stop()
+		runtime.Hang(plegtest.GetPodStatus, "web")
+		runtime.ExitContainer("web", "nginx", 137, "OOMKilled")
+		time.Sleep(10 * time.Second) // takes no real time
+		failing := generator.HealthReport().FailingPods
+		if healthy, err := generator.Healthy(); !healthy || len(failing) != 1 || failing[0].Name != "web" {
+			t.Error(err, failing)
+		}
+	})
 }

@@ -12,25 +12,26 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// podWorker keeps the container of a pod running: each sync begins with a status that was
-// observed after the last one ended.
-func podWorker(ctx context.Context, g *pleg.GenericPLEG, cache *pleg.PodCache, rt *plegtest.Runtime, uid types.UID) {
-	events := g.Subscribe(ctx, 1)
+// podWorker keeps the container of a pod running. Each of its syncs begins with a status that
+// was observed after the last sync ended, so that it sees what it has done.
+func podWorker(
+	ctx context.Context, g *pleg.GenericPLEG, cache *pleg.PodCache, uid types.UID, restart func(*pleg.Status),
+) {
 	var synced time.Time
-	for e := range events {
+	for e := range g.Subscribe(ctx, 10) {
 		if e.ID != uid {
 			continue
 		}
 		status, err := cache.GetNewerThanContext(ctx, uid, synced)
-		if ctx.Err() != nil {
-			return
-		}
 		if err != nil {
-			continue // the inspection failed: a PodSync comes when one succeeds
+			continue // ctx has ended, or the inspection failed: a PodSync comes when one succeeds
+		}
+		if len(status.ContainerStatuses) == 0 {
+			return // the pod is gone
 		}
 		if last := status.ContainerStatuses[0]; last.State == pleg.ContainerStateExited {
 			fmt.Printf("%s exited with %d: restarting\n", last.Name, last.ExitCode)
-			rt.RestartContainer(uid, last.ID.ID, fmt.Sprintf("app-%d", len(status.ContainerStatuses)+1))
+			restart(last)
 		}
 		synced = time.Now()
 	}
@@ -46,7 +47,9 @@ func Example_podWorker() {
 	defer generator.Stop()
 	ctx, stop := context.WithTimeout(context.Background(), 10*time.Second)
 	defer stop()
-	go podWorker(ctx, generator, cache, runtime, "shop")
+	go podWorker(ctx, generator, cache, "shop", func(dead *pleg.Status) { // a program calls CRI
+		runtime.RestartContainer("shop", dead.ID.ID, fmt.Sprintf("app-%d", dead.RestartCount+2))
+	})
 
 	runtime.ExitContainer("shop", "app-1", 137, "OOMKilled")
 	for e := range generator.Subscribe(ctx, 10) {

@@ -68,14 +68,14 @@ type GenericPLEG struct {
 var _ PodLifecycleEventGenerator = (*GenericPLEG)(nil)
 
 // NewGenericPLEG returns a generator that relists runtime every relistPeriod and writes
-// cache; a cache has one generator at a time. The channel of Watch has the
-// capacity channelCapacity. A zero or negative period selects DefaultRelistPeriod, a zero
-// or negative capacity DefaultChannelCapacity. A period of more than a second is shortened
-// to half of the threshold; see WithRelistThreshold. Nothing runs until Start or Relist.
+// cache; a cache has one generator at a time. The channel of Watch has the capacity
+// channelCapacity. A zero or negative period selects DefaultRelistPeriod, a zero or negative
+// capacity DefaultChannelCapacity. A period of more than a second is at most half of the
+// threshold (WithRelistThreshold): a longer one is shortened to that. Nothing runs until
+// Start or Relist.
 //
 // Like the kubelet's, it returns no error. It panics if runtime, cache or clock is nil or
-// a nil pointer, and if cache is a PodCache that has another generator
-// which was not stopped.
+// a nil pointer, and if cache is a PodCache with another generator that is not stopped.
 func NewGenericPLEG(runtime Runtime, channelCapacity int, relistPeriod time.Duration,
 	cache Cache, clock clock.Clock, opts ...Option) *GenericPLEG {
 	switch {
@@ -295,7 +295,7 @@ func (g *GenericPLEG) RequestRelist(uid types.UID) {
 	}
 }
 
-// RequestReinspect asks for an inspection of a pod whose list may not have changed, and
+// RequestReinspect asks for an inspection of a pod, even if no list shows it changed, and
 // returns at once. The inspection begins after the request. Subscribers get a PodSync
 // once the cache holds its status or error. A pod that is not known is not inspected.
 func (g *GenericPLEG) RequestReinspect(uid types.UID) {
@@ -346,34 +346,34 @@ func defaultOptions() options {
 // "pleg". Verbosity follows the kubelet: 2 logs containers that finished, slow inspections
 // and the event stream's breaks, 4 every transition and status, 5 every relist.
 //
-// The logger is called with no lock held, in the generator's loop among others: one that
-// hangs stops the loop, but no method that does not wait for it. It must not call Start,
-// Stop or Relist.
+// The generator's loop calls the logger, and holds no lock meanwhile. A logger that hangs
+// stops the loop, and what waits for it, but neither Healthy nor any read. A logger must not
+// call Start, Stop or Relist.
 func WithLogger(logger klog.Logger) Option {
 	return func(o *options) { o.logger = logger }
 }
 
 // WithRegisterer registers the generator's metrics, and those of a Runtime that
 // implements prometheus.Collector. By default nothing is registered. A registration
-// that fails is logged. For two generators on one registry, wrap it with
-// prometheus.WrapRegistererWith, so that a label tells them apart.
+// that fails is logged. Two generators on one registry need prometheus.WrapRegistererWith,
+// so that a label tells them apart.
 func WithRegisterer(registerer prometheus.Registerer) Option {
 	return func(o *options) { o.registerer = registerer }
 }
 
 // WithNodeName exports kubelet_node_name, a gauge that is always 1, with the name in its
-// label node. The rules of kubernetes-mixin join with it to name the node of an alert,
-// KubeletPlegDurationHigh among them. The name should be the Node's in Kubernetes. Without
-// this option, or with an empty name, the metric is not exported. What is not UTF-8 in the
-// name is replaced. It has no effect without WithRegisterer.
+// label node. The rules of kubernetes-mixin, such as KubeletPlegDurationHigh, join with it to
+// name the node of an alert. The name should be the Node's in Kubernetes; what is not UTF-8
+// in it is replaced. Without this option, or with an empty name, the metric is not exported.
+// The option has no effect without WithRegisterer.
 func WithNodeName(name string) Option {
 	return func(o *options) { o.nodeName = strings.ToValidUTF8(name, "\uFFFD") }
 }
 
-// WithoutKubeletMetrics leaves the metrics whose names begin with kubelet_ to a host that
-// has its own, such as a kubelet, whose registry does not take a name twice: none of them
-// is registered, those of a Runtime that implements prometheus.Collector and that of
-// WithNodeName included. The others are. By default all are.
+// WithoutKubeletMetrics registers no metric whose name begins with kubelet_: neither the
+// generator's, nor those of a Runtime that implements prometheus.Collector, nor that of
+// WithNodeName. It is for a host that has its own, such as a kubelet, because a registry
+// takes no name twice. By default all metrics are registered.
 func WithoutKubeletMetrics() Option {
 	return func(o *options) { o.noKubeletMetrics = true }
 }
@@ -389,8 +389,8 @@ func WithRelistThreshold(threshold time.Duration) Option {
 	}
 }
 
-// WithInspectionWorkers sets how many inspections run at once, not counting up to 64 slow
-// ones, which have run for longer than a relist period. A zero or negative value selects
+// WithInspectionWorkers sets how many inspections run at once. Up to 64 slow ones, which
+// have run for longer than a relist period, are not counted. A zero or negative value selects
 // DefaultInspectionWorkers, the default.
 func WithInspectionWorkers(workers int) Option {
 	return func(o *options) {
@@ -412,29 +412,33 @@ func WithInspectionTimeout(timeout time.Duration) Option {
 }
 
 // WithConnectedRelistPeriod sets the period of full relists while the runtime's event
-// stream is connected. It is the caller's choice to rely on the stream: a change without
-// an event is found by the next full relist, and so that much later.
+// stream is connected. Whoever sets it relies on the stream: a change without an event is
+// found only by the next full relist.
 //
-// The next full relist begins within the ordinary period after the stream ends, after a
-// full relist fails or answers an event, after a single-pod relist fails or is slow, and
-// while a reader waits on the cache. Because containerd announces no start that fails, and
-// CRI-O no removal of a sandbox, it does so too while a pod has a sandbox that is not ready
-// or a container that is created and not started, for up to five minutes after the last
-// change of such a pod; and while the stream is silent, see StreamSilent. What remains is
-// found by the next full relist only: on CRI-O the removal of a sandbox that has been dead
-// for longer, with the containers in it, and the end of a container whose sandbox or conmon
-// was killed.
+// The next full relist still begins within the ordinary period
 //
-// The period is limited to half of the relist threshold. A value that is not longer than the
-// ordinary period selects the ordinary period, the default, and so does a Cache that is
-// not a PodCache.
+//   - after the stream has ended, and while it is silent (see StreamSilent);
+//   - after a full relist that failed or answered an event, and after a single-pod relist
+//     that failed or is slow;
+//   - while a reader waits on the cache;
+//   - for up to five minutes after the last change of a pod that has a sandbox that is not
+//     ready, or a container that is created and not started: containerd announces no start
+//     that fails, and CRI-O no removal of a sandbox.
+//
+// On CRI-O two changes are left to the next full relist: the removal of a sandbox that has
+// been dead for longer than that, and the end of a container whose sandbox or conmon was
+// killed.
+//
+// The period is limited to half of the relist threshold. A period that is not longer than
+// the ordinary one has no effect, and neither has this option with a Cache that is not a
+// PodCache.
 func WithConnectedRelistPeriod(period time.Duration) Option {
 	return func(o *options) { o.connectedPeriod = period }
 }
 
 // WithPollingOnly limits the generator to full relists: every period, on Relist and on
-// RequestRelist. It opens no event stream and makes no single-pod relist, and blocked
-// readers wait for the next full relist.
+// RequestRelist. It opens no event stream and makes no single-pod relist. Blocked readers
+// wait for the next full relist.
 func WithPollingOnly() Option {
 	return func(o *options) { o.pollingOnly = true }
 }

@@ -18,23 +18,23 @@ type HealthReport struct {
 	// Healthy and Reason are what Healthy returns.
 	Healthy bool   `json:"healthy"`
 	Reason  string `json:"reason,omitempty"`
-	// Runtime describes the runtime, if it is a Describer.
+	// Runtime is the runtime's description of itself, if it is a Describer.
 	Runtime string `json:"runtime,omitempty"`
 	// LastRelist is when the last successful full relist began; zero if there was none.
 	LastRelist time.Time `json:"lastRelist,omitzero"`
-	// RelistError is the error of the last full relist if that failed.
+	// RelistError is the error of the last full relist, if it failed.
 	RelistError string `json:"relistError,omitempty"`
 	// Pods is the number of pods in the lists.
 	Pods int `json:"pods"`
-	// CallsInFlight are the calls that have not returned, oldest first: those that the
-	// runtime reports if it is a CallReporter, else the generator's. An event stream is
-	// among them only until the runtime has accepted it.
+	// CallsInFlight are the calls that have not returned, oldest first: the runtime's own
+	// calls if it is a CallReporter, else the generator's calls of Runtime. An event stream is
+	// among them until the runtime accepts it.
 	CallsInFlight []RuntimeCall `json:"callsInFlight,omitempty"`
 	// FailingPods are the pods whose inspection hangs or has failed, by UID.
 	FailingPods []FailingPod `json:"failingPods,omitempty"`
-	// Stream is the state of the event stream, ExitStream that of the runtime's exits; see
-	// ExitSource.
-	Stream     StreamReport `json:"stream"`
+	// Stream is the state of the event stream.
+	Stream StreamReport `json:"stream"`
+	// ExitStream is the state of the stream of exits; see ExitSource.
 	ExitStream StreamReport `json:"exitStream"`
 	// HungRelist is the full relist that has run for longer than a period; nil if none has.
 	HungRelist *HungRelist `json:"hungRelist,omitempty"`
@@ -44,10 +44,11 @@ type HealthReport struct {
 	// BlockedReaders is the number of readers that wait on the cache; -1 if the cache
 	// is not a PodCache.
 	BlockedReaders int `json:"blockedReaders"`
-	// Subscribers is the number of subscriptions, Backlog the number of pods with
-	// updates that did not fit into a subscriber's channel, summed over the subscribers.
+	// Subscribers is the number of subscriptions.
 	Subscribers int `json:"subscribers"`
-	Backlog     int `json:"backlog"`
+	// Backlog is the number of pods with updates that did not fit into a subscriber's
+	// channel, summed over the subscribers.
+	Backlog int `json:"backlog"`
 	// NamedSubscribers are the subscriptions that have a name, by name.
 	NamedSubscribers []SubscriberReport `json:"namedSubscribers,omitempty"`
 }
@@ -81,26 +82,27 @@ type SubscriberReport struct {
 	Name string `json:"name"`
 	// Subscriptions is the number of subscriptions of that name.
 	Subscriptions int `json:"subscriptions"`
-	// Backlog is the number of pods with updates that are not delivered, summed over
-	// them.
+	// Backlog is the number of pods with updates that are not delivered, summed over the
+	// subscriptions.
 	Backlog int `json:"backlog"`
-	// BehindSince is since when the oldest of these updates has been due; zero if all
-	// are delivered. What existed when a subscription began is due since then.
+	// BehindSince is when the oldest of these updates became due; zero if all are
+	// delivered. What existed when a subscription began became due then.
 	BehindSince time.Time `json:"behindSince,omitzero"`
 }
 
-// FailingPod is a pod whose inspection has failed, or hangs: it has run for longer than a
-// relist period.
+// FailingPod is a pod whose inspection has failed, or hangs, which means that it has run for
+// longer than a relist period.
 type FailingPod struct {
 	PodUID    types.UID `json:"podUID"`
 	Namespace string    `json:"namespace,omitempty"`
 	Name      string    `json:"name,omitempty"`
-	// HangingSince is when the oldest inspection began since the runtime last answered
-	// one of this pod; zero if the last one was answered or is not slow.
+	// HangingSince is when the hang began: the runtime has answered no inspection of the pod
+	// that began then or later. It is zero if none hangs.
 	HangingSince time.Time `json:"hangingSince,omitzero"`
-	// Failures is the number of consecutive failures, Error the last one.
-	Failures int    `json:"failures,omitempty"`
-	Error    string `json:"error,omitempty"`
+	// Failures is the number of failures in a row.
+	Failures int `json:"failures,omitempty"`
+	// Error is the last failure.
+	Error string `json:"error,omitempty"`
 }
 
 // StreamState is the state of the runtime's event stream.
@@ -114,9 +116,9 @@ const (
 	StreamConnecting StreamState = "connecting"
 	// StreamConnected means that the runtime has accepted the stream.
 	StreamConnected StreamState = "connected"
-	// StreamSilent means that it has, and that nothing comes: three full lists in a row that
-	// found a change found it without an event, and no event has come since. Full lists come
-	// every ordinary period until there is one.
+	// StreamSilent means that the stream is connected, but three full lists in a row have found
+	// changes that no event announced, and no event has come since. Until one comes, full
+	// lists keep the ordinary period.
 	StreamSilent StreamState = "silent"
 	// StreamBroken means that the stream has ended; NextTry is when it is opened again.
 	StreamBroken StreamState = "broken"
@@ -132,11 +134,11 @@ type StreamReport struct {
 	Since time.Time `json:"since,omitzero"`
 	// LastEvent is when the last event arrived.
 	LastEvent time.Time `json:"lastEvent,omitzero"`
-	// Error is why the last stream, or the last attempt at one, ended by itself. It stays
+	// Error is why the last stream, or the last attempt to open one, ended by itself. It stays
 	// while another stream is connected, and after Stop.
 	Error string `json:"error,omitempty"`
-	// NextTry is when the next connection is attempted at the latest: it is at once when a
-	// full list succeeds after one that failed.
+	// NextTry is when the next connection is attempted at the latest. When a full list
+	// succeeds after one that failed, it is attempted at once.
 	NextTry time.Time `json:"nextTry,omitzero"`
 }
 
@@ -361,8 +363,8 @@ func (g *GenericPLEG) Healthy() (bool, error) {
 }
 
 // HasSynced reports whether the first full list is complete: each pod in it was inspected,
-// has failed to be, or is slow. HealthReport names those that fail or are slow. Once true
-// it stays so. It never blocks.
+// or its inspection has failed or is slow. HealthReport names the pods that fail or are slow.
+// Once true it stays true. It never blocks.
 func (g *GenericPLEG) HasSynced() bool {
 	select {
 	case <-g.loop.synced:
@@ -372,8 +374,9 @@ func (g *GenericPLEG) HasSynced() bool {
 	}
 }
 
-// WaitForSync returns nil as soon as HasSynced is true. If ctx ends before, the error wraps
-// its cause and says what is awaited, as Healthy does. It does not start the generator.
+// WaitForSync returns nil as soon as HasSynced is true. If ctx ends before that, the error
+// wraps its cause and says what WaitForSync waited for, in the words of Healthy. It does not
+// start the generator.
 func (g *GenericPLEG) WaitForSync(ctx context.Context) error {
 	if g.HasSynced() {
 		return nil
@@ -390,12 +393,12 @@ func (g *GenericPLEG) WaitForSync(ctx context.Context) error {
 	}
 }
 
-// Pods returns the pods as they were listed last, by UID, inspected or not. It never waits
-// for the runtime. The cache's own methods must not call it.
+// Pods returns the pods as they were listed last, sorted by UID, inspected or not. It never
+// waits for the runtime. The methods of a Cache of your own must not call it.
 func (g *GenericPLEG) Pods() Pods { return g.loop.pods() }
 
-// HealthReport returns the health and the state that it is decided by. It has no side
-// effects and never blocks.
+// HealthReport returns the health, and the state that decides it. It has no side effects and
+// never blocks.
 func (g *GenericPLEG) HealthReport() HealthReport {
 	h := g.healthCheck()
 	r := g.report(h)

@@ -4,8 +4,9 @@
 // cache whose readers can block until it is new enough.
 //
 // NewGenericPLEG makes a generator of a Runtime and a Cache. Package cri connects to a
-// runtime, package plegtest has a fake one for tests, package criserver below it a CRI server,
-// and package plegz shows a page of the node.
+// runtime, package plegtest has a fake runtime for tests and, in criserver, a CRI server, and
+// package plegz shows a page of the node. docs/GUIDE.md in the repository builds an agent step
+// by step.
 //
 // # Data flow
 //
@@ -27,13 +28,13 @@
 //     the container was in the state unknown in between.
 //   - An event is delivered after the cache holds a status, or the error of an
 //     inspection, at least as new as the list that showed the transition.
-//   - A subscriber starts with the pods that exist, whose events are marked as Initial,
-//     reads at its own pace and loses no state: the events that it has read, replayed,
-//     equal the present once it has caught up. Updates that it has not read are
-//     coalesced, so that what is held for it is bounded by the containers that exist
+//   - A subscriber starts with the pods that exist, whose events are marked as Initial.
+//     It reads at its own pace and loses no state: once it has caught up, the events that
+//     it has read, replayed, equal the present. Updates that it has not read are
+//     coalesced, so that what waits for it is bounded by the containers that exist
 //     and those reported to it.
-//   - The event of a death has the last status that was seen of the container, also
-//     when the cache has let go of it.
+//   - The event of a death has the container's last status, even if the cache no longer
+//     has it.
 //   - GetNewerThan(uid, t) returns only state observed after t.
 //   - A pod whose inspection hangs or fails delays its own events and readers, and no
 //     other pod's. When an inspection fails, the cache returns the error with the last
@@ -59,8 +60,9 @@
 //     cancellation costs one goroutine per call that hangs, at most two per pod.
 //   - Every goroutine that Start starts has ended when Stop returns, except calls to a
 //     runtime that ignores cancellation.
-//   - The functions of a Handler run in the goroutine of Handle. No code of a user but the
-//     Cache's runs under a lock of the generator: not the logger's either.
+//   - The functions of a Handler run in the goroutine of Handle. The generator holds no lock
+//     while it calls a user's code, loggers included; only a Cache of your own is called
+//     under one.
 //   - Pods, containers and statuses are never modified after they are handed over, in
 //     either direction.
 //   - A cache has one generator at a time. NewGenericPLEG panics when a PodCache has
@@ -99,39 +101,39 @@ type PodLifeCycleEventType string
 
 const (
 	// ContainerStarted means that a list shows the container or sandbox running, and the
-	// subscriber knew it as absent, created or unknown. A container that started and
-	// exited between two lists has no ContainerStarted; its first event is
-	// ContainerDied. The status in the cache is the state to sync the pod with.
+	// subscriber knew it as absent, created or unknown. If a container starts and exits
+	// between two lists, its first event is ContainerDied. To sync a pod, use the status in
+	// the cache, not the event.
 	ContainerStarted PodLifeCycleEventType = "ContainerStarted"
-	// ContainerDied means that a list shows the container or sandbox exited, or no longer shows
-	// one that was not known to have exited. It is not repeated when an exited
+	// ContainerDied means that the container or sandbox has exited, or that a list no longer
+	// shows it although it was not known to have exited. It is not repeated when an exited
 	// container is removed. The exit code and the reason are in the event's Status, if the
 	// runtime still had them.
 	ContainerDied PodLifeCycleEventType = "ContainerDied"
-	// ContainerRemoved means that a list no longer shows the container or sandbox. For one that
-	// had not died before, it follows its ContainerDied. A container that came and went
-	// while the subscriber was not reading has none. What is held for the container ID
-	// can be dropped; no CRI runtime uses it again.
+	// ContainerRemoved means that a list no longer shows the container or sandbox. It always
+	// follows a ContainerDied. There is none for a container that came and went while the
+	// subscriber was not reading. No CRI runtime uses the container ID again, so a subscriber
+	// may forget it.
 	ContainerRemoved PodLifeCycleEventType = "ContainerRemoved"
-	// PodSync means that the pod has a new status without a transition of a container. An
-	// inspection that RequestReinspect asked for has succeeded or failed, or an
-	// inspection has succeeded after it had failed. The event has no container. The
-	// cache holds the status, or the error, when it is delivered. The PodSyncs of a pod
-	// that is removed first are not delivered.
+	// PodSync means that the pod has a new status without a transition of a container:
+	// RequestReinspect asked for an inspection, which has succeeded or failed, or an
+	// inspection has succeeded after a failure. The event has no container. When it is
+	// delivered, the cache holds the status or the error. If the pod is removed first, its
+	// PodSyncs are not delivered.
 	PodSync PodLifeCycleEventType = "PodSync"
-	// ContainerChanged means that a container or sandbox enters the state unknown (created counts
-	// as unknown). It has the pod inspected, so that the cache is right, and is never
-	// delivered.
+	// ContainerChanged means that a container or sandbox enters the state unknown (created
+	// counts as unknown). The pod is inspected, so that the cache is right, but the event is
+	// never delivered.
 	ContainerChanged PodLifeCycleEventType = "ContainerChanged"
 )
 
-// Cause is why the pod was listed when a transition was seen. It does not affect what
-// is reported.
+// Cause says why the list was made that showed a transition. It is for logs and reports:
+// nothing else depends on it.
 type Cause string
 
 const (
-	// CausePeriod is the full relist of every period, or one more list of a pod that could not
-	// be inspected.
+	// CausePeriod is the full relist of every period, or another list, after a back-off, of a
+	// pod that could not be inspected.
 	CausePeriod Cause = "period"
 	// CauseHint is an event of the runtime's stream.
 	CauseHint Cause = "hint"
@@ -153,31 +155,31 @@ type PodLifecycleEvent struct {
 	// runtime's prefix; nil for PodSync.
 	Data any
 
-	// Pod is the pod as the list showed it that showed the transition; for the last
-	// events of a pod that is gone, as it was last listed.
+	// Pod is the pod as it was in the list that showed the transition. If the pod is gone, it
+	// is the pod as it was last listed.
 	Pod *Pod
 	// Container is the container or sandbox as it was listed, or as it was last listed
 	// if it is gone; nil for PodSync. Sandboxes count as containers, as they do in the
 	// kubelet; see IsSandbox.
 	Container *Container
 	// Status is the container's status for this event. For ContainerDied and
-	// ContainerRemoved it is the last that was seen, also when the reader comes so late
-	// that the cache has let go of it; if the container was gone before an inspection saw
-	// its end, State is not ContainerStateExited, and there is no exit code. It is nil for
-	// a sandbox, for PodSync, and if no inspection has seen the container. It is shared and
-	// must not be modified.
+	// ContainerRemoved it is the last that any inspection saw, even if the cache no longer
+	// has it. If the container was gone before an inspection saw its end, State is not
+	// ContainerStateExited, and there is no exit code. Status is nil for a sandbox, for
+	// PodSync, and if no inspection has seen the container. It is shared and must not be
+	// modified.
 	Status *Status
-	// Initial means that the event is no news: it tells of a state that existed when the
-	// subscription began, as part of the first that the subscriber learns of the pod. What
-	// the first full list of the generator shows counts as having existed before, so a
-	// subscription made before Start begins with it. A container that changed since then,
-	// even if the subscriber had not read anything yet, is news. A PodSync is always news.
+	// Initial means that the event is no news: it describes a state that existed when the
+	// subscription began, as part of the first that the subscriber learns of the pod. A
+	// subscription made before Start begins with what the first full list shows. A change
+	// since then is news, even if the subscriber had not read anything yet. A PodSync is
+	// always news.
 	Initial bool
 	sandbox bool
-	// ListedAt is when the list began that showed the transition; for PodSync, when the
-	// newest list began that showed the pod.
+	// ListedAt is when the list that showed the transition began. For a PodSync that comes
+	// alone, it is when the newest list of the pod began.
 	ListedAt time.Time
-	// Cause is why that list was made; CauseDemand for PodSync.
+	// Cause is why that list was made. A PodSync that comes alone has CauseDemand.
 	Cause Cause
 }
 
@@ -226,8 +228,8 @@ func shortID(id any) string {
 	return s[:length] + "…"
 }
 
-// MarshalLog implements logr.Marshaler: ID, type and data, which is what the kubelet logs
-// of an event. With the whole pod in each line, a kubelet's log grew by three quarters.
+// MarshalLog implements logr.Marshaler: it logs ID, type and data, as the kubelet does. With
+// the whole pod in each line, a kubelet's log grew by three quarters.
 func (e *PodLifecycleEvent) MarshalLog() any {
 	if e == nil {
 		return nil
@@ -239,8 +241,8 @@ func (e *PodLifecycleEvent) MarshalLog() any {
 	}{e.ID, e.Type, e.Data}
 }
 
-// PodLifecycleEventGenerator has the methods that most code needs of a generator: those of
-// the kubelet's interface of this name, in its release 1.36. GenericPLEG has more.
+// PodLifecycleEventGenerator has the methods of the kubelet's interface of this name, in its
+// release 1.36. GenericPLEG has more.
 type PodLifecycleEventGenerator interface {
 	// Start begins to relist and to deliver events.
 	Start()
@@ -248,7 +250,7 @@ type PodLifecycleEventGenerator interface {
 	Watch() chan *PodLifecycleEvent
 	// Healthy reports whether the generator works, and if not, why not.
 	Healthy() (bool, error)
-	// RequestReinspect asks for an inspection of a pod whose list may not have changed.
+	// RequestReinspect asks for an inspection of a pod, even if no list shows it changed.
 	RequestReinspect(podUID types.UID)
 	// RequestRelist asks for a single-pod relist.
 	RequestRelist(podUID types.UID)

@@ -34,13 +34,12 @@ type Runtime interface {
 	// gone meanwhile is left out of the status and is no error; the status of a pod
 	// that is gone has no containers.
 	//
-	// The status is expected to have the same containers and sandboxes as the list of
-	// the pod, in the same states. A status without any sandbox is not compared in its
-	// sandboxes. Where the two differ, the pod has changed between them: it is not
-	// fresher than the list that the inspection was made for, and is listed and
-	// inspected again after a back-off. If the statuses of a pod always leave out a
-	// listed container, that goes on, every ten seconds, and full lists never make
-	// the pod fresher.
+	// The status must have the same containers and sandboxes as the list of the pod, in
+	// the same states, except that a container may have exited since. It may leave out all
+	// sandboxes. If the two differ, the generator takes it that the pod has changed in
+	// between: it lists and inspects the pod again after a back-off, and until they agree,
+	// later lists do not make the pod fresher. So a runtime whose statuses always lack a
+	// listed container is asked again every ten seconds.
 	GetPodStatus(ctx context.Context, pod *Pod) (*PodStatus, error)
 }
 
@@ -59,10 +58,10 @@ type EventSource interface {
 	// WatchContainerEvents calls observe for every container event until ctx ends or
 	// the stream breaks, and returns why. It calls connected once, before the first
 	// observe, when the runtime has accepted the stream; over CRI a refusal may still
-	// follow. One that is not accepted within ten seconds is cancelled. If the runtime has
-	// no event stream, the error is ErrEventsUnsupported, wrapped or not, and nothing else
-	// says so: any other end, nil too, is that of a stream which is opened again within a
-	// minute. observe never blocks.
+	// follow. A stream that is not accepted within ten seconds is cancelled. If the runtime
+	// has no event stream, the error is ErrEventsUnsupported, wrapped or not. After any
+	// other return, nil too, the stream is opened again within a minute. observe never
+	// blocks.
 	WatchContainerEvents(ctx context.Context, connected func(), observe func(ContainerEvent)) error
 }
 
@@ -107,7 +106,7 @@ var ErrEventsUnsupported = errors.New("the runtime has no event stream")
 type RuntimeCall struct {
 	// Method is the call as the runtime names it, such as "ContainerStatus".
 	Method string `json:"method"`
-	// PodUID is the pod that the call was made for; empty if for none.
+	// PodUID is the pod that the call is about; empty for a list of all pods.
 	PodUID types.UID `json:"podUID,omitempty"`
 	// Object is what the call is for, in readable form: "container app (3f2a…)";
 	// empty for lists.
@@ -119,7 +118,7 @@ type RuntimeCall struct {
 // ContainerEvent is one event of the runtime's stream. It is a hint that the pod may
 // have changed: the pod is listed, and nothing else in the event is used.
 type ContainerEvent struct {
-	// PodUID is the pod. If it is empty, the pod is found by ContainerID.
+	// PodUID is the pod. If it is empty, all pods are listed.
 	PodUID types.UID
 	// ContainerID is the container or sandbox, without the runtime's prefix.
 	ContainerID string
@@ -162,8 +161,8 @@ const (
 	// ContainerStateExited is a container that ran and ended, or a sandbox that
 	// is not ready.
 	ContainerStateExited State = "exited"
-	// ContainerStateUnknown is anything else. The generator also reads a sandbox so that is
-	// not ready, has no containers and was not seen ready: it is being made.
+	// ContainerStateUnknown is anything else. To the generator, a sandbox that is not ready,
+	// has no containers and was never seen ready is unknown too: it is being made.
 	ContainerStateUnknown State = "unknown"
 )
 
@@ -200,25 +199,24 @@ type Pod struct {
 	// CreatedAt is when the pod's newest sandbox was created, in nanoseconds
 	// since 1970.
 	CreatedAt uint64
-	// Labels and Annotations are those of the pod's newest sandbox, all that the runtime
-	// lists: over CRI what the pod had when the sandbox was created, and the kubelet's own
+	// Labels and Annotations are all that the runtime lists of the pod's newest sandbox. Over
+	// CRI, these are what the pod had when the sandbox was created, and the kubelet's own
 	// io.kubernetes.* labels. They are nil or empty if there are none.
 	//
 	// The maps, here and in Container, are shared by everyone who has the pod, and must
 	// not be modified. The generator passes them through: it neither copies nor reads
-	// nor compares them, however large they are, and no log and no metric shows them. A
-	// change of them alone is no change: it has no event, and the pod is not inspected.
-	// Every list refreshes them: Pods has those of the newest list, an event those of
-	// the list that showed its transition or of a newer one. The first events of a
-	// subscriber have those of the pod's last change.
+	// nor compares them, and no log and no metric shows them. If nothing else changes, there
+	// is no event and no inspection. Every list refreshes them: Pods has those of the newest
+	// list, and an event those of the list that showed its transition, or of a newer one. The
+	// first events of a subscriber have those of the pod's last change.
 	Labels      map[string]string
 	Annotations map[string]string
 	// RuntimeHandler is the runtime handler of the pod's newest sandbox, such as "kata";
 	// empty for the runtime's default.
 	RuntimeHandler string
-	// Source is the runtime's own object, for consumers that know the runtime; nil if it
-	// gives none, as package cri does. It is passed through untouched: neither read nor
-	// compared, so that a change of it alone is no change.
+	// Source is the runtime's own object, for those who know the runtime; nil if it gives
+	// none. Package cri gives none. The generator passes it through, and neither reads nor
+	// compares it: a change of Source alone is no change.
 	Source any
 }
 
@@ -245,9 +243,8 @@ type Container struct {
 	PodSandboxID string
 	// CreatedAt is when the container was created, in nanoseconds since 1970.
 	CreatedAt int64
-	// Attempt is how often the container, or the sandbox, had been created before under
-	// its name in the pod, as CRI's metadata counts it; 0 for the first, and where the
-	// runtime does not say.
+	// Attempt counts the earlier containers of this name in the pod, or the earlier sandboxes,
+	// as CRI's metadata does; 0 for the first, and if the runtime does not say.
 	Attempt uint32
 	// Labels and Annotations are the container's own, or the sandbox's; see Pod.Labels.
 	Labels      map[string]string
@@ -267,17 +264,17 @@ type PodStatus struct {
 	// has been torn down they are the last that the pod had.
 	IPs []string
 	// ContainerStatuses are the statuses of the pod's containers, newest first by CreatedAt,
-	// those of one time in the order of Pod.Containers: the first of a name is the present one.
+	// and in the order of Pod.Containers if that is equal. The first of a name is the present
+	// one.
 	ContainerStatuses []*Status
 	// ActiveContainerStatuses are those in the pod's newest sandbox, if that is
 	// ready, newest first.
 	ActiveContainerStatuses []*Status
 	// SandboxStatuses are the statuses of the pod's sandboxes, newest first.
 	SandboxStatuses []*runtimeapi.PodSandboxStatus
-	// TimeStamp is when the newest list began that had shown the pod when the inspection
-	// was made: the status was observed at that time or later. The generator sets it. It
-	// stays while lists confirm the status, so a status may be fresher than its
-	// TimeStamp.
+	// TimeStamp is the beginning of the list that was the pod's newest when the inspection
+	// was made: the status was observed then or later. The generator sets it. It stays while
+	// lists confirm the status, so a status may be fresher than its TimeStamp.
 	TimeStamp time.Time
 	// Source is the runtime's own object; see Pod.Source.
 	Source any
@@ -307,8 +304,7 @@ type Status struct {
 	ImageRuntimeHandler string
 	// Hash is the hash of the container's specification; 0 if there is none.
 	Hash uint64
-	// RestartCount is how often the container had been restarted when this
-	// instance of it was created.
+	// RestartCount is the number of restarts before this instance of the container.
 	RestartCount int
 	// Reason is why the container is in its state, in one word, such as "Completed",
 	// "Error" or "OOMKilled".
@@ -316,8 +312,8 @@ type Status struct {
 	// Message is the same in a sentence.
 	Message string
 	// Unconfirmed means that an exit event of the runtime has told the end of the container,
-	// and that its status has not yet: State, ExitCode and FinishedAt are the event's, and
-	// Reason is Completed or Error by the code. The generator sets it.
+	// but the runtime's status has not shown it yet. State, ExitCode and FinishedAt are the
+	// event's, and Reason is Completed or Error, by the code. The generator sets it.
 	Unconfirmed bool
 	// Resources, User, Mounts and StopSignal are passed through as the runtime reports
 	// them; nil or zero if it does not.
@@ -343,7 +339,7 @@ func (p Pods) FindPodByID(uid types.UID) *Pod {
 }
 
 // FindPodByFullName returns the first pod with a full name, as BuildPodFullName makes it,
-// nil if there is none. While a pod is being replaced by one of its name, there are two.
+// nil if there is none. There are two while a pod of the same name replaces another.
 func (p Pods) FindPodByFullName(podFullName string) *Pod {
 	for _, pod := range p {
 		if pod != nil && BuildPodFullName(pod.Name, pod.Namespace) == podFullName {
@@ -408,13 +404,13 @@ func findByID(list []*Container, id ContainerID) *Container {
 	return nil
 }
 
-// BuildPodFullName returns the full name of a pod, which is unique on a node but for pods
-// that are being replaced: "name_namespace". Neither part of it may have an underscore in
-// Kubernetes.
+// BuildPodFullName returns the full name of a pod: "name_namespace". In Kubernetes neither
+// part may have an underscore. Only a pod and the one that replaces it share a full name on a
+// node.
 func BuildPodFullName(name, namespace string) string { return name + "_" + namespace }
 
-// ParsePodFullName is the inverse of BuildPodFullName. The error says what does not have
-// that form: one underscore between two parts that are not empty.
+// ParsePodFullName is the inverse of BuildPodFullName. It returns an error unless there is one
+// underscore, between two parts that are not empty.
 func ParsePodFullName(podFullName string) (name, namespace string, err error) {
 	name, namespace, found := strings.Cut(podFullName, "_")
 	if !found || name == "" || namespace == "" || strings.Contains(namespace, "_") {
@@ -480,11 +476,10 @@ func SandboxToContainerState(state runtimeapi.PodSandboxState) State {
 	return ContainerStateUnknown
 }
 
-// ConvertPodStatusToRunningPod returns a pod as a list would show it, with its running
-// containers and all its sandboxes, newest first: what has to be stopped to stop the pod.
-// The IDs of the sandboxes get the runtime's name as their type, since the status has
-// none. A container has no PodSandboxID and no labels, for the same reason. Source is that
-// of the status.
+// ConvertPodStatusToRunningPod returns what has to be stopped to stop a pod: the pod with its
+// running containers and all its sandboxes, newest first, as a list would show them. The
+// status has no type of the sandboxes' IDs, so they get the runtime's name; it has neither
+// PodSandboxID nor labels of a container, so they are empty. Source is that of the status.
 func ConvertPodStatusToRunningPod(runtimeName string, podStatus *PodStatus) Pod {
 	if podStatus == nil {
 		return Pod{}
@@ -520,9 +515,9 @@ func ConvertPodStatusToRunningPod(runtimeName string, podStatus *PodStatus) Pod 
 // BuildContainerID returns the ID of a container of a runtime, such as "containerd".
 func BuildContainerID(typ, id string) ContainerID { return ContainerID{Type: typ, ID: id} }
 
-// ParseContainerID parses the form that Kubernetes shows, "containerd://3f2a…": the
-// inverse of ContainerID.String. Unlike the kubelet's function it returns an error, which
-// says what does not have that form; it does not log.
+// ParseContainerID parses the form that Kubernetes shows, "containerd://3f2a…". It is the
+// inverse of ContainerID.String. Unlike the kubelet's function, it returns an error and does
+// not log.
 func ParseContainerID(s string) (ContainerID, error) {
 	typ, id, found := strings.Cut(s, "://")
 	if !found || strings.Contains(id, "://") {

@@ -19,8 +19,8 @@ type subscribeOptions struct{ name string }
 
 // WithName names a subscription, in HealthReport and in the label subscriber of
 // pleg_named_subscriber_backlog_pods and pleg_named_subscriber_backlog_age_seconds.
-// Subscriptions may share a name: they are reported as one. Each name is a series for as
-// long as it has a subscription, so it should be one of a few. What is not UTF-8 in it is
+// Subscriptions of one name are reported as one. Each name makes a series of each metric for
+// as long as it has a subscription, so use few names. What is not UTF-8 in a name is
 // replaced. An empty name, the default, is none.
 func WithName(name string) SubscribeOption {
 	return func(o *subscribeOptions) { o.name = strings.ToValidUTF8(name, "\uFFFD") }
@@ -31,10 +31,10 @@ func WithName(name string) SubscribeOption {
 // closed when ctx ends or at the next Stop. While the generator does not run, the events
 // that fit are delivered at once and by every Relist.
 //
-// State is never lost, occurrences are merged: what does not fit into the channel is
-// coalesced until the subscriber reads, and then it learns what is, how every container
-// ended that it knew, and nothing of those that came and went meanwhile. To count deaths,
-// use RestartCount of the status, or the metric pleg_container_exits_total.
+// A slow subscriber loses no state, but occurrences are merged. What does not fit into the
+// channel is coalesced until the subscriber reads. Then it learns what is, and how every
+// container ended that it knew of, but nothing of containers that came and went meanwhile.
+// To count deaths, use RestartCount of the status, or the metric pleg_container_exits_total.
 func (g *GenericPLEG) Subscribe(
 	ctx context.Context, capacity int, opts ...SubscribeOption,
 ) <-chan *PodLifecycleEvent {
@@ -91,21 +91,21 @@ func (r *SubscriberReport) behind(now time.Time) time.Duration {
 	return max(0, now.Sub(r.BehindSince))
 }
 
-// Handler has a function for each thing that can happen, for Handle. A nil function is
-// skipped. Of one pod, OnPodAdded comes first and OnPodRemoved last.
+// Handler has the functions that Handle calls, one for each thing that can happen. A nil
+// function is skipped. Of one pod, OnPodAdded comes first and OnPodRemoved last.
 type Handler struct {
-	// Want limits the handler to the pods that it reports true for; nil stands for all. It is
-	// asked once for a pod, with the pod that OnPodAdded would get, and again only if the pod
-	// is removed and comes back.
+	// Want reports whether the handler wants a pod; nil wants all. It is called once for each
+	// pod, before OnPodAdded and with the same argument, and again only if the pod is removed
+	// and comes back.
 	Want func(*Pod) bool
-	// OnPodAdded is called once for a pod that exists when Handle is called or that
-	// appears later, before anything else of the pod, also if it has no containers. The
-	// cache holds its status, or the error of its inspection.
+	// OnPodAdded is called once for each pod that exists when Handle is called or that appears
+	// later, with or without containers. It comes before everything else of the pod. The
+	// cache holds the pod's status, or the error of its inspection.
 	OnPodAdded func(*Pod)
-	// OnPodRemoved is called once for a pod that OnPodAdded was called for, after
-	// everything else of the pod, with the pod as the handler last knew it. A pod that is
-	// removed and comes back with its UID while a function runs is neither removed nor
-	// added: only its containers are.
+	// OnPodRemoved is called once for each pod that OnPodAdded was called for, after
+	// everything else of the pod, with the pod as the handler last knew it. If a pod is
+	// removed and comes back with its UID while a function runs, neither OnPodRemoved nor
+	// OnPodAdded is called: only its containers change.
 	OnPodRemoved func(*Pod)
 	// OnContainerStarted, OnContainerDied and OnContainerRemoved are called for the events
 	// of these types, sandboxes included; see IsSandbox.

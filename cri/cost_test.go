@@ -13,6 +13,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/kubepleg/pleg/cri"
+	"github.com/kubepleg/pleg/internal/serverconfig"
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
@@ -30,7 +31,7 @@ func TestRPCs(t *testing.T) {
 			case streaming:
 				listSandboxes, listContainers = "StreamPodSandboxes", "StreamContainers"
 			case withoutStreams:
-				serverOpts = append(serverOpts, criserver.WithoutStreamingLists())
+				serverOpts = append(serverOpts, criserver.WithConfig(serverconfig.Config{PlainLists: true}))
 			}
 			s, err := criserver.Start(serverOpts...)
 			must(t, err)
@@ -183,7 +184,7 @@ func TestStreamingListBeyondTheMessageLimit(t *testing.T) {
 		t.Skip("makes 20,000 containers")
 	}
 	const containers = 20000
-	s, r := serverAndRuntime(t, criserver.WithListBatch(100))
+	s, r := serverAndRuntime(t, criserver.WithConfig(serverconfig.Config{ListBatch: 100}))
 	fill(s, containers, 0)
 	pods := getPods(t, r)
 	if len(pods) != containers/2 {
@@ -217,7 +218,7 @@ func TestChoiceOfLists(t *testing.T) {
 		want string
 	}{
 		{"has streams", nil, ", streaming lists"},
-		{"has none", []criserver.Option{criserver.WithoutStreamingLists()}, ", plain lists"},
+		{"has none", []criserver.Option{criserver.WithConfig(serverconfig.Config{PlainLists: true})}, ", plain lists"},
 		{"containerd 1.7", []criserver.Option{criserver.WithModel(criserver.Containerd17)}, ", plain lists"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -248,7 +249,7 @@ func TestChoiceOfLists(t *testing.T) {
 
 // A stream that breaks does not cause plain lists, even if the error is Unimplemented.
 func TestBrokenStreamDoesNotFallBack(t *testing.T) {
-	s, r := serverAndRuntime(t, criserver.WithListBatch(1))
+	s, r := serverAndRuntime(t, criserver.WithConfig(serverconfig.Config{ListBatch: 1}))
 	s.RunPod(criserver.PodConfig{})
 	s.RunPod(criserver.PodConfig{})
 	s.Inject(criserver.Fault{Method: "StreamPodSandboxes", BreakAfter: 1, Times: 1,

@@ -29,8 +29,8 @@ type cutError struct {
 func (e *cutError) Error() string   { return e.text }
 func (e *cutError) Unwrap() []error { return e.causes }
 
-// cut returns err if it is short, else an error with the beginning of its text, which wraps
-// the same causes: gRPC statuses with their codes, and what else does not wrap another error.
+// cut returns err if it is short. Else it returns an error with the beginning of its text,
+// which wraps the innermost errors of err, and its gRPC statuses with their codes.
 func cut(err error) error {
 	long := len(err.Error()) > maxText
 	var causes []error

@@ -38,11 +38,11 @@ const maxSocketPath = 107
 //
 // Before that, calls fail at once with the code Unavailable. The error names the endpoint
 // and says why the last attempt failed, so that the health of a generator says what it
-// waits for. Only an attempt that has no failed one before it is waited for: the first,
-// and the first after a connection has broken. It is over in a moment, or after 5 s if
-// something accepts connections on the socket and does not answer. With
-// [grpc.WaitForReady] as a default call option in WithDialOptions, calls wait instead of
-// failing, until their context ends.
+// waits for. A call waits only for the first attempt, and for the first one after a
+// connection has broken. Such an attempt is over in a moment, or after 5 s if something
+// accepts connections on the socket and does not answer. With [grpc.WaitForReady] as a
+// default call option in WithDialOptions, calls wait instead of failing, until their context
+// ends.
 //
 // Dial fails only if no runtime can ever be at the endpoint: it is empty, has another
 // scheme than unix, or its path is not absolute, is longer than a socket's may be, or ends

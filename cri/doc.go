@@ -17,10 +17,10 @@
 // that the kubelet's label io.kubernetes.pod.uid names; items without the label belong
 // to no pod and are skipped. Answers of the runtime are not trusted: bad data is skipped
 // or read as unknown, counted in pleg_cri_bad_items_total by reason, and logged once for
-// each reason. In a string that is not UTF-8, what is not is read as U+FFFD, so that it
-// affects its own item only. An answer that is not a protobuf message, and a list that is
-// not complete, are errors, and remove nothing. A client that panics has failed: the error
-// names the call.
+// each reason. In a string that is not UTF-8, bad bytes are read as U+FFFD, and no other item
+// is affected. An answer that is not a protobuf message, and a list that is not complete, are
+// errors, and remove nothing. If the client panics, the call has failed, and the error names
+// it.
 //
 // # Calls
 //
@@ -69,31 +69,29 @@
 // There may be any number of them. A million labels of one sandbox, for example, are
 // decoded once, and then cost each list the time to walk through their bytes. Only a
 // message of more than 16 MiB fails the list; other pods can still be listed by themselves.
-// Labels and annotations are in no log, error or metric, but for those of the kubelet's by
-// which logs name a pod and a container.
+// No log, error or metric shows labels and annotations, except the kubelet's own, which name
+// the pod and the container.
 //
 // # Exited containers
 //
-// A runtime may learn late how a container ended. containerd may report "Error" first
-// and "OOMKilled" a moment later, without a change in the list. The status of an exited
-// container has settled when it was asked for at least ten seconds after an inspection
-// first saw the container exited, by the clock of the options. A settled status is
-// held until the full list no longer shows the container, or a list shows it in another
-// state (Docker can start it again); before it has settled, every GetPodStatus asks the
-// runtime again. The generator inspects a pod when its list
-// changes, so a consumer that needs the late reason requests one more inspection with
-// [pleg.GenericPLEG.RequestReinspect] some seconds after the exit.
+// A runtime may learn late how a container ended: containerd may report "Error" first and
+// "OOMKilled" a moment later, without a change in the list. So for ten seconds after an
+// inspection first saw the container exited, by the clock of the options, every GetPodStatus
+// asks for its status again. Then the status has settled: it is held, and not asked for,
+// until the full list no longer shows the container, or a list shows it in another state
+// (Docker can start it again). The generator asks again two seconds after an exit with
+// another reason than Completed.
 //
 // # The cost of a list
 //
-// A container that did not change is not decoded: its bytes are compared, in the buffers
-// that gRPC received, with those that it was decoded from. A pod in which nothing changed
-// is the same *pleg.Pod as before. Everything is compared, also what the API forbids a
-// runtime to change; labels and annotations, which come in random order, by the sum of
-// their 64-bit hashes, which misses one change of them in 2^64. The comparison needs a
-// client that passes call options on to gRPC; with any other client all items are decoded,
-// and the pods are the same. If the runtime's name changes, all items are decoded again,
-// because the name is part of every container ID.
+// A container that did not change is not decoded: its bytes, in the buffers that gRPC
+// received, are compared with those that it was decoded from. A pod in which nothing changed
+// is the same *pleg.Pod as before. Every field is compared, even those that the API forbids a
+// runtime to change. Labels and annotations come in random order, so the sums of their 64-bit
+// hashes are compared, which misses one change in 2^64. The comparison needs a client that
+// passes call options on to gRPC; with any other client all items are decoded, and the pods
+// are the same. If the runtime's name changes, all items are decoded again, because the name
+// is part of every container ID.
 //
 // Full lists are streamed if the runtime supports it (containerd 2.4, CRI-O 1.36), so
 // that they may exceed 16 MiB. If the runtime answers Unimplemented, the list is
@@ -109,11 +107,11 @@
 // # Bounds
 //
 // A list, of sandboxes or of containers, may have 100,000 items and, streamed, 64 MiB; a
-// message may have 16 MiB. Beyond that the list fails, and removes nothing. Of items that
-// belong to no pod a hundred are held, and the others are counted in each list; of each
-// kind of bad data the first five items of a list are logged. Texts of the runtime in
-// errors, and so in logs, are cut at 4 KiB; what an error wraps, and its status code, stay,
-// but for details of the status.
+// message may have 16 MiB. Beyond that the list fails, and removes nothing. The first hundred
+// items that belong to no pod are held; the others are decoded and counted in each list. Of
+// each kind of bad data the first five items of a list are logged. The runtime's texts in
+// errors, and so in logs, are cut at 4 KiB. Such an error keeps its status code and what it
+// wraps, but not the details of its status.
 //
 // # Metrics
 //

@@ -22,6 +22,7 @@ import (
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
+	"github.com/kubepleg/pleg/internal/serverconfig"
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
@@ -93,7 +94,7 @@ func TestWatchContainerEvents(t *testing.T) {
 }
 
 func TestEventWithoutSandbox(t *testing.T) {
-	s, r := serverAndRuntime(t, criserver.WithoutSandboxInEvents())
+	s, r := serverAndRuntime(t, criserver.WithConfig(serverconfig.Config{BareEvents: true}))
 	w := watch(t, r)
 	<-w.connected
 	id := s.RunPod(criserver.PodConfig{UID: "uid"})

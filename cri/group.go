@@ -13,9 +13,9 @@ import (
 // errGoroutineEnded is the error of a call whose client ended the goroutine.
 var errGoroutineEnded = errors.New("the goroutine was ended (runtime.Goexit)")
 
-// attempt runs f, which calls code of the client or of the caller, and always passes
-// the outcome to done: the error that f returned, cut if it is long, or an error that says
-// that f panicked or ended the goroutine.
+// attempt runs f, which calls code of the client or of the caller, and always calls done.
+// done gets the error of f, cut if it is long, or an error that says that f panicked or ended
+// the goroutine.
 func attempt(f func() error, done func(error)) {
 	err := errGoroutineEnded
 	defer func() {

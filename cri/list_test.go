@@ -19,6 +19,7 @@ import (
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
+	"github.com/kubepleg/pleg/internal/serverconfig"
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
@@ -231,7 +232,7 @@ func TestEitherListFailing(t *testing.T) {
 			[]string{"StreamContainers", "malformed answer"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			s, _ := serverAndRuntime(t, criserver.WithListBatch(2))
+			s, _ := serverAndRuntime(t, criserver.WithConfig(serverconfig.Config{ListBatch: 2}))
 			r := connect(t, s, test.opts...)
 			for i := range 5 {
 				runContainer(t, s, s.RunPod(criserver.PodConfig{UID: types.UID(fmt.Sprint(i))}), "app")

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/kubepleg/pleg/internal/serverconfig"
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
@@ -34,7 +35,7 @@ func serve(node string) {
 	var containers, labels int
 	_, err := fmt.Sscan(node, &containers, &labels)
 	check(err)
-	s, err := criserver.Start(criserver.WithEncodedLists())
+	s, err := criserver.Start(criserver.WithConfig(serverconfig.Config{EncodedLists: true}))
 	check(err)
 	defer s.Stop()
 	fill(s, containers, labels)

@@ -44,15 +44,15 @@ type side struct {
 	fresh    map[string]*item // listed, but not held
 	replaced []*item          // held, but changed
 
-	items, bytes int // that were read
-	podless      int // of the fresh and replaced items
+	items, bytes int // read so far
+	podless      int // the fresh and replaced items that belong to no pod
 
-	// found are the first bad items to log: of those that were not held before, and of those
-	// that cannot be held. tally counts the latter; logged counts found.
-	found         []badItem
-	logged, tally badTally
-	// skipped and decoded count the items by what was done with them.
-	skipped, decoded int
+	found  []badItem // to log: the first bad items that were not held before or cannot be held
+	logged badTally  // of found
+	tally  badTally  // of the bad items that cannot be held
+
+	skipped int // items that had not changed
+	decoded int // items that had
 }
 
 // badItem is a bad item to log.

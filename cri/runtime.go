@@ -91,7 +91,8 @@ func NewRuntime(client runtimeapi.RuntimeServiceClient, opts ...Option) *Runtime
 }
 
 // Close closes the connection that Connect or Dial made, which ends every call in flight
-// and every attempt to connect. Close does nothing if the Runtime comes from NewRuntime, or is closed already.
+// and every attempt to connect. Close does nothing if the Runtime comes from NewRuntime or is
+// closed already.
 func (r *Runtime) Close() error {
 	if r.conn == nil || r.closed.Swap(true) {
 		return nil

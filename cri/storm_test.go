@@ -16,6 +16,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/internal/serverconfig"
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
@@ -166,7 +167,7 @@ func (w *watched) cacheDiffers(pods []*pleg.Pod) string {
 func TestRule16Storm(t *testing.T) {
 	for _, hang := range []bool{false, true} {
 		t.Run(fmt.Sprintf("lists hang=%v", hang), func(t *testing.T) {
-			w := watchServer(t, criserver.WithEventBuffer(100))
+			w := watchServer(t, criserver.WithConfig(serverconfig.Config{EventBuffer: 100}))
 			ctx, cancel := context.WithCancel(context.Background())
 			var joined sync.WaitGroup
 			for range 50 {
@@ -257,7 +258,7 @@ func (w *watched) storm(pods, containers int) {
 func TestRule17BrokenUnderChurn(t *testing.T) {
 	for name, opts := range map[string][]criserver.Option{
 		"containerd 2":    nil,
-		"without sandbox": {criserver.WithoutSandboxInEvents()},
+		"without sandbox": {criserver.WithConfig(serverconfig.Config{BareEvents: true})},
 		"containerd 1.6":  {criserver.WithModel(criserver.Containerd16)},
 		"containerd 1.7":  {criserver.WithModel(criserver.Containerd17)},
 		"CRI-O":           {criserver.WithModel(criserver.CRIO)},

@@ -18,19 +18,19 @@ import (
 )
 
 // Every block of Go in these documents is, but for its indentation, a piece of a file of examples,
-// which is compiled and whose examples are run.
+// which is compiled and whose examples are run, or of the guide's first program.
 func TestSnippetsAreOfExamples(t *testing.T) {
 	examples, err := filepath.Glob("example*_test.go")
 	if err != nil {
 		t.Fatal(err)
 	}
 	compiled := ""
-	for _, file := range examples {
+	for _, file := range append(examples, "examples/deaths/main.go") {
 		compiled += "\n" + unindented(readFile(t, file))
 	}
 	block := regexp.MustCompile("(?ms)^```go\n(.*?)^```$")
 	for document, atLeast := range map[string]int{
-		"README.md": 2, "docs/REFERENCE.md": 1, "docs/ADOPTING.md": 4, "docs/GUIDE.md": 0,
+		"README.md": 2, "docs/REFERENCE.md": 1, "docs/ADOPTING.md": 4, "docs/GUIDE.md": 7,
 	} {
 		blocks := block.FindAllStringSubmatch(readFile(t, document), -1)
 		if len(blocks) < atLeast {

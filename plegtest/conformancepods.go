@@ -127,8 +127,8 @@ func (t *conformance) testStatuses(pods []*pleg.Pod) {
 	}
 }
 
-// testGoneContainer inspects a pod as a list showed it from which a container has gone
-// since. One pod is enough: that with the most containers.
+// testGoneContainer inspects a pod that the list showed with a container which is gone since.
+// One pod is enough: that with the most containers.
 func (t *conformance) testGoneContainer(pods []*pleg.Pod) {
 	if len(pods) == 0 {
 		return

@@ -19,8 +19,8 @@ type watch struct {
 	connects int  // calls of connected; guarded by mu
 	early    bool // observe came before connected; guarded by mu
 
-	// refused is set before done is closed: the stream ended with ErrEventsUnsupported, with
-	// an error before it was connected, or with a panic.
+	// refused says that the stream ended with ErrEventsUnsupported, with an error before it
+	// was connected, or with a panic. It is set before done is closed.
 	refused bool
 }
 

@@ -44,10 +44,10 @@ func (r *Runtime) ExitContainer(uid types.UID, id string, exitCode int, reason s
 	r.setContainerLocked(uid, id, pleg.ContainerStateExited)
 }
 
-// RestartContainer starts a container with the ID newID, the name, sandbox, labels and
-// annotations of container id, and an attempt and a restart count one higher. The new container is listed first, as the
-// newest, which is the order of package cri. Container id stays listed as exited; if it was
-// still running, its exit code is 137.
+// RestartContainer starts the successor of container id, with the ID newID. It has the same
+// name, sandbox, labels and annotations, and an attempt and a restart count one higher. It is
+// listed first, as the newest, as package cri does. Container id stays listed as exited; if it
+// was still running, its exit code is 137.
 func (r *Runtime) RestartContainer(uid types.UID, id, newID string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -15,9 +15,9 @@ const runtimeType = "plegtest"
 // NewPod returns a pod in namespace "default" whose name is its UID, with one running
 // sandbox of the ID "<uid>-sandbox". A container without a PodSandboxID is put into that
 // sandbox. The containers are listed as they are given, which should be newest first. Nil
-// containers are kept, for tests of bad data. There are no labels, annotations and runtime
-// handler: a test that needs them sets the fields, also those of the containers and of the
-// sandbox, before SetPod, or later with UpdatePod.
+// containers are kept, for tests of bad data. A test that needs labels, annotations or a
+// runtime handler sets the fields of the pod, its containers and its sandbox before SetPod, or
+// later with UpdatePod.
 func NewPod(uid types.UID, containers ...*pleg.Container) *pleg.Pod {
 	sandbox := NewSandbox(string(uid)+"-sandbox", pleg.ContainerStateRunning)
 	for _, c := range containers {

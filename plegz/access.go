@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// maxQuery is how long a query may be: a format and a position are short, and what is long
-// takes memory to read.
+// maxQuery is how long a query may be. A format and a position are short, and a long query
+// would take memory.
 const maxQuery = 512
 
 // refusal says why a request is not answered, and with which code; "" if it is answered.
@@ -35,8 +35,8 @@ func (o *options) refusal(r *http.Request) (why string, code int) {
 	}
 }
 
-// hostAllowed reports whether the Host header is one that may be used. A page whose name
-// was made to resolve to this address has another one (DNS rebinding).
+// hostAllowed reports whether the Host header is allowed. A page whose name was made to
+// resolve to this address (DNS rebinding) has another one.
 func (o *options) hostAllowed(r *http.Request) bool {
 	host := hostOf(r.Host)
 	return isLoopback(host) || overUnixSocket(r) ||
@@ -45,8 +45,8 @@ func (o *options) hostAllowed(r *http.Request) bool {
 		}))
 }
 
-// crossSite reports whether another site's page has made the request. Following a link from
-// one is allowed: what it leads to, that page cannot read.
+// crossSite reports whether another site's page has made the request. A link from there may be
+// followed, because that page cannot read where it leads.
 func crossSite(r *http.Request) bool {
 	if origin := r.Header.Get("Origin"); origin != "" {
 		u, err := url.Parse(origin)

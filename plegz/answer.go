@@ -22,8 +22,8 @@ type head struct {
 	GoneThrough    uint64          `json:"goneThrough"`
 }
 
-// answer is what is shown: everything, or what has changed since a position. What it refers
-// to is shared with other answers and is not modified.
+// answer has everything, or what has changed since a position. It shares what it refers to
+// with other answers, and nobody modifies it.
 type answer struct {
 	head
 	pods      [][]byte // each a pod as JSON
@@ -56,9 +56,9 @@ func (r *recorder) answer(position string) (a answer, news <-chan struct{}) {
 	return a, r.news
 }
 
-// resumeLocked returns the number of the change that a position stands for. A position from
-// before the end of something that is forgotten by now is not resumed: its client would not
-// hear of that end.
+// resumeLocked returns the number of the change that a position stands for. An old position is
+// not resumed if something has ended since and is forgotten by now: the client would not hear
+// of that end.
 func (r *recorder) resumeLocked(position string) (number uint64, resumed bool) {
 	epoch, text, _ := strings.Cut(position, ".")
 	number, err := strconv.ParseUint(text, 10, 64)
@@ -68,8 +68,8 @@ func (r *recorder) resumeLocked(position string) (number uint64, resumed bool) {
 	return number, true
 }
 
-// writeJSON writes the answer as JSON. What it consists of is JSON already, so that a client
-// costs no copy of it. An error stays in w until it is flushed.
+// writeJSON writes the answer as JSON. Its parts are JSON already, so a client costs no copy of
+// them. An error stays in w until it is flushed.
 func (a *answer) writeJSON(w *bufio.Writer) {
 	head := encoded(a.head)
 	_, _ = w.Write(head[:len(head)-1])

@@ -23,8 +23,8 @@
 //	                lists the first 50 are there
 //	recordingSince  when the recording of history began
 //	position        where in the history this is; the ID of a server-sent event
-//	full            false if only what changed since an earlier position is in it
-//	goneThrough     what has a gone of this or less is forgotten
+//	full            false if it has only what changed since an earlier position
+//	goneThrough     everything whose gone is at most this is forgotten
 //	pods            the pods, those that are gone included, by namespace and name
 //	events          the newest events, oldest first
 //	samples         one a second, oldest first
@@ -44,15 +44,14 @@
 //
 // # History
 //
-// What is present is shown from the first request on. History, which is the containers and
-// pods that are gone, the events and the samples, is recorded from then on by a
-// subscription with the name "plegz", which ends ten minutes after the last request, or at
-// Stop when no stream is open. Before the first request and after that end nothing runs and
-// nothing is kept. History is bounded: see WithHistory.
+// The first request gets what is present. From then on a subscription with the name "plegz"
+// records history: the containers and pods that are gone, the events and the samples. It ends
+// ten minutes after the last request, or at Stop when no stream is open. Before it begins and
+// after it has ended nothing runs and nothing is kept. History is bounded: see WithHistory.
 //
-// What requests cost the generator does not depend on their number: its pods are read at
-// most five times a second, its health report and the metrics once. Text and JSON are made
-// once for all who ask before something changes, and streams share what they are sent.
+// More requests cost the generator no more: its pods are read at most five times a second,
+// its health report and the metrics once. Text and JSON are made once for all who ask before
+// something changes, and all streams share what is sent.
 //
 // # Safety
 //

@@ -11,18 +11,18 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// history is what is shown of the node, present and past. Everything in it that changes has
-// the number of its last change, so that what is new since a number can be told. It knows no
+// history is what the page knows of the node, present and past. Everything in it has the
+// number of its last change, so that it can tell what is new since a number. It knows no
 // clock and no goroutine.
 type history struct {
-	entries int  // how many that are gone are remembered, and how many events
-	labels  bool // whether they are shown
+	entries int  // how many gone containers and pods are remembered, and how many events
+	labels  bool // labels are shown
 
 	began       time.Time
 	number      uint64 // of the newest change
 	pods        map[types.UID]*record
 	gone        []departed // oldest first
-	goneThrough uint64     // those of this number or less are forgotten
+	goneThrough uint64     // departed ones with at most this number are forgotten
 	events      []*event   // oldest first
 	samples     []*sample  // oldest first
 	condition   condition
@@ -31,7 +31,7 @@ type history struct {
 	observations uint64 // how many there were
 }
 
-// maxSamples is ten minutes of them.
+// maxSamples is the number of samples in ten minutes.
 const maxSamples = 600
 
 // record is what is known of one pod.
@@ -40,7 +40,7 @@ type record struct {
 	present   []life // listed containers and sandboxes
 	past      []life // those that are gone, oldest first
 	ended     map[string]time.Time
-	stale     bool   // something has changed that encoded does not have yet
+	stale     bool   // encoded lacks a change
 	listedIn  uint64 // the last observation that had it
 	removedAt time.Time
 	gone      uint64
@@ -153,7 +153,7 @@ func (h *history) remember(d departed) {
 	}
 }
 
-// observe takes in the pods as they are at a time: all of them, listed or not any more.
+// observe takes in the pods as they are now. Those that are not listed any more are gone.
 func (h *history) observe(listed pleg.Pods, status func(types.UID) (*pleg.PodStatus, error),
 	failing map[types.UID]pleg.FailingPod, now time.Time) {
 	h.observations++

@@ -18,8 +18,8 @@ var page = newPage(func(name string) string {
 	return string(b)
 })
 
-// scripts are in the page in this order, as one: each may use those above it, and what the
-// others declare once all have run.
+// scripts are in the page in this order, as one script. While it runs, each may use only those
+// above it; once all have run, it may use all.
 var scripts = []string{
 	"model.js", "dom.js", "state.js", "stream.js", "drawing.js", "health.js", "plots.js", "side.js", "events.js",
 	"filter.js", "lanes.js", "detail.js", "keys.js", "start.js",

@@ -16,11 +16,11 @@ import (
 const (
 	// subscriber is the name of the recorder's subscription.
 	subscriber = "plegz"
-	// recordFor is for how long history is recorded after the last request.
+	// recordFor is how long history is recorded after the last request.
 	recordFor = 10 * time.Minute
 	// batch is how long changes are collected before they are shown.
 	batch = 200 * time.Millisecond
-	// samplePeriod is the time between two samples, which have the health with them.
+	// samplePeriod is the time between two samples, and between two looks at the health.
 	samplePeriod = time.Second
 )
 
@@ -34,13 +34,13 @@ type recorder struct {
 	mu sync.Mutex
 	// Guarded by mu. history is nil while nothing is recorded.
 	history *history
-	epoch   string // of the history: its positions mean nothing in another
+	epoch   string // names the history; positions of another history mean nothing in it
 	asked   time.Time
 	streams int
 	news    chan struct{} // closed at the next change; nil if nobody waits
 }
 
-// beginLocked has history recorded, if it is not, and does not wait for any.
+// beginLocked begins to record history, unless it is recorded already. It does not wait.
 func (r *recorder) beginLocked() {
 	now := r.clock.Now()
 	r.asked = now
@@ -56,8 +56,7 @@ func (r *recorder) beginLocked() {
 	go r.record(ctx, cancel, r.subscribe(ctx))
 }
 
-// position returns where the history is, "" while nothing is recorded. Who asks for it has
-// asked for what is there.
+// position returns where the history is, "" while nothing is recorded. It counts as a request.
 func (r *recorder) position() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

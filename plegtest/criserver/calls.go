@@ -107,8 +107,8 @@ func (g *callGuard) leave(method string) {
 	g.inFlight[method]--
 }
 
-// admit closes a connection that CRI-O's multiplexer does not take for one of gRPC, because its
-// first call has not exactly this content-type.
+// admit closes a connection whose first call has another content-type than application/grpc:
+// CRI-O's multiplexer does not take it for gRPC.
 func (s *Server) admit(ctx context.Context) error {
 	client, _ := peer.FromContext(ctx)
 	addr, ok := client.Addr.(connAddr)
@@ -149,7 +149,7 @@ func (s *Server) interceptUnary(ctx context.Context, req any, info *grpc.UnarySe
 }
 
 func (s *Server) answer(ctx context.Context, req any, handler grpc.UnaryHandler) (any, error) {
-	if s.cfg.encodedLists {
+	if s.cfg.own.EncodedLists {
 		if encoded, err := s.node.encodedList(req); encoded != nil || err != nil {
 			return rawMessage(encoded), err
 		}

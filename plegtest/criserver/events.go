@@ -119,11 +119,6 @@ func (s *Server) BreakEventStreams(err error) {
 	s.hub.breakAll(err)
 }
 
-// SendEvent sends an event that the caller made, as the model sends its own.
-func (s *Server) SendEvent(event *runtimeapi.ContainerEventResponse) {
-	s.hub.dispatch(event)
-}
-
 // RepeatEvents sends the last count events again, unchanged, oldest first. At most 1000
 // events are available.
 func (s *Server) RepeatEvents(count int) {

@@ -9,7 +9,7 @@ import (
 
 // A node with a crashing container on a socket, for a program that speaks CRI.
 func ExampleServer_Play() {
-	s, err := criserver.Start(criserver.WithModel(criserver.Containerd2), criserver.WithSeed(1))
+	s, err := criserver.Start(criserver.WithModel(criserver.Containerd2))
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -59,12 +59,6 @@ func (l *gatedListener) gate() <-chan struct{} {
 	return l.thawed
 }
 
-func (l *gatedListener) count() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.conns)
-}
-
 // cut closes every connection, without notice to the clients.
 func (l *gatedListener) cut() {
 	l.mu.Lock()

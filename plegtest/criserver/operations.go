@@ -9,14 +9,12 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Exit codes: of a process killed by SIGKILL, and what runtimes show of a container that was
-// stopped before it was started (CRI-O), that failed to start, and whose exit nobody saw
-// (containerd).
+// Exit codes.
 const (
-	exitKilled       = 137
-	exitNeverStarted = 2
-	exitStartError   = 128
-	exitUnknown      = 255
+	exitKilled       = 137 // killed by SIGKILL
+	exitNeverStarted = 2   // CRI-O: stopped before it was started
+	exitStartError   = 128 // failed to start
+	exitUnknown      = 255 // containerd: nobody saw the exit
 )
 
 const reasonOOM = "OOMKilled"
@@ -366,7 +364,7 @@ func (s *Server) stopLocked(events []*runtimeapi.ContainerEventResponse,
 func (s *Server) eventLocked(kind runtimeapi.ContainerEventType, id string,
 	sb *simSandbox) *runtimeapi.ContainerEventResponse {
 	event := &runtimeapi.ContainerEventResponse{ContainerId: id, ContainerEventType: kind}
-	if sb == nil || s.cfg.bareEvents {
+	if sb == nil || s.cfg.own.BareEvents {
 		return event
 	}
 	event.PodSandboxStatus = sb.status

@@ -1,9 +1,12 @@
 package criserver
 
 import (
+	"cmp"
 	"net"
 
 	"k8s.io/utils/clock"
+
+	"github.com/kubepleg/pleg/internal/serverconfig"
 )
 
 // Option is an option of Start.
@@ -12,14 +15,9 @@ type Option func(c *config)
 type config struct {
 	habits
 	clock         clock.Clock
-	seed          uint64
-	listBatch     int
-	bareEvents    bool
-	encodedLists  bool
+	own           serverconfig.Config
 	versionSet    bool
 	name, version string
-	noStreams     bool
-	buffer        int
 	programs      map[string]Program // nil if the server is read-only
 	listen        func() (net.Listener, error)
 }
@@ -40,41 +38,9 @@ func WithVersion(runtimeName, runtimeVersion string) Option {
 	return func(c *config) { c.versionSet, c.name, c.version = true, runtimeName, runtimeVersion }
 }
 
-// WithSeed sets the seed of all random values: IDs, the order of lists, and the jitter of
-// timetables. The default is 1.
-func WithSeed(seed uint64) Option {
-	return func(c *config) { c.seed = seed }
-}
-
-// WithoutStreamingLists makes the server answer Unimplemented to StreamPodSandboxes and
-// StreamContainers, as older runtimes do.
-func WithoutStreamingLists() Option {
-	return func(c *config) { c.noStreams = true }
-}
-
-// WithListBatch sets how many items a message of a streaming list holds. The default is
-// 5000, as in containerd 2.4.
-func WithListBatch(items int) Option {
-	return func(c *config) { c.listBatch = max(1, items) }
-}
-
-// WithEncodedLists makes the server encode a list without a filter once per change, and
-// answer with the same bytes until the next change. The server then costs little in a
-// benchmark. The order of the list stays the same until the next change.
-func WithEncodedLists() Option {
-	return func(c *config) { c.encodedLists = true }
-}
-
-// WithEventBuffer sets how many events the buffer of a reader holds, or the one of the
-// runtime. The default is that of the model.
-func WithEventBuffer(events int) Option {
-	return func(c *config) { c.buffer = max(1, events) }
-}
-
-// WithoutSandboxInEvents makes the server send events without the statuses of the
-// sandbox and its containers.
-func WithoutSandboxInEvents() Option {
-	return func(c *config) { c.bareEvents = true }
+// WithConfig is for the tests of this module: the package of its argument is internal.
+func WithConfig(own serverconfig.Config) Option {
+	return func(c *config) { c.own = own }
 }
 
 // WithListener makes the server listen with a function of the caller instead of on a socket,
@@ -85,18 +51,15 @@ func WithListener(listen func() (net.Listener, error)) Option {
 }
 
 func newConfig(opts []Option) config {
-	c := config{habits: Containerd2.habits(), clock: clock.RealClock{}, seed: 1, listBatch: 5000}
+	c := config{habits: Containerd2.habits(), clock: clock.RealClock{}}
 	for _, opt := range opts {
 		opt(&c)
 	}
 	if c.versionSet {
 		c.habits.name, c.habits.version = c.name, c.version
 	}
-	if c.noStreams {
-		c.streamingLists = false
-	}
-	if c.buffer > 0 {
-		c.eventBuffer = c.buffer
-	}
+	c.streamingLists = c.streamingLists && !c.own.PlainLists
+	c.eventBuffer = cmp.Or(c.own.EventBuffer, c.eventBuffer)
+	c.own.Seed, c.own.ListBatch = cmp.Or(c.own.Seed, 1), cmp.Or(c.own.ListBatch, 5000)
 	return c
 }

@@ -20,10 +20,8 @@ const (
 
 // The kubelet's back-off between restarts.
 const (
-	// DefaultBackOff is the first delay.
-	DefaultBackOff = 10 * time.Second
-	// DefaultMaxBackOff is the longest delay.
-	DefaultMaxBackOff = 5 * time.Minute
+	firstBackOff   = 10 * time.Second
+	longestBackOff = 5 * time.Minute
 )
 
 // PodPlan is the life of a pod: when it starts, what its containers do, and when it is
@@ -65,10 +63,10 @@ type ContainerPlan struct {
 	Restart RestartPolicy
 	// Restarts is the maximum number of restarts; 0 is unlimited.
 	Restarts int
-	// BackOff is the delay before the first restart; 0 is DefaultBackOff. The delay
-	// doubles with each restart.
+	// BackOff is the delay before the first restart; 0 is 10 s, as in the
+	// kubelet. The delay doubles with each restart.
 	BackOff time.Duration
-	// MaxBackOff is the longest delay; 0 is DefaultMaxBackOff.
+	// MaxBackOff is the longest delay; 0 is 5 minutes.
 	MaxBackOff time.Duration
 }
 
@@ -188,10 +186,10 @@ func (r *containerRun) again() bool {
 func (r *containerRun) nextBackOff() time.Duration {
 	first, longest := r.plan.BackOff, r.plan.MaxBackOff
 	if first <= 0 {
-		first = DefaultBackOff
+		first = firstBackOff
 	}
 	if longest <= 0 {
-		longest = DefaultMaxBackOff
+		longest = longestBackOff
 	}
 	if r.backOff == 0 {
 		r.backOff = first

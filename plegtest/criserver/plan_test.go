@@ -10,6 +10,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	testingclock "k8s.io/utils/clock/testing"
 
+	"github.com/kubepleg/pleg/internal/serverconfig"
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
@@ -85,7 +86,7 @@ func TestServerPlay(t *testing.T) {
 func TestServerPlayIsSeeded(t *testing.T) {
 	run := func() []string {
 		clk := testingclock.NewFakeClock(time.Unix(1000, 0))
-		s := startServer(t, criserver.WithClock(clk), criserver.WithSeed(5))
+		s := startServer(t, criserver.WithClock(clk), criserver.WithConfig(serverconfig.Config{Seed: 5}))
 		s.Play(slices.Repeat([]criserver.PodPlan{{
 			Jitter: 0.5, LiveFor: 7 * time.Second, LingerFor: time.Second, ReturnAfter: time.Second,
 			Containers: []criserver.ContainerPlan{{RunFor: time.Second, Restart: criserver.RestartAlways,

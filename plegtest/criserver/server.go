@@ -71,7 +71,7 @@ func Start(opts ...Option) (*Server, error) {
 	}
 	s.lifetime, s.end = context.WithCancel(context.Background()) //nolint:forbidigo // Stop ends it
 	random := func(stream uint64) *rand.Rand {
-		return rand.New(rand.NewPCG(cfg.seed, stream)) //nolint:gosec // not for secrets
+		return rand.New(rand.NewPCG(cfg.own.Seed, stream)) //nolint:gosec // not for secrets
 	}
 	s.node = newNode(cfg.clock, cfg.crio, random(0), random(1))
 	s.hub = newEventHub(cfg.habits, cfg.clock, random(2))
@@ -210,12 +210,4 @@ func (s *Server) CutConnections() {
 	if up := s.serving(); up != nil {
 		up.listener.cut()
 	}
-}
-
-// Connections returns how many connections are open.
-func (s *Server) Connections() int {
-	if up := s.serving(); up != nil {
-		return up.listener.count()
-	}
-	return 0
 }

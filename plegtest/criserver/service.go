@@ -53,7 +53,7 @@ func (c *service) StreamPodSandboxes(req *runtimeapi.StreamPodSandboxesRequest,
 		return status.Error(codes.Unimplemented,
 			"unknown method StreamPodSandboxes for service runtime.v1.RuntimeService")
 	}
-	for batch := range slices.Chunk(c.s.node.listSandboxes(req.GetFilter()), c.s.cfg.listBatch) {
+	for batch := range slices.Chunk(c.s.node.listSandboxes(req.GetFilter()), c.s.cfg.own.ListBatch) {
 		if err := stream.Send(&runtimeapi.StreamPodSandboxesResponse{PodSandboxes: batch}); err != nil {
 			return err
 		}
@@ -67,7 +67,7 @@ func (c *service) StreamContainers(req *runtimeapi.StreamContainersRequest,
 		return status.Error(codes.Unimplemented,
 			"unknown method StreamContainers for service runtime.v1.RuntimeService")
 	}
-	for batch := range slices.Chunk(c.s.node.listContainers(req.GetFilter()), c.s.cfg.listBatch) {
+	for batch := range slices.Chunk(c.s.node.listContainers(req.GetFilter()), c.s.cfg.own.ListBatch) {
 		if err := stream.Send(&runtimeapi.StreamContainersResponse{Containers: batch}); err != nil {
 			return err
 		}

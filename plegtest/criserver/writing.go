@@ -57,8 +57,8 @@ func (c *service) RunPodSandbox(_ context.Context,
 	return &runtimeapi.RunPodSandboxResponse{PodSandboxId: id}, nil
 }
 
-// crioGrace is how long CRI-O waits for a container that it has asked to end because its
-// sandbox is stopped or it is removed. containerd kills it at once.
+// crioGrace is how long CRI-O lets a container end by itself when its sandbox is stopped or
+// the container is removed. containerd kills it at once.
 const crioGrace = 10 * time.Second
 
 // StopPodSandbox implements runtimeapi.RuntimeServiceServer.
@@ -70,8 +70,8 @@ func (c *service) StopPodSandbox(ctx context.Context,
 	return &runtimeapi.StopPodSandboxResponse{}, c.stopped(c.s.StopPodSandbox(req.PodSandboxId))
 }
 
-// stopped returns the error of what was to be stopped, which is that it is not there: most
-// runtimes do not mind.
+// stopped returns the error of stopping something that is not there. Most runtimes return
+// none.
 func (c *service) stopped(err error) error {
 	if c.s.cfg.missingIsError {
 		return err

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kubepleg/pleg/internal/serverconfig"
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
@@ -38,7 +39,7 @@ func serve(asked string) error {
 	if err != nil {
 		return err
 	}
-	s, err := criserver.Start(criserver.WithEncodedLists(), criserver.WithoutStreamingLists(),
+	s, err := criserver.Start(criserver.WithConfig(serverconfig.Config{EncodedLists: true, PlainLists: true}),
 		criserver.WithModel(criserver.CRIOWithoutEvents))
 	if err != nil {
 		return err

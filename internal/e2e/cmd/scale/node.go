@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kubepleg/pleg/internal/serverconfig"
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
@@ -35,7 +36,7 @@ func numbers(list string) (numbers []int, err error) {
 // measured measures the agent on a node of so many pods, of which so many containers die
 // and are restarted in a second.
 func measured(ctx context.Context, program string, pods, rate int) (c cost, err error) {
-	node, err := criserver.Start(criserver.WithEncodedLists())
+	node, err := criserver.Start(criserver.WithConfig(serverconfig.Config{EncodedLists: true}))
 	if err != nil {
 		return cost{}, err
 	}

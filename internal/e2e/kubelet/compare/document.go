@@ -8,17 +8,16 @@ import (
 	"strings"
 )
 
-// document returns the results as Markdown: the table, what the kubelets said of their
-// health, and the runs that all this is from.
-func (r *results) document() string {
+// journal returns, as Markdown, what is told apart from the table: what the kubelets said of
+// their health, and the runs that all this is from.
+func (r *results) journal() string {
 	var b strings.Builder
-	b.WriteString(r.table())
 	if said := r.words(); said != "" {
-		b.WriteString("\nWhat the kubelets said of their health:\n\n" + said)
+		b.WriteString("What the kubelets said of their health:\n\n" + said + "\n")
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	b.WriteString("\nThe runs:\n\n")
+	b.WriteString("The runs:\n\n")
 	for _, run := range r.runs {
 		fmt.Fprintf(&b, "- %s\n", run)
 	}
@@ -95,37 +94,39 @@ const (
 	end = "<!-- end of what is measured -->"
 )
 
-// write writes the results between the markers of a document, and the plot below it.
+// write writes the results into the files of a document.
 func (r *results) write(path string) error {
-	content, err := os.ReadFile(path)
+	files, err := r.files(path)
 	if err != nil {
-		return fmt.Errorf("reading what to write the table into: %w", err)
+		return err
 	}
-	edited, err := r.between(string(content))
-	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	if err := os.WriteFile(path, []byte(edited), 0o644); err != nil {
-		return fmt.Errorf("writing the table: %w", err)
-	}
-	if err := os.WriteFile(plotOf(path), []byte(r.plot()), 0o644); err != nil {
-		return fmt.Errorf("writing the plot: %w", err)
+	for name, content := range files {
+		if err := os.WriteFile(name, []byte(content), 0o644); err != nil {
+			return fmt.Errorf("writing the results: %w", err)
+		}
 	}
 	return nil
 }
 
-// between returns a document with the results between its markers.
-func (r *results) between(content string) (string, error) {
-	before, rest, found := strings.Cut(content, beginning)
-	_, after, foundEnd := strings.Cut(rest, end)
-	if !found || !foundEnd {
-		return "", fmt.Errorf("there is no place for the table: the lines %s and %s", beginning, end)
+// files returns the files that a document's results are in, with their content: the document,
+// which has the table between its markers, and below it in bench the journal, a document of
+// the same name, and the plot.
+func (r *results) files(path string) (map[string]string, error) {
+	name := filepath.Base(path)
+	bench := filepath.Join(filepath.Dir(path), "bench")
+	plot := strings.ToLower(strings.TrimSuffix(name, filepath.Ext(name))) + ".svg"
+	files := map[string]string{filepath.Join(bench, plot): r.plot()}
+	for file, results := range map[string]string{path: r.table(), filepath.Join(bench, name): r.journal()} {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			return nil, fmt.Errorf("reading what to write the results into: %w", err)
+		}
+		before, rest, found := strings.Cut(string(content), beginning)
+		_, after, foundEnd := strings.Cut(rest, end)
+		if !found || !foundEnd {
+			return nil, fmt.Errorf("%s has no place for the results: the lines %s and %s", file, beginning, end)
+		}
+		files[file] = before + beginning + "\n" + results + end + after
 	}
-	return before + beginning + "\n" + r.document() + end + after, nil
-}
-
-// plotOf returns the path of the plot of a document: with the others, below it.
-func plotOf(path string) string {
-	name := strings.ToLower(strings.TrimSuffix(filepath.Base(path), filepath.Ext(path)))
-	return filepath.Join(filepath.Dir(path), "bench", name+".svg")
+	return files, nil
 }

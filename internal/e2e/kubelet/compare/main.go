@@ -41,7 +41,7 @@ var (
 	within   = flag.Duration("within", 2*time.Second, "what is promised for a crash beside a pod that hangs")
 	samples  = flag.String("samples", "", "a file of samples to add to: the table has those of earlier runs too")
 	draw     = flag.Bool("draw", false, "measure nothing; make the table and the plot of what is in -samples")
-	into     = flag.String("write", "", "a document to write the table into, between its markers; the plot goes below it")
+	into     = flag.String("write", "", "a document to write the table into; the journal and the plot go below it")
 
 	requestTimeout = flag.Duration("request-timeout", 2*time.Minute, "runtime-request-timeout of the kubelets")
 )
@@ -60,7 +60,7 @@ func run(ctx context.Context) error {
 			return err
 		}
 	}
-	fmt.Println(r.document())
+	fmt.Println(r.table() + "\n" + r.journal())
 	if *into != "" {
 		if err := r.write(*into); err != nil {
 			return err

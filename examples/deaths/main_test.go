@@ -1,0 +1,56 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kubepleg/pleg/plegtest/criserver"
+)
+
+// A container that crashes again and again is printed, and the end of the context ends the
+// program.
+func TestDeaths(t *testing.T) {
+	server, err := criserver.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Stop()
+	server.Play(criserver.PodPlan{
+		PodConfig: criserver.PodConfig{Namespace: "shop", Name: "cart-0"},
+		Containers: []criserver.ContainerPlan{{
+			ContainerConfig: criserver.ContainerConfig{Name: "cart"},
+			RunFor:          50 * time.Millisecond, ExitCode: 137, Reason: "OOMKilled",
+			Restart: criserver.RestartAlways, BackOff: 50 * time.Millisecond,
+		}},
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	out, in := io.Pipe()
+	ended := make(chan error, 1)
+	go func() {
+		ended <- deaths(ctx, server.Endpoint(), in)
+		_ = in.Close()
+	}()
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil || !strings.HasPrefix(line, "shop/cart-0 cart (") ||
+		!strings.HasSuffix(line, "…) ContainerDied exit 137 OOMKilled\n") {
+		t.Errorf("%q, %v", line, err)
+	}
+	cancel()
+	_ = out.Close() // what is written later is not read
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// Without a runtime the error names the socket.
+func TestNoRuntime(t *testing.T) {
+	err := deaths(t.Context(), "/nowhere.sock", io.Discard)
+	if err == nil || !strings.Contains(err.Error(), "/nowhere.sock") {
+		t.Error(err)
+	}
+}
