@@ -111,7 +111,9 @@ func (l *loop) step() <-chan time.Time {
 	for _, c := range out.begin {
 		l.begin(c)
 	}
-	out.log.write(l.logger)
+	for _, log := range out.log.lines {
+		log(l.logger)
+	}
 	for _, caller := range out.relisted {
 		close(caller.done)
 	}
@@ -302,18 +304,8 @@ type cancelCall struct {
 // logger is code of a user, which may call the generator, or hang.
 type stepLog struct {
 	verbosity int // the logger's
-	lines     []logLine
+	lines     []func(klog.Logger)
 }
-
-// logLine is one call of the logger.
-type logLine struct {
-	level         int // errorLevel for an error
-	err           error
-	message       string
-	keysAndValues []any
-}
-
-const errorLevel = -1
 
 // verbosityOf returns the highest level of those in use at which a logger is enabled.
 func verbosityOf(logger klog.Logger) int {
@@ -331,22 +323,12 @@ func (l *stepLog) enabled(level int) bool { return level <= l.verbosity }
 // often asks before.
 func (l *stepLog) info(level int, message string, keysAndValues ...any) {
 	if l.enabled(level) {
-		l.lines = append(l.lines, logLine{level, nil, message, keysAndValues})
+		l.lines = append(l.lines, func(logger klog.Logger) { logger.V(level).Info(message, keysAndValues...) })
 	}
 }
 
 func (l *stepLog) error(err error, message string, keysAndValues ...any) {
-	l.lines = append(l.lines, logLine{errorLevel, err, message, keysAndValues})
-}
-
-func (l *stepLog) write(logger klog.Logger) {
-	for _, line := range l.lines {
-		if line.level == errorLevel {
-			logger.Error(line.err, line.message, line.keysAndValues...)
-		} else {
-			logger.V(line.level).Info(line.message, line.keysAndValues...)
-		}
-	}
+	l.lines = append(l.lines, func(logger klog.Logger) { logger.Error(err, message, keysAndValues...) })
 }
 
 // neverZero is a clock that shows the moment before the zero time in place of that, which

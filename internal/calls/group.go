@@ -49,13 +49,13 @@ type call[K comparable] struct {
 	key    K
 	info   Info
 	cancel context.CancelCauseFunc
-	err    error // what it came to; owned by its goroutine
+	ended  chan struct{} // closed when done has returned
+	err    error         // what it came to; owned by its goroutine
 
 	// Guarded by the group's lock.
 
-	ended    chan struct{} // closed when done has returned; nil if nobody waits for that
-	returned bool          // it is no longer in flight
-	stopped  bool          // CancelAll was called before done had returned
+	returned bool // it is no longer in flight
+	stopped  bool // CancelAll was called before done had returned
 }
 
 // NewGroup returns a group without calls. [Is] finds the known errors in those of
@@ -78,7 +78,7 @@ func NewGroup[K comparable](known ...error) *Group[K] {
 // No two calls in flight should have the same key: Cancel would cancel both.
 func (g *Group[K]) Go(key K, info Info, method func(ctx context.Context) error, done func(err error, stopped bool)) {
 	ctx, cancel := context.WithCancelCause(context.Background()) //nolint:forbidigo // its call ends it, or Cancel
-	c := &call[K]{key: key, info: info, cancel: cancel}
+	c := &call[K]{key: key, info: info, cancel: cancel, ended: make(chan struct{})}
 	g.mu.Lock()
 	g.calls[c] = struct{}{}
 	g.mu.Unlock()
@@ -125,9 +125,7 @@ func (g *Group[K]) forget(c *call[K]) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.calls, c)
-	if c.ended != nil {
-		close(c.ended)
-	}
+	close(c.ended)
 }
 
 // Cancel cancels the context of the call with this key. It does nothing if the call
@@ -150,7 +148,7 @@ func (g *Group[K]) CancelAll(cause error) {
 // done with them, or when timeout fires. It does not wait for calls that began later. It
 // returns those that have not returned, oldest first.
 func (g *Group[K]) Wait(timeout <-chan time.Time) []Info {
-	for _, c := range g.list((*call[K]).awaited) {
+	for _, c := range g.list(func(c *call[K]) bool { return c.stopped }) {
 		select {
 		case <-c.ended:
 			continue
@@ -179,15 +177,6 @@ func (g *Group[K]) list(wanted func(*call[K]) bool) (list []*call[K]) {
 		}
 	}
 	return list
-}
-
-// awaited reports whether CancelAll has cancelled the call, and makes the channel that says
-// when it has ended. The group's lock is held.
-func (c *call[K]) awaited() bool {
-	if c.stopped && c.ended == nil {
-		c.ended = make(chan struct{})
-	}
-	return c.stopped
 }
 
 func infos[K comparable](calls []*call[K]) (list []Info) {
