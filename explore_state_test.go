@@ -20,13 +20,12 @@ type class uint8
 const (
 	plain class = iota
 	leftOut
-	stampNumber  // the number of a stamp
-	wantNumber   // the same, plus one
-	clockTime    // what is compared with other times: its rank
-	schedTime    // when something is due or was: how far ahead it is
-	changeNumber // of the pod
-	syncNumber   // of the pod
-	notZero      // zero or not
+	stampNumber // the number of a stamp
+	wantNumber  // the same, plus one
+	clockTime   // what is compared with other times: its rank
+	schedTime   // when something is due or was: how far ahead it is
+	syncNumber  // of the pod
+	notZero     // zero or not
 	classes
 )
 
@@ -47,8 +46,7 @@ var classesOf = map[string]class{
 	"podRecord.shownIn":   leftOut, "podRecord.failures": notZero,
 	"podRecord.err": leftOut, "podRecord.shown": leftOut,
 	"publication.syncsRequested": syncNumber,
-	"publication.syncsDelivered": syncNumber, "change.number": changeNumber,
-	"snapshot.changeNumber": changeNumber, "snapshot.syncs": syncNumber, "snapshot.cause": leftOut,
+	"publication.syncsDelivered": syncNumber, "snapshot.syncs": syncNumber, "snapshot.cause": leftOut,
 	"change.cause":     leftOut,
 	"podRecords.order": leftOut, "podRecords.tally": leftOut,
 	"podRecords.scratch": leftOut, "podRecords.shown": leftOut,
@@ -338,7 +336,7 @@ func (f *printer) number(n int64, c class) {
 	case wantNumber:
 		f.bool(n != 0)
 		f.put(stampNumber, max(n-1, 0))
-	case changeNumber, syncNumber:
+	case syncNumber:
 		f.put(c, f.ofPod(uint64(n)))
 	default:
 		f.put(c, n)

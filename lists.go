@@ -206,8 +206,8 @@ func (r *reconciler) changed(rec *podRecord, transitions []transition, l listInf
 // it appears until the first full list was so before there was anybody to see it.
 func (r *reconciler) noteChange(rec *podRecord, transitions []transition, l listInfo) {
 	newest, first := &rec.publication.change, r.publisher.firstFullList
-	existed := newest.number == 0 && (first.Number == 0 || !l.stamp.After(first))
-	*newest = change{newest.number + 1, true, l.stamp, l.cause}
+	existed := newest.stamp.Number == 0 && (first.Number == 0 || !l.stamp.After(first))
+	*newest = change{true, l.stamp, l.cause}
 	r.metrics.countTransitions(deliverable(transitions), l.cause)
 	for _, t := range transitions {
 		id := t.container.ID.ID

@@ -83,7 +83,7 @@ func (rec *podRecord) isHealthy() bool {
 
 // supersedes reports whether the record has changed since an inspection of it began.
 func (rec *podRecord) supersedes(insp *inspection) bool {
-	return rec.publication.change.number != insp.snapshot.changeNumber
+	return rec.publication.change.stamp.Number != insp.snapshot.change.Number
 }
 
 // inspection is the inspection of a pod in flight.

@@ -46,7 +46,7 @@ func (p *publisher) publish(rec *podRecord, s snapshot, recovered bool) {
 		uid: rec.uid, pod: s.pod, sync: p.syncsDone(rec, s.syncs) || recovered,
 		listedAt: s.listedAt.Time, cause: s.cause, statuses: pub.seen, initial: p.takeInitial(rec, s),
 	}
-	if s.changeNumber == pub.change.number {
+	if s.change.Number == pub.change.stamp.Number {
 		pub.change.pending = false
 	}
 	if p.log.enabled(2) {
@@ -127,21 +127,20 @@ func (p *publication) amend(status *Status) {
 
 // change is the newest change of a record.
 type change struct {
-	number  uint64 // counts the changes of the record
-	pending bool   // it is not published
-	stamp   stamp  // of the list that showed it
-	cause   Cause  // of that list
+	pending bool  // it is not published
+	stamp   stamp // of the list that showed it
+	cause   Cause // of that list
 }
 
 // snapshot is what is published of a pod: as it was when its inspection began, or when it
 // was found to need none.
 type snapshot struct {
-	pod          *Pod
-	listed       *Pod   // without the exits that were seen since
-	changeNumber uint64 // number of the newest change in it
-	listedAt     stamp  // of the list that showed that change if it is pending, else of the newest
-	cause        Cause  // of that list; CauseDemand if nothing is pending
-	syncs        uint64 // the PodSyncs that were requested by then
+	pod      *Pod
+	listed   *Pod   // without the exits that were seen since
+	change   stamp  // of the newest change in it
+	listedAt stamp  // that too if it is pending, else that of the newest list
+	cause    Cause  // of that list; CauseDemand if nothing is pending
+	syncs    uint64 // the PodSyncs that were requested by then
 }
 
 // snapshot returns that of a pod, which was listed at a stamp.
@@ -150,5 +149,5 @@ func (p *publication) snapshot(pod *Pod, at stamp) snapshot {
 	if p.change.pending {
 		at, cause = p.change.stamp, p.change.cause
 	}
-	return snapshot{pod, pod, p.change.number, at, cause, p.syncsRequested}
+	return snapshot{pod, pod, p.change.stamp, at, cause, p.syncsRequested}
 }
