@@ -208,39 +208,6 @@ func (r *reconciler) store(rec *podRecord, status *PodStatus, err error, made, o
 	return recovered
 }
 
-// countExits counts the deaths of a pod's containers whose end was seen, and those of which
-// nothing can show it any more.
-func (r *reconciler) countExits(rec *podRecord) {
-	if len(rec.exits) == 0 {
-		return
-	}
-	var listed finder[Container]
-	if rec.pod != nil {
-		listed = finderIn(rec.pod.Containers)
-	}
-	statuses := statusFinderIn(rec.publication.seen)
-	inspected := rec.pod != nil && rec.inspection.call != nil && !rec.inspection.dead()
-	for id, e := range rec.exits {
-		end, is := statuses.at(0, id), plegStateOf(listed.at(0, id))
-		seen, over := end != nil && end.State == ContainerStateExited, is == plegAbsent || is == plegRunning
-		switch {
-		case e.ahead && is == plegAbsent: // it was never listed
-			continue
-		case !e.counted && seen:
-			r.metrics.countExit(end)
-			e.counted = true
-			rec.exits[id] = e
-		case !e.counted && (!over || inspected):
-			continue
-		case !e.counted:
-			r.metrics.countExit(nil)
-		}
-		if over {
-			delete(rec.exits, id)
-		}
-	}
-}
-
 // agrees reports whether a status has the same containers and sandboxes as the list of its
 // pod, in the same states. A status without any sandbox is not compared in its sandboxes:
 // the runtime inspects none.

@@ -1,0 +1,179 @@
+package pleg
+
+import "github.com/kubepleg/pleg/internal/schedule"
+
+// What a status or an exit event has seen to exit has exited; see exits.go and rules 20 to 22 of
+// docs/CONTRACT.md. Lists are the third witness: podRecords.compare.
+
+// noteExit notes that a witness other than a list has seen a container of the record exit.
+func (r *reconciler) noteExit(rec *podRecord, id string) {
+	e := rec.exits[id]
+	e.ahead, e.since = true, r.sched.Now()
+	r.records.setExit(rec, id, e)
+	r.records.replace(rec, rec.listed, rec.withExits(rec.pod))
+}
+
+// containerExited takes in an exit that the runtime tells. Of a sandbox it is a hint: only the
+// runtime's own status tells more of one. A container that no list has shown yet is remembered until
+// the lists would show it.
+func (r *reconciler) containerExited(e ContainerExit) {
+	rec, c := r.records.find(e)
+	if rec == nil {
+		r.records.strangers.add(e, r.sched.Last(), r.sched.Now())
+		return
+	}
+	if !r.sched.Connected() { // else the event stream hints at the pod
+		r.hint(rec.uid)
+	}
+	if c == nil {
+		return
+	}
+	seen := statusFinderIn(rec.publication.seen)
+	status := seen.at(0, e.ContainerID)
+	if status == nil || status.State != ContainerStateExited {
+		status = exitStatus(status, c, e, r.sched.Now())
+		rec.publication.amend(status)
+	}
+	if c.State != ContainerStateExited {
+		r.noteExit(rec, e.ContainerID)
+		r.metrics.countTransitions(1, CauseExit)
+	}
+	if in := &rec.inspection; in.call != nil { // what it is made for is published when it returns
+		in.snapshot.pod = withExited(in.snapshot.pod, func(id string) bool { return id == e.ContainerID })
+	}
+	r.tellExit(rec, status, CauseExit)
+	r.countExits(rec)
+}
+
+// tellExit stores and publishes an exit that is not published. What else has changed of the pod
+// waits for its inspection.
+func (r *reconciler) tellExit(rec *podRecord, status *Status, cause Cause) {
+	published := rec.publication.pod
+	if published == nil { // its first inspection tells
+		return
+	}
+	told := withExited(published, func(id string) bool { return id == status.ID.ID })
+	if told == published { // it was told, or is of a container that waits for an inspection
+		return
+	}
+	r.cache.storeExit(rec, status)
+	r.publisher.publish(rec, snapshot{
+		pod: told, listed: published, listedAt: r.records.observedStamp(rec), cause: cause,
+	}, false)
+}
+
+// tellExits is tellExit for those that a status shows, which may not have been stored.
+func (r *reconciler) tellExits(rec *podRecord, status *PodStatus, cause Cause) {
+	if rec.publication.pod == nil {
+		return
+	}
+	statuses := statusFinderIn(status.ContainerStatuses)
+	for i, c := range rec.publication.pod.Containers {
+		if s := statuses.at(i, c.ID.ID); s != nil && s.State == ContainerStateExited {
+			r.tellExit(rec, s, cause)
+		}
+	}
+}
+
+// takeExits has a status show every exit that is known, and notes those that it alone knows of.
+// The status is the generator's own copy.
+func (r *reconciler) takeExits(rec *podRecord, insp *inspection, status *PodStatus) {
+	listed, seen := finderIn(rec.pod.Containers), statusFinderIn(rec.publication.seen)
+	first, exits := statusFinderIn(status.ContainerStatuses), map[string]*Status{} // that the status does not know of
+	for i, s := range status.ContainerStatuses {
+		id := s.ID.ID
+		c, last := listed.at(i, id), seen.at(i, id)
+		running := c != nil && c.State != ContainerStateExited // as far as the record knows
+		switch {
+		case first.at(0, id) != s: // bad data
+		case s.State == ContainerStateExited && c == nil && last == nil: // a list may show it running yet
+			r.records.setExit(rec, id, exit{ahead: true, since: r.sched.Now()})
+		case s.State == ContainerStateExited && running:
+			r.noteExit(rec, id)
+			r.metrics.countTransitions(1, CausePeriod)
+			if !rec.publication.change.pending && insp.snapshot.syncs == rec.publication.syncsDelivered {
+				insp.snapshot.cause = CausePeriod // nobody has asked for this inspection
+			}
+		case s.State == ContainerStateExited || running || last == nil || last.State != ContainerStateExited:
+		case !last.FinishedAt.IsZero() && s.StartedAt.After(last.FinishedAt):
+			r.startedAgain(rec, id)
+		default:
+			exits[id] = last
+		}
+	}
+	if len(exits) > 0 {
+		status.ContainerStatuses = withStatuses(status.ContainerStatuses, exits)
+		status.ActiveContainerStatuses = withStatuses(status.ActiveContainerStatuses, exits)
+	}
+	statuses := statusFinderIn(status.ContainerStatuses)
+	insp.snapshot.pod = withExited(insp.snapshot.pod, func(id string) bool {
+		s := statuses.at(0, id)
+		return s != nil && s.State == ContainerStateExited
+	})
+}
+
+// noteEnds compares how containers have ended with what was known of it. A PodSync is due where code
+// or reason are others now. A reason other than Completed may be told late, so that the pod is
+// inspected once more.
+func (r *reconciler) noteEnds(rec *podRecord, insp *inspection, status *PodStatus) {
+	seen := statusFinderIn(rec.publication.seen)
+	for i, s := range status.ContainerStatuses {
+		if s.State != ContainerStateExited || s.Unconfirmed {
+			continue
+		}
+		last := seen.at(i, s.ID.ID)
+		ended := last != nil && last.State == ContainerStateExited
+		if ended && (last.ExitCode != s.ExitCode || last.Reason != s.Reason) {
+			r.publisher.requestSync(rec)
+			insp.snapshot.syncs = rec.publication.syncsRequested
+		}
+		e, dead := rec.exits[s.ID.ID]
+		if news := ended && last.Unconfirmed || !ended && !e.counted; dead && news && s.Reason != exitCompleted {
+			r.sched.InspectLater(rec.uid)
+		}
+	}
+}
+
+// startedAgain notes that a container runs that is known to have exited: the runtime has started it
+// again under its ID. Only a list makes the record show that.
+func (r *reconciler) startedAgain(rec *podRecord, id string) {
+	if !rec.exits[id].ahead {
+		return
+	}
+	delete(rec.exits, id)
+	rec.listed, rec.shown = nil, nil
+	r.requestNow(rec.uid, schedule.CausePeriod)
+}
+
+// countExits counts the deaths of a pod's containers whose end was seen, and those of which
+// nothing can show it any more.
+func (r *reconciler) countExits(rec *podRecord) {
+	if len(rec.exits) == 0 {
+		return
+	}
+	var listed finder[Container]
+	if rec.pod != nil {
+		listed = finderIn(rec.pod.Containers)
+	}
+	statuses := statusFinderIn(rec.publication.seen)
+	inspected := rec.pod != nil && rec.inspection.call != nil && !rec.inspection.dead()
+	for id, e := range rec.exits {
+		end, is := statuses.at(0, id), plegStateOf(listed.at(0, id))
+		seen, over := end != nil && end.State == ContainerStateExited, is == plegAbsent || is == plegRunning
+		switch {
+		case e.ahead && is == plegAbsent: // it was never listed
+			continue
+		case !e.counted && seen:
+			r.metrics.countExit(end)
+			e.counted = true
+			rec.exits[id] = e
+		case !e.counted && (!over || inspected):
+			continue
+		case !e.counted:
+			r.metrics.countExit(nil)
+		}
+		if over {
+			delete(rec.exits, id)
+		}
+	}
+}
