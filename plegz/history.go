@@ -3,6 +3,7 @@ package plegz
 import (
 	"bytes"
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -37,10 +38,10 @@ const maxSamples = 600
 // record is what is known of one pod.
 type record struct {
 	observed  observed
-	present   []life // listed containers and sandboxes
-	past      []life // those that are gone, oldest first
+	lives     map[string]*life // of its containers and sandboxes by ID, those that are gone included
 	ended     map[string]time.Time
 	stale     bool   // encoded lacks a change
+	forgot    bool   // encoded has lives that are forgotten
 	listedIn  uint64 // the last observation that had it
 	removedAt time.Time
 	gone      uint64
@@ -71,7 +72,7 @@ func (h *history) next() uint64 {
 func (h *history) record(uid types.UID) *record {
 	r := h.pods[uid]
 	if r == nil {
-		r = &record{ended: make(map[string]time.Time)}
+		r = &record{lives: make(map[string]*life), ended: make(map[string]time.Time)}
 		h.pods[uid] = r
 	}
 	return r
@@ -113,21 +114,27 @@ func (h *history) depart(uid types.UID, r *record, l life, at time.Time) {
 	delete(r.ended, l.ID)
 	r.stale = true
 	l.State, l.RemovedAt = stateRemoved, at
-	if i := indexOf(r.past, l.ID); i >= 0 {
-		if l.ExitCode != nil || r.past[i].ExitCode == nil {
-			l.Gone = r.past[i].Gone
-			r.past[i] = l
+	if known := r.lives[l.ID]; known != nil && known.Gone > 0 {
+		if l.ExitCode != nil || known.ExitCode == nil {
+			l.Gone = known.Gone
+			r.lives[l.ID] = &l
 		}
 		return
 	}
-	r.present = slices.DeleteFunc(r.present, func(p life) bool { return p.ID == l.ID })
 	l.Gone = h.next()
-	r.past = append(r.past, l)
+	r.lives[l.ID] = &l
 	h.remember(departed{l.Gone, uid, l.ID})
 }
 
-func indexOf(lives []life, id string) int {
-	return slices.IndexFunc(lives, func(l life) bool { return l.ID == id })
+// shown returns the lives in the order in which they are shown: those that are present as they
+// are listed, then those that are gone, the newest first.
+func (r *record) shown() []*life {
+	return slices.SortedFunc(maps.Values(r.lives), func(a, b *life) int {
+		if a.Gone == 0 || b.Gone == 0 {
+			return cmp.Or(cmp.Compare(a.Gone, b.Gone), cmp.Compare(a.place, b.place))
+		}
+		return cmp.Compare(b.Gone, a.Gone)
+	})
 }
 
 // remember adds what is gone, and forgets the oldest that are too many.
@@ -143,11 +150,10 @@ func (h *history) remember(d departed) {
 		case oldest.id == "" && r.gone == oldest.number:
 			delete(h.pods, oldest.uid)
 		case oldest.id != "":
-			// The clients forget it by goneThrough; it is no change. A change that is not
-			// shown yet is left to show, which numbers it.
-			r.past = slices.DeleteFunc(r.past, func(l life) bool { return l.Gone == oldest.number })
-			if !r.stale {
-				h.encode(r)
+			// The clients forget it by goneThrough; it is no change.
+			if l := r.lives[oldest.id]; l != nil && l.Gone == oldest.number {
+				delete(r.lives, oldest.id)
+				r.forgot = true
 			}
 		}
 	}
@@ -189,8 +195,10 @@ func (h *history) observe(listed pleg.Pods, status func(types.UID) (*pleg.PodSta
 func (h *history) leave(uid types.UID, r *record, now time.Time) {
 	r.observed.failing, r.observed.err, r.stale = pleg.FailingPod{}, "", true
 	if r.gone == 0 {
-		for _, l := range slices.Clone(r.present) {
-			h.depart(uid, r, l, now)
+		for _, l := range r.shown() {
+			if l.Gone == 0 {
+				h.depart(uid, r, *l, now)
+			}
 		}
 		r.gone, r.removedAt = h.next(), now
 		h.remember(departed{r.gone, uid, ""})
@@ -203,20 +211,19 @@ func (h *history) update(uid types.UID, r *record, now time.Time) {
 	for _, c := range slices.Concat(r.observed.listed.Containers, r.observed.listed.Sandboxes) {
 		// Its event waits for the inspection, and that may hang.
 		id := clip(c.ID.ID)
-		if i := indexOf(r.present, id); i >= 0 && c.State == pleg.ContainerStateExited &&
-			r.present[i].State == pleg.ContainerStateRunning && r.ended[id].IsZero() {
+		if l := r.lives[id]; l != nil && c.State == pleg.ContainerStateExited &&
+			l.State == pleg.ContainerStateRunning && r.ended[id].IsZero() {
 			r.ended[id] = now
 		}
 	}
-	containers, sandboxes := r.observed.lives(r.ended)
-	isPast := func(l life) bool { return indexOf(r.past, l.ID) >= 0 }
-	listed := slices.DeleteFunc(slices.Concat(containers, sandboxes), isPast)
-	for _, l := range slices.Clone(r.present) {
-		if indexOf(listed, l.ID) < 0 {
-			h.depart(uid, r, l, now)
+	listed := r.observed.lives(r.ended)
+	maps.DeleteFunc(listed, func(id string, _ *life) bool { return r.lives[id] != nil && r.lives[id].Gone > 0 })
+	for _, l := range r.shown() {
+		if l.Gone == 0 && listed[l.ID] == nil {
+			h.depart(uid, r, *l, now)
 		}
 	}
-	r.present = listed
+	maps.Copy(r.lives, listed)
 	h.show(r)
 }
 
@@ -234,21 +241,16 @@ func (h *history) show(r *record) {
 func (h *history) encode(r *record) {
 	p := r.observed.view(h.labels)
 	p.Gone, p.RemovedAt = r.gone, r.removedAt
-	for _, l := range slices.Concat(r.present, reversed(r.past)) {
+	for _, l := range r.shown() {
 		if l.sandbox {
-			p.Sandboxes = append(p.Sandboxes, l)
+			p.Sandboxes = append(p.Sandboxes, *l)
 		} else {
-			p.Containers = append(p.Containers, l)
+			p.Containers = append(p.Containers, *l)
 		}
 	}
 	p.summarize()
+	r.forgot = false
 	r.namespace, r.name, r.encoded = p.Namespace, p.Name, encoded(p)
-}
-
-func reversed(lives []life) []life {
-	lives = slices.Clone(lives)
-	slices.Reverse(lives)
-	return lives
 }
 
 // describe takes in the health.
@@ -276,6 +278,10 @@ func (h *history) since(number uint64) (pods [][]byte, events []*event, samples 
 		return cmp.Or(cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.name, b.name), cmp.Compare(a.changed, b.changed))
 	})
 	for _, r := range records {
+		// A change that is not shown yet is left to show, which numbers it.
+		if r.forgot && !r.stale {
+			h.encode(r)
+		}
 		pods = append(pods, r.encoded)
 	}
 	i, _ := slices.BinarySearchFunc(h.events, number+1, func(e *event, n uint64) int { return cmp.Compare(e.Number, n) })

@@ -1,7 +1,6 @@
 package plegz
 
 import (
-	"slices"
 	"time"
 
 	"github.com/kubepleg/pleg"
@@ -60,6 +59,7 @@ type life struct {
 	Gone       uint64     `json:"gone,omitempty"`
 
 	sandbox bool
+	place   int // among those that are listed
 }
 
 // stateRemoved is the state of a container that is no longer listed.
@@ -73,24 +73,28 @@ type observed struct {
 	err     string          // of the last inspection
 }
 
-// lives returns the lives of the listed containers and sandboxes. ended is when those ended
-// whose statuses do not say.
-func (o observed) lives(ended map[string]time.Time) (containers, sandboxes []life) {
+// lives returns the lives of the listed containers and sandboxes by ID. ended is when those
+// ended whose statuses do not say.
+func (o observed) lives(ended map[string]time.Time) map[string]*life {
 	statuses := make(map[string]*pleg.Status)
 	if o.status != nil {
 		for _, s := range o.status.ContainerStatuses {
 			statuses[s.ID.ID] = s
 		}
 	}
+	lives := make(map[string]*life)
+	add := func(c *pleg.Container, s *pleg.Status, sandbox bool) {
+		l := newLife(c, s, ended[clip(c.ID.ID)])
+		l.sandbox, l.place = sandbox, len(lives)
+		lives[l.ID] = &l
+	}
 	for _, c := range o.listed.Containers {
-		containers = append(containers, newLife(c, statuses[c.ID.ID], ended[clip(c.ID.ID)]))
+		add(c, statuses[c.ID.ID], false)
 	}
 	for _, s := range o.listed.Sandboxes {
-		l := newLife(s, nil, ended[clip(s.ID.ID)])
-		l.sandbox = true
-		sandboxes = append(sandboxes, l)
+		add(s, nil, true)
 	}
-	return containers, sandboxes
+	return lives
 }
 
 // newLife returns the life of a listed container, with its status if there is one. The list
@@ -151,8 +155,10 @@ func (o observed) view(labels bool) pod {
 func (p *pod) summarize() {
 	p.Restarts = 0
 	var crashed, running, ended, present int
-	for i, l := range p.Containers {
-		newest := !slices.ContainsFunc(p.Containers[:i], func(other life) bool { return other.Name == l.Name })
+	seen := make(map[string]bool)
+	for _, l := range p.Containers {
+		newest := !seen[l.Name]
+		seen[l.Name] = true
 		if !newest || l.Gone > 0 {
 			continue
 		}

@@ -91,7 +91,7 @@ func view(ctx context.Context, url string) {
 	_, _ = io.Copy(io.Discard, response.Body)
 }
 
-func usedCPU(b *testing.B) time.Duration {
+func usedCPU(b testing.TB) time.Duration {
 	var usage syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
 		b.Fatal(err)
