@@ -75,7 +75,7 @@ function drawLane(lane, i, from, to, width) {
     setText(lane.what, pod.state + (pod.restarts ? ' ↻' + pod.restarts : ''));
     root.title = pod.error ? P.printable(pod.error) : '';
     root.setAttribute('aria-label', [pod.title, pod.state, pod.restarts ? pod.restarts + ' restarts' : '',
-      ...pod.names.map((n) => P.printable(n) + ' ' + P.stateText(pod.containers.find((c) => (c.name || '') === n)))].filter(Boolean).join(', '));
+      ...pod.names.map((n) => P.printable(n) + ' ' + P.stateText(pod.byName.get(n)[0]))].filter(Boolean).join(', '));
     lane.names.classList.toggle('single', pod.names.length < 2);
     lane.names.replaceChildren(...pod.names.map((n) => element('div', {}, element('bdi', {}, P.printable(n)))));
   }

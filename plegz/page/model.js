@@ -42,9 +42,8 @@ const PLEGZ = (() => {
     for (const [uid, pod] of model.pods) {
       if (forgotten(pod)) model.pods.delete(uid);
       else if (pod.oldestGone <= message.goneThrough) {
-        pod.containers = pod.containers.filter((c) => !forgotten(c));
-        pod.sandboxes = pod.sandboxes.filter((s) => !forgotten(s));
-        setOldest(pod);
+        const left = (lives) => lives.filter((l) => !forgotten(l));
+        model.pods.set(uid, derive({ ...pod, containers: left(pod.containers), sandboxes: left(pod.sandboxes) }));
       }
     }
     model.events = model.events.concat(message.events).slice(-MAX_EVENTS);
@@ -63,16 +62,19 @@ const PLEGZ = (() => {
     pod.key = pod.title.toLowerCase();
     pod.removed = time(pod.removedAt);
     pod.hanging = time(pod.hangingSince);
-    pod.names = [...new Set(pod.containers.map((c) => c.name || ''))].sort();
     pod.latest = Math.max(time(pod.createdAt), pod.removed,
       ...pod.containers.map((c) => Math.max(c.created, c.started, c.finished)));
-    setOldest(pod);
-    return pod;
+    return derive(pod);
   }
 
-  function setOldest(pod) {
+  // derive notes what follows from the lives of a pod: its containers by name, the newest first.
+  function derive(pod) {
+    pod.byName = new Map(pod.containers.map((c) => c.name || '').sort().map((name) => [name, []]));
+    for (const c of pod.containers) pod.byName.get(c.name || '').push(c);
+    pod.names = [...pod.byName.keys()];
     const gone = [...pod.containers, ...pod.sandboxes].map((l) => l.gone).filter(Boolean);
     pod.oldestGone = gone.length ? Math.min(...gone) : Infinity;
+    return pod;
   }
 
   // printable shows what does not print, or changes the direction of writing, as escapes.
@@ -179,7 +181,7 @@ const PLEGZ = (() => {
       if (end >= from) drawn.sandboxes.push({ x: x(s.created), width: Math.max(3, x(end) - x(s.created)) });
     }
     pod.names.forEach((name, row) => {
-      const lives = pod.containers.filter((c) => (c.name || '') === name).sort((a, b) => a.created - b.created);
+      const lives = [...pod.byName.get(name)].sort((a, b) => a.created - b.created);
       lives.forEach((c, i) => {
         const begin = c.started || c.created || from;
         const end = c.finished || c.removed || (c.state === 'exited' ? begin : to);
