@@ -143,7 +143,7 @@ nodeagent: ## the node agent of examples/nodeagent on a runtime of its own; Ctrl
 
 .PHONY: live
 live: ## the node agent on a real containerd, or on PLEG_RUNTIME, and beside a kubelet, which it builds; needs root; 10 minutes
-	cd internal/e2e/nodeagent && go test -count=1 -timeout=30m ./...
+	cd internal/e2e/nodeagent && go test -count=1 -timeout=30m -parallel=1 ./... -fire.kills=20 -latency.samples=20
 
 .PHONY: deploy-test
 deploy-test: ## deploy/: manifests, unit, plugin; the DaemonSet's pod under a kubelet on a real containerd, or on PLEG_RUNTIME; needs root

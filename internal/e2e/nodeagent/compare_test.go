@@ -185,6 +185,7 @@ func describe(s v1.ContainerState) string {
 
 // The same manifests, run by a stock kubelet and by the agent, end with the same statuses.
 func TestBesideKubelet(t *testing.T) {
+	t.Parallel()
 	buildKubelet(t)
 	ours, theirs := newNode(t), newNode(t)
 	mine, stock := scenario(20000), scenario(21000)

@@ -2,6 +2,7 @@ package nodeagent
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -18,9 +19,11 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
+// By default a short fire, long enough for every fault of the runtime.
+var fireKills = flag.Int("fire.kills", 9, "how often TestUnderFire kills the agent")
+
 const (
-	firePods  = 30
-	fireKills = 20
+	firePods = 30
 
 	labelUID       = "io.kubernetes.pod.uid"
 	labelName      = "io.kubernetes.container.name"
@@ -31,6 +34,7 @@ const (
 // restarted, a shim is stopped, while pods crash and change. Nothing runs twice, restart
 // counts only grow, nothing is orphaned, and at the end the statuses are the runtime's.
 func TestUnderFire(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	f := &fire{node: n, restarts: map[string]int32{}}
 	for i := range firePods {
@@ -49,7 +53,7 @@ func TestUnderFire(t *testing.T) {
 	joined.Go(func() { f.change(ctx) })
 	joined.Go(func() { f.hurtRuntime(ctx) })
 	joined.Go(func() { f.watchRuntime(ctx) })
-	for i := range fireKills {
+	for i := range *fireKills {
 		sleep(ctx, time.Duration(rand.N(4000))*time.Millisecond)
 		if i%3 == 2 { // now and then it has time to do something
 			sleep(ctx, 8*time.Second)
@@ -73,7 +77,7 @@ func TestUnderFire(t *testing.T) {
 		t.Error(p)
 	}
 	t.Logf("%d kills of the agent, %d faults of the runtime, %d changes of manifests, %d lists, %d restarts",
-		fireKills, f.faults, f.changes, f.lists, sumOf(f.restarts))
+		*fireKills, f.faults, f.changes, f.lists, sumOf(f.restarts))
 }
 
 func sumOf(m map[string]int32) (n int32) {

@@ -212,8 +212,9 @@ func (c *Client) RemovePods(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Sleep is a command that does nothing until it is killed.
-func Sleep() []string { return []string{"sleep", "1000000"} }
+// Sleep is a command that does nothing until it is killed. Asked to end, it ends as if it had been
+// killed: CRI-O asks before it kills, and would wait for ten seconds.
+func Sleep() []string { return Script("trap 'exit 137' TERM", "sleep 1000000 & wait") }
 
 // Exit is a command that ends at once with a code.
 func Exit(code int) []string { return Script("exit " + strconv.Itoa(code)) }
