@@ -19,6 +19,8 @@ type config struct {
 	versionSet    bool
 	name, version string
 	noStreams     bool
+	noExitEvents  bool
+	exitsDir      string
 	buffer        int
 	programs      map[string]Program // nil if the server is read-only
 	listen        func() (net.Listener, error)
@@ -75,6 +77,19 @@ func WithEventBuffer(events int) Option {
 // sandbox and its containers.
 func WithoutSandboxInEvents() Option {
 	return func(c *config) { c.bareEvents = true }
+}
+
+// WithoutExitEvents makes a model of containerd answer Unimplemented to who subscribes to its
+// own events.
+func WithoutExitEvents() Option {
+	return func(c *config) { c.noExitEvents = true }
+}
+
+// WithExitFiles has the models of CRI-O write a file into a folder, which must exist, for each
+// container that exits, as conmon does, also while the server is down: its name is the ID, and
+// the exit code is in it. Unlike CRI-O, they do not remove it.
+func WithExitFiles(dir string) Option {
+	return func(c *config) { c.exitsDir = dir }
 }
 
 // WithListener makes the server listen with a function of the caller instead of on a socket,
