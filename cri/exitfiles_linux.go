@@ -20,7 +20,9 @@ import (
 // This file watches CRI-O's exit files. conmon, the process that CRI-O runs beside each
 // container, writes one when the container has exited: its name is the container's ID, and
 // the exit code is in it. conmon writes it under another name and renames it. CRI-O watches
-// the folder too, and removes the file when it has done what is to be done after an exit.
+// the folder too, and removes the file when it has done what is to be done after an exit. The
+// time of the file is at most a tick of the kernel's clock from that of CRI-O's status, which
+// is that of another file of conmon's.
 
 // exitFileEvents are the kernel's events that are watched for: a file has its name, or is
 // written where it is, and the folder goes.
