@@ -24,6 +24,7 @@ const (
 	badRestartCount
 	badIP
 	badUTF8
+	badExit
 	badCount
 )
 
@@ -38,6 +39,7 @@ var badNames = [badCount]string{
 	badRestartCount: "unreadable_restart_count",
 	badIP:           "unreadable_ip",
 	badUTF8:         "invalid_utf8",
+	badExit:         "unreadable_exit",
 }
 
 // badHandling is how each kind is handled, for the log.
@@ -52,6 +54,7 @@ var badHandling = [badCount]string{
 	badRestartCount: "the restart count is read as 0",
 	badIP:           "the pod gets no addresses",
 	badUTF8:         "what is not UTF-8 is read as U+FFFD",
+	badExit:         "the exit is not told, a list shows it",
 }
 
 // badSet is a set of kinds of bad data.

@@ -13,7 +13,7 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// rpc is a CRI call that this package makes. None of them changes anything.
+// rpc is a call that this package makes. None of them changes anything.
 type rpc int
 
 const (
@@ -25,11 +25,12 @@ const (
 	rpcPodSandboxStatus
 	rpcContainerStatus
 	rpcGetContainerEvents
+	rpcSubscribe // of containerd, not CRI; with WithExitEvents only
 	rpcCount
 )
 
-// rpcNames gives each call its name in the CRI, and the kubelet's name for it in
-// the label operation_type. A streamed list has the name of the plain list that it
+// rpcNames gives each call its name in the CRI or in containerd, and the kubelet's name for
+// it, or one like it, in the label operation_type. A streamed list has the name of the plain list that it
 // replaces, so that dashboards keep working.
 var rpcNames = [rpcCount]struct{ method, operation string }{
 	rpcVersion:            {"Version", "version"},
@@ -40,12 +41,13 @@ var rpcNames = [rpcCount]struct{ method, operation string }{
 	rpcPodSandboxStatus:   {"PodSandboxStatus", "podsandbox_status"},
 	rpcContainerStatus:    {"ContainerStatus", "container_status"},
 	rpcGetContainerEvents: {"GetContainerEvents", "get_container_events"},
+	rpcSubscribe:          {"Events/Subscribe", "subscribe_events"},
 }
 
 // target is what a call is made for.
 type target struct {
 	podUID types.UID
-	kind   string // "container", "sandbox", "the event stream"; empty for lists
+	kind   string // "container", "sandbox", "the event stream", "the exit events"; empty for lists
 	name   string
 	id     string
 }

@@ -44,6 +44,9 @@
 //	                                  settled
 //	event stream, each connection     2 Version, 1 GetContainerEvents; 1 Version more if
 //	                                  the runtime ends it within a second
+//	exit events, each connection      2 Version, 1 Events/Subscribe, which is containerd's
+//	                                  and not CRI's; of CRI-O 1 Version; without
+//	                                  WithExitEvents none
 //
 // A node of 110 pods with two containers and a sandbox each costs 2 calls per relist,
 // 332 calls at the start, and 3 calls more for each pod of which a container changes,
@@ -55,8 +58,19 @@
 // changes anything. Each has the content-type application/grpc, without a suffix: CRI-O
 // closes a connection whose first call has another. The package adds no metadata of its
 // own; what a caller's context or WithDialOptions adds is the caller's. After the
-// connection was restored, any call may be its first. Only an event stream begins with
-// Version, which is answered before GetContainerEvents is sent.
+// connection was restored, any call may be its first. Only a stream of events or of exits
+// begins with Version, which is answered before the stream is opened.
+//
+// # Exit events
+//
+// A runtime knows of an exit before CRI tells it: containerd runs runc, unmounts and writes
+// to the disk first, which takes some 40 to 70 ms on a quiet machine, and if one of these
+// hangs, CRI shows a dead container as running for as long. With [WithExitEvents],
+// WatchContainerExits tells exits as soon as the runtime has seen them: containerd's
+// /tasks/exit, from its own stream of events on the same socket (1.6 and later, k3s too), or
+// the files that CRI-O's conmon writes into container_exits_dir, which the process must be
+// able to read. An exit is final, so it may be believed before a list shows it; nothing else
+// of containerd's events is read. The reason, such as OOMKilled, comes with CRI's status only.
 //
 // # Labels
 //

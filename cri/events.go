@@ -58,37 +58,19 @@ func (r *Runtime) WatchContainerEvents(ctx context.Context, connected func(), ob
 			v.name, v.version, pleg.ErrEventsUnsupported)
 	}
 
-	// The group makes the Version call beside the stream. If that call fails, it
-	// cancels the group's context, which ends the stream.
-	beside := r.newCallGroup(ctx, 1)
-	defer func() {
-		beside.cancel(nil)
-		_ = beside.wait() // its error is the cause of the context, which w.end reads
-	}()
-	w := &watch{
-		runtime:   r,
-		connected: connected,
-		call:      r.begin(rpcGetContainerEvents, eventStream),
-	}
-	defer r.calls.remove(w.call) // if the client or observe panics or ends the goroutine
-
+	w := r.newWatch(ctx, rpcGetContainerEvents, eventStream, connected)
+	defer w.close()
 	dials := r.dials.Load()
 	var codec utf8Codec
 	var stream grpc.ServerStreamingClient[runtimeapi.ContainerEventResponse]
 	if err := guarded(func() (err error) {
-		stream, err = r.client.GetContainerEvents(beside.ctx,
+		stream, err = r.client.GetContainerEvents(w.beside.ctx,
 			&runtimeapi.GetEventsRequest{}, grpc.ForceCodecV2(&codec), grpc.MaxCallRecvMsgSize(maxReceivedBytes))
 		return err
 	}); err != nil {
-		return w.end(beside.ctx, err)
+		return w.end(err)
 	}
-	beside.start(rpcVersion, eventStream, func(ctx context.Context) error {
-		if _, err := r.fetchVersion(ctx); err != nil {
-			return err
-		}
-		w.accept()
-		return nil
-	})
+	w.ask()
 	for {
 		var event *runtimeapi.ContainerEventResponse
 		if err := guarded(func() (err error) {
@@ -99,7 +81,7 @@ func (r *Runtime) WatchContainerEvents(ctx context.Context, connected func(), ob
 			if early && errors.Is(err, io.EOF) && r.answersAfter(ctx, dials) {
 				err = fmt.Errorf("the runtime ended the stream at once: %w", pleg.ErrEventsUnsupported)
 			}
-			return w.end(beside.ctx, err)
+			return w.end(err)
 		}
 		w.accept()
 		w.events++
@@ -125,17 +107,44 @@ func (r *Runtime) answersAfter(ctx context.Context, dials int64) bool {
 // eventStream is the target of the calls for the event stream.
 var eventStream = target{kind: "the event stream"}
 
-// watch is one stream of events.
+// watch is one stream, of events or of exits.
 type watch struct {
 	runtime   *Runtime
 	connected func()
 	call      *call
-	events    int // received; owned by the reader
+	// beside makes the Version call beside the stream. If that call fails, it cancels the
+	// group's context, which is the stream's, and ends it so.
+	beside *callGroup
+	events int // received; owned by the reader
 
 	mu         sync.Mutex
 	settled    bool      // accepted or ended; guarded by mu
 	accepted   bool      // guarded by mu
 	acceptedAt time.Time // guarded by mu
+}
+
+// newWatch begins a stream, which its caller must close.
+func (r *Runtime) newWatch(ctx context.Context, made rpc, of target, connected func()) *watch {
+	return &watch{runtime: r, connected: connected, call: r.begin(made, of), beside: r.newCallGroup(ctx, 1)}
+}
+
+// ask makes the Version call whose answer says that the runtime has accepted the stream.
+func (w *watch) ask() {
+	w.beside.start(rpcVersion, w.call.target, func(ctx context.Context) error {
+		if _, err := w.runtime.fetchVersion(ctx); err != nil {
+			return err
+		}
+		w.accept()
+		return nil
+	})
+}
+
+// close ends the calls of a stream, also if the client or observe panics or ends the
+// goroutine.
+func (w *watch) close() {
+	w.runtime.calls.remove(w.call)
+	w.beside.cancel(nil)
+	_ = w.beside.wait() // its error is the cause of the context, which end reads
 }
 
 // accept records that the runtime has accepted the stream. Only the first call counts.
@@ -163,19 +172,20 @@ func (w *watch) settle() (early bool) {
 }
 
 // end counts a stream that has ended, and returns the reason.
-func (w *watch) end(ctx context.Context, err error) error {
+func (w *watch) end(err error) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.settled = true
+	ended := context.Cause(w.beside.ctx)
 
 	switch {
 	case errors.Is(err, io.EOF):
 		err = errStreamEnded
 	case status.Code(err) == codes.Unimplemented:
 		err = fmt.Errorf("%w: %w", pleg.ErrEventsUnsupported, err)
-	case status.Code(err) == codes.Canceled && context.Cause(ctx) != nil:
+	case status.Code(err) == codes.Canceled && ended != nil:
 		// The context ended it, and has the cause.
-		err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
+		err = fmt.Errorf("%w: %w", ended, err)
 	}
 	// A runtime without a stream has answered; that is not an error.
 	counted := err

@@ -30,7 +30,7 @@ type operationMetrics struct {
 	errors   prometheus.Counter
 }
 
-func newMetrics() *metrics {
+func newMetrics(o *options) *metrics {
 	byOperation := []string{"operation_type"}
 	m := &metrics{
 		operations: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -59,6 +59,9 @@ func newMetrics() *metrics {
 		}, []string{"decoding"}),
 	}
 	for i, name := range rpcNames {
+		if rpc(i) == rpcSubscribe && !o.exitEvents {
+			continue // it is never made
+		}
 		m.perRPC[i] = operationMetrics{
 			total:    m.operations.WithLabelValues(name.operation),
 			duration: m.durations.WithLabelValues(name.operation),

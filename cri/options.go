@@ -14,6 +14,8 @@ type options struct {
 	logger            *klog.Logger
 	plainLists        bool
 	sharedEventStream bool
+	exitEvents        bool
+	exitsDir          string // of CRI-O; empty for none
 	dialOptions       []grpc.DialOption
 }
 
@@ -51,6 +53,19 @@ func WithPlainLists() Option {
 // nothing else on the node reads that stream: otherwise both readers lose events.
 func WithSharedEventStream() Option {
 	return func(o *options) { o.sharedEventStream = true }
+}
+
+// DefaultExitsDir is the folder in which CRI-O has the exit files, its
+// container_exits_dir, unless it is configured otherwise.
+const DefaultExitsDir = "/run/crio/exits"
+
+// WithExitEvents has WatchContainerExits tell what the runtime tells of exits beside the
+// CRI. containerd tells it in a stream of its own, which is opened on the same connection;
+// NewRuntime, which has none, does without. CRI-O tells it in files: exitsDir is its
+// container_exits_dir as this process sees it, usually /run/crio/exits, or empty if it may
+// not be read. Other runtimes tell no exits, and the option changes nothing.
+func WithExitEvents(exitsDir string) Option {
+	return func(o *options) { o.exitEvents, o.exitsDir = true, exitsDir }
 }
 
 // WithDialOptions adds options to the connection that Connect and Dial make, such as

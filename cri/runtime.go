@@ -21,8 +21,9 @@ const maxReceivedBytes = 16 << 20
 const criVersion = "v1"
 
 // Runtime is a CRI v1 runtime as a pleg.Runtime. It also is a pleg.PodGetter, a
-// pleg.EventSource, a pleg.CallReporter, a pleg.Describer and a
-// prometheus.Collector, which the generator registers on its own registerer.
+// pleg.EventSource, with WithExitEvents a pleg.ExitSource, a pleg.CallReporter, a
+// pleg.Describer and a prometheus.Collector, which the generator registers on its own
+// registerer.
 //
 // Its methods may be called from several goroutines at once.
 type Runtime struct {
@@ -54,6 +55,7 @@ var (
 	_ pleg.Runtime      = (*Runtime)(nil)
 	_ pleg.PodGetter    = (*Runtime)(nil)
 	_ pleg.EventSource  = (*Runtime)(nil)
+	_ pleg.ExitSource   = (*Runtime)(nil)
 	_ pleg.CallReporter = (*Runtime)(nil)
 	_ pleg.Describer    = (*Runtime)(nil)
 )
@@ -79,7 +81,7 @@ func NewRuntime(client runtimeapi.RuntimeServiceClient, opts ...Option) *Runtime
 		dials:     new(atomic.Int64),
 		opts:      o,
 		calls:     &calls{clock: o.clock},
-		metrics:   newMetrics(),
+		metrics:   newMetrics(&o),
 		relisting: make(chan struct{}, 1),
 		held:      newHeld(),
 	}
@@ -124,7 +126,7 @@ func (r *Runtime) DescribeRuntime() string {
 }
 
 // CallsInFlight returns the calls to the runtime that have not returned, oldest
-// first. An event stream is included until the runtime has accepted it.
+// first. A stream of events is included until the runtime has accepted it.
 func (r *Runtime) CallsInFlight() []pleg.RuntimeCall { return r.calls.inFlight() }
 
 // knownVersion returns the runtime's last answer to Version; the runtime's name is part

@@ -225,7 +225,7 @@ func sandboxIPs(s *runtimeapi.PodSandboxStatus) ([]string, badSet) {
 	return ips, 0
 }
 
-// badObject counts and logs bad data of an inspection or of an event.
+// badObject counts and logs bad data of an inspection, of an event or of an exit.
 func (r *Runtime) badObject(ctx context.Context, found badSet, of object) {
 	if found == 0 {
 		return

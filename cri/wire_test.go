@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/emptypb"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/kubepleg/pleg"
@@ -32,6 +33,7 @@ type wireServer struct {
 	streams bool         // it has streaming lists
 	// ending, once closed, ends the event streams in good order.
 	ending chan struct{}
+	events chan string // what is sent to who has subscribed to containerd's events
 
 	mu sync.Mutex
 
@@ -53,7 +55,8 @@ func startWireServer(t *testing.T, streams bool) *wireServer {
 	dir, err := os.MkdirTemp("", "cri") // a socket's path must be short
 	must(t, err)
 	t.Cleanup(func() { must(t, os.RemoveAll(dir)) })
-	s := &wireServer{socket: filepath.Join(dir, "cri.sock"), streams: streams, ending: make(chan struct{})}
+	s := &wireServer{socket: filepath.Join(dir, "cri.sock"), streams: streams, ending: make(chan struct{}),
+		events: make(chan string)}
 	s.server = s.serve(t)
 	return s
 }
@@ -65,6 +68,11 @@ func (s *wireServer) serve(t *testing.T) *grpc.Server {
 	must(t, err)
 	server := grpc.NewServer(grpc.StatsHandler(s), grpc.WaitForHandlers(true))
 	runtimeapi.RegisterRuntimeServiceServer(server, s)
+	server.RegisterService(&grpc.ServiceDesc{
+		ServiceName: "containerd.services.events.v1.Events",
+		HandlerType: (*any)(nil),
+		Streams:     []grpc.StreamDesc{{StreamName: "Subscribe", Handler: s.subscribe, ServerStreams: true}},
+	}, s)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(wireListener{l, s}) }()
 	t.Cleanup(func() {
@@ -185,6 +193,25 @@ func (s *wireServer) GetContainerEvents(_ *runtimeapi.GetEventsRequest,
 	}
 }
 
+// subscribe is Subscribe of containerd's events.
+func (s *wireServer) subscribe(_ any, to grpc.ServerStream) error {
+	if err := to.RecvMsg(&emptypb.Empty{}); err != nil {
+		return err
+	}
+	for {
+		select {
+		case event := <-s.events:
+			message := &emptypb.Empty{}
+			message.ProtoReflect().SetUnknown([]byte(event)) // is sent as it is
+			if err := to.SendMsg(message); err != nil {
+				return err
+			}
+		case <-to.Context().Done():
+			return to.Context().Err()
+		}
+	}
+}
+
 // What the server sees of each call is what the package documentation says under "On the
 // wire", whichever call is the first of a connection.
 func TestOnTheWire(t *testing.T) {
@@ -212,17 +239,26 @@ func TestOnTheWire(t *testing.T) {
 			}
 			return nil
 		},
+		"exit events": func(ctx context.Context, r *cri.Runtime) error {
+			ctx, cancel := context.WithCancel(ctx)
+			defer cancel()
+			if err := r.WatchContainerExits(ctx, cancel, func(pleg.ContainerExit) {}); ctx.Err() == nil {
+				return err
+			}
+			return nil
+		},
 	}
 	wantFirst := map[string][]string{
 		"list":          {"ListPodSandbox", "StreamPodSandboxes"},
 		"list of a pod": {"ListContainers", "ListPodSandbox"},
 		"inspection":    {"ContainerStatus", "PodSandboxStatus"},
 		"event stream":  {"Version"},
+		"exit events":   {"Version"},
 	}
 	methods := map[string]bool{}
 	for _, streams := range []bool{false, true} {
 		s := startWireServer(t, streams)
-		r, err := cri.Connect(t.Context(), s.endpoint())
+		r, err := cri.Connect(t.Context(), s.endpoint(), cri.WithExitEvents(""))
 		must(t, err)
 		check := func(received []wireCall) {
 			t.Helper()
@@ -254,7 +290,9 @@ func TestOnTheWire(t *testing.T) {
 		must(t, r.Close())
 		check(s.take())
 	}
-	if got, want := slices.Sorted(maps.Keys(methods)), slices.Sorted(slices.Values(calls)); !slices.Equal(got, want) {
+	want := slices.Concat(calls, []string{path.Base(containerdCall)})
+	slices.Sort(want)
+	if got := slices.Sorted(maps.Keys(methods)); !slices.Equal(got, want) {
 		t.Errorf("calls %v, expected %v", got, want)
 	}
 }

@@ -13,12 +13,14 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/kubepleg/pleg/cri"
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
 type flags struct {
 	manifests, endpoint, stateDir, listen string
 	nodeName, nodeIP, cgroupParent        string
+	exitEvents                            string
 	drain                                 bool
 	verbosity                             int
 }
@@ -32,6 +34,8 @@ func parseFlags(args []string, stderr io.Writer) (flags, error) {
 	set.StringVar(&f.stateDir, "state-dir", "", "directory of statuses, volumes, logs and the lock;\n"+
 		"a temporary one with the runtime in this process, else /var/lib/nodeagent")
 	set.StringVar(&f.listen, "listen", "127.0.0.1:10270", "address of the node's page, /pods, /healthz and /metrics")
+	set.StringVar(&f.exitEvents, "exit-events", cri.DefaultExitsDir, "CRI-O's folder of exit files; containerd's own "+
+		"events tell exits too, before CRI;\n\"off\" if CRI alone is to tell them")
 	set.StringVar(&f.nodeName, "node-name", "", "name of the node; the host's name if empty")
 	set.StringVar(&f.nodeIP, "node-ip", "127.0.0.1", "address of pods on the host's network")
 	set.StringVar(&f.cgroupParent, "cgroup-parent", "", "cgroup of the pods; the runtime's default if empty")

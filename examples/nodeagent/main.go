@@ -71,7 +71,11 @@ func run(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 	}
 
 	// The library has a connection of its own, so that no change holds up a list.
-	reader, err := cri.Dial(socket, cri.WithLogger(logger))
+	options := []cri.Option{cri.WithLogger(logger)}
+	if f.exitEvents != "off" {
+		options = append(options, cri.WithExitEvents(f.exitEvents))
+	}
+	reader, err := cri.Dial(socket, options...)
 	if err != nil {
 		return err
 	}

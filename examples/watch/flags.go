@@ -5,7 +5,10 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"path/filepath"
 	"time"
+
+	"github.com/kubepleg/pleg/cri"
 )
 
 // program is what the program is called, in what it says. The folder is called watch, and
@@ -33,6 +36,9 @@ Prints the lifecycle of a node's pods as it happens.
                                host:port; a port alone, such as 9100 or :9100, is on
                                127.0.0.1, and the page is shown to this machine only
   --metrics-address ADDRESS    the former name of --listen
+  --exit-events DIR|off        learn of exits before CRI tells them, from containerd's own
+                               events or from CRI-O's exit files in this folder,
+                               /run/crio/exits if not given; off: from CRI alone
   --node-name NAME             the node's name, if it is not the host's: in the page's title
                                and in the metric kubelet_node_name, which rules join with
   --check                      say in a line whether the node is healthy, and end: with exit
@@ -79,6 +85,7 @@ type flags struct {
 	filter   filter
 	output   output
 	listen   string
+	exits    exitEvents
 	nodeName string
 	check    bool
 }
@@ -86,7 +93,7 @@ type flags struct {
 // parseFlags reads the command line. It has told stderr of the error that it
 // returns.
 func parseFlags(args []string, stderr io.Writer) (flags, error) {
-	f := flags{output: outputText}
+	f := flags{output: outputText, exits: cri.DefaultExitsDir}
 	fs := newFlagSet(&f)
 	fs.SetOutput(stderr)
 	fs.Usage = func() { fmt.Fprint(stderr, usage) }
@@ -117,6 +124,7 @@ func newFlagSet(f *flags) *flag.FlagSet {
 	fs.DurationVar(&f.duration, "for", 0, "")
 	fs.Var(&f.output, "output", "")
 	fs.StringVar(&f.listen, "listen", "", "")
+	fs.Var(&f.exits, "exit-events", "")
 	fs.StringVar(&f.nodeName, "node-name", "", "")
 	fs.BoolVar(&f.check, "check", false, "")
 	fs.Func("metrics-address", "", func(address string) error {
@@ -142,6 +150,32 @@ func (f flags) validate(rest []string) error {
 		return errors.New("-wait needs to know what to wait for: name the socket with -runtime-endpoint, not \"auto\"")
 	}
 	return nil
+}
+
+// exitEvents is the folder of CRI-O's exit files; empty if exits are taken from CRI alone.
+type exitEvents string
+
+func (e *exitEvents) String() string { return string(*e) }
+
+// Set sets the folder.
+func (e *exitEvents) Set(s string) error {
+	switch {
+	case s == "off":
+		*e = ""
+	case filepath.IsAbs(s):
+		*e = exitEvents(s)
+	default:
+		return errors.New(`neither "off" nor the absolute path of a folder`)
+	}
+	return nil
+}
+
+// option returns the option of the runtime; nil if there is none.
+func (e *exitEvents) option() cri.Option {
+	if *e == "" {
+		return nil
+	}
+	return cri.WithExitEvents(string(*e))
 }
 
 // node returns the endpoint to watch and what ends the node behind it, if it is of

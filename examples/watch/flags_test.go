@@ -2,6 +2,7 @@ package main
 
 import (
 	"flag"
+	"io"
 	"os"
 	"reflect"
 	"regexp"
@@ -53,6 +54,25 @@ func TestNameDoesNotCollide(t *testing.T) {
 		}
 		if !regexp.MustCompile(`go build -o \S*` + program + `"? \./examples/watch`).Match(text) {
 			t.Errorf("%s does not say how to build it as %s", file, program)
+		}
+	}
+}
+
+// Exit events are on unless they are switched off.
+func TestExitEventsFlag(t *testing.T) {
+	for _, tt := range []struct {
+		args []string
+		want exitEvents
+		ok   bool
+	}{
+		{nil, "/run/crio/exits", true},
+		{[]string{"--exit-events", "/srv/exits"}, "/srv/exits", true},
+		{[]string{"--exit-events=off"}, "", true},
+		{[]string{"--exit-events=on"}, "", false},
+	} {
+		f, err := parseFlags(tt.args, io.Discard)
+		if (err == nil) != tt.ok || f.exits != tt.want || (f.exits.option() == nil) != (tt.want == "") {
+			t.Errorf("%v: %q, %v", tt.args, f.exits, err)
 		}
 	}
 }

@@ -76,7 +76,7 @@ func watch(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 	// A runtime, a generator on it, and a cache that the generator fills: that is
 	// all the wiring there is.
 	logger := newLogger(stderr)
-	runtime, err := connect(ctx, f.wait, endpoint, cri.WithLogger(logger))
+	runtime, err := connect(ctx, f.wait, endpoint, cri.WithLogger(logger), f.exits.option())
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil // told to end before it began

@@ -15,8 +15,8 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// readingCalls are the CRI methods that change nothing, whether the server serves them or
-// not.
+// readingCalls are the methods that change nothing, whether the server serves them or not: all
+// of CRI, and one of containerd.
 var readingCalls = map[string]bool{
 	"Version": true, "Status": true, "RuntimeConfig": true,
 	"ListPodSandbox": true, "StreamPodSandboxes": true, "PodSandboxStatus": true,
@@ -26,6 +26,7 @@ var readingCalls = map[string]bool{
 	"PodSandboxStats": true, "ListPodSandboxStats": true, "StreamPodSandboxStats": true,
 	"ListMetricDescriptors": true, "ListPodSandboxMetrics": true, "StreamPodSandboxMetrics": true,
 	"ListImages": true, "StreamImages": true, "ImageStatus": true, "ImageFsInfo": true,
+	"Subscribe": true,
 }
 
 // callGuard intercepts every call. It counts calls, refuses those that would change

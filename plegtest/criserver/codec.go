@@ -9,7 +9,7 @@ import (
 // rawMessage is an answer that is encoded already, or that is not a protobuf message.
 type rawMessage []byte
 
-// rawCodec is gRPC's protobuf codec. It sends a rawMessage unchanged.
+// rawCodec is gRPC's protobuf codec. It sends and receives a rawMessage unchanged.
 type rawCodec struct {
 	encoding.CodecV2
 }
@@ -23,4 +23,12 @@ func (c rawCodec) Marshal(v any) (mem.BufferSlice, error) {
 		return mem.BufferSlice{mem.SliceBuffer(raw)}, nil
 	}
 	return c.CodecV2.Marshal(v)
+}
+
+func (c rawCodec) Unmarshal(data mem.BufferSlice, v any) error {
+	if raw, ok := v.(*rawMessage); ok {
+		*raw = data.Materialize()
+		return nil
+	}
+	return c.CodecV2.Unmarshal(data, v)
 }

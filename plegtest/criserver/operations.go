@@ -323,10 +323,14 @@ func (s *Server) exitLocked(c *simContainer, exitCode int32, reason string) *run
 	default:
 		reason = "Completed"
 	}
+	at := s.node.now()
+	if c.state == runtimeapi.ContainerState_CONTAINER_RUNNING {
+		s.processExited(c.item.Id, exitCode, at)
+	}
 	if s.node.down && !s.cfg.knowsExits {
 		exitCode, reason, c.exitLost = exitUnknown, "Unknown", true
 	}
-	c.state, c.finishedAt = runtimeapi.ContainerState_CONTAINER_EXITED, s.node.now()
+	c.state, c.finishedAt = runtimeapi.ContainerState_CONTAINER_EXITED, at
 	c.exitCode, c.reason = exitCode, reason
 	if c.process != nil {
 		c.process.exit()
@@ -355,6 +359,9 @@ func (s *Server) stopLocked(events []*runtimeapi.ContainerEventResponse,
 		return events
 	}
 	sb.ready = false
+	if !s.cfg.crio { // whose sandboxes have no process
+		s.processExited(sb.item.Id, exitKilled, s.node.now())
+	}
 	s.node.showSandboxLocked(sb)
 	return append(events, s.eventLocked(runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT, sb.item.Id, sb))
 }

@@ -18,6 +18,8 @@ type config struct {
 	own           serverconfig.Config
 	versionSet    bool
 	name, version string
+	noExitEvents  bool
+	exitsDir      string
 	programs      map[string]Program // nil if the server is read-only
 	listen        func() (net.Listener, error)
 }
@@ -41,6 +43,19 @@ func WithVersion(runtimeName, runtimeVersion string) Option {
 // WithConfig is for the tests of this module: the package of its argument is internal.
 func WithConfig(own serverconfig.Config) Option {
 	return func(c *config) { c.own = own }
+}
+
+// WithoutExitEvents makes a model of containerd answer Unimplemented to who subscribes to its
+// own events.
+func WithoutExitEvents() Option {
+	return func(c *config) { c.noExitEvents = true }
+}
+
+// WithExitFiles has the models of CRI-O write a file into a folder, which must exist, for each
+// container that exits, as conmon does, also while the server is down: its name is the ID, and
+// the exit code is in it. Unlike CRI-O, they do not remove it.
+func WithExitFiles(dir string) Option {
+	return func(c *config) { c.exitsDir = dir }
 }
 
 // WithListener makes the server listen with a function of the caller instead of on a socket,

@@ -25,6 +25,7 @@ type writer struct {
 	t *testing.T
 	runtimeapi.RuntimeServiceClient
 	images runtimeapi.ImageServiceClient
+	conn   *grpc.ClientConn
 	server *criserver.Server
 }
 
@@ -49,7 +50,7 @@ func inBubble(t *testing.T, programs map[string]criserver.Program, test func(t *
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		test(t, &writer{t, runtimeapi.NewRuntimeServiceClient(conn), runtimeapi.NewImageServiceClient(conn), s})
+		test(t, &writer{t, runtimeapi.NewRuntimeServiceClient(conn), runtimeapi.NewImageServiceClient(conn), conn, s})
 	})
 }
 

@@ -30,6 +30,7 @@ type Server struct {
 
 	node      *node
 	hub       *eventHub
+	exits     *exitHub
 	timetable *timetable
 	guard     *callGuard
 
@@ -75,6 +76,7 @@ func Start(opts ...Option) (*Server, error) {
 	}
 	s.node = newNode(cfg.clock, cfg.crio, random(0), random(1))
 	s.hub = newEventHub(cfg.habits, cfg.clock, random(2))
+	s.exits = newExitHub()
 	s.timetable = newTimetable(cfg.clock)
 	s.guard = newCallGuard(cfg.clock, s.CutConnections)
 	s.guard.writable = cfg.programs != nil
@@ -164,6 +166,9 @@ func (s *Server) Up() error {
 		grpc.WaitForHandlers(true),
 	)
 	runtimeapi.RegisterRuntimeServiceServer(up.grpc, &service{s: s})
+	if !s.cfg.crio && !s.cfg.noExitEvents {
+		up.grpc.RegisterService(&eventsService, s)
+	}
 	if s.cfg.programs != nil {
 		runtimeapi.RegisterImageServiceServer(up.grpc, &images{s: s})
 	}

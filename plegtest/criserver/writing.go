@@ -258,7 +258,11 @@ func (c *service) ExecSync(ctx context.Context,
 	run := p.Process
 	run.Args, run.Stdout, run.Stderr = req.Cmd, &stdout, &stderr
 	done := make(chan int, 1)
-	c.s.programs.Go(func() { done <- guardedRun(ctx, p.program.Exec, run) })
+	c.s.programs.Go(func() {
+		code := guardedRun(ctx, p.program.Exec, run)
+		c.s.SendTaskExit(TaskExit{ContainerID: req.ContainerId, ID: "exec", ExitCode: uint32(code)}) //nolint:gosec // small
+		done <- code
+	})
 	select {
 	case code := <-done:
 		return &runtimeapi.ExecSyncResponse{Stdout: stdout.Bytes(), Stderr: stderr.Bytes(),

@@ -97,7 +97,8 @@ func bodyOf(file *ast.File, function string) *ast.BlockStmt {
 }
 
 // handRuntimeOver wraps the runtime that is handed to the generator, so that the generator
-// has the CRI client for the events, and runtime-request-timeout.
+// has the CRI client for the events, the endpoint for the exit events, and
+// runtime-request-timeout.
 func handRuntimeOver(source func(ast.Node) string, body *ast.BlockStmt) ([]splice, error) {
 	var splices []splice
 	ast.Inspect(body, func(n ast.Node) bool {
@@ -106,8 +107,8 @@ func handRuntimeOver(source func(ast.Node) string, body *ast.BlockStmt) ([]splic
 			return true
 		}
 		argument := call.Args[1]
-		text := fmt.Sprintf("pleg.NodeRuntime(%s, kubeDeps.RemoteRuntimeService, kubeCfg.RuntimeRequestTimeout.Duration)",
-			source(argument))
+		text := fmt.Sprintf("pleg.NodeRuntime(%s, kubeDeps.RemoteRuntimeService, kubeCfg.ContainerRuntimeEndpoint, "+
+			"kubeCfg.RuntimeRequestTimeout.Duration)", source(argument))
 		splices = append(splices, splice{argument.Pos(), argument.End(), text, source(argument) + " is now " + text})
 		return true
 	})

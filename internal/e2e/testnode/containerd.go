@@ -167,6 +167,8 @@ func (c containerd) configure(dir, _ string) error {
 
 func (containerd) socket(dir string) string { return filepath.Join(dir, "c.sock") }
 
+func (containerd) exitsDir(string) string { return "" }
+
 func (containerd) command(dir, programs string) []string {
 	return []string{filepath.Join(programs, "containerd"), "--config", filepath.Join(dir, "config.toml")}
 }

@@ -160,6 +160,8 @@ func (c crio) configure(dir, programs string) error {
 // it needs mounts that are shared.
 func (crio) socket(dir string) string { return filepath.Join(dir, "run", "c.sock") }
 
+func (crio) exitsDir(dir string) string { return filepath.Join(dir, "exits") }
+
 func (crio) command(dir, programs string) []string {
 	return []string{filepath.Join(programs, "crio"), "--config", filepath.Join(dir, "config.toml"), "--config-dir", ""}
 }

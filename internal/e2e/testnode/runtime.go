@@ -80,6 +80,8 @@ type family interface {
 	configure(dir, programs string) error
 	// socket is the path at which it serves.
 	socket(dir string) string
+	// exitsDir is where it has a file of each exit; empty if it has none.
+	exitsDir(dir string) string
 	// command is the daemon and its arguments. Among these is a path in dir.
 	command(dir, programs string) []string
 	// importImage imports the archive of an image. A daemon may run.

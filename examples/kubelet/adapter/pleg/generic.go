@@ -4,7 +4,9 @@ import (
 	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/component-base/featuregate"
 	"k8s.io/component-base/metrics/legacyregistry"
 	internalapi "k8s.io/cri-api/pkg/apis"
 	"k8s.io/klog/v2"
@@ -14,6 +16,15 @@ import (
 
 	"github.com/kubepleg/pleg"
 )
+
+// ExitEvents is the gate of the exit events, of containerd's own stream or CRI-O's files.
+const ExitEvents featuregate.Feature = "PLEGExitEvents"
+
+func init() {
+	utilruntime.Must(utilfeature.DefaultMutableFeatureGate.Add(map[featuregate.Feature]featuregate.FeatureSpec{
+		ExitEvents: {Default: true, PreRelease: featuregate.Beta},
+	}))
+}
 
 // GenericPLEG is the library's generator under the kubelet's interface.
 type GenericPLEG struct {
@@ -30,7 +41,8 @@ type GenericPLEG struct {
 //
 // Where the gate EventedPLEG is on, relistDuration has the period that holds while the
 // event stream is connected; without it, full lists are made every second. Where the gate
-// PLEGOnDemandRelist is off, there are full lists only, and no event stream.
+// PLEGOnDemandRelist is off, there are full lists only, and no event stream. Where the gate
+// PLEGExitEvents is off, exits are learnt from CRI alone.
 func NewGenericPLEG(logger klog.Logger, runtime kubecontainer.Runtime, eventChannel chan *PodLifecycleEvent,
 	relistDuration *RelistDuration, cache kubecontainer.Cache, clock clock.Clock) PodLifecycleEventGenerator {
 	if cache == nil {
@@ -48,7 +60,11 @@ func NewGenericPLEG(logger klog.Logger, runtime kubecontainer.Runtime, eventChan
 	}
 	var adapted pleg.Runtime = podRuntime{runtime}
 	if node, ok := runtime.(*nodeRuntime); ok {
-		adapted = eventedRuntime{podRuntime{node.Runtime}, node.service}
+		var err error
+		exits := onDemand && utilfeature.DefaultFeatureGate.Enabled(ExitEvents)
+		if adapted, err = node.adapt(exits); err != nil {
+			logger.Error(err, "No exit events")
+		}
 		// Only a node's generator has metrics: the kubelet's tests make many generators.
 		options = append(options, pleg.WithInspectionTimeout(node.timeout),
 			pleg.WithRegisterer(legacyregistry.Registerer()))

@@ -13,12 +13,15 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"k8s.io/apimachinery/pkg/types"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
 	kubecontainer "k8s.io/kubernetes/pkg/kubelet/container"
 	"k8s.io/utils/clock"
 
 	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/cri"
+	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
 // fakeRuntime is a kubelet's runtime with one pod, or none.
@@ -123,7 +126,7 @@ func TestEventHasThePodListed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		runtime := &fakeRuntime{state: kubecontainer.ContainerStateRunning}
 		service := &fakeService{events: make(chan *runtimeapi.ContainerEventResponse)}
-		g := start(t, NodeRuntime(runtime, service, time.Minute))
+		g := start(t, NodeRuntime(runtime, service, "", time.Minute))
 		defer g.Stop()
 		want := []PodLifecycleEvent{{ID: "a", Type: "ContainerStarted", Data: "app"}}
 		if got := take(g); !slices.Equal(got, want) {
@@ -205,5 +208,46 @@ func TestSteppedRelistDelivers(t *testing.T) {
 	g.Relist()
 	if got := <-g.Watch(); got.Type != "ContainerDied" {
 		t.Errorf("the second event is %v", got)
+	}
+}
+
+// TestExitEvents shows that the generator's runtime tells exits, if the gate is not switched
+// off and the endpoint is one.
+func TestExitEvents(t *testing.T) {
+	if !utilfeature.DefaultFeatureGate.Enabled(ExitEvents) {
+		t.Error("the gate is off")
+	}
+	server, err := criserver.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Stop()
+	node := NodeRuntime(&fakeRuntime{}, &fakeService{}, server.Endpoint(), time.Minute).(*nodeRuntime)
+	if adapted, err := node.adapt(false); err != nil {
+		t.Error(err)
+	} else if _, ok := adapted.(pleg.ExitSource); ok {
+		t.Error("it tells exits with the gate off")
+	}
+	adapted, err := node.adapt(true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer adapted.(exitingRuntime).ExitSource.(*cri.Runtime).Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	var told pleg.ContainerExit
+	sandbox := server.RunPod(criserver.PodConfig{})
+	err = adapted.(pleg.ExitSource).WatchContainerExits(ctx, func() {
+		_ = server.StopPodSandbox(sandbox)
+	}, func(e pleg.ContainerExit) {
+		told = e
+		cancel()
+	})
+	if told.ContainerID != sandbox || !errors.Is(err, context.Canceled) {
+		t.Errorf("%+v, %v", told, err)
+	}
+	node = NodeRuntime(&fakeRuntime{}, &fakeService{}, "npipe:////./pipe/x", time.Minute).(*nodeRuntime)
+	if adapted, err := node.adapt(true); err == nil || adapted == nil {
+		t.Errorf("%v, %v of an endpoint that is no socket", adapted, err)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	kubecontainer "k8s.io/kubernetes/pkg/kubelet/container"
 
 	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/cri"
 )
 
 // podRuntime is the kubelet's runtime as the library sees it: pleg.Runtime and
@@ -97,21 +98,43 @@ type eventService interface {
 // nodeRuntime is the kubelet's runtime with what the generator of its node needs beside it.
 type nodeRuntime struct {
 	kubecontainer.Runtime
-	service eventService
-	timeout time.Duration
+	service  eventService
+	endpoint string
+	timeout  time.Duration
 }
 
 // NodeRuntime returns runtime with what the kubelet does not hand to its generator: its
-// CRI client, for the events, and its runtime-request-timeout. It is the one call that
-// kubelet.go has to make.
-func NodeRuntime(runtime kubecontainer.Runtime, service eventService, timeout time.Duration) kubecontainer.Runtime {
-	return &nodeRuntime{runtime, service, timeout}
+// CRI client, for the events, the endpoint, for the exit events, and its
+// runtime-request-timeout. It is the one call that kubelet.go has to make.
+func NodeRuntime(runtime kubecontainer.Runtime, service eventService, endpoint string, timeout time.Duration,
+) kubecontainer.Runtime {
+	return &nodeRuntime{runtime, service, endpoint, timeout}
 }
 
 // eventedRuntime is a podRuntime with events: pleg.EventSource.
 type eventedRuntime struct {
 	podRuntime
 	service eventService
+}
+
+// exitingRuntime is an eventedRuntime with exit events: pleg.ExitSource. They have a
+// connection of their own, since the kubelet's client makes CRI's calls only.
+type exitingRuntime struct {
+	eventedRuntime
+	pleg.ExitSource
+}
+
+// adapt returns the runtime as the library sees it, with exit events if it is to have them.
+func (r *nodeRuntime) adapt(exits bool) (pleg.Runtime, error) {
+	evented := eventedRuntime{podRuntime{r.Runtime}, r.service}
+	if !exits {
+		return evented, nil
+	}
+	source, err := cri.Dial(r.endpoint, cri.WithExitEvents(cri.DefaultExitsDir))
+	if err != nil {
+		return evented, err
+	}
+	return exitingRuntime{evented, source}, nil
 }
 
 // WatchContainerEvents implements pleg.EventSource.

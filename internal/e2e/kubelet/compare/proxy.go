@@ -94,7 +94,7 @@ func (p *proxy) fault(ctx context.Context, method string, message *frame) error 
 		id = read(message, &runtimeapi.ContainerStatusRequest{}).GetContainerId()
 	case "PodSandboxStatus":
 		id = read(message, &runtimeapi.PodSandboxStatusRequest{}).GetPodSandboxId()
-	case "GetContainerEvents":
+	case "GetContainerEvents", "Subscribe": // the second is containerd's own
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if p.noEvents {

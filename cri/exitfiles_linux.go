@@ -1,0 +1,139 @@
+package cri
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubepleg/pleg"
+)
+
+// This file watches CRI-O's exit files. conmon, the process that CRI-O runs beside each
+// container, writes one when the container has exited: its name is the container's ID, and
+// the exit code is in it. conmon writes it under another name and renames it. CRI-O watches
+// the folder too, and removes the file when it has done what is to be done after an exit. The
+// time of the file is at most a tick of the kernel's clock from that of CRI-O's status, which
+// is that of another file of conmon's.
+
+// exitFileEvents are the kernel's events that are watched for: a file has its name, or is
+// written where it is, and the folder goes.
+const exitFileEvents = unix.IN_MOVED_TO | unix.IN_CLOSE_WRITE | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF |
+	unix.IN_ONLYDIR
+
+// maxExitFileBytes is how large an exit file may be. It has a number of some digits.
+const maxExitFileBytes = 32
+
+// watchExitFiles tells exits by the files that appear in the folder of the options.
+func (r *Runtime) watchExitFiles(ctx context.Context, connected func(), observe func(pleg.ContainerExit)) error {
+	dir := r.opts.exitsDir
+	watch, err := openExitsDir(dir)
+	if err != nil {
+		return fmt.Errorf("cri: watching the exit files in %s: %w", dir, err)
+	}
+	defer watch.Close()
+	interrupted := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(interrupted)
+		_ = watch.SetReadDeadline(time.Unix(1, 0)) // it has passed
+	})
+	defer func() {
+		if !stop() {
+			<-interrupted
+		}
+	}()
+	connected()
+	buffer := make([]byte, 4<<10)
+	for {
+		n, err := watch.Read(buffer)
+		if cause := context.Cause(ctx); cause != nil {
+			err = cause
+		}
+		if err == nil {
+			err = eachNewFile(buffer[:n], func(name string) { r.tellExitFile(ctx, dir, name, observe) })
+		}
+		if err != nil {
+			return fmt.Errorf("cri: watching the exit files in %s: %w", dir, err)
+		}
+	}
+}
+
+// openExitsDir returns a file that tells what happens in the folder.
+func openExitsDir(dir string) (*os.File, error) {
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		return nil, os.NewSyscallError("inotify_init1", err)
+	}
+	watch := os.NewFile(uintptr(fd), "inotify")
+	if _, err := unix.InotifyAddWatch(fd, dir, exitFileEvents); err != nil {
+		return nil, errors.Join(os.NewSyscallError("inotify_add_watch", err), watch.Close())
+	}
+	return watch, nil
+}
+
+// eachNewFile calls f with the name of each file that the kernel's events tell of. Its error
+// says why no more can be told.
+func eachNewFile(events []byte, f func(name string)) error {
+	for len(events) >= unix.SizeofInotifyEvent {
+		mask := binary.NativeEndian.Uint32(events[4:])
+		end := unix.SizeofInotifyEvent + int(binary.NativeEndian.Uint32(events[12:]))
+		if end > len(events) {
+			break
+		}
+		name := strings.TrimRight(string(events[unix.SizeofInotifyEvent:end]), "\x00")
+		events = events[end:]
+		switch {
+		case mask&unix.IN_Q_OVERFLOW != 0:
+			return errors.New("the kernel has dropped events")
+		case mask&(unix.IN_DELETE_SELF|unix.IN_MOVE_SELF|unix.IN_UNMOUNT|unix.IN_IGNORED) != 0:
+			return errors.New("the folder is gone")
+		case mask&unix.IN_ISDIR == 0 && name != "" && !strings.Contains(name, "."): // else it is temporary
+			f(name)
+		}
+	}
+	return nil
+}
+
+// tellExitFile tells the exit that a file is about. If the file is gone again, CRI-O shows
+// the exit already.
+func (r *Runtime) tellExitFile(ctx context.Context, dir, name string, observe func(pleg.ContainerExit)) {
+	code, written, err := readExitFile(filepath.Join(dir, name))
+	switch {
+	case err == nil:
+		observe(pleg.ContainerExit{ContainerID: name, ExitCode: code, FinishedAt: written})
+	case !errors.Is(err, fs.ErrNotExist):
+		r.badObject(ctx, badSet(0).with(badExit), object{kind: containers, id: name})
+	}
+}
+
+// readExitFile returns the exit code in a file, and when it was written. What is no ordinary
+// file is not read.
+func readExitFile(path string) (code int, written time.Time, err error) {
+	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return 0, time.Time{}, err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return 0, time.Time{}, err
+	}
+	if !info.Mode().IsRegular() || info.Size() > maxExitFileBytes {
+		return 0, time.Time{}, fs.ErrInvalid
+	}
+	var content [maxExitFileBytes]byte
+	n, err := file.Read(content[:])
+	if err != nil {
+		return 0, time.Time{}, err
+	}
+	number, err := strconv.ParseInt(strings.TrimSpace(string(content[:n])), 10, 32)
+	return int(number), info.ModTime(), err
+}

@@ -1,0 +1,15 @@
+//go:build !linux
+
+package cri
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/kubepleg/pleg"
+)
+
+// watchExitFiles fails: CRI-O runs on Linux only.
+func (r *Runtime) watchExitFiles(context.Context, func(), func(pleg.ContainerExit)) error {
+	return fmt.Errorf("cri: exit files are watched on Linux only: %w", pleg.ErrEventsUnsupported)
+}

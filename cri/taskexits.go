@@ -1,0 +1,200 @@
+package cri
+
+import (
+	"bytes"
+	"context"
+	"time"
+	"unicode/utf8"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/kubepleg/pleg"
+)
+
+// This file reads containerd's own events. Its messages are decoded by hand: they are five
+// small ones, and containerd's API would be a dependency of every user.
+//
+//	SubscribeRequest { repeated string filters = 1; }
+//	Envelope         { Timestamp timestamp = 1; string namespace = 2; string topic = 3; Any event = 4; }
+//	Any              { string type_url = 1; bytes value = 2; }
+//	TaskExit         { string container_id = 1; string id = 2; uint32 pid = 3; uint32 exit_status = 4;
+//	                   Timestamp exited_at = 5; }
+//	Timestamp        { int64 seconds = 1; int32 nanos = 2; }
+
+// subscribeMethod is the one method that is not CRI's. It changes nothing.
+const subscribeMethod = "/containerd.services.events.v1.Events/Subscribe"
+
+// What is subscribed to: the ends of processes, in the namespace that containerd's CRI keeps
+// its containers in.
+const (
+	exitTopic     = "/tasks/exit"
+	exitNamespace = "k8s.io"
+	exitFilter    = `topic=="` + exitTopic + `",namespace=="` + exitNamespace + `"`
+)
+
+// maxTaskExitBytes is the size of the largest message that is accepted. An exit has some 300
+// bytes.
+const maxTaskExitBytes = 64 << 10
+
+// watchTaskExits reads containerd's stream of exits.
+func (r *Runtime) watchTaskExits(ctx context.Context, connected func(), observe func(pleg.ContainerExit)) error {
+	w := r.newWatch(ctx, rpcSubscribe, exitStream, connected)
+	defer w.close()
+	var stream grpc.ClientStream
+	if err := guarded(func() (err error) {
+		stream, err = r.subscribe(w.beside.ctx)
+		return err
+	}); err != nil {
+		return w.end(err)
+	}
+	w.ask()
+	for {
+		var event taskExit
+		if err := guarded(func() error { return stream.RecvMsg(&event) }); err != nil {
+			return w.end(err)
+		}
+		w.accept()
+		r.badObject(ctx, event.found, object{kind: containers, id: event.exit.ContainerID})
+		if event.told {
+			observe(event.exit)
+		}
+	}
+}
+
+// subscribe opens the stream.
+func (r *Runtime) subscribe(ctx context.Context) (grpc.ClientStream, error) {
+	stream, err := r.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, subscribeMethod,
+		grpc.ForceCodecV2(taskExitCodec{}), grpc.MaxCallRecvMsgSize(maxTaskExitBytes))
+	if err != nil {
+		return nil, err
+	}
+	if err := stream.SendMsg(exitFilter); err != nil {
+		return nil, err
+	}
+	return stream, stream.CloseSend()
+}
+
+// taskExitCodec is the codec of the stream: it encodes a filter as a SubscribeRequest, and
+// decodes an Envelope as a taskExit.
+type taskExitCodec struct{ requestCodec }
+
+func (taskExitCodec) Marshal(v any) (mem.BufferSlice, error) {
+	request := protowire.AppendTag(nil, 1, protowire.BytesType)
+	return mem.BufferSlice{mem.SliceBuffer(protowire.AppendString(request, v.(string)))}, nil
+}
+
+func (taskExitCodec) Unmarshal(data mem.BufferSlice, v any) error {
+	event, err := decodeTaskExit(data.Materialize())
+	*v.(*taskExit) = event
+	return err
+}
+
+// taskExit is an event of the stream.
+type taskExit struct {
+	exit  pleg.ContainerExit
+	told  bool   // else it is no exit of a container, or has bad data
+	found badSet // the bad data in it
+}
+
+// decodeTaskExit decodes an event. It fails if the envelope is no message; what is wrong in
+// the envelope concerns this event only.
+func decodeTaskExit(message []byte) (taskExit, error) {
+	var namespace, topic string
+	var value []byte
+	whole := eachField(message, func(number protowire.Number, field []byte, _ uint64) {
+		switch number {
+		case 2:
+			namespace = string(field)
+		case 3:
+			topic = string(field)
+		case 4:
+			value = field
+		}
+	})
+	if !whole {
+		return taskExit{}, malformed(errTruncated)
+	}
+	if topic != exitTopic || namespace != exitNamespace {
+		return taskExit{}, nil // a containerd that has another idea of filters
+	}
+	var event taskExit
+	var task []byte
+	var id, process []byte
+	whole = eachField(value, func(number protowire.Number, field []byte, _ uint64) {
+		if number == 2 {
+			task = field
+		}
+	}) && eachField(task, func(number protowire.Number, field []byte, n uint64) {
+		switch number {
+		case 1:
+			id = field
+		case 2:
+			process = field
+		case 4:
+			event.exit.ExitCode = int(int32(n)) //nolint:gosec // as containerd's CRI converts it
+		case 5:
+			event.exit.FinishedAt = decodeTime(field)
+		}
+	})
+	switch {
+	case !whole:
+		event.found = event.found.with(badExit)
+	case len(id) == 0:
+		event.found = event.found.with(badNoID)
+	default:
+		event.told = bytes.Equal(id, process) // else the end of a command in the container
+	}
+	if !utf8.Valid(id) {
+		event.found = event.found.with(badUTF8)
+		id = bytes.ToValidUTF8(id, []byte(string(utf8.RuneError)))
+	}
+	event.exit.ContainerID = string(id)
+	return event, nil
+}
+
+// decodeTime decodes a Timestamp. One from before 1970 is none: Go's zero time comes so.
+func decodeTime(message []byte) time.Time {
+	var seconds, nanos int64
+	whole := eachField(message, func(number protowire.Number, _ []byte, n uint64) {
+		switch number {
+		case 1:
+			seconds = int64(n) //nolint:gosec // as protobuf encodes it
+		case 2:
+			nanos = int64(int32(n)) //nolint:gosec // as protobuf encodes it
+		}
+	})
+	if !whole || seconds <= 0 {
+		return time.Time{}
+	}
+	return time.Unix(seconds, nanos)
+}
+
+// eachField calls f with each field of a message: its number, and its value, which is bytes
+// or a varint; a field of another type has neither. It reports whether the message is one.
+func eachField(message []byte, f func(number protowire.Number, value []byte, n uint64)) bool {
+	for len(message) > 0 {
+		number, typ, length := protowire.ConsumeTag(message)
+		if length < 0 {
+			return false
+		}
+		message = message[length:]
+		var value []byte
+		var n uint64
+		switch typ {
+		case protowire.BytesType:
+			value, length = protowire.ConsumeBytes(message)
+		case protowire.VarintType:
+			n, length = protowire.ConsumeVarint(message)
+		default:
+			length = protowire.ConsumeFieldValue(number, typ, message)
+		}
+		if length < 0 {
+			return false
+		}
+		f(number, value, n)
+		message = message[length:]
+	}
+	return true
+}

@@ -1,0 +1,193 @@
+package e2e_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/cri"
+	"github.com/kubepleg/pleg/internal/e2e/measure"
+	"github.com/kubepleg/pleg/internal/e2e/testnode"
+)
+
+// toldExits are the exits that a runtime told, by container, and when.
+type toldExits struct {
+	mu    sync.Mutex
+	exits map[string][]pleg.ContainerExit
+	first map[string]time.Time
+	ends  map[string]time.Time // when CRI's own event came
+	ended chan error           // has the error of the watch
+}
+
+func (e *toldExits) exit(told pleg.ContainerExit) {
+	now := time.Now()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.exits[told.ContainerID] = append(e.exits[told.ContainerID], told); len(e.exits[told.ContainerID]) == 1 {
+		e.first[told.ContainerID] = now
+	}
+}
+
+func (e *toldExits) of(id string) []pleg.ContainerExit {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.exits[id]
+}
+
+// readCRI reads CRI's events until the stream ends.
+func (e *toldExits) readCRI(stream runtimeapi.RuntimeService_GetContainerEventsClient) {
+	for {
+		event, err := stream.Recv()
+		if err != nil {
+			return
+		}
+		now := time.Now()
+		e.mu.Lock()
+		if event.ContainerEventType == runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT {
+			e.ends[event.ContainerId] = now
+		}
+		e.mu.Unlock()
+	}
+}
+
+// watchExits has the runtime's exits told until the test ends.
+func (n *node) watchExits(endings bool) *toldExits {
+	n.t.Helper()
+	runtime, err := cri.Connect(n.ctx, n.daemon.Endpoint(), cri.WithExitEvents(n.daemon.ExitsDir()),
+		cri.WithLogger(testLogger(n.t)))
+	n.must(err)
+	ctx, stop := context.WithCancel(n.ctx)
+	told := &toldExits{exits: map[string][]pleg.ContainerExit{}, first: map[string]time.Time{},
+		ends: map[string]time.Time{}, ended: make(chan error, 1)}
+	var joined sync.WaitGroup
+	n.t.Cleanup(func() {
+		stop()
+		joined.Wait()
+		runtime.Close()
+	})
+	connected := make(chan struct{})
+	joined.Go(func() {
+		told.ended <- runtime.WatchContainerExits(ctx, sync.OnceFunc(func() { close(connected) }), told.exit)
+	})
+	select {
+	case <-connected:
+	case err := <-told.ended:
+		n.t.Fatal("the runtime tells no exits:", err)
+	}
+	if endings {
+		stream, err := n.client.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
+		n.must(err)
+		joined.Go(func() { told.readCRI(stream) })
+	}
+	return told
+}
+
+// Each exit of a container is told once, with its code and time, before CRI tells it in any way;
+// that of a command in it is not.
+func TestExitEvents(t *testing.T) {
+	n := newBareNode(t)
+	told := n.watchExits(n.daemon.Runtime().Events)
+	pod := n.runPod("exits")
+	var sooner, later measure.Samples
+	for i := range 20 {
+		id := n.run(pod, testnode.Container{Name: fmt.Sprint("c", i), Command: testnode.ExitOnSignal(i)})
+		_, err := n.client.ExecSync(n.ctx, &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: []string{"true"}, Timeout: 30})
+		n.must(err)
+		code, signal := i, unix.SIGUSR1
+		if i%5 == 4 {
+			code, signal = 137, unix.SIGKILL
+		}
+		if exits := told.of(id); len(exits) > 0 {
+			t.Fatalf("%+v while the container runs", exits)
+		}
+		n.signal(id, signal)
+		n.eventually("the exit", func() string {
+			if len(told.of(id)) == 0 {
+				return "not told"
+			}
+			return ""
+		})
+		n.awaitExit(id)
+		r, err := n.client.ContainerStatus(n.ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id})
+		n.must(err)
+		exit := told.of(id)[0]
+		if exit.ExitCode != code || int(r.Status.ExitCode) != code || exit.PodUID != "" {
+			t.Errorf("%+v, and the status has %d; want %d", exit, r.Status.ExitCode, code)
+		}
+		apart := time.Unix(0, r.Status.FinishedAt).Sub(exit.FinishedAt).Abs()
+		if apart > n.daemon.Runtime().EarlyBy {
+			t.Errorf("the status has an end %v from that of the exit", apart)
+		}
+		told.mu.Lock()
+		sooner = append(sooner, told.first[id].Sub(exit.FinishedAt))
+		told.mu.Unlock()
+		if n.daemon.Runtime().Events {
+			n.eventually("CRI's event", func() string {
+				told.mu.Lock()
+				defer told.mu.Unlock()
+				if told.ends[id].IsZero() {
+					return "none"
+				}
+				if ahead := told.ends[id].Sub(told.first[id]); ahead < 0 {
+					t.Errorf("CRI told the exit %v before", -ahead)
+				}
+				later = append(later, told.ends[id].Sub(exit.FinishedAt))
+				return ""
+			})
+		}
+		if exits := told.of(id); len(exits) != 1 {
+			t.Errorf("told %d times: %+v", len(exits), exits)
+		}
+	}
+	for what, s := range map[string]measure.Samples{"exit event": sooner, "CRI's event": later} {
+		t.Logf("end → %s, of %d: p50 %s, p90 %s, max %s", what, len(s), measure.Milliseconds(s.Quantile(0.5)),
+			measure.Milliseconds(s.Quantile(0.9)), measure.Milliseconds(s.Quantile(1)))
+	}
+	n.must(n.client.StopPod(n.ctx, pod))
+	if n.daemon.ExitsDir() == "" { // else sandboxes have no process here
+		n.eventually("the sandbox's exit", func() string {
+			if len(told.of(pod.SandboxID)) == 0 {
+				return "not told"
+			}
+			return ""
+		})
+	}
+}
+
+// containerd's stream ends with containerd, and is there again with it. conmon goes on without
+// CRI-O: what ends while CRI-O is away is told all the same, and the folder is still watched.
+func TestExitEventsAcrossARestart(t *testing.T) {
+	n := newBareNode(t)
+	told := n.watchExits(false)
+	pod := n.runPod("outlives")
+	id := n.run(pod, testnode.Container{Name: "app", Command: testnode.ExitOnSignal(3)})
+	pid, err := n.client.Pid(n.ctx, id)
+	n.must(err)
+	n.must(n.daemon.Kill())
+	if n.daemon.ExitsDir() == "" {
+		if err := <-told.ended; err == nil || errors.Is(err, pleg.ErrEventsUnsupported) {
+			t.Error("the watch ended with", err)
+		}
+		n.must(n.daemon.Restart(n.ctx))
+		told = n.watchExits(false)
+	}
+	n.signalPid(pid, unix.SIGUSR1)
+	n.eventually("the exit", func() string {
+		if exits := told.of(id); len(exits) != 1 || exits[0].ExitCode != 3 {
+			return fmt.Sprint(exits)
+		}
+		return ""
+	})
+	n.must(n.daemon.Restart(n.ctx))
+	n.awaitExit(id)
+	if exits := told.of(id); len(exits) != 1 {
+		t.Errorf("told %d times: %+v", len(exits), exits)
+	}
+}
