@@ -86,10 +86,11 @@ func withExited(pod *Pod, exited func(id string) bool) *Pod {
 }
 
 // catchUp notes that a list of a pod is believed or confirms the record: the exits that it shows are
-// not ahead of the lists any more. It reports whether the status of one is to be had yet.
-func (rec *podRecord) catchUp(listed *Pod) (unconfirmed bool) {
+// not ahead of the lists any more. It reports whether there is one, and whether the runtime's status
+// of one is to be had yet.
+func (rec *podRecord) catchUp(listed *Pod) (caughtUp, unconfirmed bool) {
 	if !rec.hasExitsAhead() {
-		return false
+		return false, false
 	}
 	var containers finder[Container]
 	if listed != nil {
@@ -104,9 +105,17 @@ func (rec *podRecord) catchUp(listed *Pod) (unconfirmed bool) {
 		e.ahead = false
 		rec.exits[id] = e
 		s := statuses.at(0, id)
-		unconfirmed = unconfirmed || c != nil && s != nil && s.Unconfirmed
+		caughtUp, unconfirmed = true, unconfirmed || c != nil && s != nil && s.Unconfirmed
 	}
-	return unconfirmed
+	return caughtUp, unconfirmed
+}
+
+// asListed returns the pod as the lists have shown it, without the exits that are ahead of them.
+func (rec *podRecord) asListed() *Pod {
+	if !rec.hasExitsAhead() {
+		return rec.pod
+	}
+	return withoutBadData(rec.listed, func(badReason, string) {})
 }
 
 // exitStatus returns the status of a container that has exited by an event, made of its last one.
@@ -150,7 +159,12 @@ func (r *podRecords) adopt(rec *podRecord, listed *Pod) {
 		return
 	}
 	for _, c := range listed.Containers {
-		if e, is := r.strangers[c.ID.ID]; is && c.State != ContainerStateExited {
+		e, is := r.strangers[c.ID.ID]
+		if !is {
+			continue
+		}
+		delete(r.strangers, c.ID.ID)
+		if _, known := rec.exits[c.ID.ID]; !known && c.State != ContainerStateExited {
 			r.setExit(rec, c.ID.ID, exit{ahead: true, since: e.at})
 			rec.publication.amend(exitStatus(nil, c, e.ContainerExit, e.at))
 		}

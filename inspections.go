@@ -16,7 +16,7 @@ import (
 func (r *reconciler) beginInspection(c *schedule.Call) *Pod {
 	rec := r.records.byUID[c.UID]
 	at := r.records.listedStamp(rec)
-	rec.inspection = inspection{call: c, snapshot: rec.publication.snapshot(rec.pod, at), stamp: at}
+	rec.inspection = inspection{call: c, snapshot: rec.snapshot(at), stamp: at}
 	if rec.failures > 0 {
 		r.metrics.inspectionRetries.Inc()
 	}
@@ -96,7 +96,7 @@ func (r *reconciler) inspected(rec *podRecord, insp inspection, res *result) {
 		r.sched.Inspect(rec.uid)
 	case err != nil:
 		r.inspectionFailed(rec, insp.snapshot.syncs, err)
-	case agrees(rec.pod, status):
+	case !insp.lags && agrees(rec.pod, status):
 		r.storeAgreeing(rec, insp, status)
 	default:
 		r.contradicted(rec, insp, status)
@@ -114,7 +114,7 @@ func (r *reconciler) storeAgreeing(rec *podRecord, insp inspection, status *PodS
 	r.sched.InspectionAgreed(rec.uid, rec.publication.syncsRequested != insp.snapshot.syncs)
 	recovered := r.store(rec, status, nil, insp.stamp, r.records.listedStamp(rec))
 	r.cache.holdOrRelease(rec)
-	r.publisher.publish(rec, insp.snapshot, recovered)
+	r.publisher.publish(rec, insp.snapshot, recovered || insp.amends)
 }
 
 // contradicted: a status differs from the present record. Either may be older: the pod is
@@ -137,11 +137,14 @@ func (r *reconciler) contradicted(rec *podRecord, insp inspection, status *PodSt
 // it does nothing, and reports so.
 func (r *reconciler) storeOlder(rec *podRecord, insp inspection, status *PodStatus, err error) (stored bool) {
 	if rec.observed.After(insp.stamp) {
+		if insp.amends { // the next inspection tells
+			r.publisher.requestSync(rec)
+		}
 		return false
 	}
 	rec.observed = insp.stamp
 	recovered := r.store(rec, status, err, insp.stamp, insp.stamp)
-	r.publisher.publish(rec, insp.snapshot, recovered)
+	r.publisher.publish(rec, insp.snapshot, recovered || insp.amends)
 	return true
 }
 
@@ -179,7 +182,7 @@ func (r *reconciler) inspectionFailed(rec *podRecord, syncs uint64, err error) {
 	at := r.records.listedStamp(rec)
 	r.store(rec, nil, err, at, at)
 	r.cache.holdOrRelease(rec)
-	snapshot := rec.publication.snapshot(rec.pod, at)
+	snapshot := rec.snapshot(at)
 	snapshot.syncs = syncs
 	r.publisher.publish(rec, snapshot, false)
 	r.sched.Retry(rec.uid)

@@ -167,6 +167,7 @@ func (r *reconciler) apply(found comparison, l listInfo) {
 		if found.unconfirmed {
 			r.sched.InspectChanged(rec.uid)
 		}
+		r.countExits(rec)
 		r.confirmed(rec, asked)
 	case rec.pod == nil:
 		r.gone(rec, found.transitions, l)
@@ -176,12 +177,13 @@ func (r *reconciler) apply(found comparison, l listInfo) {
 }
 
 // confirmed: a list shows the record unchanged. If the list was asked for, a pod whose inspection
-// failed, or whose status contradicted the record, is inspected again: the back-off of both ends
-// here.
+// failed, whose status contradicted the record, or which has exits that the list does not show, is
+// inspected again: the back-off ends here.
 func (r *reconciler) confirmed(rec *podRecord, asked bool) {
-	if asked && rec.pod != nil && (rec.dirty || rec.failures > 0) {
+	if asked && rec.pod != nil && (rec.dirty || rec.failures > 0 || rec.hasExitsAhead()) {
 		r.sched.Inspect(rec.uid)
 	}
+	r.watchExits(rec)
 	r.cache.freshen(rec)
 }
 
@@ -195,6 +197,7 @@ func (r *reconciler) changed(rec *podRecord, transitions []transition, l listInf
 	if rec.publication.pod == nil {
 		r.cache.setListed(rec.uid)
 	}
+	r.watchExits(rec)
 	r.sched.InspectChanged(rec.uid)
 	if rec.inspection.dead() { // no other can begin: the pod is published with an error
 		r.inspectionDied(rec)
@@ -233,7 +236,7 @@ func (r *reconciler) gone(rec *podRecord, transitions []transition, l listInfo) 
 	r.publisher.syncsDone(rec, rec.publication.syncsRequested) // what is gone has no PodSync
 	r.cache.remove(rec.uid)
 	r.cache.freshen(rec)
-	r.publisher.publish(rec, rec.publication.snapshot(nil, l.stamp), false)
+	r.publisher.publish(rec, rec.snapshot(l.stamp), false)
 }
 
 // forgetAbsent drops the records of absent pods, unless a full list is in flight, which

@@ -91,6 +91,10 @@ type inspection struct {
 	call     *schedule.Call // nil: none is
 	snapshot snapshot       // what it is made for, and is published with its status
 	stamp    stamp          // of the newest list that showed the record then
+
+	// What its status says of exits, when it has returned. lags: a list has shown one that the
+	// status does not know of. amends: code or reason of one are others than was known.
+	lags, amends bool
 }
 
 // dead reports whether the inspection is past its deadline.
@@ -137,8 +141,9 @@ type comparison struct {
 	verdict verdict
 	// transitions are what happened to the pod's containers if it changed.
 	transitions []transition
-	// unconfirmed: it shows an exit of which only an exit event has told how.
-	unconfirmed bool
+	// caughtUp: it shows an exit that was known before; unconfirmed: of one only an exit event has
+	// told how.
+	caughtUp, unconfirmed bool
 }
 
 func newPodRecords() *podRecords {
@@ -200,7 +205,7 @@ func (r *podRecords) compare(rec *podRecord, listed *Pod, at, begun stamp, repor
 	if !believed && newest.After(at) {
 		return found
 	}
-	shows, pod := listed, rec.pod // the first without bad data, the second with what is known besides
+	shows, pod := rec.asListed(), rec.pod // the second with what is known besides
 	if listed == nil || listed != rec.listed {
 		shows = withSandboxesBeingMade(rec.pod, withoutBadData(listed, report))
 		r.adopt(rec, shows)
@@ -214,7 +219,7 @@ func (r *podRecords) compare(rec *podRecord, listed *Pod, at, begun stamp, repor
 		return found
 	}
 	rec.frozenAt, rec.unconfirmed = stamp{}, false
-	found.unconfirmed = rec.catchUp(shows)
+	found.caughtUp, found.unconfirmed = rec.catchUp(shows)
 	if believed {
 		rec.overlapTo = begun.Number
 		r.replace(rec, listed, pod)
@@ -241,7 +246,7 @@ func (r *podRecords) compareOne(rec *podRecord, listed *Pod, at, begun stamp, re
 // compareAll takes in a full list and returns what compare finds of each pod, by UID, without
 // those that simply confirm a record; into is empty memory for that.
 func (r *podRecords) compareAll(pods []*Pod, at, begun stamp, into []comparison, report reportBadData) []comparison {
-	all, seen := into, 0
+	all, seen, exits := into, 0, len(r.ahead) > 0
 	for i, listed := range pods {
 		// In a function of its own, this costs a fifth of BenchmarkIdleRelist/pods=1000.
 		rec := r.recordAt(i, listed)
@@ -261,7 +266,7 @@ func (r *podRecords) compareAll(pods []*Pod, at, begun stamp, into []comparison,
 		}
 		rec.shownIn = at.Number
 		seen++
-		if rec.unconfirmed || rec.listed != listed && !r.shows(listed, rec) {
+		if rec.unconfirmed || exits && rec.hasExitsAhead() || rec.listed != listed && !r.shows(listed, rec) {
 			all = r.appendCompared(all, rec, listed, at, begun, report)
 		} else {
 			rec.shownAgain(listed, at, begun)
@@ -308,7 +313,7 @@ func (r *podRecords) appendCompared(
 ) []comparison {
 	wasUnconfirmed := rec.unconfirmed
 	found := r.compare(rec, listed, at, begun, report)
-	if found.verdict == ignored || found.verdict == confirmed && !wasUnconfirmed && !found.unconfirmed {
+	if found.verdict == ignored || found.verdict == confirmed && !wasUnconfirmed && !found.caughtUp {
 		return all
 	}
 	return append(all, found)
@@ -358,9 +363,6 @@ func (r *podRecords) replace(rec *podRecord, listed, pod *Pod) {
 	r.tally.count(pod, 1)
 	rec.listed, rec.pod = listed, pod
 	rec.shown = rec.shown.of(pod)
-	if rec.hasExitsAhead() { // a list that shows them is to be noticed, though it changes nothing
-		rec.shown = nil
-	}
 }
 
 // forget drops the records of absent pods, but for those that are still open: a list

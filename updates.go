@@ -282,8 +282,7 @@ func (p *publisher) publish(rec *podRecord, s snapshot, recovered bool) {
 func (p *publisher) takeInitial(rec *podRecord, s snapshot) *Pod {
 	initial := rec.publication.initial
 	rec.publication.initial = nil
-	byFirst := p.firstFullList.Number == 0 || !s.listedAt.After(p.firstFullList)
-	if byFirst && (initial == nil || !rec.hasExitsAhead()) {
+	if p.firstFullList.Number == 0 || p.firstFullList.After(s.listedAt) {
 		return s.listed
 	}
 	return initial
@@ -298,7 +297,7 @@ func (p *publisher) noteFullList(at stamp, records *podRecords) {
 	p.firstFullList = at
 	for _, rec := range records.byUID {
 		if rec.publication.change.pending {
-			rec.publication.initial = rec.pod
+			rec.publication.initial = rec.asListed()
 		}
 	}
 }
@@ -361,11 +360,11 @@ type snapshot struct {
 	syncs    uint64 // the PodSyncs that were requested by then
 }
 
-// snapshot returns that of a pod, which was listed at a stamp.
-func (p *publication) snapshot(pod *Pod, at stamp) snapshot {
-	cause := CauseDemand
-	if p.change.pending {
-		at, cause = p.change.stamp, p.change.cause
+// snapshot returns that of the record, which was listed at a stamp.
+func (rec *podRecord) snapshot(at stamp) snapshot {
+	cause, change := CauseDemand, rec.publication.change
+	if change.pending {
+		at, cause = change.stamp, change.cause
 	}
-	return snapshot{pod, pod, p.change.stamp, at, cause, p.syncsRequested}
+	return snapshot{rec.pod, rec.asListed(), change.stamp, at, cause, rec.publication.syncsRequested}
 }

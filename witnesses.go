@@ -1,6 +1,10 @@
 package pleg
 
-import "github.com/kubepleg/pleg/internal/schedule"
+import (
+	"time"
+
+	"github.com/kubepleg/pleg/internal/schedule"
+)
 
 // What a status or an exit event has seen to exit has exited; see exits.go and rules 20 to 22 of
 // docs/CONTRACT.md. Lists are the third witness: podRecords.compare.
@@ -10,6 +14,7 @@ func (r *reconciler) noteExit(rec *podRecord, id string) {
 	e := rec.exits[id]
 	e.ahead, e.since = true, r.sched.Now()
 	r.records.setExit(rec, id, e)
+	r.watchExits(rec)
 	r.records.replace(rec, rec.listed, rec.withExits(rec.pod))
 }
 
@@ -30,6 +35,9 @@ func (r *reconciler) containerExited(e ContainerExit) {
 	}
 	seen := statusFinderIn(rec.publication.seen)
 	status := seen.at(0, e.ContainerID)
+	if status != nil && !e.FinishedAt.IsZero() && status.StartedAt.After(e.FinishedAt) {
+		return // it was started again under its ID
+	}
 	if status == nil || status.State != ContainerStateExited {
 		status = exitStatus(status, c, e, r.sched.Now())
 		rec.publication.amend(status)
@@ -58,7 +66,7 @@ func (r *reconciler) tellExit(rec *podRecord, status *Status, cause Cause) {
 	}
 	r.cache.storeExit(rec, status)
 	r.publisher.publish(rec, snapshot{
-		pod: told, listed: published, listedAt: r.records.observedStamp(rec), cause: cause,
+		pod: told, listedAt: r.records.observedStamp(rec), cause: cause,
 	}, false)
 }
 
@@ -83,10 +91,11 @@ func (r *reconciler) takeExits(rec *podRecord, insp *inspection, status *PodStat
 	for i, s := range status.ContainerStatuses {
 		id := s.ID.ID
 		c, last := listed.at(i, id), seen.at(i, id)
+		e, known := rec.exits[id]
 		running := c != nil && c.State != ContainerStateExited // as far as the record knows
 		switch {
 		case first.at(0, id) != s: // bad data
-		case s.State == ContainerStateExited && c == nil && last == nil: // a list may show it running yet
+		case s.State == ContainerStateExited && c == nil && last == nil && !known: // a list may show it running yet
 			r.records.setExit(rec, id, exit{ahead: true, since: r.sched.Now()})
 		case s.State == ContainerStateExited && running:
 			r.noteExit(rec, id)
@@ -99,6 +108,7 @@ func (r *reconciler) takeExits(rec *podRecord, insp *inspection, status *PodStat
 			r.startedAgain(rec, id)
 		default:
 			exits[id] = last
+			insp.lags = insp.lags || last.Unconfirmed && c != nil && !e.ahead
 		}
 	}
 	if len(exits) > 0 {
@@ -124,13 +134,32 @@ func (r *reconciler) noteEnds(rec *podRecord, insp *inspection, status *PodStatu
 		last := seen.at(i, s.ID.ID)
 		ended := last != nil && last.State == ContainerStateExited
 		if ended && (last.ExitCode != s.ExitCode || last.Reason != s.Reason) {
-			r.publisher.requestSync(rec)
-			insp.snapshot.syncs = rec.publication.syncsRequested
+			insp.amends = true
 		}
 		e, dead := rec.exits[s.ID.ID]
 		if news := ended && last.Unconfirmed || !ended && !e.counted; dead && news && s.Reason != exitCompleted {
 			r.sched.InspectLater(rec.uid)
 		}
+	}
+}
+
+// maxExitWatch bounds the time between two looks at a container that has exited and that the lists
+// show running.
+const maxExitWatch = time.Minute
+
+// watchExits has a pod listed again that has an exit which no list shows, and inspected if that list
+// does not show it either: only its status can tell that the container was started again. The wait is
+// as long as that has been known.
+func (r *reconciler) watchExits(rec *podRecord) {
+	var longest time.Duration
+	ahead := false
+	for _, e := range rec.exits {
+		if e.ahead {
+			ahead, longest = true, max(longest, r.sched.Since(e.since))
+		}
+	}
+	if ahead {
+		r.sched.ListLater(rec.uid, min(longest, maxExitWatch))
 	}
 }
 
@@ -141,7 +170,8 @@ func (r *reconciler) startedAgain(rec *podRecord, id string) {
 		return
 	}
 	delete(rec.exits, id)
-	rec.listed, rec.shown = nil, nil
+	other := *rec.listed // that the same one coming again is compared
+	rec.listed = &other
 	r.requestNow(rec.uid, schedule.CausePeriod)
 }
 

@@ -223,7 +223,9 @@ func TestRule21ExitEventAtAnyTime(t *testing.T) {
 		n.SetPod(bare("b", plegtest.Running("b1"), plegtest.Running("b2")))
 		time.Sleep(2 * time.Second)
 		want(t, "before its list", readStatuses(events), "b Died b1 exited 5 Error", "b Started b2 running")
-		defer n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Delay: 500 * time.Millisecond, Times: 1, Stale: true})()
+		defer n.Inject(plegtest.Fault{
+			Method: plegtest.GetPodStatus, PodUID: "c", Delay: 500 * time.Millisecond, Times: 1, Stale: true,
+		})()
 		n.SetPod(bare("c", plegtest.Running("c1"), plegtest.Running("c2")))
 		n.g.RequestRelist("c")
 		time.Sleep(100 * time.Millisecond)

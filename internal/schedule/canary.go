@@ -10,6 +10,9 @@ type canary struct {
 	last      time.Time // a canary was due, or a round of all pods began
 	succeeded time.Time // an inspection
 	inRound   bool      // a round of all pods is under way
+	// unanswered are the inspections that have become slow since the full list in flight began
+	// or one has succeeded.
+	unanswered int
 }
 
 // roundPeriods is how many periods pass from one round of all pods to the next at least.
@@ -30,7 +33,7 @@ func (s *Scheduler) noteAnswered(p *pod) {
 // InspectionSucceeded notes that one has, of whatever pod: no canary is needed for a while, and
 // the back-off of the pods that hang begins anew, for what held them up may be over.
 func (s *Scheduler) InspectionSucceeded() {
-	s.canary.succeeded = s.now
+	s.canary.succeeded, s.canary.unanswered = s.now, 0
 	first := s.now.Add(s.retry.Wait(1))
 	for p := range s.hung.all {
 		p.attempts = 0
@@ -82,7 +85,7 @@ func (s *Scheduler) canaryDue() time.Time {
 // answers nothing is asked no more.
 func (s *Scheduler) roundDue() time.Time {
 	busy := s.inspections-s.slow+s.toInspect.Len() >= max(1, s.cfg.Workers/2)
-	silent := s.slow >= s.cfg.Workers && !s.canary.succeeded.After(s.all.list.Began)
+	silent := s.canary.unanswered >= s.cfg.Workers
 	switch {
 	case busy || silent:
 		return time.Time{}

@@ -23,11 +23,13 @@ const (
 	// lateReason: the pod is to be inspected then, and not listed, for runtimes tell late why a
 	// container has ended.
 	lateReason
+	// exitAhead is for a pod with an exit that no list has shown.
+	exitAhead
 	reasons
 )
 
 // causes are those of the lists that are asked for when the times come.
-var causes = [reasons]string{followUp: CauseHint, retry: CausePeriod}
+var causes = [reasons]string{followUp: CauseHint, retry: CausePeriod, exitAhead: CausePeriod}
 
 // pod is what is open of one pod. There is one only while there is something.
 type pod struct {
@@ -99,7 +101,7 @@ func (s *Scheduler) PodListed(uid types.UID, stamp Stamp) bool {
 	if p == nil {
 		return false
 	}
-	p.dueAt[listFailed] = time.Time{}
+	p.dueAt[listFailed], p.dueAt[exitAhead] = time.Time{}, time.Time{}
 	answers, hinted := p.answer(stamp.Number)
 	if hinted {
 		p.dueAt[followUp] = s.now.Add(s.cfg.Period / followUpShare)
@@ -135,6 +137,13 @@ func (s *Scheduler) InspectLater(uid types.UID) {
 	s.plan(p)
 }
 
+// ListLater has the pod listed after a wait, of a period at least, unless it is listed before.
+func (s *Scheduler) ListLater(uid types.UID, wait time.Duration) {
+	p := s.pod(uid)
+	p.dueAt[exitAhead] = s.now.Add(max(wait, s.cfg.Period))
+	s.plan(p)
+}
+
 func (s *Scheduler) inspect(p *pod) {
 	p.inspect = true
 	if p.inspection != nil && p.inspection.Slow {
@@ -165,7 +174,7 @@ func (s *Scheduler) Gone(uid types.UID) {
 	if p == nil {
 		return
 	}
-	p.inspect, p.dueAt[lateReason] = false, time.Time{}
+	p.inspect, p.dueAt[lateReason], p.dueAt[exitAhead] = false, time.Time{}, time.Time{}
 	p.endBackOff()
 	since := p.unanswered
 	s.noteAnswered(p)

@@ -1,0 +1,339 @@
+package contract_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+// listing is a runtime that tells exits, lists single pods, and has no event stream.
+func listing(exits chan pleg.ContainerExit) func(*plegtest.Runtime) pleg.Runtime {
+	return func(rt *plegtest.Runtime) pleg.Runtime {
+		return struct {
+			pleg.Runtime
+			pleg.PodGetter
+			pleg.ExitSource
+		}{rt.Plain(), rt, exiting{rt, exits}}
+	}
+}
+
+// Rule 14: a pod with a nil container, listed by the same pointer again, with an exit event in between.
+func TestRule14BadDataBesideExitEvent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pod := bare("a", nil, plegtest.Running("a1"))
+		exits := make(chan pleg.ContainerExit, 1)
+		source := exiting{plegtest.NewRuntime(), exits}
+		s := &scripted{
+			pods:   func() ([]*pleg.Pod, error) { return []*pleg.Pod{pod}, nil },
+			pod:    func(types.UID) (*pleg.Pod, error) { return pod, nil },
+			status: func(p *pleg.Pod) (*pleg.PodStatus, error) { return statusOf(bare("a", plegtest.Running("a1"))), nil },
+		}
+		n := newNodeOf(t, func(*plegtest.Runtime) pleg.Runtime {
+			return struct {
+				*scripted
+				pleg.ExitSource
+			}{s, source}
+		})
+		events := n.g.Watch()
+		n.start()
+		want(t, "first", read(events), "a Started a1")
+		exits <- exitOf("a1", 3) // the pod is hinted at, and listed
+		time.Sleep(5 * time.Second)
+		want(t, "the exit", read(events), "a Died a1")
+	})
+}
+
+// Rule 21: the runtime's own status comes also where an inspection was in flight, and had read the
+// runtime before, when the exit was told.
+func TestRule21ConfirmingInspection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		exits := make(chan pleg.ContainerExit, 1)
+		n := newNodeOf(t, listing(exits))
+		n.SetPods(bare("a", plegtest.Running("a1"), plegtest.Running("a2")))
+		events := n.g.Watch()
+		n.start()
+		read(events)
+		time.Sleep(100 * time.Millisecond)
+		defer n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Delay: 500 * time.Millisecond, Times: 1, Stale: true})()
+		n.g.RequestReinspect("a") // any inspection: of a sibling that has changed, a late reason, a canary
+		time.Sleep(100 * time.Millisecond)
+		exits <- exitOf("a1", 137)
+		n.ExitContainer("a", "a1", 137, "OOMKilled")
+		time.Sleep(10 * time.Minute)
+		want(t, "events", readStatuses(events), "a Died a1 exited 137 Error", "a PodSync without status", "a PodSync without status")
+		for _, s := range mustGet(t, n.cache, "a").ContainerStatuses {
+			if s.ID.ID == "a1" && (s.Unconfirmed || s.Reason != "OOMKilled") {
+				t.Errorf("ten minutes later the cache has reason %s, unconfirmed %v", s.Reason, s.Unconfirmed)
+			}
+		}
+	})
+}
+
+// Rule 3: an inspection that began before a request for another does not answer it, though its status
+// has another reason than before and so a PodSync.
+func TestRule3ReinspectionBesideLateReason(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1"), plegtest.Running("a2")))
+		events := n.g.Watch()
+		n.start()
+		n.ExitContainer("a", "a1", 137, "Error")
+		time.Sleep(1500 * time.Millisecond)
+		read(events)
+		n.ExitContainer("a", "a1", 137, "OOMKilled") // the late reason
+		defer n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Delay: 800 * time.Millisecond, Times: 1, Stale: true})()
+		time.Sleep(2 * time.Second) // the late inspection is in flight, and has read the runtime
+		n.ResetCalls()
+		if n.InFlight(plegtest.GetPodStatus) != 1 {
+			t.Fatal("no inspection is in flight")
+		}
+		n.SetIPs("a", "10.0.0.1")
+		n.g.RequestReinspect("a")
+		time.Sleep(time.Minute)
+		if n.PodCalls(plegtest.GetPodStatus, "a") == 0 {
+			t.Errorf("no inspection has begun after the request; events: %v", read(events))
+		}
+	})
+}
+
+// Rule 20 ends with a status that shows a later start, and the pod is inspected for that: no list shows
+// that a container has exited and was started again under its ID between two of them.
+func TestRule20StartedAgainBehindTheLists(t *testing.T) {
+	for name, sendExit := range map[string]bool{"by an exit event": true, "by a status": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				exits := make(chan pleg.ContainerExit, 1)
+				n := newNodeOf(t, listing(exits))
+				n.SetPods(bare("a", plegtest.Running("a1")))
+				events := n.g.Watch()
+				n.start()
+				read(events)
+				time.Sleep(300 * time.Millisecond)
+				ended := statusOf(n.Pod("a"))
+				ended.ContainerStatuses[0].State = pleg.ContainerStateExited
+				ended.ContainerStatuses[0].Reason = "Completed"
+				ended.ContainerStatuses[0].FinishedAt = time.Now()
+				if sendExit {
+					exits <- exitOf("a1", 0)
+				} else {
+					n.SetStatus("a", ended)
+					n.g.RequestReinspect("a")
+				}
+				synctest.Wait()
+				time.Sleep(100 * time.Millisecond)
+				again := statusOf(n.Pod("a")) // runs again, as every list shows
+				again.ContainerStatuses[0].StartedAt = time.Now()
+				n.SetStatus("a", again)
+				time.Sleep(time.Hour)
+				if got := states(t, n.cache, "a")["a1"]; got != pleg.ContainerStateRunning {
+					t.Errorf("an hour later the cache has a1 %s; events: %v", got, read(events))
+				}
+			})
+		})
+	}
+}
+
+// Rule 20: an exit event from before the start of the container is of an earlier life.
+func TestRule21LateExitOfAnEarlierLife(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		exits := make(chan pleg.ContainerExit, 1)
+		n := newNodeOf(t, listing(exits))
+		exit := exitOf("a1", 1)
+		time.Sleep(time.Second)
+		n.SetPods(bare("a", plegtest.Running("a1"))) // started a second later
+		events := n.g.Watch()
+		n.start()
+		want(t, "first", read(events), "a Started a1")
+		exits <- exit
+		time.Sleep(time.Hour)
+		want(t, "the late event", read(events))
+		if got := states(t, n.cache, "a")["a1"]; got != pleg.ContainerStateRunning {
+			t.Errorf("an hour later the cache has a1 %s", got)
+		}
+	})
+}
+
+// Rule 23: as many wedged pods as workers, from before the list hung, do not keep the others from being
+// inspected.
+func TestRule23BesideManyWedgedPods(t *testing.T) {
+	for _, wedged := range []int{pleg.DefaultInspectionWorkers - 1, pleg.DefaultInspectionWorkers} {
+		t.Run(fmt.Sprintf("wedged=%d", wedged), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t)
+				for i := range 30 {
+					uid := fmt.Sprintf("pod-%02d", i)
+					n.SetPod(bare(types.UID(uid), plegtest.Running(uid+"-1")))
+				}
+				events := n.g.Watch()
+				n.start()
+				read(events)
+				defer n.Heal()
+				for i := range wedged {
+					uid := types.UID(fmt.Sprintf("pod-%02d", i))
+					n.HangIgnoringCancel(plegtest.GetPodStatus, uid)
+					n.g.RequestReinspect(uid)
+				}
+				time.Sleep(10 * time.Second)
+				n.wedged()
+				time.Sleep(10 * time.Second)
+				n.ExitContainer("pod-29", "pod-29-1", 1, "Error")
+				time.Sleep(10 * time.Minute)
+				if got := read(events); !slices.Contains(got, "pod-29 Died pod-29-1") {
+					_, err := n.g.Healthy()
+					t.Errorf("ten minutes later the events are %v; %v", got, err)
+				}
+			})
+		})
+	}
+}
+
+// Rule 4: a container that the first full list shows running, and that dies before its pod's first
+// inspection, is news, also where a list confirms the exit event before that.
+func TestRule4ConfirmedExitIsNews(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		exits := make(chan pleg.ContainerExit, 1)
+		n := newNodeOf(t, listing(exits), pleg.WithInspectionWorkers(1))
+		n.SetPods(bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1")))
+		events := n.g.Watch()
+		defer n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, PodUID: "a", Delay: 500 * time.Millisecond, Times: 1})()
+		n.start() // the first full list shows b1 running; b waits for the worker
+		exits <- exitOf("b1", 3)
+		n.ExitContainer("b", "b1", 3, "Error")
+		time.Sleep(10 * time.Second)
+		want(t, "events", readNews(events), "=a Started a1", "b Died b1")
+	})
+}
+
+// Rule 4: two containers of a pod die by exit events within the first period; to a slow subscriber
+// from before the first list both deaths are news.
+func TestRule4TwoExitsAreNews(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		exits := make(chan pleg.ContainerExit, 2)
+		n := newNodeOf(t, listing(exits))
+		defer n.Delay(plegtest.GetPod, "a", 100*time.Millisecond)()
+		n.SetPods(bare("0", plegtest.Running("01")), bare("a", plegtest.Running("a1"), plegtest.Running("a2")))
+		events := n.g.Subscribe(t.Context(), 0)
+		n.start()
+		exits <- exitOf("a1", 1)
+		exits <- exitOf("a2", 2)
+		synctest.Wait()
+		var got []string
+		for range 3 {
+			e := <-events
+			got = append(got, fmt.Sprintf("%s initial=%v", line(e), e.Initial))
+		}
+		want(t, "events", got, "0 Started 01 initial=true", "a Died a1 initial=false", "a Died a2 initial=false")
+	})
+}
+
+// Rule 4: the first full list shows a container running whose exit was told while it was in flight: that
+// is news, and is counted.
+func TestRule4ExitBesideTheFirstList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		exits := make(chan pleg.ContainerExit, 1)
+		n, reg := newNodeWithMetricsOf(t, func(rt *plegtest.Runtime) pleg.Runtime { return exiting{rt, exits} })
+		n.SetPods(bare("a", plegtest.Running("a1"), plegtest.Running("a2")))
+		events := n.g.Watch()
+		defer n.Inject(plegtest.Fault{Method: plegtest.GetPods, Delay: 300 * time.Millisecond, Times: 1, Stale: true})()
+		n.start()
+		time.Sleep(100 * time.Millisecond)
+		exits <- exitOf("a1", 3)
+		n.ExitContainer("a", "a1", 3, "Error")
+		time.Sleep(10 * time.Second)
+		want(t, "events", readNews(events), "a Died a1", "=a Started a2")
+		wantExits(t, reg, "counted", map[string]float64{"Error": 1})
+	})
+}
+
+// Exits: a container of which an exit event came before any list is counted once, however many lists
+// still show it running.
+func TestExitsBeforeTheirList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		exits := make(chan pleg.ContainerExit, 1)
+		n, reg := newNodeWithMetricsOf(t, func(rt *plegtest.Runtime) pleg.Runtime { return exiting{rt, exits} })
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		n.start()
+		time.Sleep(100 * time.Millisecond)
+		exits <- exitOf("a2", 3)
+		synctest.Wait()
+		for i := range 4 { // lists that still show it running, with something else that changes
+			n.UpdatePod("a", func(p *pleg.Pod) {
+				p.Containers = []*pleg.Container{plegtest.Running("a1"), plegtest.Running("a2"), plegtest.Running(fmt.Sprintf("x%d", i))}
+			})
+			n.g.RequestRelist("a")
+			time.Sleep(100 * time.Millisecond)
+		}
+		counted := counted(t, reg)
+		if got := counted["Error"]; got != 1 {
+			t.Errorf("a2 has died %v times", got)
+		}
+	})
+}
+
+// Rule 21: the runtime's own status of such a container stays when another list shows it running.
+func TestRule21RuntimesStatusStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, exits := newExitingNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		events := n.g.Watch()
+		n.start()
+		time.Sleep(100 * time.Millisecond)
+		read(events)
+		exits <- exitOf("a2", 137)
+		synctest.Wait()
+		both := bare("a", plegtest.Running("a1"), plegtest.Running("a2"))
+		status := statusOf(both)
+		*status.ContainerStatuses[1] = pleg.Status{
+			ID: status.ContainerStatuses[1].ID, Name: "a2", State: pleg.ContainerStateExited, ExitCode: 137, Reason: "OOMKilled",
+		}
+		n.SetStatus("a", status)
+		n.SetPod(both)
+		n.g.RequestRelist("a")
+		time.Sleep(100 * time.Millisecond)
+		n.SetPod(bare("a", plegtest.Running("a1"), plegtest.Running("a2")))
+		n.g.RequestRelist("a")
+		time.Sleep(100 * time.Millisecond)
+		n.RemoveContainer("a", "a2")
+		n.SetStatus("a", nil)
+		n.g.RequestRelist("a")
+		time.Sleep(5 * time.Second)
+		got := readStatuses(events)
+		if last := got[len(got)-1]; last != "a Removed a2 exited 137 OOMKilled" {
+			t.Errorf("the events are\n%s", strings.Join(got, "\n"))
+		}
+	})
+}
+
+// Exits: a death is counted whose end an inspection in flight shows after a list showed it gone.
+func TestExitsSeenByAnInspectionInFlight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, reg := newNodeWithMetrics(t)
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		n.start()
+		n.SetContainer("a", "a2", pleg.ContainerStateRunning)
+		defer n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Delay: 5 * time.Second, Times: 2})()
+		time.Sleep(1100 * time.Millisecond) // it is listed, and being inspected
+		n.ExitContainer("a", "a2", 1, "Error")
+		status := statusOf(n.Pod("a"))
+		for _, s := range status.ContainerStatuses {
+			if s.ID.ID == "a2" {
+				s.ExitCode, s.Reason = 1, "Error"
+			}
+		}
+		n.SetStatus("a", status)
+		time.Sleep(1100 * time.Millisecond)
+		n.RemoveContainer("a", "a2")
+		time.Sleep(4 * time.Second) // the first inspection has returned, and the second is in flight
+		n.SetStatus("a", nil)
+		time.Sleep(time.Hour)
+		wantExits(t, reg, "an hour later", map[string]float64{"Error": 1})
+	})
+}
