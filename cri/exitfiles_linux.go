@@ -114,8 +114,8 @@ func (r *Runtime) tellExitFile(ctx context.Context, dir, name string, observe fu
 	}
 }
 
-// readExitFile returns the exit code in a file, and when it was written. What is no ordinary
-// file is not read.
+// readExitFile returns the exit code in a file, and when it was written. It does not wait, also
+// if the file is none of conmon's.
 func readExitFile(path string) (code int, written time.Time, err error) {
 	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -126,7 +126,7 @@ func readExitFile(path string) (code int, written time.Time, err error) {
 	if err != nil {
 		return 0, time.Time{}, err
 	}
-	if !info.Mode().IsRegular() || info.Size() > maxExitFileBytes {
+	if info.Size() > maxExitFileBytes {
 		return 0, time.Time{}, fs.ErrInvalid
 	}
 	var content [maxExitFileBytes]byte

@@ -148,9 +148,11 @@ func TestExitFilesOverflow(t *testing.T) {
 			func(pleg.ContainerExit) { <-reading })
 	}()
 	<-connected
-	path := filepath.Join(dir, "c")
-	for i := range held + 1000 { // equal events that follow each other are one
-		writeExit(t, path+strconv.Itoa(i%2), "0")
+	from, to := filepath.Join(dir, "a"), filepath.Join(dir, "b")
+	writeExit(t, from, "0")
+	for range held + 1000 { // equal events that follow each other are one
+		must(t, os.Rename(from, to))
+		from, to = to, from
 	}
 	close(reading)
 	select {
@@ -160,5 +162,9 @@ func TestExitFilesOverflow(t *testing.T) {
 		}
 	case <-time.After(20 * time.Second):
 		t.Fatal("the watch goes on")
+	}
+	// Half of the files are gone when they are read.
+	if got := metric(t, r, "pleg_cri_bad_items_total", "unreadable_exit"); got != 0 {
+		t.Errorf("%v bad exits", got)
 	}
 }

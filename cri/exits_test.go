@@ -72,7 +72,7 @@ func (w *exitWatcher) next(t *testing.T) pleg.ContainerExit {
 func subscribed(t *testing.T, s *criserver.Server, w *exitWatcher) {
 	t.Helper()
 	<-w.connected
-	waitFor(t, func() bool { return s.InFlight("Subscribe") == 1 })
+	waitFor(t, func() bool { return s.TaskExitReaders() == 1 })
 }
 
 func TestWatchContainerExits(t *testing.T) {
@@ -231,6 +231,25 @@ func TestExitStreamOfFrozenRuntime(t *testing.T) {
 	case <-w.connected:
 		t.Error("connected to a frozen runtime")
 	default:
+	}
+}
+
+// An exit that comes before the answer to the Version call beside its stream says that the
+// stream is accepted, as that answer does.
+func TestExitBeforeTheAnswer(t *testing.T) {
+	s := startWireServer(t, false)
+	s.answers = make(chan struct{}, 1)
+	s.answers <- struct{}{}
+	r := dialRuntime(t, s.endpoint(), cri.WithExitEvents(""))
+	w := watchExits(t, r)
+	s.events <- taskExit(field(1, "c"), field(2, "c"))
+	if got := w.next(t); got.ContainerID != "c" {
+		t.Errorf("%+v", got)
+	}
+	w.cancel()
+	_ = w.ended(t)
+	if got := metric(t, r, "kubelet_runtime_operations_total", "subscribe_events"); got != 1 {
+		t.Errorf("%v operations", got)
 	}
 }
 

@@ -192,6 +192,9 @@ func (r *Runtime) changedLocked(old, pod *pleg.Pod) {
 	if r.emit {
 		r.emitChangesLocked(old, pod)
 	}
+	if r.emitExits && pod != nil {
+		r.emitExitsLocked(old, pod)
+	}
 }
 
 // forgetLocked drops what is held of containers that are gone.

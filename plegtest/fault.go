@@ -18,6 +18,7 @@ const (
 	GetPodStatus         Method = "GetPodStatus"
 	GetPod               Method = "GetPod"
 	WatchContainerEvents Method = "WatchContainerEvents"
+	WatchContainerExits  Method = "WatchContainerExits"
 )
 
 // AnyPod as the pod of a fault means every call of the method.
@@ -30,7 +31,7 @@ type Fault struct {
 	// Method is the method that is hit; empty hits all methods.
 	Method Method
 	// PodUID is the pod whose calls are hit; AnyPod, the default, hits all calls.
-	// GetPods and WatchContainerEvents have no pod, so only AnyPod hits them.
+	// GetPods and the calls that watch have no pod, so only AnyPod hits them.
 	PodUID types.UID
 	// Times is how many calls are hit before the fault is over. 0 hits every call
 	// until the fault is healed.

@@ -13,9 +13,9 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// Runtime is a fake container runtime: a [pleg.Runtime], [pleg.PodGetter] and
-// [pleg.EventSource] whose pods the test sets. Its methods may be called from several
-// goroutines at once. It starts no goroutine.
+// Runtime is a fake container runtime: a [pleg.Runtime], [pleg.PodGetter],
+// [pleg.EventSource] and [pleg.ExitSource] whose pods the test sets. Its methods may be
+// called from several goroutines at once. It starts no goroutine.
 //
 // A returned pod is never modified: a change makes a new *pleg.Pod, and a pod in which
 // nothing changed is the same pointer in the next list. While no pod changes, GetPods
@@ -37,11 +37,13 @@ type Runtime struct {
 	ips      map[lifeKey][]string
 	statuses map[types.UID]*pleg.PodStatus
 
-	faults  faultSet
-	calls   map[callKey]*callCount
-	streams []*stream
-	mode    EventMode
-	emit    bool
+	faults faultSet
+	calls  map[callKey]*callCount
+	events streams[pleg.ContainerEvent]
+	emit   bool
+	// exits are the streams of exits, and emitExits sends every exit into them.
+	exits     streams[pleg.ContainerExit]
+	emitExits bool
 }
 
 // slot is a place in the list. The slot of a removed pod stays empty until the list is
@@ -55,6 +57,7 @@ var (
 	_ pleg.Runtime     = (*Runtime)(nil)
 	_ pleg.PodGetter   = (*Runtime)(nil)
 	_ pleg.EventSource = (*Runtime)(nil)
+	_ pleg.ExitSource  = (*Runtime)(nil)
 )
 
 // NewRuntime returns a fake runtime without pods and faults.
@@ -74,7 +77,7 @@ func NewRuntime(opts ...RuntimeOption) *Runtime {
 }
 
 // Plain returns a view of the runtime that implements [pleg.Runtime] only: it cannot list
-// a single pod, and has no events. For a view with one of the two, embed Plain and the
+// a single pod, and has no events and no exits. For a view with one of these, embed Plain and the
 // optional interface in a struct:
 //
 //	struct {

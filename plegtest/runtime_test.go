@@ -424,6 +424,9 @@ func TestRuntimePlain(t *testing.T) {
 	if _, ok := plain.(pleg.EventSource); ok {
 		t.Error("Plain is an EventSource")
 	}
+	if _, ok := plain.(pleg.ExitSource); ok {
+		t.Error("Plain is an ExitSource")
+	}
 	if _, err := plain.GetPodStatus(t.Context(), list(t, plain)[0]); err != nil || rt.Calls(plegtest.GetPods) != 1 {
 		t.Error(err)
 	}

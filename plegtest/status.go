@@ -12,7 +12,8 @@ import (
 
 // SetStatus sets what GetPodStatus returns for a pod, whatever its state; with nil the
 // status is made from the pod again. The test must not modify the status afterwards.
-// Each call returns a copy of the outermost struct.
+// Each call returns a copy of the outermost struct. A status that lags behind its pod is
+// one that GetPodStatus returned before.
 func (r *Runtime) SetStatus(uid types.UID, status *pleg.PodStatus) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

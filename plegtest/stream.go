@@ -19,22 +19,40 @@ const (
 	EventsEndAtOnce
 )
 
-// stream is one call of WatchContainerEvents that has been accepted. Its queue is
-// guarded by the runtime's lock.
-type stream struct {
-	queue []pleg.ContainerEvent
+// stream is one call of WatchContainerEvents or WatchContainerExits that has been accepted.
+// Its queue is guarded by the runtime's lock.
+type stream[E any] struct {
+	queue []E
 	wake  chan struct{} // holds one
 	// broken is closed when the stream ends by itself, with err set before.
 	broken chan struct{}
 	err    error
 }
 
+// streams are the streams of events, or those of exits. The runtime's lock guards them.
+type streams[E any] struct {
+	open []*stream[E]
+	mode EventMode
+}
+
 // WatchContainerEvents calls observe for every event that is emitted from now on, in
 // order, in the goroutine of the call. It returns when ctx ends or the stream is broken.
 // Events that are emitted while observe runs are queued.
 func (r *Runtime) WatchContainerEvents(ctx context.Context, connected func(), observe func(pleg.ContainerEvent)) error {
-	_, faults := r.begin(WatchContainerEvents, "")
-	defer r.end(WatchContainerEvents, "")
+	return watchStream(ctx, r, WatchContainerEvents, &r.events, connected, observe)
+}
+
+// WatchContainerExits is to exits what WatchContainerEvents is to events. A runtime that tells no
+// exits is one that fails with [pleg.ErrEventsUnsupported]; see Fail.
+func (r *Runtime) WatchContainerExits(ctx context.Context, connected func(), observe func(pleg.ContainerExit)) error {
+	return watchStream(ctx, r, WatchContainerExits, &r.exits, connected, observe)
+}
+
+func watchStream[E any](
+	ctx context.Context, r *Runtime, m Method, all *streams[E], connected func(), observe func(E),
+) error {
+	_, faults := r.begin(m, "")
+	defer r.end(m, "")
 	for _, f := range faults {
 		if err := f.apply(ctx, r.clock); err != nil {
 			return err
@@ -43,7 +61,7 @@ func (r *Runtime) WatchContainerEvents(ctx context.Context, connected func(), ob
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	s, mode := r.connect()
+	s, mode := all.connect(r)
 	switch mode {
 	case EventsUnsupported:
 		return pleg.ErrEventsUnsupported
@@ -52,7 +70,7 @@ func (r *Runtime) WatchContainerEvents(ctx context.Context, connected func(), ob
 		return nil
 	case EventsServed:
 	}
-	defer r.disconnect(s)
+	defer all.disconnect(r, s)
 	connected()
 	for {
 		select {
@@ -61,9 +79,9 @@ func (r *Runtime) WatchContainerEvents(ctx context.Context, connected func(), ob
 		case <-s.wake:
 		case <-s.broken:
 		}
-		// Events from before the break are delivered first.
+		// What is from before the break is delivered first.
 		for {
-			event, ok := r.next(s)
+			event, ok := s.next(r)
 			if !ok {
 				break
 			}
@@ -85,7 +103,7 @@ func (r *Runtime) WatchContainerEvents(ctx context.Context, connected func(), ob
 func (r *Runtime) Emit(event pleg.ContainerEvent) (streams int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.emitLocked(event)
+	return r.events.emitLocked(event)
 }
 
 // EmitOnChange sets whether every change of a container or sandbox emits an event. The
@@ -96,72 +114,100 @@ func (r *Runtime) EmitOnChange(on bool) {
 	r.emit = on
 }
 
+// EmitExit sends an exit to every stream of exits, and returns the number of streams. The exit is
+// lost if there is none. It may be told before the container exits or long after, twice, or of a
+// container that does not exist. EmitExit never blocks.
+func (r *Runtime) EmitExit(exit pleg.ContainerExit) (streams int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.exits.emitLocked(exit)
+}
+
+// EmitOnExit sets whether every exit of a container or sandbox is sent at once as EmitExit does.
+// The default is off.
+func (r *Runtime) EmitOnExit(on bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.emitExits = on
+}
+
 // SetEventMode sets the behaviour of new event streams. Connected streams stay connected;
 // BreakStreams ends them.
 func (r *Runtime) SetEventMode(mode EventMode) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.mode = mode
+	r.events.mode = mode
 }
 
-// BreakStreams ends every stream with err, or without an error if err is nil, after the
+// BreakStreams ends every event stream with err, or without an error if err is nil, after the
 // events that were emitted before. It returns the number of streams.
 func (r *Runtime) BreakStreams(err error) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	n := len(r.streams)
-	for _, s := range r.streams {
-		s.err = err
-		close(s.broken)
-	}
-	r.streams = nil
-	return n
+	return r.events.breakLocked(err)
 }
 
-// Streams returns how many streams are connected.
+// BreakExitStreams ends every stream of exits, as BreakStreams ends the event streams.
+func (r *Runtime) BreakExitStreams(err error) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.exits.breakLocked(err)
+}
+
+// Streams returns how many event streams are connected.
 func (r *Runtime) Streams() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return len(r.streams)
+	return len(r.events.open)
 }
 
-func (r *Runtime) connect() (*stream, EventMode) {
+func (all *streams[E]) connect(r *Runtime) (*stream[E], EventMode) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.mode != EventsServed {
-		return nil, r.mode
+	if all.mode != EventsServed {
+		return nil, all.mode
 	}
-	s := &stream{wake: make(chan struct{}, 1), broken: make(chan struct{})}
-	r.streams = append(r.streams, s)
-	return s, r.mode
+	s := &stream[E]{wake: make(chan struct{}, 1), broken: make(chan struct{})}
+	all.open = append(all.open, s)
+	return s, all.mode
 }
 
-func (r *Runtime) disconnect(s *stream) {
+func (all *streams[E]) disconnect(r *Runtime, s *stream[E]) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.streams = slices.DeleteFunc(r.streams, func(o *stream) bool { return o == s })
+	all.open = slices.DeleteFunc(all.open, func(o *stream[E]) bool { return o == s })
 }
 
-func (r *Runtime) next(s *stream) (pleg.ContainerEvent, bool) {
+func (s *stream[E]) next(r *Runtime) (event E, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(s.queue) == 0 {
-		return pleg.ContainerEvent{}, false
+		return event, false
 	}
-	event := s.queue[0]
+	event = s.queue[0]
 	s.queue = s.queue[1:]
 	return event, true
 }
 
-func (r *Runtime) emitLocked(event pleg.ContainerEvent) int {
-	for _, s := range r.streams {
+func (all *streams[E]) emitLocked(event E) int {
+	for _, s := range all.open {
 		s.queue = append(s.queue, event)
 		select {
 		case s.wake <- struct{}{}:
 		default:
 		}
 	}
-	return len(r.streams)
+	return len(all.open)
+}
+
+func (all *streams[E]) breakLocked(err error) int {
+	n := len(all.open)
+	for _, s := range all.open {
+		s.err = err
+		close(s.broken)
+	}
+	all.open = nil
+	return n
 }
 
 // emitChangesLocked emits an event for each container and sandbox that differs
@@ -178,7 +224,7 @@ func (r *Runtime) emitChangesLocked(old, pod *pleg.Pod) {
 	now := r.clock.Now()
 	for _, c := range was {
 		if c != nil && indexOf(is, c.ID.ID) < 0 {
-			r.emitLocked(pleg.ContainerEvent{PodUID: pod.ID, ContainerID: c.ID.ID, CreatedAt: now})
+			r.events.emitLocked(pleg.ContainerEvent{PodUID: pod.ID, ContainerID: c.ID.ID, CreatedAt: now})
 		}
 	}
 	for _, c := range is {
@@ -186,7 +232,27 @@ func (r *Runtime) emitChangesLocked(old, pod *pleg.Pod) {
 			continue
 		}
 		if i := indexOf(was, c.ID.ID); i < 0 || was[i].State != c.State {
-			r.emitLocked(pleg.ContainerEvent{PodUID: pod.ID, ContainerID: c.ID.ID, CreatedAt: now})
+			r.events.emitLocked(pleg.ContainerEvent{PodUID: pod.ID, ContainerID: c.ID.ID, CreatedAt: now})
 		}
+	}
+}
+
+// emitExitsLocked emits the exit of each container and sandbox that had not exited before.
+func (r *Runtime) emitExitsLocked(old, pod *pleg.Pod) {
+	var was []*pleg.Container
+	if old != nil {
+		was = slices.Concat(old.Containers, old.Sandboxes)
+	}
+	for _, c := range slices.Concat(pod.Containers, pod.Sandboxes) {
+		if c == nil || c.State != pleg.ContainerStateExited {
+			continue
+		}
+		if i := indexOf(was, c.ID.ID); i >= 0 && was[i].State == c.State {
+			continue
+		}
+		l := r.lives[lifeKey{pod.ID, c.ID.ID}]
+		r.exits.emitLocked(pleg.ContainerExit{
+			PodUID: pod.ID, ContainerID: c.ID.ID, ExitCode: l.exitCode, FinishedAt: l.finishedAt,
+		})
 	}
 }

@@ -186,7 +186,8 @@ func TestReportAsJSON(t *testing.T) {
 			`"object":"pod default/pod-00001 (pod-00001)","since":"2000-01-01T00:00:00Z"}],`+
 			`"failingPods":[{"podUID":"pod-00001","namespace":"default","name":"pod-00001",`+
 			`"hangingSince":"2000-01-01T00:00:00Z"}],`+
-			`"stream":{"state":"connected","since":"2000-01-01T00:00:00Z"},"exitStream":{"state":"off"},`+
+			`"stream":{"state":"connected","since":"2000-01-01T00:00:00Z"},`+
+			`"exitStream":{"state":"connected","since":"2000-01-01T00:00:00Z"},`+
 			`"blockedReaders":0,"subscribers":0,"backlog":0}`)
 		heal()
 	})

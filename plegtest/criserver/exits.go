@@ -42,6 +42,14 @@ func (s *Server) SendTaskExit(e TaskExit) {
 	s.exits.send(e.encode())
 }
 
+// TaskExitReaders returns how many have subscribed to exits, and get those that come now. Who has
+// just opened the stream may not be among them yet.
+func (s *Server) TaskExitReaders() int {
+	s.exits.mu.Lock()
+	defer s.exits.mu.Unlock()
+	return len(s.exits.readers)
+}
+
 // processExited tells the exit of a container's or sandbox's first process, as the model does.
 func (s *Server) processExited(id string, exitCode int32, at int64) {
 	if !s.cfg.crio {

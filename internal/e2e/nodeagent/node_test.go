@@ -98,6 +98,9 @@ func (n *node) startAgent(args ...string) *agent {
 		"--listen", address, "--node-ip", "127.0.0.1", "--node-name", "live",
 		"--cgroup-parent", n.daemon.CgroupParent(), "-v", "1",
 	}, args...)...)
+	if dir := n.daemon.ExitsDir(); dir != "" {
+		cmd.Args = append(cmd.Args, "--exit-events", dir)
+	}
 	a := &agent{proctest.Start(n.t, cmd), n, address}
 	n.t.Cleanup(func() {
 		a.end(syscall.SIGKILL)

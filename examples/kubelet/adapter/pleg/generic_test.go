@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -238,6 +239,9 @@ func TestExitEvents(t *testing.T) {
 	var told pleg.ContainerExit
 	sandbox := server.RunPod(criserver.PodConfig{})
 	err = adapted.(pleg.ExitSource).WatchContainerExits(ctx, func() {
+		for server.TaskExitReaders() == 0 && ctx.Err() == nil {
+			runtime.Gosched()
+		}
 		_ = server.StopPodSandbox(sandbox)
 	}, func(e pleg.ContainerExit) {
 		told = e
