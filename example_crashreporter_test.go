@@ -1,27 +1,51 @@
 package pleg_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"io"
+	"os"
+	"testing"
+	"testing/synctest"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// reportCrashes reports how containers end, until the channel is closed. It keeps no list of
-// containers and no statuses: the event has the last status of its container.
-func reportCrashes(deaths <-chan *pleg.PodLifecycleEvent) {
-	for e := range deaths {
+// reportCrashes reports how containers end, until the channel is closed. The event of a death has
+// the last status of its container. A runtime may learn late why a container died: then a PodSync
+// comes, and the cache has the other reason.
+func reportCrashes(out io.Writer, events <-chan *pleg.PodLifecycleEvent, cache pleg.ROCache) {
+	reported := make(map[pleg.ContainerID]string)
+	report := func(pod *pleg.Pod, s *pleg.Status) {
+		if end := fmt.Sprint("exited ", s.ExitCode, " ", s.Reason); reported[s.ID] != end {
+			fmt.Fprintln(out, pod.Name, s.Name, end, "restarts:", s.RestartCount)
+			reported[s.ID] = end
+		}
+	}
+	for e := range events {
 		switch s := e.Status; {
-		case e.Pod.Namespace != "shop" || e.Type != pleg.ContainerDied || e.Initial || e.IsSandbox(): // skip it
+		case e.Pod.Namespace != "shop" || e.Initial || e.IsSandbox(): // skip it
+		case e.Type == pleg.PodSync:
+			status, _ := cache.Get(e.ID)
+			for _, s := range status.ContainerStatuses {
+				if reported[s.ID] != "" {
+					report(e.Pod, s)
+				}
+			}
+		case e.Type == pleg.ContainerRemoved:
+			delete(reported, e.Container.ID)
+		case e.Type != pleg.ContainerDied: // skip it
 		case s == nil || s.State != pleg.ContainerStateExited:
-			fmt.Println(e.Pod.Name, e.Container.Name, "is gone; nobody has seen how it ended")
+			fmt.Fprintln(out, e.Pod.Name, e.Container.Name, "is gone; nobody has seen how it ended")
 		case s.ExitCode != 0:
-			fmt.Println(e.Pod.Name, s.Name, "exited", s.ExitCode, s.Reason, "restarts:", s.RestartCount)
+			report(e.Pod, s)
 		}
 	}
 }
@@ -29,8 +53,8 @@ func reportCrashes(deaths <-chan *pleg.PodLifecycleEvent) {
 // A crash reporter for one namespace. It reads so late that the pods are gone.
 func Example_crashReporter() {
 	runtime := plegtest.NewRuntime()
-	clock := clocktesting.NewFakeClock(time.Now())
-	generator := pleg.NewGenericPLEG(runtime, 0, time.Second, pleg.NewCache(), clock)
+	cache := pleg.NewCache()
+	generator := pleg.NewGenericPLEG(runtime, 0, time.Second, cache, clocktesting.NewFakeClock(time.Now()))
 	events := generator.Subscribe(context.Background(), pleg.DefaultChannelCapacity,
 		pleg.WithName("crash-reporter"))
 
@@ -50,8 +74,34 @@ func Example_crashReporter() {
 	generator.Relist()
 	generator.Stop()
 
-	reportCrashes(events)
+	reportCrashes(os.Stdout, events, cache)
 	// Output:
 	// cart-0 cart exited 137 OOMKilled restarts: 0
 	// cart-0 cart is gone; nobody has seen how it ended
+}
+
+// The runtime says first that a container failed, and later that it had outgrown its memory.
+func TestCrashReporterLateReason(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		runtime := plegtest.NewRuntime()
+		cart := plegtest.NewPod("cart", plegtest.Running("app"))
+		cart.Namespace = "shop"
+		runtime.SetPod(cart)
+		cache := pleg.NewCache()
+		generator := pleg.NewGenericPLEG(runtime, 0, 0, cache, clock.RealClock{})
+		generator.Start()
+		var reports bytes.Buffer
+		go reportCrashes(&reports, generator.Subscribe(t.Context(), 10), cache)
+		time.Sleep(time.Second)
+		runtime.ExitContainer("cart", "app", 137, "Error")
+		time.Sleep(1500 * time.Millisecond)
+		runtime.ExitContainer("cart", "app", 137, "OOMKilled")
+		time.Sleep(5 * time.Second)
+		generator.Stop()
+		synctest.Wait()
+		const want = "cart app exited 137 Error restarts: 0\ncart app exited 137 OOMKilled restarts: 0\n"
+		if got := reports.String(); got != want {
+			t.Errorf("reported:\n%s", got)
+		}
+	})
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -112,7 +113,7 @@ func crashAgent(ctx context.Context, endpoint, node string, serve func(http.Hand
 	defer generator.Stop()
 	serve(operatorsHandler(generator, cache, registry)) // returns at once
 
-	reportCrashes(generator.Subscribe(ctx, 100, pleg.WithName("crash-reporter")))
+	reportCrashes(os.Stdout, generator.Subscribe(ctx, 100, pleg.WithName("crash-reporter")), cache)
 	return nil
 }
 

@@ -56,8 +56,9 @@ characters in names are escaped. With --output json, each line is an object with
   namespace     the pod's
   pod           its name
   podUID        its UID
-  container     the container's name; missing for a sandbox and for PodSync
-  containerID   the ID of the container or sandbox; missing for PodSync
+  container     the container's name; missing for a sandbox and for PodSync, unless that
+                corrects how the container ended: runtimes learn some reasons late
+  containerID   the ID of the container or sandbox; missing where container is for PodSync
   sandbox       true if the event is about the pod's sandbox
   event         ContainerStarted, ContainerDied, ContainerRemoved or PodSync
   state         of a container: created, running, exited or unknown; of a sandbox: ready or
@@ -69,7 +70,8 @@ characters in names are escaped. With --output json, each line is an object with
   error         why the pod could not be inspected
   lagSeconds    how long after the runtime's timestamp the event was read; missing where the
                 runtime has no timestamp, and for what happened before the watch began
-  cause         why the pod was listed: period, hint (an event of the runtime) or demand
+  cause         why the pod was listed: period, hint (an event of the runtime), exit
+                (it told the exit by itself) or demand
 
 What is missing is not known, or does not apply.
 `

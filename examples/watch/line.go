@@ -23,7 +23,8 @@ type line struct {
 	Namespace string    `json:"namespace"`
 	Pod       string    `json:"pod"`
 	PodUID    types.UID `json:"podUID"`
-	// Container is the container's name; empty for a sandbox and for a PodSync.
+	// Container is the container's name; empty for a sandbox, and for a PodSync unless it corrects how the
+	// container ended.
 	Container   string                     `json:"container,omitempty"`
 	ContainerID string                     `json:"containerID,omitempty"`
 	Sandbox     bool                       `json:"sandbox,omitempty"`

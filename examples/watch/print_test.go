@@ -1,10 +1,15 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 	"unicode/utf8"
 
@@ -197,4 +202,51 @@ func TestDescribe(t *testing.T) {
 		got[1].ExitCode == nil || *got[1].ExitCode != 1 || got[2].State != "" {
 		t.Errorf("a death that is read late: %+v", got)
 	}
+}
+
+// printed keeps the lines that are printed.
+type printed struct{ lines []line }
+
+func (p *printed) print(l line) error {
+	p.lines = append(p.lines, l)
+	return nil
+}
+
+// A reason that the runtime learns late is printed with the PodSync that tells of it.
+func TestLateReason(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := plegtest.NewRuntime()
+		cache := pleg.NewCache()
+		g := pleg.NewGenericPLEG(rt, 100, time.Second, cache, clock.RealClock{}, pleg.WithLogger(klog.Logger{}))
+		g.Start()
+		defer g.Stop()
+		var got printed
+		wanted := filter{events: []pleg.PodLifeCycleEventType{pleg.ContainerDied, pleg.PodSync}}
+		f := newFollower(g, cache, wanted, &got, io.Discard)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go func() { _ = f.follow(ctx) }()
+		rt.SetPod(plegtest.NewPod("web", plegtest.Running("nginx"), plegtest.Running("proxy")))
+		time.Sleep(1500 * time.Millisecond)
+		rt.ExitContainer("web", "nginx", 137, "Error")
+		rt.ExitContainer("web", "proxy", 1, "Error")
+		time.Sleep(1500 * time.Millisecond)
+		rt.ExitContainer("web", "nginx", 137, "OOMKilled")
+		time.Sleep(5 * time.Second)
+		g.RequestReinspect("web")
+		time.Sleep(time.Second)
+		rt.RemovePod("web")
+		time.Sleep(2 * time.Second)
+		var lines []string
+		for _, l := range got.lines {
+			lines = append(lines, fmt.Sprint(l.containerText(), " ", eventText(l.Event), " ", l.stateText()))
+		}
+		want := []string{
+			"nginx Died exited 137 Error", "proxy Died exited 1 Error", "nginx PodSync exited 137 OOMKilled",
+			"- PodSync -", "sandbox Died -",
+		}
+		if !slices.Equal(lines, want) || len(f.ends) != 0 {
+			t.Errorf("printed %q, and %d ends are kept", lines, len(f.ends))
+		}
+	})
 }

@@ -13,7 +13,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/internal/proctest"
+	"github.com/kubepleg/pleg/plegtest"
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
@@ -23,10 +25,12 @@ var wanted = []string{
 	// die. Attempts to reconnect become rare more slowly than the window of the alert is shortened: it fires
 	// for some seconds, and ends even if the stream is still down.
 	"PlegInspectionsHung watch", "PlegEventStreamDown watch", "PlegContainersCrashing watch", "PlegOOMKills watch",
-	// The runtime is frozen.
-	"PlegNotSeen agent",
+	// The runtime is frozen: it answers neither lists nor the inspections that are made beside a list that hangs.
+	"PlegNotSeen agent", "PlegInspectionsHung agent",
 	// Lists take longer than the shortened threshold, and nobody reads what the program prints.
 	"PlegRelistSlow unread", "KubeletPlegDurationHigh unread", "PlegSubscriberBehind unread",
+	// The runtime tells that a container has exited, and shows it running.
+	"PlegExitsUnconfirmed exiting",
 	// There is no runtime.
 	"PlegUnhealthy early", "PlegNeverListed early", "PlegEventStreamDown early",
 }
@@ -58,7 +62,8 @@ func TestAlertsFireAndResolve(t *testing.T) {
 	unreadNode, unread := startNode(t), target{"unread", proctest.FreeAddress(t)}
 	stdout := p.startWatch(t, unreadNode, unread.address)
 	early := target{"early", proctest.FreeAddress(t)} // nobody listens there yet
-	prom := startPrometheus(t, []target{watch, agent, unread, early}, map[string]string{
+	exitingNode, exitingAddress := startExiting(t)
+	prom := startPrometheus(t, []target{watch, agent, unread, {"exiting", exitingAddress}, early}, map[string]string{
 		"rules":            shorten(t, readFile(t, filepath.Join(mixinDir, "rules.yaml")), nil),
 		"alerts":           shorten(t, readFile(t, filepath.Join(mixinDir, "alerts.yaml")), alertThresholds),
 		"kubernetes-mixin": shorten(t, readFile(t, "testdata/kubernetes-mixin.yaml"), mixinThresholds),
@@ -84,6 +89,8 @@ func TestAlertsFireAndResolve(t *testing.T) {
 	}
 
 	heal := inject(t, node, agentNode, unreadNode, stdout, victims)
+	exitingNode.SetPod(plegtest.NewPod("web", plegtest.Running("nginx")))
+	exitingNode.exits <- pleg.ContainerExit{ContainerID: "nginx", ExitCode: 137}
 	earlyNode := startNode(t)
 	earlyNode.Down()
 	p.startWatch(t, earlyNode, early.address, "--wait")
@@ -104,6 +111,7 @@ func TestAlertsFireAndResolve(t *testing.T) {
 	})
 
 	heal()
+	exitingNode.ExitContainer("web", "nginx", 137, "Error")
 	if err := earlyNode.Up(); err != nil {
 		t.Fatal(err)
 	}

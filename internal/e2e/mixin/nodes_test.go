@@ -2,12 +2,20 @@ package mixin_test
 
 import (
 	"context"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"sync"
 	"testing"
 
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"k8s.io/utils/clock"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/plegtest"
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
@@ -80,4 +88,36 @@ func (p programs) startAgent(t *testing.T, address string) *criserver.Server {
 		"--state-dir", t.TempDir(), "--listen", address, "--node-name", "worker-1")
 	answers(t, "http://"+address+"/metrics")
 	return node
+}
+
+// exiting is a runtime that tells exits: those that are sent.
+type exiting struct {
+	*plegtest.Runtime
+	exits chan pleg.ContainerExit
+}
+
+func (e exiting) WatchContainerExits(ctx context.Context, connected func(), observe func(pleg.ContainerExit)) error {
+	connected()
+	for {
+		select {
+		case exit := <-e.exits:
+			observe(exit)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// startExiting runs a generator in this process, on a runtime that tells exits, and serves its metrics.
+func startExiting(t *testing.T) (rt exiting, address string) {
+	t.Helper()
+	rt = exiting{plegtest.NewRuntime(), make(chan pleg.ContainerExit)}
+	registry := prometheus.NewRegistry()
+	generator := pleg.NewGenericPLEG(rt, 0, 0, pleg.NewCache(), clock.RealClock{},
+		pleg.WithLogger(logr.Discard()), pleg.WithRegisterer(registry))
+	generator.Start()
+	t.Cleanup(generator.Stop)
+	server := httptest.NewServer(promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	t.Cleanup(server.Close)
+	return rt, server.Listener.Addr().String()
 }

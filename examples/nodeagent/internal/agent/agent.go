@@ -32,8 +32,6 @@ const (
 	readyPeriod = 2 * time.Second
 	// The wait of a loop that does nothing because the runtime is sick.
 	firstPause, longestPause = 100 * time.Millisecond, 5 * time.Second
-	// lateReason is when a container that has died is inspected again: containerd learns late that one was OOMKilled.
-	lateReason = 2 * time.Second
 )
 
 // Config is what an Agent needs.
@@ -80,7 +78,6 @@ type taskKind int
 
 const (
 	wake      taskKind = iota // wake a pod's worker
-	reinspect                 // have the library inspect a pod again
 	reconcile                 // compare the wanted pods with the workers
 	housekeep                 // look for what nobody wants
 )
@@ -160,8 +157,6 @@ func (a *Agent) loop(ctx context.Context) {
 		switch t.kind {
 		case wake:
 			a.workers.Wake(t.uid)
-		case reinspect:
-			a.generator.RequestReinspect(t.uid) // it has an event if there is something new
 		case reconcile:
 			a.reconcile(ctx)
 		case housekeep:
@@ -194,10 +189,6 @@ func (a *Agent) happened(event *pleg.PodLifecycleEvent) {
 	}
 	a.config.Logger.V(2).Info("Event", "event", event)
 	a.queue.Add(task{wake, event.ID})
-	// The status is that of the dead container, even if the cache has a newer one by now.
-	if s := event.Status; event.Type == pleg.ContainerDied && s != nil && s.ExitCode != 0 && s.Reason == "Error" {
-		a.queue.AddAfter(task{reinspect, event.ID}, lateReason)
-	}
 }
 
 // probed passes a result of a probe on, to the status and to the loop.

@@ -226,8 +226,8 @@ func TestHungInspection(t *testing.T) {
 	})
 }
 
-// A container that has died is inspected once more, because containerd learns late that one was OOMKilled. One that was
-// dead when the agent began is not.
+// A reason that the runtime learns late reaches the pod's status: the library inspects a container that has died once
+// more. One that was dead when the agent began it does not.
 func TestLateReason(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		pod := n.pod("a", "  restartPolicy: Never\n  containers: [{name: c, image: sleep, imagePullPolicy: Never}]\n")
