@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/utils/clock"
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
@@ -189,5 +191,113 @@ func TestExitEventsAcrossARestart(t *testing.T) {
 	n.awaitExit(id)
 	if exits := told.of(id); len(exits) != 1 {
 		t.Errorf("told %d times: %+v", len(exits), exits)
+	}
+}
+
+// A generator delivers a death as soon as a bare reader of the runtime's exits hears of it, once, with
+// its code, and the runtime's status confirms it.
+func TestDeathsByExitEvents(t *testing.T) {
+	n := newBareNode(t)
+	told := n.watchExits(false)
+	runtime, err := cri.Connect(n.ctx, n.daemon.Endpoint(), cri.WithExitEvents(n.daemon.ExitsDir()),
+		cri.WithLogger(testLogger(t)))
+	n.must(err)
+	defer runtime.Close()
+	cache := pleg.NewCache()
+	generator := pleg.NewGenericPLEG(runtime, 0, 0, cache, clock.RealClock{}, pleg.WithLogger(testLogger(t)))
+	events := generator.Watch()
+	generator.Start()
+	defer generator.Stop()
+	n.must(generator.WaitForSync(n.ctx))
+	n.eventually("the exit stream", func() string {
+		if state := generator.HealthReport().ExitStream.State; state != pleg.StreamConnected {
+			return string(state)
+		}
+		return ""
+	})
+	pod := n.runPod("deaths")
+	var delivered, behind measure.Samples
+	deaths := make(map[string]int)
+	unconfirmed := 0
+	type received struct {
+		*pleg.PodLifecycleEvent
+		at time.Time
+	}
+	read := make(chan received, 1000)
+	go func() { // for the test waits for its own calls
+		for {
+			select {
+			case e := <-events:
+				read <- received{e, time.Now()}
+			case <-n.ctx.Done():
+				return
+			}
+		}
+	}()
+	next := func(kind pleg.PodLifeCycleEventType, id string) received {
+		t.Helper()
+		for {
+			select {
+			case e := <-read:
+				if e.Type == pleg.ContainerDied && !e.IsSandbox() {
+					deaths[e.Data.(string)]++
+				}
+				if e.Type == kind && e.Data == id {
+					return e
+				}
+			case <-time.After(patience):
+				t.Fatalf("no %s of %s", kind, id)
+			}
+		}
+	}
+	for i := range 20 {
+		id := n.run(pod, testnode.Container{Name: fmt.Sprint("c", i), Command: testnode.ExitOnSignal(i)})
+		next(pleg.ContainerStarted, id)
+		n.signal(id, unix.SIGUSR1)
+		e := next(pleg.ContainerDied, id)
+		if e.Status == nil || e.Status.ExitCode != i {
+			t.Errorf("the death of %s has %+v", id, e.Status)
+		}
+		if e.Status.Unconfirmed {
+			unconfirmed++
+		}
+		delivered = append(delivered, e.at.Sub(e.Status.FinishedAt))
+		n.eventually("the bare reader", func() string {
+			told.mu.Lock()
+			defer told.mu.Unlock()
+			if told.first[id].IsZero() {
+				return "nothing"
+			}
+			behind = append(behind, e.at.Sub(told.first[id]))
+			return ""
+		})
+		n.eventually("the runtime's status", func() string {
+			status, err := cache.Get(types.UID(pod.UID))
+			n.must(err)
+			for _, s := range status.ContainerStatuses {
+				if s.ID.ID == id && s.State == pleg.ContainerStateExited && !s.Unconfirmed && s.ExitCode == i {
+					return ""
+				}
+			}
+			return "not in the cache"
+		})
+	}
+	time.Sleep(3 * time.Second) // late reasons are looked for
+	for len(read) > 0 {
+		if e := <-read; e.Type == pleg.ContainerDied && !e.IsSandbox() {
+			deaths[e.Data.(string)]++
+		}
+	}
+	for id, n := range deaths {
+		if n != 1 {
+			t.Errorf("%s has died %d times", id, n)
+		}
+	}
+	if unconfirmed < 15 {
+		t.Errorf("%d of 20 deaths were told by exit events", unconfirmed)
+	}
+	for what, s := range map[string]measure.Samples{"end → ContainerDied": delivered, "the bare reader → ContainerDied": behind} {
+		t.Logf("%s, of %d: p50 %s, p90 %s, max %s", what, len(s), measure.Milliseconds(s.Quantile(0.5)),
+			measure.Milliseconds(s.Quantile(0.9)), measure.Milliseconds(s.Quantile(1)))
 	}
 }
