@@ -132,7 +132,7 @@ func ExamplePodCache_ByContainerID() {
 	pleg.NewGenericPLEG(runtime, 10, time.Second, cache, clock.RealClock{}).Relist()
 
 	if pod, known := cache.ByContainerID("containerd://nginx"); known {
-		fmt.Println(pleg.BuildPodFullName(pod.Name, pod.Namespace))
+		fmt.Println(pod.Namespace + "/" + pod.Name)
 	}
 	for _, pod := range cache.ByIP("10.0.0.7") {
 		fmt.Println(pod.ID, pod.FindContainerStatusByName("nginx").State)
@@ -140,7 +140,7 @@ func ExamplePodCache_ByContainerID() {
 	_, known, err := cache.Lookup("uid-2")
 	fmt.Println(known, err)
 	// Output:
-	// web-0_shop
+	// shop/web-0
 	// uid-1 running
 	// false <nil>
 }

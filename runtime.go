@@ -338,32 +338,6 @@ func (p Pods) FindPodByID(uid types.UID) *Pod {
 	return nil
 }
 
-// FindPodByFullName returns the first pod with a full name, as BuildPodFullName makes it,
-// nil if there is none. There are two while a pod of the same name replaces another.
-func (p Pods) FindPodByFullName(podFullName string) *Pod {
-	for _, pod := range p {
-		if pod != nil && BuildPodFullName(pod.Name, pod.Namespace) == podFullName {
-			return pod
-		}
-	}
-	return nil
-}
-
-// FindPod returns FindPodByFullName, or FindPodByID if the full name is empty.
-func (p Pods) FindPod(podFullName string, uid types.UID) *Pod {
-	if podFullName != "" {
-		return p.FindPodByFullName(podFullName)
-	}
-	return p.FindPodByID(uid)
-}
-
-// IsEmpty reports whether the pod is nil, or identifies nothing and has nothing in it:
-// neither UID nor name, neither containers nor sandboxes.
-func (p *Pod) IsEmpty() bool {
-	return p == nil ||
-		p.ID == "" && p.Name == "" && p.Namespace == "" && len(p.Containers) == 0 && len(p.Sandboxes) == 0
-}
-
 // FindContainerByName returns the newest container with a name, nil if there is none.
 func (p *Pod) FindContainerByName(containerName string) *Container {
 	if p == nil {
@@ -383,40 +357,12 @@ func (p *Pod) FindContainerByID(id ContainerID) *Container {
 	if p == nil {
 		return nil
 	}
-	return findByID(p.Containers, id)
-}
-
-// FindSandboxByID returns the sandbox with an ID, nil if there is none. Type and ID must
-// both be equal.
-func (p *Pod) FindSandboxByID(id ContainerID) *Container {
-	if p == nil {
-		return nil
-	}
-	return findByID(p.Sandboxes, id)
-}
-
-func findByID(list []*Container, id ContainerID) *Container {
-	for _, c := range list {
+	for _, c := range p.Containers {
 		if c != nil && c.ID == id {
 			return c
 		}
 	}
 	return nil
-}
-
-// BuildPodFullName returns the full name of a pod: "name_namespace". In Kubernetes neither
-// part may have an underscore. Only a pod and the one that replaces it share a full name on a
-// node.
-func BuildPodFullName(name, namespace string) string { return name + "_" + namespace }
-
-// ParsePodFullName is the inverse of BuildPodFullName. It returns an error unless there is one
-// underscore, between two parts that are not empty.
-func ParsePodFullName(podFullName string) (name, namespace string, err error) {
-	name, namespace, found := strings.Cut(podFullName, "_")
-	if !found || name == "" || namespace == "" || strings.Contains(namespace, "_") {
-		return "", "", fmt.Errorf("parsing the full name of a pod: %q is not of the form name_namespace", podFullName)
-	}
-	return name, namespace, nil
 }
 
 // FindContainerStatusByName returns the newest status of a container with a name, nil if
@@ -448,73 +394,6 @@ func (s *PodStatus) GetRunningContainerStatuses() []*Status {
 	return running
 }
 
-// SortContainerStatusesByCreationTime sorts statuses by CreatedAt, oldest first, with the
-// functions of package sort. Statuses are shared: sort a copy of the slice, or, better,
-// rely on the order that they come in, newest first.
-type SortContainerStatusesByCreationTime []*Status
-
-// Len implements sort.Interface.
-func (s SortContainerStatusesByCreationTime) Len() int { return len(s) }
-
-// Swap implements sort.Interface.
-func (s SortContainerStatusesByCreationTime) Swap(i, j int) { s[i], s[j] = s[j], s[i] }
-
-// Less implements sort.Interface.
-func (s SortContainerStatusesByCreationTime) Less(i, j int) bool {
-	return s[i].CreatedAt.Before(s[j].CreatedAt)
-}
-
-// SandboxToContainerState returns the state that a sandbox has as a container: running if
-// it is ready, exited if it is not, else unknown.
-func SandboxToContainerState(state runtimeapi.PodSandboxState) State {
-	if state == runtimeapi.PodSandboxState_SANDBOX_READY {
-		return ContainerStateRunning
-	}
-	if state == runtimeapi.PodSandboxState_SANDBOX_NOTREADY {
-		return ContainerStateExited
-	}
-	return ContainerStateUnknown
-}
-
-// ConvertPodStatusToRunningPod returns what has to be stopped to stop a pod: the pod with its
-// running containers and all its sandboxes, newest first, as a list would show them. The
-// status has no type of the sandboxes' IDs, so they get the runtime's name; it has neither
-// PodSandboxID nor labels of a container, so they are empty. Source is that of the status.
-func ConvertPodStatusToRunningPod(runtimeName string, podStatus *PodStatus) Pod {
-	if podStatus == nil {
-		return Pod{}
-	}
-	pod := Pod{ID: podStatus.ID, Name: podStatus.Name, Namespace: podStatus.Namespace, Source: podStatus.Source}
-	for _, s := range podStatus.GetRunningContainerStatuses() {
-		c := &Container{
-			ID: s.ID, State: s.State, Name: s.Name, Image: s.Image, ImageID: s.ImageID, ImageRef: s.ImageRef,
-			ImageRuntimeHandler: s.ImageRuntimeHandler, Hash: s.Hash, Source: s.Source,
-		}
-		if !s.CreatedAt.IsZero() {
-			c.CreatedAt = s.CreatedAt.UnixNano()
-		}
-		pod.Containers = append(pod.Containers, c)
-	}
-	for _, s := range podStatus.SandboxStatuses {
-		if s == nil {
-			continue
-		}
-		pod.Sandboxes = append(pod.Sandboxes, &Container{
-			ID: BuildContainerID(runtimeName, s.GetId()), State: SandboxToContainerState(s.GetState()),
-			CreatedAt: s.GetCreatedAt(), Attempt: s.GetMetadata().GetAttempt(),
-			Labels: s.GetLabels(), Annotations: s.GetAnnotations(),
-		})
-		if len(pod.Sandboxes) == 1 { // the newest
-			pod.Labels, pod.Annotations, pod.RuntimeHandler = s.GetLabels(), s.GetAnnotations(), s.GetRuntimeHandler()
-		}
-		pod.CreatedAt = max(pod.CreatedAt, uint64(max(0, s.GetCreatedAt()))) //nolint:gosec // not negative
-	}
-	return pod
-}
-
-// BuildContainerID returns the ID of a container of a runtime, such as "containerd".
-func BuildContainerID(typ, id string) ContainerID { return ContainerID{Type: typ, ID: id} }
-
 // ParseContainerID parses the form that Kubernetes shows, "containerd://3f2a…". It is the
 // inverse of ContainerID.String. Unlike the kubelet's function, it returns an error and does
 // not log.
@@ -524,19 +403,6 @@ func ParseContainerID(s string) (ContainerID, error) {
 		return ContainerID{}, fmt.Errorf("parsing a container ID: %q is not of the form type://id", s)
 	}
 	return ContainerID{Type: typ, ID: id}, nil
-}
-
-// IsEmpty reports whether the ID is the zero value.
-func (c ContainerID) IsEmpty() bool { return c == ContainerID{} }
-
-// ParseString sets the ID from the form of String, in quotation marks or not. If the data
-// does not have that form, the ID stays as it is and the error says so.
-func (c *ContainerID) ParseString(data string) error {
-	id, err := ParseContainerID(strings.Trim(data, `"`))
-	if err == nil {
-		*c = id
-	}
-	return err
 }
 
 // MarshalJSON implements json.Marshaler: a string in the form of String.

@@ -50,7 +50,6 @@ var noHealthTexts = map[string]bool{
 	"cri: GetPodStatus: the pod is nil": true, "no streaming lists": true, "the pod is gone": true,
 	"that cannot be printed": true, "the runtime has no event stream": true, "instead of": true,
 	"parsing a container ID": true, "is not of the form type://id": true,
-	"parsing the full name of a pod": true, "is not of the form name_namespace": true,
 }
 
 // Every text by which the generator, the adapter and the page say what is wrong is in

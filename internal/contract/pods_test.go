@@ -3,14 +3,11 @@ package contract_test
 import (
 	"bytes"
 	"encoding/json"
-	"sort"
 	"strings"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2/textlogger"
 	"pgregory.net/rapid"
 
@@ -18,27 +15,14 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-func TestFindPod(t *testing.T) {
-	old, young := plegtest.NewPod("old"), plegtest.NewPod("young")
-	old.Name, young.Name = "cart-0", "cart-0"
-	all := pleg.Pods{nil, young, old}
-	for what, got := range map[string]*pleg.Pod{
-		"by ID":                 all.FindPodByID("young"),
-		"by full name":          all.FindPodByFullName("cart-0_default"),
-		"by either, full name":  all.FindPod("cart-0_default", "old"),
-		"by either, without it": all.FindPod("", "young"),
-	} {
-		if got != young {
-			t.Errorf("%s: %v", what, got)
-		}
+func TestFindPodByID(t *testing.T) {
+	a, b := plegtest.NewPod("a"), plegtest.NewPod("b")
+	all := pleg.Pods{nil, a, b}
+	if got := all.FindPodByID("b"); got != b {
+		t.Errorf("found %v", got)
 	}
-	for what, got := range map[string]*pleg.Pod{
-		"by ID": all.FindPodByID("x"), "by full name": all.FindPodByFullName("x"), "by either": all.FindPod("x", "old"),
-		"in none": pleg.Pods(nil).FindPodByID(""), "by no full name": all.FindPodByFullName(""),
-	} {
-		if got != nil || !got.IsEmpty() {
-			t.Errorf("%s: found %v", what, got)
-		}
+	if all.FindPodByID("c") != nil || pleg.Pods(nil).FindPodByID("") != nil {
+		t.Error("found a pod that is not there")
 	}
 }
 
@@ -46,46 +30,26 @@ func TestFindContainer(t *testing.T) {
 	first, second := plegtest.Exited("a1"), plegtest.Running("a2")
 	first.Name, second.Name = "app", "app"
 	pod := plegtest.NewPod("a", nil, second, first)
-	pod.Sandboxes = append(pod.Sandboxes, nil)
-	sandbox := pod.Sandboxes[0]
 	for what, got := range map[string][2]*pleg.Container{
-		"newest of a name":   {pod.FindContainerByName("app"), second},
-		"by ID":              {pod.FindContainerByID(first.ID), first},
-		"by another type":    {pod.FindContainerByID(pleg.BuildContainerID("x", "a1")), nil},
-		"a sandbox by ID":    {pod.FindSandboxByID(sandbox.ID), sandbox},
-		"a container's ID":   {pod.FindSandboxByID(first.ID), nil},
-		"a sandbox's ID":     {pod.FindContainerByID(sandbox.ID), nil},
-		"another name":       {pod.FindContainerByName("x"), nil},
-		"a name in no pod":   {(*pleg.Pod)(nil).FindContainerByName("app"), nil},
-		"an ID in no pod":    {(*pleg.Pod)(nil).FindContainerByID(first.ID), nil},
-		"a sandbox in a nil": {(*pleg.Pod)(nil).FindSandboxByID(sandbox.ID), nil},
+		"newest of a name": {pod.FindContainerByName("app"), second},
+		"by ID":            {pod.FindContainerByID(first.ID), first},
+		"by another type":  {pod.FindContainerByID(pleg.ContainerID{Type: "x", ID: "a1"}), nil},
+		"a sandbox's ID":   {pod.FindContainerByID(pod.Sandboxes[0].ID), nil},
+		"another name":     {pod.FindContainerByName("x"), nil},
+		"a name in no pod": {(*pleg.Pod)(nil).FindContainerByName("app"), nil},
+		"an ID in no pod":  {(*pleg.Pod)(nil).FindContainerByID(first.ID), nil},
 	} {
 		if got[0] != got[1] {
 			t.Errorf("%s: %v", what, got[0])
 		}
 	}
-	if pod.IsEmpty() || !(&pleg.Pod{}).IsEmpty() || (&pleg.Pod{Sandboxes: pod.Sandboxes}).IsEmpty() {
-		t.Error("IsEmpty is wrong")
-	}
 }
 
-func TestPodStatusHelpers(t *testing.T) {
-	state := func(id string, s pleg.State, created int64) *pleg.Status {
-		return &pleg.Status{ID: pleg.BuildContainerID("containerd", id), Name: "app", State: s,
-			CreatedAt: time.Unix(created, 0), Image: "image-" + id, Hash: 7, Source: id}
-	}
-	young, old := state("2", pleg.ContainerStateRunning, 20), state("1", pleg.ContainerStateExited, 10)
-	side := state("3", pleg.ContainerStateRunning, 5)
-	side.Name = "side"
-	status := &pleg.PodStatus{ID: "a", Name: "web", Namespace: "shop", Source: "pod",
-		ContainerStatuses: []*pleg.Status{young, nil, old, side},
-		SandboxStatuses: []*runtimeapi.PodSandboxStatus{
-			nil, {Id: "s2", State: runtimeapi.PodSandboxState_SANDBOX_READY, CreatedAt: 9, RuntimeHandler: "kata",
-				Labels: map[string]string{"app": "web"}, Annotations: map[string]string{"note": "n"},
-				Metadata: &runtimeapi.PodSandboxMetadata{Attempt: 1}},
-			{Id: "s1", State: runtimeapi.PodSandboxState_SANDBOX_NOTREADY, CreatedAt: 3, RuntimeHandler: "runc",
-				Labels: map[string]string{"app": "old"}},
-		}}
+func TestFindContainerStatus(t *testing.T) {
+	young := &pleg.Status{Name: "app", State: pleg.ContainerStateRunning}
+	old := &pleg.Status{Name: "app", State: pleg.ContainerStateExited}
+	side := &pleg.Status{Name: "side", State: pleg.ContainerStateRunning}
+	status := &pleg.PodStatus{ContainerStatuses: []*pleg.Status{young, nil, old, side}}
 	if got := status.FindContainerStatusByName("app"); got != young {
 		t.Errorf("the newest of a name: %v", got)
 	}
@@ -99,82 +63,35 @@ func TestPodStatusHelpers(t *testing.T) {
 		none.GetRunningContainerStatuses() != nil {
 		t.Error("a nil status has containers")
 	}
-	sorted := []*pleg.Status{young, old, side}
-	sort.Sort(pleg.SortContainerStatusesByCreationTime(sorted))
-	if diff := gocmp.Diff([]*pleg.Status{side, old, young}, sorted); diff != "" {
-		t.Error(diff)
-	}
-
-	running := pleg.ConvertPodStatusToRunningPod("containerd", status)
-	if diff := gocmp.Diff(pleg.Pod{ID: "a", Name: "web", Namespace: "shop", CreatedAt: 9, Source: "pod",
-		Labels: map[string]string{"app": "web"}, Annotations: map[string]string{"note": "n"}, RuntimeHandler: "kata",
-		Containers: []*pleg.Container{
-			{ID: young.ID, State: pleg.ContainerStateRunning, Name: "app", Image: "image-2", Hash: 7,
-				CreatedAt: 20e9, Source: "2"},
-			{ID: side.ID, State: pleg.ContainerStateRunning, Name: "side", Image: "image-3", Hash: 7,
-				CreatedAt: 5e9, Source: "3"},
-		},
-		Sandboxes: []*pleg.Container{
-			{ID: pleg.BuildContainerID("containerd", "s2"), State: pleg.ContainerStateRunning, CreatedAt: 9,
-				Attempt: 1, Labels: map[string]string{"app": "web"}, Annotations: map[string]string{"note": "n"}},
-			{ID: pleg.BuildContainerID("containerd", "s1"), State: pleg.ContainerStateExited, CreatedAt: 3,
-				Labels: map[string]string{"app": "old"}},
-		},
-	}, running); diff != "" {
-		t.Error(diff)
-	}
-	if none := pleg.ConvertPodStatusToRunningPod("containerd", nil); !none.IsEmpty() {
-		t.Errorf("of a nil status: %v", none)
-	}
-	if got := pleg.SandboxToContainerState(9); got != pleg.ContainerStateUnknown {
-		t.Errorf("an unheard-of state of a sandbox is %s", got)
-	}
-}
-
-func TestPodFullNames(t *testing.T) {
-	if full := pleg.BuildPodFullName("web-0", "shop"); full != "web-0_shop" {
-		t.Error(full)
-	}
-	if name, namespace, err := pleg.ParsePodFullName("web-0_shop"); name != "web-0" || namespace != "shop" || err != nil {
-		t.Error(name, namespace, err)
-	}
-	for _, bad := range []string{"", "web", "_", "web_", "_shop", "a_b_c", "web__"} {
-		if name, namespace, err := pleg.ParsePodFullName(bad); err == nil || name != "" || namespace != "" {
-			t.Errorf("%q: %q %q", bad, name, namespace)
-		}
-	}
 }
 
 func TestContainerIDForms(t *testing.T) {
 	id, err := pleg.ParseContainerID("containerd://3f2a")
-	if err != nil || id != pleg.BuildContainerID("containerd", "3f2a") || id.IsEmpty() {
+	if err != nil || id != (pleg.ContainerID{Type: "containerd", ID: "3f2a"}) {
 		t.Errorf("%v %v", id, err)
 	}
 	for _, bad := range []string{"", "3f2a", "containerd:/3f2a", "a://b://c"} {
-		id := pleg.BuildContainerID("was", "there")
+		id := pleg.ContainerID{Type: "was", ID: "there"}
 		got, err := pleg.ParseContainerID(bad)
-		if err == nil || !got.IsEmpty() || !strings.Contains(err.Error(), "type://id") {
+		if err == nil || got != (pleg.ContainerID{}) || !strings.Contains(err.Error(), "type://id") {
 			t.Errorf("%q: %v %v", bad, got, err)
 		}
 		text, _ := json.Marshal(bad)
-		if id.ParseString(bad) == nil || id.UnmarshalJSON(text) == nil || id.ID != "there" {
+		if id.UnmarshalJSON(text) == nil || id.ID != "there" {
 			t.Errorf("%q is parsed: %v", bad, id)
 		}
-	}
-	if err := id.ParseString(`"cri-o://1"`); err != nil || id != pleg.BuildContainerID("cri-o", "1") {
-		t.Errorf("in quotation marks: %v %v", id, err)
 	}
 	for _, bad := range []string{"{}", "1", "x", ""} {
 		if err := id.UnmarshalJSON([]byte(bad)); err == nil {
 			t.Errorf("JSON %q is parsed: %v", bad, id)
 		}
 	}
-	if err := json.Unmarshal([]byte("null"), &id); err != nil || id.ID != "1" {
+	if err := json.Unmarshal([]byte("null"), &id); err != nil || id.ID != "3f2a" {
 		t.Errorf("null: %v %v", id, err)
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		part := rapid.StringOf(rapid.SampledFrom([]rune(`abc"\<&é/:` + "\n")))
-		in := struct{ ID pleg.ContainerID }{pleg.BuildContainerID(part.Draw(t, "type"), part.Draw(t, "id"))}
+		in := struct{ ID pleg.ContainerID }{pleg.ContainerID{Type: part.Draw(t, "type"), ID: part.Draw(t, "id")}}
 		if strings.Count(in.ID.String(), "://") != 1 {
 			t.Skip("has no such form")
 		}

@@ -1,12 +1,12 @@
 // Package after is a small agent as it is written against this library.
-// The package beside it is the same agent on the other side; they differ in their imports
-// and the constructor, and nothing else.
+// The package beside it is the same agent on the other side; they differ in their imports,
+// the constructor and a few calls of helpers, and nothing else.
 package after
 
 import (
 	"context"
 	"fmt"
-	"sort"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,6 +16,7 @@ import (
 
 	"github.com/kubepleg/pleg"               //nolint:staticcheck // two packages have become one
 	kubecontainer "github.com/kubepleg/pleg" //nolint:staticcheck // the same
+	"github.com/kubepleg/pleg/kubelettypes"
 )
 
 // New returns an agent on a runtime.
@@ -113,19 +114,19 @@ func (a *Agent) sync(uid types.UID) {
 	}
 	a.synced[uid] = began
 	running := status.GetRunningContainerStatuses()
-	sort.Sort(kubecontainer.SortContainerStatusesByCreationTime(running))
+	slices.SortFunc(running, func(a, b *kubecontainer.Status) int { return a.CreatedAt.Compare(b.CreatedAt) })
 	if main := status.FindContainerStatusByName("main"); main != nil {
 		a.note("%s: main is %s", uid, main.State)
 	}
-	pod := kubecontainer.ConvertPodStatusToRunningPod("fake", status)
-	all := kubecontainer.Pods{&pod}
-	found := all.FindPodByFullName(kubecontainer.BuildPodFullName(status.Name, status.Namespace))
-	if found.IsEmpty() || len(found.Containers) != len(running) {
+	pod := kubelettypes.ConvertPodStatusToRunningPod("fake", status)
+	all := kubelettypes.Pods{&pod}
+	found := all.FindPodByFullName(kubelettypes.BuildPodFullName(status.Name, status.Namespace))
+	if found == nil || len(found.Containers) != len(running) {
 		a.note("%s: the pod is not what its status says", uid)
 		a.generator.RequestReinspect(uid)
 	}
 	for _, s := range running {
-		if c := found.FindContainerByID(kubecontainer.BuildContainerID(s.ID.Type, s.ID.ID)); c == nil {
+		if c := found.FindContainerByID(kubelettypes.BuildContainerID(s.ID.Type, s.ID.ID)); c == nil {
 			a.note("%s: %s is missing", uid, s.Name)
 		}
 	}

@@ -1,6 +1,6 @@
 // Package before is a small agent as it is written against the kubelet's own packages.
-// The package beside it is the same agent on the other side; they differ in their imports
-// and the constructor, and nothing else.
+// The package beside it is the same agent on the other side; they differ in their imports,
+// the constructor and a few calls of helpers, and nothing else.
 package before
 
 import (
