@@ -212,7 +212,8 @@ func (g *GenericPLEG) register() {
 }
 
 // Start begins to relist, at once and then every period, and to follow the runtime's
-// event stream if there is one. Starting a running generator does nothing.
+// streams of events and of exits, where there are such. Starting a running generator does
+// nothing.
 func (g *GenericPLEG) Start() {
 	g.lifecycle <- struct{}{}
 	defer func() { <-g.lifecycle }()
@@ -437,8 +438,8 @@ func WithConnectedRelistPeriod(period time.Duration) Option {
 }
 
 // WithPollingOnly limits the generator to full relists: every period, on Relist and on
-// RequestRelist. It opens no event stream and makes no single-pod relist. Blocked readers
-// wait for the next full relist.
+// RequestRelist. It opens no stream of events or of exits and makes no single-pod relist.
+// Blocked readers wait for the next full relist.
 func WithPollingOnly() Option {
 	return func(o *options) { o.pollingOnly = true }
 }

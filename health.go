@@ -105,34 +105,34 @@ type FailingPod struct {
 	Error string `json:"error,omitempty"`
 }
 
-// StreamState is the state of the runtime's event stream.
+// StreamState is the state of a stream of the runtime: of events, or of exits.
 type StreamState string
 
 const (
 	// StreamOff means that the generator is stopped or polling only, or the runtime does not
-	// implement EventSource.
+	// implement EventSource or, for exits, ExitSource.
 	StreamOff StreamState = "off"
 	// StreamConnecting means that the stream is requested and not yet accepted.
 	StreamConnecting StreamState = "connecting"
 	// StreamConnected means that the runtime has accepted the stream.
 	StreamConnected StreamState = "connected"
-	// StreamSilent means that the stream is connected, but three full lists in a row have found
-	// changes that no event announced, and no event has come since. Until one comes, full
-	// lists keep the ordinary period.
+	// StreamSilent means that the event stream is connected, but three full lists in a row have
+	// found changes that no event announced, and no event has come since. Until one comes,
+	// full lists keep the ordinary period.
 	StreamSilent StreamState = "silent"
 	// StreamBroken means that the stream has ended; NextTry is when it is opened again.
 	StreamBroken StreamState = "broken"
-	// StreamUnsupported means that the runtime has no event stream; NextTry is when it is asked
+	// StreamUnsupported means that the runtime has no such stream; NextTry is when it is asked
 	// again.
 	StreamUnsupported StreamState = "unsupported"
 )
 
-// StreamReport is the state of the event stream.
+// StreamReport is the state of the event stream, or of the stream of exits.
 type StreamReport struct {
 	State StreamState `json:"state"`
 	// Since is when the state was entered.
 	Since time.Time `json:"since,omitzero"`
-	// LastEvent is when the last event arrived.
+	// LastEvent is when the last event or exit arrived.
 	LastEvent time.Time `json:"lastEvent,omitzero"`
 	// Error is why the last stream, or the last attempt to open one, ended by itself. It stays
 	// while another stream is connected, and after Stop.
@@ -356,7 +356,9 @@ func (h *healthCheck) report(stream StreamReport) HealthReport {
 // six times within the threshold.
 //
 // The error names the call that hangs, the pod or container that it is for, and for how
-// long it has hung, or the last error. Healthy has no side effects and never blocks.
+// long it has hung, or the last error. If a full list hangs, it also names a pod whose
+// inspection hangs beside it, and says how many are answered. Healthy has no side effects and
+// never blocks.
 func (g *GenericPLEG) Healthy() (bool, error) {
 	err := g.healthCheck().unhealthy()
 	return err == nil, err

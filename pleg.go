@@ -21,6 +21,11 @@
 // The runtime's list is the truth. The relist period, an event of the runtime's
 // stream, a blocked reader and RequestRelist only decide which pod is listed next.
 //
+// One thing is believed without a list: that a container has exited. A container only goes
+// forward, from created to running to exited. So what a list, a status or an exit event of
+// the runtime (ExitSource) has seen to exit has exited, and what shows it running after that
+// is older, or wrong.
+//
 // # Guarantees
 //
 //   - For a container, ContainerStarted precedes ContainerDied precedes
@@ -33,8 +38,13 @@
 //     it has read, replayed, equal the present. Updates that it has not read are
 //     coalesced, so that what waits for it is bounded by the containers that exist
 //     and those reported to it.
+//   - A death that the runtime tells by an exit event is delivered at once. Its status is
+//     Unconfirmed until the runtime's own shows the exit. One death is one event, whoever
+//     tells of it first.
 //   - The event of a death has the container's last status, even if the cache no longer
-//     has it.
+//     has it. A PodSync follows when the runtime says later that the container ended with
+//     another code or reason; a pod is inspected once more for that, two seconds after a death
+//     with another reason than Completed.
 //   - GetNewerThan(uid, t) returns only state observed after t.
 //   - A pod whose inspection hangs or fails delays its own events and readers, and no
 //     other pod's. When an inspection fails, the cache returns the error with the last
@@ -43,7 +53,8 @@
 //     inspection timeout expires.
 //   - After RequestReinspect, and when an inspection succeeds after it had failed,
 //     subscribers get a PodSync once the cache holds the new status.
-//   - A failed list changes nothing. A pod that is missing from a list is gone.
+//   - A failed list changes nothing. A pod that is missing from a list is gone. While a list
+//     hangs, the pods that are known are inspected in turn, and their deaths delivered.
 //   - Healthy names the call that hangs, the pod or container that it is for, and for
 //     how long it has hung.
 //
@@ -106,9 +117,10 @@ const (
 	// the cache, not the event.
 	ContainerStarted PodLifeCycleEventType = "ContainerStarted"
 	// ContainerDied means that the container or sandbox has exited, or that a list no longer
-	// shows it although it was not known to have exited. It is not repeated when an exited
-	// container is removed. The exit code and the reason are in the event's Status, if the
-	// runtime still had them.
+	// shows it although it was not known to have exited. A list need not show the exit yet: the
+	// status of an inspection may, or an exit event of the runtime. It is not repeated when an
+	// exited container is removed. The exit code and the reason are in the event's Status, if the
+	// runtime still had them; if it knows better later, a PodSync follows.
 	ContainerDied PodLifeCycleEventType = "ContainerDied"
 	// ContainerRemoved means that a list no longer shows the container or sandbox. It always
 	// follows a ContainerDied. There is none for a container that came and went while the
@@ -116,8 +128,9 @@ const (
 	// may forget it.
 	ContainerRemoved PodLifeCycleEventType = "ContainerRemoved"
 	// PodSync means that the pod has a new status without a transition of a container:
-	// RequestReinspect asked for an inspection, which has succeeded or failed, or an
-	// inspection has succeeded after a failure. The event has no container. When it is
+	// RequestReinspect asked for an inspection, which has succeeded or failed, an inspection
+	// has succeeded after a failure, or a container that died has another exit code or reason
+	// than before. The event has no container. When it is
 	// delivered, the cache holds the status or the error. If the pod is removed first, its
 	// PodSyncs are not delivered.
 	PodSync PodLifeCycleEventType = "PodSync"
@@ -127,17 +140,19 @@ const (
 	ContainerChanged PodLifeCycleEventType = "ContainerChanged"
 )
 
-// Cause says why the list was made that showed a transition. It is for logs and reports:
-// nothing else depends on it.
+// Cause says why the list or the inspection was made that showed a transition, or that an exit
+// event told it. It is for logs and reports: nothing else depends on it.
 type Cause string
 
 const (
-	// CausePeriod is the full relist of every period, or another list, after a back-off, of a
-	// pod that could not be inspected.
+	// CausePeriod is the full relist of every period; another list, after a back-off, of a pod
+	// that could not be inspected; or an inspection that nobody asked for, such as those that
+	// are made while a full list hangs.
 	CausePeriod Cause = "period"
 	// CauseHint is an event of the runtime's stream.
 	CauseHint Cause = "hint"
-	// CauseExit is an exit that the runtime told by itself, before a list showed it.
+	// CauseExit is an exit event of the runtime, which came before a list showed the exit; see
+	// ExitSource.
 	CauseExit Cause = "exit"
 	// CauseDemand is a caller: a blocked reader of the cache, RequestRelist,
 	// RequestReinspect or Relist.
@@ -156,7 +171,8 @@ type PodLifecycleEvent struct {
 	Data any
 
 	// Pod is the pod as it was in the list that showed the transition. If the pod is gone, it
-	// is the pod as it was last listed.
+	// is the pod as it was last listed. If no list has shown an exit yet, it is the pod as it was
+	// before, with the container exited.
 	Pod *Pod
 	// Container is the container or sandbox as it was listed, or as it was last listed
 	// if it is gone; nil for PodSync. Sandboxes count as containers, as they do in the
@@ -164,8 +180,9 @@ type PodLifecycleEvent struct {
 	Container *Container
 	// Status is the container's status for this event. For ContainerDied and
 	// ContainerRemoved it is the last that any inspection saw, even if the cache no longer
-	// has it. If the container was gone before an inspection saw its end, State is not
-	// ContainerStateExited, and there is no exit code. Status is nil for a sandbox, for
+	// has it, or one made of that and of an exit event, which is Unconfirmed. If the container
+	// was gone before its end was seen, State is not ContainerStateExited, and there is no exit
+	// code. Status is nil for a sandbox, for
 	// PodSync, and if no inspection has seen the container. It is shared and must not be
 	// modified.
 	Status *Status
@@ -176,10 +193,11 @@ type PodLifecycleEvent struct {
 	// always news.
 	Initial bool
 	sandbox bool
-	// ListedAt is when the list that showed the transition began. For a PodSync that comes
-	// alone, it is when the newest list of the pod began.
+	// ListedAt is when the list that showed the transition began. For a death that an exit event
+	// or a status told first, it is when the newest list began that the cache is as fresh as;
+	// for a PodSync that comes alone, when the newest list of the pod began.
 	ListedAt time.Time
-	// Cause is why that list was made. A PodSync that comes alone has CauseDemand.
+	// Cause is why that list was made, or CauseExit. A PodSync that comes alone has CauseDemand.
 	Cause Cause
 }
 

@@ -67,7 +67,10 @@ type EventSource interface {
 
 // ExitSource is an optional companion of Runtime, found by type assertion: a runtime
 // that tells at once that a container has exited, before its lists and statuses and its
-// container events do.
+// container events do. What it tells of a container is believed: ContainerDied is delivered,
+// and the container is exited from then on, whatever lists and statuses show. So it must not
+// tell the exit of a command in a container. It may tell an exit late, twice, or of a
+// container that no list shows. The exit of a sandbox only has its pod listed.
 type ExitSource interface {
 	// WatchContainerExits calls observe for every exit of a container or a sandbox until
 	// ctx ends or the stream breaks, and returns why. It calls connected once, before the
@@ -313,7 +316,9 @@ type Status struct {
 	Message string
 	// Unconfirmed means that an exit event of the runtime has told the end of the container,
 	// but the runtime's status has not shown it yet. State, ExitCode and FinishedAt are the
-	// event's, and Reason is Completed or Error, by the code. The generator sets it.
+	// event's, Reason is Completed or Error, by the code, and the rest is from before. The
+	// runtime's status replaces this one, with a PodSync if code or reason are others. The
+	// generator sets it.
 	Unconfirmed bool
 	// Resources, User, Mounts and StopSignal are passed through as the runtime reports
 	// them; nil or zero if it does not.

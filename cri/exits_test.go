@@ -340,15 +340,20 @@ func TestTaskExits(t *testing.T) {
 		r := dialRuntime(t, s.endpoint(), cri.WithExitEvents(""), quiet)
 		for i := range len(valid) {
 			w := watchExits(t, r)
-			<-w.connected
+			waitFor(t, func() bool { return s.subscribers.Load() == 1 })
 			s.events <- valid[:i]
-			s.events <- "\xff"
+			select {
+			case s.events <- "\xff":
+			case err := <-w.done: // it was no message
+				w.done <- err
+			}
 			if err := w.ended(t); status.Code(err) != codes.Internal {
 				t.Errorf("%d bytes: %v", i, err)
 			}
 			if len(w.exits) > 0 {
 				t.Errorf("%d bytes: %+v", i, <-w.exits)
 			}
+			waitFor(t, func() bool { return s.subscribers.Load() == 0 }) // else it takes the next event
 		}
 	})
 }

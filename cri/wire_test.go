@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"google.golang.org/grpc"
@@ -33,7 +34,9 @@ type wireServer struct {
 	streams bool         // it has streaming lists
 	// ending, once closed, ends the event streams in good order.
 	ending chan struct{}
-	events chan string // what is sent to who has subscribed to containerd's events
+	events chan string // what is sent to one of those who have subscribed to containerd's events
+	// subscribers is how many these are.
+	subscribers atomic.Int32
 	// answers, if it is set, has a token for each Version call that is answered; others hang.
 	answers chan struct{}
 
@@ -208,6 +211,8 @@ func (s *wireServer) subscribe(_ any, to grpc.ServerStream) error {
 	if err := to.RecvMsg(&emptypb.Empty{}); err != nil {
 		return err
 	}
+	s.subscribers.Add(1)
+	defer s.subscribers.Add(-1)
 	for {
 		select {
 		case event := <-s.events:
