@@ -337,3 +337,27 @@ func TestExitsSeenByAnInspectionInFlight(t *testing.T) {
 		wantExits(t, reg, "an hour later", map[string]float64{"Error": 1})
 	})
 }
+
+// Rule 20: a container that exits before any list has shown it, and is started again under its ID, is no
+// reason to ask the runtime as fast as it answers.
+func TestRule20StartedAgainBeforeItsList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		exits := make(chan pleg.ContainerExit, 1)
+		n := newNodeOf(t, listing(exits))
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		n.start()
+		defer n.HangIgnoringCancel(plegtest.GetPods, "")()
+		time.Sleep(1500 * time.Millisecond)
+		exits <- exitOf("a2", 1) // created and exited since the last list
+		time.Sleep(100 * time.Millisecond)
+		n.SetContainer("a", "a2", pleg.ContainerStateRunning) // started again
+		n.Delay(plegtest.GetPod, "", 5*time.Millisecond)
+		n.Delay(plegtest.GetPodStatus, "", 5*time.Millisecond)
+		n.ResetCalls()
+		n.g.RequestRelist("a")
+		time.Sleep(time.Minute)
+		if lists, inspections := n.Calls(plegtest.GetPod), n.Calls(plegtest.GetPodStatus); lists > 60 || inspections > 60 {
+			t.Errorf("%d lists of the pod and %d inspections in a minute", lists, inspections)
+		}
+	})
+}
