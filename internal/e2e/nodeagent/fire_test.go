@@ -64,6 +64,9 @@ func TestUnderFire(t *testing.T) {
 	}
 	enough()
 	joined.Wait()
+	// containerd that was killed may hold a task that it has lost sight of, and refuse to remove
+	// its container until it has started once more.
+	n.must(n.daemon.Terminate())
 	n.must(n.daemon.Restart(t.Context()))
 	for i := range firePods {
 		f.set(i, 0)

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -76,6 +78,26 @@ func (c *Client) Pid(ctx context.Context, containerID string) (int, error) {
 		return 0, fmt.Errorf("container %s has no process", containerID)
 	}
 	return info.Pid, nil
+}
+
+// Shim returns the process that looks after a running container, and reaps it: containerd's shim,
+// or CRI-O's conmon.
+func (c *Client) Shim(ctx context.Context, containerID string) (int, error) {
+	pid, err := c.Pid(ctx, containerID)
+	if err != nil {
+		return 0, err
+	}
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, fmt.Errorf("looking for the shim of container %s: %w", containerID, err)
+	}
+	_, fields, _ := strings.Cut(string(stat), ") ")
+	var state string
+	var parent int
+	if _, err := fmt.Sscan(fields, &state, &parent); err != nil {
+		return 0, fmt.Errorf("looking for the shim of container %s: %w", containerID, err)
+	}
+	return parent, nil
 }
 
 // gone drops the error that says that what was to be removed does not exist.

@@ -147,14 +147,15 @@ disabled_plugins = [
 [plugins.'{{.CRI}}'.containerd.runtimes.runc]
   runtime_type = 'io.containerd.runc.v2'
 [plugins.'{{.CRI}}'.containerd.runtimes.runc.options]
+  BinaryName = '{{.Runc}}'
   Root = '{{.Dir}}/runc'
 `))
 
 func (c containerd) configure(dir, _ string) error {
 	values := struct {
-		Dir, Pause, CRI string
-		V1, SocketDir   bool
-	}{dir, PauseImage, "io.containerd.cri.v1.runtime", c.version < "2", c.version >= "2.3"}
+		Dir, Pause, CRI, Runc string
+		V1, SocketDir         bool
+	}{dir, PauseImage, "io.containerd.cri.v1.runtime", runcPath(dir), c.version < "2", c.version >= "2.3"}
 	if values.V1 {
 		values.CRI = "io.containerd.grpc.v1.cri"
 	}

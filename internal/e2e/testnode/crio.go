@@ -133,10 +133,7 @@ func (c crio) configure(dir, programs string) error {
 		Dir, Programs, Pause, Conmon string
 		Events                       bool
 	}{Dir: dir, Programs: programs, Pause: PauseImage, Events: c.events}
-	runc, err := exec.LookPath("runc")
-	if err != nil {
-		return err
-	}
+	var err error
 	if values.Conmon, err = exec.LookPath("conmon"); err != nil {
 		return err
 	}
@@ -150,7 +147,7 @@ func (c crio) configure(dir, programs string) error {
 		return err
 	}
 	return errors.Join(
-		os.WriteFile(filepath.Join(dir, "runc"), fmt.Appendf(nil, crioRunc, runc), 0o700),
+		os.WriteFile(filepath.Join(dir, "runc"), fmt.Appendf(nil, crioRunc, runcPath(dir)), 0o700),
 		os.WriteFile(filepath.Join(dir, "config.toml"), b.Bytes(), 0o600),
 		os.WriteFile(filepath.Join(dir, "policy.json"), []byte(`{"default":[{"type":"insecureAcceptAnything"}]}`), 0o600),
 	)

@@ -79,7 +79,7 @@ func Start(ctx context.Context) (*Daemon, error) {
 
 // boot is the first start, with the images.
 func (d *Daemon) boot(ctx context.Context) error {
-	if err := d.runtime.family.configure(d.dir, d.programs); err != nil {
+	if err := errors.Join(linkRunc(d.dir), d.runtime.family.configure(d.dir, d.programs)); err != nil {
 		return fmt.Errorf("configuring %s: %w", d.runtime.Name, err)
 	}
 	if err := d.Restart(ctx); err != nil {

@@ -1,7 +1,7 @@
 // Package testnode runs a real container runtime for tests and programs: it gets or builds
 // the one that is chosen by name, starts it under a temporary folder of its own with a socket
-// of its own, freezes, kills and restarts it, makes pods in it, and takes every trace of it
-// away again, also when the process that started it dies.
+// of its own, freezes, kills and restarts it, has its runc hang or fail, makes pods in it, and
+// takes every trace of it away again, also when the process that started it dies.
 //
 // A Runtime says what is known of each: where its programs come from, and what tests may
 // expect of it. Tests tell runtimes apart by that and not by their names.

@@ -63,6 +63,11 @@ type Runtime struct {
 	// GivesUp tells that, when it starts again after it was killed, it may take pods for dead that
 	// live: containerd 1.7 cleans up after shims that do not answer soon enough, as its log says.
 	GivesUp bool
+	// LocksStatuses tells that it holds a container's status while runc changes the container's
+	// resources, and that all lists of containers, and all of its events, wait for that.
+	LocksStatuses bool
+	// LateExits tells that it shows an exit only when runc has deleted the container.
+	LateExits bool
 
 	// EarlyBy is how much too early it may stamp the end of a container. CRI-O has it from the
 	// time of a file, which the kernel takes from a clock that ticks every 1 to 10 ms.
@@ -102,6 +107,8 @@ func Runtimes() []Runtime {
 			TakesSocket:    true,
 			ForgottenExit:  255,
 			LosesExits:     c.version < "1.7",
+			LocksStatuses:  true,
+			LateExits:      true,
 			GivesUp:        strings.HasPrefix(c.version, "1.7."),
 			family:         c,
 		})

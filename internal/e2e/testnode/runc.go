@@ -1,0 +1,105 @@
+package testnode
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+)
+
+// runcPath is the runc that the daemon of a folder runs. It is the machine's own, until a fault is
+// injected.
+func runcPath(dir string) string { return filepath.Join(dir, "bin", "runc") }
+
+// runcFaults is the folder of the faults that runc obeys.
+func runcFaults(dir string) string { return filepath.Join(dir, "faults") }
+
+// obedientRunc is a runc that first obeys the faults. Its command comes before the container.
+const obedientRunc = `#!/bin/sh
+for arg; do
+	name=$arg
+	case $arg in create | start | exec | update | kill | delete) command=$arg name=all ;; esac
+	fault=%[1]s/$command-$name
+	while [ -e "$fault.hang" ]; do
+		: >"$fault.met"
+		sleep 0.02
+	done
+	if [ -e "$fault.fail" ]; then
+		: >"$fault.met"
+		echo "runc $command was told to fail" >&2
+		exit 1
+	fi
+done
+exec %[2]s "$@"
+`
+
+// linkRunc puts the machine's runc where the daemon runs it.
+func linkRunc(dir string) error {
+	runc, err := exec.LookPath("runc")
+	if err != nil {
+		return fmt.Errorf("looking for runc: %w", err)
+	}
+	return errors.Join(os.Mkdir(filepath.Dir(runcPath(dir)), 0o755), os.Mkdir(runcFaults(dir), 0o755),
+		os.Symlink(runc, runcPath(dir)))
+}
+
+// RuncFault is a fault of runc, by which a runtime does everything to a container: a command of it,
+// for a container or for all, hangs or fails until the fault is healed. The runtime and its shims
+// are not changed, and do what they do on any node whose kernel or disk hangs.
+type RuncFault struct{ path, kind string }
+
+// HangRunc has a command of runc, such as update, kill or delete, hang before it does anything; for
+// a container or sandbox, or for all if id is empty.
+func (d *Daemon) HangRunc(command, id string) (*RuncFault, error) {
+	return d.injectRunc(command, id, ".hang")
+}
+
+// FailRunc has a command of runc fail, as HangRunc has it hang.
+func (d *Daemon) FailRunc(command, id string) (*RuncFault, error) {
+	return d.injectRunc(command, id, ".fail")
+}
+
+func (d *Daemon) injectRunc(command, id, kind string) (*RuncFault, error) {
+	if id == "" {
+		id = "all"
+	}
+	f := &RuncFault{filepath.Join(runcFaults(d.dir), command+"-"+id), kind}
+	if err := d.replaceRunc(); err != nil {
+		return nil, fmt.Errorf("having runc obey: %w", err)
+	}
+	if err := os.WriteFile(f.path+f.kind, nil, 0o600); err != nil {
+		return nil, fmt.Errorf("telling runc a fault: %w", err)
+	}
+	return f, nil
+}
+
+// Met tells whether the runtime has run into the fault.
+func (f *RuncFault) Met() bool {
+	_, err := os.Stat(f.path + ".met")
+	return err == nil
+}
+
+// Heal ends the fault. What hangs in it goes on. Healing twice is harmless.
+func (f *RuncFault) Heal() error {
+	if err := os.Remove(f.path + f.kind); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("healing runc: %w", err)
+	}
+	return nil
+}
+
+// replaceRunc puts the obedient runc in the place of the machine's, which costs nothing until then.
+func (d *Daemon) replaceRunc() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	runc, err := os.Readlink(runcPath(d.dir))
+	if err != nil {
+		return nil //nolint:nilerr // it is no link any more
+	}
+	script := runcPath(d.dir) + ".new"
+	if err := os.WriteFile(script, fmt.Appendf(nil, obedientRunc, runcFaults(d.dir), runc), 0o700); err != nil {
+		return err
+	}
+	return os.Rename(script, runcPath(d.dir))
+}

@@ -1,0 +1,301 @@
+package e2e_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/internal/e2e/testnode"
+)
+
+// The three ways in which a node most often goes wrong, made on purpose: a container that is
+// wedged, an exit that the runtime does not get done with, a shim that does nothing. The tests
+// here say what runtimes do then, without a generator.
+
+// hangRunc has a command of runc hang, for a container or, if id is empty, for all, until it is
+// healed or the test ends.
+func (n *node) hangRunc(command, id string) *testnode.RuncFault {
+	n.t.Helper()
+	f, err := n.daemon.HangRunc(command, id)
+	n.must(err)
+	n.t.Cleanup(func() {
+		if err := f.Heal(); err != nil {
+			n.t.Error(err)
+		}
+	})
+	return f
+}
+
+// awaitMet waits until the runtime has run into a fault of runc.
+func (n *node) awaitMet(f *testnode.RuncFault) {
+	n.t.Helper()
+	for deadline := time.Now().Add(patience); !f.Met(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			n.t.Fatal("the runtime does not run into the fault of runc")
+		}
+	}
+}
+
+// wedge has a change of a running container's resources hang, as behind a shim or a kernel that
+// hangs: see Runtime.LocksStatuses. heal ends that, and returns when the change was made; the end
+// of the test does so too.
+func (n *node) wedge(id string) (heal func()) {
+	n.t.Helper()
+	f := n.hangRunc("update", id)
+	changed := make(chan error, 1)
+	go func() {
+		_, err := n.client.UpdateContainerResources(context.WithoutCancel(n.ctx), &runtimeapi.UpdateContainerResourcesRequest{
+			ContainerId: id, Linux: &runtimeapi.LinuxContainerResources{CpuShares: 512},
+		})
+		changed <- err
+	}()
+	heal = sync.OnceFunc(func() {
+		if err := errors.Join(f.Heal(), <-changed); err != nil {
+			n.t.Errorf("the change of container %.12s's resources: %v", id, err)
+		}
+	})
+	n.t.Cleanup(heal)
+	n.awaitMet(f)
+	return heal
+}
+
+// stopShim stops the process that looks after a running container, which then does not reap it, until
+// resume is called or the test ends.
+func (n *node) stopShim(id string) (resume func()) {
+	n.t.Helper()
+	pid, err := n.client.Shim(n.ctx, id)
+	n.must(err)
+	n.must(unix.Kill(pid, unix.SIGSTOP))
+	resume = sync.OnceFunc(func() {
+		if err := unix.Kill(pid, unix.SIGCONT); err != nil {
+			n.t.Error("resuming the shim:", err)
+		}
+	})
+	n.t.Cleanup(resume)
+	return resume
+}
+
+// long is how long a call must go without an answer to be taken for one that hangs: a hundred
+// times what it takes.
+const long = time.Second
+
+// calls are calls to the runtime, by what a test calls them.
+type calls map[string]func(context.Context) error
+
+// hanging makes calls at once, and returns those that are not answered.
+func (n *node) hanging(all calls) map[string]bool {
+	n.t.Helper()
+	ctx, cancel := context.WithTimeout(n.ctx, long)
+	defer cancel()
+	var mu sync.Mutex
+	var made sync.WaitGroup
+	hanging := make(map[string]bool)
+	for what, call := range all {
+		made.Go(func() {
+			err := call(ctx)
+			mu.Lock()
+			defer mu.Unlock()
+			if hanging[what] = status.Code(err) == codes.DeadlineExceeded; err != nil && !hanging[what] {
+				n.t.Errorf("%s: %v", what, err)
+			}
+		})
+	}
+	made.Wait()
+	return hanging
+}
+
+func (n *node) listOf(f *runtimeapi.ContainerFilter) func(context.Context) error {
+	return func(ctx context.Context) error {
+		_, err := n.client.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: f})
+		return err
+	}
+}
+
+func (n *node) statusOf(id string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		_, err := n.client.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id})
+		return err
+	}
+}
+
+// wants checks the state that the runtime shows of a container, in its status and in a list.
+func (n *node) wants(id string, want runtimeapi.ContainerState) {
+	n.t.Helper()
+	r, err := n.client.ContainerStatus(n.ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id})
+	n.must(err)
+	l, err := n.client.ListContainers(n.ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{Id: id}})
+	n.must(err)
+	if len(l.Containers) != 1 || r.Status.State != want || l.Containers[0].State != want {
+		n.t.Errorf("the status is %s, and the list %v; want %s", r.Status.State, l.Containers, want)
+	}
+}
+
+// awaitTold waits until the exit of a container is told, and returns it and when that was.
+func (n *node) awaitTold(told *toldExits, id string) (exit pleg.ContainerExit, at time.Time) {
+	n.t.Helper()
+	n.eventually("the exit", func() string {
+		if len(told.of(id)) == 0 {
+			return "not told"
+		}
+		return ""
+	})
+	told.mu.Lock()
+	defer told.mu.Unlock()
+	return told.exits[id][0], told.first[id]
+}
+
+// eventOf returns when CRI's own event of a container's end came, zero if it has not.
+func (e *toldExits) eventOf(id string) time.Time {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.ends[id]
+}
+
+// A container whose resources are changed by a runc that hangs. containerd then answers no list of
+// containers, whatever it is a list of, and sends no event of any container, for as long as that
+// lasts; statuses of the others, sandboxes and containerd's own exit events go on.
+func TestWedgedContainer(t *testing.T) {
+	n := newBareNode(t)
+	promised := n.daemon.Runtime()
+	told := n.watchExits(promised.Events)
+	podA, podB := n.runPod("a"), n.runPod("b")
+	a := n.run(podA, testnode.Container{Name: "wedged", Command: testnode.Sleep()})
+	b := n.run(podB, testnode.Container{Name: "dies", Command: testnode.ExitOnSignal(3)})
+	pid, err := n.client.Pid(n.ctx, b)
+	n.must(err)
+
+	heal := n.wedge(a)
+	began := time.Now()
+	n.signalPid(pid, unix.SIGUSR1)
+	n.awaitExit(b)
+	shown := time.Now()
+	exit, at := n.awaitTold(told, b)
+	if exit.ExitCode != 3 {
+		t.Errorf("told is %+v", exit)
+	}
+	lists := calls{
+		"a list of all":            n.listOf(nil),
+		"a list of the other pod":  n.listOf(&runtimeapi.ContainerFilter{PodSandboxId: podB.SandboxID}),
+		"a list of the other":      n.listOf(&runtimeapi.ContainerFilter{Id: b}),
+		"the status of the wedged": n.statusOf(a),
+	}
+	others := calls{
+		"the status of the other": n.statusOf(b),
+		"the list of sandboxes": func(ctx context.Context) error {
+			_, err := n.client.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+			return err
+		},
+		"the status of the wedged one's sandbox": func(ctx context.Context) error {
+			_, err := n.client.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: podA.SandboxID})
+			return err
+		},
+	}
+	for what, hangs := range n.hanging(lists) {
+		if hangs != promised.LocksStatuses {
+			t.Errorf("%s hangs: %t", what, hangs)
+		}
+	}
+	for what, hangs := range n.hanging(others) {
+		if hangs {
+			t.Errorf("%s hangs", what)
+		}
+	}
+	if at := told.eventOf(b); promised.Events && at.IsZero() != promised.LocksStatuses {
+		t.Errorf("CRI's event of the other's end came at %v", at)
+	}
+	heal()
+	healed := time.Now()
+	for what, hangs := range n.hanging(lists) {
+		if hangs {
+			t.Errorf("%s hangs still", what)
+		}
+	}
+	event := "none"
+	if promised.Events {
+		n.eventually("CRI's event", func() string {
+			if told.eventOf(b).IsZero() {
+				return "none"
+			}
+			return ""
+		})
+		event = fmt.Sprint(told.eventOf(b).Sub(exit.FinishedAt))
+	}
+	t.Logf("wedged for %v; the other's end → its exit event %v, → its status %v, → CRI's event %s",
+		healed.Sub(began), at.Sub(exit.FinishedAt), shown.Sub(exit.FinishedAt), event)
+}
+
+// A container that exits, and whose deletion by runc hangs. containerd's own event is there at
+// once; CRI says that the container runs, until the deletion ends. Now and then the event is late
+// as well, by as long as the deletion may take: between the moment at which the shim tells CRI of
+// the exit and the event it writes a file, and then takes the lock that the deletion holds.
+func TestSlowDelete(t *testing.T) {
+	n := newBareNode(t)
+	promised := n.daemon.Runtime()
+	told := n.watchExits(promised.Events)
+	pod := n.runPod("slow")
+	id := n.run(pod, testnode.Container{Name: "dies", Command: testnode.ExitOnSignal(3)})
+	f := n.hangRunc("delete", id)
+	n.signal(id, unix.SIGUSR1)
+	exit, at := n.awaitTold(told, id)
+	if exit.ExitCode != 3 {
+		t.Errorf("told is %+v", exit)
+	}
+	if promised.LateExits {
+		n.awaitMet(f)
+		time.Sleep(long)
+		n.wants(id, runtimeapi.ContainerState_CONTAINER_RUNNING)
+		if at := told.eventOf(id); !at.IsZero() {
+			t.Errorf("CRI's event came at %v", at)
+		}
+		n.must(f.Heal())
+	}
+	healed := time.Now()
+	n.awaitExit(id)
+	n.wants(id, runtimeapi.ContainerState_CONTAINER_EXITED)
+	r, err := n.client.ContainerStatus(n.ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id})
+	n.must(err)
+	if apart := time.Unix(0, r.Status.FinishedAt).Sub(exit.FinishedAt).Abs(); apart > promised.EarlyBy {
+		t.Errorf("the status has an end %v from that of the exit", apart)
+	}
+	if f.Met() != promised.LateExits {
+		t.Errorf("runc was to delete the container: %t", f.Met())
+	}
+	t.Logf("end → exit event %v; healed → the status %v", at.Sub(exit.FinishedAt), time.Since(healed))
+}
+
+// A container that dies while its shim is stopped. Nobody reaps it, so nothing tells its death, and
+// everything is answered as if it ran. When the shim goes on, the exit is told, and its time is that
+// of the reaping.
+func TestStoppedShim(t *testing.T) {
+	n := newBareNode(t)
+	told := n.watchExits(false)
+	pod := n.runPod("stopped")
+	id := n.run(pod, testnode.Container{Name: "dies", Command: testnode.Sleep()})
+	pid, err := n.client.Pid(n.ctx, id)
+	n.must(err)
+	resume := n.stopShim(id)
+	n.must(unix.Kill(pid, unix.SIGKILL))
+	time.Sleep(long)
+	n.wants(id, runtimeapi.ContainerState_CONTAINER_RUNNING)
+	if exits := told.of(id); len(exits) > 0 {
+		t.Errorf("told are %+v", exits)
+	}
+	resumed := time.Now()
+	resume()
+	exit, at := n.awaitTold(told, id)
+	n.awaitExit(id)
+	if exit.ExitCode != 137 || exit.FinishedAt.Before(resumed.Add(-n.daemon.Runtime().EarlyBy)) {
+		t.Errorf("told is %+v; the shim was resumed at %v", exit, resumed)
+	}
+	t.Logf("resumed → end %v, → exit event %v, → the status %v", exit.FinishedAt.Sub(resumed), at.Sub(resumed),
+		time.Since(resumed))
+}
