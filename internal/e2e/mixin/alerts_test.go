@@ -30,7 +30,7 @@ var wanted = []string{
 	// Lists take longer than the shortened threshold, and nobody reads what the program prints.
 	"PlegRelistSlow unread", "KubeletPlegDurationHigh unread", "PlegSubscriberBehind unread",
 	// The runtime tells that a container has exited, and shows it running.
-	"PlegExitsUnconfirmed exiting",
+	"PlegExitsUnconfirmed fake",
 	// There is no runtime.
 	"PlegUnhealthy early", "PlegNeverListed early", "PlegEventStreamDown early",
 }
@@ -62,8 +62,8 @@ func TestAlertsFireAndResolve(t *testing.T) {
 	unreadNode, unread := startNode(t), target{"unread", proctest.FreeAddress(t)}
 	stdout := p.startWatch(t, unreadNode, unread.address)
 	early := target{"early", proctest.FreeAddress(t)} // nobody listens there yet
-	exitingNode, exitingAddress := startExiting(t)
-	prom := startPrometheus(t, []target{watch, agent, unread, {"exiting", exitingAddress}, early}, map[string]string{
+	fake, fakeAddress := startFake(t)
+	prom := startPrometheus(t, []target{watch, agent, unread, {"fake", fakeAddress}, early}, map[string]string{
 		"rules":            shorten(t, readFile(t, filepath.Join(mixinDir, "rules.yaml")), nil),
 		"alerts":           shorten(t, readFile(t, filepath.Join(mixinDir, "alerts.yaml")), alertThresholds),
 		"kubernetes-mixin": shorten(t, readFile(t, "testdata/kubernetes-mixin.yaml"), mixinThresholds),
@@ -89,8 +89,13 @@ func TestAlertsFireAndResolve(t *testing.T) {
 	}
 
 	heal := inject(t, node, agentNode, unreadNode, stdout, victims)
-	exitingNode.SetPod(plegtest.NewPod("web", plegtest.Running("nginx")))
-	exitingNode.exits <- pleg.ContainerExit{ContainerID: "nginx", ExitCode: 137}
+	fake.SetPod(plegtest.NewPod("web", plegtest.Running("nginx")))
+	eventually(t, patience, func() string {
+		if fake.EmitExit(pleg.ContainerExit{ContainerID: "nginx", ExitCode: 137}) == 0 {
+			return "nobody watches exits"
+		}
+		return ""
+	})
 	earlyNode := startNode(t)
 	earlyNode.Down()
 	p.startWatch(t, earlyNode, early.address, "--wait")
@@ -111,7 +116,7 @@ func TestAlertsFireAndResolve(t *testing.T) {
 	})
 
 	heal()
-	exitingNode.ExitContainer("web", "nginx", 137, "Error")
+	fake.ExitContainer("web", "nginx", 137, "Error")
 	if err := earlyNode.Up(); err != nil {
 		t.Fatal(err)
 	}

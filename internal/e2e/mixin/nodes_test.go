@@ -90,28 +90,10 @@ func (p programs) startAgent(t *testing.T, address string) *criserver.Server {
 	return node
 }
 
-// exiting is a runtime that tells exits: those that are sent.
-type exiting struct {
-	*plegtest.Runtime
-	exits chan pleg.ContainerExit
-}
-
-func (e exiting) WatchContainerExits(ctx context.Context, connected func(), observe func(pleg.ContainerExit)) error {
-	connected()
-	for {
-		select {
-		case exit := <-e.exits:
-			observe(exit)
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-}
-
-// startExiting runs a generator in this process, on a runtime that tells exits, and serves its metrics.
-func startExiting(t *testing.T) (rt exiting, address string) {
+// startFake runs a generator in this process on a fake runtime, and serves its metrics.
+func startFake(t *testing.T) (rt *plegtest.Runtime, address string) {
 	t.Helper()
-	rt = exiting{plegtest.NewRuntime(), make(chan pleg.ContainerExit)}
+	rt = plegtest.NewRuntime()
 	registry := prometheus.NewRegistry()
 	generator := pleg.NewGenericPLEG(rt, 0, 0, pleg.NewCache(), clock.RealClock{},
 		pleg.WithLogger(logr.Discard()), pleg.WithRegisterer(registry))
