@@ -53,10 +53,12 @@ var classesOf = map[string]class{
 	"update.listedAt": leftOut, "update.cause": leftOut,
 	// What is Initial, the statuses of events and the count of exits are not checked here.
 	"update.initial": leftOut, "publication.initial": leftOut,
-	"update.statuses": leftOut, "exit.counted": leftOut, "exit.since": leftOut, "stranger.at": leftOut, "ContainerExit.FinishedAt": leftOut,
-	"cacheWriter.cache": leftOut, "cacheWriter.podCache": leftOut,
+	"update.statuses": leftOut, "exit.counted": leftOut, "exit.since": leftOut, "stranger.at": leftOut,
+	"ContainerExit.FinishedAt": leftOut,
+	"cacheWriter.cache":        leftOut, "cacheWriter.podCache": leftOut,
 	"cacheWriter.records": leftOut,
-	"cacheWriter.log":     leftOut, "cacheWriter.badData": leftOut, "cacheWriter.held": leftOut, "cacheWriter.due": clockTime,
+	"cacheWriter.log":     leftOut, "cacheWriter.badData": leftOut, "cacheWriter.held": leftOut,
+	"cacheWriter.due": clockTime,
 }
 
 type plannedField struct {

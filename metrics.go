@@ -185,7 +185,8 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 	}
 	for _, d := range []*prometheus.Desc{
 		healthyDesc, lastSeenDesc, runningPodsDesc, runningContainersDesc, relistRunningDesc, inFlightDesc, hungDesc,
-		failingDesc, subscribersDesc, backlogDesc, namedBacklogDesc, namedBacklogAgeDesc, blockedDesc, unconfirmedDesc, streamUpDesc,
+		failingDesc, subscribersDesc, backlogDesc, namedBacklogDesc, namedBacklogAgeDesc, blockedDesc,
+		unconfirmedDesc, streamUpDesc,
 	} {
 		ch <- d
 	}

@@ -148,7 +148,8 @@ func (r *reconciler) beginCalls() {
 	if len(r.relists.waiting) > 0 {
 		r.sched.RequestRelist()
 	}
-	for r.sched.TakeCanary() && r.inspectCanary() {
+	for more := true; more && r.sched.TakeCanary(); {
+		more = r.inspectCanary()
 	}
 	due := r.sched.Begin(r.ordinaryPeriod())
 	r.out.begin = make([]beginCall, 0, len(due))

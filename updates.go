@@ -338,8 +338,8 @@ func (p *publication) see(status *PodStatus, listed, next *Pod) {
 
 // amend takes in a newer status of one container.
 func (p *publication) amend(status *Status) {
-	seen := slices.DeleteFunc(slices.Clone(p.seen), func(s *Status) bool { return s.ID.ID == status.ID.ID })
-	p.seen = append(seen, status)
+	others := slices.DeleteFunc(slices.Clone(p.seen), func(s *Status) bool { return s.ID.ID == status.ID.ID })
+	p.seen = slices.Concat(others, lastStatuses{status})
 }
 
 // change is the newest change of a record.

@@ -7,19 +7,14 @@ import (
 	"testing/synctest"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// states returns the states of a pod's containers as the cache has them.
-func states(t *testing.T, cache pleg.Cache, uid types.UID) map[string]pleg.State {
+// states returns the states of pod a's containers as the cache has them.
+func states(t *testing.T, cache pleg.Cache) map[string]pleg.State {
 	t.Helper()
-	status, err := cache.Get(uid)
-	if err != nil {
-		t.Error(err)
-	}
+	status := mustGet(t, cache)
 	states := make(map[string]pleg.State)
 	for _, s := range status.ContainerStatuses {
 		states[s.ID.ID] = s.State
@@ -73,7 +68,7 @@ func TestRule20StatusNeverGoesBack(t *testing.T) {
 		for range 3 {
 			n.g.RequestReinspect("a")
 			time.Sleep(2 * time.Second)
-			if got := states(t, n.cache, "a")["a1"]; got != pleg.ContainerStateExited {
+			if got := states(t, n.cache)["a1"]; got != pleg.ContainerStateExited {
 				t.Errorf("the cache has a1 %s", got)
 			}
 		}
@@ -106,7 +101,7 @@ func TestRule20StartedAgain(t *testing.T) {
 		n.g.RequestReinspect("a")
 		time.Sleep(5 * time.Second)
 		want(t, "started again", read(events), "a PodSync", "a Started a1")
-		if got := states(t, n.cache, "a")["a1"]; got != pleg.ContainerStateRunning {
+		if got := states(t, n.cache)["a1"]; got != pleg.ContainerStateRunning {
 			t.Errorf("the cache has a1 %s", got)
 		}
 	})
@@ -136,10 +131,10 @@ func exitOf(id string, code int) pleg.ContainerExit {
 }
 
 // newExitingNode is newNode with a runtime that tells exits.
-func newExitingNode(t *testing.T, opts ...pleg.Option) (*node, chan<- pleg.ContainerExit) {
+func newExitingNode(t *testing.T) (*node, chan<- pleg.ContainerExit) {
 	t.Helper()
 	exits := make(chan pleg.ContainerExit, 100)
-	return newNodeOf(t, func(rt *plegtest.Runtime) pleg.Runtime { return exiting{rt, exits} }, opts...), exits
+	return newNodeOf(t, func(rt *plegtest.Runtime) pleg.Runtime { return exiting{rt, exits} }), exits
 }
 
 // Rule 21: an exit event is told at once, with a status made of the last one. The runtime's own
@@ -172,8 +167,8 @@ func TestRule21ExitEvent(t *testing.T) {
 				if s := e.Status; !s.Unconfirmed || !s.FinishedAt.Equal(time.Now()) || e.Cause != pleg.CauseExit {
 					t.Errorf("because of %s, %+v", e.Cause, s)
 				}
-				if s, _ := n.cache.Get("a"); s.ContainerStatuses[0].ExitCode != c.code && s.ContainerStatuses[1].ExitCode != c.code {
-					t.Errorf("the cache has %v", states(t, n.cache, "a"))
+				if s := mustGet(t, n.cache).FindContainerStatusByName("a1"); s.ExitCode != c.code || !s.Unconfirmed {
+					t.Errorf("the cache has %+v", s)
 				}
 				if fresh(n.cache, "a", minTime) {
 					t.Error("the pod is fresher")
@@ -183,7 +178,7 @@ func TestRule21ExitEvent(t *testing.T) {
 				heal()
 				time.Sleep(10 * time.Second)
 				want(t, "confirmed", readStatuses(events), c.confirmed...)
-				for _, s := range mustGet(t, n.cache, "a").ContainerStatuses {
+				for _, s := range mustGet(t, n.cache).ContainerStatuses {
 					if s.ID.ID == "a1" && (s.Unconfirmed || s.Reason != c.reason || s.ExitCode != c.code) {
 						t.Errorf("the cache has %+v", s)
 					}
@@ -197,10 +192,10 @@ func TestRule21ExitEvent(t *testing.T) {
 	}
 }
 
-// mustGet returns the status that the cache has of a pod.
-func mustGet(t *testing.T, cache pleg.Cache, uid types.UID) *pleg.PodStatus {
+// mustGet returns the status that the cache has of pod a.
+func mustGet(t *testing.T, cache pleg.Cache) *pleg.PodStatus {
 	t.Helper()
-	status, err := cache.Get(uid)
+	status, err := cache.Get("a")
 	if err != nil {
 		t.Error(err)
 	}

@@ -34,7 +34,7 @@ func TestRule14BadDataBesideExitEvent(t *testing.T) {
 		s := &scripted{
 			pods:   func() ([]*pleg.Pod, error) { return []*pleg.Pod{pod}, nil },
 			pod:    func(types.UID) (*pleg.Pod, error) { return pod, nil },
-			status: func(p *pleg.Pod) (*pleg.PodStatus, error) { return statusOf(bare("a", plegtest.Running("a1"))), nil },
+			status: func(*pleg.Pod) (*pleg.PodStatus, error) { return statusOf(bare("a", plegtest.Running("a1"))), nil },
 		}
 		n := newNodeOf(t, func(*plegtest.Runtime) pleg.Runtime {
 			return struct {
@@ -68,8 +68,9 @@ func TestRule21ConfirmingInspection(t *testing.T) {
 		exits <- exitOf("a1", 137)
 		n.ExitContainer("a", "a1", 137, "OOMKilled")
 		time.Sleep(10 * time.Minute)
-		want(t, "events", readStatuses(events), "a Died a1 exited 137 Error", "a PodSync without status", "a PodSync without status")
-		for _, s := range mustGet(t, n.cache, "a").ContainerStatuses {
+		want(t, "events", readStatuses(events),
+			"a Died a1 exited 137 Error", "a PodSync without status", "a PodSync without status")
+		for _, s := range mustGet(t, n.cache).ContainerStatuses {
 			if s.ID.ID == "a1" && (s.Unconfirmed || s.Reason != "OOMKilled") {
 				t.Errorf("ten minutes later the cache has reason %s, unconfirmed %v", s.Reason, s.Unconfirmed)
 			}
@@ -133,7 +134,7 @@ func TestRule20StartedAgainBehindTheLists(t *testing.T) {
 				again.ContainerStatuses[0].StartedAt = time.Now()
 				n.SetStatus("a", again)
 				time.Sleep(time.Hour)
-				if got := states(t, n.cache, "a")["a1"]; got != pleg.ContainerStateRunning {
+				if got := states(t, n.cache)["a1"]; got != pleg.ContainerStateRunning {
 					t.Errorf("an hour later the cache has a1 %s; events: %v", got, read(events))
 				}
 			})
@@ -155,7 +156,7 @@ func TestRule21LateExitOfAnEarlierLife(t *testing.T) {
 		exits <- exit
 		time.Sleep(time.Hour)
 		want(t, "the late event", read(events))
-		if got := states(t, n.cache, "a")["a1"]; got != pleg.ContainerStateRunning {
+		if got := states(t, n.cache)["a1"]; got != pleg.ContainerStateRunning {
 			t.Errorf("an hour later the cache has a1 %s", got)
 		}
 	})
@@ -266,7 +267,8 @@ func TestExitsBeforeTheirList(t *testing.T) {
 		synctest.Wait()
 		for i := range 4 { // lists that still show it running, with something else that changes
 			n.UpdatePod("a", func(p *pleg.Pod) {
-				p.Containers = []*pleg.Container{plegtest.Running("a1"), plegtest.Running("a2"), plegtest.Running(fmt.Sprintf("x%d", i))}
+				other := plegtest.Running(fmt.Sprintf("x%d", i))
+				p.Containers = []*pleg.Container{plegtest.Running("a1"), plegtest.Running("a2"), other}
 			})
 			n.g.RequestRelist("a")
 			time.Sleep(100 * time.Millisecond)

@@ -71,7 +71,8 @@ func TestRule23HungListBesideWedgedPod(t *testing.T) {
 		}
 		n.ExitContainer("pod-00", "pod-00-1", 1, "Error")
 		time.Sleep(15 * time.Second)
-		want(t, "of the wedged pod", readStatuses(events), "pod-00 PodSync without status", "pod-00 Died pod-00-1 exited 1 Error")
+		want(t, "of the wedged pod", readStatuses(events),
+			"pod-00 PodSync without status", "pod-00 Died pod-00-1 exited 1 Error")
 	})
 }
 
@@ -126,7 +127,7 @@ func TestRule21UnconfirmedExits(t *testing.T) {
 		if len(got) != 1 || got[0].PodUID != "a" || got[0].ContainerID != "a1" || got[0].ExitCode != 3 {
 			t.Errorf("after 10 s: %+v", got)
 		}
-		if states(t, n.cache, "a")["a1"] != pleg.ContainerStateExited {
+		if states(t, n.cache)["a1"] != pleg.ContainerStateExited {
 			t.Error("the cache has forgotten it")
 		}
 		n.ExitContainer("a", "a1", 3, "Error")

@@ -333,7 +333,9 @@ func TestDeathsByExitEvents(t *testing.T) {
 	if unconfirmed < 15 {
 		t.Errorf("%d of 20 deaths were told by exit events", unconfirmed)
 	}
-	for what, s := range map[string]measure.Samples{"end → ContainerDied": delivered, "the bare reader → ContainerDied": behind} {
+	for what, s := range map[string]measure.Samples{
+		"end → ContainerDied": delivered, "the bare reader → ContainerDied": behind,
+	} {
 		t.Logf("%s, of %d: p50 %s, p90 %s, max %s", what, len(s), measure.Milliseconds(s.Quantile(0.5)),
 			measure.Milliseconds(s.Quantile(0.9)), measure.Milliseconds(s.Quantile(1)))
 	}

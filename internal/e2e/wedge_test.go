@@ -132,7 +132,8 @@ func (n *node) wants(id string, want runtimeapi.ContainerState) {
 	n.t.Helper()
 	r, err := n.client.ContainerStatus(n.ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id})
 	n.must(err)
-	l, err := n.client.ListContainers(n.ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{Id: id}})
+	filter := &runtimeapi.ContainerFilter{Id: id}
+	l, err := n.client.ListContainers(n.ctx, &runtimeapi.ListContainersRequest{Filter: filter})
 	n.must(err)
 	if len(l.Containers) != 1 || r.Status.State != want || l.Containers[0].State != want {
 		n.t.Errorf("the status is %s, and the list %v; want %s", r.Status.State, l.Containers, want)
