@@ -103,7 +103,7 @@ type taskExit struct {
 func decodeTaskExit(message []byte) (taskExit, error) {
 	var namespace, topic string
 	var value []byte
-	whole := eachField(message, func(number protowire.Number, field []byte, _ uint64) {
+	whole := eachField(message, func(number int, field []byte, _ uint64) {
 		switch number {
 		case 2:
 			namespace = string(field)
@@ -122,11 +122,11 @@ func decodeTaskExit(message []byte) (taskExit, error) {
 	var event taskExit
 	var task []byte
 	var id, process []byte
-	whole = eachField(value, func(number protowire.Number, field []byte, _ uint64) {
+	whole = eachField(value, func(number int, field []byte, _ uint64) {
 		if number == 2 {
 			task = field
 		}
-	}) && eachField(task, func(number protowire.Number, field []byte, n uint64) {
+	}) && eachField(task, func(number int, field []byte, n uint64) {
 		switch number {
 		case 1:
 			id = field
@@ -157,7 +157,7 @@ func decodeTaskExit(message []byte) (taskExit, error) {
 // decodeTime decodes a Timestamp. One from before 1970 is none: Go's zero time comes so.
 func decodeTime(message []byte) time.Time {
 	var seconds, nanos int64
-	whole := eachField(message, func(number protowire.Number, _ []byte, n uint64) {
+	whole := eachField(message, func(number int, _ []byte, n uint64) {
 		switch number {
 		case 1:
 			seconds = int64(n) //nolint:gosec // as protobuf encodes it
@@ -173,7 +173,7 @@ func decodeTime(message []byte) time.Time {
 
 // eachField calls f with each field of a message: its number, and its value, which is bytes
 // or a varint; a field of another type has neither. It reports whether the message is one.
-func eachField(message []byte, f func(number protowire.Number, value []byte, n uint64)) bool {
+func eachField(message []byte, f func(number int, value []byte, n uint64)) bool {
 	for len(message) > 0 {
 		number, typ, length := protowire.ConsumeTag(message)
 		if length < 0 {
@@ -193,7 +193,7 @@ func eachField(message []byte, f func(number protowire.Number, value []byte, n u
 		if length < 0 {
 			return false
 		}
-		f(number, value, n)
+		f(int(number), value, n)
 		message = message[length:]
 	}
 	return true
