@@ -2,7 +2,6 @@ package pleg
 
 import (
 	"fmt"
-	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -52,15 +51,15 @@ func (w *cacheWriter) store(rec *podRecord, status *PodStatus, err error, made, 
 	return panicked
 }
 
-// storeExit stores that a container has exited in the last status of its pod, which becomes no
+// storeExits stores that containers have exited in the last status of their pod, which becomes no
 // fresher by that.
-func (w *cacheWriter) storeExit(rec *podRecord, exited *Status) {
+func (w *cacheWriter) storeExits(rec *podRecord, exits map[string]*Status) {
 	_ = w.guard(func() {
 		last, err := w.cache.Get(rec.uid)
-		status, exits := *last, map[string]*Status{exited.ID.ID: exited}
+		status := *last
 		status.ContainerStatuses = withStatuses(status.ContainerStatuses, exits)
 		status.ActiveContainerStatuses = withStatuses(status.ActiveContainerStatuses, exits)
-		if slices.Contains(status.ContainerStatuses, exited) {
+		if len(status.ContainerStatuses) > 0 { // else none is stored yet
 			w.cache.Set(rec.uid, &status, err, w.records.observedStamp(rec).Time)
 		}
 	})

@@ -102,7 +102,7 @@ func (r *reconciler) inspected(rec *podRecord, insp inspection, res *result) {
 		r.contradicted(rec, insp, status)
 	}
 	if err == nil {
-		r.tellExits(rec, status, insp.snapshot.cause)
+		r.tellExits(rec, status.ContainerStatuses, insp.snapshot.cause)
 	}
 }
 
@@ -193,6 +193,7 @@ func (r *reconciler) inspectionFailed(rec *podRecord, syncs uint64, err error) {
 func (r *reconciler) store(rec *podRecord, status *PodStatus, err error, made, observed stamp) (recovered bool) {
 	if panicked := r.cache.store(rec, status, err, made, observed); panicked != nil && err == nil {
 		err = panicked
+		rec.markDirty(rec.observed) // what the cache has is from before
 		r.sched.Retry(rec.uid)
 	}
 	pod := klog.KRef(rec.pod.Namespace, rec.pod.Name)

@@ -9,13 +9,18 @@ import (
 // What a status or an exit event has seen to exit has exited; see exits.go and rules 20 to 22 of
 // docs/CONTRACT.md. Lists are the third witness: podRecords.compare.
 
-// noteExit notes that a witness other than a list has seen a container of the record exit.
-func (r *reconciler) noteExit(rec *podRecord, id string) {
-	e := rec.exits[id]
-	e.ahead, e.since = true, r.sched.Now()
-	r.records.setExit(rec, id, e)
-	r.watchExits(rec)
-	r.records.replace(rec, rec.listed, rec.withExits(rec.pod))
+// noteExits notes that a witness other than a list has seen containers of the record exit.
+func (r *reconciler) noteExits(rec *podRecord, cause Cause, ids ...string) {
+	for _, id := range ids {
+		e := rec.exits[id]
+		e.ahead, e.since = true, r.sched.Now()
+		r.records.setExit(rec, id, e)
+	}
+	if len(ids) > 0 {
+		r.metrics.countTransitions(len(ids), cause)
+		r.watchExits(rec)
+		r.records.replace(rec, rec.listed, rec.withExits(rec.pod))
+	}
 }
 
 // containerExited takes in an exit that the runtime tells. Of a sandbox it is a hint: only the
@@ -43,44 +48,36 @@ func (r *reconciler) containerExited(e ContainerExit) {
 		rec.publication.amend(status)
 	}
 	if c.State != ContainerStateExited {
-		r.noteExit(rec, e.ContainerID)
-		r.metrics.countTransitions(1, CauseExit)
+		r.noteExits(rec, CauseExit, e.ContainerID)
 	}
 	if in := &rec.inspection; in.call != nil { // what it is made for is published when it returns
 		in.snapshot.pod = withExited(in.snapshot.pod, func(id string) bool { return id == e.ContainerID })
 	}
-	r.tellExit(rec, status, CauseExit)
+	r.tellExits(rec, []*Status{status}, CauseExit)
 	r.countExits(rec)
 }
 
-// tellExit stores and publishes an exit that is not published. What else has changed of the pod
-// waits for its inspection.
-func (r *reconciler) tellExit(rec *podRecord, status *Status, cause Cause) {
+// tellExits stores and publishes the exits among statuses that are not published yet, also where the
+// statuses are not stored. What else has changed of the pod waits for its inspection.
+func (r *reconciler) tellExits(rec *podRecord, statuses []*Status, cause Cause) {
 	published := rec.publication.pod
 	if published == nil { // its first inspection tells
 		return
 	}
-	told := withExited(published, func(id string) bool { return id == status.ID.ID })
-	if told == published { // it was told, or is of a container that waits for an inspection
+	find, exits := statusFinderIn(statuses), make(map[string]*Status)
+	for i, c := range published.Containers {
+		if s := find.at(i, c.ID.ID); c.State != ContainerStateExited && s != nil && s.State == ContainerStateExited {
+			exits[c.ID.ID] = s
+		}
+	}
+	if len(exits) == 0 {
 		return
 	}
-	r.cache.storeExit(rec, status)
+	told := withExited(published, func(id string) bool { return exits[id] != nil })
+	r.cache.storeExits(rec, exits)
 	r.publisher.publish(rec, snapshot{
 		pod: told, listedAt: r.records.observedStamp(rec), cause: cause,
 	}, false)
-}
-
-// tellExits is tellExit for those that a status shows, which may not have been stored.
-func (r *reconciler) tellExits(rec *podRecord, status *PodStatus, cause Cause) {
-	if rec.publication.pod == nil {
-		return
-	}
-	statuses := statusFinderIn(status.ContainerStatuses)
-	for i, c := range rec.publication.pod.Containers {
-		if s := statuses.at(i, c.ID.ID); s != nil && s.State == ContainerStateExited {
-			r.tellExit(rec, s, cause)
-		}
-	}
 }
 
 // takeExits has a status show every exit that is known, and notes those that it alone knows of.
@@ -88,6 +85,7 @@ func (r *reconciler) tellExits(rec *podRecord, status *PodStatus, cause Cause) {
 func (r *reconciler) takeExits(rec *podRecord, insp *inspection, status *PodStatus) {
 	listed, seen := finderIn(rec.pod.Containers), statusFinderIn(rec.publication.seen)
 	first, exits := statusFinderIn(status.ContainerStatuses), map[string]*Status{} // that the status does not know of
+	var news []string
 	for i, s := range status.ContainerStatuses {
 		id := s.ID.ID
 		c, last := listed.at(i, id), seen.at(i, id)
@@ -98,11 +96,7 @@ func (r *reconciler) takeExits(rec *podRecord, insp *inspection, status *PodStat
 		case s.State == ContainerStateExited && c == nil && last == nil && !known: // a list may show it running yet
 			r.records.setExit(rec, id, exit{ahead: true, since: r.sched.Now()})
 		case s.State == ContainerStateExited && running:
-			r.noteExit(rec, id)
-			r.metrics.countTransitions(1, CausePeriod)
-			if !rec.publication.change.pending && insp.snapshot.syncs == rec.publication.syncsDelivered {
-				insp.snapshot.cause = CausePeriod // nobody has asked for this inspection
-			}
+			news = append(news, id)
 		case s.State == ContainerStateExited || running || last == nil || last.State != ContainerStateExited:
 		case !last.FinishedAt.IsZero() && s.StartedAt.After(last.FinishedAt):
 			r.startedAgain(rec, id)
@@ -110,6 +104,10 @@ func (r *reconciler) takeExits(rec *podRecord, insp *inspection, status *PodStat
 			exits[id] = last
 			insp.lags = insp.lags || last.Unconfirmed && c != nil && !e.ahead
 		}
+	}
+	r.noteExits(rec, CausePeriod, news...)
+	if len(news) > 0 && !rec.publication.change.pending && insp.snapshot.syncs == rec.publication.syncsDelivered {
+		insp.snapshot.cause = CausePeriod // nobody has asked for this inspection
 	}
 	if len(exits) > 0 {
 		status.ContainerStatuses = withStatuses(status.ContainerStatuses, exits)

@@ -131,10 +131,10 @@ func exitOf(id string, code int) pleg.ContainerExit {
 }
 
 // newExitingNode is newNode with a runtime that tells exits.
-func newExitingNode(t *testing.T) (*node, chan<- pleg.ContainerExit) {
+func newExitingNode(t *testing.T, opts ...pleg.Option) (*node, chan<- pleg.ContainerExit) {
 	t.Helper()
 	exits := make(chan pleg.ContainerExit, 100)
-	return newNodeOf(t, func(rt *plegtest.Runtime) pleg.Runtime { return exiting{rt, exits} }), exits
+	return newNodeOf(t, func(rt *plegtest.Runtime) pleg.Runtime { return exiting{rt, exits} }, opts...), exits
 }
 
 // Rule 21: an exit event is told at once, with a status made of the last one. The runtime's own

@@ -66,11 +66,15 @@ func (s *Scheduler) EndRound() {
 }
 
 func (s *Scheduler) canaryDue() time.Time {
-	switch {
-	case s.FullListHangs():
+	if s.FullListHangs() {
 		return s.roundDue()
-	case s.hung.Len() == 0:
-		return time.Time{}
+	}
+	var round time.Time
+	if s.all.list != nil {
+		round = s.fullListHangsAt()
+	}
+	if s.hung.Len() == 0 {
+		return round
 	}
 	latest := s.canary.since
 	for _, t := range [...]time.Time{s.canary.last, s.canary.succeeded} {
@@ -78,14 +82,21 @@ func (s *Scheduler) canaryDue() time.Time {
 			latest = t
 		}
 	}
-	return latest.Add(max(s.cfg.Threshold/canariesPerThreshold, s.cfg.Period))
+	due := latest.Add(max(s.cfg.Threshold/canariesPerThreshold, s.cfg.Period))
+	if !round.IsZero() && round.Before(due) {
+		return round
+	}
+	return due
 }
 
-// roundDue is canaryDue while a full list hangs: rounds take half of the workers, and a runtime that
-// answers nothing is asked no more.
+// maxUnanswered is how many inspections in a row may hang before a runtime is asked no more in rounds.
+const maxUnanswered = 8
+
+// roundDue is canaryDue while a full list hangs: rounds take half of the workers and of the slow
+// inspections that release theirs, and a runtime that answers nothing is asked no more.
 func (s *Scheduler) roundDue() time.Time {
 	busy := s.inspections-s.slow+s.toInspect.Len() >= max(1, s.cfg.Workers/2)
-	silent := s.canary.unanswered >= s.cfg.Workers
+	silent := s.canary.unanswered >= maxUnanswered || s.slow >= MaxSlow/2
 	switch {
 	case busy || silent:
 		return time.Time{}

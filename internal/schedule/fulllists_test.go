@@ -298,8 +298,7 @@ func TestDeadFullList(t *testing.T) {
 	s.wakes(300 * ms)
 	s.step(300*ms, "F1 slow", "F1 dead") // before a period has passed
 	s.FullListFailed()
-	s.round()
-	s.wakes(300*ms + 2*period)
+	s.wakes(period) // a round of all pods
 	s.step(5 * period)
 	s.returns("F1", true)
 	s.does("F2 period")

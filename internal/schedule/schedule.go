@@ -141,6 +141,9 @@ type fullList struct {
 	// single-pod list; 0 for none.
 	covers uint64
 
+	// took is how long the newest one took that has succeeded.
+	took time.Duration
+
 	connected bool
 }
 
@@ -211,8 +214,15 @@ func (s *Scheduler) FullListDead() bool { return s.all.list != nil && s.all.list
 // FullListInFlight reports whether a full list is in flight whose answer will count.
 func (s *Scheduler) FullListInFlight() bool { return s.all.list != nil && !s.all.list.Dead }
 
-// FullListHangs reports whether the full list in flight has run for longer than a period.
-func (s *Scheduler) FullListHangs() bool { return s.all.list != nil && s.all.list.Slow }
+// FullListHangs reports whether the full list in flight has run for longer than a period, and twice as
+// long as the newest that has succeeded: on some nodes every list takes its time.
+func (s *Scheduler) FullListHangs() bool {
+	return s.all.list != nil && !s.now.Before(s.fullListHangsAt())
+}
+
+func (s *Scheduler) fullListHangsAt() time.Time {
+	return s.all.list.Began.Add(max(s.cfg.Period, min(2*s.full.took, MaxRetryWait)))
+}
 
 // WithdrawRelist takes RequestRelist back.
 func (s *Scheduler) WithdrawRelist() { s.full.relist = false }
@@ -346,7 +356,8 @@ func (s *Scheduler) FullListed(c *Call) {
 	if _, hinted := s.all.answer(c.Stamp.Number); hinted {
 		s.full.hintAnswered = true
 	}
-	s.pauseFullLists(s.now.Sub(c.Began))
+	s.full.took = s.now.Sub(c.Began)
+	s.pauseFullLists(s.full.took)
 }
 
 // FullListFailed notes that the full list in flight has failed: nothing is answered, and another

@@ -1,0 +1,221 @@
+package contract_test
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+// Rule 21: the pod of an exit event is listed before the exit counts as one that the runtime does not
+// confirm, also where full lists come seldom.
+func TestRule21LongPeriod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, exits := newExitingNode(t, pleg.WithConnectedRelistPeriod(80*time.Second))
+		n.SetPods(plegtest.NewPod("a", plegtest.Running("a1")))
+		n.start()
+		time.Sleep(10 * time.Second)
+		exits <- exitOf("a1", 137)
+		n.ExitContainer("a", "a1", 137, "OOMKilled") // the runtime shows it at once
+		time.Sleep(20 * time.Second)
+		if got := n.g.HealthReport().UnconfirmedExits; len(got) != 0 {
+			t.Errorf("20 s later: %+v", got)
+		}
+		if s := mustGet(t, n.cache).ContainerStatuses[0]; s.Reason != "OOMKilled" {
+			t.Errorf("20 s later the reason is %s", s.Reason)
+		}
+	})
+}
+
+// Rule 20: what is kept of exited containers that statuses alone show is bounded.
+func TestRule20ExitsOfStatusesAreBounded(t *testing.T) {
+	var calls atomic.Int64
+	pod := bare("a", plegtest.Running("a1"))
+	s := &scripted{
+		pods: func() ([]*pleg.Pod, error) { return []*pleg.Pod{pod}, nil },
+		status: func(p *pleg.Pod) (*pleg.PodStatus, error) {
+			status := statusOf(pod)
+			for range 100 {
+				x := plegtest.Exited(fmt.Sprintf("x%d", calls.Add(1)))
+				status.ContainerStatuses = append(status.ContainerStatuses, &pleg.Status{ID: x.ID, State: x.State})
+			}
+			return status, nil
+		},
+	}
+	g := pleg.NewGenericPLEG(struct{ pleg.Runtime }{s}, 0, 0, pleg.NewCache(), clock.RealClock{},
+		pleg.WithLogger(logr.Discard()))
+	defer g.Stop()
+	inspect := func(times int) {
+		for range times {
+			g.RequestReinspect("a")
+			g.Relist()
+		}
+	}
+	inspect(10)
+	before := heapInUse()
+	inspect(500)
+	if grown := heapInUse() - before; grown > 1<<20 {
+		t.Errorf("after 500 inspections the heap has grown by %d bytes", grown)
+	}
+}
+
+// panicsAtExits is a cache that panics at the first statuses with an exit.
+type panicsAtExits struct {
+	pleg.Cache
+	panics atomic.Int64
+}
+
+func (c *panicsAtExits) Set(uid types.UID, status *pleg.PodStatus, err error, at time.Time) bool {
+	if status != nil && status.ContainerStatuses[0].State == pleg.ContainerStateExited && c.panics.Add(1) <= 3 {
+		panic("full")
+	}
+	return c.Cache.Set(uid, status, err, at)
+}
+
+// Rules 6 and 14: a reader gets no status as fresh that is older than one at which the cache panicked.
+func TestRule14CachePanicAndFreshness(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := plegtest.NewRuntime()
+		rt.SetPods(bare("a", plegtest.Running("a1")))
+		cache := pleg.NewCache()
+		g := pleg.NewGenericPLEG(rt, 0, 0, &panicsAtExits{Cache: cache}, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
+		g.Start()
+		defer g.Stop()
+		time.Sleep(1500 * time.Millisecond)
+		rt.ExitContainer("a", "a1", 1, "Error")
+		status, err := cache.GetNewerThan("a", time.Now())
+		if err == nil && status.ContainerStatuses[0].State != pleg.ContainerStateExited {
+			t.Errorf("a reader got a1 %s as newer than its exit, without an error", status.ContainerStatuses[0].State)
+		}
+	})
+}
+
+// Rule 23 holds with one worker too, and a wedged pod that comes first.
+func TestRule23OneWorker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, pleg.WithInspectionWorkers(1))
+		for i := range 10 {
+			uid := fmt.Sprintf("pod-%02d", i)
+			n.SetPod(bare(types.UID(uid), plegtest.Running(uid+"-1")))
+		}
+		events := n.g.Watch()
+		n.start()
+		read(events)
+		defer n.Heal()
+		n.wedged()
+		n.HangIgnoringCancel(plegtest.GetPodStatus, "pod-00")
+		time.Sleep(10 * time.Second)
+		n.ExitContainer("pod-05", "pod-05-1", 1, "Error")
+		time.Sleep(10 * time.Minute)
+		want(t, "ten minutes later", readStatuses(events), "pod-05 Died pod-05-1 exited 1 Error")
+	})
+}
+
+// Rule 23: a full list that always takes a little longer than a period does not hang.
+func TestRule23SlowLists(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		const pods = 100
+		for i := range pods {
+			uid := fmt.Sprintf("pod-%03d", i)
+			n.SetPod(bare(types.UID(uid), plegtest.Running(uid+"-1")))
+		}
+		n.start()
+		n.Delay(plegtest.GetPods, "", 1200*time.Millisecond)
+		n.Delay(plegtest.GetPodStatus, "", 5*time.Millisecond)
+		time.Sleep(10 * time.Second)
+		n.ResetCalls()
+		time.Sleep(time.Minute)
+		if got := n.Calls(plegtest.GetPodStatus); got > 0 {
+			t.Errorf("%d inspections in a minute beside %d lists", got, n.Calls(plegtest.GetPods))
+		}
+	})
+}
+
+// stubborn is an ExitSource that ignores cancellation, and calls observe after its return.
+type stubborn struct {
+	pleg.Runtime
+	release chan struct{}
+	watches *atomic.Int64
+	observe atomic.Pointer[func(pleg.ContainerExit)]
+}
+
+func (s *stubborn) WatchContainerExits(_ context.Context, connected func(), observe func(pleg.ContainerExit)) error {
+	s.watches.Add(1)
+	s.observe.Store(&observe)
+	connected()
+	<-s.release
+	panic("at last")
+}
+
+func TestExitStreamIgnoresCancellation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := plegtest.NewRuntime()
+		rt.SetPods(bare("a", plegtest.Running("a1")))
+		s := &stubborn{Runtime: rt.Plain(), release: make(chan struct{}), watches: new(atomic.Int64)}
+		g := pleg.NewGenericPLEG(s, 0, 0, pleg.NewCache(), clock.RealClock{}, pleg.WithLogger(logr.Discard()))
+		events := g.Watch()
+		g.Start()
+		synctest.Wait()
+		read(events)
+		began := time.Now()
+		g.Stop()
+		if took := time.Since(began); took > 6*time.Second {
+			t.Errorf("Stop took %v", took)
+		}
+		g.Start()
+		time.Sleep(time.Minute)
+		(*s.observe.Load())(exitOf("a1", 1))
+		time.Sleep(time.Minute)
+		want(t, "of a closed stream", read(events))
+		if s.watches.Load() != 1 {
+			t.Errorf("%d watches", s.watches.Load())
+		}
+		close(s.release)
+		time.Sleep(5 * time.Minute)
+		if s.watches.Load() < 2 {
+			t.Errorf("%d watches", s.watches.Load())
+		}
+		g.Stop()
+	})
+}
+
+// Rule 23: rounds beside many wedged pods leave workers, and slow calls that release theirs, for those
+// of which somebody wants to know.
+func TestRule23RoundsLeaveWorkers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		defer n.Heal()
+		const pods = 110
+		for i := range pods {
+			uid := types.UID(fmt.Sprintf("pod-%03d", i))
+			n.SetPod(bare(uid, plegtest.Running(string(uid)+"-1")))
+		}
+		events := n.g.Watch()
+		n.start()
+		read(events)
+		for i := range pods {
+			if i%5 != 0 {
+				n.HangIgnoringCancel(plegtest.GetPodStatus, types.UID(fmt.Sprintf("pod-%03d", i)))
+			}
+		}
+		heal := n.wedged()
+		time.Sleep(3 * time.Minute)
+		heal()
+		time.Sleep(3 * time.Second)
+		read(events)
+		n.ExitContainer("pod-005", "pod-005-1", 1, "Error")
+		time.Sleep(10 * time.Minute)
+		want(t, "ten minutes after the lists recovered", readStatuses(events), "pod-005 Died pod-005-1 exited 1 Error")
+		healthy(t, n.g)
+	})
+}
