@@ -33,7 +33,7 @@ import (
 // Into a step go calls that return, "F1: PODS", "G2: POD", "G2: absent", "Ia: CONTAINERS",
 // "F1 fails: ERROR" and "F1 stopped"; and requests: start, stop, relist, "request a",
 // "reinspect a", "reader a" (which blocks), "hint a", "hint anything" (which names no pod),
-// connected and disconnected.
+// "exit a1" (an exit event of container a1), connected and disconnected.
 //
 // Out of it come, in the order in which they are made, what is written to the cache and
 // what subscribers are told; then the calls to cancel and to begin, those with what is

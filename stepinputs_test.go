@@ -41,6 +41,8 @@ func (s *stepper) take(in *inputs, line string) {
 			uid = ""
 		}
 		in.addHint(ContainerEvent{PodUID: uid})
+	case "exit":
+		in.addExit(ContainerExit{ContainerID: words[1], ExitCode: 1})
 	case "connected", "disconnected":
 		in.connected = append(in.connected, words[0] == "connected")
 	default:

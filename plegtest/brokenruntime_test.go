@@ -27,6 +27,8 @@ type broken struct {
 	status  func(ctx context.Context, pod *pleg.Pod) (*pleg.PodStatus, error)
 	getPod  func(ctx context.Context, uid types.UID) (*pleg.Pod, error)
 	watch   func(ctx context.Context, connected func(), observe func(pleg.ContainerEvent)) error
+	// watchExits ends at once.
+	watchExits func(connected func()) error
 	// The optional reports are valid by default.
 	silent bool
 	calls  []pleg.RuntimeCall
@@ -67,6 +69,13 @@ func (b *broken) WatchContainerEvents(ctx context.Context, connected func(), obs
 		return b.watch(ctx, connected, observe)
 	}
 	return b.Runtime.WatchContainerEvents(ctx, connected, observe)
+}
+
+func (b *broken) WatchContainerExits(ctx context.Context, connected func(), observe func(pleg.ContainerExit)) error {
+	if b.watchExits != nil {
+		return b.watchExits(connected)
+	}
+	return b.Runtime.WatchContainerExits(ctx, connected, observe)
 }
 
 // pods breaks the pods of the node.

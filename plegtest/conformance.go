@@ -19,7 +19,7 @@ const (
 	cancelTimeout = 5 * time.Second
 	// callTimeout is how long any call may take.
 	callTimeout = 30 * time.Second
-	// streamLasts is how long an event stream must last, on a node that is quiet.
+	// streamLasts is how long a stream must last, on a node that is quiet.
 	streamLasts = 500 * time.Millisecond
 )
 
@@ -39,15 +39,15 @@ const noSuchContainer = "plegtest-no-such-container"
 // it matters, and nil if there is none. The expected pods must be listed; if none are
 // named, an empty runtime passes.
 //
-// If rt also implements an optional interface, such as [pleg.PodGetter] or
-// [pleg.EventSource], TestRuntime tests that too. An event stream must stay open: it may
-// end at once only with [pleg.ErrEventsUnsupported], or with an error before it is
-// connected.
+// If rt also implements an optional interface, such as [pleg.PodGetter], [pleg.EventSource]
+// or [pleg.ExitSource], TestRuntime tests that too. A stream of events or exits must stay
+// open: it may end at once only with [pleg.ErrEventsUnsupported], or with an error before it
+// is connected.
 //
 // The node should have a few pods, some with exited containers, and be quiet: nothing
 // may start, end or be removed during the test. Run the test under the race detector,
-// because TestRuntime also makes calls concurrently. The test takes about a second, half
-// of it to see that an event stream lasts. A call must return within 30 s, and within 5 s
+// because TestRuntime also makes calls concurrently. The test takes about a second, most
+// of it to see that streams last. A call must return within 30 s, and within 5 s
 // after its context has ended; TestRuntime does not wait longer for it.
 func TestRuntime(rt pleg.Runtime, expected ...types.UID) error {
 	if rt == nil {
@@ -65,7 +65,7 @@ func TestRuntime(rt pleg.Runtime, expected ...types.UID) error {
 		t.testUnmodified()
 	}
 	t.testCanceled()
-	t.testEventSource()
+	t.testStreams()
 	t.testReports()
 	if len(t.problems) == 0 {
 		return nil

@@ -475,6 +475,19 @@ func TestTestRuntimeFinds(t *testing.T) {
 				return ctx.Err()
 			}
 		}, "", "expected connected before the first observe"},
+		{"a stream of exits that ends at once", func(b *broken) {
+			b.watchExits = func(connected func()) error {
+				connected()
+				return nil
+			}
+		}, "", "WatchContainerExits: expected a stream that stays open"},
+		{"a stream of exits that connects twice", func(b *broken) {
+			b.watchExits = func(connected func()) error {
+				connected()
+				connected()
+				return pleg.ErrEventsUnsupported
+			}
+		}, "", "WatchContainerExits: expected one call of connected, saw 2"},
 		{"no description", func(b *broken) { b.silent = true }, "",
 			"DescribeRuntime: expected a few words, saw none"},
 		{"a call without method", func(b *broken) { b.calls = make([]pleg.RuntimeCall, 1) }, "",

@@ -10,8 +10,11 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// watch is one event stream of the runtime under test.
+// watch is one stream of the runtime under test, of events or of exits.
 type watch struct {
+	call string
+	open func(ctx context.Context, connected, observe func()) error
+
 	connected chan struct{} // closed by the first call of connected
 	done      chan struct{} // closed when the stream has ended
 
@@ -24,64 +27,71 @@ type watch struct {
 	refused bool
 }
 
-const watchCall = "WatchContainerEvents"
-
-// testEventSource opens an event stream, and ends it.
-func (t *conformance) testEventSource() {
-	source, ok := t.rt.(pleg.EventSource)
-	if !ok {
-		return
+// testStreams tests the streams that the runtime has.
+func (t *conformance) testStreams() {
+	if source, ok := t.rt.(pleg.EventSource); ok {
+		t.testStream("WatchContainerEvents", func(ctx context.Context, connected, observe func()) error {
+			return source.WatchContainerEvents(ctx, connected, func(pleg.ContainerEvent) { observe() })
+		})
 	}
+	if source, ok := t.rt.(pleg.ExitSource); ok {
+		t.testStream("WatchContainerExits", func(ctx context.Context, connected, observe func()) error {
+			return source.WatchContainerExits(ctx, connected, func(pleg.ContainerExit) { observe() })
+		})
+	}
+}
+
+// testStream opens a stream, and ends it.
+func (t *conformance) testStream(call string, open func(ctx context.Context, connected, observe func()) error) {
 	ctx, cancel := context.WithCancel(context.Background()) //nolint:forbidigo // TestRuntime takes no context
 	defer cancel()
-	w := &watch{connected: make(chan struct{}), done: make(chan struct{})}
-	go t.watch(ctx, source, w)
+	w := &watch{call: call, open: open, connected: make(chan struct{}), done: make(chan struct{})}
+	go t.watch(ctx, w)
 
 	if !t.closedWithin(cancelTimeout, w.connected, w.done) {
-		t.problem(watchCall, fmt.Sprintf("a call of connected within %v, or an error", cancelTimeout),
-			"neither",
-			"the generator makes a full relist when a stream is connected, and does not rely on it before")
+		t.problem(call, fmt.Sprintf("a call of connected within %v, or an error", cancelTimeout),
+			"neither", "the generator does not rely on a stream before that")
 	}
 	if t.closedWithin(streamLasts, w.done, nil) && !w.refused {
-		t.problem(watchCall, "a stream that stays open, or ErrEventsUnsupported, or an error before connected",
-			"that it ended at once", "the generator would connect again and again, with a full relist each time;"+
-				" a runtime whose events are switched off returns ErrEventsUnsupported")
+		t.problem(call, "a stream that stays open, or ErrEventsUnsupported, or an error before connected",
+			"that it ended at once", "the generator would connect again and again;"+
+				" a runtime whose stream is switched off returns ErrEventsUnsupported")
 	}
 	cancel()
 	if !t.closedWithin(cancelTimeout, w.done, nil) {
 		t.leave()
-		t.problem(watchCall, fmt.Sprintf("a return within %v after the context has ended", cancelTimeout),
+		t.problem(call, fmt.Sprintf("a return within %v after the context has ended", cancelTimeout),
 			"none", "the generator's Stop waits for the return")
 	}
 
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.connects > 1 {
-		t.problem(watchCall, "one call of connected", fmt.Sprint(w.connects), "each call causes a full relist")
+		t.problem(call, "one call of connected", fmt.Sprint(w.connects), "a stream is connected once, and then ends")
 	}
 	if w.early {
-		t.problem(watchCall, "connected before the first observe", "observe first",
-			"a hint before the full relist is of no use")
+		t.problem(call, "connected before the first observe", "observe first",
+			"what comes before is of no use to the generator")
 	}
 }
 
 // watch keeps a stream open until ctx ends or the stream does.
-func (t *conformance) watch(ctx context.Context, source pleg.EventSource, w *watch) {
+func (t *conformance) watch(ctx context.Context, w *watch) {
 	defer close(w.done)
 	defer func() {
 		if p := recover(); p != nil {
 			w.refused = true // it says so itself
-			t.problem(watchCall, "no panic", fmt.Sprintf("panic: %v", p),
+			t.problem(w.call, "no panic", fmt.Sprintf("panic: %v", p),
 				"a broken stream would crash the agent")
 		}
 	}()
-	err := source.WatchContainerEvents(ctx, func() {
+	err := w.open(ctx, func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		if w.connects++; w.connects == 1 {
 			close(w.connected)
 		}
-	}, func(pleg.ContainerEvent) {
+	}, func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.early = w.early || w.connects == 0
@@ -90,7 +100,7 @@ func (t *conformance) watch(ctx context.Context, source pleg.EventSource, w *wat
 	w.refused = errors.Is(err, pleg.ErrEventsUnsupported) || err != nil && w.connects == 0
 	w.mu.Unlock()
 	if err == nil && ctx.Err() != nil {
-		t.problem(watchCall, "an error that says why the stream ended", "nil",
+		t.problem(w.call, "an error that says why the stream ended", "nil",
 			"the generator logs the reason, and decides by it when to reconnect")
 	}
 }

@@ -25,7 +25,17 @@ import (
 // healed or the test ends.
 func (n *node) hangRunc(command, id string) *testnode.RuncFault {
 	n.t.Helper()
-	f, err := n.daemon.HangRunc(command, id)
+	return n.injectRunc(n.daemon.HangRunc(command, id))
+}
+
+// failRunc has a command of runc fail, as hangRunc has it hang.
+func (n *node) failRunc(command, id string) *testnode.RuncFault {
+	n.t.Helper()
+	return n.injectRunc(n.daemon.FailRunc(command, id))
+}
+
+func (n *node) injectRunc(f *testnode.RuncFault, err error) *testnode.RuncFault {
+	n.t.Helper()
 	n.must(err)
 	n.t.Cleanup(func() {
 		if err := f.Heal(); err != nil {
@@ -234,43 +244,51 @@ func TestWedgedContainer(t *testing.T) {
 		healed.Sub(began), at.Sub(exit.FinishedAt), shown.Sub(exit.FinishedAt), event)
 }
 
-// A container that exits, and whose deletion by runc hangs. containerd's own event is there at
-// once; CRI says that the container runs, until the deletion ends. Now and then the event is late
-// as well, by as long as the deletion may take: between the moment at which the shim tells CRI of
-// the exit and the event it writes a file, and then takes the lock that the deletion holds.
-func TestSlowDelete(t *testing.T) {
-	n := newBareNode(t)
-	promised := n.daemon.Runtime()
-	told := n.watchExits(promised.Events)
-	pod := n.runPod("slow")
-	id := n.run(pod, testnode.Container{Name: "dies", Command: testnode.ExitOnSignal(3)})
-	f := n.hangRunc("delete", id)
-	n.signal(id, unix.SIGUSR1)
-	exit, at := n.awaitTold(told, id)
-	if exit.ExitCode != 3 {
-		t.Errorf("told is %+v", exit)
+// A container that exits, and whose deletion by runc hangs or fails. containerd's own event is there
+// at once; CRI says that the container runs, until the deletion ends, or is tried again. Now and
+// then the event is late as well, by as long as the deletion may take: between the moment at which
+// the shim tells CRI of the exit and the event it writes a file, and then takes the lock that the
+// deletion holds.
+func TestExitWithoutDeletion(t *testing.T) {
+	for what, inject := range map[string]func(n *node, id string) *testnode.RuncFault{
+		"hangs": func(n *node, id string) *testnode.RuncFault { return n.hangRunc("delete", id) },
+		"fails": func(n *node, id string) *testnode.RuncFault { return n.failRunc("delete", id) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			n := newBareNode(t)
+			promised := n.daemon.Runtime()
+			told := n.watchExits(promised.Events)
+			pod := n.runPod("slow")
+			id := n.run(pod, testnode.Container{Name: "dies", Command: testnode.ExitOnSignal(3)})
+			f := inject(n, id)
+			n.signal(id, unix.SIGUSR1)
+			exit, at := n.awaitTold(told, id)
+			if exit.ExitCode != 3 {
+				t.Errorf("told is %+v", exit)
+			}
+			if promised.LateExits {
+				n.awaitMet(f)
+				time.Sleep(long)
+				n.wants(id, runtimeapi.ContainerState_CONTAINER_RUNNING)
+				if at := told.eventOf(id); !at.IsZero() {
+					t.Errorf("CRI's event came at %v", at)
+				}
+				n.must(f.Heal())
+			}
+			healed := time.Now()
+			n.awaitExit(id)
+			n.wants(id, runtimeapi.ContainerState_CONTAINER_EXITED)
+			r, err := n.client.ContainerStatus(n.ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id})
+			n.must(err)
+			if apart := time.Unix(0, r.Status.FinishedAt).Sub(exit.FinishedAt).Abs(); apart > promised.EarlyBy {
+				t.Errorf("the status has an end %v from that of the exit", apart)
+			}
+			if f.Met() != promised.LateExits {
+				t.Errorf("runc was to delete the container: %t", f.Met())
+			}
+			t.Logf("end → exit event %v; healed → the status %v", at.Sub(exit.FinishedAt), time.Since(healed))
+		})
 	}
-	if promised.LateExits {
-		n.awaitMet(f)
-		time.Sleep(long)
-		n.wants(id, runtimeapi.ContainerState_CONTAINER_RUNNING)
-		if at := told.eventOf(id); !at.IsZero() {
-			t.Errorf("CRI's event came at %v", at)
-		}
-		n.must(f.Heal())
-	}
-	healed := time.Now()
-	n.awaitExit(id)
-	n.wants(id, runtimeapi.ContainerState_CONTAINER_EXITED)
-	r, err := n.client.ContainerStatus(n.ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id})
-	n.must(err)
-	if apart := time.Unix(0, r.Status.FinishedAt).Sub(exit.FinishedAt).Abs(); apart > promised.EarlyBy {
-		t.Errorf("the status has an end %v from that of the exit", apart)
-	}
-	if f.Met() != promised.LateExits {
-		t.Errorf("runc was to delete the container: %t", f.Met())
-	}
-	t.Logf("end → exit event %v; healed → the status %v", at.Sub(exit.FinishedAt), time.Since(healed))
 }
 
 // A container that dies while its shim is stopped. Nobody reaps it, so nothing tells its death, and
