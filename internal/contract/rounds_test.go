@@ -42,7 +42,7 @@ func TestRule20ExitsOfStatusesAreBounded(t *testing.T) {
 	pod := bare("a", plegtest.Running("a1"))
 	s := &scripted{
 		pods: func() ([]*pleg.Pod, error) { return []*pleg.Pod{pod}, nil },
-		status: func(p *pleg.Pod) (*pleg.PodStatus, error) {
+		status: func(*pleg.Pod) (*pleg.PodStatus, error) {
 			status := statusOf(pod)
 			for range 100 {
 				x := plegtest.Exited(fmt.Sprintf("x%d", calls.Add(1)))
