@@ -40,7 +40,7 @@ func (r *reconciler) containerExited(e ContainerExit) {
 	}
 	seen := statusFinderIn(rec.publication.seen)
 	status := seen.at(0, e.ContainerID)
-	if status != nil && !e.FinishedAt.IsZero() && status.StartedAt.After(e.FinishedAt) {
+	if status != nil && startedAfter(status.StartedAt, e.FinishedAt) {
 		return // it was started again under its ID
 	}
 	if status == nil || status.State != ContainerStateExited {
@@ -98,7 +98,8 @@ func (r *reconciler) takeExits(rec *podRecord, insp *inspection, status *PodStat
 		case s.State == ContainerStateExited && running:
 			news = append(news, id)
 		case s.State == ContainerStateExited || running || last == nil || last.State != ContainerStateExited:
-		case !last.FinishedAt.IsZero() && s.StartedAt.After(last.FinishedAt):
+		case startedAfter(s.StartedAt, last.FinishedAt) ||
+			!last.StartedAt.IsZero() && !s.StartedAt.Equal(last.StartedAt) && s.StartedAt.After(last.FinishedAt):
 			r.startedAgain(rec, id)
 		default:
 			exits[id] = last
@@ -118,6 +119,15 @@ func (r *reconciler) takeExits(rec *podRecord, insp *inspection, status *PodStat
 		s := statuses.at(0, id)
 		return s != nil && s.State == ContainerStateExited
 	})
+}
+
+// startSlack is by how much a start must be later than an exit to be another one: runtimes stamp a
+// start when the call for it returns, and a process may have ended before that.
+const startSlack = time.Second
+
+// startedAfter reports whether a container was started again after an exit.
+func startedAfter(start, exit time.Time) bool {
+	return !exit.IsZero() && start.After(exit.Add(startSlack))
 }
 
 // noteEnds compares how containers have ended with what was known of it. A PodSync is due where code

@@ -94,7 +94,7 @@ func TestRule20StartedAgain(t *testing.T) {
 		n.g.RequestReinspect("a")
 		synctest.Wait()
 		want(t, "ended", read(events), "a Died a1", "a PodSync")
-		time.Sleep(500 * time.Millisecond)
+		time.Sleep(1500 * time.Millisecond)
 		again := statusOf(n.Pod("a"))
 		again.ContainerStatuses[0].StartedAt = time.Now()
 		n.SetStatus("a", again)

@@ -101,7 +101,7 @@ func TestRule23InspectionsBesideHungList(t *testing.T) {
 		defer heal()
 		defer n.HangIgnoringCancel(plegtest.GetPodStatus, "")()
 		time.Sleep(time.Minute)
-		if got := n.InFlight(plegtest.GetPodStatus); got > 2*pleg.DefaultInspectionWorkers {
+		if got := n.InFlight(plegtest.GetPodStatus); got > 40 {
 			t.Errorf("%d inspections hang", got)
 		}
 	})

@@ -3,6 +3,7 @@ package contract_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -218,4 +219,37 @@ func TestRule23RoundsLeaveWorkers(t *testing.T) {
 		want(t, "ten minutes after the lists recovered", readStatuses(events), "pod-005 Died pod-005-1 exited 1 Error")
 		healthy(t, n.g)
 	})
+}
+
+// Rule 23: as many wedged pods as workers, the first by UID, do not keep the others from being asked.
+func TestRule23WedgedPodsComeFirst(t *testing.T) {
+	for _, workers := range []int{1, 2, pleg.DefaultInspectionWorkers} {
+		t.Run(fmt.Sprintf("workers=%d", workers), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t, pleg.WithInspectionWorkers(workers))
+				for i := range 30 {
+					uid := fmt.Sprintf("pod-%02d", i)
+					n.SetPod(bare(types.UID(uid), plegtest.Running(uid+"-1")))
+				}
+				events := n.g.Watch()
+				n.start()
+				read(events)
+				defer n.Heal()
+				n.wedged()
+				for i := range workers {
+					n.HangIgnoringCancel(plegtest.GetPodStatus, types.UID(fmt.Sprintf("pod-%02d", i)))
+				}
+				time.Sleep(10 * time.Second)
+				n.ExitContainer("pod-25", "pod-25-1", 1, "Error")
+				time.Sleep(10 * time.Minute)
+				var got []string
+				for _, e := range readStatuses(events) {
+					if strings.HasPrefix(e, "pod-25") {
+						got = append(got, e)
+					}
+				}
+				want(t, "ten minutes later", got, "pod-25 Died pod-25-1 exited 1 Error")
+			})
+		})
+	}
 }

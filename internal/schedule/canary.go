@@ -10,9 +10,6 @@ type canary struct {
 	last      time.Time // a canary was due, or a round of all pods began
 	succeeded time.Time // an inspection
 	inRound   bool      // a round of all pods is under way
-	// unanswered are the inspections that have become slow since the full list in flight began
-	// or one has succeeded.
-	unanswered int
 }
 
 // roundPeriods is how many periods pass from one round of all pods to the next at least.
@@ -33,7 +30,7 @@ func (s *Scheduler) noteAnswered(p *pod) {
 // InspectionSucceeded notes that one has, of whatever pod: no canary is needed for a while, and
 // the back-off of the pods that hang begins anew, for what held them up may be over.
 func (s *Scheduler) InspectionSucceeded() {
-	s.canary.succeeded, s.canary.unanswered = s.now, 0
+	s.canary.succeeded = s.now
 	first := s.now.Add(s.retry.Wait(1))
 	for p := range s.hung.all {
 		p.attempts = 0
@@ -89,16 +86,12 @@ func (s *Scheduler) canaryDue() time.Time {
 	return due
 }
 
-// maxUnanswered is how many inspections in a row may hang before a runtime is asked no more in rounds.
-const maxUnanswered = 8
-
-// roundDue is canaryDue while a full list hangs: rounds take half of the workers and of the slow
-// inspections that release theirs, and a runtime that answers nothing is asked no more.
+// roundDue is canaryDue while a full list hangs: rounds take half of the workers, and leave half of
+// the slow inspections that release theirs to pods of which somebody wants to know.
 func (s *Scheduler) roundDue() time.Time {
 	busy := s.inspections-s.slow+s.toInspect.Len() >= max(1, s.cfg.Workers/2)
-	silent := s.canary.unanswered >= maxUnanswered || s.slow >= MaxSlow/2
 	switch {
-	case busy || silent:
+	case busy || s.slow >= MaxSlow/2:
 		return time.Time{}
 	case s.canary.inRound:
 		return s.now

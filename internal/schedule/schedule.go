@@ -339,7 +339,6 @@ func (s *Scheduler) beginFullList(cause string, ordinary bool) {
 	s.setAlarm(&s.all)
 	f.next = s.now.Add(s.period(ordinary))
 	f.hintAnswered = false
-	s.canary.unanswered = 0
 	s.begun = append(s.begun, s.all.list)
 	if s.manyWait() { // whatever it was begun for
 		f.covers = s.all.list.Stamp.Number
@@ -466,7 +465,6 @@ func (s *Scheduler) expire(p *pod) {
 	}
 	if s.noteLate(p.inspection) {
 		s.slow++
-		s.canary.unanswered++
 		s.noteHung(p)
 	}
 	p.alarm = time.Time{}
