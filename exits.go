@@ -92,14 +92,21 @@ func (rec *podRecord) catchUp(listed *Pod) (caughtUp, unconfirmed bool) {
 	if !rec.hasExitsAhead() {
 		return false, false
 	}
-	var containers finder[Container]
+	var containers, before finder[Container]
 	if listed != nil {
 		containers = finderIn(listed.Containers)
+	}
+	if rec.pod != nil {
+		before = finderIn(rec.pod.Containers)
 	}
 	statuses := statusFinderIn(rec.publication.seen)
 	for id, e := range rec.exits {
 		c := containers.at(0, id)
 		if !e.ahead || c != nil && c.State != ContainerStateExited {
+			continue
+		}
+		if c == nil && before.at(0, id) == nil { // no list has ever shown it: it may be from long ago
+			delete(rec.exits, id)
 			continue
 		}
 		e.ahead = false

@@ -184,7 +184,8 @@ func (r *reconciler) startedAgain(rec *podRecord, id string) {
 }
 
 // countExits counts the deaths of a pod's containers whose end was seen, and those of which
-// nothing can show it any more.
+// nothing can show it any more. An exit event does not know the reason: what it alone has told is
+// counted when the runtime's status comes, or none can come.
 func (r *reconciler) countExits(rec *podRecord) {
 	if len(rec.exits) == 0 {
 		return
@@ -197,7 +198,10 @@ func (r *reconciler) countExits(rec *podRecord) {
 	inspected := rec.pod != nil && rec.inspection.call != nil && !rec.inspection.dead()
 	for id, e := range rec.exits {
 		end, is := statuses.at(0, id), plegStateOf(listed.at(0, id))
-		seen, over := end != nil && end.State == ContainerStateExited, is == plegAbsent || is == plegRunning
+		if end != nil && end.State != ContainerStateExited {
+			end = nil
+		}
+		seen, over := end != nil && !end.Unconfirmed, is == plegAbsent || is == plegRunning
 		switch {
 		case e.ahead && is == plegAbsent: // it was never listed
 			continue
@@ -208,7 +212,7 @@ func (r *reconciler) countExits(rec *podRecord) {
 		case !e.counted && (!over || inspected):
 			continue
 		case !e.counted:
-			r.metrics.countExit(nil)
+			r.metrics.countExit(end)
 		}
 		if over {
 			delete(rec.exits, id)

@@ -169,3 +169,24 @@ func TestExitsOfContainersThatAreUnknownForAWhile(t *testing.T) {
 		wantExits(t, reg, "running in between", map[string]float64{"Error": 3})
 	})
 }
+
+// An exit event does not know the reason: its death is counted with the runtime's own status, or
+// when the container is gone without one.
+func TestExitsToldByEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, reg := newNodeWithMetrics(t)
+		n.SetPods(bare("a", plegtest.Running("a1"), plegtest.Running("a2")))
+		n.start()
+		n.EmitExit(exitOf("a1", 137))
+		time.Sleep(10 * time.Second)
+		wantExits(t, reg, "the runtime says running", map[string]float64{})
+		n.ExitContainer("a", "a1", 137, "OOMKilled")
+		time.Sleep(10 * time.Second)
+		wantExits(t, reg, "confirmed", map[string]float64{"OOMKilled": 1})
+		n.EmitExit(exitOf("a2", 137))
+		time.Sleep(time.Millisecond)
+		n.RemovePod("a")
+		time.Sleep(10 * time.Second)
+		wantExits(t, reg, "gone", map[string]float64{"OOMKilled": 1, "Error": 1})
+	})
+}

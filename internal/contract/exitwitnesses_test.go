@@ -275,6 +275,8 @@ func TestExitsBeforeTheirList(t *testing.T) {
 			n.g.RequestRelist("a")
 			time.Sleep(100 * time.Millisecond)
 		}
+		n.RemoveContainer("a", "a2") // no status has shown the exit
+		time.Sleep(2 * time.Second)
 		counted := counted(t, reg)
 		if got := counted["Error"]; got != 1 {
 			t.Errorf("a2 has died %v times", got)
