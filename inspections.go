@@ -191,10 +191,12 @@ func (r *reconciler) inspectionFailed(rec *podRecord, syncs uint64, err error) {
 // store stores the result of an inspection, and reports whether it is a status after an error:
 // then a PodSync is due. A cache that panics is an inspection that failed.
 func (r *reconciler) store(rec *podRecord, status *PodStatus, err error, made, observed stamp) (recovered bool) {
-	if panicked := r.cache.store(rec, status, err, made, observed); panicked != nil && err == nil {
-		err = panicked
+	if panicked := r.cache.store(rec, status, err, made, observed); panicked != nil {
 		rec.markDirty(rec.observed) // what the cache has is from before
-		r.sched.Retry(rec.uid)
+		if err == nil {
+			err = panicked
+			r.sched.Retry(rec.uid)
+		}
 	}
 	pod := klog.KRef(rec.pod.Namespace, rec.pod.Name)
 	switch {

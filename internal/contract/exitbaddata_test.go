@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,91 +23,99 @@ func TestExitHistoriesWithBadData(t *testing.T) {
 		t.Run(strconv.Itoa(seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := rand.New(rand.NewPCG(uint64(seed), 2))
+				var mu sync.Mutex // calls overlap
+				intn := func(n int) int {
+					mu.Lock()
+					defer mu.Unlock()
+					return r.IntN(n)
+				}
 				exits := make(chan pleg.ContainerExit, 100)
 				id := func() string {
-					return []string{"", "x", "y", "z", "s", "w"}[r.IntN(6)]
+					return []string{"", "x", "y", "z", "s", "w"}[intn(6)]
 				}
 				container := func() *pleg.Container {
-					if r.IntN(8) == 0 {
+					if intn(8) == 0 {
 						return nil
 					}
 					states := []pleg.State{"running", "running", "exited", "created", "garbage", "unknown"}
-					return &pleg.Container{ID: pleg.ContainerID{Type: "t", ID: id()}, State: states[r.IntN(6)]}
+					return &pleg.Container{ID: pleg.ContainerID{Type: "t", ID: id()}, State: states[intn(6)]}
 				}
 				mk := func() *pleg.Pod {
-					if r.IntN(15) == 0 {
+					if intn(15) == 0 {
 						return nil
 					}
-					p := bare(types.UID([]string{"", "a", "b", "a", "b", "c"}[r.IntN(6)]))
-					for range r.IntN(4) {
+					p := bare(types.UID([]string{"", "a", "b", "a", "b", "c"}[intn(6)]))
+					for range intn(4) {
 						p.Containers = append(p.Containers, container())
 					}
-					for range r.IntN(2) {
+					for range intn(2) {
 						p.Sandboxes = append(p.Sandboxes, container())
 					}
 					return p
 				}
-				var list []*pleg.Pod
+				var newest atomic.Pointer[[]*pleg.Pod]
+				newest.Store(new([]*pleg.Pod))
 				fail := func() error {
-					if r.IntN(20) == 0 {
+					if intn(20) == 0 {
 						return fmt.Errorf("x")
 					}
 					return nil
 				}
 				s := &scripted{
 					pods: func() ([]*pleg.Pod, error) {
-						if r.IntN(2) == 0 {
-							list = nil
-							for range r.IntN(5) {
+						if intn(2) == 0 {
+							var list []*pleg.Pod
+							for range intn(5) {
 								list = append(list, mk())
 							}
+							newest.Store(&list)
 						}
-						return list, fail()
+						return *newest.Load(), fail()
 					},
 					pod: func(uid types.UID) (*pleg.Pod, error) {
-						for _, p := range list {
-							if p != nil && p.ID == uid && r.IntN(2) == 0 {
+						for _, p := range *newest.Load() {
+							if p != nil && p.ID == uid && intn(2) == 0 {
 								return p, fail()
 							}
 						}
-						if r.IntN(3) == 0 {
+						if intn(3) == 0 {
 							return nil, pleg.ErrPodNotFound
 						}
 						p := mk()
-						if p != nil && r.IntN(2) == 0 {
+						if p != nil && intn(2) == 0 {
 							p.ID = uid
 						}
 						return p, fail()
 					},
 					status: func(p *pleg.Pod) (*pleg.PodStatus, error) {
-						if r.IntN(10) == 0 {
+						if intn(10) == 0 {
 							return nil, nil
 						}
 						st := &pleg.PodStatus{}
 						src := p
-						if r.IntN(2) == 0 {
+						if intn(2) == 0 {
 							if q := mk(); q != nil {
 								src = q
 							}
 						}
 						for _, c := range src.Containers {
-							if c == nil || r.IntN(6) == 0 {
+							if c == nil || intn(6) == 0 {
 								st.ContainerStatuses = append(st.ContainerStatuses, nil)
 								continue
 							}
 							x := &pleg.Status{ID: c.ID, State: c.State}
-							if r.IntN(3) == 0 {
+							if intn(3) == 0 {
 								x.State = "exited"
 							}
-							if r.IntN(3) == 0 {
+							if intn(3) == 0 {
 								x.StartedAt = time.Now()
 							}
-							if r.IntN(3) == 0 {
+							if intn(3) == 0 {
 								x.FinishedAt = time.Now()
 							}
 							st.ContainerStatuses = append(st.ContainerStatuses, x)
 						}
-						if r.IntN(3) == 0 {
+						if intn(3) == 0 {
 							st.SandboxStatuses = append(st.SandboxStatuses, nil, &runtimeapi.PodSandboxStatus{Id: id()})
 						}
 						return st, fail()
@@ -127,16 +137,16 @@ func TestExitHistoriesWithBadData(t *testing.T) {
 				events := n.g.Watch()
 				n.g.Start()
 				for range 40 {
-					switch r.IntN(4) {
+					switch intn(4) {
 					case 0:
-						uid := types.UID([]string{"", "a", "b", "q"}[r.IntN(4)])
-						exits <- pleg.ContainerExit{PodUID: uid, ContainerID: id(), ExitCode: r.IntN(3)}
+						uid := types.UID([]string{"", "a", "b", "q"}[intn(4)])
+						exits <- pleg.ContainerExit{PodUID: uid, ContainerID: id(), ExitCode: intn(3)}
 					case 1:
-						n.g.RequestRelist(types.UID([]string{"a", "b", "q"}[r.IntN(3)]))
+						n.g.RequestRelist(types.UID([]string{"a", "b", "q"}[intn(3)]))
 					case 2:
-						n.g.RequestReinspect(types.UID([]string{"a", "b", "q"}[r.IntN(3)]))
+						n.g.RequestReinspect(types.UID([]string{"a", "b", "q"}[intn(3)]))
 					}
-					time.Sleep(time.Duration(r.IntN(1200)) * time.Millisecond)
+					time.Sleep(time.Duration(intn(1200)) * time.Millisecond)
 					for len(events) > 0 {
 						<-events
 					}

@@ -148,6 +148,7 @@ func TestTransitionsByCause(t *testing.T) {
 		n.start()
 		last := make(map[string]float64)
 		synctest.Wait()
+		time.Sleep(300 * time.Millisecond) // none of the changes comes with a list of the period
 		first := []string{"period", "period"}
 		if metric(t, reg, "pleg_transitions_total", "cause", "hint") > 0 {
 			first = []string{"hint", "hint"}
@@ -155,7 +156,7 @@ func TestTransitionsByCause(t *testing.T) {
 		found := func(what string, change func(), expected ...string) {
 			t.Helper()
 			change()
-			time.Sleep(1500 * time.Millisecond)
+			time.Sleep(2 * time.Second)
 			var got []string
 			for _, cause := range []string{"period", "hint", "exit", "demand"} {
 				count := metric(t, reg, "pleg_transitions_total", "cause", cause)
