@@ -237,6 +237,7 @@ func TestLateReason(t *testing.T) {
 		time.Sleep(time.Second)
 		rt.RemovePod("web")
 		time.Sleep(2 * time.Second)
+		synctest.Wait()
 		var lines []string
 		for _, l := range got.lines {
 			lines = append(lines, fmt.Sprint(l.containerText(), " ", eventText(l.Event), " ", l.stateText()))
