@@ -3,6 +3,7 @@ package kubelet
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/google/go-cmp/cmp"
@@ -49,7 +50,8 @@ func diff(kubelet, here any) string {
 	return cmp.Diff(kubelet, here, cmpopts.EquateEmpty(), cmp.AllowUnexported(answer{}), cmpopts.EquateErrors())
 }
 
-// byPod sorts events by pod, and sets those of the type PodSync aside.
+// byPod sorts events by pod, and those of a pod by container, for between two containers that are known
+// there is no order; and sets those of the type PodSync aside.
 func byPod(events []event) (ofPod map[types.UID][]event, syncs map[types.UID]bool) {
 	ofPod, syncs = make(map[types.UID][]event), make(map[types.UID]bool)
 	for _, e := range events {
@@ -58,6 +60,9 @@ func byPod(events []event) (ofPod map[types.UID][]event, syncs map[types.UID]boo
 		} else {
 			ofPod[e.UID] = append(ofPod[e.UID], e)
 		}
+	}
+	for _, events := range ofPod {
+		slices.SortStableFunc(events, func(a, b event) int { return strings.Compare(a.Container, b.Container) })
 	}
 	return ofPod, syncs
 }
