@@ -222,9 +222,11 @@ func TestRule4TwoExitsAreNews(t *testing.T) {
 		exits := make(chan pleg.ContainerExit, 2)
 		n := newNodeOf(t, listing(exits))
 		defer n.Delay(plegtest.GetPod, "a", 100*time.Millisecond)()
+		defer n.Delay(plegtest.GetPodStatus, "a", time.Millisecond)() // the event of pod 0 is the one that waits for its reader
 		n.SetPods(bare("0", plegtest.Running("01")), bare("a", plegtest.Running("a1"), plegtest.Running("a2")))
 		events := n.g.Subscribe(t.Context(), 0)
 		n.start()
+		time.Sleep(10 * time.Millisecond)
 		exits <- exitOf("a1", 1)
 		exits <- exitOf("a2", 2)
 		synctest.Wait()
