@@ -222,7 +222,8 @@ func TestRule4TwoExitsAreNews(t *testing.T) {
 		exits := make(chan pleg.ContainerExit, 2)
 		n := newNodeOf(t, listing(exits))
 		defer n.Delay(plegtest.GetPod, "a", 100*time.Millisecond)()
-		defer n.Delay(plegtest.GetPodStatus, "a", time.Millisecond)() // the event of pod 0 is the one that waits for its reader
+		// So it is pod 0's event that waits for its reader.
+		defer n.Delay(plegtest.GetPodStatus, "a", time.Millisecond)()
 		n.SetPods(bare("0", plegtest.Running("01")), bare("a", plegtest.Running("a1"), plegtest.Running("a2")))
 		events := n.g.Subscribe(t.Context(), 0)
 		n.start()
