@@ -23,7 +23,7 @@ func Example_adoptingFromKoordlet() {
 	runtime.EmitOnChange(true)
 	runtime.SetPod(plegtest.NewPod("web-0", plegtest.Running("nginx")))
 	generator := pleg.NewGenericPLEG(runtime, 10, time.Second, pleg.NewCache(), clock.RealClock{})
-	generator.Start()
+	generator.Start(context.Background())
 	defer generator.Stop()
 	ctx, cancel := context.WithCancelCause(context.Background())
 	addCgroup := func(pod types.UID, container string) {
@@ -77,7 +77,7 @@ func Example_adoptingFromKruise() {
 	nginx := plegtest.Running("nginx")
 	runtime.SetPod(plegtest.NewPod("web-0", nginx))
 	generator := pleg.NewGenericPLEG(runtime, 10, time.Second, cache, clock.RealClock{})
-	generator.Start()
+	generator.Start(context.Background())
 	defer generator.Stop()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -107,7 +107,7 @@ func Example_adoptingFromDatadog() {
 	pod.Namespace, pod.Name, pod.Labels = "shop", "cart-0", map[string]string{"team": "checkout"}
 	runtime.SetPod(pod)
 	generator := pleg.NewGenericPLEG(runtime, 10, time.Second, cache, clocktesting.NewFakeClock(time.Now()))
-	generator.Relist() // a program calls Start instead
+	_ = generator.Relist(context.Background()) // a program calls Start instead
 
 	tags := func(containerID string) []string {
 		status, known := cache.ByContainerID(containerID)
@@ -149,10 +149,10 @@ func Example_adoptingFromNRI() {
 	runtime.SetPods(plegtest.NewPod("web-0", plegtest.Running("nginx")), plegtest.NewPod("job", plegtest.Running("work")))
 	generator := pleg.NewGenericPLEG(runtime, 0, time.Second, pleg.NewCache(), clocktesting.NewFakeClock(time.Now()))
 	events := generator.Subscribe(context.Background(), 100, pleg.WithName("inventory"))
-	generator.Relist()
+	_ = generator.Relist(context.Background())
 	runtime.ExitContainer("job", "work", 0, "Completed")
 	runtime.SetContainer("web-0", "sidecar", pleg.ContainerStateRunning)
-	generator.Relist()
+	_ = generator.Relist(context.Background())
 	generator.Stop()
 
 	running := inventory{}

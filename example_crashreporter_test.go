@@ -63,15 +63,15 @@ func Example_crashReporter() {
 		pod.Namespace, pod.Name, pod.Containers[0].Name = namespace, "cart-0", "cart"
 		runtime.SetPod(pod)
 	}
-	generator.Relist() // a program calls Start instead, and the rest happens on the node
+	_ = generator.Relist(context.Background()) // a program calls Start instead, and the rest happens on the node
 	runtime.ExitContainer("shop", "shop-2", 137, "OOMKilled")
 	runtime.ExitContainer("jobs", "jobs-2", 1, "Error")
-	generator.Relist()
+	_ = generator.Relist(context.Background())
 	runtime.RestartContainer("shop", "shop-2", "shop-3")
 	runtime.RemoveContainer("shop", "shop-2")
-	generator.Relist()
+	_ = generator.Relist(context.Background())
 	runtime.SetPods()
-	generator.Relist()
+	_ = generator.Relist(context.Background())
 	generator.Stop()
 
 	reportCrashes(os.Stdout, events, cache)
@@ -89,7 +89,7 @@ func TestCrashReporterLateReason(t *testing.T) {
 		runtime.SetPod(cart)
 		cache := pleg.NewCache()
 		generator := pleg.NewGenericPLEG(runtime, 0, 0, cache, clock.RealClock{})
-		generator.Start()
+		generator.Start(t.Context())
 		var reports bytes.Buffer
 		go reportCrashes(&reports, generator.Subscribe(t.Context(), 10), cache)
 		time.Sleep(time.Second)

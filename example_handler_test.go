@@ -18,7 +18,7 @@ func ExampleGenericPLEG_Handle() {
 	runtime := plegtest.NewRuntime()
 	runtime.EmitOnChange(true)
 	generator := pleg.NewGenericPLEG(runtime, 10, time.Second, pleg.NewCache(), clock.RealClock{})
-	generator.Start()
+	generator.Start(context.Background())
 	defer generator.Stop()
 	runtime.SetPod(plegtest.NewPod("web", plegtest.Running("nginx")))
 

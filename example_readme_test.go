@@ -37,7 +37,7 @@ func watchPods(
 	cache := pleg.NewCache()
 	generator := pleg.NewGenericPLEG(
 		runtime, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod, cache, clock.RealClock{})
-	generator.Start()
+	generator.Start(ctx)
 	defer generator.Stop()
 
 	for e := range generator.Subscribe(ctx, 100) { // first what exists, marked as Initial; then what happens
@@ -69,7 +69,7 @@ func TestWebStarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		runtime := plegtest.NewRuntime()
 		generator := pleg.NewGenericPLEG(runtime, 10, time.Second, pleg.NewCache(), clock.RealClock{})
-		generator.Start()
+		generator.Start(t.Context())
 		defer generator.Stop()
 		runtime.SetPod(plegtest.NewPod("web", plegtest.Running("nginx")))
 		e := <-generator.Watch() // nginx has started; the pod's sandbox is next
@@ -82,7 +82,7 @@ func TestWebStarts(t *testing.T) {
 func Example_readmePage() {
 	cache, mux := pleg.NewCache(), http.NewServeMux()
 	generator := pleg.NewGenericPLEG(plegtest.NewRuntime(), 10, time.Second, cache, clock.RealClock{})
-	generator.Start()
+	generator.Start(context.Background())
 	defer generator.Stop()
 
 	mux.Handle("/debug/plegz/", plegz.Handler(generator, cache)) // github.com/kubepleg/pleg/plegz
@@ -109,7 +109,7 @@ func crashAgent(ctx context.Context, endpoint, node string, serve func(http.Hand
 	cache, registry := pleg.NewCache(), prometheus.NewRegistry()
 	generator := pleg.NewGenericPLEG(runtime, 0, 0, cache, clock.RealClock{},
 		pleg.WithRegisterer(registry), pleg.WithNodeName(node))
-	generator.Start()
+	generator.Start(ctx)
 	defer generator.Stop()
 	serve(operatorsHandler(generator, cache, registry)) // returns at once
 
@@ -156,7 +156,7 @@ func TestHungPodIsNamed(t *testing.T) {
 		runtime := plegtest.NewRuntime()
 		runtime.SetPods(plegtest.NewPod("web", plegtest.Running("nginx")), plegtest.NewPod("cart", plegtest.Running("app")))
 		generator := pleg.NewGenericPLEG(runtime, 10, time.Second, pleg.NewCache(), clock.RealClock{})
-		generator.Start()
+		generator.Start(t.Context())
 		defer generator.Stop()
 		runtime.Hang(plegtest.GetPodStatus, "web")
 		runtime.ExitContainer("web", "nginx", 137, "OOMKilled")

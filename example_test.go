@@ -23,7 +23,7 @@ func Example() {
 	generator := pleg.NewGenericPLEG(
 		runtime, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod, cache, clock.RealClock{})
 	events := generator.Watch()
-	generator.Start()
+	generator.Start(context.Background())
 	defer generator.Stop()
 
 	for range 2 {
@@ -44,9 +44,9 @@ func ExampleGenericPLEG_Relist() {
 	events := generator.Watch()
 
 	runtime.SetPod(plegtest.NewPod("job", plegtest.Running("work")))
-	generator.Relist()
+	_ = generator.Relist(context.Background())
 	runtime.ExitContainer("job", "work", 3, "Error")
-	generator.Relist()
+	_ = generator.Relist(context.Background())
 
 	for len(events) > 0 {
 		e := <-events
@@ -66,7 +66,7 @@ func ExampleGenericPLEG_Subscribe() {
 	runtime := plegtest.NewRuntime()
 	runtime.SetPod(plegtest.NewPod("web", plegtest.Running("nginx")))
 	generator := pleg.NewGenericPLEG(runtime, 10, time.Second, pleg.NewCache(), clock.RealClock{})
-	generator.Start()
+	generator.Start(context.Background())
 	defer generator.Stop()
 
 	ctx, cancel := context.WithCancel(context.Background())
@@ -88,7 +88,7 @@ func ExamplePodCache_GetNewerThanContext() {
 	runtime := plegtest.NewRuntime()
 	cache := pleg.NewCache()
 	generator := pleg.NewGenericPLEG(runtime, 10, time.Second, cache, clock.RealClock{})
-	generator.Start()
+	generator.Start(context.Background())
 	defer generator.Stop()
 
 	runtime.SetPod(plegtest.NewPod("web", plegtest.Running("nginx")))
@@ -108,12 +108,12 @@ func ExampleGenericPLEG_Healthy() {
 	now := clocktesting.NewFakeClock(time.Now())
 	generator := pleg.NewGenericPLEG(runtime, 10, time.Second, pleg.NewCache(), now, pleg.WithLogger(logr.Discard()))
 	fmt.Println(generator.Healthy())
-	generator.Relist()
+	_ = generator.Relist(context.Background())
 	fmt.Println(generator.Healthy())
 
 	runtime.Fail(plegtest.GetPods, plegtest.AnyPod, fmt.Errorf("connection refused"))
 	now.Step(3*time.Minute + 5*time.Second)
-	generator.Relist()
+	_ = generator.Relist(context.Background())
 	fmt.Println(generator.Healthy())
 	// Output:
 	// false pleg has yet to be successful: it was not started
@@ -129,7 +129,7 @@ func ExamplePodCache_ByContainerID() {
 	runtime.UpdatePod("uid-1", func(pod *pleg.Pod) { pod.Namespace, pod.Name = "shop", "web-0" })
 	runtime.SetIPs("uid-1", "10.0.0.7")
 	cache := pleg.NewCache()
-	pleg.NewGenericPLEG(runtime, 10, time.Second, cache, clock.RealClock{}).Relist()
+	_ = pleg.NewGenericPLEG(runtime, 10, time.Second, cache, clock.RealClock{}).Relist(context.Background())
 
 	if pod, known := cache.ByContainerID("containerd://nginx"); known {
 		fmt.Println(pod.Namespace + "/" + pod.Name)

@@ -43,7 +43,7 @@ func Example_podWorker() {
 	runtime, cache := plegtest.NewRuntime(), pleg.NewCache()
 	runtime.SetPod(plegtest.NewPod("shop", plegtest.Running("app-1")))
 	generator := pleg.NewGenericPLEG(runtime, 10, time.Second, cache, clock.RealClock{})
-	generator.Start()
+	generator.Start(context.Background())
 	defer generator.Stop()
 	ctx, stop := context.WithTimeout(context.Background(), 10*time.Second)
 	defer stop()

@@ -61,8 +61,15 @@ type GenericPLEG struct {
 
 	// Guarded by lifecycle.
 
-	stopLoop context.CancelFunc // nil while stopped
-	joined   sync.WaitGroup
+	run    *run // nil while stopped
+	joined sync.WaitGroup
+}
+
+// run is what goes on between a Start and a Stop.
+type run struct {
+	ended  func() error // of the context of Start
+	end    context.CancelFunc
+	forget func() bool // takes back that the end of that context stops it
 }
 
 var _ PodLifecycleEventGenerator = (*GenericPLEG)(nil)
@@ -140,7 +147,7 @@ func (g *GenericPLEG) makeLoop() {
 	}
 	cfg := reconcilerConfig{
 		Config: schedule.Config{
-			Period: g.period, Timeout: g.opts.inspectionTimeout, Threshold: g.threshold,
+			Period: g.period, Timeout: g.opts.requestTimeout, Threshold: g.threshold,
 			Workers: g.opts.inspectionWorkers, ListsPods: getter != nil,
 		},
 	}
@@ -212,17 +219,23 @@ func (g *GenericPLEG) register() {
 }
 
 // Start begins to relist, at once and then every period, and to follow the runtime's
-// streams of events and of exits, where there are such. Starting a running generator does
+// streams of events and of exits, where there are such. It returns at once. The generator runs
+// until Stop, or until ctx ends, which does what Stop does. Starting a running generator does
 // nothing.
-func (g *GenericPLEG) Start() {
+func (g *GenericPLEG) Start(ctx context.Context) {
 	g.lifecycle <- struct{}{}
 	defer func() { <-g.lifecycle }()
-	if g.stopLoop != nil {
+	if g.run != nil && g.run.ended() == nil {
 		return
 	}
+	if g.run != nil {
+		g.stopLocked() // its context has ended just now
+	}
 	g.claimCache()
-	ctx, stop := context.WithCancel(context.Background()) //nolint:forbidigo // Stop ends it; the drop-in form has none
-	g.stopLoop = stop
+	r := &run{ended: ctx.Err}
+	g.run = r
+	r.forget = context.AfterFunc(ctx, func() { g.stop(r) })
+	ctx, r.end = context.WithCancel(ctx)
 	g.started.Store(true)
 	g.updates.Start()
 	g.joined.Go(func() { g.loop.runPeriodically(ctx) })
@@ -237,20 +250,28 @@ func (g *GenericPLEG) Start() {
 // Subscribe are closed; the channel of Watch stays open and delivers again after another
 // Start. Readers blocked on the cache stay blocked. Stopping a generator that does not
 // run cancels the calls that Relist left behind.
-func (g *GenericPLEG) Stop() {
-	for _, left := range g.stop() {
+func (g *GenericPLEG) Stop() { g.stop(nil) }
+
+// stop stops the generator if r is its run, or nil, and logs the calls that are left behind.
+func (g *GenericPLEG) stop(r *run) {
+	g.lifecycle <- struct{}{}
+	var left []calls.Info
+	if r == nil || r == g.run {
+		left = g.stopLocked()
+	}
+	<-g.lifecycle
+	for _, c := range left {
 		g.logger.Error(errStopped, "The runtime ignores cancellation; a call is left behind",
-			"call", describeCall(runtimeCall(left)))
+			"call", describeCall(runtimeCall(c)))
 	}
 }
 
-// stop returns the calls that are left behind.
-func (g *GenericPLEG) stop() (left []calls.Info) {
-	g.lifecycle <- struct{}{}
-	defer func() { <-g.lifecycle }()
-	if g.stopLoop != nil {
-		g.stopLoop()
-		g.stopLoop = nil
+// stopLocked returns the calls that are left behind.
+func (g *GenericPLEG) stopLocked() (left []calls.Info) {
+	if g.run != nil {
+		g.run.forget()
+		g.run.end()
+		g.run = nil
 	}
 	g.joined.Wait() // first, so that no call begins that is not cancelled
 	g.started.Store(false)
@@ -273,17 +294,19 @@ func (g *GenericPLEG) Watch() chan *PodLifecycleEvent { return g.watching() }
 // every event that fits is in the channels. Pods whose inspection failed before are
 // inspected again. Relist does not wait for a pod with a slow call, which has run for
 // longer than a relist period, or with a failed single-pod list. For an inspection that
-// fails, the cache has the error. If the full list itself fails, Relist returns and nothing
-// has changed; HealthReport has the error.
+// fails, the cache has the error. If the full list itself fails, Relist returns its error, and
+// nothing has changed. If ctx ends before that, the error wraps its cause; what has begun goes
+// on.
 //
 // It works with Start, and without it in the caller's goroutine. Timeouts use the
 // injected clock; with a fake clock, step it from another goroutine if a call hangs.
-func (g *GenericPLEG) Relist() {
+func (g *GenericPLEG) Relist(ctx context.Context) error {
 	g.claimCache()
 	caller := newRelistCaller()
 	g.inbox.Put(func(in *inputs) { in.relists = append(in.relists, caller) })
-	g.loop.runFor(caller)
+	err := g.loop.runFor(ctx, caller)
 	g.updates.Fill()
+	return err
 }
 
 // RequestRelist asks for a single-pod relist as soon as possible, and returns at once.
@@ -314,9 +337,9 @@ func (g *GenericPLEG) onReaderBlocked(uid types.UID) {
 const (
 	// DefaultInspectionWorkers is the number of inspections that run at once.
 	DefaultInspectionWorkers = 8
-	// DefaultInspectionTimeout is the deadline of a list and of an inspection: the
-	// default of the kubelet's --runtime-request-timeout.
-	DefaultInspectionTimeout = 2 * time.Minute
+	// DefaultRuntimeRequestTimeout is the deadline of a call of the runtime, a list or an
+	// inspection: the default of the kubelet's --runtime-request-timeout.
+	DefaultRuntimeRequestTimeout = 2 * time.Minute
 )
 
 // Option is an option of NewGenericPLEG. A nil Option is ignored.
@@ -327,7 +350,7 @@ type options struct {
 	registerer        prometheus.Registerer
 	relistThreshold   time.Duration
 	inspectionWorkers int
-	inspectionTimeout time.Duration
+	requestTimeout    time.Duration
 	connectedPeriod   time.Duration
 	pollingOnly       bool
 	nodeName          string
@@ -339,7 +362,7 @@ func defaultOptions() options {
 		logger:            klog.Background().WithName("pleg"),
 		relistThreshold:   DefaultRelistThreshold,
 		inspectionWorkers: DefaultInspectionWorkers,
-		inspectionTimeout: DefaultInspectionTimeout,
+		requestTimeout:    DefaultRuntimeRequestTimeout,
 	}
 }
 
@@ -401,13 +424,13 @@ func WithInspectionWorkers(workers int) Option {
 	}
 }
 
-// WithInspectionTimeout sets the deadline of an inspection and of a list. After it the
-// call has failed: it is cancelled, and its late answer is discarded. A zero or negative
-// value selects DefaultInspectionTimeout, the default.
-func WithInspectionTimeout(timeout time.Duration) Option {
+// WithRuntimeRequestTimeout sets the deadline of a call of the runtime, a list or an inspection.
+// After it the call has failed: it is cancelled, and its late answer is discarded. A zero or
+// negative value selects DefaultRuntimeRequestTimeout, the default.
+func WithRuntimeRequestTimeout(timeout time.Duration) Option {
 	return func(o *options) {
 		if timeout > 0 {
-			o.inspectionTimeout = timeout
+			o.requestTimeout = timeout
 		}
 	}
 }

@@ -27,7 +27,7 @@ func TestRelistIsFourLines(t *testing.T) {
 	rt.SetPods(plegtest.NewPod("a", plegtest.Running("a1")))
 	g := pleg.NewGenericPLEG(rt, 10, time.Second, pleg.NewCache(), clocktesting.NewFakeClock(time.Now()))
 	events := g.Watch()
-	g.Relist()
+	_ = g.Relist(t.Context())
 	if e := <-events; e.ID != "a" || e.Type != pleg.ContainerStarted || e.Data != "a1" {
 		t.Errorf("got %v", e)
 	}
@@ -79,7 +79,7 @@ func TestZeroCache(t *testing.T) {
 		rt := plegtest.NewRuntime()
 		rt.SetPods(plegtest.NewPod("a", plegtest.Running("a1")), plegtest.NewPod("b", plegtest.Running("b1")))
 		g := pleg.NewGenericPLEG(rt, 0, 0, &cache, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
-		g.Start()
+		g.Start(t.Context())
 		defer g.Stop()
 		minTime := time.Now()
 		time.Sleep(500 * time.Millisecond)
@@ -104,7 +104,7 @@ func TestSecondGeneratorOnOneCache(t *testing.T) {
 				if p := fmt.Sprint(recover()); p != "pleg: the cache has another generator" {
 					t.Errorf("panicked with %q", p)
 				}
-				g.Relist()
+				_ = g.Relist(t.Context())
 				if ok, err := g.Healthy(); !ok {
 					t.Error(err)
 				}
@@ -120,8 +120,8 @@ func TestDefaults(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			rt := plegtest.NewRuntime()
 			g := pleg.NewGenericPLEG(rt.Plain(), -1, period, pleg.NewCache(), clock.RealClock{}, pleg.WithLogger(logr.Discard()),
-				pleg.WithRelistThreshold(-1), pleg.WithInspectionWorkers(0), pleg.WithInspectionTimeout(-1))
-			g.Start()
+				pleg.WithRelistThreshold(-1), pleg.WithInspectionWorkers(0), pleg.WithRuntimeRequestTimeout(-1))
+			g.Start(t.Context())
 			defer g.Stop()
 			time.Sleep(10*pleg.DefaultRelistPeriod + time.Millisecond)
 			if got := rt.Calls(plegtest.GetPods); got != 11 {

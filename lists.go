@@ -58,7 +58,7 @@ func (r *reconciler) fullListFailed(err error, c *schedule.Call) {
 		r.out.log.error(err, "Cannot list pods; will try again every period")
 	}
 	r.health.listErr, r.health.listErrAt = err, r.sched.Now()
-	r.out.relisted = append(r.out.relisted, r.relists.failed()...)
+	r.out.relisted = append(r.out.relisted, r.relists.failed(err)...)
 }
 
 // applyFullList compares a full list with the records, and acts on what it says about each
@@ -300,14 +300,22 @@ func (r *relists) stopped() {
 }
 
 // failed returns the callers of the list in flight, which has failed: they have their answer.
-func (r *relists) failed() (callers []*relistCaller) {
+func (r *relists) failed(err error) (callers []*relistCaller) {
 	callers, r.attached = r.attached, nil
-	return callers
+	return withError(callers, err)
 }
 
-// giveUp returns the callers that wait for a list to begin: none can.
-func (r *relists) giveUp() (callers []*relistCaller) {
+// giveUp returns the callers that wait for a list to begin: after one that has failed and not
+// returned, none can.
+func (r *relists) giveUp(err error) (callers []*relistCaller) {
 	callers, r.waiting = r.waiting, nil
+	return withError(callers, err)
+}
+
+func withError(callers []*relistCaller, err error) []*relistCaller {
+	for _, c := range callers {
+		c.err = err
+	}
 	return callers
 }
 

@@ -2,6 +2,7 @@ package pleg
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"runtime"
 	"slices"
@@ -62,34 +63,45 @@ func (l *loop) runPeriodically(ctx context.Context) {
 		return
 	}
 	defer func() { <-l.token }()
-	l.run(ctx.Done())
+	l.run(ctx.Done(), nil)
 }
 
 func (l *loop) setPeriodic(on bool) {
 	l.inbox.Put(func(in *inputs) { in.periodic = &on })
 }
 
-// runFor runs the loop until a caller of Relist has its answer, unless another goroutine
-// does.
-func (l *loop) runFor(caller *relistCaller) {
+// runFor runs the loop until a caller of Relist has its answer or ctx ends, unless another
+// goroutine does.
+func (l *loop) runFor(ctx context.Context, caller *relistCaller) error {
 	select {
 	case <-caller.done:
+	case <-ctx.Done():
 	case l.token <- struct{}{}:
 		defer func() { <-l.token }() // whatever a cache or a logger does
-		l.run(caller.done)
+		l.run(ctx.Done(), caller.done)
+	}
+	select {
+	case <-caller.done:
+		return caller.err
+	default:
+		return fmt.Errorf("waiting for a relist: %w", context.Cause(ctx))
 	}
 }
 
-// run runs the loop until done is closed.
-func (l *loop) run(done <-chan struct{}) {
+// run runs the loop until ended or done is closed; nil for never.
+func (l *loop) run(ended, done <-chan struct{}) {
 	for {
 		select {
+		case <-ended:
+			return
 		case <-done:
 			return
 		default:
 		}
 		timeout := l.step()
 		select {
+		case <-ended:
+			return
 		case <-done:
 			return
 		case <-l.inbox.Wake():
@@ -261,8 +273,9 @@ func (in *inputs) addExit(e ContainerExit) {
 
 // relistCaller is a caller of Relist.
 type relistCaller struct {
-	// done is closed when the relist is complete.
+	// done is closed when the relist is complete; err is why its list has failed.
 	done chan struct{}
+	err  error
 }
 
 func newRelistCaller() *relistCaller { return &relistCaller{done: make(chan struct{})} }

@@ -67,7 +67,7 @@
 //     Relist, Stop, a Start beside a Stop, WaitForSync, and the cache's GetNewerThan block.
 //   - At most DefaultInspectionWorkers inspections run at once, one per pod. An
 //     inspection that runs longer than a relist period is slow: it releases its worker
-//     slot. After DefaultInspectionTimeout it has failed. A runtime that ignores
+//     slot. After DefaultRuntimeRequestTimeout it has failed. A runtime that ignores
 //     cancellation costs one goroutine per call that hangs, at most two per pod.
 //   - Every goroutine that Start starts has ended when Stop returns, except calls to a
 //     runtime that ignores cancellation.
@@ -88,6 +88,7 @@
 package pleg
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"time"
@@ -260,10 +261,12 @@ func (e *PodLifecycleEvent) MarshalLog() any {
 }
 
 // PodLifecycleEventGenerator has the methods of the kubelet's interface of this name, in its
-// release 1.36. GenericPLEG has more.
+// release 1.37, but that RequestRelist takes no logger. Up to 1.36, Start has no context, and up
+// to 1.35, there is no RequestRelist; docs/KUBELET.md says what else a kubelet needs. GenericPLEG
+// has more methods.
 type PodLifecycleEventGenerator interface {
-	// Start begins to relist and to deliver events.
-	Start()
+	// Start begins to relist and to deliver events, until ctx ends.
+	Start(ctx context.Context)
 	// Watch returns the channel of the events.
 	Watch() chan *PodLifecycleEvent
 	// Healthy reports whether the generator works, and if not, why not.

@@ -208,7 +208,7 @@ func (s *silence) noteChanges(at stamp) {
 // completeRelists completes the relists whose pods are all as fresh as they.
 func (r *reconciler) completeRelists() {
 	if r.sched.FullListDead() { // no other can begin
-		r.out.relisted = append(r.out.relisted, r.relists.giveUp()...)
+		r.out.relisted = append(r.out.relisted, r.relists.giveUp(r.health.listErr)...)
 		r.sched.WithdrawRelist()
 	}
 	r.relists.complete(func(w relist) {

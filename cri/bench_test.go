@@ -153,7 +153,7 @@ func BenchmarkHeapPerPod(b *testing.B) {
 			benchmarkHeap(b, endpoint, pods, func(r *cri.Runtime) any {
 				cache := pleg.NewCache()
 				g := pleg.NewGenericPLEG(r, 0, time.Second, cache, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
-				g.Relist()
+				_ = g.Relist(b.Context())
 				if n := len(cache.GetAll()); n != pods {
 					b.Fatalf("%d pods", n)
 				}

@@ -46,12 +46,12 @@ func TestDeathCostsOneListAndOneInspection(t *testing.T) {
 	runtime := announced{r, make(chan struct{})}
 	g := pleg.NewGenericPLEG(runtime, 0, pleg.DefaultRelistPeriod, pleg.NewCache(), clock,
 		pleg.WithLogger(logr.Discard()))
-	g.Start()
+	g.Start(t.Context())
 	defer g.Stop()
 	must(t, g.WaitForSync(t.Context())) // the list of the period is made
 	<-runtime.connected
 	waitFor(t, func() bool { return s.EventStats().Readers == 2 })
-	g.Relist() // answers what the connection asked for
+	_ = g.Relist(t.Context()) // answers what the connection asked for
 	events := g.Subscribe(t.Context(), 10)
 	for range 3 {
 		if e := <-events; e.Type != pleg.ContainerStarted {
@@ -83,7 +83,7 @@ func TestDeathCostsOneListAndOneInspection(t *testing.T) {
 
 	clock.Step(pleg.DefaultRelistPeriod / 20)
 	waitFor(t, func() bool { return s.Calls("ListContainers") == 2 && s.Calls("ListPodSandbox") == 2 })
-	g.Relist()
+	_ = g.Relist(t.Context())
 	waitFor(t, func() bool { return len(r.CallsInFlight()) == 0 })
 	calls("with the list that follows", map[string]int{
 		"ListPodSandbox": 2, "ListContainers": 2, "PodSandboxStatus": 1, "ContainerStatus": 2,

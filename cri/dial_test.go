@@ -73,7 +73,7 @@ func TestDialSocketAppearsLater(t *testing.T) {
 	r := dialRuntime(t, path)
 	g := pleg.NewGenericPLEG(r, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod, pleg.NewCache(),
 		clock.RealClock{})
-	g.Start()
+	g.Start(t.Context())
 	defer g.Stop()
 	// By then the delay between attempts is as long as it gets.
 	time.Sleep(2500 * time.Millisecond)

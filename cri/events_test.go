@@ -366,7 +366,7 @@ func TestLostVersionCall(t *testing.T) {
 			getPods(t, r)
 			generator := pleg.NewGenericPLEG(r, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod, pleg.NewCache(),
 				clock.RealClock{}, pleg.WithLogger(logr.Discard()))
-			generator.Start()
+			generator.Start(t.Context())
 			defer generator.Stop()
 			time.Sleep(15 * time.Second)
 			if got := generator.HealthReport().Stream; got.State != pleg.StreamConnected {

@@ -98,7 +98,7 @@ func ExampleDial() {
 	generator := pleg.NewGenericPLEG(runtime, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod,
 		pleg.NewCache(), clock.RealClock{})
 
-	generator.Relist()
+	_ = generator.Relist(context.Background())
 	healthy, err := generator.Healthy()
 	fmt.Println(healthy, strings.Contains(err.Error(), "/run/no-such-runtime.sock: the runtime has not answered yet"))
 	fmt.Println(runtime.DescribeRuntime())

@@ -129,7 +129,7 @@ func TestMakesOnlyReadingCalls(t *testing.T) {
 	generator := pleg.NewGenericPLEG(r, pleg.DefaultChannelCapacity, 50*time.Millisecond, pleg.NewCache(),
 		clock.RealClock{}, pleg.WithLogger(logr.Discard()))
 	events := generator.Subscribe(t.Context(), pleg.DefaultChannelCapacity)
-	generator.Start()
+	generator.Start(t.Context())
 	t.Cleanup(generator.Stop)
 	await := func(kind pleg.PodLifeCycleEventType) {
 		t.Helper()
@@ -165,7 +165,7 @@ func TestMakesOnlyReadingCalls(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	generator.Relist()
+	_ = generator.Relist(t.Context())
 	known := 0
 	for _, method := range calls {
 		known += s.Calls(method)

@@ -53,7 +53,7 @@ func seriesOf(t *testing.T, pods int) (series []string) {
 				Err: status.Error(codes.Internal, "no such task "+name)}))
 		}
 	}
-	generator.Relist()
+	_ = generator.Relist(t.Context())
 	if failing := len(generator.HealthReport().FailingPods); failing != len(heal) {
 		t.Errorf("%d pods fail, not %d", failing, len(heal))
 	}
@@ -71,7 +71,7 @@ func seriesOf(t *testing.T, pods int) (series []string) {
 			must(t, err)
 		}
 	}
-	generator.Relist()
+	_ = generator.Relist(t.Context())
 
 	scrape := httptest.NewRecorder()
 	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(scrape, httptest.NewRequest("GET", "/metrics", nil))

@@ -106,7 +106,7 @@ func watchServer(t *testing.T, opts ...criserver.Option) *watched {
 			w.reading.take(e)
 		}
 	})
-	w.g.Start()
+	w.g.Start(ctx)
 	t.Cleanup(func() {
 		w.g.Stop()
 		cancel()

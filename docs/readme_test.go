@@ -64,10 +64,10 @@ func readFile(t *testing.T, path string) string {
 
 // defaults are the constants that options name as their default.
 var defaults = map[string]any{
-	"pleg.DefaultRelistThreshold":   pleg.DefaultRelistThreshold,
-	"pleg.DefaultInspectionWorkers": pleg.DefaultInspectionWorkers,
-	"pleg.DefaultInspectionTimeout": pleg.DefaultInspectionTimeout,
-	"plegz.DefaultHistory":          plegz.DefaultHistory,
+	"pleg.DefaultRelistThreshold":       pleg.DefaultRelistThreshold,
+	"pleg.DefaultInspectionWorkers":     pleg.DefaultInspectionWorkers,
+	"pleg.DefaultRuntimeRequestTimeout": pleg.DefaultRuntimeRequestTimeout,
+	"plegz.DefaultHistory":              plegz.DefaultHistory,
 }
 
 // Every option of the three packages is in docs/REFERENCE.md with its type and its default: the

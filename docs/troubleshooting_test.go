@@ -317,7 +317,7 @@ func TestTroubleshootingQuotesWhatIsSaid(t *testing.T) {
 		}
 		health(n) // it was not started
 		hang := n.HangIgnoringCancel(plegtest.GetPodStatus, plegtest.AnyPod)
-		n.g.Start()
+		n.g.Start(t.Context())
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
 		err := n.g.WaitForSync(ctx)
@@ -333,9 +333,9 @@ func TestTroubleshootingQuotesWhatIsSaid(t *testing.T) {
 		said(errors.New(n.g.HealthReport().RelistError)) // it has not returned within its deadline
 		n.g.Stop()
 	})
-	synctest.Test(t, func(*testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		n := newTroubled()
-		n.g.Start()
+		n.g.Start(t.Context())
 		n.Fail(plegtest.GetPods, plegtest.AnyPod, errors.New("…"))
 		time.Sleep(4*time.Minute + 500*time.Millisecond) // between two lists
 		health(n)                                        // the last list has failed

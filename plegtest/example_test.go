@@ -18,9 +18,9 @@ func Example() {
 	events := g.Watch()
 
 	rt.SetPod(plegtest.NewPod("web", plegtest.Running("nginx")))
-	g.Relist()
+	_ = g.Relist(context.Background())
 	rt.ExitContainer("web", "nginx", 137, "OOMKilled")
-	g.Relist()
+	_ = g.Relist(context.Background())
 
 	for len(events) > 0 {
 		e := <-events

@@ -21,9 +21,9 @@ func BenchmarkAnswer(b *testing.B) {
 	for i := range 1000 {
 		n.setPod("team", fmt.Sprint("pod-", i), plegtest.Running(fmt.Sprint("container-", i)))
 	}
-	n.g.Start()
+	n.g.Start(b.Context())
 	b.Cleanup(n.g.Stop)
-	n.g.Relist()
+	_ = n.g.Relist(b.Context())
 	n.Handler = plegz.Handler(n.g, n.cache)
 	for _, format := range []string{"json", "text"} {
 		b.Run(format, func(b *testing.B) {

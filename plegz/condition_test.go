@@ -161,7 +161,7 @@ func TestHungCallOfTheRuntime(t *testing.T) {
 			n := newIdleNode(t, &reporter{fake, calls}, fake)
 			a := n.setPod("shop", "a", plegtest.Running("a"))
 			n.Hang(plegtest.GetPodStatus, a)
-			n.g.Start()
+			n.g.Start(t.Context())
 			n.pass(3 * time.Second)
 			if s := n.state().Sentence; !strings.HasPrefix(s, "Degraded: "+want+" has not been answered since ") {
 				t.Errorf("%s, want %s", s, want)

@@ -61,7 +61,7 @@ func TestUnasked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.setPods(100)
-		relist := func() float64 { return testing.AllocsPerRun(100, n.g.Relist) }
+		relist := func() float64 { return testing.AllocsPerRun(100, func() { _ = n.g.Relist(t.Context()) }) }
 		// goroutines counts the calls of package plegz on the stacks of all goroutines.
 		goroutines := func() int {
 			synctest.Wait()

@@ -37,9 +37,9 @@ func FuzzRequest(f *testing.F) {
 	n := &node{Runtime: plegtest.NewRuntime(), cache: pleg.NewCache()}
 	n.g = pleg.NewGenericPLEG(n.Runtime, 0, time.Hour, n.cache, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
 	n.setPod("shop", "web", plegtest.Running("nginx"))
-	n.g.Start()
+	n.g.Start(f.Context())
 	f.Cleanup(n.g.Stop)
-	n.g.Relist()
+	_ = n.g.Relist(f.Context())
 	n.Handler = plegz.Handler(n.g, n.cache)
 	f.Fuzz(func(t *testing.T, text, from string) {
 		r, err := http.ReadRequest(bufio.NewReader(strings.NewReader(text)))

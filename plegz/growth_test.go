@@ -90,7 +90,7 @@ func changeCPU(t *testing.T, containers int, setUp func(l *podList, containers i
 		list := &podList{}
 		change := setUp(list, containers)
 		n := newIdleNode(t, list, plegtest.NewRuntime(), plegz.WithHistory(containers))
-		n.g.Start()
+		n.g.Start(t.Context())
 		n.pass(2 * time.Second)
 		s := n.open("/?format=stream", "")
 		n.pass(2 * time.Second)

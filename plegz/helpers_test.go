@@ -37,7 +37,7 @@ func newNode(t *testing.T, opts ...plegz.Option) *node {
 	t.Helper()
 	runtime := plegtest.NewRuntime()
 	n := newIdleNode(t, runtime, runtime, opts...)
-	n.g.Start()
+	n.g.Start(t.Context())
 	synctest.Wait()
 	return n
 }

@@ -47,7 +47,7 @@ func TestStream(t *testing.T) {
 			t.Error("no death within 300 ms")
 		}
 		n.g.Stop()
-		n.g.Start()
+		n.g.Start(t.Context())
 		n.pass(2 * time.Second)
 		drain(s)
 		n.RemovePod(uid)

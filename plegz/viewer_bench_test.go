@@ -43,9 +43,9 @@ func benchmarkViewers(b *testing.B, viewers int) {
 		ids[i] = fmt.Sprintf("container-%04d", i)
 		uids[i] = n.setPod("team", fmt.Sprintf("pod-%04d", i), plegtest.Running(ids[i]))
 	}
-	n.g.Start()
+	n.g.Start(b.Context())
 	defer n.g.Stop()
-	n.g.Relist()
+	_ = n.g.Relist(b.Context())
 	ctx, cancel := context.WithCancel(b.Context())
 	defer cancel()
 	if viewers >= 0 {

@@ -38,7 +38,7 @@ func deaths(ctx context.Context, endpoint string, out io.Writer) error {
 	defer runtime.Close()
 	cache := pleg.NewCache()
 	generator := pleg.NewGenericPLEG(runtime, 0, 0, cache, clock.RealClock{}) // 0 selects the defaults
-	generator.Start()
+	generator.Start(ctx)
 	defer generator.Stop()
 
 	for e := range generator.Subscribe(ctx, 100) {

@@ -98,7 +98,7 @@ func watch(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 		ctx, cancel = context.WithTimeout(ctx, f.duration)
 		defer cancel()
 	}
-	generator.Start()
+	generator.Start(ctx)
 	defer generator.Stop()
 	if f.listen != "" {
 		served, err := serve(f.listen, nodeName, registry, generator, cache)

@@ -35,7 +35,7 @@ func TestNodeShowsEverything(t *testing.T) {
 	s.Play(nodePlans()...)
 	for clock.Since(began) <= 10*time.Second {
 		s.Settle()
-		g.Relist()
+		_ = g.Relist(t.Context())
 		for len(events) > 0 {
 			lines = append(lines, describe(<-events, cache, clock.Now(), began))
 		}

@@ -159,7 +159,7 @@ func TestDescribe(t *testing.T) {
 	events := g.Watch()
 	// look relists and describes what there is of the container.
 	look := func(began time.Time) (lines []line) {
-		g.Relist()
+		_ = g.Relist(t.Context())
 		for len(events) > 0 {
 			if l := describe(<-events, cache, time.Now(), began); l.Container == "nginx" {
 				lines = append(lines, l)
@@ -194,9 +194,9 @@ func TestDescribe(t *testing.T) {
 
 	// Read late: the cache has nothing of it any more, the event of its death has.
 	rt.SetPod(plegtest.NewPod(uid, plegtest.Running("nginx")))
-	g.Relist()
+	_ = g.Relist(t.Context())
 	rt.ExitContainer(uid, "nginx", 1, "Error")
-	g.Relist()
+	_ = g.Relist(t.Context())
 	rt.RemovePod(uid)
 	if got := look(began); len(got) != 3 || got[1].Event != pleg.ContainerDied || got[1].State != "exited" ||
 		got[1].ExitCode == nil || *got[1].ExitCode != 1 || got[2].State != "" {
@@ -218,7 +218,7 @@ func TestLateReason(t *testing.T) {
 		rt := plegtest.NewRuntime()
 		cache := pleg.NewCache()
 		g := pleg.NewGenericPLEG(rt, 100, time.Second, cache, clock.RealClock{}, pleg.WithLogger(klog.Logger{}))
-		g.Start()
+		g.Start(t.Context())
 		defer g.Stop()
 		var got printed
 		wanted := filter{events: []pleg.PodLifeCycleEventType{pleg.ContainerDied, pleg.PodSync}}

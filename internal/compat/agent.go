@@ -41,7 +41,7 @@ func Run(ctx context.Context, config *rest.Config, endpoint string,
 	defer runtime.Close()
 	generator := pleg.NewGenericPLEG(runtime, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod,
 		pleg.NewCache(), clock.RealClock{})
-	generator.Start()
+	generator.Start(ctx)
 	defer generator.Stop()
 	for e := range generator.Subscribe(ctx, pleg.DefaultChannelCapacity) {
 		pod, err := pods.Lister().Pods(e.Pod.Namespace).Get(e.Pod.Name)

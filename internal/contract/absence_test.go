@@ -212,7 +212,7 @@ func TestPodComesBackWithItsOwnTimes(t *testing.T) {
 		if got := n.g.HealthReport().FailingPods; len(got) != 1 || !got[0].HangingSince.Equal(began) {
 			t.Errorf("reported: %v", got)
 		}
-		time.Sleep(pleg.DefaultInspectionTimeout)
+		time.Sleep(pleg.DefaultRuntimeRequestTimeout)
 		if e := <-events; line(e) != "a Started a2" || !e.ListedAt.Equal(began.Add(3*time.Second)) {
 			t.Errorf("%s, listed at %v", line(e), e.ListedAt.Sub(began))
 		}

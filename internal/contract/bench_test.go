@@ -27,7 +27,7 @@ func benchNode(n int, wrap func(*plegtest.Runtime) pleg.Runtime) (*plegtest.Runt
 	rt.SetPods(list...)
 	g := pleg.NewGenericPLEG(
 		wrap(rt), 1+4*n, time.Second, pleg.NewCache(), clock.RealClock{}, pleg.WithLogger(logr.Discard()))
-	g.Relist()
+	_ = g.Relist(context.Background())
 	return rt, g
 }
 
@@ -39,7 +39,7 @@ func BenchmarkIdleRelist(b *testing.B) {
 			_, g := benchNode(n, polling)
 			b.ReportAllocs()
 			for b.Loop() {
-				g.Relist()
+				_ = g.Relist(b.Context())
 			}
 		})
 	}
@@ -51,10 +51,10 @@ func BenchmarkIdleRelistFreshPods(b *testing.B) {
 	for _, n := range []int{110, 1000, 10000} {
 		b.Run(fmt.Sprintf("pods=%d", n), func(b *testing.B) {
 			_, g := benchNode(n, func(rt *plegtest.Runtime) pleg.Runtime { return newAlternating(rt.Plain()) })
-			g.Relist()
+			_ = g.Relist(b.Context())
 			b.ReportAllocs()
 			for b.Loop() {
-				g.Relist()
+				_ = g.Relist(b.Context())
 			}
 		})
 	}
@@ -111,7 +111,7 @@ func BenchmarkChanged100At5ms(b *testing.B) {
 		}
 		round++
 		b.StartTimer()
-		g.Relist()
+		_ = g.Relist(b.Context())
 	}
 	if len(events) != 100 {
 		b.Fatalf("%d events", len(events))
@@ -151,7 +151,7 @@ func BenchmarkEverythingChanged(b *testing.B) {
 				}
 				round++
 				b.StartTimer()
-				g.Relist()
+				_ = g.Relist(b.Context())
 			}
 		})
 	}
@@ -163,7 +163,7 @@ func BenchmarkRequestedPodLists(b *testing.B) {
 	for _, n := range []int{1, 8, 9, 64} {
 		b.Run(fmt.Sprintf("pods=%d", n), func(b *testing.B) {
 			rt, g := benchNode(300, func(rt *plegtest.Runtime) pleg.Runtime { return rt })
-			g.Start()
+			g.Start(b.Context())
 			defer g.Stop()
 			round := 0
 			states := []pleg.State{pleg.ContainerStateExited, pleg.ContainerStateRunning}
@@ -209,12 +209,12 @@ func TestIdleRelistAllocatesAConstant(t *testing.T) {
 			}()
 		}
 		for cache.BlockedReaders() < 10 {
-			g.Relist()
+			_ = g.Relist(ctx)
 		}
 		for range 100 { // native histograms add the buckets that they need
-			g.Relist()
+			_ = g.Relist(ctx)
 		}
-		if got := testing.AllocsPerRun(100, g.Relist); got > 30 { // some 21
+		if got := testing.AllocsPerRun(100, func() { _ = g.Relist(ctx) }); got > 30 { // some 21
 			t.Errorf("%d pods: %v allocations a relist", n, got)
 		}
 		cancel()
@@ -236,7 +236,7 @@ func TestStepsAfterAStorm(t *testing.T) {
 		for range 50 {
 			began := time.Now()
 			g.RequestRelist("pod-00000")
-			g.Relist()
+			_ = g.Relist(t.Context())
 			least = min(least, time.Since(began))
 		}
 		return least
@@ -245,7 +245,7 @@ func TestStepsAfterAStorm(t *testing.T) {
 	for i := range 300_000 {
 		g.RequestRelist(types.UID(fmt.Sprintf("unknown-%06d", i)))
 	}
-	g.Relist()
+	_ = g.Relist(t.Context())
 	if after := fastest(); after > 10*before {
 		t.Errorf("a relist takes %v, and took %v before the storm", after, before)
 	}

@@ -146,7 +146,7 @@ func TestRule13StopEndsAHang(t *testing.T) {
 		}
 		n.g.Stop()
 		time.Sleep(time.Hour)
-		n.g.Start()
+		n.g.Start(t.Context())
 		time.Sleep(1200 * time.Millisecond)
 		if ok, err := n.g.Healthy(); !ok {
 			t.Error(err)

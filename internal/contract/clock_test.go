@@ -67,8 +67,8 @@ func TestStepWhileTheTimerIsSet(t *testing.T) {
 				defer rt.HangIgnoringCancel(plegtest.GetPods, plegtest.AnyPod)()
 				clk, next := newClock()
 				g := pleg.NewGenericPLEG(rt.Plain(), 0, time.Second, pleg.NewCache(), clk, pleg.WithLogger(logr.Discard()))
-				next.Store(int64(pleg.DefaultInspectionTimeout)) // when the first list has begun
-				go g.Relist()
+				next.Store(int64(pleg.DefaultRuntimeRequestTimeout)) // when the first list has begun
+				go g.Relist(t.Context())
 				synctest.Wait()
 				if got := g.HealthReport().RelistError; got == "" {
 					t.Error("the deadline of the list has not passed")
@@ -88,7 +88,7 @@ func TestStepWhileTheTimerIsSet(t *testing.T) {
 			}}
 			g := pleg.NewGenericPLEG(rt.Plain(), 0, time.Second, cache, clk, pleg.WithLogger(logr.Discard()))
 			clk.read.Store(int64(time.Second))
-			g.Start()
+			g.Start(t.Context())
 			defer g.Stop()
 			synctest.Wait()
 			if got := rt.Calls(plegtest.GetPods); got != 5 {
@@ -107,7 +107,7 @@ func TestClockThatShowsTheZeroTime(t *testing.T) {
 		clk := clocktesting.NewFakeClock(time.Time{})
 		cache := pleg.NewCache()
 		g := pleg.NewGenericPLEG(rt.Plain(), 0, time.Second, cache, clk, pleg.WithLogger(logr.Discard()))
-		g.Start()
+		g.Start(t.Context())
 		defer g.Stop()
 		synctest.Wait()
 		if ok, err := g.Healthy(); !ok {

@@ -100,7 +100,7 @@ func TestPlainCacheWithEveryFeature(t *testing.T) {
 		n := newPlainNode(t)
 		n.SetPods(pods(3)...)
 		events := n.g.Watch()
-		n.g.Relist()
+		n.relist()
 		if got := len(read(events)); got != 6 { // the sandboxes as well
 			t.Errorf("%d events", got)
 		}
@@ -129,7 +129,7 @@ func TestPlainCacheWithEveryFeature(t *testing.T) {
 		n.EmitOnChange(false)
 		heal := n.HangIgnoringCancel(plegtest.GetPodStatus, "pod-00001")
 		n.SetContainer("pod-00001", "x", pleg.ContainerStateRunning)
-		time.Sleep(pleg.DefaultInspectionTimeout + 2*time.Second)
+		time.Sleep(pleg.DefaultRuntimeRequestTimeout + 2*time.Second)
 		if s, err := n.cache.Get("pod-00001"); err == nil || len(s.ContainerStatuses) != 1 {
 			t.Errorf("the cache has %v, %v", s, err)
 		}
@@ -191,9 +191,9 @@ func TestCacheThatPanics(t *testing.T) {
 		pod := bare("a", plegtest.Running("a1"))
 		runtime.SetPods(pod, bare("b", plegtest.Running("b1")))
 		events := g.Watch()
-		g.Relist()
+		_ = g.Relist(t.Context())
 		want(t, "first", read(events), "a Started a1", "b Started b1")
-		g.Start()
+		g.Start(t.Context())
 		defer g.Stop()
 		time.Sleep(10 * time.Second)
 		want(t, "once they are inspected again", read(events), "a PodSync", "b PodSync")

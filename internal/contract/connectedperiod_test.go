@@ -22,7 +22,7 @@ func TestRule19LongPeriodIsHalfOfTheThreshold(t *testing.T) {
 		rt.SetPods(pods(1)...)
 		g := pleg.NewGenericPLEG(
 			rt.Plain(), 0, time.Hour, pleg.NewCache(), clock.RealClock{}, pleg.WithLogger(logr.Discard()))
-		g.Start()
+		g.Start(t.Context())
 		defer g.Stop()
 		for range 60 {
 			time.Sleep(time.Minute)

@@ -135,7 +135,7 @@ func TestExitHistoriesWithBadData(t *testing.T) {
 					}{s, source}
 				})
 				events := n.g.Watch()
-				n.g.Start()
+				n.g.Start(t.Context())
 				for range 40 {
 					switch intn(4) {
 					case 0:

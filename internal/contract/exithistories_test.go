@@ -150,7 +150,7 @@ func fuzzExits(t *testing.T, seed uint64) {
 			}
 		}
 	}
-	g.Start()
+	g.Start(t.Context())
 	synctest.Wait()
 	drain()
 	synced = true
@@ -261,7 +261,7 @@ func fuzzExits(t *testing.T, seed uint64) {
 				if running {
 					g.Stop()
 				} else {
-					g.Start()
+					g.Start(t.Context())
 				}
 				running = !running
 			}
@@ -277,7 +277,7 @@ func fuzzExits(t *testing.T, seed uint64) {
 			}
 			heals = nil
 			began := time.Now()
-			if !returns(30*time.Second, g.Relist) {
+			if !returns(30*time.Second, func() { _ = g.Relist(t.Context()) }) {
 				t.Errorf("Relist hangs since %v", began)
 			}
 			say("Relist took %v", time.Since(began))
@@ -310,7 +310,7 @@ func fuzzExits(t *testing.T, seed uint64) {
 	say("all that is told is so")
 	rt.Heal()
 	if !running {
-		g.Start()
+		g.Start(t.Context())
 	}
 	time.Sleep(2 * time.Minute)
 	synctest.Wait()

@@ -34,7 +34,7 @@ func FuzzListings(f *testing.F) {
 		var made map[string]bool
 		for range 20 {
 			listed = d.listing()
-			g.Relist()
+			_ = g.Relist(t.Context())
 			for len(events) > 0 {
 				e := <-events
 				key := fmt.Sprintf("%s/%s", e.ID, e.Data)

@@ -26,7 +26,7 @@ func TestCacheOfAStoppedGenerator(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.SetPods(bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1")))
-		n.g.Start()
+		n.g.Start(t.Context())
 		synctest.Wait()
 		n.g.Stop()
 		got := make(chan *pleg.PodStatus)
@@ -42,7 +42,7 @@ func TestCacheOfAStoppedGenerator(t *testing.T) {
 		if s, _, _ := n.cache.Lookup("a"); s != nil {
 			t.Errorf("from before: %v", s)
 		}
-		second.Relist()
+		_ = second.Relist(t.Context())
 		if s := <-got; len(s.ContainerStatuses) != 1 {
 			t.Errorf("the blocked reader got %v", s)
 		}
@@ -51,7 +51,7 @@ func TestCacheOfAStoppedGenerator(t *testing.T) {
 				t.Errorf("%s: %v, %v", uid, s, err)
 			}
 		}
-		for name, use := range map[string]func(){"Start": n.g.Start, "Relist": n.g.Relist} {
+		for name, use := range map[string]func(){"Start": func() { n.g.Start(t.Context()) }, "Relist": n.relist} {
 			func() {
 				defer func() {
 					if recover() == nil {
@@ -62,7 +62,7 @@ func TestCacheOfAStoppedGenerator(t *testing.T) {
 			}()
 		}
 		n.g.Stop()
-		second.Start()
+		second.Start(t.Context())
 		second.Stop()
 	})
 }
@@ -76,7 +76,7 @@ func TestPeriod(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			n := newNodeOf(t, polling)
 			n.Delay(plegtest.GetPods, plegtest.AnyPod, c.takes)
-			n.g.Start()
+			n.g.Start(t.Context())
 			time.Sleep(time.Minute + time.Millisecond)
 			if got := n.Calls(plegtest.GetPods); got != c.lists {
 				t.Errorf("a list takes %v: %d lists in a minute, not %d", c.takes, got, c.lists)
@@ -170,7 +170,7 @@ func TestMemoryIsBoundedByWhatExists(t *testing.T) {
 			rt.pods = []*pleg.Pod{bare(types.UID(a), plegtest.Running(a)), bare(types.UID(b), plegtest.Running(b))}
 			g.RequestRelist(nobody)
 			_, _ = cache.GetNewerThanContext(gone, nobody, clk.Now())
-			g.Relist()
+			_ = g.Relist(t.Context())
 			for len(events) > 0 {
 				<-events
 			}

@@ -67,7 +67,7 @@ func TestHandle(t *testing.T) {
 				if started {
 					n.start()
 				} else {
-					n.g.Relist()
+					n.relist()
 				}
 				ctx, cancel := context.WithCancel(t.Context())
 				h := n.handle(ctx, nil)
@@ -75,13 +75,13 @@ func TestHandle(t *testing.T) {
 				n.ExitContainer("b", "b1", 1, "Error")
 				n.SetPod(bare("c", plegtest.Created("c1")))
 				n.SetPod(plegtest.NewPod("d", plegtest.Running("d1")))
-				n.g.Relist()
+				n.relist()
 				h.want(t, "changes", "b Died b1", "c added with 1", "d added with 1", "d Started d1", "d Started d-sandbox")
 				n.g.RequestReinspect("c")
-				n.g.Relist()
+				n.relist()
 				h.want(t, "a reinspection", "c PodSync")
 				n.SetPods()
-				n.g.Relist()
+				n.relist()
 				h.want(t, "the end of all", "a removed with 0", "b Removed b1", "b Removed b2", "b removed with 2",
 					"c Died c1", "c Removed c1", "c removed with 1",
 					"d Died d1", "d Removed d1", "d Died d-sandbox", "d Removed d-sandbox", "d removed with 1")
@@ -108,7 +108,7 @@ func TestHandleIsCoalesced(t *testing.T) {
 			{bare("a", plegtest.Running("a2")), bare("c")},
 		} {
 			n.SetPods(list...)
-			n.g.Relist()
+			n.relist()
 		}
 		h.want(t, "at first", "a added with 1")
 		if r := n.g.HealthReport().NamedSubscribers; len(r) != 1 || r[0].Backlog != 2 {
@@ -131,7 +131,7 @@ func TestHandleEnds(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		stopped, cancelled := n.handle(t.Context(), nil), n.handle(ctx, nil)
 		stopped.want(t, "before Start")
-		n.g.Start()
+		n.g.Start(t.Context())
 		for _, h := range []*handled{stopped, cancelled} {
 			h.want(t, "after Start", "a added with 1", "a Started a1")
 		}
@@ -166,7 +166,7 @@ func TestHandlerUsesTheGenerator(t *testing.T) {
 		n.start()
 		inner := &handled{}
 		h := n.handle(t.Context(), func(line string) {
-			n.g.Relist()
+			n.relist()
 			n.g.RequestRelist("a")
 			_, _ = n.g.Healthy()
 			if line == "a Started a1" {
@@ -212,7 +212,7 @@ func TestHandlerFunctionsAreOptional(t *testing.T) {
 			func() { n.SetPods() },
 		} {
 			change()
-			n.g.Relist()
+			n.relist()
 			synctest.Wait()
 		}
 		for line, h := range handledBy {
@@ -245,7 +245,7 @@ func TestHandlerThatPanics(t *testing.T) {
 			t.Error("Handle has returned")
 		}()
 		n.RemovePod("a")
-		n.g.Relist()
+		n.relist()
 		synctest.Wait()
 		want(t, "another", read(events), "a Started a1", "a Died a1", "a Removed a1")
 		if got := n.g.HealthReport().Subscribers; got != 1 {
@@ -283,7 +283,7 @@ func TestHandlerWants(t *testing.T) {
 			{},
 		} {
 			n.SetPods(pods...)
-			n.g.Relist()
+			n.relist()
 			synctest.Wait()
 		}
 		h.want(t, "handled", "a added with 1", "a Started a1", "a Died a1", "a Removed a1", "a removed with 1",

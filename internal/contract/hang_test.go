@@ -110,7 +110,7 @@ func TestRule12SlowAfterOnePeriod(t *testing.T) {
 // is inspected again.
 func TestRule12Deadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNodeOf(t, polling, pleg.WithInspectionTimeout(10*time.Second))
+		n := newNodeOf(t, polling, pleg.WithRuntimeRequestTimeout(10*time.Second))
 		n.SetPods(pods(2)...)
 		heal := n.Hang(plegtest.GetPodStatus, "pod-00000")
 		n.start()
@@ -138,7 +138,7 @@ func TestRule12AnswerPastTheDeadline(t *testing.T) {
 		n.SetPods(bare("a", plegtest.Running("a1")))
 		events := n.g.Watch()
 		n.start()
-		time.Sleep(pleg.DefaultInspectionTimeout - 500*time.Millisecond)
+		time.Sleep(pleg.DefaultRuntimeRequestTimeout - 500*time.Millisecond)
 		want(t, "before the deadline", read(events))
 		time.Sleep(time.Second)
 		want(t, "past it", read(events), "a Started a1")

@@ -297,7 +297,7 @@ func (panicking) DescribeRuntime() string { panic("description") }
 func TestRule14ReportersPanic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetricsOf(t, func(rt *plegtest.Runtime) pleg.Runtime { return panicking{rt.Plain()} })
-		n.g.Relist()
+		n.relist()
 		if r := n.g.HealthReport(); !r.Healthy || r.Runtime != "" || len(r.CallsInFlight) != 0 {
 			t.Errorf("the report is %+v", r)
 		}

@@ -42,10 +42,13 @@ func (n *node) present() []*pleg.Pod {
 
 // start starts the generator until the test ends.
 func (n *node) start() {
-	n.g.Start()
+	n.g.Start(n.t.Context())
 	n.t.Cleanup(n.g.Stop)
 	synctest.Wait()
 }
+
+// relist is Relist. Where the list fails, what it leaves is what the test is about.
+func (n *node) relist() { _ = n.g.Relist(context.Background()) }
 
 // newNode makes a node for a synctest bubble, whose clock is the real one.
 func newNode(t *testing.T, opts ...pleg.Option) *node {

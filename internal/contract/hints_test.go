@@ -156,7 +156,7 @@ func TestRule16TooManyHints(t *testing.T) {
 		g := pleg.NewGenericPLEG(rt, 0, time.Hour, cache, clock.RealClock{},
 			pleg.WithRelistThreshold(2*time.Hour), pleg.WithLogger(logr.Discard()))
 		events := g.Watch()
-		g.Start()
+		g.Start(t.Context())
 		defer g.Stop()
 		time.Sleep(time.Minute)
 		read(events)
@@ -257,14 +257,14 @@ func TestRule16HintAheadWhilePeriodIsLong(t *testing.T) {
 			n.Inject(plegtest.Fault{Method: plegtest.GetPod, Times: 1, Delay: 5 * time.Millisecond, Stale: true})
 			sandboxGoes(n, 1)
 			time.Sleep(time.Millisecond)
-			n.g.Relist()
+			n.relist()
 		}},
 		"whose full list also serves a Relist": {listsOnly, 1, func(n *node) {
 			n.Inject(plegtest.Fault{Method: plegtest.GetPods, Times: 1, Delay: 20 * time.Millisecond})
-			go n.g.Relist()
+			go n.relist()
 			time.Sleep(5 * time.Millisecond)
 			sandboxGoes(n, 1)
-			n.g.Relist()
+			n.relist()
 			time.Sleep(20 * time.Millisecond)
 		}},
 		"whose full list was requested before": {listsOnly, 1, func(n *node) {

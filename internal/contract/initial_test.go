@@ -41,14 +41,14 @@ func TestInitial(t *testing.T) {
 			if started {
 				n.start()
 			}
-			n.g.Relist()
+			n.relist()
 			existed := []string{"=a Started a1", "=a Died a2", "=a Started a-sandbox"}
 			want(t, "Watch before Start", readNews(watch), existed...)
 			want(t, "Subscribe before Start", readNews(early), existed...)
 			n.ExitContainer("a", "a1", 1, "Error")
 			n.SetContainer("b", "b1", pleg.ContainerStateRunning)
 			n.SetPod(bare("c", plegtest.Exited("c1")))
-			n.g.Relist()
+			n.relist()
 			news := []string{"a Died a1", "b Started b1", "c Died c1"}
 			want(t, "changes", readNews(watch), news...)
 			want(t, "changes", readNews(early), news...)
@@ -57,11 +57,11 @@ func TestInitial(t *testing.T) {
 				"=a Died a1", "=a Died a2", "=a Started a-sandbox", "=b Started b1", "=c Died c1")
 			n.RemovePod("c")
 			n.SetPod(bare("d", plegtest.Running("d1")))
-			n.g.Relist()
+			n.relist()
 			n.SetPod(bare("c", plegtest.Running("c1")))
-			n.g.Relist()
+			n.relist()
 			n.g.RequestReinspect("d")
-			n.g.Relist()
+			n.relist()
 			want(t, "later", readNews(late), "c Removed c1", "d Started d1", "c Started c1", "d PodSync")
 			n.g.Stop()
 		})
@@ -106,11 +106,11 @@ func TestInitialForSlowSubscribers(t *testing.T) {
 				pod.Sandboxes = []*pleg.Container{plegtest.NewSandbox("s", pleg.ContainerStateRunning)}
 				n.SetPods(bare("0", plegtest.Running("01"), plegtest.Running("02")), pod)
 				early := n.g.Subscribe(t.Context(), 1)
-				n.g.Relist()
+				n.relist()
 				late := n.g.Subscribe(t.Context(), 1)
 				for _, change := range c.changes {
 					change(n)
-					n.g.Relist()
+					n.relist()
 				}
 				n.start()
 				for what, ch := range map[string]<-chan *pleg.PodLifecycleEvent{"early": early, "late": late} {
@@ -143,7 +143,7 @@ func TestInitialIsWhatTheFirstListShowed(t *testing.T) {
 			[]string{"=b Started b1", "=b Started b2", "b Died b1", "b Started b3"},
 		},
 		"it hangs": {
-			plegtest.Fault{PodUID: "b", Hang: true}, []pleg.Option{pleg.WithInspectionTimeout(5 * time.Second)},
+			plegtest.Fault{PodUID: "b", Hang: true}, []pleg.Option{pleg.WithRuntimeRequestTimeout(5 * time.Second)},
 			[]string{"b Started b3", "b Died b1", "=b Started b2"},
 		},
 		"it waits for another pod's": {
@@ -242,7 +242,7 @@ func TestInitialIsBounded(t *testing.T) {
 		pod := bare("a", plegtest.Running(id))
 		pod.Containers[0].Image = strings.Repeat("x", size)
 		rt.pods = []*pleg.Pod{pod}
-		g.Relist()
+		_ = g.Relist(t.Context())
 		clk.Step(time.Second)
 	}
 	before := heapInUse()

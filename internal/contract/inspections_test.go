@@ -67,7 +67,7 @@ func TestRule3EventComesAfterItsError(t *testing.T) {
 		cache := slowSetCache{pleg.NewCache()}
 		g := pleg.NewGenericPLEG(rt, 0, 0, cache, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
 		events := g.Subscribe(t.Context(), 0)
-		g.Start()
+		g.Start(t.Context())
 		defer g.Stop()
 		for range 20 {
 			e := <-events
@@ -121,21 +121,21 @@ func TestRule3SupersededStatusAtOneInstant(t *testing.T) {
 		g := pleg.NewGenericPLEG(rt, 0, time.Second, cache, clk, pleg.WithLogger(logr.Discard()))
 		events := g.Watch()
 		rt.SetPods(bare("a", plegtest.Running("a1")))
-		g.Relist()
+		_ = g.Relist(t.Context())
 		read(events)
 		release := make(chan struct{})
 		wait := func(context.Context) error { <-release; return nil }
 		rt.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Times: 1, Do: wait})
 		rt.ExitContainer("a", "a1", 7, "Error")
-		go g.Relist()
+		go g.Relist(t.Context())
 		synctest.Wait()
 		rt.SetContainer("a", "a2", pleg.ContainerStateRunning)
 		heal := rt.Hang(plegtest.GetPodStatus, "a") // the inspection after this one
-		go g.Relist()
+		go g.Relist(t.Context())
 		synctest.Wait()
 		minTime := clk.Now()
 		clk.Step(500 * time.Millisecond)
-		go g.Relist() // which finds no change
+		go g.Relist(t.Context()) // which finds no change
 		synctest.Wait()
 		close(release)
 		synctest.Wait()
@@ -161,16 +161,16 @@ func TestSupersededReinspectionAtOneInstant(t *testing.T) {
 		g := pleg.NewGenericPLEG(rt, 0, time.Second, pleg.NewCache(), clk, pleg.WithLogger(logr.Discard()))
 		events := g.Watch()
 		rt.SetPods(bare("a", plegtest.Running("a1")))
-		g.Relist()
+		_ = g.Relist(t.Context())
 		read(events)
 		release := make(chan struct{})
 		wait := func(context.Context) error { <-release; return nil }
 		rt.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Times: 1, Do: wait})
 		g.RequestReinspect("a")
-		go g.Relist()
+		go g.Relist(t.Context())
 		synctest.Wait()
 		rt.ExitContainer("a", "a1", 7, "Error")
-		go g.Relist()
+		go g.Relist(t.Context())
 		synctest.Wait()
 		close(release)
 		synctest.Wait()
@@ -319,7 +319,7 @@ func TestRule11LastIPsAreKept(t *testing.T) {
 			given := &pleg.PodStatus{ID: "a", IPs: step.ips, SandboxStatuses: step.sandboxes}
 			n.SetStatus("a", given)
 			n.g.RequestReinspect("a")
-			n.g.Relist()
+			n.relist()
 			if s, err := n.cache.Get("a"); err != nil || !slices.Equal(s.IPs, step.want) {
 				t.Errorf("step %d: %v %v, not %v", i, s.IPs, err, step.want)
 			}
@@ -377,7 +377,7 @@ func TestRule12SlowInspectionsAreBounded(t *testing.T) {
 			t.Error("it has not synced")
 		}
 		began := time.Now()
-		n.g.Relist()
+		n.relist()
 		if took := time.Since(began); took > 2*pleg.DefaultRelistPeriod {
 			t.Errorf("Relist took %v", took)
 		}

@@ -122,19 +122,19 @@ func TestMillionLabels(t *testing.T) {
 	g := pleg.NewGenericPLEG(rt.Plain(), 0, time.Hour, pleg.NewCache(), clock.RealClock{},
 		pleg.WithInspectionWorkers(1))
 	events := g.Watch()
-	g.Relist()
+	_ = g.Relist(t.Context())
 	read(events)
 	began := clock.RealClock{}.Now()
 	for i := range relists {
 		rt.SetPod(lists[i%2])
-		g.Relist()
+		_ = g.Relist(t.Context())
 	}
 	if took := (clock.RealClock{}).Since(began); took > enough {
 		t.Errorf("%d relists took %v", relists, took)
 	}
 	rt.SetContainer("a", "a1", pleg.ContainerStateExited)
 	rt.SetContainer("b", "b1", pleg.ContainerStateExited)
-	g.Relist()
+	_ = g.Relist(t.Context())
 	e := <-events
 	if line(e) != "a Died a1" || len(e.Pod.Labels) != million+1 {
 		t.Errorf("got %s of a pod with %d labels", line(e), len(e.Pod.Labels))
@@ -151,7 +151,7 @@ func TestLabelsAreNeverLogged(t *testing.T) {
 		note := func(what ...any) { fmt.Fprintln(&log, what...) }
 		lines := &logLines{}
 		logger := lines.logger(10)
-		n, reg := newNodeWithMetrics(t, pleg.WithLogger(logger), pleg.WithInspectionTimeout(5*time.Second))
+		n, reg := newNodeWithMetrics(t, pleg.WithLogger(logger), pleg.WithRuntimeRequestTimeout(5*time.Second))
 		events := n.g.Watch()
 		n.SetPod(labelled(secret, true))
 		n.start()

@@ -47,7 +47,7 @@ func TestStatusOfAnEvent(t *testing.T) {
 		step := func(what string, change func(), lines ...string) {
 			t.Helper()
 			change()
-			n.g.Relist()
+			n.relist()
 			want(t, what, readStatuses(events), lines...)
 		}
 		pod := plegtest.NewPod("a", plegtest.Running("a1"), plegtest.Exited("a2"), plegtest.Created("a3"))
@@ -239,20 +239,20 @@ func TestStatusesAreCoalesced(t *testing.T) {
 				sub := n.g.Subscribe(t.Context(), 4)
 				// One after the other, so that their order is known.
 				n.SetPod(bare("0", plegtest.Running("01"), plegtest.Running("02")))
-				n.g.Relist()
+				n.relist()
 				n.SetPod(bare("a", plegtest.Running("a1"), plegtest.Running("a2")))
-				n.g.Relist() // the channel is full
+				n.relist() // the channel is full
 				n.ExitContainer("0", "01", 0, "Completed")
 				n.ExitContainer("0", "02", 0, "Completed")
-				n.g.Relist()
+				n.relist()
 				for _, change := range append(c.meanwhile, func(*node) {}) {
 					change(n)
-					n.g.Relist()
+					n.relist()
 				}
 				var got []string
 				for range 20 {
 					got = append(got, readStatuses(sub)...)
-					n.g.Relist()
+					n.relist()
 				}
 				want(t, "events", got, append([]string{
 					"0 Started 01 running", "0 Started 02 running", "a Started a1 running", "a Started a2 running",
@@ -321,14 +321,14 @@ func TestStatusesAreBounded(t *testing.T) {
 		for i := range rounds {
 			running, exited := plegtest.Running(fmt.Sprint("c", i)), plegtest.Exited(fmt.Sprint("c", i))
 			pod = bare("a", running)
-			g.Relist()
+			_ = g.Relist(t.Context())
 			if i == 0 {
 				g.Subscribe(t.Context(), 0)               // nobody reads it
 				readStatuses(g.Subscribe(t.Context(), 1)) // nobody reads on
 			}
 			time.Sleep(time.Second)
 			pod = bare("a", exited)
-			g.Relist()
+			_ = g.Relist(t.Context())
 			time.Sleep(time.Second)
 		}
 		if grown := heapInUse() - before; grown > 15*size {

@@ -80,9 +80,9 @@ func TestLoggerUsesTheGenerator(t *testing.T) {
 		n.start()
 		fails := n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Err: errors.New("no")})
 		n.ExitContainer("a", "a1", 1, "")
-		n.g.Relist()
+		n.relist()
 		fails()
-		n.g.Relist()
+		n.relist()
 		if got := logged.Load(); got < 5 {
 			t.Errorf("%d lines", got)
 		}
@@ -91,6 +91,6 @@ func TestLoggerUsesTheGenerator(t *testing.T) {
 		synctest.Wait()
 		use()
 		close(hang)
-		n.g.Relist()
+		n.relist()
 	})
 }

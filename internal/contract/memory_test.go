@@ -106,7 +106,7 @@ func TestMemoryWhileFullListsFail(t *testing.T) {
 		rt, cache := newChurning(pods(10)...), pleg.NewCache()
 		g := pleg.NewGenericPLEG(rt, 100, time.Second, cache, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
 		g.Subscribe(t.Context(), 0) // nobody reads it
-		g.Start()
+		g.Start(t.Context())
 		defer g.Stop()
 		time.Sleep(500 * time.Millisecond)
 		rt.listsFail.Store(true)
@@ -168,7 +168,7 @@ func TestKnownPodBesideTooManyHints(t *testing.T) {
 				}}
 				g := pleg.NewGenericPLEG(rt, 0, time.Second, cache, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
 				events := g.Watch()
-				g.Start()
+				g.Start(t.Context())
 				defer g.Stop()
 				time.Sleep(500 * time.Millisecond)
 				read(events)
@@ -223,7 +223,7 @@ func BenchmarkHeapPerPod(b *testing.B) {
 			benchmarkHeap(b, pods, labels, func(rt *churning) any {
 				cache := pleg.NewCache()
 				g := pleg.NewGenericPLEG(rt, 0, time.Second, cache, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
-				g.Relist()
+				_ = g.Relist(b.Context())
 				if n := len(cache.GetAll()); n != pods {
 					b.Fatalf("%d pods", n)
 				}

@@ -55,7 +55,7 @@ func TestWithoutKubeletMetrics(t *testing.T) {
 				pleg.WithRegisterer(prometheus.WrapRegistererWith(prometheus.Labels{"generator": string(rune('a' + i))}, reg)),
 				pleg.WithoutKubeletMetrics(), pleg.WithNodeName("worker-1"))
 			n.SetPods(pods(1)...)
-			n.g.Relist()
+			n.relist()
 		}
 		families, err := reg.Gather()
 		if err != nil {
@@ -101,7 +101,7 @@ func TestNativeHistograms(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)
 		n.SetPods(pods(1)...)
 		n.Delay(plegtest.GetPods, plegtest.AnyPod, 30*time.Millisecond)
-		n.g.Relist()
+		n.relist()
 		families, err := reg.Gather()
 		if err != nil {
 			t.Fatal(err)

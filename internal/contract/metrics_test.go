@@ -23,7 +23,7 @@ func TestKubeletMetrics(t *testing.T) {
 		n.SetPods(
 			plegtest.NewPod("a", plegtest.Running("a1"), plegtest.Exited("a2")), plegtest.NewPod("b", plegtest.Created("b1")))
 		n.SetSandbox("b", "b-sandbox", pleg.ContainerStateExited)
-		n.g.Relist()
+		n.relist()
 		if err := testutil.GatherAndCompare(reg, strings.NewReader(`
 # HELP kubelet_pleg_discard_events The number of discard events in PLEG.
 # TYPE kubelet_pleg_discard_events counter
@@ -56,7 +56,7 @@ kubelet_evented_pleg_connection_success_count 0
 		}
 		// What vanished is not left standing.
 		n.SetPods()
-		n.g.Relist()
+		n.relist()
 		wantMetric(t, reg, "kubelet_running_pods", 0)
 		wantMetric(t, reg, "kubelet_running_containers", 0, "container_state", "exited")
 	})
@@ -66,7 +66,7 @@ kubelet_evented_pleg_connection_success_count 0
 // has a bucket for it.
 func TestRelistInProgressIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n, reg := newNodeWithMetrics(t, pleg.WithPollingOnly(), pleg.WithInspectionTimeout(time.Hour))
+		n, reg := newNodeWithMetrics(t, pleg.WithPollingOnly(), pleg.WithRuntimeRequestTimeout(time.Hour))
 		n.SetPods(pods(1)...)
 		heal := n.Hang(plegtest.GetPods, plegtest.AnyPod)
 		n.start()
@@ -132,7 +132,7 @@ func TestTwoGenerators(t *testing.T) {
 		c := newNode(t, pleg.WithRegisterer(prometheus.WrapRegistererWith(prometheus.Labels{"node": "b"}, reg)))
 		for i, n := range []*node{a, b, c} {
 			n.SetPods(pods(i + 1)...)
-			n.g.Relist()
+			n.relist()
 			if got := len(n.cache.GetAll()); got != i+1 {
 				t.Errorf("%d pods", got)
 			}
@@ -162,7 +162,7 @@ type measured struct {
 func TestMetricNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)
-		n.g.Relist()
+		n.relist()
 		problems, err := testutil.GatherAndLint(reg)
 		if err != nil {
 			t.Fatal(err)
@@ -181,13 +181,13 @@ func TestGaugesFollowEveryState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)
 		n.SetPods(bare("a", plegtest.Created("a1")))
-		n.g.Relist()
+		n.relist()
 		n.SetContainer("a", "a1", pleg.ContainerStateUnknown)
-		n.g.Relist()
+		n.relist()
 		wantMetric(t, reg, "kubelet_running_containers", 0, "container_state", "created")
 		wantMetric(t, reg, "kubelet_running_containers", 1, "container_state", "unknown")
 		n.SetPods()
-		n.g.Relist()
+		n.relist()
 		wantMetric(t, reg, "kubelet_running_containers", 0, "container_state", "created")
 		wantMetric(t, reg, "kubelet_running_containers", 0, "container_state", "unknown")
 	})
@@ -224,7 +224,7 @@ func TestSlowCollection(t *testing.T) {
 		}()
 		for range metrics {
 			before := time.Now()
-			n.g.Relist()
+			n.relist()
 			_, _ = n.g.Healthy()
 			synctest.Wait()
 			if time.Since(before) != 0 {
@@ -252,11 +252,11 @@ func TestRelistIntervalWithoutStoppedTime(t *testing.T) {
 			return 0
 		}
 		for _, relist := range []bool{false, true} {
-			n.g.Start()
+			n.g.Start(t.Context())
 			time.Sleep(3500 * time.Millisecond)
 			n.g.Stop()
 			if relist { // which is complete at once
-				n.g.Relist()
+				n.relist()
 			}
 			time.Sleep(time.Hour)
 		}
@@ -278,7 +278,7 @@ func TestPodWithTwoSandboxesIsCountedOnce(t *testing.T) {
 		n.SetPods(plegtest.NewPod("b"), &pleg.Pod{ID: "a", Name: "a", Namespace: "default", Sandboxes: []*pleg.Container{
 			plegtest.NewSandbox("a-1", first), plegtest.NewSandbox("a-2", second),
 		}})
-		n.g.Relist()
+		n.relist()
 	}
 	running, exited := pleg.ContainerStateRunning, pleg.ContainerStateExited
 	states(running, running)
@@ -290,7 +290,7 @@ func TestPodWithTwoSandboxesIsCountedOnce(t *testing.T) {
 	states(exited, exited)
 	wantMetric(t, reg, "kubelet_running_pods", 1)
 	n.SetPods()
-	n.g.Relist()
+	n.relist()
 	wantMetric(t, reg, "kubelet_running_pods", 0)
 }
 

@@ -168,7 +168,7 @@ func TestRule7InspectionsBetweenLists(t *testing.T) {
 			synctest.Wait()
 		}
 		n.RemoveContainer("a", "a1") // before any list shows it
-		n.g.Relist()
+		n.relist()
 		if s, err := n.cache.Get("a"); err != nil || len(s.ContainerStatuses) != 1 {
 			t.Errorf("%d containers, %v", len(s.ContainerStatuses), err)
 		}

@@ -350,13 +350,13 @@ func (m *model) heal(key string) {
 func (m *model) use(s step, uid types.UID) {
 	switch s.what {
 	case "relist":
-		m.joined.Go(m.g.Relist)
+		m.joined.Go(func() { _ = m.g.Relist(context.Background()) })
 	case "request relist":
 		m.g.RequestRelist(uid)
 	case "request reinspect":
 		m.g.RequestReinspect(uid)
 	case "start":
-		m.g.Start()
+		m.g.Start(context.Background())
 		m.started = true
 	case "stop":
 		began := time.Now()
@@ -460,7 +460,7 @@ func (m *model) end() {
 	for _, heal := range m.healings {
 		heal()
 	}
-	m.g.Start()
+	m.g.Start(context.Background())
 	for range 3 {
 		time.Sleep(2 * time.Minute)
 		for _, sub := range m.subs {

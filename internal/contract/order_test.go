@@ -23,7 +23,7 @@ func TestRule2HungPodDelaysNobody(t *testing.T) {
 		read(events)
 		n.SetContainer("pod-00000", "x", pleg.ContainerStateRunning)
 		n.ExitContainer("pod-00001", "pod-00001-a", 1, "")
-		if !atOnce(n.g.Relist) {
+		if !atOnce(n.relist) {
 			t.Error("Relist waits")
 		}
 		want(t, "at once", read(events), "pod-00001 Died pod-00001-a")
@@ -52,20 +52,20 @@ func TestRule2HungPodIsDeliveredAfterItsRelist(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.SetPods(bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1")))
-		n.g.Relist()
+		n.relist()
 		events := n.g.Watch()
 		read(events)
 		heal := n.HangIgnoringCancel(plegtest.GetPodStatus, "a")
 		n.ExitContainer("a", "a1", 1, "")
-		go n.g.Relist()
+		go n.relist()
 		time.Sleep(970 * time.Millisecond)
 		n.SetContainer("a", "a2", pleg.ContainerStateRunning)
 		n.ExitContainer("b", "b1", 1, "")
-		n.g.Relist()
+		n.relist()
 		want(t, "while it hangs", read(events), "b Died b1")
 		heal()
 		synctest.Wait()
-		n.g.Relist()
+		n.relist()
 		want(t, "then", read(events), "a Died a1", "a Started a2")
 	})
 }

@@ -114,13 +114,13 @@ func TestEventInALine(t *testing.T) {
 		pod.Name, pod.Namespace, pod.Containers[0].Name = "cart-0", "shop", "cart"
 		n.SetPod(pod)
 		events := n.g.Watch()
-		n.g.Relist()
+		n.relist()
 		n.g.RequestReinspect("uid")
-		n.g.Relist()
+		n.relist()
 		n.ExitContainer("uid", "0123456789abcdef", 137, "OOMKilled")
-		n.g.Relist()
+		n.relist()
 		n.RemovePod("uid")
-		n.g.Relist()
+		n.relist()
 		var lines []string
 		var logged bytes.Buffer
 		logger := textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(&logged)))
@@ -184,7 +184,7 @@ func TestSourceIsPassedThrough(t *testing.T) {
 		}
 		n.SetPod(podWith("first"))
 		events := n.g.Watch()
-		n.g.Relist()
+		n.relist()
 		e := <-events
 		if e.Pod.Source.([]string)[0] != "first" || e.Container.Source.(func() string)() != "first" {
 			t.Errorf("got %v %v", e.Pod.Source, e.Container)
@@ -196,7 +196,7 @@ func TestSourceIsPassedThrough(t *testing.T) {
 		}
 		inspections := n.Calls(plegtest.GetPodStatus)
 		n.SetPod(podWith("second"))
-		n.g.Relist()
+		n.relist()
 		want(t, "events of another Source", read(events))
 		if got := n.Calls(plegtest.GetPodStatus); got != inspections {
 			t.Errorf("another Source cost %d inspections", got-inspections)

@@ -22,13 +22,13 @@ func TestRelistGoesOnWhenItsListIsStopped(t *testing.T) {
 		n := newNodeOf(t, polling)
 		n.SetPods(bare("a", plegtest.Running("a1")))
 		heal := n.Hang(plegtest.GetPods, plegtest.AnyPod)
-		n.g.Start()
+		n.g.Start(t.Context())
 		synctest.Wait()
 		heal()
 		n.g.Stop()
 		heal = n.Hang(plegtest.GetPods, plegtest.AnyPod)
 		done := make(chan struct{})
-		go func() { defer close(done); n.g.Relist() }()
+		go func() { defer close(done); n.relist() }()
 		synctest.Wait()
 		heal() // the call in flight goes on hanging
 		n.g.Stop()
@@ -53,13 +53,13 @@ func TestRelistResolvesConflicts(t *testing.T) {
 					n.start()
 					time.Sleep(500 * time.Millisecond)
 				} else {
-					n.g.Relist()
+					n.relist()
 				}
 				read(events)
 				began := conflict(n)
 				lists := n.Calls(plegtest.GetPods)
 				done := make(chan struct{})
-				go func() { defer close(done); n.g.Relist() }()
+				go func() { defer close(done); n.relist() }()
 				time.Sleep(50 * time.Millisecond)
 				n.ExitContainer("a", "a1", 1, "Error")
 				<-done
@@ -82,7 +82,7 @@ func TestRelistResolvesConflicts(t *testing.T) {
 func conflict(n *node) time.Time {
 	n.SetPod(bare("slow", plegtest.Running("slow-1")))
 	n.Delay(plegtest.GetPodStatus, "slow", 20*time.Millisecond)
-	go n.g.Relist() // its list completes at once; so that there is a loop without Start
+	go n.relist() // its list completes at once; so that there is a loop without Start
 	time.Sleep(15 * time.Millisecond)
 	n.Inject(plegtest.Fault{Method: plegtest.GetPod, Times: 1, Stale: true, Delay: 15 * time.Millisecond})
 	n.g.RequestRelist("a")
@@ -138,7 +138,7 @@ func TestRelistEndsBesideEndlessConflicts(t *testing.T) {
 		for range 10 {
 			lists := f.lists.Load()
 			n.g.RequestRelist("a")
-			n.g.Relist()
+			n.relist()
 			if got := f.lists.Load() - lists; got > 4 {
 				t.Errorf("%d lists", got)
 			}
@@ -161,7 +161,7 @@ func TestRelistBesideConflictThatIsNotSettled(t *testing.T) {
 		n.Delay(plegtest.GetPodStatus, "b", 300*time.Millisecond)
 		n.Fail(plegtest.GetPod, "a", errors.New("no"))
 		done := make(chan struct{})
-		go func() { defer close(done); n.g.Relist() }()
+		go func() { defer close(done); n.relist() }()
 		time.Sleep(50 * time.Millisecond)
 		n.ExitContainer("a", "a1", 1, "Error")
 		n.ExitContainer("b", "b1", 1, "Error")
@@ -199,7 +199,7 @@ func TestRelistIsComplete(t *testing.T) {
 						uid := types.UID(fmt.Sprintf("pod-%05d", i))
 						n.SetPod(bare(uid, plegtest.NewContainer(fmt.Sprintf("%s-%d", uid, round/2), state)))
 					}
-					n.g.Relist()
+					n.relist()
 					if got := len(read(events)); round%2 == 1 && got != 50 {
 						t.Fatalf("round %d: %d events are there", round, got)
 					}
@@ -222,9 +222,9 @@ func TestRelistAllAtOnce(t *testing.T) {
 		n.Delay(plegtest.GetPods, plegtest.AnyPod, 5*time.Millisecond)
 		var wg sync.WaitGroup
 		for i := range 50 {
-			wg.Go(func() { n.g.Relist() })
+			wg.Go(func() { n.relist() })
 			if i == 20 {
-				n.g.Start()
+				n.g.Start(t.Context())
 			}
 			if i == 40 {
 				wg.Go(n.g.Stop)
@@ -248,7 +248,7 @@ func TestRelistAcrossStop(t *testing.T) {
 		events := n.g.Watch()
 		go func() {
 			defer close(done)
-			n.g.Relist()
+			n.relist()
 			if s, err := n.cache.Get("a"); err != nil || len(s.ContainerStatuses) != 1 {
 				t.Errorf("Relist returned, the cache has %v %v", s, err)
 			}
@@ -267,9 +267,9 @@ func TestRelistBesideThePeriod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, polling, pleg.WithInspectionWorkers(1))
 		n.SetPods(pods(5)...)
-		n.g.Relist()
+		n.relist()
 		time.Sleep(300 * time.Millisecond)
-		n.g.Start()
+		n.g.Start(t.Context())
 		synctest.Wait()
 		if got := n.Calls(plegtest.GetPods); got != 2 {
 			t.Errorf("%d lists: Start did not make one", got)
@@ -280,7 +280,7 @@ func TestRelistBesideThePeriod(t *testing.T) {
 		for i := range 5 {
 			n.g.RequestReinspect(types.UID(fmt.Sprintf("pod-%05d", i)))
 		}
-		n.g.Relist()
+		n.relist()
 		if got := n.Calls(plegtest.GetPods); got != 3 {
 			t.Errorf("%d lists: Relist made more than one", got)
 		}
@@ -295,7 +295,7 @@ func TestStartBesideRelist(t *testing.T) {
 		n.SetPods(pods(400)...)
 		n.Delay(plegtest.GetPodStatus, plegtest.AnyPod, 900*time.Millisecond) // in all 45 s
 		returned := make(chan struct{})
-		go func() { n.g.Relist(); close(returned) }()
+		go func() { n.relist(); close(returned) }()
 		synctest.Wait()
 		n.start()
 		time.Sleep(30 * time.Second)
@@ -308,7 +308,7 @@ func TestStartBesideRelist(t *testing.T) {
 		if got := n.Calls(plegtest.GetPods) - before; got < 9 {
 			t.Errorf("%d lists in the next 10 s", got)
 		}
-		go n.g.Relist()
+		go n.relist()
 		n.g.Stop()
 		synctest.Wait()
 		before = n.Calls(plegtest.GetPods)
@@ -329,7 +329,7 @@ func TestRelistWaitsForTheRightInspection(t *testing.T) {
 		n.start()
 		time.Sleep(50 * time.Millisecond)
 		n.ExitContainer("a", "a1", 5, "Error")
-		n.g.Relist()
+		n.relist()
 		if s, err := n.cache.Get("a"); err != nil || s.ContainerStatuses[0].ExitCode != 5 {
 			t.Errorf("Relist returned; the cache has %v %v", s, err)
 		}
@@ -343,7 +343,7 @@ func TestRelistWaitsForTheRightInspection(t *testing.T) {
 		}()
 		time.Sleep(20 * time.Millisecond)
 		began := time.Now()
-		n.g.Relist()
+		n.relist()
 		if took := time.Since(began); took > 200*time.Millisecond {
 			t.Errorf("Relist took %v", took)
 		}
@@ -364,7 +364,7 @@ func TestRelistWaitsForNobodyInVain(t *testing.T) {
 		n.ExitContainer("pod-00000", "pod-00000-a", 1, "")
 		n.g.RequestRelist("pod-00000")
 		time.Sleep(1500 * time.Millisecond)
-		if !atOnce(n.g.Relist) {
+		if !atOnce(n.relist) {
 			t.Error("Relist waits for a pod that hangs")
 		}
 		heal()
@@ -373,7 +373,7 @@ func TestRelistWaitsForNobodyInVain(t *testing.T) {
 		heal = n.HangIgnoringCancel(plegtest.GetPodStatus, "pod-00001")
 		n.ExitContainer("pod-00001", "pod-00001-a", 1, "")
 		done := make(chan struct{})
-		go func() { defer close(done); n.g.Relist() }()
+		go func() { defer close(done); n.relist() }()
 		synctest.Wait()
 		n.RemovePod("pod-00001")
 		n.g.RequestRelist("pod-00001")
@@ -383,12 +383,12 @@ func TestRelistWaitsForNobodyInVain(t *testing.T) {
 		default:
 			t.Error("Relist goes on waiting for a pod that is gone")
 		}
-		if !atOnce(n.g.Relist) {
+		if !atOnce(n.relist) {
 			t.Error("Relist waits for a pod that is gone")
 		}
 		n.SetPod(bare("pod-00001", plegtest.Running("again")))
 		time.AfterFunc(300*time.Millisecond, heal)
-		n.g.Relist()
+		n.relist()
 		if s, err := n.cache.Get("pod-00001"); err != nil || len(s.ContainerStatuses) != 1 {
 			t.Errorf("Relist did not wait for the pod that came back: %v %v", s, err)
 		}
@@ -407,7 +407,7 @@ func TestRelistDoesNotWaitForGonePod(t *testing.T) {
 		n.SetPods()
 		n.g.RequestRelist("a")
 		synctest.Wait()
-		if !returns(time.Hour, n.g.Relist) {
+		if !returns(time.Hour, n.relist) {
 			t.Error("Relist waits for the inspection of a pod that is gone")
 		}
 		heal()
@@ -420,16 +420,16 @@ func TestRelistBesideHungPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.SetPods(pods(2)...)
-		n.g.Relist()
+		n.relist()
 		events := n.g.Watch()
 		read(events)
 		heal := n.HangIgnoringCancel(plegtest.GetPodStatus, "pod-00000")
 		n.ExitContainer("pod-00000", "pod-00000-a", 1, "")
-		go n.g.Relist()
+		go n.relist()
 		time.Sleep(970 * time.Millisecond)
 		n.SetContainer("pod-00000", "x", pleg.ContainerStateRunning)
 		n.ExitContainer("pod-00001", "pod-00001-a", 1, "")
-		n.g.Relist()
+		n.relist()
 		want(t, "when Relist returns", read(events), "pod-00001 Died pod-00001-a")
 		heal()
 		n.g.Stop()
@@ -444,10 +444,10 @@ func TestRelistBesideExpiredList(t *testing.T) {
 		time.Sleep(500 * time.Millisecond)
 		heal := n.HangIgnoringCancel(plegtest.GetPods, plegtest.AnyPod)
 		time.Sleep(time.Second)
-		if !returns(3*time.Minute, n.g.Relist) {
+		if !returns(3*time.Minute, n.relist) {
 			t.Error("the first Relist did not return")
 		}
-		if !returns(time.Hour, n.g.Relist) {
+		if !returns(time.Hour, n.relist) {
 			t.Error("the second Relist did not return")
 		}
 		heal()
@@ -462,13 +462,13 @@ func TestExpiredListComesBack(t *testing.T) {
 		n := newNodeOf(t, func(rt *plegtest.Runtime) pleg.Runtime { return late{rt.Plain(), answer, nil} })
 		n.SetPods(bare("a", plegtest.Running("a1")))
 		events := n.g.Watch()
-		n.g.Relist() // until the deadline
+		n.relist() // until the deadline
 		n.start()
 		time.Sleep(time.Second)
 		close(answer)
 		synctest.Wait()
 		want(t, "events", read(events), "a Started a1")
-		n.g.Relist()
+		n.relist()
 		healthy(t, n.g)
 	})
 }

@@ -297,7 +297,7 @@ func TestPodListSlotsAreReleasedOnce(t *testing.T) {
 		}
 		defer n.Hang(plegtest.GetPod, plegtest.AnyPod)()
 		n.g.RequestRelist("pod-00000")
-		time.Sleep(pleg.DefaultInspectionTimeout + time.Second)
+		time.Sleep(pleg.DefaultRuntimeRequestTimeout + time.Second)
 		if got := n.InFlight(plegtest.GetPod); got != 0 {
 			t.Errorf("%d single-pod relists are left past their deadline", got)
 		}

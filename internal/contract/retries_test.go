@@ -172,7 +172,7 @@ func TestRule8And12LongPeriod(t *testing.T) {
 				attempts <- time.Since(began) / time.Second
 				return errors.New("broken")
 			}})
-			g.Start()
+			g.Start(t.Context())
 			time.Sleep(170 * time.Second)
 			g.Stop()
 			var got []time.Duration
@@ -190,8 +190,8 @@ func TestRule8And12LongPeriod(t *testing.T) {
 		rt.SetPods(pods(1)...)
 		g := pleg.NewGenericPLEG(rt.Plain(), 0, time.Hour, cache, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
 		defer rt.Hang(plegtest.GetPodStatus, plegtest.AnyPod)()
-		g.Start()
-		time.Sleep(pleg.DefaultInspectionTimeout + time.Second)
+		g.Start(t.Context())
+		time.Sleep(pleg.DefaultRuntimeRequestTimeout + time.Second)
 		if _, err := cache.Get("pod-00000"); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("the error is %v", err)
 		}

@@ -58,7 +58,7 @@ func TestRule20ExitsOfStatusesAreBounded(t *testing.T) {
 	inspect := func(times int) {
 		for range times {
 			g.RequestReinspect("a")
-			g.Relist()
+			_ = g.Relist(t.Context())
 		}
 	}
 	inspect(10)
@@ -89,7 +89,7 @@ func TestRule14CachePanicAndFreshness(t *testing.T) {
 		rt.SetPods(bare("a", plegtest.Running("a1")))
 		cache := pleg.NewCache()
 		g := pleg.NewGenericPLEG(rt, 0, 0, &panicsAtExits{Cache: cache}, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
-		g.Start()
+		g.Start(t.Context())
 		defer g.Stop()
 		time.Sleep(1500 * time.Millisecond)
 		rt.ExitContainer("a", "a1", 1, "Error")
@@ -165,7 +165,7 @@ func TestExitStreamIgnoresCancellation(t *testing.T) {
 		s := &stubborn{Runtime: rt.Plain(), release: make(chan struct{}), watches: new(atomic.Int64)}
 		g := pleg.NewGenericPLEG(s, 0, 0, pleg.NewCache(), clock.RealClock{}, pleg.WithLogger(logr.Discard()))
 		events := g.Watch()
-		g.Start()
+		g.Start(t.Context())
 		synctest.Wait()
 		read(events)
 		began := time.Now()
@@ -173,7 +173,7 @@ func TestExitStreamIgnoresCancellation(t *testing.T) {
 		if took := time.Since(began); took > 6*time.Second {
 			t.Errorf("Stop took %v", took)
 		}
-		g.Start()
+		g.Start(t.Context())
 		time.Sleep(time.Minute)
 		(*s.observe.Load())(exitOf("a1", 1))
 		time.Sleep(time.Minute)

@@ -2,6 +2,7 @@ package contract_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -30,7 +31,7 @@ func TestStopBesideRelist(t *testing.T) {
 		n.Delay(plegtest.GetPods, plegtest.AnyPod, 20*time.Second)
 		n.g.RequestReinspect("pod-00000")
 		done := make(chan struct{})
-		go func() { defer close(done); n.g.Relist() }()
+		go func() { defer close(done); n.relist() }()
 		time.Sleep(100 * time.Millisecond)
 		before := time.Now()
 		n.g.Stop()
@@ -48,8 +49,8 @@ func TestStartTwiceStopTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, polling)
 		n.g.Stop() // before Start
-		n.g.Start()
-		n.g.Start()
+		n.g.Start(t.Context())
+		n.g.Start(t.Context())
 		time.Sleep(5*time.Second + time.Millisecond)
 		n.g.Stop()
 		n.g.Stop()
@@ -71,7 +72,7 @@ func TestStopAndStartAgain(t *testing.T) {
 		n.SetPods(bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1")))
 		events := n.g.Watch()
 		sub := n.g.Subscribe(t.Context(), 10)
-		n.g.Start()
+		n.g.Start(t.Context())
 		synctest.Wait()
 		n.g.Stop()
 		want(t, "watch", read(events), "a Started a1", "b Started b1")
@@ -95,7 +96,7 @@ func TestStopCancels(t *testing.T) {
 		n := newNode(t)
 		n.SetPods(pods(20)...)
 		heal := n.Hang(plegtest.GetPodStatus, plegtest.AnyPod)
-		n.g.Start()
+		n.g.Start(t.Context())
 		synctest.Wait()
 		began := time.Now()
 		n.g.Stop()
@@ -132,7 +133,7 @@ func TestStopWaitsForWhatItCancels(t *testing.T) {
 			return slowToReturn{rt.Plain(), map[types.UID]time.Duration{"pod-00000": time.Second, "pod-00001": 2 * time.Second}}
 		})
 		n.SetPods(pods(2)...)
-		n.g.Start()
+		n.g.Start(t.Context())
 		synctest.Wait()
 		began := time.Now()
 		n.g.Stop()
@@ -149,7 +150,7 @@ func TestStopDuringHungCalls(t *testing.T) {
 		n := newNodeOf(t, polling)
 		n.SetPods(pods(3)...)
 		healStatus := n.HangIgnoringCancel(plegtest.GetPodStatus, "pod-00001")
-		n.g.Start()
+		n.g.Start(t.Context())
 		time.Sleep(2500 * time.Millisecond)
 		healList := n.HangIgnoringCancel(plegtest.GetPods, plegtest.AnyPod)
 		time.Sleep(time.Second)
@@ -158,7 +159,7 @@ func TestStopDuringHungCalls(t *testing.T) {
 		if took := time.Since(began); took > 10*time.Second {
 			t.Errorf("Stop took %v", took)
 		}
-		n.g.Start()
+		n.g.Start(t.Context())
 		time.Sleep(time.Minute)
 		if got := n.MaxInFlight(plegtest.GetPods); got != 1 {
 			t.Errorf("%d lists at once", got)
@@ -184,7 +185,7 @@ func TestAnswerAfterStop(t *testing.T) {
 		answer := make(chan struct{})
 		n := newNodeOf(t, func(rt *plegtest.Runtime) pleg.Runtime { return late{rt.Plain(), nil, answer} })
 		n.SetPods(pods(1)...)
-		n.g.Start()
+		n.g.Start(t.Context())
 		synctest.Wait()
 		n.g.Stop()
 		close(answer)
@@ -206,7 +207,7 @@ func TestStopCancelsWhatTheLoopBeginsLast(t *testing.T) {
 		gate := make(chan struct{})
 		cache := &slowCache{pleg.NewCache(), func() { <-gate }}
 		g := pleg.NewGenericPLEG(rt.Plain(), 0, 0, cache, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
-		g.Start()
+		g.Start(t.Context())
 		synctest.Wait() // in UpdateTime
 		heal := rt.Hang(plegtest.GetPods, plegtest.AnyPod)
 		go func() {
@@ -231,7 +232,7 @@ func TestStopAtTheMomentOfARelist(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			rt := plegtest.NewRuntime()
 			g := pleg.NewGenericPLEG(rt.Plain(), 0, 0, pleg.NewCache(), clock.RealClock{}, pleg.WithLogger(logr.Discard()))
-			g.Start()
+			g.Start(t.Context())
 			time.Sleep(500 * time.Millisecond)
 			heal := rt.Hang(plegtest.GetPods, plegtest.AnyPod)
 			time.Sleep(500 * time.Millisecond)
@@ -250,11 +251,11 @@ func TestStopKeepsRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, polling)
 		n.SetPods(bare("a", plegtest.Running("a1")))
-		n.g.Relist()
+		n.relist()
 		events := n.g.Watch()
 		read(events)
 		heal := n.Hang(plegtest.GetPodStatus, "a")
-		n.g.Start()
+		n.g.Start(t.Context())
 		n.g.RequestReinspect("a")
 		synctest.Wait()
 		n.g.Stop()
@@ -266,5 +267,80 @@ func TestStopKeepsRequests(t *testing.T) {
 		}
 		synctest.Wait()
 		want(t, "more", read(events))
+	})
+}
+
+// The end of the context of Start does what Stop does; a Start right after it starts anew.
+func TestStartEndsWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(pods(1)...)
+		n.t.Cleanup(n.g.Stop)
+		ctx, cancel := context.WithCancel(t.Context())
+		n.g.Start(ctx)
+		events := n.g.Subscribe(t.Context(), 10)
+		time.Sleep(time.Second)
+		cancel()
+		for range events { // closed, as by Stop
+		}
+		synctest.Wait()
+		before := n.Calls(plegtest.GetPods)
+		time.Sleep(10 * time.Second)
+		if got := n.Calls(plegtest.GetPods); got != before {
+			t.Errorf("%d lists after the end", got-before)
+		}
+
+		ctx, cancel = context.WithCancel(t.Context())
+		n.g.Start(ctx)
+		cancel()
+		n.g.Start(t.Context())
+		time.Sleep(10*time.Second + time.Millisecond)
+		if got := n.Calls(plegtest.GetPods) - before; got < 11 {
+			t.Errorf("%d lists in ten seconds", got)
+		}
+		n.g.Stop()
+		ctx, cancel = context.WithCancel(t.Context())
+		n.g.Start(ctx)
+		n.g.Stop()
+		n.g.Start(t.Context())
+		cancel() // of a run that has been stopped
+		synctest.Wait()
+		before = n.Calls(plegtest.GetPods)
+		time.Sleep(10 * time.Second)
+		if got := n.Calls(plegtest.GetPods) - before; got != 10 {
+			t.Errorf("%d lists of the last run in ten seconds", got)
+		}
+	})
+}
+
+// Relist returns the error of the list, or why it does not wait on.
+func TestRelistSaysWhetherItSucceeded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(pods(1)...)
+		if err := n.g.Relist(t.Context()); err != nil {
+			t.Error(err)
+		}
+		broken := errors.New("broken")
+		heal := n.Fail(plegtest.GetPods, plegtest.AnyPod, broken)
+		if err := n.g.Relist(t.Context()); !errors.Is(err, broken) {
+			t.Errorf("a list that fails: %v", err)
+		}
+		heal()
+		heal = n.Hang(plegtest.GetPods, plegtest.AnyPod)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := n.g.Relist(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a list that hangs: %v", err)
+		}
+		if err := n.g.Relist(t.Context()); err == nil {
+			t.Error("no error, although the list has passed its deadline")
+		}
+		heal()
+		synctest.Wait() // the list has returned
+		if err := n.g.Relist(t.Context()); err != nil {
+			t.Error(err)
+		}
+		n.g.Stop()
 	})
 }

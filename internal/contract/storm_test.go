@@ -20,7 +20,7 @@ import (
 func TestStorm(t *testing.T) {
 	for seed := range uint64(6) {
 		synctest.Test(t, func(t *testing.T) {
-			n := newNode(t, pleg.WithInspectionTimeout(5*time.Second))
+			n := newNode(t, pleg.WithRuntimeRequestTimeout(5*time.Second))
 			defer n.Heal()
 			n.EmitOnChange(true)
 			ctx, cancel := context.WithCancel(t.Context())
@@ -32,13 +32,13 @@ func TestStorm(t *testing.T) {
 						uid := types.UID(fmt.Sprint("p", rnd.IntN(6)))
 						switch rnd.IntN(16) {
 						case 0:
-							n.g.Start()
+							n.g.Start(t.Context())
 						case 1:
 							if rnd.IntN(3) == 0 {
 								n.g.Stop()
 							}
 						case 2:
-							n.g.Relist()
+							n.relist()
 						case 3:
 							n.g.RequestRelist(uid)
 						case 4:
@@ -53,7 +53,7 @@ func TestStorm(t *testing.T) {
 									case 0:
 										n.g.Stop()
 									case 1:
-										n.g.Relist()
+										n.relist()
 									default:
 										for range n.g.Subscribe(c, 1) {
 											break
@@ -111,7 +111,7 @@ func TestStorm(t *testing.T) {
 			n.Heal()
 			n.start()
 			time.Sleep(2 * time.Minute)
-			n.g.Relist()
+			n.relist()
 			healthy(t, n.g)
 			r := n.g.HealthReport()
 			if len(r.FailingPods)+len(r.CallsInFlight) > 0 || r.Subscribers > 0 || r.BlockedReaders > 0 {

@@ -24,7 +24,7 @@ func TestRule17ConnectionIsFollowedByFullRelist(t *testing.T) {
 		rt := plegtest.NewRuntime()
 		rt.SetPods(bare("pod-00000", plegtest.Running("pod-00000-a")))
 		g := pleg.NewGenericPLEG(rt, 0, time.Hour, pleg.NewCache(), clock.RealClock{}, pleg.WithLogger(logr.Discard()))
-		g.Start()
+		g.Start(t.Context())
 		defer g.Stop()
 		events := g.Watch()
 		time.Sleep(time.Second)
@@ -377,7 +377,7 @@ func TestRule16OddSource(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			stopped := make(chan struct{})
 			n, reg := newNodeWithMetricsOf(t, func(rt *plegtest.Runtime) pleg.Runtime { return odd{rt, late, stopped} })
-			n.g.Start()
+			n.g.Start(t.Context())
 			synctest.Wait()
 			if !late {
 				wantMetric(t, reg, "kubelet_evented_pleg_connection_success_count", 1)
@@ -407,7 +407,7 @@ func TestStopInEveryStateOfTheStream(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := newNode(t)
 				prepare(n)
-				n.g.Start()
+				n.g.Start(t.Context())
 				synctest.Wait()
 				if got := n.g.HealthReport().Stream.State; string(got) != name {
 					t.Errorf("the stream is %s", got)
@@ -434,10 +434,10 @@ func TestStreamIgnoresCancellation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		heal := n.HangIgnoringCancel(plegtest.WatchContainerEvents, plegtest.AnyPod)
-		n.g.Start()
+		n.g.Start(t.Context())
 		synctest.Wait()
 		n.g.Stop()
-		n.g.Start()
+		n.g.Start(t.Context())
 		time.Sleep(10 * time.Minute)
 		if got := n.MaxInFlight(plegtest.WatchContainerEvents); got != 1 {
 			t.Errorf("%d streams at once", got)
@@ -458,7 +458,7 @@ func TestIdleStreamCostsNoCalls(t *testing.T) {
 		for i, opt := range []pleg.Option{pleg.WithPollingOnly(), pleg.WithRelistThreshold(0)} {
 			n := newNode(t, opt)
 			n.SetPods(pods(50)...)
-			n.g.Start()
+			n.g.Start(t.Context())
 			time.Sleep(10500 * time.Millisecond)
 			n.ResetCalls()
 			time.Sleep(10 * time.Minute)

@@ -20,7 +20,7 @@ func TestSubscribeOptions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.SetPods(bare("a", plegtest.Running("a1")))
-		n.g.Relist()
+		n.relist()
 		for name, opts := range map[string][]pleg.SubscribeOption{
 			"nil option":      {nil, pleg.WithName(""), nil},
 			"empty name last": {pleg.WithName("x"), pleg.WithName("")},
@@ -58,7 +58,7 @@ func TestNamedSubscribers(t *testing.T) {
 		}
 
 		rt.SetPods(bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1")))
-		g.Relist()
+		_ = g.Relist(t.Context())
 		g.Subscribe(t.Context(), 0)
 		subscribe(t.Context(), 100, "up to date")
 		clk.Step(time.Second)
@@ -82,12 +82,12 @@ func TestNamedSubscribers(t *testing.T) {
 		check("one of them has ended",
 			pleg.SubscriberReport{Name: "slow", Subscriptions: 1, Backlog: 1, BehindSince: at(1)}, upToDate, odd)
 		rt.ExitContainer("a", "a1", 0, "Completed")
-		g.Relist()
+		_ = g.Relist(t.Context())
 		clk.Step(time.Second)
 		rt.RemovePod("a")
-		g.Relist()
+		_ = g.Relist(t.Context())
 		want(t, "slow", read(slow), "a Started a1")
-		g.Relist()
+		_ = g.Relist(t.Context())
 		want(t, "slow", read(slow), "b Started b1")
 		odd.Backlog = 1 // a has come and gone for it
 		check("the oldest change counts",

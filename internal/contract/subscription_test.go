@@ -109,24 +109,24 @@ func TestRule4DiscardedTransitionsAreCounted(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)
 		n.SetPods(bare("first", plegtest.Running("first-1")))
 		sub := n.g.Subscribe(t.Context(), 1)
-		n.g.Relist() // fills the channel
+		n.relist() // fills the channel
 		n.SetPod(bare("a", plegtest.Running("a1")))
-		n.g.Relist()
+		n.relist()
 		wantMetric(t, reg, "kubelet_pleg_discard_events", 0)
 		n.ExitContainer("a", "a1", 0, "Completed")
-		n.g.Relist()
+		n.relist()
 		wantMetric(t, reg, "kubelet_pleg_discard_events", 1) // Started, superseded by Died
 		n.RemovePod("a")
-		n.g.Relist()
+		n.relist()
 		wantMetric(t, reg, "kubelet_pleg_discard_events", 3) // Died and Removed of what was never delivered
 		n.RemovePod("first")
-		n.g.Relist()
+		n.relist()
 		want(t, "first", read(sub), "first Started first-1")
 		for _, next := range []string{"first Died first-1", "first Removed first-1"} {
-			n.g.Relist()
+			n.relist()
 			want(t, "without Start, Relist fills", read(sub), next)
 		}
-		n.g.Relist()
+		n.relist()
 		want(t, "in the end", read(sub))
 		wantMetric(t, reg, "kubelet_pleg_discard_events", 3)
 	})
@@ -143,7 +143,7 @@ func TestSubscriptionEndsWithItsContext(t *testing.T) {
 				}
 				ctx, cancel := context.WithCancel(t.Context())
 				sub := n.g.Subscribe(ctx, capacity)
-				n.g.Relist()
+				n.relist()
 				synctest.Wait()
 				cancel()
 				synctest.Wait()
@@ -155,7 +155,7 @@ func TestSubscriptionEndsWithItsContext(t *testing.T) {
 					t.Errorf("%d subscriptions left", got)
 				}
 				n.ExitContainer("pod-00000", "pod-00000-a", 0, "")
-				n.g.Relist()
+				n.relist()
 			})
 		}
 	}
@@ -244,19 +244,19 @@ func TestRule4UpdatesAreCoalesced(t *testing.T) {
 		}, []string{"a Died a1", "a Removed a1", "b Died b1", "b Removed b1", "b Started b2"}},
 		"a pod comes, goes and comes": {func(n *node) {
 			n.SetPod(bare("c", plegtest.Running("c1")))
-			n.g.Relist()
+			n.relist()
 			n.RemovePod("c")
-			n.g.Relist()
+			n.relist()
 			n.SetPod(bare("c", plegtest.Running("c2")))
 		}, []string{"c Started c2"}},
 		"a PodSync and then a change": {func(n *node) {
 			n.g.RequestReinspect("a")
-			n.g.Relist()
+			n.relist()
 			n.ExitContainer("a", "a1", 1, "")
 		}, []string{"a Died a1", "a PodSync"}},
 		"a PodSync of a pod that is gone": {func(n *node) {
 			n.g.RequestReinspect("a")
-			n.g.Relist()
+			n.relist()
 			n.RemovePod("a")
 		}, []string{"a Died a1", "a Removed a1"}},
 	} {
@@ -265,9 +265,9 @@ func TestRule4UpdatesAreCoalesced(t *testing.T) {
 				n := newNode(t)
 				n.SetPods(bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1")))
 				sub := n.g.Subscribe(t.Context(), 2)
-				n.g.Relist() // fills the channel
+				n.relist() // fills the channel
 				c.meanwhile(n)
-				n.g.Relist()
+				n.relist()
 				want(t, "before", read(sub), "a Started a1", "b Started b1")
 				n.start()
 				var got []string
@@ -299,7 +299,7 @@ func TestRule4PodComesBack(t *testing.T) {
 			{[]*pleg.Pod{bare("a", plegtest.Running("a2"))}, []string{"a Started a2"}},
 		} {
 			n.SetPods(step.pods...)
-			n.g.Relist()
+			n.relist()
 			want(t, "events", read(events), step.events...)
 			if got := n.g.HealthReport().Pods; got != len(step.pods) {
 				t.Errorf("the report has %d pods", got)
@@ -314,13 +314,13 @@ func TestRule4WhatIsOnlyAddedIsNotDiscarded(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)
 		n.SetPods(bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1")))
 		n.g.Subscribe(t.Context(), 1)
-		n.g.Relist() // fills the channel with a; b waits
+		n.relist() // fills the channel with a; b waits
 		n.SetContainer("a", "a2", pleg.ContainerStateRunning)
 		n.SetContainer("b", "b2", pleg.ContainerStateRunning)
-		n.g.Relist()
+		n.relist()
 		wantMetric(t, reg, "kubelet_pleg_discard_events", 0)
 		n.ExitContainer("a", "a2", 1, "")
-		n.g.Relist()
+		n.relist()
 		wantMetric(t, reg, "kubelet_pleg_discard_events", 1)
 	})
 }
@@ -331,7 +331,7 @@ func TestBacklogCountsWhatIsHalfDelivered(t *testing.T) {
 		n := newNode(t)
 		n.SetPods(bare("a", plegtest.Running("a1"), plegtest.Running("a2"), plegtest.Running("a3")))
 		n.g.Subscribe(t.Context(), 1)
-		n.g.Relist()
+		n.relist()
 		if got := n.g.HealthReport().Backlog; got != 1 {
 			t.Errorf("a backlog of %d pods", got)
 		}
@@ -345,14 +345,14 @@ func TestStopInTheMiddleOfADelivery(t *testing.T) {
 		rt.SetPods(bare("a", plegtest.Running("a1"), plegtest.Running("a2"), plegtest.Running("a3")))
 		g := pleg.NewGenericPLEG(rt, 1, 0, pleg.NewCache(), clock.RealClock{}, pleg.WithLogger(logr.Discard()))
 		events := g.Watch()
-		g.Start()
+		g.Start(t.Context())
 		synctest.Wait()
 		g.Stop()
 		want(t, "the channel", read(events), "a Started a1")
 		rt.SetPod(bare("b", plegtest.Running("b1")))
-		g.Relist()
+		_ = g.Relist(t.Context())
 		want(t, "without Start", read(events), "a Started a2")
-		g.Start()
+		g.Start(t.Context())
 		var got []string
 		for range 2 {
 			synctest.Wait()
@@ -370,14 +370,14 @@ func TestLastEventsHaveTheLastListing(t *testing.T) {
 		n := newNode(t)
 		n.SetPods(bare("a", plegtest.Running("a1")))
 		events := n.g.Watch()
-		n.g.Relist()
+		n.relist()
 		read(events)
 		renamed := bare("a", plegtest.Running("a1"))
 		renamed.Name = "renamed"
 		n.SetPods(renamed)
-		n.g.Relist()
+		n.relist()
 		n.g.RequestReinspect("a")
-		n.g.Relist()
+		n.relist()
 		if e := <-events; line(e) != "a PodSync" || e.Pod.Name != "renamed" {
 			t.Errorf("%s: the pod is %s", line(e), e.Pod.Name)
 		}

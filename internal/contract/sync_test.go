@@ -37,7 +37,7 @@ func TestHasSynced(t *testing.T) {
 					t.Error("synced before Start")
 				}
 				began := time.Now()
-				n.g.Start()
+				n.g.Start(t.Context())
 				defer n.g.Stop()
 				if err := n.g.WaitForSync(t.Context()); err != nil || time.Since(began) != c.after {
 					t.Errorf("%v after %v", err, time.Since(began))
@@ -61,7 +61,7 @@ func TestHasSynced(t *testing.T) {
 func TestHasSyncedWithoutPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
-		n.g.Relist()
+		n.relist()
 		if !n.g.HasSynced() || n.g.WaitForSync(t.Context()) != nil {
 			t.Error("not synced")
 		}
@@ -94,7 +94,7 @@ func TestWaitForSyncSaysWhatIsAwaited(t *testing.T) {
 					defer n.Inject(c.fault)()
 				}
 				if c.start {
-					n.g.Start()
+					n.g.Start(t.Context())
 					defer n.g.Stop()
 				}
 				ctx, cancel := context.WithTimeoutCause(t.Context(), 500*time.Millisecond, errors.New("impatient"))
@@ -126,7 +126,7 @@ func TestWaitForSyncEndsAsItSyncs(t *testing.T) {
 		n := newNode(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if err := n.g.WaitForSync(lastMoment{ctx, n.g.Relist}); err != nil {
+		if err := n.g.WaitForSync(lastMoment{ctx, n.relist}); err != nil {
 			t.Fatalf("it has synced: %v", err)
 		}
 	}

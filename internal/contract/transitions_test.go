@@ -16,7 +16,7 @@ func TestPodWithoutTransitionsIsInspected(t *testing.T) {
 		n := newNode(t)
 		n.SetPods(bare("a"), bare("b", plegtest.Created("b1")))
 		events := n.g.Watch()
-		n.g.Relist()
+		n.relist()
 		want(t, "events", read(events))
 		if got := len(n.cache.GetAll()); got != 2 {
 			t.Errorf("%d pods in the cache", got)
@@ -76,13 +76,13 @@ func TestRule1StateTable(t *testing.T) {
 						return p
 					}
 					n.SetPods()
-					n.g.Relist()
+					n.relist()
 					n.SetPods(pod(step.from))
-					n.g.Relist()
+					n.relist()
 					events := n.g.Subscribe(t.Context(), 100)
 					before := len(read(events))
 					n.SetPods(pod(step.to))
-					n.g.Relist()
+					n.relist()
 					want(t, fmt.Sprintf("after %d events", before), read(events), step.events...)
 				}
 				n.g.Stop()
@@ -101,13 +101,13 @@ func TestRule1OrderOfContainersIsNothing(t *testing.T) {
 				list[i] = plegtest.Running(fmt.Sprint(i))
 			}
 			n.SetPods(bare("a", list...))
-			n.g.Relist()
+			n.relist()
 			events := n.g.Watch()
 			read(events)
 			other := slices.Clone(list)
 			slices.Reverse(other)
 			n.SetPods(bare("a", other...))
-			n.g.Relist()
+			n.relist()
 			want(t, "events", read(events))
 		})
 	}

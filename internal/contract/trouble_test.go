@@ -32,7 +32,7 @@ func TestWaitForSyncAfterStop(t *testing.T) {
 		n := newNode(t)
 		n.SetPods(bare("a", plegtest.Running("a1")))
 		n.Delay(plegtest.GetPodStatus, "a", 500*time.Millisecond)
-		n.g.Start()
+		n.g.Start(t.Context())
 		synctest.Wait()
 		n.g.Stop()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)

@@ -69,7 +69,7 @@ func TestRule14BadList(t *testing.T) {
 				}
 				n, reg := newNodeWithMetricsOf(t, rt.instead, pleg.WithLogger(log.logger(0)))
 				watch := n.g.Watch()
-				n.g.Relist()
+				n.relist()
 				var ofBad []string
 				goods := 0
 				for _, l := range read(watch) {
@@ -87,7 +87,7 @@ func TestRule14BadList(t *testing.T) {
 					t.Error("not counted")
 				}
 				for range 5 {
-					n.g.Relist()
+					n.relist()
 				}
 				want(t, "delivered again", read(watch))
 				if got := log.matching(`"reason"="` + c.reason + `"`); len(got) != 1 {
@@ -119,8 +119,8 @@ func TestRule14HugePod(t *testing.T) {
 		}
 		n := newNodeOf(t, rt.instead)
 		sub := n.g.Subscribe(t.Context(), 3*size)
-		n.g.Relist()
-		n.g.Relist()
+		n.relist()
+		n.relist()
 		if got := len(read(sub)); got != size+1 {
 			t.Errorf("%d events", got)
 		}
@@ -160,7 +160,7 @@ func TestRule14BadStatus(t *testing.T) {
 				}
 				n, reg := newNodeWithMetricsOf(t, rt.instead)
 				watch := n.g.Watch()
-				n.g.Relist()
+				n.relist()
 				want(t, "events", read(watch), "a Started a1", "good Started good-1")
 				s, err := n.cache.Get("a")
 				if s == nil || s.ID != "a" {
@@ -233,10 +233,10 @@ func TestRule14RuntimePanics(t *testing.T) {
 				}
 				n, reg := newNodeWithMetricsOf(t, rt.instead)
 				watch := n.g.Watch()
-				n.g.Relist()
+				n.relist()
 				unhealthy(t, n.g, "pleg has yet to be successful: ", "GetPods panicked: ")
 				badly = false
-				n.g.Relist()
+				n.relist()
 				healthy(t, n.g)
 				want(t, "events", read(watch), "a Started a1", "good Started good-1")
 				if _, err := n.cache.Get("a"); err == nil {
@@ -280,7 +280,7 @@ func TestRule14UnknownStateIsUnknownToAll(t *testing.T) {
 		n.SetPods(bare("a", plegtest.NewContainer("a1", "paused"), plegtest.Running("a2")))
 		events := n.g.Watch()
 		for range 3 {
-			n.g.Relist()
+			n.relist()
 		}
 		wantMetric(t, reg, "kubelet_running_containers", 1, "container_state", "unknown")
 		wantMetric(t, reg, "pleg_bad_data_total", 1, "reason", "unknown_container_state")
@@ -300,7 +300,7 @@ func TestRule14DuplicateInALongList(t *testing.T) {
 		}
 		n.SetPods(bare("a", append(list, plegtest.Exited("50"))...), bare("b", plegtest.Unknown("b1")))
 		events := n.g.Watch()
-		n.g.Relist()
+		n.relist()
 		if got := len(read(events)); got != 100 {
 			t.Errorf("%d events", got)
 		}
@@ -418,7 +418,7 @@ func TestRule14NilItemsLeaveTheOthers(t *testing.T) {
 			},
 		}
 		n := newNodeOf(t, rt.instead)
-		n.g.Relist()
+		n.relist()
 		s, err := n.cache.Get("good")
 		if err != nil || !slices.Equal(s.ContainerStatuses, []*pleg.Status{one, two}) ||
 			!slices.Equal(s.ActiveContainerStatuses, []*pleg.Status{two}) ||

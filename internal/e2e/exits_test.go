@@ -221,7 +221,7 @@ func (n *node) newWatcher(exitEvents bool) *watcher {
 	w := &watcher{node: n, cache: pleg.NewCache(), read: make(chan received, 1000), deaths: make(map[string]int)}
 	w.generator = pleg.NewGenericPLEG(runtime, 0, 0, w.cache, clock.RealClock{}, pleg.WithLogger(testLogger(n.t)))
 	events := w.generator.Watch()
-	w.generator.Start()
+	w.generator.Start(n.t.Context())
 	var joined sync.WaitGroup
 	ctx, stop := context.WithCancel(n.ctx)
 	n.t.Cleanup(func() {

@@ -97,7 +97,7 @@ func (n *node) watch(opts ...pleg.Option) {
 		defer close(read)
 		n.journal.read(reading, events)
 	}()
-	n.pleg.Start()
+	n.pleg.Start(ctx)
 	n.t.Cleanup(func() {
 		n.meters.checkBadData(n.t)
 		n.pleg.Stop()

@@ -37,7 +37,7 @@ func TestOverlappingListingsInventNothing(t *testing.T) {
 			ctx, stop := context.WithCancel(context.Background())
 			var joined sync.WaitGroup
 			joined.Go(func() { events.read(ctx, g.Watch()) })
-			g.Start()
+			g.Start(ctx)
 			defer func() {
 				g.Stop()
 				stop()
@@ -50,7 +50,7 @@ func TestOverlappingListingsInventNothing(t *testing.T) {
 			rt.next(t) <- stale
 			awaitEvents(t, events, 1)
 
-			joined.Go(g.Relist)
+			joined.Go(func() { _ = g.Relist(t.Context()) })
 			list := rt.next(t)
 			g.RequestRelist(uid)
 			look := rt.next(t)
@@ -58,7 +58,7 @@ func TestOverlappingListingsInventNothing(t *testing.T) {
 			awaitEvents(t, events, c.told)
 			look <- stale
 			rt.answerAll(events, c.truth)
-			joined.Go(g.Relist)
+			joined.Go(func() { _ = g.Relist(t.Context()) })
 			rt.answerAll(events, c.truth)
 			for _, e := range events.of("c")[c.told:] {
 				t.Errorf("invented: %s, from an answer that was read before the death was told", e.Type)

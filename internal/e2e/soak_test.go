@@ -102,7 +102,7 @@ func newSoak(t *testing.T, n *node) *soak {
 	cache := pleg.NewCache()
 	s.pleg = pleg.NewGenericPLEG(runtime, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod, cache, clock.RealClock{},
 		pleg.WithLogger(testLogger(t)), pleg.WithRegisterer(s.meters))
-	s.pleg.Start()
+	s.pleg.Start(t.Context())
 	t.Cleanup(s.pleg.Stop)
 	s.audience = assemble(s.pleg, cache, s.book, s.churn.uids)
 	t.Cleanup(s.audience.dismiss)

@@ -146,8 +146,8 @@ func (n *node) relistTwice() {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		n.pleg.Relist()
-		n.pleg.Relist()
+		_ = n.pleg.Relist(n.t.Context())
+		_ = n.pleg.Relist(n.t.Context())
 	}()
 	select {
 	case <-done:

@@ -166,6 +166,10 @@ func newPLEGBench(w *workload, capacity int) generator {
 	return plegBench{g}
 }
 
+func (g plegBench) Start() { g.GenericPLEG.Start(context.Background()) }
+
+func (g plegBench) Relist() { _ = g.GenericPLEG.Relist(context.Background()) }
+
 func (g plegBench) take(seen func(types.UID)) int {
 	for n := 0; ; n++ {
 		select {

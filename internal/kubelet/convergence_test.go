@@ -1,6 +1,7 @@
 package kubelet
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -34,7 +35,7 @@ func runToTheEnd(history []op, withGetter bool) error {
 		p = newPLEGSideOf(&getterRuntime{plegRuntime{n}}, 10000)
 	}
 	k.generator.Start()
-	p.generator.Start()
+	p.generator.Start(context.Background())
 	synctest.Wait()
 	defer synctest.Wait()
 	defer k.generator.Stop()

@@ -117,7 +117,7 @@ func (b *both) step(o op) error {
 func (b *both) relist() error {
 	b.node.finishSandboxes()
 	b.kubelet.generator.Relist()
-	b.here.generator.Relist()
+	_ = b.here.generator.Relist(context.Background())
 
 	wantOrdered, wantSyncs := byPod(b.kubelet.events())
 	ordered, syncs := byPod(b.here.events())

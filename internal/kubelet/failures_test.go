@@ -1,6 +1,7 @@
 package kubelet
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -116,7 +117,7 @@ func runThroughFailures(history []op) error {
 
 func (f *failing) relist() error {
 	f.kubelet.generator.Relist()
-	f.here.generator.Relist()
+	_ = f.here.generator.Relist(context.Background())
 	broken := f.node.inspectErr
 	f.node.inspectErr = nil
 	f.perfect.generator.Relist()

@@ -12,7 +12,7 @@ func showFullChannel(t *testing.T, s *stage) {
 	*s = *newStage(t, 1)
 	events := slices.Concat(s.podWith("a", "a1"), s.podWith("b", "b1"))
 	s.kubelet.generator.Start()
-	s.here.generator.Start()
+	s.here.generator.Start(t.Context())
 	var kubelet, here []event
 	for range 2 * len(events) {
 		s.wait(time.Second)

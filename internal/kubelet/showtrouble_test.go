@@ -61,7 +61,7 @@ func showHealthText(t *testing.T, s *stage) {
 func (s *stage) wantPanic() {
 	s.t.Helper()
 	s.want("the kubelet panics", true, panics(newKubeletSide(s.node, 1000).generator.Relist))
-	s.want("it panics here", false, panics(s.here.generator.Relist))
+	s.want("it panics here", false, panics(func() { _ = s.here.generator.Relist(s.t.Context()) }))
 }
 
 func panics(f func()) (panicked bool) {
@@ -101,7 +101,7 @@ func showNoUID(_ *testing.T, s *stage) {
 func showStop(t *testing.T, s *stage) {
 	s.node.listHangs = make(chan struct{})
 	s.kubelet.generator.Start()
-	s.here.generator.Start()
+	s.here.generator.Start(t.Context())
 	s.wait(time.Second)
 	s.kubelet.generator.Stop()
 	s.here.generator.Stop()
@@ -126,7 +126,7 @@ func showGauges(t *testing.T, s *stage) {
 	for _, state := range []string{running, exited} {
 		s.node.set("a", "a1", state)
 		s.kubelet.generator.Relist()
-		g.Relist()
+		g.Relist(t.Context())
 	}
 	s.want("running containers that the kubelet shows", 1.0, runningContainers(t, ofKubelet))
 	s.want("running containers that are shown here", 0.0, runningContainers(t, here))

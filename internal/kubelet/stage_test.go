@@ -45,13 +45,13 @@ func (s *stage) leave() {
 
 func (s *stage) relist() {
 	s.kubelet.generator.Relist()
-	s.here.generator.Relist()
+	_ = s.here.generator.Relist(context.Background())
 }
 
 // start starts both, and forgets what they tell of what exists.
 func (s *stage) start() {
 	s.kubelet.generator.Start()
-	s.here.generator.Start()
+	s.here.generator.Start(context.Background())
 	s.wait(100 * time.Millisecond)
 	s.forget()
 }

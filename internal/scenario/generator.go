@@ -1,6 +1,7 @@
 package scenario
 
 import (
+	"context"
 	"fmt"
 	"testing/synctest"
 	"time"
@@ -9,7 +10,7 @@ import (
 )
 
 func start(s *scenario, _ command) string {
-	s.g.Start()
+	s.g.Start(context.Background())
 	return ""
 }
 
@@ -21,7 +22,7 @@ func stop(s *scenario, _ command) string {
 
 func relist(s *scenario, _ command) string {
 	began := time.Now()
-	s.g.Relist()
+	s.g.Relist(context.Background())
 	return took("Relist", began)
 }
 

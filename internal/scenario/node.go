@@ -37,7 +37,7 @@ func node(s *scenario, c command) string {
 		pleg.WithLogger(logr.Discard()),
 		pleg.WithRegisterer(s.metrics),
 		pleg.WithRelistThreshold(c.duration("threshold")),
-		pleg.WithInspectionTimeout(c.duration("timeout")),
+		pleg.WithRuntimeRequestTimeout(c.duration("timeout")),
 		pleg.WithInspectionWorkers(c.number("workers", 0)),
 		withConnectedRelistPeriod(c.duration("connected")),
 	)

@@ -45,7 +45,7 @@ func StartNode(wrap func(http.Handler) http.Handler) (*Node, error) {
 	cache, registry := pleg.NewCache(), prometheus.NewRegistry()
 	n.Generator = pleg.NewGenericPLEG(runtime, pleg.DefaultChannelCapacity, time.Second, cache, clock.RealClock{},
 		pleg.WithLogger(logr.Discard()), pleg.WithRegisterer(registry))
-	n.Generator.Start()
+	n.Generator.Start(context.Background())
 	n.stop = append(n.stop, n.Generator.Stop)
 	handler := plegz.Handler(n.Generator, cache, plegz.WithGatherer(registry), plegz.WithNodeName("node-7"))
 	if wrap != nil {

@@ -38,7 +38,7 @@ func exported(t *testing.T) map[string]metric {
 	generator := pleg.NewGenericPLEG(runtime, pleg.DefaultChannelCapacity, time.Second, pleg.NewCache(),
 		clock.RealClock{}, pleg.WithLogger(logr.Discard()), pleg.WithRegisterer(registry), pleg.WithNodeName("node-7"))
 	generator.Subscribe(t.Context(), 1, pleg.WithName("reader"))
-	generator.Start()
+	generator.Start(t.Context())
 	defer generator.Stop()
 	if err := generator.WaitForSync(t.Context()); err != nil {
 		t.Fatal(err)

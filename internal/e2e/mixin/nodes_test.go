@@ -97,7 +97,7 @@ func startFake(t *testing.T) (rt *plegtest.Runtime, address string) {
 	registry := prometheus.NewRegistry()
 	generator := pleg.NewGenericPLEG(rt, 0, 0, pleg.NewCache(), clock.RealClock{},
 		pleg.WithLogger(logr.Discard()), pleg.WithRegisterer(registry))
-	generator.Start()
+	generator.Start(t.Context())
 	t.Cleanup(generator.Stop)
 	server := httptest.NewServer(promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	t.Cleanup(server.Close)

@@ -1,6 +1,7 @@
 package pleg
 
 import (
+	"context"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -66,7 +67,7 @@ func NewGenericPLEG(logger klog.Logger, runtime kubecontainer.Runtime, eventChan
 			logger.Error(err, "No exit events")
 		}
 		// Only a node's generator has metrics: the kubelet's tests make many generators.
-		options = append(options, pleg.WithInspectionTimeout(node.timeout),
+		options = append(options, pleg.WithRuntimeRequestTimeout(node.timeout),
 			pleg.WithRegisterer(legacyregistry.Registerer()))
 	}
 	// The kubelet's tests have a fake cache, which asks the runtime at every read.
@@ -105,7 +106,7 @@ func (g *GenericPLEG) Start() {
 	if g.stop != nil {
 		return
 	}
-	g.GenericPLEG.Start()
+	g.GenericPLEG.Start(context.Background())
 	stop := make(chan struct{})
 	g.stop = stop
 	g.stopped.Go(func() { g.deliver(stop) })
@@ -127,7 +128,7 @@ func (g *GenericPLEG) Stop() {
 // Relist lists all pods. While the generator is stopped, as in tests, it delivers what it
 // has found, as far as that fits, before it returns.
 func (g *GenericPLEG) Relist() {
-	g.GenericPLEG.Relist()
+	_ = g.GenericPLEG.Relist(context.Background())
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for found := g.GenericPLEG.Watch(); g.stop == nil && len(found) > 0 && len(g.events) < cap(g.events); {

@@ -136,7 +136,7 @@ func (a *Agent) Run(ctx context.Context) {
 	})
 	joined.Go(func() { a.watchRuntime(ctx) })
 	joined.Go(func() { a.status.Run(ctx) })
-	a.generator.Start()
+	a.generator.Start(ctx)
 	a.queue.Add(task{kind: housekeep})
 	defer context.AfterFunc(ctx, a.queue.ShutDown)()
 	a.loop(ctx)

@@ -116,11 +116,11 @@ func (m mode) measure(ctx context.Context, endpoint string) (cost, error) {
 	defer done()
 	g := pleg.NewGenericPLEG(rt, 4**pods, *period, pleg.NewCache(), clock.RealClock{})
 	events := g.Watch()
-	g.Start()
+	g.Start(ctx)
 	defer g.Stop()
 	// The first relist inspects everything; it is no idle one.
 	for range 2 {
-		g.Relist()
+		g.Relist(ctx)
 	}
 	if seen := len(events); seen != 2**pods {
 		return cost{}, fmt.Errorf("%d events of %d sandboxes and containers", seen, 2**pods)

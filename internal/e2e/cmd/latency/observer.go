@@ -41,7 +41,7 @@ func observe(ctx context.Context, endpoint string, period time.Duration, turns *
 	}
 	o.pleg = pleg.NewGenericPLEG(turnTaker{runtime, turns}, pleg.DefaultChannelCapacity, period, o.cache,
 		clock.RealClock{}, opts...)
-	o.pleg.Start()
+	o.pleg.Start(ctx)
 	subscribed, stop := context.WithCancel(context.Background())
 	o.stop = stop
 	events := o.pleg.Subscribe(subscribed, pleg.DefaultChannelCapacity)

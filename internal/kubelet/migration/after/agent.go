@@ -41,7 +41,7 @@ type Agent struct {
 // Run works until ctx ends.
 func (a *Agent) Run(ctx context.Context) {
 	events := a.generator.Watch()
-	a.generator.Start()
+	a.generator.Start(ctx)
 	if stopper, ok := a.generator.(interface{ Stop() }); ok {
 		defer stopper.Stop()
 	}
