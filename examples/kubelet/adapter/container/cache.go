@@ -1,6 +1,7 @@
 package container
 
 import (
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -51,7 +52,8 @@ func (c *cache) Set(uid types.UID, status *PodStatus, err error, timestamp time.
 }
 
 // kubeletStatus returns the kubelet's status that a status carries, with what the
-// generator decides: the addresses, which outlive the pod's network, and the time.
+// generator decides: the addresses, which outlive the pod's network, the time, and the
+// exits that the runtime's status does not show yet.
 func kubeletStatus(status *pleg.PodStatus) *PodStatus {
 	source, ok := status.Source.(*PodStatus)
 	if !ok { // the pod is unknown, gone, or was never inspected
@@ -59,5 +61,27 @@ func kubeletStatus(status *pleg.PodStatus) *PodStatus {
 	}
 	answer := *source
 	answer.IPs, answer.TimeStamp = status.IPs, status.TimeStamp
+	answer.ContainerStatuses = withExits(source.ContainerStatuses, status.ContainerStatuses)
+	answer.ActiveContainerStatuses = withExits(source.ActiveContainerStatuses, status.ContainerStatuses)
 	return &answer
+}
+
+// withExits returns the kubelet's statuses, or a copy in which those containers have exited
+// that are known to have.
+func withExits(own []*Status, known []*pleg.Status) []*Status {
+	answer := own
+	for i, s := range own {
+		at := slices.IndexFunc(known, func(k *pleg.Status) bool { return k.ID.ID == s.ID.ID })
+		if at < 0 || known[at].State != pleg.ContainerStateExited || s.State == ContainerStateExited {
+			continue
+		}
+		if &answer[0] == &own[0] {
+			answer = slices.Clone(own)
+		}
+		end, dead := known[at], *s
+		dead.State, dead.ExitCode, dead.FinishedAt = ContainerStateExited, end.ExitCode, end.FinishedAt
+		dead.Reason, dead.Message = end.Reason, end.Message
+		answer[i] = &dead
+	}
+	return answer
 }

@@ -2,9 +2,12 @@ package container
 
 import (
 	"errors"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
+
+	kubecontainer "k8s.io/kubernetes/pkg/kubelet/container"
 
 	"github.com/kubepleg/pleg"
 )
@@ -36,5 +39,36 @@ func TestCacheReturnsTheKubeletsStatus(t *testing.T) {
 	}
 	if got, err := c.Get("b"); err != nil || got == nil || got.ID != "b" || got.Name != "" {
 		t.Errorf("of an unknown pod the cache has %+v, %v", got, err)
+	}
+}
+
+// TestCacheReturnsExits shows that the kubelet sees an exit that an exit event has told: it
+// decides by the status whether a container needs a successor.
+func TestCacheReturnsExits(t *testing.T) {
+	c := NewCache().(*cache)
+	sidecar := &Status{ID: kubecontainer.ContainerID{ID: "sidecar"}, State: kubecontainer.ContainerStateRunning}
+	app := &Status{ID: kubecontainer.ContainerID{ID: "app"}, Name: "app", State: kubecontainer.ContainerStateRunning,
+		RestartCount: 3}
+	source := &PodStatus{ID: "a", ContainerStatuses: []*Status{sidecar, app}, ActiveContainerStatuses: []*Status{app}}
+	end := time.Unix(7, 0)
+	c.PLEGCache().Set("a", &pleg.PodStatus{ID: "a", Source: source, ContainerStatuses: []*pleg.Status{
+		{ID: pleg.ContainerID{ID: "sidecar"}, State: pleg.ContainerStateRunning},
+		{ID: pleg.ContainerID{ID: "app"}, State: pleg.ContainerStateExited, ExitCode: 137, FinishedAt: end,
+			Reason: "Error", Unconfirmed: true},
+	}}, nil, end)
+
+	got, err := c.Get("a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Status{ID: app.ID, Name: "app", State: ContainerStateExited, RestartCount: 3, ExitCode: 137, FinishedAt: end,
+		Reason: "Error"}
+	for _, s := range []*Status{got.ContainerStatuses[1], got.ActiveContainerStatuses[0]} {
+		if !reflect.DeepEqual(*s, want) {
+			t.Errorf("the status of the dead container is %+v", s)
+		}
+	}
+	if got.ContainerStatuses[0] != sidecar || app.State != kubecontainer.ContainerStateRunning {
+		t.Errorf("the other's status is %+v, the runtime's own %+v", got.ContainerStatuses[0], app)
 	}
 }

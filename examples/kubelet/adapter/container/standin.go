@@ -7,3 +7,9 @@ import kubecontainer "k8s.io/kubernetes/pkg/kubelet/container"
 
 // PodStatus is the kubelet's.
 type PodStatus = kubecontainer.PodStatus
+
+// Status is the kubelet's.
+type Status = kubecontainer.Status
+
+// ContainerStateExited is the kubelet's.
+const ContainerStateExited = kubecontainer.ContainerStateExited

@@ -62,7 +62,7 @@ func (r podRuntime) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.PodS
 	for _, s := range inspected.ContainerStatuses {
 		converted.ContainerStatuses = append(converted.ContainerStatuses, &pleg.Status{
 			ID: pleg.ContainerID(s.ID), Name: s.Name, State: pleg.State(s.State), ExitCode: s.ExitCode, Reason: s.Reason,
-			Source: s,
+			Message: s.Message, CreatedAt: s.CreatedAt, StartedAt: s.StartedAt, FinishedAt: s.FinishedAt, Source: s,
 		})
 	}
 	return converted, nil
