@@ -37,11 +37,7 @@ func Example_adoptingFromKoordlet() {
 
 	err := generator.Handle(ctx, pleg.Handler{
 		OnPodAdded: func(pod *pleg.Pod) { fmt.Println("added", pod.Namespace+"/"+pod.Name) },
-		OnContainerStarted: func(e *pleg.PodLifecycleEvent) {
-			if !e.IsSandbox() {
-				addCgroup(e.ID, e.Container.ID.ID)
-			}
-		},
+		OnContainerStarted: func(e *pleg.PodLifecycleEvent) { addCgroup(e.ID, e.Container.ID.ID) },
 		OnPodRemoved: func(pod *pleg.Pod) { forget(pod.ID) },
 	}, pleg.WithName("qos-manager"))
 	fmt.Println(err)
@@ -58,7 +54,7 @@ func recreate(
 ) (*pleg.Status, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	events := g.Subscribe(ctx, 10, pleg.WithName("recreate"))
+	events := g.Subscribe(ctx, pleg.WithName("recreate"))
 	if err := stop(); err != nil {
 		return nil, err
 	}
@@ -148,7 +144,7 @@ func Example_adoptingFromNRI() {
 	runtime := plegtest.NewRuntime()
 	runtime.SetPods(plegtest.NewPod("web-0", plegtest.Running("nginx")), plegtest.NewPod("job", plegtest.Running("work")))
 	generator := pleg.NewGenericPLEG(runtime, 0, time.Second, pleg.NewCache(), clocktesting.NewFakeClock(time.Now()))
-	events := generator.Subscribe(context.Background(), 100, pleg.WithName("inventory"))
+	events := generator.Subscribe(context.Background(), pleg.WithName("inventory"))
 	_ = generator.Relist(context.Background())
 	runtime.ExitContainer("job", "work", 0, "Completed")
 	runtime.SetContainer("web-0", "sidecar", pleg.ContainerStateRunning)

@@ -30,7 +30,7 @@ func reportCrashes(out io.Writer, events <-chan *pleg.PodLifecycleEvent, cache p
 		}
 	}
 	for e := range events {
-		switch s := e.Status; {
+		switch code, _, seen := e.Exit(); {
 		case e.Pod.Namespace != "shop" || e.Initial || e.IsSandbox(): // skip it
 		case e.Type == pleg.PodSync:
 			status, _ := cache.Get(e.ID)
@@ -42,10 +42,10 @@ func reportCrashes(out io.Writer, events <-chan *pleg.PodLifecycleEvent, cache p
 		case e.Type == pleg.ContainerRemoved:
 			delete(reported, e.Container.ID)
 		case e.Type != pleg.ContainerDied: // skip it
-		case s == nil || s.State != pleg.ContainerStateExited:
+		case !seen:
 			fmt.Fprintln(out, e.Pod.Name, e.Container.Name, "is gone; nobody has seen how it ended")
-		case s.ExitCode != 0:
-			report(e.Pod, s)
+		case code != 0:
+			report(e.Pod, e.Status)
 		}
 	}
 }
@@ -55,8 +55,7 @@ func Example_crashReporter() {
 	runtime := plegtest.NewRuntime()
 	cache := pleg.NewCache()
 	generator := pleg.NewGenericPLEG(runtime, 0, time.Second, cache, clocktesting.NewFakeClock(time.Now()))
-	events := generator.Subscribe(context.Background(), pleg.DefaultChannelCapacity,
-		pleg.WithName("crash-reporter"))
+	events := generator.Subscribe(context.Background(), pleg.WithName("crash-reporter"))
 
 	for _, namespace := range []string{"shop", "jobs"} {
 		pod := plegtest.NewPod(types.UID(namespace), plegtest.Running(namespace+"-2"), plegtest.Exited(namespace+"-1"))
@@ -91,7 +90,7 @@ func TestCrashReporterLateReason(t *testing.T) {
 		generator := pleg.NewGenericPLEG(runtime, 0, 0, cache, clock.RealClock{})
 		generator.Start(t.Context())
 		var reports bytes.Buffer
-		go reportCrashes(&reports, generator.Subscribe(t.Context(), 10), cache)
+		go reportCrashes(&reports, generator.Subscribe(t.Context()), cache)
 		time.Sleep(time.Second)
 		runtime.ExitContainer("cart", "app", 137, "Error")
 		time.Sleep(1500 * time.Millisecond)

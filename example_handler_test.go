@@ -27,16 +27,10 @@ func ExampleGenericPLEG_Handle() {
 	err := generator.Handle(ctx, pleg.Handler{
 		OnPodAdded: func(pod *pleg.Pod) { fmt.Println("added:", pod.Name) },
 		OnContainerStarted: func(e *pleg.PodLifecycleEvent) {
-			if e.IsSandbox() {
-				return
-			}
 			fmt.Println(e)
 			runtime.ExitContainer("web", "nginx", 137, "OOMKilled")
 		},
 		OnContainerDied: func(e *pleg.PodLifecycleEvent) {
-			if e.IsSandbox() {
-				return
-			}
 			fmt.Println(e)
 			runtime.RemovePod("web")
 		},

@@ -40,7 +40,7 @@ func watchPods(
 	generator.Start(ctx)
 	defer generator.Stop()
 
-	for e := range generator.Subscribe(ctx, 100) { // first what exists, marked as Initial; then what happens
+	for e := range generator.Subscribe(ctx) { // first what exists, marked as Initial; then what happens
 		status, err := cache.Get(e.ID) // at least as new as the event
 		handle(e, status, err)
 	}
@@ -113,7 +113,7 @@ func crashAgent(ctx context.Context, endpoint, node string, serve func(http.Hand
 	defer generator.Stop()
 	serve(operatorsHandler(generator, cache, registry)) // returns at once
 
-	reportCrashes(os.Stdout, generator.Subscribe(ctx, 100, pleg.WithName("crash-reporter")), cache)
+	reportCrashes(os.Stdout, generator.Subscribe(ctx, pleg.WithName("crash-reporter")), cache)
 	return nil
 }
 

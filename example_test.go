@@ -71,7 +71,7 @@ func ExampleGenericPLEG_Subscribe() {
 
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	for e := range generator.Subscribe(ctx, 1) {
+	for e := range generator.Subscribe(ctx, pleg.WithCapacity(1)) {
 		fmt.Println(e.Type, e.Data)
 		if e.IsSandbox() {
 			cancel()

@@ -18,7 +18,7 @@ func podWorker(
 	ctx context.Context, g *pleg.GenericPLEG, cache *pleg.PodCache, uid types.UID, restart func(*pleg.Status),
 ) {
 	var synced time.Time
-	for e := range g.Subscribe(ctx, 10) {
+	for e := range g.Subscribe(ctx) {
 		if e.ID != uid {
 			continue
 		}
@@ -52,7 +52,7 @@ func Example_podWorker() {
 	})
 
 	runtime.ExitContainer("shop", "app-1", 137, "OOMKilled")
-	for e := range generator.Subscribe(ctx, 10) {
+	for e := range generator.Subscribe(ctx) {
 		if e.Type == pleg.ContainerStarted && e.Data == "app-2" {
 			fmt.Println(e.Pod.Containers[0].State, "again")
 			break

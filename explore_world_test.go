@@ -220,7 +220,7 @@ func newWorld(sc *scope, th *things) *world {
 }
 
 func (w *world) subscribe() {
-	events := w.r.publisher.updates.Subscribe(context.Background(), 64, subscriptionOptions{Lasting: true})
+	events := w.r.publisher.updates.Subscribe(context.Background(), subscriptionOptions{Capacity: 64, Lasting: true})
 	w.follow = append(w.follow, &follower{events: events})
 }
 

@@ -35,7 +35,6 @@ type GenericPLEG struct {
 	runtime   Runtime
 	cache     Cache
 	clock     clock.Clock
-	capacity  int
 	threshold time.Duration
 	period    time.Duration
 	opts      options
@@ -76,8 +75,7 @@ var _ PodLifecycleEventGenerator = (*GenericPLEG)(nil)
 
 // NewGenericPLEG returns a generator that relists runtime every relistPeriod and writes
 // cache; a cache has one generator at a time. The channel of Watch has the capacity
-// channelCapacity. A zero or negative period selects DefaultRelistPeriod, a zero or negative
-// capacity DefaultChannelCapacity. A period of more than a second is at most half of the
+// channelCapacity; see WithCapacity. A zero or negative period selects DefaultRelistPeriod. A period of more than a second is at most half of the
 // threshold (WithRelistThreshold): a longer one is shortened to that. Nothing runs until
 // Start or Relist.
 //
@@ -96,11 +94,8 @@ func NewGenericPLEG(runtime Runtime, channelCapacity int, relistPeriod time.Dura
 	if relistPeriod <= 0 {
 		relistPeriod = DefaultRelistPeriod
 	}
-	if channelCapacity <= 0 {
-		channelCapacity = DefaultChannelCapacity
-	}
 	g := &GenericPLEG{
-		runtime: runtime, cache: cache, clock: neverZero{clock}, capacity: channelCapacity, opts: defaultOptions(),
+		runtime: runtime, cache: cache, clock: neverZero{clock}, opts: defaultOptions(),
 		inbox: inbox.New[inputs](), calls: calls.NewGroup[*schedule.Call](ErrPodNotFound, ErrEventsUnsupported),
 		lifecycle: make(chan struct{}, 1),
 	}
@@ -116,8 +111,9 @@ func NewGenericPLEG(runtime Runtime, channelCapacity int, relistPeriod time.Dura
 	g.metrics.nodeName = g.opts.nodeName
 	g.updates = newBroadcaster(g.metrics.countDiscarded)
 	g.watching = sync.OnceValue(func() chan *PodLifecycleEvent {
-		options := subscriptionOptions{Begins: g.clock.Now(), Lasting: true}
-		return g.updates.Subscribe(context.Background(), g.capacity, options) //nolint:forbidigo // it is never closed
+		options := g.subscription([]SubscribeOption{WithCapacity(channelCapacity)})
+		options.Lasting = true
+		return g.updates.Subscribe(context.Background(), options) //nolint:forbidigo // it is never closed
 	})
 	// A longer one would make it unhealthy between two lists.
 	g.period = min(relistPeriod, max(g.threshold/2, DefaultRelistPeriod))

@@ -119,7 +119,7 @@ func TestDefaults(t *testing.T) {
 	for _, period := range []time.Duration{0, -time.Hour} {
 		synctest.Test(t, func(t *testing.T) {
 			rt := plegtest.NewRuntime()
-			g := pleg.NewGenericPLEG(rt.Plain(), -1, period, pleg.NewCache(), clock.RealClock{}, pleg.WithLogger(logr.Discard()),
+			g := pleg.NewGenericPLEG(rt.Plain(), 0, period, pleg.NewCache(), clock.RealClock{}, pleg.WithLogger(logr.Discard()),
 				pleg.WithRelistThreshold(-1), pleg.WithInspectionWorkers(0), pleg.WithRuntimeRequestTimeout(-1))
 			g.Start(t.Context())
 			defer g.Stop()

@@ -193,6 +193,9 @@ type PodLifecycleEvent struct {
 	// since then is news, even if the subscriber had not read anything yet. A PodSync is
 	// always news.
 	Initial bool
+	// Merged means that transitions of the pod were merged away before this event, because the
+	// subscriber was behind: containers may have come and gone. See WithCapacity.
+	Merged  bool
 	sandbox bool
 	// ListedAt is when the list that showed the transition began. For a death that an exit event
 	// or a status told first, it is when the newest list began that the cache is as fresh as;
@@ -226,15 +229,22 @@ func (e *PodLifecycleEvent) String() string {
 	} else if !e.sandbox {
 		name = "container"
 	}
-	return fmt.Sprintf("%s %s (%s) %s%s", pod, name, shortID(e.Data), e.Type, e.exit())
+	line := fmt.Sprintf("%s %s (%s) %s", pod, name, shortID(e.Data), e.Type)
+	if code, reason, ok := e.Exit(); ok && e.Type == ContainerDied {
+		line = strings.TrimRight(fmt.Sprintf("%s exit %d %s", line, code, reason), " ")
+	}
+	return line
 }
 
-// exit returns how a container ended, with a space before it; "" if it was not seen.
-func (e *PodLifecycleEvent) exit() string {
-	if e.Type != ContainerDied || e.Status == nil || e.Status.State != ContainerStateExited {
-		return ""
+// Exit returns how the container of a ContainerDied or ContainerRemoved ended: the exit code, and
+// the reason, such as "Completed", "Error" or "OOMKilled". ok is false if nobody saw the end, and
+// for all other events: an exit code of 0 is a success only if ok is true.
+func (e *PodLifecycleEvent) Exit() (code int, reason string, ok bool) {
+	if e == nil || e.Type != ContainerDied && e.Type != ContainerRemoved ||
+		e.Status == nil || e.Status.State != ContainerStateExited {
+		return 0, "", false
 	}
-	return strings.TrimRight(fmt.Sprintf(" exit %d %s", e.Status.ExitCode, e.Status.Reason), " ")
+	return e.Status.ExitCode, e.Status.Reason, true
 }
 
 // shortID returns the beginning of a container's ID, as runtimes' own tools show it.

@@ -118,7 +118,7 @@ func (s *stepper) make(d *datadriven.TestData) {
 	}
 	m := newMetrics(func() gauges { return gauges{} })
 	updates := newBroadcaster(m.countDiscarded)
-	s.events = updates.Subscribe(s.t.Context(), 1000, subscriptionOptions{Lasting: true})
+	s.events = updates.Subscribe(s.t.Context(), subscriptionOptions{Capacity: 1000, Lasting: true})
 	s.t.Cleanup(updates.Halt)
 	s.r = newReconciler(cfg, epoch, cache, updates, m)
 }

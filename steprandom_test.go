@@ -45,7 +45,7 @@ func newRandomNode(t *rapid.T) *randomNode {
 	}
 	m := newMetrics(func() gauges { return gauges{} })
 	updates := newBroadcaster(m.countDiscarded)
-	w.events = updates.Subscribe(t.Context(), 1000, subscriptionOptions{Lasting: true})
+	w.events = updates.Subscribe(t.Context(), subscriptionOptions{Capacity: 1000, Lasting: true})
 	w.r = newReconciler(cfg, epoch, w.cache, updates, m)
 	return w
 }

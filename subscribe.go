@@ -15,7 +15,17 @@ import (
 // SubscribeOption is an option of Subscribe and Handle. A nil SubscribeOption is ignored.
 type SubscribeOption func(*subscribeOptions)
 
-type subscribeOptions struct{ name string }
+type subscribeOptions struct {
+	name     string
+	capacity int
+}
+
+// WithCapacity sets how many events wait for a subscriber before any are merged, for Subscribe
+// the capacity of its channel. Zero selects DefaultChannelCapacity, the default; with a negative
+// one no event waits.
+func WithCapacity(events int) SubscribeOption {
+	return func(o *subscribeOptions) { o.capacity = events }
+}
 
 // WithName names a subscription, in HealthReport and in the label subscriber of
 // pleg_named_subscriber_backlog_pods and pleg_named_subscriber_backlog_age_seconds.
@@ -27,18 +37,16 @@ func WithName(name string) SubscribeOption {
 }
 
 // Subscribe returns a new channel of the events. Its first events describe the pods that
-// exist now. A zero or negative capacity selects an unbuffered channel. The channel is
-// closed when ctx ends or at the next Stop. While the generator does not run, the events
-// that fit are delivered at once and by every Relist.
+// exist now. The channel is closed when ctx ends or at the next Stop. While the generator does
+// not run, the events that fit are delivered at once and by every Relist.
 //
 // A slow subscriber loses no state, but occurrences are merged. What does not fit into the
 // channel is coalesced until the subscriber reads. Then it learns what is, and how every
-// container ended that it knew of, but nothing of containers that came and went meanwhile.
-// To count deaths, use RestartCount of the status, or the metric pleg_container_exits_total.
-func (g *GenericPLEG) Subscribe(
-	ctx context.Context, capacity int, opts ...SubscribeOption,
-) <-chan *PodLifecycleEvent {
-	return g.updates.Subscribe(ctx, capacity, g.subscription(opts))
+// container ended that it knew of, but nothing of containers that came and went meanwhile; the
+// pod's next event is Merged. To count deaths, use RestartCount of the status, or the metric
+// pleg_container_exits_total.
+func (g *GenericPLEG) Subscribe(ctx context.Context, opts ...SubscribeOption) <-chan *PodLifecycleEvent {
+	return g.updates.Subscribe(ctx, g.subscription(opts))
 }
 
 // subscriptionOptions are the broadcaster's.
@@ -52,7 +60,9 @@ func (g *GenericPLEG) subscription(opts []SubscribeOption) subscriptionOptions {
 			opt(&o)
 		}
 	}
-	return subscriptionOptions{Name: o.name, Begins: g.clock.Now()}
+	return subscriptionOptions{
+		Name: o.name, Capacity: max(0, cmp.Or(o.capacity, DefaultChannelCapacity)), Begins: g.clock.Now(),
+	}
 }
 
 // subscriberReports returns what the backlogs of the subscriptions are together, and by
@@ -92,23 +102,30 @@ func (r *SubscriberReport) behind(now time.Time) time.Duration {
 }
 
 // Handler has the functions that Handle calls, one for each thing that can happen. A nil
-// function is skipped. Of one pod, OnPodAdded comes first and OnPodRemoved last.
+// function is skipped. Of one pod, OnPodAdded comes first and OnPodRemoved last. The functions of
+// containers are called for containers alone: what happens to its sandboxes is the pod's affair.
 type Handler struct {
 	// Want reports whether the handler wants a pod; nil wants all. It is called once for each
 	// pod, before OnPodAdded and with the same argument, and again only if the pod is removed
 	// and comes back.
 	Want func(*Pod) bool
+	// OnSynced is called once, when the generator has synced (see HasSynced), and what existed
+	// then, or when Handle was called, has been handled.
+	OnSynced func()
 	// OnPodAdded is called once for each pod that exists when Handle is called or that appears
 	// later, with or without containers. It comes before everything else of the pod. The
 	// cache holds the pod's status, or the error of its inspection.
 	OnPodAdded func(*Pod)
 	// OnPodRemoved is called once for each pod that OnPodAdded was called for, after
 	// everything else of the pod, with the pod as the handler last knew it. If a pod is
-	// removed and comes back with its UID while a function runs, neither OnPodRemoved nor
-	// OnPodAdded is called: only its containers change.
+	// removed and comes back with its UID before that is handled, neither OnPodRemoved nor
+	// OnPodAdded may be called: only its containers change.
 	OnPodRemoved func(*Pod)
+	// OnContainerCreated is called once for each container, before all else of it, in whatever
+	// state a list shows it first. The kubelet has no event for that: Type is empty.
+	OnContainerCreated func(*PodLifecycleEvent)
 	// OnContainerStarted, OnContainerDied and OnContainerRemoved are called for the events
-	// of these types, sandboxes included; see IsSandbox.
+	// of these types.
 	OnContainerStarted func(*PodLifecycleEvent)
 	OnContainerDied    func(*PodLifecycleEvent)
 	OnContainerRemoved func(*PodLifecycleEvent)
@@ -118,8 +135,8 @@ type Handler struct {
 
 // Handle calls the functions of h, one at a time in the caller's goroutine: first for the
 // pods that exist now, then for what happens to them, with the events that Subscribe would
-// deliver. What happens while a function runs is coalesced, as for a subscriber that does
-// not read.
+// deliver. As many events as WithCapacity says wait while a function runs; what happens beyond
+// that is merged, as for a subscriber that does not read.
 //
 // It returns the cause of ctx when ctx ends, and nil at the next Stop. No function is called
 // after that, and what was not handled yet is dropped. It may be called before Start and
@@ -132,10 +149,18 @@ func (g *GenericPLEG) Handle(ctx context.Context, h Handler, opts ...SubscribeOp
 	options := g.subscription(opts)
 	options.Events = markedEvents
 	refused := make(map[types.UID]struct{})
-	return g.updates.Follow(ctx, options, func(e *PodLifecycleEvent) {
-		if h.wants(e, refused) {
-			h.handle(e)
-		}
+	return g.updates.Follow(ctx, options, broadcast.Follower[*PodLifecycleEvent]{
+		Handle: func(e *PodLifecycleEvent) {
+			if h.wants(e, refused) {
+				h.handle(e)
+			}
+		},
+		Synced: g.loop.synced,
+		CaughtUp: func() {
+			if h.OnSynced != nil {
+				h.OnSynced()
+			}
+		},
 	})
 }
 
@@ -153,11 +178,16 @@ func (h *Handler) wants(e *PodLifecycleEvent, refused map[types.UID]struct{}) bo
 
 // handle calls the function for an event.
 func (h *Handler) handle(e *PodLifecycleEvent) {
+	if e.sandbox {
+		return
+	}
 	switch e.Type {
 	case podAdded:
 		callWith(h.OnPodAdded, e.Pod)
 	case podRemoved:
 		callWith(h.OnPodRemoved, e.Pod)
+	case containerCreated:
+		callWith(h.OnContainerCreated, e)
 	case ContainerStarted:
 		callWith(h.OnContainerStarted, e)
 	case ContainerDied:
@@ -177,21 +207,48 @@ func callWith[T any](f func(T), v T) {
 }
 
 // podAdded and podRemoved mark the first and the last event of a pod for a handler, because
-// a pod without containers has no others. Only markedEvents makes them.
+// a pod without containers has no others, containerCreated the first of a container. Only
+// markedEvents makes them.
 const (
-	podAdded   PodLifeCycleEventType = "podAdded"
-	podRemoved PodLifeCycleEventType = "podRemoved"
+	podAdded         PodLifeCycleEventType = "podAdded"
+	podRemoved       PodLifeCycleEventType = "podRemoved"
+	containerCreated PodLifeCycleEventType = ""
 )
 
 // markedEvents are the events of an update for a handler.
-func markedEvents(delivered, u *update) []*PodLifecycleEvent {
-	events := updateRules{}.Events(delivered, u)
-	switch {
-	case delivered == nil:
-		return append([]*PodLifecycleEvent{{ID: u.uid, Type: podAdded, Pod: u.pod}}, events...)
-	case u.pod == nil:
-		return append(events, &PodLifecycleEvent{ID: u.uid, Type: podRemoved, Pod: delivered.pod})
-	default:
+func markedEvents(delivered, u *update) (events []*PodLifecycleEvent) {
+	if delivered == nil {
+		events = append(events, &PodLifecycleEvent{ID: u.uid, Type: podAdded, Pod: u.pod})
+	}
+	events = append(appendCreated(events, delivered, u), updateRules{}.Events(delivered, u)...)
+	if u.pod == nil {
+		events = append(events, &PodLifecycleEvent{ID: u.uid, Type: podRemoved, Pod: delivered.pod})
+	}
+	return events
+}
+
+// appendCreated appends the events of the containers that are new in an update.
+func appendCreated(events []*PodLifecycleEvent, delivered, u *update) []*PodLifecycleEvent {
+	if u.pod == nil || delivered != nil && delivered.pod == u.pod {
 		return events
 	}
+	var known finder[Container]
+	var existed initialState
+	if delivered != nil {
+		known = finderIn(delivered.pod.Containers)
+	} else {
+		existed = initially(u.initial, u.pod)
+	}
+	statuses := statusFinderIn(u.statuses)
+	for i, c := range u.pod.Containers {
+		if known.at(i, c.ID.ID) != nil {
+			continue
+		}
+		events = append(events, &PodLifecycleEvent{
+			ID: u.uid, Type: containerCreated, Data: c.ID.ID, Pod: u.pod, Container: c, Status: statuses.at(i, c.ID.ID),
+			Initial: existed.all || existed.containers.at(i, c.ID.ID) != nil, Merged: u.merged,
+			ListedAt: u.listedAt, Cause: u.cause,
+		})
+	}
+	return events
 }

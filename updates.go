@@ -22,7 +22,9 @@ type update struct {
 	// there was none.
 	initial *Pod
 	// sync asks for a PodSync besides the transitions.
-	sync     bool
+	sync bool
+	// merged: transitions before it were discarded for this subscriber.
+	merged   bool
 	listedAt time.Time
 	cause    Cause
 }
@@ -82,13 +84,13 @@ func (updateRules) Events(delivered, u *update) []*PodLifecycleEvent {
 		block = append(block, PodLifecycleEvent{
 			ID: u.uid, Type: t.kind, Data: t.container.ID.ID,
 			Pod: pod, Container: t.container, sandbox: t.sandbox,
-			Status: status, Initial: existed.has(i, t),
+			Status: status, Initial: existed.has(i, t), Merged: u.merged,
 			ListedAt: u.listedAt, Cause: u.cause,
 		})
 	}
 	if u.sync && u.pod != nil {
 		block = append(block, PodLifecycleEvent{
-			ID: u.uid, Type: PodSync, Pod: pod, ListedAt: u.listedAt, Cause: u.cause,
+			ID: u.uid, Type: PodSync, Pod: pod, Merged: u.merged, ListedAt: u.listedAt, Cause: u.cause,
 		})
 	}
 	events := make([]*PodLifecycleEvent, n)
@@ -116,6 +118,7 @@ func (updateRules) Coalesce(delivered, earlier, later *update) (coalesced *updat
 	statuses := later.statuses.with(earlier.statuses, known, later.pod)
 	both := *later
 	both.sync, both.initial, both.statuses = sync, initial, statuses
+	both.merged = earlier.merged || later.merged || discarded > 0
 	if len(last) == 0 && !later.sync {
 		both.listedAt, both.cause = earlier.listedAt, earlier.cause
 	}

@@ -52,7 +52,7 @@ func TestDeathCostsOneListAndOneInspection(t *testing.T) {
 	<-runtime.connected
 	waitFor(t, func() bool { return s.EventStats().Readers == 2 })
 	_ = g.Relist(t.Context()) // answers what the connection asked for
-	events := g.Subscribe(t.Context(), 10)
+	events := g.Subscribe(t.Context(), pleg.WithCapacity(10))
 	for range 3 {
 		if e := <-events; e.Type != pleg.ContainerStarted {
 			t.Fatalf("%v before the death", e)

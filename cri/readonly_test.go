@@ -128,7 +128,7 @@ func TestMakesOnlyReadingCalls(t *testing.T) {
 	s, r := serverAndRuntime(t)
 	generator := pleg.NewGenericPLEG(r, pleg.DefaultChannelCapacity, 50*time.Millisecond, pleg.NewCache(),
 		clock.RealClock{}, pleg.WithLogger(logr.Discard()))
-	events := generator.Subscribe(t.Context(), pleg.DefaultChannelCapacity)
+	events := generator.Subscribe(t.Context())
 	generator.Start(t.Context())
 	t.Cleanup(generator.Stop)
 	await := func(kind pleg.PodLifeCycleEventType) {

@@ -38,7 +38,7 @@ func seriesOf(t *testing.T, pods int) (series []string) {
 		clocktesting.NewFakeClock(time.Now()), pleg.WithLogger(logr.Discard()),
 		pleg.WithRegisterer(registry), pleg.WithNodeName("worker-1"))
 	t.Cleanup(generator.Stop)
-	generator.Subscribe(t.Context(), 1, pleg.WithName("crash-reporter"))
+	generator.Subscribe(t.Context(), pleg.WithCapacity(1), pleg.WithName("crash-reporter"))
 	var heal []func()
 	sandboxes, containers := make([]string, pods), make([]string, pods)
 	for i := range pods {

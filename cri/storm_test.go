@@ -98,8 +98,8 @@ func watchServer(t *testing.T, opts ...criserver.Option) *watched {
 	w.g = pleg.NewGenericPLEG(r, 0, 200*time.Millisecond, w.cache, clock.RealClock{},
 		pleg.WithLogger(logr.Discard()))
 	ctx, cancel := context.WithCancel(context.Background())
-	events := w.g.Subscribe(ctx, 10)
-	w.stalled = w.g.Subscribe(ctx, 1)
+	events := w.g.Subscribe(ctx, pleg.WithCapacity(10))
+	w.stalled = w.g.Subscribe(ctx, pleg.WithCapacity(1))
 	var joined sync.WaitGroup
 	joined.Go(func() {
 		for e := range events {

@@ -65,6 +65,7 @@ func readFile(t *testing.T, path string) string {
 // defaults are the constants that options name as their default.
 var defaults = map[string]any{
 	"pleg.DefaultRelistThreshold":       pleg.DefaultRelistThreshold,
+	"pleg.DefaultChannelCapacity":       pleg.DefaultChannelCapacity,
 	"pleg.DefaultInspectionWorkers":     pleg.DefaultInspectionWorkers,
 	"pleg.DefaultRuntimeRequestTimeout": pleg.DefaultRuntimeRequestTimeout,
 	"plegz.DefaultHistory":              plegz.DefaultHistory,

@@ -90,7 +90,7 @@ func TestNotes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.setPods(3)
-		n.g.Subscribe(t.Context(), 0, pleg.WithName("slow"))
+		n.g.Subscribe(t.Context(), pleg.WithCapacity(-1), pleg.WithName("slow"))
 		for i, name := range []string{"team/pod-0000", "team/pod-0001"} {
 			n.Fail(plegtest.GetPodStatus, types.UID(name), errors.New("no such task"))
 			n.ExitContainer(types.UID(name), fmt.Sprintf("container-%04d", i), 1, "Error")

@@ -72,7 +72,7 @@ func (r *recorder) positionLocked() string {
 }
 
 func (r *recorder) subscribe(ctx context.Context) <-chan *pleg.PodLifecycleEvent {
-	return r.generator.Subscribe(ctx, pleg.DefaultChannelCapacity, pleg.WithName(subscriber))
+	return r.generator.Subscribe(ctx, pleg.WithName(subscriber))
 }
 
 // newEpoch returns a name for a history that no other has.

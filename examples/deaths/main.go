@@ -41,7 +41,7 @@ func deaths(ctx context.Context, endpoint string, out io.Writer) error {
 	generator.Start(ctx)
 	defer generator.Stop()
 
-	for e := range generator.Subscribe(ctx, 100) {
+	for e := range generator.Subscribe(ctx) {
 		if e.Type == pleg.ContainerDied && !e.Initial && !e.IsSandbox() {
 			fmt.Fprintln(out, e)
 		}

@@ -98,7 +98,7 @@ func watch(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 		ctx, cancel = context.WithTimeout(ctx, f.duration)
 		defer cancel()
 	}
-	generator.Start(ctx)
+	generator.Start(context.WithoutCancel(ctx)) // until Stop: what is said at the end is of one that runs
 	defer generator.Stop()
 	if f.listen != "" {
 		served, err := serve(f.listen, nodeName, registry, generator, cache)

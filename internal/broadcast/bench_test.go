@@ -34,7 +34,7 @@ func BenchmarkPublish(b *testing.B) {
 			defer s.Halt()
 			var outs []chan event
 			for range c.subscribers {
-				outs = append(outs, s.Subscribe(context.Background(), c.capacity, everything{}))
+				outs = append(outs, s.Subscribe(context.Background(), everything{Capacity: c.capacity}))
 			}
 			i, now := 0, time.Now()
 			b.ReportAllocs()

@@ -17,8 +17,8 @@
 // Whoever publishes puts the events into the channels as far as they fit. What does
 // not fit is left to a goroutine per subscription that waits for the reader; there is
 // one between [Broadcaster.Start] and [Broadcaster.Halt] only, and in between
-// [Broadcaster.Fill] puts in what has come to fit. A subscriber without a channel,
-// [Broadcaster.Follow], takes its events itself.
+// [Broadcaster.Fill] puts in what has come to fit. A follower,
+// [Broadcaster.Follow], needs neither: it takes its events itself.
 //
 // The package knows no clock: who publishes and who subscribes says what time it is.
 package broadcast
@@ -89,6 +89,8 @@ func New[K cmp.Ordered, U, E any](rules Rules[K, U, E], discarded func(n int)) *
 type Options[U, E any] struct {
 	// Name is the subscriber's in Backlogs; several may have the same.
 	Name string
+	// Capacity is how many events wait for the subscriber before updates are coalesced.
+	Capacity int
 	// Begins is when the subscriber subscribes: what exists then is undelivered since
 	// then.
 	Begins time.Time
@@ -118,11 +120,10 @@ func (b *Broadcaster[K, U, E]) Publish(update U, at time.Time) {
 	}
 }
 
-// Subscribe returns a channel of this capacity, or without any if it is negative. Its
-// events begin with what exists. It is closed when ctx ends, or at the next Halt unless
-// it is lasting.
-func (b *Broadcaster[K, U, E]) Subscribe(ctx context.Context, capacity int, o Options[U, E]) chan E {
-	s := newSubscription[K](b.rules, capacity, o)
+// Subscribe returns a channel. Its events begin with what exists. It is closed when ctx ends,
+// or at the next Halt unless it is lasting.
+func (b *Broadcaster[K, U, E]) Subscribe(ctx context.Context, o Options[U, E]) chan E {
+	s := newSubscription[K](b.rules, o)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.addLocked(s)
@@ -133,22 +134,51 @@ func (b *Broadcaster[K, U, E]) Subscribe(ctx context.Context, capacity int, o Op
 	return s.out
 }
 
-// Follow calls handle with every event, in the caller's goroutine and with no lock held.
+// Follower takes the events of Follow.
+type Follower[E any] struct {
+	// Handle is called with every event.
+	Handle func(E)
+	// CaughtUp is called once, when Synced is closed and there is no event left.
+	CaughtUp func()
+	Synced   <-chan struct{}
+}
+
+// Follow calls the functions of f, in the caller's goroutine and with no lock held.
 // The events begin with what exists, and come whether there was a Start or not. It
 // returns the cause of ctx when that has ended, and nil at the next Halt unless it is
-// lasting. After either handle is not called again, and what it was not called for is
-// dropped. If handle panics, so does Follow, and the subscription has ended.
-func (b *Broadcaster[K, U, E]) Follow(ctx context.Context, o Options[U, E], handle func(E)) error {
-	s := newSubscription[K](b.rules, 0, o)
+// lasting. After either no function is called again, and what was not handled is
+// dropped. If a function panics, so does Follow, and the subscription has ended.
+func (b *Broadcaster[K, U, E]) Follow(ctx context.Context, o Options[U, E], f Follower[E]) error {
+	s := newSubscription[K](b.rules, o)
 	s.followed = true
 	b.subscribe(s)
 	defer b.unsubscribe(s)
+	synced, caughtUp := f.Synced, false
 	for {
-		event, ok, err := s.next(ctx)
-		if !ok {
-			return err
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-s.ended:
+			return context.Cause(ctx)
+		default:
 		}
-		handle(event)
+		event, ok := s.takeNext()
+		switch {
+		case ok:
+			f.Handle(event)
+			continue
+		case caughtUp: // what came before Synced was closed has been handled
+			caughtUp = false
+			f.CaughtUp()
+			continue
+		}
+		select {
+		case <-s.work:
+		case <-synced:
+			synced, caughtUp = nil, true
+		case <-s.ended:
+		case <-ctx.Done():
+		}
 	}
 }
 

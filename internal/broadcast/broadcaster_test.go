@@ -486,7 +486,7 @@ func (c constant) Events(_, _ update) []event { return c.events }
 func TestPublishAllocatesNothing(t *testing.T) {
 	b := broadcast.New(constant{events: []event{{"a", 1}, {"a", -1}}}, func(int) {})
 	defer b.Halt()
-	out := b.Subscribe(t.Context(), 2, everything{})
+	out := b.Subscribe(t.Context(), everything{Capacity: 2})
 	now := time.Now()
 	publish := func() {
 		b.Publish(update{key: "a", level: 1}, now)

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+
+	"github.com/kubepleg/pleg/internal/broadcast"
 )
 
 // followed is what a follower was told, and what Follow returned.
@@ -16,11 +18,16 @@ type followed struct {
 	over   bool
 }
 
+// handling is a follower that only handles events.
+func handling(handle func(event)) broadcast.Follower[event] {
+	return broadcast.Follower[event]{Handle: handle}
+}
+
 // follow follows in a goroutine until ctx or the subscription ends.
 func (s *station) follow(ctx context.Context, options everything) *followed {
 	f := &followed{}
 	go func() {
-		f.err = s.Follow(ctx, options, func(e event) { f.events = append(f.events, e.String()) })
+		f.err = s.Follow(ctx, options, handling(func(e event) { f.events = append(f.events, e.String()) }))
 		f.over = true
 	}()
 	synctest.Wait()
@@ -89,7 +96,7 @@ func TestFollowUntilHalt(t *testing.T) {
 		lasting.want(t, "the lasting one", "a+ b+", false)
 		cancel()
 		lasting.want(t, "the lasting one", "a+ b+", true)
-		if err := s.Follow(ctx, everything{}, func(event) { t.Error("called") }); !errors.Is(err, context.Canceled) {
+		if err := s.Follow(ctx, everything{}, handling(func(event) { t.Error("called") })); !errors.Is(err, context.Canceled) {
 			t.Errorf("got %v", err)
 		}
 		s.wantBacklog(t, 0, 0)
@@ -113,12 +120,12 @@ func TestFollowEndsAtOnce(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			calls := 0
-			err := s.Follow(ctx, everything{}, func(event) {
+			err := s.Follow(ctx, everything{}, handling(func(event) {
 				if calls++; calls == 2 {
 					s.publish("b1") // nothing is locked
 					c.end(s, cancel)
 				}
-			})
+			}))
 			if calls != 2 || !errors.Is(err, c.err) {
 				t.Errorf("%d calls, %v", calls, err)
 			}
@@ -135,10 +142,10 @@ func TestSlowFollower(t *testing.T) {
 		var got []string
 		read := make(chan struct{})
 		go func() {
-			_ = s.Follow(ctx, everything{}, func(e event) {
+			_ = s.Follow(ctx, everything{}, handling(func(e event) {
 				got = append(got, e.String())
 				<-read
-			})
+			}))
 		}()
 		synctest.Wait()
 		s.publish("a1")
@@ -166,6 +173,66 @@ func TestFollowerPanics(t *testing.T) {
 		s.wantBacklog(t, 0, 0)
 		s.Halt()
 	}()
-	_ = s.Follow(t.Context(), everything{}, func(event) { panic("oops") })
+	_ = s.Follow(t.Context(), everything{}, handling(func(event) { panic("oops") }))
 	t.Error("it has returned")
+}
+
+// As many events as the capacity wait for a slow follower before any are coalesced.
+func TestFollowWithCapacity(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStation()
+		ctx, cancel := context.WithCancel(t.Context())
+		var got []string
+		read := make(chan struct{})
+		go func() {
+			_ = s.Follow(ctx, everything{Capacity: 3}, handling(func(e event) {
+				got = append(got, e.String())
+				<-read
+			}))
+		}()
+		synctest.Wait()
+		s.publish("a1")
+		synctest.Wait()
+		s.publish("b1 b0 b1 c1 c0 c1 d1")
+		s.wantDiscarded(t, 2)
+		close(read)
+		synctest.Wait()
+		want(t, "events", strings.Join(got, " "), "a+ b+ b- b+ c+ d+")
+		cancel()
+		synctest.Wait()
+	})
+}
+
+// A follower has caught up once everything is handled that was there as it synced.
+func TestFollowerCatchesUp(t *testing.T) {
+	for _, early := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newStation()
+			s.publish("a1 b1")
+			ctx, cancel := context.WithCancel(t.Context())
+			var got []string
+			synced := make(chan struct{})
+			if early {
+				close(synced)
+			}
+			go func() {
+				_ = s.Follow(ctx, everything{Capacity: 1}, broadcast.Follower[event]{
+					Handle: func(e event) { got = append(got, e.String()) }, Synced: synced,
+					CaughtUp: func() { got = append(got, "caught up") },
+				})
+			}()
+			synctest.Wait()
+			if !early {
+				s.publish("c1")
+				close(synced)
+			}
+			synctest.Wait()
+			s.publish("d1")
+			synctest.Wait()
+			want(t, "events", strings.Join(got, " "),
+				map[bool]string{true: "a+ b+ caught up d+", false: "a+ b+ c+ caught up d+"}[early])
+			cancel()
+			synctest.Wait()
+		})
+	}
 }

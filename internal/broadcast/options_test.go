@@ -15,8 +15,9 @@ import (
 func TestEventsOfASubscriber(t *testing.T) {
 	s := newStation()
 	defer s.Halt()
-	own := s.Broadcaster.Subscribe(t.Context(), 10, everything{
-		Events: func(delivered, u update) []event { return []event{{u.key, u.level*10 + delivered.level}} },
+	own := s.Broadcaster.Subscribe(t.Context(), everything{
+		Capacity: 10,
+		Events:   func(delivered, u update) []event { return []event{{u.key, u.level*10 + delivered.level}} },
 	})
 	out := s.Subscribe(t.Context(), 10, false)
 	s.publish("a1 a2")
@@ -41,7 +42,7 @@ func TestBacklogs(t *testing.T) {
 			}
 		}
 		subscribe := func(name string, capacity int) chan event {
-			return s.Broadcaster.Subscribe(t.Context(), capacity, everything{Name: name, Begins: time.Now()})
+			return s.Broadcaster.Subscribe(t.Context(), everything{Capacity: capacity, Name: name, Begins: time.Now()})
 		}
 		check("nobody", []broadcast.Backlog{}...)
 		s.publish("a2 b1")

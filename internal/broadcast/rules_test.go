@@ -72,7 +72,7 @@ type station struct {
 func (s *station) Publish(u update) { s.Broadcaster.Publish(u, time.Now()) }
 
 func (s *station) Subscribe(ctx context.Context, capacity int, lasting bool) chan event {
-	return s.Broadcaster.Subscribe(ctx, capacity, everything{Lasting: lasting, Begins: time.Now()})
+	return s.Broadcaster.Subscribe(ctx, everything{Capacity: capacity, Lasting: lasting, Begins: time.Now()})
 }
 
 // Backlog sums the backlogs up.

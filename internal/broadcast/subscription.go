@@ -2,7 +2,6 @@ package broadcast
 
 import (
 	"cmp"
-	"context"
 	"sync"
 	"time"
 )
@@ -25,7 +24,7 @@ type step[U any] struct {
 //
 // Events go into the channel as far as they fit, by whoever brings the update. What
 // does not fit is left to the pump, which waits for the reader. A subscription that is
-// followed has neither: the follower takes its events.
+// followed has none: the follower takes its events.
 type subscription[K cmp.Ordered, U, E any] struct {
 	// Set once by Subscribe and Follow.
 
@@ -57,13 +56,11 @@ type subscription[K cmp.Ordered, U, E any] struct {
 	over             bool
 }
 
-func newSubscription[K cmp.Ordered, U, E any](
-	rules Rules[K, U, E], capacity int, o Options[U, E],
-) *subscription[K, U, E] {
+func newSubscription[K cmp.Ordered, U, E any](rules Rules[K, U, E], o Options[U, E]) *subscription[K, U, E] {
 	return &subscription[K, U, E]{
 		rules:   rules,
 		options: o,
-		out:     make(chan E, max(capacity, 0)),
+		out:     make(chan E, max(o.Capacity, 0)),
 		ended:   make(chan struct{}),
 		work:    make(chan struct{}, 1),
 		pending: make(map[K]step[U]),
@@ -78,16 +75,12 @@ func (s *subscription[K, U, E]) offer(key K, before state[U], update U, at time.
 	defer s.mu.Unlock()
 	if s.upToDateLocked() && len(s.out) < cap(s.out) {
 		s.commitLocked(key, before, update) // the usual case needs no bookkeeping
-		s.fillLocked()
-		if len(s.committed) == 0 {
-			return 0
-		}
 		s.committedSince = at
 	} else {
 		discarded = s.pendLocked(key, before, update, at)
-		s.fillLocked()
 	}
-	if !s.upToDateLocked() {
+	s.fillLocked()
+	if s.followed || !s.upToDateLocked() {
 		s.wake()
 	}
 	return discarded
@@ -249,32 +242,21 @@ func (s *subscription[K, U, E]) delivered() {
 	s.deliveredLocked()
 }
 
-// next waits for the next event of a subscription that is followed. There is none when ctx
-// has ended, with its cause, or when only the subscription has.
-func (s *subscription[K, U, E]) next(ctx context.Context) (event E, ok bool, err error) {
-	for {
-		select {
-		case <-ctx.Done():
-			return event, false, context.Cause(ctx)
-		default:
-		}
-		if event, ok = s.takeNext(); ok {
-			return event, true, nil
-		}
-		select {
-		case <-s.work:
-		case <-s.ended:
-			return event, false, context.Cause(ctx)
-		case <-ctx.Done():
-		}
-	}
-}
-
-// takeNext takes an event out, if there is one and the subscription has not ended.
+// takeNext takes an event out for the follower, if there is one and the subscription has not
+// ended.
 func (s *subscription[K, U, E]) takeNext() (event E, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.over || !s.advanceLocked() {
+	if s.over {
+		return event, false
+	}
+	select {
+	case event = <-s.out:
+		s.fillLocked()
+		return event, true
+	default:
+	}
+	if !s.advanceLocked() {
 		return event, false
 	}
 	event = s.committed[0]

@@ -43,7 +43,7 @@ func Run(ctx context.Context, config *rest.Config, endpoint string,
 		pleg.NewCache(), clock.RealClock{})
 	generator.Start(ctx)
 	defer generator.Stop()
-	for e := range generator.Subscribe(ctx, pleg.DefaultChannelCapacity) {
+	for e := range generator.Subscribe(ctx) {
 		pod, err := pods.Lister().Pods(e.Pod.Namespace).Get(e.Pod.Name)
 		if err != nil {
 			pod = nil // not known there, or not yet

@@ -167,7 +167,7 @@ func BenchmarkRequestedPodLists(b *testing.B) {
 			defer g.Stop()
 			round := 0
 			states := []pleg.State{pleg.ContainerStateExited, pleg.ContainerStateRunning}
-			events := g.Subscribe(context.Background(), 4*300)
+			events := g.Subscribe(context.Background(), pleg.WithCapacity(4*300))
 			for range 3 * 300 {
 				<-events
 			}
@@ -202,7 +202,7 @@ func TestIdleRelistAllocatesAConstant(t *testing.T) {
 		far := clock.RealClock{}.Now().Add(time.Hour)
 		done := make(chan struct{})
 		for i := range 10 {
-			g.Subscribe(ctx, 1)
+			g.Subscribe(ctx, pleg.WithCapacity(1))
 			go func() {
 				_, _ = cache.GetNewerThanContext(ctx, types.UID(fmt.Sprintf("pod-%05d", i)), far)
 				done <- struct{}{}

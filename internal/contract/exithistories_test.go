@@ -154,7 +154,7 @@ func fuzzExits(t *testing.T, seed uint64) {
 	synctest.Wait()
 	drain()
 	synced = true
-	slow := g.Subscribe(t.Context(), 0)
+	slow := g.Subscribe(t.Context(), pleg.WithCapacity(-1))
 	var heals []func()
 	running := true
 	for range 150 {

@@ -40,8 +40,8 @@ func wantExits(t *testing.T, reg prometheus.Gatherer, what string, want map[stri
 func TestExits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)
-		n.g.Subscribe(t.Context(), 100)
-		n.g.Subscribe(t.Context(), 0)
+		n.g.Subscribe(t.Context(), pleg.WithCapacity(100))
+		n.g.Subscribe(t.Context(), pleg.WithCapacity(-1))
 		reasons := []string{
 			"Completed", "ContainerCannotRun", "Error", "OOMKilled", "StartError", "Unknown", "seccomp killed",
 			"", "killed by cosmic rays", "other", "unseen",

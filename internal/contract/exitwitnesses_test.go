@@ -225,7 +225,7 @@ func TestRule4TwoExitsAreNews(t *testing.T) {
 		// So it is pod 0's event that waits for its reader.
 		defer n.Delay(plegtest.GetPodStatus, "a", time.Millisecond)()
 		n.SetPods(bare("0", plegtest.Running("01")), bare("a", plegtest.Running("a1"), plegtest.Running("a2")))
-		events := n.g.Subscribe(t.Context(), 0)
+		events := n.g.Subscribe(t.Context(), pleg.WithCapacity(-1))
 		n.start()
 		time.Sleep(10 * time.Millisecond)
 		exits <- exitOf("a1", 1)

@@ -106,7 +106,7 @@ func TestEverythingAtOnce(t *testing.T) {
 			wg.Go(func() {
 				for ctx.Err() == nil {
 					ctx, unsubscribe := context.WithCancel(ctx)
-					sub := n.g.Subscribe(ctx, i)
+					sub := n.g.Subscribe(ctx, pleg.WithCapacity(i-1))
 					for range 10 {
 						<-sub
 					}
@@ -158,7 +158,7 @@ func TestMemoryIsBoundedByWhatExists(t *testing.T) {
 	rt, cache := &passing{}, pleg.NewCache()
 	g := pleg.NewGenericPLEG(rt, 100, time.Second, cache, clk, pleg.WithLogger(logr.Discard()))
 	events := g.Watch()
-	g.Subscribe(t.Context(), 0) // nobody reads it
+	g.Subscribe(t.Context(), pleg.WithCapacity(-1)) // nobody reads it
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	rounds := 0

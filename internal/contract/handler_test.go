@@ -76,7 +76,7 @@ func TestHandle(t *testing.T) {
 				n.SetPod(bare("c", plegtest.Created("c1")))
 				n.SetPod(plegtest.NewPod("d", plegtest.Running("d1")))
 				n.relist()
-				h.want(t, "changes", "b Died b1", "c added with 1", "d added with 1", "d Started d1", "d Started d-sandbox")
+				h.want(t, "changes", "b Died b1", "c added with 1", "d added with 1", "d Started d1")
 				n.g.RequestReinspect("c")
 				n.relist()
 				h.want(t, "a reinspection", "c PodSync")
@@ -84,7 +84,7 @@ func TestHandle(t *testing.T) {
 				n.relist()
 				h.want(t, "the end of all", "a removed with 0", "b Removed b1", "b Removed b2", "b removed with 2",
 					"c Died c1", "c Removed c1", "c removed with 1",
-					"d Died d1", "d Removed d1", "d Died d-sandbox", "d Removed d-sandbox", "d removed with 1")
+					"d Died d1", "d Removed d1", "d removed with 1")
 				cancel()
 				h.want(t, "nothing more")
 			})
@@ -92,8 +92,8 @@ func TestHandle(t *testing.T) {
 	}
 }
 
-// While a function runs, what happens is coalesced: a pod that comes and goes is not
-// handled, and one that comes back is the same.
+// While a function runs, what happens beyond the capacity is coalesced: a pod that comes and goes
+// is not handled, and one that comes back is the same.
 func TestHandleIsCoalesced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -101,7 +101,7 @@ func TestHandleIsCoalesced(t *testing.T) {
 		n.start()
 		ctx, cancel := context.WithCancel(t.Context())
 		busy := make(chan struct{})
-		h := n.handle(ctx, func(string) { <-busy }, pleg.WithName("slow"))
+		h := n.handle(ctx, func(string) { <-busy }, pleg.WithName("slow"), pleg.WithCapacity(-1))
 		for _, list := range [][]*pleg.Pod{
 			{bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1"))},
 			{bare("c")},
@@ -234,7 +234,7 @@ func TestHandlerThatPanics(t *testing.T) {
 		n := newNode(t)
 		n.SetPods(bare("a", plegtest.Running("a1")))
 		n.start()
-		events := n.g.Subscribe(t.Context(), 10)
+		events := n.g.Subscribe(t.Context(), pleg.WithCapacity(10))
 		func() {
 			defer func() {
 				if p := recover(); p != "oops" {
@@ -290,5 +290,100 @@ func TestHandlerWants(t *testing.T) {
 			"b added with 0", "b removed with 0")
 		slices.Sort(asked)
 		want(t, "asked", asked, "a default", "a shop", "b default", "b shop")
+	})
+}
+
+// A function of 5 s beside a death a second: each is handled, because they wait.
+func TestHandleLosesNoDeath(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.start()
+		ctx, cancel := context.WithCancel(t.Context())
+		var died []string
+		go func() {
+			_ = n.g.Handle(ctx, pleg.Handler{OnContainerDied: func(e *pleg.PodLifecycleEvent) {
+				died = append(died, e.Data.(string))
+				if e.Merged {
+					t.Errorf("merged before %s", e)
+				}
+				time.Sleep(5 * time.Second)
+			}})
+		}()
+		var want []string
+		for i := range 10 {
+			id := fmt.Sprint("a", i)
+			n.SetPod(bare("a", plegtest.Running(id)))
+			n.relist()
+			n.ExitContainer("a", id, 1, "Error")
+			n.relist()
+			want = append(want, id)
+		}
+		time.Sleep(time.Minute)
+		if !slices.Equal(died, want) {
+			t.Errorf("died %v, want %v", died, want)
+		}
+		cancel()
+		synctest.Wait()
+	})
+}
+
+// A container is created once, whatever state a list shows it in first, before all else of it.
+func TestHandleContainerCreated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(plegtest.NewPod("a", plegtest.Created("a1"), plegtest.Exited("a2")))
+		n.relist()
+		var lines []string
+		note := func(e *pleg.PodLifecycleEvent) { lines = append(lines, fmt.Sprintf("%s %v %v", e.Type, e.Data, e.Initial)) }
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() {
+			_ = n.g.Handle(ctx, pleg.Handler{
+				OnContainerCreated: note, OnContainerStarted: note, OnContainerDied: note,
+				OnSynced: func() { lines = append(lines, "synced") },
+			})
+		}()
+		synctest.Wait()
+		want(t, "what exists", lines, " a1 true", " a2 true", "ContainerDied a2 true", "synced")
+		lines = nil
+		n.SetPod(plegtest.NewPod("a", plegtest.Running("a1"), plegtest.Running("a3"), plegtest.Created("a4")))
+		n.relist()
+		n.g.RequestReinspect("a")
+		n.relist()
+		synctest.Wait()
+		slices.Sort(lines[2:])
+		want(t, "changes", lines, " a3 false", " a4 false", "ContainerStarted a1 false", "ContainerStarted a3 false")
+		cancel()
+		synctest.Wait()
+	})
+}
+
+// OnSynced comes when the pods of the first list have been handled, before Start and after.
+func TestHandleSynced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newOrderlyNode(t)
+		n.SetPods(bare("a"), bare("b"))
+		n.Delay(plegtest.GetPodStatus, "b", 100*time.Millisecond)
+		var lines []string
+		handler := pleg.Handler{
+			OnPodAdded: func(p *pleg.Pod) { lines = append(lines, string(p.ID)) },
+			OnSynced:   func() { lines = append(lines, "synced") },
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() { _ = n.g.Handle(ctx, handler) }()
+		n.start()
+		want(t, "before", lines, "a")
+		time.Sleep(200 * time.Millisecond)
+		synctest.Wait()
+		want(t, "after", lines, "a", "b", "synced")
+		n.SetPod(bare("c"))
+		n.relist()
+		synctest.Wait()
+		want(t, "later", lines, "a", "b", "synced", "c")
+		lines = nil
+		go func() { _ = n.g.Handle(ctx, handler) }()
+		synctest.Wait()
+		want(t, "another", lines, "a", "b", "c", "synced")
+		cancel()
+		synctest.Wait()
 	})
 }

@@ -285,7 +285,7 @@ func TestRule12HungFullListDelaysNoHint(t *testing.T) {
 		n.start()
 		defer n.HangIgnoringCancel(plegtest.GetPods, plegtest.AnyPod)()
 		time.Sleep(30 * time.Second)
-		events := n.g.Subscribe(t.Context(), 100)
+		events := n.g.Subscribe(t.Context(), pleg.WithCapacity(100))
 		n.ExitContainer("pod-00001", "pod-00001-a", 1, "Error")
 		synctest.Wait()
 		for {

@@ -82,7 +82,7 @@ func TestRule16SenderIsNeverHeldBack(t *testing.T) {
 		n.SetPods(pods(10)...)
 		healList := n.HangIgnoringCancel(plegtest.GetPods, plegtest.AnyPod)
 		healPod := n.HangIgnoringCancel(plegtest.GetPod, plegtest.AnyPod)
-		n.g.Subscribe(t.Context(), 0)
+		n.g.Subscribe(t.Context(), pleg.WithCapacity(-1))
 		before := time.Now()
 		n.start()
 		if got := n.g.HealthReport().Stream; got.State != pleg.StreamConnected || !got.LastEvent.Equal(before) {

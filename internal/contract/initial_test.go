@@ -37,7 +37,7 @@ func TestInitial(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			n := newOrderlyNode(t)
 			n.SetPods(plegtest.NewPod("a", plegtest.Running("a1"), plegtest.Exited("a2")), bare("b", plegtest.Created("b1")))
-			watch, early := n.g.Watch(), n.g.Subscribe(t.Context(), 100)
+			watch, early := n.g.Watch(), n.g.Subscribe(t.Context(), pleg.WithCapacity(100))
 			if started {
 				n.start()
 			}
@@ -52,7 +52,7 @@ func TestInitial(t *testing.T) {
 			news := []string{"a Died a1", "b Started b1", "c Died c1"}
 			want(t, "changes", readNews(watch), news...)
 			want(t, "changes", readNews(early), news...)
-			late := n.g.Subscribe(t.Context(), 100)
+			late := n.g.Subscribe(t.Context(), pleg.WithCapacity(100))
 			want(t, "Subscribe", readNews(late),
 				"=a Died a1", "=a Died a2", "=a Started a-sandbox", "=b Started b1", "=c Died c1")
 			n.RemovePod("c")
@@ -105,9 +105,9 @@ func TestInitialForSlowSubscribers(t *testing.T) {
 				pod := bare("a", plegtest.Running("a1"), plegtest.Exited("a2"))
 				pod.Sandboxes = []*pleg.Container{plegtest.NewSandbox("s", pleg.ContainerStateRunning)}
 				n.SetPods(bare("0", plegtest.Running("01"), plegtest.Running("02")), pod)
-				early := n.g.Subscribe(t.Context(), 1)
+				early := n.g.Subscribe(t.Context(), pleg.WithCapacity(1))
 				n.relist()
-				late := n.g.Subscribe(t.Context(), 1)
+				late := n.g.Subscribe(t.Context(), pleg.WithCapacity(1))
 				for _, change := range c.changes {
 					change(n)
 					n.relist()
@@ -157,9 +157,9 @@ func TestInitialIsWhatTheFirstListShowed(t *testing.T) {
 				n.SetPods(bare("a"), bare("b", plegtest.Running("b1"), plegtest.Running("b2")))
 				c.fault.Method = plegtest.GetPodStatus
 				defer n.Inject(c.fault)()
-				before := n.g.Subscribe(t.Context(), 100)
+				before := n.g.Subscribe(t.Context(), pleg.WithCapacity(100))
 				n.start()
-				between := n.g.Subscribe(t.Context(), 100)
+				between := n.g.Subscribe(t.Context(), pleg.WithCapacity(100))
 				time.Sleep(100 * time.Millisecond)
 				n.SetContainer("b", "b1", pleg.ContainerStateExited)
 				n.SetContainer("b", "b3", pleg.ContainerStateRunning)
@@ -222,7 +222,7 @@ func TestInitialIsNotWhatNobodyWasToldOf(t *testing.T) {
 		n.Delay(plegtest.GetPodStatus, "a", 300*time.Millisecond)
 		n.SetPods(bare("a", plegtest.Running("a1")))
 		time.Sleep(1100 * time.Millisecond)
-		sub := n.g.Subscribe(t.Context(), 10)
+		sub := n.g.Subscribe(t.Context(), pleg.WithCapacity(10))
 		want(t, "at once", readNews(sub))
 		time.Sleep(time.Second)
 		want(t, "when it is inspected", readNews(sub), "a Started a1")
@@ -248,7 +248,7 @@ func TestInitialIsBounded(t *testing.T) {
 	before := heapInUse()
 	for i := range rounds {
 		replace("first" + string(types.UID(rune('A'+i))))
-		g.Subscribe(t.Context(), 0)
+		g.Subscribe(t.Context(), pleg.WithCapacity(-1))
 	}
 	if grown := heapInUse() - before; grown > 10*size {
 		t.Errorf("%d bytes are held of %d that are gone", grown, rounds*size)

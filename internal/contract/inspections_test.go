@@ -26,7 +26,7 @@ func TestRule3EventComesAfterItsStatus(t *testing.T) {
 		n.SetPods(pods(40)...)
 		n.Delay(plegtest.GetPodStatus, plegtest.AnyPod, 7*time.Millisecond)
 		n.Fail(plegtest.GetPodStatus, "pod-00003", errors.New("broken"))
-		events := n.g.Subscribe(t.Context(), 0)
+		events := n.g.Subscribe(t.Context(), pleg.WithCapacity(-1))
 		n.start()
 		check := func(e *pleg.PodLifecycleEvent) {
 			t.Helper()
@@ -66,7 +66,7 @@ func TestRule3EventComesAfterItsError(t *testing.T) {
 		rt.Fail(plegtest.GetPodStatus, plegtest.AnyPod, errors.New("broken"))
 		cache := slowSetCache{pleg.NewCache()}
 		g := pleg.NewGenericPLEG(rt, 0, 0, cache, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
-		events := g.Subscribe(t.Context(), 0)
+		events := g.Subscribe(t.Context(), pleg.WithCapacity(-1))
 		g.Start(t.Context())
 		defer g.Stop()
 		for range 20 {

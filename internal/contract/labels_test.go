@@ -86,7 +86,7 @@ func TestLabelsArePassedThrough(t *testing.T) {
 			if got := n.Calls(plegtest.GetPodStatus); got != inspections {
 				t.Errorf("other labels cost %d inspections", got-inspections)
 			}
-			wantShared(t, "first event of another", (<-n.g.Subscribe(t.Context(), 0)).Pod, first)
+			wantShared(t, "first event of another", (<-n.g.Subscribe(t.Context(), pleg.WithCapacity(-1))).Pod, first)
 
 			n.SetContainer("a", "a1", pleg.ContainerStateExited)
 			time.Sleep(1500 * time.Millisecond)

@@ -99,13 +99,13 @@ func TestStatusThatIsNotStored(t *testing.T) {
 // their statuses, have left the cache. It has the status of each all the same.
 func TestStatusesOf44Deaths(t *testing.T) {
 	const deaths = 44
-	for _, capacity := range []int{0, 1, 1000} {
+	for _, capacity := range []int{-1, 1, 1000} {
 		t.Run(fmt.Sprint(capacity), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := newNode(t)
 				n.EmitOnChange(true)
 				n.SetPods(pods(deaths)...)
-				sub := n.g.Subscribe(t.Context(), capacity)
+				sub := n.g.Subscribe(t.Context(), pleg.WithCapacity(capacity))
 				n.start()
 				for range 2 * deaths { // each container and sandbox starts
 					<-sub
@@ -154,7 +154,7 @@ func TestStatusesOfACrashLoop(t *testing.T) {
 		n := newNode(t)
 		n.EmitOnChange(true)
 		n.SetPods(bare("a", plegtest.Running("life-0")))
-		sub := n.g.Subscribe(t.Context(), 0)
+		sub := n.g.Subscribe(t.Context(), pleg.WithCapacity(-1))
 		n.start()
 		const lives = 44
 		go func() {
@@ -236,7 +236,7 @@ func TestStatusesAreCoalesced(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := newNode(t)
-				sub := n.g.Subscribe(t.Context(), 4)
+				sub := n.g.Subscribe(t.Context(), pleg.WithCapacity(4))
 				// One after the other, so that their order is known.
 				n.SetPod(bare("0", plegtest.Running("01"), plegtest.Running("02")))
 				n.relist()
@@ -270,7 +270,7 @@ func TestStatusSeenAfterItsEvent(t *testing.T) {
 		n := newOrderlyNode(t)
 		n.SetPods(bare("0", plegtest.Running("01")), bare("a", plegtest.Running("a1")))
 		running := statusOf(n.Pod("a"))
-		early, slow := n.g.Subscribe(t.Context(), 100), n.g.Subscribe(t.Context(), 1, pleg.WithName("slow"))
+		early, slow := n.g.Subscribe(t.Context(), pleg.WithCapacity(100)), n.g.Subscribe(t.Context(), pleg.WithCapacity(1), pleg.WithName("slow"))
 		n.start()
 		readStatuses(early)
 		n.SetStatus("a", running) // contradicts the lists from now on
@@ -282,7 +282,7 @@ func TestStatusSeenAfterItsEvent(t *testing.T) {
 		behind := n.g.HealthReport().NamedSubscribers
 		time.Sleep(10 * time.Second)
 		want(t, "early", readStatuses(early))
-		want(t, "late", readStatuses(n.g.Subscribe(t.Context(), 100)),
+		want(t, "late", readStatuses(n.g.Subscribe(t.Context(), pleg.WithCapacity(100))),
 			"0 Started 01 running", "a Died a1 exited 137 OOMKilled")
 		if got := n.g.HealthReport().NamedSubscribers; len(got) != 1 || got[0] != behind[0] {
 			t.Errorf("%+v has become %+v", behind, got)
@@ -323,8 +323,8 @@ func TestStatusesAreBounded(t *testing.T) {
 			pod = bare("a", running)
 			_ = g.Relist(t.Context())
 			if i == 0 {
-				g.Subscribe(t.Context(), 0)               // nobody reads it
-				readStatuses(g.Subscribe(t.Context(), 1)) // nobody reads on
+				g.Subscribe(t.Context(), pleg.WithCapacity(-1))              // nobody reads it
+				readStatuses(g.Subscribe(t.Context(), pleg.WithCapacity(1))) // nobody reads on
 			}
 			time.Sleep(time.Second)
 			pod = bare("a", exited)

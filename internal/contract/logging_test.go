@@ -61,7 +61,7 @@ func TestLoggerUsesTheGenerator(t *testing.T) {
 			n.g.Pods()
 			n.g.HealthReport()
 			_, _ = n.g.Healthy()
-			n.g.Subscribe(t.Context(), 1)
+			n.g.Subscribe(t.Context(), pleg.WithCapacity(1))
 			n.g.RequestRelist("a")
 			n.g.Watch()
 		}

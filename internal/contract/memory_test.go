@@ -105,7 +105,7 @@ func TestMemoryWhileFullListsFail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt, cache := newChurning(pods(10)...), pleg.NewCache()
 		g := pleg.NewGenericPLEG(rt, 100, time.Second, cache, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
-		g.Subscribe(t.Context(), 0) // nobody reads it
+		g.Subscribe(t.Context(), pleg.WithCapacity(-1)) // nobody reads it
 		g.Start(t.Context())
 		defer g.Stop()
 		time.Sleep(500 * time.Millisecond)

@@ -196,7 +196,7 @@ func (m *model) subscribe(n int) {
 	if m.firstPublished {
 		sub.began = maps.Clone(m.published)
 	}
-	sub.events = m.g.Subscribe(ctx, n%4)
+	sub.events = m.g.Subscribe(ctx, pleg.WithCapacity(n%4-1))
 	m.subs = append(m.subs, sub)
 }
 

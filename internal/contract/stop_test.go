@@ -71,7 +71,7 @@ func TestStopAndStartAgain(t *testing.T) {
 		n := newNode(t)
 		n.SetPods(bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1")))
 		events := n.g.Watch()
-		sub := n.g.Subscribe(t.Context(), 10)
+		sub := n.g.Subscribe(t.Context(), pleg.WithCapacity(10))
 		n.g.Start(t.Context())
 		synctest.Wait()
 		n.g.Stop()
@@ -278,7 +278,7 @@ func TestStartEndsWithItsContext(t *testing.T) {
 		n.t.Cleanup(n.g.Stop)
 		ctx, cancel := context.WithCancel(t.Context())
 		n.g.Start(ctx)
-		events := n.g.Subscribe(t.Context(), 10)
+		events := n.g.Subscribe(t.Context(), pleg.WithCapacity(10))
 		time.Sleep(time.Second)
 		cancel()
 		for range events { // closed, as by Stop
@@ -306,7 +306,7 @@ func TestStartEndsWithItsContext(t *testing.T) {
 		cancel() // of a run that has been stopped
 		synctest.Wait()
 		before = n.Calls(plegtest.GetPods)
-		time.Sleep(10 * time.Second)
+		time.Sleep(10*time.Second + time.Millisecond)
 		if got := n.Calls(plegtest.GetPods) - before; got != 10 {
 			t.Errorf("%d lists of the last run in ten seconds", got)
 		}

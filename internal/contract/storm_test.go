@@ -55,7 +55,7 @@ func TestStorm(t *testing.T) {
 									case 1:
 										n.relist()
 									default:
-										for range n.g.Subscribe(c, 1) {
+										for range n.g.Subscribe(c, pleg.WithCapacity(1)) {
 											break
 										}
 									}
@@ -63,7 +63,7 @@ func TestStorm(t *testing.T) {
 							})
 						case 6:
 							c, stop := context.WithTimeout(ctx, time.Second)
-							ch := n.g.Subscribe(c, rnd.IntN(3), pleg.WithName("s"))
+							ch := n.g.Subscribe(c, pleg.WithCapacity(rnd.IntN(3)), pleg.WithName("s"))
 							wg.Go(func() {
 								defer stop()
 								for e := range ch {

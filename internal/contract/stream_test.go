@@ -313,7 +313,7 @@ func TestRule17BrokenTwentyTimes(t *testing.T) {
 		n := newNode(t)
 		n.EmitOnChange(true)
 		n.SetPods(pods(20)...)
-		sub := n.g.Subscribe(t.Context(), 3)
+		sub := n.g.Subscribe(t.Context(), pleg.WithCapacity(3))
 		r := newReplay(t)
 		n.start()
 		for i := range 400 {

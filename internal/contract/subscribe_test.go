@@ -25,7 +25,7 @@ func TestSubscribeOptions(t *testing.T) {
 			"nil option":      {nil, pleg.WithName(""), nil},
 			"empty name last": {pleg.WithName("x"), pleg.WithName("")},
 		} {
-			want(t, name, read(n.g.Subscribe(t.Context(), 1, opts...)), "a Started a1")
+			want(t, name, read(n.g.Subscribe(t.Context(), opts...)), "a Started a1")
 		}
 		if got := n.g.HealthReport().NamedSubscribers; got != nil {
 			t.Errorf("reported: %v", got)
@@ -45,7 +45,7 @@ func TestNamedSubscribers(t *testing.T) {
 		defer g.Stop()
 		ctx, cancel := context.WithCancel(t.Context())
 		subscribe := func(ctx context.Context, capacity int, name string) <-chan *pleg.PodLifecycleEvent {
-			return g.Subscribe(ctx, capacity, pleg.WithName(name))
+			return g.Subscribe(ctx, pleg.WithCapacity(capacity), pleg.WithName(name))
 		}
 		check := func(what string, want ...pleg.SubscriberReport) {
 			t.Helper()
@@ -59,13 +59,13 @@ func TestNamedSubscribers(t *testing.T) {
 
 		rt.SetPods(bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1")))
 		_ = g.Relist(t.Context())
-		g.Subscribe(t.Context(), 0)
+		g.Subscribe(t.Context(), pleg.WithCapacity(-1))
 		subscribe(t.Context(), 100, "up to date")
 		clk.Step(time.Second)
 		slow := subscribe(t.Context(), 1, "slow")
 		clk.Step(time.Second)
-		subscribe(ctx, 0, "slow")
-		subscribe(t.Context(), 0, "\xff")
+		subscribe(ctx, -1, "slow")
+		subscribe(t.Context(), -1, "\xff")
 		clk.Step(3 * time.Second)
 		upToDate := pleg.SubscriberReport{Name: "up to date", Subscriptions: 1}
 		odd := pleg.SubscriberReport{Name: "\uFFFD", Subscriptions: 1, Backlog: 2, BehindSince: at(2)}

@@ -20,12 +20,12 @@ import (
 // Rule 4: a subscriber of capacity 1 that stalls while 500 containers die and
 // vanish, and others come, learns exactly the present when it reads on.
 func TestRule4StalledSubscriberLearnsThePresent(t *testing.T) {
-	for _, capacity := range []int{0, 1, 7} {
+	for _, capacity := range []int{-1, 1, 7} {
 		t.Run(fmt.Sprint(capacity), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := newNode(t)
 				n.SetPods(pods(510)...)
-				sub := n.g.Subscribe(t.Context(), capacity)
+				sub := n.g.Subscribe(t.Context(), pleg.WithCapacity(capacity))
 				n.start()
 				r := newReplay(t)
 				for range 13 {
@@ -66,7 +66,7 @@ func TestRule4StalledSubscriberLearnsThePresent(t *testing.T) {
 func TestRule4StalledSubscriberIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, polling)
-		n.g.Subscribe(t.Context(), 1)
+		n.g.Subscribe(t.Context(), pleg.WithCapacity(1))
 		n.start()
 		most := 0
 		for i := range 2000 {
@@ -87,11 +87,11 @@ func TestRule4SubscribersStartFromThePresent(t *testing.T) {
 		n := newNode(t)
 		n.SetPods(
 			bare("b", plegtest.Running("b1"), plegtest.Exited("b2"), plegtest.Created("b3")), bare("a", plegtest.Running("a1")))
-		early := n.g.Subscribe(t.Context(), 100)
+		early := n.g.Subscribe(t.Context(), pleg.WithCapacity(100))
 		n.start()
 		n.RemovePod("a")
 		time.Sleep(1500 * time.Millisecond)
-		late := n.g.Subscribe(t.Context(), 100)
+		late := n.g.Subscribe(t.Context(), pleg.WithCapacity(100))
 		watch := n.g.Watch()
 		synctest.Wait()
 		want(t, "early", read(early), "a Started a1", "a Died a1", "a Removed a1", "b Started b1", "b Died b2")
@@ -108,7 +108,7 @@ func TestRule4DiscardedTransitionsAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)
 		n.SetPods(bare("first", plegtest.Running("first-1")))
-		sub := n.g.Subscribe(t.Context(), 1)
+		sub := n.g.Subscribe(t.Context(), pleg.WithCapacity(1))
 		n.relist() // fills the channel
 		n.SetPod(bare("a", plegtest.Running("a1")))
 		n.relist()
@@ -142,7 +142,7 @@ func TestSubscriptionEndsWithItsContext(t *testing.T) {
 					n.start()
 				}
 				ctx, cancel := context.WithCancel(t.Context())
-				sub := n.g.Subscribe(ctx, capacity)
+				sub := n.g.Subscribe(ctx, pleg.WithCapacity(capacity))
 				n.relist()
 				synctest.Wait()
 				cancel()
@@ -167,7 +167,7 @@ func TestSubscribeWithEndedContext(t *testing.T) {
 		n.start()
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		sub := n.g.Subscribe(ctx, 1)
+		sub := n.g.Subscribe(ctx, pleg.WithCapacity(1))
 		synctest.Wait()
 		want(t, "subscription", read(sub), "closed")
 	})
@@ -181,7 +181,7 @@ func TestEventsNameWhatTheyAreAbout(t *testing.T) {
 		pod := bare("a", plegtest.Running("a1"))
 		pod.Sandboxes = []*pleg.Container{plegtest.NewSandbox("s1", pleg.ContainerStateRunning)}
 		n.SetPods(pod)
-		sub := n.g.Subscribe(t.Context(), 100)
+		sub := n.g.Subscribe(t.Context(), pleg.WithCapacity(100))
 		n.start()
 		n.RemovePod("a")
 		time.Sleep(1500 * time.Millisecond)
@@ -220,14 +220,21 @@ func TestRule4StartOfASubscription(t *testing.T) {
 		n.ExitContainer("pod-00004", "pod-00004-a", 1, "Error") // delivered with a PodSync, for it recovers
 		n.g.RequestRelist("pod-00004")
 		synctest.Wait()
-		got := read(n.g.Subscribe(t.Context(), 100))
+		got := read(n.g.Subscribe(t.Context(), pleg.WithCapacity(100)))
 		if len(got) != 30 || !slices.IsSorted(got) {
 			t.Errorf("got %v", got)
 		}
-		for _, capacity := range []int{0, 3} {
-			if got := cap(n.g.Subscribe(t.Context(), capacity)); got != capacity {
-				t.Errorf("the capacity is %d, not %d", got, capacity)
+		for capacity, want := range map[int]int{-1: 0, 0: pleg.DefaultChannelCapacity, 3: 3} {
+			if got := cap(n.g.Subscribe(t.Context(), pleg.WithCapacity(capacity))); got != want {
+				t.Errorf("the capacity is %d, not %d", got, want)
 			}
+			g := pleg.NewGenericPLEG(n.Runtime, capacity, 0, pleg.NewCache(), clock.RealClock{})
+			if got := cap(g.Watch()); got != want {
+				t.Errorf("the capacity of Watch is %d, not %d", got, want)
+			}
+		}
+		if got := cap(n.g.Subscribe(t.Context())); got != pleg.DefaultChannelCapacity {
+			t.Errorf("without the option, the capacity is %d", got)
 		}
 	})
 }
@@ -264,7 +271,7 @@ func TestRule4UpdatesAreCoalesced(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := newNode(t)
 				n.SetPods(bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1")))
-				sub := n.g.Subscribe(t.Context(), 2)
+				sub := n.g.Subscribe(t.Context(), pleg.WithCapacity(2))
 				n.relist() // fills the channel
 				c.meanwhile(n)
 				n.relist()
@@ -313,7 +320,7 @@ func TestRule4WhatIsOnlyAddedIsNotDiscarded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)
 		n.SetPods(bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1")))
-		n.g.Subscribe(t.Context(), 1)
+		n.g.Subscribe(t.Context(), pleg.WithCapacity(1))
 		n.relist() // fills the channel with a; b waits
 		n.SetContainer("a", "a2", pleg.ContainerStateRunning)
 		n.SetContainer("b", "b2", pleg.ContainerStateRunning)
@@ -330,7 +337,7 @@ func TestBacklogCountsWhatIsHalfDelivered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.SetPods(bare("a", plegtest.Running("a1"), plegtest.Running("a2"), plegtest.Running("a3")))
-		n.g.Subscribe(t.Context(), 1)
+		n.g.Subscribe(t.Context(), pleg.WithCapacity(1))
 		n.relist()
 		if got := n.g.HealthReport().Backlog; got != 1 {
 			t.Errorf("a backlog of %d pods", got)
@@ -381,5 +388,28 @@ func TestLastEventsHaveTheLastListing(t *testing.T) {
 		if e := <-events; line(e) != "a PodSync" || e.Pod.Name != "renamed" {
 			t.Errorf("%s: the pod is %s", line(e), e.Pod.Name)
 		}
+	})
+}
+
+// An event says that something of its pod was merged away before it.
+func TestRule4MergedEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1")))
+		n.relist()
+		sub := n.g.Subscribe(t.Context(), pleg.WithCapacity(1)) // the event of a fits, that of b waits
+		for _, id := range []string{"a2", "a3"} {
+			n.SetPod(bare("a", plegtest.Running(id)))
+			n.relist()
+		}
+		n.start()
+		var got []string
+		for range 5 {
+			e := <-sub
+			got = append(got, fmt.Sprintf("%s %v", line(e), e.Merged))
+		}
+		slices.Sort(got)
+		want(t, "events", got, "a Died a1 true", "a Removed a1 true", "a Started a1 false", "a Started a3 true",
+			"b Started b1 false")
 	})
 }

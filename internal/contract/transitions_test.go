@@ -79,7 +79,7 @@ func TestRule1StateTable(t *testing.T) {
 					n.relist()
 					n.SetPods(pod(step.from))
 					n.relist()
-					events := n.g.Subscribe(t.Context(), 100)
+					events := n.g.Subscribe(t.Context(), pleg.WithCapacity(100))
 					before := len(read(events))
 					n.SetPods(pod(step.to))
 					n.relist()

@@ -118,7 +118,7 @@ func TestRule14HugePod(t *testing.T) {
 			status: func(p *pleg.Pod) (*pleg.PodStatus, error) { return &pleg.PodStatus{ID: p.ID}, nil },
 		}
 		n := newNodeOf(t, rt.instead)
-		sub := n.g.Subscribe(t.Context(), 3*size)
+		sub := n.g.Subscribe(t.Context(), pleg.WithCapacity(3*size))
 		n.relist()
 		n.relist()
 		if got := len(read(sub)); got != size+1 {

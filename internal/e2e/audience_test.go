@@ -181,13 +181,13 @@ func assemble(g *pleg.GenericPLEG, cache *pleg.PodCache, b *book, pods func() []
 	slow := newListener("the slow subscriber")
 	staller := newListener("the stalling subscriber")
 	a.lasting = []*listener{a.eager, watcher, slow, staller}
-	a.joined.Go(func() { a.listen(ctx, a.eager, g.Subscribe(ctx, 1<<16), nil) })
+	a.joined.Go(func() { a.listen(ctx, a.eager, g.Subscribe(ctx, pleg.WithCapacity(1<<16)), nil) })
 	a.joined.Go(func() { a.listen(ctx, watcher, g.Watch(), nil) })
 	a.joined.Go(func() {
-		a.listen(ctx, slow, g.Subscribe(ctx, 1), func() time.Duration { return 20 * time.Millisecond })
+		a.listen(ctx, slow, g.Subscribe(ctx, pleg.WithCapacity(1)), func() time.Duration { return 20 * time.Millisecond })
 	})
 	a.joined.Go(func() {
-		a.listen(ctx, staller, g.Subscribe(ctx, 10), func() time.Duration {
+		a.listen(ctx, staller, g.Subscribe(ctx, pleg.WithCapacity(10)), func() time.Duration {
 			if rand.IntN(50) == 0 {
 				return 5 * time.Second
 			}
@@ -254,7 +254,7 @@ func (a *audience) visit(ctx context.Context, name string, b *book) {
 	for ctx.Err() == nil {
 		l := newListener(name)
 		stay, leave := context.WithTimeout(ctx, time.Duration(rand.IntN(4000))*time.Millisecond)
-		a.listen(context.Background(), l, a.pleg.Subscribe(stay, rand.IntN(100)), nil)
+		a.listen(context.Background(), l, a.pleg.Subscribe(stay, pleg.WithCapacity(rand.IntN(100)-1)), nil)
 		leave()
 		wrong := l.wrongAfterVisit(b)
 		a.mu.Lock()

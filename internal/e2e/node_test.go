@@ -248,7 +248,7 @@ func (n *node) awaitExit(id string) {
 func (n *node) subscribe(capacity int) *journal {
 	ctx, stop := context.WithCancel(context.Background())
 	j := newJournal(n.cache)
-	events := n.pleg.Subscribe(ctx, capacity)
+	events := n.pleg.Subscribe(ctx, pleg.WithCapacity(capacity))
 	read := make(chan struct{})
 	go func() {
 		defer close(read)

@@ -32,7 +32,7 @@ func showSubscribers(t *testing.T, s *stage) {
 	}
 	s.wantEvents(events, events)
 	s.want("events for the kubelet's second reader", []event(nil), s.kubelet.events())
-	s.want("events for a late subscriber here", events, taken(s.here.generator.Subscribe(s.ctx, 1000)))
+	s.want("events for a late subscriber here", events, taken(s.here.generator.Subscribe(s.ctx, pleg.WithCapacity(1000))))
 }
 
 func showSandboxBeingMade(_ *testing.T, s *stage) {

@@ -66,7 +66,7 @@ type subscription struct {
 
 func subscribe(s *scenario, c command) string {
 	ctx, cancel := s.context()
-	s.subscriptions[c.first()] = &subscription{s.g.Subscribe(ctx, c.number("capacity", 0)), cancel}
+	s.subscriptions[c.first()] = &subscription{s.g.Subscribe(ctx, pleg.WithCapacity(c.number("capacity", -1))), cancel}
 	return ""
 }
 

@@ -37,7 +37,7 @@ func exported(t *testing.T) map[string]metric {
 	registry := prometheus.NewRegistry()
 	generator := pleg.NewGenericPLEG(runtime, pleg.DefaultChannelCapacity, time.Second, pleg.NewCache(),
 		clock.RealClock{}, pleg.WithLogger(logr.Discard()), pleg.WithRegisterer(registry), pleg.WithNodeName("node-7"))
-	generator.Subscribe(t.Context(), 1, pleg.WithName("reader"))
+	generator.Subscribe(t.Context(), pleg.WithCapacity(1), pleg.WithName("reader"))
 	generator.Start(t.Context())
 	defer generator.Stop()
 	if err := generator.WaitForSync(t.Context()); err != nil {

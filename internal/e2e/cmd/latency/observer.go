@@ -44,7 +44,7 @@ func observe(ctx context.Context, endpoint string, period time.Duration, turns *
 	o.pleg.Start(ctx)
 	subscribed, stop := context.WithCancel(context.Background())
 	o.stop = stop
-	events := o.pleg.Subscribe(subscribed, pleg.DefaultChannelCapacity)
+	events := o.pleg.Subscribe(subscribed)
 	o.joined.Go(func() {
 		for e := range events {
 			if e.Type == pleg.ContainerDied {
