@@ -20,7 +20,7 @@ type ROCache interface {
 	// blocks and never returns a nil status.
 	Get(uid types.UID) (*PodStatus, error)
 	// GetNewerThan is like Get, but blocks until the state that it returns was observed
-	// after minTime. It cannot be cancelled; PodCache.GetNewerThanContext can.
+	// after minTime. It cannot be cancelled; PodCache.LookupNewerThan can.
 	GetNewerThan(uid types.UID, minTime time.Time) (*PodStatus, error)
 }
 
@@ -65,8 +65,9 @@ type PodCache struct {
 	entries map[types.UID]*cacheEntry
 	// bare are the entries without a status.
 	bare map[types.UID]struct{}
-	// index has the statuses of entries, kept up by Set and Delete.
+	// index has the statuses of entries, gone what they had and is gone, kept up by Set and Delete.
 	index cacheIndex
+	gone  goneIndex
 	// global is the stamp of the newest full list.
 	global  time.Time
 	readers map[types.UID][]*blockedReader
@@ -86,6 +87,8 @@ type generatorsCache interface {
 	release(cacheOwner)
 	// setListed notes that a list shows a pod, which may have no status yet.
 	setListed(uid types.UID)
+	// advance sets the time.
+	advance(now time.Time)
 	// BlockedReaders counts the blocked readers, blockedPods returns their pods.
 	BlockedReaders() int
 	blockedPods() []types.UID
@@ -103,12 +106,11 @@ type cacheOwner interface {
 // cacheEntry is what the cache has of one pod: its status, or that it is listed, or that a
 // single-pod list showed it to be absent later than the newest full list.
 type cacheEntry struct {
-	// status is the last good one, or an empty one; nil if the pod is absent or was not
-	// inspected yet. uninspected means that no inspection has succeeded.
-	status      *PodStatus
-	keys        []indexKey // of status
-	uninspected bool
-	err         error
+	// status is the last good one, or an empty one if no inspection has succeeded; nil if the
+	// pod is absent or was not inspected yet.
+	status *PodStatus
+	keys   []indexKey // of status
+	err    error
 	// stored is the stamp of the list that the inspection was made for.
 	stored time.Time
 	// observed is the newest stamp that the pod itself was confirmed with; never before
@@ -128,6 +130,7 @@ type blockedReader struct {
 // reading is what a reader gets.
 type reading struct {
 	status *PodStatus
+	exists bool
 	err    error
 }
 
@@ -143,7 +146,7 @@ func (c *PodCache) claim(owner cacheOwner) bool {
 	case c.owner != nil && !c.released:
 		return false
 	case c.owner != nil: // what it left says nothing about the pods of this one
-		c.entries, c.bare, c.index, c.global = nil, nil, cacheIndex{}, time.Time{}
+		c.entries, c.bare, c.index, c.gone, c.global = nil, nil, cacheIndex{}, goneIndex{}, time.Time{}
 	}
 	c.owner, c.released = owner, false
 	return true
@@ -188,18 +191,18 @@ func (c *PodCache) GetAll() []*PodStatus {
 
 // GetNewerThan implements Cache.
 func (c *PodCache) GetNewerThan(uid types.UID, minTime time.Time) (*PodStatus, error) {
-	return c.GetNewerThanContext(context.Background(), uid, minTime) //nolint:forbidigo // the drop-in form has no context
+	a, _ := c.wait(context.Background(), uid, minTime) //nolint:forbidigo // the drop-in form has none, and it does not end
+	return a.status, a.err
 }
 
-// GetNewerThanContext is like GetNewerThan, but returns when ctx ends: the status is then
-// nil and the error wraps the cause of ctx. A status that is new enough is returned even
-// if ctx has ended.
-func (c *PodCache) GetNewerThanContext(ctx context.Context, uid types.UID, minTime time.Time) (*PodStatus, error) {
+// wait waits until the state of a pod was observed after minTime, and returns it. If ctx ends
+// before that, the error wraps its cause.
+func (c *PodCache) wait(ctx context.Context, uid types.UID, minTime time.Time) (reading, error) {
 	c.mu.RLock()
 	fresh, answer := c.freshLocked(uid, minTime), c.readLocked(uid)
 	c.mu.RUnlock()
 	if fresh {
-		return answer.status, answer.err
+		return answer, nil
 	}
 
 	r := &blockedReader{minTime: minTime, ch: make(chan reading, 1)}
@@ -207,7 +210,7 @@ func (c *PodCache) GetNewerThanContext(ctx context.Context, uid types.UID, minTi
 	if c.freshLocked(uid, minTime) { // it became so between the two locks
 		answer = c.readLocked(uid)
 		c.mu.Unlock()
-		return answer.status, answer.err
+		return answer, nil
 	}
 	put(&c.readers, uid, append(c.readers[uid], r))
 	c.waiting++
@@ -219,15 +222,14 @@ func (c *PodCache) GetNewerThanContext(ctx context.Context, uid types.UID, minTi
 
 	select {
 	case answer = <-r.ch:
-		return answer.status, answer.err
+		return answer, nil
 	case <-ctx.Done():
 	}
 	if c.withdraw(uid, r) {
-		return nil, fmt.Errorf("waiting for a status of pod %s newer than %s: %w",
+		return reading{}, fmt.Errorf("waiting for a status of pod %s newer than %s: %w",
 			uid, minTime.Format(time.RFC3339Nano), context.Cause(ctx))
 	}
-	answer = <-r.ch // granted before it could be withdrawn
-	return answer.status, answer.err
+	return <-r.ch, nil // granted before it could be withdrawn
 }
 
 // BlockedReaders returns the number of readers blocked in GetNewerThan.
@@ -274,12 +276,12 @@ func (c *PodCache) Set(uid types.UID, status *PodStatus, err error, timestamp ti
 	old := e.status
 	switch {
 	case status != nil:
-		e.status, e.uninspected = status, false
+		e.status = status
 	case err == nil || old == nil:
-		e.status, e.uninspected = emptyStatus(uid), err != nil
+		e.status = emptyStatus(uid)
 	}
 	e.err, e.stored, e.observed = err, timestamp, timestamp
-	e.keys = c.index.replace(uid, e.keys, e.status)
+	c.indexLocked(uid, e, old, e.status)
 	if old == nil {
 		delete(c.bare, uid)
 	}
@@ -305,7 +307,7 @@ func (c *PodCache) Delete(uid types.UID) {
 	if e == nil {
 		return
 	}
-	c.index.replace(uid, e.keys, nil)
+	c.indexLocked(uid, e, e.status, nil)
 	*e = cacheEntry{}
 	put(&c.bare, uid, struct{}{})
 	c.forgetLocked(uid, e)
@@ -348,10 +350,14 @@ func (c *PodCache) observedLocked(uid types.UID) time.Time {
 }
 
 func (c *PodCache) readLocked(uid types.UID) reading {
-	if e := c.entries[uid]; e != nil && e.status != nil {
-		return reading{e.status, e.err}
+	e := c.entries[uid]
+	switch {
+	case e != nil && e.status != nil:
+		return reading{e.status, true, e.err}
+	case e != nil && e.listed:
+		return reading{emptyStatus(uid), true, nil}
 	}
-	return reading{emptyStatus(uid), nil}
+	return reading{emptyStatus(uid), false, nil}
 }
 
 // wakeLocked answers the pod's blocked readers that are satisfied.
@@ -404,81 +410,104 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// Lookup returns what the cache knows of a pod. Unlike Get it tells apart, as far as the
-// cache knows, a pod that is gone, one that no inspection has shown yet, and one without
-// containers:
+// Lookup is Get, and says besides whether the pod exists, as far as the cache knows: whether it is
+// listed. The status of one that does not has nothing but the ID, and neither has that of one
+// which no inspection has shown yet.
 //
-//   - known is false for a pod that is gone, and for one that the cache never heard of.
-//   - known is true and status nil for a pod that is listed, but that no inspection has
-//     shown yet; err is that of the last inspection, if it failed.
-//   - Else status is the last good one, which may have no containers, and err that of the
-//     last inspection, if it failed.
-//
-// The statuses that it and the other look-ups return are shared and must not be modified.
-// They are those that the cache holds at the time of the call, however fresh. A look-up
+// The statuses that it and the other look-ups return are never nil, are shared and must not be
+// modified. They are those that the cache holds at the time of the call, however fresh. A look-up
 // takes a time that does not depend on the number of pods, and never blocks.
-func (c *PodCache) Lookup(uid types.UID) (status *PodStatus, known bool, err error) {
+func (c *PodCache) Lookup(uid types.UID) (status *PodStatus, exists bool, err error) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	e := c.entries[uid]
-	switch {
-	case e == nil:
-		return nil, false, nil
-	case e.status == nil:
-		return nil, e.listed, nil
-	case e.uninspected:
-		return nil, true, e.err
+	a := c.readLocked(uid)
+	return a.status, a.exists, a.err
+}
+
+// LookupNewerThan is like Lookup, but waits until the state that it returns was observed after
+// minTime: for "as it is now", the time by the generator's clock. When ctx ends before that, it
+// returns what Lookup does, and an error that wraps the cause of ctx. A state that is new enough
+// is returned even if ctx has ended.
+func (c *PodCache) LookupNewerThan(ctx context.Context, uid types.UID, minTime time.Time,
+) (status *PodStatus, exists bool, err error) {
+	a, late := c.wait(ctx, uid, minTime)
+	if late != nil {
+		status, exists, _ = c.Lookup(uid)
+		return status, exists, late
 	}
-	return e.status, true, e.err
+	return a.status, a.exists, a.err
 }
 
 // ByContainerID returns the status of the pod that has a container or sandbox. The ID is
 // the runtime's, or in the form "containerd://3f2a…"; what stands before the ID is not
 // compared. If more than one status has the ID, which is bad data, it is the newest pod's.
-func (c *PodCache) ByContainerID(id string) (status *PodStatus, known bool) {
+//
+// What is gone is found for a minute, because flow logs and the kernel's events come later than
+// the end: a container, a name or an address that a pod had, and the pods themselves. The status
+// is then the last that had it, with GoneAt. At most 10,000 of these are kept, by the generator's
+// clock; without a generator, none.
+func (c *PodCache) ByContainerID(id string) (status *PodStatus, found bool) {
 	if _, bare, prefixed := strings.Cut(id, "://"); prefixed {
 		id = bare
 	}
-	c.mu.RLock()
-	found := c.statusesLocked(c.index.find(indexContainer, "", id))
-	c.mu.RUnlock()
-	if len(found) == 0 {
-		return nil, false
+	all := c.find(indexKey{indexContainer, "", id})
+	if len(all) == 0 {
+		return &PodStatus{}, false
 	}
-	return found[0], true
+	return all[0], true
 }
 
 // ByName returns the statuses of the pods with a name, newest first: those whose newest
 // sandbox was created last. There is more than one while a pod is being replaced by one of
-// its name, and none for the empty name.
+// its name, and none for the empty name. Those that are gone for up to a minute come last, and
+// have GoneAt.
 func (c *PodCache) ByName(namespace, name string) []*PodStatus {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return c.statusesLocked(c.index.find(indexName, namespace, name))
+	return c.find(indexKey{indexName, namespace, name})
 }
 
-// ByIP returns the statuses of the pods with an address, newest first. Pods on the host's
+// ByIP returns the statuses of the pods with an address, newest first, and then of those that had
+// it up to a minute ago, which have GoneAt. Pods on the host's
 // network share its address, if the runtime reports it; a pod whose network is gone keeps
 // the last that it had, which another may have by now. The address may be in any form of
 // IPv4 or IPv6.
 func (c *PodCache) ByIP(ip string) []*PodStatus {
-	ip = canonicalIP(ip)
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return c.statusesLocked(c.index.find(indexIP, "", ip))
+	return c.find(indexKey{indexIP, "", canonicalIP(ip)})
 }
 
-// statusesLocked returns the statuses of pods that are sorted by UID, newest first.
-func (c *PodCache) statusesLocked(uids []types.UID) []*PodStatus {
-	if len(uids) == 0 {
-		return nil
-	}
-	statuses := make([]*PodStatus, len(uids))
-	for i, uid := range uids {
-		statuses[i] = c.entries[uid].status
+// find returns the statuses with a key, newest first, and then those that had it.
+func (c *PodCache) find(key indexKey) []*PodStatus {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	uids := c.index.find(key)
+	var statuses []*PodStatus
+	for _, uid := range uids {
+		statuses = append(statuses, c.entries[uid].status)
 	}
 	slices.SortStableFunc(statuses, func(a, b *PodStatus) int { return cmp.Compare(createdAt(b), createdAt(a)) })
+	for _, gone := range slices.Backward(c.gone.statuses[key]) {
+		if !slices.Contains(uids, gone.ID) {
+			statuses = append(statuses, gone)
+		}
+	}
 	return statuses
+}
+
+// advance implements generatorsCache.
+func (c *PodCache) advance(now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.gone.advance(now)
+}
+
+// indexLocked takes in that a pod has another status, nil for none.
+func (c *PodCache) indexLocked(uid types.UID, e *cacheEntry, old, status *PodStatus) {
+	before := e.keys
+	e.keys = c.index.replace(uid, before, status)
+	lost := slices.DeleteFunc(slices.Clone(before), func(key indexKey) bool { return c.index.has(key, uid) })
+	if len(lost) > 0 {
+		had := *old
+		c.gone.add(&had, lost)
+	}
 }
 
 // createdAt returns when a pod's newest sandbox was created or, without sandboxes, its

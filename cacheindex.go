@@ -3,6 +3,7 @@ package pleg
 import (
 	"net/netip"
 	"slices"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -93,6 +94,59 @@ func canonicalIP(ip string) string {
 }
 
 // find returns the pods of a key, sorted.
-func (x *cacheIndex) find(kind indexKind, namespace, value string) []types.UID {
-	return slices.Sorted(slices.Values(x.pods[indexKey{kind, namespace, value}]))
+func (x *cacheIndex) find(key indexKey) []types.UID { return slices.Sorted(slices.Values(x.pods[key])) }
+
+func (x *cacheIndex) has(key indexKey, uid types.UID) bool { return slices.Contains(x.pods[key], uid) }
+
+// What is gone is kept for goneTime, and at most maxGone keys.
+const (
+	goneTime = time.Minute
+	maxGone  = 10_000
+)
+
+// goneIndex finds statuses by what they had and is gone. The cache that owns it guards it.
+type goneIndex struct {
+	now      time.Time
+	statuses map[indexKey][]*PodStatus // of a key, the last to go comes last
+	order    []goneKey                 // in which they went
+}
+
+// goneKey is a key that a status had.
+type goneKey struct {
+	indexKey
+	status *PodStatus
+}
+
+// add notes that keys of a status are gone. It sets GoneAt.
+func (x *goneIndex) add(status *PodStatus, keys []indexKey) {
+	if x.now.IsZero() {
+		return
+	}
+	status.GoneAt = x.now
+	for _, key := range keys {
+		x.remove(key, func(other *PodStatus) bool { return other.ID == status.ID })
+		put(&x.statuses, key, append(x.statuses[key], status))
+		x.order = append(x.order, goneKey{key, status})
+	}
+	x.advance(x.now)
+}
+
+// advance sets the time, and forgets what has been gone for long.
+func (x *goneIndex) advance(now time.Time) {
+	x.now = now
+	for len(x.order) > maxGone || len(x.order) > 0 && now.Sub(x.order[0].status.GoneAt) > goneTime {
+		first := x.order[0]
+		x.order[0] = goneKey{}
+		x.order = x.order[1:]
+		x.remove(first.indexKey, func(other *PodStatus) bool { return other == first.status })
+	}
+}
+
+func (x *goneIndex) remove(key indexKey, is func(*PodStatus) bool) {
+	left := slices.DeleteFunc(x.statuses[key], is)
+	if len(left) == 0 {
+		delete(x.statuses, key)
+	} else {
+		x.statuses[key] = left
+	}
 }

@@ -77,6 +77,13 @@ func (w *cacheWriter) guard(call func()) (panicked error) {
 	return nil
 }
 
+// advance tells the cache the time.
+func (w *cacheWriter) advance(now time.Time) {
+	if w.podCache != nil {
+		w.podCache.advance(now)
+	}
+}
+
 // remove removes a pod that is absent.
 func (w *cacheWriter) remove(uid types.UID) { _ = w.guard(func() { w.cache.Delete(uid) }) }
 

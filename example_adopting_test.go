@@ -36,9 +36,9 @@ func Example_adoptingFromKoordlet() {
 	}
 
 	err := generator.Handle(ctx, pleg.Handler{
-		OnPodAdded: func(pod *pleg.Pod) { fmt.Println("added", pod.Namespace+"/"+pod.Name) },
+		OnPodAdded:         func(pod *pleg.Pod) { fmt.Println("added", pod.Namespace+"/"+pod.Name) },
 		OnContainerStarted: func(e *pleg.PodLifecycleEvent) { addCgroup(e.ID, e.Container.ID.ID) },
-		OnPodRemoved: func(pod *pleg.Pod) { forget(pod.ID) },
+		OnPodRemoved:       func(pod *pleg.Pod) { forget(pod.ID) },
 	}, pleg.WithName("qos-manager"))
 	fmt.Println(err)
 	// Output:
@@ -89,7 +89,7 @@ func Example_adoptingFromKruise() {
 	fmt.Println(successor.ID.ID, successor.State, err)
 
 	stopped := time.Now()
-	status, err := cache.GetNewerThanContext(ctx, "web-0", stopped) // instead of GetPodStatus of the runtime
+	status, _, err := cache.LookupNewerThan(ctx, "web-0", stopped) // instead of GetPodStatus of the runtime
 	fmt.Println(status.FindContainerStatusByName("nginx").RestartCount, err)
 	// Output:
 	// nginx-2 running <nil>
@@ -106,15 +106,11 @@ func Example_adoptingFromDatadog() {
 	_ = generator.Relist(context.Background()) // a program calls Start instead
 
 	tags := func(containerID string) []string {
-		status, known := cache.ByContainerID(containerID)
-		if !known {
+		status, found := cache.ByContainerID(containerID)
+		if !found {
 			return nil
 		}
-		tags := []string{"kube_namespace:" + status.Namespace, "pod_name:" + status.Name}
-		if pod := generator.Pods().FindPodByID(status.ID); pod != nil {
-			tags = append(tags, "team:"+pod.Labels["team"])
-		}
-		return tags
+		return []string{"kube_namespace:" + status.Namespace, "pod_name:" + status.Name, "team:" + status.Labels["team"]}
 	}
 	fmt.Println(tags("containerd://3f2a"))
 	fmt.Println(tags("containerd://unknown"))

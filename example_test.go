@@ -84,7 +84,7 @@ func ExampleGenericPLEG_Subscribe() {
 
 // A worker that waits until the cache has observed what it has just done. The wait has
 // the pod listed at once, not with the next period.
-func ExamplePodCache_GetNewerThanContext() {
+func ExamplePodCache_LookupNewerThan() {
 	runtime := plegtest.NewRuntime()
 	cache := pleg.NewCache()
 	generator := pleg.NewGenericPLEG(runtime, 10, time.Second, cache, clock.RealClock{})
@@ -96,7 +96,7 @@ func ExamplePodCache_GetNewerThanContext() {
 
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	status, err := cache.GetNewerThanContext(ctx, "web", done)
+	status, _, err := cache.LookupNewerThan(ctx, "web", done)
 	fmt.Println(status.ContainerStatuses[0].State, err)
 	// Output:
 	// running <nil>
@@ -131,14 +131,14 @@ func ExamplePodCache_ByContainerID() {
 	cache := pleg.NewCache()
 	_ = pleg.NewGenericPLEG(runtime, 10, time.Second, cache, clock.RealClock{}).Relist(context.Background())
 
-	if pod, known := cache.ByContainerID("containerd://nginx"); known {
+	if pod, found := cache.ByContainerID("containerd://nginx"); found {
 		fmt.Println(pod.Namespace + "/" + pod.Name)
 	}
 	for _, pod := range cache.ByIP("10.0.0.7") {
 		fmt.Println(pod.ID, pod.FindContainerStatusByName("nginx").State)
 	}
-	_, known, err := cache.Lookup("uid-2")
-	fmt.Println(known, err)
+	_, exists, err := cache.Lookup("uid-2")
+	fmt.Println(exists, err)
 	// Output:
 	// shop/web-0
 	// uid-1 running

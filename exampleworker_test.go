@@ -22,7 +22,7 @@ func podWorker(
 		if e.ID != uid {
 			continue
 		}
-		status, err := cache.GetNewerThanContext(ctx, uid, synced)
+		status, _, err := cache.LookupNewerThan(ctx, uid, synced)
 		if err != nil {
 			continue // ctx has ended, or the inspection failed: a PodSync comes when one succeeds
 		}

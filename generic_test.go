@@ -66,7 +66,7 @@ func TestZeroCache(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := unused.GetNewerThanContext(ctx, "a", time.Now()); !errors.Is(err, context.DeadlineExceeded) {
+		if _, _, err := unused.LookupNewerThan(ctx, "a", time.Now()); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %v", err)
 		}
 		unused.Delete("a")

@@ -108,6 +108,7 @@ func (r *reconciler) noteHealth() {
 func (r *reconciler) advance(now time.Time) {
 	r.sched.Advance(now)
 	r.publisher.now = now
+	r.cache.advance(now)
 }
 
 // takeResult takes in the result of a call.

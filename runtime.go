@@ -275,10 +275,17 @@ type PodStatus struct {
 	ActiveContainerStatuses []*Status
 	// SandboxStatuses are the statuses of the pod's sandboxes, newest first.
 	SandboxStatuses []*runtimeapi.PodSandboxStatus
+	// Labels and Annotations are those of the listed pod, unless the runtime sets others; see
+	// Pod.Labels.
+	Labels      map[string]string
+	Annotations map[string]string
 	// TimeStamp is the beginning of the list that was the pod's newest when the inspection
 	// was made: the status was observed then or later. The generator sets it. It stays while
 	// lists confirm the status, so a status may be fresher than its TimeStamp.
 	TimeStamp time.Time
+	// GoneAt is when what the status was looked up by was found gone: the pod, or a container or
+	// an address that it had; zero while it exists. Only PodCache's look-ups return such.
+	GoneAt time.Time
 	// Source is the runtime's own object; see Pod.Source.
 	Source any
 }
@@ -378,6 +385,23 @@ func (s *PodStatus) FindContainerStatusByName(containerName string) *Status {
 	}
 	for _, status := range s.ContainerStatuses {
 		if status != nil && status.Name == containerName {
+			return status
+		}
+	}
+	return nil
+}
+
+// FindContainerStatusByID returns the status of the container with an ID, which is the runtime's or
+// in the form "containerd://3f2a…"; nil if there is none.
+func (s *PodStatus) FindContainerStatusByID(id string) *Status {
+	if s == nil {
+		return nil
+	}
+	if _, bare, prefixed := strings.Cut(id, "://"); prefixed {
+		id = bare
+	}
+	for _, status := range s.ContainerStatuses {
+		if status != nil && status.ID.ID == id {
 			return status
 		}
 	}

@@ -102,6 +102,12 @@ func validStatus(status *PodStatus, pod *Pod, report reportBadData) (*PodStatus,
 	}
 	good := *status
 	good.ID = pod.ID
+	if good.Labels == nil {
+		good.Labels = pod.Labels
+	}
+	if good.Annotations == nil {
+		good.Annotations = pod.Annotations
+	}
 	bad := func() { report(badStatusNilItem, string(pod.ID)) }
 	good.ContainerStatuses = withoutNil(good.ContainerStatuses, bad)
 	good.ActiveContainerStatuses = withoutNil(good.ActiveContainerStatuses, bad)

@@ -172,7 +172,7 @@ func TestRule16Storm(t *testing.T) {
 			var joined sync.WaitGroup
 			for range 50 {
 				joined.Go(func() {
-					_, _ = w.cache.GetNewerThanContext(ctx, "nobody", time.Now().Add(time.Hour))
+					_, _, _ = w.cache.LookupNewerThan(ctx, "nobody", time.Now().Add(time.Hour))
 				})
 			}
 			heal := func() {}

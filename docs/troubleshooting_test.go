@@ -322,7 +322,7 @@ func TestTroubleshootingQuotesWhatIsSaid(t *testing.T) {
 		defer cancel()
 		err := n.g.WaitForSync(ctx)
 		said(errors.New(strings.TrimSuffix(err.Error(), ": context deadline exceeded")))
-		_, err = n.cache.GetNewerThanContext(ctx, "pod-00000", time.Now())
+		_, _, err = n.cache.LookupNewerThan(ctx, "pod-00000", time.Now())
 		said(err)
 		time.Sleep(4 * time.Minute)
 		health(n) // no pod can be inspected

@@ -204,7 +204,7 @@ func TestIdleRelistAllocatesAConstant(t *testing.T) {
 		for i := range 10 {
 			g.Subscribe(ctx, pleg.WithCapacity(1))
 			go func() {
-				_, _ = cache.GetNewerThanContext(ctx, types.UID(fmt.Sprintf("pod-%05d", i)), far)
+				_, _, _ = cache.LookupNewerThan(ctx, types.UID(fmt.Sprintf("pod-%05d", i)), far)
 				done <- struct{}{}
 			}()
 		}

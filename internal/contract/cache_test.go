@@ -95,15 +95,15 @@ func TestRule7HungPodHoldsBackItsOwnReaders(t *testing.T) {
 		defer cancel()
 		minTime := time.Now()
 		for _, uid := range []types.UID{"pod-00000", "pod-00002", "absent"} {
-			if _, err := n.cache.GetNewerThanContext(ctx, uid, minTime); err != nil {
+			if _, _, err := n.cache.LookupNewerThan(ctx, uid, minTime); err != nil {
 				t.Error(err)
 			}
 		}
 		soon := time.Now().Add(time.Millisecond) // the list at this moment does not answer it
-		if _, err := n.cache.GetNewerThanContext(t.Context(), "nobody", soon); err != nil || time.Since(soon) > time.Second {
+		if _, _, err := n.cache.LookupNewerThan(t.Context(), "nobody", soon); err != nil || time.Since(soon) > time.Second {
 			t.Errorf("a reader of an unknown pod waits for %v: %v", time.Since(soon), err)
 		}
-		if _, err := n.cache.GetNewerThanContext(ctx, "pod-00001", minTime); !errors.Is(err, context.DeadlineExceeded) {
+		if _, _, err := n.cache.LookupNewerThan(ctx, "pod-00001", minTime); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("the hung pod looks fresh: %v", err)
 		}
 		heal()
@@ -167,7 +167,7 @@ func TestRule9AbsenceIsAnAnswer(t *testing.T) {
 
 // A cancelled reader leaves nothing behind, says why, and loses nothing that had
 // already been granted.
-func TestGetNewerThanContext(t *testing.T) {
+func TestLookupNewerThan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := pleg.NewCache()
 		cause := errors.New("the worker is going down")
@@ -175,8 +175,8 @@ func TestGetNewerThanContext(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 10 {
 			wg.Go(func() {
-				s, err := c.GetNewerThanContext(ctx, "a", at(5))
-				if s != nil || !errors.Is(err, cause) || !strings.Contains(err.Error(), "pod a newer than 2026-01-01T00:00:05Z") {
+				s, _, err := c.LookupNewerThan(ctx, "a", at(5))
+				if s == nil || !errors.Is(err, cause) || !strings.Contains(err.Error(), "pod a newer than 2026-01-01T00:00:05Z") {
 					t.Errorf("got %v, %v", s, err)
 				}
 			})
@@ -191,7 +191,7 @@ func TestGetNewerThanContext(t *testing.T) {
 			t.Errorf("%d readers left behind", got)
 		}
 		c.Set("a", status("a", ""), nil, at(6))
-		if _, err := c.GetNewerThanContext(ctx, "a", at(5)); err != nil {
+		if _, _, err := c.LookupNewerThan(ctx, "a", at(5)); err != nil {
 			t.Errorf("what is there is not returned to a cancelled reader: %v", err)
 		}
 	})

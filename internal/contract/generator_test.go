@@ -39,7 +39,7 @@ func TestCacheOfAStoppedGenerator(t *testing.T) {
 		rt := plegtest.NewRuntime()
 		rt.SetPods(bare("b", plegtest.Running("b2")), bare("c", plegtest.Running("c1")))
 		second := pleg.NewGenericPLEG(rt, 0, 0, n.cache, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
-		if s, _, _ := n.cache.Lookup("a"); s != nil {
+		if s, exists, _ := n.cache.Lookup("a"); exists {
 			t.Errorf("from before: %v", s)
 		}
 		_ = second.Relist(t.Context())
@@ -99,7 +99,7 @@ func TestEverythingAtOnce(t *testing.T) {
 			uid := types.UID(fmt.Sprintf("pod-%05d", i))
 			wg.Go(func() {
 				for ctx.Err() == nil {
-					_, _ = n.cache.GetNewerThanContext(ctx, uid, time.Now())
+					_, _, _ = n.cache.LookupNewerThan(ctx, uid, time.Now())
 					time.Sleep(2 * time.Millisecond)
 				}
 			})
@@ -169,7 +169,7 @@ func TestMemoryIsBoundedByWhatExists(t *testing.T) {
 			nobody := types.UID(fmt.Sprintf("nobody-%d", rounds))
 			rt.pods = []*pleg.Pod{bare(types.UID(a), plegtest.Running(a)), bare(types.UID(b), plegtest.Running(b))}
 			g.RequestRelist(nobody)
-			_, _ = cache.GetNewerThanContext(gone, nobody, clk.Now())
+			_, _, _ = cache.LookupNewerThan(gone, nobody, clk.Now())
 			_ = g.Relist(t.Context())
 			for len(events) > 0 {
 				<-events

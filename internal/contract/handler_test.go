@@ -334,7 +334,9 @@ func TestHandleContainerCreated(t *testing.T) {
 		n.SetPods(plegtest.NewPod("a", plegtest.Created("a1"), plegtest.Exited("a2")))
 		n.relist()
 		var lines []string
-		note := func(e *pleg.PodLifecycleEvent) { lines = append(lines, fmt.Sprintf("%s %v %v", e.Type, e.Data, e.Initial)) }
+		note := func(e *pleg.PodLifecycleEvent) {
+			lines = append(lines, fmt.Sprintf("%s %v %v", e.Type, e.Data, e.Initial))
+		}
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() {
 			_ = n.g.Handle(ctx, pleg.Handler{

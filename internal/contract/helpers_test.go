@@ -241,7 +241,7 @@ func at(seconds int) time.Time { return epoch.Add(time.Duration(seconds) * time.
 func fresh(c *pleg.PodCache, uid types.UID, minTime time.Time) bool {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	_, err := c.GetNewerThanContext(ctx, uid, minTime)
+	_, _, err := c.LookupNewerThan(ctx, uid, minTime)
 	return !errors.Is(err, context.Canceled)
 }
 

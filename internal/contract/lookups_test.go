@@ -22,33 +22,32 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// Gone, not inspected yet and empty are three things.
-func TestLookupTellsApart(t *testing.T) {
+// Whether a pod exists is part of the answer, and the status is never nil.
+func TestLookup(t *testing.T) {
 	c := &pleg.PodCache{}
 	look := func(what, want string) {
 		t.Helper()
-		s, known, err := c.Lookup("a")
-		got := fmt.Sprintf("known=%v status=%v err=%v", known, s != nil, err)
-		if got != want {
+		s, exists, err := c.Lookup("a")
+		if got := fmt.Sprintf("exists=%v %s %d err=%v", exists, s.ID, len(s.IPs), err); got != want {
 			t.Errorf("%s: %s, want %s", what, got, want)
 		}
 	}
-	look("never heard of", "known=false status=false err=<nil>")
+	look("never heard of", "exists=false a 0 err=<nil>")
 	c.SetObservedTime("a", at(1))
-	look("confirmed absent", "known=false status=false err=<nil>")
+	look("confirmed absent", "exists=false a 0 err=<nil>")
 	broken := errors.New("broken")
 	c.Set("a", nil, broken, at(2))
-	look("failed", "known=true status=false err=broken")
+	look("failed", "exists=true a 0 err=broken")
 	c.Set("a", nil, broken, at(3))
-	look("failed again", "known=true status=false err=broken")
-	c.Set("a", &pleg.PodStatus{ID: "a"}, nil, at(4))
-	look("empty", "known=true status=true err=<nil>")
+	look("failed again", "exists=true a 0 err=broken")
+	c.Set("a", &pleg.PodStatus{ID: "a", IPs: []string{"10.0.0.1"}}, nil, at(4))
+	look("inspected", "exists=true a 1 err=<nil>")
 	c.Set("a", nil, broken, at(5))
-	look("failed with a good status", "known=true status=true err=broken")
+	look("failed with a good status", "exists=true a 1 err=broken")
 	c.Set("a", nil, nil, at(6))
-	look("set to nothing", "known=true status=true err=<nil>")
+	look("set to nothing", "exists=true a 0 err=<nil>")
 	c.Delete("a")
-	look("gone", "known=false status=false err=<nil>")
+	look("gone", "exists=false a 0 err=<nil>")
 }
 
 // With a generator, a pod is known from the list that shows it, and no longer when its
@@ -61,7 +60,7 @@ func TestLookupWithGenerator(t *testing.T) {
 		n.SetPods(pods(1)...)
 		events := n.g.Watch()
 		time.Sleep(1500 * time.Millisecond)
-		if s, known, err := n.cache.Lookup("pod-00000"); s != nil || !known || err != nil {
+		if s, known, err := n.cache.Lookup("pod-00000"); !s.TimeStamp.IsZero() || !known || err != nil {
 			t.Errorf("while it is inspected: %v %v %v", s, known, err)
 		}
 		if s, known := n.cache.ByContainerID("pod-00000-a"); known {
@@ -69,7 +68,7 @@ func TestLookupWithGenerator(t *testing.T) {
 		}
 		heal()
 		time.Sleep(1500 * time.Millisecond)
-		if s, known, err := n.cache.Lookup("pod-00000"); s == nil || !known || err != nil {
+		if s, known, err := n.cache.Lookup("pod-00000"); s.TimeStamp.IsZero() || !known || err != nil {
 			t.Errorf("once it is inspected: %v %v %v", s, known, err)
 		}
 		n.RemovePod("pod-00000")
@@ -78,11 +77,11 @@ func TestLookupWithGenerator(t *testing.T) {
 				break
 			}
 		}
-		if s, known, err := n.cache.Lookup("pod-00000"); s != nil || known || err != nil {
+		if s, known, err := n.cache.Lookup("pod-00000"); !s.TimeStamp.IsZero() || known || err != nil {
 			t.Errorf("once it is gone: %v %v %v", s, known, err)
 		}
-		if _, known := n.cache.ByContainerID("pod-00000-sandbox"); known {
-			t.Error("its sandbox is found after it is gone")
+		if s, found := n.cache.ByContainerID("pod-00000-sandbox"); !found || s.GoneAt.IsZero() {
+			t.Errorf("its sandbox, after it is gone: %v", s)
 		}
 	})
 }
@@ -121,7 +120,7 @@ func TestLookups(t *testing.T) {
 		"": "", "containerd://": "", "c": "", "://": "", "containerd://containerd://c1": "",
 	} {
 		s, known := c.ByContainerID(id)
-		if known != (want != "") || (s != nil) != known || known && string(s.ID) != want {
+		if known != (want != "") || s == nil || string(s.ID) != want {
 			t.Errorf("container %q: %v %v, want %s", id, s, known, want)
 		}
 	}
@@ -347,4 +346,87 @@ func BenchmarkCacheSet(b *testing.B) {
 			}
 		})
 	}
+}
+
+// What is gone is found for a minute, with when it was found gone.
+func TestLookupsOfWhatIsGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		pod := plegtest.NewPod("a", plegtest.Running("a1"), plegtest.Running("a2"))
+		pod.Namespace, pod.Name, pod.Labels = "shop", "cart-0", map[string]string{"app": "cart"}
+		n.SetPods(pod)
+		n.SetIPs("a", "10.0.0.1")
+		n.start()
+		began := time.Now()
+		look := func(what string, s *pleg.PodStatus, found bool, gone time.Duration) {
+			t.Helper()
+			switch {
+			case !found || s.ID != "a" || s.Labels["app"] != "cart":
+				t.Errorf("%s: %v, %v", what, s, found)
+			case gone == 0 && !s.GoneAt.IsZero() || gone > 0 && s.GoneAt.Sub(began) != gone:
+				t.Errorf("%s: gone at %v", what, s.GoneAt.Sub(began))
+			}
+		}
+		n.RemoveContainer("a", "a1")
+		time.Sleep(1500 * time.Millisecond)
+		s, found := n.cache.ByContainerID("containerd://a1")
+		look("a container that is gone", s, found, time.Second)
+		if s.FindContainerStatusByID("containerd://a1") == nil {
+			t.Error("the status is not one that shows it")
+		}
+		s, found = n.cache.ByContainerID("a2")
+		look("one that is there", s, found, 0)
+
+		n.RemovePod("a")
+		other := plegtest.NewPod("b", plegtest.Running("b1"))
+		other.Namespace, other.Name = "shop", "cart-0"
+		n.SetPod(other)
+		n.SetIPs("b", "10.0.0.1")
+		time.Sleep(time.Second)
+		for what, found := range map[string][]*pleg.PodStatus{
+			"name": n.cache.ByName("shop", "cart-0"), "address": n.cache.ByIP("10.0.0.1"),
+		} {
+			want(t, what, uidsOf(found...), "b", "a")
+			look(what, found[len(found)-1], true, 2*time.Second)
+		}
+		if s, exists, _ := n.cache.Lookup("a"); exists || len(s.ContainerStatuses) > 0 {
+			t.Errorf("by UID: %v, %v", s, exists)
+		}
+		time.Sleep(58 * time.Second) // a minute after the container
+		s, found = n.cache.ByContainerID("a2")
+		look("the other container", s, found, 2*time.Second)
+		time.Sleep(3 * time.Second)
+		for _, id := range []string{"a1", "a2"} {
+			if s, found := n.cache.ByContainerID(id); found {
+				t.Errorf("%s after a minute: %v", id, s)
+			}
+		}
+		want(t, "name at last", uidsOf(n.cache.ByName("shop", "cart-0")...), "b")
+	})
+}
+
+// No more than 10,000 keys of what is gone are kept.
+func TestLookupsOfWhatIsGoneAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		const pods = 6000
+		list := make([]*pleg.Pod, pods)
+		for i := range list {
+			id := fmt.Sprint("pod-", i)
+			list[i] = bare(types.UID(id), plegtest.Running(id+"-a"))
+		}
+		n.SetPods(list...)
+		n.relist()
+		n.SetPods()
+		n.relist()
+		found := 0
+		for i := range list {
+			if _, is := n.cache.ByContainerID(fmt.Sprint("pod-", i, "-a")); is {
+				found++
+			}
+		}
+		if found == 0 || found > 5000 { // each has a name besides
+			t.Errorf("%d of %d containers are found", found, pods)
+		}
+	})
 }

@@ -111,7 +111,7 @@ func TestInspectionMetrics(t *testing.T) {
 		if got := metric(t, reg, "kubelet_pleg_relist_interval_seconds"); got < 8 || got > 9 {
 			t.Errorf("%v intervals between relists in 8.5 s", got)
 		}
-		go func() { _, _ = n.cache.GetNewerThanContext(t.Context(), "pod-00001", time.Now()) }()
+		go func() { _, _, _ = n.cache.LookupNewerThan(t.Context(), "pod-00001", time.Now()) }()
 		time.Sleep(time.Millisecond)
 		wantMetric(t, reg, "pleg_blocked_readers", 1)
 		wantMetric(t, reg, "pleg_event_stream_connected", 1)

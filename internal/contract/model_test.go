@@ -417,8 +417,8 @@ func (m *model) block(uid types.UID, minTime time.Time) {
 	ctx, cancel := context.WithCancel(m.ctx)
 	m.readers = append(m.readers, cancel)
 	m.joined.Go(func() {
-		status, err := m.cache.GetNewerThanContext(ctx, uid, minTime)
-		if status == nil && ctx.Err() == nil {
+		status, _, err := m.cache.LookupNewerThan(ctx, uid, minTime)
+		if status == nil {
 			m.problem("rule 10: no status, and %v", err)
 		}
 		if err != nil {

@@ -84,7 +84,7 @@ func TestStorm(t *testing.T) {
 							stop()
 						case 9:
 							c, stop := context.WithTimeout(ctx, time.Second)
-							_, _ = n.cache.GetNewerThanContext(c, uid, time.Now())
+							_, _, _ = n.cache.LookupNewerThan(c, uid, time.Now())
 							stop()
 						case 10:
 							n.Inject(plegtest.Fault{

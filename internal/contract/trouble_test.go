@@ -19,7 +19,7 @@ func TestReaderOfNoPod(t *testing.T) {
 		n.ResetCalls()
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
-		_, _ = n.cache.GetNewerThanContext(ctx, "", time.Now())
+		_, _, _ = n.cache.LookupNewerThan(ctx, "", time.Now())
 		if got := n.Calls(plegtest.GetPod); got != 0 {
 			t.Errorf("%d lists of the pod without UID, for a reader", got)
 		}

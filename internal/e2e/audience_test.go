@@ -286,7 +286,7 @@ func (a *audience) readCache(ctx context.Context, pods func() []types.UID) {
 	for ctx.Err() == nil {
 		if uids := pods(); len(uids) > 0 && !a.isCalm() {
 			reading, cancel := context.WithTimeout(ctx, time.Duration(rand.IntN(1000))*time.Millisecond)
-			_, _ = a.cache.GetNewerThanContext(reading, uids[rand.IntN(len(uids))], time.Now())
+			_, _, _ = a.cache.LookupNewerThan(reading, uids[rand.IntN(len(uids))], time.Now())
 			cancel()
 		}
 		select {

@@ -467,7 +467,7 @@ func (c *churn) read(ctx context.Context, pod *testnode.Pod, l *life) error {
 	b, _ := c.book.get(l.id)
 	reading, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	s, err := c.audience.cache.GetNewerThanContext(reading, pod.UID, time.Now())
+	s, _, err := c.audience.cache.LookupNewerThan(reading, pod.UID, time.Now())
 	if reading.Err() != nil {
 		return fmt.Errorf("lost: a reader of pod %s waits for ever: %w", pod.UID, reading.Err())
 	}

@@ -85,7 +85,7 @@ func TestHealthReport(t *testing.T) {
 	// answered; one of the next is not.
 	read.Go(func() {
 		for reading.Err() == nil {
-			_, _ = n.cache.GetNewerThanContext(reading, pod.UID, time.Now())
+			_, _, _ = n.cache.LookupNewerThan(reading, pod.UID, time.Now())
 		}
 	})
 	n.eventually("a report of a hanging runtime", func() string {

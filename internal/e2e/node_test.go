@@ -162,7 +162,7 @@ func (n *node) status(uid types.UID) *pleg.PodStatus {
 	n.t.Helper()
 	ctx, cancel := context.WithTimeout(n.ctx, patience)
 	defer cancel()
-	s, err := n.cache.GetNewerThanContext(ctx, uid, time.Now())
+	s, _, err := n.cache.LookupNewerThan(ctx, uid, time.Now())
 	if err != nil {
 		n.t.Fatalf("status of pod %s: %v", uid, err)
 	}

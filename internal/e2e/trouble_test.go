@@ -65,7 +65,7 @@ func TestRuntimeIsFrozen(t *testing.T) {
 		return err.Error()
 	})
 	ctx, cancel := context.WithTimeout(n.ctx, 200*time.Millisecond)
-	if _, err := n.cache.GetNewerThanContext(ctx, pod.UID, time.Now()); !errors.Is(err, context.DeadlineExceeded) {
+	if _, _, err := n.cache.LookupNewerThan(ctx, pod.UID, time.Now()); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a reader of a hanging runtime got the error %v", err)
 	}
 	cancel()

@@ -52,7 +52,7 @@ var deviations = []deviation{
 	{"14", "believes the last of two pods with one UID", "believes the first", showDuplicate},
 	{"14", "takes a pod without UID for one with the UID \"\"", "skips it", showNoUID},
 	{"16", "learns of a change from the next full relist", "also from the runtime's events, if it has any", showHint},
-	{"GetNewerThanContext", "has readers that cannot be cancelled", "has a form with a context", showCancel},
+	{"LookupNewerThan", "has readers that cannot be cancelled", "has a form with a context", showCancel},
 	{"PodSync", "sends no PodSync for a reinspection that found a change",
 		"sends one for every reinspection of a known pod", showPodSync},
 	{"RequestReinspect", "inspects after the next list that succeeds", "inspects at once", showReinspect},

@@ -70,7 +70,7 @@ func (s *plegSide) get(uid types.UID) (content, error) {
 func (s *plegSide) read(ctx context.Context, uid types.UID, minTime time.Time) <-chan answer {
 	ch := make(chan answer, 1)
 	go func() {
-		status, err := s.cache.GetNewerThanContext(ctx, uid, minTime)
+		status, _, err := s.cache.LookupNewerThan(ctx, uid, minTime)
 		if status != nil {
 			ch <- answer{plegContent(status), err}
 		}

@@ -137,7 +137,7 @@ func showCancel(t *testing.T, s *stage) {
 	ofKubelet := s.kubelet.read("a", time.Now())
 	ctx, cancel := context.WithTimeout(s.ctx, time.Second)
 	defer cancel()
-	status, err := s.here.cache.GetNewerThanContext(ctx, "a", time.Now())
+	status, _, err := s.here.cache.LookupNewerThan(ctx, "a", time.Now())
 	if status != nil || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a cancelled read returns %v, %v", status, err)
 	}

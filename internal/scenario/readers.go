@@ -35,7 +35,7 @@ func block(s *scenario, c command) string {
 	s.readers = append(s.readers, r)
 	s.joined.Go(func() {
 		defer close(r.done)
-		r.status, r.err = s.cache.GetNewerThanContext(ctx, r.uid, minTime)
+		r.status, _, r.err = s.cache.LookupNewerThan(ctx, r.uid, minTime)
 		r.at = s.clock.Now()
 	})
 	return ""

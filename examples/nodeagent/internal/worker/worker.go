@@ -149,7 +149,7 @@ func (w *worker) once(pod *v1.Pod) (again time.Time, gone bool, err error) {
 
 // newer returns a status of the pod that was observed after a time. The library lists the pod for it, at once.
 func (w *worker) newer(ctx context.Context, than time.Time) (*pleg.PodStatus, error) {
-	seen, err := w.Cache.GetNewerThanContext(ctx, w.uid, than)
+	seen, _, err := w.Cache.LookupNewerThan(ctx, w.uid, than)
 	if err != nil {
 		return nil, fmt.Errorf("inspecting the pod: %w", err)
 	}

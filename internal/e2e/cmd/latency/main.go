@@ -268,7 +268,7 @@ func read(
 				_ = measure.Wait(ctx, rand.N(pause))
 				uid := uids[rand.IntN(len(uids))]
 				began := time.Now()
-				_, err := o.cache.GetNewerThanContext(ctx, uid, began)
+				_, _, err := o.cache.LookupNewerThan(ctx, uid, began)
 				took := time.Since(began)
 				mu.Lock()
 				samples = append(samples, took)

@@ -1,0 +1,34 @@
+package cri
+
+import "strings"
+
+// ContainerIDFromCgroup returns the ID of the container that a process is in, from the path of its
+// cgroup or a line of /proc/<pid>/cgroup. It knows the forms of the systemd and the cgroupfs driver
+// of containerd, CRI-O and cri-dockerd. In a container that runs containers, it is the outer one:
+// the pod's. ok is false for what is in no container of a pod, such as CRI-O's conmon.
+func ContainerIDFromCgroup(path string) (id string, ok bool) {
+	inPod := false
+	for element := range strings.SplitSeq(path, "/") {
+		// The kubelet's: kubepods, kubepods-burstable-pod….slice, below another in a nested node.
+		inPod = inPod || strings.Contains(element, "kubepods")
+		if inPod {
+			name := strings.TrimSuffix(element, ".scope")
+			if i := strings.LastIndexByte(name, ':'); i >= 0 { // slice:cri-containerd:id, where the drivers differ
+				name = name[i+1:]
+			}
+			if i := strings.LastIndexByte(name, '-'); i >= 0 && !strings.HasSuffix(name[:i], "conmon") {
+				name = name[i+1:]
+			}
+			if isContainerID(name) {
+				return name, true
+			}
+		}
+	}
+	return "", false
+}
+
+// isContainerID reports whether a name is an ID as containerd, CRI-O and Docker make them: 64
+// hexadecimal digits.
+func isContainerID(name string) bool {
+	return len(name) == 64 && strings.Trim(name, "0123456789abcdef") == ""
+}
