@@ -2,6 +2,7 @@ package scenario
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -60,7 +61,7 @@ func printReaders(s *scenario, _ command) string {
 		case <-r.done:
 			r.cancel()
 			fmt.Fprintf(&out, "%s at %s: ", r.name, s.since(r.at))
-			if r.status == nil {
+			if errors.Is(r.err, context.Canceled) {
 				fmt.Fprintf(&out, "%v\n", s.relative(r.err.Error()))
 				continue
 			}
