@@ -50,6 +50,54 @@ func TestSentence(t *testing.T) {
 	})
 }
 
+// Beside a list that hangs, the sentence names a pod whose inspection hangs too and says how many are
+// inspected. It says of no pod that it is not affected: what is created in it is not seen.
+func TestHungListInWords(t *testing.T) {
+	const first = "GetPodStatus of pod team/pod-0001 (team/pod-0001)"
+	const unseen = "; until the list is answered, what is created or removed may not be seen."
+	const list = "Degraded: GetPods has not been answered since 00:00:03 UTC on 1 Jan (for 13 s); "
+	for _, tt := range []struct {
+		wedged []types.UID // inspections that hang
+		pod    string      // what is said before the list is said to hang
+		beside string      // and beside it
+	}{
+		{nil, "", "; 4 pods have been inspected since" + unseen},
+		{
+			[]types.UID{"team/pod-0001"}, "Degraded: " + first + " has not been answered since ",
+			"; " + first + " is not answered either; 3 other pods have been inspected since" + unseen,
+		},
+		{
+			[]types.UID{"team/pod-0000", "team/pod-0001", "team/pod-0003"}, "Degraded: GetPodStatus of pod team/pod-000",
+			" is not answered either, and 2 more pods hang; 1 other pod has been inspected since" + unseen,
+		},
+		{
+			[]types.UID{plegtest.AnyPod}, "Degraded: GetPodStatus of pod team/pod-000",
+			"; no pod has been inspected since; until the list is answered, changes may not be seen.",
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNode(t)
+			n.setPods(4)
+			n.HangIgnoringCancel(plegtest.GetPods, plegtest.AnyPod)
+			n.HangIgnoringCancel(plegtest.GetPod, plegtest.AnyPod)
+			for _, uid := range tt.wedged {
+				n.HangIgnoringCancel(plegtest.GetPodStatus, uid)
+			}
+			n.pass(8 * time.Second)
+			if s := n.state(); s.Level != "ok" && tt.pod == "" || !strings.HasPrefix(s.Sentence, tt.pod) ||
+				strings.Contains(s.Sentence, "not affected") {
+				t.Errorf("after 8 s: %s, want %s", s.Sentence, tt.pod)
+			}
+			n.pass(6 * time.Second)
+			s := n.state()
+			if !strings.HasPrefix(s.Sentence, list) || !strings.HasSuffix(s.Sentence, tt.beside) || len(s.Notes) > 0 {
+				t.Errorf("after 14 s: %s, notes %q, want %s", s.Sentence, s.Notes, tt.beside)
+			}
+			n.Heal()
+		})
+	}
+}
+
 // However many calls hang, what is said of the health is short; each pod says it of itself.
 func TestManyHungPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -24,6 +24,14 @@ func plural(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
+// have is a number of things and its verb.
+func have(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun + " has"
+	}
+	return plural(n, noun) + " have"
+}
+
 func nameOf(namespace, name, uid string) string {
 	if name == "" {
 		return uid
