@@ -68,6 +68,11 @@ func clipReport(r pleg.HealthReport) pleg.HealthReport {
 	for i := range r.CallsInFlight {
 		r.CallsInFlight[i].Object = clip(r.CallsInFlight[i].Object)
 	}
+	r.UnconfirmedExits = slices.Clone(r.UnconfirmedExits)
+	for i := range r.UnconfirmedExits {
+		e := &r.UnconfirmedExits[i]
+		e.Namespace, e.Name, e.Container = clip(e.Namespace), clip(e.Name), clip(e.Container)
+	}
 	return r
 }
 
@@ -92,6 +97,11 @@ func clipLists(r pleg.HealthReport) pleg.HealthReport {
 	r.CallsInFlight = slices.Clone(r.CallsInFlight[:min(len(r.CallsInFlight), maxList)])
 	for i := range r.CallsInFlight {
 		r.CallsInFlight[i].PodUID = types.UID(clip(string(r.CallsInFlight[i].PodUID)))
+	}
+	r.UnconfirmedExits = slices.Clone(r.UnconfirmedExits[:min(len(r.UnconfirmedExits), maxList)])
+	for i := range r.UnconfirmedExits {
+		e := &r.UnconfirmedExits[i]
+		e.PodUID, e.ContainerID = types.UID(clip(string(e.PodUID))), clip(e.ContainerID)
 	}
 	r.NamedSubscribers = r.NamedSubscribers[:min(len(r.NamedSubscribers), maxList)]
 	return r

@@ -90,12 +90,19 @@ func troubles(r *pleg.HealthReport, now time.Time) []string {
 		}
 		say("%s has not been answered since %s (for %s)%s%s.",
 			inspectionText(r, first.PodUID, names[first.PodUID]), clockTime(first.HangingSince),
-			roughly(now.Sub(first.HangingSince)), others(len(hung)-1, "hangs", "hang"), unaffected)
+			roughly(now.Sub(first.HangingSince)), others(len(hung)-1, "pod hangs", "pods hang"), unaffected)
 	}
 	if len(failed) > 0 {
 		first := failed[0]
 		say("the inspection of pod %s has failed %s%s: %s.", names[first.PodUID], plural(first.Failures, "time"),
-			others(len(failed)-1, "fails", "fail"), printable.Text(first.Error))
+			others(len(failed)-1, "pod fails", "pods fail"), printable.Text(first.Error))
+	}
+	if exits := r.UnconfirmedExits; len(exits) > 0 {
+		oldest := slices.MinFunc(exits, func(a, b pleg.UnconfirmedExit) int { return a.Since.Compare(b.Since) })
+		say("container %s of pod %s exited %s ago (code %d)%s; the runtime says running.",
+			printable.Text(cmp.Or(oldest.Container, short(oldest.ContainerID))),
+			printable.Text(nameOf(oldest.Namespace, oldest.Name, clip(string(oldest.PodUID)))),
+			roughly(now.Sub(oldest.Since)), oldest.ExitCode, others(len(exits)-1, "has exited", "have exited"))
 	}
 	if r.Stream.State == pleg.StreamBroken {
 		say("the event stream is broken since %s: %s; changes are found by the next relist.",
@@ -104,6 +111,10 @@ func troubles(r *pleg.HealthReport, now time.Time) []string {
 	if r.Stream.State == pleg.StreamSilent {
 		say("the event stream is connected since %s and silent, although pods change; changes are found by the next relist.",
 			clockTime(r.Stream.Since))
+	}
+	if r.ExitStream.State == pleg.StreamBroken {
+		say("the exit stream is broken since %s: %s; exits are found as other changes are.",
+			clockTime(r.ExitStream.Since), printable.Text(r.ExitStream.Error))
 	}
 	for _, s := range r.NamedSubscribers {
 		if !s.BehindSince.IsZero() && now.Sub(s.BehindSince) > farBehind {
@@ -135,7 +146,7 @@ func besideList(r *pleg.HealthReport, hung []pleg.FailingPod, names map[types.UI
 	if len(hung) > 0 {
 		uid := hung[0].PodUID
 		text = fmt.Sprintf("; %s is not answered either%s",
-			inspectionText(r, uid, names[uid]), others(len(hung)-1, "hangs", "hang"))
+			inspectionText(r, uid, names[uid]), others(len(hung)-1, "pod hangs", "pods hang"))
 		noun = "other pod"
 	}
 	if r.HungRelist.Answered == 0 {

@@ -33,10 +33,10 @@
 // restarts, observedAt (of its status), hangingSince, failures and error (of its
 // inspection), gone, labels and annotations if WithLabels says so, and containers and
 // sandboxes, newest first. Of each of those it has id,
-// name, state, createdAt, startedAt, finishedAt, removedAt, exitCode, reason, message,
-// restarts, image and gone. The state of a pod is hung, failing, crashed, starting, running,
-// completed, stopped or removed; that of a container is created, running, exited, unknown or
-// removed.
+// name, state, createdAt, startedAt, finishedAt, removedAt, exitCode, unconfirmed (only an
+// exit event has told the end), reason, message, restarts, image and gone. The state of a
+// pod is hung, failing, crashed, starting, running, completed, stopped or removed; that of a
+// container is created, running, exited, unknown or removed.
 // Of an event it has number, time, listedAt, podUID, namespace, pod, container, containerID,
 // sandbox, event, exitCode, reason, restarts and cause. A sample has time, relistAge,
 // oldestCall, relist and inspection, in seconds, and callsInFlight and backlog. What is

@@ -40,13 +40,14 @@ func golden(t *testing.T, file string, got []byte) {
 }
 
 // The text and the JSON of a node with a pod that runs, one that crashes and is restarted,
-// one that is gone, and one whose inspection hangs.
+// one that is gone, one whose end only an exit event has told, and one whose inspection hangs.
 func TestGolden(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, plegz.WithNodeName("node-7"))
 		n.setPod("shop", "web-0", plegtest.Running("nginx"))
 		cart := n.setPod("shop", "cart-0", plegtest.Running("cart"))
 		report := n.setPod("jobs", "report", plegtest.Running("fetch"))
+		n.setPod("shop", "queue-0", plegtest.Running("queue"))
 		payment := n.setPod("shop", "payment-0", plegtest.Running("payment"))
 		n.pass(2500 * time.Millisecond)
 		n.get("/") // from now on there is a history, with samples between two relists
@@ -60,6 +61,8 @@ func TestGolden(t *testing.T) {
 		do(func() { n.RestartContainer(cart, "cart", "cart-2") })
 		do(func() { n.RemoveContainer(cart, "cart") })
 		do(func() { n.RemovePod(report) })
+		n.pass(7 * time.Millisecond) // so that no inspection of it is due with a sample
+		do(func() { n.EmitExit(pleg.ContainerExit{ContainerID: "queue", ExitCode: 137, FinishedAt: time.Now()}) })
 		n.Hang(plegtest.GetPodStatus, payment)
 		do(func() { n.ExitContainer(payment, "payment", 1, "Error") })
 		n.pass(20 * time.Second)

@@ -96,6 +96,7 @@ type state struct {
 	Time                      time.Time
 	Level, Sentence, Position string
 	Notes                     []string
+	Health                    pleg.HealthReport
 	Full                      bool
 	GoneThrough               uint64
 	Pods                      []viewedPod
@@ -125,6 +126,7 @@ type viewedPod struct {
 type viewedLife struct {
 	ID, Name, State, Reason string
 	ExitCode                *int
+	Unconfirmed             bool
 	FinishedAt, RemovedAt   time.Time
 	Gone                    uint64
 }

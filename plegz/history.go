@@ -113,7 +113,7 @@ func (h *history) note(e *pleg.PodLifecycleEvent, now time.Time) {
 func (h *history) depart(uid types.UID, r *record, l life, at time.Time) {
 	delete(r.ended, l.ID)
 	r.stale = true
-	l.State, l.RemovedAt = stateRemoved, at
+	l.State, l.RemovedAt, l.Unconfirmed = stateRemoved, at, false
 	if known := r.lives[l.ID]; known != nil && known.Gone > 0 {
 		if l.ExitCode != nil || known.ExitCode == nil {
 			l.Gone = known.Gone

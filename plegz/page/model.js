@@ -219,8 +219,8 @@ const PLEGZ = (() => {
   // endLabel says how a life ended; "" if it did not.
   function endLabel(c) {
     if (c.exitCode !== undefined) {
-      const reason = printable(c.reason || '');
-      return c.exitCode === 0 ? '✓ 0' : '✕ ' + c.exitCode + (reason && reason !== 'Error' ? ' ' + reason : '');
+      const reason = c.unconfirmed ? 'unconfirmed' : c.exitCode === 0 || c.reason === 'Error' ? '' : printable(c.reason || '');
+      return (c.exitCode === 0 ? '✓ 0' : '✕ ' + c.exitCode) + (reason && ' ' + reason);
     }
     return c.state === 'exited' || c.state === 'removed' ? '?' : '';
   }
@@ -242,7 +242,7 @@ const PLEGZ = (() => {
   function stateText(c) {
     if (c.exitCode === undefined) return c.state;
     const reason = c.reason ? ' ' + printable(c.reason) : '';
-    return (c.state === 'removed' ? 'removed, ' : '') + 'exited ' + c.exitCode + reason;
+    return (c.state === 'removed' ? 'removed, ' : '') + 'exited ' + c.exitCode + reason + (c.unconfirmed ? ', unconfirmed' : '');
   }
 
   // ticks returns the times that are named on the axis.
