@@ -3,7 +3,8 @@
 // their containers on a time axis, the events as they come, the subscribers and how far
 // behind they are.
 //
-//	mux.Handle("/debug/plegz/", plegz.Handler(generator, cache))
+//	mux.Handle("/debug/plegz/", plegz.Handler(generator))
+//	mux.Handle("/healthz", plegz.Healthz(generator))
 //
 // # Formats
 //
@@ -15,7 +16,7 @@
 // The JSON is an object with
 //
 //	time            when it was made, as in RFC 3339
-//	node            the node's name, of WithNodeName
+//	node            the node's name, of pleg.WithNodeName
 //	level           ok, warning or error
 //	sentence        the health in one sentence
 //	notes           what else is wrong, a sentence each

@@ -96,15 +96,14 @@ func TestEventAfterWhatItTells(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gathering, goOn := make(chan bool), make(chan bool)
 		gathered := 0
-		reg := prometheus.NewRegistry()
-		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "slow", Help: "Slow."}, func() float64 {
+		slow := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "slow", Help: "Slow."}, func() float64 {
 			if gathered++; gathered == 2 { // for the first sample: no event is read meanwhile
 				close(gathering)
 				<-goOn
 			}
 			return 0
-		}))
-		n := newNode(t, plegz.WithGatherer(reg))
+		})
+		n := newMeasuredNode(t, slow)
 		a := n.setPod("shop", "a", plegtest.Running("one"), plegtest.Running("two"))
 		b := n.setPod("shop", "b", plegtest.Running("three"))
 		n.pass(time.Second)

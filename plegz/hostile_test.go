@@ -47,7 +47,7 @@ func TestHostileNames(t *testing.T) {
 	for kind, hostile := range hostileNames {
 		t.Run(kind, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				n := newNode(t, plegz.WithLabels(), plegz.WithNodeName("node"))
+				n := newNode(t, plegz.WithLabels())
 				document := n.get("/?format=html").Body.String()
 				p := plegtest.NewPod("uid", plegtest.Running("id"+hostile))
 				p.Namespace, p.Name, p.RuntimeHandler = hostile, hostile, hostile

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/utils/clock"
 
 	"github.com/kubepleg/pleg"
@@ -42,12 +41,11 @@ func StartNode(wrap func(http.Handler) http.Handler) (*Node, error) {
 		return nil, fmt.Errorf("connecting to the node: %w", err)
 	}
 	n.stop = append(n.stop, func() { _ = runtime.Close() })
-	cache, registry := pleg.NewCache(), prometheus.NewRegistry()
-	n.Generator = pleg.NewGenericPLEG(runtime, pleg.DefaultChannelCapacity, time.Second, cache, clock.RealClock{},
-		pleg.WithLogger(logr.Discard()), pleg.WithRegisterer(registry))
+	n.Generator = pleg.NewGenericPLEG(runtime, pleg.DefaultChannelCapacity, time.Second, pleg.NewCache(), clock.RealClock{},
+		pleg.WithLogger(logr.Discard()), pleg.WithNodeName("node-7"))
 	n.Generator.Start(context.Background())
 	n.stop = append(n.stop, n.Generator.Stop)
-	handler := plegz.Handler(n.Generator, cache, plegz.WithGatherer(registry), plegz.WithNodeName("node-7"))
+	handler := plegz.Handler(n.Generator)
 	if wrap != nil {
 		handler = wrap(handler)
 	}
