@@ -26,7 +26,7 @@
 //	position        where in the history this is; the ID of a server-sent event
 //	full            false if it has only what changed since an earlier position
 //	goneThrough     everything whose gone is at most this is forgotten
-//	pods            the pods, those that are gone included, by namespace and name
+//	pods            the pods by namespace and name, then those that are gone
 //	events          the newest events, oldest first
 //	samples         one a second, oldest first
 //

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"time"
 
 	"github.com/go-logr/logr"
 	"k8s.io/utils/clock"
@@ -26,8 +25,8 @@ type Node struct {
 }
 
 // StartNode starts a node without pods. wrap may be nil; it may stand between the page and
-// the network.
-func StartNode(wrap func(http.Handler) http.Handler) (*Node, error) {
+// the network. The options are of the connection to the runtime.
+func StartNode(wrap func(http.Handler) http.Handler, opts ...cri.Option) (*Node, error) {
 	n := &Node{}
 	server, err := criserver.Start(criserver.WithVersion("simulated-containerd", "v2.4.2"))
 	if err != nil {
@@ -35,13 +34,13 @@ func StartNode(wrap func(http.Handler) http.Handler) (*Node, error) {
 	}
 	n.Server = server
 	n.stop = append(n.stop, server.Stop)
-	runtime, err := cri.Connect(context.Background(), server.Endpoint())
+	runtime, err := cri.Connect(context.Background(), server.Endpoint(), opts...)
 	if err != nil {
 		n.Close()
 		return nil, fmt.Errorf("connecting to the node: %w", err)
 	}
 	n.stop = append(n.stop, func() { _ = runtime.Close() })
-	n.Generator = pleg.NewGenericPLEG(runtime, pleg.DefaultChannelCapacity, time.Second, pleg.NewCache(), clock.RealClock{},
+	n.Generator = pleg.NewGenericPLEG(runtime, 0, 0, pleg.NewCache(), clock.RealClock{},
 		pleg.WithLogger(logr.Discard()), pleg.WithNodeName("node-7"))
 	n.Generator.Start(context.Background())
 	n.stop = append(n.stop, n.Generator.Stop)
