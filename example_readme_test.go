@@ -80,12 +80,12 @@ func TestWebStarts(t *testing.T) {
 }
 
 func Example_readmePage() {
-	cache, mux := pleg.NewCache(), http.NewServeMux()
-	generator := pleg.NewGenericPLEG(plegtest.NewRuntime(), 10, time.Second, cache, clock.RealClock{})
+	mux := http.NewServeMux()
+	generator := pleg.NewGenericPLEG(plegtest.NewRuntime(), 10, time.Second, pleg.NewCache(), clock.RealClock{})
 	generator.Start(context.Background())
 	defer generator.Stop()
 
-	mux.Handle("/debug/plegz/", plegz.Handler(generator, cache)) // github.com/kubepleg/pleg/plegz
+	mux.Handle("/debug/plegz/", plegz.Handler(generator)) // github.com/kubepleg/pleg/plegz
 
 	server := httptest.NewServer(mux)
 	defer server.Close()
@@ -111,22 +111,18 @@ func crashAgent(ctx context.Context, endpoint, node string, serve func(http.Hand
 		pleg.WithRegisterer(registry), pleg.WithNodeName(node))
 	generator.Start(ctx)
 	defer generator.Stop()
-	serve(operatorsHandler(generator, cache, registry)) // returns at once
+	serve(operatorsHandler(generator, registry)) // returns at once
 
 	reportCrashes(os.Stdout, generator.Subscribe(ctx, pleg.WithName("crash-reporter")), cache)
 	return nil
 }
 
 // operatorsHandler answers operators: how the agent is, its metrics, and the page of the node.
-func operatorsHandler(g *pleg.GenericPLEG, cache *pleg.PodCache, metrics prometheus.Gatherer) http.Handler {
+func operatorsHandler(g *pleg.GenericPLEG, metrics prometheus.Gatherer) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) {
-		if healthy, err := g.Healthy(); !healthy {
-			http.Error(w, err.Error(), http.StatusServiceUnavailable)
-		}
-	})
+	mux.Handle("/healthz", plegz.Healthz(g)) // for readiness; see below
 	mux.Handle("/metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
-	mux.Handle("/debug/plegz/", plegz.Handler(g, cache))
+	mux.Handle("/debug/plegz/", plegz.Handler(g))
 	return mux
 }
 

@@ -200,11 +200,7 @@ func (g *GenericPLEG) register() {
 	if g.opts.registerer == nil {
 		return
 	}
-	collectors := []prometheus.Collector{g.metrics}
-	if c, ok := g.runtime.(prometheus.Collector); ok {
-		collectors = append(collectors, c)
-	}
-	for _, c := range collectors {
+	for _, c := range g.Collectors() {
 		if g.opts.noKubeletMetrics {
 			c = withoutKubelet{c}
 		}
@@ -213,6 +209,25 @@ func (g *GenericPLEG) register() {
 		}
 	}
 }
+
+// Collectors returns the collectors of the generator's metrics and, if the runtime is a
+// prometheus.Collector, of the runtime's. WithRegisterer registers them.
+func (g *GenericPLEG) Collectors() []prometheus.Collector {
+	collectors := []prometheus.Collector{g.metrics}
+	if c, ok := g.runtime.(prometheus.Collector); ok {
+		collectors = append(collectors, c)
+	}
+	return collectors
+}
+
+// Cache returns the cache that the generator writes.
+func (g *GenericPLEG) Cache() Cache { return g.cache }
+
+// Clock returns the clock of the times in events and reports.
+func (g *GenericPLEG) Clock() clock.PassiveClock { return g.clock }
+
+// NodeName returns the name of WithNodeName.
+func (g *GenericPLEG) NodeName() string { return g.opts.nodeName }
 
 // Start begins to relist, at once and then every period, and to follow the runtime's
 // streams of events and of exits, where there are such. It returns at once. The generator runs
@@ -385,7 +400,7 @@ func WithRegisterer(registerer prometheus.Registerer) Option {
 // label node. The rules of kubernetes-mixin, such as KubeletPlegDurationHigh, join with it to
 // name the node of an alert. The name should be the Node's in Kubernetes; what is not UTF-8
 // in it is replaced. Without this option, or with an empty name, the metric is not exported.
-// The option has no effect without WithRegisterer.
+// Package plegz has the name in its title.
 func WithNodeName(name string) Option {
 	return func(o *options) { o.nodeName = strings.ToValidUTF8(name, "\uFFFD") }
 }

@@ -24,7 +24,7 @@ func BenchmarkAnswer(b *testing.B) {
 	n.g.Start(b.Context())
 	b.Cleanup(n.g.Stop)
 	_ = n.g.Relist(b.Context())
-	n.Handler = plegz.Handler(n.g, n.cache)
+	n.Handler = plegz.Handler(n.g)
 	for _, format := range []string{"json", "text"} {
 		b.Run(format, func(b *testing.B) {
 			for b.Loop() {

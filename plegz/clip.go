@@ -4,6 +4,10 @@ import (
 	"maps"
 	"slices"
 	"unicode/utf8"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubepleg/pleg"
 )
 
 // maxText is how many bytes of a text are shown. A name in Kubernetes has 253 at most.
@@ -48,4 +52,65 @@ func clipList(list []string) []string {
 		shown = append(shown, clip(s))
 	}
 	return shown
+}
+
+// clipReport returns a report whose texts are short enough to be shown.
+func clipReport(r pleg.HealthReport) pleg.HealthReport {
+	r.Reason, r.RelistError, r.Runtime = clip(r.Reason), clip(r.RelistError), clip(r.Runtime)
+	r.Stream.Error, r.ExitStream.Error = clip(r.Stream.Error), clip(r.ExitStream.Error)
+	r.FailingPods = clipPods(r.FailingPods)
+	if r.HungRelist != nil {
+		hung := *r.HungRelist
+		hung.Suspects = clipPods(hung.Suspects)
+		r.HungRelist = &hung
+	}
+	r.CallsInFlight = slices.Clone(r.CallsInFlight)
+	for i := range r.CallsInFlight {
+		r.CallsInFlight[i].Object = clip(r.CallsInFlight[i].Object)
+	}
+	r.UnconfirmedExits = slices.Clone(r.UnconfirmedExits)
+	for i := range r.UnconfirmedExits {
+		e := &r.UnconfirmedExits[i]
+		e.Namespace, e.Name, e.Container = clip(e.Namespace), clip(e.Name), clip(e.Container)
+	}
+	return r
+}
+
+func clipPods(pods []pleg.FailingPod) []pleg.FailingPod {
+	pods = slices.Clone(pods)
+	for i := range pods {
+		p := &pods[i]
+		p.Namespace, p.Name, p.Error = clip(p.Namespace), clip(p.Name), clip(p.Error)
+	}
+	return pods
+}
+
+// clipLists returns a clipped report whose lists are short enough to be sent every second. The
+// pods say themselves whether they hang or fail.
+func clipLists(r pleg.HealthReport) pleg.HealthReport {
+	r.FailingPods = firstPods(r.FailingPods)
+	if r.HungRelist != nil {
+		hung := *r.HungRelist
+		hung.Suspects = firstPods(hung.Suspects)
+		r.HungRelist = &hung
+	}
+	r.CallsInFlight = slices.Clone(r.CallsInFlight[:min(len(r.CallsInFlight), maxList)])
+	for i := range r.CallsInFlight {
+		r.CallsInFlight[i].PodUID = types.UID(clip(string(r.CallsInFlight[i].PodUID)))
+	}
+	r.UnconfirmedExits = slices.Clone(r.UnconfirmedExits[:min(len(r.UnconfirmedExits), maxList)])
+	for i := range r.UnconfirmedExits {
+		e := &r.UnconfirmedExits[i]
+		e.PodUID, e.ContainerID = types.UID(clip(string(e.PodUID))), clip(e.ContainerID)
+	}
+	r.NamedSubscribers = r.NamedSubscribers[:min(len(r.NamedSubscribers), maxList)]
+	return r
+}
+
+func firstPods(pods []pleg.FailingPod) []pleg.FailingPod {
+	pods = slices.Clone(pods[:min(len(pods), maxList)])
+	for i := range pods {
+		pods[i].PodUID = types.UID(clip(string(pods[i].PodUID)))
+	}
+	return pods
 }

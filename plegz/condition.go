@@ -55,37 +55,6 @@ func newCondition(r pleg.HealthReport, now time.Time) condition {
 	return c
 }
 
-// clipReport returns a report whose texts are short enough to be shown.
-func clipReport(r pleg.HealthReport) pleg.HealthReport {
-	r.Reason, r.RelistError, r.Runtime = clip(r.Reason), clip(r.RelistError), clip(r.Runtime)
-	r.Stream.Error = clip(r.Stream.Error)
-	r.FailingPods = slices.Clone(r.FailingPods)
-	for i := range r.FailingPods {
-		f := &r.FailingPods[i]
-		f.Namespace, f.Name, f.Error = clip(f.Namespace), clip(f.Name), clip(f.Error)
-	}
-	r.CallsInFlight = slices.Clone(r.CallsInFlight)
-	for i := range r.CallsInFlight {
-		r.CallsInFlight[i].Object = clip(r.CallsInFlight[i].Object)
-	}
-	return r
-}
-
-// clipLists returns a report whose lists are short enough to be sent every second. The pods
-// say themselves whether they hang or fail.
-func clipLists(r pleg.HealthReport) pleg.HealthReport {
-	r.FailingPods = slices.Clone(r.FailingPods[:min(len(r.FailingPods), maxList)])
-	for i := range r.FailingPods {
-		r.FailingPods[i].PodUID = types.UID(clip(string(r.FailingPods[i].PodUID)))
-	}
-	r.CallsInFlight = slices.Clone(r.CallsInFlight[:min(len(r.CallsInFlight), maxList)])
-	for i := range r.CallsInFlight {
-		r.CallsInFlight[i].PodUID = types.UID(clip(string(r.CallsInFlight[i].PodUID)))
-	}
-	r.NamedSubscribers = r.NamedSubscribers[:min(len(r.NamedSubscribers), maxList)]
-	return r
-}
-
 // troubles returns what is wrong, the worst first, a sentence each.
 func troubles(r *pleg.HealthReport, now time.Time) []string {
 	var all []string
@@ -100,25 +69,40 @@ func troubles(r *pleg.HealthReport, now time.Time) []string {
 			hung = append(hung, f)
 		}
 	}
-	if c, is := hungList(r, now); is {
-		say("%s has not been answered since %s (for %s); until it is, changes are not seen.",
-			callText(c), clockTime(c.Since), roughly(now.Sub(c.Since)))
+	slices.SortStableFunc(hung, func(a, b pleg.FailingPod) int { return a.HangingSince.Compare(b.HangingSince) })
+	slices.SortStableFunc(failed, func(a, b pleg.FailingPod) int { return cmp.Compare(b.Failures, a.Failures) })
+
+	listHangs := r.HungRelist != nil && now.Sub(r.HungRelist.Since) > slowCall
+	if call, since, is := openCall(r); listHangs || is && now.Sub(since) > slowCall {
+		beside := ""
+		if listHangs {
+			beside = besideList(r, hung, names)
+		}
+		say("%s has not been answered since %s (for %s)%s.", call, clockTime(since), roughly(now.Sub(since)), beside)
 	}
 	if r.RelistError != "" {
 		say("the last relist failed: %s.", printable.Text(r.RelistError))
 	}
-	slices.SortStableFunc(hung, func(a, b pleg.FailingPod) int { return a.HangingSince.Compare(b.HangingSince) })
-	if len(hung) > 0 {
-		first := hung[0]
-		say("%s has not been answered since %s (for %s)%s; other pods are not affected.",
+	if len(hung) > 0 && !listHangs {
+		first, unaffected := hung[0], ""
+		if r.HungRelist == nil {
+			unaffected = "; other pods are not affected"
+		}
+		say("%s has not been answered since %s (for %s)%s%s.",
 			inspectionText(r, first.PodUID, names[first.PodUID]), clockTime(first.HangingSince),
-			roughly(now.Sub(first.HangingSince)), others(len(hung)-1, "hangs", "hang"))
+			roughly(now.Sub(first.HangingSince)), others(len(hung)-1, "pod hangs", "pods hang"), unaffected)
 	}
-	slices.SortStableFunc(failed, func(a, b pleg.FailingPod) int { return cmp.Compare(b.Failures, a.Failures) })
 	if len(failed) > 0 {
 		first := failed[0]
 		say("the inspection of pod %s has failed %s%s: %s.", names[first.PodUID], plural(first.Failures, "time"),
-			others(len(failed)-1, "fails", "fail"), printable.Text(first.Error))
+			others(len(failed)-1, "pod fails", "pods fail"), printable.Text(first.Error))
+	}
+	if exits := r.UnconfirmedExits; len(exits) > 0 {
+		oldest := slices.MinFunc(exits, func(a, b pleg.UnconfirmedExit) int { return a.Since.Compare(b.Since) })
+		say("container %s of pod %s exited %s ago (code %d)%s; the runtime says running.",
+			printable.Text(cmp.Or(oldest.Container, short(oldest.ContainerID))),
+			printable.Text(nameOf(oldest.Namespace, oldest.Name, clip(string(oldest.PodUID)))),
+			roughly(now.Sub(oldest.Since)), oldest.ExitCode, others(len(exits)-1, "has exited", "have exited"))
 	}
 	if r.Stream.State == pleg.StreamBroken {
 		say("the event stream is broken since %s: %s; changes are found by the next relist.",
@@ -127,6 +111,10 @@ func troubles(r *pleg.HealthReport, now time.Time) []string {
 	if r.Stream.State == pleg.StreamSilent {
 		say("the event stream is connected since %s and silent, although pods change; changes are found by the next relist.",
 			clockTime(r.Stream.Since))
+	}
+	if r.ExitStream.State == pleg.StreamBroken {
+		say("the exit stream is broken since %s: %s; exits are found as other changes are.",
+			clockTime(r.ExitStream.Since), printable.Text(r.ExitStream.Error))
 	}
 	for _, s := range r.NamedSubscribers {
 		if !s.BehindSince.IsZero() && now.Sub(s.BehindSince) > farBehind {
@@ -137,14 +125,35 @@ func troubles(r *pleg.HealthReport, now time.Time) []string {
 	return all
 }
 
-// hungList returns the oldest call for no pod, if it has been unanswered for long.
-func hungList(r *pleg.HealthReport, now time.Time) (pleg.RuntimeCall, bool) {
+// openCall returns the oldest call for no pod, and since when it is unanswered. While a full relist
+// hangs it is that if the runtime names no call.
+func openCall(r *pleg.HealthReport) (text string, since time.Time, is bool) {
 	for _, c := range r.CallsInFlight {
-		if c.PodUID == "" && c.Object == "" && now.Sub(c.Since) > slowCall {
-			return c, true
+		if c.PodUID == "" && c.Object == "" {
+			return callText(c), c.Since, true
 		}
 	}
-	return pleg.RuntimeCall{}, false
+	if r.HungRelist == nil {
+		return "", time.Time{}, false
+	}
+	return "the relist", r.HungRelist.Since, true
+}
+
+// besideList says what is known while a full list hangs: the pods whose inspection hangs too, the
+// oldest first, and whether others are inspected: of these deaths are seen.
+func besideList(r *pleg.HealthReport, hung []pleg.FailingPod, names map[types.UID]string) (text string) {
+	noun := "pod"
+	if len(hung) > 0 {
+		uid := hung[0].PodUID
+		text = fmt.Sprintf("; %s is not answered either%s",
+			inspectionText(r, uid, names[uid]), others(len(hung)-1, "pod hangs", "pods hang"))
+		noun = "other pod"
+	}
+	if r.HungRelist.Answered == 0 {
+		return text + "; no pod has been inspected since; until the list is answered, changes may not be seen"
+	}
+	return text + fmt.Sprintf("; %s been inspected since; until the list is answered, what is created or removed may not "+
+		"be seen", have(r.HungRelist.Answered, noun))
 }
 
 // inspectionText names the call that a pod's inspection waits for, and the pod.

@@ -50,6 +50,142 @@ func TestSentence(t *testing.T) {
 	})
 }
 
+// Beside a list that hangs, the sentence names a pod whose inspection hangs too and says how many are
+// inspected. It says of no pod that it is not affected: what is created in it is not seen.
+func TestHungListInWords(t *testing.T) {
+	const first = "GetPodStatus of pod team/pod-0001 (team/pod-0001)"
+	const unseen = "; until the list is answered, what is created or removed may not be seen."
+	const list = "Degraded: GetPods has not been answered since 00:00:03 UTC on 1 Jan (for 13 s); "
+	for _, tt := range []struct {
+		wedged []types.UID // inspections that hang
+		pod    string      // what is said before the list is said to hang
+		beside string      // and beside it
+	}{
+		{nil, "", "; 4 pods have been inspected since" + unseen},
+		{
+			[]types.UID{"team/pod-0001"}, "Degraded: " + first + " has not been answered since ",
+			"; " + first + " is not answered either; 3 other pods have been inspected since" + unseen,
+		},
+		{
+			[]types.UID{"team/pod-0000", "team/pod-0001", "team/pod-0003"}, "Degraded: GetPodStatus of pod team/pod-000",
+			" is not answered either, and 2 more pods hang; 1 other pod has been inspected since" + unseen,
+		},
+		{
+			[]types.UID{plegtest.AnyPod}, "Degraded: GetPodStatus of pod team/pod-000",
+			"; no pod has been inspected since; until the list is answered, changes may not be seen.",
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNode(t)
+			n.setPods(4)
+			n.HangIgnoringCancel(plegtest.GetPods, plegtest.AnyPod)
+			n.HangIgnoringCancel(plegtest.GetPod, plegtest.AnyPod)
+			for _, uid := range tt.wedged {
+				n.HangIgnoringCancel(plegtest.GetPodStatus, uid)
+			}
+			n.pass(8 * time.Second)
+			if s := n.state(); s.Level != "ok" && tt.pod == "" || !strings.HasPrefix(s.Sentence, tt.pod) ||
+				strings.Contains(s.Sentence, "not affected") {
+				t.Errorf("after 8 s: %s, want %s", s.Sentence, tt.pod)
+			}
+			n.pass(6 * time.Second)
+			s := n.state()
+			if !strings.HasPrefix(s.Sentence, list) || !strings.HasSuffix(s.Sentence, tt.beside) || len(s.Notes) > 0 {
+				t.Errorf("after 14 s: %s, notes %q, want %s", s.Sentence, s.Notes, tt.beside)
+			}
+			n.Heal()
+		})
+	}
+}
+
+// An exit that the runtime does not confirm is said, the oldest first, and is behind what is worse. The
+// container shows exited and unconfirmed until the runtime's status does.
+func TestUnconfirmedExits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.setPods(60)
+		told := func(i, code int) {
+			n.EmitExit(pleg.ContainerExit{ContainerID: fmt.Sprintf("container-%04d", i), ExitCode: code, FinishedAt: time.Now()})
+			n.pass(time.Second)
+		}
+		told(7, 137)
+		n.pass(41 * time.Second)
+		const oldest = "container container-0007 of pod team/pod-0007 exited 42 s ago (code 137)"
+		s := n.state()
+		if s.Sentence != "Degraded: "+oldest+"; the runtime says running." {
+			t.Error(s.Sentence)
+		}
+		if p := s.Pods[7]; p.State != "crashed" || p.Containers[0].State != "exited" || !p.Containers[0].Unconfirmed {
+			t.Errorf("%+v", p)
+		}
+		n.expectLines("team/pod-0007 +crashed +container-0007 +container-00 +exited, exit 137, unconfirmed +0 +42 s +Error")
+		told(3, 0)
+		n.pass(time.Second)
+		if s := n.state().Sentence; !strings.HasSuffix(s, " (code 137), and one more has exited; the runtime says running.") {
+			t.Error(s)
+		}
+		for i := 8; i < 60; i++ {
+			told(i, 1)
+		}
+		n.Fail(plegtest.GetPodStatus, "team/pod-0000", errors.New("no such task"))
+		n.ExitContainer("team/pod-0000", "container-0000", 1, "Error")
+		n.pass(2 * time.Second)
+		s = n.state()
+		if !strings.HasPrefix(s.Sentence, "Degraded: the inspection of pod team/pod-0000 has failed ") || len(s.Notes) != 1 ||
+			!strings.HasSuffix(s.Notes[0], ", and 53 more have exited; the runtime says running.") {
+			t.Errorf("%s %q", s.Sentence, s.Notes)
+		}
+		if exits := s.Health.UnconfirmedExits; len(exits) != 50 || exits[0].ContainerID != "container-0003" {
+			t.Errorf("%d in the report, the first of %s", len(exits), exits[0].ContainerID)
+		}
+		n.Heal()
+		for i := range 60 {
+			n.ExitContainer(types.UID(fmt.Sprintf("team/pod-%04d", i)), fmt.Sprintf("container-%04d", i), 137, "OOMKilled")
+		}
+		n.pass(20 * time.Second)
+		s = n.state()
+		if l := s.Pods[7].Containers[0]; s.Level != "ok" || l.Unconfirmed || l.Reason != "OOMKilled" {
+			t.Errorf("%s %+v", s.Sentence, l)
+		}
+	})
+}
+
+// A container that is removed before the runtime has confirmed its exit is not unconfirmed any more.
+func TestUnconfirmedExitIsRemoved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.setPods(1)
+		n.get("/")
+		n.EmitExit(pleg.ContainerExit{ContainerID: "container-0000", ExitCode: 2, FinishedAt: time.Now()})
+		n.pass(3 * time.Second)
+		if !n.state().Pods[0].Containers[0].Unconfirmed {
+			t.Error("it is not unconfirmed before")
+		}
+		n.RemoveContainer("team/pod-0000", "container-0000")
+		n.pass(2 * time.Second)
+		s := n.state()
+		if l := s.Pods[0].Containers[0]; l.State != "removed" || *l.ExitCode != 2 || l.Unconfirmed || s.Level != "ok" {
+			t.Errorf("%s %+v", s.Sentence, l)
+		}
+	})
+}
+
+// A stream of exits that is broken is said to be.
+func TestBrokenExitStreamInWords(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.pass(time.Second)
+		n.BreakExitStreams(errors.New("EOF"))
+		synctest.Wait()
+		const broken = "Degraded: the exit stream is broken since 00:00:01 UTC on 1 Jan: EOF; " +
+			"exits are found as other changes are."
+		if s := n.state(); s.Sentence != broken || s.Health.ExitStream.State != pleg.StreamBroken {
+			t.Error(s.Sentence)
+		}
+		n.expectLines("exit stream +broken")
+	})
+}
+
 // However many calls hang, what is said of the health is short; each pod says it of itself.
 func TestManyHungPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -61,6 +197,8 @@ func TestManyHungPods(t *testing.T) {
 			n.ExitContainer(types.UID(fmt.Sprintf("team/pod-%04d", i)), fmt.Sprintf("container-%04d", i), 1, "Error")
 		}
 		n.pass(time.Minute)
+		n.Hang(plegtest.GetPods, plegtest.AnyPod)
+		n.pass(12 * time.Second)
 		last := n.state().Position
 		s := n.open("/?format=stream&since="+last, "")
 		n.pass(3 * time.Second)
@@ -71,8 +209,11 @@ func TestManyHungPods(t *testing.T) {
 				t.Errorf("%d bytes about the health, %v", len(m.Health), err)
 			}
 		}
-		hung := 0
-		for _, p := range n.state().Pods {
+		now, hung := n.state(), 0
+		if r := now.Health.HungRelist; r == nil || len(r.Suspects) != 50 {
+			t.Errorf("the list that hangs: %+v", r)
+		}
+		for _, p := range now.Pods {
 			if p.State == "hung" {
 				hung++
 			}

@@ -73,7 +73,7 @@ func TestUnasked(t *testing.T) {
 				goroutines(), n.g.HealthReport().Subscribers, relist())
 		}
 		without := cost()
-		n.Handler = plegz.Handler(n.g, n.cache)
+		n.Handler = plegz.Handler(n.g)
 		n.pass(time.Minute)
 		if got := cost(); got != without {
 			t.Errorf("%s; without a handler %s", got, without)

@@ -3,7 +3,8 @@
 // their containers on a time axis, the events as they come, the subscribers and how far
 // behind they are.
 //
-//	mux.Handle("/debug/plegz/", plegz.Handler(generator, cache))
+//	mux.Handle("/debug/plegz/", plegz.Handler(generator))
+//	mux.Handle("/healthz", plegz.Healthz(generator))
 //
 // # Formats
 //
@@ -15,7 +16,7 @@
 // The JSON is an object with
 //
 //	time            when it was made, as in RFC 3339
-//	node            the node's name, of WithNodeName
+//	node            the node's name, of pleg.WithNodeName
 //	level           ok, warning or error
 //	sentence        the health in one sentence
 //	notes           what else is wrong, a sentence each
@@ -25,7 +26,7 @@
 //	position        where in the history this is; the ID of a server-sent event
 //	full            false if it has only what changed since an earlier position
 //	goneThrough     everything whose gone is at most this is forgotten
-//	pods            the pods, those that are gone included, by namespace and name
+//	pods            the pods by namespace and name, then those that are gone
 //	events          the newest events, oldest first
 //	samples         one a second, oldest first
 //
@@ -33,10 +34,10 @@
 // restarts, observedAt (of its status), hangingSince, failures and error (of its
 // inspection), gone, labels and annotations if WithLabels says so, and containers and
 // sandboxes, newest first. Of each of those it has id,
-// name, state, createdAt, startedAt, finishedAt, removedAt, exitCode, reason, message,
-// restarts, image and gone. The state of a pod is hung, failing, crashed, starting, running,
-// completed, stopped or removed; that of a container is created, running, exited, unknown or
-// removed.
+// name, state, createdAt, startedAt, finishedAt, removedAt, exitCode, unconfirmed (only an
+// exit event has told the end), reason, message, restarts, image and gone. The state of a
+// pod is hung, failing, crashed, starting, running, completed, stopped or removed; that of a
+// container is created, running, exited, unknown or removed.
 // Of an event it has number, time, listedAt, podUID, namespace, pod, container, containerID,
 // sandbox, event, exitCode, reason, restarts and cause. A sample has time, relistAge,
 // oldestCall, relist and inspection, in seconds, and callsInFlight and backlog. What is

@@ -40,7 +40,7 @@ func FuzzRequest(f *testing.F) {
 	n.g.Start(f.Context())
 	f.Cleanup(n.g.Stop)
 	_ = n.g.Relist(f.Context())
-	n.Handler = plegz.Handler(n.g, n.cache)
+	n.Handler = plegz.Handler(n.g)
 	f.Fuzz(func(t *testing.T, text, from string) {
 		r, err := http.ReadRequest(bufio.NewReader(strings.NewReader(text)))
 		if err != nil {

@@ -16,15 +16,15 @@ const (
 )
 
 // Handler returns a handler that shows what a generator knows, and the cache that it
-// fills. It begins nothing before the first request. It panics if generator or cache is nil.
+// fills. It begins nothing before the first request. It panics if generator is nil.
 //
 // The package documentation describes what it answers, to whom, and what that costs.
-func Handler(generator *pleg.GenericPLEG, cache *pleg.PodCache, opts ...Option) http.Handler {
-	if generator == nil || cache == nil {
-		panic("plegz: Handler needs a generator and its cache") //nolint:forbidigo // a mistake in the program
+func Handler(generator *pleg.GenericPLEG, opts ...Option) http.Handler {
+	if generator == nil {
+		panic("plegz: Handler needs a generator") //nolint:forbidigo // a mistake in the program
 	}
 	return &handler{
-		recorder: &recorder{options: newOptions(opts), generator: generator, cache: cache},
+		recorder: newRecorder(generator, opts),
 		streams:  make(chan struct{}, maxStreams), answers: make(chan struct{}, maxAnswers),
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -40,13 +41,14 @@ func golden(t *testing.T, file string, got []byte) {
 }
 
 // The text and the JSON of a node with a pod that runs, one that crashes and is restarted,
-// one that is gone, and one whose inspection hangs.
+// one that is gone, one whose end only an exit event has told, and one whose inspection hangs.
 func TestGolden(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t, plegz.WithNodeName("node-7"))
+		n := newNode(t)
 		n.setPod("shop", "web-0", plegtest.Running("nginx"))
 		cart := n.setPod("shop", "cart-0", plegtest.Running("cart"))
 		report := n.setPod("jobs", "report", plegtest.Running("fetch"))
+		n.setPod("shop", "queue-0", plegtest.Running("queue"))
 		payment := n.setPod("shop", "payment-0", plegtest.Running("payment"))
 		n.pass(2500 * time.Millisecond)
 		n.get("/") // from now on there is a history, with samples between two relists
@@ -60,6 +62,8 @@ func TestGolden(t *testing.T) {
 		do(func() { n.RestartContainer(cart, "cart", "cart-2") })
 		do(func() { n.RemoveContainer(cart, "cart") })
 		do(func() { n.RemovePod(report) })
+		n.pass(7 * time.Millisecond) // so that no inspection of it is due with a sample
+		do(func() { n.EmitExit(pleg.ContainerExit{ContainerID: "queue", ExitCode: 137, FinishedAt: time.Now()}) })
 		n.Hang(plegtest.GetPodStatus, payment)
 		do(func() { n.ExitContainer(payment, "payment", 1, "Error") })
 		n.pass(20 * time.Second)
@@ -105,29 +109,41 @@ func TestFormat(t *testing.T) {
 	})
 }
 
-// The clock is the one that was passed, unless that is none.
+// The clock is the generator's.
 func TestClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
 		then := time.Date(2001, 2, 3, 4, 5, 6, 0, time.UTC)
-		for _, tt := range []struct {
-			clock clock.PassiveClock
-			want  time.Time
-		}{{clocktesting.NewFakePassiveClock(then), then}, {nil, time.Now()}} {
-			n := newNode(t, plegz.WithClock(tt.clock))
-			if got := n.state().Time; !got.Equal(tt.want) {
-				t.Errorf("%v, want %v", got, tt.want)
-			}
-			n.g.Stop()
+		g := pleg.NewGenericPLEG(n.Runtime, 0, 0, pleg.NewCache(), clocktesting.NewFakeClock(then))
+		n.Handler = plegz.Handler(g)
+		if got := n.state().Time; !got.Equal(then) {
+			t.Errorf("%v, want %v", got, then)
+		}
+		g.Stop()
+	})
+}
+
+// A cache that is not a PodCache is read as well.
+func TestCacheOfYourOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		own := struct{ pleg.Cache }{pleg.NewCache()}
+		g := pleg.NewGenericPLEG(n.Runtime, 0, 0, own, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
+		defer g.Stop()
+		n.Handler = plegz.Handler(g)
+		g.Start(t.Context())
+		a := n.setPod("shop", "a", plegtest.Running("a"))
+		n.ExitContainer(a, "a", 3, "Error")
+		n.pass(2 * time.Second)
+		if s := n.state(); len(s.Pods) != 1 || *s.Pods[0].Containers[0].ExitCode != 3 {
+			t.Errorf("%+v", s.Pods)
 		}
 	})
 }
 
-// Without a generator or a cache there is nothing to show.
+// Without a generator there is nothing to show.
 func TestHandlerPanics(t *testing.T) {
-	for _, f := range []func(){
-		func() { plegz.Handler(nil, pleg.NewCache()) },
-		func() { plegz.Handler(&pleg.GenericPLEG{}, nil) },
-	} {
+	for _, f := range []func(){func() { plegz.Handler(nil) }, func() { plegz.Healthz(nil) }} {
 		func() {
 			defer func() {
 				if recover() == nil {

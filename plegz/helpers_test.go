@@ -48,8 +48,9 @@ func newIdleNode(t *testing.T, runtime pleg.Runtime, fake *plegtest.Runtime, opt
 	t.Helper()
 	n := &node{Runtime: fake, t: t, cache: pleg.NewCache()}
 	n.EmitOnChange(true)
-	n.g = pleg.NewGenericPLEG(runtime, 0, 0, n.cache, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
-	n.Handler = plegz.Handler(n.g, n.cache, opts...)
+	n.g = pleg.NewGenericPLEG(runtime, 0, 0, n.cache, clock.RealClock{},
+		pleg.WithNodeName("node-7"), pleg.WithLogger(logr.Discard()))
+	n.Handler = plegz.Handler(n.g, opts...)
 	t.Cleanup(n.g.Stop)
 	t.Cleanup(n.Heal)
 	return n
@@ -96,6 +97,7 @@ type state struct {
 	Time                      time.Time
 	Level, Sentence, Position string
 	Notes                     []string
+	Health                    pleg.HealthReport
 	Full                      bool
 	GoneThrough               uint64
 	Pods                      []viewedPod
@@ -125,6 +127,7 @@ type viewedPod struct {
 type viewedLife struct {
 	ID, Name, State, Reason string
 	ExitCode                *int
+	Unconfirmed             bool
 	FinishedAt, RemovedAt   time.Time
 	Gone                    uint64
 }

@@ -113,7 +113,7 @@ func (h *history) note(e *pleg.PodLifecycleEvent, now time.Time) {
 func (h *history) depart(uid types.UID, r *record, l life, at time.Time) {
 	delete(r.ended, l.ID)
 	r.stale = true
-	l.State, l.RemovedAt = stateRemoved, at
+	l.State, l.RemovedAt, l.Unconfirmed = stateRemoved, at, false
 	if known := r.lives[l.ID]; known != nil && known.Gone > 0 {
 		if l.ExitCode != nil || known.ExitCode == nil {
 			l.Gone = known.Gone
@@ -265,8 +265,8 @@ func (h *history) sample(s *sample) {
 	h.samples = h.samples[max(0, len(h.samples)-maxSamples):]
 }
 
-// since returns what has changed after a number: the pods by namespace and name, the events
-// and the samples oldest first. What it returns is not modified later.
+// since returns what has changed after a number: the pods by namespace and name, those that are
+// gone after the others, the events and the samples oldest first. What it returns is not modified later.
 func (h *history) since(number uint64) (pods [][]byte, events []*event, samples []*sample) {
 	var records []*record
 	for _, r := range h.pods {
@@ -275,7 +275,8 @@ func (h *history) since(number uint64) (pods [][]byte, events []*event, samples 
 		}
 	}
 	slices.SortFunc(records, func(a, b *record) int {
-		return cmp.Or(cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.name, b.name), cmp.Compare(a.changed, b.changed))
+		return cmp.Or(cmp.Compare(min(a.gone, 1), min(b.gone, 1)), cmp.Compare(a.namespace, b.namespace),
+			cmp.Compare(a.name, b.name), cmp.Compare(b.gone, a.gone), cmp.Compare(a.changed, b.changed))
 	})
 	for _, r := range records {
 		// A change that is not shown yet is left to show, which numbers it.

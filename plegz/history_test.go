@@ -90,21 +90,48 @@ func TestPodComesBack(t *testing.T) {
 	})
 }
 
+// The pods that are there come before those that are gone; of these, of one name, the one that went
+// last comes first.
+func TestPresentPodsComeFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.get("/")
+		for _, uid := range []types.UID{"c", "a", "b"} { // a static pod is another after each change of its manifest
+			p := plegtest.NewPod(uid, plegtest.Running("etcd-"+string(uid)))
+			p.Namespace, p.Name = "kube-system", "etcd"
+			n.SetPod(p)
+			n.setPod("jobs", string(uid), plegtest.Running("job-"+string(uid)))
+			n.pass(2 * time.Second)
+			if uid != "b" {
+				n.RemovePod(uid)
+				n.RemovePod("jobs/" + uid)
+			}
+			n.pass(2 * time.Second)
+		}
+		var got []string
+		for _, p := range n.state().Pods {
+			got = append(got, p.UID)
+		}
+		if want := []string{"jobs/b", "b", "jobs/a", "jobs/c", "a", "c"}; !slices.Equal(got, want) {
+			t.Errorf("%q, want %q", got, want)
+		}
+	})
+}
+
 // What is listed tells of an end before its event does, where the event waits. It is not told
 // twice then, and what the event knows more is added.
 func TestEventAfterWhatItTells(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gathering, goOn := make(chan bool), make(chan bool)
 		gathered := 0
-		reg := prometheus.NewRegistry()
-		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "slow", Help: "Slow."}, func() float64 {
+		slow := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "slow", Help: "Slow."}, func() float64 {
 			if gathered++; gathered == 2 { // for the first sample: no event is read meanwhile
 				close(gathering)
 				<-goOn
 			}
 			return 0
-		}))
-		n := newNode(t, plegz.WithGatherer(reg))
+		})
+		n := newMeasuredNode(t, slow)
 		a := n.setPod("shop", "a", plegtest.Running("one"), plegtest.Running("two"))
 		b := n.setPod("shop", "b", plegtest.Running("three"))
 		n.pass(time.Second)

@@ -47,7 +47,7 @@ func TestHostileNames(t *testing.T) {
 	for kind, hostile := range hostileNames {
 		t.Run(kind, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				n := newNode(t, plegz.WithLabels(), plegz.WithNodeName("node"))
+				n := newNode(t, plegz.WithLabels())
 				document := n.get("/?format=html").Body.String()
 				p := plegtest.NewPod("uid", plegtest.Running("id"+hostile))
 				p.Namespace, p.Name, p.RuntimeHandler = hostile, hostile, hostile
@@ -56,13 +56,23 @@ func TestHostileNames(t *testing.T) {
 				n.SetPod(p)
 				n.pass(time.Second)
 				n.open("/?format=stream", "").end()
+				n.EmitExit(pleg.ContainerExit{ContainerID: "id" + hostile, ExitCode: 1})
+				n.pass(3 * time.Second)
+				check(t, n, "unconfirmed")
 				n.ExitContainer("uid", "id"+hostile, 1, hostile)
 				n.pass(time.Second)
 				check(t, n, "exited")
-				n.Fail(plegtest.GetPodStatus, "uid", errors.New(hostile+"."))
+				n.BreakExitStreams(errors.New(hostile))
+				fail := n.Fail(plegtest.GetPodStatus, "uid", errors.New(hostile+"."))
 				n.SetPod(p)
 				n.pass(2 * time.Second)
 				check(t, n, "failing")
+				fail()
+				n.HangIgnoringCancel(plegtest.GetPods, plegtest.AnyPod)
+				n.HangIgnoringCancel(plegtest.GetPodStatus, plegtest.AnyPod)
+				n.pass(14 * time.Second)
+				check(t, n, "hung")
+				n.Heal()
 				n.RemovePod("uid")
 				n.pass(2 * time.Second)
 				check(t, n, "removed")

@@ -1,10 +1,5 @@
 package plegz
 
-import (
-	"github.com/prometheus/client_golang/prometheus"
-	"k8s.io/utils/clock"
-)
-
 // DefaultHistory is the number of containers and pods that are gone, and of events, that are
 // remembered.
 const DefaultHistory = 1000
@@ -13,17 +8,14 @@ const DefaultHistory = 1000
 type Option func(*options)
 
 type options struct {
-	nodeName string
-	labels   bool
-	remote   bool
-	hosts    []string
-	history  int
-	gatherer prometheus.Gatherer
-	clock    clock.PassiveClock
+	labels  bool
+	remote  bool
+	hosts   []string
+	history int
 }
 
 func newOptions(opts []Option) options {
-	o := options{history: DefaultHistory, clock: clock.RealClock{}}
+	o := options{history: DefaultHistory}
 	for _, opt := range opts {
 		if opt != nil {
 			opt(&o)
@@ -31,9 +23,6 @@ func newOptions(opts []Option) options {
 	}
 	return o
 }
-
-// WithNodeName sets the name that the node has in the page's title. The default is none.
-func WithNodeName(name string) Option { return func(o *options) { o.nodeName = name } }
 
 // WithLabels shows the labels and annotations of pods, which may hold what not everyone
 // should see. By default they are not shown.
@@ -56,26 +45,6 @@ func WithHistory(entries int) Option {
 		o.history = DefaultHistory
 		if entries > 0 {
 			o.history = entries
-		}
-	}
-}
-
-// WithGatherer has the page draw how long relists and inspections take, from the metrics
-// that the generator and package cri have registered: kubelet_pleg_relist_duration_seconds
-// and kubelet_runtime_operations_duration_seconds. While somebody looks, it is gathered once
-// a second. The default is none; the page then draws the age of the last relist and of the
-// oldest call in flight only. A nil gatherer is none. Nothing else is recorded while it
-// gathers: a collector that hangs holds up what is shown.
-func WithGatherer(gatherer prometheus.Gatherer) Option {
-	return func(o *options) { o.gatherer = gatherer }
-}
-
-// WithClock sets the generator's clock, which the times in its reports are compared with. The
-// default is the real clock; a nil clock is that too.
-func WithClock(c clock.PassiveClock) Option {
-	return func(o *options) {
-		if c != nil {
-			o.clock = c
 		}
 	}
 }

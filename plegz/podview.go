@@ -52,11 +52,13 @@ type life struct {
 	FinishedAt time.Time  `json:"finishedAt,omitzero"`
 	RemovedAt  time.Time  `json:"removedAt,omitzero"`
 	ExitCode   *int       `json:"exitCode,omitempty"`
-	Reason     string     `json:"reason,omitempty"`
-	Message    string     `json:"message,omitempty"`
-	Restarts   int        `json:"restarts,omitempty"`
-	Image      string     `json:"image,omitempty"`
-	Gone       uint64     `json:"gone,omitempty"`
+	// Unconfirmed: only an exit event has told the end; the runtime's own status has not.
+	Unconfirmed bool   `json:"unconfirmed,omitempty"`
+	Reason      string `json:"reason,omitempty"`
+	Message     string `json:"message,omitempty"`
+	Restarts    int    `json:"restarts,omitempty"`
+	Image       string `json:"image,omitempty"`
+	Gone        uint64 `json:"gone,omitempty"`
 
 	sandbox bool
 	place   int // among those that are listed
@@ -124,7 +126,7 @@ func (l *life) add(s *pleg.Status) {
 	}
 	l.StartedAt = shownTime(s.StartedAt)
 	if s.State == pleg.ContainerStateExited {
-		l.FinishedAt, l.ExitCode = shownTime(s.FinishedAt), &s.ExitCode
+		l.FinishedAt, l.ExitCode, l.Unconfirmed = shownTime(s.FinishedAt), &s.ExitCode, s.Unconfirmed
 		l.Reason, l.Message = clip(s.Reason), clip(s.Message)
 	}
 }

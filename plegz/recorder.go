@@ -8,7 +8,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
 
 	"github.com/kubepleg/pleg"
 )
@@ -28,7 +30,9 @@ const (
 type recorder struct {
 	options
 	generator *pleg.GenericPLEG
-	cache     *pleg.PodCache
+	cache     pleg.Cache           // the generator's
+	clock     clock.PassiveClock   // the generator's
+	gatherer  *prometheus.Registry // of the generator's metrics
 	documents documents
 
 	mu sync.Mutex
@@ -38,6 +42,17 @@ type recorder struct {
 	asked   time.Time
 	streams int
 	news    chan struct{} // closed at the next change; nil if nobody waits
+}
+
+func newRecorder(generator *pleg.GenericPLEG, opts []Option) *recorder {
+	r := &recorder{
+		options: newOptions(opts), generator: generator, cache: generator.Cache(), clock: generator.Clock(),
+		gatherer: prometheus.NewRegistry(),
+	}
+	for _, c := range generator.Collectors() {
+		_ = r.gatherer.Register(c) // what is missing is not drawn
+	}
+	return r
 }
 
 // beginLocked begins to record history, unless it is recorded already. It does not wait.
@@ -145,15 +160,11 @@ func (r *recorder) observe() {
 
 // observeLocked reads the pods. The generator's loop never waits for mu.
 func (r *recorder) observeLocked() {
-	status := func(uid types.UID) (*pleg.PodStatus, error) {
-		s, _, err := r.cache.Lookup(uid)
-		return s, err
-	}
 	failing := make(map[types.UID]pleg.FailingPod)
 	for _, f := range r.history.condition.report.FailingPods {
 		failing[f.PodUID] = f
 	}
-	r.history.observe(r.generator.Pods(), status, failing, r.clock.Now().UTC())
+	r.history.observe(r.generator.Pods(), r.cache.Get, failing, r.clock.Now().UTC())
 }
 
 // sample takes a sample of everything that has no events. The metrics are gathered without

@@ -39,7 +39,7 @@ func newSample(r *pleg.HealthReport, now time.Time) *sample {
 // durations reads from metrics how long calls have taken since it was last asked. It is not
 // safe for concurrent use.
 type durations struct {
-	gatherer           prometheus.Gatherer // nil if there is none
+	gatherer           prometheus.Gatherer
 	relist, inspection total
 }
 
@@ -55,9 +55,6 @@ var isInspection = map[string]bool{"container_status": true, "podsandbox_status"
 // read sets what the metrics say of a sample. A gatherer that fails in part has the rest
 // read.
 func (d *durations) read(s *sample) {
-	if d.gatherer == nil {
-		return
-	}
 	families, _ := d.gatherer.Gather() // what is missing is not drawn
 	var relist, inspection total
 	for _, f := range families {

@@ -8,39 +8,52 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/kubepleg/pleg/plegz"
+	"github.com/kubepleg/pleg/plegtest"
 )
 
-// With a gatherer the samples have how long relists and inspections took since the sample
-// before.
+// measured is a runtime with metrics of its own.
+type measured struct {
+	*plegtest.Runtime
+	prometheus.Collector
+}
+
+// newMeasuredNode starts a generator on a runtime with metrics of its own.
+func newMeasuredNode(t *testing.T, metrics prometheus.Collector) *node {
+	t.Helper()
+	runtime := plegtest.NewRuntime()
+	n := newIdleNode(t, measured{runtime, metrics}, runtime)
+	n.g.Start(t.Context())
+	synctest.Wait()
+	return n
+}
+
+// The samples have how long relists and inspections took since the sample before, whether or not
+// the metrics are registered anywhere.
 func TestDurations(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		reg := prometheus.NewRegistry()
-		relists := prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "kubelet_pleg_relist_duration_seconds", Help: "Relists."})
 		calls := prometheus.NewHistogramVec(
 			prometheus.HistogramOpts{Name: "kubelet_runtime_operations_duration_seconds", Help: "Calls."},
 			[]string{"operation_type"})
-		reg.MustRegister(relists, calls)
-		relists.Observe(100) // before anybody looked
-		n := newNode(t, plegz.WithGatherer(reg))
+		calls.WithLabelValues("container_status").Observe(100) // before anybody looked
+		n := newMeasuredNode(t, calls)
+		n.pass(500 * time.Millisecond) // no sample while a list is made
 		n.get("/")
 		synctest.Wait()
-		relists.Observe(1)
-		relists.Observe(3)
+		n.Delay(plegtest.GetPods, plegtest.AnyPod, 50*time.Millisecond)
 		calls.WithLabelValues("container_status").Observe(5)
 		calls.WithLabelValues("podsandbox_status").Observe(7)
 		calls.WithLabelValues("list_containers").Observe(1000)
-		n.pass(2100 * time.Millisecond)
+		n.pass(1100 * time.Millisecond)
+		n.Hang(plegtest.GetPods, plegtest.AnyPod)
+		n.pass(time.Second)
 		s := n.state().Samples
-		if len(s) != 2 || s[0].Relist == nil || *s[0].Relist != 2 || *s[0].Inspection != 6 || s[1].Relist != nil ||
-			s[0].RelistAge == nil {
+		if len(s) != 2 || s[0].Relist == nil || *s[0].Relist != 0.05 || *s[0].Inspection != 6 || s[0].RelistAge == nil ||
+			s[1].Relist != nil || s[1].Inspection != nil {
 			t.Errorf("%+v", s)
 		}
-		relists.Observe(math.NaN()) // which JSON has no way to write
-		calls.WithLabelValues("container_status").Observe(math.Inf(1))
+		calls.WithLabelValues("container_status").Observe(math.Inf(1)) // which JSON has no way to write
 		n.pass(time.Second)
-		if s := n.state().Samples; len(s) != 3 || s[2].RelistAge == nil || s[2].Relist != nil || s[2].Inspection != nil {
+		if s := n.state().Samples; len(s) != 3 || s[2].RelistAge == nil || s[2].Inspection != nil {
 			t.Errorf("%+v", s)
 		}
 	})

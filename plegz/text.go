@@ -64,11 +64,16 @@ func (a *answer) writeHealth(b *bytes.Buffer) {
 	}
 	fmt.Fprintf(b, "\nruntime          %s\n", cmp.Or(printable.Text(r.Runtime), "not known"))
 	fmt.Fprintf(b, "last relist      %s\n", ago(r.LastRelist))
-	stream := string(r.Stream.State)
-	if !r.Stream.LastEvent.IsZero() {
-		stream += ", last event " + ago(r.Stream.LastEvent)
+	stream := func(s pleg.StreamReport, what string) string {
+		if s.LastEvent.IsZero() {
+			return string(s.State)
+		}
+		return string(s.State) + ", last " + what + " " + ago(s.LastEvent)
 	}
-	fmt.Fprintf(b, "event stream     %s\n", stream)
+	fmt.Fprintf(b, "event stream     %s\n", stream(r.Stream, "event"))
+	if r.ExitStream.State != pleg.StreamOff {
+		fmt.Fprintf(b, "exit stream      %s\n", stream(r.ExitStream, "exit"))
+	}
 	if r.BlockedReaders >= 0 {
 		fmt.Fprintf(b, "blocked readers  %d\n", r.BlockedReaders)
 	}
@@ -124,7 +129,11 @@ func lifeText(l *life) string {
 	if l.ExitCode == nil {
 		return string(l.State)
 	}
-	return fmt.Sprintf("%s, exit %d", l.State, *l.ExitCode)
+	text := fmt.Sprintf("%s, exit %d", l.State, *l.ExitCode)
+	if l.Unconfirmed {
+		text += ", unconfirmed"
+	}
+	return text
 }
 
 // inState is for how long a container has been in its state.

@@ -49,7 +49,7 @@ func benchmarkViewers(b *testing.B, viewers int) {
 	ctx, cancel := context.WithCancel(b.Context())
 	defer cancel()
 	if viewers >= 0 {
-		page := httptest.NewServer(plegz.Handler(n.g, n.cache))
+		page := httptest.NewServer(plegz.Handler(n.g))
 		defer page.Close()
 		defer page.CloseClientConnections()
 		for range viewers {

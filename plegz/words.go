@@ -6,14 +6,16 @@ import (
 	"time"
 )
 
+// others says how many more do the same, with the noun and the verb for one and for many; nothing if
+// there are none.
 func others(n int, one, many string) string {
 	switch n {
 	case 0:
 		return ""
 	case 1:
-		return ", and one more pod " + one
+		return ", and one more " + one
 	default:
-		return fmt.Sprintf(", and %d more pods %s", n, many)
+		return fmt.Sprintf(", and %d more %s", n, many)
 	}
 }
 
@@ -22,6 +24,14 @@ func plural(n int, noun string) string {
 		return "1 " + noun
 	}
 	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+// have is a number of things and its verb.
+func have(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun + " has"
+	}
+	return plural(n, noun) + " have"
 }
 
 func nameOf(namespace, name, uid string) string {

@@ -66,7 +66,12 @@ func TestCheckAgent(t *testing.T) {
 	defer agent.Close()
 	address := agent.Listener.Addr().String()
 	healthz := func(r pleg.HealthReport) http.HandlerFunc {
-		return newHandler(http.NotFoundHandler(), nil, fixedHealth(r)).ServeHTTP
+		return func(w http.ResponseWriter, _ *http.Request) { // as plegz.Healthz answers
+			if !r.Healthy {
+				w.WriteHeader(http.StatusServiceUnavailable)
+			}
+			_ = json.NewEncoder(w).Encode(r)
+		}
 	}
 	ago := func(d time.Duration) time.Time { return time.Now().Add(-d) }
 	long := strings.Repeat("länger ", 100)

@@ -101,7 +101,7 @@ func watch(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 	generator.Start(context.WithoutCancel(ctx)) // until Stop: what is said at the end is of one that runs
 	defer generator.Stop()
 	if f.listen != "" {
-		served, err := serve(f.listen, nodeName, registry, generator, cache)
+		served, err := serve(f.listen, generator, registry)
 		if err != nil {
 			return err
 		}

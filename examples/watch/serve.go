@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net"
 	"net/http"
@@ -19,11 +18,6 @@ import (
 // closeGrace is how long answers that are under way may take at the end.
 const closeGrace = time.Second
 
-// healthReporter is what /healthz needs of a generator.
-type healthReporter interface {
-	HealthReport() pleg.HealthReport
-}
-
 // server serves the page, /metrics and /healthz.
 type server struct {
 	address string
@@ -32,19 +26,17 @@ type server struct {
 	done    chan struct{}      // closed when the serving goroutine has ended
 }
 
-// serve begins to serve what a generator and its cache know on an address.
-func serve(address, nodeName string, metrics prometheus.Gatherer, generator *pleg.GenericPLEG,
-	cache *pleg.PodCache) (*server, error) {
+// serve begins to serve what a generator knows on an address.
+func serve(address string, generator *pleg.GenericPLEG, metrics prometheus.Gatherer) (*server, error) {
 	l, err := net.Listen("tcp", listenAddress(address))
 	if err != nil {
 		return nil, fmt.Errorf("serving: %w", err)
 	}
 	streams, end := context.WithCancel(context.Background())
-	page := plegz.Handler(generator, cache, plegz.WithGatherer(metrics), plegz.WithNodeName(nodeName))
 	s := &server{
 		address: l.Addr().String(),
 		http: &http.Server{
-			Handler:           newHandler(page, metrics, generator),
+			Handler:           newHandler(generator, metrics),
 			ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
 			BaseContext: func(net.Listener) context.Context { return streams },
 		},
@@ -81,19 +73,10 @@ func listenAddress(address string) string {
 	return address
 }
 
-func newHandler(page http.Handler, metrics prometheus.Gatherer, health healthReporter) http.Handler {
+func newHandler(generator *pleg.GenericPLEG, metrics prometheus.Gatherer) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("/{$}", page)
+	mux.Handle("/{$}", plegz.Handler(generator))
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		report := health.HealthReport()
-		w.Header().Set("Content-Type", "application/json")
-		if !report.Healthy {
-			w.WriteHeader(http.StatusServiceUnavailable)
-		}
-		enc := json.NewEncoder(w)
-		enc.SetIndent("", "  ")
-		_ = enc.Encode(report) // fails only when the client has gone
-	})
+	mux.Handle("GET /healthz", plegz.Healthz(generator))
 	return mux
 }

@@ -18,22 +18,37 @@ function drawDetail() {
     setText($('detail-body'), 'This pod is gone, and its history was forgotten.');
     return;
   }
-  const events = model.events.filter((e) => e.podUID === pod.uid).slice(-50).reverse();
-  const now = JSON.stringify([pod, events.length && events[0].number]);
+  const others = [...model.pods.values()].filter((p) => p !== pod && p.name && p.name === pod.name && p.namespace === pod.namespace);
+  const uids = new Set([pod, ...others].map((p) => p.uid));
+  const events = model.events.filter((e) => uids.has(e.podUID)).slice(-50).reverse();
+  const now = JSON.stringify([pod, others, events.length && events[0].number]);
   if (detail.dataset.shown === now) {
     drawAges();
     return;
   }
   detail.dataset.shown = now;
   setText($('detail-title'), pod.title);
-  const at = (t) => (t ? new Date(t) : '');
+  $('detail-body').replaceChildren(
+    ...podDetail(pod),
+    ...(events.length ? [element('h3', {}, 'Events'), detailRows(events.map((e) => [P.clock(P.time(e.time)), P.eventText(e).text]))] : []),
+    ...others.flatMap((p) => [element('h2', {}, 'Another pod of this name'), ...podDetail(p)]));
+  drawAges();
+}
+
+// detailRows are pairs of a name and a value; what has no value is left out.
+function detailRows(pairs) {
   const text = (value) => (value instanceof Date ?
     element('span', {}, P.instant(value.getTime()), element('span', { 'data-at': value.getTime() })) : element('bdi', {}, P.printable(value)));
-  const rows = (pairs) => element('dl', {}, ...pairs.filter((p) => p[1] !== undefined && p[1] !== '' && p[1] !== 0).flatMap(([name, value, bad]) => [
+  return element('dl', {}, ...pairs.filter((p) => p[1] !== undefined && p[1] !== '' && p[1] !== 0).flatMap(([name, value, bad]) => [
     element('dt', {}, P.printable(name)), element('dd', { class: bad ? 'bad' : '' }, text(value))]));
+}
+
+function podDetail(pod) {
+  const at = (t) => (t ? new Date(t) : '');
+  const rows = detailRows;
   const maps = ['labels', 'annotations'].filter((m) => pod[m]).flatMap((m) => [
     element('h3', {}, m[0].toUpperCase() + m.slice(1)), rows(Object.entries(pod[m]))]);
-  $('detail-body').replaceChildren(
+  return [
     rows([['State', (P.MARKS[pod.state] || '') + ' ' + pod.state, pod.state === 'hung' || pod.state === 'failing' || pod.state === 'crashed'],
       ['Hangs since', at(P.time(pod.hangingSince)), true], ['Failures', pod.failures], ['Error', pod.error, true],
       ['UID', pod.uid], ['IPs', (pod.ips || []).join(', ')], ['Runtime handler', pod.runtimeHandler], ['Created', at(P.time(pod.createdAt))],
@@ -46,8 +61,7 @@ function drawDetail() {
       ['State', s.state === 'running' ? 'ready' : s.state === 'exited' ? 'not ready' : s.state], ['Created', at(s.created)],
       ['Stopped', at(s.finished)], ['Removed', at(s.removed)], ['ID', s.id]])]),
     ...maps,
-    ...(events.length ? [element('h3', {}, 'Events'), rows(events.map((e) => [P.clock(P.time(e.time)), P.eventText(e).text]))] : []));
-  drawAges();
+  ];
 }
 
 // drawAges brings the ages in the detail up to date, and leaves alone what may be selected.

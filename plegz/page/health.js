@@ -30,7 +30,8 @@ function drawHealth() {
   for (const pod of model.pods.values()) for (const c of pod.containers) if (c.state === 'running') containers++;
   setText($('facts'), [
     model.node && 'node ' + P.printable(model.node), h.pods + ' pods', containers + ' containers running',
-    'event stream ' + h.stream.state, h.blockedReaders >= 0 && h.blockedReaders + ' blocked readers', P.printable(h.runtime || ''),
+    'event stream ' + h.stream.state, h.exitStream.state !== 'off' && 'exit stream ' + h.exitStream.state,
+    h.blockedReaders >= 0 && h.blockedReaders + ' blocked readers', P.printable(h.runtime || ''),
   ].filter(Boolean).join(' · '));
   const title = mark + ' ' + word + (model.node ? ' · ' + P.printable(model.node) : '') + ' · pleg';
   if (document.title !== title) document.title = title;

@@ -62,6 +62,8 @@ const PLEGZ = (() => {
     pod.key = pod.title.toLowerCase();
     pod.removed = time(pod.removedAt);
     pod.hanging = time(pod.hangingSince);
+    pod.begun = Math.min(...[...pod.containers, ...pod.sandboxes].map((l) => l.created).filter(Boolean), time(pod.createdAt) || Infinity);
+    pod.ended = pod.removed || pod.state === 'stopped' ? Math.max(0, ...pod.containers.map((c) => c.finished || c.removed || Infinity)) : Infinity;
     pod.latest = Math.max(time(pod.createdAt), pod.removed,
       ...pod.containers.map((c) => Math.max(c.created, c.started, c.finished)));
     return derive(pod);
@@ -82,29 +84,62 @@ const PLEGZ = (() => {
     return String(text ?? '').replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Co}\p{Cn}\p{Cs}]/gu, (c) => '\\u{' + c.codePointAt(0).toString(16) + '}');
   }
 
-  // list returns the pods that are to be shown, in their order.
+  // list returns the pods that are to be shown, in their order, those of one name that came one after another as one.
   function list(model, filter, from) {
     const wanted = filter.name.trim().toLowerCase();
-    const pods = [];
+    const named = new Map();
     for (const pod of model.pods.values()) {
       if (filter.namespace && pod.namespace !== filter.namespace) continue;
       if (wanted && !pod.key.includes(wanted)) continue;
-      if (!inState(pod, filter.state)) continue;
       if (pod.removed && pod.removed < from) continue;
-      pods.push(pod);
+      const name = pod.name ? pod.namespace + '/' + pod.name : '\n' + pod.uid;
+      if (named.has(name)) named.get(name).push(pod);
+      else named.set(name, [pod]);
     }
+    const pods = [...named.values()].flatMap(succession).filter((pod) => inState(pod, filter.state));
     const byName = (a, b) => (a.key < b.key ? -1 : a.key > b.key ? 1 : a.uid < b.uid ? -1 : 1);
     const stuck = (pod) => (pod.state === 'hung' ? 2 : pod.state === 'failing' ? 1 : 0);
+    const gone = (pod) => (pod.state === 'removed' ? 1 : 0);
     const orders = {
-      name: (a, b) => stuck(b) - stuck(a) || byName(a, b),
+      name: (a, b) => gone(a) - gone(b) || stuck(b) - stuck(a) || byName(a, b),
       changed: (a, b) => b.latest - a.latest || byName(a, b),
-      restarts: (a, b) => (b.restarts || 0) - (a.restarts || 0) || byName(a, b),
+      restarts: (a, b) => gone(a) - gone(b) || (b.restarts || 0) - (a.restarts || 0) || byName(a, b),
     };
     return pods.sort(orders[filter.order] || orders.name);
   }
 
+  // succession returns pods of one name, joined where one began when another had ended.
+  function succession(pods) {
+    if (pods.length === 1) return pods;
+    const rows = [];
+    for (const pod of pods.sort((a, b) => a.begun - b.begun)) {
+      const row = rows.find((r) => r[0].ended <= pod.begun);
+      if (row) row.unshift(pod);
+      else rows.push([pod]);
+    }
+    return rows.map(joined);
+  }
+
+  const rows = new WeakMap(); // by the newest pod of each
+
+  // joined returns the first of pods, with the lives of the others, which came before it.
+  function joined([pod, ...before]) {
+    if (!before.length) return pod;
+    const known = rows.get(pod);
+    if (known && known.before.length === before.length && before.every((p, i) => p === known.before[i])) return known;
+    const all = [pod, ...before];
+    const row = derive({
+      ...pod, before, latest: Math.max(...all.map((p) => p.latest)),
+      containers: all.flatMap((p) => p.containers), sandboxes: all.flatMap((p) => p.sandboxes),
+    });
+    rows.set(pod, row);
+    return row;
+  }
+
+  // inState reports whether a pod, or one that it is joined with, is in a state.
   function inState(pod, state) {
-    return !state || pod.state === state || (state === 'problems' && PROBLEMS.has(pod.state));
+    const is = (p) => p.state === state || (state === 'problems' && PROBLEMS.has(p.state));
+    return !state || is(pod) || (pod.before || []).some(is);
   }
 
   // counts returns how many pods are in each state; those that are gone are in none but theirs.
@@ -219,8 +254,8 @@ const PLEGZ = (() => {
   // endLabel says how a life ended; "" if it did not.
   function endLabel(c) {
     if (c.exitCode !== undefined) {
-      const reason = printable(c.reason || '');
-      return c.exitCode === 0 ? '✓ 0' : '✕ ' + c.exitCode + (reason && reason !== 'Error' ? ' ' + reason : '');
+      const reason = c.unconfirmed ? 'unconfirmed' : c.exitCode === 0 || c.reason === 'Error' ? '' : printable(c.reason || '');
+      return (c.exitCode === 0 ? '✓ 0' : '✕ ' + c.exitCode) + (reason && ' ' + reason);
     }
     return c.state === 'exited' || c.state === 'removed' ? '?' : '';
   }
@@ -242,7 +277,7 @@ const PLEGZ = (() => {
   function stateText(c) {
     if (c.exitCode === undefined) return c.state;
     const reason = c.reason ? ' ' + printable(c.reason) : '';
-    return (c.state === 'removed' ? 'removed, ' : '') + 'exited ' + c.exitCode + reason;
+    return (c.state === 'removed' ? 'removed, ' : '') + 'exited ' + c.exitCode + reason + (c.unconfirmed ? ', unconfirmed' : '');
   }
 
   // ticks returns the times that are named on the axis.

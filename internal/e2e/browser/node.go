@@ -5,10 +5,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"time"
 
 	"github.com/go-logr/logr"
-	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/utils/clock"
 
 	"github.com/kubepleg/pleg"
@@ -27,8 +25,8 @@ type Node struct {
 }
 
 // StartNode starts a node without pods. wrap may be nil; it may stand between the page and
-// the network.
-func StartNode(wrap func(http.Handler) http.Handler) (*Node, error) {
+// the network. The options are of the connection to the runtime.
+func StartNode(wrap func(http.Handler) http.Handler, opts ...cri.Option) (*Node, error) {
 	n := &Node{}
 	server, err := criserver.Start(criserver.WithVersion("simulated-containerd", "v2.4.2"))
 	if err != nil {
@@ -36,18 +34,17 @@ func StartNode(wrap func(http.Handler) http.Handler) (*Node, error) {
 	}
 	n.Server = server
 	n.stop = append(n.stop, server.Stop)
-	runtime, err := cri.Connect(context.Background(), server.Endpoint())
+	runtime, err := cri.Connect(context.Background(), server.Endpoint(), opts...)
 	if err != nil {
 		n.Close()
 		return nil, fmt.Errorf("connecting to the node: %w", err)
 	}
 	n.stop = append(n.stop, func() { _ = runtime.Close() })
-	cache, registry := pleg.NewCache(), prometheus.NewRegistry()
-	n.Generator = pleg.NewGenericPLEG(runtime, pleg.DefaultChannelCapacity, time.Second, cache, clock.RealClock{},
-		pleg.WithLogger(logr.Discard()), pleg.WithRegisterer(registry))
+	n.Generator = pleg.NewGenericPLEG(runtime, 0, 0, pleg.NewCache(), clock.RealClock{},
+		pleg.WithLogger(logr.Discard()), pleg.WithNodeName("node-7"))
 	n.Generator.Start(context.Background())
 	n.stop = append(n.stop, n.Generator.Stop)
-	handler := plegz.Handler(n.Generator, cache, plegz.WithGatherer(registry), plegz.WithNodeName("node-7"))
+	handler := plegz.Handler(n.Generator)
 	if wrap != nil {
 		handler = wrap(handler)
 	}

@@ -10,7 +10,9 @@ import (
 	"time"
 
 	"github.com/chromedp/chromedp"
+	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/kubepleg/pleg/cri"
 	"github.com/kubepleg/pleg/internal/e2e/browser"
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
@@ -19,9 +21,9 @@ import (
 const patience = 20 * time.Second
 
 // open starts a node and shows its page.
-func open(t *testing.T, wrap func(http.Handler) http.Handler) (*browser.Node, context.Context) {
+func open(t *testing.T, wrap func(http.Handler) http.Handler, opts ...cri.Option) (*browser.Node, context.Context) {
 	t.Helper()
-	n, err := browser.StartNode(wrap)
+	n, err := browser.StartNode(wrap, opts...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,6 +108,84 @@ func TestHungCallIsNamed(t *testing.T) {
 	heal()
 	await(t, tab, `document.getElementById('sentence').innerText.startsWith('Healthy')`)
 	await(t, tab, lane("payment-0")+`.includes('crashed')`)
+}
+
+// An exit that only an exit event has told is shown, and that the runtime does not confirm it.
+func TestUnconfirmedExitShows(t *testing.T) {
+	n, tab := open(t, nil, cri.WithExitEvents(""))
+	id := run(t, n, "web-0")
+	await(t, tab, lane("web-0")+`.includes('running')`)
+	await(t, tab, `document.getElementById('facts').innerText.includes('exit stream connected')`)
+	n.SendTaskExit(criserver.TaskExit{ContainerID: id, ExitCode: 137})
+	await(t, tab, lane("web-0")+`.includes('✕ 137 unconfirmed')`)
+	await(t, tab, `/^Degraded: container app of pod shop\/web-0 exited .* s ago \(code 137\); the runtime says `+
+		`running\.$/.test(document.getElementById('sentence').innerText)`)
+	if err := n.ExitContainer(id, 137, "OOMKilled"); err != nil {
+		t.Fatal(err)
+	}
+	await(t, tab, lane("web-0")+`.includes('✕ 137 OOMKilled')`)
+	await(t, tab, `document.getElementById('sentence').innerText.startsWith('Healthy')`)
+}
+
+// A pod that begins when one of its name has ended shares its row, also while the runtime still
+// lists that one; what is gone altogether comes last. The detail has both.
+func TestSuccessorSharesARow(t *testing.T) {
+	n, tab := open(t, nil)
+	etcd := func(uid types.UID) (sandbox, container string) {
+		sandbox = n.RunPod(criserver.PodConfig{Namespace: "kube-system", Name: "etcd", UID: uid})
+		container, err := n.RunContainer(sandbox, criserver.ContainerConfig{Name: "etcd"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return sandbox, container
+	}
+	const lanes = `[...document.querySelectorAll('.lane:not([hidden])')]` +
+		`.map((l) => l.dataset.uid + ' ' + l.dataset.state).join()`
+	const bars = `document.querySelectorAll('.lane[data-uid=second] .bar:not([style*="display"])').length`
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	gone := n.RunPod(criserver.PodConfig{Namespace: "a", Name: "job", UID: "job"})
+	sandbox, container := etcd("first")
+	await(t, tab, lanes+` === 'job starting,first running'`)
+	must(n.RemovePodSandbox(gone))
+	await(t, tab, lanes+` === 'first running,job removed'`)
+	must(n.ExitContainer(container, 1, "Error"))
+	await(t, tab, lanes+` === 'first crashed,job removed'`)
+	must(n.StopPodSandbox(sandbox))
+	etcd("second")
+	await(t, tab, lanes+` === 'second running,job removed'`)
+	await(t, tab, bars+` === 2`)
+	must(n.RemovePodSandbox(sandbox))
+	await(t, tab, `PLEGZ.counts(model).removed === 2`)
+	await(t, tab, lanes+` === 'second running,job removed' && `+bars+` === 2`)
+	evaluate[any](t, tab, `document.querySelector('.lane[data-uid=second]').click()`)
+	await(t, tab, `/second[^]*Another pod of this name[^]*first/.test(document.getElementById('detail-body').innerText)`)
+}
+
+// Pods of one name that were there at a time have a row each, as it is a fault if they run beside each
+// other; so has a pod without a name, whatever its UID is.
+func TestPodsBesideEachOther(t *testing.T) {
+	_, tab := open(t, nil)
+	got := evaluate[string](t, tab, `(() => {
+		const at = (s) => new Date(1e12 + s * 1000).toISOString();
+		const pod = (uid, name, state, created, finished) => ({
+			uid, namespace: 'shop', name, state, removedAt: finished && at(finished),
+			containers: [{ id: uid, name: 'app', state, createdAt: at(created), finishedAt: finished && at(finished) }],
+		});
+		const pods = [pod('1', 'db', 'removed', 0, 30), pod('2', 'db', 'running', 20), pod('3', 'db', 'removed', 5, 20),
+			pod('4', 'web', 'running', 5), pod('5', 'web', 'running', 20), pod('shop/web', '', 'running', 6)];
+		const model = PLEGZ.newModel();
+		PLEGZ.apply(model, { full: true, time: at(60), goneThrough: 0, pods, events: [], samples: [] });
+		const filter = { name: '', namespace: '', state: '', order: 'name' };
+		return PLEGZ.list(model, filter, 0).map((p) => p.containers.map((c) => c.id).join('+')).join();
+	})()`)
+	if want := "2+3,4,5,shop/web,1"; got != want {
+		t.Errorf("rows %s, want %s", got, want)
+	}
 }
 
 // A screen reader is told what has happened, once, and not how long ago that was every second.

@@ -46,8 +46,7 @@ func (a *Agent) Handler() http.Handler {
 		answer(w, code, report)
 	})
 	mux.Handle("GET /metrics", promhttp.HandlerFor(a.config.Registry, promhttp.HandlerOpts{}))
-	mux.Handle("/", plegz.Handler(a.generator, a.cache,
-		plegz.WithNodeName(a.config.NodeName), plegz.WithGatherer(a.config.Registry)))
+	mux.Handle("/", plegz.Handler(a.generator))
 	return mux
 }
 

@@ -1,0 +1,54 @@
+package plegz_test
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/plegtest"
+	"github.com/kubepleg/pleg/plegz"
+)
+
+// The status says whether the generator is healthy, and the body is the report; whoever asks, and
+// under whatever name.
+func TestHealthz(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.setPods(3)
+		healthz := plegz.Healthz(n.g)
+		ask := func(method string) *httptest.ResponseRecorder {
+			r, w := httptest.NewRequest(method, "http://node-7:9100/healthz?verbose", nil), httptest.NewRecorder()
+			r.RemoteAddr = "10.0.0.7:5"
+			healthz.ServeHTTP(w, r)
+			return w
+		}
+		expect := func(code int, reason string) {
+			t.Helper()
+			w := ask(http.MethodGet)
+			var report pleg.HealthReport
+			if err := json.Unmarshal(w.Body.Bytes(), &report); err != nil {
+				t.Fatalf("%v in %s", err, w.Body)
+			}
+			if w.Code != code || report.Healthy != (code == http.StatusOK) || !strings.HasPrefix(report.Reason, reason) ||
+				report.Pods != 3 || w.Header().Get("Content-Type") != "application/json" {
+				t.Errorf("%d %v %+v, want %d and %s", w.Code, w.Header(), report, code, reason)
+			}
+		}
+		expect(http.StatusOK, "")
+		if w := ask(http.MethodPost); w.Code != http.StatusMethodNotAllowed || w.Header().Get("Allow") == "" {
+			t.Errorf("POST: %d %v", w.Code, w.Header())
+		}
+		n.Fail(plegtest.GetPods, plegtest.AnyPod, errors.New(strings.Repeat("long\u202e", 100_000)))
+		n.pass(4 * time.Minute)
+		expect(http.StatusServiceUnavailable, "pleg was last seen active ")
+		if body := ask(http.MethodGet).Body.String(); len(body) > 10_000 || strings.Contains(body, "\u202e") {
+			t.Errorf("%d bytes: %.300s", len(body), body)
+		}
+	})
+}
