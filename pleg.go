@@ -64,7 +64,8 @@
 // # Concurrency
 //
 //   - The methods of GenericPLEG and PodCache are safe for concurrent use. Only Handle,
-//     Relist, Stop, a Start beside a Stop, WaitForSync, and the cache's GetNewerThan block.
+//     Relist, Stop, a Start beside a Stop, WaitForSync, and the cache's GetNewerThan and
+//     LookupNewerThan block; Pods waits for a Cache of your own.
 //   - At most DefaultInspectionWorkers inspections run at once, one per pod. An
 //     inspection that runs longer than a relist period is slow: it releases its worker
 //     slot. After DefaultRuntimeRequestTimeout it has failed. A runtime that ignores

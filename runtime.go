@@ -24,8 +24,9 @@ import (
 // Neither side modifies what a method has returned. A runtime that returns the same
 // *Pod again says that nothing in it has changed, which makes the relist cheaper.
 type Runtime interface {
-	// GetPods lists every pod that the runtime knows. If all is true, as it always is
-	// in the generator's calls, exited containers and sandboxes are included. An
+	// GetPods lists every pod that the runtime knows. The parameter is the kubelet's: true, as
+	// the generator always calls it, includes containers and sandboxes that do not run; false
+	// leaves them out, and pods that have nothing else. An
 	// incomplete list must come with an error: a pod that is missing from a list
 	// without one is gone. Containers and sandboxes are listed newest first.
 	GetPods(ctx context.Context, all bool) ([]*Pod, error)
@@ -218,7 +219,7 @@ type Pod struct {
 	// empty for the runtime's default.
 	RuntimeHandler string
 	// Source is the runtime's own object, for those who know the runtime; nil if it gives
-	// none. Package cri gives none. The generator passes it through, and neither reads nor
+	// none. Package cri gives none, but for Status.Source with cri.WithInfo. The generator passes it through, and neither reads nor
 	// compares it: a change of Source alone is no change.
 	Source any
 }

@@ -56,8 +56,11 @@ type item struct {
 	shown
 	pod *heldPod // nil if the item belongs to no pod
 
-	// exit is nil until the container is known to have exited. Guarded by held.mu.
-	exit *exit
+	// exit is nil until the container is known to have exited. informed: info is what WithInfo
+	// keeps. Guarded by held.mu.
+	exit     *exit
+	info     any
+	informed bool
 }
 
 // heldPod is a pod with the items that it is made of.
@@ -92,6 +95,25 @@ func newHeld() *held {
 		h.items[k] = map[string]*item{}
 	}
 	return h
+}
+
+// infoOf returns what is kept of a container, and whether it was asked for.
+func (h *held) infoOf(id string) (info any, informed bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if it := h.items[containers][id]; it != nil {
+		return it.info, it.informed
+	}
+	return nil, false
+}
+
+// keepInfo keeps it of a container that the last full list shows, which so bounds what is kept.
+func (h *held) keepInfo(id string, info any) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if it := h.items[containers][id]; it != nil {
+		it.info, it.informed = info, true
+	}
 }
 
 // begin starts a pass. The pass ends with commit, or is dropped.

@@ -233,6 +233,7 @@ func (p *pass) commit() ([]*pleg.Pod, badTally) {
 			touch(h.removeLocked(before))
 			if it.container.State == pleg.ContainerStateExited {
 				it.exit = before.exit // else its next exit is another one
+				it.info, it.informed = before.info, before.informed
 			}
 			touch(h.insertLocked(it))
 		}

@@ -54,7 +54,7 @@ func TestCodeNamesOnlyReadingCalls(t *testing.T) {
 	}
 	// The fake runtime is for tests, and the examples are programs.
 	others := map[string]bool{"plegtest": true, "examples": true, "internal/scenario": true}
-	files, subscribes := 0, 0
+	files, subscribes, verbose := 0, 0, 0
 	walk := func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -91,6 +91,10 @@ func TestCodeNamesOnlyReadingCalls(t *testing.T) {
 				if key, ok := n.Key.(*ast.Ident); ok && key.Name == "Verbose" {
 					t.Errorf("%v: a verbose status has the containers' environment", set.Position(n.Pos()))
 				}
+			case *ast.AssignStmt:
+				if field, ok := n.Lhs[0].(*ast.SelectorExpr); ok && field.Sel.Name == "Verbose" {
+					verbose++ // for WithInfo; TestWithInfo sees that without it there is none
+				}
 			case *ast.BasicLit:
 				text, err := strconv.Unquote(n.Value)
 				if err == nil && methodName.MatchString(text) && text != containerdCall {
@@ -104,8 +108,9 @@ func TestCodeNamesOnlyReadingCalls(t *testing.T) {
 	if err := fs.WalkDir(os.DirFS(".."), ".", walk); err != nil {
 		t.Fatal(err)
 	}
-	if files < 50 || subscribes != 1 {
-		t.Errorf("only %d files were read, and containerd is called in %d places", files, subscribes)
+	if files < 50 || subscribes != 1 || verbose != 1 {
+		t.Errorf("only %d files were read, containerd is called in %d places, and a verbose status asked for in %d",
+			files, subscribes, verbose)
 	}
 }
 

@@ -125,9 +125,13 @@ func (in *inspection) askContainer(group *callGroup, i int, c *pleg.Container) {
 	of := target{podUID: in.pod.ID, kind: "container", name: c.Name, id: c.ID.ID}
 	group.start(rpcContainerStatus, of, func(ctx context.Context) error {
 		asked := r.opts.clock.Now()
+		info, informed := r.held.infoOf(c.ID.ID)
+		request := &runtimeapi.ContainerStatusRequest{ContainerId: c.ID.ID}
+		if r.opts.info != nil && !informed && c.State == pleg.ContainerStateRunning {
+			request.Verbose = true
+		}
 		var codec utf8Codec
-		resp, err := r.client.ContainerStatus(ctx,
-			&runtimeapi.ContainerStatusRequest{ContainerId: c.ID.ID}, grpc.ForceCodecV2(&codec))
+		resp, err := r.client.ContainerStatus(ctx, request, grpc.ForceCodecV2(&codec))
 		if err != nil {
 			return err
 		}
@@ -136,6 +140,11 @@ func (in *inspection) askContainer(group *callGroup, i int, c *pleg.Container) {
 		}
 		converted, found := containerStatus(resp.GetStatus(), c, in.runtimeName)
 		r.badObject(ctx, found|codec.found, in.object(containers, c))
+		if request.Verbose {
+			info = r.opts.info(resp)
+			r.held.keepInfo(c.ID.ID, info)
+		}
+		converted.Source = info
 		in.containers[i] = converted
 		// Without FinishedAt the runtime has not finished handling the exit.
 		if converted.State == pleg.ContainerStateExited && !converted.FinishedAt.IsZero() {

@@ -500,3 +500,34 @@ func slowPod(b *testing.B, containers int) (*cri.Runtime, *pleg.Pod) {
 	s.Inject(criserver.Fault{Delay: 500 * time.Microsecond})
 	return r, pods[0]
 }
+
+// All that the runtime tells of a container is asked once, when it runs, and what is made of it
+// stays beside its status until it is gone.
+func TestWithInfo(t *testing.T) {
+	s, _ := serverAndRuntime(t)
+	asked := make(map[string]int) // one container at a time
+	r := connect(t, s, cri.WithInfo(func(resp *runtimeapi.ContainerStatusResponse) any {
+		asked[resp.GetStatus().GetMetadata().GetName()]++
+		return resp.GetInfo()["info"]
+	}))
+	sandbox := s.RunPod(criserver.PodConfig{UID: "uid"})
+	app := runContainer(t, s, sandbox, "app")
+	_, err := s.CreateContainer(sandbox, criserver.ContainerConfig{Name: "created"})
+	must(t, err)
+	want := func(what, container string, info any, times int) {
+		t.Helper()
+		status := getPodStatus(t, r, getPods(t, r)[0])
+		if c := status.FindContainerStatusByName(container); c == nil || c.Source != info || asked[container] != times {
+			t.Errorf("%s: %+v, asked %d times", what, c, asked[container])
+		}
+	}
+	want("running", "app", `{"pid":1000}`, 1)
+	want("running on", "app", `{"pid":1000}`, 1)
+	want("not started", "created", nil, 0)
+	must(t, s.ExitContainer(app, 1, ""))
+	want("exited", "app", `{"pid":1000}`, 1)
+	// Without the option nothing is asked.
+	if c := getPodStatus(t, connect(t, s), getPods(t, r)[0]).ContainerStatuses[0]; c.Source != nil {
+		t.Errorf("%+v", c)
+	}
+}

@@ -319,6 +319,7 @@ func TestHandleLosesNoDeath(t *testing.T) {
 			want = append(want, id)
 		}
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		if !slices.Equal(died, want) {
 			t.Errorf("died %v, want %v", died, want)
 		}
@@ -364,7 +365,7 @@ func TestHandleSynced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newOrderlyNode(t)
 		n.SetPods(bare("a"), bare("b"))
-		n.Delay(plegtest.GetPodStatus, "b", 100*time.Millisecond)
+		heal := n.Hang(plegtest.GetPodStatus, "b")
 		var lines []string
 		handler := pleg.Handler{
 			OnPodAdded: func(p *pleg.Pod) { lines = append(lines, string(p.ID)) },
@@ -374,7 +375,7 @@ func TestHandleSynced(t *testing.T) {
 		go func() { _ = n.g.Handle(ctx, handler) }()
 		n.start()
 		want(t, "before", lines, "a")
-		time.Sleep(200 * time.Millisecond)
+		heal()
 		synctest.Wait()
 		want(t, "after", lines, "a", "b", "synced")
 		n.SetPod(bare("c"))

@@ -2,6 +2,7 @@ package criserver
 
 import (
 	"context"
+	"fmt"
 	"slices"
 
 	"google.golang.org/grpc"
@@ -103,7 +104,11 @@ func (c *service) ContainerStatus(_ context.Context,
 	if err != nil {
 		return nil, err
 	}
-	return &runtimeapi.ContainerStatusResponse{Status: ctr.status}, nil
+	resp := &runtimeapi.ContainerStatusResponse{Status: ctr.status}
+	if req.GetVerbose() {
+		resp.Info = map[string]string{"info": fmt.Sprintf(`{"pid":%d}`, 1000+slices.Index(n.containers, ctr))}
+	}
+	return resp, nil
 }
 
 func (c *service) GetContainerEvents(_ *runtimeapi.GetEventsRequest,
