@@ -106,7 +106,7 @@ func (in *inspection) askSandbox(group *callGroup, i int, s *pleg.Container) {
 	of := target{podUID: in.pod.ID, kind: "sandbox", id: s.ID.ID}
 	group.start(rpcPodSandboxStatus, of, func(ctx context.Context) error {
 		var codec utf8Codec
-		resp, err := in.runtime.client.PodSandboxStatus(ctx,
+		resp, err := in.runtime.client.podSandboxStatus(ctx,
 			&runtimeapi.PodSandboxStatusRequest{PodSandboxId: s.ID.ID}, grpc.ForceCodecV2(&codec))
 		if err != nil {
 			return err
@@ -125,8 +125,8 @@ func (in *inspection) askContainer(group *callGroup, i int, c *pleg.Container) {
 	of := target{podUID: in.pod.ID, kind: "container", name: c.Name, id: c.ID.ID}
 	group.start(rpcContainerStatus, of, func(ctx context.Context) error {
 		asked := r.opts.clock.Now()
-		var codec utf8Codec
-		resp, err := r.client.ContainerStatus(ctx,
+		var codec statusCodec
+		resp, err := r.client.containerStatus(ctx,
 			&runtimeapi.ContainerStatusRequest{ContainerId: c.ID.ID}, grpc.ForceCodecV2(&codec))
 		if err != nil {
 			return err
@@ -135,6 +135,7 @@ func (in *inspection) askContainer(group *callGroup, i int, c *pleg.Container) {
 			return errNilStatus
 		}
 		converted, found := containerStatus(resp.GetStatus(), c, in.runtimeName)
+		converted.StopSignal = codec.stopSignal
 		r.badObject(ctx, found|codec.found, in.object(containers, c))
 		in.containers[i] = converted
 		// Without FinishedAt the runtime has not finished handling the exit.
@@ -267,7 +268,6 @@ func containerStatus(s *runtimeapi.ContainerStatus, listed *pleg.Container, runt
 		Resources:           s.GetResources(),
 		User:                s.GetUser(),
 		Mounts:              s.GetMounts(),
-		StopSignal:          s.GetStopSignal(),
 	}
 	if state != pleg.ContainerStateCreated {
 		converted.StartedAt = unixNano(s.GetStartedAt())
