@@ -204,7 +204,7 @@ func (g *GenericPLEG) register() {
 		if g.opts.noKubeletMetrics {
 			c = withoutKubelet{c}
 		}
-		if err := g.opts.registerer.Register(c); err != nil {
+		if err := g.opts.registerer.Register(guardedCollector{c}); err != nil {
 			g.logger.Error(err, "Cannot register metrics; wrap the registerer with a label if it has those of another generator")
 		}
 	}

@@ -1,6 +1,7 @@
 package pleg
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -277,6 +278,21 @@ func (m *metrics) badData(log func(message string, keysAndValues ...any), reason
 	}
 }
 
+// guardedCollector is a collector whose panic spoils a collection, and no more: a registry
+// recovers a panic since client_golang 1.24 only.
+type guardedCollector struct{ prometheus.Collector }
+
+// Collect implements prometheus.Collector.
+func (g guardedCollector) Collect(ch chan<- prometheus.Metric) {
+	defer func() {
+		if p := recover(); p != nil {
+			err := fmt.Errorf("the collector panicked: %v", p)
+			ch <- prometheus.NewInvalidMetric(prometheus.NewInvalidDesc(err), err)
+		}
+	}()
+	g.Collector.Collect(ch)
+}
+
 // withoutKubelet is a collector without the metrics that have a kubelet's name.
 type withoutKubelet struct{ prometheus.Collector }
 
@@ -296,8 +312,7 @@ func hasKubeletName(d *prometheus.Desc) bool {
 	return strings.HasPrefix(d.String(), `Desc{fqName: "kubelet_`)
 }
 
-// filter passes on what send sends and keep wants. Both are called in the caller's goroutine,
-// where a registry recovers a collector that panics.
+// filter passes on what send sends and keep wants.
 func filter[T any](ch chan<- T, send func(chan<- T), keep func(T) bool) {
 	all, sent := make(chan T), []T(nil)
 	var receiving sync.WaitGroup

@@ -330,10 +330,11 @@ type Status struct {
 	Unconfirmed bool
 	// Resources, User, Mounts and StopSignal are passed through as the runtime reports
 	// them; nil or zero if it does not.
-	Resources  *runtimeapi.ContainerResources
-	User       *runtimeapi.ContainerUser
-	Mounts     []*runtimeapi.Mount
-	StopSignal runtimeapi.Signal
+	Resources *runtimeapi.ContainerResources
+	User      *runtimeapi.ContainerUser
+	Mounts    []*runtimeapi.Mount
+	// StopSignal is a runtimeapi.Signal, a type that cri-api has since 0.33.
+	StopSignal int32
 	// Source is the runtime's own object; see Pod.Source.
 	Source any
 }

@@ -102,8 +102,8 @@ func benchmarkFloor(b *testing.B, endpoint string) {
 func receiveLists(tb testing.TB, ctx context.Context, conn *grpc.ClientConn) {
 	discard := grpc.ForceCodecV2(discardingCodec{})
 	for method, request := range map[string]any{
-		runtimeapi.RuntimeService_ListPodSandbox_FullMethodName: &runtimeapi.ListPodSandboxRequest{},
-		runtimeapi.RuntimeService_ListContainers_FullMethodName: &runtimeapi.ListContainersRequest{},
+		"/runtime.v1.RuntimeService/ListPodSandbox": &runtimeapi.ListPodSandboxRequest{},
+		"/runtime.v1.RuntimeService/ListContainers": &runtimeapi.ListContainersRequest{},
 	} {
 		if err := conn.Invoke(ctx, method, request, nil, discard); err != nil {
 			tb.Fatal(err)

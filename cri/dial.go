@@ -16,7 +16,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // The delay between attempts to reach a runtime that is down. gRPC varies each by a fifth.
@@ -90,7 +89,7 @@ func newDialed(path string, attempt time.Duration, opts []Option) (*Runtime, err
 	if err != nil {
 		return nil, err
 	}
-	r := NewRuntime(runtimeapi.NewRuntimeServiceClient(conn), opts...)
+	r := NewRuntime(conn, opts...)
 	r.conn, r.dials, r.endpoint = conn, dials, "unix://"+path
 	return r, nil
 }

@@ -19,7 +19,7 @@
 // or read as unknown, counted in pleg_cri_bad_items_total by reason, and logged once for
 // each reason. In a string that is not UTF-8, bad bytes are read as U+FFFD, and no other item
 // is affected. An answer that is not a protobuf message, and a list that is not complete, are
-// errors, and remove nothing. If the client panics, the call has failed, and the error names
+// errors, and remove nothing. If the connection panics, the call has failed, and the error names
 // it.
 //
 // # Calls

@@ -62,9 +62,9 @@ func (r *Runtime) WatchContainerEvents(ctx context.Context, connected func(), ob
 	defer w.close()
 	dials := r.dials.Load()
 	var codec utf8Codec
-	var stream grpc.ServerStreamingClient[runtimeapi.ContainerEventResponse]
+	var stream receiver[runtimeapi.ContainerEventResponse]
 	if err := guarded(func() (err error) {
-		stream, err = r.client.GetContainerEvents(w.beside.ctx,
+		stream, err = r.client.getContainerEvents(w.beside.ctx,
 			&runtimeapi.GetEventsRequest{}, grpc.ForceCodecV2(&codec), grpc.MaxCallRecvMsgSize(maxReceivedBytes))
 		return err
 	}); err != nil {
@@ -74,7 +74,7 @@ func (r *Runtime) WatchContainerEvents(ctx context.Context, connected func(), ob
 	for {
 		var event *runtimeapi.ContainerEventResponse
 		if err := guarded(func() (err error) {
-			event, err = stream.Recv()
+			event, err = stream.receive()
 			return err
 		}); err != nil {
 			early := w.settle()

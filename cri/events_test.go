@@ -264,7 +264,7 @@ func (c *eventClient) Version(ctx context.Context, req *runtimeapi.VersionReques
 }
 
 func (c *eventClient) GetContainerEvents(ctx context.Context, _ *runtimeapi.GetEventsRequest,
-	_ ...grpc.CallOption) (grpc.ServerStreamingClient[runtimeapi.ContainerEventResponse], error) {
+	_ ...grpc.CallOption) (answers[runtimeapi.ContainerEventResponse], error) {
 	return stream[runtimeapi.ContainerEventResponse]{
 		recv: func() (*runtimeapi.ContainerEventResponse, error) { return c.recv(ctx) },
 	}, nil
@@ -330,7 +330,7 @@ func TestAcceptance(t *testing.T) {
 					<-ctx.Done()
 					return nil, status.FromContextError(ctx.Err()).Err()
 				}
-				r := cri.NewRuntime(client, quiet)
+				r := newRuntime(client, quiet)
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
 				connected := 0
@@ -362,7 +362,7 @@ func TestLostVersionCall(t *testing.T) {
 				<-ctx.Done()
 				return nil, status.FromContextError(ctx.Err()).Err()
 			}
-			r := cri.NewRuntime(client)
+			r := newRuntime(client)
 			getPods(t, r)
 			generator := pleg.NewGenericPLEG(r, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod, pleg.NewCache(),
 				clock.RealClock{}, pleg.WithLogger(logr.Discard()))
@@ -394,7 +394,7 @@ func TestEndOfStreamEndsTheVersionCall(t *testing.T) {
 			synctest.Wait() // the Version call hangs
 			return nil, status.Error(codes.Unavailable, "reset")
 		}
-		r := cri.NewRuntime(client)
+		r := newRuntime(client)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		began := time.Now()

@@ -7,7 +7,6 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/clock"
 
 	"github.com/kubepleg/pleg"
@@ -57,7 +56,7 @@ func ExampleConnect() {
 	// app exited 137 OOMKilled
 }
 
-// An agent that has a connection uses its own client.
+// An agent that has a connection uses that.
 func ExampleNewRuntime() {
 	server, err := criserver.Start(criserver.WithVersion("cri-o", "1.36.0"))
 	if err != nil {
@@ -70,7 +69,7 @@ func ExampleNewRuntime() {
 	}
 	defer conn.Close()
 
-	runtime := cri.NewRuntime(runtimeapi.NewRuntimeServiceClient(conn), cri.WithPlainLists())
+	runtime := cri.NewRuntime(conn, cri.WithPlainLists())
 	pods, err := runtime.GetPods(context.Background(), true)
 	fmt.Println(len(pods), err)
 	fmt.Println(runtime.DescribeRuntime())

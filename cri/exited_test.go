@@ -54,7 +54,7 @@ func TestLateOOMKilled(t *testing.T) {
 	n := newExitNode()
 	start := time.Unix(1000, 0)
 	clock := clocktesting.NewFakePassiveClock(start)
-	r := cri.NewRuntime(n, cri.WithClock(clock))
+	r := newRuntime(n, cri.WithClock(clock))
 	pod := getPods(t, r)[0]
 	reasonAt := func(after time.Duration) string {
 		clock.SetTime(start.Add(after))
@@ -92,7 +92,7 @@ func TestStatusOfExitedContainerSettles(t *testing.T) {
 			n := newExitNode()
 			start := time.Unix(1_000_000, 0)
 			clock := clocktesting.NewFakePassiveClock(start)
-			r := cri.NewRuntime(n, cri.WithClock(clock))
+			r := newRuntime(n, cri.WithClock(clock))
 			pod := getPods(t, r)[0]
 			for i, at := range test.inspections {
 				clock.SetTime(start.Add(at))
@@ -126,7 +126,7 @@ func TestSecondExitOfAContainer(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			n := newExitNode()
 			clock := clocktesting.NewFakePassiveClock(time.Unix(1000, 0))
-			r := cri.NewRuntime(n, cri.WithClock(clock))
+			r := newRuntime(n, cri.WithClock(clock))
 			getPods(t, r)
 			inspect := func() *pleg.Status {
 				t.Helper()
@@ -196,7 +196,7 @@ func TestTwoInspectionsOfAnExitedContainer(t *testing.T) {
 					}
 					return &statusResponse{Status: exitedStatus("c", reason)}, nil
 				}
-				r := cri.NewRuntime(n)
+				r := newRuntime(n)
 				pod := getPods(t, r)[0]
 				getPodStatus(t, r, pod)
 
@@ -241,7 +241,7 @@ func TestStatusWithoutFinishedAtIsNotHeld(t *testing.T) {
 			return resp, err
 		}
 		clock := clocktesting.NewFakePassiveClock(time.Unix(1000, 0))
-		r := cri.NewRuntime(n, cri.WithClock(clock))
+		r := newRuntime(n, cri.WithClock(clock))
 		pod := getPods(t, r)[0]
 		for i := range 5 {
 			getPodStatus(t, r, pod)
@@ -261,7 +261,7 @@ func TestStatusesOfExitedContainersAreBoundedWhileListsFail(t *testing.T) {
 		return &statusResponse{Status: exitedStatus(req.ContainerId, "Completed")}, nil
 	}
 	clock := clocktesting.NewFakePassiveClock(time.Unix(1000, 0))
-	r := cri.NewRuntime(client, cri.WithClock(clock))
+	r := newRuntime(client, cri.WithClock(clock))
 	client.containers = []*runtimeapi.Container{exited("listed")}
 	getPods(t, r)
 	client.hook = func(_ context.Context, method string) error {

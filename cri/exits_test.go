@@ -161,7 +161,7 @@ func TestExitEventsUnsupported(t *testing.T) {
 		})
 	}
 	// A client of the caller's, of whose connection the adapter does not know.
-	err := watchExits(t, cri.NewRuntime(&stub{}, cri.WithExitEvents(""))).ended(t)
+	err := watchExits(t, newRuntime(&stub{}, cri.WithExitEvents(""))).ended(t)
 	if !errors.Is(err, pleg.ErrEventsUnsupported) {
 		t.Error(err)
 	}

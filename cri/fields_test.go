@@ -6,12 +6,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/kubepleg/pleg"
-	"github.com/kubepleg/pleg/cri"
+	"github.com/kubepleg/pleg/internal/crimessage"
 )
 
 // The source of each field of a listed container.
@@ -33,7 +32,7 @@ func TestListedContainer(t *testing.T) {
 	}
 	listed := func() pleg.Container {
 		t.Helper()
-		return *getPods(t, cri.NewRuntime(&stub{containers: []*runtimeapi.Container{c}}))[0].Containers[0]
+		return *getPods(t, newRuntime(&stub{containers: []*runtimeapi.Container{c}}))[0].Containers[0]
 	}
 	if diff := cmp.Diff(want, listed()); diff != "" {
 		t.Error(diff)
@@ -55,7 +54,7 @@ func TestListedSandbox(t *testing.T) {
 	s.Labels["app"], s.Labels["io.kubernetes.pod.name"], s.Labels["io.kubernetes.pod.namespace"] = "web", "n", "ns"
 	s.Annotations = map[string]string{"note": "n"}
 	s.Metadata.Attempt, s.RuntimeHandler, s.CreatedAt = 1, "kata", 42
-	got := getPods(t, cri.NewRuntime(&stub{sandboxes: []*runtimeapi.PodSandbox{old, s}}))[0]
+	got := getPods(t, newRuntime(&stub{sandboxes: []*runtimeapi.PodSandbox{old, s}}))[0]
 	id := func(s string) pleg.ContainerID { return pleg.ContainerID{Type: "stub", ID: s} }
 	want := &pleg.Pod{
 		ID: "uid", Name: "n", Namespace: "ns", CreatedAt: 42,
@@ -70,7 +69,7 @@ func TestListedSandbox(t *testing.T) {
 		t.Error(diff)
 	}
 	// The labels of a container are not those of its pod.
-	bare := getPods(t, cri.NewRuntime(&stub{containers: []*runtimeapi.Container{container("c", "uid")}}))[0]
+	bare := getPods(t, newRuntime(&stub{containers: []*runtimeapi.Container{container("c", "uid")}}))[0]
 	if bare.Labels != nil || bare.Annotations != nil || bare.Containers[0].Labels == nil {
 		t.Errorf("a pod without sandboxes has labels: %+v", bare)
 	}
@@ -118,13 +117,13 @@ func TestEveryChangeOfAnItemShows(t *testing.T) {
 					sandboxes:  []*runtimeapi.PodSandbox{sandboxOf("a", 0, 10), s},
 					containers: []*runtimeapi.Container{c},
 				}
-				r := cri.NewRuntime(node, quiet)
+				r := newRuntime(node, quiet)
 				getPods(t, r)
 
-				s, c = proto.Clone(s).(*runtimeapi.PodSandbox), proto.Clone(c).(*runtimeapi.Container)
+				s, c = crimessage.Clone(s), crimessage.Clone(c)
 				test.change(s, c)
 				node.sandboxes[1], node.containers[0] = s, c
-				want := getPods(t, cri.NewRuntime(&stub{sandboxes: node.sandboxes,
+				want := getPods(t, newRuntime(&stub{sandboxes: node.sandboxes,
 					containers: node.containers}, quiet))
 				if diff := cmp.Diff(want, getPods(t, r)); diff != "" {
 					t.Error(diff)
@@ -153,10 +152,10 @@ func TestEveryFieldMayChange(t *testing.T) {
 		t.Helper()
 		for _, chunk := range []int{0, 16} {
 			node := &stub{chunk: chunk, sandboxes: before.sandboxes, containers: before.containers}
-			r := cri.NewRuntime(node, quiet)
+			r := newRuntime(node, quiet)
 			getPods(t, r)
 			node.sandboxes, node.containers = sandboxes, containers
-			first := cri.NewRuntime(&stub{sandboxes: sandboxes, containers: containers}, quiet)
+			first := newRuntime(&stub{sandboxes: sandboxes, containers: containers}, quiet)
 			want, wantErr := first.GetPod(t.Context(), "uid")
 			got, err := r.GetPod(t.Context(), "uid")
 			if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" || (err == nil) != (wantErr == nil) {
@@ -183,14 +182,14 @@ func TestEveryFieldMayChange(t *testing.T) {
 
 // eachChange calls f with copies of a message, in each of which one field is another, also
 // of the messages in it.
-func eachChange[M proto.Message](m M, f func(what string, changed M)) {
+func eachChange[M crimessage.Message](m M, f func(what string, changed M)) {
 	var walk func(of protoreflect.Message, name string, in func(M) protoreflect.Message)
 	walk = func(of protoreflect.Message, name string, in func(M) protoreflect.Message) {
 		fields := of.Descriptor().Fields()
 		for i := range fields.Len() {
 			field := fields.Get(i)
 			change := func(what string, change func(protoreflect.Message)) {
-				changed := proto.Clone(m).(M)
+				changed := crimessage.Clone(m)
 				change(in(changed))
 				f(name+string(field.Name())+what, changed)
 			}
@@ -216,7 +215,8 @@ func eachChange[M proto.Message](m M, f func(what string, changed M)) {
 			}
 		}
 	}
-	walk(m.ProtoReflect(), "", func(m M) protoreflect.Message { return m.ProtoReflect() })
+	of := func(m M) protoreflect.Message { return crimessage.Of(m).ProtoReflect() }
+	walk(of(m), "", of)
 }
 
 // another returns another value of the same kind.
@@ -239,7 +239,7 @@ func another(v protoreflect.Value) protoreflect.Value {
 func TestGetPodOfRenamedPod(t *testing.T) {
 	for _, label := range []string{"io.kubernetes.pod.name", "io.kubernetes.pod.namespace"} {
 		node := &stub{containers: []*runtimeapi.Container{containerOf("c", 1)}}
-		r := cri.NewRuntime(node)
+		r := newRuntime(node)
 		getPods(t, r)
 		renamed := containerOf("c", 1)
 		renamed.Labels[label] = "other"

@@ -28,7 +28,7 @@ func TestGetPodAsksForBothListsAtOnce(t *testing.T) {
 			}
 			return nil
 		}
-		r := cri.NewRuntime(client)
+		r := newRuntime(client)
 		began := time.Now()
 		pod, err := r.GetPod(t.Context(), "uid")
 		must(t, err)
@@ -54,7 +54,7 @@ func TestGetPodsAsksForSandboxesFirst(t *testing.T) {
 				}
 				return nil
 			}
-			getPods(t, cri.NewRuntime(client, opts...))
+			getPods(t, newRuntime(client, opts...))
 			half := len(order) / 2
 			for i, method := range order {
 				if strings.Contains(method, "Sandbox") != (i < half) {
@@ -99,7 +99,7 @@ func TestGetPodWhenAListFails(t *testing.T) {
 						return status.FromContextError(ctx.Err()).Err()
 					}
 				}
-				r := cri.NewRuntime(client)
+				r := newRuntime(client)
 				began := time.Now()
 				pod, err := r.GetPod(t.Context(), "uid")
 				if pod != nil || status.Code(err) != codes.Internal ||
@@ -128,7 +128,7 @@ func TestGetPodIsCancelled(t *testing.T) {
 			<-ctx.Done()
 			return status.FromContextError(ctx.Err()).Err()
 		}
-		r := cri.NewRuntime(client)
+		r := newRuntime(client)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() {
@@ -154,11 +154,11 @@ func TestListsOfAPodShareNoScratch(t *testing.T) {
 		plain.sandboxes = append(plain.sandboxes, sandboxOf(fmt.Sprintf("s%02d", i), uint32(i), 1))
 		plain.containers = append(plain.containers, containerOf(fmt.Sprintf("c%02d", i), int64(i)))
 	}
-	want, err := cri.NewRuntime(plain).GetPod(t.Context(), "uid")
+	want, err := newRuntime(plain).GetPod(t.Context(), "uid")
 	must(t, err)
 	chunked := &stub{chunk: 7, sandboxes: plain.sandboxes, containers: plain.containers}
 	chunked.hook = meeting("ListPodSandbox", "ListContainers")
-	r := cri.NewRuntime(chunked, quiet)
+	r := newRuntime(chunked, quiet)
 	for range 20 {
 		got, err := r.GetPod(t.Context(), "uid")
 		must(t, err)
@@ -216,7 +216,7 @@ func TestStatusesOfAPodAreAskedForAtOnce(t *testing.T) {
 					client.containers = append(client.containers,
 						container(fmt.Sprint("c", i), "uid"))
 				}
-				r := cri.NewRuntime(client)
+				r := newRuntime(client)
 				pod := getPods(t, r)[0]
 				began := time.Now()
 				s := getPodStatus(t, r, pod)
@@ -235,7 +235,7 @@ func TestStatusesOfAPodAreAskedForAtOnce(t *testing.T) {
 
 // Items of other pods in the runtime's answer are ignored.
 func TestGetPodOfOtherPodsOnly(t *testing.T) {
-	r := cri.NewRuntime(&stub{containers: []*runtimeapi.Container{container("c", "other")}})
+	r := newRuntime(&stub{containers: []*runtimeapi.Container{container("c", "other")}})
 	if pod, err := r.GetPod(t.Context(), "uid"); !errors.Is(err, pleg.ErrPodNotFound) || pod != nil {
 		t.Errorf("%+v, %v", pod, err)
 	}

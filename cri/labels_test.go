@@ -11,11 +11,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
+	"github.com/kubepleg/pleg/internal/crimessage"
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
@@ -67,9 +67,9 @@ func sameMap(a, b map[string]string) bool {
 func TestLabelsAreRefreshed(t *testing.T) {
 	node := &stub{chunk: 100, sandboxes: []*runtimeapi.PodSandbox{sandbox("s1", "uid-1"), sandbox("s2", "uid-2")}}
 	node.sandboxes[0].Labels["app"] = "web"
-	r := cri.NewRuntime(node)
+	r := newRuntime(node)
 	before := getPods(t, r)
-	changed := proto.Clone(node.sandboxes[0]).(*runtimeapi.PodSandbox)
+	changed := crimessage.Clone(node.sandboxes[0])
 	changed.Labels["app"] = "shop"
 	node.sandboxes[0] = changed
 
@@ -104,13 +104,13 @@ func TestMillionLabels(t *testing.T) {
 	for i := range entries {
 		entries[i] = mapEntry(8, fmt.Sprintf("k%06d", i), "v")
 	}
-	huge, err := proto.Marshal(container("c1", "uid-1"))
+	huge, err := crimessage.Marshal(container("c1", "uid-1"))
 	must(t, err)
-	small, err := proto.Marshal(container("c2", "uid-2"))
+	small, err := crimessage.Marshal(container("c2", "uid-2"))
 	must(t, err)
 	node := &stub{chunk: 16 << 10}
 	encode := func() { node.raw = slices.Concat(listItem(huge, slices.Concat(entries...)), listItem(small)) }
-	r := cri.NewRuntime(node)
+	r := newRuntime(node)
 
 	encode()
 	first := getPods(t, r)
@@ -185,7 +185,7 @@ func TestLabelsAreNeverLogged(t *testing.T) {
 			sandboxes:  []*runtimeapi.PodSandbox{s},
 			containers: []*runtimeapi.Container{c, c2, {Labels: secrets(nil)}, {Id: "d", Labels: secrets(nil)}},
 		}
-		r := cri.NewRuntime(node, cri.WithLogger(logger))
+		r := newRuntime(node, cri.WithLogger(logger))
 		pod := getPods(t, r)[0]
 		for _, m := range []map[string]string{pod.Labels, pod.Annotations, pod.Containers[0].Labels} {
 			if m["of"] != "value-"+secret {

@@ -185,11 +185,11 @@ var (
 func (r *Runtime) askPlain(ctx context.Context, p *pass, k kind, q query) error {
 	var codec answerCodec
 	if k == sandboxes {
-		resp, err := r.client.ListPodSandbox(ctx,
+		resp, err := r.client.listPodSandbox(ctx,
 			&runtimeapi.ListPodSandboxRequest{Filter: q.sandboxFilter()}, callOptions(&codec)...)
 		return readAnswer(p, k, &codec, tooLarge(err), resp.GetItems(), showSandbox)
 	}
-	resp, err := r.client.ListContainers(ctx,
+	resp, err := r.client.listContainers(ctx,
 		&runtimeapi.ListContainersRequest{Filter: q.containerFilter()}, callOptions(&codec)...)
 	return readAnswer(p, k, &codec, tooLarge(err), resp.GetContainers(), showContainer)
 }

@@ -199,7 +199,7 @@ func TestGetPodNotFound(t *testing.T) {
 
 // A runtime may ignore the label selector of a list. GetPod checks the answer.
 func TestGetPodOfRuntimeThatDoesNotFilter(t *testing.T) {
-	r := cri.NewRuntime(&stub{sandboxes: []*runtimeapi.PodSandbox{sandbox("s1", "one"), sandbox("s2", "two")}})
+	r := newRuntime(&stub{sandboxes: []*runtimeapi.PodSandbox{sandbox("s1", "one"), sandbox("s2", "two")}})
 	pod, err := r.GetPod(t.Context(), "two")
 	if err != nil || pod.ID != "two" || len(pod.Sandboxes) != 1 {
 		t.Errorf("%+v, %v", pod, err)
@@ -310,7 +310,7 @@ func TestBadItems(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/chunk=%d", test.reason, chunk), func(t *testing.T) {
 				logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true),
 					ktesting.Verbosity(2)))
-				r := cri.NewRuntime(&stub{
+				r := newRuntime(&stub{
 					chunk:      chunk,
 					sandboxes:  []*runtimeapi.PodSandbox{sandbox("s", "good")},
 					containers: []*runtimeapi.Container{container("good", "good"), test.item},
@@ -366,7 +366,7 @@ func metric(t *testing.T, c prometheus.Collector, name, label string) float64 {
 
 // A container whose sandbox is not listed still belongs to its pod, as in the kubelet.
 func TestContainerWithoutSandbox(t *testing.T) {
-	r := cri.NewRuntime(&stub{containers: []*runtimeapi.Container{container("c", "uid")}})
+	r := newRuntime(&stub{containers: []*runtimeapi.Container{container("c", "uid")}})
 	pods := getPods(t, r)
 	if len(pods) != 1 || pods[0].ID != "uid" || pods[0].Name != "name-uid" || len(pods[0].Containers) != 1 ||
 		len(pods[0].Sandboxes) != 0 {
@@ -412,7 +412,7 @@ func TestBadDataIsLoggedWithKeysOfTheKubelet(t *testing.T) {
 	worse.Metadata = nil
 	worse.Labels["io.kubernetes.pod.name"], worse.Labels["io.kubernetes.pod.namespace"] = "web", "prod"
 	logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true), ktesting.Verbosity(4)))
-	r := cri.NewRuntime(&stub{
+	r := newRuntime(&stub{
 		sandboxes:  []*runtimeapi.PodSandbox{worse, nil},
 		containers: []*runtimeapi.Container{bad},
 		sandboxStatus: func(context.Context, *sandboxStatusRequest) (*sandboxStatusResponse, error) {

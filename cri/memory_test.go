@@ -14,11 +14,11 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
-	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
+	"github.com/kubepleg/pleg/internal/crimessage"
 )
 
 // allocated returns how many bytes f allocates.
@@ -49,10 +49,10 @@ const mib = 1 << 20
 func TestListsAreBoundedInItems(t *testing.T) {
 	empty := strings.Repeat("\x0a\x00", 8_000_000)
 	for name, r := range map[string]*cri.Runtime{
-		"plain":     cri.NewRuntime(&stub{chunk: 16 << 10, raw: []byte(empty)}, cri.WithPlainLists(), quiet),
-		"streamed":  cri.NewRuntime(&endless{of: container("c", "uid"), per: 500, stub: stub{chunk: 16 << 10}}, quiet),
-		"not by us": cri.NewRuntime(&endless{of: container("c", "uid"), per: 500}, quiet),
-		"nil items": cri.NewRuntime(&endless{per: 500}, quiet),
+		"plain":     newRuntime(&stub{chunk: 16 << 10, raw: []byte(empty)}, cri.WithPlainLists(), quiet),
+		"streamed":  newRuntime(&endless{of: container("c", "uid"), per: 500, stub: stub{chunk: 16 << 10}}, quiet),
+		"not by us": newRuntime(&endless{of: container("c", "uid"), per: 500}, quiet),
+		"nil items": newRuntime(&endless{per: 500}, quiet),
 	} {
 		var err error
 		bytes := allocated(func() { _, err = r.GetPods(t.Context(), true) })
@@ -72,7 +72,7 @@ func TestListsAreBoundedInItems(t *testing.T) {
 func TestListsAreBoundedInBytes(t *testing.T) {
 	big := container("c", "uid")
 	big.Annotations = map[string]string{"big": strings.Repeat("x", 8*mib)}
-	r := cri.NewRuntime(&endless{of: big, per: 1, stub: stub{chunk: 16 << 10}}, quiet)
+	r := newRuntime(&endless{of: big, per: 1, stub: stub{chunk: 16 << 10}}, quiet)
 	if _, err := r.GetPods(t.Context(), true); err == nil ||
 		!strings.Contains(err.Error(), "the list has more than 64 MiB") {
 		t.Error(err)
@@ -86,18 +86,25 @@ type endless struct {
 	per int
 }
 
-func (e *endless) StreamPodSandboxes(ctx context.Context, req *runtimeapi.StreamPodSandboxesRequest,
-	opts ...grpc.CallOption) (grpc.ServerStreamingClient[runtimeapi.StreamPodSandboxesResponse], error) {
+func (e *endless) StreamPodSandboxes(ctx context.Context, req *runtimeapi.ListPodSandboxRequest,
+	opts ...grpc.CallOption) (answers[runtimeapi.ListPodSandboxResponse], error) {
 	e.batch = 1
 	return e.stub.StreamPodSandboxes(ctx, req, opts...)
 }
 
-func (e *endless) StreamContainers(_ context.Context, _ *runtimeapi.StreamContainersRequest,
-	opts ...grpc.CallOption) (grpc.ServerStreamingClient[runtimeapi.StreamContainersResponse], error) {
-	resp := &runtimeapi.StreamContainersResponse{Containers: slices.Repeat([]*runtimeapi.Container{e.of}, e.per)}
-	messages := 0
-	return stream[runtimeapi.StreamContainersResponse]{recv: func() (*runtimeapi.StreamContainersResponse, error) {
-		if messages++; messages*(1+proto.Size(resp)) > 200*mib || messages > 200_000 {
+func (e *endless) StreamContainers(_ context.Context, _ *runtimeapi.ListContainersRequest,
+	opts ...grpc.CallOption) (answers[runtimeapi.ListContainersResponse], error) {
+	resp := &runtimeapi.ListContainersResponse{Containers: slices.Repeat([]*runtimeapi.Container{e.of}, e.per)}
+	messages, size := 0, 0
+	if e.of != nil {
+		encoded, err := crimessage.Marshal(resp)
+		if err != nil {
+			return nil, err
+		}
+		size = len(encoded)
+	}
+	return stream[runtimeapi.ListContainersResponse]{recv: func() (*runtimeapi.ListContainersResponse, error) {
+		if messages++; messages*(1+size) > 200*mib || messages > 200_000 {
 			return nil, errors.New("the stream was read on and on")
 		}
 		return answer(&e.stub, resp, nil, opts)
@@ -118,7 +125,7 @@ func TestBadItemsAreNotKept(t *testing.T) {
 		}
 		var logged strings.Builder
 		logger := funcr.New(func(prefix, args string) { logged.WriteString(prefix + args) }, funcr.Options{Verbosity: 10})
-		r := cri.NewRuntime(node, cri.WithPlainLists(), cri.WithLogger(logger))
+		r := newRuntime(node, cri.WithPlainLists(), cri.WithLogger(logger))
 		held := heapOf(func() any {
 			for range 2 {
 				if pods := getPods(t, r); len(pods) != 0 {
@@ -150,7 +157,7 @@ func TestItemsThatLoseTheirPods(t *testing.T) {
 	for i := range n {
 		node.containers = append(node.containers, container(fmt.Sprint(i), "uid"))
 	}
-	r := cri.NewRuntime(node, quiet)
+	r := newRuntime(node, quiet)
 	if got := len(getPods(t, r)[0].Containers); got != n {
 		t.Fatalf("%d containers", got)
 	}
@@ -206,7 +213,7 @@ func TestErrorTextsAreCut(t *testing.T) {
 				return test.err()
 			},
 		}
-		r := cri.NewRuntime(node, quiet)
+		r := newRuntime(node, quiet)
 		for call, f := range map[string]func() error{
 			"GetPods":      func() error { _, err := r.GetPods(t.Context(), true); return err },
 			"GetPod":       func() error { _, err := r.GetPod(t.Context(), "a"); return err },
@@ -250,7 +257,7 @@ func TestLongRefusalOfStreams(t *testing.T) {
 	}
 	var logged strings.Builder
 	logger := funcr.New(func(prefix, args string) { logged.WriteString(prefix + args) }, funcr.Options{Verbosity: 10})
-	r := cri.NewRuntime(node, cri.WithLogger(logger))
+	r := newRuntime(node, cri.WithLogger(logger))
 	if pods := getPods(t, r); len(pods) != 1 {
 		t.Errorf("%d pods", len(pods))
 	}

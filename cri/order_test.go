@@ -11,7 +11,6 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/kubepleg/pleg"
-	"github.com/kubepleg/pleg/cri"
 )
 
 // sandboxOf returns a sandbox of the pod "uid".
@@ -97,7 +96,7 @@ func TestOrderWithinAPod(t *testing.T) {
 				rnd.Shuffle(len(node.containers), func(i, j int) {
 					node.containers[i], node.containers[j] = node.containers[j], node.containers[i]
 				})
-				pods := getPods(t, cri.NewRuntime(node))
+				pods := getPods(t, newRuntime(node))
 				if len(pods) != 1 {
 					t.Fatalf("%d pods", len(pods))
 				}
@@ -132,7 +131,7 @@ func TestOrderOfStatuses(t *testing.T) {
 		c.PodSandboxId = "s"
 		node.containers = append(node.containers, c)
 	}
-	r := cri.NewRuntime(node)
+	r := newRuntime(node)
 	s := getPodStatus(t, r, getPods(t, r)[0])
 	for _, of := range [][]*pleg.Status{s.ContainerStatuses, s.ActiveContainerStatuses} {
 		var got []string
@@ -184,7 +183,7 @@ func TestNamesAndTimeOfAPod(t *testing.T) {
 		}, "name-s", "ns-s", 0},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			pod := getPods(t, cri.NewRuntime(test.node))[0]
+			pod := getPods(t, newRuntime(test.node))[0]
 			if pod.Name != test.podName || pod.Namespace != test.podNS || pod.CreatedAt != test.createdAt {
 				t.Errorf("%s/%s of %d", pod.Namespace, pod.Name, pod.CreatedAt)
 			}

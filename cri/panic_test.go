@@ -130,7 +130,7 @@ func TestClientMisbehaves(t *testing.T) {
 					if test.plain {
 						opts = append(opts, cri.WithPlainLists())
 					}
-					r := cri.NewRuntime(client, opts...)
+					r := newRuntime(client, opts...)
 					got := outcomeOf(func() error { return test.call(t.Context(), r) })
 					method := strings.TrimSuffix(test.at, ".Recv")
 					switch {
@@ -168,7 +168,7 @@ func TestClientMisbehaves(t *testing.T) {
 // connected runs in a goroutine of the adapter. If it panics, the stream ends.
 func TestConnectedPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := cri.NewRuntime(node())
+		r := newRuntime(node())
 		err := r.WatchContainerEvents(t.Context(), func() { panic("not ready") }, func(pleg.ContainerEvent) {})
 		if err == nil || !strings.Contains(err.Error(), "panic: not ready") ||
 			!strings.Contains(err.Error(), "GetContainerEvents") {
@@ -196,7 +196,7 @@ func TestMisbehaviourCancelsTheOtherCalls(t *testing.T) {
 					}
 					return nil
 				}
-				r := cri.NewRuntime(client, cri.WithPlainLists(), quiet)
+				r := newRuntime(client, cri.WithPlainLists(), quiet)
 				_, err := r.GetPod(t.Context(), "uid")
 				if err == nil || !strings.Contains(err.Error(), "ListContainers") {
 					t.Error(err)

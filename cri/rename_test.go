@@ -44,7 +44,7 @@ func TestRuntimeChangesItsName(t *testing.T) {
 			client.containerStatus = n.containerStatus
 			client.sandboxStatus = node().sandboxStatus
 			clock := clocktesting.NewFakePassiveClock(time.Unix(1000, 0))
-			r := cri.NewRuntime(client, cri.WithClock(clock), quiet)
+			r := newRuntime(client, cri.WithClock(clock), quiet)
 			named := func(want string, pods ...*pleg.Pod) {
 				t.Helper()
 				for _, pod := range pods {
@@ -81,7 +81,7 @@ func TestRuntimeChangesItsName(t *testing.T) {
 			second := getPods(t, r)
 			named("renamed", second...)
 			named("stub", first...) // a returned pod is not modified
-			want := getPods(t, cri.NewRuntime(&stub{name: "renamed", sandboxes: client.sandboxes,
+			want := getPods(t, newRuntime(&stub{name: "renamed", sandboxes: client.sandboxes,
 				containers: client.containers}))
 			if diff := cmp.Diff(want, second); diff != "" {
 				t.Error(diff)
@@ -105,7 +105,7 @@ func TestRuntimeChangesItsName(t *testing.T) {
 func TestRuntimeChangesItsVersion(t *testing.T) {
 	client := node()
 	client.chunk = 16
-	r := cri.NewRuntime(client)
+	r := newRuntime(client)
 	first := getPods(t, r)
 	client.version = "2.0"
 	reconnect(t, r)

@@ -28,7 +28,7 @@ const criVersion = "v1"
 // Its methods may be called from several goroutines at once.
 type Runtime struct {
 	// Set once by the constructors.
-	client   runtimeapi.RuntimeServiceClient
+	client   client
 	conn     *grpc.ClientConn // nil if the caller owns the connection
 	dials    *atomic.Int64    // attempts to connect; 0 for ever where they are not ours
 	endpoint string           // empty if not known
@@ -63,21 +63,22 @@ var (
 // runtimeVersion is a runtime's answer to Version.
 type runtimeVersion struct{ name, version string }
 
-// NewRuntime returns a Runtime that uses the given client. It makes no call: the first
-// list asks for the runtime's version, and fails if that call fails. The caller owns the
-// client's connection; Close does not close it. NewRuntime panics if client is nil.
+// NewRuntime returns a Runtime that uses the given connection, such as a *grpc.ClientConn.
+// It makes no call: the first list asks for the runtime's version, and fails if that call
+// fails. The caller owns the connection; Close does not close it. NewRuntime panics if conn
+// is nil.
 //
-// Delta decoding, streaming lists and the limit of 16 MiB per message work with any
-// client that passes its call options on to a gRPC connection, as the generated client
-// does. A client that ignores them, such as a fake, works too; it must not modify the labels
-// and annotations that it has returned, because pods share them.
-func NewRuntime(client runtimeapi.RuntimeServiceClient, opts ...Option) *Runtime {
-	if client == nil {
-		panic("cri.NewRuntime: the client is nil") //nolint:forbidigo // a bug of the caller; no error result
+// Delta decoding and the limit of 16 MiB per message work with any connection that heeds
+// call options. One that ignores them, such as a fake, works too; it must not modify the
+// labels and annotations that it has returned, because pods share them, and of its statuses
+// the stop signal is not seen.
+func NewRuntime(conn grpc.ClientConnInterface, opts ...Option) *Runtime {
+	if conn == nil {
+		panic("cri.NewRuntime: the connection is nil") //nolint:forbidigo // a bug of the caller; no error result
 	}
 	o := newOptions(opts)
 	r := &Runtime{
-		client:    client,
+		client:    client{conn},
 		dials:     new(atomic.Int64),
 		opts:      o,
 		calls:     &calls{clock: o.clock},
@@ -149,7 +150,7 @@ func (r *Runtime) askVersion(ctx context.Context, of target) (*runtimeVersion, e
 
 // fetchVersion is askVersion without the accounting of the call.
 func (r *Runtime) fetchVersion(ctx context.Context) (*runtimeVersion, error) {
-	resp, err := r.client.Version(ctx, &runtimeapi.VersionRequest{Version: criVersion})
+	resp, err := r.client.version(ctx, &runtimeapi.VersionRequest{Version: criVersion})
 	if err != nil {
 		return nil, err
 	}

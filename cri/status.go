@@ -106,7 +106,7 @@ func (in *inspection) askSandbox(group *callGroup, i int, s *pleg.Container) {
 	of := target{podUID: in.pod.ID, kind: "sandbox", id: s.ID.ID}
 	group.start(rpcPodSandboxStatus, of, func(ctx context.Context) error {
 		var codec utf8Codec
-		resp, err := in.runtime.client.PodSandboxStatus(ctx,
+		resp, err := in.runtime.client.podSandboxStatus(ctx,
 			&runtimeapi.PodSandboxStatusRequest{PodSandboxId: s.ID.ID}, grpc.ForceCodecV2(&codec))
 		if err != nil {
 			return err
@@ -130,8 +130,8 @@ func (in *inspection) askContainer(group *callGroup, i int, c *pleg.Container) {
 		if r.opts.info != nil && !informed && c.State == pleg.ContainerStateRunning {
 			request.Verbose = true
 		}
-		var codec utf8Codec
-		resp, err := r.client.ContainerStatus(ctx, request, grpc.ForceCodecV2(&codec))
+		var codec statusCodec
+		resp, err := r.client.containerStatus(ctx, request, grpc.ForceCodecV2(&codec))
 		if err != nil {
 			return err
 		}
@@ -139,6 +139,7 @@ func (in *inspection) askContainer(group *callGroup, i int, c *pleg.Container) {
 			return errNilStatus
 		}
 		converted, found := containerStatus(resp.GetStatus(), c, in.runtimeName)
+		converted.StopSignal = codec.stopSignal
 		r.badObject(ctx, found|codec.found, in.object(containers, c))
 		if request.Verbose {
 			info = r.opts.info(resp)
@@ -276,7 +277,6 @@ func containerStatus(s *runtimeapi.ContainerStatus, listed *pleg.Container, runt
 		Resources:           s.GetResources(),
 		User:                s.GetUser(),
 		Mounts:              s.GetMounts(),
-		StopSignal:          s.GetStopSignal(),
 	}
 	if state != pleg.ContainerStateCreated {
 		converted.StartedAt = unixNano(s.GetStartedAt())

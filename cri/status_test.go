@@ -10,12 +10,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
+	"github.com/kubepleg/pleg/internal/crimessage"
 	"github.com/kubepleg/pleg/internal/garbage"
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
@@ -211,7 +213,7 @@ func TestNotFoundOfDocker(t *testing.T) {
 				return nil, test.err
 			},
 		}
-		r := cri.NewRuntime(node)
+		r := newRuntime(node)
 		got, err := r.GetPodStatus(t.Context(), getPods(t, r)[0])
 		if (err == nil) != test.ok {
 			t.Errorf("%s, %v: %v", test.runtime, test.err, err)
@@ -348,7 +350,7 @@ func TestIPs(t *testing.T) {
 					network.AdditionalIps = append(network.AdditionalIps, &runtimeapi.PodIP{Ip: ip})
 				}
 			}
-			r := cri.NewRuntime(&stub{
+			r := newRuntime(&stub{
 				sandboxes: []*runtimeapi.PodSandbox{sandbox("s", "uid")},
 				sandboxStatus: func(context.Context,
 					*sandboxStatusRequest) (*sandboxStatusResponse, error) {
@@ -364,6 +366,28 @@ func TestIPs(t *testing.T) {
 	}
 }
 
+// The stop signal is decoded whether or not cri-api has the field.
+func TestStopSignal(t *testing.T) {
+	s, r := serverAndRuntime(t)
+	id, err := s.RunContainer(s.RunPod(criserver.PodConfig{Name: "web"}), criserver.ContainerConfig{Name: "app"})
+	must(t, err)
+	pod := getPods(t, r)[0]
+	for _, want := range []int32{0, 15} {
+		status, err := crimessage.Marshal(&runtimeapi.ContainerStatus{Id: id, State: runtimeapi.ContainerState_CONTAINER_RUNNING})
+		must(t, err)
+		if want != 0 {
+			status = protowire.AppendTag(status, 19, protowire.VarintType)
+			status = protowire.AppendVarint(status, uint64(want))
+		}
+		answer := protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), status)
+		heal := s.Inject(criserver.Fault{Method: "ContainerStatus", Raw: answer})
+		if got := getPodStatus(t, r, pod).ContainerStatuses[0]; got.StopSignal != want || got.ID.ID != id {
+			t.Errorf("%+v; want the signal %d", got, want)
+		}
+		heal()
+	}
+}
+
 // A status shows what the kubelet's rules say for each state; bad data is counted.
 func TestContainerStatusConversion(t *testing.T) {
 	full := func(state runtimeapi.ContainerState) *runtimeapi.ContainerStatus {
@@ -371,8 +395,7 @@ func TestContainerStatusConversion(t *testing.T) {
 			Id: "c", State: state, CreatedAt: 1, StartedAt: 2, FinishedAt: 3,
 			ExitCode: 4, Reason: "R", Message: "M",
 			Image: &runtimeapi.ImageSpec{Image: "i", RuntimeHandler: "h"}, ImageRef: "ref",
-			StopSignal: runtimeapi.Signal_SIGNAL_SIGTERM,
-			Labels:     map[string]string{"io.kubernetes.container.name": "app"},
+			Labels: map[string]string{"io.kubernetes.container.name": "app"},
 			Annotations: map[string]string{
 				"io.kubernetes.container.hash": "ff", "io.kubernetes.container.restartCount": "7",
 			},
@@ -381,7 +404,7 @@ func TestContainerStatusConversion(t *testing.T) {
 	base := pleg.Status{
 		ID: pleg.ContainerID{Type: "stub", ID: "c"}, Name: "app", CreatedAt: time.Unix(0, 1),
 		Image: "i", ImageID: "ref", ImageRef: "ref", ImageRuntimeHandler: "h",
-		Hash: 255, RestartCount: 7, StopSignal: runtimeapi.Signal_SIGNAL_SIGTERM,
+		Hash: 255, RestartCount: 7,
 	}
 	with := func(edit func(*pleg.Status)) *pleg.Status {
 		s := base
@@ -430,7 +453,7 @@ func TestContainerStatusConversion(t *testing.T) {
 		{"more restarts than an int32", annotated("", "2147483648"), bare, "unreadable_restart_count"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			r := cri.NewRuntime(&stub{
+			r := newRuntime(&stub{
 				containers: []*runtimeapi.Container{container("c", "uid")},
 				containerStatus: func(context.Context, *statusRequest) (*statusResponse, error) {
 					return &statusResponse{Status: test.status}, nil

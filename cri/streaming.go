@@ -7,7 +7,6 @@ import (
 	"io"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -113,23 +112,20 @@ func (r *Runtime) askStream(ctx context.Context, p *pass, k kind) error {
 
 	var codec answerCodec
 	if k == sandboxes {
-		stream, err := r.client.StreamPodSandboxes(ctx, &runtimeapi.StreamPodSandboxesRequest{},
-			callOptions(&codec)...)
-		return readStream(p, k, &codec, stream, err, (*runtimeapi.StreamPodSandboxesResponse).GetPodSandboxes,
-			showSandbox)
+		stream, err := r.client.streamPodSandboxes(ctx, &runtimeapi.ListPodSandboxRequest{}, callOptions(&codec)...)
+		return readStream(p, k, &codec, stream, err, (*runtimeapi.ListPodSandboxResponse).GetItems, showSandbox)
 	}
-	stream, err := r.client.StreamContainers(ctx, &runtimeapi.StreamContainersRequest{}, callOptions(&codec)...)
-	return readStream(p, k, &codec, stream, err, (*runtimeapi.StreamContainersResponse).GetContainers,
-		showContainer)
+	stream, err := r.client.streamContainers(ctx, &runtimeapi.ListContainersRequest{}, callOptions(&codec)...)
+	return readStream(p, k, &codec, stream, err, (*runtimeapi.ListContainersResponse).GetContainers, showContainer)
 }
 
 // readStream reads the answers of a stream to its end. A stream that breaks off is an
 // error, however much of it was read.
-func readStream[R, T any](p *pass, k kind, codec *answerCodec, stream grpc.ServerStreamingClient[R], err error,
+func readStream[R, T any](p *pass, k kind, codec *answerCodec, stream receiver[R], err error,
 	items func(*R) []*T, show func(*T, string) shown) error {
 	for first := true; err == nil; first = false {
 		var resp *R
-		resp, err = stream.Recv()
+		resp, err = stream.receive()
 		if errors.Is(err, io.EOF) {
 			return nil
 		}

@@ -43,7 +43,7 @@ func newStreamNode(t *testing.T, opts ...cri.Option) *streamNode {
 		}
 		return n.refuse[method]
 	}
-	n.runtime = cri.NewRuntime(n.stub, append(opts, cri.WithClock(n.clock), quiet)...)
+	n.runtime = newRuntime(n.stub, append(opts, cri.WithClock(n.clock), quiet)...)
 	return n
 }
 

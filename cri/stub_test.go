@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"io"
+	"path"
+	"reflect"
 	"sync"
 
 	"google.golang.org/grpc"
@@ -11,8 +13,10 @@ import (
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/kubepleg/pleg/cri"
+	"github.com/kubepleg/pleg/internal/crimessage"
 )
 
 // Short names for the types in the signatures of stubs.
@@ -29,8 +33,6 @@ type (
 // to the codec in buffers of that size, and overwrites the buffers when they are freed.
 // Without a chunk size it ignores call options, as fakes do.
 type stub struct {
-	runtimeapi.RuntimeServiceClient
-
 	name    string // what Version answers; empty for "stub"
 	version string // empty for "1.0"
 
@@ -80,25 +82,25 @@ func (s *stub) ListContainers(ctx context.Context, _ *runtimeapi.ListContainersR
 	return answer(s, &runtimeapi.ListContainersResponse{Containers: s.containers}, s.raw, opts)
 }
 
-func (s *stub) StreamPodSandboxes(ctx context.Context, _ *runtimeapi.StreamPodSandboxesRequest,
-	opts ...grpc.CallOption) (grpc.ServerStreamingClient[runtimeapi.StreamPodSandboxesResponse], error) {
+func (s *stub) StreamPodSandboxes(ctx context.Context, _ *runtimeapi.ListPodSandboxRequest,
+	opts ...grpc.CallOption) (answers[runtimeapi.ListPodSandboxResponse], error) {
 	if err := s.call(ctx, "StreamPodSandboxes"); err != nil {
 		return nil, err
 	}
 	return streamOf(ctx, s, "StreamPodSandboxes", s.sandboxes, opts,
-		func(items []*runtimeapi.PodSandbox) *runtimeapi.StreamPodSandboxesResponse {
-			return &runtimeapi.StreamPodSandboxesResponse{PodSandboxes: items}
+		func(items []*runtimeapi.PodSandbox) *runtimeapi.ListPodSandboxResponse {
+			return &runtimeapi.ListPodSandboxResponse{Items: items}
 		}), nil
 }
 
-func (s *stub) StreamContainers(ctx context.Context, _ *runtimeapi.StreamContainersRequest,
-	opts ...grpc.CallOption) (grpc.ServerStreamingClient[runtimeapi.StreamContainersResponse], error) {
+func (s *stub) StreamContainers(ctx context.Context, _ *runtimeapi.ListContainersRequest,
+	opts ...grpc.CallOption) (answers[runtimeapi.ListContainersResponse], error) {
 	if err := s.call(ctx, "StreamContainers"); err != nil {
 		return nil, err
 	}
 	return streamOf(ctx, s, "StreamContainers", s.containers, opts,
-		func(items []*runtimeapi.Container) *runtimeapi.StreamContainersResponse {
-			return &runtimeapi.StreamContainersResponse{Containers: items}
+		func(items []*runtimeapi.Container) *runtimeapi.ListContainersResponse {
+			return &runtimeapi.ListContainersResponse{Containers: items}
 		}), nil
 }
 
@@ -119,7 +121,7 @@ func (s *stub) PodSandboxStatus(ctx context.Context, req *sandboxStatusRequest,
 
 // GetContainerEvents opens a stream that is silent until its context ends.
 func (s *stub) GetContainerEvents(ctx context.Context, _ *runtimeapi.GetEventsRequest,
-	_ ...grpc.CallOption) (grpc.ServerStreamingClient[runtimeapi.ContainerEventResponse], error) {
+	_ ...grpc.CallOption) (answers[runtimeapi.ContainerEventResponse], error) {
 	if err := s.call(ctx, "GetContainerEvents"); err != nil {
 		return nil, err
 	}
@@ -133,21 +135,83 @@ func (s *stub) GetContainerEvents(ctx context.Context, _ *runtimeapi.GetEventsRe
 }
 
 // answer returns an answer as the client would, or passes it to the codec.
-func answer[R proto.Message](s *stub, resp R, raw []byte, opts []grpc.CallOption) (R, error) {
+func answer[R crimessage.Message](s *stub, resp R, raw []byte, opts []grpc.CallOption) (R, error) {
 	codec := codecOf(opts)
 	if s.chunk == 0 || codec == nil {
 		return resp, nil
 	}
 	if raw == nil {
 		var err error
-		if raw, err = proto.Marshal(resp); err != nil {
+		if raw, err = crimessage.Marshal(resp); err != nil {
 			return resp, err
 		}
 	}
-	empty := resp.ProtoReflect().New().Interface().(R)
+	empty := reflect.New(reflect.TypeOf(resp).Elem()).Interface().(R)
 	data := s.chunks(raw)
 	defer data.Free()
 	return empty, codec.Unmarshal(data, empty)
+}
+
+// newRuntime returns a Runtime whose calls are those of the methods of client.
+func newRuntime(client any, opts ...cri.Option) *cri.Runtime {
+	return cri.NewRuntime(clientConn{reflect.ValueOf(client)}, opts...)
+}
+
+// clientConn is a connection whose calls are those of the methods of client that have their
+// names.
+type clientConn struct {
+	client reflect.Value
+}
+
+// call returns what the method returns: an answer, or answers.
+func (c clientConn) call(ctx context.Context, method string, request any, opts []grpc.CallOption) (reflect.Value, error) {
+	args := []reflect.Value{reflect.ValueOf(ctx), reflect.ValueOf(request)}
+	for _, o := range opts {
+		args = append(args, reflect.ValueOf(o))
+	}
+	results := c.client.MethodByName(path.Base(method)).Call(args)
+	err, _ := results[1].Interface().(error)
+	return results[0], err
+}
+
+func (c clientConn) Invoke(ctx context.Context, method string, request, reply any, opts ...grpc.CallOption) error {
+	answer, err := c.call(ctx, method, request, opts)
+	return copyAnswer(reply, answer, err)
+}
+
+func (c clientConn) NewStream(ctx context.Context, _ *grpc.StreamDesc, method string,
+	opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	return &clientStream{call: func(request any) (reflect.Value, error) {
+		return c.call(ctx, method, request, opts)
+	}}, nil
+}
+
+// clientStream is a stream of a clientConn.
+type clientStream struct {
+	grpc.ClientStream
+	call    func(request any) (reflect.Value, error)
+	answers reflect.Value
+}
+
+func (s *clientStream) SendMsg(request any) (err error) {
+	s.answers, err = s.call(request)
+	return err
+}
+
+func (s *clientStream) CloseSend() error { return nil }
+
+func (s *clientStream) RecvMsg(reply any) error {
+	results := s.answers.MethodByName("Recv").Call(nil)
+	err, _ := results[1].Interface().(error)
+	return copyAnswer(reply, results[0], err)
+}
+
+// copyAnswer copies an answer, which may be nil, to reply.
+func copyAnswer(reply any, answer reflect.Value, err error) error {
+	if err == nil && !answer.IsNil() {
+		reflect.ValueOf(reply).Elem().Set(answer.Elem())
+	}
+	return err
 }
 
 func codecOf(opts []grpc.CallOption) encoding.CodecV2 {
@@ -203,9 +267,11 @@ func (b *buffer) Free() {
 	}
 }
 
+// answers are those of a stream.
+type answers[R any] interface{ Recv() (*R, error) }
+
 // stream is a streaming list.
 type stream[R any] struct {
-	grpc.ServerStreamingClient[R]
 	recv func() (*R, error)
 }
 
@@ -213,9 +279,9 @@ func (s stream[R]) Recv() (*R, error) { return s.recv() }
 
 func streamOf[T any, R any, P interface {
 	*R
-	proto.Message
+	crimessage.Message
 }](ctx context.Context, s *stub, method string, items []*T, opts []grpc.CallOption,
-	wrap func([]*T) P) grpc.ServerStreamingClient[R] {
+	wrap func([]*T) P) answers[R] {
 	return stream[R]{recv: func() (*R, error) {
 		if err := s.call(ctx, method+".Recv"); err != nil {
 			return nil, err

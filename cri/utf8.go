@@ -7,55 +7,60 @@ import (
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/kubepleg/pleg/internal/crimessage"
 )
 
 // Generated code rejects a whole message for one string that is not UTF-8. containerd 1.7
 // and older, which do not check what they encode, can send one, and it must not hide a node
 // or a pod. So a message that is rejected is decoded once more with such strings replaced.
+// gogo's code, which cri-api has before 0.34, takes such strings: those that it has decoded
+// are looked for.
 
 // unmarshal decodes a message. found says whether strings had to be replaced.
-func unmarshal(message []byte, m proto.Message) (found badSet, err error) {
-	err = proto.Unmarshal(message, m)
-	if err == nil {
-		return 0, nil
-	}
-	valid, ok := appendValid(nil, message, m.ProtoReflect().Descriptor())
-	if !ok {
+func unmarshal(data []byte, m crimessage.Message) (found badSet, err error) {
+	err = crimessage.Unmarshal(data, m)
+	if (err == nil) != crimessage.IsGogo(m) {
 		return 0, err
 	}
-	return badSet(0).with(badUTF8), proto.Unmarshal(valid, m)
+	valid, replaced := appendValid(nil, data, crimessage.Of(m).ProtoReflect().Descriptor())
+	if replaced <= 0 {
+		return 0, err
+	}
+	return badSet(0).with(badUTF8), crimessage.Unmarshal(valid, m)
 }
 
 // appendValid appends an encoded message with U+FFFD in place of what is not UTF-8 in its
-// strings. ok is false if the message is malformed.
-func appendValid(to, message []byte, of protoreflect.MessageDescriptor) (_ []byte, ok bool) {
-	for len(message) > 0 {
-		number, value, length := nextField(message)
+// strings. replaced is in how many; -1 if the message is malformed.
+func appendValid(to, data []byte, of protoreflect.MessageDescriptor) (_ []byte, replaced int) {
+	for len(data) > 0 {
+		number, value, length := nextField(data)
 		if length < 0 {
-			return nil, false
+			return nil, -1
 		}
 		field := of.Fields().ByNumber(number)
 		switch {
 		case field == nil || value == nil:
-			to = append(to, message[:length]...)
+			to = append(to, data[:length]...)
 		case field.Kind() == protoreflect.StringKind && !utf8.Valid(value):
+			replaced++
 			to = protowire.AppendTag(to, number, protowire.BytesType)
 			to = protowire.AppendBytes(to, bytes.ToValidUTF8(value, []byte(string(utf8.RuneError))))
 		case field.Kind() == protoreflect.MessageKind:
-			valid, ok := appendValid(nil, value, field.Message())
-			if !ok {
-				return nil, false
+			valid, n := appendValid(nil, value, field.Message())
+			if n < 0 {
+				return nil, -1
 			}
+			replaced += n
 			to = protowire.AppendTag(to, number, protowire.BytesType)
 			to = protowire.AppendBytes(to, valid)
 		default:
-			to = append(to, message[:length]...)
+			to = append(to, data[:length]...)
 		}
-		message = message[length:]
+		data = data[length:]
 	}
-	return to, true
+	return to, replaced
 }
 
 // requestCodec encodes requests as gRPC does by default.
@@ -77,9 +82,39 @@ type utf8Codec struct {
 
 func (c *utf8Codec) Unmarshal(data mem.BufferSlice, v any) error {
 	c.found = 0
-	err := encoding.GetCodecV2("proto").Unmarshal(data, v)
-	if m, ok := v.(proto.Message); ok && err != nil {
-		c.found, err = unmarshal(data.Materialize(), m)
+	m, ok := v.(crimessage.Message)
+	if !ok {
+		return encoding.GetCodecV2("proto").Unmarshal(data, v)
 	}
+	buffer := data.MaterializeToBuffer(mem.DefaultBufferPool())
+	defer buffer.Free()
+	var err error
+	c.found, err = unmarshal(buffer.ReadOnlyData(), m)
 	return err
+}
+
+// statusCodec is a utf8Codec for ContainerStatus, which also decodes the stop signal:
+// the generated code does since cri-api 0.33.
+type statusCodec struct {
+	utf8Codec
+	stopSignal int32
+}
+
+func (c *statusCodec) Unmarshal(data mem.BufferSlice, v any) error {
+	const statusNumber, stopSignalNumber = 1, 19
+	c.stopSignal = 0
+	if err := c.utf8Codec.Unmarshal(data, v); err != nil {
+		return err
+	}
+	eachField(data.Materialize(), func(number int, status []byte, _ uint64) {
+		if number != statusNumber {
+			return
+		}
+		eachField(status, func(number int, _ []byte, n uint64) {
+			if number == stopSignalNumber {
+				c.stopSignal = int32(n) //nolint:gosec // as protobuf encodes it
+			}
+		})
+	})
+	return nil
 }

@@ -4,17 +4,17 @@ import (
 	"bytes"
 	"testing"
 
-	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/kubepleg/pleg/cri"
+	"github.com/kubepleg/pleg/internal/crimessage"
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
 // notUTF8 returns an encoded message in which each BAD is bytes that are not UTF-8.
-func notUTF8(t *testing.T, m proto.Message) []byte {
+func notUTF8(t *testing.T, m crimessage.Message) []byte {
 	t.Helper()
-	raw, err := proto.Marshal(m)
+	raw, err := crimessage.Marshal(m)
 	must(t, err)
 	return bytes.ReplaceAll(raw, []byte("BAD"), []byte("a\xff\xfe"))
 }
@@ -34,7 +34,7 @@ func TestListWithStringsThatAreNotUTF8(t *testing.T) {
 	} {
 		bad := container("bad", "of bad")
 		edit(bad)
-		r := cri.NewRuntime(&stub{chunk: 7, raw: notUTF8(t, &runtimeapi.ListContainersResponse{
+		r := newRuntime(&stub{chunk: 7, raw: notUTF8(t, &runtimeapi.ListContainersResponse{
 			Containers: []*runtimeapi.Container{container("first", "good"), bad, container("last", "good")},
 		})}, cri.WithPlainLists(), quiet)
 		pods := getPods(t, r)
@@ -110,7 +110,7 @@ func TestStatusAndEventWithStringsThatAreNotUTF8(t *testing.T) {
 // What is wrong with more than a string is no message, and fails the list.
 func TestNotUTF8AndMalformed(t *testing.T) {
 	raw := listItem(idField("a\xff"), []byte{0x12, 9})
-	r := cri.NewRuntime(&stub{chunk: 7, raw: raw}, cri.WithPlainLists(), quiet)
+	r := newRuntime(&stub{chunk: 7, raw: raw}, cri.WithPlainLists(), quiet)
 	if pods, err := r.GetPods(t.Context(), true); err == nil {
 		t.Errorf("%v", pods)
 	}

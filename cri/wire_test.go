@@ -71,7 +71,8 @@ func (s *wireServer) serve(t *testing.T) *grpc.Server {
 	t.Helper()
 	l, err := net.Listen("unix", s.socket)
 	must(t, err)
-	server := grpc.NewServer(grpc.StatsHandler(s), grpc.WaitForHandlers(true))
+	server := grpc.NewServer(grpc.StatsHandler(s), grpc.WaitForHandlers(true), grpc.StreamInterceptor(s.streamLists),
+		grpc.UnknownServiceHandler(func(any, grpc.ServerStream) error { return status.Error(codes.Unimplemented, "") }))
 	runtimeapi.RegisterRuntimeServiceServer(server, s)
 	server.RegisterService(&grpc.ServiceDesc{
 		ServiceName: "containerd.services.events.v1.Events",
@@ -172,20 +173,25 @@ func (*wireServer) ListContainers(context.Context, *runtimeapi.ListContainersReq
 	return &runtimeapi.ListContainersResponse{Containers: wireContainers}, nil
 }
 
-func (s *wireServer) StreamPodSandboxes(_ *runtimeapi.StreamPodSandboxesRequest,
-	to grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxesResponse]) error {
+// streamLists answers the streaming lists, which not every cri-api has.
+func (s *wireServer) streamLists(server any, to grpc.ServerStream, info *grpc.StreamServerInfo,
+	handler grpc.StreamHandler) error {
+	var list, request any
+	switch path.Base(info.FullMethod) {
+	case "StreamPodSandboxes":
+		list, request = &runtimeapi.ListPodSandboxResponse{Items: wireSandboxes}, &runtimeapi.ListPodSandboxRequest{}
+	case "StreamContainers":
+		list, request = &runtimeapi.ListContainersResponse{Containers: wireContainers}, &runtimeapi.ListContainersRequest{}
+	default:
+		return handler(server, to)
+	}
+	if err := to.RecvMsg(request); err != nil {
+		return err
+	}
 	if !s.streams {
 		return status.Error(codes.Unimplemented, "no streams")
 	}
-	return to.Send(&runtimeapi.StreamPodSandboxesResponse{PodSandboxes: wireSandboxes})
-}
-
-func (s *wireServer) StreamContainers(_ *runtimeapi.StreamContainersRequest,
-	to grpc.ServerStreamingServer[runtimeapi.StreamContainersResponse]) error {
-	if !s.streams {
-		return status.Error(codes.Unimplemented, "no streams")
-	}
-	return to.Send(&runtimeapi.StreamContainersResponse{Containers: wireContainers})
+	return to.SendMsg(list)
 }
 
 func (*wireServer) PodSandboxStatus(_ context.Context, req *sandboxStatusRequest) (*sandboxStatusResponse, error) {
@@ -197,7 +203,7 @@ func (*wireServer) ContainerStatus(_ context.Context, req *statusRequest) (*stat
 }
 
 func (s *wireServer) GetContainerEvents(_ *runtimeapi.GetEventsRequest,
-	to grpc.ServerStreamingServer[runtimeapi.ContainerEventResponse]) error {
+	to runtimeapi.RuntimeService_GetContainerEventsServer) error {
 	select {
 	case <-s.ending:
 		return nil

@@ -8,11 +8,11 @@ import (
 	"slices"
 	"strings"
 
-	"google.golang.org/protobuf/proto"
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/internal/crimessage"
 )
 
 // checkPods checks a list by itself, and returns its pods without nil ones and those
@@ -444,7 +444,7 @@ func (t *conformance) keepStatus(what string, status *pleg.PodStatus) {
 	was.SandboxStatuses = make([]*runtimeapi.PodSandboxStatus, len(status.SandboxStatuses))
 	for i, s := range status.SandboxStatuses {
 		if s != nil {
-			was.SandboxStatuses[i], _ = proto.Clone(s).(*runtimeapi.PodSandboxStatus)
+			was.SandboxStatuses[i] = crimessage.Clone(s)
 		}
 	}
 	t.keep(what, func() bool { return sameStatus(status, &was) })
@@ -460,7 +460,7 @@ func sameStatus(a, b *pleg.PodStatus) bool {
 	return a.ID == b.ID && a.Name == b.Name && a.Namespace == b.Namespace && slices.Equal(a.IPs, b.IPs) &&
 		slices.EqualFunc(a.ContainerStatuses, b.ContainerStatuses, sameContainerStatus) &&
 		slices.EqualFunc(a.SandboxStatuses, b.SandboxStatuses,
-			func(a, b *runtimeapi.PodSandboxStatus) bool { return proto.Equal(a, b) })
+			func(a, b *runtimeapi.PodSandboxStatus) bool { return crimessage.Equal(a, b) })
 }
 
 // sameContainerStatus compares everything except Source and protobuf messages, whose

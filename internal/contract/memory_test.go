@@ -34,7 +34,8 @@ type churning struct {
 
 func newChurning(pods ...*pleg.Pod) *churning {
 	c := &churning{pods: make(map[types.UID]*pleg.Pod), broken: func(types.UID) bool { return false }}
-	c.observe.Store(new(func(pleg.ContainerEvent) {}))
+	ignore := func(pleg.ContainerEvent) {}
+	c.observe.Store(&ignore)
 	for _, p := range pods {
 		c.pods[p.ID] = p
 	}

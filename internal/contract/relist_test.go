@@ -131,7 +131,8 @@ func (f *flapping) WatchContainerEvents(
 func TestRelistEndsBesideEndlessConflicts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &flapping{}
-		f.observe.Store(new(func(pleg.ContainerEvent) {}))
+		ignore := func(pleg.ContainerEvent) {}
+		f.observe.Store(&ignore)
 		n := newNodeOf(t, func(*plegtest.Runtime) pleg.Runtime { return f })
 		n.start()
 		time.Sleep(5500 * time.Millisecond)

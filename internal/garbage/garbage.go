@@ -3,7 +3,6 @@
 package garbage
 
 import (
-	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -17,22 +16,14 @@ type item struct {
 }
 
 // itemsOf returns the items of an answer of the CRI server.
-func itemsOf(answer proto.Message) []item {
+func itemsOf(answer any) []item {
 	var items []item
 	switch a := answer.(type) {
 	case *runtimeapi.ListPodSandboxResponse:
 		for _, s := range a.Items {
 			items = append(items, sandboxItem(s))
 		}
-	case *runtimeapi.StreamPodSandboxesResponse:
-		for _, s := range a.PodSandboxes {
-			items = append(items, sandboxItem(s))
-		}
 	case *runtimeapi.ListContainersResponse:
-		for _, c := range a.Containers {
-			items = append(items, containerItem(c))
-		}
-	case *runtimeapi.StreamContainersResponse:
 		for _, c := range a.Containers {
 			items = append(items, containerItem(c))
 		}
@@ -93,7 +84,7 @@ func containerStatusItem(c *runtimeapi.ContainerStatus) item {
 }
 
 // NilMetadata is an Edit that removes the metadata of every sandbox and container.
-func NilMetadata(answer proto.Message) {
+func NilMetadata(answer any) {
 	for _, i := range itemsOf(answer) {
 		if i.unname != nil {
 			i.unname()
@@ -102,14 +93,14 @@ func NilMetadata(answer proto.Message) {
 }
 
 // EmptyIDs is an Edit that clears the ID of every sandbox and container.
-func EmptyIDs(answer proto.Message) {
+func EmptyIDs(answer any) {
 	for _, i := range itemsOf(answer) {
 		*i.id = ""
 	}
 }
 
 // DuplicateIDs is an Edit that gives every item of the answer the ID of the first.
-func DuplicateIDs(answer proto.Message) {
+func DuplicateIDs(answer any) {
 	items := itemsOf(answer)
 	for _, i := range items {
 		*i.id = *items[0].id
@@ -118,7 +109,7 @@ func DuplicateIDs(answer proto.Message) {
 
 // UnknownStates is an Edit that sets the state of every sandbox and container to a value
 // that the API does not have.
-func UnknownStates(answer proto.Message) {
+func UnknownStates(answer any) {
 	for _, i := range itemsOf(answer) {
 		if i.state != nil {
 			i.state(77)
@@ -127,7 +118,7 @@ func UnknownStates(answer proto.Message) {
 }
 
 // MissingLabels is an Edit that removes all labels, the kubelet's included.
-func MissingLabels(answer proto.Message) {
+func MissingLabels(answer any) {
 	for _, i := range itemsOf(answer) {
 		if i.labels != nil {
 			*i.labels = nil
@@ -136,7 +127,7 @@ func MissingLabels(answer proto.Message) {
 }
 
 // NegativeTimes is an Edit that sets every time to a time before 1970.
-func NegativeTimes(answer proto.Message) {
+func NegativeTimes(answer any) {
 	for _, i := range itemsOf(answer) {
 		if i.setTimes != nil {
 			i.setTimes(-1)
@@ -145,7 +136,7 @@ func NegativeTimes(answer proto.Message) {
 }
 
 // NilStatus is an Edit that removes the status from a status answer or an event.
-func NilStatus(answer proto.Message) {
+func NilStatus(answer any) {
 	switch a := answer.(type) {
 	case *runtimeapi.PodSandboxStatusResponse:
 		a.Status = nil

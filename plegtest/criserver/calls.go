@@ -169,7 +169,12 @@ func (s *Server) interceptStream(srv any, stream grpc.ServerStream, info *grpc.S
 	if err != nil {
 		return err
 	}
-	err = handler(srv, &guardedStream{ServerStream: stream, guard: s.guard, method: method})
+	guarded := &guardedStream{ServerStream: stream, guard: s.guard, method: method}
+	if list := streams[method]; list != nil {
+		err = list(s, guarded)
+	} else {
+		err = handler(srv, guarded)
+	}
 	if errors.Is(err, errStreamEnds) {
 		return nil
 	}

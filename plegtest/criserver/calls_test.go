@@ -9,7 +9,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	testingclock "k8s.io/utils/clock/testing"
 
@@ -109,7 +108,7 @@ func TestServerGarbage(t *testing.T) {
 	id := must[string](t)(s.RunContainer(a, criserver.ContainerConfig{}))
 	must[string](t)(s.RunContainer(a, criserver.ContainerConfig{}))
 	edits := map[string]struct {
-		edit  func(proto.Message)
+		edit  func(any)
 		shows func(*runtimeapi.Container) bool
 	}{
 		"NilMetadata": {garbage.NilMetadata,

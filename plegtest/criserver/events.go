@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -362,7 +361,7 @@ func (h *eventHub) stop() {
 	}
 }
 
-type eventStream = grpc.ServerStreamingServer[runtimeapi.ContainerEventResponse]
+type eventStream = runtimeapi.RuntimeService_GetContainerEventsServer
 
 // serve is one call of GetContainerEvents.
 func (h *eventHub) serve(stream eventStream) error {

@@ -2,7 +2,6 @@ package criserver
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -10,8 +9,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
-	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/kubepleg/pleg/internal/crimessage"
 )
 
 // Fault is a fault that RPCs to the CRI server run into. Its effects happen in the
@@ -40,8 +40,10 @@ type Fault struct {
 	Cut bool
 	// Err fails the call; see package google.golang.org/grpc/status.
 	Err error
-	// Edit modifies the answer, or each message of a stream, to make it bad data.
-	Edit func(answer proto.Message)
+	// Edit modifies the answer, or each message of a stream, to make it bad data. The
+	// messages of a streamed list are those of the plain one, such as
+	// *runtimeapi.ListContainersResponse.
+	Edit func(answer any)
 	// Padding adds this many bytes to the encoded answer, in an unknown field. With
 	// 16 MiB the answer is larger than clients accept.
 	Padding int
@@ -148,8 +150,8 @@ func (f *injectedFault) end(g *callGuard) error {
 // spoil returns what the server sends in place of an answer.
 func (f *injectedFault) spoil(answer any) (any, error) {
 	if f.Edit != nil {
-		if m, ok := answer.(proto.Message); ok {
-			m = proto.Clone(m)
+		if m, ok := answer.(crimessage.Message); ok {
+			m = crimessage.Clone(m)
 			f.Edit(m)
 			answer = m
 		}
@@ -186,14 +188,10 @@ func namesInWriting(req any, object string) bool {
 }
 
 func encode(answer any) ([]byte, error) {
-	switch a := answer.(type) {
-	case rawMessage:
-		return a, nil
-	case proto.Message:
-		return proto.Marshal(a)
-	default:
-		return nil, fmt.Errorf("cannot encode a %T", answer)
+	if raw, ok := answer.(rawMessage); ok {
+		return raw, nil
 	}
+	return crimessage.Marshal(answer)
 }
 
 // paddingField is a field number that no message of the CRI has.

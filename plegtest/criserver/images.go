@@ -47,5 +47,5 @@ func (c *images) PullImage(_ context.Context,
 }
 
 func imageOf(name string) *runtimeapi.Image {
-	return &runtimeapi.Image{Id: name, RepoTags: []string{name}, Size: 1}
+	return &runtimeapi.Image{Id: name, RepoTags: []string{name}}
 }

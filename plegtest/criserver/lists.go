@@ -3,8 +3,9 @@ package criserver
 import (
 	"fmt"
 
-	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/kubepleg/pleg/internal/crimessage"
 )
 
 // listSandboxes lists the sandboxes that the filter selects, in random order.
@@ -56,21 +57,22 @@ func selects(selector, labels map[string]string) bool {
 func (n *node) encodedList(req any) ([]byte, error) {
 	var (
 		kept *[]byte
-		list func() proto.Message
+		list func() any
 	)
 	switch r := req.(type) {
 	case *runtimeapi.ListPodSandboxRequest:
-		if proto.Size(r.GetFilter()) > 0 {
+		if f := r.GetFilter(); f.GetId() != "" || f.GetState() != nil || len(f.GetLabelSelector()) > 0 {
 			return nil, nil
 		}
 		kept = &n.encodedSandboxes
-		list = func() proto.Message { return &runtimeapi.ListPodSandboxResponse{Items: n.listSandboxes(nil)} }
+		list = func() any { return &runtimeapi.ListPodSandboxResponse{Items: n.listSandboxes(nil)} }
 	case *runtimeapi.ListContainersRequest:
-		if proto.Size(r.GetFilter()) > 0 {
+		if f := r.GetFilter(); f.GetId() != "" || f.GetPodSandboxId() != "" || f.GetState() != nil ||
+			len(f.GetLabelSelector()) > 0 {
 			return nil, nil
 		}
 		kept = &n.encodedContainers
-		list = func() proto.Message {
+		list = func() any {
 			return &runtimeapi.ListContainersResponse{Containers: n.listContainers(nil)}
 		}
 	default:
@@ -86,11 +88,11 @@ func (n *node) encodedList(req any) ([]byte, error) {
 }
 
 // encodeList encodes a list, and keeps the result unless the node changed meanwhile.
-func (n *node) encodeList(kept *[]byte, list func() proto.Message) ([]byte, error) {
+func (n *node) encodeList(kept *[]byte, list func() any) ([]byte, error) {
 	n.mu.Lock()
 	changes := n.changes
 	n.mu.Unlock()
-	encoded, err := proto.Marshal(list())
+	encoded, err := crimessage.Marshal(list())
 	if err != nil {
 		return nil, fmt.Errorf("encoding a list: %w", err)
 	}

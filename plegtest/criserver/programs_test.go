@@ -79,11 +79,16 @@ func (w *writer) sandbox(uid string) string {
 	return r.PodSandboxId
 }
 
+// setBytes sets a value that is a string before cri-api 0.34, and bytes since.
+func setBytes[T string | []byte](value *T, to string) { *value = T(to) }
+
 func createRequest(sandbox, image string, args ...string) *runtimeapi.CreateContainerRequest {
+	mode := &runtimeapi.KeyValue{Key: "MODE"}
+	setBytes(&mode.Value, "test")
 	return &runtimeapi.CreateContainerRequest{PodSandboxId: sandbox, Config: &runtimeapi.ContainerConfig{
 		Metadata: &runtimeapi.ContainerMetadata{Name: "app", Attempt: 3},
 		Image:    &runtimeapi.ImageSpec{Image: image}, Args: args,
-		Envs: []*runtimeapi.KeyValue{{Key: "MODE", Value: []byte("test")}},
+		Envs: []*runtimeapi.KeyValue{mode},
 	}}
 }
 

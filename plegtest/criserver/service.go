@@ -48,28 +48,34 @@ func (c *service) ListContainers(_ context.Context,
 	return &runtimeapi.ListContainersResponse{Containers: c.s.node.listContainers(req.GetFilter())}, nil
 }
 
-func (c *service) StreamPodSandboxes(req *runtimeapi.StreamPodSandboxesRequest,
-	stream grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxesResponse]) error {
-	if !c.s.cfg.streamingLists {
-		return status.Error(codes.Unimplemented,
-			"unknown method StreamPodSandboxes for service runtime.v1.RuntimeService")
-	}
-	for batch := range slices.Chunk(c.s.node.listSandboxes(req.GetFilter()), c.s.cfg.own.ListBatch) {
-		if err := stream.Send(&runtimeapi.StreamPodSandboxesResponse{PodSandboxes: batch}); err != nil {
-			return err
-		}
-	}
-	return nil
+// streams are the streaming lists. cri-api has them since 0.36; with an older one they are
+// methods that gRPC does not know. Their messages are encoded as those of the plain lists.
+var streams = map[string]func(*Server, grpc.ServerStream) error{
+	"StreamPodSandboxes": func(s *Server, stream grpc.ServerStream) error {
+		var req runtimeapi.ListPodSandboxRequest
+		return streamList(s, stream, "StreamPodSandboxes", &req,
+			func() []*runtimeapi.PodSandbox { return s.node.listSandboxes(req.GetFilter()) },
+			func(batch []*runtimeapi.PodSandbox) any { return &runtimeapi.ListPodSandboxResponse{Items: batch} })
+	},
+	"StreamContainers": func(s *Server, stream grpc.ServerStream) error {
+		var req runtimeapi.ListContainersRequest
+		return streamList(s, stream, "StreamContainers", &req,
+			func() []*runtimeapi.Container { return s.node.listContainers(req.GetFilter()) },
+			func(batch []*runtimeapi.Container) any { return &runtimeapi.ListContainersResponse{Containers: batch} })
+	},
 }
 
-func (c *service) StreamContainers(req *runtimeapi.StreamContainersRequest,
-	stream grpc.ServerStreamingServer[runtimeapi.StreamContainersResponse]) error {
-	if !c.s.cfg.streamingLists {
-		return status.Error(codes.Unimplemented,
-			"unknown method StreamContainers for service runtime.v1.RuntimeService")
+// streamList is one call of a streaming list.
+func streamList[T any](s *Server, stream grpc.ServerStream, method string, req any, list func() []T,
+	answer func([]T) any) error {
+	if err := stream.RecvMsg(req); err != nil {
+		return err
 	}
-	for batch := range slices.Chunk(c.s.node.listContainers(req.GetFilter()), c.s.cfg.own.ListBatch) {
-		if err := stream.Send(&runtimeapi.StreamContainersResponse{Containers: batch}); err != nil {
+	if !s.cfg.streamingLists {
+		return status.Errorf(codes.Unimplemented, "unknown method %s for service runtime.v1.RuntimeService", method)
+	}
+	for batch := range slices.Chunk(list(), s.cfg.own.ListBatch) {
+		if err := stream.SendMsg(answer(batch)); err != nil {
 			return err
 		}
 	}
@@ -111,7 +117,6 @@ func (c *service) ContainerStatus(_ context.Context,
 	return resp, nil
 }
 
-func (c *service) GetContainerEvents(_ *runtimeapi.GetEventsRequest,
-	stream grpc.ServerStreamingServer[runtimeapi.ContainerEventResponse]) error {
+func (c *service) GetContainerEvents(_ *runtimeapi.GetEventsRequest, stream eventStream) error {
 	return c.s.hub.serve(stream)
 }

@@ -14,7 +14,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"google.golang.org/protobuf/proto"
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -118,7 +117,7 @@ func TestOrphanWithBadName(t *testing.T) {
 
 // Whatever a runtime answers for a while, the agent lives, and runs the pod once the answers are good again.
 func TestRuntimeAnswersGarbage(t *testing.T) {
-	negativeRestarts := func(answer proto.Message) {
+	negativeRestarts := func(answer any) {
 		if r, ok := answer.(*runtimeapi.ContainerStatusResponse); ok && r.Status != nil {
 			r.Status.Annotations["io.kubernetes.container.restartCount"] = "-7"
 		}
@@ -235,7 +234,7 @@ func TestLateReason(t *testing.T) {
 		n.kill("c")
 		n.wait(time.Second)
 		n.want("a", "Failed; c 0 Error(137)")
-		heal := n.server.Inject(criserver.Fault{Method: "ContainerStatus", Edit: func(answer proto.Message) {
+		heal := n.server.Inject(criserver.Fault{Method: "ContainerStatus", Edit: func(answer any) {
 			answer.(*runtimeapi.ContainerStatusResponse).Status.Reason = "OOMKilled"
 		}})
 		n.wait(2 * time.Second)
@@ -255,7 +254,7 @@ func TestLateReason(t *testing.T) {
 func TestRuntimeNotReady(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		n.run(time.Second, n.pod("a", always))
-		heal := n.server.Inject(criserver.Fault{Method: "Status", Edit: func(answer proto.Message) {
+		heal := n.server.Inject(criserver.Fault{Method: "Status", Edit: func(answer any) {
 			for _, c := range answer.(*runtimeapi.StatusResponse).Status.Conditions {
 				c.Status, c.Reason, c.Message = false, "Broken", "the shim is gone"
 			}

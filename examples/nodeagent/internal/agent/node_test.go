@@ -19,7 +19,6 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/test/bufconn"
 	v1 "k8s.io/api/core/v1"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/kubepleg/pleg/cri"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/manifest"
@@ -109,7 +108,7 @@ func (n *node) start() {
 	logger := funcr.New(func(_, text string) { n.t.Log(time.Now().Format("04:05.000"), text) },
 		funcr.Options{Verbosity: 1})
 	n.agent = New(Config{
-		Reader: cri.NewRuntime(runtimeapi.NewRuntimeServiceClient(n.conn), cri.WithLogger(logger)),
+		Reader: cri.NewRuntime(n.conn, cri.WithLogger(logger)),
 		NodeIP: "192.0.2.1", Runtime: runtime.New(n.conn, n.dir, ""),
 		Sink: n.sink, Adopted: adopted, Registry: n.registry, Logger: logger,
 	})

@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/kubepleg/pleg/internal/garbage"
@@ -220,7 +219,7 @@ func TestSandboxDies(t *testing.T) {
 // A sandbox that never gets its address is replaced with back-off.
 func TestSandboxWithoutAddress(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
-		n.server.Inject(criserver.Fault{Method: "PodSandboxStatus", Times: 300, Edit: func(answer proto.Message) {
+		n.server.Inject(criserver.Fault{Method: "PodSandboxStatus", Times: 300, Edit: func(answer any) {
 			answer.(*runtimeapi.PodSandboxStatusResponse).Status.Network = nil
 		}})
 		n.run(time.Minute, n.pod("a", always))

@@ -20,10 +20,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/status"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/clock"
 
 	"github.com/kubepleg/pleg"
@@ -170,32 +167,13 @@ func connectGenerated(_ context.Context, endpoint string) (*cri.Runtime, func(),
 	if err != nil {
 		return nil, nil, err
 	}
-	client := generatedLists{runtimeapi.NewRuntimeServiceClient(conn)}
-	return cri.NewRuntime(client, cri.WithPlainLists()), func() { conn.Close() }, nil
+	return cri.NewRuntime(generatedLists{conn}, cri.WithPlainLists()), func() { conn.Close() }, nil
 }
 
-// generatedLists is a client that drops the options of list calls, and with them
-// the adapter's own decoding.
-type generatedLists struct {
-	runtimeapi.RuntimeServiceClient
-}
+// generatedLists is a connection that drops the options of calls, and with them the
+// adapter's own decoding.
+type generatedLists struct{ *grpc.ClientConn }
 
-func (c generatedLists) ListPodSandbox(ctx context.Context, in *runtimeapi.ListPodSandboxRequest,
-	_ ...grpc.CallOption) (*runtimeapi.ListPodSandboxResponse, error) {
-	return c.RuntimeServiceClient.ListPodSandbox(ctx, in)
-}
-
-func (c generatedLists) ListContainers(ctx context.Context, in *runtimeapi.ListContainersRequest,
-	_ ...grpc.CallOption) (*runtimeapi.ListContainersResponse, error) {
-	return c.RuntimeServiceClient.ListContainers(ctx, in)
-}
-
-func (c generatedLists) StreamPodSandboxes(context.Context, *runtimeapi.StreamPodSandboxesRequest,
-	...grpc.CallOption) (grpc.ServerStreamingClient[runtimeapi.StreamPodSandboxesResponse], error) {
-	return nil, status.Error(codes.Unimplemented, "not with generated decoding")
-}
-
-func (c generatedLists) StreamContainers(context.Context, *runtimeapi.StreamContainersRequest,
-	...grpc.CallOption) (grpc.ServerStreamingClient[runtimeapi.StreamContainersResponse], error) {
-	return nil, status.Error(codes.Unimplemented, "not with generated decoding")
+func (c generatedLists) Invoke(ctx context.Context, method string, request, reply any, _ ...grpc.CallOption) error {
+	return c.ClientConn.Invoke(ctx, method, request, reply)
 }
