@@ -106,8 +106,8 @@ func start(t *testing.T, runtime kubecontainer.Runtime) *GenericPLEG {
 	g := NewGenericPLEG(klog.Background(), runtime, make(chan *PodLifecycleEvent, 10),
 		&RelistDuration{RelistPeriod: time.Hour, RelistThreshold: 3 * time.Hour}, kubecontainer.NewCache(),
 		clock.RealClock{}).(*GenericPLEG)
-	g.Start(t.Context())
-	g.Start(t.Context()) // the kubelet starts the generator twice under the gate EventedPLEG
+	g.Start()
+	g.Start() // the kubelet starts the generator twice under the gate EventedPLEG
 	synctest.Wait()
 	return g
 }
@@ -201,12 +201,12 @@ func TestSteppedRelistDelivers(t *testing.T) {
 		clock.RealClock{}).(*GenericPLEG)
 	for _, state := range []kubecontainer.State{kubecontainer.ContainerStateRunning, kubecontainer.ContainerStateExited} {
 		runtime.set(state)
-		_ = g.Relist(t.Context())
+		g.Relist()
 	}
 	if got := <-g.Watch(); got.Type != "ContainerStarted" {
 		t.Errorf("the first event is %v", got)
 	}
-	_ = g.Relist(t.Context())
+	g.Relist()
 	if got := <-g.Watch(); got.Type != "ContainerDied" {
 		t.Errorf("the second event is %v", got)
 	}
