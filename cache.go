@@ -111,7 +111,7 @@ type cacheEntry struct {
 	status *PodStatus
 	keys   []indexKey // of status
 	err    error
-	// stored is the stamp of the list that the inspection was made for.
+	// stored is how fresh the status was when it was stored.
 	stored time.Time
 	// observed is the newest stamp that the pod itself was confirmed with; never before
 	// stored.

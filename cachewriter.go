@@ -111,7 +111,7 @@ func (w *cacheWriter) freshen(rec *podRecord) {
 	w.holdOrRelease(rec)
 }
 
-// holdOrRelease holds a pod that is dirty or unconfirmed, and no other.
+// holdOrRelease holds a pod that is dirty or of which lists conflict, and no other.
 func (w *cacheWriter) holdOrRelease(rec *podRecord) {
 	if rec.isHeld() {
 		w.held[rec.uid] = rec

@@ -13,15 +13,17 @@ import (
 type exit struct {
 	// counted: the death is in pleg_container_exits_total, or is from before the first list.
 	counted bool
-	// ahead: no list has shown it. since is when it was seen, by the clock.
-	ahead bool
-	since time.Time
+	// aheadSince is when it was seen, by the clock, while no list has shown it; else zero.
+	aheadSince time.Time
 }
+
+// ahead reports whether no list has shown the exit.
+func (e exit) ahead() bool { return !e.aheadSince.IsZero() }
 
 // setExit notes what is known of a container.
 func (r *podRecords) setExit(rec *podRecord, id string, e exit) {
 	put(&rec.exits, id, e)
-	if e.ahead {
+	if e.ahead() {
 		put(&r.ahead, rec.uid, rec)
 	}
 }
@@ -36,10 +38,10 @@ func (r *podRecords) unconfirmedExits() (exits []UnconfirmedExit) {
 			continue
 		}
 		for _, s := range rec.publication.seen {
-			if e := rec.exits[s.ID.ID]; e.ahead && s.Unconfirmed {
+			if e := rec.exits[s.ID.ID]; e.ahead() && s.Unconfirmed {
 				exits = append(exits, UnconfirmedExit{
 					PodUID: uid, Namespace: rec.pod.Namespace, Name: rec.pod.Name,
-					Container: s.Name, ContainerID: s.ID.ID, ExitCode: s.ExitCode, Since: e.since,
+					Container: s.Name, ContainerID: s.ID.ID, ExitCode: s.ExitCode, Since: e.aheadSince,
 				})
 			}
 		}
@@ -50,7 +52,7 @@ func (r *podRecords) unconfirmedExits() (exits []UnconfirmedExit) {
 // hasExitsAhead reports whether a container is known to have exited that no list shows so.
 func (rec *podRecord) hasExitsAhead() bool {
 	for _, e := range rec.exits {
-		if e.ahead {
+		if e.ahead() {
 			return true
 		}
 	}
@@ -63,7 +65,7 @@ func (rec *podRecord) withExits(pod *Pod) *Pod {
 	if pod == nil || !rec.hasExitsAhead() {
 		return pod
 	}
-	return withExited(pod, func(id string) bool { return rec.exits[id].ahead })
+	return withExited(pod, func(id string) bool { return rec.exits[id].ahead() })
 }
 
 // withExited returns a pod, or a copy in which some of its containers have exited.
@@ -88,7 +90,7 @@ func withExited(pod *Pod, exited func(id string) bool) *Pod {
 // catchUp notes that a list of a pod is believed or confirms the record: the exits that it shows are
 // not ahead of the lists any more. It reports whether there is one, and whether the runtime's status
 // of one is to be had yet.
-func (rec *podRecord) catchUp(listed *Pod) (caughtUp, unconfirmed bool) {
+func (rec *podRecord) catchUp(listed *Pod) (caughtUp, statusDue bool) {
 	if !rec.hasExitsAhead() {
 		return false, false
 	}
@@ -102,19 +104,19 @@ func (rec *podRecord) catchUp(listed *Pod) (caughtUp, unconfirmed bool) {
 	statuses := statusFinderIn(rec.publication.seen)
 	for id, e := range rec.exits {
 		c := containers.at(0, id)
-		if !e.ahead || c != nil && c.State != ContainerStateExited {
+		if !e.ahead() || c != nil && c.State != ContainerStateExited {
 			continue
 		}
 		if c == nil && before.at(0, id) == nil { // no list has ever shown it: it may be from long ago
 			delete(rec.exits, id)
 			continue
 		}
-		e.ahead = false
+		e.aheadSince = time.Time{}
 		rec.exits[id] = e
 		s := statuses.at(0, id)
-		caughtUp, unconfirmed = true, unconfirmed || c != nil && s != nil && s.Unconfirmed
+		caughtUp, statusDue = true, statusDue || c != nil && s != nil && s.Unconfirmed
 	}
-	return caughtUp, unconfirmed
+	return caughtUp, statusDue
 }
 
 // asListed returns the pod as the lists have shown it, without the exits that are ahead of them.
@@ -172,7 +174,7 @@ func (r *podRecords) adopt(rec *podRecord, listed *Pod) {
 		}
 		delete(r.strangers, c.ID.ID)
 		if _, known := rec.exits[c.ID.ID]; !known && c.State != ContainerStateExited {
-			r.setExit(rec, c.ID.ID, exit{ahead: true, since: e.at})
+			r.setExit(rec, c.ID.ID, exit{aheadSince: e.at})
 			rec.publication.amend(exitStatus(nil, c, e.ContainerExit, e.at))
 		}
 	}

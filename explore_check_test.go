@@ -425,7 +425,7 @@ func (w *world) unrest() string {
 		what string
 	}{
 		{len(r.cache.held) > 0, "a pod is held"},
-		{len(r.publisher.syncing) > 0, "a PodSync is due"},
+		{len(syncing(r)) > 0, "a PodSync is due"},
 		{len(r.failing.byUID) > 0, "a pod is failing"},
 		{len(r.relists.waiting)+len(r.relists.attached)+len(r.relists.incomplete) > 0, "a relist is open"},
 		{len(r.records.byUID) != r.records.present, "an absent pod is remembered"},
@@ -456,7 +456,7 @@ func (w *world) unrestOf(p int, hinted bool) string {
 	switch {
 	case err != nil:
 		return fmt.Sprintf("the cache has an error of %s", uid)
-	case rec != nil && (rec.dirty || rec.failures > 0 || rec.unconfirmed):
+	case rec != nil && (rec.dirty || rec.failures > 0 || rec.conflicted()):
 		return fmt.Sprintf("%s is dirty, failed or unconfirmed", uid)
 	case shownBy(status) != want:
 		return fmt.Sprintf("the cache shows %v of %s, which is %v", shownBy(status), uid, want)
@@ -489,7 +489,7 @@ func (w *world) String() string {
 				is   bool
 				name string
 			}{
-				{rec.dirty, "dirty"}, {rec.failures > 0, "failed"}, {rec.unconfirmed, "unconfirmed"},
+				{rec.dirty, "dirty"}, {rec.failures > 0, "failed"}, {rec.conflicted(), "conflicted"},
 				{rec.inspection.call != nil && rec.supersedes(&rec.inspection), "superseded"},
 				{w.r.sched.InspectionWanted(uid), "inspect"},
 			} {

@@ -53,7 +53,7 @@ var classesOf = map[string]class{
 	"update.listedAt": leftOut, "update.cause": leftOut,
 	// What is Initial, the statuses of events and the count of exits are not checked here.
 	"update.initial": leftOut, "publication.initial": leftOut,
-	"update.statuses": leftOut, "exit.counted": leftOut, "exit.since": leftOut, "stranger.at": leftOut,
+	"update.statuses": leftOut, "exit.counted": leftOut, "exit.aheadSince": notZero, "stranger.at": leftOut,
 	"ContainerExit.FinishedAt": leftOut,
 	"cacheWriter.cache":        leftOut, "cacheWriter.podCache": leftOut,
 	"cacheWriter.records": leftOut,
@@ -127,7 +127,6 @@ func (f *printer) print(w *world) fingerprint {
 		f.value(reflect.ValueOf(rec), plain)
 	}
 	f.relists()
-	f.keys(slices.Sorted(maps.Keys(r.publisher.syncing)))
 	f.cache()
 	f.world()
 	return f.hash()

@@ -74,56 +74,66 @@ func (r *reconciler) completeInspection(res *result) {
 	r.failing.update(rec)
 }
 
+// answer is what an inspection of a pod that is present has returned.
+type answer struct {
+	inspection
+	status *PodStatus // the generator's own copy
+	err    error
+	// lags: a list has shown an exit that the status does not know of. amends: code or reason of
+	// one are others than was known.
+	lags, amends bool
+}
+
 // inspected acts on the status, or the error, of a pod that is present.
 func (r *reconciler) inspected(rec *podRecord, insp inspection, res *result) {
-	status, err := res.status, res.err
-	if err == nil {
-		status, err = validStatus(status, insp.snapshot.pod, r.badData)
+	a := &answer{inspection: insp, err: res.err}
+	if a.err == nil {
+		a.status, a.err = validStatus(res.status, insp.snapshot.pod, r.badData)
 	}
-	if err == nil {
+	if a.err == nil {
 		r.sched.InspectionSucceeded()
 		r.health.lastInspection = r.sched.Now()
 		if r.sched.FullListHangs() {
 			put(&r.answered, rec.uid, struct{}{})
 		}
-		r.takeExits(rec, &insp, status)
-		r.noteEnds(rec, &insp, status)
-		rec.publication.see(status, rec.pod, insp.snapshot.pod)
+		r.takeExits(rec, a)
+		r.noteEnds(rec, a)
+		rec.publication.see(a.status, rec.pod, a.snapshot.pod)
 	}
 	switch {
-	case rec.supersedes(&insp):
-		r.storeOlder(rec, insp, status, err)
+	case rec.supersedes(&a.inspection):
+		r.storeOlder(rec, a)
 		r.sched.Inspect(rec.uid)
-	case err != nil:
-		r.inspectionFailed(rec, insp.snapshot.syncs, err)
-	case !insp.lags && agrees(rec.pod, status):
-		r.storeAgreeing(rec, insp, status)
+	case a.err != nil:
+		r.inspectionFailed(rec, a.snapshot.syncs, a.err)
+	case !a.lags && agrees(rec.pod, a.status):
+		r.storeAgreeing(rec, a)
 	default:
-		r.contradicted(rec, insp, status)
+		r.contradicted(rec, a)
 	}
-	if err == nil {
-		r.tellExits(rec, status.ContainerStatuses, insp.snapshot.cause)
+	if a.err == nil {
+		r.tellExits(rec, a.status.ContainerStatuses, a.snapshot.cause)
 	}
 }
 
 // storeAgreeing stores a status that agrees with the record: the pod is as fresh as its
 // newest list. An inspection that was to begin tells the same, unless a PodSync was
 // requested since this one began.
-func (r *reconciler) storeAgreeing(rec *podRecord, insp inspection, status *PodStatus) {
+func (r *reconciler) storeAgreeing(rec *podRecord, a *answer) {
 	rec.dirty = false
-	r.sched.InspectionAgreed(rec.uid, rec.publication.syncsRequested != insp.snapshot.syncs)
-	recovered := r.store(rec, status, nil, insp.stamp, r.records.listedStamp(rec))
+	r.sched.InspectionAgreed(rec.uid, rec.publication.syncsRequested != a.snapshot.syncs)
+	recovered := r.store(rec, a.status, nil, a.stamp, r.records.listedStamp(rec))
 	r.cache.holdOrRelease(rec)
-	r.publisher.publish(rec, insp.snapshot, recovered || insp.amends)
+	r.publisher.publish(rec, a.snapshot, recovered || a.amends)
 }
 
 // contradicted: a status differs from the present record. Either may be older: the pod is
 // as fresh as the list that the inspection was made for, and is listed again: after a
 // back-off, or at once if the status is too old to be stored.
-func (r *reconciler) contradicted(rec *podRecord, insp inspection, status *PodStatus) {
+func (r *reconciler) contradicted(rec *podRecord, a *answer) {
 	rec.markDirty(r.records.listedStamp(rec))
 	r.cache.holdOrRelease(rec)
-	switch stored := r.storeOlder(rec, insp, status, nil); {
+	switch stored := r.storeOlder(rec, a); {
 	case r.sched.InspectionWanted(rec.uid):
 	case stored:
 		r.sched.Retry(rec.uid)
@@ -132,23 +142,24 @@ func (r *reconciler) contradicted(rec *podRecord, insp inspection, status *PodSt
 	}
 }
 
-// storeOlder stores and publishes a result that is not of the present record, so that a pod
-// which keeps changing is delivered too; the pod stays dirty. If what the cache holds is newer
-// it does nothing, and reports so.
-func (r *reconciler) storeOlder(rec *podRecord, insp inspection, status *PodStatus, err error) (stored bool) {
-	if rec.observed.After(insp.stamp) {
-		if insp.amends { // the next inspection tells
-			r.publisher.requestSync(rec)
+// storeOlder stores and publishes a result of a superseded inspection, or one that contradicts the
+// record, as of the list that it was made for, so that a pod which keeps changing is delivered too;
+// the pod stays dirty. If what the cache holds is newer it does nothing, and reports so.
+func (r *reconciler) storeOlder(rec *podRecord, a *answer) (stored bool) {
+	if rec.observed.After(a.stamp) {
+		if a.amends { // the next inspection tells
+			rec.publication.requestSync()
 		}
 		return false
 	}
-	rec.observed = insp.stamp
-	recovered := r.store(rec, status, err, insp.stamp, insp.stamp)
-	r.publisher.publish(rec, insp.snapshot, recovered || insp.amends)
+	rec.observed = a.stamp
+	recovered := r.store(rec, a.status, a.err, a.stamp, a.stamp)
+	r.publisher.publish(rec, a.snapshot, recovered || a.amends)
 	return true
 }
 
-// inspectionLate logs an inspection that is slow; one that is dead has failed.
+// inspectionLate logs an inspection that is slow; one that is dead has failed. A pod that has not
+// changed stays as fresh as its lists until then.
 func (r *reconciler) inspectionLate(late schedule.LateCall) {
 	rec := r.records.byUID[late.UID]
 	switch {

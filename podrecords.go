@@ -30,18 +30,20 @@ type podRecord struct {
 	overlapTo uint64
 	// shownIn is the number of the last full list that showed the pod.
 	shownIn uint64
-	// unconfirmed: a list that began later and overlapped differs from the record, and no
-	// list has been believed or has confirmed the record since.
-	unconfirmed bool
-	// pod is listed without its bad data, and with the sandboxes unknown that are being made;
-	// the same pointer when it has neither.
+	// frozenAt is set while lists conflict: a list that began later and overlapped differs from the
+	// record, and no list has been believed or has confirmed the record since. It is the newest
+	// list that showed the record before that; zero while none conflict.
+	frozenAt stamp
+	// pod is listed without its bad data, with the sandboxes unknown that are being made, and with
+	// the containers exited that are known to have (withExits); the same pointer without any of
+	// these.
 	pod *Pod
+	// exits are the containers that are known to have exited, by ID, whether lists show it or not,
+	// and those that are gone and whose end may still be seen.
+	exits map[string]exit
 	// own is the newest list of this pod alone that showed the record. See
 	// podRecords.listedStamp.
 	own stamp
-	// frozenAt is the newest list that showed the record before it was unconfirmed; zero if it
-	// is not.
-	frozenAt stamp
 
 	// What the cache has of it.
 
@@ -58,9 +60,6 @@ type podRecord struct {
 
 	inspection  inspection
 	publication publication
-	// exits are the containers that are known to have exited, by ID, and those that are gone and
-	// whose end may still be seen.
-	exits map[string]exit
 }
 
 // markDirty notes that the cache is not known to hold a status of the record, and how fresh
@@ -73,7 +72,10 @@ func (rec *podRecord) markDirty(at stamp) {
 
 // isHeld reports whether no full list makes the pod fresher: the cache is not known to hold a
 // status of the record, or lists conflict.
-func (rec *podRecord) isHeld() bool { return rec.dirty || rec.unconfirmed }
+func (rec *podRecord) isHeld() bool { return rec.dirty || rec.conflicted() }
+
+// conflicted reports whether lists conflict.
+func (rec *podRecord) conflicted() bool { return rec.frozenAt.Number > 0 }
 
 // isHealthy reports whether the cache has a good status of the record, and nothing is known
 // that says otherwise.
@@ -89,12 +91,8 @@ func (rec *podRecord) supersedes(insp *inspection) bool {
 // inspection is the inspection of a pod in flight.
 type inspection struct {
 	call     *schedule.Call // nil: none is
-	snapshot snapshot       // what it is made for, and is published with its status
+	snapshot snapshot       // what it is made for, with the exits seen since; published with its status
 	stamp    stamp          // of the newest list that showed the record then
-
-	// What its status says of exits, when it has returned. lags: a list has shown one that the
-	// status does not know of. amends: code or reason of one are others than was known.
-	lags, amends bool
 }
 
 // dead reports whether the inspection is past its deadline.
@@ -141,9 +139,9 @@ type comparison struct {
 	verdict verdict
 	// transitions are what happened to the pod's containers if it changed.
 	transitions []transition
-	// caughtUp: it shows an exit that was known before; unconfirmed: of one only an exit event has
+	// caughtUp: it shows an exit that was known before. statusDue: of one only an exit event has
 	// told how.
-	caughtUp, unconfirmed bool
+	caughtUp, statusDue bool
 }
 
 func newPodRecords() *podRecords {
@@ -182,7 +180,7 @@ func (r *podRecords) pods() Pods {
 
 // listedStamp returns the stamp of the newest list that showed the record.
 func (r *podRecords) listedStamp(rec *podRecord) stamp {
-	if rec.unconfirmed {
+	if rec.conflicted() {
 		return rec.frozenAt
 	}
 	return schedule.Later(rec.own, r.full)
@@ -214,17 +212,17 @@ func (r *podRecords) compare(rec *podRecord, listed *Pod, at, begun stamp, repor
 	r.scratch = appendTransitions(r.scratch[:0], rec.pod, pod)
 	same := len(r.scratch) == 0 && (pod == nil) == (rec.pod == nil)
 	if !believed && !same {
-		rec.frozenAt, rec.unconfirmed = newest, true
+		rec.frozenAt = newest
 		found.verdict = conflicting
 		return found
 	}
-	rec.frozenAt, rec.unconfirmed = stamp{}, false
-	found.caughtUp, found.unconfirmed = rec.catchUp(shows)
+	rec.frozenAt = stamp{}
+	found.caughtUp, found.statusDue = rec.catchUp(shows)
 	if believed {
 		rec.overlapTo = begun.Number
 		r.replace(rec, listed, pod)
 	}
-	if !same || found.unconfirmed {
+	if !same || found.statusDue {
 		rec.markDirty(newest)
 	}
 	found.verdict, found.transitions = confirmed, slices.Clone(r.scratch)
@@ -266,7 +264,7 @@ func (r *podRecords) compareAll(pods []*Pod, at, begun stamp, into []comparison,
 		}
 		rec.shownIn = at.Number
 		seen++
-		if rec.unconfirmed || exits && rec.hasExitsAhead() || rec.listed != listed && !r.shows(listed, rec) {
+		if rec.conflicted() || exits && rec.hasExitsAhead() || rec.listed != listed && !r.shows(listed, rec) {
 			all = r.appendCompared(all, rec, listed, at, begun, report)
 		} else {
 			rec.shownAgain(listed, at, begun)
@@ -311,9 +309,9 @@ func (rec *podRecord) shownAgain(listed *Pod, at, begun stamp) {
 func (r *podRecords) appendCompared(
 	all []comparison, rec *podRecord, listed *Pod, at, begun stamp, report reportBadData,
 ) []comparison {
-	wasUnconfirmed := rec.unconfirmed
+	wasConflicted := rec.conflicted()
 	found := r.compare(rec, listed, at, begun, report)
-	if found.verdict == ignored || found.verdict == confirmed && !wasUnconfirmed && !found.caughtUp {
+	if found.verdict == ignored || found.verdict == confirmed && !wasConflicted && !found.caughtUp {
 		return all
 	}
 	return append(all, found)
@@ -322,7 +320,7 @@ func (r *podRecords) appendCompared(
 // confirms reports whether the last full list, stamped at, confirms the record of a pod.
 func (r *podRecords) confirms(uid types.UID, at stamp) bool {
 	rec := r.byUID[uid]
-	return rec == nil || !rec.unconfirmed && !rec.own.After(at)
+	return rec == nil || !rec.conflicted() && !rec.own.After(at)
 }
 
 // recordAt returns the record at position i of the last full list if it is that of the

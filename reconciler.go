@@ -54,13 +54,11 @@ func newReconciler(cfg reconcilerConfig, now time.Time, cache Cache, updates *br
 	sched.Advance(now)
 	r := &reconciler{
 		cfg: cfg, sched: sched, records: records, cache: writer,
-		publisher: publisher{
-			updates: updates, syncing: make(map[types.UID]*podRecord),
-		},
-		metrics: m,
-		relists: relists{records: records, sched: sched},
-		failing: failingPods{sched: sched, byUID: make(map[types.UID]*podRecord)},
-		health:  healthState{lastInspection: now},
+		publisher: publisher{updates: updates},
+		metrics:   m,
+		relists:   relists{records: records, sched: sched},
+		failing:   failingPods{sched: sched, byUID: make(map[types.UID]*podRecord)},
+		health:    healthState{lastInspection: now},
 	}
 	writer.log, r.publisher.log, writer.badData = &r.out.log, &r.out.log, r.badData
 	return r
@@ -260,7 +258,7 @@ func (r *reconciler) reinspect(uid types.UID) {
 	if rec == nil || rec.pod == nil {
 		return
 	}
-	r.publisher.requestSync(rec)
+	rec.publication.requestSync()
 	r.sched.Inspect(uid)
 }
 

@@ -147,7 +147,7 @@ func (s *stepper) state() string {
 			text string
 			set  bool
 		}{
-			{"dirty", rec.dirty}, {"unconfirmed", rec.unconfirmed},
+			{"dirty", rec.dirty}, {"conflicted", rec.conflicted()},
 			{"owes a PodSync", rec.publication.syncsDelivered < rec.publication.syncsRequested},
 		} {
 			if flag.set {

@@ -235,36 +235,31 @@ type publisher struct {
 	log           *stepLog
 	now           time.Time // by the clock, at the present step
 	firstFullList stamp     // of the first full list that succeeded
-	// syncing are the pods with a PodSync that is requested and not delivered.
-	syncing map[types.UID]*podRecord
 }
 
 // requestSync notes that a PodSync is due with the result of an inspection of the pod that
 // begins from now on.
-func (p *publisher) requestSync(rec *podRecord) {
-	rec.publication.syncsRequested++
-	p.syncing[rec.uid] = rec
-}
+func (p *publication) requestSync() { p.syncsRequested++ }
+
+// syncing reports whether a PodSync is requested and not delivered.
+func (p *publication) syncing() bool { return p.syncsDelivered < p.syncsRequested }
 
 // syncsDone notes that the PodSyncs up to a number are delivered, and reports whether one
 // of them was still due.
-func (p *publisher) syncsDone(rec *podRecord, number uint64) bool {
-	if rec.publication.syncsDelivered >= number {
+func (p *publication) syncsDone(number uint64) bool {
+	if p.syncsDelivered >= number {
 		return false
 	}
-	rec.publication.syncsDelivered = number
-	if number == rec.publication.syncsRequested {
-		delete(p.syncing, rec.uid)
-	}
+	p.syncsDelivered = number
 	return true
 }
 
 // publish hands the update of a pod to the subscribers: the cache holds a status for the
-// snapshot. recovered: it is the first since an inspection failed.
+// snapshot. Events that fit are in the channels when it returns. recovered: it is the first since an inspection failed.
 func (p *publisher) publish(rec *podRecord, s snapshot, recovered bool) {
 	pub := &rec.publication
 	u := &update{
-		uid: rec.uid, pod: s.pod, sync: p.syncsDone(rec, s.syncs) || recovered,
+		uid: rec.uid, pod: s.pod, sync: pub.syncsDone(s.syncs) || recovered,
 		listedAt: s.listedAt.Time, cause: s.cause, statuses: pub.seen, initial: p.takeInitial(rec, s),
 	}
 	if s.change.Number == pub.change.stamp.Number {
@@ -325,8 +320,8 @@ type publication struct {
 	pod     *Pod   // as it was published last; nil if it was not, or as gone
 	initial *Pod   // as the first full list showed it, until it is published
 	change  change // the newest of the record, also after it was published
-	// seen are the newest statuses that were seen: those of the newest status of the pod,
-	// and of other containers that are listed or published.
+	// seen are the newest statuses of containers that were seen: those of the newest status of the
+	// pod, and of other containers that are listed or published. The pod's status is the cache's.
 	seen lastStatuses
 	// syncsRequested counts the PodSyncs that were requested, syncsDelivered those
 	// delivered.
@@ -356,7 +351,7 @@ type change struct {
 // was found to need none.
 type snapshot struct {
 	pod      *Pod
-	listed   *Pod   // without the exits that were seen since
+	listed   *Pod   // as lists showed it, without exits that they do not show
 	change   stamp  // of the newest change in it
 	listedAt stamp  // that too if it is pending, else that of the newest list
 	cause    Cause  // of that list; CauseDemand if nothing is pending

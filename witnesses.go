@@ -13,7 +13,7 @@ import (
 func (r *reconciler) noteExits(rec *podRecord, cause Cause, ids ...string) {
 	for _, id := range ids {
 		e := rec.exits[id]
-		e.ahead, e.since = true, r.sched.Now()
+		e.aheadSince = r.sched.Now()
 		r.records.setExit(rec, id, e)
 	}
 	if len(ids) > 0 {
@@ -81,8 +81,8 @@ func (r *reconciler) tellExits(rec *podRecord, statuses []*Status, cause Cause) 
 }
 
 // takeExits has a status show every exit that is known, and notes those that it alone knows of.
-// The status is the generator's own copy.
-func (r *reconciler) takeExits(rec *podRecord, insp *inspection, status *PodStatus) {
+func (r *reconciler) takeExits(rec *podRecord, a *answer) {
+	status := a.status
 	listed, seen := finderIn(rec.pod.Containers), statusFinderIn(rec.publication.seen)
 	first, exits := statusFinderIn(status.ContainerStatuses), map[string]*Status{} // that the status does not know of
 	var news []string
@@ -94,7 +94,7 @@ func (r *reconciler) takeExits(rec *podRecord, insp *inspection, status *PodStat
 		switch {
 		case first.at(0, id) != s: // bad data
 		case s.State == ContainerStateExited && c == nil && last == nil && !known: // a list may show it running yet
-			r.records.setExit(rec, id, exit{ahead: true, since: r.sched.Now()})
+			r.records.setExit(rec, id, exit{aheadSince: r.sched.Now()})
 		case s.State == ContainerStateExited && running:
 			news = append(news, id)
 		case s.State == ContainerStateExited || running || last == nil || last.State != ContainerStateExited:
@@ -103,19 +103,19 @@ func (r *reconciler) takeExits(rec *podRecord, insp *inspection, status *PodStat
 			r.startedAgain(rec, id)
 		default:
 			exits[id] = last
-			insp.lags = insp.lags || last.Unconfirmed && c != nil && !e.ahead
+			a.lags = a.lags || last.Unconfirmed && c != nil && !e.ahead()
 		}
 	}
 	r.noteExits(rec, CausePeriod, news...)
-	if len(news) > 0 && !rec.publication.change.pending && insp.snapshot.syncs == rec.publication.syncsDelivered {
-		insp.snapshot.cause = CausePeriod // nobody has asked for this inspection
+	if len(news) > 0 && !rec.publication.change.pending && a.snapshot.syncs == rec.publication.syncsDelivered {
+		a.snapshot.cause = CausePeriod // nobody has asked for this inspection
 	}
 	if len(exits) > 0 {
 		status.ContainerStatuses = withStatuses(status.ContainerStatuses, exits)
 		status.ActiveContainerStatuses = withStatuses(status.ActiveContainerStatuses, exits)
 	}
 	statuses := statusFinderIn(status.ContainerStatuses)
-	insp.snapshot.pod = withExited(insp.snapshot.pod, func(id string) bool {
+	a.snapshot.pod = withExited(a.snapshot.pod, func(id string) bool {
 		s := statuses.at(0, id)
 		return s != nil && s.State == ContainerStateExited
 	})
@@ -133,16 +133,16 @@ func startedAfter(start, exit time.Time) bool {
 // noteEnds compares how containers have ended with what was known of it. A PodSync is due where code
 // or reason are others now. A reason other than Completed may be told late, so that the pod is
 // inspected once more.
-func (r *reconciler) noteEnds(rec *podRecord, insp *inspection, status *PodStatus) {
+func (r *reconciler) noteEnds(rec *podRecord, a *answer) {
 	seen := statusFinderIn(rec.publication.seen)
-	for i, s := range status.ContainerStatuses {
+	for i, s := range a.status.ContainerStatuses {
 		if s.State != ContainerStateExited || s.Unconfirmed {
 			continue
 		}
 		last := seen.at(i, s.ID.ID)
 		ended := last != nil && last.State == ContainerStateExited
 		if ended && (last.ExitCode != s.ExitCode || last.Reason != s.Reason) {
-			insp.amends = true
+			a.amends = true
 		}
 		e, dead := rec.exits[s.ID.ID]
 		if news := ended && last.Unconfirmed || !ended && !e.counted; dead && news && s.Reason != exitCompleted {
@@ -162,8 +162,8 @@ func (r *reconciler) watchExits(rec *podRecord) {
 	var longest time.Duration
 	ahead := false
 	for _, e := range rec.exits {
-		if e.ahead {
-			ahead, longest = true, max(longest, r.sched.Since(e.since))
+		if e.ahead() {
+			ahead, longest = true, max(longest, r.sched.Since(e.aheadSince))
 		}
 	}
 	if ahead {
@@ -174,7 +174,7 @@ func (r *reconciler) watchExits(rec *podRecord) {
 // startedAgain notes that a container runs that is known to have exited: the runtime has started it
 // again under its ID. Only a list makes the record show that.
 func (r *reconciler) startedAgain(rec *podRecord, id string) {
-	if !rec.exits[id].ahead {
+	if !rec.exits[id].ahead() {
 		return
 	}
 	delete(rec.exits, id)
@@ -203,7 +203,7 @@ func (r *reconciler) countExits(rec *podRecord) {
 		}
 		seen, over := end != nil && !end.Unconfirmed, is == plegAbsent || is == plegRunning
 		switch {
-		case e.ahead && is == plegAbsent: // it was never listed
+		case e.ahead() && is == plegAbsent: // it was never listed
 			continue
 		case !e.counted && seen:
 			r.metrics.countExit(end)

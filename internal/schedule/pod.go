@@ -84,7 +84,8 @@ func (s *Scheduler) Hint(uid types.UID) {
 	s.plan(p)
 }
 
-// Retry has the pod listed again after a back-off, which doubles from a period.
+// Retry has the pod listed again after a back-off, which doubles from a period. While an inspection
+// hangs, that is one list: the inspection that it asks for waits until the call returns.
 func (s *Scheduler) Retry(uid types.UID) {
 	p := s.pod(uid)
 	p.attempts++
@@ -184,7 +185,8 @@ func (s *Scheduler) Gone(uid types.UID) {
 	s.plan(p)
 }
 
-// Open reports whether there is a request of the pod open or a call in flight.
+// Open reports whether anything of the pod is open: a request, a call in flight, a back-off or
+// another time to come, a hang that has not been answered.
 func (s *Scheduler) Open(uid types.UID) bool { return s.pods[uid] != nil }
 
 // OpenPods returns how many pods have something open.

@@ -364,7 +364,6 @@ func (s *Scheduler) FullListed(c *Call) {
 func (s *Scheduler) FullListFailed() {
 	s.full.failed = true
 	s.pauseFullLists(s.cfg.Period)
-	s.resumePodLists()
 }
 
 // pauseFullLists sets notBefore when a full list has ended, a period ahead at most. The one of
@@ -389,8 +388,8 @@ func (s *Scheduler) resumePodLists() {
 }
 
 // Returned notes that a call has returned. It is called before whatever the result leads to.
-// answered: the runtime has answered, in time and of its own; the pod of an inspection that
-// has not been answered still counts as hung.
+// answered is false only for an inspection that has failed after its deadline: its pod still counts
+// as hung.
 func (s *Scheduler) Returned(c *Call, answered bool) {
 	p := c.pod
 	switch c.Kind {
