@@ -210,7 +210,7 @@ type received struct {
 }
 
 // newWatcher starts a generator on the node, with the runtime's exit events or without.
-func (n *node) newWatcher(exitEvents bool) *watcher {
+func (n *node) newWatcher(exitEvents bool, options ...pleg.Option) *watcher {
 	n.t.Helper()
 	opts := []cri.Option{cri.WithLogger(testLogger(n.t))}
 	if exitEvents {
@@ -219,7 +219,8 @@ func (n *node) newWatcher(exitEvents bool) *watcher {
 	runtime, err := cri.Connect(n.ctx, n.daemon.Endpoint(), opts...)
 	n.must(err)
 	w := &watcher{node: n, cache: pleg.NewCache(), read: make(chan received, 1000), deaths: make(map[string]int)}
-	w.generator = pleg.NewGenericPLEG(runtime, 0, 0, w.cache, clock.RealClock{}, pleg.WithLogger(testLogger(n.t)))
+	w.generator = pleg.NewGenericPLEG(runtime, 0, 0, w.cache, clock.RealClock{},
+		append(options, pleg.WithLogger(testLogger(n.t)))...)
 	events := w.generator.Watch()
 	w.generator.Start(n.t.Context())
 	var joined sync.WaitGroup

@@ -11,6 +11,8 @@ import (
 	"runtime"
 	"strings"
 	"text/template"
+
+	"golang.org/x/sys/unix"
 )
 
 // containerd is a version of containerd. Versions are compared as strings: no number in them
@@ -104,6 +106,9 @@ func (c containerd) unpack(ctx context.Context, into string) error {
 // daemon's folder, but for the shims' sockets before 2.3; nothing of the machine's own
 // configuration is read.
 //
+// Its state, and runc's, is in memory, as it is on a node, in /run. It matters: a shim of 2.4
+// syncs a file there before it tells an exit.
+//
 // restrict_oom_score_adj: without CAP_SYS_RESOURCE every sandbox would fail on its
 // oom_score_adj. no_sync: what is written must survive the death of the process, not that of
 // the machine. CRI's server for exec and attach, which nothing here uses, cannot be switched
@@ -148,10 +153,17 @@ disabled_plugins = [
   runtime_type = 'io.containerd.runc.v2'
 [plugins.'{{.CRI}}'.containerd.runtimes.runc.options]
   BinaryName = '{{.Runc}}'
-  Root = '{{.Dir}}/runc'
+  Root = '{{.Dir}}/state/runc'
 `))
 
 func (c containerd) configure(dir, _ string) error {
+	state := filepath.Join(dir, "state")
+	if err := os.Mkdir(state, 0o711); err != nil {
+		return err
+	}
+	if err := unix.Mount("tmpfs", state, "tmpfs", 0, "mode=0711"); err != nil {
+		return fmt.Errorf("mounting %s: %w", state, err)
+	}
 	values := struct {
 		Dir, Pause, CRI, Runc string
 		V1, SocketDir         bool

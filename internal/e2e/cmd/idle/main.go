@@ -1,7 +1,7 @@
 // Command idle measures, on a real containerd, what watching an idle node costs:
 // the CPU time of this process over a number of relists in which nothing has
-// changed, with the adapter's delta decoding and with plain generated decoding,
-// beside the CPU time of the same process doing nothing.
+// changed, with the adapter's delta decoding and with plain generated decoding, and
+// with exit events, beside the CPU time of the same process doing nothing.
 //
 //	go run ./cmd/idle
 //
@@ -51,6 +51,7 @@ var modes = []mode{
 	{"plain lists, generated decoding", connectGenerated},
 	{"plain lists, delta decoding", connectWith(cri.WithPlainLists())},
 	{"streaming lists, delta decoding", connectWith()},
+	{"the same, with exit events", connectWith(cri.WithExitEvents(cri.DefaultExitsDir))},
 }
 
 func run(ctx context.Context) (err error) {

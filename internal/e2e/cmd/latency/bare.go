@@ -116,16 +116,16 @@ func (t *turns) pass(observe func()) {
 	observe()
 }
 
-// turnTaker is a runtime whose events wait while it is the bare path's turn.
-type turnTaker struct {
+// hintPasser is a runtime whose events go through pass.
+type hintPasser struct {
 	*cri.Runtime
-	turns *turns
+	pass func(hint func())
 }
 
-func (r turnTaker) WatchContainerEvents(
+func (r hintPasser) WatchContainerEvents(
 	ctx context.Context, connected func(), observe func(pleg.ContainerEvent),
 ) error {
 	return r.Runtime.WatchContainerEvents(ctx, connected, func(e pleg.ContainerEvent) {
-		r.turns.pass(func() { observe(e) })
+		r.pass(func() { observe(e) })
 	})
 }

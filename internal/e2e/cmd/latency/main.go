@@ -6,6 +6,9 @@
 // take that follow it. Every second death is theirs. On a runtime without events both
 // generators poll, and there is no stream to read.
 //
+// A third generator has the runtime's exit events, on the same deaths, beside a bare
+// reader of containerd's own.
+//
 //	go run ./cmd/latency
 //
 // It needs root.
@@ -19,11 +22,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"runtime"
 	"slices"
-	"strings"
 	"sync"
-	"text/tabwriter"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -34,15 +34,6 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/measure"
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
-
-// The targets, for deaths and for readers.
-const (
-	targetP50 = 5 * time.Millisecond
-	targetP99 = 25 * time.Millisecond
-)
-
-// quantiles are the columns of the table; the last one is the maximum.
-var quantiles = []float64{0.5, 0.9, 0.99, 1}
 
 var (
 	deaths  = flag.Int("deaths", 200, "containers that die")
@@ -78,24 +69,29 @@ func run(ctx context.Context) (err error) {
 	}
 
 	turns := newTurns()
-	hinted, err := observe(ctx, daemon.Endpoint(), *period, turns)
+	hinted, err := observe(ctx, daemon.Endpoint(), turns.pass, nil)
 	if err != nil {
 		return err
 	}
 	defer hinted.close()
-	polling, err := observe(ctx, daemon.Endpoint(), *period, turns, pleg.WithPollingOnly())
+	polling, err := observe(ctx, daemon.Endpoint(), turns.pass, nil, pleg.WithPollingOnly())
 	if err != nil {
 		return err
 	}
 	defer polling.close()
 	observers := []*observer{hinted, polling}
+	exits, err := watchExits(ctx, daemon)
+	if err != nil {
+		return err
+	}
+	defer exits.close()
 	var raw *stream // nil without events
 	if daemon.Runtime().Events {
 		if raw, err = readStream(ctx, client, turns); err != nil {
 			return err
 		}
 		defer raw.close()
-		if err := hinted.awaitStream(ctx); err != nil {
+		if err := hinted.awaitStream(ctx, eventStream); err != nil {
 			return err
 		}
 	}
@@ -124,17 +120,21 @@ func run(ctx context.Context) (err error) {
 		}
 	}
 	for _, m := range mortals {
-		if err := polling.awaitDeath(ctx, m.id); err != nil {
+		if err := errors.Join(polling.awaitDeath(ctx, m.id), exits.told.awaitDeath(ctx, m.id)); err != nil {
 			return err
 		}
 	}
 	// The death itself is the runtime's FinishedAt. What passes until the runtime
 	// shows it and says so is the runtime's; the rest is ours.
 	var theirs, floor, bare measure.Samples
+	var first exitSamples
 	ours, whole := make([]measure.Samples, len(observers)), make([]measure.Samples, len(observers))
 	for _, m := range mortals {
 		finished, err := hinted.finishedAt(m)
 		if err != nil {
+			return err
+		}
+		if err := first.add(exits, m, finished); err != nil {
 			return err
 		}
 		if raw == nil {
@@ -149,6 +149,7 @@ func run(ctx context.Context) (err error) {
 		}
 		theirs = append(theirs, event.stamped.Sub(finished))
 		floor = append(floor, event.read.Sub(event.stamped))
+		first.cri = append(first.cri, event.read.Sub(finished))
 		for i, o := range observers {
 			if o == hinted && !event.walked.IsZero() {
 				bare = append(bare, event.walked.Sub(event.stamped))
@@ -178,11 +179,18 @@ func run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	return report(hinted.pleg.HealthReport().Runtime, theirs, floor, bare, []row{
-		{"runtime's event → ContainerDied", ours[0], ours[1], true},
-		{"FinishedAt → ContainerDied", whole[0], whole[1], false},
-		{"GetNewerThan(now)", hintedReads, pollingReads, true},
-	})
+	r := newReport(hinted.pleg.HealthReport().Runtime)
+	r.line("FinishedAt → runtime's event, the runtime's own", theirs)
+	r.line("runtime's event → a bare reader of its stream", floor)
+	r.line("runtime's event → bare calls: two lists, then the statuses", bare)
+	const died, reads = "runtime's event → ContainerDied", "GetNewerThan(now)"
+	r.pair(died, ours[0], ours[1])
+	r.within(died, ours[0], 5*time.Millisecond, 25*time.Millisecond)
+	r.pair("FinishedAt → ContainerDied", whole[0], whole[1])
+	r.pair(reads, hintedReads, pollingReads)
+	r.within(reads, hintedReads, 5*time.Millisecond, 25*time.Millisecond)
+	first.report(r)
+	return r.print()
 }
 
 // end ends containers, in turn by killing them and by having them exit by themselves. The
@@ -281,85 +289,4 @@ func read(
 	}
 	readers.Wait()
 	return samples, failed
-}
-
-// row is one kind of latency, with hints and demand and without.
-type row struct {
-	what            string
-	hinted, polling measure.Samples
-	// ours tells that nothing of it is the runtime's own time, so that the targets
-	// hold for it.
-	ours bool
-}
-
-func report(name string, theirs, floor, bare measure.Samples, rows []row) error {
-	fmt.Printf("\n%s; relist period %v; %d deaths, %d at a time, %d pods idle; load average%s\n\n",
-		name, *period, *deaths, *atOnce, *idle, loadAverage())
-	w := tabwriter.NewWriter(os.Stdout, 0, 0, 3, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "\tn\tp50\tp90\tp99\tmax\t")
-	line := func(what string, s measure.Samples) {
-		if len(s) == 0 {
-			return
-		}
-		fmt.Fprintf(w, "%s\t%d", what, len(s))
-		for _, q := range quantiles {
-			fmt.Fprintf(w, "\t%s", measure.Milliseconds(s.Quantile(q)))
-		}
-		fmt.Fprintln(w, "\t")
-	}
-	line("FinishedAt → runtime's event, the runtime's own", theirs)
-	line("runtime's event → a bare reader of its stream", floor)
-	line("runtime's event → bare calls: two lists, then the statuses", bare)
-	var missed []error
-	for _, r := range rows {
-		if len(r.hinted) == 0 {
-			continue
-		}
-		line(r.what+", hints and demand", r.hinted)
-		line(r.what+", polling only", r.polling)
-		fmt.Fprint(w, "ratio\t")
-		for _, q := range quantiles {
-			fmt.Fprintf(w, "\t%.0f ×", float64(r.polling.Quantile(q))/float64(r.hinted.Quantile(q)))
-		}
-		fmt.Fprintln(w, "\t")
-		if r.ours {
-			missed = append(missed, r.misses(0.5, targetP50), r.misses(0.99, targetP99))
-		}
-	}
-	if err := w.Flush(); err != nil {
-		return err
-	}
-	err := errors.Join(missed...)
-	switch {
-	case err == nil:
-		fmt.Printf("\ntargets met: p50 ≤ %s, p99 ≤ %s\n",
-			measure.Milliseconds(targetP50), measure.Milliseconds(targetP99))
-		return nil
-	case *enforce:
-		return err
-	default:
-		fmt.Printf("\ntargets missed:\n%v\n", err)
-		return nil
-	}
-}
-
-// loadAverage says how busy the machine is besides: on a busy one the figures are
-// the machine's.
-func loadAverage() string {
-	b, err := os.ReadFile("/proc/loadavg")
-	if err != nil {
-		return " unknown"
-	}
-	one, _, _ := strings.Cut(string(b), " ")
-	return fmt.Sprintf(" %s on %d cores", one, runtime.NumCPU())
-}
-
-// misses says by how much a target is missed; nil if it is met.
-func (r row) misses(q float64, target time.Duration) error {
-	got := r.hinted.Quantile(q)
-	if got <= target {
-		return nil
-	}
-	return fmt.Errorf("%s: p%.0f is %s, the target is %s", r.what, q*100, measure.Milliseconds(got),
-		measure.Milliseconds(target))
 }

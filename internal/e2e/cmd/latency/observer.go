@@ -27,9 +27,11 @@ type observer struct {
 	news chan struct{} // closed and made anew with every death
 }
 
-func observe(ctx context.Context, endpoint string, period time.Duration, turns *turns, opts ...pleg.Option,
+// observe starts a generator. Its hints go through pass.
+func observe(
+	ctx context.Context, endpoint string, pass func(hint func()), runtimeOpts []cri.Option, opts ...pleg.Option,
 ) (*observer, error) {
-	runtime, err := cri.Connect(ctx, endpoint)
+	runtime, err := cri.Connect(ctx, endpoint, runtimeOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -39,7 +41,7 @@ func observe(ctx context.Context, endpoint string, period time.Duration, turns *
 		died:    make(map[string]time.Time),
 		news:    make(chan struct{}),
 	}
-	o.pleg = pleg.NewGenericPLEG(turnTaker{runtime, turns}, pleg.DefaultChannelCapacity, period, o.cache,
+	o.pleg = pleg.NewGenericPLEG(hintPasser{runtime, pass}, pleg.DefaultChannelCapacity, *period, o.cache,
 		clock.RealClock{}, opts...)
 	o.pleg.Start(ctx)
 	subscribed, stop := context.WithCancel(context.Background())
@@ -90,18 +92,22 @@ func (o *observer) awaitDeath(ctx context.Context, id string) error {
 	}
 }
 
-// awaitStream waits until the runtime's event stream is open.
-func (o *observer) awaitStream(ctx context.Context) error {
+// awaitStream waits until a stream of the generator's report is open.
+func (o *observer) awaitStream(ctx context.Context, of func(pleg.HealthReport) pleg.StreamReport) error {
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
-		if o.pleg.HealthReport().Stream.State == pleg.StreamConnected {
+		if of(o.pleg.HealthReport()).State == pleg.StreamConnected {
 			return nil
 		}
 		if err := measure.Wait(ctx, 10*time.Millisecond); err != nil {
 			return err
 		}
 	}
-	return fmt.Errorf("no event stream: %+v", o.pleg.HealthReport().Stream)
+	return fmt.Errorf("no stream: %+v", of(o.pleg.HealthReport()))
 }
+
+func eventStream(r pleg.HealthReport) pleg.StreamReport { return r.Stream }
+
+func exitStream(r pleg.HealthReport) pleg.StreamReport { return r.ExitStream }
 
 // diedAt is when a death was told.
 func (o *observer) diedAt(m mortal) time.Time {

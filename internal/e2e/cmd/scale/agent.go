@@ -25,8 +25,9 @@ type agent struct {
 }
 
 // startAgent starts the agent on a runtime. It ends with the context, or with stop.
-func startAgent(ctx context.Context, program, endpoint string) (*agent, error) {
-	cmd := exec.CommandContext(ctx, program, "--runtime-endpoint", endpoint, "--listen", "127.0.0.1:0")
+func startAgent(ctx context.Context, program, endpoint string, args ...string) (*agent, error) {
+	args = append(args, "--runtime-endpoint", endpoint, "--listen", "127.0.0.1:0")
+	cmd := exec.CommandContext(ctx, program, args...)
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
 		return nil, err

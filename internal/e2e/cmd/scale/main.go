@@ -1,8 +1,9 @@
 // Command scale measures what an agent costs by the size of its node: its CPU time and
 // memory, the calls that it makes, the metric series that it has and what a scrape of them
 // costs. The agent is examples/watch with its page and its metrics, in a process of its
-// own; the node is a server of package criserver with streaming lists and an event stream, in
-// this one, whose work is not counted.
+// own, once with exit events and beside it once without, on the same node; the node is a
+// server of package criserver with streaming lists, an event stream and exit events, in this
+// one, whose work is not counted.
 //
 //	go run ./cmd/scale
 //
@@ -19,6 +20,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/kubepleg/pleg/cri"
 	"github.com/kubepleg/pleg/internal/e2e/measure"
 )
 
@@ -29,6 +31,10 @@ var (
 	settle   = flag.Duration("settle", 5*time.Second, "how long the agent runs before that")
 	scrape   = flag.Duration("scrape", 15*time.Second, "the time between two scrapes")
 )
+
+// exitEvents are the values of the flag -exit-events of the agents that are measured beside
+// each other.
+var exitEvents = []string{cri.DefaultExitsDir, "off"}
 
 func main() { measure.Main(run) }
 
@@ -53,17 +59,19 @@ func run(ctx context.Context) error {
 		return fmt.Errorf("building examples/watch: %w", err)
 	}
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 3, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "pods\tchanges/s\tCPU ms/s\tRSS MiB\tof that anonymous\tcalls/s\t"+
+	fmt.Fprintln(w, "pods\tchanges/s\texit events\tCPU ms/s\tRSS MiB\tof that anonymous\tcalls/s\t"+
 		"series\tscrape KB\tgzipped KB\tscrape ms\t")
 	for _, n := range pods {
 		for _, rate := range changes {
-			c, err := measured(ctx, program, n, rate)
+			costs, err := measured(ctx, program, n, rate)
 			if err != nil {
 				return fmt.Errorf("%d pods, %d changes a second: %w", n, rate, err)
 			}
-			fmt.Fprintf(w, "%d\t%d\t%.2f\t%.1f\t%.1f\t%.1f\t%d\t%.1f\t%.1f\t%.1f\t\n", n, rate,
-				c.cpu.Seconds()*1e3/c.took.Seconds(), c.rss/(1<<20), c.anonymous/(1<<20),
-				c.calls/c.took.Seconds(), c.series, c.plain/1e3, c.gzipped/1e3, c.scrape.Seconds()*1e3)
+			for i, c := range costs {
+				fmt.Fprintf(w, "%d\t%d\t%s\t%.2f\t%.1f\t%.1f\t%.1f\t%d\t%.1f\t%.1f\t%.1f\t\n", n, rate, exitEvents[i],
+					c.cpu.Seconds()*1e3/c.took.Seconds(), c.rss/(1<<20), c.anonymous/(1<<20),
+					c.calls/c.took.Seconds(), c.series, c.plain/1e3, c.gzipped/1e3, c.scrape.Seconds()*1e3)
+			}
 		}
 	}
 	return w.Flush()

@@ -14,11 +14,34 @@ import (
 
 // cost is what an agent cost in a time.
 type cost struct {
+	began          time.Time
 	took, cpu      time.Duration
 	rss, anonymous float64
 	calls          float64
 	scraped        // the last scrape
 	scrape         time.Duration
+}
+
+// begin notes what the agent has cost so far.
+func (c *cost) begin(ctx context.Context, a *agent) (err error) {
+	if c.scraped, err = a.scrape(ctx); err != nil {
+		return err
+	}
+	c.calls, c.began = c.scraped.calls, time.Now()
+	c.cpu, err = a.cpu()
+	return err
+}
+
+// end takes that away from what it has cost then.
+func (c *cost) end(a *agent) error {
+	ended, err := a.cpu()
+	if err != nil {
+		return err
+	}
+	c.took, c.cpu, c.scrape = time.Since(c.began), ended-c.cpu, c.scraped.took
+	c.calls = c.scraped.calls - c.calls
+	c.rss, c.anonymous, err = a.memory()
+	return err
 }
 
 // numbers reads numbers that commas separate.
@@ -33,23 +56,25 @@ func numbers(list string) (numbers []int, err error) {
 	return numbers, nil
 }
 
-// measured measures the agent on a node of so many pods, of which so many containers die
-// and are restarted in a second.
-func measured(ctx context.Context, program string, pods, rate int) (c cost, err error) {
+// measured measures agents on a node of so many pods, of which so many containers die and are
+// restarted in a second: one for each of exitEvents, beside each other.
+func measured(ctx context.Context, program string, pods, rate int) (costs []cost, err error) {
 	node, err := criserver.Start(criserver.WithConfig(serverconfig.Config{EncodedLists: true}))
 	if err != nil {
-		return cost{}, err
+		return nil, err
 	}
 	defer node.Stop()
 	containers, err := fill(node, pods)
 	if err != nil {
-		return cost{}, err
+		return nil, err
 	}
-	a, err := startAgent(ctx, program, node.Endpoint())
-	if err != nil {
-		return cost{}, err
+	agents := make([]*agent, len(exitEvents))
+	for i, exits := range exitEvents {
+		if agents[i], err = startAgent(ctx, program, node.Endpoint(), "--exit-events", exits); err != nil {
+			return nil, err
+		}
+		defer func() { err = errors.Join(err, agents[i].stop()) }()
 	}
-	defer func() { err = errors.Join(err, a.stop()) }()
 
 	live := time.NewTimer(*settle)
 	defer live.Stop()
@@ -73,35 +98,32 @@ func measured(ctx context.Context, program string, pods, rate int) (c cost, err 
 		}
 	}
 	if err := until(); err != nil {
-		return cost{}, err
+		return nil, err
 	}
-	before, err := a.scrape(ctx)
-	if err != nil {
-		return cost{}, err
-	}
-	began := time.Now()
-	cpu, err := a.cpu()
-	if err != nil {
-		return cost{}, err
+	costs = make([]cost, len(agents))
+	for i, a := range agents {
+		if err := costs[i].begin(ctx, a); err != nil {
+			return nil, err
+		}
 	}
 	scrapes := int(*duration / *scrape)
 	for range max(1, scrapes) {
 		live.Reset(min(*scrape, *duration))
 		if err := until(); err != nil {
-			return cost{}, err
+			return nil, err
 		}
-		if c.scraped, err = a.scrape(ctx); err != nil {
-			return cost{}, err
+		for i, a := range agents {
+			if costs[i].scraped, err = a.scrape(ctx); err != nil {
+				return nil, err
+			}
 		}
 	}
-	ended, err := a.cpu()
-	if err != nil {
-		return cost{}, err
+	for i, a := range agents {
+		if err := costs[i].end(a); err != nil {
+			return nil, err
+		}
 	}
-	c.took, c.cpu, c.scrape = time.Since(began), ended-cpu, c.scraped.took
-	c.calls = c.scraped.calls - before.calls
-	c.rss, c.anonymous, err = a.memory()
-	return c, err
+	return costs, nil
 }
 
 // ticker ticks so often in a second; never if that is 0.

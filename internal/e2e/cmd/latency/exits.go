@@ -1,0 +1,177 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/mem"
+
+	"github.com/kubepleg/pleg/cri"
+	"github.com/kubepleg/pleg/internal/e2e/measure"
+	"github.com/kubepleg/pleg/internal/e2e/testnode"
+)
+
+// exitWatchers are told of deaths by the runtime's exit events.
+type exitWatchers struct {
+	// told is a generator with them. Its hints are dropped, so that it makes no calls beside
+	// those of the generator that is measured with hints; they come when it has told the death.
+	told *observer
+	// raw is a bare reader of containerd's; nil on CRI-O, which has files.
+	raw *exitReader
+}
+
+func watchExits(ctx context.Context, daemon *testnode.Daemon) (*exitWatchers, error) {
+	told, err := observe(ctx, daemon.Endpoint(), func(func()) {}, []cri.Option{cri.WithExitEvents(daemon.ExitsDir())})
+	if err != nil {
+		return nil, err
+	}
+	w := &exitWatchers{told: told}
+	if err := told.awaitStream(ctx, exitStream); err != nil {
+		w.close()
+		return nil, err
+	}
+	if daemon.ExitsDir() == "" {
+		if w.raw, err = readExits(ctx, daemon.Endpoint()); err != nil {
+			w.close()
+			return nil, err
+		}
+	}
+	return w, nil
+}
+
+func (w *exitWatchers) close() {
+	w.told.close()
+	if w.raw != nil {
+		w.raw.close()
+	}
+}
+
+// exitReader reads containerd's own exit events, over a connection of its own, and does not
+// even decode them: no client can be quicker.
+type exitReader struct {
+	conn   *grpc.ClientConn
+	joined sync.WaitGroup
+
+	mu   sync.Mutex
+	read []exitMessage
+}
+
+// exitMessage is an event on the wire, and when it was read.
+type exitMessage struct {
+	event []byte
+	at    time.Time
+}
+
+// subscription is a SubscribeRequest with its one filter.
+func subscription() []byte {
+	const filter = `topic=="/tasks/exit",namespace=="k8s.io"`
+	return append([]byte{1<<3 | 2, byte(len(filter))}, filter...)
+}
+
+func readExits(ctx context.Context, endpoint string) (*exitReader, error) {
+	conn, err := grpc.NewClient(endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return nil, fmt.Errorf("connecting for exit events: %w", err)
+	}
+	r := &exitReader{conn: conn}
+	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true},
+		"/containerd.services.events.v1.Events/Subscribe", grpc.ForceCodecV2(rawCodec{}))
+	if err == nil {
+		err = stream.SendMsg(subscription())
+	}
+	if err == nil {
+		err = stream.CloseSend()
+	}
+	if err != nil {
+		r.close()
+		return nil, fmt.Errorf("asking for exit events: %w", err)
+	}
+	r.joined.Go(func() {
+		for {
+			var event []byte
+			if stream.RecvMsg(&event) != nil {
+				return // closed; a stream that broke shows as exits that are missing
+			}
+			at := time.Now()
+			r.mu.Lock()
+			r.read = append(r.read, exitMessage{event, at})
+			r.mu.Unlock()
+		}
+	})
+	return r, nil
+}
+
+func (r *exitReader) close() {
+	r.conn.Close()
+	r.joined.Wait()
+}
+
+// of returns when the exit of a container was read.
+func (r *exitReader) of(id string) (time.Time, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, m := range r.read {
+		if bytes.Contains(m.event, []byte(id)) {
+			return m.at, nil
+		}
+	}
+	return time.Time{}, fmt.Errorf("containerd sent no exit of container %s", id)
+}
+
+// rawCodec leaves messages as they are on the wire.
+type rawCodec struct{}
+
+func (rawCodec) Name() string { return "proto" }
+
+func (rawCodec) Marshal(v any) (mem.BufferSlice, error) {
+	return mem.BufferSlice{mem.SliceBuffer(v.([]byte))}, nil
+}
+
+func (rawCodec) Unmarshal(data mem.BufferSlice, v any) error {
+	*v.(*[]byte) = data.Materialize()
+	return nil
+}
+
+// exitSamples are latencies by exit events and, on the same deaths, by CRI's own events.
+type exitSamples struct {
+	// From the end of the container to the bare reader of exits, to the generator's
+	// ContainerDied, and to a bare reader of CRI's events.
+	raw, told, cri measure.Samples
+	// behind is from the bare reader of exits to ContainerDied.
+	behind measure.Samples
+}
+
+// add takes in a death.
+func (s *exitSamples) add(w *exitWatchers, m mortal, finished time.Time) error {
+	died := w.told.diedAt(m)
+	s.told = append(s.told, died.Sub(finished))
+	if w.raw == nil {
+		return nil
+	}
+	read, err := w.raw.of(m.id)
+	s.raw = append(s.raw, read.Sub(finished))
+	s.behind = append(s.behind, died.Sub(read))
+	return err
+}
+
+func (s *exitSamples) report(r *report) {
+	const died, behind = "FinishedAt → ContainerDied, exit events", "the bare reader → ContainerDied, exit events"
+	r.line("FinishedAt → a bare reader of containerd's /tasks/exit", s.raw)
+	r.line(behind, s.behind)
+	r.within(behind, s.behind, time.Millisecond, 3*time.Millisecond)
+	r.line(died, s.told)
+	r.within(died, s.told, 3*time.Millisecond)
+	if len(s.cri) == 0 {
+		return
+	}
+	r.line("FinishedAt → a bare reader of CRI's events", s.cri)
+	r.ratio(s.cri, s.told)
+	const times = 10
+	is := float64(s.cri.Quantile(0.5)) / float64(s.told.Quantile(0.5))
+	r.target(is >= times, fmt.Sprintf("CRI's event takes %.1f times as long at p50, the target is %d times", is, times))
+}
