@@ -212,6 +212,11 @@ func (k *kubelet) saidAt(words ...string) (at time.Time, found bool) {
 	return time.Time{}, false
 }
 
+// saidTaken returns when the kubelet's sync loop has taken the death of a container.
+func (k *kubelet) saidTaken(id string) (at time.Time, found bool) {
+	return k.saidAt("SyncLoop (PLEG)", "ContainerDied", id)
+}
+
 // unhealthy returns the last reason that the kubelet has given for not synchronizing pods,
 // if its generator was among them. It is what a kubelet with an API server reports as the
 // reason for NotReady: both are its runtimeErrors. What it says before the first list is no

@@ -103,6 +103,9 @@ func (m *measurement) crash(ctx context.Context, v variant, pod string) error {
 		m.results.add(v, exited, e.told.Sub(at))
 		m.results.add(v, followed, successor.Sub(e.told))
 	}
+	if had, found := n.kubelet.saidTaken(a.id); found {
+		m.results.add(v, taken, had.Sub(at))
+	}
 	// Without exit events CRI announces the end before the successor is made, if it does so at all.
 	if end, found := n.awaitEvent(ctx, pod, stopped, at, settle); found {
 		m.results.add(v, announced, end.Sub(at))

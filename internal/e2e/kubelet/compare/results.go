@@ -17,6 +17,7 @@ const (
 	announced         kind = "killed → CRI's event of its end"
 	answered          kind = "CRI's event of its end → successor created"
 	exited            kind = "killed → the runtime's exit event"
+	taken             kind = "killed → the kubelet's sync loop has the death"
 	followed          kind = "the runtime's exit event → successor created"
 	alone             kind = "successors that were created after the end of the container before"
 	started           kind = "manifest written → pod Running in `/pods`"
@@ -39,7 +40,7 @@ const (
 
 // kinds are the rows of the table, in its order; those of idle nodes follow.
 var kinds = []kind{
-	crashed, announced, answered, exited, followed, alone, started, restarted, crashedBesideHung, startedBesideHung,
+	crashed, announced, answered, exited, taken, followed, alone, started, restarted, crashedBesideHung, startedBesideHung,
 	toldBesideWedged, takenBesideWedged, shownBesideWedged, madeAfterWedge, crashedUndeleted, thawedAfterFreeze,
 	noticedUnhealthy, thawedAfterLong, handedOver, handedCrash, untouched, agreed,
 }

@@ -42,6 +42,7 @@ func (m *measurement) wedge(ctx context.Context, v variant) error {
 			return err
 		}
 		healed := time.Now()
+		defer func() { say("  housekeeping: %s", n.kubelet.said("Housekeeping took longer than expected")) }()
 		for _, pod := range victims {
 			at, found := n.awaitEvent(ctx, pod, created, killed.at[pod], patience)
 			if !found {
@@ -139,16 +140,16 @@ func (m *measurement) awaitShown(ctx context.Context, pod, id string) error {
 func (m *measurement) readLog(ctx context.Context, v variant, killed *kills, apps map[string]app) error {
 	for pod, at := range killed.at {
 		id := apps[pod].id
-		taken, found := m.node.kubelet.saidAt("SyncLoop (PLEG)", "ContainerDied", id)
+		had, found := m.node.kubelet.saidTaken(id)
 		if !found {
 			return fmt.Errorf("%s: the log has no event of the death of %s's container", v.name, pod)
 		}
 		told, found := m.node.kubelet.saidAt("ontainer finished", id)
-		if !found || told.After(taken) {
-			told = taken
+		if !found || told.After(had) {
+			told = had
 		}
 		m.results.add(v, toldBesideWedged, told.Sub(at))
-		m.results.add(v, takenBesideWedged, taken.Sub(at))
+		m.results.add(v, takenBesideWedged, had.Sub(at))
 	}
 	return nil
 }
