@@ -32,6 +32,7 @@ const (
 	shownBesideWedged kind = "a container is wedged: another killed → `/pods` shows it"
 	madeAfterWedge    kind = "a container is wedged: its end → successor of the other created"
 	crashedUndeleted  kind = "`runc delete` hangs for 5 s: container killed → successor created"
+	startedUndeleted  kind = "`runc delete` hangs for 5 s: container killed → successor started"
 	thawedAfterFreeze kind = "containerd frozen and thawed: thaw → successor of what was killed meanwhile"
 	noticedUnhealthy  kind = "containerd frozen past the threshold: freeze → \"PLEG is not healthy\""
 	thawedAfterLong   kind = "containerd frozen past the threshold: thaw → successor of what was killed meanwhile"
@@ -41,8 +42,8 @@ const (
 // kinds are the rows of the table, in its order; those of idle nodes follow.
 var kinds = []kind{
 	crashed, announced, answered, exited, taken, followed, alone, started, restarted, crashedBesideHung, startedBesideHung,
-	toldBesideWedged, takenBesideWedged, shownBesideWedged, madeAfterWedge, crashedUndeleted, thawedAfterFreeze,
-	noticedUnhealthy, thawedAfterLong, handedOver, handedCrash, untouched, agreed,
+	toldBesideWedged, takenBesideWedged, shownBesideWedged, madeAfterWedge, crashedUndeleted, startedUndeleted,
+	thawedAfterFreeze, noticedUnhealthy, thawedAfterLong, handedOver, handedCrash, untouched, agreed,
 }
 
 const (

@@ -3,7 +3,12 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/kubepleg/pleg/internal/e2e/measure"
 )
 
 // undeletedFor is how long runc deletes nothing: less than the 10 s that containerd gives itself
@@ -21,8 +26,37 @@ func (m *measurement) withoutDeletion(ctx context.Context, v variant) error {
 		}
 		healed := make(chan error, 1)
 		time.AfterFunc(undeletedFor, func() { healed <- f.Heal() })
-		victims := m.names[:min(len(m.names), 5)]
-		err = m.crashAll(ctx, v, crashedUndeleted, victims, 500*time.Millisecond)
+		err = m.crashUndeleted(ctx, v, m.names[:min(len(m.names), 5)])
 		return errors.Join(err, <-healed)
 	})
+}
+
+// crashUndeleted kills the containers of some pods, and measures until their successors run.
+func (m *measurement) crashUndeleted(ctx context.Context, v variant, pods []string) error {
+	killed := make(map[string]time.Time)
+	for _, pod := range pods {
+		a, err := m.node.appOf(ctx, pod)
+		if err != nil {
+			return err
+		}
+		if killed[pod], err = m.node.crash(a); err != nil {
+			return err
+		}
+		if err := measure.Wait(ctx, 500*time.Millisecond); err != nil {
+			return err
+		}
+	}
+	for pod, at := range killed {
+		successor, err := m.awaitSuccessor(ctx, v, crashedUndeleted, pod, at)
+		if err != nil {
+			return err
+		}
+		const kind = runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT
+		began, found := m.node.awaitEvent(ctx, pod, kind, successor, patience)
+		if !found {
+			return fmt.Errorf("%s: the successor of %s's container is not started", v.name, pod)
+		}
+		m.results.add(v, startedUndeleted, began.Sub(at))
+	}
+	return nil
 }
