@@ -29,15 +29,19 @@ type variant struct {
 	name    string
 	program string   // below .cache/kubelet
 	gates   []string // feature gates, as name=value
-	// withoutEvents has the runtime refuse its event stream.
+	// withoutEvents has the runtime refuse its event streams.
 	withoutEvents bool
-	// optional: only measured when it is named, or while it idles.
-	optional, idleToo bool
+	// optional: only measured when it is named, while it idles, or where exits are told.
+	optional, idleToo, exitsToo bool
 }
+
+// hintsOnly is the library without exit events.
+const hintsOnly = "ours, hints only"
 
 var variants = []variant{
 	{name: "stock", program: "stock"},
 	{name: "stock, EventedPLEG", program: "stock", gates: []string{"EventedPLEG=true"}},
+	{name: hintsOnly, program: "kubelet", gates: []string{"PLEGExitEvents=false"}, optional: true, exitsToo: true},
 	{name: "ours", program: "kubelet"},
 	{name: "ours, no events", program: "kubelet", withoutEvents: true},
 	{name: "ours, EventedPLEG", program: "kubelet", gates: []string{"EventedPLEG=true"}, optional: true, idleToo: true},
@@ -54,6 +58,11 @@ func variantOf(name string) (variant, error) {
 		names = append(names, v.name)
 	}
 	return variant{}, fmt.Errorf("there is no kubelet %q; there are %s", name, strings.Join(names, "; "))
+}
+
+// toldOfExits reports whether the kubelet knows of an exit before CRI tells it.
+func (v variant) toldOfExits() bool {
+	return v.program == "kubelet" && v.name != hintsOnly && !v.withoutEvents
 }
 
 // evented reports whether the gate EventedPLEG is on.
@@ -183,6 +192,29 @@ func (k *kubelet) said(words string) string {
 		}
 	}
 	return last
+}
+
+// saidAt returns the time of the first line of the kubelet's log that has all of some words.
+func (k *kubelet) saidAt(words ...string) (at time.Time, found bool) {
+	content, _ := os.ReadFile(k.log)
+	for line := range strings.Lines(string(content)) {
+		if slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(line, w) }) {
+			continue
+		}
+		// Lines begin with level and day, and the local time.
+		if fields := strings.Fields(line); len(fields) > 1 && len(fields[0]) == len("I0102") {
+			stamp := fmt.Sprint(k.started.Year(), fields[0][1:], " ", fields[1])
+			if at, err := time.ParseInLocation("20060102 15:04:05.000000", stamp, time.Local); err == nil {
+				return at, true
+			}
+		}
+	}
+	return time.Time{}, false
+}
+
+// saidTaken returns when the kubelet's sync loop has taken the death of a container.
+func (k *kubelet) saidTaken(id string) (at time.Time, found bool) {
+	return k.saidAt("SyncLoop (PLEG)", "ContainerDied", id)
 }
 
 // unhealthy returns the last reason that the kubelet has given for not synchronizing pods,

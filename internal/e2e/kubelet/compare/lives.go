@@ -66,7 +66,7 @@ func (m *measurement) lives(ctx context.Context, v variant) error {
 			return err
 		}
 	}
-	return m.awaitAgreement(ctx, v, len(m.names))
+	return errors.Join(m.awaitAgreement(ctx, v, len(m.names)), m.judgeSuccessors(ctx, v))
 }
 
 // rest ends the faults, and measures until the kubelet agrees with the runtime.

@@ -25,23 +25,26 @@ import (
 )
 
 var (
-	pods     = flag.Int("pods", 12, "pods whose containers are killed, once in a round")
-	rounds   = flag.Int("rounds", 3, "how often every kubelet has its turn")
-	starts   = flag.Int("starts", 4, "pods that are added in a round")
-	switches = flag.Int("switches", 1, "how often the pods are handed from stock to ours to stock")
-	hung     = flag.Int("hung", 1, "how often a pod hangs under every kubelet")
-	freezes  = flag.Int("freezes", 2, "how often the runtime freezes under every kubelet")
-	frozen   = flag.Duration("frozen", 20*time.Second, "how long the runtime is frozen")
-	longs    = flag.Int("long-freezes", 1, "how often it is frozen until the kubelet says that it is not healthy")
-	idle     = flag.Duration("idle", time.Minute, "how long CPU time is measured; 0 for not")
-	idlePods = flag.String("idle-pods", "30,100", "how many pods idle meanwhile")
-	lives    = flag.Int("lives", 300, "how many pods come and go under restarts of everything, under every kubelet")
-	only     = flag.String("only", "", "the kubelets to measure, by their names, with semicolons between; all by default")
-	enforce  = flag.Bool("enforce", false, "fail when a kubelet on the library misses what is promised")
-	within   = flag.Duration("within", 2*time.Second, "what is promised for a crash beside a pod that hangs")
-	samples  = flag.String("samples", "", "a file of samples to add to: the table has those of earlier runs too")
-	draw     = flag.Bool("draw", false, "measure nothing; make the table and the plot of what is in -samples")
-	into     = flag.String("write", "", "a document to write the table into; the journal and the plot go below it")
+	pods      = flag.Int("pods", 20, "pods whose containers are killed, once in a round")
+	rounds    = flag.Int("rounds", 3, "how often every kubelet has its turn")
+	starts    = flag.Int("starts", 4, "pods that are added in a round")
+	switches  = flag.Int("switches", 1, "how often the pods are handed from stock to ours to stock")
+	hung      = flag.Int("hung", 1, "how often a pod hangs under every kubelet")
+	wedges    = flag.Int("wedges", 1, "how often a container is wedged under every kubelet")
+	wedged    = flag.Duration("wedged", 30*time.Second, "how long it is")
+	undeleted = flag.Int("undeleted", 1, "how often runc hangs that is to delete dead containers, under every kubelet")
+	freezes   = flag.Int("freezes", 2, "how often the runtime freezes under every kubelet")
+	frozen    = flag.Duration("frozen", 20*time.Second, "how long the runtime is frozen")
+	longs     = flag.Int("long-freezes", 1, "how often it is frozen until the kubelet says that it is not healthy")
+	idle      = flag.Duration("idle", time.Minute, "how long CPU time is measured; 0 for not")
+	idlePods  = flag.String("idle-pods", "30,100", "how many pods idle meanwhile")
+	lives     = flag.Int("lives", 300, "how many pods come and go under restarts of everything, under every kubelet")
+	only      = flag.String("only", "", "the kubelets to measure, by their names, with semicolons between; all by default")
+	enforce   = flag.Bool("enforce", false, "fail when a kubelet on the library misses what is promised")
+	within    = flag.Duration("within", 2*time.Second, "what is promised for a crash beside a pod that hangs")
+	samples   = flag.String("samples", "", "a file of samples to add to: the table has those of earlier runs too")
+	draw      = flag.Bool("draw", false, "measure nothing; make the table and the plot of what is in -samples")
+	into      = flag.String("write", "", "a document to write the table into; the journal and the plot go below it")
 
 	requestTimeout = flag.Duration("request-timeout", 2*time.Minute, "runtime-request-timeout of the kubelets")
 )
@@ -94,9 +97,10 @@ func measureAll(ctx context.Context, r *results) (err error) {
 		}
 	}
 	for round := range *rounds {
-		for i := range chosen {
+		all := withHintsOnly(chosen)
+		for i := range all {
 			// Each is the first of a round in its turn.
-			v := chosen[(i+round)%len(chosen)]
+			v := all[(i+round)%len(all)]
 			say("round %d: %s", round+1, v.name)
 			if err := m.round(ctx, v); err != nil {
 				return err
@@ -112,16 +116,19 @@ func measureAll(ctx context.Context, r *results) (err error) {
 		what   string
 		times  int
 		run    func(context.Context, variant) error
+		of     []variant
 		faults bool
 	}{
-		{"the runtime freezes", *freezes, m.freeze, false},
-		{"the runtime freezes for long", *longs, m.freezeLong, false},
-		{"a pod hangs", *hung, m.hang, true},
-		{fmt.Sprintf("%d pods come and go", *lives), min(*lives, 1), m.lives, true},
+		{"a container is wedged", *wedges, m.wedge, withHintsOnly(chosen), false},
+		{"runc deletes nothing", *undeleted, m.withoutDeletion, withHintsOnly(chosen), false},
+		{"the runtime freezes", *freezes, m.freeze, chosen, false},
+		{"the runtime freezes for long", *longs, m.freezeLong, chosen, false},
+		{"a pod hangs", *hung, m.hang, chosen, true},
+		{fmt.Sprintf("%d pods come and go", *lives), min(*lives, 1), m.lives, chosen, true},
 	} {
 		n.faults = s.faults
 		for range s.times {
-			for _, v := range chosen {
+			for _, v := range s.of {
 				say("%s: %s", s.what, v.name)
 				if err := s.run(ctx, v); err != nil {
 					return err
@@ -163,6 +170,14 @@ func choose() ([]variant, string, error) {
 		}
 	}
 	return chosen, programs, nil
+}
+
+// withHintsOnly adds the kubelet that is told of no exits, where all are measured.
+func withHintsOnly(chosen []variant) []variant {
+	if *only != "" {
+		return chosen
+	}
+	return slices.DeleteFunc(slices.Clone(variants), func(v variant) bool { return v.optional && !v.exitsToo })
 }
 
 func say(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }

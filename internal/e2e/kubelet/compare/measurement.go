@@ -59,7 +59,7 @@ func (m *measurement) under(ctx context.Context, v variant, f func() error) erro
 	if err := f(); err != nil {
 		return err
 	}
-	return errors.Join(m.awaitAgreement(ctx, v, len(m.names)), m.node.kubelet.backedOff())
+	return errors.Join(m.awaitAgreement(ctx, v, len(m.names)), m.node.kubelet.backedOff(), m.judgeSuccessors(ctx, v))
 }
 
 // round measures the first crash of every container, and new pods.
@@ -99,10 +99,19 @@ func (m *measurement) crash(ctx context.Context, v variant, pod string) error {
 	if err != nil {
 		return err
 	}
-	// The end is announced before the successor is made, if the runtime announces it at all.
+	if e, told := n.awaitExit(ctx, a.id, settle); told {
+		m.results.add(v, exited, e.told.Sub(at))
+		m.results.add(v, followed, successor.Sub(e.told))
+	}
+	if had, found := n.kubelet.saidTaken(a.id); found {
+		m.results.add(v, taken, had.Sub(at))
+	}
+	// Without exit events CRI announces the end before the successor is made, if it does so at all.
 	if end, found := n.awaitEvent(ctx, pod, stopped, at, settle); found {
 		m.results.add(v, announced, end.Sub(at))
-		m.results.add(v, answered, successor.Sub(end))
+		if !v.toldOfExits() {
+			m.results.add(v, answered, successor.Sub(end))
+		}
 	}
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/kubepleg/pleg/cri"
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
@@ -27,9 +28,12 @@ type node struct {
 	timeout  time.Duration // runtime-request-timeout of the next kubelets
 	faults   bool          // the next kubelets speak to the proxy, so that calls can hang and fail
 
+	source *cri.Runtime // of the runtime's exit events, for watchExits
 	mu     sync.Mutex
 	events []*runtimeapi.ContainerEventResponse // of the runtime; guarded by mu
-	more   chan struct{}                        // closed at the next event; guarded by mu
+	exits  map[string]exit                      // that the runtime has told, by container; guarded by mu
+	more   chan struct{}                        // closed at the next event or exit; guarded by mu
+	judged int                                  // how many of events judgeSuccessors has seen
 	stop   context.CancelFunc
 }
 
@@ -41,7 +45,7 @@ const (
 )
 
 func startNode(ctx context.Context, programs string) (n *node, err error) {
-	n = &node{programs: programs, timeout: *requestTimeout, more: make(chan struct{})}
+	n = &node{programs: programs, timeout: *requestTimeout, more: make(chan struct{}), exits: make(map[string]exit)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, n.close())
@@ -63,8 +67,12 @@ func startNode(ctx context.Context, programs string) (n *node, err error) {
 	if n.proxy, err = startProxy(filepath.Join(n.daemon.Dir(), "p.sock"), n.daemon.Socket()); err != nil {
 		return n, err
 	}
+	if n.source, err = cri.Dial(n.daemon.Endpoint(), cri.WithExitEvents(n.daemon.ExitsDir())); err != nil {
+		return n, fmt.Errorf("connecting for the runtime's exit events: %w", err)
+	}
 	ctx, n.stop = context.WithCancel(ctx)
 	go n.watch(ctx)
+	go n.watchExits(ctx)
 	return n, nil
 }
 
@@ -79,6 +87,9 @@ func (n *node) close() error {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 		defer cancel()
 		errs = append(errs, n.client.RemovePods(ctx), n.client.Close())
+	}
+	if n.source != nil {
+		errs = append(errs, n.source.Close())
 	}
 	if n.proxy != nil {
 		errs = append(errs, n.proxy.close())
@@ -191,52 +202,4 @@ func (n *node) crash(a app) (time.Time, error) {
 		return at, fmt.Errorf("killing a container: %w", err)
 	}
 	return at, nil
-}
-
-// watch keeps the runtime's events, over a connection of its own.
-func (n *node) watch(ctx context.Context) {
-	for ctx.Err() == nil {
-		stream, err := n.client.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
-		for err == nil {
-			var e *runtimeapi.ContainerEventResponse
-			if e, err = stream.Recv(); err == nil {
-				n.mu.Lock()
-				n.events = append(n.events, e)
-				close(n.more)
-				n.more = make(chan struct{})
-				n.mu.Unlock()
-			}
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(100 * time.Millisecond): // the runtime may be restarting
-		}
-	}
-}
-
-// awaitEvent returns when the runtime did something to a container of a pod, after a time.
-// The sandbox is a container too, which the event names.
-func (n *node) awaitEvent(ctx context.Context, pod string, kind runtimeapi.ContainerEventType, after time.Time,
-	limit time.Duration,
-) (at time.Time, found bool) {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	for read := 0; ; {
-		n.mu.Lock()
-		events, more := n.events, n.more
-		n.mu.Unlock()
-		for ; read < len(events); read++ {
-			e := events[read]
-			created := time.Unix(0, e.CreatedAt)
-			if e.ContainerEventType == kind && created.After(after) && e.ContainerId != e.GetPodSandboxStatus().GetId() &&
-				e.GetPodSandboxStatus().GetMetadata().GetName() == pod+suffix {
-				return created, true
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return time.Time{}, false
-		case <-more:
-		}
-	}
 }

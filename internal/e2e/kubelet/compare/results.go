@@ -14,8 +14,12 @@ type kind string
 
 const (
 	crashed           kind = "container killed → successor created"
-	announced         kind = "of that, the runtime's share: killed → the event of its end"
-	answered          kind = "and the kubelet's: the event of its end → successor created"
+	announced         kind = "killed → CRI's event of its end"
+	answered          kind = "CRI's event of its end → successor created"
+	exited            kind = "killed → the runtime's exit event"
+	taken             kind = "killed → the kubelet's sync loop has the death"
+	followed          kind = "the runtime's exit event → successor created"
+	alone             kind = "successors that were created after the end of the container before"
 	started           kind = "manifest written → pod Running in `/pods`"
 	restarted         kind = "kubelet killed and started → all pods Running in `/pods`"
 	handedOver        kind = "stock → ours → stock: kubelet started → `/pods` says what containerd says"
@@ -23,6 +27,12 @@ const (
 	untouched         kind = "stock → ours → stock: containers that were left alone"
 	crashedBesideHung kind = "one pod hangs: another's container killed → successor created"
 	startedBesideHung kind = "one pod hangs: manifest written → pod Running in `/pods`"
+	toldBesideWedged  kind = "a container is wedged: another killed → the generator has told it"
+	takenBesideWedged kind = "a container is wedged: another killed → the sync loop has taken it"
+	shownBesideWedged kind = "a container is wedged: another killed → `/pods` shows it"
+	madeAfterWedge    kind = "a container is wedged: its end → successor of the other created"
+	crashedUndeleted  kind = "`runc delete` hangs for 5 s: container killed → successor created"
+	startedUndeleted  kind = "`runc delete` hangs for 5 s: container killed → successor started"
 	thawedAfterFreeze kind = "containerd frozen and thawed: thaw → successor of what was killed meanwhile"
 	noticedUnhealthy  kind = "containerd frozen past the threshold: freeze → \"PLEG is not healthy\""
 	thawedAfterLong   kind = "containerd frozen past the threshold: thaw → successor of what was killed meanwhile"
@@ -31,8 +41,9 @@ const (
 
 // kinds are the rows of the table, in its order; those of idle nodes follow.
 var kinds = []kind{
-	crashed, announced, answered, started, restarted, crashedBesideHung, startedBesideHung, thawedAfterFreeze,
-	noticedUnhealthy, thawedAfterLong, handedOver, handedCrash, untouched, agreed,
+	crashed, announced, answered, exited, taken, followed, alone, started, restarted, crashedBesideHung, startedBesideHung,
+	toldBesideWedged, takenBesideWedged, shownBesideWedged, madeAfterWedge, crashedUndeleted, startedUndeleted,
+	thawedAfterFreeze, noticedUnhealthy, thawedAfterLong, handedOver, handedCrash, untouched, agreed,
 }
 
 const (

@@ -44,10 +44,22 @@ func TestCheck(t *testing.T) {
 			fill(r, "stock", crashed, 500*ms)
 			fill(r, "ours", crashed, 101*ms)
 		}, "p50 is 101 ms, more than 100 ms"},
-		{"p90 of EventedPLEG", func(r *results) {
+		{"p90 of EventedPLEG without exit events", func(r *results) {
 			fill(r, "stock, EventedPLEG", crashed, 100*ms, 100*ms, 100*ms)
-			fill(r, "ours", crashed, 50*ms, 50*ms, 111*ms)
+			fill(r, hintsOnly, crashed, 50*ms, 50*ms, 111*ms)
 		}, "p90 is 111 ms, more than 110 ms"},
+		{"1.7 times as soon as EventedPLEG", func(r *results) {
+			fill(r, "stock, EventedPLEG", crashed, 51*ms)
+			fill(r, "ours", crashed, 30*ms)
+		}, ""},
+		{"not 1.7 times as soon as EventedPLEG", func(r *results) {
+			fill(r, "stock, EventedPLEG", crashed, 51*ms)
+			fill(r, "ours", crashed, 31*ms)
+		}, "p50 is 31 ms, more than 30 ms"},
+		{"a successor beside a container that lives", func(r *results) {
+			r.hit(mustVariant("ours"), alone)
+			r.miss(mustVariant("ours"), alone)
+		}, "1 of 2"},
 		{"idle CPU time", func(r *results) {
 			fill(r, "stock", idleKind(100, bothPrograms), 50*ms)
 			fill(r, "ours", idleKind(100, bothPrograms), 53*ms)
@@ -184,6 +196,26 @@ func TestDocument(t *testing.T) {
 	}
 	if len(files) != 3 {
 		t.Errorf("the results are in %d files", len(files))
+	}
+}
+
+// TestSaidAt shows how a line of a kubelet's log is found, and its time.
+func TestSaidAt(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "kubelet.log")
+	k := &kubelet{log: path, started: time.Date(2026, 2, 3, 0, 0, 0, 0, time.Local)}
+	lines := "a line of another form about b\n" +
+		`I0203 04:05:06.000007      12 kubelet.go:1] "SyncLoop (PLEG): event" event="ContainerDied of a"` + "\n" +
+		`I0203 04:05:06.000008      12 kubelet.go:1] "SyncLoop (PLEG): event" event="ContainerDied of b"` + "\n" +
+		`I0203 04:05:06.000009      12 kubelet.go:1] "SyncLoop (PLEG): event" event="ContainerDied of b"` + "\n"
+	if err := os.WriteFile(path, []byte(lines), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	want := time.Date(2026, 2, 3, 4, 5, 6, 8000, time.Local)
+	if at, found := k.saidAt("SyncLoop", "of b"); !found || !at.Equal(want) {
+		t.Errorf("it was said %t, at %v", found, at)
+	}
+	if _, found := k.saidAt("SyncLoop", "of c"); found {
+		t.Error("what was not said is found")
 	}
 }
 
