@@ -118,38 +118,3 @@ func Example_adoptingFromDatadog() {
 	// [kube_namespace:shop pod_name:cart-0 team:checkout]
 	// []
 }
-
-// inventory is what an observing NRI plugin keeps: the running containers.
-type inventory map[string]string
-
-// follow keeps the inventory until the channel is closed.
-func (i inventory) follow(events <-chan *pleg.PodLifecycleEvent) {
-	for e := range events {
-		switch {
-		case e.Container == nil: // PodSync: the pod has a new status, and no container a new state
-		case e.Type == pleg.ContainerStarted: // Synchronize if e.Initial, else PostStartContainer
-			i[e.Container.ID.ID] = e.Pod.Namespace + "/" + e.Pod.Name + " " + e.Container.Name
-		case e.Type == pleg.ContainerDied, e.Type == pleg.ContainerRemoved:
-			delete(i, e.Container.ID.ID)
-		}
-	}
-}
-
-// For an NRI plugin that only observes.
-func Example_adoptingFromNRI() {
-	runtime := plegtest.NewRuntime()
-	runtime.SetPods(plegtest.NewPod("web-0", plegtest.Running("nginx")), plegtest.NewPod("job", plegtest.Running("work")))
-	generator := pleg.NewGenericPLEG(runtime, 0, time.Second, pleg.NewCache(), clocktesting.NewFakeClock(time.Now()))
-	events := generator.Subscribe(context.Background(), pleg.WithName("inventory"))
-	_ = generator.Relist(context.Background())
-	runtime.ExitContainer("job", "work", 0, "Completed")
-	runtime.SetContainer("web-0", "sidecar", pleg.ContainerStateRunning)
-	_ = generator.Relist(context.Background())
-	generator.Stop()
-
-	running := inventory{}
-	running.follow(events)
-	fmt.Println(running["nginx"], "|", running["sidecar"], "|", running["work"])
-	// Output:
-	// default/web-0 nginx | default/web-0 sidecar |
-}

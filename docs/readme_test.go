@@ -24,8 +24,12 @@ func TestSnippetsAreOfExamples(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	recipes, err := filepath.Glob("examples/nodeagent/recipes/*_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
 	compiled := ""
-	for _, file := range append(examples, "examples/deaths/main.go") {
+	for _, file := range append(append(examples, recipes...), "examples/deaths/main.go", "examples/adopting/parca.go") {
 		compiled += "\n" + unindented(readFile(t, file))
 	}
 	block := regexp.MustCompile("(?ms)^```go\n(.*?)^```$")

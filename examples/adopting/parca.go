@@ -1,0 +1,63 @@
+package adopting
+
+import (
+	"io/fs"
+	"strconv"
+	"strings"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/cri"
+)
+
+// MetadataProvider is what parca-agent asks for the labels of a process.
+type MetadataProvider interface {
+	// AddMetadata adds labels of a process, and returns whether they may be kept for it.
+	AddMetadata(pid int, labels map[string]string) bool
+}
+
+// PodMetadata is a MetadataProvider: it adds the pod and the container that a process is in,
+// and makes no call.
+type PodMetadata struct {
+	Cache *pleg.PodCache
+	Proc  fs.FS // os.DirFS("/proc") of the node
+}
+
+// AddMetadata implements MetadataProvider. Labels of a container that is not known yet may not be
+// kept: the next sample of the process will have them.
+func (m PodMetadata) AddMetadata(pid int, labels map[string]string) bool {
+	containerID, err := containerOf(m.Proc, pid)
+	if err != nil {
+		return false // the process has ended
+	}
+	if containerID == "" {
+		return true // it is in no container, and stays there
+	}
+	pod, found := m.Cache.ByContainerID(containerID)
+	if !found {
+		return false
+	}
+	labels["container_id"], labels["namespace"], labels["pod"] = containerID, pod.Namespace, pod.Name
+	for name, value := range pod.Labels {
+		if !strings.HasPrefix(name, "io.kubernetes.") { // the kubelet's own, for CRI
+			labels["pod_label_"+name] = value
+		}
+	}
+	if c := pod.FindContainerStatusByID(containerID); c != nil { // nil for a sandbox
+		labels["container"], labels["image"] = c.Name, c.Image
+	}
+	return true
+}
+
+// containerOf returns the ID of the container that a process is in, "" if it is in none.
+func containerOf(proc fs.FS, pid int) (string, error) {
+	cgroups, err := fs.ReadFile(proc, strconv.Itoa(pid)+"/cgroup")
+	if err != nil {
+		return "", err
+	}
+	for line := range strings.Lines(string(cgroups)) { // one line on cgroup v2
+		if id, ok := cri.ContainerIDFromCgroup(strings.TrimSpace(line)); ok {
+			return id, nil
+		}
+	}
+	return "", nil
+}

@@ -1,0 +1,95 @@
+package adopting
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"github.com/kubepleg/pleg"
+)
+
+// CgroupMap is Tetragon's Map: which container has a cgroup. The kernel's events carry the
+// cgroup's ID.
+type CgroupMap interface {
+	// Get returns the container of a cgroup.
+	Get(cgroupID uint64) (containerID string, ok bool)
+	// Add says which container has a cgroup. A hook in the runtime may, before anyone else
+	// knows of the container.
+	Add(podUID, containerID string, cgroupID uint64)
+	// Update says which containers a pod has.
+	Update(podUID string, containerIDs []string)
+}
+
+// PodCgroups is a CgroupMap. What is gone stays in it as long as the cache finds it.
+type PodCgroups struct {
+	cache *pleg.PodCache
+	// find returns the ID of a container's cgroup: CRI has it in no list and no status. On
+	// cgroup v2 it is the inode of that directory below /sys/fs/cgroup of whose path
+	// cri.ContainerIDFromCgroup says that it is the container's.
+	find func(containerID string) (cgroupID uint64, ok bool)
+
+	mu      sync.Mutex
+	cgroups map[uint64]*cgroup // by ID; guarded by mu
+}
+
+type cgroup struct {
+	podUID, containerID string
+	listed              bool // the runtime has told of the container
+}
+
+// NewPodCgroups returns an empty map.
+func NewPodCgroups(cache *pleg.PodCache, find func(containerID string) (uint64, bool)) *PodCgroups {
+	return &PodCgroups{cache: cache, find: find, cgroups: make(map[uint64]*cgroup)}
+}
+
+// Follow updates the map until ctx ends or the generator stops. A pod informer of the API
+// server did that.
+func (m *PodCgroups) Follow(ctx context.Context, generator *pleg.GenericPLEG) error {
+	update := func(e *pleg.PodLifecycleEvent) {
+		status, _ := m.cache.Get(e.ID)
+		var ids []string
+		for _, c := range status.ContainerStatuses {
+			ids = append(ids, c.ID.ID)
+		}
+		m.Update(string(e.ID), ids)
+	}
+	return generator.Handle(ctx, pleg.Handler{OnContainerStarted: update, OnContainerRemoved: update},
+		pleg.WithName("cgroups"))
+}
+
+// Get implements CgroupMap.
+func (m *PodCgroups) Get(cgroupID uint64) (containerID string, ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if c := m.cgroups[cgroupID]; c != nil {
+		return c.containerID, true
+	}
+	return "", false
+}
+
+// Add implements CgroupMap.
+func (m *PodCgroups) Add(podUID, containerID string, cgroupID uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.cgroups[cgroupID] = &cgroup{podUID: podUID, containerID: containerID}
+}
+
+// Update implements CgroupMap, and forgets what was gone for a minute.
+func (m *PodCgroups) Update(podUID string, containerIDs []string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	missing := slices.Clone(containerIDs)
+	for id, c := range m.cgroups {
+		if i := slices.Index(missing, c.containerID); i >= 0 {
+			missing = slices.Delete(missing, i, i+1)
+			c.listed = true
+		} else if _, found := m.cache.ByContainerID(c.containerID); !found && c.listed {
+			delete(m.cgroups, id)
+		}
+	}
+	for _, containerID := range missing {
+		if id, ok := m.find(containerID); ok {
+			m.cgroups[id] = &cgroup{podUID, containerID, true}
+		}
+	}
+}
