@@ -290,7 +290,7 @@ func (w *world) stuck(p int) bool {
 	}
 	list := v.FieldByName("list")
 	failed := v.FieldByName("dueAt").Index(2).FieldByName("ext").Int() != 0
-	return v.FieldByName("want").Uint() > 0 && (failed || !list.IsNil() && list.Elem().FieldByName("Slow").Bool())
+	return v.FieldByName("newest").Uint() > 0 && (failed || !list.IsNil() && list.Elem().FieldByName("Slow").Bool())
 }
 
 // hintOpen reports whether a hint of a pod is not answered yet, or its follow-up.
@@ -396,7 +396,7 @@ func (w *world) checkRest(periodic bool, unrest string) {
 		if r.blockedReader != nil && !r.later && !w.sixMethods {
 			w.breaks("rest without a period: a reader of %s is blocked", podUID(p))
 		}
-		if v := w.schedPod(p); v.IsValid() && v.FieldByName("want").Uint() > 0 {
+		if v := w.schedPod(p); v.IsValid() && v.FieldByName("newest").Uint() > 0 {
 			w.breaks("rest without a period: a request of %s stays open", podUID(p))
 		}
 	}
@@ -434,7 +434,7 @@ func (w *world) unrest() string {
 		{s.FieldByName("inspections").Int() != 0 || s.FieldByName("slow").Int() != 0, "a worker is lost"},
 		{s.FieldByName("alarms").Len() > 0, "an alarm is left"},
 		{s.FieldByName("hung").FieldByName("List").FieldByName("len").Int() != 0, "a pod hangs"},
-		{s.FieldByName("all").FieldByName("want").Uint() > 0, "a request for all is open"},
+		{s.FieldByName("all").FieldByName("newest").Uint() > 0, "a request for all is open"},
 		{s.FieldByName("full").FieldByName("relist").Bool(), "a relist is requested"},
 		{!r.cache.due.IsZero(), "the cache is owed a time"},
 		{len(w.pods.GetAll()) != r.records.present, "the cache has statuses of absent pods"},
@@ -498,8 +498,8 @@ func (w *world) String() string {
 				}
 			}
 		}
-		if v := w.schedPod(p); v.IsValid() && v.FieldByName("want").Uint() > 0 {
-			fmt.Fprintf(&b, " want>=%d", v.FieldByName("want").Uint())
+		if v := w.schedPod(p); v.IsValid() && v.FieldByName("newest").Uint() > 0 {
+			fmt.Fprintf(&b, " want>=%d", v.FieldByName("newest").Uint())
 		}
 		fmt.Fprintf(&b, " cache %v", shownBy(status))
 		if err != nil {

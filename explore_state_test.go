@@ -38,7 +38,7 @@ var classesOf = map[string]class{
 	"Stamp.Number": stampNumber, "Stamp.Time": clockTime,
 	"fullList.next":      schedTime,
 	"fullList.notBefore": schedTime, "fullList.covers": wantNumber,
-	"request.cause": leftOut, "request.want": wantNumber, "request.oldest": wantNumber, "pod.retryCause": leftOut,
+	"request.cause": leftOut, "request.newest": wantNumber, "request.oldest": wantNumber, "pod.retryCause": leftOut,
 	"pod.dueAt": schedTime, "pod.alarm": leftOut, "pod.index": leftOut, "pod.unanswered": notZero, "pod.queued": leftOut,
 	"canary.since": schedTime, "canary.last": schedTime, "canary.succeeded": schedTime,
 	"Call.Cause": leftOut, "Call.pod": leftOut, "Call.Began": schedTime,

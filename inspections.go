@@ -94,7 +94,7 @@ func (r *reconciler) inspected(rec *podRecord, insp inspection, res *result) {
 		r.sched.InspectionSucceeded()
 		r.health.lastInspection = r.sched.Now()
 		if r.sched.FullListHangs() {
-			put(&r.answered, rec.uid, struct{}{})
+			put(&r.answeredBesideList, rec.uid, struct{}{})
 		}
 		r.takeExits(rec, a)
 		r.noteEnds(rec, a)

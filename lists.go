@@ -21,7 +21,7 @@ type listInfo struct {
 // beginFullList notes a full list that begins.
 func (r *reconciler) beginFullList(c *schedule.Call) {
 	r.relists.begin()
-	r.answered = nil
+	r.answeredBesideList = nil
 	if !r.lastFull.IsZero() {
 		r.metrics.relistInterval.Observe(c.Began.Sub(r.lastFull).Seconds())
 	}

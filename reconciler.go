@@ -32,10 +32,10 @@ type reconciler struct {
 
 	lastFull   time.Time // when the last full list began; zero after a start
 	lastCanary types.UID // the pod that was last inspected as a canary
-	// answered are the pods that were inspected since a full list began that hangs.
-	answered  map[types.UID]struct{}
-	unsettled time.Time // when a pod last became unsettled, or changed and still was
-	silence   silence
+	// answeredBesideList are the pods that were inspected since a full list began that hangs.
+	answeredBesideList map[types.UID]struct{}
+	unsettled          time.Time // when a pod last became unsettled, or changed and still was
+	silence            silence
 
 	compared []comparison // scratch
 	out      outputs      // of the present step
@@ -98,7 +98,7 @@ func (r *reconciler) step(now time.Time, in *inputs) outputs {
 // happens.
 func (r *reconciler) noteHealth() {
 	r.health.pods, r.health.tally, r.health.silent = r.records.present, r.records.tally, r.silence.is()
-	r.health.listHangs, r.health.answered = r.sched.FullListHangs(), len(r.answered)
+	r.health.listHangs, r.health.answered = r.sched.FullListHangs(), len(r.answeredBesideList)
 	r.health.unconfirmed = r.records.unconfirmedExits()
 }
 

@@ -53,7 +53,7 @@ type pod struct {
 	index  int // among the alarms, from 1; 0 for none
 }
 
-func (s *Scheduler) pod(uid types.UID) *pod {
+func (s *Scheduler) getOrAdd(uid types.UID) *pod {
 	p := s.pods[uid]
 	if p == nil {
 		p = &pod{uid: uid}
@@ -64,14 +64,14 @@ func (s *Scheduler) pod(uid types.UID) *pod {
 
 // Request asks for a list of the pod that begins from now on.
 func (s *Scheduler) Request(uid types.UID, cause string) {
-	p := s.pod(uid)
+	p := s.getOrAdd(uid)
 	p.add(s.last.Number, cause, false)
 	s.plan(p)
 }
 
 // RequestOf is Request from before the full list c, which is to answer it.
 func (s *Scheduler) RequestOf(c *Call, uid types.UID) {
-	p := s.pod(uid)
+	p := s.getOrAdd(uid)
 	p.add(c.Stamp.Number-1, c.Cause, false)
 	s.plan(p)
 }
@@ -79,7 +79,7 @@ func (s *Scheduler) RequestOf(c *Call, uid types.UID) {
 // Hint is Request because an event of the runtime names the pod. Events may run ahead of
 // lists, so that the answer is followed by one more.
 func (s *Scheduler) Hint(uid types.UID) {
-	p := s.pod(uid)
+	p := s.getOrAdd(uid)
 	p.add(s.last.Number, CauseHint, true)
 	s.plan(p)
 }
@@ -87,7 +87,7 @@ func (s *Scheduler) Hint(uid types.UID) {
 // Retry has the pod listed again after a back-off, which doubles from a period. While an inspection
 // hangs, that is one list: the inspection that it asks for waits until the call returns.
 func (s *Scheduler) Retry(uid types.UID) {
-	p := s.pod(uid)
+	p := s.getOrAdd(uid)
 	p.attempts++
 	p.dueAt[retry] = s.now.Add(s.retry.Wait(p.attempts))
 	s.plan(p)
@@ -115,32 +115,32 @@ func (s *Scheduler) PodListed(uid types.UID, stamp Stamp) bool {
 // again after a period unless a full list answers it. One that was answered meanwhile is
 // not affected.
 func (s *Scheduler) PodListFailed(uid types.UID) {
-	if p := s.pods[uid]; p != nil && p.want > 0 {
+	if p := s.pods[uid]; p != nil && p.newest > 0 {
 		p.dueAt[listFailed] = s.now.Add(s.cfg.Period)
 		s.plan(p)
 	}
 }
 
 // Inspect has the pod inspected as soon as there is a worker; one at a time.
-func (s *Scheduler) Inspect(uid types.UID) { s.inspect(s.pod(uid)) }
+func (s *Scheduler) Inspect(uid types.UID) { s.inspect(s.getOrAdd(uid)) }
 
 // InspectChanged is Inspect for a pod that has changed: its next back-off begins anew.
 func (s *Scheduler) InspectChanged(uid types.UID) {
-	p := s.pod(uid)
+	p := s.getOrAdd(uid)
 	p.endBackOff()
 	s.inspect(p)
 }
 
 // InspectLater has the pod inspected once more in a while.
 func (s *Scheduler) InspectLater(uid types.UID) {
-	p := s.pod(uid)
+	p := s.getOrAdd(uid)
 	p.dueAt[lateReason] = s.now.Add(lateReasonWait)
 	s.plan(p)
 }
 
 // ListLater has the pod listed after a wait, of a period at least, unless it is listed before.
 func (s *Scheduler) ListLater(uid types.UID, wait time.Duration) {
-	p := s.pod(uid)
+	p := s.getOrAdd(uid)
 	p.dueAt[exitAhead] = s.now.Add(max(wait, s.cfg.Period))
 	s.plan(p)
 }
@@ -225,7 +225,7 @@ func (s *Scheduler) Moving(uid types.UID) bool {
 	case p.inspect:
 		return s.freeWorkers() > 0 || s.inspections > s.slow
 	default:
-		return s.cfg.ListsPods && p.want > 0 && p.dueAt[listFailed].IsZero() && (p.list == nil || !p.list.Slow)
+		return s.cfg.ListsPods && p.newest > 0 && p.dueAt[listFailed].IsZero() && (p.list == nil || !p.list.Slow)
 	}
 }
 
@@ -241,12 +241,12 @@ func (s *Scheduler) HungSince(uid types.UID) time.Time {
 // plan puts the pod where what is open of it says: into the queues, among the alarms,
 // or away.
 func (s *Scheduler) plan(p *pod) {
-	covered := s.all.list != nil && p.want <= s.full.covers // the full list in flight answers
-	s.requested.set(p, p.want > 0)
-	s.toList.set(p, s.cfg.ListsPods && p.want > 0 && p.list == nil && p.dueAt[listFailed].IsZero() && !covered)
+	covered := s.all.list != nil && p.newest <= s.full.covers // the full list in flight answers
+	s.requested.set(p, p.newest > 0)
+	s.toList.set(p, s.cfg.ListsPods && p.newest > 0 && p.list == nil && p.dueAt[listFailed].IsZero() && !covered)
 	s.toInspect.set(p, p.inspect && p.inspection == nil)
 	s.setAlarm(p)
-	idle := p.want == 0 && p.list == nil && p.inspection == nil && !p.inspect && p.alarm.IsZero()
+	idle := p.newest == 0 && p.list == nil && p.inspection == nil && !p.inspect && p.alarm.IsZero()
 	if idle && p.attempts == 0 && p.unanswered.IsZero() {
 		delete(s.pods, p.uid)
 	}

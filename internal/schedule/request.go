@@ -3,19 +3,20 @@ package schedule
 // request is what somebody wants a list for, of one pod or of all: the requests that are
 // open are one.
 type request struct {
-	// want is the number from which on a list answers the newest of them, oldest that of
+	// newest is the number from which on a list answers the newest of them, oldest that of
 	// the oldest; 0 for none.
-	want, oldest uint64
-	cause        string // of the oldest
-	hinted       bool   // an event is among them
+	newest, oldest uint64
+	cause          string // of the oldest
+	hinted         bool   // an event is among them
 }
 
-// add opens one. A list that begins after the one numbered last answers it.
+// add opens one. A list that begins after the one numbered last answers it. Only a request that is
+// older than those that are open (RequestOf) comes with a smaller number than theirs.
 func (r *request) add(last uint64, cause string, hinted bool) {
-	if r.want == 0 || r.oldest > last+1 {
+	if r.newest == 0 || r.oldest > last+1 {
 		r.cause, r.oldest = cause, last+1
 	}
-	r.want = max(r.want, last+1)
+	r.newest = max(r.newest, last+1)
 	r.hinted = r.hinted || hinted
 }
 
@@ -23,10 +24,10 @@ func (r *request) add(last uint64, cause string, hinted bool) {
 // it answers one, and whether it was the last and an event was among them.
 func (r *request) answer(number uint64) (answered, hinted bool) {
 	switch {
-	case r.want == 0 || r.oldest > number:
+	case r.newest == 0 || r.oldest > number:
 		return false, false
-	case r.want > number:
-		r.oldest = r.want
+	case r.newest > number:
+		r.oldest = r.newest
 		return true, false
 	}
 	hinted = r.hinted

@@ -309,7 +309,7 @@ func (s *Scheduler) fullListDue() (cause string, due bool) {
 		return "", false
 	case f.relist:
 		return CauseDemand, true
-	case s.all.want > 0 && soon:
+	case s.all.newest > 0 && soon:
 		return s.all.cause, true
 	case s.manyWait() && soon:
 		return s.toList.first().cause, true
@@ -503,7 +503,7 @@ func (s *Scheduler) Wake() time.Time {
 		if s.full.periodic {
 			earlier(s.full.next)
 		}
-		if s.all.want > 0 || s.manyWait() {
+		if s.all.newest > 0 || s.manyWait() {
 			earlier(s.full.notBefore)
 		}
 	}
