@@ -51,8 +51,8 @@ func TestGolden(t *testing.T) {
 		n.setPod("shop", "queue-0", plegtest.Running("queue"))
 		payment := n.setPod("shop", "payment-0", plegtest.Running("payment"))
 		n.pass(2500 * time.Millisecond)
-		n.get("/") // from now on there is a history, with samples between two relists
-		n.pass(time.Second)
+		n.get("/")                      // from now on there is a history, with samples between two relists
+		n.pass(1007 * time.Millisecond) // so that no inspection is due with a sample
 		do := func(action func()) {
 			action()
 			n.pass(10 * time.Millisecond) // so that the order is that of the actions
@@ -62,7 +62,6 @@ func TestGolden(t *testing.T) {
 		do(func() { n.RestartContainer(cart, "cart", "cart-2") })
 		do(func() { n.RemoveContainer(cart, "cart") })
 		do(func() { n.RemovePod(report) })
-		n.pass(7 * time.Millisecond) // so that no inspection of it is due with a sample
 		do(func() { n.EmitExit(pleg.ContainerExit{ContainerID: "queue", ExitCode: 137, FinishedAt: time.Now()}) })
 		n.Hang(plegtest.GetPodStatus, payment)
 		do(func() { n.ExitContainer(payment, "payment", 1, "Error") })
