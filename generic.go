@@ -75,9 +75,9 @@ var _ PodLifecycleEventGenerator = (*GenericPLEG)(nil)
 
 // NewGenericPLEG returns a generator that relists runtime every relistPeriod and writes
 // cache; a cache has one generator at a time. The channel of Watch has the capacity
-// channelCapacity; see WithCapacity. A zero or negative period selects DefaultRelistPeriod. A period of more than a second is at most half of the
-// threshold (WithRelistThreshold): a longer one is shortened to that. Nothing runs until
-// Start or Relist.
+// channelCapacity; see WithCapacity. A zero or negative period selects DefaultRelistPeriod. A
+// period of more than a second is at most half of the threshold (WithRelistThreshold): a longer
+// one is shortened to that. Nothing runs until Start or Relist.
 //
 // Like the kubelet's, it returns no error. It panics if runtime, cache or clock is nil or
 // a nil pointer, and if cache is a PodCache with another generator that is not stopped.
