@@ -97,7 +97,7 @@ func (n *node) watch(opts ...pleg.Option) {
 		defer close(read)
 		n.journal.read(reading, events)
 	}()
-	n.pleg.Start(ctx)
+	n.pleg.Start(n.ctx)
 	n.t.Cleanup(func() {
 		n.meters.checkBadData(n.t)
 		n.pleg.Stop()
