@@ -85,6 +85,12 @@ func run(ctx context.Context) (err error) {
 		return err
 	}
 	defer exits.close()
+	for _, o := range []*observer{hinted, polling, exits.told} {
+		// A death before the first inspection of its pod is told with that.
+		if err := o.pleg.WaitForSync(ctx); err != nil {
+			return err
+		}
+	}
 	var raw *stream // nil without events
 	if daemon.Runtime().Events {
 		if raw, err = readStream(ctx, client, turns); err != nil {
