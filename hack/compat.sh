@@ -86,5 +86,5 @@ if [[ $# != 0 ]]; then
 fi
 for part in lowest newest sets; do
 	printf '%s:\n' "$part"
-	"$0" "$part"
+	hack/compat.sh "$part"
 done
