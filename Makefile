@@ -32,8 +32,13 @@ platforms: ## compile and vet for windows, darwin and arm64; the first time take
 	hack/platforms.sh
 
 .PHONY: compat
-compat: ## build beside the oldest client-go that README names; the first time takes minutes
+compat: ## with the lowest versions, the newest, and those of others' go.mod; the first time takes many minutes
 	hack/compat.sh
+
+.PHONY: newest
+newest: ## raises the versions in internal/compat/newest.mod, and tests with them
+	GOTOOLCHAIN=$$(sed -n 's/^toolchain //p' internal/compat/newest.mod) go get -modfile=internal/compat/newest.mod -u -t ./...
+	hack/compat.sh newest
 
 .PHONY: apidiff
 apidiff: ## the exported API beside that of the last release

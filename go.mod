@@ -10,7 +10,7 @@ require (
 	go.uber.org/goleak v1.3.0
 	golang.org/x/sync v0.8.0
 	golang.org/x/sys v0.26.0
-	google.golang.org/grpc v1.66.0
+	google.golang.org/grpc v1.66.3
 	google.golang.org/protobuf v1.35.1
 	k8s.io/apimachinery v0.32.0
 	k8s.io/cri-api v0.32.0

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# Tidies every module; with -diff, changes nothing and fails when one is not tidy.
+# Tidies every module, and the newest versions for the library; with -diff, changes nothing and fails when one is not tidy.
 . "$(dirname "$0")/modules.sh"
 
 for m in "${modules[@]}"; do
 	go -C "$m" mod tidy "$@"
 done
+newest=internal/compat/newest.mod
+GOTOOLCHAIN=$(sed -n 's/^toolchain //p' "$newest") go mod tidy -modfile="$newest" "$@"

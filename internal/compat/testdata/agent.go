@@ -1,0 +1,62 @@
+// Package compat is an agent that uses the library and client-go in one program: a
+// generator on the node's runtime beside an informer of the API server's pods. It is only
+// built, in the modules of hack/compat.sh.
+package compat
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/clock"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/cri"
+)
+
+// Run hands each event to handle, with the pod of the API server if that knows it, until
+// ctx ends.
+func Run(ctx context.Context, config *rest.Config, endpoint string,
+	handle func(*pleg.PodLifecycleEvent, *corev1.Pod)) error {
+	scheme := runtime.NewScheme()
+	if err := corev1.AddToScheme(scheme); err != nil {
+		return err
+	}
+	config = rest.CopyConfig(config)
+	config.APIPath, config.GroupVersion = "/api", &corev1.SchemeGroupVersion
+	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	client, err := rest.RESTClientFor(config)
+	if err != nil {
+		return err
+	}
+	pods := cache.NewSharedIndexInformer(
+		cache.NewListWatchFromClient(client, "pods", corev1.NamespaceAll, fields.Everything()),
+		&corev1.Pod{}, 0, cache.Indexers{})
+	go pods.Run(ctx.Done())
+	if !cache.WaitForCacheSync(ctx.Done(), pods.HasSynced) {
+		return context.Cause(ctx)
+	}
+
+	node, err := cri.Dial(endpoint)
+	if err != nil {
+		return err
+	}
+	defer node.Close()
+	generator := pleg.NewGenericPLEG(node, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod,
+		pleg.NewCache(), clock.RealClock{})
+	generator.Start(ctx)
+	defer generator.Stop()
+	for e := range generator.Subscribe(ctx) {
+		pod, _, err := pods.GetStore().GetByKey(e.Pod.Namespace + "/" + e.Pod.Name)
+		if err != nil {
+			return err
+		}
+		known, _ := pod.(*corev1.Pod) // nil if it is not known there, or not yet
+		handle(e, known)
+	}
+	return context.Cause(ctx)
+}
