@@ -105,6 +105,24 @@ func TestTestRuntimePassesAnySource(t *testing.T) {
 	})
 }
 
+// containerd sets StartedAt when the start has returned: what exits at once has finished by then.
+func TestTestRuntimePassesExitAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &broken{Runtime: aNode()}
+		defer b.BreakStreams(nil)
+		editStatus(func(s *pleg.PodStatus) {
+			for _, c := range s.ContainerStatuses {
+				if c.State == pleg.ContainerStateExited {
+					c.StartedAt = c.FinishedAt.Add(100 * time.Millisecond)
+				}
+			}
+		})(b)
+		if err := plegtest.TestRuntime(b, "a", "b", "c"); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // Maps without entries and no maps are the same.
 func TestTestRuntimePassesEmptyLabels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
