@@ -19,6 +19,9 @@ const (
 	cancelTimeout = 5 * time.Second
 	// callTimeout is how long any call may take.
 	callTimeout = 30 * time.Second
+	// startTakes is by how much FinishedAt may be before StartedAt: containerd sets StartedAt
+	// when the start has returned, and a container that exits at once has finished by then.
+	startTakes = time.Second
 	// streamLasts is how long a stream must last, on a node that is quiet.
 	streamLasts = 500 * time.Millisecond
 )

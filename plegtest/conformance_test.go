@@ -105,6 +105,24 @@ func TestTestRuntimePassesAnySource(t *testing.T) {
 	})
 }
 
+// containerd sets StartedAt when the start has returned: what exits at once has finished by then.
+func TestTestRuntimePassesExitAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &broken{Runtime: aNode()}
+		defer b.BreakStreams(nil)
+		editStatus(func(s *pleg.PodStatus) {
+			for _, c := range s.ContainerStatuses {
+				if c.State == pleg.ContainerStateExited {
+					c.StartedAt = c.FinishedAt.Add(100 * time.Millisecond)
+				}
+			}
+		})(b)
+		if err := plegtest.TestRuntime(b, "a", "b", "c"); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // Maps without entries and no maps are the same.
 func TestTestRuntimePassesEmptyLabels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -309,6 +327,15 @@ func TestTestRuntimeFinds(t *testing.T) {
 		{"another state", editStatus(func(s *pleg.PodStatus) {
 			s.ContainerStatuses[0].State = pleg.ContainerStateRunning
 		}), "", `as in the list, saw "a1" and running`},
+		{"another type of ID", editStatus(func(s *pleg.PodStatus) { s.ContainerStatuses[0].ID.Type = "docker" }), "",
+			`expected the container's ID as in the list, plegtest://a1, saw docker://a1`},
+		{"an end before the start", editStatus(func(s *pleg.PodStatus) {
+			for _, c := range s.ContainerStatuses {
+				if c.State == pleg.ContainerStateExited {
+					c.StartedAt, c.FinishedAt = c.FinishedAt.Add(time.Hour), c.StartedAt
+				}
+			}
+		}), "", "expected FinishedAt of an exited container after its StartedAt, saw it before for a1"},
 		{"no end", editStatus(func(s *pleg.PodStatus) { s.ContainerStatuses[0].FinishedAt = time.Time{} }), "",
 			"expected FinishedAt of an exited container"},
 		{"an end that moves", func(b *broken) {

@@ -239,13 +239,19 @@ func (t *conformance) checkStatus(call string, pod *pleg.Pod, status *pleg.PodSt
 		if !s.CreatedAt.IsZero() {
 			before = s
 		}
-		// FinishedAt may be before StartedAt: containerd sets StartedAt after the start,
-		// and a container that exits at once has finished by then.
+		if listed := pod.Containers[i].ID; listed.Type != s.ID.Type {
+			t.problem(call, "the container's ID as in the list, "+listed.String(), s.ID.String(),
+				"who looks the container of an event up by its ContainerID does not find it")
+		}
 		switch {
 		case s.State != pleg.ContainerStateExited:
 		case s.FinishedAt.IsZero():
 			t.problem(call, "FinishedAt of an exited container", "none for "+s.ID.ID,
 				"the back-off of restarts begins at that time")
+		case s.StartedAt.Sub(s.FinishedAt) >= startTakes:
+			t.problem(call, "FinishedAt of an exited container after its StartedAt", "it before for "+s.ID.ID,
+				"how long it ran decides its back-off")
+			fallthrough
 		default:
 			t.checkFinished(call, s)
 		}

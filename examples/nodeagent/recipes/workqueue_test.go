@@ -1,0 +1,73 @@
+package recipes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+// syncPods calls sync for each pod that exists or that changes, in several workers, never twice at
+// once for a pod, and again with a back-off when it fails, until ctx ends.
+func syncPods(ctx context.Context, g *pleg.GenericPLEG, cache *pleg.PodCache, workers int,
+	sync func(ctx context.Context, status *pleg.PodStatus, exists bool) error) {
+	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[types.UID]())
+	defer inWorkers(workers, func() {
+		for uid, ended := queue.Get(); !ended; uid, ended = queue.Get() {
+			status, exists, err := cache.Lookup(uid)
+			if err == nil { // if the inspection failed, a PodSync comes when one succeeds
+				err = sync(ctx, status, exists)
+				if err != nil {
+					queue.AddRateLimited(uid)
+				}
+			}
+			if err == nil {
+				queue.Forget(uid)
+			}
+			queue.Done(uid)
+		}
+	})()
+	defer queue.ShutDown()
+	for e := range g.Subscribe(ctx, pleg.WithName("sync")) {
+		queue.Add(e.ID)
+	}
+}
+
+// inWorkers runs a function in several goroutines, and returns one that waits for them.
+func inWorkers(workers int, f func()) (wait func()) {
+	var wg sync.WaitGroup
+	for range workers {
+		wg.Go(f)
+	}
+	return wg.Wait
+}
+
+// The first attempt fails, and is repeated.
+func Example_workQueue() {
+	runtime, cache := plegtest.NewRuntime(), pleg.NewCache()
+	runtime.SetPod(plegtest.NewPod("web", plegtest.Running("nginx")))
+	generator := pleg.NewGenericPLEG(runtime, 10, time.Second, cache, clock.RealClock{})
+	generator.Start(context.Background())
+	defer generator.Stop()
+
+	ctx, cancel := context.WithCancel(context.Background())
+	failed := false
+	syncPods(ctx, generator, cache, 1, func(_ context.Context, status *pleg.PodStatus, exists bool) error {
+		if !failed {
+			failed = true
+			return errors.New("try again")
+		}
+		fmt.Println(status.Name, exists, status.FindContainerStatusByName("nginx").State)
+		cancel()
+		return nil
+	})
+	// Output: web true running
+}
