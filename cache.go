@@ -81,8 +81,9 @@ var _ Cache = (*PodCache)(nil)
 
 // generatorsCache is what the generator uses of a PodCache besides the methods of Cache.
 type generatorsCache interface {
-	// claim makes the cache that of a generator, and reports whether no other has it.
-	claim(cacheOwner) bool
+	// claim makes the cache that of a generator, and reports whether no other has it, or has had
+	// it since the generator was made.
+	claim(owner cacheOwner, isNew bool) bool
 	// release lets another generator have the cache.
 	release(cacheOwner)
 	// setListed notes that a list shows a pod, which may have no status yet.
@@ -138,12 +139,12 @@ type reading struct {
 func NewCache() *PodCache { return &PodCache{} }
 
 // claim implements generatorsCache.
-func (c *PodCache) claim(owner cacheOwner) bool {
+func (c *PodCache) claim(owner cacheOwner, isNew bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
 	case c.owner == owner:
-	case c.owner != nil && !c.released:
+	case c.owner != nil && !(c.released && isNew): // the records of another say that it has statuses
 		return false
 	case c.owner != nil: // what it left says nothing about the pods of this one
 		c.entries, c.bare, c.index, c.gone, c.global = nil, nil, cacheIndex{}, goneIndex{}, time.Time{}
