@@ -390,3 +390,35 @@ func TestHandleSynced(t *testing.T) {
 		synctest.Wait()
 	})
 }
+
+// OnSynced comes when what existed has been handled, though more comes all the time than is handled.
+func TestHandleSyncedBesideChurn(t *testing.T) {
+	for _, capacity := range []int{-1, 1, 5, 0} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newOrderlyNode(t)
+			n.SetPods(bare("a", plegtest.Running("a0")), bare("b", plegtest.Running("b1")))
+			n.start()
+			ctx, cancel := context.WithCancel(t.Context())
+			var lines []string
+			go func() {
+				_ = n.g.Handle(ctx, pleg.Handler{
+					OnContainerStarted: func(e *pleg.PodLifecycleEvent) {
+						if e.Initial {
+							lines = append(lines, line(e))
+						}
+						time.Sleep(3 * time.Second)
+					},
+					OnSynced: func() { lines = append(lines, "synced") },
+				}, pleg.WithCapacity(capacity))
+			}()
+			for i := range 60 {
+				n.SetPod(bare("a", plegtest.Running(fmt.Sprint("a", i+1))))
+				time.Sleep(time.Second)
+			}
+			want(t, fmt.Sprint("capacity ", capacity), lines, "a Started a0", "b Started b1", "synced")
+			cancel()
+			synctest.Wait()
+			time.Sleep(3 * time.Second)
+		})
+	}
+}
