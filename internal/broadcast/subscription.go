@@ -51,6 +51,8 @@ type subscription[K cmp.Ordered, U, E any] struct {
 	committed      []E
 	committedKey   K
 	committedSince time.Time
+	// origins are those of the events in the channel of a follower, which has not handled them.
+	origins []origin[K]
 	// pumping is true while there is a pump; holding while it waits for the reader
 	// with the first committed event in its hand, which nothing may overtake.
 	pumping, holding bool
@@ -64,6 +66,12 @@ type subscription[K cmp.Ordered, U, E any] struct {
 type mark struct {
 	set          bool
 	keys, events int
+}
+
+// origin is the update that an event is of.
+type origin[K cmp.Ordered] struct {
+	key   K
+	since time.Time
 }
 
 func newSubscription[K cmp.Ordered, U, E any](rules Rules[K, U, E], o Options[U, E]) *subscription[K, U, E] {
@@ -158,6 +166,9 @@ func (s *subscription[K, U, E]) fill() {
 func (s *subscription[K, U, E]) fillLocked() {
 	for !s.holding && len(s.out) < cap(s.out) && s.advanceLocked() {
 		s.out <- s.committed[0]
+		if s.followed {
+			s.origins = append(s.origins, origin[K]{s.committedKey, s.committedSince})
+		}
 		s.deliveredLocked()
 	}
 }
@@ -292,6 +303,7 @@ func (s *subscription[K, U, E]) takeNext() (event E, is next) {
 	}
 	select {
 	case event = <-s.out:
+		s.origins = s.origins[1:]
 		s.ahead.events--
 		s.fillLocked()
 		return event, nextEvent
@@ -351,12 +363,13 @@ func (s *subscription[K, U, E]) wake() {
 	}
 }
 
-// backlog returns what there is still to be delivered. The first pending key need not be
+// backlog returns what there is still to be delivered, to a follower also what is in the channel. The first pending key need not be
 // the oldest: one that was withdrawn and came back may stand before it.
 func (s *subscription[K, U, E]) backlog() Backlog {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	b := Backlog{Name: s.options.Name, Keys: len(s.pending)}
+	b := Backlog{Name: s.options.Name}
+	others := make(map[K]struct{}) // than those that are pending
 	older := func(at time.Time) {
 		if b.Since.IsZero() || at.Before(b.Since) {
 			b.Since = at
@@ -365,11 +378,18 @@ func (s *subscription[K, U, E]) backlog() Backlog {
 	for _, p := range s.pending {
 		older(p.since)
 	}
-	if len(s.committed) > 0 {
-		if _, again := s.pending[s.committedKey]; !again {
-			b.Keys++
+	waits := func(o origin[K]) {
+		older(o.since)
+		if _, again := s.pending[o.key]; !again {
+			others[o.key] = struct{}{}
 		}
-		older(s.committedSince)
 	}
+	for _, o := range s.origins {
+		waits(o)
+	}
+	if len(s.committed) > 0 {
+		waits(origin[K]{s.committedKey, s.committedSince})
+	}
+	b.Keys = len(s.pending) + len(others)
 	return b
 }
