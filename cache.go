@@ -502,8 +502,10 @@ func (c *PodCache) advance(now time.Time) {
 
 // indexLocked takes in that a pod has another status, nil for none.
 func (c *PodCache) indexLocked(uid types.UID, e *cacheEntry, old, status *PodStatus) {
-	before := e.keys
-	e.keys = c.index.replace(uid, before, status)
+	before, changed := e.keys, false
+	if e.keys, changed = c.index.replace(uid, before, status); !changed {
+		return
+	}
 	lost := slices.DeleteFunc(slices.Clone(before), func(key indexKey) bool { return c.index.has(key, uid) })
 	if len(lost) > 0 {
 		had := *old

@@ -321,6 +321,15 @@ func TestLookupsBesideWriter(t *testing.T) {
 	wg.Wait()
 }
 
+// A status by which its pod is found as before costs nothing for the look-ups.
+func TestSetOfTheSameAllocatesNothing(t *testing.T) {
+	c := pleg.NewCache()
+	s := lookupStatus("a", "web", 1, []string{"c1"}, []string{"10.0.0.1"})
+	if got := testing.AllocsPerRun(100, func() { c.Set("a", s, nil, at(1)) }); got > 0 {
+		t.Errorf("it allocates %v times", got)
+	}
+}
+
 // BenchmarkCacheSet is the status of a changed pod among 10,000: with the containers that
 // it had, and with one restarted.
 func BenchmarkCacheSet(b *testing.B) {
