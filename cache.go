@@ -102,6 +102,8 @@ type cacheOwner interface {
 	// onReaderBlocked is called with the pod of a reader that begins to block, in its goroutine,
 	// without a lock held. It does not block.
 	onReaderBlocked(uid types.UID)
+	// now is the time by the generator's clock, called without a lock held.
+	now() time.Time
 }
 
 // cacheEntry is what the cache has of one pod: its status, or that it is listed, or that a
@@ -477,20 +479,34 @@ func (c *PodCache) ByIP(ip string) []*PodStatus {
 
 // find returns the statuses with a key, newest first, and then those that had it.
 func (c *PodCache) find(key indexKey) []*PodStatus {
+	statuses, gone, owner := c.findBoth(key)
+	if len(gone) == 0 {
+		return statuses
+	}
+	now := owner.now() // nobody advances the index while the generator is stopped, or its lists are far apart
+	for _, s := range slices.Backward(gone) {
+		if now.Sub(s.GoneAt) <= goneTime {
+			statuses = append(statuses, s)
+		}
+	}
+	return statuses
+}
+
+// findBoth returns the statuses with a key, newest first, and those that had it, the last to go last.
+func (c *PodCache) findBoth(key indexKey) (statuses, gone []*PodStatus, owner cacheOwner) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	uids := c.index.find(key)
-	var statuses []*PodStatus
 	for _, uid := range uids {
 		statuses = append(statuses, c.entries[uid].status)
 	}
 	slices.SortStableFunc(statuses, func(a, b *PodStatus) int { return cmp.Compare(createdAt(b), createdAt(a)) })
-	for _, gone := range slices.Backward(c.gone.statuses[key]) {
-		if !slices.Contains(uids, gone.ID) {
-			statuses = append(statuses, gone)
+	for _, s := range c.gone.statuses[key] {
+		if !slices.Contains(uids, s.ID) {
+			gone = append(gone, s)
 		}
 	}
-	return statuses
+	return statuses, gone, c.owner
 }
 
 // advance implements generatorsCache.
