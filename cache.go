@@ -81,8 +81,9 @@ var _ Cache = (*PodCache)(nil)
 
 // generatorsCache is what the generator uses of a PodCache besides the methods of Cache.
 type generatorsCache interface {
-	// claim makes the cache that of a generator, and reports whether no other has it.
-	claim(cacheOwner) bool
+	// claim makes the cache that of a generator, and reports whether no other has it, or has had
+	// it since the generator was made.
+	claim(owner cacheOwner, isNew bool) bool
 	// release lets another generator have the cache.
 	release(cacheOwner)
 	// setListed notes that a list shows a pod, which may have no status yet.
@@ -101,6 +102,8 @@ type cacheOwner interface {
 	// onReaderBlocked is called with the pod of a reader that begins to block, in its goroutine,
 	// without a lock held. It does not block.
 	onReaderBlocked(uid types.UID)
+	// now is the time by the generator's clock, called without a lock held.
+	now() time.Time
 }
 
 // cacheEntry is what the cache has of one pod: its status, or that it is listed, or that a
@@ -138,12 +141,12 @@ type reading struct {
 func NewCache() *PodCache { return &PodCache{} }
 
 // claim implements generatorsCache.
-func (c *PodCache) claim(owner cacheOwner) bool {
+func (c *PodCache) claim(owner cacheOwner, isNew bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
 	case c.owner == owner:
-	case c.owner != nil && !c.released:
+	case c.owner != nil && !(c.released && isNew): // the records of another say that it has statuses
 		return false
 	case c.owner != nil: // what it left says nothing about the pods of this one
 		c.entries, c.bare, c.index, c.gone, c.global = nil, nil, cacheIndex{}, goneIndex{}, time.Time{}
@@ -476,20 +479,34 @@ func (c *PodCache) ByIP(ip string) []*PodStatus {
 
 // find returns the statuses with a key, newest first, and then those that had it.
 func (c *PodCache) find(key indexKey) []*PodStatus {
+	statuses, gone, owner := c.findBoth(key)
+	if len(gone) == 0 {
+		return statuses
+	}
+	now := owner.now() // nobody advances the index while the generator is stopped, or its lists are far apart
+	for _, s := range slices.Backward(gone) {
+		if now.Sub(s.GoneAt) <= goneTime {
+			statuses = append(statuses, s)
+		}
+	}
+	return statuses
+}
+
+// findBoth returns the statuses with a key, newest first, and those that had it, the last to go last.
+func (c *PodCache) findBoth(key indexKey) (statuses, gone []*PodStatus, owner cacheOwner) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	uids := c.index.find(key)
-	var statuses []*PodStatus
 	for _, uid := range uids {
 		statuses = append(statuses, c.entries[uid].status)
 	}
 	slices.SortStableFunc(statuses, func(a, b *PodStatus) int { return cmp.Compare(createdAt(b), createdAt(a)) })
-	for _, gone := range slices.Backward(c.gone.statuses[key]) {
-		if !slices.Contains(uids, gone.ID) {
-			statuses = append(statuses, gone)
+	for _, s := range c.gone.statuses[key] {
+		if !slices.Contains(uids, s.ID) {
+			gone = append(gone, s)
 		}
 	}
-	return statuses
+	return statuses, gone, c.owner
 }
 
 // advance implements generatorsCache.
@@ -501,8 +518,10 @@ func (c *PodCache) advance(now time.Time) {
 
 // indexLocked takes in that a pod has another status, nil for none.
 func (c *PodCache) indexLocked(uid types.UID, e *cacheEntry, old, status *PodStatus) {
-	before := e.keys
-	e.keys = c.index.replace(uid, before, status)
+	before, changed := e.keys, false
+	if e.keys, changed = c.index.replace(uid, before, status); !changed {
+		return
+	}
 	lost := slices.DeleteFunc(slices.Clone(before), func(key indexKey) bool { return c.index.has(key, uid) })
 	if len(lost) > 0 {
 		had := *old

@@ -33,10 +33,10 @@ const (
 // replace takes in that a pod has another status, nil for none, in place of one that had these
 // keys, and returns its keys. A status with the keys of the one before, as most have, touches
 // nothing.
-func (x *cacheIndex) replace(uid types.UID, keys []indexKey, status *PodStatus) []indexKey {
+func (x *cacheIndex) replace(uid types.UID, keys []indexKey, status *PodStatus) (now []indexKey, changed bool) {
 	x.now = appendKeys(x.now[:0], status)
 	if slices.Equal(keys, x.now) {
-		return keys
+		return keys, false
 	}
 	for _, key := range keys {
 		x.remove(key, uid)
@@ -46,7 +46,7 @@ func (x *cacheIndex) replace(uid types.UID, keys []indexKey, status *PodStatus) 
 			put(&x.pods, key, append(x.pods[key], uid))
 		}
 	}
-	return slices.Clone(x.now)
+	return slices.Clone(x.now), true
 }
 
 func (x *cacheIndex) remove(key indexKey, uid types.UID) {

@@ -105,7 +105,7 @@ func NewGenericPLEG(runtime Runtime, channelCapacity int, relistPeriod time.Dura
 		}
 	}
 	g.podCache, _ = cache.(generatorsCache)
-	g.claimCache()
+	g.claimCache(true)
 	g.logger, g.threshold = g.opts.logger, g.opts.relistThreshold
 	g.metrics = newMetrics(g.gauges)
 	g.metrics.nodeName = g.opts.nodeName
@@ -178,8 +178,8 @@ func (g *GenericPLEG) streams() []*eventClient {
 
 // claimCache panics when a PodCache has another generator, which would take the pods of this
 // one for gone.
-func (g *GenericPLEG) claimCache() {
-	if g.podCache != nil && !g.podCache.claim(g) {
+func (g *GenericPLEG) claimCache(isNew bool) {
+	if g.podCache != nil && !g.podCache.claim(g, isNew) {
 		panic("pleg: the cache has another generator") //nolint:forbidigo // the drop-in signatures have no error
 	}
 }
@@ -242,7 +242,7 @@ func (g *GenericPLEG) Start(ctx context.Context) {
 	if g.run != nil {
 		g.stopLocked() // its context has ended just now
 	}
-	g.claimCache()
+	g.claimCache(false)
 	r := &run{ended: ctx.Err}
 	g.run = r
 	r.forget = context.AfterFunc(ctx, func() { g.stop(r) })
@@ -312,7 +312,7 @@ func (g *GenericPLEG) Watch() chan *PodLifecycleEvent { return g.watching() }
 // It works with Start, and without it in the caller's goroutine. Timeouts use the
 // injected clock; with a fake clock, step it from another goroutine if a call hangs.
 func (g *GenericPLEG) Relist(ctx context.Context) error {
-	g.claimCache()
+	g.claimCache(false)
 	caller := newRelistCaller()
 	g.inbox.Put(func(in *inputs) { in.relists = append(in.relists, caller) })
 	err := g.loop.runFor(ctx, caller)
@@ -343,6 +343,9 @@ func (g *GenericPLEG) onReaderBlocked(uid types.UID) {
 		g.inbox.Put(func(in *inputs) { put(&in.readers, uid, struct{}{}) })
 	}
 }
+
+// now implements cacheOwner.
+func (g *GenericPLEG) now() time.Time { return g.clock.Now() }
 
 // Defaults of the options.
 const (

@@ -47,7 +47,7 @@ type HealthReport struct {
 	// Subscribers is the number of subscriptions.
 	Subscribers int `json:"subscribers"`
 	// Backlog is the number of pods with updates that did not fit into a subscriber's
-	// channel, summed over the subscribers.
+	// channel, or that Handle has not handled, summed over the subscribers.
 	Backlog int `json:"backlog"`
 	// NamedSubscribers are the subscriptions that have a name, by name.
 	NamedSubscribers []SubscriberReport `json:"namedSubscribers,omitempty"`

@@ -62,6 +62,32 @@ func (g *GenericPLEG) subscription(opts []SubscribeOption) subscriptionOptions {
 	}
 	return subscriptionOptions{
 		Name: o.name, Capacity: max(0, cmp.Or(o.capacity, DefaultChannelCapacity)), Begins: g.clock.Now(),
+		Events: untold{}.events(updateRules{}.Events),
+	}
+}
+
+// untold are the pods of which transitions were merged away for one subscriber without an event to
+// say so. Their next one does.
+type untold map[types.UID]struct{}
+
+// events returns a function that makes the events of the subscriber.
+func (pods untold) events(of func(delivered, u *update) []*PodLifecycleEvent,
+) func(delivered, u *update) []*PodLifecycleEvent {
+	return func(delivered, u *update) []*PodLifecycleEvent {
+		if _, is := pods[u.uid]; is && !u.merged {
+			merged := *u
+			merged.merged = true
+			u = &merged
+		}
+		events := of(delivered, u)
+		switch {
+		case !u.merged:
+		case u.pod == nil || slices.ContainsFunc(events, func(e *PodLifecycleEvent) bool { return e.Merged }):
+			delete(pods, u.uid)
+		default:
+			pods[u.uid] = struct{}{}
+		}
+		return events
 	}
 }
 
@@ -147,7 +173,7 @@ type Handler struct {
 // subscription ends, and nobody else notices.
 func (g *GenericPLEG) Handle(ctx context.Context, h Handler, opts ...SubscribeOption) error {
 	options := g.subscription(opts)
-	options.Events = markedEvents
+	options.Events = untold{}.events(markedEvents)
 	refused := make(map[types.UID]struct{})
 	return g.updates.Follow(ctx, options, broadcast.Follower[*PodLifecycleEvent]{
 		Handle: func(e *PodLifecycleEvent) {
@@ -178,9 +204,6 @@ func (h *Handler) wants(e *PodLifecycleEvent, refused map[types.UID]struct{}) bo
 
 // handle calls the function for an event.
 func (h *Handler) handle(e *PodLifecycleEvent) {
-	if e.sandbox {
-		return
-	}
 	switch e.Type {
 	case podAdded:
 		callWith(h.OnPodAdded, e.Pod)
@@ -220,7 +243,11 @@ func markedEvents(delivered, u *update) (events []*PodLifecycleEvent) {
 	if delivered == nil {
 		events = append(events, &PodLifecycleEvent{ID: u.uid, Type: podAdded, Pod: u.pod})
 	}
-	events = append(appendCreated(events, delivered, u), updateRules{}.Events(delivered, u)...)
+	for _, e := range slices.Concat(appendCreated(nil, delivered, u), updateRules{}.Events(delivered, u)) {
+		if !e.sandbox {
+			events = append(events, e)
+		}
+	}
 	if u.pod == nil {
 		events = append(events, &PodLifecycleEvent{ID: u.uid, Type: podRemoved, Pod: delivered.pod})
 	}

@@ -7,6 +7,8 @@ import "strings"
 // of containerd, CRI-O and cri-dockerd. In a container that runs containers, it is the outer one:
 // the pod's. ok is false for what is in no container of a pod, such as CRI-O's conmon.
 func ContainerIDFromCgroup(path string) (id string, ok bool) {
+	// The kernel marks the cgroup that is gone of a process that nobody has waited for.
+	path = strings.TrimSuffix(strings.TrimSuffix(path, "\n"), " (deleted)")
 	inPod := false
 	for element := range strings.SplitSeq(path, "/") {
 		// The kubelet's: kubepods, kubepods-burstable-pod….slice, below another in a nested node.

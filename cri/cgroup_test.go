@@ -28,6 +28,10 @@ func TestContainerIDFromCgroup(t *testing.T) {
 		"0::/../" + id:                                                                                         "",
 		slice + "cri-containerd-" + id[1:] + ".scope":                                                          "",
 		slice + "cri-containerd-" + strings.ToUpper(id) + ".scope":                                             "",
+		"0::" + slice + "cri-containerd-" + id + ".scope (deleted)":                                            id, // of a zombie
+		"0::" + slice + "cri-containerd-" + id + ".scope\n":                                                    id,
+		"0::" + slice + "crio-" + id + ".scope (deleted)\n":                                                    id,
+		"4:memory:/kubepods/pod5d4f/" + id + " (deleted)":                                                      id,
 		"": "",
 	} {
 		if got, ok := cri.ContainerIDFromCgroup(path); got != want || ok != (want != "") {

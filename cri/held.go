@@ -70,6 +70,15 @@ type heldPod struct {
 	pod   *pleg.Pod
 }
 
+// earlyInfo is what WithInfo keeps of a container that a list of its pod has shown before a full list.
+type earlyInfo struct {
+	info any
+	pass uint64 // the newest that had begun: the next one shows the container, if it still exists
+}
+
+// maxEarly bounds what is kept so while full lists fail.
+const maxEarly = 1000
+
 // held is what the last complete list showed. Only one pass may run at a time, and it
 // alone may call the methods that do not lock.
 type held struct {
@@ -83,6 +92,9 @@ type held struct {
 
 	// runtimeName is the runtime's name that the items were decoded with.
 	runtimeName string
+
+	// early has what WithInfo keeps of containers that no full list has shown yet. Guarded by mu.
+	early map[string]earlyInfo
 
 	tally   badTally          // of the held items
 	podless [kinds]int        // of the held items, those of no pod
@@ -104,15 +116,35 @@ func (h *held) infoOf(id string) (info any, informed bool) {
 	if it := h.items[containers][id]; it != nil {
 		return it.info, it.informed
 	}
-	return nil, false
+	e, informed := h.early[id]
+	return e.info, informed
 }
 
-// keepInfo keeps it of a container that the last full list shows, which so bounds what is kept.
+// keepInfo keeps it of a container until a full list does not show it, which so bounds what is kept.
 func (h *held) keepInfo(id string, info any) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if it := h.items[containers][id]; it != nil {
 		it.info, it.informed = info, true
+	} else if len(h.early) < maxEarly {
+		if h.early == nil {
+			h.early = make(map[string]earlyInfo)
+		}
+		h.early[id] = earlyInfo{info, h.number}
+	}
+}
+
+// takeEarlyLocked gives the containers that a pass shows first what is kept of them, and forgets
+// those that it would have shown.
+func (h *held) takeEarlyLocked(fresh map[string]*item, pass uint64) {
+	for id, e := range h.early {
+		it := fresh[id]
+		if it != nil {
+			it.info, it.informed = e.info, true
+		}
+		if it != nil || e.pass < pass {
+			delete(h.early, id)
+		}
 	}
 }
 

@@ -233,9 +233,14 @@ func (p *pass) commit() ([]*pleg.Pod, badTally) {
 			touch(h.removeLocked(before))
 			if it.container.State == pleg.ContainerStateExited {
 				it.exit = before.exit // else its next exit is another one
-				it.info, it.informed = before.info, before.informed
+			}
+			if it.container.State == pleg.ContainerStateExited || before.container.State != pleg.ContainerStateExited {
+				it.info, it.informed = before.info, before.informed // else it has been started again
 			}
 			touch(h.insertLocked(it))
+		}
+		if k == containers {
+			h.takeEarlyLocked(s.fresh, p.number)
 		}
 		for _, it := range s.fresh {
 			touch(h.insertLocked(it))

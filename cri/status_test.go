@@ -554,3 +554,80 @@ func TestWithInfo(t *testing.T) {
 		t.Errorf("%+v", c)
 	}
 }
+
+// What WithInfo keeps stays until the container is gone: also if only lists of its pod have shown it
+// until it dies, and if a list shows something else of it changed.
+func TestWithInfoOfShortLives(t *testing.T) {
+	s, _ := serverAndRuntime(t)
+	asked := 0
+	r := connect(t, s, cri.WithInfo(func(resp *runtimeapi.ContainerStatusResponse) any {
+		asked++
+		return resp.GetInfo()["info"]
+	}))
+	getPods(t, r)
+	sandbox := s.RunPod(criserver.PodConfig{UID: "uid"})
+	app := runContainer(t, s, sandbox, "app")
+	want := func(what string) {
+		t.Helper()
+		pod, err := r.GetPod(t.Context(), "uid")
+		must(t, err)
+		if c := getPodStatus(t, r, pod).ContainerStatuses[0]; c.Source != `{"pid":1000}` || asked != 1 {
+			t.Errorf("%s: %v, asked %d times", what, c.Source, asked)
+		}
+	}
+	want("running")
+	want("running on")
+	getPods(t, r)
+	want("listed")
+	must(t, s.ExitContainer(app, 1, ""))
+	want("exited")
+	getPods(t, r)
+	want("exited and listed")
+
+	asked = 0
+	must(t, s.RemoveContainer(app))
+	app = runContainer(t, s, sandbox, "app")
+	pod, err := r.GetPod(t.Context(), "uid")
+	must(t, err)
+	info := getPodStatus(t, r, pod).ContainerStatuses[0].Source
+	must(t, s.ExitContainer(app, 1, ""))
+	pod, err = r.GetPod(t.Context(), "uid")
+	must(t, err)
+	if c := getPodStatus(t, r, pod).ContainerStatuses[0]; info == nil || c.Source != info || asked != 1 {
+		t.Errorf("dead before a full list: %v and then %v, asked %d times", info, c.Source, asked)
+	}
+}
+
+// It stays while a list shows the container otherwise, but not when it has been started again.
+func TestWithInfoOfAContainerThatChanges(t *testing.T) {
+	const running, exited = runtimeapi.ContainerState_CONTAINER_RUNNING, runtimeapi.ContainerState_CONTAINER_EXITED
+	node := &stub{chunk: 100, sandboxes: []*runtimeapi.PodSandbox{sandbox("s", "uid")},
+		containers: []*runtimeapi.Container{container("c", "uid")},
+		sandboxStatus: func(context.Context, *sandboxStatusRequest) (*sandboxStatusResponse, error) {
+			return &sandboxStatusResponse{Status: &runtimeapi.PodSandboxStatus{Id: "s"}}, nil
+		}}
+	node.containerStatus = func(_ context.Context, r *statusRequest) (*statusResponse, error) {
+		return &statusResponse{Status: &runtimeapi.ContainerStatus{Id: "c", State: node.containers[0].State}}, nil
+	}
+	asked := 0
+	r := cri.NewRuntime(node, cri.WithInfo(func(*runtimeapi.ContainerStatusResponse) any { asked++; return asked }))
+	for i, step := range []struct {
+		state runtimeapi.ContainerState
+		label string
+		info  int
+	}{
+		{running, "", 1},
+		{running, "changed", 1},
+		{runtimeapi.ContainerState_CONTAINER_UNKNOWN, "changed", 1},
+		{exited, "changed", 1},
+		{running, "changed", 2},
+		{exited, "changed again", 2},
+	} {
+		c := container("c", "uid")
+		c.State, c.Labels["of"] = step.state, step.label
+		node.containers = []*runtimeapi.Container{c}
+		if s := getPodStatus(t, r, getPods(t, r)[0]).ContainerStatuses[0]; s.Source != step.info {
+			t.Errorf("step %d: %v, not %d", i, s.Source, step.info)
+		}
+	}
+}

@@ -138,7 +138,7 @@ func (b *Broadcaster[K, U, E]) Subscribe(ctx context.Context, o Options[U, E]) c
 type Follower[E any] struct {
 	// Handle is called with every event.
 	Handle func(E)
-	// CaughtUp is called once, when Synced is closed and there is no event left.
+	// CaughtUp is called once, when what was undelivered as Synced was closed has been handled.
 	CaughtUp func()
 	Synced   <-chan struct{}
 }
@@ -153,7 +153,7 @@ func (b *Broadcaster[K, U, E]) Follow(ctx context.Context, o Options[U, E], f Fo
 	s.followed = true
 	b.subscribe(s)
 	defer b.unsubscribe(s)
-	synced, caughtUp := f.Synced, false
+	synced := f.Synced
 	for {
 		select {
 		case <-ctx.Done():
@@ -162,20 +162,24 @@ func (b *Broadcaster[K, U, E]) Follow(ctx context.Context, o Options[U, E], f Fo
 			return context.Cause(ctx)
 		default:
 		}
-		event, ok := s.takeNext()
-		switch {
-		case ok:
+		select {
+		case <-synced:
+			synced = nil
+			s.mark()
+		default:
+		}
+		switch event, next := s.takeNext(); next {
+		case nextEvent:
 			f.Handle(event)
 			continue
-		case caughtUp: // what came before Synced was closed has been handled
-			caughtUp = false
+		case nextIsBehindMark:
 			f.CaughtUp()
 			continue
+		case nothingNext:
 		}
 		select {
 		case <-s.work:
 		case <-synced:
-			synced, caughtUp = nil, true
 		case <-s.ended:
 		case <-ctx.Done():
 		}

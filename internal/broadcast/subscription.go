@@ -17,6 +17,7 @@ type step[U any] struct {
 	delivered state[U]
 	update    U
 	since     time.Time // of the first update that is not delivered
+	marked    bool      // it was pending at the mark
 }
 
 // subscription delivers to one subscriber. The delivered state of a key is kept only while
@@ -50,10 +51,27 @@ type subscription[K cmp.Ordered, U, E any] struct {
 	committed      []E
 	committedKey   K
 	committedSince time.Time
+	// origins are those of the events in the channel of a follower, which has not handled them.
+	origins []origin[K]
 	// pumping is true while there is a pump; holding while it waits for the reader
 	// with the first committed event in its hand, which nothing may overtake.
 	pumping, holding bool
 	over             bool
+	// ahead is what a follower has to take before it has caught up.
+	ahead mark
+}
+
+// mark is a place in what is undelivered: behind the keys that were pending when it was set, and
+// behind the events in front of it once no such key is left.
+type mark struct {
+	set          bool
+	keys, events int
+}
+
+// origin is the update that an event is of.
+type origin[K cmp.Ordered] struct {
+	key   K
+	since time.Time
 }
 
 func newSubscription[K cmp.Ordered, U, E any](rules Rules[K, U, E], o Options[U, E]) *subscription[K, U, E] {
@@ -95,10 +113,10 @@ func (s *subscription[K, U, E]) upToDateLocked() bool {
 // pendLocked makes the update the pending one of its key.
 func (s *subscription[K, U, E]) pendLocked(key K, before state[U], update U, at time.Time) (discarded int) {
 	p, pends := s.pending[key]
-	if pends {
+	if pends { // and keeps its place
 		p.update, discarded = s.rules.Coalesce(p.delivered.update, p.update, update)
 	} else {
-		p = step[U]{before, update, at}
+		p = step[U]{delivered: before, update: update, since: at}
 	}
 	if !p.delivered.exists && s.rules.Gone(p.update) {
 		s.withdrawLocked(key)
@@ -115,6 +133,9 @@ func (s *subscription[K, U, E]) pendLocked(key K, before state[U], update U, at 
 // delivered. When order is compacted each key is left in it
 // once, so that about as many have to be withdrawn before it is compacted again.
 func (s *subscription[K, U, E]) withdrawLocked(key K) {
+	if s.pending[key].marked {
+		s.ahead.keys--
+	}
 	delete(s.pending, key)
 	if len(s.order) < 2*len(s.pending)+maxWithdrawn {
 		return
@@ -145,6 +166,9 @@ func (s *subscription[K, U, E]) fill() {
 func (s *subscription[K, U, E]) fillLocked() {
 	for !s.holding && len(s.out) < cap(s.out) && s.advanceLocked() {
 		s.out <- s.committed[0]
+		if s.followed {
+			s.origins = append(s.origins, origin[K]{s.committedKey, s.committedSince})
+		}
 		s.deliveredLocked()
 	}
 }
@@ -163,6 +187,10 @@ func (s *subscription[K, U, E]) advanceLocked() bool {
 			delete(s.pending, key)
 			s.commitLocked(key, p.delivered, p.update)
 			s.committedSince = p.since
+			if p.marked {
+				s.ahead.keys--
+				s.ahead.events = len(s.out) + len(s.committed)
+			}
 		}
 	}
 	return true
@@ -242,26 +270,65 @@ func (s *subscription[K, U, E]) delivered() {
 	s.deliveredLocked()
 }
 
-// takeNext takes an event out for the follower, if there is one and the subscription has not
-// ended.
-func (s *subscription[K, U, E]) takeNext() (event E, ok bool) {
+// mark sets the mark behind all that is undelivered.
+func (s *subscription[K, U, E]) mark() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.over {
-		return event, false
+	s.ahead = mark{set: true, keys: len(s.pending), events: len(s.out) + len(s.committed)}
+	for key, p := range s.pending {
+		p.marked = true
+		s.pending[key] = p
+	}
+}
+
+// next is what comes next for a follower.
+type next int
+
+const (
+	nothingNext next = iota
+	nextEvent
+	nextIsBehindMark // once: all that is before the mark was taken
+)
+
+// takeNext takes an event out for the follower, if there is one and the subscription has not
+// ended.
+func (s *subscription[K, U, E]) takeNext() (event E, is next) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.over:
+		return event, nothingNext
+	case s.passMarkLocked():
+		return event, nextIsBehindMark
 	}
 	select {
 	case event = <-s.out:
+		s.origins = s.origins[1:]
+		s.ahead.events--
 		s.fillLocked()
-		return event, true
+		return event, nextEvent
 	default:
 	}
-	if !s.advanceLocked() {
-		return event, false
+	switch {
+	case s.advanceLocked():
+		event = s.committed[0]
+		s.ahead.events--
+		s.deliveredLocked()
+		return event, nextEvent
+	case s.passMarkLocked(): // the keys before it had no event
+		return event, nextIsBehindMark
+	default:
+		return event, nothingNext
 	}
-	event = s.committed[0]
-	s.deliveredLocked()
-	return event, true
+}
+
+// passMarkLocked takes the mark away if nothing is left before it, and reports so.
+func (s *subscription[K, U, E]) passMarkLocked() bool {
+	if !s.ahead.set || s.ahead.keys > 0 || s.ahead.events > 0 {
+		return false
+	}
+	s.ahead = mark{}
+	return true
 }
 
 // pumpEnds leaves an event that could not be delivered where it was.
@@ -296,12 +363,13 @@ func (s *subscription[K, U, E]) wake() {
 	}
 }
 
-// backlog returns what there is still to be delivered. The first pending key need not be
+// backlog returns what there is still to be delivered, to a follower also what is in the channel. The first pending key need not be
 // the oldest: one that was withdrawn and came back may stand before it.
 func (s *subscription[K, U, E]) backlog() Backlog {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	b := Backlog{Name: s.options.Name, Keys: len(s.pending)}
+	b := Backlog{Name: s.options.Name}
+	others := make(map[K]struct{}) // than those that are pending
 	older := func(at time.Time) {
 		if b.Since.IsZero() || at.Before(b.Since) {
 			b.Since = at
@@ -310,11 +378,18 @@ func (s *subscription[K, U, E]) backlog() Backlog {
 	for _, p := range s.pending {
 		older(p.since)
 	}
-	if len(s.committed) > 0 {
-		if _, again := s.pending[s.committedKey]; !again {
-			b.Keys++
+	waits := func(o origin[K]) {
+		older(o.since)
+		if _, again := s.pending[o.key]; !again {
+			others[o.key] = struct{}{}
 		}
-		older(s.committedSince)
 	}
+	for _, o := range s.origins {
+		waits(o)
+	}
+	if len(s.committed) > 0 {
+		waits(origin[K]{s.committedKey, s.committedSince})
+	}
+	b.Keys = len(s.pending) + len(others)
 	return b
 }

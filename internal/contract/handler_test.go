@@ -390,3 +390,55 @@ func TestHandleSynced(t *testing.T) {
 		synctest.Wait()
 	})
 }
+
+// OnSynced comes when what existed has been handled, though more comes all the time than is handled.
+func TestHandleSyncedBesideChurn(t *testing.T) {
+	for _, capacity := range []int{-1, 1, 5, 0} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newOrderlyNode(t)
+			n.SetPods(bare("a", plegtest.Running("a0")), bare("b", plegtest.Running("b1")))
+			n.start()
+			ctx, cancel := context.WithCancel(t.Context())
+			var lines []string
+			go func() {
+				_ = n.g.Handle(ctx, pleg.Handler{
+					OnContainerStarted: func(e *pleg.PodLifecycleEvent) {
+						if e.Initial {
+							lines = append(lines, line(e))
+						}
+						time.Sleep(3 * time.Second)
+					},
+					OnSynced: func() { lines = append(lines, "synced") },
+				}, pleg.WithCapacity(capacity))
+			}()
+			for i := range 60 {
+				n.SetPod(bare("a", plegtest.Running(fmt.Sprint("a", i+1))))
+				time.Sleep(time.Second)
+			}
+			want(t, fmt.Sprint("capacity ", capacity), lines, "a Started a0", "b Started b1", "synced")
+			cancel()
+			synctest.Wait()
+			time.Sleep(3 * time.Second)
+		})
+	}
+}
+
+// What waits for a function that hangs is its backlog, whatever the capacity.
+func TestHandlerThatHangsIsReported(t *testing.T) {
+	for _, capacity := range []int{-1, 1, 2, 0} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNode(t)
+			n.SetPods(pods(3)...)
+			n.start()
+			ctx, cancel := context.WithCancel(t.Context())
+			began := time.Now()
+			h := n.handle(ctx, func(string) { <-ctx.Done() }, pleg.WithName("hung"), pleg.WithCapacity(capacity))
+			time.Sleep(time.Minute)
+			if r := n.g.HealthReport().NamedSubscribers; len(r) != 1 || r[0].Backlog != 3 || !r[0].BehindSince.Equal(began) {
+				t.Errorf("capacity %d: %+v", capacity, r)
+			}
+			cancel()
+			h.want(t, "in all", "pod-00000 added with 1")
+		})
+	}
+}

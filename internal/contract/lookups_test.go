@@ -321,6 +321,15 @@ func TestLookupsBesideWriter(t *testing.T) {
 	wg.Wait()
 }
 
+// A status by which its pod is found as before costs nothing for the look-ups.
+func TestSetOfTheSameAllocatesNothing(t *testing.T) {
+	c := pleg.NewCache()
+	s := lookupStatus("a", "web", 1, []string{"c1"}, []string{"10.0.0.1"})
+	if got := testing.AllocsPerRun(100, func() { c.Set("a", s, nil, at(1)) }); got > 0 {
+		t.Errorf("it allocates %v times", got)
+	}
+}
+
 // BenchmarkCacheSet is the status of a changed pod among 10,000: with the containers that
 // it had, and with one restarted.
 func BenchmarkCacheSet(b *testing.B) {
@@ -428,5 +437,27 @@ func TestLookupsOfWhatIsGoneAreBounded(t *testing.T) {
 		if found == 0 || found > 5000 { // each has a name besides
 			t.Errorf("%d of %d containers are found", found, pods)
 		}
+	})
+}
+
+// What is gone is found for no longer than a minute when nothing runs.
+func TestLookupsOfWhatIsGoneWhileStopped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		n.relist()
+		n.SetPods()
+		n.relist()
+		found := func(want bool) {
+			t.Helper()
+			s, is := n.cache.ByContainerID("a1")
+			if named := len(n.cache.ByName("default", "a")) > 0; is != want || named != want {
+				t.Errorf("%v later: %v, %v by name, gone at %v", time.Since(s.GoneAt), is, named, s.GoneAt)
+			}
+		}
+		time.Sleep(59 * time.Second)
+		found(true)
+		time.Sleep(2 * time.Second)
+		found(false)
 	})
 }

@@ -413,3 +413,66 @@ func TestRule4MergedEvents(t *testing.T) {
 			"b Started b1 false")
 	})
 }
+
+// Where what was merged away leaves no event, or for a handler only those of a sandbox, the pod's
+// next event says so, and no other.
+func TestRule4MergedWithoutAnEvent(t *testing.T) {
+	for _, handler := range []bool{false, true} {
+		t.Run(fmt.Sprintf("handler=%v", handler), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newOrderlyNode(t)
+				set := func(sandbox string, containers ...*pleg.Container) {
+					b := bare("b", containers...)
+					b.Sandboxes = []*pleg.Container{plegtest.Running(sandbox)}
+					n.SetPod(b)
+					n.relist()
+				}
+				n.SetPods(bare("a", plegtest.Running("a1")))
+				set("s", plegtest.Running("b1"))
+				var got []string
+				busy := make(chan struct{})
+				take := func(e *pleg.PodLifecycleEvent) {
+					if e.Data == "a1" {
+						<-busy
+					}
+					if !e.IsSandbox() {
+						got = append(got, fmt.Sprintf("%s %v", line(e), e.Merged))
+					}
+				}
+				if handler {
+					go func() {
+						_ = n.g.Handle(t.Context(), pleg.Handler{
+							OnContainerStarted: take, OnContainerDied: take, OnContainerRemoved: take,
+						}, pleg.WithCapacity(-1))
+					}()
+				} else {
+					go func() {
+						for e := range n.g.Subscribe(t.Context(), pleg.WithCapacity(-1)) {
+							take(e)
+						}
+					}()
+				}
+				n.start()
+				busy <- struct{}{}
+				synctest.Wait()
+				n.ExitContainer("a", "a1", 1, "Error")
+				n.relist()
+				n.SetPod(bare("a")) // one event is read, another held
+				n.relist()
+				sandbox := "s"
+				if handler {
+					sandbox = "another"
+				}
+				set(sandbox, plegtest.Running("b1"), plegtest.Running("b2"))
+				set(sandbox, plegtest.Running("b1"))
+				close(busy)
+				synctest.Wait()
+				set(sandbox, plegtest.Exited("b1"))
+				set(sandbox)
+				synctest.Wait()
+				want(t, "events", got, "a Started a1 false", "b Started b1 false", "a Died a1 false",
+					"a Removed a1 false", "b Died b1 true", "b Removed b1 false")
+			})
+		})
+	}
+}
