@@ -610,7 +610,7 @@ func TestWithInfoOfAContainerThatChanges(t *testing.T) {
 		return &statusResponse{Status: &runtimeapi.ContainerStatus{Id: "c", State: node.containers[0].State}}, nil
 	}
 	asked := 0
-	r := cri.NewRuntime(node, cri.WithInfo(func(*runtimeapi.ContainerStatusResponse) any { asked++; return asked }))
+	r := newRuntime(node, cri.WithInfo(func(*runtimeapi.ContainerStatusResponse) any { asked++; return asked }))
 	for i, step := range []struct {
 		state runtimeapi.ContainerState
 		label string
