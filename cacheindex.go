@@ -140,6 +140,9 @@ func (x *goneIndex) advance(now time.Time) {
 		x.order = x.order[1:]
 		x.remove(first.indexKey, func(other *PodStatus) bool { return other == first.status })
 	}
+	if len(x.order) == 0 {
+		x.statuses, x.order = nil, nil // their memory may be that of many
+	}
 }
 
 func (x *goneIndex) remove(key indexKey, is func(*PodStatus) bool) {

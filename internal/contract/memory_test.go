@@ -126,7 +126,7 @@ func TestMemoryWhileFullListsFail(t *testing.T) {
 				}
 				time.Sleep(10 * time.Millisecond)
 			}
-			time.Sleep(time.Minute) // the follow-ups are over
+			time.Sleep(time.Minute + 5*time.Second) // the follow-ups are over, and nothing is found of what is gone
 		}
 		churn(0, 1000)
 		before := heapInUse()
