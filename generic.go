@@ -313,6 +313,9 @@ func (g *GenericPLEG) Watch() chan *PodLifecycleEvent { return g.watching() }
 // injected clock; with a fake clock, step it from another goroutine if a call hangs.
 func (g *GenericPLEG) Relist(ctx context.Context) error {
 	g.claimCache(false)
+	if ctx.Err() != nil { // where nothing runs, nobody would take the request in
+		return relistEnded(ctx)
+	}
 	caller := newRelistCaller()
 	g.inbox.Put(func(in *inputs) { in.relists = append(in.relists, caller) })
 	err := g.loop.runFor(ctx, caller)

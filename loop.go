@@ -84,8 +84,13 @@ func (l *loop) runFor(ctx context.Context, caller *relistCaller) error {
 	case <-caller.done:
 		return caller.err
 	default:
-		return fmt.Errorf("waiting for a relist: %w", context.Cause(ctx))
+		return relistEnded(ctx)
 	}
+}
+
+// relistEnded is the error of a Relist whose context has ended.
+func relistEnded(ctx context.Context) error {
+	return fmt.Errorf("waiting for a relist: %w", context.Cause(ctx))
 }
 
 // run runs the loop until ended or done is closed; nil for never.

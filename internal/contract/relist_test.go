@@ -473,3 +473,27 @@ func TestExpiredListComesBack(t *testing.T) {
 		healthy(t, n.g)
 	})
 }
+
+// A Relist whose context has ended leaves nothing behind, however often it is called while nothing
+// runs.
+func TestRelistThatHasEndedIsNotKept(t *testing.T) {
+	n := newNode(t)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	relist := func(times int) {
+		for range times {
+			if err := n.g.Relist(ended); !errors.Is(err, context.Canceled) {
+				t.Fatal(err)
+			}
+		}
+	}
+	relist(10)
+	before := heapInUse()
+	relist(100_000)
+	if grown := heapInUse() - before; grown > 1<<20 {
+		t.Errorf("the heap has grown by %d bytes", grown)
+	}
+	if got := n.Calls(plegtest.GetPods); got > 0 {
+		t.Errorf("%d lists", got)
+	}
+}

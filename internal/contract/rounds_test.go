@@ -61,7 +61,7 @@ func TestRule20ExitsOfStatusesAreBounded(t *testing.T) {
 			_ = g.Relist(t.Context())
 		}
 	}
-	inspect(150) // the look-ups keep 10,000 of the containers that are gone
+	inspect(500) // the look-ups keep 10,000 of the containers that are gone
 	before := heapInUse()
 	inspect(500)
 	if grown := heapInUse() - before; grown > 1<<20 {
