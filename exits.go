@@ -87,10 +87,11 @@ func withExited(pod *Pod, exited func(id string) bool) *Pod {
 	return copied
 }
 
-// catchUp notes that a list of a pod is believed or confirms the record: the exits that it shows are
-// not ahead of the lists any more. It reports whether there is one, and whether the runtime's status
-// of one is to be had yet.
-func (rec *podRecord) catchUp(listed *Pod) (caughtUp, statusDue bool) {
+// catchUp takes in that a list of a pod is believed or confirms the record. It reports whether the
+// list shows an exit that was ahead, and whether the runtime's status of one is to be had yet. Once a
+// list that is believed shows an exit it is not ahead any more; one that only confirms the record
+// leaves that to the next, which may have begun before the exit.
+func (rec *podRecord) catchUp(listed *Pod, believed bool) (caughtUp, statusDue bool) {
 	if !rec.hasExitsAhead() {
 		return false, false
 	}
@@ -107,12 +108,17 @@ func (rec *podRecord) catchUp(listed *Pod) (caughtUp, statusDue bool) {
 		if !e.ahead() || c != nil && c.State != ContainerStateExited {
 			continue
 		}
-		if c == nil && before.at(0, id) == nil { // no list has ever shown it: it may be from long ago
+		never := c == nil && before.at(0, id) == nil // no list has ever shown it: it may be from long ago
+		switch {
+		case believed && never:
 			delete(rec.exits, id)
+		case believed:
+			e.aheadSince = time.Time{}
+			rec.exits[id] = e
+		}
+		if never {
 			continue
 		}
-		e.aheadSince = time.Time{}
-		rec.exits[id] = e
 		s := statuses.at(0, id)
 		caughtUp, statusDue = true, statusDue || c != nil && s != nil && s.Unconfirmed
 	}

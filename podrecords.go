@@ -217,7 +217,7 @@ func (r *podRecords) compare(rec *podRecord, listed *Pod, at, begun stamp, repor
 		return found
 	}
 	rec.frozenAt = stamp{}
-	found.caughtUp, found.statusDue = rec.catchUp(shows)
+	found.caughtUp, found.statusDue = rec.catchUp(shows, believed)
 	if believed {
 		rec.overlapTo = begun.Number
 		r.replace(rec, listed, pod)
