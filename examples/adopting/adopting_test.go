@@ -25,7 +25,8 @@ import (
 )
 
 // onNode runs a test on a simulated containerd that a generator follows, in a bubble. The node
-// has the pod shop/cart-0.
+// has the pod shop/cart-0. It is listed every second: what a test does at another time comes
+// between two lists.
 func onNode(t *testing.T, test func(t *testing.T, n *node)) {
 	synctest.Test(t, func(t *testing.T) {
 		var l atomic.Pointer[bufconn.Listener]
@@ -96,6 +97,7 @@ func (n *node) restart() {
 func TestFalcoEngine(t *testing.T) {
 	onNode(t, func(t *testing.T, n *node) {
 		app := n.run("app")
+		time.Sleep(1500 * time.Millisecond) // the first list may have come before it
 		engine := NewEngine(n.generator, n.cache)
 		list, err := engine.List(t.Context())
 		if err != nil || len(list) != 1 || list[0].ContainerID != app || list[0].Labels["team"] != "checkout" {
@@ -225,6 +227,7 @@ func TestParcaMetadata(t *testing.T) {
 			}
 		}
 		pod := []string{"container_id", "namespace", "pod", "container", "image", "pod_label_team"}
+		time.Sleep(100 * time.Millisecond)
 		n.server.BreakEventStreams(nil)
 		app := n.run("app")
 		inContainer(7, app)
