@@ -50,7 +50,7 @@ func (m *measurement) wedge(ctx context.Context, v variant) error {
 			}
 			m.results.add(v, madeAfterWedge, at.Sub(healed))
 		}
-		return errors.Join(killed.wait(), m.readLog(ctx, v, killed, apps))
+		return errors.Join(killed.wait(), m.readLog(v, killed, apps))
 	})
 }
 
@@ -137,7 +137,7 @@ func (m *measurement) awaitShown(ctx context.Context, pod, id string) error {
 
 // readLog measures by the kubelet's log when its generator has told a death, and when the
 // sync loop has taken that. The released EventedPLEG logs only the second.
-func (m *measurement) readLog(ctx context.Context, v variant, killed *kills, apps map[string]app) error {
+func (m *measurement) readLog(v variant, killed *kills, apps map[string]app) error {
 	for pod, at := range killed.at {
 		id := apps[pod].id
 		had, found := m.node.kubelet.saidTaken(id)
