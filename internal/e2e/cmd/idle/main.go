@@ -118,7 +118,9 @@ func (m mode) measure(ctx context.Context, endpoint string) (cost, error) {
 	defer g.Stop()
 	// The first relist inspects everything; it is no idle one.
 	for range 2 {
-		g.Relist(ctx)
+		if err := g.Relist(ctx); err != nil {
+			return cost{}, err
+		}
 	}
 	if seen := len(events); seen != 2**pods {
 		return cost{}, fmt.Errorf("%d events of %d sandboxes and containers", seen, 2**pods)
