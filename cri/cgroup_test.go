@@ -9,7 +9,7 @@ import (
 
 func TestContainerIDFromCgroup(t *testing.T) {
 	id, other := strings.Repeat("3f2a", 16), strings.Repeat("0b1c", 16)
-	const slice = "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod5d4f0000_1111_2222_3333_444455556666.slice/"
+	const slice = "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod5d4f0000_1111.slice/"
 	for path, want := range map[string]string{
 		slice + "cri-containerd-" + id + ".scope":                                                              id,
 		"0::" + slice + "crio-" + id + ".scope":                                                                id,
@@ -28,7 +28,7 @@ func TestContainerIDFromCgroup(t *testing.T) {
 		"0::/../" + id:                                                                                         "",
 		slice + "cri-containerd-" + id[1:] + ".scope":                                                          "",
 		slice + "cri-containerd-" + strings.ToUpper(id) + ".scope":                                             "",
-		"0::" + slice + "cri-containerd-" + id + ".scope (deleted)":                                            id, // of a zombie
+		"0::" + slice + "cri-containerd-" + id + ".scope (deleted)":                                            id,
 		"0::" + slice + "cri-containerd-" + id + ".scope\n":                                                    id,
 		"0::" + slice + "crio-" + id + ".scope (deleted)\n":                                                    id,
 		"4:memory:/kubepods/pod5d4f/" + id + " (deleted)":                                                      id,

@@ -373,7 +373,8 @@ func TestStopSignal(t *testing.T) {
 	must(t, err)
 	pod := getPods(t, r)[0]
 	for _, want := range []int32{0, 15} {
-		status, err := crimessage.Marshal(&runtimeapi.ContainerStatus{Id: id, State: runtimeapi.ContainerState_CONTAINER_RUNNING})
+		status, err := crimessage.Marshal(
+			&runtimeapi.ContainerStatus{Id: id, State: runtimeapi.ContainerState_CONTAINER_RUNNING})
 		must(t, err)
 		if want != 0 {
 			status = protowire.AppendTag(status, 19, protowire.VarintType)
@@ -606,7 +607,7 @@ func TestWithInfoOfAContainerThatChanges(t *testing.T) {
 		sandboxStatus: func(context.Context, *sandboxStatusRequest) (*sandboxStatusResponse, error) {
 			return &sandboxStatusResponse{Status: &runtimeapi.PodSandboxStatus{Id: "s"}}, nil
 		}}
-	node.containerStatus = func(_ context.Context, r *statusRequest) (*statusResponse, error) {
+	node.containerStatus = func(context.Context, *statusRequest) (*statusResponse, error) {
 		return &statusResponse{Status: &runtimeapi.ContainerStatus{Id: "c", State: node.containers[0].State}}, nil
 	}
 	asked := 0

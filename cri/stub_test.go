@@ -164,7 +164,9 @@ type clientConn struct {
 }
 
 // call returns what the method returns: an answer, or answers.
-func (c clientConn) call(ctx context.Context, method string, request any, opts []grpc.CallOption) (reflect.Value, error) {
+func (c clientConn) call(
+	ctx context.Context, method string, request any, opts []grpc.CallOption,
+) (reflect.Value, error) {
 	args := []reflect.Value{reflect.ValueOf(ctx), reflect.ValueOf(request)}
 	for _, o := range opts {
 		args = append(args, reflect.ValueOf(o))

@@ -96,7 +96,8 @@ func TestFollowUntilHalt(t *testing.T) {
 		lasting.want(t, "the lasting one", "a+ b+", false)
 		cancel()
 		lasting.want(t, "the lasting one", "a+ b+", true)
-		if err := s.Follow(ctx, everything{}, handling(func(event) { t.Error("called") })); !errors.Is(err, context.Canceled) {
+		err := s.Follow(ctx, everything{}, handling(func(event) { t.Error("called") }))
+		if !errors.Is(err, context.Canceled) {
 			t.Errorf("got %v", err)
 		}
 		s.wantBacklog(t, 0, 0)

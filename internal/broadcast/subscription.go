@@ -363,7 +363,8 @@ func (s *subscription[K, U, E]) wake() {
 	}
 }
 
-// backlog returns what there is still to be delivered, to a follower also what is in the channel. The first pending key need not be
+// backlog returns what there is still to be delivered, to a follower also what is in the channel.
+// The first pending key need not be
 // the oldest: one that was withdrawn and came back may stand before it.
 func (s *subscription[K, U, E]) backlog() Backlog {
 	s.mu.Lock()

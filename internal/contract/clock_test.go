@@ -68,7 +68,7 @@ func TestStepWhileTheTimerIsSet(t *testing.T) {
 				clk, next := newClock()
 				g := pleg.NewGenericPLEG(rt.Plain(), 0, time.Second, pleg.NewCache(), clk, pleg.WithLogger(logr.Discard()))
 				next.Store(int64(pleg.DefaultRuntimeRequestTimeout)) // when the first list has begun
-				go g.Relist(t.Context())
+				go func() { _ = g.Relist(t.Context()) }()
 				synctest.Wait()
 				if got := g.HealthReport().RelistError; got == "" {
 					t.Error("the deadline of the list has not passed")

@@ -127,15 +127,15 @@ func TestRule3SupersededStatusAtOneInstant(t *testing.T) {
 		wait := func(context.Context) error { <-release; return nil }
 		rt.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Times: 1, Do: wait})
 		rt.ExitContainer("a", "a1", 7, "Error")
-		go g.Relist(t.Context())
+		go func() { _ = g.Relist(t.Context()) }()
 		synctest.Wait()
 		rt.SetContainer("a", "a2", pleg.ContainerStateRunning)
 		heal := rt.Hang(plegtest.GetPodStatus, "a") // the inspection after this one
-		go g.Relist(t.Context())
+		go func() { _ = g.Relist(t.Context()) }()
 		synctest.Wait()
 		minTime := clk.Now()
 		clk.Step(500 * time.Millisecond)
-		go g.Relist(t.Context()) // which finds no change
+		go func() { _ = g.Relist(t.Context()) }() // which finds no change
 		synctest.Wait()
 		close(release)
 		synctest.Wait()
@@ -167,10 +167,10 @@ func TestSupersededReinspectionAtOneInstant(t *testing.T) {
 		wait := func(context.Context) error { <-release; return nil }
 		rt.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Times: 1, Do: wait})
 		g.RequestReinspect("a")
-		go g.Relist(t.Context())
+		go func() { _ = g.Relist(t.Context()) }()
 		synctest.Wait()
 		rt.ExitContainer("a", "a1", 7, "Error")
-		go g.Relist(t.Context())
+		go func() { _ = g.Relist(t.Context()) }()
 		synctest.Wait()
 		close(release)
 		synctest.Wait()

@@ -270,7 +270,8 @@ func TestStatusSeenAfterItsEvent(t *testing.T) {
 		n := newOrderlyNode(t)
 		n.SetPods(bare("0", plegtest.Running("01")), bare("a", plegtest.Running("a1")))
 		running := statusOf(n.Pod("a"))
-		early, slow := n.g.Subscribe(t.Context(), pleg.WithCapacity(100)), n.g.Subscribe(t.Context(), pleg.WithCapacity(1), pleg.WithName("slow"))
+		early := n.g.Subscribe(t.Context(), pleg.WithCapacity(100))
+		slow := n.g.Subscribe(t.Context(), pleg.WithCapacity(1), pleg.WithName("slow"))
 		n.start()
 		readStatuses(early)
 		n.SetStatus("a", running) // contradicts the lists from now on

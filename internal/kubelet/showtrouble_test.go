@@ -126,7 +126,7 @@ func showGauges(t *testing.T, s *stage) {
 	for _, state := range []string{running, exited} {
 		s.node.set("a", "a1", state)
 		s.kubelet.generator.Relist()
-		g.Relist(t.Context())
+		_ = g.Relist(t.Context())
 	}
 	s.want("running containers that the kubelet shows", 1.0, runningContainers(t, ofKubelet))
 	s.want("running containers that are shown here", 0.0, runningContainers(t, here))

@@ -22,7 +22,7 @@ func stop(s *scenario, _ command) string {
 
 func relist(s *scenario, _ command) string {
 	began := time.Now()
-	s.g.Relist(context.Background())
+	_ = s.g.Relist(context.Background())
 	return took("Relist", began)
 }
 
