@@ -20,32 +20,16 @@ import (
 
 // reportCrashes reports how containers end, until the channel is closed. The event of a death has
 // the last status of its container. A runtime may learn late why a container died: then a PodSync
-// comes, and the cache has the other reason.
-func reportCrashes(out io.Writer, events <-chan *pleg.PodLifecycleEvent, cache pleg.ROCache) {
-	reported := make(map[pleg.ContainerID]string)
-	report := func(pod *pleg.Pod, s *pleg.Status) {
-		if end := fmt.Sprint("exited ", s.ExitCode, " ", s.Reason); reported[s.ID] != end {
-			fmt.Fprintln(out, pod.Name, s.Name, end, "restarts:", s.RestartCount)
-			reported[s.ID] = end
-		}
-	}
+// comes, which has it.
+func reportCrashes(out io.Writer, events <-chan *pleg.PodLifecycleEvent) {
 	for e := range events {
-		switch code, _, seen := e.Exit(); {
-		case e.Pod.Namespace != "shop" || e.Initial || e.IsSandbox(): // skip it
-		case e.Type == pleg.PodSync:
-			status, _ := cache.Get(e.ID)
-			for _, s := range status.ContainerStatuses {
-				if reported[s.ID] != "" {
-					report(e.Pod, s)
-				}
-			}
-		case e.Type == pleg.ContainerRemoved:
-			delete(reported, e.Container.ID)
-		case e.Type != pleg.ContainerDied: // skip it
-		case !seen:
+		code, reason, seen := e.Exit()
+		switch {
+		case e.Pod.Namespace != "shop" || e.Initial || e.IsSandbox() || e.Type == pleg.ContainerRemoved: // skip it
+		case e.Type == pleg.ContainerDied && !seen:
 			fmt.Fprintln(out, e.Pod.Name, e.Container.Name, "is gone; nobody has seen how it ended")
 		case code != 0:
-			report(e.Pod, e.Status)
+			fmt.Fprintln(out, e.Pod.Name, e.Container.Name, "exited", code, reason, "restarts:", e.Status.RestartCount)
 		}
 	}
 }
@@ -73,7 +57,7 @@ func Example_crashReporter() {
 	_ = generator.Relist(context.Background())
 	generator.Stop()
 
-	reportCrashes(os.Stdout, events, cache)
+	reportCrashes(os.Stdout, events)
 	// Output:
 	// cart-0 cart exited 137 OOMKilled restarts: 0
 	// cart-0 cart is gone; nobody has seen how it ended
@@ -90,7 +74,7 @@ func TestCrashReporterLateReason(t *testing.T) {
 		generator := pleg.NewGenericPLEG(runtime, 0, 0, cache, clock.RealClock{})
 		generator.Start(t.Context())
 		var reports bytes.Buffer
-		go reportCrashes(&reports, generator.Subscribe(t.Context()), cache)
+		go reportCrashes(&reports, generator.Subscribe(t.Context()))
 		time.Sleep(time.Second)
 		runtime.ExitContainer("cart", "app", 137, "Error")
 		time.Sleep(1500 * time.Millisecond)

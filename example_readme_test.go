@@ -113,7 +113,7 @@ func crashAgent(ctx context.Context, endpoint, node string, serve func(http.Hand
 	defer generator.Stop()
 	serve(operatorsHandler(generator, registry)) // returns at once
 
-	reportCrashes(os.Stdout, generator.Subscribe(ctx, pleg.WithName("crash-reporter")), cache)
+	reportCrashes(os.Stdout, generator.Subscribe(ctx, pleg.WithName("crash-reporter")))
 	return nil
 }
 

@@ -132,7 +132,8 @@ const (
 	// PodSync means that the pod has a new status without a transition of a container:
 	// RequestReinspect asked for an inspection, which has succeeded or failed, an inspection
 	// has succeeded after a failure, or a container that died has another exit code or reason
-	// than before. The event has no container. When it is
+	// than before: then the event has that container, and Exit says how it ended. There is one for
+	// each such container, and one without a container where there is none. When it is
 	// delivered, the cache holds the status or the error. If the pod is removed first, its
 	// PodSyncs are not delivered.
 	PodSync PodLifeCycleEventType = "PodSync"
@@ -177,16 +178,16 @@ type PodLifecycleEvent struct {
 	// before, with the container exited.
 	Pod *Pod
 	// Container is the container or sandbox as it was listed, or as it was last listed
-	// if it is gone; nil for PodSync. Sandboxes count as containers, as they do in the
+	// if it is gone; nil for PodSync, unless that says that a container ended with another exit
+	// code or reason than was told before. Sandboxes count as containers, as they do in the
 	// kubelet; see IsSandbox.
 	Container *Container
 	// Status is the container's status for this event. For ContainerDied and
 	// ContainerRemoved it is the last that any inspection saw, even if the cache no longer
 	// has it, or one made of that and of an exit event, which is Unconfirmed. If the container
 	// was gone before its end was seen, State is not ContainerStateExited, and there is no exit
-	// code. Status is nil for a sandbox, for
-	// PodSync, and if no inspection has seen the container. It is shared and must not be
-	// modified.
+	// code. Status is nil for a sandbox, for a PodSync without Container, and if no inspection has
+	// seen the container. It is shared and must not be modified.
 	Status *Status
 	// Initial means that the event is no news: it describes a state that existed when the
 	// subscription began, as part of the first that the subscriber learns of the pod. A
@@ -221,7 +222,11 @@ func (e *PodLifecycleEvent) String() string {
 	if e.Pod != nil && e.Pod.Name != "" {
 		pod = e.Pod.Namespace + "/" + e.Pod.Name
 	}
-	if e.Type == PodSync || e.Data == nil {
+	id := e.Data
+	if id == nil && e.Container != nil {
+		id = e.Container.ID.ID
+	}
+	if id == nil {
 		return pod + " " + string(e.Type)
 	}
 	name := "sandbox"
@@ -230,18 +235,19 @@ func (e *PodLifecycleEvent) String() string {
 	} else if !e.sandbox {
 		name = "container"
 	}
-	line := fmt.Sprintf("%s %s (%s) %s", pod, name, shortID(e.Data), e.Type)
-	if code, reason, ok := e.Exit(); ok && e.Type == ContainerDied {
+	line := fmt.Sprintf("%s %s (%s) %s", pod, name, shortID(id), e.Type)
+	if code, reason, ok := e.Exit(); ok && e.Type != ContainerRemoved {
 		line = strings.TrimRight(fmt.Sprintf("%s exit %d %s", line, code, reason), " ")
 	}
 	return line
 }
 
 // Exit returns how the container of a ContainerDied or ContainerRemoved ended: the exit code, and
-// the reason, such as "Completed", "Error" or "OOMKilled". ok is false if nobody saw the end, and
-// for all other events: an exit code of 0 is a success only if ok is true.
+// the reason, such as "Completed", "Error" or "OOMKilled"; and of a PodSync that corrects these.
+// ok is false if nobody saw the end, and for all other events: an exit code of 0 is a success only
+// if ok is true.
 func (e *PodLifecycleEvent) Exit() (code int, reason string, ok bool) {
-	if e == nil || e.Type != ContainerDied && e.Type != ContainerRemoved ||
+	if e == nil || e.Type != ContainerDied && e.Type != ContainerRemoved && e.Type != PodSync ||
 		e.Status == nil || e.Status.State != ContainerStateExited {
 		return 0, "", false
 	}

@@ -60,9 +60,10 @@ func (updateRules) Events(delivered, u *update) []*PodLifecycleEvent {
 	if pod == nil && delivered != nil {
 		pod = delivered.pod
 	}
-	n := deliverable(transitions)
+	n, amended := deliverable(transitions), []amendment(nil)
 	if u.sync && u.pod != nil {
-		n++
+		amended = u.amended(delivered)
+		n += max(1, len(amended))
 	}
 	if n == 0 {
 		return nil
@@ -88,16 +89,43 @@ func (updateRules) Events(delivered, u *update) []*PodLifecycleEvent {
 			ListedAt: u.listedAt, Cause: u.cause,
 		})
 	}
-	if u.sync && u.pod != nil {
-		block = append(block, PodLifecycleEvent{
+	for i := len(block); i < n; i++ {
+		sync := PodLifecycleEvent{
 			ID: u.uid, Type: PodSync, Pod: pod, Merged: u.merged, ListedAt: u.listedAt, Cause: u.cause,
-		})
+		}
+		if len(amended) > 0 {
+			sync.Container, sync.Status = amended[0].container, amended[0].status
+			amended = amended[1:]
+		}
+		block = append(block, sync)
 	}
 	events := make([]*PodLifecycleEvent, n)
 	for i := range block {
 		events[i] = &block[i]
 	}
 	return events
+}
+
+// amendment is a container that has ended with another exit code or reason than was told.
+type amendment struct {
+	container *Container
+	status    *Status
+}
+
+// amended returns what a subscriber was told otherwise.
+func (u *update) amended(delivered *update) (amended []amendment) {
+	if delivered == nil || delivered.pod == nil {
+		return nil
+	}
+	known, told, now := finderIn(delivered.pod.Containers), statusFinderIn(delivered.statuses), statusFinderIn(u.statuses)
+	for i, c := range u.pod.Containers {
+		was, is := told.at(i, c.ID.ID), now.at(i, c.ID.ID)
+		if plegStateOf(known.at(i, c.ID.ID)) == plegExited && was != nil && was.State == ContainerStateExited &&
+			is != nil && is.State == ContainerStateExited && (was.ExitCode != is.ExitCode || was.Reason != is.Reason) {
+			amended = append(amended, amendment{c, is})
+		}
+	}
+	return amended
 }
 
 // Coalesce implements broadcast.Rules. Transitions are discarded where the steps delivered →

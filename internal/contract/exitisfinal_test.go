@@ -148,7 +148,7 @@ func TestRule21ExitEvent(t *testing.T) {
 	}{
 		"Completed": {0, "Completed", "exited 0 Completed", nil},
 		"Error":     {3, "Error", "exited 3 Error", nil},
-		"OOMKilled": {137, "OOMKilled", "exited 137 Error", []string{"a PodSync without status"}},
+		"OOMKilled": {137, "OOMKilled", "exited 137 Error", []string{"a PodSync exited 137 OOMKilled"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -256,7 +256,7 @@ func TestRule22LateReason(t *testing.T) {
 			}
 			n.ResetCalls()
 		}
-		step("late", "a1", "Error", "OOMKilled", 2, "a Died a1 exited 137 Error", "a PodSync without status")
+		step("late", "a1", "Error", "OOMKilled", 2, "a Died a1 exited 137 Error", "a PodSync exited 137 OOMKilled")
 		step("the same", "a2", "Error", "Error", 2, "a Died a2 exited 137 Error")
 		step("Completed", "a3", "Completed", "Completed", 1, "a Died a3 exited 137 Completed")
 	})

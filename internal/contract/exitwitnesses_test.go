@@ -71,7 +71,7 @@ func TestRule21ConfirmingInspection(t *testing.T) {
 		n.ExitContainer("a", "a1", 137, "OOMKilled")
 		time.Sleep(10 * time.Minute)
 		want(t, "events", readStatuses(events),
-			"a Died a1 exited 137 Error", "a PodSync without status", "a PodSync without status")
+			"a Died a1 exited 137 Error", "a PodSync without status", "a PodSync exited 137 OOMKilled")
 		for _, s := range mustGet(t, n.cache).ContainerStatuses {
 			if s.ID.ID == "a1" && (s.Unconfirmed || s.Reason != "OOMKilled") {
 				t.Errorf("ten minutes later the cache has reason %s, unconfirmed %v", s.Reason, s.Unconfirmed)
