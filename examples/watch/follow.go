@@ -27,7 +27,6 @@ type follower struct {
 	events int // printed
 	others int // not printed, because of the filter
 	pods   map[types.UID]struct{}
-	ends   map[string]string // how the containers ended whose end was printed, until they are removed, by ID
 	// The condition that was told last.
 	healthy bool
 	stream  pleg.StreamState
@@ -37,7 +36,7 @@ func newFollower(generator *pleg.GenericPLEG, cache pleg.Cache, wanted filter, p
 	notes io.Writer) *follower {
 	return &follower{
 		generator: generator, cache: cache, filter: wanted, printer: p, notes: notes,
-		began: time.Now(), pods: make(map[types.UID]struct{}), ends: make(map[string]string),
+		began: time.Now(), pods: make(map[types.UID]struct{}),
 	}
 }
 
@@ -49,17 +48,12 @@ func (f *follower) follow(ctx context.Context) error {
 	for {
 		select {
 		case e := <-events:
-			if e.Type == pleg.ContainerRemoved {
-				delete(f.ends, e.Container.ID.ID)
-			}
 			if !f.filter.wants(e) {
 				f.others++
 				continue
 			}
-			for _, l := range f.lines(e) {
-				if err := f.printer.print(l); err != nil {
-					return fmt.Errorf("printing an event: %w", err)
-				}
+			if err := f.printer.print(describe(e, f.cache, time.Now(), f.began)); err != nil {
+				return fmt.Errorf("printing an event: %w", err)
 			}
 			f.events++
 			f.pods[e.ID] = struct{}{}
@@ -69,31 +63,6 @@ func (f *follower) follow(ctx context.Context) error {
 			return nil
 		}
 	}
-}
-
-// lines returns what is printed of an event. For a PodSync these are the containers that ended in another
-// way than was printed, if there are any: the runtime has learnt it late.
-func (f *follower) lines(e *pleg.PodLifecycleEvent) (lines []line) {
-	l := describe(e, f.cache, time.Now(), f.began)
-	switch {
-	case e.Type == pleg.ContainerDied && l.ExitCode != nil:
-		f.ends[l.ContainerID] = l.stateText()
-	case e.Type == pleg.PodSync && l.Error == "":
-		status, _ := f.cache.Get(e.ID)
-		for _, s := range status.ContainerStatuses {
-			l := l
-			l.Container, l.ContainerID = s.Name, s.ID.ID
-			l.fillContainer(status, nil)
-			if end, printed := f.ends[s.ID.ID]; printed && end != l.stateText() {
-				f.ends[s.ID.ID] = l.stateText()
-				lines = append(lines, l)
-			}
-		}
-	}
-	if len(lines) == 0 {
-		lines = []line{l}
-	}
-	return lines
 }
 
 // noteHealth tells of the health when it has changed.
