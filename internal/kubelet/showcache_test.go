@@ -138,7 +138,7 @@ func showCancel(t *testing.T, s *stage) {
 	ctx, cancel := context.WithTimeout(s.ctx, time.Second)
 	defer cancel()
 	status, _, err := s.here.cache.LookupNewerThan(ctx, "a", time.Now())
-	if status != nil || !errors.Is(err, context.DeadlineExceeded) {
+	if status == nil || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a cancelled read returns %v, %v", status, err)
 	}
 	s.wantAnswered("reader in the kubelet", false, ofKubelet)
