@@ -50,7 +50,7 @@
 //     other pod's. When an inspection fails, the cache returns the error with the last
 //     good status; the inspection is retried with back-off until it succeeds or the
 //     pod is removed. If an inspection hangs, the pod's events are delivered when the
-//     inspection timeout expires.
+//     request timeout expires.
 //   - After RequestReinspect, and when an inspection succeeds after it had failed,
 //     subscribers get a PodSync once the cache holds the new status.
 //   - A failed list changes nothing. A pod that is missing from a list is gone. While a list

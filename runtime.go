@@ -18,7 +18,7 @@ import (
 // The methods must be safe for concurrent use. They should honour cancellation of
 // their context: a call that ignores it costs one goroutine, and no second call of its
 // kind is made for the same pod (for GetPods: at all) until it returns. A call that has
-// not returned when the inspection timeout expires has failed, and its late answer is
+// not returned when the request timeout expires has failed, and its late answer is
 // discarded.
 //
 // Neither side modifies what a method has returned. A runtime that returns the same
@@ -276,8 +276,8 @@ type PodStatus struct {
 	ActiveContainerStatuses []*Status
 	// SandboxStatuses are the statuses of the pod's sandboxes, newest first.
 	SandboxStatuses []*runtimeapi.PodSandboxStatus
-	// Labels and Annotations are those of the listed pod, unless the runtime sets others; see
-	// Pod.Labels.
+	// Labels and Annotations are those that the listed pod had when it was inspected, unless the
+	// runtime sets others; see Pod.Labels.
 	Labels      map[string]string
 	Annotations map[string]string
 	// TimeStamp is the beginning of the list that was the pod's newest when the inspection
