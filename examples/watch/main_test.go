@@ -221,17 +221,20 @@ func TestWaitInVain(t *testing.T) {
 func TestFiltered(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
-	for _, name := range []string{"db", "web"} { // in the order of their UIDs, so that db comes first
+	runPod := func(name string) {
 		sandbox := s.RunPod(criserver.PodConfig{Namespace: "shop", Name: name, UID: types.UID(name)})
 		if _, err := s.RunContainer(sandbox, criserver.ContainerConfig{Name: "app"}); err != nil {
 			t.Fatal(err)
 		}
 	}
+	runPod("db")
 	ctx, signal := context.WithCancel(t.Context())
 	defer signal()
 	var stdout, stderr console
 	w := startWatch(ctx, []string{"--runtime-endpoint", s.Endpoint(), "--pod", "shop/web", "--event", "Started,Died"},
 		&stdout, &stderr)
+	stderr.await(t, regexp.MustCompile(`(?m)^\S+  healthy; `)) // db is told, and counted
+	runPod("web")
 	stdout.await(t, regexp.MustCompile(`shop/web +app +Started`))
 	stdout.await(t, regexp.MustCompile(`shop/web +sandbox +Started`))
 	signal()
