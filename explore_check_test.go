@@ -425,7 +425,7 @@ func (w *world) unrest() string {
 		what string
 	}{
 		{len(r.cache.held) > 0, "a pod is held"},
-		{len(syncing(r)) > 0, "a PodSync is due"},
+		{len(r.publisher.syncing) > 0, "a PodSync is due"},
 		{len(r.failing.byUID) > 0, "a pod is failing"},
 		{len(r.relists.waiting)+len(r.relists.attached)+len(r.relists.incomplete) > 0, "a relist is open"},
 		{len(r.records.byUID) != r.records.present, "an absent pod is remembered"},

@@ -148,7 +148,7 @@ func (r *reconciler) contradicted(rec *podRecord, a *answer) {
 func (r *reconciler) storeOlder(rec *podRecord, a *answer) (stored bool) {
 	if rec.observed.After(a.stamp) {
 		if a.amends { // the next inspection tells
-			rec.publication.requestSync()
+			r.publisher.requestSync(rec)
 		}
 		return false
 	}

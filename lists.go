@@ -100,7 +100,7 @@ func (r *reconciler) fullListSucceeded(c *schedule.Call) {
 		r.out.listsRecovered = true
 	}
 	r.health.lastList, r.health.listErr = c.Began, nil
-	r.relists.succeeded(c.Stamp, c.Began, r.cache.held, r.failing.byUID)
+	r.relists.succeeded(c.Stamp, c.Began, r.cache.held, r.publisher.syncing, r.failing.byUID)
 }
 
 // confirmUnchanged acts on what compareAll does not return: that the list confirms a record.
@@ -233,7 +233,7 @@ func (r *reconciler) gone(rec *podRecord, transitions []transition, l listInfo) 
 		r.out.cancel = append(r.out.cancel, cancelCall{c, errPodGone})
 	}
 	r.noteChange(rec, transitions, l)
-	rec.publication.syncsDone(rec.publication.syncsRequested) // what is gone has no PodSync
+	r.publisher.syncsDone(rec, rec.publication.syncsRequested) // what is gone has no PodSync
 	r.cache.remove(rec.uid)
 	r.cache.freshen(rec)
 	r.publisher.publish(rec, rec.snapshot(l.stamp), false)
@@ -320,17 +320,15 @@ func withError(callers []*relistCaller, err error) []*relistCaller {
 }
 
 // succeeded notes that the list in flight has. held are the pods that may be older than it,
-// failing those whose inspection hangs or has failed.
-func (r *relists) succeeded(at stamp, began time.Time, held, failing map[types.UID]*podRecord) {
+// syncing those with a PodSync that is due, failing those whose inspection hangs or has failed.
+func (r *relists) succeeded(at stamp, began time.Time, held, syncing, failing map[types.UID]*podRecord) {
 	w := relist{stamp: at, began: began, callers: r.attached}
 	for _, rec := range held {
 		w.awaited = append(w.awaited, awaited{rec: rec})
 	}
 	if len(w.callers) > 0 {
-		for _, rec := range r.records.byUID {
-			if rec.publication.syncing() {
-				w.awaited = append(w.awaited, awaited{rec: rec, syncs: rec.publication.syncsRequested})
-			}
+		for _, rec := range syncing {
+			w.awaited = append(w.awaited, awaited{rec: rec, syncs: rec.publication.syncsRequested})
 		}
 		for _, rec := range failing {
 			w.awaited = append(w.awaited, awaited{rec: rec, retried: true})

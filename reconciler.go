@@ -54,7 +54,7 @@ func newReconciler(cfg reconcilerConfig, now time.Time, cache Cache, updates *br
 	sched.Advance(now)
 	r := &reconciler{
 		cfg: cfg, sched: sched, records: records, cache: writer,
-		publisher: publisher{updates: updates},
+		publisher: publisher{updates: updates, syncing: make(map[types.UID]*podRecord)},
 		metrics:   m,
 		relists:   relists{records: records, sched: sched},
 		failing:   failingPods{sched: sched, byUID: make(map[types.UID]*podRecord)},
@@ -258,7 +258,7 @@ func (r *reconciler) reinspect(uid types.UID) {
 	if rec == nil || rec.pod == nil {
 		return
 	}
-	rec.publication.requestSync()
+	r.publisher.requestSync(rec)
 	r.sched.Inspect(uid)
 }
 

@@ -193,9 +193,9 @@ func (w *randomNode) settle() {
 		}
 		delete(present, id)
 	}
-	if len(present) > 0 || len(w.r.failing.byUID)+len(w.r.cache.held)+len(syncing(w.r)) > 0 || w.callers > 0 {
+	if len(present) > 0 || len(w.r.failing.byUID)+len(w.r.cache.held)+len(w.r.publisher.syncing) > 0 || w.callers > 0 {
 		w.t.Fatalf("not told of %v; failing %v, held %v, owed %v, %d callers",
-			present, w.r.failing.byUID, w.r.cache.held, syncing(w.r), w.callers)
+			present, w.r.failing.byUID, w.r.cache.held, w.r.publisher.syncing, w.callers)
 	}
 	if n := w.r.sched.OpenPods(); n > 0 {
 		w.t.Fatalf("the schedule keeps %d pods", n)
@@ -250,14 +250,4 @@ func TestStepsOverlapAnyhow(t *testing.T) {
 		}
 		w.settle()
 	})
-}
-
-// syncing returns the pods with a PodSync that is due.
-func syncing(r *reconciler) (uids []types.UID) {
-	for uid, rec := range r.records.byUID {
-		if rec.publication.syncing() {
-			uids = append(uids, uid)
-		}
-	}
-	return uids
 }

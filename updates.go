@@ -263,22 +263,28 @@ type publisher struct {
 	log           *stepLog
 	now           time.Time // by the clock, at the present step
 	firstFullList stamp     // of the first full list that succeeded
+	// syncing are the pods with a PodSync that is requested and not delivered. To look at all pods
+	// for that costs half of an idle Relist (BenchmarkIdleRelist).
+	syncing map[types.UID]*podRecord
 }
 
 // requestSync notes that a PodSync is due with the result of an inspection of the pod that
 // begins from now on.
-func (p *publication) requestSync() { p.syncsRequested++ }
-
-// syncing reports whether a PodSync is requested and not delivered.
-func (p *publication) syncing() bool { return p.syncsDelivered < p.syncsRequested }
+func (p *publisher) requestSync(rec *podRecord) {
+	rec.publication.syncsRequested++
+	p.syncing[rec.uid] = rec
+}
 
 // syncsDone notes that the PodSyncs up to a number are delivered, and reports whether one
 // of them was still due.
-func (p *publication) syncsDone(number uint64) bool {
-	if p.syncsDelivered >= number {
+func (p *publisher) syncsDone(rec *podRecord, number uint64) bool {
+	if rec.publication.syncsDelivered >= number {
 		return false
 	}
-	p.syncsDelivered = number
+	rec.publication.syncsDelivered = number
+	if number == rec.publication.syncsRequested {
+		delete(p.syncing, rec.uid)
+	}
 	return true
 }
 
@@ -287,7 +293,7 @@ func (p *publication) syncsDone(number uint64) bool {
 func (p *publisher) publish(rec *podRecord, s snapshot, recovered bool) {
 	pub := &rec.publication
 	u := &update{
-		uid: rec.uid, pod: s.pod, sync: pub.syncsDone(s.syncs) || recovered,
+		uid: rec.uid, pod: s.pod, sync: p.syncsDone(rec, s.syncs) || recovered,
 		listedAt: s.listedAt.Time, cause: s.cause, statuses: pub.seen, initial: p.takeInitial(rec, s),
 	}
 	if s.change.Number == pub.change.stamp.Number {
