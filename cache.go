@@ -450,10 +450,7 @@ func (c *PodCache) LookupNewerThan(ctx context.Context, uid types.UID, minTime t
 // is then the last that had it, with GoneAt. At most 10,000 of these are kept, by the generator's
 // clock; without a generator, none.
 func (c *PodCache) ByContainerID(id string) (status *PodStatus, found bool) {
-	if _, bare, prefixed := strings.Cut(id, "://"); prefixed {
-		id = bare
-	}
-	all := c.find(indexKey{indexContainer, "", id})
+	all := c.find(indexKey{indexContainer, "", withoutType(id)})
 	if len(all) == 0 {
 		return &PodStatus{}, false
 	}

@@ -399,9 +399,7 @@ func (s *PodStatus) FindContainerStatusByID(id string) *Status {
 	if s == nil {
 		return nil
 	}
-	if _, bare, prefixed := strings.Cut(id, "://"); prefixed {
-		id = bare
-	}
+	id = withoutType(id)
 	for _, status := range s.ContainerStatuses {
 		if status != nil && status.ID.ID == id {
 			return status
@@ -423,6 +421,14 @@ func (s *PodStatus) GetRunningContainerStatuses() []*Status {
 		}
 	}
 	return running
+}
+
+// withoutType returns the runtime's ID of a container, of either form.
+func withoutType(id string) string {
+	if _, bare, prefixed := strings.Cut(id, "://"); prefixed {
+		return bare
+	}
+	return id
 }
 
 // ParseContainerID parses the form that Kubernetes shows, "containerd://3f2a…". It is the

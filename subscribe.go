@@ -243,7 +243,7 @@ func markedEvents(delivered, u *update) (events []*PodLifecycleEvent) {
 	if delivered == nil {
 		events = append(events, &PodLifecycleEvent{ID: u.uid, Type: podAdded, Pod: u.pod})
 	}
-	for _, e := range slices.Concat(appendCreated(nil, delivered, u), updateRules{}.Events(delivered, u)) {
+	for _, e := range slices.Concat(createdEvents(delivered, u), updateRules{}.Events(delivered, u)) {
 		if !e.sandbox {
 			events = append(events, e)
 		}
@@ -254,10 +254,10 @@ func markedEvents(delivered, u *update) (events []*PodLifecycleEvent) {
 	return events
 }
 
-// appendCreated appends the events of the containers that are new in an update.
-func appendCreated(events []*PodLifecycleEvent, delivered, u *update) []*PodLifecycleEvent {
+// createdEvents are the events of the containers that are new in an update.
+func createdEvents(delivered, u *update) (events []*PodLifecycleEvent) {
 	if u.pod == nil || delivered != nil && delivered.pod == u.pod {
-		return events
+		return nil
 	}
 	var known finder[Container]
 	var existed initialState

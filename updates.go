@@ -119,9 +119,8 @@ func (u *update) amended(delivered *update) (amended []amendment) {
 	}
 	known, told, now := finderIn(delivered.pod.Containers), statusFinderIn(delivered.statuses), statusFinderIn(u.statuses)
 	for i, c := range u.pod.Containers {
-		was, is := told.at(i, c.ID.ID), now.at(i, c.ID.ID)
-		if plegStateOf(known.at(i, c.ID.ID)) == plegExited && was != nil && was.State == ContainerStateExited &&
-			is != nil && is.State == ContainerStateExited && (was.ExitCode != is.ExitCode || was.Reason != is.Reason) {
+		is := now.at(i, c.ID.ID)
+		if plegStateOf(known.at(i, c.ID.ID)) == plegExited && endedOtherwise(told.at(i, c.ID.ID), is) {
 			amended = append(amended, amendment{c, is})
 		}
 	}

@@ -141,14 +141,19 @@ func (r *reconciler) noteEnds(rec *podRecord, a *answer) {
 		}
 		last := seen.at(i, s.ID.ID)
 		ended := last != nil && last.State == ContainerStateExited
-		if ended && (last.ExitCode != s.ExitCode || last.Reason != s.Reason) {
-			a.amends = true
-		}
+		a.amends = a.amends || endedOtherwise(last, s)
 		e, dead := rec.exits[s.ID.ID]
 		if news := ended && last.Unconfirmed || !ended && !e.counted; dead && news && s.Reason != exitCompleted {
 			r.sched.InspectLater(rec.uid)
 		}
 	}
+}
+
+// endedOtherwise reports whether two statuses of a container, either of which may be nil, show ends
+// of another exit code or reason.
+func endedOtherwise(a, b *Status) bool {
+	return a != nil && a.State == ContainerStateExited && b != nil && b.State == ContainerStateExited &&
+		(a.ExitCode != b.ExitCode || a.Reason != b.Reason)
 }
 
 // maxExitWatch bounds the time between two looks at a container that has exited and that the lists

@@ -135,30 +135,40 @@ func TestFollowEndsAtOnce(t *testing.T) {
 	}
 }
 
+// followSlowly has a follower handle an event, until the function that it returns lets it go on;
+// that returns all events, and ends it.
+func (s *station) followSlowly(t *testing.T, options everything) (goOn func() (events string)) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var got []string
+	read := make(chan struct{})
+	go func() {
+		_ = s.Follow(ctx, options, handling(func(e event) {
+			got = append(got, e.String())
+			<-read
+		}))
+	}()
+	synctest.Wait()
+	s.publish("a1")
+	synctest.Wait()
+	return func() string {
+		close(read)
+		synctest.Wait()
+		cancel()
+		synctest.Wait()
+		return strings.Join(got, " ")
+	}
+}
+
 // A slow follower is coalesced for, and its backlog is known.
 func TestSlowFollower(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStation()
-		ctx, cancel := context.WithCancel(t.Context())
-		var got []string
-		read := make(chan struct{})
-		go func() {
-			_ = s.Follow(ctx, everything{}, handling(func(e event) {
-				got = append(got, e.String())
-				<-read
-			}))
-		}()
-		synctest.Wait()
-		s.publish("a1")
-		synctest.Wait()
+		follow := s.followSlowly(t, everything{})
 		s.publish("b1 a2 b3 a1 c1 c0")
 		s.wantBacklog(t, 1, 2)
 		s.wantDiscarded(t, 4) // a went up and down, c came and went
-		close(read)
-		synctest.Wait()
-		want(t, "events", strings.Join(got, " "), "a+ b+ b+ b+")
-		cancel()
-		synctest.Wait()
+		want(t, "events", follow(), "a+ b+ b+ b+")
 	})
 }
 
@@ -182,25 +192,10 @@ func TestFollowerPanics(t *testing.T) {
 func TestFollowWithCapacity(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStation()
-		ctx, cancel := context.WithCancel(t.Context())
-		var got []string
-		read := make(chan struct{})
-		go func() {
-			_ = s.Follow(ctx, everything{Capacity: 3}, handling(func(e event) {
-				got = append(got, e.String())
-				<-read
-			}))
-		}()
-		synctest.Wait()
-		s.publish("a1")
-		synctest.Wait()
+		follow := s.followSlowly(t, everything{Capacity: 3})
 		s.publish("b1 b0 b1 c1 c0 c1 d1")
 		s.wantDiscarded(t, 2)
-		close(read)
-		synctest.Wait()
-		want(t, "events", strings.Join(got, " "), "a+ b+ b- b+ c+ d+")
-		cancel()
-		synctest.Wait()
+		want(t, "events", follow(), "a+ b+ b- b+ c+ d+")
 	})
 }
 

@@ -171,10 +171,7 @@ func TestRule23BesideManyWedgedPods(t *testing.T) {
 		t.Run(fmt.Sprintf("wedged=%d", wedged), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := newNode(t)
-				for i := range 30 {
-					uid := fmt.Sprintf("pod-%02d", i)
-					n.SetPod(bare(types.UID(uid), plegtest.Running(uid+"-1")))
-				}
+				n.setSingles(30)
 				events := n.g.Watch()
 				n.start()
 				read(events)

@@ -47,6 +47,14 @@ func (n *node) start() {
 	synctest.Wait()
 }
 
+// setSingles sets pods of one running container: pod-00 with pod-00-1, and so on.
+func (n *node) setSingles(count int) {
+	for i := range count {
+		uid := fmt.Sprintf("pod-%02d", i)
+		n.SetPod(bare(types.UID(uid), plegtest.Running(uid+"-1")))
+	}
+}
+
 // relist is Relist. Where the list fails, what it leaves is what the test is about.
 func (n *node) relist() { _ = n.g.Relist(context.Background()) }
 

@@ -17,10 +17,7 @@ import (
 func newWedgedNode(t *testing.T, pods int) (n *node, events <-chan *pleg.PodLifecycleEvent, heal func()) {
 	t.Helper()
 	n = newNode(t)
-	for i := range pods {
-		uid := fmt.Sprintf("pod-%02d", i)
-		n.SetPod(bare(types.UID(uid), plegtest.Running(uid+"-1")))
-	}
+	n.setSingles(pods)
 	watch := n.g.Watch()
 	n.start()
 	read(watch)

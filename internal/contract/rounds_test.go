@@ -104,10 +104,7 @@ func TestRule14CachePanicAndFreshness(t *testing.T) {
 func TestRule23OneWorker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, pleg.WithInspectionWorkers(1))
-		for i := range 10 {
-			uid := fmt.Sprintf("pod-%02d", i)
-			n.SetPod(bare(types.UID(uid), plegtest.Running(uid+"-1")))
-		}
+		n.setSingles(10)
 		events := n.g.Watch()
 		n.start()
 		read(events)
@@ -227,10 +224,7 @@ func TestRule23WedgedPodsComeFirst(t *testing.T) {
 		t.Run(fmt.Sprintf("workers=%d", workers), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := newNode(t, pleg.WithInspectionWorkers(workers))
-				for i := range 30 {
-					uid := fmt.Sprintf("pod-%02d", i)
-					n.SetPod(bare(types.UID(uid), plegtest.Running(uid+"-1")))
-				}
+				n.setSingles(30)
 				events := n.g.Watch()
 				n.start()
 				read(events)
