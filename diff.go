@@ -104,7 +104,7 @@ func appendTransitions(ts []transition, old, new *Pod) []transition {
 }
 
 func appendKnown(ts []transition, old, new []*Container, sandbox bool) []transition {
-	find := finderIn(new)
+	find := finder[*Container]{list: new}
 	for i, was := range old {
 		is := find.at(i, was.ID.ID)
 		ts = appendStep(ts, was, is, sandbox)
@@ -113,7 +113,7 @@ func appendKnown(ts []transition, old, new []*Container, sandbox bool) []transit
 }
 
 func appendNew(ts []transition, old, new []*Container, sandbox bool) []transition {
-	find := finderIn(old)
+	find := finder[*Container]{list: old}
 	for i, is := range new {
 		if find.at(i, is.ID.ID) == nil {
 			ts = appendStep(ts, nil, is, sandbox)
@@ -157,58 +157,55 @@ func deliverable(ts []transition) int {
 
 // finder finds an item of a list by its ID: at the expected place, else by walking a short
 // list, else in a map. The first of an ID counts.
-type finder[T any] struct {
-	list []*T
-	id   func(*T) string
-	byID map[string]int // indices in list; nil for a short one
+type finder[T identified] struct {
+	list []T
+	byID map[string]int // indices in list; made when a long list is walked for the first time
 }
+
+type identified interface{ id() string }
+
+func (c *Container) id() string { return c.ID.ID }
+func (s *Status) id() string    { return s.ID.ID }
 
 // longList is the length from which on a map is cheaper than walking the list. No ordinary
 // pod has as many containers.
 const longList = 64
 
-func finderIn(list []*Container) finder[Container] {
-	return newFinder(list, func(c *Container) string { return c.ID.ID })
-}
-
-func statusFinderIn(list []*Status) finder[Status] {
-	return newFinder(list, func(s *Status) string { return s.ID.ID })
-}
-
-func newFinder[T any](list []*T, id func(*T) string) finder[T] {
-	f := finder[T]{list: list, id: id}
-	if len(list) > longList {
-		f.byID = make(map[string]int, len(list))
-		for i := len(list) - 1; i >= 0; i-- {
-			f.byID[id(list[i])] = i
-		}
+// containersOf finds the containers of a pod; a nil pod has none.
+func containersOf(pod *Pod) (f finder[*Container]) {
+	if pod != nil {
+		f.list = pod.Containers
 	}
 	return f
 }
 
+// statusesIn finds statuses.
+func statusesIn(list []*Status) finder[*Status] { return finder[*Status]{list: list} }
+
 // at returns the item with an ID, which is expected at index i; nil for none.
-func (f *finder[T]) at(i int, id string) *T {
-	if i = f.index(i, id); i < 0 {
-		return nil
+func (f *finder[T]) at(i int, id string) (item T) {
+	if i = f.index(i, id); i >= 0 {
+		item = f.list[i]
 	}
-	return f.list[i]
+	return item
 }
 
-// index returns the index of the item with an ID; -1 for none.
+// index returns the index of the item with an ID, which is expected at i; -1 for none.
 func (f *finder[T]) index(i int, id string) int {
-	if i < len(f.list) && f.id(f.list[i]) == id {
+	if i < len(f.list) && f.list[i].id() == id {
 		return i
 	}
-	if f.byID != nil {
-		if i, ok := f.byID[id]; ok {
-			return i
-		}
-		return -1
+	if len(f.list) <= longList {
+		return slices.IndexFunc(f.list, func(item T) bool { return item.id() == id })
 	}
-	for i, item := range f.list {
-		if f.id(item) == id {
-			return i
+	if f.byID == nil {
+		f.byID = make(map[string]int, len(f.list))
+		for i, item := range slices.Backward(f.list) {
+			f.byID[item.id()] = i
 		}
+	}
+	if i, is := f.byID[id]; is {
+		return i
 	}
 	return -1
 }

@@ -95,14 +95,7 @@ func (rec *podRecord) catchUp(listed *Pod, believed bool) (caughtUp, statusDue b
 	if !rec.hasExitsAhead() {
 		return false, false
 	}
-	var containers, before finder[Container]
-	if listed != nil {
-		containers = finderIn(listed.Containers)
-	}
-	if rec.pod != nil {
-		before = finderIn(rec.pod.Containers)
-	}
-	statuses := statusFinderIn(rec.publication.seen)
+	containers, before, statuses := containersOf(listed), containersOf(rec.pod), statusesIn(rec.publication.seen)
 	for id, e := range rec.exits {
 		c := containers.at(0, id)
 		if !e.ahead() || c != nil && c.State != ContainerStateExited {

@@ -49,7 +49,7 @@ var classesOf = map[string]class{
 	"publication.syncsDelivered": syncNumber, "snapshot.syncs": syncNumber, "snapshot.cause": leftOut,
 	"change.cause":     leftOut,
 	"podRecords.order": leftOut, "podRecords.tally": leftOut,
-	"podRecords.scratch": leftOut, "podRecords.shown": leftOut,
+	"podRecords.found": leftOut, "podRecords.shown": leftOut,
 	"update.listedAt": leftOut, "update.cause": leftOut,
 	// What is Initial, the statuses of events and the count of exits are not checked here.
 	"update.initial": leftOut, "publication.initial": leftOut,

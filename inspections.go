@@ -247,7 +247,7 @@ func paired[S any](listed []*Container, statuses []S, id func(S) string, agree f
 	if len(statuses) != len(listed) {
 		return false
 	}
-	find := finderIn(listed)
+	find := finder[*Container]{list: listed}
 	taken := make([]bool, len(listed)) // on the stack for an ordinary pod
 	for i, s := range statuses {
 		at := find.index(i, id(s))

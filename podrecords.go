@@ -115,7 +115,7 @@ type podRecords struct {
 	// that none has shown.
 	ahead     map[types.UID]*podRecord
 	strangers strangers
-	scratch   []transition // of the newest diff
+	found     []transition // by the newest list
 	shown     shown        // scratch
 }
 
@@ -209,8 +209,10 @@ func (r *podRecords) compare(rec *podRecord, listed *Pod, at, begun stamp, repor
 		r.adopt(rec, shows)
 		pod = rec.withExits(shows)
 	}
-	r.scratch = appendTransitions(r.scratch[:0], rec.pod, pod)
-	same := len(r.scratch) == 0 && (pod == nil) == (rec.pod == nil)
+	before := len(r.found)
+	r.found = appendTransitions(r.found, rec.pod, pod)
+	found.transitions = r.found[before:]
+	same := len(found.transitions) == 0 && (pod == nil) == (rec.pod == nil)
 	if !believed && !same {
 		rec.frozenAt = newest
 		found.verdict = conflicting
@@ -225,7 +227,7 @@ func (r *podRecords) compare(rec *podRecord, listed *Pod, at, begun stamp, repor
 	if !same || found.statusDue {
 		rec.markDirty(newest)
 	}
-	found.verdict, found.transitions = confirmed, slices.Clone(r.scratch)
+	found.verdict = confirmed
 	if !same {
 		found.verdict = changed
 	}
@@ -234,6 +236,7 @@ func (r *podRecords) compare(rec *podRecord, listed *Pod, at, begun stamp, repor
 
 // compareOne takes in a list of one pod.
 func (r *podRecords) compareOne(rec *podRecord, listed *Pod, at, begun stamp, report reportBadData) comparison {
+	r.found = nil
 	found := r.compare(rec, listed, at, begun, report)
 	if found.verdict == confirmed || found.verdict == changed {
 		rec.own = schedule.Later(rec.own, at)
@@ -244,6 +247,7 @@ func (r *podRecords) compareOne(rec *podRecord, listed *Pod, at, begun stamp, re
 // compareAll takes in a full list and returns what compare finds of each pod, by UID, without
 // those that simply confirm a record; into is empty memory for that.
 func (r *podRecords) compareAll(pods []*Pod, at, begun stamp, into []comparison, report reportBadData) []comparison {
+	r.found = nil
 	all, seen, exits := into, 0, len(r.ahead) > 0
 	for i, listed := range pods {
 		// In a function of its own, this costs a fifth of BenchmarkIdleRelist/pods=1000.

@@ -259,14 +259,14 @@ func createdEvents(delivered, u *update) (events []*PodLifecycleEvent) {
 	if u.pod == nil || delivered != nil && delivered.pod == u.pod {
 		return nil
 	}
-	var known finder[Container]
+	var known finder[*Container]
 	var existed initialState
 	if delivered != nil {
-		known = finderIn(delivered.pod.Containers)
+		known = containersOf(delivered.pod)
 	} else {
 		existed = initially(u.initial, u.pod)
 	}
-	statuses := statusFinderIn(u.statuses)
+	statuses := statusesIn(u.statuses)
 	for i, c := range u.pod.Containers {
 		if known.at(i, c.ID.ID) != nil {
 			continue

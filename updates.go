@@ -55,7 +55,8 @@ func (updateRules) Initial(u *update) *update {
 // Events implements broadcast.Rules: they lead from delivered, the update that the subscriber
 // got last, to this one.
 func (updateRules) Events(delivered, u *update) []*PodLifecycleEvent {
-	transitions := u.since(delivered)
+	var few [8]transition // of an ordinary pod
+	transitions := u.since(delivered, few[:0])
 	pod := u.pod
 	if pod == nil && delivered != nil {
 		pod = delivered.pod
@@ -73,7 +74,7 @@ func (updateRules) Events(delivered, u *update) []*PodLifecycleEvent {
 	if delivered == nil {
 		existed = initially(u.initial, u.pod)
 	}
-	statuses := statusFinderIn(u.statuses)
+	statuses := statusesIn(u.statuses)
 	for i, t := range transitions {
 		if t.kind == ContainerChanged {
 			continue
@@ -117,7 +118,7 @@ func (u *update) amended(delivered *update) (amended []amendment) {
 	if delivered == nil || delivered.pod == nil {
 		return nil
 	}
-	known, told, now := finderIn(delivered.pod.Containers), statusFinderIn(delivered.statuses), statusFinderIn(u.statuses)
+	known, told, now := containersOf(delivered.pod), statusesIn(delivered.statuses), statusesIn(u.statuses)
 	for i, c := range u.pod.Containers {
 		is := now.at(i, c.ID.ID)
 		if plegStateOf(known.at(i, c.ID.ID)) == plegExited && endedOtherwise(told.at(i, c.ID.ID), is) {
@@ -132,9 +133,9 @@ func (u *update) amended(delivered *update) (amended []amendment) {
 // step still needs is kept: a PodSync, statuses, what existed at the beginning, and, where the
 // later one brings no event, by which list it was seen.
 func (updateRules) Coalesce(delivered, earlier, later *update) (coalesced *update, discarded int) {
-	last := later.since(earlier)
-	steps := deliverable(earlier.since(delivered)) + deliverable(last)
-	discarded = max(0, steps-deliverable(later.since(delivered)))
+	last := later.since(earlier, nil)
+	steps := deliverable(earlier.since(delivered, nil)) + deliverable(last)
+	discarded = max(0, steps-deliverable(later.since(delivered, nil)))
 	sync, initial := later.pod != nil && (earlier.sync || later.sync), later.initial
 	var known *Pod
 	if delivered != nil {
@@ -152,18 +153,18 @@ func (updateRules) Coalesce(delivered, earlier, later *update) (coalesced *updat
 	return &both, discarded
 }
 
-// since returns the transitions from an older update, nil for none, to this one.
-func (u *update) since(delivered *update) []transition {
+// since appends the transitions from an older update, nil for none, to this one.
+func (u *update) since(delivered *update, ts []transition) []transition {
 	if delivered == nil {
-		return appendTransitions(nil, nil, u.pod)
+		return appendTransitions(ts, nil, u.pod)
 	}
-	return appendTransitions(nil, delivered.pod, u.pod)
+	return appendTransitions(ts, delivered.pod, u.pod)
 }
 
 // initialState is what existed of a pod when a subscription began; nothing, if it is zero.
 type initialState struct {
 	all                   bool // everything that there is now
-	containers, sandboxes finder[Container]
+	containers, sandboxes finder[*Container]
 }
 
 // initially returns the initial state of a pod: initial is the pod as it was then, nil if it
@@ -174,7 +175,7 @@ func initially(initial, now *Pod) (s initialState) {
 	case now:
 		s.all = true
 	default:
-		s.containers, s.sandboxes = finderIn(initial.Containers), finderIn(initial.Sandboxes)
+		s.containers, s.sandboxes = containersOf(initial), finder[*Container]{list: initial.Sandboxes}
 	}
 	return s
 }
@@ -198,7 +199,7 @@ func among(pod, other *Pod) *Pod {
 		return nil
 	}
 	left := &Pod{ID: pod.ID}
-	containers, sandboxes := finderIn(other.Containers), finderIn(other.Sandboxes)
+	containers, sandboxes := containersOf(other), finder[*Container]{list: other.Sandboxes}
 	left.Containers = kept(pod.Containers, func(i int, c *Container) bool { return containers.at(i, c.ID.ID) != nil })
 	left.Sandboxes = kept(pod.Sandboxes, func(i int, c *Container) bool { return sandboxes.at(i, c.ID.ID) != nil })
 	switch len(left.Containers) + len(left.Sandboxes) {
@@ -235,19 +236,22 @@ type lastStatuses []*Status
 // with returns these, and of older ones those of other containers of some pods; a nil pod
 // has none.
 func (l lastStatuses) with(older lastStatuses, pods ...*Pod) lastStatuses {
-	find := statusFinderIn(l)
+	find := statusesIn(l)
 	more := kept(older, func(i int, s *Status) bool { return find.at(i, s.ID.ID) == nil })
 	if len(more) == 0 { // the usual case
 		return l
 	}
-	var among []finder[Container]
+	among := make([]finder[*Container], 0, 3) // as many pods as callers have
 	for _, pod := range pods {
-		if pod != nil {
-			among = append(among, finderIn(pod.Containers))
-		}
+		among = append(among, containersOf(pod))
 	}
 	more = kept(more, func(i int, s *Status) bool {
-		return slices.ContainsFunc(among, func(f finder[Container]) bool { return f.at(i, s.ID.ID) != nil })
+		for f := range among {
+			if among[f].at(i, s.ID.ID) != nil {
+				return true
+			}
+		}
+		return false
 	})
 	if len(more) == 0 {
 		return l
@@ -335,7 +339,7 @@ func (p *publisher) noteFullList(at stamp, records *podRecords) {
 
 // logTransitions logs every transition, and the exit code of containers that finished.
 func (p *publisher) logTransitions(published *Pod, u *update) {
-	statuses := statusFinderIn(u.statuses)
+	statuses := statusesIn(u.statuses)
 	for i, t := range appendTransitions(nil, published, u.pod) {
 		id := t.container.ID.ID
 		p.log.info(4, "Transition", "podUID", u.uid, "containerID", id, "event", t.kind)

@@ -1,6 +1,9 @@
 package pleg
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // badReason is a kind of bad data, and the value of the label "reason" of the
 // metric that counts it.
@@ -43,21 +46,24 @@ func withoutBadData(pod *Pod, report reportBadData) *Pod {
 	bad := false
 	taken := make(map[string]bool, len(pod.Containers)+len(pod.Sandboxes))
 	good := func(list []*Container) []*Container {
-		good := make([]*Container, 0, len(list))
-		for _, c := range list {
+		good, same := list, true // a copy from the first that is bad on
+		for i, c := range list {
 			reason, object := badData(pod, c, taken)
 			if reason != "" {
-				bad = true
 				report(reason, object)
+				bad = true
+				if same {
+					good, same = slices.Clone(list[:i]), false
+				}
 			}
-			switch reason {
-			case badContainerState:
+			switch {
+			case same:
+			case reason == badContainerState:
 				unknown := *c
 				unknown.State = ContainerStateUnknown
 				good = append(good, &unknown)
-			case "":
+			case reason == "":
 				good = append(good, c)
-			default:
 			}
 		}
 		return good

@@ -38,7 +38,7 @@ func (r *reconciler) containerExited(e ContainerExit) {
 	if c == nil {
 		return
 	}
-	seen := statusFinderIn(rec.publication.seen)
+	seen := statusesIn(rec.publication.seen)
 	status := seen.at(0, e.ContainerID)
 	if status != nil && startedAfter(status.StartedAt, e.FinishedAt) {
 		return // it was started again under its ID
@@ -64,7 +64,7 @@ func (r *reconciler) tellExits(rec *podRecord, statuses []*Status, cause Cause) 
 	if published == nil { // its first inspection tells
 		return
 	}
-	find, exits := statusFinderIn(statuses), make(map[string]*Status)
+	find, exits := statusesIn(statuses), make(map[string]*Status)
 	for i, c := range published.Containers {
 		if s := find.at(i, c.ID.ID); c.State != ContainerStateExited && s != nil && s.State == ContainerStateExited {
 			exits[c.ID.ID] = s
@@ -83,8 +83,8 @@ func (r *reconciler) tellExits(rec *podRecord, statuses []*Status, cause Cause) 
 // takeExits has a status show every exit that is known, and notes those that it alone knows of.
 func (r *reconciler) takeExits(rec *podRecord, a *answer) {
 	status := a.status
-	listed, seen := finderIn(rec.pod.Containers), statusFinderIn(rec.publication.seen)
-	first, exits := statusFinderIn(status.ContainerStatuses), map[string]*Status{} // that the status does not know of
+	listed, seen := containersOf(rec.pod), statusesIn(rec.publication.seen)
+	first, exits := statusesIn(status.ContainerStatuses), map[string]*Status{} // that the status does not know of
 	var news []string
 	for i, s := range status.ContainerStatuses {
 		id := s.ID.ID
@@ -114,7 +114,7 @@ func (r *reconciler) takeExits(rec *podRecord, a *answer) {
 		status.ContainerStatuses = withStatuses(status.ContainerStatuses, exits)
 		status.ActiveContainerStatuses = withStatuses(status.ActiveContainerStatuses, exits)
 	}
-	statuses := statusFinderIn(status.ContainerStatuses)
+	statuses := statusesIn(status.ContainerStatuses)
 	a.snapshot.pod = withExited(a.snapshot.pod, func(id string) bool {
 		s := statuses.at(0, id)
 		return s != nil && s.State == ContainerStateExited
@@ -134,7 +134,7 @@ func startedAfter(start, exit time.Time) bool {
 // or reason are others now. A reason other than Completed may be told late, so that the pod is
 // inspected once more.
 func (r *reconciler) noteEnds(rec *podRecord, a *answer) {
-	seen := statusFinderIn(rec.publication.seen)
+	seen := statusesIn(rec.publication.seen)
 	for i, s := range a.status.ContainerStatuses {
 		if s.State != ContainerStateExited || s.Unconfirmed {
 			continue
@@ -195,11 +195,7 @@ func (r *reconciler) countExits(rec *podRecord) {
 	if len(rec.exits) == 0 {
 		return
 	}
-	var listed finder[Container]
-	if rec.pod != nil {
-		listed = finderIn(rec.pod.Containers)
-	}
-	statuses := statusFinderIn(rec.publication.seen)
+	listed, statuses := containersOf(rec.pod), statusesIn(rec.publication.seen)
 	inspected := rec.pod != nil && rec.inspection.call != nil && !rec.inspection.dead()
 	for id, e := range rec.exits {
 		end, is := statuses.at(0, id), plegStateOf(listed.at(0, id))

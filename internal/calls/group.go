@@ -49,13 +49,12 @@ type call[K comparable] struct {
 	key    K
 	info   Info
 	cancel context.CancelCauseFunc
-	ended  chan struct{} // closed when done has returned
-	err    error         // what it came to; owned by its goroutine
+	err    error // what it came to; owned by its goroutine
 
 	// Guarded by the group's lock.
 
-	returned bool // it is no longer in flight
-	stopped  bool // CancelAll was called before done had returned
+	returned bool          // it is no longer in flight
+	stopped  chan struct{} // made by CancelAll, and closed when done has returned; nil before
 }
 
 // NewGroup returns a group without calls. [Is] finds the known errors in those of
@@ -78,7 +77,7 @@ func NewGroup[K comparable](known ...error) *Group[K] {
 // No two calls in flight should have the same key: Cancel would cancel both.
 func (g *Group[K]) Go(key K, info Info, method func(ctx context.Context) error, done func(err error, stopped bool)) {
 	ctx, cancel := context.WithCancelCause(context.Background()) //nolint:forbidigo // its call ends it, or Cancel
-	c := &call[K]{key: key, info: info, cancel: cancel, ended: make(chan struct{})}
+	c := &call[K]{key: key, info: info, cancel: cancel}
 	g.mu.Lock()
 	g.calls[c] = struct{}{}
 	g.mu.Unlock()
@@ -118,14 +117,16 @@ func (g *Group[K]) leave(c *call[K]) (stopped bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	c.returned = true
-	return c.stopped
+	return c.stopped != nil
 }
 
 func (g *Group[K]) forget(c *call[K]) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.calls, c)
-	close(c.ended)
+	if c.stopped != nil {
+		close(c.stopped)
+	}
 }
 
 // Cancel cancels the context of the call with this key. It does nothing if the call
@@ -139,7 +140,13 @@ func (g *Group[K]) Cancel(key K, cause error) {
 // CancelAll cancels the context of every call in flight. Calls that begin later are
 // not cancelled.
 func (g *Group[K]) CancelAll(cause error) {
-	for _, c := range g.list(func(c *call[K]) bool { c.stopped = true; return true }) {
+	all := func(c *call[K]) bool {
+		if c.stopped == nil {
+			c.stopped = make(chan struct{})
+		}
+		return true
+	}
+	for _, c := range g.list(all) {
 		c.cancel(cause)
 	}
 }
@@ -148,15 +155,15 @@ func (g *Group[K]) CancelAll(cause error) {
 // done with them, or when timeout fires. It does not wait for calls that began later. It
 // returns those that have not returned, oldest first.
 func (g *Group[K]) Wait(timeout <-chan time.Time) []Info {
-	for _, c := range g.list(func(c *call[K]) bool { return c.stopped }) {
+	for _, c := range g.list(func(c *call[K]) bool { return c.stopped != nil }) {
 		select {
-		case <-c.ended:
+		case <-c.stopped:
 			continue
 		case <-timeout:
 		}
 		break
 	}
-	return infos(g.list(func(c *call[K]) bool { return c.stopped && !c.returned }))
+	return infos(g.list(func(c *call[K]) bool { return c.stopped != nil && !c.returned }))
 }
 
 // InFlight returns the calls of these methods that have not returned, of all if none
