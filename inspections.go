@@ -79,8 +79,8 @@ type answer struct {
 	inspection
 	status *PodStatus // the generator's own copy
 	err    error
-	// lags: a list has shown an exit that the status does not know of. amends: code or reason of
-	// one are others than was known.
+	// lags: a list has shown an exit that the status does not know of. amends: code, reason or
+	// message of one are others than was known.
 	lags, amends bool
 }
 

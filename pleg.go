@@ -43,7 +43,7 @@
 //     tells of it first.
 //   - The event of a death has the container's last status, even if the cache no longer
 //     has it. A PodSync follows when the runtime says later that the container ended with
-//     another code or reason; a pod is inspected once more for that, two seconds after a death
+//     another code, reason or message; a pod is inspected once more for that, two seconds after a death
 //     with another reason than Completed.
 //   - GetNewerThan(uid, t) returns only state observed after t.
 //   - A pod whose inspection hangs or fails delays its own events and readers, and no
@@ -131,8 +131,8 @@ const (
 	ContainerRemoved PodLifeCycleEventType = "ContainerRemoved"
 	// PodSync means that the pod has a new status without a transition of a container:
 	// RequestReinspect asked for an inspection, which has succeeded or failed, an inspection
-	// has succeeded after a failure, or a container that died has another exit code or reason
-	// than before: then the event has that container, and Exit says how it ended. There is one for
+	// has succeeded after a failure, or a container that died has another exit code, reason or
+	// message than before: then the event has that container, and Exit says how it ended. There is one for
 	// each such container, and one without a container where there is none. When it is
 	// delivered, the cache holds the status or the error. If the pod is removed first, its
 	// PodSyncs are not delivered.
@@ -179,7 +179,7 @@ type PodLifecycleEvent struct {
 	Pod *Pod
 	// Container is the container or sandbox as it was listed, or as it was last listed
 	// if it is gone; nil for PodSync, unless that says that a container ended with another exit
-	// code or reason than was told before. Sandboxes count as containers, as they do in the
+	// code, reason or message than was told before. Sandboxes count as containers, as they do in the
 	// kubelet; see IsSandbox.
 	Container *Container
 	// Status is the container's status for this event. For ContainerDied and

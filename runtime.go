@@ -325,7 +325,7 @@ type Status struct {
 	// Unconfirmed means that an exit event of the runtime has told the end of the container,
 	// but the runtime's status has not shown it yet. State, ExitCode and FinishedAt are the
 	// event's, Reason is Completed or Error, by the code, and the rest is from before. The
-	// runtime's status replaces this one, with a PodSync if code or reason are others. The
+	// runtime's status replaces this one, with a PodSync if code, reason or message are others. The
 	// generator sets it.
 	Unconfirmed bool
 	// Resources, User, Mounts and StopSignal are passed through as the runtime reports

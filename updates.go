@@ -107,7 +107,7 @@ func (updateRules) Events(delivered, u *update) []*PodLifecycleEvent {
 	return events
 }
 
-// amendment is a container that has ended with another exit code or reason than was told.
+// amendment is a container that has ended with another exit code, reason or message than was told.
 type amendment struct {
 	container *Container
 	status    *Status

@@ -130,8 +130,8 @@ func startedAfter(start, exit time.Time) bool {
 	return !exit.IsZero() && start.After(exit.Add(startSlack))
 }
 
-// noteEnds compares how containers have ended with what was known of it. A PodSync is due where code
-// or reason are others now. A reason other than Completed may be told late, so that the pod is
+// noteEnds compares how containers have ended with what was known of it. A PodSync is due where code,
+// reason or message are others now. A reason other than Completed may be told late, so that the pod is
 // inspected once more.
 func (r *reconciler) noteEnds(rec *podRecord, a *answer) {
 	seen := statusesIn(rec.publication.seen)
@@ -150,10 +150,10 @@ func (r *reconciler) noteEnds(rec *podRecord, a *answer) {
 }
 
 // endedOtherwise reports whether two statuses of a container, either of which may be nil, show ends
-// of another exit code or reason.
+// of another exit code, reason or message.
 func endedOtherwise(a, b *Status) bool {
 	return a != nil && a.State == ContainerStateExited && b != nil && b.State == ContainerStateExited &&
-		(a.ExitCode != b.ExitCode || a.Reason != b.Reason)
+		(a.ExitCode != b.ExitCode || a.Reason != b.Reason || a.Message != b.Message)
 }
 
 // maxExitWatch bounds the time between two looks at a container that has exited and that the lists

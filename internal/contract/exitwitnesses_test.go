@@ -425,3 +425,33 @@ func (s *restarting) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.Pod
 	}
 	return status, nil
 }
+
+// Rule 21: the runtime's own status may say more than code and reason: its message, which the kubelet's
+// runtime reads from the container's termination log, comes with a PodSync.
+func TestRule21MessageOfAnExit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, exits := newExitingNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		events := n.g.Watch()
+		n.start()
+		time.Sleep(100 * time.Millisecond)
+		read(events)
+		exits <- exitOf("a1", 1)
+		synctest.Wait()
+		want(t, "told by the event", readNews(events), "a Died a1")
+		dead := bare("a", plegtest.Exited("a1"))
+		status := statusOf(dead)
+		status.ContainerStatuses[0].ExitCode, status.ContainerStatuses[0].Reason = 1, "Error"
+		status.ContainerStatuses[0].Message = "no such database"
+		n.SetStatus("a", status)
+		n.SetPod(dead)
+		time.Sleep(time.Second)
+		var told []string
+		for len(events) > 0 {
+			if e := <-events; e.Type == pleg.PodSync {
+				told = append(told, e.Container.ID.ID+": "+e.Status.Message)
+			}
+		}
+		want(t, "PodSyncs", told, "a1: no such database")
+	})
+}
