@@ -59,7 +59,6 @@ func (r *reconciler) completeInspection(res *result) {
 	rec := r.records.byUID[c.UID]
 	insp := rec.inspection
 	rec.inspection = inspection{}
-	r.sched.Returned(c, !c.Dead || res.err == nil)
 	switch {
 	case rec.pod == nil:
 		r.sched.Gone(c.UID)

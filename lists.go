@@ -37,7 +37,6 @@ func (r *reconciler) beginFullList(c *schedule.Call) {
 // forgotten since.
 func (r *reconciler) completeFullList(res *result) {
 	c := res.call
-	r.sched.Returned(c, true)
 	switch {
 	case c.Dead:
 	case res.stopped:
@@ -118,7 +117,6 @@ func (r *reconciler) confirmUnchanged(uid types.UID, l listInfo) {
 // completePodList takes in the result of a single-pod list.
 func (r *reconciler) completePodList(res *result) {
 	c := res.call
-	r.sched.Returned(c, true)
 	switch {
 	case c.Dead || res.stopped:
 	case calls.Is(res.err, ErrPodNotFound):

@@ -114,6 +114,7 @@ func (r *reconciler) takeResult(res *result) {
 	if calls.Panicked(res.err) {
 		r.badData(badRuntimePanic, res.err.Error())
 	}
+	r.sched.Returned(res.call, !res.call.Dead || res.err == nil)
 	switch res.call.Kind {
 	case schedule.ListAll:
 		r.completeFullList(res)

@@ -309,6 +309,7 @@ func TestHandleLosesNoDeath(t *testing.T) {
 				time.Sleep(5 * time.Second)
 			}})
 		}()
+		synctest.Wait() // it has subscribed
 		var want []string
 		for i := range 10 {
 			id := fmt.Sprint("a", i)
