@@ -35,8 +35,9 @@ type ROCache interface {
 //
 // A Cache has one generator at a time. Two generators on one Cache overwrite each other's
 // statuses and take each other's pods for gone. A PodCache can be given to another generator
-// when the one before has been stopped; it is empty then. NewGenericPLEG panics when it was
-// not, and Start and Relist do when the cache has another generator since.
+// when the one before has been stopped; it is empty then, and a Relist of that one which is still
+// under way writes nothing into it. NewGenericPLEG panics when it was not stopped, and Start and
+// Relist do when the cache has another generator since.
 type Cache interface {
 	ROCache
 	// Set stores the result of an inspection that was made for a list begun at timestamp,
@@ -58,6 +59,9 @@ type Cache interface {
 // PodCache is the Cache of this package. Its methods are safe for concurrent use. The zero
 // value is an empty cache. It must not be copied after first use.
 type PodCache struct {
+	// writing is held while a generator writes, and while another takes the cache over.
+	writing sync.Mutex
+
 	mu sync.RWMutex
 
 	// Guarded by mu.
@@ -86,6 +90,8 @@ type generatorsCache interface {
 	claim(owner cacheOwner, isNew bool) bool
 	// release lets another generator have the cache.
 	release(cacheOwner)
+	// write calls a function that writes the cache, unless another generator has it.
+	write(owner cacheOwner, call func())
 	// setListed notes that a list shows a pod, which may have no status yet.
 	setListed(uid types.UID)
 	// advance sets the time.
@@ -142,6 +148,10 @@ func NewCache() *PodCache { return &PodCache{} }
 
 // claim implements generatorsCache.
 func (c *PodCache) claim(owner cacheOwner, isNew bool) bool {
+	if isNew {
+		c.writing.Lock()
+		defer c.writing.Unlock()
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
@@ -160,6 +170,21 @@ func (c *PodCache) release(owner cacheOwner) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.released = c.released || c.owner == owner
+}
+
+// write implements generatorsCache: a Relist may outlast the Stop that has released the cache.
+func (c *PodCache) write(owner cacheOwner, call func()) {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	if c.isOwnedBy(owner) {
+		call()
+	}
+}
+
+func (c *PodCache) isOwnedBy(owner cacheOwner) bool {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.owner == owner
 }
 
 // put sets an element of a map that may not be there yet.

@@ -15,6 +15,7 @@ import (
 type cacheWriter struct {
 	cache    Cache
 	podCache generatorsCache // nil if it is another Cache
+	owner    cacheOwner      // the generator
 	records  *podRecords
 	log      *stepLog
 	badData  reportBadData
@@ -25,8 +26,8 @@ type cacheWriter struct {
 	due  time.Time
 }
 
-func newCacheWriter(c Cache, records *podRecords) *cacheWriter {
-	w := &cacheWriter{cache: c, records: records, held: make(map[types.UID]*podRecord)}
+func newCacheWriter(c Cache, owner cacheOwner, records *podRecords) *cacheWriter {
+	w := &cacheWriter{cache: c, owner: owner, records: records, held: make(map[types.UID]*podRecord)}
 	w.podCache, _ = c.(generatorsCache)
 	return w
 }
@@ -73,7 +74,11 @@ func (w *cacheWriter) guard(call func()) (panicked error) {
 			w.badData(badCachePanic, panicked.Error())
 		}
 	}()
-	call()
+	if w.podCache == nil {
+		call()
+	} else {
+		w.podCache.write(w.owner, call)
+	}
 	return nil
 }
 
@@ -98,7 +103,7 @@ func (w *cacheWriter) setAllObserved(at time.Time) { _ = w.guard(func() { w.cach
 // setListed tells the cache of a pod that it may have no status of.
 func (w *cacheWriter) setListed(uid types.UID) {
 	if w.podCache != nil {
-		w.podCache.setListed(uid)
+		w.podCache.write(w.owner, func() { w.podCache.setListed(uid) })
 	}
 }
 

@@ -55,7 +55,7 @@ var classesOf = map[string]class{
 	"update.initial": leftOut, "publication.initial": leftOut,
 	"update.statuses": leftOut, "exit.counted": leftOut, "exit.aheadSince": notZero, "stranger.at": leftOut,
 	"ContainerExit.FinishedAt": leftOut,
-	"cacheWriter.cache":        leftOut, "cacheWriter.podCache": leftOut,
+	"cacheWriter.cache":        leftOut, "cacheWriter.podCache": leftOut, "cacheWriter.owner": leftOut,
 	"cacheWriter.records": leftOut,
 	"cacheWriter.log":     leftOut, "cacheWriter.badData": leftOut, "cacheWriter.held": leftOut,
 	"cacheWriter.due": clockTime,

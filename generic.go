@@ -146,6 +146,7 @@ func (g *GenericPLEG) makeLoop() {
 			Period: g.period, Timeout: g.opts.requestTimeout, Threshold: g.threshold,
 			Workers: g.opts.inspectionWorkers, ListsPods: getter != nil,
 		},
+		owner: g,
 	}
 	if g.podCache != nil && g.opts.connectedPeriod > g.period {
 		cfg.ConnectedPeriod = min(g.opts.connectedPeriod, g.threshold/2)

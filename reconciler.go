@@ -46,11 +46,12 @@ type reconcilerConfig struct {
 	schedule.Config
 	// blocked counts the blocked readers; nil where full lists come every period anyway.
 	blocked func() int
+	owner   cacheOwner // the generator
 }
 
 func newReconciler(cfg reconcilerConfig, now time.Time, cache Cache, updates *broadcaster, m *metrics) *reconciler {
 	sched, records := schedule.New(cfg.Config), newPodRecords()
-	writer := newCacheWriter(cache, records)
+	writer := newCacheWriter(cache, cfg.owner, records)
 	sched.Advance(now)
 	r := &reconciler{
 		cfg: cfg, sched: sched, records: records, cache: writer,

@@ -70,6 +70,34 @@ func TestCacheOfAStoppedGenerator(t *testing.T) {
 	})
 }
 
+// A Relist that is under way when its generator is stopped writes nothing into the cache of the next one.
+func TestRelistBesideTheNextGenerator(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.start()
+		n.Delay(plegtest.GetPods, plegtest.AnyPod, time.Second)
+		relisted := make(chan error)
+		go func() { relisted <- n.g.Relist(t.Context()) }()
+		time.Sleep(500 * time.Millisecond)
+		n.g.Stop()
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		rt := plegtest.NewRuntime()
+		rt.SetPods(bare("b", plegtest.Running("b1")))
+		second := pleg.NewGenericPLEG(rt, 0, 0, n.cache, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
+		second.Start(t.Context())
+		if err := <-relisted; err != nil {
+			t.Error(err)
+		}
+		time.Sleep(10 * time.Second)
+		second.Stop()
+		for _, s := range n.cache.GetAll() {
+			if s.ID != "b" {
+				t.Errorf("pod %s of the first generator is in the cache of the second", s.ID)
+			}
+		}
+	})
+}
+
 // The period is kept; a runtime that is slower than it is left a period's rest.
 func TestPeriod(t *testing.T) {
 	for _, c := range []struct {
