@@ -146,6 +146,15 @@ func exitStatus(last *Status, c *Container, e ContainerExit, now time.Time) *Sta
 	return &s
 }
 
+// startedStatus returns the status of a container that a list shows running again, made of that of its
+// earlier life.
+func startedStatus(ended *Status) *Status {
+	s := *ended
+	s.State, s.StartedAt, s.FinishedAt = ContainerStateRunning, time.Time{}, time.Time{}
+	s.ExitCode, s.Reason, s.Message, s.Unconfirmed = 0, "", "", false
+	return &s
+}
+
 // strangers are exits of containers that no list has shown, by ID.
 type strangers map[string]stranger
 

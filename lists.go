@@ -210,8 +210,14 @@ func (r *reconciler) noteChange(rec *podRecord, transitions []transition, l list
 	existed := newest.stamp.Number == 0 && (first.Number == 0 || !l.stamp.After(first))
 	*newest = change{true, l.stamp, l.cause}
 	r.metrics.countTransitions(deliverable(transitions), l.cause)
-	for _, t := range transitions {
+	seen := statusesIn(rec.publication.seen)
+	for i, t := range transitions {
 		id := t.container.ID.ID
+		if t.kind == ContainerStarted && !t.sandbox {
+			if s := seen.at(i, id); s != nil && s.State == ContainerStateExited {
+				rec.publication.amend(startedStatus(s))
+			}
+		}
 		if _, known := rec.exits[id]; t.kind == ContainerDied && !t.sandbox && !known {
 			r.records.setExit(rec, id, exit{counted: existed})
 		}

@@ -2,6 +2,7 @@ package contract_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -139,6 +140,44 @@ func TestRule20StartedAgainBehindTheLists(t *testing.T) {
 				if got := states(t, n.cache)["a1"]; got != pleg.ContainerStateRunning {
 					t.Errorf("an hour later the cache has a1 %s; events: %v", got, read(events))
 				}
+			})
+		})
+	}
+}
+
+// Rule 20: a container that runs again under its ID has not ended as in its earlier life, also where no
+// inspection has shown the new one: not by an exit event, not when it is gone, and not in the metrics.
+func TestRule20EndOfAnEarlierLife(t *testing.T) {
+	for name, c := range map[string]struct {
+		end     func(n *node)
+		lines   []string
+		counted map[string]float64
+	}{
+		"exit event": {func(n *node) { n.EmitExit(exitOf("a1", 2)) }, []string{"a Died a1 exited 2 Error"},
+			map[string]float64{"Completed": 1}},
+		"gone": {func(n *node) { n.RemovePod("a") }, []string{"a Died a1 running", "a Removed a1 running"},
+			map[string]float64{"Completed": 1, "unseen": 1}},
+		"list": {func(n *node) { n.ExitContainer("a", "a1", 2, "Error") }, []string{"a Died a1 running"},
+			map[string]float64{"Completed": 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n, reg := newNodeWithMetrics(t)
+				n.SetPods(bare("a", plegtest.Running("a1")))
+				events := n.g.Watch()
+				n.start()
+				n.ExitContainer("a", "a1", 0, "Completed")
+				time.Sleep(10 * time.Second)
+				want(t, "the earlier life", readStatuses(events), "a Started a1 running", "a Died a1 exited 0 Completed")
+				heal := n.Fail(plegtest.GetPodStatus, "a", errors.New("broken"))
+				n.SetContainer("a", "a1", pleg.ContainerStateRunning)
+				time.Sleep(2 * time.Second)
+				want(t, "started again", readStatuses(events), "a Started a1 running")
+				c.end(n)
+				time.Sleep(2 * time.Second)
+				want(t, "ended again", readStatuses(events), c.lines...)
+				wantExits(t, reg, "deaths", c.counted)
+				heal()
 			})
 		})
 	}
