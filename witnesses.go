@@ -40,8 +40,8 @@ func (r *reconciler) containerExited(e ContainerExit) {
 	}
 	seen := statusesIn(rec.publication.seen)
 	status := seen.at(0, e.ContainerID)
-	if status != nil && startedAfter(status.StartedAt, e.FinishedAt) {
-		return // it was started again under its ID
+	if status != nil && startedAfter(status.StartedAt, e.FinishedAt) && !status.StartedAt.After(r.sched.Now()) {
+		return // it was started again under its ID, and not before the clock was set back
 	}
 	if status == nil || status.State != ContainerStateExited {
 		status = exitStatus(status, c, e, r.sched.Now())
@@ -98,8 +98,8 @@ func (r *reconciler) takeExits(rec *podRecord, a *answer) {
 		case s.State == ContainerStateExited && running:
 			news = append(news, id)
 		case s.State == ContainerStateExited || running || last == nil || last.State != ContainerStateExited:
-		case startedAfter(s.StartedAt, last.FinishedAt) ||
-			!last.StartedAt.IsZero() && !s.StartedAt.Equal(last.StartedAt) && s.StartedAt.After(last.FinishedAt):
+		case !s.StartedAt.Equal(last.StartedAt) &&
+			(startedAfter(s.StartedAt, last.FinishedAt) || !last.StartedAt.IsZero() && s.StartedAt.After(last.FinishedAt)):
 			r.startedAgain(rec, id)
 		default:
 			exits[id] = last

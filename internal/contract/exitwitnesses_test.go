@@ -203,6 +203,31 @@ func TestRule21LateExitOfAnEarlierLife(t *testing.T) {
 	})
 }
 
+// Rule 21: an exit is told at once also where the node's clock was set back since the container was
+// started, and a status from before does not take it back.
+func TestRule21ClockSetBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		exits := make(chan pleg.ContainerExit, 1)
+		n := newNodeOf(t, listing(exits))
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		started := statusOf(n.Pod("a"))
+		started.ContainerStatuses[0].StartedAt = time.Now().Add(time.Hour)
+		n.SetStatus("a", started)
+		events := n.g.Watch()
+		n.start()
+		want(t, "first", read(events), "a Started a1")
+		time.Sleep(100 * time.Millisecond)
+		exits <- exitOf("a1", 1)
+		synctest.Wait()
+		want(t, "the exit", read(events), "a Died a1")
+		time.Sleep(time.Minute) // lists and statuses show it running
+		want(t, "more", read(events))
+		if got := states(t, n.cache)["a1"]; got != pleg.ContainerStateExited {
+			t.Errorf("a minute later the cache has a1 %s", got)
+		}
+	})
+}
+
 // Rule 23: as many wedged pods as workers, from before the list hung, do not keep the others from being
 // inspected.
 func TestRule23BesideManyWedgedPods(t *testing.T) {
