@@ -153,8 +153,13 @@ func (w *cacheWriter) freshenAll(at time.Time) {
 // confirmAbsence makes the absence of a pod that a reader waits for as fresh as the newest full
 // list, where other pods keep that from the cache.
 func (w *cacheWriter) confirmAbsence(uid types.UID) {
-	if rec := w.records.byUID[uid]; !w.due.IsZero() && (rec == nil || rec.pod == nil && !rec.isHeld()) {
-		w.setObserved(uid, w.due)
+	rec := w.records.byUID[uid]
+	if w.due.IsZero() || rec != nil && (rec.pod != nil || rec.isHeld()) {
+		return
+	}
+	w.setObserved(uid, w.due)
+	if rec == nil { // else it is removed when the record is forgotten
+		w.remove(uid)
 	}
 }
 

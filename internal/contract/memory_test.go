@@ -145,6 +145,45 @@ func TestMemoryWhileFullListsFail(t *testing.T) {
 	})
 }
 
+// While the status of a pod never agrees with its list, readers of pods that do not exist leave nothing
+// behind.
+func TestMemoryOfReadersOfAbsentPods(t *testing.T) {
+	if raceEnabled {
+		t.Skip("counts the heap")
+	}
+	for name, wrap := range map[string]func(*plegtest.Runtime) pleg.Runtime{
+		"getter": func(rt *plegtest.Runtime) pleg.Runtime { return rt }, "polling": polling,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNodeOf(t, wrap)
+				n.SetPods(bare("a", plegtest.Running("a1")))
+				n.SetStatus("a", &pleg.PodStatus{ID: "a"})
+				n.start()
+				const readers = 10_000
+				ask := func(round int) {
+					for i := range readers {
+						uid := types.UID(fmt.Sprintf("absent-%d-%05d", round, i))
+						go func() {
+							if _, exists, err := n.cache.LookupNewerThan(t.Context(), uid, time.Now()); exists || err != nil {
+								t.Errorf("%s exists: %v, %v", uid, exists, err)
+							}
+						}()
+					}
+					time.Sleep(10 * time.Second)
+				}
+				ask(0)
+				before := heapInUse()
+				ask(1)
+				ask(2)
+				if grown := heapInUse() - before; grown > 2*readers*20 {
+					t.Errorf("%d bytes are held for each reader that was answered", grown/(2*readers))
+				}
+			})
+		})
+	}
+}
+
 // At more hinted pods than can be kept, while full lists fail and none of these pods can
 // be listed, what happens to a pod that is known is still reported.
 func TestKnownPodBesideTooManyHints(t *testing.T) {
