@@ -4,13 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"github.com/kubepleg/pleg/internal/e2e/measure"
 )
 
-// hang measures the others while the inspections of one pod hang, and then that pod itself. They
-// hang for longer than a call may take, so that what has given up has to come back.
+// hang measures the others while the inspections of one pod hang, and then that pod itself. How
+// long they hang is about as long as a call may take: some have been given up then, some have not.
 func (m *measurement) hang(ctx context.Context, v variant) error {
 	return m.under(ctx, v, func() error {
 		n := m.node
@@ -40,7 +41,7 @@ func (m *measurement) hang(ctx context.Context, v variant) error {
 			return err
 		}
 		m.results.remark(v, "one pod hangs", n.kubelet.healthz(ctx), n.kubelet.unhealthy())
-		if err := errors.Join(n.remove(name), measure.Wait(ctx, time.Until(killed.Add(n.timeout*5/4)))); err != nil {
+		if err := errors.Join(n.remove(name), measure.Wait(ctx, time.Until(killed.Add(n.timeout/2+rand.N(n.timeout))))); err != nil {
 			return err
 		}
 		released := time.Now()
