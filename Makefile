@@ -134,8 +134,8 @@ diff: ## the library beside the kubelet's own code: same histories, same events,
 .PHONY: bench
 bench: ## the benchmarks beside the kubelet's, BENCHCOUNT times (6), into .cache/bench.txt
 	@mkdir -p .cache
-	(cd internal/kubelet && go test -run='^$$' -bench=. -benchmem -benchtime=300ms -count=$(BENCHCOUNT) ./... && \
-		cd overcri && go test -run='^$$' -bench=. -benchmem -benchtime=300ms -count=$(BENCHCOUNT) ./...) | tee .cache/bench.txt
+	(cd internal/kubelet && go test -run='^$$' -bench=. -benchmem -benchtime=300ms -count=$(BENCHCOUNT) ./...) | \
+		tee .cache/bench.txt
 
 # "go install" would call it watch, as procps calls its own.
 .PHONY: plegwatch

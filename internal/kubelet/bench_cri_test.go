@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	cadvisorapi "github.com/google/cadvisor/info/v1"
+	cadvisorapi "github.com/google/cadvisor/lib/model"
 	"go.opentelemetry.io/otel/trace/noop"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/record"
@@ -21,13 +21,13 @@ import (
 )
 
 // BenchmarkCRIIdleRelist is an idle relist over CRI on the kubelet's whole path: its
-// CRI client, its runtime manager, its generator. The library's side is in module
+// CRI client, its runtime manager, its generator. The library's side is in package
 // overcri, under the same name.
 func BenchmarkCRIIdleRelist(b *testing.B) {
 	for _, n := range []int{110, 1000, 10000} {
 		b.Run(fmt.Sprintf("containers=%d/impl=kubelet", n), func(b *testing.B) {
 			runtime := newKubeRuntime(b, overcri.StartServer(b, n))
-			g := newKubeletPLEG(runtime, 4*n, kubecontainer.NewCache())
+			g := kubeletBench{newKubeletPLEG(runtime, 4*n, kubecontainer.NewCache())}
 			g.Relist()
 			told := len(g.Watch())
 			if want := n + n/2; told != want {
@@ -63,10 +63,10 @@ func newKubeRuntime(b *testing.B, endpoint string) kubecontainer.Runtime {
 		kubecontainer.RealOS{},
 		nil, nil, nil, // runtime helper, HTTP client, image back-off
 		false, nil, 0, 0, string(config.NeverVerify), nil, "", "", // images
-		nil, false, metav1.Duration{}, // CPU
+		nil, false, metav1.Duration{}, nil, // CPU, sysctls
 		service, nil, // no image service
-		cm.NewFakeContainerManager(),
-		nil, nil, false, "", nil, 0, "", // logs, runtime classes, seccomp, memory
+		cm.NewFakeContainerManager(logr.Discard()),
+		nil, nil, false, "", nil, nil, "", // logs, runtime classes, seccomp, memory
 		nil, // pulling times
 		noop.NewTracerProvider(),
 		nil, nil, nil, // tokens, service accounts, init containers

@@ -7,7 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
 	kubecontainer "k8s.io/kubernetes/pkg/kubelet/container"
 
 	"github.com/kubepleg/pleg"
@@ -116,6 +118,13 @@ func newKubeletBench(w *workload, capacity int) generator {
 	}
 	return kubeletBench{newKubeletPLEG(r, capacity, kubecontainer.NewCache())}
 }
+
+// quiet has the kubelet's generator log nothing, as the library's does here.
+var quiet = klog.NewContext(context.Background(), logr.Discard())
+
+func (g kubeletBench) Start() { g.kubeletPLEG.Start(quiet) }
+
+func (g kubeletBench) Relist() { g.kubeletPLEG.Relist(quiet) }
 
 func (g kubeletBench) take(seen func(types.UID)) int {
 	for n := 0; ; n++ {

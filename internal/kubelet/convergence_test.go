@@ -34,7 +34,7 @@ func runToTheEnd(history []op, withGetter bool) error {
 	if withGetter {
 		p = newPLEGSideOf(&getterRuntime{plegRuntime{n}}, 10000)
 	}
-	k.generator.Start()
+	k.generator.Start(context.Background())
 	p.generator.Start(context.Background())
 	synctest.Wait()
 	defer synctest.Wait()

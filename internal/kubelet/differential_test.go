@@ -116,7 +116,7 @@ func (b *both) step(o op) error {
 // relist has both sides relist, and compares what they told and hold.
 func (b *both) relist() error {
 	b.node.finishSandboxes()
-	b.kubelet.generator.Relist()
+	b.kubelet.generator.Relist(context.Background())
 	_ = b.here.generator.Relist(context.Background())
 
 	wantOrdered, wantSyncs := byPod(b.kubelet.events())

@@ -116,11 +116,11 @@ func runThroughFailures(history []op) error {
 }
 
 func (f *failing) relist() error {
-	f.kubelet.generator.Relist()
+	f.kubelet.generator.Relist(context.Background())
 	_ = f.here.generator.Relist(context.Background())
 	broken := f.node.inspectErr
 	f.node.inspectErr = nil
-	f.perfect.generator.Relist()
+	f.perfect.generator.Relist(context.Background())
 	f.node.inspectErr = broken
 
 	ofKubelet, here := f.kubelet.events(), f.here.events()

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	kubecontainer "k8s.io/kubernetes/pkg/kubelet/container"
@@ -20,7 +19,7 @@ import (
 type kubeletPLEG interface {
 	kubepleg.PodLifecycleEventGenerator
 	Stop()
-	Relist()
+	Relist(ctx context.Context)
 }
 
 // kubeletSide is the kubelet's generator and cache on a node.
@@ -38,7 +37,7 @@ func newKubeletSide(n *node, capacity int) *kubeletSide {
 // newKubeletPLEG returns the kubelet's generator with the kubelet's own period and
 // threshold.
 func newKubeletPLEG(runtime kubecontainer.Runtime, capacity int, cache kubecontainer.Cache) kubeletPLEG {
-	g := kubepleg.NewGenericPLEG(logr.Discard(), runtime, make(chan *kubepleg.PodLifecycleEvent, capacity),
+	g := kubepleg.NewGenericPLEG(runtime, make(chan *kubepleg.PodLifecycleEvent, capacity),
 		&kubepleg.RelistDuration{RelistPeriod: pleg.DefaultRelistPeriod, RelistThreshold: pleg.DefaultRelistThreshold},
 		cache, clock.RealClock{})
 	return g.(kubeletPLEG)
@@ -85,8 +84,11 @@ type kubeletRuntime struct {
 	node *node
 }
 
-func (r *kubeletRuntime) GetPods(context.Context, bool) ([]*kubecontainer.Pod, error) {
+func (r *kubeletRuntime) GetPods(ctx context.Context, _ bool) ([]*kubecontainer.Pod, error) {
 	n := r.node
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
 	stamp := time.Now()
 	if n.listHangs != nil {
 		<-n.listHangs

@@ -23,7 +23,7 @@ var rewritten = map[string]string{
 	"kubecontainer.ConvertPodStatusToRunningPod(": "kubelettypes.ConvertPodStatusToRunningPod(",
 	"kubecontainer.Pods{":                         "kubelettypes.Pods{",
 	"found.IsEmpty()":                             "found == nil",
-	"a.generator.Start()":                         "a.generator.Start(ctx)", // as in the kubelet from 1.37 on
+	"RequestRelist(logr.Discard(), uid)":          "RequestRelist(uid)",
 	"sort.Sort(kubecontainer.SortContainerStatusesByCreationTime(running))": "slices.SortFunc(running, " +
 		"func(a, b *kubecontainer.Status) int { return a.CreatedAt.Compare(b.CreatedAt) })",
 }

@@ -3,6 +3,7 @@ package kubelet
 import (
 	"context"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"time"
@@ -132,6 +133,11 @@ func (r *getterRuntime) GetPod(_ context.Context, uid types.UID) (*pleg.Pod, err
 type eventRuntime struct {
 	getterRuntime
 	events chan pleg.ContainerEvent
+	ends   chan struct{} // each ends a stream
+}
+
+func newEventRuntime(n *node) *eventRuntime {
+	return &eventRuntime{getterRuntime{plegRuntime{n}}, make(chan pleg.ContainerEvent), make(chan struct{})}
 }
 
 func (r *eventRuntime) WatchContainerEvents(ctx context.Context, connected func(),
@@ -141,6 +147,8 @@ func (r *eventRuntime) WatchContainerEvents(ctx context.Context, connected func(
 		select {
 		case e := <-r.events:
 			observe(e)
+		case <-r.ends:
+			return io.EOF
 		case <-ctx.Done():
 			return ctx.Err()
 		}

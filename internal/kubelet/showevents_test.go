@@ -5,13 +5,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
+
 	"github.com/kubepleg/pleg"
 )
 
 func showFullChannel(t *testing.T, s *stage) {
 	*s = *newStage(t, 1)
 	events := slices.Concat(s.podWith("a", "a1"), s.podWith("b", "b1"))
-	s.kubelet.generator.Start()
+	s.kubelet.generator.Start(t.Context())
 	s.here.generator.Start(t.Context())
 	var kubelet, here []event
 	for range 2 * len(events) {
@@ -74,7 +76,7 @@ func showAbsence(_ *testing.T, s *stage) {
 	s.podWith("a", "a1")
 	s.start()
 	s.node.remove("a")
-	s.kubelet.generator.RequestRelist("a")
+	s.kubelet.generator.RequestRelist(logr.Discard(), "a")
 	s.here.generator.RequestRelist("a")
 	s.wait(100 * time.Millisecond)
 	gone := []event{
@@ -99,7 +101,7 @@ func showHungInspection(_ *testing.T, s *stage) {
 }
 
 func showHint(_ *testing.T, s *stage) {
-	r := &eventRuntime{getterRuntime{plegRuntime{s.node}}, make(chan pleg.ContainerEvent)}
+	r := newEventRuntime(s.node)
 	s.here = newPLEGSideOf(r, 1000)
 	s.podWith("a", "a1")
 	s.start()

@@ -1,6 +1,7 @@
 package kubelet
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"testing"
@@ -60,7 +61,7 @@ func showHealthText(t *testing.T, s *stage) {
 // generator of its own, because one that panicked holds its lock for ever.
 func (s *stage) wantPanic() {
 	s.t.Helper()
-	s.want("the kubelet panics", true, panics(newKubeletSide(s.node, 1000).generator.Relist))
+	s.want("the kubelet panics", true, panics(func() { newKubeletSide(s.node, 1000).generator.Relist(s.t.Context()) }))
 	s.want("it panics here", false, panics(func() { _ = s.here.generator.Relist(s.t.Context()) }))
 }
 
@@ -100,7 +101,7 @@ func showNoUID(_ *testing.T, s *stage) {
 
 func showStop(t *testing.T, s *stage) {
 	s.node.listHangs = make(chan struct{})
-	s.kubelet.generator.Start()
+	s.kubelet.generator.Start(t.Context())
 	s.here.generator.Start(t.Context())
 	s.wait(time.Second)
 	s.kubelet.generator.Stop()
@@ -118,6 +119,21 @@ func showStop(t *testing.T, s *stage) {
 	s.want("events here after Stop", []event(nil), s.here.events())
 }
 
+func showStartContext(_ *testing.T, s *stage) {
+	events := s.podWith("a", "a1")
+	ctx, end := context.WithCancel(s.ctx)
+	s.kubelet.generator.Start(ctx)
+	s.here.generator.Start(ctx)
+	s.wait(100 * time.Millisecond)
+	s.wantEvents(events, events)
+	end()
+	s.wait(time.Second)
+	s.start() // the kubelet's runs already
+	s.node.set("a", "a1", exited)
+	s.wait(time.Minute)
+	s.wantEvents(nil, died("a", "a1"))
+}
+
 func showGauges(t *testing.T, s *stage) {
 	ofKubelet := metrics.NewKubeRegistry()
 	ofKubelet.MustRegister(kubeletmetrics.RunningContainerCount)
@@ -125,7 +141,7 @@ func showGauges(t *testing.T, s *stage) {
 	g := pleg.NewGenericPLEG(&plegRuntime{s.node}, 0, 0, pleg.NewCache(), clock.RealClock{}, pleg.WithRegisterer(here))
 	for _, state := range []string{running, exited} {
 		s.node.set("a", "a1", state)
-		s.kubelet.generator.Relist()
+		s.kubelet.generator.Relist(t.Context())
 		_ = g.Relist(t.Context())
 	}
 	s.want("running containers that the kubelet shows", 1.0, runningContainers(t, ofKubelet))

@@ -44,13 +44,13 @@ func (s *stage) leave() {
 }
 
 func (s *stage) relist() {
-	s.kubelet.generator.Relist()
+	s.kubelet.generator.Relist(context.Background())
 	_ = s.here.generator.Relist(context.Background())
 }
 
 // start starts both, and forgets what they tell of what exists.
 func (s *stage) start() {
-	s.kubelet.generator.Start()
+	s.kubelet.generator.Start(context.Background())
 	s.here.generator.Start(context.Background())
 	s.wait(100 * time.Millisecond)
 	s.forget()

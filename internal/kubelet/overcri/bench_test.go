@@ -19,7 +19,7 @@ func TestMain(m *testing.M) {
 }
 
 // BenchmarkCRIIdleRelist is an idle relist over CRI, from the bytes on the socket
-// to "nothing has changed". The kubelet's side is in the module around this one.
+// to "nothing has changed". The kubelet's side is in the package around this one.
 func BenchmarkCRIIdleRelist(b *testing.B) {
 	for _, n := range []int{110, 1000, 10000} {
 		b.Run(fmt.Sprintf("containers=%d/impl=pleg", n), func(b *testing.B) {

@@ -12,7 +12,10 @@ import (
 )
 
 // exit is the end of a container as the runtime's exit event has it, and when that came.
-type exit struct{ at, told time.Time }
+type exit struct {
+	at, told time.Time
+	code     int
+}
 
 // watch keeps the runtime's events, over a connection of its own.
 func (n *node) watch(ctx context.Context) {
@@ -69,7 +72,7 @@ func (n *node) watchExits(ctx context.Context) {
 			n.mu.Lock()
 			defer n.mu.Unlock()
 			if _, known := n.exits[e.ContainerID]; !known {
-				n.exits[e.ContainerID] = exit{e.FinishedAt, time.Now()}
+				n.exits[e.ContainerID] = exit{e.FinishedAt, time.Now(), e.ExitCode}
 				close(n.more)
 				n.more = make(chan struct{})
 			}

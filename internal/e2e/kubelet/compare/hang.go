@@ -3,12 +3,15 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"github.com/kubepleg/pleg/internal/e2e/measure"
 )
 
-// hang measures the others while the inspections of one pod hang.
+// hang measures the others while the inspections of one pod hang, and then that pod itself. How
+// long they hang is about as long as a call may take: some have been given up then, some have not.
 func (m *measurement) hang(ctx context.Context, v variant) error {
 	return m.under(ctx, v, func() error {
 		n := m.node
@@ -18,7 +21,8 @@ func (m *measurement) hang(ctx context.Context, v variant) error {
 		}
 		n.proxy.hang(victim.id, victim.sandbox)
 		defer n.proxy.release()
-		if _, err := n.crash(victim); err != nil {
+		killed, err := n.crash(victim)
+		if err != nil {
 			return err
 		}
 		if err := measure.Wait(ctx, 2*time.Second); err != nil {
@@ -37,6 +41,16 @@ func (m *measurement) hang(ctx context.Context, v variant) error {
 			return err
 		}
 		m.results.remark(v, "one pod hangs", n.kubelet.healthz(ctx), n.kubelet.unhealthy())
-		return n.remove(name)
+		if err := errors.Join(n.remove(name), measure.Wait(ctx, time.Until(killed.Add(n.timeout/2+rand.N(n.timeout))))); err != nil {
+			return err
+		}
+		released := time.Now()
+		n.proxy.release()
+		own, found := n.awaitEvent(ctx, m.names[0], created, killed, patience)
+		if !found {
+			return fmt.Errorf("%s: the pod that hung has no successor; the log ends:\n%s", v.name, n.kubelet.tail())
+		}
+		m.results.add(v, releasedSuccessor, max(0, own.Sub(released)))
+		return nil
 	})
 }

@@ -60,6 +60,22 @@ func variantOf(name string) (variant, error) {
 	return variant{}, fmt.Errorf("there is no kubelet %q; there are %s", name, strings.Join(names, "; "))
 }
 
+// versionsOf returns the versions that the programs say they are.
+func versionsOf(chosen []variant, programs string) (string, error) {
+	var versions []string
+	for _, v := range chosen {
+		said, err := exec.Command(filepath.Join(programs, v.program), "--version").Output()
+		if err != nil {
+			return "", fmt.Errorf("asking %s for its version: %w", v.program, err)
+		}
+		_, version, _ := strings.Cut(strings.TrimSpace(string(said)), " ")
+		if !slices.Contains(versions, version) {
+			versions = append(versions, version)
+		}
+	}
+	return strings.Join(versions, " and "), nil
+}
+
 // toldOfExits reports whether the kubelet knows of an exit before CRI tells it.
 func (v variant) toldOfExits() bool {
 	return v.program == "kubelet" && v.name != hintsOnly && !v.withoutEvents
@@ -269,13 +285,18 @@ type podList struct {
 	Items []struct {
 		Metadata struct{ Name string }
 		Status   struct {
-			Phase             string
-			ContainerStatuses []struct {
-				ContainerID  string
-				RestartCount int
-				State        struct{ Running *struct{} }
-			}
+			Phase                                    string
+			InitContainerStatuses, ContainerStatuses []containerStatus
 		}
+	}
+}
+
+type containerStatus struct {
+	ContainerID  string
+	RestartCount int
+	State        struct {
+		Running    *struct{}
+		Terminated *struct{ ExitCode int }
 	}
 }
 

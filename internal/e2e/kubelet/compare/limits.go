@@ -17,13 +17,17 @@ type limit struct {
 
 var limits = []limit{
 	{crashed, "ours", "stock", 0.5, 0.2},
-	{crashed, "ours", "stock, EventedPLEG", 0.5, 1 / 1.7},
+	{crashed, "ours", "stock, EventedPLEG", 0.5, 0.6},
 	{crashed, hintsOnly, "stock, EventedPLEG", 0.5, 1.1},
 	{crashed, hintsOnly, "stock, EventedPLEG", 0.9, 1.1},
 	// Not above stock, as far as a minute of CPU time can tell: two under one kubelet differ
 	// by that much.
 	{idleKind(100, bothPrograms), "ours", "stock", 0.5, 1.05},
 }
+
+// releasedWithin is the longest that a pod that hung may take for its own successor: the longest
+// that the library waits between two inspections.
+const releasedWithin = 10 * time.Second
 
 // check returns what a kubelet on the library has missed, as far as it was measured. Promises
 // beside other kubelets hold on a machine that does nothing else; handledWithin is the longest
@@ -38,7 +42,11 @@ func (r *results) check(handledWithin time.Duration) error {
 			errs = append(errs, fmt.Errorf("%s: %s: one took %s, more than %s", v.name, crashedBesideHung,
 				show(slices.Max(s)), show(handledWithin)))
 		}
-		for _, k := range []kind{agreed, untouched, alone} {
+		if s := r.get(v.name, releasedSuccessor).samples; len(s) > 0 && slices.Max(s) > releasedWithin {
+			errs = append(errs, fmt.Errorf("%s: %s: one took %s, more than %s", v.name, releasedSuccessor,
+				show(slices.Max(s)), show(releasedWithin)))
+		}
+		for _, k := range []kind{agreed, untouched, alone, initFailed} {
 			if c := r.get(v.name, k).count; c.hits < c.all {
 				errs = append(errs, fmt.Errorf("%s: %s: %d of %d", v.name, k, c.hits, c.all))
 			}

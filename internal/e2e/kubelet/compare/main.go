@@ -36,9 +36,11 @@ var (
 	freezes   = flag.Int("freezes", 2, "how often the runtime freezes under every kubelet")
 	frozen    = flag.Duration("frozen", 20*time.Second, "how long the runtime is frozen")
 	longs     = flag.Int("long-freezes", 1, "how often it is frozen until the kubelet says that it is not healthy")
+	inits     = flag.Int("inits", 200, "how many pods come and go whose init container fails, under every kubelet")
 	idle      = flag.Duration("idle", time.Minute, "how long CPU time is measured; 0 for not")
 	idlePods  = flag.String("idle-pods", "30,100", "how many pods idle meanwhile")
 	lives     = flag.Int("lives", 300, "how many pods come and go under restarts of everything, under every kubelet")
+	kubelets  = flag.String("kubelets", "../../../../.cache/kubelet", "the folder of the kubelets")
 	only      = flag.String("only", "", "the kubelets to measure, by their names, with semicolons between; all by default")
 	enforce   = flag.Bool("enforce", false, "fail when a kubelet on the library misses what is promised")
 	within    = flag.Duration("within", 2*time.Second, "what is promised for a crash beside a pod that hangs")
@@ -81,7 +83,11 @@ func measureAll(ctx context.Context, r *results) (err error) {
 	if err != nil {
 		return err
 	}
-	r.began()
+	versions, err := versionsOf(chosen, programs)
+	if err != nil {
+		return err
+	}
+	r.began(versions)
 	// What kubelets write outside of their root is removed, if they have made it.
 	defer func() { err = errors.Join(err, removeMade()) }()
 	n, err := startNode(ctx, programs)
@@ -124,6 +130,7 @@ func measureAll(ctx context.Context, r *results) (err error) {
 		{"the runtime freezes", *freezes, m.freeze, chosen, false},
 		{"the runtime freezes for long", *longs, m.freezeLong, chosen, false},
 		{"a pod hangs", *hung, m.hang, chosen, true},
+		{fmt.Sprintf("%d init containers fail", *inits), min(*inits, 1), m.failInits, withHintsOnly(chosen), false},
 		{fmt.Sprintf("%d pods come and go", *lives), min(*lives, 1), m.lives, chosen, true},
 	} {
 		n.faults = s.faults
@@ -159,7 +166,7 @@ func choose() ([]variant, string, error) {
 			chosen = append(chosen, v)
 		}
 	}
-	programs, err := filepath.Abs(filepath.Join("..", "..", "..", "..", ".cache", "kubelet"))
+	programs, err := filepath.Abs(*kubelets)
 	if err != nil {
 		return nil, "", err
 	}

@@ -154,8 +154,10 @@ func manifest(name string) map[string]any {
 }
 
 // add writes the manifest of a pod.
-func (n *node) add(name string) error {
-	content, err := json.Marshal(manifest(name))
+func (n *node) add(name string) error { return n.write(name, manifest(name)) }
+
+func (n *node) write(name string, manifest map[string]any) error {
+	content, err := json.Marshal(manifest)
 	if err != nil {
 		return err
 	}

@@ -27,6 +27,7 @@ const (
 	untouched         kind = "stock → ours → stock: containers that were left alone"
 	crashedBesideHung kind = "one pod hangs: another's container killed → successor created"
 	startedBesideHung kind = "one pod hangs: manifest written → pod Running in `/pods`"
+	releasedSuccessor kind = "one pod hangs: its calls are answered again → its own successor created"
 	toldBesideWedged  kind = "a container is wedged: another killed → the generator has told it"
 	takenBesideWedged kind = "a container is wedged: another killed → the sync loop has taken it"
 	shownBesideWedged kind = "a container is wedged: another killed → `/pods` shows it"
@@ -36,14 +37,17 @@ const (
 	thawedAfterFreeze kind = "containerd frozen and thawed: thaw → successor of what was killed meanwhile"
 	noticedUnhealthy  kind = "containerd frozen past the threshold: freeze → \"PLEG is not healthy\""
 	thawedAfterLong   kind = "containerd frozen past the threshold: thaw → successor of what was killed meanwhile"
+	initFailed        kind = "init container fails, pod is removed: pods that were what they should be"
+	initOfRunc        kind = "init container fails, pod is removed: init containers that runc ended, with code 2"
 	agreed            kind = "pods come and go under restarts and faults: rest → `/pods` says what containerd says"
 )
 
 // kinds are the rows of the table, in its order; those of idle nodes follow.
 var kinds = []kind{
 	crashed, announced, answered, exited, taken, followed, alone, started, restarted, crashedBesideHung, startedBesideHung,
-	toldBesideWedged, takenBesideWedged, shownBesideWedged, madeAfterWedge, crashedUndeleted, startedUndeleted,
-	thawedAfterFreeze, noticedUnhealthy, thawedAfterLong, handedOver, handedCrash, untouched, agreed,
+	releasedSuccessor, toldBesideWedged, takenBesideWedged, shownBesideWedged, madeAfterWedge, crashedUndeleted,
+	startedUndeleted, thawedAfterFreeze, noticedUnhealthy, thawedAfterLong, handedOver, handedCrash, untouched, agreed,
+	initFailed, initOfRunc,
 }
 
 const (

@@ -48,12 +48,12 @@ func TestCheck(t *testing.T) {
 			fill(r, "stock, EventedPLEG", crashed, 100*ms, 100*ms, 100*ms)
 			fill(r, hintsOnly, crashed, 50*ms, 50*ms, 111*ms)
 		}, "p90 is 111 ms, more than 110 ms"},
-		{"1.7 times as soon as EventedPLEG", func(r *results) {
-			fill(r, "stock, EventedPLEG", crashed, 51*ms)
+		{"0.6 of EventedPLEG", func(r *results) {
+			fill(r, "stock, EventedPLEG", crashed, 50*ms)
 			fill(r, "ours", crashed, 30*ms)
 		}, ""},
-		{"not 1.7 times as soon as EventedPLEG", func(r *results) {
-			fill(r, "stock, EventedPLEG", crashed, 51*ms)
+		{"more than 0.6 of EventedPLEG", func(r *results) {
+			fill(r, "stock, EventedPLEG", crashed, 50*ms)
 			fill(r, "ours", crashed, 31*ms)
 		}, "p50 is 31 ms, more than 30 ms"},
 		{"a successor beside a container that lives", func(r *results) {
@@ -72,6 +72,18 @@ func TestCheck(t *testing.T) {
 			r.hit(mustVariant("ours"), agreed)
 			r.miss(mustVariant("ours"), agreed)
 		}, "1 of 2"},
+		{"a pod that hung and comes back", func(r *results) {
+			fill(r, "ours", releasedSuccessor, 10*time.Second)
+			fill(r, "stock", releasedSuccessor, time.Minute)
+		}, ""},
+		{"a pod that hung and comes back late", func(r *results) {
+			fill(r, hintsOnly, releasedSuccessor, 10*time.Second, 10100*ms)
+		}, "one took 10.1 s, more than 10.0 s"},
+		{"an init container that fails", func(r *results) {
+			r.hit(mustVariant("ours"), initFailed)
+			r.miss(mustVariant("ours"), initFailed)
+		}, "1 of 2"},
+		{"an init container that runc ends", func(r *results) { r.miss(mustVariant("ours"), initOfRunc) }, ""},
 		{"containers restarted by a switch", func(r *results) { r.miss(mustVariant("ours"), untouched) }, "0 of 1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -88,7 +100,7 @@ func TestCheck(t *testing.T) {
 // some returns results of every sort.
 func some() *results {
 	r := newResults()
-	r.began()
+	r.began("v1.37.1")
 	fill(r, "ours", idleKind(100, "kubelet"), 20*ms)
 	fill(r, "ours", idleKind(30, bothPrograms), 15*ms)
 	fill(r, "ours", idleKind(30, "containerd"), 5*ms)
@@ -127,7 +139,7 @@ func TestTable(t *testing.T) {
 // TestKept shows that results are the same when they were written and read.
 func TestKept(t *testing.T) {
 	r := newResults()
-	r.began()
+	r.began("v1.37.1")
 	if err := r.keep(""); err != nil || len(r.runs) != 0 {
 		t.Errorf("a run without samples is kept as %v, %v", r.runs, err)
 	}

@@ -18,6 +18,7 @@ import (
 type runInfo struct {
 	Began     string `json:"began"`
 	Arguments string `json:"arguments"`
+	Kubelets  string `json:"kubelets"` // their versions
 	CPUs      int    `json:"cpus"`
 	LoadFirst string `json:"loadFirst"` // load average of a minute, when it began
 	LoadLast  string `json:"loadLast"`  // and when it ended
@@ -25,12 +26,12 @@ type runInfo struct {
 
 // String returns a line of the document.
 func (i runInfo) String() string {
-	return fmt.Sprintf("%s, `%s`, %d CPUs; load average of a minute %s before and %s after", i.Began,
-		strings.TrimSpace("go run . "+i.Arguments), i.CPUs, i.LoadFirst, i.LoadLast)
+	return fmt.Sprintf("%s, `%s`, kubelets %s, %d CPUs; load average of a minute %s before and %s after", i.Began,
+		strings.TrimSpace("go run . "+i.Arguments), i.Kubelets, i.CPUs, i.LoadFirst, i.LoadLast)
 }
 
 // began notes that a run begins.
-func (r *results) began() {
+func (r *results) began(kubelets string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var arguments []string
@@ -39,13 +40,13 @@ func (r *results) began() {
 		if strings.ContainsAny(value, " ;") {
 			value = strconv.Quote(value)
 		}
-		if f.Name != "samples" && f.Name != "write" {
+		if f.Name != "samples" && f.Name != "write" && f.Name != "kubelets" {
 			arguments = append(arguments, "-"+f.Name+"="+value)
 		}
 	})
 	r.runs = append(r.runs, runInfo{
 		Began: time.Now().UTC().Format("2006-01-02 15:04"), Arguments: strings.Join(arguments, " "),
-		CPUs: runtime.NumCPU(), LoadFirst: loadAverage(),
+		Kubelets: kubelets, CPUs: runtime.NumCPU(), LoadFirst: loadAverage(),
 	})
 }
 

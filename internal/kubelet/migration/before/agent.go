@@ -21,7 +21,7 @@ import (
 func New(runtime kubecontainer.Runtime) *Agent {
 	cache := kubecontainer.NewCache()
 	return &Agent{
-		generator: pleg.NewGenericPLEG(logr.Discard(), runtime, make(chan *pleg.PodLifecycleEvent, 1000),
+		generator: pleg.NewGenericPLEG(runtime, make(chan *pleg.PodLifecycleEvent, 1000),
 			&pleg.RelistDuration{RelistPeriod: time.Second, RelistThreshold: 3 * time.Minute}, cache, clock.RealClock{}),
 		cache: cache, synced: make(map[types.UID]time.Time),
 	}
@@ -40,7 +40,7 @@ type Agent struct {
 // Run works until ctx ends.
 func (a *Agent) Run(ctx context.Context) {
 	events := a.generator.Watch()
-	a.generator.Start()
+	a.generator.Start(ctx)
 	if stopper, ok := a.generator.(interface{ Stop() }); ok {
 		defer stopper.Stop()
 	}
@@ -130,5 +130,5 @@ func (a *Agent) sync(uid types.UID) {
 		}
 	}
 	a.note("%s: %d containers run, in %d sandboxes", uid, len(running), len(status.SandboxStatuses))
-	a.generator.RequestRelist(uid)
+	a.generator.RequestRelist(logr.Discard(), uid)
 }

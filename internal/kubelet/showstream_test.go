@@ -1,0 +1,125 @@
+package kubelet
+
+import (
+	"context"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
+	internalapi "k8s.io/cri-api/pkg/apis"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/klog/v2"
+	kubepleg "k8s.io/kubernetes/pkg/kubelet/pleg"
+	"k8s.io/utils/clock"
+
+	"github.com/kubepleg/pleg"
+)
+
+// streams are the runtime's event streams on both sides: the kubelet's is read by its
+// EventedPLEG, as with the gate of that name.
+type streams struct {
+	internalapi.RuntimeService
+	events chan *runtimeapi.ContainerEventResponse
+	ends   chan struct{} // each ends a stream of the kubelet
+	here   *eventRuntime
+}
+
+// follow starts both sides on a node whose runtime has event streams.
+func (s *stage) follow(options ...pleg.Option) *streams {
+	r := &streams{
+		events: make(chan *runtimeapi.ContainerEventResponse), ends: make(chan struct{}), here: newEventRuntime(s.node),
+	}
+	s.here.cache = pleg.NewCache()
+	s.here.generator = pleg.NewGenericPLEG(r.here, 1000, pleg.DefaultRelistPeriod, s.here.cache, clock.RealClock{},
+		append(options, pleg.WithLogger(logr.Discard()))...)
+	s.here.generator.Watch()
+	const retries = 5 // as the kubelet has it
+	evented := kubepleg.NewEventedPLEG(r, s.kubelet.generator, retries)
+	s.start()
+	evented.Start(klog.NewContext(s.ctx, logr.Discard()))
+	s.wait(time.Second + 100*time.Millisecond) // the list that follows the connection is over
+	s.forget()
+	return r
+}
+
+// GetContainerEvents is the kubelet's call.
+func (r *streams) GetContainerEvents(ctx context.Context, observe chan *runtimeapi.ContainerEventResponse,
+	connected func(runtimeapi.RuntimeService_GetContainerEventsClient)) error {
+	connected(nil)
+	for {
+		select {
+		case e := <-r.events:
+			observe <- e
+		case <-r.ends:
+			return io.EOF
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// tell sends both sides an event of a container; without a UID, one that names no pod.
+func (r *streams) tell(uid types.UID, id string, what runtimeapi.ContainerEventType) {
+	e := &runtimeapi.ContainerEventResponse{ContainerId: id, ContainerEventType: what}
+	if uid != "" {
+		e.PodSandboxStatus = &runtimeapi.PodSandboxStatus{Metadata: &runtimeapi.PodSandboxMetadata{Uid: string(uid)}}
+	}
+	select {
+	case r.events <- e:
+	case <-time.After(time.Millisecond): // the kubelet has no stream any more
+	}
+	r.here.events <- pleg.ContainerEvent{PodUID: uid, ContainerID: id}
+}
+
+func showHintOfStart(_ *testing.T, s *stage) {
+	s.podWith("a", "a1")
+	r := s.follow()
+	s.node.set("a", "a1", exited)
+	r.tell("a", "a1", runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
+	s.wait(10 * time.Millisecond)
+	s.wantEvents(died("a", "a1"), died("a", "a1"))
+
+	s.node.set("a", "a2", running)
+	begun := []event{{"a", "ContainerStarted", "a2"}}
+	r.tell("a", "a2", runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
+	s.wait(10 * time.Millisecond)
+	s.wantEvents(nil, begun)
+	s.wait(time.Second)
+	s.wantEvents(begun, nil)
+}
+
+func showStreamEnds(_ *testing.T, s *stage) {
+	s.podWith("a", "a1")
+	r := s.follow()
+	for range 5 {
+		r.ends <- struct{}{}
+		r.here.ends <- struct{}{}
+		s.wait(time.Hour)
+	}
+	s.node.set("a", "a1", exited)
+	r.tell("a", "a1", runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
+	s.wait(10 * time.Millisecond)
+	s.wantEvents(nil, died("a", "a1"))
+}
+
+func showHintWithoutPod(_ *testing.T, s *stage) {
+	s.podWith("a", "a1")
+	r := s.follow()
+	s.node.set("a", "a1", exited)
+	r.tell("", "a1", runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
+	s.wait(10 * time.Millisecond)
+	s.wantEvents(nil, died("a", "a1"))
+}
+
+func showConnectedPeriod(_ *testing.T, s *stage) {
+	s.podWith("a", "a1")
+	s.follow(pleg.WithConnectedRelistPeriod(time.Minute))
+	s.wait(time.Minute) // until the list that followed the connection is past
+	s.node.set("a", "a1", exited)
+	s.wait(time.Second)
+	s.wantEvents(died("a", "a1"), nil)
+	s.wait(time.Minute)
+	s.wantEvents(nil, died("a", "a1"))
+}
