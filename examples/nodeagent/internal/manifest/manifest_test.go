@@ -21,6 +21,9 @@ import (
 
 const head = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec:\n"
 
+const inJSON = `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": {"containers": [{"name": "c", ` +
+	`"image": "i"}]}}`
+
 const containers = "  containers: [{name: c, image: i}]\n"
 
 // A pod gets the defaults that the API server would set, and a UID that stays the same.
@@ -70,6 +73,8 @@ func TestDecodeRefuses(t *testing.T) {
 		{head + containers + "  containers: []\n", `key "containers" already set`},
 		{"apiVersion: v1\nkind: Pod\nmetadata: {name: A}\nspec:\n" + containers, "metadata.name: Invalid value"},
 		{named(strings.Repeat("a", 202)), "metadata.name: Too long: may not be more than 201 bytes"},
+		{inJSON + " x", "document 1: there is something after it"},
+		{inJSON + "\n" + inJSON, "document 1: there is something after it"},
 		{head, "spec.containers: Required value"},
 		{head + "  containers: [{name: c}]\n", "spec.containers[0].image: Invalid value"},
 		{head + "  containers: [{name: c, image: i}, {name: c, image: i}]\n",
