@@ -63,7 +63,6 @@ func (c *Client) sandboxConfig(pod *v1.Pod, attempt uint32) *runtimeapi.PodSandb
 		Metadata: &runtimeapi.PodSandboxMetadata{
 			Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.UID), Attempt: attempt,
 		},
-		Hostname:     pod.Spec.Hostname,
 		LogDirectory: c.LogDir(pod),
 		Labels:       labels.Merge(pod.Labels, podLabels(pod)),
 		Annotations: labels.Merge(pod.Annotations, map[string]string{
@@ -78,8 +77,8 @@ func (c *Client) sandboxConfig(pod *v1.Pod, attempt uint32) *runtimeapi.PodSandb
 			},
 		},
 	}
-	if config.Hostname == "" && !pod.Spec.HostNetwork {
-		config.Hostname = pod.Name[:min(len(pod.Name), 63)]
+	if !pod.Spec.HostNetwork { // else it has the host's, and runtimes refuse another
+		config.Hostname = cmp.Or(pod.Spec.Hostname, pod.Name[:min(len(pod.Name), 63)])
 	}
 	return config
 }

@@ -121,3 +121,18 @@ func TestSandboxConfig(t *testing.T) {
 		t.Error("two containers have one hash")
 	}
 }
+
+// A pod on the host's network has the host's name, whatever its specification says: runtimes refuse to set it.
+func TestHostname(t *testing.T) {
+	for _, c := range []struct {
+		hostname    string
+		hostNetwork bool
+		want        string
+	}{{"", false, "a"}, {"x", false, "x"}, {"", true, ""}, {"x", true, ""}} {
+		p := pod(v1.Container{})
+		p.Spec.Hostname, p.Spec.HostNetwork = c.hostname, c.hostNetwork
+		if got := New(nil, "", "").sandboxConfig(p, 0).Hostname; got != c.want {
+			t.Errorf("%+v: %q", c, got)
+		}
+	}
+}
