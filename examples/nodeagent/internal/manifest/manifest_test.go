@@ -173,7 +173,7 @@ func source(t *testing.T) (*Source, func(name, text string), *[]string) {
 	t.Helper()
 	dir, logged := t.TempDir(), &[]string{}
 	log := funcr.New(func(_, text string) { *logged = append(*logged, text) }, funcr.Options{})
-	return NewSource(dir, "node", log), func(name, text string) {
+	return NewSource(dir, "node", nil, log), func(name, text string) {
 		t.Helper()
 		path := filepath.Join(dir, name)
 		if text == "" {
@@ -254,6 +254,37 @@ func TestRead(t *testing.T) {
 	}
 	if pods, _, err := s.Read(); err == nil {
 		t.Errorf("a directory that is gone has %v", pods)
+	}
+}
+
+// A file that is broken when an agent starts has the pods that the agent before it had from it, until it is mended.
+func TestBrokenAtStart(t *testing.T) {
+	s, write, _ := source(t)
+	write("a.yaml", named("a")+"---\n"+named("b"))
+	write("c.yaml", named("c"))
+	before, _, err := s.Read()
+	if err != nil || len(before) != 3 {
+		t.Fatal(before, err)
+	}
+	before[0].Status.Phase = v1.PodRunning
+	write("a.yaml", named("a")+"  broken: true\n")
+	for _, restart := range []string{"with an error", "unreadable"} {
+		s = NewSource(s.dir, "node", before, logr.Discard())
+		pods, changed, err := s.Read()
+		if err != nil || !changed || len(pods) != 3 || pods[0].Name != "a" || pods[0].UID != before[0].UID ||
+			pods[0].Status.Phase != "" || pods[1].Name != "b" {
+			t.Fatalf("%s: %v, %v, %v", restart, pods, changed, err)
+		}
+		write("a.yaml", "\x00")
+	}
+	write("a.yaml", named("d"))
+	if pods, _, _ := s.Read(); len(pods) != 2 || pods[0].Name != "d" {
+		t.Errorf("mended: %v", pods)
+	}
+	s = NewSource(s.dir, "node", before, logr.Discard())
+	write("a.yaml", "")
+	if pods, _, _ := s.Read(); len(pods) != 1 || pods[0].Name != "c" {
+		t.Errorf("gone: %v", pods)
 	}
 }
 
