@@ -127,7 +127,7 @@ func (c *Client) containerConfig(pod *v1.Pod, container *v1.Container,
 		},
 		LogPath: filepath.Join(container.Name, strconv.FormatUint(uint64(restartCount), 10)+".log"),
 		Linux: &runtimeapi.LinuxContainerConfig{
-			Resources: resources(container), SecurityContext: security(pod, container),
+			Resources: resources(pod, container), SecurityContext: security(pod, container),
 		},
 	}
 	env := map[string]string{}
@@ -162,9 +162,11 @@ func expand(s string, env map[string]string) string {
 
 // resources converts the requests and limits as the kubelet does: a CPU is 1024 shares, and 100 ms of each period of
 // 100 ms.
-func resources(c *v1.Container) *runtimeapi.LinuxContainerResources {
+func resources(pod *v1.Pod, c *v1.Container) *runtimeapi.LinuxContainerResources {
 	const period, minShares, maxShares, minQuota = 100_000, 2, 1 << 18, 1000 // the kernel's
-	r := &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: c.Resources.Limits.Memory().Value()}
+	r := &runtimeapi.LinuxContainerResources{
+		MemoryLimitInBytes: c.Resources.Limits.Memory().Value(), OomScoreAdj: oomScoreAdj(pod, c, nodeMemory()),
+	}
 	limited := c.Resources.Limits.Cpu().MilliValue()
 	requested := cmp.Or(c.Resources.Requests.Cpu().MilliValue(), limited)
 	r.CpuShares = min(max(requested*1024/1000, minShares), maxShares)
