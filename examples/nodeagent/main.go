@@ -112,7 +112,7 @@ func run(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 			logger.Error(err, "The status is not served any more")
 		}
 	})
-	manifest.NewSource(f.manifests, f.nodeName, logger).Run(ctx, a.SetPods) // until ctx ends
+	manifest.NewSource(f.manifests, f.nodeName, adopted, logger).Run(ctx, a.SetPods) // until ctx ends
 	if f.drain {
 		logger.Info("Ending all pods")
 		impatient, stop := signal.NotifyContext(living, os.Interrupt, syscall.SIGTERM)

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 
+	goyaml "go.yaml.in/yaml/v3"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	k8sruntime "k8s.io/apimachinery/pkg/runtime"
@@ -56,6 +57,12 @@ func decodePod(document []byte, nodeName string) (*v1.Pod, error) {
 	}
 	if kind.APIVersion != "v1" || kind.Kind != "Pod" {
 		return nil, fmt.Errorf("apiVersion %q, kind %q: only Pods of v1 can be run", kind.APIVersion, kind.Kind)
+	}
+	decoder := goyaml.NewDecoder(bytes.NewReader(document)) // the other one stops where the object ends
+	for _, want := range []error{nil, io.EOF} {
+		if err := decoder.Decode(new(goyaml.Node)); !errors.Is(err, want) {
+			return nil, errors.New("there is something after it")
+		}
 	}
 	pod := &v1.Pod{}
 	if err := yaml.UnmarshalStrict(document, pod); err != nil {

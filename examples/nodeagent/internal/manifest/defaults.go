@@ -36,6 +36,14 @@ func setContainerDefaults(c *v1.Container, hostNetwork bool) {
 			c.ImagePullPolicy = v1.PullAlways
 		}
 	}
+	for name, limit := range c.Resources.Limits {
+		if _, set := c.Resources.Requests[name]; !set {
+			if c.Resources.Requests == nil {
+				c.Resources.Requests = v1.ResourceList{}
+			}
+			c.Resources.Requests[name] = limit
+		}
+	}
 	for i := range c.Ports {
 		p := &c.Ports[i]
 		p.Protocol = cmp.Or(p.Protocol, v1.ProtocolTCP)

@@ -21,6 +21,9 @@ import (
 
 const head = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec:\n"
 
+const inJSON = `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": {"containers": [{"name": "c", ` +
+	`"image": "i"}]}}`
+
 const containers = "  containers: [{name: c, image: i}]\n"
 
 // A pod gets the defaults that the API server would set, and a UID that stays the same.
@@ -70,6 +73,8 @@ func TestDecodeRefuses(t *testing.T) {
 		{head + containers + "  containers: []\n", `key "containers" already set`},
 		{"apiVersion: v1\nkind: Pod\nmetadata: {name: A}\nspec:\n" + containers, "metadata.name: Invalid value"},
 		{named(strings.Repeat("a", 202)), "metadata.name: Too long: may not be more than 201 bytes"},
+		{inJSON + " x", "document 1: there is something after it"},
+		{inJSON + "\n" + inJSON, "document 1: there is something after it"},
 		{head, "spec.containers: Required value"},
 		{head + "  containers: [{name: c}]\n", "spec.containers[0].image: Invalid value"},
 		{head + "  containers: [{name: c, image: i}, {name: c, image: i}]\n",
@@ -168,7 +173,7 @@ func source(t *testing.T) (*Source, func(name, text string), *[]string) {
 	t.Helper()
 	dir, logged := t.TempDir(), &[]string{}
 	log := funcr.New(func(_, text string) { *logged = append(*logged, text) }, funcr.Options{})
-	return NewSource(dir, "node", log), func(name, text string) {
+	return NewSource(dir, "node", nil, log), func(name, text string) {
 		t.Helper()
 		path := filepath.Join(dir, name)
 		if text == "" {
@@ -249,6 +254,37 @@ func TestRead(t *testing.T) {
 	}
 	if pods, _, err := s.Read(); err == nil {
 		t.Errorf("a directory that is gone has %v", pods)
+	}
+}
+
+// A file that is broken when an agent starts has the pods that the agent before it had from it, until it is mended.
+func TestBrokenAtStart(t *testing.T) {
+	s, write, _ := source(t)
+	write("a.yaml", named("a")+"---\n"+named("b"))
+	write("c.yaml", named("c"))
+	before, _, err := s.Read()
+	if err != nil || len(before) != 3 {
+		t.Fatal(before, err)
+	}
+	before[0].Status.Phase = v1.PodRunning
+	write("a.yaml", named("a")+"  broken: true\n")
+	for _, restart := range []string{"with an error", "unreadable"} {
+		s = NewSource(s.dir, "node", before, logr.Discard())
+		pods, changed, err := s.Read()
+		if err != nil || !changed || len(pods) != 3 || pods[0].Name != "a" || pods[0].UID != before[0].UID ||
+			pods[0].Status.Phase != "" || pods[1].Name != "b" {
+			t.Fatalf("%s: %v, %v, %v", restart, pods, changed, err)
+		}
+		write("a.yaml", "\x00")
+	}
+	write("a.yaml", named("d"))
+	if pods, _, _ := s.Read(); len(pods) != 2 || pods[0].Name != "d" {
+		t.Errorf("mended: %v", pods)
+	}
+	s = NewSource(s.dir, "node", before, logr.Discard())
+	write("a.yaml", "")
+	if pods, _, _ := s.Read(); len(pods) != 1 || pods[0].Name != "c" {
+		t.Errorf("gone: %v", pods)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 )
@@ -36,6 +37,7 @@ type Source struct {
 	dir, nodeName string
 	logger        klog.Logger
 	files         map[string]*file // by name
+	before        []*v1.Pod        // as an agent before this one had them
 	pods          []*v1.Pod        // of all files
 	read          bool             // the directory could be read last
 }
@@ -46,9 +48,13 @@ type file struct {
 	err     string    // what is wrong with the present content, or ""
 }
 
-// NewSource returns the source of a directory. Nothing is read before Read or Run.
-func NewSource(dir, nodeName string, logger klog.Logger) *Source {
-	return &Source{dir: dir, nodeName: nodeName, logger: logger, files: map[string]*file{}}
+// fileAnnotation is the annotation of a pod that names its file: a later agent finds the last good content by it.
+const fileAnnotation = "nodeagent.kubepleg.dev/file"
+
+// NewSource returns the source of a directory. before are the pods of an agent before this one: they are the last good
+// content of files that are broken. Nothing is read before Read or Run.
+func NewSource(dir, nodeName string, before []*v1.Pod, logger klog.Logger) *Source {
+	return &Source{dir: dir, nodeName: nodeName, logger: logger, before: before, files: map[string]*file{}}
 }
 
 // Run hands the pods to update whenever they change, until ctx ends. The first time is at once, unless the directory
@@ -177,14 +183,33 @@ func (s *Source) take(name string, content []byte, err error) (changed bool) {
 		pods, err = Decode(content, s.nodeName)
 	}
 	if err != nil {
+		if f.err == "" && f.pods == nil {
+			f.pods = s.lastGood(name)
+			changed = f.pods != nil
+		}
 		if f.err != err.Error() {
 			s.logger.Error(err, "A manifest is refused", "file", name, "lastGoodStays", len(f.pods) > 0)
 		}
 		f.err = err.Error()
-		return false
+		return changed
+	}
+	for _, pod := range pods {
+		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, fileAnnotation, name)
 	}
 	*f = file{content: content, pods: pods}
 	return true
+}
+
+// lastGood returns the pods that an agent before this one had from a file.
+func (s *Source) lastGood(name string) (pods []*v1.Pod) {
+	for _, pod := range s.before {
+		if pod.Annotations[fileAnnotation] == name {
+			pod = pod.DeepCopy()
+			pod.Status = v1.PodStatus{}
+			pods = append(pods, pod)
+		}
+	}
+	return pods
 }
 
 // merge sets the pods to those of all files. Of two with one name or UID, the one in the file that sorts first is it.

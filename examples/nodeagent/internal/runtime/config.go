@@ -63,7 +63,6 @@ func (c *Client) sandboxConfig(pod *v1.Pod, attempt uint32) *runtimeapi.PodSandb
 		Metadata: &runtimeapi.PodSandboxMetadata{
 			Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.UID), Attempt: attempt,
 		},
-		Hostname:     pod.Spec.Hostname,
 		LogDirectory: c.LogDir(pod),
 		Labels:       labels.Merge(pod.Labels, podLabels(pod)),
 		Annotations: labels.Merge(pod.Annotations, map[string]string{
@@ -78,8 +77,8 @@ func (c *Client) sandboxConfig(pod *v1.Pod, attempt uint32) *runtimeapi.PodSandb
 			},
 		},
 	}
-	if config.Hostname == "" && !pod.Spec.HostNetwork {
-		config.Hostname = pod.Name[:min(len(pod.Name), 63)]
+	if !pod.Spec.HostNetwork { // else it has the host's, and runtimes refuse another
+		config.Hostname = cmp.Or(pod.Spec.Hostname, pod.Name[:min(len(pod.Name), 63)])
 	}
 	return config
 }
@@ -128,7 +127,7 @@ func (c *Client) containerConfig(pod *v1.Pod, container *v1.Container,
 		},
 		LogPath: filepath.Join(container.Name, strconv.FormatUint(uint64(restartCount), 10)+".log"),
 		Linux: &runtimeapi.LinuxContainerConfig{
-			Resources: resources(container), SecurityContext: security(pod, container),
+			Resources: resources(pod, container), SecurityContext: security(pod, container),
 		},
 	}
 	env := map[string]string{}
@@ -163,9 +162,11 @@ func expand(s string, env map[string]string) string {
 
 // resources converts the requests and limits as the kubelet does: a CPU is 1024 shares, and 100 ms of each period of
 // 100 ms.
-func resources(c *v1.Container) *runtimeapi.LinuxContainerResources {
+func resources(pod *v1.Pod, c *v1.Container) *runtimeapi.LinuxContainerResources {
 	const period, minShares, maxShares, minQuota = 100_000, 2, 1 << 18, 1000 // the kernel's
-	r := &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: c.Resources.Limits.Memory().Value()}
+	r := &runtimeapi.LinuxContainerResources{
+		MemoryLimitInBytes: c.Resources.Limits.Memory().Value(), OomScoreAdj: oomScoreAdj(pod, c, nodeMemory()),
+	}
 	limited := c.Resources.Limits.Cpu().MilliValue()
 	requested := cmp.Or(c.Resources.Requests.Cpu().MilliValue(), limited)
 	r.CpuShares = min(max(requested*1024/1000, minShares), maxShares)
@@ -230,12 +231,19 @@ func ContainerHash(pod *v1.Pod, c *v1.Container) uint64 {
 }
 
 // SandboxHash returns the hash of what a sandbox is made from, but for labels and annotations, which are not worth a
-// restart. A pod with a sandbox of another hash gets a new one.
+// restart. A pod with a sandbox of another hash gets a new one, and begins anew; so it does if the containers change
+// that run to their end before the others.
 func SandboxHash(pod *v1.Pod) string {
-	return strconv.FormatUint(hashOf([]any{
+	parts := []any{
 		pod.Spec.Hostname, pod.Spec.HostNetwork, pod.Spec.HostPID, pod.Spec.HostIPC, hasPrivileged(pod),
 		pod.Spec.SecurityContext,
-	}), 16)
+	}
+	for i := range pod.Spec.InitContainers {
+		if c := &pod.Spec.InitContainers[i]; !plan.IsSidecar(c) {
+			parts = append(parts, ContainerHash(pod, c))
+		}
+	}
+	return strconv.FormatUint(hashOf(parts), 16)
 }
 
 // hashOf hashes the JSON of a value: 32 bits, as the kubelet's.

@@ -121,3 +121,63 @@ func TestSandboxConfig(t *testing.T) {
 		t.Error("two containers have one hash")
 	}
 }
+
+// A pod on the host's network has the host's name, whatever its specification says: runtimes refuse to set it.
+func TestHostname(t *testing.T) {
+	for _, c := range []struct {
+		hostname    string
+		hostNetwork bool
+		want        string
+	}{{"", false, "a"}, {"x", false, "x"}, {"", true, ""}, {"x", true, ""}} {
+		p := pod(v1.Container{})
+		p.Spec.Hostname, p.Spec.HostNetwork = c.hostname, c.hostNetwork
+		if got := New(nil, "", "").sandboxConfig(p, 0).Hostname; got != c.want {
+			t.Errorf("%+v: %q", c, got)
+		}
+	}
+}
+
+// The figures are the kubelet's, of a node with 10,000 bytes of memory.
+func TestOOMScoreAdj(t *testing.T) {
+	of := func(name string, request, limit string) v1.Container {
+		c := v1.Container{Name: name, Resources: v1.ResourceRequirements{
+			Requests: v1.ResourceList{}, Limits: v1.ResourceList{}}}
+		for list, value := range map[*v1.ResourceList]string{&c.Resources.Requests: request, &c.Resources.Limits: limit} {
+			if value != "" {
+				(*list)["memory"], (*list)["cpu"] = resource.MustParse(value), resource.MustParse("1")
+			}
+		}
+		return c
+	}
+	sidecar := of("side", "1", "")
+	sidecar.RestartPolicy = ptr.To(v1.ContainerRestartPolicyAlways)
+	critical := pod(of("c", "", ""))
+	critical.Spec.PriorityClassName = "system-node-critical"
+	beside := pod(of("c", "2000", ""))
+	beside.Spec.InitContainers = []v1.Container{sidecar}
+	for _, c := range []struct {
+		name string
+		pod  *v1.Pod
+		want int64
+		qos  v1.PodQOSClass
+	}{
+		{"nothing asked for", pod(of("c", "", "")), 1000, v1.PodQOSBestEffort},
+		{"all limited", pod(of("c", "10", "10")), -997, v1.PodQOSGuaranteed},
+		{"a tenth", pod(of("c", "1000", "")), 900, v1.PodQOSBurstable},
+		{"next to nothing", pod(of("c", "1", "")), 999, v1.PodQOSBurstable},
+		{"all", pod(of("c", "10000", "")), 3, v1.PodQOSBurstable},
+		{"a sidecar", beside, 800, v1.PodQOSBurstable},
+		{"critical", critical, -997, v1.PodQOSBestEffort},
+	} {
+		container := &c.pod.Spec.Containers[0]
+		if len(c.pod.Spec.InitContainers) > 0 {
+			container = &c.pod.Spec.InitContainers[0]
+		}
+		if got := oomScoreAdj(c.pod, container, 10000); got != c.want || QOS(c.pod) != c.qos {
+			t.Errorf("%s: %d, %s, want %d, %s", c.name, got, QOS(c.pod), c.want, c.qos)
+		}
+	}
+	if got := resources(beside, &beside.Spec.Containers[0]).OomScoreAdj; got != 999 {
+		t.Errorf("%d of this node's memory", got)
+	}
+}
