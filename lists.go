@@ -283,6 +283,7 @@ type relist struct {
 	began   time.Time
 	callers []*relistCaller
 	awaited []awaited
+	paused  bool // the generator was stopped or started since: how long it took says nothing
 }
 
 // awaited is a pod that was older than a list when that succeeded, or is to have what else was due
@@ -301,6 +302,13 @@ func (r *relists) begin() { r.attached, r.waiting = r.waiting, nil }
 func (r *relists) stopped() {
 	r.waiting = append(r.waiting, r.attached...)
 	r.attached = nil
+}
+
+// paused notes that the generator was stopped or started.
+func (r *relists) paused() {
+	for i := range r.incomplete {
+		r.incomplete[i].paused = true
+	}
 }
 
 // failed returns the callers of the list in flight, which has failed: they have their answer.

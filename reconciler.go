@@ -214,7 +214,9 @@ func (r *reconciler) completeRelists() {
 	}
 	r.relists.complete(func(w relist) {
 		r.out.relisted = append(r.out.relisted, w.callers...)
-		r.metrics.relistDuration.Observe(r.sched.Since(w.began).Seconds())
+		if !w.paused {
+			r.metrics.relistDuration.Observe(r.sched.Since(w.began).Seconds())
+		}
 		r.health.synced = true // see HasSynced; at the first of them, and from then on
 	})
 }
@@ -224,6 +226,7 @@ func (r *reconciler) takeRequests(in *inputs) {
 	if in.periodic != nil {
 		r.sched.SetPeriodic(*in.periodic)
 		r.lastFull = time.Time{}
+		r.relists.paused()
 	}
 	r.relists.waiting = append(r.relists.waiting, in.relists...)
 	for _, uid := range sortedKeys(in.requests) {

@@ -239,18 +239,7 @@ func TestSlowCollection(t *testing.T) {
 func TestRelistIntervalWithoutStoppedTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetricsOf(t, polling)
-		sum := func() float64 {
-			families, err := reg.Gather()
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, f := range families {
-				if f.GetName() == "kubelet_pleg_relist_interval_seconds" {
-					return f.GetMetric()[0].GetHistogram().GetSampleSum()
-				}
-			}
-			return 0
-		}
+		sum := func() float64 { return sumOf(t, reg, "kubelet_pleg_relist_interval_seconds") }
 		for _, relist := range []bool{false, true} {
 			n.g.Start(t.Context())
 			time.Sleep(3500 * time.Millisecond)
@@ -292,6 +281,40 @@ func TestPodWithTwoSandboxesIsCountedOnce(t *testing.T) {
 	n.SetPods()
 	n.relist()
 	wantMetric(t, reg, "kubelet_running_pods", 0)
+}
+
+// sumOf returns the sum of a histogram.
+func sumOf(t *testing.T, reg prometheus.Gatherer, name string) float64 {
+	t.Helper()
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == name {
+			return f.GetMetric()[0].GetHistogram().GetSampleSum()
+		}
+	}
+	return 0
+}
+
+// What was stopped is not measured as if it had gone on meanwhile.
+func TestRelistDurationAcrossStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, reg := newNodeWithMetrics(t, pleg.WithPollingOnly())
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		heal := n.Hang(plegtest.GetPodStatus, "a")
+		n.g.Start(t.Context())
+		synctest.Wait() // the list has succeeded, and the inspection is in flight
+		n.g.Stop()
+		heal()
+		time.Sleep(time.Hour)
+		n.start()
+		wantMetric(t, reg, "kubelet_pleg_relist_duration_seconds", 1)
+		if got := sumOf(t, reg, "kubelet_pleg_relist_duration_seconds"); got != 0 {
+			t.Errorf("relists took %v s", got)
+		}
+	})
 }
 
 // A pod whose status never matches its list holds up no relist: each is measured when
