@@ -1,12 +1,15 @@
 package cri
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"sync"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
@@ -119,11 +122,11 @@ func (c *calls) inFlight() []pleg.RuntimeCall {
 	return list
 }
 
-// do makes one call to the runtime: f calls the client. If the client panics, the call
+// do makes one call to the runtime: f calls the client with ctx. If the client panics, the call
 // has failed.
-func (r *Runtime) do(made rpc, of target, f func() error) (err error) {
+func (r *Runtime) do(ctx context.Context, made rpc, of target, f func() error) (err error) {
 	c := r.begin(made, of)
-	attempt(f, func(failure error) { err = r.end(c, failure) })
+	attempt(f, func(failure error) { err = r.end(ctx, c, failure) })
 	return err
 }
 
@@ -137,7 +140,11 @@ func (r *Runtime) begin(made rpc, of target) *call {
 // end records that a call has returned, and counts it. If the call failed, end returns
 // its error with the name of the call, its object and its endpoint. A runtime without
 // streaming lists has answered; that is not counted as an error.
-func (r *Runtime) end(c *call, err error) error {
+func (r *Runtime) end(ctx context.Context, c *call, err error) error {
+	cause := context.Cause(ctx)
+	if status.Code(err) == codes.Canceled && errors.Is(cause, context.DeadlineExceeded) {
+		err = fmt.Errorf("%w: %w", cause, err) // the caller's deadline, and not that it has lost interest
+	}
 	counted := err
 	if errors.Is(err, errNoStreamingLists) {
 		counted = nil

@@ -1,6 +1,8 @@
 package cri_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"strings"
@@ -292,5 +294,38 @@ func TestMetrics(t *testing.T) {
 		if got := metric(t, r, "kubelet_runtime_operations_errors_total", operation); got != n[1] {
 			t.Errorf("%s: %v errors, want %v", operation, got, n[1])
 		}
+	}
+}
+
+// A call that a generator gives up because its deadline has passed is an error of the runtime; one that is
+// cancelled otherwise, as by Stop, is none.
+func TestMetricsOfCallsThatAreCancelled(t *testing.T) {
+	for name, c := range map[string]struct {
+		cause  error
+		errors float64
+	}{
+		"deadline": {fmt.Errorf("GetPodStatus has not returned within 2m0s: %w", context.DeadlineExceeded), 1},
+		"Stop":     {errors.New("the generator was stopped"), 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, r := serverAndRuntime(t)
+			runContainer(t, s, s.RunPod(criserver.PodConfig{UID: "uid"}), "app")
+			pod := getPods(t, r)[0]
+			defer s.Inject(criserver.Fault{Method: "ContainerStatus", Hang: true})()
+			ctx, cancel := context.WithCancelCause(t.Context())
+			done := make(chan error, 1)
+			go func() {
+				_, err := r.GetPodStatus(ctx, pod)
+				done <- err
+			}()
+			waitFor(t, func() bool { return s.InFlight("ContainerStatus") == 1 && s.InFlight("PodSandboxStatus") == 0 })
+			cancel(c.cause)
+			if err := <-done; status.Code(err) != codes.Canceled {
+				t.Error(err)
+			}
+			if got := metric(t, r, "kubelet_runtime_operations_errors_total", "container_status"); got != c.errors {
+				t.Errorf("%v errors", got)
+			}
+		})
 	}
 }

@@ -133,9 +133,9 @@
 // times every call in the kubelet's kubelet_runtime_operations_total,
 // kubelet_runtime_operations_duration_seconds and
 // kubelet_runtime_operations_errors_total, by operation_type. It differs from the kubelet
-// as follows: a call that the caller cancelled is not an error; Unimplemented for
-// streaming lists or events is an answer and not an error; an event stream counts
-// when the runtime has accepted it, and its duration is the time until then.
+// as follows: a call that the caller cancelled is not an error, unless its cause is a deadline;
+// Unimplemented for streaming lists or events is an answer and not an error; an event stream
+// counts when the runtime has accepted it, and its duration is the time until then.
 //
 // # Concurrency
 //

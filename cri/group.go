@@ -83,7 +83,7 @@ func (g *callGroup) start(made rpc, of target, f func(ctx context.Context) error
 		c := g.runtime.begin(made, of)
 		attempt(
 			func() error { return f(g.ctx) },
-			func(err error) { g.finish(g.runtime.end(c, err)) },
+			func(err error) { g.finish(g.runtime.end(g.ctx, c, err)) },
 		)
 		return nil
 	})

@@ -115,7 +115,7 @@ func (r *Runtime) list(ctx context.Context, h *held, q query) ([]*pleg.Pod, erro
 	var refusal error
 	for k := range kinds {
 		if stream {
-			err := r.do(streamRPC[k], target{}, func() error { return r.askStream(ctx, p, k) })
+			err := r.do(ctx, streamRPC[k], target{}, func() error { return r.askStream(ctx, p, k) })
 			if err == nil {
 				continue
 			}
@@ -124,7 +124,7 @@ func (r *Runtime) list(ctx context.Context, h *held, q query) ([]*pleg.Pod, erro
 			}
 			stream, refusal = false, err
 		}
-		if err := r.do(plainRPC[k], target{}, func() error { return r.askPlain(ctx, p, k, q) }); err != nil {
+		if err := r.do(ctx, plainRPC[k], target{}, func() error { return r.askPlain(ctx, p, k, q) }); err != nil {
 			if q.all() {
 				r.streaming.plainListFailed()
 			}

@@ -1,6 +1,8 @@
 package cri
 
 import (
+	"context"
+	"errors"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -76,8 +78,8 @@ func newMetrics(o *options) *metrics {
 	return m
 }
 
-// observe counts a call. A call that its caller cancelled is not an error of the runtime:
-// every call in flight ends like this when a generator stops.
+// observe counts a call. A call that its caller cancelled is not an error of the runtime, unless a
+// deadline has passed: every call in flight ends like this when a generator stops.
 func (m *metrics) observe(made rpc, took time.Duration, err error) {
 	m.perRPC[made].total.Inc()
 	m.perRPC[made].duration.Observe(took.Seconds())
@@ -85,7 +87,7 @@ func (m *metrics) observe(made rpc, took time.Duration, err error) {
 }
 
 func (m *metrics) countError(made rpc, err error) {
-	if err != nil && status.Code(err) != codes.Canceled {
+	if err != nil && (status.Code(err) != codes.Canceled || errors.Is(err, context.DeadlineExceeded)) {
 		m.perRPC[made].errors.Inc()
 	}
 }

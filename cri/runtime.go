@@ -141,7 +141,7 @@ func (r *Runtime) knownVersion(ctx context.Context) (*runtimeVersion, error) {
 
 func (r *Runtime) askVersion(ctx context.Context, of target) (*runtimeVersion, error) {
 	var v *runtimeVersion
-	err := r.do(rpcVersion, of, func() (err error) {
+	err := r.do(ctx, rpcVersion, of, func() (err error) {
 		v, err = r.fetchVersion(ctx)
 		return err
 	})
