@@ -126,7 +126,7 @@ func readExitFile(path string) (code int, written time.Time, err error) {
 	if err != nil {
 		return 0, time.Time{}, err
 	}
-	if info.Size() > maxExitFileBytes {
+	if info.Size() > maxExitFileBytes || !info.Mode().IsRegular() { // to read a FIFO would wait for who writes it
 		return 0, time.Time{}, fs.ErrInvalid
 	}
 	var content [maxExitFileBytes]byte

@@ -88,6 +88,12 @@ func TestBadExitFiles(t *testing.T) {
 		func(path string) error { return os.WriteFile(path, []byte(strings.Repeat("0", 100)), 0o600) },
 		func(path string) error { return os.Symlink(elsewhere, path) },
 		func(path string) error { return unix.Mkfifo(path, 0o600) },
+		func(path string) error { // somebody has it open for writing
+			must(t, unix.Mkfifo(path, 0o600))
+			fifo, err := os.OpenFile(path, os.O_RDWR, 0)
+			t.Cleanup(func() { _ = fifo.Close() })
+			return err
+		},
 	} {
 		temporary := filepath.Join(dir, "bad.tmp")
 		must(t, make(temporary))
@@ -99,7 +105,7 @@ func TestBadExitFiles(t *testing.T) {
 	if got := w.next(t); got.ContainerID != "good" {
 		t.Errorf("%+v", got)
 	}
-	if got := metric(t, r, "pleg_cri_bad_items_total", "unreadable_exit"); got != 6 {
+	if got := metric(t, r, "pleg_cri_bad_items_total", "unreadable_exit"); got != 7 {
 		t.Errorf("%v bad exits", got)
 	}
 }
