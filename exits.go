@@ -147,10 +147,10 @@ func exitStatus(last *Status, c *Container, e ContainerExit, now time.Time) *Sta
 }
 
 // startedStatus returns the status of a container that a list shows running again, made of that of its
-// earlier life.
+// earlier life. FinishedAt stays: by that a late exit event of that life is known.
 func startedStatus(ended *Status) *Status {
 	s := *ended
-	s.State, s.StartedAt, s.FinishedAt = ContainerStateRunning, time.Time{}, time.Time{}
+	s.State, s.StartedAt = ContainerStateRunning, time.Time{}
 	s.ExitCode, s.Reason, s.Message, s.Unconfirmed = 0, "", "", false
 	return &s
 }

@@ -40,8 +40,8 @@ func (r *reconciler) containerExited(e ContainerExit) {
 	}
 	seen := statusesIn(rec.publication.seen)
 	status := seen.at(0, e.ContainerID)
-	if status != nil && startedAfter(status.StartedAt, e.FinishedAt) && !status.StartedAt.After(r.sched.Now()) {
-		return // it was started again under its ID, and not before the clock was set back
+	if status != nil && ofEarlierLife(status, e, r.sched.Now()) {
+		return
 	}
 	if status == nil || status.State != ContainerStateExited {
 		status = exitStatus(status, c, e, r.sched.Now())
@@ -128,6 +128,13 @@ const startSlack = time.Second
 // startedAfter reports whether a container was started again after an exit.
 func startedAfter(start, exit time.Time) bool {
 	return !exit.IsZero() && start.After(exit.Add(startSlack))
+}
+
+// ofEarlierLife reports whether an exit event is from before the container was started again under its
+// ID. A start that is in the future was before the clock was set back.
+func ofEarlierLife(s *Status, e ContainerExit, now time.Time) bool {
+	return startedAfter(s.StartedAt, e.FinishedAt) && !s.StartedAt.After(now) ||
+		s.State == ContainerStateRunning && !e.FinishedAt.IsZero() && !e.FinishedAt.After(s.FinishedAt)
 }
 
 // noteEnds compares how containers have ended with what was known of it. A PodSync is due where code,

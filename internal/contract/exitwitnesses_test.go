@@ -149,16 +149,18 @@ func TestRule20StartedAgainBehindTheLists(t *testing.T) {
 // inspection has shown the new one: not by an exit event, not when it is gone, and not in the metrics.
 func TestRule20EndOfAnEarlierLife(t *testing.T) {
 	for name, c := range map[string]struct {
-		end     func(n *node)
+		end     func(n *node, earlier pleg.ContainerExit)
 		lines   []string
 		counted map[string]float64
 	}{
-		"exit event": {func(n *node) { n.EmitExit(exitOf("a1", 2)) }, []string{"a Died a1 exited 2 Error"},
-			map[string]float64{"Completed": 1}},
-		"gone": {func(n *node) { n.RemovePod("a") }, []string{"a Died a1 running", "a Removed a1 running"},
-			map[string]float64{"Completed": 1, "unseen": 1}},
-		"list": {func(n *node) { n.ExitContainer("a", "a1", 2, "Error") }, []string{"a Died a1 running"},
-			map[string]float64{"Completed": 1}},
+		"exit event": {func(n *node, _ pleg.ContainerExit) { n.EmitExit(exitOf("a1", 2)) },
+			[]string{"a Died a1 exited 2 Error"}, map[string]float64{"Completed": 1}},
+		"late exit event": {func(n *node, earlier pleg.ContainerExit) { n.EmitExit(earlier) },
+			nil, map[string]float64{"Completed": 1}},
+		"gone": {func(n *node, _ pleg.ContainerExit) { n.RemovePod("a") },
+			[]string{"a Died a1 running", "a Removed a1 running"}, map[string]float64{"Completed": 1, "unseen": 1}},
+		"list": {func(n *node, _ pleg.ContainerExit) { n.ExitContainer("a", "a1", 2, "Error") },
+			[]string{"a Died a1 running"}, map[string]float64{"Completed": 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -167,13 +169,14 @@ func TestRule20EndOfAnEarlierLife(t *testing.T) {
 				events := n.g.Watch()
 				n.start()
 				n.ExitContainer("a", "a1", 0, "Completed")
+				earlier := exitOf("a1", 0)
 				time.Sleep(10 * time.Second)
 				want(t, "the earlier life", readStatuses(events), "a Started a1 running", "a Died a1 exited 0 Completed")
 				heal := n.Fail(plegtest.GetPodStatus, "a", errors.New("broken"))
 				n.SetContainer("a", "a1", pleg.ContainerStateRunning)
 				time.Sleep(2 * time.Second)
 				want(t, "started again", readStatuses(events), "a Started a1 running")
-				c.end(n)
+				c.end(n, earlier)
 				time.Sleep(2 * time.Second)
 				want(t, "ended again", readStatuses(events), c.lines...)
 				wantExits(t, reg, "deaths", c.counted)
