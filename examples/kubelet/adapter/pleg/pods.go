@@ -25,3 +25,10 @@ func (r podRuntime) GetPod(ctx context.Context, uid types.UID) (*pleg.Pod, error
 func inspect(ctx context.Context, r kubecontainer.Runtime, pod *kubecontainer.Pod) (*kubecontainer.PodStatus, error) {
 	return r.GetPodStatus(ctx, pod)
 }
+
+func convertContainer(c *kubecontainer.Container) *pleg.Container {
+	return &pleg.Container{
+		ID: pleg.ContainerID(c.ID), Name: c.Name, State: pleg.State(c.State), Hash: c.Hash,
+		PodSandboxID: c.PodSandboxID, CreatedAt: c.CreatedAt, Source: c,
+	}
+}

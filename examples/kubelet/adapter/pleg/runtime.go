@@ -68,10 +68,7 @@ func convertPod(pod *kubecontainer.Pod) *pleg.Pod {
 func convertContainers(listed []*kubecontainer.Container) []*pleg.Container {
 	containers := make([]*pleg.Container, len(listed))
 	for i, c := range listed {
-		containers[i] = &pleg.Container{
-			ID: pleg.ContainerID(c.ID), Name: c.Name, State: pleg.State(c.State), Hash: c.Hash,
-			PodSandboxID: c.PodSandboxID, CreatedAt: c.CreatedAt, Source: c,
-		}
+		containers[i] = convertContainer(c)
 	}
 	return containers
 }
