@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -39,11 +40,33 @@ func copyFork(root, source, to string) (*fork, error) {
 	if err := os.RemoveAll(f.copy); err != nil {
 		return nil, fmt.Errorf("removing the copy from before: %w", err)
 	}
-	if err := os.CopyFS(f.copy, os.DirFS(source)); err != nil {
+	if err := copyModule(source, f.copy); err != nil {
 		return nil, fmt.Errorf("copying %s: %w", source, err)
 	}
 	fmt.Printf("copied %s, which has %s %s, to %s\n", source, kubernetes, f.version, f.copy)
 	return f, nil
+}
+
+// copyModule copies a folder, but for its history.
+func copyModule(from, to string) error {
+	entries, err := os.ReadDir(from)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		source, target := filepath.Join(from, e.Name()), filepath.Join(to, e.Name())
+		switch {
+		case e.Name() == ".git":
+		case e.IsDir():
+			err = os.CopyFS(target, os.DirFS(source))
+		case e.Type().IsRegular():
+			err = errors.Join(os.MkdirAll(to, 0o755), copyFile(source, target))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 var ofKubernetes = regexp.MustCompile(`(?m)^# ` + kubernetes + ` (v1\.\S+)( => \S+( (v1\.\S+))?)?$`)
@@ -98,8 +121,8 @@ func (f *fork) vendorLibrary(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	text := fmt.Sprintf("# %s v0.0.0\n## explicit; go %s\n%s\n%s", library, goVersion, strings.Join(packages, "\n"), modules)
-	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+	entry := fmt.Sprintf("# %s v0.0.0\n## explicit; go %s\n%s\n", library, goVersion, strings.Join(packages, "\n"))
+	if err := os.WriteFile(path, append([]byte(entry), modules...), 0o644); err != nil {
 		return fmt.Errorf("writing the copy's modules.txt: %w", err)
 	}
 	if err := command(ctx, f.copy, "mod", "edit", "-require="+library+"@v0.0.0").Run(); err != nil {

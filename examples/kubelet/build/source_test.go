@@ -25,8 +25,10 @@ func edge(t *testing.T) string {
 		"go.mod": "module example.com/edge\n\ngo 1.23.0\n\n" +
 			"require (\n\texample.com/api v0.0.0\n\tk8s.io/kubernetes v1.32.10\n)\n\n" +
 			"replace (\n\texample.com/api => ./staging/api\n\tk8s.io/kubernetes => example.com/kubernetes v1.32.10-edge1\n)\n",
-		"main.go":            "package main\n\nimport (\n\t_ \"example.com/api\"\n\t_ \"github.com/kubepleg/pleg/cri\"\n)\n\nfunc main() {}\n",
+		"main.go": "package main\n\nimport (\n\t_ \"example.com/api\"\n\t_ \"github.com/kubepleg/pleg/cri\"\n)\n\n" +
+			"func main() {}\n",
 		"staging/api/api.go": "package api\n",
+		".git/config":        "",
 		"vendor/modules.txt": "# example.com/api v0.0.0 => ./staging/api\n## explicit\nexample.com/api\n" +
 			"# k8s.io/kubernetes v1.32.10 => example.com/kubernetes v1.32.10-edge1\n## explicit; go 1.23.0\n" +
 			"# example.com/api => ./staging/api\n# k8s.io/kubernetes => example.com/kubernetes v1.32.10-edge1\n",
@@ -79,6 +81,9 @@ func TestVendoredKubelet(t *testing.T) {
 		if got := edited(t, &f.workspace, path); !strings.Contains(got, want) {
 			t.Errorf("%s is\n%s", path, got)
 		}
+	}
+	if _, err := os.Stat(filepath.Join(f.copy, ".git")); err == nil {
+		t.Error("the history was copied")
 	}
 	if _, err := os.Stat(filepath.Join(f.original, "pkg/kubelet/pleg/evented.go")); err != nil {
 		t.Error("the source was edited:", err)
