@@ -10,6 +10,8 @@ STATES ?= 100000
 WALK ?= 30s
 # How many container lives soak makes.
 LIVES ?= 10000
+# The kubelets of kubelets; vendored is one in a module that vendors it.
+RELEASES ?= 1.32 1.33 1.34 1.35 1.36 1.37 vendored
 # How often bench runs every benchmark; benchstat wants six at least.
 BENCHCOUNT ?= 6
 
@@ -122,6 +124,10 @@ kubelet: ## a kubelet on the library beside the released one on a real container
 kubelet-tests: ## the kubelet's own tests of what it does with a PLEG, with ours; some minutes
 	go run ./examples/kubelet/build
 	go run ./examples/kubelet/build -test
+
+.PHONY: kubelets
+kubelets: ## kubelets of RELEASES (1.32 to 1.37) on the library: their own tests, ten pods on a real containerd; an hour or more; needs root
+	hack/kubelets.sh $(RELEASES)
 
 .PHONY: mixin
 mixin: ## rules, alerts and dashboard, with promtool and a Prometheus (Debian's package prometheus); a minute or two

@@ -1,30 +1,78 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 )
 
-// changes are all that the tree differs in from the release. Each says what it did.
-var changes = []func(*workspace) (string, error){
-	replaceFile("pkg/kubelet/container/cache.go", "container/cache.go"),
-	replaceFile("pkg/kubelet/pleg/generic.go", "pleg/generic.go"),
-	replaceFile("pkg/kubelet/pleg/runtime.go", "pleg/runtime.go"),
-	removeFile("pkg/kubelet/pleg/evented.go"),
-	editFile("pkg/kubelet/kubelet.go", "NewMainKubelet", handRuntimeOver),
-	editFile("pkg/kubelet/metrics/metrics.go", "Register", leaveMetricsOut),
+// adapter is the adapter's folder, and releaseOfAdapter the oldest release that its files are for
+// which are in no folder _before.
+const (
+	adapter          = "examples/kubelet/adapter"
+	releaseOfAdapter = release(37)
+)
+
+// change makes the tree differ from the release, and says what it did.
+type change = func(*workspace) (string, error)
+
+// changes are all that the tree differs in.
+func changes(w *workspace) ([]change, error) {
+	changes := []change{
+		removeFile("pkg/kubelet/pleg/evented.go"),
+		editFile("pkg/kubelet/kubelet.go", "NewMainKubelet", handRuntimeOver),
+		editFile("pkg/kubelet/metrics/metrics.go", "Register", leaveMetricsOut),
+	}
+	for _, folder := range []string{"container", "pleg"} {
+		if err := w.restoreFolder("pkg/kubelet/" + folder); err != nil {
+			return nil, err
+		}
+		files, err := w.adapterFiles(folder)
+		if err != nil {
+			return nil, err
+		}
+		for _, name := range slices.Sorted(maps.Keys(files)) {
+			changes = append(changes, replaceFile("pkg/kubelet/"+folder+"/"+name, files[name]))
+		}
+	}
+	return changes, nil
+}
+
+// adapterFiles returns which files of the adapter go into a folder of the kubelet's, by their
+// names there. Those of a folder _before1.N take the place of newer ones, down to the release.
+func (w *workspace) adapterFiles(folder string) (map[string]string, error) {
+	files := make(map[string]string)
+	add := func(below string) error {
+		found, err := filepath.Glob(filepath.Join(w.root, adapter, below, folder, "*.go"))
+		for _, path := range found {
+			name := filepath.Base(path)
+			if name != "standin.go" && (below != "" || !strings.HasSuffix(name, "_test.go")) {
+				files[name] = filepath.Join(below, folder, name)
+			}
+		}
+		return err
+	}
+	err := add("")
+	for r := releaseOfAdapter; r > w.release; r-- {
+		err = errors.Join(err, add("_before"+r.String()))
+	}
+	if err == nil && len(files) == 0 {
+		err = fmt.Errorf("%s has no files for %s", adapter, folder)
+	}
+	return files, err
 }
 
 // replaceFile puts a file of the adapter in the place of one of the kubelet's.
-func replaceFile(path, with string) func(*workspace) (string, error) {
+func replaceFile(path, with string) change {
 	return func(w *workspace) (string, error) {
-		content, err := os.ReadFile(filepath.Join(w.adapter, with))
+		content, err := os.ReadFile(filepath.Join(w.root, adapter, with))
 		if err != nil {
 			return "", fmt.Errorf("reading the adapter: %w", err)
 		}
@@ -32,12 +80,12 @@ func replaceFile(path, with string) func(*workspace) (string, error) {
 		if _, err := os.Stat(filepath.Join(w.original, path)); err != nil {
 			verb = "added"
 		}
-		return fmt.Sprintf("%s %s by examples/kubelet/adapter/%s, %d lines\n", verb, path, with,
+		return fmt.Sprintf("%s %s by %s/%s, %d lines\n", verb, path, adapter, with,
 			strings.Count(string(content), "\n")), w.write(path, content)
 	}
 }
 
-func removeFile(path string) func(*workspace) (string, error) {
+func removeFile(path string) change {
 	return func(w *workspace) (string, error) {
 		if err := os.RemoveAll(filepath.Join(w.tree, path)); err != nil {
 			return "", fmt.Errorf("removing %s: %w", path, err)
@@ -54,8 +102,9 @@ type splice struct {
 }
 
 // editFile makes the splices that edit finds in the function of that name.
-func editFile(path, function string, edit func(source func(ast.Node) string, body *ast.BlockStmt) ([]splice, error),
-) func(*workspace) (string, error) {
+func editFile(path, function string,
+	edit func(r release, source func(ast.Node) string, body *ast.BlockStmt) ([]splice, error),
+) change {
 	return func(w *workspace) (string, error) {
 		content, err := w.restore(path)
 		if err != nil {
@@ -71,7 +120,8 @@ func editFile(path, function string, edit func(source func(ast.Node) string, bod
 			return "", fmt.Errorf("editing %s: there is no function %s", path, function)
 		}
 		offset := func(p token.Pos) int { return files.Position(p).Offset }
-		splices, err := edit(func(n ast.Node) string { return string(content[offset(n.Pos()):offset(n.End())]) }, body)
+		source := func(n ast.Node) string { return string(content[offset(n.Pos()):offset(n.End())]) }
+		splices, err := edit(w.release, source, body)
 		if err != nil {
 			return "", fmt.Errorf("editing %s in %s: %w", function, path, err)
 		}
@@ -99,21 +149,21 @@ func bodyOf(file *ast.File, function string) *ast.BlockStmt {
 // handRuntimeOver wraps the runtime that is handed to the generator, so that the generator
 // has the CRI client for the events, the endpoint for the exit events, and
 // runtime-request-timeout.
-func handRuntimeOver(source func(ast.Node) string, body *ast.BlockStmt) ([]splice, error) {
+func handRuntimeOver(_ release, source func(ast.Node) string, body *ast.BlockStmt) ([]splice, error) {
 	var splices []splice
 	ast.Inspect(body, func(n ast.Node) bool {
 		call, ok := n.(*ast.CallExpr)
-		if !ok || !isSelector(call.Fun, "pleg", "NewGenericPLEG") || len(call.Args) != 6 {
+		if !ok || !isSelector(call.Fun, "pleg", "NewGenericPLEG") || len(call.Args) < 5 {
 			return true
 		}
-		argument := call.Args[1]
+		argument := call.Args[len(call.Args)-5] // up to 1.36, a logger comes before it
 		text := fmt.Sprintf("pleg.NodeRuntime(%s, kubeDeps.RemoteRuntimeService, kubeCfg.ContainerRuntimeEndpoint, "+
 			"kubeCfg.RuntimeRequestTimeout.Duration)", source(argument))
 		splices = append(splices, splice{argument.Pos(), argument.End(), text, source(argument) + " is now " + text})
 		return true
 	})
 	if len(splices) == 0 {
-		return nil, fmt.Errorf("there is no call of pleg.NewGenericPLEG with 6 arguments")
+		return nil, fmt.Errorf("there is no call of pleg.NewGenericPLEG with its arguments")
 	}
 	return splices, nil
 }
@@ -125,8 +175,11 @@ var ours = []string{
 	"EventedPLEGConn", "EventedPLEGConnErr", "EventedPLEGConnLatency", "RunningPodCount", "RunningContainerCount",
 }
 
+// sinceOnDemand is the one of them that there is since release 1.36.
+const sinceOnDemand = "PLEGPodRelistDuration"
+
 // leaveMetricsOut removes the registrations of the metrics that the library registers.
-func leaveMetricsOut(source func(ast.Node) string, body *ast.BlockStmt) ([]splice, error) {
+func leaveMetricsOut(r release, source func(ast.Node) string, body *ast.BlockStmt) ([]splice, error) {
 	var splices []splice
 	var found []string
 	ast.Inspect(body, func(n ast.Node) bool {
@@ -144,8 +197,10 @@ func leaveMetricsOut(source func(ast.Node) string, body *ast.BlockStmt) ([]splic
 		}
 		return true
 	})
-	if len(found) != len(ours) {
-		return nil, fmt.Errorf("of the metrics %v only %v are registered", ours, found)
+	for _, name := range ours {
+		if !slices.Contains(found, name) && (name != sinceOnDemand || r >= 36) {
+			return nil, fmt.Errorf("of the metrics %v only %v are registered", ours, found)
+		}
 	}
 	return splices, nil
 }

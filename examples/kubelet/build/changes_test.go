@@ -10,7 +10,7 @@ import (
 // released makes a workspace whose release has one file.
 func released(t *testing.T, path, content string) *workspace {
 	t.Helper()
-	w := &workspace{original: t.TempDir(), tree: t.TempDir()}
+	w := &workspace{release: 36, original: t.TempDir(), tree: t.TempDir()}
 	for _, dir := range []string{w.original, w.tree} {
 		if err := os.MkdirAll(filepath.Join(dir, filepath.Dir(path)), 0o755); err != nil {
 			t.Fatal(err)
@@ -122,9 +122,9 @@ func TestGone() {
 		t.Fatal(err)
 	}
 	lines := complaints("x\n./x_test.go:11:8: g.field undefined\nx_test.go:5:2: \"b\" imported and not used\n")
-	names, err := w.removeDeclarations(path, lines[path])
-	if err != nil || len(names) != 1 || names[0] != "TestGone" {
-		t.Errorf("it removed %v, %v", names, err)
+	tests, err := w.removeDeclarations(path, lines[path])
+	if err != nil || len(tests) != 1 || tests[0] != "TestGone: g.field undefined" {
+		t.Errorf("it removed %v, %v", tests, err)
 	}
 	if got := edited(t, w, path); strings.Contains(got, "\"b\"") || strings.Contains(got, "TestGone") ||
 		!strings.Contains(got, "TestKept") || !strings.Contains(got, "\"a\"") {

@@ -3,20 +3,26 @@
 // .cache/kubelet at the root of the repository, puts the files of examples/kubelet/adapter
 // in the place of the kubelet's, makes the edits that remain, says each, and builds.
 //
-//	go run ./examples/kubelet/build          # .cache/kubelet/kubelet
-//	go run ./examples/kubelet/build -stock   # .cache/kubelet/stock, without any of that
-//	go run ./examples/kubelet/build -test    # the kubelet's own tests on it
+//	go run ./examples/kubelet/build                # .cache/kubelet/kubelet, of the newest release
+//	go run ./examples/kubelet/build -stock         # .cache/kubelet/stock, without any of that
+//	go run ./examples/kubelet/build -test          # the kubelet's own tests on it
+//	go run ./examples/kubelet/build -release 1.33  # .cache/kubelet/1.33/kubelet; also with -stock, -test
+//
+// With -source it takes the sources from the vendor folder of another module, such as KubeEdge's,
+// and does the same in a copy of that module. What follows the flags are the packages to build.
+//
+//	go run ./examples/kubelet/build -source ../kubeedge ./edge/cmd/edgecore
 //
 // It works anywhere in this module. The first build takes minutes: it compiles a kubelet.
 package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"maps"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"slices"
@@ -24,12 +30,12 @@ import (
 	"time"
 )
 
-const kubernetes = "k8s.io/kubernetes"
-
 var (
+	of     = flag.String("release", newest(), "the kubelet's release, such as 1.33, or its version")
 	stock  = flag.Bool("stock", false, "build the kubelet as it was released")
 	tests  = flag.Bool("test", false, "run the kubelet's tests on the edited tree instead of building")
-	output = flag.String("o", "", "the program to write; by default it goes to .cache/kubelet")
+	source = flag.String("source", "", "a module that vendors the kubelet's sources")
+	output = flag.String("o", "", "the program to write; by default it goes below .cache/kubelet")
 )
 
 func main() {
@@ -44,20 +50,60 @@ func main() {
 }
 
 func run(ctx context.Context) error {
-	began := time.Now()
-	w, err := findWorkspace(ctx)
+	root, err := findRoot(ctx)
+	if err != nil {
+		return err
+	}
+	if *source != "" {
+		return buildFork(ctx, root, *source, flag.Args())
+	}
+	version, err := versionOf(*of)
+	if err != nil {
+		return err
+	}
+	w, err := findWorkspace(ctx, root, version)
 	if err != nil {
 		return err
 	}
 	if *stock {
-		path := target(w, "stock")
-		if err := w.goBuild(ctx, nil, w.version, path); err != nil {
+		modfile := filepath.Join(w.made, "stock.mod")
+		if err := w.writeModfile(ctx, modfile); err != nil {
 			return err
 		}
-		fmt.Printf("built %s, the kubelet %s as released, in %.0f s\n", path, w.version, time.Since(began).Seconds())
-		return nil
+		return w.goBuild(ctx, w.original, []string{"-modfile=" + modfile}, w.version, "stock")
 	}
 	if err := w.copySources(ctx); err != nil {
+		return err
+	}
+	if err := errors.Join(w.requireLibrary(ctx), w.edit()); err != nil {
+		return err
+	}
+	if *tests {
+		return w.goTest(ctx)
+	}
+	return w.goBuild(ctx, w.tree, nil, w.version+"+pleg", "kubelet")
+}
+
+// buildFork builds packages of a module that vendors the kubelet.
+func buildFork(ctx context.Context, root, source string, packages []string) error {
+	source, err := filepath.Abs(source)
+	if err != nil {
+		return err
+	}
+	f, err := copyFork(root, source, filepath.Join(root, ".cache", "kubelet", "source", filepath.Base(source)))
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(f.edit(), f.vendorLibrary(ctx)); err != nil {
+		return err
+	}
+	return f.build(ctx, packages)
+}
+
+// edit makes all changes and says them.
+func (w *workspace) edit() error {
+	changes, err := changes(w)
+	if err != nil {
 		return err
 	}
 	for _, c := range changes {
@@ -67,46 +113,33 @@ func run(ctx context.Context) error {
 		}
 		fmt.Print(said)
 	}
-	modfile, err := w.writeModfile(ctx)
-	if err != nil {
-		return err
-	}
-	if *tests {
-		return w.goTest(ctx, modfile)
-	}
-	path := target(w, "kubelet")
-	if err := w.goBuild(ctx, []string{"-modfile=" + modfile}, w.version+"+pleg", path); err != nil {
-		return err
-	}
-	fmt.Printf("built %s in %.0f s\n", path, time.Since(began).Seconds())
 	return nil
 }
 
-func target(w *workspace, name string) string {
+// target returns where a program goes: those of the newest release have no folder of their own.
+func (w *workspace) target(name string) (string, error) {
 	if *output != "" {
-		if path, err := filepath.Abs(*output); err == nil {
-			return path
-		}
+		return filepath.Abs(*output)
 	}
-	return filepath.Join(w.cache, name)
+	if w.version == newest() {
+		return filepath.Join(filepath.Dir(w.made), name), nil
+	}
+	return filepath.Join(w.made, name), nil
 }
 
-// command returns a command that runs in the adapter's module, which pins the kubelet.
-func (w *workspace) command(ctx context.Context, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir = w.adapter
-	cmd.Env = append(os.Environ(), "GOWORK=off", "CGO_ENABLED=0")
-	cmd.Stderr = os.Stderr
-	return cmd
-}
-
-// goBuild builds the kubelet beside its place and moves it there.
-func (w *workspace) goBuild(ctx context.Context, flags []string, version, path string) error {
+// goBuild builds the kubelet of a folder beside its place and moves it there.
+func (w *workspace) goBuild(ctx context.Context, dir string, flags []string, version, name string) error {
+	began := time.Now()
+	path, err := w.target(name)
+	if err != nil {
+		return err
+	}
 	const variable = "k8s.io/component-base/version.gitVersion"
-	args := append([]string{"build", "-trimpath", "-ldflags=-s -w -X " + variable + "=" + version}, flags...)
-	if err := w.command(ctx, append(args, "-o", path+".part", kubernetes+"/cmd/kubelet")...).Run(); err != nil {
+	args := append([]string{"build", "-mod=mod", "-trimpath", "-ldflags=-s -w -X " + variable + "=" + version}, flags...)
+	if err := command(ctx, dir, append(args, "-o", path+".part", "./cmd/kubelet")...).Run(); err != nil {
 		return fmt.Errorf("building the kubelet: %w", err)
 	}
+	fmt.Printf("built %s, a kubelet %s, in %.0f s\n", path, version, time.Since(began).Seconds())
 	return os.Rename(path+".part", path)
 }
 
@@ -118,10 +151,8 @@ var deviating = map[string]string{
 }
 
 // goTest runs the kubelet's tests of what is edited and of what uses it.
-func (w *workspace) goTest(ctx context.Context, modfile string) error {
-	// The tests need modules that the kubelet itself does not: their sums are added to
-	// those beside the modfile.
-	flags := []string{"-modfile=" + modfile, "-mod=mod", "-trimpath"}
+func (w *workspace) goTest(ctx context.Context) error {
+	flags := []string{"-mod=mod", "-trimpath", "-vet=off"}
 	for _, name := range []string{"container", "pleg"} {
 		if err := w.trimTests(ctx, flags, name); err != nil {
 			return err
@@ -133,9 +164,9 @@ func (w *workspace) goTest(ctx context.Context, modfile string) error {
 	skip := "^(" + strings.Join(slices.Sorted(maps.Keys(deviating)), "|") + ")$"
 	args := append([]string{"test", "-count=1", "-timeout=20m", "-skip=" + skip}, flags...)
 	for _, name := range []string{"", "/container", "/pleg"} {
-		args = append(args, kubernetes+"/pkg/kubelet"+name)
+		args = append(args, "./pkg/kubelet"+name)
 	}
-	cmd := w.command(ctx, args...)
+	cmd := command(ctx, w.tree, args...)
 	cmd.Stdout = os.Stdout
 	fmt.Println(strings.Join(cmd.Args, " "))
 	if err := cmd.Run(); err != nil {

@@ -7,39 +7,65 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
+)
+
+const (
+	kubernetes = "k8s.io/kubernetes"
+	library    = "github.com/kubepleg/pleg"
 )
 
 // workspace is where everything is.
 type workspace struct {
-	adapter  string // the adapter's module
-	cache    string // what is made, below a folder that git ignores
-	original string // the sources of k8s.io/kubernetes in the module cache
-	version  string // of them
+	root     string // of this repository
+	release  release
+	version  string // of the kubelet
+	original string // the sources of k8s.io/kubernetes, which are left alone
 	tree     string // the copy that is edited
+	made     string // what is made of the release, below a folder that git ignores
 }
 
-func findWorkspace(ctx context.Context) (*workspace, error) {
-	w := &workspace{adapter: "."}
-	root, err := w.command(ctx, "list", "-m", "-f", "{{.Dir}}", "github.com/kubepleg/pleg").Output()
+func findRoot(ctx context.Context) (string, error) {
+	root, err := command(ctx, ".", "list", "-m", "-f", "{{.Dir}}", library).Output()
 	if err != nil {
-		return nil, fmt.Errorf("finding this repository from the working folder: %w", err)
+		return "", fmt.Errorf("finding this repository from the working folder: %w", err)
 	}
-	w.adapter = filepath.Join(strings.TrimSpace(string(root)), "examples", "kubelet", "adapter")
-	out, err := w.command(ctx, "mod", "download", "-json", kubernetes).Output()
+	return strings.TrimSpace(string(root)), nil
+}
+
+// findWorkspace has the sources of a release downloaded.
+func findWorkspace(ctx context.Context, root, version string) (*workspace, error) {
+	w := &workspace{root: root}
+	var err error
+	if w.release, err = releaseOf(version); err != nil {
+		return nil, err
+	}
+	w.made = filepath.Join(root, ".cache", "kubelet", w.release.String())
+	w.tree = filepath.Join(w.made, "kubernetes-"+version)
+	if err := os.MkdirAll(w.made, 0o755); err != nil {
+		return nil, fmt.Errorf("making a folder for the release: %w", err)
+	}
+	out, err := command(ctx, root, "mod", "download", "-json", kubernetes+"@"+version).Output()
 	if err != nil {
-		return nil, fmt.Errorf("downloading %s: %w", kubernetes, err)
+		return nil, fmt.Errorf("downloading %s %s: %w", kubernetes, version, err)
 	}
 	var module struct{ Dir, Version string }
 	if err := json.Unmarshal(out, &module); err != nil {
 		return nil, fmt.Errorf("reading where %s is: %w", kubernetes, err)
 	}
 	w.original, w.version = module.Dir, module.Version
-	w.cache = filepath.Join(strings.TrimSpace(string(root)), ".cache", "kubelet")
-	w.tree = filepath.Join(w.cache, "kubernetes-"+module.Version)
-	return w, os.MkdirAll(w.cache, 0o755)
+	return w, nil
+}
+
+// command returns a command that runs in a folder.
+func command(ctx context.Context, dir string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "GOWORK=off", "CGO_ENABLED=0")
+	cmd.Stderr = os.Stderr
+	return cmd
 }
 
 // folders of the module that a kubelet and its tests are built from.
@@ -47,7 +73,7 @@ var folders = []string{"cmd", "pkg", "plugin", "test", "third_party"}
 
 // copySources makes the copy, unless it is there from before. It is moved into its place
 // whole.
-func (w *workspace) copySources(context.Context) error {
+func (w *workspace) copySources(ctx context.Context) error {
 	if _, err := os.Stat(w.tree); err == nil {
 		fmt.Printf("%s is there from before\n", w.tree)
 		return nil
@@ -56,58 +82,70 @@ func (w *workspace) copySources(context.Context) error {
 	if err := os.RemoveAll(part); err != nil {
 		return fmt.Errorf("removing an unfinished copy: %w", err)
 	}
-	if err := os.MkdirAll(part, 0o755); err != nil {
-		return fmt.Errorf("making a folder for the copy: %w", err)
-	}
-	files := 0
-	for _, name := range append(slices.Clone(folders), "go.mod", "LICENSE") {
-		n, err := copyAll(filepath.Join(w.original, name), filepath.Join(part, name))
-		if err != nil {
+	for _, name := range folders {
+		if err := os.CopyFS(filepath.Join(part, name), os.DirFS(filepath.Join(w.original, name))); err != nil {
 			return fmt.Errorf("copying the sources of %s: %w", kubernetes, err)
 		}
-		files += n
 	}
-	fmt.Printf("copied %d files of %s %s to %s\n", files, kubernetes, w.version, w.tree)
+	if err := w.writeModfile(ctx, filepath.Join(part, "go.mod")); err != nil {
+		return err
+	}
+	fmt.Printf("copied %s %s to %s\n", kubernetes, w.version, w.tree)
 	return os.Rename(part, w.tree)
 }
 
-// copyAll copies a file or a folder, and makes what is read-only in the module cache
-// writable. A folder that is a module of its own is left out.
-func copyAll(from, to string) (files int, err error) {
-	err = filepath.WalkDir(from, func(path string, e fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		rel, err := filepath.Rel(from, path)
-		if err != nil {
-			return err
-		}
-		if e.IsDir() {
-			return os.MkdirAll(filepath.Join(to, rel), 0o755)
-		}
-		content, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		files++
-		return os.WriteFile(filepath.Join(to, rel), content, 0o644)
-	})
-	return files, err
+// copyFile copies a file, and makes what is read-only in the module cache writable.
+func copyFile(from, to string) error {
+	content, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(to, content, 0o644)
 }
 
-// writeModfile writes the adapter's go.mod with the copy in the place of the release, and
-// its go.sum beside it.
-func (w *workspace) writeModfile(ctx context.Context) (string, error) {
-	modfile := filepath.Join(w.cache, "go.mod")
-	for _, name := range []string{"go.mod", "go.sum"} {
-		if _, err := copyAll(filepath.Join(w.adapter, name), filepath.Join(w.cache, name)); err != nil {
-			return "", fmt.Errorf("copying %s of the adapter: %w", name, err)
+// writeModfile writes the release's go.mod with the modules that are in its repository at
+// their own versions, and its go.sum beside it.
+func (w *workspace) writeModfile(ctx context.Context, path string) error {
+	if err := copyFile(filepath.Join(w.original, "go.mod"), path); err != nil {
+		return fmt.Errorf("copying the release's go.mod: %w", err)
+	}
+	known, err := os.ReadFile(filepath.Join(w.original, "go.sum"))
+	if err != nil {
+		return fmt.Errorf("reading the release's go.sum: %w", err)
+	}
+	if err := os.WriteFile(strings.TrimSuffix(path, ".mod")+".sum", append(known, sums...), 0o644); err != nil {
+		return fmt.Errorf("writing %s's sums: %w", path, err)
+	}
+	out, err := command(ctx, w.root, "mod", "edit", "-json", path).Output()
+	if err != nil {
+		return fmt.Errorf("reading %s: %w", path, err)
+	}
+	var module struct {
+		Require []struct{ Path, Version string }
+	}
+	if err := json.Unmarshal(out, &module); err != nil {
+		return fmt.Errorf("reading %s: %w", path, err)
+	}
+	args := []string{"mod", "edit"}
+	for _, r := range module.Require {
+		if r.Version == "v0.0.0" {
+			// Go itself requires again what a kubelet needs. Not every mirror has the others.
+			args = append(args, "-droprequire="+r.Path, "-replace="+r.Path+"="+r.Path+"@v0"+strings.TrimPrefix(w.version, "v1"))
 		}
 	}
-	if err := w.command(ctx, "mod", "edit", "-replace="+kubernetes+"="+w.tree, modfile).Run(); err != nil {
-		return "", fmt.Errorf("writing %s: %w", modfile, err)
+	if err := command(ctx, w.root, append(args, path)...).Run(); err != nil {
+		return fmt.Errorf("writing %s: %w", path, err)
 	}
-	return modfile, nil
+	return nil
+}
+
+// requireLibrary has the copy's go.mod require the library of this repository.
+func (w *workspace) requireLibrary(ctx context.Context) error {
+	err := command(ctx, w.tree, "mod", "edit", "-require="+library+"@v0.0.0", "-replace="+library+"="+w.root).Run()
+	if err != nil {
+		return fmt.Errorf("requiring %s in the copy: %w", library, err)
+	}
+	return nil
 }
 
 // restore puts a file back as it was released and returns its content. What was never in
@@ -121,6 +159,22 @@ func (w *workspace) restore(path string) ([]byte, error) {
 		return nil, fmt.Errorf("reading the released %s: %w", path, err)
 	}
 	return content, w.write(path, content)
+}
+
+// restoreFolder puts the Go files of a folder back as they were released.
+func (w *workspace) restoreFolder(folder string) error {
+	for _, of := range []string{w.original, w.tree} {
+		files, err := filepath.Glob(filepath.Join(of, folder, "*.go"))
+		if err != nil {
+			return err
+		}
+		for _, path := range files {
+			if _, err := w.restore(filepath.Join(folder, filepath.Base(path))); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // write writes a file of the copy, unless it has that content.

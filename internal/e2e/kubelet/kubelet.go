@@ -64,6 +64,7 @@ func Config(manifests, endpoint, dir string, port, readOnlyPort int) map[string]
 
 // Options say what a kubelet runs, and where.
 type Options struct {
+	Program   string // by default what Build returns
 	Daemon    *testnode.Daemon
 	Client    *testnode.Client
 	Manifests string // the folder of the static pods
@@ -73,9 +74,21 @@ type Options struct {
 	Changes map[string]any
 }
 
-// Start builds a kubelet if need be, starts it, and returns the address at which it serves its
-// pods. With the test it ends, and so do its pods.
+// Start is like Run, and returns the address at which the kubelet serves its pods.
 func Start(t testing.TB, o Options) (address string) {
+	t.Helper()
+	return Run(t, o).Address
+}
+
+// Kubelet is one that runs.
+type Kubelet struct {
+	Address string // at which it serves its pods
+
+	process *proctest.Process
+}
+
+// Run starts a kubelet, which it builds if need be. With the test it ends, and so do its pods.
+func Run(t testing.TB, o Options) *Kubelet {
 	t.Helper()
 	must := func(err error) {
 		t.Helper()
@@ -83,8 +96,12 @@ func Start(t testing.TB, o Options) (address string) {
 			t.Fatal(err)
 		}
 	}
-	program, err := Build()
-	must(err)
+	program := o.Program
+	if program == "" {
+		var err error
+		program, err = Build()
+		must(err)
+	}
 	port := func() int {
 		_, p, err := net.SplitHostPort(proctest.FreeAddress(t))
 		must(err)
@@ -99,14 +116,13 @@ func Start(t testing.TB, o Options) (address string) {
 	must(err)
 	path := filepath.Join(o.Dir, "kubelet.json")
 	must(os.WriteFile(path, text, 0o600))
-	process := proctest.Start(t, exec.Command(program, "--config", path, "--root-dir", filepath.Join(o.Dir, "kubelet"),
+	k := &Kubelet{Address: net.JoinHostPort("127.0.0.1", strconv.Itoa(readOnly))}
+	k.process = proctest.Start(t, exec.Command(program, "--config", path, "--root-dir", filepath.Join(o.Dir, "kubelet"),
 		"--cert-dir", filepath.Join(o.Dir, "pki"), "--hostname-override", o.NodeName, "--node-ip", "127.0.0.1", "-v", "2"))
 	t.Cleanup(func() {
-		if err := process.End(syscall.SIGKILL, patience); err != nil {
-			t.Error(err)
-		}
+		k.end(t, syscall.SIGKILL)
 		if t.Failed() {
-			t.Logf("the kubelet's log ends:\n%s", process.Log.Tail(4000))
+			t.Logf("the log of %s ends:\n%s", program, k.process.Log.Tail(4000))
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
@@ -117,5 +133,15 @@ func Start(t testing.TB, o Options) (address string) {
 			t.Error(err)
 		}
 	})
-	return net.JoinHostPort("127.0.0.1", strconv.Itoa(readOnly))
+	return k
+}
+
+// Terminate ends the kubelet as an upgrade would. Its pods run on.
+func (k *Kubelet) Terminate(t testing.TB) { k.end(t, syscall.SIGTERM) }
+
+func (k *Kubelet) end(t testing.TB, s syscall.Signal) {
+	t.Helper()
+	if err := k.process.End(s, patience); err != nil {
+		t.Error(err)
+	}
 }

@@ -9,22 +9,6 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// Cache is the kubelet's interface of the pod status cache, which its tests and its fake
-// cache know. In a kubelet on this library only the generator writes.
-type Cache interface {
-	ROCache
-	Set(uid types.UID, status *PodStatus, err error, timestamp time.Time) bool
-	SetObservedTime(uid types.UID, timestamp time.Time)
-	Delete(uid types.UID)
-	UpdateTime(timestamp time.Time)
-}
-
-// ROCache is the readers' half of Cache.
-type ROCache interface {
-	Get(uid types.UID) (*PodStatus, error)
-	GetNewerThan(uid types.UID, minTime time.Time) (*PodStatus, error)
-}
-
 // NewCache returns an empty cache, a PodCache whose statuses carry the kubelet's.
 func NewCache() Cache { return &cache{PodCache: pleg.NewCache()} }
 
@@ -61,8 +45,9 @@ func kubeletStatus(status *pleg.PodStatus) *PodStatus {
 	}
 	answer := *source
 	answer.IPs, answer.TimeStamp = status.IPs, status.TimeStamp
-	answer.ContainerStatuses = withExits(source.ContainerStatuses, status.ContainerStatuses)
-	answer.ActiveContainerStatuses = withExits(source.ActiveContainerStatuses, status.ContainerStatuses)
+	for _, list := range containerLists(&answer) {
+		*list = withExits(*list, status.ContainerStatuses)
+	}
 	return &answer
 }
 

@@ -4,12 +4,10 @@ import (
 	"context"
 	"sync"
 
-	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/component-base/featuregate"
 	"k8s.io/component-base/metrics/legacyregistry"
-	internalapi "k8s.io/cri-api/pkg/apis"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/features"
 	kubecontainer "k8s.io/kubernetes/pkg/kubelet/container"
@@ -27,43 +25,38 @@ func init() {
 	}))
 }
 
-// GenericPLEG is the library's generator under the kubelet's interface.
+// GenericPLEG is the library's generator under the kubelet's interface. What of that differs
+// from release to release is in interface.go, requests.go and conditions.go.
 type GenericPLEG struct {
 	*pleg.GenericPLEG
-	events   chan *PodLifecycleEvent
-	onDemand bool
+	events     chan *PodLifecycleEvent
+	conditions conditions
 
 	mu      sync.Mutex
 	stop    chan struct{} // nil while stopped; guarded by mu
 	stopped sync.WaitGroup
 }
 
-// NewGenericPLEG returns a generator that writes cache and sends to eventChannel.
+// newGenericPLEG returns a generator that writes cache and sends to eventChannel.
 //
 // Where the gate EventedPLEG is on, relistDuration has the period that holds while the
 // event stream is connected; without it, full lists are made every second. Where the gate
-// PLEGOnDemandRelist is off, there are full lists only, and no event stream. Where the gate
 // PLEGExitEvents is off, exits are learnt from CRI alone.
-func NewGenericPLEG(logger klog.Logger, runtime kubecontainer.Runtime, eventChannel chan *PodLifecycleEvent,
-	relistDuration *RelistDuration, cache kubecontainer.Cache, clock clock.Clock) PodLifecycleEventGenerator {
+func newGenericPLEG(logger klog.Logger, runtime kubecontainer.Runtime, eventChannel chan *PodLifecycleEvent,
+	relistDuration *RelistDuration, cache kubecontainer.Cache, clock clock.Clock, options ...pleg.Option) *GenericPLEG {
 	if cache == nil {
 		panic("pleg.NewGenericPLEG: the cache is nil")
 	}
 	period := relistDuration.RelistPeriod
-	options := []pleg.Option{pleg.WithLogger(logger), pleg.WithRelistThreshold(relistDuration.RelistThreshold)}
+	options = append(options, pleg.WithLogger(logger), pleg.WithRelistThreshold(relistDuration.RelistThreshold))
 	if utilfeature.DefaultFeatureGate.Enabled(features.EventedPLEG) {
 		options = append(options, pleg.WithConnectedRelistPeriod(period))
 		period = pleg.DefaultRelistPeriod
 	}
-	onDemand := utilfeature.DefaultFeatureGate.Enabled(features.PLEGOnDemandRelist)
-	if !onDemand {
-		options = append(options, pleg.WithPollingOnly())
-	}
 	var adapted pleg.Runtime = podRuntime{runtime}
 	if node, ok := runtime.(*nodeRuntime); ok {
 		var err error
-		exits := onDemand && utilfeature.DefaultFeatureGate.Enabled(ExitEvents)
-		if adapted, err = node.adapt(exits); err != nil {
+		if adapted, err = node.adapt(utilfeature.DefaultFeatureGate.Enabled(ExitEvents)); err != nil {
 			logger.Error(err, "No exit events")
 		}
 		// Only a node's generator has metrics: the kubelet's tests make many generators.
@@ -78,35 +71,20 @@ func NewGenericPLEG(logger klog.Logger, runtime kubecontainer.Runtime, eventChan
 	return &GenericPLEG{
 		GenericPLEG: pleg.NewGenericPLEG(adapted, cap(eventChannel), period, pods, clock, options...),
 		events:      eventChannel,
-		onDemand:    onDemand,
 	}
-}
-
-// NewEventedPLEG returns genericPleg, which reads the runtime's events itself.
-func NewEventedPLEG(_ klog.Logger, _ kubecontainer.Runtime, _ internalapi.RuntimeService, _ chan *PodLifecycleEvent,
-	_ kubecontainer.Cache, genericPleg PodLifecycleEventGenerator, _ int, _ *RelistDuration, _ clock.Clock,
-) (PodLifecycleEventGenerator, error) {
-	return genericPleg, nil
 }
 
 // Watch returns the kubelet's channel. What does not fit into it is coalesced, not lost.
 func (g *GenericPLEG) Watch() chan *PodLifecycleEvent { return g.events }
 
-// RequestRelist has the pod listed at once, where the gate PLEGOnDemandRelist is on.
-func (g *GenericPLEG) RequestRelist(uid types.UID) {
-	if g.onDemand {
-		g.GenericPLEG.RequestRelist(uid)
-	}
-}
-
-// Start begins to relist and to deliver. A second Start does nothing.
-func (g *GenericPLEG) Start() {
+// start begins to relist and to deliver. A second start does nothing.
+func (g *GenericPLEG) start(ctx context.Context) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.stop != nil {
 		return
 	}
-	g.GenericPLEG.Start(context.Background())
+	g.GenericPLEG.Start(ctx)
 	stop := make(chan struct{})
 	g.stop = stop
 	g.stopped.Go(func() { g.deliver(stop) })
@@ -125,14 +103,14 @@ func (g *GenericPLEG) Stop() {
 	g.GenericPLEG.Stop()
 }
 
-// Relist lists all pods. While the generator is stopped, as in tests, it delivers what it
+// relist lists all pods. While the generator is stopped, as in tests, it delivers what it
 // has found, as far as that fits, before it returns.
-func (g *GenericPLEG) Relist() {
-	_ = g.GenericPLEG.Relist(context.Background())
+func (g *GenericPLEG) relist(ctx context.Context) {
+	_ = g.GenericPLEG.Relist(ctx)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for found := g.GenericPLEG.Watch(); g.stop == nil && len(found) > 0 && len(g.events) < cap(g.events); {
-		g.events <- convertEvent(<-found)
+		g.events <- g.conditions.convert(<-found)
 	}
 }
 
@@ -146,7 +124,7 @@ func (g *GenericPLEG) deliver(stop <-chan struct{}) {
 			select {
 			case <-stop:
 				return
-			case g.events <- convertEvent(e):
+			case g.events <- g.conditions.convert(e):
 			}
 		}
 	}

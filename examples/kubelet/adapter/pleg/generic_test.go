@@ -103,11 +103,11 @@ func (s *fakeService) GetContainerEvents(ctx context.Context, out chan *runtimea
 
 func start(t *testing.T, runtime kubecontainer.Runtime) *GenericPLEG {
 	t.Helper()
-	g := NewGenericPLEG(klog.Background(), runtime, make(chan *PodLifecycleEvent, 10),
+	g := NewGenericPLEG(runtime, make(chan *PodLifecycleEvent, 10),
 		&RelistDuration{RelistPeriod: time.Hour, RelistThreshold: 3 * time.Hour}, kubecontainer.NewCache(),
 		clock.RealClock{}).(*GenericPLEG)
-	g.Start()
-	g.Start() // the kubelet starts the generator twice under the gate EventedPLEG
+	g.Start(t.Context())
+	g.Start(t.Context()) // up to 1.36 the kubelet starts it twice under the gate EventedPLEG
 	synctest.Wait()
 	return g
 }
@@ -152,7 +152,7 @@ func TestPodThatIsNotFoundIsGone(t *testing.T) {
 		defer g.Stop()
 		take(g)
 		runtime.set("")
-		g.RequestRelist("a")
+		g.RequestRelist(klog.Background(), "a")
 		want := []PodLifecycleEvent{
 			{ID: "a", Type: "ContainerDied", Data: "app"}, {ID: "a", Type: "ContainerRemoved", Data: "app"},
 		}
@@ -196,17 +196,17 @@ func TestRefusedStream(t *testing.T) {
 // the kubelet's own tests want it, and that a full channel does not block it.
 func TestSteppedRelistDelivers(t *testing.T) {
 	runtime := &fakeRuntime{state: kubecontainer.ContainerStateRunning}
-	g := NewGenericPLEG(klog.Background(), runtime, make(chan *PodLifecycleEvent, 1),
+	g := NewGenericPLEG(runtime, make(chan *PodLifecycleEvent, 1),
 		&RelistDuration{RelistPeriod: time.Hour, RelistThreshold: 3 * time.Hour}, kubecontainer.NewCache(),
 		clock.RealClock{}).(*GenericPLEG)
 	for _, state := range []kubecontainer.State{kubecontainer.ContainerStateRunning, kubecontainer.ContainerStateExited} {
 		runtime.set(state)
-		g.Relist()
+		g.Relist(t.Context())
 	}
 	if got := <-g.Watch(); got.Type != "ContainerStarted" {
 		t.Errorf("the first event is %v", got)
 	}
-	g.Relist()
+	g.Relist(t.Context())
 	if got := <-g.Watch(); got.Type != "ContainerDied" {
 		t.Errorf("the second event is %v", got)
 	}

@@ -2,7 +2,6 @@ package pleg
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -16,7 +15,7 @@ import (
 	"github.com/kubepleg/pleg/cri"
 )
 
-// podRuntime is the kubelet's runtime as the library sees it: pleg.Runtime and
+// podRuntime is the kubelet's runtime as the library sees it: pleg.Runtime, and from 1.36 on
 // pleg.PodGetter. Pods, containers and statuses carry the kubelet's own as their Source.
 type podRuntime struct{ kubecontainer.Runtime }
 
@@ -33,25 +32,13 @@ func (r podRuntime) GetPods(ctx context.Context, all bool) ([]*pleg.Pod, error) 
 	return pods, nil
 }
 
-// GetPod implements pleg.PodGetter.
-func (r podRuntime) GetPod(ctx context.Context, uid types.UID) (*pleg.Pod, error) {
-	pod, err := r.Runtime.GetPod(ctx, uid)
-	if errors.Is(err, kubecontainer.ErrPodNotFound) {
-		return nil, pleg.ErrPodNotFound
-	}
-	if err != nil {
-		return nil, err
-	}
-	return convertPod(pod), nil
-}
-
 // GetPodStatus implements pleg.Runtime.
 func (r podRuntime) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.PodStatus, error) {
 	source, ok := pod.Source.(*kubecontainer.Pod)
 	if !ok {
 		return nil, fmt.Errorf("inspecting pod %s: it was not listed by the kubelet's runtime", pod.ID)
 	}
-	inspected, err := r.Runtime.GetPodStatus(ctx, source)
+	inspected, err := inspect(ctx, r.Runtime, source)
 	if err != nil || inspected == nil {
 		return nil, err
 	}
@@ -81,10 +68,7 @@ func convertPod(pod *kubecontainer.Pod) *pleg.Pod {
 func convertContainers(listed []*kubecontainer.Container) []*pleg.Container {
 	containers := make([]*pleg.Container, len(listed))
 	for i, c := range listed {
-		containers[i] = &pleg.Container{
-			ID: pleg.ContainerID(c.ID), Name: c.Name, State: pleg.State(c.State), Hash: c.Hash,
-			PodSandboxID: c.PodSandboxID, CreatedAt: c.CreatedAt, Source: c,
-		}
+		containers[i] = convertContainer(c)
 	}
 	return containers
 }

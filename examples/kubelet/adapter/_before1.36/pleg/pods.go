@@ -1,0 +1,21 @@
+package pleg
+
+import (
+	"context"
+
+	kubecontainer "k8s.io/kubernetes/pkg/kubelet/container"
+
+	"github.com/kubepleg/pleg"
+)
+
+// There is no pleg.PodGetter: the runtime lists all pods or none.
+
+func inspect(ctx context.Context, r kubecontainer.Runtime, pod *kubecontainer.Pod) (*kubecontainer.PodStatus, error) {
+	return r.GetPodStatus(ctx, pod.ID, pod.Name, pod.Namespace)
+}
+
+func convertContainer(c *kubecontainer.Container) *pleg.Container {
+	return &pleg.Container{
+		ID: pleg.ContainerID(c.ID), Name: c.Name, State: pleg.State(c.State), Hash: c.Hash, Source: c,
+	}
+}

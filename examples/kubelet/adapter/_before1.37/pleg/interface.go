@@ -1,0 +1,24 @@
+package pleg
+
+import (
+	"context"
+
+	internalapi "k8s.io/cri-api/pkg/apis"
+	"k8s.io/klog/v2"
+	kubecontainer "k8s.io/kubernetes/pkg/kubelet/container"
+	"k8s.io/utils/clock"
+)
+
+// NewEventedPLEG returns genericPleg, which reads the runtime's events itself.
+func NewEventedPLEG(_ klog.Logger, _ kubecontainer.Runtime, _ internalapi.RuntimeService, _ chan *PodLifecycleEvent,
+	_ kubecontainer.Cache, genericPleg PodLifecycleEventGenerator, _ int, _ *RelistDuration, _ clock.Clock,
+) (PodLifecycleEventGenerator, error) {
+	return genericPleg, nil
+}
+
+// Start begins to relist and to deliver. A second Start does nothing: under the gate
+// EventedPLEG the kubelet starts the generator twice.
+func (g *GenericPLEG) Start() { g.start(context.Background()) }
+
+// Relist lists all pods.
+func (g *GenericPLEG) Relist() { g.relist(context.Background()) }

@@ -1,0 +1,32 @@
+package pleg
+
+import (
+	"k8s.io/apimachinery/pkg/types"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/klog/v2"
+	"k8s.io/kubernetes/pkg/features"
+	kubecontainer "k8s.io/kubernetes/pkg/kubelet/container"
+	"k8s.io/utils/clock"
+
+	"github.com/kubepleg/pleg"
+)
+
+// NewGenericPLEG returns a generator that writes cache and sends to eventChannel. Where the
+// gate PLEGOnDemandRelist is off, there are full lists only, and no event stream.
+func NewGenericPLEG(logger klog.Logger, runtime kubecontainer.Runtime, eventChannel chan *PodLifecycleEvent,
+	relistDuration *RelistDuration, cache kubecontainer.Cache, clock clock.Clock) PodLifecycleEventGenerator {
+	var options []pleg.Option
+	if !onDemand() {
+		options = append(options, pleg.WithPollingOnly())
+	}
+	return newGenericPLEG(logger, runtime, eventChannel, relistDuration, cache, clock, options...)
+}
+
+// RequestRelist has the pod listed at once, where the gate PLEGOnDemandRelist is on.
+func (g *GenericPLEG) RequestRelist(uid types.UID) {
+	if onDemand() {
+		g.GenericPLEG.RequestRelist(uid)
+	}
+}
+
+func onDemand() bool { return utilfeature.DefaultFeatureGate.Enabled(features.PLEGOnDemandRelist) }

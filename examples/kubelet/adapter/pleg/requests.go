@@ -1,0 +1,17 @@
+package pleg
+
+import (
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	kubecontainer "k8s.io/kubernetes/pkg/kubelet/container"
+	"k8s.io/utils/clock"
+)
+
+// NewGenericPLEG returns a generator that writes cache and sends to eventChannel.
+func NewGenericPLEG(runtime kubecontainer.Runtime, eventChannel chan *PodLifecycleEvent, relistDuration *RelistDuration,
+	cache kubecontainer.Cache, clock clock.Clock) PodLifecycleEventGenerator {
+	return newGenericPLEG(klog.Background(), runtime, eventChannel, relistDuration, cache, clock)
+}
+
+// RequestRelist has the pod listed at once. No request is dropped, so there is nothing to log.
+func (g *GenericPLEG) RequestRelist(_ klog.Logger, uid types.UID) { g.GenericPLEG.RequestRelist(uid) }

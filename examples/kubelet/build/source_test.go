@@ -1,0 +1,128 @@
+package main
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// edge makes a module that vendors what a kubelet is edited in, as KubeEdge's does: a fork of
+// release 1.32 behind a replace line, and a module of its own repository behind a link.
+func edge(t *testing.T) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "edge")
+	metrics := "package metrics\nfunc Register() {\n"
+	for _, name := range ours {
+		if name != sinceOnDemand {
+			metrics += "legacyregistry.MustRegister(" + name + ")\n"
+		}
+	}
+	const kubelet = "vendor/k8s.io/kubernetes/pkg/kubelet/"
+	for path, content := range map[string]string{
+		"go.mod": "module example.com/edge\n\ngo 1.23.0\n\n" +
+			"require (\n\texample.com/api v0.0.0\n\tk8s.io/kubernetes v1.32.10\n)\n\n" +
+			"replace (\n\texample.com/api => ./staging/api\n\tk8s.io/kubernetes => example.com/kubernetes v1.32.10-edge1\n)\n",
+		"main.go": "package main\n\nimport (\n\t_ \"example.com/api\"\n\t_ \"github.com/kubepleg/pleg/cri\"\n)\n\n" +
+			"func main() {}\n",
+		"staging/api/api.go": "package api\n",
+		".git/config":        "",
+		"vendor/modules.txt": "# example.com/api v0.0.0 => ./staging/api\n## explicit\nexample.com/api\n" +
+			"# k8s.io/kubernetes v1.32.10 => example.com/kubernetes v1.32.10-edge1\n## explicit; go 1.23.0\n" +
+			"# example.com/api => ./staging/api\n# k8s.io/kubernetes => example.com/kubernetes v1.32.10-edge1\n",
+		kubelet + "container/cache.go": "package container\n",
+		kubelet + "pleg/generic.go":    "package pleg\n",
+		kubelet + "pleg/evented.go":    "package pleg\n",
+		kubelet + "metrics/metrics.go": metrics + "}\n",
+		kubelet + "kubelet.go":         makesTwo,
+	} {
+		path = filepath.Join(dir, path)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Mkdir(filepath.Join(dir, "vendor/example.com"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("../../staging/api", filepath.Join(dir, "vendor/example.com/api")); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// TestVendoredKubelet shows that a copy is edited as its release wants it, that it vendors the
+// library, as Go's own check agrees, and that the source is left alone.
+func TestVendoredKubelet(t *testing.T) {
+	root, err := findRoot(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	source := edge(t)
+	f, err := copyFork(root, source, filepath.Join(t.TempDir(), "copy"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f.version != "v1.32.10-edge1" || f.release != 32 {
+		t.Errorf("it has found version %s, release %s", f.version, f.release)
+	}
+	if err := f.edit(); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{
+		"pkg/kubelet/pleg/requests.go":   "SetPodWatchCondition",
+		"pkg/kubelet/container/cache.go": "github.com/kubepleg/pleg",
+		"pkg/kubelet/kubelet.go":         "pleg.NodeRuntime(",
+	} {
+		if got := edited(t, &f.workspace, path); !strings.Contains(got, want) {
+			t.Errorf("%s is\n%s", path, got)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(f.copy, ".git")); err == nil {
+		t.Error("the history was copied")
+	}
+	if _, err := os.Stat(filepath.Join(f.original, "pkg/kubelet/pleg/evented.go")); err != nil {
+		t.Error("the source was edited:", err)
+	}
+	if err := f.vendorLibrary(t.Context()); err == nil || !strings.Contains(err.Error(), "is not vendored") {
+		t.Errorf("without what the library needs: %v", err)
+	}
+	// Empty folders do for Go's check of go.mod and vendor/modules.txt.
+	packages, err := exec.CommandContext(t.Context(), "go", "list", "-C", root, "-deps", "./cri").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for p := range strings.FieldsSeq(string(packages)) {
+		if err := os.MkdirAll(f.vendored(p), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := f.vendorLibrary(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := listVendored(t.Context(), f.copy); err != nil || !strings.Contains(out, library+"/cri") {
+		t.Errorf("Go says %v, %s", err, out)
+	}
+}
+
+func listVendored(ctx context.Context, dir string) (string, error) {
+	out, err := command(ctx, dir, "list", "-e", "-mod=vendor", "-f", `{{join .Imports " "}} {{.Error}}`, "all").Output()
+	return string(out), err
+}
+
+func TestVendoredVersion(t *testing.T) {
+	for modules, want := range map[string]string{
+		"# k8s.io/kubernetes v1.33.13\n":                                         "v1.33.13",
+		"# k8s.io/kubernetes v1.32.10 => example.com/k v1.32.10-edge1\n":         "v1.32.10-edge1",
+		"# k8s.io/kubernetes v1.34.4 => ../kubernetes\n## explicit; go 1.24.0\n": "v1.34.4",
+		"# k8s.io/kubernetes => ../kubernetes\n# k8s.io/api v0.32.10\n":          "",
+	} {
+		if got, err := vendoredVersion(modules); got != want || (err == nil) == (want == "") {
+			t.Errorf("of %q it is %q, %v", modules, got, err)
+		}
+	}
+}

@@ -1,0 +1,274 @@
+package tenpods
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/kubepleg/pleg/internal/e2e/kubelet"
+	"github.com/kubepleg/pleg/internal/e2e/testnode"
+)
+
+var programs = flag.String("programs", "", "the folder of the programs kubelet and stock; by default .cache/kubelet")
+
+func init() { testnode.RegisterFlags() }
+
+func TestMain(m *testing.M) {
+	testnode.ExitWithoutRoot("of kubelets")
+	os.Exit(m.Run())
+}
+
+const (
+	nodeName = "node"
+	patience = time.Minute
+	// settle is how long containers are watched after a kubelet has taken them over. What it wants
+	// to restart, it restarts with its first syncs.
+	settle = 5 * time.Second
+)
+
+// state is a pod's container as the kubelet shows it.
+type state struct {
+	id       string
+	restarts int
+	ready    bool
+}
+
+// node is a runtime with ten static pods.
+type node struct {
+	t       *testing.T
+	options kubelet.Options
+	kubelet *kubelet.Kubelet
+	names   []string
+}
+
+func newNode(t *testing.T) *node {
+	t.Helper()
+	n := &node{t: t}
+	root, err := testnode.Root(t.Context())
+	n.must(err)
+	if *programs == "" {
+		*programs = filepath.Join(root, ".cache", "kubelet")
+	}
+	daemon, err := testnode.Start(t.Context())
+	n.must(err)
+	t.Cleanup(func() {
+		if err := daemon.Close(); err != nil {
+			t.Error("taking the runtime down:", err)
+		}
+	})
+	client, err := daemon.Client()
+	n.must(err)
+	t.Cleanup(func() { client.Close() })
+	dir := t.TempDir()
+	n.options = kubelet.Options{
+		Daemon: daemon, Client: client, Manifests: filepath.Join(dir, "manifests"), Dir: dir, NodeName: nodeName,
+		Changes: map[string]any{"fileCheckFrequency": "1s"},
+	}
+	n.must(os.Mkdir(n.options.Manifests, 0o755))
+	for i := range 10 {
+		n.names = append(n.names, fmt.Sprintf("pod%d", i))
+		probe := "readinessProbe"
+		if i >= 5 {
+			probe = "livenessProbe"
+		}
+		n.add(n.names[i], probe)
+	}
+	return n
+}
+
+func (n *node) must(err error) {
+	n.t.Helper()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func (n *node) manifest(name string) string { return filepath.Join(n.options.Manifests, name+".json") }
+
+// add writes the manifest of a pod with a probe that fails while there is a file /sick.
+func (n *node) add(name, probe string) {
+	n.t.Helper()
+	content, err := json.Marshal(map[string]any{
+		"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"name": name, "namespace": "default"},
+		"spec": map[string]any{
+			"hostNetwork": true, "automountServiceAccountToken": false, "restartPolicy": "Always",
+			"terminationGracePeriodSeconds": 0, "enableServiceLinks": false,
+			"containers": []any{map[string]any{
+				"name": "app", "image": testnode.BusyboxImage, "imagePullPolicy": "Never",
+				"command": []string{"sleep", "1000000"},
+				probe: map[string]any{
+					"exec":          map[string]any{"command": []string{"sh", "-c", "! test -e /sick"}},
+					"periodSeconds": 2, "failureThreshold": 1, "timeoutSeconds": 20, // a busy machine is not sick
+				},
+			}},
+		},
+	})
+	n.must(err)
+	// Written beside and moved, so that no kubelet reads half of it.
+	part := filepath.Join(n.options.Dir, name+".part")
+	n.must(os.WriteFile(part, content, 0o600))
+	n.must(os.Rename(part, n.manifest(name)))
+}
+
+// run has a kubelet take the place of the one before.
+func (n *node) run(program string) {
+	n.t.Helper()
+	if n.kubelet != nil {
+		n.kubelet.Terminate(n.t)
+	}
+	n.options.Program = filepath.Join(*programs, program)
+	n.kubelet = kubelet.Run(n.t, n.options)
+}
+
+// pods returns the running containers of the pods, as the kubelet shows them.
+func (n *node) pods(ctx context.Context) (map[string]state, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+n.kubelet.Address+"/pods", nil)
+	if err != nil {
+		return nil, err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	var list struct {
+		Items []struct {
+			Metadata struct{ Name string }
+			Status   struct {
+				ContainerStatuses []struct {
+					ContainerID  string
+					RestartCount int
+					Ready        bool
+					State        struct{ Running *struct{} }
+				}
+			}
+		}
+	}
+	if err := json.NewDecoder(response.Body).Decode(&list); err != nil {
+		return nil, err
+	}
+	pods := make(map[string]state)
+	for _, p := range list.Items {
+		for _, s := range p.Status.ContainerStatuses {
+			if s.State.Running != nil {
+				_, id, _ := strings.Cut(s.ContainerID, "://")
+				pods[strings.TrimSuffix(p.Metadata.Name, "-"+nodeName)] = state{id, s.RestartCount, s.Ready}
+			}
+		}
+	}
+	return pods, nil
+}
+
+// await returns the pods when they are as wanted, and fails the test if they do not become so.
+func (n *node) await(what string, wanted func(map[string]state) bool) map[string]state {
+	n.t.Helper()
+	ctx, cancel := context.WithTimeout(n.t.Context(), patience)
+	defer cancel()
+	began := time.Now()
+	for {
+		pods, err := n.pods(ctx)
+		if err == nil && wanted(pods) {
+			n.t.Logf("%s, after %.1f s", what, time.Since(began).Seconds())
+			return pods
+		}
+		select {
+		case <-ctx.Done():
+			n.t.Fatalf("not seen: %s; there are %+v, %v", what, pods, err)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// awaitReady returns the pods when all run, are ready, and have been restarted so often.
+func (n *node) awaitReady(what string, restarts func(i int) int) map[string]state {
+	n.t.Helper()
+	return n.await(what, func(pods map[string]state) bool {
+		for i, name := range n.names {
+			if s, found := pods[name]; !found || !s.ready || s.restarts != restarts(i) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// pid returns the process of a container.
+func (n *node) pid(s state) int {
+	n.t.Helper()
+	pid, err := n.options.Client.Pid(n.t.Context(), s.id)
+	n.must(err)
+	return pid
+}
+
+// sick returns the file that makes the probe of a container fail.
+func (n *node) sick(s state) string {
+	n.t.Helper()
+	return fmt.Sprintf("/proc/%d/root/sick", n.pid(s))
+}
+
+// TestTenPods has a kubelet on the library run ten pods, whose containers crash or are found
+// sick, hands them to the released kubelet and back twice, and removes them.
+func TestTenPods(t *testing.T) {
+	n := newNode(t)
+	n.run("kubelet")
+	pods := n.awaitReady("ten pods run and are ready", func(int) int { return 0 })
+
+	for _, name := range n.names[:5] {
+		n.must(syscall.Kill(n.pid(pods[name]), syscall.SIGKILL))
+	}
+	once := func(below int) func(int) int {
+		return func(i int) int {
+			if i < below {
+				return 1
+			}
+			return 0
+		}
+	}
+	n.awaitReady("five that were killed have successors", once(5))
+	for _, name := range n.names[5:] {
+		n.must(os.WriteFile(n.sick(pods[name]), nil, 0o600))
+	}
+	pods = n.awaitReady("five whose liveness probe failed have successors", once(10))
+	n.must(os.WriteFile(n.sick(pods["pod0"]), nil, 0o600))
+	n.await("one whose readiness probe fails is not ready", func(p map[string]state) bool { return !p["pod0"].ready })
+	n.must(os.Remove(n.sick(pods["pod0"])))
+	pods = n.awaitReady("it is ready again", once(10))
+
+	for _, program := range []string{"stock", "kubelet", "stock", "kubelet"} {
+		n.run(program)
+		n.awaitReady(program+" has taken the pods over", once(10))
+		select {
+		case <-t.Context().Done():
+		case <-time.After(settle):
+		}
+		if got := n.awaitReady("they are ready still", once(10)); !maps.Equal(got, pods) {
+			t.Fatalf("%s has taken over %+v, and there are %+v", program, pods, got)
+		}
+	}
+
+	for _, name := range n.names {
+		n.must(os.Remove(n.manifest(name)))
+	}
+	n.await("no pod is left", func(map[string]state) bool {
+		list, err := n.options.Client.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{})
+		n.must(err)
+		running := 0
+		for _, c := range list.Containers {
+			if c.State == runtimeapi.ContainerState_CONTAINER_RUNNING {
+				running++
+			}
+		}
+		return running == 0
+	})
+}
