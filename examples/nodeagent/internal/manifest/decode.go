@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	goyaml "go.yaml.in/yaml/v3"
 	v1 "k8s.io/api/core/v1"
@@ -21,6 +22,9 @@ import (
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/yaml"
 )
+
+// IgnoredAnnotation names the fields of a manifest that mean nothing here.
+const IgnoredAnnotation = "nodeagent.kubepleg.dev/ignored"
 
 // Decode returns the pods in a file's content, with their defaults set. nodeName is part of the UIDs of those that
 // have none. It fails as a whole.
@@ -74,7 +78,10 @@ func decodePod(document []byte, nodeName string) (*v1.Pod, error) {
 	if err != nil {
 		return nil, fmt.Errorf("is no Pod: %w", err)
 	}
-	errs := unsupported(fields, "", nil)
+	without, errs := check(fields, "", nil)
+	if len(without) > 0 {
+		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, IgnoredAnnotation, strings.Join(without, " "))
+	}
 	if len(errs) == 0 {
 		setDefaults(pod, nodeName)
 		errs = validate(pod)

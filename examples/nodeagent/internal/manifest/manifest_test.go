@@ -79,7 +79,18 @@ func TestDecodeRefuses(t *testing.T) {
 		{head + "  containers: [{name: c}]\n", "spec.containers[0].image: Invalid value"},
 		{head + "  containers: [{name: c, image: i}, {name: c, image: i}]\n",
 			`spec.containers[1].name: Duplicate value: "c"`},
-		{head + containers + "  affinity: {nodeAffinity: {}}\n", "spec.affinity: Forbidden: this agent does not support it"},
+		{head + containers + "  runtimeClassName: strict\n",
+			"spec.runtimeClassName: Forbidden: this agent does not support it"},
+		{head + containers + "  hostUsers: false\n", "spec.hostUsers: Unsupported value: false"},
+		{head + containers + "  os: {name: windows}\n", `spec.os.name: Unsupported value: "windows"`},
+		{head + containers + "  securityContext: {seccompProfile: {type: Localhost, localhostProfile: p}}\n",
+			"spec.securityContext.seccompProfile.localhostProfile: Forbidden"},
+		{head + containers + "  securityContext: {seccompProfile: {type: Localhost}}\n",
+			"spec.securityContext.seccompProfile.type: Unsupported"},
+		{head + "  containers: [{name: c, image: i, securityContext: {appArmorProfile: {type: Localhost}}}]\n",
+			"spec.containers[0].securityContext.appArmorProfile.type: Unsupported"},
+		{head + "  containers: [{name: c, image: i, securityContext: {procMount: Unmasked}}]\n",
+			"securityContext.procMount: Forbidden"},
 		{head + containers + "  serviceAccountName: x\n", "spec.serviceAccountName: Forbidden"},
 		{head + containers + "  automountServiceAccountToken: true\n",
 			"spec.automountServiceAccountToken: Unsupported value"},
@@ -91,7 +102,7 @@ func TestDecodeRefuses(t *testing.T) {
 		{head + containers + "  volumes: [{name: v, emptyDir: {}}, {name: v, emptyDir: {}}]\n",
 			"spec.volumes[1].name: Duplicate"},
 		{head + containers + "  volumes: [{name: v, hostPath: {path: /a/../b}}]\n", "spec.volumes[0].hostPath.path: Invalid"},
-		{head + containers + "  volumes: [{name: v, hostPath: {path: /a, type: Socket}}]\n",
+		{head + containers + "  volumes: [{name: v, hostPath: {path: /a, type: Pipe}}]\n",
 			"spec.volumes[0].hostPath.type: Unsupported"},
 		{head + containers + "  restartPolicy: Sometimes\n", "spec.restartPolicy: Unsupported value"},
 		{head + containers + "  terminationGracePeriodSeconds: -1\n", "spec.terminationGracePeriodSeconds: Invalid"},
@@ -138,6 +149,33 @@ func TestDecodeRefuses(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%q: %v, %v; want %q", c.text, pods, err, c.want)
 		}
+	}
+}
+
+// A field that has no meaning on a node alone is accepted, and named.
+func TestDecodeIgnores(t *testing.T) {
+	pods, err := Decode([]byte(`apiVersion: v1
+kind: Pod
+metadata: {name: a, creationTimestamp: "2026-01-02T03:04:05Z", resourceVersion: "7", annotations: {x: z}}
+spec:
+  priority: 2000001000
+  priorityClassName: system-node-critical
+  tolerations: [{operator: Exists}]
+  initContainers: [{name: i, image: i, terminationMessagePolicy: File}]
+  containers: [{name: c, image: i, resources: {requests: {cpu: 1, ephemeral-storage: 1Gi}}}]
+---
+`+head+containers), "node")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = "metadata.creationTimestamp metadata.resourceVersion " +
+		"spec.containers[0].resources.requests.ephemeral-storage spec.initContainers[0].terminationMessagePolicy " +
+		"spec.priority spec.tolerations"
+	if got := pods[0].Annotations; got[IgnoredAnnotation] != want || got["x"] != "z" {
+		t.Errorf("annotations %q, want %q", got, want)
+	}
+	if got := pods[1].Annotations; len(got) > 0 {
+		t.Errorf("nothing is ignored, and there are the annotations %q", got)
 	}
 }
 
@@ -285,6 +323,20 @@ func TestBrokenAtStart(t *testing.T) {
 	write("a.yaml", "")
 	if pods, _, _ := s.Read(); len(pods) != 1 || pods[0].Name != "c" {
 		t.Errorf("gone: %v", pods)
+	}
+}
+
+// Fields that mean nothing are named once, and again when the manifest changes.
+func TestReadIgnored(t *testing.T) {
+	s, write, logged := source(t)
+	for i, text := range []string{"  priority: 1\n", "  priority: 1\n", "  priority: 2\n"} {
+		write("a.yaml", named("a")+text)
+		if _, _, err := s.Read(); err != nil {
+			t.Fatal(err)
+		}
+		if n := 1 + i/2; len(*logged) != n || !strings.Contains((*logged)[n-1], `"fields"="spec.priority"`) {
+			t.Errorf("logged after %d: %q", i, *logged)
+		}
 	}
 }
 

@@ -196,6 +196,11 @@ func (s *Source) take(name string, content []byte, err error) (changed bool) {
 	for _, pod := range pods {
 		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, fileAnnotation, name)
 	}
+	for _, pod := range pods {
+		if fields := pod.Annotations[IgnoredAnnotation]; fields != "" {
+			s.logger.Info("Fields mean nothing on a node alone", "file", name, "pod", klog.KObj(pod), "fields", fields)
+		}
+	}
 	*f = file{content: content, pods: pods}
 	return true
 }

@@ -1,9 +1,11 @@
 package manifest
 
 import (
+	"cmp"
 	"math"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
@@ -48,10 +50,13 @@ func validate(pod *v1.Pod) field.ErrorList {
 	}
 	oneOf(v, spec.Child("restartPolicy"), pod.Spec.RestartPolicy,
 		v1.RestartPolicyAlways, v1.RestartPolicyOnFailure, v1.RestartPolicyNever)
-	oneOf(v, spec.Child("dnsPolicy"), pod.Spec.DNSPolicy, v1.DNSDefault, v1.DNSClusterFirst)
-	v.off(spec.Child("enableServiceLinks"), pod.Spec.EnableServiceLinks)
-	v.off(spec.Child("automountServiceAccountToken"), pod.Spec.AutomountServiceAccountToken)
-	v.off(spec.Child("shareProcessNamespace"), pod.Spec.ShareProcessNamespace)
+	oneOf(v, spec.Child("dnsPolicy"), pod.Spec.DNSPolicy, v1.DNSDefault, v1.DNSClusterFirst,
+		v1.DNSClusterFirstWithHostNet)
+	v.only(spec.Child("automountServiceAccountToken"), pod.Spec.AutomountServiceAccountToken, false)
+	v.only(spec.Child("hostUsers"), pod.Spec.HostUsers, true)
+	oneOf(v, spec.Child("os", "name"), cmp.Or(pod.Spec.OS, &v1.PodOS{Name: v1.Linux}).Name, v1.Linux)
+	of := pod.Spec.SecurityContext
+	v.profiles(spec.Child("securityContext"), of.SeccompProfile, of.AppArmorProfile)
 	v.number(spec.Child("terminationGracePeriodSeconds"), *pod.Spec.TerminationGracePeriodSeconds, 0)
 	for i := range pod.Spec.Volumes {
 		v.volume(spec.Child("volumes").Index(i), &pod.Spec.Volumes[i])
@@ -83,7 +88,8 @@ func (v *validator) volume(at *field.Path, vol *v1.Volume) {
 		v.absolute(at.Child("hostPath", "path"), h.Path)
 		if h.Type != nil {
 			oneOf(v, at.Child("hostPath", "type"), *h.Type, v1.HostPathUnset, v1.HostPathDirectory,
-				v1.HostPathDirectoryOrCreate, v1.HostPathFile)
+				v1.HostPathDirectoryOrCreate, v1.HostPathFile, v1.HostPathFileOrCreate, v1.HostPathSocket,
+				v1.HostPathCharDev, v1.HostPathBlockDev)
 		}
 	}
 }
@@ -111,6 +117,9 @@ func (v *validator) container(at *field.Path, c *v1.Container) {
 		if p := plan.Probe(c, kind); p != nil {
 			v.probe(at.Child(string(kind)+"Probe"), c, p, kind == plan.Readiness)
 		}
+	}
+	if own := c.SecurityContext; own != nil {
+		v.profiles(at.Child("securityContext"), own.SeccompProfile, own.AppArmorProfile)
 	}
 	v.resources(at.Child("resources", "limits"), c.Resources.Limits)
 	v.resources(at.Child("resources", "requests"), c.Resources.Requests)
@@ -207,8 +216,22 @@ func (v *validator) resources(at *field.Path, list v1.ResourceList) {
 	v.check(memory.Sign() >= 0, field.Invalid(at.Child("memory"), memory.String(), "is negative"))
 }
 
-func (v *validator) off(at *field.Path, value *bool) {
-	v.check(!ptr.Deref(value, false), field.NotSupported(at, true, []string{"false"}))
+// profiles checks that they are the runtime's: those of one's own would be files on the node.
+func (v *validator) profiles(at *field.Path, seccomp *v1.SeccompProfile, apparmor *v1.AppArmorProfile) {
+	if seccomp != nil {
+		oneOf(v, at.Child("seccompProfile", "type"), seccomp.Type, v1.SeccompProfileTypeRuntimeDefault,
+			v1.SeccompProfileTypeUnconfined)
+	}
+	if apparmor != nil {
+		oneOf(v, at.Child("appArmorProfile", "type"), apparmor.Type, v1.AppArmorProfileTypeRuntimeDefault,
+			v1.AppArmorProfileTypeUnconfined)
+	}
+}
+
+// only checks that a field asks for nothing.
+func (v *validator) only(at *field.Path, value *bool, nothing bool) {
+	v.check(ptr.Deref(value, nothing) == nothing,
+		field.NotSupported(at, !nothing, []string{strconv.FormatBool(nothing)}))
 }
 
 // unique checks that a name is not in a set, and adds it.

@@ -121,7 +121,11 @@ func (w *worker) createAndStart(ctx context.Context, pod *v1.Pod, c *v1.Containe
 	attempt, restarts uint32) (_ string, err error) {
 	if id == "" {
 		if id, err = w.Runtime.CreateContainer(ctx, pod, c, sandboxID, attempt, restarts); err != nil {
-			w.waits(c, "CreateContainerError", err.Error())
+			reason := "CreateContainerError"
+			if errors.Is(err, runtime.ErrConfig) {
+				reason = "CreateContainerConfigError"
+			}
+			w.waits(c, reason, err.Error())
 			return "", err
 		}
 	}
