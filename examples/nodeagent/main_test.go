@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"html"
 	"io"
 	"io/fs"
 	"net/http"
@@ -137,12 +138,15 @@ func TestEmbedded(t *testing.T) {
 		t.Errorf("%d pods", len(pods))
 	}
 	get(t, stderr, "/healthz")
-	if page := get(t, stderr, "/"); !bytes.Contains(page, []byte("shop/web")) {
-		t.Errorf("the page does not show shop/web:\n%s", page)
+	for _, path := range []string{"/", "/events/"} {
+		if page := get(t, stderr, path); !bytes.Contains(page, []byte("shop/web")) {
+			t.Errorf("the page %s does not show shop/web:\n%s", path, page)
+		}
 	}
 	metrics := get(t, stderr, "/metrics")
 	for _, name := range []string{"kubelet_pleg_relist_duration_seconds", "prober_probe_total",
-		"kubelet_runtime_operations_total"} {
+		"kubelet_runtime_operations_total", "go_goroutines", "process_cpu_seconds_total",
+		`kube_pod_container_status_restarts_total{container="job",namespace="jobs",pod="retry",uid="`} {
 		if !bytes.Contains(metrics, []byte(name)) {
 			t.Errorf("there is no metric %s", name)
 		}
@@ -209,8 +213,23 @@ func TestBadInput(t *testing.T) {
 	}
 	stdout.await(t, `default/new +Running +ready 1/1`, 10*time.Second)
 	after := served(t, stderr)
-	if x, y := before["good"].Status.ContainerStatuses[0], after["good"].Status.ContainerStatuses[0]; len(before) != 3 ||
-		len(after) != 4 || x.ContainerID != y.ContainerID {
+	page := string(get(t, stderr, "/"))
+	for name, want := range map[string]string{
+		"broken.yaml": "Failed ManifestRefused broken.yaml: document 1: is no object in YAML",
+		"volume":      "Failed ManifestRefused volume.yaml: document 1: pod volume: spec.volumes[0].secret: Forbidden",
+		"good":        "Running ManifestRefused twice.yaml: its name or its UID is taken by a pod of good.yaml",
+		"no-image":    "Pending  ",
+	} {
+		s := before[name].Status
+		if got := fmt.Sprint(s.Phase, " ", s.Reason, " ", s.Message); !strings.HasPrefix(got, want) {
+			t.Errorf("/pods has %s as %q, want %q", name, got, want)
+		}
+		if !strings.Contains(page, html.EscapeString(s.Message)) {
+			t.Errorf("the page does not say %q:\n%s", s.Message, page)
+		}
+	}
+	if x, y := before["good"].Status.ContainerStatuses[0], after["good"].Status.ContainerStatuses[0]; len(before) != 6 ||
+		len(after) != 7 || x.ContainerID != y.ContainerID {
 		t.Errorf("%d pods before, with %s, and %d after, with %s", len(before), x.ContainerID, len(after), y.ContainerID)
 	}
 	ended()
@@ -299,6 +318,9 @@ func TestFlags(t *testing.T) {
 		"more":                         "is no flag",
 		"--nothing":                    "not defined",
 		"--manifests m --runtime-endpoint tcp://127.0.0.1:1":              "is no unix:///path",
+		"--container-log-max-size 0":                                      "is out of range",
+		"--container-log-max-files 1":                                     "is out of range",
+		"--image-gc-high-threshold-percent 70":                            "is out of range",
 		"--runtime-endpoint unix:///x --manifests /m --node-ip 192.0.2.1": "",
 	} {
 		var stderr strings.Builder

@@ -24,7 +24,7 @@ func newPrinter(w io.Writer) *printer { return &printer{w: w, last: map[string]s
 func (p *printer) print(pod *v1.Pod) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	line := describe(pod)
+	line := describe(*pod)
 	if name := pod.Namespace + "/" + pod.Name; p.last[name] != line {
 		p.last[name] = line
 		fmt.Fprintf(p.w, "%s  %-24s %s\n", time.Now().Format(timeLayout), name, line)
@@ -32,7 +32,7 @@ func (p *printer) print(pod *v1.Pod) {
 }
 
 // describe says how a pod is: "Running  ready 1/1  web: running, restarts 2".
-func describe(pod *v1.Pod) string {
+func describe(pod v1.Pod) string {
 	ready := 0
 	for _, s := range pod.Status.ContainerStatuses {
 		if s.Ready {

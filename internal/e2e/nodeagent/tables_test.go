@@ -150,28 +150,48 @@ func ordinary(base int) map[string]string {
 // few is what of the tables the short run has: the ones that once differed, and one of each kind.
 var few = []string{
 	"as-1234-group", "as-app-group", "as-app-non-root", "as-root-restricted", "as-1234-restricted", "as-root-read-only",
-	"as-root-seccomp", "as-1234-42-fs-group", "as-root-capabilities", "as-app-restricted-user",
+	"as-root-seccomp", "as-1234-42-fs-group", "as-root-capabilities", "as-app-restricted-user", "as-root-pod-group",
 	"never-hook-ok-ends", "always-hook-bad-runs", "onfailure-hook-slow-fails", "never-side-fails-ends",
 	"onfailure-init-fails-runs", "always-no-command", "restricted-web", "restricted-init", "files", "shared-processes",
 }
 
-// manifests returns the manifests that both run, by name. Their ports begin at base, their files are below dir, and
-// what is on this machine's address is at address.
-func manifests(all bool, base int, dir, address string) map[string]string {
-	specs := scenario(base)
-	for _, table := range []map[string]string{secured(), lives(), ordinary(base)} {
-		for name, spec := range table {
-			if all || slices.Contains(few, name) {
-				specs[name] = spec
-			}
+// batches returns the names of the pods that are run together: first one of each kind, then the
+// others, not more than a busy machine can do for two at once.
+func batches(all bool) [][]string {
+	var first, others []string
+	for name := range manifests(0, "", "") {
+		if _, other := tables(0)[name]; other && !slices.Contains(few, name) {
+			others = append(others, name)
+		} else {
+			first = append(first, name)
 		}
 	}
+	parts := [][]string{first}
+	if all {
+		slices.Sort(others)
+		parts = slices.AppendSeq(parts, slices.Chunk(others, 50))
+	}
+	return parts
+}
+
+func tables(base int) map[string]string {
+	specs := secured()
+	maps.Copy(specs, lives())
+	maps.Copy(specs, ordinary(base))
+	return specs
+}
+
+// manifests returns the manifests that both run, by name. Their ports begin at base, their files
+// are below dir, and kubeadm's serve at an address of this machine.
+func manifests(base int, dir, address string) map[string]string {
+	specs := scenario(base)
+	maps.Copy(specs, tables(base))
 	texts := kubeadm(address)
 	for name, spec := range specs {
 		texts[name] = manifest(name, spec)
 	}
-	for name := range maps.Keys(texts) {
-		texts[name] = strings.NewReplacer("APP", bin+"/app", "NODE", dir).Replace(texts[name])
+	for name, text := range texts {
+		texts[name] = strings.NewReplacer("APP", bin+"/app", "NODE", dir).Replace(text)
 	}
 	return texts
 }

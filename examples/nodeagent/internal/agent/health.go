@@ -6,6 +6,7 @@ import (
 	"net/http"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/kubepleg/pleg/plegz"
@@ -30,6 +31,9 @@ func (a *Agent) sick() error {
 	defer a.mu.Unlock()
 	return a.notReady
 }
+
+// Pods returns the pods with their statuses.
+func (a *Agent) Pods() *v1.PodList { return a.status.List() }
 
 // Handler serves /pods, /healthz, /metrics and, at /, the library's page of the node.
 func (a *Agent) Handler() http.Handler {

@@ -26,6 +26,12 @@ import (
 // IgnoredAnnotation names the fields of a manifest that mean nothing here.
 const IgnoredAnnotation = "nodeagent.kubepleg.dev/ignored"
 
+// podError is an error in a pod whose name is known.
+type podError struct {
+	error
+	metav1.ObjectMeta
+}
+
 // Decode returns the pods in a file's content, with their defaults set. nodeName is part of the UIDs of those that
 // have none. It fails as a whole.
 func Decode(content []byte, nodeName string) ([]*v1.Pod, error) {
@@ -54,11 +60,16 @@ func Decode(content []byte, nodeName string) ([]*v1.Pod, error) {
 	return pods, nil
 }
 
-func decodePod(document []byte, nodeName string) (*v1.Pod, error) {
-	var kind metav1.TypeMeta
+func decodePod(document []byte, nodeName string) (_ *v1.Pod, err error) {
+	var kind metav1.PartialObjectMetadata
 	if err := yaml.Unmarshal(document, &kind); err != nil {
 		return nil, fmt.Errorf("is no object in YAML: %w", err)
 	}
+	defer func() {
+		if err != nil {
+			err = podError{err, kind.ObjectMeta}
+		}
+	}()
 	if kind.APIVersion != "v1" || kind.Kind != "Pod" {
 		return nil, fmt.Errorf("apiVersion %q, kind %q: only Pods of v1 can be run", kind.APIVersion, kind.Kind)
 	}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -293,6 +294,46 @@ func TestRead(t *testing.T) {
 	if pods, _, err := s.Read(); err == nil {
 		t.Errorf("a directory that is gone has %v", pods)
 	}
+}
+
+// What is refused is told: by its name, or by that of its file, until it is mended.
+func TestRefused(t *testing.T) {
+	s, write, _ := source(t)
+	write("a.yaml", named("a"))
+	write("b.yaml", strings.Replace(named("b"), "name: b", "name: b, namespace: ns", 1)+"  runtimeClassName: x\n")
+	write("c.yaml", "spec: [")
+	write("d.yaml", named("a"))
+	write("e.yaml", "apiVersion: v1\nkind: Service\nmetadata: {name: e}\n")
+	check := func(want ...string) {
+		t.Helper()
+		if _, _, err := s.Read(); err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, pod := range s.Refused() {
+			if pod.Status.Phase != v1.PodFailed || pod.Status.Reason != "ManifestRefused" {
+				t.Errorf("%v", pod.Status)
+			}
+			got = append(got, pod.Namespace+"/"+pod.Name+" "+pod.Status.Message)
+		}
+		if len(got) != len(want) {
+			t.Fatalf("refused: %q, want %q", got, want)
+		}
+		for i := range want {
+			if !regexp.MustCompile(want[i]).MatchString(got[i]) {
+				t.Errorf("refused: %q, want %q", got[i], want[i])
+			}
+		}
+	}
+	check("^ns/b b.yaml: document 1: pod ns/b: spec.runtimeClassName: Forbidden", "^default/c.yaml c.yaml: .* no object in YAML",
+		"^default/a d.yaml: its name or its UID is taken by a pod of a.yaml$", "^default/e e.yaml: .*only Pods of v1")
+	check("b.yaml", "c.yaml", "d.yaml", "e.yaml")
+	write("b.yaml", named("b"))
+	write("c.yaml", "")
+	write("a.yaml", "")
+	check("e.yaml")
+	write("b.yaml", named("b")+"  hostNetwork: 7\n")
+	check("^default/b b.yaml: .* is no Pod", "e.yaml")
 }
 
 // A file that is broken when an agent starts has the pods that the agent before it had from it, until it is mended.
