@@ -259,7 +259,7 @@ func TestShippedManifests(t *testing.T) {
 	}
 }
 
-// The agent is small enough to be read: less than 4,000 lines, with comments and blank ones, without tests and their
+// The agent is small enough to be read: less than 4,600 lines, with comments and blank ones, without tests and their
 // helpers.
 func TestSize(t *testing.T) {
 	lines := 0
@@ -276,7 +276,7 @@ func TestSize(t *testing.T) {
 		lines += bytes.Count(source, []byte("\n"))
 		return err
 	})
-	if err != nil || lines >= 4000 || lines < 1000 {
+	if err != nil || lines >= 4600 || lines < 1000 {
 		t.Errorf("%d lines, %v", lines, err)
 	}
 }

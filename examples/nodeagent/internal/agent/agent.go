@@ -1,5 +1,6 @@
-// Package agent is the sync loop: one goroutine that hears of everything and tells the workers. It never waits for
-// the runtime.
+// Package agent runs pods, and is the part to read for the library: the rest of the agent is Kubernetes'. A loop hears
+// of everything and wakes workers; it never waits for the runtime. Each pod has a worker, which looks at it, does one
+// thing, and looks again. What is published of a pod is what the library's cache has of it.
 package agent
 
 import (
@@ -22,7 +23,6 @@ import (
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/prober"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/runtime"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/status"
-	"github.com/kubepleg/pleg/examples/nodeagent/internal/worker"
 )
 
 const (
@@ -32,6 +32,8 @@ const (
 	readyPeriod = 2 * time.Second
 	// The wait of a loop that does nothing because the runtime is sick.
 	firstPause, longestPause = 100 * time.Millisecond, 5 * time.Second
+	// patience is for how long that is nothing to speak of: the first list takes a moment.
+	patience = time.Second
 )
 
 // Config is what an Agent needs.
@@ -44,28 +46,31 @@ type Config struct {
 	// NodeIP is the address of pods on the host's network.
 	NodeIP string
 	// Sink is where statuses go; Adopted are those that an agent before this one wrote.
-	Sink    status.Sink
+	Sink    Sink
 	Adopted []*v1.Pod
 	// OnStatus is called with every new status; it may be nil.
 	OnStatus func(*v1.Pod)
 	Registry *prometheus.Registry
 	Logger   klog.Logger
+	// Clock is the clock of what is seen and done; the real one if nil.
+	Clock clock.Clock
 }
 
 // Agent runs pods.
 type Agent struct {
-	config    Config
+	Config
 	generator *pleg.GenericPLEG
 	cache     *pleg.PodCache
-	workers   *worker.Pool
 	probes    *prober.Manager
-	status    *status.Manager
+	status    *published
 	queue     workqueue.TypedDelayingInterface[task] // what the loop has to do, coalesced: nobody waits for it
+	joined    sync.WaitGroup                         // the workers
 
 	mu         sync.Mutex
 	notReady   error                 // why the runtime is not; guarded by mu
 	wanted     map[types.UID]*v1.Pod // nil until the manifests were read; replaced, never modified; guarded by mu
 	reconciled bool                  // since wanted was replaced; guarded by mu
+	workers    map[types.UID]*worker // guarded by mu
 }
 
 // task is what the loop does for one pod, or for all.
@@ -84,22 +89,18 @@ const (
 
 // New returns an agent that does nothing before Run, which must be called.
 func New(config Config) *Agent {
-	a := &Agent{config: config, cache: pleg.NewCache(),
+	a := &Agent{Config: config, cache: pleg.NewCache(), workers: map[types.UID]*worker{},
 		queue:    workqueue.NewTypedDelayingQueue[task](),
 		notReady: errors.New("the runtime has not said yet that it is ready")}
-	a.generator = pleg.NewGenericPLEG(config.Reader, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod, a.cache,
-		clock.RealClock{}, pleg.WithRegisterer(config.Registry), pleg.WithNodeName(config.NodeName),
-		pleg.WithLogger(config.Logger.V(1)))
-	a.status = status.NewManager(config.Sink, config.Adopted, config.Logger, config.OnStatus)
+	if a.Clock == nil {
+		a.Clock = clock.RealClock{}
+	}
+	a.generator = pleg.NewGenericPLEG(a.Reader, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod, a.cache, a.Clock,
+		pleg.WithRegisterer(a.Registry), pleg.WithNodeName(a.NodeName), pleg.WithLogger(a.Logger.V(1)))
+	a.status = newPublished(a.Sink, a.Adopted, a.Logger, a.OnStatus)
 	a.probes = prober.New(prober.Config{
-		Runtime: config.Runtime, Status: a.status.Get, Changed: a.probed, Logger: config.Logger,
-	}, config.Registry)
-	a.workers = worker.NewPool(worker.Config{
-		Generator: a.generator, Cache: a.cache, Runtime: config.Runtime, Probes: a.probes, Status: a.status,
-		NodeIP: config.NodeIP, Logger: config.Logger,
-		SyncAt:   func(uid types.UID, at time.Time) { a.queue.AddAfter(task{wake, uid}, time.Until(at)) },
-		Finished: func() { a.queue.Add(task{kind: reconcile}) },
-	})
+		Runtime: a.Runtime, Status: a.status.get, Changed: a.probed, Logger: a.Logger,
+	}, a.Registry)
 	return a
 }
 
@@ -121,7 +122,7 @@ func (a *Agent) Drain(ctx context.Context) error {
 	return wait.PollUntilContextCancel(ctx, firstPause, false, func(context.Context) (bool, error) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		return a.reconciled && len(a.workers.Pods()) == 0, nil
+		return a.reconciled && len(a.workers) == 0, nil
 	})
 }
 
@@ -135,15 +136,13 @@ func (a *Agent) Run(ctx context.Context) {
 		})
 	})
 	joined.Go(func() { a.watchRuntime(ctx) })
-	joined.Go(func() { a.status.Run(ctx) })
 	a.generator.Start(ctx)
 	a.queue.Add(task{kind: housekeep})
 	defer context.AfterFunc(ctx, a.queue.ShutDown)()
 	a.loop(ctx)
-	a.workers.Wait()
+	a.joined.Wait()
 	a.probes.Wait()
 	joined.Wait()
-	a.status.Sync(context.WithoutCancel(ctx))
 	a.generator.Stop()
 }
 
@@ -156,7 +155,7 @@ func (a *Agent) loop(ctx context.Context) {
 		}
 		switch t.kind {
 		case wake:
-			a.workers.Wake(t.uid)
+			a.wake(t.uid)
 		case reconcile:
 			a.reconcile(ctx)
 		case housekeep:
@@ -169,15 +168,18 @@ func (a *Agent) loop(ctx context.Context) {
 
 // awaitHealth returns true once pods can be synced, false if ctx ends before.
 func (a *Agent) awaitHealth(ctx context.Context) bool {
-	why := a.sick()
-	if why == nil {
-		return true
-	}
-	a.config.Logger.Error(why, "Pods are not synced")
+	began, said := time.Now(), false
 	pauses := wait.Backoff{Duration: firstPause, Factor: 2, Steps: math.MaxInt, Cap: longestPause}.DelayFunc()
-	err := pauses.Until(ctx, false, true, func(context.Context) (bool, error) { return a.sick() == nil, nil })
-	if err == nil {
-		a.config.Logger.Info("The runtime is well")
+	err := pauses.Until(ctx, true, true, func(context.Context) (bool, error) {
+		why := a.sick()
+		if why != nil && !said && time.Since(began) >= patience {
+			a.Logger.Error(why, "Pods are not synced")
+			said = true
+		}
+		return why == nil, nil
+	})
+	if said && err == nil {
+		a.Logger.Info("The runtime is well")
 	}
 	return err == nil
 }
@@ -187,14 +189,19 @@ func (a *Agent) happened(event *pleg.PodLifecycleEvent) {
 	if event.Initial {
 		return
 	}
-	a.config.Logger.V(2).Info("Event", "event", event)
+	a.Logger.V(2).Info("Event", "event", event)
 	a.queue.Add(task{wake, event.ID})
 }
 
 // probed passes a result of a probe on, to the status and to the loop.
 func (a *Agent) probed(pod *v1.Pod, kind plan.ProbeKind, success bool) {
 	if kind != plan.Liveness || !success {
-		a.status.SetReadiness(pod, a.probes)
+		if a.status.get(pod.UID).StartTime != nil { // else its worker sets the first one
+			a.status.update(pod, func(s v1.PodStatus) v1.PodStatus {
+				status.SetReadiness(pod, &s, a.probes)
+				return s
+			})
+		}
 		a.queue.Add(task{wake, pod.UID})
 	}
 }

@@ -299,21 +299,26 @@ func TestReplacedPod(t *testing.T) {
 	})
 }
 
-// Statuses are written when they change, every ten seconds at most; what could not be written
-// is written later.
+// Statuses are written when they change, and at no other time; what could not be written is written with the next sync.
 func TestStatusesAreWritten(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		n.sink.err = errOnPurpose
-		n.run(11*time.Second, n.pod("a", always))
-		if len(n.sink.pods) != 0 || n.sink.writes != 1 {
+		n.run(time.Second, n.pod("a", always))
+		n.want("a", "Running Ready; web 0 running")
+		if len(n.sink.pods) != 0 || n.sink.writes == 0 {
 			t.Errorf("%d writes", n.sink.writes)
 		}
 		n.sink.mu.Lock()
 		n.sink.err = nil
 		n.sink.mu.Unlock()
-		n.wait(time.Hour)
-		if n.sink.writes != 2 || n.sink.pods["a"].Status.Phase != v1.PodRunning {
+		n.wait(2 * time.Minute)
+		if n.sink.pods["a"] == nil || n.sink.pods["a"].Status.Phase != v1.PodRunning {
 			t.Errorf("%d writes of %v", n.sink.writes, n.sink.pods)
+		}
+		before := n.sink.writes
+		n.wait(time.Hour)
+		if n.sink.writes != before {
+			t.Errorf("%d writes of a pod that does not change", n.sink.writes-before)
 		}
 		n.run(11 * time.Second)
 		if len(n.sink.pods) != 0 {
@@ -365,4 +370,108 @@ func TestDrain(t *testing.T) {
 			t.Errorf("%d sandboxes and %d containers are left", s, c)
 		}
 	})
+}
+
+// What an agent that was killed left on disk of pods that are no more is collected, at its next start and later; what
+// others need stays. A dead container takes its log with it.
+func TestCollect(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		pod := n.pod("a", "  volumes: [{name: v, emptyDir: {}}]\n  containers: [{name: web, image: exit, imagePullPolicy: Never, "+
+			"args: ['1'], volumeMounts: [{name: v, mountPath: /v}]}]\n")
+		log := func(restarts int) string {
+			return filepath.Join(n.dir, "logs", "default_a_"+string(pod.UID), "web", fmt.Sprint(restarts, ".log"))
+		}
+		left := []string{filepath.Join(n.dir, "pods", "1-2", "volumes"), filepath.Join(n.dir, "logs", "n_a_1-2", "c")}
+		makeAll := func() {
+			for _, path := range left {
+				if err := os.MkdirAll(path, 0o755); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		there := func() (paths []string) {
+			for _, pattern := range []string{"pods/*", "logs/*", "logs/*/*/*"} {
+				found, _ := filepath.Glob(filepath.Join(n.dir, pattern))
+				paths = append(paths, found...)
+			}
+			return paths
+		}
+		makeAll()
+		n.wait(5 * time.Second)
+		if len(there()) != 2 {
+			t.Errorf("before the manifests were read there is %q", there())
+		}
+		n.run(time.Second, pod)
+		for _, i := range []int{1, 2} {
+			if err := os.WriteFile(log(i), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n.wait(time.Minute) // the fourth instance has crashed
+		if want := []string{filepath.Join(n.dir, "pods", string(pod.UID)), filepath.Dir(filepath.Dir(log(0)))}; !slices.Equal(
+			there(), want) {
+			t.Errorf("there is %q, want %q", there(), want)
+		}
+		makeAll()
+		n.wait(5 * time.Second)
+		if len(there()) != 2 {
+			t.Errorf("after housekeeping there is %q", there())
+		}
+		n.run(5 * time.Second)
+		if len(there()) != 0 {
+			t.Errorf("left: %q", there())
+		}
+	})
+}
+
+// A start that was cut short because the agent was killed is made again by the next one, whatever the policy; one that
+// the runtime has refused is an end, also for the next agent.
+func TestStartCutShort(t *testing.T) {
+	for _, policy := range []string{"Never", "OnFailure", "Always"} {
+		t.Run(policy, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, n *node) {
+				pod := n.pod("a", "  restartPolicy: "+policy+"\n  containers: [{name: web, image: slow, imagePullPolicy: Never}]\n")
+				bad := n.pod("b", "  restartPolicy: Never\n  containers: [{name: c, image: bad, imagePullPolicy: Never}]\n")
+				n.cut = make(chan struct{})
+				n.run(time.Second, pod)
+				if n.server.Calls("StartContainer") != 1 {
+					t.Fatal("it does not start")
+				}
+				n.stop()
+				close(n.cut)
+				n.wait(time.Second)
+				for range 3 {
+					n.start()
+					n.run(5*time.Second, pod, bad)
+					n.want("a", "Running Ready; web 1 running after StartError(128)")
+					n.want("b", "Failed; c 0 StartError(128)")
+					n.stop()
+				}
+				n.start()
+			})
+		})
+	}
+}
+
+// A pod that cannot be inspected when the agent starts keeps the status that it had.
+func TestAdoptionBesideHungInspection(t *testing.T) {
+	for name, fault := range map[string]criserver.Fault{"hangs": {Hang: true}, "fails": {Err: errOnPurpose}} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(_ *testing.T, n *node) {
+				pod := n.pod("a", "  restartPolicy: Never\n"+always)
+				n.run(time.Second, pod)
+				n.stop()
+				fault.Method = "ContainerStatus"
+				heal := n.server.Inject(fault)
+				n.start()
+				n.run(5*time.Minute, pod)
+				if s := n.brief("a"); s != "" && s != "Running Ready; web 0 running" {
+					t.Errorf("meanwhile %s", s)
+				}
+				heal()
+				n.wait(time.Minute)
+				n.want("a", "Running Ready; web 0 running")
+			})
+		})
+	}
 }

@@ -1,7 +1,9 @@
 package agent
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -62,6 +64,50 @@ func TestUIDOfAnother(t *testing.T) {
 		n.want("b", "Running Ready; web 0 running")
 		if len(n.sink.pods) != 1 || n.sink.pods["b"] == nil {
 			t.Errorf("written: %v", n.sink.pods)
+		}
+	})
+}
+
+// A change to an image that is missing shows that as the reason, whatever the policy, and the mended manifest waits for
+// nothing, however often that happens.
+func TestMissingImageAndBack(t *testing.T) {
+	for _, policy := range []string{"Always", "OnFailure", "Never"} {
+		t.Run(policy, func(t *testing.T) {
+			inBubble(t, func(_ *testing.T, n *node) {
+				spec := func(image string) string {
+					return "  restartPolicy: " + policy + "\n  containers: [{name: web, image: " + image + ", imagePullPolicy: Never}]\n"
+				}
+				for i := range 4 {
+					n.run(2*time.Second, n.pod("a", spec([]string{"sleep", "sleep2"}[i%2])))
+					brief := fmt.Sprintf("Running Ready; web %d running", i)
+					if i > 0 {
+						brief += " after Completed(0)"
+					}
+					n.want("a", brief)
+					n.run(15*time.Second, n.pod("a", spec("missing")))
+					n.want("a", fmt.Sprintf("Running; web %d ErrImageNeverPull after Completed(0)", i))
+				}
+			})
+		})
+	}
+}
+
+// An init container that is added to a running pod or changed in it is run: the pod begins anew.
+func TestInitContainerComes(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		spec := func(code string) string {
+			return "  initContainers: [{name: init, image: exit, imagePullPolicy: Never, args: ['" + code + "', '1s']}]\n" + always
+		}
+		n.run(2*time.Second, n.pod("a", always))
+		n.run(500*time.Millisecond, n.pod("a", spec("0")))
+		n.want("a", "Pending; init 0 running; web 0 Completed(0)")
+		n.run(2*time.Second, n.pod("a", spec("0")))
+		n.want("a", "Running Ready; init 0 Completed(0); web 1 running after Completed(0)")
+		n.run(5*time.Second, n.pod("a", spec("1")))
+		n.want("a", "Pending; init 2 CrashLoopBackOff after Error(1); web 1 Completed(0) after Completed(0)")
+		if want := "web started, web exits 0, init started, init exits 0, web started, web exits 0, init started, init exits 1, " +
+			"init started, init exits 1"; strings.Join(n.notes(), ", ") != want {
+			t.Errorf("%q", n.notes())
 		}
 	})
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/kubepleg/pleg/plegz"
@@ -15,7 +16,7 @@ import (
 // watchRuntime asks the runtime now and then whether it is ready, until ctx ends.
 func (a *Agent) watchRuntime(ctx context.Context) {
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
-		err := a.config.Runtime.Ready(ctx)
+		err := a.Runtime.Ready(ctx)
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		a.notReady = err
@@ -33,12 +34,14 @@ func (a *Agent) sick() error {
 }
 
 // Pods returns the pods with their statuses.
-func (a *Agent) Pods() *v1.PodList { return a.status.List() }
+func (a *Agent) Pods() *v1.PodList {
+	return &v1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, Items: a.status.list(false)}
+}
 
 // Handler serves /pods, /healthz, /metrics and, at /, the library's page of the node.
 func (a *Agent) Handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /pods", func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, a.status.List()) })
+	mux.HandleFunc("GET /pods", func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, a.Pods()) })
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		code, report := http.StatusOK, struct {
 			Reason string `json:"reason,omitempty"`
@@ -49,7 +52,7 @@ func (a *Agent) Handler() http.Handler {
 		}
 		answer(w, code, report)
 	})
-	mux.Handle("GET /metrics", promhttp.HandlerFor(a.config.Registry, promhttp.HandlerOpts{}))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(a.Registry, promhttp.HandlerOpts{}))
 	mux.Handle("/", plegz.Handler(a.generator))
 	return mux
 }

@@ -20,6 +20,8 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 	v1 "k8s.io/api/core/v1"
 
+	"k8s.io/utils/clock"
+
 	"github.com/kubepleg/pleg/cri"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/manifest"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/runtime"
@@ -36,11 +38,13 @@ type node struct {
 	sink     *memory
 	dir      string
 	stop     func()
+	cut      chan struct{} // the first start of "slow" fails once it is closed
 
 	mu   sync.Mutex
 	exec map[string]int // the exit code of commands, by the container's name; guarded by mu
 	log  []string       // what happened to containers: "web started", …; guarded by mu
 	at   []time.Time    // when; guarded by mu
+	seen map[string]int // how far containers are published to be, by pod and ID; guarded by mu
 }
 
 // memory is a sink.
@@ -51,21 +55,45 @@ type memory struct {
 	err    error              // guarded by mu
 }
 
-func (m *memory) Write(_ context.Context, changed, gone []*v1.Pod) error {
+func (m *memory) Write(pod *v1.Pod) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.writes++
-	if m.err != nil {
-		return m.err
-	}
-	for _, pod := range gone {
-		delete(m.pods, pod.Name)
-	}
-	for _, pod := range changed {
+	if m.err == nil {
 		m.pods[pod.Name] = pod
 	}
-	return nil
+	return m.err
 }
+
+func (m *memory) Remove(pod *v1.Pod) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.pods[pod.Name] != nil && m.pods[pod.Name].UID == pod.UID {
+		delete(m.pods, pod.Name)
+	}
+	return m.err
+}
+
+// strictClock is a clock of which no two readings are equal, as of a real one: in a bubble no time passes while
+// goroutines run.
+type strictClock struct {
+	clock.RealClock
+	mu   sync.Mutex
+	last time.Time // guarded by mu
+}
+
+func (c *strictClock) Now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if now := time.Now(); now.After(c.last) {
+		c.last = now
+	} else {
+		c.last = c.last.Add(1)
+	}
+	return c.last
+}
+
+func (c *strictClock) Since(t time.Time) time.Duration { return c.Now().Sub(t) }
 
 // inBubble runs a test with a node, and ends the node after it.
 func inBubble(t *testing.T, test func(t *testing.T, n *node)) {
@@ -111,6 +139,7 @@ func (n *node) start() {
 		Reader: cri.NewRuntime(n.conn, cri.WithLogger(logger)),
 		NodeIP: "192.0.2.1", Runtime: runtime.New(n.conn, n.dir, ""),
 		Sink: n.sink, Adopted: adopted, Registry: n.registry, Logger: logger,
+		Clock: &strictClock{}, OnStatus: n.published,
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -161,6 +190,14 @@ func (n *node) programs() map[string]criserver.Program {
 	})
 	return map[string]criserver.Program{
 		"sleep": sleep, "sleep2": sleep,
+		"bad": {Start: func(*criserver.Process) error { return errors.New("no such file") }, Main: sleep.Main},
+		"slow": {Main: sleep.Main, Start: func(p *criserver.Process) error {
+			if p.Attempt > 0 {
+				return nil
+			}
+			<-n.cut
+			return context.Canceled
+		}},
 		"deaf": main(func(ctx context.Context, _ *criserver.Process) int { <-ctx.Done(); return 137 }),
 		"exit": main(func(ctx context.Context, p *criserver.Process) int {
 			code, _ := strconv.Atoi(p.Args[0])
@@ -246,7 +283,7 @@ func (n *node) wait(d time.Duration) {
 
 // status returns a pod's status, the zero one if there is none.
 func (n *node) status(name string) v1.PodStatus {
-	for _, pod := range n.agent.status.List().Items {
+	for _, pod := range n.agent.status.list(false) {
 		if pod.Name == name {
 			return pod.Status
 		}
@@ -287,6 +324,31 @@ func state(s v1.ContainerState) string {
 		return s.Waiting.Reason
 	}
 	return "?"
+}
+
+// published checks that no status goes back: what has run is not about to, and what has ended does not run.
+func (n *node) published(pod *v1.Pod) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.seen == nil {
+		n.seen = map[string]int{}
+	}
+	for _, list := range [][]v1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
+		for _, c := range list {
+			stage, last := 0, c.LastTerminationState.Terminated
+			switch {
+			case c.State.Running != nil:
+				stage = 1
+			case c.State.Terminated != nil || last != nil && last.ContainerID == c.ContainerID:
+				stage = 2
+			}
+			key := fmt.Sprint(pod.UID, " ", pod.Status.StartTime, " ", c.Name, " ", c.ContainerID)
+			if c.ContainerID != "" && stage < n.seen[key] {
+				n.t.Errorf("%s is published at stage %d after %d", key, stage, n.seen[key])
+			}
+			n.seen[key] = max(n.seen[key], stage)
+		}
+	}
 }
 
 // want checks the brief status of a pod.

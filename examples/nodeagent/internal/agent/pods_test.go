@@ -22,8 +22,8 @@ func TestPodLives(t *testing.T) {
 			t.Errorf("address %q", ip)
 		}
 		n.run(5 * time.Second)
-		if s, c := n.server.Present(); s+c > 0 || len(n.agent.status.List().Items) > 0 {
-			t.Errorf("%d sandboxes and %d containers are left, and %v", s, c, n.agent.status.List().Items)
+		if s, c := n.server.Present(); s+c > 0 || len(n.agent.status.list(false)) > 0 {
+			t.Errorf("%d sandboxes and %d containers are left, and %v", s, c, n.agent.status.list(false))
 		}
 		if want := []string{"web started", "web exits 0"}; !slices.Equal(n.notes(), want) {
 			t.Errorf("%q, want %q", n.notes(), want)
@@ -229,15 +229,20 @@ func TestSandboxWithoutAddress(t *testing.T) {
 	})
 }
 
-// So is a container of which the runtime does not know what became.
+// A container of which the runtime does not know what became is ended, and nothing takes its place before it is known
+// to have ended.
 func TestContainerOfUnknownState(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
-		n.server.Inject(criserver.Fault{Method: "ContainerStatus", Times: 100, Edit: garbage.UnknownStates})
-		n.run(5*time.Second, n.pod("a", always))
-		n.want("a", "Pending; web 1 CrashLoopBackOff")
-		if calls := n.server.Calls("CreateContainer"); calls != 2 {
-			t.Errorf("%d containers in five seconds", calls)
+		heal := n.server.Inject(criserver.Fault{Method: "ContainerStatus", Edit: garbage.UnknownStates})
+		n.run(time.Minute, n.pod("a", always))
+		n.want("a", "Pending; web 0 ")
+		if created, ended := n.server.Calls("CreateContainer"), n.server.Calls("StopContainer"); created != 1 || ended < 2 ||
+			ended > 20 {
+			t.Errorf("%d containers, ended %d times in a minute", created, ended)
 		}
+		heal()
+		n.wait(15 * time.Second)
+		n.want("a", "Running Ready; web 1 running after Completed(0)")
 	})
 }
 
@@ -315,4 +320,40 @@ func TestStartFails(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A postStart hook that works changes nothing, whatever the policy: what was published while it ran is not taken back
+// by what was seen before the start.
+func TestPostStart(t *testing.T) {
+	for _, policy := range []string{"Always", "OnFailure", "Never"} {
+		for _, hook := range []string{"{exec: {command: [check]}}", "{exec: {command: [wait, 30s]}}", "{sleep: {seconds: 3}}"} {
+			t.Run(policy+" "+hook, func(t *testing.T) {
+				inBubble(t, func(t *testing.T, n *node) {
+					n.run(time.Minute, n.pod("a", "  restartPolicy: "+policy+`
+  containers:
+  - {name: web, image: sleep, imagePullPolicy: Never, lifecycle: {postStart: `+hook+`}}
+  - {name: next, image: sleep, imagePullPolicy: Never, lifecycle: {postStart: `+hook+`}}
+`))
+					n.want("a", "Running Ready; web 0 running; next 0 running")
+					if want := []string{"web started", "next started"}; !slices.Equal(n.notes(), want) {
+						t.Errorf("%q, want %q", n.notes(), want)
+					}
+				})
+			})
+		}
+	}
+}
+
+// A postStart hook that fails ends its container, which is started again.
+func TestPostStartFails(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		n.setExec("web", 1)
+		n.run(5*time.Second, n.pod("a", `  containers:
+  - {name: web, image: sleep, imagePullPolicy: Never, lifecycle: {postStart: {exec: {command: [check]}}}}
+`))
+		n.want("a", "Running; web 1 CrashLoopBackOff after Completed(0)")
+		n.setExec("web", 0)
+		n.wait(10 * time.Second)
+		n.want("a", "Running Ready; web 2 running after Completed(0)")
+	})
 }

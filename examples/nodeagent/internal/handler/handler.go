@@ -33,6 +33,9 @@ const (
 	HookAgent  = "kube-lifecycle/1.36"
 )
 
+// hookTimeout bounds an HTTP hook.
+const hookTimeout = time.Minute
+
 // maxBody is how much of a response is read, maxRedirects how many are followed.
 const maxBody, maxRedirects = 10 << 10, 10
 
@@ -49,6 +52,26 @@ func Exec(ctx context.Context, client *runtime.Client, id string, action *v1.Exe
 		return fmt.Errorf("%w: %q exits with %d: %.100s", ErrFailed, action.Command, code, output)
 	}
 	return err
+}
+
+// Hook runs a lifecycle hook of a container. A command ends after limit; if that is 0, when the call for it does.
+func Hook(ctx context.Context, client *runtime.Client, c *v1.Container, h *v1.LifecycleHandler, id, podIP string,
+	limit time.Duration) error {
+	switch {
+	case h.Exec != nil:
+		return Exec(ctx, client, id, h.Exec, limit)
+	case h.HTTPGet != nil:
+		ctx, cancel := context.WithTimeout(ctx, hookTimeout)
+		defer cancel()
+		return HTTP(ctx, c, h.HTTPGet, podIP, HookAgent)
+	case h.Sleep != nil:
+		select {
+		case <-time.After(time.Duration(h.Sleep.Seconds) * time.Second):
+		case <-ctx.Done():
+		}
+		return nil
+	}
+	return errors.New("it has no handler")
 }
 
 // HTTP makes a GET request to a container. A status from 200 to 399 is a success. Redirects are followed on the same

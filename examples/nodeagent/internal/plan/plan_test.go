@@ -43,8 +43,11 @@ func seen(containers ...string) *pleg.PodStatus {
 	for _, text := range containers {
 		text, old := strings.CutPrefix(text, "old ")
 		c := podtest.Status(text)
-		if c.State == "changed" {
+		switch c.State {
+		case "changed":
 			c.State, c.Hash = pleg.ContainerStateRunning, 1
+		case "ended":
+			c.State, c.Hash = pleg.ContainerStateExited, 1
 		}
 		s.ContainerStatuses = append(s.ContainerStatuses, c)
 		if !old {
@@ -57,6 +60,16 @@ func seen(containers ...string) *pleg.PodStatus {
 func notReady(s *pleg.PodStatus) *pleg.PodStatus {
 	s.SandboxStatuses[0].State = runtimeapi.PodSandboxState_SANDBOX_NOTREADY
 	s.ActiveContainerStatuses = nil
+	return s
+}
+
+// startError returns a status in which starts have failed.
+func startError(s *pleg.PodStatus) *pleg.PodStatus {
+	for _, c := range s.ContainerStatuses {
+		if c.State == pleg.ContainerStateExited {
+			c.Reason = "StartError"
+		}
+	}
 	return s
 }
 
@@ -91,12 +104,12 @@ func TestMake(t *testing.T) {
 		probes probes
 		want   string
 	}{
-		{"a new pod", pod(always, "a", "b"), none, nil, "kill pod, sandbox 0, start a, start b"},
-		{"a new pod with init containers", pod(always, "init:i", "side:s", "a"), none, nil, "kill pod, sandbox 0, start i"},
+		{"a new pod", pod(always, "a", "b"), none, nil, "kill pod, sandbox 0"},
+		{"a new pod with init containers", pod(always, "init:i", "side:s", "a"), none, nil, "kill pod, sandbox 0"},
 		{"all runs", pod(always, "a", "b"), seen("a running", "b running"), nil, ""},
 		{"one is missing", pod(always, "a", "b"), seen("a running"), nil, "start b"},
 		{"one was created only", pod(never, "a"), seen("a created"), nil, "start a"},
-		{"one is unknown", pod(always, "a"), seen("a unknown"), nil, "kill a, start a"},
+		{"one is unknown", pod(always, "a"), seen("a unknown"), nil, "kill a"},
 		{"one is no longer in the specification", pod(always, "a"), seen("b running", "c 0", "a running"), nil,
 			"kill b"},
 		{"one exited, always", pod(always, "a"), seen("a 0"), nil, "start a"},
@@ -104,26 +117,32 @@ func TestMake(t *testing.T) {
 		{"one exited, never", pod(never, "a", "b"), seen("a 0", "b running"), nil, ""},
 		{"all exited, on failure", pod(onFailure, "a"), seen("a 0", "a 1"), nil, "kill pod"},
 		{"all exited, never", pod(never, "a", "b"), seen("a 0", "b 1"), nil, "kill pod"},
-		{"one changed", pod(never, "a", "b"), seen("a changed", "b running"), nil, "kill a, start a"},
-		{"one failed its probe", pod(always, "a"), seen("a running"), probes{"a": "liveness"}, "kill a, start a"},
+		{"one changed", pod(never, "a", "b"), seen("a changed", "b running"), nil, "kill a"},
+		{"one exited and has changed, never", pod(never, "a", "b"), seen("a ended", "b running"), nil, "start a"},
+		{"one failed its probe", pod(always, "a"), seen("a running"), probes{"a": "liveness"}, "kill a"},
 		{"one failed its probe, never", pod(never, "a"), seen("a running"), probes{"a": "startup"}, "kill a"},
 
-		{"the sandbox died", pod(always, "a"), notReady(seen("a 137")), nil, "kill pod, sandbox 2, start a"},
+		{"a start was cut short", pod(never, "a"), startError(seen("a 128")), nil, "start a"},
+		{"a start was cut short, with the sandbox", pod(never, "a"), startError(notReady(seen("a 128"))), nil,
+			"kill pod, sandbox 2"},
+		{"a start was refused", pod(never, "refused"), startError(seen("refused 128")), nil, "kill pod"},
+
+		{"the sandbox died", pod(always, "a"), notReady(seen("a 137")), nil, "kill pod, sandbox 2"},
 		{"the sandbox died, on failure", pod(onFailure, "a", "b"), notReady(seen("a 0", "b 137")), nil,
-			"kill pod, sandbox 2, start b"},
+			"kill pod, sandbox 2"},
 		{"the sandbox died with all done", pod(onFailure, "a"), notReady(seen("a 0")), nil, "kill pod"},
 		{"the sandbox died, never", pod(never, "a"), notReady(seen("a 137")), nil, "kill pod"},
 		{"the sandbox died before anything ran, never", pod(never, "a"), notReady(seen()), nil,
-			"kill pod, sandbox 2, start a"},
+			"kill pod, sandbox 2"},
 		{"the sandbox died with init containers", pod(always, "init:i", "a"), notReady(seen("i 0", "a 137")), nil,
-			"kill pod, sandbox 2, start i"},
+			"kill pod, sandbox 2"},
 		{"init containers run again in a new sandbox", pod(always, "init:i", "a"), seen("old i 0", "old a 137"), nil,
 			"start i"},
 		{"and the others after them", pod(always, "init:i", "a"), seen("i 0", "old i 0", "old a 137"), nil, "start a"},
 
 		{"an init container runs", pod(always, "init:i", "init:j", "a"), seen("i running"), nil, ""},
-		{"an init container changed", pod(always, "init:i", "a"), seen("i changed"), nil, "kill i, start i"},
-		{"an init container is unknown", pod(always, "init:i", "a"), seen("i unknown"), nil, "kill i, start i"},
+		{"an init container changed", pod(always, "init:i", "a"), seen("i changed"), nil, "kill i"},
+		{"an init container is unknown", pod(always, "init:i", "a"), seen("i unknown"), nil, "kill i"},
 		{"an init container succeeded", pod(always, "init:i", "init:j", "a"), seen("i 0"), nil, "start j"},
 		{"all init containers succeeded", pod(always, "init:i", "init:j", "a", "b"), seen("j 0", "i 0"), nil,
 			"start a, start b"},
@@ -133,18 +152,19 @@ func TestMake(t *testing.T) {
 
 		{"a sidecar has not started", pod(always, "side:s", "a"), seen("s running"), probes{"s": "startup?"}, ""},
 		{"a sidecar has started", pod(always, "side:s", "a"), seen("s running"), nil, "start a"},
-		{"a sidecar is unknown", pod(always, "side:s", "a"), seen("s unknown"), nil, "kill s, start s"},
+		{"a sidecar is unknown", pod(always, "side:s", "a"), seen("s unknown"), nil, "kill s"},
 		{"a sidecar died", pod(never, "side:s", "a"), seen("s 0", "a running"), nil, "start s"},
 		{"a sidecar died before the next", pod(never, "side:s", "init:i", "a"), seen("s 1"), nil, "start s"},
 		{"a sidecar restarts beside", pod(never, "side:s", "init:i", "a"), seen("s running", "i 0", "a running"),
 			probes{"s": "startup?"}, ""},
 		{"a sidecar failed its probe", pod(never, "side:s", "a"), seen("s running", "a running"), probes{"s": "liveness"},
-			"kill s, start s"},
+			"kill s"},
 		{"all but a sidecar are done", pod(never, "side:s", "a"), seen("s running", "a 0"), nil, "kill pod"},
 		{"all are done and a sidecar died", pod(never, "side:s", "a"), seen("s 1", "a 0"), nil, "kill pod"},
 	} {
-		hash := func(*v1.Container) uint64 { return 0 }
-		if got := text(Make(c.pod, "h", hash, c.status, c.probes)); got != c.want {
+		v := View{Pod: c.pod, Seen: c.status, SandboxHash: "h", Hash: func(*v1.Container) uint64 { return 0 },
+			Refused: map[string]string{"refused": "refused"}}
+		if got := text(Make(v, c.probes)); got != c.want {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
 	}
@@ -171,7 +191,8 @@ func TestSandboxChanged(t *testing.T) {
 		{"without an address", &ours, "h", seen(), true, 2},
 		{"none", p, "h", &pleg.PodStatus{}, true, 0},
 	} {
-		if changed, attempt := SandboxChanged(c.pod, c.hash, c.status); changed != c.changed || attempt != c.attempt {
+		v := View{Pod: c.pod, Seen: c.status, SandboxHash: c.hash}
+		if changed, attempt := v.SandboxChanged(); changed != c.changed || attempt != c.attempt {
 			t.Errorf("%s: %v, %d", c.name, changed, attempt)
 		}
 	}

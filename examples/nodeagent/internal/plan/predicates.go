@@ -6,13 +6,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-
-	"github.com/kubepleg/pleg"
 )
-
-// SandboxHashAnnotation is the annotation of a sandbox that holds the hash of what it was made from.
-const SandboxHashAnnotation = "nodeagent.kubepleg.dev/sandbox-hash"
 
 // ProbeKind is the kind of a probe.
 type ProbeKind string
@@ -91,41 +85,4 @@ func Port(c *v1.Container, port intstr.IntOrString) (int32, error) {
 func Restarts(pod *v1.Pod, c *v1.Container, exitCode int) bool {
 	return IsSidecar(c) || pod.Spec.RestartPolicy == v1.RestartPolicyAlways ||
 		pod.Spec.RestartPolicy == v1.RestartPolicyOnFailure && exitCode != 0
-}
-
-// ShouldRun reports whether a container that does not run is to be started, now or after a back-off.
-func ShouldRun(pod *v1.Pod, c *v1.Container, status *pleg.PodStatus) bool {
-	s := status.FindContainerStatusByName(c.Name)
-	if s == nil || s.State != pleg.ContainerStateExited { // or created but never started, or unknown
-		return s == nil || s.State != pleg.ContainerStateRunning
-	}
-	return Restarts(pod, c, s.ExitCode)
-}
-
-// SandboxChanged reports whether the pod needs a new sandbox, and returns the attempt that it is to have. The present
-// sandbox is gone, dead, of another specification, without the address it should have, or one of several.
-func SandboxChanged(pod *v1.Pod, sandboxHash string, status *pleg.PodStatus) (changed bool, attempt uint32) {
-	if len(status.SandboxStatuses) == 0 {
-		return true, 0
-	}
-	ready := 0
-	for _, s := range status.SandboxStatuses {
-		attempt = max(attempt, s.GetMetadata().GetAttempt()+1)
-		if s.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY {
-			ready++
-		}
-	}
-	newest := status.SandboxStatuses[0]
-	ok := ready == 1 && newest.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY &&
-		newest.GetAnnotations()[SandboxHashAnnotation] == sandboxHash &&
-		(pod.Spec.HostNetwork || newest.GetNetwork().GetIp() != "")
-	return !ok, attempt
-}
-
-// HasRegularContainer reports whether any container but the init containers exists in the pod, in any state: its init
-// containers have then run.
-func HasRegularContainer(pod *v1.Pod, status *pleg.PodStatus) bool {
-	return slices.ContainsFunc(pod.Spec.Containers, func(c v1.Container) bool {
-		return status.FindContainerStatusByName(c.Name) != nil
-	})
 }

@@ -169,11 +169,16 @@ func ContainerHash(pod *v1.Pod, c *v1.Container) uint64 {
 }
 
 // SandboxHash returns the hash of what a sandbox is made from, but for labels and annotations, which are not worth a
-// restart. A pod with a sandbox of another hash gets a new one.
+// restart. A pod with a sandbox of another hash gets a new one, and begins anew; so it does if the containers change
+// that run to their end before the others.
 func SandboxHash(pod *v1.Pod) string {
-	return strconv.FormatUint(hashOf([]any{
-		pod.Spec.Hostname, sandboxSecurity(pod), pod.Spec.SecurityContext,
-	}), 16)
+	parts := []any{pod.Spec.Hostname, sandboxSecurity(pod), pod.Spec.SecurityContext}
+	for i := range pod.Spec.InitContainers {
+		if c := &pod.Spec.InitContainers[i]; !plan.IsSidecar(c) {
+			parts = append(parts, ContainerHash(pod, c))
+		}
+	}
+	return strconv.FormatUint(hashOf(parts), 16)
 }
 
 // hashOf hashes the JSON of a value: 32 bits, as the kubelet's.

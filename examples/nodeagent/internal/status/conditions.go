@@ -11,19 +11,17 @@ import (
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/plan"
 )
 
-// phase returns the phase of a pod, from the statuses of its containers. initialized means that a regular container
-// exists: sidecars that restart do not make a pod pending that has run.
-func phase(pod *v1.Pod, status *v1.PodStatus, initialized bool) v1.PodPhase {
+// phase returns the phase of a pod, from the statuses of its containers.
+func phase(view plan.View, status *v1.PodStatus) v1.PodPhase {
 	var failed, pending, running, crashed bool
+	pod, hasRun := view.Pod, view.HasRun()
 	for i, s := range status.InitContainerStatuses {
 		c, t, up := &pod.Spec.InitContainers[i], termination(&s), s.State.Running != nil
 		switch {
-		case plan.IsSidecar(c):
+		case plan.IsSidecar(c): // one that restarts does not make a pod pending that has run
 			running = running || up
-			pending = pending || t == nil && !initialized && !(up && ptr.Deref(s.Started, false))
-		case up || t == nil:
-			pending = true
-		case t.ExitCode != 0 && plan.Restarts(pod, c, int(t.ExitCode)):
+			pending = pending || t == nil && !hasRun && !(up && ptr.Deref(s.Started, false))
+		case up || t == nil || void(view, c) || t.ExitCode != 0 && plan.Restarts(pod, c, int(t.ExitCode)):
 			pending = true
 		default:
 			failed = failed || t.ExitCode != 0
@@ -35,7 +33,7 @@ func phase(pod *v1.Pod, status *v1.PodStatus, initialized bool) v1.PodPhase {
 			running = true
 		case t == nil:
 			pending = true
-		case plan.Restarts(pod, &pod.Spec.Containers[i], int(t.ExitCode)):
+		case void(view, &pod.Spec.Containers[i]) || plan.Restarts(pod, &pod.Spec.Containers[i], int(t.ExitCode)):
 			running = true // or about to be
 		default:
 			crashed = crashed || t.ExitCode != 0
@@ -53,6 +51,12 @@ func phase(pod *v1.Pod, status *v1.PodStatus, initialized bool) v1.PodPhase {
 	default:
 		return v1.PodSucceeded
 	}
+}
+
+// void reports whether how a container has ended says nothing of it, because it is another now, or never ran.
+func void(view plan.View, c *v1.Container) bool {
+	last := view.Seen.FindContainerStatusByName(c.Name)
+	return last != nil && !view.Counts(c, last)
 }
 
 // termination returns how a container ended that does not run, nil if it never ran.

@@ -1,7 +1,6 @@
 package status
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,45 +14,44 @@ import (
 // atomically: who reads one reads a whole one.
 type Directory string
 
-// Write implements Sink.
-func (d Directory) Write(_ context.Context, changed, gone []*v1.Pod) error {
-	if err := os.MkdirAll(string(d), 0o755); err != nil {
-		return fmt.Errorf("making the directory of the statuses: %w", err)
-	}
-	var errs []error
-	for _, pod := range gone {
-		errs = append(errs, os.RemoveAll(d.path(pod))) // no error if there is none
-	}
-	for _, pod := range changed {
-		errs = append(errs, d.write(pod))
-	}
-	return errors.Join(errs...)
-}
+// temporary is the end of the name of a file that is being written.
+const temporary = ".tmp"
 
-func (d Directory) path(pod *v1.Pod) string {
-	return filepath.Join(string(d), fmt.Sprintf("%s_%s_%s.json", pod.Namespace, pod.Name, pod.UID))
-}
-
-func (d Directory) write(pod *v1.Pod) error {
+// Write writes a pod with its status.
+func (d Directory) Write(pod *v1.Pod) error {
 	text, err := json.MarshalIndent(pod, "", "  ")
 	if err != nil {
 		return fmt.Errorf("encoding the status of %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
 	path := d.path(pod)
-	if err := os.WriteFile(path+".tmp", append(text, '\n'), 0o644); err != nil { //nolint:gosec // no secrets
+	if err := os.MkdirAll(string(d), 0o755); err != nil {
+		return fmt.Errorf("making the directory of the statuses: %w", err)
+	}
+	if err := os.WriteFile(path+temporary, append(text, '\n'), 0o600); err != nil { // specifications may have secrets
 		return err
 	}
-	return os.Rename(path+".tmp", path)
+	return os.Rename(path+temporary, path)
+}
+
+// Remove removes what was written of a pod.
+func (d Directory) Remove(pod *v1.Pod) error { return os.RemoveAll(d.path(pod)) } // no error if there is none
+
+func (d Directory) path(pod *v1.Pod) string {
+	return filepath.Join(string(d), fmt.Sprintf("%s_%s_%s.json", pod.Namespace, pod.Name, pod.UID))
 }
 
 // Read returns the pods that were written before. A file that cannot be read is left out, and its error is part of
-// err.
+// err. What was being written when its writer was killed is removed.
 func (d Directory) Read() (pods []*v1.Pod, err error) {
 	paths, err := filepath.Glob(filepath.Join(string(d), "*.json"))
 	if err != nil {
 		return nil, err
 	}
-	var errs []error
+	torn, err := filepath.Glob(filepath.Join(string(d), "*"+temporary))
+	errs := []error{err}
+	for _, path := range torn {
+		errs = append(errs, os.Remove(path))
+	}
 	for _, path := range paths {
 		pod := &v1.Pod{}
 		text, err := os.ReadFile(path)

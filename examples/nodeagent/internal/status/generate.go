@@ -1,9 +1,9 @@
-// Package status makes the API status of pods out of what the library has inspected, keeps it, and writes what
-// changed to a sink.
+// Package status makes the API status of pods out of what the library has inspected. A Directory keeps it in files.
 package status
 
 import (
 	"cmp"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,15 +21,15 @@ type Readiness interface {
 
 // Generate returns the status of a pod. previous is the one before, reasons say why containers that should run do
 // not, nodeIP is the address of the node.
-func Generate(pod *v1.Pod, seen *pleg.PodStatus, previous v1.PodStatus, reasons map[string]v1.ContainerStateWaiting,
-	readiness Readiness, nodeIP string) v1.PodStatus {
-	g := generator{pod: pod, seen: seen, reasons: reasons, previous: &previous}
+func Generate(view plan.View, previous v1.PodStatus, reasons map[string]v1.ContainerStateWaiting, readiness Readiness,
+	nodeIP string) v1.PodStatus {
+	g, pod := generator{view, reasons, &previous}, view.Pod
 	status := v1.PodStatus{
 		StartTime: cmp.Or(previous.StartTime, ptr.To(metav1.Now().Rfc3339Copy())),
-		HostIP:    nodeIP, HostIPs: []v1.HostIP{{IP: nodeIP}},
+		HostIP:    nodeIP, HostIPs: []v1.HostIP{{IP: nodeIP}}, QOSClass: runtime.QOS(pod),
 	}
-	ips := seen.IPs
-	if pod.Spec.HostNetwork && len(seen.SandboxStatuses) > 0 {
+	ips := view.Seen.IPs
+	if pod.Spec.HostNetwork && len(view.Seen.SandboxStatuses) > 0 {
 		ips = []string{nodeIP}
 	}
 	for _, ip := range ips {
@@ -43,19 +43,30 @@ func Generate(pod *v1.Pod, seen *pleg.PodStatus, previous v1.PodStatus, reasons 
 		status.ContainerStatuses = append(status.ContainerStatuses, g.container(&pod.Spec.Containers[i], false))
 	}
 	readiness.SetReadiness(pod, &status)
-	status.Phase = phase(pod, &status, plan.HasRegularContainer(pod, seen))
-	if previous.Phase == v1.PodSucceeded || previous.Phase == v1.PodFailed {
-		status.Phase = previous.Phase // a pod that has ended has ended
+	status.Phase = phase(view, &status)
+	if Ended(previous.Phase) {
+		status.Phase = previous.Phase
 	}
-	changed, _ := plan.SandboxChanged(pod, runtime.SandboxHash(pod), seen)
+	changed, _ := view.SandboxChanged()
 	status.Conditions = conditions(pod, &status, !changed, previous.Conditions)
 	return status
 }
 
+// Ended reports whether a pod in a phase has ended by itself: it stays so.
+func Ended(phase v1.PodPhase) bool { return phase == v1.PodSucceeded || phase == v1.PodFailed }
+
+// SetReadiness sets the readiness of a pod's containers, and what follows from it, in its status.
+func SetReadiness(pod *v1.Pod, status *v1.PodStatus, readiness Readiness) {
+	readiness.SetReadiness(pod, status)
+	sandboxReady := slices.ContainsFunc(status.Conditions, func(c v1.PodCondition) bool {
+		return c.Type == v1.PodReadyToStartContainers && c.Status == v1.ConditionTrue
+	})
+	status.Conditions = conditions(pod, status, sandboxReady, status.Conditions)
+}
+
 // generator makes the statuses of a pod's containers.
 type generator struct {
-	pod      *v1.Pod
-	seen     *pleg.PodStatus
+	plan.View
 	reasons  map[string]v1.ContainerStateWaiting
 	previous *v1.PodStatus
 }
@@ -63,26 +74,26 @@ type generator struct {
 func (g *generator) container(c *v1.Container, isInit bool) v1.ContainerStatus {
 	previous := ptr.Deref(plan.FindStatus(g.previous, c.Name), v1.ContainerStatus{})
 	runsOnce := isInit && !plan.IsSidecar(c)
+	last := g.Seen.FindContainerStatusByName(c.Name)
 	var s v1.ContainerStatus
-	last := g.seen.FindContainerStatusByName(c.Name)
 	switch {
 	case last != nil:
 		s = g.present(c, last, &previous)
-	case runsOnce && plan.HasRegularContainer(g.pod, g.seen) && previous.State.Terminated == nil:
+	case previous.State.Terminated != nil:
+		return previous
+	case runsOnce && (g.Initialized() || g.HasRun() && previous.ContainerID != ""):
 		// It has run, and the runtime has nothing of it any more.
 		s = v1.ContainerStatus{Name: c.Name, Image: c.Image}
 		s.State.Terminated = &v1.ContainerStateTerminated{Reason: "Completed"}
 		return s
-	case previous.State.Terminated != nil:
-		return previous
 	default:
 		s = g.absent(c, &previous)
 	}
-	if runsOnce && last != nil && last.State == pleg.ContainerStateExited && last.ExitCode == 0 {
+	if runsOnce && last != nil && g.Counts(c, last) && last.ExitCode == 0 {
 		return s
 	}
 	// A container that is to run and does not is waiting, if it is known for what.
-	if why, ok := g.reasons[c.Name]; ok && plan.ShouldRun(g.pod, c, g.seen) {
+	if why, ok := g.reasons[c.Name]; ok && g.ShouldRun(c) {
 		if s.State.Terminated != nil {
 			s.LastTerminationState = s.State
 		}
@@ -98,10 +109,16 @@ func (g *generator) present(c *v1.Container, last *pleg.Status, previous *v1.Con
 		RestartCount:         int32(last.RestartCount), //nolint:gosec // it was an int32
 		LastTerminationState: previous.LastTerminationState,
 	}
+	switch {
+	case g.NeverRan(last):
+		s.State = v1.ContainerState{Waiting: &v1.ContainerStateWaiting{}}
+	case last.State == pleg.ContainerStateUnknown && previous.ContainerID == s.ContainerID:
+		s.State = previous.State // as far as anybody knows
+	}
 	if previous.ContainerID != s.ContainerID && previous.State.Terminated != nil {
 		s.LastTerminationState = previous.State // which the runtime may have no more
 	}
-	for _, older := range g.seen.ContainerStatuses {
+	for _, older := range g.Seen.ContainerStatuses {
 		if older.Name == c.Name && older != last {
 			s.LastTerminationState = stateOf(older)
 			break
@@ -126,7 +143,7 @@ func (g *generator) absent(c *v1.Container, previous *v1.ContainerStatus) v1.Con
 		}
 	}
 	s.State.Waiting = &v1.ContainerStateWaiting{Reason: "ContainerCreating"}
-	if len(g.pod.Spec.InitContainers) > 0 {
+	if len(g.Pod.Spec.InitContainers) > 0 {
 		s.State.Waiting.Reason = "PodInitializing"
 	}
 	return s

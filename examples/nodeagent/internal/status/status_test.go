@@ -1,17 +1,16 @@
 package status
 
 import (
-	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/plan"
@@ -37,14 +36,22 @@ func (allReady) SetReadiness(pod *v1.Pod, status *v1.PodStatus) {
 
 // seen returns a status of containers, newest first; see podtest.Status.
 func seen(containers ...string) *pleg.PodStatus {
-	s := &pleg.PodStatus{IPs: []string{"10.0.0.1"}}
+	s := &pleg.PodStatus{IPs: []string{"10.0.0.1"}, SandboxStatuses: []*runtimeapi.PodSandboxStatus{{
+		Network: &runtimeapi.PodSandboxNetworkStatus{Ip: "10.0.0.1"},
+	}}}
 	for i, text := range containers {
 		c := podtest.Status(text)
 		c.ID.ID += fmt.Sprint(len(containers) - i)
 		c.RestartCount, c.Reason, c.StartedAt = 2, "Error", time.Unix(1, 0)
 		s.ContainerStatuses = append(s.ContainerStatuses, c)
 	}
+	s.ActiveContainerStatuses = s.ContainerStatuses
 	return s
+}
+
+// view returns the view of a pod of whose containers none has changed.
+func view(pod *v1.Pod, seen *pleg.PodStatus) plan.View {
+	return plan.View{Pod: pod, Seen: seen, Hash: func(*v1.Container) uint64 { return 0 }}
 }
 
 func TestPhaseAndConditions(t *testing.T) {
@@ -85,10 +92,11 @@ func TestPhaseAndConditions(t *testing.T) {
 		{"a sidecar outlives", podtest.Pod(never, "side:s", "a"), seen("s running", "a 0"), "Running Initialized"},
 		{"a sidecar ended", podtest.Pod(never, "side:s", "a"), seen("s 137", "a 0"), "Succeeded Initialized:PodCompleted"},
 	} {
-		s := Generate(c.pod, c.seen, v1.PodStatus{}, nil, allReady{}, "")
+		s := Generate(view(c.pod, c.seen), v1.PodStatus{}, nil, allReady{}, "")
 		got := string(s.Phase)
 		for _, cond := range s.Conditions {
-			if cond.Status == v1.ConditionTrue && cond.Type != v1.PodScheduled {
+			if cond.Status == v1.ConditionTrue && cond.Type != v1.PodScheduled &&
+				cond.Type != v1.PodReadyToStartContainers {
 				got += " " + string(cond.Type)
 				if cond.Reason != "" {
 					got += ":" + cond.Reason
@@ -105,7 +113,7 @@ func TestPhaseAndConditions(t *testing.T) {
 // the runtime has lost is said to be lost.
 func TestGenerateAfterBefore(t *testing.T) {
 	p := podtest.Pod(v1.RestartPolicyAlways, "a")
-	first := Generate(p, seen("a running"), v1.PodStatus{}, nil, allReady{}, "192.0.2.1")
+	first := Generate(view(p, seen("a running")), v1.PodStatus{}, nil, allReady{}, "192.0.2.1")
 	if first.PodIP != "10.0.0.1" || first.HostIP != "192.0.2.1" {
 		t.Errorf("%v", first)
 	}
@@ -114,7 +122,7 @@ func TestGenerateAfterBefore(t *testing.T) {
 	for i := range first.Conditions {
 		first.Conditions[i].LastTransitionTime = long
 	}
-	next := Generate(p, seen("a 3"), first, map[string]v1.ContainerStateWaiting{"a": {Reason: "CrashLoopBackOff"}},
+	next := Generate(view(p, seen("a 3")), first, map[string]v1.ContainerStateWaiting{"a": {Reason: "CrashLoopBackOff"}},
 		allReady{}, "")
 	c := next.ContainerStatuses[0]
 	if c.State.Waiting == nil || c.State.Waiting.Reason != "CrashLoopBackOff" ||
@@ -128,19 +136,19 @@ func TestGenerateAfterBefore(t *testing.T) {
 			t.Errorf("%v", cond)
 		}
 	}
-	again := Generate(p, seen("a running", "a 3"), next, map[string]v1.ContainerStateWaiting{"a": {Reason: "old"}},
+	again := Generate(view(p, seen("a running", "a 3")), next, map[string]v1.ContainerStateWaiting{"a": {Reason: "old"}},
 		allReady{}, "")
 	if c := again.ContainerStatuses[0]; c.State.Running == nil || c.LastTerminationState.Terminated.ExitCode != 3 {
 		t.Errorf("%v", c)
 	}
-	lost := Generate(p, seen(), again, nil, allReady{}, "")
+	lost := Generate(view(p, seen()), again, nil, allReady{}, "")
 	if c := lost.ContainerStatuses[0]; c.RestartCount != 3 ||
 		c.LastTerminationState.Terminated.Reason != "ContainerStatusUnknown" {
 		t.Errorf("%v", c)
 	}
 	job := podtest.Pod(v1.RestartPolicyNever, "a")
-	done := Generate(job, seen("a 0"), v1.PodStatus{}, nil, allReady{}, "")
-	if s := Generate(job, seen(), done, nil, allReady{}, ""); s.Phase != v1.PodSucceeded ||
+	done := Generate(view(job, seen("a 0")), v1.PodStatus{}, nil, allReady{}, "")
+	if s := Generate(view(job, seen()), done, nil, allReady{}, ""); s.Phase != v1.PodSucceeded ||
 		s.ContainerStatuses[0].State.Terminated == nil {
 		t.Errorf("a job that is done: %v", s)
 	}
@@ -153,10 +161,13 @@ func TestDirectory(t *testing.T) {
 	p.Status.Phase = v1.PodRunning
 	other := p.DeepCopy()
 	other.UID = "v"
-	if err := d.Write(t.Context(), []*v1.Pod{p, other}, nil); err != nil {
+	if err := errors.Join(d.Write(p), d.Write(other), d.Remove(other), d.Remove(other)); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.Write(t.Context(), nil, []*v1.Pod{other, other}); err != nil {
+	if info, err := os.Stat(d.path(p)); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("who may read it: %v, %v", info.Mode(), err)
+	}
+	if err := os.WriteFile(d.path(p)+temporary, []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(string(d), "broken.json"), []byte("{"), 0o600); err != nil {
@@ -166,64 +177,13 @@ func TestDirectory(t *testing.T) {
 	if len(pods) != 1 || pods[0].UID != "u" || pods[0].Status.Phase != v1.PodRunning || err == nil {
 		t.Errorf("%v, %v", pods, err)
 	}
-	if err := Directory("/dev/null/x").Write(t.Context(), []*v1.Pod{p}, nil); err == nil {
+	if files, err := os.ReadDir(string(d)); len(files) != 2 {
+		t.Errorf("%v, %v", files, err)
+	}
+	if err := Directory("/dev/null/x").Write(p); err == nil {
 		t.Error("wrote below a file")
 	}
 	if pods, err := Directory("/nowhere").Read(); len(pods) != 0 || err != nil {
 		t.Errorf("%v, %v", pods, err)
-	}
-}
-
-// nothing is a sink.
-type nothing struct{ writes, gone int }
-
-func (n *nothing) Write(_ context.Context, changed, gone []*v1.Pod) error {
-	n.writes += len(changed)
-	n.gone += len(gone)
-	return nil
-}
-
-// Only what changed is written; what an agent before this one left is pruned.
-func TestManager(t *testing.T) {
-	sink, old := &nothing{}, podtest.Pod(v1.RestartPolicyAlways, "a")
-	old.UID, old.Status.Phase = "old", v1.PodRunning
-	versions := 0
-	m := NewManager(sink, []*v1.Pod{old}, logr.Discard(), func(*v1.Pod) { versions++ })
-	p := podtest.Pod(v1.RestartPolicyAlways, "a")
-	set := func(phase v1.PodPhase) bool {
-		return m.Update(p, func(s v1.PodStatus) v1.PodStatus {
-			s.Phase = phase
-			return s
-		})
-	}
-	for i, c := range []struct {
-		phase   v1.PodPhase
-		changed bool
-	}{{v1.PodPending, true}, {v1.PodPending, false}, {v1.PodRunning, true}} {
-		if got := set(c.phase); got != c.changed {
-			t.Errorf("%d: changed %v", i, got)
-		}
-	}
-	m.Sync(t.Context())
-	m.Sync(t.Context())
-	if sink.writes != 1 || versions != 2 {
-		t.Errorf("%d writes, %d versions", sink.writes, versions)
-	}
-	if s := m.Get("old"); s.Phase != v1.PodRunning {
-		t.Errorf("%v", s)
-	}
-	m.Prune(t.Context(), func(uid types.UID) bool { return uid == "u" })
-	m.Sync(t.Context())
-	if s := m.Get("old"); s.Phase != "" || sink.gone != 1 {
-		t.Errorf("%v, %d gone", s, sink.gone)
-	}
-	if err := m.Drop(t.Context(), p); err != nil || sink.gone != 2 {
-		t.Errorf("%v, %d gone", err, sink.gone)
-	}
-	set(v1.PodFailed)
-	m.Sync(t.Context())
-	m.Delete(p.UID)
-	if sink.writes != 1 || len(m.List().Items) != 0 {
-		t.Errorf("%d writes, %v", sink.writes, m.List())
 	}
 }

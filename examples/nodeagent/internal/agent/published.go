@@ -1,0 +1,107 @@
+package agent
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+)
+
+// Sink is where statuses go.
+type Sink interface {
+	Write(pod *v1.Pod) error
+	Remove(pod *v1.Pod) error
+}
+
+// published has the statuses of all pods, and writes what changes. Its methods are safe for concurrent use. A write
+// holds up the others: where it takes long, the node is in trouble anyway.
+type published struct {
+	sink     Sink
+	logger   klog.Logger
+	onChange func(*v1.Pod) // called with every change, with the lock held; may be nil
+
+	mu   sync.Mutex
+	pods map[types.UID]*entry // guarded by mu
+}
+
+type entry struct {
+	pod     *v1.Pod // with the status; replaced, never modified
+	adopted bool    // the status is that of an agent before this one
+	written bool
+}
+
+// newPublished returns the statuses that an agent before this one has written.
+func newPublished(sink Sink, adopted []*v1.Pod, logger klog.Logger, onChange func(*v1.Pod)) *published {
+	p := &published{sink: sink, logger: logger, onChange: onChange, pods: map[types.UID]*entry{}}
+	for _, pod := range adopted {
+		p.pods[pod.UID] = &entry{pod: pod, adopted: true, written: true}
+	}
+	return p
+}
+
+// get returns the status of a pod, the zero one if there is none.
+func (p *published) get(uid types.UID) (status v1.PodStatus) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if e := p.pods[uid]; e != nil {
+		e.pod.Status.DeepCopyInto(&status)
+	}
+	return status
+}
+
+// update replaces the status of a pod by what change makes of it. What change gets is its own; it is called with the
+// lock held. What cannot be written is tried again with the next update.
+func (p *published) update(pod *v1.Pod, change func(before v1.PodStatus) v1.PodStatus) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	e := p.pods[pod.UID]
+	if e == nil {
+		e = &entry{pod: &v1.Pod{}}
+		p.pods[pod.UID] = e
+	}
+	next := pod.DeepCopy()
+	next.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
+	next.Status = change(*e.pod.Status.DeepCopy())
+	if e.adopted || !equality.Semantic.DeepEqual(e.pod, next) {
+		*e = entry{pod: next}
+		if p.onChange != nil {
+			p.onChange(next)
+		}
+	}
+	if !e.written {
+		err := p.sink.Write(next)
+		if e.written = err == nil; err != nil {
+			p.logger.Error(err, "A status could not be written", "pod", klog.KObj(pod))
+		}
+	}
+}
+
+// remove forgets a pod. Should this process die then, the next does not take its status for that of a pod of the same
+// name which is wanted again.
+func (p *published) remove(pod *v1.Pod) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.pods, pod.UID)
+	return p.sink.Remove(pod)
+}
+
+// list returns the pods with their statuses, by name: those of this agent, or those of the one before it.
+func (p *published) list(adopted bool) []v1.Pod {
+	pods := []v1.Pod{}
+	p.mu.Lock()
+	for _, e := range p.pods {
+		if e.adopted == adopted {
+			pods = append(pods, *e.pod)
+		}
+	}
+	p.mu.Unlock()
+	slices.SortFunc(pods, func(a, b v1.Pod) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
+	})
+	return pods
+}

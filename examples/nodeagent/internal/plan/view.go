@@ -1,0 +1,90 @@
+package plan
+
+import (
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/kubepleg/pleg"
+)
+
+// SandboxHashAnnotation is the annotation of a sandbox that holds the hash of what it was made from.
+const SandboxHashAnnotation = "nodeagent.kubepleg.dev/sandbox-hash"
+
+// View is a pod as it is specified, and as it was seen once.
+type View struct {
+	Pod  *v1.Pod
+	Seen *pleg.PodStatus
+	// SandboxHash and Hash are the hashes of the specification.
+	SandboxHash string
+	Hash        func(*v1.Container) uint64
+	// Refused are the IDs of the containers that the runtime has refused to start, by name.
+	Refused map[string]string
+}
+
+// Lives reports whether something of a container may run.
+func Lives(s *pleg.Status) bool {
+	return s.State == pleg.ContainerStateRunning || s.State == pleg.ContainerStateUnknown
+}
+
+// Active returns the newest instance of a container in the present sandbox, nil if there is none: what ran in an older
+// one must run again.
+func (v View) Active(name string) *pleg.Status {
+	return (&pleg.PodStatus{ContainerStatuses: v.Seen.ActiveContainerStatuses}).FindContainerStatusByName(name)
+}
+
+// Counts reports whether an instance is an outcome of a container as it is specified: it has run to an end, or was
+// refused. One of another specification is none, and neither is one whose start was cut short.
+func (v View) Counts(c *v1.Container, s *pleg.Status) bool {
+	return s.State == pleg.ContainerStateExited && s.Hash == v.Hash(c) && !v.NeverRan(s)
+}
+
+// NeverRan reports whether an instance has not been started, and not because the runtime refused to: the agent or the
+// runtime was ended on the way, and containerd says that the start failed.
+func (v View) NeverRan(s *pleg.Status) bool {
+	return s.State == pleg.ContainerStateCreated || s.State == pleg.ContainerStateExited && s.Reason == "StartError" &&
+		s.StartedAt.IsZero() && v.Refused[s.Name] != s.ID.ID
+}
+
+// ShouldRun reports whether a container that does not run is to be started, now or after a back-off.
+func (v View) ShouldRun(c *v1.Container) bool {
+	s := v.Seen.FindContainerStatusByName(c.Name)
+	return s == nil || s.State != pleg.ContainerStateRunning && (!v.Counts(c, s) || Restarts(v.Pod, c, s.ExitCode))
+}
+
+// SandboxChanged reports whether the pod needs a new sandbox, and returns the attempt that it is to have. The present
+// sandbox is gone, dead, of another specification, without the address it should have, or one of several.
+func (v View) SandboxChanged() (changed bool, attempt uint32) {
+	if len(v.Seen.SandboxStatuses) == 0 {
+		return true, 0
+	}
+	ready := 0
+	for _, s := range v.Seen.SandboxStatuses {
+		attempt = max(attempt, s.GetMetadata().GetAttempt()+1)
+		if s.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY {
+			ready++
+		}
+	}
+	newest := v.Seen.SandboxStatuses[0]
+	ok := ready == 1 && newest.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY &&
+		newest.GetAnnotations()[SandboxHashAnnotation] == v.SandboxHash &&
+		(v.Pod.Spec.HostNetwork || newest.GetNetwork().GetIp() != "")
+	return !ok, attempt
+}
+
+// Initialized reports whether any container but the init containers exists in the present sandbox, in any state: its
+// init containers have then run.
+func (v View) Initialized() bool {
+	changed, _ := v.SandboxChanged()
+	return !changed && v.hasRegular(v.Seen.ActiveContainerStatuses)
+}
+
+// HasRun reports whether any container but the init containers exists in any sandbox.
+func (v View) HasRun() bool { return v.hasRegular(v.Seen.ContainerStatuses) }
+
+func (v View) hasRegular(statuses []*pleg.Status) bool {
+	return slices.ContainsFunc(v.Pod.Spec.Containers, func(c v1.Container) bool {
+		return slices.ContainsFunc(statuses, func(s *pleg.Status) bool { return s.Name == c.Name })
+	})
+}
