@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -40,11 +41,12 @@ type node struct {
 	stop     func()
 	cut      chan struct{} // the first start of "slow" fails once it is closed
 
-	mu   sync.Mutex
-	exec map[string]int // the exit code of commands, by the container's name; guarded by mu
-	log  []string       // what happened to containers: "web started", …; guarded by mu
-	at   []time.Time    // when; guarded by mu
-	seen map[string]int // how far containers are published to be, by pod and ID; guarded by mu
+	mu     sync.Mutex
+	exec   map[string]int // the exit code of commands, by the container's name; guarded by mu
+	log    []string       // what happened to containers: "web started", …; guarded by mu
+	at     []time.Time    // when; guarded by mu
+	logged []string       // lines of the log; guarded by mu
+	seen   map[string]int // how far containers are published to be, by pod and ID; guarded by mu
 }
 
 // memory is a sink.
@@ -133,8 +135,12 @@ func (n *node) start() {
 		adopted = append(adopted, pod)
 	}
 	n.registry = prometheus.NewRegistry()
-	logger := funcr.New(func(_, text string) { n.t.Log(time.Now().Format("04:05.000"), text) },
-		funcr.Options{Verbosity: 1})
+	logger := funcr.New(func(_, text string) {
+		n.t.Log(time.Now().Format("04:05.000"), text)
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.logged = append(n.logged, text)
+	}, funcr.Options{Verbosity: 1})
 	n.agent = New(Config{
 		Reader: cri.NewRuntime(n.conn, cri.WithLogger(logger)),
 		NodeIP: "192.0.2.1", Runtime: runtime.New(n.conn, n.dir, ""),
@@ -235,6 +241,12 @@ func (n *node) notes() []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return append([]string(nil), n.log...)
+}
+
+func (n *node) lines() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.logged)
 }
 
 // times returns the seconds between what happened as text says and what happened so next.
