@@ -104,7 +104,8 @@ func run(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 		OnStatus: newPrinter(stdout).print, Registry: registry, Logger: logger,
 	})
 	served := pages{running: a.Pods, refused: source.Refused}
-	registry.MustRegister(served, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registry.MustRegister(served, collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	fmt.Fprintf(stderr, "Running the pods of %s on %s. The node's page is http://%s/; /pods, /healthz, /metrics. "+
 		"Ctrl-C ends it.\n", f.manifests, socket, listener.Addr())
 

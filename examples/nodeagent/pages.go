@@ -18,8 +18,7 @@ type pages struct {
 	refused func() []v1.Pod
 }
 
-// handler serves /pods and a page of the pods, below /events/ the page that another has at its root, and leaves the rest
-// to that.
+// handler serves /pods and a page of the pods, and leaves the rest to another, whose page is then at /events/.
 func (p pages) handler(rest http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/", rest)

@@ -122,7 +122,7 @@ func TestDecodeRefuses(t *testing.T) {
 		{head + "  containers: [{name: c, image: i, livenessProbe: {exec: {command: []}}}]\n",
 			"livenessProbe.exec.command: Required"},
 		{head + "  containers: [{name: c, image: i, livenessProbe: {exec: {command: [x]}, successThreshold: 2}}]\n",
-			"successThreshold: Invalid"},
+			"successThreshold: Unsupported value: 2"},
 		{head + "  containers: [{name: c, image: i, readinessProbe: {tcpSocket: {port: http}}}]\n", `no port named "http"`},
 		{head +
 			"  containers: [{name: c, image: i, readinessProbe: {exec: {command: [x]}, terminationGracePeriodSeconds: 3}}]\n",
@@ -135,7 +135,7 @@ func TestDecodeRefuses(t *testing.T) {
 		{head + "  initContainers: [{name: i, image: i, livenessProbe: {exec: {command: [x]}}}]\n" + containers,
 			"initContainers[0].livenessProbe: Forbidden"},
 		{head + containers + "  terminationGracePeriodSeconds: 9223372036854775807\n",
-			"spec.terminationGracePeriodSeconds: Invalid value: 9223372036854775807: is too large"},
+			"spec.terminationGracePeriodSeconds: Invalid value: 9223372036854775807: must be from 0 to 2147483647"},
 		{head + "  containers: [{name: c, image: i, lifecycle: {preStop: {sleep: {seconds: 9223372036854775807}}}}]\n",
 			"preStop.sleep.seconds: Invalid"},
 		{head + "  containers: [{name: c, image: i, ports: [{containerPort: 80, protocol: FOO}]}]\n",
@@ -325,7 +325,8 @@ func TestRefused(t *testing.T) {
 			}
 		}
 	}
-	check("^ns/b b.yaml: document 1: pod ns/b: spec.runtimeClassName: Forbidden", "^default/c.yaml c.yaml: .* no object in YAML",
+	check("^ns/b b.yaml: document 1: pod ns/b: spec.runtimeClassName: Forbidden",
+		"^default/c.yaml c.yaml: .* no object in YAML",
 		"^default/a d.yaml: its name or its UID is taken by a pod of a.yaml$", "^default/e e.yaml: .*only Pods of v1")
 	check("b.yaml", "c.yaml", "d.yaml", "e.yaml")
 	write("b.yaml", named("b"))
