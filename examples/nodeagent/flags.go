@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/kubepleg/pleg/cri"
+	"github.com/kubepleg/pleg/examples/nodeagent/internal/demo"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/runtime"
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
@@ -114,7 +115,7 @@ func (f *flags) node() (socket string, stop func(), err error) {
 		f.manifests = filepath.Join(temporary, "manifests")
 		err = os.CopyFS(temporary, shipped)
 	}
-	server, serverErr := criserver.Start(criserver.WithPrograms(programs), criserver.WithVersion("embedded", "v1"))
+	server, serverErr := criserver.Start(criserver.WithPrograms(demo.Programs), criserver.WithVersion("embedded", "v1"))
 	stop = func() {
 		if server != nil {
 			server.Stop()

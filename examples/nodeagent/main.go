@@ -101,7 +101,7 @@ func run(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 	a := agent.New(agent.Config{
 		Reader: reader, NodeName: f.nodeName, NodeIP: f.nodeIP, Sink: sink, Adopted: adopted,
 		Runtime:  client,
-		OnStatus: newPrinter(stdout).print, Registry: registry, Logger: logger,
+		OnStatus: printer(stdout), Registry: registry, Logger: logger,
 	})
 	served := pages{running: a.Pods, refused: source.Refused}
 	registry.MustRegister(served, collectors.NewGoCollector(),
