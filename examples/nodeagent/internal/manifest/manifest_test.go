@@ -118,7 +118,7 @@ func TestDecodeRefuses(t *testing.T) {
 		{head + "  containers: [{name: c, image: i, volumeMounts: [{name: v, mountPath: /x}]}]\n",
 			"volumeMounts[0].name: Not found"},
 		{head + "  containers: [{name: c, image: i, livenessProbe: {periodSeconds: 1}}]\n",
-			"livenessProbe: Required value: one of"},
+			"livenessProbe: Required value: one action"},
 		{head + "  containers: [{name: c, image: i, livenessProbe: {exec: {command: []}}}]\n",
 			"livenessProbe.exec.command: Required"},
 		{head + "  containers: [{name: c, image: i, livenessProbe: {exec: {command: [x]}, successThreshold: 2}}]\n",

@@ -94,14 +94,17 @@ func (v *validator) container(at *field.Path, c *v1.Container) {
 	}
 	for _, kind := range plan.ProbeKinds {
 		if p := plan.Probe(c, kind); p != nil {
-			v.probe(at.Child(string(kind)+"Probe"), c, p)
+			h := v1.LifecycleHandler{Exec: p.Exec, HTTPGet: p.HTTPGet, TCPSocket: p.TCPSocket}
+			v.action(at.Child(string(kind)+"Probe"), c, h, p.GRPC)
 		}
 	}
 	v.resources(at.Child("resources", "limits"), c.Resources.Limits)
 	v.resources(at.Child("resources", "requests"), c.Resources.Requests)
-	if c.Lifecycle != nil {
-		v.hook(at.Child("lifecycle", "postStart"), c, c.Lifecycle.PostStart)
-		v.hook(at.Child("lifecycle", "preStop"), c, c.Lifecycle.PreStop)
+	if h := c.Lifecycle; h != nil && h.PostStart != nil {
+		v.action(at.Child("lifecycle", "postStart"), c, *h.PostStart, nil)
+	}
+	if h := c.Lifecycle; h != nil && h.PreStop != nil {
+		v.action(at.Child("lifecycle", "preStop"), c, *h.PreStop, nil)
 	}
 }
 
@@ -117,43 +120,31 @@ func (v *validator) port(at *field.Path, p v1.ContainerPort, names sets.Set[stri
 		field.Invalid(at.Child("hostPort"), p.HostPort, "must be containerPort"))
 }
 
-func (v *validator) probe(at *field.Path, c *v1.Container, p *v1.Probe) {
-	n := v.handler(at, c, p.Exec, p.HTTPGet)
-	if p.TCPSocket != nil {
+// action checks what a probe or a hook does.
+func (v *validator) action(at *field.Path, c *v1.Container, h v1.LifecycleHandler, grpc *v1.GRPCAction) {
+	n := 0
+	if h.Exec != nil {
 		n++
-		v.target(at.Child("tcpSocket", "port"), c, p.TCPSocket.Port)
+		v.check(len(h.Exec.Command) > 0, field.Required(at.Child("exec", "command"), ""))
 	}
-	if p.GRPC != nil {
-		n++
-		v.target(at.Child("grpc", "port"), c, intstr.FromInt32(p.GRPC.Port))
-	}
-	v.check(n == 1, field.Required(at, "one of exec, httpGet, tcpSocket and grpc"))
-}
-
-func (v *validator) hook(at *field.Path, c *v1.Container, h *v1.LifecycleHandler) {
-	if h == nil {
-		return
-	}
-	n := v.handler(at, c, h.Exec, h.HTTPGet)
-	if h.Sleep != nil {
-		n++
-	}
-	v.check(n == 1, field.Required(at, "one of exec, httpGet and sleep"))
-}
-
-// handler checks what probes and hooks share, and returns how many handlers there are.
-func (v *validator) handler(at *field.Path, c *v1.Container, exec *v1.ExecAction, get *v1.HTTPGetAction) (n int) {
-	if exec != nil {
-		n++
-		v.check(len(exec.Command) > 0, field.Required(at.Child("exec", "command"), ""))
-	}
-	if get != nil {
+	if get := h.HTTPGet; get != nil {
 		n++
 		v.target(at.Child("httpGet", "port"), c, get.Port)
 		v.check(get.Scheme == v1.URISchemeHTTP || get.Scheme == v1.URISchemeHTTPS,
 			field.NotSupported(at.Child("httpGet", "scheme"), get.Scheme, []v1.URIScheme{v1.URISchemeHTTP, v1.URISchemeHTTPS}))
 	}
-	return n
+	if h.TCPSocket != nil {
+		n++
+		v.target(at.Child("tcpSocket", "port"), c, h.TCPSocket.Port)
+	}
+	if grpc != nil {
+		n++
+		v.target(at.Child("grpc", "port"), c, intstr.FromInt32(grpc.Port))
+	}
+	if h.Sleep != nil {
+		n++
+	}
+	v.check(n == 1, field.Required(at, "one action"))
 }
 
 // target checks a port by number, or by the name of one of the container's.

@@ -86,18 +86,12 @@ type usage struct{ since, used time.Time }
 // collectImages looks which images are in use, and removes others if there are too many. known are those of the last
 // time, by ID.
 func (c *Client) collectImages(ctx context.Context, limits Limits, known map[string]*usage) error {
-	disk, err := call(ctx, callTimeout, "asking for the images' disk", c.images.ImageFsInfo,
+	disk, err1 := call(ctx, callTimeout, "asking for the images' disk", c.images.ImageFsInfo,
 		&runtimeapi.ImageFsInfoRequest{})
-	if err != nil {
-		return err
-	}
-	images, err := call(ctx, callTimeout, "listing images", c.images.ListImages, &runtimeapi.ListImagesRequest{})
-	if err != nil {
-		return err
-	}
-	containers, err := call(ctx, callTimeout, "listing containers", c.cri.ListContainers,
+	images, err2 := call(ctx, callTimeout, "listing images", c.images.ListImages, &runtimeapi.ListImagesRequest{})
+	containers, err3 := call(ctx, callTimeout, "listing containers", c.cri.ListContainers,
 		&runtimeapi.ListContainersRequest{})
-	if err != nil {
+	if err := errors.Join(err1, err2, err3); err != nil {
 		return err
 	}
 	inUse := sets.New[string]()
