@@ -153,8 +153,12 @@ nodeagent: ## the node agent of examples/nodeagent on a runtime of its own; Ctrl
 	cd examples/nodeagent && go run .
 
 .PHONY: live
-live: ## the node agent on a real containerd, or on PLEG_RUNTIME, and beside a kubelet, which it builds; needs root; 10 minutes
-	cd internal/e2e/nodeagent && go test -count=1 -timeout=30m -parallel=1 ./... -fire.kills=20 -latency.samples=20
+live: ## the node agent on a real containerd, or on PLEG_RUNTIME, and beside a kubelet, which it builds, with all pods; needs root; 20 minutes
+	cd internal/e2e/nodeagent && go test -count=1 -timeout=60m -parallel=1 ./... -fire.kills=20 -latency.samples=20 -beside.all
+
+.PHONY: jobs
+jobs: ## ten minutes of kills of the node agent and of the runtime, containerd or PLEG_RUNTIME, with a hundred jobs; needs root
+	cd internal/e2e/nodeagent && go test -count=1 -timeout=30m -v -run='^TestJobsUnderFire$$' . -jobs.for=10m -jobs.count=100
 
 .PHONY: deploy-test
 deploy-test: ## deploy/: manifests, unit, plugin; the DaemonSet's pod under a kubelet on a real containerd, or on PLEG_RUNTIME; needs root

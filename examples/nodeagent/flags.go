@@ -12,8 +12,13 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/kubepleg/pleg/cri"
+	"github.com/kubepleg/pleg/examples/nodeagent/internal/demo"
+	"github.com/kubepleg/pleg/examples/nodeagent/internal/runtime"
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
@@ -23,6 +28,7 @@ type flags struct {
 	exitEvents                            string
 	drain                                 bool
 	verbosity                             int
+	limits                                runtime.Limits
 }
 
 func parseFlags(args []string, stderr io.Writer) (flags, error) {
@@ -39,6 +45,13 @@ func parseFlags(args []string, stderr io.Writer) (flags, error) {
 	set.StringVar(&f.nodeName, "node-name", "", "name of the node; the host's name if empty")
 	set.StringVar(&f.nodeIP, "node-ip", "127.0.0.1", "address of pods on the host's network")
 	set.StringVar(&f.cgroupParent, "cgroup-parent", "", "cgroup of the pods; the runtime's default if empty")
+	// The limits have the names and the defaults of the kubelet's configuration.
+	f.limits.LogSize.Quantity = resource.MustParse("10Mi")
+	set.Var(&f.limits.LogSize, "container-log-max-size", "size at which a log is rotated")
+	set.IntVar(&f.limits.LogFiles, "container-log-max-files", 5, "files that a container's log may have")
+	set.IntVar(&f.limits.ImagesHigh, "image-gc-high-threshold-percent", 85, "when unused images go: how full the disk is")
+	set.IntVar(&f.limits.ImagesLow, "image-gc-low-threshold-percent", 80, "until when: how full it may stay")
+	set.DurationVar(&f.limits.ImageAge, "image-minimum-gc-age", 2*time.Minute, "how long an unused image stays")
 	set.BoolVar(&f.drain, "drain", false, "end all pods when the agent is told to end; else they run on")
 	set.IntVar(&f.verbosity, "v", 0, "verbosity of the log: 1 for actions, 2 for events")
 	if err := set.Parse(args); err != nil {
@@ -63,6 +76,9 @@ func (f *flags) complete() (err error) {
 	}
 	if net.ParseIP(f.nodeIP) == nil {
 		return fmt.Errorf("--node-ip: %q is no address", f.nodeIP)
+	}
+	if l := f.limits; l.LogSize.Sign() <= 0 || l.LogFiles < 2 || l.ImagesLow < 0 || l.ImagesLow >= l.ImagesHigh {
+		return errors.New("a limit of logs or images is out of range")
 	}
 	if f.endpoint != "" {
 		f.stateDir = cmp.Or(f.stateDir, "/var/lib/nodeagent")
@@ -99,7 +115,7 @@ func (f *flags) node() (socket string, stop func(), err error) {
 		f.manifests = filepath.Join(temporary, "manifests")
 		err = os.CopyFS(temporary, shipped)
 	}
-	server, serverErr := criserver.Start(criserver.WithPrograms(programs), criserver.WithVersion("embedded", "v1"))
+	server, serverErr := criserver.Start(criserver.WithPrograms(demo.Programs), criserver.WithVersion("embedded", "v1"))
 	stop = func() {
 		if server != nil {
 			server.Stop()

@@ -25,9 +25,11 @@ import (
 
 	"github.com/go-logr/logr/funcr"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
+	v1 "k8s.io/api/core/v1"
 
 	"github.com/kubepleg/pleg/cri"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/agent"
@@ -94,11 +96,16 @@ func run(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("serving the status: %w", err)
 	}
+	source, registry := manifest.NewSource(f.manifests, f.nodeName, adopted, logger), prometheus.NewRegistry()
+	client := runtime.New(conn, f.stateDir, f.cgroupParent)
 	a := agent.New(agent.Config{
 		Reader: reader, NodeName: f.nodeName, NodeIP: f.nodeIP, Sink: sink, Adopted: adopted,
-		Runtime:  runtime.New(conn, f.stateDir, f.cgroupParent),
-		OnStatus: newPrinter(stdout).print, Registry: prometheus.NewRegistry(), Logger: logger,
+		Runtime:  client,
+		OnStatus: printer(stdout), Registry: registry, Logger: logger,
 	})
+	served := pages{running: a.Pods, refused: source.Refused}
+	registry.MustRegister(served, collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	fmt.Fprintf(stderr, "Running the pods of %s on %s. The node's page is http://%s/; /pods, /healthz, /metrics. "+
 		"Ctrl-C ends it.\n", f.manifests, socket, listener.Addr())
 
@@ -106,13 +113,16 @@ func run(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 	defer end()
 	var joined sync.WaitGroup
 	joined.Go(func() { a.Run(living) })
-	server := &http.Server{Handler: a.Handler(), ReadHeaderTimeout: 10 * time.Second}
+	if f.endpoint != "" { // the one in this process has neither logs nor a disk
+		joined.Go(func() { client.KeepLimits(living, f.limits, func() []v1.Pod { return a.Pods().Items }, logger) })
+	}
+	server := &http.Server{Handler: served.handler(a.Handler()), ReadHeaderTimeout: 10 * time.Second}
 	joined.Go(func() {
 		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 			logger.Error(err, "The status is not served any more")
 		}
 	})
-	manifest.NewSource(f.manifests, f.nodeName, adopted, logger).Run(ctx, a.SetPods) // until ctx ends
+	source.Run(ctx, a.SetPods) // until ctx ends
 	if f.drain {
 		logger.Info("Ending all pods")
 		impatient, stop := signal.NotifyContext(living, os.Interrupt, syscall.SIGTERM)

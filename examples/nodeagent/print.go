@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -12,27 +11,20 @@ import (
 
 const timeLayout = "15:04:05.000"
 
-// printer prints what changes in the statuses of pods, a line each.
-type printer struct {
-	mu   sync.Mutex
-	w    io.Writer         // guarded by mu
-	last map[string]string // by pod; guarded by mu
-}
-
-func newPrinter(w io.Writer) *printer { return &printer{w: w, last: map[string]string{}} }
-
-func (p *printer) print(pod *v1.Pod) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	line := describe(pod)
-	if name := pod.Namespace + "/" + pod.Name; p.last[name] != line {
-		p.last[name] = line
-		fmt.Fprintf(p.w, "%s  %-24s %s\n", time.Now().Format(timeLayout), name, line)
+// printer returns what prints the changes in the statuses of pods, a line each. It is called by one goroutine at a time.
+func printer(w io.Writer) func(*v1.Pod) {
+	last := map[string]string{} // by pod
+	return func(pod *v1.Pod) {
+		line := describe(*pod)
+		if name := pod.Namespace + "/" + pod.Name; last[name] != line {
+			last[name] = line
+			fmt.Fprintf(w, "%s  %-24s %s\n", time.Now().Format(timeLayout), name, line)
+		}
 	}
 }
 
 // describe says how a pod is: "Running  ready 1/1  web: running, restarts 2".
-func describe(pod *v1.Pod) string {
+func describe(pod v1.Pod) string {
 	ready := 0
 	for _, s := range pod.Status.ContainerStatuses {
 		if s.Ready {

@@ -1,23 +1,30 @@
 package nodeagent
 
 import (
+	"flag"
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
+
+// besideAll has TestBesideKubelet compare every pod there is, as "make live" does.
+var besideAll = flag.Bool("beside.all", false, "TestBesideKubelet compares all pods")
 
 // difference is one of the agent from the kubelet that is intended.
 type difference struct {
 	why string
-	// pods are those that differ without level; level makes the two statuses comparable.
-	pods  []string
-	level func(*v1.ContainerStatus)
-	seen  bool
+	// covers reports whether it is the one between the agent's pod and the kubelet's.
+	covers func(name string, agent, kubelet *v1.Pod) bool
+	seen   bool
 }
 
 // differences are all that there are. Beside them, the kubelet appends the node's name to
@@ -25,128 +32,53 @@ type difference struct {
 var differences = []*difference{{
 	why: "The kubelet sets a pod's status before it syncs the pod, so that a container which waits for its back-off " +
 		"is shown as terminated until the sync after. The agent sets it after the sync as well.",
-	pods: []string{"always-exit-0", "always-exit-3", "onfailure-exit-3", "init-fails"},
-	level: func(s *v1.ContainerStatus) {
-		if s.State.Waiting != nil && s.State.Waiting.Reason == "CrashLoopBackOff" {
-			s.State = s.LastTerminationState
-		}
+	covers: func(_ string, agent, kubelet *v1.Pod) bool {
+		return compared(ended(agent)) == compared(ended(kubelet))
+	},
+}, {
+	why: "The kubelet gives a sandbox the pod's runAsGroup without a user, which containerd refuses: the pod never runs. " +
+		"The agent's sandbox has neither, and its containers have the group.",
+	covers: func(name string, agent, kubelet *v1.Pod) bool {
+		return strings.HasSuffix(name, "-pod-group") && agent.Status.Phase == v1.PodSucceeded &&
+			kubelet.Status.Phase == v1.PodPending
 	},
 }}
 
-// levelled returns a pod without the differences that are intended, and notes those.
-func levelled(name string, pod *v1.Pod) *v1.Pod {
-	for _, d := range differences {
-		if pod == nil || !slices.Contains(d.pods, name) {
-			continue
+// ended returns a pod whose containers that wait for their back-off have ended, as they have.
+func ended(pod *v1.Pod) *v1.Pod {
+	pod = pod.DeepCopy()
+	containers(pod, func(s *v1.ContainerStatus) {
+		if s.State.Waiting != nil && s.State.Waiting.Reason == "CrashLoopBackOff" {
+			s.State = s.LastTerminationState
 		}
-		before := compared(pod)
-		pod = pod.DeepCopy()
-		for _, list := range [][]v1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
-			for i := range list {
-				d.level(&list[i])
-			}
+		if s.State.Terminated != nil && s.RestartCount > 0 {
+			s.LastTerminationState = v1.ContainerState{}
 		}
-		d.seen = d.seen || compared(pod) != before
-	}
+	})
 	return pod
 }
 
-// scenario returns the manifests that both run, by name. Their ports begin at base.
-func scenario(base int) map[string]string {
-	app := func(port int, args string) string {
-		return fmt.Sprintf(`  containers:
-  - name: main
-    image: %s
-    imagePullPolicy: Never
-    command: ["/app", "%d"%s]
-    volumeMounts:
-    - {name: app, mountPath: /app, readOnly: true}
-`, image, base+port, args)
+// containers calls f for the status of every container.
+func containers(pod *v1.Pod, f func(*v1.ContainerStatus)) {
+	for _, list := range [][]v1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
+		for i := range list {
+			f(&list[i])
+		}
 	}
-	const volume = "  volumes:\n  - name: app\n    hostPath: {path: APP, type: File}\n"
-	probe := func(kind, handler string, more string) string {
-		return fmt.Sprintf("    %sProbe:\n      %s\n      periodSeconds: 1\n%s", kind, handler, more)
+}
+
+// alike reports whether two pods are, but for a difference that is intended, which it notes.
+func alike(name string, agent, kubelet *v1.Pod) bool {
+	if compared(agent) == compared(kubelet) {
+		return true
 	}
-	at := func(format string, port int) string { return fmt.Sprintf(format, base+port) }
-	const (
-		quick = "  terminationGracePeriodSeconds: 2\n"
-		never = "  restartPolicy: Never\n" + quick
-		init  = `  initContainers:
-  - {name: first, image: ` + image + `, imagePullPolicy: Never, command: [sh, -c, "FIRST"]}
-  - {name: second, image: ` + image + `, imagePullPolicy: Never, command: [sh, -c, "exit 0"]}
-`
-	)
-	sidecar := func(startup string) string {
-		return `  initContainers:
-  - name: side
-    image: ` + image + `
-    imagePullPolicy: Never
-    restartPolicy: Always
-    command: [sleep, "100000"]
-` + startup
+	for _, d := range differences {
+		if agent != nil && kubelet != nil && d.covers(name, agent, kubelet) {
+			d.seen = true
+			return true
+		}
 	}
-	specs := map[string]string{
-		"always-runs":      quick + shell("sleep 100000", ""),
-		"always-exit-0":    quick + shell("exit 0", ""),
-		"always-exit-3":    quick + shell("exit 3", ""),
-		"onfailure-exit-0": quick + "  restartPolicy: OnFailure\n" + shell("exit 0", ""),
-		"onfailure-exit-3": quick + "  restartPolicy: OnFailure\n" + shell("exit 3", ""),
-		"never-exit-0":     never + shell("exit 0", ""),
-		"never-exit-3":     never + shell("exit 3", ""),
-		"never-killed":     never + shell("kill -9 $$", ""),
-		"two-containers": never + shell("exit 0", `  - {name: other, image: `+image+`, imagePullPolicy: Never, command: [sh,
-		    -c, "sleep 2; exit 4"]}
-`),
-		"init-ok":         quick + strings.Replace(init, "FIRST", "sleep 1", 1) + shell("sleep 100000", ""),
-		"init-fails":      quick + strings.Replace(init, "FIRST", "exit 5", 1) + shell("sleep 100000", ""),
-		"init-fails-ever": never + strings.Replace(init, "FIRST", "exit 5", 1) + shell("sleep 100000", ""),
-		"sidecar":         quick + sidecar("") + shell("sleep 100000", ""),
-		"sidecar-startup": quick + sidecar(probe("startup", "exec: {command: ['true']}", "")) + shell("sleep 100000", ""),
-		"sidecar-job":     never + sidecar("") + shell("sleep 2", ""),
-		"ready-http":      quick + app(1, "") + probe("readiness", at("httpGet: {port: %d, path: /}", 1), "") + volume,
-		"unready-http": quick + app(2, `, "for=1ms"`) + probe("readiness", at("httpGet: {port: %d, path: /}", 2), "") +
-			volume,
-		"ready-tcp":    quick + app(3, "") + probe("readiness", at("tcpSocket: {port: %d}", 3), "") + volume,
-		"unready-tcp":  quick + app(4, "") + probe("readiness", at("tcpSocket: {port: %d}", 99), "") + volume,
-		"ready-grpc":   quick + app(5, `, "grpc"`) + probe("readiness", at("grpc: {port: %d}", 5), "") + volume,
-		"unready-grpc": quick + app(6, `, "grpc", "for=1ms"`) + probe("readiness", at("grpc: {port: %d}", 6), "") + volume,
-		"ready-exec":   quick + shell("sleep 100000", probe("readiness", "exec: {command: ['true']}", "")),
-		"unready-exec": quick + shell("sleep 100000", probe("readiness", "exec: {command: ['false']}", "")),
-		"exec-timeout": quick + shell("sleep 100000", probe("readiness", "exec: {command: [sleep, '5']}", "")),
-		"ready-flaps": quick + app(7, `, "flap=4s"`) + probe("readiness", at("httpGet: {port: %d, path: /}", 7),
-			"      failureThreshold: 1\n") + volume,
-		"live-http": quick + app(8, "") + probe("liveness", at("httpGet: {port: %d, path: /}", 8), "") + volume,
-		"dead-http": never + app(9, `, "for=3s"`) + probe("liveness", at("httpGet: {port: %d, path: /}", 9), "") +
-			volume,
-		"dead-tcp":  never + app(10, "") + probe("liveness", at("tcpSocket: {port: %d}", 99), "") + volume,
-		"dead-grpc": never + app(11, `, "grpc", "for=3s"`) + probe("liveness", at("grpc: {port: %d}", 11), "") + volume,
-		"dead-exec": never + shell("sleep 100000", probe("liveness", "exec: {command: ['false']}", "")),
-		"starts-slowly": quick + app(12, `, "after=4s"`) + probe("startup", at("tcpSocket: {port: %d}", 12),
-			"      failureThreshold: 30\n") + volume,
-		"starts-never": never + shell("sleep 100000", probe("startup", "exec: {command: ['false']}",
-			"      failureThreshold: 3\n")),
-		"no-image": quick + strings.ReplaceAll(shell("exit 0", ""), image, "localhost/missing:test"),
-		"empty-dir": never + `  volumes:
-  - {name: work, emptyDir: {}}
-  initContainers:
-  - {name: write, image: ` + image + `, imagePullPolicy: Never, command: [sh, -c, "echo x > /work/x"],
-      volumeMounts: [{name: work, mountPath: /work}]}
-  containers:
-  - {name: main, image: ` + image + `, imagePullPolicy: Never, command: [sh, -c, "cat /work/x"],
-      volumeMounts: [{name: work, mountPath: /work}]}
-`,
-		"post-start": quick + shell("sleep 100000", "    lifecycle: {postStart: {exec: {command: ['true']}}}\n"),
-		"env":        never + shell("exit $CODE", "    env: [{name: A, value: '7'}, {name: CODE, value: $(A)}]\n"),
-		"changed":    quick + shell("sleep 100000", ""),
-		"removed":    quick + shell("sleep 100000", ""),
-		"removed-deaf": "  terminationGracePeriodSeconds: 4\n" + shell("trap '' TERM; while true; do sleep 1; done",
-			"    lifecycle: {preStop: {exec: {command: [sleep, '1']}}}\n"),
-	}
-	manifests := map[string]string{}
-	for name, spec := range specs {
-		manifests[name] = strings.ReplaceAll(manifest(name, spec), "APP", bin+"/app")
-	}
-	return manifests
+	return false
 }
 
 // compared returns what of a status is compared.
@@ -163,11 +95,10 @@ func compared(pod *v1.Pod) string {
 	for _, name := range slices.Sorted(maps.Keys(conditions)) {
 		fmt.Fprintf(&text, " %s=%s", name, conditions[name])
 	}
-	for _, list := range [][]v1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
-		for _, c := range list {
-			fmt.Fprintf(&text, "\n  %s restarts %d ready %v %s", c.Name, c.RestartCount, c.Ready, describe(c.State))
-		}
-	}
+	containers(pod, func(c *v1.ContainerStatus) {
+		fmt.Fprintf(&text, "\n  %s restarts %d ready %v started %v %s after %s", c.Name, c.RestartCount, c.Ready,
+			c.Started != nil && *c.Started, describe(c.State), describe(c.LastTerminationState))
+	})
 	return text.String()
 }
 
@@ -180,28 +111,49 @@ func describe(s v1.ContainerState) string {
 	case s.Waiting != nil:
 		return "waiting " + s.Waiting.Reason
 	}
-	return "?"
+	return "nothing"
 }
 
-// The same manifests, run by a stock kubelet and by the agent, end with the same statuses.
+// The same manifests, run by a stock kubelet and by the agent, end with the same statuses, and the containers that show
+// what they are have the same user, groups and rights.
 func TestBesideKubelet(t *testing.T) {
 	t.Parallel()
 	buildKubelet(t)
+	pods, shown := 0, 0
+	for i, names := range batches(*besideAll) {
+		t.Run(fmt.Sprint(i), func(t *testing.T) { shown += compare(t, names) })
+		pods += len(names)
+	}
+	for _, d := range differences {
+		if *besideAll && !d.seen {
+			t.Errorf("does not differ any more: %s", d.why)
+		}
+	}
+	t.Logf("%d pods compared, %d from inside", pods, shown)
+}
+
+// compare compares pods by name, and returns how many have shown what they are inside.
+func compare(t *testing.T, names []string) (shown int) {
 	ours, theirs := newNode(t), newNode(t)
-	mine, stock := scenario(20000), scenario(21000)
-	for name := range mine {
-		ours.write(name, mine[name])
-		theirs.write(name, stock[name])
+	texts := map[*node]map[string]string{
+		ours: manifests(20000, ours.dir, "127.77.1.1"), theirs: manifests(21000, theirs.dir, "127.77.2.1"),
+	}
+	for n := range texts {
+		n.importImages()
+		n.must(os.MkdirAll(filepath.Join(n.dir, "etc", "kubernetes"), 0o755)) // kubeadm makes it
+		for _, name := range names {
+			n.write(name, texts[n][name])
+		}
 	}
 	a, k := ours.startAgent(), theirs.startKubelet()
-	ours.awaitPods(a, len(mine))
-	theirs.awaitPods(k, len(stock))
 	began := time.Now()
-
-	for _, n := range []*node{ours, theirs} {
-		r := runner(a)
-		if n == theirs {
-			r = k
+	for n, r := range map[*node]runner{ours: a, theirs: k} {
+		n.eventually("the pods", func() string {
+			pods := r.pods()
+			return strings.Join(slices.DeleteFunc(slices.Clone(names), func(name string) bool { return pods[name] != nil }), " ")
+		})
+		if !slices.Contains(names, "changed") {
+			continue
 		}
 		n.eventually("running", func() string {
 			for _, name := range []string{"changed", "removed", "removed-deaf"} {
@@ -211,35 +163,73 @@ func TestBesideKubelet(t *testing.T) {
 			}
 			return ""
 		})
-		n.write("changed", strings.ReplaceAll(mine["changed"], image, otherImage))
+		n.write("changed", strings.ReplaceAll(texts[n]["changed"], image, otherImage))
 		n.remove("removed")
 		n.remove("removed-deaf")
 	}
 
 	// What flaps and what crashes is equal now and then; the crash loops are compared while
 	// they wait for 40 s.
-	left := slices.Sorted(maps.Keys(mine))
-	var last map[string]string
-	for time.Since(began) < 35*time.Second {
-		time.Sleep(time.Second)
-	}
-	for deadline := time.Now().Add(patience); len(left) > 0 &&
-		time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
-		got, want := a.pods(), k.pods()
-		last = map[string]string{}
-		left = slices.DeleteFunc(left, func(name string) bool {
-			x, y := compared(levelled(name, got[name])), compared(levelled(name, want[name]))
-			last[name] = fmt.Sprintf("%s\nthe agent: %s\nthe kubelet: %s", name, x, y)
-			return x == y
-		})
+	time.Sleep(time.Until(began.Add(35 * time.Second)))
+	left := slices.Sorted(slices.Values(names))
+	var got, want map[string]*v1.Pod
+	for deadline := time.Now().Add(patience); len(left) > 0 && time.Now().Before(deadline); {
+		time.Sleep(100 * time.Millisecond)
+		got, want = a.pods(), k.pods()
+		left = slices.DeleteFunc(left, func(name string) bool { return alike(name, got[name], want[name]) })
 	}
 	for _, name := range left {
-		t.Error(last[name])
+		t.Errorf("%s\nthe agent: %s\nthe kubelet: %s", name, compared(got[name]), compared(want[name]))
 	}
-	for _, d := range differences {
-		if !d.seen {
-			t.Errorf("does not differ any more: %s", d.why)
+	x, y := ours.insides(), theirs.insides()
+	for name := range x {
+		if y[name] == "" {
+			continue // it never ran, which the statuses say
+		}
+		shown++
+		if x[name] != y[name] {
+			t.Errorf("%s is\n%s\nin the kubelet\n%s", name, x[name], y[name])
 		}
 	}
-	t.Logf("%d pods compared", len(mine))
+	return shown
+}
+
+// importImages gives the runtime the images of the manifests that it does not have.
+func (n *node) importImages() {
+	n.t.Helper()
+	for user, name := range users {
+		if user != "root" {
+			n.must(n.daemon.ImportBusyboxWith(n.t.Context(), name, user, nil))
+		}
+	}
+	for name, text := range kubeadmManifests {
+		found := regexp.MustCompile(`image: (\S+)`).FindStringSubmatch(text)
+		n.must(n.daemon.ImportBusyboxWith(n.t.Context(), found[1], "", map[string]string{name: filepath.Join(bin, "app")}))
+	}
+}
+
+// insides returns what the containers of pods have said of what they are, by the names of the pods.
+func (n *node) insides() map[string]string {
+	n.t.Helper()
+	relevant := regexp.MustCompile(`^((Uid|Gid|Groups|Cap\w+|NoNewPrivs|Seccomp|Seccomp_filters):|oom|work|root|sh:)`)
+	texts := map[string]string{}
+	_, all, err := n.left()
+	n.must(err)
+	for _, c := range all {
+		name := strings.TrimSuffix(c.Labels[labelPod], "-live")
+		if !strings.HasPrefix(name, "as-") {
+			continue
+		}
+		s, err := n.client.ContainerStatus(n.t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: c.Id})
+		n.must(err)
+		log, err := os.ReadFile(s.Status.LogPath)
+		n.must(err)
+		for line := range strings.Lines(string(log)) {
+			fields := strings.SplitN(line, " ", 4) // time, stream, whether it is whole, text
+			if len(fields) == 4 && relevant.MatchString(fields[3]) {
+				texts[name] += fields[3]
+			}
+		}
+	}
+	return texts
 }

@@ -25,6 +25,7 @@ var fireKills = flag.Int("fire.kills", 9, "how often TestUnderFire kills the age
 const (
 	firePods = 30
 
+	labelPod       = "io.kubernetes.pod.name"
 	labelUID       = "io.kubernetes.pod.uid"
 	labelName      = "io.kubernetes.container.name"
 	annotationRuns = "io.kubernetes.container.restartCount"

@@ -24,6 +24,7 @@ func (n *node) startKubelet() *kubelet {
 	n.t.Helper()
 	return &kubelet{released.Start(n.t, released.Options{
 		Daemon: n.daemon, Client: n.client, Manifests: n.manifests, Dir: n.dir, NodeName: "live",
+		Changes: map[string]any{"maxPods": 500},
 	})}
 }
 

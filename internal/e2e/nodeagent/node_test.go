@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"hash/fnv"
 	"net/http"
 	"os"
 	"os/exec"
@@ -208,14 +209,13 @@ metadata:
 spec:
   hostNetwork: true
   automountServiceAccountToken: false
-%[2]s`, name, spec, len(name)*1000+sum(name))
+%[2]s`, name, spec, sum(name))
 }
 
-func sum(s string) (n int) {
-	for i := range len(s) {
-		n = n*31%99991 + int(s[i])
-	}
-	return n
+func sum(s string) uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(s)) // a hash takes everything
+	return h.Sum64() >> 16
 }
 
 // shell returns the field of one container that runs a shell script.

@@ -83,6 +83,29 @@ func (d *Daemon) ImportBusybox(ctx context.Context, name string) error {
 	return d.importAs(ctx, box)
 }
 
+// ImportBusyboxWith gives the daemon an image of busybox that runs as a user, and has more static
+// programs in /bin, by their names there. It knows the user app, 1234 in the groups 1234 and 77.
+func (d *Daemon) ImportBusyboxWith(ctx context.Context, name, user string, programs map[string]string) error {
+	box, err := busybox(name)
+	if err != nil {
+		return err
+	}
+	box.user = user
+	for path, text := range map[string]string{
+		"passwd": "root:x:0:0::/:/bin/sh\napp:x:1234:1234::/:/bin/sh\n",
+		"group":  "root:x:0:\napp:x:1234:\nmore:x:77:app\n",
+	} {
+		box.files["etc/"+path] = filepath.Join(d.dir, path)
+		if err := os.WriteFile(box.files["etc/"+path], []byte(text), 0o644); err != nil {
+			return err
+		}
+	}
+	for name, program := range programs {
+		box.files["bin/"+name] = program
+	}
+	return d.importAs(ctx, box)
+}
+
 func (d *Daemon) importAs(ctx context.Context, img image) error {
 	archive := filepath.Join(d.dir, fmt.Sprintf("%x.tar", sha256.Sum256([]byte(img.name))))
 	if err := img.write(archive); err != nil {
@@ -101,7 +124,7 @@ func (d *Daemon) importImage(ctx context.Context, archive, name string) error {
 
 // image is a container image of one layer.
 type image struct {
-	name       string
+	name, user string
 	entrypoint []string
 	files      map[string]string // path in the image → file that it is copied from
 	symlinks   map[string]string // path in the image → target
@@ -118,6 +141,7 @@ func (img image) write(path string) error {
 		"os":           "linux",
 		"config": map[string]any{
 			"Entrypoint": img.entrypoint,
+			"User":       img.user,
 			"Env":        []string{"PATH=/bin"},
 		},
 		"rootfs": map[string]any{

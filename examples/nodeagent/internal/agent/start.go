@@ -17,6 +17,7 @@ import (
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/handler"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/plan"
+	"github.com/kubepleg/pleg/examples/nodeagent/internal/runtime"
 )
 
 // waits notes why a container does not run. The reasons are the kubelet's.
@@ -51,7 +52,11 @@ func (w *worker) start(ctx context.Context, view plan.View, c *v1.Container) (di
 		created.ID.ID, err = w.Runtime.CreateContainer(ctx, pod, c, sandbox.GetId(), sandbox.GetMetadata().GetAttempt(),
 			uint32(restarts)) //nolint:gosec // small
 		if err != nil {
-			w.waits(c, "CreateContainerError", err.Error())
+			reason := "CreateContainerError"
+			if errors.Is(err, runtime.ErrConfig) {
+				reason = "CreateContainerConfigError"
+			}
+			w.waits(c, reason, err.Error())
 			return false, wait, err
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	goyaml "go.yaml.in/yaml/v3"
 	v1 "k8s.io/api/core/v1"
@@ -21,6 +22,15 @@ import (
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/yaml"
 )
+
+// IgnoredAnnotation names the fields of a manifest that mean nothing here.
+const IgnoredAnnotation = "nodeagent.kubepleg.dev/ignored"
+
+// podError is an error in a pod whose name is known.
+type podError struct {
+	error
+	metav1.ObjectMeta
+}
 
 // Decode returns the pods in a file's content, with their defaults set. nodeName is part of the UIDs of those that
 // have none. It fails as a whole.
@@ -50,11 +60,16 @@ func Decode(content []byte, nodeName string) ([]*v1.Pod, error) {
 	return pods, nil
 }
 
-func decodePod(document []byte, nodeName string) (*v1.Pod, error) {
-	var kind metav1.TypeMeta
+func decodePod(document []byte, nodeName string) (_ *v1.Pod, err error) {
+	var kind metav1.PartialObjectMetadata
 	if err := yaml.Unmarshal(document, &kind); err != nil {
 		return nil, fmt.Errorf("is no object in YAML: %w", err)
 	}
+	defer func() {
+		if err != nil {
+			err = podError{err, kind.ObjectMeta}
+		}
+	}()
 	if kind.APIVersion != "v1" || kind.Kind != "Pod" {
 		return nil, fmt.Errorf("apiVersion %q, kind %q: only Pods of v1 can be run", kind.APIVersion, kind.Kind)
 	}
@@ -74,7 +89,10 @@ func decodePod(document []byte, nodeName string) (*v1.Pod, error) {
 	if err != nil {
 		return nil, fmt.Errorf("is no Pod: %w", err)
 	}
-	errs := unsupported(fields, "", nil)
+	without, errs := check(fields, "", nil)
+	if len(without) > 0 {
+		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, IgnoredAnnotation, strings.Join(without, " "))
+	}
 	if len(errs) == 0 {
 		setDefaults(pod, nodeName)
 		errs = validate(pod)

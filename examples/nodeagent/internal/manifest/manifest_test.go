@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -79,7 +80,18 @@ func TestDecodeRefuses(t *testing.T) {
 		{head + "  containers: [{name: c}]\n", "spec.containers[0].image: Invalid value"},
 		{head + "  containers: [{name: c, image: i}, {name: c, image: i}]\n",
 			`spec.containers[1].name: Duplicate value: "c"`},
-		{head + containers + "  affinity: {nodeAffinity: {}}\n", "spec.affinity: Forbidden: this agent does not support it"},
+		{head + containers + "  runtimeClassName: strict\n",
+			"spec.runtimeClassName: Forbidden: this agent does not support it"},
+		{head + containers + "  hostUsers: false\n", "spec.hostUsers: Unsupported value: false"},
+		{head + containers + "  os: {name: windows}\n", `spec.os.name: Unsupported value: "windows"`},
+		{head + containers + "  securityContext: {seccompProfile: {type: Localhost, localhostProfile: p}}\n",
+			"spec.securityContext.seccompProfile.localhostProfile: Forbidden"},
+		{head + containers + "  securityContext: {seccompProfile: {type: Localhost}}\n",
+			"spec.securityContext.seccompProfile.type: Unsupported"},
+		{head + "  containers: [{name: c, image: i, securityContext: {appArmorProfile: {type: Localhost}}}]\n",
+			"spec.containers[0].securityContext.appArmorProfile.type: Unsupported"},
+		{head + "  containers: [{name: c, image: i, securityContext: {procMount: Unmasked}}]\n",
+			"securityContext.procMount: Forbidden"},
 		{head + containers + "  serviceAccountName: x\n", "spec.serviceAccountName: Forbidden"},
 		{head + containers + "  automountServiceAccountToken: true\n",
 			"spec.automountServiceAccountToken: Unsupported value"},
@@ -91,7 +103,7 @@ func TestDecodeRefuses(t *testing.T) {
 		{head + containers + "  volumes: [{name: v, emptyDir: {}}, {name: v, emptyDir: {}}]\n",
 			"spec.volumes[1].name: Duplicate"},
 		{head + containers + "  volumes: [{name: v, hostPath: {path: /a/../b}}]\n", "spec.volumes[0].hostPath.path: Invalid"},
-		{head + containers + "  volumes: [{name: v, hostPath: {path: /a, type: Socket}}]\n",
+		{head + containers + "  volumes: [{name: v, hostPath: {path: /a, type: Pipe}}]\n",
 			"spec.volumes[0].hostPath.type: Unsupported"},
 		{head + containers + "  restartPolicy: Sometimes\n", "spec.restartPolicy: Unsupported value"},
 		{head + containers + "  terminationGracePeriodSeconds: -1\n", "spec.terminationGracePeriodSeconds: Invalid"},
@@ -106,11 +118,11 @@ func TestDecodeRefuses(t *testing.T) {
 		{head + "  containers: [{name: c, image: i, volumeMounts: [{name: v, mountPath: /x}]}]\n",
 			"volumeMounts[0].name: Not found"},
 		{head + "  containers: [{name: c, image: i, livenessProbe: {periodSeconds: 1}}]\n",
-			"livenessProbe: Required value: one of"},
+			"livenessProbe: Required value: one action"},
 		{head + "  containers: [{name: c, image: i, livenessProbe: {exec: {command: []}}}]\n",
 			"livenessProbe.exec.command: Required"},
 		{head + "  containers: [{name: c, image: i, livenessProbe: {exec: {command: [x]}, successThreshold: 2}}]\n",
-			"successThreshold: Invalid"},
+			"successThreshold: Unsupported value: 2"},
 		{head + "  containers: [{name: c, image: i, readinessProbe: {tcpSocket: {port: http}}}]\n", `no port named "http"`},
 		{head +
 			"  containers: [{name: c, image: i, readinessProbe: {exec: {command: [x]}, terminationGracePeriodSeconds: 3}}]\n",
@@ -123,7 +135,7 @@ func TestDecodeRefuses(t *testing.T) {
 		{head + "  initContainers: [{name: i, image: i, livenessProbe: {exec: {command: [x]}}}]\n" + containers,
 			"initContainers[0].livenessProbe: Forbidden"},
 		{head + containers + "  terminationGracePeriodSeconds: 9223372036854775807\n",
-			"spec.terminationGracePeriodSeconds: Invalid value: 9223372036854775807: is too large"},
+			"spec.terminationGracePeriodSeconds: Invalid value: 9223372036854775807: must be from 0 to 2147483647"},
 		{head + "  containers: [{name: c, image: i, lifecycle: {preStop: {sleep: {seconds: 9223372036854775807}}}}]\n",
 			"preStop.sleep.seconds: Invalid"},
 		{head + "  containers: [{name: c, image: i, ports: [{containerPort: 80, protocol: FOO}]}]\n",
@@ -138,6 +150,33 @@ func TestDecodeRefuses(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%q: %v, %v; want %q", c.text, pods, err, c.want)
 		}
+	}
+}
+
+// A field that has no meaning on a node alone is accepted, and named.
+func TestDecodeIgnores(t *testing.T) {
+	pods, err := Decode([]byte(`apiVersion: v1
+kind: Pod
+metadata: {name: a, creationTimestamp: "2026-01-02T03:04:05Z", resourceVersion: "7", annotations: {x: z}}
+spec:
+  priority: 2000001000
+  priorityClassName: system-node-critical
+  tolerations: [{operator: Exists}]
+  initContainers: [{name: i, image: i, terminationMessagePolicy: File}]
+  containers: [{name: c, image: i, resources: {requests: {cpu: 1, ephemeral-storage: 1Gi}}}]
+---
+`+head+containers), "node")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = "metadata.creationTimestamp metadata.resourceVersion " +
+		"spec.containers[0].resources.requests.ephemeral-storage spec.initContainers[0].terminationMessagePolicy " +
+		"spec.priority spec.tolerations"
+	if got := pods[0].Annotations; got[IgnoredAnnotation] != want || got["x"] != "z" {
+		t.Errorf("annotations %q, want %q", got, want)
+	}
+	if got := pods[1].Annotations; len(got) > 0 {
+		t.Errorf("nothing is ignored, and there are the annotations %q", got)
 	}
 }
 
@@ -257,6 +296,47 @@ func TestRead(t *testing.T) {
 	}
 }
 
+// What is refused is told: by its name, or by that of its file, until it is mended.
+func TestRefused(t *testing.T) {
+	s, write, _ := source(t)
+	write("a.yaml", named("a"))
+	write("b.yaml", strings.Replace(named("b"), "name: b", "name: b, namespace: ns", 1)+"  runtimeClassName: x\n")
+	write("c.yaml", "spec: [")
+	write("d.yaml", named("a"))
+	write("e.yaml", "apiVersion: v1\nkind: Service\nmetadata: {name: e}\n")
+	check := func(want ...string) {
+		t.Helper()
+		if _, _, err := s.Read(); err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, pod := range s.Refused() {
+			if pod.Status.Phase != v1.PodFailed || pod.Status.Reason != "ManifestRefused" {
+				t.Errorf("%v", pod.Status)
+			}
+			got = append(got, pod.Namespace+"/"+pod.Name+" "+pod.Status.Message)
+		}
+		if len(got) != len(want) {
+			t.Fatalf("refused: %q, want %q", got, want)
+		}
+		for i := range want {
+			if !regexp.MustCompile(want[i]).MatchString(got[i]) {
+				t.Errorf("refused: %q, want %q", got[i], want[i])
+			}
+		}
+	}
+	check("^ns/b b.yaml: document 1: pod ns/b: spec.runtimeClassName: Forbidden",
+		"^default/c.yaml c.yaml: .* no object in YAML",
+		"^default/a d.yaml: its name or its UID is taken by a pod of a.yaml$", "^default/e e.yaml: .*only Pods of v1")
+	check("b.yaml", "c.yaml", "d.yaml", "e.yaml")
+	write("b.yaml", named("b"))
+	write("c.yaml", "")
+	write("a.yaml", "")
+	check("e.yaml")
+	write("b.yaml", named("b")+"  hostNetwork: 7\n")
+	check("^default/b b.yaml: .* is no Pod", "e.yaml")
+}
+
 // A file that is broken when an agent starts has the pods that the agent before it had from it, until it is mended.
 func TestBrokenAtStart(t *testing.T) {
 	s, write, _ := source(t)
@@ -285,6 +365,20 @@ func TestBrokenAtStart(t *testing.T) {
 	write("a.yaml", "")
 	if pods, _, _ := s.Read(); len(pods) != 1 || pods[0].Name != "c" {
 		t.Errorf("gone: %v", pods)
+	}
+}
+
+// Fields that mean nothing are named once, and again when the manifest changes.
+func TestReadIgnored(t *testing.T) {
+	s, write, logged := source(t)
+	for i, text := range []string{"  priority: 1\n", "  priority: 1\n", "  priority: 2\n"} {
+		write("a.yaml", named("a")+text)
+		if _, _, err := s.Read(); err != nil {
+			t.Fatal(err)
+		}
+		if n := 1 + i/2; len(*logged) != n || !strings.Contains((*logged)[n-1], `"fields"="spec.priority"`) {
+			t.Errorf("logged after %d: %q", i, *logged)
+		}
 	}
 }
 

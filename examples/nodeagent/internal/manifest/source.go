@@ -12,11 +12,13 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"syscall"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
@@ -32,7 +34,7 @@ const (
 	maxFile = 10 << 20
 )
 
-// Source reads the manifests of a directory. Its methods are called from one goroutine.
+// Source reads the manifests of a directory. Its methods are called from one goroutine, but for Refused.
 type Source struct {
 	dir, nodeName string
 	logger        klog.Logger
@@ -40,12 +42,16 @@ type Source struct {
 	before        []*v1.Pod        // as an agent before this one had them
 	pods          []*v1.Pod        // of all files
 	read          bool             // the directory could be read last
+
+	mu      sync.Mutex
+	refused []v1.Pod // guarded by mu
 }
 
 type file struct {
 	content []byte
 	pods    []*v1.Pod // of content, the last that was good
-	err     string    // what is wrong with the present content, or ""
+	refused []v1.Pod  // why the present content is refused, or nil
+	taken   []v1.Pod  // pods of which there is another
 }
 
 // fileAnnotation is the annotation of a pod that names its file: a later agent finds the last good content by it.
@@ -133,7 +139,31 @@ func (s *Source) Read() (pods []*v1.Pod, changed bool, err error) {
 	if changed {
 		s.merge()
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refused = nil
+	for _, name := range slices.Sorted(maps.Keys(s.files)) {
+		s.refused = slices.Concat(s.refused, s.files[name].refused, s.files[name].taken)
+	}
 	return s.pods, changed, nil
+}
+
+// Refused returns a pod for each that was refused, or for its file if it has no name, with the reason in its status.
+// It may be called at any time.
+func (s *Source) Refused() []v1.Pod {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.refused
+}
+
+// refusal returns a pod that was refused.
+func refusal(file string, of metav1.ObjectMeta, why string) v1.Pod {
+	pod := v1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Name: cmp.Or(of.Name, file), Namespace: cmp.Or(of.Namespace, v1.NamespaceDefault), UID: of.UID,
+		Annotations: map[string]string{fileAnnotation: file},
+	}}
+	pod.Status = v1.PodStatus{Phase: v1.PodFailed, Reason: "ManifestRefused", Message: file + ": " + why}
+	return pod
 }
 
 func readFile(path string) ([]byte, error) {
@@ -175,7 +205,7 @@ func (s *Source) take(name string, content []byte, err error) (changed bool) {
 		s.files[name] = f
 	}
 	if err == nil && f.pods != nil && bytes.Equal(f.content, content) {
-		f.err = ""
+		f.refused = nil
 		return false
 	}
 	var pods []*v1.Pod
@@ -183,18 +213,24 @@ func (s *Source) take(name string, content []byte, err error) (changed bool) {
 		pods, err = Decode(content, s.nodeName)
 	}
 	if err != nil {
-		if f.err == "" && f.pods == nil {
+		var of podError
+		_ = errors.As(err, &of) // else it has no name
+		refused := []v1.Pod{refusal(name, of.ObjectMeta, err.Error())}
+		if f.refused == nil && f.pods == nil {
 			f.pods = s.lastGood(name)
 			changed = f.pods != nil
 		}
-		if f.err != err.Error() {
+		if !equality.Semantic.DeepEqual(f.refused, refused) {
 			s.logger.Error(err, "A manifest is refused", "file", name, "lastGoodStays", len(f.pods) > 0)
 		}
-		f.err = err.Error()
+		f.refused = refused
 		return changed
 	}
 	for _, pod := range pods {
 		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, fileAnnotation, name)
+		if fields := pod.Annotations[IgnoredAnnotation]; fields != "" {
+			s.logger.Info("Fields mean nothing on a node alone", "file", name, "pod", klog.KObj(pod), "fields", fields)
+		}
 	}
 	*f = file{content: content, pods: pods}
 	return true
@@ -217,10 +253,13 @@ func (s *Source) merge() {
 	s.pods = nil
 	taken := map[string]string{} // names and UIDs, and the file
 	for _, name := range slices.Sorted(maps.Keys(s.files)) {
-		for _, pod := range s.files[name].pods {
+		f := s.files[name]
+		f.taken = nil
+		for _, pod := range f.pods {
 			full, uid := klog.KObj(pod).String(), string(pod.UID)
 			if other := cmp.Or(taken[full], taken[uid]); other != "" {
 				s.logger.Error(nil, "A pod is refused: another has its name or UID", "file", name, "pod", full, "other", other)
+				f.taken = append(f.taken, refusal(name, pod.ObjectMeta, "its name or its UID is taken by a pod of "+other))
 				continue
 			}
 			taken[full], taken[uid] = name, name

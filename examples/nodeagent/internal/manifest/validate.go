@@ -1,7 +1,6 @@
 package manifest
 
 import (
-	"math"
 	"path"
 	"slices"
 	"strings"
@@ -11,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	"k8s.io/utils/ptr"
 
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/plan"
 )
@@ -46,13 +44,6 @@ func validate(pod *v1.Pod) field.ErrorList {
 	if pod.Spec.Hostname != "" {
 		v.all(spec.Child("hostname"), pod.Spec.Hostname, validation.IsDNS1123Label(pod.Spec.Hostname))
 	}
-	oneOf(v, spec.Child("restartPolicy"), pod.Spec.RestartPolicy,
-		v1.RestartPolicyAlways, v1.RestartPolicyOnFailure, v1.RestartPolicyNever)
-	oneOf(v, spec.Child("dnsPolicy"), pod.Spec.DNSPolicy, v1.DNSDefault, v1.DNSClusterFirst)
-	v.off(spec.Child("enableServiceLinks"), pod.Spec.EnableServiceLinks)
-	v.off(spec.Child("automountServiceAccountToken"), pod.Spec.AutomountServiceAccountToken)
-	v.off(spec.Child("shareProcessNamespace"), pod.Spec.ShareProcessNamespace)
-	v.number(spec.Child("terminationGracePeriodSeconds"), *pod.Spec.TerminationGracePeriodSeconds, 0)
 	for i := range pod.Spec.Volumes {
 		v.volume(spec.Child("volumes").Index(i), &pod.Spec.Volumes[i])
 	}
@@ -60,8 +51,7 @@ func validate(pod *v1.Pod) field.ErrorList {
 		c, at := &pod.Spec.InitContainers[i], spec.Child("initContainers").Index(i)
 		v.container(at, c)
 		if c.RestartPolicy != nil {
-			oneOf(v, at.Child("restartPolicy"), *c.RestartPolicy, v1.ContainerRestartPolicyAlways)
-			continue
+			continue // it is a sidecar
 		}
 		for _, kind := range plan.ProbeKinds {
 			v.check(plan.Probe(c, kind) == nil, field.Forbidden(at.Child(string(kind)+"Probe"), "only of a sidecar"))
@@ -81,10 +71,6 @@ func (v *validator) volume(at *field.Path, vol *v1.Volume) {
 	v.check((vol.EmptyDir == nil) != (vol.HostPath == nil), field.Required(at, "one of emptyDir and hostPath"))
 	if h := vol.HostPath; h != nil {
 		v.absolute(at.Child("hostPath", "path"), h.Path)
-		if h.Type != nil {
-			oneOf(v, at.Child("hostPath", "type"), *h.Type, v1.HostPathUnset, v1.HostPathDirectory,
-				v1.HostPathDirectoryOrCreate, v1.HostPathFile)
-		}
 	}
 }
 
@@ -93,7 +79,6 @@ func (v *validator) container(at *field.Path, c *v1.Container) {
 	v.unique(at.Child("name"), c.Name, v.names)
 	v.check(c.Image != "" && strings.TrimSpace(c.Image) == c.Image,
 		field.Invalid(at.Child("image"), c.Image, "is no name of an image"))
-	oneOf(v, at.Child("imagePullPolicy"), c.ImagePullPolicy, v1.PullAlways, v1.PullIfNotPresent, v1.PullNever)
 	for i, e := range c.Env {
 		v.all(at.Child("env").Index(i).Child("name"), e.Name, validation.IsEnvVarName(e.Name))
 	}
@@ -109,20 +94,22 @@ func (v *validator) container(at *field.Path, c *v1.Container) {
 	}
 	for _, kind := range plan.ProbeKinds {
 		if p := plan.Probe(c, kind); p != nil {
-			v.probe(at.Child(string(kind)+"Probe"), c, p, kind == plan.Readiness)
+			h := v1.LifecycleHandler{Exec: p.Exec, HTTPGet: p.HTTPGet, TCPSocket: p.TCPSocket}
+			v.action(at.Child(string(kind)+"Probe"), c, h, p.GRPC)
 		}
 	}
 	v.resources(at.Child("resources", "limits"), c.Resources.Limits)
 	v.resources(at.Child("resources", "requests"), c.Resources.Requests)
-	if c.Lifecycle != nil {
-		v.hook(at.Child("lifecycle", "postStart"), c, c.Lifecycle.PostStart)
-		v.hook(at.Child("lifecycle", "preStop"), c, c.Lifecycle.PreStop)
+	if h := c.Lifecycle; h != nil && h.PostStart != nil {
+		v.action(at.Child("lifecycle", "postStart"), c, *h.PostStart, nil)
+	}
+	if h := c.Lifecycle; h != nil && h.PreStop != nil {
+		v.action(at.Child("lifecycle", "preStop"), c, *h.PreStop, nil)
 	}
 }
 
 func (v *validator) port(at *field.Path, p v1.ContainerPort, names sets.Set[string]) {
 	v.all(at.Child("containerPort"), p.ContainerPort, validation.IsValidPortNum(int(p.ContainerPort)))
-	oneOf(v, at.Child("protocol"), p.Protocol, v1.ProtocolTCP, v1.ProtocolUDP, v1.ProtocolSCTP)
 	if p.Name != "" {
 		v.all(at.Child("name"), p.Name, validation.IsValidPortName(p.Name))
 		v.unique(at.Child("name"), p.Name, names)
@@ -133,53 +120,31 @@ func (v *validator) port(at *field.Path, p v1.ContainerPort, names sets.Set[stri
 		field.Invalid(at.Child("hostPort"), p.HostPort, "must be containerPort"))
 }
 
-func (v *validator) probe(at *field.Path, c *v1.Container, p *v1.Probe, readiness bool) {
-	v.number(at.Child("initialDelaySeconds"), int64(p.InitialDelaySeconds), 0)
-	v.number(at.Child("periodSeconds"), int64(p.PeriodSeconds), 1)
-	v.number(at.Child("timeoutSeconds"), int64(p.TimeoutSeconds), 1)
-	v.number(at.Child("failureThreshold"), int64(p.FailureThreshold), 1)
-	v.number(at.Child("successThreshold"), int64(p.SuccessThreshold), 1)
-	v.check(readiness || p.SuccessThreshold <= 1,
-		field.Invalid(at.Child("successThreshold"), p.SuccessThreshold, "must be 1"))
-	v.number(at.Child("terminationGracePeriodSeconds"), ptr.Deref(p.TerminationGracePeriodSeconds, 1), 1)
-	v.check(!readiness || p.TerminationGracePeriodSeconds == nil,
-		field.Forbidden(at.Child("terminationGracePeriodSeconds"), "a readiness probe ends no container"))
-	n := v.handler(at, c, p.Exec, p.HTTPGet)
-	if p.TCPSocket != nil {
+// action checks what a probe or a hook does.
+func (v *validator) action(at *field.Path, c *v1.Container, h v1.LifecycleHandler, grpc *v1.GRPCAction) {
+	n := 0
+	if h.Exec != nil {
 		n++
-		v.target(at.Child("tcpSocket", "port"), c, p.TCPSocket.Port)
+		v.check(len(h.Exec.Command) > 0, field.Required(at.Child("exec", "command"), ""))
 	}
-	if p.GRPC != nil {
-		n++
-		v.target(at.Child("grpc", "port"), c, intstr.FromInt32(p.GRPC.Port))
-	}
-	v.check(n == 1, field.Required(at, "one of exec, httpGet, tcpSocket and grpc"))
-}
-
-func (v *validator) hook(at *field.Path, c *v1.Container, h *v1.LifecycleHandler) {
-	if h == nil {
-		return
-	}
-	n := v.handler(at, c, h.Exec, h.HTTPGet)
-	if h.Sleep != nil {
-		n++
-		v.number(at.Child("sleep", "seconds"), h.Sleep.Seconds, 0)
-	}
-	v.check(n == 1, field.Required(at, "one of exec, httpGet and sleep"))
-}
-
-// handler checks what probes and hooks share, and returns how many handlers there are.
-func (v *validator) handler(at *field.Path, c *v1.Container, exec *v1.ExecAction, get *v1.HTTPGetAction) (n int) {
-	if exec != nil {
-		n++
-		v.check(len(exec.Command) > 0, field.Required(at.Child("exec", "command"), ""))
-	}
-	if get != nil {
+	if get := h.HTTPGet; get != nil {
 		n++
 		v.target(at.Child("httpGet", "port"), c, get.Port)
-		oneOf(v, at.Child("httpGet", "scheme"), get.Scheme, v1.URISchemeHTTP, v1.URISchemeHTTPS)
+		v.check(get.Scheme == v1.URISchemeHTTP || get.Scheme == v1.URISchemeHTTPS,
+			field.NotSupported(at.Child("httpGet", "scheme"), get.Scheme, []v1.URIScheme{v1.URISchemeHTTP, v1.URISchemeHTTPS}))
 	}
-	return n
+	if h.TCPSocket != nil {
+		n++
+		v.target(at.Child("tcpSocket", "port"), c, h.TCPSocket.Port)
+	}
+	if grpc != nil {
+		n++
+		v.target(at.Child("grpc", "port"), c, intstr.FromInt32(grpc.Port))
+	}
+	if h.Sleep != nil {
+		n++
+	}
+	v.check(n == 1, field.Required(at, "one action"))
 }
 
 // target checks a port by number, or by the name of one of the container's.
@@ -194,21 +159,12 @@ func (v *validator) absolute(at *field.Path, p string) {
 		field.Invalid(at, p, "must be an absolute path without .."))
 }
 
-func (v *validator) number(at *field.Path, n, least int64) {
-	v.check(n >= least, field.Invalid(at, n, "is too small"))
-	v.check(n <= math.MaxInt32, field.Invalid(at, n, "is too large")) // seconds: the largest would overflow
-}
-
 func (v *validator) resources(at *field.Path, list v1.ResourceList) {
 	const mostCPUs = 1 << 20 // the largest numbers would overflow
 	cpu, memory := list.Cpu(), list.Memory()
 	v.check(cpu.Sign() >= 0 && cpu.CmpInt64(mostCPUs) <= 0,
 		field.Invalid(at.Child("cpu"), cpu.String(), "is no number of CPUs"))
 	v.check(memory.Sign() >= 0, field.Invalid(at.Child("memory"), memory.String(), "is negative"))
-}
-
-func (v *validator) off(at *field.Path, value *bool) {
-	v.check(!ptr.Deref(value, false), field.NotSupported(at, true, []string{"false"}))
 }
 
 // unique checks that a name is not in a set, and adds it.
@@ -228,8 +184,4 @@ func (v *validator) check(ok bool, e *field.Error) {
 	if !ok {
 		v.errs = append(v.errs, e)
 	}
-}
-
-func oneOf[T ~string](v *validator, at *field.Path, value T, allowed ...T) {
-	v.check(slices.Contains(allowed, value), field.NotSupported(at, value, allowed))
 }

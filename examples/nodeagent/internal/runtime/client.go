@@ -95,12 +95,19 @@ func (c *Client) RemovePodSandbox(ctx context.Context, id string) error {
 		&runtimeapi.RemovePodSandboxRequest{PodSandboxId: id})
 }
 
+// ErrConfig says that a container cannot be created as it is specified.
+var ErrConfig = errors.New("the container cannot be configured")
+
 // CreateContainer creates a container of a pod in a sandbox and returns its ID.
 func (c *Client) CreateContainer(ctx context.Context, pod *v1.Pod, container *v1.Container,
 	sandboxID string, sandboxAttempt, restartCount uint32) (id string, err error) {
-	config, err := c.containerConfig(pod, container, restartCount)
+	image, err := c.image(ctx, container.Image)
 	if err != nil {
 		return "", err
+	}
+	config, err := c.containerConfig(pod, container, image, restartCount)
+	if err != nil {
+		return "", fmt.Errorf("%w: %w", ErrConfig, err)
 	}
 	// containerd would make it, CRI-O does not.
 	if err := os.MkdirAll(filepath.Join(c.LogDir(pod), container.Name), 0o755); err != nil {
@@ -152,9 +159,15 @@ func (c *Client) Exec(ctx context.Context, id string, command []string,
 
 // ImagePresent reports whether the runtime has an image.
 func (c *Client) ImagePresent(ctx context.Context, name string) (bool, error) {
+	image, err := c.image(ctx, name)
+	return image != nil, err
+}
+
+// image returns an image that the runtime has, nil if it has none of that name.
+func (c *Client) image(ctx context.Context, name string) (*runtimeapi.Image, error) {
 	r, err := call(ctx, callTimeout, "asking for image "+name, c.images.ImageStatus,
 		&runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: name}})
-	return r.GetImage() != nil, err
+	return r.GetImage(), err
 }
 
 // PullImage pulls an image.

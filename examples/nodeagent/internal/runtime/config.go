@@ -7,13 +7,11 @@ import (
 	"hash/fnv"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strconv"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-	"k8s.io/utils/ptr"
 
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/plan"
 )
@@ -71,10 +69,8 @@ func (c *Client) sandboxConfig(pod *v1.Pod, attempt uint32) *runtimeapi.PodSandb
 			plan.SandboxHashAnnotation: SandboxHash(pod),
 		}),
 		Linux: &runtimeapi.LinuxPodSandboxConfig{
-			CgroupParent: c.cgroupParent,
-			SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{
-				NamespaceOptions: namespaces(pod), Privileged: hasPrivileged(pod),
-			},
+			CgroupParent:    c.cgroupParent,
+			SecurityContext: sandboxSecurity(pod),
 		},
 	}
 	if !pod.Spec.HostNetwork { // else it has the host's, and runtimes refuse another
@@ -89,29 +85,13 @@ func podLabels(pod *v1.Pod) map[string]string {
 	}
 }
 
-func namespaces(pod *v1.Pod) *runtimeapi.NamespaceOption {
-	n := &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_CONTAINER} // and the pod's own network and IPC
-	for mode, host := range map[*runtimeapi.NamespaceMode]bool{
-		&n.Network: pod.Spec.HostNetwork, &n.Ipc: pod.Spec.HostIPC, &n.Pid: pod.Spec.HostPID,
-	} {
-		if host {
-			*mode = runtimeapi.NamespaceMode_NODE
-		}
-	}
-	return n
-}
-
-func hasPrivileged(pod *v1.Pod) bool {
-	return slices.ContainsFunc(plan.Containers(pod), privileged)
-}
-
-func privileged(c *v1.Container) bool {
-	return c.SecurityContext != nil && ptr.Deref(c.SecurityContext.Privileged, false)
-}
-
-func (c *Client) containerConfig(pod *v1.Pod, container *v1.Container,
+func (c *Client) containerConfig(pod *v1.Pod, container *v1.Container, image *runtimeapi.Image,
 	restartCount uint32) (*runtimeapi.ContainerConfig, error) {
 	mounts, err := c.mounts(pod, container)
+	if err != nil {
+		return nil, err
+	}
+	security, err := containerSecurity(pod, container, image)
 	if err != nil {
 		return nil, err
 	}
@@ -119,15 +99,16 @@ func (c *Client) containerConfig(pod *v1.Pod, container *v1.Container,
 		Metadata:   &runtimeapi.ContainerMetadata{Name: container.Name, Attempt: restartCount},
 		Image:      &runtimeapi.ImageSpec{Image: container.Image, UserSpecifiedImage: container.Image},
 		WorkingDir: container.WorkingDir,
-		Mounts:     mounts,
-		Labels:     labels.Merge(podLabels(pod), labels.Set{labelContainerName: container.Name}),
+		Stdin:      container.Stdin, StdinOnce: container.StdinOnce, Tty: container.TTY,
+		Mounts: mounts,
+		Labels: labels.Merge(podLabels(pod), labels.Set{labelContainerName: container.Name}),
 		Annotations: map[string]string{
 			annotationHash:         strconv.FormatUint(ContainerHash(pod, container), 16),
 			annotationRestartCount: strconv.FormatUint(uint64(restartCount), 10),
 		},
 		LogPath: filepath.Join(container.Name, strconv.FormatUint(uint64(restartCount), 10)+".log"),
 		Linux: &runtimeapi.LinuxContainerConfig{
-			Resources: resources(pod, container), SecurityContext: security(pod, container),
+			Resources: resources(pod, container), SecurityContext: security,
 		},
 	}
 	env := map[string]string{}
@@ -176,49 +157,6 @@ func resources(pod *v1.Pod, c *v1.Container) *runtimeapi.LinuxContainerResources
 	return r
 }
 
-// What a container sees of the host's /proc and /sys only masked, or cannot write.
-var (
-	maskedPaths = []string{
-		"/proc/asound", "/proc/acpi", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
-		"/proc/timer_list", "/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/sys/firmware",
-		"/sys/devices/virtual/powercap",
-	}
-	readonlyPaths = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
-)
-
-func security(pod *v1.Pod, c *v1.Container) *runtimeapi.LinuxContainerSecurityContext {
-	s := &runtimeapi.LinuxContainerSecurityContext{
-		NamespaceOptions: namespaces(pod), Privileged: privileged(c),
-		SupplementalGroups: pod.Spec.SecurityContext.SupplementalGroups,
-	}
-	if !s.Privileged {
-		s.MaskedPaths, s.ReadonlyPaths = maskedPaths, readonlyPaths
-	}
-	own := cmp.Or(c.SecurityContext, &v1.SecurityContext{})
-	s.ReadonlyRootfs = ptr.Deref(own.ReadOnlyRootFilesystem, false)
-	s.NoNewPrivs = !ptr.Deref(own.AllowPrivilegeEscalation, true)
-	if own.Capabilities != nil {
-		s.Capabilities = &runtimeapi.Capability{
-			AddCapabilities: texts(own.Capabilities.Add), DropCapabilities: texts(own.Capabilities.Drop),
-		}
-	}
-	if user := cmp.Or(own.RunAsUser, pod.Spec.SecurityContext.RunAsUser); user != nil {
-		s.RunAsUser = &runtimeapi.Int64Value{Value: *user}
-	}
-	if group := cmp.Or(own.RunAsGroup, pod.Spec.SecurityContext.RunAsGroup); group != nil {
-		s.RunAsGroup = &runtimeapi.Int64Value{Value: *group}
-		s.RunAsUser = cmp.Or(s.RunAsUser, &runtimeapi.Int64Value{}) // CRI takes a group only with a user
-	}
-	return s
-}
-
-func texts[T ~string](names []T) (texts []string) {
-	for _, name := range names {
-		texts = append(texts, string(name))
-	}
-	return texts
-}
-
 // ContainerHash returns the hash of a container's specification, its volumes included. A container with another hash is
 // replaced. The kubelet hashes only name and image, because the API server lets nothing else be changed; a manifest
 // file can be changed anywhere, and no change may be without effect.
@@ -234,10 +172,7 @@ func ContainerHash(pod *v1.Pod, c *v1.Container) uint64 {
 // restart. A pod with a sandbox of another hash gets a new one, and begins anew; so it does if the containers change
 // that run to their end before the others.
 func SandboxHash(pod *v1.Pod) string {
-	parts := []any{
-		pod.Spec.Hostname, pod.Spec.HostNetwork, pod.Spec.HostPID, pod.Spec.HostIPC, hasPrivileged(pod),
-		pod.Spec.SecurityContext,
-	}
+	parts := []any{pod.Spec.Hostname, sandboxSecurity(pod), pod.Spec.SecurityContext}
 	for i := range pod.Spec.InitContainers {
 		if c := &pod.Spec.InitContainers[i]; !plan.IsSidecar(c) {
 			parts = append(parts, ContainerHash(pod, c))

@@ -1,8 +1,11 @@
 package runtime
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
@@ -41,7 +44,7 @@ func TestContainerConfig(t *testing.T) {
 	p := pod(container, v1.Volume{Name: "work", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}},
 		v1.Volume{Name: "host", VolumeSource: v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{
 			Path: filepath.Join(dir, "made"), Type: ptr.To(v1.HostPathDirectoryOrCreate)}}})
-	got, err := c.containerConfig(p, &p.Spec.Containers[0], 3)
+	got, err := c.containerConfig(p, &p.Spec.Containers[0], nil, 3)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,13 +77,55 @@ func TestContainerConfig(t *testing.T) {
 	if _, err := os.Stat(c.PodDir(p)); err == nil {
 		t.Error("the pod's directory is left")
 	}
+}
 
-	for kind, path := range map[v1.HostPathType]string{v1.HostPathFile: dir, v1.HostPathDirectory: filepath.Join(dir,
-		"none")} {
-		p.Spec.Volumes[1].HostPath = &v1.HostPathVolumeSource{Path: path, Type: &kind}
-		if config, err := c.containerConfig(p, &p.Spec.Containers[0], 0); err == nil {
-			t.Errorf("%s %s: %v", kind, path, config.Mounts)
+// A path of the host is of the type that the manifest says, and is made if it says so. The files of an emptyDir belong
+// to the group that the pod's containers have.
+func TestVolumes(t *testing.T) {
+	dir := t.TempDir()
+	c := New(nil, filepath.Join(dir, "state"), "")
+	p := pod(v1.Container{Name: "c"})
+	at := func(name string) string { return filepath.Join(dir, name) }
+	if err := errors.Join(os.WriteFile(at("file"), []byte("x"), 0o600), os.Mkdir(at("dir"), 0o700),
+		syscall.Mkfifo(at("pipe"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range []struct {
+		path string
+		kind v1.HostPathType
+		ok   bool
+	}{
+		{"none", v1.HostPathUnset, true}, {"none", v1.HostPathFile, false}, {"none", v1.HostPathDirectory, false},
+		{"file", v1.HostPathFile, true}, {"file", v1.HostPathFileOrCreate, true}, {"file", v1.HostPathDirectory, false},
+		{"file", v1.HostPathDirectoryOrCreate, false}, {"file", v1.HostPathSocket, false},
+		{"dir", v1.HostPathFile, false}, {"dir", v1.HostPathFileOrCreate, false}, {"dir", v1.HostPathDirectory, true},
+		{"pipe", v1.HostPathFileOrCreate, false}, {"pipe", v1.HostPathCharDev, false},
+		{"new/dir", v1.HostPathDirectoryOrCreate, true}, {"new/file", v1.HostPathFileOrCreate, true},
+		{"away/file", v1.HostPathFileOrCreate, false}, // as in the kubelet, only the file is made
+	} {
+		path, err := c.volume(p, &v1.Volume{VolumeSource: v1.VolumeSource{
+			HostPath: &v1.HostPathVolumeSource{Path: at(v.path), Type: &v.kind}}})
+		if (err == nil) != v.ok || v.ok && path != at(v.path) {
+			t.Errorf("%s of type %q: %s, %v", v.path, v.kind, path, err)
 		}
+	}
+	if text, err := os.ReadFile(at("file")); string(text) != "x" {
+		t.Errorf("the file has %q, %v", text, err)
+	}
+	if path, err := c.volume(p, &v1.Volume{VolumeSource: v1.VolumeSource{
+		HostPath: &v1.HostPathVolumeSource{Path: "/dev/null", Type: ptr.To(v1.HostPathCharDev)}}}); err != nil {
+		t.Error(path, err)
+	}
+	group := os.Getgid()
+	p.Spec.SecurityContext.FSGroup = ptr.To(int64(group))
+	path, err := c.volume(p, &v1.Volume{Name: "work", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(path)
+	if err != nil || info.Mode() != fs.ModeDir|fs.ModeSetgid|0o777 ||
+		info.Sys().(*syscall.Stat_t).Gid != uint32(group) {
+		t.Errorf("%v, %v", info, err)
 	}
 }
 

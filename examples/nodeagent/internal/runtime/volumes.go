@@ -3,6 +3,7 @@ package runtime
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -31,28 +32,47 @@ func volumeOf(pod *v1.Pod, m v1.VolumeMount) *v1.Volume {
 	return &pod.Spec.Volumes[i]
 }
 
+// kinds are the types of files that a hostPath may be of.
+var kinds = map[v1.HostPathType]fs.FileMode{
+	v1.HostPathDirectory: fs.ModeDir, v1.HostPathDirectoryOrCreate: fs.ModeDir, v1.HostPathFile: 0,
+	v1.HostPathFileOrCreate: 0, v1.HostPathSocket: fs.ModeSocket, v1.HostPathBlockDev: fs.ModeDevice,
+	v1.HostPathCharDev: fs.ModeDevice | fs.ModeCharDevice,
+}
+
 // volume returns the path of a volume on the host, and makes it if it is to be made.
 func (c *Client) volume(pod *v1.Pod, vol *v1.Volume) (path string, err error) {
 	if vol.EmptyDir != nil {
-		path = filepath.Join(c.PodDir(pod), "volumes", vol.Name)
+		path, mode := filepath.Join(c.PodDir(pod), "volumes", vol.Name), fs.FileMode(0o777) // whoever the container runs as
 		if err := os.MkdirAll(path, 0o755); err != nil {
 			return "", err
 		}
-		return path, os.Chmod(path, 0o777) // whoever the container runs as
+		if group := pod.Spec.SecurityContext.FSGroup; group != nil {
+			mode |= fs.ModeSetgid
+			err = os.Chown(path, -1, int(*group))
+		}
+		return path, errors.Join(err, os.Chmod(path, mode))
 	}
 	path = vol.HostPath.Path
-	switch kind := ptr.Deref(vol.HostPath.Type, v1.HostPathUnset); kind {
+	kind := ptr.Deref(vol.HostPath.Type, v1.HostPathUnset)
+	switch kind {
 	case v1.HostPathUnset:
 		return path, nil
 	case v1.HostPathDirectoryOrCreate:
-		return path, os.MkdirAll(path, 0o755)
-	default:
-		info, err := os.Stat(path)
-		if err == nil && info.IsDir() != (kind == v1.HostPathDirectory) {
-			err = fmt.Errorf("%s is no %s", path, kind)
+		err = os.MkdirAll(path, 0o755)
+	case v1.HostPathFileOrCreate:
+		if _, missing := os.Stat(path); missing != nil {
+			err = os.WriteFile(path, nil, 0o644)
 		}
-		return path, err
+	default: // it must be there
 	}
+	if err != nil {
+		return "", err
+	}
+	info, err := os.Stat(path)
+	if err == nil && info.Mode().Type() != kinds[kind] {
+		err = fmt.Errorf("%s is no %s", path, kind)
+	}
+	return path, err
 }
 
 // RemoveDirs removes what is on disk of a pod that is gone.

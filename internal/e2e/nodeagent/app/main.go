@@ -4,6 +4,8 @@
 //	app PORT [for=DURATION] [after=DURATION] [flap=DURATION] [grpc]
 //
 // It serves from after on; it is healthy until for is over, and changes every flap.
+//
+// Under the name of a program that kubeadm runs it serves what that program's probes ask for.
 package main
 
 import (
@@ -12,6 +14,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -22,6 +25,10 @@ import (
 )
 
 func main() {
+	if name := filepath.Base(os.Args[0]); name != "app" {
+		controlPlane(name)
+		return
+	}
 	ended := make(chan os.Signal, 1)
 	signal.Notify(ended, syscall.SIGTERM)
 	var healthyFor, after, flap time.Duration

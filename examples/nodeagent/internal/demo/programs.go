@@ -1,4 +1,6 @@
-package main
+// Package demo has what the agent runs where there is no runtime: programs in the process, for images. It is no part of
+// an agent.
+package demo
 
 import (
 	"context"
@@ -11,8 +13,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// programs are the images of the runtime in this process.
-var programs = map[string]criserver.Program{
+// Programs are the images of the runtime in this process.
+var Programs = map[string]criserver.Program{
 	"localhost/web":   {Main: web, Exec: shell},
 	"localhost/sleep": {Main: sleep, Exec: shell},
 	"localhost/exit":  {Main: exit},

@@ -1,0 +1,21 @@
+package agent
+
+import (
+	"testing"
+	"time"
+)
+
+// A container that would be root and must not be is not created, and its status says so. It starts once the manifest
+// has a user for it.
+func TestNotRoot(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		const restricted = "  securityContext: {runAsNonRoot: true, seccompProfile: {type: RuntimeDefault}}\n" + always
+		n.run(5*time.Second, n.pod("a", restricted))
+		n.want("a", "Pending; web 0 CreateContainerConfigError")
+		if n.server.Calls("CreateContainer") != 0 {
+			t.Error("a container was created")
+		}
+		n.run(30*time.Second, n.pod("a", "  securityContext: {runAsNonRoot: true, runAsUser: 7}\n"+always))
+		n.want("a", "Running Ready; web 0 running")
+	})
+}

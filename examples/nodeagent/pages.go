@@ -1,0 +1,75 @@
+package main
+
+import (
+	"encoding/json"
+	"html/template"
+	"net/http"
+	"slices"
+
+	"github.com/prometheus/client_golang/prometheus"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/kubepleg/pleg/examples/nodeagent/internal/manifest"
+)
+
+// pages are what is served of pods: those that run, and those that were refused.
+type pages struct {
+	running func() *v1.PodList
+	refused func() []v1.Pod
+}
+
+// handler serves /pods and a page of the pods, and leaves the rest to another, whose page is then at /events/.
+func (p pages) handler(rest http.Handler) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/", rest)
+	mux.Handle("/events/", http.StripPrefix("/events", rest))
+	mux.HandleFunc("GET /pods", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(p.list()) // the client may be gone
+	})
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) { _ = page.Execute(w, p.list()) })
+	return mux
+}
+
+// list returns all pods. One that runs on though a change of it was refused has the reason.
+func (p pages) list() *v1.PodList {
+	list := p.running()
+	for _, pod := range p.refused() {
+		i := slices.IndexFunc(list.Items, func(o v1.Pod) bool { return o.Namespace == pod.Namespace && o.Name == pod.Name })
+		if i < 0 {
+			list.Items = append(list.Items, pod)
+			continue
+		}
+		list.Items[i].Status.Reason, list.Items[i].Status.Message = pod.Status.Reason, pod.Status.Message
+	}
+	return list
+}
+
+var page = template.Must(template.New("page").Funcs(template.FuncMap{"describe": describe,
+	"ignored": func(pod v1.Pod) string { return pod.Annotations[manifest.IgnoredAnnotation] },
+}).Parse(`<!DOCTYPE html>
+<meta charset="utf-8"><title>Pods</title>
+<style>td { padding: .2em 1em; vertical-align: top; border-top: 1px solid }</style>
+<p><a href="/events/">Events of the node</a> · <a href="/pods">pods</a> · <a href="/healthz">health</a> ·
+<a href="/metrics">metrics</a></p>
+<table>{{range $i, $pod := .Items}}
+<tr><td>{{.Namespace}}/{{.Name}}<td>{{describe $pod}}<td>{{.Status.Reason}} {{.Status.Message}}
+{{with ignored $pod}}<br>without a meaning here: {{.}}{{end}}{{end}}
+</table>
+`))
+
+// Describe and Collect have the restarts of containers as a metric, as kube-state-metrics calls it.
+func (p pages) Describe(descs chan<- *prometheus.Desc) { descs <- restarts }
+
+// Collect implements prometheus.Collector.
+func (p pages) Collect(metrics chan<- prometheus.Metric) {
+	for _, pod := range p.running().Items {
+		for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+			metrics <- prometheus.MustNewConstMetric(restarts, prometheus.CounterValue, float64(c.RestartCount),
+				pod.Namespace, pod.Name, string(pod.UID), c.Name)
+		}
+	}
+}
+
+var restarts = prometheus.NewDesc("kube_pod_container_status_restarts_total", "How often a container was restarted.",
+	[]string{"namespace", "pod", "uid", "container"}, nil)

@@ -1,0 +1,143 @@
+package nodeagent
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// By default a short fire. "make jobs" has ten minutes with a hundred jobs.
+var (
+	jobsFor   = flag.Duration("jobs.for", 20*time.Second, "how long TestJobsUnderFire kills")
+	jobsCount = flag.Int("jobs.count", 15, "how many jobs it has run")
+)
+
+// job returns the manifest of a job, which writes what it does to a file in dir.
+func job(i int, dir string) (name, text string) {
+	name = fmt.Sprintf("job-%03d", i)
+	say := func(what string) string { return fmt.Sprintf("echo %s >> /out/%s; ", what, name) }
+	script := say("start") + fmt.Sprintf("sleep %d; ", i%7) + say("end")
+	spec := "  terminationGracePeriodSeconds: 1\n  volumes:\n  - {name: out, hostPath: {path: " + dir + "}}\n" +
+		"  - {name: own, emptyDir: {}}\n"
+	mounts := "    volumeMounts: [{name: out, mountPath: /out}, {name: own, mountPath: /own}]\n"
+	switch i % 4 {
+	case 0:
+		spec += "  restartPolicy: Never\n"
+	case 1: // fails once
+		spec += "  restartPolicy: OnFailure\n"
+		script = "busybox test -e /own/tried || { busybox touch /own/tried; exit 3; }; " + script
+	case 2: // has an init container and a hook
+		spec += "  restartPolicy: Never\n" + "  initContainers:\n  - {name: init, image: " + image +
+			", imagePullPolicy: Never, command: [sleep, '1']}\n"
+		mounts += "    lifecycle: {postStart: {exec: {command: ['true']}}}\n"
+		script = "sleep 1; " + script // else the hook may find that it has ended
+	case 3: // has a sidecar
+		spec += "  restartPolicy: OnFailure\n" + "  initContainers:\n  - {name: side, image: " + image +
+			", imagePullPolicy: Never, restartPolicy: Always, command: [sleep, '100000']}\n"
+	}
+	return name, manifest(name, spec+shell(script, mounts))
+}
+
+// Jobs come and go while the agent and the runtime are killed: each runs to its end, none that did
+// not fail runs twice, and nothing is left on disk.
+func TestJobsUnderFire(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	f := &fire{node: n, restarts: map[string]int32{}}
+	out := filepath.Join(n.dir, "out")
+	n.must(os.Mkdir(out, 0o755))
+	a := n.startAgent()
+	ctx, enough := context.WithCancel(t.Context())
+	defer enough()
+	var joined sync.WaitGroup
+	joined.Go(func() { f.hurtRuntime(ctx) })
+	joined.Go(func() { f.watchRuntime(ctx) })
+
+	// A job that ends while containerd does not run has ended with 255, as that says: it is tried again, or has failed.
+	forgotten := n.daemon.Runtime().ForgottenExit
+	done, forgot := map[string]bool{}, map[string]bool{}
+	note := func() { // the jobs that have ended; every other one is removed at once
+		for name, pod := range a.pods() {
+			containers(pod, func(s *v1.ContainerStatus) {
+				for _, state := range []v1.ContainerState{s.State, s.LastTerminationState} {
+					if t := state.Terminated; t != nil && forgotten != 0 && int(t.ExitCode) == forgotten {
+						forgot[name] = true
+					}
+				}
+			})
+			if pod.Status.Phase == v1.PodFailed && !done[name] && !forgot[name] {
+				f.problem("%s has failed: %s", name, brief(pod))
+			}
+			if (pod.Status.Phase == v1.PodSucceeded || pod.Status.Phase == v1.PodFailed) && !done[name] {
+				done[name] = true
+				if len(done)%2 == 0 {
+					n.remove(name)
+				}
+			}
+		}
+	}
+	kills, began := 0, time.Now()
+	for i := range *jobsCount {
+		name, text := job(i, out)
+		n.write(name, text)
+		for next := began.Add(*jobsFor * time.Duration(i+1) / time.Duration(*jobsCount)); time.Now().Before(next); {
+			sleep(ctx, min(time.Duration(rand.N(4000))*time.Millisecond, time.Until(next)))
+			note()
+			if time.Now().Before(next) {
+				a.end(syscall.SIGKILL)
+				a = n.startAgent()
+				kills++
+			}
+		}
+	}
+	enough()
+	joined.Wait()
+	n.must(n.daemon.Terminate()) // as in TestUnderFire
+	n.must(n.daemon.Restart(t.Context()))
+	n.eventually("the ends of all jobs", func() string {
+		note()
+		if len(done) < *jobsCount {
+			return fmt.Sprintf("%d of %d have ended", len(done), *jobsCount)
+		}
+		return ""
+	})
+	for i := range *jobsCount {
+		name, _ := job(i, out)
+		said, err := os.ReadFile(filepath.Join(out, name))
+		starts, ends := strings.Count(string(said), "start"), strings.Count(string(said), "end")
+		if err != nil || starts == 0 || ends == 0 {
+			t.Errorf("%s did not run to its end: %q, %v", name, said, err)
+		}
+		if starts > 1 && !forgot[name] {
+			t.Errorf("%s ran %d times", name, starts)
+		}
+		_ = os.Remove(filepath.Join(n.manifests, name+".yaml")) // every other one is gone
+	}
+	n.eventually("nothing that is left", func() string {
+		var left []string
+		for _, dir := range []string{"pods", "logs", "status"} {
+			paths, _ := filepath.Glob(filepath.Join(n.dir, "state", dir, "*")) // the pattern is good
+			left = append(left, paths...)
+		}
+		sandboxes, containers, err := n.left()
+		if err != nil || len(left)+len(sandboxes)+len(containers) > 0 {
+			return fmt.Sprintf("%d sandboxes and %d containers, %q, %v", len(sandboxes), len(containers), left, err)
+		}
+		return ""
+	})
+	for _, p := range f.problems {
+		t.Error(p)
+	}
+	t.Logf("%d jobs, the end of %d was forgotten by the runtime, %d kills of the agent, %d faults of the runtime in %v",
+		*jobsCount, len(forgot), kills, f.faults, time.Since(began).Round(time.Second))
+}

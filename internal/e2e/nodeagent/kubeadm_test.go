@@ -1,0 +1,33 @@
+package nodeagent
+
+import (
+	"embed"
+	"regexp"
+	"strings"
+)
+
+// The static pods that kubeadm v1.37.1 writes, by "kubeadm init phase control-plane all" and "etcd
+// local" with an advertised address of 192.0.2.1.
+//
+//go:embed testdata/kubeadm
+var kubeadmFiles embed.FS
+
+// kubeadmManifests are those files, by the names of the pods.
+var kubeadmManifests = func() map[string]string {
+	texts := map[string]string{}
+	for _, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"} {
+		text, _ := kubeadmFiles.ReadFile("testdata/kubeadm/" + name + ".yaml") // one that is empty is refused
+		texts[name] = string(text)
+	}
+	return texts
+}()
+
+// kubeadm returns those manifests as they would be on a machine with another address, and other files.
+func kubeadm(address string) map[string]string {
+	texts := map[string]string{}
+	for name, text := range kubeadmManifests {
+		text = strings.NewReplacer("192.0.2.1", address, "127.0.0.1", address).Replace(text)
+		texts[name] = regexp.MustCompile(`(hostPath:\s+path: )/`).ReplaceAllString(text, "${1}NODE/")
+	}
+	return texts
+}
