@@ -36,7 +36,8 @@ type HealthReport struct {
 	Stream StreamReport `json:"stream"`
 	// ExitStream is the state of the stream of exits; see ExitSource.
 	ExitStream StreamReport `json:"exitStream"`
-	// HungRelist is the full relist that has run for longer than a period; nil if none has.
+	// HungRelist is the full relist that has run for longer than a period, and for twice as long as
+	// the last one; nil if none has.
 	HungRelist *HungRelist `json:"hungRelist,omitempty"`
 	// UnconfirmedExits are the containers that have exited by an exit event of more than a
 	// relist period ago, and that the runtime's lists and statuses still show running, by pod.
@@ -53,8 +54,9 @@ type HealthReport struct {
 	NamedSubscribers []SubscriberReport `json:"namedSubscribers,omitempty"`
 }
 
-// HungRelist is a full relist that has run for longer than a period. While it does, the pods that
-// are known are inspected in turn, each at most every other period.
+// HungRelist is a full relist that has run for longer than a period, and for twice as long as the last
+// one, or ten seconds. While it does, the pods that are known are inspected in turn, each at most every
+// other period.
 type HungRelist struct {
 	// Since is when it began.
 	Since time.Time `json:"since"`
@@ -158,7 +160,7 @@ type healthState struct {
 	pods   int
 	tally  tally
 	silent bool // the event stream, while it is connected
-	// listHangs: a full list has run for longer than a period; answered counts the pods that were
+	// listHangs: a full list hangs, see HungRelist; answered counts the pods that were
 	// inspected since.
 	listHangs   bool
 	answered    int
