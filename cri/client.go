@@ -25,8 +25,9 @@ type client struct {
 	conn grpc.ClientConnInterface
 }
 
-func (c client) version(ctx context.Context, req *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
-	return invoke[runtimeapi.VersionResponse](ctx, c, methodVersion, req)
+func (c client) version(ctx context.Context, req *runtimeapi.VersionRequest,
+	opts ...grpc.CallOption) (*runtimeapi.VersionResponse, error) {
+	return invoke[runtimeapi.VersionResponse](ctx, c, methodVersion, req, opts...)
 }
 
 func (c client) listPodSandbox(ctx context.Context, req *runtimeapi.ListPodSandboxRequest,

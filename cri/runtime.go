@@ -150,11 +150,11 @@ func (r *Runtime) askVersion(ctx context.Context, of target) (*runtimeVersion, e
 
 // fetchVersion is askVersion without the accounting of the call.
 func (r *Runtime) fetchVersion(ctx context.Context) (*runtimeVersion, error) {
-	resp, err := r.client.version(ctx, &runtimeapi.VersionRequest{Version: criVersion})
+	resp, err := r.client.version(ctx, &runtimeapi.VersionRequest{Version: criVersion}, grpc.ForceCodecV2(&utf8Codec{}))
 	if err != nil {
 		return nil, err
 	}
-	v := &runtimeVersion{name: resp.GetRuntimeName(), version: resp.GetRuntimeVersion()}
+	v := &runtimeVersion{name: cutText(resp.GetRuntimeName()), version: cutText(resp.GetRuntimeVersion())}
 	r.version.Store(v)
 	return v, nil
 }

@@ -2,10 +2,14 @@ package cri_test
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
+	"strings"
 	"testing"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
 	"github.com/kubepleg/pleg/internal/crimessage"
 	"github.com/kubepleg/pleg/plegtest/criserver"
@@ -104,6 +108,30 @@ func TestStatusAndEventWithStringsThatAreNotUTF8(t *testing.T) {
 	}
 	if got := metric(t, r, "pleg_cri_bad_items_total", "invalid_utf8"); got < 4 {
 		t.Errorf("%v counted", got)
+	}
+}
+
+// The runtime's version is a string like others: one that is not UTF-8 is replaced, and one that is long is
+// cut in errors and in the report.
+func TestVersionThatIsNotUTF8OrTooLong(t *testing.T) {
+	long := strings.Repeat("x", 1<<20)
+	s, err := criserver.Start(criserver.WithVersion("containerd", "1.7."+long))
+	must(t, err)
+	t.Cleanup(s.Stop)
+	r := connect(t, s, quiet)
+	err = r.WatchContainerEvents(t.Context(), nil, nil)
+	if !errors.Is(err, pleg.ErrEventsUnsupported) || len(err.Error()) > 8<<10 {
+		t.Errorf("an error of %d bytes: %.100v", len(fmt.Sprint(err)), err)
+	}
+	if got := r.DescribeRuntime(); len(got) > 8<<10 {
+		t.Errorf("the description has %d bytes", len(got))
+	}
+	s.Inject(criserver.Fault{Method: "Version", Raw: notUTF8(t, &runtimeapi.VersionResponse{
+		RuntimeName: "containerd", RuntimeVersion: "BAD"})})
+	r = connect(t, s, quiet)
+	getPods(t, r)
+	if got := r.DescribeRuntime(); !strings.Contains(got, replaced) {
+		t.Error(got)
 	}
 }
 
