@@ -304,6 +304,7 @@ func TestTaskExits(t *testing.T) {
 		{"nothing", "", none, ""},
 		{"no time", taskExit(field(1, "c"), field(2, "c")), never, ""},
 		{"Go's zero time", taskExit(field(1, "c"), field(2, "c"), field(5, message(field(1, -62135596800)))), never, ""},
+		{"a year that is none", taskExit(field(1, "c"), field(2, "c"), field(5, message(field(1, 1<<62)))), never, ""},
 		{"a malformed time", taskExit(field(1, "c"), field(2, "c"), field(5, "\xff")), never, ""},
 		{"no ID", taskExit(field(2, "c"), at), none, "item_without_id"},
 		{"an ID that is a number", taskExit(field(1, 7), field(2, "c"), at), none, "item_without_id"},

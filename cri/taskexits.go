@@ -3,6 +3,7 @@ package cri
 import (
 	"bytes"
 	"context"
+	"math"
 	"time"
 	"unicode/utf8"
 
@@ -154,7 +155,8 @@ func decodeTaskExit(message []byte) (taskExit, error) {
 	return event, nil
 }
 
-// decodeTime decodes a Timestamp. One from before 1970 is none: Go's zero time comes so.
+// decodeTime decodes a Timestamp. One from before 1970 is none: Go's zero time comes so. Nor is one
+// that CRI's nanoseconds cannot express; JSON cannot either.
 func decodeTime(message []byte) time.Time {
 	var seconds, nanos int64
 	whole := eachField(message, func(number int, _ []byte, n uint64) {
@@ -165,7 +167,7 @@ func decodeTime(message []byte) time.Time {
 			nanos = int64(int32(n)) //nolint:gosec // as protobuf encodes it
 		}
 	})
-	if !whole || seconds <= 0 {
+	if !whole || seconds <= 0 || seconds >= math.MaxInt64/int64(time.Second) {
 		return time.Time{}
 	}
 	return time.Unix(seconds, nanos)
