@@ -9,7 +9,7 @@ import (
 )
 
 // cpuTime returns the CPU time that this process has used.
-func cpuTime(b *testing.B) (used time.Duration, known bool) {
+func cpuTime(b testing.TB) (used time.Duration, known bool) {
 	var usage syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
 		b.Fatal(err)

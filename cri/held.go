@@ -174,6 +174,8 @@ func (h *held) insertLocked(it *item) *heldPod {
 	return pod
 }
 
+// removeLocked removes an item. Its pod, which it returns, has it until it is rebuilt: to look for each
+// item of a pod that goes as a whole would take the square of their number.
 func (h *held) removeLocked(it *item) *heldPod {
 	delete(h.items[it.kind], it.container.ID.ID)
 	h.tally.add(it.bad, -1)
@@ -181,14 +183,17 @@ func (h *held) removeLocked(it *item) *heldPod {
 		h.podless[it.kind]--
 		return nil
 	}
-	of := &it.pod.items[it.kind]
-	*of = slices.DeleteFunc(*of, func(other *item) bool { return other == it })
 	return it.pod
 }
 
 // rebuildLocked rebuilds the changed pods and the listing.
 func (h *held) rebuildLocked(changed map[*heldPod]bool) {
 	for pod := range changed {
+		for k := range kinds {
+			pod.items[k] = slices.DeleteFunc(pod.items[k], func(it *item) bool {
+				return h.items[k][it.container.ID.ID] != it
+			})
+		}
 		if len(pod.items[sandboxes])+len(pod.items[containers]) == 0 {
 			delete(h.pods, pod.uid)
 			continue

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-logr/logr/funcr"
 	"google.golang.org/grpc"
@@ -272,4 +273,24 @@ func TestLongRefusalOfStreams(t *testing.T) {
 
 func idField(id string) []byte {
 	return protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), id)
+}
+
+// That a pod of very many containers goes costs no more than that it came.
+func TestHugePodGoes(t *testing.T) {
+	client := &stub{sandboxes: []*runtimeapi.PodSandbox{sandbox("s", "uid")}}
+	for i := range 40_000 {
+		client.containers = append(client.containers, container(fmt.Sprint("c", i), "uid"))
+	}
+	r := newRuntime(client, cri.WithPlainLists(), quiet)
+	list := func() time.Duration {
+		before, _ := cpuTime(t)
+		getPods(t, r)
+		after, _ := cpuTime(t)
+		return after - before
+	}
+	comes := list()
+	client.containers = nil
+	if goes := list(); goes > 4*comes {
+		t.Errorf("it goes in %v, and came in %v", goes, comes)
+	}
 }
