@@ -11,7 +11,7 @@ build() { go run ./examples/kubelet/build "$@"; }
 ten_pods() { (cd internal/e2e && go test -vet=off -count=1 -v ./kubelet/tenpods -programs="$1"); }
 
 # vendored makes a module that vendors a kubelet, which is its program too, and has a copy of it
-# built on the library.
+# built on the library. Its grpc is KubeEdge's: that of the kubelet is too old for the library.
 vendored() {
 	local edge=$made/vendored/edge said version
 	said=$(build -release 1.32 -stock -o "$made/vendored/bin/stock")
@@ -21,7 +21,8 @@ vendored() {
 	sed 's|^module .*|module example.com/edge|' "$made/1.32/stock.mod" >"$edge/go.mod"
 	cp "$made/1.32/stock.sum" "$edge/go.sum"
 	cp "$(go env GOMODCACHE)/k8s.io/kubernetes@$version/cmd/kubelet/kubelet.go" "$edge/cmd/kubelet"
-	go -C "$edge" mod edit -require="k8s.io/kubernetes@$version" -replace="k8s.io/kubernetes=k8s.io/kubernetes@$version"
+	go -C "$edge" mod edit -require=google.golang.org/grpc@v1.67.1 -require="k8s.io/kubernetes@$version" \
+		-replace="k8s.io/kubernetes=k8s.io/kubernetes@$version"
 	go -C "$edge" list -mod=mod -deps ./cmd/kubelet >/dev/null # go.mod gets what is missing
 	go -C "$edge" mod vendor
 	build -source "$edge" -o "$made/vendored/bin" ./cmd/kubelet

@@ -7,10 +7,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"go/version"
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 )
 
@@ -84,52 +84,81 @@ func vendoredVersion(modules string) (string, error) {
 	return m[1], nil
 }
 
-// vendorLibrary puts the library into the copy's vendor folder.
+// goPackage is what go list says of a package.
+type goPackage struct {
+	Dir, ImportPath string
+	Imports         []string
+	Module          *struct{ Path, Version, GoVersion string } // nil for the standard library
+}
+
+// vendorLibrary puts the library into the copy's vendor folder, and what it imports that is not
+// there.
 func (f *fork) vendorLibrary(ctx context.Context) error {
 	out, err := command(ctx, f.root, "list", "-deps", "-json=Dir,ImportPath,Imports,Module", ".", "./cri").Output()
 	if err != nil {
 		return fmt.Errorf("listing the library's packages: %w", err)
 	}
-	var packages []string
-	var goVersion string
+	packages := make(map[string]goPackage)
 	for d := json.NewDecoder(bytes.NewReader(out)); d.More(); {
-		var p struct {
-			Dir, ImportPath string
-			Imports         []string
-			Module          *struct{ Path, GoVersion string }
-		}
+		var p goPackage
 		if err := d.Decode(&p); err != nil {
 			return fmt.Errorf("listing the library's packages: %w", err)
 		}
-		if p.Module == nil || p.Module.Path != library {
-			continue
-		}
-		packages, goVersion = append(packages, p.ImportPath), p.Module.GoVersion
-		if err := copyPackage(p.Dir, f.vendored(p.ImportPath)); err != nil {
-			return fmt.Errorf("copying %s: %w", p.ImportPath, err)
-		}
-		for _, i := range p.Imports {
-			host, _, _ := strings.Cut(i, "/")
-			if _, err := os.Stat(f.vendored(i)); err != nil && strings.Contains(host, ".") && !strings.HasPrefix(i, library) {
-				return fmt.Errorf("the library needs %s, which is not vendored", i)
-			}
-		}
+		packages[p.ImportPath] = p
 	}
-	slices.Sort(packages)
-	path := f.vendored("modules.txt")
-	modules, err := os.ReadFile(path)
+	modules, err := os.ReadFile(f.vendored("modules.txt"))
 	if err != nil {
 		return err
 	}
-	entry := fmt.Sprintf("# %s v0.0.0\n## explicit; go %s\n%s\n", library, goVersion, strings.Join(packages, "\n"))
-	if err := os.WriteFile(path, append([]byte(entry), modules...), 0o644); err != nil {
+	text, args := string(modules), []string{"mod", "edit"}
+	var add func(path string) error
+	add = func(path string) error {
+		p := packages[path]
+		if _, err := os.Stat(f.vendored(path)); err == nil || p.Module == nil {
+			return nil
+		}
+		needed := cmp.Or(p.Module.Version, "v0.0.0") // the library has none here
+		header := headerOf(p.Module.Path).FindStringSubmatch(text)
+		if header == nil {
+			header = []string{fmt.Sprintf("# %s %s\n## explicit; go %s\n", p.Module.Path, needed, p.Module.GoVersion), needed}
+			text = header[0] + text
+			args = append(args, "-require="+p.Module.Path+"@"+needed)
+		}
+		if older(header[1], needed) {
+			return fmt.Errorf("%s is vendored in %s, and the library needs %s", p.Module.Path, header[1], needed)
+		}
+		if err := copyPackage(p.Dir, f.vendored(path)); err != nil {
+			return fmt.Errorf("vendoring %s: %w", path, err)
+		}
+		fmt.Printf("vendored %s\n", path)
+		text = strings.Replace(text, header[0], header[0]+path+"\n", 1)
+		for _, i := range p.Imports {
+			if err := add(i); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if err := errors.Join(add(library), add(library+"/cri")); err != nil {
+		return err
+	}
+	if err := os.WriteFile(f.vendored("modules.txt"), []byte(text), 0o644); err != nil {
 		return fmt.Errorf("writing the copy's modules.txt: %w", err)
 	}
-	if err := command(ctx, f.copy, "mod", "edit", "-require="+library+"@v0.0.0").Run(); err != nil {
+	if err := command(ctx, f.copy, args...).Run(); err != nil {
 		return fmt.Errorf("requiring %s in the copy: %w", library, err)
 	}
-	fmt.Printf("vendored %d packages of %s\n", len(packages), library)
 	return nil
+}
+
+// headerOf matches what a modules.txt says of a module before its packages: the version first.
+func headerOf(module string) *regexp.Regexp {
+	return regexp.MustCompile(`(?m)^# ` + regexp.QuoteMeta(module) + ` (v\S+).*\n(?:## .*\n)*`)
+}
+
+// older compares versions of the form v1.2.3, as Go's are but for the letter.
+func older(v, other string) bool {
+	return version.Compare("go"+strings.TrimPrefix(v, "v"), "go"+strings.TrimPrefix(other, "v")) < 0
 }
 
 func (f *fork) vendored(path string) string { return filepath.Join(f.copy, "vendor", path) }

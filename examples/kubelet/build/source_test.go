@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -88,21 +87,30 @@ func TestVendoredKubelet(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(f.original, "pkg/kubelet/pleg/evented.go")); err != nil {
 		t.Error("the source was edited:", err)
 	}
-	if err := f.vendorLibrary(t.Context()); err == nil || !strings.Contains(err.Error(), "is not vendored") {
-		t.Errorf("without what the library needs: %v", err)
-	}
-	// Empty folders do for Go's check of go.mod and vendor/modules.txt.
-	packages, err := exec.CommandContext(t.Context(), "go", "list", "-C", root, "-deps", "./cri").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for p := range strings.FieldsSeq(string(packages)) {
-		if err := os.MkdirAll(f.vendored(p), 0o755); err != nil {
+	// Of a module that the library needs the fork vendors another version, without one package.
+	const modules = "../../modules.txt"
+	others := edited(t, &f.workspace, modules)
+	vendor := func(version string) error {
+		known := "# golang.org/x/sync " + version + "\n## explicit\ngolang.org/x/sync/singleflight\n"
+		if err := f.write(modules, []byte(known+others)); err != nil {
 			t.Fatal(err)
 		}
+		if err := command(t.Context(), f.copy, "mod", "edit", "-require=golang.org/x/sync@"+version).Run(); err != nil {
+			t.Fatal(err)
+		}
+		return f.vendorLibrary(t.Context())
 	}
-	if err := f.vendorLibrary(t.Context()); err != nil {
+	if err := vendor("v0.7.0"); err == nil || !strings.Contains(err.Error(), "x/sync is vendored in v0.7.0") {
+		t.Errorf("with an older version than the library's: %v", err)
+	}
+	if err := os.RemoveAll(filepath.Join(f.copy, "vendor/github.com")); err != nil {
 		t.Fatal(err)
+	}
+	if err := vendor("v0.100.0"); err != nil {
+		t.Fatal(err)
+	}
+	if got := edited(t, &f.workspace, modules); !strings.Contains(got, "## explicit\ngolang.org/x/sync/errgroup\n") {
+		t.Errorf("modules.txt is\n%s", got)
 	}
 	if out, err := listVendored(t.Context(), f.copy); err != nil || !strings.Contains(out, library+"/cri") {
 		t.Errorf("Go says %v, %s", err, out)
