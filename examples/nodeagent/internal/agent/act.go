@@ -3,55 +3,56 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc/codes"
+	grpcstatus "google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/handler"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/plan"
+	"github.com/kubepleg/pleg/examples/nodeagent/internal/runtime"
 )
 
 // leastGrace is what a container gets to end in, even if its preStop hook has used up the grace period.
 const leastGrace = 2 * time.Second
 
-// act does the first thing of a plan that can be done, and reports whether it did anything. Of what must wait, it
-// returns until when.
-func (w *worker) act(ctx context.Context, view plan.View, a plan.Actions) (did bool, again time.Time, err error) {
+// act does the first thing of a plan that can be done, and reports whether it did anything.
+func (w *worker) act(ctx context.Context, view plan.View, a plan.Actions) (did bool, err error) {
 	if a.KillPod {
 		if did, err = w.killPod(ctx, view.Pod, view.Seen); did || err != nil {
-			return did, again, err
+			return did, err
 		}
 	}
 	switch {
 	case len(a.Kill) > 0:
-		return true, again, w.kill(ctx, view.Pod, a.Kill)
+		return true, w.kill(ctx, view.Pod, a.Kill)
+	case a.CreateSandbox && w.sandboxes.IsInBackOffSince("", w.made):
+		// The events of one that failed, or is not as it should be, are no reason to try again.
+		w.again(w.made.Add(w.sandboxes.Get("")))
+		return false, nil
 	case a.CreateSandbox:
-		if w.sandboxes.IsInBackOffSince("", w.tried[""]) {
-			// The events of one that failed, or is not as it should be, are no reason to try again.
-			return false, w.tried[""].Add(w.sandboxes.Get("")), nil
-		}
 		defer w.did()
 		_, err = w.Runtime.RunPodSandbox(ctx, view.Pod, a.Attempt)
-		w.tried[""] = time.Now()
-		w.sandboxes.Next("", time.Now())
-		return err == nil, again, err
+		w.made = time.Now()
+		w.sandboxes.Next("", w.made)
+		return true, err
 	}
-	var errs []error
 	for _, c := range a.Start {
-		started, wait, err := w.start(ctx, view, c)
-		again, errs = earlier(again, wait), append(errs, err)
+		started, failed := w.start(ctx, view, c)
+		err = errors.Join(err, failed)
 		if started {
-			return true, again, errors.Join(errs...)
+			return true, err
 		}
 	}
 	w.tidy(ctx, view)
-	return false, again, errors.Join(errs...)
+	return false, err
 }
 
 // kill ends containers, all at once.
@@ -66,55 +67,31 @@ func (w *worker) kill(ctx context.Context, pod *v1.Pod, kills []plan.Kill) error
 	}
 	return w.end(ids, func() error {
 		return each(kills, func(k plan.Kill) error {
-			seconds := *pod.Spec.TerminationGracePeriodSeconds
-			if p := plan.Probe(k.Container, k.Probe); p != nil && p.TerminationGracePeriodSeconds != nil {
-				seconds = *p.TerminationGracePeriodSeconds
-			}
-			return w.killContainer(ctx, pod, k.Status, time.Duration(seconds)*time.Second)
+			return w.killContainer(ctx, pod, k.Status, plan.Grace(pod, k.Container, k.Probe))
 		})
 	})
 }
 
-// killPod ends what runs in a pod, if anything does: the containers at once, then the sidecars one after another in
-// reverse order, then the sandboxes. All share one grace period.
+// killPod ends what runs in a pod, if anything does: the containers, then the sidecars, then the sandboxes. All share
+// one grace period.
 func (w *worker) killPod(ctx context.Context, pod *v1.Pod, seen *pleg.PodStatus) (did bool, err error) {
-	var ids []string
-	var containers []*pleg.Status
-	sidecars := map[string][]*pleg.Status{}
-	for _, s := range seen.ContainerStatuses {
-		if !plan.Lives(s) {
-			continue
-		}
+	steps, sandboxes := plan.KillOrder(pod, seen), plan.Sandboxes(seen)
+	ids := slices.Clone(sandboxes)
+	for _, s := range slices.Concat(steps...) {
 		ids = append(ids, s.ID.ID)
-		if c := plan.Find(pod, s.Name); c != nil && plan.IsSidecar(c) {
-			sidecars[s.Name] = append(sidecars[s.Name], s)
-		} else {
-			containers = append(containers, s)
-		}
-	}
-	sandboxes := slices.DeleteFunc(slices.Clone(seen.SandboxStatuses), func(s *runtimeapi.PodSandboxStatus) bool {
-		return s.GetState() != runtimeapi.PodSandboxState_SANDBOX_READY
-	})
-	for _, s := range sandboxes {
-		ids = append(ids, s.GetId())
 	}
 	if len(ids) == 0 {
 		return false, nil
 	}
-	over := time.Now().Add(time.Duration(*pod.Spec.TerminationGracePeriodSeconds) * time.Second)
-	kill := func(s *pleg.Status) error { return w.killContainer(ctx, pod, s, time.Until(over)) }
+	over := time.Now().Add(plan.Grace(pod, nil, ""))
 	return true, w.end(ids, func() error {
-		if err := each(containers, kill); err != nil {
-			return err
-		}
-		for _, c := range slices.Backward(pod.Spec.InitContainers) {
-			if err := each(sidecars[c.Name], kill); err != nil {
+		for _, step := range steps {
+			err := each(step, func(s *pleg.Status) error { return w.killContainer(ctx, pod, s, time.Until(over)) })
+			if err != nil {
 				return err
 			}
 		}
-		return each(sandboxes, func(s *runtimeapi.PodSandboxStatus) error {
-			return w.Runtime.StopPodSandbox(ctx, s.GetId())
-		})
+		return each(sandboxes, func(id string) error { return w.Runtime.StopPodSandbox(ctx, id) })
 	})
 }
 
@@ -149,38 +126,106 @@ func (w *worker) killContainer(ctx context.Context, pod *v1.Pod, s *pleg.Status,
 	return w.Runtime.StopContainer(ctx, s.ID.ID, max(time.Until(over), leastGrace))
 }
 
-// tidy removes what a pod leaves behind while it goes on: of each container the newest dead instance is kept, for its
-// exit code and its restart count; older ones go, with their logs, and so do containers that were replaced before they
-// were started, and dead sandboxes without a container.
+// tidy removes what a pod leaves behind while it goes on, with the logs.
 func (w *worker) tidy(ctx context.Context, view plan.View) {
 	maps.DeleteFunc(w.ended, func(id string, _ bool) bool {
-		return !slices.ContainsFunc(view.Seen.ContainerStatuses,
-			func(s *pleg.Status) bool { return s.ID.ID == id })
+		return !slices.ContainsFunc(view.Seen.ContainerStatuses, func(s *pleg.Status) bool { return s.ID.ID == id })
 	})
 	var err error
-	kept, replaced := map[string]bool{}, map[string]bool{}
-	for _, s := range view.Seen.ContainerStatuses { // newest first
-		exited := s.State == pleg.ContainerStateExited
-		if exited && kept[s.Name] || s.State == pleg.ContainerStateCreated && replaced[s.Name] {
-			err = errors.Join(err, w.Runtime.RemoveContainer(ctx, s.ID.ID),
-				w.Runtime.RemoveLogs(view.Pod, s.Name, s.RestartCount))
-			w.did()
-		}
-		kept[s.Name] = kept[s.Name] || exited
-		replaced[s.Name] = true
+	containers, sandboxes := plan.Leftovers(w.generator.Pods().FindPodByID(w.uid), view.Seen)
+	for _, s := range containers {
+		err = errors.Join(err, w.Runtime.RemoveContainer(ctx, s.ID.ID),
+			w.Runtime.RemoveLogs(view.Pod, s.Name, s.RestartCount))
 	}
-	listed := w.generator.Pods().FindPodByID(w.uid)
-	for i, s := range view.Seen.SandboxStatuses {
-		of := func(c *pleg.Container) bool { return c.PodSandboxID == s.GetId() }
-		if i > 0 && s.GetState() != runtimeapi.PodSandboxState_SANDBOX_READY && listed != nil &&
-			!slices.ContainsFunc(listed.Containers, of) {
-			err = errors.Join(err, w.Runtime.RemovePodSandbox(ctx, s.GetId()))
-			w.did()
-		}
+	for _, id := range sandboxes {
+		err = errors.Join(err, w.Runtime.RemovePodSandbox(ctx, id))
+	}
+	if len(containers)+len(sandboxes) > 0 {
+		w.did()
 	}
 	if err != nil {
 		w.Logger.V(1).Info("Something that is dead could not be removed", "pod", klog.KObj(view.Pod), "err", err)
 	}
+}
+
+// waits notes why a container does not run. The reasons are the kubelet's.
+func (w *worker) waits(c *v1.Container, reason, message string) {
+	w.reasons[c.Name] = v1.ContainerStateWaiting{Reason: reason, Message: message}
+}
+
+// start starts a container, unless it must wait: then the pod is synced again.
+func (w *worker) start(ctx context.Context, view plan.View, c *v1.Container) (did bool, err error) {
+	pod, key := view.Pod, crashKey(c.Name, view.Hash(c))
+	crashed := view.Crashed(c, w.ended)
+	if w.crashes.IsInBackOffSince(key, crashed) {
+		clear(w.ended) // what waits counts too
+		backoff := w.crashes.Get(key)
+		w.waits(c, "CrashLoopBackOff", fmt.Sprintf("back-off %v restarting failed container=%s pod=%s_%s(%s)",
+			backoff, c.Name, pod.Name, pod.Namespace, pod.UID))
+		w.again(crashed.Add(backoff))
+		return false, nil
+	}
+	if why, until, err := w.images.Ensure(ctx, c); why != nil {
+		w.reasons[c.Name] = *why
+		if !until.IsZero() {
+			w.again(until)
+		}
+		return false, err
+	}
+	if !crashed.IsZero() {
+		w.crashes.Next(key, crashed)
+	}
+	defer w.did()
+	sandbox, before := view.Seen.SandboxStatuses[0], w.status.get(w.uid)
+	// One that was created and never ran is used, not replaced: its restart count would go with it. An agent before this
+	// one was interrupted, or its start failed.
+	created := view.Active(c.Name)
+	if created == nil || created.State != pleg.ContainerStateCreated || created.Hash != view.Hash(c) {
+		created = &pleg.Status{RestartCount: view.RestartCount(c, &before)}
+		created.ID.ID, err = w.Runtime.CreateContainer(ctx, pod, c, sandbox.GetId(), sandbox.GetMetadata().GetAttempt(),
+			uint32(created.RestartCount)) //nolint:gosec // small
+		if err != nil {
+			reason := "CreateContainerError"
+			if errors.Is(err, runtime.ErrConfig) {
+				reason = "CreateContainerConfigError"
+			}
+			w.waits(c, reason, err.Error())
+			return false, err
+		}
+	}
+	if err = w.Runtime.StartContainer(ctx, created.ID.ID); err != nil {
+		w.waits(c, "RunContainerError", err.Error())
+		if !slices.Contains([]codes.Code{codes.Canceled, codes.DeadlineExceeded, codes.Unavailable}, grpcstatus.Code(err)) {
+			w.refused[c.Name] = created.ID.ID
+		}
+		return false, err
+	}
+	delete(w.reasons, c.Name)
+	w.Logger.V(1).Info("A container was started", "pod", klog.KObj(pod), "container", c.Name,
+		"restarts", created.RestartCount)
+	return true, w.postStart(ctx, pod, c, created.ID.ID)
+}
+
+// crashKey is the key of the back-off of a container, by its specification.
+func crashKey(name string, hash uint64) string { return fmt.Sprintf("%s/%x", name, hash) }
+
+// postStart runs the hook of a container that has started, and ends the container if it fails.
+func (w *worker) postStart(ctx context.Context, pod *v1.Pod, c *v1.Container, id string) error {
+	if c.Lifecycle == nil || c.Lifecycle.PostStart == nil {
+		return nil
+	}
+	w.did()
+	_, err := w.look(ctx, pod) // the hook may take long, and needs the pod's address
+	if err == nil {
+		w.publish(pod)
+		err = handler.Hook(ctx, w.Runtime, c, c.Lifecycle.PostStart, id, w.status.get(w.uid).PodIP, 0)
+	}
+	if err != nil {
+		w.waits(c, "PostStartHookError", err.Error())
+		return errors.Join(fmt.Errorf("the postStart hook of container %s: %w", c.Name, err),
+			w.Runtime.StopContainer(ctx, id, plan.Grace(pod, nil, "")))
+	}
+	return nil
 }
 
 // each calls f for every item at once, and returns when all calls have.

@@ -13,12 +13,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
 	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/examples/nodeagent/internal/manifest"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/plan"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/prober"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/runtime"
@@ -41,10 +43,8 @@ type Config struct {
 	// Reader is the runtime as the library reads it, Runtime is for everything else.
 	Reader  pleg.Runtime
 	Runtime *runtime.Client
-	// NodeName is the node's name in the metrics; empty for none.
-	NodeName string
-	// NodeIP is the address of pods on the host's network.
-	NodeIP string
+	// NodeName is the node's name in the metrics; empty for none. NodeIP is the address of pods on the host's network.
+	NodeName, NodeIP string
 	// Sink is where statuses go; Adopted are those that an agent before this one wrote.
 	Sink    Sink
 	Adopted []*v1.Pod
@@ -63,8 +63,8 @@ type Agent struct {
 	cache     *pleg.PodCache
 	probes    *prober.Manager
 	status    *published
-	queue     workqueue.TypedDelayingInterface[task] // what the loop has to do, coalesced: nobody waits for it
-	joined    sync.WaitGroup                         // the workers
+	queue     workqueue.TypedDelayingInterface[types.UID] // the tasks of the loop, coalesced: nobody waits for it
+	joined    sync.WaitGroup                              // the workers
 
 	mu         sync.Mutex
 	notReady   error                 // why the runtime is not; guarded by mu
@@ -73,24 +73,13 @@ type Agent struct {
 	workers    map[types.UID]*worker // guarded by mu
 }
 
-// task is what the loop does for one pod, or for all.
-type task struct {
-	kind taskKind
-	uid  types.UID
-}
-
-type taskKind int
-
-const (
-	wake      taskKind = iota // wake a pod's worker
-	reconcile                 // compare the wanted pods with the workers
-	housekeep                 // look for what nobody wants
-)
+// allPods is the task of the loop that is for all pods: the others are for one.
+const allPods = types.UID("")
 
 // New returns an agent that does nothing before Run, which must be called.
 func New(config Config) *Agent {
 	a := &Agent{Config: config, cache: pleg.NewCache(), workers: map[types.UID]*worker{},
-		queue:    workqueue.NewTypedDelayingQueue[task](),
+		queue:    workqueue.NewTypedDelayingQueue[types.UID](),
 		notReady: errors.New("the runtime has not said yet that it is ready")}
 	if a.Clock == nil {
 		a.Clock = clock.RealClock{}
@@ -113,7 +102,7 @@ func (a *Agent) SetPods(pods []*v1.Pod) {
 	a.mu.Lock()
 	a.wanted, a.reconciled = wanted, false
 	a.mu.Unlock()
-	a.queue.Add(task{kind: reconcile})
+	a.queue.Add(allPods)
 }
 
 // Drain has no pods run, and returns when all are gone, or ctx ends.
@@ -137,7 +126,7 @@ func (a *Agent) Run(ctx context.Context) {
 	})
 	joined.Go(func() { a.watchRuntime(ctx) })
 	a.generator.Start(ctx)
-	a.queue.Add(task{kind: housekeep})
+	a.queue.Add(allPods)
 	defer context.AfterFunc(ctx, a.queue.ShutDown)()
 	a.loop(ctx)
 	a.joined.Wait()
@@ -149,20 +138,69 @@ func (a *Agent) Run(ctx context.Context) {
 // loop is the sync loop. While the runtime is sick it does nothing, and looks again after a pause.
 func (a *Agent) loop(ctx context.Context) {
 	for {
-		t, ended := a.queue.Get()
+		uid, ended := a.queue.Get()
 		if ended || !a.awaitHealth(ctx) {
 			return
 		}
-		switch t.kind {
-		case wake:
-			a.wake(t.uid)
-		case reconcile:
-			a.reconcile(ctx)
-		case housekeep:
-			a.housekeep(ctx)
-			a.queue.AddAfter(t, housekeepingPeriod)
+		a.mu.Lock()
+		if w := a.workers[uid]; w != nil {
+			w.signal()
+		} else if uid == allPods {
+			a.reconcileLocked(ctx)
+			a.queue.AddAfter(uid, housekeepingPeriod)
 		}
-		a.queue.Done(t)
+		a.mu.Unlock()
+		a.queue.Done(uid)
+	}
+}
+
+// reconcileLocked gives every wanted pod a worker, and has the workers of others remove theirs. A pod waits until one of
+// its name or its UID is gone. Then it looks for what the events may not have told: pods in the runtime that nobody
+// wants, and what is on disk of pods that are no more. One with names that no manifest may have is left alone: its
+// files could be anywhere.
+func (a *Agent) reconcileLocked(ctx context.Context) {
+	if a.wanted == nil || !a.generator.HasSynced() {
+		return // not all is known
+	}
+	names, exists := map[klog.ObjectRef]types.UID{}, sets.KeySet(a.wanted)
+	for uid, w := range a.workers {
+		pod := w.pod.Load()
+		exists.Insert(uid)
+		names[klog.KObj(pod)] = uid
+		if want := a.wanted[uid]; want == nil || klog.KObj(want) != klog.KObj(pod) {
+			w.unwant()
+			w.signal()
+		}
+	}
+	for uid, pod := range a.wanted {
+		switch holder, taken := names[klog.KObj(pod)]; {
+		case taken && holder != uid:
+		case a.workers[uid] == nil:
+			a.beginLocked(ctx, pod, false)
+		case a.workers[uid].wanted.Err() == nil && a.workers[uid].pod.Swap(pod) != pod:
+			a.workers[uid].signal()
+		}
+	}
+	for _, pod := range a.generator.Pods() {
+		if exists.Has(pod.ID) {
+			continue
+		}
+		seen, _, err := a.cache.Lookup(pod.ID)
+		if orphan := a.Runtime.Orphan(seen); err == nil && orphan != nil && len(manifest.ValidateNames(orphan)) == 0 {
+			a.Logger.Info("A pod that nobody wants is removed", "pod", klog.KObj(orphan), "uid", pod.ID)
+			a.beginLocked(ctx, orphan, true).unwant()
+		}
+		exists.Insert(pod.ID)
+	}
+	a.reconciled = true
+	err := a.Runtime.Collect(exists.Has)
+	for _, pod := range a.status.list(true) {
+		if !exists.Has(pod.UID) {
+			err = errors.Join(err, a.status.remove(&pod))
+		}
+	}
+	if err != nil {
+		a.Logger.Error(err, "Something is left on disk of pods that are no more")
 	}
 }
 
@@ -190,7 +228,7 @@ func (a *Agent) happened(event *pleg.PodLifecycleEvent) {
 		return
 	}
 	a.Logger.V(2).Info("Event", "event", event)
-	a.queue.Add(task{wake, event.ID})
+	a.queue.Add(event.ID)
 }
 
 // probed passes a result of a probe on, to the status and to the loop.
@@ -202,6 +240,6 @@ func (a *Agent) probed(pod *v1.Pod, kind plan.ProbeKind, success bool) {
 				return s
 			})
 		}
-		a.queue.Add(task{wake, pod.UID})
+		a.queue.Add(pod.UID)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/examples/nodeagent/internal/images"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/plan"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/runtime"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/status"
@@ -64,30 +64,23 @@ type worker struct {
 	reasons map[string]v1.ContainerStateWaiting // why containers do not run
 	ended   map[string]bool                     // the IDs of what it has ended: it has not crashed
 	refused map[string]string                   // the IDs of what the runtime has refused to start, by name
-	// The back-off of containers by name and hash, of images by name, and of the sandbox. tried is when one of the latter
-	// two failed last, or a sandbox was made: one that is not as it should be is replaced no sooner than one that failed.
-	crashes, pulls, sandboxes *flowcontrol.Backoff
-	tried                     map[string]time.Time
+	images  *images.Puller
+	// The back-off of containers by name and hash, and of the sandbox. One that was made and is not as it should be is
+	// replaced no sooner than one that could not be made.
+	crashes, sandboxes *flowcontrol.Backoff
+	made               time.Time
 }
 
 // beginLocked begins a worker and wakes it.
 func (a *Agent) beginLocked(ctx context.Context, pod *v1.Pod, orphan bool) *worker {
+	before := a.status.get(pod.UID)
 	w := &worker{
 		Agent: a, life: ctx, uid: pod.UID, orphan: orphan, wake: make(chan struct{}, 1),
-		reasons: map[string]v1.ContainerStateWaiting{}, ended: map[string]bool{}, tried: map[string]time.Time{},
-		refused:   map[string]string{},
+		reasons: map[string]v1.ContainerStateWaiting{}, ended: map[string]bool{},
+		refused:   plan.Ends(&before),
 		crashes:   flowcontrol.NewBackOff(firstBackoff, longestBackoff),
-		pulls:     flowcontrol.NewBackOff(firstBackoff, longestBackoff),
+		images:    images.NewPuller(a.Runtime, firstBackoff, longestBackoff),
 		sandboxes: flowcontrol.NewBackOff(firstSandbox, longestRetry),
-	}
-	before := a.status.get(pod.UID)
-	for _, s := range slices.Concat(before.InitContainerStatuses, before.ContainerStatuses) {
-		for _, t := range []*v1.ContainerStateTerminated{s.LastTerminationState.Terminated, s.State.Terminated} {
-			if t != nil {
-				id, _ := pleg.ParseContainerID(t.ContainerID)
-				w.refused[s.Name] = id.ID // or it has run
-			}
-		}
 	}
 	w.wanted, w.unwant = context.WithCancel(ctx)
 	w.pod.Store(pod)
@@ -106,7 +99,12 @@ func (w *worker) signal() {
 
 // run syncs the pod whenever it is woken, until it is gone or its life ends.
 func (w *worker) run() {
-	defer w.finished(w)
+	defer func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		delete(w.workers, w.uid)
+		w.queue.Add(allPods) // one may have waited for it to be gone
+	}()
 	for {
 		select {
 		case <-w.life.Done():
@@ -114,27 +112,29 @@ func (w *worker) run() {
 		case <-w.wake:
 		}
 		pod := w.pod.Load()
-		again, err := w.sync(pod)
+		err := w.sync(pod)
 		switch {
 		case w.stage == gone || w.life.Err() != nil:
 			return
 		case errors.Is(err, context.Canceled):
-			again = time.Now() // no longer wanted
+			w.again(time.Now()) // no longer wanted
 		case err != nil:
 			w.retry = min(max(2*w.retry, firstRetry), longestRetry)
-			again = earlier(again, time.Now().Add(w.retry))
+			w.again(time.Now().Add(w.retry))
 			if !errors.Is(err, errLives) || w.retry == longestRetry {
 				w.Logger.Error(err, "A pod could not be synced", "pod", klog.KObj(pod), "retry", w.retry)
 			}
 		}
-		again = earlier(again, time.Now().Add(resyncPeriod))
-		w.queue.AddAfter(task{wake, w.uid}, time.Until(again))
+		w.again(time.Now().Add(resyncPeriod))
 	}
 }
 
-// sync looks at the pod and does one thing, at the most. It returns when it is to be called again. An end of the wish
-// for the pod ends a sync under way; the next one ends the pod.
-func (w *worker) sync(pod *v1.Pod) (again time.Time, err error) {
+// again asks for a sync at a time. Of several times the first counts.
+func (w *worker) again(at time.Time) { w.queue.AddAfter(w.uid, time.Until(at)) }
+
+// sync looks at the pod and does one thing, at the most. An end of the wish for the pod ends a sync under way; the next
+// one ends the pod.
+func (w *worker) sync(pod *v1.Pod) (err error) {
 	ctx, unwanted := w.wanted, w.wanted.Err() != nil
 	if unwanted {
 		ctx = w.life
@@ -146,7 +146,7 @@ func (w *worker) sync(pod *v1.Pod) (again time.Time, err error) {
 	}()
 	view, err := w.look(ctx, pod)
 	if err != nil {
-		return again, err
+		return err
 	}
 	switch {
 	case w.stage == syncing:
@@ -164,7 +164,7 @@ func (w *worker) sync(pod *v1.Pod) (again time.Time, err error) {
 	var did bool
 	switch w.stage {
 	case syncing:
-		did, again, err = w.act(ctx, view, plan.Make(view, w.probes))
+		did, err = w.act(ctx, view, plan.Make(view, w.probes))
 		w.publish(pod) // with the reasons
 	case terminating:
 		if did, err = w.killPod(ctx, pod, view.Seen); did || err != nil {
@@ -180,11 +180,11 @@ func (w *worker) sync(pod *v1.Pod) (again time.Time, err error) {
 	}
 	switch {
 	case did && err == nil:
-		again = time.Now()
+		w.again(time.Now())
 	case err == nil:
 		w.retry = 0
 	}
-	return again, err
+	return err
 }
 
 // look returns the pod as it was seen after the worker did something last. The library lists the pod for it, at once.
@@ -239,12 +239,4 @@ func (w *worker) purge(ctx context.Context, pod *v1.Pod, seen *pleg.PodStatus) (
 	w.stage = gone
 	w.Logger.V(1).Info("A pod is gone", "pod", klog.KObj(pod))
 	return false, nil
-}
-
-// earlier returns the earlier of two times of which zero means never.
-func earlier(a, b time.Time) time.Time {
-	if a.IsZero() || !b.IsZero() && b.Before(a) {
-		return b
-	}
-	return a
 }

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"slices"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -19,7 +20,8 @@ type View struct {
 	// SandboxHash and Hash are the hashes of the specification.
 	SandboxHash string
 	Hash        func(*v1.Container) uint64
-	// Refused are the IDs of the containers that the runtime has refused to start, by name.
+	// Refused are the IDs of containers that have ended, though they may never have run: the runtime has refused to start
+	// them. They are by name.
 	Refused map[string]string
 }
 
@@ -87,4 +89,46 @@ func (v View) hasRegular(statuses []*pleg.Status) bool {
 	return slices.ContainsFunc(v.Pod.Spec.Containers, func(c v1.Container) bool {
 		return slices.ContainsFunc(statuses, func(s *pleg.Status) bool { return s.Name == c.Name })
 	})
+}
+
+// Crashed returns when a container failed last, zero if it has not. As in the kubelet, an instance that was ended does
+// not count for the back-off of its successor, only those before it.
+func (v View) Crashed(c *v1.Container, ended map[string]bool) time.Time {
+	newest := v.Seen.FindContainerStatusByName(c.Name)
+	for _, s := range v.Seen.ContainerStatuses { // newest first
+		switch {
+		case s.Name != c.Name || s.Hash != v.Hash(c) || s == newest && ended[s.ID.ID]:
+		case s.State == pleg.ContainerStateExited:
+			return s.FinishedAt
+		default:
+			return s.CreatedAt // its start failed, or nobody knows what became of it
+		}
+	}
+	return time.Time{}
+}
+
+// RestartCount returns that of the next instance of a container. before is the pod's status: the runtime may have lost
+// the container.
+func (v View) RestartCount(c *v1.Container, before *v1.PodStatus) int {
+	if last := v.Seen.FindContainerStatusByName(c.Name); last != nil {
+		return last.RestartCount + 1
+	}
+	if s := FindStatus(before, c.Name); s != nil {
+		return int(s.RestartCount)
+	}
+	return 0
+}
+
+// Ends returns the IDs of the containers that have ended by a status, the newest by name.
+func Ends(status *v1.PodStatus) map[string]string {
+	ends := map[string]string{}
+	for _, s := range slices.Concat(status.InitContainerStatuses, status.ContainerStatuses) {
+		for _, t := range []*v1.ContainerStateTerminated{s.LastTerminationState.Terminated, s.State.Terminated} {
+			if t != nil {
+				id, _ := pleg.ParseContainerID(t.ContainerID)
+				ends[s.Name] = id.ID
+			}
+		}
+	}
+	return ends
 }

@@ -10,9 +10,11 @@ import (
 	"strconv"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/plan"
 )
 
@@ -32,18 +34,21 @@ const (
 // source is the value of annotationSource in the sandboxes of the agent with this state directory.
 func (c *Client) source() string { return "nodeagent " + c.stateDir }
 
-// Owned reports whether a sandbox was made by the agent with this state directory: no other is touched.
-func (c *Client) Owned(sandbox *runtimeapi.PodSandboxStatus) bool {
-	return sandbox.GetAnnotations()[annotationSource] == c.source()
-}
-
-// GracePeriod returns the grace period in seconds of the pod that a sandbox was made for.
-func GracePeriod(sandbox *runtimeapi.PodSandboxStatus) int64 {
-	seconds, err := strconv.ParseInt(sandbox.GetAnnotations()[annotationGracePeriod], 10, 32)
-	if err != nil || seconds < 0 {
-		return v1.DefaultTerminationGracePeriodSeconds
+// Orphan returns a pod that is made of what the runtime has of it; nil if it was not made by the agent with this state
+// directory: no other is touched.
+func (c *Client) Orphan(seen *pleg.PodStatus) *v1.Pod {
+	if len(seen.SandboxStatuses) == 0 || seen.SandboxStatuses[0].GetAnnotations()[annotationSource] != c.source() {
+		return nil
 	}
-	return seconds
+	grace := seen.SandboxStatuses[0].GetAnnotations()[annotationGracePeriod]
+	seconds, err := strconv.ParseInt(grace, 10, 32)
+	if err != nil || seconds < 0 {
+		seconds = v1.DefaultTerminationGracePeriodSeconds
+	}
+	return &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{UID: seen.ID, Name: seen.Name, Namespace: seen.Namespace},
+		Spec:       v1.PodSpec{TerminationGracePeriodSeconds: &seconds},
+	}
 }
 
 // PodDir returns the directory of a pod's volumes.

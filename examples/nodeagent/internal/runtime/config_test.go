@@ -13,6 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/ptr"
+
+	"github.com/kubepleg/pleg"
 )
 
 func pod(c v1.Container, volumes ...v1.Volume) *v1.Pod {
@@ -136,21 +138,30 @@ func TestSandboxConfig(t *testing.T) {
 	p.Spec.HostNetwork, p.Spec.HostPID = true, true
 	got := c.sandboxConfig(p, 2)
 	n := got.Linux.SecurityContext.NamespaceOptions
-	status := &runtimeapi.PodSandboxStatus{Annotations: got.Annotations}
+	seen := func(annotations map[string]string) *pleg.PodStatus {
+		return &pleg.PodStatus{ID: "u", Name: "a", Namespace: "n",
+			SandboxStatuses: []*runtimeapi.PodSandboxStatus{{Annotations: annotations}}}
+	}
 	if got.Metadata.Attempt != 2 || got.Hostname != "" || got.Labels["app"] != "x" || got.Linux.CgroupParent != "/pods" ||
 		n.Network != runtimeapi.NamespaceMode_NODE || n.Pid != runtimeapi.NamespaceMode_NODE ||
 		n.Ipc != runtimeapi.NamespaceMode_POD ||
-		!got.Linux.SecurityContext.Privileged || !c.Owned(status) || New(nil, "/other", "").Owned(status) ||
-		GracePeriod(status) != 7 {
+		!got.Linux.SecurityContext.Privileged {
 		t.Errorf("%v", got)
 	}
-	if c.Owned(&runtimeapi.PodSandboxStatus{}) || GracePeriod(&runtimeapi.PodSandboxStatus{}) != 30 {
-		t.Error("a sandbox of nobody")
+	orphan := c.Orphan(seen(got.Annotations))
+	if orphan == nil || orphan.UID != "u" || orphan.Name != "a" || *orphan.Spec.TerminationGracePeriodSeconds != 7 {
+		t.Errorf("%v", orphan)
 	}
-	for _, seconds := range []string{"-1", "x", "9223372036854775807"} {
-		bad := &runtimeapi.PodSandboxStatus{Annotations: map[string]string{annotationGracePeriod: seconds}}
-		if got := GracePeriod(bad); got != 30 {
-			t.Errorf("a grace period of %s is taken for %d s", seconds, got)
+	for _, other := range []*v1.Pod{New(nil, "/other", "").Orphan(seen(got.Annotations)), c.Orphan(seen(nil)),
+		c.Orphan(&pleg.PodStatus{})} {
+		if other != nil {
+			t.Errorf("a sandbox of somebody else: %v", other)
+		}
+	}
+	for _, seconds := range []string{"", "-1", "x", "9223372036854775807"} {
+		got.Annotations[annotationGracePeriod] = seconds
+		if got := *c.Orphan(seen(got.Annotations)).Spec.TerminationGracePeriodSeconds; got != 30 {
+			t.Errorf("a grace period of %q is taken for %d s", seconds, got)
 		}
 	}
 	hash := SandboxHash(p)
