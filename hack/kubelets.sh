@@ -18,8 +18,8 @@ vendored() {
 	version=$(sed -n 's/^built .* a kubelet \(v[^,]*\),.*/\1/p' <<<"$said")
 	rm -rf "$edge"
 	mkdir -p "$edge/cmd/kubelet"
-	sed 's|^module .*|module example.com/edge|' "$made/1.32/stock.mod" >"$edge/go.mod"
-	cp "$made/1.32/stock.sum" "$edge/go.sum"
+	sed 's|^module .*|module example.com/edge|' "$made/1.32/stock-$version/go.mod" >"$edge/go.mod"
+	cp "$made/1.32/stock-$version/go.sum" "$edge/go.sum"
 	cp "$(go env GOMODCACHE)/k8s.io/kubernetes@$version/cmd/kubelet/kubelet.go" "$edge/cmd/kubelet"
 	go -C "$edge" mod edit -require=google.golang.org/grpc@v1.67.1 -require="k8s.io/kubernetes@$version" \
 		-replace="k8s.io/kubernetes=k8s.io/kubernetes@$version"

@@ -66,8 +66,8 @@ func run(ctx context.Context) error {
 		return err
 	}
 	if *stock {
-		modfile := filepath.Join(w.made, "stock.mod")
-		if err := w.writeModfile(ctx, modfile); err != nil {
+		modfile, err := w.stockModfile(ctx)
+		if err != nil {
 			return err
 		}
 		return w.goBuild(ctx, w.original, []string{"-modfile=" + modfile}, w.version, "stock")

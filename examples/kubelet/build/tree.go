@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -103,6 +104,27 @@ func copyFile(from, to string) error {
 	return os.WriteFile(to, content, 0o644)
 }
 
+// stockModfile returns the go.mod that the release is built with as it is. It is made once, and
+// moved into its place whole, since tests build in several processes.
+func (w *workspace) stockModfile(ctx context.Context) (string, error) {
+	dir := filepath.Join(w.made, "stock-"+w.version)
+	modfile := filepath.Join(dir, "go.mod")
+	if _, err := os.Stat(modfile); err == nil {
+		return modfile, nil
+	}
+	part, err := os.MkdirTemp(w.made, "stock")
+	if err != nil {
+		return "", fmt.Errorf("making a folder for go.mod: %w", err)
+	}
+	if err := w.writeModfile(ctx, filepath.Join(part, "go.mod")); err != nil {
+		return "", err
+	}
+	if err := os.Rename(part, dir); err != nil && !errors.Is(err, fs.ErrExist) {
+		return "", fmt.Errorf("making %s: %w", dir, err)
+	}
+	return modfile, nil
+}
+
 // writeModfile writes the release's go.mod with the modules that are in its repository at
 // their own versions, and its go.sum beside it.
 func (w *workspace) writeModfile(ctx context.Context, path string) error {
@@ -129,12 +151,21 @@ func (w *workspace) writeModfile(ctx context.Context, path string) error {
 	args := []string{"mod", "edit"}
 	for _, r := range module.Require {
 		if r.Version == "v0.0.0" {
-			// Go itself requires again what a kubelet needs. Not every mirror has the others.
+			// Go requires again what a kubelet needs, below. Not every mirror has the others.
 			args = append(args, "-droprequire="+r.Path, "-replace="+r.Path+"="+r.Path+"@v0"+strings.TrimPrefix(w.version, "v1"))
 		}
 	}
 	if err := command(ctx, w.root, append(args, path)...).Run(); err != nil {
 		return fmt.Errorf("writing %s: %w", path, err)
+	}
+	require := command(ctx, w.original, "list", "-mod=mod", "-modfile="+path, "-deps", "./cmd/kubelet")
+	var said strings.Builder // it tells hundreds of packages that it finds
+	require.Stderr = &said
+	if err := require.Run(); err != nil {
+		reasons := slices.DeleteFunc(strings.Split(said.String(), "\n"), func(line string) bool {
+			return strings.HasPrefix(line, "go: found ")
+		})
+		return fmt.Errorf("finding the modules of %s %s: %w\n%s", kubernetes, w.version, err, strings.Join(reasons, "\n"))
 	}
 	return nil
 }
