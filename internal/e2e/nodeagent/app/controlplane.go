@@ -33,7 +33,7 @@ func controlPlane(name string) {
 	}
 	// What a probe does not know about a certificate it does not mind.
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-	server.Listener.Close()
+	_ = server.Listener.Close() // it has another
 	server.Listener = listener
 	if name == "etcd" {
 		server.Start()
