@@ -105,8 +105,10 @@ func TestJobsUnderFire(t *testing.T) {
 	n.must(n.daemon.Restart(t.Context()))
 	n.eventually("the ends of all jobs", func() string {
 		note()
-		if len(done) < *jobsCount {
-			return fmt.Sprintf("%d of %d have ended", len(done), *jobsCount)
+		for i := range *jobsCount {
+			if name, _ := job(i, out); !done[name] {
+				return name + " has not ended"
+			}
 		}
 		return ""
 	})

@@ -122,6 +122,7 @@ func (a *Agent) Run(ctx context.Context) {
 	joined.Go(func() {
 		_ = a.generator.Handle(ctx, pleg.Handler{ // it ends with ctx
 			OnContainerStarted: a.happened, OnContainerDied: a.happened, OnPodSync: a.happened,
+			OnSynced: func() { a.queue.Add(allPods) },
 		})
 	})
 	joined.Go(func() { a.watchRuntime(ctx) })

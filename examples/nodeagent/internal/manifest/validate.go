@@ -41,6 +41,10 @@ func ValidateNames(pod *v1.Pod) field.ErrorList {
 func validate(pod *v1.Pod) field.ErrorList {
 	v := &validator{pod: pod, names: sets.New[string](), volumes: sets.New[string](), errs: ValidateNames(pod)}
 	spec := field.NewPath("spec")
+	for key := range pod.Annotations {
+		v.check(!strings.HasPrefix(key, v1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix),
+			field.Forbidden(field.NewPath("metadata", "annotations").Key(key), "appArmorProfile is a field now"))
+	}
 	if pod.Spec.Hostname != "" {
 		v.all(spec.Child("hostname"), pod.Spec.Hostname, validation.IsDNS1123Label(pod.Spec.Hostname))
 	}

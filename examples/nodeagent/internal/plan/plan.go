@@ -3,6 +3,8 @@
 package plan
 
 import (
+	"slices"
+
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/kubepleg/pleg"
@@ -62,12 +64,12 @@ type planner struct {
 }
 
 // runsAgain reports whether a pod without a sandbox gets one: not if it has run and is to run once, and not if nothing
-// of it is left to run.
+// of it is left to run. One whose init containers alone have run has not.
 func (p *planner) runsAgain(attempt uint32) bool {
-	for _, s := range p.Seen.ContainerStatuses {
-		if p.Pod.Spec.RestartPolicy == v1.RestartPolicyNever && attempt > 0 && !p.NeverRan(s) {
-			return false
-		}
+	if p.Pod.Spec.RestartPolicy == v1.RestartPolicyNever && attempt > 0 {
+		return !slices.ContainsFunc(p.Seen.ContainerStatuses, func(s *pleg.Status) bool {
+			return !p.NeverRan(s) && slices.ContainsFunc(p.Pod.Spec.Containers, func(c v1.Container) bool { return c.Name == s.Name })
+		})
 	}
 	for i := range p.Pod.Spec.Containers {
 		c := &p.Pod.Spec.Containers[i]

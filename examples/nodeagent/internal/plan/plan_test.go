@@ -134,6 +134,8 @@ func TestMake(t *testing.T) {
 		{"the sandbox died, never", pod(never, "a"), notReady(seen("a 137")), nil, "kill pod"},
 		{"the sandbox died before anything ran, never", pod(never, "a"), notReady(seen()), nil,
 			"kill pod, sandbox 2"},
+		{"the sandbox died after an init container, never", pod(never, "init:i", "a"), notReady(seen("i 0")), nil,
+			"kill pod, sandbox 2"},
 		{"the sandbox died with init containers", pod(always, "init:i", "a"), notReady(seen("i 0", "a 137")), nil,
 			"kill pod, sandbox 2"},
 		{"init containers run again in a new sandbox", pod(always, "init:i", "a"), seen("old i 0", "old a 137"), nil,

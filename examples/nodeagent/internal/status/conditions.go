@@ -21,6 +21,8 @@ func phase(view plan.View, status *v1.PodStatus) v1.PodPhase {
 		case plan.IsSidecar(c): // one that restarts does not make a pod pending that has run
 			running = running || up
 			pending = pending || t == nil && !hasRun && !(up && ptr.Deref(s.Started, false))
+		case t != nil && view.Initialized():
+			// It has ended well, or nothing else would exist: containerd forgets an exit that it was killed over.
 		case up || t == nil || void(view, c) || t.ExitCode != 0 && plan.Restarts(pod, c, int(t.ExitCode)):
 			pending = true
 		default:
