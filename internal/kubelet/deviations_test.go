@@ -45,6 +45,7 @@ var deviations = []deviation{
 		"lists that one pod at once, if the runtime can", showBlockedReader},
 	{"11", "forgets a pod's last addresses when an inspection fails", "keeps them", showAddresses},
 	{"12", "stops every pod's events while one inspection hangs", "holds back that pod only", showHungInspection},
+	{"12", "with EventedPLEG, has its hints wait behind that inspection", "has them wait for nothing", showHintBesideHung},
 	{"13", "is unhealthy when one inspection hangs", "is healthy", showHungHealth},
 	{"13", "does not say what hangs", "names the call, and since when, or the last error", showHealthText},
 	{"14", "panics at an unknown state", "reads it as unknown", showUnknownState},

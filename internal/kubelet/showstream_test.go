@@ -90,6 +90,22 @@ func showHintOfStart(_ *testing.T, s *stage) {
 	s.wantEvents(begun, nil)
 }
 
+func showHintBesideHung(_ *testing.T, s *stage) {
+	s.podWith("a", "a1")
+	s.podWith("b", "b1")
+	r := s.follow()
+	s.node.hang("a")
+	for _, uid := range []types.UID{"a", "b"} {
+		id := string(uid) + "1"
+		s.node.set(uid, id, exited)
+		r.tell(uid, id, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
+		s.wait(10 * time.Millisecond)
+	}
+	s.wantEvents(nil, died("b", "b1"))
+	s.wait(time.Minute)
+	s.wantEvents(nil, nil)
+}
+
 func showStreamEnds(_ *testing.T, s *stage) {
 	s.podWith("a", "a1")
 	r := s.follow()

@@ -12,11 +12,6 @@ import (
 
 // idle measures the CPU time of kubelet and runtime while nothing happens.
 func (m *measurement) idle(ctx context.Context, chosen []variant) error {
-	for _, v := range variants {
-		if *only == "" && v.idleToo {
-			chosen = append(chosen, v)
-		}
-	}
 	for count := range strings.SplitSeq(*idlePods, ",") {
 		wanted, err := strconv.Atoi(strings.TrimSpace(count))
 		if err != nil {

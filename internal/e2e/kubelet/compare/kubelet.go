@@ -31,8 +31,8 @@ type variant struct {
 	gates   []string // feature gates, as name=value
 	// withoutEvents has the runtime refuse its event streams.
 	withoutEvents bool
-	// optional: only measured when it is named, while it idles, or where exits are told.
-	optional, idleToo, exitsToo bool
+	// optional: only measured when it is named, or where exits are told.
+	optional bool
 }
 
 // hintsOnly is the library without exit events.
@@ -41,11 +41,9 @@ const hintsOnly = "ours, hints only"
 var variants = []variant{
 	{name: "stock", program: "stock"},
 	{name: "stock, EventedPLEG", program: "stock", gates: []string{"EventedPLEG=true"}},
-	{name: hintsOnly, program: "kubelet", gates: []string{"PLEGExitEvents=false"}, optional: true, exitsToo: true},
+	{name: hintsOnly, program: "kubelet", gates: []string{"PLEGExitEvents=false"}, optional: true},
 	{name: "ours", program: "kubelet"},
 	{name: "ours, no events", program: "kubelet", withoutEvents: true},
-	{name: "ours, EventedPLEG", program: "kubelet", gates: []string{"EventedPLEG=true"}, optional: true, idleToo: true},
-	{name: "ours, polling only", program: "kubelet", gates: []string{"PLEGOnDemandRelist=false"}, optional: true},
 }
 
 // variantOf returns the variant of that name.

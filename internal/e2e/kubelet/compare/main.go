@@ -184,7 +184,7 @@ func withHintsOnly(chosen []variant) []variant {
 	if *only != "" {
 		return chosen
 	}
-	return slices.DeleteFunc(slices.Clone(variants), func(v variant) bool { return v.optional && !v.exitsToo })
+	return variants
 }
 
 func say(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }

@@ -23,7 +23,7 @@ const (
 var axis = [2]time.Duration{10 * time.Millisecond, 400 * time.Second}
 
 // colors of the kubelets, in the order of variants; they differ in lightness too.
-var colors = []string{"#444444", "#D55E00", "#B8860B", "#0072B2", "#56B4E9", "#009E73", "#CC79A7"}
+var colors = []string{"#444444", "#D55E00", "#B8860B", "#0072B2", "#56B4E9"}
 
 func place(d time.Duration) float64 {
 	low, high := math.Log(float64(axis[0])), math.Log(float64(axis[1]))
