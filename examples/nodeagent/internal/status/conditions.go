@@ -69,12 +69,14 @@ func termination(s *v1.ContainerStatus) *v1.ContainerStateTerminated {
 	return s.State.Terminated
 }
 
-// conditions returns the conditions of a pod whose phase and containers are in status. Their reasons are the
-// kubelet's. One that is as before keeps its transition time.
+// conditions returns the conditions of a pod whose phase and containers are in status. Their reasons are those
+// of the kubelet v1.37. One that is as before keeps its transition time.
 func conditions(pod *v1.Pod, status *v1.PodStatus, sandboxReady bool, before []v1.PodCondition) []v1.PodCondition {
-	sandbox := v1.PodCondition{Type: v1.PodReadyToStartContainers, Status: v1.ConditionFalse}
+	sandbox := v1.PodCondition{
+		Type: v1.PodReadyToStartContainers, Status: v1.ConditionFalse, Reason: "PodSandboxNotReady",
+	}
 	if sandboxReady {
-		sandbox.Status = v1.ConditionTrue
+		sandbox.Status, sandbox.Reason = v1.ConditionTrue, ""
 	}
 	ready := containersReady(pod, status)
 	podReady := ready
