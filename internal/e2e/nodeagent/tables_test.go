@@ -88,7 +88,8 @@ func lives() map[string]string {
 				"init":       fmt.Sprintf(init, "first", "exit 0", ""),
 				"init-fails": fmt.Sprintf(init, "first", "exit 5", ""),
 				"side":       fmt.Sprintf(init, "side", "sleep 100000", ", restartPolicy: Always"),
-				"side-fails": fmt.Sprintf(init, "side", "sleep 3; exit 5", ", restartPolicy: Always"),
+				// It waits for its back-off when the container beside it ends.
+				"side-fails": fmt.Sprintf(init, "side", "sleep 1; exit 5", ", restartPolicy: Always"),
 				"side-init": fmt.Sprintf(init, "side", "sleep 100000", ", restartPolicy: Always") +
 					fmt.Sprintf(init, "first", "sleep 1", ""),
 			} {
