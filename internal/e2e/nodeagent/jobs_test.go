@@ -63,13 +63,15 @@ func TestJobsUnderFire(t *testing.T) {
 	joined.Go(func() { f.hurtRuntime(ctx) })
 
 	// A job that ends while containerd does not run has ended with 255, as that says: it is tried again, or has failed.
+	// One that containerd was starting as it was told to end is killed without a time of its start, and is tried again.
 	forgotten := n.daemon.Runtime().ForgottenExit
 	done, forgot := map[string]bool{}, map[string]bool{}
 	note := func() { // the jobs that have ended; every other one is removed at once
 		for name, pod := range a.pods() {
 			containers(pod, func(s *v1.ContainerStatus) {
 				for _, state := range []v1.ContainerState{s.State, s.LastTerminationState} {
-					if t := state.Terminated; t != nil && forgotten != 0 && int(t.ExitCode) == forgotten {
+					if t := state.Terminated; t != nil && t.ExitCode != 0 &&
+						(int(t.ExitCode) == forgotten || t.StartedAt.IsZero()) {
 						forgot[name] = true
 					}
 				}
@@ -139,6 +141,6 @@ func TestJobsUnderFire(t *testing.T) {
 	for _, p := range f.problems {
 		t.Error(p)
 	}
-	t.Logf("%d jobs, the end of %d was forgotten by the runtime, %d kills of the agent, %d faults of the runtime in %v",
+	t.Logf("%d jobs, the start or the end of %d was lost by the runtime, %d kills of the agent, %d faults of the runtime in %v",
 		*jobsCount, len(forgot), kills, f.faults, time.Since(began).Round(time.Second))
 }

@@ -64,10 +64,13 @@ func notReady(s *pleg.PodStatus) *pleg.PodStatus {
 }
 
 // startError returns a status in which starts have failed.
-func startError(s *pleg.PodStatus) *pleg.PodStatus {
+func startError(s *pleg.PodStatus) *pleg.PodStatus { return withReason(s, "StartError") }
+
+// withReason returns a status in which containers that have exited were never started, as containerd says.
+func withReason(s *pleg.PodStatus, reason string) *pleg.PodStatus {
 	for _, c := range s.ContainerStatuses {
 		if c.State == pleg.ContainerStateExited {
-			c.Reason = "StartError"
+			c.Reason = reason
 		}
 	}
 	return s
@@ -107,6 +110,7 @@ func TestMake(t *testing.T) {
 		{"a new pod", pod(always, "a", "b"), none, nil, "kill pod, sandbox 0"},
 		{"a new pod with init containers", pod(always, "init:i", "side:s", "a"), none, nil, "kill pod, sandbox 0"},
 		{"all runs", pod(always, "a", "b"), seen("a running", "b running"), nil, ""},
+		{"a start that was cut short by a kill", pod(never, "a"), withReason(seen("a 137"), "Error"), nil, "start a"},
 		{"one is missing", pod(always, "a", "b"), seen("a running"), nil, "start b"},
 		{"one was created only", pod(never, "a"), seen("a created"), nil, "start a"},
 		{"one is unknown", pod(always, "a"), seen("a unknown"), nil, "kill a"},
