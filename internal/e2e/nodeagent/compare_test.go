@@ -31,7 +31,8 @@ type difference struct {
 // those of its pods, and gives a pod whose manifest has no UID another with every change.
 var differences = []*difference{{
 	why: "The kubelet sets a pod's status before it syncs the pod, so that a container which waits for its back-off " +
-		"is shown as terminated until the sync after. The agent sets it after the sync as well.",
+		"is shown as terminated until the sync after, or with what its last start failed of. The agent sets it after " +
+		"the sync as well.",
 	covers: func(_ string, agent, kubelet *v1.Pod) bool {
 		return compared(ended(agent)) == compared(ended(kubelet))
 	},
@@ -48,7 +49,7 @@ var differences = []*difference{{
 func ended(pod *v1.Pod) *v1.Pod {
 	pod = pod.DeepCopy()
 	containers(pod, func(s *v1.ContainerStatus) {
-		if s.State.Waiting != nil && s.State.Waiting.Reason == "CrashLoopBackOff" {
+		if w := s.State.Waiting; w != nil && (w.Reason == "CrashLoopBackOff" || w.Reason == "RunContainerError") {
 			s.State = s.LastTerminationState
 		}
 		if s.State.Terminated != nil && s.RestartCount > 0 {

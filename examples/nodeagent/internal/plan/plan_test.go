@@ -111,6 +111,7 @@ func TestMake(t *testing.T) {
 		{"a new pod with init containers", pod(always, "init:i", "side:s", "a"), none, nil, "kill pod, sandbox 0"},
 		{"all runs", pod(always, "a", "b"), seen("a running", "b running"), nil, ""},
 		{"a start that was cut short by a kill", pod(never, "a"), withReason(seen("a 137"), "Error"), nil, "start a"},
+		{"a start that containerd was killed over", pod(never, "a"), withReason(seen("a 255"), "Unknown"), nil, "start a"},
 		{"one is missing", pod(always, "a", "b"), seen("a running"), nil, "start b"},
 		{"one was created only", pod(never, "a"), seen("a created"), nil, "start a"},
 		{"one is unknown", pod(always, "a"), seen("a unknown"), nil, "kill a"},

@@ -45,7 +45,7 @@ func (v View) Counts(c *v1.Container, s *pleg.Status) bool {
 // NeverRan reports whether an instance has not been started, and not because the runtime refused to: the agent or the
 // runtime was ended on the way. containerd says that the start failed, or kills what it has begun to start.
 func (v View) NeverRan(s *pleg.Status) bool {
-	cutShort := s.Reason == "StartError" || s.Reason == "Error" && s.ExitCode == 137
+	cutShort := s.Reason == "StartError" || s.Reason == "Unknown" || s.Reason == "Error" && s.ExitCode == 137
 	return s.State == pleg.ContainerStateCreated || s.State == pleg.ContainerStateExited && cutShort &&
 		s.StartedAt.IsZero() && v.Refused[s.Name] != s.ID.ID
 }
