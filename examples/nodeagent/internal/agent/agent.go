@@ -155,8 +155,8 @@ func (a *Agent) loop(ctx context.Context) {
 	}
 }
 
-// reconcileLocked gives every wanted pod a worker, and has the workers of others remove theirs. A pod waits until one of
-// its name or its UID is gone. Then it looks for what the events may not have told: pods in the runtime that nobody
+// reconcileLocked gives every wanted pod a worker, and has the workers of others remove theirs. A pod waits until one
+// of its name or its UID is gone. Then it looks for what the events may not have told: pods in the runtime that nobody
 // wants, and what is on disk of pods that are no more. One with names that no manifest may have is left alone: its
 // files could be anywhere.
 func (a *Agent) reconcileLocked(ctx context.Context) {

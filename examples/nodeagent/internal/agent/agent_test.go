@@ -376,8 +376,8 @@ func TestDrain(t *testing.T) {
 // others need stays. A dead container takes its log with it.
 func TestCollect(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
-		pod := n.pod("a", "  volumes: [{name: v, emptyDir: {}}]\n  containers: [{name: web, image: exit, imagePullPolicy: Never, "+
-			"args: ['1'], volumeMounts: [{name: v, mountPath: /v}]}]\n")
+		pod := n.pod("a", "  volumes: [{name: v, emptyDir: {}}]\n  containers: [{name: web, image: exit, "+
+			"imagePullPolicy: Never, args: ['1'], volumeMounts: [{name: v, mountPath: /v}]}]\n")
 		log := func(restarts int) string {
 			return filepath.Join(n.dir, "logs", "default_a_"+string(pod.UID), "web", fmt.Sprint(restarts, ".log"))
 		}
@@ -430,7 +430,8 @@ func TestStartCutShort(t *testing.T) {
 	for _, policy := range []string{"Never", "OnFailure", "Always"} {
 		t.Run(policy, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, n *node) {
-				pod := n.pod("a", "  restartPolicy: "+policy+"\n  containers: [{name: web, image: slow, imagePullPolicy: Never}]\n")
+				pod := n.pod("a", "  restartPolicy: "+policy+
+					"\n  containers: [{name: web, image: slow, imagePullPolicy: Never}]\n")
 				bad := n.pod("b", "  restartPolicy: Never\n  containers: [{name: c, image: bad, imagePullPolicy: Never}]\n")
 				n.cut = make(chan struct{})
 				n.run(time.Second, pod)

@@ -75,7 +75,8 @@ func TestMissingImageAndBack(t *testing.T) {
 		t.Run(policy, func(t *testing.T) {
 			inBubble(t, func(_ *testing.T, n *node) {
 				spec := func(image string) string {
-					return "  restartPolicy: " + policy + "\n  containers: [{name: web, image: " + image + ", imagePullPolicy: Never}]\n"
+					return "  restartPolicy: " + policy + "\n  containers: [{name: web, image: " + image +
+						", imagePullPolicy: Never}]\n"
 				}
 				for i := range 4 {
 					n.run(2*time.Second, n.pod("a", spec([]string{"sleep", "sleep2"}[i%2])))
@@ -96,7 +97,8 @@ func TestMissingImageAndBack(t *testing.T) {
 func TestInitContainerComes(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		spec := func(code string) string {
-			return "  initContainers: [{name: init, image: exit, imagePullPolicy: Never, args: ['" + code + "', '1s']}]\n" + always
+			return "  initContainers: [{name: init, image: exit, imagePullPolicy: Never, args: ['" + code + "', '1s']}]\n" +
+				always
 		}
 		n.run(2*time.Second, n.pod("a", always))
 		n.run(500*time.Millisecond, n.pod("a", spec("0")))
@@ -105,8 +107,8 @@ func TestInitContainerComes(t *testing.T) {
 		n.want("a", "Running Ready; init 0 Completed(0); web 1 running after Completed(0)")
 		n.run(5*time.Second, n.pod("a", spec("1")))
 		n.want("a", "Pending; init 2 CrashLoopBackOff after Error(1); web 1 Completed(0) after Completed(0)")
-		if want := "web started, web exits 0, init started, init exits 0, web started, web exits 0, init started, init exits 1, " +
-			"init started, init exits 1"; strings.Join(n.notes(), ", ") != want {
+		if want := "web started, web exits 0, init started, init exits 0, web started, web exits 0, init started, " +
+			"init exits 1, init started, init exits 1"; strings.Join(n.notes(), ", ") != want {
 			t.Errorf("%q", n.notes())
 		}
 	})

@@ -326,7 +326,8 @@ func TestStartFails(t *testing.T) {
 // by what was seen before the start.
 func TestPostStart(t *testing.T) {
 	for _, policy := range []string{"Always", "OnFailure", "Never"} {
-		for _, hook := range []string{"{exec: {command: [check]}}", "{exec: {command: [wait, 30s]}}", "{sleep: {seconds: 3}}"} {
+		for _, hook := range []string{"{exec: {command: [check]}}", "{exec: {command: [wait, 30s]}}",
+			"{sleep: {seconds: 3}}"} {
 			t.Run(policy+" "+hook, func(t *testing.T) {
 				inBubble(t, func(t *testing.T, n *node) {
 					n.run(time.Minute, n.pod("a", "  restartPolicy: "+policy+`
@@ -346,7 +347,7 @@ func TestPostStart(t *testing.T) {
 
 // A postStart hook that fails ends its container, which is started again.
 func TestPostStartFails(t *testing.T) {
-	inBubble(t, func(t *testing.T, n *node) {
+	inBubble(t, func(_ *testing.T, n *node) {
 		n.setExec("web", 1)
 		n.run(5*time.Second, n.pod("a", `  containers:
   - {name: web, image: sleep, imagePullPolicy: Never, lifecycle: {postStart: {exec: {command: [check]}}}}

@@ -28,31 +28,34 @@ func NewPuller(client *runtime.Client, first, longest time.Duration) *Puller {
 
 // Ensure has a container's image pulled if its policy says so. If the image is not there then, it returns why, in the
 // kubelet's words, and until when to wait if it did not try.
-func (p *Puller) Ensure(ctx context.Context, c *v1.Container) (why *v1.ContainerStateWaiting, until time.Time, err error) {
-	failed := func(reason, message string) (*v1.ContainerStateWaiting, time.Time, error) {
-		return &v1.ContainerStateWaiting{Reason: reason, Message: message}, until, errors.New(message)
+func (p *Puller) Ensure(ctx context.Context, c *v1.Container) (why *v1.ContainerStateWaiting, until time.Time,
+	err error) {
+	waits := func(reason, format string, args ...any) *v1.ContainerStateWaiting {
+		return &v1.ContainerStateWaiting{Reason: reason, Message: fmt.Sprintf(format, args...)}
+	}
+	failed := func(w *v1.ContainerStateWaiting) (*v1.ContainerStateWaiting, time.Time, error) {
+		return w, until, errors.New(w.Message)
 	}
 	if _, err := reference.ParseNormalizedNamed(c.Image); err != nil {
-		return failed("InvalidImageName", fmt.Sprintf("Failed to apply default image tag %q: couldn't parse image name %q: %v",
-			c.Image, c.Image, err))
+		return failed(waits("InvalidImageName",
+			"Failed to apply default image tag %q: couldn't parse image name %q: %v", c.Image, c.Image, err))
 	}
 	present, err := p.runtime.ImagePresent(ctx, c.Image)
 	switch {
 	case err != nil:
-		return failed("ImageInspectError", err.Error())
+		return failed(waits("ImageInspectError", "%v", err))
 	case present && c.ImagePullPolicy != v1.PullAlways:
 		return nil, until, nil
 	case c.ImagePullPolicy == v1.PullNever:
-		return failed("ErrImageNeverPull", fmt.Sprintf("Container image %q is not present with pull policy of Never", c.Image))
+		return failed(waits("ErrImageNeverPull", "Container image %q is not present with pull policy of Never", c.Image))
 	}
 	if last := p.failed[c.Image]; p.backoff.IsInBackOffSince(c.Image, last) {
-		return &v1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: fmt.Sprintf("Back-off pulling image %q", c.Image)},
-			last.Add(p.backoff.Get(c.Image)), nil
+		return waits("ImagePullBackOff", "Back-off pulling image %q", c.Image), last.Add(p.backoff.Get(c.Image)), nil
 	}
 	if err := p.runtime.PullImage(ctx, c.Image); err != nil {
 		p.failed[c.Image] = time.Now()
 		p.backoff.Next(c.Image, time.Now())
-		return failed("ErrImagePull", err.Error())
+		return failed(waits("ErrImagePull", "%v", err))
 	}
 	return nil, until, nil
 }

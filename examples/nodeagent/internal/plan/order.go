@@ -24,7 +24,8 @@ func Grace(pod *v1.Pod, c *v1.Container, probe ProbeKind) time.Duration {
 // sidecars come after the others, the last that started first.
 func KillOrder(pod *v1.Pod, seen *pleg.PodStatus) (steps [][]*pleg.Status) {
 	place := func(s *pleg.Status) int {
-		return slices.IndexFunc(pod.Spec.InitContainers, func(c v1.Container) bool { return c.Name == s.Name && IsSidecar(&c) })
+		return slices.IndexFunc(pod.Spec.InitContainers,
+			func(c v1.Container) bool { return c.Name == s.Name && IsSidecar(&c) })
 	}
 	steps = make([][]*pleg.Status, 1+len(pod.Spec.InitContainers))
 	for _, s := range seen.ContainerStatuses {

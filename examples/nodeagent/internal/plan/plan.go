@@ -68,7 +68,8 @@ type planner struct {
 func (p *planner) runsAgain(attempt uint32) bool {
 	if p.Pod.Spec.RestartPolicy == v1.RestartPolicyNever && attempt > 0 {
 		return !slices.ContainsFunc(p.Seen.ContainerStatuses, func(s *pleg.Status) bool {
-			return !p.NeverRan(s) && slices.ContainsFunc(p.Pod.Spec.Containers, func(c v1.Container) bool { return c.Name == s.Name })
+			is := func(c v1.Container) bool { return c.Name == s.Name }
+			return !p.NeverRan(s) && slices.ContainsFunc(p.Pod.Spec.Containers, is)
 		})
 	}
 	for i := range p.Pod.Spec.Containers {
