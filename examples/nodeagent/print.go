@@ -11,7 +11,8 @@ import (
 
 const timeLayout = "15:04:05.000"
 
-// printer returns what prints the changes in the statuses of pods, a line each. It is called by one goroutine at a time.
+// printer returns what prints the changes in the statuses of pods, a line each. It is called by one goroutine at a
+// time.
 func printer(w io.Writer) func(*v1.Pod) {
 	last := map[string]string{} // by pod
 	return func(pod *v1.Pod) {

@@ -49,7 +49,9 @@ func BenchmarkCRIIdleRelist(b *testing.B) {
 func newKubeRuntime(b *testing.B, endpoint string) kubecontainer.Runtime {
 	b.Helper()
 	ctx := klog.NewContext(b.Context(), logr.Discard())
-	service, err := remote.NewRemoteRuntimeService(ctx, endpoint, 2*time.Minute, noop.NewTracerProvider(), false)
+	service, err := remote.NewRemoteRuntimeServiceBuilder().
+		WithEndpoint(endpoint).WithConnectionTimeout(2 * time.Minute).WithTracerProvider(noop.NewTracerProvider()).
+		WithUseStreaming(false).Build(ctx)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -37,8 +37,8 @@ var differences = []*difference{{
 		return compared(ended(agent)) == compared(ended(kubelet))
 	},
 }, {
-	why: "The kubelet gives a sandbox the pod's runAsGroup without a user, which containerd refuses: the pod never runs. " +
-		"The agent's sandbox has neither, and its containers have the group.",
+	why: "The kubelet gives a sandbox the pod's runAsGroup without a user, which containerd refuses: the pod never " +
+		"runs. The agent's sandbox has neither, and its containers have the group.",
 	covers: func(name string, agent, kubelet *v1.Pod) bool {
 		return strings.HasSuffix(name, "-pod-group") && agent.Status.Phase == v1.PodSucceeded &&
 			kubelet.Status.Phase == v1.PodPending

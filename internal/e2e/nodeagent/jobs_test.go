@@ -141,6 +141,7 @@ func TestJobsUnderFire(t *testing.T) {
 	for _, p := range f.problems {
 		t.Error(p)
 	}
-	t.Logf("%d jobs, the start or the end of %d was lost by the runtime, %d kills of the agent, %d faults of the runtime in %v",
+	t.Logf("%d jobs, the start or the end of %d was lost by the runtime, "+
+		"%d kills of the agent, %d faults of the runtime in %v",
 		*jobsCount, len(forgot), kills, f.faults, time.Since(began).Round(time.Second))
 }

@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"google.golang.org/grpc/codes"
-	grpcstatus "google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 
@@ -180,7 +178,8 @@ func (w *worker) start(ctx context.Context, view plan.View, c *v1.Container) (di
 	// One that was created and never ran is used, not replaced: its restart count would go with it. An agent before this
 	// one was interrupted, or its start failed.
 	created := view.Active(c.Name)
-	if created == nil || created.State != pleg.ContainerStateCreated || created.Hash != view.Hash(c) {
+	found := created != nil && created.State == pleg.ContainerStateCreated && created.Hash == view.Hash(c)
+	if !found {
 		created = &pleg.Status{RestartCount: view.RestartCount(c, &before)}
 		created.ID.ID, err = w.Runtime.CreateContainer(ctx, pod, c, sandbox.GetId(), sandbox.GetMetadata().GetAttempt(),
 			uint32(created.RestartCount)) //nolint:gosec // small
@@ -195,7 +194,8 @@ func (w *worker) start(ctx context.Context, view plan.View, c *v1.Container) (di
 	}
 	if err = w.Runtime.StartContainer(ctx, created.ID.ID); err != nil {
 		w.waits(c, "RunContainerError", err.Error())
-		if !slices.Contains([]codes.Code{codes.Canceled, codes.DeadlineExceeded, codes.Unavailable}, grpcstatus.Code(err)) {
+		// An earlier start of one that was found may be under way still, and this one fails for that.
+		if !found && !runtime.Lost(err) {
 			w.refused[c.Name] = created.ID.ID
 		}
 		return false, err

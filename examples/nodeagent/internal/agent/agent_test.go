@@ -454,6 +454,26 @@ func TestStartCutShort(t *testing.T) {
 	}
 }
 
+// A start that is still under way when the next agent starts makes that agent's own fail. It is not what the
+// runtime says of the container.
+func TestStartBesideOneCutShort(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		pod := n.pod("a", "  restartPolicy: Never\n  containers: [{name: web, image: slow, imagePullPolicy: Never}]\n")
+		n.cut = make(chan struct{})
+		n.run(time.Second, pod)
+		n.stop()
+		n.start()
+		heal := n.server.Inject(criserver.Fault{Method: "StartContainer", Delay: time.Second, Err: errOnPurpose, Times: 1})
+		defer heal()
+		go func() {
+			time.Sleep(500 * time.Millisecond)
+			close(n.cut)
+		}()
+		n.run(20*time.Second, pod) // there is a back-off
+		n.want("a", "Running Ready; web 1 running after StartError(128)")
+	})
+}
+
 // A pod that cannot be inspected when the agent starts keeps the status that it had.
 func TestAdoptionBesideHungInspection(t *testing.T) {
 	for name, fault := range map[string]criserver.Fault{"hangs": {Hang: true}, "fails": {Err: errOnPurpose}} {

@@ -90,7 +90,8 @@ func TestDecodeRefuses(t *testing.T) {
 			"spec.securityContext.seccompProfile.type: Unsupported"},
 		{head + "  containers: [{name: c, image: i, securityContext: {appArmorProfile: {type: Localhost}}}]\n",
 			"spec.containers[0].securityContext.appArmorProfile.type: Unsupported"},
-		{"apiVersion: v1\nkind: Pod\nmetadata: {name: a, annotations: {container.apparmor.security.beta.kubernetes.io/c: x}}\n" +
+		{"apiVersion: v1\nkind: Pod\n" +
+			"metadata: {name: a, annotations: {container.apparmor.security.beta.kubernetes.io/c: x}}\n" +
 			"spec:\n" + containers, "metadata.annotations[container.apparmor.security.beta.kubernetes.io/c]: Forbidden"},
 		{head + "  containers: [{name: c, image: i, securityContext: {procMount: Unmasked}}]\n",
 			"securityContext.procMount: Forbidden"},

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc"
@@ -93,6 +94,11 @@ func (c *Client) StopPodSandbox(ctx context.Context, id string) error {
 func (c *Client) RemovePodSandbox(ctx context.Context, id string) error {
 	return end(ctx, callTimeout, "removing sandbox "+id, c.cri.RemovePodSandbox,
 		&runtimeapi.RemovePodSandboxRequest{PodSandboxId: id})
+}
+
+// Lost reports whether an error leaves open what the runtime has done: it did not answer.
+func Lost(err error) bool {
+	return slices.Contains([]codes.Code{codes.Canceled, codes.DeadlineExceeded, codes.Unavailable}, status.Code(err))
 }
 
 // ErrConfig says that a container cannot be created as it is specified.

@@ -130,18 +130,18 @@ func (c *Client) collectImages(ctx context.Context, limits Limits, known map[str
 	return err
 }
 
-// toFree returns how many bytes are to be freed on the disk of the images.
+// toFree returns how many bytes are to be freed on the disk of the images: the first that the runtime names.
 func toFree(disk *runtimeapi.ImageFsInfoResponse, limits Limits) (int64, error) {
+	if len(disk.GetImageFilesystems()) == 0 {
+		return 0, nil
+	}
 	var s syscall.Statfs_t
-	for _, fs := range disk.GetImageFilesystems() {
-		if err := syscall.Statfs(fs.GetFsId().GetMountpoint(), &s); err != nil {
-			return 0, fmt.Errorf("asking how full the images' disk is: %w", err)
-		}
-		total, available := int64(s.Blocks)*s.Bsize, int64(s.Bavail)*s.Bsize
-		if total > 0 && 100-available*100/total >= int64(limits.ImagesHigh) {
-			return total*int64(100-limits.ImagesLow)/100 - available, nil
-		}
-		break
+	if err := syscall.Statfs(disk.GetImageFilesystems()[0].GetFsId().GetMountpoint(), &s); err != nil {
+		return 0, fmt.Errorf("asking how full the images' disk is: %w", err)
+	}
+	total, available := int64(s.Blocks)*s.Bsize, int64(s.Bavail)*s.Bsize
+	if total > 0 && 100-available*100/total >= int64(limits.ImagesHigh) {
+		return total*int64(100-limits.ImagesLow)/100 - available, nil
 	}
 	return 0, nil
 }

@@ -41,7 +41,8 @@ func (m *measurement) hang(ctx context.Context, v variant) error {
 			return err
 		}
 		m.results.remark(v, "one pod hangs", n.kubelet.healthz(ctx), n.kubelet.unhealthy())
-		if err := errors.Join(n.remove(name), measure.Wait(ctx, time.Until(killed.Add(n.timeout/2+rand.N(n.timeout))))); err != nil {
+		holds := time.Until(killed.Add(n.timeout/2 + rand.N(n.timeout)))
+		if err := errors.Join(n.remove(name), measure.Wait(ctx, holds)); err != nil {
 			return err
 		}
 		released := time.Now()
