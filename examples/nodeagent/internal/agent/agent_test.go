@@ -457,7 +457,7 @@ func TestStartCutShort(t *testing.T) {
 // A start that is still under way when the next agent starts makes that agent's own fail. It is not what the
 // runtime says of the container.
 func TestStartBesideOneCutShort(t *testing.T) {
-	inBubble(t, func(t *testing.T, n *node) {
+	inBubble(t, func(_ *testing.T, n *node) {
 		pod := n.pod("a", "  restartPolicy: Never\n  containers: [{name: web, image: slow, imagePullPolicy: Never}]\n")
 		n.cut = make(chan struct{})
 		n.run(time.Second, pod)
