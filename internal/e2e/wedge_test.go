@@ -220,7 +220,20 @@ func TestWedgedContainer(t *testing.T) {
 			t.Errorf("%s hangs", what)
 		}
 	}
-	if at := told.eventOf(b); promised.Events && at.IsZero() != promised.LocksStatuses {
+	event := "none"
+	awaitEvent := func() {
+		n.eventually("CRI's event of the other's end", func() string {
+			if told.eventOf(b).IsZero() {
+				return "none"
+			}
+			return ""
+		})
+		event = fmt.Sprint(told.eventOf(b).Sub(exit.FinishedAt))
+	}
+	switch at := told.eventOf(b); {
+	case promised.Events && !promised.LocksStatuses:
+		awaitEvent()
+	case !at.IsZero():
 		t.Errorf("CRI's event of the other's end came at %v", at)
 	}
 	heal()
@@ -230,15 +243,8 @@ func TestWedgedContainer(t *testing.T) {
 			t.Errorf("%s hangs still", what)
 		}
 	}
-	event := "none"
 	if promised.Events {
-		n.eventually("CRI's event", func() string {
-			if told.eventOf(b).IsZero() {
-				return "none"
-			}
-			return ""
-		})
-		event = fmt.Sprint(told.eventOf(b).Sub(exit.FinishedAt))
+		awaitEvent()
 	}
 	t.Logf("wedged for %v; the other's end → its exit event %v, → its status %v, → CRI's event %s",
 		healed.Sub(began), at.Sub(exit.FinishedAt), shown.Sub(exit.FinishedAt), event)
