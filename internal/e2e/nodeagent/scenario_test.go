@@ -69,7 +69,8 @@ func scenario(base int) map[string]string {
 		"exec-timeout": quick + shell("sleep 100000", probe("readiness", "exec: {command: [sleep, '5']}", "")),
 		"ready-flaps": quick + app(7, `, "flap=4s"`) + probe("readiness", at("httpGet: {port: %d, path: /}", 7),
 			"      failureThreshold: 1\n") + volume,
-		"live-http": quick + app(8, "") + probe("liveness", at("httpGet: {port: %d, path: /}", 8), "") + volume,
+		"live-http": quick + app(8, "") + probe("liveness", at("httpGet: {port: %d, path: /}", 8),
+			"      failureThreshold: 30\n") + volume, // on a busy machine it answers late
 		"dead-http": never + app(9, `, "for=3s"`) + probe("liveness", at("httpGet: {port: %d, path: /}", 9), "") +
 			volume,
 		"dead-tcp":  never + app(10, "") + probe("liveness", at("tcpSocket: {port: %d}", 99), "") + volume,
