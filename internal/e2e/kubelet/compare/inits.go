@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kubepleg/pleg/internal/e2e/measure"
+	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
 const (
@@ -29,7 +30,7 @@ const codeOfRunc = 2
 
 // initManifest is a static pod whose init container fails, so that its other one never begins.
 func initManifest(name string) map[string]any {
-	m := manifest(name)
+	m := testnode.StaticPod(name, nil)
 	spec := m["spec"].(map[string]any)
 	spec["restartPolicy"], spec["terminationGracePeriodSeconds"] = "Never", 1
 	app := spec["containers"].([]any)[0].(map[string]any)

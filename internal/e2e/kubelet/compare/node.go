@@ -138,23 +138,8 @@ func (n *node) terminate() error {
 	return n.kubelet.terminate()
 }
 
-// manifest is a static pod of one container that sleeps.
-func manifest(name string) map[string]any {
-	return map[string]any{
-		"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"name": name, "namespace": "default"},
-		"spec": map[string]any{
-			"hostNetwork": true, "automountServiceAccountToken": false, "restartPolicy": "Always",
-			"terminationGracePeriodSeconds": 0, "enableServiceLinks": false,
-			"containers": []any{map[string]any{
-				"name": "app", "image": testnode.BusyboxImage, "imagePullPolicy": "Never",
-				"command": []string{"sleep", "1000000"},
-			}},
-		},
-	}
-}
-
 // add writes the manifest of a pod.
-func (n *node) add(name string) error { return n.write(name, manifest(name)) }
+func (n *node) add(name string) error { return n.write(name, testnode.StaticPod(name, nil)) }
 
 func (n *node) write(name string, manifest map[string]any) error {
 	content, err := json.Marshal(manifest)

@@ -99,21 +99,10 @@ func (n *node) manifest(name string) string { return filepath.Join(n.options.Man
 // add writes the manifest of a pod with a probe that fails while there is a file /sick.
 func (n *node) add(name, probe string) {
 	n.t.Helper()
-	content, err := json.Marshal(map[string]any{
-		"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"name": name, "namespace": "default"},
-		"spec": map[string]any{
-			"hostNetwork": true, "automountServiceAccountToken": false, "restartPolicy": "Always",
-			"terminationGracePeriodSeconds": 0, "enableServiceLinks": false,
-			"containers": []any{map[string]any{
-				"name": "app", "image": testnode.BusyboxImage, "imagePullPolicy": "Never",
-				"command": []string{"sleep", "1000000"},
-				probe: map[string]any{
-					"exec":          map[string]any{"command": []string{"sh", "-c", "! test -e /sick"}},
-					"periodSeconds": 2, "failureThreshold": 1, "timeoutSeconds": 20, // a busy machine is not sick
-				},
-			}},
-		},
-	})
+	content, err := json.Marshal(testnode.StaticPod(name, map[string]any{probe: map[string]any{
+		"exec":          map[string]any{"command": []string{"sh", "-c", "! test -e /sick"}},
+		"periodSeconds": 2, "failureThreshold": 1, "timeoutSeconds": 20, // a busy machine is not sick
+	}}))
 	n.must(err)
 	// Written beside and moved, so that no kubelet reads half of it.
 	part := filepath.Join(n.options.Dir, name+".part")
