@@ -85,7 +85,7 @@ func (w *cacheWriter) guard(call func()) (panicked error) {
 // advance tells the cache the time.
 func (w *cacheWriter) advance(now time.Time) {
 	if w.podCache != nil {
-		w.podCache.advance(now)
+		_ = w.guard(func() { w.podCache.advance(now) })
 	}
 }
 
@@ -103,7 +103,7 @@ func (w *cacheWriter) setAllObserved(at time.Time) { _ = w.guard(func() { w.cach
 // setListed tells the cache of a pod that it may have no status of.
 func (w *cacheWriter) setListed(uid types.UID) {
 	if w.podCache != nil {
-		w.podCache.write(w.owner, func() { w.podCache.setListed(uid) })
+		_ = w.guard(func() { w.podCache.setListed(uid) })
 	}
 }
 
