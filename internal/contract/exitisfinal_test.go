@@ -137,6 +137,17 @@ func newExitingNode(t *testing.T, opts ...pleg.Option) (*node, chan<- pleg.Conta
 	return newNodeOf(t, func(rt *plegtest.Runtime) pleg.Runtime { return exiting{rt, exits} }, opts...), exits
 }
 
+// watchExiting starts such a node with a pod, and returns its events from when the pod's first are read.
+func watchExiting(t *testing.T, pod *pleg.Pod) (*node, chan<- pleg.ContainerExit, <-chan *pleg.PodLifecycleEvent) {
+	t.Helper()
+	n, exits := newExitingNode(t)
+	n.SetPods(pod)
+	events := n.g.Watch()
+	n.start()
+	read(events)
+	return n, exits, events
+}
+
 // Rule 21: an exit event is told at once, with a status made of the last one. The runtime's own
 // replaces it, with a PodSync if it says something else. Nothing else of the pod becomes fresher.
 func TestRule21ExitEvent(t *testing.T) {
@@ -152,11 +163,7 @@ func TestRule21ExitEvent(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				n, exits := newExitingNode(t)
-				n.SetPods(bare("a", plegtest.Running("a1"), plegtest.Running("a2")))
-				events := n.g.Watch()
-				n.start()
-				read(events)
+				n, exits, events := watchExiting(t, bare("a", plegtest.Running("a1"), plegtest.Running("a2")))
 				heal := n.wedged()
 				time.Sleep(1500 * time.Millisecond)
 				minTime := time.Now().Add(-time.Nanosecond)
@@ -206,11 +213,7 @@ func mustGet(t *testing.T, cache pleg.Cache) *pleg.PodStatus {
 // inspected for the first time; it may be of nothing that is listed, of a sandbox, or late.
 func TestRule21ExitEventAtAnyTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n, exits := newExitingNode(t)
-		n.SetPods(plegtest.NewPod("a", plegtest.Running("a1")))
-		events := n.g.Watch()
-		n.start()
-		read(events)
+		n, exits, events := watchExiting(t, plegtest.NewPod("a", plegtest.Running("a1")))
 		exits <- exitOf("b1", 5) // CRI shows it later
 		exits <- exitOf("nobody's", 5)
 		exits <- exitOf("a-sandbox", 0)

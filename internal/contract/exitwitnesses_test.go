@@ -354,12 +354,8 @@ func TestExitsBeforeTheirList(t *testing.T) {
 // Rule 21: the runtime's own status of such a container stays when another list shows it running.
 func TestRule21RuntimesStatusStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n, exits := newExitingNode(t)
-		n.SetPods(bare("a", plegtest.Running("a1")))
-		events := n.g.Watch()
-		n.start()
+		n, exits, events := watchExiting(t, bare("a", plegtest.Running("a1")))
 		time.Sleep(100 * time.Millisecond)
-		read(events)
 		exits <- exitOf("a2", 137)
 		synctest.Wait()
 		both := bare("a", plegtest.Running("a1"), plegtest.Running("a2"))
@@ -497,12 +493,8 @@ func (s *restarting) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.Pod
 // runtime reads from the container's termination log, comes with a PodSync.
 func TestRule21MessageOfAnExit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n, exits := newExitingNode(t)
-		n.SetPods(bare("a", plegtest.Running("a1")))
-		events := n.g.Watch()
-		n.start()
+		n, exits, events := watchExiting(t, bare("a", plegtest.Running("a1")))
 		time.Sleep(100 * time.Millisecond)
-		read(events)
 		exits <- exitOf("a1", 1)
 		synctest.Wait()
 		want(t, "told by the event", readNews(events), "a Died a1")

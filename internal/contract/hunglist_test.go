@@ -108,11 +108,7 @@ func TestRule23InspectionsBesideHungList(t *testing.T) {
 // period, and until it does.
 func TestRule21UnconfirmedExits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n, exits := newExitingNode(t)
-		n.SetPods(plegtest.NewPod("a", plegtest.Running("a1")))
-		events := n.g.Watch()
-		n.start()
-		read(events)
+		n, exits, events := watchExiting(t, plegtest.NewPod("a", plegtest.Running("a1")))
 		exits <- exitOf("a1", 3)
 		time.Sleep(500 * time.Millisecond)
 		want(t, "told", read(events), "a Died a1")

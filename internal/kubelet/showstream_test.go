@@ -73,12 +73,17 @@ func (r *streams) tell(uid types.UID, id string, what runtimeapi.ContainerEventT
 	r.here.events <- pleg.ContainerEvent{PodUID: uid, ContainerID: id}
 }
 
+// stop has a container exit, and both sides told.
+func (r *streams) stop(s *stage, uid types.UID, id string) {
+	s.node.set(uid, id, exited)
+	r.tell(uid, id, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
+	s.wait(10 * time.Millisecond)
+}
+
 func showHintOfStart(_ *testing.T, s *stage) {
 	s.podWith("a", "a1")
 	r := s.follow()
-	s.node.set("a", "a1", exited)
-	r.tell("a", "a1", runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
-	s.wait(10 * time.Millisecond)
+	r.stop(s, "a", "a1")
 	s.wantEvents(died("a", "a1"), died("a", "a1"))
 
 	s.node.set("a", "a2", running)
@@ -96,10 +101,7 @@ func showHintBesideHung(_ *testing.T, s *stage) {
 	r := s.follow()
 	s.node.hang("a")
 	for _, uid := range []types.UID{"a", "b"} {
-		id := string(uid) + "1"
-		s.node.set(uid, id, exited)
-		r.tell(uid, id, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
-		s.wait(10 * time.Millisecond)
+		r.stop(s, uid, string(uid)+"1")
 	}
 	s.wantEvents(nil, died("b", "b1"))
 	s.wait(time.Minute)
@@ -114,9 +116,7 @@ func showStreamEnds(_ *testing.T, s *stage) {
 		r.here.ends <- struct{}{}
 		s.wait(time.Hour)
 	}
-	s.node.set("a", "a1", exited)
-	r.tell("a", "a1", runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
-	s.wait(10 * time.Millisecond)
+	r.stop(s, "a", "a1")
 	s.wantEvents(nil, died("a", "a1"))
 }
 
