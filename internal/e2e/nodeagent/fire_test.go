@@ -248,21 +248,34 @@ func (f *fire) watchRuntime(ctx context.Context) {
 			continue
 		}
 		f.count(&f.lists)
-		// A list is no snapshot: only what is twice in two lists on end, with the same IDs, is.
-		ids, twice := map[string]string{}, map[string]bool{}
+		// A list is no snapshot: only what is twice in two lists on end, with the same IDs, may be. And a
+		// runtime that has just started shows for a while what has ended meanwhile: it has processes, too.
+		seen, twice := map[string]*runtimeapi.Container{}, map[string]bool{}
 		for _, c := range running.Containers {
 			key := c.Labels[labelUID] + "/" + c.Labels[labelName]
-			if other := ids[key]; other != "" {
-				pair := key + " " + min(c.Id, other) + " " + max(c.Id, other)
+			if other := seen[key]; other != nil {
+				pair := min(c.Id, other.Id) + " " + max(c.Id, other.Id)
 				twice[pair] = true
-				if suspects[pair] {
-					f.problem("runs twice: %s", pair)
+				if suspects[pair] && f.lives(ctx, c.Id) && f.lives(ctx, other.Id) {
+					f.problem("%s of %s runs twice: %v and %v", c.Labels[labelName], c.Labels[labelPod], c, other)
 				}
 			}
-			ids[key] = c.Id
+			seen[key] = c
 		}
 		suspects = twice
 	}
+}
+
+// lives reports whether a container's process runs.
+func (f *fire) lives(ctx context.Context, id string) bool {
+	ask, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	pid, err := f.client.Pid(ask, id)
+	if err != nil {
+		return false // it has ended, or the runtime
+	}
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err == nil && !strings.Contains(string(stat), ") Z ")
 }
 
 // watchAgent looks for restart counts that shrink. A pod that was removed begins anew, with

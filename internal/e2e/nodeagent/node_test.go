@@ -37,6 +37,7 @@ type node struct {
 	client    *testnode.Client
 	dir       string
 	manifests string
+	newest    *agent
 }
 
 func newNode(t *testing.T) *node {
@@ -103,9 +104,10 @@ func (n *node) startAgent(args ...string) *agent {
 		cmd.Args = append(cmd.Args, "--exit-events", dir)
 	}
 	a := &agent{proctest.Start(n.t, cmd), n, address}
+	n.newest = a
 	n.t.Cleanup(func() {
 		a.end(syscall.SIGKILL)
-		if n.t.Failed() {
+		if n.t.Failed() && n.newest == a {
 			n.t.Logf("the agent's log ends:\n%s", a.Log.Tail(6000))
 		}
 	})

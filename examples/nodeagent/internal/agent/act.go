@@ -153,6 +153,13 @@ func (w *worker) waits(c *v1.Container, reason, message string) {
 
 // start starts a container, unless it must wait: then the pod is synced again.
 func (w *worker) start(ctx context.Context, view plan.View, c *v1.Container) (did bool, err error) {
+	created := view.Active(c.Name)
+	found := created != nil && created.State == pleg.ContainerStateCreated
+	if found && created.Hash != view.Hash(c) {
+		// Its start by an earlier agent may be under way still. Then it cannot be removed, and will be seen to run.
+		defer w.did()
+		return true, w.Runtime.RemoveContainer(ctx, created.ID.ID)
+	}
 	pod, key := view.Pod, crashKey(c.Name, view.Hash(c))
 	crashed := view.Crashed(c, w.ended)
 	if w.crashes.IsInBackOffSince(key, crashed) {
@@ -177,8 +184,6 @@ func (w *worker) start(ctx context.Context, view plan.View, c *v1.Container) (di
 	sandbox, before := view.Seen.SandboxStatuses[0], w.status.get(w.uid)
 	// One that was created and never ran is used, not replaced: its restart count would go with it. An agent before this
 	// one was interrupted, or its start failed.
-	created := view.Active(c.Name)
-	found := created != nil && created.State == pleg.ContainerStateCreated && created.Hash == view.Hash(c)
 	if !found {
 		created = &pleg.Status{RestartCount: view.RestartCount(c, &before)}
 		created.ID.ID, err = w.Runtime.CreateContainer(ctx, pod, c, sandbox.GetId(), sandbox.GetMetadata().GetAttempt(),

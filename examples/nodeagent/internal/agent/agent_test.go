@@ -474,6 +474,27 @@ func TestStartBesideOneCutShort(t *testing.T) {
 	})
 }
 
+// A container whose start is under way still, and whose specification is another now, does not run beside its
+// successor.
+func TestStartOfTheOldSpecification(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		pod := func(args string) *v1.Pod {
+			return n.pod("a", "  containers: [{name: web, image: late, imagePullPolicy: Never, args: ["+args+"]}]\n")
+		}
+		n.cut = make(chan struct{})
+		n.run(time.Second, pod("x"))
+		n.stop()
+		n.start()
+		n.run(5*time.Second, pod("x, y"))
+		close(n.cut)
+		n.wait(time.Second)
+		n.want("a", "Running Ready; web 0 running")
+		if got := n.server.Containers(n.server.Sandboxes(pod("x").UID)[0]); len(got) != 1 {
+			t.Errorf("there are %q", got)
+		}
+	})
+}
+
 // A pod that cannot be inspected when the agent starts keeps the status that it had.
 func TestAdoptionBesideHungInspection(t *testing.T) {
 	for name, fault := range map[string]criserver.Fault{"hangs": {Hang: true}, "fails": {Err: errOnPurpose}} {

@@ -39,7 +39,7 @@ type node struct {
 	sink     *memory
 	dir      string
 	stop     func()
-	cut      chan struct{} // the first start of "slow" fails once it is closed
+	cut      chan struct{} // the first start of "slow" fails once it is closed, that of "late" with one argument ends
 
 	mu     sync.Mutex
 	exec   map[string]int // the exit code of commands, by the container's name; guarded by mu
@@ -197,6 +197,12 @@ func (n *node) programs() map[string]criserver.Program {
 	return map[string]criserver.Program{
 		"sleep": sleep, "sleep2": sleep,
 		"bad": {Start: func(*criserver.Process) error { return errors.New("no such file") }, Main: sleep.Main},
+		"late": {Main: sleep.Main, Start: func(p *criserver.Process) error {
+			if p.Attempt == 0 && len(p.Args) == 1 {
+				<-n.cut
+			}
+			return nil
+		}},
 		"slow": {Main: sleep.Main, Start: func(p *criserver.Process) error {
 			if p.Attempt > 0 {
 				return nil

@@ -136,11 +136,14 @@ func (g *generator) absent(c *v1.Container, previous *v1.ContainerStatus) v1.Con
 		Name: c.Name, Image: c.Image,
 		RestartCount: previous.RestartCount, LastTerminationState: previous.LastTerminationState,
 	}
-	if previous.ContainerID != "" { // it ran
+	switch t := previous.LastTerminationState.Terminated; {
+	case previous.State.Running != nil:
 		s.RestartCount++
 		s.LastTerminationState.Terminated = &v1.ContainerStateTerminated{
 			ExitCode: 137, Reason: "ContainerStatusUnknown", Message: "The runtime no longer knows the container.",
 		}
+	case previous.ContainerID != "" && t != nil && t.ContainerID == previous.ContainerID: // it waited to be restarted
+		s.RestartCount++
 	}
 	s.State.Waiting = &v1.ContainerStateWaiting{Reason: "ContainerCreating"}
 	if len(g.Pod.Spec.InitContainers) > 0 {
