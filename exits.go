@@ -132,6 +132,7 @@ func exitStatus(last *Status, c *Container, e ContainerExit, now time.Time) *Sta
 		last = &Status{
 			ID: c.ID, Name: c.Name, Image: c.Image, ImageID: c.ImageID, ImageRef: c.ImageRef,
 			ImageRuntimeHandler: c.ImageRuntimeHandler, Hash: c.Hash, CreatedAt: time.Unix(0, c.CreatedAt),
+			RestartCount: int(c.Attempt),
 		}
 	}
 	s := *last

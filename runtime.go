@@ -324,9 +324,10 @@ type Status struct {
 	Message string
 	// Unconfirmed means that an exit event of the runtime has told the end of the container,
 	// but the runtime's status has not shown it yet. State, ExitCode and FinishedAt are the
-	// event's, Reason is Completed or Error, by the code, and the rest is from before. The
-	// runtime's status replaces this one, with a PodSync if code, reason or message are others. The
-	// generator sets it.
+	// event's, Reason is Completed or Error, by the code, and the rest is what the runtime says of
+	// the container otherwise; before it is inspected, RestartCount is Container.Attempt. The
+	// runtime's status of the exit replaces this one, with a PodSync if code, reason or message
+	// are others. The generator sets it.
 	Unconfirmed bool
 	// Resources, User, Mounts and StopSignal are passed through as the runtime reports
 	// them; nil or zero if it does not.

@@ -102,6 +102,9 @@ func (r *reconciler) takeExits(rec *podRecord, a *answer) {
 			(startedAfter(s.StartedAt, last.FinishedAt) || !last.StartedAt.IsZero() && s.StartedAt.After(last.FinishedAt)):
 			r.startedAgain(rec, id)
 		default:
+			if last.Unconfirmed { // of the rest this status knows more
+				last = exitStatus(s, c, ContainerExit{ExitCode: last.ExitCode, FinishedAt: last.FinishedAt}, last.FinishedAt)
+			}
 			exits[id] = last
 			a.lags = a.lags || last.Unconfirmed && c != nil && !e.ahead()
 		}

@@ -381,6 +381,47 @@ func TestRule21RuntimesStatusStays(t *testing.T) {
 	})
 }
 
+// Rule 21: such a status has what the runtime knows of the container: what the list shows and, as soon as
+// the pod is inspected, all that the runtime says of it while it does not know of the exit.
+func TestRule21StatusMadeOfTheRuntimes(t *testing.T) {
+	for name, started := range map[string]time.Time{"gone before it is inspected": {}, "inspected": time.Unix(7, 0)} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n, exits, events := watchExiting(t, bare("a", plegtest.Running("a1")))
+				exits <- exitOf("a2", 137)
+				synctest.Wait()
+				second := plegtest.Running("a2")
+				second.Attempt = 4
+				both := bare("a", second, plegtest.Running("a1"))
+				status := statusOf(both)
+				status.ContainerStatuses[0].RestartCount, status.ContainerStatuses[0].StartedAt = 4, started
+				if started.IsZero() {
+					status.ContainerStatuses = status.ContainerStatuses[1:]
+				}
+				n.SetStatus("a", status)
+				n.SetPod(both)
+				n.g.RequestRelist("a")
+				time.Sleep(time.Second)
+				told := 0
+				for len(events) > 0 {
+					e := <-events
+					if e.Data != "a2" {
+						continue
+					}
+					told++
+					if s := e.Status; s == nil || !s.Unconfirmed || s.ExitCode != 137 || s.RestartCount != 4 ||
+						!s.StartedAt.Equal(started) {
+						t.Errorf("%v with %+v", line(e), s)
+					}
+				}
+				if told == 0 {
+					t.Error("it is not told")
+				}
+			})
+		})
+	}
+}
+
 // Exits: a death is counted whose end an inspection in flight shows after a list showed it gone.
 func TestExitsSeenByAnInspectionInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
