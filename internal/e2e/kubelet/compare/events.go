@@ -169,7 +169,8 @@ func (m *measurement) judgeSuccessors(ctx context.Context, v variant) error {
 }
 
 // endOf returns when a container that has a successor ended, zero if the runtime has
-// forgotten it. One that runs has not ended before now.
+// forgotten it. A containerd that was killed as it deleted a task has: its record's end is then when
+// it started. One that runs has not ended before now.
 func (n *node) endOf(ctx context.Context, id string) (time.Time, error) {
 	if e, told := n.awaitExit(ctx, id, settle); told {
 		return e.at, nil
@@ -182,6 +183,8 @@ func (n *node) endOf(ctx context.Context, id string) (time.Time, error) {
 		return time.Time{}, err
 	case r.Status.State != runtimeapi.ContainerState_CONTAINER_EXITED:
 		return time.Now(), nil
+	case r.Status.Reason == "Unknown":
+		return time.Time{}, nil
 	}
 	return time.Unix(0, r.Status.FinishedAt), nil
 }
