@@ -154,7 +154,7 @@ nodeagent: ## the node agent of examples/nodeagent on a runtime of its own; Ctrl
 
 .PHONY: live
 live: ## the node agent on a real containerd, or on PLEG_RUNTIME, and beside a kubelet, which it builds, with all pods; needs root; 20 minutes
-	cd internal/e2e/nodeagent && go test -count=1 -timeout=60m -parallel=1 ./... -fire.kills=20 -latency.samples=20 -beside.all
+	cd internal/e2e/nodeagent && go test -count=1 -timeout=60m -parallel=1 ./... -fire.kills=20 -latency.samples=20 -idle.for=1m -beside.all
 
 .PHONY: jobs
 jobs: ## ten minutes of kills of the node agent and of the runtime, containerd or PLEG_RUNTIME, with a hundred jobs; needs root

@@ -87,6 +87,9 @@ type Kubelet struct {
 	process *proctest.Process
 }
 
+// Pid returns the number of the process.
+func (k *Kubelet) Pid() int { return k.process.Pid() }
+
 // Run starts a kubelet, which it builds if need be. With the test it ends, and so do its pods.
 func Run(t testing.TB, o Options) *Kubelet {
 	t.Helper()

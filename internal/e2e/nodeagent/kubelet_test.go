@@ -18,11 +18,11 @@ func buildKubelet(t *testing.T) {
 }
 
 // kubelet is a released kubelet on a node.
-type kubelet struct{ address string }
+type kubelet struct{ *released.Kubelet }
 
 func (n *node) startKubelet() *kubelet {
 	n.t.Helper()
-	return &kubelet{released.Start(n.t, released.Options{
+	return &kubelet{released.Run(n.t, released.Options{
 		Daemon: n.daemon, Client: n.client, Manifests: n.manifests, Dir: n.dir, NodeName: "live",
 		Changes: map[string]any{"maxPods": 500},
 	})}
@@ -31,14 +31,17 @@ func (n *node) startKubelet() *kubelet {
 // pods returns the kubelet's pods by the names in their manifests: it appends the node's.
 func (k *kubelet) pods() map[string]*v1.Pod {
 	pods := map[string]*v1.Pod{}
-	for name, pod := range podsAt(k.address) {
+	for name, pod := range podsAt(k.Address) {
 		pods[name[:len(name)-len("-live")]] = pod
 	}
 	return pods
 }
 
 // runner is the agent or the kubelet.
-type runner interface{ pods() map[string]*v1.Pod }
+type runner interface {
+	pods() map[string]*v1.Pod
+	Pid() int
+}
 
 // awaitPods waits until a runner serves as many pods.
 func (n *node) awaitPods(r runner, count int) {

@@ -11,11 +11,56 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	cpu "github.com/kubepleg/pleg/internal/e2e/measure"
 )
 
-// By default a short run. The figures in examples/nodeagent/README.md are from twenty, with
-// nothing beside them, as "make live" runs it.
-var samples = flag.Int("latency.samples", 3, "how often TestLatency measures each time")
+// By default short runs. The figures in examples/nodeagent/README.md are from twenty, and a minute, with
+// nothing beside them, as "make live" runs them.
+var (
+	samples = flag.Int("latency.samples", 3, "how often TestLatency measures each time")
+	idleFor = flag.Duration("idle.for", 2*time.Second, "how long TestIdle measures")
+)
+
+// How much CPU time the agent takes, and the kubelet, with 30 pods that do nothing.
+func TestIdle(t *testing.T) {
+	t.Parallel()
+	buildKubelet(t)
+	idle(t, "the agent", func(n *node) runner { return n.startAgent() })
+	idle(t, "the kubelet", func(n *node) runner { return n.startKubelet() })
+}
+
+func idle(t *testing.T, who string, start func(*node) runner) {
+	n := newNode(t)
+	for i := range 30 {
+		name := fmt.Sprint("pod-", i)
+		n.write(name, manifest(name, "  terminationGracePeriodSeconds: 1\n"+shell("sleep 100000", "")))
+	}
+	r := start(n)
+	n.eventually("pods that run", func() string {
+		running := 0
+		for _, pod := range r.pods() {
+			if pod.Status.Phase == v1.PodRunning {
+				running++
+			}
+		}
+		if running < 30 {
+			return fmt.Sprintf("%d run", running)
+		}
+		return ""
+	})
+	time.Sleep(*idleFor / 10) // it comes to rest
+	before, err := cpu.CPUOf(r.Pid())
+	n.must(err)
+	time.Sleep(*idleFor)
+	after, err := cpu.CPUOf(r.Pid())
+	n.must(err)
+	used := (after - before).Seconds() / idleFor.Seconds()
+	t.Logf("%s: %.1f ms of CPU time a second with 30 pods", who, used*1000)
+	if used > 0.5 {
+		t.Errorf("%s is busy with nothing: %.0f ms a second", who, used*1000)
+	}
+}
 
 // How long it takes from a manifest to Running, and from a crash to the successor's start,
 // with the agent and with the kubelet. It fails only if something never comes.
