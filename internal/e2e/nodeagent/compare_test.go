@@ -24,6 +24,7 @@ type difference struct {
 	why string
 	// covers reports whether it is the one between the agent's pod and the kubelet's.
 	covers func(name string, agent, kubelet *v1.Pod) bool
+	races  bool // it is not there in every run
 	seen   bool
 }
 
@@ -43,6 +44,21 @@ var differences = []*difference{{
 		return strings.HasSuffix(name, "-pod-group") && agent.Status.Phase == v1.PodSucceeded &&
 			kubelet.Status.Phase == v1.PodPending
 	},
+}, {
+	why: "A sidecar that waits for its back-off when its pod ends is ContainerStatusUnknown in the kubelet if the status " +
+		"from before said that it waits. In the agent it has ended as it has.",
+	covers: func(_ string, agent, kubelet *v1.Pod) bool {
+		agent, kubelet = agent.DeepCopy(), kubelet.DeepCopy()
+		own := agent.Status.InitContainerStatuses
+		for i := range kubelet.Status.InitContainerStatuses {
+			s := &kubelet.Status.InitContainerStatuses[i]
+			if t := s.State.Terminated; i < len(own) && t != nil && t.Reason == "ContainerStatusUnknown" {
+				s.State, s.LastTerminationState = s.LastTerminationState, own[i].LastTerminationState
+			}
+		}
+		return compared(agent) == compared(kubelet)
+	},
+	races: true,
 }}
 
 // ended returns a pod whose containers that wait for their back-off have ended, as they have.
@@ -143,7 +159,7 @@ func TestBesideKubelet(t *testing.T) {
 		}
 	}
 	for _, d := range differences {
-		if *besideAll && !d.seen {
+		if *besideAll && !d.seen && !d.races {
 			t.Errorf("does not differ any more: %s", d.why)
 		}
 	}
