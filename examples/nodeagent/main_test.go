@@ -185,7 +185,7 @@ func TestBadInput(t *testing.T) {
 	}
 	stdout, stderr, ended := begin(t, parsed(t, "--manifests", dir, "-v", "1"))
 	for _, line := range []string{
-		`"A manifest is refused" "error"="document 1: is no object in YAML: .*" "file"="broken.yaml"`,
+		`"A manifest is refused" "error"="document 1: yaml: .*" "file"="broken.yaml"`,
 		`"A manifest is refused" "error"="document 1: .*kind .*Service.*: only Pods .*" "file"="service.yaml"`,
 		`"A manifest is refused" "error"=".*spec.volumes\[0\].secret: Forbidden: this agent .*" "file"="volume.yaml"`,
 		`"A pod is refused: another has its name or UID" .*"file"="twice.yaml" "pod"="default/good" "other"="good.yaml"`,
@@ -216,7 +216,7 @@ func TestBadInput(t *testing.T) {
 	after := served(t, stderr)
 	page := string(get(t, stderr, "/"))
 	for name, want := range map[string]string{
-		"broken.yaml": "Failed ManifestRefused broken.yaml: document 1: is no object in YAML",
+		"broken.yaml": "Failed ManifestRefused broken.yaml: document 1: yaml: line 1: did not find",
 		"volume":      "Failed ManifestRefused volume.yaml: document 1: pod volume: spec.volumes[0].secret: Forbidden",
 		"good":        "Running ManifestRefused twice.yaml: its name or its UID is taken by a pod of good.yaml",
 		"no-image":    "Pending  ",

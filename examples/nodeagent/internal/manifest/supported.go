@@ -4,119 +4,172 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// supported are the fields that a manifest may have, by the field that they are in. What the agent does not do is
-// refused by name, not ignored. After "=" are the values that a field may have, after ">" the least. A field without an
-// entry of its own is supported with everything in it; init containers have the fields of containers too.
+// supported are the fields that a manifest may have, by the field that they are in: by its path, or its name. What the
+// agent does not do is refused by name, not ignored. A field without an entry of its own is supported with everything
+// in it. What follows a field is a rule:
+//
+//	=a|b   it has one of these values
+//	>n     it is a number from n on
+//	:kind  it is as checks says
+//	!      it must be there
+//	?      one of those with this rule must be there, and no more
+//	~      it means nothing on a node alone: it is for the API server, the scheduler or who reads messages. Without it
+//	       no pod is weaker
 var supported = map[string]string{
-	"":         "apiVersion kind metadata spec status",
-	"metadata": "name namespace uid labels annotations",
-	"spec": "hostname hostNetwork hostPID hostIPC shareProcessNamespace restartPolicy=Always|OnFailure|Never " +
+	"": "apiVersion kind metadata spec status",
+	"metadata": "name namespace uid labels annotations creationTimestamp~ finalizers~ generateName~ generation~ " +
+		"managedFields~ ownerReferences~ resourceVersion~ selfLink~",
+	"spec": "hostname:label hostNetwork hostPID hostIPC shareProcessNamespace restartPolicy=Always|OnFailure|Never " +
 		"terminationGracePeriodSeconds>0 priorityClassName securityContext volumes initContainers containers os " +
-		"dnsPolicy=Default|ClusterFirst|ClusterFirstWithHostNet automountServiceAccountToken=false hostUsers=true",
-	"spec.os": "name=linux",
-	"spec.securityContext": "runAsUser>0 runAsGroup>0 runAsNonRoot supplementalGroups fsGroup>0 seccompProfile " +
-		"appArmorProfile",
-	"spec.securityContext.seccompProfile":  profiles,
-	"spec.securityContext.appArmorProfile": profiles,
+		"dnsPolicy=Default|ClusterFirst|ClusterFirstWithHostNet automountServiceAccountToken=false hostUsers=true " +
+		"affinity~ enableServiceLinks~ nodeSelector~ preemptionPolicy~ priority~ schedulerName~ tolerations~ " +
+		"topologySpreadConstraints~",
+	"spec.securityContext": "runAsUser>0 runAsGroup>0 runAsNonRoot supplementalGroups fsGroup>0 fsGroupChangePolicy~ " +
+		"seccompProfile appArmorProfile",
+	"os": "name=linux",
 
-	"spec.volumes":          "name hostPath emptyDir",
-	"spec.volumes.hostPath": "path type=|Directory|DirectoryOrCreate|File|FileOrCreate|Socket|CharDevice|BlockDevice",
-	"spec.volumes.emptyDir": "",
-	"spec.initContainers":   "restartPolicy=Always",
-	"spec.containers": "name image imagePullPolicy=Always|IfNotPresent|Never command args workingDir env ports " +
-		"resources securityContext volumeMounts lifecycle livenessProbe readinessProbe startupProbe stdin stdinOnce tty",
-	"spec.containers.env":                "name value",
-	"spec.containers.ports":              "name containerPort>1 hostPort protocol=TCP|UDP|SCTP",
-	"spec.containers.resources":          "limits requests",
-	"spec.containers.resources.limits":   "cpu memory",
-	"spec.containers.resources.requests": "cpu memory",
-	"spec.containers.securityContext": "privileged runAsUser>0 runAsGroup>0 runAsNonRoot readOnlyRootFilesystem " +
+	"volumes":  "name:label hostPath? emptyDir?",
+	"hostPath": "path:path type=|Directory|DirectoryOrCreate|File|FileOrCreate|Socket|CharDevice|BlockDevice",
+	"emptyDir": "",
+
+	"initContainers": container + " restartPolicy=Always",
+	"containers":     container,
+	"env":            "name:variable value",
+	"ports":          "name:portName containerPort:port hostPort protocol=TCP|UDP|SCTP",
+	"resources":      "limits requests",
+	"limits":         "cpu:amount memory:amount",
+	"requests":       "cpu:amount memory:amount ephemeral-storage~",
+	"volumeMounts":   "name mountPath:path readOnly",
+	"securityContext": "privileged runAsUser>0 runAsGroup>0 runAsNonRoot readOnlyRootFilesystem " +
 		"allowPrivilegeEscalation capabilities seccompProfile appArmorProfile",
-	"spec.containers.securityContext.seccompProfile":  profiles,
-	"spec.containers.securityContext.appArmorProfile": profiles,
+	"seccompProfile":  profile,
+	"appArmorProfile": profile,
 
-	"spec.containers.volumeMounts":        "name mountPath readOnly",
-	"spec.containers.lifecycle":           "postStart preStop",
-	"spec.containers.lifecycle.postStart": hooks,
-	"spec.containers.lifecycle.preStop":   hooks,
-	"spec.containers.livenessProbe":       probes + " successThreshold=1 terminationGracePeriodSeconds>1",
-	"spec.containers.startupProbe":        probes + " successThreshold=1 terminationGracePeriodSeconds>1",
-	"spec.containers.readinessProbe":      probes + " successThreshold>1",
-
-	"spec.containers.lifecycle.preStop.sleep":   "seconds>0",
-	"spec.containers.lifecycle.postStart.sleep": "seconds>0",
+	"lifecycle":      "postStart preStop",
+	"postStart":      hook,
+	"preStop":        hook,
+	"livenessProbe":  probe + " successThreshold=1 terminationGracePeriodSeconds>1",
+	"startupProbe":   probe + " successThreshold=1 terminationGracePeriodSeconds>1",
+	"readinessProbe": probe + " successThreshold>1",
+	"exec":           "command!",
+	"httpGet":        "path port host scheme=HTTP|HTTPS httpHeaders",
+	"grpc":           "port:port service",
+	"sleep":          "seconds>0",
 }
 
 const (
-	profiles = "type=RuntimeDefault|Unconfined" // those of one's own would be files on the node
-	hooks    = "exec httpGet sleep"
-	probes   = "exec httpGet tcpSocket grpc initialDelaySeconds>0 periodSeconds>1 timeoutSeconds>1 failureThreshold>1"
+	container = "name:label image! imagePullPolicy=Always|IfNotPresent|Never command args workingDir env ports " +
+		"resources securityContext volumeMounts lifecycle livenessProbe readinessProbe startupProbe stdin stdinOnce " +
+		"tty resizePolicy~ terminationMessagePath~ terminationMessagePolicy~"
+	profile = "type=RuntimeDefault|Unconfined" // those of one's own would be files on the node
+	hook    = "exec? httpGet? sleep?"
+	probe   = "exec? httpGet? tcpSocket? grpc? initialDelaySeconds>0 periodSeconds>1 timeoutSeconds>1 failureThreshold>1"
 )
 
-// ignored are the fields, by the same names, that mean nothing on a node alone: they are for the API server, the
-// scheduler or who reads messages. Without them no pod is weaker.
-var ignored = map[string]string{
-	"metadata": "creationTimestamp finalizers generateName generation managedFields ownerReferences resourceVersion " +
-		"selfLink",
-	"spec": "affinity enableServiceLinks nodeSelector preemptionPolicy priority schedulerName " +
-		"tolerations topologySpreadConstraints",
-	"spec.securityContext":               "fsGroupChangePolicy",
-	"spec.containers":                    "resizePolicy terminationMessagePath terminationMessagePolicy",
-	"spec.containers.resources.requests": "ephemeral-storage",
+// checks say what is wrong with a value.
+var checks = map[string]func(string) []string{
+	"label":    validation.IsDNS1123Label,
+	"variable": validation.IsEnvVarName,
+	"portName": validation.IsValidPortName,
+	"port": func(port string) []string {
+		n, _ := strconv.Atoi(port) // it is decoded from a number
+		return validation.IsValidPortNum(n)
+	},
+	"path": func(p string) []string {
+		if path.IsAbs(p) && !slices.Contains(strings.Split(p, "/"), "..") {
+			return nil
+		}
+		return []string{"must be an absolute path without .."}
+	},
+	"amount": func(quantity string) []string {
+		if strings.HasPrefix(quantity, "-") {
+			return []string{"must not be negative"}
+		}
+		return nil
+	},
 }
 
-// check returns the fields in a value that are ignored, and an error for every one that the agent does not support, in
-// order. in is the path of the value without indexes, at the real one.
-func check(value any, in string, at *field.Path) (without []string, errs field.ErrorList) {
-	descend := func(value any, in string, at *field.Path) {
-		w, e := check(value, in, at)
-		without, errs = append(without, w...), append(errs, e...)
-	}
+// checker finds the fields that the agent does not support or that are not by the rules, and those that mean nothing.
+type checker struct {
+	errs    field.ErrorList
+	ignored []string
+}
+
+// value checks everything in a value, in order. in is its path without indexes.
+func (c *checker) value(value any, in string, at *field.Path) {
 	switch v := value.(type) {
 	case []any:
 		for i, element := range v {
-			descend(element, in, at.Index(i))
+			c.value(element, in, at.Index(i))
 		}
 	case map[string]any:
-		general := strings.Replace(in, "initContainers", "containers", 1)
-		fields := map[string]string{} // and their rules
-		for f := range strings.FieldsSeq(supported[in] + " " + supported[general]) {
-			name := f[:strings.IndexAny(f+"=", "=>")]
-			fields[name] = f[len(name):]
-		}
-		_, limited := supported[general]
-		for _, key := range slices.Sorted(maps.Keys(v)) {
-			child := at.Child(key)
-			switch rule, ok := fields[key]; {
-			case slices.Contains(strings.Fields(ignored[general]), key):
-				without = append(without, child.String())
-			case limited && !ok:
-				errs = append(errs, field.Forbidden(child, "this agent does not support it"))
-			case rule != "":
-				errs = append(errs, checkValue(v[key], rule, child)...)
-			default:
-				descend(v[key], strings.TrimPrefix(in+"."+key, "."), child)
+		c.fields(v, in, at)
+	}
+}
+
+func (c *checker) fields(values map[string]any, in string, at *field.Path) {
+	entry, limited := supported[in]
+	if !limited {
+		entry, limited = supported[in[strings.LastIndex(in, ".")+1:]]
+	}
+	rules, choices, chosen, before := map[string]string{}, []string{}, 0, len(c.errs)
+	for f := range strings.FieldsSeq(entry) {
+		end := strings.IndexAny(f+"=", "=>:!?~")
+		name, rule := f[:end], f[end:]
+		rules[name] = rule
+		_, there := values[name]
+		switch {
+		case rule == "!" && !there:
+			c.errs = append(c.errs, field.Required(at.Child(name), ""))
+		case rule == "?":
+			choices = append(choices, name)
+			if there {
+				chosen++
 			}
 		}
 	}
-	return without, errs
+	for _, key := range slices.Sorted(maps.Keys(values)) {
+		child := at.Child(key)
+		switch rule, known := rules[key]; {
+		case limited && !known:
+			c.errs = append(c.errs, field.Forbidden(child, "this agent does not support it"))
+		case rule == "~":
+			c.ignored = append(c.ignored, child.String())
+		case rule == "" || rule == "!" || rule == "?":
+			c.value(values[key], strings.TrimPrefix(in+"."+key, "."), child)
+		default:
+			c.errs = append(c.errs, checkValue(values[key], rule[0], rule[1:], child)...)
+		}
+	}
+	if len(choices) > 0 && chosen != 1 && len(c.errs) == before { // else another choice may be what is refused
+		c.errs = append(c.errs, field.Required(at, "one of "+strings.Join(choices, ", ")))
+	}
 }
 
-func checkValue(value any, rule string, at *field.Path) field.ErrorList {
-	if n, ok := value.(int64); ok && rule[0] == '>' {
-		least, _ := strconv.ParseInt(rule[1:], 10, 64)
-		if n < least || n > math.MaxInt32 { // seconds: the largest would overflow
-			return field.ErrorList{field.Invalid(at, n, fmt.Sprintf("must be from %d to %d", least, math.MaxInt32))}
+func checkValue(value any, rule byte, of string, at *field.Path) (errs field.ErrorList) {
+	switch rule {
+	case '=':
+		if values := strings.Split(of, "|"); !slices.Contains(values, fmt.Sprint(value)) {
+			errs = append(errs, field.NotSupported(at, value, values))
 		}
-	} else if values := strings.Split(rule[1:], "|"); !slices.Contains(values, fmt.Sprint(value)) {
-		return field.ErrorList{field.NotSupported(at, value, values)}
+	case '>':
+		least, _ := strconv.ParseInt(of, 10, 64)
+		if n, _ := value.(int64); n < least || n > math.MaxInt32 { // seconds: the largest would overflow
+			errs = append(errs, field.Invalid(at, n, fmt.Sprintf("must be from %d to %d", least, math.MaxInt32)))
+		}
+	case ':':
+		for _, problem := range checks[of](fmt.Sprint(value)) {
+			errs = append(errs, field.Invalid(at, value, problem))
+		}
 	}
-	return nil
+	return errs
 }
