@@ -170,12 +170,13 @@ func (w *worker) start(ctx context.Context, view plan.View, c *v1.Container) (di
 		w.again(crashed.Add(backoff))
 		return false, nil
 	}
-	if why, until, err := w.images.Ensure(ctx, c); why != nil {
+	if why, until := w.images.Ensure(ctx, c); why != nil {
 		w.reasons[c.Name] = *why
-		if !until.IsZero() {
-			w.again(until)
+		if until.IsZero() {
+			return false, errors.New(why.Message)
 		}
-		return false, err
+		w.again(until)
+		return false, nil
 	}
 	if !crashed.IsZero() {
 		w.crashes.Next(key, crashed)

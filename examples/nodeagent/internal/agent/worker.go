@@ -13,7 +13,6 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/kubepleg/pleg"
-	"github.com/kubepleg/pleg/examples/nodeagent/internal/images"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/plan"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/runtime"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/status"
@@ -64,7 +63,7 @@ type worker struct {
 	reasons map[string]v1.ContainerStateWaiting // why containers do not run
 	ended   map[string]bool                     // the IDs of what it has ended: it has not crashed
 	refused map[string]string                   // the IDs of what the runtime has refused to start, by name
-	images  *images.Puller
+	images  *runtime.Puller
 	// The back-off of containers by name and hash, and of the sandbox. One that was made and is not as it should be is
 	// replaced no sooner than one that could not be made.
 	crashes, sandboxes *flowcontrol.Backoff
@@ -79,7 +78,7 @@ func (a *Agent) beginLocked(ctx context.Context, pod *v1.Pod, orphan bool) *work
 		reasons: map[string]v1.ContainerStateWaiting{}, ended: map[string]bool{},
 		refused:   plan.Ends(&before),
 		crashes:   flowcontrol.NewBackOff(firstBackoff, longestBackoff),
-		images:    images.NewPuller(a.Runtime, firstBackoff, longestBackoff),
+		images:    a.Runtime.NewPuller(firstBackoff, longestBackoff),
 		sandboxes: flowcontrol.NewBackOff(firstSandbox, longestRetry),
 	}
 	w.wanted, w.unwant = context.WithCancel(ctx)

@@ -66,15 +66,11 @@ func (c *Client) Ready(ctx context.Context) error {
 		return err
 	}
 	for _, cond := range r.GetStatus().GetConditions() {
-		switch {
-		case cond.GetType() != runtimeapi.RuntimeReady:
-		case cond.GetStatus():
-			return nil
-		default:
+		if cond.GetType() == runtimeapi.RuntimeReady && !cond.GetStatus() {
 			return fmt.Errorf("the runtime is not ready: %s: %s", cond.GetReason(), cond.GetMessage())
 		}
 	}
-	return errors.New("the runtime does not say whether it is ready")
+	return nil
 }
 
 // RunPodSandbox runs a sandbox of a pod and returns its ID.
@@ -161,24 +157,4 @@ func (c *Client) Exec(ctx context.Context, id string, command []string,
 		err = fmt.Errorf("%w: %w", ErrExecTimeout, err)
 	}
 	return string(r.GetStdout()) + string(r.GetStderr()), int(r.GetExitCode()), err
-}
-
-// ImagePresent reports whether the runtime has an image.
-func (c *Client) ImagePresent(ctx context.Context, name string) (bool, error) {
-	image, err := c.image(ctx, name)
-	return image != nil, err
-}
-
-// image returns an image that the runtime has, nil if it has none of that name.
-func (c *Client) image(ctx context.Context, name string) (*runtimeapi.Image, error) {
-	r, err := call(ctx, callTimeout, "asking for image "+name, c.images.ImageStatus,
-		&runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: name}})
-	return r.GetImage(), err
-}
-
-// PullImage pulls an image.
-func (c *Client) PullImage(ctx context.Context, name string) error {
-	_, err := call(ctx, pullTimeout, "pulling image "+name, c.images.PullImage,
-		&runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: name, UserSpecifiedImage: name}})
-	return err
 }

@@ -3,7 +3,6 @@ package runtime
 import (
 	"cmp"
 	"encoding/json"
-	"fmt"
 	"hash/fnv"
 	"path/filepath"
 	"regexp"
@@ -49,16 +48,6 @@ func (c *Client) Orphan(seen *pleg.PodStatus) *v1.Pod {
 		ObjectMeta: metav1.ObjectMeta{UID: seen.ID, Name: seen.Name, Namespace: seen.Namespace},
 		Spec:       v1.PodSpec{TerminationGracePeriodSeconds: &seconds},
 	}
-}
-
-// PodDir returns the directory of a pod's volumes.
-func (c *Client) PodDir(pod *v1.Pod) string {
-	return filepath.Join(c.stateDir, "pods", string(pod.UID))
-}
-
-// LogDir returns the directory that the runtime writes the logs of a pod to.
-func (c *Client) LogDir(pod *v1.Pod) string {
-	return filepath.Join(c.stateDir, "logs", fmt.Sprintf("%s_%s_%s", pod.Namespace, pod.Name, pod.UID))
 }
 
 func (c *Client) sandboxConfig(pod *v1.Pod, attempt uint32) *runtimeapi.PodSandboxConfig {
@@ -130,12 +119,12 @@ func (c *Client) containerConfig(pod *v1.Pod, container *v1.Container, image *ru
 	return config, nil
 }
 
-// reference is "$$" or "$(NAME)".
-var reference = regexp.MustCompile(`\$(\$|\([^)]*\))`)
+// variable is "$$" or "$(NAME)".
+var variable = regexp.MustCompile(`\$(\$|\([^)]*\))`)
 
 // expand replaces "$(NAME)" by a variable, and "$$" by "$"; what names no variable stays.
 func expand(s string, env map[string]string) string {
-	return reference.ReplaceAllStringFunc(s, func(found string) string {
+	return variable.ReplaceAllStringFunc(s, func(found string) string {
 		if found == "$$" {
 			return "$"
 		}
@@ -154,8 +143,7 @@ func resources(pod *v1.Pod, c *v1.Container) *runtimeapi.LinuxContainerResources
 		MemoryLimitInBytes: c.Resources.Limits.Memory().Value(), OomScoreAdj: oomScoreAdj(pod, c, nodeMemory()),
 	}
 	limited := c.Resources.Limits.Cpu().MilliValue()
-	requested := cmp.Or(c.Resources.Requests.Cpu().MilliValue(), limited)
-	r.CpuShares = min(max(requested*1024/1000, minShares), maxShares)
+	r.CpuShares = min(max(c.Resources.Requests.Cpu().MilliValue()*1024/1000, minShares), maxShares)
 	if limited > 0 {
 		r.CpuPeriod, r.CpuQuota = period, max(limited*period/1000, minQuota)
 	}

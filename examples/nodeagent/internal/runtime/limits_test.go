@@ -107,7 +107,7 @@ func TestCollectImages(t *testing.T) {
 		add := func(id string, size uint64) {
 			images[id] = &runtimeapi.Image{Id: id, RepoTags: []string{"name/" + id}, Size: size, Pinned: id == "pinned"}
 		}
-		known := map[string]*usage{}
+		known := map[string]time.Time{}
 		collect := func(high int, want string) {
 			t.Helper()
 			removed = nil
@@ -127,7 +127,7 @@ func TestCollectImages(t *testing.T) {
 		inUse = "b"
 		collect(full, "[]")
 		add("stuck", 1)
-		time.Sleep(time.Minute)
+		time.Sleep(2 * time.Minute)
 		inUse = ""
 		collect(room, "[]")
 		collect(full, "[a b]")
@@ -140,10 +140,12 @@ func TestCollectImages(t *testing.T) {
 		collect(full, "[stuck c]") // then there is room
 		add("e", huge)
 		collect(full, "[stuck]")
+		time.Sleep(time.Minute)
+		collect(full, "[stuck]")
 		inUse = ""
 		time.Sleep(2 * time.Minute)
 		delete(images, "stuck")
-		collect(full, "[e]") // it was never used, d was
+		collect(full, "[e]") // d was in use for longer
 		dir = filepath.Join(dir, "none")
 		if err := c.collectImages(t.Context(), Limits{}, known); err == nil {
 			t.Error("a disk that is not there is full of room")

@@ -7,11 +7,23 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/ptr"
 )
+
+// PodDir returns the directory of a pod's volumes.
+func (c *Client) PodDir(pod *v1.Pod) string {
+	return filepath.Join(c.stateDir, "pods", string(pod.UID))
+}
+
+// LogDir returns the directory that the runtime writes the logs of a pod to.
+func (c *Client) LogDir(pod *v1.Pod) string {
+	return filepath.Join(c.stateDir, "logs", fmt.Sprintf("%s_%s_%s", pod.Namespace, pod.Name, pod.UID))
+}
 
 // mounts prepares a container's volumes and returns their mounts.
 func (c *Client) mounts(pod *v1.Pod, container *v1.Container) ([]*runtimeapi.Mount, error) {
@@ -78,4 +90,17 @@ func (c *Client) volume(pod *v1.Pod, vol *v1.Volume) (path string, err error) {
 // RemoveDirs removes what is on disk of a pod that is gone.
 func (c *Client) RemoveDirs(pod *v1.Pod) error {
 	return errors.Join(os.RemoveAll(c.PodDir(pod)), os.RemoveAll(c.LogDir(pod)))
+}
+
+// Collect removes what is on disk of pods that are no more: an agent may have been killed as it removed them.
+func (c *Client) Collect(exists func(types.UID) bool) (err error) {
+	for _, dir := range []string{filepath.Join(c.stateDir, "pods"), filepath.Join(c.stateDir, "logs")} {
+		entries, _ := os.ReadDir(dir) // it may not be there yet
+		for _, e := range entries { // UID, or NAMESPACE_NAME_UID; none of these has a "_" in it
+			if uid := e.Name()[strings.LastIndex(e.Name(), "_")+1:]; !exists(types.UID(uid)) {
+				err = errors.Join(err, os.RemoveAll(filepath.Join(dir, e.Name())))
+			}
+		}
+	}
+	return err
 }
