@@ -7,11 +7,9 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"net"
-	"net/url"
+	"net/netip"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -19,13 +17,12 @@ import (
 	"github.com/kubepleg/pleg/cri"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/demo"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/runtime"
-	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
 type flags struct {
 	manifests, endpoint, stateDir, listen string
-	nodeName, nodeIP, cgroupParent        string
-	exitEvents                            string
+	nodeName, cgroupParent, exitEvents    string
+	nodeIP                                netip.Addr
 	drain                                 bool
 	verbosity                             int
 	limits                                runtime.Limits
@@ -33,6 +30,7 @@ type flags struct {
 
 func parseFlags(args []string, stderr io.Writer) (flags, error) {
 	f := flags{}
+	hostname, _ := os.Hostname()
 	set := flag.NewFlagSet("nodeagent", flag.ContinueOnError)
 	set.SetOutput(stderr)
 	set.StringVar(&f.manifests, "manifests", "", "directory of the manifests; the ones that come with the agent if empty")
@@ -42,8 +40,8 @@ func parseFlags(args []string, stderr io.Writer) (flags, error) {
 	set.StringVar(&f.listen, "listen", "127.0.0.1:10270", "address of the node's page, /pods, /healthz and /metrics")
 	set.StringVar(&f.exitEvents, "exit-events", cri.DefaultExitsDir, "CRI-O's folder of exit files; containerd's own "+
 		"events tell exits too, before CRI;\n\"off\" if CRI alone is to tell them")
-	set.StringVar(&f.nodeName, "node-name", "", "name of the node; the host's name if empty")
-	set.StringVar(&f.nodeIP, "node-ip", "127.0.0.1", "address of pods on the host's network")
+	set.StringVar(&f.nodeName, "node-name", hostname, "name of the node")
+	set.TextVar(&f.nodeIP, "node-ip", netip.MustParseAddr("127.0.0.1"), "address of pods on the host's network")
 	set.StringVar(&f.cgroupParent, "cgroup-parent", "", "cgroup of the pods; the runtime's default if empty")
 	// The limits have the names and the defaults of the kubelet's configuration.
 	f.limits.LogSize.Quantity = resource.MustParse("10Mi")
@@ -57,7 +55,7 @@ func parseFlags(args []string, stderr io.Writer) (flags, error) {
 	if err := set.Parse(args); err != nil {
 		return f, err
 	}
-	err := f.complete()
+	err := f.validate()
 	if set.NArg() > 0 {
 		err = fmt.Errorf("%q is no flag", set.Arg(0))
 	}
@@ -67,64 +65,26 @@ func parseFlags(args []string, stderr io.Writer) (flags, error) {
 	return f, err
 }
 
-// complete sets what depends on the host.
-func (f *flags) complete() (err error) {
-	if f.nodeName == "" {
-		if f.nodeName, err = os.Hostname(); err != nil {
-			return fmt.Errorf("--node-name is needed: %w", err)
-		}
-	}
-	if net.ParseIP(f.nodeIP) == nil {
-		return fmt.Errorf("--node-ip: %q is no address", f.nodeIP)
-	}
+func (f *flags) validate() error {
 	if l := f.limits; l.LogSize.Sign() <= 0 || l.LogFiles < 2 || l.ImagesLow < 0 || l.ImagesLow >= l.ImagesHigh {
 		return errors.New("a limit of logs or images is out of range")
 	}
-	if f.endpoint != "" {
-		f.stateDir = cmp.Or(f.stateDir, "/var/lib/nodeagent")
-		if f.manifests == "" {
-			return errors.New("--manifests is needed with --runtime-endpoint")
-		}
-		endpoint, err := url.Parse(f.endpoint)
-		if err != nil || endpoint.Scheme != "unix" && endpoint.Scheme != "" || !filepath.IsAbs(endpoint.Path) {
-			return fmt.Errorf("--runtime-endpoint: %q is no unix:///path", f.endpoint)
-		}
-		f.endpoint = endpoint.Path
+	if f.endpoint != "" && f.manifests == "" {
+		return errors.New("--manifests is needed with --runtime-endpoint")
 	}
-	if f.stateDir != "" {
-		f.stateDir, err = filepath.Abs(f.stateDir)
-	}
-	return err
+	return nil
 }
 
 //go:embed manifests
 var shipped embed.FS
 
-// node returns the socket of the runtime and what ends it: nothing for a real one. For the one in this process, it
-// makes the directories that are not given.
-func (f *flags) node() (socket string, stop func(), err error) {
-	if f.endpoint != "" {
-		return f.endpoint, func() {}, nil
-	}
-	temporary, err := os.MkdirTemp("", "nodeagent-")
+// useDemo makes a node in this process, and takes from it what the flags do not say.
+func (f *flags) useDemo() (stop func(), err error) {
+	node, err := demo.Start(shipped)
 	if err != nil {
-		return "", nil, fmt.Errorf("making a directory for the node: %w", err)
+		return nil, err
 	}
-	f.stateDir = cmp.Or(f.stateDir, temporary)
-	if f.manifests == "" {
-		f.manifests = filepath.Join(temporary, "manifests")
-		err = os.CopyFS(temporary, shipped)
-	}
-	server, serverErr := criserver.Start(criserver.WithPrograms(demo.Programs), criserver.WithVersion("embedded", "v1"))
-	stop = func() {
-		if server != nil {
-			server.Stop()
-		}
-		_ = os.RemoveAll(temporary)
-	}
-	if err := errors.Join(err, serverErr); err != nil {
-		stop()
-		return "", nil, fmt.Errorf("making a node in this process: %w", err)
-	}
-	return strings.TrimPrefix(server.Endpoint(), "unix://"), stop, nil
+	f.endpoint, f.stateDir = node.Endpoint, cmp.Or(f.stateDir, node.Dir)
+	f.manifests = cmp.Or(f.manifests, filepath.Join(node.Dir, "manifests"))
+	return node.Stop, nil
 }

@@ -9,6 +9,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -19,6 +20,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -59,35 +61,42 @@ func run(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 	logger := funcr.New(func(_, text string) {
 		fmt.Fprintf(stderr, "%s  %s\n", time.Now().Format(timeLayout), text)
 	}, funcr.Options{Verbosity: f.verbosity})
-	socket, stopNode, err := f.node()
+	inProcess := f.endpoint == ""
+	if inProcess {
+		stop, err := f.useDemo()
+		if err != nil {
+			return err
+		}
+		defer stop()
+	}
+	// The library has a connection of its own, so that no change holds up a list.
+	options := []cri.Option{cri.WithLogger(logger)}
+	if f.exitEvents != "off" {
+		options = append(options, cri.WithExitEvents(f.exitEvents))
+	}
+	reader, err := cri.Dial(f.endpoint, options...)
 	if err != nil {
 		return err
 	}
-	defer stopNode()
-	for _, path := range []string{filepath.Join(f.stateDir, "lock"), socket + ".nodeagent.lock"} {
+	defer reader.Close()
+	socket := strings.TrimPrefix(strings.TrimPrefix(f.endpoint, "unix:"), "//")
+	conn, err := dial(socket)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	stateDir, err := filepath.Abs(cmp.Or(f.stateDir, "/var/lib/nodeagent"))
+	if err != nil {
+		return err
+	}
+	for _, path := range []string{filepath.Join(stateDir, "lock"), socket + ".nodeagent.lock"} {
 		held, err := lock(path)
 		if err != nil {
 			return err
 		}
 		defer held.Close()
 	}
-
-	// The library has a connection of its own, so that no change holds up a list.
-	options := []cri.Option{cri.WithLogger(logger)}
-	if f.exitEvents != "off" {
-		options = append(options, cri.WithExitEvents(f.exitEvents))
-	}
-	reader, err := cri.Dial(socket, options...)
-	if err != nil {
-		return err
-	}
-	defer reader.Close()
-	conn, err := dial(socket)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	sink := status.Directory(filepath.Join(f.stateDir, "status"))
+	sink := status.Directory(filepath.Join(stateDir, "status"))
 	adopted, err := sink.Read()
 	if err != nil {
 		logger.Error(err, "Some statuses from before are lost")
@@ -97,14 +106,13 @@ func run(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 		return fmt.Errorf("serving the status: %w", err)
 	}
 	source, registry := manifest.NewSource(f.manifests, f.nodeName, adopted, logger), prometheus.NewRegistry()
-	client := runtime.New(conn, f.stateDir, f.cgroupParent)
+	client := runtime.New(conn, stateDir, f.cgroupParent)
 	a := agent.New(agent.Config{
-		Reader: reader, NodeName: f.nodeName, NodeIP: f.nodeIP, Sink: sink, Adopted: adopted,
-		Runtime:  client,
+		Reader: reader, Runtime: client, NodeName: f.nodeName, NodeIP: f.nodeIP.String(), Sink: sink, Adopted: adopted,
 		OnStatus: printer(stdout), Registry: registry, Logger: logger,
 	})
 	served := pages{running: a.Pods, refused: source.Refused}
-	registry.MustRegister(served, collectors.NewGoCollector(),
+	registry.MustRegister(prometheus.CollectorFunc(served.restarts), collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	fmt.Fprintf(stderr, "Running the pods of %s on %s. The node's page is http://%s/; /pods, /healthz, /metrics. "+
 		"Ctrl-C ends it.\n", f.manifests, socket, listener.Addr())
@@ -113,7 +121,7 @@ func run(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 	defer end()
 	var joined sync.WaitGroup
 	joined.Go(func() { a.Run(living) })
-	if f.endpoint != "" { // the one in this process has neither logs nor a disk
+	if !inProcess { // else there are neither logs nor a disk
 		joined.Go(func() { client.KeepLimits(living, f.limits, func() []v1.Pod { return a.Pods().Items }, logger) })
 	}
 	server := &http.Server{Handler: served.handler(a.Handler()), ReadHeaderTimeout: 10 * time.Second}
@@ -125,11 +133,7 @@ func run(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 	source.Run(ctx, a.SetPods) // until ctx ends
 	if f.drain {
 		logger.Info("Ending all pods")
-		impatient, stop := signal.NotifyContext(living, os.Interrupt, syscall.SIGTERM)
-		defer stop()
-		if err := a.Drain(impatient); err != nil {
-			logger.Error(err, "Some pods are left running")
-		}
+		_ = a.Drain(living) // nothing ends it sooner
 	}
 	end()
 	_ = server.Close() // there is nothing to be done about it
@@ -141,13 +145,9 @@ func run(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 func dial(socket string) (*grpc.ClientConn, error) {
 	retry := grpc.ConnectParams{MinConnectTimeout: 5 * time.Second, Backoff: backoff.DefaultConfig}
 	retry.Backoff.BaseDelay, retry.Backoff.MaxDelay = 100*time.Millisecond, time.Second
-	conn, err := grpc.NewClient("unix://"+socket, grpc.WithConnectParams(retry),
+	return grpc.NewClient("unix:"+socket, grpc.WithConnectParams(retry),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16<<20))) // the longest output of a command
-	if err != nil {
-		return nil, fmt.Errorf("connecting to %s: %w", socket, err)
-	}
-	return conn, nil
 }
 
 // lock makes sure that no other agent has a state directory or a runtime: two would remove each other's pods, or run
@@ -157,15 +157,12 @@ func lock(path string) (held io.Closer, err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("making the directory of a lock file: %w", err)
 	}
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644) //nolint:gosec // no secrets
+	file, err := os.Create(path)
 	if err != nil {
 		return nil, fmt.Errorf("opening the lock file: %w", err)
 	}
 	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		holder, _ := io.ReadAll(file)
-		return nil, errors.Join(fmt.Errorf("another agent (process %s) has %s: %w", holder, path, err), file.Close())
+		return nil, errors.Join(fmt.Errorf("another agent has %s: %w", path, err), file.Close())
 	}
-	_ = file.Truncate(0) // the process is for the error above alone
-	fmt.Fprint(file, os.Getpid())
 	return file, nil
 }

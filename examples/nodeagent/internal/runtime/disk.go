@@ -96,7 +96,7 @@ func (c *Client) RemoveDirs(pod *v1.Pod) error {
 func (c *Client) Collect(exists func(types.UID) bool) (err error) {
 	for _, dir := range []string{filepath.Join(c.stateDir, "pods"), filepath.Join(c.stateDir, "logs")} {
 		entries, _ := os.ReadDir(dir) // it may not be there yet
-		for _, e := range entries { // UID, or NAMESPACE_NAME_UID; none of these has a "_" in it
+		for _, e := range entries {   // UID, or NAMESPACE_NAME_UID; none of these has a "_" in it
 			if uid := e.Name()[strings.LastIndex(e.Name(), "_")+1:]; !exists(types.UID(uid)) {
 				err = errors.Join(err, os.RemoveAll(filepath.Join(dir, e.Name())))
 			}

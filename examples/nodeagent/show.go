@@ -2,9 +2,13 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"html/template"
+	"io"
 	"net/http"
 	"slices"
+	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
@@ -58,18 +62,62 @@ var page = template.Must(template.New("page").Funcs(template.FuncMap{"describe":
 </table>
 `))
 
-// Describe and Collect have the restarts of containers as a metric, as kube-state-metrics calls it.
-func (p pages) Describe(descs chan<- *prometheus.Desc) { descs <- restarts }
-
-// Collect implements prometheus.Collector.
-func (p pages) Collect(metrics chan<- prometheus.Metric) {
+// restarts collects the restarts of containers as a metric, as kube-state-metrics calls it.
+func (p pages) restarts(metrics chan<- prometheus.Metric) {
 	for _, pod := range p.running().Items {
 		for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
-			metrics <- prometheus.MustNewConstMetric(restarts, prometheus.CounterValue, float64(c.RestartCount),
+			metrics <- prometheus.MustNewConstMetric(restartsTotal, prometheus.CounterValue, float64(c.RestartCount),
 				pod.Namespace, pod.Name, string(pod.UID), c.Name)
 		}
 	}
 }
 
-var restarts = prometheus.NewDesc("kube_pod_container_status_restarts_total", "How often a container was restarted.",
-	[]string{"namespace", "pod", "uid", "container"}, nil)
+var restartsTotal = prometheus.NewDesc("kube_pod_container_status_restarts_total",
+	"How often a container was restarted.", []string{"namespace", "pod", "uid", "container"}, nil)
+
+const timeLayout = "15:04:05.000"
+
+// printer returns what prints the changes in the statuses of pods, a line each. It is called by one goroutine at a
+// time.
+func printer(w io.Writer) func(*v1.Pod) {
+	last := map[string]string{} // by pod
+	return func(pod *v1.Pod) {
+		line := describe(*pod)
+		if name := pod.Namespace + "/" + pod.Name; last[name] != line {
+			last[name] = line
+			fmt.Fprintf(w, "%s  %-24s %s\n", time.Now().Format(timeLayout), name, line)
+		}
+	}
+}
+
+// describe says how a pod is: "Running  ready 1/1  web: running, restarts 2".
+func describe(pod v1.Pod) string {
+	ready, containers := 0, []string{}
+	for _, s := range pod.Status.ContainerStatuses {
+		if s.Ready {
+			ready++
+		}
+	}
+	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		text := s.Name + ": " + state(s.State)
+		if s.RestartCount > 0 {
+			text += fmt.Sprintf(", restarts %d", s.RestartCount)
+		}
+		containers = append(containers, text)
+	}
+	return fmt.Sprintf("%-9s ready %d/%d  %s", pod.Status.Phase, ready, len(pod.Status.ContainerStatuses),
+		strings.Join(containers, "; "))
+}
+
+func state(s v1.ContainerState) string {
+	switch {
+	case s.Running != nil:
+		return "running"
+	case s.Terminated != nil:
+		return fmt.Sprintf("exited %d %s", s.Terminated.ExitCode, s.Terminated.Reason)
+	case s.Waiting != nil && s.Waiting.Reason != "":
+		return s.Waiting.Reason
+	default:
+		return "waiting"
+	}
+}
