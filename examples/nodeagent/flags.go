@@ -38,8 +38,7 @@ func parseFlags(args []string, stderr io.Writer) (flags, error) {
 	set.StringVar(&f.stateDir, "state-dir", "", "directory of statuses, volumes, logs and the lock;\n"+
 		"a temporary one with the runtime in this process, else /var/lib/nodeagent")
 	set.StringVar(&f.listen, "listen", "127.0.0.1:10270", "address of the node's page, /pods, /healthz and /metrics")
-	set.StringVar(&f.exitEvents, "exit-events", cri.DefaultExitsDir, "CRI-O's folder of exit files; containerd's own "+
-		"events tell exits too, before CRI;\n\"off\" if CRI alone is to tell them")
+	set.StringVar(&f.exitEvents, "exit-events", cri.DefaultExitsDir, "CRI-O's folder of exit files, empty for none")
 	set.StringVar(&f.nodeName, "node-name", hostname, "name of the node")
 	set.TextVar(&f.nodeIP, "node-ip", netip.MustParseAddr("127.0.0.1"), "address of pods on the host's network")
 	set.StringVar(&f.cgroupParent, "cgroup-parent", "", "cgroup of the pods; the runtime's default if empty")

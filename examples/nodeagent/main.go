@@ -70,11 +70,7 @@ func run(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 		defer stop()
 	}
 	// The library has a connection of its own, so that no change holds up a list.
-	options := []cri.Option{cri.WithLogger(logger)}
-	if f.exitEvents != "off" {
-		options = append(options, cri.WithExitEvents(f.exitEvents))
-	}
-	reader, err := cri.Dial(f.endpoint, options...)
+	reader, err := cri.Dial(f.endpoint, cri.WithLogger(logger), cri.WithExitEvents(f.exitEvents))
 	if err != nil {
 		return err
 	}

@@ -122,7 +122,7 @@ func request(ctx context.Context, c *v1.Container, get *v1.HTTPGetAction, podIP,
 	if err != nil {
 		u = &url.URL{Path: get.Path}
 	}
-	u.Scheme, u.Host = strings.ToLower(string(get.Scheme)), host
+	u.Scheme, u.Host = cmp.Or(strings.ToLower(string(get.Scheme)), "http"), host
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), http.NoBody)
 	if err != nil {
 		return nil, fmt.Errorf("making a request to %s: %w", u, err)

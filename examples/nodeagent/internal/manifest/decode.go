@@ -6,17 +6,24 @@ package manifest
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"strings"
 
+	"github.com/google/uuid"
 	goyaml "go.yaml.in/yaml/v3"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	k8sruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
+
+	"github.com/kubepleg/pleg/examples/nodeagent/internal/plan"
 )
 
 // IgnoredAnnotation names the fields of a manifest that mean nothing here.
@@ -94,4 +101,45 @@ func decodePod(document *goyaml.Node, nodeName string) (_ *v1.Pod, err error) {
 		return nil, fmt.Errorf("pod %s: %w", klog.KObj(pod), c.errs.ToAggregate())
 	}
 	return pod, nil
+}
+
+// setDefaults sets what Kubernetes' API server sets in a new pod, of the fields that the agent uses.
+func setDefaults(pod *v1.Pod, nodeName string) {
+	pod.Namespace = cmp.Or(pod.Namespace, v1.NamespaceDefault)
+	if pod.UID == "" {
+		// It depends on the node and the pod's name only, so that a changed manifest changes the pod instead of replacing
+		// it, and so that an agent that starts again knows its pods.
+		pod.UID = types.UID(uuid.NewSHA1(uuid.Nil, []byte(nodeName+"/"+pod.Namespace+"/"+pod.Name)).String())
+	}
+	spec := &pod.Spec
+	spec.NodeName = nodeName
+	spec.RestartPolicy = cmp.Or(spec.RestartPolicy, v1.RestartPolicyAlways)
+	spec.TerminationGracePeriodSeconds = cmp.Or(spec.TerminationGracePeriodSeconds,
+		ptr.To[int64](v1.DefaultTerminationGracePeriodSeconds))
+	spec.SecurityContext = cmp.Or(spec.SecurityContext, &v1.PodSecurityContext{})
+	for _, c := range plan.Containers(pod) {
+		setContainerDefaults(c)
+	}
+}
+
+func setContainerDefaults(c *v1.Container) {
+	if c.ImagePullPolicy == "" {
+		c.ImagePullPolicy = v1.PullIfNotPresent
+		name := c.Image[strings.LastIndex(c.Image, "/")+1:]
+		if _, tag, tagged := strings.Cut(name, ":"); (!tagged || tag == "latest") && !strings.Contains(name, "@") {
+			c.ImagePullPolicy = v1.PullAlways
+		}
+	}
+	requests := v1.ResourceList{}
+	maps.Copy(requests, c.Resources.Limits)
+	maps.Copy(requests, c.Resources.Requests)
+	c.Resources.Requests = requests
+	for _, kind := range plan.ProbeKinds {
+		if p := plan.Probe(c, kind); p != nil {
+			p.TimeoutSeconds = cmp.Or(p.TimeoutSeconds, 1)
+			p.PeriodSeconds = cmp.Or(p.PeriodSeconds, 10)
+			p.SuccessThreshold = cmp.Or(p.SuccessThreshold, 1)
+			p.FailureThreshold = cmp.Or(p.FailureThreshold, 3)
+		}
+	}
 }

@@ -46,7 +46,7 @@ status: {phase: Running}
 	if a.Namespace != "default" || a.Spec.RestartPolicy != v1.RestartPolicyAlways ||
 		*a.Spec.TerminationGracePeriodSeconds != 30 ||
 		a.Spec.Containers[0].ImagePullPolicy != v1.PullAlways || p.PeriodSeconds != 10 || p.TimeoutSeconds != 1 ||
-		p.FailureThreshold != 3 || p.SuccessThreshold != 1 || p.HTTPGet.Path != "/" || p.HTTPGet.Scheme != "HTTP" {
+		p.FailureThreshold != 3 || p.SuccessThreshold != 1 {
 		t.Errorf("%v", a)
 	}
 	if b.UID != "0-1" || b.Spec.Containers[0].ImagePullPolicy != v1.PullIfNotPresent ||
@@ -126,7 +126,8 @@ func TestDecodeRefuses(t *testing.T) {
 			"livenessProbe.exec.command: Required"},
 		{head + "  containers: [{name: c, image: i, livenessProbe: {exec: {command: [x]}, successThreshold: 2}}]\n",
 			"successThreshold: Unsupported value: 2"},
-		{head + "  containers: [{name: c, image: i, readinessProbe: {tcpSocket: {port: http}}}]\n", `no port named "http"`},
+		{head + "  containers: [{name: c, image: i, readinessProbe: {tcpSocket: {port: a_b}}}]\n",
+			"readinessProbe.tcpSocket.port: Invalid"},
 		{head +
 			"  containers: [{name: c, image: i, readinessProbe: {exec: {command: [x]}, terminationGracePeriodSeconds: 3}}]\n",
 			"terminationGracePeriodSeconds: Forbidden"},

@@ -44,7 +44,7 @@ var supported = map[string]string{
 	"initContainers": container + " restartPolicy=Always",
 	"containers":     container,
 	"env":            "name:variable value",
-	"ports":          "name:portName containerPort:port hostPort protocol=TCP|UDP|SCTP",
+	"ports":          "name:port containerPort:port hostPort protocol=TCP|UDP|SCTP",
 	"resources":      "limits requests",
 	"limits":         "cpu:amount memory:amount",
 	"requests":       "cpu:amount memory:amount ephemeral-storage~",
@@ -61,7 +61,8 @@ var supported = map[string]string{
 	"startupProbe":   probe + " successThreshold=1 terminationGracePeriodSeconds>1",
 	"readinessProbe": probe + " successThreshold>1",
 	"exec":           "command!",
-	"httpGet":        "path port host scheme=HTTP|HTTPS httpHeaders",
+	"httpGet":        "path port:port host scheme=HTTP|HTTPS httpHeaders",
+	"tcpSocket":      "port:port host",
 	"grpc":           "port:port service",
 	"sleep":          "seconds>0",
 }
@@ -79,9 +80,11 @@ const (
 var checks = map[string]func(string) []string{
 	"label":    validation.IsDNS1123Label,
 	"variable": validation.IsEnvVarName,
-	"portName": validation.IsValidPortName,
 	"port": func(port string) []string {
-		n, _ := strconv.Atoi(port) // it is decoded from a number
+		n, err := strconv.Atoi(port)
+		if err != nil {
+			return validation.IsValidPortName(port)
+		}
 		return validation.IsValidPortNum(n)
 	},
 	"path": func(p string) []string {

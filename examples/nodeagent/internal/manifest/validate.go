@@ -1,12 +1,10 @@
 package manifest
 
 import (
-	"fmt"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -53,11 +51,12 @@ func validate(pod *v1.Pod) field.ErrorList {
 	}
 	check(len(pod.Spec.Containers) > 0, field.Required(spec.Child("containers"), "a pod has a container"))
 	for i, c := range plan.Containers(pod) {
-		at, actions := spec.Child("initContainers").Index(i), handlers(c)
+		at := spec.Child("initContainers").Index(i)
 		if n := i - len(pod.Spec.InitContainers); n >= 0 {
 			at = spec.Child("containers").Index(n)
 		} else if !plan.IsSidecar(c) {
-			check(len(actions) == 0, field.Forbidden(at, "probes and hooks are only of a sidecar"))
+			check(c.Lifecycle == nil && c.LivenessProbe == nil && c.ReadinessProbe == nil && c.StartupProbe == nil,
+				field.Forbidden(at, "probes and hooks are only of a sidecar"))
 		}
 		unique(names, c.Name, at.Child("name"))
 		mounts := sets.New[string]()
@@ -70,40 +69,6 @@ func validate(pod *v1.Pod) field.ErrorList {
 			check(p.HostPort == 0 || pod.Spec.HostNetwork && p.HostPort == p.ContainerPort, field.Forbidden(
 				at.Child("ports").Index(j).Child("hostPort"), "only with hostNetwork, and the same as containerPort"))
 		}
-		for _, h := range actions {
-			for _, port := range ports(h) {
-				_, err := plan.Port(c, port)
-				check(err == nil, field.Invalid(at, port.String(), fmt.Sprint(err)))
-			}
-		}
 	}
 	return errs
-}
-
-// handlers returns what the probes and the hooks of a container do.
-func handlers(c *v1.Container) (all []v1.LifecycleHandler) {
-	for _, kind := range plan.ProbeKinds {
-		if p := plan.Probe(c, kind); p != nil {
-			all = append(all, v1.LifecycleHandler{Exec: p.Exec, HTTPGet: p.HTTPGet, TCPSocket: p.TCPSocket})
-		}
-	}
-	if c.Lifecycle != nil {
-		for _, h := range []*v1.LifecycleHandler{c.Lifecycle.PostStart, c.Lifecycle.PreStop} {
-			if h != nil {
-				all = append(all, *h)
-			}
-		}
-	}
-	return all
-}
-
-// ports returns the ports that a probe or a hook names.
-func ports(h v1.LifecycleHandler) (ports []intstr.IntOrString) {
-	if h.HTTPGet != nil {
-		ports = append(ports, h.HTTPGet.Port)
-	}
-	if h.TCPSocket != nil {
-		ports = append(ports, h.TCPSocket.Port)
-	}
-	return ports
 }

@@ -105,30 +105,28 @@ func (c *Client) containerConfig(pod *v1.Pod, container *v1.Container, image *ru
 			Resources: resources(pod, container), SecurityContext: security,
 		},
 	}
-	env := map[string]string{}
+	references := map[string]string{"$$": "$"} // and what they stand for
 	for _, e := range container.Env {
-		env[e.Name] = expand(e.Value, env)
-		config.Envs = append(config.Envs, &runtimeapi.KeyValue{Key: e.Name, Value: []byte(env[e.Name])})
+		value := expand(e.Value, references)
+		references["$("+e.Name+")"] = value
+		config.Envs = append(config.Envs, &runtimeapi.KeyValue{Key: e.Name, Value: []byte(value)})
 	}
 	for _, arg := range container.Command {
-		config.Command = append(config.Command, expand(arg, env))
+		config.Command = append(config.Command, expand(arg, references))
 	}
 	for _, arg := range container.Args {
-		config.Args = append(config.Args, expand(arg, env))
+		config.Args = append(config.Args, expand(arg, references))
 	}
 	return config, nil
 }
 
-// variable is "$$" or "$(NAME)".
-var variable = regexp.MustCompile(`\$(\$|\([^)]*\))`)
+// referencePattern is that of "$$" or "$(NAME)".
+var referencePattern = regexp.MustCompile(`\$(\$|\([^)]*\))`)
 
-// expand replaces "$(NAME)" by a variable, and "$$" by "$"; what names no variable stays.
-func expand(s string, env map[string]string) string {
-	return variable.ReplaceAllStringFunc(s, func(found string) string {
-		if found == "$$" {
-			return "$"
-		}
-		if value, known := env[found[2:len(found)-1]]; known {
+// expand replaces references by what they stand for; one that stands for nothing stays.
+func expand(s string, references map[string]string) string {
+	return referencePattern.ReplaceAllStringFunc(s, func(found string) string {
+		if value, known := references[found]; known {
 			return value
 		}
 		return found
