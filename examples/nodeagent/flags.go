@@ -1,21 +1,17 @@
 package main
 
 import (
-	"cmp"
-	"embed"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/kubepleg/pleg/cri"
-	"github.com/kubepleg/pleg/examples/nodeagent/internal/demo"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/runtime"
 )
 
@@ -54,36 +50,17 @@ func parseFlags(args []string, stderr io.Writer) (flags, error) {
 	if err := set.Parse(args); err != nil {
 		return f, err
 	}
-	err := f.validate()
-	if set.NArg() > 0 {
+	var err error
+	switch l := f.limits; {
+	case set.NArg() > 0:
 		err = fmt.Errorf("%q is no flag", set.Arg(0))
+	case f.endpoint != "" && f.manifests == "":
+		err = errors.New("--manifests is needed with --runtime-endpoint")
+	case l.LogSize.Sign() <= 0 || l.LogFiles < 2 || l.ImagesLow < 0 || l.ImagesLow >= l.ImagesHigh:
+		err = errors.New("a limit of logs or images is out of range")
+	default:
+		return f, nil
 	}
-	if err != nil {
-		fmt.Fprintln(stderr, "nodeagent:", err)
-	}
+	fmt.Fprintln(stderr, "nodeagent:", err)
 	return f, err
-}
-
-func (f *flags) validate() error {
-	if l := f.limits; l.LogSize.Sign() <= 0 || l.LogFiles < 2 || l.ImagesLow < 0 || l.ImagesLow >= l.ImagesHigh {
-		return errors.New("a limit of logs or images is out of range")
-	}
-	if f.endpoint != "" && f.manifests == "" {
-		return errors.New("--manifests is needed with --runtime-endpoint")
-	}
-	return nil
-}
-
-//go:embed manifests
-var shipped embed.FS
-
-// useDemo makes a node in this process, and takes from it what the flags do not say.
-func (f *flags) useDemo() (stop func(), err error) {
-	node, err := demo.Start(shipped)
-	if err != nil {
-		return nil, err
-	}
-	f.endpoint, f.stateDir = node.Endpoint, cmp.Or(f.stateDir, node.Dir)
-	f.manifests = cmp.Or(f.manifests, filepath.Join(node.Dir, "manifests"))
-	return node.Stop, nil
 }

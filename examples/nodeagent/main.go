@@ -11,6 +11,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"embed"
 	"errors"
 	"flag"
 	"fmt"
@@ -35,10 +36,14 @@ import (
 
 	"github.com/kubepleg/pleg/cri"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/agent"
+	"github.com/kubepleg/pleg/examples/nodeagent/internal/demo"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/manifest"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/runtime"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/status"
 )
+
+//go:embed manifests
+var shipped embed.FS
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -63,11 +68,13 @@ func run(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 	}, funcr.Options{Verbosity: f.verbosity})
 	inProcess := f.endpoint == ""
 	if inProcess {
-		stop, err := f.useDemo()
+		node, err := demo.Start(shipped)
 		if err != nil {
 			return err
 		}
-		defer stop()
+		defer node.Stop()
+		f.endpoint, f.stateDir = node.Endpoint, cmp.Or(f.stateDir, node.Dir)
+		f.manifests = cmp.Or(f.manifests, filepath.Join(node.Dir, "manifests"))
 	}
 	// The library has a connection of its own, so that no change holds up a list.
 	reader, err := cri.Dial(f.endpoint, cri.WithLogger(logger), cri.WithExitEvents(f.exitEvents))

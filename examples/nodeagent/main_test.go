@@ -185,8 +185,8 @@ func TestBadInput(t *testing.T) {
 	}
 	stdout, stderr, ended := begin(t, parsed(t, "--manifests", dir, "-v", "1"))
 	for _, line := range []string{
-		`"A manifest is refused" "error"="document 1: yaml: .*" "file"="broken.yaml"`,
-		`"A manifest is refused" "error"="document 1: .*kind .*Service.*: only Pods .*" "file"="service.yaml"`,
+		`"A manifest is refused" "error"="is no object in YAML: .*" "file"="broken.yaml"`,
+		`"A manifest is refused" "error"=".*kind .*Service.*: only Pods .*" "file"="service.yaml"`,
 		`"A manifest is refused" "error"=".*spec.volumes\[0\].secret: Forbidden: this agent .*" "file"="volume.yaml"`,
 		`"A pod is refused: another has its name or UID" .*"file"="twice.yaml" "pod"="default/good" "other"="good.yaml"`,
 		`"A probe failed" .*dead-port.* dial tcp 127.0.0.1:1: connect: connection refused`,
@@ -216,9 +216,9 @@ func TestBadInput(t *testing.T) {
 	after := served(t, stderr)
 	page := string(get(t, stderr, "/"))
 	for name, want := range map[string]string{
-		"broken.yaml": "Failed ManifestRefused broken.yaml: document 1: yaml: line 1: did not find",
-		"volume":      "Failed ManifestRefused volume.yaml: document 1: pod volume: spec.volumes[0].secret: Forbidden",
-		"good":        "Running ManifestRefused twice.yaml: its name or its UID is taken by a pod of good.yaml",
+		"broken.yaml": "Failed ManifestRefused broken.yaml: is no object in YAML",
+		"volume":      "Failed ManifestRefused volume.yaml: spec.volumes[0].secret: Forbidden",
+		"good":        "Running ManifestRefused twice.yaml: its name or its UID is taken by the pod of good.yaml",
 		"no-image":    "Pending  ",
 	} {
 		s := before[name].Status
@@ -236,7 +236,7 @@ func TestBadInput(t *testing.T) {
 	ended()
 }
 
-// The manifests that come with the agent are good, and a pod each.
+// The manifests that come with the agent are good.
 func TestShippedManifests(t *testing.T) {
 	files, err := shipped.ReadDir("manifests")
 	if err != nil || len(files) < 6 {
@@ -247,12 +247,12 @@ func TestShippedManifests(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		pods, err := manifest.Decode(content, "node")
-		if err != nil || len(pods) != 1 {
-			t.Errorf("%s: %v, %v", file.Name(), pods, err)
+		pod, err := manifest.Decode(content, "node")
+		if err != nil {
+			t.Errorf("%s: %v", file.Name(), err)
 			continue
 		}
-		for _, c := range append(pods[0].Spec.InitContainers, pods[0].Spec.Containers...) {
+		for _, c := range append(pod.Spec.InitContainers, pod.Spec.Containers...) {
 			if _, ok := demo.Programs[c.Image]; !ok {
 				t.Errorf("%s: there is no program %s", file.Name(), c.Image)
 			}

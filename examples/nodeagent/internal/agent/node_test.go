@@ -280,12 +280,12 @@ func (n *node) setExec(container string, code int) {
 // pod returns a pod from its specification in YAML, whose image pull policies are set.
 func (n *node) pod(name, spec string) *v1.Pod {
 	n.t.Helper()
-	pods, err := manifest.Decode([]byte("apiVersion: v1\nkind: Pod\nmetadata: {name: "+name+"}\nspec:\n"+
+	pod, err := manifest.Decode([]byte("apiVersion: v1\nkind: Pod\nmetadata: {name: "+name+"}\nspec:\n"+
 		strings.ReplaceAll(spec, "\t", "  ")), "node")
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	return pods[0]
+	return pod
 }
 
 // run has these pods run and no others, and waits for a while.

@@ -1,7 +1,7 @@
 // Package manifest reads pods from manifest files, as the kubelet reads its static pods.
 //
-// A file holds one or more pods as YAML or JSON. Decode says what is wrong with a pod by the path of the field. A
-// Source watches a directory; a file with an error hurts no other, and its last good content stays in force.
+// A file holds a pod as YAML or JSON. Decode says what is wrong with it by the path of the field. A Source watches a
+// directory; a file with an error hurts no other, and its last good content stays in force.
 package manifest
 
 import (
@@ -19,7 +19,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	k8sruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
@@ -29,64 +28,31 @@ import (
 // IgnoredAnnotation names the fields of a manifest that mean nothing here.
 const IgnoredAnnotation = "nodeagent.kubepleg.dev/ignored"
 
-// podError is an error in a pod whose name is known.
-type podError struct {
-	error
-	metav1.ObjectMeta
-}
-
-// Decode returns the pods in a file's content, with their defaults set. nodeName is part of the UIDs of those that
-// have none. It fails as a whole.
-func Decode(content []byte, nodeName string) (pods []*v1.Pod, err error) {
-	documents := goyaml.NewDecoder(bytes.NewReader(content)) // it refuses what follows one, as that of pods does not
-	for n := 1; ; n++ {
-		var document goyaml.Node
-		err := documents.Decode(&document)
-		switch {
-		case errors.Is(err, io.EOF) && len(pods) == 0:
-			return nil, errors.New("there is no pod in it")
-		case errors.Is(err, io.EOF):
-			return pods, nil
-		case err == nil && document.Content[0].Tag == "!!null":
-			continue
-		}
-		var pod *v1.Pod
-		if err == nil {
-			pod, err = decodePod(&document, nodeName)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("document %d: %w", n, err)
-		}
-		pods = append(pods, pod)
+// Decode returns the pod in a file's content, with its defaults set. nodeName is part of the UID of one that has none.
+// Beside an error the pod has its name, if that is known.
+func Decode(content []byte, nodeName string) (pod *v1.Pod, err error) {
+	named := &metav1.PartialObjectMetadata{}
+	if err := yaml.Unmarshal(content, named); err != nil {
+		return &v1.Pod{}, fmt.Errorf("is no object in YAML: %w", err)
 	}
-}
-
-func decodePod(document *goyaml.Node, nodeName string) (_ *v1.Pod, err error) {
-	text, err := goyaml.Marshal(document)
-	if err != nil {
-		return nil, err
+	pod = &v1.Pod{ObjectMeta: named.ObjectMeta}
+	if named.APIVersion != "v1" || named.Kind != "Pod" {
+		return pod, fmt.Errorf("apiVersion %q, kind %q: only Pods of v1 can be run", named.APIVersion, named.Kind)
 	}
-	var kind metav1.PartialObjectMetadata
-	if err := yaml.Unmarshal(text, &kind); err != nil {
-		return nil, fmt.Errorf("is no object: %w", err)
-	}
-	defer func() {
-		if err != nil {
-			err = podError{err, kind.ObjectMeta}
+	documents := goyaml.NewDecoder(bytes.NewReader(content)) // the other one stops where the object ends
+	for _, want := range []error{nil, io.EOF} {
+		if err := documents.Decode(new(goyaml.Node)); !errors.Is(err, want) {
+			return pod, errors.New("there is something after the pod")
 		}
-	}()
-	if kind.APIVersion != "v1" || kind.Kind != "Pod" {
-		return nil, fmt.Errorf("apiVersion %q, kind %q: only Pods of v1 can be run", kind.APIVersion, kind.Kind)
 	}
-	pod := &v1.Pod{}
-	if err := yaml.UnmarshalStrict(text, pod); err != nil {
-		return nil, fmt.Errorf("is no Pod: %w", err)
+	if err := yaml.UnmarshalStrict(content, pod); err != nil {
+		return pod, fmt.Errorf("is no Pod: %w", err)
 	}
 	// Neither a status, which "kubectl get -o yaml" adds, nor what is null or empty asks for anything.
 	pod.Status = v1.PodStatus{}
 	fields, err := k8sruntime.DefaultUnstructuredConverter.ToUnstructured(pod)
 	if err != nil {
-		return nil, fmt.Errorf("is no Pod: %w", err)
+		return pod, err
 	}
 	var c checker
 	c.fields(fields, "", nil)
@@ -97,10 +63,7 @@ func decodePod(document *goyaml.Node, nodeName string) (_ *v1.Pod, err error) {
 		setDefaults(pod, nodeName)
 		c.errs = validate(pod)
 	}
-	if len(c.errs) > 0 {
-		return nil, fmt.Errorf("pod %s: %w", klog.KObj(pod), c.errs.ToAggregate())
-	}
-	return pod, nil
+	return pod, c.errs.ToAggregate()
 }
 
 // setDefaults sets what Kubernetes' API server sets in a new pod, of the fields that the agent uses.

@@ -27,11 +27,15 @@ const containers = "  containers: [{name: c, image: i}]\n"
 
 // A pod gets the defaults that the API server would set, and a UID that stays the same.
 func TestDecode(t *testing.T) {
-	pods, err := Decode([]byte(head+`  containers:
+	a, err := Decode([]byte(head+`  containers:
   - name: c
     image: registry:5000/i
     livenessProbe: {httpGet: {port: 80}}
----
+`), "node")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := Decode([]byte(`---
 apiVersion: v1
 kind: Pod
 metadata: {name: b, namespace: n, uid: 0-1, labels: {x: y}}
@@ -41,7 +45,6 @@ status: {phase: Running}
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, b := pods[0], pods[1]
 	p := a.Spec.Containers[0].LivenessProbe
 	if a.Namespace != "default" || a.Spec.RestartPolicy != v1.RestartPolicyAlways ||
 		*a.Spec.TerminationGracePeriodSeconds != 30 ||
@@ -55,25 +58,26 @@ status: {phase: Running}
 	}
 	again, err := Decode([]byte(head+containers), "node")
 	other, _ := Decode([]byte(head+containers), "other")
-	if err != nil || again[0].UID != a.UID || other[0].UID == a.UID || len(a.UID) != 36 {
-		t.Errorf("UIDs %s, %s, %s, %v", a.UID, again[0].UID, other[0].UID, err)
+	if err != nil || again.UID != a.UID || other.UID == a.UID || len(a.UID) != 36 {
+		t.Errorf("UIDs %s, %s, %s, %v", a.UID, again.UID, other.UID, err)
 	}
 }
 
 // What cannot be run is refused, and the error names it.
 func TestDecodeRefuses(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
-		{"", "there is no pod"},
-		{"a: [", "document 1: yaml: line 1: did not find"},
-		{"7", "document 1: is no object"},
+		{"", `kind "": only Pods`},
+		{"a: [", "is no object in YAML"},
+		{"7", "is no object in YAML"},
 		{"apiVersion: v1\nkind: Service", `kind "Service": only Pods`},
 		{"apiVersion: v1\nkind: Pod\nspek: {}", `unknown field "spek"`},
 		{head + containers + "  hostNetwork: 7\n", "is no Pod"},
 		{head + containers + "  containers: []\n", `key "containers" already set`},
 		{"apiVersion: v1\nkind: Pod\nmetadata: {name: A}\nspec:\n" + containers, "metadata.name: Invalid value"},
 		{named(strings.Repeat("a", 202)), "metadata.name: Too long: may not be more than 201 bytes"},
-		{inJSON + " x", "document 2: yaml: did not find expected <document start>"},
-		{inJSON + "\n" + inJSON, "document 2: yaml: line 1: did not find expected <document start>"},
+		{inJSON + " x", "there is something after the pod"},
+		{inJSON + "\n" + inJSON, "there is something after the pod"},
+		{head + containers + "---\n" + head + containers, "there is something after the pod"},
 		{head, "spec.containers: Required value"},
 		{head + "  containers: [{name: c}]\n", "spec.containers[0].image: Required value"},
 		{head + "  containers: [{name: c, image: i}, {name: c, image: i}]\n",
@@ -148,16 +152,16 @@ func TestDecodeRefuses(t *testing.T) {
 			"resources.limits.memory: Invalid"},
 		{head + "  containers: [{name: c, image: i, restartPolicy: Always}]\n", "containers[0].restartPolicy: Forbidden"},
 	} {
-		pods, err := Decode([]byte(c.text), "node")
+		pod, err := Decode([]byte(c.text), "node")
 		if err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%q: %v, %v; want %q", c.text, pods, err, c.want)
+			t.Errorf("%q: %v, %v; want %q", c.text, pod, err, c.want)
 		}
 	}
 }
 
 // A field that has no meaning on a node alone is accepted, and named.
 func TestDecodeIgnores(t *testing.T) {
-	pods, err := Decode([]byte(`apiVersion: v1
+	pod, err := Decode([]byte(`apiVersion: v1
 kind: Pod
 metadata: {name: a, creationTimestamp: "2026-01-02T03:04:05Z", resourceVersion: "7", annotations: {x: z}}
 spec:
@@ -166,19 +170,18 @@ spec:
   tolerations: [{operator: Exists}]
   initContainers: [{name: i, image: i, terminationMessagePolicy: File}]
   containers: [{name: c, image: i, resources: {requests: {cpu: 1, ephemeral-storage: 1Gi}}}]
----
-`+head+containers), "node")
+`), "node")
 	if err != nil {
 		t.Fatal(err)
 	}
 	const want = "metadata.creationTimestamp metadata.resourceVersion " +
 		"spec.containers[0].resources.requests.ephemeral-storage spec.initContainers[0].terminationMessagePolicy " +
 		"spec.priority spec.tolerations"
-	if got := pods[0].Annotations; got[IgnoredAnnotation] != want || got["x"] != "z" {
+	if got := pod.Annotations; got[IgnoredAnnotation] != want || got["x"] != "z" {
 		t.Errorf("annotations %q, want %q", got, want)
 	}
-	if got := pods[1].Annotations; len(got) > 0 {
-		t.Errorf("nothing is ignored, and there are the annotations %q", got)
+	if pod, err = Decode([]byte(head+containers), "node"); err != nil || len(pod.Annotations) > 0 {
+		t.Errorf("nothing is ignored, and there are the annotations %q, %v", pod.Annotations, err)
 	}
 }
 
@@ -197,14 +200,9 @@ func FuzzDecode(f *testing.F) {
 	}
 	f.Add([]byte(head + containers + "  volumes: [{name: v, emptyDir: null}]\n  affinity: null"))
 	f.Fuzz(func(t *testing.T, content []byte) {
-		pods, err := Decode(content, "node")
-		if (err == nil) != (len(pods) > 0) {
-			t.Fatalf("%v, %v", pods, err)
-		}
-		for _, pod := range pods {
-			if pod.UID == "" || len(pod.Spec.Containers) == 0 || pod.Spec.TerminationGracePeriodSeconds == nil {
-				t.Errorf("%v", pod)
-			}
+		pod, err := Decode(content, "node")
+		if err == nil && (pod.UID == "" || len(pod.Spec.Containers) == 0 || pod.Spec.TerminationGracePeriodSeconds == nil) {
+			t.Errorf("%v", pod)
 		}
 	})
 }
@@ -327,25 +325,25 @@ func TestRefused(t *testing.T) {
 			}
 		}
 	}
-	check("^ns/b b.yaml: document 1: pod ns/b: spec.runtimeClassName: Forbidden",
-		"^default/c.yaml c.yaml: document 1: yaml: ",
-		"^default/a d.yaml: its name or its UID is taken by a pod of a.yaml$", "^default/e e.yaml: .*only Pods of v1")
+	check("^ns/b b.yaml: spec.runtimeClassName: Forbidden",
+		"^default/c.yaml c.yaml: is no object in YAML",
+		"^default/a d.yaml: its name or its UID is taken by the pod of a.yaml$", "^default/e e.yaml: .*only Pods of v1")
 	check("b.yaml", "c.yaml", "d.yaml", "e.yaml")
 	write("b.yaml", named("b"))
 	write("c.yaml", "")
 	write("a.yaml", "")
 	check("e.yaml")
 	write("b.yaml", named("b")+"  hostNetwork: 7\n")
-	check("^default/b b.yaml: .* is no Pod", "e.yaml")
+	check("^default/b b.yaml: is no Pod", "e.yaml")
 }
 
-// A file that is broken when an agent starts has the pods that the agent before it had from it, until it is mended.
+// A file that is broken when an agent starts has the pod that the agent before it had from it, until it is mended.
 func TestBrokenAtStart(t *testing.T) {
 	s, write, _ := source(t)
-	write("a.yaml", named("a")+"---\n"+named("b"))
+	write("a.yaml", named("a"))
 	write("c.yaml", named("c"))
 	before, _, err := s.Read()
-	if err != nil || len(before) != 3 {
+	if err != nil || len(before) != 2 {
 		t.Fatal(before, err)
 	}
 	before[0].Status.Phase = v1.PodRunning
@@ -353,8 +351,8 @@ func TestBrokenAtStart(t *testing.T) {
 	for _, restart := range []string{"with an error", "unreadable"} {
 		s = NewSource(s.dir, "node", before, logr.Discard())
 		pods, changed, err := s.Read()
-		if err != nil || !changed || len(pods) != 3 || pods[0].Name != "a" || pods[0].UID != before[0].UID ||
-			pods[0].Status.Phase != "" || pods[1].Name != "b" {
+		if err != nil || !changed || len(pods) != 2 || pods[0].Name != "a" || pods[0].UID != before[0].UID ||
+			pods[0].Status.Phase != "" {
 			t.Fatalf("%s: %v, %v, %v", restart, pods, changed, err)
 		}
 		write("a.yaml", "\x00")

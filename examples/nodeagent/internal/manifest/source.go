@@ -16,7 +16,6 @@ import (
 	"github.com/fsnotify/fsnotify"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 )
 
@@ -42,9 +41,9 @@ type Source struct {
 }
 
 type file struct {
-	seen    string    // the content, or why it could not be read
-	pods    []*v1.Pod // of the last content that was good
-	refused *v1.Pod   // why the present content is not, or nil
+	seen    string  // the content, or why it could not be read
+	pod     *v1.Pod // of the last content that was good, or nil
+	refused *v1.Pod // why the present content is not, or nil
 }
 
 // fileAnnotation is the annotation of a pod that names its file: a later agent finds the last good content by it.
@@ -55,19 +54,9 @@ const fileAnnotation = "nodeagent.kubepleg.dev/file"
 func NewSource(dir, nodeName string, before []*v1.Pod, logger klog.Logger) *Source {
 	s := &Source{dir: dir, nodeName: nodeName, logger: logger, files: map[string]*file{}}
 	for _, pod := range before {
-		pod = pod.DeepCopy()
-		pod.Status = v1.PodStatus{}
-		f := s.file(pod.Annotations[fileAnnotation])
-		f.pods = append(f.pods, pod)
+		s.files[pod.Annotations[fileAnnotation]] = &file{pod: &v1.Pod{ObjectMeta: pod.ObjectMeta, Spec: pod.Spec}}
 	}
 	return s
-}
-
-func (s *Source) file(name string) *file {
-	if s.files[name] == nil {
-		s.files[name] = &file{}
-	}
-	return s.files[name]
 }
 
 // Run hands the pods to update whenever they may have changed, until ctx ends. The first time is at once, unless the
@@ -120,7 +109,7 @@ func (s *Source) Read() (pods []*v1.Pod, changed bool, err error) {
 	if err != nil {
 		return nil, false, fmt.Errorf("reading the directory of the manifests: %w", err)
 	}
-	there, changed := sets.New[string](), s.pods == nil
+	files, changed := map[string]*file{}, s.pods == nil
 	for _, e := range entries {
 		name := e.Name()
 		if !slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(name)) || name[0] == '.' {
@@ -128,18 +117,12 @@ func (s *Source) Read() (pods []*v1.Pod, changed bool, err error) {
 		}
 		content, err := readFile(filepath.Join(s.dir, name))
 		if !errors.Is(err, fs.ErrNotExist) {
-			there.Insert(name)
-			changed = s.take(name, content, err) || changed
+			files[name] = cmp.Or(s.files[name], &file{})
+			changed = s.take(name, files[name], content, err) || changed
 		}
 	}
-	for name := range s.files {
-		if !there.Has(name) {
-			s.logger.V(1).Info("A manifest is gone", "file", name)
-			delete(s.files, name)
-			changed = true
-		}
-	}
-	if changed {
+	if changed || len(files) < len(s.files) {
+		s.files, changed = files, true
 		s.merge()
 	}
 	return s.pods, changed, nil
@@ -159,30 +142,26 @@ func readFile(path string) ([]byte, error) {
 }
 
 // take takes in the content of a file, and reports whether it is another than before.
-func (s *Source) take(name string, content []byte, err error) (changed bool) {
-	f, seen := s.file(name), fmt.Sprint(string(content), err)
+func (s *Source) take(name string, f *file, content []byte, err error) (changed bool) {
+	seen := fmt.Sprint(string(content), err)
 	if f.seen == seen {
 		return false
 	}
 	f.seen, f.refused = seen, nil
-	var pods []*v1.Pod
+	pod := &v1.Pod{}
 	if err == nil {
-		pods, err = Decode(content, s.nodeName)
+		pod, err = Decode(content, s.nodeName)
 	}
 	if err != nil {
-		var of podError
-		_ = errors.As(err, &of) // else it has no name
-		f.refused = refusal(name, of.ObjectMeta, err.Error())
-		s.logger.Error(err, "A manifest is refused", "file", name, "lastGoodStays", len(f.pods) > 0)
+		s.logger.Error(err, "A manifest is refused", "file", name, "lastGoodStays", f.pod != nil)
+		f.refused = refusal(name, pod, err.Error())
 		return true
 	}
-	for _, pod := range pods {
-		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, fileAnnotation, name)
-		if fields := pod.Annotations[IgnoredAnnotation]; fields != "" {
-			s.logger.Info("Fields mean nothing on a node alone", "file", name, "pod", klog.KObj(pod), "fields", fields)
-		}
+	metav1.SetMetaDataAnnotation(&pod.ObjectMeta, fileAnnotation, name)
+	if fields := pod.Annotations[IgnoredAnnotation]; fields != "" {
+		s.logger.Info("Fields mean nothing on a node alone", "file", name, "pod", klog.KObj(pod), "fields", fields)
 	}
-	f.pods = pods
+	f.pod = pod
 	return true
 }
 
@@ -195,32 +174,29 @@ func (s *Source) merge() {
 		if f.refused != nil {
 			refused = append(refused, *f.refused)
 		}
-		for _, pod := range f.pods {
-			full, uid := klog.KObj(pod).String(), string(pod.UID)
-			if other := cmp.Or(taken[full], taken[uid]); other != "" {
-				s.logger.Error(nil, "A pod is refused: another has its name or UID", "file", name, "pod", full, "other", other)
-				refused = append(refused,
-					*refusal(name, pod.ObjectMeta, "its name or its UID is taken by a pod of "+other))
-				continue
-			}
-			taken[full], taken[uid] = name, name
-			pods = append(pods, pod)
+		if f.pod == nil {
+			continue
 		}
+		full, uid := klog.KObj(f.pod).String(), string(f.pod.UID)
+		if other := cmp.Or(taken[full], taken[uid]); other != "" {
+			s.logger.Error(nil, "A pod is refused: another has its name or UID", "file", name, "pod", full, "other", other)
+			refused = append(refused, *refusal(name, f.pod, "its name or its UID is taken by the pod of "+other))
+			continue
+		}
+		taken[full], taken[uid] = name, name
+		pods = append(pods, f.pod)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.pods, s.refused = pods, refused
 }
 
-// refusal returns a pod that was refused.
-func refusal(file string, of metav1.ObjectMeta, why string) *v1.Pod {
-	return &v1.Pod{
-		ObjectMeta: metav1.ObjectMeta{
-			Name: cmp.Or(of.Name, file), Namespace: cmp.Or(of.Namespace, v1.NamespaceDefault), UID: of.UID,
-			Annotations: map[string]string{fileAnnotation: file},
-		},
-		Status: v1.PodStatus{Phase: v1.PodFailed, Reason: "ManifestRefused", Message: file + ": " + why},
-	}
+// refusal returns what says of a pod that it was refused.
+func refusal(file string, of *v1.Pod, why string) *v1.Pod {
+	pod := &v1.Pod{Status: v1.PodStatus{Phase: v1.PodFailed, Reason: "ManifestRefused", Message: file + ": " + why}}
+	pod.Name, pod.Namespace = cmp.Or(of.Name, file), cmp.Or(of.Namespace, v1.NamespaceDefault)
+	pod.UID, pod.Annotations = of.UID, map[string]string{fileAnnotation: file}
+	return pod
 }
 
 // Refused returns a pod for each that was refused, or for its file if it has no name, with the reason in its status.

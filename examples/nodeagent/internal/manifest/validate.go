@@ -1,6 +1,12 @@
 package manifest
 
 import (
+	"fmt"
+	"maps"
+	"math"
+	"path"
+	"slices"
+	"strconv"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
@@ -11,6 +17,165 @@ import (
 
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/plan"
 )
+
+// supported are the fields that a manifest may have, by the field that they are in: by its path, or its name. What the
+// agent does not do is refused by name, not ignored. A field without an entry of its own is supported with everything
+// in it. What follows a field is a rule:
+//
+//	=a|b   it has one of these values
+//	>n     it is a number from n on, and not so large that it overflows as seconds, or a quantity that is not negative
+//	:kind  it is as checks says
+//	!      it must be there
+//	?      one of those with this rule must be there, and no more
+//	~      it means nothing on a node alone: it is for the API server, the scheduler or who reads messages. Without it
+//	       no pod is weaker
+var supported = map[string]string{
+	"": "apiVersion kind metadata spec status",
+	"metadata": "name namespace uid labels annotations creationTimestamp~ finalizers~ generateName~ generation~ " +
+		"managedFields~ ownerReferences~ resourceVersion~ selfLink~",
+	"spec": "hostname:label hostNetwork hostPID hostIPC shareProcessNamespace restartPolicy=Always|OnFailure|Never " +
+		"terminationGracePeriodSeconds>0 priorityClassName securityContext volumes initContainers containers os " +
+		"dnsPolicy=Default|ClusterFirst|ClusterFirstWithHostNet automountServiceAccountToken=false hostUsers=true " +
+		"affinity~ enableServiceLinks~ nodeSelector~ preemptionPolicy~ priority~ schedulerName~ tolerations~ " +
+		"topologySpreadConstraints~",
+	"spec.securityContext": "runAsUser>0 runAsGroup>0 runAsNonRoot supplementalGroups fsGroup>0 fsGroupChangePolicy~ " +
+		"seccompProfile appArmorProfile",
+	"os": "name=linux",
+
+	"volumes":  "name:label hostPath? emptyDir?",
+	"hostPath": "path:path type=|Directory|DirectoryOrCreate|File|FileOrCreate|Socket|CharDevice|BlockDevice",
+	"emptyDir": "",
+
+	"initContainers": container + " restartPolicy=Always",
+	"containers":     container,
+	"env":            "name:variable value",
+	"ports":          "name:port containerPort:port hostPort protocol=TCP|UDP|SCTP",
+	"resources":      "limits requests",
+	"limits":         "cpu>0 memory>0",
+	"requests":       "cpu>0 memory>0 ephemeral-storage~",
+	"volumeMounts":   "name mountPath:path readOnly",
+	"securityContext": "privileged runAsUser>0 runAsGroup>0 runAsNonRoot readOnlyRootFilesystem " +
+		"allowPrivilegeEscalation capabilities seccompProfile appArmorProfile",
+	"seccompProfile":  profile,
+	"appArmorProfile": profile,
+
+	"lifecycle":      "postStart preStop",
+	"postStart":      hook,
+	"preStop":        hook,
+	"livenessProbe":  probe + " successThreshold=1 terminationGracePeriodSeconds>1",
+	"startupProbe":   probe + " successThreshold=1 terminationGracePeriodSeconds>1",
+	"readinessProbe": probe + " successThreshold>1",
+	"exec":           "command!",
+	"httpGet":        "path port:port host scheme=HTTP|HTTPS httpHeaders",
+	"tcpSocket":      "port:port host",
+	"grpc":           "port:port service",
+	"sleep":          "seconds>0",
+}
+
+const (
+	container = "name:label image! imagePullPolicy=Always|IfNotPresent|Never command args workingDir env ports " +
+		"resources securityContext volumeMounts lifecycle livenessProbe readinessProbe startupProbe stdin stdinOnce " +
+		"tty resizePolicy~ terminationMessagePath~ terminationMessagePolicy~"
+	profile = "type=RuntimeDefault|Unconfined" // those of one's own would be files on the node
+	hook    = "exec? httpGet? sleep?"
+	probe   = "exec? httpGet? tcpSocket? grpc? initialDelaySeconds>0 periodSeconds>1 timeoutSeconds>1 failureThreshold>1"
+)
+
+// checks say what is wrong with a value.
+var checks = map[string]func(string) []string{
+	"label":    validation.IsDNS1123Label,
+	"variable": validation.IsEnvVarName,
+	"port": func(port string) []string {
+		n, err := strconv.Atoi(port)
+		if err != nil {
+			return validation.IsValidPortName(port)
+		}
+		return validation.IsValidPortNum(n)
+	},
+	"path": func(p string) []string {
+		if path.IsAbs(p) && !slices.Contains(strings.Split(p, "/"), "..") {
+			return nil
+		}
+		return []string{"must be an absolute path without .."}
+	},
+}
+
+// checker finds the fields that the agent does not support or that are not by the rules, and those that mean nothing.
+type checker struct {
+	errs    field.ErrorList
+	ignored []string
+}
+
+// value checks everything in a value, in order. in is its path without indexes.
+func (c *checker) value(value any, in string, at *field.Path) {
+	switch v := value.(type) {
+	case []any:
+		for i, element := range v {
+			c.value(element, in, at.Index(i))
+		}
+	case map[string]any:
+		c.fields(v, in, at)
+	}
+}
+
+func (c *checker) fields(values map[string]any, in string, at *field.Path) {
+	entry, limited := supported[in]
+	if !limited {
+		entry, limited = supported[in[strings.LastIndex(in, ".")+1:]]
+	}
+	rules, choices, chosen, before := map[string]string{}, []string{}, 0, len(c.errs)
+	for f := range strings.FieldsSeq(entry) {
+		end := strings.IndexAny(f+"=", "=>:!?~")
+		name, rule := f[:end], f[end:]
+		rules[name] = rule
+		_, there := values[name]
+		switch {
+		case rule == "!" && !there:
+			c.errs = append(c.errs, field.Required(at.Child(name), ""))
+		case rule == "?":
+			choices = append(choices, name)
+			if there {
+				chosen++
+			}
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(values)) {
+		child := at.Child(key)
+		switch rule, known := rules[key]; {
+		case limited && !known:
+			c.errs = append(c.errs, field.Forbidden(child, "this agent does not support it"))
+		case rule == "~":
+			c.ignored = append(c.ignored, child.String())
+		case rule == "" || rule == "!" || rule == "?":
+			c.value(values[key], strings.TrimPrefix(in+"."+key, "."), child)
+		default:
+			c.errs = append(c.errs, checkValue(values[key], rule[0], rule[1:], child)...)
+		}
+	}
+	if len(choices) > 0 && chosen != 1 && len(c.errs) == before { // else another choice may be what is refused
+		c.errs = append(c.errs, field.Required(at, "one of "+strings.Join(choices, ", ")))
+	}
+}
+
+func checkValue(value any, rule byte, of string, at *field.Path) (errs field.ErrorList) {
+	switch rule {
+	case '=':
+		if values := strings.Split(of, "|"); !slices.Contains(values, fmt.Sprint(value)) {
+			errs = append(errs, field.NotSupported(at, value, values))
+		}
+	case '>':
+		least, _ := strconv.ParseInt(of, 10, 64)
+		n, isNumber := value.(int64) // else it is a quantity
+		if strings.HasPrefix(fmt.Sprint(value), "-") || isNumber && (n < least || n > math.MaxInt32) {
+			errs = append(errs, field.Invalid(at, value, fmt.Sprintf("must be from %d to %d", least, math.MaxInt32)))
+		}
+	case ':':
+		for _, problem := range checks[of](fmt.Sprint(value)) {
+			errs = append(errs, field.Invalid(at, value, problem))
+		}
+	}
+	return errs
+}
 
 // longestNames is how long the namespace, the name and the UID of a pod may be together: a file of its status has them
 // in its name, which may have 255 bytes.
