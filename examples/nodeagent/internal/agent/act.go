@@ -170,7 +170,7 @@ func (w *worker) start(ctx context.Context, view plan.View, c *v1.Container) (di
 		w.again(crashed.Add(backoff))
 		return false, nil
 	}
-	if why, until := w.images.Ensure(ctx, c); why != nil {
+	if why, until := w.Runtime.EnsureImage(ctx, c, w.pulls); why != nil {
 		w.reasons[c.Name] = *why
 		if until.IsZero() {
 			return false, errors.New(why.Message)

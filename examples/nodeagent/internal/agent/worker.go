@@ -63,11 +63,10 @@ type worker struct {
 	reasons map[string]v1.ContainerStateWaiting // why containers do not run
 	ended   map[string]bool                     // the IDs of what it has ended: it has not crashed
 	refused map[string]string                   // the IDs of what the runtime has refused to start, by name
-	images  *runtime.Puller
-	// The back-off of containers by name and hash, and of the sandbox. One that was made and is not as it should be is
-	// replaced no sooner than one that could not be made.
-	crashes, sandboxes *flowcontrol.Backoff
-	made               time.Time
+	// The back-off of containers by name and hash, of images, and of the sandbox. One that was made and is not as it
+	// should be is replaced no sooner than one that could not be made.
+	crashes, pulls, sandboxes *flowcontrol.Backoff
+	made                      time.Time
 }
 
 // beginLocked begins a worker and wakes it.
@@ -78,7 +77,7 @@ func (a *Agent) beginLocked(ctx context.Context, pod *v1.Pod, orphan bool) *work
 		reasons: map[string]v1.ContainerStateWaiting{}, ended: map[string]bool{},
 		refused:   plan.Ends(&before),
 		crashes:   flowcontrol.NewBackOff(firstBackoff, longestBackoff),
-		images:    a.Runtime.NewPuller(firstBackoff, longestBackoff),
+		pulls:     flowcontrol.NewBackOff(firstBackoff, longestBackoff),
 		sandboxes: flowcontrol.NewBackOff(firstSandbox, longestRetry),
 	}
 	w.wanted, w.unwant = context.WithCancel(ctx)

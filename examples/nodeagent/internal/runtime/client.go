@@ -11,10 +11,12 @@ import (
 	"slices"
 	"time"
 
+	"github.com/distribution/reference"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/util/flowcontrol"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -157,4 +159,43 @@ func (c *Client) Exec(ctx context.Context, id string, command []string,
 		err = fmt.Errorf("%w: %w", ErrExecTimeout, err)
 	}
 	return string(r.GetStdout()) + string(r.GetStderr()), int(r.GetExitCode()), err
+}
+
+// EnsureImage has a container's image pulled if its policy says so, but for a back-off. If the image is not there then,
+// it returns why, in the kubelet's words, and until when to wait if it did not try.
+func (c *Client) EnsureImage(ctx context.Context, of *v1.Container,
+	backoff *flowcontrol.Backoff) (why *v1.ContainerStateWaiting, until time.Time) {
+	waits := func(reason, format string, args ...any) *v1.ContainerStateWaiting {
+		return &v1.ContainerStateWaiting{Reason: reason, Message: fmt.Sprintf(format, args...)}
+	}
+	if _, err := reference.ParseNormalizedNamed(of.Image); err != nil {
+		return waits("InvalidImageName",
+			"Failed to apply default image tag %q: couldn't parse image name %q: %v", of.Image, of.Image, err), until
+	}
+	image, err := c.image(ctx, of.Image)
+	switch now := time.Now(); {
+	case err != nil:
+		return waits("ImageInspectError", "%v", err), until
+	case image != nil && of.ImagePullPolicy != v1.PullAlways:
+		return nil, until
+	case of.ImagePullPolicy == v1.PullNever:
+		return waits("ErrImageNeverPull", "Container image %q is not present with pull policy of Never", of.Image), until
+	case backoff.IsInBackOffSinceUpdate(of.Image, now):
+		return waits("ImagePullBackOff", "Back-off pulling image %q", of.Image), now.Add(backoff.Get(of.Image))
+	}
+	_, err = call(ctx, pullTimeout, "pulling image "+of.Image, c.images.PullImage, &runtimeapi.PullImageRequest{
+		Image: &runtimeapi.ImageSpec{Image: of.Image, UserSpecifiedImage: of.Image},
+	})
+	if err != nil {
+		backoff.Next(of.Image, time.Now())
+		return waits("ErrImagePull", "%v", err), until
+	}
+	return nil, until
+}
+
+// image returns an image that the runtime has, nil if it has none of that name.
+func (c *Client) image(ctx context.Context, name string) (*runtimeapi.Image, error) {
+	r, err := call(ctx, callTimeout, "asking for image "+name, c.images.ImageStatus,
+		&runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: name}})
+	return r.GetImage(), err
 }

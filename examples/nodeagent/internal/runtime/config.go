@@ -151,21 +151,22 @@ func resources(pod *v1.Pod, c *v1.Container) *runtimeapi.LinuxContainerResources
 
 // QOS returns the quality of service of a pod, by what its containers ask for.
 func QOS(pod *v1.Pod) v1.PodQOSClass {
-	class := v1.PodQOSBestEffort
-	guaranteed := true
+	asks, guaranteed := false, true
 	for _, c := range plan.Containers(pod) {
 		for _, name := range []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory} {
 			request, limit := c.Resources.Requests[name], c.Resources.Limits[name]
-			if !request.IsZero() || !limit.IsZero() {
-				class = v1.PodQOSBurstable
-			}
+			asks = asks || !request.IsZero() || !limit.IsZero()
 			guaranteed = guaranteed && !limit.IsZero() && request.Equal(limit)
 		}
 	}
-	if guaranteed {
+	switch {
+	case guaranteed:
 		return v1.PodQOSGuaranteed
+	case asks:
+		return v1.PodQOSBurstable
+	default:
+		return v1.PodQOSBestEffort
 	}
-	return class
 }
 
 // oomScoreAdj returns what the kernel is to add to the score of a container's processes when memory runs out, as the

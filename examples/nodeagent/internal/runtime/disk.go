@@ -87,6 +87,15 @@ func (c *Client) volume(pod *v1.Pod, vol *v1.Volume) (path string, err error) {
 	return path, err
 }
 
+// RemoveLogs removes the logs of an instance of a container.
+func (c *Client) RemoveLogs(pod *v1.Pod, container string, restartCount int) error {
+	paths, err := filepath.Glob(filepath.Join(c.LogDir(pod), container, fmt.Sprintf("%d.log*", restartCount)))
+	for _, path := range paths {
+		err = errors.Join(err, os.Remove(path))
+	}
+	return err
+}
+
 // RemoveDirs removes what is on disk of a pod that is gone.
 func (c *Client) RemoveDirs(pod *v1.Pod) error {
 	return errors.Join(os.RemoveAll(c.PodDir(pod)), os.RemoveAll(c.LogDir(pod)))
