@@ -1,6 +1,7 @@
 package main
 
 import (
+	_ "embed" // for the page
 	"encoding/json"
 	"fmt"
 	"html/template"
@@ -49,18 +50,12 @@ func (p pages) list() *v1.PodList {
 	return list
 }
 
+//go:embed page.html
+var pageText string
+
 var page = template.Must(template.New("page").Funcs(template.FuncMap{"describe": describe,
 	"ignored": func(pod v1.Pod) string { return pod.Annotations[manifest.IgnoredAnnotation] },
-}).Parse(`<!DOCTYPE html>
-<meta charset="utf-8"><title>Pods</title>
-<style>td { padding: .2em 1em; vertical-align: top; border-top: 1px solid }</style>
-<p><a href="/events/">Events of the node</a> · <a href="/pods">pods</a> · <a href="/healthz">health</a> ·
-<a href="/metrics">metrics</a></p>
-<table>{{range $i, $pod := .Items}}
-<tr><td>{{.Namespace}}/{{.Name}}<td>{{describe $pod}}<td>{{.Status.Reason}} {{.Status.Message}}
-{{with ignored $pod}}<br>without a meaning here: {{.}}{{end}}{{end}}
-</table>
-`))
+}).Parse(pageText))
 
 // restarts collects the restarts of containers as a metric, as kube-state-metrics calls it.
 func (p pages) restarts(metrics chan<- prometheus.Metric) {

@@ -69,36 +69,31 @@ func (s *Source) Run(ctx context.Context, update func([]*v1.Pod)) {
 	} else {
 		defer watcher.Close()
 	}
-	rescan := time.NewTicker(rescanPeriod)
-	defer rescan.Stop()
-	settled := time.NewTimer(0)
-	defer settled.Stop()
 	away := false
-	for {
+	for next := time.After(0); ; {
 		select {
 		case <-ctx.Done():
 			return
 		case <-watcher.Events:
-			settled.Reset(settleTime)
+			next = time.After(settleTime)
 			continue
 		case <-watcher.Errors: // such as an overflow of the kernel's queue: some were lost
-		case <-rescan.C:
-		case <-settled.C:
+		case <-next:
 		}
 		if watcher.Events != nil {
 			_ = watcher.Add(s.dir) // each time, for it may be another directory; if there is none, Read says so
 		}
+		next = time.After(rescanPeriod)
 		pods, changed, err := s.Read()
 		switch {
-		case err != nil:
-			settled.Reset(retryPeriod)
-			if !away {
-				s.logger.Error(err, "The manifests cannot be read; what ran goes on")
-			}
+		case err != nil && !away:
+			s.logger.Error(err, "The manifests cannot be read; what ran goes on")
 		case changed:
 			update(pods)
 		}
-		away = err != nil
+		if away = err != nil; away {
+			next = time.After(retryPeriod)
+		}
 	}
 }
 

@@ -177,19 +177,12 @@ func checkValue(value any, rule byte, of string, at *field.Path) (errs field.Err
 	return errs
 }
 
-// longestNames is how long the namespace, the name and the UID of a pod may be together: a file of its status has them
-// in its name, which may have 255 bytes.
-const longestNames = 255 - len("__.json.tmp")
-
 // ValidateNames returns what is wrong with a pod's names, which become parts of paths and cgroups.
 func ValidateNames(pod *v1.Pod) field.ErrorList {
 	meta := field.NewPath("metadata")
 	errs := apivalidation.ValidateObjectMeta(&pod.ObjectMeta, true, apivalidation.NameIsDNSSubdomain, meta)
 	for _, problem := range validation.IsDNS1123Label(strings.ToLower(string(pod.UID))) {
 		errs = append(errs, field.Invalid(meta.Child("uid"), pod.UID, problem))
-	}
-	if others := len(pod.Namespace) + len(pod.UID); others+len(pod.Name) > longestNames {
-		errs = append(errs, field.TooLong(meta.Child("name"), pod.Name, longestNames-others))
 	}
 	return errs
 }

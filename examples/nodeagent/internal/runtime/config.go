@@ -13,18 +13,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	kubelet "k8s.io/kubelet/pkg/types"
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/plan"
 )
 
-// The labels and annotations by which the kubelet, and the library, know a pod's containers.
+// The annotations by which the kubelet, and the library, know a pod's containers.
 const (
-	labelPodName       = "io.kubernetes.pod.name"
-	labelPodNamespace  = "io.kubernetes.pod.namespace"
-	labelPodUID        = "io.kubernetes.pod.uid"
-	labelContainerName = "io.kubernetes.container.name"
-
 	annotationHash         = "io.kubernetes.container.hash"
 	annotationRestartCount = "io.kubernetes.container.restartCount"
 	annotationSource       = "kubernetes.io/config.source"
@@ -76,7 +72,8 @@ func (c *Client) sandboxConfig(pod *v1.Pod, attempt uint32) *runtimeapi.PodSandb
 
 func podLabels(pod *v1.Pod) map[string]string {
 	return map[string]string{
-		labelPodName: pod.Name, labelPodNamespace: pod.Namespace, labelPodUID: string(pod.UID),
+		kubelet.KubernetesPodNameLabel: pod.Name, kubelet.KubernetesPodNamespaceLabel: pod.Namespace,
+		kubelet.KubernetesPodUIDLabel: string(pod.UID),
 	}
 }
 
@@ -96,7 +93,7 @@ func (c *Client) containerConfig(pod *v1.Pod, container *v1.Container, image *ru
 		WorkingDir: container.WorkingDir,
 		Stdin:      container.Stdin, StdinOnce: container.StdinOnce, Tty: container.TTY,
 		Mounts: mounts,
-		Labels: labels.Merge(podLabels(pod), labels.Set{labelContainerName: container.Name}),
+		Labels: labels.Merge(podLabels(pod), labels.Set{kubelet.KubernetesContainerNameLabel: container.Name}),
 		Annotations: map[string]string{
 			annotationHash:         strconv.FormatUint(ContainerHash(pod, container), 16),
 			annotationRestartCount: strconv.FormatUint(uint64(restartCount), 10),

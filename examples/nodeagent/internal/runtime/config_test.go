@@ -58,7 +58,7 @@ func TestContainerConfig(t *testing.T) {
 	r, s := got.Linux.Resources, got.Linux.SecurityContext
 	switch {
 	case got.Args[0] != "12", got.Metadata.Attempt != 3, got.Annotations[annotationRestartCount] != "3",
-		got.Labels[labelContainerName] != "c", got.Labels[labelPodUID] != "u":
+		got.Labels["io.kubernetes.container.name"] != "c", got.Labels["io.kubernetes.pod.uid"] != "u":
 		t.Errorf("%v", got)
 	case r.CpuShares != 256, r.CpuQuota != 50000, r.CpuPeriod != 100000, r.MemoryLimitInBytes != 1<<20:
 		t.Errorf("%v", r)

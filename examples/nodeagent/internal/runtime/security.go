@@ -89,16 +89,16 @@ func containerSecurity(pod *v1.Pod, c *v1.Container,
 	default:
 		s.RunAsUser = &runtimeapi.Int64Value{Value: image.GetUid().GetValue()}
 	}
-	if !ptr.Deref(cmp.Or(own.RunAsNonRoot, of.RunAsNonRoot), false) {
-		return s, nil
-	}
 	switch {
+	case !ptr.Deref(cmp.Or(own.RunAsNonRoot, of.RunAsNonRoot), false):
+		return s, nil
 	case s.RunAsUser == nil:
 		return nil, fmt.Errorf("runAsNonRoot: the image's user %q has no number, and may be root", s.RunAsUsername)
 	case s.RunAsUser.Value == 0:
 		return nil, errors.New("runAsNonRoot: it would run as root")
+	default:
+		return s, nil
 	}
-	return s, nil
 }
 
 // profile converts the type of a profile for seccomp or AppArmor: validation refuses those of one's own.
