@@ -170,10 +170,10 @@ func (w *worker) start(ctx context.Context, view plan.View, c *v1.Container) (di
 		w.again(crashed.Add(backoff))
 		return false, nil
 	}
-	if why, until := w.Runtime.EnsureImage(ctx, c, w.pulls); why != nil {
-		w.reasons[c.Name] = *why
+	if reason, message, until := w.Runtime.EnsureImage(ctx, c, w.pulls); reason != "" {
+		w.waits(c, reason, message)
 		if until.IsZero() {
-			return false, errors.New(why.Message)
+			return false, errors.New(message)
 		}
 		w.again(until)
 		return false, nil

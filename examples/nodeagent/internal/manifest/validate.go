@@ -25,8 +25,7 @@ import (
 //	=a|b   it has one of these values
 //	>n     it is a number from n on, and not so large that it overflows as seconds, or a quantity that is not negative
 //	:kind  it is as checks says
-//	!      it must be there
-//	?      one of those with this rule must be there, and no more
+//	!      it must be there; of several with "|" between them, one
 //	~      it means nothing on a node alone: it is for the API server, the scheduler or who reads messages. Without it
 //	       no pod is weaker
 var supported = map[string]string{
@@ -42,7 +41,7 @@ var supported = map[string]string{
 		"seccompProfile appArmorProfile",
 	"os": "name=linux",
 
-	"volumes":  "name:label hostPath? emptyDir?",
+	"volumes":  "name:label hostPath|emptyDir!",
 	"hostPath": "path:path type=|Directory|DirectoryOrCreate|File|FileOrCreate|Socket|CharDevice|BlockDevice",
 	"emptyDir": "",
 
@@ -77,8 +76,8 @@ const (
 		"resources securityContext volumeMounts lifecycle livenessProbe readinessProbe startupProbe stdin stdinOnce " +
 		"tty resizePolicy~ terminationMessagePath~ terminationMessagePolicy~"
 	profile = "type=RuntimeDefault|Unconfined" // those of one's own would be files on the node
-	hook    = "exec? httpGet? sleep?"
-	probe   = "exec? httpGet? tcpSocket? grpc? initialDelaySeconds>0 periodSeconds>1 timeoutSeconds>1 failureThreshold>1"
+	hook    = "exec|httpGet|sleep!"
+	probe   = "exec|httpGet|tcpSocket|grpc! initialDelaySeconds>0 periodSeconds>1 timeoutSeconds>1 failureThreshold>1"
 )
 
 // checks say what is wrong with a value.
@@ -123,21 +122,21 @@ func (c *checker) fields(values map[string]any, in string, at *field.Path) {
 	if !limited {
 		entry, limited = supported[in[strings.LastIndex(in, ".")+1:]]
 	}
-	rules, choices, chosen, before := map[string]string{}, []string{}, 0, len(c.errs)
+	rules := map[string]string{}
 	for f := range strings.FieldsSeq(entry) {
-		end := strings.IndexAny(f+"=", "=>:!?~")
-		name, rule := f[:end], f[end:]
-		rules[name] = rule
-		_, there := values[name]
-		switch {
-		case rule == "!" && !there:
-			c.errs = append(c.errs, field.Required(at.Child(name), ""))
-		case rule == "?":
-			choices = append(choices, name)
-			if there {
-				chosen++
+		if names, required := strings.CutSuffix(f, "!"); required {
+			choices := strings.Split(names, "|")
+			for _, name := range choices {
+				rules[name] = ""
 			}
+			there := slices.DeleteFunc(choices, func(name string) bool { return values[name] == nil })
+			if len(there) != 1 {
+				c.errs = append(c.errs, field.Required(at, "one of "+names))
+			}
+			continue
 		}
+		end := strings.IndexAny(f+"=", "=>:~")
+		rules[f[:end]] = f[end:]
 	}
 	for _, key := range slices.Sorted(maps.Keys(values)) {
 		child := at.Child(key)
@@ -146,35 +145,31 @@ func (c *checker) fields(values map[string]any, in string, at *field.Path) {
 			c.errs = append(c.errs, field.Forbidden(child, "this agent does not support it"))
 		case rule == "~":
 			c.ignored = append(c.ignored, child.String())
-		case rule == "" || rule == "!" || rule == "?":
+		case rule == "":
 			c.value(values[key], strings.TrimPrefix(in+"."+key, "."), child)
 		default:
-			c.errs = append(c.errs, checkValue(values[key], rule[0], rule[1:], child)...)
+			c.rule(values[key], rule[0], rule[1:], child)
 		}
-	}
-	if len(choices) > 0 && chosen != 1 && len(c.errs) == before { // else another choice may be what is refused
-		c.errs = append(c.errs, field.Required(at, "one of "+strings.Join(choices, ", ")))
 	}
 }
 
-func checkValue(value any, rule byte, of string, at *field.Path) (errs field.ErrorList) {
-	switch rule {
+func (c *checker) rule(value any, rule byte, of string, at *field.Path) {
+	switch text := fmt.Sprint(value); rule {
 	case '=':
-		if values := strings.Split(of, "|"); !slices.Contains(values, fmt.Sprint(value)) {
-			errs = append(errs, field.NotSupported(at, value, values))
+		if values := strings.Split(of, "|"); !slices.Contains(values, text) {
+			c.errs = append(c.errs, field.NotSupported(at, value, values))
 		}
 	case '>':
 		least, _ := strconv.ParseInt(of, 10, 64)
 		n, isNumber := value.(int64) // else it is a quantity
-		if strings.HasPrefix(fmt.Sprint(value), "-") || isNumber && (n < least || n > math.MaxInt32) {
-			errs = append(errs, field.Invalid(at, value, fmt.Sprintf("must be from %d to %d", least, math.MaxInt32)))
+		if strings.HasPrefix(text, "-") || isNumber && (n < least || n > math.MaxInt32) {
+			c.errs = append(c.errs, field.Invalid(at, value, fmt.Sprintf("must be from %d to %d", least, math.MaxInt32)))
 		}
 	case ':':
-		for _, problem := range checks[of](fmt.Sprint(value)) {
-			errs = append(errs, field.Invalid(at, value, problem))
+		for _, problem := range checks[of](text) {
+			c.errs = append(c.errs, field.Invalid(at, value, problem))
 		}
 	}
-	return errs
 }
 
 // ValidateNames returns what is wrong with a pod's names, which become parts of paths and cgroups.

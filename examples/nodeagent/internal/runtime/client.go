@@ -164,33 +164,31 @@ func (c *Client) Exec(ctx context.Context, id string, command []string,
 // EnsureImage has a container's image pulled if its policy says so, but for a back-off. If the image is not there then,
 // it returns why, in the kubelet's words, and until when to wait if it did not try.
 func (c *Client) EnsureImage(ctx context.Context, of *v1.Container,
-	backoff *flowcontrol.Backoff) (why *v1.ContainerStateWaiting, until time.Time) {
-	waits := func(reason, format string, args ...any) *v1.ContainerStateWaiting {
-		return &v1.ContainerStateWaiting{Reason: reason, Message: fmt.Sprintf(format, args...)}
-	}
+	backoff *flowcontrol.Backoff) (reason, message string, until time.Time) {
 	if _, err := reference.ParseNormalizedNamed(of.Image); err != nil {
-		return waits("InvalidImageName",
-			"Failed to apply default image tag %q: couldn't parse image name %q: %v", of.Image, of.Image, err), until
+		return "InvalidImageName", fmt.Sprintf("Failed to apply default image tag %q: couldn't parse image name %q: %v",
+			of.Image, of.Image, err), until
 	}
 	image, err := c.image(ctx, of.Image)
 	switch now := time.Now(); {
 	case err != nil:
-		return waits("ImageInspectError", "%v", err), until
+		return "ImageInspectError", err.Error(), until
 	case image != nil && of.ImagePullPolicy != v1.PullAlways:
-		return nil, until
+		return "", "", until
 	case of.ImagePullPolicy == v1.PullNever:
-		return waits("ErrImageNeverPull", "Container image %q is not present with pull policy of Never", of.Image), until
+		return "ErrImageNeverPull",
+			fmt.Sprintf("Container image %q is not present with pull policy of Never", of.Image), until
 	case backoff.IsInBackOffSinceUpdate(of.Image, now):
-		return waits("ImagePullBackOff", "Back-off pulling image %q", of.Image), now.Add(backoff.Get(of.Image))
+		return "ImagePullBackOff", fmt.Sprintf("Back-off pulling image %q", of.Image), now.Add(backoff.Get(of.Image))
 	}
 	_, err = call(ctx, pullTimeout, "pulling image "+of.Image, c.images.PullImage, &runtimeapi.PullImageRequest{
 		Image: &runtimeapi.ImageSpec{Image: of.Image, UserSpecifiedImage: of.Image},
 	})
 	if err != nil {
 		backoff.Next(of.Image, time.Now())
-		return waits("ErrImagePull", "%v", err), until
+		return "ErrImagePull", err.Error(), until
 	}
-	return nil, until
+	return "", "", until
 }
 
 // image returns an image that the runtime has, nil if it has none of that name.

@@ -76,7 +76,7 @@ func TestContainerConfig(t *testing.T) {
 	if err := c.RemoveDirs(p); err != nil {
 		t.Error(err)
 	}
-	if _, err := os.Stat(c.PodDir(p)); err == nil {
+	if _, err := os.Stat(filepath.Join(dir, "pods", "u")); err == nil {
 		t.Error("the pod's directory is left")
 	}
 }

@@ -15,11 +15,6 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// PodDir returns the directory of a pod's volumes.
-func (c *Client) PodDir(pod *v1.Pod) string {
-	return filepath.Join(c.stateDir, "pods", string(pod.UID))
-}
-
 // LogDir returns the directory that the runtime writes the logs of a pod to.
 func (c *Client) LogDir(pod *v1.Pod) string {
 	return filepath.Join(c.stateDir, "logs", fmt.Sprintf("%s_%s_%s", pod.Namespace, pod.Name, pod.UID))
@@ -54,7 +49,7 @@ var kinds = map[v1.HostPathType]fs.FileMode{
 // volume returns the path of a volume on the host, and makes it if it is to be made.
 func (c *Client) volume(pod *v1.Pod, vol *v1.Volume) (path string, err error) {
 	if vol.EmptyDir != nil {
-		path, mode := filepath.Join(c.PodDir(pod), "volumes", vol.Name), fs.FileMode(0o777) // whoever the container runs as
+		path, mode := filepath.Join(c.stateDir, "pods", string(pod.UID), "volumes", vol.Name), fs.FileMode(0o777)
 		if err := os.MkdirAll(path, 0o755); err != nil {
 			return "", err
 		}
@@ -98,7 +93,7 @@ func (c *Client) RemoveLogs(pod *v1.Pod, container string, restartCount int) err
 
 // RemoveDirs removes what is on disk of a pod that is gone.
 func (c *Client) RemoveDirs(pod *v1.Pod) error {
-	return errors.Join(os.RemoveAll(c.PodDir(pod)), os.RemoveAll(c.LogDir(pod)))
+	return c.Collect(func(uid types.UID) bool { return uid != pod.UID })
 }
 
 // Collect removes what is on disk of pods that are no more: an agent may have been killed as it removed them.
