@@ -32,7 +32,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
-	v1 "k8s.io/api/core/v1"
 
 	"github.com/kubepleg/pleg/cri"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/agent"
@@ -125,7 +124,7 @@ func run(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 	var joined sync.WaitGroup
 	joined.Go(func() { a.Run(living) })
 	if !inProcess { // else there are neither logs nor a disk
-		joined.Go(func() { client.KeepLimits(living, f.limits, func() []v1.Pod { return a.Pods().Items }, logger) })
+		joined.Go(func() { client.KeepLimits(living, f.limits, a.Pods, logger) })
 	}
 	server := &http.Server{Handler: served.handler(a.Handler()), ReadHeaderTimeout: 10 * time.Second}
 	joined.Go(func() {

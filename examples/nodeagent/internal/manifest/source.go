@@ -10,7 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -35,9 +35,7 @@ type Source struct {
 	logger        klog.Logger
 	files         map[string]*file // by name
 	pods          []*v1.Pod        // of all files; nil until the directory was read
-
-	mu      sync.Mutex
-	refused []v1.Pod // guarded by mu
+	refused       atomic.Value     // []v1.Pod
 }
 
 type file struct {
@@ -181,9 +179,8 @@ func (s *Source) merge() {
 		taken[full], taken[uid] = name, name
 		pods = append(pods, f.pod)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.pods, s.refused = pods, refused
+	s.pods = pods
+	s.refused.Store(refused)
 }
 
 // refusal returns what says of a pod that it was refused.
@@ -197,7 +194,6 @@ func refusal(file string, of *v1.Pod, why string) *v1.Pod {
 // Refused returns a pod for each that was refused, or for its file if it has no name, with the reason in its status.
 // It may be called at any time.
 func (s *Source) Refused() []v1.Pod {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.refused
+	refused, _ := s.refused.Load().([]v1.Pod) // nil until the directory was read
+	return refused
 }

@@ -131,7 +131,7 @@ func (c *checker) fields(values map[string]any, in string, at *field.Path) {
 			}
 			there := slices.DeleteFunc(choices, func(name string) bool { return values[name] == nil })
 			if len(there) != 1 {
-				c.errs = append(c.errs, field.Required(at, "one of "+names))
+				c.errs = append(c.errs, field.Required(at, "it has one "+names))
 			}
 			continue
 		}

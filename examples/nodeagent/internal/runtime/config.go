@@ -59,10 +59,7 @@ func (c *Client) sandboxConfig(pod *v1.Pod, attempt uint32) *runtimeapi.PodSandb
 			annotationGracePeriod:      strconv.FormatInt(*pod.Spec.TerminationGracePeriodSeconds, 10),
 			plan.SandboxHashAnnotation: SandboxHash(pod),
 		}),
-		Linux: &runtimeapi.LinuxPodSandboxConfig{
-			CgroupParent:    c.cgroupParent,
-			SecurityContext: sandboxSecurity(pod),
-		},
+		Linux: &runtimeapi.LinuxPodSandboxConfig{CgroupParent: c.cgroupParent, SecurityContext: sandboxSecurity(pod)},
 	}
 	if !pod.Spec.HostNetwork { // else it has the host's, and runtimes refuse another
 		config.Hostname = cmp.Or(pod.Spec.Hostname, pod.Name[:min(len(pod.Name), 63)])
@@ -99,9 +96,7 @@ func (c *Client) containerConfig(pod *v1.Pod, container *v1.Container, image *ru
 			annotationRestartCount: strconv.FormatUint(uint64(restartCount), 10),
 		},
 		LogPath: filepath.Join(container.Name, strconv.FormatUint(uint64(restartCount), 10)+".log"),
-		Linux: &runtimeapi.LinuxContainerConfig{
-			Resources: resources(pod, container), SecurityContext: security,
-		},
+		Linux:   &runtimeapi.LinuxContainerConfig{Resources: resources(pod, container), SecurityContext: security},
 	}
 	references := map[string]string{"$$": "$"} // and what they stand for
 	for _, e := range container.Env {

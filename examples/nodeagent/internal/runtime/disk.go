@@ -72,11 +72,8 @@ func (c *Client) volume(pod *v1.Pod, vol *v1.Volume) (path string, err error) {
 		}
 	default: // it must be there
 	}
-	if err != nil {
-		return "", err
-	}
-	info, err := os.Stat(path)
-	if err == nil && info.Mode().Type() != kinds[kind] {
+	info, missing := os.Stat(path)
+	if err = errors.Join(err, missing); err == nil && info.Mode().Type() != kinds[kind] {
 		err = fmt.Errorf("%s is no %s", path, kind)
 	}
 	return path, err

@@ -35,10 +35,10 @@ type Limits struct {
 const logPeriod, imagePeriod = 10, 300
 
 // KeepLimits keeps limits until ctx ends. pods returns the pods with their statuses.
-func (c *Client) KeepLimits(ctx context.Context, limits Limits, pods func() []v1.Pod, logger klog.Logger) {
+func (c *Client) KeepLimits(ctx context.Context, limits Limits, pods func() *v1.PodList, logger klog.Logger) {
 	images, round := map[string]time.Time{}, 0
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
-		err := c.rotateLogs(ctx, limits, pods())
+		err := c.rotateLogs(ctx, limits, pods().Items)
 		if round%(imagePeriod/logPeriod) == 0 {
 			err = errors.Join(err, c.collectImages(ctx, limits, images))
 		}

@@ -15,16 +15,11 @@ import (
 
 // namespaces are the pod's own network and IPC, and a container's own processes, unless the manifest wants the host's.
 func namespaces(pod *v1.Pod) *runtimeapi.NamespaceOption {
-	n := &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_CONTAINER}
-	for mode, host := range map[*runtimeapi.NamespaceMode]bool{
-		&n.Network: pod.Spec.HostNetwork, &n.Ipc: pod.Spec.HostIPC, &n.Pid: pod.Spec.HostPID,
-	} {
-		if host {
-			*mode = runtimeapi.NamespaceMode_NODE
-		}
-	}
-	if ptr.Deref(pod.Spec.ShareProcessNamespace, false) {
-		n.Pid = runtimeapi.NamespaceMode_POD
+	of := map[bool]runtimeapi.NamespaceMode{true: runtimeapi.NamespaceMode_NODE, false: runtimeapi.NamespaceMode_POD}
+	n := &runtimeapi.NamespaceOption{Network: of[pod.Spec.HostNetwork], Ipc: of[pod.Spec.HostIPC]}
+	n.Pid = runtimeapi.NamespaceMode_CONTAINER
+	if pod.Spec.HostPID || ptr.Deref(pod.Spec.ShareProcessNamespace, false) {
+		n.Pid = of[pod.Spec.HostPID]
 	}
 	return n
 }
@@ -59,7 +54,7 @@ func containerSecurity(pod *v1.Pod, c *v1.Container,
 		NamespaceOptions: namespaces(pod), Privileged: privileged(c), SupplementalGroups: of.SupplementalGroups,
 		ReadonlyRootfs: ptr.Deref(own.ReadOnlyRootFilesystem, false),
 		NoNewPrivs:     !ptr.Deref(own.AllowPrivilegeEscalation, true),
-		Seccomp:        &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Unconfined},
+		Seccomp:        profile(cmp.Or(own.SeccompProfile, of.SeccompProfile, &v1.SeccompProfile{}).Type),
 	}
 	if !s.Privileged {
 		s.MaskedPaths, s.ReadonlyPaths = maskedPaths, readonlyPaths
@@ -71,9 +66,6 @@ func containerSecurity(pod *v1.Pod, c *v1.Container,
 		s.Capabilities = &runtimeapi.Capability{
 			AddCapabilities: texts(own.Capabilities.Add), DropCapabilities: texts(own.Capabilities.Drop),
 		}
-	}
-	if p := cmp.Or(own.SeccompProfile, of.SeccompProfile); p != nil {
-		s.Seccomp = profile(p.Type)
 	}
 	if p := cmp.Or(own.AppArmorProfile, of.AppArmorProfile); p != nil {
 		s.Apparmor = profile(p.Type)
@@ -101,7 +93,8 @@ func containerSecurity(pod *v1.Pod, c *v1.Container,
 	}
 }
 
-// profile converts the type of a profile for seccomp or AppArmor: validation refuses those of one's own.
+// profile converts the type of a profile for seccomp or AppArmor: validation refuses those of one's own. Without one,
+// there is none.
 func profile[T ~string](kind T) *runtimeapi.SecurityProfile {
 	if string(kind) == string(v1.SeccompProfileTypeRuntimeDefault) {
 		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}
