@@ -40,12 +40,12 @@ func (p pages) handler(rest http.Handler) http.Handler {
 func (p pages) list() *v1.PodList {
 	list := p.running()
 	for _, pod := range p.refused() {
-		i := slices.IndexFunc(list.Items, func(o v1.Pod) bool { return o.Namespace == pod.Namespace && o.Name == pod.Name })
-		if i < 0 {
+		same := func(o v1.Pod) bool { return o.Namespace == pod.Namespace && o.Name == pod.Name }
+		if i := slices.IndexFunc(list.Items, same); i >= 0 {
+			list.Items[i].Status.Reason, list.Items[i].Status.Message = pod.Status.Reason, pod.Status.Message
+		} else {
 			list.Items = append(list.Items, pod)
-			continue
 		}
-		list.Items[i].Status.Reason, list.Items[i].Status.Message = pod.Status.Reason, pod.Status.Message
 	}
 	return list
 }

@@ -3,6 +3,7 @@ package runtime
 import (
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"hash/fnv"
 	"path/filepath"
 	"regexp"
@@ -76,10 +77,6 @@ func podLabels(pod *v1.Pod) map[string]string {
 
 func (c *Client) containerConfig(pod *v1.Pod, container *v1.Container, image *runtimeapi.Image,
 	restartCount uint32) (*runtimeapi.ContainerConfig, error) {
-	mounts, err := c.mounts(pod, container)
-	if err != nil {
-		return nil, err
-	}
 	security, err := containerSecurity(pod, container, image)
 	if err != nil {
 		return nil, err
@@ -89,7 +86,6 @@ func (c *Client) containerConfig(pod *v1.Pod, container *v1.Container, image *ru
 		Image:      &runtimeapi.ImageSpec{Image: container.Image, UserSpecifiedImage: container.Image},
 		WorkingDir: container.WorkingDir,
 		Stdin:      container.Stdin, StdinOnce: container.StdinOnce, Tty: container.TTY,
-		Mounts: mounts,
 		Labels: labels.Merge(podLabels(pod), labels.Set{kubelet.KubernetesContainerNameLabel: container.Name}),
 		Annotations: map[string]string{
 			annotationHash:         strconv.FormatUint(ContainerHash(pod, container), 16),
@@ -97,6 +93,14 @@ func (c *Client) containerConfig(pod *v1.Pod, container *v1.Container, image *ru
 		},
 		LogPath: filepath.Join(container.Name, strconv.FormatUint(uint64(restartCount), 10)+".log"),
 		Linux:   &runtimeapi.LinuxContainerConfig{Resources: resources(pod, container), SecurityContext: security},
+	}
+	for _, m := range container.VolumeMounts {
+		path, err := c.volume(pod, volumeOf(pod, m))
+		if err != nil {
+			return nil, fmt.Errorf("preparing volume %s: %w", m.Name, err)
+		}
+		config.Mounts = append(config.Mounts,
+			&runtimeapi.Mount{HostPath: path, ContainerPath: m.MountPath, Readonly: m.ReadOnly})
 	}
 	references := map[string]string{"$$": "$"} // and what they stand for
 	for _, e := range container.Env {
