@@ -37,8 +37,7 @@ func (c *Client) Orphan(seen *pleg.PodStatus) *v1.Pod {
 	if len(seen.SandboxStatuses) == 0 || seen.SandboxStatuses[0].GetAnnotations()[annotationSource] != c.source() {
 		return nil
 	}
-	grace := seen.SandboxStatuses[0].GetAnnotations()[annotationGracePeriod]
-	seconds, err := strconv.ParseInt(grace, 10, 32)
+	seconds, err := strconv.ParseInt(seen.SandboxStatuses[0].GetAnnotations()[annotationGracePeriod], 10, 32)
 	if err != nil || seconds < 0 {
 		seconds = v1.DefaultTerminationGracePeriodSeconds
 	}
