@@ -41,7 +41,7 @@ import (
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/status"
 )
 
-//go:embed manifests
+//go:embed manifests page.html
 var shipped embed.FS
 
 func main() {

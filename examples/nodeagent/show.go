@@ -1,7 +1,6 @@
 package main
 
 import (
-	_ "embed" // for the page
 	"encoding/json"
 	"fmt"
 	"html/template"
@@ -50,12 +49,9 @@ func (p pages) list() *v1.PodList {
 	return list
 }
 
-//go:embed page.html
-var pageText string
-
-var page = template.Must(template.New("page").Funcs(template.FuncMap{"describe": describe,
+var page = template.Must(template.New("page.html").Funcs(template.FuncMap{"describe": describe,
 	"ignored": func(pod v1.Pod) string { return pod.Annotations[manifest.IgnoredAnnotation] },
-}).Parse(pageText))
+}).ParseFS(shipped, "page.html"))
 
 // restarts collects the restarts of containers as a metric, as kube-state-metrics calls it.
 func (p pages) restarts(metrics chan<- prometheus.Metric) {

@@ -31,6 +31,9 @@ const IgnoredAnnotation = "nodeagent.kubepleg.dev/ignored"
 // Decode returns the pod in a file's content, with its defaults set. nodeName is part of the UID of one that has none.
 // Beside an error the pod has its name, if that is known.
 func Decode(content []byte, nodeName string) (pod *v1.Pod, err error) {
+	if bytes.HasSuffix(content, []byte("\n---\n")) { // another document, with nothing in it
+		content = content[:len(content)-len("---\n")]
+	}
 	named := &metav1.PartialObjectMetadata{}
 	if err := yaml.Unmarshal(content, named); err != nil {
 		return &v1.Pod{}, fmt.Errorf("is no object in YAML: %w", err)

@@ -41,6 +41,7 @@ kind: Pod
 metadata: {name: b, namespace: n, uid: 0-1, labels: {x: y}}
 spec: {hostNetwork: true, containers: [{name: c, image: "i:1", ports: [{containerPort: 80}]}]}
 status: {phase: Running}
+---
 `), "node")
 	if err != nil {
 		t.Fatal(err)
