@@ -145,7 +145,7 @@ func TestEmbedded(t *testing.T) {
 		}
 	}
 	metrics := get(t, stderr, "/metrics")
-	for _, name := range []string{"kubelet_pleg_relist_duration_seconds", "prober_probe_total",
+	for _, name := range []string{"kubelet_pleg_relist_duration_seconds",
 		"kubelet_runtime_operations_total", "go_goroutines", "process_cpu_seconds_total",
 		`kube_pod_container_status_restarts_total{container="job",namespace="jobs",pod="retry",uid="`} {
 		if !bytes.Contains(metrics, []byte(name)) {

@@ -6,7 +6,6 @@ package agent
 import (
 	"context"
 	"errors"
-	"math"
 	"sync"
 	"time"
 
@@ -21,10 +20,8 @@ import (
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/manifest"
-	"github.com/kubepleg/pleg/examples/nodeagent/internal/plan"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/prober"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/runtime"
-	"github.com/kubepleg/pleg/examples/nodeagent/internal/status"
 )
 
 const (
@@ -32,8 +29,8 @@ const (
 	housekeepingPeriod = 2 * time.Second
 	// readyPeriod is how often the runtime is asked whether it is ready.
 	readyPeriod = 2 * time.Second
-	// The wait of a loop that does nothing because the runtime is sick.
-	firstPause, longestPause = 100 * time.Millisecond, 5 * time.Second
+	// sickPause is the wait of a loop that does nothing because the runtime is sick.
+	sickPause = 100 * time.Millisecond
 	// patience is for how long that is nothing to speak of: the first list takes a moment.
 	patience = time.Second
 )
@@ -48,7 +45,7 @@ type Config struct {
 	// Sink is where statuses go; Adopted are those that an agent before this one wrote.
 	Sink    Sink
 	Adopted []*v1.Pod
-	// OnStatus is called with every new status; it may be nil.
+	// OnStatus is called with every new status.
 	OnStatus func(*v1.Pod)
 	Registry *prometheus.Registry
 	Logger   klog.Logger
@@ -87,9 +84,7 @@ func New(config Config) *Agent {
 	a.generator = pleg.NewGenericPLEG(a.Reader, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod, a.cache, a.Clock,
 		pleg.WithRegisterer(a.Registry), pleg.WithNodeName(a.NodeName), pleg.WithLogger(a.Logger.V(1)))
 	a.status = newPublished(a.Sink, a.Adopted, a.Logger, a.OnStatus)
-	a.probes = prober.New(prober.Config{
-		Runtime: a.Runtime, Status: a.status.get, Changed: a.probed, Logger: a.Logger,
-	}, a.Registry)
+	a.probes = prober.New(a.Runtime, a.status.get, a.probed, a.Logger)
 	return a
 }
 
@@ -108,7 +103,7 @@ func (a *Agent) SetPods(pods []*v1.Pod) {
 // Drain has no pods run, and returns when all are gone, or ctx ends.
 func (a *Agent) Drain(ctx context.Context) error {
 	a.SetPods(nil)
-	return wait.PollUntilContextCancel(ctx, firstPause, false, func(context.Context) (bool, error) {
+	return wait.PollUntilContextCancel(ctx, sickPause, false, func(context.Context) (bool, error) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		return a.reconciled && len(a.workers) == 0, nil
@@ -195,7 +190,7 @@ func (a *Agent) reconcileLocked(ctx context.Context) {
 	}
 	a.reconciled = true
 	err := a.Runtime.Collect(exists.Has)
-	for _, pod := range a.status.list(true) {
+	for _, pod := range a.status.list() {
 		if !exists.Has(pod.UID) {
 			err = errors.Join(err, a.status.remove(&pod))
 		}
@@ -208,8 +203,7 @@ func (a *Agent) reconcileLocked(ctx context.Context) {
 // awaitHealth returns true once pods can be synced, false if ctx ends before.
 func (a *Agent) awaitHealth(ctx context.Context) bool {
 	began, said := time.Now(), false
-	pauses := wait.Backoff{Duration: firstPause, Factor: 2, Steps: math.MaxInt, Cap: longestPause}.DelayFunc()
-	err := pauses.Until(ctx, true, true, func(context.Context) (bool, error) {
+	err := wait.PollUntilContextCancel(ctx, sickPause, true, func(context.Context) (bool, error) {
 		why := a.sick()
 		if why != nil && !said && time.Since(began) >= patience {
 			a.Logger.Error(why, "Pods are not synced")
@@ -233,14 +227,12 @@ func (a *Agent) happened(event *pleg.PodLifecycleEvent) {
 }
 
 // probed passes a result of a probe on, to the status and to the loop.
-func (a *Agent) probed(pod *v1.Pod, kind plan.ProbeKind, success bool) {
-	if kind != plan.Liveness || !success {
-		if a.status.get(pod.UID).StartTime != nil { // else its worker sets the first one
-			a.status.update(pod, func(s v1.PodStatus) v1.PodStatus {
-				status.SetReadiness(pod, &s, a.probes)
-				return s
-			})
-		}
-		a.queue.Add(pod.UID)
+func (a *Agent) probed(uid types.UID) {
+	a.mu.Lock()
+	w := a.workers[uid]
+	a.mu.Unlock()
+	if w != nil { // it may have ended meanwhile
+		w.publish()
+		a.queue.Add(uid)
 	}
 }

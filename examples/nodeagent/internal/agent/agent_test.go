@@ -517,3 +517,27 @@ func TestAdoptionBesideHungInspection(t *testing.T) {
 		})
 	}
 }
+
+// The end of the agent is not the end of its pods: what it has published stays, also of those that have ended.
+func TestStop(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		var pods []*v1.Pod
+		for i := range 30 {
+			pods = append(pods, n.pod(fmt.Sprint("a", i),
+				"  restartPolicy: Never\n  containers: [{name: c, image: exit, imagePullPolicy: Never, args: ['0']}]\n"))
+		}
+		n.run(5*time.Second, pods...)
+		for range 20 {
+			for i := range pods {
+				pods[i] = pods[i].DeepCopy() // which wakes its worker
+			}
+			n.agent.SetPods(pods)
+			n.stop()
+			if len(n.sink.pods) != len(pods) {
+				t.Errorf("%d statuses of %d pods are left", len(n.sink.pods), len(pods))
+			}
+			n.start()
+			n.run(time.Second, pods...)
+		}
+	})
+}

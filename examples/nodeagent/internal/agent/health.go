@@ -35,7 +35,7 @@ func (a *Agent) sick() error {
 
 // Pods returns the pods with their statuses.
 func (a *Agent) Pods() *v1.PodList {
-	return &v1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, Items: a.status.list(false)}
+	return &v1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, Items: a.status.list()}
 }
 
 // Handler serves /pods, /healthz, /metrics and, at /, the library's page of the node.

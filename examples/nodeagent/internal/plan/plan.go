@@ -10,20 +10,11 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// Probes is what the prober knows of a running container.
-type Probes interface {
-	// Failed returns the kind of probe that demands that the container is killed, Liveness or Startup; "" if none does.
-	Failed(pod *v1.Pod, c *v1.Container, id pleg.ContainerID) ProbeKind
-	// Started reports whether the container's startup probe has succeeded, or there is none.
-	Started(pod *v1.Pod, c *v1.Container, id pleg.ContainerID) bool
-}
-
 // Actions is what is to be done, in the order of the fields. What comes after an end is planned anew when it is seen.
 type Actions struct {
-	// KillPod ends everything in the pod, its sandboxes included. Kill and Start are empty then.
-	KillPod bool
-	// Kill are the containers to end.
-	Kill []Kill
+	// Kill are the containers to end, step by step: those in one step end at once. StopSandboxes end after them.
+	Kill          [][]Kill
+	StopSandboxes []string
 	// CreateSandbox makes a new sandbox, with Attempt.
 	CreateSandbox bool
 	Attempt       uint32
@@ -33,60 +24,76 @@ type Actions struct {
 
 // Kill is a container to be ended.
 type Kill struct {
-	Container *v1.Container
-	Status    *pleg.Status
-	Why       string
-	// Probe is the kind of probe that demands it, "" if none does.
-	Probe ProbeKind
+	*pleg.Status
+	Why string
+	// Probe is the one that demands it, nil if none does.
+	Probe *v1.Probe
 }
 
 // Make returns what is to be done to a pod.
-func Make(v View, probes Probes) Actions {
-	p := &planner{View: v, probes: probes}
+func Make(v View) Actions {
+	if v.Over {
+		return End(v)
+	}
+	p := &planner{View: v}
 	if changed, attempt := v.SandboxChanged(); changed {
-		p.actions = Actions{KillPod: true, CreateSandbox: p.runsAgain(attempt), Attempt: attempt}
-		return p.actions
+		a := End(v)
+		a.CreateSandbox, a.Attempt = p.runsAgain(attempt), attempt
+		return a
 	}
 	p.strangers()
 	if p.initContainers() {
 		p.regularContainers()
 	}
-	if p.actions.KillPod {
-		p.actions.Kill, p.actions.Start = nil, nil
+	if p.over {
+		return End(v)
 	}
-	return p.actions
+	a := Actions{Start: p.start}
+	if len(p.kill) > 0 {
+		a.Kill = [][]Kill{p.kill}
+	}
+	return a
+}
+
+// End returns how everything in a pod is ended: the containers, then the sidecars, the last that started first, then
+// the sandboxes.
+func End(v View) (a Actions) {
+	inits := v.Pod.Spec.InitContainers
+	steps := make([][]Kill, 1+len(inits))
+	for _, s := range v.Seen.ContainerStatuses {
+		if Lives(s) {
+			place := slices.IndexFunc(inits, func(c v1.Container) bool { return c.Name == s.Name && IsSidecar(&c) })
+			step := (len(inits) - place) % len(steps)
+			steps[step] = append(steps[step], Kill{Status: s, Why: "all of its pod ends"})
+		}
+	}
+	a.Kill = slices.DeleteFunc(steps, func(step []Kill) bool { return len(step) == 0 })
+	a.StopSandboxes = v.readySandboxes()
+	return a
 }
 
 type planner struct {
 	View
-	probes  Probes
-	actions Actions
+	kill  []Kill
+	start []*v1.Container
+	over  bool // everything is to be ended
 }
 
 // runsAgain reports whether a pod without a sandbox gets one: not if it has run and is to run once, and not if nothing
 // of it is left to run. One whose init containers alone have run has not.
 func (p *planner) runsAgain(attempt uint32) bool {
-	if p.Pod.Spec.RestartPolicy == v1.RestartPolicyNever && attempt > 0 {
-		return !slices.ContainsFunc(p.Seen.ContainerStatuses, func(s *pleg.Status) bool {
-			is := func(c v1.Container) bool { return c.Name == s.Name }
-			return !p.NeverRan(s) && slices.ContainsFunc(p.Pod.Spec.Containers, is)
-		})
+	ran := slices.DeleteFunc(slices.Clone(p.Seen.ContainerStatuses), p.NeverRan)
+	if p.Pod.Spec.RestartPolicy == v1.RestartPolicyNever && attempt > 0 && p.hasRegular(ran) {
+		return false
 	}
-	for i := range p.Pod.Spec.Containers {
-		c := &p.Pod.Spec.Containers[i]
-		s := p.Seen.FindContainerStatusByName(c.Name)
-		if s == nil || p.Pod.Spec.RestartPolicy != v1.RestartPolicyOnFailure || !p.Counts(c, s) || s.ExitCode != 0 {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(p.Pod.Spec.Containers, func(c v1.Container) bool { return p.ShouldRun(&c) })
 }
 
 // strangers plans the end of the containers that the specification no longer has.
 func (p *planner) strangers() {
 	for _, s := range p.Seen.ContainerStatuses {
 		if Find(p.Pod, s.Name) == nil && Lives(s) {
-			p.kill(&v1.Container{Name: s.Name}, s, "the pod no longer has it", "")
+			p.ends(s, "the pod no longer has it", nil)
 		}
 	}
 }
@@ -101,7 +108,7 @@ func (p *planner) initContainers() (initialized bool) {
 		s := p.Active(c.Name)
 		switch {
 		case IsSidecar(c):
-			if up := p.runs(c, s); !done && !(up && p.probes.Started(p.Pod, c, s.ID)) {
+			if up := p.runs(c, s); !done && !(up && p.Passes(c, Startup, s.ID.String())) {
 				return false
 			}
 		case done:
@@ -109,7 +116,7 @@ func (p *planner) initContainers() (initialized bool) {
 			p.runs(c, s)
 			return false
 		case s.ExitCode != 0:
-			p.actions.KillPod = true // the pod has failed
+			p.over = true // the pod has failed
 			return false
 		}
 	}
@@ -127,29 +134,32 @@ func (p *planner) regularContainers() {
 			completed = false
 		}
 	}
-	p.actions.KillPod = completed
+	p.over = completed
 }
 
 // runs plans that a container runs of which s is the newest instance, and reports whether it does and stays.
 func (p *planner) runs(c *v1.Container, s *pleg.Status) (stays bool) {
 	if s == nil || !Lives(s) {
-		p.actions.Start = append(p.actions.Start, c)
+		p.start = append(p.start, c)
 		return false
 	}
-	probe := p.probes.Failed(p.Pod, c, s.ID)
-	switch {
-	case s.State == pleg.ContainerStateUnknown:
-		p.kill(c, s, "its state is unknown", "") // lest two of it run
-	case s.Hash != p.Hash(c):
-		p.kill(c, s, "its specification changed", "")
-	case probe != "":
-		p.kill(c, s, "its "+string(probe)+" probe failed", probe)
-	default:
-		return true
+	if s.State == pleg.ContainerStateUnknown {
+		p.ends(s, "its state is unknown", nil) // lest two of it run
+		return false
 	}
-	return false
+	if s.Hash != p.Hash(c) {
+		p.ends(s, "its specification changed", nil)
+		return false
+	}
+	for _, kind := range []ProbeKind{Liveness, Startup} {
+		if probe := Probe(c, kind); probe != nil && p.Probed(p.Pod.UID, c.Name, kind, s.ID.String()) == Failure {
+			p.ends(s, "its "+string(kind)+" probe failed", probe)
+			return false
+		}
+	}
+	return true
 }
 
-func (p *planner) kill(c *v1.Container, s *pleg.Status, why string, probe ProbeKind) {
-	p.actions.Kill = append(p.actions.Kill, Kill{Container: c, Status: s, Why: why, Probe: probe})
+func (p *planner) ends(s *pleg.Status, why string, probe *v1.Probe) {
+	p.kill = append(p.kill, Kill{s, why, probe})
 }

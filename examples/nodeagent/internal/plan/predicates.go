@@ -3,9 +3,11 @@ package plan
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 )
 
 // ProbeKind is the kind of a probe.
@@ -27,6 +29,16 @@ func Probe(c *v1.Container, kind ProbeKind) *v1.Probe {
 		Liveness: c.LivenessProbe, Readiness: c.ReadinessProbe, Startup: c.StartupProbe,
 	}[kind]
 }
+
+// Outcome is what a probe has shown of a container: after as many results in a row as its thresholds say.
+type Outcome int
+
+// The outcomes of probes.
+const (
+	Unknown Outcome = iota
+	Failure
+	Success
+)
 
 // IsSidecar reports whether an init container is one that runs beside the others.
 func IsSidecar(c *v1.Container) bool {
@@ -85,4 +97,13 @@ func Port(c *v1.Container, port intstr.IntOrString) (int32, error) {
 func Restarts(pod *v1.Pod, c *v1.Container, exitCode int) bool {
 	return IsSidecar(c) || pod.Spec.RestartPolicy == v1.RestartPolicyAlways ||
 		pod.Spec.RestartPolicy == v1.RestartPolicyOnFailure && exitCode != 0
+}
+
+// Grace returns the grace period of a pod, or of a container that is ended because of a probe.
+func Grace(pod *v1.Pod, probe *v1.Probe) time.Duration {
+	seconds := *pod.Spec.TerminationGracePeriodSeconds
+	if probe != nil {
+		seconds = ptr.Deref(probe.TerminationGracePeriodSeconds, seconds)
+	}
+	return time.Duration(seconds) * time.Second
 }

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/kubepleg/pleg"
@@ -17,9 +19,13 @@ const SandboxHashAnnotation = "nodeagent.kubepleg.dev/sandbox-hash"
 type View struct {
 	Pod  *v1.Pod
 	Seen *pleg.PodStatus
+	// Over says that nothing of it is to run any more.
+	Over bool
 	// SandboxHash and Hash are the hashes of the specification.
 	SandboxHash string
 	Hash        func(*v1.Container) uint64
+	// Probed returns what a probe has shown of the container with an ID.
+	Probed func(pod types.UID, container string, kind ProbeKind, id string) Outcome
 	// Refused are the IDs of containers that have ended, though they may never have run: the runtime has refused to start
 	// them. They are by name.
 	Refused map[string]string
@@ -28,6 +34,11 @@ type View struct {
 // Lives reports whether something of a container may run.
 func Lives(s *pleg.Status) bool {
 	return s.State == pleg.ContainerStateRunning || s.State == pleg.ContainerStateUnknown
+}
+
+// Passes reports whether the container with an ID has shown what its probe of a kind asks for, or there is none.
+func (v View) Passes(c *v1.Container, kind ProbeKind, id string) bool {
+	return Probe(c, kind) == nil || v.Probed(v.Pod.UID, c.Name, kind, id) == Success
 }
 
 // Active returns the newest instance of a container in the present sandbox, nil if there is none: what ran in an older
@@ -53,7 +64,7 @@ func (v View) NeverRan(s *pleg.Status) bool {
 // ShouldRun reports whether a container that does not run is to be started, now or after a back-off.
 func (v View) ShouldRun(c *v1.Container) bool {
 	s := v.Seen.FindContainerStatusByName(c.Name)
-	return s == nil || s.State != pleg.ContainerStateRunning && (!v.Counts(c, s) || Restarts(v.Pod, c, s.ExitCode))
+	return !v.Over && (s == nil || s.State != pleg.ContainerStateRunning && (!v.Counts(c, s) || Restarts(v.Pod, c, s.ExitCode)))
 }
 
 // SandboxChanged reports whether the pod needs a new sandbox, and returns the attempt that it is to have. The present
@@ -62,18 +73,23 @@ func (v View) SandboxChanged() (changed bool, attempt uint32) {
 	if len(v.Seen.SandboxStatuses) == 0 {
 		return true, 0
 	}
-	ready := 0
 	for _, s := range v.Seen.SandboxStatuses {
 		attempt = max(attempt, s.GetMetadata().GetAttempt()+1)
-		if s.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY {
-			ready++
-		}
 	}
 	newest := v.Seen.SandboxStatuses[0]
-	ok := ready == 1 && newest.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY &&
+	ok := slices.Equal(v.readySandboxes(), []string{newest.GetId()}) &&
 		newest.GetAnnotations()[SandboxHashAnnotation] == v.SandboxHash &&
 		(v.Pod.Spec.HostNetwork || newest.GetNetwork().GetIp() != "")
 	return !ok, attempt
+}
+
+func (v View) readySandboxes() (ids []string) {
+	for _, s := range v.Seen.SandboxStatuses {
+		if s.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY {
+			ids = append(ids, s.GetId())
+		}
+	}
+	return ids
 }
 
 // Initialized reports whether any container but the init containers exists in the present sandbox, in any state: its
@@ -94,11 +110,11 @@ func (v View) hasRegular(statuses []*pleg.Status) bool {
 
 // Crashed returns when a container failed last, zero if it has not. As in the kubelet, an instance that was ended does
 // not count for the back-off of its successor, only those before it.
-func (v View) Crashed(c *v1.Container, ended map[string]bool) time.Time {
+func (v View) Crashed(c *v1.Container, ended sets.Set[string]) time.Time {
 	newest := v.Seen.FindContainerStatusByName(c.Name)
 	for _, s := range v.Seen.ContainerStatuses { // newest first
 		switch {
-		case s.Name != c.Name || s.Hash != v.Hash(c) || s == newest && ended[s.ID.ID]:
+		case s.Name != c.Name || s.Hash != v.Hash(c) || s == newest && ended.Has(s.ID.ID):
 		case s.State == pleg.ContainerStateExited:
 			return s.FinishedAt
 		default:

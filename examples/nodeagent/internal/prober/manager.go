@@ -1,116 +1,85 @@
-// Package prober probes containers: liveness, readiness, startup. It has one goroutine per probe, and keeps the
-// result of each for the sync loop and the status.
+// Package prober probes containers: liveness, readiness, startup. It has one goroutine per probe, and keeps what each
+// has shown for the plan and the status.
 package prober
 
 import (
 	"context"
-	"reflect"
 	"slices"
 	"sync"
-	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
-	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/plan"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/runtime"
 )
 
-// Config is what a Manager needs.
-type Config struct {
-	Runtime *runtime.Client // for commands in containers
-	// Status returns the status of a pod as it was last set.
-	Status func(uid types.UID) v1.PodStatus
-	// Changed is called when a result changes, without a lock held. It must not block.
-	Changed func(pod *v1.Pod, kind plan.ProbeKind, success bool)
-	Logger  klog.Logger
-}
-
 // Manager has the probes of all pods. Its methods are safe for concurrent use.
 type Manager struct {
-	Config
-	began time.Time              // set once by New
-	total *prometheus.CounterVec // the kubelet's; set once by New
+	runtime *runtime.Client
+	status  func(types.UID) v1.PodStatus
+	changed func(types.UID)
+	logger  klog.Logger
 
-	mu      sync.Mutex
-	workers map[workerKey]*worker // guarded by mu
-	joined  sync.WaitGroup
+	mu     sync.Mutex
+	probes map[key]*probe // guarded by mu
+	joined sync.WaitGroup
 }
 
-type workerKey struct {
+type key struct {
 	uid       types.UID
 	container string
 	kind      plan.ProbeKind
 }
 
-// outcome is the result of a probe that counts: after as many in a row as its thresholds say.
-type outcome int
-
-const (
-	unknown outcome = iota
-	failure
-	success
-)
-
-// New returns a manager without probes. Its metrics are registered on registerer.
-func New(config Config, registerer prometheus.Registerer) *Manager {
-	total := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "prober_probe_total",
-		Help: "Cumulative number of a liveness, readiness or startup probe for a container by result.",
-	}, []string{"probe_type", "result", "container", "pod", "namespace", "pod_uid"})
-	registerer.MustRegister(total)
-	return &Manager{Config: config, began: time.Now(), total: total, workers: map[workerKey]*worker{}}
+// New returns a manager without probes. status returns the status of a pod that was published last. changed is called
+// without a lock held when an outcome changes.
+func New(client *runtime.Client, status func(types.UID) v1.PodStatus, changed func(types.UID),
+	logger klog.Logger) *Manager {
+	return &Manager{runtime: client, status: status, changed: changed, logger: logger, probes: map[key]*probe{}}
 }
 
-// Add begins to probe a pod as its specification says. For a pod that is probed already, the probes that changed
-// begin anew. What earlier statuses say of a running container is taken for its first result: an agent that starts
-// again makes no container unready.
+// Add begins to probe a pod as its specification says, until ctx ends. The probes of containers that are as they were
+// go on.
 func (m *Manager) Add(ctx context.Context, pod *v1.Pod) {
-	status := m.Status(pod.UID)
+	status := m.status(pod.UID)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	wanted := map[workerKey]bool{}
+	m.dropLocked(func(p *probe) bool {
+		return p.uid == pod.UID && !equality.Semantic.DeepEqual(p.spec, plan.Find(pod, p.spec.Name))
+	})
 	for _, c := range plan.Containers(pod) {
 		for _, kind := range plan.ProbeKinds {
-			probe, key := plan.Probe(c, kind), workerKey{pod.UID, c.Name, kind}
-			if probe == nil {
+			k := key{pod.UID, c.Name, kind}
+			if plan.Probe(c, kind) == nil || m.probes[k] != nil {
 				continue
 			}
-			wanted[key] = true
-			w := &worker{manager: m, key: key, pod: pod, container: c, probe: probe, kick: make(chan struct{}, 1)}
-			switch old := m.workers[key]; {
-			case old == nil:
-				w.adopt(plan.FindStatus(&status, c.Name))
-			case reflect.DeepEqual(old.probe, probe) && reflect.DeepEqual(old.container.Ports, c.Ports):
-				continue
-			default:
-				old.stop()
+			p := &probe{Manager: m, key: k, pod: pod, spec: c, Probe: plan.Probe(c, kind), kick: make(chan struct{}, 1)}
+			if s := plan.FindStatus(&status, c.Name); s != nil {
+				p.beginLocked(s)
 			}
-			m.workers[key] = w
+			m.probes[k] = p
 			life, stop := context.WithCancel(ctx)
-			w.stop = stop
-			m.joined.Go(func() { w.run(life) })
+			p.stop = stop
+			m.joined.Go(func() { p.run(life) })
 		}
 	}
-	m.dropLocked(func(key workerKey) bool { return key.uid == pod.UID && !wanted[key] })
 }
 
 // Remove ends the probes of a pod, of these kinds.
 func (m *Manager) Remove(uid types.UID, kinds ...plan.ProbeKind) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.dropLocked(func(key workerKey) bool { return key.uid == uid && slices.Contains(kinds, key.kind) })
+	m.dropLocked(func(p *probe) bool { return p.uid == uid && slices.Contains(kinds, p.kind) })
 }
 
-func (m *Manager) dropLocked(which func(workerKey) bool) {
-	for key, w := range m.workers {
-		if which(key) {
-			w.stop()
-			delete(m.workers, key)
-			m.total.DeletePartialMatch(w.labels())
+func (m *Manager) dropLocked(which func(*probe) bool) {
+	for k, p := range m.probes {
+		if which(p) {
+			p.stop()
+			delete(m.probes, k)
 		}
 	}
 }
@@ -118,73 +87,26 @@ func (m *Manager) dropLocked(which func(workerKey) bool) {
 // Wait returns when every probe has ended. The contexts of Add must have ended.
 func (m *Manager) Wait() { m.joined.Wait() }
 
-// set stores the outcome for a container, and reports it if it is another than before.
-func (m *Manager) set(w *worker, id string, o outcome) {
-	m.mu.Lock()
-	changed := m.workers[w.key] == w && (w.id != id || w.outcome != o) // else it was stopped meanwhile
-	if changed {
-		w.id, w.outcome = id, o
-	}
-	m.mu.Unlock()
-	if changed && o != unknown {
-		m.Changed(w.pod, w.key.kind, o == success)
-	}
-}
-
-// outcome returns what counts for the container with an ID.
-func (m *Manager) outcome(uid types.UID, container string, kind plan.ProbeKind, id string) outcome {
+// Outcome returns what a probe has shown of the container with an ID.
+func (m *Manager) Outcome(uid types.UID, container string, kind plan.ProbeKind, id string) plan.Outcome {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if w := m.workers[workerKey{uid, container, kind}]; w != nil && w.id == id {
-		return w.outcome
+	if p := m.probes[key{uid, container, kind}]; p != nil && p.id == id {
+		return p.outcome
 	}
-	return unknown
+	return plan.Unknown
 }
 
-// Failed implements plan.Probes.
-func (m *Manager) Failed(pod *v1.Pod, c *v1.Container, id pleg.ContainerID) plan.ProbeKind {
-	for _, kind := range []plan.ProbeKind{plan.Liveness, plan.Startup} {
-		if m.outcome(pod.UID, c.Name, kind, id.String()) == failure {
-			return kind
-		}
-	}
-	return ""
-}
-
-// Started implements plan.Probes.
-func (m *Manager) Started(pod *v1.Pod, c *v1.Container, id pleg.ContainerID) bool {
-	return c.StartupProbe == nil || m.outcome(pod.UID, c.Name, plan.Startup, id.String()) == success
-}
-
-// SetReadiness sets Started and Ready in the container statuses of a pod.
-func (m *Manager) SetReadiness(pod *v1.Pod, status *v1.PodStatus) {
-	for i, c := range plan.Containers(pod) {
-		s := plan.FindStatus(status, c.Name)
-		if s == nil {
-			continue
-		}
-		succeeds := func(kind plan.ProbeKind) bool {
-			return plan.Probe(c, kind) == nil || m.outcome(pod.UID, c.Name, kind, s.ContainerID) == success
-		}
-		started := s.State.Running != nil && succeeds(plan.Startup)
-		s.Started, s.Ready = &started, started && succeeds(plan.Readiness)
-		switch {
-		case i < len(pod.Spec.InitContainers) && !plan.IsSidecar(c):
-			s.Ready = s.State.Terminated != nil && s.State.Terminated.ExitCode == 0
-		case started && !s.Ready:
-			m.kick(workerKey{pod.UID, c.Name, plan.Readiness})
-		}
-	}
-}
-
-// kick has a container probed now that is not known to be ready.
-func (m *Manager) kick(key workerKey) {
+// Hurry has the containers probed now that are not ready by a status of their pod.
+func (m *Manager) Hurry(uid types.UID, status *v1.PodStatus) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if w := m.workers[key]; w != nil {
-		select {
-		case w.kick <- struct{}{}:
-		default:
+	for _, s := range slices.Concat(status.InitContainerStatuses, status.ContainerStatuses) {
+		if p := m.probes[key{uid, s.Name, plan.Readiness}]; p != nil && !s.Ready {
+			select {
+			case p.kick <- struct{}{}:
+			default:
+			}
 		}
 	}
 }

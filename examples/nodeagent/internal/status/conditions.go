@@ -71,18 +71,48 @@ func termination(s *v1.ContainerStatus) *v1.ContainerStateTerminated {
 
 // conditions returns the conditions of a pod whose phase and containers are in status. Their reasons are those
 // of the kubelet v1.37. One that is as before keeps its transition time.
-func conditions(pod *v1.Pod, status *v1.PodStatus, sandboxReady bool, before []v1.PodCondition) []v1.PodCondition {
-	sandbox := v1.PodCondition{
-		Type: v1.PodReadyToStartContainers, Status: v1.ConditionFalse, Reason: "PodSandboxNotReady",
+func conditions(view plan.View, status *v1.PodStatus, before []v1.PodCondition) []v1.PodCondition {
+	var incomplete, unready []string
+	for i, s := range status.InitContainerStatuses {
+		sidecar := plan.IsSidecar(&view.Pod.Spec.InitContainers[i])
+		if !(s.Ready || sidecar && *s.Started) {
+			incomplete = append(incomplete, s.Name)
+		}
+		if sidecar && !s.Ready {
+			unready = append(unready, s.Name)
+		}
 	}
-	if sandboxReady {
-		sandbox.Status, sandbox.Reason = v1.ConditionTrue, ""
+	for _, s := range status.ContainerStatuses {
+		if s.State.Running != nil || termination(&s) != nil {
+			incomplete = nil // it has started, so the init containers have run
+		}
+		if !s.Ready {
+			unready = append(unready, s.Name)
+		}
 	}
-	ready := containersReady(pod, status)
-	podReady := ready
-	podReady.Type = v1.PodReady
+	var noSandbox, notReady, message string
+	if changed, _ := view.SandboxChanged(); changed {
+		noSandbox = "PodSandboxNotReady"
+	}
+	initialized := condition(v1.PodInitialized, "", "")
+	if len(incomplete) > 0 {
+		initialized = condition(v1.PodInitialized, "ContainersNotInitialized", missing("incomplete", incomplete))
+	}
+	switch {
+	case status.Phase == v1.PodSucceeded:
+		initialized = v1.PodCondition{Type: v1.PodInitialized, Status: v1.ConditionTrue, Reason: "PodCompleted"}
+		notReady = "PodCompleted"
+	case status.Phase == v1.PodFailed:
+		notReady = "PodFailed"
+	case len(unready) > 0:
+		notReady, message = "ContainersNotReady", missing("unready", unready)
+	}
 	all := []v1.PodCondition{
-		sandbox, initialized(pod, status), podReady, ready, {Type: v1.PodScheduled, Status: v1.ConditionTrue},
+		condition(v1.PodReadyToStartContainers, noSandbox, ""),
+		initialized,
+		condition(v1.PodReady, notReady, message),
+		condition(v1.ContainersReady, notReady, message),
+		condition(v1.PodScheduled, "", ""),
 	}
 	now := metav1.Now().Rfc3339Copy()
 	for i := range all {
@@ -96,57 +126,14 @@ func conditions(pod *v1.Pod, status *v1.PodStatus, sandboxReady bool, before []v
 	return all
 }
 
-func initialized(pod *v1.Pod, status *v1.PodStatus) v1.PodCondition {
-	cond := v1.PodCondition{Type: v1.PodInitialized, Status: v1.ConditionTrue}
-	if status.Phase == v1.PodSucceeded {
-		cond.Reason = "PodCompleted"
-		return cond
+// condition returns a condition that is true, unless there is a reason why it is not.
+func condition(kind v1.PodConditionType, reason, message string) v1.PodCondition {
+	if reason == "" {
+		return v1.PodCondition{Type: kind, Status: v1.ConditionTrue}
 	}
-	for _, s := range status.ContainerStatuses {
-		if s.State.Running != nil || termination(&s) != nil {
-			return cond // it has started, so the init containers have run
-		}
-	}
-	var incomplete []string
-	for i, s := range status.InitContainerStatuses {
-		done := s.Ready
-		if plan.IsSidecar(&pod.Spec.InitContainers[i]) {
-			done = ptr.Deref(s.Started, false)
-		}
-		if !done {
-			incomplete = append(incomplete, s.Name)
-		}
-	}
-	return withMissing(cond, "ContainersNotInitialized", "incomplete", incomplete)
+	return v1.PodCondition{Type: kind, Status: v1.ConditionFalse, Reason: reason, Message: message}
 }
 
-func containersReady(pod *v1.Pod, status *v1.PodStatus) v1.PodCondition {
-	if status.Phase == v1.PodSucceeded {
-		return v1.PodCondition{Type: v1.ContainersReady, Status: v1.ConditionFalse, Reason: "PodCompleted"}
-	}
-	if status.Phase == v1.PodFailed {
-		return v1.PodCondition{Type: v1.ContainersReady, Status: v1.ConditionFalse, Reason: "PodFailed"}
-	}
-	var unready []string
-	for i, s := range status.InitContainerStatuses {
-		if plan.IsSidecar(&pod.Spec.InitContainers[i]) && !s.Ready {
-			unready = append(unready, s.Name)
-		}
-	}
-	for _, s := range status.ContainerStatuses {
-		if !s.Ready {
-			unready = append(unready, s.Name)
-		}
-	}
-	cond := v1.PodCondition{Type: v1.ContainersReady, Status: v1.ConditionTrue}
-	return withMissing(cond, "ContainersNotReady", "unready", unready)
-}
-
-// withMissing returns a condition that is false if any container is missing for it.
-func withMissing(cond v1.PodCondition, reason, what string, containers []string) v1.PodCondition {
-	if len(containers) > 0 {
-		cond.Status, cond.Reason = v1.ConditionFalse, reason
-		cond.Message = fmt.Sprintf("containers with %s status: [%s]", what, strings.Join(containers, " "))
-	}
-	return cond
+func missing(what string, containers []string) string {
+	return fmt.Sprintf("containers with %s status: [%s]", what, strings.Join(containers, " "))
 }

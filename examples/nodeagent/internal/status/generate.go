@@ -3,7 +3,6 @@ package status
 
 import (
 	"cmp"
-	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,14 +13,9 @@ import (
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/runtime"
 )
 
-// Readiness sets Started and Ready of the container statuses of a pod.
-type Readiness interface {
-	SetReadiness(pod *v1.Pod, status *v1.PodStatus)
-}
-
 // Generate returns the status of a pod. previous is the one before, reasons say why containers that should run do
 // not, nodeIP is the address of the node.
-func Generate(view plan.View, previous v1.PodStatus, reasons map[string]v1.ContainerStateWaiting, readiness Readiness,
+func Generate(view plan.View, previous v1.PodStatus, reasons map[string]v1.ContainerStateWaiting,
 	nodeIP string) v1.PodStatus {
 	g, pod := generator{view, reasons, &previous}, view.Pod
 	status := v1.PodStatus{
@@ -37,32 +31,21 @@ func Generate(view plan.View, previous v1.PodStatus, reasons map[string]v1.Conta
 		status.PodIPs = append(status.PodIPs, v1.PodIP{IP: ip})
 	}
 	for i := range pod.Spec.InitContainers {
-		status.InitContainerStatuses = append(status.InitContainerStatuses, g.container(&pod.Spec.InitContainers[i], true))
+		c := &pod.Spec.InitContainers[i]
+		status.InitContainerStatuses = append(status.InitContainerStatuses, g.container(c, !plan.IsSidecar(c)))
 	}
 	for i := range pod.Spec.Containers {
 		status.ContainerStatuses = append(status.ContainerStatuses, g.container(&pod.Spec.Containers[i], false))
 	}
-	readiness.SetReadiness(pod, &status)
-	status.Phase = phase(view, &status)
-	if Ended(previous.Phase) {
-		status.Phase = previous.Phase
+	if status.Phase = previous.Phase; !Ended(previous.Phase) {
+		status.Phase = phase(view, &status)
 	}
-	changed, _ := view.SandboxChanged()
-	status.Conditions = conditions(pod, &status, !changed, previous.Conditions)
+	status.Conditions = conditions(view, &status, previous.Conditions)
 	return status
 }
 
 // Ended reports whether a pod in a phase has ended by itself: it stays so.
 func Ended(phase v1.PodPhase) bool { return phase == v1.PodSucceeded || phase == v1.PodFailed }
-
-// SetReadiness sets the readiness of a pod's containers, and what follows from it, in its status.
-func SetReadiness(pod *v1.Pod, status *v1.PodStatus, readiness Readiness) {
-	readiness.SetReadiness(pod, status)
-	sandboxReady := slices.ContainsFunc(status.Conditions, func(c v1.PodCondition) bool {
-		return c.Type == v1.PodReadyToStartContainers && c.Status == v1.ConditionTrue
-	})
-	status.Conditions = conditions(pod, status, sandboxReady, status.Conditions)
-}
 
 // generator makes the statuses of a pod's containers.
 type generator struct {
@@ -71,9 +54,20 @@ type generator struct {
 	previous *v1.PodStatus
 }
 
-func (g *generator) container(c *v1.Container, isInit bool) v1.ContainerStatus {
+// container returns the status of a container. One that runs once is an init container and no sidecar.
+func (g *generator) container(c *v1.Container, runsOnce bool) v1.ContainerStatus {
+	s := g.state(c, runsOnce)
+	started := s.State.Running != nil && g.Passes(c, plan.Startup, s.ContainerID)
+	s.Started, s.Ready = &started, started && g.Passes(c, plan.Readiness, s.ContainerID)
+	if runsOnce {
+		s.Ready = s.State.Terminated != nil && s.State.Terminated.ExitCode == 0
+	}
+	return s
+}
+
+// state returns the status of a container, but for its readiness.
+func (g *generator) state(c *v1.Container, runsOnce bool) v1.ContainerStatus {
 	previous := ptr.Deref(plan.FindStatus(g.previous, c.Name), v1.ContainerStatus{})
-	runsOnce := isInit && !plan.IsSidecar(c)
 	last := g.Seen.FindContainerStatusByName(c.Name)
 	var s v1.ContainerStatus
 	switch {
@@ -89,11 +83,9 @@ func (g *generator) container(c *v1.Container, isInit bool) v1.ContainerStatus {
 	default:
 		s = g.absent(c, &previous)
 	}
-	if runsOnce && last != nil && g.Counts(c, last) && last.ExitCode == 0 {
-		return s
-	}
 	// A container that is to run and does not is waiting, if it is known for what.
-	if why, ok := g.reasons[c.Name]; ok && g.ShouldRun(c) {
+	done := runsOnce && last != nil && g.Counts(c, last) && last.ExitCode == 0
+	if why, ok := g.reasons[c.Name]; ok && !done && g.ShouldRun(c) {
 		if s.State.Terminated != nil {
 			s.LastTerminationState = s.State
 		}
