@@ -217,14 +217,8 @@ func (a *Agent) awaitHealth(ctx context.Context) bool {
 	return err == nil
 }
 
-// happened passes an event on. What existed before is no news: housekeeping and the first sync of a worker see it.
-func (a *Agent) happened(event *pleg.PodLifecycleEvent) {
-	if event.Initial {
-		return
-	}
-	a.Logger.V(2).Info("Event", "event", event)
-	a.queue.Add(event.ID)
-}
+// happened passes an event on.
+func (a *Agent) happened(event *pleg.PodLifecycleEvent) { a.queue.Add(event.ID) }
 
 // probed passes a result of a probe on, to the status and to the loop.
 func (a *Agent) probed(uid types.UID) {

@@ -2,7 +2,7 @@ package agent
 
 import (
 	"context"
-	"encoding/json"
+	"fmt"
 	"net/http"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -38,29 +38,17 @@ func (a *Agent) Pods() *v1.PodList {
 	return &v1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, Items: a.status.list()}
 }
 
-// Handler serves /pods, /healthz, /metrics and, at /, the library's page of the node.
+// Handler serves /healthz, /metrics and, at /, the library's page of the node.
 func (a *Agent) Handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /pods", func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, a.Pods()) })
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		code, report := http.StatusOK, struct {
-			Reason string `json:"reason,omitempty"`
-			PLEG   any    `json:"pleg"`
-		}{PLEG: a.generator.HealthReport()}
 		if why := a.sick(); why != nil {
-			code, report.Reason = http.StatusInternalServerError, why.Error()
+			http.Error(w, why.Error(), http.StatusInternalServerError)
+			return
 		}
-		answer(w, code, report)
+		fmt.Fprintln(w, "ok")
 	})
 	mux.Handle("GET /metrics", promhttp.HandlerFor(a.Registry, promhttp.HandlerOpts{}))
 	mux.Handle("/", plegz.Handler(a.generator))
 	return mux
-}
-
-func answer(w http.ResponseWriter, code int, v any) {
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(code)
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	_ = e.Encode(v) // the client may be gone
 }

@@ -153,11 +153,8 @@ func (t Target) request(ctx context.Context, get *v1.HTTPGetAction, agent string
 		req.Header.Add(h.Name, h.Value)
 	}
 	req.Host = req.Header.Get("Host")
-	for name, value := range map[string]string{"User-Agent": agent, "Accept": "*/*"} {
-		if _, set := req.Header[name]; !set {
-			req.Header.Set(name, value)
-		}
-	}
+	req.Header.Set("User-Agent", cmp.Or(req.UserAgent(), agent))
+	req.Header.Set("Accept", cmp.Or(req.Header.Get("Accept"), "*/*"))
 	return req, nil
 }
 

@@ -32,27 +32,23 @@ type Kill struct {
 
 // Make returns what is to be done to a pod.
 func Make(v View) Actions {
-	if v.Over {
-		return End(v)
-	}
-	p := &planner{View: v}
-	if changed, attempt := v.SandboxChanged(); changed {
+	changed, attempt := v.SandboxChanged()
+	start, over := v.starts()
+	if v.Over || changed || over {
 		a := End(v)
-		a.CreateSandbox, a.Attempt = p.runsAgain(attempt), attempt
+		a.CreateSandbox, a.Attempt = changed && v.runsAgain(attempt), attempt
 		return a
 	}
-	p.strangers()
-	if p.initContainers() {
-		p.regularContainers()
+	var kill []Kill
+	for _, s := range v.Seen.ContainerStatuses {
+		if k := v.wrong(s); Lives(s) && k.Why != "" {
+			kill = append(kill, k)
+		}
 	}
-	if p.over {
-		return End(v)
+	if len(kill) > 0 {
+		return Actions{Kill: [][]Kill{kill}}
 	}
-	a := Actions{Start: p.start}
-	if len(p.kill) > 0 {
-		a.Kill = [][]Kill{p.kill}
-	}
-	return a
+	return Actions{Start: start}
 }
 
 // End returns how everything in a pod is ended: the containers, then the sidecars, the last that started first, then
@@ -72,94 +68,66 @@ func End(v View) (a Actions) {
 	return a
 }
 
-type planner struct {
-	View
-	kill  []Kill
-	start []*v1.Container
-	over  bool // everything is to be ended
+// wrong returns why a container that runs must not, if there is a reason.
+func (v View) wrong(s *pleg.Status) Kill {
+	c := Find(v.Pod, s.Name)
+	switch {
+	case c == nil:
+		return Kill{Status: s, Why: "the pod no longer has it"}
+	case s.State == pleg.ContainerStateUnknown:
+		return Kill{Status: s, Why: "its state is unknown"} // lest two of it run
+	case s.Hash != v.Hash(c):
+		return Kill{Status: s, Why: "its specification changed"}
+	}
+	for _, kind := range []ProbeKind{Liveness, Startup} {
+		if probe := Probe(c, kind); probe != nil && v.Probed(v.Pod.UID, c.Name, kind, s.ID.String()) == v1.ConditionFalse {
+			return Kill{Status: s, Why: "its " + string(kind) + " probe failed", Probe: probe}
+		}
+	}
+	return Kill{}
+}
+
+// starts returns the containers that are to be started, in this order. When none of those that the pod is for is left
+// to keep or to start, or an init container has failed, the pod is over.
+func (v View) starts() (start []*v1.Container, over bool) {
+	// A regular container shows that the init containers have run, even if the runtime has none of them any more.
+	done := v.Initialized()
+	for i := range v.Pod.Spec.InitContainers {
+		c := &v.Pod.Spec.InitContainers[i]
+		s := v.Active(c.Name)
+		lives := s != nil && Lives(s)
+		ended := s != nil && v.Counts(c, s) && !IsSidecar(c)
+		switch {
+		case done && !IsSidecar(c), ended && s.ExitCode == 0:
+			continue
+		case ended && !Restarts(v.Pod, c, s.ExitCode):
+			return nil, true
+		case !lives:
+			start = append(start, c)
+		}
+		if !done && !(lives && IsSidecar(c) && v.Passes(c, Startup, s.ID.String())) {
+			return start, false // those that follow wait for it
+		}
+	}
+	over = true
+	for i := range v.Pod.Spec.Containers {
+		c := &v.Pod.Spec.Containers[i]
+		s := v.Seen.FindContainerStatusByName(c.Name)
+		lives := s != nil && Lives(s)
+		if !lives && v.ShouldRun(c) {
+			start = append(start, c)
+		}
+		over = over && !lives && !v.ShouldRun(c)
+	}
+	return start, over
 }
 
 // runsAgain reports whether a pod without a sandbox gets one: not if it has run and is to run once, and not if nothing
 // of it is left to run. One whose init containers alone have run has not.
-func (p *planner) runsAgain(attempt uint32) bool {
-	ran := slices.DeleteFunc(slices.Clone(p.Seen.ContainerStatuses), p.NeverRan)
-	if p.Pod.Spec.RestartPolicy == v1.RestartPolicyNever && attempt > 0 && p.hasRegular(ran) {
+func (v View) runsAgain(attempt uint32) bool {
+	ran := slices.DeleteFunc(slices.Clone(v.Seen.ContainerStatuses), v.NeverRan)
+	if v.Pod.Spec.RestartPolicy == v1.RestartPolicyNever && attempt > 0 && v.hasRegular(ran) {
 		return false
 	}
-	return slices.ContainsFunc(p.Pod.Spec.Containers, func(c v1.Container) bool { return p.ShouldRun(&c) })
-}
-
-// strangers plans the end of the containers that the specification no longer has.
-func (p *planner) strangers() {
-	for _, s := range p.Seen.ContainerStatuses {
-		if Find(p.Pod, s.Name) == nil && Lives(s) {
-			p.ends(s, "the pod no longer has it", nil)
-		}
-	}
-}
-
-// initContainers plans the init containers, and reports whether all have done their part: those that run to their end
-// have succeeded, the sidecars have started.
-func (p *planner) initContainers() (initialized bool) {
-	// A regular container shows that the init containers have run, even if the runtime has none of them any more.
-	done := p.Initialized()
-	for i := range p.Pod.Spec.InitContainers {
-		c := &p.Pod.Spec.InitContainers[i]
-		s := p.Active(c.Name)
-		switch {
-		case IsSidecar(c):
-			if up := p.runs(c, s); !done && !(up && p.Passes(c, Startup, s.ID.String())) {
-				return false
-			}
-		case done:
-		case s == nil || !p.Counts(c, s) || s.ExitCode != 0 && Restarts(p.Pod, c, s.ExitCode):
-			p.runs(c, s)
-			return false
-		case s.ExitCode != 0:
-			p.over = true // the pod has failed
-			return false
-		}
-	}
-	return true
-}
-
-// regularContainers plans the containers that the pod is for. When none of them is left to keep or to start, the pod
-// has completed.
-func (p *planner) regularContainers() {
-	completed := true
-	for i := range p.Pod.Spec.Containers {
-		c := &p.Pod.Spec.Containers[i]
-		if s := p.Seen.FindContainerStatusByName(c.Name); s != nil && Lives(s) || p.ShouldRun(c) {
-			p.runs(c, s)
-			completed = false
-		}
-	}
-	p.over = completed
-}
-
-// runs plans that a container runs of which s is the newest instance, and reports whether it does and stays.
-func (p *planner) runs(c *v1.Container, s *pleg.Status) (stays bool) {
-	if s == nil || !Lives(s) {
-		p.start = append(p.start, c)
-		return false
-	}
-	if s.State == pleg.ContainerStateUnknown {
-		p.ends(s, "its state is unknown", nil) // lest two of it run
-		return false
-	}
-	if s.Hash != p.Hash(c) {
-		p.ends(s, "its specification changed", nil)
-		return false
-	}
-	for _, kind := range []ProbeKind{Liveness, Startup} {
-		if probe := Probe(c, kind); probe != nil && p.Probed(p.Pod.UID, c.Name, kind, s.ID.String()) == Failure {
-			p.ends(s, "its "+string(kind)+" probe failed", probe)
-			return false
-		}
-	}
-	return true
-}
-
-func (p *planner) ends(s *pleg.Status, why string, probe *v1.Probe) {
-	p.kill = append(p.kill, Kill{s, why, probe})
+	return slices.ContainsFunc(v.Pod.Spec.Containers, func(c v1.Container) bool { return v.ShouldRun(&c) })
 }

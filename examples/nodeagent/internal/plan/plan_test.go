@@ -18,7 +18,7 @@ import (
 type probes map[string]ProbeKind
 
 // of gives containers these probes, and returns what they have shown.
-func (p probes) of(pod *v1.Pod) func(types.UID, string, ProbeKind, string) Outcome {
+func (p probes) of(pod *v1.Pod) func(types.UID, string, ProbeKind, string) v1.ConditionStatus {
 	for _, c := range Containers(pod) {
 		switch p[c.Name] {
 		case Liveness:
@@ -27,11 +27,11 @@ func (p probes) of(pod *v1.Pod) func(types.UID, string, ProbeKind, string) Outco
 			c.StartupProbe = &v1.Probe{}
 		}
 	}
-	return func(_ types.UID, _ string, kind ProbeKind, id string) Outcome {
+	return func(_ types.UID, _ string, kind ProbeKind, id string) v1.ConditionStatus {
 		if p[strings.TrimPrefix(id, "t://")] == kind {
-			return Failure
+			return v1.ConditionFalse
 		}
-		return Unknown
+		return v1.ConditionUnknown
 	}
 }
 

@@ -30,16 +30,6 @@ func Probe(c *v1.Container, kind ProbeKind) *v1.Probe {
 	}[kind]
 }
 
-// Outcome is what a probe has shown of a container: after as many results in a row as its thresholds say.
-type Outcome int
-
-// The outcomes of probes.
-const (
-	Unknown Outcome = iota
-	Failure
-	Success
-)
-
 // IsSidecar reports whether an init container is one that runs beside the others.
 func IsSidecar(c *v1.Container) bool {
 	return c.RestartPolicy != nil && *c.RestartPolicy == v1.ContainerRestartPolicyAlways
@@ -69,9 +59,9 @@ func Find(pod *v1.Pod, name string) *v1.Container {
 
 // FindStatus returns the status of a container by name, nil if there is none.
 func FindStatus(status *v1.PodStatus, name string) *v1.ContainerStatus {
-	for _, list := range [][]v1.ContainerStatus{status.ContainerStatuses, status.InitContainerStatuses} {
-		if i := slices.IndexFunc(list, func(s v1.ContainerStatus) bool { return s.Name == name }); i >= 0 {
-			return &list[i]
+	for _, s := range slices.Concat(status.InitContainerStatuses, status.ContainerStatuses) {
+		if s.Name == name {
+			return &s
 		}
 	}
 	return nil
@@ -79,18 +69,15 @@ func FindStatus(status *v1.PodStatus, name string) *v1.ContainerStatus {
 
 // Port returns the number of a container's port, which may be given by name.
 func Port(c *v1.Container, port intstr.IntOrString) (int32, error) {
-	if port.Type == intstr.String {
-		for _, p := range c.Ports {
-			if p.Name == port.StrVal {
-				return p.ContainerPort, nil
-			}
+	for _, p := range c.Ports {
+		if port.Type == intstr.String && p.Name == port.StrVal {
+			return p.ContainerPort, nil
 		}
-		return 0, fmt.Errorf("the container has no port named %q", port.StrVal)
 	}
-	if port.IntVal < 1 || port.IntVal > 65535 {
-		return 0, fmt.Errorf("%d is no port", port.IntVal)
+	if port.Type == intstr.Int && port.IntVal > 0 && port.IntVal <= 65535 {
+		return port.IntVal, nil
 	}
-	return port.IntVal, nil
+	return 0, fmt.Errorf("the container has no port named %q", port.String())
 }
 
 // Restarts reports whether a container runs again after an exit with a code.

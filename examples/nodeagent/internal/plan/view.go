@@ -24,8 +24,9 @@ type View struct {
 	// SandboxHash and Hash are the hashes of the specification.
 	SandboxHash string
 	Hash        func(*v1.Container) uint64
-	// Probed returns what a probe has shown of the container with an ID.
-	Probed func(pod types.UID, container string, kind ProbeKind, id string) Outcome
+	// Probed returns whether a probe has shown what it asks for of the container with an ID: after as many results in a row
+	// as its thresholds say.
+	Probed func(pod types.UID, container string, kind ProbeKind, id string) v1.ConditionStatus
 	// Refused are the IDs of containers that have ended, though they may never have run: the runtime has refused to start
 	// them. They are by name.
 	Refused map[string]string
@@ -38,7 +39,7 @@ func Lives(s *pleg.Status) bool {
 
 // Passes reports whether the container with an ID has shown what its probe of a kind asks for, or there is none.
 func (v View) Passes(c *v1.Container, kind ProbeKind, id string) bool {
-	return Probe(c, kind) == nil || v.Probed(v.Pod.UID, c.Name, kind, id) == Success
+	return Probe(c, kind) == nil || v.Probed(v.Pod.UID, c.Name, kind, id) == v1.ConditionTrue
 }
 
 // Active returns the newest instance of a container in the present sandbox, nil if there is none: what ran in an older

@@ -88,13 +88,13 @@ func (m *Manager) dropLocked(which func(*probe) bool) {
 func (m *Manager) Wait() { m.joined.Wait() }
 
 // Outcome returns what a probe has shown of the container with an ID.
-func (m *Manager) Outcome(uid types.UID, container string, kind plan.ProbeKind, id string) plan.Outcome {
+func (m *Manager) Outcome(uid types.UID, container string, kind plan.ProbeKind, id string) v1.ConditionStatus {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if p := m.probes[key{uid, container, kind}]; p != nil && p.id == id {
 		return p.outcome
 	}
-	return plan.Unknown
+	return v1.ConditionUnknown
 }
 
 // Hurry has the containers probed now that are not ready by a status of their pod.

@@ -27,10 +27,10 @@ type probe struct {
 
 	// Written by run; guarded by the manager's mu.
 	id      string // of the container that is probed
-	outcome plan.Outcome
+	outcome v1.ConditionStatus
 
 	// Owned by run.
-	last  plan.Outcome // the last result
+	last  v1.ConditionStatus // the last result
 	count int32        // how many were the same
 }
 
@@ -63,10 +63,13 @@ func (p *probe) once(ctx context.Context) {
 		p.beginLocked(s)
 		p.mu.Unlock()
 	}
-	// A startup probe holds the others back, and ends once it has succeeded.
-	wanted := (p.kind == plan.Startup) != ptr.Deref(s.Started, false)
 	delay := time.Duration(p.InitialDelaySeconds) * time.Second
-	if !wanted || p.decided() || time.Since(s.State.Running.StartedAt.Time) < delay {
+	switch started := ptr.Deref(s.Started, false); {
+	case started == (p.kind == plan.Startup): // it holds the others back, and ends once it has succeeded
+		return
+	case p.kind != plan.Readiness && p.outcome == v1.ConditionFalse: // the container is about to be killed
+		return
+	case time.Since(s.State.Running.StartedAt.Time) < delay:
 		return
 	}
 	id, _ := pleg.ParseContainerID(p.id)
@@ -79,25 +82,19 @@ func (p *probe) once(ctx context.Context) {
 // beginLocked begins with another container than before. What the status says of it holds until the probe shows
 // something else: an agent that starts again makes no container unready. A container is live until it is not.
 func (p *probe) beginLocked(s *v1.ContainerStatus) {
-	p.id, p.outcome, p.count = s.ContainerID, plan.Unknown, 0
-	if map[plan.ProbeKind]bool{
-		plan.Liveness: true, plan.Readiness: s.Ready, plan.Startup: ptr.Deref(s.Started, false),
-	}[p.kind] {
-		p.outcome = plan.Success
+	p.id, p.outcome, p.count = s.ContainerID, v1.ConditionUnknown, 0
+	if p.kind == plan.Liveness || p.kind == plan.Readiness && s.Ready ||
+		p.kind == plan.Startup && ptr.Deref(s.Started, false) {
+		p.outcome = v1.ConditionTrue
 	}
-}
-
-// decided reports whether nothing more is to be learned of a container: it has started, or it is about to be killed.
-func (p *probe) decided() bool {
-	return p.kind == plan.Startup && p.outcome != plan.Unknown || p.kind == plan.Liveness && p.outcome == plan.Failure
 }
 
 // take takes in a result. It becomes the outcome if as many in a row were the same as the threshold says.
 func (p *probe) take(err error) {
-	result, threshold := plan.Success, p.SuccessThreshold
+	result, threshold := v1.ConditionTrue, p.SuccessThreshold
 	if err != nil {
 		p.logger.V(1).Info("A probe failed", "pod", klog.KObj(p.pod), "container", p.container, "probe", p.kind, "err", err)
-		result, threshold = plan.Failure, p.FailureThreshold
+		result, threshold = v1.ConditionFalse, p.FailureThreshold
 	}
 	if errors.Is(err, handler.ErrNotMade) {
 		return // which counts for nothing
