@@ -145,11 +145,11 @@ func (w *worker) start(ctx context.Context, view plan.View, c *v1.Container) (di
 		w.crashes.Next(key, crashed)
 	}
 	defer w.did()
-	sandbox, before := view.Seen.SandboxStatuses[0], w.status.get(w.uid)
+	sandbox := view.Seen.SandboxStatuses[0]
 	// One that was created and never ran is used, not replaced: its restart count would go with it. An agent before this
 	// one was interrupted, or its start failed.
 	if !found {
-		created = &pleg.Status{RestartCount: view.RestartCount(c, &before)}
+		created = &pleg.Status{RestartCount: view.RestartCount(c)}
 		created.ID.ID, err = w.Runtime.CreateContainer(ctx, pod, c, sandbox.GetId(), sandbox.GetMetadata().GetAttempt(),
 			uint32(created.RestartCount)) //nolint:gosec // small
 		if err != nil {

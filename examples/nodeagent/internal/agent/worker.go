@@ -172,9 +172,9 @@ func (w *worker) look(ctx context.Context) (plan.View, error) {
 }
 
 func (w *worker) view(seen *pleg.PodStatus) plan.View {
-	pod := w.pod.Load()
+	pod, before := w.pod.Load(), w.status.get(w.uid)
 	return plan.View{
-		Pod: pod, Seen: seen, Over: w.unwanted() || status.Ended(w.status.get(w.uid).Phase),
+		Pod: pod, Seen: seen, Before: before, Over: w.unwanted() || status.Ended(before.Phase),
 		SandboxHash: runtime.SandboxHash(pod),
 		Hash:        func(c *v1.Container) uint64 { return runtime.ContainerHash(pod, c) },
 		Probed:      w.probes.Outcome, Refused: w.refused,
@@ -193,7 +193,7 @@ func (w *worker) publish() {
 	}
 	seen, _, _ := w.cache.Lookup(w.uid) // of a pod that cannot be inspected, the last
 	view := w.view(seen)
-	next := status.Generate(view, w.status.get(w.uid), w.reasons, w.NodeIP)
+	next := status.Generate(view, w.reasons, w.NodeIP)
 	w.status.set(view.Pod, next)
 	w.probes.Hurry(w.uid, &next)
 }

@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/kubepleg/pleg"
 )
@@ -19,6 +20,8 @@ const SandboxHashAnnotation = "nodeagent.kubepleg.dev/sandbox-hash"
 type View struct {
 	Pod  *v1.Pod
 	Seen *pleg.PodStatus
+	// Before is the status that was published last: the runtime may have lost a container that it has.
+	Before v1.PodStatus
 	// Over says that nothing of it is to run any more.
 	Over bool
 	// SandboxHash and Hash are the hashes of the specification.
@@ -125,16 +128,12 @@ func (v View) Crashed(c *v1.Container, ended sets.Set[string]) time.Time {
 	return time.Time{}
 }
 
-// RestartCount returns that of the next instance of a container. before is the pod's status: the runtime may have lost
-// the container.
-func (v View) RestartCount(c *v1.Container, before *v1.PodStatus) int {
+// RestartCount returns that of the next instance of a container.
+func (v View) RestartCount(c *v1.Container) int {
 	if last := v.Seen.FindContainerStatusByName(c.Name); last != nil {
 		return last.RestartCount + 1
 	}
-	if s := FindStatus(before, c.Name); s != nil {
-		return int(s.RestartCount)
-	}
-	return 0
+	return int(ptr.Deref(FindStatus(&v.Before, c.Name), v1.ContainerStatus{}).RestartCount)
 }
 
 // Ends returns the IDs of the containers that have ended by a status, the newest by name.

@@ -31,7 +31,7 @@ type probe struct {
 
 	// Owned by run.
 	last  v1.ConditionStatus // the last result
-	count int32        // how many were the same
+	count int32              // how many were the same
 }
 
 // run probes until the context ends.

@@ -71,7 +71,7 @@ func termination(s *v1.ContainerStatus) *v1.ContainerStateTerminated {
 
 // conditions returns the conditions of a pod whose phase and containers are in status. Their reasons are those
 // of the kubelet v1.37. One that is as before keeps its transition time.
-func conditions(view plan.View, status *v1.PodStatus, before []v1.PodCondition) []v1.PodCondition {
+func conditions(view plan.View, status *v1.PodStatus) []v1.PodCondition {
 	var incomplete, unready []string
 	for i, s := range status.InitContainerStatuses {
 		sidecar := plan.IsSidecar(&view.Pod.Spec.InitContainers[i])
@@ -117,7 +117,7 @@ func conditions(view plan.View, status *v1.PodStatus, before []v1.PodCondition) 
 	now := metav1.Now().Rfc3339Copy()
 	for i := range all {
 		all[i].LastTransitionTime = now
-		for _, b := range before {
+		for _, b := range view.Before.Conditions {
 			if b.Type == all[i].Type && b.Status == all[i].Status {
 				all[i].LastTransitionTime = b.LastTransitionTime
 			}

@@ -13,14 +13,13 @@ import (
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/runtime"
 )
 
-// Generate returns the status of a pod. previous is the one before, reasons say why containers that should run do
-// not, nodeIP is the address of the node.
-func Generate(view plan.View, previous v1.PodStatus, reasons map[string]v1.ContainerStateWaiting,
-	nodeIP string) v1.PodStatus {
-	g, pod := generator{view, reasons, &previous}, view.Pod
+// Generate returns the status of a pod. reasons say why containers that should run do not, nodeIP is the address of the
+// node.
+func Generate(view plan.View, reasons map[string]v1.ContainerStateWaiting, nodeIP string) v1.PodStatus {
+	g, pod := generator{view, reasons}, view.Pod
 	status := v1.PodStatus{
-		StartTime: cmp.Or(previous.StartTime, ptr.To(metav1.Now().Rfc3339Copy())),
-		HostIP:    nodeIP, HostIPs: []v1.HostIP{{IP: nodeIP}}, QOSClass: runtime.QOS(pod),
+		StartTime: cmp.Or(view.Before.StartTime, ptr.To(metav1.Now().Rfc3339Copy())), Phase: view.Before.Phase,
+		HostIP: nodeIP, HostIPs: []v1.HostIP{{IP: nodeIP}}, QOSClass: runtime.QOS(pod),
 	}
 	ips := view.Seen.IPs
 	if pod.Spec.HostNetwork && len(view.Seen.SandboxStatuses) > 0 {
@@ -37,10 +36,10 @@ func Generate(view plan.View, previous v1.PodStatus, reasons map[string]v1.Conta
 	for i := range pod.Spec.Containers {
 		status.ContainerStatuses = append(status.ContainerStatuses, g.container(&pod.Spec.Containers[i], false))
 	}
-	if status.Phase = previous.Phase; !Ended(previous.Phase) {
+	if !Ended(status.Phase) {
 		status.Phase = phase(view, &status)
 	}
-	status.Conditions = conditions(view, &status, previous.Conditions)
+	status.Conditions = conditions(view, &status)
 	return status
 }
 
@@ -50,8 +49,7 @@ func Ended(phase v1.PodPhase) bool { return phase == v1.PodSucceeded || phase ==
 // generator makes the statuses of a pod's containers.
 type generator struct {
 	plan.View
-	reasons  map[string]v1.ContainerStateWaiting
-	previous *v1.PodStatus
+	reasons map[string]v1.ContainerStateWaiting
 }
 
 // container returns the status of a container. One that runs once is an init container and no sidecar.
@@ -67,25 +65,27 @@ func (g *generator) container(c *v1.Container, runsOnce bool) v1.ContainerStatus
 
 // state returns the status of a container, but for its readiness.
 func (g *generator) state(c *v1.Container, runsOnce bool) v1.ContainerStatus {
-	previous := ptr.Deref(plan.FindStatus(g.previous, c.Name), v1.ContainerStatus{})
+	before := ptr.Deref(plan.FindStatus(&g.Before, c.Name), v1.ContainerStatus{})
+	s := v1.ContainerStatus{
+		Name: c.Name, Image: c.Image,
+		RestartCount: before.RestartCount, LastTerminationState: before.LastTerminationState,
+	}
 	last := g.Seen.FindContainerStatusByName(c.Name)
-	var s v1.ContainerStatus
 	switch {
 	case last != nil:
-		s = g.present(c, last, &previous)
-	case previous.State.Terminated != nil:
-		return previous
-	case runsOnce && (g.Initialized() || g.HasRun() && previous.ContainerID != ""):
+		g.present(&s, last, &before)
+	case before.State.Terminated != nil:
+		return before
+	case runsOnce && (g.Initialized() || g.HasRun() && before.ContainerID != ""):
 		// It has run, and the runtime has nothing of it any more.
-		s = v1.ContainerStatus{Name: c.Name, Image: c.Image}
+		s.RestartCount, s.LastTerminationState = 0, v1.ContainerState{}
 		s.State.Terminated = &v1.ContainerStateTerminated{Reason: "Completed"}
 		return s
 	default:
-		s = g.absent(c, &previous)
+		g.absent(&s, &before)
 	}
 	// A container that is to run and does not is waiting, if it is known for what.
-	done := runsOnce && last != nil && g.Counts(c, last) && last.ExitCode == 0
-	if why, ok := g.reasons[c.Name]; ok && !done && g.ShouldRun(c) {
+	if why, ok := g.reasons[c.Name]; ok && g.ShouldRun(c) {
 		if s.State.Terminated != nil {
 			s.LastTerminationState = s.State
 		}
@@ -94,24 +94,21 @@ func (g *generator) state(c *v1.Container, runsOnce bool) v1.ContainerStatus {
 	return s
 }
 
-// present returns the status of a container that the runtime has, last is its newest instance.
-func (g *generator) present(c *v1.Container, last *pleg.Status, previous *v1.ContainerStatus) v1.ContainerStatus {
-	s := v1.ContainerStatus{
-		Name: c.Name, Image: last.Image, ImageID: last.ImageRef, ContainerID: last.ID.String(), State: stateOf(last),
-		RestartCount:         int32(last.RestartCount), //nolint:gosec // it was an int32
-		LastTerminationState: previous.LastTerminationState,
-	}
-	switch {
+// present completes the status of a container that the runtime has; last is its newest instance.
+func (g *generator) present(s *v1.ContainerStatus, last *pleg.Status, before *v1.ContainerStatus) {
+	s.Image, s.ImageID, s.ContainerID = last.Image, last.ImageRef, last.ID.String()
+	s.RestartCount = int32(last.RestartCount) //nolint:gosec // it was an int32
+	switch s.State = stateOf(last); {
 	case g.NeverRan(last):
 		s.State = v1.ContainerState{Waiting: &v1.ContainerStateWaiting{}}
-	case last.State == pleg.ContainerStateUnknown && previous.ContainerID == s.ContainerID:
-		s.State = previous.State // as far as anybody knows
+	case last.State == pleg.ContainerStateUnknown && before.ContainerID == s.ContainerID:
+		s.State = before.State // as far as anybody knows
 	}
-	if previous.ContainerID != s.ContainerID && previous.State.Terminated != nil {
-		s.LastTerminationState = previous.State // which the runtime may have no more
+	if before.ContainerID != s.ContainerID && before.State.Terminated != nil {
+		s.LastTerminationState = before.State // which the runtime may have no more
 	}
 	for _, older := range g.Seen.ContainerStatuses {
-		if older.Name == c.Name && older != last {
+		if older.Name == s.Name && older != last {
 			s.LastTerminationState = stateOf(older)
 			break
 		}
@@ -119,29 +116,23 @@ func (g *generator) present(c *v1.Container, last *pleg.Status, previous *v1.Con
 	if t := s.LastTerminationState.Terminated; t != nil && t.ContainerID == s.ContainerID {
 		s.LastTerminationState.Terminated = nil // it was waiting to be restarted
 	}
-	return s
 }
 
-// absent returns the status of a container that the runtime does not have: not yet, or no more.
-func (g *generator) absent(c *v1.Container, previous *v1.ContainerStatus) v1.ContainerStatus {
-	s := v1.ContainerStatus{
-		Name: c.Name, Image: c.Image,
-		RestartCount: previous.RestartCount, LastTerminationState: previous.LastTerminationState,
-	}
-	switch t := previous.LastTerminationState.Terminated; {
-	case previous.State.Running != nil:
+// absent completes the status of a container that the runtime does not have: not yet, or no more.
+func (g *generator) absent(s, before *v1.ContainerStatus) {
+	switch t := before.LastTerminationState.Terminated; {
+	case before.State.Running != nil:
 		s.RestartCount++
 		s.LastTerminationState.Terminated = &v1.ContainerStateTerminated{
 			ExitCode: 137, Reason: "ContainerStatusUnknown", Message: "The runtime no longer knows the container.",
 		}
-	case previous.ContainerID != "" && t != nil && t.ContainerID == previous.ContainerID: // it waited to be restarted
+	case before.ContainerID != "" && t != nil && t.ContainerID == before.ContainerID: // it waited to be restarted
 		s.RestartCount++
 	}
 	s.State.Waiting = &v1.ContainerStateWaiting{Reason: "ContainerCreating"}
 	if len(g.Pod.Spec.InitContainers) > 0 {
 		s.State.Waiting.Reason = "PodInitializing"
 	}
-	return s
 }
 
 func stateOf(s *pleg.Status) v1.ContainerState {
