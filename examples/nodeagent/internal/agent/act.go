@@ -21,7 +21,9 @@ import (
 const leastGrace = 2 * time.Second
 
 // act does the first thing of a plan that can be done, and reports whether it did anything.
-func (w *worker) act(ctx context.Context, view plan.View, a plan.Actions) (did bool, err error) {
+func (w *worker) act(ctx context.Context, view plan.View) (did bool, err error) {
+	view.Listed = w.generator.Pods().FindPodByID(w.uid)
+	a := plan.Make(view)
 	switch {
 	case len(a.Kill)+len(a.StopSandboxes) > 0:
 		return true, w.end(ctx, view.Pod, a)
@@ -42,7 +44,21 @@ func (w *worker) act(ctx context.Context, view plan.View, a plan.Actions) (did b
 			return true, err
 		}
 	}
-	w.tidy(ctx, view)
+	if view.Unwanted {
+		// Should this process die now, the next does not take its status for that of a pod of the same name which is
+		// wanted again.
+		w.note(func() { w.hidden = true })
+		if err = w.status.remove(view.Pod); err != nil {
+			return false, err
+		}
+	}
+	if len(a.Remove)+len(a.RemoveSandboxes) > 0 {
+		return true, errors.Join(err, w.remove(ctx, view.Pod, a))
+	}
+	if view.Unwanted {
+		err = w.Runtime.RemoveDirs(view.Pod)
+		w.gone = err == nil
+	}
 	return false, err
 }
 
@@ -91,23 +107,17 @@ func (w *worker) target(c *v1.Container, id string) handler.Target {
 	return handler.Target{Runtime: w.Runtime, Container: c, ID: id, PodIP: w.status.get(w.uid).PodIP}
 }
 
-// tidy removes what a pod leaves behind while it goes on, with the logs.
-func (w *worker) tidy(ctx context.Context, view plan.View) {
-	var err error
-	containers, sandboxes := plan.Leftovers(w.generator.Pods().FindPodByID(w.uid), view.Seen)
-	for _, s := range containers {
+// remove removes what a pod leaves behind, with the logs.
+func (w *worker) remove(ctx context.Context, pod *v1.Pod, a plan.Actions) (err error) {
+	defer w.did()
+	for _, s := range a.Remove {
 		err = errors.Join(err, w.Runtime.RemoveContainer(ctx, s.ID.ID),
-			w.Runtime.RemoveLogs(view.Pod, s.Name, s.RestartCount))
+			w.Runtime.RemoveLogs(pod, s.Name, s.RestartCount))
 	}
-	for _, id := range sandboxes {
+	for _, id := range a.RemoveSandboxes {
 		err = errors.Join(err, w.Runtime.RemovePodSandbox(ctx, id))
 	}
-	if len(containers)+len(sandboxes) > 0 {
-		w.did()
-	}
-	if err != nil {
-		w.Logger.V(1).Info("Something that is dead could not be removed", "pod", klog.KObj(view.Pod), "err", err)
-	}
+	return err
 }
 
 // waits notes why a container does not run. The reasons are the kubelet's.

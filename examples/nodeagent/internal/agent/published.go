@@ -74,8 +74,7 @@ func (p *published) set(pod *v1.Pod, status v1.PodStatus) {
 	p.pods[pod.UID] = e
 }
 
-// remove forgets a pod. Should this process die then, the next does not take its status for that of a pod of the same
-// name which is wanted again.
+// remove forgets a pod.
 func (p *published) remove(pod *v1.Pod) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

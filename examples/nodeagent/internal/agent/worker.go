@@ -150,16 +150,12 @@ func (w *worker) sync() (did bool, err error) {
 	if view = w.view(view.Seen); view.Over { // by now
 		w.probes.Remove(w.uid, plan.Liveness, plan.Startup) // those that could kill a container
 	}
-	did, err = w.act(ctx, view, plan.Make(view))
+	did, err = w.act(ctx, view)
 	w.publish() // with the reasons
-	if did || err != nil || !view.Over {
-		return did, err
+	if view.Over && !did && err == nil {
+		w.probes.Remove(w.uid, plan.ProbeKinds...)
 	}
-	w.probes.Remove(w.uid, plan.ProbeKinds...)
-	if unwanted {
-		return w.purge(ctx, view)
-	}
-	return false, nil
+	return did, err
 }
 
 // look returns the pod as it was seen after the worker did something last. The library lists the pod for it, at once.
@@ -172,9 +168,10 @@ func (w *worker) look(ctx context.Context) (plan.View, error) {
 }
 
 func (w *worker) view(seen *pleg.PodStatus) plan.View {
-	pod, before := w.pod.Load(), w.status.get(w.uid)
+	pod, before, unwanted := w.pod.Load(), w.status.get(w.uid), w.unwanted()
 	return plan.View{
-		Pod: pod, Seen: seen, Before: before, Over: w.unwanted() || status.Ended(before.Phase),
+		Pod: pod, Seen: seen, Before: before,
+		Over: unwanted || status.Ended(before.Phase), Unwanted: unwanted,
 		SandboxHash: runtime.SandboxHash(pod),
 		Hash:        func(c *v1.Container) uint64 { return runtime.ContainerHash(pod, c) },
 		Probed:      w.probes.Outcome, Refused: w.refused,
@@ -203,25 +200,4 @@ func (w *worker) note(change func()) {
 	w.publishing.Lock()
 	defer w.publishing.Unlock()
 	change()
-}
-
-// purge removes what is left of a pod that is no longer wanted and does not run.
-func (w *worker) purge(ctx context.Context, view plan.View) (did bool, err error) {
-	w.note(func() { w.hidden = true })
-	if err := w.status.remove(view.Pod); err != nil {
-		return false, err
-	}
-	if len(view.Seen.ContainerStatuses)+len(view.Seen.SandboxStatuses) > 0 {
-		defer w.did()
-		for _, s := range view.Seen.ContainerStatuses {
-			err = errors.Join(err, w.Runtime.RemoveContainer(ctx, s.ID.ID))
-		}
-		for _, s := range view.Seen.SandboxStatuses {
-			err = errors.Join(err, w.Runtime.RemovePodSandbox(ctx, s.GetId()))
-		}
-		return true, err
-	}
-	err = w.Runtime.RemoveDirs(view.Pod)
-	w.gone = err == nil
-	return false, err
 }

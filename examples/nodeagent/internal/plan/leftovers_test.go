@@ -54,7 +54,7 @@ func TestLeftovers(t *testing.T) {
 		{seen("a created", "a 1"), ""},
 		{seen("a running", "a created"), "a1"},
 	} {
-		containers, sandboxes := Leftovers(nil, numbered(c.seen))
+		containers, sandboxes := View{Seen: numbered(c.seen)}.leftovers()
 		var ids []string
 		for _, s := range containers {
 			ids = append(ids, s.ID.ID)

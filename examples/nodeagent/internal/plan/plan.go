@@ -20,6 +20,9 @@ type Actions struct {
 	Attempt       uint32
 	// Start are the containers to start, in this order.
 	Start []*v1.Container
+	// Remove are the dead containers that nobody needs any more, RemoveSandboxes the dead sandboxes.
+	Remove          []*pleg.Status
+	RemoveSandboxes []string
 }
 
 // Kill is a container to be ended.
@@ -48,7 +51,9 @@ func Make(v View) Actions {
 	if len(kill) > 0 {
 		return Actions{Kill: [][]Kill{kill}}
 	}
-	return Actions{Start: start}
+	a := Actions{Start: start}
+	a.Remove, a.RemoveSandboxes = v.leftovers()
+	return a
 }
 
 // End returns how everything in a pod is ended: the containers, then the sidecars, the last that started first, then
@@ -65,6 +70,7 @@ func End(v View) (a Actions) {
 	}
 	a.Kill = slices.DeleteFunc(steps, func(step []Kill) bool { return len(step) == 0 })
 	a.StopSandboxes = v.readySandboxes()
+	a.Remove, a.RemoveSandboxes = v.leftovers()
 	return a
 }
 

@@ -20,10 +20,12 @@ const SandboxHashAnnotation = "nodeagent.kubepleg.dev/sandbox-hash"
 type View struct {
 	Pod  *v1.Pod
 	Seen *pleg.PodStatus
+	// Listed is the pod as it was listed, nil if it was not.
+	Listed *pleg.Pod
 	// Before is the status that was published last: the runtime may have lost a container that it has.
 	Before v1.PodStatus
-	// Over says that nothing of it is to run any more.
-	Over bool
+	// Over says that nothing of it is to run any more, Unwanted that nothing is to be left.
+	Over, Unwanted bool
 	// SandboxHash and Hash are the hashes of the specification.
 	SandboxHash string
 	Hash        func(*v1.Container) uint64
