@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -59,19 +60,18 @@ type worker struct {
 	publishing sync.Mutex                          // what follows is guarded by it: a result of a probe is published too
 	hidden     bool                                // nothing is published: there is no manifest, or the pod is being removed
 	reasons    map[string]v1.ContainerStateWaiting // why containers do not run
-	refused    map[string]string                   // the IDs of what the runtime has refused to start, by name
+	refused    map[string]string                   // the ID of what the runtime has refused to start last, by name
 }
 
 // beginLocked begins a worker and wakes it. Of a pod that is hidden nothing is published.
 func (a *Agent) beginLocked(ctx context.Context, pod *v1.Pod, hidden bool) *worker {
-	before := a.status.get(pod.UID)
 	w := &worker{
 		Agent: a, life: ctx, uid: pod.UID, wake: make(chan struct{}, 1),
 		ended:     sets.New[string](),
 		images:    images.NewPuller(a.Runtime, firstBackoff, longestBackoff),
 		crashes:   flowcontrol.NewBackOff(firstBackoff, longestBackoff),
 		sandboxes: flowcontrol.NewBackOff(firstSandbox, longestRetry),
-		hidden:    hidden, reasons: map[string]v1.ContainerStateWaiting{}, refused: plan.Ends(&before),
+		hidden:    hidden, reasons: map[string]v1.ContainerStateWaiting{}, refused: map[string]string{},
 	}
 	w.wanted, w.unwant = context.WithCancel(ctx)
 	w.pod.Store(pod)
@@ -102,20 +102,19 @@ func (w *worker) run() {
 			return
 		case <-w.wake:
 		}
-		did, err := w.sync()
+		unwanted := w.unwanted()
+		did, err := w.sync(unwanted)
 		switch {
 		case w.gone || w.life.Err() != nil:
 			return
-		case err == nil && did, errors.Is(err, context.Canceled): // which says that it is no longer wanted
+		case err == nil && did, unwanted != w.unwanted():
 			w.again(time.Now())
 		case err == nil:
 			w.retry = 0
 		default:
 			w.retry = min(max(2*w.retry, firstRetry), longestRetry)
 			w.again(time.Now().Add(w.retry))
-			if !errors.Is(err, errLives) || w.retry == longestRetry {
-				w.Logger.Error(err, "A pod could not be synced", "pod", klog.KObj(w.pod.Load()), "retry", w.retry)
-			}
+			w.Logger.Error(err, "A pod could not be synced", "pod", klog.KObj(w.pod.Load()), "retry", w.retry)
 		}
 		w.again(time.Now().Add(resyncPeriod))
 	}
@@ -129,32 +128,26 @@ func (w *worker) unwanted() bool { return w.wanted.Err() != nil && w.life.Err() 
 
 // sync looks at the pod and does one thing, at the most. An end of the wish for the pod ends a sync under way; the next
 // one ends the pod.
-func (w *worker) sync() (did bool, err error) {
-	ctx, unwanted := w.wanted, w.unwanted()
+func (w *worker) sync(unwanted bool) (did bool, err error) {
+	ctx := w.wanted
 	if unwanted {
 		ctx = w.life
 	}
-	defer func() {
-		if err != nil && ctx.Err() != nil {
-			err = context.Canceled // whatever the call under way made of it
-		}
-	}()
 	view, err := w.look(ctx)
 	if err != nil {
 		return false, err
 	}
-	if !view.Over {
-		w.probes.Add(w.life, view.Pod)
+	var probes []plan.ProbeKind
+	switch {
+	case !view.Over:
+		probes = plan.ProbeKinds
+	case slices.ContainsFunc(view.Seen.ContainerStatuses, plan.Lives):
+		probes = []plan.ProbeKind{plan.Readiness} // the others could end it
 	}
+	w.probes.Set(w.life, view.Pod, probes...)
 	w.publish()
-	if view = w.view(view.Seen); view.Over { // by now
-		w.probes.Remove(w.uid, plan.Liveness, plan.Startup) // those that could kill a container
-	}
-	did, err = w.act(ctx, view)
-	w.publish() // with the reasons
-	if view.Over && !did && err == nil {
-		w.probes.Remove(w.uid, plan.ProbeKinds...)
-	}
+	did, err = w.act(ctx, w.view(view.Seen)) // by now, it may be over
+	w.publish()                              // with the reasons
 	return did, err
 }
 

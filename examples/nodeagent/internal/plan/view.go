@@ -32,8 +32,7 @@ type View struct {
 	// Probed returns whether a probe has shown what it asks for of the container with an ID: after as many results in a row
 	// as its thresholds say.
 	Probed func(pod types.UID, container string, kind ProbeKind, id string) v1.ConditionStatus
-	// Refused are the IDs of containers that have ended, though they may never have run: the runtime has refused to start
-	// them. They are by name.
+	// Refused are the IDs of containers that the runtime has refused to start, by name.
 	Refused map[string]string
 }
 
@@ -64,7 +63,18 @@ func (v View) Counts(c *v1.Container, s *pleg.Status) bool {
 func (v View) NeverRan(s *pleg.Status) bool {
 	cutShort := s.Reason == "StartError" || s.Reason == "Unknown" || s.Reason == "Error" && s.ExitCode == 137
 	return s.State == pleg.ContainerStateCreated || s.State == pleg.ContainerStateExited && cutShort &&
-		s.StartedAt.IsZero() && v.Refused[s.Name] != s.ID.ID
+		s.StartedAt.IsZero() && v.Refused[s.Name] != s.ID.ID && !v.hadEnded(s)
+}
+
+// hadEnded reports whether it was published that an instance has ended, perhaps by an agent before this one.
+func (v View) hadEnded(s *pleg.Status) bool {
+	before := ptr.Deref(FindStatus(&v.Before, s.Name), v1.ContainerStatus{})
+	for _, t := range []*v1.ContainerStateTerminated{before.State.Terminated, before.LastTerminationState.Terminated} {
+		if t != nil && t.ContainerID == s.ID.String() {
+			return true
+		}
+	}
+	return false
 }
 
 // ShouldRun reports whether a container that does not run is to be started, now or after a back-off.
@@ -136,18 +146,4 @@ func (v View) RestartCount(c *v1.Container) int {
 		return last.RestartCount + 1
 	}
 	return int(ptr.Deref(FindStatus(&v.Before, c.Name), v1.ContainerStatus{}).RestartCount)
-}
-
-// Ends returns the IDs of the containers that have ended by a status, the newest by name.
-func Ends(status *v1.PodStatus) map[string]string {
-	ends := map[string]string{}
-	for _, s := range slices.Concat(status.InitContainerStatuses, status.ContainerStatuses) {
-		for _, t := range []*v1.ContainerStateTerminated{s.LastTerminationState.Terminated, s.State.Terminated} {
-			if t != nil {
-				id, _ := pleg.ParseContainerID(t.ContainerID)
-				ends[s.Name] = id.ID
-			}
-		}
-	}
-	return ends
 }

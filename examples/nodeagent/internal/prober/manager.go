@@ -41,17 +41,21 @@ func New(client *runtime.Client, status func(types.UID) v1.PodStatus, changed fu
 	return &Manager{runtime: client, status: status, changed: changed, logger: logger, probes: map[key]*probe{}}
 }
 
-// Add begins to probe a pod as its specification says, until ctx ends. The probes of containers that are as they were
-// go on.
-func (m *Manager) Add(ctx context.Context, pod *v1.Pod) {
+// Set has a pod probed as its specification says, with probes of these kinds, until ctx ends. The probes of containers
+// that are as they were go on.
+func (m *Manager) Set(ctx context.Context, pod *v1.Pod, kinds ...plan.ProbeKind) {
 	status := m.status(pod.UID)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.dropLocked(func(p *probe) bool {
-		return p.uid == pod.UID && !equality.Semantic.DeepEqual(p.spec, plan.Find(pod, p.spec.Name))
-	})
+	for k, p := range m.probes {
+		if k.uid == pod.UID && !(slices.Contains(kinds, k.kind) &&
+			equality.Semantic.DeepEqual(p.spec, plan.Find(pod, k.container))) {
+			p.stop()
+			delete(m.probes, k)
+		}
+	}
 	for _, c := range plan.Containers(pod) {
-		for _, kind := range plan.ProbeKinds {
+		for _, kind := range kinds {
 			k := key{pod.UID, c.Name, kind}
 			if plan.Probe(c, kind) == nil || m.probes[k] != nil {
 				continue
@@ -68,23 +72,7 @@ func (m *Manager) Add(ctx context.Context, pod *v1.Pod) {
 	}
 }
 
-// Remove ends the probes of a pod, of these kinds.
-func (m *Manager) Remove(uid types.UID, kinds ...plan.ProbeKind) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.dropLocked(func(p *probe) bool { return p.uid == uid && slices.Contains(kinds, p.kind) })
-}
-
-func (m *Manager) dropLocked(which func(*probe) bool) {
-	for k, p := range m.probes {
-		if which(p) {
-			p.stop()
-			delete(m.probes, k)
-		}
-	}
-}
-
-// Wait returns when every probe has ended. The contexts of Add must have ended.
+// Wait returns when every probe has ended. The contexts of Set must have ended.
 func (m *Manager) Wait() { m.joined.Wait() }
 
 // Outcome returns what a probe has shown of the container with an ID.

@@ -16,7 +16,7 @@ import (
 
 // probe is one probe of one container.
 type probe struct {
-	// Set once by Add.
+	// Set once by Set.
 	*Manager
 	key
 	*v1.Probe
