@@ -11,8 +11,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/url"
-	"strconv"
 	"strings"
 	"time"
 
@@ -30,11 +28,8 @@ import (
 // The user agents of probes and of hooks, with the version of Kubernetes that the agent follows.
 const probeAgent, hookAgent = "kube-probe/1.36", "kube-lifecycle/1.36"
 
-// hookTimeout bounds an HTTP hook.
-const hookTimeout = time.Minute
-
-// maxBody is how much of a response is read, maxRedirects how many are followed.
-const maxBody, maxRedirects = 10 << 10, 10
+// hookTimeout bounds an HTTP hook, maxBody is how much of a response is read, maxRedirects how many are followed.
+const hookTimeout, maxBody, maxRedirects = time.Minute, 10 << 10, 10
 
 // ErrNotMade is wrapped by the error of a check that could not be made, as opposed to one that failed.
 var ErrNotMade = errors.New("it could not be made")
@@ -140,12 +135,8 @@ func (t Target) request(ctx context.Context, get *v1.HTTPGetAction, agent string
 	if err != nil {
 		return nil, err
 	}
-	u, err := url.Parse(get.Path)
-	if err != nil {
-		u = &url.URL{Path: get.Path}
-	}
-	u.Scheme, u.Host = strings.ToLower(string(get.Scheme)), host
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), http.NoBody)
+	url := fmt.Sprintf("%s://%s/%s", strings.ToLower(string(get.Scheme)), host, strings.TrimPrefix(get.Path, "/"))
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNotMade, err)
 	}
@@ -200,5 +191,5 @@ func (t Target) address(host string, port intstr.IntOrString) (string, error) {
 	if host = cmp.Or(host, t.PodIP); host == "" {
 		return "", fmt.Errorf("%w: the pod has no address", ErrNotMade)
 	}
-	return net.JoinHostPort(host, strconv.Itoa(int(number))), nil
+	return net.JoinHostPort(host, fmt.Sprint(number)), nil
 }

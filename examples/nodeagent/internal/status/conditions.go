@@ -90,50 +90,49 @@ func conditions(view plan.View, status *v1.PodStatus) []v1.PodCondition {
 			unready = append(unready, s.Name)
 		}
 	}
-	var noSandbox, notReady, message string
+	noSandbox := ""
 	if changed, _ := view.SandboxChanged(); changed {
 		noSandbox = "PodSandboxNotReady"
 	}
-	initialized := condition(v1.PodInitialized, "", "")
-	if len(incomplete) > 0 {
-		initialized = condition(v1.PodInitialized, "ContainersNotInitialized", missing("incomplete", incomplete))
-	}
-	switch {
-	case status.Phase == v1.PodSucceeded:
-		initialized = v1.PodCondition{Type: v1.PodInitialized, Status: v1.ConditionTrue, Reason: "PodCompleted"}
-		notReady = "PodCompleted"
-	case status.Phase == v1.PodFailed:
-		notReady = "PodFailed"
-	case len(unready) > 0:
-		notReady, message = "ContainersNotReady", missing("unready", unready)
+	notInitialized, whichNot := missing("ContainersNotInitialized", "incomplete", incomplete)
+	notReady, whichUnready := missing("ContainersNotReady", "unready", unready)
+	switch status.Phase {
+	case v1.PodSucceeded:
+		notInitialized, notReady, whichUnready = "", "PodCompleted", ""
+	case v1.PodFailed:
+		notReady, whichUnready = "PodFailed", ""
+	default:
 	}
 	all := []v1.PodCondition{
-		condition(v1.PodReadyToStartContainers, noSandbox, ""),
-		initialized,
-		condition(v1.PodReady, notReady, message),
-		condition(v1.ContainersReady, notReady, message),
-		condition(v1.PodScheduled, "", ""),
+		{Type: v1.PodReadyToStartContainers, Reason: noSandbox},
+		{Type: v1.PodInitialized, Reason: notInitialized, Message: whichNot},
+		{Type: v1.PodReady, Reason: notReady, Message: whichUnready},
+		{Type: v1.ContainersReady, Reason: notReady, Message: whichUnready},
+		{Type: v1.PodScheduled},
 	}
 	now := metav1.Now().Rfc3339Copy()
 	for i := range all {
-		all[i].LastTransitionTime = now
+		c := &all[i]
+		c.Status, c.LastTransitionTime = v1.ConditionTrue, now
+		if c.Reason != "" {
+			c.Status = v1.ConditionFalse
+		}
 		for _, b := range view.Before.Conditions {
-			if b.Type == all[i].Type && b.Status == all[i].Status {
-				all[i].LastTransitionTime = b.LastTransitionTime
+			if b.Type == c.Type && b.Status == c.Status {
+				c.LastTransitionTime = b.LastTransitionTime
 			}
+		}
+		if c.Type == v1.PodInitialized && status.Phase == v1.PodSucceeded {
+			c.Reason, c.Message = "PodCompleted", ""
 		}
 	}
 	return all
 }
 
-// condition returns a condition that is true, unless there is a reason why it is not.
-func condition(kind v1.PodConditionType, reason, message string) v1.PodCondition {
-	if reason == "" {
-		return v1.PodCondition{Type: kind, Status: v1.ConditionTrue}
+// missing returns a reason and a message why a condition is false, if any container is missing for it.
+func missing(reason, what string, containers []string) (string, string) {
+	if len(containers) == 0 {
+		return "", ""
 	}
-	return v1.PodCondition{Type: kind, Status: v1.ConditionFalse, Reason: reason, Message: message}
-}
-
-func missing(what string, containers []string) string {
-	return fmt.Sprintf("containers with %s status: [%s]", what, strings.Join(containers, " "))
+	return reason, fmt.Sprintf("containers with %s status: [%s]", what, strings.Join(containers, " "))
 }
