@@ -202,16 +202,10 @@ func (a *Agent) reconcileLocked(ctx context.Context) {
 
 // awaitHealth returns true once pods can be synced, false if ctx ends before.
 func (a *Agent) awaitHealth(ctx context.Context) bool {
-	began, said := time.Now(), false
-	err := wait.PollUntilContextCancel(ctx, sickPause, true, func(context.Context) (bool, error) {
-		why := a.sick()
-		if why != nil && !said && time.Since(began) >= patience {
-			a.Logger.Error(why, "Pods are not synced")
-			said = true
-		}
-		return why == nil, nil
-	})
-	if said && err == nil {
+	complaint := time.AfterFunc(patience, func() { a.Logger.Error(a.sick(), "Pods are not synced") })
+	err := wait.PollUntilContextCancel(ctx, sickPause, true,
+		func(context.Context) (bool, error) { return a.sick() == nil, nil })
+	if !complaint.Stop() && err == nil {
 		a.Logger.Info("The runtime is well")
 	}
 	return err == nil

@@ -119,12 +119,11 @@ func (v View) starts() (start []*v1.Container, over bool) {
 	over = true
 	for i := range v.Pod.Spec.Containers {
 		c := &v.Pod.Spec.Containers[i]
-		s := v.Seen.FindContainerStatusByName(c.Name)
-		lives := s != nil && Lives(s)
-		if !lives && v.ShouldRun(c) {
+		if v.ShouldRun(c) {
 			start = append(start, c)
 		}
-		over = over && !lives && !v.ShouldRun(c)
+		s := v.Seen.FindContainerStatusByName(c.Name)
+		over = over && !v.ShouldRun(c) && !(s != nil && Lives(s))
 	}
 	return start, over
 }

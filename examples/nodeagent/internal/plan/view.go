@@ -80,7 +80,7 @@ func (v View) hadEnded(s *pleg.Status) bool {
 // ShouldRun reports whether a container that does not run is to be started, now or after a back-off.
 func (v View) ShouldRun(c *v1.Container) bool {
 	s := v.Seen.FindContainerStatusByName(c.Name)
-	return !v.Over && (s == nil || s.State != pleg.ContainerStateRunning && (!v.Counts(c, s) || Restarts(v.Pod, c, s.ExitCode)))
+	return !v.Over && (s == nil || !Lives(s) && (!v.Counts(c, s) || Restarts(v.Pod, c, s.ExitCode)))
 }
 
 // SandboxChanged reports whether the pod needs a new sandbox, and returns the attempt that it is to have. The present
