@@ -6,11 +6,15 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net/http"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -22,6 +26,7 @@ import (
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/manifest"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/prober"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/runtime"
+	"github.com/kubepleg/pleg/plegz"
 )
 
 const (
@@ -61,7 +66,7 @@ type Agent struct {
 	probes    *prober.Manager
 	status    *published
 	queue     workqueue.TypedDelayingInterface[types.UID] // the tasks of the loop, coalesced: nobody waits for it
-	joined    sync.WaitGroup                              // the workers
+	joined    sync.WaitGroup                              // all goroutines but those of probes
 
 	mu         sync.Mutex
 	notReady   error                 // why the runtime is not; guarded by mu
@@ -113,21 +118,20 @@ func (a *Agent) Drain(ctx context.Context) error {
 // Run runs the pods until ctx ends, once. When it returns, everything that the agent started in this process has
 // ended, and the pods run on.
 func (a *Agent) Run(ctx context.Context) {
-	var joined sync.WaitGroup
-	joined.Go(func() {
+	wake := func(event *pleg.PodLifecycleEvent) { a.queue.Add(event.ID) }
+	a.joined.Go(func() {
 		_ = a.generator.Handle(ctx, pleg.Handler{ // it ends with ctx
-			OnContainerStarted: a.happened, OnContainerDied: a.happened, OnPodSync: a.happened,
+			OnContainerStarted: wake, OnContainerDied: wake, OnPodSync: wake,
 			OnSynced: func() { a.queue.Add(allPods) },
 		})
 	})
-	joined.Go(func() { a.watchRuntime(ctx) })
+	a.joined.Go(func() { a.watchRuntime(ctx) })
 	a.generator.Start(ctx)
 	a.queue.Add(allPods)
 	defer context.AfterFunc(ctx, a.queue.ShutDown)()
 	a.loop(ctx)
 	a.joined.Wait()
 	a.probes.Wait()
-	joined.Wait()
 	a.generator.Stop()
 }
 
@@ -211,9 +215,6 @@ func (a *Agent) awaitHealth(ctx context.Context) bool {
 	return err == nil
 }
 
-// happened passes an event on.
-func (a *Agent) happened(event *pleg.PodLifecycleEvent) { a.queue.Add(event.ID) }
-
 // probed passes a result of a probe on, to the status and to the loop.
 func (a *Agent) probed(uid types.UID) {
 	a.mu.Lock()
@@ -223,4 +224,44 @@ func (a *Agent) probed(uid types.UID) {
 		w.publish()
 		a.queue.Add(uid)
 	}
+}
+
+// watchRuntime asks the runtime now and then whether it is ready, until ctx ends.
+func (a *Agent) watchRuntime(ctx context.Context) {
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
+		err := a.Runtime.Ready(ctx)
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.notReady = err
+	}, readyPeriod)
+}
+
+// sick returns why pods cannot be synced, in the words of the health check; nil if they can.
+func (a *Agent) sick() error {
+	if healthy, why := a.generator.Healthy(); !healthy {
+		return why
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.notReady
+}
+
+// Pods returns the pods with their statuses.
+func (a *Agent) Pods() *v1.PodList {
+	return &v1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, Items: a.status.list()}
+}
+
+// Handler serves /healthz, /metrics and, at /, the library's page of the node.
+func (a *Agent) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		if why := a.sick(); why != nil {
+			http.Error(w, why.Error(), http.StatusInternalServerError)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	})
+	mux.Handle("GET /metrics", promhttp.HandlerFor(a.Registry, promhttp.HandlerOpts{}))
+	mux.Handle("/", plegz.Handler(a.generator))
+	return mux
 }
