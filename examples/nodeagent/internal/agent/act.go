@@ -74,9 +74,15 @@ func (w *worker) end(ctx context.Context, pod *v1.Pod, a plan.Actions) (err erro
 		return errLives
 	}
 	for _, step := range a.Kill {
-		err = errors.Join(err, each(step, func(k plan.Kill) error { return w.kill(ctx, pod, k, began) }))
+		var calls errgroup.Group
+		for _, k := range step {
+			calls.Go(func() error { return w.kill(ctx, pod, k, began) })
+		}
+		err = errors.Join(err, calls.Wait())
 	}
-	err = errors.Join(err, each(a.StopSandboxes, func(id string) error { return w.Runtime.StopPodSandbox(ctx, id) }))
+	for _, id := range a.StopSandboxes {
+		err = errors.Join(err, w.Runtime.StopPodSandbox(ctx, id))
+	}
 	if err == nil {
 		w.ended.Insert(ids...)
 	}
@@ -205,13 +211,4 @@ func (w *worker) postStart(ctx context.Context, pod *v1.Pod, c *v1.Container, id
 			w.Runtime.StopContainer(ctx, id, plan.Grace(pod, nil)))
 	}
 	return nil
-}
-
-// each calls f for every item at once, and returns when all calls have.
-func each[T any](items []T, f func(T) error) error {
-	var calls errgroup.Group
-	for _, item := range items {
-		calls.Go(func() error { return f(item) })
-	}
-	return calls.Wait()
 }

@@ -137,14 +137,6 @@ func (w *worker) sync(unwanted bool) (did bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	var probes []plan.ProbeKind
-	switch {
-	case !view.Over:
-		probes = plan.ProbeKinds
-	case slices.ContainsFunc(view.Seen.ContainerStatuses, plan.Lives):
-		probes = []plan.ProbeKind{plan.Readiness} // the others could end it
-	}
-	w.probes.Set(w.life, view.Pod, probes...)
 	w.publish()
 	did, err = w.act(ctx, w.view(view.Seen)) // by now, it may be over
 	w.publish()                              // with the reasons
@@ -174,7 +166,7 @@ func (w *worker) view(seen *pleg.PodStatus) plan.View {
 // did notes that the worker has done something, or has tried to.
 func (w *worker) did() { w.acted = w.Clock.Now() }
 
-// publish sets the pod's status to what the cache has now.
+// publish sets the pod's status to what the cache has now, and has probed what is to be probed by it.
 func (w *worker) publish() {
 	w.publishing.Lock()
 	defer w.publishing.Unlock()
@@ -185,7 +177,14 @@ func (w *worker) publish() {
 	view := w.view(seen)
 	next := status.Generate(view, w.reasons, w.NodeIP)
 	w.status.set(view.Pod, next)
-	w.probes.Hurry(w.uid, &next)
+	var probes []plan.ProbeKind
+	switch {
+	case !view.Over:
+		probes = plan.ProbeKinds
+	case slices.ContainsFunc(seen.ContainerStatuses, plan.Lives):
+		probes = []plan.ProbeKind{plan.Readiness} // the others could end it
+	}
+	w.probes.Set(w.life, view.Pod, &next, probes...)
 }
 
 // note changes what is published beside what the cache has.

@@ -41,9 +41,17 @@ func Lives(s *pleg.Status) bool {
 	return s.State == pleg.ContainerStateRunning || s.State == pleg.ContainerStateUnknown
 }
 
-// Passes reports whether the container with an ID has shown what its probe of a kind asks for, or there is none.
+// Passes reports whether the container with an ID has shown what its probe of a kind asks for, or there is none. As long
+// as that is not known it is as it was published: an agent that starts again makes no container unready.
 func (v View) Passes(c *v1.Container, kind ProbeKind, id string) bool {
-	return Probe(c, kind) == nil || v.Probed(v.Pod.UID, c.Name, kind, id) == v1.ConditionTrue
+	if Probe(c, kind) == nil {
+		return true
+	}
+	shown, before := v.Probed(v.Pod.UID, c.Name, kind, id), FindStatus(&v.Before, c.Name)
+	if shown == v1.ConditionUnknown && before != nil && before.ContainerID == id {
+		return kind == Readiness && before.Ready || kind == Startup && ptr.Deref(before.Started, false)
+	}
+	return shown == v1.ConditionTrue
 }
 
 // Active returns the newest instance of a container in the present sandbox, nil if there is none: what ran in an older

@@ -47,9 +47,8 @@ func New(client *runtime.Client, status func(types.UID) v1.PodStatus, changed fu
 }
 
 // Set has a pod probed as its specification says, with probes of these kinds, until ctx ends. The probes of containers
-// that are as they were go on.
-func (m *Manager) Set(ctx context.Context, pod *v1.Pod, kinds ...plan.ProbeKind) {
-	status := m.status(pod.UID)
+// that are as they were go on. Those that are not ready by the status, which was published, are probed at once.
+func (m *Manager) Set(ctx context.Context, pod *v1.Pod, status *v1.PodStatus, kinds ...plan.ProbeKind) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for k, p := range m.probes {
@@ -62,17 +61,20 @@ func (m *Manager) Set(ctx context.Context, pod *v1.Pod, kinds ...plan.ProbeKind)
 	for _, c := range plan.Containers(pod) {
 		for _, kind := range kinds {
 			k := key{pod.UID, c.Name, kind}
-			if plan.Probe(c, kind) == nil || m.probes[k] != nil {
-				continue
+			p := m.probes[k]
+			if p == nil && plan.Probe(c, kind) != nil {
+				p = &probe{Manager: m, key: k, pod: pod, spec: c, Probe: plan.Probe(c, kind), kick: make(chan struct{}, 1)}
+				m.probes[k] = p
+				life, stop := context.WithCancel(ctx)
+				p.stop = stop
+				m.joined.Go(func() { p.run(life) })
 			}
-			p := &probe{Manager: m, key: k, pod: pod, spec: c, Probe: plan.Probe(c, kind), kick: make(chan struct{}, 1)}
-			if s := plan.FindStatus(&status, c.Name); s != nil {
-				p.beginLocked(s)
+			if p != nil && kind == plan.Readiness && !plan.FindStatus(status, c.Name).Ready {
+				select {
+				case p.kick <- struct{}{}:
+				default:
+				}
 			}
-			m.probes[k] = p
-			life, stop := context.WithCancel(ctx)
-			p.stop = stop
-			m.joined.Go(func() { p.run(life) })
 		}
 	}
 }
@@ -88,20 +90,6 @@ func (m *Manager) Outcome(uid types.UID, container string, kind plan.ProbeKind, 
 		return p.outcome
 	}
 	return v1.ConditionUnknown
-}
-
-// Hurry has the containers probed now that are not ready by a status of their pod.
-func (m *Manager) Hurry(uid types.UID, status *v1.PodStatus) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, s := range slices.Concat(status.InitContainerStatuses, status.ContainerStatuses) {
-		if p := m.probes[key{uid, s.Name, plan.Readiness}]; p != nil && !s.Ready {
-			select {
-			case p.kick <- struct{}{}:
-			default:
-			}
-		}
-	}
 }
 
 // probe is one probe of one container.
@@ -150,7 +138,7 @@ func (p *probe) once(ctx context.Context) {
 	}
 	if p.id != s.ContainerID {
 		p.mu.Lock()
-		p.beginLocked(s)
+		p.id, p.outcome, p.count = s.ContainerID, v1.ConditionUnknown, 0
 		p.mu.Unlock()
 	}
 	delay := time.Duration(p.InitialDelaySeconds) * time.Second
@@ -166,16 +154,6 @@ func (p *probe) once(ctx context.Context) {
 	target := handler.Target{Runtime: p.runtime, Container: p.spec, ID: id.ID, PodIP: status.PodIP}
 	if err := target.Probe(ctx, p.Probe); ctx.Err() == nil {
 		p.take(err)
-	}
-}
-
-// beginLocked begins with another container than before. What the status says of it holds until the probe shows
-// something else: an agent that starts again makes no container unready. A container is live until it is not.
-func (p *probe) beginLocked(s *v1.ContainerStatus) {
-	p.id, p.outcome, p.count = s.ContainerID, v1.ConditionUnknown, 0
-	if p.kind == plan.Liveness || p.kind == plan.Readiness && s.Ready ||
-		p.kind == plan.Startup && ptr.Deref(s.Started, false) {
-		p.outcome = v1.ConditionTrue
 	}
 }
 
