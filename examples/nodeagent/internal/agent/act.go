@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -22,24 +21,20 @@ import (
 const leastGrace = 2 * time.Second
 
 // act does the first thing of a plan that can be done, and reports whether it did anything.
-func (w *worker) act(ctx context.Context, view plan.View, a plan.Actions) (did bool, err error) {
-	if a.KillPod {
-		if did, err = w.killPod(ctx, view.Pod, view.Seen); did || err != nil {
-			return did, err
-		}
-	}
+func (w *worker) act(ctx context.Context, view plan.View) (did bool, err error) {
+	view.Listed = w.generator.Pods().FindPodByID(w.uid)
+	a := plan.Make(view)
 	switch {
-	case len(a.Kill) > 0:
-		return true, w.kill(ctx, view.Pod, a.Kill)
-	case a.CreateSandbox && w.sandboxes.IsInBackOffSince("", w.made):
+	case len(a.Kill)+len(a.StopSandboxes) > 0:
+		return true, w.end(ctx, view.Pod, a)
+	case a.CreateSandbox && w.sandboxes.IsInBackOffSinceUpdate("", time.Now()):
 		// The events of one that failed, or is not as it should be, are no reason to try again.
-		w.again(w.made.Add(w.sandboxes.Get("")))
+		w.again(time.Now().Add(firstSandbox))
 		return false, nil
 	case a.CreateSandbox:
 		defer w.did()
 		_, err = w.Runtime.RunPodSandbox(ctx, view.Pod, a.Attempt)
-		w.made = time.Now()
-		w.sandboxes.Next("", w.made)
+		w.sandboxes.Next("", time.Now())
 		return true, err
 	}
 	for _, c := range a.Start {
@@ -49,106 +44,91 @@ func (w *worker) act(ctx context.Context, view plan.View, a plan.Actions) (did b
 			return true, err
 		}
 	}
-	w.tidy(ctx, view)
+	if view.Unwanted {
+		// Should this process die now, the next does not take its status for that of a pod of the same name which is
+		// wanted again.
+		w.note(func() { w.hidden = true })
+		if err = w.status.remove(view.Pod); err != nil {
+			return false, err
+		}
+	}
+	if len(a.Remove)+len(a.RemoveSandboxes) > 0 {
+		return true, errors.Join(err, w.remove(ctx, view.Pod, a))
+	}
+	if view.Unwanted {
+		err = w.Runtime.RemoveDirs(view.Pod)
+		w.gone = err == nil
+	}
 	return false, err
 }
 
-// kill ends containers, all at once.
-func (w *worker) kill(ctx context.Context, pod *v1.Pod, kills []plan.Kill) error {
-	var ids []string
-	for _, k := range kills {
-		ids = append(ids, k.Status.ID.ID)
-		if k.Probe == "" { // it has not failed
-			w.crashes.DeleteEntry(crashKey(k.Container.Name, k.Status.Hash))
-		}
-		w.Logger.Info("A container is ended", "pod", klog.KObj(pod), "container", k.Container.Name, "why", k.Why)
-	}
-	return w.end(ids, func() error {
-		return each(kills, func(k plan.Kill) error {
-			return w.killContainer(ctx, pod, k.Status, plan.Grace(pod, k.Container, k.Probe))
-		})
-	})
-}
-
-// killPod ends what runs in a pod, if anything does: the containers, then the sidecars, then the sandboxes. All share
-// one grace period.
-func (w *worker) killPod(ctx context.Context, pod *v1.Pod, seen *pleg.PodStatus) (did bool, err error) {
-	steps, sandboxes := plan.KillOrder(pod, seen), plan.Sandboxes(seen)
-	ids := slices.Clone(sandboxes)
-	for _, s := range slices.Concat(steps...) {
-		ids = append(ids, s.ID.ID)
-	}
-	if len(ids) == 0 {
-		return false, nil
-	}
-	over := time.Now().Add(plan.Grace(pod, nil, ""))
-	return true, w.end(ids, func() error {
-		for _, step := range steps {
-			err := each(step, func(s *pleg.Status) error { return w.killContainer(ctx, pod, s, time.Until(over)) })
-			if err != nil {
-				return err
-			}
-		}
-		return each(sandboxes, func(id string) error { return w.Runtime.StopPodSandbox(ctx, id) })
-	})
-}
-
-// end ends what has these IDs. What has been ended before needs a while until it is seen to have ended.
-func (w *worker) end(ids []string, end func() error) error {
+// end ends what a plan says, step by step. What has been ended before needs a while until it is seen to have ended.
+func (w *worker) end(ctx context.Context, pod *v1.Pod, a plan.Actions) (err error) {
 	defer w.did()
-	if !slices.ContainsFunc(ids, func(id string) bool { return !w.ended[id] }) {
-		for _, id := range ids {
-			w.ended[id] = false // it is ended again the next time
-		}
+	began, ids := time.Now(), slices.Clone(a.StopSandboxes)
+	for _, k := range slices.Concat(a.Kill...) {
+		ids = append(ids, k.ID.ID)
+	}
+	if w.ended.HasAll(ids...) {
+		w.ended.Delete(ids...) // it is ended again the next time
 		return errLives
 	}
-	err := end()
-	for _, id := range ids {
-		w.ended[id] = err == nil
+	for _, step := range a.Kill {
+		var calls errgroup.Group
+		for _, k := range step {
+			calls.Go(func() error { return w.kill(ctx, pod, k, began) })
+		}
+		err = errors.Join(err, calls.Wait())
+	}
+	for _, id := range a.StopSandboxes {
+		err = errors.Join(err, w.Runtime.StopPodSandbox(ctx, id))
+	}
+	if err == nil {
+		w.ended.Insert(ids...)
 	}
 	return err
 }
 
-// killContainer runs a container's preStop hook and ends it within the grace period.
-func (w *worker) killContainer(ctx context.Context, pod *v1.Pod, s *pleg.Status, grace time.Duration) error {
-	over := time.Now().Add(grace)
-	c := plan.Find(pod, s.Name)
+// kill runs a container's preStop hook and ends it within the grace period, which has begun at a time.
+func (w *worker) kill(ctx context.Context, pod *v1.Pod, k plan.Kill, began time.Time) error {
+	w.Logger.Info("A container is ended", "pod", klog.KObj(pod), "container", k.Name, "why", k.Why)
+	if k.Probe == nil { // it has not failed
+		w.crashes.DeleteEntry(crashKey(k.Name, k.Hash))
+	}
+	over := began.Add(plan.Grace(pod, k.Probe))
+	c, grace := plan.Find(pod, k.Name), time.Until(over)
 	if c != nil && c.Lifecycle != nil && c.Lifecycle.PreStop != nil && grace > 0 {
 		hookCtx, cancel := context.WithDeadline(ctx, over)
-		err := handler.Hook(hookCtx, w.Runtime, c, c.Lifecycle.PreStop, s.ID.ID, w.status.get(w.uid).PodIP, grace)
+		err := w.target(c, k.ID.ID).Hook(hookCtx, c.Lifecycle.PreStop, grace)
 		cancel()
 		if err != nil {
-			w.Logger.Error(err, "A preStop hook failed", "pod", klog.KObj(pod), "container", s.Name)
+			w.Logger.Error(err, "A preStop hook failed", "pod", klog.KObj(pod), "container", k.Name)
 		}
 	}
-	return w.Runtime.StopContainer(ctx, s.ID.ID, max(time.Until(over), leastGrace))
+	return w.Runtime.StopContainer(ctx, k.ID.ID, max(time.Until(over), leastGrace))
 }
 
-// tidy removes what a pod leaves behind while it goes on, with the logs.
-func (w *worker) tidy(ctx context.Context, view plan.View) {
-	maps.DeleteFunc(w.ended, func(id string, _ bool) bool {
-		return !slices.ContainsFunc(view.Seen.ContainerStatuses, func(s *pleg.Status) bool { return s.ID.ID == id })
-	})
-	var err error
-	containers, sandboxes := plan.Leftovers(w.generator.Pods().FindPodByID(w.uid), view.Seen)
-	for _, s := range containers {
+// target returns a container for its hooks.
+func (w *worker) target(c *v1.Container, id string) handler.Target {
+	return handler.Target{Runtime: w.Runtime, Container: c, ID: id, PodIP: w.status.get(w.uid).PodIP}
+}
+
+// remove removes what a pod leaves behind, with the logs.
+func (w *worker) remove(ctx context.Context, pod *v1.Pod, a plan.Actions) (err error) {
+	defer w.did()
+	for _, s := range a.Remove {
 		err = errors.Join(err, w.Runtime.RemoveContainer(ctx, s.ID.ID),
-			w.Runtime.RemoveLogs(view.Pod, s.Name, s.RestartCount))
+			w.Runtime.RemoveLogs(pod, s.Name, s.RestartCount))
 	}
-	for _, id := range sandboxes {
+	for _, id := range a.RemoveSandboxes {
 		err = errors.Join(err, w.Runtime.RemovePodSandbox(ctx, id))
 	}
-	if len(containers)+len(sandboxes) > 0 {
-		w.did()
-	}
-	if err != nil {
-		w.Logger.V(1).Info("Something that is dead could not be removed", "pod", klog.KObj(view.Pod), "err", err)
-	}
+	return err
 }
 
 // waits notes why a container does not run. The reasons are the kubelet's.
 func (w *worker) waits(c *v1.Container, reason, message string) {
-	w.reasons[c.Name] = v1.ContainerStateWaiting{Reason: reason, Message: message}
+	w.note(func() { w.reasons[c.Name] = v1.ContainerStateWaiting{Reason: reason, Message: message} })
 }
 
 // start starts a container, unless it must wait: then the pod is synced again.
@@ -182,11 +162,11 @@ func (w *worker) start(ctx context.Context, view plan.View, c *v1.Container) (di
 		w.crashes.Next(key, crashed)
 	}
 	defer w.did()
-	sandbox, before := view.Seen.SandboxStatuses[0], w.status.get(w.uid)
+	sandbox := view.Seen.SandboxStatuses[0]
 	// One that was created and never ran is used, not replaced: its restart count would go with it. An agent before this
 	// one was interrupted, or its start failed.
 	if !found {
-		created = &pleg.Status{RestartCount: view.RestartCount(c, &before)}
+		created = &pleg.Status{RestartCount: view.RestartCount(c)}
 		created.ID.ID, err = w.Runtime.CreateContainer(ctx, pod, c, sandbox.GetId(), sandbox.GetMetadata().GetAttempt(),
 			uint32(created.RestartCount)) //nolint:gosec // small
 		if err != nil {
@@ -202,11 +182,11 @@ func (w *worker) start(ctx context.Context, view plan.View, c *v1.Container) (di
 		w.waits(c, "RunContainerError", err.Error())
 		// An earlier start of one that was found may be under way still, and this one fails for that.
 		if !found && !runtime.Lost(err) {
-			w.refused[c.Name] = created.ID.ID
+			w.note(func() { w.refused[c.Name] = created.ID.ID })
 		}
 		return false, err
 	}
-	delete(w.reasons, c.Name)
+	w.note(func() { delete(w.reasons, c.Name) })
 	w.Logger.V(1).Info("A container was started", "pod", klog.KObj(pod), "container", c.Name,
 		"restarts", created.RestartCount)
 	return true, w.postStart(ctx, pod, c, created.ID.ID)
@@ -221,24 +201,15 @@ func (w *worker) postStart(ctx context.Context, pod *v1.Pod, c *v1.Container, id
 		return nil
 	}
 	w.did()
-	_, err := w.look(ctx, pod) // the hook may take long, and needs the pod's address
+	_, err := w.look(ctx) // the hook may take long, and needs the pod's address
 	if err == nil {
-		w.publish(pod)
-		err = handler.Hook(ctx, w.Runtime, c, c.Lifecycle.PostStart, id, w.status.get(w.uid).PodIP, 0)
+		w.publish()
+		err = w.target(c, id).Hook(ctx, c.Lifecycle.PostStart, 0)
 	}
 	if err != nil {
 		w.waits(c, "PostStartHookError", err.Error())
 		return errors.Join(fmt.Errorf("the postStart hook of container %s: %w", c.Name, err),
-			w.Runtime.StopContainer(ctx, id, plan.Grace(pod, nil, "")))
+			w.Runtime.StopContainer(ctx, id, plan.Grace(pod, nil)))
 	}
 	return nil
-}
-
-// each calls f for every item at once, and returns when all calls have.
-func each[T any](items []T, f func(T) error) error {
-	var calls errgroup.Group
-	for _, item := range items {
-		calls.Go(func() error { return f(item) })
-	}
-	return calls.Wait()
 }

@@ -6,12 +6,15 @@ package agent
 import (
 	"context"
 	"errors"
-	"math"
+	"fmt"
+	"net/http"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -21,10 +24,9 @@ import (
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/manifest"
-	"github.com/kubepleg/pleg/examples/nodeagent/internal/plan"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/prober"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/runtime"
-	"github.com/kubepleg/pleg/examples/nodeagent/internal/status"
+	"github.com/kubepleg/pleg/plegz"
 )
 
 const (
@@ -32,8 +34,8 @@ const (
 	housekeepingPeriod = 2 * time.Second
 	// readyPeriod is how often the runtime is asked whether it is ready.
 	readyPeriod = 2 * time.Second
-	// The wait of a loop that does nothing because the runtime is sick.
-	firstPause, longestPause = 100 * time.Millisecond, 5 * time.Second
+	// sickPause is the wait of a loop that does nothing because the runtime is sick.
+	sickPause = 100 * time.Millisecond
 	// patience is for how long that is nothing to speak of: the first list takes a moment.
 	patience = time.Second
 )
@@ -48,7 +50,7 @@ type Config struct {
 	// Sink is where statuses go; Adopted are those that an agent before this one wrote.
 	Sink    Sink
 	Adopted []*v1.Pod
-	// OnStatus is called with every new status; it may be nil.
+	// OnStatus is called with every new status.
 	OnStatus func(*v1.Pod)
 	Registry *prometheus.Registry
 	Logger   klog.Logger
@@ -64,7 +66,7 @@ type Agent struct {
 	probes    *prober.Manager
 	status    *published
 	queue     workqueue.TypedDelayingInterface[types.UID] // the tasks of the loop, coalesced: nobody waits for it
-	joined    sync.WaitGroup                              // the workers
+	joined    sync.WaitGroup                              // all goroutines but those of probes
 
 	mu         sync.Mutex
 	notReady   error                 // why the runtime is not; guarded by mu
@@ -87,9 +89,7 @@ func New(config Config) *Agent {
 	a.generator = pleg.NewGenericPLEG(a.Reader, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod, a.cache, a.Clock,
 		pleg.WithRegisterer(a.Registry), pleg.WithNodeName(a.NodeName), pleg.WithLogger(a.Logger.V(1)))
 	a.status = newPublished(a.Sink, a.Adopted, a.Logger, a.OnStatus)
-	a.probes = prober.New(prober.Config{
-		Runtime: a.Runtime, Status: a.status.get, Changed: a.probed, Logger: a.Logger,
-	}, a.Registry)
+	a.probes = prober.New(a.Runtime, a.status.get, a.probed, a.Logger)
 	return a
 }
 
@@ -108,7 +108,7 @@ func (a *Agent) SetPods(pods []*v1.Pod) {
 // Drain has no pods run, and returns when all are gone, or ctx ends.
 func (a *Agent) Drain(ctx context.Context) error {
 	a.SetPods(nil)
-	return wait.PollUntilContextCancel(ctx, firstPause, false, func(context.Context) (bool, error) {
+	return wait.PollUntilContextCancel(ctx, sickPause, false, func(context.Context) (bool, error) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		return a.reconciled && len(a.workers) == 0, nil
@@ -118,21 +118,20 @@ func (a *Agent) Drain(ctx context.Context) error {
 // Run runs the pods until ctx ends, once. When it returns, everything that the agent started in this process has
 // ended, and the pods run on.
 func (a *Agent) Run(ctx context.Context) {
-	var joined sync.WaitGroup
-	joined.Go(func() {
+	wake := func(event *pleg.PodLifecycleEvent) { a.queue.Add(event.ID) }
+	a.joined.Go(func() {
 		_ = a.generator.Handle(ctx, pleg.Handler{ // it ends with ctx
-			OnContainerStarted: a.happened, OnContainerDied: a.happened, OnPodSync: a.happened,
+			OnContainerStarted: wake, OnContainerDied: wake, OnPodSync: wake,
 			OnSynced: func() { a.queue.Add(allPods) },
 		})
 	})
-	joined.Go(func() { a.watchRuntime(ctx) })
+	a.joined.Go(func() { a.watchRuntime(ctx) })
 	a.generator.Start(ctx)
 	a.queue.Add(allPods)
 	defer context.AfterFunc(ctx, a.queue.ShutDown)()
 	a.loop(ctx)
 	a.joined.Wait()
 	a.probes.Wait()
-	joined.Wait()
 	a.generator.Stop()
 }
 
@@ -195,7 +194,7 @@ func (a *Agent) reconcileLocked(ctx context.Context) {
 	}
 	a.reconciled = true
 	err := a.Runtime.Collect(exists.Has)
-	for _, pod := range a.status.list(true) {
+	for _, pod := range a.status.list() {
 		if !exists.Has(pod.UID) {
 			err = errors.Join(err, a.status.remove(&pod))
 		}
@@ -207,40 +206,62 @@ func (a *Agent) reconcileLocked(ctx context.Context) {
 
 // awaitHealth returns true once pods can be synced, false if ctx ends before.
 func (a *Agent) awaitHealth(ctx context.Context) bool {
-	began, said := time.Now(), false
-	pauses := wait.Backoff{Duration: firstPause, Factor: 2, Steps: math.MaxInt, Cap: longestPause}.DelayFunc()
-	err := pauses.Until(ctx, true, true, func(context.Context) (bool, error) {
-		why := a.sick()
-		if why != nil && !said && time.Since(began) >= patience {
-			a.Logger.Error(why, "Pods are not synced")
-			said = true
-		}
-		return why == nil, nil
-	})
-	if said && err == nil {
+	complaint := time.AfterFunc(patience, func() { a.Logger.Error(a.sick(), "Pods are not synced") })
+	err := wait.PollUntilContextCancel(ctx, sickPause, true,
+		func(context.Context) (bool, error) { return a.sick() == nil, nil })
+	if !complaint.Stop() && err == nil {
 		a.Logger.Info("The runtime is well")
 	}
 	return err == nil
 }
 
-// happened passes an event on. What existed before is no news: housekeeping and the first sync of a worker see it.
-func (a *Agent) happened(event *pleg.PodLifecycleEvent) {
-	if event.Initial {
-		return
+// probed passes a result of a probe on, to the status and to the loop.
+func (a *Agent) probed(uid types.UID) {
+	a.mu.Lock()
+	w := a.workers[uid]
+	a.mu.Unlock()
+	if w != nil { // it may have ended meanwhile
+		w.publish()
+		a.queue.Add(uid)
 	}
-	a.Logger.V(2).Info("Event", "event", event)
-	a.queue.Add(event.ID)
 }
 
-// probed passes a result of a probe on, to the status and to the loop.
-func (a *Agent) probed(pod *v1.Pod, kind plan.ProbeKind, success bool) {
-	if kind != plan.Liveness || !success {
-		if a.status.get(pod.UID).StartTime != nil { // else its worker sets the first one
-			a.status.update(pod, func(s v1.PodStatus) v1.PodStatus {
-				status.SetReadiness(pod, &s, a.probes)
-				return s
-			})
-		}
-		a.queue.Add(pod.UID)
+// watchRuntime asks the runtime now and then whether it is ready, until ctx ends.
+func (a *Agent) watchRuntime(ctx context.Context) {
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
+		err := a.Runtime.Ready(ctx)
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.notReady = err
+	}, readyPeriod)
+}
+
+// sick returns why pods cannot be synced, in the words of the health check; nil if they can.
+func (a *Agent) sick() error {
+	if healthy, why := a.generator.Healthy(); !healthy {
+		return why
 	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.notReady
+}
+
+// Pods returns the pods with their statuses.
+func (a *Agent) Pods() *v1.PodList {
+	return &v1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, Items: a.status.list()}
+}
+
+// Handler serves /healthz, /metrics and, at /, the library's page of the node.
+func (a *Agent) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		if why := a.sick(); why != nil {
+			http.Error(w, why.Error(), http.StatusInternalServerError)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	})
+	mux.Handle("GET /metrics", promhttp.HandlerFor(a.Registry, promhttp.HandlerOpts{}))
+	mux.Handle("/", plegz.Handler(a.generator))
+	return mux
 }

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"net/http"
@@ -354,11 +353,8 @@ func TestDrain(t *testing.T) {
 			t.Error("drained before the grace period was over")
 		}
 		cancel()
-		w := httptest.NewRecorder()
-		n.agent.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/pods", nil))
-		if !bytes.Contains(w.Body.Bytes(), []byte(`"kind": "PodList"`)) || !bytes.Contains(w.Body.Bytes(),
-			[]byte(`"name": "b"`)) {
-			t.Errorf("%s", w.Body)
+		if pods := n.agent.Pods(); pods.Kind != "PodList" || len(pods.Items) != 1 || pods.Items[0].Name != "b" {
+			t.Errorf("%v", pods)
 		}
 		if err := n.agent.Drain(t.Context()); err != nil {
 			t.Error(err)
@@ -516,4 +512,28 @@ func TestAdoptionBesideHungInspection(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The end of the agent is not the end of its pods: what it has published stays, also of those that have ended.
+func TestStop(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		var pods []*v1.Pod
+		for i := range 30 {
+			pods = append(pods, n.pod(fmt.Sprint("a", i),
+				"  restartPolicy: Never\n  containers: [{name: c, image: exit, imagePullPolicy: Never, args: ['0']}]\n"))
+		}
+		n.run(5*time.Second, pods...)
+		for range 20 {
+			for i := range pods {
+				pods[i] = pods[i].DeepCopy() // which wakes its worker
+			}
+			n.agent.SetPods(pods)
+			n.stop()
+			if len(n.sink.pods) != len(pods) {
+				t.Errorf("%d statuses of %d pods are left", len(n.sink.pods), len(pods))
+			}
+			n.start()
+			n.run(time.Second, pods...)
+		}
+	})
 }

@@ -301,7 +301,7 @@ func (n *node) wait(d time.Duration) {
 
 // status returns a pod's status, the zero one if there is none.
 func (n *node) status(name string) v1.PodStatus {
-	for _, pod := range n.agent.status.list(false) {
+	for _, pod := range n.agent.status.list() {
 		if pod.Name == name {
 			return pod.Status
 		}

@@ -23,55 +23,47 @@ type Sink interface {
 type published struct {
 	sink     Sink
 	logger   klog.Logger
-	onChange func(*v1.Pod) // called with every change, with the lock held; may be nil
+	onChange func(*v1.Pod) // called with every change, with the lock held
 
 	mu   sync.Mutex
-	pods map[types.UID]*entry // guarded by mu
+	pods map[types.UID]entry // guarded by mu
 }
 
 type entry struct {
 	pod     *v1.Pod // with the status; replaced, never modified
-	adopted bool    // the status is that of an agent before this one
 	written bool
 }
 
 // newPublished returns the statuses that an agent before this one has written.
 func newPublished(sink Sink, adopted []*v1.Pod, logger klog.Logger, onChange func(*v1.Pod)) *published {
-	p := &published{sink: sink, logger: logger, onChange: onChange, pods: map[types.UID]*entry{}}
+	p := &published{sink: sink, logger: logger, onChange: onChange, pods: map[types.UID]entry{}}
 	for _, pod := range adopted {
-		p.pods[pod.UID] = &entry{pod: pod, adopted: true, written: true}
+		p.pods[pod.UID] = entry{pod, true}
 	}
 	return p
 }
 
-// get returns the status of a pod, the zero one if there is none.
+// get returns the status of a pod, the zero one if there is none. It is not to be modified.
 func (p *published) get(uid types.UID) (status v1.PodStatus) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if e := p.pods[uid]; e != nil {
-		e.pod.Status.DeepCopyInto(&status)
+	if e := p.pods[uid]; e.pod != nil {
+		status = e.pod.Status
 	}
 	return status
 }
 
-// update replaces the status of a pod by what change makes of it. What change gets is its own; it is called with the
-// lock held. What cannot be written is tried again with the next update.
-func (p *published) update(pod *v1.Pod, change func(before v1.PodStatus) v1.PodStatus) {
+// set sets the status of a pod. One that cannot be written is tried again the next time.
+func (p *published) set(pod *v1.Pod, status v1.PodStatus) {
+	next := pod.DeepCopy()
+	next.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
+	next.Status = status
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	e := p.pods[pod.UID]
-	if e == nil {
-		e = &entry{pod: &v1.Pod{}}
-		p.pods[pod.UID] = e
-	}
-	next := pod.DeepCopy()
-	next.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
-	next.Status = change(*e.pod.Status.DeepCopy())
-	if e.adopted || !equality.Semantic.DeepEqual(e.pod, next) {
-		*e = entry{pod: next}
-		if p.onChange != nil {
-			p.onChange(next)
-		}
+	if !equality.Semantic.DeepEqual(e.pod, next) {
+		e = entry{pod: next}
+		p.onChange(next)
 	}
 	if !e.written {
 		err := p.sink.Write(next)
@@ -79,10 +71,10 @@ func (p *published) update(pod *v1.Pod, change func(before v1.PodStatus) v1.PodS
 			p.logger.Error(err, "A status could not be written", "pod", klog.KObj(pod))
 		}
 	}
+	p.pods[pod.UID] = e
 }
 
-// remove forgets a pod. Should this process die then, the next does not take its status for that of a pod of the same
-// name which is wanted again.
+// remove forgets a pod.
 func (p *published) remove(pod *v1.Pod) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -90,14 +82,12 @@ func (p *published) remove(pod *v1.Pod) error {
 	return p.sink.Remove(pod)
 }
 
-// list returns the pods with their statuses, by name: those of this agent, or those of the one before it.
-func (p *published) list(adopted bool) []v1.Pod {
+// list returns the pods with their statuses, by name.
+func (p *published) list() []v1.Pod {
 	pods := []v1.Pod{}
 	p.mu.Lock()
 	for _, e := range p.pods {
-		if e.adopted == adopted {
-			pods = append(pods, *e.pod)
-		}
+		pods = append(pods, *e.pod)
 	}
 	p.mu.Unlock()
 	slices.SortFunc(pods, func(a, b v1.Pod) int {

@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/klog/v2"
 
@@ -31,18 +34,6 @@ const (
 // errLives says that what was ended is still seen to run.
 var errLives = errors.New("what was ended still runs")
 
-// stage is how far a pod is: syncing until it has ended by itself or is no longer wanted, terminating until nothing of
-// it runs, terminated; once it is no longer wanted, purging until nothing of it is left, and gone.
-type stage int
-
-const (
-	syncing stage = iota
-	terminating
-	terminated
-	purging
-	gone
-)
-
 // worker makes a pod what it should be, in a goroutine. It looks at the pod, does one thing, and looks again: what it
 // has seen is forgotten with whatever it does, and what it publishes is what the library's cache has at that moment.
 // The cache never goes back, so no status does.
@@ -52,33 +43,33 @@ type worker struct {
 	wanted context.Context // ends when the pod is no longer wanted
 	unwant context.CancelFunc
 	uid    types.UID
-	orphan bool                   // there is no manifest, only something left in the runtime
 	pod    atomic.Pointer[v1.Pod] // the newest specification
 	wake   chan struct{}          // capacity 1: there is something to do
 
 	// Owned by run.
-	stage   stage
-	acted   time.Time // when it did something last: nothing that was seen before is believed
-	retry   time.Duration
-	reasons map[string]v1.ContainerStateWaiting // why containers do not run
-	ended   map[string]bool                     // the IDs of what it has ended: it has not crashed
-	refused map[string]string                   // the IDs of what the runtime has refused to start, by name
+	gone   bool      // nothing is left of the pod
+	acted  time.Time // when it did something last: nothing that was seen before is believed
+	retry  time.Duration
+	ended  sets.Set[string] // the IDs of what it has ended: it has not crashed
 	// The back-off of containers by name and hash, of images, and of the sandbox. One that was made and is not as it
 	// should be is replaced no sooner than one that could not be made.
 	crashes, pulls, sandboxes *flowcontrol.Backoff
-	made                      time.Time
+
+	publishing sync.Mutex                          // what follows is guarded by it: a result of a probe is published too
+	hidden     bool                                // nothing is published: there is no manifest, or the pod is being removed
+	reasons    map[string]v1.ContainerStateWaiting // why containers do not run
+	refused    map[string]string                   // the ID of what the runtime has refused to start last, by name
 }
 
-// beginLocked begins a worker and wakes it.
-func (a *Agent) beginLocked(ctx context.Context, pod *v1.Pod, orphan bool) *worker {
-	before := a.status.get(pod.UID)
+// beginLocked begins a worker and wakes it. Of a pod that is hidden nothing is published.
+func (a *Agent) beginLocked(ctx context.Context, pod *v1.Pod, hidden bool) *worker {
 	w := &worker{
-		Agent: a, life: ctx, uid: pod.UID, orphan: orphan, wake: make(chan struct{}, 1),
-		reasons: map[string]v1.ContainerStateWaiting{}, ended: map[string]bool{},
-		refused:   plan.Ends(&before),
-		crashes:   flowcontrol.NewBackOff(firstBackoff, longestBackoff),
+		Agent: a, life: ctx, uid: pod.UID, wake: make(chan struct{}, 1),
+		ended:     sets.New[string](),
 		pulls:     flowcontrol.NewBackOff(firstBackoff, longestBackoff),
+		crashes:   flowcontrol.NewBackOff(firstBackoff, longestBackoff),
 		sandboxes: flowcontrol.NewBackOff(firstSandbox, longestRetry),
+		hidden:    hidden, reasons: map[string]v1.ContainerStateWaiting{}, refused: map[string]string{},
 	}
 	w.wanted, w.unwant = context.WithCancel(ctx)
 	w.pod.Store(pod)
@@ -109,19 +100,19 @@ func (w *worker) run() {
 			return
 		case <-w.wake:
 		}
-		pod := w.pod.Load()
-		err := w.sync(pod)
+		unwanted := w.unwanted()
+		did, err := w.sync(unwanted)
 		switch {
-		case w.stage == gone || w.life.Err() != nil:
+		case w.gone || w.life.Err() != nil:
 			return
-		case errors.Is(err, context.Canceled):
-			w.again(time.Now()) // no longer wanted
-		case err != nil:
+		case err == nil && did, unwanted != w.unwanted():
+			w.again(time.Now())
+		case err == nil:
+			w.retry = 0
+		default:
 			w.retry = min(max(2*w.retry, firstRetry), longestRetry)
 			w.again(time.Now().Add(w.retry))
-			if !errors.Is(err, errLives) || w.retry == longestRetry {
-				w.Logger.Error(err, "A pod could not be synced", "pod", klog.KObj(pod), "retry", w.retry)
-			}
+			w.Logger.Error(err, "A pod could not be synced", "pod", klog.KObj(w.pod.Load()), "retry", w.retry)
 		}
 		w.again(time.Now().Add(resyncPeriod))
 	}
@@ -130,111 +121,73 @@ func (w *worker) run() {
 // again asks for a sync at a time. Of several times the first counts.
 func (w *worker) again(at time.Time) { w.queue.AddAfter(w.uid, time.Until(at)) }
 
+// unwanted reports whether the pod is no longer wanted. The end of the agent says nothing of that.
+func (w *worker) unwanted() bool { return w.wanted.Err() != nil && w.life.Err() == nil }
+
 // sync looks at the pod and does one thing, at the most. An end of the wish for the pod ends a sync under way; the next
 // one ends the pod.
-func (w *worker) sync(pod *v1.Pod) (err error) {
-	ctx, unwanted := w.wanted, w.wanted.Err() != nil
+func (w *worker) sync(unwanted bool) (did bool, err error) {
+	ctx := w.wanted
 	if unwanted {
 		ctx = w.life
 	}
-	defer func() {
-		if err != nil && ctx.Err() != nil {
-			err = context.Canceled // whatever the call under way made of it
-		}
-	}()
-	view, err := w.look(ctx, pod)
+	view, err := w.look(ctx)
 	if err != nil {
-		return err
+		return false, err
 	}
-	switch {
-	case w.stage == syncing:
-		w.probes.Add(w.life, pod)
-	case w.stage == terminated && unwanted:
-		w.stage = purging
-	}
-	if w.stage != purging {
-		if phase := w.publish(pod); w.stage == syncing && (unwanted || status.Ended(phase)) {
-			w.stage = terminating
-			clear(w.reasons)
-			w.probes.Remove(w.uid, plan.Liveness, plan.Startup) // those that could kill a container
-		}
-	}
-	var did bool
-	switch w.stage {
-	case syncing:
-		did, err = w.act(ctx, view, plan.Make(view, w.probes))
-		w.publish(pod) // with the reasons
-	case terminating:
-		if did, err = w.killPod(ctx, pod, view.Seen); did || err != nil {
-			break
-		}
-		w.publish(pod) // without the reasons
-		w.probes.Remove(w.uid, plan.ProbeKinds...)
-		w.stage, did = terminated, unwanted
-		w.Logger.V(1).Info("A pod is terminated", "pod", klog.KObj(pod))
-	case purging:
-		did, err = w.purge(ctx, pod, view.Seen)
-	case terminated, gone:
-	}
-	switch {
-	case did && err == nil:
-		w.again(time.Now())
-	case err == nil:
-		w.retry = 0
-	}
-	return err
+	w.publish()
+	did, err = w.act(ctx, w.view(view.Seen)) // by now, it may be over
+	w.publish()                              // with the reasons
+	return did, err
 }
 
 // look returns the pod as it was seen after the worker did something last. The library lists the pod for it, at once.
-func (w *worker) look(ctx context.Context, pod *v1.Pod) (plan.View, error) {
+func (w *worker) look(ctx context.Context) (plan.View, error) {
 	seen, _, err := w.cache.LookupNewerThan(ctx, w.uid, w.acted)
 	if err != nil {
 		return plan.View{}, fmt.Errorf("inspecting the pod: %w", err)
 	}
-	return w.view(pod, seen), nil
+	return w.view(seen), nil
 }
 
-func (w *worker) view(pod *v1.Pod, seen *pleg.PodStatus) plan.View {
-	return plan.View{Pod: pod, Seen: seen, Refused: w.refused, SandboxHash: runtime.SandboxHash(pod),
-		Hash: func(c *v1.Container) uint64 { return runtime.ContainerHash(pod, c) }}
+func (w *worker) view(seen *pleg.PodStatus) plan.View {
+	pod, before, unwanted := w.pod.Load(), w.status.get(w.uid), w.unwanted()
+	return plan.View{
+		Pod: pod, Seen: seen, Before: before,
+		Over: unwanted || status.Ended(before.Phase), Unwanted: unwanted,
+		SandboxHash: runtime.SandboxHash(pod),
+		Hash:        func(c *v1.Container) uint64 { return runtime.ContainerHash(pod, c) },
+		Probed:      w.probes.Outcome, Refused: w.refused,
+	}
 }
 
 // did notes that the worker has done something, or has tried to.
 func (w *worker) did() { w.acted = w.Clock.Now() }
 
-// publish sets the pod's status to what the cache has now, and returns its phase.
-func (w *worker) publish(pod *v1.Pod) (phase v1.PodPhase) {
-	if w.orphan {
-		return v1.PodUnknown
+// publish sets the pod's status to what the cache has now, and has probed what is to be probed by it.
+func (w *worker) publish() {
+	w.publishing.Lock()
+	defer w.publishing.Unlock()
+	if w.hidden {
+		return
 	}
-	w.status.update(pod, func(before v1.PodStatus) v1.PodStatus {
-		seen, _, _ := w.cache.Lookup(w.uid) // of a pod that cannot be inspected, the last
-		next := status.Generate(w.view(pod, seen), before, w.reasons, w.probes, w.NodeIP)
-		phase = next.Phase
-		return next
-	})
-	return phase
+	seen, _, _ := w.cache.Lookup(w.uid) // of a pod that cannot be inspected, the last
+	view := w.view(seen)
+	next := status.Generate(view, w.reasons, w.NodeIP)
+	w.status.set(view.Pod, next)
+	var probes []plan.ProbeKind
+	switch {
+	case !view.Over:
+		probes = plan.ProbeKinds
+	case slices.ContainsFunc(seen.ContainerStatuses, plan.Lives):
+		probes = []plan.ProbeKind{plan.Readiness} // the others could end it
+	}
+	w.probes.Set(w.life, view.Pod, &next, probes...)
 }
 
-// purge removes what is left of a pod that is no longer wanted.
-func (w *worker) purge(ctx context.Context, pod *v1.Pod, seen *pleg.PodStatus) (did bool, err error) {
-	if err := w.status.remove(pod); err != nil {
-		return false, err
-	}
-	if len(seen.ContainerStatuses)+len(seen.SandboxStatuses) > 0 {
-		defer w.did()
-		for _, s := range seen.ContainerStatuses {
-			err = errors.Join(err, w.Runtime.RemoveContainer(ctx, s.ID.ID))
-		}
-		for _, s := range seen.SandboxStatuses {
-			err = errors.Join(err, w.Runtime.RemovePodSandbox(ctx, s.GetId()))
-		}
-		return true, err
-	}
-	if err := w.Runtime.RemoveDirs(pod); err != nil {
-		return false, err
-	}
-	w.stage = gone
-	w.Logger.V(1).Info("A pod is gone", "pod", klog.KObj(pod))
-	return false, nil
+// note changes what is published beside what the cache has.
+func (w *worker) note(change func()) {
+	w.publishing.Lock()
+	defer w.publishing.Unlock()
+	change()
 }

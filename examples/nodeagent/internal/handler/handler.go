@@ -11,8 +11,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/url"
-	"strconv"
 	"strings"
 	"time"
 
@@ -28,56 +26,75 @@ import (
 )
 
 // The user agents of probes and of hooks, with the version of Kubernetes that the agent follows.
-const (
-	ProbeAgent = "kube-probe/1.36"
-	HookAgent  = "kube-lifecycle/1.36"
-)
+const probeAgent, hookAgent = "kube-probe/1.36", "kube-lifecycle/1.36"
 
-// hookTimeout bounds an HTTP hook.
-const hookTimeout = time.Minute
+// hookTimeout bounds an HTTP hook, maxBody is how much of a response is read, maxRedirects how many are followed.
+const hookTimeout, maxBody, maxRedirects = time.Minute, 10 << 10, 10
 
-// maxBody is how much of a response is read, maxRedirects how many are followed.
-const maxBody, maxRedirects = 10 << 10, 10
+// ErrNotMade is wrapped by the error of a check that could not be made, as opposed to one that failed.
+var ErrNotMade = errors.New("it could not be made")
 
-// ErrFailed is wrapped by the error of a check that was made and failed, as opposed to one that could not be made.
-var ErrFailed = errors.New("failed")
-
-// Exec runs a command in a container. It succeeds if it exits with 0.
-func Exec(ctx context.Context, client *runtime.Client, id string, action *v1.ExecAction, timeout time.Duration) error {
-	output, code, err := client.Exec(ctx, id, action.Command, timeout)
-	switch {
-	case errors.Is(err, runtime.ErrExecTimeout):
-		return fmt.Errorf("%w: %w", ErrFailed, err)
-	case err == nil && code != 0:
-		return fmt.Errorf("%w: %q exits with %d: %.100s", ErrFailed, action.Command, code, output)
-	}
-	return err
+// Target is a container that is probed, or has hooks.
+type Target struct {
+	Runtime   *runtime.Client
+	Container *v1.Container
+	ID, PodIP string
 }
 
-// Hook runs a lifecycle hook of a container. A command ends after limit; if that is 0, when the call for it does.
-func Hook(ctx context.Context, client *runtime.Client, c *v1.Container, h *v1.LifecycleHandler, id, podIP string,
-	limit time.Duration) error {
+// Probe makes a probe.
+func (t Target) Probe(ctx context.Context, p *v1.Probe) error {
+	timeout := time.Duration(p.TimeoutSeconds) * time.Second
+	if p.Exec != nil {
+		return t.exec(ctx, p.Exec, timeout)
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	switch {
+	case p.HTTPGet != nil:
+		return t.http(ctx, p.HTTPGet, probeAgent)
+	case p.TCPSocket != nil:
+		return t.tcp(ctx, p.TCPSocket)
+	default:
+		return t.grpc(ctx, p.GRPC)
+	}
+}
+
+// Hook runs a lifecycle hook. A command ends after limit; if that is 0, when the call for it does.
+func (t Target) Hook(ctx context.Context, h *v1.LifecycleHandler, limit time.Duration) error {
 	switch {
 	case h.Exec != nil:
-		return Exec(ctx, client, id, h.Exec, limit)
+		return t.exec(ctx, h.Exec, limit)
 	case h.HTTPGet != nil:
 		ctx, cancel := context.WithTimeout(ctx, hookTimeout)
 		defer cancel()
-		return HTTP(ctx, c, h.HTTPGet, podIP, HookAgent)
-	case h.Sleep != nil:
+		return t.http(ctx, h.HTTPGet, hookAgent)
+	default:
 		select {
 		case <-time.After(time.Duration(h.Sleep.Seconds) * time.Second):
 		case <-ctx.Done():
 		}
 		return nil
 	}
-	return errors.New("it has no handler")
 }
 
-// HTTP makes a GET request to a container. A status from 200 to 399 is a success. Redirects are followed on the same
-// host; one to another host is a success too.
-func HTTP(ctx context.Context, c *v1.Container, get *v1.HTTPGetAction, podIP, agent string) error {
-	req, err := request(ctx, c, get, podIP, agent)
+// exec runs a command in the container. It succeeds if it exits with 0.
+func (t Target) exec(ctx context.Context, action *v1.ExecAction, timeout time.Duration) error {
+	output, code, err := t.Runtime.Exec(ctx, t.ID, action.Command, timeout)
+	switch {
+	case errors.Is(err, runtime.ErrExecTimeout):
+		return err
+	case err != nil:
+		return fmt.Errorf("%w: %w", ErrNotMade, err)
+	case code != 0:
+		return fmt.Errorf("%q exits with %d: %.100s", action.Command, code, output)
+	}
+	return nil
+}
+
+// http makes a GET request. A status from 200 to 399 is a success. Redirects are followed on the same host; one to
+// another host is a success too.
+func (t Target) http(ctx context.Context, get *v1.HTTPGetAction, agent string) error {
+	req, err := t.request(ctx, get, agent)
 	if err != nil {
 		return err
 	}
@@ -88,17 +105,17 @@ func HTTP(ctx context.Context, c *v1.Container, get *v1.HTTPGetAction, podIP, ag
 	}}
 	resp, err := client.Do(req)
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrFailed, err)
+		return err
 	}
 	defer resp.Body.Close()
 	// ctx does not end a connection that has switched protocols.
 	defer context.AfterFunc(ctx, func() { _ = resp.Body.Close() })()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxBody))
 	if err != nil {
-		return fmt.Errorf("%w: reading the answer of %s: %w", ErrFailed, req.URL, err)
+		return fmt.Errorf("reading the answer of %s: %w", req.URL, err)
 	}
 	if resp.StatusCode < http.StatusOK || resp.StatusCode >= http.StatusBadRequest {
-		return fmt.Errorf("%w: %s answers %s: %.100q", ErrFailed, req.URL, resp.Status, body)
+		return fmt.Errorf("%s answers %s: %.100q", req.URL, resp.Status, body)
 	}
 	return nil
 }
@@ -113,57 +130,49 @@ func redirect(req *http.Request, via []*http.Request) error {
 	return nil
 }
 
-func request(ctx context.Context, c *v1.Container, get *v1.HTTPGetAction, podIP, agent string) (*http.Request, error) {
-	host, err := address(c, get.Host, podIP, get.Port)
+func (t Target) request(ctx context.Context, get *v1.HTTPGetAction, agent string) (*http.Request, error) {
+	host, err := t.address(get.Host, get.Port)
 	if err != nil {
 		return nil, err
 	}
-	u, err := url.Parse(get.Path)
+	scheme := cmp.Or(strings.ToLower(string(get.Scheme)), "http")
+	url := fmt.Sprintf("%s://%s/%s", scheme, host, strings.TrimPrefix(get.Path, "/"))
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
-		u = &url.URL{Path: get.Path}
-	}
-	u.Scheme, u.Host = cmp.Or(strings.ToLower(string(get.Scheme)), "http"), host
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), http.NoBody)
-	if err != nil {
-		return nil, fmt.Errorf("making a request to %s: %w", u, err)
+		return nil, fmt.Errorf("%w: %w", ErrNotMade, err)
 	}
 	for _, h := range get.HTTPHeaders {
 		req.Header.Add(h.Name, h.Value)
-		if http.CanonicalHeaderKey(h.Name) == "Host" {
-			req.Host = h.Value
-		}
 	}
-	for name, value := range map[string]string{"User-Agent": agent, "Accept": "*/*"} {
-		if _, set := req.Header[name]; !set {
-			req.Header.Set(name, value)
-		}
-	}
+	req.Host = req.Header.Get("Host")
+	req.Header.Set("User-Agent", cmp.Or(req.UserAgent(), agent))
+	req.Header.Set("Accept", cmp.Or(req.Header.Get("Accept"), "*/*"))
 	return req, nil
 }
 
-// TCP opens a connection to a container and closes it.
-func TCP(ctx context.Context, c *v1.Container, socket *v1.TCPSocketAction, podIP string) error {
-	host, err := address(c, socket.Host, podIP, socket.Port)
+// tcp opens a connection and closes it.
+func (t Target) tcp(ctx context.Context, socket *v1.TCPSocketAction) error {
+	host, err := t.address(socket.Host, socket.Port)
 	if err != nil {
 		return err
 	}
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", host)
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrFailed, err)
+		return err
 	}
 	return conn.Close()
 }
 
-// GRPC asks a container's gRPC health service.
-func GRPC(ctx context.Context, c *v1.Container, action *v1.GRPCAction, podIP string) error {
-	host, err := address(c, "", podIP, intstr.FromInt32(action.Port))
+// grpc asks the gRPC health service.
+func (t Target) grpc(ctx context.Context, action *v1.GRPCAction) error {
+	host, err := t.address("", intstr.FromInt32(action.Port))
 	if err != nil {
 		return err
 	}
-	conn, err := grpc.NewClient("passthrough:///"+host, grpc.WithUserAgent(ProbeAgent), grpc.WithNoProxy(),
+	conn, err := grpc.NewClient("passthrough:///"+host, grpc.WithUserAgent(probeAgent), grpc.WithNoProxy(),
 		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
-		return fmt.Errorf("connecting to %s: %w", host, err)
+		return err
 	}
 	defer conn.Close()
 	resp, err := grpc_health_v1.NewHealthClient(conn).Check(ctx,
@@ -171,20 +180,17 @@ func GRPC(ctx context.Context, c *v1.Container, action *v1.GRPCAction, podIP str
 	if err == nil && resp.Status != grpc_health_v1.HealthCheckResponse_SERVING {
 		err = fmt.Errorf("%s answers %s", host, resp.Status)
 	}
-	if err != nil {
-		err = fmt.Errorf("%w: %w", ErrFailed, err)
-	}
 	return err
 }
 
 // address returns the host and port of a check; the host is the pod's unless one is given.
-func address(c *v1.Container, host, podIP string, port intstr.IntOrString) (string, error) {
-	number, err := plan.Port(c, port)
+func (t Target) address(host string, port intstr.IntOrString) (string, error) {
+	number, err := plan.Port(t.Container, port)
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("%w: %w", ErrNotMade, err)
 	}
-	if host = cmp.Or(host, podIP); host == "" {
-		return "", errors.New("the pod has no address")
+	if host = cmp.Or(host, t.PodIP); host == "" {
+		return "", fmt.Errorf("%w: the pod has no address", ErrNotMade)
 	}
-	return net.JoinHostPort(host, strconv.Itoa(int(number))), nil
+	return net.JoinHostPort(host, fmt.Sprint(number)), nil
 }

@@ -2,7 +2,6 @@ package handler
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -12,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
@@ -22,6 +20,12 @@ import (
 
 	"github.com/kubepleg/pleg/internal/proctest"
 )
+
+// probe makes a probe that may take two seconds.
+func probe(t *testing.T, target Target, h v1.ProbeHandler) error {
+	t.Helper()
+	return target.Probe(t.Context(), &v1.Probe{ProbeHandler: h, TimeoutSeconds: 2})
+}
 
 func portOf(t *testing.T, address string) int32 {
 	t.Helper()
@@ -47,7 +51,7 @@ func TestHTTP(t *testing.T) {
 		w.WriteHeader(code)
 	})
 	mux.HandleFunc("/headers", func(w http.ResponseWriter, r *http.Request) {
-		if r.UserAgent() != ProbeAgent || r.Header.Get("Accept") != "*/*" || r.Host != "name.example" ||
+		if r.UserAgent() != probeAgent || r.Header.Get("Accept") != "*/*" || r.Host != "name.example" ||
 			r.Header.Get("X") != "y" ||
 			r.URL.RawQuery != "q=1" {
 			http.Error(w, fmt.Sprint(r.Host, r.Header, r.URL), http.StatusBadRequest)
@@ -74,15 +78,13 @@ func TestHTTP(t *testing.T) {
 			t.Fatal(err)
 		}
 		get.Port, get.Scheme = intstr.FromString("http"), v1.URIScheme(strings.ToUpper(u.Scheme))
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-		defer cancel()
 		c := &v1.Container{Ports: []v1.ContainerPort{{Name: "http", ContainerPort: portOf(t, u.Host)}}}
-		return HTTP(ctx, c, &get, "127.0.0.1", ProbeAgent)
+		return probe(t, Target{Container: c, PodIP: "127.0.0.1"}, v1.ProbeHandler{HTTPGet: &get})
 	}
 	for path, ok := range map[string]bool{"/200": true, "/204": true, "/304": true, "/399": true, "/400": false,
 		"/500":  false,
 		"/away": true, "/here": false, "/loop": false, "/large": true, "/hang": false, "/switch": false} {
-		if err := check(plain, v1.HTTPGetAction{Path: path}); (err == nil) != ok || err != nil && !errors.Is(err, ErrFailed) {
+		if err := check(plain, v1.HTTPGetAction{Path: path}); (err == nil) != ok || errors.Is(err, ErrNotMade) {
 			t.Errorf("%s: %v", path, err)
 		}
 	}
@@ -105,18 +107,19 @@ func TestTCP(t *testing.T) {
 		t.Fatal(err)
 	}
 	socket := &v1.TCPSocketAction{Port: intstr.FromInt32(portOf(t, l.Addr().String()))}
-	if err := TCP(t.Context(), &v1.Container{}, socket, "127.0.0.1"); err != nil {
+	target, h := Target{Container: &v1.Container{}, PodIP: "127.0.0.1"}, v1.ProbeHandler{TCPSocket: socket}
+	if err := probe(t, target, h); err != nil {
 		t.Error(err)
 	}
 	l.Close()
-	if err := TCP(t.Context(), &v1.Container{}, socket, "127.0.0.1"); !errors.Is(err, ErrFailed) {
+	if err := probe(t, target, h); err == nil || errors.Is(err, ErrNotMade) {
 		t.Errorf("a dead port: %v", err)
 	}
-	if err := TCP(t.Context(), &v1.Container{}, socket, ""); err == nil || errors.Is(err, ErrFailed) {
+	if err := probe(t, Target{Container: &v1.Container{}}, h); !errors.Is(err, ErrNotMade) {
 		t.Errorf("a pod without an address: %v", err)
 	}
 	socket.Port = intstr.FromString("http")
-	if err := TCP(t.Context(), &v1.Container{}, socket, "127.0.0.1"); err == nil || errors.Is(err, ErrFailed) {
+	if err := probe(t, target, h); !errors.Is(err, ErrNotMade) {
 		t.Errorf("a port that does not exist: %v", err)
 	}
 }
@@ -133,22 +136,18 @@ func TestGRPC(t *testing.T) {
 	go func() { done <- server.Serve(l) }()
 	state.SetServingStatus("bad", grpc_health_v1.HealthCheckResponse_NOT_SERVING)
 	action := &v1.GRPCAction{Port: portOf(t, l.Addr().String())}
+	target, h := Target{Container: &v1.Container{}, PodIP: "127.0.0.1"}, v1.ProbeHandler{GRPC: action}
 	for service, ok := range map[string]bool{"": true, "bad": false, "unknown": false} {
 		action.Service = &service
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-		if err := GRPC(ctx, &v1.Container{}, action, "127.0.0.1"); (err == nil) != ok || err != nil && !errors.Is(err,
-			ErrFailed) {
+		if err := probe(t, target, h); (err == nil) != ok || errors.Is(err, ErrNotMade) {
 			t.Errorf("service %q: %v", service, err)
 		}
-		cancel()
 	}
 	server.Stop()
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-	defer cancel()
-	if err := GRPC(ctx, &v1.Container{}, action, "127.0.0.1"); !errors.Is(err, ErrFailed) {
+	if err := probe(t, target, h); err == nil || errors.Is(err, ErrNotMade) {
 		t.Errorf("a dead port: %v", err)
 	}
 }

@@ -6,150 +6,157 @@ import (
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/kubepleg/pleg"
 )
 
-// Probes is what the prober knows of a running container.
-type Probes interface {
-	// Failed returns the kind of probe that demands that the container is killed, Liveness or Startup; "" if none does.
-	Failed(pod *v1.Pod, c *v1.Container, id pleg.ContainerID) ProbeKind
-	// Started reports whether the container's startup probe has succeeded, or there is none.
-	Started(pod *v1.Pod, c *v1.Container, id pleg.ContainerID) bool
-}
-
 // Actions is what is to be done, in the order of the fields. What comes after an end is planned anew when it is seen.
 type Actions struct {
-	// KillPod ends everything in the pod, its sandboxes included. Kill and Start are empty then.
-	KillPod bool
-	// Kill are the containers to end.
-	Kill []Kill
+	// Kill are the containers to end, step by step: those in one step end at once. StopSandboxes end after them.
+	Kill          [][]Kill
+	StopSandboxes []string
 	// CreateSandbox makes a new sandbox, with Attempt.
 	CreateSandbox bool
 	Attempt       uint32
 	// Start are the containers to start, in this order.
 	Start []*v1.Container
+	// Remove are the dead containers that nobody needs any more, RemoveSandboxes the dead sandboxes.
+	Remove          []*pleg.Status
+	RemoveSandboxes []string
 }
 
 // Kill is a container to be ended.
 type Kill struct {
-	Container *v1.Container
-	Status    *pleg.Status
-	Why       string
-	// Probe is the kind of probe that demands it, "" if none does.
-	Probe ProbeKind
+	*pleg.Status
+	Why string
+	// Probe is the one that demands it, nil if none does.
+	Probe *v1.Probe
 }
 
 // Make returns what is to be done to a pod.
-func Make(v View, probes Probes) Actions {
-	p := &planner{View: v, probes: probes}
-	if changed, attempt := v.SandboxChanged(); changed {
-		p.actions = Actions{KillPod: true, CreateSandbox: p.runsAgain(attempt), Attempt: attempt}
-		return p.actions
+func Make(v View) Actions {
+	changed, attempt := v.SandboxChanged()
+	start, over := v.starts()
+	if v.Over || changed || over {
+		a := End(v)
+		a.CreateSandbox, a.Attempt = changed && v.runsAgain(attempt), attempt
+		return a
 	}
-	p.strangers()
-	if p.initContainers() {
-		p.regularContainers()
+	var kill []Kill
+	for _, s := range v.Seen.ContainerStatuses {
+		if k := v.wrong(s); Lives(s) && k.Why != "" {
+			kill = append(kill, k)
+		}
 	}
-	if p.actions.KillPod {
-		p.actions.Kill, p.actions.Start = nil, nil
+	if len(kill) > 0 {
+		return Actions{Kill: [][]Kill{kill}}
 	}
-	return p.actions
+	a := Actions{Start: start}
+	a.Remove, a.RemoveSandboxes = v.leftovers()
+	return a
 }
 
-type planner struct {
-	View
-	probes  Probes
-	actions Actions
+// End returns how everything in a pod is ended: the containers, then the sidecars, the last that started first, then
+// the sandboxes.
+func End(v View) (a Actions) {
+	inits := v.Pod.Spec.InitContainers
+	steps := make([][]Kill, 1+len(inits))
+	for _, s := range v.Seen.ContainerStatuses {
+		if Lives(s) {
+			place := slices.IndexFunc(inits, func(c v1.Container) bool { return c.Name == s.Name && IsSidecar(&c) })
+			step := (len(inits) - place) % len(steps)
+			steps[step] = append(steps[step], Kill{Status: s, Why: "all of its pod ends"})
+		}
+	}
+	a.Kill = slices.DeleteFunc(steps, func(step []Kill) bool { return len(step) == 0 })
+	a.StopSandboxes = v.readySandboxes()
+	a.Remove, a.RemoveSandboxes = v.leftovers()
+	return a
+}
+
+// wrong returns why a container that runs must not, if there is a reason.
+func (v View) wrong(s *pleg.Status) Kill {
+	c := Find(v.Pod, s.Name)
+	switch {
+	case c == nil:
+		return Kill{Status: s, Why: "the pod no longer has it"}
+	case s.State == pleg.ContainerStateUnknown:
+		return Kill{Status: s, Why: "its state is unknown"} // lest two of it run
+	case s.Hash != v.Hash(c):
+		return Kill{Status: s, Why: "its specification changed"}
+	}
+	for _, kind := range []ProbeKind{Liveness, Startup} {
+		if probe := Probe(c, kind); probe != nil && v.Probed(v.Pod.UID, c.Name, kind, s.ID.String()) == v1.ConditionFalse {
+			return Kill{Status: s, Why: "its " + string(kind) + " probe failed", Probe: probe}
+		}
+	}
+	return Kill{}
+}
+
+// starts returns the containers that are to be started, in this order. When none of those that the pod is for is left
+// to keep or to start, or an init container has failed, the pod is over.
+func (v View) starts() (start []*v1.Container, over bool) {
+	// A regular container shows that the init containers have run, even if the runtime has none of them any more.
+	done := v.Initialized()
+	for i := range v.Pod.Spec.InitContainers {
+		c := &v.Pod.Spec.InitContainers[i]
+		s := v.Active(c.Name)
+		lives := s != nil && Lives(s)
+		ended := s != nil && v.Counts(c, s) && !IsSidecar(c)
+		switch {
+		case done && !IsSidecar(c), ended && s.ExitCode == 0:
+			continue
+		case ended && !Restarts(v.Pod, c, s.ExitCode):
+			return nil, true
+		case !lives:
+			start = append(start, c)
+		}
+		if !done && !(lives && IsSidecar(c) && v.Passes(c, Startup, s.ID.String())) {
+			return start, false // those that follow wait for it
+		}
+	}
+	over = true
+	for i := range v.Pod.Spec.Containers {
+		c := &v.Pod.Spec.Containers[i]
+		if v.ShouldRun(c) {
+			start = append(start, c)
+		}
+		s := v.Seen.FindContainerStatusByName(c.Name)
+		over = over && !v.ShouldRun(c) && !(s != nil && Lives(s))
+	}
+	return start, over
 }
 
 // runsAgain reports whether a pod without a sandbox gets one: not if it has run and is to run once, and not if nothing
 // of it is left to run. One whose init containers alone have run has not.
-func (p *planner) runsAgain(attempt uint32) bool {
-	if p.Pod.Spec.RestartPolicy == v1.RestartPolicyNever && attempt > 0 {
-		return !slices.ContainsFunc(p.Seen.ContainerStatuses, func(s *pleg.Status) bool {
-			is := func(c v1.Container) bool { return c.Name == s.Name }
-			return !p.NeverRan(s) && slices.ContainsFunc(p.Pod.Spec.Containers, is)
-		})
-	}
-	for i := range p.Pod.Spec.Containers {
-		c := &p.Pod.Spec.Containers[i]
-		s := p.Seen.FindContainerStatusByName(c.Name)
-		if s == nil || p.Pod.Spec.RestartPolicy != v1.RestartPolicyOnFailure || !p.Counts(c, s) || s.ExitCode != 0 {
-			return true
-		}
-	}
-	return false
-}
-
-// strangers plans the end of the containers that the specification no longer has.
-func (p *planner) strangers() {
-	for _, s := range p.Seen.ContainerStatuses {
-		if Find(p.Pod, s.Name) == nil && Lives(s) {
-			p.kill(&v1.Container{Name: s.Name}, s, "the pod no longer has it", "")
-		}
-	}
-}
-
-// initContainers plans the init containers, and reports whether all have done their part: those that run to their end
-// have succeeded, the sidecars have started.
-func (p *planner) initContainers() (initialized bool) {
-	// A regular container shows that the init containers have run, even if the runtime has none of them any more.
-	done := p.Initialized()
-	for i := range p.Pod.Spec.InitContainers {
-		c := &p.Pod.Spec.InitContainers[i]
-		s := p.Active(c.Name)
-		switch {
-		case IsSidecar(c):
-			if up := p.runs(c, s); !done && !(up && p.probes.Started(p.Pod, c, s.ID)) {
-				return false
-			}
-		case done:
-		case s == nil || !p.Counts(c, s) || s.ExitCode != 0 && Restarts(p.Pod, c, s.ExitCode):
-			p.runs(c, s)
-			return false
-		case s.ExitCode != 0:
-			p.actions.KillPod = true // the pod has failed
-			return false
-		}
-	}
-	return true
-}
-
-// regularContainers plans the containers that the pod is for. When none of them is left to keep or to start, the pod
-// has completed.
-func (p *planner) regularContainers() {
-	completed := true
-	for i := range p.Pod.Spec.Containers {
-		c := &p.Pod.Spec.Containers[i]
-		if s := p.Seen.FindContainerStatusByName(c.Name); s != nil && Lives(s) || p.ShouldRun(c) {
-			p.runs(c, s)
-			completed = false
-		}
-	}
-	p.actions.KillPod = completed
-}
-
-// runs plans that a container runs of which s is the newest instance, and reports whether it does and stays.
-func (p *planner) runs(c *v1.Container, s *pleg.Status) (stays bool) {
-	if s == nil || !Lives(s) {
-		p.actions.Start = append(p.actions.Start, c)
+func (v View) runsAgain(attempt uint32) bool {
+	ran := slices.DeleteFunc(slices.Clone(v.Seen.ContainerStatuses), v.NeverRan)
+	if v.Pod.Spec.RestartPolicy == v1.RestartPolicyNever && attempt > 0 && v.hasRegular(ran) {
 		return false
 	}
-	probe := p.probes.Failed(p.Pod, c, s.ID)
-	switch {
-	case s.State == pleg.ContainerStateUnknown:
-		p.kill(c, s, "its state is unknown", "") // lest two of it run
-	case s.Hash != p.Hash(c):
-		p.kill(c, s, "its specification changed", "")
-	case probe != "":
-		p.kill(c, s, "its "+string(probe)+" probe failed", probe)
-	default:
-		return true
-	}
-	return false
+	return slices.ContainsFunc(v.Pod.Spec.Containers, func(c v1.Container) bool { return v.ShouldRun(&c) })
 }
 
-func (p *planner) kill(c *v1.Container, s *pleg.Status, why string, probe ProbeKind) {
-	p.actions.Kill = append(p.actions.Kill, Kill{Container: c, Status: s, Why: why, Probe: probe})
+// leftovers returns what a pod leaves behind. Of each container the newest dead instance is kept, for its exit code and
+// its restart count; older ones are left over, and so are containers that were replaced before they were started, and
+// dead sandboxes without a container. Of a pod that is no longer wanted all is left over.
+func (v View) leftovers() (containers []*pleg.Status, sandboxes []string) {
+	kept, replaced := map[string]bool{}, map[string]bool{}
+	for _, s := range v.Seen.ContainerStatuses { // newest first
+		exited := s.State == pleg.ContainerStateExited
+		if exited && kept[s.Name] || s.State == pleg.ContainerStateCreated && replaced[s.Name] || v.Unwanted {
+			containers = append(containers, s)
+		}
+		kept[s.Name] = kept[s.Name] || exited
+		replaced[s.Name] = true
+	}
+	for i, s := range v.Seen.SandboxStatuses {
+		dead := s.GetState() != runtimeapi.PodSandboxState_SANDBOX_READY
+		of := func(c *pleg.Container) bool { return c.PodSandboxID == s.GetId() }
+		if i > 0 && dead && v.Listed != nil && !slices.ContainsFunc(v.Listed.Containers, of) || v.Unwanted {
+			sandboxes = append(sandboxes, s.GetId())
+		}
+	}
+	return containers, sandboxes
 }

@@ -2,10 +2,12 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/kubepleg/pleg"
@@ -15,15 +17,22 @@ import (
 // probes are the probes that failed, by container; "startup?" is one that has no result yet.
 type probes map[string]ProbeKind
 
-func (p probes) Failed(_ *v1.Pod, _ *v1.Container, id pleg.ContainerID) ProbeKind {
-	if p[id.ID] == "startup?" {
-		return ""
+// of gives containers these probes, and returns what they have shown.
+func (p probes) of(pod *v1.Pod) func(types.UID, string, ProbeKind, string) v1.ConditionStatus {
+	for _, c := range Containers(pod) {
+		switch p[c.Name] {
+		case Liveness:
+			c.LivenessProbe = &v1.Probe{}
+		case Startup, "startup?":
+			c.StartupProbe = &v1.Probe{}
+		}
 	}
-	return p[id.ID]
-}
-
-func (p probes) Started(_ *v1.Pod, _ *v1.Container, id pleg.ContainerID) bool {
-	return p[id.ID] != "startup?"
+	return func(_ types.UID, _ string, kind ProbeKind, id string) v1.ConditionStatus {
+		if p[strings.TrimPrefix(id, "t://")] == kind {
+			return v1.ConditionFalse
+		}
+		return v1.ConditionUnknown
+	}
 }
 
 // pod returns a pod on the host's network.
@@ -78,11 +87,11 @@ func withReason(s *pleg.PodStatus, reason string) *pleg.PodStatus {
 
 func text(a Actions) string {
 	var out []string
-	if a.KillPod {
-		out = append(out, "kill pod")
+	for _, k := range slices.Concat(a.Kill...) {
+		out = append(out, "kill "+k.Name)
 	}
-	for _, k := range a.Kill {
-		out = append(out, "kill "+k.Container.Name)
+	if len(a.StopSandboxes) > 0 {
+		out = append(out, "stop")
 	}
 	if a.CreateSandbox {
 		out = append(out, fmt.Sprint("sandbox ", a.Attempt))
@@ -107,8 +116,8 @@ func TestMake(t *testing.T) {
 		probes probes
 		want   string
 	}{
-		{"a new pod", pod(always, "a", "b"), none, nil, "kill pod, sandbox 0"},
-		{"a new pod with init containers", pod(always, "init:i", "side:s", "a"), none, nil, "kill pod, sandbox 0"},
+		{"a new pod", pod(always, "a", "b"), none, nil, "sandbox 0"},
+		{"a new pod with init containers", pod(always, "init:i", "side:s", "a"), none, nil, "sandbox 0"},
 		{"all runs", pod(always, "a", "b"), seen("a running", "b running"), nil, ""},
 		{"a start that was cut short by a kill", pod(never, "a"), withReason(seen("a 137"), "Error"), nil, "start a"},
 		{"a start that containerd was killed over", pod(never, "a"), withReason(seen("a 255"), "Unknown"), nil, "start a"},
@@ -120,8 +129,8 @@ func TestMake(t *testing.T) {
 		{"one exited, always", pod(always, "a"), seen("a 0"), nil, "start a"},
 		{"one exited, on failure", pod(onFailure, "a", "b"), seen("a 0", "b 1"), nil, "start b"},
 		{"one exited, never", pod(never, "a", "b"), seen("a 0", "b running"), nil, ""},
-		{"all exited, on failure", pod(onFailure, "a"), seen("a 0", "a 1"), nil, "kill pod"},
-		{"all exited, never", pod(never, "a", "b"), seen("a 0", "b 1"), nil, "kill pod"},
+		{"all exited, on failure", pod(onFailure, "a"), seen("a 0", "a 1"), nil, "stop"},
+		{"all exited, never", pod(never, "a", "b"), seen("a 0", "b 1"), nil, "stop"},
 		{"one changed", pod(never, "a", "b"), seen("a changed", "b running"), nil, "kill a"},
 		{"one exited and has changed, never", pod(never, "a", "b"), seen("a ended", "b running"), nil, "start a"},
 		{"one failed its probe", pod(always, "a"), seen("a running"), probes{"a": "liveness"}, "kill a"},
@@ -129,20 +138,20 @@ func TestMake(t *testing.T) {
 
 		{"a start was cut short", pod(never, "a"), startError(seen("a 128")), nil, "start a"},
 		{"a start was cut short, with the sandbox", pod(never, "a"), startError(notReady(seen("a 128"))), nil,
-			"kill pod, sandbox 2"},
-		{"a start was refused", pod(never, "refused"), startError(seen("refused 128")), nil, "kill pod"},
+			"sandbox 2"},
+		{"a start was refused", pod(never, "refused"), startError(seen("refused 128")), nil, "stop"},
 
-		{"the sandbox died", pod(always, "a"), notReady(seen("a 137")), nil, "kill pod, sandbox 2"},
+		{"the sandbox died", pod(always, "a"), notReady(seen("a 137")), nil, "sandbox 2"},
 		{"the sandbox died, on failure", pod(onFailure, "a", "b"), notReady(seen("a 0", "b 137")), nil,
-			"kill pod, sandbox 2"},
-		{"the sandbox died with all done", pod(onFailure, "a"), notReady(seen("a 0")), nil, "kill pod"},
-		{"the sandbox died, never", pod(never, "a"), notReady(seen("a 137")), nil, "kill pod"},
+			"sandbox 2"},
+		{"the sandbox died with all done", pod(onFailure, "a"), notReady(seen("a 0")), nil, ""},
+		{"the sandbox died, never", pod(never, "a"), notReady(seen("a 137")), nil, ""},
 		{"the sandbox died before anything ran, never", pod(never, "a"), notReady(seen()), nil,
-			"kill pod, sandbox 2"},
+			"sandbox 2"},
 		{"the sandbox died after an init container, never", pod(never, "init:i", "a"), notReady(seen("i 0")), nil,
-			"kill pod, sandbox 2"},
+			"sandbox 2"},
 		{"the sandbox died with init containers", pod(always, "init:i", "a"), notReady(seen("i 0", "a 137")), nil,
-			"kill pod, sandbox 2"},
+			"sandbox 2"},
 		{"init containers run again in a new sandbox", pod(always, "init:i", "a"), seen("old i 0", "old a 137"), nil,
 			"start i"},
 		{"and the others after them", pod(always, "init:i", "a"), seen("i 0", "old i 0", "old a 137"), nil, "start a"},
@@ -154,7 +163,7 @@ func TestMake(t *testing.T) {
 		{"all init containers succeeded", pod(always, "init:i", "init:j", "a", "b"), seen("j 0", "i 0"), nil,
 			"start a, start b"},
 		{"an init container failed", pod(onFailure, "init:i", "a"), seen("i 1"), nil, "start i"},
-		{"an init container failed, never", pod(never, "init:i", "a"), seen("i 1"), nil, "kill pod"},
+		{"an init container failed, never", pod(never, "init:i", "a"), seen("i 1"), nil, "stop"},
 		{"the runtime has lost the init containers", pod(always, "init:i", "a"), seen("a running"), nil, ""},
 
 		{"a sidecar has not started", pod(always, "side:s", "a"), seen("s running"), probes{"s": "startup?"}, ""},
@@ -166,12 +175,13 @@ func TestMake(t *testing.T) {
 			probes{"s": "startup?"}, ""},
 		{"a sidecar failed its probe", pod(never, "side:s", "a"), seen("s running", "a running"), probes{"s": "liveness"},
 			"kill s"},
-		{"all but a sidecar are done", pod(never, "side:s", "a"), seen("s running", "a 0"), nil, "kill pod"},
-		{"all are done and a sidecar died", pod(never, "side:s", "a"), seen("s 1", "a 0"), nil, "kill pod"},
+		{"all but a sidecar are done", pod(never, "side:s", "a"), seen("s running", "a 0"), nil,
+			"kill s, stop"},
+		{"all are done and a sidecar died", pod(never, "side:s", "a"), seen("s 1", "a 0"), nil, "stop"},
 	} {
 		v := View{Pod: c.pod, Seen: c.status, SandboxHash: "h", Hash: func(*v1.Container) uint64 { return 0 },
-			Refused: map[string]string{"refused": "refused"}}
-		if got := text(Make(v, c.probes)); got != c.want {
+			Probed: c.probes.of(c.pod), Refused: map[string]string{"refused": "refused"}}
+		if got := text(Make(v)); got != c.want {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
 	}

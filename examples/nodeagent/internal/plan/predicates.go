@@ -3,9 +3,11 @@ package plan
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 )
 
 // ProbeKind is the kind of a probe.
@@ -57,9 +59,9 @@ func Find(pod *v1.Pod, name string) *v1.Container {
 
 // FindStatus returns the status of a container by name, nil if there is none.
 func FindStatus(status *v1.PodStatus, name string) *v1.ContainerStatus {
-	for _, list := range [][]v1.ContainerStatus{status.ContainerStatuses, status.InitContainerStatuses} {
-		if i := slices.IndexFunc(list, func(s v1.ContainerStatus) bool { return s.Name == name }); i >= 0 {
-			return &list[i]
+	for _, s := range slices.Concat(status.InitContainerStatuses, status.ContainerStatuses) {
+		if s.Name == name {
+			return &s
 		}
 	}
 	return nil
@@ -67,22 +69,28 @@ func FindStatus(status *v1.PodStatus, name string) *v1.ContainerStatus {
 
 // Port returns the number of a container's port, which may be given by name.
 func Port(c *v1.Container, port intstr.IntOrString) (int32, error) {
-	if port.Type == intstr.String {
-		for _, p := range c.Ports {
-			if p.Name == port.StrVal {
-				return p.ContainerPort, nil
-			}
+	for _, p := range c.Ports {
+		if port.Type == intstr.String && p.Name == port.StrVal {
+			return p.ContainerPort, nil
 		}
-		return 0, fmt.Errorf("the container has no port named %q", port.StrVal)
 	}
-	if port.IntVal < 1 || port.IntVal > 65535 {
-		return 0, fmt.Errorf("%d is no port", port.IntVal)
+	if port.Type == intstr.Int && port.IntVal > 0 && port.IntVal <= 65535 {
+		return port.IntVal, nil
 	}
-	return port.IntVal, nil
+	return 0, fmt.Errorf("the container has no port named %q", port.String())
 }
 
 // Restarts reports whether a container runs again after an exit with a code.
 func Restarts(pod *v1.Pod, c *v1.Container, exitCode int) bool {
 	return IsSidecar(c) || pod.Spec.RestartPolicy == v1.RestartPolicyAlways ||
 		pod.Spec.RestartPolicy == v1.RestartPolicyOnFailure && exitCode != 0
+}
+
+// Grace returns the grace period of a pod, or of a container that is ended because of a probe.
+func Grace(pod *v1.Pod, probe *v1.Probe) time.Duration {
+	seconds := *pod.Spec.TerminationGracePeriodSeconds
+	if probe != nil {
+		seconds = ptr.Deref(probe.TerminationGracePeriodSeconds, seconds)
+	}
+	return time.Duration(seconds) * time.Second
 }

@@ -5,7 +5,10 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/kubepleg/pleg"
 )
@@ -17,17 +20,38 @@ const SandboxHashAnnotation = "nodeagent.kubepleg.dev/sandbox-hash"
 type View struct {
 	Pod  *v1.Pod
 	Seen *pleg.PodStatus
+	// Listed is the pod as it was listed, nil if it was not.
+	Listed *pleg.Pod
+	// Before is the status that was published last: the runtime may have lost a container that it has.
+	Before v1.PodStatus
+	// Over says that nothing of it is to run any more, Unwanted that nothing is to be left.
+	Over, Unwanted bool
 	// SandboxHash and Hash are the hashes of the specification.
 	SandboxHash string
 	Hash        func(*v1.Container) uint64
-	// Refused are the IDs of containers that have ended, though they may never have run: the runtime has refused to start
-	// them. They are by name.
+	// Probed returns whether a probe has shown what it asks for of the container with an ID: after as many results in a row
+	// as its thresholds say.
+	Probed func(pod types.UID, container string, kind ProbeKind, id string) v1.ConditionStatus
+	// Refused are the IDs of containers that the runtime has refused to start, by name.
 	Refused map[string]string
 }
 
 // Lives reports whether something of a container may run.
 func Lives(s *pleg.Status) bool {
 	return s.State == pleg.ContainerStateRunning || s.State == pleg.ContainerStateUnknown
+}
+
+// Passes reports whether the container with an ID has shown what its probe of a kind asks for, or there is none. As long
+// as that is not known it is as it was published: an agent that starts again makes no container unready.
+func (v View) Passes(c *v1.Container, kind ProbeKind, id string) bool {
+	if Probe(c, kind) == nil {
+		return true
+	}
+	shown, before := v.Probed(v.Pod.UID, c.Name, kind, id), FindStatus(&v.Before, c.Name)
+	if shown == v1.ConditionUnknown && before != nil && before.ContainerID == id {
+		return kind == Readiness && before.Ready || kind == Startup && ptr.Deref(before.Started, false)
+	}
+	return shown == v1.ConditionTrue
 }
 
 // Active returns the newest instance of a container in the present sandbox, nil if there is none: what ran in an older
@@ -47,13 +71,24 @@ func (v View) Counts(c *v1.Container, s *pleg.Status) bool {
 func (v View) NeverRan(s *pleg.Status) bool {
 	cutShort := s.Reason == "StartError" || s.Reason == "Unknown" || s.Reason == "Error" && s.ExitCode == 137
 	return s.State == pleg.ContainerStateCreated || s.State == pleg.ContainerStateExited && cutShort &&
-		s.StartedAt.IsZero() && v.Refused[s.Name] != s.ID.ID
+		s.StartedAt.IsZero() && v.Refused[s.Name] != s.ID.ID && !v.hadEnded(s)
+}
+
+// hadEnded reports whether it was published that an instance has ended, perhaps by an agent before this one.
+func (v View) hadEnded(s *pleg.Status) bool {
+	before := ptr.Deref(FindStatus(&v.Before, s.Name), v1.ContainerStatus{})
+	for _, t := range []*v1.ContainerStateTerminated{before.State.Terminated, before.LastTerminationState.Terminated} {
+		if t != nil && t.ContainerID == s.ID.String() {
+			return true
+		}
+	}
+	return false
 }
 
 // ShouldRun reports whether a container that does not run is to be started, now or after a back-off.
 func (v View) ShouldRun(c *v1.Container) bool {
 	s := v.Seen.FindContainerStatusByName(c.Name)
-	return s == nil || s.State != pleg.ContainerStateRunning && (!v.Counts(c, s) || Restarts(v.Pod, c, s.ExitCode))
+	return !v.Over && (s == nil || !Lives(s) && (!v.Counts(c, s) || Restarts(v.Pod, c, s.ExitCode)))
 }
 
 // SandboxChanged reports whether the pod needs a new sandbox, and returns the attempt that it is to have. The present
@@ -62,18 +97,23 @@ func (v View) SandboxChanged() (changed bool, attempt uint32) {
 	if len(v.Seen.SandboxStatuses) == 0 {
 		return true, 0
 	}
-	ready := 0
 	for _, s := range v.Seen.SandboxStatuses {
 		attempt = max(attempt, s.GetMetadata().GetAttempt()+1)
-		if s.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY {
-			ready++
-		}
 	}
 	newest := v.Seen.SandboxStatuses[0]
-	ok := ready == 1 && newest.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY &&
+	ok := slices.Equal(v.readySandboxes(), []string{newest.GetId()}) &&
 		newest.GetAnnotations()[SandboxHashAnnotation] == v.SandboxHash &&
 		(v.Pod.Spec.HostNetwork || newest.GetNetwork().GetIp() != "")
 	return !ok, attempt
+}
+
+func (v View) readySandboxes() (ids []string) {
+	for _, s := range v.Seen.SandboxStatuses {
+		if s.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY {
+			ids = append(ids, s.GetId())
+		}
+	}
+	return ids
 }
 
 // Initialized reports whether any container but the init containers exists in the present sandbox, in any state: its
@@ -94,11 +134,11 @@ func (v View) hasRegular(statuses []*pleg.Status) bool {
 
 // Crashed returns when a container failed last, zero if it has not. As in the kubelet, an instance that was ended does
 // not count for the back-off of its successor, only those before it.
-func (v View) Crashed(c *v1.Container, ended map[string]bool) time.Time {
+func (v View) Crashed(c *v1.Container, ended sets.Set[string]) time.Time {
 	newest := v.Seen.FindContainerStatusByName(c.Name)
 	for _, s := range v.Seen.ContainerStatuses { // newest first
 		switch {
-		case s.Name != c.Name || s.Hash != v.Hash(c) || s == newest && ended[s.ID.ID]:
+		case s.Name != c.Name || s.Hash != v.Hash(c) || s == newest && ended.Has(s.ID.ID):
 		case s.State == pleg.ContainerStateExited:
 			return s.FinishedAt
 		default:
@@ -108,28 +148,10 @@ func (v View) Crashed(c *v1.Container, ended map[string]bool) time.Time {
 	return time.Time{}
 }
 
-// RestartCount returns that of the next instance of a container. before is the pod's status: the runtime may have lost
-// the container.
-func (v View) RestartCount(c *v1.Container, before *v1.PodStatus) int {
+// RestartCount returns that of the next instance of a container.
+func (v View) RestartCount(c *v1.Container) int {
 	if last := v.Seen.FindContainerStatusByName(c.Name); last != nil {
 		return last.RestartCount + 1
 	}
-	if s := FindStatus(before, c.Name); s != nil {
-		return int(s.RestartCount)
-	}
-	return 0
-}
-
-// Ends returns the IDs of the containers that have ended by a status, the newest by name.
-func Ends(status *v1.PodStatus) map[string]string {
-	ends := map[string]string{}
-	for _, s := range slices.Concat(status.InitContainerStatuses, status.ContainerStatuses) {
-		for _, t := range []*v1.ContainerStateTerminated{s.LastTerminationState.Terminated, s.State.Terminated} {
-			if t != nil {
-				id, _ := pleg.ParseContainerID(t.ContainerID)
-				ends[s.Name] = id.ID
-			}
-		}
-	}
-	return ends
+	return int(ptr.Deref(FindStatus(&v.Before, c.Name), v1.ContainerStatus{}).RestartCount)
 }

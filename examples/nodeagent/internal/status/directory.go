@@ -11,11 +11,8 @@ import (
 )
 
 // Directory is a sink: a directory with a JSON file per pod, which holds the pod with its status. Files are replaced
-// atomically: who reads one reads a whole one.
+// atomically: who reads one reads a whole one. One is written at a time.
 type Directory string
-
-// temporary is the end of the name of a file that is being written.
-const temporary = ".tmp"
 
 // Write writes a pod with its status.
 func (d Directory) Write(pod *v1.Pod) error {
@@ -23,14 +20,14 @@ func (d Directory) Write(pod *v1.Pod) error {
 	if err != nil {
 		return fmt.Errorf("encoding the status of %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
-	path := d.path(pod)
 	if err := os.MkdirAll(string(d), 0o755); err != nil {
 		return fmt.Errorf("making the directory of the statuses: %w", err)
 	}
-	if err := os.WriteFile(path+temporary, append(text, '\n'), 0o600); err != nil { // specifications may have secrets
+	unfinished := filepath.Join(string(d), "unfinished")                        // whose writer was killed, if there is one
+	if err := os.WriteFile(unfinished, append(text, '\n'), 0o600); err != nil { // specifications may have secrets
 		return err
 	}
-	return os.Rename(path+temporary, path)
+	return os.Rename(unfinished, d.path(pod))
 }
 
 // Remove removes what was written of a pod.
@@ -41,28 +38,20 @@ func (d Directory) path(pod *v1.Pod) string {
 }
 
 // Read returns the pods that were written before. A file that cannot be read is left out, and its error is part of
-// err. What was being written when its writer was killed is removed.
+// err.
 func (d Directory) Read() (pods []*v1.Pod, err error) {
 	paths, err := filepath.Glob(filepath.Join(string(d), "*.json"))
-	if err != nil {
-		return nil, err
-	}
-	torn, err := filepath.Glob(filepath.Join(string(d), "*"+temporary))
-	errs := []error{err}
-	for _, path := range torn {
-		errs = append(errs, os.Remove(path))
-	}
 	for _, path := range paths {
 		pod := &v1.Pod{}
-		text, err := os.ReadFile(path)
-		if err == nil {
-			err = json.Unmarshal(text, pod)
+		text, failed := os.ReadFile(path)
+		if failed == nil {
+			failed = json.Unmarshal(text, pod)
 		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("reading the status file %s: %w", path, err))
+		if failed != nil {
+			err = errors.Join(err, fmt.Errorf("reading the status file %s: %w", path, failed))
 			continue
 		}
 		pods = append(pods, pod)
 	}
-	return pods, errors.Join(errs...)
+	return pods, err
 }

@@ -17,23 +17,6 @@ import (
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/podtest"
 )
 
-// allReady has every running container started and ready.
-type allReady struct{}
-
-func (allReady) SetReadiness(pod *v1.Pod, status *v1.PodStatus) {
-	for i := range status.InitContainerStatuses {
-		c := &status.InitContainerStatuses[i]
-		running := c.State.Running != nil
-		c.Started, c.Ready = &running, c.State.Terminated != nil && c.State.Terminated.ExitCode == 0
-		if plan.IsSidecar(&pod.Spec.InitContainers[i]) {
-			c.Ready = running
-		}
-	}
-	for i := range status.ContainerStatuses {
-		status.ContainerStatuses[i].Ready = status.ContainerStatuses[i].State.Running != nil
-	}
-}
-
 // seen returns a status of containers, newest first; see podtest.Status.
 func seen(containers ...string) *pleg.PodStatus {
 	s := &pleg.PodStatus{IPs: []string{"10.0.0.1"}, SandboxStatuses: []*runtimeapi.PodSandboxStatus{{
@@ -50,8 +33,8 @@ func seen(containers ...string) *pleg.PodStatus {
 }
 
 // view returns the view of a pod of whose containers none has changed.
-func view(pod *v1.Pod, seen *pleg.PodStatus) plan.View {
-	return plan.View{Pod: pod, Seen: seen, Hash: func(*v1.Container) uint64 { return 0 }}
+func view(pod *v1.Pod, seen *pleg.PodStatus, before v1.PodStatus) plan.View {
+	return plan.View{Pod: pod, Seen: seen, Before: before, Hash: func(*v1.Container) uint64 { return 0 }}
 }
 
 func TestPhaseAndConditions(t *testing.T) {
@@ -96,7 +79,7 @@ func TestPhaseAndConditions(t *testing.T) {
 		{"a sidecar outlives", podtest.Pod(never, "side:s", "a"), seen("s running", "a 0"), "Running Initialized"},
 		{"a sidecar ended", podtest.Pod(never, "side:s", "a"), seen("s 137", "a 0"), "Succeeded Initialized:PodCompleted"},
 	} {
-		s := Generate(view(c.pod, c.seen), v1.PodStatus{}, nil, allReady{}, "")
+		s := Generate(view(c.pod, c.seen, v1.PodStatus{}), nil, "")
 		got := string(s.Phase)
 		for _, cond := range s.Conditions {
 			if cond.Status == v1.ConditionTrue && cond.Type != v1.PodScheduled &&
@@ -117,7 +100,7 @@ func TestPhaseAndConditions(t *testing.T) {
 // the runtime has lost is said to be lost.
 func TestGenerateAfterBefore(t *testing.T) {
 	p := podtest.Pod(v1.RestartPolicyAlways, "a")
-	first := Generate(view(p, seen("a running")), v1.PodStatus{}, nil, allReady{}, "192.0.2.1")
+	first := Generate(view(p, seen("a running"), v1.PodStatus{}), nil, "192.0.2.1")
 	if first.PodIP != "10.0.0.1" || first.HostIP != "192.0.2.1" {
 		t.Errorf("%v", first)
 	}
@@ -126,8 +109,7 @@ func TestGenerateAfterBefore(t *testing.T) {
 	for i := range first.Conditions {
 		first.Conditions[i].LastTransitionTime = long
 	}
-	next := Generate(view(p, seen("a 3")), first, map[string]v1.ContainerStateWaiting{"a": {Reason: "CrashLoopBackOff"}},
-		allReady{}, "")
+	next := Generate(view(p, seen("a 3"), first), map[string]v1.ContainerStateWaiting{"a": {Reason: "CrashLoopBackOff"}}, "")
 	c := next.ContainerStatuses[0]
 	if c.State.Waiting == nil || c.State.Waiting.Reason != "CrashLoopBackOff" ||
 		c.LastTerminationState.Terminated.ExitCode != 3 ||
@@ -140,19 +122,19 @@ func TestGenerateAfterBefore(t *testing.T) {
 			t.Errorf("%v", cond)
 		}
 	}
-	again := Generate(view(p, seen("a running", "a 3")), next, map[string]v1.ContainerStateWaiting{"a": {Reason: "old"}},
-		allReady{}, "")
+	again := Generate(view(p, seen("a running", "a 3"), next), map[string]v1.ContainerStateWaiting{"a": {Reason: "old"}},
+		"")
 	if c := again.ContainerStatuses[0]; c.State.Running == nil || c.LastTerminationState.Terminated.ExitCode != 3 {
 		t.Errorf("%v", c)
 	}
-	lost := Generate(view(p, seen()), again, nil, allReady{}, "")
+	lost := Generate(view(p, seen(), again), nil, "")
 	if c := lost.ContainerStatuses[0]; c.RestartCount != 3 ||
 		c.LastTerminationState.Terminated.Reason != "ContainerStatusUnknown" {
 		t.Errorf("%v", c)
 	}
 	job := podtest.Pod(v1.RestartPolicyNever, "a")
-	done := Generate(view(job, seen("a 0")), v1.PodStatus{}, nil, allReady{}, "")
-	if s := Generate(view(job, seen()), done, nil, allReady{}, ""); s.Phase != v1.PodSucceeded ||
+	done := Generate(view(job, seen("a 0"), v1.PodStatus{}), nil, "")
+	if s := Generate(view(job, seen(), done), nil, ""); s.Phase != v1.PodSucceeded ||
 		s.ContainerStatuses[0].State.Terminated == nil {
 		t.Errorf("a job that is done: %v", s)
 	}
@@ -165,14 +147,12 @@ func TestDirectory(t *testing.T) {
 	p.Status.Phase = v1.PodRunning
 	other := p.DeepCopy()
 	other.UID = "v"
-	if err := errors.Join(d.Write(p), d.Write(other), d.Remove(other), d.Remove(other)); err != nil {
+	torn := func() error { return os.WriteFile(filepath.Join(string(d), "unfinished"), []byte("{"), 0o600) }
+	if err := errors.Join(d.Write(p), torn(), d.Write(other), d.Remove(other), d.Remove(other)); err != nil {
 		t.Fatal(err)
 	}
 	if info, err := os.Stat(d.path(p)); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("who may read it: %v, %v", info.Mode(), err)
-	}
-	if err := os.WriteFile(d.path(p)+temporary, []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(string(d), "broken.json"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)

@@ -11,7 +11,7 @@ import (
 )
 
 // The containers end at once, then the sidecars one after another, the last first.
-func TestKillOrder(t *testing.T) {
+func TestEnd(t *testing.T) {
 	p := pod(v1.RestartPolicyAlways, "init:i", "side:one", "side:two", "a", "b")
 	for _, c := range []struct {
 		seen *pleg.PodStatus
@@ -24,14 +24,12 @@ func TestKillOrder(t *testing.T) {
 		{seen("a created"), ""},
 	} {
 		var steps []string
-		for _, step := range KillOrder(p, c.seen) {
+		for _, step := range End(View{Pod: p, Seen: c.seen}).Kill {
 			var names []string
-			for _, s := range step {
-				names = append(names, s.Name)
+			for _, k := range step {
+				names = append(names, k.Name)
 			}
-			if len(names) > 0 {
-				steps = append(steps, strings.Join(names, " "))
-			}
+			steps = append(steps, strings.Join(names, " "))
 		}
 		if got := strings.Join(steps, ", "); got != c.want {
 			t.Errorf("%q, want %q", got, c.want)
@@ -56,7 +54,7 @@ func TestLeftovers(t *testing.T) {
 		{seen("a created", "a 1"), ""},
 		{seen("a running", "a created"), "a1"},
 	} {
-		containers, sandboxes := Leftovers(nil, numbered(c.seen))
+		containers, sandboxes := View{Seen: numbered(c.seen)}.leftovers()
 		var ids []string
 		for _, s := range containers {
 			ids = append(ids, s.ID.ID)
