@@ -75,7 +75,8 @@ func (s *Source) Run(ctx context.Context, update func([]*v1.Pod)) {
 		case <-watcher.Events:
 			next = time.After(settleTime)
 			continue
-		case <-watcher.Errors: // such as an overflow of the kernel's queue: some were lost
+		case err := <-watcher.Errors: // such as an overflow of the kernel's queue
+			s.logger.V(2).Info("Notifications of manifests were lost", "err", err)
 		case <-next:
 		}
 		if watcher.Events != nil {
