@@ -47,10 +47,10 @@ type worker struct {
 	wake   chan struct{}          // capacity 1: there is something to do
 
 	// Owned by run.
-	gone   bool      // nothing is left of the pod
-	acted  time.Time // when it did something last: nothing that was seen before is believed
-	retry  time.Duration
-	ended  sets.Set[string] // the IDs of what it has ended: it has not crashed
+	gone  bool      // nothing is left of the pod
+	acted time.Time // when it did something last: nothing that was seen before is believed
+	retry time.Duration
+	ended sets.Set[string] // the IDs of what it has ended: it has not crashed
 	// The back-off of containers by name and hash, of images, and of the sandbox. One that was made and is not as it
 	// should be is replaced no sooner than one that could not be made.
 	crashes, pulls, sandboxes *flowcontrol.Backoff
