@@ -20,7 +20,7 @@ const strictLiveness = "livenessProbe: {exec: {command: [check]}, periodSeconds:
 
 // Readiness is a failure until it is shown, and changes at the thresholds.
 func TestReadiness(t *testing.T) {
-	inBubble(t, func(t *testing.T, n *node) {
+	inBubble(t, func(_ *testing.T, n *node) {
 		n.setExec("web", 1)
 		n.run(3*time.Second, n.pod("a", probed("sleep",
 			"readinessProbe: {exec: {command: [check]}, periodSeconds: 2, successThreshold: 2, failureThreshold: 3}")))

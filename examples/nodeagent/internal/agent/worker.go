@@ -56,7 +56,7 @@ type worker struct {
 	crashes, pulls, sandboxes *flowcontrol.Backoff
 
 	publishing sync.Mutex                          // what follows is guarded by it: a result of a probe is published too
-	hidden     bool                                // nothing is published: there is no manifest, or the pod is being removed
+	hidden     bool                                // nothing is published: it has no manifest, or is being removed
 	reasons    map[string]v1.ContainerStateWaiting // why containers do not run
 	refused    map[string]string                   // the ID of what the runtime has refused to start last, by name
 }

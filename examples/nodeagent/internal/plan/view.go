@@ -29,8 +29,8 @@ type View struct {
 	// SandboxHash and Hash are the hashes of the specification.
 	SandboxHash string
 	Hash        func(*v1.Container) uint64
-	// Probed returns whether a probe has shown what it asks for of the container with an ID: after as many results in a row
-	// as its thresholds say.
+	// Probed returns whether a probe has shown what it asks for of the container with an ID: after as many results in a
+	// row as its thresholds say.
 	Probed func(pod types.UID, container string, kind ProbeKind, id string) v1.ConditionStatus
 	// Refused are the IDs of containers that the runtime has refused to start, by name.
 	Refused map[string]string
@@ -41,8 +41,8 @@ func Lives(s *pleg.Status) bool {
 	return s.State == pleg.ContainerStateRunning || s.State == pleg.ContainerStateUnknown
 }
 
-// Passes reports whether the container with an ID has shown what its probe of a kind asks for, or there is none. As long
-// as that is not known it is as it was published: an agent that starts again makes no container unready.
+// Passes reports whether the container with an ID has shown what its probe of a kind asks for, or there is none. As
+// long as that is not known it is as it was published: an agent that starts again makes no container unready.
 func (v View) Passes(c *v1.Container, kind ProbeKind, id string) bool {
 	if Probe(c, kind) == nil {
 		return true

@@ -109,7 +109,8 @@ func TestGenerateAfterBefore(t *testing.T) {
 	for i := range first.Conditions {
 		first.Conditions[i].LastTransitionTime = long
 	}
-	next := Generate(view(p, seen("a 3"), first), map[string]v1.ContainerStateWaiting{"a": {Reason: "CrashLoopBackOff"}}, "")
+	next := Generate(view(p, seen("a 3"), first),
+		map[string]v1.ContainerStateWaiting{"a": {Reason: "CrashLoopBackOff"}}, "")
 	c := next.ContainerStatuses[0]
 	if c.State.Waiting == nil || c.State.Waiting.Reason != "CrashLoopBackOff" ||
 		c.LastTerminationState.Terminated.ExitCode != 3 ||
