@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -110,6 +111,16 @@ type birth struct {
 	at      time.Time // when its creation began, as the runtime has it
 }
 
+// startedBefore reports whether the runtime has said that a container started, before a time.
+func (n *node) startedBefore(id string, at time.Time) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.ContainsFunc(n.events, func(e *runtimeapi.ContainerEventResponse) bool {
+		return e.ContainerId == id && time.Unix(0, e.CreatedAt).Before(at) &&
+			e.ContainerEventType == runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT
+	})
+}
+
 // births returns the containers of pods that were created since the last call, and before.
 func (n *node) births() (before, since []birth) {
 	n.mu.Lock()
@@ -137,7 +148,8 @@ func (n *node) births() (before, since []birth) {
 
 // judgeSuccessors counts the containers that were created after the end of the container
 // before them in their pod. An end that no exit event has told, as while the runtime did not
-// run, is asked of the runtime; where that has forgotten it, nothing is counted.
+// run, is asked of the runtime; where that has forgotten it, nothing is counted. Nor is it of one that
+// had not started: where the kubelet or the runtime is killed meanwhile, every kubelet makes another.
 func (m *measurement) judgeSuccessors(ctx context.Context, v variant) error {
 	n := m.node
 	before, since := n.births()
@@ -159,6 +171,8 @@ func (m *measurement) judgeSuccessors(ctx context.Context, v variant) error {
 			say("  %s: nobody knows when container %.12s of %s ended", v.name, one.id, one.pod)
 		case end.Before(b.at):
 			m.results.hit(v, alone)
+		case !n.startedBefore(one.id, b.at):
+			say("  %s: container %.12s of %s had not started when its successor was created", v.name, one.id, one.pod)
 		default:
 			say("  %s: container %.12s of %s ended %v after the creation of its successor", v.name, one.id, one.pod,
 				end.Sub(b.at))
