@@ -19,7 +19,6 @@ type flags struct {
 	manifests, endpoint, stateDir, listen string
 	nodeName, cgroupParent, exitEvents    string
 	nodeIP                                netip.Addr
-	drain                                 bool
 	verbosity                             int
 	limits                                runtime.Limits
 }
@@ -44,7 +43,6 @@ func parseFlags(args []string, stderr io.Writer) (flags, error) {
 	set.IntVar(&f.limits.ImagesHigh, "image-gc-high-threshold-percent", 85, "when unused images go: how full the disk is")
 	set.IntVar(&f.limits.ImagesLow, "image-gc-low-threshold-percent", 80, "until when: how full it may stay")
 	set.DurationVar(&f.limits.ImageAge, "image-minimum-gc-age", 2*time.Minute, "how long an unused image stays")
-	set.BoolVar(&f.drain, "drain", false, "end all pods when the agent is told to end; else they run on")
 	set.IntVar(&f.verbosity, "v", 0, "verbosity of the log: 1 for actions, 2 for events")
 	if err := set.Parse(args); err != nil {
 		return f, err

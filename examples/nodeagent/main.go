@@ -32,6 +32,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
+	"k8s.io/utils/clock"
 
 	"github.com/kubepleg/pleg/cri"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/agent"
@@ -111,7 +112,7 @@ func run(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 	client := runtime.New(conn, stateDir, f.cgroupParent)
 	a := agent.New(agent.Config{
 		Reader: reader, Runtime: client, NodeName: f.nodeName, NodeIP: f.nodeIP.String(), Sink: sink, Adopted: adopted,
-		OnStatus: printer(stdout), Registry: registry, Logger: logger,
+		OnStatus: printer(stdout), Registry: registry, Logger: logger, Clock: clock.RealClock{},
 	})
 	served := pages{running: a.Pods, refused: source.Refused}
 	registry.MustRegister(prometheus.CollectorFunc(served.restarts), collectors.NewGoCollector(),
@@ -119,12 +120,10 @@ func run(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 	fmt.Fprintf(stderr, "Running the pods of %s on %s. The node's page is http://%s/; /pods, /healthz, /metrics. "+
 		"Ctrl-C ends it.\n", f.manifests, socket, listener.Addr())
 
-	living, end := context.WithCancel(context.WithoutCancel(ctx))
-	defer end()
 	var joined sync.WaitGroup
-	joined.Go(func() { a.Run(living) })
+	joined.Go(func() { a.Run(ctx) })
 	if !inProcess { // else there are neither logs nor a disk
-		joined.Go(func() { client.KeepLimits(living, f.limits, a.Pods, logger) })
+		joined.Go(func() { client.KeepLimits(ctx, f.limits, a.Pods, logger) })
 	}
 	server := &http.Server{Handler: served.handler(a.Handler()), ReadHeaderTimeout: 10 * time.Second}
 	joined.Go(func() {
@@ -133,28 +132,22 @@ func run(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 		}
 	})
 	source.Run(ctx, a.SetPods) // until ctx ends
-	if f.drain {
-		logger.Info("Ending all pods")
-		_ = a.Drain(living) // nothing ends it sooner
-	}
-	end()
-	_ = server.Close() // there is nothing to be done about it
+	_ = server.Close()         // there is nothing to be done about it
 	joined.Wait()
 	return nil
 }
 
 // dial connects to a runtime that may not be there yet.
 func dial(socket string) (*grpc.ClientConn, error) {
-	retry := grpc.ConnectParams{MinConnectTimeout: 5 * time.Second, Backoff: backoff.DefaultConfig}
-	retry.Backoff.BaseDelay, retry.Backoff.MaxDelay = 100*time.Millisecond, time.Second
-	return grpc.NewClient("unix:"+socket, grpc.WithConnectParams(retry),
+	retry := backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 2, MaxDelay: time.Second}
+	return grpc.NewClient("unix:"+socket,
+		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: 5 * time.Second, Backoff: retry}),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16<<20))) // the longest output of a command
 }
 
-// lock makes sure that no other agent has a state directory or a runtime: two would remove each other's pods, or run
-// them twice. The kernel lets go of the lock when the process dies. The file stays, because removing it would let two
-// others have two files.
+// lock makes sure that no other agent has a state directory or a runtime: two would remove each other's pods. The lock
+// ends with the process; the file stays, or two others could have two files.
 func lock(path string) (held io.Closer, err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("making the directory of a lock file: %w", err)

@@ -12,8 +12,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
-
-	"github.com/kubepleg/pleg/examples/nodeagent/internal/manifest"
 )
 
 // pages are what is served of pods: those that run, and those that were refused.
@@ -49,9 +47,8 @@ func (p pages) list() *v1.PodList {
 	return list
 }
 
-var page = template.Must(template.New("page.html").Funcs(template.FuncMap{"describe": describe,
-	"ignored": func(pod v1.Pod) string { return pod.Annotations[manifest.IgnoredAnnotation] },
-}).ParseFS(shipped, "page.html"))
+var page = template.Must(template.New("page.html").Funcs(template.FuncMap{"describe": describe}).
+	ParseFS(shipped, "page.html"))
 
 // restarts collects the restarts of containers as a metric, as kube-state-metrics calls it.
 func (p pages) restarts(metrics chan<- prometheus.Metric) {
@@ -68,8 +65,7 @@ var restartsTotal = prometheus.NewDesc("kube_pod_container_status_restarts_total
 
 const timeLayout = "15:04:05.000"
 
-// printer returns what prints the changes in the statuses of pods, a line each. It is called by one goroutine at a
-// time.
+// printer returns what prints the changes in the statuses of pods, a line each, for one goroutine at a time.
 func printer(w io.Writer) func(*v1.Pod) {
 	last := map[string]string{} // by pod
 	return func(pod *v1.Pod) {

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
 	"github.com/kubepleg/pleg"
@@ -56,7 +57,7 @@ func (w *worker) act(ctx context.Context, view plan.View) (did bool, err error) 
 		return true, errors.Join(err, w.remove(ctx, view.Pod, a))
 	}
 	if view.Unwanted {
-		err = w.Runtime.RemoveDirs(view.Pod)
+		err = w.Runtime.Collect(func(uid types.UID) bool { return uid != w.uid })
 		w.gone = err == nil
 	}
 	return false, err

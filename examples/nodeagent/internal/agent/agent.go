@@ -54,7 +54,7 @@ type Config struct {
 	OnStatus func(*v1.Pod)
 	Registry *prometheus.Registry
 	Logger   klog.Logger
-	// Clock is the clock of what is seen and done; the real one if nil.
+	// Clock is the clock of what is seen and done.
 	Clock clock.Clock
 }
 
@@ -66,13 +66,12 @@ type Agent struct {
 	probes    *prober.Manager
 	status    *published
 	queue     workqueue.TypedDelayingInterface[types.UID] // the tasks of the loop, coalesced: nobody waits for it
-	joined    sync.WaitGroup                              // all goroutines but those of probes
+	joined    sync.WaitGroup                              // all goroutines
 
-	mu         sync.Mutex
-	notReady   error                 // why the runtime is not; guarded by mu
-	wanted     map[types.UID]*v1.Pod // nil until the manifests were read; replaced, never modified; guarded by mu
-	reconciled bool                  // since wanted was replaced; guarded by mu
-	workers    map[types.UID]*worker // guarded by mu
+	mu       sync.Mutex
+	notReady error                 // why the runtime is not; guarded by mu
+	wanted   map[types.UID]*v1.Pod // nil until the manifests were read; replaced, never modified; guarded by mu
+	workers  map[types.UID]*worker // guarded by mu
 }
 
 // allPods is the task of the loop that is for all pods: the others are for one.
@@ -83,13 +82,10 @@ func New(config Config) *Agent {
 	a := &Agent{Config: config, cache: pleg.NewCache(), workers: map[types.UID]*worker{},
 		queue:    workqueue.NewTypedDelayingQueue[types.UID](),
 		notReady: errors.New("the runtime has not said yet that it is ready")}
-	if a.Clock == nil {
-		a.Clock = clock.RealClock{}
-	}
 	a.generator = pleg.NewGenericPLEG(a.Reader, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod, a.cache, a.Clock,
 		pleg.WithRegisterer(a.Registry), pleg.WithNodeName(a.NodeName), pleg.WithLogger(a.Logger.V(1)))
 	a.status = newPublished(a.Sink, a.Adopted, a.Logger, a.OnStatus)
-	a.probes = prober.New(a.Runtime, a.status.get, a.probed, a.Logger)
+	a.probes = prober.New(a.Runtime, a.status.get, a.probed, a.joined.Go, a.Logger)
 	return a
 }
 
@@ -100,19 +96,9 @@ func (a *Agent) SetPods(pods []*v1.Pod) {
 		wanted[pod.UID] = pod
 	}
 	a.mu.Lock()
-	a.wanted, a.reconciled = wanted, false
+	a.wanted = wanted
 	a.mu.Unlock()
 	a.queue.Add(allPods)
-}
-
-// Drain has no pods run, and returns when all are gone, or ctx ends.
-func (a *Agent) Drain(ctx context.Context) error {
-	a.SetPods(nil)
-	return wait.PollUntilContextCancel(ctx, sickPause, false, func(context.Context) (bool, error) {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		return a.reconciled && len(a.workers) == 0, nil
-	})
 }
 
 // Run runs the pods until ctx ends, once. When it returns, everything that the agent started in this process has
@@ -131,7 +117,6 @@ func (a *Agent) Run(ctx context.Context) {
 	defer context.AfterFunc(ctx, a.queue.ShutDown)()
 	a.loop(ctx)
 	a.joined.Wait()
-	a.probes.Wait()
 	a.generator.Stop()
 }
 
@@ -155,9 +140,8 @@ func (a *Agent) loop(ctx context.Context) {
 }
 
 // reconcileLocked gives every wanted pod a worker, and has the workers of others remove theirs. A pod waits until one
-// of its name or its UID is gone. Then it looks for what the events may not have told: pods in the runtime that nobody
-// wants, and what is on disk of pods that are no more. One with names that no manifest may have is left alone: its
-// files could be anywhere.
+// of its name or its UID is gone. Then it looks for pods that nobody wants, in the runtime and on disk. One with names
+// that no manifest may have is left alone: its files could be anywhere.
 func (a *Agent) reconcileLocked(ctx context.Context) {
 	if a.wanted == nil || !a.generator.HasSynced() {
 		return // not all is known
@@ -192,7 +176,6 @@ func (a *Agent) reconcileLocked(ctx context.Context) {
 		}
 		exists.Insert(pod.ID)
 	}
-	a.reconciled = true
 	err := a.Runtime.Collect(exists.Has)
 	for _, pod := range a.status.list() {
 		if !exists.Has(pod.UID) {

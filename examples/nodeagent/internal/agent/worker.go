@@ -26,8 +26,7 @@ const (
 	resyncPeriod = time.Minute
 	// The wait after a sync that failed.
 	firstRetry, longestRetry = 100 * time.Millisecond, 10 * time.Second
-	// The back-off of sandboxes; of containers that crash and of images that cannot be pulled. It begins anew after twice
-	// the longest without a failure.
+	// The back-off of sandboxes; of containers that crash and of images that cannot be pulled.
 	firstSandbox, firstBackoff, longestBackoff = time.Second, 10 * time.Second, 5 * time.Minute
 )
 
@@ -64,8 +63,7 @@ type worker struct {
 // beginLocked begins a worker and wakes it. Of a pod that is hidden nothing is published.
 func (a *Agent) beginLocked(ctx context.Context, pod *v1.Pod, hidden bool) *worker {
 	w := &worker{
-		Agent: a, life: ctx, uid: pod.UID, wake: make(chan struct{}, 1),
-		ended:     sets.New[string](),
+		Agent: a, life: ctx, uid: pod.UID, wake: make(chan struct{}, 1), ended: sets.New[string](),
 		pulls:     flowcontrol.NewBackOff(firstBackoff, longestBackoff),
 		crashes:   flowcontrol.NewBackOff(firstBackoff, longestBackoff),
 		sandboxes: flowcontrol.NewBackOff(firstSandbox, longestRetry),
@@ -131,23 +129,23 @@ func (w *worker) sync(unwanted bool) (did bool, err error) {
 	if unwanted {
 		ctx = w.life
 	}
-	view, err := w.look(ctx)
+	seen, err := w.look(ctx)
 	if err != nil {
 		return false, err
 	}
-	w.publish()
-	did, err = w.act(ctx, w.view(view.Seen)) // by now, it may be over
-	w.publish()                              // with the reasons
+	w.publish() // it may be over by that
+	did, err = w.act(ctx, w.view(seen))
+	w.publish() // with the reasons
 	return did, err
 }
 
 // look returns the pod as it was seen after the worker did something last. The library lists the pod for it, at once.
-func (w *worker) look(ctx context.Context) (plan.View, error) {
+func (w *worker) look(ctx context.Context) (*pleg.PodStatus, error) {
 	seen, _, err := w.cache.LookupNewerThan(ctx, w.uid, w.acted)
 	if err != nil {
-		return plan.View{}, fmt.Errorf("inspecting the pod: %w", err)
+		err = fmt.Errorf("inspecting the pod: %w", err)
 	}
-	return w.view(seen), nil
+	return seen, err
 }
 
 func (w *worker) view(seen *pleg.PodStatus) plan.View {

@@ -67,13 +67,16 @@ func (s *Source) Run(ctx context.Context, update func([]*v1.Pod)) {
 	} else {
 		defer watcher.Close()
 	}
+	var read time.Time
 	away := false
 	for next := time.After(0); ; {
 		select {
 		case <-ctx.Done():
 			return
 		case <-watcher.Events:
-			next = time.After(settleTime)
+			if time.Since(read) < rescanPeriod { // else it is never quiet
+				next = time.After(settleTime)
+			}
 			continue
 		case err := <-watcher.Errors: // such as an overflow of the kernel's queue
 			s.logger.V(2).Info("Notifications of manifests were lost", "err", err)
@@ -82,7 +85,7 @@ func (s *Source) Run(ctx context.Context, update func([]*v1.Pod)) {
 		if watcher.Events != nil {
 			_ = watcher.Add(s.dir) // each time, for it may be another directory; if there is none, Read says so
 		}
-		next = time.After(rescanPeriod)
+		next, read = time.After(rescanPeriod), time.Now()
 		pods, changed, err := s.Read()
 		switch {
 		case err != nil && !away:
@@ -192,8 +195,7 @@ func refusal(file string, of *v1.Pod, why string) *v1.Pod {
 	return pod
 }
 
-// Refused returns a pod for each that was refused, or for its file if it has no name, with the reason in its status.
-// It may be called at any time.
+// Refused returns a pod for each that was refused, with the reason in its status. It may be called at any time.
 func (s *Source) Refused() []v1.Pod {
 	refused, _ := s.refused.Load().([]v1.Pod) // nil until the directory was read
 	return refused

@@ -142,14 +142,13 @@ func (v View) runsAgain(attempt uint32) bool {
 // its restart count; older ones are left over, and so are containers that were replaced before they were started, and
 // dead sandboxes without a container. Of a pod that is no longer wanted all is left over.
 func (v View) leftovers() (containers []*pleg.Status, sandboxes []string) {
-	kept, replaced := map[string]bool{}, map[string]bool{}
+	kept := map[string]bool{}
 	for _, s := range v.Seen.ContainerStatuses { // newest first
-		exited := s.State == pleg.ContainerStateExited
-		if exited && kept[s.Name] || s.State == pleg.ContainerStateCreated && replaced[s.Name] || v.Unwanted {
+		exited, replaced := s.State == pleg.ContainerStateExited, s != v.Seen.FindContainerStatusByName(s.Name)
+		if exited && kept[s.Name] || s.State == pleg.ContainerStateCreated && replaced || v.Unwanted {
 			containers = append(containers, s)
 		}
 		kept[s.Name] = kept[s.Name] || exited
-		replaced[s.Name] = true
 	}
 	for i, s := range v.Seen.SandboxStatuses {
 		dead := s.GetState() != runtimeapi.PodSandboxState_SANDBOX_READY

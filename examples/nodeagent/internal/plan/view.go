@@ -148,10 +148,12 @@ func (v View) Crashed(c *v1.Container, ended sets.Set[string]) time.Time {
 	return time.Time{}
 }
 
-// RestartCount returns that of the next instance of a container.
+// RestartCount returns that of the next instance of a container. It never falls: the newest one that was published may
+// have been removed.
 func (v View) RestartCount(c *v1.Container) int {
+	count := int(ptr.Deref(FindStatus(&v.Before, c.Name), v1.ContainerStatus{}).RestartCount)
 	if last := v.Seen.FindContainerStatusByName(c.Name); last != nil {
-		return last.RestartCount + 1
+		count = max(count, last.RestartCount+1)
 	}
-	return int(ptr.Deref(FindStatus(&v.Before, c.Name), v1.ContainerStatus{}).RestartCount)
+	return count
 }

@@ -26,11 +26,11 @@ type Manager struct {
 	runtime *runtime.Client
 	status  func(types.UID) v1.PodStatus
 	changed func(types.UID)
+	begin   func(func())
 	logger  klog.Logger
 
 	mu     sync.Mutex
 	probes map[key]*probe // guarded by mu
-	joined sync.WaitGroup
 }
 
 type key struct {
@@ -40,10 +40,12 @@ type key struct {
 }
 
 // New returns a manager without probes. status returns the status of a pod that was published last. changed is called
-// without a lock held when an outcome changes.
-func New(client *runtime.Client, status func(types.UID) v1.PodStatus, changed func(types.UID),
+// without a lock held when an outcome changes. begin begins a goroutine, which ends with the context of Set.
+func New(client *runtime.Client, status func(types.UID) v1.PodStatus, changed func(types.UID), begin func(func()),
 	logger klog.Logger) *Manager {
-	return &Manager{runtime: client, status: status, changed: changed, logger: logger, probes: map[key]*probe{}}
+	return &Manager{
+		runtime: client, status: status, changed: changed, begin: begin, logger: logger, probes: map[key]*probe{},
+	}
 }
 
 // Set has a pod probed as its specification says, with probes of these kinds, until ctx ends. The probes of containers
@@ -67,7 +69,7 @@ func (m *Manager) Set(ctx context.Context, pod *v1.Pod, status *v1.PodStatus, ki
 				m.probes[k] = p
 				life, stop := context.WithCancel(ctx)
 				p.stop = stop
-				m.joined.Go(func() { p.run(life) })
+				m.begin(func() { p.run(life) })
 			}
 			if p != nil && kind == plan.Readiness && !plan.FindStatus(status, c.Name).Ready {
 				select {
@@ -78,9 +80,6 @@ func (m *Manager) Set(ctx context.Context, pod *v1.Pod, status *v1.PodStatus, ki
 		}
 	}
 }
-
-// Wait returns when every probe has ended. The contexts of Set must have ended.
-func (m *Manager) Wait() { m.joined.Wait() }
 
 // Outcome returns what a probe has shown of the container with an ID.
 func (m *Manager) Outcome(uid types.UID, container string, kind plan.ProbeKind, id string) v1.ConditionStatus {
@@ -141,13 +140,12 @@ func (p *probe) once(ctx context.Context) {
 		p.id, p.outcome, p.count = s.ContainerID, v1.ConditionUnknown, 0
 		p.mu.Unlock()
 	}
-	delay := time.Duration(p.InitialDelaySeconds) * time.Second
 	switch started := ptr.Deref(s.Started, false); {
 	case started == (p.kind == plan.Startup): // it holds the others back, and ends once it has succeeded
 		return
 	case p.kind != plan.Readiness && p.outcome == v1.ConditionFalse: // the container is about to be killed
 		return
-	case time.Since(s.State.Running.StartedAt.Time) < delay:
+	case time.Since(s.State.Running.StartedAt.Time) < time.Duration(p.InitialDelaySeconds)*time.Second:
 		return
 	}
 	id, _ := pleg.ParseContainerID(p.id)

@@ -131,8 +131,7 @@ func (c *Client) StartContainer(ctx context.Context, id string) error {
 	return err
 }
 
-// StopContainer asks a container to end, and kills it when the grace period is over. One that is not there is
-// stopped.
+// StopContainer asks a container to end, and kills it after the grace period. One that is not there is stopped.
 func (c *Client) StopContainer(ctx context.Context, id string, grace time.Duration) error {
 	return end(ctx, grace+callTimeout, "stopping container "+id, c.cri.StopContainer,
 		&runtimeapi.StopContainerRequest{ContainerId: id, Timeout: seconds(grace)})

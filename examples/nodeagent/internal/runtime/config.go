@@ -7,6 +7,7 @@ import (
 	"hash/fnv"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"syscall"
 
@@ -129,8 +130,7 @@ func expand(s string, references map[string]string) string {
 	})
 }
 
-// resources converts the requests and limits as the kubelet does: a CPU is 1024 shares, and 100 ms of each period of
-// 100 ms.
+// resources converts requests and limits as the kubelet does: a CPU is 1024 shares, and the whole of each period.
 func resources(pod *v1.Pod, c *v1.Container) *runtimeapi.LinuxContainerResources {
 	const period, minShares, maxShares, minQuota = 100_000, 2, 1 << 18, 1000 // the kernel's
 	r := &runtimeapi.LinuxContainerResources{
@@ -177,11 +177,10 @@ func oomScoreAdj(pod *v1.Pod, c *v1.Container, memory int64) int64 {
 	}
 	request := c.Resources.Requests.Memory().Value()
 	if plan.IsSidecar(c) { // it ends no sooner than the containers that need it
-		least := pod.Spec.Containers[0].Resources.Requests.Memory().Value()
-		for i := range pod.Spec.Containers {
-			least = min(least, pod.Spec.Containers[i].Resources.Requests.Memory().Value())
-		}
-		request = max(request, least)
+		least := slices.MinFunc(pod.Spec.Containers, func(a, b v1.Container) int {
+			return a.Resources.Requests.Memory().Cmp(*b.Resources.Requests.Memory())
+		})
+		request = max(request, least.Resources.Requests.Memory().Value())
 	}
 	return min(max(bestEffort-1000*request/memory, bestEffort+guaranteed), bestEffort-1)
 }
@@ -193,9 +192,8 @@ func nodeMemory() int64 {
 	return max(int64(info.Totalram)*int64(info.Unit), 1) //nolint:gosec // it is less than 8 EiB
 }
 
-// ContainerHash returns the hash of a container's specification, its volumes included. A container with another hash is
-// replaced. The kubelet hashes only name and image, because the API server lets nothing else be changed; a manifest
-// file can be changed anywhere, and no change may be without effect.
+// ContainerHash returns the hash of a container's specification, its volumes included: one with another is replaced. The
+// kubelet hashes name and image alone, because the API server lets nothing else be changed.
 func ContainerHash(pod *v1.Pod, c *v1.Container) uint64 {
 	parts := []any{c}
 	for _, m := range c.VolumeMounts {

@@ -11,6 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/ptr"
 
@@ -73,7 +74,7 @@ func TestContainerConfig(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	}
-	if err := c.RemoveDirs(p); err != nil {
+	if err := c.Collect(func(types.UID) bool { return false }); err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "pods", "u")); err == nil {

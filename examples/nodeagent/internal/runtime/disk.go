@@ -83,11 +83,6 @@ func (c *Client) RemoveLogs(pod *v1.Pod, container string, restartCount int) err
 	return err
 }
 
-// RemoveDirs removes what is on disk of a pod that is gone.
-func (c *Client) RemoveDirs(pod *v1.Pod) error {
-	return c.Collect(func(uid types.UID) bool { return uid != pod.UID })
-}
-
 // Collect removes what is on disk of pods that are no more: an agent may have been killed as it removed them.
 func (c *Client) Collect(exists func(types.UID) bool) (err error) {
 	for _, dir := range []string{filepath.Join(c.stateDir, "pods"), filepath.Join(c.stateDir, "logs")} {

@@ -10,18 +10,14 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Directory is a sink: a directory with a JSON file per pod, which holds the pod with its status. Files are replaced
-// atomically: who reads one reads a whole one. One is written at a time.
+// Directory is a sink: a directory with a JSON file per pod. Each is replaced as a whole; one is written at a time.
 type Directory string
 
 // Write writes a pod with its status.
 func (d Directory) Write(pod *v1.Pod) error {
 	text, err := json.MarshalIndent(pod, "", "  ")
-	if err != nil {
-		return fmt.Errorf("encoding the status of %s/%s: %w", pod.Namespace, pod.Name, err)
-	}
-	if err := os.MkdirAll(string(d), 0o755); err != nil {
-		return fmt.Errorf("making the directory of the statuses: %w", err)
+	if err = errors.Join(err, os.MkdirAll(string(d), 0o755)); err != nil {
+		return fmt.Errorf("preparing the status of %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
 	unfinished := filepath.Join(string(d), "unfinished")                        // whose writer was killed, if there is one
 	if err := os.WriteFile(unfinished, append(text, '\n'), 0o600); err != nil { // specifications may have secrets
@@ -37,8 +33,7 @@ func (d Directory) path(pod *v1.Pod) string {
 	return filepath.Join(string(d), fmt.Sprintf("%s_%s_%s.json", pod.Namespace, pod.Name, pod.UID))
 }
 
-// Read returns the pods that were written before. A file that cannot be read is left out, and its error is part of
-// err.
+// Read returns the pods that were written before, and the errors of the files that cannot be read.
 func (d Directory) Read() (pods []*v1.Pod, err error) {
 	paths, err := filepath.Glob(filepath.Join(string(d), "*.json"))
 	for _, path := range paths {

@@ -99,7 +99,7 @@ func (g *generator) state(c *v1.Container, runsOnce bool) v1.ContainerStatus {
 // present completes the status of a container that the runtime has; last is its newest instance.
 func (g *generator) present(s *v1.ContainerStatus, last *pleg.Status, before *v1.ContainerStatus) {
 	s.Image, s.ImageID, s.ContainerID = last.Image, last.ImageRef, last.ID.String()
-	s.RestartCount = int32(last.RestartCount) //nolint:gosec // it was an int32
+	s.RestartCount = max(before.RestartCount, int32(last.RestartCount)) //nolint:gosec // it was an int32
 	switch s.State = stateOf(last); {
 	case g.NeverRan(last):
 		s.State = v1.ContainerState{Waiting: &v1.ContainerStateWaiting{}}

@@ -142,6 +142,16 @@ func TestGenerateAfterBefore(t *testing.T) {
 }
 
 // A directory has a whole file per pod, and gives them back.
+// A restart count does not fall when an instance that never ran was removed, and the next one has its number.
+func TestRestartCountNeverFalls(t *testing.T) {
+	pod := podtest.Pod(v1.RestartPolicyAlways, "a")
+	before := v1.PodStatus{ContainerStatuses: []v1.ContainerStatus{{Name: "a", RestartCount: 3, ContainerID: "c://gone"}}}
+	v := view(pod, seen("a 1"), before)
+	if s := Generate(v, nil, ""); s.ContainerStatuses[0].RestartCount != 3 || v.RestartCount(&pod.Spec.Containers[0]) != 3 {
+		t.Errorf("%+v, then %d", s.ContainerStatuses, v.RestartCount(&pod.Spec.Containers[0]))
+	}
+}
+
 func TestDirectory(t *testing.T) {
 	d := Directory(filepath.Join(t.TempDir(), "status"))
 	p := podtest.Pod(v1.RestartPolicyAlways, "a")
