@@ -141,7 +141,6 @@ func TestGenerateAfterBefore(t *testing.T) {
 	}
 }
 
-// A directory has a whole file per pod, and gives them back.
 // A restart count does not fall when an instance that never ran was removed, and the next one has its number.
 func TestRestartCountNeverFalls(t *testing.T) {
 	pod := podtest.Pod(v1.RestartPolicyAlways, "a")
@@ -152,6 +151,7 @@ func TestRestartCountNeverFalls(t *testing.T) {
 	}
 }
 
+// A directory has a whole file per pod, and gives them back.
 func TestDirectory(t *testing.T) {
 	d := Directory(filepath.Join(t.TempDir(), "status"))
 	p := podtest.Pod(v1.RestartPolicyAlways, "a")
