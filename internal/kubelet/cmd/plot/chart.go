@@ -60,7 +60,7 @@ func (c chart) draw(r *results) string {
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" `+
 		`font-family="sans-serif" font-size="12" fill="#768390">`+"\n", width, height, width, height)
 	fmt.Fprintf(&b, `<text x="8" y="20" font-size="14" font-weight="bold">%s</text>`+"\n", html.EscapeString(c.title))
-	legend(&b, labelEnd, colourOfKubelet, "kubelet v1.36.3")
+	legend(&b, labelEnd, colourOfKubelet, "kubelet v1.37.1")
 	legend(&b, labelEnd+140, colourOfHere, "pleg")
 	for i, row := range rows {
 		y := top + rowHeight*i
