@@ -45,8 +45,8 @@ var differences = []*difference{{
 			kubelet.Status.Phase == v1.PodPending
 	},
 }, {
-	why: "A sidecar that waits for its back-off when its pod ends is ContainerStatusUnknown in the kubelet if the status " +
-		"from before said that it waits. In the agent it has ended as it has.",
+	why: "A sidecar that waits for its back-off when its pod ends is ContainerStatusUnknown in the kubelet if the " +
+		"status from before said that it waits. In the agent it has ended as it has.",
 	covers: func(_ string, agent, kubelet *v1.Pod) bool {
 		agent, kubelet = agent.DeepCopy(), kubelet.DeepCopy()
 		own := agent.Status.InitContainerStatuses
@@ -132,8 +132,8 @@ func describe(s v1.ContainerState) string {
 }
 
 // The same manifests, run by a stock kubelet and by the agent, end with the same statuses, and the containers that show
-// what they are have the same user, groups and rights. With dozens of pods on two nodes of one machine some pod comes out
-// otherwise by a race, in the kubelet or in the agent: what differs is run again, without the others, and must not.
+// what they are have the same user, groups and rights. With dozens of pods on two nodes of one machine some pod comes
+// out otherwise by a race, in the kubelet or in the agent: what differs is run again, without the others, and must not.
 func TestBesideKubelet(t *testing.T) {
 	t.Parallel()
 	buildKubelet(t)

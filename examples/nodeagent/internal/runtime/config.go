@@ -192,8 +192,8 @@ func nodeMemory() int64 {
 	return max(int64(info.Totalram)*int64(info.Unit), 1) //nolint:gosec // it is less than 8 EiB
 }
 
-// ContainerHash returns the hash of a container's specification, its volumes included: one with another is replaced. The
-// kubelet hashes name and image alone, because the API server lets nothing else be changed.
+// ContainerHash returns the hash of a container's specification, its volumes included: one with another is replaced.
+// The kubelet hashes name and image alone, because the API server lets nothing else be changed.
 func ContainerHash(pod *v1.Pod, c *v1.Container) uint64 {
 	parts := []any{c}
 	for _, m := range c.VolumeMounts {
