@@ -122,7 +122,7 @@ func TestJobsUnderFire(t *testing.T) {
 			t.Errorf("%s did not run to its end: %q, %v", name, said, err)
 		}
 		if starts > 1 && !forgot[name] {
-			t.Errorf("%s ran %d times", name, starts)
+			t.Errorf("%s ran %d times:\n%s", name, starts, n.said(name))
 		}
 		_ = os.Remove(filepath.Join(n.manifests, name+".yaml")) // every other one is gone
 	}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -37,7 +38,7 @@ type node struct {
 	client    *testnode.Client
 	dir       string
 	manifests string
-	newest    *agent
+	agents    []*agent // all that were started, the newest last
 }
 
 func newNode(t *testing.T) *node {
@@ -104,14 +105,27 @@ func (n *node) startAgent(args ...string) *agent {
 		cmd.Args = append(cmd.Args, "--exit-events", dir)
 	}
 	a := &agent{proctest.Start(n.t, cmd), n, address}
-	n.newest = a
+	n.agents = append(n.agents, a)
 	n.t.Cleanup(func() {
 		a.end(syscall.SIGKILL)
-		if n.t.Failed() && n.newest == a {
+		if n.t.Failed() && n.agents[len(n.agents)-1] == a {
 			n.t.Logf("the agent's log ends:\n%s", a.Log.Tail(6000))
 		}
 	})
 	return a
+}
+
+// said returns the lines of all agents' logs that have a word.
+func (n *node) said(word string) string {
+	var said strings.Builder
+	for _, a := range n.agents {
+		for line := range strings.Lines(a.Log.String()) {
+			if strings.Contains(line, word) {
+				said.WriteString(line)
+			}
+		}
+	}
+	return said.String()
 }
 
 // end ends the agent with a signal and waits for its end, however it ends.
