@@ -102,7 +102,7 @@ func (r *reconciler) takeExits(rec *podRecord, a *answer) {
 			(startedAfter(s.StartedAt, last.FinishedAt) || !last.StartedAt.IsZero() && s.StartedAt.After(last.FinishedAt)):
 			r.startedAgain(rec, id)
 		default:
-			if last.Unconfirmed { // of the rest this status knows more
+			if last.Unconfirmed && s.State == ContainerStateRunning { // of the rest this status knows more
 				last = exitStatus(s, c, ContainerExit{ExitCode: last.ExitCode, FinishedAt: last.FinishedAt}, last.FinishedAt)
 			}
 			exits[id] = last

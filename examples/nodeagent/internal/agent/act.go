@@ -46,15 +46,20 @@ func (w *worker) act(ctx context.Context, view plan.View) (did bool, err error) 
 		}
 	}
 	if view.Unwanted {
-		// Should this process die now, the next does not take its status for that of a pod of the same name which is
-		// wanted again.
+		// Should this process die now, the next must not take its status for that of a pod that is wanted again.
 		w.note(func() { w.hidden = true })
 		if err = w.status.remove(view.Pod); err != nil {
 			return false, err
 		}
 	}
 	if len(a.Remove)+len(a.RemoveSandboxes) > 0 {
-		return true, errors.Join(err, w.remove(ctx, view.Pod, a))
+		left := w.remove(ctx, view.Pod, a)
+		if view.Unwanted {
+			return true, left
+		}
+		if left != nil {
+			w.Logger.V(1).Info("Something that is dead could not be removed", "pod", klog.KObj(view.Pod), "err", left)
+		}
 	}
 	if view.Unwanted {
 		err = w.Runtime.Collect(func(uid types.UID) bool { return uid != w.uid })
@@ -79,7 +84,9 @@ func (w *worker) end(ctx context.Context, pod *v1.Pod, a plan.Actions) (err erro
 		for _, k := range step {
 			calls.Go(func() error { return w.kill(ctx, pod, k, began) })
 		}
-		err = errors.Join(err, calls.Wait())
+		if err = calls.Wait(); err != nil {
+			return err
+		}
 	}
 	for _, id := range a.StopSandboxes {
 		err = errors.Join(err, w.Runtime.StopPodSandbox(ctx, id))
@@ -93,9 +100,6 @@ func (w *worker) end(ctx context.Context, pod *v1.Pod, a plan.Actions) (err erro
 // kill runs a container's preStop hook and ends it within the grace period, which has begun at a time.
 func (w *worker) kill(ctx context.Context, pod *v1.Pod, k plan.Kill, began time.Time) error {
 	w.Logger.Info("A container is ended", "pod", klog.KObj(pod), "container", k.Name, "why", k.Why)
-	if k.Probe == nil { // it has not failed
-		w.crashes.DeleteEntry(crashKey(k.Name, k.Hash))
-	}
 	over := began.Add(plan.Grace(pod, k.Probe))
 	c, grace := plan.Find(pod, k.Name), time.Until(over)
 	if c != nil && c.Lifecycle != nil && c.Lifecycle.PreStop != nil && grace > 0 {
@@ -141,7 +145,7 @@ func (w *worker) start(ctx context.Context, view plan.View, c *v1.Container) (di
 		defer w.did()
 		return true, w.Runtime.RemoveContainer(ctx, created.ID.ID)
 	}
-	pod, key := view.Pod, crashKey(c.Name, view.Hash(c))
+	pod, key := view.Pod, fmt.Sprintf("%s/%x", c.Name, view.Hash(c))
 	crashed := view.Crashed(c, w.ended)
 	if w.crashes.IsInBackOffSince(key, crashed) {
 		clear(w.ended) // what waits counts too
@@ -192,9 +196,6 @@ func (w *worker) start(ctx context.Context, view plan.View, c *v1.Container) (di
 		"restarts", created.RestartCount)
 	return true, w.postStart(ctx, pod, c, created.ID.ID)
 }
-
-// crashKey is the key of the back-off of a container, by its specification.
-func crashKey(name string, hash uint64) string { return fmt.Sprintf("%s/%x", name, hash) }
 
 // postStart runs the hook of a container that has started, and ends the container if it fails.
 func (w *worker) postStart(ctx context.Context, pod *v1.Pod, c *v1.Container, id string) error {

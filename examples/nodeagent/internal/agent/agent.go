@@ -85,7 +85,9 @@ func New(config Config) *Agent {
 	a.generator = pleg.NewGenericPLEG(a.Reader, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod, a.cache, a.Clock,
 		pleg.WithRegisterer(a.Registry), pleg.WithNodeName(a.NodeName), pleg.WithLogger(a.Logger.V(1)))
 	a.status = newPublished(a.Sink, a.Adopted, a.Logger, a.OnStatus)
-	a.probes = prober.New(a.Runtime, a.status.get, a.probed, a.joined.Go, a.Logger)
+	a.probes = &prober.Manager{
+		Runtime: a.Runtime, Status: a.status.get, Changed: a.probed, Begin: a.joined.Go, Logger: a.Logger,
+	}
 	return a
 }
 

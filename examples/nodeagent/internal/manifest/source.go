@@ -67,8 +67,7 @@ func (s *Source) Run(ctx context.Context, update func([]*v1.Pod)) {
 	} else {
 		defer watcher.Close()
 	}
-	var read time.Time
-	away := false
+	read, away := time.Time{}, false
 	for next := time.After(0); ; {
 		select {
 		case <-ctx.Done():

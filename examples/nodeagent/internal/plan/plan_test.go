@@ -8,6 +8,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/kubepleg/pleg"
@@ -211,6 +212,35 @@ func TestSandboxChanged(t *testing.T) {
 		v := View{Pod: c.pod, Seen: c.status, SandboxHash: c.hash}
 		if changed, attempt := v.SandboxChanged(); changed != c.changed || attempt != c.attempt {
 			t.Errorf("%s: %v, %d", c.name, changed, attempt)
+		}
+	}
+}
+
+// A start that was cut short is none, also when the instance before the newest is published as the last that ended.
+func TestNeverRan(t *testing.T) {
+	cut := &pleg.Status{Name: "a", State: pleg.ContainerStateExited, Reason: "StartError"}
+	cut.ID = pleg.ContainerID{Type: "t", ID: "1"}
+	of := func(newest string) View {
+		return View{Before: v1.PodStatus{ContainerStatuses: []v1.ContainerStatus{{
+			Name: "a", ContainerID: newest, LastTerminationState: v1.ContainerState{
+				Terminated: &v1.ContainerStateTerminated{ContainerID: "t://1"},
+			},
+		}}}}
+	}
+	if !of("t://2").NeverRan(cut) || of("t://1").NeverRan(cut) {
+		t.Error("it counts though it never ran, or does not though it was refused")
+	}
+}
+
+// A port is a number, also as text, or the name of one.
+func TestPort(t *testing.T) {
+	c := &v1.Container{Ports: []v1.ContainerPort{{Name: "http", ContainerPort: 80}}}
+	for port, want := range map[intstr.IntOrString]int32{
+		intstr.FromString("http"): 80, intstr.FromString("8080"): 8080, intstr.FromInt32(81): 81,
+		intstr.FromString("https"): 0, intstr.FromInt32(0): 0, intstr.FromInt32(65536): 0,
+	} {
+		if got, err := Port(c, port); got != want || (err == nil) != (want > 0) {
+			t.Errorf("%v: %d, %v", port, got, err)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -74,8 +75,8 @@ func Port(c *v1.Container, port intstr.IntOrString) (int32, error) {
 			return p.ContainerPort, nil
 		}
 	}
-	if port.Type == intstr.Int && port.IntVal > 0 && port.IntVal <= 65535 {
-		return port.IntVal, nil
+	if n, err := strconv.ParseUint(port.String(), 10, 16); err == nil && n > 0 {
+		return int32(n), nil
 	}
 	return 0, fmt.Errorf("the container has no port named %q", port.String())
 }

@@ -74,11 +74,11 @@ func (v View) NeverRan(s *pleg.Status) bool {
 		s.StartedAt.IsZero() && v.Refused[s.Name] != s.ID.ID && !v.hadEnded(s)
 }
 
-// hadEnded reports whether it was published that an instance has ended, perhaps by an agent before this one.
+// hadEnded reports whether it was published of the newest instance that it has ended, perhaps by an earlier agent.
 func (v View) hadEnded(s *pleg.Status) bool {
 	before := ptr.Deref(FindStatus(&v.Before, s.Name), v1.ContainerStatus{})
 	for _, t := range []*v1.ContainerStateTerminated{before.State.Terminated, before.LastTerminationState.Terminated} {
-		if t != nil && t.ContainerID == s.ID.String() {
+		if t != nil && t.ContainerID == s.ID.String() && t.ContainerID == before.ContainerID {
 			return true
 		}
 	}

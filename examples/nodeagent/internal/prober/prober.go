@@ -21,13 +21,13 @@ import (
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/runtime"
 )
 
-// Manager has the probes of all pods. Its methods are safe for concurrent use.
+// Manager has the probes of all pods, and needs its fields set. Its methods are safe for concurrent use.
 type Manager struct {
-	runtime *runtime.Client
-	status  func(types.UID) v1.PodStatus
-	changed func(types.UID)
-	begin   func(func())
-	logger  klog.Logger
+	Runtime *runtime.Client
+	Status  func(types.UID) v1.PodStatus // returns the status of a pod that was published last
+	Changed func(types.UID)              // is called without a lock held when an outcome changes
+	Begin   func(func())                 // begins a goroutine, which ends with the context of Set
+	Logger  klog.Logger
 
 	mu     sync.Mutex
 	probes map[key]*probe // guarded by mu
@@ -39,20 +39,14 @@ type key struct {
 	kind      plan.ProbeKind
 }
 
-// New returns a manager without probes. status returns the status of a pod that was published last. changed is called
-// without a lock held when an outcome changes. begin begins a goroutine, which ends with the context of Set.
-func New(client *runtime.Client, status func(types.UID) v1.PodStatus, changed func(types.UID), begin func(func()),
-	logger klog.Logger) *Manager {
-	return &Manager{
-		runtime: client, status: status, changed: changed, begin: begin, logger: logger, probes: map[key]*probe{},
-	}
-}
-
 // Set has a pod probed as its specification says, with probes of these kinds, until ctx ends. The probes of containers
 // that are as they were go on. Those that are not ready by the status, which was published, are probed at once.
 func (m *Manager) Set(ctx context.Context, pod *v1.Pod, status *v1.PodStatus, kinds ...plan.ProbeKind) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.probes == nil {
+		m.probes = map[key]*probe{}
+	}
 	for k, p := range m.probes {
 		if k.uid == pod.UID && !(slices.Contains(kinds, k.kind) &&
 			equality.Semantic.DeepEqual(p.spec, plan.Find(pod, k.container))) {
@@ -69,7 +63,7 @@ func (m *Manager) Set(ctx context.Context, pod *v1.Pod, status *v1.PodStatus, ki
 				m.probes[k] = p
 				life, stop := context.WithCancel(ctx)
 				p.stop = stop
-				m.begin(func() { p.run(life) })
+				m.Begin(func() { p.run(life) })
 			}
 			if p != nil && kind == plan.Readiness && !plan.FindStatus(status, c.Name).Ready {
 				select {
@@ -130,7 +124,7 @@ func (p *probe) run(ctx context.Context) {
 
 // once probes the container, if it is to be probed.
 func (p *probe) once(ctx context.Context) {
-	status := p.status(p.uid)
+	status := p.Status(p.uid)
 	s := plan.FindStatus(&status, p.container)
 	if s == nil || s.State.Running == nil {
 		return
@@ -149,7 +143,7 @@ func (p *probe) once(ctx context.Context) {
 		return
 	}
 	id, _ := pleg.ParseContainerID(p.id)
-	target := handler.Target{Runtime: p.runtime, Container: p.spec, ID: id.ID, PodIP: status.PodIP}
+	target := handler.Target{Runtime: p.Runtime, Container: p.spec, ID: id.ID, PodIP: status.PodIP}
 	if err := target.Probe(ctx, p.Probe); ctx.Err() == nil {
 		p.take(err)
 	}
@@ -159,7 +153,7 @@ func (p *probe) once(ctx context.Context) {
 func (p *probe) take(err error) {
 	result, threshold := v1.ConditionTrue, p.SuccessThreshold
 	if err != nil {
-		p.logger.V(1).Info("A probe failed", "pod", klog.KObj(p.pod), "container", p.container, "probe", p.kind, "err", err)
+		p.Logger.V(1).Info("A probe failed", "pod", klog.KObj(p.pod), "container", p.container, "probe", p.kind, "err", err)
 		result, threshold = v1.ConditionFalse, p.FailureThreshold
 	}
 	if errors.Is(err, handler.ErrNotMade) {
@@ -178,6 +172,6 @@ func (p *probe) take(err error) {
 	}
 	p.mu.Unlock()
 	if changed {
-		p.changed(p.uid)
+		p.Changed(p.uid)
 	}
 }

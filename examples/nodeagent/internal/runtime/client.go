@@ -24,16 +24,14 @@ import (
 // readyTimeout the question whether the runtime is ready.
 const callTimeout, pullTimeout, readyTimeout = 2 * time.Minute, 15 * time.Minute, 30 * time.Second
 
-// Client changes pods in a CRI v1 runtime. Its methods are safe for concurrent use; each returns when its context
-// ends, or after two minutes more than it was asked to wait.
+// Client changes pods in a CRI v1 runtime. Its methods are safe for concurrent use, and bounded in time.
 type Client struct {
 	cri                    runtimeapi.RuntimeServiceClient
 	images                 runtimeapi.ImageServiceClient
 	stateDir, cgroupParent string
 }
 
-// New returns a client on a connection, which stays the caller's. Volumes and logs are in stateDir; the pods are in the
-// cgroup cgroupParent, which is empty for the runtime's default.
+// New returns a client on a connection, with volumes and logs in stateDir. cgroupParent is empty for the default.
 func New(conn grpc.ClientConnInterface, stateDir, cgroupParent string) *Client {
 	return &Client{
 		runtimeapi.NewRuntimeServiceClient(conn), runtimeapi.NewImageServiceClient(conn), stateDir, cgroupParent,

@@ -87,7 +87,8 @@ func (g *generator) state(c *v1.Container, runsOnce bool) v1.ContainerStatus {
 		g.absent(&s, &before)
 	}
 	// A container that is to run and does not is waiting, if it is known for what.
-	if why, ok := g.reasons[c.Name]; ok && g.ShouldRun(c) {
+	done := runsOnce && last != nil && g.Counts(c, last) && last.ExitCode == 0
+	if why, ok := g.reasons[c.Name]; ok && !done && g.ShouldRun(c) {
 		if s.State.Terminated != nil {
 			s.LastTerminationState = s.State
 		}
@@ -99,7 +100,10 @@ func (g *generator) state(c *v1.Container, runsOnce bool) v1.ContainerStatus {
 // present completes the status of a container that the runtime has; last is its newest instance.
 func (g *generator) present(s *v1.ContainerStatus, last *pleg.Status, before *v1.ContainerStatus) {
 	s.Image, s.ImageID, s.ContainerID = last.Image, last.ImageRef, last.ID.String()
-	s.RestartCount = max(before.RestartCount, int32(last.RestartCount)) //nolint:gosec // it was an int32
+	s.RestartCount = int32(last.RestartCount) //nolint:gosec // it was an int32
+	if !plan.Lives(last) {                    // its successor may have been removed before it ran
+		s.RestartCount = max(s.RestartCount, before.RestartCount)
+	}
 	switch s.State = stateOf(last); {
 	case g.NeverRan(last):
 		s.State = v1.ContainerState{Waiting: &v1.ContainerStateWaiting{}}

@@ -141,6 +141,16 @@ func TestGenerateAfterBefore(t *testing.T) {
 	}
 }
 
+// An init container that has run waits for nothing, whatever its start said.
+func TestReasonOfAnInitContainerThatHasRun(t *testing.T) {
+	pod := podtest.Pod(v1.RestartPolicyAlways, "init:i", "a")
+	reasons := map[string]v1.ContainerStateWaiting{"i": {Reason: "RunContainerError"}}
+	s := Generate(view(pod, seen("i 0"), v1.PodStatus{}), reasons, "").InitContainerStatuses[0]
+	if s.State.Terminated == nil || !s.Ready {
+		t.Errorf("%+v", s)
+	}
+}
+
 // A restart count does not fall when an instance that never ran was removed, and the next one has its number.
 func TestRestartCountNeverFalls(t *testing.T) {
 	pod := podtest.Pod(v1.RestartPolicyAlways, "a")
