@@ -350,7 +350,11 @@ func TestNoneWanted(t *testing.T) {
 		if pods := n.agent.Pods(); pods.Kind != "PodList" || len(pods.Items) != 1 || pods.Items[0].Name != "b" {
 			t.Errorf("%v", pods)
 		}
-		n.wait(13 * time.Second)
+		n.wait(9900 * time.Millisecond)
+		if _, c := n.server.Present(); c != 1 {
+			t.Errorf("before the grace period was over there are %d containers", c)
+		}
+		n.wait(3100 * time.Millisecond)
 		if s, c := n.server.Present(); s+c > 0 {
 			t.Errorf("%d sandboxes and %d containers are left", s, c)
 		}

@@ -24,7 +24,7 @@ func TestEnd(t *testing.T) {
 		{seen("a created"), ""},
 	} {
 		var steps []string
-		for _, step := range End(View{Pod: p, Seen: c.seen}).Kill {
+		for _, step := range (View{Pod: p, Seen: c.seen}).end().Kill {
 			var names []string
 			for _, k := range step {
 				names = append(names, k.Name)

@@ -39,7 +39,7 @@ func Make(v View) Actions {
 	changed, attempt := v.SandboxChanged()
 	start, over := v.starts()
 	if v.Over || changed || over {
-		a := End(v)
+		a := v.end()
 		a.CreateSandbox, a.Attempt = changed && v.runsAgain(attempt), attempt
 		return a
 	}
@@ -57,9 +57,9 @@ func Make(v View) Actions {
 	return a
 }
 
-// End returns how everything in a pod is ended: the containers, then the sidecars, the last that started first, then
+// end returns how everything in a pod is ended: the containers, then the sidecars, the last that started first, then
 // the sandboxes.
-func End(v View) (a Actions) {
+func (v View) end() (a Actions) {
 	inits := v.Pod.Spec.InitContainers
 	steps := make([][]Kill, 1+len(inits))
 	for _, s := range v.Seen.ContainerStatuses {
