@@ -12,56 +12,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// ROCache is the readers' half of a pod status cache. The statuses that it returns are
-// shared and must not be modified.
-type ROCache interface {
-	// Get returns the pod's last good status, and the error of its last inspection if
-	// that failed. The status of an unknown pod is empty but for its ID. Get never
-	// blocks and never returns a nil status.
-	Get(uid types.UID) (*PodStatus, error)
-	// GetNewerThan is like Get, but blocks until the state that it returns was observed
-	// after minTime. It cannot be cancelled; PodCache.LookupNewerThan can.
-	GetNewerThan(uid types.UID, minTime time.Time) (*PodStatus, error)
-}
-
-// Cache is a pod status cache, which the generator writes and readers read. It has the
-// six methods of the kubelet's Cache. NewCache returns the implementation of this package;
-// others work too.
+// PodCache is a pod status cache, which the generator writes and readers read. Its methods are safe
+// for concurrent use. The zero value is an empty cache. It must not be copied after first use.
 //
-// The generator hears of the blocked readers of a PodCache, and of a type that embeds a
-// *PodCache. Those of another Cache wait for the next full relist, and
-// WithConnectedRelistPeriod has no effect; a reader of a pod that does not exist may wait
-// until every pod that has changed is inspected.
+// The statuses that it returns are never nil, are shared, and must not be modified.
 //
-// A Cache has one generator at a time. Two generators on one Cache overwrite each other's
-// statuses and take each other's pods for gone. A PodCache can be given to another generator
-// when the one before has been stopped; it is empty then, and a Relist of that one which is still
-// under way writes nothing into it. NewGenericPLEG panics when it was not stopped, and Start and
-// Relist do when the cache has another generator since.
-type Cache interface {
-	ROCache
-	// Set stores the result of an inspection that was made for a list begun at timestamp,
-	// unless the cache holds the result for a later list; updated reports whether it was
-	// stored. With an error and a nil status, the last good status stays beside the error.
-	Set(uid types.UID, status *PodStatus, err error, timestamp time.Time) (updated bool)
-	// SetObservedTime says that a list begun at timestamp confirms what the cache holds
-	// of this pod; for a pod that is not in the cache, that it is absent.
-	SetObservedTime(uid types.UID, timestamp time.Time)
-	// Delete removes the pod.
-	Delete(uid types.UID)
-	// UpdateTime says that a full list begun at timestamp confirms what the cache holds
-	// of every pod, and the absence of all others. While the status of some pod is older
-	// than its newest list, the generator does not call it, but SetObservedTime for each of
-	// the other pods.
-	UpdateTime(timestamp time.Time)
-}
-
-// PodCache is the Cache of this package. Its methods are safe for concurrent use. The zero
-// value is an empty cache. It must not be copied after first use.
+// A cache has one generator at a time. It can be given to another generator when the one before
+// has been stopped. It is empty then, and a Relist of the earlier generator that is still under
+// way writes nothing into it.
 type PodCache struct {
-	// writing is held while a generator writes, and while another takes the cache over.
-	writing sync.Mutex
-
 	mu sync.RWMutex
 
 	// Guarded by mu.
@@ -69,10 +28,10 @@ type PodCache struct {
 	entries map[types.UID]*cacheEntry
 	// bare are the entries without a status.
 	bare map[types.UID]struct{}
-	// index has the statuses of entries, gone what they had and is gone, kept up by Set and Delete.
+	// index finds pods by what entries say, gone what they had and is gone.
 	index cacheIndex
 	gone  goneIndex
-	// global is the stamp of the newest full list.
+	// global is the time of the newest full list.
 	global  time.Time
 	readers map[types.UID][]*blockedReader
 	waiting int
@@ -80,28 +39,6 @@ type PodCache struct {
 	owner    cacheOwner
 	released bool
 }
-
-var _ Cache = (*PodCache)(nil)
-
-// generatorsCache is what the generator uses of a PodCache besides the methods of Cache.
-type generatorsCache interface {
-	// claim makes the cache that of a generator, and reports whether no other has it, or has had
-	// it since the generator was made.
-	claim(owner cacheOwner, isNew bool) bool
-	// release lets another generator have the cache.
-	release(cacheOwner)
-	// write calls a function that writes the cache, unless another generator has it.
-	write(owner cacheOwner, call func())
-	// setListed notes that a list shows a pod, which may have no status yet.
-	setListed(uid types.UID)
-	// advance sets the time.
-	advance(now time.Time)
-	// BlockedReaders counts the blocked readers, blockedPods returns their pods.
-	BlockedReaders() int
-	blockedPods() []types.UID
-}
-
-var _ generatorsCache = (*PodCache)(nil)
 
 // cacheOwner is a generator.
 type cacheOwner interface {
@@ -112,21 +49,22 @@ type cacheOwner interface {
 	now() time.Time
 }
 
-// cacheEntry is what the cache has of one pod: its status, or that it is listed, or that a
-// single-pod list showed it to be absent later than the newest full list.
+// cacheEntry is what the cache has of one pod: its status, that it is listed, or when a single-pod
+// list showed it absent.
 type cacheEntry struct {
 	// status is the last good one, or an empty one if no inspection has succeeded; nil if the
 	// pod is absent or was not inspected yet.
 	status *PodStatus
-	keys   []indexKey // of status
 	err    error
+	// listed is the pod as a list shows it; nil if it is absent.
+	listed *Pod
+	keys   []indexKey // of status and listed
 	// stored is how fresh the status was when it was stored.
 	stored time.Time
-	// observed is the newest stamp that the pod itself was confirmed with; never before
-	// stored.
+	// observed is the time of the newest list by which the pod was observed.
 	observed time.Time
-	// listed: a list shows the pod, though it may have no status yet.
-	listed bool
+	// held is true when full lists that are newer do not make the entry fresher.
+	held bool
 }
 
 // blockedReader is a reader waiting in GetNewerThan. Whoever holds the lock and
@@ -146,12 +84,9 @@ type reading struct {
 // NewCache returns an empty cache.
 func NewCache() *PodCache { return &PodCache{} }
 
-// claim implements generatorsCache.
+// claim makes the cache that of a generator, and reports whether no other has it, or has had it since
+// the generator was made.
 func (c *PodCache) claim(owner cacheOwner, isNew bool) bool {
-	if isNew {
-		c.writing.Lock()
-		defer c.writing.Unlock()
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
@@ -165,26 +100,11 @@ func (c *PodCache) claim(owner cacheOwner, isNew bool) bool {
 	return true
 }
 
-// release implements generatorsCache.
+// release lets another generator have the cache.
 func (c *PodCache) release(owner cacheOwner) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.released = c.released || c.owner == owner
-}
-
-// write implements generatorsCache: a Relist may outlast the Stop that has released the cache.
-func (c *PodCache) write(owner cacheOwner, call func()) {
-	c.writing.Lock()
-	defer c.writing.Unlock()
-	if c.isOwnedBy(owner) {
-		call()
-	}
-}
-
-func (c *PodCache) isOwnedBy(owner cacheOwner) bool {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return c.owner == owner
 }
 
 // put sets an element of a map that may not be there yet.
@@ -195,7 +115,8 @@ func put[K comparable, V any](m *map[K]V, key K, value V) {
 	(*m)[key] = value
 }
 
-// Get implements Cache.
+// Get returns the last good status of a pod, and the error of its last inspection if that failed. The
+// status of an unknown pod is empty but for its ID. Get never blocks.
 func (c *PodCache) Get(uid types.UID) (*PodStatus, error) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -217,7 +138,8 @@ func (c *PodCache) GetAll() []*PodStatus {
 	return all
 }
 
-// GetNewerThan implements Cache.
+// GetNewerThan is like Get, but blocks until the state that it returns was observed after minTime. It
+// cannot be cancelled; LookupNewerThan can.
 func (c *PodCache) GetNewerThan(uid types.UID, minTime time.Time) (*PodStatus, error) {
 	a, _ := c.wait(context.Background(), uid, minTime) //nolint:forbidigo // the drop-in form has none, and it does not end
 	return a.status, a.err
@@ -267,13 +189,6 @@ func (c *PodCache) BlockedReaders() int {
 	return c.waiting
 }
 
-// blockedPods implements generatorsCache.
-func (c *PodCache) blockedPods() []types.UID {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return sortedKeys(c.readers)
-}
-
 // entryLocked returns the entry of a pod, a new one if need be.
 func (c *PodCache) entryLocked(uid types.UID) *cacheEntry {
 	e := c.entries[uid]
@@ -287,16 +202,22 @@ func (c *PodCache) entryLocked(uid types.UID) *cacheEntry {
 
 // forgetLocked drops an entry that says no more than the global time.
 func (c *PodCache) forgetLocked(uid types.UID, e *cacheEntry) {
-	if e.status == nil && !e.listed && !e.observed.After(c.global) {
+	if e.status == nil && e.listed == nil && !e.held && !e.observed.After(c.global) {
 		delete(c.entries, uid)
 		delete(c.bare, uid)
 	}
 }
 
-// Set implements Cache.
+// Set stores the result of an inspection that was made for a list begun at timestamp, unless the
+// cache holds the result for a later list; updated reports whether it was stored. With an error and
+// a nil status, the last good status stays beside the error.
 func (c *PodCache) Set(uid types.UID, status *PodStatus, err error, timestamp time.Time) (updated bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return c.setLocked(uid, status, err, timestamp, false)
+}
+
+func (c *PodCache) setLocked(uid types.UID, status *PodStatus, err error, timestamp time.Time, held bool) (updated bool) {
 	e := c.entryLocked(uid)
 	if e.status != nil && e.stored.After(timestamp) {
 		return false
@@ -308,44 +229,60 @@ func (c *PodCache) Set(uid types.UID, status *PodStatus, err error, timestamp ti
 	case err == nil || old == nil:
 		e.status = emptyStatus(uid)
 	}
-	e.err, e.stored, e.observed = err, timestamp, timestamp
-	c.indexLocked(uid, e, old, e.status)
-	if old == nil {
-		delete(c.bare, uid)
-	}
+	e.err, e.stored, e.observed, e.held = err, timestamp, timestamp, held
+	c.indexLocked(uid, e, old)
+	delete(c.bare, uid)
 	c.wakeLocked(uid)
 	return true
 }
 
-// SetObservedTime implements Cache.
+// SetObservedTime says that a list begun at timestamp confirms what the cache holds of this pod; for
+// a pod that is not in the cache, that it is absent.
 func (c *PodCache) SetObservedTime(uid types.UID, timestamp time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e := c.entryLocked(uid)
-	e.observed = later(e.observed, timestamp)
+	c.observeLocked(uid, later(e.observed, timestamp), false)
+}
+
+// observeLocked notes how fresh a pod is, and whether newer full lists do not make it fresher.
+func (c *PodCache) observeLocked(uid types.UID, at time.Time, held bool) {
+	e := c.entryLocked(uid)
+	e.observed, e.held = at, held
 	c.forgetLocked(uid, e)
 	c.wakeLocked(uid)
 }
 
-// Delete implements Cache.
+// Delete removes a pod.
 func (c *PodCache) Delete(uid types.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.deleteLocked(uid)
+}
+
+func (c *PodCache) deleteLocked(uid types.UID) {
 	e := c.entries[uid]
 	if e == nil {
 		return
 	}
-	c.indexLocked(uid, e, e.status, nil)
+	old := e.status
+	e.status, e.listed = nil, nil
+	c.indexLocked(uid, e, old)
 	*e = cacheEntry{}
 	put(&c.bare, uid, struct{}{})
 	c.forgetLocked(uid, e)
 	c.wakeLocked(uid)
 }
 
-// UpdateTime implements Cache.
+// UpdateTime says that a full list begun at timestamp confirms what the cache holds of every pod,
+// and the absence of all others.
 func (c *PodCache) UpdateTime(timestamp time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.updateTimeLocked(timestamp)
+}
+
+func (c *PodCache) updateTimeLocked(timestamp time.Time) {
 	c.global = later(c.global, timestamp)
 	for uid := range c.bare {
 		c.forgetLocked(uid, c.entries[uid])
@@ -355,11 +292,11 @@ func (c *PodCache) UpdateTime(timestamp time.Time) {
 	}
 }
 
-// setListed implements generatorsCache.
-func (c *PodCache) setListed(uid types.UID) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.entryLocked(uid).listed = true
+// listLocked notes that a list shows a pod, which may have no status yet.
+func (c *PodCache) listLocked(pod *Pod) {
+	e := c.entryLocked(pod.ID)
+	e.listed = pod
+	c.indexLocked(pod.ID, e, e.status)
 }
 
 // freshLocked is the one rule of freshness: the state of a pod satisfies minTime when
@@ -371,10 +308,14 @@ func (c *PodCache) freshLocked(uid types.UID, minTime time.Time) bool {
 // observedLocked returns the stamp of the newest list that confirmed the state of the
 // pod.
 func (c *PodCache) observedLocked(uid types.UID) time.Time {
-	if e := c.entries[uid]; e != nil {
+	switch e := c.entries[uid]; {
+	case e == nil:
+		return c.global
+	case e.held:
+		return e.observed
+	default:
 		return later(e.observed, c.global)
 	}
-	return c.global
 }
 
 func (c *PodCache) readLocked(uid types.UID) reading {
@@ -382,7 +323,7 @@ func (c *PodCache) readLocked(uid types.UID) reading {
 	switch {
 	case e != nil && e.status != nil:
 		return reading{e.status, true, e.err}
-	case e != nil && e.listed:
+	case e != nil && e.listed != nil:
 		return reading{emptyStatus(uid), true, nil}
 	}
 	return reading{emptyStatus(uid), false, nil}
@@ -520,7 +461,9 @@ func (c *PodCache) findBoth(key indexKey) (statuses, gone []*PodStatus, owner ca
 	defer c.mu.RUnlock()
 	uids := c.index.find(key)
 	for _, uid := range uids {
-		statuses = append(statuses, c.entries[uid].status)
+		if s := c.entries[uid].status; s != nil { // else it is listed and not inspected yet
+			statuses = append(statuses, s)
+		}
 	}
 	slices.SortStableFunc(statuses, func(a, b *PodStatus) int { return cmp.Compare(createdAt(b), createdAt(a)) })
 	for _, s := range c.gone.statuses[key] {
@@ -531,21 +474,14 @@ func (c *PodCache) findBoth(key indexKey) (statuses, gone []*PodStatus, owner ca
 	return statuses, gone, c.owner
 }
 
-// advance implements generatorsCache.
-func (c *PodCache) advance(now time.Time) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.gone.advance(now)
-}
-
-// indexLocked takes in that a pod has another status, nil for none.
-func (c *PodCache) indexLocked(uid types.UID, e *cacheEntry, old, status *PodStatus) {
+// indexLocked takes in that an entry has another status than the old one, or is listed otherwise.
+func (c *PodCache) indexLocked(uid types.UID, e *cacheEntry, old *PodStatus) {
 	before, changed := e.keys, false
-	if e.keys, changed = c.index.replace(uid, before, status); !changed {
+	if e.keys, changed = c.index.replace(uid, before, e.listed, e.status); !changed {
 		return
 	}
-	lost := slices.DeleteFunc(slices.Clone(before), func(key indexKey) bool { return c.index.has(key, uid) })
-	if len(lost) > 0 {
+	lost := slices.DeleteFunc(slices.Clone(before), func(key indexKey) bool { return slices.Contains(e.keys, key) })
+	if len(lost) > 0 && old != nil {
 		had := *old
 		c.gone.add(&had, lost)
 	}

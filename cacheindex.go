@@ -30,11 +30,19 @@ const (
 	indexIP // in canonical form
 )
 
-// replace takes in that a pod has another status, nil for none, in place of one that had these
-// keys, and returns its keys. A status with the keys of the one before, as most have, touches
-// nothing.
-func (x *cacheIndex) replace(uid types.UID, keys []indexKey, status *PodStatus) (now []indexKey, changed bool) {
+// replace takes in that a pod that had these keys is listed otherwise or has another status, nil for
+// none, and returns its keys. A pod with the keys that it had, as most have, touches nothing.
+func (x *cacheIndex) replace(uid types.UID, keys []indexKey, listed *Pod, status *PodStatus) (now []indexKey, changed bool) {
 	x.now = appendKeys(x.now[:0], status)
+	if listed != nil {
+		for _, list := range [...][]*Container{listed.Containers, listed.Sandboxes} {
+			for _, c := range list {
+				if key := (indexKey{indexContainer, "", c.ID.ID}); !slices.Contains(x.now, key) {
+					x.now = append(x.now, key)
+				}
+			}
+		}
+	}
 	if slices.Equal(keys, x.now) {
 		return keys, false
 	}

@@ -5,67 +5,46 @@ import (
 	"time"
 )
 
-// A container only goes forward: created, running, exited. What any witness has seen to exit has
-// exited: a list, a status, or an exit event. What shows it running after that is older, or wrong,
-// and is taken as if it showed the exit. See rule 20 of docs/CONTRACT.md.
+// A container only goes forward: created, running, exited. What a list, a status or an exit
+// event has shown exited has exited, and what shows it running later is behind. This file is
+// the door: every list (withEnds), status (takeStatus) and exit event (takeExit) enters the
+// records through it. See rules 20 to 22 of docs/CONTRACT.md.
+//
+// A runtime may start a container again under its ID. Then it has another life. Lists show that
+// when one shows it exited and a later one running, statuses when StartedAt is another. Starts
+// and ends are never compared: a runtime that is short of CPU stamps a start after the end of
+// the same life.
 
-// exit is what is known of a container that has exited.
-type exit struct {
-	// counted: the death is in pleg_container_exits_total, or is from before the first list.
+// end is the death of a container.
+type end struct {
+	// at is when the container exited in its newest life that has ended; zero if not known.
+	at time.Time
+	// counted is true when pleg_container_exits_total has the death.
 	counted bool
-	// aheadSince is when it was seen, by the clock, while no list has shown it; else zero.
-	aheadSince time.Time
 }
 
-// ahead reports whether no list has shown the exit.
-func (e exit) ahead() bool { return !e.aheadSince.IsZero() }
+// hasExited reports whether a status, nil for none, shows an exit.
+func hasExited(s *Status) bool { return s != nil && s.State == ContainerStateExited }
 
-// setExit notes what is known of a container.
-func (r *podRecords) setExit(rec *podRecord, id string, e exit) {
-	put(&rec.exits, id, e)
-	if e.ahead() {
-		put(&r.ahead, rec.uid, rec)
-	}
+// showsExited reports whether a pod, nil for none, shows a container exited.
+func (p *Pod) showsExited(id string) bool {
+	c := p.container(id)
+	return c != nil && c.State == ContainerStateExited
 }
 
-// unconfirmedExits returns the exits of which only exit events have told, and drops the pods that
-// have none any more.
-func (r *podRecords) unconfirmedExits() (exits []UnconfirmedExit) {
-	for _, uid := range sortedKeys(r.ahead) {
-		rec := r.ahead[uid]
-		if rec.pod == nil || !rec.hasExitsAhead() {
-			delete(r.ahead, uid)
-			continue
-		}
-		for _, s := range rec.publication.seen {
-			if e := rec.exits[s.ID.ID]; e.ahead() && s.Unconfirmed {
-				exits = append(exits, UnconfirmedExit{
-					PodUID: uid, Namespace: rec.pod.Namespace, Name: rec.pod.Name,
-					Container: s.Name, ContainerID: s.ID.ID, ExitCode: s.ExitCode, Since: e.aheadSince,
-				})
-			}
-		}
-	}
-	return exits
+// container returns the container with an ID; nil for none, and for a nil pod.
+func (p *Pod) container(id string) *Container {
+	find := containersOf(p)
+	return find.at(0, id)
 }
 
-// hasExitsAhead reports whether a container is known to have exited that no list shows so.
-func (rec *podRecord) hasExitsAhead() bool {
-	for _, e := range rec.exits {
-		if e.ahead() {
-			return true
-		}
+// withEnds returns a pod as it is listed, or a copy in which those containers have exited that
+// are known to have, although no believed list has shown it.
+func (rec *podRecord) withEnds(listed *Pod) *Pod {
+	if listed == nil || len(rec.seen) == 0 {
+		return listed
 	}
-	return false
-}
-
-// withExits returns a pod as it is listed, or a copy in which those containers have exited that are
-// known to have.
-func (rec *podRecord) withExits(pod *Pod) *Pod {
-	if pod == nil || !rec.hasExitsAhead() {
-		return pod
-	}
-	return withExited(pod, func(id string) bool { return rec.exits[id].ahead() })
+	return withExited(listed, func(id string) bool { return hasExited(rec.seen[id]) && !rec.listed.showsExited(id) })
 }
 
 // withExited returns a pod, or a copy in which some of its containers have exited.
@@ -87,46 +66,294 @@ func withExited(pod *Pod, exited func(id string) bool) *Pod {
 	return copied
 }
 
-// catchUp takes in that a list of a pod is believed or confirms the record. It reports whether the
-// list shows an exit that was ahead, and whether the runtime's status of one is to be had yet. Once a
-// list that is believed shows an exit it is not ahead any more; one that only confirms the record
-// leaves that to the next, which may have begun before the exit.
-func (rec *podRecord) catchUp(listed *Pod, believed bool) (caughtUp, statusDue bool) {
-	if !rec.hasExitsAhead() {
-		return false, false
-	}
-	containers, before, statuses := containersOf(listed), containersOf(rec.pod), statusesIn(rec.publication.seen)
-	for id, e := range rec.exits {
-		c := containers.at(0, id)
-		if !e.ahead() || c != nil && c.State != ContainerStateExited {
-			continue
-		}
-		never := c == nil && before.at(0, id) == nil // no list has ever shown it: it may be from long ago
-		switch {
-		case believed && never:
-			delete(rec.exits, id)
-		case believed:
-			e.aheadSince = time.Time{}
-			rec.exits[id] = e
-		}
-		if never {
-			continue
-		}
-		s := statuses.at(0, id)
-		caughtUp, statusDue = true, statusDue || c != nil && s != nil && s.Unconfirmed
-	}
-	return caughtUp, statusDue
-}
-
-// asListed returns the pod as the lists have shown it, without the exits that are ahead of them.
+// asListed returns the pod as the lists have shown it, without the exits that they do not show.
 func (rec *podRecord) asListed() *Pod {
-	if !rec.hasExitsAhead() {
+	if !rec.awaitsExits() {
 		return rec.pod
 	}
 	return withoutBadData(rec.listed, func(badReason, string) {})
 }
 
-// exitStatus returns the status of a container that has exited by an event, made of its last one.
+// confirmable reports whether a list is the first to show an exit that is unconfirmed: the
+// runtime's status of it can be had.
+func (rec *podRecord) confirmable(listed *Pod) bool {
+	return listed != nil && slices.ContainsFunc(listed.Containers, func(c *Container) bool {
+		s := rec.seen[c.ID.ID]
+		return c.State == ContainerStateExited && s != nil && s.Unconfirmed && !rec.listed.showsExited(c.ID.ID)
+	})
+}
+
+// awaitsExits reports whether the record shows an exit that the lists do not show yet, or that
+// is unconfirmed.
+func (rec *podRecord) awaitsExits() bool {
+	return rec.pod != nil && len(rec.seen) > 0 && slices.ContainsFunc(rec.pod.Containers, func(c *Container) bool {
+		s := rec.seen[c.ID.ID]
+		return c.State == ContainerStateExited && hasExited(s) && (s.Unconfirmed || !rec.listed.showsExited(c.ID.ID))
+	})
+}
+
+// takeExit takes in an exit event.
+func (r *reconciler) takeExit(e ContainerExit) {
+	rec, c := r.find(e)
+	if rec == nil {
+		r.takeStranger(e)
+		return
+	}
+	r.hint(rec.UID)
+	id, last, known := e.ContainerID, rec.seen[e.ContainerID], rec.ends[e.ContainerID]
+	running := c != nil && c.State != ContainerStateExited
+	switch {
+	case c == nil: // a sandbox: its status says more
+		return
+	case hasExited(last):
+		return
+	case running && known != nil && !e.FinishedAt.After(known.at): // of an earlier life
+		return
+	}
+	rec.see(exitStatus(last, c, e, r.sched.Now))
+	if rec.pod.container(id) == c && running {
+		rec.pod = rec.withEnds(rec.pod)
+		r.died(rec, id)
+		r.metrics.countTransitions(1, CauseExit)
+	}
+	if rec.made != nil { // what it is made for is published when it returns
+		rec.made.pod = withExited(rec.made.pod, func(other string) bool { return other == id })
+	}
+	r.publishExits(rec, CauseExit)
+	r.retryLater(rec)
+	r.plan(rec)
+}
+
+// takeStranger takes in an exit event of a container that no list has shown: a list is due that
+// shows it.
+func (r *reconciler) takeStranger(e ContainerExit) {
+	if e.FinishedAt.IsZero() {
+		e.FinishedAt = r.sched.Now
+	}
+	r.records.strangers.add(e, r.sched.Last.Number)
+	if e.PodUID != "" {
+		r.hint(e.PodUID)
+	} else {
+		r.requestAll(CauseHint)
+	}
+}
+
+// find returns the record that has the container of an exit event, and the container as it is
+// listed, or else published; a nil container for a sandbox, and a nil record if none has it.
+func (r *reconciler) find(e ContainerExit) (*podRecord, *Container) {
+	id := e.ContainerID
+	for _, uid := range r.cache.podsWithContainer(id) {
+		rec := r.records.byUID[uid]
+		if rec == nil {
+			continue
+		}
+		for _, pod := range [...]*Pod{rec.pod, rec.published} {
+			if c := pod.container(id); c != nil {
+				return rec, c
+			}
+		}
+		return rec, nil
+	}
+	return nil, nil
+}
+
+// takeStatus takes in a status of the record: it has exited in it what is known to have, and
+// what it shows exited is known from then on. It reports whether the status is behind a list,
+// which has shown an exit that is unconfirmed.
+func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (behind bool) {
+	var ends map[string]*Status // of containers that the status shows otherwise
+	first := statusesIn(status.ContainerStatuses)
+	for i, s := range status.ContainerStatuses {
+		id := s.ID.ID
+		last, known := rec.seen[id], rec.ends[id]
+		switch {
+		case first.at(i, id) != s: // bad data: the first counts
+		case hasExited(s):
+			ofEarlierLife := last != nil && !hasExited(last) && known != nil && !known.at.IsZero() && !s.FinishedAt.After(known.at)
+			if !ofEarlierLife {
+				r.takeEnd(rec, s)
+			}
+		case !hasExited(last):
+			rec.see(s)
+		case startedAgain(last, s):
+			rec.see(s)
+			r.request(rec, CausePeriod)
+		default:
+			if last.Unconfirmed && s.State == ContainerStateRunning { // of the rest this status knows more
+				last = exitStatus(s, nil, ContainerExit{ExitCode: last.ExitCode, FinishedAt: last.FinishedAt}, last.FinishedAt)
+				rec.see(last)
+			}
+			put(&ends, id, last)
+			behind = behind || last.Unconfirmed && rec.listed.showsExited(id)
+		}
+	}
+	if len(ends) > 0 {
+		status.ContainerStatuses = withStatuses(status.ContainerStatuses, ends)
+		status.ActiveContainerStatuses = withStatuses(status.ActiveContainerStatuses, ends)
+	}
+	rec.made.pod = withExited(rec.made.pod, func(id string) bool { return hasExited(rec.seen[id]) })
+	if len(rec.seen) > len(status.ContainerStatuses) {
+		rec.forgetStatuses(status)
+	}
+	return behind
+}
+
+// startedAgain reports whether a status shows another life than the one that has ended.
+func startedAgain(ended, s *Status) bool {
+	return !ended.StartedAt.IsZero() && !s.StartedAt.IsZero() && !s.StartedAt.Equal(ended.StartedAt)
+}
+
+// takeEnd takes in a status that shows the end of a container.
+func (r *reconciler) takeEnd(rec *podRecord, s *Status) {
+	id := s.ID.ID
+	rec.see(s)
+	if c := rec.pod.container(id); c != nil && c.State != ContainerStateExited {
+		rec.pod = rec.withEnds(rec.pod)
+		r.died(rec, id)
+		r.metrics.countTransitions(1, CausePeriod)
+	}
+	if e := rec.ends[id]; e != nil {
+		r.countEnd(rec, s, e)
+	}
+}
+
+// see keeps the newest status of a container.
+func (rec *podRecord) see(s *Status) { put(&rec.seen, s.ID.ID, s) }
+
+// forgetStatuses drops the statuses of containers that nobody knows any more: they are not in a
+// status, nil for none, and neither listed nor published.
+func (rec *podRecord) forgetStatuses(status *PodStatus) {
+	pods := []*Pod{rec.pod, rec.published}
+	if rec.made != nil {
+		pods = append(pods, rec.made.pod)
+	}
+	known := make(map[string]struct{}, len(rec.seen))
+	for _, pod := range pods {
+		if pod != nil {
+			for _, c := range pod.Containers {
+				known[c.ID.ID] = struct{}{}
+			}
+		}
+	}
+	if status != nil {
+		for _, s := range status.ContainerStatuses {
+			known[s.ID.ID] = struct{}{}
+		}
+	}
+	for id := range rec.seen {
+		if _, is := known[id]; !is {
+			delete(rec.seen, id)
+		}
+	}
+}
+
+// died notes the death of a container, whoever showed it. It is counted when its end is known.
+func (r *reconciler) died(rec *podRecord, id string) {
+	e := &end{}
+	if before := rec.ends[id]; before != nil {
+		e.at = before.at
+	}
+	put(&rec.ends, id, e)
+	if s := rec.seen[id]; hasExited(s) {
+		r.countEnd(rec, s, e)
+	}
+}
+
+// countEnd counts a death once its end is known. An unconfirmed one waits for the reason. A
+// reason other than Completed may be reported late, so the pod is inspected once more.
+func (r *reconciler) countEnd(rec *podRecord, s *Status, e *end) {
+	e.at = later(e.at, s.FinishedAt)
+	if e.counted || s.Unconfirmed {
+		return
+	}
+	e.counted = true
+	r.metrics.countExit(s)
+	if s.Reason != exitCompleted {
+		rec.due[lateReason] = r.sched.Now.Add(lateReasonWait)
+	}
+}
+
+// forgetEnds drops the deaths of containers that are listed no more, once no inspection is due
+// that may show how they ended. It counts those that were not counted.
+func (r *reconciler) forgetEnds(rec *podRecord) {
+	hung := rec.Inspection != nil && rec.Inspection.Dead
+	if rec.pod != nil && !hung && (rec.inspect || rec.made != nil) {
+		return // an inspection may show them
+	}
+	for id, e := range rec.ends {
+		if rec.pod.container(id) != nil {
+			continue
+		}
+		if !e.counted {
+			s := rec.seen[id]
+			if !hasExited(s) {
+				s = nil
+			}
+			r.metrics.countExit(s)
+		}
+		delete(rec.ends, id)
+	}
+}
+
+// noteTransitions notes the deaths in what a list shows, and which containers were started
+// again. What a pod shows when it appears in the first full list is older than the generator.
+func (r *reconciler) noteTransitions(rec *podRecord, transitions []transition, isNew bool) {
+	for _, t := range transitions {
+		id := t.container.ID.ID
+		switch s := rec.seen[id]; {
+		case t.sandbox:
+		case t.kind == ContainerStarted && hasExited(s):
+			rec.see(startedStatus(s))
+		case t.kind == ContainerDied && !isNew:
+			r.died(rec, id)
+		}
+	}
+}
+
+// publishExits stores and publishes the exits that are known and not published. What else has
+// changed of the pod waits for its inspection. So do exits of containers that are new, unless
+// that inspection is slow.
+func (r *reconciler) publishExits(rec *podRecord, cause Cause) {
+	if rec.published == nil { // its first inspection is awaited
+		return
+	}
+	pod := withExited(rec.published, func(id string) bool {
+		return hasExited(rec.seen[id])
+	})
+	if rec.Inspection != nil && rec.Inspection.Slow {
+		pod = rec.withNewExits(pod)
+	}
+	if pod == rec.published {
+		return
+	}
+	r.cache.storeExits(rec, pod)
+	r.publish(rec, &update{uid: rec.UID, pod: pod, listedAt: rec.observedAt().Time, cause: cause})
+}
+
+// withNewExits returns a published pod, or a copy with the containers that are new in the record
+// and have exited by a status or an exit event.
+func (rec *podRecord) withNewExits(published *Pod) *Pod {
+	pod := published
+	for i, c := range rec.pod.Containers {
+		if c.State != ContainerStateExited || !hasExited(rec.seen[c.ID.ID]) || published.container(c.ID.ID) != nil {
+			continue
+		}
+		shallow := *pod
+		at := min(i, len(pod.Containers))
+		shallow.Containers = slices.Insert(slices.Clone(pod.Containers), at, c)
+		pod = &shallow
+	}
+	return pod
+}
+
+// endedOtherwise reports whether two statuses of a container, either of which may be nil, show ends
+// of another exit code, reason or message.
+func endedOtherwise(a, b *Status) bool {
+	return hasExited(a) && hasExited(b) && (a.ExitCode != b.ExitCode || a.Reason != b.Reason || a.Message != b.Message)
+}
+
+// exitStatus returns the status of a container that has exited by an event, made of its last one
+// or, without one, of the container as it is listed.
 func exitStatus(last *Status, c *Container, e ContainerExit, now time.Time) *Status {
 	if last == nil {
 		last = &Status{
@@ -147,81 +374,13 @@ func exitStatus(last *Status, c *Container, e ContainerExit, now time.Time) *Sta
 	return &s
 }
 
-// startedStatus returns the status of a container that a list shows running again, made of that of its
-// earlier life. FinishedAt stays: by that a late exit event of that life is known.
+// startedStatus returns the status of a container that a list shows running again, made of that
+// of its earlier life.
 func startedStatus(ended *Status) *Status {
 	s := *ended
-	s.State, s.StartedAt = ContainerStateRunning, time.Time{}
+	s.State, s.StartedAt, s.FinishedAt = ContainerStateRunning, time.Time{}, time.Time{}
 	s.ExitCode, s.Reason, s.Message, s.Unconfirmed = 0, "", "", false
 	return &s
-}
-
-// strangers are exits of containers that no list has shown, by ID.
-type strangers map[string]stranger
-
-type stranger struct {
-	ContainerExit
-	begun stamp     // the newest list that had begun when it was told
-	at    time.Time // when it was told
-}
-
-func (s *strangers) add(e ContainerExit, begun stamp, at time.Time) {
-	if len(*s) < maxHints {
-		put((*map[string]stranger)(s), e.ContainerID, stranger{e, begun, at})
-	}
-}
-
-// adopt notes the exits that were told of the containers of a pod before a list showed them.
-func (r *podRecords) adopt(rec *podRecord, listed *Pod) {
-	if len(r.strangers) == 0 || listed == nil {
-		return
-	}
-	for _, c := range listed.Containers {
-		e, is := r.strangers[c.ID.ID]
-		if !is {
-			continue
-		}
-		delete(r.strangers, c.ID.ID)
-		if _, known := rec.exits[c.ID.ID]; !known && c.State != ContainerStateExited {
-			r.setExit(rec, c.ID.ID, exit{aheadSince: e.at})
-			rec.publication.amend(exitStatus(nil, c, e.ContainerExit, e.at))
-		}
-	}
-}
-
-// forget drops those that a full list would have shown.
-func (s strangers) forget(at stamp) {
-	for id, e := range s {
-		if at.After(e.begun) {
-			delete(s, id)
-		}
-	}
-}
-
-// find returns the record that has a container or, with a nil container, a sandbox; nil if none has.
-func (r *podRecords) find(e ContainerExit) (*podRecord, *Container) {
-	if rec := r.byUID[e.PodUID]; rec != nil {
-		if c, has := rec.find(e.ContainerID); has {
-			return rec, c
-		}
-	}
-	for _, rec := range r.byUID {
-		if c, has := rec.find(e.ContainerID); has {
-			return rec, c
-		}
-	}
-	return nil, nil
-}
-
-func (rec *podRecord) find(id string) (c *Container, has bool) {
-	if rec.pod == nil {
-		return nil, false
-	}
-	is := func(c *Container) bool { return c.ID.ID == id }
-	if i := slices.IndexFunc(rec.pod.Containers, is); i >= 0 {
-		return rec.pod.Containers[i], true
-	}
-	return nil, slices.ContainsFunc(rec.pod.Sandboxes, is)
 }
 
 // withStatuses returns a copy of a list in which some statuses are others of the same container.
@@ -233,4 +392,50 @@ func withStatuses(list []*Status, others map[string]*Status) []*Status {
 		}
 	}
 	return list
+}
+
+// strangers are exits of containers that no list has shown, by ID. They are kept until a full
+// list completes that began later.
+type strangers map[string]stranger
+
+type stranger struct {
+	ContainerExit
+	begun uint64 // the newest list that had begun when the event came
+}
+
+// maxStrangers bounds the memory of exits, in case a runtime sends garbage. What is beyond the
+// lists show.
+const maxStrangers = 10000
+
+func (s strangers) add(e ContainerExit, begun uint64) {
+	if len(s) < maxStrangers {
+		s[e.ContainerID] = stranger{e, begun}
+	}
+}
+
+// adopt has the record know the exits of containers that a list is the first to show.
+func (s strangers) adopt(rec *podRecord, listed *Pod) {
+	if len(s) == 0 || listed == nil {
+		return
+	}
+	for _, c := range listed.Containers {
+		if c == nil {
+			continue
+		}
+		if e, is := s[c.ID.ID]; is {
+			delete(s, c.ID.ID)
+			if rec.seen[c.ID.ID] == nil {
+				rec.see(exitStatus(nil, c, e.ContainerExit, e.FinishedAt))
+			}
+		}
+	}
+}
+
+// forget drops those that the full list with a number would have shown.
+func (s strangers) forget(number uint64) {
+	for id, e := range s {
+		if number > e.begun {
+			delete(s, id)
+		}
+	}
 }

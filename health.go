@@ -118,10 +118,6 @@ const (
 	StreamConnecting StreamState = "connecting"
 	// StreamConnected means that the runtime has accepted the stream.
 	StreamConnected StreamState = "connected"
-	// StreamSilent means that the event stream is connected, but three full lists in a row have
-	// found changes that no event announced, and no event has come since. Until one comes,
-	// full lists keep the ordinary period.
-	StreamSilent StreamState = "silent"
 	// StreamBroken means that the stream has ended; NextTry is when it is opened again.
 	StreamBroken StreamState = "broken"
 	// StreamUnsupported means that the runtime has no such stream; NextTry is when it is asked
@@ -144,32 +140,71 @@ type StreamReport struct {
 	NextTry time.Time `json:"nextTry,omitzero"`
 }
 
-// healthState is what the reconciler hands out for health and metrics. It is a value:
-// nothing that it refers to is modified later.
-type healthState struct {
-	lastList  time.Time // when the last successful full list began; zero for none
-	listErr   error     // nil if the last full list succeeded
-	listErrAt time.Time
-	// lastInspection is when an inspection last succeeded; before the first, when the
-	// generator was made.
-	lastInspection time.Time
-	failing        []FailingPod // by UID; the loop adds them
-	// synced: the pods of the first full list that succeeded are inspected, failing or
-	// slow.
-	synced bool
-	pods   int
-	tally  tally
-	silent bool // the event stream, while it is connected
-	// listHangs: a full list hangs, see HungRelist; answered counts the pods that were
-	// inspected since.
-	listHangs   bool
-	answered    int
-	unconfirmed []UnconfirmedExit
+// health is what the reconciler knows for health and metrics, read when it is asked for.
+type health struct {
+	lastList       time.Time // when the last full list that succeeded began; zero for none
+	listErr        error     // nil if the last full list succeeded
+	listErrAt      time.Time
+	lastInspection time.Time    // when an inspection succeeded last
+	failing        []FailingPod // by UID
+	unconfirmed    []UnconfirmedExit
+	tally          tally
+	// hangsSince is when the full list began that hangs; zero for none. answered counts the pods
+	// of which an inspection has succeeded since.
+	hangsSince time.Time
+	answered   int
 }
 
-// healthCheck is the input of the health check: a state, the time, and the calls in flight.
+// health returns the present state.
+func (r *reconciler) health() health {
+	h := health{
+		lastList: r.lastList, listErr: r.listErr, listErrAt: r.listErrAt, lastInspection: r.lastInspection,
+		hangsSince: r.sched.HangsSince(),
+	}
+	for _, rec := range r.records.present() {
+		h.tally.count(rec.pod)
+		if rec.isFailing() {
+			h.failing = append(h.failing, rec.failingPod())
+		}
+		if !h.hangsSince.IsZero() && rec.inspected.After(h.hangsSince) {
+			h.answered++
+		}
+		h.unconfirmed = rec.appendUnconfirmed(h.unconfirmed)
+	}
+	return h
+}
+
+// failingPod is how a report shows a pod of which inspections fail or hang.
+func (rec *podRecord) failingPod() FailingPod {
+	p := FailingPod{
+		PodUID: rec.UID, Namespace: rec.pod.Namespace, Name: rec.pod.Name,
+		HangingSince: rec.HungSince, Failures: rec.failures,
+	}
+	if rec.err != nil {
+		p.Error = rec.err.Error()
+	}
+	return p
+}
+
+// appendUnconfirmed appends the exits of the pod that are unconfirmed.
+func (rec *podRecord) appendUnconfirmed(exits []UnconfirmedExit) []UnconfirmedExit {
+	if len(rec.ends) == 0 {
+		return exits
+	}
+	for _, c := range rec.pod.Containers {
+		if s := rec.seen[c.ID.ID]; s != nil && s.Unconfirmed {
+			exits = append(exits, UnconfirmedExit{
+				PodUID: rec.UID, Namespace: rec.pod.Namespace, Name: rec.pod.Name,
+				Container: s.Name, ContainerID: s.ID.ID, ExitCode: s.ExitCode, Since: s.FinishedAt,
+			})
+		}
+	}
+	return exits
+}
+
+// healthCheck is the input of the health check: the state, the time, and the calls in flight.
 type healthCheck struct {
-	healthState
+	health
 	now       time.Time
 	threshold time.Duration
 	period    time.Duration
@@ -250,7 +285,7 @@ func (h *healthCheck) listCause() error {
 // besideList says what the runtime answers beside a full list that hangs, and what not: the pods
 // that hang too are the suspects.
 func (h *healthCheck) besideList() (text string) {
-	if !h.listHangs {
+	if h.hangsSince.IsZero() {
 		return ""
 	}
 	suspects := h.suspects()
@@ -328,7 +363,7 @@ func describeCall(c RuntimeCall) string {
 // report returns the part of a HealthReport that health decides.
 func (h *healthCheck) report(stream StreamReport) HealthReport {
 	r := HealthReport{
-		Healthy: true, LastRelist: h.lastList, Pods: h.pods, Stream: stream, FailingPods: h.failing,
+		Healthy: true, LastRelist: h.lastList, Pods: h.tally.pods, Stream: stream, FailingPods: h.failing,
 	}
 	if err := h.unhealthy(); err != nil {
 		r.Healthy, r.Reason = false, err.Error()
@@ -336,16 +371,13 @@ func (h *healthCheck) report(stream StreamReport) HealthReport {
 	if h.listErr != nil {
 		r.RelistError = h.listErr.Error()
 	}
-	if listing := h.inFlight(methodGetPods); h.listHangs && len(listing) > 0 {
-		r.HungRelist = &HungRelist{Since: listing[0].Since, Suspects: h.suspects(), Answered: h.answered}
+	if !h.hangsSince.IsZero() {
+		r.HungRelist = &HungRelist{Since: h.hangsSince, Suspects: h.suspects(), Answered: h.answered}
 	}
 	for _, e := range h.unconfirmed {
 		if h.since(e.Since) > h.period {
 			r.UnconfirmedExits = append(r.UnconfirmedExits, e)
 		}
-	}
-	if h.silent && stream.State == StreamConnected {
-		r.Stream.State = StreamSilent
 	}
 	return r
 }
@@ -370,12 +402,7 @@ func (g *GenericPLEG) Healthy() (bool, error) {
 // or its inspection has failed or is slow. HealthReport names the pods that fail or are slow.
 // Once true it stays true. It never blocks.
 func (g *GenericPLEG) HasSynced() bool {
-	select {
-	case <-g.loop.synced:
-		return true
-	default:
-		return false
-	}
+	return g.loop.hasSynced()
 }
 
 // WaitForSync returns nil as soon as HasSynced is true. If ctx ends before that, the error
@@ -398,7 +425,7 @@ func (g *GenericPLEG) WaitForSync(ctx context.Context) error {
 }
 
 // Pods returns the pods as they were listed last, sorted by UID, inspected or not. It never
-// waits for the runtime. The methods of a Cache of your own must not call it.
+// waits for the runtime.
 func (g *GenericPLEG) Pods() Pods { return g.loop.pods() }
 
 // HealthReport returns the health, and the state that decides it. It has no side effects and
@@ -418,7 +445,7 @@ func (g *GenericPLEG) HealthReport() HealthReport {
 func (g *GenericPLEG) report(h *healthCheck) HealthReport {
 	r := h.report(g.events.status())
 	r.ExitStream = g.exits.status()
-	r.BlockedReaders = g.blockedReaders()
+	r.BlockedReaders = g.cache.BlockedReaders()
 	backlogs := g.updates.Backlogs()
 	r.Subscribers = len(backlogs)
 	r.Backlog, r.NamedSubscribers = subscriberReports(backlogs)
@@ -428,9 +455,8 @@ func (g *GenericPLEG) report(h *healthCheck) HealthReport {
 // healthCheck returns the input of the health check. The runtime is asked for its calls
 // without a lock held.
 func (g *GenericPLEG) healthCheck() *healthCheck {
-	state := g.loop.lastState()
 	return &healthCheck{
-		healthState: state, now: g.clock.Now(), threshold: g.threshold, period: g.period, started: g.started.Load(),
+		health: g.loop.health(), now: g.clock.Now(), threshold: g.threshold, period: g.period, started: g.started.Load(),
 		inFlight: func(methods ...string) (list []RuntimeCall) {
 			for _, info := range g.calls.InFlight(methods...) {
 				list = append(list, runtimeCall(info))
@@ -452,14 +478,6 @@ func (g *GenericPLEG) gauges() gauges {
 		now.relistRunning = max(0, h.now.Sub(listing[0].Since))
 	}
 	return now
-}
-
-// blockedReaders counts the readers that wait on the cache; -1 if it is not a PodCache.
-func (g *GenericPLEG) blockedReaders() int {
-	if g.podCache == nil {
-		return -1
-	}
-	return g.podCache.BlockedReaders()
 }
 
 // reportedCalls returns the calls that the runtime reports, if it is a CallReporter.

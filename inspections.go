@@ -4,180 +4,152 @@ import (
 	"context"
 	"fmt"
 
-	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
 
 	"github.com/kubepleg/pleg/internal/schedule"
 )
 
-// beginInspection notes the inspection of a record. Its stamp is that of the newest list
-// that showed this record, never that of a list that showed something else.
-func (r *reconciler) beginInspection(c *schedule.Call) *Pod {
-	rec := r.records.byUID[c.UID]
-	at := r.records.listedStamp(rec)
-	rec.inspection = inspection{call: c, snapshot: rec.snapshot(at), stamp: at}
+// beginInspection notes the inspection of a record. Its stamp is that of the newest list that
+// showed this record, never that of a list that showed something else.
+func (r *reconciler) beginInspection(rec *podRecord) *Pod {
+	rec.made = &snapshot{pod: rec.pod, at: rec.at, change: rec.change, sync: rec.sync}
+	rec.inspect, rec.sync = false, false
+	r.plan(rec)
 	if rec.failures > 0 {
 		r.metrics.inspectionRetries.Inc()
 	}
 	return rec.pod
 }
 
-// inspectCanary inspects the next pod by UID: a healthy one after the other, or any while a full
-// list hangs. It reports false when there is none, and when all have had their turn.
-func (r *reconciler) inspectCanary() bool {
-	all := r.sched.FullListHangs()
-	var first, next types.UID
-	for uid, rec := range r.records.byUID {
-		if rec.inspection.call != nil || !rec.isHealthy() && (!all || rec.pod == nil) {
-			continue
-		}
-		if first == "" || uid < first {
-			first = uid
-		}
-		if uid > r.lastCanary && (next == "" || uid < next) {
-			next = uid
-		}
-	}
-	if next == "" {
-		r.sched.EndRound()
-		r.lastCanary = ""
-		if next = first; all || next == "" {
-			return false
-		}
-	}
-	r.lastCanary = next
-	r.sched.Inspect(next)
-	return all
-}
-
-// completeInspection takes in the result of an inspection. A dead one has failed already;
-// that it came back shows that another may succeed. One that Stop cancelled counts as not
-// begun.
-func (r *reconciler) completeInspection(res *result) {
-	c := res.call
-	rec := r.records.byUID[c.UID]
-	insp := rec.inspection
-	rec.inspection = inspection{}
+// completeInspection takes in the result of an inspection. A dead inspection has failed already;
+// that it came back shows that another may succeed. An inspection that Stop cancelled counts as
+// not begun.
+func (r *reconciler) completeInspection(rec *podRecord, res *result) {
 	switch {
 	case rec.pod == nil:
-		r.sched.Gone(c.UID)
-		r.forgetIfAbsent(c.UID)
-	case res.stopped || c.Dead && res.err == nil:
-		r.sched.Inspect(c.UID)
-	case c.Dead:
+	case res.stopped || res.call.Dead && res.err == nil:
+		rec.inspect, rec.sync = true, rec.sync || rec.made.sync
+	case res.call.Dead:
 	default:
-		r.inspected(rec, insp, res)
+		r.inspected(rec, res)
 	}
-	r.countExits(rec)
-	r.failing.update(rec)
-}
-
-// answer is what an inspection of a pod that is present has returned.
-type answer struct {
-	inspection
-	status *PodStatus // the generator's own copy
-	err    error
-	// lags: a list has shown an exit that the status does not know of. amends: code, reason or
-	// message of one are others than was known.
-	lags, amends bool
+	rec.made = nil
+	r.forgetEnds(rec)
 }
 
 // inspected acts on the status, or the error, of a pod that is present.
-func (r *reconciler) inspected(rec *podRecord, insp inspection, res *result) {
-	a := &answer{inspection: insp, err: res.err}
-	if a.err == nil {
-		a.status, a.err = validStatus(res.status, insp.snapshot.pod, r.badData)
+func (r *reconciler) inspected(rec *podRecord, res *result) {
+	status, err, behind := res.status, res.err, false
+	if err == nil {
+		status, err = validStatus(res.status, rec.made.pod, r.badData)
 	}
-	if a.err == nil {
-		r.sched.InspectionSucceeded()
-		r.health.lastInspection = r.sched.Now()
-		if r.sched.FullListHangs() {
-			put(&r.answeredBesideList, rec.uid, struct{}{})
+	if err == nil {
+		rec.inspected, r.lastInspection = r.sched.Now, r.sched.Now
+		if r.sched.InspectionSucceeded() {
+			r.resumeHung()
 		}
-		r.takeExits(rec, a)
-		r.noteEnds(rec, a)
-		rec.publication.see(a.status, rec.pod, a.snapshot.pod)
+		behind = r.takeStatus(rec, status)
 	}
-	switch {
-	case rec.supersedes(&a.inspection):
-		r.storeOlder(rec, a)
-		r.sched.Inspect(rec.uid)
-	case a.err != nil:
-		r.inspectionFailed(rec, a.snapshot.syncs, a.err)
-	case !a.lags && agrees(rec.pod, a.status):
-		r.storeAgreeing(rec, a)
+	switch superseded := rec.change != rec.made.change; {
+	case superseded:
+		r.storeOlder(rec, status, err)
+		rec.inspect = true
+	case err != nil:
+		r.inspectionFailed(rec, err)
+	case !behind && agrees(rec.pod, status):
+		r.storeAgreeing(rec, status)
 	default:
-		r.contradicted(rec, a)
+		r.contradicted(rec, status)
 	}
-	if a.err == nil {
-		r.tellExits(rec, a.status.ContainerStatuses, a.snapshot.cause)
+	if err == nil {
+		r.publishExits(rec, CausePeriod)
 	}
-}
-
-// storeAgreeing stores a status that agrees with the record: the pod is as fresh as its
-// newest list. An inspection that was to begin tells the same, unless a PodSync was
-// requested since this one began.
-func (r *reconciler) storeAgreeing(rec *podRecord, a *answer) {
-	rec.dirty = false
-	r.sched.InspectionAgreed(rec.uid, rec.publication.syncsRequested != a.snapshot.syncs)
-	recovered := r.store(rec, a.status, nil, a.stamp, r.records.listedStamp(rec))
-	r.cache.holdOrRelease(rec)
-	r.publisher.publish(rec, a.snapshot, recovered || a.amends)
-}
-
-// contradicted: a status differs from the present record. Either may be older: the pod is
-// as fresh as the list that the inspection was made for, and is listed again: after a
-// back-off, or at once if the status is too old to be stored.
-func (r *reconciler) contradicted(rec *podRecord, a *answer) {
-	rec.markDirty(r.records.listedStamp(rec))
-	r.cache.holdOrRelease(rec)
-	switch stored := r.storeOlder(rec, a); {
-	case r.sched.InspectionWanted(rec.uid):
-	case stored:
-		r.sched.Retry(rec.uid)
-	default: // a list has shown the record since it began: the next status is newer than that
-		r.requestNow(rec.uid, schedule.CausePeriod)
+	if rec.awaitsExits() {
+		r.retryLater(rec)
 	}
 }
 
-// storeOlder stores and publishes a result of a superseded inspection, or one that contradicts the
-// record, as of the list that it was made for, so that a pod which keeps changing is delivered too;
-// the pod stays dirty. If what the cache holds is newer it does nothing, and reports so.
-func (r *reconciler) storeOlder(rec *podRecord, a *answer) (stored bool) {
-	if rec.observed.After(a.stamp) {
-		if a.amends { // the next inspection tells
-			r.publisher.requestSync(rec)
+// resumeHung has the back-off of the pods that hang begin again, because an inspection has
+// succeeded.
+func (r *reconciler) resumeHung() {
+	first := r.sched.Now.Add(r.backOff.Wait(1))
+	for _, rec := range r.records.present() {
+		if rec.HungSince.IsZero() {
+			continue
 		}
+		rec.attempts = 0
+		if rec.due[retry].After(first) {
+			rec.due[retry] = first
+			r.plan(rec)
+		}
+	}
+}
+
+// storeAgreeing stores a status that agrees with the record: the pod is as fresh as its newest
+// list. Another inspection would show the same, unless a PodSync was requested since this one
+// began.
+func (r *reconciler) storeAgreeing(rec *podRecord, status *PodStatus) {
+	rec.stale = false
+	if !rec.awaitsExits() {
+		rec.endBackOff()
+	}
+	rec.inspect = rec.sync
+	recovered := r.store(rec, status, nil, rec.made.at, rec.at)
+	r.publishMade(rec, recovered)
+}
+
+// contradicted acts on a status that differs from the record. Either may be older, so the pod is
+// as fresh as the list that the inspection was made for, and is listed again: after a back-off,
+// or at once if the status is too old to be stored.
+func (r *reconciler) contradicted(rec *podRecord, status *PodStatus) {
+	rec.makeStale(rec.at)
+	switch stored := r.storeOlder(rec, status, nil); {
+	case rec.inspect:
+	case stored:
+		r.retryLater(rec)
+	default: // a list has shown the record since the inspection began: the next status is newer
+		r.request(rec, CausePeriod)
+	}
+}
+
+// storeOlder stores and publishes the result of an inspection that is superseded or contradicts
+// the record, as of the list that it was made for, so that a pod which keeps changing is
+// published too. The pod stays stale. If the cache holds something newer it does nothing, and
+// reports so.
+func (r *reconciler) storeOlder(rec *podRecord, status *PodStatus, err error) (stored bool) {
+	made := rec.made
+	if rec.observed.After(made.at) {
+		rec.sync = rec.sync || made.sync
+		r.freshen(rec)
 		return false
 	}
-	rec.observed = a.stamp
-	recovered := r.store(rec, a.status, a.err, a.stamp, a.stamp)
-	r.publisher.publish(rec, a.snapshot, recovered || a.amends)
+	rec.observed = made.at
+	recovered := r.store(rec, status, err, made.at, made.at)
+	r.publishMade(rec, recovered)
 	return true
 }
 
-// inspectionLate logs an inspection that is slow; one that is dead has failed. A pod that has not
+// inspectionLate logs an inspection that is slow. One that is dead has failed. A pod that has not
 // changed stays as fresh as its lists until then.
-func (r *reconciler) inspectionLate(late schedule.LateCall) {
-	rec := r.records.byUID[late.UID]
+func (r *reconciler) inspectionLate(rec *podRecord, late schedule.Late) {
 	switch {
 	case late.NowDead:
-		r.out.cancel = append(r.out.cancel, cancelCall{late.Call, r.deadlineError(methodGetPodStatus)})
+		r.cancel(late.Call, r.deadlineError(methodGetPodStatus))
 		if rec.pod != nil {
 			r.inspectionDied(rec)
 		}
-		r.countExits(rec)
+		r.forgetEnds(rec)
 	case rec.pod != nil:
-		r.out.log.info(2, "Inspection is slow", "pod", klog.KRef(rec.pod.Namespace, rec.pod.Name),
-			"podUID", rec.uid, "since", late.Began)
+		r.out.info(2, "Inspection is slow", "pod", klog.KRef(rec.pod.Namespace, rec.pod.Name),
+			"podUID", rec.UID, "since", late.Began)
+		r.publishExits(rec, CauseExit)
 	}
-	r.failing.update(rec)
 }
 
 // inspectionDied is inspectionFailed for an inspection past its deadline.
 func (r *reconciler) inspectionDied(rec *podRecord) {
-	r.inspectionFailed(rec, rec.inspection.snapshot.syncs, r.deadlineError(methodGetPodStatus))
+	r.inspectionFailed(rec, r.deadlineError(methodGetPodStatus))
 }
 
 // deadlineError is the error of a call that is dead.
@@ -185,48 +157,69 @@ func (r *reconciler) deadlineError(method string) error {
 	return fmt.Errorf("%s has not returned within %v: %w", method, r.cfg.Timeout, context.DeadlineExceeded)
 }
 
-// inspectionFailed stores an error beside the last good status, publishes the record with the
-// PodSyncs up to a number, and has the pod listed and inspected again after a back-off.
-func (r *reconciler) inspectionFailed(rec *podRecord, syncs uint64, err error) {
-	rec.dirty = false
-	at := r.records.listedStamp(rec)
-	r.store(rec, nil, err, at, at)
-	r.cache.holdOrRelease(rec)
-	snapshot := rec.snapshot(at)
-	snapshot.syncs = syncs
-	r.publisher.publish(rec, snapshot, false)
-	r.sched.Retry(rec.uid)
+// inspectionFailed stores an error beside the last good status, publishes the record, and has the
+// pod listed and inspected again after a back-off.
+func (r *reconciler) inspectionFailed(rec *podRecord, err error) {
+	rec.stale = false
+	r.store(rec, nil, err, rec.at, rec.at)
+	rec.made.pod, rec.made.at, rec.made.change = rec.pod, rec.at, rec.change
+	r.publishMade(rec, false)
+	r.retryLater(rec)
 }
 
-// store stores the result of an inspection, and reports whether it is a status after an error:
-// then a PodSync is due. A cache that panics is an inspection that failed.
+// store stores the result of an inspection that was made for the list stamped made; observed is
+// how fresh the pod is with it. It reports whether it is a status after an error: then a PodSync
+// is due.
 func (r *reconciler) store(rec *podRecord, status *PodStatus, err error, made, observed stamp) (recovered bool) {
-	if panicked := r.cache.store(rec, status, err, made, observed); panicked != nil {
-		rec.markDirty(rec.observed) // what the cache has is from before
-		if err == nil {
-			err = panicked
-			r.sched.Retry(rec.uid)
-		}
-	}
+	r.cache.store(rec.UID, status, err, made, observed, r.isHeld(rec))
 	pod := klog.KRef(rec.pod.Namespace, rec.pod.Name)
+	r.out.info(4, "Wrote status", "pod", pod, "podUID", rec.UID, "err", err)
 	switch {
 	case err != nil:
 		rec.failures++
 		if rec.failures == 1 {
-			r.out.log.error(err, "Cannot inspect pod; will try again until it can be", "pod", pod, "podUID", rec.uid)
+			r.out.error(err, "Cannot inspect pod; will try again until it can be", "pod", pod, "podUID", rec.UID)
 		}
 	case rec.failures > 0:
 		recovered = true
-		r.out.log.info(2, "Inspection succeeded again", "pod", pod, "podUID", rec.uid, "failures", rec.failures)
+		r.out.info(2, "Inspection succeeded again", "pod", pod, "podUID", rec.UID, "failures", rec.failures)
 		rec.failures = 0
 	}
 	rec.err = err
 	return recovered
 }
 
-// agrees reports whether a status has the same containers and sandboxes as the list of its
-// pod, in the same states. A status without any sandbox is not compared in its sandboxes:
-// the runtime inspects none.
+// publishMade publishes what the inspection was made for: the cache holds its result.
+func (r *reconciler) publishMade(rec *podRecord, recovered bool) {
+	made := rec.made
+	u := r.updateOf(rec, made)
+	u.sync = u.sync || recovered
+	made.sync = false
+	if made.change == rec.change {
+		rec.change = nil
+	}
+	r.publish(rec, u)
+}
+
+// updateOf returns the update of a snapshot. Its cause is that of the change in it or, without
+// one, that somebody asked for a PodSync, or the period.
+func (r *reconciler) updateOf(rec *podRecord, s *snapshot) *update {
+	u := &update{uid: rec.UID, pod: s.pod, sync: s.sync, listedAt: s.at.Time, cause: CausePeriod}
+	switch {
+	case s.change != nil:
+		u.listedAt, u.cause, u.initial = s.change.stamp.Time, s.change.cause, s.change.initial
+	case s.sync:
+		u.cause = CauseDemand
+	}
+	if r.firstFull.Number == 0 {
+		u.initial = rec.asListed()
+	}
+	return u
+}
+
+// agrees reports whether a status has the same containers and sandboxes as the list of its pod,
+// in the same states. A status without any sandbox is not compared in its sandboxes: the runtime
+// inspects none.
 func agrees(pod *Pod, status *PodStatus) bool {
 	if !paired(pod.Containers, status.ContainerStatuses, func(s *Status) string { return s.ID.ID },
 		func(c *Container, s *Status) bool { return plegStateOf(c) == plegStateIn(s.State) }) {
@@ -240,8 +233,8 @@ func agrees(pod *Pod, status *PodStatus) bool {
 			})
 }
 
-// paired reports whether each of what is listed has one status, which agrees with it, and
-// there are no others.
+// paired reports whether each of what is listed has one status, which agrees with it, and there
+// are no others.
 func paired[S any](listed []*Container, statuses []S, id func(S) string, agree func(*Container, S) bool) bool {
 	if len(statuses) != len(listed) {
 		return false
@@ -256,47 +249,4 @@ func paired[S any](listed []*Container, statuses []S, id func(S) string, agree f
 		taken[at] = true
 	}
 	return true
-}
-
-// failingPods are the pods whose inspection hangs or has failed.
-type failingPods struct {
-	sched *schedule.Scheduler
-	byUID map[types.UID]*podRecord
-	// changed are those that began to fail, fail still or fail no more in this step.
-	changed []types.UID
-}
-
-// update notes whether a pod is one of them.
-func (f *failingPods) update(rec *podRecord) {
-	_, was := f.byUID[rec.uid]
-	is := rec.pod != nil && (rec.failures > 0 || !f.sched.HungSince(rec.uid).IsZero())
-	switch {
-	case is:
-		f.byUID[rec.uid] = rec
-	case was:
-		delete(f.byUID, rec.uid)
-	default:
-		return
-	}
-	f.changed = append(f.changed, rec.uid)
-}
-
-// report makes reports say what has changed.
-func (f *failingPods) report(reports map[types.UID]FailingPod) {
-	for _, uid := range f.changed {
-		rec, is := f.byUID[uid]
-		if !is {
-			delete(reports, uid)
-			continue
-		}
-		p := FailingPod{
-			PodUID: uid, Namespace: rec.pod.Namespace, Name: rec.pod.Name,
-			HangingSince: f.sched.HungSince(uid), Failures: rec.failures,
-		}
-		if rec.err != nil {
-			p.Error = rec.err.Error()
-		}
-		reports[uid] = p
-	}
-	f.changed = nil
 }

@@ -1,40 +1,27 @@
 package pleg
 
 import (
-	"errors"
 	"fmt"
-	"slices"
 	"time"
-
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubepleg/pleg/internal/calls"
 	"github.com/kubepleg/pleg/internal/schedule"
 )
 
-// listInfo says of a list that has completed which it was; what it shows is elsewhere.
-type listInfo struct {
-	stamp stamp
-	cause Cause
-}
-
 // beginFullList notes a full list that begins.
 func (r *reconciler) beginFullList(c *schedule.Call) {
 	r.relists.begin()
-	r.answeredBesideList = nil
 	if !r.lastFull.IsZero() {
 		r.metrics.relistInterval.Observe(c.Began.Sub(r.lastFull).Seconds())
 	}
 	r.lastFull = c.Began
-	if r.out.log.enabled(5) {
-		r.out.log.info(5, "Relisting", "cause", c.Cause)
-	}
+	r.out.info(5, "Relisting", "cause", c.Cause)
 }
 
-// completeFullList takes in the result of a full list. One with an error is a failed list,
-// whatever pods it brings: a partial list removes nothing, and answers no request. A dead one
-// has failed already: its answer is discarded, for it may be older than an absence that was
-// forgotten since.
+// completeFullList takes in the result of a full list. A list with an error has failed, whatever
+// pods it brings: a partial list removes nothing, and answers no request. A dead list has failed
+// already. Its answer is discarded, because it may be older than an absence that was forgotten
+// since.
 func (r *reconciler) completeFullList(res *result) {
 	c := res.call
 	switch {
@@ -45,334 +32,189 @@ func (r *reconciler) completeFullList(res *result) {
 		r.fullListFailed(res.err, c)
 	default:
 		r.applyFullList(res.pods, c)
+		if len(r.records.byUID) == r.records.pods {
+			return
+		}
 	}
-	r.forgetAbsent()
+	r.planRequested()
 }
 
-// fullListFailed notes a failed full list. It changes nothing.
+// fullListFailed notes a full list that failed. It changes nothing.
 func (r *reconciler) fullListFailed(err error, c *schedule.Call) {
-	r.sched.FullListFailed()
-	r.metrics.relistDuration.Observe(r.sched.Since(c.Began).Seconds())
-	if r.health.listErr == nil || r.health.listErr.Error() != err.Error() {
-		r.out.log.error(err, "Cannot list pods; will try again every period")
+	r.sched.FullListEnded(c, false)
+	r.metrics.relistDuration.Observe(r.sched.Now.Sub(c.Began).Seconds())
+	if r.listErr == nil || r.listErr.Error() != err.Error() {
+		r.out.error(err, "Cannot list pods; will try again every period")
 	}
-	r.health.listErr, r.health.listErrAt = err, r.sched.Now()
+	r.listErr, r.listErrAt = err, r.sched.Now
 	r.out.relisted = append(r.out.relisted, r.relists.failed(err)...)
 }
 
-// applyFullList compares a full list with the records, and acts on what it says about each
-// pod. One that a caller of Relist waits for has the pods inspected again whose inspection failed,
-// or whose status contradicted the record: it answers for them as if they had been requested.
+// applyFullList compares a full list with the records, and acts on what it says about each pod.
+// If a caller of Relist waits for the list, it is as if a list of each pod had been requested.
 func (r *reconciler) applyFullList(pods []*Pod, c *schedule.Call) {
-	if len(r.relists.attached) > 0 {
-		for _, pods := range [...]map[types.UID]*podRecord{r.failing.byUID, r.cache.held} {
-			for uid, rec := range pods {
-				if !rec.own.After(c.Stamp) {
-					r.sched.RequestOf(c, uid)
-				}
+	r.sched.FullListEnded(c, true)
+	r.all.answer(c.Stamp.Number)
+	isFirst := r.firstFull.Number == 0
+	if isFirst {
+		r.firstFull = c.Stamp
+	}
+	asked := len(r.relists.attached) > 0
+	compared := r.records.compareAll(pods, c.Stamp, r.sched.Last.Number, r.badData)
+	r.records.strangers.forget(c.Stamp.Number)
+	for _, found := range compared {
+		r.apply(found, c, asked)
+	}
+	r.cache.setAllObserved(c.Stamp.Time)
+	if isFirst { // pods that are not published yet may change before they are
+		for _, rec := range r.records.byUID {
+			if rec.change != nil {
+				rec.change.initial = rec.asListed()
 			}
 		}
 	}
-	l := listInfo{stamp: c.Stamp, cause: Cause(c.Cause)}
-	r.compared = r.records.compareAll(pods, c.Stamp, r.sched.Last(), r.compared[:0], r.badData)
-	for _, found := range r.compared {
-		r.apply(found, l)
-	}
-	hasChanged := func(c comparison) bool { return c.verdict == changed }
-	if l.cause == CausePeriod && r.sched.Connected() && slices.ContainsFunc(r.compared, hasChanged) {
-		r.silence.noteChanges(c.Stamp)
-	}
-	clear(r.compared)
-	r.publisher.noteFullList(c.Stamp, r.records)
-	for _, uid := range r.sched.Requested() { // what is left of the requests
-		r.confirmUnchanged(uid, l)
-	}
-	r.cache.freshenAll(c.Stamp.Time)
-	r.sched.FullListed(c)
-	r.fullListSucceeded(c)
-}
-
-// fullListSucceeded notes a successful full list.
-func (r *reconciler) fullListSucceeded(c *schedule.Call) {
-	if r.health.listErr != nil {
-		r.out.log.info(0, "Relist succeeded again")
+	if r.listErr != nil {
+		r.out.info(0, "Relist succeeded again")
 		r.out.listsRecovered = true
 	}
-	r.health.lastList, r.health.listErr = c.Began, nil
-	r.relists.succeeded(c.Stamp, c.Began, r.cache.held, r.publisher.syncing, r.failing.byUID)
-}
-
-// confirmUnchanged acts on what compareAll does not return: that the list confirms a record.
-// It answers the pod's request.
-func (r *reconciler) confirmUnchanged(uid types.UID, l listInfo) {
-	if !r.records.confirms(uid, l.stamp) {
-		return
-	}
-	asked := r.sched.PodListed(uid, l.stamp)
-	if rec := r.records.byUID[uid]; rec != nil {
-		r.confirmed(rec, asked)
-	}
+	r.lastList, r.listErr = c.Began, nil
+	r.relists.succeeded(c, r.records.byUID, r.awaits)
 }
 
 // completePodList takes in the result of a single-pod list.
-func (r *reconciler) completePodList(res *result) {
+func (r *reconciler) completePodList(rec *podRecord, res *result) {
 	c := res.call
 	switch {
 	case c.Dead || res.stopped:
 	case calls.Is(res.err, ErrPodNotFound):
-		r.applyPodList(nil, c)
+		r.applyPodList(rec, nil, c)
 	case res.err != nil:
-		r.out.log.info(4, "Cannot list pod", "podUID", c.UID, "err", res.err)
-		r.sched.PodListFailed(c.UID)
+		r.out.info(4, "Cannot list pod", "podUID", c.UID, "err", res.err)
+		r.podListFailed(rec)
 	case res.pod == nil:
 		r.badData(badPodNil, string(c.UID))
-		r.sched.PodListFailed(c.UID)
+		r.podListFailed(rec)
 	case res.pod.ID != c.UID:
 		r.badData(badPodMismatch, fmt.Sprintf("%s instead of %s", res.pod.ID, c.UID))
-		r.sched.PodListFailed(c.UID)
+		r.podListFailed(rec)
 	default:
-		r.applyPodList(res.pod, c)
+		r.applyPodList(rec, res.pod, c)
 	}
-	r.forgetIfAbsent(c.UID)
 }
 
-// applyPodList compares a single-pod list with the record, and acts on what it says; pod is
-// nil if the pod is absent.
-func (r *reconciler) applyPodList(pod *Pod, c *schedule.Call) {
-	r.metrics.podRelistDuration.Observe(r.sched.Since(c.Began).Seconds())
-	rec := r.records.getOrAdd(c.UID)
-	found := r.records.compareOne(rec, pod, c.Stamp, r.sched.Last(), r.badData)
-	r.apply(found, listInfo{stamp: c.Stamp, cause: Cause(c.Cause)})
+// podListFailed notes that a list of the pod has. Its request stays open, and is tried again
+// after a period unless a full list answers it before.
+func (r *reconciler) podListFailed(rec *podRecord) {
+	if rec.request.newest > 0 {
+		rec.due[listFailed] = r.sched.Now.Add(r.cfg.Period)
+	}
 }
 
-// apply acts on what a list says about one pod.
-func (r *reconciler) apply(found comparison, l listInfo) {
+// applyPodList compares a single-pod list with the record, and acts on what it says; pod is nil
+// if the pod is absent.
+func (r *reconciler) applyPodList(rec *podRecord, pod *Pod, c *schedule.Call) {
+	r.metrics.podRelistDuration.Observe(r.sched.Now.Sub(c.Began).Seconds())
+	r.apply(r.records.compare(rec, pod, c.Stamp, r.sched.Last.Number, r.badData), c, false)
+}
+
+// apply acts on what the list c says about a pod. asked is true if somebody waits for it who has
+// not requested a list of this pod.
+func (r *reconciler) apply(found comparison, c *schedule.Call, asked bool) {
 	rec := found.rec
-	switch found.verdict {
-	case ignored:
-		return
-	case conflicting:
-		// Which of the two read the runtime later is unknown: list again. The runtime can list
-		// one pod: full lists do not overlap, so one of the two was a single-pod list.
-		r.sched.Request(rec.uid, string(l.cause))
-		r.cache.holdOrRelease(rec)
-		return
-	case confirmed, changed:
-	}
-	asked := r.sched.PodListed(rec.uid, l.stamp)
-	switch {
-	case found.verdict == confirmed:
-		if found.statusDue {
-			r.sched.InspectChanged(rec.uid)
+	if found.dropped {
+		if c.Stamp.After(rec.at) { // the list that is believed began earlier
+			r.request(rec, Cause(c.Cause))
+			r.freshen(rec)
 		}
-		r.countExits(rec)
-		r.confirmed(rec, asked)
-	case rec.pod == nil:
-		r.gone(rec, found.transitions, l)
+		r.plan(rec)
+		return
+	}
+	answered, hinted := rec.request.answer(c.Stamp.Number)
+	rec.due[listFailed] = time.Time{}
+	if hinted {
+		rec.due[followUp] = r.sched.Now.Add(r.cfg.Period / followUpShare)
+	}
+	switch {
+	case found.changed && rec.pod == nil:
+		r.gone(found, c)
+	case found.changed:
+		r.changed(found, c)
 	default:
-		r.changed(rec, found.transitions, l)
+		r.confirmed(found, asked || answered)
 	}
+	r.plan(rec)
 }
 
-// confirmed: a list shows the record unchanged. If the list was asked for, a pod whose inspection
-// failed, whose status contradicted the record, or which has exits that the list does not show, is
-// inspected again: the back-off ends here.
-func (r *reconciler) confirmed(rec *podRecord, asked bool) {
-	if asked && rec.pod != nil && (rec.dirty || rec.failures > 0 || rec.hasExitsAhead()) {
-		r.sched.Inspect(rec.uid)
+// confirmed acts on a list that shows the record unchanged. If somebody asked for it, a pod of
+// which the cache has no good status, or that awaits the confirmation of an exit, is inspected
+// again: the wait for a retry ends here.
+func (r *reconciler) confirmed(found comparison, asked bool) {
+	rec := found.rec
+	if found.confirmable {
+		rec.makeStale(found.before)
+		rec.endBackOff()
+		rec.inspect = true
 	}
-	r.watchExits(rec)
-	r.cache.freshen(rec)
+	if asked && rec.pod != nil && (rec.stale || rec.failures > 0 || rec.awaitsExits()) {
+		rec.inspect = true
+	}
+	r.freshen(rec)
 }
 
-// changed: a list shows a change. The pod is inspected, and held until a status agrees.
-func (r *reconciler) changed(rec *podRecord, transitions []transition, l listInfo) {
-	r.noteChange(rec, transitions, l)
-	if isUnsettled(rec.pod) {
-		r.unsettled = r.sched.Now()
-	}
-	r.cache.holdOrRelease(rec)
-	if rec.publication.pod == nil {
-		r.cache.setListed(rec.uid)
-	}
-	r.watchExits(rec)
-	r.sched.InspectChanged(rec.uid)
-	if rec.inspection.dead() { // no other can begin: the pod is published with an error
+// changed acts on a list that shows a change: the pod is inspected, and stale until a status
+// agrees.
+func (r *reconciler) changed(found comparison, c *schedule.Call) {
+	rec := found.rec
+	r.noteChange(found, c)
+	rec.makeStale(found.before)
+	r.cache.setListed(rec.pod)
+	r.freshen(rec)
+	rec.endBackOff()
+	rec.inspect = true
+	if rec.Inspection != nil && rec.Inspection.Dead { // no other can begin: the pod is published with an error
 		r.inspectionDied(rec)
 	}
-	r.failing.update(rec)
+	r.forgetEnds(rec)
 }
 
-// noteChange notes a change that a list shows, and counts the deaths in it. What a pod shows when
-// it appears until the first full list was so before there was anybody to see it.
-func (r *reconciler) noteChange(rec *podRecord, transitions []transition, l listInfo) {
-	newest, first := &rec.publication.change, r.publisher.firstFullList
-	existed := newest.stamp.Number == 0 && (first.Number == 0 || !l.stamp.After(first))
-	*newest = change{true, l.stamp, l.cause}
-	r.metrics.countTransitions(deliverable(transitions), l.cause)
-	seen := statusesIn(rec.publication.seen)
-	for i, t := range transitions {
-		id := t.container.ID.ID
-		if t.kind == ContainerStarted && !t.sandbox {
-			if s := seen.at(i, id); s != nil && s.State == ContainerStateExited {
-				rec.publication.amend(startedStatus(s))
-			}
-		}
-		if _, known := rec.exits[id]; t.kind == ContainerDied && !t.sandbox && !known {
-			r.records.setExit(rec, id, exit{counted: existed})
-		}
+// gone acts on a list that shows that the pod is absent. Nothing has to be inspected, so it is
+// published at once.
+func (r *reconciler) gone(found comparison, c *schedule.Call) {
+	rec := found.rec
+	r.noteChange(found, c)
+	r.forgetEnds(rec)
+	r.sched.Gone(&rec.Pod)
+	rec.endBackOff()
+	rec.due[lateReason] = time.Time{}
+	rec.inspect, rec.sync, rec.stale, rec.err, rec.failures = false, false, false, nil, 0
+	if rec.Inspection != nil {
+		r.cancel(rec.Inspection, errPodGone)
 	}
-	r.countExits(rec)
+	r.cache.remove(rec.UID)
+	r.freshen(rec)
+	r.publish(rec, r.updateOf(rec, &snapshot{at: rec.at, change: rec.change}))
+	rec.change, rec.seen = nil, nil
 }
 
-// errPodGone is the cause of cancelling the inspection of a pod that is no longer listed.
-var errPodGone = errors.New("the pod is gone")
+// freshen has the cache know how fresh the pod is.
+func (r *reconciler) freshen(rec *podRecord) { r.cache.setObserved(rec.UID, rec.observedAt(), r.isHeld(rec)) }
 
-// gone: a list shows that the pod is absent. Nothing has to be inspected: it is published.
-func (r *reconciler) gone(rec *podRecord, transitions []transition, l listInfo) {
-	r.sched.Gone(rec.uid)
-	rec.dirty, rec.err, rec.failures = false, nil, 0
-	r.failing.update(rec)
-	if c := rec.inspection.call; c != nil {
-		r.out.cancel = append(r.out.cancel, cancelCall{c, errPodGone})
+// isHeld reports whether full lists do not make the pod fresher in the cache: it is stale, or the
+// newest full list was dropped for it.
+func (r *reconciler) isHeld(rec *podRecord) bool { return rec.stale || r.records.full.After(rec.at) }
+
+// noteChange notes a change that a list shows, and counts what happened.
+func (r *reconciler) noteChange(found comparison, c *schedule.Call) {
+	rec := found.rec
+	existed := rec.change == nil && rec.published == nil && (r.firstFull.Number == 0 || c.Stamp == r.firstFull)
+	before := rec.change
+	rec.change = &change{stamp: c.Stamp, cause: Cause(c.Cause)}
+	if before != nil {
+		rec.change.initial = before.initial
 	}
-	r.noteChange(rec, transitions, l)
-	r.publisher.syncsDone(rec, rec.publication.syncsRequested) // what is gone has no PodSync
-	r.cache.remove(rec.uid)
-	r.cache.freshen(rec)
-	r.publisher.publish(rec, rec.snapshot(l.stamp), false)
-}
-
-// forgetAbsent drops the records of absent pods, unless a full list is in flight, which
-// may have read the runtime before they went.
-func (r *reconciler) forgetAbsent() {
-	if r.sched.FullListInFlight() {
-		return
+	r.metrics.countTransitions(deliverable(found.transitions), rec.change.cause)
+	r.noteTransitions(rec, found.transitions, existed)
+	if len(rec.seen) > 0 {
+		rec.forgetStatuses(nil)
 	}
-	r.records.forget(r.isOpen, r.cache.remove)
-}
-
-// forgetIfAbsent is forgetAbsent for the one pod whose call has returned: to look at all
-// of them after each would take the square of their number.
-func (r *reconciler) forgetIfAbsent(uid types.UID) {
-	if rec := r.records.byUID[uid]; rec != nil && !r.sched.FullListInFlight() {
-		r.records.forgetOne(rec, r.isOpen, r.cache.remove)
-	}
-}
-
-// isOpen reports whether something of an absent pod is still to come: a call or a request.
-func (r *reconciler) isOpen(rec *podRecord) bool { return r.sched.Open(rec.uid) }
-
-// relists are the full lists that callers of Relist wait for, and those that have succeeded and
-// whose pods are not all as fresh as they.
-type relists struct {
-	// Set once.
-
-	records *podRecords
-	sched   *schedule.Scheduler
-
-	// waiting are the callers whose list is to begin, attached those whose list is in
-	// flight.
-	waiting, attached []*relistCaller
-	incomplete        []relist
-}
-
-// relist is a full list that has succeeded.
-type relist struct {
-	stamp   stamp
-	began   time.Time
-	callers []*relistCaller
-	awaited []awaited
-	paused  bool // the generator was stopped or started since: how long it took says nothing
-}
-
-// awaited is a pod that was older than a list when that succeeded, or is to have what else was due
-// then and a caller waits for: its PodSyncs up to a number, or another inspection after one that
-// had failed.
-type awaited struct {
-	rec     *podRecord
-	syncs   uint64
-	retried bool
-}
-
-// begin attaches the callers that wait to the list that begins.
-func (r *relists) begin() { r.attached, r.waiting = r.waiting, nil }
-
-// stopped has the callers wait for another list.
-func (r *relists) stopped() {
-	r.waiting = append(r.waiting, r.attached...)
-	r.attached = nil
-}
-
-// paused notes that the generator was stopped or started.
-func (r *relists) paused() {
-	for i := range r.incomplete {
-		r.incomplete[i].paused = true
-	}
-}
-
-// failed returns the callers of the list in flight, which has failed: they have their answer.
-func (r *relists) failed(err error) (callers []*relistCaller) {
-	callers, r.attached = r.attached, nil
-	return withError(callers, err)
-}
-
-// giveUp returns the callers that wait for a list to begin: after one that has failed and not
-// returned, none can.
-func (r *relists) giveUp(err error) (callers []*relistCaller) {
-	callers, r.waiting = r.waiting, nil
-	return withError(callers, err)
-}
-
-func withError(callers []*relistCaller, err error) []*relistCaller {
-	for _, c := range callers {
-		c.err = err
-	}
-	return callers
-}
-
-// succeeded notes that the list in flight has. held are the pods that may be older than it,
-// syncing those with a PodSync that is due, failing those whose inspection hangs or has failed.
-func (r *relists) succeeded(at stamp, began time.Time, held, syncing, failing map[types.UID]*podRecord) {
-	w := relist{stamp: at, began: began, callers: r.attached}
-	for _, rec := range held {
-		w.awaited = append(w.awaited, awaited{rec: rec})
-	}
-	if len(w.callers) > 0 {
-		for _, rec := range syncing {
-			w.awaited = append(w.awaited, awaited{rec: rec, syncs: rec.publication.syncsRequested})
-		}
-		for _, rec := range failing {
-			w.awaited = append(w.awaited, awaited{rec: rec, retried: true})
-		}
-	}
-	r.incomplete = append(r.incomplete, w)
-	r.attached = nil
-}
-
-// complete takes away the lists whose pods are all as fresh as they, and calls done with
-// each.
-func (r *relists) complete(done func(relist)) {
-	kept := r.incomplete[:0]
-	for _, w := range r.incomplete {
-		i := slices.IndexFunc(w.awaited, func(a awaited) bool { return r.awaits(a, w.stamp) })
-		if i < 0 {
-			done(w)
-			continue
-		}
-		w.awaited[0], w.awaited[i] = w.awaited[i], w.awaited[0] // most often it is still this one in the next step
-		kept = append(kept, w)
-	}
-	clear(r.incomplete[len(kept):])
-	r.incomplete = kept
-}
-
-// awaits reports whether a list has still to wait for a pod. One of which nothing moves is not
-// waited for.
-func (r *relists) awaits(a awaited, at stamp) bool {
-	rec := a.rec
-	return r.sched.Moving(rec.uid) &&
-		(rec.isHeld() && at.After(r.records.observedStamp(rec)) ||
-			rec.publication.syncsDelivered < a.syncs ||
-			a.retried && rec.failures > 0 && r.sched.InspectionOpen(rec.uid))
 }

@@ -37,19 +37,12 @@ type loop struct {
 	// synced is closed when the generator has synced.
 	synced chan struct{}
 
-	// stepping is held while the inputs are taken and the reconciler takes a step, for who
-	// reads the records meanwhile. A step waits for nothing.
-	stepping   sync.Mutex
-	reconciler *reconciler // guarded by stepping
+	// mu is held while the reconciler takes a step, and by those who read its state meanwhile. A
+	// step calls nobody's code and waits for nothing.
+	mu         sync.Mutex
+	reconciler *reconciler // guarded by mu
 
-	stateMu sync.Mutex
-
-	// Guarded by stateMu.
-
-	state   healthState              // the reconciler's, as of its last step, but for failing
-	failing map[types.UID]FailingPod // kept up, for a list of them in each step costs too much
-
-	timer wakeTimer // owned by who holds the token
+	timer wakeTimer // owned by the goroutine that holds the token
 }
 
 // runPeriodically has full lists begin every period until ctx ends, and runs the loop unless
@@ -128,8 +121,8 @@ func (l *loop) step() <-chan time.Time {
 	for _, c := range out.begin {
 		l.begin(c)
 	}
-	for _, log := range out.log.lines {
-		log(l.logger)
+	for _, line := range out.log {
+		line.write(l.logger)
 	}
 	for _, caller := range out.relisted {
 		close(caller.done)
@@ -147,13 +140,24 @@ func (l *loop) step() <-chan time.Time {
 
 // reconcile takes the inputs in and has the reconciler take one step.
 func (l *loop) reconcile() outputs {
-	verbosity := verbosityOf(l.logger)
-	l.stepping.Lock()
-	defer l.stepping.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	in := l.inbox.Take()
-	in.verbosity = verbosity
-	defer l.publishState()
-	return l.reconciler.step(l.clock.Now(), &in)
+	out := l.reconciler.step(l.clock.Now(), &in)
+	if l.reconciler.synced && !l.hasSynced() {
+		close(l.synced)
+	}
+	return out
+}
+
+// hasSynced reports whether the generator has synced.
+func (l *loop) hasSynced() bool {
+	select {
+	case <-l.synced:
+		return true
+	default:
+		return false
+	}
 }
 
 // methods are the names of the runtime's methods for each kind of call.
@@ -189,33 +193,23 @@ type podObject struct{ *Pod }
 
 func (p podObject) String() string { return podName(p.Pod) }
 
-// publishState has the reconciler's state be seen by other goroutines.
-func (l *loop) publishState() {
-	l.stateMu.Lock()
-	defer l.stateMu.Unlock()
-	if !l.state.synced && l.reconciler.health.synced {
-		close(l.synced)
-	}
-	l.state = l.reconciler.health
-	l.reconciler.failing.report(l.failing)
-}
-
-// lastState returns the reconciler's state as of its last step.
-func (l *loop) lastState() healthState {
-	l.stateMu.Lock()
-	defer l.stateMu.Unlock()
-	state := l.state
-	for _, uid := range sortedKeys(l.failing) {
-		state.failing = append(state.failing, l.failing[uid])
-	}
-	return state
+// health returns what the reconciler knows for health and metrics.
+func (l *loop) health() health {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.reconciler.health()
 }
 
 // pods returns the pods as they were listed last.
 func (l *loop) pods() Pods {
-	l.stepping.Lock()
-	defer l.stepping.Unlock()
-	return l.reconciler.records.pods()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	recs := l.reconciler.records.present()
+	pods := make(Pods, len(recs))
+	for i, rec := range recs {
+		pods[i] = rec.pod
+	}
+	return pods
 }
 
 // maxHints bounds the memory of hints about unknown pods, in case a runtime sends garbage faster
@@ -238,10 +232,9 @@ type inputs struct {
 	// there were more than could be kept.
 	hints              map[types.UID]struct{}
 	hintAll, lostHints bool
-	// exits are the containers that have exited. What is beyond maxHints the lists show.
+	// exits are the containers that have exited. For those beyond maxHints, their pods or all pods
+	// are listed.
 	exits []ContainerExit
-	// verbosity is the logger's.
-	verbosity int
 	// connected has the beginnings (true) and ends of connections to the event stream.
 	connected []bool
 }
@@ -269,10 +262,14 @@ func (in *inputs) addHint(e ContainerEvent) {
 	}
 }
 
-// addExit adds an exit that the runtime tells.
+// addExit adds an exit event.
 func (in *inputs) addExit(e ContainerExit) {
-	if e.ContainerID != "" && len(in.exits) < maxHints {
+	switch {
+	case e.ContainerID == "":
+	case len(in.exits) < maxHints:
 		in.exits = append(in.exits, e)
+	default:
+		in.addHint(ContainerEvent{PodUID: e.PodUID})
 	}
 }
 
@@ -298,7 +295,7 @@ func sortedKeys[V any](m map[types.UID]V) []types.UID {
 type outputs struct {
 	cancel   []cancelCall
 	begin    []beginCall
-	log      stepLog
+	log      []logLine
 	relisted []*relistCaller // their relist is complete
 	// listsRecovered: a full list has succeeded after one that failed.
 	listsRecovered bool
@@ -318,46 +315,30 @@ type cancelCall struct {
 	cause error
 }
 
-// stepLog is what a step has to log. It is written after the step, when no lock is held: a
-// logger is code of a user, which may call the generator, or hang.
-type stepLog struct {
-	verbosity int // the logger's
-	lines     []func(klog.Logger)
+// logLine is a line that a step has to log. It is written after the step, when no lock is held: a
+// logger is code of a user, which may hang.
+type logLine struct {
+	level         int
+	err           error
+	isError       bool
+	message       string
+	keysAndValues []any
 }
 
-// verbosityOf returns the highest level of those in use at which a logger is enabled.
-func verbosityOf(logger klog.Logger) int {
-	for _, level := range [...]int{5, 4, 2} {
-		if logger.V(level).Enabled() {
-			return level
-		}
+func (o *outputs) info(level int, message string, keysAndValues ...any) {
+	o.log = append(o.log, logLine{level: level, message: message, keysAndValues: keysAndValues})
+}
+
+func (o *outputs) error(err error, message string, keysAndValues ...any) {
+	o.log = append(o.log, logLine{err: err, isError: true, message: message, keysAndValues: keysAndValues})
+}
+
+func (l *logLine) write(logger klog.Logger) {
+	if l.isError {
+		logger.Error(l.err, l.message, l.keysAndValues...)
+		return
 	}
-	return 0
-}
-
-func (l *stepLog) enabled(level int) bool { return level <= l.verbosity }
-
-// info logs a line if its level is enabled. Where it is not, the arguments cost memory: who logs
-// often asks before.
-func (l *stepLog) info(level int, message string, keysAndValues ...any) {
-	if l.enabled(level) {
-		l.lines = append(l.lines, func(logger klog.Logger) { logger.V(level).Info(message, keysAndValues...) })
-	}
-}
-
-func (l *stepLog) error(err error, message string, keysAndValues ...any) {
-	l.lines = append(l.lines, func(logger klog.Logger) { logger.Error(err, message, keysAndValues...) })
-}
-
-// neverZero is a clock that shows the moment before the zero time in place of that, which
-// stands for no time in the generator.
-type neverZero struct{ clock.Clock }
-
-func (c neverZero) Now() time.Time {
-	if now := c.Clock.Now(); !now.IsZero() {
-		return now
-	}
-	return time.Time{}.Add(-1)
+	logger.V(l.level).Info(l.message, l.keysAndValues...)
 }
 
 // wakeTimer wakes the loop at a time by the clock.

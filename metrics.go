@@ -265,17 +265,14 @@ func (m *metrics) countExit(end *Status) {
 	}
 }
 
-// badData counts bad data, and calls log with the first of each kind.
-func (m *metrics) badData(log func(message string, keysAndValues ...any), reason badReason, object string) {
+// badData counts bad data, and reports whether it is the first of its kind.
+func (m *metrics) badData(reason badReason) (first bool) {
 	m.bad.WithLabelValues(string(reason)).Inc()
 	m.mu.Lock()
-	first := !m.reported[reason]
+	defer m.mu.Unlock()
+	first = !m.reported[reason]
 	m.reported[reason] = true
-	m.mu.Unlock()
-	if first {
-		log("Bad data; more of this kind is counted in pleg_bad_data_total and not logged",
-			"reason", string(reason), "object", object)
-	}
+	return first
 }
 
 // guardedCollector is a collector whose panic spoils a collection, and no more: a registry
@@ -333,45 +330,31 @@ func filter[T any](ch chan<- T, send func(chan<- T), keep func(T) bool) {
 	}
 }
 
-// tally counts what runs.
+// tally counts what exists.
 type tally struct {
+	pods int
 	// runningPods are the pods that have a running sandbox.
 	runningPods int
-	// containers are the containers by state, sandboxes not among them.
+	// The containers by state, sandboxes not among them.
 	created, running, exited, unknown int
-	// unsettledPods are those of which isUnsettled.
-	unsettledPods int
 }
 
-// count adds a pod to the tally n times.
-func (t *tally) count(pod *Pod, n int) {
-	if pod == nil {
-		return
-	}
+// count adds a pod to the tally.
+func (t *tally) count(pod *Pod) {
+	t.pods++
 	for _, c := range pod.Containers {
 		switch c.State {
 		case ContainerStateCreated:
-			t.created += n
+			t.created++
 		case ContainerStateRunning:
-			t.running += n
+			t.running++
 		case ContainerStateExited:
-			t.exited += n
+			t.exited++
 		case ContainerStateUnknown:
-			t.unknown += n
+			t.unknown++
 		}
 	}
 	if slices.ContainsFunc(pod.Sandboxes, func(s *Container) bool { return s.State == ContainerStateRunning }) {
-		t.runningPods += n
+		t.runningPods++
 	}
-	if isUnsettled(pod) {
-		t.unsettledPods += n
-	}
-}
-
-// isUnsettled reports whether a pod has a sandbox that is not ready, or a container that is created
-// and not started: of such pods runtimes do not announce every change. containerd says nothing of
-// a start that fails, and CRI-O nothing of the removal of a sandbox.
-func isUnsettled(pod *Pod) bool {
-	return slices.ContainsFunc(pod.Containers, func(c *Container) bool { return c.State == ContainerStateCreated }) ||
-		slices.ContainsFunc(pod.Sandboxes, func(s *Container) bool { return s.State != ContainerStateRunning })
 }

@@ -2,81 +2,92 @@ package pleg
 
 import (
 	"cmp"
+	"errors"
 	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/kubepleg/pleg/internal/backoff"
 	"github.com/kubepleg/pleg/internal/calls"
 	"github.com/kubepleg/pleg/internal/schedule"
 )
 
-// reconciler is the data flow from top to bottom: list, compare, inspect, store, publish.
-// It is a function of its inputs: it starts no goroutine and reads no clock. Its effects
-// are its writes to the cache and the broadcaster, in order, and its outputs. This file has
-// the step and what it does with requests; lists.go and inspections.go have what it does with
-// the results of calls.
+const (
+	// maxRetryWait bounds the back-off of a pod that cannot be inspected, unless a period is
+	// longer.
+	maxRetryWait = 10 * time.Second
+	// followUpShare is the part of a period after which the list of a hinted pod is followed by
+	// another.
+	followUpShare = 20
+	// lateReasonWait is how long after a death its pod is inspected again: containerd 2 reports
+	// 10 to 500 ms late that a container was killed for want of memory.
+	lateReasonWait = 2 * time.Second
+)
+
+// reconciler is the way of the data: list, compare, inspect, store, publish. It is a function of
+// its inputs: it starts no goroutine and reads no clock. Its effects are its writes to the cache
+// and the broadcaster, in order, and its outputs. This file has the step, and what the step does
+// with requests; lists.go and inspections.go have what it does with the results of calls,
+// exits.go what it knows of exits.
 //
 // Its rules, each with the counterexample that needs it, are in docs/DESIGN.md.
 type reconciler struct {
-	cfg       reconcilerConfig
-	sched     *schedule.Scheduler
-	records   *podRecords
-	cache     *cacheWriter
-	publisher publisher
-	metrics   *metrics
+	cfg     schedule.Config
+	sched   *schedule.Scheduler
+	records *podRecords
+	cache   cacheWriter
+	updates *broadcaster
+	metrics *metrics
+	backOff backoff.Policy
 
+	// all is the open request for a list of all pods.
+	all     request
 	relists relists
-	failing failingPods
-	health  healthState
+	// firstFull is the stamp of the first full list that succeeded.
+	firstFull stamp
+	// lastFull is when the last full list began; zero after a start.
+	lastFull time.Time
+	// round has the pods that are still to be inspected while full lists hang, newest first.
+	round []*podRecord
 
-	lastFull   time.Time // when the last full list began; zero after a start
-	lastCanary types.UID // the pod that was last inspected as a canary
-	// answeredBesideList are the pods that were inspected since a full list began that hangs.
-	answeredBesideList map[types.UID]struct{}
-	unsettled          time.Time // when a pod last became unsettled, or changed and still was
-	silence            silence
+	// What the health check reads.
 
-	compared []comparison // scratch
-	out      outputs      // of the present step
+	// lastList is when the last full list that succeeded began; zero for none.
+	lastList time.Time
+	// listErr is the error of the last full list; nil if it succeeded. listErrAt is when it failed.
+	listErr   error
+	listErrAt time.Time
+	// lastInspection is when an inspection succeeded last; before the first, when the generator
+	// was made.
+	lastInspection time.Time
+	// connected is true while the event stream is connected.
+	connected bool
+	// synced is true once the pods of the first full list are inspected, failing or slow.
+	synced bool
+
+	out outputs // of the present step
 }
 
-// reconcilerConfig does not change.
-type reconcilerConfig struct {
-	schedule.Config
-	// blocked counts the blocked readers; nil where full lists come every period anyway.
-	blocked func() int
-	owner   cacheOwner // the generator
-}
-
-func newReconciler(cfg reconcilerConfig, now time.Time, cache Cache, updates *broadcaster, m *metrics) *reconciler {
-	sched, records := schedule.New(cfg.Config), newPodRecords()
-	writer := newCacheWriter(cache, cfg.owner, records)
-	sched.Advance(now)
+func newReconciler(cfg schedule.Config, now time.Time, cache *PodCache, owner cacheOwner, updates *broadcaster,
+	m *metrics,
+) *reconciler {
 	r := &reconciler{
-		cfg: cfg, sched: sched, records: records, cache: writer,
-		publisher: publisher{updates: updates, syncing: make(map[types.UID]*podRecord)},
-		metrics:   m,
-		relists:   relists{records: records, sched: sched},
-		failing:   failingPods{sched: sched, byUID: make(map[types.UID]*podRecord)},
-		health:    healthState{lastInspection: now},
+		cfg: cfg, sched: schedule.New(cfg), records: newPodRecords(), cache: cacheWriter{cache, owner},
+		updates: updates, metrics: m, backOff: backoff.Policy{First: cfg.Period, Longest: maxRetryWait},
+		lastInspection: now,
 	}
-	writer.log, r.publisher.log, writer.badData = &r.out.log, &r.out.log, r.badData
+	r.sched.Now = now
 	return r
-}
-
-// badData counts bad data, and logs the first of each kind.
-func (r *reconciler) badData(reason badReason, object string) {
-	log := func(message string, keysAndValues ...any) { r.out.log.info(0, message, keysAndValues...) }
-	r.metrics.badData(log, reason, object)
 }
 
 // step takes in the inputs and the time, and returns the calls to begin and to cancel.
 func (r *reconciler) step(now time.Time, in *inputs) outputs {
-	r.out = outputs{log: stepLog{verbosity: in.verbosity}}
-	r.advance(now)
+	r.out = outputs{}
+	r.sched.Now = now
+	r.cache.advance(now)
 	for _, e := range in.exits {
-		r.containerExited(e)
+		r.takeExit(e)
 	}
 	// Results come before requests, which they may answer. They are taken by pod, so that a run can
 	// be repeated.
@@ -85,29 +96,11 @@ func (r *reconciler) step(now time.Time, in *inputs) outputs {
 		r.takeResult(res)
 	}
 	r.takeRequests(in)
-	for _, late := range r.sched.Expire() {
-		r.callLate(late)
-	}
+	r.expire()
 	r.beginCalls()
 	r.completeRelists()
-	r.noteHealth()
 	r.out.wake = r.sched.Wake()
 	return r.out
-}
-
-// noteHealth takes what others keep into the health state. The rest of it is noted as it
-// happens.
-func (r *reconciler) noteHealth() {
-	r.health.pods, r.health.tally, r.health.silent = r.records.present, r.records.tally, r.silence.is()
-	r.health.listHangs, r.health.answered = r.sched.FullListHangs(), len(r.answeredBesideList)
-	r.health.unconfirmed = r.records.unconfirmedExits()
-}
-
-// advance sets the time.
-func (r *reconciler) advance(now time.Time) {
-	r.sched.Advance(now)
-	r.publisher.now = now
-	r.cache.advance(now)
 }
 
 // takeResult takes in the result of a call.
@@ -115,110 +108,20 @@ func (r *reconciler) takeResult(res *result) {
 	if calls.Panicked(res.err) {
 		r.badData(badRuntimePanic, res.err.Error())
 	}
-	r.sched.Returned(res.call, !res.call.Dead || res.err == nil)
-	switch res.call.Kind {
-	case schedule.ListAll:
+	c := res.call
+	if c.Kind == schedule.ListAll {
+		r.sched.Returned(c, nil, true)
 		r.completeFullList(res)
-	case schedule.ListPod:
-		r.completePodList(res)
-	case schedule.Inspect:
-		r.completeInspection(res)
+		return
 	}
-}
-
-// callLate acts on a call that has become slow or dead.
-func (r *reconciler) callLate(late schedule.LateCall) {
-	c := late.Call
-	switch {
-	case c.Kind == schedule.Inspect:
-		r.inspectionLate(late)
-	case !late.NowDead:
-	case c.Kind == schedule.ListPod:
-		r.out.cancel = append(r.out.cancel, cancelCall{c, r.deadlineError(methodGetPod)})
-		r.sched.PodListFailed(c.UID)
-	default:
-		err := r.deadlineError(methodGetPods)
-		r.out.cancel = append(r.out.cancel, cancelCall{c, err})
-		r.fullListFailed(err, c)
-		r.forgetAbsent()
+	rec := r.records.byUID[c.UID]
+	r.sched.Returned(c, &rec.Pod, !c.Dead || res.err == nil)
+	if c.Kind == schedule.ListPod {
+		r.completePodList(rec, res)
+	} else {
+		r.completeInspection(rec, res)
 	}
-}
-
-// beginCalls begins the calls that are due.
-func (r *reconciler) beginCalls() {
-	if len(r.relists.waiting) > 0 {
-		r.sched.RequestRelist()
-	}
-	for more := true; more && r.sched.TakeCanary(); {
-		more = r.inspectCanary()
-	}
-	due := r.sched.Begin(r.ordinaryPeriod())
-	r.out.begin = make([]beginCall, 0, len(due))
-	for _, c := range due {
-		begin := beginCall{c, nil}
-		switch c.Kind {
-		case schedule.ListAll:
-			r.beginFullList(c)
-		case schedule.ListPod:
-			begin.pod = r.records.getOrAdd(c.UID).pod // a record, so that what overlaps with the list is noticed
-			r.out.log.info(5, "Relisting pod", "podUID", c.UID, "cause", c.Cause)
-		case schedule.Inspect:
-			begin.pod = r.beginInspection(c)
-		}
-		r.out.begin = append(r.out.begin, begin)
-	}
-}
-
-// unsettledTime is how long an unsettled pod keeps the ordinary period after its last change:
-// longer than the kubelet's garbage collector takes to remove a sandbox, which runs every
-// minute, and no longer, because the sandbox of a Job that has completed may stay for days.
-const unsettledTime = 5 * time.Minute
-
-// ordinaryPeriod reports whether full lists come every period although the stream is connected: a
-// reader is blocked, or something is likely to change without an event.
-func (r *reconciler) ordinaryPeriod() bool {
-	return r.cfg.blocked == nil || r.cfg.blocked() > 0 ||
-		r.records.tally.unsettledPods > 0 && r.sched.Since(r.unsettled) < unsettledTime || r.silence.is()
-}
-
-// unannouncedLists is how many full lists in a row find changes without an event before the stream
-// is silent: a list that finds one just after it happened may be ahead of its event.
-const unannouncedLists = 3
-
-// silence is whether the event stream is connected and says nothing, although pods change.
-type silence struct {
-	// lists are the full lists of the period that have found changes since the stream was
-	// connected or had an event; up to unannouncedLists are counted.
-	lists int
-	// heard is the newest list that had begun then: that one may know what was announced.
-	heard stamp
-}
-
-func (s *silence) is() bool { return s.lists >= unannouncedLists }
-
-// end notes an event, or that the stream has begun or ended; begun is the newest list that has.
-func (s *silence) end(begun stamp) { s.lists, s.heard = 0, begun }
-
-// noteChanges notes changes that a full list of the period has found while the stream is connected.
-func (s *silence) noteChanges(at stamp) {
-	if at.After(s.heard) && !s.is() {
-		s.lists++
-	}
-}
-
-// completeRelists completes the relists whose pods are all as fresh as they.
-func (r *reconciler) completeRelists() {
-	if r.sched.FullListDead() { // no other can begin
-		r.out.relisted = append(r.out.relisted, r.relists.giveUp(r.health.listErr)...)
-		r.sched.WithdrawRelist()
-	}
-	r.relists.complete(func(w relist) {
-		r.out.relisted = append(r.out.relisted, w.callers...)
-		if !w.paused {
-			r.metrics.relistDuration.Observe(r.sched.Since(w.began).Seconds())
-		}
-		r.health.synced = true // see HasSynced; at the first of them, and from then on
-	})
+	r.plan(rec)
 }
 
 // takeRequests takes in the requests of callers, readers and hints.
@@ -230,47 +133,31 @@ func (r *reconciler) takeRequests(in *inputs) {
 	}
 	r.relists.waiting = append(r.relists.waiting, in.relists...)
 	for _, uid := range sortedKeys(in.requests) {
-		r.requestNow(uid, schedule.CauseDemand)
+		rec := r.records.getOrAdd(uid)
+		r.request(rec, CauseDemand)
+		r.plan(rec)
+		if !r.cfg.ListsPods {
+			r.requestAll(CauseDemand)
+		}
 	}
 	for _, uid := range sortedKeys(in.readers) {
-		r.cache.confirmAbsence(uid)
-		r.sched.Request(uid, schedule.CauseDemand) // the full lists come every period while a reader is blocked
+		rec := r.records.getOrAdd(uid)
+		r.request(rec, CauseDemand) // where the runtime lists no single pods, the next full list answers
+		r.plan(rec)
 	}
 	for _, uid := range sortedKeys(in.reinspects) {
-		r.reinspect(uid)
+		if rec := r.records.byUID[uid]; rec != nil && rec.pod != nil {
+			rec.sync, rec.inspect = true, true
+			r.plan(rec)
+		}
 	}
 	for _, connected := range in.connected {
-		r.sched.SetConnected(connected)
-		r.silence.end(r.sched.Last())
+		if r.connected = connected; connected { // what was announced before is not announced again
+			r.requestAll(CauseHint)
+		}
 	}
-	if len(in.hints) > 0 || in.hintAll || in.lostHints {
-		r.silence.end(r.sched.Last())
-		r.takeHints(in)
-	}
-}
-
-// requestNow asks for a list of one pod, or of all soon if the runtime cannot list one.
-func (r *reconciler) requestNow(uid types.UID, cause string) {
-	r.sched.Request(uid, cause)
-	if !r.cfg.ListsPods {
-		r.sched.RequestAll(cause)
-	}
-}
-
-// reinspect has a pod inspected whose list may not have changed, and delivers a PodSync.
-func (r *reconciler) reinspect(uid types.UID) {
-	rec := r.records.byUID[uid]
-	if rec == nil || rec.pod == nil {
-		return
-	}
-	r.publisher.requestSync(rec)
-	r.sched.Inspect(uid)
-}
-
-// takeHints asks for a list of every hinted pod, and of all where an event names none.
-func (r *reconciler) takeHints(in *inputs) {
 	if in.hintAll || in.lostHints {
-		r.sched.HintAll()
+		r.requestAll(CauseHint)
 	}
 	if in.lostHints {
 		for uid, rec := range r.records.byUID {
@@ -280,18 +167,253 @@ func (r *reconciler) takeHints(in *inputs) {
 		}
 	}
 	for _, uid := range sortedKeys(in.hints) {
-		if r.records.pod(uid) == nil && r.sched.OpenPods() >= maxHints {
-			r.sched.HintAll()
-			continue
-		}
 		r.hint(uid)
 	}
 }
 
-// hint asks for a list of one pod, or of all soon if the runtime cannot list one, and for another.
+// request asks for a list of the pod that begins from now on.
+func (r *reconciler) request(rec *podRecord, cause Cause) {
+	rec.request.add(r.sched.Last.Number, cause, false)
+}
+
+// requestAll asks for a full list soon.
+func (r *reconciler) requestAll(cause Cause) { r.all.add(r.sched.Last.Number, cause, false) }
+
+// hint asks for a list of a pod that an event names, and for another after it; for a list of all
+// if the runtime cannot list one, or if more unknown pods are named than can be kept.
 func (r *reconciler) hint(uid types.UID) {
-	r.sched.Hint(uid)
+	if r.records.byUID[uid] == nil && len(r.records.byUID)-r.records.pods >= maxHints {
+		r.requestAll(CauseHint)
+		return
+	}
+	rec := r.records.getOrAdd(uid)
+	rec.request.add(r.sched.Last.Number, CauseHint, true)
+	r.plan(rec)
 	if !r.cfg.ListsPods {
-		r.sched.HintAll()
+		r.requestAll(CauseHint)
 	}
 }
+
+// retryLater has the pod listed, and inspected if that list shows nothing new, after a back-off
+// that doubles from a period. A wait that is under way stays.
+func (r *reconciler) retryLater(rec *podRecord) {
+	if rec.due[retry].IsZero() {
+		rec.attempts++
+		rec.due[retry] = r.sched.Now.Add(r.backOff.Wait(rec.attempts))
+	}
+}
+
+// plan has the schedule know what is wanted of the pod. The record of an absent pod goes when
+// nothing of it is open, unless the full list in flight may have read the runtime before the pod
+// went.
+func (r *reconciler) plan(rec *podRecord) {
+	r.sched.Plan(&rec.Pod, rec.wants())
+	if rec.pod == nil && !rec.isOpen() && !r.fullListCounts() && r.records.byUID[rec.UID] == rec {
+		delete(r.records.byUID, rec.UID)
+		r.cache.remove(rec.UID)
+	}
+}
+
+// fullListCounts reports whether a full list is in flight whose answer will be used.
+func (r *reconciler) fullListCounts() bool { return r.sched.FullList != nil && !r.sched.FullList.Dead }
+
+// planRequested plans the absent pods, and the pods with an open request, again: a full list was
+// to answer, and has not, or the absence is remembered for its sake.
+func (r *reconciler) planRequested() {
+	for _, uid := range sortedKeys(r.records.byUID) {
+		if rec := r.records.byUID[uid]; rec.pod == nil || rec.request.newest > 0 {
+			r.plan(rec)
+		}
+	}
+}
+
+// expire acts on the times that have come.
+func (r *reconciler) expire() {
+	woken, lates := r.sched.Expire()
+	for _, p := range woken {
+		rec := r.records.byUID[p.UID]
+		for kind, at := range rec.due {
+			if at.IsZero() || r.sched.Now.Before(at) {
+				continue
+			}
+			rec.due[kind] = time.Time{}
+			switch dueKind(kind) {
+			case listFailed: // the request is open still, unless it was answered
+			case lateReason:
+				rec.inspect = true
+			case followUp:
+				r.request(rec, CauseHint)
+			case retry:
+				r.request(rec, CausePeriod)
+			}
+		}
+		r.plan(rec)
+	}
+	for _, late := range lates {
+		r.callLate(late)
+	}
+}
+
+// callLate acts on a call that has become slow or dead.
+func (r *reconciler) callLate(late schedule.Late) {
+	c := late.Call
+	if late.Pod == nil {
+		if late.NowDead {
+			err := r.deadlineError(methodGetPods)
+			r.cancel(c, err)
+			r.fullListFailed(err, c)
+		}
+		r.planRequested()
+		return
+	}
+	rec := r.records.byUID[c.UID]
+	switch {
+	case c.Kind == schedule.Inspect:
+		r.inspectionLate(rec, late)
+	case late.NowDead:
+		r.cancel(c, r.deadlineError(methodGetPod))
+		r.podListFailed(rec)
+	}
+	r.plan(rec)
+}
+
+// cancel has a call cancelled.
+func (r *reconciler) cancel(c *schedule.Call, cause error) {
+	r.out.cancel = append(r.out.cancel, cancelCall{c, cause})
+}
+
+// beginCalls begins the calls that are due.
+func (r *reconciler) beginCalls() {
+	for more := true; more && r.sched.TakeCanary(); {
+		more = r.inspectCanary()
+	}
+	var requested Cause
+	if r.all.newest > 0 {
+		requested = r.all.cause
+	}
+	for _, c := range r.sched.Begin(len(r.relists.waiting) > 0, string(requested)) {
+		begin := beginCall{c, nil}
+		switch c.Kind {
+		case schedule.ListAll:
+			r.beginFullList(c)
+		case schedule.ListPod:
+			begin.pod = r.records.byUID[c.UID].pod
+			r.out.info(5, "Relisting pod", "podUID", c.UID, "cause", c.Cause)
+		case schedule.Inspect:
+			begin.pod = r.beginInspection(r.records.byUID[c.UID])
+		}
+		r.out.begin = append(r.out.begin, begin)
+	}
+}
+
+// inspectCanary has the next pod inspected: the healthy one whose status is the oldest, or one
+// after the other while full lists hang. It reports false when there is none, or no other now.
+func (r *reconciler) inspectCanary() (more bool) {
+	if r.sched.HangsSince().IsZero() {
+		r.round = nil
+		var oldest *podRecord
+		for _, rec := range r.records.present() {
+			if rec.isHealthy() && rec.Inspection == nil && (oldest == nil || rec.inspected.Before(oldest.inspected)) {
+				oldest = rec
+			}
+		}
+		if oldest != nil {
+			oldest.inspect = true
+			r.plan(oldest)
+		}
+		return false
+	}
+	if r.round == nil {
+		r.round = r.records.present()
+		slices.Reverse(r.round)
+	}
+	for len(r.round) > 0 {
+		rec := r.round[len(r.round)-1]
+		r.round = r.round[:len(r.round)-1]
+		if rec.pod != nil && rec.Inspection == nil && r.records.byUID[rec.UID] == rec {
+			rec.inspect = true
+			r.plan(rec)
+			return true
+		}
+	}
+	r.round = nil
+	r.sched.EndRound()
+	return false
+}
+
+// completeRelists completes the relists whose pods are all as fresh as they.
+func (r *reconciler) completeRelists() {
+	if c := r.sched.FullList; c != nil && c.Dead { // no other can begin
+		r.out.relisted = append(r.out.relisted, r.relists.giveUp(r.listErr)...)
+	}
+	for _, done := range r.relists.complete(r.awaits) {
+		r.out.relisted = append(r.out.relisted, done.callers...)
+		if !done.paused {
+			r.metrics.relistDuration.Observe(r.sched.Now.Sub(done.began).Seconds())
+		}
+		r.synced = true // see HasSynced; at the first of them, and from then on
+	}
+}
+
+// awaits reports whether a relist waits for a pod that is older than the list or, if there are
+// callers, of which a PodSync is due or that is inspected again after a failure. A pod of which
+// nothing moves is not waited for.
+func (r *reconciler) awaits(rec *podRecord, l *relist) bool {
+	if rec.pod == nil || !r.sched.Moving(&rec.Pod) {
+		return false
+	}
+	inspected := rec.inspect || rec.Inspection != nil
+	return l.stamp.After(rec.observedAt()) ||
+		len(l.callers) > 0 && (rec.sync || rec.made != nil && rec.made.sync || rec.failures > 0 && inspected)
+}
+
+// publish hands an update of the pod to the subscribers. The cache holds a status for it.
+func (r *reconciler) publish(rec *podRecord, u *update) {
+	u.statuses = rec.statusesOf(u.pod, rec.published)
+	r.logTransitions(rec.published, u)
+	rec.published = u.pod
+	r.updates.Publish(u)
+}
+
+// statusesOf returns the statuses of the containers of some pods, the first pod's first; a nil
+// pod has none.
+func (rec *podRecord) statusesOf(pods ...*Pod) (statuses lastStatuses) {
+	for i, pod := range pods {
+		if pod == nil {
+			continue
+		}
+		for _, c := range pod.Containers {
+			s := rec.seen[c.ID.ID]
+			if s != nil && (i == 0 || pods[0].container(c.ID.ID) == nil) {
+				statuses = append(statuses, s)
+			}
+		}
+	}
+	return statuses
+}
+
+// logTransitions logs every transition, and the exit code of containers that finished.
+func (r *reconciler) logTransitions(published *Pod, u *update) {
+	for _, t := range appendTransitions(nil, published, u.pod) {
+		id := t.container.ID.ID
+		r.out.info(4, "Transition", "podUID", u.uid, "containerID", id, "event", t.kind)
+		if t.kind != ContainerDied || t.sandbox {
+			continue
+		}
+		statuses := statusesIn(u.statuses)
+		if s := statuses.at(0, id); hasExited(s) {
+			r.out.info(2, "Container finished", "podUID", u.uid, "containerID", id, "exitCode", s.ExitCode, "reason", s.Reason)
+		}
+	}
+}
+
+// badData counts bad data, and logs the first of each kind.
+func (r *reconciler) badData(reason badReason, object string) {
+	if r.metrics.badData(reason) {
+		r.out.info(0, "Bad data; more of this kind is counted in pleg_bad_data_total and not logged",
+			"reason", string(reason), "object", object)
+	}
+}
+
+// errPodGone is the cause of cancelling the inspection of a pod that is no longer listed.
+var errPodGone = errors.New("the pod is gone")

@@ -1,10 +1,9 @@
-// Package schedule decides what to ask a container runtime next, and when: lists of
-// all pods, lists of one pod, inspections. It knows UIDs and stamps, and never a pod,
-// a goroutine, a lock or a clock: its user hands it the time and makes the calls.
+// Package schedule decides which call a container runtime gets next, and when: lists of all
+// pods, lists of one pod, inspections. It keeps what concerns all pods: the cadence of full
+// lists, the slots for calls, which calls are slow, and canaries. What is wanted of one pod
+// its user derives from what it knows and hands in with [Scheduler.Plan].
 //
-// A request of a pod is open now, or waits for a time. An open request stays so until a
-// list answers it that began after it; it never joins a call in flight, and a call that
-// fails leaves it open.
+// The package knows no goroutine, lock or clock: its user sets the time and makes the calls.
 package schedule
 
 import (
@@ -13,34 +12,28 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/kubepleg/pleg/internal/backoff"
 )
 
 const (
-	// PodListsAtOnce is how many pods are listed by themselves at one time. When more
-	// wait, all pods are listed instead: the two calls of one full list cost about as
-	// much as those of eight single ones on a node of some hundred containers.
+	// PodListsAtOnce is how many single-pod lists run at one time. If more pods wait, all pods
+	// are listed instead: the two calls of a full list cost about as much as those of eight
+	// single-pod lists on a node of some hundred containers.
 	PodListsAtOnce = 8
-	// MaxSlow is how many slow inspections release their worker. Those beyond keep it, so that a
-	// runtime that hangs is not asked about ever more pods.
+	// MaxSlow is how many slow inspections release their worker. Those beyond keep it, so that
+	// a stuck runtime is not asked about ever more pods.
 	MaxSlow = 64
-	// MaxRetryWait bounds the back-off of a pod that cannot be inspected, unless a period is
-	// longer.
-	MaxRetryWait = 10 * time.Second
-	// followUpShare is the part of a period after which the list of a hinted pod is
-	// followed by one more, for events run ahead of lists.
-	followUpShare = 20
-	// lateReasonWait is how long after a death its pod is inspected once more: containerd 2 has
-	// told that a container was killed for want of memory 10 to 500 ms late.
-	lateReasonWait = 2 * time.Second
-	// canariesPerThreshold is how often within the health threshold a healthy pod is
-	// inspected while others hang.
+	// MaxHangingAfter bounds how long a full list may run before it counts as hanging, unless
+	// a period is longer.
+	MaxHangingAfter = 10 * time.Second
+	// canariesPerThreshold is how often within the health threshold a healthy pod is inspected
+	// while others hang.
 	canariesPerThreshold = 6
+	// roundPeriods is how many periods pass between the beginnings of two rounds of all pods.
+	roundPeriods = 2
 )
 
-// Stamp is given out when a list begins. Lists are ordered by Number alone; Time is
-// what readers compare theirs with, and two stamps may share it.
+// Stamp is given out when a list begins. Number orders lists. Time is what readers compare
+// with, and two stamps may share it.
 type Stamp struct {
 	Time   time.Time
 	Number uint64
@@ -48,14 +41,6 @@ type Stamp struct {
 
 // After reports whether the list of s began after that of other.
 func (s Stamp) After(other Stamp) bool { return s.Number > other.Number }
-
-// Later returns the later of two stamps.
-func Later(a, b Stamp) Stamp {
-	if b.After(a) {
-		return b
-	}
-	return a
-}
 
 // Kind is what a call asks for.
 type Kind int
@@ -70,192 +55,125 @@ const (
 	Inspect
 )
 
+// The cause of the full lists that come every period.
+const CausePeriod = "period"
+
 // Call is one call to the runtime, from its beginning to its return.
 type Call struct {
 	Kind  Kind
 	UID   types.UID // empty for ListAll
 	Cause string    // the first reason for it
-	Stamp Stamp     // of the list; that of an inspection is its user's affair
+	Stamp Stamp     // of the list; zero for an inspection
 	Began time.Time
 
-	// Slow: it has taken longer than a period, and another may take its place; see MaxSlow.
-	// Dead: its deadline has passed. It has failed, its answer is not used, and no
-	// other call of its kind is made for the pod until it returns.
-	Slow, Dead bool
-
-	pod *pod // nil for ListAll
+	// Slow is true when the call has run for longer than a period. Another call may take its
+	// slot; see MaxSlow.
+	Slow bool
+	// Dead is true when the deadline of the call has passed. The call has failed, and no other
+	// call of its kind is made for the pod until it returns.
+	Dead bool
 }
 
 // Config does not change after New.
 type Config struct {
+	// Period is the time between the beginnings of two full lists.
 	Period time.Duration
-	// ConnectedPeriod replaces Period while the event stream is connected and Begin is not
-	// told otherwise; not if it is shorter.
-	ConnectedPeriod time.Duration
 	// Timeout is the deadline of a call, Threshold that of the health check.
 	Timeout, Threshold time.Duration
 	// Workers is how many inspections run at once.
 	Workers int
-	// ListsPods: the runtime can list one pod. If not, requests are answered by full
-	// lists.
+	// ListsPods is true if the runtime can list one pod. If not, full lists answer requests.
 	ListsPods bool
 }
 
 // Scheduler is the schedule. It is not safe for concurrent use.
 type Scheduler struct {
-	cfg   Config
-	retry backoff.Policy
+	// Now is the time. The user sets it before every step.
+	Now time.Time
+	// Last is the newest stamp that was given out.
+	Last Stamp
+	// FullList is the full list in flight; nil for none.
+	FullList *Call
 
-	now  time.Time
-	last Stamp
+	cfg    Config
+	full   cadence
+	canary canary
 
-	all    pod // all pods: their list in flight, the request of one, and the alarm
-	full   fullList
-	pods   map[types.UID]*pod // those that something is open of
-	alarms alarms
-	late   []LateCall
-
-	requested   queue // pods with an open request
-	toList      queue // pods to list
-	listSlots   int   // slots free for that
-	toInspect   queue // pods to inspect
-	inspections int   // in flight
-	slow        int   // of these
-	hung        queue // pods of whose unanswered inspections one was slow
-	canary      canary
-	begun       []*Call
+	toList, toInspect queue // pods in the order in which they came to wait
+	alarms            alarms
+	listSlots         int // single-pod lists that may begin
+	inspections       int // in flight
+	slow              int // inspections in flight that are slow
+	hung              int // pods with an inspection that hangs
 }
 
-// fullList is when all pods are listed, besides what is open of them.
-type fullList struct {
+// cadence is when full lists begin.
+type cadence struct {
 	periodic bool
-	next     time.Time // by the period
-	relist   bool      // somebody waits for one to begin
-	// notBefore is when a list that is asked for may begin: the newest one took as long
-	// before, or a period. RequestRelist's does not wait for it.
+	next     time.Time // the next full list of the period
+	// notBefore is when a full list that is asked for may begin: the newest one took as long
+	// before, or a period. A caller of Relist does not wait for it.
 	notBefore time.Time
-	// failed: the newest one did. hintAnswered: it answered a hint, which may have run
-	// ahead of it.
-	failed, hintAnswered bool
-	// covers: requests of pods up to this number are left to the list in flight, and make no
-	// single-pod list; 0 for none.
-	covers uint64
+	requested bool          // a full list is asked for
+	failed    bool          // the newest full list failed
+	took      time.Duration // by the newest full list that succeeded
+	// hangsSince is when the first full list began that hangs; zero when the runtime has
+	// answered a full list since.
+	hangsSince time.Time
+}
 
-	// took is how long the newest one took that has succeeded.
-	took time.Duration
-
-	connected bool
+// canary is which pods are inspected to see what the runtime still answers: one healthy pod
+// now and then while others hang, and all pods in turn while full lists hang.
+type canary struct {
+	since     time.Time // when the first pod began to hang
+	last      time.Time // when a canary was due, or a round of all pods began
+	succeeded time.Time // when an inspection succeeded last
+	inRound   bool      // a round of all pods is under way
 }
 
 // New returns an idle schedule.
 func New(cfg Config) *Scheduler {
-	return &Scheduler{
-		cfg: cfg, retry: backoff.Policy{First: cfg.Period, Longest: MaxRetryWait},
-		pods: make(map[types.UID]*pod), requested: queue{which: requesting},
-		toList: queue{which: listing}, listSlots: PodListsAtOnce,
-		toInspect: queue{which: inspecting}, hung: queue{which: hanging},
-	}
-}
-
-// Advance sets the time.
-func (s *Scheduler) Advance(now time.Time) { s.now = now }
-
-// Now returns the time.
-func (s *Scheduler) Now() time.Time { return s.now }
-
-// Since returns how long ago a time is.
-func (s *Scheduler) Since(t time.Time) time.Duration { return s.now.Sub(t) }
-
-// Last returns the newest stamp that was given out.
-func (s *Scheduler) Last() Stamp { return s.last }
-
-// stamp gives one out. Its time does not go back, so that what is newer can always be
-// stored.
-func (s *Scheduler) stamp() Stamp {
-	s.last.Number++
-	if s.now.After(s.last.Time) {
-		s.last.Time = s.now
-	}
-	return s.last
+	return &Scheduler{cfg: cfg, listSlots: PodListsAtOnce, toInspect: queue{inspecting: true}}
 }
 
 // SetPeriodic switches the full lists of every period on, the first at once, or off.
-func (s *Scheduler) SetPeriodic(on bool) {
-	s.full.periodic, s.full.next = on, s.now
-}
+func (s *Scheduler) SetPeriodic(on bool) { s.full.periodic, s.full.next = on, s.Now }
 
-// SetConnected notes whether the event stream is. There is no resume, so that each
-// connection is followed by a full list.
-func (s *Scheduler) SetConnected(connected bool) {
-	s.full.connected = connected
-	if connected {
-		s.HintAll()
+// stamp gives one out. Its time does not go back, so that what is newer can always be stored.
+func (s *Scheduler) stamp() Stamp {
+	s.Last.Number++
+	if s.Now.After(s.Last.Time) {
+		s.Last.Time = s.Now
 	}
+	return s.Last
 }
 
-// Connected reports whether the event stream is.
-func (s *Scheduler) Connected() bool { return s.full.connected }
-
-// RequestRelist asks for a full list that begins now, or when the one in flight has
-// returned.
-func (s *Scheduler) RequestRelist() { s.full.relist = true }
-
-// RequestAll asks for a full list soon. The request stays open until one succeeds.
-func (s *Scheduler) RequestAll(cause string) { s.all.add(s.last.Number, cause, false) }
-
-// HintAll is RequestAll because an event of the runtime may have been missed, or names no
-// pod. Events may run ahead of lists, so that another full list comes within a period of
-// the answer.
-func (s *Scheduler) HintAll() { s.all.add(s.last.Number, CauseHint, true) }
-
-// FullListDead reports whether the full list in flight is past its deadline: none can begin.
-func (s *Scheduler) FullListDead() bool { return s.all.list != nil && s.all.list.Dead }
-
-// FullListInFlight reports whether a full list is in flight whose answer will count.
-func (s *Scheduler) FullListInFlight() bool { return s.all.list != nil && !s.all.list.Dead }
-
-// FullListHangs reports whether the full list in flight has run for longer than a period, and twice as
-// long as the newest that has succeeded: on some nodes every list takes its time.
-func (s *Scheduler) FullListHangs() bool {
-	return s.all.list != nil && !s.now.Before(s.fullListHangsAt())
-}
-
-func (s *Scheduler) fullListHangsAt() time.Time {
-	return s.all.list.Began.Add(max(s.cfg.Period, min(2*s.full.took, MaxRetryWait)))
-}
-
-// WithdrawRelist takes RequestRelist back.
-func (s *Scheduler) WithdrawRelist() { s.full.relist = false }
-
-// Begin returns the calls to begin now. ordinary: full lists come every Period, whatever the
-// stream announces.
-func (s *Scheduler) Begin(ordinary bool) []*Call {
-	s.begun = nil
-	if latest := s.now.Add(s.cfg.Period); latest.Before(s.full.next) && s.hurries(ordinary) {
-		s.full.next = latest
+// Begin returns the calls that begin now. relist is true if a caller of Relist waits for a full
+// list to begin, and requested is the cause of a request for a full list; empty for none.
+func (s *Scheduler) Begin(relist bool, requested string) (begun []*Call) {
+	s.full.requested = requested != ""
+	if cause := s.fullListDue(relist, requested); cause != "" {
+		s.FullList = &Call{Kind: ListAll, Cause: cause, Stamp: s.stamp(), Began: s.Now}
+		s.full.next = s.Now.Add(s.cfg.Period)
+		begun = append(begun, s.FullList)
+		for s.toList.pop() != nil { // their requests are older than the full list, which answers them
+		}
 	}
-	if cause, due := s.fullListDue(); due {
-		s.beginFullList(cause, ordinary)
-	}
-	for s.listSlots > 0 {
+	for s.listSlots > 0 && s.toList.Len() > 0 {
 		p := s.toList.pop()
-		if p == nil {
-			break
-		}
 		s.listSlots--
-		p.list = &Call{Kind: ListPod, UID: p.uid, Cause: p.cause, Stamp: s.stamp(), Began: s.now, pod: p}
-		s.begun = append(s.begun, p.list)
-		s.plan(p)
+		p.List = &Call{Kind: ListPod, UID: p.UID, Cause: p.wants.Cause, Stamp: s.stamp(), Began: s.Now}
+		begun = append(begun, p.List)
+		s.setAlarm(p)
 	}
-	for s.freeWorkers() > 0 {
+	for s.freeWorkers() > 0 && s.toInspect.Len() > 0 {
 		p := s.toInspect.pop()
-		if p == nil {
-			break
-		}
 		s.inspections++
-		s.beginInspection(p)
+		p.Inspection = &Call{Kind: Inspect, UID: p.UID, Began: s.Now}
+		begun = append(begun, p.Inspection)
+		s.setAlarm(p)
 	}
-	return s.begun
+	return begun
 }
 
 // freeWorkers returns how many inspections may begin.
@@ -263,253 +181,257 @@ func (s *Scheduler) freeWorkers() int {
 	return s.cfg.Workers - (s.inspections - s.slow) - max(0, s.slow-MaxSlow)
 }
 
-// period returns the time from one full list to the next.
-func (s *Scheduler) period(ordinary bool) time.Duration {
-	if s.full.connected && !ordinary {
-		return max(s.cfg.Period, s.cfg.ConnectedPeriod)
-	}
-	return s.cfg.Period
-}
-
-// hurries reports whether the next full list is to come within Period even so: the stream
-// is no longer connected, ordinary is new, the last list failed, it answered a hint,
-// or a request is open that no list of its pod answers soon.
-func (s *Scheduler) hurries(ordinary bool) bool {
-	f := &s.full
-	return s.all.list == nil && (!f.connected || ordinary || f.failed || f.hintAnswered || s.anyStuck())
-}
-
-// anyStuck reports whether a request waits for a full list, because the list of its pod
-// hangs or has failed, or the runtime makes none.
-func (s *Scheduler) anyStuck() bool {
-	for p := range s.requested.all {
-		if !s.cfg.ListsPods || p.list != nil && p.list.Slow || !p.dueAt[listFailed].IsZero() {
-			return true
-		}
-	}
-	return false
-}
-
-func (s *Scheduler) beginInspection(p *pod) {
-	c := &Call{Kind: Inspect, UID: p.uid, Began: s.now, pod: p}
-	p.inspection, p.inspect = c, false
-	if p.unanswered.IsZero() {
-		p.unanswered = s.now
-	}
-	s.begun = append(s.begun, c)
-	s.plan(p)
-}
-
-// fullListDue reports whether a full list is to begin now, and why.
-func (s *Scheduler) fullListDue() (cause string, due bool) {
-	f := &s.full
-	soon := !s.now.Before(f.notBefore)
+// fullListDue returns why a full list begins now; empty if none does.
+func (s *Scheduler) fullListDue(relist bool, requested string) (cause string) {
+	soon := !s.Now.Before(s.full.notBefore)
 	switch {
-	case s.all.list != nil:
-		return "", false
-	case f.relist:
-		return CauseDemand, true
-	case s.all.newest > 0 && soon:
-		return s.all.cause, true
+	case s.FullList != nil:
+		return ""
+	case relist:
+		return "demand"
+	case requested != "" && soon:
+		return requested
 	case s.manyWait() && soon:
-		return s.toList.first().cause, true
-	case f.periodic && !s.now.Before(f.next):
-		return CausePeriod, true
+		return s.toList.first().wants.Cause
+	case s.full.periodic && !s.Now.Before(s.full.next):
+		return CausePeriod
 	}
-	return "", false
+	return ""
 }
 
-// manyWait reports whether so many pods wait that all are to be listed instead. After a
-// full list that failed they are listed by themselves.
-func (s *Scheduler) manyWait() bool {
-	return s.toList.Len() > PodListsAtOnce && !s.full.failed
-}
+// manyWait reports whether so many pods wait that all are listed instead. After a full list
+// that failed they are listed one by one.
+func (s *Scheduler) manyWait() bool { return s.toList.Len() > PodListsAtOnce && !s.full.failed }
 
-// The causes that the schedule itself gives.
-const (
-	CausePeriod = "period"
-	CauseHint   = "hint"
-	CauseDemand = "demand"
-)
-
-func (s *Scheduler) beginFullList(cause string, ordinary bool) {
-	f := &s.full
-	f.relist = false
-	s.all.list = &Call{Kind: ListAll, Cause: cause, Stamp: s.stamp(), Began: s.now, pod: &s.all}
-	s.setAlarm(&s.all)
-	f.next = s.now.Add(s.period(ordinary))
-	f.hintAnswered = false
-	s.begun = append(s.begun, s.all.list)
-	if s.manyWait() { // whatever it was begun for
-		f.covers = s.all.list.Stamp.Number
-		for p := s.toList.pop(); p != nil; p = s.toList.pop() {
-			s.plan(p)
-		}
+// FullListEnded notes that the full list c has succeeded, or has failed by an error or its
+// deadline. It sets notBefore, a period ahead at most. A list of the period that is due already
+// comes after a period.
+func (s *Scheduler) FullListEnded(c *Call, succeeded bool) {
+	wait := s.cfg.Period
+	if succeeded {
+		s.full.took = s.Now.Sub(c.Began)
+		wait = min(wait, s.full.took)
+	}
+	s.full.failed = !succeeded
+	s.full.notBefore = s.Now.Add(wait)
+	if s.full.next.Before(s.Now) {
+		s.full.next = s.Now.Add(s.cfg.Period)
 	}
 }
 
-// FullListed notes that the full list c has succeeded: it answers what asked for it. The
-// requests for single pods are answered one by one.
-func (s *Scheduler) FullListed(c *Call) {
-	s.full.failed = false
-	if _, hinted := s.all.answer(c.Stamp.Number); hinted {
-		s.full.hintAnswered = true
-	}
-	s.full.took = s.now.Sub(c.Began)
-	s.pauseFullLists(s.full.took)
-}
-
-// FullListFailed notes that the full list in flight has failed: nothing is answered, and another
-// comes within a period.
-func (s *Scheduler) FullListFailed() {
-	s.full.failed = true
-	s.pauseFullLists(s.cfg.Period)
-}
-
-// pauseFullLists sets notBefore when a full list has ended, a period ahead at most. The one of
-// the period, if it is due already, comes after a period.
-func (s *Scheduler) pauseFullLists(wait time.Duration) {
-	s.full.notBefore = s.now.Add(min(wait, s.cfg.Period))
-	if s.full.next.Before(s.now) {
-		s.full.next = s.now.Add(s.cfg.Period)
-	}
-}
-
-// resumePodLists lets the pods be listed by themselves whose request a full list was to
-// answer and has not.
-func (s *Scheduler) resumePodLists() {
-	if s.full.covers == 0 {
-		return
-	}
-	s.full.covers = 0
-	for _, uid := range s.Requested() {
-		s.plan(s.pods[uid])
-	}
-}
-
-// Returned notes that a call has returned. It is called before whatever the result leads to.
-// answered is false only for an inspection that has failed after its deadline: its pod still counts
-// as hung.
-func (s *Scheduler) Returned(c *Call, answered bool) {
-	p := c.pod
+// Returned notes that a call of the pod p has returned, a full list if p is nil. It is called
+// before anything that follows from the result. answered is false only for an inspection that
+// failed after its deadline: its pod still hangs.
+func (s *Scheduler) Returned(c *Call, p *Pod, answered bool) {
 	switch c.Kind {
 	case ListAll:
-		p.list = nil
-		s.canary.inRound = false
-		s.setAlarm(p)
-		s.resumePodLists()
-		return
+		s.FullList = nil
+		if !c.Dead {
+			s.full.hangsSince, s.canary.inRound = time.Time{}, false
+		}
 	case ListPod:
-		p.list = nil
+		p.List = nil
 		if !c.Slow {
 			s.listSlots++
 		}
 	case Inspect:
-		p.inspection = nil
+		p.Inspection = nil
 		s.inspections--
 		if c.Slow {
 			s.slow--
 		}
 		if answered {
-			s.noteAnswered(p)
+			s.setHung(p, time.Time{})
 		}
 	}
-	s.plan(p)
 }
 
-// LateCall is a call that has become slow, or dead.
-type LateCall struct {
+// Late is a call that has become slow, or dead.
+type Late struct {
 	*Call
-	// NowDead: its deadline has passed; if not, it has become slow.
+	// Pod is the call's; nil for a full list.
+	Pod *Pod
+	// NowDead is true if the deadline of the call has passed, false if it has become slow.
 	NowDead bool
 }
 
-// Expire acts on the times that have come. It opens the requests that waited for them, and
-// returns the calls in flight that have become slow or dead, by UID. What has returned
-// meanwhile is to be taken in before.
-func (s *Scheduler) Expire() []LateCall {
-	s.late = nil
-	var expired []*pod
-	for len(s.alarms) > 0 && !s.now.Before(s.alarms[0].alarm) {
+// Expire acts on the times that have come. It returns the pods with such a time, to be planned
+// again, and the calls that have become slow or dead, both by UID. Calls that have returned
+// meanwhile are to be taken in before.
+func (s *Scheduler) Expire() (woken []*Pod, late []Late) {
+	late = s.appendLate(late, s.FullList, nil)
+	s.full.hangsSince = s.HangsSince()
+	for len(s.alarms) > 0 && !s.Now.Before(s.alarms[0].wake) {
 		p := s.alarms[0]
 		s.alarms.remove(p)
-		expired = append(expired, p)
+		p.wake = time.Time{}
+		woken = append(woken, p)
 	}
-	slices.SortFunc(expired, func(a, b *pod) int { return strings.Compare(string(a.uid), string(b.uid)) })
-	for _, p := range expired {
-		s.expire(p)
+	slices.SortFunc(woken, func(a, b *Pod) int { return strings.Compare(string(a.UID), string(b.UID)) })
+	for _, p := range woken {
+		late = s.appendLate(late, p.List, p)
+		late = s.appendLate(late, p.Inspection, p)
 	}
-	return s.late
+	return woken, late
 }
 
-func (s *Scheduler) expire(p *pod) {
-	for why, at := range p.dueAt {
-		if !at.IsZero() && !s.now.Before(at) {
-			p.dueAt[why] = time.Time{}
-			switch reason(why) {
-			case listFailed: // it is open still, unless it was answered
-			case lateReason:
-				s.inspect(p)
-			default:
-				p.add(s.last.Number, causes[why], false)
-			}
-		}
-	}
-	if s.noteLate(p.list) {
-		if p == &s.all {
-			s.resumePodLists()
-		} else {
-			s.listSlots++
-		}
-	}
-	if s.noteLate(p.inspection) {
-		s.slow++
-		s.noteHung(p)
-	}
-	p.alarm = time.Time{}
-	if p == &s.all {
-		s.setAlarm(p)
-	} else {
-		s.plan(p)
-	}
-}
-
-// noteLate notes that a call is slow or dead, and reports whether it is slow from now on.
-func (s *Scheduler) noteLate(c *Call) (becameSlow bool) {
+// appendLate notes whether a call has become slow or dead since.
+func (s *Scheduler) appendLate(late []Late, c *Call, p *Pod) []Late {
 	if c == nil {
-		return false
+		return late
 	}
-	dead := !s.now.Before(c.Began.Add(s.cfg.Timeout))
-	if !c.Slow && (dead || !s.now.Before(c.Began.Add(s.cfg.Period))) {
-		c.Slow, becameSlow = true, true
-		s.late = append(s.late, LateCall{c, false})
+	dead := !s.Now.Before(c.Began.Add(s.cfg.Timeout))
+	if !c.Slow && (dead || !s.Now.Before(c.Began.Add(s.cfg.Period))) {
+		c.Slow = true
+		late = append(late, Late{c, p, false})
+		switch c.Kind {
+		case ListPod:
+			s.listSlots++
+		case Inspect:
+			s.slow++
+			s.setHung(p, c.Began)
+		case ListAll: // there is one, whether it is slow or not
+		}
 	}
 	if dead && !c.Dead {
 		c.Dead = true
-		s.late = append(s.late, LateCall{c, true})
+		late = append(late, Late{c, p, true})
 	}
-	return becameSlow
+	return late
+}
+
+// nextLate returns when a call becomes slow or dead next; zero for never.
+func (s *Scheduler) nextLate(c *Call) time.Time {
+	switch {
+	case c == nil || c.Dead:
+		return time.Time{}
+	case !c.Slow:
+		return c.Began.Add(min(s.cfg.Period, s.cfg.Timeout))
+	}
+	return c.Began.Add(s.cfg.Timeout)
 }
 
 // Wake returns when there is more to do; zero for never.
-func (s *Scheduler) Wake() time.Time {
-	var next time.Time
-	earlier := func(t time.Time) {
-		if !t.IsZero() && (next.IsZero() || t.Before(next)) {
-			next = t
-		}
-	}
-	if s.all.list == nil {
+func (s *Scheduler) Wake() (next time.Time) {
+	if s.FullList == nil {
 		if s.full.periodic {
-			earlier(s.full.next)
+			next = s.full.next
 		}
-		if s.all.newest > 0 || s.manyWait() {
-			earlier(s.full.notBefore)
+		if s.full.requested || s.manyWait() {
+			next = earlier(next, s.full.notBefore)
 		}
 	}
 	if len(s.alarms) > 0 {
-		earlier(s.alarms[0].alarm)
+		next = earlier(next, s.alarms[0].wake)
 	}
-	earlier(s.canaryDue())
-	return next
+	return earlier(next, earlier(s.nextLate(s.FullList), s.canaryDue()))
+}
+
+// earlier returns the earlier of two times, of which zero stands for none.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// HangsSince returns when the full list began that hangs; zero if none does. A full list hangs
+// when it has run for longer than a period, and for twice as long as the newest that succeeded
+// or ten seconds. If it is given up at its deadline, the hang lasts until a later one returns.
+func (s *Scheduler) HangsSince() time.Time {
+	if s.full.hangsSince.IsZero() && s.hangs(s.FullList) {
+		return s.FullList.Began
+	}
+	return s.full.hangsSince
+}
+
+func (s *Scheduler) hangs(c *Call) bool { return c != nil && !s.Now.Before(s.hangsAt(c)) }
+
+func (s *Scheduler) hangsAt(c *Call) time.Time {
+	return c.Began.Add(max(s.cfg.Period, min(2*s.full.took, MaxHangingAfter)))
+}
+
+// setHung notes since when an inspection of the pod hangs; zero if none does. An older hang
+// stays.
+func (s *Scheduler) setHung(p *Pod, since time.Time) {
+	switch {
+	case p.HungSince.IsZero() == since.IsZero():
+		return
+	case since.IsZero():
+		s.hung--
+	case s.hung == 0:
+		s.canary.since = s.Now
+		fallthrough
+	default:
+		s.hung++
+	}
+	p.HungSince = since
+}
+
+// InspectionSucceeded notes that an inspection has, of any pod: no canary is needed for a
+// while. It reports, once in a period, whether pods hang: their back-off begins again, because
+// what held them up may be over.
+func (s *Scheduler) InspectionSucceeded() (resume bool) {
+	resume = s.hung > 0 && s.Now.Sub(s.canary.succeeded) >= s.cfg.Period
+	if s.hung == 0 || resume {
+		s.canary.succeeded = s.Now
+	}
+	return resume
+}
+
+// TakeCanary reports whether a pod is to be inspected as a canary now. While full lists hang it
+// does so for one pod after another, until EndRound.
+func (s *Scheduler) TakeCanary() bool {
+	if due := s.canaryDue(); due.IsZero() || s.Now.Before(due) {
+		return false
+	}
+	if !s.canary.inRound {
+		s.canary.inRound, s.canary.last = !s.HangsSince().IsZero(), s.Now
+	}
+	return true
+}
+
+// EndRound notes that all pods have had their turn. The next round begins two periods after
+// this one began, and a period from now at least.
+func (s *Scheduler) EndRound() {
+	s.canary.inRound = false
+	if latest := s.Now.Add(-s.cfg.Period); s.canary.last.Before(latest) {
+		s.canary.last = latest
+	}
+}
+
+// canaryDue returns when the next canary is due; zero for never.
+func (s *Scheduler) canaryDue() (due time.Time) {
+	if !s.HangsSince().IsZero() {
+		return s.roundDue()
+	}
+	if s.FullList != nil {
+		due = s.hangsAt(s.FullList)
+	}
+	if s.hung == 0 {
+		return due
+	}
+	latest := s.canary.since
+	for _, t := range [...]time.Time{s.canary.last, s.canary.succeeded} {
+		if t.After(latest) {
+			latest = t
+		}
+	}
+	return earlier(due, latest.Add(max(s.cfg.Threshold/canariesPerThreshold, s.cfg.Period)))
+}
+
+// roundDue is canaryDue while full lists hang. Rounds take half of the workers, and leave half
+// of the slow inspections that release theirs to the pods that somebody asks for.
+func (s *Scheduler) roundDue() time.Time {
+	busy := s.inspections-s.slow+s.toInspect.Len() >= max(1, s.cfg.Workers/2)
+	switch {
+	case busy || s.slow >= MaxSlow/2:
+		return time.Time{}
+	case s.canary.inRound:
+		return s.Now
+	}
+	if due := s.canary.last.Add(roundPeriods * s.cfg.Period); due.After(s.Now) {
+		return due
+	}
+	return s.Now
 }

@@ -1,0 +1,85 @@
+package pleg
+
+import (
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubepleg/pleg/internal/schedule"
+)
+
+// relists are the full lists that callers of Relist wait for, and those that have succeeded and
+// whose pods are not all as fresh as they.
+type relists struct {
+	// waiting are the callers whose list is to begin, attached those whose list is in flight.
+	waiting, attached []*relistCaller
+	incomplete        []relist
+}
+
+// relist is a full list that has succeeded.
+type relist struct {
+	stamp   stamp
+	began   time.Time
+	callers []*relistCaller
+	awaited []*podRecord
+	// paused is true if the generator was stopped or started since: how long it took says nothing.
+	paused bool
+}
+
+// begin attaches the callers that wait to the list that begins.
+func (r *relists) begin() { r.attached, r.waiting = r.waiting, nil }
+
+// stopped has the callers wait for another list.
+func (r *relists) stopped() { r.waiting, r.attached = append(r.waiting, r.attached...), nil }
+
+// paused notes that the generator was stopped or started.
+func (r *relists) paused() {
+	for i := range r.incomplete {
+		r.incomplete[i].paused = true
+	}
+}
+
+// failed returns the callers of the list in flight, which has failed.
+func (r *relists) failed(err error) (callers []*relistCaller) {
+	callers, r.attached = r.attached, nil
+	return withError(callers, err)
+}
+
+// giveUp returns the callers that wait for a list to begin: none can after one that is dead.
+func (r *relists) giveUp(err error) (callers []*relistCaller) {
+	callers, r.waiting = r.waiting, nil
+	return withError(callers, err)
+}
+
+func withError(callers []*relistCaller, err error) []*relistCaller {
+	for _, c := range callers {
+		c.err = err
+	}
+	return callers
+}
+
+// succeeded notes that the list in flight has.
+func (r *relists) succeeded(c *schedule.Call, records map[types.UID]*podRecord, awaits func(*podRecord, *relist) bool) {
+	done := relist{stamp: c.Stamp, began: c.Began, callers: r.attached}
+	for _, rec := range records {
+		if awaits(rec, &done) {
+			done.awaited = append(done.awaited, rec)
+		}
+	}
+	r.attached, r.incomplete = nil, append(r.incomplete, done)
+}
+
+// complete takes away the lists that wait for no pod any more, and returns them.
+func (r *relists) complete(awaits func(*podRecord, *relist) bool) (complete []relist) {
+	r.incomplete = slices.DeleteFunc(r.incomplete, func(l relist) bool {
+		i := slices.IndexFunc(l.awaited, func(rec *podRecord) bool { return awaits(rec, &l) })
+		if i < 0 {
+			complete = append(complete, l)
+			return true
+		}
+		l.awaited[0], l.awaited[i] = l.awaited[i], l.awaited[0] // most often it is still this one in the next step
+		return false
+	})
+	return complete
+}
