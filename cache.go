@@ -12,14 +12,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// PodCache is a pod status cache, which the generator writes and readers read. Its methods are safe
-// for concurrent use. The zero value is an empty cache. It must not be copied after first use.
+// PodCache is a pod status cache: a generator writes it, and readers read it. It has the six methods
+// of the kubelet's Cache. The statuses that it returns are never nil, are shared and must not be
+// modified. Its methods are safe for concurrent use. The zero value is an empty cache. It must not be
+// copied after first use.
 //
-// The statuses that it returns are never nil, are shared, and must not be modified.
-//
-// A cache has one generator at a time. It can be given to another generator when the one before
-// has been stopped. It is empty then, and a Relist of the earlier generator that is still under
-// way writes nothing into it.
+// A PodCache has one generator at a time. When that has been stopped, the cache can be given to
+// another generator. It is empty then, and a Relist of the stopped generator that is still under way
+// writes nothing into it. NewGenericPLEG panics if the cache's generator was not stopped. Start and
+// Relist panic if the cache has another generator by now.
 type PodCache struct {
 	mu sync.RWMutex
 

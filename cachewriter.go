@@ -79,7 +79,9 @@ func (w cacheWriter) setObserved(uid types.UID, at stamp, held bool) {
 }
 
 // setAllObserved sets how fresh all pods are that are not held.
-func (w cacheWriter) setAllObserved(at time.Time) { w.write(func(c *PodCache) { c.updateTimeLocked(at) }) }
+func (w cacheWriter) setAllObserved(at time.Time) {
+	w.write(func(c *PodCache) { c.updateTimeLocked(at) })
+}
 
 // setListed notes that a list shows a pod.
 func (w cacheWriter) setListed(pod *Pod) { w.write(func(c *PodCache) { c.listLocked(pod) }) }

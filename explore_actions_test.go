@@ -289,7 +289,7 @@ func (w *world) ask(a action) {
 	case actRelist:
 		w.left.relists--
 		c := &exploredCaller{
-			relistCaller: newRelistCaller(), at: w.truth, called: w.r.sched.Last().Number,
+			relistCaller: newRelistCaller(), at: w.truth, called: w.r.sched.Last.Number,
 		}
 		w.callers = append(w.callers, c)
 		w.in.relists = append(w.in.relists, c.relistCaller)
@@ -309,9 +309,7 @@ func (w *world) block(p int, minTime time.Time) {
 	put(&w.pods.readers, uid, append(w.pods.readers[uid], r))
 	w.pods.waiting++
 	w.readers[p] = exploredReader{r, minTime.After(w.clock)}
-	if !w.sixMethods {
-		put(&w.in.readers, uid, struct{}{})
-	}
+	put(&w.in.readers, uid, struct{}{})
 }
 
 // next returns everything that can happen now.

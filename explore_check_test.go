@@ -28,7 +28,7 @@ func (w *world) look() (ls looks) {
 		if rec := w.r.records.byUID[podUID(p)]; rec != nil {
 			l.present = rec.pod != nil
 			l.shown = levelsOf(rec.listed).shown()
-			l.stamp = w.r.records.observedStamp(rec).Number
+			l.stamp = rec.observedAt().Number
 		}
 	}
 	return ls
@@ -67,7 +67,7 @@ func (w *world) drain() {
 			case *told > w.truth[p][c]:
 				w.breaks("rule 1: %s of %s, which is %s", e.Type, e.Data, levelNames[w.truth[p][c]])
 			}
-			if rec := w.r.records.byUID[e.ID]; rec != nil && rec.publication.pod != nil &&
+			if rec := w.r.records.byUID[e.ID]; rec != nil && rec.published != nil &&
 				w.pods.observedLocked(e.ID).Before(e.ListedAt) {
 				w.breaks("rule 3: %s of %s is of a list that the cache is older than", e.Type, e.Data)
 			}
@@ -78,17 +78,16 @@ func (w *world) drain() {
 // check checks what has to hold after every step.
 func (w *world) check(before looks, returned []*exploredCaller) {
 	now := w.look()
-	w.r.failing.report(w.failing)
 	full := w.find(schedule.ListAll, 0)
 	for p := range w.scope.pods {
 		w.checkPod(p)
-		w.checkFailing(p)
-		if rec := w.r.records.byUID[podUID(p)]; rec != nil && rec.isHeld() != (w.r.cache.held[podUID(p)] == rec) {
-			w.breaks("rule 7: %s is held: %v", rec.uid, !rec.isHeld())
-		}
-		if rec := w.r.records.byUID[podUID(p)]; rec != nil && rec.pod == nil &&
-			(full == nil || full.call.Dead) && !w.r.isOpen(rec) {
-			w.breaks("rule 9: %s is absent and remembered", rec.uid)
+		if rec := w.r.records.byUID[podUID(p)]; rec != nil {
+			if e := w.pods.entries[podUID(p)]; w.r.isHeld(rec) != (e != nil && e.held) {
+				w.breaks("rule 7: %s is held: %v", rec.UID, !w.r.isHeld(rec))
+			}
+			if rec.pod == nil && (full == nil || full.call.Dead) && !rec.isOpen() {
+				w.breaks("rule 9: %s is absent and remembered", rec.UID)
+			}
 		}
 		b, n := before[p], now[p]
 		if b.present && n.present && (n.observed.Before(b.observed) || n.stamp < b.stamp) {
@@ -112,23 +111,6 @@ func (w *world) check(before looks, returned []*exploredCaller) {
 	}
 	for _, c := range returned {
 		w.checkRelist(c)
-	}
-}
-
-// checkFailing checks what is reported of a pod that fails.
-func (w *world) checkFailing(p int) {
-	uid := podUID(p)
-	var failures int
-	if rec := w.r.records.byUID[uid]; rec != nil && rec.pod != nil {
-		failures = rec.failures
-	}
-	since := w.r.sched.HungSince(uid)
-	if w.r.records.pod(uid) == nil {
-		since = time.Time{}
-	}
-	if f := w.failing[uid]; f.Failures != failures || f.HangingSince != since {
-		w.breaks("report: %s fails %d times and hangs since %v, reported are %d and %v",
-			uid, failures, since, f.Failures, f.HangingSince)
 	}
 }
 
@@ -178,7 +160,7 @@ func (w *world) checkPod(p int) {
 	rec := w.r.records.byUID[uid]
 	at := w.r.records.full
 	if rec != nil {
-		at = w.r.records.observedStamp(rec)
+		at = rec.observedAt()
 	}
 	if at.Number > 0 && !could(shown, w.stamped[at.Number][p], w.truth[p]) {
 		w.breaks("rule 6: the cache shows %v of %s, true since stamp %d is %v to %v",
@@ -191,8 +173,8 @@ func (w *world) checkPod(p int) {
 
 // published returns the levels that the list had read which was published last.
 func (w *world) published(p int) levels {
-	if rec := w.r.records.byUID[podUID(p)]; rec != nil && rec.publication.pod != nil {
-		return levelsOf(rec.publication.pod)
+	if rec := w.r.records.byUID[podUID(p)]; rec != nil && rec.published != nil {
+		return levelsOf(rec.published)
 	}
 	return w.gone[p]
 }
@@ -257,7 +239,7 @@ func (w *world) checkRelist(c *exploredCaller) {
 		status, err := w.pods.Get(uid)
 		// A pod that a list of its own has shown since is not retried by the older list.
 		rec := w.r.records.byUID[uid]
-		if err != nil && !c.inspected[p] && rec != nil && rec.own.Number < c.list {
+		if err != nil && !c.inspected[p] && rec != nil && rec.at.Number <= c.list {
 			w.breaks("Relist returns with an error of %s from before", uid)
 		}
 		if err == nil && status.Name != lies && !could(shownBy(status), c.at[p], w.truth[p]) {
@@ -269,28 +251,19 @@ func (w *world) checkRelist(c *exploredCaller) {
 	}
 }
 
-// schedPod returns what the schedule has open of a pod, invalid for nothing.
-func (w *world) schedPod(p int) reflect.Value {
-	v := reflect.ValueOf(w.r.sched).Elem().FieldByName("pods").MapIndex(reflect.ValueOf(podUID(p)))
-	if v.IsValid() {
-		v = v.Elem()
-	}
-	return v
-}
-
 // stuck reports whether a call of Relist does not wait for a pod: its inspection is slow,
 // or it has none and its list is slow or has failed.
 func (w *world) stuck(p int) bool {
-	v := w.schedPod(p)
-	if !v.IsValid() || v.FieldByName("inspection").IsNil() && v.FieldByName("inspect").Bool() {
+	rec := w.r.records.byUID[podUID(p)]
+	switch {
+	case rec == nil || rec.Inspection == nil && rec.inspect:
 		return false
+	case rec.Inspection != nil:
+		return rec.Inspection.Slow
+	default:
+		failed := !rec.due[listFailed].IsZero()
+		return rec.request.newest > 0 && (failed || rec.List != nil && rec.List.Slow)
 	}
-	if i := v.FieldByName("inspection"); !i.IsNil() {
-		return i.Elem().FieldByName("Slow").Bool()
-	}
-	list := v.FieldByName("list")
-	failed := v.FieldByName("dueAt").Index(2).FieldByName("ext").Int() != 0
-	return v.FieldByName("newest").Uint() > 0 && (failed || !list.IsNil() && list.Elem().FieldByName("Slow").Bool())
 }
 
 // hintOpen reports whether a hint of a pod is not answered yet, or its follow-up.
@@ -298,12 +271,8 @@ func (w *world) hintOpen(p int) bool {
 	if _, hinted := w.in.hints[podUID(p)]; hinted || w.in.hintAll {
 		return true
 	}
-	v := w.schedPod(p)
-	if !v.IsValid() {
-		return false
-	}
-	followUp := v.FieldByName("dueAt").Index(0)
-	return v.FieldByName("hinted").Bool() || followUp.FieldByName("ext").Int() != 0
+	rec := w.r.records.byUID[podUID(p)]
+	return rec != nil && (rec.request.hinted || !rec.due[followUp].IsZero())
 }
 
 // rest lets the world come to rest: the truth stands still, every call returns, having
@@ -328,8 +297,8 @@ func (w *world) rest(stale, periodic bool) {
 	}
 	limit := w.periods + 4
 	for p := range w.scope.pods {
-		if v := w.schedPod(p); v.IsValid() {
-			limit += 2 << v.FieldByName("attempts").Int()
+		if rec := w.r.records.byUID[podUID(p)]; rec != nil {
+			limit += 2 << rec.attempts
 		}
 	}
 	for n := 0; w.broken == ""; n++ {
@@ -393,10 +362,10 @@ func (w *world) checkRest(periodic bool, unrest string) {
 			w.breaks("rest without a period: a hinted change is not found: %s", u)
 		}
 		r := w.readers[p]
-		if r.blockedReader != nil && !r.later && !w.sixMethods {
+		if r.blockedReader != nil && !r.later {
 			w.breaks("rest without a period: a reader of %s is blocked", podUID(p))
 		}
-		if v := w.schedPod(p); v.IsValid() && v.FieldByName("newest").Uint() > 0 {
+		if rec := w.r.records.byUID[podUID(p)]; rec != nil && rec.request.newest > 0 {
 			w.breaks("rest without a period: a request of %s stays open", podUID(p))
 		}
 	}
@@ -424,20 +393,15 @@ func (w *world) unrest() string {
 		is   bool
 		what string
 	}{
-		{len(r.cache.held) > 0, "a pod is held"},
-		{len(r.publisher.syncing) > 0, "a PodSync is due"},
-		{len(r.failing.byUID) > 0, "a pod is failing"},
+		{len(r.health().failing) > 0, "a pod is failing"},
 		{len(r.relists.waiting)+len(r.relists.attached)+len(r.relists.incomplete) > 0, "a relist is open"},
-		{len(r.records.byUID) != r.records.present, "an absent pod is remembered"},
-		{r.sched.OpenPods() > 0, "the schedule has a pod open"},
+		{len(r.records.byUID) != r.records.pods, "an absent pod is remembered"},
 		{s.FieldByName("listSlots").Int() != schedule.PodListsAtOnce, "a list slot is lost"},
 		{s.FieldByName("inspections").Int() != 0 || s.FieldByName("slow").Int() != 0, "a worker is lost"},
 		{s.FieldByName("alarms").Len() > 0, "an alarm is left"},
-		{s.FieldByName("hung").FieldByName("List").FieldByName("len").Int() != 0, "a pod hangs"},
-		{s.FieldByName("all").FieldByName("newest").Uint() > 0, "a request for all is open"},
-		{s.FieldByName("full").FieldByName("relist").Bool(), "a relist is requested"},
-		{!r.cache.due.IsZero(), "the cache is owed a time"},
-		{len(w.pods.GetAll()) != r.records.present, "the cache has statuses of absent pods"},
+		{s.FieldByName("hung").Int() != 0, "a pod hangs"},
+		{r.all.newest > 0, "a request for all is open"},
+		{len(w.pods.GetAll()) != r.records.pods, "the cache has statuses of absent pods"},
 	} {
 		if o.is {
 			return o.what
@@ -456,8 +420,8 @@ func (w *world) unrestOf(p int, hinted bool) string {
 	switch {
 	case err != nil:
 		return fmt.Sprintf("the cache has an error of %s", uid)
-	case rec != nil && (rec.dirty || rec.failures > 0 || rec.conflicted()):
-		return fmt.Sprintf("%s is dirty, failed or unconfirmed", uid)
+	case rec != nil && (w.r.isHeld(rec) || rec.failures > 0 || rec.isOpen() || rec.inspect || rec.sync):
+		return fmt.Sprintf("%s is held, failed or open", uid)
 	case shownBy(status) != want:
 		return fmt.Sprintf("the cache shows %v of %s, which is %v", shownBy(status), uid, want)
 	case rec == nil && want != (levels{}), rec != nil && levelsOf(rec.pod).shown() != want:
@@ -483,23 +447,22 @@ func (w *world) String() string {
 		status, err := w.pods.Get(uid)
 		fmt.Fprintf(&b, "| %s truth %v", uid, w.truth[p])
 		if rec := w.r.records.byUID[uid]; rec != nil {
-			fmt.Fprintf(&b, " record %v@%d observed %d", levelsOf(rec.listed).shown(),
-				w.r.records.listedStamp(rec).Number, w.r.records.observedStamp(rec).Number)
+			fmt.Fprintf(&b, " record %v@%d observed %d", levelsOf(rec.listed).shown(), rec.at.Number, rec.observedAt().Number)
 			for _, o := range [...]struct {
 				is   bool
 				name string
 			}{
-				{rec.dirty, "dirty"}, {rec.failures > 0, "failed"}, {rec.conflicted(), "conflicted"},
-				{rec.inspection.call != nil && rec.supersedes(&rec.inspection), "superseded"},
-				{w.r.sched.InspectionWanted(uid), "inspect"},
+				{rec.stale, "stale"}, {rec.failures > 0, "failed"}, {w.r.records.full.After(rec.at), "behind"},
+				{rec.made != nil && rec.made.change != rec.change, "superseded"},
+				{rec.inspect, "inspect"}, {rec.awaitsExits(), "awaits exits"},
 			} {
 				if o.is {
 					b.WriteString(" " + o.name)
 				}
 			}
-		}
-		if v := w.schedPod(p); v.IsValid() && v.FieldByName("newest").Uint() > 0 {
-			fmt.Fprintf(&b, " want>=%d", v.FieldByName("newest").Uint())
+			if rec.request.newest > 0 {
+				fmt.Fprintf(&b, " want>=%d", rec.request.newest)
+			}
 		}
 		fmt.Fprintf(&b, " cache %v", shownBy(status))
 		if err != nil {

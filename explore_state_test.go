@@ -24,7 +24,6 @@ const (
 	wantNumber  // the same, plus one
 	clockTime   // what is compared with other times: its rank
 	schedTime   // when something is due or was: how far ahead it is
-	syncNumber  // of the pod
 	notZero     // zero or not
 	classes
 )
@@ -32,33 +31,20 @@ const (
 // classesOf has every field of the reconciler and of what it consists of that is not to
 // be taken as it is. A number or a time that is new has to be classified here.
 var classesOf = map[string]class{
-	"Scheduler.cfg": leftOut, "Scheduler.retry": leftOut, "Scheduler.now": leftOut,
-	"Scheduler.alarms": leftOut, "Scheduler.late": leftOut,
-	"Scheduler.begun": leftOut, "Scheduler.requested": leftOut,
+	"Scheduler.Now": leftOut, "Scheduler.cfg": leftOut, "Scheduler.alarms": leftOut,
 	"Stamp.Number": stampNumber, "Stamp.Time": clockTime,
-	"fullList.next":      schedTime,
-	"fullList.notBefore": schedTime, "fullList.covers": wantNumber,
-	"request.cause": leftOut, "request.newest": wantNumber, "request.oldest": wantNumber, "pod.retryCause": leftOut,
-	"pod.dueAt": schedTime, "pod.alarm": leftOut, "pod.index": leftOut, "pod.unanswered": notZero, "pod.queued": leftOut,
+	"cadence.next": schedTime, "cadence.notBefore": schedTime, "cadence.took": leftOut, "cadence.hangsSince": notZero,
 	"canary.since": schedTime, "canary.last": schedTime, "canary.succeeded": schedTime,
-	"Call.Cause": leftOut, "Call.pod": leftOut, "Call.Began": schedTime,
-	"podRecord.overlapTo": stampNumber,
-	"podRecord.shownIn":   leftOut, "podRecord.failures": notZero,
-	"podRecord.err": leftOut, "podRecord.shown": leftOut,
-	"publication.syncsRequested": syncNumber,
-	"publication.syncsDelivered": syncNumber, "snapshot.syncs": syncNumber, "snapshot.cause": leftOut,
-	"change.cause":     leftOut,
-	"podRecords.order": leftOut, "podRecords.tally": leftOut,
-	"podRecords.found": leftOut, "podRecords.shown": leftOut,
-	"update.listedAt": leftOut, "update.cause": leftOut,
+	"Call.Cause": leftOut, "Call.Began": schedTime,
+	"Pod.HungSince": notZero, "Pod.wants": leftOut, "Pod.toList": leftOut, "Pod.toInspect": leftOut,
+	"Pod.wake": leftOut, "Pod.index": leftOut,
+	"request.cause": leftOut, "request.newest": wantNumber, "request.oldest": wantNumber,
+	"podRecord.overlapTo": stampNumber, "podRecord.listedIn": leftOut, "podRecord.due": schedTime,
+	"podRecord.inspected": leftOut, "podRecord.err": leftOut, "podRecord.failures": notZero,
+	"snapshot.change": leftOut, "change.cause": leftOut,
 	// What is Initial, the statuses of events and the count of exits are not checked here.
-	"update.initial": leftOut, "publication.initial": leftOut,
-	"update.statuses": leftOut, "exit.counted": leftOut, "exit.aheadSince": notZero, "stranger.at": leftOut,
-	"ContainerExit.FinishedAt": leftOut,
-	"cacheWriter.cache":        leftOut, "cacheWriter.podCache": leftOut, "cacheWriter.owner": leftOut,
-	"cacheWriter.records": leftOut,
-	"cacheWriter.log":     leftOut, "cacheWriter.badData": leftOut, "cacheWriter.held": leftOut,
-	"cacheWriter.due": clockTime,
+	"change.initial": leftOut, "update.initial": leftOut, "update.first": leftOut, "update.statuses": leftOut,
+	"update.listedAt": leftOut, "update.cause": leftOut, "end.at": leftOut, "end.counted": leftOut,
 }
 
 type plannedField struct {
@@ -69,7 +55,6 @@ type plannedField struct {
 var (
 	timeType = reflect.TypeFor[time.Time]()
 	podType  = reflect.TypeFor[*Pod]()
-	recType  = reflect.TypeFor[*podRecord]()
 	conType  = reflect.TypeFor[*Container]()
 
 	statusType = reflect.TypeFor[*Status]()
@@ -87,7 +72,6 @@ type printer struct {
 	tokens []token
 	ranks  [classes][]int64
 	bytes  []byte
-	pod    int64 // whose record is printed
 	w      *world
 }
 
@@ -116,16 +100,21 @@ func (f *printer) print(w *world) fingerprint {
 	f.w, f.tokens = w, f.tokens[:0]
 	r := w.r
 	f.value(reflect.ValueOf(r.sched).Elem(), plain)
-	f.value(reflect.ValueOf(r.records).Elem(), plain)
-	f.value(reflect.ValueOf(r.cache).Elem(), plain)
-	f.keys(slices.Sorted(maps.Keys(r.failing.byUID)))
-	f.present(reflect.ValueOf(r.publisher.updates).Elem().FieldByName("present"))
-	f.put(plain, int64(len(r.lastCanary)))
-	f.value(reflect.ValueOf(r.silence), plain)
-	f.time(reflect.ValueOf(r.unsettled), schedTime)
-	for _, rec := range r.records.order {
-		f.value(reflect.ValueOf(rec), plain)
+	for _, uid := range sortedKeys(r.records.byUID) {
+		f.value(reflect.ValueOf(r.records.byUID[uid]).Elem(), plain)
+		f.bool(r.records.byUID[uid].made != nil && r.records.byUID[uid].made.change == r.records.byUID[uid].change)
 	}
+	f.value(reflect.ValueOf(&r.records.full).Elem(), plain)
+	for _, id := range slices.Sorted(maps.Keys(r.records.strangers)) {
+		f.put(plain, int64(maphash.String(seeds[0], id)))
+		f.put(stampNumber, int64(r.records.strangers[id].begun))
+	}
+	f.value(reflect.ValueOf(&r.all).Elem(), plain)
+	f.bool(r.firstFull.Number > 0, r.connected, r.synced)
+	for _, rec := range r.round {
+		f.put(plain, int64(rec.UID[0]))
+	}
+	f.present(reflect.ValueOf(r.updates).Elem().FieldByName("present"))
 	f.relists()
 	f.cache()
 	f.world()
@@ -140,7 +129,6 @@ func (f *printer) present(byUID reflect.Value) {
 		u := byUID.MapIndex(reflect.ValueOf(uid))
 		f.bool(u.IsValid())
 		if u.IsValid() {
-			f.pod = int64(p)
 			f.value(reflect.ValueOf(updateRules{}.Initial((*update)(u.UnsafePointer()))).Elem(), plain)
 		}
 	}
@@ -161,19 +149,8 @@ func (f *printer) relists() {
 			f.caller(c)
 		}
 		for p := range f.w.scope.pods {
-			for _, kind := range []func(awaited) bool{
-				func(a awaited) bool { return a.syncs == 0 && !a.retried },
-				func(a awaited) bool { return a.syncs > 0 },
-				func(a awaited) bool { return a.retried },
-			} {
-				i := slices.IndexFunc(a.awaited, func(a awaited) bool { return a.rec.uid == podUID(p) && kind(a) })
-				f.bool(i >= 0)
-				if i >= 0 {
-					f.pod = int64(p)
-					f.put(syncNumber, f.ofPod(a.awaited[i].syncs))
-					f.bool(a.awaited[i].rec == r.records.byUID[podUID(p)])
-				}
-			}
+			i := slices.IndexFunc(a.awaited, func(rec *podRecord) bool { return rec.UID == podUID(p) })
+			f.bool(i >= 0, i >= 0 && a.awaited[i] == r.records.byUID[podUID(p)])
 		}
 	}
 }
@@ -191,7 +168,7 @@ func (f *printer) cache() {
 		e := c.entries[uid]
 		f.bool(e != nil)
 		if e != nil {
-			f.bool(e.status != nil, e.err != nil, e.listed)
+			f.bool(e.status != nil, e.err != nil, e.listed != nil, e.held)
 			if e.status != nil {
 				f.levels(shownBy(e.status))
 				f.bool(e.status.Name == lies)
@@ -223,7 +200,7 @@ func (f *printer) world() {
 	}
 	f.bool(w.running, w.in.periodic != nil)
 	f.put(clockTime, nanos(w.clock))
-	f.put(clockTime, nanos(w.r.sched.Last().Time))
+	f.put(clockTime, nanos(w.r.sched.Last.Time))
 	f.put(stampNumber, int64(w.fullOK))
 	f.put(stampNumber, int64(w.fullBad))
 	f.bool(w.hinted[:]...)
@@ -292,8 +269,6 @@ func (f *printer) keys(uids []types.UID) {
 	}
 }
 
-func (f *printer) ofPod(n uint64) int64 { return f.pod<<32 | int64(n) }
-
 func (f *printer) value(v reflect.Value, c class) {
 	switch v.Kind() {
 	case reflect.Bool:
@@ -337,8 +312,6 @@ func (f *printer) number(n int64, c class) {
 	case wantNumber:
 		f.bool(n != 0)
 		f.put(stampNumber, max(n-1, 0))
-	case syncNumber:
-		f.put(c, f.ofPod(uint64(n)))
 	default:
 		f.put(c, n)
 	}
@@ -346,7 +319,7 @@ func (f *printer) number(n int64, c class) {
 
 // time prints a time: what is past is past, and a nanosecond more or less is the same.
 func (f *printer) time(v reflect.Value, c class) {
-	ns := nanosOf(v.Field(0).Uint(), v.Field(1).Int())
+	ns := nanos(*(*time.Time)(v.Addr().UnsafePointer()))
 	switch c {
 	case notZero:
 		f.bool(ns != 0)
@@ -356,7 +329,7 @@ func (f *printer) time(v reflect.Value, c class) {
 			f.put(plain, -1)
 		default:
 			const grain = int64(time.Millisecond)
-			ahead := ns - nanos(f.w.r.sched.Now())
+			ahead := ns - nanos(f.w.r.sched.Now)
 			f.put(plain, max(ahead+grain-1, -9*int64(explorePeriod))/grain)
 		}
 	case clockTime:
@@ -364,13 +337,6 @@ func (f *printer) time(v reflect.Value, c class) {
 	default:
 		panic("a time that is not classified")
 	}
-}
-
-func nanosOf(wall uint64, ext int64) int64 {
-	if ext == 0 {
-		return 0
-	}
-	return (ext-62135596800)*int64(time.Second) + int64(wall&(1<<30-1))
 }
 
 func nanos(t time.Time) int64 {
@@ -388,10 +354,6 @@ func (f *printer) pointer(v reflect.Value) {
 	switch v.Type() {
 	case podType:
 		f.thing(v)
-	case recType:
-		uid := v.Elem().FieldByName("uid").String()
-		f.put(plain, int64(uid[0]))
-		f.bool(reflect.ValueOf(f.w.r.records.byUID[types.UID(uid)]).Pointer() == v.Pointer())
 	case conType:
 		f.value(v.Elem().FieldByName("ID").FieldByName("ID"), plain)
 	case statusType:
@@ -415,12 +377,7 @@ func (f *printer) mapping(v reflect.Value) {
 	f.put(plain, int64(len(keys)))
 	for _, key := range keys {
 		f.put(plain, int64(maphash.String(seeds[0], key.String())))
-		f.pod = int64(podIndex(types.UID(key.String()[:1])))
-		value := v.MapIndex(key)
-		if value.Kind() == reflect.Pointer {
-			value = value.Elem()
-		}
-		f.value(value, plain)
+		f.value(v.MapIndex(key), plain)
 	}
 }
 
@@ -429,7 +386,7 @@ func (f *printer) queue(v reflect.Value) {
 	place := v.FieldByName("List").FieldByName("root")
 	for range v.FieldByName("List").FieldByName("len").Int() {
 		place = place.FieldByName("next").Elem()
-		f.value(place.FieldByName("Value").Elem().Elem().FieldByName("uid"), plain)
+		f.value(place.FieldByName("Value").Elem().Elem().FieldByName("UID"), plain)
 	}
 	f.put(plain, -2)
 }

@@ -68,13 +68,10 @@ type scope struct {
 	name             string
 	pods, containers int
 	getter           bool // the runtime is a PodGetter
-	sixMethods       bool // the cache has no companions
 	workers          int
 	// listedOnly: an inspection reads the containers of the pod that it was asked for;
 	// otherwise whatever there is.
 	listedOnly bool
-	// connected: full lists are further apart while the stream is connected.
-	connected bool
 	// flows: the clock moves a little with every action; otherwise it stands still.
 	flows bool
 	// cold begins with the start; otherwise with a first list whose pods are inspected,
@@ -140,7 +137,6 @@ type world struct {
 	callers []*exploredCaller
 	readers [exploredPods]exploredReader
 	follow  []*follower
-	failing map[types.UID]FailingPod // as it is reported
 
 	// What the checks remember.
 	stamped  map[uint64]truth                       // when a list began
@@ -188,24 +184,14 @@ func podIndex(uid types.UID) int { return int(uid[0] - 'a') }
 func newWorld(sc *scope, th *things) *world {
 	w := &world{
 		scope: sc, things: th, pods: NewCache(), clock: exploreStart, truth: sc.start,
-		left: sc.budget, stamped: make(map[uint64]truth), failing: make(map[types.UID]FailingPod),
+		left: sc.budget, stamped: make(map[uint64]truth),
 	}
 	w.noteClock()
-	var cache Cache = w.pods
-	if sc.sixMethods {
-		cache = struct{ Cache }{w.pods}
+	cfg := schedule.Config{
+		Period: explorePeriod, Timeout: exploreTimeout, Threshold: 9 * explorePeriod,
+		Workers: sc.workers, ListsPods: sc.getter,
 	}
-	cfg := reconcilerConfig{
-		Config: schedule.Config{
-			Period: explorePeriod, Timeout: exploreTimeout, Threshold: 9 * explorePeriod,
-			Workers: sc.workers, ListsPods: sc.getter,
-		},
-	}
-	if sc.connected {
-		cfg.ConnectedPeriod = 4 * explorePeriod
-		cfg.blocked = w.pods.BlockedReaders
-	}
-	w.r = newReconciler(cfg, w.clock, cache, newBroadcaster(func(int) {}), th.metrics)
+	w.r = newReconciler(cfg, w.clock, w.pods, nil, newBroadcaster(func(int) {}), th.metrics)
 	w.subscribe()
 	if !sc.cold {
 		w.apply(action{kind: actStart})
@@ -220,7 +206,7 @@ func newWorld(sc *scope, th *things) *world {
 }
 
 func (w *world) subscribe() {
-	events := w.r.publisher.updates.Subscribe(context.Background(), subscriptionOptions{Capacity: 64, Lasting: true})
+	events := w.r.updates.Subscribe(context.Background(), subscriptionOptions{Capacity: 64, Lasting: true})
 	w.follow = append(w.follow, &follower{events: events})
 }
 

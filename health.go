@@ -500,7 +500,7 @@ func (g *GenericPLEG) described() (description string) {
 func (g *GenericPLEG) guarded(name string, method func()) {
 	defer func() {
 		if p := recover(); p != nil {
-			g.metrics.badData(g.logger.Info, badRuntimePanic, name+": "+calls.PanicText(p))
+			g.metrics.badData(g.logger.Info, badRuntimePanic, name+": "+fmt.Sprint(p))
 		}
 	}()
 	method()

@@ -1,10 +1,10 @@
 package pleg
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
-	"github.com/kubepleg/pleg/internal/calls"
 	"github.com/kubepleg/pleg/internal/schedule"
 )
 
@@ -86,7 +86,7 @@ func (r *reconciler) completePodList(rec *podRecord, res *result) {
 	c := res.call
 	switch {
 	case c.Dead || res.stopped:
-	case calls.Is(res.err, ErrPodNotFound):
+	case errors.Is(res.err, ErrPodNotFound):
 		r.applyPodList(rec, nil, c)
 	case res.err != nil:
 		r.out.info(4, "Cannot list pod", "podUID", c.UID, "err", res.err)
@@ -197,7 +197,9 @@ func (r *reconciler) gone(found comparison, c *schedule.Call) {
 }
 
 // freshen has the cache know how fresh the pod is.
-func (r *reconciler) freshen(rec *podRecord) { r.cache.setObserved(rec.UID, rec.observedAt(), r.isHeld(rec)) }
+func (r *reconciler) freshen(rec *podRecord) {
+	r.cache.setObserved(rec.UID, rec.observedAt(), r.isHeld(rec))
+}
 
 // isHeld reports whether full lists do not make the pod fresher in the cache: it is stale, or the
 // newest full list was dropped for it.

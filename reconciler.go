@@ -109,13 +109,14 @@ func (r *reconciler) takeResult(res *result) {
 		r.badData(badRuntimePanic, res.err.Error())
 	}
 	c := res.call
+	answered := !c.Dead || res.err == nil
 	if c.Kind == schedule.ListAll {
-		r.sched.Returned(c, nil, true)
+		r.sched.Returned(c, nil, answered)
 		r.completeFullList(res)
 		return
 	}
 	rec := r.records.byUID[c.UID]
-	r.sched.Returned(c, &rec.Pod, !c.Dead || res.err == nil)
+	r.sched.Returned(c, &rec.Pod, answered)
 	if c.Kind == schedule.ListPod {
 		r.completePodList(rec, res)
 	} else {
@@ -372,7 +373,7 @@ func (r *reconciler) publish(rec *podRecord, u *update) {
 	u.statuses = rec.statusesOf(u.pod, rec.published)
 	r.logTransitions(rec.published, u)
 	rec.published = u.pod
-	r.updates.Publish(u)
+	r.updates.Publish(u, r.sched.Now)
 }
 
 // statusesOf returns the statuses of the containers of some pods, the first pod's first; a nil
@@ -409,10 +410,8 @@ func (r *reconciler) logTransitions(published *Pod, u *update) {
 
 // badData counts bad data, and logs the first of each kind.
 func (r *reconciler) badData(reason badReason, object string) {
-	if r.metrics.badData(reason) {
-		r.out.info(0, "Bad data; more of this kind is counted in pleg_bad_data_total and not logged",
-			"reason", string(reason), "object", object)
-	}
+	log := func(message string, keysAndValues ...any) { r.out.info(0, message, keysAndValues...) }
+	r.metrics.badData(log, reason, object)
 }
 
 // errPodGone is the cause of cancelling the inspection of a pod that is no longer listed.

@@ -35,8 +35,7 @@ import (
 // "reinspect a", "reader a" (which blocks), "hint a", "hint anything" (which names no pod),
 // "exit a1" (an exit event of container a1), connected and disconnected.
 //
-// Out of it come, in the order in which they are made, what is written to the cache and
-// what subscribers are told; then the calls to cancel and to begin, those with what is
+// Out of it come what has changed in the cache, and the events; then the calls to cancel and to begin, those with what is
 // inspected or why it is listed; the callers of Relist that are done, by their number; and
 // when there is more to do.
 //
@@ -74,11 +73,11 @@ type stepper struct {
 
 	r       *reconciler
 	cache   *PodCache
+	cached  map[types.UID]string // how the cache was shown last
+	global  time.Time
 	events  <-chan *PodLifecycleEvent
 	calls   map[string]*schedule.Call // in flight, by their name
 	callers []*relistCaller           // of Relist, in their order
-
-	reported map[types.UID]FailingPod
 
 	now time.Time
 	log []logged
@@ -88,9 +87,9 @@ type stepper struct {
 type logged struct{ what, text string }
 
 func (s *stepper) make(d *datadriven.TestData) {
-	cfg := reconcilerConfig{Config: schedule.Config{
+	cfg := schedule.Config{
 		Period: time.Second, Timeout: 2 * time.Minute, Threshold: 3 * time.Minute, Workers: 8, ListsPods: true,
-	}}
+	}
 	if d.Cmd == "new" {
 		for _, arg := range d.CmdArgs {
 			value := strings.Join(arg.Vals, "")
@@ -99,8 +98,6 @@ func (s *stepper) make(d *datadriven.TestData) {
 				cfg.Timeout = s.duration(value)
 			case "threshold":
 				cfg.Threshold = s.duration(value)
-			case "connected":
-				cfg.ConnectedPeriod = s.duration(value)
 			case "workers":
 				s.scan(value, &cfg.Workers)
 			case "full-lists-only":
@@ -110,17 +107,12 @@ func (s *stepper) make(d *datadriven.TestData) {
 			}
 		}
 	}
-	s.reported = make(map[types.UID]FailingPod)
 	s.cache, s.calls, s.now = NewCache(), make(map[string]*schedule.Call), epoch
-	cache := Cache(&loggingCache{s.cache, s})
-	if cfg.ConnectedPeriod > 0 {
-		cfg.blocked = s.cache.BlockedReaders
-	}
 	m := newMetrics(func() gauges { return gauges{} })
 	updates := newBroadcaster(m.countDiscarded)
 	s.events = updates.Subscribe(s.t.Context(), subscriptionOptions{Capacity: 1000, Lasting: true})
 	s.t.Cleanup(updates.Halt)
-	s.r = newReconciler(cfg, epoch, cache, updates, m)
+	s.r = newReconciler(cfg, epoch, s.cache, nil, updates, m)
 }
 
 func (s *stepper) directive(t *testing.T, d *datadriven.TestData) string {
@@ -152,6 +144,7 @@ func (s *stepper) directive(t *testing.T, d *datadriven.TestData) string {
 func (s *stepper) step(in *inputs) string {
 	s.log = s.log[:0]
 	out := s.r.step(s.now, in)
+	s.readCache()
 	s.readEvents()
 	for _, c := range out.cancel {
 		if name := s.inFlight(c.Call); name != "" {
@@ -265,42 +258,39 @@ func (s *stepper) readEvents() {
 	}
 }
 
-// loggingCache notes what is written to a cache, after the events that came before.
-type loggingCache struct {
-	*PodCache
-	s *stepper
-}
-
-func (c *loggingCache) note(format string, args ...any) {
-	c.s.readEvents()
-	c.s.note("cache", fmt.Sprintf(format, args...))
-}
-
-func (c *loggingCache) Set(uid types.UID, status *PodStatus, err error, at time.Time) bool {
-	switch {
-	case err != nil && status == nil:
-		c.note("Set %s error %q %s", uid, err, c.s.since(at))
-	default:
-		c.note("Set %s%s %s", uid, statusText(status), c.s.since(at))
+// readCache notes what has changed in the cache. A pod that is held is shown with how fresh it is,
+// others with the newest full list's time.
+func (s *stepper) readCache() {
+	c := s.cache
+	if !c.global.Equal(s.global) {
+		s.global = c.global
+		s.note("cache", "all as of "+s.since(c.global))
 	}
-	updated := c.PodCache.Set(uid, status, err, at)
-	if !updated {
-		c.s.t.Errorf("at %s: the cache has a newer status of %s", c.s.since(c.s.now), uid)
+	now := make(map[types.UID]string)
+	for _, uid := range sortedKeys(c.entries) {
+		e := c.entries[uid]
+		text := string(uid) + " absent"
+		if e.status != nil || e.listed != nil {
+			text = string(uid) + statusText(c.readLocked(uid).status)
+		}
+		if e.err != nil {
+			short, _, _ := strings.Cut(e.err.Error(), ":")
+			text += fmt.Sprintf(" and %q", short)
+		}
+		switch {
+		case e.held:
+			text += " held at " + s.since(e.observed)
+		case e.observed.After(c.global):
+			text += " as of " + s.since(e.observed)
+		}
+		if now[uid] = text; s.cached[uid] != text {
+			s.note("cache", text)
+		}
 	}
-	return updated
-}
-
-func (c *loggingCache) SetObservedTime(uid types.UID, at time.Time) {
-	c.note("SetObservedTime %s %s", uid, c.s.since(at))
-	c.PodCache.SetObservedTime(uid, at)
-}
-
-func (c *loggingCache) Delete(uid types.UID) {
-	c.note("Delete %s", uid)
-	c.PodCache.Delete(uid)
-}
-
-func (c *loggingCache) UpdateTime(at time.Time) {
-	c.note("UpdateTime %s", c.s.since(at))
-	c.PodCache.UpdateTime(at)
+	for _, uid := range sortedKeys(s.cached) {
+		if now[uid] == "" {
+			s.note("cache", string(uid)+" forgotten")
+		}
+	}
+	s.cached = now
 }

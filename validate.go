@@ -22,7 +22,6 @@ const (
 	badStatusNilItem      badReason = "nil_item_in_status"
 	badStatusMismatch     badReason = "wrong_status_uid"
 	badRuntimePanic       badReason = "runtime_panic"
-	
 )
 
 // badReasons are all of them.
@@ -89,10 +88,12 @@ func badData(pod *Pod, c *Container, taken map[string]bool) (reason badReason, o
 		return badContainerDuplicate, c.ID.ID
 	}
 	taken[c.ID.ID] = true
-	if stateByte(c.State) == badState {
+	switch c.State {
+	case ContainerStateCreated, ContainerStateRunning, ContainerStateExited, ContainerStateUnknown:
+		return "", ""
+	default:
 		return badContainerState, c.ID.ID
 	}
-	return "", ""
 }
 
 // validStatus returns a status that can be stored: a copy, because the runtime's is never

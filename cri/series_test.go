@@ -36,7 +36,7 @@ func seriesOf(t *testing.T, pods int) (series []string) {
 	registry := prometheus.NewRegistry()
 	generator := pleg.NewGenericPLEG(connect(t, s), 10*pods, time.Second, pleg.NewCache(),
 		clocktesting.NewFakeClock(time.Now()), pleg.WithLogger(logr.Discard()),
-		pleg.WithRegisterer(registry), pleg.WithNodeName("worker-1"))
+		pleg.WithRegisterer(registry))
 	t.Cleanup(generator.Stop)
 	generator.Subscribe(t.Context(), pleg.WithCapacity(1), pleg.WithName("crash-reporter"))
 	var heal []func()
@@ -91,7 +91,7 @@ func TestSeriesDoNotGrow(t *testing.T) {
 	if diff := cmp.Diff(few, many); diff != "" {
 		t.Errorf("(-20 +120 pods):\n%s", diff)
 	}
-	allowed := []string{"cause", "container_state", "decoding", "le", "node", "operation_type", "reason", "subscriber"}
+	allowed := []string{"cause", "container_state", "decoding", "le", "operation_type", "reason", "subscriber"}
 	label := regexp.MustCompile(`[{,](\w+)="`)
 	for _, s := range many {
 		for _, m := range label.FindAllStringSubmatch(s, -1) {

@@ -137,7 +137,15 @@ func New(cfg Config) *Scheduler {
 }
 
 // SetPeriodic switches the full lists of every period on, the first at once, or off.
-func (s *Scheduler) SetPeriodic(on bool) { s.full.periodic, s.full.next = on, s.Now }
+func (s *Scheduler) SetPeriodic(on bool) {
+	s.full.periodic, s.full.next = on, s.Now
+	if !on && s.FullList == nil {
+		s.endHang()
+	}
+}
+
+// endHang notes that no full list hangs any more.
+func (s *Scheduler) endHang() { s.full.hangsSince, s.canary.inRound = time.Time{}, false }
 
 // stamp gives one out. Its time does not go back, so that what is newer can always be stored.
 func (s *Scheduler) stamp() Stamp {
@@ -220,14 +228,14 @@ func (s *Scheduler) FullListEnded(c *Call, succeeded bool) {
 }
 
 // Returned notes that a call of the pod p has returned, a full list if p is nil. It is called
-// before anything that follows from the result. answered is false only for an inspection that
-// failed after its deadline: its pod still hangs.
+// before anything that follows from the result. answered is false only for a call that failed
+// after its deadline: what it asked about still hangs.
 func (s *Scheduler) Returned(c *Call, p *Pod, answered bool) {
 	switch c.Kind {
 	case ListAll:
 		s.FullList = nil
-		if !c.Dead {
-			s.full.hangsSince, s.canary.inRound = time.Time{}, false
+		if answered || !s.full.periodic {
+			s.endHang()
 		}
 	case ListPod:
 		p.List = nil
