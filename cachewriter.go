@@ -57,14 +57,7 @@ func (w cacheWriter) storeExits(rec *podRecord, pod *Pod) {
 		status, old := *e.status, e.status
 		status.ContainerStatuses = withStatuses(status.ContainerStatuses, exits)
 		status.ActiveContainerStatuses = withStatuses(status.ActiveContainerStatuses, exits)
-		for _, s := range status.ContainerStatuses {
-			delete(exits, s.ID.ID)
-		}
-		for _, c := range pod.Containers { // those that no status has shown yet, which are newer
-			if s := exits[c.ID.ID]; s != nil && rec.published.container(c.ID.ID) == nil {
-				status.ContainerStatuses = append([]*Status{s}, status.ContainerStatuses...)
-			}
-		}
+		status.ContainerStatuses = rec.withExitsOf(pod, status.ContainerStatuses, hasExited)
 		e.status = &status
 		c.indexLocked(rec.UID, e, old)
 	})

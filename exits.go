@@ -192,6 +192,8 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (behind bool)
 		status.ActiveContainerStatuses = withStatuses(status.ActiveContainerStatuses, ends)
 	}
 	rec.made.pod = withExited(rec.made.pod, func(id string) bool { return hasExited(rec.seen[id]) })
+	status.ContainerStatuses = rec.withExitsOf(rec.published, status.ContainerStatuses,
+		func(s *Status) bool { return s.Unconfirmed }) // no inspection has shown it yet, and this one may be older
 	if len(rec.seen) > len(status.ContainerStatuses) {
 		rec.forgetStatuses(status)
 	}
@@ -321,7 +323,7 @@ func (r *reconciler) publishExits(rec *podRecord, cause Cause) {
 		return hasExited(rec.seen[id])
 	})
 	if rec.Inspection != nil && rec.Inspection.Slow {
-		pod = rec.withNewExits(pod)
+		pod, rec.made.pod = rec.withNewExits(pod), rec.withNewExits(rec.made.pod)
 	}
 	if pod == rec.published {
 		return
@@ -330,20 +332,37 @@ func (r *reconciler) publishExits(rec *podRecord, cause Cause) {
 	r.publish(rec, &update{uid: rec.UID, pod: pod, listedAt: rec.observedAt().Time, cause: cause})
 }
 
-// withNewExits returns a published pod, or a copy with the containers that are new in the record
-// and have exited by a status or an exit event.
-func (rec *podRecord) withNewExits(published *Pod) *Pod {
-	pod := published
+// withNewExits returns a pod, or a copy with the containers that are new in the record and have
+// exited by a status or an exit event.
+func (rec *podRecord) withNewExits(pod *Pod) *Pod {
+	if rec.pod == nil {
+		return pod
+	}
 	for i, c := range rec.pod.Containers {
-		if c.State != ContainerStateExited || !hasExited(rec.seen[c.ID.ID]) || published.container(c.ID.ID) != nil {
+		if c.State != ContainerStateExited || !hasExited(rec.seen[c.ID.ID]) || pod.container(c.ID.ID) != nil {
 			continue
 		}
 		shallow := *pod
-		at := min(i, len(pod.Containers))
-		shallow.Containers = slices.Insert(slices.Clone(pod.Containers), at, c)
+		shallow.Containers = slices.Insert(slices.Clone(pod.Containers), min(i, len(pod.Containers)), c)
 		pod = &shallow
 	}
 	return pod
+}
+
+// withExitsOf returns a list of statuses, or a copy with those of containers that a published pod, nil
+// for none, shows exited and the list lacks. Newer ones come first.
+func (rec *podRecord) withExitsOf(published *Pod, list []*Status, counts func(*Status) bool) []*Status {
+	if rec.pod == nil || published == nil {
+		return list
+	}
+	for _, c := range published.Containers {
+		s := rec.seen[c.ID.ID]
+		if hasExited(s) && counts(s) && rec.pod.container(c.ID.ID) != nil &&
+			!slices.ContainsFunc(list, func(s *Status) bool { return s.ID.ID == c.ID.ID }) {
+			list = append([]*Status{s}, list...)
+		}
+	}
+	return list
 }
 
 // endedOtherwise reports whether two statuses of a container, either of which may be nil, show ends

@@ -28,6 +28,7 @@ func (r *reconciler) beginInspection(rec *podRecord) *Pod {
 func (r *reconciler) completeInspection(rec *podRecord, res *result) {
 	switch {
 	case rec.pod == nil:
+		r.sched.Gone(&rec.Pod)
 	case res.stopped || res.call.Dead && res.err == nil:
 		rec.inspect, rec.sync = true, rec.sync || rec.made.sync
 	case res.call.Dead:

@@ -356,13 +356,12 @@ func (r *reconciler) completeRelists() {
 	}
 }
 
-// awaits reports whether a relist waits for a pod that is older than the list or, if there are
-// callers, of which a PodSync is due or that is inspected again after a failure. A pod of which
-// nothing moves is not waited for.
-func (r *reconciler) awaits(rec *podRecord, l *relist) bool {
-	if rec.pod == nil || !r.sched.Moving(&rec.Pod) {
-		return false
-	}
+// awaits reports whether a relist waits for a pod. A pod of which nothing moves is not waited for.
+func (r *reconciler) awaits(rec *podRecord, l *relist) bool { return lacks(rec, l) && r.sched.Moving(&rec.Pod) }
+
+// lacks reports whether a pod is older than a relist or, if that has callers, whether a PodSync is
+// due, or an inspection after one that failed.
+func lacks(rec *podRecord, l *relist) bool {
 	inspected := rec.inspect || rec.Inspection != nil
 	return l.stamp.After(rec.observedAt()) ||
 		len(l.callers) > 0 && (rec.sync || rec.made != nil && rec.made.sync || rec.failures > 0 && inspected)

@@ -60,10 +60,10 @@ func withError(callers []*relistCaller, err error) []*relistCaller {
 }
 
 // succeeded notes that the list in flight has.
-func (r *relists) succeeded(c *schedule.Call, records map[types.UID]*podRecord, awaits func(*podRecord, *relist) bool) {
+func (r *relists) succeeded(c *schedule.Call, records map[types.UID]*podRecord) {
 	done := relist{stamp: c.Stamp, began: c.Began, callers: r.attached}
 	for _, rec := range records {
-		if awaits(rec, &done) {
+		if lacks(rec, &done) {
 			done.awaited = append(done.awaited, rec)
 		}
 	}
