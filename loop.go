@@ -195,6 +195,7 @@ func (l *loop) publishState() {
 	defer l.stateMu.Unlock()
 	if !l.state.synced && l.reconciler.health.synced {
 		close(l.synced)
+		l.reconciler.publisher.updates.Synced()
 	}
 	l.state = l.reconciler.health
 	l.reconciler.failing.report(l.failing)

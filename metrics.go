@@ -19,7 +19,6 @@ var relistBuckets = append(append([]float64{.001, .0025}, prometheus.DefBuckets.
 type gauges struct {
 	HealthReport
 	tally               tally
-	now                 time.Time
 	relistRunning       time.Duration
 	inspectionsInFlight int
 }
@@ -73,9 +72,6 @@ var (
 		"Number of pods with updates that do not fit into a subscriber's channel, summed over the subscribers.", nil, nil)
 	namedBacklogDesc = prometheus.NewDesc("pleg_named_subscriber_backlog_pods",
 		"Number of pods with updates that do not fit into the channel of a subscriber with this name.",
-		[]string{"subscriber"}, nil)
-	namedBacklogAgeDesc = prometheus.NewDesc("pleg_named_subscriber_backlog_age_seconds",
-		"Age of the oldest of the updates that do not fit into the channel of a subscriber with this name, 0 without any.",
 		[]string{"subscriber"}, nil)
 	blockedDesc = prometheus.NewDesc("pleg_blocked_readers",
 		"Number of readers that wait for the cache to become new enough.", nil, nil)
@@ -186,7 +182,7 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 	}
 	for _, d := range []*prometheus.Desc{
 		healthyDesc, lastSeenDesc, runningPodsDesc, runningContainersDesc, relistRunningDesc, inFlightDesc, hungDesc,
-		failingDesc, subscribersDesc, backlogDesc, namedBacklogDesc, namedBacklogAgeDesc, blockedDesc,
+		failingDesc, subscribersDesc, backlogDesc, namedBacklogDesc, blockedDesc,
 		unconfirmedDesc, streamUpDesc,
 	} {
 		ch <- d
@@ -228,7 +224,6 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	gauge(backlogDesc, float64(now.Backlog))
 	for _, s := range now.NamedSubscribers {
 		gauge(namedBacklogDesc, float64(s.Backlog), s.Name)
-		gauge(namedBacklogAgeDesc, s.behind(now.now).Seconds(), s.Name)
 	}
 	if now.BlockedReaders >= 0 {
 		gauge(blockedDesc, float64(now.BlockedReaders))
