@@ -68,9 +68,10 @@ func inSteps(delivered, u *update, step func(delivered, u *update) []*PodLifecyc
 	return step(delivered, u)
 }
 
-// beginning returns the update of what existed when the subscription began; nil for nothing.
+// beginning returns the update of what existed when the subscription began; nil for nothing. A pod
+// that is gone before its first update is not reported.
 func (u *update) beginning() *update {
-	if u.first != nil || u.initial == nil {
+	if u.first != nil || u.initial == nil || u.pod == nil {
 		return u.first
 	}
 	first := *u
