@@ -87,9 +87,6 @@ type SubscriberReport struct {
 	// Backlog is the number of pods with updates that are not delivered, summed over the
 	// subscriptions.
 	Backlog int `json:"backlog"`
-	// BehindSince is when the oldest of these updates became due; zero if all are
-	// delivered. What existed when a subscription began became due then.
-	BehindSince time.Time `json:"behindSince,omitzero"`
 }
 
 // FailingPod is a pod whose inspection has failed, or hangs, which means that it has run for
@@ -471,7 +468,7 @@ func (g *GenericPLEG) healthCheck() *healthCheck {
 func (g *GenericPLEG) gauges() gauges {
 	h := g.healthCheck()
 	now := gauges{
-		HealthReport: g.report(h), tally: h.tally, now: h.now,
+		HealthReport: g.report(h), tally: h.tally,
 		inspectionsInFlight: len(h.inFlight(methodGetPodStatus)),
 	}
 	if listing := h.inFlight(methodGetPods); len(listing) > 0 {

@@ -146,6 +146,7 @@ func (l *loop) reconcile() outputs {
 	out := l.reconciler.step(l.clock.Now(), &in)
 	if l.reconciler.synced && !l.hasSynced() {
 		close(l.synced)
+		l.reconciler.updates.Synced()
 	}
 	return out
 }

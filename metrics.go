@@ -17,7 +17,6 @@ var relistBuckets = append(append([]float64{.001, .0025}, prometheus.DefBuckets.
 type gauges struct {
 	HealthReport
 	tally               tally
-	now                 time.Time
 	relistRunning       time.Duration
 	inspectionsInFlight int
 }
@@ -67,9 +66,6 @@ var (
 		"Number of pods with updates that do not fit into a subscriber's channel, summed over the subscribers.", nil, nil)
 	namedBacklogDesc = prometheus.NewDesc("pleg_named_subscriber_backlog_pods",
 		"Number of pods with updates that do not fit into the channel of a subscriber with this name.",
-		[]string{"subscriber"}, nil)
-	namedBacklogAgeDesc = prometheus.NewDesc("pleg_named_subscriber_backlog_age_seconds",
-		"Age of the oldest of the updates that do not fit into the channel of a subscriber with this name, 0 without any.",
 		[]string{"subscriber"}, nil)
 	blockedDesc = prometheus.NewDesc("pleg_blocked_readers",
 		"Number of readers that wait for the cache to become new enough.", nil, nil)
@@ -196,7 +192,7 @@ func (m ownMetrics) Describe(ch chan<- *prometheus.Desc) {
 	}
 	for _, d := range []*prometheus.Desc{
 		healthyDesc, relistRunningDesc, inFlightDesc, hungDesc, failingDesc, subscribersDesc, backlogDesc,
-		namedBacklogDesc, namedBacklogAgeDesc, blockedDesc, unconfirmedDesc, streamUpDesc,
+		namedBacklogDesc, blockedDesc, unconfirmedDesc, streamUpDesc,
 	} {
 		ch <- d
 	}
@@ -239,7 +235,6 @@ func (m ownMetrics) Collect(ch chan<- prometheus.Metric) {
 	collectGauge(ch, backlogDesc, float64(now.Backlog))
 	for _, s := range now.NamedSubscribers {
 		collectGauge(ch, namedBacklogDesc, float64(s.Backlog), s.Name)
-		collectGauge(ch, namedBacklogAgeDesc, s.behind(now.now).Seconds(), s.Name)
 	}
 	collectGauge(ch, blockedDesc, float64(now.BlockedReaders))
 	collectGauge(ch, unconfirmedDesc, float64(len(now.UnconfirmedExits)))

@@ -182,15 +182,10 @@ type PodLifecycleEvent struct {
 	// code. Status is nil for a sandbox, for a PodSync without Container, and if no inspection has
 	// seen the container. It is shared and must not be modified.
 	Status *Status
-	// Initial means that the event is no news: it describes a state that existed when the
-	// subscription began, as part of the first that the subscriber learns of the pod. A
-	// subscription made before Start begins with what the first full list shows. A change
-	// since then is news, even if the subscriber had not read anything yet. A PodSync is
-	// always news.
+	// Initial means that the event describes the state of the container when the subscription
+	// began, or, if that was before the first full list, the state that this list showed. The
+	// events of later changes follow, however late the subscriber reads, and are not Initial.
 	Initial bool
-	// Merged means that transitions of the pod were merged away before this event, because the
-	// subscriber was behind: containers may have come and gone. See WithCapacity.
-	Merged  bool
 	sandbox bool
 	// ListedAt is when the list that showed the transition began. For a death that an exit event
 	// or a status told first, it is when the newest list began that the cache is as fresh as;

@@ -357,7 +357,9 @@ func (r *reconciler) completeRelists() {
 }
 
 // awaits reports whether a relist waits for a pod. A pod of which nothing moves is not waited for.
-func (r *reconciler) awaits(rec *podRecord, l *relist) bool { return lacks(rec, l) && r.sched.Moving(&rec.Pod) }
+func (r *reconciler) awaits(rec *podRecord, l *relist) bool {
+	return lacks(rec, l) && r.sched.Moving(&rec.Pod)
+}
 
 // lacks reports whether a pod is older than a relist or, if that has callers, whether a PodSync is
 // due, or an inspection after one that failed.
@@ -372,7 +374,7 @@ func (r *reconciler) publish(rec *podRecord, u *update) {
 	u.statuses = rec.statusesOf(u.pod, rec.published)
 	r.logTransitions(rec.published, u)
 	rec.published = u.pod
-	r.updates.Publish(u, r.sched.Now)
+	r.updates.Publish(u)
 }
 
 // statusesOf returns the statuses of the containers of some pods, the first pod's first; a nil

@@ -5,7 +5,6 @@ import (
 	"context"
 	"slices"
 	"strings"
-	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -20,39 +19,42 @@ type subscribeOptions struct {
 	capacity int
 }
 
-// WithCapacity sets how many events wait for a subscriber before any are merged, for Subscribe
-// the capacity of its channel. Zero selects DefaultChannelCapacity, the default; with a negative
-// one no event waits.
+// WithCapacity sets how many events wait for a subscriber before updates are coalesced. For
+// Subscribe, it is the capacity of the channel. Zero selects DefaultChannelCapacity, the default.
+// If events is negative, no event waits.
 func WithCapacity(events int) SubscribeOption {
 	return func(o *subscribeOptions) { o.capacity = events }
 }
 
-// WithName names a subscription, in HealthReport and in the label subscriber of
-// pleg_named_subscriber_backlog_pods and pleg_named_subscriber_backlog_age_seconds.
-// Subscriptions of one name are reported as one. Each name makes a series of each metric for
-// as long as it has a subscription, so use few names. What is not UTF-8 in a name is
-// replaced. An empty name, the default, is none.
+// WithName sets the name of a subscription in HealthReport and in the label subscriber of
+// pleg_named_subscriber_backlog_pods. Subscriptions with the same name are reported together.
+// Each name in use is a time series, so use few names. Bytes that are not UTF-8 are replaced. An
+// empty name, the default, stands for no name.
 func WithName(name string) SubscribeOption {
 	return func(o *subscribeOptions) { o.name = strings.ToValidUTF8(name, "\uFFFD") }
 }
 
-// Subscribe returns a new channel of the events. Its first events describe the pods that
-// exist now. The channel is closed when ctx ends or at the next Stop. While the generator does
-// not run, the events that fit are delivered at once and by every Relist.
+// Subscribe returns a new channel of events. The first events describe the pods that exist; they
+// are Initial. The channel is closed when ctx ends, and at the next Stop. Subscribe panics if ctx
+// is nil.
 //
-// A slow subscriber loses no state, but occurrences are merged. What does not fit into the
-// channel is coalesced until the subscriber reads. Then it learns what is, and how every
-// container ended that it knew of, but nothing of containers that came and went meanwhile; the
-// pod's next event is Merged. To count deaths, use RestartCount of the status, or the metric
-// pleg_container_exits_total.
+// While the generator does not run, events are delivered if they fit into the channel: at once,
+// and by every Relist.
+//
+// A slow subscriber loses no state. Updates that do not fit into the channel are coalesced until
+// the subscriber reads. It then gets the present state, and the end of every container that it
+// had an event of. It gets nothing about containers that came and went in the meantime. To count
+// deaths, use RestartCount of the status, or the metric pleg_container_exits_total.
 func (g *GenericPLEG) Subscribe(ctx context.Context, opts ...SubscribeOption) <-chan *PodLifecycleEvent {
+	if ctx == nil {
+		panic("pleg: Subscribe: the context is nil") //nolint:forbidigo // a mistake in the caller's code
+	}
 	return g.updates.Subscribe(ctx, g.subscription(opts))
 }
 
-// subscriptionOptions are the broadcaster's.
+// subscriptionOptions are the options of a subscription of the broadcaster.
 type subscriptionOptions = broadcast.Options[*update, *PodLifecycleEvent]
 
-// subscription returns the broadcaster's options of a subscription that begins now.
 func (g *GenericPLEG) subscription(opts []SubscribeOption) subscriptionOptions {
 	var o subscribeOptions
 	for _, opt := range opts {
@@ -60,39 +62,10 @@ func (g *GenericPLEG) subscription(opts []SubscribeOption) subscriptionOptions {
 			opt(&o)
 		}
 	}
-	return subscriptionOptions{
-		Name: o.name, Capacity: max(0, cmp.Or(o.capacity, DefaultChannelCapacity)), Begins: g.clock.Now(),
-		Events: untold{}.events(updateRules{}.Events),
-	}
+	return subscriptionOptions{Name: o.name, Capacity: max(0, cmp.Or(o.capacity, DefaultChannelCapacity))}
 }
 
-// untold are the pods of which transitions were merged away for one subscriber without an event to
-// say so. Their next one does.
-type untold map[types.UID]struct{}
-
-// events returns a function that makes the events of the subscriber.
-func (pods untold) events(of func(delivered, u *update) []*PodLifecycleEvent,
-) func(delivered, u *update) []*PodLifecycleEvent {
-	return func(delivered, u *update) []*PodLifecycleEvent {
-		if _, is := pods[u.uid]; is && !u.merged {
-			merged := *u
-			merged.merged = true
-			u = &merged
-		}
-		events := of(delivered, u)
-		switch {
-		case !u.merged:
-		case u.pod == nil || slices.ContainsFunc(events, func(e *PodLifecycleEvent) bool { return e.Merged }):
-			delete(pods, u.uid)
-		default:
-			pods[u.uid] = struct{}{}
-		}
-		return events
-	}
-}
-
-// subscriberReports returns what the backlogs of the subscriptions are together, and by
-// name.
+// subscriberReports returns the sum of the backlogs, and a report per name.
 func subscriberReports(backlogs []broadcast.Backlog) (total int, named []SubscriberReport) {
 	for _, b := range backlogs {
 		total += b.Keys
@@ -105,50 +78,33 @@ func subscriberReports(backlogs []broadcast.Backlog) (total int, named []Subscri
 		if !found {
 			named = slices.Insert(named, i, SubscriberReport{Name: b.Name})
 		}
-		named[i].add(b)
+		named[i].Subscriptions++
+		named[i].Backlog += b.Keys
 	}
 	return total, named
 }
 
-// add adds a subscription of the same name.
-func (r *SubscriberReport) add(b broadcast.Backlog) {
-	r.Subscriptions++
-	r.Backlog += b.Keys
-	if r.BehindSince.IsZero() || !b.Since.IsZero() && b.Since.Before(r.BehindSince) {
-		r.BehindSince = b.Since
-	}
-}
-
-// behind returns the age of the oldest update that is not delivered; 0 if all are.
-func (r *SubscriberReport) behind(now time.Time) time.Duration {
-	if r.BehindSince.IsZero() {
-		return 0
-	}
-	return max(0, now.Sub(r.BehindSince))
-}
-
-// Handler has the functions that Handle calls, one for each thing that can happen. A nil
-// function is skipped. Of one pod, OnPodAdded comes first and OnPodRemoved last. The functions of
-// containers are called for containers alone: what happens to its sandboxes is the pod's affair.
+// Handler has the functions that Handle calls. A nil function is skipped. For each pod,
+// OnPodAdded is called first and OnPodRemoved last. The functions for containers are not called
+// for sandboxes.
 type Handler struct {
 	// Want reports whether the handler wants a pod; nil wants all. It is called once for each
-	// pod, before OnPodAdded and with the same argument, and again only if the pod is removed
-	// and comes back.
+	// pod, before OnPodAdded and with the same argument. It is called again only if the pod is
+	// removed and comes back.
 	Want func(*Pod) bool
-	// OnSynced is called once, when the generator has synced (see HasSynced), and what existed
-	// then, or when Handle was called, has been handled.
+	// OnSynced is called once, when the generator has synced (see HasSynced) and the events that
+	// were pending then have been handled. If the generator synced before Handle was called,
+	// OnSynced follows the pods that existed then.
 	OnSynced func()
-	// OnPodAdded is called once for each pod that exists when Handle is called or that appears
-	// later, with or without containers. It comes before everything else of the pod. The
-	// cache holds the pod's status, or the error of its inspection.
+	// OnPodAdded is called for each pod that exists when Handle is called or appears later, with
+	// or without containers. The cache holds the pod's status, or the error of its inspection.
 	OnPodAdded func(*Pod)
-	// OnPodRemoved is called once for each pod that OnPodAdded was called for, after
-	// everything else of the pod, with the pod as the handler last knew it. If a pod is
-	// removed and comes back with its UID before that is handled, neither OnPodRemoved nor
-	// OnPodAdded may be called: only its containers change.
+	// OnPodRemoved is called for each pod that OnPodAdded was called for, with the pod as it was
+	// last listed. If a pod is removed and comes back before its removal is handled, only its
+	// containers change: neither OnPodRemoved nor OnPodAdded is called.
 	OnPodRemoved func(*Pod)
-	// OnContainerCreated is called once for each container, before all else of it, in whatever
-	// state a list shows it first. The kubelet has no event for that: Type is empty.
+	// OnContainerCreated is called once for each container, before its other events, whatever
+	// its state is. The kubelet has no such event: Type is empty.
 	OnContainerCreated func(*PodLifecycleEvent)
 	// OnContainerStarted, OnContainerDied and OnContainerRemoved are called for the events
 	// of these types.
@@ -159,52 +115,45 @@ type Handler struct {
 	OnPodSync func(*PodLifecycleEvent)
 }
 
-// Handle calls the functions of h, one at a time in the caller's goroutine: first for the
-// pods that exist now, then for what happens to them, with the events that Subscribe would
-// deliver. As many events as WithCapacity says wait while a function runs; what happens beyond
-// that is merged, as for a subscriber that does not read.
+// Handle subscribes and calls the functions of h with the events that Subscribe would deliver. It
+// calls them one at a time in the caller's goroutine: first for the pods that exist, then for
+// what happens to them. While a function runs, as many events wait as WithCapacity allows; more
+// are coalesced, as for a slow subscriber.
 //
-// It returns the cause of ctx when ctx ends, and nil at the next Stop. No function is called
-// after that, and what was not handled yet is dropped. It may be called before Start and
-// after Stop, and several times at once: each call is a subscription of its own. While the
-// generator does not run, it handles what Relist finds; Relist does not wait for it.
+// Handle returns the cause of ctx when ctx ends, and nil at the next Stop. It then calls no
+// function any more, and drops the events that are left. It may be called before Start and after
+// Stop, and several times at once: each call is its own subscription. While the generator does
+// not run, Handle handles what Relist finds; Relist does not wait for it.
 //
-// The functions may use the generator, also to stop it. If one panics, Handle panics: the
-// subscription ends, and nobody else notices.
+// The functions may call the generator's methods, including Stop. If a function panics, Handle
+// ends the subscription and panics; others are not affected. Handle panics if ctx is nil.
 func (g *GenericPLEG) Handle(ctx context.Context, h Handler, opts ...SubscribeOption) error {
+	if ctx == nil {
+		panic("pleg: Handle: the context is nil") //nolint:forbidigo // a mistake in the caller's code
+	}
 	options := g.subscription(opts)
-	options.Events = untold{}.events(markedEvents)
-	refused := make(map[types.UID]struct{})
-	return g.updates.Follow(ctx, options, broadcast.Follower[*PodLifecycleEvent]{
-		Handle: func(e *PodLifecycleEvent) {
-			if h.wants(e, refused) {
-				h.handle(e)
-			}
-		},
-		Synced: g.loop.synced,
-		CaughtUp: func() {
-			if h.OnSynced != nil {
-				h.OnSynced()
-			}
-		},
+	options.Events = func(delivered, u *update) []*PodLifecycleEvent { return inSteps(delivered, u, handlerEvents) }
+	options.Synced = []*PodLifecycleEvent{{Type: podsSynced}}
+	refused := make(map[types.UID]struct{}) // the pods that h does not want
+	return g.updates.Follow(ctx, options, func(e *PodLifecycleEvent) {
+		if e.Type == podAdded && h.Want != nil && !h.Want(e.Pod) {
+			refused[e.ID] = struct{}{}
+		}
+		if _, is := refused[e.ID]; !is {
+			h.handle(e)
+		} else if e.Type == podRemoved {
+			delete(refused, e.ID)
+		}
 	})
-}
-
-// wants reports whether an event is of a pod that is wanted; refused has those that are not.
-func (h *Handler) wants(e *PodLifecycleEvent, refused map[types.UID]struct{}) bool {
-	if e.Type == podAdded && h.Want != nil && !h.Want(e.Pod) {
-		refused[e.ID] = struct{}{}
-	}
-	_, is := refused[e.ID]
-	if e.Type == podRemoved {
-		delete(refused, e.ID)
-	}
-	return !is
 }
 
 // handle calls the function for an event.
 func (h *Handler) handle(e *PodLifecycleEvent) {
 	switch e.Type {
+	case podsSynced:
+		if h.OnSynced != nil {
+			h.OnSynced()
+		}
 	case podAdded:
 		callWith(h.OnPodAdded, e.Pod)
 	case podRemoved:
@@ -229,53 +178,37 @@ func callWith[T any](f func(T), v T) {
 	}
 }
 
-// podAdded and podRemoved mark the first and the last event of a pod for a handler, because
-// a pod without containers has no others, containerCreated the first of a container. Only
-// markedEvents makes them.
+// The types of events that only Handle gets. A pod without containers has no other events.
 const (
+	podsSynced       PodLifeCycleEventType = "podsSynced"
 	podAdded         PodLifeCycleEventType = "podAdded"
 	podRemoved       PodLifeCycleEventType = "podRemoved"
 	containerCreated PodLifeCycleEventType = ""
 )
 
-// markedEvents are the events of an update for a handler.
-func markedEvents(delivered, u *update) (events []*PodLifecycleEvent) {
-	if delivered == nil {
-		events = append(events, &PodLifecycleEvent{ID: u.uid, Type: podAdded, Pod: u.pod})
+// handlerEvents returns the events of one step for a handler; see inSteps.
+func handlerEvents(delivered, u *update) (events []*PodLifecycleEvent) {
+	var known *Pod
+	if delivered != nil {
+		known = delivered.pod
+	} else if u.pod != nil {
+		events = append(events, u.event(podAdded, u.pod, nil))
 	}
-	for _, e := range slices.Concat(createdEvents(delivered, u), updateRules{}.Events(delivered, u)) {
+	find, containers, statuses := containersOf(known), containersOf(u.pod).list, statusesIn(u.statuses)
+	for i, c := range containers {
+		if find.at(i, c.ID.ID) == nil {
+			e := u.event(containerCreated, u.pod, c)
+			e.Data, e.Status, e.Initial = c.ID.ID, statuses.at(i, c.ID.ID), delivered == nil && u.initial != nil
+			events = append(events, e)
+		}
+	}
+	for _, e := range stepEvents(delivered, u) {
 		if !e.sandbox {
 			events = append(events, e)
 		}
 	}
-	if u.pod == nil {
-		events = append(events, &PodLifecycleEvent{ID: u.uid, Type: podRemoved, Pod: delivered.pod})
-	}
-	return events
-}
-
-// createdEvents are the events of the containers that are new in an update.
-func createdEvents(delivered, u *update) (events []*PodLifecycleEvent) {
-	if u.pod == nil || delivered != nil && delivered.pod == u.pod {
-		return nil
-	}
-	var known finder[*Container]
-	var existed initialState
-	if delivered != nil {
-		known = containersOf(delivered.pod)
-	} else {
-		existed = initially(u.initial, u.pod)
-	}
-	statuses := statusesIn(u.statuses)
-	for i, c := range u.pod.Containers {
-		if known.at(i, c.ID.ID) != nil {
-			continue
-		}
-		events = append(events, &PodLifecycleEvent{
-			ID: u.uid, Type: containerCreated, Data: c.ID.ID, Pod: u.pod, Container: c, Status: statuses.at(i, c.ID.ID),
-			Initial: existed.all || existed.containers.at(i, c.ID.ID) != nil, Merged: u.merged,
-			ListedAt: u.listedAt, Cause: u.cause,
-		})
+	if u.pod == nil && delivered != nil {
+		events = append(events, u.event(podRemoved, known, nil))
 	}
 	return events
 }

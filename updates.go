@@ -9,22 +9,21 @@ import (
 	"github.com/kubepleg/pleg/internal/broadcast"
 )
 
-// update is a pod as a list showed it, for the subscribers, once the cache has its status.
-// It is not modified after it is published.
+// update is a new state of a pod for the subscribers. It is published when the cache has the
+// pod's status, and not modified after that.
 type update struct {
 	uid types.UID
-	// pod is the pod as it was listed; nil when it is gone.
+	// pod is the pod as it was listed; nil if it is gone.
 	pod *Pod
-	// statuses are the newest of the pod's containers, and of those that were published before.
+	// statuses are the last statuses of the containers of the pod and of the update before it.
 	statuses lastStatuses
-	// initial is what is no news to a subscriber that has no update of the pod yet: the pod
-	// as it was when the subscription began, without containers that are gone since; nil if
-	// there was none.
+	// initial is the pod as it was when the subscription began; nil if it did not exist.
+	// Subscribers that have an update of the pod ignore it.
 	initial *Pod
-	// sync asks for a PodSync besides the transitions.
-	sync bool
-	// merged: transitions before it were discarded for this subscriber.
-	merged   bool
+	// first is the update of initial; nil if no update was coalesced into this one.
+	first *update
+	// sync is true if a PodSync is due.
+	sync     bool
 	listedAt time.Time
 	cause    Cause
 }
@@ -36,7 +35,7 @@ func newBroadcaster(discarded func(n int)) *broadcaster {
 	return broadcast.New[types.UID, *update, *PodLifecycleEvent](updateRules{}, discarded)
 }
 
-// updateRules are the rules by which updates become events.
+// updateRules implement broadcast.Rules.
 type updateRules struct{}
 
 // Key implements broadcast.Rules.
@@ -52,212 +51,151 @@ func (updateRules) Initial(u *update) *update {
 	return &initial
 }
 
-// Events implements broadcast.Rules: they lead from delivered, the update that the subscriber
-// got last, to this one.
+// Events implements broadcast.Rules.
 func (updateRules) Events(delivered, u *update) []*PodLifecycleEvent {
-	var few [8]transition // of an ordinary pod
-	transitions := u.since(delivered, few[:0])
-	pod := u.pod
+	return inSteps(delivered, u, stepEvents)
+}
+
+// inSteps returns the events that lead from delivered to u. A subscriber that has no update of
+// the pod gets two steps: from nothing to what existed when its subscription began, and from that
+// to u. A step without delivered is initial if u.initial is set.
+func inSteps(delivered, u *update, step func(delivered, u *update) []*PodLifecycleEvent) []*PodLifecycleEvent {
+	if delivered == nil {
+		if first := u.beginning(); first != nil {
+			return append(step(nil, first), step(first, u)...)
+		}
+	}
+	return step(delivered, u)
+}
+
+// beginning returns the update of what existed when the subscription began; nil for nothing. A pod
+// that is gone before its first update is not reported.
+func (u *update) beginning() *update {
+	if u.first != nil || u.initial == nil || u.pod == nil {
+		return u.first
+	}
+	first := *u
+	first.pod, first.sync = u.initial, false
+	return &first
+}
+
+// stepEvents returns the events of one step.
+func stepEvents(delivered, u *update) (events []*PodLifecycleEvent) {
+	pod, statuses := u.pod, statusesIn(u.statuses)
 	if pod == nil && delivered != nil {
 		pod = delivered.pod
 	}
-	n, amended := deliverable(transitions), []amendment(nil)
-	if u.pod != nil {
-		amended = u.amended(delivered)
-		n += len(amended)
-		if u.sync && len(amended) == 0 {
-			n++
-		}
-	}
-	if n == 0 {
-		return nil
-	}
-	block := make([]PodLifecycleEvent, 0, n) // one piece of memory for all of them
-	var existed initialState                 // nothing, for a subscriber that has an update of the pod
-	if delivered == nil {
-		existed = initially(u.initial, u.pod)
-	}
-	statuses := statusesIn(u.statuses)
-	for i, t := range transitions {
+	for i, t := range u.since(delivered) {
 		if t.kind == containerChanged {
 			continue
 		}
-		var status *Status
+		e := u.event(t.kind, pod, t.container)
+		e.Data, e.sandbox, e.Initial = t.container.ID.ID, t.sandbox, delivered == nil && u.initial != nil
 		if !t.sandbox {
-			status = statuses.at(i, t.container.ID.ID)
+			e.Status = statuses.at(i, t.container.ID.ID)
 		}
-		block = append(block, PodLifecycleEvent{
-			ID: u.uid, Type: t.kind, Data: t.container.ID.ID,
-			Pod: pod, Container: t.container, sandbox: t.sandbox,
-			Status: status, Initial: existed.has(i, t), Merged: u.merged,
-			ListedAt: u.listedAt, Cause: u.cause,
-		})
+		events = append(events, e)
 	}
-	for i := len(block); i < n; i++ {
-		sync := PodLifecycleEvent{
-			ID: u.uid, Type: PodSync, Pod: pod, Merged: u.merged, ListedAt: u.listedAt, Cause: u.cause,
-		}
-		if len(amended) > 0 {
-			sync.Container, sync.Status = amended[0].container, amended[0].status
-			amended = amended[1:]
-		}
-		block = append(block, sync)
+	amended := u.amended(delivered)
+	for i, c := range amended {
+		e := u.event(PodSync, pod, c)
+		e.Status = statuses.at(i, c.ID.ID)
+		events = append(events, e)
 	}
-	events := make([]*PodLifecycleEvent, n)
-	for i := range block {
-		events[i] = &block[i]
+	if u.sync && u.pod != nil && len(amended) == 0 {
+		events = append(events, u.event(PodSync, pod, nil))
 	}
 	return events
 }
 
-// amendment is a container that has ended with another exit code, reason or message than was told.
-type amendment struct {
-	container *Container
-	status    *Status
+// event returns an event of the update, about a container or nil.
+func (u *update) event(kind PodLifeCycleEventType, pod *Pod, c *Container) *PodLifecycleEvent {
+	return &PodLifecycleEvent{ID: u.uid, Type: kind, Pod: pod, Container: c, ListedAt: u.listedAt, Cause: u.cause}
 }
 
-// amended returns what a subscriber was told otherwise.
-func (u *update) amended(delivered *update) (amended []amendment) {
-	if delivered == nil || delivered.pod == nil {
+// since returns the transitions from delivered, nil for nothing, to the update.
+func (u *update) since(delivered *update) []transition {
+	var old *Pod
+	if delivered != nil {
+		old = delivered.pod
+	}
+	return appendTransitions(nil, old, u.pod)
+}
+
+// amended returns the containers that the subscriber knows as exited, and whose end is not what it
+// was sent: it was sent no end, or another exit code, reason or message.
+func (u *update) amended(delivered *update) (amended []*Container) {
+	if delivered == nil || delivered.pod == nil || u.pod == nil {
 		return nil
 	}
-	known, told, now := containersOf(delivered.pod), statusesIn(delivered.statuses), statusesIn(u.statuses)
+	known, sent, now := containersOf(delivered.pod), statusesIn(delivered.statuses), statusesIn(u.statuses)
 	for i, c := range u.pod.Containers {
-		is := now.at(i, c.ID.ID)
-		if plegStateOf(known.at(i, c.ID.ID)) == plegExited && endedOtherwise(told.at(i, c.ID.ID), is) {
-			amended = append(amended, amendment{c, is})
+		if plegStateOf(c) == plegExited && plegStateOf(known.at(i, c.ID.ID)) == plegExited &&
+			amends(now.at(i, c.ID.ID), sent.at(i, c.ID.ID)) {
+			amended = append(amended, c)
 		}
 	}
 	return amended
 }
 
-// Coalesce implements broadcast.Rules. Transitions are discarded where the steps delivered →
-// earlier → later are more than the one step delivered → later. Of the earlier update what this
-// step still needs is kept: a PodSync, statuses, what existed at the beginning, and, where the
-// later one brings no event, by which list it was seen.
+// amends reports whether a status shows an end that the status sent before, nil for none, does not.
+func amends(now, sent *Status) bool {
+	if now == nil || now.State != ContainerStateExited {
+		return false
+	}
+	return sent == nil || sent.State != ContainerStateExited ||
+		sent.ExitCode != now.ExitCode || sent.Reason != now.Reason || sent.Message != now.Message
+}
+
+// Coalesce implements broadcast.Rules. The result keeps what the step from delivered needs of
+// earlier: what existed when the subscription began, a PodSync, statuses, and, if later has no
+// event, the list that earlier came from.
 func (updateRules) Coalesce(delivered, earlier, later *update) (coalesced *update, discarded int) {
-	last := later.since(earlier, nil)
-	steps := deliverable(earlier.since(delivered, nil)) + deliverable(last)
-	discarded = max(0, steps-deliverable(later.since(delivered, nil)))
-	sync, initial := later.pod != nil && (earlier.sync || later.sync), later.initial
+	both := *later
+	if delivered == nil {
+		both.first = earlier.beginning()
+		delivered = both.first
+	}
+	both.sync = earlier.sync || later.sync
 	var known *Pod
 	if delivered != nil {
 		known = delivered.pod
-	} else if initial == nil {
-		initial = among(earlier.initial, later.pod)
 	}
-	statuses := later.statuses.with(earlier.statuses, known, later.pod)
-	both := *later
-	both.sync, both.initial, both.statuses = sync, initial, statuses
-	both.merged = earlier.merged || later.merged || discarded > 0
-	if len(last) == 0 && !later.sync {
+	both.statuses = later.statuses.with(earlier.statuses, known, later.pod)
+	last := deliverable(later.since(earlier))
+	discarded = deliverable(earlier.since(delivered)) + last - deliverable(later.since(delivered))
+	if last == 0 && !later.sync {
 		both.listedAt, both.cause = earlier.listedAt, earlier.cause
 	}
-	return &both, discarded
+	return &both, max(0, discarded)
 }
 
-// since appends the transitions from an older update, nil for none, to this one.
-func (u *update) since(delivered *update, ts []transition) []transition {
-	if delivered == nil {
-		return appendTransitions(ts, nil, u.pod)
-	}
-	return appendTransitions(ts, delivered.pod, u.pod)
-}
-
-// initialState is what existed of a pod when a subscription began; nothing, if it is zero.
-type initialState struct {
-	all                   bool // everything that there is now
-	containers, sandboxes finder[*Container]
-}
-
-// initially returns the initial state of a pod: initial is the pod as it was then, nil if it
-// did not exist, and now as it is at present.
-func initially(initial, now *Pod) (s initialState) {
-	switch initial {
-	case nil:
-	case now:
-		s.all = true
-	default:
-		s.containers, s.sandboxes = containersOf(initial), finder[*Container]{list: initial.Sandboxes}
-	}
-	return s
-}
-
-// has reports whether transition i leads to a state that existed then.
-func (s *initialState) has(i int, t transition) bool {
-	if s.all {
-		return true
-	}
-	find := &s.containers
-	if t.sandbox {
-		find = &s.sandboxes
-	}
-	return plegStateOf(find.at(i, t.container.ID.ID)) == plegStateOf(t.container)
-}
-
-// among returns a pod with those of its containers and sandboxes that another one has, so
-// that no more is held of it than exists; nil if there are none.
-func among(pod, other *Pod) *Pod {
-	if pod == nil || other == nil {
-		return nil
-	}
-	left := &Pod{ID: pod.ID}
-	containers, sandboxes := containersOf(other), finder[*Container]{list: other.Sandboxes}
-	left.Containers = kept(pod.Containers, func(i int, c *Container) bool { return containers.at(i, c.ID.ID) != nil })
-	left.Sandboxes = kept(pod.Sandboxes, func(i int, c *Container) bool { return sandboxes.at(i, c.ID.ID) != nil })
-	switch len(left.Containers) + len(left.Sandboxes) {
-	case 0:
-		return nil
-	case len(pod.Containers) + len(pod.Sandboxes):
-		return pod
-	}
-	return left
-}
-
-// kept returns the items of a list that are to be kept: the list itself if all of them are.
-func kept[T any](list []T, keep func(i int, item T) bool) []T {
-	for i, item := range list {
-		if keep(i, item) {
-			continue
-		}
-		left := append([]T(nil), list[:i]...) // nil, if there are none
-		for j, item := range list[i+1:] {
-			if keep(i+1+j, item) {
-				left = append(left, item)
-			}
-		}
-		return left
-	}
-	return list
-}
-
-// lastStatuses are the newest statuses of the containers of a pod, also of containers that
-// are gone while their end is still to be published or delivered. The list is shared, with
-// the cache's status among others, and never modified.
+// lastStatuses are the last statuses of the containers of a pod, and of containers that are gone
+// and whose end was not published or delivered yet. The list is shared with others, such as the
+// cache, and never modified.
 type lastStatuses []*Status
 
-// with returns these, and of older ones those of other containers of some pods; a nil pod
-// has none.
+// with returns these statuses and, of the older ones, those of other containers of the pods. A
+// pod may be nil.
 func (l lastStatuses) with(older lastStatuses, pods ...*Pod) lastStatuses {
-	find := statusesIn(l)
-	more := kept(older, func(i int, s *Status) bool { return find.at(i, s.ID.ID) == nil })
-	if len(more) == 0 { // the usual case
-		return l
+	newer, containers := statusesIn(l), make([]finder[*Container], len(pods))
+	for i, pod := range pods {
+		containers[i] = containersOf(pod)
 	}
-	among := make([]finder[*Container], 0, 3) // as many pods as callers have
-	for _, pod := range pods {
-		among = append(among, containersOf(pod))
-	}
-	more = kept(more, func(i int, s *Status) bool {
-		for f := range among {
-			if among[f].at(i, s.ID.ID) != nil {
-				return true
+	var others lastStatuses
+	for i, s := range older {
+		if newer.at(i, s.ID.ID) != nil {
+			continue
+		}
+		for f := range containers {
+			if containers[f].at(i, s.ID.ID) != nil {
+				others = append(others, s)
+				break
 			}
 		}
-		return false
-	})
-	if len(more) == 0 {
+	}
+	if len(others) == 0 { // the usual case
 		return l
 	}
-	return slices.Concat(l, more)
+	return slices.Concat(l, others)
 }

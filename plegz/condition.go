@@ -34,8 +34,6 @@ type condition struct {
 const (
 	// slowCall is how long a list may be unanswered before it is said to hang.
 	slowCall = 10 * time.Second
-	// farBehind is for how long a subscriber may be behind before that is said.
-	farBehind = 10 * time.Second
 )
 
 // newCondition returns the health in words, of a report that was made at a time.
@@ -111,12 +109,6 @@ func troubles(r *pleg.HealthReport, now time.Time) []string {
 	if r.ExitStream.State == pleg.StreamBroken {
 		say("the exit stream is broken since %s: %s; exits are found as other changes are.",
 			clockTime(r.ExitStream.Since), printable.Text(r.ExitStream.Error))
-	}
-	for _, s := range r.NamedSubscribers {
-		if !s.BehindSince.IsZero() && now.Sub(s.BehindSince) > farBehind {
-			say("subscriber %s is %s behind since %s (for %s).", printable.Text(s.Name), plural(s.Backlog, "pod"),
-				clockTime(s.BehindSince), roughly(now.Sub(s.BehindSince)))
-		}
 	}
 	return all
 }

@@ -83,12 +83,8 @@ func (a *answer) writeHealth(b *bytes.Buffer) {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", cell(callText(c)), cmp.Or(cell(printable.Text(string(c.PodUID))), "-"),
 			c.Since.UTC().Format(time.RFC3339), roughly(a.Time.Sub(c.Since)))
 	})
-	table(b, "SUBSCRIBER\tSUBSCRIPTIONS\tBACKLOG\tBEHIND", r.NamedSubscribers, func(w io.Writer, s pleg.SubscriberReport) {
-		behind := "-"
-		if !s.BehindSince.IsZero() {
-			behind = roughly(a.Time.Sub(s.BehindSince))
-		}
-		fmt.Fprintf(w, "%s\t%d\t%d\t%s\n", printable.Text(s.Name), s.Subscriptions, s.Backlog, behind)
+	table(b, "SUBSCRIBER\tSUBSCRIPTIONS\tBACKLOG", r.NamedSubscribers, func(w io.Writer, s pleg.SubscriberReport) {
+		fmt.Fprintf(w, "%s\t%d\t%d\n", printable.Text(s.Name), s.Subscriptions, s.Backlog)
 	})
 }
 

@@ -1,26 +1,22 @@
-// Package broadcast delivers updates of keys to any number of subscribers, without
-// loss and without ever waiting for one of them.
+// Package broadcast delivers updates of keys to any number of subscribers. It loses no state,
+// and it never waits for a subscriber.
 //
-// Updates are coalesced for a subscriber that reads slower than they come: the newest
-// undelivered update of a key replaces the older ones, and its events lead from the state
-// that was delivered last to the newest. What is held for a subscriber is therefore
-// bounded by the keys that exist and those that were delivered to it, however long it does
-// not read.
+// A subscriber that reads more slowly than updates are published has them coalesced: the newest
+// update of a key replaces the pending one, and its events lead from the update that was
+// delivered last to the newest. So what waits for a subscriber is bounded, however long it does
+// not read: by the keys that exist, those that were delivered to it, and those that existed when
+// it subscribed.
 //
 // # Delivery
 //
-// Every subscriber gets the events of one key in order. Keys come in the order in
-// which their updates were published, those of a coalesced key at the place of its
-// first update that was not delivered. The first events of a subscriber describe the keys
-// that exist when it subscribes, by key.
+// A subscriber gets the events of one key in order. Keys come in the order in which their
+// pending updates were published first. A subscriber begins with the keys that exist, in
+// ascending order.
 //
-// Whoever publishes puts the events into the channels as far as they fit. What does
-// not fit is left to a goroutine per subscription that waits for the reader; there is
-// one between [Broadcaster.Start] and [Broadcaster.Halt] only, and in between
-// [Broadcaster.Fill] puts in what has come to fit. A follower,
-// [Broadcaster.Follow], needs neither: it takes its events itself.
-//
-// The package knows no clock: who publishes and who subscribes says what time it is.
+// Publish puts events into the channels as far as they fit. Between [Broadcaster.Start] and
+// [Broadcaster.Halt], one goroutine per channel waits for the reader and sends the rest. At other
+// times, [Broadcaster.Fill] sends what fits by then. [Broadcaster.Follow] needs neither: it takes
+// its events in the caller's goroutine.
 package broadcast
 
 import (
@@ -29,34 +25,33 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"time"
 )
 
-// Rules say what updates of type U mean: each is the newest state of a key of type K,
-// delivered to subscribers as events of type E. The zero U stands for a key of which
-// nothing was delivered to a subscriber.
+// Rules define updates of type U: each is the newest state of a key of type K, and is delivered
+// as events of type E. In place of a delivered update, the zero U means that nothing of the key
+// was delivered. The zero K is not a key.
 //
-// The methods depend on their arguments only. They are called from several goroutines
-// at once and with locks held, so they must not use the Broadcaster.
+// The results of the methods depend on their arguments only. The methods are called from several
+// goroutines at once and with locks held, so they must not use the Broadcaster.
 type Rules[K cmp.Ordered, U, E any] interface {
-	// Key returns the key that the update is about.
+	// Key returns the key of an update.
 	Key(update U) K
 	// Gone reports whether nothing is left of the key after the update.
 	Gone(update U) bool
-	// Initial returns the newest update of a key as a subscriber is to get it that
-	// begins now: the state, without requests that were for the subscribers of the time.
+	// Initial returns the newest update of a key as the first update for a new subscriber: the
+	// state, without requests of the subscribers before it.
 	Initial(update U) U
-	// Events returns the events that lead a subscriber from delivered, its last state, to the
-	// update. The slice must not be changed afterwards.
+	// Events returns the events that lead from delivered, the last update that the subscriber
+	// got, to update. The caller may keep the slice, but does not modify it.
 	Events(delivered, update U) []E
-	// Coalesce returns one update in place of two of which the earlier was not
-	// delivered, and how many transitions that discards. The state of coalesced is that
-	// of later.
+	// Coalesce returns one update in place of earlier, which was not delivered, and later. It
+	// also returns the number of transitions that are lost by that. The state of the result is
+	// the state of later.
 	Coalesce(delivered, earlier, later U) (coalesced U, discarded int)
 }
 
-// Broadcaster has the present state of each key, and the subscriptions. Its methods may be
-// called from any goroutine; Start and Halt by one at a time.
+// Broadcaster has the newest update of each key, and the subscriptions. Its methods are safe for
+// concurrent use, except that Start and Halt must not run at the same time.
 type Broadcaster[K cmp.Ordered, U, E any] struct {
 	// Set once by New.
 
@@ -68,134 +63,119 @@ type Broadcaster[K cmp.Ordered, U, E any] struct {
 
 	mu sync.Mutex
 
-	// Guarded by mu. A subscription's own lock is taken inside this one, never the
-	// other way round.
+	// Guarded by mu. The lock of a subscription is taken while mu is held, never the other way
+	// round.
 
-	// present is the newest update of each key that exists.
-	present map[K]U
+	present map[K]U // the newest update of each key that exists
 	subs    []*subscription[K, U, E]
-	// stop ends the pumps; nil while there are to be none.
-	stop chan struct{}
+	synced  bool          // Synced was called
+	stop    chan struct{} // ends the pumps; nil before Start and after Halt
 }
 
-// New returns a broadcaster without keys or subscriptions. discarded is called with
-// the number of transitions that some subscriber will never see, whenever there are
-// any; with locks held, so it must not use the Broadcaster.
+// New returns a broadcaster without keys or subscriptions. It calls discarded with the number of
+// transitions that a subscriber will not get because updates were coalesced. Locks are held
+// then, so discarded must not use the Broadcaster.
 func New[K cmp.Ordered, U, E any](rules Rules[K, U, E], discarded func(n int)) *Broadcaster[K, U, E] {
 	return &Broadcaster[K, U, E]{rules: rules, discarded: discarded, present: make(map[K]U)}
 }
 
-// Options say what a subscriber gets. The zero value stands for everything.
+// Options are the options of a subscription. The zero value is valid.
 type Options[U, E any] struct {
-	// Name is the subscriber's in Backlogs; several may have the same.
+	// Name is the name of the subscription in Backlogs. Several may have the same.
 	Name string
-	// Capacity is how many events wait for the subscriber before updates are coalesced.
+	// Capacity is the number of events that wait for the subscriber before updates are coalesced.
 	Capacity int
-	// Begins is when the subscriber subscribes: what exists then is undelivered since
-	// then.
-	Begins time.Time
 	// Lasting subscriptions survive Halt.
 	Lasting bool
-	// Events makes the subscriber's events in place of that of the rules, unless it is
-	// nil.
+	// Events replaces Rules.Events for this subscription, unless it is nil.
 	Events func(delivered, update U) []E
+	// Synced are delivered once, behind the updates that were published before the call of
+	// Broadcaster.Synced; if that was called before, behind the keys that exist.
+	Synced []E
 }
 
-// Publish makes the update the state of its key and tells every subscriber of it. It
-// never waits for a reader. at is the present time.
-func (b *Broadcaster[K, U, E]) Publish(update U, at time.Time) {
+// Publish makes the update the newest of its key, and delivers it to every subscriber. It never
+// waits for a subscriber.
+func (b *Broadcaster[K, U, E]) Publish(update U) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	key := b.rules.Key(update)
-	before, existed := b.present[key]
+	before := b.present[key]
 	if b.rules.Gone(update) {
 		delete(b.present, key)
 	} else {
 		b.present[key] = update
 	}
 	for _, s := range b.subs {
-		if n := s.offer(key, state[U]{before, existed}, update, at); n > 0 {
+		if n := s.offer(key, before, update); n > 0 {
 			b.discarded(n)
 		}
 	}
 }
 
-// Subscribe returns a channel. Its events begin with what exists. It is closed when ctx ends,
-// or at the next Halt unless it is lasting.
-func (b *Broadcaster[K, U, E]) Subscribe(ctx context.Context, o Options[U, E]) chan E {
-	s := newSubscription[K](b.rules, o)
+// Synced delivers Options.Synced to every subscriber, now or when it subscribes. Only the first
+// call has an effect.
+func (b *Broadcaster[K, U, E]) Synced() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.synced {
+		return
+	}
+	b.synced = true
+	for _, s := range b.subs {
+		s.offerSynced()
+	}
+}
+
+// Subscribe returns a channel of events. The channel is closed when ctx ends, and at the next
+// Halt unless the subscription is lasting.
+func (b *Broadcaster[K, U, E]) Subscribe(ctx context.Context, o Options[U, E]) chan E {
+	s := newSubscription[K](b.rules, o)
+	s.out = make(chan E, max(o.Capacity, 0))
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s.forget = context.AfterFunc(ctx, func() { b.unsubscribe(s) }) // first: it panics if ctx is nil
 	b.addLocked(s)
 	if b.stop != nil {
 		b.startPumpLocked(s)
 	}
-	s.forget = context.AfterFunc(ctx, func() { b.unsubscribe(s) })
 	return s.out
 }
 
-// Follower takes the events of Follow.
-type Follower[E any] struct {
-	// Handle is called with every event.
-	Handle func(E)
-	// CaughtUp is called once, when what was undelivered as Synced was closed has been handled.
-	CaughtUp func()
-	Synced   <-chan struct{}
-}
-
-// Follow calls the functions of f, in the caller's goroutine and with no lock held.
-// The events begin with what exists, and come whether there was a Start or not. It
-// returns the cause of ctx when that has ended, and nil at the next Halt unless it is
-// lasting. After either no function is called again, and what was not handled is
-// dropped. If a function panics, so does Follow, and the subscription has ended.
-func (b *Broadcaster[K, U, E]) Follow(ctx context.Context, o Options[U, E], f Follower[E]) error {
+// Follow calls handle with each event, in the caller's goroutine and with no lock held, whether
+// Start was called or not. It returns the cause of ctx when ctx has ended, and nil at the next
+// Halt unless the subscription is lasting. It drops the events that are left then. If handle
+// panics, Follow ends the subscription and panics.
+func (b *Broadcaster[K, U, E]) Follow(ctx context.Context, o Options[U, E], handle func(E)) error {
 	s := newSubscription[K](b.rules, o)
-	s.followed = true
-	b.subscribe(s)
+	b.mu.Lock()
+	b.addLocked(s)
+	b.mu.Unlock()
 	defer b.unsubscribe(s)
-	synced := f.Synced
-	for {
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-s.ended:
-			return context.Cause(ctx)
-		default:
-		}
-		select {
-		case <-synced:
-			synced = nil
-			s.mark()
-		default:
-		}
-		switch event, next := s.takeNext(); next {
-		case nextEvent:
-			f.Handle(event)
+	for ctx.Err() == nil {
+		if event, ok := s.hold(); ok {
+			s.release()
+			handle(event)
 			continue
-		case nextIsBehindMark:
-			f.CaughtUp()
-			continue
-		case nothingNext:
 		}
 		select {
 		case <-s.work:
-		case <-synced:
-		case <-s.ended:
 		case <-ctx.Done():
+		case <-s.ended:
+			return context.Cause(ctx)
 		}
 	}
+	return context.Cause(ctx)
 }
 
-func (b *Broadcaster[K, U, E]) subscribe(s *subscription[K, U, E]) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.addLocked(s)
-}
-
-// addLocked adds a subscription, which begins with what exists.
+// addLocked adds a subscription, which begins with the keys that exist.
 func (b *Broadcaster[K, U, E]) addLocked(s *subscription[K, U, E]) {
+	var none U
 	for _, key := range slices.Sorted(maps.Keys(b.present)) {
-		s.offer(key, state[U]{}, b.rules.Initial(b.present[key]), s.options.Begins)
+		s.offer(key, none, b.rules.Initial(b.present[key]))
+	}
+	if b.synced {
+		s.offerSynced()
 	}
 	b.subs = append(b.subs, s)
 }
@@ -207,7 +187,7 @@ func (b *Broadcaster[K, U, E]) unsubscribe(s *subscription[K, U, E]) {
 	s.end()
 }
 
-// Fill puts into the channels what has come to fit since.
+// Fill puts into each channel the events that fit by now.
 func (b *Broadcaster[K, U, E]) Fill() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -216,8 +196,8 @@ func (b *Broadcaster[K, U, E]) Fill() {
 	}
 }
 
-// Start lets subscriptions wait for their readers, until Halt. Where they do already
-// it does nothing.
+// Start starts a goroutine per channel that waits for the reader, until Halt. A second Start does
+// nothing.
 func (b *Broadcaster[K, U, E]) Start() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -231,7 +211,7 @@ func (b *Broadcaster[K, U, E]) Start() {
 }
 
 func (b *Broadcaster[K, U, E]) startPumpLocked(s *subscription[K, U, E]) {
-	if s.followed {
+	if s.out == nil {
 		return
 	}
 	stop := b.stop
@@ -239,9 +219,8 @@ func (b *Broadcaster[K, U, E]) startPumpLocked(s *subscription[K, U, E]) {
 	b.pumps.Go(func() { s.pump(stop) })
 }
 
-// Halt ends the waiting for readers, and returns when the goroutines of that have
-// ended and every channel is closed that is not lasting. A lasting one keeps what was
-// not delivered.
+// Halt ends the goroutines of Start and every subscription that is not lasting. Lasting
+// subscriptions keep what was not delivered.
 func (b *Broadcaster[K, U, E]) Halt() {
 	b.stopPumps()
 	b.pumps.Wait()
@@ -262,7 +241,7 @@ func (b *Broadcaster[K, U, E]) stopPumps() {
 	}
 }
 
-// takeTransient takes the subscriptions that are not lasting out of the broadcaster.
+// takeTransient removes and returns the subscriptions that are not lasting.
 func (b *Broadcaster[K, U, E]) takeTransient() (taken []*subscription[K, U, E]) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -275,19 +254,16 @@ func (b *Broadcaster[K, U, E]) takeTransient() (taken []*subscription[K, U, E]) 
 	return taken
 }
 
-// Backlog is what one subscription has still to be delivered.
+// Backlog is what was not delivered to one subscriber yet.
 type Backlog struct {
-	// Name is that of the subscription's options.
+	// Name is Options.Name.
 	Name string
-	// Keys counts the keys of which there is something to be delivered.
+	// Keys is the number of keys with events that are not in the subscriber's channel, or that
+	// its follower has not taken.
 	Keys int
-	// Since is when the oldest update was published of which something is to be
-	// delivered, or when the subscription began for what existed then; zero if there
-	// is nothing.
-	Since time.Time
 }
 
-// Backlogs returns the backlog of each subscription, in the order in which they began.
+// Backlogs returns the backlog of each subscription, oldest subscription first.
 func (b *Broadcaster[K, U, E]) Backlogs() []Backlog {
 	b.mu.Lock()
 	defer b.mu.Unlock()

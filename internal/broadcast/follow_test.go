@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
-
-	"github.com/kubepleg/pleg/internal/broadcast"
 )
 
 // followed is what a follower was told, and what Follow returned.
@@ -18,16 +16,11 @@ type followed struct {
 	over   bool
 }
 
-// handling is a follower that only handles events.
-func handling(handle func(event)) broadcast.Follower[event] {
-	return broadcast.Follower[event]{Handle: handle}
-}
-
 // follow follows in a goroutine until ctx or the subscription ends.
 func (s *station) follow(ctx context.Context, options everything) *followed {
 	f := &followed{}
 	go func() {
-		f.err = s.Follow(ctx, options, handling(func(e event) { f.events = append(f.events, e.String()) }))
+		f.err = s.Follow(ctx, options, func(e event) { f.events = append(f.events, e.String()) })
 		f.over = true
 	}()
 	synctest.Wait()
@@ -96,7 +89,7 @@ func TestFollowUntilHalt(t *testing.T) {
 		lasting.want(t, "the lasting one", "a+ b+", false)
 		cancel()
 		lasting.want(t, "the lasting one", "a+ b+", true)
-		err := s.Follow(ctx, everything{}, handling(func(event) { t.Error("called") }))
+		err := s.Follow(ctx, everything{}, func(event) { t.Error("called") })
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("got %v", err)
 		}
@@ -121,12 +114,12 @@ func TestFollowEndsAtOnce(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			calls := 0
-			err := s.Follow(ctx, everything{}, handling(func(event) {
+			err := s.Follow(ctx, everything{}, func(event) {
 				if calls++; calls == 2 {
 					s.publish("b1") // nothing is locked
 					c.end(s, cancel)
 				}
-			}))
+			})
 			if calls != 2 || !errors.Is(err, c.err) {
 				t.Errorf("%d calls, %v", calls, err)
 			}
@@ -143,10 +136,10 @@ func (s *station) followSlowly(t *testing.T, options everything) (goOn func() (e
 	var got []string
 	read := make(chan struct{})
 	go func() {
-		_ = s.Follow(ctx, options, handling(func(e event) {
+		_ = s.Follow(ctx, options, func(e event) {
 			got = append(got, e.String())
 			<-read
-		}))
+		})
 	}()
 	synctest.Wait()
 	s.publish("a1")
@@ -184,7 +177,7 @@ func TestFollowerPanics(t *testing.T) {
 		s.wantBacklog(t, 0, 0)
 		s.Halt()
 	}()
-	_ = s.Follow(t.Context(), everything{}, handling(func(event) { panic("oops") }))
+	_ = s.Follow(t.Context(), everything{}, func(event) { panic("oops") })
 	t.Error("it has returned")
 }
 
@@ -199,36 +192,48 @@ func TestFollowWithCapacity(t *testing.T) {
 	})
 }
 
-// A follower has caught up once everything is handled that was there as it synced.
-func TestFollowerCatchesUp(t *testing.T) {
-	for _, early := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			s := newStation()
-			s.publish("a1 b1")
-			ctx, cancel := context.WithCancel(t.Context())
-			var got []string
-			synced := make(chan struct{})
-			if early {
-				close(synced)
-			}
-			go func() {
-				_ = s.Follow(ctx, everything{Capacity: 1}, broadcast.Follower[event]{
-					Handle: func(e event) { got = append(got, e.String()) }, Synced: synced,
-					CaughtUp: func() { got = append(got, "caught up") },
-				})
-			}()
-			synctest.Wait()
-			if !early {
-				s.publish("c1")
-				close(synced)
-			}
-			synctest.Wait()
-			s.publish("d1")
-			synctest.Wait()
-			want(t, "events", strings.Join(got, " "),
-				map[bool]string{true: "a+ b+ caught up d+", false: "a+ b+ c+ caught up d+"}[early])
-			cancel()
-			synctest.Wait()
-		})
+// The events of Synced come behind what was published before Synced, and before all else.
+func TestFollowerIsSynced(t *testing.T) {
+	for _, capacity := range []int{0, 1, 3, 100} {
+		for _, early := range []bool{false, true} {
+			synctest.Test(t, func(t *testing.T) {
+				s := newStation()
+				if early {
+					s.Synced()
+				}
+				s.publish("a1 b1")
+				follow := s.followSlowly(t, everything{Capacity: capacity, Synced: []event{{"synced", 0}}})
+				if !early {
+					s.publish("c1 d1 d0")
+					s.Synced()
+				}
+				s.publish("b2 e1 c0 d1")
+				s.Synced()
+				want(t, fmt.Sprint("capacity ", capacity, ", early ", early), follow(), map[int]map[bool]string{
+					0:   {true: "a+ b+ b+ synced! e+ d+", false: "a+ b+ b+ synced! e+ d+"},
+					1:   {true: "a+ b+ synced! b+ e+ d+", false: "a+ b+ synced! b+ e+ d+"},
+					3:   {true: "a+ b+ synced! b+ e+ d+", false: "a+ b+ c+ d+ synced! b+ e+ c-"},
+					100: {true: "a+ b+ synced! b+ e+ d+", false: "a+ b+ c+ d+ d- synced! b+ e+ c- d+"},
+				}[capacity][early])
+			})
+		}
 	}
+}
+
+// The events of Synced are in no backlog: they are about no key.
+func TestSyncedIsNoBacklog(t *testing.T) {
+	s := newStation()
+	defer s.Halt()
+	options := everything{Synced: []event{{"synced", 0}}}
+	s.Broadcaster.Subscribe(t.Context(), options)
+	options.Capacity = 2
+	full := s.Broadcaster.Subscribe(t.Context(), options)
+	s.publish("a1 b1 c1")
+	s.wantBacklog(t, 2, 4)
+	s.Synced()
+	s.wantBacklog(t, 2, 4)
+	want(t, "before", buffered(full), "a+ b+")
+	s.Fill()
+	s.wantBacklog(t, 2, 3)
+	want(t, "then", buffered(full), "c+ synced!")
 }

@@ -60,7 +60,7 @@ func TestModel(t *testing.T) {
 			},
 			"publish": func(t *rapid.T) {
 				u := update{
-					key.Draw(t, "key"), rapid.IntRange(0, 3).Draw(t, "level"), rapid.Bool().Draw(t, "sync"),
+					key: key.Draw(t, "key"), level: rapid.IntRange(0, 3).Draw(t, "level"), sync: rapid.Bool().Draw(t, "sync"),
 				}
 				for _, a := range audiences {
 					a.due += distance(update{level: present[u.key]}, update{level: u.level})

@@ -3,10 +3,10 @@ package broadcast_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/kubepleg/pleg/internal/broadcast"
 )
@@ -16,6 +16,7 @@ type update struct {
 	key   string
 	level int
 	sync  bool // asks for an event whatever the level was
+	first int  // the level when the subscription began, if nothing of the key was delivered
 }
 
 // event says that a key went up or down a level, or that it was asked for one.
@@ -32,17 +33,20 @@ type levels struct{}
 
 func (levels) Key(u update) string     { return u.key }
 func (levels) Gone(u update) bool      { return u.level == 0 }
-func (levels) Initial(u update) update { u.sync = false; return u }
+func (levels) Initial(u update) update { u.sync, u.first = false, u.level; return u }
 
+// Events go from nothing by way of the first level.
 func (levels) Events(delivered, u update) []event {
-	if delivered.level == 0 && u.level == 0 {
-		panic("what was never told of is gone, and makes events")
-	}
 	var events []event
-	for range u.level - delivered.level {
+	from := delivered.level
+	if from == 0 {
+		from = u.first
+		events = slices.Repeat([]event{{u.key, 1}}, from)
+	}
+	for range u.level - from {
 		events = append(events, event{u.key, 1})
 	}
-	for range delivered.level - u.level {
+	for range from - u.level {
 		events = append(events, event{u.key, -1})
 	}
 	if u.sync && u.level > 0 {
@@ -51,10 +55,14 @@ func (levels) Events(delivered, u update) []event {
 	return events
 }
 
-func (levels) Coalesce(delivered, earlier, later update) (merged update, discarded int) {
-	merged = later
-	merged.sync = earlier.sync || later.sync
-	return merged, distance(delivered, earlier) + distance(earlier, later) - distance(delivered, later)
+func (levels) Coalesce(delivered, earlier, later update) (coalesced update, discarded int) {
+	coalesced = later
+	coalesced.sync = earlier.sync || later.sync
+	if delivered.level == 0 {
+		coalesced.first = earlier.first
+		delivered.level = earlier.first
+	}
+	return coalesced, distance(delivered, earlier) + distance(earlier, later) - distance(delivered, later)
 }
 
 func distance(a, b update) int { return max(a.level-b.level, b.level-a.level) }
@@ -62,17 +70,14 @@ func distance(a, b update) int { return max(a.level-b.level, b.level-a.level) }
 // everything are the options of a subscriber that is told of everything.
 type everything = broadcast.Options[update, event]
 
-// station is a broadcaster of levels that counts what was discarded. Its time is the
-// bubble's, if there is one.
+// station is a broadcaster of levels that counts what was discarded.
 type station struct {
 	*broadcast.Broadcaster[string, update, event]
 	discarded int // guarded by the broadcaster's lock
 }
 
-func (s *station) Publish(u update) { s.Broadcaster.Publish(u, time.Now()) }
-
 func (s *station) Subscribe(ctx context.Context, capacity int, lasting bool) chan event {
-	return s.Broadcaster.Subscribe(ctx, everything{Capacity: capacity, Lasting: lasting, Begins: time.Now()})
+	return s.Broadcaster.Subscribe(ctx, everything{Capacity: capacity, Lasting: lasting})
 }
 
 // Backlog sums the backlogs up.

@@ -275,7 +275,7 @@ func TestRule4ConfirmedExitIsNews(t *testing.T) {
 		exits <- exitOf("b1", 3)
 		n.ExitContainer("b", "b1", 3, "Error")
 		time.Sleep(10 * time.Second)
-		want(t, "events", readNews(events), "=a Started a1", "b Died b1")
+		want(t, "events", readNews(events), "=a Started a1", "=b Started b1", "b Died b1")
 	})
 }
 
@@ -296,11 +296,12 @@ func TestRule4TwoExitsAreNews(t *testing.T) {
 		exits <- exitOf("a2", 2)
 		synctest.Wait()
 		var got []string
-		for range 3 {
+		for range 5 {
 			e := <-events
 			got = append(got, fmt.Sprintf("%s initial=%v", line(e), e.Initial))
 		}
-		want(t, "events", got, "0 Started 01 initial=true", "a Died a1 initial=false", "a Died a2 initial=false")
+		want(t, "events", got, "0 Started 01 initial=true", "a Started a1 initial=true", "a Started a2 initial=true",
+			"a Died a1 initial=false", "a Died a2 initial=false")
 	})
 }
 
@@ -318,7 +319,7 @@ func TestRule4ExitBesideTheFirstList(t *testing.T) {
 		exits <- exitOf("a1", 3)
 		n.ExitContainer("a", "a1", 3, "Error")
 		time.Sleep(10 * time.Second)
-		want(t, "events", readNews(events), "a Died a1", "=a Started a2")
+		want(t, "events", readNews(events), "=a Started a1", "=a Started a2", "a Died a1")
 		wantExits(t, reg, "counted", map[string]float64{"Error": 1})
 	})
 }

@@ -303,9 +303,6 @@ func TestHandleLosesNoDeath(t *testing.T) {
 		go func() {
 			_ = n.g.Handle(ctx, pleg.Handler{OnContainerDied: func(e *pleg.PodLifecycleEvent) {
 				died = append(died, e.Data.(string))
-				if e.Merged {
-					t.Errorf("merged before %s", e)
-				}
 				time.Sleep(5 * time.Second)
 			}})
 		}()
@@ -432,10 +429,9 @@ func TestHandlerThatHangsIsReported(t *testing.T) {
 			n.SetPods(pods(3)...)
 			n.start()
 			ctx, cancel := context.WithCancel(t.Context())
-			began := time.Now()
 			h := n.handle(ctx, func(string) { <-ctx.Done() }, pleg.WithName("hung"), pleg.WithCapacity(capacity))
 			time.Sleep(time.Minute)
-			if r := n.g.HealthReport().NamedSubscribers; len(r) != 1 || r[0].Backlog != 3 || !r[0].BehindSince.Equal(began) {
+			if r := n.g.HealthReport().NamedSubscribers; len(r) != 1 || r[0].Backlog != 3 {
 				t.Errorf("capacity %d: %+v", capacity, r)
 			}
 			cancel()

@@ -2,13 +2,13 @@ package contract_test
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/go-logr/logr"
-	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/kubepleg/pleg"
@@ -30,8 +30,8 @@ func readNews(ch <-chan *pleg.PodLifecycleEvent) []string {
 	return lines
 }
 
-// What the first full list shows is initial for who has subscribed before, and what exists
-// for who subscribes later. All else is news, and so is a PodSync.
+// What the first full list shows is initial for subscribers from before it, and what exists
+// for later ones. All other events are not, nor is a PodSync.
 func TestInitial(t *testing.T) {
 	for _, started := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -68,8 +68,8 @@ func TestInitial(t *testing.T) {
 	}
 }
 
-// However late a subscriber reads: what was so when its subscription began is initial, what
-// has changed since then is news.
+// However late a subscriber reads: it gets the state when its subscription began, which is initial,
+// and then what has changed since.
 func TestInitialForSlowSubscribers(t *testing.T) {
 	for name, c := range map[string]struct {
 		changes []func(n *node)
@@ -80,24 +80,34 @@ func TestInitialForSlowSubscribers(t *testing.T) {
 			func(n *node) { n.ExitContainer("a", "a1", 1, "Error") },
 			func(n *node) { n.SetContainer("a", "a3", pleg.ContainerStateRunning) },
 			func(n *node) { n.RemoveContainer("a", "a2") },
-		}, []string{"a Started a3", "a Died a1", "=a Started s"}},
+		}, []string{"=a Started a1", "=a Died a2", "=a Started s", "a Died a1", "a Removed a2", "a Started a3"}},
 		"a sandbox is replaced": {[]func(*node){
 			func(n *node) { n.SetSandbox("a", "s", pleg.ContainerStateExited) },
 			func(n *node) { n.SetSandbox("a", "s2", pleg.ContainerStateRunning) },
-		}, []string{"=a Started a1", "=a Died a2", "a Started s2", "a Died s"}},
+		}, []string{"=a Started a1", "=a Died a2", "=a Started s", "a Died s", "a Started s2"}},
 		"a PodSync": {[]func(*node){
 			func(n *node) { n.g.RequestReinspect("a") },
 			func(n *node) { n.RemoveContainer("a", "a2") },
-		}, []string{"=a Started a1", "=a Started s", "a PodSync"}},
+		}, []string{"=a Started a1", "=a Died a2", "=a Started s", "a Removed a2", "a PodSync"}},
 		"all is replaced": {[]func(*node){
 			func(n *node) {
 				n.SetPod(bare("a", plegtest.Running("a4")))
 			},
-		}, []string{"a Started a4"}},
+		}, []string{"=a Started a1", "=a Died a2", "=a Started s",
+			"a Died a1", "a Removed a1", "a Removed a2", "a Died s", "a Removed s", "a Started a4"}},
 		"the pod comes back": {[]func(*node){
 			func(n *node) { n.RemovePod("a") },
 			func(n *node) { n.SetPod(bare("a", plegtest.Running("a1"))) },
-		}, []string{"a Started a1"}},
+		}, []string{"=a Started a1", "=a Died a2", "=a Started s", "a Removed a2", "a Died s", "a Removed s"}},
+		"the pod goes": {[]func(*node){
+			func(n *node) { n.ExitContainer("a", "a1", 1, "Error") },
+			func(n *node) { n.RemovePod("a") },
+		}, []string{"=a Started a1", "=a Died a2", "=a Started s",
+			"a Died a1", "a Removed a1", "a Removed a2", "a Died s", "a Removed s"}},
+		"another pod comes and goes": {[]func(*node){
+			func(n *node) { n.SetPod(bare("b", plegtest.Running("b1"))) },
+			func(n *node) { n.RemovePod("b") },
+		}, []string{"=a Started a1", "=a Died a2", "=a Started s"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -144,11 +154,11 @@ func TestInitialIsWhatTheFirstListShowed(t *testing.T) {
 		},
 		"it hangs": {
 			plegtest.Fault{PodUID: "b", Hang: true}, []pleg.Option{pleg.WithRuntimeRequestTimeout(5 * time.Second)},
-			[]string{"b Started b3", "b Died b1", "=b Started b2"},
+			[]string{"=b Started b1", "=b Started b2", "b Died b1", "b Started b3"},
 		},
 		"it waits for another pod's": {
 			plegtest.Fault{PodUID: "a", Delay: 300 * time.Millisecond}, []pleg.Option{pleg.WithInspectionWorkers(1)},
-			[]string{"b Started b3", "b Died b1", "=b Started b2"},
+			[]string{"=b Started b1", "=b Started b2", "b Died b1", "b Started b3"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -229,7 +239,8 @@ func TestInitialIsNotWhatNobodyWasToldOf(t *testing.T) {
 	})
 }
 
-// What is kept for a slow subscriber of a pod's beginning is bounded by what still exists.
+// What is kept for a slow subscriber is bounded by what existed when it began and what exists now,
+// however many containers come and go.
 func TestInitialIsBounded(t *testing.T) {
 	if raceEnabled {
 		t.Skip("counts the heap")
@@ -247,8 +258,10 @@ func TestInitialIsBounded(t *testing.T) {
 	}
 	before := heapInUse()
 	for i := range rounds {
-		replace("first" + string(types.UID(rune('A'+i))))
-		g.Subscribe(t.Context(), pleg.WithCapacity(-1))
+		replace(fmt.Sprint("life-", i))
+		if i%(rounds/2) == 0 {
+			g.Subscribe(t.Context(), pleg.WithCapacity(-1))
+		}
 	}
 	if grown := heapInUse() - before; grown > 10*size {
 		t.Errorf("%d bytes are held of %d that are gone", grown, rounds*size)

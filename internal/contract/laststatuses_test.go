@@ -263,8 +263,8 @@ func TestStatusesAreCoalesced(t *testing.T) {
 	}
 }
 
-// A status that is seen after the event was published is told to those who learn of the
-// container later, and to nobody else.
+// A status that is seen after the death was published comes with a PodSync, and with the death to
+// subscribers that get that later.
 func TestStatusSeenAfterItsEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newOrderlyNode(t)
@@ -282,7 +282,7 @@ func TestStatusSeenAfterItsEvent(t *testing.T) {
 		n.SetStatus("a", nil)
 		behind := n.g.HealthReport().NamedSubscribers
 		time.Sleep(10 * time.Second)
-		want(t, "early", readStatuses(early))
+		want(t, "early", readStatuses(early), "a PodSync exited 137 OOMKilled")
 		want(t, "late", readStatuses(n.g.Subscribe(t.Context(), pleg.WithCapacity(100))),
 			"0 Started 01 running", "a Died a1 exited 137 OOMKilled")
 		if got := n.g.HealthReport().NamedSubscribers; len(got) != 1 || got[0] != behind[0] {

@@ -1,6 +1,7 @@
 package contract_test
 
 import (
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -115,4 +116,33 @@ func TestPodSyncHasItsOwnCause(t *testing.T) {
 			t.Errorf("got %s, listed at %v", line(e), e.ListedAt.Sub(began))
 		}
 	})
+}
+
+// The inspection of a death fails: the event has no end. A PodSync brings it when an inspection
+// succeeds, whether the container was inspected before its death or not. Another exited container is
+// not amended by that.
+func TestPodSyncOfAnEndThatWasNotSent(t *testing.T) {
+	for id, status := range map[string]string{"inspected": "running", "new": "without status"} {
+		t.Run(id, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t)
+				n.SetPods(bare("a", plegtest.Running("inspected"), plegtest.Exited("other")))
+				events := n.g.Watch()
+				n.start()
+				readStatuses(events)
+				heal := n.Fail(plegtest.GetPodStatus, "a", errors.New("broken"))
+				n.SetContainer("a", id, pleg.ContainerStateRunning)
+				n.ExitContainer("a", id, 3, "Error")
+				n.relist()
+				want(t, "the inspection fails", readStatuses(events), "a Died "+id+" "+status)
+				heal()
+				time.Sleep(15 * time.Second)
+				synctest.Wait()
+				want(t, "it succeeds", readStatuses(events), "a PodSync exited 3 Error")
+				n.g.RequestReinspect("a")
+				n.relist()
+				want(t, "later", readStatuses(events), "a PodSync without status")
+			})
+		})
+	}
 }

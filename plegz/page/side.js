@@ -10,12 +10,11 @@ function drawSide() {
   ]));
   const subscribers = (h.namedSubscribers || []).map((s) => [
     s.name + (s.name === 'plegz' ? ' (this page)' : '') + (s.subscriptions > 1 ? ' × ' + s.subscriptions : ''), String(s.backlog),
-    s.behindSince ? P.duration(model.time - P.time(s.behindSince)) : '–',
   ]);
   const named = (h.namedSubscribers || []).reduce((n, s) => n + s.subscriptions, 0);
   const backlog = (h.namedSubscribers || []).reduce((n, s) => n + s.backlog, 0);
-  if (h.subscribers > named) subscribers.push([(h.subscribers - named) + ' without a name', String(h.backlog - backlog), '']);
-  fill($('subscribers'), ['name', 'pods behind', 'for'], subscribers, (row) => row[1] !== '0');
+  if (h.subscribers > named) subscribers.push([(h.subscribers - named) + ' without a name', String(h.backlog - backlog)]);
+  fill($('subscribers'), ['name', 'pods behind'], subscribers, (row) => row[1] !== '0');
 }
 
 function podText(uid) {
