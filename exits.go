@@ -66,14 +66,6 @@ func withExited(pod *Pod, exited func(id string) bool) *Pod {
 	return copied
 }
 
-// asListed returns the pod as the lists have shown it, without the exits that they do not show.
-func (rec *podRecord) asListed() *Pod {
-	if !rec.awaitsExits() {
-		return rec.pod
-	}
-	return withoutBadData(rec.listed, func(badReason, string) {})
-}
-
 // confirmable reports whether a list is the first to show an exit that is unconfirmed: the
 // runtime's status of it can be had.
 func (rec *podRecord) confirmable(listed *Pod) bool {

@@ -41,7 +41,8 @@ func (r *reconciler) completeInspection(rec *podRecord, res *result) {
 
 // inspected acts on the status, or the error, of a pod that is present.
 func (r *reconciler) inspected(rec *podRecord, res *result) {
-	status, err, behind := res.status, res.err, false
+	var status *PodStatus
+	err, behind := res.err, false
 	if err == nil {
 		status, err = validStatus(res.status, rec.made.pod, r.badData)
 	}
@@ -213,7 +214,7 @@ func (r *reconciler) updateOf(rec *podRecord, s *snapshot) *update {
 		u.cause = CauseDemand
 	}
 	if r.firstFull.Number == 0 {
-		u.initial = rec.asListed()
+		u.initial = rec.listed
 	}
 	return u
 }

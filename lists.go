@@ -69,7 +69,7 @@ func (r *reconciler) applyFullList(pods []*Pod, c *schedule.Call) {
 	if isFirst { // pods that are not published yet may change before they are
 		for _, rec := range r.records.byUID {
 			if rec.change != nil {
-				rec.change.initial = rec.asListed()
+				rec.change.initial = rec.listed
 			}
 		}
 	}
@@ -78,7 +78,7 @@ func (r *reconciler) applyFullList(pods []*Pod, c *schedule.Call) {
 		r.out.listsRecovered = true
 	}
 	r.lastList, r.listErr = c.Began, nil
-	r.relists.succeeded(c, r.records.byUID)
+	r.relists.succeeded(c, compared, r.records)
 }
 
 // completePodList takes in the result of a single-pod list.

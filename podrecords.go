@@ -21,8 +21,9 @@ type podRecord struct {
 	// pod is what the newest believed list showed, without bad data, and with the containers
 	// exited that are known to have; nil if the pod is absent.
 	pod *Pod
-	// listed is the pod as the runtime returned it in that list; nil if the pod is absent.
-	listed *Pod
+	// listed is that pod without what is known of exits besides, raw the pod as the runtime
+	// returned it.
+	listed, raw *Pod
 	// at is the stamp of that list.
 	at stamp
 	// overlapTo is the number of the newest list that had begun when that list completed: the
@@ -243,24 +244,24 @@ type comparison struct {
 
 // compare takes in what a list says about a pod; a nil pod says that it is absent. begun is the
 // number of the newest list that has begun.
-func (r *podRecords) compare(rec *podRecord, listed *Pod, at stamp, begun uint64, report reportBadData) comparison {
+func (r *podRecords) compare(rec *podRecord, raw *Pod, at stamp, begun uint64, report reportBadData) comparison {
 	found := comparison{rec: rec, before: rec.at}
 	if at.Number <= rec.overlapTo {
 		found.dropped = true
 		return found
 	}
 	rec.at, rec.overlapTo = at, begun
-	if listed == rec.listed {
+	if raw == rec.raw {
 		return found
 	}
-	if rec.shows(listed) {
-		rec.pod, rec.listed = listed, listed
+	if rec.shows(raw) {
+		rec.pod, rec.listed, rec.raw = raw, raw, raw
 		return found
 	}
-	pod := withSandboxesBeingMade(rec.pod, withoutBadData(listed, report))
-	r.strangers.adopt(rec, pod)
-	found.confirmable = rec.confirmable(pod)
-	pod = rec.withEnds(pod)
+	listed := withSandboxesBeingMade(rec.pod, withoutBadData(raw, report))
+	r.strangers.adopt(rec, listed)
+	found.confirmable = rec.confirmable(listed)
+	pod := rec.withEnds(listed)
 	found.transitions = appendTransitions(nil, rec.pod, pod)
 	found.changed = len(found.transitions) > 0 || (pod == nil) != (rec.pod == nil)
 	switch {
@@ -269,7 +270,7 @@ func (r *podRecords) compare(rec *podRecord, listed *Pod, at stamp, begun uint64
 	case rec.pod != nil && pod == nil:
 		r.pods--
 	}
-	rec.pod, rec.listed = pod, listed
+	rec.pod, rec.listed, rec.raw = pod, listed, raw
 	return found
 }
 
@@ -319,7 +320,7 @@ func (r *podRecords) compareAll(pods []*Pod, at stamp, begun uint64, report repo
 // sandboxes, in the same order and states, and so without bad data. Nothing else is compared,
 // labels and annotations least of all: they may be of any size.
 func (rec *podRecord) shows(listed *Pod) bool {
-	return rec.pod != nil && rec.pod == rec.listed && listed != nil &&
+	return rec.pod != nil && rec.pod == rec.raw && listed != nil &&
 		slices.EqualFunc(rec.pod.Containers, listed.Containers, looksSame) &&
 		slices.EqualFunc(rec.pod.Sandboxes, listed.Sandboxes, looksSame)
 }

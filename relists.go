@@ -4,8 +4,6 @@ import (
 	"slices"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/kubepleg/pleg/internal/schedule"
 )
 
@@ -59,12 +57,20 @@ func withError(callers []*relistCaller, err error) []*relistCaller {
 	return callers
 }
 
-// succeeded notes that the list in flight has.
-func (r *relists) succeeded(c *schedule.Call, records map[types.UID]*podRecord) {
+// succeeded notes that the list in flight has. What it found has every pod that may be older than it.
+func (r *relists) succeeded(c *schedule.Call, found []comparison, records *podRecords) {
 	done := relist{stamp: c.Stamp, began: c.Began, callers: r.attached}
-	for _, rec := range records {
+	add := func(rec *podRecord) {
 		if lacks(rec, &done) {
 			done.awaited = append(done.awaited, rec)
+		}
+	}
+	for _, f := range found {
+		add(f.rec)
+	}
+	if len(done.callers) > 0 {
+		for _, rec := range records.present() {
+			add(rec)
 		}
 	}
 	r.attached, r.incomplete = nil, append(r.incomplete, done)
