@@ -21,6 +21,8 @@ type end struct {
 	at time.Time
 	// counted is true when pleg_container_exits_total has the death.
 	counted bool
+	// again is true while the container has another life, which has not ended.
+	again bool
 }
 
 // hasExited reports whether a status, nil for none, shows an exit.
@@ -99,7 +101,7 @@ func (r *reconciler) takeExit(e ContainerExit) {
 		return
 	case hasExited(last):
 		return
-	case running && known != nil && !e.FinishedAt.After(known.at): // of an earlier life
+	case running && known != nil && known.again && !e.FinishedAt.After(known.at): // of an earlier life
 		return
 	}
 	rec.see(exitStatus(last, c, e, r.sched.Now))
@@ -161,7 +163,7 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (behind bool)
 		switch {
 		case first.at(i, id) != s: // bad data: the first counts
 		case hasExited(s):
-			ofEarlierLife := last != nil && !hasExited(last) && known != nil && !known.at.IsZero() && !s.FinishedAt.After(known.at)
+			ofEarlierLife := known != nil && known.again && !s.FinishedAt.After(known.at)
 			if !ofEarlierLife {
 				r.takeEnd(rec, s)
 			}
@@ -169,6 +171,8 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (behind bool)
 			rec.see(s)
 		case startedAgain(last, s):
 			rec.see(s)
+			other := *rec.raw // the list that shows it is compared, even if it is the same
+			rec.raw = &other
 			r.request(rec, CausePeriod)
 		default:
 			if last.Unconfirmed && s.State == ContainerStateRunning { // of the rest this status knows more
@@ -243,11 +247,15 @@ func (rec *podRecord) forgetStatuses(status *PodStatus) {
 
 // died notes the death of a container, whoever showed it. It is counted when its end is known.
 func (r *reconciler) died(rec *podRecord, id string) {
-	e := &end{}
-	if before := rec.ends[id]; before != nil {
-		e.at = before.at
+	e := rec.ends[id]
+	switch {
+	case e == nil:
+		e = &end{}
+		put(&rec.ends, id, e)
+	case !e.again: // its state was unknown in between
+		return
 	}
-	put(&rec.ends, id, e)
+	e.again, e.counted = false, false
 	if s := rec.seen[id]; hasExited(s) {
 		r.countEnd(rec, s, e)
 	}
@@ -278,7 +286,7 @@ func (r *reconciler) forgetEnds(rec *podRecord) {
 		if rec.pod.container(id) != nil {
 			continue
 		}
-		if !e.counted {
+		if !e.counted && !e.again {
 			s := rec.seen[id]
 			if !hasExited(s) {
 				s = nil
@@ -290,15 +298,21 @@ func (r *reconciler) forgetEnds(rec *podRecord) {
 }
 
 // noteTransitions notes the deaths in what a list shows, and which containers were started
-// again. What a pod shows when it appears in the first full list is older than the generator.
-func (r *reconciler) noteTransitions(rec *podRecord, transitions []transition, isNew bool) {
+// again. existed is true for a pod that appears in the first full list: what that shows dead had
+// died before.
+func (r *reconciler) noteTransitions(rec *podRecord, transitions []transition, existed bool) {
 	for _, t := range transitions {
 		id := t.container.ID.ID
 		switch s := rec.seen[id]; {
 		case t.sandbox:
 		case t.kind == ContainerStarted && hasExited(s):
 			rec.see(startedStatus(s))
-		case t.kind == ContainerDied && !isNew:
+			if e := rec.ends[id]; e != nil {
+				e.again = true
+			} else {
+				put(&rec.ends, id, &end{at: s.FinishedAt, again: true})
+			}
+		case t.kind == ContainerDied && !(existed && rec.listed.showsExited(id)):
 			r.died(rec, id)
 		}
 	}

@@ -44,7 +44,7 @@ var classesOf = map[string]class{
 	"snapshot.change": leftOut, "change.cause": leftOut,
 	// What is Initial, the statuses of events and the count of exits are not checked here.
 	"change.initial": leftOut, "update.initial": leftOut, "update.first": leftOut, "update.statuses": leftOut,
-	"update.listedAt": leftOut, "update.cause": leftOut, "end.at": leftOut, "end.counted": leftOut,
+	"update.listedAt": leftOut, "update.cause": leftOut, "end.at": leftOut, "end.counted": leftOut, "snapshot.listed": leftOut,
 }
 
 type plannedField struct {
@@ -149,8 +149,12 @@ func (f *printer) relists() {
 			f.caller(c)
 		}
 		for p := range f.w.scope.pods {
-			i := slices.IndexFunc(a.awaited, func(rec *podRecord) bool { return rec.UID == podUID(p) })
-			f.bool(i >= 0, i >= 0 && a.awaited[i] == r.records.byUID[podUID(p)])
+			i := slices.IndexFunc(a.awaited, func(a *awaited) bool { return a.rec.UID == podUID(p) })
+			f.bool(i >= 0)
+			if i >= 0 {
+				rec := a.awaited[i].rec
+				f.bool(rec == r.records.byUID[podUID(p)], a.awaited[i].next, a.awaited[i].made != nil, a.awaited[i].made == rec.made)
+			}
 		}
 	}
 }

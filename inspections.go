@@ -13,7 +13,7 @@ import (
 // beginInspection notes the inspection of a record. Its stamp is that of the newest list that
 // showed this record, never that of a list that showed something else.
 func (r *reconciler) beginInspection(rec *podRecord) *Pod {
-	rec.made = &snapshot{pod: rec.pod, at: rec.at, change: rec.change, sync: rec.sync}
+	rec.made = &snapshot{pod: rec.pod, listed: rec.listed, at: rec.at, change: rec.change, sync: rec.sync}
 	rec.inspect, rec.sync = false, false
 	r.plan(rec)
 	if rec.failures > 0 {
@@ -164,7 +164,7 @@ func (r *reconciler) deadlineError(method string) error {
 func (r *reconciler) inspectionFailed(rec *podRecord, err error) {
 	rec.stale = false
 	r.store(rec, nil, err, rec.at, rec.at)
-	rec.made.pod, rec.made.at, rec.made.change = rec.pod, rec.at, rec.change
+	rec.made.pod, rec.made.listed, rec.made.at, rec.made.change = rec.pod, rec.listed, rec.at, rec.change
 	r.publishMade(rec, false)
 	r.retryLater(rec)
 }
@@ -214,7 +214,7 @@ func (r *reconciler) updateOf(rec *podRecord, s *snapshot) *update {
 		u.cause = CauseDemand
 	}
 	if r.firstFull.Number == 0 {
-		u.initial = rec.listed
+		u.initial = s.listed
 	}
 	return u
 }

@@ -85,10 +85,10 @@ type change struct {
 
 // snapshot is what an inspection is made for, and what is published with its result.
 type snapshot struct {
-	pod    *Pod
-	at     stamp // of the newest list that showed the pod so
-	change *change
-	sync   bool
+	pod, listed *Pod  // of the record, as it was then and with the exits that are known since
+	at          stamp // of the newest list that showed the pod so
+	change      *change
+	sync        bool
 }
 
 // dueKind is what is asked at a time.

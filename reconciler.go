@@ -347,26 +347,13 @@ func (r *reconciler) completeRelists() {
 	if c := r.sched.FullList; c != nil && c.Dead { // no other can begin
 		r.out.relisted = append(r.out.relisted, r.relists.giveUp(r.listErr)...)
 	}
-	for _, done := range r.relists.complete(r.awaits) {
+	for _, done := range r.relists.complete(r.sched.Moving) {
 		r.out.relisted = append(r.out.relisted, done.callers...)
 		if !done.paused {
 			r.metrics.relistDuration.Observe(r.sched.Now.Sub(done.began).Seconds())
 		}
 		r.synced = true // see HasSynced; at the first of them, and from then on
 	}
-}
-
-// awaits reports whether a relist waits for a pod. A pod of which nothing moves is not waited for.
-func (r *reconciler) awaits(rec *podRecord, l *relist) bool {
-	return lacks(rec, l) && r.sched.Moving(&rec.Pod)
-}
-
-// lacks reports whether a pod is older than a relist or, if that has callers, whether a PodSync is
-// due, or an inspection after one that failed.
-func lacks(rec *podRecord, l *relist) bool {
-	inspected := rec.inspect || rec.Inspection != nil
-	return l.stamp.After(rec.observedAt()) ||
-		len(l.callers) > 0 && (rec.sync || rec.made != nil && rec.made.sync || rec.failures > 0 && inspected)
 }
 
 // publish hands an update of the pod to the subscribers. The cache holds a status for it.

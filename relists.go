@@ -20,9 +20,38 @@ type relist struct {
 	stamp   stamp
 	began   time.Time
 	callers []*relistCaller
-	awaited []*podRecord
+	awaited []*awaited
 	// paused is true if the generator was stopped or started since: how long it took says nothing.
 	paused bool
+}
+
+// awaited is a pod that a relist waits for: until it is as fresh as the list, and until the
+// inspections have returned that were under way or due when the list completed, if somebody wants
+// their PodSync or they follow a failure.
+type awaited struct {
+	rec  *podRecord
+	made *snapshot // of the inspection that is awaited; nil for none
+	next bool      // another inspection is awaited after it
+}
+
+// await returns what a list with callers waits for of a pod; without callers, freshness alone.
+func await(rec *podRecord, callers bool) *awaited {
+	a := &awaited{rec: rec}
+	if callers {
+		if rec.made != nil && (rec.made.sync || rec.failures > 0) {
+			a.made = rec.made
+		}
+		a.next = rec.inspect && (rec.sync || rec.failures > 0)
+	}
+	return a
+}
+
+// isAwaited reports whether there is something left to wait for.
+func (a *awaited) isAwaited(at stamp) bool {
+	if a.next && a.rec.made != nil && a.rec.made != a.made {
+		a.made, a.next = a.rec.made, false
+	}
+	return at.After(a.rec.observedAt()) || a.made != nil && a.made == a.rec.made || a.next && a.rec.inspect
 }
 
 // begin attaches the callers that wait to the list that begins.
@@ -60,32 +89,30 @@ func withError(callers []*relistCaller, err error) []*relistCaller {
 // succeeded notes that the list in flight has. What it found has every pod that may be older than it.
 func (r *relists) succeeded(c *schedule.Call, found []comparison, records *podRecords) {
 	done := relist{stamp: c.Stamp, began: c.Began, callers: r.attached}
-	add := func(rec *podRecord) {
-		if lacks(rec, &done) {
-			done.awaited = append(done.awaited, rec)
-		}
-	}
 	for _, f := range found {
-		add(f.rec)
+		done.awaited = append(done.awaited, await(f.rec, false))
 	}
 	if len(done.callers) > 0 {
-		for _, rec := range records.present() {
-			add(rec)
+		done.awaited = nil
+		for _, rec := range records.byUID {
+			done.awaited = append(done.awaited, await(rec, true))
 		}
 	}
 	r.attached, r.incomplete = nil, append(r.incomplete, done)
 }
 
-// complete takes away the lists that wait for no pod any more, and returns them.
-func (r *relists) complete(awaits func(*podRecord, *relist) bool) (complete []relist) {
+// complete takes away the lists that wait for no pod any more, and returns them. A pod of which
+// nothing moves is not waited for.
+func (r *relists) complete(moves func(*schedule.Pod) bool) (complete []relist) {
 	r.incomplete = slices.DeleteFunc(r.incomplete, func(l relist) bool {
-		i := slices.IndexFunc(l.awaited, func(rec *podRecord) bool { return awaits(rec, &l) })
-		if i < 0 {
-			complete = append(complete, l)
-			return true
+		waits := false
+		for _, a := range l.awaited {
+			waits = a.isAwaited(l.stamp) && moves(&a.rec.Pod) || waits
 		}
-		l.awaited[0], l.awaited[i] = l.awaited[i], l.awaited[0] // most often it is still this one in the next step
-		return false
+		if !waits {
+			complete = append(complete, l)
+		}
+		return !waits
 	})
 	return complete
 }
