@@ -222,36 +222,25 @@ func (b *Broadcaster[K, U, E]) startPumpLocked(s *subscription[K, U, E]) {
 // Halt ends the goroutines of Start and every subscription that is not lasting. Lasting
 // subscriptions keep what was not delivered.
 func (b *Broadcaster[K, U, E]) Halt() {
-	b.stopPumps()
-	b.pumps.Wait()
-	for _, s := range b.takeTransient() {
-		if s.forget != nil {
-			s.forget()
-		}
-		s.end()
-	}
-}
-
-func (b *Broadcaster[K, U, E]) stopPumps() {
 	b.mu.Lock()
-	defer b.mu.Unlock()
 	if b.stop != nil {
 		close(b.stop)
 		b.stop = nil
 	}
-}
-
-// takeTransient removes and returns the subscriptions that are not lasting.
-func (b *Broadcaster[K, U, E]) takeTransient() (taken []*subscription[K, U, E]) {
+	b.mu.Unlock()
+	b.pumps.Wait()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.subs = slices.DeleteFunc(b.subs, func(s *subscription[K, U, E]) bool {
-		if !s.options.Lasting {
-			taken = append(taken, s)
+		if s.options.Lasting {
+			return false
 		}
-		return !s.options.Lasting
+		if s.forget != nil {
+			s.forget()
+		}
+		s.end()
+		return true
 	})
-	return taken
 }
 
 // Backlog is what was not delivered to one subscriber yet.
