@@ -170,9 +170,8 @@ func (b *Broadcaster[K, U, E]) Follow(ctx context.Context, o Options[U, E], hand
 
 // addLocked adds a subscription, which begins with the keys that exist.
 func (b *Broadcaster[K, U, E]) addLocked(s *subscription[K, U, E]) {
-	var none U
 	for _, key := range slices.Sorted(maps.Keys(b.present)) {
-		s.offer(key, none, b.rules.Initial(b.present[key]))
+		s.offer(key, *new(U), b.rules.Initial(b.present[key]))
 	}
 	if b.synced {
 		s.offerSynced()
@@ -196,8 +195,7 @@ func (b *Broadcaster[K, U, E]) Fill() {
 	}
 }
 
-// Start starts a goroutine per channel that waits for the reader, until Halt. A second Start does
-// nothing.
+// Start starts a goroutine per channel that waits for the reader. A second Start does nothing.
 func (b *Broadcaster[K, U, E]) Start() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -245,8 +243,7 @@ func (b *Broadcaster[K, U, E]) Halt() {
 
 // Backlog is what was not delivered to one subscriber yet.
 type Backlog struct {
-	// Name is Options.Name.
-	Name string
+	Name string // Options.Name
 	// Keys is the number of keys with events that are not in the subscriber's channel, or that
 	// its follower has not taken.
 	Keys int
