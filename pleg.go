@@ -36,8 +36,8 @@
 //   - A subscriber starts with the pods that exist, whose events are marked as Initial.
 //     It reads at its own pace and loses no state: once it has caught up, the events that
 //     it has read, replayed, equal the present. Updates that it has not read are
-//     coalesced, so that what waits for it is bounded by the containers that exist
-//     and those reported to it.
+//     coalesced, so that what waits for it is bounded by the containers that exist,
+//     those reported to it, and those that existed when the subscription began.
 //   - A death that the runtime tells by an exit event is delivered at once. Its status is
 //     Unconfirmed until the runtime's own shows the exit. One death is one event, whoever
 //     tells of it first.
@@ -127,12 +127,12 @@ const (
 	// may forget it.
 	ContainerRemoved PodLifeCycleEventType = "ContainerRemoved"
 	// PodSync means that the pod has a new status without a transition of a container:
-	// RequestReinspect asked for an inspection, which has succeeded or failed, an inspection
-	// has succeeded after a failure, or a container that died has another exit code, reason or
-	// message than before: then the event has that container, and Exit says how it ended. There is one for
-	// each such container, and one without a container where there is none. When it is
-	// delivered, the cache holds the status or the error. If the pod is removed first, its
-	// PodSyncs are not delivered.
+	// RequestReinspect asked for an inspection, which has succeeded or failed; an inspection
+	// has succeeded after a failure; or a container that died has another exit code, reason or
+	// message than the last event about it had, or that event had none. Each such container has
+	// a PodSync of its own, and Exit returns how it ended. Otherwise the PodSync has no
+	// container. When it is delivered, the cache holds the status or the error. If the pod is
+	// removed first, its PodSyncs are not delivered.
 	PodSync PodLifeCycleEventType = "PodSync"
 )
 
@@ -171,8 +171,8 @@ type PodLifecycleEvent struct {
 	// before, with the container exited.
 	Pod *Pod
 	// Container is the container or sandbox as it was listed, or as it was last listed
-	// if it is gone; nil for PodSync, unless that says that a container ended with another exit
-	// code, reason or message than was told before. Sandboxes count as containers, as they do in the
+	// if it is gone; nil for PodSync, unless that reports another end of a container than the
+	// events before it. Sandboxes count as containers, as they do in the
 	// kubelet; see IsSandbox.
 	Container *Container
 	// Status is the container's status for this event. For ContainerDied and

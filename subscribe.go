@@ -27,24 +27,21 @@ func WithCapacity(events int) SubscribeOption {
 }
 
 // WithName sets the name of a subscription in HealthReport and in the label subscriber of
-// pleg_named_subscriber_backlog_pods. Subscriptions with the same name are reported together.
-// Each name in use is a time series, so use few names. Bytes that are not UTF-8 are replaced. An
-// empty name, the default, stands for no name.
+// pleg_named_subscriber_backlog_pods. Subscriptions with the same name are reported together. Each
+// name is a time series, so use few. Bytes that are not UTF-8 are replaced. The default is no name.
 func WithName(name string) SubscribeOption {
 	return func(o *subscribeOptions) { o.name = strings.ToValidUTF8(name, "\uFFFD") }
 }
 
 // Subscribe returns a new channel of events. The first events describe the pods that exist; they
-// are Initial. The channel is closed when ctx ends, and at the next Stop. Subscribe panics if ctx
-// is nil.
+// are Initial. The channel is closed when ctx ends, and at the next Stop. While the generator does
+// not run, events are delivered if they fit into the channel: at once, and by every Relist.
+// Subscribe panics if ctx is nil.
 //
-// While the generator does not run, events are delivered if they fit into the channel: at once,
-// and by every Relist.
-//
-// A slow subscriber loses no state. Updates that do not fit into the channel are coalesced until
-// the subscriber reads. It then gets the present state, and the end of every container that it
-// had an event of. It gets nothing about containers that came and went in the meantime. To count
-// deaths, use RestartCount of the status, or the metric pleg_container_exits_total.
+// A slow subscriber loses no state. Updates that do not fit into the channel are coalesced until it
+// reads. Then its events lead from what it has read, or from what existed when it subscribed, to
+// the present. Containers that came and went in the meantime have no events. To count deaths, use
+// RestartCount of the status, or the metric pleg_container_exits_total.
 func (g *GenericPLEG) Subscribe(ctx context.Context, opts ...SubscribeOption) <-chan *PodLifecycleEvent {
 	if ctx == nil {
 		panic("pleg: Subscribe: the context is nil") //nolint:forbidigo // a mistake in the caller's code
@@ -52,7 +49,7 @@ func (g *GenericPLEG) Subscribe(ctx context.Context, opts ...SubscribeOption) <-
 	return g.updates.Subscribe(ctx, g.subscription(opts))
 }
 
-// subscriptionOptions are the options of a subscription of the broadcaster.
+// subscriptionOptions are the broadcaster's.
 type subscriptionOptions = broadcast.Options[*update, *PodLifecycleEvent]
 
 func (g *GenericPLEG) subscription(opts []SubscribeOption) subscriptionOptions {
@@ -92,9 +89,8 @@ type Handler struct {
 	// pod, before OnPodAdded and with the same argument. It is called again only if the pod is
 	// removed and comes back.
 	Want func(*Pod) bool
-	// OnSynced is called once, when the generator has synced (see HasSynced) and the events that
-	// were pending then have been handled. If the generator synced before Handle was called,
-	// OnSynced follows the pods that existed then.
+	// OnSynced is called once, when the generator has synced (see HasSynced) and the handler has
+	// handled what was pending then, or what existed when Handle was called if that was later.
 	OnSynced func()
 	// OnPodAdded is called for each pod that exists when Handle is called or appears later, with
 	// or without containers. The cache holds the pod's status, or the error of its inspection.
@@ -178,7 +174,7 @@ func callWith[T any](f func(T), v T) {
 	}
 }
 
-// The types of events that only Handle gets. A pod without containers has no other events.
+// The types of the events that only Handle gets.
 const (
 	podsSynced       PodLifeCycleEventType = "podsSynced"
 	podAdded         PodLifeCycleEventType = "podAdded"

@@ -170,9 +170,8 @@ func (b *Broadcaster[K, U, E]) Follow(ctx context.Context, o Options[U, E], hand
 
 // addLocked adds a subscription, which begins with the keys that exist.
 func (b *Broadcaster[K, U, E]) addLocked(s *subscription[K, U, E]) {
-	var none U
 	for _, key := range slices.Sorted(maps.Keys(b.present)) {
-		s.offer(key, none, b.rules.Initial(b.present[key]))
+		s.offer(key, *new(U), b.rules.Initial(b.present[key]))
 	}
 	if b.synced {
 		s.offerSynced()
@@ -196,8 +195,7 @@ func (b *Broadcaster[K, U, E]) Fill() {
 	}
 }
 
-// Start starts a goroutine per channel that waits for the reader, until Halt. A second Start does
-// nothing.
+// Start starts a goroutine per channel that waits for the reader. A second Start does nothing.
 func (b *Broadcaster[K, U, E]) Start() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -222,42 +220,30 @@ func (b *Broadcaster[K, U, E]) startPumpLocked(s *subscription[K, U, E]) {
 // Halt ends the goroutines of Start and every subscription that is not lasting. Lasting
 // subscriptions keep what was not delivered.
 func (b *Broadcaster[K, U, E]) Halt() {
-	b.stopPumps()
-	b.pumps.Wait()
-	for _, s := range b.takeTransient() {
-		if s.forget != nil {
-			s.forget()
-		}
-		s.end()
-	}
-}
-
-func (b *Broadcaster[K, U, E]) stopPumps() {
 	b.mu.Lock()
-	defer b.mu.Unlock()
 	if b.stop != nil {
 		close(b.stop)
 		b.stop = nil
 	}
-}
-
-// takeTransient removes and returns the subscriptions that are not lasting.
-func (b *Broadcaster[K, U, E]) takeTransient() (taken []*subscription[K, U, E]) {
+	b.mu.Unlock()
+	b.pumps.Wait()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.subs = slices.DeleteFunc(b.subs, func(s *subscription[K, U, E]) bool {
-		if !s.options.Lasting {
-			taken = append(taken, s)
+		if s.options.Lasting {
+			return false
 		}
-		return !s.options.Lasting
+		if s.forget != nil {
+			s.forget()
+		}
+		s.end()
+		return true
 	})
-	return taken
 }
 
 // Backlog is what was not delivered to one subscriber yet.
 type Backlog struct {
-	// Name is Options.Name.
-	Name string
+	Name string // Options.Name
 	// Keys is the number of keys with events that are not in the subscriber's channel, or that
 	// its follower has not taken.
 	Keys int

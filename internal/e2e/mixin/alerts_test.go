@@ -40,7 +40,6 @@ var (
 	alertThresholds = map[string]string{
 		"last_seen_seconds:age > 60": "last_seen_seconds:age > 8",
 		`{quantile="0.99"} >= 10`:    `{quantile="0.99"} >= 1`,
-		"backlog_age_seconds) > 60":  "backlog_age_seconds) > 2",
 	}
 	mixinThresholds = map[string]string{`{quantile="0.99"} >= 10`: `{quantile="0.99"} >= 1`}
 )
