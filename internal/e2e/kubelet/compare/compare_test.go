@@ -205,7 +205,7 @@ func (n *node) measure(s scene, id string, killed, created, ended time.Time) {
 	if c, reported := n.exitOf(id); reported {
 		n.add(s.title+"container killed → the runtime's exit event", c.reported.Sub(killed))
 	}
-	// The released EventedPLEG logs only the second.
+	// EventedPLEG before 1.37 logs only the second.
 	if at, found := saidAt(n.kubelet.Log(), "ontainer finished", id); found {
 		n.add(s.title+"container killed → the generator reports it", at.Sub(killed))
 	}
