@@ -114,11 +114,10 @@ picture: ## the picture of the page in docs/REFERENCE.md, docs/plegz.png; half a
 	cd internal/e2e/browser && go run ./cmd/picture --hang --out ../../../docs/plegz.png
 
 .PHONY: kubelet
-kubelet: ## a kubelet on the library beside the released one on a real containerd; about an hour; needs root
+kubelet: ## compares a kubelet on the library with the released one on a real containerd; about an hour; needs root
 	go run ./examples/kubelet/build
 	go run ./examples/kubelet/build -stock
-	rm -f docs/bench/kubelet.json
-	cd internal/e2e/kubelet/compare && go run . -enforce -samples ../../../../docs/bench/kubelet.json -write ../../../../docs/KUBELET.md
+	cd internal/e2e/kubelet/compare && go test -count=1 -v -timeout=6h .
 
 .PHONY: kubelet-tests
 kubelet-tests: ## the kubelet's own tests of what it does with a PLEG, with ours; some minutes

@@ -6,8 +6,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -89,6 +91,70 @@ type Kubelet struct {
 
 // Pid returns the number of the process.
 func (k *Kubelet) Pid() int { return k.process.Pid() }
+
+// Log returns what the kubelet has logged.
+func (k *Kubelet) Log() string { return k.process.Log.String() }
+
+// PodList is what tests read of the kubelet's answer at /pods.
+type PodList struct {
+	Items []struct {
+		Metadata struct{ Name string }
+		Status   struct {
+			Phase                                    string
+			InitContainerStatuses, ContainerStatuses []struct {
+				ContainerID  string
+				RestartCount int
+				Ready        bool
+				State        struct {
+					Running    *struct{}
+					Terminated *struct{ ExitCode int }
+				}
+			}
+		}
+	}
+}
+
+// Pods returns the pods that the kubelet shows.
+func (k *Kubelet) Pods(ctx context.Context) (pods PodList, err error) {
+	answer, err := k.Get(ctx, "/pods")
+	if err == nil {
+		err = json.Unmarshal(answer, &pods)
+	}
+	return pods, err
+}
+
+// Get returns the kubelet's answer at a path.
+func (k *Kubelet) Get(ctx context.Context, path string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+k.Address+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	return io.ReadAll(response.Body)
+}
+
+// WriteManifest writes the manifest of a static pod into the folder o.Manifests.
+func (o Options) WriteManifest(name string, manifest map[string]any) error {
+	content, err := json.Marshal(manifest)
+	if err != nil {
+		return err
+	}
+	// Written elsewhere and moved, so that no kubelet reads half of it.
+	part := filepath.Join(o.Dir, name+".part")
+	if err := os.WriteFile(part, content, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(part, o.Manifest(name))
+}
+
+// Manifest returns the file of a static pod's manifest.
+func (o Options) Manifest(name string) string { return filepath.Join(o.Manifests, name+".json") }
 
 // Run starts a kubelet, which it builds if need be. With the test it ends, and so do its pods.
 func Run(t testing.TB, o Options) *Kubelet {

@@ -1,262 +1,209 @@
-package main
+package compare
 
 import (
-	"encoding/xml"
+	"bytes"
+	"encoding/json"
 	"errors"
-	"io"
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kubepleg/pleg/internal/e2e/measure"
 )
 
-const ms = time.Millisecond
-
-func fill(r *results, variant string, k kind, samples ...time.Duration) {
-	for _, s := range samples {
-		r.add(mustVariant(variant), k, s)
-	}
+// results are what was measured, as it is in the file.
+type results struct {
+	Runs     []string   `json:"runs"`
+	Outcomes []*outcome `json:"outcomes"`
 }
 
-func mustVariant(name string) variant {
-	v, err := variantOf(name)
-	if err != nil {
-		panic(err)
-	}
-	return v
+// outcome is what was measured of one kind under one kubelet.
+type outcome struct {
+	Kind    string `json:"kind"`
+	Kubelet string `json:"kubelet"`
+	Samples string `json:"milliseconds,omitempty"` // with spaces between, which keeps the file short
+	Hits    int    `json:"hits,omitempty"`         // how often it was as it should be
+	All     int    `json:"all,omitempty"`          // of how often
 }
 
-// TestCheck shows what every limit refuses, and that it refuses nothing else.
-func TestCheck(t *testing.T) {
-	for _, c := range []struct {
-		name string
-		fill func(r *results)
-		want string // in the error; empty for none
+func (o *outcome) add(d time.Duration) {
+	o.Samples = strings.TrimSpace(fmt.Sprintf("%s %.1f", o.Samples, float64(d)/float64(time.Millisecond)))
+}
+
+func (o *outcome) quantile(q float64) time.Duration {
+	var samples measure.Samples
+	for field := range strings.FieldsSeq(o.Samples) {
+		d, _ := time.ParseDuration(field + "ms")
+		samples = append(samples, d)
+	}
+	return samples.Quantile(q)
+}
+
+// readResults returns what is in a file; nothing if there is no file.
+func readResults(path string) (*results, error) {
+	r := &results{}
+	content, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return r, nil
+	}
+	return r, errors.Join(err, json.Unmarshal(content, r))
+}
+
+// begin notes that a run begins.
+func (r *results) begin() {
+	r.Runs = append(r.Runs, fmt.Sprintf("%s, `go test %s`, %d CPUs; load average of a minute %s before",
+		time.Now().UTC().Format("2006-01-02 15:04"), strings.Join(os.Args[1:], " "), runtime.NumCPU(), loadAverage()))
+}
+
+func loadAverage() string {
+	content, _ := os.ReadFile("/proc/loadavg")
+	one, _, _ := strings.Cut(string(content), " ")
+	return one
+}
+
+// write ends the run and writes all results to a file.
+func (r *results) write(path string) error {
+	r.Runs[len(r.Runs)-1] += " and " + loadAverage() + " after"
+	var content bytes.Buffer
+	e := json.NewEncoder(&content)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", " ")
+	return errors.Join(e.Encode(r), os.WriteFile(path, content.Bytes(), 0o644))
+}
+
+// outcome returns what was measured of a kind under a kubelet, to be added to.
+func (r *results) outcome(kubelet, kind string) *outcome {
+	for _, o := range r.Outcomes {
+		if o.Kubelet == kubelet && o.Kind == kind {
+			return o
+		}
+	}
+	o := &outcome{Kind: kind, Kubelet: kubelet}
+	r.Outcomes = append(r.Outcomes, o)
+	return o
+}
+
+// table has, in each cell, median, 90th percentile and number of samples, and how often something was
+// as it should be.
+func (r *results) table() string {
+	var rows []string
+	cells := make(map[[2]string]string)
+	for _, o := range r.Outcomes {
+		if !slices.Contains(rows, o.Kind) {
+			rows = append(rows, o.Kind)
+		}
+		cells[[2]string{o.Kind, o.Kubelet}] = o.String()
+	}
+	var b strings.Builder
+	b.WriteString("| p50 / p90 (n) |")
+	for _, v := range variants {
+		b.WriteString(" " + v.name + " |")
+	}
+	b.WriteString("\n|" + strings.Repeat("---|", 1+len(variants)) + "\n")
+	for _, kind := range rows {
+		b.WriteString("| " + kind + " |")
+		for _, v := range variants {
+			fmt.Fprintf(&b, " %s |", cells[[2]string{kind, v.name}])
+		}
+		b.WriteString("\n")
+	}
+	return b.String()
+}
+
+// String returns a cell of the table.
+func (o *outcome) String() string {
+	var parts []string
+	if n := len(strings.Fields(o.Samples)); n > 0 {
+		parts = append(parts, fmt.Sprintf("%s / %s (%d)", show(o.quantile(0.5)), show(o.quantile(0.9)), n))
+	}
+	if o.All > 0 {
+		parts = append(parts, fmt.Sprintf("%d of %d", o.Hits, o.All))
+	}
+	return strings.Join(parts, ", ")
+}
+
+func show(d time.Duration) string {
+	if d < 2*time.Second {
+		return fmt.Sprintf("%.0f ms", float64(d)/float64(time.Millisecond))
+	}
+	return fmt.Sprintf("%.1f s", d.Seconds())
+}
+
+// check returns what a kubelet on the library misses beside another, on a machine that does nothing
+// else: a quantile of a kind is at most so many times the other's.
+func (r *results) check() error {
+	var errs []error
+	for _, l := range []struct {
+		kind, ours, theirs string
+		quantile, factor   float64
 	}{
-		{"nothing was measured", func(*results) {}, ""},
-		{"a fifth of stock", func(r *results) {
-			fill(r, "stock", crashed, 500*ms)
-			fill(r, "ours", crashed, 100*ms)
-		}, ""},
-		{"more than a fifth of stock", func(r *results) {
-			fill(r, "stock", crashed, 500*ms)
-			fill(r, "ours", crashed, 101*ms)
-		}, "p50 is 101 ms, more than 100 ms"},
-		{"p90 of EventedPLEG without exit events", func(r *results) {
-			fill(r, "stock, EventedPLEG", crashed, 100*ms, 100*ms, 100*ms)
-			fill(r, hintsOnly, crashed, 50*ms, 50*ms, 111*ms)
-		}, "p90 is 111 ms, more than 110 ms"},
-		{"0.6 of EventedPLEG", func(r *results) {
-			fill(r, "stock, EventedPLEG", crashed, 50*ms)
-			fill(r, "ours", crashed, 30*ms)
-		}, ""},
-		{"more than 0.6 of EventedPLEG", func(r *results) {
-			fill(r, "stock, EventedPLEG", crashed, 50*ms)
-			fill(r, "ours", crashed, 31*ms)
-		}, "p50 is 31 ms, more than 30 ms"},
-		{"a successor beside a container that lives", func(r *results) {
-			r.hit(mustVariant("ours"), alone)
-			r.miss(mustVariant("ours"), alone)
-		}, "1 of 2"},
-		{"idle CPU time", func(r *results) {
-			fill(r, "stock", idleKind(100, bothPrograms), 50*ms)
-			fill(r, "ours", idleKind(100, bothPrograms), 53*ms)
-		}, "idle with 100 pods"},
-		{"a crash beside a pod that hangs", func(r *results) {
-			fill(r, "ours, no events", crashedBesideHung, 100*ms, 2100*ms)
-		}, "one took 2.1 s, more than 2.0 s"},
-		{"what stock takes is its own", func(r *results) { fill(r, "stock", crashedBesideHung, time.Hour) }, ""},
-		{"pods that do not agree", func(r *results) {
-			r.hit(mustVariant("ours"), agreed)
-			r.miss(mustVariant("ours"), agreed)
-		}, "1 of 2"},
-		{"a pod that hung and comes back", func(r *results) {
-			fill(r, "ours", releasedSuccessor, 10*time.Second)
-			fill(r, "stock", releasedSuccessor, time.Minute)
-		}, ""},
-		{"a pod that hung and comes back late", func(r *results) {
-			fill(r, hintsOnly, releasedSuccessor, 10*time.Second, 10100*ms)
-		}, "one took 10.1 s, more than 10.0 s"},
-		{"an init container that fails", func(r *results) {
-			r.hit(mustVariant("ours"), initFailed)
-			r.miss(mustVariant("ours"), initFailed)
-		}, "1 of 2"},
-		{"an init container that runc ends", func(r *results) { r.miss(mustVariant("ours"), initOfRunc) }, ""},
-		{"containers restarted by a switch", func(r *results) { r.miss(mustVariant("ours"), untouched) }, "0 of 1"},
+		{successor, "ours", "stock", 0.5, 0.2},
+		{successor, "ours", "stock, EventedPLEG", 0.5, 0.6},
+		{successor, "ours, hints only", "stock, EventedPLEG", 0.5, 1.1},
+		{successor, "ours, hints only", "stock, EventedPLEG", 0.9, 1.1},
+		// A minute of CPU time differs by that much between two runs of one kubelet.
+		{idleTogether, "ours", "stock", 0.5, 1.05},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			r := newResults()
-			c.fill(r)
-			err := r.check(2 * time.Second)
-			if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
-				t.Errorf("the error is %v, wanted is %q", err, c.want)
-			}
-		})
+		ours, theirs := r.outcome(l.ours, l.kind).quantile(l.quantile), r.outcome(l.theirs, l.kind).quantile(l.quantile)
+		if theirs > 0 && float64(ours) > l.factor*float64(theirs) {
+			errs = append(errs, fmt.Errorf("%s: %s: p%.0f is %s, more than %g times %s of %s", l.ours, l.kind, 100*l.quantile,
+				show(ours), l.factor, show(theirs), l.theirs))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// TestCheck shows what a limit beside another kubelet refuses.
+func TestCheck(t *testing.T) {
+	for ours, want := range map[time.Duration]bool{100 * time.Millisecond: true, 101 * time.Millisecond: false} {
+		r := &results{}
+		r.outcome("stock", successor).add(500 * time.Millisecond)
+		r.outcome("ours", successor).add(ours)
+		if err := r.check(); (err == nil) != want {
+			t.Errorf("%v: %v", ours, err)
+		}
 	}
 }
 
-// some returns results of every sort.
-func some() *results {
-	r := newResults()
-	r.began("v1.37.1")
-	fill(r, "ours", idleKind(100, "kubelet"), 20*ms)
-	fill(r, "ours", idleKind(30, bothPrograms), 15*ms)
-	fill(r, "ours", idleKind(30, "containerd"), 5*ms)
-	fill(r, "ours", idleKind(30, "kubelet"), 10*ms)
-	fill(r, "ours", crashed, 60*ms, 70*ms, 90*ms)
-	fill(r, "stock", crashed, 3*time.Second)
-	fill(r, "stock", agreed, 12*time.Second, 13*time.Second)
-	r.hit(mustVariant("stock"), agreed)
-	r.miss(mustVariant("stock"), agreed)
-	r.remark(mustVariant("stock"), "one pod hangs", "ok", "")
-	r.remark(mustVariant("stock"), "one pod hangs", "ok", "PLEG is not healthy: seen <long> ago")
-	return r
-}
-
-const someTable = `| p50 / p90 (n) | stock | ours |
-|---|---|---|
-| container killed → successor created | 3.0 s (1) | 70 ms / 90 ms (3) |
-| ` + string(agreed) + ` | 12.0 s / 13.0 s (2), 1 of 2 | – |
-| idle with 30 pods: CPU of kubelet, of each second | – | 10 ms (1) |
-| idle with 30 pods: CPU of containerd, of each second | – | 5 ms (1) |
-| idle with 30 pods: CPU of kubelet and containerd together, of each second | – | 15 ms (1) |
-| idle with 100 pods: CPU of kubelet, of each second | – | 20 ms (1) |
-`
-
-func TestTable(t *testing.T) {
-	r := some()
-	if got := r.table(); got != someTable {
-		t.Errorf("the table is\n%s\nwanted is\n%s", got, someTable)
+// TestSamples reads the samples in the documents, and shows that they are the same when they were
+// written and read.
+func TestSamples(t *testing.T) {
+	r, err := readResults(filepath.Join("..", "..", "..", "..", "docs", "bench", "kubelet.json"))
+	if err != nil {
+		t.Fatal(err)
 	}
-	want := "- stock, one pod hangs: `/healthz` says `ok`; the log says `PLEG is not healthy: seen <long> ago`\n"
-	if got := r.words(); got != want {
-		t.Errorf("the words are\n%s\nwanted are\n%s", got, want)
+	const row = "| container killed → successor created | 617 ms / 866 ms (20) | 55 ms / 66 ms (60) | " +
+		"59 ms / 66 ms (60) | 19 ms / 28 ms (60) |  |\n"
+	if !strings.Contains(r.table(), row) {
+		t.Errorf("the table is\n%s, wanted is\n%s", r.table(), row)
 	}
-}
-
-// TestKept shows that results are the same when they were written and read.
-func TestKept(t *testing.T) {
-	r := newResults()
-	r.began("v1.37.1")
-	if err := r.keep(""); err != nil || len(r.runs) != 0 {
-		t.Errorf("a run without samples is kept as %v, %v", r.runs, err)
-	}
-	r = some()
 	path := filepath.Join(t.TempDir(), "samples.json")
-	if err := r.keep(path); err != nil {
+	if err := r.write(path); err != nil {
 		t.Fatal(err)
 	}
 	again, err := readResults(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got, want := again.table()+again.journal(), r.table()+r.journal(); got != want {
-		t.Errorf("read again they are\n%s\nthey were\n%s", got, want)
-	}
-	if none, err := readResults(filepath.Join(t.TempDir(), "none.json")); err != nil || len(none.outcomes) != 0 {
-		t.Errorf("without a file there is %v, %v", none.outcomes, err)
+	if err != nil || again.table() != r.table() {
+		t.Errorf("read again they are\n%s (%v), they were\n%s", again.table(), err, r.table())
 	}
 }
 
-// TestPlot shows that the picture has every sample, in the order of the samples.
-func TestPlot(t *testing.T) {
-	var places []string
-	d := xml.NewDecoder(strings.NewReader(some().plot()))
-	for {
-		token, err := d.Token()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		if e, ok := token.(xml.StartElement); ok && e.Name.Local == "circle" {
-			x := slices.IndexFunc(e.Attr, func(a xml.Attr) bool { return a.Name.Local == "cx" })
-			places = append(places, e.Attr[x].Value)
-		}
-	}
-	if len(places) != 10 {
-		t.Errorf("there are dots at %v, for 10 samples", places)
-	}
-	for _, pair := range [][2]time.Duration{{0, axis[0]}, {axis[1], time.Hour}} {
-		if place(pair[0]) != place(pair[1]) {
-			t.Errorf("%v and %v are not both at an end of the axis", pair[0], pair[1])
-		}
-	}
-	if place(10*ms) != plotLeft || place(50*ms) >= place(60*ms) {
-		t.Errorf("the axis has 10 ms at %f, 50 ms at %f, 60 ms at %f", place(10*ms), place(50*ms), place(60*ms))
-	}
-}
-
-// TestDocument shows that the document, its journal and its plot are what the samples say.
-func TestDocument(t *testing.T) {
-	docs := filepath.Join("..", "..", "..", "..", "docs")
-	r, err := readResults(filepath.Join(docs, "bench", "kubelet.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	files, err := r.files(filepath.Join(docs, "KUBELET.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, want := range files {
-		if content, err := os.ReadFile(name); err != nil || string(content) != want {
-			t.Errorf("%s is not what docs/bench/kubelet.json says (%v): run the command in docs/KUBELET.md", name, err)
-		}
-	}
-	if len(files) != 3 {
-		t.Errorf("the results are in %d files", len(files))
-	}
-}
-
-// TestSaidAt shows how a line of a kubelet's log is found, and its time.
-func TestSaidAt(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "kubelet.log")
-	k := &kubelet{log: path, started: time.Date(2026, 2, 3, 0, 0, 0, 0, time.Local)}
-	lines := "a line of another form about b\n" +
+// TestLog shows what is read from a kubelet's log.
+func TestLog(t *testing.T) {
+	log := "a line of another form about b\n" +
 		`I0203 04:05:06.000007      12 kubelet.go:1] "SyncLoop (PLEG): event" event="ContainerDied of a"` + "\n" +
 		`I0203 04:05:06.000008      12 kubelet.go:1] "SyncLoop (PLEG): event" event="ContainerDied of b"` + "\n" +
 		`I0203 04:05:06.000009      12 kubelet.go:1] "SyncLoop (PLEG): event" event="ContainerDied of b"` + "\n"
-	if err := os.WriteFile(path, []byte(lines), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	want := time.Date(2026, 2, 3, 4, 5, 6, 8000, time.Local)
-	if at, found := k.saidAt("SyncLoop", "of b"); !found || !at.Equal(want) {
+	want := time.Date(time.Now().Year(), 2, 3, 4, 5, 6, 8000, time.Local)
+	if at, found := saidAt(log, "SyncLoop", "of b"); !found || !at.Equal(want) {
 		t.Errorf("it was said %t, at %v", found, at)
 	}
-	if _, found := k.saidAt("SyncLoop", "of c"); found {
+	if _, found := saidAt(log, "SyncLoop", "of c"); found {
 		t.Error("what was not said is found")
-	}
-}
-
-// TestWords shows what is read from a kubelet's log.
-func TestWords(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "kubelet.log")
-	k := &kubelet{log: path}
-	for _, c := range []struct {
-		line      string
-		unhealthy string
-		backedOff bool
-	}{
-		{line: `I1121 22:00:00.000000 1 kubelet.go:1] "Starting"`},
-		{line: `E1121 22:00:00.000000 1 kubelet.go:1] "Skipping pod synchronization" ` +
-			`err="[container runtime is down, PLEG is not healthy: pleg has yet to be successful]"`},
-		{line: `E1121 22:00:00.000000 1 kubelet.go:1] "Skipping pod synchronization" err="container runtime is down"`},
-		{line: `E1121 22:00:00.000000 1 kubelet.go:1] "Skipping pod synchronization" ` +
-			`err="PLEG is not healthy: a call of \"x\" hangs"`, unhealthy: `PLEG is not healthy: a call of "x" hangs`},
-		{line: `E1121 22:00:00.000000 1 pod_workers.go:1] "Error syncing pod, skipping" err="failed to \"StartContainer\" ` +
-			`for \"app\" with CrashLoopBackOff: \"back-off 10s restarting failed container=app\""`, backedOff: true},
-	} {
-		if err := os.WriteFile(path, []byte(c.line+"\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if got := k.unhealthy(); got != c.unhealthy {
-			t.Errorf("of %s it reads %q", c.line, got)
-		}
-		if err := k.backedOff(); (err != nil) != c.backedOff {
-			t.Errorf("of %s it reads %v", c.line, err)
-		}
 	}
 }

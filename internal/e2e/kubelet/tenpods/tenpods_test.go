@@ -2,11 +2,9 @@ package tenpods
 
 import (
 	"context"
-	"encoding/json"
 	"flag"
 	"fmt"
 	"maps"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -94,20 +92,13 @@ func (n *node) must(err error) {
 	}
 }
 
-func (n *node) manifest(name string) string { return filepath.Join(n.options.Manifests, name+".json") }
-
 // add writes the manifest of a pod with a probe that fails while there is a file /sick.
 func (n *node) add(name, probe string) {
 	n.t.Helper()
-	content, err := json.Marshal(testnode.StaticPod(name, map[string]any{probe: map[string]any{
+	n.must(n.options.WriteManifest(name, testnode.StaticPod(name, map[string]any{probe: map[string]any{
 		"exec":          map[string]any{"command": []string{"sh", "-c", "! test -e /sick"}},
 		"periodSeconds": 2, "failureThreshold": 1, "timeoutSeconds": 20, // a busy machine is not sick
-	}}))
-	n.must(err)
-	// Written beside and moved, so that no kubelet reads half of it.
-	part := filepath.Join(n.options.Dir, name+".part")
-	n.must(os.WriteFile(part, content, 0o600))
-	n.must(os.Rename(part, n.manifest(name)))
+	}})))
 }
 
 // run has a kubelet take the place of the one before.
@@ -122,29 +113,8 @@ func (n *node) run(program string) {
 
 // pods returns the running containers of the pods, as the kubelet shows them.
 func (n *node) pods(ctx context.Context) (map[string]state, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+n.kubelet.Address+"/pods", nil)
+	list, err := n.kubelet.Pods(ctx)
 	if err != nil {
-		return nil, err
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return nil, err
-	}
-	defer response.Body.Close()
-	var list struct {
-		Items []struct {
-			Metadata struct{ Name string }
-			Status   struct {
-				ContainerStatuses []struct {
-					ContainerID  string
-					RestartCount int
-					Ready        bool
-					State        struct{ Running *struct{} }
-				}
-			}
-		}
-	}
-	if err := json.NewDecoder(response.Body).Decode(&list); err != nil {
 		return nil, err
 	}
 	pods := make(map[string]state)
@@ -247,7 +217,7 @@ func TestTenPods(t *testing.T) {
 	}
 
 	for _, name := range n.names {
-		n.must(os.Remove(n.manifest(name)))
+		n.must(os.Remove(n.options.Manifest(name)))
 	}
 	n.await("no pod is left", func(map[string]state) bool {
 		list, err := n.options.Client.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{})

@@ -1,0 +1,13 @@
+// Package compare measures kubelets on a real containerd, over the same static pods: the released
+// one, its EventedPLEG, and the one on this library, with and without events. It measures what an
+// operator would notice, prints a table, and fails where a kubelet on the library does not do what
+// docs/KUBELET.md promises.
+//
+//	go run ./examples/kubelet/build && go run ./examples/kubelet/build -stock
+//	cd internal/e2e/kubelet/compare
+//	go test -v -timeout=6h .                                            every kubelet, every scene; hours
+//	go test -v -run='Kubelets/^ours$' -scenes=crash,hang -pods=6 .      one kubelet, two scenes
+//	go test -v -count=3 -scenes=crash -samples=../../../../docs/bench/kubelet.json .   add to the samples
+//
+// It needs Linux and root.
+package compare

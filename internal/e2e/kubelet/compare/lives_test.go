@@ -1,0 +1,92 @@
+package compare
+
+import (
+	"math/rand/v2"
+	"time"
+)
+
+const (
+	atOnceAlive = 8               // how many of the short-lived pods exist at once
+	restEvery   = 50              // after how many lives the faults end, and everything is compared
+	restLimit   = 3 * time.Minute // for the kubelet then; what crashed is in back-off
+)
+
+// comeAndGo has pods come and go while containers crash, inspections hang or fail, and kubelet and
+// runtime are killed and restarted. Whenever all that pauses, the kubelet must come to show what the
+// runtime runs.
+func (n *node) comeAndGo() {
+	n.start(true)
+	// The same history for every kubelet, as far as it is ours to decide.
+	random := rand.New(rand.NewPCG(1, 2))
+	var alive []string
+	for i := range *lives {
+		alive = append(alive, n.addSleeper(n.next("new")))
+		if len(alive) > atOnceAlive {
+			oldest := random.IntN(3)
+			n.remove(alive[oldest])
+			alive = append(alive[:oldest], alive[oldest+1:]...)
+		}
+		n.revive()
+		n.disturb(i, alive[random.IntN(len(alive))])
+		n.wait(time.Duration(100+random.IntN(500)) * time.Millisecond)
+		if (i+1)%restEvery == 0 || i+1 == *lives {
+			n.rest(len(n.names) + len(alive))
+		}
+	}
+	for _, name := range alive {
+		n.remove(name)
+	}
+	n.await("agrees with the runtime", n.agrees(len(n.names)))
+	n.judgeSuccessors()
+}
+
+// disturb does what the turn has of mischief.
+func (n *node) disturb(turn int, pod string) {
+	switch {
+	case turn%50 == 44:
+		n.t.Logf("turn %d: the runtime is killed", turn)
+		n.must(n.daemon.Kill())
+		n.must(n.daemon.Restart(n.t.Context()))
+		n.proxy.Reconnect()
+		return
+	case turn%30 == 28:
+		n.t.Logf("turn %d: the kubelet is killed", turn)
+		n.killKubelet()
+		n.launch()
+		return
+	}
+	running, _ := n.listContainers() // the runtime may have been killed just now
+	c, runs := running[pod]
+	if !runs {
+		return // it has not begun yet, or crashed
+	}
+	switch {
+	case turn%20 == 19:
+		n.proxy.Release()
+		n.proxy.Fail(c.id, c.sandbox)
+	case turn%20 == 9:
+		n.proxy.Release()
+		n.proxy.Hang(c.id, c.sandbox)
+	case turn%5 == 2:
+		c.pid, _ = n.client.Pid(n.t.Context(), c.id)
+		_, _ = n.kill(c) // it may have ended meanwhile
+	}
+}
+
+// rest ends the faults, and measures until the kubelet agrees with the runtime about so many pods.
+func (n *node) rest(count int) {
+	const kind = "pods come and go under restarts and faults: rest → `/pods` says what containerd says"
+	n.proxy.Release()
+	n.revive()
+	began := time.Now()
+	agrees := n.agrees(count)
+	shown, as := n.awaitFor(restLimit, func(shown map[string]state) bool {
+		n.revive()
+		return agrees(shown)
+	})
+	running, err := n.listContainers()
+	n.tally(kind, as, "wanted are %d pods; the kubelet shows %v, the runtime runs %v (%v)", count, shown, running, err)
+	if as {
+		n.add(kind, time.Since(began))
+	}
+}

@@ -1,0 +1,166 @@
+package testnode
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"path"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+)
+
+// Proxy stands between a client and a runtime. It passes calls on as they are, and can have the
+// inspections of single containers and sandboxes hang or fail, and the event streams refused.
+type Proxy struct {
+	// Endpoint is where it serves; set once by StartProxy.
+	Endpoint string
+
+	runtime *grpc.ClientConn
+	server  *grpc.Server
+	served  chan error // how serving has ended
+
+	mu               sync.Mutex
+	hanging, failing []string      // IDs; guarded by mu
+	released         chan struct{} // closed when nothing is to hang any more; guarded by mu
+	noEvents         bool          // guarded by mu
+}
+
+// StartProxy starts a proxy in front of the daemon.
+func (d *Daemon) StartProxy() (*Proxy, error) {
+	conn, err := grpc.NewClient(d.Endpoint(), grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.ForceCodec(frames{}), grpc.MaxCallRecvMsgSize(16<<20)))
+	if err != nil {
+		return nil, fmt.Errorf("connecting to the runtime: %w", err)
+	}
+	socket := filepath.Join(d.dir, "p.sock")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("listening for clients: %w", err), conn.Close())
+	}
+	p := &Proxy{
+		Endpoint: "unix://" + socket, runtime: conn, served: make(chan error, 1), released: make(chan struct{}),
+	}
+	p.server = grpc.NewServer(grpc.ForceServerCodec(frames{}), grpc.MaxRecvMsgSize(16<<20),
+		grpc.UnknownServiceHandler(p.pass))
+	go func() { p.served <- p.server.Serve(l) }()
+	return p, nil
+}
+
+// Close ends the proxy and the calls in it.
+func (p *Proxy) Close() error {
+	p.server.Stop()
+	return errors.Join(<-p.served, p.runtime.Close())
+}
+
+// Reconnect connects to a runtime that was restarted without waiting for the end of a back-off.
+func (p *Proxy) Reconnect() { p.runtime.ResetConnectBackoff() }
+
+// Hang has the inspections of these containers and sandboxes hang until Release.
+func (p *Proxy) Hang(ids ...string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.hanging = ids
+}
+
+// Fail has the inspections of these containers and sandboxes fail until Release.
+func (p *Proxy) Fail(ids ...string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.failing = ids
+}
+
+// Release has the calls that hang go on, and no more of them hang or fail.
+func (p *Proxy) Release() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	close(p.released)
+	p.released, p.hanging, p.failing = make(chan struct{}), nil, nil
+}
+
+// RefuseEvents has new event streams refused, as by a runtime that has none.
+func (p *Proxy) RefuseEvents() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.noEvents = true
+}
+
+// fault waits as long as a call is to hang, and returns the error that it is to have.
+func (p *Proxy) fault(ctx context.Context, method string, request []byte) error {
+	named := func(id string) bool { return bytes.Contains(request, []byte(id)) }
+	p.mu.Lock()
+	noEvents, released := p.noEvents, p.released
+	fails, hangs := slices.ContainsFunc(p.failing, named), slices.ContainsFunc(p.hanging, named)
+	p.mu.Unlock()
+	switch method {
+	case "ContainerStatus", "PodSandboxStatus":
+		if fails {
+			return status.Error(codes.Internal, "the inspection fails on purpose")
+		}
+		if hangs {
+			select {
+			case <-released:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+	case "GetContainerEvents", "Subscribe": // the second is containerd's own
+		if noEvents {
+			return status.Error(codes.Unimplemented, "the runtime has no event stream")
+		}
+	}
+	return nil
+}
+
+// pass passes one call on, which has one request.
+func (p *Proxy) pass(_ any, in grpc.ServerStream) error {
+	method, _ := grpc.MethodFromServerStream(in)
+	var message []byte
+	if err := in.RecvMsg(&message); err != nil {
+		return err
+	}
+	if err := p.fault(in.Context(), path.Base(method), message); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(in.Context())
+	defer cancel()
+	out, err := p.runtime.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, method)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(out.SendMsg(&message), out.CloseSend()); err != nil {
+		return err
+	}
+	for {
+		switch err := out.RecvMsg(&message); {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		}
+		if err := in.SendMsg(&message); err != nil {
+			return err
+		}
+	}
+}
+
+// frames is a codec that leaves messages as they are on the wire.
+type frames struct{}
+
+func (frames) Marshal(v any) ([]byte, error) { return *v.(*[]byte), nil }
+
+func (frames) Unmarshal(data []byte, v any) error {
+	*v.(*[]byte) = bytes.Clone(data)
+	return nil
+}
+
+// Name is empty: gRPC would append it to the content-type, which CRI-O does not accept.
+func (frames) Name() string { return "" }
