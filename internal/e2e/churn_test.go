@@ -148,6 +148,9 @@ func (c *churn) kept(ctx context.Context, pod *testnode.Pod) error {
 	if err := c.read(ctx, pod, l); err != nil {
 		return err
 	}
+	if err := c.awaitTold(ctx, l, told.hasCode); err != nil {
+		return err
+	}
 	return c.remove(ctx, l)
 }
 
@@ -171,6 +174,9 @@ func (c *churn) killed(ctx context.Context, pod *testnode.Pod) error {
 		return err
 	}
 	if err := c.read(ctx, pod, l); err != nil {
+		return err
+	}
+	if err := c.awaitTold(ctx, l, told.hasCode); err != nil {
 		return err
 	}
 	if err := c.remove(ctx, l); err != nil {
@@ -424,7 +430,7 @@ func (c *churn) awaitExit(ctx context.Context, l *life) error {
 	}
 }
 
-// awaitTold waits until the eager subscriber was told something of a container.
+// awaitTold waits until each eager subscriber was told something of a container.
 // It is here that a lost event shows. A container whose start failed need not be
 // told of.
 func (c *churn) awaitTold(ctx context.Context, l *life, what func(told) bool) error {
@@ -433,11 +439,13 @@ func (c *churn) awaitTold(ctx context.Context, l *life, what func(told) bool) er
 	}
 	waiting, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	if err := c.audience.eager.await(waiting, l.id, what); err != nil {
-		if c.hasLost(ctx, l) {
-			return nil
+	for _, eager := range c.audience.eager {
+		if err := eager.await(waiting, l.id, what); err != nil {
+			if c.hasLost(ctx, l) {
+				return nil
+			}
+			return fmt.Errorf("lost: %w", err)
 		}
-		return fmt.Errorf("lost: %w", err)
 	}
 	return nil
 }
@@ -461,13 +469,22 @@ func (c *churn) hasLost(ctx context.Context, l *life) bool {
 	return true
 }
 
-// read reads a pod from the cache, newer than now, and checks that what is known
+// read reads a pod from each cache, newer than now, and checks that what is known
 // to have happened to a container is seen: a reader never sees the past.
 func (c *churn) read(ctx context.Context, pod *testnode.Pod, l *life) error {
+	for _, cache := range c.audience.caches {
+		if err := c.readFrom(ctx, cache, pod, l); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *churn) readFrom(ctx context.Context, cache *pleg.PodCache, pod *testnode.Pod, l *life) error {
 	b, _ := c.book.get(l.id)
 	reading, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	s, _, err := c.audience.cache.LookupNewerThan(reading, pod.UID, time.Now())
+	s, _, err := cache.LookupNewerThan(reading, pod.UID, time.Now())
 	if reading.Err() != nil {
 		return fmt.Errorf("lost: a reader of pod %s waits for ever: %w", pod.UID, reading.Err())
 	}
