@@ -60,7 +60,8 @@ func (j *journal) enter(e *pleg.PodLifecycleEvent) {
 	complain := func(format string, args ...any) {
 		j.wrong = append(j.wrong, fmt.Sprintf("%s of %.12s: ", e.Type, id)+fmt.Sprintf(format, args...))
 	}
-	if err == nil && status.TimeStamp.Before(e.ListedAt) && !status.TimeStamp.IsZero() {
+	// An exit event makes no inspection: lists may have confirmed the status since its TimeStamp.
+	if err == nil && e.Cause != pleg.CauseExit && status.TimeStamp.Before(e.ListedAt) && !status.TimeStamp.IsZero() {
 		complain("the cache holds a status of %v, older than the listing of %v that caused the event", status.TimeStamp,
 			e.ListedAt)
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
-var starvings = flag.Int("starvings", 3, "how often TestStarvedRuntime stops the runtime while containers start")
+var starvedStops = flag.Int("starved.stops", 3, "how often TestStarvedRuntime stops the runtime while containers start")
 
 // A runtime without CPU time while a container starts stamps the start late: seconds after the end of
 // a container that exits at once. It is one life all the same. Each container dies once, with its
@@ -36,7 +36,7 @@ func TestStarvedRuntime(t *testing.T) {
 	var ids []string
 	endedFirst := 0
 	stays := n.runPod("stays")
-	for i := range *starvings {
+	for i := range *starvedStops {
 		// One container is new in a pod that is known, one in a pod that is new as well.
 		started := []string{n.createToExit(stays, 2*i+1), n.createToExit(n.runPod(fmt.Sprint("new-", i)), 2*i+2)}
 		n.startStarved(2500*time.Millisecond, started...)
