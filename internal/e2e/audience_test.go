@@ -304,8 +304,8 @@ func (l *listener) wrongAfterVisit(b *book) []string {
 	for id, t := range l.told {
 		if _, ok := b.get(id); !ok {
 			delete(l.told, id)
-		} else if t.code != nil {
-			t.code = nil
+		} else {
+			t.code, t.reported = nil, nil
 			l.told[id] = t
 		}
 	}
