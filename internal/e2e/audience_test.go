@@ -20,7 +20,7 @@ type told struct {
 	// code is the exit code that the cache held at the event of the death; nil if
 	// it was not looked up, or the runtime did not have it any more.
 	code *int
-	// reported is the exit code that the newest event with the container's end had; nil if none had it.
+	// reported is the exit code in the newest event with one; nil if there is none.
 	reported *int
 	// trail is every event, for complaints.
 	trail string
@@ -33,7 +33,7 @@ func (t told) any() bool {
 	return !t.started.IsZero() || !t.died.IsZero() || !t.removed.IsZero()
 }
 
-// hasCode tells whether an event had the exit code.
+// hasCode reports whether an event had the exit code.
 func (t told) hasCode() bool { return t.reported != nil }
 
 // state is what the container is, after all that was told.
@@ -143,8 +143,8 @@ func (l *listener) present() map[string]string {
 	return states
 }
 
-// uncoded returns the trail of a container whose end the cache knew, and no event had; empty if there
-// is none.
+// uncoded describes a container whose exit code the cache had and no event had. It is empty if there is
+// none.
 func (l *listener) uncoded() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -188,10 +188,10 @@ func (l *listener) forget() {
 type audience struct {
 	pleg  *pleg.GenericPLEG
 	cache *pleg.PodCache
-	// caches are those of this generator and of the one with exit events.
+	// caches are this cache and that of the generator with exit events.
 	caches []*pleg.PodCache
 
-	// eager always read, one from each generator.
+	// eager are the subscribers that always read, one of each generator.
 	eager []*listener
 	// lasting are eager and the others that stay.
 	lasting []*listener
@@ -203,7 +203,7 @@ type audience struct {
 	calm  bool     // while set, nobody stalls
 }
 
-// assemble seats the audience of a generator, and one subscriber of another that has exit events.
+// assemble seats the audience of g, and one subscriber of a generator with exit events.
 func assemble(g, exits generator, b *book, pods func() []types.UID) *audience {
 	ctx, stop := context.WithCancel(context.Background())
 	a := &audience{pleg: g.GenericPLEG, cache: g.cache, caches: []*pleg.PodCache{g.cache, exits.cache}, stop: stop}

@@ -15,17 +15,16 @@ import (
 
 var starvedStops = flag.Int("starved.stops", 3, "how often TestStarvedRuntime stops the runtime while containers start")
 
-// A runtime without CPU time while a container starts stamps the start late: seconds after the end of
-// a container that exits at once. It is one life all the same. Each container dies once, with its
-// exit code, and never starts or runs after that.
+// A runtime that gets no CPU time while a container starts stamps the start late. A container that exits
+// at once then has a start after its end, and it is still one life: the container dies once, with its
+// exit code, and neither starts nor runs after that.
 func TestStarvedRuntime(t *testing.T) {
 	n := newBareNode(t)
-	plain := n.beside()
 	generators := []struct {
 		name string
 		*node
 	}{
-		{"without exit events", plain},
+		{"without exit events", n.beside()},
 		{"with exit events", n.besideWithExits()},
 	}
 	for _, g := range generators {
@@ -37,7 +36,7 @@ func TestStarvedRuntime(t *testing.T) {
 	endedFirst := 0
 	stays := n.runPod("stays")
 	for i := range *starvedStops {
-		// One container is new in a pod that is known, one in a pod that is new as well.
+		// The first container is in a pod that is known, the second in a new pod.
 		started := []string{n.createToExit(stays, 2*i+1), n.createToExit(n.runPod(fmt.Sprint("new-", i)), 2*i+2)}
 		n.startStarved(2500*time.Millisecond, started...)
 		for j, id := range started {
@@ -95,8 +94,8 @@ func (n *node) createToExit(pod *testnode.Pod, code int) string {
 	return id
 }
 
-// startStarved starts containers that exit at once, and stops the runtime before they run, until a
-// while after they have ended.
+// startStarved starts containers that exit at once. The runtime is stopped before they run, and goes on
+// a while after they have ended.
 func (n *node) startStarved(while time.Duration, ids ...string) {
 	n.t.Helper()
 	starts := make(chan error, len(ids))
@@ -145,7 +144,7 @@ func (n *node) oneLife(id string, code int) string {
 }
 
 // watchDead fails the test if the cache shows a container running after its death was delivered. It
-// looks until the test ends.
+// reads the cache until the test ends.
 func (n *node) watchDead() {
 	ctx, stop := context.WithCancel(n.ctx)
 	var joined sync.WaitGroup
