@@ -148,7 +148,7 @@ func (c *churn) kept(ctx context.Context, pod *testnode.Pod) error {
 	if err := c.read(ctx, pod, l); err != nil {
 		return err
 	}
-	if err := c.awaitTold(ctx, l, told.hasCode); err != nil {
+	if err := c.awaitCode(ctx, pod, l); err != nil {
 		return err
 	}
 	return c.remove(ctx, l)
@@ -176,7 +176,7 @@ func (c *churn) killed(ctx context.Context, pod *testnode.Pod) error {
 	if err := c.read(ctx, pod, l); err != nil {
 		return err
 	}
-	if err := c.awaitTold(ctx, l, told.hasCode); err != nil {
+	if err := c.awaitCode(ctx, pod, l); err != nil {
 		return err
 	}
 	if err := c.remove(ctx, l); err != nil {
@@ -448,6 +448,23 @@ func (c *churn) awaitTold(ctx context.Context, l *life, what func(told) bool) er
 		}
 	}
 	return nil
+}
+
+// awaitCode waits until each eager subscriber got an event with the exit code of a container, which the
+// runtime has.
+func (c *churn) awaitCode(ctx context.Context, pod *testnode.Pod, l *life) error {
+	err := c.awaitTold(ctx, l, told.hasCode)
+	if err == nil {
+		return nil
+	}
+	var cached []string
+	for _, cache := range c.audience.caches {
+		s, _ := cache.Get(pod.UID) // beside an error there is one too
+		if st := containerIn(s, l.id); st != nil {
+			cached = append(cached, fmt.Sprintf("%s with code %d", st.State, st.ExitCode))
+		}
+	}
+	return fmt.Errorf("no event has the exit code, and the caches have %q: %w", cached, err)
 }
 
 // hasLost tells whether it is the runtime that does not know that a container has ended, as it
