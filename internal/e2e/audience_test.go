@@ -20,6 +20,8 @@ type told struct {
 	// code is the exit code that the cache held at the event of the death; nil if
 	// it was not looked up, or the runtime did not have it any more.
 	code *int
+	// reported is the exit code in the newest event with one; nil if there is none.
+	reported *int
 	// trail is every event, for complaints.
 	trail string
 }
@@ -30,6 +32,9 @@ const clockLayout = "04:05.000000"
 func (t told) any() bool {
 	return !t.started.IsZero() || !t.died.IsZero() || !t.removed.IsZero()
 }
+
+// hasCode reports whether an event had the exit code.
+func (t told) hasCode() bool { return t.reported != nil }
 
 // state is what the container is, after all that was told.
 func (t told) state() string {
@@ -60,14 +65,23 @@ func newListener(name string) *listener {
 
 // hear takes in one event; code is the exit code that goes with it, if known.
 func (l *listener) hear(e *pleg.PodLifecycleEvent, code *int) {
+	id, _ := e.Data.(string)
 	if e.Type == pleg.PodSync {
-		return
+		if e.Container == nil {
+			return
+		}
+		id = e.Container.ID.ID
 	}
 	now := time.Now()
-	id, _ := e.Data.(string)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	t := l.told[id]
+	if e.Type == pleg.PodSync && !t.any() {
+		return
+	}
+	if !e.IsSandbox() && e.Status != nil && e.Status.State == pleg.ContainerStateExited {
+		t.reported = &e.Status.ExitCode
+	}
 	t.trail += fmt.Sprintf("%s at %s of the listing begun at %s (%s); ", e.Type, now.Format(clockLayout),
 		e.ListedAt.Format(clockLayout), e.Cause)
 	complain := func() {
@@ -90,6 +104,7 @@ func (l *listener) hear(e *pleg.PodLifecycleEvent, code *int) {
 			complain()
 		}
 		t.removed = now
+	case pleg.PodSync: // corrects the end
 	default:
 		complain()
 	}
@@ -128,6 +143,19 @@ func (l *listener) present() map[string]string {
 	return states
 }
 
+// uncoded describes a container whose exit code the cache had and no event had. It is empty if there is
+// none.
+func (l *listener) uncoded() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, id := range slices.Sorted(maps.Keys(l.told)) {
+		if t := l.told[id]; t.code != nil && t.reported == nil {
+			return fmt.Sprintf("%.12s: the cache said exit code %d, and no event did: %s", id, *t.code, t.trail)
+		}
+	}
+	return ""
+}
+
 // judge returns what is wrong with what the listener was told, by the book.
 func (l *listener) judge(b *book) []string {
 	l.mu.Lock()
@@ -160,9 +188,11 @@ func (l *listener) forget() {
 type audience struct {
 	pleg  *pleg.GenericPLEG
 	cache *pleg.PodCache
+	// caches are this cache and that of the generator with exit events.
+	caches []*pleg.PodCache
 
-	// eager always reads, and looks up each exit code.
-	eager *listener
+	// eager are the subscribers that always read, one of each generator.
+	eager []*listener
 	// lasting are eager and the others that stay.
 	lasting []*listener
 	stop    context.CancelFunc
@@ -173,21 +203,25 @@ type audience struct {
 	calm  bool     // while set, nobody stalls
 }
 
-// assemble seats the audience.
-func assemble(g *pleg.GenericPLEG, cache *pleg.PodCache, b *book, pods func() []types.UID) *audience {
+// assemble seats the audience of g, and one subscriber of a generator with exit events.
+func assemble(g, exits generator, b *book, pods func() []types.UID) *audience {
 	ctx, stop := context.WithCancel(context.Background())
-	a := &audience{pleg: g, cache: cache, stop: stop, eager: newListener("the eager subscriber")}
+	a := &audience{pleg: g.GenericPLEG, cache: g.cache, caches: []*pleg.PodCache{g.cache, exits.cache}, stop: stop}
+	eager, byExits := newListener("the eager subscriber"), newListener("the subscriber with exit events")
 	watcher := newListener("the reader of Watch")
 	slow := newListener("the slow subscriber")
 	staller := newListener("the stalling subscriber")
-	a.lasting = []*listener{a.eager, watcher, slow, staller}
-	a.joined.Go(func() { a.listen(ctx, a.eager, g.Subscribe(ctx, pleg.WithCapacity(1<<16)), nil) })
-	a.joined.Go(func() { a.listen(ctx, watcher, g.Watch(), nil) })
+	a.eager = []*listener{eager, byExits}
+	a.lasting = []*listener{eager, byExits, watcher, slow, staller}
+	a.joined.Go(func() { a.listen(ctx, eager, g.cache, g.Subscribe(ctx, pleg.WithCapacity(1<<16)), nil) })
+	a.joined.Go(func() { a.listen(ctx, byExits, exits.cache, exits.Subscribe(ctx, pleg.WithCapacity(1<<16)), nil) })
+	a.joined.Go(func() { a.listen(ctx, watcher, g.cache, g.Watch(), nil) })
 	a.joined.Go(func() {
-		a.listen(ctx, slow, g.Subscribe(ctx, pleg.WithCapacity(1)), func() time.Duration { return 20 * time.Millisecond })
+		a.listen(ctx, slow, g.cache, g.Subscribe(ctx, pleg.WithCapacity(1)),
+			func() time.Duration { return 20 * time.Millisecond })
 	})
 	a.joined.Go(func() {
-		a.listen(ctx, staller, g.Subscribe(ctx, pleg.WithCapacity(10)), func() time.Duration {
+		a.listen(ctx, staller, g.cache, g.Subscribe(ctx, pleg.WithCapacity(10)), func() time.Duration {
 			if rand.IntN(50) == 0 {
 				return 5 * time.Second
 			}
@@ -211,15 +245,15 @@ func (a *audience) dismiss() {
 
 // listen reads events until the channel is closed or ctx ends, pausing between
 // two as long as pause says.
-func (a *audience) listen(ctx context.Context, l *listener, events <-chan *pleg.PodLifecycleEvent,
-	pause func() time.Duration) {
+func (a *audience) listen(ctx context.Context, l *listener, cache *pleg.PodCache,
+	events <-chan *pleg.PodLifecycleEvent, pause func() time.Duration) {
 	for {
 		select {
 		case e, ok := <-events:
 			if !ok {
 				return
 			}
-			l.hear(e, a.exitCode(e))
+			l.hear(e, exitCode(cache, e))
 		case <-ctx.Done():
 			return
 		}
@@ -234,11 +268,11 @@ func (a *audience) listen(ctx context.Context, l *listener, events <-chan *pleg.
 }
 
 // exitCode looks up the exit code that goes with an event.
-func (a *audience) exitCode(e *pleg.PodLifecycleEvent) *int {
+func exitCode(cache *pleg.PodCache, e *pleg.PodLifecycleEvent) *int {
 	if e.Type != pleg.ContainerDied || e.IsSandbox() {
 		return nil
 	}
-	s, err := a.cache.Get(e.ID)
+	s, err := cache.Get(e.ID)
 	if err != nil {
 		return nil
 	}
@@ -254,7 +288,7 @@ func (a *audience) visit(ctx context.Context, name string, b *book) {
 	for ctx.Err() == nil {
 		l := newListener(name)
 		stay, leave := context.WithTimeout(ctx, time.Duration(rand.IntN(4000))*time.Millisecond)
-		a.listen(context.Background(), l, a.pleg.Subscribe(stay, pleg.WithCapacity(rand.IntN(100)-1)), nil)
+		a.listen(context.Background(), l, a.cache, a.pleg.Subscribe(stay, pleg.WithCapacity(rand.IntN(100)-1)), nil)
 		leave()
 		wrong := l.wrongAfterVisit(b)
 		a.mu.Lock()
@@ -270,8 +304,8 @@ func (l *listener) wrongAfterVisit(b *book) []string {
 	for id, t := range l.told {
 		if _, ok := b.get(id); !ok {
 			delete(l.told, id)
-		} else if t.code != nil {
-			t.code = nil
+		} else {
+			t.code, t.reported = nil, nil
 			l.told[id] = t
 		}
 	}

@@ -120,5 +120,8 @@ func (b *book) judge(id string, told told) string {
 	if told.code != nil && !l.mayHaveExitedWith(*told.code) {
 		return fmt.Sprintf("%.12s (%s): the cache said exit code %d, want %d", id, l.what, *told.code, l.code)
 	}
+	if told.reported != nil && !l.mayHaveExitedWith(*told.reported) {
+		return fmt.Sprintf("%.12s (%s): an event said exit code %d, want %d", id, l.what, *told.reported, l.code)
+	}
 	return ""
 }

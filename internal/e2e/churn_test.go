@@ -148,6 +148,9 @@ func (c *churn) kept(ctx context.Context, pod *testnode.Pod) error {
 	if err := c.read(ctx, pod, l); err != nil {
 		return err
 	}
+	if err := c.awaitCode(ctx, pod, l); err != nil {
+		return err
+	}
 	return c.remove(ctx, l)
 }
 
@@ -171,6 +174,9 @@ func (c *churn) killed(ctx context.Context, pod *testnode.Pod) error {
 		return err
 	}
 	if err := c.read(ctx, pod, l); err != nil {
+		return err
+	}
+	if err := c.awaitCode(ctx, pod, l); err != nil {
 		return err
 	}
 	if err := c.remove(ctx, l); err != nil {
@@ -424,7 +430,7 @@ func (c *churn) awaitExit(ctx context.Context, l *life) error {
 	}
 }
 
-// awaitTold waits until the eager subscriber was told something of a container.
+// awaitTold waits until each eager subscriber was told something of a container.
 // It is here that a lost event shows. A container whose start failed need not be
 // told of.
 func (c *churn) awaitTold(ctx context.Context, l *life, what func(told) bool) error {
@@ -433,13 +439,32 @@ func (c *churn) awaitTold(ctx context.Context, l *life, what func(told) bool) er
 	}
 	waiting, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	if err := c.audience.eager.await(waiting, l.id, what); err != nil {
-		if c.hasLost(ctx, l) {
-			return nil
+	for _, eager := range c.audience.eager {
+		if err := eager.await(waiting, l.id, what); err != nil {
+			if c.hasLost(ctx, l) {
+				return nil
+			}
+			return fmt.Errorf("lost: %w", err)
 		}
-		return fmt.Errorf("lost: %w", err)
 	}
 	return nil
+}
+
+// awaitCode waits until each eager subscriber got an event with the exit code of a container, which the
+// runtime has.
+func (c *churn) awaitCode(ctx context.Context, pod *testnode.Pod, l *life) error {
+	err := c.awaitTold(ctx, l, told.hasCode)
+	if err == nil {
+		return nil
+	}
+	var cached []string
+	for _, cache := range c.audience.caches {
+		s, _ := cache.Get(pod.UID) // beside an error there is one too
+		if st := containerIn(s, l.id); st != nil {
+			cached = append(cached, fmt.Sprintf("%s with code %d", st.State, st.ExitCode))
+		}
+	}
+	return fmt.Errorf("no event has the exit code, and the caches have %q: %w", cached, err)
 }
 
 // hasLost tells whether it is the runtime that does not know that a container has ended, as it
@@ -461,13 +486,22 @@ func (c *churn) hasLost(ctx context.Context, l *life) bool {
 	return true
 }
 
-// read reads a pod from the cache, newer than now, and checks that what is known
+// read reads a pod from each cache, newer than now, and checks that what is known
 // to have happened to a container is seen: a reader never sees the past.
 func (c *churn) read(ctx context.Context, pod *testnode.Pod, l *life) error {
+	for _, cache := range c.audience.caches {
+		if err := c.readFrom(ctx, cache, pod, l); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *churn) readFrom(ctx context.Context, cache *pleg.PodCache, pod *testnode.Pod, l *life) error {
 	b, _ := c.book.get(l.id)
 	reading, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	s, _, err := c.audience.cache.LookupNewerThan(reading, pod.UID, time.Now())
+	s, _, err := cache.LookupNewerThan(reading, pod.UID, time.Now())
 	if reading.Err() != nil {
 		return fmt.Errorf("lost: a reader of pod %s waits for ever: %w", pod.UID, reading.Err())
 	}

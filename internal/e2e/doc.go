@@ -11,6 +11,8 @@
 //	go test .                                                  everything, the soak bounded
 //	go test . -runtime crio -crio FOLDER                       the same on CRI-O
 //	go test -run TestSoak -v -timeout 90m . -soak.lives=10000  the whole soak
+//	go test -run TestSoak -v -timeout 30m . -soak.for=10m      ten minutes of it
+//	go test -run TestStarvedRuntime -v . -starved.stops=15     starts while the runtime is stopped, 15 times
 //	go run ./cmd/runtimes                                      all of that, and latency, on every runtime
 //	go run ./cmd/latency                                       from a death to its event
 //	go run ./cmd/idle                                          the CPU time of an idle node

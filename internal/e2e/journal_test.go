@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/kubepleg/pleg"
 )
 
@@ -58,9 +60,17 @@ func (j *journal) enter(e *pleg.PodLifecycleEvent) {
 	complain := func(format string, args ...any) {
 		j.wrong = append(j.wrong, fmt.Sprintf("%s of %.12s: ", e.Type, id)+fmt.Sprintf(format, args...))
 	}
-	if err == nil && status.TimeStamp.Before(e.ListedAt) && !status.TimeStamp.IsZero() {
+	// An exit event makes no inspection: lists may have confirmed the status since its TimeStamp.
+	if err == nil && e.Cause != pleg.CauseExit && status.TimeStamp.Before(e.ListedAt) && !status.TimeStamp.IsZero() {
 		complain("the cache holds a status of %v, older than the listing of %v that caused the event", status.TimeStamp,
 			e.ListedAt)
+	}
+	for _, s := range status.ContainerStatuses {
+		dead := s.ID.ID == id && e.Type == pleg.ContainerDied ||
+			slices.Contains(typesOf(j.entries, s.ID.ID), pleg.ContainerDied)
+		if dead && s.State == pleg.ContainerStateRunning {
+			complain("the cache shows %.12s running, which has died", s.ID.ID)
+		}
 	}
 	if e.Type == pleg.PodSync {
 		return
@@ -121,6 +131,19 @@ func typesOf(es []entry, id string) []pleg.PodLifeCycleEventType {
 		}
 	}
 	return types
+}
+
+// deaths returns the pods of the containers and sandboxes that have died.
+func (j *journal) deaths() map[string]types.UID {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	pods := make(map[string]types.UID)
+	for _, e := range j.entries {
+		if e.Type == pleg.ContainerDied {
+			pods[e.id] = e.ID
+		}
+	}
+	return pods
 }
 
 // ids returns the containers and sandboxes that there are events of.

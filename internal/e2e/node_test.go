@@ -73,9 +73,15 @@ func newBareNode(t *testing.T) *node {
 // watch starts a generator on the node.
 func (n *node) watch(opts ...pleg.Option) {
 	n.t.Helper()
+	n.watchOver(nil, opts...)
+}
+
+// watchOver starts a generator on the node, with options of its connection.
+func (n *node) watchOver(connection []cri.Option, opts ...pleg.Option) {
+	n.t.Helper()
 	ctx, cancel := context.WithTimeout(n.ctx, patience)
 	defer cancel()
-	runtime, err := cri.Connect(ctx, n.daemon.Endpoint())
+	runtime, err := cri.Connect(ctx, n.daemon.Endpoint(), connection...)
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -115,6 +121,20 @@ func (n *node) beside(opts ...pleg.Option) *node {
 	n.t.Helper()
 	other := &node{t: n.t, ctx: n.ctx, daemon: n.daemon, client: n.client}
 	other.watch(opts...)
+	return other
+}
+
+// besideWithExits starts another generator on the same runtime, with the runtime's exit events.
+func (n *node) besideWithExits() *node {
+	n.t.Helper()
+	other := &node{t: n.t, ctx: n.ctx, daemon: n.daemon, client: n.client}
+	other.watchOver([]cri.Option{cri.WithExitEvents(n.daemon.ExitsDir())})
+	other.eventually("the exit stream", func() string {
+		if state := other.pleg.HealthReport().ExitStream.State; state != pleg.StreamConnected {
+			return string(state)
+		}
+		return ""
+	})
 	return other
 }
 
@@ -231,17 +251,18 @@ func (n *node) signalPid(pid int, s unix.Signal) {
 	n.t.Fatalf("process %d does not go", pid)
 }
 
-// awaitExit waits until the runtime says that a container has exited.
-func (n *node) awaitExit(id string) {
+// awaitExit waits until the runtime says that a container has exited, and returns its status.
+func (n *node) awaitExit(id string) *runtimeapi.ContainerStatus {
 	n.t.Helper()
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		r, err := n.client.ContainerStatus(n.ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id})
 		n.must(err)
 		if r.Status.State == runtimeapi.ContainerState_CONTAINER_EXITED {
-			return
+			return r.Status
 		}
 	}
 	n.t.Fatalf("container %s does not exit", id)
+	return nil
 }
 
 // subscribe reads a subscription of its own into a journal, until the test ends.

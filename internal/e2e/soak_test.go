@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"maps"
+	"math"
 	"os"
 	"runtime"
 	"slices"
@@ -22,6 +23,7 @@ import (
 
 var (
 	soakLives = flag.Int("soak.lives", 240, "container lives of TestSoak")
+	soakFor   = flag.Duration("soak.for", 0, "how long TestSoak makes lives, in two rounds, instead of -soak.lives")
 	soakRound = flag.Int("soak.round", 1000,
 		"container lives between two reckonings of TestSoak; at least two rounds are made")
 	soakWorkers = flag.Int("soak.workers", 12, "containers that live at once in TestSoak")
@@ -41,12 +43,17 @@ func TestSoak(t *testing.T) {
 	s := newSoak(t, n)
 	s.must(s.churn.settle(ctx, 6))
 	rounds := max(2, *soakLives / *soakRound)
+	if *soakFor > 0 {
+		rounds = 2
+	}
 	began := time.Now()
 	var first, last footprint
 	defer func() {
 		t.Logf("lives by kind: %v; faults: %v; calls of the test that failed under fire: %d; the generator's own account:%s",
-			s.churn.passed, s.fire.done, s.churn.hits, s.meters.story(t))
-		s.meters.checkBadData(t)
+			s.churn.passed, s.fire.done, s.churn.hits, s.generators[0].meters.story(t))
+		for _, g := range s.generators {
+			g.meters.checkBadData(t)
+		}
 		if s.churn.lost > 0 {
 			t.Logf("%s lost the exits of %d containers: it shows them as unknown", n.daemon.Runtime().Name,
 				s.churn.lost)
@@ -61,6 +68,10 @@ func TestSoak(t *testing.T) {
 		lives := *soakLives / rounds
 		if round == 0 {
 			lives += *soakLives % rounds
+		}
+		if *soakFor > 0 {
+			lives = math.MaxInt32
+			time.AfterFunc(*soakFor/2, func() { s.churn.budget.Store(0) })
 		}
 		s.round(ctx, lives)
 		s.reckon(ctx)
@@ -81,33 +92,43 @@ func TestSoak(t *testing.T) {
 // soak is a node under fire and everything that looks at it.
 type soak struct {
 	*testing.T
-	node     *node
-	pleg     *pleg.GenericPLEG
-	book     *book
-	churn    *churn
-	audience *audience
-	fire     *fire
-	meters   meters
+	node       *node
+	generators []generator // without exit events, and with them
+	book       *book
+	churn      *churn
+	audience   *audience
+	fire       *fire
+}
+
+// generator is a generator with its cache and its metrics.
+type generator struct {
+	*pleg.GenericPLEG
+	cache  *pleg.PodCache
+	meters meters
 }
 
 func newSoak(t *testing.T, n *node) *soak {
-	s := &soak{T: t, node: n, fire: newFire(n.daemon), meters: newMeters()}
+	s := &soak{T: t, node: n, fire: newFire(n.daemon)}
 	s.book = newBook(n.daemon.Runtime(), s.fire.crashes.Load)
 	s.churn = newChurn(n.client, s.fire, s.book)
-	runtime, err := cri.Connect(n.ctx, n.daemon.Endpoint())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { runtime.Close() })
-	cache := pleg.NewCache()
-	s.pleg = pleg.NewGenericPLEG(runtime, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod, cache, clock.RealClock{},
-		pleg.WithLogger(testLogger(t)), pleg.WithRegisterer(s.meters))
-	s.pleg.Start(t.Context())
-	t.Cleanup(s.pleg.Stop)
-	s.audience = assemble(s.pleg, cache, s.book, s.churn.uids)
+	s.generators = []generator{s.generate(), s.generate(cri.WithExitEvents(n.daemon.ExitsDir()))}
+	s.audience = assemble(s.generators[0], s.generators[1], s.book, s.churn.uids)
 	t.Cleanup(s.audience.dismiss)
 	s.churn.audience = s.audience
 	return s
+}
+
+// generate starts a generator, with options of its connection.
+func (s *soak) generate(connection ...cri.Option) generator {
+	runtime, err := cri.Connect(s.node.ctx, s.node.daemon.Endpoint(), connection...)
+	s.must(err)
+	s.Cleanup(func() { runtime.Close() })
+	g := generator{cache: pleg.NewCache(), meters: newMeters()}
+	g.GenericPLEG = pleg.NewGenericPLEG(runtime, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod, g.cache,
+		clock.RealClock{}, pleg.WithLogger(testLogger(s.T)), pleg.WithRegisterer(g.meters))
+	g.Start(s.Context())
+	s.Cleanup(g.Stop)
+	return g
 }
 
 func (s *soak) must(err error) {
@@ -154,12 +175,17 @@ func (s *soak) reckon(ctx context.Context) {
 	deadline := time.Now().Add(patience)
 	for _, l := range s.audience.lasting {
 		for {
-			difference := s.difference(ctx, l)
-			if difference == "" {
+			difference, uncoded := s.difference(ctx, l), l.uncoded()
+			if difference == "" && uncoded == "" {
 				break
 			}
 			if time.Now().After(deadline) {
-				s.Errorf("%s: replayed, what it was told is not what the runtime lists: %s", l.name, difference)
+				if difference != "" {
+					s.Errorf("%s: replayed, what it was told is not what the runtime lists: %s", l.name, difference)
+				}
+				if uncoded != "" {
+					s.Errorf("%s: %s", l.name, uncoded)
+				}
 				break
 			}
 			time.Sleep(50 * time.Millisecond)
@@ -178,8 +204,10 @@ func (s *soak) reckon(ctx context.Context) {
 		}
 		s.Error(w)
 	}
-	if ok, err := s.pleg.Healthy(); !ok {
-		s.Error("in peace again, Healthy says:", err)
+	for _, g := range s.generators {
+		if ok, err := g.Healthy(); !ok {
+			s.Error("in peace again, Healthy says:", err)
+		}
 	}
 }
 
@@ -249,12 +277,12 @@ func (f footprint) String() string {
 
 // The allowances of grownFrom: a connection that is being replaced; and in memory
 // what maps keep, most of all the last removed containers, of which the generator
-// remembers 8192 at most in less than 1 MiB. A goroutine leaked by every tenth of
-// the bounded soak's lives, or 300 bytes by each of 10,000, are above.
+// remembers 8192 at most in less than 1 MiB, twice. A goroutine leaked by every tenth of
+// the bounded soak's lives, or 400 bytes by each of 10,000, are above.
 const (
 	moreGoroutines  = 3
 	moreDescriptors = 2
-	moreHeap        = 2 << 20
+	moreHeap        = 3 << 20
 )
 
 func (f footprint) grownFrom(first footprint) string {

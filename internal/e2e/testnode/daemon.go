@@ -1,12 +1,14 @@
 package testnode
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -199,6 +201,14 @@ func (d *Daemon) Pid() (int, error) {
 		return 0, fmt.Errorf("%s does not run", d.runtime.Name)
 	}
 	return d.run.cmd.Process.Pid, nil
+}
+
+// Alive reports whether a container has a process. It does not ask the runtime, which may be frozen.
+func (d *Daemon) Alive(containerID string) bool {
+	return slices.ContainsFunc(processes(), func(pid int) bool {
+		cgroups, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+		return err == nil && bytes.Contains(cgroups, []byte(containerID)) && !zombie(pid)
+	})
 }
 
 func (d *Daemon) end(s unix.Signal) error {

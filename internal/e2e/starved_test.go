@@ -1,0 +1,168 @@
+package e2e_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/internal/e2e/testnode"
+)
+
+var starvedStops = flag.Int("starved.stops", 3, "how often TestStarvedRuntime stops the runtime while containers start")
+
+// A runtime that gets no CPU time while a container starts stamps the start late. A container that exits
+// at once then has a start after its end, and it is still one life: the container dies once, with its
+// exit code, and neither starts nor runs after that.
+func TestStarvedRuntime(t *testing.T) {
+	n := newBareNode(t)
+	generators := []struct {
+		name string
+		*node
+	}{
+		{"without exit events", n.beside()},
+		{"with exit events", n.besideWithExits()},
+	}
+	for _, g := range generators {
+		g.watchDead()
+	}
+
+	codes := make(map[string]int)
+	var ids []string
+	endedFirst := 0
+	stays := n.runPod("stays")
+	for i := range *starvedStops {
+		// The first container is in a pod that is known, the second in a new pod.
+		started := []string{n.createToExit(stays, 2*i+1), n.createToExit(n.runPod(fmt.Sprint("new-", i)), 2*i+2)}
+		n.startStarved(2500*time.Millisecond, started...)
+		for j, id := range started {
+			codes[id] = 2*i + 1 + j
+			for _, g := range generators {
+				g.eventually(fmt.Sprintf("%s: the death of %.12s", g.name, id), func() string {
+					if !g.journal.has(id, died) {
+						return "not delivered"
+					}
+					return ""
+				})
+			}
+			if s := n.awaitExit(id); s.StartedAt > s.FinishedAt {
+				endedFirst++
+			}
+		}
+		ids = append(ids, started...)
+	}
+	t.Logf("%d of %d containers have a start that is stamped after their end", endedFirst, len(ids))
+	if endedFirst == 0 {
+		t.Error("no start is stamped after its container's end: this run shows nothing")
+	}
+
+	time.Sleep(3 * time.Second) // for late reasons, and for what is delivered twice
+	for _, id := range ids {
+		n.must(n.client.Remove(n.ctx, id))
+	}
+	for _, g := range generators {
+		for _, id := range ids {
+			g.eventually(fmt.Sprintf("%s: the removal of %.12s", g.name, id), func() string {
+				if !g.journal.has(id, removed) {
+					return "not delivered"
+				}
+				return ""
+			})
+		}
+		g.relistTwice()
+		wrong := 0
+		for _, id := range ids {
+			if problem := g.oneLife(id, codes[id]); problem != "" {
+				wrong++
+				t.Errorf("%s: %.12s: %s", g.name, id, problem)
+			}
+		}
+		t.Logf("%s: %d of %d containers have wrong events", g.name, wrong, len(ids))
+	}
+}
+
+func (n *node) createToExit(pod *testnode.Pod, code int) string {
+	n.t.Helper()
+	id, err := n.client.Create(n.ctx, pod, testnode.Container{
+		Name: fmt.Sprint("exits-", code), Command: testnode.Exit(code),
+	})
+	n.must(err)
+	return id
+}
+
+// startStarved starts containers that exit at once. The runtime is stopped before they run, and goes on
+// a while after they have ended.
+func (n *node) startStarved(while time.Duration, ids ...string) {
+	n.t.Helper()
+	starts := make(chan error, len(ids))
+	var hung []*testnode.RuncFault
+	for _, id := range ids {
+		f := n.hangRunc("start", id)
+		hung = append(hung, f)
+		go func() { starts <- n.client.Start(n.ctx, id) }()
+		n.awaitMet(f)
+	}
+	n.must(n.daemon.Freeze())
+	for _, f := range hung {
+		n.must(f.Heal())
+	}
+	for _, id := range ids {
+		n.eventually("the end of the process", func() string {
+			if n.daemon.Alive(id) {
+				return "it lives"
+			}
+			return ""
+		})
+	}
+	pause(n.ctx, while)
+	n.must(n.daemon.Thaw())
+	for range ids {
+		n.must(<-starts)
+	}
+}
+
+// oneLife says what is wrong with the events of a container that exited with a code and was removed,
+// or nothing.
+func (n *node) oneLife(id string, code int) string {
+	events := n.journal.types(id)
+	if !slices.Equal(events, []pleg.PodLifeCycleEventType{died, removed}) &&
+		!slices.Equal(events, []pleg.PodLifeCycleEventType{started, died, removed}) {
+		return fmt.Sprintf("events %v", events)
+	}
+	death := n.journal.event(id, died)
+	cached := containerIn(death.status, id)
+	for where, s := range map[string]*pleg.Status{"the event": death.Status, "the cache at the event": cached} {
+		if s == nil || s.State != pleg.ContainerStateExited || s.ExitCode != code {
+			return fmt.Sprintf("%s has %+v, want exit code %d", where, s, code)
+		}
+	}
+	return ""
+}
+
+// watchDead fails the test if the cache shows a container running after its death was delivered. It
+// reads the cache until the test ends.
+func (n *node) watchDead() {
+	ctx, stop := context.WithCancel(n.ctx)
+	var joined sync.WaitGroup
+	joined.Go(func() {
+		running := make(map[string]bool)
+		for ; ctx.Err() == nil; pause(ctx, 2*time.Millisecond) {
+			for id, uid := range n.journal.deaths() {
+				status, _ := n.cache.Get(uid) // beside an error there is one too
+				s := containerIn(status, id)
+				if s != nil && s.State == pleg.ContainerStateRunning && !running[id] {
+					running[id] = true
+					n.t.Errorf("the cache shows %.12s running after its death was delivered: %+v", id, *s)
+				}
+			}
+		}
+	})
+	n.t.Cleanup(func() {
+		stop()
+		joined.Wait()
+	})
+}
