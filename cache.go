@@ -12,52 +12,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// ROCache is the readers' half of a pod status cache. The statuses that it returns are
-// shared and must not be modified.
-type ROCache interface {
-	// Get returns the pod's last good status, and the error of its last inspection if
-	// that failed. The status of an unknown pod is empty but for its ID. Get never
-	// blocks and never returns a nil status.
-	Get(uid types.UID) (*PodStatus, error)
-	// GetNewerThan is like Get, but blocks until the state that it returns was observed
-	// after minTime. It cannot be cancelled; PodCache.LookupNewerThan can.
-	GetNewerThan(uid types.UID, minTime time.Time) (*PodStatus, error)
-}
-
-// Cache is a pod status cache, which the generator writes and readers read. It has the
-// six methods of the kubelet's Cache. NewCache returns the implementation of this package;
-// others work too.
+// PodCache is a pod status cache: a generator writes it, and readers read it. It has the six methods
+// of the kubelet's Cache. The statuses that it returns are shared and must not be modified. Its
+// methods are safe for concurrent use. The zero value is an empty cache. It must not be copied after
+// first use.
 //
-// The generator hears of the blocked readers of a PodCache, and of a type that embeds a
-// *PodCache. Those of another Cache wait for the next full relist, and
-// WithConnectedRelistPeriod has no effect; a reader of a pod that does not exist may wait
-// until every pod that has changed is inspected.
-//
-// A Cache has one generator at a time. Two generators on one Cache overwrite each other's
-// statuses and take each other's pods for gone. A PodCache can be given to another generator
-// when the one before has been stopped; it is empty then, and a Relist of that one which is still
-// under way writes nothing into it. NewGenericPLEG panics when it was not stopped, and Start and
-// Relist do when the cache has another generator since.
-type Cache interface {
-	ROCache
-	// Set stores the result of an inspection that was made for a list begun at timestamp,
-	// unless the cache holds the result for a later list; updated reports whether it was
-	// stored. With an error and a nil status, the last good status stays beside the error.
-	Set(uid types.UID, status *PodStatus, err error, timestamp time.Time) (updated bool)
-	// SetObservedTime says that a list begun at timestamp confirms what the cache holds
-	// of this pod; for a pod that is not in the cache, that it is absent.
-	SetObservedTime(uid types.UID, timestamp time.Time)
-	// Delete removes the pod.
-	Delete(uid types.UID)
-	// UpdateTime says that a full list begun at timestamp confirms what the cache holds
-	// of every pod, and the absence of all others. While the status of some pod is older
-	// than its newest list, the generator does not call it, but SetObservedTime for each of
-	// the other pods.
-	UpdateTime(timestamp time.Time)
-}
-
-// PodCache is the Cache of this package. Its methods are safe for concurrent use. The zero
-// value is an empty cache. It must not be copied after first use.
+// A PodCache has one generator at a time. When that has been stopped, the cache can be given to
+// another generator. It is empty then, and a Relist of the stopped generator that is still under way
+// writes nothing into it. NewGenericPLEG panics if the cache's generator was not stopped. Start and
+// Relist panic if the cache has another generator by now.
 type PodCache struct {
 	// writing is held while a generator writes, and while another takes the cache over.
 	writing sync.Mutex
@@ -80,28 +43,6 @@ type PodCache struct {
 	owner    cacheOwner
 	released bool
 }
-
-var _ Cache = (*PodCache)(nil)
-
-// generatorsCache is what the generator uses of a PodCache besides the methods of Cache.
-type generatorsCache interface {
-	// claim makes the cache that of a generator, and reports whether no other has it, or has had
-	// it since the generator was made.
-	claim(owner cacheOwner, isNew bool) bool
-	// release lets another generator have the cache.
-	release(cacheOwner)
-	// write calls a function that writes the cache, unless another generator has it.
-	write(owner cacheOwner, call func())
-	// setListed notes that a list shows a pod, which may have no status yet.
-	setListed(uid types.UID)
-	// advance sets the time.
-	advance(now time.Time)
-	// BlockedReaders counts the blocked readers, blockedPods returns their pods.
-	BlockedReaders() int
-	blockedPods() []types.UID
-}
-
-var _ generatorsCache = (*PodCache)(nil)
 
 // cacheOwner is a generator.
 type cacheOwner interface {
@@ -146,7 +87,8 @@ type reading struct {
 // NewCache returns an empty cache.
 func NewCache() *PodCache { return &PodCache{} }
 
-// claim implements generatorsCache.
+// claim makes the cache that of a generator, and reports whether no other has it, or has had
+// it since the generator was made.
 func (c *PodCache) claim(owner cacheOwner, isNew bool) bool {
 	if isNew {
 		c.writing.Lock()
@@ -165,14 +107,15 @@ func (c *PodCache) claim(owner cacheOwner, isNew bool) bool {
 	return true
 }
 
-// release implements generatorsCache.
+// release lets another generator have the cache.
 func (c *PodCache) release(owner cacheOwner) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.released = c.released || c.owner == owner
 }
 
-// write implements generatorsCache: a Relist may outlast the Stop that has released the cache.
+// write calls a function that writes the cache, unless another generator has it: a Relist may
+// outlast the Stop that has released the cache.
 func (c *PodCache) write(owner cacheOwner, call func()) {
 	c.writing.Lock()
 	defer c.writing.Unlock()
@@ -195,7 +138,8 @@ func put[K comparable, V any](m *map[K]V, key K, value V) {
 	(*m)[key] = value
 }
 
-// Get implements Cache.
+// Get returns the pod's last good status, and the error of its last inspection if that failed. The
+// status of an unknown pod is empty but for its ID. Get never blocks and never returns a nil status.
 func (c *PodCache) Get(uid types.UID) (*PodStatus, error) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -217,7 +161,8 @@ func (c *PodCache) GetAll() []*PodStatus {
 	return all
 }
 
-// GetNewerThan implements Cache.
+// GetNewerThan is like Get, but blocks until the state that it returns was observed after minTime.
+// It cannot be cancelled; LookupNewerThan can.
 func (c *PodCache) GetNewerThan(uid types.UID, minTime time.Time) (*PodStatus, error) {
 	a, _ := c.wait(context.Background(), uid, minTime) //nolint:forbidigo // the drop-in form has none, and it does not end
 	return a.status, a.err
@@ -267,7 +212,7 @@ func (c *PodCache) BlockedReaders() int {
 	return c.waiting
 }
 
-// blockedPods implements generatorsCache.
+// blockedPods returns the pods of the blocked readers.
 func (c *PodCache) blockedPods() []types.UID {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -293,7 +238,9 @@ func (c *PodCache) forgetLocked(uid types.UID, e *cacheEntry) {
 	}
 }
 
-// Set implements Cache.
+// Set stores the result of an inspection that was made for a list begun at timestamp, unless the
+// cache holds the result for a later list; updated reports whether it was stored. With an error and
+// a nil status, the last good status stays beside the error.
 func (c *PodCache) Set(uid types.UID, status *PodStatus, err error, timestamp time.Time) (updated bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -317,7 +264,8 @@ func (c *PodCache) Set(uid types.UID, status *PodStatus, err error, timestamp ti
 	return true
 }
 
-// SetObservedTime implements Cache.
+// SetObservedTime says that a list begun at timestamp confirms what the cache holds of this pod; for
+// a pod that is not in the cache, that it is absent.
 func (c *PodCache) SetObservedTime(uid types.UID, timestamp time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -327,7 +275,7 @@ func (c *PodCache) SetObservedTime(uid types.UID, timestamp time.Time) {
 	c.wakeLocked(uid)
 }
 
-// Delete implements Cache.
+// Delete removes the pod.
 func (c *PodCache) Delete(uid types.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -342,7 +290,9 @@ func (c *PodCache) Delete(uid types.UID) {
 	c.wakeLocked(uid)
 }
 
-// UpdateTime implements Cache.
+// UpdateTime says that a full list begun at timestamp confirms what the cache holds of every pod,
+// and the absence of all others. While the status of some pod is older than its newest list, the
+// generator calls SetObservedTime for each of the other pods instead.
 func (c *PodCache) UpdateTime(timestamp time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -355,7 +305,7 @@ func (c *PodCache) UpdateTime(timestamp time.Time) {
 	}
 }
 
-// setListed implements generatorsCache.
+// setListed notes that a list shows a pod, which may have no status yet.
 func (c *PodCache) setListed(uid types.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -531,7 +481,7 @@ func (c *PodCache) findBoth(key indexKey) (statuses, gone []*PodStatus, owner ca
 	return statuses, gone, c.owner
 }
 
-// advance implements generatorsCache.
+// advance sets the time.
 func (c *PodCache) advance(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,24 +1,32 @@
 package pleg
 
 import (
-	"fmt"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
-
-	"github.com/kubepleg/pleg/internal/calls"
 )
 
-// cacheWriter writes the records' statuses and freshness to a Cache.
+// writtenCache is what the reconciler uses of a PodCache. The step scripts log what is written.
+type writtenCache interface {
+	Get(uid types.UID) (*PodStatus, error)
+	Set(uid types.UID, status *PodStatus, err error, timestamp time.Time) (updated bool)
+	SetObservedTime(uid types.UID, timestamp time.Time)
+	Delete(uid types.UID)
+	UpdateTime(timestamp time.Time)
+	write(owner cacheOwner, call func())
+	setListed(uid types.UID)
+	advance(now time.Time)
+	blockedPods() []types.UID
+}
+
+// cacheWriter writes the records' statuses and freshness to the cache.
 type cacheWriter struct {
-	cache    Cache
-	podCache generatorsCache // nil if it is another Cache
-	owner    cacheOwner      // the generator
-	records  *podRecords
-	log      *stepLog
-	badData  reportBadData
+	cache   writtenCache
+	owner   cacheOwner // the generator
+	records *podRecords
+	log     *stepLog
 	// held are the pods whose status is older than their newest list, or of which lists
 	// conflict. While there are any, the others are made fresh one by one; due is the time of
 	// the newest full list that the cache is told when there are none any more, else zero.
@@ -26,17 +34,14 @@ type cacheWriter struct {
 	due  time.Time
 }
 
-func newCacheWriter(c Cache, owner cacheOwner, records *podRecords) *cacheWriter {
-	w := &cacheWriter{cache: c, owner: owner, records: records, held: make(map[types.UID]*podRecord)}
-	w.podCache, _ = c.(generatorsCache)
-	return w
+func newCacheWriter(c writtenCache, owner cacheOwner, records *podRecords) *cacheWriter {
+	return &cacheWriter{cache: c, owner: owner, records: records, held: make(map[types.UID]*podRecord)}
 }
 
 // store puts the result of an inspection into the cache. The inspection was made for the
-// list stamped made; observed is how fresh the pod is with it. The error that it returns is
-// that of a cache which panicked.
-func (w *cacheWriter) store(rec *podRecord, status *PodStatus, err error, made, observed stamp) error {
-	panicked := w.guard(func() {
+// list stamped made; observed is how fresh the pod is with it.
+func (w *cacheWriter) store(rec *podRecord, status *PodStatus, err error, made, observed stamp) {
+	w.write(func() {
 		if status != nil {
 			status.TimeStamp = made.Time
 			if len(status.IPs) == 0 {
@@ -49,13 +54,12 @@ func (w *cacheWriter) store(rec *podRecord, status *PodStatus, err error, made, 
 	if w.log.enabled(4) {
 		w.log.info(4, "Wrote status", "pod", klog.KRef(rec.pod.Namespace, rec.pod.Name), "podUID", rec.uid, "err", err)
 	}
-	return panicked
 }
 
 // storeExits stores that containers have exited in the last status of their pod, which becomes no
 // fresher by that.
 func (w *cacheWriter) storeExits(rec *podRecord, exits map[string]*Status) {
-	_ = w.guard(func() {
+	w.write(func() {
 		last, err := w.cache.Get(rec.uid)
 		status := *last
 		status.ContainerStatuses = withStatuses(status.ContainerStatuses, exits)
@@ -66,45 +70,26 @@ func (w *cacheWriter) storeExits(rec *podRecord, exits map[string]*Status) {
 	})
 }
 
-// guard calls a cache, which may be a user's and panic: nothing else of a step may be lost by that.
-func (w *cacheWriter) guard(call func()) (panicked error) {
-	defer func() {
-		if p := recover(); p != nil {
-			panicked = fmt.Errorf("the cache panicked: %s", calls.PanicText(p))
-			w.badData(badCachePanic, panicked.Error())
-		}
-	}()
-	if w.podCache == nil {
-		call()
-	} else {
-		w.podCache.write(w.owner, call)
-	}
-	return nil
-}
+// write calls a function that writes the cache, unless another generator has it by now.
+func (w *cacheWriter) write(call func()) { w.cache.write(w.owner, call) }
 
 // advance tells the cache the time.
-func (w *cacheWriter) advance(now time.Time) {
-	if w.podCache != nil {
-		_ = w.guard(func() { w.podCache.advance(now) })
-	}
-}
+func (w *cacheWriter) advance(now time.Time) { w.write(func() { w.cache.advance(now) }) }
 
 // remove removes a pod that is absent.
-func (w *cacheWriter) remove(uid types.UID) { _ = w.guard(func() { w.cache.Delete(uid) }) }
+func (w *cacheWriter) remove(uid types.UID) { w.write(func() { w.cache.Delete(uid) }) }
 
 // setObserved says how fresh a pod is.
 func (w *cacheWriter) setObserved(uid types.UID, at time.Time) {
-	_ = w.guard(func() { w.cache.SetObservedTime(uid, at) })
+	w.write(func() { w.cache.SetObservedTime(uid, at) })
 }
 
 // setAllObserved says how fresh all pods are.
-func (w *cacheWriter) setAllObserved(at time.Time) { _ = w.guard(func() { w.cache.UpdateTime(at) }) }
+func (w *cacheWriter) setAllObserved(at time.Time) { w.write(func() { w.cache.UpdateTime(at) }) }
 
 // setListed tells the cache of a pod that it may have no status of.
 func (w *cacheWriter) setListed(uid types.UID) {
-	if w.podCache != nil {
-		_ = w.guard(func() { w.podCache.setListed(uid) })
-	}
+	w.write(func() { w.cache.setListed(uid) })
 }
 
 // freshen makes a pod that is not dirty as fresh as the newest list that showed the
@@ -142,10 +127,7 @@ func (w *cacheWriter) freshenAll(at time.Time) {
 			w.setObserved(uid, at)
 		}
 	}
-	if w.podCache == nil {
-		return
-	}
-	for _, uid := range w.podCache.blockedPods() {
+	for _, uid := range w.cache.blockedPods() {
 		w.confirmAbsence(uid)
 	}
 }

@@ -12,6 +12,10 @@ type transition struct {
 	sandbox   bool
 }
 
+// containerChanged means that a container or sandbox enters the state unknown; created counts as
+// unknown. Its pod is inspected, so that the cache is right. It is never delivered.
+const containerChanged PodLifeCycleEventType = "ContainerChanged"
+
 // plegState is the state of a container as events distinguish it. The table of transitions
 // is the kubelet's.
 type plegState int
@@ -134,7 +138,7 @@ func appendStep(ts []transition, was, is *Container, sandbox bool) []transition 
 	case plegExited:
 		return append(ts, transition{ContainerDied, is, sandbox})
 	case plegUnknown:
-		return append(ts, transition{ContainerChanged, is, sandbox})
+		return append(ts, transition{containerChanged, is, sandbox})
 	case plegAbsent:
 		if from != plegExited {
 			ts = append(ts, transition{ContainerDied, was, sandbox})
@@ -148,7 +152,7 @@ func appendStep(ts []transition, was, is *Container, sandbox bool) []transition 
 func deliverable(ts []transition) int {
 	n := 0
 	for _, t := range ts {
-		if t.kind != ContainerChanged {
+		if t.kind != containerChanged {
 			n++
 		}
 	}

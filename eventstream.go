@@ -160,7 +160,7 @@ func (e *eventClient) followOnce(ctx context.Context) (end streamEnd) {
 		}
 		e.setConnected(false)
 	}
-	end.unsupported = calls.Is(end.err, ErrEventsUnsupported)
+	end.unsupported = errors.Is(end.err, ErrEventsUnsupported)
 	if end.err == nil {
 		end.err = errStreamEnded
 	}

@@ -100,7 +100,7 @@ func Example_readmePage() {
 }
 
 // crashAgent reports crashes until ctx ends. It may start before the runtime.
-func crashAgent(ctx context.Context, endpoint, node string, serve func(http.Handler)) error {
+func crashAgent(ctx context.Context, endpoint string, serve func(http.Handler)) error {
 	runtime, err := cri.Dial(endpoint) // fails only if no runtime can ever be there
 	if err != nil {
 		return err
@@ -108,7 +108,7 @@ func crashAgent(ctx context.Context, endpoint, node string, serve func(http.Hand
 	defer runtime.Close()
 	cache, registry := pleg.NewCache(), prometheus.NewRegistry()
 	generator := pleg.NewGenericPLEG(runtime, 0, 0, cache, clock.RealClock{},
-		pleg.WithRegisterer(registry), pleg.WithNodeName(node))
+		pleg.WithRegisterer(registry))
 	generator.Start(ctx)
 	defer generator.Stop()
 	serve(operatorsHandler(generator, registry)) // returns at once
@@ -129,7 +129,7 @@ func operatorsHandler(g *pleg.GenericPLEG, metrics prometheus.Gatherer) http.Han
 // An agent with health, metrics and a page. Here its runtime never comes.
 func Example_agent() {
 	ctx, cancel := context.WithCancel(context.Background())
-	err := crashAgent(ctx, "unix:///nowhere.sock", "worker-1", func(h http.Handler) {
+	err := crashAgent(ctx, "unix:///nowhere.sock", func(h http.Handler) {
 		for _, path := range []string{"/healthz", "/metrics", "/debug/plegz/"} {
 			answer := httptest.NewRecorder()
 			request := httptest.NewRequest(http.MethodGet, "http://localhost"+path, nil)

@@ -309,9 +309,7 @@ func (w *world) block(p int, minTime time.Time) {
 	put(&w.pods.readers, uid, append(w.pods.readers[uid], r))
 	w.pods.waiting++
 	w.readers[p] = exploredReader{r, minTime.After(w.clock)}
-	if !w.sixMethods {
-		put(&w.in.readers, uid, struct{}{})
-	}
+	put(&w.in.readers, uid, struct{}{})
 }
 
 // next returns everything that can happen now.

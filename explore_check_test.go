@@ -393,7 +393,7 @@ func (w *world) checkRest(periodic bool, unrest string) {
 			w.breaks("rest without a period: a hinted change is not found: %s", u)
 		}
 		r := w.readers[p]
-		if r.blockedReader != nil && !r.later && !w.sixMethods {
+		if r.blockedReader != nil && !r.later {
 			w.breaks("rest without a period: a reader of %s is blocked", podUID(p))
 		}
 		if v := w.schedPod(p); v.IsValid() && v.FieldByName("newest").Uint() > 0 {

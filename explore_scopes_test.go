@@ -21,10 +21,8 @@ func exploredScopes() []scope {
 	running := func(sc *scope) { sc.start = bothRun }
 	exited := func(sc *scope) { sc.start = truth{{levelExited}, {levelExited}} }
 	noGetter := func(sc *scope) { sc.getter = false }
-	six := func(sc *scope) { sc.sixMethods = true }
 	oneWorker := func(sc *scope) { sc.workers = 1 }
 	listedOnly := func(sc *scope) { sc.listedOnly = true }
-	connected := func(sc *scope) { sc.connected = true }
 	cold := func(sc *scope) { sc.cold = true }
 	return []scope{
 		with(one, "a1 hint", budget{changes: 2, hints: 1, lists: 1, ticks: 1}),
@@ -40,7 +38,6 @@ func exploredScopes() []scope {
 			running, noGetter),
 		with(one, "b3 no getter, reader", budget{changes: 2, readers: 1, ticks: 2, reinspects: 1},
 			running, noGetter),
-		with(one, "b4 six methods", budget{changes: 2, requests: 1, lists: 1, faults: 1, relists: 1}, running, six),
 		with(one, "b5 together", budget{changes: 2, requests: 1, lists: 2, batches: 2}, running),
 		with(one, "b6 Relist, faults", budget{changes: 1, relists: 1, faults: 2, reinspects: 1}, running),
 		with(one, "b7 cold", budget{changes: 2, requests: 1, relists: 1, subscribers: 1}, running, cold),
@@ -49,10 +46,9 @@ func exploredScopes() []scope {
 		with(two, "c1 two pods", budget{changes: 2, requests: 1, lists: 1}, running),
 		with(two, "c2 one worker", budget{changes: 2, relists: 1, lists: 1, faults: 1}, running, oneWorker),
 		with(two, "c3 one worker, slow", budget{changes: 2, lists: 1, ticks: 2}, running, oneWorker),
-		with(two, "c4 six methods", budget{changes: 2, requests: 1, lists: 1, faults: 1}, running, six),
-		with(two, "c5 no getter, six", budget{changes: 2, hints: 1, lists: 1, relists: 1}, running, six, noGetter),
+		with(two, "c5 no getter", budget{changes: 2, hints: 1, lists: 1, relists: 1}, running, noGetter),
 		with(one, "d1 later reader", budget{changes: 2, laters: 1, readers: 1, ticks: 2}, running),
-		with(one, "d2 connected period", budget{changes: 2, connects: 1, readers: 1, ticks: 2}, running, connected),
+		with(one, "d2 stream and reader", budget{changes: 2, connects: 1, readers: 1, ticks: 2}, running),
 		with(one, "d4 requests and reader", budget{changes: 2, requests: 2, readers: 1}, running),
 		with(one, "d5 contradiction", budget{changes: 3, reinspects: 1, lists: 1}, running),
 		with(two, "d3 together", budget{changes: 2, requests: 1, lists: 1, batches: 2}, running, oneWorker),
@@ -73,7 +69,7 @@ func walkedScopes() []scope {
 	two.pods = 2
 	var scopes []scope
 	for _, base := range []scope{one, two} {
-		for i := range 16 {
+		for i := range 8 {
 			sc := base
 			sc.name = "one"
 			if sc.pods == 2 {
@@ -88,14 +84,6 @@ func walkedScopes() []scope {
 				sc.name += ", clock stands"
 			}
 			if i&4 != 0 {
-				sc.sixMethods = true
-				sc.name += ", six methods"
-			}
-			if i&6 == 0 {
-				sc.connected = true
-				sc.name += ", connected period"
-			}
-			if i&8 != 0 {
 				sc.listedOnly, sc.workers = true, 1
 				sc.name += ", one worker"
 			}

@@ -121,8 +121,6 @@ func (f *printer) print(w *world) fingerprint {
 	f.keys(slices.Sorted(maps.Keys(r.failing.byUID)))
 	f.present(reflect.ValueOf(r.publisher.updates).Elem().FieldByName("present"))
 	f.put(plain, int64(len(r.lastCanary)))
-	f.value(reflect.ValueOf(r.silence), plain)
-	f.time(reflect.ValueOf(r.unsettled), schedTime)
 	for _, rec := range r.records.order {
 		f.value(reflect.ValueOf(rec), plain)
 	}

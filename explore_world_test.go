@@ -68,13 +68,10 @@ type scope struct {
 	name             string
 	pods, containers int
 	getter           bool // the runtime is a PodGetter
-	sixMethods       bool // the cache has no companions
 	workers          int
 	// listedOnly: an inspection reads the containers of the pod that it was asked for;
 	// otherwise whatever there is.
 	listedOnly bool
-	// connected: full lists are further apart while the stream is connected.
-	connected bool
 	// flows: the clock moves a little with every action; otherwise it stands still.
 	flows bool
 	// cold begins with the start; otherwise with a first list whose pods are inspected,
@@ -191,21 +188,13 @@ func newWorld(sc *scope, th *things) *world {
 		left: sc.budget, stamped: make(map[uint64]truth), failing: make(map[types.UID]FailingPod),
 	}
 	w.noteClock()
-	var cache Cache = w.pods
-	if sc.sixMethods {
-		cache = struct{ Cache }{w.pods}
-	}
 	cfg := reconcilerConfig{
 		Config: schedule.Config{
 			Period: explorePeriod, Timeout: exploreTimeout, Threshold: 9 * explorePeriod,
 			Workers: sc.workers, ListsPods: sc.getter,
 		},
 	}
-	if sc.connected {
-		cfg.ConnectedPeriod = 4 * explorePeriod
-		cfg.blocked = w.pods.BlockedReaders
-	}
-	w.r = newReconciler(cfg, w.clock, cache, newBroadcaster(func(int) {}), th.metrics)
+	w.r = newReconciler(cfg, w.clock, w.pods, newBroadcaster(func(int) {}), th.metrics)
 	w.subscribe()
 	if !sc.cold {
 		w.apply(action{kind: actStart})

@@ -2,9 +2,7 @@ package pleg
 
 import (
 	"context"
-	"reflect"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,21 +31,20 @@ type GenericPLEG struct {
 	// Set once by NewGenericPLEG, never again, so safe to read without a lock.
 
 	runtime   Runtime
-	cache     Cache
+	cache     *PodCache
 	clock     clock.Clock
 	threshold time.Duration
 	period    time.Duration
 	opts      options
 	logger    klog.Logger
 
-	inbox    *inbox.Inbox[inputs]
-	calls    *calls.Group[*schedule.Call]
-	loop     *loop
-	updates  *broadcaster
-	metrics  *metrics
-	events   *eventClient    // nil if the runtime has no event stream
-	exits    *eventClient    // nil if the runtime tells no exits
-	podCache generatorsCache // nil if the cache is not a PodCache
+	inbox   *inbox.Inbox[inputs]
+	calls   *calls.Group[*schedule.Call]
+	loop    *loop
+	updates *broadcaster
+	metrics *metrics
+	events  *eventClient // nil if the runtime has no event stream
+	exits   *eventClient // nil if the runtime reports no exits
 
 	// watching makes the subscription of Watch at its first call.
 	watching func() chan *PodLifecycleEvent
@@ -71,32 +68,30 @@ type run struct {
 	forget func() bool // takes back that the end of that context stops it
 }
 
-var _ PodLifecycleEventGenerator = (*GenericPLEG)(nil)
-
 // NewGenericPLEG returns a generator that relists runtime every relistPeriod and writes
 // cache; a cache has one generator at a time. The channel of Watch has the capacity
 // channelCapacity; see WithCapacity. A zero or negative period selects DefaultRelistPeriod. A
 // period of more than a second is at most half of the threshold (WithRelistThreshold): a longer
 // one is shortened to that. Nothing runs until Start or Relist.
 //
-// Like the kubelet's, it returns no error. It panics if runtime, cache or clock is nil or
-// a nil pointer, and if cache is a PodCache with another generator that is not stopped.
+// Like the kubelet's, it returns no error. It panics if runtime, cache or clock is nil, and if
+// the cache has another generator that is not stopped.
 func NewGenericPLEG(runtime Runtime, channelCapacity int, relistPeriod time.Duration,
-	cache Cache, clock clock.Clock, opts ...Option) *GenericPLEG {
+	cache *PodCache, clock clock.Clock, opts ...Option) *GenericPLEG {
 	switch {
-	case isNil(runtime):
+	case runtime == nil:
 		panic("pleg.NewGenericPLEG: the runtime is nil") //nolint:forbidigo // the drop-in signature has no error
-	case isNil(cache):
+	case cache == nil:
 		panic("pleg.NewGenericPLEG: the cache is nil") //nolint:forbidigo // the drop-in signature has no error
-	case isNil(clock):
+	case clock == nil:
 		panic("pleg.NewGenericPLEG: the clock is nil") //nolint:forbidigo // the drop-in signature has no error
 	}
 	if relistPeriod <= 0 {
 		relistPeriod = DefaultRelistPeriod
 	}
 	g := &GenericPLEG{
-		runtime: runtime, cache: cache, clock: neverZero{clock}, opts: defaultOptions(),
-		inbox: inbox.New[inputs](), calls: calls.NewGroup[*schedule.Call](ErrPodNotFound, ErrEventsUnsupported),
+		runtime: runtime, cache: cache, clock: clock, opts: defaultOptions(),
+		inbox: inbox.New[inputs](), calls: calls.NewGroup[*schedule.Call](),
 		lifecycle: make(chan struct{}, 1),
 	}
 	for _, o := range opts {
@@ -104,11 +99,9 @@ func NewGenericPLEG(runtime Runtime, channelCapacity int, relistPeriod time.Dura
 			o(&g.opts)
 		}
 	}
-	g.podCache, _ = cache.(generatorsCache)
 	g.claimCache(true)
 	g.logger, g.threshold = g.opts.logger, g.opts.relistThreshold
 	g.metrics = newMetrics(g.gauges)
-	g.metrics.nodeName = g.opts.nodeName
 	g.updates = newBroadcaster(g.metrics.countDiscarded)
 	g.watching = sync.OnceValue(func() chan *PodLifecycleEvent {
 		options := g.subscription([]SubscribeOption{WithCapacity(channelCapacity)})
@@ -122,9 +115,7 @@ func NewGenericPLEG(runtime Runtime, channelCapacity int, relistPeriod time.Dura
 	return g
 }
 
-// makeLoop makes the loop, and what it needs of the runtime's and the cache's companions.
-// The connected period applies only with a cache that reports its blocked readers and counts
-// them.
+// makeLoop makes the loop, and what it needs of the runtime's companions.
 func (g *GenericPLEG) makeLoop() {
 	var getter PodGetter
 	if !g.opts.pollingOnly {
@@ -147,10 +138,6 @@ func (g *GenericPLEG) makeLoop() {
 			Workers: g.opts.inspectionWorkers, ListsPods: getter != nil,
 		},
 		owner: g,
-	}
-	if g.podCache != nil && g.opts.connectedPeriod > g.period {
-		cfg.ConnectedPeriod = min(g.opts.connectedPeriod, g.threshold/2)
-		cfg.blocked = g.podCache.BlockedReaders
 	}
 	g.loop = &loop{
 		clock: g.clock, logger: g.logger, runtime: g.runtime, getter: getter, inbox: g.inbox, calls: g.calls,
@@ -177,22 +164,12 @@ func (g *GenericPLEG) streams() []*eventClient {
 	return slices.DeleteFunc([]*eventClient{g.events, g.exits}, func(e *eventClient) bool { return e == nil })
 }
 
-// claimCache panics when a PodCache has another generator, which would take the pods of this
+// claimCache panics when the cache has another generator, which would take the pods of this
 // one for gone.
 func (g *GenericPLEG) claimCache(isNew bool) {
-	if g.podCache != nil && !g.podCache.claim(g, isNew) {
+	if !g.cache.claim(g, isNew) {
 		panic("pleg: the cache has another generator") //nolint:forbidigo // the drop-in signatures have no error
 	}
-}
-
-// isNil reports whether an interface is nil or holds a nil pointer, as it does when the
-// error of a constructor was ignored.
-func isNil(v any) bool {
-	if v == nil {
-		return true
-	}
-	value := reflect.ValueOf(v)
-	return value.Kind() == reflect.Pointer && value.IsNil()
 }
 
 // register registers the collectors. A failure is only logged: a generator without
@@ -201,20 +178,21 @@ func (g *GenericPLEG) register() {
 	if g.opts.registerer == nil {
 		return
 	}
-	for _, c := range g.Collectors() {
-		if g.opts.noKubeletMetrics {
-			c = withoutKubelet{c}
-		}
-		if err := g.opts.registerer.Register(guardedCollector{c}); err != nil {
+	collectors := g.Collectors()
+	if g.opts.noKubeletMetrics {
+		collectors = collectors[1:]
+	}
+	for _, c := range collectors {
+		if err := g.opts.registerer.Register(c); err != nil {
 			g.logger.Error(err, "Cannot register metrics; wrap the registerer with a label if it has those of another generator")
 		}
 	}
 }
 
-// Collectors returns the collectors of the generator's metrics and, if the runtime is a
-// prometheus.Collector, of the runtime's. WithRegisterer registers them.
+// Collectors returns the collectors of the generator's metrics, those with a kubelet's name first,
+// and the runtime if it is a prometheus.Collector. WithRegisterer registers them.
 func (g *GenericPLEG) Collectors() []prometheus.Collector {
-	collectors := []prometheus.Collector{g.metrics}
+	collectors := []prometheus.Collector{kubeletMetrics{g.metrics}, ownMetrics{g.metrics}}
 	if c, ok := g.runtime.(prometheus.Collector); ok {
 		collectors = append(collectors, c)
 	}
@@ -222,13 +200,10 @@ func (g *GenericPLEG) Collectors() []prometheus.Collector {
 }
 
 // Cache returns the cache that the generator writes.
-func (g *GenericPLEG) Cache() Cache { return g.cache }
+func (g *GenericPLEG) Cache() *PodCache { return g.cache }
 
 // Clock returns the clock of the times in events and reports.
 func (g *GenericPLEG) Clock() clock.PassiveClock { return g.clock }
-
-// NodeName returns the name of WithNodeName.
-func (g *GenericPLEG) NodeName() string { return g.opts.nodeName }
 
 // Start begins to relist, at once and then every period, and to follow the runtime's
 // streams of events and of exits, where there are such. It returns at once. The generator runs
@@ -291,9 +266,7 @@ func (g *GenericPLEG) stopLocked() (left []calls.Info) {
 	g.updates.Halt()
 	grace := time.NewTimer(stopGrace)
 	defer grace.Stop()
-	if g.podCache != nil {
-		g.podCache.release(g)
-	}
+	g.cache.release(g)
 	return g.calls.Wait(grace.C)
 }
 
@@ -369,9 +342,7 @@ type options struct {
 	relistThreshold   time.Duration
 	inspectionWorkers int
 	requestTimeout    time.Duration
-	connectedPeriod   time.Duration
 	pollingOnly       bool
-	nodeName          string
 	noKubeletMetrics  bool
 }
 
@@ -388,9 +359,7 @@ func defaultOptions() options {
 // "pleg". Verbosity follows the kubelet: 2 logs containers that finished, slow inspections
 // and the event stream's breaks, 4 every transition and status, 5 every relist.
 //
-// The generator's loop calls the logger, and holds no lock meanwhile. A logger that hangs
-// stops the loop, and what waits for it, but neither Healthy nor any read. A logger must not
-// call Start, Stop or Relist.
+// A logger must not call the generator. A logger that blocks stops the generator.
 func WithLogger(logger klog.Logger) Option {
 	return func(o *options) { o.logger = logger }
 }
@@ -403,19 +372,10 @@ func WithRegisterer(registerer prometheus.Registerer) Option {
 	return func(o *options) { o.registerer = registerer }
 }
 
-// WithNodeName exports kubelet_node_name, a gauge that is always 1, with the name in its
-// label node. The rules of kubernetes-mixin, such as KubeletPlegDurationHigh, join with it to
-// name the node of an alert. The name should be the Node's in Kubernetes; what is not UTF-8
-// in it is replaced. Without this option, or with an empty name, the metric is not exported.
-// Package plegz has the name in its title.
-func WithNodeName(name string) Option {
-	return func(o *options) { o.nodeName = strings.ToValidUTF8(name, "\uFFFD") }
-}
-
-// WithoutKubeletMetrics registers no metric whose name begins with kubelet_: neither the
-// generator's, nor those of a Runtime that implements prometheus.Collector, nor that of
-// WithNodeName. It is for a host that has its own, such as a kubelet, because a registry
-// takes no name twice. By default all metrics are registered.
+// WithoutKubeletMetrics registers none of the generator's metrics whose name begins with
+// kubelet_. It is for a host that has its own, such as a kubelet, because a registry takes no name
+// twice. The option does not change the metrics of a Runtime that is a prometheus.Collector:
+// package cri has an option of the same name. By default all metrics are registered.
 func WithoutKubeletMetrics() Option {
 	return func(o *options) { o.noKubeletMetrics = true }
 }
@@ -451,31 +411,6 @@ func WithRuntimeRequestTimeout(timeout time.Duration) Option {
 			o.requestTimeout = timeout
 		}
 	}
-}
-
-// WithConnectedRelistPeriod sets the period of full relists while the runtime's event
-// stream is connected. Whoever sets it relies on the stream: a change without an event is
-// found only by the next full relist.
-//
-// The next full relist still begins within the ordinary period
-//
-//   - after the stream has ended, and while it is silent (see StreamSilent);
-//   - after a full relist that failed or answered an event, and after a single-pod relist
-//     that failed or is slow;
-//   - while a reader waits on the cache;
-//   - for up to five minutes after the last change of a pod that has a sandbox that is not
-//     ready, or a container that is created and not started: containerd announces no start
-//     that fails, and CRI-O no removal of a sandbox.
-//
-// On CRI-O two changes are left to the next full relist: the removal of a sandbox that has
-// been dead for longer than that, and the end of a container whose sandbox or conmon was
-// killed.
-//
-// The period is limited to half of the relist threshold. A period that is not longer than
-// the ordinary one has no effect, and neither has this option with a Cache that is not a
-// PodCache.
-func WithConnectedRelistPeriod(period time.Duration) Option {
-	return func(o *options) { o.connectedPeriod = period }
 }
 
 // WithPollingOnly limits the generator to full relists: every period, on Relist and on

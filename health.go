@@ -42,8 +42,7 @@ type HealthReport struct {
 	// UnconfirmedExits are the containers that have exited by an exit event of more than a
 	// relist period ago, and that the runtime's lists and statuses still show running, by pod.
 	UnconfirmedExits []UnconfirmedExit `json:"unconfirmedExits,omitempty"`
-	// BlockedReaders is the number of readers that wait on the cache; -1 if the cache
-	// is not a PodCache.
+	// BlockedReaders is the number of readers that wait on the cache.
 	BlockedReaders int `json:"blockedReaders"`
 	// Subscribers is the number of subscriptions.
 	Subscribers int `json:"subscribers"`
@@ -118,10 +117,6 @@ const (
 	StreamConnecting StreamState = "connecting"
 	// StreamConnected means that the runtime has accepted the stream.
 	StreamConnected StreamState = "connected"
-	// StreamSilent means that the event stream is connected, but three full lists in a row have
-	// found changes that no event announced, and no event has come since. Until one comes,
-	// full lists keep the ordinary period.
-	StreamSilent StreamState = "silent"
 	// StreamBroken means that the stream has ended; NextTry is when it is opened again.
 	StreamBroken StreamState = "broken"
 	// StreamUnsupported means that the runtime has no such stream; NextTry is when it is asked
@@ -159,7 +154,6 @@ type healthState struct {
 	synced bool
 	pods   int
 	tally  tally
-	silent bool // the event stream, while it is connected
 	// listHangs: a full list hangs, see HungRelist; answered counts the pods that were
 	// inspected since.
 	listHangs   bool
@@ -344,9 +338,6 @@ func (h *healthCheck) report(stream StreamReport) HealthReport {
 			r.UnconfirmedExits = append(r.UnconfirmedExits, e)
 		}
 	}
-	if h.silent && stream.State == StreamConnected {
-		r.Stream.State = StreamSilent
-	}
 	return r
 }
 
@@ -398,7 +389,7 @@ func (g *GenericPLEG) WaitForSync(ctx context.Context) error {
 }
 
 // Pods returns the pods as they were listed last, sorted by UID, inspected or not. It never
-// waits for the runtime. The methods of a Cache of your own must not call it.
+// waits for the runtime.
 func (g *GenericPLEG) Pods() Pods { return g.loop.pods() }
 
 // HealthReport returns the health, and the state that decides it. It has no side effects and
@@ -418,7 +409,7 @@ func (g *GenericPLEG) HealthReport() HealthReport {
 func (g *GenericPLEG) report(h *healthCheck) HealthReport {
 	r := h.report(g.events.status())
 	r.ExitStream = g.exits.status()
-	r.BlockedReaders = g.blockedReaders()
+	r.BlockedReaders = g.cache.BlockedReaders()
 	backlogs := g.updates.Backlogs()
 	r.Subscribers = len(backlogs)
 	r.Backlog, r.NamedSubscribers = subscriberReports(backlogs)
@@ -454,14 +445,6 @@ func (g *GenericPLEG) gauges() gauges {
 	return now
 }
 
-// blockedReaders counts the readers that wait on the cache; -1 if it is not a PodCache.
-func (g *GenericPLEG) blockedReaders() int {
-	if g.podCache == nil {
-		return -1
-	}
-	return g.podCache.BlockedReaders()
-}
-
 // reportedCalls returns the calls that the runtime reports, if it is a CallReporter.
 func (g *GenericPLEG) reportedCalls() (calls []RuntimeCall) {
 	if reporter, ok := g.runtime.(CallReporter); ok {
@@ -482,7 +465,7 @@ func (g *GenericPLEG) described() (description string) {
 func (g *GenericPLEG) guarded(name string, method func()) {
 	defer func() {
 		if p := recover(); p != nil {
-			g.metrics.badData(g.logger.Info, badRuntimePanic, name+": "+calls.PanicText(p))
+			g.metrics.badData(g.logger.Info, badRuntimePanic, fmt.Sprintf("%s: %v", name, p))
 		}
 	}()
 	method()

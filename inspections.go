@@ -199,15 +199,9 @@ func (r *reconciler) inspectionFailed(rec *podRecord, syncs uint64, err error) {
 }
 
 // store stores the result of an inspection, and reports whether it is a status after an error:
-// then a PodSync is due. A cache that panics is an inspection that failed.
+// then a PodSync is due.
 func (r *reconciler) store(rec *podRecord, status *PodStatus, err error, made, observed stamp) (recovered bool) {
-	if panicked := r.cache.store(rec, status, err, made, observed); panicked != nil {
-		rec.markDirty(rec.observed) // what the cache has is from before
-		if err == nil {
-			err = panicked
-			r.sched.Retry(rec.uid)
-		}
-	}
+	r.cache.store(rec, status, err, made, observed)
 	pod := klog.KRef(rec.pod.Namespace, rec.pod.Name)
 	switch {
 	case err != nil:

@@ -8,7 +8,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/kubepleg/pleg/internal/calls"
 	"github.com/kubepleg/pleg/internal/schedule"
 )
 
@@ -78,10 +77,6 @@ func (r *reconciler) applyFullList(pods []*Pod, c *schedule.Call) {
 	for _, found := range r.compared {
 		r.apply(found, l)
 	}
-	hasChanged := func(c comparison) bool { return c.verdict == changed }
-	if l.cause == CausePeriod && r.sched.Connected() && slices.ContainsFunc(r.compared, hasChanged) {
-		r.silence.noteChanges(c.Stamp)
-	}
 	clear(r.compared)
 	r.publisher.noteFullList(c.Stamp, r.records)
 	for _, uid := range r.sched.Requested() { // what is left of the requests
@@ -119,7 +114,7 @@ func (r *reconciler) completePodList(res *result) {
 	c := res.call
 	switch {
 	case c.Dead || res.stopped:
-	case calls.Is(res.err, ErrPodNotFound):
+	case errors.Is(res.err, ErrPodNotFound):
 		r.applyPodList(nil, c)
 	case res.err != nil:
 		r.out.log.info(4, "Cannot list pod", "podUID", c.UID, "err", res.err)
@@ -188,9 +183,6 @@ func (r *reconciler) confirmed(rec *podRecord, asked bool) {
 // changed: a list shows a change. The pod is inspected, and held until a status agrees.
 func (r *reconciler) changed(rec *podRecord, transitions []transition, l listInfo) {
 	r.noteChange(rec, transitions, l)
-	if isUnsettled(rec.pod) {
-		r.unsettled = r.sched.Now()
-	}
 	r.cache.holdOrRelease(rec)
 	if rec.publication.pod == nil {
 		r.cache.setListed(rec.uid)

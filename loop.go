@@ -349,17 +349,6 @@ func (l *stepLog) error(err error, message string, keysAndValues ...any) {
 	l.lines = append(l.lines, func(logger klog.Logger) { logger.Error(err, message, keysAndValues...) })
 }
 
-// neverZero is a clock that shows the moment before the zero time in place of that, which
-// stands for no time in the generator.
-type neverZero struct{ clock.Clock }
-
-func (c neverZero) Now() time.Time {
-	if now := c.Clock.Now(); !now.IsZero() {
-		return now
-	}
-	return time.Time{}.Add(-1)
-}
-
 // wakeTimer wakes the loop at a time by the clock.
 type wakeTimer struct {
 	clock clock.Clock

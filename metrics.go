@@ -1,9 +1,7 @@
 package pleg
 
 import (
-	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -24,11 +22,9 @@ type gauges struct {
 	inspectionsInFlight int
 }
 
-// metrics is the generator's collector. Counters and histograms are updated as things
+// metrics are the generator's metrics. Counters and histograms are updated as things
 // happen; gauges are read when they are collected.
 type metrics struct {
-	// nodeName is the node's name, set before the first collection; "" is not exported.
-	nodeName string
 	// readGauges returns the present gauges.
 	readGauges func() gauges
 
@@ -51,8 +47,6 @@ type metrics struct {
 }
 
 var (
-	nodeNameDesc = prometheus.NewDesc("kubelet_node_name",
-		"The node's name. The count is always 1.", []string{"node"}, nil)
 	lastSeenDesc = prometheus.NewDesc("kubelet_pleg_last_seen_seconds",
 		"Timestamp in seconds when PLEG was last seen active.", nil, nil)
 	runningPodsDesc = prometheus.NewDesc("kubelet_running_pods",
@@ -168,74 +162,92 @@ func newMetrics(readGauges func() gauges) *metrics {
 	return m
 }
 
-func (m *metrics) counted() []prometheus.Collector {
+// kubeletMetrics is the collector of the metrics that have a kubelet's name.
+type kubeletMetrics struct{ *metrics }
+
+// ownMetrics is the collector of all others.
+type ownMetrics struct{ *metrics }
+
+func (m kubeletMetrics) counted() []prometheus.Collector {
 	return []prometheus.Collector{
 		m.relistDuration, m.relistInterval, m.podRelistDuration, m.discardEvents,
 		m.streamErrors, m.streamConnections, m.streamLatency,
-		m.inspectionRetries, m.transitions, m.exits, m.bad,
+	}
+}
+
+func (m ownMetrics) counted() []prometheus.Collector {
+	return []prometheus.Collector{m.inspectionRetries, m.transitions, m.exits, m.bad}
+}
+
+// Describe implements prometheus.Collector.
+func (m kubeletMetrics) Describe(ch chan<- *prometheus.Desc) {
+	for _, c := range m.counted() {
+		c.Describe(ch)
+	}
+	for _, d := range []*prometheus.Desc{lastSeenDesc, runningPodsDesc, runningContainersDesc} {
+		ch <- d
 	}
 }
 
 // Describe implements prometheus.Collector.
-func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
+func (m ownMetrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, c := range m.counted() {
 		c.Describe(ch)
 	}
-	if m.nodeName != "" {
-		ch <- nodeNameDesc
-	}
 	for _, d := range []*prometheus.Desc{
-		healthyDesc, lastSeenDesc, runningPodsDesc, runningContainersDesc, relistRunningDesc, inFlightDesc, hungDesc,
-		failingDesc, subscribersDesc, backlogDesc, namedBacklogDesc, namedBacklogAgeDesc, blockedDesc,
-		unconfirmedDesc, streamUpDesc,
+		healthyDesc, relistRunningDesc, inFlightDesc, hungDesc, failingDesc, subscribersDesc, backlogDesc,
+		namedBacklogDesc, namedBacklogAgeDesc, blockedDesc, unconfirmedDesc, streamUpDesc,
 	} {
 		ch <- d
 	}
 }
 
 // Collect implements prometheus.Collector.
-func (m *metrics) Collect(ch chan<- prometheus.Metric) {
+func (m kubeletMetrics) Collect(ch chan<- prometheus.Metric) {
 	for _, c := range m.counted() {
 		c.Collect(ch)
 	}
-	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
-	}
-	// A state without containers is reported as zero, not left at its last value. No lock
-	// is held while a collector may be slow.
 	now := m.readGauges()
-	if m.nodeName != "" {
-		gauge(nodeNameDesc, 1, m.nodeName)
-	}
 	if !now.LastRelist.IsZero() {
-		gauge(lastSeenDesc, float64(now.LastRelist.UnixNano())/float64(time.Second))
+		collectGauge(ch, lastSeenDesc, float64(now.LastRelist.UnixNano())/float64(time.Second))
 	}
-	gauge(runningPodsDesc, float64(now.tally.runningPods))
-	gauge(runningContainersDesc, float64(now.tally.created), string(ContainerStateCreated))
-	gauge(runningContainersDesc, float64(now.tally.running), string(ContainerStateRunning))
-	gauge(runningContainersDesc, float64(now.tally.exited), string(ContainerStateExited))
-	gauge(runningContainersDesc, float64(now.tally.unknown), string(ContainerStateUnknown))
-	gauge(relistRunningDesc, now.relistRunning.Seconds())
-	gauge(inFlightDesc, float64(now.inspectionsInFlight))
+	// A state without containers is reported as zero, not left at its last value.
+	collectGauge(ch, runningPodsDesc, float64(now.tally.runningPods))
+	collectGauge(ch, runningContainersDesc, float64(now.tally.created), string(ContainerStateCreated))
+	collectGauge(ch, runningContainersDesc, float64(now.tally.running), string(ContainerStateRunning))
+	collectGauge(ch, runningContainersDesc, float64(now.tally.exited), string(ContainerStateExited))
+	collectGauge(ch, runningContainersDesc, float64(now.tally.unknown), string(ContainerStateUnknown))
+}
+
+// Collect implements prometheus.Collector.
+func (m ownMetrics) Collect(ch chan<- prometheus.Metric) {
+	for _, c := range m.counted() {
+		c.Collect(ch)
+	}
+	now := m.readGauges()
+	collectGauge(ch, healthyDesc, oneIf(now.Healthy))
+	collectGauge(ch, relistRunningDesc, now.relistRunning.Seconds())
+	collectGauge(ch, inFlightDesc, float64(now.inspectionsInFlight))
 	var hung, failing float64
 	for _, p := range now.FailingPods {
 		hung += oneIf(!p.HangingSince.IsZero())
 		failing += oneIf(p.Failures > 0)
 	}
-	gauge(hungDesc, hung)
-	gauge(failingDesc, failing)
-	gauge(subscribersDesc, float64(now.Subscribers))
-	gauge(backlogDesc, float64(now.Backlog))
+	collectGauge(ch, hungDesc, hung)
+	collectGauge(ch, failingDesc, failing)
+	collectGauge(ch, subscribersDesc, float64(now.Subscribers))
+	collectGauge(ch, backlogDesc, float64(now.Backlog))
 	for _, s := range now.NamedSubscribers {
-		gauge(namedBacklogDesc, float64(s.Backlog), s.Name)
-		gauge(namedBacklogAgeDesc, s.behind(now.now).Seconds(), s.Name)
+		collectGauge(ch, namedBacklogDesc, float64(s.Backlog), s.Name)
+		collectGauge(ch, namedBacklogAgeDesc, s.behind(now.now).Seconds(), s.Name)
 	}
-	if now.BlockedReaders >= 0 {
-		gauge(blockedDesc, float64(now.BlockedReaders))
-	}
-	gauge(unconfirmedDesc, float64(len(now.UnconfirmedExits)))
-	gauge(healthyDesc, oneIf(now.Healthy))
-	gauge(streamUpDesc, oneIf(now.Stream.State == StreamConnected || now.Stream.State == StreamSilent))
+	collectGauge(ch, blockedDesc, float64(now.BlockedReaders))
+	collectGauge(ch, unconfirmedDesc, float64(len(now.UnconfirmedExits)))
+	collectGauge(ch, streamUpDesc, oneIf(now.Stream.State == StreamConnected))
+}
+
+func collectGauge(ch chan<- prometheus.Metric, d *prometheus.Desc, value float64, labels ...string) {
+	ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
 }
 
 // oneIf returns 1 for true and 0 for false.
@@ -278,69 +290,12 @@ func (m *metrics) badData(log func(message string, keysAndValues ...any), reason
 	}
 }
 
-// guardedCollector is a collector whose panic spoils a collection, and no more: a registry
-// recovers a panic since client_golang 1.24 only.
-type guardedCollector struct{ prometheus.Collector }
-
-// Collect implements prometheus.Collector.
-func (g guardedCollector) Collect(ch chan<- prometheus.Metric) {
-	defer func() {
-		if p := recover(); p != nil {
-			err := fmt.Errorf("the collector panicked: %v", p)
-			ch <- prometheus.NewInvalidMetric(prometheus.NewInvalidDesc(err), err)
-		}
-	}()
-	g.Collector.Collect(ch)
-}
-
-// withoutKubelet is a collector without the metrics that have a kubelet's name.
-type withoutKubelet struct{ prometheus.Collector }
-
-// Describe implements prometheus.Collector.
-func (w withoutKubelet) Describe(ch chan<- *prometheus.Desc) {
-	filter(ch, w.Collector.Describe, func(d *prometheus.Desc) bool { return !hasKubeletName(d) })
-}
-
-// Collect implements prometheus.Collector.
-func (w withoutKubelet) Collect(ch chan<- prometheus.Metric) {
-	filter(ch, w.Collector.Collect, func(m prometheus.Metric) bool { return !hasKubeletName(m.Desc()) })
-}
-
-// hasKubeletName reports whether a metric has a name that a kubelet's registry may have
-// too. Only the printed form of a Desc has its name.
-func hasKubeletName(d *prometheus.Desc) bool {
-	return strings.HasPrefix(d.String(), `Desc{fqName: "kubelet_`)
-}
-
-// filter passes on what send sends and keep wants.
-func filter[T any](ch chan<- T, send func(chan<- T), keep func(T) bool) {
-	all, sent := make(chan T), []T(nil)
-	var receiving sync.WaitGroup
-	receiving.Go(func() {
-		for v := range all {
-			sent = append(sent, v)
-		}
-	})
-	func() {
-		defer receiving.Wait()
-		defer close(all)
-		send(all)
-	}()
-	for _, v := range sent {
-		if keep(v) {
-			ch <- v
-		}
-	}
-}
-
 // tally counts what runs.
 type tally struct {
 	// runningPods are the pods that have a running sandbox.
 	runningPods int
 	// containers are the containers by state, sandboxes not among them.
 	created, running, exited, unknown int
-	// unsettledPods are those of which isUnsettled.
-	unsettledPods int
 }
 
 // count adds a pod to the tally n times.
@@ -363,15 +318,4 @@ func (t *tally) count(pod *Pod, n int) {
 	if slices.ContainsFunc(pod.Sandboxes, func(s *Container) bool { return s.State == ContainerStateRunning }) {
 		t.runningPods += n
 	}
-	if isUnsettled(pod) {
-		t.unsettledPods += n
-	}
-}
-
-// isUnsettled reports whether a pod has a sandbox that is not ready, or a container that is created
-// and not started: of such pods runtimes do not announce every change. containerd says nothing of
-// a start that fails, and CRI-O nothing of the removal of a sandbox.
-func isUnsettled(pod *Pod) bool {
-	return slices.ContainsFunc(pod.Containers, func(c *Container) bool { return c.State == ContainerStateCreated }) ||
-		slices.ContainsFunc(pod.Sandboxes, func(s *Container) bool { return s.State != ContainerStateRunning })
 }

@@ -3,7 +3,7 @@
 // difference between two lists into pod lifecycle events, and keeps a pod status
 // cache whose readers can block until it is new enough.
 //
-// NewGenericPLEG makes a generator of a Runtime and a Cache. Package cri connects to a
+// NewGenericPLEG makes a generator of a Runtime and a PodCache. Package cri connects to a
 // runtime, package plegtest has a fake runtime for tests and, in criserver, a CRI server, and
 // package plegz shows a page of the node. docs/GUIDE.md in the repository builds an agent step
 // by step.
@@ -65,21 +65,19 @@
 //
 //   - The methods of GenericPLEG and PodCache are safe for concurrent use. Only Handle,
 //     Relist, Stop, a Start beside a Stop, WaitForSync, and the cache's GetNewerThan and
-//     LookupNewerThan block; Pods waits for a Cache of your own.
+//     LookupNewerThan block.
 //   - At most DefaultInspectionWorkers inspections run at once, one per pod. An
 //     inspection that runs longer than a relist period is slow: it releases its worker
 //     slot. After DefaultRuntimeRequestTimeout it has failed. A runtime that ignores
 //     cancellation costs one goroutine per call that hangs, at most two per pod.
 //   - Every goroutine that Start starts has ended when Stop returns, except calls to a
 //     runtime that ignores cancellation.
-//   - The functions of a Handler run in the goroutine of Handle. The generator holds no lock
-//     while it calls a user's code, loggers included; only a Cache of your own is called
-//     under one.
+//   - The functions of a Handler run in the goroutine of Handle, and the generator holds no lock
+//     meanwhile. A logger must not call the generator.
 //   - Pods, containers and statuses are never modified after they are handed over, in
 //     either direction.
-//   - A cache has one generator at a time. NewGenericPLEG panics when a PodCache has
-//     another that is not stopped; with any other Cache, two generators overwrite each
-//     other's statuses.
+//   - A cache has one generator at a time. NewGenericPLEG panics when the cache has
+//     another that is not stopped.
 //
 // # Time
 //
@@ -89,7 +87,6 @@
 package pleg
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"time"
@@ -137,10 +134,6 @@ const (
 	// delivered, the cache holds the status or the error. If the pod is removed first, its
 	// PodSyncs are not delivered.
 	PodSync PodLifeCycleEventType = "PodSync"
-	// ContainerChanged means that a container or sandbox enters the state unknown (created
-	// counts as unknown). The pod is inspected, so that the cache is right, but the event is
-	// never delivered.
-	ContainerChanged PodLifeCycleEventType = "ContainerChanged"
 )
 
 // Cause says why the list or the inspection was made that showed a transition, or that an exit
@@ -275,21 +268,4 @@ func (e *PodLifecycleEvent) MarshalLog() any {
 		Type PodLifeCycleEventType
 		Data any
 	}{e.ID, e.Type, e.Data}
-}
-
-// PodLifecycleEventGenerator has the methods of the kubelet's interface of this name, in its
-// release 1.37, but that RequestRelist takes no logger. Up to 1.36, Start has no context, and up
-// to 1.35, there is no RequestRelist; docs/KUBELET.md says what else a kubelet needs. GenericPLEG
-// has more methods.
-type PodLifecycleEventGenerator interface {
-	// Start begins to relist and to deliver events, until ctx ends.
-	Start(ctx context.Context)
-	// Watch returns the channel of the events.
-	Watch() chan *PodLifecycleEvent
-	// Healthy reports whether the generator works, and if not, why not.
-	Healthy() (bool, error)
-	// RequestReinspect asks for an inspection of a pod, even if no list shows it changed.
-	RequestReinspect(podUID types.UID)
-	// RequestRelist asks for a single-pod relist.
-	RequestRelist(podUID types.UID)
 }

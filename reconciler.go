@@ -34,8 +34,6 @@ type reconciler struct {
 	lastCanary types.UID // the pod that was last inspected as a canary
 	// answeredBesideList are the pods that were inspected since a full list began that hangs.
 	answeredBesideList map[types.UID]struct{}
-	unsettled          time.Time // when a pod last became unsettled, or changed and still was
-	silence            silence
 
 	compared []comparison // scratch
 	out      outputs      // of the present step
@@ -44,12 +42,10 @@ type reconciler struct {
 // reconcilerConfig does not change.
 type reconcilerConfig struct {
 	schedule.Config
-	// blocked counts the blocked readers; nil where full lists come every period anyway.
-	blocked func() int
-	owner   cacheOwner // the generator
+	owner cacheOwner // the generator
 }
 
-func newReconciler(cfg reconcilerConfig, now time.Time, cache Cache, updates *broadcaster, m *metrics) *reconciler {
+func newReconciler(cfg reconcilerConfig, now time.Time, cache writtenCache, updates *broadcaster, m *metrics) *reconciler {
 	sched, records := schedule.New(cfg.Config), newPodRecords()
 	writer := newCacheWriter(cache, cfg.owner, records)
 	sched.Advance(now)
@@ -61,7 +57,7 @@ func newReconciler(cfg reconcilerConfig, now time.Time, cache Cache, updates *br
 		failing:   failingPods{sched: sched, byUID: make(map[types.UID]*podRecord)},
 		health:    healthState{lastInspection: now},
 	}
-	writer.log, r.publisher.log, writer.badData = &r.out.log, &r.out.log, r.badData
+	writer.log, r.publisher.log = &r.out.log, &r.out.log
 	return r
 }
 
@@ -98,7 +94,7 @@ func (r *reconciler) step(now time.Time, in *inputs) outputs {
 // noteHealth takes what others keep into the health state. The rest of it is noted as it
 // happens.
 func (r *reconciler) noteHealth() {
-	r.health.pods, r.health.tally, r.health.silent = r.records.present, r.records.tally, r.silence.is()
+	r.health.pods, r.health.tally = r.records.present, r.records.tally
 	r.health.listHangs, r.health.answered = r.sched.FullListHangs(), len(r.answeredBesideList)
 	r.health.unconfirmed = r.records.unconfirmedExits()
 }
@@ -152,7 +148,7 @@ func (r *reconciler) beginCalls() {
 	for more := true; more && r.sched.TakeCanary(); {
 		more = r.inspectCanary()
 	}
-	due := r.sched.Begin(r.ordinaryPeriod())
+	due := r.sched.Begin(true)
 	r.out.begin = make([]beginCall, 0, len(due))
 	for _, c := range due {
 		begin := beginCall{c, nil}
@@ -166,43 +162,6 @@ func (r *reconciler) beginCalls() {
 			begin.pod = r.beginInspection(c)
 		}
 		r.out.begin = append(r.out.begin, begin)
-	}
-}
-
-// unsettledTime is how long an unsettled pod keeps the ordinary period after its last change:
-// longer than the kubelet's garbage collector takes to remove a sandbox, which runs every
-// minute, and no longer, because the sandbox of a Job that has completed may stay for days.
-const unsettledTime = 5 * time.Minute
-
-// ordinaryPeriod reports whether full lists come every period although the stream is connected: a
-// reader is blocked, or something is likely to change without an event.
-func (r *reconciler) ordinaryPeriod() bool {
-	return r.cfg.blocked == nil || r.cfg.blocked() > 0 ||
-		r.records.tally.unsettledPods > 0 && r.sched.Since(r.unsettled) < unsettledTime || r.silence.is()
-}
-
-// unannouncedLists is how many full lists in a row find changes without an event before the stream
-// is silent: a list that finds one just after it happened may be ahead of its event.
-const unannouncedLists = 3
-
-// silence is whether the event stream is connected and says nothing, although pods change.
-type silence struct {
-	// lists are the full lists of the period that have found changes since the stream was
-	// connected or had an event; up to unannouncedLists are counted.
-	lists int
-	// heard is the newest list that had begun then: that one may know what was announced.
-	heard stamp
-}
-
-func (s *silence) is() bool { return s.lists >= unannouncedLists }
-
-// end notes an event, or that the stream has begun or ended; begun is the newest list that has.
-func (s *silence) end(begun stamp) { s.lists, s.heard = 0, begun }
-
-// noteChanges notes changes that a full list of the period has found while the stream is connected.
-func (s *silence) noteChanges(at stamp) {
-	if at.After(s.heard) && !s.is() {
-		s.lists++
 	}
 }
 
@@ -241,10 +200,8 @@ func (r *reconciler) takeRequests(in *inputs) {
 	}
 	for _, connected := range in.connected {
 		r.sched.SetConnected(connected)
-		r.silence.end(r.sched.Last())
 	}
 	if len(in.hints) > 0 || in.hintAll || in.lostHints {
-		r.silence.end(r.sched.Last())
 		r.takeHints(in)
 	}
 }

@@ -99,8 +99,6 @@ func (s *stepper) make(d *datadriven.TestData) {
 				cfg.Timeout = s.duration(value)
 			case "threshold":
 				cfg.Threshold = s.duration(value)
-			case "connected":
-				cfg.ConnectedPeriod = s.duration(value)
 			case "workers":
 				s.scan(value, &cfg.Workers)
 			case "full-lists-only":
@@ -112,15 +110,11 @@ func (s *stepper) make(d *datadriven.TestData) {
 	}
 	s.reported = make(map[types.UID]FailingPod)
 	s.cache, s.calls, s.now = NewCache(), make(map[string]*schedule.Call), epoch
-	cache := Cache(&loggingCache{s.cache, s})
-	if cfg.ConnectedPeriod > 0 {
-		cfg.blocked = s.cache.BlockedReaders
-	}
 	m := newMetrics(func() gauges { return gauges{} })
 	updates := newBroadcaster(m.countDiscarded)
 	s.events = updates.Subscribe(s.t.Context(), subscriptionOptions{Capacity: 1000, Lasting: true})
 	s.t.Cleanup(updates.Halt)
-	s.r = newReconciler(cfg, epoch, cache, updates, m)
+	s.r = newReconciler(cfg, epoch, &loggingCache{s.cache, s}, updates, m)
 }
 
 func (s *stepper) directive(t *testing.T, d *datadriven.TestData) string {

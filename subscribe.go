@@ -219,7 +219,7 @@ func (h *Handler) handle(e *PodLifecycleEvent) {
 		callWith(h.OnContainerRemoved, e)
 	case PodSync:
 		callWith(h.OnPodSync, e)
-	case ContainerChanged: // is never delivered
+	case containerChanged: // is never delivered
 	}
 }
 

@@ -76,7 +76,7 @@ func (updateRules) Events(delivered, u *update) []*PodLifecycleEvent {
 	}
 	statuses := statusesIn(u.statuses)
 	for i, t := range transitions {
-		if t.kind == ContainerChanged {
+		if t.kind == containerChanged {
 			continue
 		}
 		var status *Status

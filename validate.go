@@ -22,14 +22,13 @@ const (
 	badStatusNilItem      badReason = "nil_item_in_status"
 	badStatusMismatch     badReason = "wrong_status_uid"
 	badRuntimePanic       badReason = "runtime_panic"
-	badCachePanic         badReason = "cache_panic"
 )
 
 // badReasons are all of them.
 var badReasons = [...]badReason{
 	badPodNil, badPodNoUID, badPodDuplicate, badPodMismatch,
 	badContainerNil, badContainerNoID, badContainerDuplicate, badContainerState,
-	badStatusNil, badStatusNilItem, badStatusMismatch, badRuntimePanic, badCachePanic,
+	badStatusNil, badStatusNilItem, badStatusMismatch, badRuntimePanic,
 }
 
 // reportBadData is called for every item of bad data that is skipped or read as something

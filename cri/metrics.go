@@ -18,6 +18,7 @@ type metrics struct {
 	errors     *prometheus.CounterVec
 	badItems   *prometheus.CounterVec
 	items      *prometheus.CounterVec
+	noKubelet  bool // see WithoutKubeletMetrics
 
 	// The children of the above, resolved once.
 	perRPC  [rpcCount]operationMetrics
@@ -35,6 +36,7 @@ type operationMetrics struct {
 func newMetrics(o *options) *metrics {
 	byOperation := []string{"operation_type"}
 	m := &metrics{
+		noKubelet: o.noKubeletMetrics,
 		operations: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "kubelet_runtime_operations_total",
 			Help: "Cumulative number of runtime operations by operation type.",
@@ -93,15 +95,19 @@ func (m *metrics) countError(made rpc, err error) {
 }
 
 func (m *metrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.operations, m.durations, m.errors, m.badItems, m.items}
+	own := []prometheus.Collector{m.badItems, m.items}
+	if m.noKubelet {
+		return own
+	}
+	return append(own, m.operations, m.durations, m.errors)
 }
 
 var _ prometheus.Collector = (*Runtime)(nil)
 
 // Describe describes the metrics: the kubelet's
 // kubelet_runtime_operations_total, kubelet_runtime_operations_errors_total and
-// kubelet_runtime_operations_duration_seconds, by operation_type, and the
-// adapter's own pleg_cri_bad_items_total, by reason, and
+// kubelet_runtime_operations_duration_seconds, by operation_type, unless
+// WithoutKubeletMetrics leaves them out, and the adapter's own pleg_cri_bad_items_total, by reason, and
 // pleg_cri_listed_items_total, by decoding ("skipped" or "decoded").
 func (r *Runtime) Describe(ch chan<- *prometheus.Desc) {
 	for _, c := range r.metrics.collectors() {

@@ -17,6 +17,7 @@ type options struct {
 	sharedEventStream bool
 	exitEvents        bool
 	exitsDir          string // of CRI-O; empty for none
+	noKubeletMetrics  bool
 	dialOptions       []grpc.DialOption
 	info              func(*runtimeapi.ContainerStatusResponse) any
 }
@@ -68,6 +69,12 @@ const DefaultExitsDir = "/run/crio/exits"
 // not be read. Other runtimes tell no exits, and the option changes nothing.
 func WithExitEvents(exitsDir string) Option {
 	return func(o *options) { o.exitEvents, o.exitsDir = true, exitsDir }
+}
+
+// WithoutKubeletMetrics leaves the metrics out whose names begin with kubelet_, for a host that has
+// its own: pleg.WithoutKubeletMetrics is about the generator's alone.
+func WithoutKubeletMetrics() Option {
+	return func(o *options) { o.noKubeletMetrics = true }
 }
 
 // WithDialOptions adds options to the connection that Connect and Dial make, such as

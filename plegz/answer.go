@@ -41,7 +41,7 @@ func (r *recorder) answer(position string) (a answer, news <-chan struct{}) {
 	h := r.history
 	since, resumed := r.resumeLocked(position)
 	a.head = head{
-		Time: r.clock.Now().UTC(), Node: r.generator.NodeName(), RecordingSince: h.began,
+		Time: r.clock.Now().UTC(), Node: r.node, RecordingSince: h.began,
 		Position: r.positionLocked(), Full: !resumed, GoneThrough: h.goneThrough,
 	}
 	a.condition = h.condition

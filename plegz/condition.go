@@ -108,10 +108,6 @@ func troubles(r *pleg.HealthReport, now time.Time) []string {
 		say("the event stream is broken since %s: %s; changes are found by the next relist.",
 			clockTime(r.Stream.Since), printable.Text(r.Stream.Error))
 	}
-	if r.Stream.State == pleg.StreamSilent {
-		say("the event stream is connected since %s and silent, although pods change; changes are found by the next relist.",
-			clockTime(r.Stream.Since))
-	}
 	if r.ExitStream.State == pleg.StreamBroken {
 		say("the exit stream is broken since %s: %s; exits are found as other changes are.",
 			clockTime(r.ExitStream.Since), printable.Text(r.ExitStream.Error))

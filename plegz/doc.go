@@ -16,7 +16,7 @@
 // The JSON is an object with
 //
 //	time            when it was made, as in RFC 3339
-//	node            the node's name, of pleg.WithNodeName
+//	node            the node's name, of WithNodeName
 //	level           ok, warning or error
 //	sentence        the health in one sentence
 //	notes           what else is wrong, a sentence each

@@ -10,9 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
-	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/kubepleg/pleg"
@@ -119,24 +117,6 @@ func TestClock(t *testing.T) {
 			t.Errorf("%v, want %v", got, then)
 		}
 		g.Stop()
-	})
-}
-
-// A cache that is not a PodCache is read as well.
-func TestCacheOfYourOwn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		own := struct{ pleg.Cache }{pleg.NewCache()}
-		g := pleg.NewGenericPLEG(n.Runtime, 0, 0, own, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
-		defer g.Stop()
-		n.Handler = plegz.Handler(g)
-		g.Start(t.Context())
-		a := n.setPod("shop", "a", plegtest.Running("a"))
-		n.ExitContainer(a, "a", 3, "Error")
-		n.pass(2 * time.Second)
-		if s := n.state(); len(s.Pods) != 1 || *s.Pods[0].Containers[0].ExitCode != 3 {
-			t.Errorf("%+v", s.Pods)
-		}
 	})
 }
 

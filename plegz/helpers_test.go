@@ -49,8 +49,8 @@ func newIdleNode(t *testing.T, runtime pleg.Runtime, fake *plegtest.Runtime, opt
 	n := &node{Runtime: fake, t: t, cache: pleg.NewCache()}
 	n.EmitOnChange(true)
 	n.g = pleg.NewGenericPLEG(runtime, 0, 0, n.cache, clock.RealClock{},
-		pleg.WithNodeName("node-7"), pleg.WithLogger(logr.Discard()))
-	n.Handler = plegz.Handler(n.g, opts...)
+		pleg.WithLogger(logr.Discard()))
+	n.Handler = plegz.Handler(n.g, append(opts, plegz.WithNodeName("node-7"))...)
 	t.Cleanup(n.g.Stop)
 	t.Cleanup(n.Heal)
 	return n

@@ -8,6 +8,7 @@ const DefaultHistory = 1000
 type Option func(*options)
 
 type options struct {
+	node    string
 	labels  bool
 	remote  bool
 	hosts   []string
@@ -23,6 +24,9 @@ func newOptions(opts []Option) options {
 	}
 	return o
 }
+
+// WithNodeName shows the name of the node, in the title among others. By default there is none.
+func WithNodeName(name string) Option { return func(o *options) { o.node = name } }
 
 // WithLabels shows the labels and annotations of pods, which may hold what not everyone
 // should see. By default they are not shown.

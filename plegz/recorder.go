@@ -30,7 +30,7 @@ const (
 type recorder struct {
 	options
 	generator *pleg.GenericPLEG
-	cache     pleg.Cache           // the generator's
+	cache     *pleg.PodCache       // the generator's
 	clock     clock.PassiveClock   // the generator's
 	gatherer  *prometheus.Registry // of the generator's metrics
 	documents documents

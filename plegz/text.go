@@ -74,9 +74,7 @@ func (a *answer) writeHealth(b *bytes.Buffer) {
 	if r.ExitStream.State != pleg.StreamOff {
 		fmt.Fprintf(b, "exit stream      %s\n", stream(r.ExitStream, "exit"))
 	}
-	if r.BlockedReaders >= 0 {
-		fmt.Fprintf(b, "blocked readers  %d\n", r.BlockedReaders)
-	}
+	fmt.Fprintf(b, "blocked readers  %d\n", r.BlockedReaders)
 	fmt.Fprintf(b, "subscriptions    %d, %s behind\n", r.Subscribers, plural(r.Backlog, "pod"))
 	fmt.Fprintf(b, "recorded since   %s\n", a.RecordingSince.Format(time.RFC3339))
 

@@ -38,8 +38,6 @@ func compareInfo(a, b Info) int {
 // Group is a set of calls, each under a key by which its owner knows it. Its
 // methods may be called from any goroutine, and from done; none but Wait blocks.
 type Group[K comparable] struct {
-	known []error // set once by NewGroup
-
 	mu    sync.Mutex
 	calls map[*call[K]]struct{} // whose done has not returned; guarded by mu
 }
@@ -57,10 +55,9 @@ type call[K comparable] struct {
 	stopped  chan struct{} // made by CancelAll, and closed when done has returned; nil before
 }
 
-// NewGroup returns a group without calls. [Is] finds the known errors in those of
-// the group's calls.
-func NewGroup[K comparable](known ...error) *Group[K] {
-	return &Group[K]{known: slices.Clone(known), calls: make(map[*call[K]]struct{})}
+// NewGroup returns a group without calls.
+func NewGroup[K comparable]() *Group[K] {
+	return &Group[K]{calls: make(map[*call[K]]struct{})}
 }
 
 // Go runs method in a goroutine and returns at once. When method returns, panics or
@@ -68,11 +65,9 @@ func NewGroup[K comparable](known ...error) *Group[K] {
 // then done is called, once, in that goroutine. done must not wait for another call of
 // the group.
 //
-// err is nil, a *[PanicError], or an error whose text has been read already and which
-// wraps what method returned. It is read in the call's goroutine: where an Error
-// method panics the call has panicked, and where one hangs the call hangs. stopped
-// reports whether err is not nil and CancelAll was called while the call was in
-// flight, so that the failure says nothing about the runtime.
+// err is a *[PanicError], or what method returned. stopped reports whether err is not nil
+// and CancelAll was called while the call was in flight, so that the failure says nothing
+// about the runtime.
 //
 // No two calls in flight should have the same key: Cancel would cancel both.
 func (g *Group[K]) Go(key K, info Info, method func(ctx context.Context) error, done func(err error, stopped bool)) {
@@ -86,29 +81,25 @@ func (g *Group[K]) Go(key K, info Info, method func(ctx context.Context) error, 
 		defer g.forget(c)
 		defer func() { done(c.err, g.leave(c) && c.err != nil) }()
 		defer cancel(nil)
-		c.make(ctx, method, g.known)
+		c.make(ctx, method)
 	}()
 }
 
-// make calls the method and reads its error, neither of which can do worse than
-// not to return, or to end the goroutine.
-func (c *call[K]) make(ctx context.Context, method func(ctx context.Context) error, known []error) {
+// make calls the method. If the method panics or ends the goroutine, the call has failed.
+func (c *call[K]) make(ctx context.Context, method func(ctx context.Context) error) {
 	returned := false
 	defer func() {
-		if returned {
-			return
-		}
-		// First, for printing the value may end the goroutine too.
-		c.err = &PanicError{c.info.Method + " panicked: the runtime ended the goroutine"}
 		if value := recover(); value != nil {
-			c.err = &PanicError{c.info.Method + " panicked: " + PanicText(value)}
+			c.err = &PanicError{fmt.Sprintf("%s panicked: %v", c.info.Method, value)}
+		} else if !returned {
+			c.err = &PanicError{c.info.Method + " panicked: the runtime ended the goroutine"}
 		}
 	}()
-	err := method(ctx)
-	if err != nil {
-		err = read(err, known)
+	c.err = method(ctx)
+	if c.err != nil {
+		_ = c.err.Error() // a nil pointer in the error panics here, and not in the generator
 	}
-	c.err, returned = err, true
+	returned = true
 }
 
 // leave takes a call out of the calls in flight, and reports whether CancelAll was called

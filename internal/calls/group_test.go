@@ -18,10 +18,9 @@ import (
 )
 
 var (
-	errNotFound    = errors.New("not found")
-	errUnsupported = errors.New("unsupported")
-	errStopped     = errors.New("the owner was stopped")
-	errDeadline    = errors.New("past its deadline")
+	errNotFound = errors.New("not found")
+	errStopped  = errors.New("the owner was stopped")
+	errDeadline = errors.New("past its deadline")
 )
 
 // outcome is what done was told.
@@ -39,7 +38,7 @@ type owner struct {
 }
 
 func newOwner() *owner {
-	return &owner{Group: calls.NewGroup[string](errNotFound, errUnsupported)}
+	return &owner{Group: calls.NewGroup[string]()}
 }
 
 func (o *owner) begin(key string, info calls.Info, method func(ctx context.Context) error) {

@@ -17,7 +17,7 @@ import (
 // no goroutine is left.
 func TestGroup(t *testing.T) {
 	for seed := range uint64(30) {
-		g := calls.NewGroup[int](errNotFound)
+		g := calls.NewGroup[int]()
 		var begun, ended, key atomic.Int64
 		var wg sync.WaitGroup
 		var stops sync.Mutex

@@ -1,6 +1,7 @@
 package contract_test
 
 import (
+	"context"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -81,13 +82,13 @@ func TestStepWhileTheTimerIsSet(t *testing.T) {
 			rt := plegtest.NewRuntime()
 			clk := &steppingClock{FakeClock: clocktesting.NewFakeClock(epoch)}
 			var lists atomic.Int32
-			cache := &slowCache{pleg.NewCache(), func() { // after which the loop reads the clock, or sleeps
-				if lists.Add(1) <= 3 {
-					clk.Step(time.Second)
+			rt.Inject(plegtest.Fault{Method: plegtest.GetPods, Do: func(context.Context) error {
+				if lists.Add(1) <= 4 {
+					clk.read.Store(int64(time.Second))
 				}
-			}}
-			g := pleg.NewGenericPLEG(rt.Plain(), 0, time.Second, cache, clk, pleg.WithLogger(logr.Discard()))
-			clk.read.Store(int64(time.Second))
+				return nil
+			}})
+			g := pleg.NewGenericPLEG(rt.Plain(), 0, time.Second, pleg.NewCache(), clk, pleg.WithLogger(logr.Discard()))
 			g.Start(t.Context())
 			defer g.Stop()
 			synctest.Wait()
@@ -95,36 +96,5 @@ func TestStepWhileTheTimerIsSet(t *testing.T) {
 				t.Errorf("%d lists", got)
 			}
 		})
-	})
-}
-
-// The zero time is a time like any other, which a fake clock may show.
-func TestClockThatShowsTheZeroTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		rt := plegtest.NewRuntime()
-		rt.SetPods(pods(2)...)
-		defer rt.HangIgnoringCancel(plegtest.GetPodStatus, "pod-00001")()
-		clk := clocktesting.NewFakeClock(time.Time{})
-		cache := pleg.NewCache()
-		g := pleg.NewGenericPLEG(rt.Plain(), 0, time.Second, cache, clk, pleg.WithLogger(logr.Discard()))
-		g.Start(t.Context())
-		defer g.Stop()
-		synctest.Wait()
-		if ok, err := g.Healthy(); !ok {
-			t.Error(err)
-		}
-		for i := range 10 {
-			if got := rt.Calls(plegtest.GetPods); got != i+1 {
-				t.Errorf("%d lists after %d s", got, i)
-			}
-			clk.Step(time.Second)
-			synctest.Wait()
-		}
-		if got := g.HealthReport().FailingPods; len(got) != 1 || got[0].HangingSince.IsZero() {
-			t.Errorf("failing: %v", got)
-		}
-		if s, err := cache.GetNewerThan("pod-00000", time.Time{}); err != nil || len(s.ContainerStatuses) != 1 {
-			t.Errorf("the cache has %v %v", s, err)
-		}
 	})
 }

@@ -19,8 +19,6 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-type sixOnly struct{ pleg.Cache }
-
 func exitsOnly(exits chan pleg.ContainerExit) func(*plegtest.Runtime) pleg.Runtime {
 	return func(rt *plegtest.Runtime) pleg.Runtime {
 		return struct {
@@ -59,16 +57,10 @@ func fuzzExits(t *testing.T, seed uint64) {
 	which := r.IntN(len(wraps))
 	pod := plegtest.NewRuntime()
 	reg := prometheus.NewRegistry()
-	var cache pleg.Cache = pleg.NewCache()
-	if r.IntN(3) == 0 {
-		cache = sixOnly{cache}
-	}
+	cache := pleg.NewCache()
 	opts := []pleg.Option{pleg.WithLogger(logr.Discard()), pleg.WithRegisterer(reg)}
 	if r.IntN(3) == 0 {
 		opts = append(opts, pleg.WithInspectionWorkers(1))
-	}
-	if r.IntN(4) == 0 {
-		opts = append(opts, pleg.WithConnectedRelistPeriod(20*time.Second))
 	}
 	g := pleg.NewGenericPLEG(wraps[which](pod), 0, 0, cache, clock.RealClock{}, opts...)
 	rt := pod

@@ -12,7 +12,7 @@ import (
 )
 
 // states returns the states of pod a's containers as the cache has them.
-func states(t *testing.T, cache pleg.Cache) map[string]pleg.State {
+func states(t *testing.T, cache *pleg.PodCache) map[string]pleg.State {
 	t.Helper()
 	status := mustGet(t, cache)
 	states := make(map[string]pleg.State)
@@ -200,7 +200,7 @@ func TestRule21ExitEvent(t *testing.T) {
 }
 
 // mustGet returns the status that the cache has of pod a.
-func mustGet(t *testing.T, cache pleg.Cache) *pleg.PodStatus {
+func mustGet(t *testing.T, cache *pleg.PodCache) *pleg.PodStatus {
 	t.Helper()
 	status, err := cache.Get("a")
 	if err != nil {

@@ -412,13 +412,14 @@ func (l late) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.PodStatus,
 	return l.Runtime.GetPodStatus(context.WithoutCancel(ctx), pod)
 }
 
-// slowCache keeps the loop busy.
-type slowCache struct {
-	*pleg.PodCache
-	slow func()
+// slowLogger keeps the loop busy when it logs a message.
+func slowLogger(message string, slow func()) logr.Logger {
+	return funcr.New(func(_, args string) {
+		if strings.Contains(args, message) {
+			slow()
+		}
+	}, funcr.Options{Verbosity: 5})
 }
-
-func (c *slowCache) UpdateTime(at time.Time) { c.slow(); c.PodCache.UpdateTime(at) }
 
 // heapInUse returns the size of what is reachable.
 func heapInUse() int64 {

@@ -64,7 +64,7 @@ func TestRule3EventComesAfterItsError(t *testing.T) {
 		rt := plegtest.NewRuntime()
 		rt.SetPods(pods(10)...)
 		rt.Fail(plegtest.GetPodStatus, plegtest.AnyPod, errors.New("broken"))
-		cache := slowSetCache{pleg.NewCache()}
+		cache := pleg.NewCache()
 		g := pleg.NewGenericPLEG(rt, 0, 0, cache, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
 		events := g.Subscribe(t.Context(), pleg.WithCapacity(-1))
 		g.Start(t.Context())
@@ -76,14 +76,6 @@ func TestRule3EventComesAfterItsError(t *testing.T) {
 			}
 		}
 	})
-}
-
-// slowSetCache gives everyone time to come before what is stored.
-type slowSetCache struct{ *pleg.PodCache }
-
-func (c slowSetCache) Set(uid types.UID, status *pleg.PodStatus, err error, at time.Time) bool {
-	time.Sleep(time.Millisecond)
-	return c.PodCache.Set(uid, status, err, at)
 }
 
 // Rule 3: an inspection that the next change has superseded still brings its status

@@ -1,14 +1,10 @@
 package contract_test
 
 import (
-	"errors"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/go-logr/logr/funcr"
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/plegtest"
@@ -49,48 +45,4 @@ func TestVerbosity(t *testing.T) {
 			}
 		})
 	}
-}
-
-// A logger may use the generator, and one that hangs holds up no other method of it.
-func TestLoggerUsesTheGenerator(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var n *node
-		var logged atomic.Int32
-		hang := make(chan struct{})
-		use := func() {
-			n.g.Pods()
-			n.g.HealthReport()
-			_, _ = n.g.Healthy()
-			n.g.Subscribe(t.Context(), pleg.WithCapacity(1))
-			n.g.RequestRelist("a")
-			n.g.Watch()
-		}
-		log := funcr.New(func(_, args string) {
-			logged.Add(1)
-			if n == nil || strings.Contains(args, "Relisting") {
-				return // it would go on for ever
-			}
-			if strings.Contains(args, `"containerID"="b1"`) {
-				<-hang
-			}
-			use()
-		}, funcr.Options{Verbosity: 5})
-		n = newNode(t, pleg.WithLogger(log))
-		n.SetPods(bare("a", plegtest.Running("a1")), nil)
-		n.start()
-		fails := n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Err: errors.New("no")})
-		n.ExitContainer("a", "a1", 1, "")
-		n.relist()
-		fails()
-		n.relist()
-		if got := logged.Load(); got < 5 {
-			t.Errorf("%d lines", got)
-		}
-		n.SetPod(bare("b", plegtest.Running("b1")))
-		n.g.RequestRelist("b")
-		synctest.Wait()
-		use()
-		close(hang)
-		n.relist()
-	})
 }

@@ -201,12 +201,12 @@ func TestKnownPodBesideTooManyHints(t *testing.T) {
 				rt.broken = func(uid types.UID) bool { return uid != "known" }
 				gate := make(chan struct{})
 				var busy atomic.Bool
-				cache := &gatedCache{pleg.NewCache(), func() {
+				log := slowLogger("Wrote status", func() {
 					if busy.Load() {
 						<-gate
 					}
-				}}
-				g := pleg.NewGenericPLEG(rt, 0, time.Second, cache, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
+				})
+				g := pleg.NewGenericPLEG(rt, 0, time.Second, pleg.NewCache(), clock.RealClock{}, pleg.WithLogger(log))
 				events := g.Watch()
 				g.Start(t.Context())
 				defer g.Stop()
@@ -237,17 +237,6 @@ func TestKnownPodBesideTooManyHints(t *testing.T) {
 			})
 		})
 	}
-}
-
-// gatedCache keeps the loop busy with what an inspection brought.
-type gatedCache struct {
-	*pleg.PodCache
-	gate func()
-}
-
-func (c *gatedCache) Set(uid types.UID, status *pleg.PodStatus, err error, at time.Time) bool {
-	c.gate()
-	return c.PodCache.Set(uid, status, err, at)
 }
 
 // BenchmarkHeapPerPod measures what is held for a pod of a sandbox and two containers, each

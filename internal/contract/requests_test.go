@@ -322,7 +322,7 @@ func TestPodListIsInTheReport(t *testing.T) {
 // Rule 10: a reader that waits for a time to come is answered by the first full list after it.
 func TestRule10FutureMinTimes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t, pleg.WithConnectedRelistPeriod(time.Minute))
+		n := newNode(t)
 		n.SetPods(bare("a"))
 		n.start()
 		time.Sleep(500 * time.Millisecond)

@@ -17,26 +17,6 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// Rule 21: the pod of an exit event is listed before the exit counts as one that the runtime does not
-// confirm, also where full lists come seldom.
-func TestRule21LongPeriod(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n, exits := newExitingNode(t, pleg.WithConnectedRelistPeriod(80*time.Second))
-		n.SetPods(plegtest.NewPod("a", plegtest.Running("a1")))
-		n.start()
-		time.Sleep(10 * time.Second)
-		exits <- exitOf("a1", 137)
-		n.ExitContainer("a", "a1", 137, "OOMKilled") // the runtime shows it at once
-		time.Sleep(20 * time.Second)
-		if got := n.g.HealthReport().UnconfirmedExits; len(got) != 0 {
-			t.Errorf("20 s later: %+v", got)
-		}
-		if s := mustGet(t, n.cache).ContainerStatuses[0]; s.Reason != "OOMKilled" {
-			t.Errorf("20 s later the reason is %s", s.Reason)
-		}
-	})
-}
-
 // Rule 20: what is kept of exited containers that statuses alone show is bounded.
 func TestRule20ExitsOfStatusesAreBounded(t *testing.T) {
 	var calls atomic.Int64
@@ -67,37 +47,6 @@ func TestRule20ExitsOfStatusesAreBounded(t *testing.T) {
 	if grown := heapInUse() - before; grown > 1<<20 {
 		t.Errorf("after 500 inspections the heap has grown by %d bytes", grown)
 	}
-}
-
-// panicsAtExits is a cache that panics at the first statuses with an exit.
-type panicsAtExits struct {
-	pleg.Cache
-	panics atomic.Int64
-}
-
-func (c *panicsAtExits) Set(uid types.UID, status *pleg.PodStatus, err error, at time.Time) bool {
-	if status != nil && status.ContainerStatuses[0].State == pleg.ContainerStateExited && c.panics.Add(1) <= 3 {
-		panic("full")
-	}
-	return c.Cache.Set(uid, status, err, at)
-}
-
-// Rules 6 and 14: a reader gets no status as fresh that is older than one at which the cache panicked.
-func TestRule14CachePanicAndFreshness(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		rt := plegtest.NewRuntime()
-		rt.SetPods(bare("a", plegtest.Running("a1")))
-		cache := pleg.NewCache()
-		g := pleg.NewGenericPLEG(rt, 0, 0, &panicsAtExits{Cache: cache}, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
-		g.Start(t.Context())
-		defer g.Stop()
-		time.Sleep(1500 * time.Millisecond)
-		rt.ExitContainer("a", "a1", 1, "Error")
-		status, err := cache.GetNewerThan("a", time.Now())
-		if err == nil && status.ContainerStatuses[0].State != pleg.ContainerStateExited {
-			t.Errorf("a reader got a1 %s as newer than its exit, without an error", status.ContainerStatuses[0].State)
-		}
-	})
 }
 
 // Rule 23 holds with one worker too, and a wedged pod that comes first.

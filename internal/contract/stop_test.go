@@ -205,10 +205,10 @@ func TestStopCancelsWhatTheLoopBeginsLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := plegtest.NewRuntime()
 		gate := make(chan struct{})
-		cache := &slowCache{pleg.NewCache(), func() { <-gate }}
-		g := pleg.NewGenericPLEG(rt.Plain(), 0, 0, cache, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
+		g := pleg.NewGenericPLEG(rt.Plain(), 0, 0, pleg.NewCache(), clock.RealClock{},
+			pleg.WithLogger(slowLogger("Relisting", func() { <-gate })))
 		g.Start(t.Context())
-		synctest.Wait() // in UpdateTime
+		synctest.Wait() // in the logger
 		heal := rt.Hang(plegtest.GetPods, plegtest.AnyPod)
 		go func() {
 			time.Sleep(2 * time.Second)

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
-	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -348,58 +346,6 @@ func TestRule14NilErrorInAnInterface(t *testing.T) {
 			})
 		})
 	}
-}
-
-// evilError panics with itself when it is asked what it says.
-type evilError struct{}
-
-func (e evilError) Error() string { panic(e) }
-
-// Rule 14: neither a panic whose value cannot be printed, nor an error that answers
-// for a while and then no more, reaches the loop.
-func TestRule14ErrorsThatCannotBePrinted(t *testing.T) {
-	for name, fail := range map[string]func() error{
-		"a panic":  func() error { panic(evilError{}) },
-		"an error": func() error { return evilError{} },
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				n := newNode(t)
-				n.SetPods(bare("a", plegtest.Running("a1")))
-				events := n.g.Watch()
-				n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Do: func(context.Context) error { return fail() }})
-				n.start()
-				time.Sleep(500 * time.Millisecond)
-				want(t, "events", read(events), "a Started a1")
-				if _, err := n.cache.Get("a"); err == nil || err.Error() == "" {
-					t.Errorf("in the cache: %v", err)
-				}
-			})
-		})
-	}
-	t.Run("an error that is asked once", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			n := newNode(t)
-			n.Inject(plegtest.Fault{Method: plegtest.GetPods, Do: func(context.Context) error { return &tiredError{} }})
-			n.start()
-			time.Sleep(10 * time.Second)
-			_, err := n.g.Healthy()
-			if err == nil || !strings.Contains(err.Error(), "tired") {
-				t.Error(err)
-			}
-			n.g.HealthReport()
-		})
-	})
-}
-
-// tiredError answers once.
-type tiredError struct{ asked atomic.Bool }
-
-func (e *tiredError) Error() string {
-	if e.asked.Swap(true) {
-		panic("asked again")
-	}
-	return "tired"
 }
 
 // Rule 14: nil items of a status are left out, and the others stay, in their order.

@@ -39,12 +39,7 @@ func node(s *scenario, c command) string {
 		pleg.WithRelistThreshold(c.duration("threshold")),
 		pleg.WithRuntimeRequestTimeout(c.duration("timeout")),
 		pleg.WithInspectionWorkers(c.number("workers", 0)),
-		withConnectedRelistPeriod(c.duration("connected")),
 	)
 	s.watch = s.g.Watch()
 	return ""
 }
-
-// withConnectedRelistPeriod is the only use of an option that is about to be
-// renamed.
-var withConnectedRelistPeriod = pleg.WithConnectedRelistPeriod

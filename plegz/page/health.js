@@ -31,7 +31,7 @@ function drawHealth() {
   setText($('facts'), [
     model.node && 'node ' + P.printable(model.node), h.pods + ' pods', containers + ' containers running',
     'event stream ' + h.stream.state, h.exitStream.state !== 'off' && 'exit stream ' + h.exitStream.state,
-    h.blockedReaders >= 0 && h.blockedReaders + ' blocked readers', P.printable(h.runtime || ''),
+    h.blockedReaders + ' blocked readers', P.printable(h.runtime || ''),
   ].filter(Boolean).join(' · '));
   const title = mark + ' ' + word + (model.node ? ' · ' + P.printable(model.node) : '') + ' · pleg';
   if (document.title !== title) document.title = title;
