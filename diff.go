@@ -14,7 +14,7 @@ type transition struct {
 
 // containerChanged means that a container or sandbox enters the state unknown; created counts as
 // unknown. Its pod is inspected, so that the cache is right. It is never delivered.
-const containerChanged PodLifeCycleEventType = "containerChanged"
+const containerChanged PodLifeCycleEventType = "ContainerChanged"
 
 // plegState is the state of a container as events distinguish it. The table of transitions
 // is the kubelet's.

@@ -21,6 +21,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/cri"
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
@@ -108,5 +109,23 @@ func TestSeriesDoNotGrow(t *testing.T) {
 	}
 	if n, err := strconv.Atoi(said[1]); n != len(many) || err != nil {
 		t.Errorf("%d series; docs/BENCHMARKS.md says %s", len(many), said[1])
+	}
+}
+
+// A host that has the kubelet's metrics itself keeps their names.
+func TestWithoutKubeletMetrics(t *testing.T) {
+	s, err := criserver.Start()
+	must(t, err)
+	defer s.Stop()
+	registry := prometheus.NewRegistry()
+	must(t, registry.Register(connect(t, s, cri.WithoutKubeletMetrics())))
+	families, err := registry.Gather()
+	must(t, err)
+	var names []string
+	for _, f := range families {
+		names = append(names, f.GetName())
+	}
+	if want := []string{"pleg_cri_bad_items_total", "pleg_cri_listed_items_total"}; !slices.Equal(names, want) {
+		t.Errorf("got %v", names)
 	}
 }

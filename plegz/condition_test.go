@@ -259,25 +259,6 @@ func TestNotes(t *testing.T) {
 	})
 }
 
-// A stream that is connected and silent is said to be.
-func TestSilentStreamInWords(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.SetPod(plegtest.NewPod("a", plegtest.Running("a1")))
-		n.EmitOnChange(false)
-		n.pass(2500 * time.Millisecond)
-		for i := range 3 {
-			n.SetContainer("a", fmt.Sprint("b", i), pleg.ContainerStateRunning)
-			n.pass(time.Second)
-		}
-		const silent = "Degraded: the event stream is connected since 00:00:00 UTC on 1 Jan and silent, " +
-			"although pods change; changes are found by the next relist."
-		if s := n.state(); s.Sentence != silent {
-			t.Error(s.Sentence)
-		}
-	})
-}
-
 // reporter is a runtime that says itself which calls are in flight.
 type reporter struct {
 	*plegtest.Runtime

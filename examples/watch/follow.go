@@ -18,7 +18,7 @@ const healthPeriod = time.Second
 // follower reads a generator's events and prints them.
 type follower struct {
 	generator *pleg.GenericPLEG
-	cache     pleg.Cache
+	cache     *pleg.PodCache
 	filter    filter
 	printer   printer
 	notes     io.Writer
@@ -32,7 +32,7 @@ type follower struct {
 	stream  pleg.StreamState
 }
 
-func newFollower(generator *pleg.GenericPLEG, cache pleg.Cache, wanted filter, p printer,
+func newFollower(generator *pleg.GenericPLEG, cache *pleg.PodCache, wanted filter, p printer,
 	notes io.Writer) *follower {
 	return &follower{
 		generator: generator, cache: cache, filter: wanted, printer: p, notes: notes,
@@ -95,7 +95,7 @@ func healthText(r pleg.HealthReport) string {
 
 func streamText(s pleg.StreamReport) string {
 	text := "event stream " + string(s.State)
-	if s.Error != "" && s.State != pleg.StreamConnected && s.State != pleg.StreamSilent {
+	if s.Error != "" && s.State != pleg.StreamConnected {
 		text += ": " + printable.Text(s.Error)
 	}
 	return text

@@ -51,7 +51,7 @@ type line struct {
 // describe says of an event that was read now what the cache knows about it. The
 // generator has stored the status before it sent the event, so Get is enough, and
 // nothing has to be waited for.
-func describe(e *pleg.PodLifecycleEvent, cache pleg.Cache, now, began time.Time) line {
+func describe(e *pleg.PodLifecycleEvent, cache *pleg.PodCache, now, began time.Time) line {
 	l := line{
 		Time: now, Namespace: e.Pod.Namespace, Pod: e.Pod.Name, PodUID: e.ID,
 		Sandbox: e.IsSandbox(), Event: e.Type, Cause: e.Cause,

@@ -87,10 +87,11 @@ func watch(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 	cache, registry := pleg.NewCache(), prometheus.NewRegistry()
 	nodeName := f.nodeName
 	if nodeName == "" {
-		nodeName, _ = os.Hostname() // without it, the metrics name no node
+		nodeName, _ = os.Hostname() // without it, metrics and page name no node
 	}
+	registry.MustRegister(nodeNameGauge(nodeName))
 	generator := pleg.NewGenericPLEG(runtime, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod,
-		cache, clock.RealClock{}, pleg.WithRegisterer(registry), pleg.WithNodeName(nodeName), pleg.WithLogger(logger))
+		cache, clock.RealClock{}, pleg.WithRegisterer(registry), pleg.WithLogger(logger))
 
 	fmt.Fprintf(stderr, "Watching %s. Ctrl-C ends it.\n", printable.Text(runtime.DescribeRuntime()))
 	if f.duration > 0 {
@@ -101,7 +102,7 @@ func watch(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 	generator.Start(context.WithoutCancel(ctx)) // until Stop: what is said at the end is of one that runs
 	defer generator.Stop()
 	if f.listen != "" {
-		served, err := serve(f.listen, generator, registry)
+		served, err := serve(f.listen, nodeName, generator, registry)
 		if err != nil {
 			return err
 		}

@@ -27,7 +27,7 @@ type server struct {
 }
 
 // serve begins to serve what a generator knows on an address.
-func serve(address string, generator *pleg.GenericPLEG, metrics prometheus.Gatherer) (*server, error) {
+func serve(address, nodeName string, generator *pleg.GenericPLEG, metrics prometheus.Gatherer) (*server, error) {
 	l, err := net.Listen("tcp", listenAddress(address))
 	if err != nil {
 		return nil, fmt.Errorf("serving: %w", err)
@@ -36,7 +36,7 @@ func serve(address string, generator *pleg.GenericPLEG, metrics prometheus.Gathe
 	s := &server{
 		address: l.Addr().String(),
 		http: &http.Server{
-			Handler:           newHandler(generator, metrics),
+			Handler:           newHandler(nodeName, generator, metrics),
 			ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
 			BaseContext: func(net.Listener) context.Context { return streams },
 		},
@@ -73,10 +73,20 @@ func listenAddress(address string) string {
 	return address
 }
 
-func newHandler(generator *pleg.GenericPLEG, metrics prometheus.Gatherer) http.Handler {
+func newHandler(nodeName string, generator *pleg.GenericPLEG, metrics prometheus.Gatherer) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("/{$}", plegz.Handler(generator))
+	mux.Handle("/{$}", plegz.Handler(generator, plegz.WithNodeName(nodeName)))
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
 	mux.Handle("GET /healthz", plegz.Healthz(generator))
 	return mux
+}
+
+// nodeNameGauge is the kubelet's metric by which the rules of kubernetes-mixin name the node.
+func nodeNameGauge(name string) prometheus.Collector {
+	gauge := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "kubelet_node_name", Help: "The node's name. The count is always 1.",
+		ConstLabels: prometheus.Labels{"node": strings.ToValidUTF8(name, "\uFFFD")},
+	})
+	gauge.Set(1)
+	return gauge
 }

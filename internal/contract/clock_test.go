@@ -1,6 +1,7 @@
 package contract_test
 
 import (
+	"context"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -81,13 +82,13 @@ func TestStepWhileTheTimerIsSet(t *testing.T) {
 			rt := plegtest.NewRuntime()
 			clk := &steppingClock{FakeClock: clocktesting.NewFakeClock(epoch)}
 			var lists atomic.Int32
-			log := slowLogger("Relisting", func() { // after which the loop reads the clock, or sleeps
-				if lists.Add(1) <= 3 {
-					clk.Step(time.Second)
+			rt.Inject(plegtest.Fault{Method: plegtest.GetPods, Do: func(context.Context) error {
+				if lists.Add(1) <= 4 {
+					clk.read.Store(int64(time.Second))
 				}
-			})
-			g := pleg.NewGenericPLEG(rt.Plain(), 0, time.Second, pleg.NewCache(), clk, pleg.WithLogger(log))
-			clk.read.Store(int64(time.Second))
+				return nil
+			}})
+			g := pleg.NewGenericPLEG(rt.Plain(), 0, time.Second, pleg.NewCache(), clk, pleg.WithLogger(logr.Discard()))
 			g.Start(t.Context())
 			defer g.Stop()
 			synctest.Wait()

@@ -281,7 +281,8 @@ func TestRule16HintAheadWhilePeriodIsLong(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := &node{Runtime: plegtest.NewRuntime(), t: t, cache: pleg.NewCache()}
-				n.g = pleg.NewGenericPLEG(n.Runtime, 0, 20*time.Second, n.cache, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
+				n.g = pleg.NewGenericPLEG(n.Runtime, 0, 20*time.Second, n.cache, clock.RealClock{},
+					pleg.WithLogger(logr.Discard()))
 				n.SetPods(pods(20)...)
 				n.start()
 				time.Sleep(10*time.Minute + 500*time.Millisecond)

@@ -56,8 +56,6 @@ var deviations = []deviation{
 	{"16", "with EventedPLEG, lists a pod at once when a container has stopped", "at every event", showHintOfStart},
 	{"17", "with EventedPLEG, opens the event stream five times", "opens it for ever", showStreamEnds},
 	{"18", "with EventedPLEG, skips an event that names no pod", "lists all pods", showHintWithoutPod},
-	{"19", "with EventedPLEG, lists all pods every second all the same",
-		"can do so more rarely while the stream is connected", showConnectedPeriod},
 	{"LookupNewerThan", "has readers that cannot be cancelled", "has a form with a context", showCancel},
 	{"PodSync", "sends no PodSync for a reinspection that found a change",
 		"sends one for every reinspection of a known pod", showPodSync},

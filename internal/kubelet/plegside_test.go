@@ -32,7 +32,7 @@ func newPLEGSideOf(runtime pleg.Runtime, capacity int) *plegSide {
 	return s
 }
 
-func newPLEG(runtime pleg.Runtime, capacity int, cache pleg.Cache) *pleg.GenericPLEG {
+func newPLEG(runtime pleg.Runtime, capacity int, cache *pleg.PodCache) *pleg.GenericPLEG {
 	return pleg.NewGenericPLEG(runtime, capacity, pleg.DefaultRelistPeriod, cache, clock.RealClock{},
 		pleg.WithLogger(logr.Discard()))
 }

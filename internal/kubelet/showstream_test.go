@@ -128,14 +128,3 @@ func showHintWithoutPod(_ *testing.T, s *stage) {
 	s.wait(10 * time.Millisecond)
 	s.wantEvents(nil, died("a", "a1"))
 }
-
-func showConnectedPeriod(_ *testing.T, s *stage) {
-	s.podWith("a", "a1")
-	s.follow(pleg.WithConnectedRelistPeriod(time.Minute))
-	s.wait(time.Minute) // until the list that followed the connection is past
-	s.node.set("a", "a1", exited)
-	s.wait(time.Second)
-	s.wantEvents(died("a", "a1"), nil)
-	s.wait(time.Minute)
-	s.wantEvents(nil, died("a", "a1"))
-}

@@ -41,10 +41,10 @@ func StartNode(wrap func(http.Handler) http.Handler, opts ...cri.Option) (*Node,
 	}
 	n.stop = append(n.stop, func() { _ = runtime.Close() })
 	n.Generator = pleg.NewGenericPLEG(runtime, 0, 0, pleg.NewCache(), clock.RealClock{},
-		pleg.WithLogger(logr.Discard()), pleg.WithNodeName("node-7"))
+		pleg.WithLogger(logr.Discard()))
 	n.Generator.Start(context.Background())
 	n.stop = append(n.stop, n.Generator.Stop)
-	handler := plegz.Handler(n.Generator)
+	handler := plegz.Handler(n.Generator, plegz.WithNodeName("node-7"))
 	if wrap != nil {
 		handler = wrap(handler)
 	}

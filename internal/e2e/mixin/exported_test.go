@@ -20,7 +20,7 @@ type metric struct {
 	labels map[string]map[string]bool
 }
 
-// exported returns what a generator with all its metrics exports, by name, as Prometheus sees it.
+// exported returns what an agent with all metrics and a node name exports, by name, as Prometheus sees it.
 func exported(t *testing.T) map[string]metric {
 	t.Helper()
 	server, err := criserver.Start()
@@ -35,8 +35,12 @@ func exported(t *testing.T) map[string]metric {
 	}
 	defer runtime.Close()
 	registry := prometheus.NewRegistry()
+	node := prometheus.NewGauge(prometheus.GaugeOpts{Name: "kubelet_node_name",
+		Help: "The node's name. The count is always 1.", ConstLabels: prometheus.Labels{"node": "node-7"}})
+	node.Set(1)
+	registry.MustRegister(node)
 	generator := pleg.NewGenericPLEG(runtime, pleg.DefaultChannelCapacity, time.Second, pleg.NewCache(),
-		clock.RealClock{}, pleg.WithLogger(logr.Discard()), pleg.WithRegisterer(registry), pleg.WithNodeName("node-7"))
+		clock.RealClock{}, pleg.WithLogger(logr.Discard()), pleg.WithRegisterer(registry))
 	generator.Subscribe(t.Context(), pleg.WithCapacity(1), pleg.WithName("reader"))
 	generator.Start(t.Context())
 	defer generator.Stop()

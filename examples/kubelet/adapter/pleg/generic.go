@@ -39,9 +39,9 @@ type GenericPLEG struct {
 
 // newGenericPLEG returns a generator that writes cache and sends to eventChannel.
 //
-// Where the gate EventedPLEG is on, relistDuration has the period that holds while the
-// event stream is connected; without it, full lists are made every second. Where the gate
-// PLEGExitEvents is off, exits are learnt from CRI alone.
+// Where the gate EventedPLEG is on, relistDuration has the kubelet's period for a node with an event
+// stream, which is not used: full lists are made every second. Where the gate PLEGExitEvents is off,
+// exits are learnt from CRI alone.
 func newGenericPLEG(logger klog.Logger, runtime kubecontainer.Runtime, eventChannel chan *PodLifecycleEvent,
 	relistDuration *RelistDuration, cache kubecontainer.Cache, clock clock.Clock, options ...pleg.Option) *GenericPLEG {
 	if cache == nil {
@@ -50,7 +50,6 @@ func newGenericPLEG(logger klog.Logger, runtime kubecontainer.Runtime, eventChan
 	period := relistDuration.RelistPeriod
 	options = append(options, pleg.WithLogger(logger), pleg.WithRelistThreshold(relistDuration.RelistThreshold))
 	if utilfeature.DefaultFeatureGate.Enabled(features.EventedPLEG) {
-		options = append(options, pleg.WithConnectedRelistPeriod(period))
 		period = pleg.DefaultRelistPeriod
 	}
 	var adapted pleg.Runtime = podRuntime{runtime}

@@ -83,7 +83,13 @@ func New(config Config) *Agent {
 		queue:    workqueue.NewTypedDelayingQueue[types.UID](),
 		notReady: errors.New("the runtime has not said yet that it is ready")}
 	a.generator = pleg.NewGenericPLEG(a.Reader, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod, a.cache, a.Clock,
-		pleg.WithRegisterer(a.Registry), pleg.WithNodeName(a.NodeName), pleg.WithLogger(a.Logger.V(1)))
+		pleg.WithRegisterer(a.Registry), pleg.WithLogger(a.Logger.V(1)))
+	if a.NodeName != "" { // by which the rules of kubernetes-mixin name the node
+		gauge := prometheus.NewGauge(prometheus.GaugeOpts{Name: "kubelet_node_name",
+			Help: "The node's name. The count is always 1.", ConstLabels: prometheus.Labels{"node": a.NodeName}})
+		gauge.Set(1)
+		a.Registry.MustRegister(gauge)
+	}
 	a.status = newPublished(a.Sink, a.Adopted, a.Logger, a.OnStatus)
 	a.probes = &prober.Manager{
 		Runtime: a.Runtime, Status: a.status.get, Changed: a.probed, Begin: a.joined.Go, Logger: a.Logger,
@@ -247,6 +253,6 @@ func (a *Agent) Handler() http.Handler {
 		fmt.Fprintln(w, "ok")
 	})
 	mux.Handle("GET /metrics", promhttp.HandlerFor(a.Registry, promhttp.HandlerOpts{}))
-	mux.Handle("/", plegz.Handler(a.generator))
+	mux.Handle("/", plegz.Handler(a.generator, plegz.WithNodeName(a.NodeName)))
 	return mux
 }

@@ -30,8 +30,8 @@ func New(runtime kubecontainer.Runtime) *Agent {
 
 // Agent follows the pods of a node, and keeps a journal of what it would do.
 type Agent struct {
-	generator pleg.PodLifecycleEventGenerator
-	cache     kubecontainer.Cache
+	generator *pleg.GenericPLEG
+	cache     *kubecontainer.PodCache
 
 	mu      sync.Mutex
 	journal []string
@@ -42,9 +42,7 @@ type Agent struct {
 func (a *Agent) Run(ctx context.Context) {
 	events := a.generator.Watch()
 	a.generator.Start(ctx)
-	if stopper, ok := a.generator.(interface{ Stop() }); ok {
-		defer stopper.Stop()
-	}
+	defer a.generator.Stop()
 	housekeeping := time.NewTicker(10 * time.Second)
 	defer housekeeping.Stop()
 	for {
@@ -85,7 +83,7 @@ func (a *Agent) handle(e *pleg.PodLifecycleEvent) {
 		a.report(e.ID, id, isContainer)
 	case pleg.ContainerRemoved:
 		return // nothing is to be synced
-	case pleg.ContainerStarted, pleg.PodSync, pleg.ContainerChanged:
+	case pleg.ContainerStarted, pleg.PodSync:
 	}
 	a.sync(e.ID)
 }
