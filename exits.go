@@ -118,13 +118,10 @@ func (r *reconciler) takeExit(e ContainerExit) {
 	r.plan(rec)
 }
 
-// takeStranger takes in an exit event of a container that no list has shown: a list is due that
-// shows it.
+// takeStranger takes in an exit event of a container that no list has shown. Its pod, or all pods,
+// are listed for it.
 func (r *reconciler) takeStranger(e ContainerExit) {
-	if e.FinishedAt.IsZero() {
-		e.FinishedAt = r.sched.Now
-	}
-	r.records.strangers.add(e, r.sched.Last.Number)
+	r.records.strangers.add(e, r.sched.Now)
 	if e.PodUID != "" {
 		r.hint(e.PodUID)
 	} else {
@@ -157,17 +154,17 @@ func (r *reconciler) find(e ContainerExit) (*podRecord, *Container) {
 func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (behind bool) {
 	var ends map[string]*Status // of containers that the status shows otherwise
 	first := statusesIn(status.ContainerStatuses)
-	for i, s := range status.ContainerStatuses {
+	for _, s := range status.ContainerStatuses {
 		id := s.ID.ID
 		last, known := rec.seen[id], rec.ends[id]
 		switch {
-		case first.at(i, id) != s: // bad data: the first counts
+		case first.at(0, id) != s: // bad data: the first counts
 		case hasExited(s):
 			ofEarlierLife := known != nil && known.again && !s.FinishedAt.After(known.at)
 			if !ofEarlierLife {
 				r.takeEnd(rec, s)
 			}
-		case !hasExited(last):
+		case !hasExited(last) || rec.pod.container(id) != nil && !rec.pod.showsExited(id):
 			rec.see(s)
 		case startedAgain(last, s):
 			rec.see(s)
@@ -196,9 +193,10 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (behind bool)
 	return behind
 }
 
-// startedAgain reports whether a status shows another life than the one that has ended.
+// startedAgain reports whether a status shows another life than the one that has ended. The start
+// of a life that no inspection has shown is not known.
 func startedAgain(ended, s *Status) bool {
-	return !ended.StartedAt.IsZero() && !s.StartedAt.IsZero() && !s.StartedAt.Equal(ended.StartedAt)
+	return !s.StartedAt.IsZero() && !s.StartedAt.Equal(ended.StartedAt) && !(ended.StartedAt.IsZero() && ended.Unconfirmed)
 }
 
 // takeEnd takes in a status that shows the end of a container.
@@ -305,8 +303,8 @@ func (r *reconciler) noteTransitions(rec *podRecord, transitions []transition, e
 		id := t.container.ID.ID
 		switch s := rec.seen[id]; {
 		case t.sandbox:
-		case t.kind == ContainerStarted && hasExited(s):
-			rec.see(startedStatus(s))
+		case t.kind != ContainerDied && t.kind != ContainerRemoved && hasExited(s):
+			rec.see(startedStatus(s, t.container.State))
 			if e := rec.ends[id]; e != nil {
 				e.again = true
 			} else {
@@ -399,11 +397,11 @@ func exitStatus(last *Status, c *Container, e ContainerExit, now time.Time) *Sta
 	return &s
 }
 
-// startedStatus returns the status of a container that a list shows running again, made of that
-// of its earlier life.
-func startedStatus(ended *Status) *Status {
+// startedStatus returns the status of a container that a list shows in a state before its end again,
+// made of that of its earlier life.
+func startedStatus(ended *Status, state State) *Status {
 	s := *ended
-	s.State, s.StartedAt, s.FinishedAt = ContainerStateRunning, time.Time{}, time.Time{}
+	s.State, s.StartedAt, s.FinishedAt = state, time.Time{}, time.Time{}
 	s.ExitCode, s.Reason, s.Message, s.Unconfirmed = 0, "", "", false
 	return &s
 }
@@ -419,22 +417,22 @@ func withStatuses(list []*Status, others map[string]*Status) []*Status {
 	return list
 }
 
-// strangers are exits of containers that no list has shown, by ID. They are kept until a full
-// list completes that began later.
+// strangers are exits of containers that no list has shown, by ID. They are kept until a full list
+// completes that began a period later.
 type strangers map[string]stranger
 
 type stranger struct {
 	ContainerExit
-	begun uint64 // the newest list that had begun when the event came
+	at time.Time // when the event came
 }
 
 // maxStrangers bounds the memory of exits, in case a runtime sends garbage. What is beyond the
 // lists show.
 const maxStrangers = 10000
 
-func (s strangers) add(e ContainerExit, begun uint64) {
+func (s strangers) add(e ContainerExit, at time.Time) {
 	if len(s) < maxStrangers {
-		s[e.ContainerID] = stranger{e, begun}
+		s[e.ContainerID] = stranger{e, at}
 	}
 }
 
@@ -444,22 +442,19 @@ func (s strangers) adopt(rec *podRecord, listed *Pod) {
 		return
 	}
 	for _, c := range listed.Containers {
-		if c == nil {
-			continue
-		}
 		if e, is := s[c.ID.ID]; is {
 			delete(s, c.ID.ID)
 			if rec.seen[c.ID.ID] == nil {
-				rec.see(exitStatus(nil, c, e.ContainerExit, e.FinishedAt))
+				rec.see(exitStatus(nil, c, e.ContainerExit, e.at))
 			}
 		}
 	}
 }
 
-// forget drops those that the full list with a number would have shown.
-func (s strangers) forget(number uint64) {
+// forget drops those that came before a time.
+func (s strangers) forget(before time.Time) {
 	for id, e := range s {
-		if number > e.begun {
+		if e.at.Before(before) {
 			delete(s, id)
 		}
 	}

@@ -107,7 +107,7 @@ func (f *printer) print(w *world) fingerprint {
 	f.value(reflect.ValueOf(&r.records.full).Elem(), plain)
 	for _, id := range slices.Sorted(maps.Keys(r.records.strangers)) {
 		f.put(plain, int64(maphash.String(seeds[0], id)))
-		f.put(stampNumber, int64(r.records.strangers[id].begun))
+		f.bool(r.sched.Now.Sub(r.records.strangers[id].at) > explorePeriod)
 	}
 	f.value(reflect.ValueOf(&r.all).Elem(), plain)
 	f.bool(r.firstFull.Number > 0, r.connected, r.synced)
@@ -149,7 +149,7 @@ func (f *printer) relists() {
 			f.caller(c)
 		}
 		for p := range f.w.scope.pods {
-			i := slices.IndexFunc(a.awaited, func(a *awaited) bool { return a.rec.UID == podUID(p) })
+			i := slices.IndexFunc(a.awaited, func(a awaited) bool { return a.rec.UID == podUID(p) })
 			f.bool(i >= 0)
 			if i >= 0 {
 				rec := a.awaited[i].rec

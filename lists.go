@@ -61,7 +61,7 @@ func (r *reconciler) applyFullList(pods []*Pod, c *schedule.Call) {
 	}
 	asked := len(r.relists.attached) > 0
 	compared := r.records.compareAll(pods, c.Stamp, r.sched.Last.Number, r.badData)
-	r.records.strangers.forget(c.Stamp.Number)
+	r.records.strangers.forget(c.Began.Add(-r.cfg.Period))
 	for _, found := range compared {
 		r.apply(found, c, asked)
 	}

@@ -20,7 +20,7 @@ type relist struct {
 	stamp   stamp
 	began   time.Time
 	callers []*relistCaller
-	awaited []*awaited
+	awaited []awaited
 	// paused is true if the generator was stopped or started since: how long it took says nothing.
 	paused bool
 }
@@ -34,16 +34,18 @@ type awaited struct {
 	next bool      // another inspection is awaited after it
 }
 
-// await returns what a list with callers waits for of a pod; without callers, freshness alone.
-func await(rec *podRecord, callers bool) *awaited {
-	a := &awaited{rec: rec}
-	if callers {
+// await notes what the list waits for of a pod; without callers, freshness alone.
+func (l *relist) await(rec *podRecord) {
+	a := awaited{rec: rec}
+	if len(l.callers) > 0 {
 		if rec.made != nil && (rec.made.sync || rec.failures > 0) {
 			a.made = rec.made
 		}
 		a.next = rec.inspect && (rec.sync || rec.failures > 0)
 	}
-	return a
+	if a.isAwaited(l.stamp) {
+		l.awaited = append(l.awaited, a)
+	}
 }
 
 // isAwaited reports whether there is something left to wait for.
@@ -89,13 +91,13 @@ func withError(callers []*relistCaller, err error) []*relistCaller {
 // succeeded notes that the list in flight has. What it found has every pod that may be older than it.
 func (r *relists) succeeded(c *schedule.Call, found []comparison, records *podRecords) {
 	done := relist{stamp: c.Stamp, began: c.Began, callers: r.attached}
-	for _, f := range found {
-		done.awaited = append(done.awaited, await(f.rec, false))
-	}
-	if len(done.callers) > 0 {
-		done.awaited = nil
+	if len(done.callers) == 0 {
+		for _, f := range found {
+			done.await(f.rec)
+		}
+	} else {
 		for _, rec := range records.byUID {
-			done.awaited = append(done.awaited, await(rec, true))
+			done.await(rec)
 		}
 	}
 	r.attached, r.incomplete = nil, append(r.incomplete, done)
@@ -106,8 +108,8 @@ func (r *relists) succeeded(c *schedule.Call, found []comparison, records *podRe
 func (r *relists) complete(moves func(*schedule.Pod) bool) (complete []relist) {
 	r.incomplete = slices.DeleteFunc(r.incomplete, func(l relist) bool {
 		waits := false
-		for _, a := range l.awaited {
-			waits = a.isAwaited(l.stamp) && moves(&a.rec.Pod) || waits
+		for i := range l.awaited {
+			waits = l.awaited[i].isAwaited(l.stamp) && moves(&l.awaited[i].rec.Pod) || waits
 		}
 		if !waits {
 			complete = append(complete, l)
