@@ -301,17 +301,19 @@ func (r *reconciler) forgetEnds(rec *podRecord) {
 func (r *reconciler) noteTransitions(rec *podRecord, transitions []transition, existed bool) {
 	for _, t := range transitions {
 		id := t.container.ID.ID
-		switch s := rec.seen[id]; {
-		case t.sandbox:
-		case t.kind != ContainerDied && t.kind != ContainerRemoved && hasExited(s):
-			rec.see(startedStatus(s, t.container.State))
-			if e := rec.ends[id]; e != nil {
-				e.again = true
-			} else {
-				put(&rec.ends, id, &end{at: s.FinishedAt, again: true})
-			}
-		case t.kind == ContainerDied && !(existed && rec.listed.showsExited(id)):
+		switch e := rec.ends[id]; {
+		case t.sandbox || t.kind == ContainerRemoved:
+		case t.kind == ContainerDied && existed && rec.listed.showsExited(id):
+			put(&rec.ends, id, &end{counted: true})
+		case t.kind == ContainerDied:
 			r.died(rec, id)
+		default:
+			if s := rec.seen[id]; hasExited(s) {
+				rec.see(startedStatus(s, t.container.State))
+			}
+			if e != nil && t.kind == ContainerStarted {
+				e.again = true
+			}
 		}
 	}
 }

@@ -206,16 +206,18 @@ func (r *reconciler) publishMade(rec *podRecord, recovered bool) {
 // updateOf returns the update of a snapshot. Its cause is that of the change in it or, without
 // one, that somebody asked for a PodSync, or the period.
 func (r *reconciler) updateOf(rec *podRecord, s *snapshot) *update {
-	u := &update{uid: rec.UID, pod: s.pod, sync: s.sync, listedAt: s.at.Time, cause: CausePeriod}
+	at := s.at
+	u := &update{uid: rec.UID, pod: s.pod, sync: s.sync, cause: CausePeriod}
 	switch {
 	case s.change != nil:
-		u.listedAt, u.cause, u.initial = s.change.stamp.Time, s.change.cause, s.change.initial
+		at, u.cause, u.initial = s.change.stamp, s.change.cause, s.change.initial
 	case s.sync:
 		u.cause = CauseDemand
 	}
-	if r.firstFull.Number == 0 {
+	if r.firstFull.Number == 0 || r.firstFull.After(at) {
 		u.initial = s.listed
 	}
+	u.listedAt = at.Time
 	return u
 }
 

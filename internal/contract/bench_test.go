@@ -224,29 +224,3 @@ func TestIdleRelistAllocatesAConstant(t *testing.T) {
 		g.Stop()
 	}
 }
-
-// A storm of requests leaves nothing behind that makes the steps after it slower.
-func TestStepsAfterAStorm(t *testing.T) {
-	rt := plegtest.NewRuntime()
-	rt.SetPods(pods(10)...)
-	g := pleg.NewGenericPLEG(
-		rt, 0, time.Second, pleg.NewCache(), clock.RealClock{}, pleg.WithLogger(logr.Discard()))
-	fastest := func() time.Duration {
-		least := time.Hour
-		for range 50 {
-			began := time.Now()
-			g.RequestRelist("pod-00000")
-			_ = g.Relist(t.Context())
-			least = min(least, time.Since(began))
-		}
-		return least
-	}
-	before := fastest()
-	for i := range 300_000 {
-		g.RequestRelist(types.UID(fmt.Sprintf("unknown-%06d", i)))
-	}
-	_ = g.Relist(t.Context())
-	if after := fastest(); after > 10*before {
-		t.Errorf("a relist takes %v, and took %v before the storm", after, before)
-	}
-}

@@ -186,17 +186,24 @@ func TestRule20EndOfAnEarlierLife(t *testing.T) {
 	}
 }
 
-// Rule 20: an exit event from before the start of the container is of an earlier life.
+// Rule 20: an exit event that comes again, or late, after the container was started again under its
+// ID is of the earlier life.
 func TestRule21LateExitOfAnEarlierLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		exits := make(chan pleg.ContainerExit, 1)
 		n := newNodeOf(t, listing(exits))
-		exit := exitOf("a1", 1)
-		time.Sleep(2 * time.Second)
-		n.SetPods(bare("a", plegtest.Running("a1"))) // started later
+		n.SetPods(bare("a", plegtest.Running("a1")))
 		events := n.g.Watch()
 		n.start()
-		want(t, "first", read(events), "a Started a1")
+		read(events)
+		exit := exitOf("a1", 1)
+		exits <- exit
+		n.ExitContainer("a", "a1", 1, "Error")
+		time.Sleep(5 * time.Second)
+		want(t, "the end", read(events), "a Died a1")
+		n.SetContainer("a", "a1", pleg.ContainerStateRunning)
+		time.Sleep(5 * time.Second)
+		want(t, "started again", read(events), "a Started a1")
 		exits <- exit
 		time.Sleep(time.Hour)
 		want(t, "the late event", read(events))

@@ -211,8 +211,8 @@ func TestInitialBesideBlockedReader(t *testing.T) {
 				defer n.Inject(c.list)()
 				defer n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Delay: c.inspection, Times: 1, Stale: true})()
 				events := n.g.Watch()
-				n.g.RequestRelist("a")
 				n.start()
+				n.g.RequestRelist("a")
 				time.Sleep(50 * time.Millisecond)
 				n.ExitContainer("a", "a1", 1, "Error") // the full list shows it
 				time.Sleep(5 * time.Second)
