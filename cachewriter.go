@@ -40,26 +40,24 @@ func (w cacheWriter) store(uid types.UID, status *PodStatus, err error, made, ob
 	})
 }
 
-// storeExits stores the exits of a pod in its last status, which becomes no fresher by that. The
-// record's statuses show them.
-func (w cacheWriter) storeExits(rec *podRecord, pod *Pod) {
+// storeExits has the containers exited in the status of a pod that have by newer statuses. The pod
+// becomes no fresher by that.
+func (w cacheWriter) storeExits(uid types.UID, newer map[string]*Status) {
 	w.write(func(c *PodCache) {
-		e := c.entries[rec.UID]
+		e := c.entries[uid]
 		if e == nil || e.status == nil {
 			return
 		}
 		exits := make(map[string]*Status)
-		for _, c := range pod.Containers {
-			if s := rec.seen[c.ID.ID]; hasExited(s) {
-				exits[c.ID.ID] = s
+		for id, s := range newer {
+			if hasExited(s) {
+				exits[id] = s
 			}
 		}
-		status, old := *e.status, e.status
+		status := *e.status
 		status.ContainerStatuses = withStatuses(status.ContainerStatuses, exits)
 		status.ActiveContainerStatuses = withStatuses(status.ActiveContainerStatuses, exits)
-		status.ContainerStatuses = rec.withExitsOf(pod, status.ContainerStatuses, hasExited)
 		e.status = &status
-		c.indexLocked(rec.UID, e, old)
 	})
 }
 

@@ -17,28 +17,19 @@ import (
 
 // end is the death of a container.
 type end struct {
-	// at is when the container exited in its newest life that has ended; zero if not known.
+	// at is when the newest life that has ended did; zero if that is not known.
 	at time.Time
 	// counted is true when pleg_container_exits_total has the death.
 	counted bool
-	// again is true while the container has another life, which has not ended.
+	// again is true while the container has another life.
 	again bool
 }
 
 // hasExited reports whether a status, nil for none, shows an exit.
 func hasExited(s *Status) bool { return s != nil && s.State == ContainerStateExited }
 
-// showsExited reports whether a pod, nil for none, shows a container exited.
-func (p *Pod) showsExited(id string) bool {
-	c := p.container(id)
-	return c != nil && c.State == ContainerStateExited
-}
-
-// container returns the container with an ID; nil for none, and for a nil pod.
-func (p *Pod) container(id string) *Container {
-	find := containersOf(p)
-	return find.at(0, id)
-}
+// isExited reports whether a container, nil for none, is shown exited.
+func isExited(c *Container) bool { return plegStateOf(c) == plegExited }
 
 // withEnds returns a pod as it is listed, or a copy in which those containers have exited that
 // are known to have, although no believed list has shown it.
@@ -46,7 +37,8 @@ func (rec *podRecord) withEnds(listed *Pod) *Pod {
 	if listed == nil || len(rec.seen) == 0 {
 		return listed
 	}
-	return withExited(listed, func(id string) bool { return hasExited(rec.seen[id]) && !rec.listed.showsExited(id) })
+	before := containersOf(rec.listed)
+	return withExited(listed, func(id string) bool { return hasExited(rec.seen[id]) && !isExited(before.at(0, id)) })
 }
 
 // withExited returns a pod, or a copy in which some of its containers have exited.
@@ -68,107 +60,102 @@ func withExited(pod *Pod, exited func(id string) bool) *Pod {
 	return copied
 }
 
-// confirmable reports whether a list is the first to show an exit that is unconfirmed: the
+// confirmable reports whether a list is the first to show an exit that is unconfirmed: then the
 // runtime's status of it can be had.
 func (rec *podRecord) confirmable(listed *Pod) bool {
+	before := containersOf(rec.listed)
 	return listed != nil && slices.ContainsFunc(listed.Containers, func(c *Container) bool {
 		s := rec.seen[c.ID.ID]
-		return c.State == ContainerStateExited && s != nil && s.Unconfirmed && !rec.listed.showsExited(c.ID.ID)
+		return isExited(c) && s != nil && s.Unconfirmed && !isExited(before.at(0, c.ID.ID))
 	})
 }
 
-// awaitsExits reports whether the record shows an exit that the lists do not show yet, or that
-// is unconfirmed.
+// awaitsExits reports whether the record shows an exit that is unconfirmed, or that the lists do
+// not show yet.
 func (rec *podRecord) awaitsExits() bool {
-	return rec.pod != nil && len(rec.seen) > 0 && slices.ContainsFunc(rec.pod.Containers, func(c *Container) bool {
+	if rec.pod == nil || len(rec.seen) == 0 {
+		return false
+	}
+	listed := containersOf(rec.listed)
+	return slices.ContainsFunc(rec.pod.Containers, func(c *Container) bool {
 		s := rec.seen[c.ID.ID]
-		return c.State == ContainerStateExited && hasExited(s) && (s.Unconfirmed || !rec.listed.showsExited(c.ID.ID))
+		return isExited(c) && hasExited(s) && (s.Unconfirmed || !isExited(listed.at(0, c.ID.ID)))
 	})
 }
 
-// takeExit takes in an exit event.
+// takeExit takes in an exit event. Of a sandbox it is a hint: only its status says more. For a
+// container that no list has shown, its pod or all pods are listed.
 func (r *reconciler) takeExit(e ContainerExit) {
-	rec, c := r.find(e)
-	if rec == nil {
-		r.takeStranger(e)
-		return
-	}
-	r.hint(rec.UID)
-	id, last, known := e.ContainerID, rec.seen[e.ContainerID], rec.ends[e.ContainerID]
-	running := c != nil && c.State != ContainerStateExited
+	rec, c := r.find(e.ContainerID)
 	switch {
-	case c == nil: // a sandbox: its status says more
+	case rec != nil:
+		r.hint(rec.UID)
+	case e.PodUID != "":
+		r.hint(e.PodUID)
+	default:
+		r.requestAll(CauseHint)
+	}
+	switch {
+	case rec == nil:
+		r.records.strangers.add(e, r.sched.Now)
 		return
-	case hasExited(last):
-		return
-	case running && known != nil && known.again && !e.FinishedAt.After(known.at): // of an earlier life
+	case c == nil || hasExited(rec.seen[e.ContainerID]):
 		return
 	}
-	rec.see(exitStatus(last, c, e, r.sched.Now))
-	if rec.pod.container(id) == c && running {
-		rec.pod = rec.withEnds(rec.pod)
-		r.died(rec, id)
+	if known := rec.ends[e.ContainerID]; known != nil && known.again && !isExited(c) && !e.FinishedAt.After(known.at) {
+		return // the event is of an earlier life
+	}
+	rec.see(exitStatus(rec.seen[e.ContainerID], c, e, r.sched.Now))
+	if now := rec.withEnds(rec.pod); now != rec.pod {
+		rec.pod = now
+		r.died(rec, e.ContainerID)
 		r.metrics.countTransitions(1, CauseExit)
 	}
 	if rec.made != nil { // what it is made for is published when it returns
-		rec.made.pod = withExited(rec.made.pod, func(other string) bool { return other == id })
+		rec.made.pod = withExited(rec.made.pod, func(id string) bool { return id == e.ContainerID })
 	}
 	r.publishExits(rec, CauseExit)
 	r.retryLater(rec)
 	r.plan(rec)
 }
 
-// takeStranger takes in an exit event of a container that no list has shown. Its pod, or all pods,
-// are listed for it.
-func (r *reconciler) takeStranger(e ContainerExit) {
-	r.records.strangers.add(e, r.sched.Now)
-	if e.PodUID != "" {
-		r.hint(e.PodUID)
-	} else {
-		r.requestAll(CauseHint)
-	}
-}
-
-// find returns the record that has the container of an exit event, and the container as it is
-// listed, or else published; a nil container for a sandbox, and a nil record if none has it.
-func (r *reconciler) find(e ContainerExit) (*podRecord, *Container) {
-	id := e.ContainerID
+// find returns the record that has a container, and the container as it is listed, or else
+// published; a nil container for a sandbox, and a nil record if none has it.
+func (r *reconciler) find(id string) (*podRecord, *Container) {
 	for _, uid := range r.cache.podsWithContainer(id) {
 		rec := r.records.byUID[uid]
 		if rec == nil {
 			continue
 		}
-		for _, pod := range [...]*Pod{rec.pod, rec.published} {
-			if c := pod.container(id); c != nil {
-				return rec, c
-			}
+		listed, published := containersOf(rec.pod), containersOf(rec.published)
+		if c := listed.at(0, id); c != nil {
+			return rec, c
 		}
-		return rec, nil
+		return rec, published.at(0, id)
 	}
 	return nil, nil
 }
 
-// takeStatus takes in a status of the record: it has exited in it what is known to have, and
+// takeStatus takes in a status of the record: what is known to have exited has exited in it, and
 // what it shows exited is known from then on. It reports whether the status is behind a list,
 // which has shown an exit that is unconfirmed.
 func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (behind bool) {
 	var ends map[string]*Status // of containers that the status shows otherwise
-	first := statusesIn(status.ContainerStatuses)
-	for _, s := range status.ContainerStatuses {
+	pod, listed, first := containersOf(rec.pod), containersOf(rec.listed), statusesIn(status.ContainerStatuses)
+	for i, s := range status.ContainerStatuses {
 		id := s.ID.ID
-		last, known := rec.seen[id], rec.ends[id]
+		last, known, is := rec.seen[id], rec.ends[id], pod.at(i, id)
 		switch {
 		case first.at(0, id) != s: // bad data: the first counts
 		case hasExited(s):
-			ofEarlierLife := known != nil && known.again && !s.FinishedAt.After(known.at)
-			if !ofEarlierLife {
-				r.takeEnd(rec, s)
+			if known == nil || !known.again || s.FinishedAt.After(known.at) { // else it is the end of an earlier life
+				r.takeEnd(rec, s, is)
 			}
-		case !hasExited(last) || rec.pod.container(id) != nil && !rec.pod.showsExited(id):
+		case !hasExited(last) || is != nil && !isExited(is):
 			rec.see(s)
 		case startedAgain(last, s):
 			rec.see(s)
-			other := *rec.raw // the list that shows it is compared, even if it is the same
+			other := *rec.raw // the next list is compared, even if it is the same
 			rec.raw = &other
 			r.request(rec, CausePeriod)
 		default:
@@ -177,7 +164,7 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (behind bool)
 				rec.see(last)
 			}
 			put(&ends, id, last)
-			behind = behind || last.Unconfirmed && rec.listed.showsExited(id)
+			behind = behind || last.Unconfirmed && isExited(listed.at(i, id))
 		}
 	}
 	if len(ends) > 0 {
@@ -185,11 +172,7 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (behind bool)
 		status.ActiveContainerStatuses = withStatuses(status.ActiveContainerStatuses, ends)
 	}
 	rec.made.pod = withExited(rec.made.pod, func(id string) bool { return hasExited(rec.seen[id]) })
-	status.ContainerStatuses = rec.withExitsOf(rec.published, status.ContainerStatuses,
-		func(s *Status) bool { return s.Unconfirmed }) // no inspection has shown it yet, and this one may be older
-	if len(rec.seen) > len(status.ContainerStatuses) {
-		rec.forgetStatuses(status)
-	}
+	rec.forgetStatuses(status.ContainerStatuses)
 	return behind
 }
 
@@ -199,16 +182,16 @@ func startedAgain(ended, s *Status) bool {
 	return !s.StartedAt.IsZero() && !s.StartedAt.Equal(ended.StartedAt) && !(ended.StartedAt.IsZero() && ended.Unconfirmed)
 }
 
-// takeEnd takes in a status that shows the end of a container.
-func (r *reconciler) takeEnd(rec *podRecord, s *Status) {
-	id := s.ID.ID
+// takeEnd takes in a status that shows the end of a container, which the record shows as it is; nil
+// if no list has shown it.
+func (r *reconciler) takeEnd(rec *podRecord, s *Status, is *Container) {
 	rec.see(s)
-	if c := rec.pod.container(id); c != nil && c.State != ContainerStateExited {
+	if is != nil && !isExited(is) {
 		rec.pod = rec.withEnds(rec.pod)
-		r.died(rec, id)
+		r.died(rec, s.ID.ID)
 		r.metrics.countTransitions(1, CausePeriod)
 	}
-	if e := rec.ends[id]; e != nil {
+	if e := rec.ends[s.ID.ID]; e != nil {
 		r.countEnd(rec, s, e)
 	}
 }
@@ -216,29 +199,53 @@ func (r *reconciler) takeEnd(rec *podRecord, s *Status) {
 // see keeps the newest status of a container.
 func (rec *podRecord) see(s *Status) { put(&rec.seen, s.ID.ID, s) }
 
-// forgetStatuses drops the statuses of containers that nobody knows any more: they are not in a
-// status, nil for none, and neither listed nor published.
-func (rec *podRecord) forgetStatuses(status *PodStatus) {
+// forgetStatuses drops the statuses of containers that are neither listed nor published, nor among
+// some statuses.
+func (rec *podRecord) forgetStatuses(statuses []*Status) {
+	if len(rec.seen) <= len(statuses) {
+		return
+	}
+	seen := make(map[string]*Status, len(rec.seen))
+	keep := func(id string) {
+		if s := rec.seen[id]; s != nil {
+			seen[id] = s
+		}
+	}
 	pods := []*Pod{rec.pod, rec.published}
 	if rec.made != nil {
 		pods = append(pods, rec.made.pod)
 	}
-	known := make(map[string]struct{}, len(rec.seen))
 	for _, pod := range pods {
-		if pod != nil {
-			for _, c := range pod.Containers {
-				known[c.ID.ID] = struct{}{}
+		for _, c := range containersOf(pod).list {
+			keep(c.ID.ID)
+		}
+	}
+	for _, s := range statuses {
+		keep(s.ID.ID)
+	}
+	rec.seen = seen
+}
+
+// noteTransitions notes the deaths in what a list shows, and which containers were started
+// again. existed is true for a pod that appears in the first full list: what that shows dead had
+// died before.
+func (r *reconciler) noteTransitions(rec *podRecord, transitions []transition, existed bool) {
+	listed := containersOf(rec.listed)
+	for i, t := range transitions {
+		id := t.container.ID.ID
+		switch s, e := rec.seen[id], rec.ends[id]; {
+		case t.sandbox || t.kind == ContainerRemoved:
+		case t.kind == ContainerDied && existed && isExited(listed.at(i, id)):
+			put(&rec.ends, id, &end{counted: true})
+		case t.kind == ContainerDied:
+			r.died(rec, id)
+		default:
+			if hasExited(s) {
+				rec.see(startedStatus(s, t.container.State))
 			}
-		}
-	}
-	if status != nil {
-		for _, s := range status.ContainerStatuses {
-			known[s.ID.ID] = struct{}{}
-		}
-	}
-	for id := range rec.seen {
-		if _, is := known[id]; !is {
-			delete(rec.seen, id)
+			if e != nil && t.kind == ContainerStarted {
+				e.again = true
+			}
 		}
 	}
 }
@@ -277,98 +284,38 @@ func (r *reconciler) countEnd(rec *podRecord, s *Status, e *end) {
 // that may show how they ended. It counts those that were not counted.
 func (r *reconciler) forgetEnds(rec *podRecord) {
 	hung := rec.Inspection != nil && rec.Inspection.Dead
-	if rec.pod != nil && !hung && (rec.inspect || rec.made != nil) {
-		return // an inspection may show them
+	if len(rec.ends) == 0 || rec.pod != nil && !hung && (rec.inspect || rec.made != nil) {
+		return
 	}
+	listed := containersOf(rec.pod)
 	for id, e := range rec.ends {
-		if rec.pod.container(id) != nil {
+		if listed.at(0, id) != nil {
 			continue
 		}
 		if !e.counted && !e.again {
-			s := rec.seen[id]
-			if !hasExited(s) {
-				s = nil
-			}
-			r.metrics.countExit(s)
+			r.metrics.countExit(rec.seen[id])
 		}
 		delete(rec.ends, id)
 	}
 }
 
-// noteTransitions notes the deaths in what a list shows, and which containers were started
-// again. existed is true for a pod that appears in the first full list: what that shows dead had
-// died before.
-func (r *reconciler) noteTransitions(rec *podRecord, transitions []transition, existed bool) {
-	for _, t := range transitions {
-		id := t.container.ID.ID
-		switch e := rec.ends[id]; {
-		case t.sandbox || t.kind == ContainerRemoved:
-		case t.kind == ContainerDied && existed && rec.listed.showsExited(id):
-			put(&rec.ends, id, &end{counted: true})
-		case t.kind == ContainerDied:
-			r.died(rec, id)
-		default:
-			if s := rec.seen[id]; hasExited(s) {
-				rec.see(startedStatus(s, t.container.State))
-			}
-			if e != nil && t.kind == ContainerStarted {
-				e.again = true
-			}
-		}
-	}
-}
-
 // publishExits stores and publishes the exits that are known and not published. What else has
-// changed of the pod waits for its inspection. So do exits of containers that are new, unless
-// that inspection is slow.
+// changed of the pod waits for its inspection. So do exits of containers that are new; if that
+// inspection is slow, it is taken as failed for them.
 func (r *reconciler) publishExits(rec *podRecord, cause Cause) {
-	if rec.published == nil { // its first inspection is awaited
-		return
-	}
-	pod := withExited(rec.published, func(id string) bool {
-		return hasExited(rec.seen[id])
-	})
-	if rec.Inspection != nil && rec.Inspection.Slow {
-		pod, rec.made.pod = rec.withNewExits(pod), rec.withNewExits(rec.made.pod)
-	}
-	if pod == rec.published {
-		return
-	}
-	r.cache.storeExits(rec, pod)
-	r.publish(rec, &update{uid: rec.UID, pod: pod, listedAt: rec.observedAt().Time, cause: cause})
-}
-
-// withNewExits returns a pod, or a copy with the containers that are new in the record and have
-// exited by a status or an exit event.
-func (rec *podRecord) withNewExits(pod *Pod) *Pod {
-	if rec.pod == nil {
-		return pod
-	}
-	for i, c := range rec.pod.Containers {
-		if c.State != ContainerStateExited || !hasExited(rec.seen[c.ID.ID]) || pod.container(c.ID.ID) != nil {
-			continue
-		}
-		shallow := *pod
-		shallow.Containers = slices.Insert(slices.Clone(pod.Containers), min(i, len(pod.Containers)), c)
-		pod = &shallow
-	}
-	return pod
-}
-
-// withExitsOf returns a list of statuses, or a copy with those of containers that a published pod, nil
-// for none, shows exited and the list lacks. Newer ones come first.
-func (rec *podRecord) withExitsOf(published *Pod, list []*Status, counts func(*Status) bool) []*Status {
-	if rec.pod == nil || published == nil {
-		return list
-	}
-	for _, c := range published.Containers {
-		s := rec.seen[c.ID.ID]
-		if hasExited(s) && counts(s) && rec.pod.container(c.ID.ID) != nil &&
-			!slices.ContainsFunc(list, func(s *Status) bool { return s.ID.ID == c.ID.ID }) {
-			list = append([]*Status{s}, list...)
+	if rec.published != nil {
+		pod := withExited(rec.published, func(id string) bool { return hasExited(rec.seen[id]) })
+		if pod != rec.published {
+			r.cache.storeExits(rec.UID, rec.seen)
+			r.publish(rec, &update{uid: rec.UID, pod: pod, listedAt: rec.observedAt().Time, cause: cause})
 		}
 	}
-	return list
+	published := containersOf(rec.published)
+	isNew := func(c *Container) bool { return hasExited(rec.seen[c.ID.ID]) && published.at(0, c.ID.ID) == nil }
+	if slow := rec.Inspection != nil && rec.Inspection.Slow; slow && slices.ContainsFunc(containersOf(rec.pod).list, isNew) {
+		r.inspectionFailed(rec, r.slowError())
+		rec.made.late = true
+	}
 }
 
 // endedOtherwise reports whether two statuses of a container, either of which may be nil, show ends
@@ -428,22 +375,19 @@ type stranger struct {
 	at time.Time // when the event came
 }
 
-// maxStrangers bounds the memory of exits, in case a runtime sends garbage. What is beyond the
-// lists show.
-const maxStrangers = 10000
-
+// add keeps an exit, unless a runtime sends garbage: what is beyond the bound the lists show.
 func (s strangers) add(e ContainerExit, at time.Time) {
-	if len(s) < maxStrangers {
+	if len(s) < maxHints {
 		s[e.ContainerID] = stranger{e, at}
 	}
 }
 
 // adopt has the record know the exits of containers that a list is the first to show.
 func (s strangers) adopt(rec *podRecord, listed *Pod) {
-	if len(s) == 0 || listed == nil {
+	if len(s) == 0 {
 		return
 	}
-	for _, c := range listed.Containers {
+	for _, c := range containersOf(listed).list {
 		if e, is := s[c.ID.ID]; is {
 			delete(s, c.ID.ID)
 			if rec.seen[c.ID.ID] == nil {

@@ -149,12 +149,8 @@ func (f *printer) relists() {
 			f.caller(c)
 		}
 		for p := range f.w.scope.pods {
-			i := slices.IndexFunc(a.awaited, func(a awaited) bool { return a.rec.UID == podUID(p) })
-			f.bool(i >= 0)
-			if i >= 0 {
-				rec := a.awaited[i].rec
-				f.bool(rec == r.records.byUID[podUID(p)], a.awaited[i].next, a.awaited[i].made != nil, a.awaited[i].made == rec.made)
-			}
+			i := slices.IndexFunc(a.awaited, func(rec *podRecord) bool { return rec.UID == podUID(p) })
+			f.bool(i >= 0, i >= 0 && a.awaited[i] == r.records.byUID[podUID(p)])
 		}
 	}
 }

@@ -138,7 +138,7 @@ func (g *GenericPLEG) makeLoop() {
 	}
 	g.loop = &loop{
 		clock: g.clock, logger: g.logger, runtime: g.runtime, getter: getter, inbox: g.inbox, calls: g.calls,
-		token: make(chan struct{}, 1), synced: make(chan struct{}), timer: wakeTimer{clock: g.clock},
+		token: make(chan struct{}, 1), synced: make(chan struct{}),
 		reconciler: newReconciler(cfg, g.clock.Now(), g.cache, g, g.updates, g.metrics),
 	}
 	for _, e := range g.streams() {

@@ -22,16 +22,16 @@ func (r *reconciler) beginInspection(rec *podRecord) *Pod {
 	return rec.pod
 }
 
-// completeInspection takes in the result of an inspection. A dead inspection has failed already;
-// that it came back shows that another may succeed. An inspection that Stop cancelled counts as
-// not begun.
+// completeInspection takes in the result of an inspection. A dead or late inspection has failed
+// already; that it came back shows that another may succeed. An inspection that Stop cancelled
+// counts as not begun.
 func (r *reconciler) completeInspection(rec *podRecord, res *result) {
 	switch {
 	case rec.pod == nil:
 		r.sched.Gone(&rec.Pod)
-	case res.stopped || res.call.Dead && res.err == nil:
+	case res.stopped || (res.call.Dead || rec.made.late) && res.err == nil:
 		rec.inspect, rec.sync = true, rec.sync || rec.made.sync
-	case res.call.Dead:
+	case res.call.Dead || rec.made.late:
 	default:
 		r.inspected(rec, res)
 	}
@@ -157,6 +157,11 @@ func (r *reconciler) inspectionDied(rec *podRecord) {
 // deadlineError is the error of a call that is dead.
 func (r *reconciler) deadlineError(method string) error {
 	return fmt.Errorf("%s has not returned within %v: %w", method, r.cfg.Timeout, context.DeadlineExceeded)
+}
+
+// slowError is the error of an inspection that is slow.
+func (r *reconciler) slowError() error {
+	return fmt.Errorf("%s has not returned within %v", methodGetPodStatus, r.cfg.Period)
 }
 
 // inspectionFailed stores an error beside the last good status, publishes the record, and has the

@@ -42,7 +42,7 @@ type loop struct {
 	mu         sync.Mutex
 	reconciler *reconciler // guarded by mu
 
-	timer wakeTimer // owned by the goroutine that holds the token
+	timer clock.Timer // owned by the goroutine that holds the token; nil if none is set
 }
 
 // runPeriodically has full lists begin every period until ctx ends, and runs the loop unless
@@ -105,7 +105,6 @@ func (l *loop) run(ended, done <-chan struct{}) {
 		case <-l.inbox.Wake():
 			runtime.Gosched()
 		case <-timeout:
-			l.timer.stop()
 		}
 	}
 }
@@ -121,8 +120,8 @@ func (l *loop) step() <-chan time.Time {
 	for _, c := range out.begin {
 		l.begin(c)
 	}
-	for _, line := range out.log {
-		line.write(l.logger)
+	for _, log := range out.log {
+		log(l.logger)
 	}
 	for _, caller := range out.relisted {
 		close(caller.done)
@@ -135,7 +134,7 @@ func (l *loop) step() <-chan time.Time {
 			}
 		}
 	}
-	return l.timer.set(out.wake)
+	return l.sleep(out.wake)
 }
 
 // reconcile takes the inputs in and has the reconciler take one step.
@@ -296,7 +295,7 @@ func sortedKeys[V any](m map[types.UID]V) []types.UID {
 type outputs struct {
 	cancel   []cancelCall
 	begin    []beginCall
-	log      []logLine
+	log      []func(klog.Logger)
 	relisted []*relistCaller // their relist is complete
 	// listsRecovered: a full list has succeeded after one that failed.
 	listsRecovered bool
@@ -316,65 +315,31 @@ type cancelCall struct {
 	cause error
 }
 
-// logLine is a line that a step has to log. It is written after the step, when no lock is held: a
-// logger is code of a user, which may hang.
-type logLine struct {
-	level         int
-	err           error
-	isError       bool
-	message       string
-	keysAndValues []any
-}
-
+// info has a line logged after the step, when no lock is held: a logger is a user's code, and may hang.
 func (o *outputs) info(level int, message string, keysAndValues ...any) {
-	o.log = append(o.log, logLine{level: level, message: message, keysAndValues: keysAndValues})
+	o.log = append(o.log, func(logger klog.Logger) { logger.V(level).Info(message, keysAndValues...) })
 }
 
+// error has an error logged after the step.
 func (o *outputs) error(err error, message string, keysAndValues ...any) {
-	o.log = append(o.log, logLine{err: err, isError: true, message: message, keysAndValues: keysAndValues})
+	o.log = append(o.log, func(logger klog.Logger) { logger.Error(err, message, keysAndValues...) })
 }
 
-func (l *logLine) write(logger klog.Logger) {
-	if l.isError {
-		logger.Error(l.err, l.message, l.keysAndValues...)
-		return
+// sleep returns a channel that fires at a time; nil for the zero time. The clock is read again once
+// the timer is set: a fake clock may have been stepped in between.
+func (l *loop) sleep(wake time.Time) <-chan time.Time {
+	if l.timer != nil {
+		l.timer.Stop()
+		l.timer = nil
 	}
-	logger.V(l.level).Info(l.message, l.keysAndValues...)
-}
-
-// wakeTimer wakes the loop at a time by the clock.
-type wakeTimer struct {
-	clock clock.Clock
-	timer clock.Timer // nil when it is not set
-	at    time.Time   // what it is set for
-}
-
-// set returns a channel that fires at a time, or before; nil for the zero time. The timer is
-// set anew only for an earlier time: to wake once too often costs less than to set it in each
-// step. The clock is read again once it is set: a fake clock may have been stepped in between.
-func (t *wakeTimer) set(wake time.Time) <-chan time.Time {
-	if wake.IsZero() || t.timer != nil && wake.Before(t.at) {
-		t.stop()
-	}
-	switch {
-	case wake.IsZero():
+	if wake.IsZero() {
 		return nil
-	case t.timer == nil:
-		t.timer, t.at = t.clock.NewTimer(wake.Sub(t.clock.Now())), wake
 	}
-	if !t.clock.Now().Before(wake) {
-		t.stop()
+	l.timer = l.clock.NewTimer(wake.Sub(l.clock.Now()))
+	if !l.clock.Now().Before(wake) {
 		return alreadyPassed
 	}
-	return t.timer.C()
-}
-
-// stop stops the timer, also when it has fired.
-func (t *wakeTimer) stop() {
-	if t.timer != nil {
-		t.timer.Stop()
-		t.timer = nil
-	}
+	return l.timer.C()
 }
 
 // alreadyPassed is a channel that is always ready.

@@ -263,7 +263,7 @@ func (m *metrics) countTransitions(n int, cause Cause) {
 
 // countExit counts the death of a container by its last status, nil if its end was not seen.
 func (m *metrics) countExit(end *Status) {
-	if end == nil {
+	if !hasExited(end) {
 		m.exits.WithLabelValues(exitUnseen).Inc()
 	} else if c := m.exitsByReason[end.Reason]; c != nil {
 		c.Inc()

@@ -89,6 +89,9 @@ type snapshot struct {
 	at          stamp // of the newest list that showed the pod so
 	change      *change
 	sync        bool
+	// late is true if the pod was published without the inspection, because that was slow. Its
+	// result is not used.
+	late bool
 }
 
 // dueKind is what is asked at a time.

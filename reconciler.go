@@ -364,18 +364,17 @@ func (r *reconciler) publish(rec *podRecord, u *update) {
 	r.updates.Publish(u)
 }
 
-// statusesOf returns the statuses of the containers of some pods, the first pod's first; a nil
-// pod has none.
-func (rec *podRecord) statusesOf(pods ...*Pod) (statuses lastStatuses) {
-	for i, pod := range pods {
-		if pod == nil {
-			continue
+// statusesOf returns the newest statuses of the containers of two pods, either of which may be nil.
+func (rec *podRecord) statusesOf(pod, other *Pod) (statuses lastStatuses) {
+	find := containersOf(pod)
+	for _, c := range find.list {
+		if s := rec.seen[c.ID.ID]; s != nil {
+			statuses = append(statuses, s)
 		}
-		for _, c := range pod.Containers {
-			s := rec.seen[c.ID.ID]
-			if s != nil && (i == 0 || pods[0].container(c.ID.ID) == nil) {
-				statuses = append(statuses, s)
-			}
+	}
+	for i, c := range containersOf(other).list {
+		if s := rec.seen[c.ID.ID]; s != nil && find.at(i, c.ID.ID) == nil {
+			statuses = append(statuses, s)
 		}
 	}
 	return statuses

@@ -20,40 +20,17 @@ type relist struct {
 	stamp   stamp
 	began   time.Time
 	callers []*relistCaller
-	awaited []awaited
+	awaited []*podRecord
 	// paused is true if the generator was stopped or started since: how long it took says nothing.
 	paused bool
 }
 
-// awaited is a pod that a relist waits for: until it is as fresh as the list, and until the
-// inspections have returned that were under way or due when the list completed, if somebody wants
-// their PodSync or they follow a failure.
-type awaited struct {
-	rec  *podRecord
-	made *snapshot // of the inspection that is awaited; nil for none
-	next bool      // another inspection is awaited after it
-}
-
-// await notes what the list waits for of a pod; without callers, freshness alone.
-func (l *relist) await(rec *podRecord) {
-	a := awaited{rec: rec}
-	if len(l.callers) > 0 {
-		if rec.made != nil && (rec.made.sync || rec.failures > 0) {
-			a.made = rec.made
-		}
-		a.next = rec.inspect && (rec.sync || rec.failures > 0)
-	}
-	if a.isAwaited(l.stamp) {
-		l.awaited = append(l.awaited, a)
-	}
-}
-
-// isAwaited reports whether there is something left to wait for.
-func (a *awaited) isAwaited(at stamp) bool {
-	if a.next && a.rec.made != nil && a.rec.made != a.made {
-		a.made, a.next = a.rec.made, false
-	}
-	return at.After(a.rec.observedAt()) || a.made != nil && a.made == a.rec.made || a.next && a.rec.inspect
+// lacks reports whether a pod is older than the list or, if there are callers, whether a PodSync of
+// it is due, or an inspection after one that failed.
+func (l *relist) lacks(rec *podRecord) bool {
+	inspected := rec.inspect || rec.Inspection != nil
+	return l.stamp.After(rec.observedAt()) ||
+		len(l.callers) > 0 && (rec.sync || rec.made != nil && rec.made.sync || rec.failures > 0 && inspected)
 }
 
 // begin attaches the callers that wait to the list that begins.
@@ -91,13 +68,17 @@ func withError(callers []*relistCaller, err error) []*relistCaller {
 // succeeded notes that the list in flight has. What it found has every pod that may be older than it.
 func (r *relists) succeeded(c *schedule.Call, found []comparison, records *podRecords) {
 	done := relist{stamp: c.Stamp, began: c.Began, callers: r.attached}
-	if len(done.callers) == 0 {
-		for _, f := range found {
-			done.await(f.rec)
+	add := func(rec *podRecord) {
+		if done.lacks(rec) {
+			done.awaited = append(done.awaited, rec)
 		}
-	} else {
+	}
+	for _, f := range found {
+		add(f.rec)
+	}
+	if len(done.callers) > 0 {
 		for _, rec := range records.byUID {
-			done.await(rec)
+			add(rec)
 		}
 	}
 	r.attached, r.incomplete = nil, append(r.incomplete, done)
@@ -107,14 +88,13 @@ func (r *relists) succeeded(c *schedule.Call, found []comparison, records *podRe
 // nothing moves is not waited for.
 func (r *relists) complete(moves func(*schedule.Pod) bool) (complete []relist) {
 	r.incomplete = slices.DeleteFunc(r.incomplete, func(l relist) bool {
-		waits := false
-		for i := range l.awaited {
-			waits = l.awaited[i].isAwaited(l.stamp) && moves(&l.awaited[i].rec.Pod) || waits
-		}
-		if !waits {
+		i := slices.IndexFunc(l.awaited, func(rec *podRecord) bool { return l.lacks(rec) && moves(&rec.Pod) })
+		if i < 0 {
 			complete = append(complete, l)
+			return true
 		}
-		return !waits
+		l.awaited[0], l.awaited[i] = l.awaited[i], l.awaited[0] // most often it is still this one in the next step
+		return false
 	})
 	return complete
 }
