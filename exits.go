@@ -60,16 +60,6 @@ func withExited(pod *Pod, exited func(id string) bool) *Pod {
 	return copied
 }
 
-// confirmable reports whether a list is the first to show an exit that is unconfirmed: then the
-// runtime's status of it can be had.
-func (rec *podRecord) confirmable(listed *Pod) bool {
-	before := containersOf(rec.listed)
-	return listed != nil && slices.ContainsFunc(listed.Containers, func(c *Container) bool {
-		s := rec.seen[c.ID.ID]
-		return isExited(c) && s != nil && s.Unconfirmed && !isExited(before.at(0, c.ID.ID))
-	})
-}
-
 // awaitsExits reports whether the record shows an exit that is unconfirmed, or that the lists do
 // not show yet.
 func (rec *podRecord) awaitsExits() bool {
@@ -148,15 +138,22 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (behind bool)
 		switch {
 		case first.at(0, id) != s: // bad data: the first counts
 		case hasExited(s):
-			if known == nil || !known.again || s.FinishedAt.After(known.at) { // else it is the end of an earlier life
-				r.takeEnd(rec, s, is)
+			if known != nil && known.again && !s.FinishedAt.After(known.at) {
+				break // it is the end of an earlier life
+			}
+			rec.see(s)
+			if is != nil && !isExited(is) {
+				rec.pod = rec.withEnds(rec.pod)
+				r.died(rec, id)
+				r.metrics.countTransitions(1, CausePeriod)
+			} else if known != nil {
+				r.countEnd(rec, s, known)
 			}
 		case !hasExited(last) || is != nil && !isExited(is):
 			rec.see(s)
 		case startedAgain(last, s):
 			rec.see(s)
-			other := *rec.raw // the next list is compared, even if it is the same
-			rec.raw = &other
+			rec.listed, rec.raw = nil, &Pod{} // the next list is compared, even if it is the same
 			r.request(rec, CausePeriod)
 		default:
 			if last.Unconfirmed && s.State == ContainerStateRunning { // of the rest this status knows more
@@ -180,20 +177,6 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (behind bool)
 // of a life that no inspection has shown is not known.
 func startedAgain(ended, s *Status) bool {
 	return !s.StartedAt.IsZero() && !s.StartedAt.Equal(ended.StartedAt) && !(ended.StartedAt.IsZero() && ended.Unconfirmed)
-}
-
-// takeEnd takes in a status that shows the end of a container, which the record shows as it is; nil
-// if no list has shown it.
-func (r *reconciler) takeEnd(rec *podRecord, s *Status, is *Container) {
-	rec.see(s)
-	if is != nil && !isExited(is) {
-		rec.pod = rec.withEnds(rec.pod)
-		r.died(rec, s.ID.ID)
-		r.metrics.countTransitions(1, CausePeriod)
-	}
-	if e := rec.ends[s.ID.ID]; e != nil {
-		r.countEnd(rec, s, e)
-	}
 }
 
 // see keeps the newest status of a container.

@@ -241,7 +241,7 @@ type comparison struct {
 	// changed is true if the record is another now, transitions what happened to containers.
 	changed     bool
 	transitions []transition
-	// confirmable is true if the list is the first to show an exit that is unconfirmed.
+	// confirmable is true if the list shows something new while an exit is not confirmed.
 	confirmable bool
 }
 
@@ -257,23 +257,23 @@ func (r *podRecords) compare(rec *podRecord, raw *Pod, at stamp, begun uint64, r
 	if raw == rec.raw {
 		return found
 	}
-	if rec.shows(raw) {
-		rec.pod, rec.listed, rec.raw = raw, raw, raw
+	if rec.showsAgain(raw) {
+		if rec.pod == rec.listed {
+			rec.pod = raw
+		} else {
+			rec.pod = rec.withEnds(raw)
+		}
+		rec.listed, rec.raw = raw, raw
 		return found
 	}
 	listed := withSandboxesBeingMade(rec.pod, withoutBadData(raw, report))
 	r.strangers.adopt(rec, listed)
-	found.confirmable = rec.confirmable(listed)
 	pod := rec.withEnds(listed)
 	found.transitions = appendTransitions(nil, rec.pod, pod)
 	found.changed = len(found.transitions) > 0 || (pod == nil) != (rec.pod == nil)
-	switch {
-	case rec.pod == nil && pod != nil:
-		r.pods++
-	case rec.pod != nil && pod == nil:
-		r.pods--
-	}
+	r.pods += count(pod) - count(rec.pod)
 	rec.pod, rec.listed, rec.raw = pod, listed, raw
+	found.confirmable = rec.awaitsExits()
 	return found
 }
 
@@ -319,13 +319,13 @@ func (r *podRecords) compareAll(pods []*Pod, at stamp, begun uint64, report repo
 	return all
 }
 
-// shows reports whether the record is as a pod is listed: with the same containers and
-// sandboxes, in the same order and states, and so without bad data. Nothing else is compared,
-// labels and annotations least of all: they may be of any size.
-func (rec *podRecord) shows(listed *Pod) bool {
-	return rec.pod != nil && rec.pod == rec.raw && listed != nil &&
-		slices.EqualFunc(rec.pod.Containers, listed.Containers, looksSame) &&
-		slices.EqualFunc(rec.pod.Sandboxes, listed.Sandboxes, looksSame)
+// showsAgain reports whether a pod is listed as before: with the same containers and sandboxes, in
+// the same order and states, and without bad data. Nothing else is compared, labels and annotations
+// least of all: they may be of any size.
+func (rec *podRecord) showsAgain(raw *Pod) bool {
+	return rec.listed != nil && raw != nil &&
+		slices.EqualFunc(rec.listed.Containers, raw.Containers, looksSame) &&
+		slices.EqualFunc(rec.listed.Sandboxes, raw.Sandboxes, looksSame)
 }
 
 func looksSame(known, listed *Container) bool {
@@ -334,3 +334,11 @@ func looksSame(known, listed *Container) bool {
 
 // stamp orders lists by the moment at which they began.
 type stamp = schedule.Stamp
+
+// count returns 1 for a pod, and 0 for an absent one.
+func count(pod *Pod) int {
+	if pod == nil {
+		return 0
+	}
+	return 1
+}
