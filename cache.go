@@ -27,8 +27,6 @@ type PodCache struct {
 	// Guarded by mu.
 
 	entries map[types.UID]*cacheEntry
-	// bare are the entries without a status.
-	bare map[types.UID]struct{}
 	// index finds pods by what entries say, gone what they had and is gone.
 	index cacheIndex
 	gone  goneIndex
@@ -95,7 +93,7 @@ func (c *PodCache) claim(owner cacheOwner, isNew bool) bool {
 	case c.owner != nil && !(c.released && isNew): // the records of another say that it has statuses
 		return false
 	case c.owner != nil: // what it left says nothing about the pods of this one
-		c.entries, c.bare, c.index, c.gone, c.global = nil, nil, cacheIndex{}, goneIndex{}, time.Time{}
+		c.entries, c.index, c.gone, c.global = nil, cacheIndex{}, goneIndex{}, time.Time{}
 	}
 	c.owner, c.released = owner, false
 	return true
@@ -196,7 +194,6 @@ func (c *PodCache) entryLocked(uid types.UID) *cacheEntry {
 	if e == nil {
 		e = &cacheEntry{}
 		put(&c.entries, uid, e)
-		put(&c.bare, uid, struct{}{})
 	}
 	return e
 }
@@ -205,7 +202,6 @@ func (c *PodCache) entryLocked(uid types.UID) *cacheEntry {
 func (c *PodCache) forgetLocked(uid types.UID, e *cacheEntry) {
 	if e.status == nil && e.listed == nil && !e.held && !e.observed.After(c.global) {
 		delete(c.entries, uid)
-		delete(c.bare, uid)
 	}
 }
 
@@ -232,7 +228,6 @@ func (c *PodCache) setLocked(uid types.UID, status *PodStatus, err error, timest
 	}
 	e.err, e.stored, e.observed, e.held = err, timestamp, timestamp, held
 	c.indexLocked(uid, e, old)
-	delete(c.bare, uid)
 	c.wakeLocked(uid)
 	return true
 }
@@ -270,7 +265,6 @@ func (c *PodCache) deleteLocked(uid types.UID) {
 	e.status, e.listed = nil, nil
 	c.indexLocked(uid, e, old)
 	*e = cacheEntry{}
-	put(&c.bare, uid, struct{}{})
 	c.forgetLocked(uid, e)
 	c.wakeLocked(uid)
 }
@@ -285,9 +279,6 @@ func (c *PodCache) UpdateTime(timestamp time.Time) {
 
 func (c *PodCache) updateTimeLocked(timestamp time.Time) {
 	c.global = later(c.global, timestamp)
-	for uid := range c.bare {
-		c.forgetLocked(uid, c.entries[uid])
-	}
 	for uid := range c.readers {
 		c.wakeLocked(uid)
 	}

@@ -83,24 +83,31 @@ func (r *reconciler) applyFullList(pods []*Pod, c *schedule.Call) {
 
 // completePodList takes in the result of a single-pod list.
 func (r *reconciler) completePodList(rec *podRecord, res *result) {
-	c := res.call
-	switch {
-	case c.Dead || res.stopped:
-	case errors.Is(res.err, ErrPodNotFound):
-		r.applyPodList(rec, nil, c)
-	case res.err != nil:
-		r.out.info(4, "Cannot list pod", "podUID", c.UID, "err", res.err)
-		r.podListFailed(rec)
-	case res.pod == nil:
-		r.badData(badPodNil, string(c.UID))
-		r.podListFailed(rec)
-	case res.pod.ID != c.UID:
-		r.badData(badPodMismatch, fmt.Sprintf("%s instead of %s", res.pod.ID, c.UID))
-		r.podListFailed(rec)
-	default:
-		r.applyPodList(rec, res.pod, c)
+	if res.call.Dead || res.stopped {
+		return
 	}
+	pod, err := res.pod, res.err
+	switch {
+	case errors.Is(err, ErrPodNotFound):
+		pod, err = nil, nil
+	case err != nil:
+	case pod == nil:
+		err = errNoPod
+		r.badData(badPodNil, string(rec.UID))
+	case pod.ID != rec.UID:
+		err = fmt.Errorf("the runtime returned pod %s", pod.ID)
+		r.badData(badPodMismatch, fmt.Sprintf("%s instead of %s", pod.ID, rec.UID))
+	}
+	if err != nil {
+		r.out.info(4, "Cannot list pod", "podUID", rec.UID, "err", err)
+		r.podListFailed(rec)
+		return
+	}
+	r.metrics.podRelistDuration.Observe(r.sched.Now.Sub(res.call.Began).Seconds())
+	r.apply(r.records.compare(rec, pod, res.call.Stamp, r.sched.Last.Number, r.badData), res.call, false)
 }
+
+var errNoPod = errors.New("the runtime returned no pod, and no error")
 
 // podListFailed notes that a list of the pod has. Its request stays open, and is tried again
 // after a period unless a full list answers it before.
@@ -108,13 +115,6 @@ func (r *reconciler) podListFailed(rec *podRecord) {
 	if rec.request.newest > 0 {
 		rec.due[listFailed] = r.sched.Now.Add(r.cfg.Period)
 	}
-}
-
-// applyPodList compares a single-pod list with the record, and acts on what it says; pod is nil
-// if the pod is absent.
-func (r *reconciler) applyPodList(rec *podRecord, pod *Pod, c *schedule.Call) {
-	r.metrics.podRelistDuration.Observe(r.sched.Now.Sub(c.Began).Seconds())
-	r.apply(r.records.compare(rec, pod, c.Stamp, r.sched.Last.Number, r.badData), c, false)
 }
 
 // apply acts on what the list c says about a pod. asked is true if somebody waits for it who has

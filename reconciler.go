@@ -48,7 +48,7 @@ type reconciler struct {
 	firstFull stamp
 	// lastFull is when the last full list began; zero after a start.
 	lastFull time.Time
-	// round has the pods that are still to be inspected while full lists hang, newest first.
+	// round has the pods that are still to be inspected while full lists hang.
 	round []*podRecord
 
 	// What the health check reads.
@@ -308,38 +308,27 @@ func (r *reconciler) beginCalls() {
 }
 
 // inspectCanary has the next pod inspected: the healthy one whose status is the oldest, or one
-// after the other while full lists hang. It reports false when there is none, or no other now.
+// after the other while full lists hang. It reports whether another may follow now.
 func (r *reconciler) inspectCanary() (more bool) {
-	if r.sched.HangsSince().IsZero() {
+	all := !r.sched.HangsSince().IsZero()
+	if len(r.round) == 0 || !all {
+		r.round = slices.DeleteFunc(r.records.present(), func(rec *podRecord) bool { return !all && !rec.isHealthy() })
+		slices.SortStableFunc(r.round, func(a, b *podRecord) int { return a.inspected.Compare(b.inspected) })
+	}
+	i := slices.IndexFunc(r.round, func(rec *podRecord) bool { return rec.pod != nil && rec.Inspection == nil })
+	if i < 0 {
 		r.round = nil
-		var oldest *podRecord
-		for _, rec := range r.records.present() {
-			if rec.isHealthy() && rec.Inspection == nil && (oldest == nil || rec.inspected.Before(oldest.inspected)) {
-				oldest = rec
-			}
-		}
-		if oldest != nil {
-			oldest.inspect = true
-			r.plan(oldest)
-		}
+		r.sched.EndRound()
 		return false
 	}
-	if r.round == nil {
-		r.round = r.records.present()
-		slices.Reverse(r.round)
+	rec := r.round[i]
+	rec.inspect = true
+	r.plan(rec)
+	if r.round = r.round[i+1:]; len(r.round) == 0 {
+		r.sched.EndRound()
+		return false
 	}
-	for len(r.round) > 0 {
-		rec := r.round[len(r.round)-1]
-		r.round = r.round[:len(r.round)-1]
-		if rec.pod != nil && rec.Inspection == nil && r.records.byUID[rec.UID] == rec {
-			rec.inspect = true
-			r.plan(rec)
-			return true
-		}
-	}
-	r.round = nil
-	r.sched.EndRound()
-	return false
+	return all
 }
 
 // completeRelists completes the relists whose pods are all as fresh as they.
