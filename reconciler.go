@@ -130,7 +130,6 @@ func (r *reconciler) takeRequests(in *inputs) {
 	if in.periodic != nil {
 		r.sched.SetPeriodic(*in.periodic)
 		r.lastFull = time.Time{}
-		r.relists.paused()
 	}
 	r.relists.waiting = append(r.relists.waiting, in.relists...)
 	for _, uid := range sortedKeys(in.requests) {
@@ -338,9 +337,7 @@ func (r *reconciler) completeRelists() {
 	}
 	for _, done := range r.relists.complete(r.sched.Moving) {
 		r.out.relisted = append(r.out.relisted, done.callers...)
-		if !done.paused {
-			r.metrics.relistDuration.Observe(r.sched.Now.Sub(done.began).Seconds())
-		}
+		r.metrics.relistDuration.Observe(r.sched.Now.Sub(done.began).Seconds())
 		r.synced = true // see HasSynced; at the first of them, and from then on
 	}
 }
