@@ -34,11 +34,12 @@ import (
 // "F1 fails: ERROR" and "F1 stopped"; and requests: start, stop, relist, "request a",
 // "reinspect a", "reader a" (which blocks), "hint a", "hint anything" (which names no pod),
 // "exit a1" (an exit event of container a1), "exit b1 of b" (which names the pod, too),
-// connected and disconnected. An exit event has the exit code 1. In the answer of an
-// inspection, "a1=exited:137" has an exit code, otherwise 0, and "a1=running@2s" a StartedAt.
+// "exit a1 at 2s" (with FinishedAt), connected and disconnected. An exit event has the exit
+// code 1. In the answer of an inspection, "a1=exited:137" has an exit code, otherwise 0, and
+// "a1=running@2s" a StartedAt.
 //
-// Out of it come what has changed in the cache, and the events; then the calls to cancel and
-// to begin, those with what is inspected or why it is listed; the callers of Relist that are
+// Out of it come what has changed in the cache, what blocked readers get, and the events; then
+// the calls to cancel and to begin, those with what is inspected or why it is listed; the callers of Relist that are
 // done, by their number; and when there is more to do. An event about a container that has
 // exited has its exit code, if that is known, with a question mark if it is unconfirmed.
 //
@@ -81,6 +82,7 @@ type stepper struct {
 	events  <-chan *PodLifecycleEvent
 	calls   map[string]*schedule.Call // in flight, by their name
 	callers []*relistCaller           // of Relist, in their order
+	readers []*blockedReader          // in their order
 
 	now time.Time
 	log []logged
@@ -148,6 +150,13 @@ func (s *stepper) step(in *inputs) string {
 	s.log = s.log[:0]
 	out := s.r.step(s.now, in)
 	s.readCache()
+	for _, r := range s.readers {
+		select {
+		case answer := <-r.ch:
+			s.note("reader", string(answer.status.ID)+statusText(answer.status))
+		default:
+		}
+	}
 	s.readEvents()
 	for _, c := range out.cancel {
 		if name := s.inFlight(c.Call); name != "" {

@@ -36,6 +36,10 @@ func (s *stepper) take(in *inputs, line string) {
 		put(&in.reinspects, uid, struct{}{})
 	case "reader":
 		put(&in.readers, uid, struct{}{})
+		r := &blockedReader{minTime: s.now.Add(-1), ch: make(chan reading, 1)}
+		put(&s.cache.readers, uid, append(s.cache.readers[uid], r))
+		s.cache.waiting++
+		s.readers = append(s.readers, r)
 	case "hint":
 		if uid == "anything" {
 			uid = ""
@@ -43,8 +47,11 @@ func (s *stepper) take(in *inputs, line string) {
 		in.addHint(ContainerEvent{PodUID: uid})
 	case "exit":
 		e := ContainerExit{ContainerID: words[1], ExitCode: 1}
-		if words[2] == "of" {
+		switch words[2] {
+		case "of":
 			e.PodUID = types.UID(words[3])
+		case "at":
+			e.FinishedAt = epoch.Add(s.duration(words[3]))
 		}
 		in.addExit(e)
 	case "connected", "disconnected":
