@@ -39,9 +39,10 @@ import (
 // "a1=running@2s" a StartedAt.
 //
 // Out of it come what has changed in the cache, what blocked readers get, and the events; then
-// the calls to cancel and to begin, those with what is inspected or why it is listed; the callers of Relist that are
-// done, by their number; and when there is more to do. An event about a container that has
-// exited has its exit code, if that is known, with a question mark if it is unconfirmed.
+// the calls to cancel and to begin, those with what is inspected or why it is listed; the
+// callers of Relist that are done, by their number; and when there is more to do. An event
+// about a container that has exited has its exit code, if that is known, with a question mark
+// if it is unconfirmed.
 //
 // "new" as the first block sets options. "state" shows what is known of the pods, and
 // "failing" those that are reported as such.
@@ -277,8 +278,8 @@ func (s *stepper) readEvents() {
 	}
 }
 
-// readCache notes what has changed in the cache. "held at" is how fresh a pod is that full lists
-// do not make fresher, "as of" how fresh one is that is fresher than the newest full list.
+// readCache notes what has changed in the cache. "as of" is the freshness of a pod that is fresher
+// than the newest full list, "still as of" that of a pod that full lists do not make fresher.
 func (s *stepper) readCache() {
 	c := s.cache
 	if !c.global.Equal(s.global) {
@@ -298,7 +299,7 @@ func (s *stepper) readCache() {
 		}
 		switch {
 		case e.held:
-			text += " held at " + s.since(e.observed)
+			text += " still as of " + s.since(e.observed)
 		case e.observed.After(c.global):
 			text += " as of " + s.since(e.observed)
 		}
