@@ -31,7 +31,7 @@ func parseFlags(args []string, stderr io.Writer) (flags, error) {
 	set.StringVar(&f.manifests, "manifests", "", "directory of the manifests; the ones that come with the agent if empty")
 	set.StringVar(&f.endpoint, "runtime-endpoint", "", "socket of a CRI runtime, unix:///…; one in this process if empty")
 	set.StringVar(&f.stateDir, "state-dir", "", "where statuses, volumes and logs are; /var/lib/nodeagent if empty")
-	set.StringVar(&f.listen, "listen", "127.0.0.1:10270", "address of the node's page, /pods, /healthz and /metrics")
+	set.StringVar(&f.listen, "listen", "127.0.0.1:10270", "loopback address of the node's page, /pods, /healthz and /metrics")
 	set.StringVar(&f.exitEvents, "exit-events", cri.DefaultExitsDir, "CRI-O's folder of exit files, empty for none")
 	set.StringVar(&f.nodeName, "node-name", hostname, "name of the node")
 	set.TextVar(&f.nodeIP, "node-ip", netip.MustParseAddr("127.0.0.1"), "address of pods on the host's network")
@@ -51,6 +51,8 @@ func parseFlags(args []string, stderr io.Writer) (flags, error) {
 	switch l := f.limits; {
 	case set.NArg() > 0:
 		err = fmt.Errorf("%q is no flag", set.Arg(0))
+	case !isLoopback(f.listen):
+		err = fmt.Errorf("--listen %s: only loopback addresses, for only requests of this machine are answered", f.listen)
 	case f.endpoint != "" && f.manifests == "":
 		err = errors.New("--manifests is needed with --runtime-endpoint")
 	case l.LogSize.Sign() <= 0 || l.LogFiles < 2 || l.ImagesLow < 0 || l.ImagesLow >= l.ImagesHigh:

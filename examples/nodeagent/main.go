@@ -17,7 +17,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -92,21 +91,21 @@ func run(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	for _, path := range []string{filepath.Join(stateDir, "lock"), socket + ".nodeagent.lock"} {
+	inState := func(name string) string { return filepath.Join(stateDir, name) }
+	if err := makePrivate(stateDir, inState("pods"), inState("logs"), inState("status")); err != nil {
+		return err
+	}
+	for _, path := range []string{inState("lock"), socket + ".nodeagent.lock"} {
 		held, err := lock(path)
 		if err != nil {
 			return err
 		}
 		defer held.Close()
 	}
-	sink := status.Directory(filepath.Join(stateDir, "status"))
+	sink := status.Directory(inState("status"))
 	adopted, err := sink.Read()
 	if err != nil {
 		logger.Error(err, "Some statuses from before are lost")
-	}
-	listener, err := net.Listen("tcp", f.listen)
-	if err != nil {
-		return fmt.Errorf("serving the status: %w", err)
 	}
 	source, registry := manifest.NewSource(f.manifests, f.nodeName, adopted, logger), prometheus.NewRegistry()
 	client := runtime.New(conn, stateDir, f.cgroupParent)
@@ -117,22 +116,18 @@ func run(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 	served := pages{running: a.Pods, refused: source.Refused}
 	registry.MustRegister(prometheus.CollectorFunc(served.restarts), collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	fmt.Fprintf(stderr, "Running the pods of %s on %s. The node's page is http://%s/; /pods, /healthz, /metrics. "+
-		"Ctrl-C ends it.\n", f.manifests, socket, listener.Addr())
+	fmt.Fprintf(stderr, "Running the pods of %s on %s. Ctrl-C ends it.\n", f.manifests, socket)
+	began := func(listener net.Listener) {
+		fmt.Fprintf(stderr, "The node's page is http://%s/; /pods, /healthz, /metrics.\n", listener.Addr())
+	}
 
 	var joined sync.WaitGroup
 	joined.Go(func() { a.Run(ctx) })
 	if !inProcess { // else there are neither logs nor a disk
 		joined.Go(func() { client.KeepLimits(ctx, f.limits, a.Pods, logger) })
 	}
-	server := &http.Server{Handler: served.handler(a.Handler()), ReadHeaderTimeout: 10 * time.Second}
-	joined.Go(func() {
-		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			logger.Error(err, "The status is not served any more")
-		}
-	})
+	joined.Go(func() { serve(ctx, f.listen, served.handler(a.Handler()), began, logger) })
 	source.Run(ctx, a.SetPods) // until ctx ends
-	_ = server.Close()         // there is nothing to be done about it
 	joined.Wait()
 	return nil
 }
@@ -144,20 +139,4 @@ func dial(socket string) (*grpc.ClientConn, error) {
 		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: 5 * time.Second, Backoff: retry}),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16<<20))) // the longest output of a command
-}
-
-// lock makes sure that no other agent has a state directory or a runtime: two would remove each other's pods. The lock
-// ends with the process; the file stays, or two others could have two files.
-func lock(path string) (held io.Closer, err error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return nil, fmt.Errorf("making the directory of a lock file: %w", err)
-	}
-	file, err := os.Create(path)
-	if err != nil {
-		return nil, fmt.Errorf("opening the lock file: %w", err)
-	}
-	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		return nil, errors.Join(fmt.Errorf("another agent has %s: %w", path, err), file.Close())
-	}
-	return file, nil
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -12,6 +13,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/kubepleg/pleg/examples/nodeagent/internal/manifest"
+	"github.com/kubepleg/pleg/examples/nodeagent/internal/plan"
 )
 
 // pages are what is served of pods: those that run, and those that were refused.
@@ -27,7 +31,11 @@ func (p pages) handler(rest http.Handler) http.Handler {
 	mux.Handle("/events/", http.StripPrefix("/events", rest))
 	mux.HandleFunc("GET /pods", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(p.list()) // the client may be gone
+		list := p.list()
+		for i := range list.Items {
+			list.Items[i] = *withoutSecrets(&list.Items[i])
+		}
+		_ = json.NewEncoder(w).Encode(list) // the client may be gone
 	})
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) { _ = page.Execute(w, p.list()) })
 	return mux
@@ -45,6 +53,38 @@ func (p pages) list() *v1.PodList {
 		}
 	}
 	return list
+}
+
+// withoutSecrets returns a copy of a pod that every user may see: without the values of its environment, the headers of
+// its probes and hooks, and annotations but the agent's, for kubectl keeps the whole manifest in one. Command lines stay:
+// a host shows them to everybody.
+func withoutSecrets(pod *v1.Pod) *v1.Pod {
+	pod = pod.DeepCopy()
+	maps.DeleteFunc(pod.Annotations, func(key, _ string) bool { return !strings.HasPrefix(key, manifest.AnnotationPrefix) })
+	for _, c := range plan.Containers(pod) {
+		for i := range c.Env {
+			c.Env[i].Value = ""
+		}
+		var gets []*v1.HTTPGetAction
+		for _, kind := range plan.ProbeKinds {
+			if probe := plan.Probe(c, kind); probe != nil {
+				gets = append(gets, probe.HTTPGet)
+			}
+		}
+		if hooks := c.Lifecycle; hooks != nil {
+			for _, hook := range []*v1.LifecycleHandler{hooks.PostStart, hooks.PreStop} {
+				if hook != nil {
+					gets = append(gets, hook.HTTPGet)
+				}
+			}
+		}
+		for _, get := range gets {
+			if get != nil {
+				get.HTTPHeaders = nil
+			}
+		}
+	}
+	return pod
 }
 
 var page = template.Must(template.New("page.html").Funcs(template.FuncMap{"describe": describe}).

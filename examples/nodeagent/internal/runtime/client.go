@@ -112,7 +112,7 @@ func (c *Client) CreateContainer(ctx context.Context, pod *v1.Pod, container *v1
 		return "", fmt.Errorf("%w: %w", ErrConfig, err)
 	}
 	// containerd would make it, CRI-O does not.
-	if err := os.MkdirAll(filepath.Join(c.LogDir(pod), container.Name), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(c.LogDir(pod), container.Name), 0o700); err != nil {
 		return "", fmt.Errorf("making the directory of the log: %w", err)
 	}
 	r, err := call(ctx, callTimeout, "creating container "+container.Name, c.cri.CreateContainer,

@@ -45,7 +45,7 @@ var kinds = map[v1.HostPathType]fs.FileMode{
 func (c *Client) volume(pod *v1.Pod, vol *v1.Volume) (path string, err error) {
 	if vol.EmptyDir != nil {
 		path, mode := filepath.Join(c.stateDir, "pods", string(pod.UID), "volumes", vol.Name), fs.FileMode(0o777)
-		if err := os.MkdirAll(path, 0o755); err != nil {
+		if err := os.MkdirAll(path, 0o700); err != nil {
 			return "", err
 		}
 		if group := pod.Spec.SecurityContext.FSGroup; group != nil {
