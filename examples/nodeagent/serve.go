@@ -7,7 +7,7 @@ import (
 	"net/netip"
 	"net/url"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -26,46 +26,31 @@ const (
 func serve(ctx context.Context, address string, pages http.Handler, began func(net.Listener), logger klog.Logger) {
 	server := &http.Server{Handler: guarded(pages), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 10 * time.Second}
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })() // there is nothing to be done about it
+	var open atomic.Int32
+	server.ConnState = func(conn net.Conn, state http.ConnState) {
+		switch state {
+		case http.StateNew:
+			if open.Add(1) > maxConnections {
+				_ = conn.Close()
+			}
+		case http.StateClosed:
+			open.Add(-1)
+		default:
+		}
+	}
 	complained := false
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 		if err == nil {
 			complained = false
 			began(listener)
-			err = server.Serve(&limited{listener, make(chan struct{}, maxConnections)})
+			err = server.Serve(listener)
 		}
 		if ctx.Err() == nil && !complained {
 			complained = true
 			logger.Error(err, "The page of the node is not served; the address is tried again", "address", address)
 		}
 	}, listenPeriod)
-}
-
-// limited is a listener with a limit of connections.
-type limited struct {
-	net.Listener
-	open chan struct{}
-}
-
-// Accept returns a connection once there are not too many.
-func (l *limited) Accept() (net.Conn, error) {
-	l.open <- struct{}{}
-	conn, err := l.Listener.Accept()
-	if err != nil {
-		<-l.open
-		return nil, err
-	}
-	return &counted{conn, sync.OnceFunc(func() { <-l.open })}, nil
-}
-
-type counted struct {
-	net.Conn
-	closed func()
-}
-
-func (c *counted) Close() error {
-	c.closed()
-	return c.Conn.Close()
 }
 
 // guarded answers only what the library's page of the node answers: requests of this machine that read. A page of

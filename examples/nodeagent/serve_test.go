@@ -151,13 +151,13 @@ func TestConnectionsAreBounded(t *testing.T) {
 		}
 		defer conn.Close()
 	}
-	for deadline := time.Now().Add(10 * time.Second); files() < before+many+maxConnections; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%d files, and %d before", files(), before)
-		}
+	const others = 20 // which the agent opens meanwhile
+	deadline, got := time.Now().Add(8*time.Second), many // those that stay are closed after ten
+	for ; got > maxConnections+others && time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		got = files() - before - many
 	}
-	if got := files() - before - many; got > maxConnections {
-		t.Errorf("%d connections are accepted", got)
+	if got > maxConnections+others || got < maxConnections/2 {
+		t.Errorf("%d connections are open", got)
 	}
 	ended()
 }

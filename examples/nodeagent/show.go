@@ -13,9 +13,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
+	k8sruntime "k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/manifest"
-	"github.com/kubepleg/pleg/examples/nodeagent/internal/plan"
 )
 
 // pages are what is served of pods: those that run, and those that were refused.
@@ -31,11 +31,12 @@ func (p pages) handler(rest http.Handler) http.Handler {
 	mux.Handle("/events/", http.StripPrefix("/events", rest))
 	mux.HandleFunc("GET /pods", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		list := p.list()
+		list, items := p.list(), []any{}
 		for i := range list.Items {
-			list.Items[i] = *withoutSecrets(&list.Items[i])
+			items = append(items, withoutSecrets(&list.Items[i]))
 		}
-		_ = json.NewEncoder(w).Encode(list) // the client may be gone
+		// The client may be gone.
+		_ = json.NewEncoder(w).Encode(map[string]any{"apiVersion": "v1", "kind": list.Kind, "items": items})
 	})
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) { _ = page.Execute(w, p.list()) })
 	return mux
@@ -55,36 +56,30 @@ func (p pages) list() *v1.PodList {
 	return list
 }
 
-// withoutSecrets returns a copy of a pod that every user may see: without the values of its environment, the headers of
-// its probes and hooks, and annotations but the agent's, for kubectl keeps the whole manifest in one. Command lines stay:
-// a host shows them to everybody.
-func withoutSecrets(pod *v1.Pod) *v1.Pod {
+// withoutSecrets returns a pod as every user may see it, as JSON: without the values of its environment and of headers,
+// and without annotations but the agent's, for kubectl keeps the whole manifest in one. Command lines stay: a host shows
+// them to everybody.
+func withoutSecrets(pod *v1.Pod) any {
 	pod = pod.DeepCopy()
 	maps.DeleteFunc(pod.Annotations, func(key, _ string) bool { return !strings.HasPrefix(key, manifest.AnnotationPrefix) })
-	for _, c := range plan.Containers(pod) {
-		for i := range c.Env {
-			c.Env[i].Value = ""
+	fields, _ := k8sruntime.DefaultUnstructuredConverter.ToUnstructured(pod) // it was read from fields
+	deleteValues(fields)
+	return fields
+}
+
+// deleteValues deletes every field "value", at any depth.
+func deleteValues(in any) {
+	switch v := in.(type) {
+	case []any:
+		for _, element := range v {
+			deleteValues(element)
 		}
-		var gets []*v1.HTTPGetAction
-		for _, kind := range plan.ProbeKinds {
-			if probe := plan.Probe(c, kind); probe != nil {
-				gets = append(gets, probe.HTTPGet)
-			}
-		}
-		if hooks := c.Lifecycle; hooks != nil {
-			for _, hook := range []*v1.LifecycleHandler{hooks.PostStart, hooks.PreStop} {
-				if hook != nil {
-					gets = append(gets, hook.HTTPGet)
-				}
-			}
-		}
-		for _, get := range gets {
-			if get != nil {
-				get.HTTPHeaders = nil
-			}
+	case map[string]any:
+		delete(v, "value")
+		for _, field := range v {
+			deleteValues(field)
 		}
 	}
-	return pod
 }
 
 var page = template.Must(template.New("page.html").Funcs(template.FuncMap{"describe": describe}).
