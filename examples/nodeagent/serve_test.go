@@ -151,7 +151,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 		}
 		defer conn.Close()
 	}
-	const others = 20 // which the agent opens meanwhile
+	const others = 20                                    // which the agent opens meanwhile
 	deadline, got := time.Now().Add(8*time.Second), many // those that stay are closed after ten
 	for ; got > maxConnections+others && time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		got = files() - before - many

@@ -185,10 +185,6 @@ func (w *worker) start(ctx context.Context, view plan.View, c *v1.Container) (di
 	}
 	if err = w.Runtime.StartContainer(ctx, created.ID.ID); err != nil {
 		w.waits(c, "RunContainerError", err.Error())
-		// An earlier start of one that was found may be under way still, and this one fails for that.
-		if !found && !runtime.Lost(err) {
-			w.note(func() { w.refused[c.Name] = created.ID.ID })
-		}
 		return false, err
 	}
 	w.note(func() { delete(w.reasons, c.Name) })

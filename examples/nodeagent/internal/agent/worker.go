@@ -57,7 +57,6 @@ type worker struct {
 	publishing sync.Mutex                          // what follows is guarded by it: a result of a probe is published too
 	hidden     bool                                // nothing is published: it has no manifest, or is being removed
 	reasons    map[string]v1.ContainerStateWaiting // why containers do not run
-	refused    map[string]string                   // the ID of what the runtime has refused to start last, by name
 }
 
 // beginLocked begins a worker and wakes it. Of a pod that is hidden nothing is published.
@@ -67,7 +66,7 @@ func (a *Agent) beginLocked(ctx context.Context, pod *v1.Pod, hidden bool) *work
 		pulls:     flowcontrol.NewBackOff(firstBackoff, longestBackoff),
 		crashes:   flowcontrol.NewBackOff(firstBackoff, longestBackoff),
 		sandboxes: flowcontrol.NewBackOff(firstSandbox, longestRetry),
-		hidden:    hidden, reasons: map[string]v1.ContainerStateWaiting{}, refused: map[string]string{},
+		hidden:    hidden, reasons: map[string]v1.ContainerStateWaiting{},
 	}
 	w.wanted, w.unwant = context.WithCancel(ctx)
 	w.pod.Store(pod)
@@ -155,7 +154,7 @@ func (w *worker) view(seen *pleg.PodStatus) plan.View {
 		Over: unwanted || status.Ended(before.Phase), Unwanted: unwanted,
 		SandboxHash: runtime.SandboxHash(pod),
 		Hash:        func(c *v1.Container) uint64 { return runtime.ContainerHash(pod, c) },
-		Probed:      w.probes.Outcome, Refused: w.refused,
+		Probed:      w.probes.Outcome,
 	}
 }
 

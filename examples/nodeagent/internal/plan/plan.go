@@ -131,7 +131,8 @@ func (v View) starts() (start []*v1.Container, over bool) {
 // runsAgain reports whether a pod without a sandbox gets one: not if it has run and is to run once, and not if nothing
 // of it is left to run. One whose init containers alone have run has not.
 func (v View) runsAgain(attempt uint32) bool {
-	ran := slices.DeleteFunc(slices.Clone(v.Seen.ContainerStatuses), v.NeverRan)
+	ran := slices.DeleteFunc(slices.Clone(v.Seen.ContainerStatuses),
+		func(s *pleg.Status) bool { return s.State == pleg.ContainerStateCreated })
 	if v.Pod.Spec.RestartPolicy == v1.RestartPolicyNever && attempt > 0 && v.hasRegular(ran) {
 		return false
 	}

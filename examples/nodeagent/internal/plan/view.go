@@ -32,8 +32,6 @@ type View struct {
 	// Probed returns whether a probe has shown what it asks for of the container with an ID: after as many results in a
 	// row as its thresholds say.
 	Probed func(pod types.UID, container string, kind ProbeKind, id string) v1.ConditionStatus
-	// Refused are the IDs of containers that the runtime has refused to start, by name.
-	Refused map[string]string
 }
 
 // Lives reports whether something of a container may run.
@@ -60,29 +58,10 @@ func (v View) Active(name string) *pleg.Status {
 	return (&pleg.PodStatus{ContainerStatuses: v.Seen.ActiveContainerStatuses}).FindContainerStatusByName(name)
 }
 
-// Counts reports whether an instance is an outcome of a container as it is specified: it has run to an end, or was
-// refused. One of another specification is none, and neither is one whose start was cut short.
+// Counts reports whether an instance is an outcome of a container as it is specified. One whose start has failed is: a
+// start that was cut short may have begun the container's work, and what runs once must not run twice.
 func (v View) Counts(c *v1.Container, s *pleg.Status) bool {
-	return s.State == pleg.ContainerStateExited && s.Hash == v.Hash(c) && !v.NeverRan(s)
-}
-
-// NeverRan reports whether an instance has not been started, and not because the runtime refused to: the agent or the
-// runtime was ended on the way. containerd says that the start failed, or kills what it has begun to start.
-func (v View) NeverRan(s *pleg.Status) bool {
-	cutShort := s.Reason == "StartError" || s.Reason == "Unknown" || s.Reason == "Error" && s.ExitCode == 137
-	return s.State == pleg.ContainerStateCreated || s.State == pleg.ContainerStateExited && cutShort &&
-		s.StartedAt.IsZero() && v.Refused[s.Name] != s.ID.ID && !v.hadEnded(s)
-}
-
-// hadEnded reports whether it was published of the newest instance that it has ended, perhaps by an earlier agent.
-func (v View) hadEnded(s *pleg.Status) bool {
-	before := ptr.Deref(FindStatus(&v.Before, s.Name), v1.ContainerStatus{})
-	for _, t := range []*v1.ContainerStateTerminated{before.State.Terminated, before.LastTerminationState.Terminated} {
-		if t != nil && t.ContainerID == s.ID.String() && t.ContainerID == before.ContainerID {
-			return true
-		}
-	}
-	return false
+	return s.State == pleg.ContainerStateExited && s.Hash == v.Hash(c)
 }
 
 // ShouldRun reports whether a container that does not run is to be started, now or after a back-off.

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/distribution/reference"
@@ -92,11 +91,6 @@ func (c *Client) RemovePodSandbox(ctx context.Context, id string) error {
 		&runtimeapi.RemovePodSandboxRequest{PodSandboxId: id})
 }
 
-// Lost reports whether an error leaves open what the runtime has done: it did not answer.
-func Lost(err error) bool {
-	return slices.Contains([]codes.Code{codes.Canceled, codes.DeadlineExceeded, codes.Unavailable}, status.Code(err))
-}
-
 // ErrConfig says that a container cannot be created as it is specified.
 var ErrConfig = errors.New("the container cannot be configured")
 
@@ -122,9 +116,16 @@ func (c *Client) CreateContainer(ctx context.Context, pod *v1.Pod, container *v1
 	return r.GetContainerId(), err
 }
 
+// startGrace is how long a start goes on that is under way when its context ends: one that is cut short may have begun
+// the container's work, and nobody could say whether it has.
+const startGrace = 10 * time.Second
+
 // StartContainer starts a container that was created.
 func (c *Client) StartContainer(ctx context.Context, id string) error {
-	_, err := call(ctx, callTimeout, "starting container "+id, c.cri.StartContainer,
+	start, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(startGrace, cancel) })()
+	_, err := call(start, callTimeout, "starting container "+id, c.cri.StartContainer,
 		&runtimeapi.StartContainerRequest{ContainerId: id})
 	return err
 }

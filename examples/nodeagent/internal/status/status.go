@@ -104,10 +104,8 @@ func (g *generator) present(s *v1.ContainerStatus, last *pleg.Status, before *v1
 	if !plan.Lives(last) {                    // its successor may have been removed before it ran
 		s.RestartCount = max(s.RestartCount, before.RestartCount)
 	}
-	switch s.State = stateOf(last); {
-	case g.NeverRan(last):
-		s.State = v1.ContainerState{Waiting: &v1.ContainerStateWaiting{}}
-	case last.State == pleg.ContainerStateUnknown && before.ContainerID == s.ContainerID:
+	s.State = stateOf(last)
+	if last.State == pleg.ContainerStateUnknown && before.ContainerID == s.ContainerID {
 		s.State = before.State // as far as anybody knows
 	}
 	if before.ContainerID != s.ContainerID && before.State.Terminated != nil {
@@ -199,7 +197,7 @@ func phase(view plan.View, status *v1.PodStatus) v1.PodPhase {
 	}
 }
 
-// void reports whether how a container has ended says nothing of it, because it is another now, or never ran.
+// void reports whether how a container has ended says nothing of it, because it is another now.
 func void(view plan.View, c *v1.Container) bool {
 	last := view.Seen.FindContainerStatusByName(c.Name)
 	return last != nil && !view.Counts(c, last)
