@@ -27,7 +27,7 @@ func (w *worker) act(ctx context.Context, view plan.View) (did bool, err error) 
 	a := plan.Make(view)
 	switch {
 	case len(a.Kill)+len(a.StopSandboxes) > 0:
-		return true, w.end(ctx, view.Pod, a)
+		return true, w.end(ctx, view, a)
 	case a.CreateSandbox && w.sandboxes.IsInBackOffSinceUpdate("", time.Now()):
 		// The events of one that failed, or is not as it should be, are no reason to try again.
 		w.again(time.Now().Add(firstSandbox))
@@ -69,7 +69,7 @@ func (w *worker) act(ctx context.Context, view plan.View) (did bool, err error) 
 }
 
 // end ends what a plan says, step by step. What has been ended before needs a while until it is seen to have ended.
-func (w *worker) end(ctx context.Context, pod *v1.Pod, a plan.Actions) (err error) {
+func (w *worker) end(ctx context.Context, view plan.View, a plan.Actions) (err error) {
 	defer w.did()
 	began, ids := time.Now(), slices.Clone(a.StopSandboxes)
 	for _, k := range slices.Concat(a.Kill...) {
@@ -79,10 +79,18 @@ func (w *worker) end(ctx context.Context, pod *v1.Pod, a plan.Actions) (err erro
 		w.ended.Delete(ids...) // it is ended again the next time
 		return errLives
 	}
+	if !view.Over {
+		w.note(func() {
+			for _, k := range slices.Concat(a.Kill...) {
+				w.interrupted[k.Name] = k.ID.String()
+			}
+		})
+		w.publish() // before it ends: should this process die now, the next one must know
+	}
 	for _, step := range a.Kill {
 		var calls errgroup.Group
 		for _, k := range step {
-			calls.Go(func() error { return w.kill(ctx, pod, k, began) })
+			calls.Go(func() error { return w.kill(ctx, view.Pod, k, began) })
 		}
 		if err = calls.Wait(); err != nil {
 			return err

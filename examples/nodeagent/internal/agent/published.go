@@ -2,6 +2,7 @@ package agent
 
 import (
 	"cmp"
+	"encoding/json"
 	"slices"
 	"sync"
 
@@ -10,6 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
+
+	"github.com/kubepleg/pleg/examples/nodeagent/internal/manifest"
 )
 
 // Sink is where statuses go.
@@ -53,9 +56,27 @@ func (p *published) get(uid types.UID) (status v1.PodStatus) {
 	return status
 }
 
-// set sets the status of a pod. One that cannot be written is tried again the next time.
-func (p *published) set(pod *v1.Pod, status v1.PodStatus) {
+// interruptedAnnotation is the annotation of a pod that names what of it was interrupted, as JSON.
+const interruptedAnnotation = manifest.AnnotationPrefix + "interrupted"
+
+// interrupted returns what was set of a pod as interrupted.
+func (p *published) interrupted(uid types.UID) map[string]string {
+	ids := map[string]string{}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if e := p.pods[uid]; e.pod != nil {
+		_ = json.Unmarshal([]byte(e.pod.Annotations[interruptedAnnotation]), &ids) // ours, or there is none
+	}
+	return ids
+}
+
+// set sets the status of a pod and what of it was interrupted. One that cannot be written is tried again the next time.
+func (p *published) set(pod *v1.Pod, status v1.PodStatus, interrupted map[string]string) {
 	next := pod.DeepCopy()
+	if len(interrupted) > 0 {
+		text, _ := json.Marshal(interrupted) // strings do not fail
+		metav1.SetMetaDataAnnotation(&next.ObjectMeta, interruptedAnnotation, string(text))
+	}
 	next.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
 	next.Status = status
 	p.mu.Lock()

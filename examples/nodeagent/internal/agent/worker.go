@@ -57,6 +57,8 @@ type worker struct {
 	publishing sync.Mutex                          // what follows is guarded by it: a result of a probe is published too
 	hidden     bool                                // nothing is published: it has no manifest, or is being removed
 	reasons    map[string]v1.ContainerStateWaiting // why containers do not run
+	// What it has ended last although it was to run on: IDs by name. An agent after this one has them from the status.
+	interrupted map[string]string
 }
 
 // beginLocked begins a worker and wakes it. Of a pod that is hidden nothing is published.
@@ -66,7 +68,7 @@ func (a *Agent) beginLocked(ctx context.Context, pod *v1.Pod, hidden bool) *work
 		pulls:     flowcontrol.NewBackOff(firstBackoff, longestBackoff),
 		crashes:   flowcontrol.NewBackOff(firstBackoff, longestBackoff),
 		sandboxes: flowcontrol.NewBackOff(firstSandbox, longestRetry),
-		hidden:    hidden, reasons: map[string]v1.ContainerStateWaiting{},
+		hidden:    hidden, reasons: map[string]v1.ContainerStateWaiting{}, interrupted: a.status.interrupted(pod.UID),
 	}
 	w.wanted, w.unwant = context.WithCancel(ctx)
 	w.pod.Store(pod)
@@ -154,7 +156,7 @@ func (w *worker) view(seen *pleg.PodStatus) plan.View {
 		Over: unwanted || status.Ended(before.Phase), Unwanted: unwanted,
 		SandboxHash: runtime.SandboxHash(pod),
 		Hash:        func(c *v1.Container) uint64 { return runtime.ContainerHash(pod, c) },
-		Probed:      w.probes.Outcome,
+		Probed:      w.probes.Outcome, Interrupted: w.interrupted,
 	}
 }
 
@@ -171,7 +173,7 @@ func (w *worker) publish() {
 	seen, _, _ := w.cache.Lookup(w.uid) // of a pod that cannot be inspected, the last
 	view := w.view(seen)
 	next := status.Generate(view, w.reasons, w.NodeIP)
-	w.status.set(view.Pod, next)
+	w.status.set(view.Pod, next, w.interrupted)
 	var probes []plan.ProbeKind
 	switch {
 	case !view.Over:

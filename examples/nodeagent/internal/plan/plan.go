@@ -107,7 +107,7 @@ func (v View) starts() (start []*v1.Container, over bool) {
 		switch {
 		case done && !IsSidecar(c), ended && s.ExitCode == 0:
 			continue
-		case ended && !Restarts(v.Pod, c, s.ExitCode):
+		case ended && !v.Restarts(c, s.ID.String(), s.ExitCode):
 			return nil, true
 		case !lives:
 			start = append(start, c)

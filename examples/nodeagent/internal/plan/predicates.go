@@ -81,12 +81,6 @@ func Port(c *v1.Container, port intstr.IntOrString) (int32, error) {
 	return 0, fmt.Errorf("the container has no port named %q", port.String())
 }
 
-// Restarts reports whether a container runs again after an exit with a code.
-func Restarts(pod *v1.Pod, c *v1.Container, exitCode int) bool {
-	return IsSidecar(c) || pod.Spec.RestartPolicy == v1.RestartPolicyAlways ||
-		pod.Spec.RestartPolicy == v1.RestartPolicyOnFailure && exitCode != 0
-}
-
 // Grace returns the grace period of a pod, or of a container that is ended because of a probe.
 func Grace(pod *v1.Pod, probe *v1.Probe) time.Duration {
 	seconds := *pod.Spec.TerminationGracePeriodSeconds

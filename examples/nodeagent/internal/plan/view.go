@@ -32,6 +32,8 @@ type View struct {
 	// Probed returns whether a probe has shown what it asks for of the container with an ID: after as many results in a
 	// row as its thresholds say.
 	Probed func(pod types.UID, container string, kind ProbeKind, id string) v1.ConditionStatus
+	// Interrupted are the IDs of the containers that the agent has ended last although they were to run on, by name.
+	Interrupted map[string]string
 }
 
 // Lives reports whether something of a container may run.
@@ -64,10 +66,17 @@ func (v View) Counts(c *v1.Container, s *pleg.Status) bool {
 	return s.State == pleg.ContainerStateExited && s.Hash == v.Hash(c)
 }
 
+// Restarts reports whether a container runs again after an exit with a code. One that was interrupted has not done its
+// work, even if it exits with 0.
+func (v View) Restarts(c *v1.Container, id string, exitCode int) bool {
+	return IsSidecar(c) || v.Pod.Spec.RestartPolicy == v1.RestartPolicyAlways ||
+		v.Pod.Spec.RestartPolicy == v1.RestartPolicyOnFailure && (exitCode != 0 || v.Interrupted[c.Name] == id)
+}
+
 // ShouldRun reports whether a container that does not run is to be started, now or after a back-off.
 func (v View) ShouldRun(c *v1.Container) bool {
 	s := v.Seen.FindContainerStatusByName(c.Name)
-	return !v.Over && (s == nil || !Lives(s) && (!v.Counts(c, s) || Restarts(v.Pod, c, s.ExitCode)))
+	return !v.Over && (s == nil || !Lives(s) && (!v.Counts(c, s) || v.Restarts(c, s.ID.String(), s.ExitCode)))
 }
 
 // SandboxChanged reports whether the pod needs a new sandbox, and returns the attempt that it is to have. The present

@@ -167,19 +167,19 @@ func phase(view plan.View, status *v1.PodStatus) v1.PodPhase {
 			pending = pending || t == nil && !hasRun && !(up && ptr.Deref(s.Started, false))
 		case t != nil && view.Initialized():
 			// It has ended well, or nothing else would exist: containerd forgets an exit that it was killed over.
-		case up || t == nil || void(view, c) || t.ExitCode != 0 && plan.Restarts(pod, c, int(t.ExitCode)):
+		case up || t == nil || void(view, c) || t.ExitCode != 0 && view.Restarts(c, t.ContainerID, int(t.ExitCode)):
 			pending = true
 		case t.ExitCode != 0:
 			return v1.PodFailed
 		}
 	}
 	for i, s := range status.ContainerStatuses {
-		switch t := termination(&s); {
+		switch c, t := &pod.Spec.Containers[i], termination(&s); {
 		case s.State.Running != nil:
 			running = true
 		case t == nil:
 			pending = true
-		case void(view, &pod.Spec.Containers[i]) || plan.Restarts(pod, &pod.Spec.Containers[i], int(t.ExitCode)):
+		case void(view, c) || view.Restarts(c, t.ContainerID, int(t.ExitCode)):
 			running = true // or about to be
 		default:
 			crashed = crashed || t.ExitCode != 0
