@@ -25,8 +25,9 @@ const (
 	settleTime = 100 * time.Millisecond
 	// rescanPeriod is how often the directory is read without a notification, retryPeriod how often one that cannot be.
 	rescanPeriod, retryPeriod = 20 * time.Second, time.Second
-	// maxFile is the size of the largest file that is read, which is the kubelet's.
-	maxFile = 10 << 20
+	// maxFile is the size of the largest file that is read. To decode as much takes up to a second or two, in which no
+	// other file is read; of 10 MiB, which the kubelet reads, a minute. The annotations of a pod may have half of it.
+	maxFile = 512 << 10
 )
 
 // Source reads the manifests of a directory. Its methods are called from one goroutine, but for Refused.
