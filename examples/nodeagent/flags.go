@@ -51,8 +51,6 @@ func parseFlags(args []string, stderr io.Writer) (flags, error) {
 	switch l := f.limits; {
 	case set.NArg() > 0:
 		err = fmt.Errorf("%q is no flag", set.Arg(0))
-	case !isLoopback(f.listen):
-		err = fmt.Errorf("--listen %s: only loopback addresses, for only requests of this machine are answered", f.listen)
 	case f.endpoint != "" && f.manifests == "":
 		err = errors.New("--manifests is needed with --runtime-endpoint")
 	case l.LogSize.Sign() <= 0 || l.LogFiles < 2 || l.ImagesLow < 0 || l.ImagesLow >= l.ImagesHigh:

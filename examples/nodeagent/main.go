@@ -4,8 +4,7 @@
 //	go run .
 //	go run . --runtime-endpoint unix:///run/containerd/containerd.sock --manifests DIR
 //
-// The first runs the manifests that come with it, on a runtime in this process, which needs no rights. README.md goes
-// through the parts.
+// The first runs the manifests that come with it, on a runtime in this process, without rights. README.md has the parts.
 package main
 
 import (
@@ -16,7 +15,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -117,16 +115,13 @@ func run(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 	registry.MustRegister(prometheus.CollectorFunc(served.restarts), collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	fmt.Fprintf(stderr, "Running the pods of %s on %s. Ctrl-C ends it.\n", f.manifests, socket)
-	began := func(listener net.Listener) {
-		fmt.Fprintf(stderr, "The node's page is http://%s/; /pods, /healthz, /metrics.\n", listener.Addr())
-	}
 
 	var joined sync.WaitGroup
 	joined.Go(func() { a.Run(ctx) })
 	if !inProcess { // else there are neither logs nor a disk
 		joined.Go(func() { client.KeepLimits(ctx, f.limits, a.Pods, logger) })
 	}
-	joined.Go(func() { serve(ctx, f.listen, served.handler(a.Handler()), began, logger) })
+	joined.Go(func() { serve(ctx, f.listen, served.handler(a.Handler()), stderr, logger) })
 	source.Run(ctx, a.SetPods) // until ctx ends
 	joined.Wait()
 	return nil
@@ -139,4 +134,41 @@ func dial(socket string) (*grpc.ClientConn, error) {
 		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: 5 * time.Second, Backoff: retry}),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16<<20))) // the longest output of a command
+}
+
+// makePrivate makes directories that only the agent's user may enter, and closes those that an earlier agent left open.
+// In a volume the root of a container may leave a setuid program, which is root's on the host too.
+func makePrivate(dirs ...string) error {
+	for _, dir := range dirs {
+		err := os.MkdirAll(dir, 0o700)
+		info, missing := os.Stat(dir)
+		if err = errors.Join(err, missing); err != nil {
+			return fmt.Errorf("making a private directory: %w", err)
+		}
+		owner := int(info.Sys().(*syscall.Stat_t).Uid)
+		if !info.IsDir() || owner != os.Geteuid() || info.Mode().Perm()&0o022 != 0 {
+			return fmt.Errorf("%s cannot be private: it is %v of user %d", dir, info.Mode(), owner)
+		}
+		if err := os.Chmod(dir, 0o700); err != nil { //nolint:gosec // a directory
+			return fmt.Errorf("making a directory private: %w", err)
+		}
+	}
+	return nil
+}
+
+// lock makes sure that no other agent has a state directory or a runtime: two would remove each other's pods. The lock
+// ends with the process; the file stays, or two others could have two files. Who can open it can take the lock.
+func lock(path string) (held io.Closer, err error) {
+	_ = os.MkdirAll(filepath.Dir(path), 0o755) // if it fails, so does what comes next
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
+	if err == nil {
+		err = file.Chmod(0o600) // an earlier agent let everybody open it
+	}
+	if err != nil {
+		return nil, fmt.Errorf("opening the lock file: %w", err)
+	}
+	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		return nil, errors.Join(fmt.Errorf("another agent has %s: %w", path, err), file.Close())
+	}
+	return file, nil
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"html/template"
 	"io"
-	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -14,8 +13,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
 	k8sruntime "k8s.io/apimachinery/pkg/runtime"
-
-	"github.com/kubepleg/pleg/examples/nodeagent/internal/manifest"
 )
 
 // pages are what is served of pods: those that run, and those that were refused.
@@ -31,12 +28,8 @@ func (p pages) handler(rest http.Handler) http.Handler {
 	mux.Handle("/events/", http.StripPrefix("/events", rest))
 	mux.HandleFunc("GET /pods", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		list, items := p.list(), []any{}
-		for i := range list.Items {
-			items = append(items, withoutSecrets(&list.Items[i]))
-		}
-		// The client may be gone.
-		_ = json.NewEncoder(w).Encode(map[string]any{"apiVersion": "v1", "kind": list.Kind, "items": items})
+		fields, _ := k8sruntime.DefaultUnstructuredConverter.ToUnstructured(p.list()) // pods have been read from fields
+		_ = json.NewEncoder(w).Encode(withoutSecrets(fields))                         // the client may be gone
 	})
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) { _ = page.Execute(w, p.list()) })
 	return mux
@@ -56,30 +49,22 @@ func (p pages) list() *v1.PodList {
 	return list
 }
 
-// withoutSecrets returns a pod as every user may see it, as JSON: without the values of its environment and of headers,
-// and without annotations but the agent's, for kubectl keeps the whole manifest in one. Command lines stay: a host shows
-// them to everybody.
-func withoutSecrets(pod *v1.Pod) any {
-	pod = pod.DeepCopy()
-	maps.DeleteFunc(pod.Annotations, func(key, _ string) bool { return !strings.HasPrefix(key, manifest.AnnotationPrefix) })
-	fields, _ := k8sruntime.DefaultUnstructuredConverter.ToUnstructured(pod) // it was read from fields
-	deleteValues(fields)
-	return fields
-}
-
-// deleteValues deletes every field "value", at any depth.
-func deleteValues(in any) {
-	switch v := in.(type) {
+// withoutSecrets returns the fields of pods that every user may see: no values of environments and headers, and no
+// annotations, for kubectl keeps the whole manifest in one. Command lines stay: a host shows them to everybody.
+func withoutSecrets(fields any) any {
+	switch v := fields.(type) {
 	case []any:
 		for _, element := range v {
-			deleteValues(element)
+			withoutSecrets(element)
 		}
 	case map[string]any:
 		delete(v, "value")
+		delete(v, "annotations")
 		for _, field := range v {
-			deleteValues(field)
+			withoutSecrets(field)
 		}
 	}
+	return fields
 }
 
 var page = template.Must(template.New("page.html").Funcs(template.FuncMap{"describe": describe}).

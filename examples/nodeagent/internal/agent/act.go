@@ -33,6 +33,9 @@ func (w *worker) act(ctx context.Context, view plan.View) (did bool, err error) 
 		w.again(time.Now().Add(firstSandbox))
 		return false, nil
 	case a.CreateSandbox:
+		if err = w.Runtime.PrepareVolumes(view.Pod); err != nil {
+			return false, err // it waits without a sandbox, as in the kubelet
+		}
 		defer w.did()
 		_, err = w.Runtime.RunPodSandbox(ctx, view.Pod, a.Attempt)
 		w.sandboxes.Next("", time.Now())
@@ -74,19 +77,15 @@ func (w *worker) end(ctx context.Context, view plan.View, a plan.Actions) (err e
 	began, ids := time.Now(), slices.Clone(a.StopSandboxes)
 	for _, k := range slices.Concat(a.Kill...) {
 		ids = append(ids, k.ID.ID)
+		if !view.Over {
+			w.note(func() { w.interrupted[k.Name] = k.ID.String() })
+		}
 	}
 	if w.ended.HasAll(ids...) {
 		w.ended.Delete(ids...) // it is ended again the next time
 		return errLives
 	}
-	if !view.Over {
-		w.note(func() {
-			for _, k := range slices.Concat(a.Kill...) {
-				w.interrupted[k.Name] = k.ID.String()
-			}
-		})
-		w.publish() // before it ends: should this process die now, the next one must know
-	}
+	w.publish() // what is interrupted: should this process die now, the next one must know
 	for _, step := range a.Kill {
 		var calls errgroup.Group
 		for _, k := range step {
@@ -123,7 +122,7 @@ func (w *worker) kill(ctx context.Context, pod *v1.Pod, k plan.Kill, began time.
 
 // target returns a container for its hooks.
 func (w *worker) target(c *v1.Container, id string) handler.Target {
-	return handler.Target{Runtime: w.Runtime, Container: c, ID: id, PodIP: w.status.get(w.uid).PodIP}
+	return handler.Target{Runtime: w.Runtime, Container: c, ID: id, PodIP: w.status.get(w.uid).Status.PodIP}
 }
 
 // remove removes what a pod leaves behind, with the logs.
@@ -176,11 +175,12 @@ func (w *worker) start(ctx context.Context, view plan.View, c *v1.Container) (di
 	}
 	defer w.did()
 	sandbox := view.Seen.SandboxStatuses[0]
-	// One that was created and never ran is used, not replaced: its restart count would go with it. An agent before this
-	// one was interrupted, or its start failed.
+	// One that was created and never ran is used, not replaced: its restart count would go with it.
 	if !found {
 		created = &pleg.Status{RestartCount: view.RestartCount(c)}
-		created.ID.ID, err = w.Runtime.CreateContainer(ctx, pod, c, sandbox.GetId(), sandbox.GetMetadata().GetAttempt(),
+		addressed := *pod
+		addressed.Status = w.status.get(w.uid).Status // which has been published since the sandbox was seen
+		created.ID.ID, err = w.Runtime.CreateContainer(ctx, &addressed, c, sandbox.GetId(), sandbox.GetMetadata().GetAttempt(),
 			uint32(created.RestartCount)) //nolint:gosec // small
 		if err != nil {
 			reason := "CreateContainerError"

@@ -30,10 +30,8 @@ import (
 )
 
 const (
-	// housekeepingPeriod is how often the agent looks for what nobody wants any more.
-	housekeepingPeriod = 2 * time.Second
-	// readyPeriod is how often the runtime is asked whether it is ready.
-	readyPeriod = 2 * time.Second
+	// The agent looks for what nobody wants any more, and asks the runtime whether it is ready, as often as this.
+	housekeepingPeriod, readyPeriod = 2 * time.Second, 2 * time.Second
 	// sickPause is the wait of a loop that does nothing because the runtime is sick.
 	sickPause = 100 * time.Millisecond
 	// patience is for how long that is nothing to speak of: the first list takes a moment.
@@ -103,8 +101,7 @@ func (a *Agent) SetPods(pods []*v1.Pod) {
 	a.queue.Add(allPods)
 }
 
-// Run runs the pods until ctx ends, once. When it returns, everything that the agent started in this process has
-// ended, and the pods run on.
+// Run runs the pods until ctx ends, once. When it returns, the agent's goroutines have ended, and the pods run on.
 func (a *Agent) Run(ctx context.Context) {
 	wake := func(event *pleg.PodLifecycleEvent) { a.queue.Add(event.ID) }
 	a.joined.Go(func() {

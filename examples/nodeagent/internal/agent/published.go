@@ -11,8 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
-
-	"github.com/kubepleg/pleg/examples/nodeagent/internal/manifest"
 )
 
 // Sink is where statuses go.
@@ -46,29 +44,18 @@ func newPublished(sink Sink, adopted []*v1.Pod, logger klog.Logger, onChange fun
 	return p
 }
 
-// get returns the status of a pod, the zero one if there is none. It is not to be modified.
-func (p *published) get(uid types.UID) (status v1.PodStatus) {
+// get returns a pod with its status, the zero one if there is none. It is not to be modified.
+func (p *published) get(uid types.UID) (pod v1.Pod) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if e := p.pods[uid]; e.pod != nil {
-		status = e.pod.Status
+		pod = *e.pod
 	}
-	return status
+	return pod
 }
 
 // interruptedAnnotation is the annotation of a pod that names what of it was interrupted, as JSON.
-const interruptedAnnotation = manifest.AnnotationPrefix + "interrupted"
-
-// interrupted returns what was set of a pod as interrupted.
-func (p *published) interrupted(uid types.UID) map[string]string {
-	ids := map[string]string{}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if e := p.pods[uid]; e.pod != nil {
-		_ = json.Unmarshal([]byte(e.pod.Annotations[interruptedAnnotation]), &ids) // ours, or there is none
-	}
-	return ids
-}
+const interruptedAnnotation = "nodeagent.kubepleg.dev/interrupted"
 
 // set sets the status of a pod and what of it was interrupted. One that cannot be written is tried again the next time.
 func (p *published) set(pod *v1.Pod, status v1.PodStatus, interrupted map[string]string) {

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -68,8 +69,9 @@ func (a *Agent) beginLocked(ctx context.Context, pod *v1.Pod, hidden bool) *work
 		pulls:     flowcontrol.NewBackOff(firstBackoff, longestBackoff),
 		crashes:   flowcontrol.NewBackOff(firstBackoff, longestBackoff),
 		sandboxes: flowcontrol.NewBackOff(firstSandbox, longestRetry),
-		hidden:    hidden, reasons: map[string]v1.ContainerStateWaiting{}, interrupted: a.status.interrupted(pod.UID),
+		hidden:    hidden, reasons: map[string]v1.ContainerStateWaiting{}, interrupted: map[string]string{},
 	}
+	_ = json.Unmarshal([]byte(a.status.get(pod.UID).Annotations[interruptedAnnotation]), &w.interrupted) // if there is one
 	w.wanted, w.unwant = context.WithCancel(ctx)
 	w.pod.Store(pod)
 	a.workers[pod.UID] = w
@@ -123,8 +125,7 @@ func (w *worker) again(at time.Time) { w.queue.AddAfter(w.uid, time.Until(at)) }
 // unwanted reports whether the pod is no longer wanted. The end of the agent says nothing of that.
 func (w *worker) unwanted() bool { return w.wanted.Err() != nil && w.life.Err() == nil }
 
-// sync looks at the pod and does one thing, at the most. An end of the wish for the pod ends a sync under way; the next
-// one ends the pod.
+// sync looks at the pod and does one thing, at the most. If the pod is no longer wanted, the next sync ends it.
 func (w *worker) sync(unwanted bool) (did bool, err error) {
 	ctx := w.wanted
 	if unwanted {
@@ -150,7 +151,7 @@ func (w *worker) look(ctx context.Context) (*pleg.PodStatus, error) {
 }
 
 func (w *worker) view(seen *pleg.PodStatus) plan.View {
-	pod, before, unwanted := w.pod.Load(), w.status.get(w.uid), w.unwanted()
+	pod, before, unwanted := w.pod.Load(), w.status.get(w.uid).Status, w.unwanted()
 	return plan.View{
 		Pod: pod, Seen: seen, Before: before,
 		Over: unwanted || status.Ended(before.Phase), Unwanted: unwanted,

@@ -25,12 +25,8 @@ import (
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/plan"
 )
 
-// AnnotationPrefix is that of the agent's own annotations. IgnoredAnnotation names the fields of a manifest that mean
-// nothing here.
-const (
-	AnnotationPrefix  = "nodeagent.kubepleg.dev/"
-	IgnoredAnnotation = AnnotationPrefix + "ignored"
-)
+// IgnoredAnnotation names the fields of a manifest that mean nothing here.
+const IgnoredAnnotation = "nodeagent.kubepleg.dev/ignored"
 
 // Decode returns the pod in a file's content, with its defaults set. nodeName is part of the UID of one that has none.
 // Beside an error the pod has its name, if that is known.

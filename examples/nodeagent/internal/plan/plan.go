@@ -1,5 +1,4 @@
-// Package plan decides what is to be done to a pod: it compares the pod as it should be with the pod as it is. Its
-// functions are pure.
+// Package plan decides what is to be done to a pod: it compares what should be with what is. Its functions are pure.
 package plan
 
 import (
@@ -57,8 +56,7 @@ func Make(v View) Actions {
 	return a
 }
 
-// end returns how everything in a pod is ended: the containers, then the sidecars, the last that started first, then
-// the sandboxes.
+// end returns how everything in a pod is ended: the containers, then the sidecars, the last first, then the sandboxes.
 func (v View) end() (a Actions) {
 	inits := v.Pod.Spec.InitContainers
 	steps := make([][]Kill, 1+len(inits))

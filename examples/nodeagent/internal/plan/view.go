@@ -29,8 +29,7 @@ type View struct {
 	// SandboxHash and Hash are the hashes of the specification.
 	SandboxHash string
 	Hash        func(*v1.Container) uint64
-	// Probed returns whether a probe has shown what it asks for of the container with an ID: after as many results in a
-	// row as its thresholds say.
+	// Probed returns what a probe has shown of the container with an ID, after as many results as its thresholds say.
 	Probed func(pod types.UID, container string, kind ProbeKind, id string) v1.ConditionStatus
 	// Interrupted are the IDs of the containers that the agent has ended last although they were to run on, by name.
 	Interrupted map[string]string
@@ -54,8 +53,7 @@ func (v View) Passes(c *v1.Container, kind ProbeKind, id string) bool {
 	return shown == v1.ConditionTrue
 }
 
-// Active returns the newest instance of a container in the present sandbox, nil if there is none: what ran in an older
-// one must run again.
+// Active returns the newest instance of a container in the present sandbox, nil if there is none.
 func (v View) Active(name string) *pleg.Status {
 	return (&pleg.PodStatus{ContainerStatuses: v.Seen.ActiveContainerStatuses}).FindContainerStatusByName(name)
 }
@@ -66,8 +64,7 @@ func (v View) Counts(c *v1.Container, s *pleg.Status) bool {
 	return s.State == pleg.ContainerStateExited && s.Hash == v.Hash(c)
 }
 
-// Restarts reports whether a container runs again after an exit with a code. One that was interrupted has not done its
-// work, even if it exits with 0.
+// Restarts reports whether a container runs again after an exit. An interrupted one does, even if it exits with 0.
 func (v View) Restarts(c *v1.Container, id string, exitCode int) bool {
 	return IsSidecar(c) || v.Pod.Spec.RestartPolicy == v1.RestartPolicyAlways ||
 		v.Pod.Spec.RestartPolicy == v1.RestartPolicyOnFailure && (exitCode != 0 || v.Interrupted[c.Name] == id)
@@ -104,8 +101,7 @@ func (v View) readySandboxes() (ids []string) {
 	return ids
 }
 
-// Initialized reports whether any container but the init containers exists in the present sandbox, in any state: its
-// init containers have then run.
+// Initialized reports whether any container but the init containers, which have then run, exists in the present sandbox.
 func (v View) Initialized() bool {
 	changed, _ := v.SandboxChanged()
 	return !changed && v.hasRegular(v.Seen.ActiveContainerStatuses)
@@ -136,8 +132,7 @@ func (v View) Crashed(c *v1.Container, ended sets.Set[string]) time.Time {
 	return time.Time{}
 }
 
-// RestartCount returns that of the next instance of a container. It never falls: the newest one that was published may
-// have been removed.
+// RestartCount returns that of the next instance of a container. It never falls, whatever was removed.
 func (v View) RestartCount(c *v1.Container) int {
 	count := int(ptr.Deref(FindStatus(&v.Before, c.Name), v1.ContainerStatus{}).RestartCount)
 	if last := v.Seen.FindContainerStatusByName(c.Name); last != nil {

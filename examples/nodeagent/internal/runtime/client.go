@@ -1,5 +1,4 @@
-// Package runtime makes the calls that change something in the container runtime, for pods. Everything that is read
-// comes from the library.
+// Package runtime makes the calls that change something in the container runtime. The library makes those that read.
 package runtime
 
 import (
@@ -18,6 +17,8 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
+
+const startGrace = 10 * time.Second
 
 // callTimeout bounds every call, beside what it is asked to wait for; pullTimeout bounds the pull of an image, and
 // readyTimeout the question whether the runtime is ready.
@@ -94,7 +95,7 @@ func (c *Client) RemovePodSandbox(ctx context.Context, id string) error {
 // ErrConfig says that a container cannot be created as it is specified.
 var ErrConfig = errors.New("the container cannot be configured")
 
-// CreateContainer creates a container of a pod in a sandbox and returns its ID.
+// CreateContainer creates a container of a pod, which has its status, in a sandbox and returns its ID.
 func (c *Client) CreateContainer(ctx context.Context, pod *v1.Pod, container *v1.Container,
 	sandboxID string, sandboxAttempt, restartCount uint32) (id string, err error) {
 	image, err := c.image(ctx, container.Image)
@@ -116,11 +117,8 @@ func (c *Client) CreateContainer(ctx context.Context, pod *v1.Pod, container *v1
 	return r.GetContainerId(), err
 }
 
-// startGrace is how long a start goes on that is under way when its context ends: one that is cut short may have begun
-// the container's work, and nobody could say whether it has.
-const startGrace = 10 * time.Second
-
-// StartContainer starts a container that was created.
+// StartContainer starts a container that was created. A start that is under way when ctx ends goes on for startGrace: one
+// that is cut short may have begun the container's work, and nobody could say whether it has.
 func (c *Client) StartContainer(ctx context.Context, id string) error {
 	start, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()

@@ -39,9 +39,6 @@ var (
 	readonlyPaths = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
 )
 
-// cpuDir has what the kernel shows of each CPU.
-const cpuDir = "/sys/devices/system/cpu"
-
 // maskedPaths returns what is masked on a host whose CPUs are in a directory: how hot each is depends on what others run.
 func maskedPaths(cpus string) []string {
 	perCPU, _ := filepath.Glob(filepath.Join(cpus, "cpu[0-9]*", "thermal_throttle")) // the pattern is good
@@ -67,7 +64,7 @@ func containerSecurity(pod *v1.Pod, c *v1.Container,
 		Seccomp:        profile(cmp.Or(own.SeccompProfile, of.SeccompProfile, &v1.SeccompProfile{}).Type),
 	}
 	if !s.Privileged {
-		s.MaskedPaths, s.ReadonlyPaths = maskedPaths(cpuDir), readonlyPaths
+		s.MaskedPaths, s.ReadonlyPaths = maskedPaths("/sys/devices/system/cpu"), readonlyPaths
 	}
 	if of.FSGroup != nil {
 		s.SupplementalGroups = slices.Concat([]int64{*of.FSGroup}, s.SupplementalGroups)
@@ -103,8 +100,7 @@ func containerSecurity(pod *v1.Pod, c *v1.Container,
 	}
 }
 
-// profile converts the type of a profile for seccomp or AppArmor: validation refuses those of one's own. Without one,
-// there is none.
+// profile converts the type of a profile for seccomp or AppArmor: validation refuses those of one's own.
 func profile[T ~string](kind T) *runtimeapi.SecurityProfile {
 	if string(kind) == string(v1.SeccompProfileTypeRuntimeDefault) {
 		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}
