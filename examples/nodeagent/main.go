@@ -4,7 +4,7 @@
 //	go run .
 //	go run . --runtime-endpoint unix:///run/containerd/containerd.sock --manifests DIR
 //
-// The first runs the manifests that come with it, on a runtime in this process, without rights. README.md has the parts.
+// The first runs the manifests that come with it, on a runtime in this process, without rights. See README.md.
 package main
 
 import (

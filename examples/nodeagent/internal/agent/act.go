@@ -178,9 +178,9 @@ func (w *worker) start(ctx context.Context, view plan.View, c *v1.Container) (di
 	// One that was created and never ran is used, not replaced: its restart count would go with it.
 	if !found {
 		created = &pleg.Status{RestartCount: view.RestartCount(c)}
-		addressed := *pod
-		addressed.Status = w.status.get(w.uid).Status // which has been published since the sandbox was seen
-		created.ID.ID, err = w.Runtime.CreateContainer(ctx, &addressed, c, sandbox.GetId(), sandbox.GetMetadata().GetAttempt(),
+		withIPs := *pod
+		withIPs.Status = w.status.get(w.uid).Status // which has been published since the sandbox was seen
+		created.ID.ID, err = w.Runtime.CreateContainer(ctx, &withIPs, c, sandbox.GetId(), sandbox.GetMetadata().GetAttempt(),
 			uint32(created.RestartCount)) //nolint:gosec // small
 		if err != nil {
 			reason := "CreateContainerError"

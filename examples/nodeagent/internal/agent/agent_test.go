@@ -417,7 +417,8 @@ func TestCollect(t *testing.T) {
 // container, as one that the runtime has refused: the next agent does not run it again if it runs once.
 func TestStartCutShort(t *testing.T) {
 	const again = "Running Ready; web 1 running after StartError(128)"
-	for policy, want := range map[string]string{"Never": "Failed; web 0 StartError(128)", "OnFailure": again, "Always": again} {
+	wants := map[string]string{"Never": "Failed; web 0 StartError(128)", "OnFailure": again, "Always": again}
+	for policy, want := range wants {
 		t.Run(policy, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, n *node) {
 				pod := n.pod("a", "  restartPolicy: "+policy+

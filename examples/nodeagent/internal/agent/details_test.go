@@ -49,7 +49,7 @@ func TestHealthyStart(t *testing.T) {
 	})
 }
 
-// A pod whose hostPath is missing or of another kind waits without a sandbox, as in the kubelet, and runs once it is there.
+// A pod whose hostPath is missing or of another kind waits without a sandbox, as in the kubelet, until it is there.
 func TestHostPathThatIsMissing(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		path := filepath.Join(n.dir, "host")

@@ -148,7 +148,8 @@ func TestProbesDuringTermination(t *testing.T) {
 func TestInterruptedJob(t *testing.T) {
 	const spec = `  restartPolicy: OnFailure
   containers:
-  - {name: job, image: lazy, imagePullPolicy: Never, KINDProbe: {exec: {command: [check]}, periodSeconds: 1, failureThreshold: 1}}
+  - {name: job, image: lazy, imagePullPolicy: Never,
+      KINDProbe: {exec: {command: [check]}, periodSeconds: 1, failureThreshold: 1}}
 `
 	for _, kind := range []string{"liveness", "startup"} {
 		for _, killed := range []bool{false, true} {

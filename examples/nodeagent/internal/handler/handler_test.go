@@ -159,7 +159,8 @@ func TestGRPC(t *testing.T) {
 func TestRequest(t *testing.T) {
 	target := Target{Container: &v1.Container{}, PodIP: "10.0.0.7"}
 	for path, want := range map[string]string{
-		"": "http://10.0.0.7:80", "/": "http://10.0.0.7:80/", "/x?q=1": "http://10.0.0.7:80/x?q=1", "x": "http://10.0.0.7:80/x",
+		"": "http://10.0.0.7:80", "/": "http://10.0.0.7:80/", "/x?q=1": "http://10.0.0.7:80/x?q=1",
+		"x":     "http://10.0.0.7:80/x",
 		"//x/y": "http://10.0.0.7:80/y", "http://x/y": "http://10.0.0.7:80/y", "/%zz": "http://10.0.0.7:80/%25zz",
 	} {
 		req, err := target.request(t.Context(), &v1.HTTPGetAction{Path: path, Port: intstr.FromInt32(80)}, probeAgent)
@@ -173,7 +174,8 @@ func TestRequest(t *testing.T) {
 		t.Fatal(err)
 	}
 	var sent bytes.Buffer
-	if err := req.Write(&sent); err != nil || strings.Contains(sent.String(), "Agent") || strings.Contains(sent.String(), "Accept") {
+	if err := req.Write(&sent); err != nil || strings.Contains(sent.String(), "Agent") ||
+		strings.Contains(sent.String(), "Accept") {
 		t.Errorf("%q, %v", sent.String(), err)
 	}
 	mod, err := os.ReadFile("../../go.mod")

@@ -66,7 +66,7 @@ status: {phase: Running}
 
 // What published manifests of kube-vip, cilium and node-exporter have is taken.
 func TestDecodeWhatIsPublished(t *testing.T) {
-	_, err := Decode([]byte(head+`  hostAliases: [{ip: 127.0.0.1, hostnames: [kubernetes]}, {ip: "::1", hostnames: [a, b.c]}]
+	_, err := Decode([]byte(head+`  hostAliases: [{ip: 127.0.0.1, hostnames: [kubernetes]}, {ip: "::1", hostnames: [a]}]
   volumes: [{name: v, emptyDir: {medium: Memory}}]
   containers:
   - name: c

@@ -98,7 +98,7 @@ func (s *Source) Run(ctx context.Context, update func([]*v1.Pod)) {
 	}
 }
 
-// Read returns the pods of the directory, and whether a file has changed. It fails only if it cannot list the directory.
+// Read returns the pods of the directory, and whether a file has changed. It fails only if it cannot list it.
 func (s *Source) Read() (pods []*v1.Pod, changed bool, err error) {
 	entries, err := os.ReadDir(s.dir)
 	if err != nil {

@@ -102,8 +102,8 @@ func Field(pod *v1.Pod, path string) (value string, ok bool) {
 	}
 	name, key, _ := strings.Cut(path, "['")
 	if key, ok = strings.CutSuffix(key, "']"); ok {
-		in, known := map[string]map[string]string{"metadata.labels": pod.Labels, "metadata.annotations": pod.Annotations}[name]
-		return in[key], known
+		in, ok := map[string]map[string]string{"metadata.labels": pod.Labels, "metadata.annotations": pod.Annotations}[name]
+		return in[key], ok
 	}
 	value, ok = values[path]
 	return value, ok

@@ -101,7 +101,7 @@ func (v View) readySandboxes() (ids []string) {
 	return ids
 }
 
-// Initialized reports whether any container but the init containers, which have then run, exists in the present sandbox.
+// Initialized reports whether the init containers have run: another container exists in the present sandbox.
 func (v View) Initialized() bool {
 	changed, _ := v.SandboxChanged()
 	return !changed && v.hasRegular(v.Seen.ActiveContainerStatuses)

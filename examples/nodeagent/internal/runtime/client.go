@@ -117,8 +117,8 @@ func (c *Client) CreateContainer(ctx context.Context, pod *v1.Pod, container *v1
 	return r.GetContainerId(), err
 }
 
-// StartContainer starts a container that was created. A start that is under way when ctx ends goes on for startGrace: one
-// that is cut short may have begun the container's work, and nobody could say whether it has.
+// StartContainer starts a container that was created. A start that is under way when ctx ends goes on for startGrace: a
+// start that is cut short may have begun the container's work, and nobody could say whether it has.
 func (c *Client) StartContainer(ctx context.Context, id string) error {
 	start, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()

@@ -109,8 +109,8 @@ func TestFieldsInEnvironment(t *testing.T) {
 	}
 }
 
-// A container sees its pod's own /etc/hosts in the kubelet's form, and the host's entries only in the host's network. One
-// that mounts its own has that.
+// A container sees its pod's own /etc/hosts in the kubelet's form, and the host's entries only in the host's network. A
+// container that mounts a file of its own there has that.
 func TestHosts(t *testing.T) {
 	dir := t.TempDir()
 	c := New(nil, dir, "")

@@ -88,7 +88,7 @@ func (c *Client) volume(pod *v1.Pod, vol *v1.Volume) (path string, err error) {
 	return path, err
 }
 
-// inMemory mounts a file system in memory at a directory, unless there is one. What a container writes counts as its own.
+// inMemory mounts a file system in memory at a directory, unless there is one. What a container writes is its memory.
 func inMemory(dir string) error {
 	var own, parent syscall.Stat_t
 	if err := errors.Join(syscall.Stat(dir, &own), syscall.Stat(filepath.Dir(dir), &parent)); err != nil ||
@@ -119,7 +119,7 @@ func (c *Client) hosts(pod *v1.Pod) (path string, err error) {
 	}
 	path = filepath.Join(c.stateDir, "pods", string(pod.UID), "etc-hosts")
 	err = os.MkdirAll(filepath.Dir(path), 0o700)
-	return path, errors.Join(err, os.WriteFile(path, []byte(text), 0o644), os.Chmod(path, 0o644)) //nolint:gosec // all users
+	return path, errors.Join(err, os.WriteFile(path, []byte(text), 0o644), os.Chmod(path, 0o644))
 }
 
 // RemoveLogs removes the logs of an instance of a container.

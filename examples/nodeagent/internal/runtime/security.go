@@ -39,7 +39,7 @@ var (
 	readonlyPaths = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
 )
 
-// maskedPaths returns what is masked on a host whose CPUs are in a directory: how hot each is depends on what others run.
+// maskedPaths returns what is masked on a host whose CPUs are in a directory: their heat depends on other programs.
 func maskedPaths(cpus string) []string {
 	perCPU, _ := filepath.Glob(filepath.Join(cpus, "cpu[0-9]*", "thermal_throttle")) // the pattern is good
 	return slices.Concat(alwaysMasked, perCPU)

@@ -10,7 +10,8 @@ import (
 // What a container does not see are the kubelet's paths, those of each CPU included.
 func TestMaskedPaths(t *testing.T) {
 	dir := t.TempDir()
-	for _, path := range []string{"cpu0/thermal_throttle", "cpu11/thermal_throttle", "cpu2/topology", "cpufreq/thermal_throttle"} {
+	for _, path := range []string{"cpu0/thermal_throttle", "cpu11/thermal_throttle", "cpu2/topology",
+		"cpufreq/thermal_throttle"} {
 		if err := os.MkdirAll(filepath.Join(dir, path), 0o755); err != nil {
 			t.Fatal(err)
 		}

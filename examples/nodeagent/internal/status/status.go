@@ -15,7 +15,7 @@ import (
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/runtime"
 )
 
-// Generate returns the status of a pod. reasons say why containers that should run do not; nodeIP is the node's address.
+// Generate returns the status of a pod. reasons say why containers that should run do not; nodeIP is the node's.
 func Generate(view plan.View, reasons map[string]v1.ContainerStateWaiting, nodeIP string) v1.PodStatus {
 	g, pod := generator{view, reasons}, view.Pod
 	status := v1.PodStatus{
