@@ -298,6 +298,9 @@ func TestTaskExits(t *testing.T) {
 		{"exit with 0, as protobuf leaves it out", taskExit(field(1, "c"), field(2, "c"), at),
 			pleg.ContainerExit{ContainerID: "c", FinishedAt: exited.FinishedAt}, ""},
 		{"fields of a later version", message(field(9, "?"), []byte(valid), field(10, 7)), exited, ""},
+		{"the guess of a containerd that lost the shim", taskExit(field(1, "c"), field(2, "c"), field(4, 255), at), none, ""},
+		{"a start", envelope("k8s.io", "/tasks/start", message(field(1, "containerd.events.TaskStart"),
+			field(2, message(field(1, "c"), field(2, 4711))))), none, ""},
 		{"a command", taskExit(field(1, "c"), field(2, "probe"), at), none, ""},
 		{"another namespace", strings.Replace(valid, "k8s.io", "docker", 1), none, ""},
 		{"another topic", strings.Replace(valid, "/tasks/exit", "/tasks/exec", 1), none, ""},
@@ -357,4 +360,30 @@ func TestTaskExits(t *testing.T) {
 			waitFor(t, func() bool { return s.subscribers.Load() == 0 }) // else it takes the next event
 		}
 	})
+}
+
+// A command in a container may have the container's ID, as with ctr task exec --exec-id ID ID. Its exit
+// is not the container's, whether its PID is known from the start of the container or from its status.
+func TestExitOfACommandWithTheContainersID(t *testing.T) {
+	s, err := criserver.Start()
+	must(t, err)
+	t.Cleanup(s.Stop)
+	r := connect(t, s, cri.WithExitEvents(""))
+	sandbox := s.RunPod(criserver.PodConfig{UID: "uid"})
+	early := runContainer(t, s, sandbox, "early")
+	w := watchExits(t, r)
+	subscribed(t, s, w)
+	getPodStatus(t, r, getPods(t, r)[0])
+	late := runContainer(t, s, sandbox, "late")
+	for i, id := range []string{early, late} {
+		s.SendTaskExit(criserver.TaskExit{ContainerID: id, PID: 4711, ExitCode: 1})
+		must(t, s.ExitContainer(id, int32(i+2), ""))
+		if got := w.next(t); got.ContainerID != id || got.ExitCode != i+2 {
+			t.Errorf("%+v, want the exit of %s", got, id)
+		}
+	}
+	// One is asked for its PID, and once. The other's came with its start.
+	if got := s.Calls("ContainerStatus"); got != 1 {
+		t.Errorf("%d calls", got)
+	}
 }

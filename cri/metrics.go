@@ -18,12 +18,16 @@ type metrics struct {
 	errors     *prometheus.CounterVec
 	badItems   *prometheus.CounterVec
 	items      *prometheus.CounterVec
+	exitsBy    *prometheus.CounterVec
+	refusedBy  *prometheus.CounterVec
 
 	// The children of the above, resolved once.
 	perRPC  [rpcCount]operationMetrics
 	perBad  [badCount]prometheus.Counter
 	skipped prometheus.Counter
 	decoded prometheus.Counter
+
+	exits, refusals [witnesses]prometheus.Counter
 }
 
 type operationMetrics struct {
@@ -59,6 +63,19 @@ func newMetrics(o *options) *metrics {
 			Name: "pleg_cri_listed_items_total",
 			Help: "Containers and sandboxes listed, by whether they were decoded.",
 		}, []string{"decoding"}),
+		exitsBy: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "pleg_cri_exits_total",
+			Help: "Exits of containers and sandboxes by the witness that was the first to report them.",
+		}, []string{"witness"}),
+		refusedBy: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "pleg_cri_exit_refusals_total",
+			Help: "Attempts to watch a container for its exit that failed, by witness.",
+		}, []string{"witness"}),
+	}
+	if o.exitEvents {
+		for by, name := range witnessNames {
+			m.exits[by], m.refusals[by] = m.exitsBy.WithLabelValues(name), m.refusedBy.WithLabelValues(name)
+		}
 	}
 	for i, name := range rpcNames {
 		if rpc(i) == rpcSubscribe && !o.exitEvents {
@@ -93,7 +110,7 @@ func (m *metrics) countError(made rpc, err error) {
 }
 
 func (m *metrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.operations, m.durations, m.errors, m.badItems, m.items}
+	return []prometheus.Collector{m.operations, m.durations, m.errors, m.badItems, m.items, m.exitsBy, m.refusedBy}
 }
 
 var _ prometheus.Collector = (*Runtime)(nil)

@@ -45,6 +45,8 @@ type Runtime struct {
 	held      *held
 	streaming streaming
 
+	exits exitWatches
+
 	// version is the runtime's last answer to Version; nil before the first.
 	version atomic.Pointer[runtimeVersion]
 	// listMode is how the last full list was completed; a listMode.
@@ -85,6 +87,7 @@ func NewRuntime(conn grpc.ClientConnInterface, opts ...Option) *Runtime {
 		metrics:   newMetrics(&o),
 		relisting: make(chan struct{}, 1),
 		held:      newHeld(),
+		exits:     exitWatches{recovered: make(chan struct{}, 1), nodes: map[*nodeWatch]bool{}},
 	}
 	if o.plainLists {
 		r.streaming.off = true
@@ -123,6 +126,7 @@ func (r *Runtime) DescribeRuntime() string {
 	case listsPlain:
 		b.WriteString(", plain lists")
 	}
+	b.WriteString(r.exits.describe())
 	return b.String()
 }
 

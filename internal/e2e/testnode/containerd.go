@@ -126,9 +126,9 @@ disabled_plugins = [
 [debug]
   level = 'warn'
 [grpc]
-  address = '{{.Dir}}/c.sock'
+  address = '{{.Socket}}'
 [ttrpc]
-  address = '{{.Dir}}/c.sock.ttrpc'
+  address = '{{.Socket}}.ttrpc'
 {{- if .SocketDir}}
 [plugins.'io.containerd.shim.v1.manager']
   socket_dir = '{{.Dir}}/s'
@@ -165,9 +165,9 @@ func (c containerd) configure(dir, _ string) error {
 		return fmt.Errorf("mounting %s: %w", state, err)
 	}
 	values := struct {
-		Dir, Pause, CRI, Runc string
-		V1, SocketDir         bool
-	}{dir, PauseImage, "io.containerd.cri.v1.runtime", runcPath(dir), c.version < "2", c.version >= "2.3"}
+		Dir, Socket, Pause, CRI, Runc string
+		V1, SocketDir                 bool
+	}{dir, c.socket(dir), PauseImage, "io.containerd.cri.v1.runtime", runcPath(dir), c.version < "2", c.version >= "2.3"}
 	if values.V1 {
 		values.CRI = "io.containerd.grpc.v1.cri"
 	}
@@ -178,7 +178,8 @@ func (c containerd) configure(dir, _ string) error {
 	return os.WriteFile(filepath.Join(dir, "config.toml"), b.Bytes(), 0o600)
 }
 
-func (containerd) socket(dir string) string { return filepath.Join(dir, "c.sock") }
+// socket is in the state folder, as it is on a node.
+func (containerd) socket(dir string) string { return filepath.Join(dir, "state", "c.sock") }
 
 func (containerd) exitsDir(string) string { return "" }
 
