@@ -317,7 +317,7 @@ func TestUnknownIsNoAnswer(t *testing.T) {
 			s, err := criserver.Start()
 			must(t, err)
 			t.Cleanup(s.Stop)
-			r := connect(t, s, cri.WithExitEvents(""))
+			r := connect(t, s)
 			w := watchExits(t, r)
 			subscribed(t, s, w)
 			app := runContainer(t, s, s.RunPod(criserver.PodConfig{UID: "uid"}), "app")

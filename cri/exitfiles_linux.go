@@ -35,6 +35,9 @@ const maxExitFileBytes = 32
 func (r *Runtime) watchExitFiles(ctx context.Context, connected func(), observe func(pleg.ContainerExit)) error {
 	dir := r.opts.exitsDir
 	watch, err := openExitsDir(dir)
+	if errors.Is(err, fs.ErrNotExist) && !r.opts.exitsDirGiven {
+		err = fmt.Errorf("%w: %w", pleg.ErrEventsUnsupported, err) // it may not be mounted
+	}
 	if err != nil {
 		return fmt.Errorf("cri: watching the exit files in %s: %w", dir, err)
 	}

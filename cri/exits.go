@@ -21,8 +21,8 @@ const crioName = "cri-o"
 // exitStream is the target of the calls for the exit events.
 var exitStream = target{kind: "the exit events"}
 
-// errNoExitEvents is the error of a Runtime that was not told to watch exits.
-var errNoExitEvents = fmt.Errorf("cri: exits are watched with WithExitEvents only: %w", pleg.ErrEventsUnsupported)
+// errNoExitEvents is the error of a Runtime that does not watch exits.
+var errNoExitEvents = fmt.Errorf("cri: exits are not watched, by WithoutExitEvents: %w", pleg.ErrEventsUnsupported)
 
 // witness is a source of exits, and, by witnessNames, a value of the label witness.
 type witness int
@@ -39,6 +39,9 @@ var witnessNames = [witnesses]string{
 	taskEvents: "events", exitFiles: "exit_files", exitJSON: "exit_json", processes: "pidfd",
 }
 
+// ofNode reports whether the witness needs no runtime.
+func (w witness) ofNode() bool { return w == exitJSON || w == processes }
+
 // The delay before the runtime's own stream of exits is opened again while containers are watched
 // without it. A full list that succeeds after one that failed ends the delay.
 var exitRetry = backoff.Policy{First: time.Second, Longest: 10 * time.Second, Jitter: true}
@@ -48,7 +51,7 @@ const exitRetryUnsupported = 5 * time.Minute
 
 // exitsAlone is how long a WatchContainerExits waits for the runtime's stream before it is connected
 // without it, and for a container that can be watched if the runtime has no stream.
-const exitsAlone = 5 * time.Second
+const exitsAlone = 2 * time.Second
 
 // WatchContainerExits reports exits from all witnesses that there are: the runtime's own, which is
 // containerd's stream of events or CRI-O's exit files, and those that need no runtime, which are
@@ -63,11 +66,15 @@ const exitsAlone = 5 * time.Second
 // container is watched without the runtime, WatchContainerExits returns. Otherwise it goes on, and
 // opens the runtime's witness again.
 //
-// The error wraps pleg.ErrEventsUnsupported, without a call to the runtime, if WithExitEvents is not
-// given, and if the runtime is neither containerd nor a CRI-O whose folder was named.
+// The error wraps pleg.ErrEventsUnsupported if there is no witness: with WithoutExitEvents and for a Runtime
+// of NewRuntime, for which no call is made, and if the runtime has none of its own and no container can be
+// watched without it.
 func (r *Runtime) WatchContainerExits(ctx context.Context, connected func(), observe func(pleg.ContainerExit)) error {
-	if !r.opts.exitEvents {
+	if r.opts.noExitEvents {
 		return errNoExitEvents
+	}
+	if r.conn == nil && !r.opts.exitsDirGiven {
+		return fmt.Errorf("cri: exits are watched over a connection of Connect or Dial only: %w", pleg.ErrEventsUnsupported)
 	}
 	w := &exitWatch{runtime: r, connected: connected, observe: observe, told: map[string]witness{}}
 	if r.conn != nil {
@@ -178,10 +185,10 @@ func (r *Runtime) watchOwnExits(ctx context.Context, connected func(), report fu
 	case v.name == crioName && r.opts.exitsDir != "":
 		by, watch = exitFiles, r.watchExitFiles
 	case v.name == crioName:
-		by, err = exitFiles, fmt.Errorf("cri: %s tells exits in files, and WithExitEvents names no folder: %w", v.name,
+		by, err = exitFiles, fmt.Errorf("cri: %s reports exits in files, and WithExitsDir names no folder: %w", v.name,
 			pleg.ErrEventsUnsupported)
 	case r.conn == nil:
-		err = fmt.Errorf("cri: exits are told over a connection of Connect or Dial only: %w", pleg.ErrEventsUnsupported)
+		err = fmt.Errorf("cri: exits are watched over a connection of Connect or Dial only: %w", pleg.ErrEventsUnsupported)
 	}
 	if err == nil {
 		err = watch(ctx, func() {
@@ -286,7 +293,7 @@ func (r *Runtime) closeNode(n *nodeWatch) {
 
 // state returns the state of a witness.
 func (e *exitWatches) state(by witness) witnessState {
-	if by == taskEvents || by == exitFiles {
+	if !by.ofNode() {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		return e.states[by]

@@ -66,13 +66,14 @@ type nodeWatch struct {
 	report  func(witness, pleg.ContainerExit)
 	bundles string        // the folder of the bundles; empty if there is none
 	limit   int           // of pidfds
-	done    chan struct{} // closed when nothing is reported any more
-	first   chan struct{} // closed when a container is watched
-
-	firstOnce sync.Once
+	once    sync.Once     // for begin
+	begun   chan struct{} // closed when the goroutine has been started
+	done    chan struct{} // closed when it has ended
+	first   chan struct{} // closed when a container is watched; under mu
 
 	mu      sync.Mutex
 	closed  bool                // guarded by mu, as all below
+	ending  bool                // true once close was called
 	poller  *os.File            // epoll: of the pidfds and of inotify
 	epoll   int                 // its descriptor
 	inotify int                 // -1 if there is none
@@ -94,24 +95,34 @@ type watched struct {
 }
 
 func newNodeWatch(r *Runtime, report func(witness, pleg.ContainerExit)) *nodeWatch {
-	n := &nodeWatch{runtime: r, report: report, inotify: -1, done: make(chan struct{}), first: make(chan struct{}),
-		byID: map[string]*watched{}, byFD: map[int32]*watched{}, byWatch: map[int32]*watched{}}
+	n := &nodeWatch{runtime: r, report: report, inotify: -1, begun: make(chan struct{}), done: make(chan struct{}),
+		first: make(chan struct{}),
+		byID:  map[string]*watched{}, byFD: map[int32]*watched{}, byWatch: map[int32]*watched{}}
 	if err := n.open(); err != nil {
 		n.why[processes], n.why[exitJSON] = err, err
-		close(n.done)
 		n.closed = true
 		return n
 	}
-	go func() {
-		defer close(n.done)
-		if err := guarded(n.run); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
-			n.mu.Lock()
-			defer n.mu.Unlock()
-			n.why[processes], n.why[exitJSON] = err, err
-			n.closeLocked()
-		}
-	}()
+	if n.bundles != "" {
+		n.begin()
+	}
 	return n
+}
+
+// begin starts the goroutine that reports exits, once. While there is nothing to watch there is none.
+func (n *nodeWatch) begin() {
+	n.once.Do(func() {
+		close(n.begun)
+		go func() {
+			defer close(n.done)
+			if err := guarded(n.run); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+				n.mu.Lock()
+				defer n.mu.Unlock()
+				n.why[processes], n.why[exitJSON] = err, err
+				n.closeLocked()
+			}
+		}()
+	})
 }
 
 func (n *nodeWatch) open() error {
@@ -196,6 +207,16 @@ func (n *nodeWatch) await(ctx context.Context) {
 	}
 }
 
+// addedLocked notes that a container is watched.
+func (n *nodeWatch) addedLocked() {
+	n.begin()
+	select {
+	case <-n.first:
+	default:
+		close(n.first)
+	}
+}
+
 // state returns how many containers a witness watches and, if it watches none, why.
 func (n *nodeWatch) state(by witness) (watched int, why error) {
 	n.mu.Lock()
@@ -211,7 +232,7 @@ func (n *nodeWatch) state(by witness) (watched int, why error) {
 func (n *nodeWatch) follow(running []runningContainer, pass uint64) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.closed || pass < n.pass {
+	if n.closed || n.ending || pass < n.pass {
 		return
 	}
 	n.pass = pass
@@ -234,7 +255,7 @@ func (n *nodeWatch) follow(running []runningContainer, pass uint64) {
 func (n *nodeWatch) started(id string, pid int, pass uint64) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if !n.closed {
+	if !n.closed && !n.ending {
 		n.watchLocked(id, pid, pass)
 	}
 }
@@ -284,7 +305,7 @@ func (n *nodeWatch) watchBundleLocked(c *watched) error {
 	}
 	c.watch = int32(watch) //nolint:gosec // as inotify's events have it
 	n.byWatch[c.watch] = c
-	n.firstOnce.Do(func() { close(n.first) })
+	n.addedLocked()
 	return nil
 }
 
@@ -309,7 +330,7 @@ func (n *nodeWatch) watchProcessLocked(c *watched, pid int) error {
 	}
 	c.fd = event.Fd
 	n.byFD[c.fd] = c
-	n.firstOnce.Do(func() { close(n.first) })
+	n.addedLocked()
 	return nil
 }
 
@@ -513,14 +534,23 @@ func (n *nodeWatch) readInotifyLocked() error {
 	})
 }
 
-// close ends all watches, and returns when nothing is reported any more.
+// close ends all watches, and returns when nothing is reported any more. No other call may begin
+// meanwhile but follow and started, which then do nothing.
 func (n *nodeWatch) close() {
+	if n == nil {
+		return
+	}
 	n.mu.Lock()
 	if !n.closed {
 		_ = n.poller.SetReadDeadline(time.Unix(1, 0)) // it has passed
 	}
+	n.ending = true
 	n.mu.Unlock()
-	<-n.done
+	select {
+	case <-n.begun:
+		<-n.done
+	default:
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.closeLocked()

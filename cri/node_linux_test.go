@@ -31,7 +31,7 @@ func containerdWithBundles(t *testing.T) (bundles, *criserver.Server, *cri.Runti
 	state := filepath.Dir(strings.TrimPrefix(s.Endpoint(), "unix://"))
 	dir := filepath.Join(state, "io.containerd.runtime.v2.task", "k8s.io")
 	must(t, os.MkdirAll(dir, 0o700))
-	return bundles{dir}, s, connect(t, s, cri.WithExitEvents(""), quiet)
+	return bundles{dir}, s, connect(t, s, quiet)
 }
 
 func (b bundles) add(t *testing.T, id string) {
@@ -223,7 +223,7 @@ func newProcessNode(t *testing.T, opts ...criserver.Option) *processNode {
 	s, err := criserver.Start(append(opts, criserver.WithoutExitEvents())...)
 	must(t, err)
 	t.Cleanup(s.Stop)
-	n := &processNode{Server: s, t: t, r: connect(t, s, cri.WithExitEvents(""), quiet), proc: t.TempDir()}
+	n := &processNode{Server: s, t: t, r: connect(t, s, quiet), proc: t.TempDir()}
 	n.sandbox = s.RunPod(criserver.PodConfig{UID: "uid"})
 	t.Cleanup(cri.SetProcDir(n.proc))
 	return n

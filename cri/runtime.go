@@ -21,7 +21,7 @@ const maxReceivedBytes = 16 << 20
 const criVersion = "v1"
 
 // Runtime is a CRI v1 runtime as a pleg.Runtime. It also is a pleg.PodGetter, a
-// pleg.EventSource, with WithExitEvents a pleg.ExitSource, a pleg.CallReporter, a
+// pleg.EventSource, a pleg.ExitSource, a pleg.CallReporter, a
 // pleg.Describer and a prometheus.Collector, which the generator registers on its own
 // registerer.
 //

@@ -75,7 +75,7 @@ func (n *node) watch(opts ...pleg.Option) {
 	n.t.Helper()
 	ctx, cancel := context.WithTimeout(n.ctx, patience)
 	defer cancel()
-	runtime, err := cri.Connect(ctx, n.daemon.Endpoint())
+	runtime, err := cri.Connect(ctx, n.daemon.Endpoint(), cri.WithExitsDir(n.daemon.ExitsDir()))
 	if err != nil {
 		n.t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -188,8 +189,22 @@ func (containerd) command(dir, programs string) []string {
 }
 
 func (c containerd) importImage(ctx context.Context, dir, programs, archive, _ string) error {
-	cmd := exec.CommandContext(ctx, filepath.Join(programs, "ctr"), "-n", namespace, "images", "import", archive)
+	return c.ctr(ctx, dir, programs, "images", "import", archive)
+}
+
+// ctr runs containerd's own client.
+func (c containerd) ctr(ctx context.Context, dir, programs string, args ...string) error {
+	cmd := exec.CommandContext(ctx, filepath.Join(programs, "ctr"), append([]string{"-n", namespace}, args...)...)
 	cmd.Env = append(os.Environ(), "CONTAINERD_ADDRESS="+c.socket(dir))
 	_, err := output(cmd)
 	return err
+}
+
+// Ctr runs containerd's own client. Another runtime has none.
+func (d *Daemon) Ctr(ctx context.Context, args ...string) error {
+	c, is := d.runtime.family.(containerd)
+	if !is {
+		return fmt.Errorf("%s: %w", d.runtime.Name, errors.ErrUnsupported)
+	}
+	return c.ctr(ctx, d.dir, d.programs, args...)
 }

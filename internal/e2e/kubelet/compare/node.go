@@ -67,7 +67,7 @@ func startNode(ctx context.Context, programs string) (n *node, err error) {
 	if n.proxy, err = startProxy(filepath.Join(n.daemon.Dir(), "p.sock"), n.daemon.Socket()); err != nil {
 		return n, err
 	}
-	if n.source, err = cri.Dial(n.daemon.Endpoint(), cri.WithExitEvents(n.daemon.ExitsDir())); err != nil {
+	if n.source, err = cri.Dial(n.daemon.Endpoint(), cri.WithExitsDir(n.daemon.ExitsDir())); err != nil {
 		return n, fmt.Errorf("connecting for the runtime's exit events: %w", err)
 	}
 	ctx, n.stop = context.WithCancel(ctx)
