@@ -269,6 +269,9 @@ func (n *nodeWatch) watchLocked(id string, pid int, pass uint64) {
 	if c.ended {
 		return
 	}
+	if n.inotify < 0 {
+		n.why[exitJSON] = n.openBundles() // containerd makes the folder with the first container
+	}
 	if n.inotify >= 0 && c.watch < 0 && c.tried[exitJSON] == 0 && filepath.IsLocal(id) && filepath.Base(id) == id {
 		c.tried[exitJSON] = n.noteLocked(exitJSON, 1, n.watchBundleLocked(c))
 		n.readBundleLocked(c)

@@ -109,11 +109,14 @@ func TestExitJSON(t *testing.T) {
 // A container that starts later is watched as soon as a list shows it, and no longer than it runs.
 func TestExitJSONFollowsTheList(t *testing.T) {
 	b, s, r := containerdWithBundles(t)
+	must(t, os.RemoveAll(filepath.Dir(b.dir))) // containerd makes it for the first container
+	w := watchExits(t, r)
+	waitFor(t, func() bool { return cri.WatchesExits(r) })
+	must(t, os.MkdirAll(b.dir, 0o700))
 	sandbox := s.RunPod(criserver.PodConfig{UID: "uid"})
 	first, second := runContainer(t, s, sandbox, "first"), ""
 	b.add(t, first)
 	getPods(t, r)
-	w := watchExits(t, r)
 	<-w.connected
 	for range 20 {
 		second = runContainer(t, s, sandbox, "second")
