@@ -143,8 +143,11 @@ func (n *nodeWatch) open() error {
 	return nil
 }
 
-// openBundles begins to watch bundles, if the runtime has them where containerd does.
+// openBundles begins to watch bundles, if the runtime is a containerd that has them beside its socket.
 func (n *nodeWatch) openBundles() error {
+	if v := n.runtime.version.Load(); v != nil && v.name != "containerd" {
+		return nil
+	}
 	dir := filepath.Join(filepath.Dir(strings.TrimPrefix(n.runtime.endpoint, "unix://")), bundlesDir)
 	if _, err := os.Stat(dir); err != nil {
 		return err

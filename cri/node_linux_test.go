@@ -106,6 +106,36 @@ func TestExitJSON(t *testing.T) {
 	}
 }
 
+// An exit that containerd's own events and exit.json both have is reported once.
+func TestEachExitOnce(t *testing.T) {
+	s, err := criserver.Start()
+	must(t, err)
+	t.Cleanup(s.Stop)
+	b := bundles{filepath.Join(filepath.Dir(strings.TrimPrefix(s.Endpoint(), "unix://")),
+		"io.containerd.runtime.v2.task", "k8s.io")}
+	must(t, os.MkdirAll(b.dir, 0o700))
+	r := connect(t, s, quiet)
+	sandbox := s.RunPod(criserver.PodConfig{UID: "uid"})
+	first, last := runContainer(t, s, sandbox, "first"), runContainer(t, s, sandbox, "last")
+	b.add(t, first)
+	b.add(t, last)
+	getPods(t, r)
+	w := watchExits(t, r)
+	subscribed(t, s, w)
+	b.write(t, first, exitJSON(3))
+	wantExit(t, w, first, 3)
+	s.SendTaskExit(criserver.TaskExit{ContainerID: first, ExitCode: 3})
+	s.SendTaskExit(criserver.TaskExit{ContainerID: last, ExitCode: 4})
+	if got := w.next(t); got.ContainerID != last || got.ExitCode != 4 {
+		t.Errorf("%+v", got)
+	}
+	b.write(t, last, exitJSON(4))
+	waitFor(t, func() bool { _, watches := inotifyWatches(t); return watches == 0 }) // it is read
+	if len(w.exits) > 0 {
+		t.Errorf("%+v", <-w.exits)
+	}
+}
+
 // A container that starts later is watched as soon as a list shows it, and no longer than it runs.
 func TestExitJSONFollowsTheList(t *testing.T) {
 	b, s, r := containerdWithBundles(t)
@@ -124,7 +154,6 @@ func TestExitJSONFollowsTheList(t *testing.T) {
 		getPods(t, r)
 		must(t, s.ExitContainer(second, 0, ""))
 		getPods(t, r)
-		must(t, os.Remove(filepath.Join(b.dir, second)))
 	}
 	if _, watches := inotifyWatches(t); watches != 1 {
 		t.Errorf("%d bundles are watched, want 1", watches)
