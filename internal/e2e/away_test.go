@@ -37,16 +37,12 @@ func TestExitsWhileTheRuntimeIsAway(t *testing.T) {
 			var err error
 			r.pid, err = n.client.Pid(n.ctx, r.id)
 			n.must(err)
-			runs = append(runs, r)
-		}
-		for _, r := range runs {
 			w.next(pleg.ContainerStarted, r.id)
+			runs = append(runs, r)
 		}
 		end := func(when string, some []run) {
 			for _, r := range some {
 				n.signalPid(r.pid, r.signal)
-			}
-			for _, r := range some {
 				if e := w.next(pleg.ContainerDied, r.id); e.Status == nil || e.Status.ExitCode != r.code {
 					t.Errorf("%s: the death of %.12s has %+v, want the code %d", when, r.id, e.Status, r.code)
 				}
