@@ -76,7 +76,7 @@ func (r *Runtime) WatchContainerExits(ctx context.Context, connected func(), obs
 	if r.conn == nil && !r.opts.exitsDirGiven {
 		return fmt.Errorf("cri: exits are watched over a connection of Connect or Dial only: %w", pleg.ErrEventsUnsupported)
 	}
-	w := &exitWatch{runtime: r, connected: connected, observe: observe, told: map[string]witness{}}
+	w := &exitWatch{runtime: r, connected: connected, observe: observe, reported: map[string]witness{}}
 	if r.conn != nil {
 		w.node = r.openNode(w.report)
 		defer r.closeNode(w.node)
@@ -93,12 +93,12 @@ type exitWatch struct {
 	mu        sync.Mutex
 	connected func()             // nil once it was called; guarded by mu
 	waiting   []func()           // reports from before that; guarded by mu
-	told      map[string]witness // who reported the exit of a container; guarded by mu
+	reported  map[string]witness // who reported the exit of a container; guarded by mu
 }
 
-// maxTold bounds the memory of what was reported. Beyond it, an exit may be reported twice, which does
+// maxReported bounds the memory of what was reported. Beyond it, an exit may be reported twice, which does
 // no harm.
-const maxTold = 10_000
+const maxReported = 10_000
 
 // run watches the runtime's own witness again and again, as long as the node's are at work.
 func (w *exitWatch) run(ctx context.Context) error {
@@ -160,13 +160,13 @@ func (w *exitWatch) report(by witness, e pleg.ContainerExit) {
 	w.runtime.held.keepExit(by, e)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if other, told := w.told[e.ContainerID]; told && other != by {
+	if other, already := w.reported[e.ContainerID]; already && other != by {
 		return
 	}
-	if len(w.told) >= maxTold {
-		clear(w.told)
+	if len(w.reported) >= maxReported {
+		clear(w.reported)
 	}
-	w.told[e.ContainerID] = by
+	w.reported[e.ContainerID] = by
 	w.runtime.metrics.exits[by].Inc()
 	if w.connected != nil {
 		w.waiting = append(w.waiting, func() { w.observe(e) })

@@ -20,7 +20,10 @@ type fileEvent struct {
 // eachFileEvent calls f with each of the kernel's events, until f fails.
 func eachFileEvent(events []byte, f func(fileEvent) error) error {
 	for len(events) >= unix.SizeofInotifyEvent {
-		e := fileEvent{watch: int32(binary.NativeEndian.Uint32(events)), mask: binary.NativeEndian.Uint32(events[4:])} //nolint:gosec // as the kernel sends it
+		e := fileEvent{
+			watch: int32(binary.NativeEndian.Uint32(events)), //nolint:gosec // as the kernel sends it
+			mask:  binary.NativeEndian.Uint32(events[4:]),
+		}
 		end := unix.SizeofInotifyEvent + int(binary.NativeEndian.Uint32(events[12:]))
 		if end > len(events) {
 			break

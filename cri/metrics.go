@@ -118,7 +118,8 @@ func (m *metrics) countError(made rpc, err error) {
 }
 
 func (m *metrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.operations, m.durations, m.errors, m.badItems, m.items, m.witnesses, m.exitsBy, m.refusedBy}
+	return []prometheus.Collector{m.operations, m.durations, m.errors, m.badItems, m.items,
+		m.witnesses, m.exitsBy, m.refusedBy}
 }
 
 var _ prometheus.Collector = (*Runtime)(nil)

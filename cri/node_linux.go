@@ -172,7 +172,7 @@ func pidfdsHaveExits() error {
 	}
 	release := unix.ByteSliceToString(name.Release[:])
 	if major, minor := kernelVersion(release); major < 6 || major == 6 && minor < 15 {
-		return fmt.Errorf("Linux %s keeps no exit codes, 6.15 does", release)
+		return fmt.Errorf("the kernel %s keeps no exit codes, Linux 6.15 does", release)
 	}
 	return nil
 }
@@ -372,7 +372,8 @@ func cgroupsName(cgroups, id string) bool {
 // processInfo asks for the exit of a process.
 func processInfo(fd int) (pidfdInfo, error) {
 	info := pidfdInfo{mask: pidfdInfoExit}
-	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), pidfdGetInfo, uintptr(unsafe.Pointer(&info))) //nolint:gosec // an ioctl
+	//nolint:gosec // an ioctl
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), pidfdGetInfo, uintptr(unsafe.Pointer(&info)))
 	if errno != 0 {
 		return info, os.NewSyscallError("PIDFD_GET_INFO", errno)
 	}

@@ -323,7 +323,7 @@ func TestPidfd(t *testing.T) {
 	w := watchExits(t, n.r)
 	n.connected(w)
 	if err := cri.PidfdsHaveExits(); err != nil {
-		if d := n.r.DescribeRuntime(); !strings.Contains(d, "no pidfd: Linux") {
+		if d := n.r.DescribeRuntime(); !strings.Contains(d, "no pidfd: the kernel") {
 			t.Error(d)
 		}
 		return

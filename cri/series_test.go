@@ -91,7 +91,8 @@ func TestSeriesDoNotGrow(t *testing.T) {
 	if diff := cmp.Diff(few, many); diff != "" {
 		t.Errorf("(-20 +120 pods):\n%s", diff)
 	}
-	allowed := []string{"cause", "container_state", "decoding", "le", "node", "operation_type", "reason", "subscriber", "witness"}
+	allowed := []string{"cause", "container_state", "decoding", "le", "node", "operation_type", "reason", "subscriber",
+		"witness"}
 	label := regexp.MustCompile(`[{,](\w+)="`)
 	for _, s := range many {
 		for _, m := range label.FindAllStringSubmatch(s, -1) {
