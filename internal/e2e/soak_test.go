@@ -94,7 +94,7 @@ func newSoak(t *testing.T, n *node) *soak {
 	s := &soak{T: t, node: n, fire: newFire(n.daemon), meters: newMeters()}
 	s.book = newBook(n.daemon.Runtime(), s.fire.crashes.Load)
 	s.churn = newChurn(n.client, s.fire, s.book)
-	runtime, err := cri.Connect(n.ctx, n.daemon.Endpoint(), cri.WithExitsDir(n.daemon.ExitsDir()))
+	runtime, err := cri.Connect(n.ctx, n.daemon.Endpoint(), cri.WithoutExitEvents())
 	if err != nil {
 		t.Fatal(err)
 	}
