@@ -74,7 +74,7 @@ func run(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 		f.manifests = cmp.Or(f.manifests, filepath.Join(node.Dir, "manifests"))
 	}
 	// The library has a connection of its own, so that no change holds up a list.
-	reader, err := cri.Dial(f.endpoint, cri.WithLogger(logger), cri.WithExitEvents(f.exitEvents))
+	reader, err := cri.Dial(f.endpoint, cri.WithLogger(logger), cri.WithExitsDir(f.exitEvents))
 	if err != nil {
 		return err
 	}
