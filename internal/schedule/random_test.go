@@ -8,8 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/kubepleg/pleg/internal/schedule"
 )
 
@@ -34,44 +32,22 @@ func TestRandom(t *testing.T) {
 				s.Now = wake.Add(time.Duration(random.IntN(3)) * period / 2)
 			}
 		}
-		s.input("stop", nil)
-		for s.requested = ""; len(s.flying) > 0 || s.relist; {
-			s.input("ok", []string{"*"})
-			s.randomStep(random)
-		}
-		for uid := range s.pods {
-			s.input("wake", []string{string(uid), "-"})
-			s.input("gone", []string{string(uid)})
-			s.relist = s.relist || s.pods[uid].want.List > 0
-		}
-		s.randomStep(random)
-		s.input("ok", []string{"*"})
-		s.idle()
+		s.end()
 	}
 }
 
 func (s *script) randomInput(random *rand.Rand) {
 	of := func(choices ...string) string { return choices[random.IntN(len(choices))] }
 	p := string(rune('a' + random.IntN(20)))
-	switch random.IntN(8) {
-	case 0, 1:
-		s.input(of("request", "inspect", "inspect", "leave", "gone"), []string{p})
-	case 2:
-		s.input("wake", []string{p, s.Now.Sub(epoch).String()})
-	case 3:
-		s.input(of("start", "start", "stop", "relist", "all"), []string{of("", "hint")}[:1])
-	case 4:
-		s.input("request", []string{of("a-d", "a-t")})
-	default:
-		if len(s.flying) > 0 {
-			which := of(slices.Sorted(maps.Keys(s.flying))...)
-			how := of("ok", "fail", "stopped")
-			if s.flying[which].Dead {
-				how = of("ok", "hang")
-			}
-			s.input(how, []string{which})
+	input := of("request "+p, "request a-d", "request a-t", "inspect "+p, "inspect "+p, "inspect a-d", "leave "+p,
+		"gone "+p, "wake "+p+" "+since(s.Now), "start", "start", "stop", "relist", "all hint", "all")
+	if len(s.flying) > 0 && random.IntN(2) == 0 {
+		which := of(slices.Sorted(maps.Keys(s.flying))...)
+		if input = of("ok ", "fail ") + which; s.flying[which].Dead {
+			input = of("ok ", "hang ") + which
 		}
 	}
+	s.input(input)
 }
 
 // randomStep takes a step and compares what the schedule counts with the calls and the pods.
@@ -79,48 +55,37 @@ func (s *script) randomStep(random *rand.Rand) (did []string) {
 	did = s.expire()
 	for s.TakeCanary() {
 		did = append(did, "canary")
+		s.podInput("inspect", s.pod(string(rune('a'+random.IntN(20)))))
 		if random.IntN(3) == 0 {
 			s.EndRound()
 			break
 		}
-		s.input("inspect", []string{string(rune('a' + random.IntN(20)))})
 	}
 	did = append(did, s.begin()...)
 	want := schedule.Counts{ListSlots: schedule.PodListsAtOnce}
+	count := func(n *int, is bool, by int) {
+		if is {
+			*n += by
+		}
+	}
 	one := make(map[string]bool)
 	for _, c := range s.flying {
-		kind := fmt.Sprint(c.Kind, c.UID)
-		if one[kind] {
-			s.t.Fatalf("two calls %s", kind)
-		}
-		one[kind] = true
-		switch {
-		case c.Kind == schedule.ListPod && !c.Slow:
-			want.ListSlots--
-		case c.Kind == schedule.Inspect:
-			want.Inspections++
-			if c.Slow {
-				want.Slow++
-			}
-		}
+		one[fmt.Sprint(c.Kind, c.UID)] = true
+		count(&want.ListSlots, c.Kind == schedule.ListPod && !c.Slow, -1)
+		count(&want.Inspections, c.Kind == schedule.Inspect, 1)
+		count(&want.Slow, c.Kind == schedule.Inspect && c.Slow, 1)
 	}
 	f := s.FullList
 	for _, p := range s.pods {
-		for count, is := range map[*int]bool{
-			&want.ToList: s.cfg.ListsPods && p.want.List > 0 && p.List == nil &&
-				(f == nil || f.Slow || p.want.List > f.Stamp.Number),
-			&want.ToInspect: p.want.Inspect && p.Inspection == nil,
-			&want.Alarms: !p.want.Wake.IsZero() || p.List != nil && !p.List.Dead ||
-				p.Inspection != nil && !p.Inspection.Dead,
-			&want.Hung: !p.HungSince.IsZero(),
-		} {
-			if is {
-				*count++
-			}
-		}
+		left := f != nil && !f.Slow && p.want.List <= f.Stamp.Number
+		count(&want.ToList, s.cfg.ListsPods && p.want.List > 0 && p.List == nil && !left, 1)
+		count(&want.ToInspect, p.want.Inspect && p.Inspection == nil, 1)
+		late := p.List != nil && !p.List.Dead || p.Inspection != nil && !p.Inspection.Dead
+		count(&want.Alarms, late || !p.want.Wake.IsZero(), 1)
+		count(&want.Hung, !p.HungSince.IsZero(), 1)
 	}
-	if diff := cmp.Diff(want, s.Counts()); diff != "" {
-		s.t.Fatalf("what the schedule counts (-want +got):\n%s", diff)
+	if got := s.Counts(); got != want || len(one) != len(s.flying) {
+		s.t.Fatalf("the schedule counts %+v, want %+v, for %v", got, want, s.flying)
 	}
 	free := s.cfg.Workers - (want.Inspections - want.Slow) - max(0, want.Slow-schedule.MaxSlow)
 	if want.ListSlots < 0 || free < 0 || want.ToList > 0 && want.ListSlots > 0 || want.ToInspect > 0 && free > 0 {

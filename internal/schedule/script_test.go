@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubepleg/pleg/internal/schedule"
@@ -43,9 +42,7 @@ type pod struct {
 }
 
 func newScript(t *testing.T, change ...func(*schedule.Config)) *script {
-	cfg := schedule.Config{
-		Period: period, Timeout: timeout, Threshold: 3 * time.Minute, Workers: 2, ListsPods: true,
-	}
+	cfg := schedule.Config{Period: period, Timeout: timeout, Threshold: 3 * time.Minute, Workers: 2, ListsPods: true}
 	for _, f := range change {
 		f(&cfg)
 	}
@@ -57,49 +54,52 @@ func newScript(t *testing.T, change ...func(*schedule.Config)) *script {
 	return s
 }
 
+// runTables runs each table with a schedule of its own, to the end.
+func runTables(t *testing.T, tables map[string]string, change ...func(*schedule.Config)) {
+	for name, table := range tables {
+		t.Run(name, func(t *testing.T) {
+			s := newScript(t, change...)
+			s.run(table)
+			s.end()
+		})
+	}
+}
+
 // run runs a table.
 func (s *script) run(table string) {
 	s.t.Helper()
 	for row := range strings.Lines(strings.TrimSpace(table)) {
-		columns := strings.Split(row+"||", "|")
+		columns := strings.Split(row, "|")
 		at, inputs, _ := strings.Cut(strings.TrimSpace(columns[0]), " ")
-		s.Now = epoch.Add(s.duration(at))
+		s.Now = s.at(at)
 		var did []string
 		for input := range strings.SplitSeq(inputs, ";") {
-			if words := strings.Fields(input); len(words) > 0 {
-				did = append(did, s.input(words[0], words[1:])...)
-			}
+			did = append(did, s.input(input)...)
 		}
 		did = append(append(did, s.expire()...), s.begin()...)
-		got := []string{strings.Join(did, " "), since(s.Wake())}
-		want := []string{strings.Join(strings.Fields(columns[1]), " "), strings.TrimSpace(columns[2])}
-		if diff := cmp.Diff(want, got); diff != "" {
-			s.t.Fatalf("%s (-want +got):\n%s", row, diff)
+		got := strings.Join(did, " ") + " | " + since(s.Wake())
+		if want := strings.Join(strings.Fields(columns[1]), " ") + " | " + strings.TrimSpace(columns[2]); got != want {
+			s.t.Fatalf("%s\ngot  %s\nwant %s", row, got, want)
 		}
 	}
 }
 
-// input acts on one input, or returns the answer to a question.
-func (s *script) input(verb string, names []string) (answer []string) {
+// input acts on an input, or returns the answer to a question.
+func (s *script) input(text string) (answer []string) {
+	verb, rest, _ := strings.Cut(strings.TrimSpace(text), " ")
+	names := strings.Fields(rest)
 	switch verb {
+	case "":
 	case "start", "stop":
 		s.SetPeriodic(verb == "start")
 	case "relist":
 		s.relist = true
 	case "all": // the cause of a request for a full list; none to take it back
-		s.requested = strings.Join(names, "")
-	case "wake": // a pod at a time
-		s.pod(names[0]).want.Wake = time.Time{}
-		if names[1] != "-" {
-			s.pod(names[0]).want.Wake = epoch.Add(s.duration(names[1]))
-		}
-		s.plan(s.pod(names[0]))
-	case "ok", "fail", "hang", "stopped":
-		for _, pattern := range names {
-			for _, name := range slices.Sorted(maps.Keys(s.flying)) {
-				if match, _ := path.Match(pattern, name); match {
-					s.returns(verb, name)
-				}
+		s.requested = rest
+	case "ok", "fail", "hang":
+		for _, name := range slices.Sorted(maps.Keys(s.flying)) {
+			if slices.ContainsFunc(names, func(p string) bool { match, _ := path.Match(p, name); return match }) {
+				s.returns(verb, name)
 			}
 		}
 	case "canary?":
@@ -110,23 +110,28 @@ func (s *script) input(verb string, names []string) (answer []string) {
 		return []string{fmt.Sprint(s.InspectionSucceeded())}
 	case "hangs?":
 		return []string{since(s.HangsSince())}
+	case "wake": // a pod at a time
+		s.pod(names[0]).want.Wake = s.at(names[1])
+		s.plan(s.pod(names[0]))
 	default:
-		for _, uid := range pods(names) {
-			answer = append(answer, s.podInput(verb, s.pod(uid))...)
+		for _, name := range names {
+			for c := name[0]; c <= name[len(name)-1]; c++ { // a, b and c for "a-c"
+				answer = append(answer, s.podInput(verb, s.pod(string(c)))...)
+			}
 		}
 	}
 	return answer
 }
 
-func (s *script) podInput(verb string, p *pod) (answer []string) {
+func (s *script) podInput(verb string, p *pod) []string {
 	switch verb {
 	case "request":
 		p.want.List, p.want.Cause = s.Last.Number+1, "demand"
 	case "inspect", "leave":
 		p.want.Inspect = verb == "inspect"
 	case "gone":
-		s.Gone(&p.Pod)
 		p.want.Inspect = false
+		s.Gone(&p.Pod)
 	case "moving?":
 		return []string{fmt.Sprint(s.Moving(&p.Pod))}
 	case "hung?":
@@ -140,23 +145,17 @@ func (s *script) podInput(verb string, p *pod) (answer []string) {
 
 // returns has a call return. If it hangs, it has been cancelled after its deadline.
 func (s *script) returns(how, name string) {
-	c := s.flying[name]
+	c, of := s.flying[name], (*schedule.Pod)(nil)
 	delete(s.flying, name)
-	if c.Kind != schedule.ListAll {
-		p := s.pods[c.UID]
-		s.Returned(c, &p.Pod, how != "hang")
-		if how == "ok" && p.want.List <= c.Stamp.Number {
-			p.want.List = 0
-		}
-		s.plan(p)
-		return
+	if c.UID != "" {
+		of = &s.pods[c.UID].Pod
 	}
-	s.Returned(c, nil, how != "hang")
-	if !c.Dead && how != "stopped" {
+	s.Returned(c, of, how != "hang")
+	if c.Kind == schedule.ListAll && !c.Dead {
 		s.FullListEnded(c, how == "ok")
 	}
-	for _, p := range s.pods {
-		if how == "ok" && !c.Dead && p.want.List <= c.Stamp.Number {
+	for uid, p := range s.pods {
+		if how == "ok" && (c.UID == "" || c.UID == uid) && p.want.List <= c.Stamp.Number {
 			p.want.List = 0
 		}
 	}
@@ -165,20 +164,17 @@ func (s *script) returns(how, name string) {
 
 func (s *script) expire() (did []string) {
 	woken, late := s.Expire()
-	for _, p := range woken {
-		own := s.pods[p.UID]
-		if at := own.want.Wake; !at.IsZero() && !s.Now.Before(at) {
-			own.want.Wake = time.Time{}
+	for _, woken := range woken {
+		p := s.pods[woken.UID]
+		if at := p.want.Wake; !at.IsZero() && !s.Now.Before(at) {
+			p.want.Wake = time.Time{}
 			did = append(did, string(p.UID))
 		}
-		s.plan(own)
+		s.plan(p)
 	}
 	for _, l := range late {
 		did = append(did, name(l.Call)+map[bool]string{false: "-slow", true: "-dead"}[l.NowDead])
-		if l.Pod != nil {
-			continue
-		}
-		if l.NowDead {
+		if l.Pod == nil && l.NowDead {
 			s.FullListEnded(l.Call, false)
 		}
 		s.planAll()
@@ -193,16 +189,12 @@ func (s *script) begin() (did []string) {
 			s.t.Fatalf("%s is in flight already", text)
 		}
 		s.flying[text] = c
-		switch {
-		case c.Kind == schedule.ListAll:
-			s.relist = false
-		case c.Kind == schedule.Inspect:
-			s.pods[c.UID].want.Inspect = false
-			s.plan(s.pods[c.UID])
-		}
-		if c.Kind != schedule.Inspect && c.Cause != "demand" {
+		if c.Kind == schedule.Inspect {
+			s.podInput("leave", s.pods[c.UID])
+		} else if c.Cause != "demand" {
 			text += ":" + c.Cause
 		}
+		s.relist = s.relist && c.Kind != schedule.ListAll
 		did = append(did, text)
 	}
 	return did
@@ -223,14 +215,21 @@ func (s *script) planAll() {
 	}
 }
 
-// idle fails unless nothing is left in the schedule.
-func (s *script) idle() {
+// end has all calls return, and fails if anything is left in the schedule then.
+func (s *script) end() {
 	s.t.Helper()
-	if diff := cmp.Diff(schedule.Counts{ListSlots: schedule.PodListsAtOnce}, s.Counts()); diff != "" {
-		s.t.Fatalf("what is left (-want +got):\n%s", diff)
+	s.SetPeriodic(false)
+	s.requested, s.relist = "", true // for requests that only a full list answers
+	for s.begin(); len(s.flying) > 0; s.begin() {
+		s.input("ok *")
 	}
-	if len(s.flying) > 0 || s.FullList != nil || !s.Wake().IsZero() {
-		s.t.Fatalf("left are %v, full list %v, wake %s", s.flying, s.FullList, since(s.Wake()))
+	for _, p := range s.pods {
+		p.want.Wake = time.Time{}
+		s.podInput("gone", p)
+	}
+	want := schedule.Counts{ListSlots: schedule.PodListsAtOnce}
+	if s.Counts() != want || s.FullList != nil || !s.Wake().IsZero() {
+		s.t.Fatalf("left are %+v, full list %v, wake %s", s.Counts(), s.FullList, since(s.Wake()))
 	}
 }
 
@@ -241,20 +240,6 @@ func name(c *schedule.Call) string {
 	return fmt.Sprintf("%c%d%s", "FG"[c.Kind], c.Stamp.Number, c.UID)
 }
 
-// pods returns the pods a, b, c for "a-c".
-func pods(names []string) (uids []string) {
-	for _, name := range names {
-		if len(name) != 3 {
-			uids = append(uids, name)
-			continue
-		}
-		for c := name[0]; c <= name[2]; c++ {
-			uids = append(uids, string(c))
-		}
-	}
-	return uids
-}
-
 func since(at time.Time) string {
 	if at.IsZero() {
 		return "-"
@@ -262,10 +247,14 @@ func since(at time.Time) string {
 	return at.Sub(epoch).String()
 }
 
-func (s *script) duration(text string) time.Duration {
+// at is the reverse of since.
+func (s *script) at(text string) time.Time {
+	if text == "-" {
+		return time.Time{}
+	}
 	d, err := time.ParseDuration(text)
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	return d
+	return epoch.Add(d)
 }
