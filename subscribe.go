@@ -129,7 +129,6 @@ func (g *GenericPLEG) Handle(ctx context.Context, h Handler, opts ...SubscribeOp
 	}
 	options := g.subscription(opts)
 	options.Events = func(delivered, u *update) []*PodLifecycleEvent { return inSteps(delivered, u, handlerEvents) }
-	options.Synced = []*PodLifecycleEvent{{Type: podsSynced}}
 	refused := make(map[types.UID]struct{}) // the pods that h does not want
 	return g.updates.Follow(ctx, options, func(e *PodLifecycleEvent) {
 		if e.Type == podAdded && h.Want != nil && !h.Want(e.Pod) {
@@ -184,6 +183,9 @@ const (
 
 // handlerEvents returns the events of one step for a handler; see inSteps.
 func handlerEvents(delivered, u *update) (events []*PodLifecycleEvent) {
+	if u.uid == syncedUID {
+		return []*PodLifecycleEvent{{Type: podsSynced}}
+	}
 	var known *Pod
 	if delivered != nil {
 		known = delivered.pod
