@@ -128,7 +128,12 @@ func (g *GenericPLEG) Handle(ctx context.Context, h Handler, opts ...SubscribeOp
 		panic("pleg: Handle: the context is nil") //nolint:forbidigo // a mistake in the caller's code
 	}
 	options := g.subscription(opts)
-	options.Events = func(delivered, u *update) []*PodLifecycleEvent { return inSteps(delivered, u, handlerEvents) }
+	options.Events = func(delivered, u *update) []*PodLifecycleEvent {
+		if u.uid == syncedUID && h.OnSynced != nil {
+			return []*PodLifecycleEvent{{Type: podsSynced}}
+		}
+		return inSteps(delivered, u, handlerEvents)
+	}
 	refused := make(map[types.UID]struct{}) // the pods that h does not want
 	return g.updates.Follow(ctx, options, func(e *PodLifecycleEvent) {
 		if e.Type == podAdded && h.Want != nil && !h.Want(e.Pod) {
@@ -146,9 +151,7 @@ func (g *GenericPLEG) Handle(ctx context.Context, h Handler, opts ...SubscribeOp
 func (h *Handler) handle(e *PodLifecycleEvent) {
 	switch e.Type {
 	case podsSynced:
-		if h.OnSynced != nil {
-			h.OnSynced()
-		}
+		h.OnSynced()
 	case podAdded:
 		callWith(h.OnPodAdded, e.Pod)
 	case podRemoved:
@@ -183,9 +186,6 @@ const (
 
 // handlerEvents returns the events of one step for a handler; see inSteps.
 func handlerEvents(delivered, u *update) (events []*PodLifecycleEvent) {
-	if u.uid == syncedUID {
-		return []*PodLifecycleEvent{{Type: podsSynced}}
-	}
 	var known *Pod
 	if delivered != nil {
 		known = delivered.pod

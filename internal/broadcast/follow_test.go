@@ -154,7 +154,7 @@ func TestSlowFollower(t *testing.T) {
 		s := newStation()
 		follow := s.followSlowly(t, everything{})
 		s.publish("b1 a2 b3 a1 c1 c0")
-		s.wantBacklog(t, 1, 2)
+		s.wantBacklog(t, 1, 1)
 		s.wantDiscarded(t, 4) // a went up and down, c came and went
 		want(t, "events", follow(), "a+ b+ b+ b+")
 	})

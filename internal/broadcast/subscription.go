@@ -57,8 +57,8 @@ func (s *subscription[K, U, E]) offerLocked(key K, before, update U) {
 		next.update, discarded = s.b.rules.Coalesce(next.delivered, next.update, update)
 		s.b.discarded(discarded)
 	}
-	if s.b.rules.Gone(next.update) && len(s.options.Events(next.delivered, next.update)) == 0 {
-		s.queue.Remove(place) // the key came and went; the subscriber never knew it
+	if len(s.options.Events(next.delivered, next.update)) == 0 { // such as of a key that came and went
+		s.queue.Remove(place)
 		delete(s.pending, key)
 	}
 	s.deliverLocked()
