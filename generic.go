@@ -272,13 +272,12 @@ func (g *GenericPLEG) stopLocked() (left []calls.Info) {
 	}
 	g.joined.Wait() // first, so that no call begins that is not cancelled
 	g.started.Store(false)
-	g.calls.CancelAll(errStopped)
 	g.updates.Halt()
 	grace := time.NewTimer(stopGrace)
 	defer grace.Stop()
 	g.cache.release(g)
 	g.run.Store(nil)
-	return g.calls.Wait(grace.C)
+	return g.calls.Stop(errStopped, grace.C)
 }
 
 // Watch returns the channel of the events: always the same one, never closed. Its first
