@@ -106,7 +106,7 @@ type things struct {
 
 func newThings() *things {
 	return &things{
-		metrics: newMetrics(func() gauges { return gauges{} }),
+		metrics: newMetrics(),
 		pods:    make(map[int]*Pod),
 	}
 }

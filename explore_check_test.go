@@ -393,7 +393,7 @@ func (w *world) unrest() string {
 		is   bool
 		what string
 	}{
-		{len(r.health().failing) > 0, "a pod is failing"},
+		{len(r.health(r.sched.Now).FailingPods) > 0, "a pod is failing"},
 		{len(r.relists.waiting)+len(r.relists.attached)+len(r.relists.incomplete) > 0, "a relist is open"},
 		{len(r.records.byUID) != r.records.pods, "an absent pod is remembered"},
 		{s.FieldByName("listSlots").Int() != schedule.PodListsAtOnce, "a list slot is lost"},

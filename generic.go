@@ -2,7 +2,7 @@ package pleg
 
 import (
 	"context"
-	"slices"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -26,49 +26,62 @@ const stopGrace = 5 * time.Second
 // methods are safe for concurrent use.
 //
 // One goroutine at a time runs its loop: the one that Start starts, or the caller of
-// Relist while there is none. The loop never waits for the runtime or for a reader.
+// Relist while there is none. The loop takes the inputs in, has the reconciler make a step of
+// them, makes the calls that the step wants, and sleeps until the next step is due. It never
+// waits for the runtime or for a reader.
 type GenericPLEG struct {
 	// Set once by NewGenericPLEG, never again, so safe to read without a lock.
 
-	runtime   Runtime
-	cache     *PodCache
-	clock     clock.Clock
-	threshold time.Duration
-	period    time.Duration
-	opts      options
-	logger    klog.Logger
+	runtime Runtime
+	getter  PodGetter // nil if the runtime does not implement it, or must not be used
+	cache   *PodCache
+	clock   clock.Clock
+	opts    options
+	logger  klog.Logger
 
 	inbox   *inbox.Inbox[inputs]
 	calls   *calls.Group[*schedule.Call]
-	loop    *loop
 	updates *broadcaster
 	metrics *metrics
-	events  *eventClient // nil if the runtime has no event stream
-	exits   *eventClient // nil if the runtime reports no exits
+	events  *eventClient   // nil if the runtime has no event stream
+	exits   *eventClient   // nil if the runtime reports no exits
+	streams []*eventClient // those of both that there are
 
 	// watching makes the subscription of Watch at its first call.
 	watching func() chan *PodLifecycleEvent
 	// started is true between Start and Stop.
 	started atomic.Bool
-	// run is what goes on between them; nil while stopped. Who holds lifecycle sets it.
-	run atomic.Pointer[run]
+	// synced is closed when the generator has synced.
+	synced chan struct{}
 
-	// lifecycle is held by Start and Stop. It is no mutex: in a synctest bubble, who waited
-	// for one would keep the time from passing for which Stop waits.
+	// mu is held while the reconciler takes a step, and by those who read its state. A step calls
+	// nobody's code and waits for nothing.
+	mu         sync.Mutex
+	reconciler *reconciler // guarded by mu
+
+	// token is held by the goroutine that runs the loop.
+	token chan struct{}
+	timer clock.Timer // owned by the goroutine that holds the token; nil if none is set
+
+	// lifecycle is held by Start and Stop. It is no mutex: in a synctest bubble, a goroutine that
+	// waits for a mutex would keep the time from passing for which Stop waits.
 	lifecycle chan struct{}
 
-	joined sync.WaitGroup // guarded by lifecycle
+	// running is what goes on between Start and Stop; nil while stopped. The holder of lifecycle
+	// sets it.
+	running atomic.Pointer[running]
+	joined  sync.WaitGroup // guarded by lifecycle
 }
 
-// run is what goes on between a Start and a Stop.
-type run struct {
+// running is what Stop needs of a Start.
+type running struct {
 	ended  func() error // of the context of Start
 	end    context.CancelFunc
-	forget func() bool // takes back that the end of that context stops it
+	forget func() bool // the end of that context no longer calls stop
 }
 
 // hasEnded reports whether the context of Start has ended.
-func (r *run) hasEnded() bool { return r != nil && r.ended() != nil }
+func (r *running) hasEnded() bool { return r != nil && r.ended() != nil }
 
 // NewGenericPLEG returns a generator that relists runtime every relistPeriod and writes
 // cache; a cache has one generator at a time. The channel of Watch has the capacity
@@ -88,13 +101,10 @@ func NewGenericPLEG(runtime Runtime, channelCapacity int, relistPeriod time.Dura
 	case clock == nil:
 		panic("pleg.NewGenericPLEG: the clock is nil") //nolint:forbidigo // the drop-in signature has no error
 	}
-	if relistPeriod <= 0 {
-		relistPeriod = DefaultRelistPeriod
-	}
 	g := &GenericPLEG{
-		runtime: runtime, cache: cache, clock: clock, opts: defaultOptions(),
-		inbox: inbox.New[inputs](), calls: calls.NewGroup[*schedule.Call](),
-		lifecycle: make(chan struct{}, 1),
+		runtime: runtime, cache: cache, clock: clock, opts: options{logger: klog.Background().WithName("pleg")},
+		inbox: inbox.New[inputs](), calls: calls.NewGroup[*schedule.Call](), metrics: newMetrics(),
+		synced: make(chan struct{}), token: make(chan struct{}, 1), lifecycle: make(chan struct{}, 1),
 	}
 	for _, o := range opts {
 		if o != nil {
@@ -102,63 +112,60 @@ func NewGenericPLEG(runtime Runtime, channelCapacity int, relistPeriod time.Dura
 		}
 	}
 	g.claimCache(true)
-	g.logger, g.threshold = g.opts.logger, g.opts.relistThreshold
-	g.metrics = newMetrics(g.gauges)
-	g.updates = newBroadcaster(g.metrics.countDiscarded)
+	g.logger, g.updates = g.opts.logger, newBroadcaster(g.metrics.countDiscarded)
 	g.watching = sync.OnceValue(func() chan *PodLifecycleEvent {
 		options := g.subscription([]SubscribeOption{WithCapacity(channelCapacity)})
 		options.Lasting = true
 		return g.updates.Subscribe(context.Background(), options) //nolint:forbidigo // it is never closed
 	})
-	// A longer one would make it unhealthy between two lists.
-	g.period = min(relistPeriod, max(g.threshold/2, DefaultRelistPeriod))
-	g.makeLoop()
+	if !g.opts.pollingOnly {
+		g.findCompanions()
+	}
+	threshold := orDefault(g.opts.relistThreshold, DefaultRelistThreshold)
+	g.reconciler = newReconciler(schedule.Config{
+		// A longer period would make the generator unhealthy between two lists.
+		Period:    min(orDefault(relistPeriod, DefaultRelistPeriod), max(threshold/2, DefaultRelistPeriod)),
+		Threshold: threshold,
+		Timeout:   orDefault(g.opts.requestTimeout, DefaultRuntimeRequestTimeout),
+		Workers:   orDefault(g.opts.inspectionWorkers, DefaultInspectionWorkers),
+		ListsPods: g.getter != nil,
+	}, clock.Now(), cache, g, g.updates, g.metrics)
 	g.register()
 	return g
 }
 
-// makeLoop makes the loop, and what it needs of the runtime's companions.
-func (g *GenericPLEG) makeLoop() {
-	var getter PodGetter
-	if !g.opts.pollingOnly {
-		getter, _ = g.runtime.(PodGetter)
-		if source, ok := g.runtime.(EventSource); ok {
-			g.events = g.newEventClient(methodWatchEvents, func(ctx context.Context, s *stream) error {
-				return source.WatchContainerEvents(ctx, s.connected, s.observe)
-			})
-			g.events.hints = true
-		}
-		if source, ok := g.runtime.(ExitSource); ok {
-			g.exits = g.newEventClient(methodWatchExits, func(ctx context.Context, s *stream) error {
-				return source.WatchContainerExits(ctx, s.connected, s.observeExit)
-			})
-		}
+// orDefault returns the value, or the default if the value is zero or negative.
+func orDefault[T int | time.Duration](value, byDefault T) T {
+	if value > 0 {
+		return value
 	}
-	cfg := schedule.Config{
-		Period: g.period, Timeout: g.opts.requestTimeout, Threshold: g.threshold,
-		Workers: g.opts.inspectionWorkers, ListsPods: getter != nil,
+	return byDefault
+}
+
+// findCompanions finds out which optional interfaces the runtime implements.
+func (g *GenericPLEG) findCompanions() {
+	g.getter, _ = g.runtime.(PodGetter)
+	if source, ok := g.runtime.(EventSource); ok {
+		g.events = g.newEventClient(methodWatchEvents, func(ctx context.Context, s *stream) error {
+			return source.WatchContainerEvents(ctx, s.connected, s.observe)
+		})
+		g.events.hints = true
 	}
-	g.loop = &loop{
-		clock: g.clock, logger: g.logger, runtime: g.runtime, getter: getter, inbox: g.inbox, calls: g.calls,
-		token: make(chan struct{}, 1), synced: make(chan struct{}),
-		reconciler: newReconciler(cfg, g.clock.Now(), g.cache, g, g.updates, g.metrics),
-	}
-	for _, e := range g.streams() {
-		g.loop.recovered = append(g.loop.recovered, e.recovered)
+	if source, ok := g.runtime.(ExitSource); ok {
+		g.exits = g.newEventClient(methodWatchExits, func(ctx context.Context, s *stream) error {
+			return source.WatchContainerExits(ctx, s.connected, s.observeExit)
+		})
 	}
 }
 
 func (g *GenericPLEG) newEventClient(method string, watch func(ctx context.Context, s *stream) error) *eventClient {
-	return &eventClient{
+	e := &eventClient{
 		method: method, watch: watch,
 		clock: g.clock, calls: g.calls, inbox: g.inbox, metrics: g.metrics, logger: g.logger,
 		report: StreamReport{State: StreamOff}, recovered: make(chan struct{}, 1),
 	}
-}
-
-// streams returns the streams of the runtime.
-func (g *GenericPLEG) streams() []*eventClient {
-	return slices.DeleteFunc([]*eventClient{g.events, g.exits}, func(e *eventClient) bool { return e == nil })
+	g.streams = append(g.streams, e)
+	return e
 }
 
 // claimCache panics when the cache has another generator, which would take the pods of this
@@ -168,7 +175,7 @@ func (g *GenericPLEG) claimCache(isNew bool) {
 	g.cache.mu.RLock()
 	other, _ := g.cache.owner.(*GenericPLEG)
 	g.cache.mu.RUnlock()
-	if other != nil && other.run.Load().hasEnded() {
+	if other != nil && other.running.Load().hasEnded() {
 		g.cache.release(other)
 	}
 	if !g.cache.claim(g, isNew) {
@@ -193,16 +200,6 @@ func (g *GenericPLEG) register() {
 	}
 }
 
-// Collectors returns the collectors of the generator's metrics, those with a kubelet's name first,
-// and the runtime if it is a prometheus.Collector. WithRegisterer registers them.
-func (g *GenericPLEG) Collectors() []prometheus.Collector {
-	collectors := []prometheus.Collector{kubeletMetrics{g.metrics}, ownMetrics{g.metrics}}
-	if c, ok := g.runtime.(prometheus.Collector); ok {
-		collectors = append(collectors, c)
-	}
-	return collectors
-}
-
 // Cache returns the cache that the generator writes.
 func (g *GenericPLEG) Cache() *PodCache { return g.cache }
 
@@ -216,22 +213,31 @@ func (g *GenericPLEG) Clock() clock.PassiveClock { return g.clock }
 func (g *GenericPLEG) Start(ctx context.Context) {
 	g.lock()
 	defer func() { <-g.lifecycle }()
-	if before := g.run.Load(); before.hasEnded() {
+	if before := g.running.Load(); before.hasEnded() {
 		g.stopLocked()
 	} else if before != nil {
 		return
 	}
 	g.claimCache(false)
-	r := &run{ended: ctx.Err}
-	g.run.Store(r)
+	r := &running{ended: ctx.Err}
+	g.running.Store(r)
 	g.started.Store(true)
 	r.forget = context.AfterFunc(ctx, func() { g.stop(r) })
 	ctx, r.end = context.WithCancel(ctx)
 	g.updates.Start()
-	g.joined.Go(func() { g.loop.runPeriodically(ctx) })
-	for _, e := range g.streams() {
+	g.joined.Go(func() {
+		g.setPeriodic(true)
+		defer g.setPeriodic(false)
+		g.run(ctx, nil)
+	})
+	for _, e := range g.streams {
 		g.joined.Go(func() { e.follow(ctx) })
 	}
+}
+
+// setPeriodic has full lists begin every period, or no longer.
+func (g *GenericPLEG) setPeriodic(on bool) {
+	g.inbox.Put(func(in *inputs) { in.periodic = &on })
 }
 
 // Stop ends everything that Start started and returns when it has ended. It cancels the
@@ -242,11 +248,11 @@ func (g *GenericPLEG) Start(ctx context.Context) {
 // run cancels the calls that Relist left behind.
 func (g *GenericPLEG) Stop() { g.stop(nil) }
 
-// stop stops the generator if r is its run, or nil, and logs the calls that are left behind.
-func (g *GenericPLEG) stop(r *run) {
+// stop stops the generator if r is what runs, or nil, and logs the calls that are left behind.
+func (g *GenericPLEG) stop(r *running) {
 	g.lock()
 	var left []calls.Info
-	if r == nil || r == g.run.Load() {
+	if r == nil || r == g.running.Load() {
 		left = g.stopLocked()
 	}
 	<-g.lifecycle
@@ -266,7 +272,7 @@ func (g *GenericPLEG) lock() {
 
 // stopLocked returns the calls that are left behind.
 func (g *GenericPLEG) stopLocked() (left []calls.Info) {
-	if r := g.run.Load(); r != nil {
+	if r := g.running.Load(); r != nil {
 		r.forget()
 		r.end()
 	}
@@ -276,7 +282,7 @@ func (g *GenericPLEG) stopLocked() (left []calls.Info) {
 	grace := time.NewTimer(stopGrace)
 	defer grace.Stop()
 	g.cache.release(g)
-	g.run.Store(nil)
+	g.running.Store(nil)
 	return g.calls.Stop(errStopped, grace.C)
 }
 
@@ -297,14 +303,16 @@ func (g *GenericPLEG) Watch() chan *PodLifecycleEvent { return g.watching() }
 // injected clock; with a fake clock, step it from another goroutine if a call hangs.
 func (g *GenericPLEG) Relist(ctx context.Context) error {
 	g.claimCache(false)
-	if ctx.Err() != nil { // where nothing runs, nobody would take the request in
-		return relistEnded(ctx)
-	}
 	caller := newRelistCaller()
-	g.inbox.Put(func(in *inputs) { in.relists = append(in.relists, caller) })
-	err := g.loop.runFor(ctx, caller)
-	g.updates.Fill()
-	return err
+	if ctx.Err() == nil { // else nobody might take the request in
+		g.inbox.Put(func(in *inputs) { in.relists = append(in.relists, caller) })
+		g.run(ctx, caller.done)
+		g.updates.Fill()
+	}
+	if !isClosed(caller.done) {
+		return fmt.Errorf("waiting for a relist: %w", context.Cause(ctx))
+	}
+	return caller.err
 }
 
 // RequestRelist asks for a single-pod relist as soon as possible, and returns at once.
@@ -356,15 +364,6 @@ type options struct {
 	noKubeletMetrics  bool
 }
 
-func defaultOptions() options {
-	return options{
-		logger:            klog.Background().WithName("pleg"),
-		relistThreshold:   DefaultRelistThreshold,
-		inspectionWorkers: DefaultInspectionWorkers,
-		requestTimeout:    DefaultRuntimeRequestTimeout,
-	}
-}
-
 // WithLogger sets the logger. The default is klog's background logger with the name
 // "pleg". Verbosity follows the kubelet: 2 logs containers that finished, slow inspections
 // and the event stream's breaks, 4 every transition and status, 5 every relist.
@@ -394,33 +393,21 @@ func WithoutKubeletMetrics() Option {
 // that hang, above which Healthy reports false. A zero or negative value selects
 // DefaultRelistThreshold, the default.
 func WithRelistThreshold(threshold time.Duration) Option {
-	return func(o *options) {
-		if threshold > 0 {
-			o.relistThreshold = threshold
-		}
-	}
+	return func(o *options) { o.relistThreshold = threshold }
 }
 
 // WithInspectionWorkers sets how many inspections run at once. Up to 64 slow ones, which
 // have run for longer than a relist period, are not counted. A zero or negative value selects
 // DefaultInspectionWorkers, the default.
 func WithInspectionWorkers(workers int) Option {
-	return func(o *options) {
-		if workers > 0 {
-			o.inspectionWorkers = workers
-		}
-	}
+	return func(o *options) { o.inspectionWorkers = workers }
 }
 
 // WithRuntimeRequestTimeout sets the deadline of a call of the runtime, a list or an inspection.
 // After it the call has failed: it is cancelled, and its late answer is discarded. A zero or
 // negative value selects DefaultRuntimeRequestTimeout, the default.
 func WithRuntimeRequestTimeout(timeout time.Duration) Option {
-	return func(o *options) {
-		if timeout > 0 {
-			o.requestTimeout = timeout
-		}
-	}
+	return func(o *options) { o.requestTimeout = timeout }
 }
 
 // WithPollingOnly limits the generator to full relists: every period, on Relist and on

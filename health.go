@@ -1,7 +1,6 @@
 package pleg
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,9 +25,9 @@ type HealthReport struct {
 	RelistError string `json:"relistError,omitempty"`
 	// Pods is the number of pods in the lists.
 	Pods int `json:"pods"`
-	// CallsInFlight are the calls that have not returned, oldest first: the runtime's own
-	// calls if it is a CallReporter, else the generator's calls of Runtime. An event stream is
-	// among them until the runtime accepts it.
+	// CallsInFlight are the calls that have not returned, oldest first: those that the runtime
+	// reports if it is a CallReporter, else the generator's calls of Runtime. A runtime reports
+	// an event stream until it has accepted it.
 	CallsInFlight []RuntimeCall `json:"callsInFlight,omitempty"`
 	// FailingPods are the pods whose inspection hangs or has failed, by UID.
 	FailingPods []FailingPod `json:"failingPods,omitempty"`
@@ -39,11 +38,10 @@ type HealthReport struct {
 	// HungRelist is the full relist that has run for longer than a period, and for twice as long as
 	// the last one; nil if none has.
 	HungRelist *HungRelist `json:"hungRelist,omitempty"`
-	// UnconfirmedExits are the containers that have exited by an exit event of more than a
-	// relist period ago, and that the runtime's lists and statuses still show running, by pod.
+	// UnconfirmedExits are the containers whose exit event came more than a relist period ago,
+	// and which the runtime's lists and statuses still show running, by pod.
 	UnconfirmedExits []UnconfirmedExit `json:"unconfirmedExits,omitempty"`
-	// BlockedReaders is the number of readers that wait on the cache; -1 if the cache
-	// is not a PodCache.
+	// BlockedReaders is the number of readers that wait on the cache.
 	BlockedReaders int `json:"blockedReaders"`
 	// Subscribers is the number of subscriptions.
 	Subscribers int `json:"subscribers"`
@@ -55,19 +53,18 @@ type HealthReport struct {
 }
 
 // HungRelist is a full relist that has run for longer than a period, and for twice as long as the last
-// one, or ten seconds. While it does, the pods that are known are inspected in turn, each at most every
-// other period.
+// one or for ten seconds. Meanwhile the known pods are inspected in turn, each at most every other period.
 type HungRelist struct {
 	// Since is when it began.
 	Since time.Time `json:"since"`
-	// Suspects are the pods of which an inspection hangs too, by UID: of what holds up the
-	// runtime, most likely something is in one of them.
+	// Suspects are the pods whose inspection hangs too, by UID. One of them most likely has the
+	// container that blocks the runtime.
 	Suspects []FailingPod `json:"suspects,omitempty"`
-	// Answered is the number of pods of which an inspection has succeeded since.
+	// Answered is the number of pods whose inspection has succeeded since.
 	Answered int `json:"answered"`
 }
 
-// UnconfirmedExit is a container that has exited by an exit event alone.
+// UnconfirmedExit is a container whose exit only an exit event has reported.
 type UnconfirmedExit struct {
 	PodUID      types.UID `json:"podUID"`
 	Namespace   string    `json:"namespace,omitempty"`
@@ -137,217 +134,182 @@ type StreamReport struct {
 	NextTry time.Time `json:"nextTry,omitzero"`
 }
 
-// health is what the reconciler knows for health and metrics, read when it is asked for.
+// health is the state of the generator at one moment: its report, and what else the reason of the
+// report and the metrics need.
 type health struct {
-	lastList       time.Time // when the last full list that succeeded began; zero for none
-	listErr        error     // nil if the last full list succeeded
+	HealthReport
+	now            time.Time
+	threshold      time.Duration
+	started        bool
+	listErr        error // of the last full list; nil if it succeeded
 	listErrAt      time.Time
-	lastInspection time.Time    // when an inspection succeeded last
-	failing        []FailingPod // by UID
-	unconfirmed    []UnconfirmedExit
-	tally          tally
-	// hangsSince is when the full list began that hangs; zero for none. answered counts the pods
-	// of which an inspection has succeeded since.
-	hangsSince time.Time
-	answered   int
+	lastInspection time.Time // when an inspection succeeded last
+	runningPods    int       // pods with a running sandbox
+	containers     map[State]int
+	calls          []RuntimeCall // the generator's lists and inspections in flight, oldest first
+	reported       []RuntimeCall // the calls that the runtime reports, oldest first
 }
 
-// health returns the present state.
-func (r *reconciler) health() health {
-	h := health{
-		lastList: r.lastList, listErr: r.listErr, listErrAt: r.listErrAt, lastInspection: r.lastInspection,
-		hangsSince: r.sched.HangsSince(),
+// health returns what the reconciler knows of the health.
+func (r *reconciler) health(now time.Time) *health {
+	h := &health{
+		HealthReport: HealthReport{LastRelist: r.lastList},
+		now:          now, threshold: r.cfg.Threshold, listErr: r.listErr, listErrAt: r.listErrAt,
+		lastInspection: r.lastInspection, containers: make(map[State]int),
+	}
+	if h.listErr != nil {
+		h.RelistError = h.listErr.Error()
+	}
+	if since := r.sched.HangsSince(); !since.IsZero() {
+		h.HungRelist = &HungRelist{Since: since}
 	}
 	for _, rec := range r.records.present() {
-		h.tally.count(rec.pod)
-		if rec.isFailing() {
-			h.failing = append(h.failing, rec.failingPod())
-		}
-		if !h.hangsSince.IsZero() && rec.inspected.After(h.hangsSince) {
-			h.answered++
-		}
-		h.unconfirmed = rec.appendUnconfirmed(h.unconfirmed)
+		h.add(rec, r.cfg.Period)
 	}
 	return h
 }
 
-// failingPod is how a report shows a pod of which inspections fail or hang.
-func (rec *podRecord) failingPod() FailingPod {
-	p := FailingPod{
-		PodUID: rec.UID, Namespace: rec.pod.Namespace, Name: rec.pod.Name,
-		HangingSince: rec.HungSince, Failures: rec.failures,
+// add adds a pod.
+func (h *health) add(rec *podRecord, period time.Duration) {
+	pod := rec.pod
+	h.Pods++
+	if slices.ContainsFunc(pod.Sandboxes, func(s *Container) bool { return s.State == ContainerStateRunning }) {
+		h.runningPods++
 	}
-	if rec.err != nil {
-		p.Error = rec.err.Error()
-	}
-	return p
-}
-
-// appendUnconfirmed appends the exits of the pod that are unconfirmed.
-func (rec *podRecord) appendUnconfirmed(exits []UnconfirmedExit) []UnconfirmedExit {
-	if len(rec.ends) == 0 {
-		return exits
-	}
-	for _, c := range rec.pod.Containers {
-		if s := rec.seen[c.ID.ID]; s != nil && s.Unconfirmed {
-			exits = append(exits, UnconfirmedExit{
-				PodUID: rec.UID, Namespace: rec.pod.Namespace, Name: rec.pod.Name,
+	for _, c := range pod.Containers {
+		h.containers[c.State]++
+		if s := rec.seen[c.ID.ID]; s != nil && s.Unconfirmed && h.since(s.FinishedAt) > period {
+			h.UnconfirmedExits = append(h.UnconfirmedExits, UnconfirmedExit{
+				PodUID: pod.ID, Namespace: pod.Namespace, Name: pod.Name,
 				Container: s.Name, ContainerID: s.ID.ID, ExitCode: s.ExitCode, Since: s.FinishedAt,
 			})
 		}
 	}
-	return exits
-}
-
-// healthCheck is the input of the health check: the state, the time, and the calls in flight.
-type healthCheck struct {
-	health
-	now       time.Time
-	threshold time.Duration
-	period    time.Duration
-	started   bool
-	// inFlight returns the calls of these methods in flight, oldest first, reported those
-	// that the runtime reports. Only the reason needs them.
-	inFlight func(methods ...string) []RuntimeCall
-	reported func() []RuntimeCall
+	if h.HungRelist != nil && rec.inspected.After(h.HungRelist.Since) {
+		h.HungRelist.Answered++
+	}
+	if !rec.isFailing() {
+		return
+	}
+	p := FailingPod{
+		PodUID: pod.ID, Namespace: pod.Namespace, Name: pod.Name, HangingSince: rec.HungSince, Failures: rec.failures,
+	}
+	if rec.err != nil {
+		p.Error = rec.err.Error()
+	}
+	h.FailingPods = append(h.FailingPods, p)
+	if h.HungRelist != nil && !p.HangingSince.IsZero() {
+		h.HungRelist.Suspects = append(h.HungRelist.Suspects, p)
+	}
 }
 
 // since returns the age of a time.
-func (h *healthCheck) since(t time.Time) time.Duration { return h.now.Sub(t) }
+func (h *health) since(t time.Time) time.Duration { return h.now.Sub(t) }
+
+// ago returns the age of a time for people: to a tenth of a second, and never negative.
+func (h *health) ago(t time.Time) time.Duration { return max(0, h.since(t)).Round(time.Second / 10) }
 
 // unhealthy is the one rule of health: nil, or the reason.
-func (h *healthCheck) unhealthy() error {
-	hanging := h.hanging()
-	switch {
-	case h.lastList.IsZero():
+func (h *health) unhealthy() error {
+	if h.LastRelist.IsZero() {
 		return fmt.Errorf("pleg has yet to be successful: %w", h.listCause())
-	case h.since(h.lastList) > h.threshold:
+	}
+	if h.since(h.LastRelist) > h.threshold {
 		return fmt.Errorf("pleg was last seen active %v ago; threshold is %v: %w",
-			h.since(h.lastList), h.threshold, h.listCause())
-	case len(hanging) >= 2 && h.since(h.lastInspection) > h.threshold:
-		return fmt.Errorf("pleg cannot inspect any pod: the inspections of %d pods have hung for longer than %v, "+
-			"and none of any pod has succeeded for %v: %s",
-			len(hanging), h.threshold, h.since(h.lastInspection), h.inspectionCause(hanging[0]))
-	default:
+			h.ago(h.LastRelist), h.threshold, h.listCause())
+	}
+	hanging := slices.DeleteFunc(slices.Clone(h.FailingPods), func(p FailingPod) bool {
+		return p.HangingSince.IsZero() || h.since(p.HangingSince) <= h.threshold
+	})
+	if len(hanging) < 2 || h.since(h.lastInspection) <= h.threshold {
 		return nil
 	}
+	oldest := slices.MinFunc(hanging, func(a, b FailingPod) int { return a.HangingSince.Compare(b.HangingSince) })
+	return fmt.Errorf("pleg cannot inspect any pod: the inspections of %d pods have hung for longer than %v, "+
+		"and none of any pod has succeeded for %v: %s",
+		len(hanging), h.threshold, h.ago(h.lastInspection), h.inspectionCause(oldest))
 }
-
-// hanging returns the pods whose inspection has hung for longer than the threshold,
-// oldest first.
-func (h *healthCheck) hanging() []FailingPod {
-	var hanging []FailingPod
-	for _, p := range h.failing {
-		if !p.HangingSince.IsZero() && h.since(p.HangingSince) > h.threshold {
-			hanging = append(hanging, p)
-		}
-	}
-	slices.SortFunc(hanging, func(a, b FailingPod) int {
-		return cmp.Or(a.HangingSince.Compare(b.HangingSince), cmp.Compare(a.PodUID, b.PodUID))
-	})
-	return hanging
-}
-
-// The causes when no list is in flight and none has failed.
-var (
-	errNotStarted = errors.New("it was not started")
-	errNoRelist   = errors.New("no relist is under way")
-)
 
 // listCause returns why there is no newer list: the call in flight, and the last error.
-func (h *healthCheck) listCause() error {
-	var failed error
-	if h.listErr != nil {
-		failed = fmt.Errorf("the last list failed %v ago: %w", h.since(h.listErrAt), h.listErr)
-	}
-	listing := h.inFlight(methodGetPods)
-	switch {
-	case len(listing) > 0:
-		call := h.listInFlight(listing[0])
-		running := fmt.Errorf("%s has been running for %v%s",
-			describeCall(call), max(0, h.since(call.Since)), h.besideList())
-		if failed == nil {
-			return running
+func (h *health) listCause() error {
+	running := ""
+	if lists := h.callsOf(methodGetPods); len(lists) > 0 {
+		call := lists[0]
+		ofNoPod := func(c RuntimeCall) bool { return c.PodUID == "" && c.Object == "" }
+		if i := slices.IndexFunc(h.reported, ofNoPod); i >= 0 {
+			call = h.reported[i] // the list waits for it
 		}
-		return fmt.Errorf("%w; %w", running, failed)
-	case failed != nil:
-		return failed
+		running = h.running(call) + h.besideList()
+	}
+	switch {
+	case h.listErr != nil && running != "":
+		return fmt.Errorf("%s; the last list failed %v ago: %w", running, h.ago(h.listErrAt), h.listErr)
+	case h.listErr != nil:
+		return fmt.Errorf("the last list failed %v ago: %w", h.ago(h.listErrAt), h.listErr)
+	case running != "":
+		return errors.New(running)
 	case !h.started:
-		return errNotStarted
+		return errors.New("it was not started")
 	default:
-		return errNoRelist
+		return errors.New("no relist is under way")
 	}
 }
 
-// besideList says what the runtime answers beside a full list that hangs, and what not: the pods
-// that hang too are the suspects.
-func (h *healthCheck) besideList() (text string) {
-	if h.hangsSince.IsZero() {
+// besideList says which pods hang while a full list hangs, and how many are answered.
+func (h *health) besideList() (text string) {
+	if h.HungRelist == nil {
 		return ""
 	}
-	suspects := h.suspects()
-	if len(suspects) > 0 {
+	if suspects := h.HungRelist.Suspects; len(suspects) > 0 {
 		text = "; beside it, " + h.inspectionCause(suspects[0])
+		if len(suspects) > 1 {
+			text += fmt.Sprintf(", and %d more pods hang", len(suspects)-1)
+		}
 	}
-	if len(suspects) > 1 {
-		text += fmt.Sprintf(", and %d more pods hang", len(suspects)-1)
-	}
-	if h.answered > 0 {
-		text += fmt.Sprintf("; inspections of %d pods are answered", h.answered)
+	if h.HungRelist.Answered > 0 {
+		text += fmt.Sprintf("; inspections of %d pods are answered", h.HungRelist.Answered)
 	}
 	return text
 }
 
-// suspects returns the pods of which an inspection hangs.
-func (h *healthCheck) suspects() []FailingPod {
-	return slices.DeleteFunc(slices.Clone(h.failing), func(p FailingPod) bool { return p.HangingSince.IsZero() })
-}
-
-// unsynced says what is awaited before the generator has synced: the first list, or the
+// unsynced says what the generator waits for before it has synced: the first list, or the
 // inspections of its pods.
-func (h *healthCheck) unsynced() error {
-	if h.lastList.IsZero() {
-		return fmt.Errorf("no list has succeeded: %w", h.listCause())
-	}
-	inspecting := h.inFlight(methodGetPodStatus)
+func (h *health) unsynced() error {
+	inspecting := h.callsOf(methodGetPodStatus)
 	switch {
+	case h.LastRelist.IsZero():
+		return fmt.Errorf("no list has succeeded: %w", h.listCause())
 	case len(inspecting) > 0:
+		return fmt.Errorf("%s, the oldest of %d inspections", h.running(inspecting[0]), len(inspecting))
 	case !h.started:
 		return errors.New("the pods of the first list are not all inspected, and it does not run")
 	default:
 		return errors.New("the pods of the first list are not all inspected")
 	}
-	first := inspecting[0]
-	return fmt.Errorf("%s has been running for %v, the oldest of %d inspections",
-		describeCall(first), max(0, h.since(first.Since)), len(inspecting))
 }
 
-// listInFlight returns the runtime's own call that a list is waiting for, if it reports
-// one.
-func (h *healthCheck) listInFlight(listing RuntimeCall) RuntimeCall {
-	for _, c := range h.reported() {
-		if c.PodUID == "" && c.Object == "" {
-			return c
-		}
-	}
-	return listing
+// callsOf returns the generator's calls of a method that are in flight, oldest first.
+func (h *health) callsOf(method string) []RuntimeCall {
+	return slices.DeleteFunc(slices.Clone(h.calls), func(c RuntimeCall) bool { return c.Method != method })
 }
 
-// inspectionCause names the call for a pod that hangs.
-func (h *healthCheck) inspectionCause(p FailingPod) string {
-	pod := podName(&Pod{Namespace: p.Namespace, Name: p.Name, ID: p.PodUID})
-	what := methodGetPodStatus + " of " + pod
-	for _, c := range h.reported() {
-		if c.PodUID == p.PodUID {
-			what = c.Method + " of " + c.Object + " of " + pod
-			break
-		}
+// running says for how long a call has been in flight.
+func (h *health) running(c RuntimeCall) string {
+	return fmt.Sprintf("%s has been running for %v", describeCall(c), h.ago(c.Since))
+}
+
+// inspectionCause names the call that hangs for a pod.
+func (h *health) inspectionCause(p FailingPod) string {
+	call := methodGetPodStatus
+	if i := slices.IndexFunc(h.reported, func(c RuntimeCall) bool { return c.PodUID == p.PodUID }); i >= 0 {
+		call = describeCall(h.reported[i])
 	}
-	what = fmt.Sprintf("%s has been unanswered for %v", what, h.since(p.HangingSince))
+	text := fmt.Sprintf("%s of %s has been unanswered for %v",
+		call, podName(&Pod{Namespace: p.Namespace, Name: p.Name, ID: p.PodUID}), h.ago(p.HangingSince))
 	if p.Error != "" {
-		what += "; the last error: " + p.Error
+		text += "; the last error: " + p.Error
 	}
-	return what
+	return text
 }
 
 func describeCall(c RuntimeCall) string {
@@ -355,28 +317,6 @@ func describeCall(c RuntimeCall) string {
 		return c.Method
 	}
 	return c.Method + " of " + c.Object
-}
-
-// report returns the part of a HealthReport that health decides.
-func (h *healthCheck) report(stream StreamReport) HealthReport {
-	r := HealthReport{
-		Healthy: true, LastRelist: h.lastList, Pods: h.tally.pods, Stream: stream, FailingPods: h.failing,
-	}
-	if err := h.unhealthy(); err != nil {
-		r.Healthy, r.Reason = false, err.Error()
-	}
-	if h.listErr != nil {
-		r.RelistError = h.listErr.Error()
-	}
-	if !h.hangsSince.IsZero() {
-		r.HungRelist = &HungRelist{Since: h.hangsSince, Suspects: h.suspects(), Answered: h.answered}
-	}
-	for _, e := range h.unconfirmed {
-		if h.since(e.Since) > h.period {
-			r.UnconfirmedExits = append(r.UnconfirmedExits, e)
-		}
-	}
-	return r
 }
 
 // Healthy reports whether the generator works, and if not, why not. It reports false
@@ -388,109 +328,87 @@ func (h *healthCheck) report(stream StreamReport) HealthReport {
 //
 // The error names the call that hangs, the pod or container that it is for, and for how
 // long it has hung, or the last error. If a full list hangs, it also names a pod whose
-// inspection hangs beside it, and says how many are answered. Healthy has no side effects and
+// inspection hangs too, and says how many are answered. Healthy has no side effects and
 // never blocks.
 func (g *GenericPLEG) Healthy() (bool, error) {
-	err := g.healthCheck().unhealthy()
+	err := g.diagnosis().unhealthy()
 	return err == nil, err
 }
 
 // HasSynced reports whether the first full list is complete: each pod in it was inspected,
 // or its inspection has failed or is slow. HealthReport names the pods that fail or are slow.
 // Once true it stays true. It never blocks.
-func (g *GenericPLEG) HasSynced() bool {
-	return g.loop.hasSynced()
-}
+func (g *GenericPLEG) HasSynced() bool { return isClosed(g.synced) }
 
 // WaitForSync returns nil as soon as HasSynced is true. If ctx ends before that, the error
 // wraps its cause and says what WaitForSync waited for, in the words of Healthy. It does not
 // start the generator.
 func (g *GenericPLEG) WaitForSync(ctx context.Context) error {
-	if g.HasSynced() {
-		return nil
-	}
 	select {
-	case <-g.loop.synced:
+	case <-g.synced:
 		return nil
 	case <-ctx.Done():
-		err := fmt.Errorf("pleg has not synced: %w: %w", g.healthCheck().unsynced(), context.Cause(ctx))
-		if g.HasSynced() { // as ctx ended
-			return nil
-		}
-		return err
 	}
+	missing := g.diagnosis().unsynced()
+	if g.HasSynced() { // before ctx ended, or as it did
+		return nil
+	}
+	return fmt.Errorf("pleg has not synced: %w: %w", missing, context.Cause(ctx))
 }
 
 // Pods returns the pods as they were listed last, sorted by UID, inspected or not. It never
 // waits for the runtime.
-func (g *GenericPLEG) Pods() Pods { return g.loop.pods() }
+func (g *GenericPLEG) Pods() Pods {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	recs := g.reconciler.records.present()
+	pods := make(Pods, len(recs))
+	for i, rec := range recs {
+		pods[i] = rec.pod
+	}
+	return pods
+}
 
 // HealthReport returns the health, and the state that decides it. It has no side effects and
 // never blocks.
 func (g *GenericPLEG) HealthReport() HealthReport {
-	h := g.healthCheck()
-	r := g.report(h)
-	r.Runtime = g.described()
-	r.CallsInFlight = g.reportedCalls()
-	if _, ok := g.runtime.(CallReporter); !ok {
-		r.CallsInFlight = h.inFlight(methodGetPods, methodGetPod, methodGetPodStatus)
+	h := g.diagnosis()
+	if err := h.unhealthy(); err != nil {
+		h.Reason = err.Error()
 	}
-	return r
-}
-
-// report returns what a report has besides what the runtime says.
-func (g *GenericPLEG) report(h *healthCheck) HealthReport {
-	r := h.report(g.events.status())
-	r.ExitStream = g.exits.status()
-	r.BlockedReaders = g.cache.BlockedReaders()
-	backlogs := g.updates.Backlogs()
-	r.Subscribers = len(backlogs)
-	r.Backlog, r.NamedSubscribers = subscriberReports(backlogs)
-	return r
-}
-
-// healthCheck returns the input of the health check. The runtime is asked for its calls
-// without a lock held.
-func (g *GenericPLEG) healthCheck() *healthCheck {
-	return &healthCheck{
-		health: g.loop.health(), now: g.clock.Now(), threshold: g.threshold, period: g.period, started: g.started.Load(),
-		inFlight: func(methods ...string) (list []RuntimeCall) {
-			for _, info := range g.calls.InFlight(methods...) {
-				list = append(list, runtimeCall(info))
-			}
-			return list
-		},
-		reported: g.reportedCalls,
-	}
-}
-
-// gauges returns the present values of the metrics.
-func (g *GenericPLEG) gauges() gauges {
-	h := g.healthCheck()
-	now := gauges{
-		HealthReport: g.report(h), tally: h.tally,
-		inspectionsInFlight: len(h.inFlight(methodGetPodStatus)),
-	}
-	if listing := h.inFlight(methodGetPods); len(listing) > 0 {
-		now.relistRunning = max(0, h.now.Sub(listing[0].Since))
-	}
-	return now
-}
-
-// reportedCalls returns the calls that the runtime reports, if it is a CallReporter.
-func (g *GenericPLEG) reportedCalls() (calls []RuntimeCall) {
-	if reporter, ok := g.runtime.(CallReporter); ok {
-		g.guarded("CallsInFlight", func() { calls = reporter.CallsInFlight() })
-	}
-	return calls
-}
-
-// described returns how the runtime describes itself, if it is a Describer.
-func (g *GenericPLEG) described() (description string) {
+	h.Healthy = h.Reason == ""
 	if d, ok := g.runtime.(Describer); ok {
-		g.guarded("DescribeRuntime", func() { description = d.DescribeRuntime() })
+		g.guarded("DescribeRuntime", func() { h.Runtime = d.DescribeRuntime() })
 	}
-	return description
+	return h.HealthReport
+}
+
+// diagnosis returns the health with the calls that the runtime reports.
+func (g *GenericPLEG) diagnosis() *health {
+	h := g.health()
+	h.CallsInFlight = h.calls
+	if reporter, ok := g.runtime.(CallReporter); ok {
+		g.guarded("CallsInFlight", func() { h.reported = reporter.CallsInFlight() })
+		h.CallsInFlight = h.reported
+	}
+	return h
+}
+
+// health returns the health as far as it is known without the runtime.
+func (g *GenericPLEG) health() *health {
+	g.mu.Lock()
+	h := g.reconciler.health(g.clock.Now())
+	g.mu.Unlock()
+	h.started = g.started.Load()
+	for _, info := range g.calls.InFlight(methods[:]...) {
+		h.calls = append(h.calls, runtimeCall(info))
+	}
+	h.Stream, h.ExitStream = g.events.status(), g.exits.status()
+	h.BlockedReaders = g.cache.BlockedReaders()
+	backlogs := g.updates.Backlogs()
+	h.Subscribers = len(backlogs)
+	h.Backlog, h.NamedSubscribers = subscriberReports(backlogs)
+	return h
 }
 
 // guarded runs a method of the runtime that may panic.

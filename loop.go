@@ -2,162 +2,90 @@ package pleg
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"runtime"
 	"slices"
-	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/clock"
 
 	"github.com/kubepleg/pleg/internal/calls"
-	"github.com/kubepleg/pleg/internal/inbox"
 	"github.com/kubepleg/pleg/internal/schedule"
 )
 
-// loop runs the reconciler: it takes the inputs in, has a step made of them, makes the calls
-// that the step wants, and sleeps until the next is due. One goroutine at a time runs it. It
-// never waits for the runtime or for a reader.
-type loop struct {
-	// Set once.
-
-	clock   clock.Clock
-	logger  klog.Logger
-	runtime Runtime
-	getter  PodGetter // nil if the runtime does not implement it
-	inbox   *inbox.Inbox[inputs]
-	calls   *calls.Group[*schedule.Call]
-	// recovered take a token when full lists succeed again.
-	recovered []chan<- struct{}
-	// token is held by the goroutine that runs the loop.
-	token chan struct{}
-	// synced is closed when the generator has synced.
-	synced chan struct{}
-
-	// mu is held while the reconciler takes a step, and by those who read its state meanwhile. A
-	// step calls nobody's code and waits for nothing.
-	mu         sync.Mutex
-	reconciler *reconciler // guarded by mu
-
-	timer clock.Timer // owned by the goroutine that holds the token; nil if none is set
-}
-
-// runPeriodically has full lists begin every period until ctx ends, and runs the loop unless
-// a caller of Relist does.
-func (l *loop) runPeriodically(ctx context.Context) {
-	l.setPeriodic(true)
-	defer l.setPeriodic(false)
+// run runs the loop until ctx ends or done is closed, once no other goroutine runs it. A nil done
+// is never closed.
+func (g *GenericPLEG) run(ctx context.Context, done <-chan struct{}) {
 	select {
-	case l.token <- struct{}{}:
+	case g.token <- struct{}{}:
+		defer func() { <-g.token }()
 	case <-ctx.Done():
 		return
+	case <-done:
+		return
 	}
-	defer func() { <-l.token }()
-	l.run(ctx.Done(), nil)
-}
-
-func (l *loop) setPeriodic(on bool) {
-	l.inbox.Put(func(in *inputs) { in.periodic = &on })
-}
-
-// runFor runs the loop until a caller of Relist has its answer or ctx ends, unless another
-// goroutine does.
-func (l *loop) runFor(ctx context.Context, caller *relistCaller) error {
-	select {
-	case <-caller.done:
-	case <-ctx.Done():
-	case l.token <- struct{}{}:
-		defer func() { <-l.token }() // whatever a cache or a logger does
-		l.run(ctx.Done(), caller.done)
-	}
-	select {
-	case <-caller.done:
-		return caller.err
-	default:
-		return relistEnded(ctx)
-	}
-}
-
-// relistEnded is the error of a Relist whose context has ended.
-func relistEnded(ctx context.Context) error {
-	return fmt.Errorf("waiting for a relist: %w", context.Cause(ctx))
-}
-
-// run runs the loop until ended or done is closed; nil for never.
-func (l *loop) run(ended, done <-chan struct{}) {
-	for {
+	for ctx.Err() == nil && !isClosed(done) {
+		timeout := g.step()
 		select {
-		case <-ended:
-			return
+		case <-ctx.Done():
 		case <-done:
-			return
-		default:
-		}
-		timeout := l.step()
-		select {
-		case <-ended:
-			return
-		case <-done:
-			return
-		case <-l.inbox.Wake():
+		case <-g.inbox.Wake():
 			runtime.Gosched()
 		case <-timeout:
 		}
 	}
 }
 
+// isClosed reports whether a channel to which nobody sends is closed.
+func isClosed(ch <-chan struct{}) bool {
+	select {
+	case <-ch:
+		return true
+	default:
+		return false
+	}
+}
+
 // step has the reconciler take one step and carries its outputs out. The channel that it
 // returns fires when the next step is due by the clock; it is nil if only an input can
 // bring one.
-func (l *loop) step() <-chan time.Time {
-	out := l.reconcile()
+func (g *GenericPLEG) step() <-chan time.Time {
+	out := g.reconcile()
 	for _, c := range out.cancel {
-		l.calls.Cancel(c.Call, c.cause)
+		g.calls.Cancel(c.Call, c.cause)
 	}
 	for _, c := range out.begin {
-		l.begin(c)
+		g.begin(c)
 	}
 	for _, log := range out.log {
-		log(l.logger)
+		log(g.logger)
 	}
 	for _, caller := range out.relisted {
 		close(caller.done)
 	}
 	if out.listsRecovered {
-		for _, recovered := range l.recovered {
+		for _, e := range g.streams {
 			select {
-			case recovered <- struct{}{}:
+			case e.recovered <- struct{}{}:
 			default:
 			}
 		}
 	}
-	return l.sleep(out.wake)
+	return g.sleep(out.wake)
 }
 
 // reconcile takes the inputs in and has the reconciler take one step.
-func (l *loop) reconcile() outputs {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	in := l.inbox.Take()
-	out := l.reconciler.step(l.clock.Now(), &in)
-	if l.reconciler.synced && !l.hasSynced() {
-		close(l.synced)
-		l.reconciler.updates.Publish(&update{uid: syncedUID})
+func (g *GenericPLEG) reconcile() outputs {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	in := g.inbox.Take()
+	out := g.reconciler.step(g.clock.Now(), &in)
+	if g.reconciler.synced && !g.HasSynced() {
+		close(g.synced)
+		g.updates.Publish(&update{uid: syncedUID})
 	}
 	return out
-}
-
-// hasSynced reports whether the generator has synced.
-func (l *loop) hasSynced() bool {
-	select {
-	case <-l.synced:
-		return true
-	default:
-		return false
-	}
 }
 
 // methods are the names of the runtime's methods for each kind of call.
@@ -166,25 +94,25 @@ var methods = [...]string{
 }
 
 // begin makes a call. Its result becomes an input.
-func (l *loop) begin(c beginCall) {
+func (g *GenericPLEG) begin(c beginCall) {
 	info := calls.Info{Method: methods[c.Kind], PodUID: c.UID, Since: c.Began}
 	if c.pod != nil {
 		info.Object = podObject{c.pod}
 	}
 	res := &result{call: c.Call}
-	l.calls.Go(c.Call, info, func(ctx context.Context) (err error) {
+	g.calls.Go(c.Call, info, func(ctx context.Context) (err error) {
 		switch c.Kind {
 		case schedule.ListAll:
-			res.pods, err = l.runtime.GetPods(ctx, true)
+			res.pods, err = g.runtime.GetPods(ctx, true)
 		case schedule.ListPod:
-			res.pod, err = l.getter.GetPod(ctx, c.UID)
+			res.pod, err = g.getter.GetPod(ctx, c.UID)
 		case schedule.Inspect:
-			res.status, err = l.runtime.GetPodStatus(ctx, c.pod)
+			res.status, err = g.runtime.GetPodStatus(ctx, c.pod)
 		}
 		return err
 	}, func(err error, stopped bool) {
 		res.err, res.stopped = err, stopped
-		l.inbox.Put(func(in *inputs) { in.results = append(in.results, res) })
+		g.inbox.Put(func(in *inputs) { in.results = append(in.results, res) })
 	})
 }
 
@@ -192,25 +120,6 @@ func (l *loop) begin(c beginCall) {
 type podObject struct{ *Pod }
 
 func (p podObject) String() string { return podName(p.Pod) }
-
-// health returns what the reconciler knows for health and metrics.
-func (l *loop) health() health {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.reconciler.health()
-}
-
-// pods returns the pods as they were listed last.
-func (l *loop) pods() Pods {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	recs := l.reconciler.records.present()
-	pods := make(Pods, len(recs))
-	for i, rec := range recs {
-		pods[i] = rec.pod
-	}
-	return pods
-}
 
 // maxHints bounds the memory of hints about unknown pods, in case a runtime sends garbage faster
 // than it answers.
@@ -228,12 +137,11 @@ type inputs struct {
 	reinspects map[types.UID]struct{}
 	// readers are the pods with a reader that has begun to block.
 	readers map[types.UID]struct{}
-	// hints are the pods that events name. hintAll says that one named none, lostHints that
-	// there were more than could be kept.
-	hints              map[types.UID]struct{}
+	// hints are the pods that events name.
+	hints map[types.UID]struct{}
+	// hintAll is true if an event named no pod, lostHints if there were more than maxHints.
 	hintAll, lostHints bool
-	// exits are the containers that have exited. For those beyond maxHints, their pods or all pods
-	// are listed.
+	// exits are the exit events; those beyond maxHints become hints.
 	exits []ContainerExit
 	// connected has the beginnings (true) and ends of connections to the event stream.
 	connected []bool
@@ -246,7 +154,7 @@ type result struct {
 	pod    *Pod
 	status *PodStatus
 	err    error
-	// stopped: it failed because Stop cancelled it.
+	// stopped is true if the call failed because Stop cancelled it.
 	stopped bool
 }
 
@@ -297,7 +205,7 @@ type outputs struct {
 	begin    []beginCall
 	log      []func(klog.Logger)
 	relisted []*relistCaller // their relist is complete
-	// listsRecovered: a full list has succeeded after one that failed.
+	// listsRecovered is true if a full list has succeeded after one that failed.
 	listsRecovered bool
 	// wake is when the next step is due; zero for never.
 	wake time.Time
@@ -327,19 +235,19 @@ func (o *outputs) error(err error, message string, keysAndValues ...any) {
 
 // sleep returns a channel that fires at a time; nil for the zero time. The clock is read again once
 // the timer is set: a fake clock may have been stepped in between.
-func (l *loop) sleep(wake time.Time) <-chan time.Time {
-	if l.timer != nil {
-		l.timer.Stop()
-		l.timer = nil
+func (g *GenericPLEG) sleep(wake time.Time) <-chan time.Time {
+	if g.timer != nil {
+		g.timer.Stop()
+		g.timer = nil
 	}
 	if wake.IsZero() {
 		return nil
 	}
-	l.timer = l.clock.NewTimer(wake.Sub(l.clock.Now()))
-	if !l.clock.Now().Before(wake) {
+	g.timer = g.clock.NewTimer(wake.Sub(g.clock.Now()))
+	if !g.clock.Now().Before(wake) {
 		return alreadyPassed
 	}
-	return l.timer.C()
+	return g.timer.C()
 }
 
 // alreadyPassed is a channel that is always ready.

@@ -345,9 +345,14 @@ type Pods []*Pod
 
 // FindPodByID returns the pod with a UID, nil if there is none.
 func (p Pods) FindPodByID(uid types.UID) *Pod {
-	for _, pod := range p {
-		if pod != nil && pod.ID == uid {
-			return pod
+	return find(p, func(pod *Pod) bool { return pod.ID == uid })
+}
+
+// find returns the first item that fits and is not nil; nil if there is none.
+func find[T any](items []*T, fits func(*T) bool) *T {
+	for _, item := range items {
+		if item != nil && fits(item) {
+			return item
 		}
 	}
 	return nil
@@ -358,12 +363,7 @@ func (p *Pod) FindContainerByName(containerName string) *Container {
 	if p == nil {
 		return nil
 	}
-	for _, c := range p.Containers {
-		if c != nil && c.Name == containerName {
-			return c
-		}
-	}
-	return nil
+	return find(p.Containers, func(c *Container) bool { return c.Name == containerName })
 }
 
 // FindContainerByID returns the container with an ID, nil if there is none. Type and ID
@@ -372,12 +372,7 @@ func (p *Pod) FindContainerByID(id ContainerID) *Container {
 	if p == nil {
 		return nil
 	}
-	for _, c := range p.Containers {
-		if c != nil && c.ID == id {
-			return c
-		}
-	}
-	return nil
+	return find(p.Containers, func(c *Container) bool { return c.ID == id })
 }
 
 // FindContainerStatusByName returns the newest status of a container with a name, nil if
@@ -386,12 +381,7 @@ func (s *PodStatus) FindContainerStatusByName(containerName string) *Status {
 	if s == nil {
 		return nil
 	}
-	for _, status := range s.ContainerStatuses {
-		if status != nil && status.Name == containerName {
-			return status
-		}
-	}
-	return nil
+	return find(s.ContainerStatuses, func(status *Status) bool { return status.Name == containerName })
 }
 
 // FindContainerStatusByID returns the status of the container with an ID, which is the runtime's or
@@ -401,12 +391,7 @@ func (s *PodStatus) FindContainerStatusByID(id string) *Status {
 		return nil
 	}
 	id = withoutType(id)
-	for _, status := range s.ContainerStatuses {
-		if status != nil && status.ID.ID == id {
-			return status
-		}
-	}
-	return nil
+	return find(s.ContainerStatuses, func(status *Status) bool { return status.ID.ID == id })
 }
 
 // GetRunningContainerStatuses returns the statuses of the running containers, newest

@@ -114,7 +114,7 @@ func (s *stepper) make(d *datadriven.TestData) {
 		}
 	}
 	s.cache, s.calls, s.now = NewCache(), make(map[string]*schedule.Call), epoch
-	m := newMetrics(func() gauges { return gauges{} })
+	m := newMetrics()
 	updates := newBroadcaster(m.countDiscarded)
 	s.events = updates.Subscribe(s.t.Context(), subscriptionOptions{Capacity: 1000, Lasting: true})
 	s.t.Cleanup(updates.Halt)

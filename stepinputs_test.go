@@ -181,7 +181,7 @@ func (s *stepper) state() string {
 // failing shows the pods that are reported as failing.
 func (s *stepper) failing() string {
 	var b strings.Builder
-	for _, p := range s.r.health().failing {
+	for _, p := range s.r.health(s.r.sched.Now).FailingPods {
 		fmt.Fprintf(&b, "%s: %d failures", p.PodUID, p.Failures)
 		if p.Error != "" {
 			fmt.Fprintf(&b, ", the last %q", p.Error)
