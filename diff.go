@@ -183,6 +183,14 @@ func containersOf(pod *Pod) (f finder[*Container]) {
 	return f
 }
 
+// sandboxesOf finds the sandboxes of a pod; a nil pod has none.
+func sandboxesOf(pod *Pod) (f finder[*Container]) {
+	if pod != nil {
+		f.list = pod.Sandboxes
+	}
+	return f
+}
+
 // statusesIn finds statuses.
 func statusesIn(list []*Status) finder[*Status] { return finder[*Status]{list: list} }
 

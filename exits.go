@@ -19,6 +19,8 @@ import (
 type end struct {
 	// at is when the newest life that has ended did; zero if that is not known.
 	at time.Time
+	// reported is when the exit event of that life came; zero if none did.
+	reported time.Time
 	// counted is true when pleg_container_exits_total has the death.
 	counted bool
 	// again is true while the container has another life.
@@ -92,7 +94,7 @@ func (r *reconciler) takeExit(e ContainerExit) {
 	case c == nil || hasExited(rec.seen[e.ContainerID]):
 		return
 	}
-	if known := rec.ends[e.ContainerID]; known != nil && known.again && !isExited(c) && !e.FinishedAt.After(known.at) {
+	if known := rec.ends[e.ContainerID]; known != nil && !known.at.IsZero() && !e.FinishedAt.After(known.at) {
 		return // the event is of an earlier life
 	}
 	rec.see(exitStatus(rec.seen[e.ContainerID], c, e, r.sched.Now))
@@ -100,6 +102,9 @@ func (r *reconciler) takeExit(e ContainerExit) {
 		rec.pod = now
 		r.died(rec, e.ContainerID)
 		r.metrics.countTransitions(1, CauseExit)
+	}
+	if known := rec.ends[e.ContainerID]; known != nil {
+		known.reported = r.sched.Now
 	}
 	if rec.made != nil { // what it is made for is published when it returns
 		rec.made.pod = withExited(rec.made.pod, func(id string) bool { return id == e.ContainerID })
@@ -117,11 +122,13 @@ func (r *reconciler) find(id string) (*podRecord, *Container) {
 		if rec == nil {
 			continue
 		}
-		listed, published := containersOf(rec.pod), containersOf(rec.published)
-		if c := listed.at(0, id); c != nil {
-			return rec, c
+		for _, pod := range [...]*Pod{rec.pod, rec.published} {
+			containers, sandboxes := containersOf(pod), sandboxesOf(pod)
+			c := containers.at(0, id)
+			if c != nil || sandboxes.at(0, id) != nil {
+				return rec, c
+			}
 		}
-		return rec, published.at(0, id)
 	}
 	return nil, nil
 }
@@ -198,6 +205,9 @@ func (rec *podRecord) forgetStatuses(statuses []*Status) {
 	if rec.made != nil {
 		pods = append(pods, rec.made.pod)
 	}
+	if rec.change != nil {
+		pods = append(pods, rec.change.initial)
+	}
 	for _, pod := range pods {
 		for _, c := range containersOf(pod).list {
 			keep(c.ID.ID)
@@ -227,6 +237,7 @@ func (r *reconciler) noteTransitions(rec *podRecord, transitions []transition, e
 				rec.see(startedStatus(s, t.container.State))
 			}
 			if e != nil && t.kind == ContainerStarted {
+				r.countGone(rec, id, e)
 				e.again = true
 			}
 		}
@@ -243,7 +254,7 @@ func (r *reconciler) died(rec *podRecord, id string) {
 	case !e.again: // its state was unknown in between
 		return
 	}
-	e.again, e.counted = false, false
+	e.again, e.counted, e.reported = false, false, time.Time{}
 	if s := rec.seen[id]; hasExited(s) {
 		r.countEnd(rec, s, e)
 	}
@@ -275,10 +286,16 @@ func (r *reconciler) forgetEnds(rec *podRecord) {
 		if listed.at(0, id) != nil {
 			continue
 		}
-		if !e.counted && !e.again {
-			r.metrics.countExit(rec.seen[id])
-		}
+		r.countGone(rec, id, e)
 		delete(rec.ends, id)
+	}
+}
+
+// countGone counts a death of which no status can show the end any more.
+func (r *reconciler) countGone(rec *podRecord, id string, e *end) {
+	if !e.counted && !e.again {
+		e.counted = true
+		r.metrics.countExit(rec.seen[id])
 	}
 }
 
@@ -373,8 +390,8 @@ func (s strangers) adopt(rec *podRecord, listed *Pod) {
 	for _, c := range containersOf(listed).list {
 		if e, is := s[c.ID.ID]; is {
 			delete(s, c.ID.ID)
-			if rec.seen[c.ID.ID] == nil {
-				rec.see(exitStatus(nil, c, e.ContainerExit, e.at))
+			if last := rec.seen[c.ID.ID]; !hasExited(last) {
+				rec.see(exitStatus(last, c, e.ContainerExit, e.at))
 			}
 		}
 	}

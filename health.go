@@ -35,8 +35,7 @@ type HealthReport struct {
 	Stream StreamReport `json:"stream"`
 	// ExitStream is the state of the stream of exits; see ExitSource.
 	ExitStream StreamReport `json:"exitStream"`
-	// HungRelist is the full relist that has run for longer than a period, and for twice as long as
-	// the last one; nil if none has.
+	// HungRelist is set while full relists hang; nil otherwise.
 	HungRelist *HungRelist `json:"hungRelist,omitempty"`
 	// UnconfirmedExits are the containers whose exit event came more than a relist period ago,
 	// and which the runtime's lists and statuses still show running, by pod.
@@ -53,9 +52,10 @@ type HealthReport struct {
 }
 
 // HungRelist is a full relist that has run for longer than a period, and for twice as long as the last
-// one or for ten seconds. Meanwhile the known pods are inspected in turn, each at most every other period.
+// one that succeeded or ten seconds. If it is given up at its deadline, the hang lasts until the runtime
+// answers a later one. Meanwhile the known pods are inspected in turn, each at most every other period.
 type HungRelist struct {
-	// Since is when it began.
+	// Since is when the first full relist that hangs began.
 	Since time.Time `json:"since"`
 	// Suspects are the pods whose inspection hangs too, by UID. One of them most likely has the
 	// container that blocks the runtime.
@@ -176,12 +176,14 @@ func (h *health) add(rec *podRecord, period time.Duration) {
 	if slices.ContainsFunc(pod.Sandboxes, func(s *Container) bool { return s.State == ContainerStateRunning }) {
 		h.runningPods++
 	}
-	for _, c := range pod.Containers {
+	listed := containersOf(rec.listed)
+	for i, c := range pod.Containers {
 		h.containers[c.State]++
-		if s := rec.seen[c.ID.ID]; s != nil && s.Unconfirmed && h.since(s.FinishedAt) > period {
+		s, e := rec.seen[c.ID.ID], rec.ends[c.ID.ID]
+		if s != nil && s.Unconfirmed && e != nil && h.since(e.reported) > period && !isExited(listed.at(i, c.ID.ID)) {
 			h.UnconfirmedExits = append(h.UnconfirmedExits, UnconfirmedExit{
 				PodUID: pod.ID, Namespace: pod.Namespace, Name: pod.Name,
-				Container: s.Name, ContainerID: s.ID.ID, ExitCode: s.ExitCode, Since: s.FinishedAt,
+				Container: s.Name, ContainerID: s.ID.ID, ExitCode: s.ExitCode, Since: e.reported,
 			})
 		}
 	}

@@ -135,18 +135,15 @@ func (r *reconciler) storeOlder(rec *podRecord, status *PodStatus, err error) (s
 // inspectionLate logs an inspection that is slow. One that is dead has failed. A pod that has not
 // changed stays as fresh as its lists until then.
 func (r *reconciler) inspectionLate(rec *podRecord, late schedule.Late) {
-	switch {
-	case late.NowDead:
+	if late.NowDead {
 		r.cancel(late.Call, r.deadlineError(methodGetPodStatus))
-		if rec.pod != nil {
-			r.inspectionDied(rec)
-		}
+		r.inspectionDied(rec)
 		r.forgetEnds(rec)
-	case rec.pod != nil:
-		r.out.info(2, "Inspection is slow", "pod", klog.KRef(rec.pod.Namespace, rec.pod.Name),
-			"podUID", rec.UID, "since", late.Began)
-		r.publishExits(rec, CauseExit)
+		return
 	}
+	r.out.info(2, "Inspection is slow", "pod", klog.KRef(rec.pod.Namespace, rec.pod.Name),
+		"podUID", rec.UID, "since", late.Began)
+	r.publishExits(rec, CauseExit)
 }
 
 // inspectionDied is inspectionFailed for an inspection past its deadline.

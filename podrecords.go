@@ -118,13 +118,12 @@ type request struct {
 	hinted         bool  // an event of the runtime is among them
 }
 
-// add adds a request that every list after number last answers. Its number may be smaller than
-// that of the present request.
+// add adds a request that every list after number last answers.
 func (r *request) add(last uint64, cause Cause, hinted bool) {
-	if r.newest == 0 || r.oldest > last+1 {
+	if r.newest == 0 {
 		r.cause, r.oldest = cause, last+1
 	}
-	r.newest = max(r.newest, last+1)
+	r.newest = last + 1
 	r.hinted = r.hinted || hinted
 }
 

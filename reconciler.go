@@ -268,6 +268,8 @@ func (r *reconciler) callLate(late schedule.Late) {
 	}
 	rec := r.records.byUID[c.UID]
 	switch {
+	case c.Kind == schedule.Inspect && rec.pod == nil:
+		r.sched.Gone(&rec.Pod) // its call was cancelled then
 	case c.Kind == schedule.Inspect:
 		r.inspectionLate(rec, late)
 	case late.NowDead:
@@ -344,23 +346,22 @@ func (r *reconciler) completeRelists() {
 
 // publish hands an update of the pod to the subscribers. The cache holds a status for it.
 func (r *reconciler) publish(rec *podRecord, u *update) {
-	u.statuses = rec.statusesOf(u.pod, rec.published)
+	u.statuses = rec.statusesOf(u.pod, rec.published, u.initial)
 	r.logTransitions(rec, u.pod)
 	rec.published = u.pod
 	r.updates.Publish(u)
 }
 
-// statusesOf returns the newest statuses of the containers of two pods, either of which may be nil.
-func (rec *podRecord) statusesOf(pod, other *Pod) (statuses lastStatuses) {
-	find := containersOf(pod)
-	for _, c := range find.list {
-		if s := rec.seen[c.ID.ID]; s != nil {
-			statuses = append(statuses, s)
-		}
-	}
-	for i, c := range containersOf(other).list {
-		if s := rec.seen[c.ID.ID]; s != nil && find.at(i, c.ID.ID) == nil {
-			statuses = append(statuses, s)
+// statusesOf returns the newest statuses of the containers of some pods; a nil pod has none.
+func (rec *podRecord) statusesOf(pods ...*Pod) (statuses lastStatuses) {
+	taken := make(map[string]struct{}, len(rec.seen))
+	for _, pod := range pods {
+		for _, c := range containersOf(pod).list {
+			_, again := taken[c.ID.ID]
+			if s := rec.seen[c.ID.ID]; s != nil && !again {
+				taken[c.ID.ID] = struct{}{}
+				statuses = append(statuses, s)
+			}
 		}
 	}
 	return statuses

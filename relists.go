@@ -78,14 +78,26 @@ func (r *relists) succeeded(c *schedule.Call, found []comparison, records *podRe
 // complete takes away the lists that wait for no pod any more, and returns them. A pod of which
 // nothing moves is not waited for.
 func (r *relists) complete(moves func(*schedule.Pod) bool) (complete []relist) {
-	r.incomplete = slices.DeleteFunc(r.incomplete, func(l relist) bool {
-		i := slices.IndexFunc(l.awaited, func(rec *podRecord) bool { return l.lacks(rec) && moves(&rec.Pod) })
-		if i < 0 {
+	kept := r.incomplete[:0]
+	for _, l := range r.incomplete {
+		l.awaited = l.stillAwaited()
+		if slices.ContainsFunc(l.awaited, func(rec *podRecord) bool { return moves(&rec.Pod) }) {
+			kept = append(kept, l)
+		} else {
 			complete = append(complete, l)
-			return true
 		}
-		l.awaited[0], l.awaited[i] = l.awaited[i], l.awaited[0] // most often it is still this one in the next step
-		return false
-	})
+	}
+	clear(r.incomplete[len(kept):])
+	r.incomplete = kept
 	return complete
+}
+
+// stillAwaited returns the awaited pods from the first on that lacks something. That is one
+// look in most steps.
+func (l *relist) stillAwaited() []*podRecord {
+	i := slices.IndexFunc(l.awaited, l.lacks)
+	if i < 0 {
+		return nil
+	}
+	return l.awaited[i:]
 }
