@@ -2,6 +2,9 @@ package schedule_test
 
 import (
 	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -38,10 +41,6 @@ func TestFullLists(t *testing.T) {
 			500ms ok F1            | F2        | 1.5s
 			500ms fail F2          |           | -
 			500ms relist; all hint | F3        | 1.5s`,
-		"of the period whatever others wait for": `
-			0s    start            | F1:period | 1s
-			900ms ok F1; all hint  |           | 1s
-			1s                     | F2:period | 2s`,
 		"for more pods than are listed at once; later requests get lists of their own": `
 			0s    request a-i      | F1        | 1s
 			0s    request d        | G2d       | 1s
@@ -58,21 +57,27 @@ func TestFullLists(t *testing.T) {
 		"fails: the pods are listed one by one until a list succeeds": `
 			0s    request a-j      | F1        | 1s
 			0s    fail F1          | G2a G3b G4c G5d G6e G7f G8g G9h | 1s
-			0s    ok G*            | G10i G11j | 1s
-			5s    ok G*; request a-j | G12a G13b G14c G15d G16e G17f G18g G19h | 6s
-			5s    ok G*; relist    | F20       | 6s
-			5s    ok F20; request a-i | F21    | 6s`,
+			5s    ok G*; request a-j | G10i G11j G12a G13b G14c G15d G16e G17f | 6s
+			5s    ok G*; relist    | F18       | 6s
+			5s    ok F18; request a-i | F19    | 6s`,
 		"is slow: the pods are listed one by one": `
 			0s    request a-j      | F1        | 1s
 			1s                     | F1-slow G2a G3b G4c G5d G6e G7f G8g G9h | 1s
-			1s    ok G*            | G10i G11j | 1s
-			1s    ok G*; request a | G12a      | 1s`,
+			1s    ok G*; request a | G10i G11j G12a | 1s`,
 		"is dead: no other begins until it returns": `
 			0s    start            | F1:period | 1s
 			2m    request a-i; relist | F1-slow F1-dead G2a G3b G4c G5d G6e G7f G8g G9h | 2m0s
 			2m    canary?; ended; ok G* | true G10i | 2m1s
 			200s  stop; ok G*      |           | 3m20s
 			200s  hang F1          | F11       | 3m21s`,
+		"hangs when it has run for twice as long as the newest that succeeded, or ten seconds": `
+			0s    relist           | F1        | 1s
+			4s    ok F1; relist    | F2        | 5s
+			5s    hangs?           | - F2-slow | 12s
+			12s   hangs?; canary?  | 4s true   | 12s
+			14s   ok F2; hangs?; relist | - F3 | 15s
+			15s   hangs?           | - F3-slow | 24s
+			24s   hangs?; canary?  | 14s true  | 24s`,
 	})
 }
 
@@ -81,61 +86,31 @@ func TestRuntimeListsNoPods(t *testing.T) {
 	s := newScript(t, func(cfg *schedule.Config) { cfg.ListsPods = false })
 	s.run(`
 		0s start                   | F1:period | 1s
-		0s ok F1                   |           | 1s
-		0s request a-j; moving? a  | false     | 1s
+		0s ok F1; request a-j; moving? a | false | 1s
 		1s                         | F2:period | 2s`)
 	s.end()
-}
-
-// A full list hangs when it has run for a period, and for twice as long as the newest that
-// succeeded or ten seconds.
-func TestFullListHangs(t *testing.T) {
-	for _, c := range []struct{ period, took, want time.Duration }{
-		{period, 0, period},
-		{period, period / 2, period},
-		{period, 4 * period, 8 * period},
-		{period, 6 * period, 10 * period},
-		{15 * period, 6 * period, 15 * period},
-	} {
-		s := newScript(t, func(cfg *schedule.Config) { cfg.Period, cfg.Workers = c.period, 1 })
-		s.Now, s.relist = epoch.Add(-c.took), true
-		s.begin()
-		s.Now, s.relist = epoch, true
-		s.returns("ok", "F1")
-		s.begin()
-		for _, at := range []time.Duration{c.want - 1, c.want} {
-			s.Now = epoch.Add(at)
-			s.expire()
-			if got := s.HangsSince() == epoch; got != (at == c.want) || s.Wake() != epoch.Add(c.want) {
-				t.Errorf("%+v: after %v it hangs: %v; wake %v", c, at, got, since(s.Wake()))
-			}
-		}
-	}
 }
 
 // The hang of a full list that is given up at its deadline lasts until a later one returns, or
 // full lists are switched off.
 func TestHangLasts(t *testing.T) {
+	const dead = "242s | F2-slow F2-dead | 4m2s\n"
 	for _, end := range []string{
-		"122s ok F2; hangs?                 | -    | 2m3s",
-		"122s fail F2; hangs?               | -    | 2m3s",
-		"122s stop; hangs?; ok F2; hangs?   | 0s - | -",
-		"242s hang F2; hangs?               | 0s   | 4m2s",
-		"242s ok F2; hangs?                 | -    | 4m3s",
-		"242s stop; hang F2; hangs?         | -    | -",
-		"242s hang F2; hangs?; stop; hangs? | 0s - | -",
+		"122s ok F2; hangs?                        | -    | 2m3s",
+		"122s fail F2; hangs?                      | -    | 2m3s",
+		"122s stop; hangs?; ok F2; hangs?          | 0s - | -",
+		dead + "242s hang F2; hangs?               | 0s   | 4m2s",
+		dead + "242s ok F2; hangs?                 | -    | 4m3s",
+		dead + "242s stop; hang F2; hangs?         | -    | -",
+		dead + "242s hang F2; hangs?; stop; hangs? | 0s - | -",
 	} {
 		t.Run(end, func(t *testing.T) {
-			s := newScript(t)
-			s.run(`
+			newScript(t).run(`
 				0s   start           | F1:period       | 1s
 				2m                   | F1-slow F1-dead | 2m0s
 				2m   hang F1; hangs? | 0s              | 2m0s
-				122s hangs?          | 0s F2:period    | 2m2s`)
-			if end[0] == '2' {
-				s.run("242s | F2-slow F2-dead | 4m2s")
-			}
-			s.run(end)
+				122s hangs?          | 0s F2:period    | 2m2s
+				` + end)
 		})
 	}
 }
@@ -144,8 +119,7 @@ func TestHangLasts(t *testing.T) {
 func TestStamps(t *testing.T) {
 	s := newScript(t)
 	s.run(`0s request a b | G1a G2b | 1s`)
-	a, b := s.flying["G1a"].Stamp, s.flying["G2b"].Stamp
-	if a.Time != b.Time || a.After(b) || !b.After(a) || a.After(a) {
+	if a, b := s.flying["G1a"].Stamp, s.flying["G2b"].Stamp; a.Time != b.Time || a.After(b) || !b.After(a) || a.After(a) {
 		t.Errorf("stamps %v and %v", a, b)
 	}
 	s.run(`-1h relist | F3 | -59m59s`)
@@ -162,11 +136,6 @@ func TestPods(t *testing.T) {
 			0s    request i e; inspect c       |          | 1s
 			0s    ok Ic G5e                    | G9i Ib   | 1s
 			0s    ok Ia G1a                    | G10e Ic  | 1s`,
-		"a pod that comes again queues again": `
-			0s    inspect a b                  | Ia Ib    | 1s
-			0s    inspect c-f; leave c; inspect c e; leave d; inspect x | | 1s
-			0s    ok Ia Ib                     | Ie If    | 1s
-			0s    ok Ie If                     | Ic Ix    | 1s`,
 		"an inspection that is slow frees its worker once": `
 			0s    inspect a b c                | Ia Ib    | 1s
 			500ms ok Ib; inspect d e           | Ic       | 1s
@@ -175,8 +144,7 @@ func TestPods(t *testing.T) {
 			1s    ok Id Ie                     |          | 31s
 			2m    canary?; inspect f g h       | true Ia-dead If Ig | 2m1s
 			2m    hang Ia; hung? a             | 0s       | 2m1s
-			2m    ok Ig                        | Ih       | 2m1s
-			2m    ok If                        | Ia       | 2m1s
+			2m    ok If Ig                     | Ih Ia    | 2m1s
 			2m    ok Ia Ih; hung? a            | -        | -`,
 		"a single-pod list that is slow frees its slot once": `
 			0s    request a-h                  | G1a G2b G3c G4d G5e G6f G7g G8h | 1s
@@ -195,8 +163,7 @@ func TestPods(t *testing.T) {
 			4s                                 | e        | 5s
 			4s    request c; wake d -; wake b 5s; wake a 5s | G1c | 5s
 			5s                                 | a b c G1c-slow | 2m4s
-			5s    wake c 7s                    |          | 7s
-			7s                                 | c        | 2m4s`,
+			5s    wake c 7s                    |          | 7s`,
 		"a pod moves while its call is not slow, or is to begin": `
 			0s    moving? a; request a; moving? a | false true G1a | 1s
 			1s    moving? a                    | true G1a-slow | 2m0s
@@ -206,27 +173,24 @@ func TestPods(t *testing.T) {
 			2s                                 | Ia-slow  | 32s
 			2s    moving? a; ok Ia; moving? a  | false false | 2m0s
 			2s    ok G1a; moving? a            | true G3a | 3s
-			2s    ok G3a; wake a 3s; moving? a | false    | 3s
-			2s    wake a -                     |          | -`,
+			2s    ok G3a; wake a 3s; moving? a | false    | 3s`,
 		"a hang lasts across calls, until one is answered or the pod is gone": `
 			0s    inspect a                    | Ia       | 1s
 			2m                                 | Ia-slow Ia-dead | 2m30s
 			2m    hang Ia; hung? a; inspect a  | 0s Ia    | 2m1s
 			121s                               | Ia-slow  | 2m30s
-			121s  hung? a; ok Ia; hung? a      | 0s -     | -
-			200s  inspect a                    | Ia       | 3m21s
-			201s                               | Ia-slow  | 3m51s
-			201s  gone a; hung? a              | -        | 5m20s
-			202s  inspect a; hung? a           | 3m20s    | 3m52s
-			320s  leave a                      | Ia-dead  | 3m52s
-			320s  hang Ia; hung? a; gone a; gone a; hung? a | 3m20s - | -`,
+			121s  hung? a; ok Ia; hung? a; inspect a | 0s - Ia | 2m2s
+			122s                               | Ia-slow  | 2m32s
+			122s  gone a; hung? a              | -        | 4m1s
+			123s  inspect a; hung? a           | 2m1s     | 2m33s
+			241s  leave a                      | Ia-dead  | 2m33s
+			241s  hang Ia; hung? a; gone a; gone a; hung? a | 2m1s - | -`,
 		"canaries while pods hang, every sixth of the threshold": `
 			0s    canary?; inspect a b         | false Ia Ib | 1s
 			900ms resume?                      | false    | 1s
 			1s                                 | Ia-slow Ib-slow | 31s
 			1.8s  resume?                      | false    | 31s
 			2s    resume?                      | true     | 32s
-			31s   canary?                      | false    | 32s
 			32s   canary?; canary?             | true false | 1m2s
 			50s   resume?; resume?             | true false | 1m20s
 			50.5s resume?                      | false    | 1m20s
@@ -239,12 +203,13 @@ func TestPods(t *testing.T) {
 // With a deadline within a period a call is slow and dead at once, and a canary is due no more often
 // than every period.
 func TestShortTimes(t *testing.T) {
-	s := newScript(t, func(cfg *schedule.Config) { cfg.Timeout, cfg.Threshold = period/2, period })
+	s := newScript(t, func(cfg *schedule.Config) { cfg.Timeout, cfg.Threshold, cfg.Workers = period/2, period, 1 })
 	s.run(`
 		0s    start; inspect a             | F1:period Ia | 500ms
 		500ms                              | F1-slow F1-dead Ia-slow Ia-dead | 1s
-		500ms stop; hang F1; canary?       | false        | 1.5s
-		1.5s  canary?                      | true         | 2.5s`)
+		1s    hangs?; canary?; ended       | 0s true      | 3s
+		1s    stop; hang F1; canary?       | false        | 2s
+		2s    canary?                      | true         | 3s`)
 	s.end()
 }
 
@@ -270,27 +235,107 @@ func TestRounds(t *testing.T) {
 func TestManySlowInspections(t *testing.T) {
 	const workers = schedule.MaxSlow / 2
 	s := newScript(t, func(cfg *schedule.Config) { cfg.Workers = workers })
-	inspect := func(verb string, from int) {
-		for n := from; n < 4*workers; n++ {
-			s.podInput(verb, s.pod(fmt.Sprintf("%03d", n)))
-		}
+	for n := range 3*workers + 2 {
+		s.podInput("inspect", s.pod(fmt.Sprintf("%03d", n)))
 	}
 	s.relist = true
-	inspect("inspect", 0)
 	for i, inFlight := range []int{workers, 2 * workers, 3 * workers, 3 * workers, 3 * workers} {
 		s.Now = epoch.Add(time.Duration(i) * period)
 		s.expire()
 		s.begin()
-		moving := s.Moving(&s.pod("127").Pod)
+		moving := s.Moving(&s.pod("097").Pod)
 		if got := s.Counts().Inspections; got != inFlight || moving != (i < 3) {
 			t.Errorf("after %d periods %d are in flight; the others move: %v", i, got, moving)
 		}
 	}
-	s.run("4s ok I000 I001 | I096 I097 | 5s")
-	inspect("leave", 98)
 	s.run(`
-		4s ok I09* I00* I01* I02* I03* I04* I05[0-7]; canary? | false | 2m0s
-		4s ok I058; canary?                                   | true  | 4s
-		4s ended; ok *                                        |       | -`)
+		4s ok I000 I001                                       | I096 I097 | 5s
+		4s ok I09* I00* I01* I02* I03* I04* I05[0-7]; canary? | false     | 2m0s
+		4s ok I058; canary?                                   | true      | 4s
+		4s ended; ok *                                        |           | -`)
 	s.end()
+}
+
+// Whatever is wanted and however calls return: a pod has one call of a kind, slots are neither
+// exceeded nor lost, there is nothing to do before Wake, and in the end nothing is left.
+func TestRandom(t *testing.T) {
+	for seed := range uint64(100) {
+		random := rand.New(rand.NewPCG(seed, 0))
+		s := newScript(t, func(cfg *schedule.Config) {
+			cfg.Timeout = []time.Duration{period / 3, 10 * period}[random.IntN(2)]
+			cfg.ListsPods = random.IntN(4) > 0
+		})
+		t.Logf("seed %d", seed)
+		for range 300 {
+			s.randomInput(random)
+			s.randomStep(random)
+			if wake := s.Wake(); random.IntN(4) == 0 && wake.After(s.Now) {
+				s.Now = wake.Add(-1)
+				if did := s.randomStep(random); did != nil {
+					t.Fatalf("it does %v before it is to be woken", did)
+				}
+				s.Now = wake.Add(time.Duration(random.IntN(3)) * period / 2)
+			}
+		}
+		s.end()
+	}
+}
+
+func (s *script) randomInput(random *rand.Rand) {
+	of := func(choices ...string) string { return choices[random.IntN(len(choices))] }
+	p := string(rune('a' + random.IntN(20)))
+	input := of("request "+p, "request a-d", "request a-t", "inspect "+p, "inspect "+p, "inspect a-d", "leave "+p,
+		"gone "+p, "wake "+p+" "+since(s.Now), "start", "start", "stop", "relist", "all hint", "all")
+	if len(s.flying) > 0 && random.IntN(2) == 0 {
+		which := of(slices.Sorted(maps.Keys(s.flying))...)
+		if input = of("ok ", "fail ") + which; s.flying[which].Dead {
+			input = of("ok ", "hang ") + which
+		}
+	}
+	s.input(input)
+}
+
+// randomStep takes a step and compares what the schedule counts with the calls and the pods.
+func (s *script) randomStep(random *rand.Rand) (did []string) {
+	did = s.expire()
+	for s.TakeCanary() {
+		did = append(did, "canary")
+		s.podInput("inspect", s.pod(string(rune('a'+random.IntN(20)))))
+		if random.IntN(3) == 0 {
+			s.EndRound()
+			break
+		}
+	}
+	did = append(did, s.begin()...)
+	want := schedule.Counts{ListSlots: schedule.PodListsAtOnce}
+	count := func(n *int, is bool, by int) {
+		if is {
+			*n += by
+		}
+	}
+	one := make(map[string]bool)
+	for _, c := range s.flying {
+		one[fmt.Sprint(c.Kind, c.UID)] = true
+		count(&want.ListSlots, c.Kind == schedule.ListPod && !c.Slow, -1)
+		count(&want.Inspections, c.Kind == schedule.Inspect, 1)
+		count(&want.Slow, c.Kind == schedule.Inspect && c.Slow, 1)
+	}
+	f := s.FullList
+	for _, p := range s.pods {
+		left := f != nil && !f.Slow && p.want.List <= f.Stamp.Number
+		count(&want.ToList, s.cfg.ListsPods && p.want.List > 0 && p.List == nil && !left, 1)
+		count(&want.ToInspect, p.want.Inspect && p.Inspection == nil, 1)
+		late := p.List != nil && !p.List.Dead || p.Inspection != nil && !p.Inspection.Dead
+		count(&want.Alarms, late || !p.want.Wake.IsZero(), 1)
+		count(&want.Hung, !p.HungSince.IsZero(), 1)
+	}
+	if got := s.Counts(); got != want || len(one) != len(s.flying) {
+		s.t.Fatalf("the schedule counts %+v, want %+v, for %v", got, want, s.flying)
+	}
+	free := s.cfg.Workers - (want.Inspections - want.Slow) - max(0, want.Slow-schedule.MaxSlow)
+	lost := want.ToList > 0 && want.ListSlots > 0 || want.ToInspect > 0 && free > 0
+	if wake := s.Wake(); want.ListSlots < 0 || free < 0 || lost || !wake.IsZero() && wake.Before(s.Now) {
+		s.t.Fatalf("slots are exceeded or lost, or wake %s is past %s: %+v", since(wake), since(s.Now), want)
+	}
+	return did
 }
