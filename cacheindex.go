@@ -58,13 +58,15 @@ func (x *cacheIndex) replace(uid types.UID, keys []indexKey, listed *Pod, status
 }
 
 func (x *cacheIndex) remove(key indexKey, uid types.UID) {
-	i, has := slices.BinarySearch(x.pods[key], uid)
-	switch {
+	pods := x.pods[key]
+	switch i, has := slices.BinarySearch(pods, uid); {
 	case !has:
-	case len(x.pods[key]) == 1:
+	case len(pods) == 1:
 		delete(x.pods, key)
+	case i == 0: // a full list removes pods in this order
+		x.pods[key] = pods[1:]
 	default:
-		x.pods[key] = slices.Delete(x.pods[key], i, i+1)
+		x.pods[key] = slices.Delete(pods, i, i+1)
 	}
 }
 
