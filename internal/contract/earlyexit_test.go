@@ -96,7 +96,7 @@ func TestRule21ExitOfANewContainerInAHungPod(t *testing.T) {
 // it running, and then it is gone. Its death and its removal have the status that was seen, also if another
 // inspection has shown it gone before that list completes.
 func TestRule20ExitSeenBeforeAnyList(t *testing.T) {
-	for name, inspections := range map[string]int{"one inspection": 1} {
+	for name, inspections := range map[string]int{"one inspection": 1, "two inspections": 2} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n, reg := newNodeWithMetrics(t)
