@@ -459,7 +459,7 @@ func (c *PodCache) findBoth(key indexKey) (statuses, gone []*PodStatus, owner ca
 	}
 	slices.SortStableFunc(statuses, func(a, b *PodStatus) int { return cmp.Compare(createdAt(b), createdAt(a)) })
 	for _, s := range c.gone.statuses[key] {
-		if !slices.Contains(uids, s.ID) {
+		if _, has := slices.BinarySearch(uids, s.ID); !has {
 			gone = append(gone, s)
 		}
 	}

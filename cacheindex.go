@@ -11,8 +11,8 @@ import (
 // cacheIndex finds pods by what their statuses say, in a time that does not depend on the number of
 // pods. The cache that owns it guards it.
 type cacheIndex struct {
-	pods map[indexKey][]types.UID
-	now  []indexKey // scratch
+	pods map[indexKey][]types.UID // sorted: many pods may share an address
+	now  []indexKey               // scratch
 }
 
 // indexKey is one thing by which a pod is found.
@@ -48,19 +48,23 @@ func (x *cacheIndex) replace(uid types.UID, keys []indexKey, listed *Pod, status
 		x.remove(key, uid)
 	}
 	for _, key := range x.now {
-		if !slices.Contains(x.pods[key], uid) { // keys may be repeated
-			put(&x.pods, key, append(x.pods[key], uid))
+		if i, has := slices.BinarySearch(x.pods[key], uid); !has { // keys may be repeated
+			put(&x.pods, key, slices.Insert(x.pods[key], i, uid))
 		}
 	}
 	return slices.Clone(x.now), true
 }
 
 func (x *cacheIndex) remove(key indexKey, uid types.UID) {
-	pods := slices.DeleteFunc(x.pods[key], func(other types.UID) bool { return other == uid })
-	if len(pods) == 0 {
+	pods := x.pods[key]
+	switch i, has := slices.BinarySearch(pods, uid); {
+	case !has:
+	case len(pods) == 1:
 		delete(x.pods, key)
-	} else {
-		x.pods[key] = pods
+	case i == 0: // a full list removes pods in this order
+		x.pods[key] = pods[1:]
+	default:
+		x.pods[key] = slices.Delete(pods, i, i+1)
 	}
 }
 
@@ -100,9 +104,12 @@ func canonicalIP(ip string) string {
 }
 
 // find returns the pods of a key, sorted.
-func (x *cacheIndex) find(key indexKey) []types.UID { return slices.Sorted(slices.Values(x.pods[key])) }
+func (x *cacheIndex) find(key indexKey) []types.UID { return slices.Clone(x.pods[key]) }
 
-func (x *cacheIndex) has(key indexKey, uid types.UID) bool { return slices.Contains(x.pods[key], uid) }
+func (x *cacheIndex) has(key indexKey, uid types.UID) bool {
+	_, has := slices.BinarySearch(x.pods[key], uid)
+	return has
+}
 
 // What is gone is kept for goneTime, and at most maxGone keys.
 const (
@@ -113,15 +120,22 @@ const (
 // goneIndex finds statuses by what they had and is gone. The cache that owns it guards it.
 type goneIndex struct {
 	now      time.Time
-	statuses map[indexKey][]*PodStatus // of a key, the last to go comes last
+	statuses map[indexKey][]*PodStatus // of a key, one of each pod, the last to go comes last
+	newest   map[podKey]*PodStatus     // those
 	order    []goneKey                 // in which they went
 }
 
-// goneKey is a key that a status had.
-type goneKey struct {
-	indexKey
-	status *PodStatus
-}
+// podKey is a key that a pod had, goneKey with its status.
+type (
+	podKey struct {
+		indexKey
+		uid types.UID
+	}
+	goneKey struct {
+		podKey
+		status *PodStatus
+	}
+)
 
 // add notes that keys of a status are gone. It sets GoneAt.
 func (x *goneIndex) add(status *PodStatus, keys []indexKey) {
@@ -130,9 +144,11 @@ func (x *goneIndex) add(status *PodStatus, keys []indexKey) {
 	}
 	status.GoneAt = x.now
 	for _, key := range keys {
-		x.remove(key, func(other *PodStatus) bool { return other.ID == status.ID })
+		gone := goneKey{podKey{key, status.ID}, status}
+		x.remove(gone.podKey, x.newest[gone.podKey])
 		put(&x.statuses, key, append(x.statuses[key], status))
-		x.order = append(x.order, goneKey{key, status})
+		put(&x.newest, gone.podKey, status)
+		x.order = append(x.order, gone)
 	}
 	x.advance(x.now)
 }
@@ -144,18 +160,28 @@ func (x *goneIndex) advance(now time.Time) {
 		first := x.order[0]
 		x.order[0] = goneKey{}
 		x.order = x.order[1:]
-		x.remove(first.indexKey, func(other *PodStatus) bool { return other == first.status })
+		x.remove(first.podKey, first.status)
 	}
 	if len(x.order) == 0 {
-		x.statuses, x.order = nil, nil // their memory may be that of a storm
+		x.statuses, x.newest, x.order = nil, nil, nil // their memory may be that of a storm
 	}
 }
 
-func (x *goneIndex) remove(key indexKey, is func(*PodStatus) bool) {
-	left := slices.DeleteFunc(x.statuses[key], is)
-	if len(left) == 0 {
-		delete(x.statuses, key)
+// remove removes a status, unless it is nil or not the newest of its pod. The oldest of a key is
+// found at once.
+func (x *goneIndex) remove(key podKey, status *PodStatus) {
+	if status == nil || x.newest[key] != status {
+		return
+	}
+	delete(x.newest, key)
+	left := x.statuses[key.indexKey]
+	if len(left) == 1 {
+		delete(x.statuses, key.indexKey)
+	} else if left[0] == status {
+		left[0] = nil
+		x.statuses[key.indexKey] = left[1:]
 	} else {
-		x.statuses[key] = left
+		i := slices.Index(left, status)
+		x.statuses[key.indexKey] = slices.Delete(left, i, i+1)
 	}
 }

@@ -1,6 +1,7 @@
 package pleg
 
 import (
+	"maps"
 	"slices"
 	"time"
 )
@@ -176,7 +177,11 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (behind bool)
 		status.ActiveContainerStatuses = withStatuses(status.ActiveContainerStatuses, ends)
 	}
 	rec.made.pod = withExited(rec.made.pod, func(id string) bool { return hasExited(rec.seen[id]) })
-	rec.forgetStatuses(status.ContainerStatuses)
+	for _, s := range rec.forgetStatuses(status.ContainerStatuses) {
+		if hasExited(s) { // a list that began before may show the container yet
+			r.records.strangers.add(ContainerExit{ContainerID: s.ID.ID, ExitCode: s.ExitCode, FinishedAt: s.FinishedAt}, r.sched.Now)
+		}
+	}
 	return behind
 }
 
@@ -190,10 +195,10 @@ func startedAgain(ended, s *Status) bool {
 func (rec *podRecord) see(s *Status) { put(&rec.seen, s.ID.ID, s) }
 
 // forgetStatuses drops the statuses of containers that are neither listed nor published, nor among
-// some statuses.
-func (rec *podRecord) forgetStatuses(statuses []*Status) {
+// some statuses, and returns them.
+func (rec *podRecord) forgetStatuses(statuses []*Status) (dropped []*Status) {
 	if len(rec.seen) <= len(statuses) {
-		return
+		return nil
 	}
 	seen := make(map[string]*Status, len(rec.seen))
 	keep := func(id string) {
@@ -216,7 +221,13 @@ func (rec *podRecord) forgetStatuses(statuses []*Status) {
 	for _, s := range statuses {
 		keep(s.ID.ID)
 	}
+	for _, id := range slices.Sorted(maps.Keys(rec.seen)) {
+		if seen[id] == nil {
+			dropped = append(dropped, rec.seen[id])
+		}
+	}
 	rec.seen = seen
+	return dropped
 }
 
 // noteTransitions notes the deaths in what a list shows, and which containers were started

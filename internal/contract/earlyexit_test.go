@@ -72,7 +72,9 @@ func TestRule21ExitOfAContainerThatIsGone(t *testing.T) {
 // Rule 21: an exit event is of a container that is new in its pod, whose inspection hangs. The death is
 // delivered at once if the inspection is slow, and else when it is, and not at its deadline.
 func TestRule21ExitOfANewContainerInAHungPod(t *testing.T) {
-	for name, after := range map[string]time.Duration{"slow": 1500 * time.Millisecond, "not yet slow": 100 * time.Millisecond} {
+	for name, after := range map[string]time.Duration{
+		"slow": 1500 * time.Millisecond, "not yet slow": 100 * time.Millisecond,
+	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n, exits, events := watchExiting(t, bare("a", plegtest.Running("a1")))
@@ -91,26 +93,33 @@ func TestRule21ExitOfANewContainerInAHungPod(t *testing.T) {
 }
 
 // Rule 20: an inspection shows a container exited before any list has shown it. A list that began earlier shows
-// it running, and then it is gone. Its death and its removal have the status that was seen.
+// it running, and then it is gone. Its death and its removal have the status that was seen, also if another
+// inspection has shown it gone before that list completes.
 func TestRule20ExitSeenBeforeAnyList(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n, reg := newNodeWithMetrics(t)
-		n.SetPods(bare("a", plegtest.Running("a1")))
-		events := n.g.Watch()
-		n.start()
-		read(events)
-		time.Sleep(300 * time.Millisecond)
-		n.Inject(plegtest.Fault{Method: plegtest.GetPod, Delay: 200 * time.Millisecond, Stale: true, Times: 1})
-		n.SetContainer("a", "a2", pleg.ContainerStateRunning)
-		n.g.RequestRelist("a")
-		time.Sleep(50 * time.Millisecond)
-		n.ExitContainer("a", "a2", 3, "Error")
-		n.g.RequestReinspect("a")
-		time.Sleep(50 * time.Millisecond)
-		n.RemoveContainer("a", "a2")
-		time.Sleep(time.Minute)
-		want(t, "events", readStatuses(events),
-			"a PodSync without status", "a Died a2 exited 3 Error", "a Removed a2 exited 3 Error")
-		wantExits(t, reg, "deaths", map[string]float64{"Error": 1})
-	})
+	for name, inspections := range map[string]int{"one inspection": 1, "two inspections": 2} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n, reg := newNodeWithMetrics(t)
+				n.SetPods(bare("a", plegtest.Running("a1")))
+				events := n.g.Watch()
+				n.start()
+				read(events)
+				time.Sleep(300 * time.Millisecond)
+				n.Inject(plegtest.Fault{Method: plegtest.GetPod, Delay: 200 * time.Millisecond, Stale: true, Times: 1})
+				n.SetContainer("a", "a2", pleg.ContainerStateRunning)
+				n.g.RequestRelist("a")
+				time.Sleep(50 * time.Millisecond)
+				n.ExitContainer("a", "a2", 3, "Error")
+				for range inspections {
+					n.g.RequestReinspect("a")
+					time.Sleep(50 * time.Millisecond)
+					n.RemoveContainer("a", "a2")
+				}
+				time.Sleep(time.Minute)
+				got := slices.DeleteFunc(readStatuses(events), func(s string) bool { return s == "a PodSync without status" })
+				want(t, "events", got, "a Died a2 exited 3 Error", "a Removed a2 exited 3 Error")
+				wantExits(t, reg, "deaths", map[string]float64{"Error": 1})
+			})
+		})
+	}
 }

@@ -1,0 +1,85 @@
+package contract_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+// Rule 23: the pods whose inspection hangs stay suspects while lists hang, also when a list has reached its
+// deadline and is tried again.
+func TestRule23SuspectsStayAcrossRetries(t *testing.T) {
+	for name, ignores := range map[string]bool{"calls end at their deadline": false, "calls ignore it": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t)
+				n.setSingles(20)
+				n.start()
+				for _, fault := range []plegtest.Fault{
+					{Method: plegtest.GetPods}, {Method: plegtest.GetPod}, {Method: plegtest.GetPodStatus, PodUID: "pod-00"},
+				} {
+					fault.Hang, fault.IgnoreCancel = true, ignores
+					defer n.Inject(fault)()
+				}
+				time.Sleep(5 * time.Second)
+				began := time.Now()
+				for time.Since(began) < 3*pleg.DefaultRuntimeRequestTimeout {
+					time.Sleep(100 * time.Millisecond)
+					hung := n.g.HealthReport().HungRelist
+					if hung == nil || len(hung.Suspects) != 1 || hung.Suspects[0].PodUID != "pod-00" {
+						t.Fatalf("after %v the report has %+v", time.Since(began), hung)
+					}
+				}
+			})
+		})
+	}
+}
+
+// realClock returns a clock that shows the real time in a bubble too.
+func realClock(t *testing.T) (now func() time.Time) {
+	asked, answers := make(chan struct{}), make(chan time.Time)
+	go func() {
+		for range asked {
+			answers <- time.Now()
+		}
+	}()
+	t.Cleanup(func() { close(asked) })
+	return func() time.Time { asked <- struct{}{}; return <-answers }
+}
+
+// roundsCost returns how long an inspection of a round beside a hung list takes on a node of some pods. It is the
+// least of some attempts.
+func roundsCost(t *testing.T, pods int) (least time.Duration) {
+	t.Helper()
+	now := realClock(t)
+	for range 3 {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNode(t)
+			n.setSingles(pods)
+			n.start()
+			defer n.wedged()()
+			time.Sleep(3 * time.Second)
+			n.ResetCalls()
+			began := now()
+			time.Sleep(4 * time.Second)
+			each := now().Sub(began) / time.Duration(max(1, n.Calls(plegtest.GetPodStatus)))
+			if least == 0 || each < least {
+				least = each
+			}
+		})
+	}
+	return least
+}
+
+// Rule 23: while a list hangs, an inspection costs the same however many pods there are.
+func TestRule23CostOfARound(t *testing.T) {
+	const few, many, most = 200, 4_000, 4
+	small, large := roundsCost(t, few), roundsCost(t, many)
+	if large > most*small {
+		t.Errorf("an inspection takes %v on a node of %d pods, and %v on one of %d", small, few, large, many)
+	}
+	t.Logf("%v of %d pods, %v of %d", small, few, large, many)
+}

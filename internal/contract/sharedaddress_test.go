@@ -1,0 +1,61 @@
+package contract_test
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+// sharedAddressCost returns how long it takes to remove pods of one address and to look some up, by pod. It is the
+// least of some attempts, without the garbage collector.
+func sharedAddressCost(t *testing.T, pods int) (least time.Duration) {
+	t.Helper()
+	now := realClock(t)
+	runtime.GC()
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	for range 2 {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNode(t)
+			for i := range pods {
+				uid := types.UID(fmt.Sprintf("pod-%05d", i))
+				n.SetPod(plegtest.NewPod(uid))
+				n.SetIPs(uid, "10.0.0.1")
+			}
+			n.relist()
+			if got := len(n.cache.ByIP("10.0.0.1")); got != pods {
+				t.Errorf("%d pods have the address", got)
+			}
+			began := now()
+			n.SetPods()
+			n.relist()
+			n.cache.ByIP("10.0.0.1")
+			time.Sleep(2 * time.Minute) // they are forgotten
+			n.relist()
+			if each := now().Sub(began) / time.Duration(pods); least == 0 || each < least {
+				least = each
+			}
+			if got := len(n.cache.ByIP("10.0.0.1")); got != 0 {
+				t.Errorf("%d pods have the address later", got)
+			}
+		})
+	}
+	return least
+}
+
+// Look-ups: pods on the host's network share its address. What one of them costs does not depend on how many there
+// are, also when all of them go at once.
+func TestLookupsOfASharedAddress(t *testing.T) {
+	const few, many, most = 250, 8_000, 6
+	small, large := sharedAddressCost(t, few), sharedAddressCost(t, many)
+	if large > most*small {
+		t.Errorf("a pod takes %v beside %d of its address, and %v beside %d", small, few, large, many)
+	}
+	t.Logf("%v beside %d, %v beside %d", small, few, large, many)
+}
