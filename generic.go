@@ -158,8 +158,7 @@ func (g *GenericPLEG) newEventClient(method string, watch func(ctx context.Conte
 	return e
 }
 
-// claimCache panics when the cache has another generator, which would take the pods of this one for
-// gone.
+// claimCache panics if the cache has another generator: it would remove the pods of this one.
 func (g *GenericPLEG) claimCache(isNew bool) {
 	if !g.cache.claim(g, isNew) {
 		panic("pleg: the cache has another generator") //nolint:forbidigo // the drop-in signatures have no error
@@ -337,9 +336,7 @@ type options struct {
 // stream's breaks, 4 every transition and status, 5 every relist.
 //
 // A logger must not call the generator. A logger that blocks stops the generator.
-func WithLogger(logger klog.Logger) Option {
-	return func(o *options) { o.logger = logger }
-}
+func WithLogger(logger klog.Logger) Option { return func(o *options) { o.logger = logger } }
 
 // WithRegisterer registers the generator's metrics, and those of a Runtime that implements
 // prometheus.Collector. By default nothing is registered. A registration that fails is logged. Two
@@ -352,27 +349,23 @@ func WithRegisterer(registerer prometheus.Registerer) Option {
 // It is for a host that has its own, such as a kubelet, because a registry takes no name twice. The
 // option does not change the metrics of a Runtime that is a prometheus.Collector: package cri has an
 // option of the same name. By default all metrics are registered.
-func WithoutKubeletMetrics() Option {
-	return func(o *options) { o.noKubeletMetrics = true }
-}
+func WithoutKubeletMetrics() Option { return func(o *options) { o.noKubeletMetrics = true } }
 
-// WithRelistThreshold sets the age of the last successful relist, and of inspections that hang,
-// above which Healthy reports false. A zero or negative value selects DefaultRelistThreshold, the
-// default.
+// WithRelistThreshold sets how old the last successful relist, or an inspection that hangs, may be
+// before Healthy reports false. Zero or less selects DefaultRelistThreshold, the default.
 func WithRelistThreshold(threshold time.Duration) Option {
 	return func(o *options) { o.relistThreshold = threshold }
 }
 
-// WithInspectionWorkers sets how many inspections run at once. Up to 64 slow ones, which have run
-// for longer than a relist period, are not counted. A zero or negative value selects
-// DefaultInspectionWorkers, the default.
+// WithInspectionWorkers sets how many inspections run at once. It does not count up to 64 slow ones,
+// those older than a relist period. Zero or less selects DefaultInspectionWorkers, the default.
 func WithInspectionWorkers(workers int) Option {
 	return func(o *options) { o.inspectionWorkers = workers }
 }
 
 // WithRuntimeRequestTimeout sets the deadline of a call of the runtime, a list or an inspection.
-// After it the call has failed: it is cancelled, and its late answer is discarded. A zero or
-// negative value selects DefaultRuntimeRequestTimeout, the default.
+// After it the call has failed: it is cancelled, and its late answer is discarded. Zero or less
+// selects DefaultRuntimeRequestTimeout, the default.
 func WithRuntimeRequestTimeout(timeout time.Duration) Option {
 	return func(o *options) { o.requestTimeout = timeout }
 }
@@ -380,6 +373,4 @@ func WithRuntimeRequestTimeout(timeout time.Duration) Option {
 // WithPollingOnly limits the generator to full relists: every period, on Relist and on
 // RequestRelist. It opens no stream of events or of exits and makes no single-pod relist. Blocked
 // readers wait for the next full relist.
-func WithPollingOnly() Option {
-	return func(o *options) { o.pollingOnly = true }
-}
+func WithPollingOnly() Option { return func(o *options) { o.pollingOnly = true } }

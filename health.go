@@ -82,19 +82,17 @@ type SubscriberReport struct {
 	Name string `json:"name"`
 	// Subscriptions is the number of subscriptions of that name.
 	Subscriptions int `json:"subscriptions"`
-	// Backlog is the number of pods with updates that are not delivered, summed over the
-	// subscriptions.
+	// Backlog is the number of pods with undelivered updates, summed over the subscriptions.
 	Backlog int `json:"backlog"`
 }
 
-// FailingPod is a pod whose inspection has failed, or hangs, which means that it has run for longer
-// than a relist period.
+// FailingPod is a pod whose inspection has failed, or has hung for longer than a relist period.
 type FailingPod struct {
 	PodUID    types.UID `json:"podUID"`
 	Namespace string    `json:"namespace,omitempty"`
 	Name      string    `json:"name,omitempty"`
-	// HangingSince is when the hang began: the runtime has answered no inspection of the pod that
-	// began then or later. It is zero if none hangs.
+	// HangingSince is when the hang began, zero if there is none. Since then the runtime has
+	// answered no inspection of the pod.
 	HangingSince time.Time `json:"hangingSince,omitzero"`
 	// Failures is the number of failures in a row.
 	Failures int `json:"failures,omitempty"`
@@ -117,8 +115,7 @@ const (
 	StreamConnected StreamState = "connected"
 	// StreamBroken means that the stream has ended; NextTry is when it is opened again.
 	StreamBroken StreamState = "broken"
-	// StreamUnsupported means that the runtime has no such stream; NextTry is when it is asked
-	// again.
+	// StreamUnsupported means that the runtime has no such stream; NextTry is the next attempt.
 	StreamUnsupported StreamState = "unsupported"
 )
 
@@ -172,7 +169,7 @@ func (r *reconciler) health(now time.Time) *health {
 	return h
 }
 
-// add adds a pod.
+// add counts a pod, and reports what is wrong with it.
 func (h *health) add(rec *podRecord, period time.Duration) {
 	pod := rec.pod
 	h.Pods++
@@ -245,11 +242,10 @@ func (h *health) listCause() error {
 		running = h.running(call) + h.besideList()
 	}
 	switch {
+	case h.listErr != nil && running != "":
+		return fmt.Errorf("%s; the last list failed %v ago: %w", running, h.ago(h.listErrAt), h.listErr)
 	case h.listErr != nil:
-		if running != "" {
-			running += "; "
-		}
-		return fmt.Errorf("%sthe last list failed %v ago: %w", running, h.ago(h.listErrAt), h.listErr)
+		return fmt.Errorf("the last list failed %v ago: %w", h.ago(h.listErrAt), h.listErr)
 	case running != "":
 		return errors.New(running)
 	case !h.started:
@@ -371,8 +367,7 @@ func (g *GenericPLEG) Pods() Pods {
 	return pods
 }
 
-// HealthReport returns the health, and the state that decides it. It has no side effects and never
-// blocks.
+// HealthReport returns the health and what decides it. It has no side effects and never blocks.
 func (g *GenericPLEG) HealthReport() HealthReport {
 	h := g.diagnosis()
 	if err := h.unhealthy(); err != nil {

@@ -216,8 +216,7 @@ type cancelCall struct {
 	cause error
 }
 
-// info has a line logged after the step, when no lock is held: a logger is a user's code, and may
-// hang.
+// info has a line logged after the step, when no lock is held: a logger may block.
 func (o *outputs) info(level int, message string, keysAndValues ...any) {
 	o.log = append(o.log, func(logger klog.Logger) { logger.V(level).Info(message, keysAndValues...) })
 }

@@ -69,9 +69,8 @@ func newMetrics() *metrics {
 // tenth wider than the one before, and enough for a millisecond to five minutes.
 func newHistogram(name, help string) prometheus.Histogram {
 	return prometheus.NewHistogram(prometheus.HistogramOpts{
-		Name: name, Help: help,
-		Buckets:                     append(append([]float64{.001, .0025}, prometheus.DefBuckets...), 30, 60, 120, 180, 240, 300),
-		NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 160,
+		Name: name, Help: help, NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 160,
+		Buckets: append(append([]float64{.001, .0025}, prometheus.DefBuckets...), 30, 60, 120, 180, 240, 300),
 	})
 }
 
@@ -79,8 +78,7 @@ func newCounter(name, help string) prometheus.Counter {
 	return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 }
 
-// newCounterVec returns counters for these values of a label: they are 0 from the beginning, and not
-// missing.
+// newCounterVec returns counters that are 0, not missing, for these values of a label at the start.
 func newCounterVec[T ~string](name, help, label string, values ...T) *prometheus.CounterVec {
 	vec := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{label})
 	for _, value := range values {

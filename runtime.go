@@ -300,8 +300,7 @@ type Status struct {
 	Hash uint64
 	// RestartCount is the number of restarts before this instance of the container.
 	RestartCount int
-	// Reason is why the container is in its state, in one word, such as "Completed", "Error" or
-	// "OOMKilled".
+	// Reason is why the container is in its state, in one word, such as "Completed" or "OOMKilled".
 	Reason string
 	// Message is the same in a sentence.
 	Message string
@@ -376,8 +375,7 @@ func (s *PodStatus) FindContainerStatusByID(id string) *Status {
 	return find(s.ContainerStatuses, func(status *Status) bool { return status.ID.ID == id })
 }
 
-// GetRunningContainerStatuses returns the statuses of the running containers, newest first, in a new
-// slice.
+// GetRunningContainerStatuses returns a new slice of the running containers' statuses, newest first.
 func (s *PodStatus) GetRunningContainerStatuses() []*Status {
 	if s == nil {
 		return nil
