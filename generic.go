@@ -89,8 +89,13 @@ type running struct {
 // cache has another generator that is not stopped.
 func NewGenericPLEG(runtime Runtime, channelCapacity int, relistPeriod time.Duration,
 	cache *PodCache, clock clock.Clock, opts ...Option) *GenericPLEG {
-	if runtime == nil || cache == nil || clock == nil {
-		panic("pleg.NewGenericPLEG: the runtime, cache or clock is nil") //nolint:forbidigo // the signature has no error
+	switch {
+	case runtime == nil:
+		panic("pleg.NewGenericPLEG: the runtime is nil") //nolint:forbidigo // the drop-in signature has no error
+	case cache == nil:
+		panic("pleg.NewGenericPLEG: the cache is nil") //nolint:forbidigo // the drop-in signature has no error
+	case clock == nil:
+		panic("pleg.NewGenericPLEG: the clock is nil") //nolint:forbidigo // the drop-in signature has no error
 	}
 	g := &GenericPLEG{
 		runtime: runtime, cache: cache, clock: clock, opts: options{logger: klog.Background().WithName("pleg")},
@@ -217,7 +222,7 @@ func (g *GenericPLEG) Start(ctx context.Context) {
 	}
 }
 
-// setPeriodic has full lists begin every period, or no longer.
+// setPeriodic starts or ends the full lists of every period.
 func (g *GenericPLEG) setPeriodic(on bool) { g.inbox.Put(func(in *inputs) { in.periodic = &on }) }
 
 // Stop ends everything that Start started and returns when it has ended. It cancels the calls in

@@ -14,8 +14,7 @@ import (
 	"github.com/kubepleg/pleg/internal/schedule"
 )
 
-// run runs the loop until ctx ends or done is closed, once no other goroutine runs it. A nil done is
-// never closed.
+// run runs the loop, once no other goroutine does, until ctx ends or done is closed; nil for never.
 func (g *GenericPLEG) run(ctx context.Context, done <-chan struct{}) {
 	select {
 	case g.token <- struct{}{}:
@@ -191,8 +190,7 @@ func sortedKeys[V any](m map[types.UID]V) []types.UID {
 	return slices.Sorted(maps.Keys(m))
 }
 
-// outputs is what the reconciler wants done after a step, in the order of the fields. A call to
-// cancel may have returned.
+// outputs is what a step wants done, in the order of the fields. A call to cancel may have returned.
 type outputs struct {
 	cancel   []cancelCall
 	begin    []beginCall
