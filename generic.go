@@ -17,18 +17,18 @@ import (
 	"github.com/kubepleg/pleg/internal/schedule"
 )
 
-// stopGrace is how long Stop waits for calls that it has cancelled. It is measured in
-// real time, whatever clock is injected: with a fake clock that nobody steps, Stop must
-// not hang on a runtime that ignores cancellation.
+// stopGrace is how long Stop waits for calls that it has cancelled. It is measured in real time,
+// whatever clock is injected: with a fake clock that nobody steps, Stop must not hang on a runtime
+// that ignores cancellation.
 const stopGrace = 5 * time.Second
 
-// GenericPLEG relists a Runtime and generates the lifecycle events of its pods. Its
-// methods are safe for concurrent use.
+// GenericPLEG relists a Runtime and generates the lifecycle events of its pods. Its methods are safe
+// for concurrent use.
 //
-// One goroutine at a time runs its loop: the one that Start starts, or the caller of
-// Relist while there is none. The loop takes the inputs in, has the reconciler make a step of
-// them, makes the calls that the step wants, and sleeps until the next step is due. It never
-// waits for the runtime or for a reader.
+// One goroutine at a time runs its loop: the one that Start starts, or the caller of Relist while
+// there is none. The loop takes the inputs in, has the reconciler make a step of them, makes the
+// calls that the step wants, and sleeps until the next step is due. It never waits for the runtime
+// or for a reader.
 type GenericPLEG struct {
 	// Set once by NewGenericPLEG, never again, so safe to read without a lock.
 
@@ -61,7 +61,7 @@ type GenericPLEG struct {
 
 	// token is held by the goroutine that runs the loop.
 	token chan struct{}
-	timer clock.Timer // owned by the goroutine that holds the token; nil if none is set
+	timer clock.Timer // of the next step; owned by the goroutine that holds the token
 
 	// lifecycle is held by Start and Stop. It is no mutex: in a synctest bubble, a goroutine that
 	// waits for a mutex would keep the time from passing for which Stop waits.
@@ -83,14 +83,13 @@ type running struct {
 // hasEnded reports whether the context of Start has ended.
 func (r *running) hasEnded() bool { return r != nil && r.ended() != nil }
 
-// NewGenericPLEG returns a generator that relists runtime every relistPeriod and writes
-// cache; a cache has one generator at a time. The channel of Watch has the capacity
-// channelCapacity; see WithCapacity. A zero or negative period selects DefaultRelistPeriod. A
-// period of more than a second is at most half of the threshold (WithRelistThreshold): a longer
-// one is shortened to that. Nothing runs until Start or Relist.
+// NewGenericPLEG returns a generator that relists runtime every relistPeriod and writes cache. The
+// channel of Watch has the capacity channelCapacity; see WithCapacity. A zero or negative period
+// selects DefaultRelistPeriod; one of more than a second is shortened to half of the threshold
+// (WithRelistThreshold) if it is longer. Nothing runs until Start or Relist.
 //
-// Like the kubelet's, it returns no error. It panics if runtime, cache or clock is nil, and if
-// the cache has another generator that is not stopped.
+// Like the kubelet's, it returns no error. It panics if runtime, cache or clock is nil, and if the
+// cache has another generator that is not stopped.
 func NewGenericPLEG(runtime Runtime, channelCapacity int, relistPeriod time.Duration,
 	cache *PodCache, clock clock.Clock, opts ...Option) *GenericPLEG {
 	switch {
@@ -149,7 +148,6 @@ func (g *GenericPLEG) findCompanions() {
 		g.events = g.newEventClient(methodWatchEvents, func(ctx context.Context, s *stream) error {
 			return source.WatchContainerEvents(ctx, s.connected, s.observe)
 		})
-		g.events.hints = true
 	}
 	if source, ok := g.runtime.(ExitSource); ok {
 		g.exits = g.newEventClient(methodWatchExits, func(ctx context.Context, s *stream) error {
@@ -160,7 +158,7 @@ func (g *GenericPLEG) findCompanions() {
 
 func (g *GenericPLEG) newEventClient(method string, watch func(ctx context.Context, s *stream) error) *eventClient {
 	e := &eventClient{
-		method: method, watch: watch,
+		method: method, watch: watch, hints: method == methodWatchEvents,
 		clock: g.clock, calls: g.calls, inbox: g.inbox, metrics: g.metrics, logger: g.logger,
 		report: StreamReport{State: StreamOff}, recovered: make(chan struct{}, 1),
 	}
@@ -168,9 +166,8 @@ func (g *GenericPLEG) newEventClient(method string, watch func(ctx context.Conte
 	return e
 }
 
-// claimCache panics when the cache has another generator, which would take the pods of this
-// one for gone. A generator whose context has ended is stopped, although it may not be released
-// yet.
+// claimCache panics if the cache has another generator: it would remove the pods of this one. A
+// generator whose context has ended is stopped, although it may not have released the cache yet.
 func (g *GenericPLEG) claimCache(isNew bool) {
 	g.cache.mu.RLock()
 	other, _ := g.cache.owner.(*GenericPLEG)
@@ -183,8 +180,8 @@ func (g *GenericPLEG) claimCache(isNew bool) {
 	}
 }
 
-// register registers the collectors. A failure is only logged: a generator without
-// metrics is better than an agent that does not start.
+// register registers the collectors. A failure is only logged: a generator without metrics is better
+// than an agent that does not start.
 func (g *GenericPLEG) register() {
 	if g.opts.registerer == nil {
 		return
@@ -206,10 +203,9 @@ func (g *GenericPLEG) Cache() *PodCache { return g.cache }
 // Clock returns the clock of the times in events and reports.
 func (g *GenericPLEG) Clock() clock.PassiveClock { return g.clock }
 
-// Start begins to relist, at once and then every period, and to follow the runtime's
-// streams of events and of exits, where there are such. It returns at once. The generator runs
-// until Stop, or until ctx ends, which does what Stop does. Starting a running generator does
-// nothing.
+// Start begins to relist, at once and then every period, and to follow the runtime's streams of
+// events and of exits, where there are such. It returns at once. The generator runs until Stop, or
+// until ctx ends, which does what Stop does. Starting a running generator does nothing.
 func (g *GenericPLEG) Start(ctx context.Context) {
 	g.lock()
 	defer func() { <-g.lifecycle }()
@@ -235,17 +231,14 @@ func (g *GenericPLEG) Start(ctx context.Context) {
 	}
 }
 
-// setPeriodic has full lists begin every period, or no longer.
-func (g *GenericPLEG) setPeriodic(on bool) {
-	g.inbox.Put(func(in *inputs) { in.periodic = &on })
-}
+// setPeriodic starts or ends the full lists of every period.
+func (g *GenericPLEG) setPeriodic(on bool) { g.inbox.Put(func(in *inputs) { in.periodic = &on }) }
 
-// Stop ends everything that Start started and returns when it has ended. It cancels the
-// calls in flight. A call that ignores cancellation for five seconds is logged and left
-// behind, and no second one is made for its pod until it returns. The channels of
-// Subscribe are closed; the channel of Watch stays open and delivers again after another
-// Start. Readers blocked on the cache stay blocked. Stopping a generator that does not
-// run cancels the calls that Relist left behind.
+// Stop ends everything that Start started and returns when it has ended. It cancels the calls in
+// flight. A call that ignores cancellation for five seconds is logged and left behind, and no second
+// one is made for its pod until it returns. The channels of Subscribe are closed; the channel of
+// Watch stays open and delivers again after another Start. Readers blocked on the cache stay
+// blocked. Stopping a generator that does not run cancels the calls that Relist left behind.
 func (g *GenericPLEG) Stop() { g.stop(nil) }
 
 // stop stops the generator if r is what runs, or nil, and logs the calls that are left behind.
@@ -279,28 +272,24 @@ func (g *GenericPLEG) stopLocked() (left []calls.Info) {
 	g.joined.Wait() // first, so that no call begins that is not cancelled
 	g.started.Store(false)
 	g.updates.Halt()
-	grace := time.NewTimer(stopGrace)
-	defer grace.Stop()
 	g.cache.release(g)
 	g.running.Store(nil)
-	return g.calls.Stop(errStopped, grace.C)
+	return g.calls.Stop(errStopped, time.NewTimer(stopGrace).C)
 }
 
-// Watch returns the channel of the events: always the same one, never closed. Its first
-// events describe the pods that exist when Watch is first called.
+// Watch returns the channel of the events: always the same one, never closed. Its first events
+// describe the pods that exist when Watch is first called.
 func (g *GenericPLEG) Watch() chan *PodLifecycleEvent { return g.watching() }
 
-// Relist makes one full relist and returns when it is complete: the state of every pod
-// was observed after Relist was called, the PodSyncs that are due are delivered, and
-// every event that fits is in the channels. Pods whose inspection failed before are
-// inspected again. Relist does not wait for a pod with a slow call, which has run for
-// longer than a relist period, or with a failed single-pod list. For an inspection that
-// fails, the cache has the error. If the full list itself fails, Relist returns its error, and
-// nothing has changed. If ctx ends before that, the error wraps its cause; what has begun goes
-// on.
+// Relist makes one full relist and returns when it is complete: the state of every pod was observed
+// after Relist was called, the PodSyncs that are due are delivered, and every event that fits is in
+// the channels. It inspects pods again whose inspection failed. It does not wait for a pod with a
+// failed single-pod list, or with a slow call, which has run for longer than a relist period. If the
+// full list fails, Relist returns its error, and nothing has changed; the error of an inspection is
+// in the cache. If ctx ends first, the error wraps its cause, and the relist goes on.
 //
-// It works with Start, and without it in the caller's goroutine. Timeouts use the
-// injected clock; with a fake clock, step it from another goroutine if a call hangs.
+// Without Start, it runs in the caller's goroutine. Timeouts use the injected clock; with a fake
+// clock, step it from another goroutine if a call hangs.
 func (g *GenericPLEG) Relist(ctx context.Context) error {
 	g.claimCache(false)
 	caller := newRelistCaller()
@@ -315,19 +304,18 @@ func (g *GenericPLEG) Relist(ctx context.Context) error {
 	return caller.err
 }
 
-// RequestRelist asks for a single-pod relist as soon as possible, and returns at once.
-// The request is answered by a list that begins after it; requests made before that list
-// begins are coalesced. If the runtime does not implement PodGetter, a full relist
-// answers it.
+// RequestRelist asks for a single-pod relist as soon as possible, and returns at once. The request
+// is answered by a list that begins after it; requests made before that list begins are coalesced.
+// If the runtime does not implement PodGetter, a full relist answers it.
 func (g *GenericPLEG) RequestRelist(uid types.UID) {
 	if uid != "" {
 		g.inbox.Put(func(in *inputs) { put(&in.requests, uid, struct{}{}) })
 	}
 }
 
-// RequestReinspect asks for an inspection of a pod, even if no list shows it changed, and
-// returns at once. The inspection begins after the request. Subscribers get a PodSync
-// once the cache holds its status or error. A pod that is not known is not inspected.
+// RequestReinspect asks for an inspection of a pod, even if no list shows it changed, and returns at
+// once. The inspection begins after the request. Subscribers get a PodSync once the cache holds its
+// status or error. A pod that is not known is not inspected.
 func (g *GenericPLEG) RequestReinspect(uid types.UID) {
 	g.inbox.Put(func(in *inputs) { put(&in.reinspects, uid, struct{}{}) })
 }
@@ -364,55 +352,46 @@ type options struct {
 	noKubeletMetrics  bool
 }
 
-// WithLogger sets the logger. The default is klog's background logger with the name
-// "pleg". Verbosity follows the kubelet: 2 logs containers that finished, slow inspections
-// and the event stream's breaks, 4 every transition and status, 5 every relist.
+// WithLogger sets the logger. The default is klog's background logger with the name "pleg".
+// Verbosity follows the kubelet: 2 logs containers that finished, slow inspections and the event
+// stream's breaks, 4 every transition and status, 5 every relist.
 //
 // A logger must not call the generator. A logger that blocks stops the generator.
-func WithLogger(logger klog.Logger) Option {
-	return func(o *options) { o.logger = logger }
-}
+func WithLogger(logger klog.Logger) Option { return func(o *options) { o.logger = logger } }
 
-// WithRegisterer registers the generator's metrics, and those of a Runtime that
-// implements prometheus.Collector. By default nothing is registered. A registration
-// that fails is logged. Two generators on one registry need prometheus.WrapRegistererWith,
-// so that a label tells them apart.
+// WithRegisterer registers the generator's metrics, and those of a Runtime that implements
+// prometheus.Collector. By default nothing is registered. A registration that fails is logged. Two
+// generators on one registry need prometheus.WrapRegistererWith, so that a label tells them apart.
 func WithRegisterer(registerer prometheus.Registerer) Option {
 	return func(o *options) { o.registerer = registerer }
 }
 
-// WithoutKubeletMetrics registers none of the generator's metrics whose name begins with
-// kubelet_. It is for a host that has its own, such as a kubelet, because a registry takes no name
-// twice. The option does not change the metrics of a Runtime that is a prometheus.Collector:
-// package cri has an option of the same name. By default all metrics are registered.
-func WithoutKubeletMetrics() Option {
-	return func(o *options) { o.noKubeletMetrics = true }
-}
+// WithoutKubeletMetrics registers none of the generator's metrics whose name begins with kubelet_.
+// It is for a host that has its own, such as a kubelet, because a registry takes no name twice. The
+// option does not change the metrics of a Runtime that is a prometheus.Collector: package cri has an
+// option of the same name. By default all metrics are registered.
+func WithoutKubeletMetrics() Option { return func(o *options) { o.noKubeletMetrics = true } }
 
-// WithRelistThreshold sets the age of the last successful relist, and of inspections
-// that hang, above which Healthy reports false. A zero or negative value selects
-// DefaultRelistThreshold, the default.
+// WithRelistThreshold sets how old the last successful relist, or an inspection that hangs, may be
+// before Healthy reports false. Zero or less selects DefaultRelistThreshold, the default.
 func WithRelistThreshold(threshold time.Duration) Option {
 	return func(o *options) { o.relistThreshold = threshold }
 }
 
-// WithInspectionWorkers sets how many inspections run at once. Up to 64 slow ones, which
-// have run for longer than a relist period, are not counted. A zero or negative value selects
-// DefaultInspectionWorkers, the default.
+// WithInspectionWorkers sets how many inspections run at once. It does not count up to 64 slow ones,
+// those older than a relist period. Zero or less selects DefaultInspectionWorkers, the default.
 func WithInspectionWorkers(workers int) Option {
 	return func(o *options) { o.inspectionWorkers = workers }
 }
 
 // WithRuntimeRequestTimeout sets the deadline of a call of the runtime, a list or an inspection.
-// After it the call has failed: it is cancelled, and its late answer is discarded. A zero or
-// negative value selects DefaultRuntimeRequestTimeout, the default.
+// After it the call has failed: it is cancelled, and its late answer is discarded. Zero or less
+// selects DefaultRuntimeRequestTimeout, the default.
 func WithRuntimeRequestTimeout(timeout time.Duration) Option {
 	return func(o *options) { o.requestTimeout = timeout }
 }
 
 // WithPollingOnly limits the generator to full relists: every period, on Relist and on
-// RequestRelist. It opens no stream of events or of exits and makes no single-pod relist.
-// Blocked readers wait for the next full relist.
-func WithPollingOnly() Option {
-	return func(o *options) { o.pollingOnly = true }
-}
+// RequestRelist. It opens no stream of events or of exits and makes no single-pod relist. Blocked
+// readers wait for the next full relist.
+func WithPollingOnly() Option { return func(o *options) { o.pollingOnly = true } }

@@ -26,8 +26,8 @@ type HealthReport struct {
 	// Pods is the number of pods in the lists.
 	Pods int `json:"pods"`
 	// CallsInFlight are the calls that have not returned, oldest first: those that the runtime
-	// reports if it is a CallReporter, else the generator's calls of Runtime. A runtime reports
-	// an event stream until it has accepted it.
+	// reports if it is a CallReporter, else the generator's calls of Runtime. A runtime reports an
+	// event stream until it has accepted it.
 	CallsInFlight []RuntimeCall `json:"callsInFlight,omitempty"`
 	// FailingPods are the pods whose inspection hangs or has failed, by UID.
 	FailingPods []FailingPod `json:"failingPods,omitempty"`
@@ -37,15 +37,15 @@ type HealthReport struct {
 	ExitStream StreamReport `json:"exitStream"`
 	// HungRelist is set while full relists hang; nil otherwise.
 	HungRelist *HungRelist `json:"hungRelist,omitempty"`
-	// UnconfirmedExits are the containers whose exit event came more than a relist period ago,
-	// and which the runtime's lists and statuses still show running, by pod.
+	// UnconfirmedExits are the containers whose exit event came more than a relist period ago, and
+	// which the runtime's lists and statuses still show running, by pod.
 	UnconfirmedExits []UnconfirmedExit `json:"unconfirmedExits,omitempty"`
 	// BlockedReaders is the number of readers that wait on the cache.
 	BlockedReaders int `json:"blockedReaders"`
 	// Subscribers is the number of subscriptions.
 	Subscribers int `json:"subscribers"`
-	// Backlog is the number of pods with updates that did not fit into a subscriber's
-	// channel, or that Handle has not handled, summed over the subscribers.
+	// Backlog is the number of pods with updates that did not fit into a subscriber's channel, or
+	// that Handle has not handled, summed over the subscribers.
 	Backlog int `json:"backlog"`
 	// NamedSubscribers are the subscriptions that have a name, by name.
 	NamedSubscribers []SubscriberReport `json:"namedSubscribers,omitempty"`
@@ -81,25 +81,25 @@ type SubscriberReport struct {
 	Name string `json:"name"`
 	// Subscriptions is the number of subscriptions of that name.
 	Subscriptions int `json:"subscriptions"`
-	// Backlog is the number of pods with updates that are not delivered, summed over the
-	// subscriptions.
+	// Backlog is the number of pods with undelivered updates, summed over the subscriptions.
 	Backlog int `json:"backlog"`
 }
 
-// FailingPod is a pod whose inspection has failed, or hangs, which means that it has run for
-// longer than a relist period.
+// FailingPod is a pod whose inspection has failed, or has hung for longer than a relist period.
 type FailingPod struct {
 	PodUID    types.UID `json:"podUID"`
 	Namespace string    `json:"namespace,omitempty"`
 	Name      string    `json:"name,omitempty"`
-	// HangingSince is when the hang began: the runtime has answered no inspection of the pod
-	// that began then or later. It is zero if none hangs.
+	// HangingSince is when the hang began, zero if there is none. Since then the runtime has
+	// answered no inspection of the pod.
 	HangingSince time.Time `json:"hangingSince,omitzero"`
 	// Failures is the number of failures in a row.
 	Failures int `json:"failures,omitempty"`
 	// Error is the last failure.
 	Error string `json:"error,omitempty"`
 }
+
+func (p FailingPod) hangs() bool { return !p.HangingSince.IsZero() }
 
 // StreamState is the state of a stream of the runtime: of events, or of exits.
 type StreamState string
@@ -114,8 +114,7 @@ const (
 	StreamConnected StreamState = "connected"
 	// StreamBroken means that the stream has ended; NextTry is when it is opened again.
 	StreamBroken StreamState = "broken"
-	// StreamUnsupported means that the runtime has no such stream; NextTry is when it is asked
-	// again.
+	// StreamUnsupported means that the runtime has no such stream; NextTry is the next attempt.
 	StreamUnsupported StreamState = "unsupported"
 )
 
@@ -126,11 +125,11 @@ type StreamReport struct {
 	Since time.Time `json:"since,omitzero"`
 	// LastEvent is when the last event or exit arrived.
 	LastEvent time.Time `json:"lastEvent,omitzero"`
-	// Error is why the last stream, or the last attempt to open one, ended by itself. It stays
-	// while another stream is connected, and after Stop.
+	// Error is why the last stream, or the last attempt to open one, ended by itself. It stays while
+	// another stream is connected, and after Stop.
 	Error string `json:"error,omitempty"`
-	// NextTry is when the next connection is attempted at the latest. When a full list
-	// succeeds after one that failed, it is attempted at once.
+	// NextTry is when the next connection is attempted at the latest. When a full list succeeds
+	// after one that failed, it is attempted at once.
 	NextTry time.Time `json:"nextTry,omitzero"`
 }
 
@@ -169,7 +168,7 @@ func (r *reconciler) health(now time.Time) *health {
 	return h
 }
 
-// add adds a pod.
+// add counts a pod, and reports what is wrong with it.
 func (h *health) add(rec *podRecord, period time.Duration) {
 	pod := rec.pod
 	h.Pods++
@@ -200,7 +199,7 @@ func (h *health) add(rec *podRecord, period time.Duration) {
 		p.Error = rec.err.Error()
 	}
 	h.FailingPods = append(h.FailingPods, p)
-	if h.HungRelist != nil && !p.HangingSince.IsZero() {
+	if h.HungRelist != nil && p.hangs() {
 		h.HungRelist.Suspects = append(h.HungRelist.Suspects, p)
 	}
 }
@@ -221,7 +220,7 @@ func (h *health) unhealthy() error {
 			h.ago(h.LastRelist), h.threshold, h.listCause())
 	}
 	hanging := slices.DeleteFunc(slices.Clone(h.FailingPods), func(p FailingPod) bool {
-		return p.HangingSince.IsZero() || h.since(p.HangingSince) <= h.threshold
+		return !p.hangs() || h.since(p.HangingSince) <= h.threshold
 	})
 	if len(hanging) < 2 || h.since(h.lastInspection) <= h.threshold {
 		return nil
@@ -321,30 +320,28 @@ func describeCall(c RuntimeCall) string {
 	return c.Method + " of " + c.Object
 }
 
-// Healthy reports whether the generator works, and if not, why not. It reports false
-// before the first successful relist; when the last one began longer ago than the
-// threshold; and when the inspections of two pods or more have hung for longer than the
-// threshold and no inspection of any pod has succeeded in that time. One pod that hangs
-// never makes a node unhealthy: while pods hang, a healthy pod is inspected as a canary
-// six times within the threshold.
+// Healthy reports whether the generator works, and if not, why not. It reports false before the
+// first successful relist; when the last one began longer ago than the threshold; and when the
+// inspections of two pods or more have hung for longer than the threshold and no inspection of any
+// pod has succeeded in that time. One pod that hangs never makes a node unhealthy: while pods hang,
+// a healthy pod is inspected as a canary six times within the threshold.
 //
-// The error names the call that hangs, the pod or container that it is for, and for how
-// long it has hung, or the last error. If a full list hangs, it also names a pod whose
-// inspection hangs too, and says how many are answered. Healthy has no side effects and
-// never blocks.
+// The error names the call that hangs, the pod or container that it is for, and for how long it has
+// hung, or the last error. If a full list hangs, it also names a pod whose inspection hangs too, and
+// says how many are answered. Healthy has no side effects and never blocks.
 func (g *GenericPLEG) Healthy() (bool, error) {
 	err := g.diagnosis().unhealthy()
 	return err == nil, err
 }
 
-// HasSynced reports whether the first full list is complete: each pod in it was inspected,
-// or its inspection has failed or is slow. HealthReport names the pods that fail or are slow.
-// Once true it stays true. It never blocks.
+// HasSynced reports whether the first full list is complete: each pod in it was inspected, or its
+// inspection has failed or is slow. HealthReport names the pods that fail or are slow. Once true it
+// stays true. It never blocks.
 func (g *GenericPLEG) HasSynced() bool { return isClosed(g.synced) }
 
-// WaitForSync returns nil as soon as HasSynced is true. If ctx ends before that, the error
-// wraps its cause and says what WaitForSync waited for, in the words of Healthy. It does not
-// start the generator.
+// WaitForSync returns nil as soon as HasSynced is true. If ctx ends before that, the error wraps its
+// cause and says what WaitForSync waited for, in the words of Healthy. It does not start the
+// generator.
 func (g *GenericPLEG) WaitForSync(ctx context.Context) error {
 	select {
 	case <-g.synced:
@@ -358,8 +355,8 @@ func (g *GenericPLEG) WaitForSync(ctx context.Context) error {
 	return fmt.Errorf("pleg has not synced: %w: %w", missing, context.Cause(ctx))
 }
 
-// Pods returns the pods as they were listed last, sorted by UID, inspected or not. It never
-// waits for the runtime.
+// Pods returns the pods as they were listed last, sorted by UID, inspected or not. It never waits
+// for the runtime.
 func (g *GenericPLEG) Pods() Pods {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -371,8 +368,7 @@ func (g *GenericPLEG) Pods() Pods {
 	return pods
 }
 
-// HealthReport returns the health, and the state that decides it. It has no side effects and
-// never blocks.
+// HealthReport returns the health and what decides it. It has no side effects and never blocks.
 func (g *GenericPLEG) HealthReport() HealthReport {
 	h := g.diagnosis()
 	if err := h.unhealthy(); err != nil {

@@ -14,8 +14,7 @@ import (
 	"github.com/kubepleg/pleg/internal/schedule"
 )
 
-// run runs the loop until ctx ends or done is closed, once no other goroutine runs it. A nil done
-// is never closed.
+// run runs the loop, once no other goroutine does, until ctx ends or done is closed; nil for never.
 func (g *GenericPLEG) run(ctx context.Context, done <-chan struct{}) {
 	select {
 	case g.token <- struct{}{}:
@@ -47,11 +46,17 @@ func isClosed(ch <-chan struct{}) bool {
 	}
 }
 
-// step has the reconciler take one step and carries its outputs out. The channel that it
-// returns fires when the next step is due by the clock; it is nil if only an input can
-// bring one.
+// step has the reconciler take one step with the present inputs, and carries its outputs out. The
+// channel that it returns fires when the next step is due; it is nil if that takes an input.
 func (g *GenericPLEG) step() <-chan time.Time {
-	out := g.reconcile()
+	g.mu.Lock()
+	in := g.inbox.Take()
+	out := g.reconciler.step(g.clock.Now(), &in)
+	if g.reconciler.synced && !g.HasSynced() {
+		close(g.synced)
+		g.updates.Publish(&update{uid: syncedUID})
+	}
+	g.mu.Unlock()
 	for _, c := range out.cancel {
 		g.calls.Cancel(c.Call, c.cause)
 	}
@@ -73,19 +78,6 @@ func (g *GenericPLEG) step() <-chan time.Time {
 		}
 	}
 	return g.sleep(out.wake)
-}
-
-// reconcile takes the inputs in and has the reconciler take one step.
-func (g *GenericPLEG) reconcile() outputs {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	in := g.inbox.Take()
-	out := g.reconciler.step(g.clock.Now(), &in)
-	if g.reconciler.synced && !g.HasSynced() {
-		close(g.synced)
-		g.updates.Publish(&update{uid: syncedUID})
-	}
-	return out
 }
 
 // methods are the names of the runtime's methods for each kind of call.
@@ -125,8 +117,8 @@ func (p podObject) String() string { return podName(p.Pod) }
 // than it answers.
 const maxHints = 10000
 
-// inputs are the inputs of one step of the reconciler. They are bounded: results by the
-// calls in flight, hints by maxHints, and the requests of callers by being sets of pods.
+// inputs are the inputs of one step of the reconciler. They are bounded: results by the calls in
+// flight, hints by maxHints, and requests because they are sets of pods.
 type inputs struct {
 	// periodic switches the relists of every period on or off.
 	periodic *bool
@@ -190,7 +182,7 @@ type relistCaller struct {
 
 func newRelistCaller() *relistCaller { return &relistCaller{done: make(chan struct{})} }
 
-// sortedKeys has what a map holds worked off in an order that can be repeated.
+// sortedKeys returns the keys of a map in an order that can be repeated.
 func sortedKeys[V any](m map[types.UID]V) []types.UID {
 	if len(m) == 0 { // as in most steps, which then allocate nothing for it
 		return nil
@@ -198,8 +190,7 @@ func sortedKeys[V any](m map[types.UID]V) []types.UID {
 	return slices.Sorted(maps.Keys(m))
 }
 
-// outputs is what the reconciler wants done after a step, in the order of the fields. A call
-// to cancel may have returned.
+// outputs is what a step wants done, in the order of the fields. A call to cancel may have returned.
 type outputs struct {
 	cancel   []cancelCall
 	begin    []beginCall
@@ -223,7 +214,7 @@ type cancelCall struct {
 	cause error
 }
 
-// info has a line logged after the step, when no lock is held: a logger is a user's code, and may hang.
+// info has a line logged after the step, when no lock is held: a logger may block.
 func (o *outputs) info(level int, message string, keysAndValues ...any) {
 	o.log = append(o.log, func(logger klog.Logger) { logger.V(level).Info(message, keysAndValues...) })
 }
@@ -238,21 +229,15 @@ func (o *outputs) error(err error, message string, keysAndValues ...any) {
 func (g *GenericPLEG) sleep(wake time.Time) <-chan time.Time {
 	if g.timer != nil {
 		g.timer.Stop()
-		g.timer = nil
 	}
 	if wake.IsZero() {
 		return nil
 	}
 	g.timer = g.clock.NewTimer(wake.Sub(g.clock.Now()))
-	if !g.clock.Now().Before(wake) {
-		return alreadyPassed
+	if g.clock.Now().Before(wake) {
+		return g.timer.C()
 	}
-	return g.timer.C()
+	passed := make(chan time.Time)
+	close(passed)
+	return passed
 }
-
-// alreadyPassed is a channel that is always ready.
-var alreadyPassed = func() <-chan time.Time {
-	ch := make(chan time.Time)
-	close(ch)
-	return ch
-}()

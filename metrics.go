@@ -8,9 +8,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// The values of the label reason of pleg_container_exits_total: the words of CRI runtimes,
-// which are containerd's, "seccomp killed" of CRI-O and ContainerCannotRun of cri-dockerd,
-// and two of our own.
+// The values of the label reason of pleg_container_exits_total: the words of CRI runtimes, which are
+// containerd's, "seccomp killed" of CRI-O and ContainerCannotRun of cri-dockerd, and two of our own.
 var exitReasons = [...]string{
 	exitCompleted, "ContainerCannotRun", exitError, "OOMKilled", "StartError", "Unknown", "seccomp killed",
 }
@@ -65,14 +64,13 @@ func newMetrics() *metrics {
 	}
 }
 
-// newHistogram has classic buckets that are the kubelet's up to ten seconds, and reach past the health
-// threshold, so that a relist on the way to it can be seen. Its native buckets are each a tenth wider
-// than the one before, and enough for a millisecond to five minutes.
+// newHistogram has classic buckets that are the kubelet's up to ten seconds, and reach past the
+// health threshold, so that a relist on the way to it can be seen. Its native buckets are each a
+// tenth wider than the one before, and enough for a millisecond to five minutes.
 func newHistogram(name, help string) prometheus.Histogram {
 	return prometheus.NewHistogram(prometheus.HistogramOpts{
-		Name: name, Help: help,
-		Buckets:                     slices.Concat([]float64{.001, .0025}, prometheus.DefBuckets, []float64{30, 60, 120, 180, 240, 300}),
-		NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 160,
+		Name: name, Help: help, NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 160,
+		Buckets: append(append([]float64{.001, .0025}, prometheus.DefBuckets...), 30, 60, 120, 180, 240, 300),
 	})
 }
 
@@ -80,7 +78,7 @@ func newCounter(name, help string) prometheus.Counter {
 	return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 }
 
-// newCounterVec returns counters for these values of a label: they are 0 from the beginning, and not missing.
+// newCounterVec returns counters that are 0, not missing, for these values of a label at the start.
 func newCounterVec[T ~string](name, help, label string, values ...T) *prometheus.CounterVec {
 	vec := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{label})
 	for _, value := range values {
@@ -93,20 +91,20 @@ func newCounterVec[T ~string](name, help, label string, values ...T) *prometheus
 type gauge struct {
 	desc *prometheus.Desc
 	// read calls set with each value, and with its label if the metric has one.
-	read func(h *health, set func(value float64, label ...string))
+	read func(h *health, set setGauge)
 }
 
+type setGauge func(value float64, label ...string)
+
 func newGauge(name, help string, value func(h *health) float64) gauge {
-	return gauge{
-		prometheus.NewDesc(name, help, nil, nil),
-		func(h *health, set func(float64, ...string)) { set(value(h)) },
-	}
+	return gauge{prometheus.NewDesc(name, help, nil, nil), func(h *health, set setGauge) { set(value(h)) }}
 }
 
 var kubeletGauges = []gauge{
 	{
-		prometheus.NewDesc("kubelet_pleg_last_seen_seconds", "Timestamp in seconds when PLEG was last seen active.", nil, nil),
-		func(h *health, set func(float64, ...string)) {
+		prometheus.NewDesc("kubelet_pleg_last_seen_seconds", "Timestamp in seconds when PLEG was last seen active.",
+			nil, nil),
+		func(h *health, set setGauge) {
 			if !h.LastRelist.IsZero() {
 				set(float64(h.LastRelist.UnixNano()) / float64(time.Second))
 			}
@@ -117,7 +115,7 @@ var kubeletGauges = []gauge{
 	{
 		prometheus.NewDesc("kubelet_running_containers", "Number of containers currently running",
 			[]string{"container_state"}, nil),
-		func(h *health, set func(float64, ...string)) {
+		func(h *health, set setGauge) {
 			// A state without containers is reported as zero, not left at its last value.
 			for _, state := range [...]State{
 				ContainerStateCreated, ContainerStateRunning, ContainerStateExited, ContainerStateUnknown,
@@ -143,13 +141,10 @@ var ownGauges = []gauge{
 		func(h *health) float64 { return float64(len(h.callsOf(methodGetPodStatus))) }),
 	newGauge("pleg_inspections_hung",
 		"Number of pods whose inspection the runtime has not answered for longer than a relist period.",
-		func(h *health) float64 {
-			return h.countFailing(func(p FailingPod) bool { return !p.HangingSince.IsZero() })
-		}),
+		func(h *health) float64 { return h.countFailing(FailingPod.hangs) }),
 	newGauge("pleg_inspections_failing", "Number of pods whose last inspection failed.",
 		func(h *health) float64 { return h.countFailing(func(p FailingPod) bool { return p.Failures > 0 }) }),
-	newGauge("pleg_subscribers", "Number of subscriptions.",
-		func(h *health) float64 { return float64(h.Subscribers) }),
+	newGauge("pleg_subscribers", "Number of subscriptions.", func(h *health) float64 { return float64(h.Subscribers) }),
 	newGauge("pleg_subscriber_backlog_pods",
 		"Number of pods with updates that do not fit into a subscriber's channel, summed over the subscribers.",
 		func(h *health) float64 { return float64(h.Backlog) }),
@@ -157,7 +152,7 @@ var ownGauges = []gauge{
 		prometheus.NewDesc("pleg_named_subscriber_backlog_pods",
 			"Number of pods with updates that do not fit into the channel of a subscriber with this name.",
 			[]string{"subscriber"}, nil),
-		func(h *health, set func(float64, ...string)) {
+		func(h *health, set setGauge) {
 			for _, s := range h.NamedSubscribers {
 				set(float64(s.Backlog), s.Name)
 			}

@@ -286,6 +286,28 @@ func TestReportNamesTheOldestCallAndTheError(t *testing.T) {
 	})
 }
 
+// A call that the runtime reports without an object is named without one, and durations are
+// rounded to a tenth of a second.
+func TestReasonIsFitToRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNodeOf(t, func(rt *plegtest.Runtime) pleg.Runtime {
+			return reporting{rt.Plain(), []pleg.RuntimeCall{{Method: "ListContainers", PodUID: "pod-00000", Since: time.Now()}}}
+		})
+		n.SetPods(pods(2)...)
+		defer n.HangIgnoringCancel(plegtest.GetPodStatus, plegtest.AnyPod)()
+		n.start()
+		time.Sleep(4*time.Minute + 123456789*time.Nanosecond)
+		_, err := n.g.Healthy()
+		const want = "pleg cannot inspect any pod: the inspections of 2 pods have hung for longer than 3m0s, " +
+			"and none of any pod has succeeded for 4m0.1s: " +
+			"ListContainers of pod default/pod-00000 (pod-00000) has been unanswered for 4m0.1s; " +
+			"the last error: GetPodStatus has not returned within 2m0s: context deadline exceeded"
+		if err == nil || err.Error() != want {
+			t.Errorf("the reason is\n%v, want\n%s", err, want)
+		}
+	})
+}
+
 // panicking is a runtime whose optional methods panic.
 type panicking struct{ pleg.Runtime }
 
