@@ -26,15 +26,12 @@ const (
 	// stableStream is how long a stream must have lasted for the wait before the next
 	// connection to begin anew.
 	stableStream = time.Minute
-	// unsupportedRetry is the wait after which a runtime without events is asked again:
-	// it may have been upgraded, or configured.
-	unsupportedRetry = 5 * time.Minute
 )
 
-// The waits between two connections.
+// The waits between two connections. A runtime without events may be upgraded, or configured.
 var (
 	reconnect   = backoff.Policy{First: time.Second, Longest: time.Minute, Jitter: true}
-	unsupported = backoff.Policy{First: unsupportedRetry, Longest: unsupportedRetry, Jitter: true}
+	unsupported = backoff.Policy{First: 5 * time.Minute, Jitter: true}
 )
 
 // errStopped is the cause with which Stop cancels the calls in flight.
@@ -71,8 +68,9 @@ type eventClient struct {
 	// Guarded by mu.
 
 	report StreamReport
-	// open is true while the call of a stream has not returned. It may outlast Stop.
-	open bool
+
+	// left is the end of the last stream if that was not read; owned by the goroutine of follow.
+	left <-chan error
 }
 
 // status returns the state of the stream. There is none if e is nil.
@@ -104,14 +102,11 @@ func (e *eventClient) follow(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		var state StreamState
-		var wait time.Duration
-		if errors.Is(err, ErrEventsUnsupported) {
-			state, wait, failures = StreamUnsupported, unsupported.Wait(1), 0
-		} else {
-			if lasted >= stableStream {
-				failures = 0
-			}
+		if lasted >= stableStream {
+			failures = 0
+		}
+		state, wait := StreamUnsupported, unsupported.Wait(1)
+		if !errors.Is(err, ErrEventsUnsupported) {
 			failures++
 			state, wait = StreamBroken, reconnect.Wait(failures)
 			if e.hints {
@@ -134,17 +129,28 @@ func (e *eventClient) follow(ctx context.Context) {
 // followOnce follows one stream until it ends or ctx does. It returns for how long the stream was
 // connected, and why it ended.
 func (e *eventClient) followOnce(ctx context.Context) (lasted time.Duration, err error) {
-	if !e.begin() {
-		return 0, errStreamLeftBehind
+	if e.left != nil {
+		select {
+		case <-e.left:
+		default:
+			return 0, errStreamLeftBehind
+		}
 	}
 	s := &stream{client: e, deadline: e.clock.NewTimer(acceptTimeout), ended: make(chan error, 1)}
 	defer s.deadline.Stop()
+	e.left = s.ended
 	key := &schedule.Call{}
 	e.calls.Go(key, calls.Info{Method: e.method, Since: e.clock.Now()}, func(ctx context.Context) error {
 		return e.watch(ctx, s)
-	}, func(err error, _ bool) { s.end(err) })
+	}, func(err error, _ bool) {
+		if calls.Panicked(err) {
+			e.metrics.badData(e.logger.Info, badRuntimePanic, err.Error())
+		}
+		s.ended <- err
+	})
 	select {
 	case err = <-s.ended:
+		e.left = nil
 	case <-s.deadline.C():
 		err = errNotAccepted
 	case <-ctx.Done():
@@ -152,15 +158,6 @@ func (e *eventClient) followOnce(ctx context.Context) (lasted time.Duration, err
 	}
 	e.calls.Cancel(key, err)
 	return s.close(), cmp.Or(err, errStreamEnded)
-}
-
-// begin reports whether a stream may be opened: the last one has ended.
-func (e *eventClient) begin() bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	free := !e.open
-	e.open = true
-	return free
 }
 
 // putConnected has the loop know that the stream of events is connected, or has ended.
@@ -212,8 +209,7 @@ func (s *stream) observe(event ContainerEvent) {
 	}
 	e := s.client
 	// containerd replays the last five minutes: how old those are says nothing of the stream.
-	replayed := connectedAt.IsZero() || event.CreatedAt.Before(connectedAt)
-	if !event.CreatedAt.IsZero() && !replayed {
+	if !connectedAt.IsZero() && !event.CreatedAt.Before(connectedAt) {
 		e.metrics.streamLatency.Observe(max(0, e.clock.Since(event.CreatedAt)).Seconds())
 	}
 	e.inbox.Put(func(in *inputs) { in.addHint(event) })
@@ -238,18 +234,6 @@ func (s *stream) noteEvent() (connectedAt time.Time, open bool) {
 	defer s.client.mu.Unlock()
 	s.client.report.LastEvent = s.client.clock.Now()
 	return s.connectedAt, true
-}
-
-// end notes that the runtime's method has returned.
-func (s *stream) end(err error) {
-	e := s.client
-	if calls.Panicked(err) {
-		e.metrics.badData(e.logger.Info, badRuntimePanic, err.Error())
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.open = false
-	s.ended <- err
 }
 
 // close has later events ignored, and returns for how long the stream was connected.
