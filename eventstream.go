@@ -102,11 +102,12 @@ func (e *eventClient) follow(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		if lasted >= stableStream {
+		hasNone := errors.Is(err, ErrEventsUnsupported)
+		if hasNone || lasted >= stableStream {
 			failures = 0
 		}
 		state, wait := StreamUnsupported, unsupported.Wait(1)
-		if !errors.Is(err, ErrEventsUnsupported) {
+		if !hasNone {
 			failures++
 			state, wait = StreamBroken, reconnect.Wait(failures)
 			if e.hints {
