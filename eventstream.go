@@ -1,6 +1,7 @@
 package pleg
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,19 +26,25 @@ const (
 	// stableStream is how long a stream must have lasted for the wait before the next
 	// connection to begin anew.
 	stableStream = time.Minute
-	// unsupportedRetry is the wait after which a runtime without events is asked again:
-	// it may have been upgraded, or configured.
-	unsupportedRetry = 5 * time.Minute
 )
 
-// The waits between two connections.
+// The waits between two connections. A runtime without events may be upgraded, or configured.
 var (
 	reconnect   = backoff.Policy{First: time.Second, Longest: time.Minute, Jitter: true}
-	unsupported = backoff.Policy{First: unsupportedRetry, Longest: unsupportedRetry, Jitter: true}
+	unsupported = backoff.Policy{First: 5 * time.Minute, Jitter: true}
 )
 
 // errStopped is the cause with which Stop cancels the calls in flight.
 var errStopped = errors.New("the generator was stopped")
+
+var (
+	// errStreamLeftBehind says that a stream was cancelled and has still not ended, because the
+	// runtime ignores that.
+	errStreamLeftBehind = errors.New("the stream from before has not ended yet")
+	errNotAccepted      = fmt.Errorf("the stream was not accepted within %v: %w", acceptTimeout, context.DeadlineExceeded)
+	// errStreamEnded replaces the reason that a runtime did not give.
+	errStreamEnded = errors.New("the runtime ended the stream")
+)
 
 // eventClient keeps a stream of the runtime open: of its events, each a hint which pod to list and
 // nothing else, or of its exits, each a fact.
@@ -46,14 +53,14 @@ type eventClient struct {
 
 	method string
 	watch  func(ctx context.Context, s *stream) error
-	// hints: of its events. The schedule and the kubelet's metrics are about these.
+	// hints is true for the stream of events. The schedule and the kubelet's metrics are about it.
 	hints   bool
 	clock   clock.Clock
 	calls   *calls.Group[*schedule.Call]
 	inbox   *inbox.Inbox[inputs]
 	metrics *metrics
 	logger  klog.Logger
-	// recovered has a token when full lists succeed again: the next try is due.
+	// recovered has a token when full lists succeed again, so that the next try is due.
 	recovered chan struct{}
 
 	mu sync.Mutex
@@ -61,11 +68,12 @@ type eventClient struct {
 	// Guarded by mu.
 
 	report StreamReport
-	// open is the stream whose call has not returned, which may outlast Stop.
-	open *stream
+
+	// left is the end of the last stream if that was not read; owned by the goroutine of follow.
+	left <-chan error
 }
 
-// status returns the state of the stream, which may be nil for none.
+// status returns the state of the stream. There is none if e is nil.
 func (e *eventClient) status() StreamReport {
 	if e == nil {
 		return StreamReport{State: StreamOff}
@@ -90,139 +98,90 @@ func (e *eventClient) follow(ctx context.Context) {
 	defer e.setState(StreamOff, nil, time.Time{})
 	for failures := 0; ; { // in a row
 		e.setState(StreamConnecting, nil, time.Time{})
-		end := e.followOnce(ctx)
+		lasted, err := e.followOnce(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		var state StreamState
-		var wait time.Duration
-		if end.unsupported {
-			state, wait = StreamUnsupported, unsupported.Wait(1)
+		hasNone := errors.Is(err, ErrEventsUnsupported)
+		if hasNone || lasted >= stableStream {
 			failures = 0
-			e.logger.V(2).Info("The runtime has no such stream", "stream", e.method, "err", end.err, "nextTry", wait)
-		} else {
-			if end.lasted >= stableStream {
-				failures = 0
-			}
+		}
+		state, wait := StreamUnsupported, unsupported.Wait(1)
+		if !hasNone {
 			failures++
 			state, wait = StreamBroken, reconnect.Wait(failures)
 			if e.hints {
 				e.metrics.streamErrors.Inc()
 			}
-			e.logger.V(2).Info("The runtime's stream broke",
-				"stream", e.method, "err", end.err, "lasted", end.lasted, "nextTry", wait)
 		}
+		e.logger.V(2).Info("The runtime's stream ended",
+			"stream", e.method, "state", state, "err", err, "lasted", lasted, "nextTry", wait)
 		timer := e.clock.NewTimer(wait)
-		e.setState(state, end.err, e.clock.Now().Add(wait))
+		e.setState(state, err, e.clock.Now().Add(wait))
 		select {
 		case <-timer.C():
 		case <-e.recovered: // what the stream needs may be back too, or be there now
-			timer.Stop()
 		case <-ctx.Done():
-			timer.Stop()
-			return
+		}
+		timer.Stop()
+	}
+}
+
+// followOnce follows one stream until it ends or ctx does. It returns for how long the stream was
+// connected, and why it ended.
+func (e *eventClient) followOnce(ctx context.Context) (lasted time.Duration, err error) {
+	if e.left != nil {
+		select {
+		case <-e.left:
+		default:
+			return 0, errStreamLeftBehind
 		}
 	}
-}
-
-var (
-	// errStreamLeftBehind says that a stream that was cancelled has still not ended, because
-	// the runtime ignores that.
-	errStreamLeftBehind = errors.New("the stream from before has not ended yet")
-	errNotAccepted      = fmt.Errorf("the stream was not accepted within %v: %w", acceptTimeout, context.DeadlineExceeded)
-	// errStreamEnded replaces the reason that a runtime did not give.
-	errStreamEnded = errors.New("the runtime ended the stream")
-)
-
-// streamEnd is how a stream, or the attempt at one, ended.
-type streamEnd struct {
-	lasted      time.Duration // connected; 0 if it never was
-	unsupported bool          // the runtime has no events: it alone says so, with ErrEventsUnsupported
-	err         error         // never nil
-}
-
-// followOnce follows one stream until it ends or ctx does.
-func (e *eventClient) followOnce(ctx context.Context) (end streamEnd) {
-	s := &stream{client: e, ended: make(chan error, 1)}
+	s := &stream{client: e, deadline: e.clock.NewTimer(acceptTimeout), ended: make(chan error, 1)}
+	defer s.deadline.Stop()
+	e.left = s.ended
 	key := &schedule.Call{}
-	if !e.begin(s) {
-		return streamEnd{err: errStreamLeftBehind}
-	}
 	e.calls.Go(key, calls.Info{Method: e.method, Since: e.clock.Now()}, func(ctx context.Context) error {
 		return e.watch(ctx, s)
-	}, func(err error, _ bool) { s.end(err) })
-	end.err = e.await(ctx, s, key)
-	if connectedAt := s.close(); !connectedAt.IsZero() {
-		end.lasted = e.clock.Since(connectedAt)
-		select {
-		case <-e.recovered: // while it was connected
-		default:
+	}, func(err error, _ bool) {
+		if calls.Panicked(err) {
+			e.metrics.badData(e.logger.Info, badRuntimePanic, err.Error())
 		}
-		e.setConnected(false)
+		s.ended <- err
+	})
+	select {
+	case err = <-s.ended:
+		e.left = nil
+	case <-s.deadline.C():
+		err = errNotAccepted
+	case <-ctx.Done():
+		err = errStopped
 	}
-	end.unsupported = errors.Is(end.err, ErrEventsUnsupported)
-	if end.err == nil {
-		end.err = errStreamEnded
-	}
-	return end
+	e.calls.Cancel(key, err)
+	return s.close(), cmp.Or(err, errStreamEnded)
 }
 
-// await returns why a stream has ended, nil if the runtime gave no reason. It ends one that is
-// not accepted in time, and every one when ctx ends.
-func (e *eventClient) await(ctx context.Context, s *stream, key *schedule.Call) error {
-	deadline := e.clock.NewTimer(acceptTimeout)
-	defer deadline.Stop()
-	for {
-		select {
-		case err := <-s.ended:
-			return err
-		case <-ctx.Done():
-			e.calls.Cancel(key, errStopped)
-			return context.Cause(ctx)
-		case <-deadline.C():
-			if s.closeUnlessConnected() {
-				e.calls.Cancel(key, errNotAccepted)
-				return errNotAccepted
-			}
-		}
+// putConnected has the loop know that the stream of events is connected, or has ended.
+func (e *eventClient) putConnected(connected bool) {
+	if e.hints {
+		e.inbox.Put(func(in *inputs) { in.connected = append(in.connected, connected) })
 	}
-}
-
-// begin opens a stream, and reports whether no other is.
-func (e *eventClient) begin(s *stream) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.open != nil {
-		return false
-	}
-	e.open = s
-	return true
 }
 
 // stream is one connection to the runtime's events.
 type stream struct {
-	client *eventClient
-	// ended gets the reason when the runtime's method returns.
-	ended chan error
+	// Set once.
+
+	client   *eventClient
+	deadline clock.Timer // stopped when the runtime accepts the stream
+	ended    chan error  // gets the reason when the runtime's method returns
 
 	mu sync.Mutex
 
-	// Guarded by mu.
+	// Guarded by mu. The client's mu is taken while it is held, never the other way round.
 
 	connectedAt time.Time // zero until the runtime has accepted the stream
 	closed      bool      // later events are ignored
-}
-
-// end notes that the runtime's method has returned.
-func (s *stream) end(err error) {
-	e := s.client
-	if calls.Panicked(err) {
-		e.metrics.badData(e.logger.Info, badRuntimePanic, err.Error())
-	}
-	e.mu.Lock()
-	e.open = nil
-	e.mu.Unlock()
-	s.ended <- err
 }
 
 // connected notes that the runtime has accepted the stream.
@@ -233,20 +192,13 @@ func (s *stream) connected() {
 		return
 	}
 	e := s.client
+	s.deadline.Stop()
 	s.connectedAt = e.clock.Now()
 	e.setState(StreamConnected, nil, time.Time{})
-	e.setConnected(true)
-}
-
-// setConnected tells the loop that the stream of events is connected, or has ended.
-func (e *eventClient) setConnected(connected bool) {
-	if !e.hints {
-		return
-	}
-	if connected {
+	if e.hints {
 		e.metrics.streamConnections.Inc()
 	}
-	e.inbox.Put(func(in *inputs) { in.connected = append(in.connected, connected) })
+	e.putConnected(true)
 }
 
 // observe adds an event to the set of hints. It never blocks, so that a runtime which waits
@@ -258,8 +210,7 @@ func (s *stream) observe(event ContainerEvent) {
 	}
 	e := s.client
 	// containerd replays the last five minutes: how old those are says nothing of the stream.
-	replayed := connectedAt.IsZero() || event.CreatedAt.Before(connectedAt)
-	if !event.CreatedAt.IsZero() && !replayed {
+	if !connectedAt.IsZero() && !event.CreatedAt.Before(connectedAt) {
 		e.metrics.streamLatency.Observe(max(0, e.clock.Since(event.CreatedAt)).Seconds())
 	}
 	e.inbox.Put(func(in *inputs) { in.addHint(event) })
@@ -272,37 +223,28 @@ func (s *stream) observeExit(exit ContainerExit) {
 	}
 }
 
-// noteEvent notes that an event has come, and reports whether the stream is open, and since when
-// it is connected.
+// noteEvent notes that an event has come, unless the stream is closed, and returns since when the
+// stream is connected.
 func (s *stream) noteEvent() (connectedAt time.Time, open bool) {
 	s.mu.Lock()
-	connectedAt, open = s.connectedAt, !s.closed
-	s.mu.Unlock()
-	if open {
-		s.client.noteEvent()
+	defer s.mu.Unlock()
+	if s.closed {
+		return time.Time{}, false
 	}
-	return connectedAt, open
+	s.client.mu.Lock()
+	defer s.client.mu.Unlock()
+	s.client.report.LastEvent = s.client.clock.Now()
+	return s.connectedAt, true
 }
 
-func (e *eventClient) noteEvent() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.report.LastEvent = e.clock.Now()
-}
-
-// close has later events ignored, and returns when the stream was connected.
-func (s *stream) close() (connectedAt time.Time) {
+// close has later events ignored, and returns for how long the stream was connected.
+func (s *stream) close() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
-	return s.connectedAt
-}
-
-// closeUnlessConnected is close for a stream that was not connected in time, and reports
-// whether it is one.
-func (s *stream) closeUnlessConnected() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.closed = s.connectedAt.IsZero()
-	return s.closed
+	if s.connectedAt.IsZero() {
+		return 0
+	}
+	s.client.putConnected(false)
+	return s.client.clock.Since(s.connectedAt)
 }

@@ -12,25 +12,23 @@ import (
 )
 
 // SubscribeOption is an option of Subscribe and Handle. A nil SubscribeOption is ignored.
-type SubscribeOption func(*subscribeOptions)
+type SubscribeOption func(*subscriptionOptions)
 
-type subscribeOptions struct {
-	name     string
-	capacity int
-}
+// subscriptionOptions are the broadcaster's.
+type subscriptionOptions = broadcast.Options[*update, *PodLifecycleEvent]
 
 // WithCapacity sets how many events wait for a subscriber before updates are coalesced. For
 // Subscribe, it is the capacity of the channel. Zero selects DefaultChannelCapacity, the default.
 // If events is negative, no event waits.
 func WithCapacity(events int) SubscribeOption {
-	return func(o *subscribeOptions) { o.capacity = events }
+	return func(o *subscriptionOptions) { o.Capacity = events }
 }
 
 // WithName sets the name of a subscription in HealthReport and in the label subscriber of
 // pleg_named_subscriber_backlog_pods. Subscriptions with the same name are reported together. Each
 // name is a time series, so use few. Bytes that are not UTF-8 are replaced. The default is no name.
 func WithName(name string) SubscribeOption {
-	return func(o *subscribeOptions) { o.name = strings.ToValidUTF8(name, "\uFFFD") }
+	return func(o *subscriptionOptions) { o.Name = strings.ToValidUTF8(name, "\uFFFD") }
 }
 
 // Subscribe returns a new channel of events. The first events describe the pods that exist; they
@@ -43,23 +41,17 @@ func WithName(name string) SubscribeOption {
 // the present. Containers that came and went in the meantime have no events. To count deaths, use
 // RestartCount of the status, or the metric pleg_container_exits_total.
 func (g *GenericPLEG) Subscribe(ctx context.Context, opts ...SubscribeOption) <-chan *PodLifecycleEvent {
-	if ctx == nil {
-		panic("pleg: Subscribe: the context is nil") //nolint:forbidigo // a mistake in the caller's code
-	}
 	return g.updates.Subscribe(ctx, g.subscription(opts))
 }
 
-// subscriptionOptions are the broadcaster's.
-type subscriptionOptions = broadcast.Options[*update, *PodLifecycleEvent]
-
-func (g *GenericPLEG) subscription(opts []SubscribeOption) subscriptionOptions {
-	var o subscribeOptions
+func (g *GenericPLEG) subscription(opts []SubscribeOption) (o subscriptionOptions) {
 	for _, opt := range opts {
 		if opt != nil {
 			opt(&o)
 		}
 	}
-	return subscriptionOptions{Name: o.name, Capacity: max(0, cmp.Or(o.capacity, DefaultChannelCapacity))}
+	o.Capacity = max(0, cmp.Or(o.Capacity, DefaultChannelCapacity))
+	return o
 }
 
 // subscriberReports returns the sum of the backlogs, and a report per name.
@@ -124,9 +116,6 @@ type Handler struct {
 // The functions may call the generator's methods, including Stop. If a function panics, Handle
 // ends the subscription and panics; others are not affected. Handle panics if ctx is nil.
 func (g *GenericPLEG) Handle(ctx context.Context, h Handler, opts ...SubscribeOption) error {
-	if ctx == nil {
-		panic("pleg: Handle: the context is nil") //nolint:forbidigo // a mistake in the caller's code
-	}
 	options := g.subscription(opts)
 	options.Events = func(delivered, u *update) []*PodLifecycleEvent {
 		if u.uid == syncedUID && h.OnSynced != nil {
@@ -134,46 +123,40 @@ func (g *GenericPLEG) Handle(ctx context.Context, h Handler, opts ...SubscribeOp
 		}
 		return inSteps(delivered, u, handlerEvents)
 	}
-	refused := make(map[types.UID]struct{}) // the pods that h does not want
+	functions := h.functions()
+	refused := make(map[types.UID]bool) // the pods that h does not want
 	return g.updates.Follow(ctx, options, func(e *PodLifecycleEvent) {
 		if e.Type == podAdded && h.Want != nil && !h.Want(e.Pod) {
-			refused[e.ID] = struct{}{}
+			refused[e.ID] = true
 		}
-		if _, is := refused[e.ID]; !is {
-			h.handle(e)
-		} else if e.Type == podRemoved {
+		if f := functions[e.Type]; f != nil && !refused[e.ID] {
+			f(e)
+		}
+		if e.Type == podRemoved {
 			delete(refused, e.ID)
 		}
 	})
 }
 
-// handle calls the function for an event.
-func (h *Handler) handle(e *PodLifecycleEvent) {
-	switch e.Type {
-	case podsSynced:
-		h.OnSynced()
-	case podAdded:
-		callWith(h.OnPodAdded, e.Pod)
-	case podRemoved:
-		callWith(h.OnPodRemoved, e.Pod)
-	case containerCreated:
-		callWith(h.OnContainerCreated, e)
-	case ContainerStarted:
-		callWith(h.OnContainerStarted, e)
-	case ContainerDied:
-		callWith(h.OnContainerDied, e)
-	case ContainerRemoved:
-		callWith(h.OnContainerRemoved, e)
-	case PodSync:
-		callWith(h.OnPodSync, e)
-	case containerChanged: // is never delivered
+// functions returns the function for each type of event; nil for none.
+func (h *Handler) functions() map[PodLifeCycleEventType]func(*PodLifecycleEvent) {
+	functions := map[PodLifeCycleEventType]func(*PodLifecycleEvent){
+		containerCreated: h.OnContainerCreated,
+		ContainerStarted: h.OnContainerStarted,
+		ContainerDied:    h.OnContainerDied,
+		ContainerRemoved: h.OnContainerRemoved,
+		PodSync:          h.OnPodSync,
 	}
-}
-
-func callWith[T any](f func(T), v T) {
-	if f != nil {
-		f(v)
+	if h.OnSynced != nil {
+		functions[podsSynced] = func(*PodLifecycleEvent) { h.OnSynced() }
 	}
+	if h.OnPodAdded != nil {
+		functions[podAdded] = func(e *PodLifecycleEvent) { h.OnPodAdded(e.Pod) }
+	}
+	if h.OnPodRemoved != nil {
+		functions[podRemoved] = func(e *PodLifecycleEvent) { h.OnPodRemoved(e.Pod) }
+	}
+	return functions
 }
 
 // The types of the events that only Handle gets.
@@ -186,10 +169,8 @@ const (
 
 // handlerEvents returns the events of one step for a handler; see inSteps.
 func handlerEvents(delivered, u *update) (events []*PodLifecycleEvent) {
-	var known *Pod
-	if delivered != nil {
-		known = delivered.pod
-	} else if u.pod != nil {
+	known := delivered.listed()
+	if delivered == nil && u.pod != nil {
 		events = append(events, u.event(podAdded, u.pod, nil))
 	}
 	find, containers, statuses := containersOf(known), containersOf(u.pod).list, statusesIn(u.statuses)

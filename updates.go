@@ -1,6 +1,7 @@
 package pleg
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -85,10 +86,7 @@ func (u *update) beginning() *update {
 
 // stepEvents returns the events of one step.
 func stepEvents(delivered, u *update) (events []*PodLifecycleEvent) {
-	pod, statuses := u.pod, statusesIn(u.statuses)
-	if pod == nil && delivered != nil {
-		pod = delivered.pod
-	}
+	pod, statuses := cmp.Or(u.pod, delivered.listed()), statusesIn(u.statuses)
 	for i, t := range u.since(delivered) {
 		if t.kind == containerChanged {
 			continue
@@ -117,19 +115,23 @@ func (u *update) event(kind PodLifeCycleEventType, pod *Pod, c *Container) *PodL
 	return &PodLifecycleEvent{ID: u.uid, Type: kind, Pod: pod, Container: c, ListedAt: u.listedAt, Cause: u.cause}
 }
 
+// listed returns the pod of the update; nil for no update.
+func (u *update) listed() *Pod {
+	if u == nil {
+		return nil
+	}
+	return u.pod
+}
+
 // since returns the transitions from delivered, nil for nothing, to the update.
 func (u *update) since(delivered *update) []transition {
-	var old *Pod
-	if delivered != nil {
-		old = delivered.pod
-	}
-	return appendTransitions(nil, old, u.pod)
+	return appendTransitions(nil, delivered.listed(), u.pod)
 }
 
 // amended returns the containers that the subscriber knows as exited, and whose end is not what it
 // was sent: it was sent no end, or another exit code, reason or message.
 func (u *update) amended(delivered *update) (amended []*Container) {
-	if delivered == nil || delivered.pod == nil || u.pod == nil {
+	if delivered.listed() == nil || u.pod == nil {
 		return nil
 	}
 	known, sent, now := containersOf(delivered.pod), statusesIn(delivered.statuses), statusesIn(u.statuses)
@@ -161,11 +163,7 @@ func (updateRules) Coalesce(delivered, earlier, later *update) (coalesced *updat
 		delivered = both.first
 	}
 	both.sync = earlier.sync || later.sync
-	var known *Pod
-	if delivered != nil {
-		known = delivered.pod
-	}
-	both.statuses = later.statuses.with(earlier.statuses, known, later.pod)
+	both.statuses = later.statuses.with(earlier.statuses, delivered.listed(), later.pod)
 	last := deliverable(later.since(earlier))
 	discarded = deliverable(earlier.since(delivered)) + last - deliverable(later.since(delivered))
 	if last == 0 && !later.sync {
@@ -182,24 +180,20 @@ type lastStatuses []*Status
 // with returns these statuses and, of the older ones, those of other containers of the pods. A
 // pod may be nil.
 func (l lastStatuses) with(older lastStatuses, pods ...*Pod) lastStatuses {
-	newer, containers := statusesIn(l), make([]finder[*Container], len(pods))
-	for i, pod := range pods {
-		containers[i] = containersOf(pod)
-	}
-	var others lastStatuses
-	for i, s := range older {
-		if newer.at(i, s.ID.ID) != nil {
-			continue
-		}
-		for f := range containers {
-			if containers[f].at(i, s.ID.ID) != nil {
-				others = append(others, s)
-				break
-			}
+	missing := make(map[string]bool) // containers of the pods, by ID
+	for _, pod := range pods {
+		for _, c := range containersOf(pod).list {
+			missing[c.ID.ID] = true
 		}
 	}
-	if len(others) == 0 { // the usual case
-		return l
+	for _, s := range l {
+		missing[s.ID.ID] = false
 	}
-	return slices.Concat(l, others)
+	all := slices.Clip(l) // shared, so that an append copies it
+	for _, s := range older {
+		if missing[s.ID.ID] {
+			all = append(all, s)
+		}
+	}
+	return all
 }

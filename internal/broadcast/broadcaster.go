@@ -52,7 +52,7 @@ type Rules[K cmp.Ordered, U, E any] interface {
 }
 
 // Broadcaster has the newest update of each key, and the subscriptions. Its methods are safe for
-// concurrent use, except that Start and Halt must not run at the same time.
+// concurrent use, except that each call of Start is followed by one of Halt before the next.
 type Broadcaster[K cmp.Ordered, U, E any] struct {
 	// Set once by New.
 
@@ -162,13 +162,10 @@ func (b *Broadcaster[K, U, E]) Fill() {
 	}
 }
 
-// Start has slow readers waited for. A second Start does nothing.
+// Start has slow readers waited for, until Halt.
 func (b *Broadcaster[K, U, E]) Start() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.stop != nil {
-		return
-	}
 	b.stop = make(chan struct{})
 	for _, s := range b.subs {
 		s.deliverLocked()

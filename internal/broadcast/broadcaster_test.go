@@ -87,21 +87,6 @@ func TestSlowReaderGetsEverything(t *testing.T) {
 	}
 }
 
-// A second Start leaves one reader's events in order.
-func TestStartTwice(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newStation()
-		out := s.Subscribe(t.Context(), 0, false)
-		s.Start()
-		s.Start()
-		s.publish("a5 b5")
-		want(t, "events", all(out), "a+ a+ a+ a+ a+ b+ b+ b+ b+ b+")
-		s.Halt()
-		s.Halt()
-		want(t, "after Halt", all(out), "closed")
-	})
-}
-
 // Halt ends what is not lasting; what is lasting goes on after another Start.
 func TestHalt(t *testing.T) {
 	for _, capacity := range []int{0, 1, 100} {

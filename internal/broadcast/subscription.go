@@ -78,8 +78,7 @@ func (s *subscription[K, U, E]) deliverLocked() {
 		return
 	}
 	for !s.pumping && len(s.out) < cap(s.out) && s.advanceLocked() {
-		s.out <- s.committed[0].event
-		s.dropLocked()
+		s.out <- s.popLocked()
 	}
 	if stop := s.b.stop; stop != nil && !s.pumping && len(s.committed)+s.queue.Len() > 0 {
 		s.pumping = true
@@ -99,7 +98,7 @@ func (s *subscription[K, U, E]) pump(stop <-chan struct{}) {
 		if !sent {
 			break // the event is the next to be delivered
 		}
-		s.dropLocked()
+		s.popLocked()
 	}
 	s.pumping = false
 	if s.ctx.Err() != nil {
@@ -122,12 +121,12 @@ func (s *subscription[K, U, E]) send(event E, stop <-chan struct{}) bool {
 func (s *subscription[K, U, E]) take() (event E, ok bool) {
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
-	if ok = s.advanceLocked(); ok {
-		event = s.committed[0].event
-		s.dropLocked()
-		s.deliverLocked()
+	if !s.advanceLocked() {
+		return event, false
 	}
-	return event, ok
+	event = s.popLocked()
+	s.deliverLocked()
+	return event, true
 }
 
 // advanceLocked commits updates until there is a committed event, and reports whether there is.
@@ -148,10 +147,12 @@ func (s *subscription[K, U, E]) commitLocked() {
 	}
 }
 
-// dropLocked drops the first committed event, which was delivered.
-func (s *subscription[K, U, E]) dropLocked() {
+// popLocked takes out the first committed event.
+func (s *subscription[K, U, E]) popLocked() E {
+	first := s.committed[0].event
 	s.committed[0] = committed[K, E]{} // the array must not keep it
 	s.committed = s.committed[1:]
+	return first
 }
 
 // unsubscribe ends the subscription.

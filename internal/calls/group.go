@@ -15,6 +15,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -45,7 +46,7 @@ type call[K comparable] struct {
 	info    Info
 	cancel  context.CancelCauseFunc
 	ended   chan struct{} // closed when done has returned
-	stopped bool          // Stop was called; guarded by the group's mu
+	stopped atomic.Bool   // Stop was called
 }
 
 // NewGroup returns a group without calls.
@@ -72,7 +73,7 @@ func (g *Group[K]) Go(key K, info Info, method func(ctx context.Context) error, 
 		// Deferred, because the runtime may panic or end the goroutine.
 		err := error(panicError(info.Method + " panicked: the runtime ended the goroutine"))
 		defer g.leave(c)
-		defer func() { done(err, err != nil && g.wasStopped(c)) }()
+		defer func() { done(err, err != nil && c.stopped.Load()) }()
 		defer cancel(nil)
 		defer func() {
 			if value := recover(); value != nil {
@@ -96,12 +97,6 @@ func (e panicError) Error() string { return string(e) }
 func Panicked(err error) bool {
 	var panicked panicError
 	return errors.As(err, &panicked)
-}
-
-func (g *Group[K]) wasStopped(c *call[K]) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return c.stopped
 }
 
 func (g *Group[K]) leave(c *call[K]) {
@@ -130,7 +125,7 @@ func (g *Group[K]) Stop(cause error, timeout <-chan time.Time) (left []Info) {
 	g.mu.Lock()
 	calls := slices.Collect(maps.Keys(g.calls))
 	for _, c := range calls {
-		c.stopped = true
+		c.stopped.Store(true)
 		c.cancel(cause)
 	}
 	g.mu.Unlock()
@@ -138,7 +133,7 @@ func (g *Group[K]) Stop(cause error, timeout <-chan time.Time) (left []Info) {
 		select {
 		case <-c.ended:
 		case <-timeout:
-			return g.infos(func(c *call[K]) bool { return c.stopped })
+			return g.infos(func(c *call[K]) bool { return c.stopped.Load() })
 		}
 	}
 	return nil

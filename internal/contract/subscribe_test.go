@@ -42,8 +42,8 @@ func TestSubscribeWithNilContext(t *testing.T) {
 		} {
 			func() {
 				defer func() {
-					if got, want := recover(), "pleg: "+name+": the context is nil"; got != want {
-						t.Errorf("%s panics with %v", name, got)
+					if recover() == nil {
+						t.Errorf("%s does not panic", name)
 					}
 				}()
 				subscribe()
