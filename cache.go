@@ -472,7 +472,7 @@ func (c *PodCache) indexLocked(uid types.UID, e *cacheEntry, old *PodStatus) {
 	if e.keys, changed = c.index.replace(uid, before, e.listed, e.status); !changed {
 		return
 	}
-	lost := slices.DeleteFunc(slices.Clone(before), func(key indexKey) bool { return slices.Contains(e.keys, key) })
+	lost := slices.DeleteFunc(slices.Clone(before), func(key indexKey) bool { return c.index.has(key, uid) })
 	if len(lost) > 0 && old != nil {
 		had := *old
 		c.gone.add(&had, lost)

@@ -37,9 +37,7 @@ func (x *cacheIndex) replace(uid types.UID, keys []indexKey, listed *Pod, status
 	if listed != nil {
 		for _, list := range [...][]*Container{listed.Containers, listed.Sandboxes} {
 			for _, c := range list {
-				if key := (indexKey{indexContainer, "", c.ID.ID}); !slices.Contains(x.now, key) {
-					x.now = append(x.now, key)
-				}
+				x.now = append(x.now, indexKey{indexContainer, "", c.ID.ID}) // a status may repeat it
 			}
 		}
 	}
@@ -50,7 +48,7 @@ func (x *cacheIndex) replace(uid types.UID, keys []indexKey, listed *Pod, status
 		x.remove(key, uid)
 	}
 	for _, key := range x.now {
-		if !slices.Contains(x.pods[key], uid) { // bad data repeats keys
+		if !slices.Contains(x.pods[key], uid) { // keys may be repeated
 			put(&x.pods, key, append(x.pods[key], uid))
 		}
 	}

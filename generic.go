@@ -50,15 +50,14 @@ type GenericPLEG struct {
 	watching func() chan *PodLifecycleEvent
 	// started is true between Start and Stop.
 	started atomic.Bool
+	// run is what goes on between them; nil while stopped. Who holds lifecycle sets it.
+	run atomic.Pointer[run]
 
 	// lifecycle is held by Start and Stop. It is no mutex: in a synctest bubble, who waited
 	// for one would keep the time from passing for which Stop waits.
 	lifecycle chan struct{}
 
-	// Guarded by lifecycle.
-
-	run    *run // nil while stopped
-	joined sync.WaitGroup
+	joined sync.WaitGroup // guarded by lifecycle
 }
 
 // run is what goes on between a Start and a Stop.
@@ -67,6 +66,9 @@ type run struct {
 	end    context.CancelFunc
 	forget func() bool // takes back that the end of that context stops it
 }
+
+// hasEnded reports whether the context of Start has ended.
+func (r *run) hasEnded() bool { return r != nil && r.ended() != nil }
 
 // NewGenericPLEG returns a generator that relists runtime every relistPeriod and writes
 // cache; a cache has one generator at a time. The channel of Watch has the capacity
@@ -160,8 +162,15 @@ func (g *GenericPLEG) streams() []*eventClient {
 }
 
 // claimCache panics when the cache has another generator, which would take the pods of this
-// one for gone.
+// one for gone. A generator whose context has ended is stopped, although it may not be released
+// yet.
 func (g *GenericPLEG) claimCache(isNew bool) {
+	g.cache.mu.RLock()
+	other, _ := g.cache.owner.(*GenericPLEG)
+	g.cache.mu.RUnlock()
+	if other != nil && other.run.Load().hasEnded() {
+		g.cache.release(other)
+	}
 	if !g.cache.claim(g, isNew) {
 		panic("pleg: the cache has another generator") //nolint:forbidigo // the drop-in signatures have no error
 	}
@@ -205,20 +214,19 @@ func (g *GenericPLEG) Clock() clock.PassiveClock { return g.clock }
 // until Stop, or until ctx ends, which does what Stop does. Starting a running generator does
 // nothing.
 func (g *GenericPLEG) Start(ctx context.Context) {
-	g.lifecycle <- struct{}{}
+	g.lock()
 	defer func() { <-g.lifecycle }()
-	if g.run != nil && g.run.ended() == nil {
+	if before := g.run.Load(); before.hasEnded() {
+		g.stopLocked()
+	} else if before != nil {
 		return
-	}
-	if g.run != nil {
-		g.stopLocked() // its context has ended just now
 	}
 	g.claimCache(false)
 	r := &run{ended: ctx.Err}
-	g.run = r
+	g.run.Store(r)
+	g.started.Store(true)
 	r.forget = context.AfterFunc(ctx, func() { g.stop(r) })
 	ctx, r.end = context.WithCancel(ctx)
-	g.started.Store(true)
 	g.updates.Start()
 	g.joined.Go(func() { g.loop.runPeriodically(ctx) })
 	for _, e := range g.streams() {
@@ -236,9 +244,9 @@ func (g *GenericPLEG) Stop() { g.stop(nil) }
 
 // stop stops the generator if r is its run, or nil, and logs the calls that are left behind.
 func (g *GenericPLEG) stop(r *run) {
-	g.lifecycle <- struct{}{}
+	g.lock()
 	var left []calls.Info
-	if r == nil || r == g.run {
+	if r == nil || r == g.run.Load() {
 		left = g.stopLocked()
 	}
 	<-g.lifecycle
@@ -248,21 +256,28 @@ func (g *GenericPLEG) stop(r *run) {
 	}
 }
 
+// lock takes lifecycle. It panics if NewGenericPLEG has not made it.
+func (g *GenericPLEG) lock() {
+	if g.lifecycle == nil {
+		panic("pleg: the GenericPLEG was not made by NewGenericPLEG") //nolint:forbidigo // a mistake in the caller's code
+	}
+	g.lifecycle <- struct{}{}
+}
+
 // stopLocked returns the calls that are left behind.
 func (g *GenericPLEG) stopLocked() (left []calls.Info) {
-	if g.run != nil {
-		g.run.forget()
-		g.run.end()
-		g.run = nil
+	if r := g.run.Load(); r != nil {
+		r.forget()
+		r.end()
 	}
 	g.joined.Wait() // first, so that no call begins that is not cancelled
 	g.started.Store(false)
-	g.calls.CancelAll(errStopped)
 	g.updates.Halt()
 	grace := time.NewTimer(stopGrace)
 	defer grace.Stop()
 	g.cache.release(g)
-	return g.calls.Wait(grace.C)
+	g.run.Store(nil)
+	return g.calls.Stop(errStopped, grace.C)
 }
 
 // Watch returns the channel of the events: always the same one, never closed. Its first

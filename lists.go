@@ -155,7 +155,10 @@ func (r *reconciler) confirmed(found comparison, asked bool) {
 		rec.endBackOff()
 		rec.inspect = true
 	}
-	if asked && rec.pod != nil && (rec.stale || rec.failures > 0 || rec.awaitsExits()) {
+	switch open := rec.stale || rec.failures > 0 || rec.awaitsExits(); {
+	case !open:
+		rec.endBackOff()
+	case asked && rec.pod != nil:
 		rec.inspect = true
 	}
 	r.freshen(rec)
@@ -188,6 +191,7 @@ func (r *reconciler) gone(found comparison, c *schedule.Call) {
 	rec.due[lateReason] = time.Time{}
 	rec.inspect, rec.sync, rec.stale, rec.err, rec.failures = false, false, false, nil, 0
 	if rec.Inspection != nil {
+		rec.made.sync = false
 		r.cancel(rec.Inspection, errPodGone)
 	}
 	r.cache.remove(rec.UID)

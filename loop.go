@@ -145,7 +145,7 @@ func (l *loop) reconcile() outputs {
 	out := l.reconciler.step(l.clock.Now(), &in)
 	if l.reconciler.synced && !l.hasSynced() {
 		close(l.synced)
-		l.reconciler.updates.Synced()
+		l.reconciler.updates.Publish(&update{uid: syncedUID})
 	}
 	return out
 }

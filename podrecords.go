@@ -284,7 +284,7 @@ func (r *podRecords) compareAll(pods []*Pod, at stamp, begun uint64, report repo
 	take := func(rec *podRecord, listed *Pod) {
 		found := r.compare(rec, listed, at, begun, report)
 		news := found.changed || found.dropped || found.confirmable || previous.After(found.before)
-		if news || rec.stale || rec.failures > 0 || rec.request.newest > 0 {
+		if news || rec.stale || rec.attempts > 0 || rec.request.newest > 0 {
 			all = append(all, found)
 		}
 	}

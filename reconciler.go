@@ -130,7 +130,6 @@ func (r *reconciler) takeRequests(in *inputs) {
 	if in.periodic != nil {
 		r.sched.SetPeriodic(*in.periodic)
 		r.lastFull = time.Time{}
-		r.relists.paused()
 	}
 	r.relists.waiting = append(r.relists.waiting, in.relists...)
 	for _, uid := range sortedKeys(in.requests) {
@@ -338,9 +337,7 @@ func (r *reconciler) completeRelists() {
 	}
 	for _, done := range r.relists.complete(r.sched.Moving) {
 		r.out.relisted = append(r.out.relisted, done.callers...)
-		if !done.paused {
-			r.metrics.relistDuration.Observe(r.sched.Now.Sub(done.began).Seconds())
-		}
+		r.metrics.relistDuration.Observe(r.sched.Now.Sub(done.began).Seconds())
 		r.synced = true // see HasSynced; at the first of them, and from then on
 	}
 }
@@ -348,7 +345,7 @@ func (r *reconciler) completeRelists() {
 // publish hands an update of the pod to the subscribers. The cache holds a status for it.
 func (r *reconciler) publish(rec *podRecord, u *update) {
 	u.statuses = rec.statusesOf(u.pod, rec.published)
-	r.logTransitions(rec.published, u)
+	r.logTransitions(rec, u.pod)
 	rec.published = u.pod
 	r.updates.Publish(u)
 }
@@ -370,16 +367,12 @@ func (rec *podRecord) statusesOf(pod, other *Pod) (statuses lastStatuses) {
 }
 
 // logTransitions logs every transition, and the exit code of containers that finished.
-func (r *reconciler) logTransitions(published *Pod, u *update) {
-	for _, t := range appendTransitions(nil, published, u.pod) {
+func (r *reconciler) logTransitions(rec *podRecord, next *Pod) {
+	for _, t := range appendTransitions(nil, rec.published, next) {
 		id := t.container.ID.ID
-		r.out.info(4, "Transition", "podUID", u.uid, "containerID", id, "event", t.kind)
-		if t.kind != ContainerDied || t.sandbox {
-			continue
-		}
-		statuses := statusesIn(u.statuses)
-		if s := statuses.at(0, id); hasExited(s) {
-			r.out.info(2, "Container finished", "podUID", u.uid, "containerID", id, "exitCode", s.ExitCode, "reason", s.Reason)
+		r.out.info(4, "Transition", "podUID", rec.UID, "containerID", id, "event", t.kind)
+		if s := rec.seen[id]; t.kind == ContainerDied && hasExited(s) {
+			r.out.info(2, "Container finished", "podUID", rec.UID, "containerID", id, "exitCode", s.ExitCode, "reason", s.Reason)
 		}
 	}
 }

@@ -21,8 +21,6 @@ type relist struct {
 	began   time.Time
 	callers []*relistCaller
 	awaited []*podRecord
-	// paused is true if the generator was stopped or started since: how long it took says nothing.
-	paused bool
 }
 
 // lacks reports whether a pod is older than the list or, if there are callers, whether a PodSync of
@@ -38,13 +36,6 @@ func (r *relists) begin() { r.attached, r.waiting = r.waiting, nil }
 
 // stopped has the callers wait for another list.
 func (r *relists) stopped() { r.waiting, r.attached = append(r.waiting, r.attached...), nil }
-
-// paused notes that the generator was stopped or started.
-func (r *relists) paused() {
-	for i := range r.incomplete {
-		r.incomplete[i].paused = true
-	}
-}
 
 // failed returns the callers of the list in flight, which has failed.
 func (r *relists) failed(err error) (callers []*relistCaller) {

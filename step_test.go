@@ -33,11 +33,16 @@ import (
 // Into a step go calls that return, "F1: PODS", "G2: POD", "G2: absent", "Ia: CONTAINERS",
 // "F1 fails: ERROR" and "F1 stopped"; and requests: start, stop, relist, "request a",
 // "reinspect a", "reader a" (which blocks), "hint a", "hint anything" (which names no pod),
-// "exit a1" (an exit event of container a1), connected and disconnected.
+// "exit a1" (an exit event of container a1), "exit b1 of b" (which names the pod, too),
+// "exit a1 at 2s" (with FinishedAt), connected and disconnected. An exit event has the exit
+// code 1. In the answer of an inspection, "a1=exited:137" has an exit code, otherwise 0, and
+// "a1=running@2s" a StartedAt.
 //
-// Out of it come what has changed in the cache, and the events; then the calls to cancel and to begin, those with what is
-// inspected or why it is listed; the callers of Relist that are done, by their number; and
-// when there is more to do.
+// Out of it come what has changed in the cache, what blocked readers get, and the events; then
+// the calls to cancel and to begin, those with what is inspected or why it is listed; the
+// callers of Relist that are done, by their number; and when there is more to do. An event
+// about a container that has exited has its exit code, if that is known, with a question mark
+// if it is unconfirmed.
 //
 // "new" as the first block sets options. "state" shows what is known of the pods, and
 // "failing" those that are reported as such.
@@ -78,6 +83,7 @@ type stepper struct {
 	events  <-chan *PodLifecycleEvent
 	calls   map[string]*schedule.Call // in flight, by their name
 	callers []*relistCaller           // of Relist, in their order
+	readers []*blockedReader          // in their order
 
 	now time.Time
 	log []logged
@@ -145,6 +151,13 @@ func (s *stepper) step(in *inputs) string {
 	s.log = s.log[:0]
 	out := s.r.step(s.now, in)
 	s.readCache()
+	for _, r := range s.readers {
+		select {
+		case answer := <-r.ch:
+			s.note("reader", string(answer.status.ID)+statusText(answer.status))
+		default:
+		}
+	}
 	s.readEvents()
 	for _, c := range out.cancel {
 		if name := s.inFlight(c.Call); name != "" {
@@ -242,14 +255,21 @@ func (s *stepper) inFlight(c *schedule.Call) string {
 	return ""
 }
 
-// readEvents notes what subscribers have been told meanwhile.
+// readEvents notes the events since the last step.
 func (s *stepper) readEvents() {
 	for {
 		select {
 		case e := <-s.events:
 			text := fmt.Sprintf("%s %s", e.ID, strings.TrimPrefix(string(e.Type), "Container"))
-			if e.Data != nil {
-				text += fmt.Sprintf(" %s", e.Data)
+			if e.Container != nil {
+				text += " " + e.Container.ID.ID
+			}
+			if e.Type != ContainerStarted && hasExited(e.Status) {
+				text += fmt.Sprintf(" (%d", e.Status.ExitCode)
+				if e.Status.Unconfirmed {
+					text += "?"
+				}
+				text += ")"
 			}
 			s.note("event", text)
 		default:
@@ -258,8 +278,8 @@ func (s *stepper) readEvents() {
 	}
 }
 
-// readCache notes what has changed in the cache. A pod that is held is shown with how fresh it is,
-// others with the newest full list's time.
+// readCache notes what has changed in the cache. "as of" is the freshness of a pod that is fresher
+// than the newest full list, "still as of" that of a pod that full lists do not make fresher.
 func (s *stepper) readCache() {
 	c := s.cache
 	if !c.global.Equal(s.global) {
@@ -279,7 +299,7 @@ func (s *stepper) readCache() {
 		}
 		switch {
 		case e.held:
-			text += " held at " + s.since(e.observed)
+			text += " still as of " + s.since(e.observed)
 		case e.observed.After(c.global):
 			text += " as of " + s.since(e.observed)
 		}

@@ -36,13 +36,24 @@ func (s *stepper) take(in *inputs, line string) {
 		put(&in.reinspects, uid, struct{}{})
 	case "reader":
 		put(&in.readers, uid, struct{}{})
+		r := &blockedReader{minTime: s.now.Add(-1), ch: make(chan reading, 1)}
+		put(&s.cache.readers, uid, append(s.cache.readers[uid], r))
+		s.cache.waiting++
+		s.readers = append(s.readers, r)
 	case "hint":
 		if uid == "anything" {
 			uid = ""
 		}
 		in.addHint(ContainerEvent{PodUID: uid})
 	case "exit":
-		in.addExit(ContainerExit{ContainerID: words[1], ExitCode: 1})
+		e := ContainerExit{ContainerID: words[1], ExitCode: 1}
+		switch words[2] {
+		case "of":
+			e.PodUID = types.UID(words[3])
+		case "at":
+			e.FinishedAt = epoch.Add(s.duration(words[3]))
+		}
+		in.addExit(e)
 	case "connected", "disconnected":
 		in.connected = append(in.connected, words[0] == "connected")
 	default:
@@ -71,15 +82,30 @@ func (s *stepper) result(name, how, what string) *result {
 		res.pod = s.pods(what)[0]
 	default:
 		res.status = &PodStatus{ID: c.UID}
-		for _, c := range s.containers(what) {
-			status := &Status{ID: c.ID, State: c.State}
-			if c.State == ContainerStateExited {
-				status.Reason = exitCompleted
-			}
-			res.status.ContainerStatuses = append(res.status.ContainerStatuses, status)
+		for word := range strings.FieldsSeq(what) {
+			res.status.ContainerStatuses = append(res.status.ContainerStatuses, s.status(word))
 		}
 	}
 	return res
+}
+
+// status reads "a1=running", "a1=running@2s" or "a1=exited:137".
+func (s *stepper) status(word string) *Status {
+	word, started, hasStarted := strings.Cut(word, "@")
+	word, code, hasCode := strings.Cut(word, ":")
+	c := s.containers(word)[0]
+	status := &Status{ID: c.ID, State: c.State}
+	if c.State == ContainerStateExited {
+		status.Reason = exitCompleted
+	}
+	if hasCode {
+		status.Reason = exitError
+		s.scan(code, &status.ExitCode)
+	}
+	if hasStarted {
+		status.StartedAt = epoch.Add(s.duration(started))
+	}
+	return status
 }
 
 // pods reads "a(a1=running) b()".

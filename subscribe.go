@@ -128,8 +128,12 @@ func (g *GenericPLEG) Handle(ctx context.Context, h Handler, opts ...SubscribeOp
 		panic("pleg: Handle: the context is nil") //nolint:forbidigo // a mistake in the caller's code
 	}
 	options := g.subscription(opts)
-	options.Events = func(delivered, u *update) []*PodLifecycleEvent { return inSteps(delivered, u, handlerEvents) }
-	options.Synced = []*PodLifecycleEvent{{Type: podsSynced}}
+	options.Events = func(delivered, u *update) []*PodLifecycleEvent {
+		if u.uid == syncedUID && h.OnSynced != nil {
+			return []*PodLifecycleEvent{{Type: podsSynced}}
+		}
+		return inSteps(delivered, u, handlerEvents)
+	}
 	refused := make(map[types.UID]struct{}) // the pods that h does not want
 	return g.updates.Follow(ctx, options, func(e *PodLifecycleEvent) {
 		if e.Type == podAdded && h.Want != nil && !h.Want(e.Pod) {
@@ -147,9 +151,7 @@ func (g *GenericPLEG) Handle(ctx context.Context, h Handler, opts ...SubscribeOp
 func (h *Handler) handle(e *PodLifecycleEvent) {
 	switch e.Type {
 	case podsSynced:
-		if h.OnSynced != nil {
-			h.OnSynced()
-		}
+		h.OnSynced()
 	case podAdded:
 		callWith(h.OnPodAdded, e.Pod)
 	case podRemoved:

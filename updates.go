@@ -28,6 +28,10 @@ type update struct {
 	cause    Cause
 }
 
+// syncedUID is the key of the update that reports that the generator has synced. It is published
+// once. As the greatest key, it comes behind the pods that exist when a subscription begins.
+const syncedUID types.UID = "\U0010FFFF"
+
 // broadcaster delivers updates as events to the subscribers.
 type broadcaster = broadcast.Broadcaster[types.UID, *update, *PodLifecycleEvent]
 
@@ -42,7 +46,7 @@ type updateRules struct{}
 func (updateRules) Key(u *update) types.UID { return u.uid }
 
 // Gone implements broadcast.Rules.
-func (updateRules) Gone(u *update) bool { return u.pod == nil }
+func (updateRules) Gone(u *update) bool { return u.pod == nil && u.uid != syncedUID }
 
 // Initial implements broadcast.Rules.
 func (updateRules) Initial(u *update) *update {

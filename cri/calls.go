@@ -28,7 +28,7 @@ const (
 	rpcPodSandboxStatus
 	rpcContainerStatus
 	rpcGetContainerEvents
-	rpcSubscribe // of containerd, not CRI; with WithExitEvents only
+	rpcSubscribe // of containerd, not CRI; without WithoutExitEvents
 	rpcCount
 )
 

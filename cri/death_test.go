@@ -29,10 +29,11 @@ func (r announced) WatchContainerEvents(
 }
 
 // The death of a container costs one list of its pod and one inspection, and is delivered
-// with them: nothing waits for a time, because the clock stands still until then. The
+// with them if there are no exit events: nothing waits for a time, because the clock stands still until then. The
 // list that follows a hint inspects nothing.
 func TestDeathCostsOneListAndOneInspection(t *testing.T) {
-	s, r := serverAndRuntime(t)
+	s, _ := serverAndRuntime(t)
+	r := connect(t, s, cri.WithoutExitEvents())
 	sandbox := s.RunPod(criserver.PodConfig{UID: "uid"})
 	dying := runContainer(t, s, sandbox, "dying")
 	runContainer(t, s, sandbox, "other")

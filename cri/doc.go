@@ -45,8 +45,8 @@
 //	event stream, each connection     2 Version, 1 GetContainerEvents; 1 Version more if
 //	                                  the runtime ends it within a second
 //	exit events, each connection      2 Version, 1 Events/Subscribe, which is containerd's
-//	                                  and not CRI's; of CRI-O 1 Version; without
-//	                                  WithExitEvents none
+//	                                  and not CRI's; of CRI-O 1 Version; with
+//	                                  WithoutExitEvents none
 //
 // A node of 110 pods with two containers and a sandbox each costs 2 calls per relist,
 // 332 calls at the start, and 3 calls more for each pod of which a container changes,
@@ -63,14 +63,31 @@
 //
 // # Exit events
 //
-// A runtime knows of an exit before CRI tells it: containerd runs runc, unmounts and writes
-// to the disk first, which takes some 40 to 70 ms on a quiet machine, and if one of these
-// hangs, CRI shows a dead container as running for as long. With [WithExitEvents],
-// WatchContainerExits tells exits as soon as the runtime has seen them: containerd's
-// /tasks/exit, from its own stream of events on the same socket (1.6 and later, k3s too), or
-// the files that CRI-O's conmon writes into container_exits_dir, which the process must be
-// able to read. An exit is final, so it may be believed before a list shows it; nothing else
-// of containerd's events is read. The reason, such as OOMKilled, comes with CRI's status only.
+// A runtime knows of an exit before CRI shows it: containerd runs runc, unmounts and writes
+// to the disk first, which takes some 40 to 70 ms on a quiet machine. If one of these
+// gets stuck, CRI shows a dead container as running for as long. WatchContainerExits reports
+// exits earlier, from each of these witnesses that there is:
+//
+//	events      /tasks/exit of containerd's own stream of events, on the same socket (1.6 and
+//	            later, k3s too). /tasks/start says which process is the container's.
+//	exit_files  the files that CRI-O's conmon writes into container_exits_dir
+//	            ([WithExitsDir]), which the process must be able to read.
+//	exit_json   exit.json in a container's bundle, which the runc shim of containerd 2.4
+//	            writes. The bundles are in the folder of containerd's socket, as they are
+//	            unless containerd's state is configured to be elsewhere; only root may read them.
+//	pidfd       a pidfd of the container's first process, on Linux 6.15 and later, if this
+//	            process sees the host's PIDs (hostPID). The PID comes from /tasks/start or, once
+//	            for each container, from a verbose status. A process that is in no cgroup with
+//	            the container's ID, as that of a virtual machine, is refused.
+//
+// The last three need no runtime: they report exits while it is down, too. An exit is final, so
+// it may be believed before a list shows it. The reason, such as OOMKilled, comes with CRI's
+// status only. DescribeRuntime names the witnesses that are active, and says why others are not.
+//
+// containerd shows 255 and the reason Unknown for a container that ended while containerd was
+// away. If a witness or an earlier status has shown the end, the status has that code, reason and
+// time instead. What is kept for this is bounded by the containers that lists show. If nobody saw
+// the end, the status is containerd's.
 //
 // # Labels
 //

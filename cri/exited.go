@@ -66,3 +66,54 @@ func (h *held) observeExited(id string, status *pleg.Status, asked, now time.Tim
 		it.exit.asked, it.exit.status = asked, status
 	}
 }
+
+// ending is the end of a container, as it was seen first.
+type ending struct {
+	code            int
+	reason, message string
+	at              time.Time // zero if unknown
+	noticed         bool      // true if at is only when this process noticed the end
+}
+
+// What containerd's status has of a container that ended while containerd was away.
+const (
+	unknownCode   = 255
+	unknownReason = "Unknown"
+)
+
+// keepExit keeps a reported exit of a container, unless its end is known already. Only the time of a
+// pidfd gives way to another's.
+func (h *held) keepExit(by witness, e pleg.ContainerExit) {
+	h.keep(e.ContainerID, func(k *kept) {
+		if k.ended == nil || k.ended.noticed && k.ended.code == e.ExitCode {
+			k.ended = &ending{code: e.ExitCode, reason: exitReason(e.ExitCode), at: e.FinishedAt, noticed: by == processes}
+		}
+	})
+}
+
+// exitReason is the runtimes' reason of an exit that they know no other reason of.
+func exitReason(code int) string {
+	if code == 0 {
+		return "Completed"
+	}
+	return "Error"
+}
+
+// correctExit has the status of an exited container show its end as it was seen. The status of a
+// runtime that saw the end is kept instead: it has the reason.
+func (h *held) correctExit(s *pleg.Status) {
+	seen := h.keptOf(s.ID.ID).ended
+	switch {
+	case seen != nil && s.ExitCode == unknownCode && (s.Reason == unknownReason || seen.code != unknownCode):
+		s.ExitCode, s.Reason, s.Message = seen.code, seen.reason, seen.message
+		if !seen.at.IsZero() {
+			s.FinishedAt = seen.at
+		}
+	case s.Reason != unknownReason && !s.FinishedAt.IsZero():
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if it := h.items[containers][s.ID.ID]; it != nil {
+			it.kept.ended = &ending{code: s.ExitCode, reason: s.Reason, message: s.Message, at: s.FinishedAt}
+		}
+	}
+}

@@ -2,7 +2,6 @@ package cri
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -36,6 +35,9 @@ const maxExitFileBytes = 32
 func (r *Runtime) watchExitFiles(ctx context.Context, connected func(), observe func(pleg.ContainerExit)) error {
 	dir := r.opts.exitsDir
 	watch, err := openExitsDir(dir)
+	if errors.Is(err, fs.ErrNotExist) && !r.opts.exitsDirGiven {
+		err = fmt.Errorf("%w: %w", pleg.ErrEventsUnsupported, err) // it may not be mounted
+	}
 	if err != nil {
 		return fmt.Errorf("cri: watching the exit files in %s: %w", dir, err)
 	}
@@ -58,7 +60,13 @@ func (r *Runtime) watchExitFiles(ctx context.Context, connected func(), observe 
 			err = cause
 		}
 		if err == nil {
-			err = eachNewFile(buffer[:n], func(name string) { r.tellExitFile(ctx, dir, name, observe) })
+			err = eachFileEvent(buffer[:n], func(e fileEvent) error {
+				name, err := newFile(e)
+				if name != "" {
+					r.tellExitFile(ctx, dir, name, observe)
+				}
+				return err
+			})
 		}
 		if err != nil {
 			return fmt.Errorf("cri: watching the exit files in %s: %w", dir, err)
@@ -79,28 +87,22 @@ func openExitsDir(dir string) (*os.File, error) {
 	return watch, nil
 }
 
-// eachNewFile calls f with the name of each file that the kernel's events tell of. Its error
+// newFile returns the file that an event of the folder is about; empty if it is temporary. Its error
 // says why no more can be told.
-func eachNewFile(events []byte, f func(name string)) error {
-	for len(events) >= unix.SizeofInotifyEvent {
-		mask := binary.NativeEndian.Uint32(events[4:])
-		end := unix.SizeofInotifyEvent + int(binary.NativeEndian.Uint32(events[12:]))
-		if end > len(events) {
-			break
-		}
-		name := strings.TrimRight(string(events[unix.SizeofInotifyEvent:end]), "\x00")
-		events = events[end:]
-		switch {
-		case mask&unix.IN_Q_OVERFLOW != 0:
-			return errors.New("the kernel has dropped events")
-		case mask&(unix.IN_DELETE_SELF|unix.IN_MOVE_SELF|unix.IN_UNMOUNT|unix.IN_IGNORED) != 0:
-			return errors.New("the folder is gone")
-		case mask&unix.IN_ISDIR == 0 && name != "" && !strings.Contains(name, "."): // else it is temporary
-			f(name)
-		}
+func newFile(e fileEvent) (name string, err error) {
+	switch {
+	case e.mask&unix.IN_Q_OVERFLOW != 0:
+		return "", errDropped
+	case e.mask&(unix.IN_DELETE_SELF|unix.IN_MOVE_SELF|unix.IN_UNMOUNT|unix.IN_IGNORED) != 0:
+		return "", errors.New("the folder is gone")
+	case e.mask&unix.IN_ISDIR != 0 || strings.Contains(e.name, "."):
+		return "", nil
 	}
-	return nil
+	return e.name, nil
 }
+
+// errDropped is the error of a watch that the kernel held too few events for.
+var errDropped = errors.New("the kernel has dropped events")
 
 // tellExitFile tells the exit that a file is about. If the file is gone again, CRI-O shows
 // the exit already.
@@ -114,26 +116,12 @@ func (r *Runtime) tellExitFile(ctx context.Context, dir, name string, observe fu
 	}
 }
 
-// readExitFile returns the exit code in a file, and when it was written. It does not wait, also
-// if the file is none of conmon's.
+// readExitFile returns the exit code in a file, and when it was written.
 func readExitFile(path string) (code int, written time.Time, err error) {
-	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	content, written, err := readSmallFile(path, maxExitFileBytes)
 	if err != nil {
 		return 0, time.Time{}, err
 	}
-	defer file.Close()
-	info, err := file.Stat()
-	if err != nil {
-		return 0, time.Time{}, err
-	}
-	if info.Size() > maxExitFileBytes || !info.Mode().IsRegular() { // to read a FIFO would wait for who writes it
-		return 0, time.Time{}, fs.ErrInvalid
-	}
-	var content [maxExitFileBytes]byte
-	n, err := file.Read(content[:])
-	if err != nil {
-		return 0, time.Time{}, err
-	}
-	number, err := strconv.ParseInt(strings.TrimSpace(string(content[:n])), 10, 32)
-	return int(number), info.ModTime(), err
+	number, err := strconv.ParseInt(strings.TrimSpace(string(content)), 10, 32)
+	return int(number), written, err
 }

@@ -27,7 +27,7 @@ func crioWithExits(t *testing.T) (dir string, s *criserver.Server, r *cri.Runtim
 	s, err := criserver.Start(criserver.WithModel(criserver.CRIO), criserver.WithExitFiles(dir))
 	must(t, err)
 	t.Cleanup(s.Stop)
-	return dir, s, connect(t, s, cri.WithExitEvents(dir), quiet)
+	return dir, s, connect(t, s, cri.WithExitsDir(dir), quiet)
 }
 
 func writeExit(t *testing.T, path, content string) {

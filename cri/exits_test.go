@@ -79,7 +79,7 @@ func TestWatchContainerExits(t *testing.T) {
 	s, err := criserver.Start()
 	must(t, err)
 	t.Cleanup(s.Stop)
-	r := connect(t, s, cri.WithExitEvents(""))
+	r := connect(t, s)
 	sandbox := s.RunPod(criserver.PodConfig{UID: "uid"})
 	app, proxy := runContainer(t, s, sandbox, "app"), runContainer(t, s, sandbox, "proxy")
 	w := watchExits(t, r)
@@ -119,8 +119,8 @@ func TestWatchContainerExits(t *testing.T) {
 	}
 }
 
-// Who does not ask for exit events, or has a runtime without, gets an error that says so, and
-// makes few calls for it.
+// Callers that turn exit events off, or have a runtime without, get an error that says so, and
+// few calls are made for it.
 func TestExitEventsUnsupported(t *testing.T) {
 	for _, test := range []struct {
 		name  string
@@ -129,11 +129,11 @@ func TestExitEventsUnsupported(t *testing.T) {
 		// versions and streams are how many calls are made.
 		versions, streams int
 	}{
-		{"without the option", nil, nil, 0, 0},
+		{"with the option", nil, []cri.Option{cri.WithoutExitEvents()}, 0, 0},
 		{"a runtime without", []criserver.Option{criserver.WithoutExitEvents(), criserver.WithVersion("docker", "29")},
-			[]cri.Option{cri.WithExitEvents("/nowhere")}, 2, 1},
+			[]cri.Option{cri.WithExitsDir("/nowhere")}, 2, 1},
 		{"CRI-O without a folder", []criserver.Option{criserver.WithModel(criserver.CRIO)},
-			[]cri.Option{cri.WithExitEvents("")}, 1, 0},
+			[]cri.Option{cri.WithExitsDir("")}, 1, 0},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s, err := criserver.Start(test.model...)
@@ -152,7 +152,7 @@ func TestExitEventsUnsupported(t *testing.T) {
 			if got := s.Calls("Version"); got > test.versions || test.versions == 0 && s.Calls("") != 0 {
 				t.Errorf("%d Version calls, %d in all", got, s.Calls(""))
 			}
-			if test.opts != nil && metric(t, r, "kubelet_runtime_operations_errors_total", "subscribe_events") > 0 {
+			if test.streams > 0 && metric(t, r, "kubelet_runtime_operations_errors_total", "subscribe_events") > 0 {
 				t.Error("it counts as an error")
 			}
 			if calls := r.CallsInFlight(); len(calls) != 0 {
@@ -161,7 +161,7 @@ func TestExitEventsUnsupported(t *testing.T) {
 		})
 	}
 	// A client of the caller's, of whose connection the adapter does not know.
-	err := watchExits(t, newRuntime(&stub{}, cri.WithExitEvents(""))).ended(t)
+	err := watchExits(t, newRuntime(&stub{})).ended(t)
 	if !errors.Is(err, pleg.ErrEventsUnsupported) {
 		t.Error(err)
 	}
@@ -186,7 +186,7 @@ func TestExitStreamBreaks(t *testing.T) {
 			s, err := criserver.Start()
 			must(t, err)
 			t.Cleanup(s.Stop)
-			r := connect(t, s, cri.WithExitEvents(""))
+			r := connect(t, s)
 			if test.sever == nil {
 				test.fault.Method = "Subscribe"
 				t.Cleanup(s.Inject(test.fault))
@@ -218,7 +218,7 @@ func TestExitStreamOfFrozenRuntime(t *testing.T) {
 	s, err := criserver.Start()
 	must(t, err)
 	t.Cleanup(s.Stop)
-	r := connect(t, s, cri.WithExitEvents(""))
+	r := connect(t, s)
 	s.Freeze()
 	defer s.Thaw()
 	w := watchExits(t, r)
@@ -240,7 +240,7 @@ func TestExitBeforeTheAnswer(t *testing.T) {
 	s := startWireServer(t, false)
 	s.answers = make(chan struct{}, 1)
 	s.answers <- struct{}{}
-	r := dialRuntime(t, s.endpoint(), cri.WithExitEvents(""))
+	r := dialRuntime(t, s.endpoint())
 	w := watchExits(t, r)
 	s.events <- taskExit(field(1, "c"), field(2, "c"))
 	if got := w.next(t); got.ContainerID != "c" {
@@ -298,6 +298,9 @@ func TestTaskExits(t *testing.T) {
 		{"exit with 0, as protobuf leaves it out", taskExit(field(1, "c"), field(2, "c"), at),
 			pleg.ContainerExit{ContainerID: "c", FinishedAt: exited.FinishedAt}, ""},
 		{"fields of a later version", message(field(9, "?"), []byte(valid), field(10, 7)), exited, ""},
+		{"the guess of a containerd that lost the shim", taskExit(field(1, "c"), field(2, "c"), field(4, 255), at), none, ""},
+		{"a start", envelope("k8s.io", "/tasks/start", message(field(1, "containerd.events.TaskStart"),
+			field(2, message(field(1, "c"), field(2, 4711))))), none, ""},
 		{"a command", taskExit(field(1, "c"), field(2, "probe"), at), none, ""},
 		{"another namespace", strings.Replace(valid, "k8s.io", "docker", 1), none, ""},
 		{"another topic", strings.Replace(valid, "/tasks/exit", "/tasks/exec", 1), none, ""},
@@ -316,7 +319,7 @@ func TestTaskExits(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := startWireServer(t, false)
-			r := dialRuntime(t, s.endpoint(), cri.WithExitEvents(""), quiet)
+			r := dialRuntime(t, s.endpoint(), quiet)
 			w := watchExits(t, r)
 			<-w.connected
 			s.events <- test.event
@@ -338,7 +341,7 @@ func TestTaskExits(t *testing.T) {
 	// No beginning of an event is another exit.
 	t.Run("cut off", func(t *testing.T) {
 		s := startWireServer(t, false)
-		r := dialRuntime(t, s.endpoint(), cri.WithExitEvents(""), quiet)
+		r := dialRuntime(t, s.endpoint(), quiet)
 		for i := range len(valid) {
 			w := watchExits(t, r)
 			waitFor(t, func() bool { return s.subscribers.Load() == 1 })
@@ -357,4 +360,30 @@ func TestTaskExits(t *testing.T) {
 			waitFor(t, func() bool { return s.subscribers.Load() == 0 }) // else it takes the next event
 		}
 	})
+}
+
+// A command in a container may have the container's ID, as with ctr task exec --exec-id ID ID. Its exit
+// is not the container's, whether its PID is known from the start of the container or from its status.
+func TestExitOfACommandWithTheContainersID(t *testing.T) {
+	s, err := criserver.Start()
+	must(t, err)
+	t.Cleanup(s.Stop)
+	r := connect(t, s)
+	sandbox := s.RunPod(criserver.PodConfig{UID: "uid"})
+	early := runContainer(t, s, sandbox, "early")
+	w := watchExits(t, r)
+	subscribed(t, s, w)
+	getPodStatus(t, r, getPods(t, r)[0])
+	late := runContainer(t, s, sandbox, "late")
+	for i, id := range []string{early, late} {
+		s.SendTaskExit(criserver.TaskExit{ContainerID: id, PID: 4711, ExitCode: 1})
+		must(t, s.ExitContainer(id, int32(i+2), ""))
+		if got := w.next(t); got.ContainerID != id || got.ExitCode != i+2 {
+			t.Errorf("%+v, want the exit of %s", got, id)
+		}
+	}
+	// One is asked for its PID, and once. The other's came with its start.
+	if got := s.Calls("ContainerStatus"); got != 1 {
+		t.Errorf("%d calls", got)
+	}
 }

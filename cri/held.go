@@ -56,11 +56,16 @@ type item struct {
 	shown
 	pod *heldPod // nil if the item belongs to no pod
 
-	// exit is nil until the container is known to have exited. informed: info is what WithInfo
-	// keeps. Guarded by held.mu.
-	exit     *exit
-	info     any
-	informed bool
+	exit *exit // nil until a status has shown that the container has exited; guarded by held.mu
+	kept kept  // guarded by held.mu
+}
+
+// kept is what is kept of a container beside the list.
+type kept struct {
+	info     any  // what WithInfo keeps
+	informed bool // true if info was asked for
+	pid      int  // of the first process, as the runtime sees it; 0 if unknown
+	ended    *ending
 }
 
 // heldPod is a pod with the items that it is made of.
@@ -70,9 +75,9 @@ type heldPod struct {
 	pod   *pleg.Pod
 }
 
-// earlyInfo is what WithInfo keeps of a container that a list of its pod has shown before a full list.
-type earlyInfo struct {
-	info any
+// earlyKept is what is kept of a container that no full list has shown yet.
+type earlyKept struct {
+	kept
 	pass uint64 // the newest that had begun: the next one shows the container, if it still exists
 }
 
@@ -84,17 +89,19 @@ const maxEarly = 1000
 type held struct {
 	// mu guards the fields below for readers of statuses and pods beside a pass. Only
 	// the pass writes them, in commit, so it reads them without the lock.
-	mu      sync.Mutex
-	number  uint64 // of the pass that began last
-	items   [kinds]map[string]*item
-	pods    map[types.UID]*heldPod
-	listing []*pleg.Pod
+	mu     sync.Mutex
+	number uint64 // of the pass that began last
+
+	committed uint64 // the number of the pass that completed last
+	items     [kinds]map[string]*item
+	pods      map[types.UID]*heldPod
+	listing   []*pleg.Pod
 
 	// runtimeName is the runtime's name that the items were decoded with.
 	runtimeName string
 
-	// early has what WithInfo keeps of containers that no full list has shown yet. Guarded by mu.
-	early map[string]earlyInfo
+	// early has what is kept of containers that no full list has shown yet. Guarded by mu.
+	early map[string]*earlyKept
 
 	tally   badTally          // of the held items
 	podless [kinds]int        // of the held items, those of no pod
@@ -109,29 +116,65 @@ func newHeld() *held {
 	return h
 }
 
-// infoOf returns what is kept of a container, and whether it was asked for.
-func (h *held) infoOf(id string) (info any, informed bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if it := h.items[containers][id]; it != nil {
-		return it.info, it.informed
-	}
-	e, informed := h.early[id]
-	return e.info, informed
+// runningContainer is a container that a list shows running.
+type runningContainer struct {
+	id  string
+	pid int // 0 if unknown
 }
 
-// keepInfo keeps it of a container until a full list does not show it, which so bounds what is kept.
-func (h *held) keepInfo(id string, info any) {
+// running returns the containers that the last full list shows running, and the number of its pass.
+func (h *held) running() (list []runningContainer, pass uint64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for id, it := range h.items[containers] {
+		if it.container.State == pleg.ContainerStateRunning {
+			list = append(list, runningContainer{id, it.kept.pid})
+		}
+	}
+	return list, h.committed
+}
+
+// begun returns the number of the pass that began last.
+func (h *held) begun() uint64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.number
+}
+
+// keptOf returns what is kept of a container.
+func (h *held) keptOf(id string) kept {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if it := h.items[containers][id]; it != nil {
-		it.info, it.informed = info, true
-	} else if len(h.early) < maxEarly {
-		if h.early == nil {
-			h.early = make(map[string]earlyInfo)
-		}
-		h.early[id] = earlyInfo{info, h.number}
+		return it.kept
 	}
+	if e := h.early[id]; e != nil {
+		return e.kept
+	}
+	return kept{}
+}
+
+// keep has f change what is kept of a container, until a full list does not show it.
+func (h *held) keep(id string, f func(*kept)) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if it := h.items[containers][id]; it != nil {
+		f(&it.kept)
+		return
+	}
+	e := h.early[id]
+	if e == nil {
+		if len(h.early) >= maxEarly {
+			return
+		}
+		if h.early == nil {
+			h.early = make(map[string]*earlyKept)
+		}
+		e = new(earlyKept)
+		h.early[id] = e
+	}
+	e.pass = h.number
+	f(&e.kept)
 }
 
 // takeEarlyLocked gives the containers that a pass shows first what is kept of them, and forgets
@@ -140,7 +183,7 @@ func (h *held) takeEarlyLocked(fresh map[string]*item, pass uint64) {
 	for id, e := range h.early {
 		it := fresh[id]
 		if it != nil {
-			it.info, it.informed = e.info, true
+			it.kept = e.kept
 		}
 		if it != nil || e.pass < pass {
 			delete(h.early, id)

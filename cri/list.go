@@ -72,7 +72,9 @@ func (r *Runtime) GetPods(ctx context.Context, all bool) ([]*pleg.Pod, error) {
 	case <-ctx.Done():
 		return nil, fmt.Errorf("cri: GetPods: another list has not returned: %w", context.Cause(ctx))
 	}
-	return r.list(ctx, r.held, query{})
+	pods, err := r.list(ctx, r.held, query{})
+	r.exits.listed(err)
+	return pods, err
 }
 
 // GetPod lists one pod, with its exited containers, by the label
@@ -163,6 +165,9 @@ func (r *Runtime) listPod(ctx context.Context, q query) ([]*pleg.Pod, error) {
 // bad ones.
 func (r *Runtime) commit(ctx context.Context, p *pass) []*pleg.Pod {
 	pods, tally := p.commit()
+	if p.moved && p.held == r.held {
+		r.exits.follow(p.held)
+	}
 	r.countBad(&tally)
 	for k := range kinds {
 		side := &p.sides[k]

@@ -63,7 +63,13 @@ func getPods(t *testing.T, r *cri.Runtime) []*pleg.Pod {
 // runContainer runs a container in the test's server.
 func runContainer(t *testing.T, s *criserver.Server, sandbox, name string) string {
 	t.Helper()
-	id, err := s.RunContainer(sandbox, criserver.ContainerConfig{Name: name})
+	return runProcess(t, s, sandbox, name, 0)
+}
+
+// runProcess runs a container whose first process has that PID, or one that no process has.
+func runProcess(t *testing.T, s *criserver.Server, sandbox, name string, pid int) string {
+	t.Helper()
+	id, err := s.RunContainer(sandbox, criserver.ContainerConfig{Name: name, PID: pid})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,6 +18,9 @@ type metrics struct {
 	errors     *prometheus.CounterVec
 	badItems   *prometheus.CounterVec
 	items      *prometheus.CounterVec
+	witnesses  *prometheus.GaugeVec
+	exitsBy    *prometheus.CounterVec
+	refusedBy  *prometheus.CounterVec
 	noKubelet  bool // see WithoutKubeletMetrics
 
 	// The children of the above, resolved once.
@@ -25,6 +28,8 @@ type metrics struct {
 	perBad  [badCount]prometheus.Counter
 	skipped prometheus.Counter
 	decoded prometheus.Counter
+
+	exits, refusals [witnesses]prometheus.Counter
 }
 
 type operationMetrics struct {
@@ -61,9 +66,29 @@ func newMetrics(o *options) *metrics {
 			Name: "pleg_cri_listed_items_total",
 			Help: "Containers and sandboxes listed, by whether they were decoded.",
 		}, []string{"decoding"}),
+		witnesses: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "pleg_cri_exit_witness",
+			Help: "Whether exits are watched by the witness: 1 if the stream is open or a container is watched.",
+		}, []string{"witness"}),
+		exitsBy: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "pleg_cri_exits_total",
+			Help: "Exits of containers and sandboxes by the witness that was the first to report them.",
+		}, []string{"witness"}),
+		refusedBy: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "pleg_cri_exit_refusals_total",
+			Help: "Attempts to watch a container for its exit that failed, by witness.",
+		}, []string{"witness"}),
+	}
+	if !o.noExitEvents {
+		for by, name := range witnessNames {
+			m.exits[by] = m.exitsBy.WithLabelValues(name)
+			if witness(by).ofNode() {
+				m.refusals[by] = m.refusedBy.WithLabelValues(name)
+			}
+		}
 	}
 	for i, name := range rpcNames {
-		if rpc(i) == rpcSubscribe && !o.exitEvents {
+		if rpc(i) == rpcSubscribe && o.noExitEvents {
 			continue // it is never made
 		}
 		m.perRPC[i] = operationMetrics{
@@ -95,7 +120,7 @@ func (m *metrics) countError(made rpc, err error) {
 }
 
 func (m *metrics) collectors() []prometheus.Collector {
-	own := []prometheus.Collector{m.badItems, m.items}
+	own := []prometheus.Collector{m.badItems, m.items, m.witnesses, m.exitsBy, m.refusedBy}
 	if m.noKubelet {
 		return own
 	}
@@ -107,8 +132,10 @@ var _ prometheus.Collector = (*Runtime)(nil)
 // Describe describes the metrics: the kubelet's
 // kubelet_runtime_operations_total, kubelet_runtime_operations_errors_total and
 // kubelet_runtime_operations_duration_seconds, by operation_type, unless
-// WithoutKubeletMetrics leaves them out, and the adapter's own pleg_cri_bad_items_total, by reason, and
-// pleg_cri_listed_items_total, by decoding ("skipped" or "decoded").
+// WithoutKubeletMetrics leaves them out, and the adapter's own pleg_cri_bad_items_total, by reason,
+// pleg_cri_listed_items_total, by decoding ("skipped" or "decoded"), and
+// pleg_cri_exit_witness, pleg_cri_exits_total and pleg_cri_exit_refusals_total, by witness
+// ("events", "exit_files", "exit_json", "pidfd").
 func (r *Runtime) Describe(ch chan<- *prometheus.Desc) {
 	for _, c := range r.metrics.collectors() {
 		c.Describe(ch)
@@ -117,6 +144,16 @@ func (r *Runtime) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect collects the metrics.
 func (r *Runtime) Collect(ch chan<- prometheus.Metric) {
+	for by, name := range witnessNames {
+		if r.opts.noExitEvents {
+			break
+		}
+		active := 0.0
+		if r.exits.state(witness(by)).active {
+			active = 1
+		}
+		r.metrics.witnesses.WithLabelValues(name).Set(active)
+	}
 	for _, c := range r.metrics.collectors() {
 		c.Collect(ch)
 	}

@@ -15,15 +15,16 @@ type options struct {
 	logger            *klog.Logger
 	plainLists        bool
 	sharedEventStream bool
-	exitEvents        bool
+	noExitEvents      bool
 	exitsDir          string // of CRI-O; empty for none
+	exitsDirGiven     bool   // true if WithExitsDir named it
 	noKubeletMetrics  bool
 	dialOptions       []grpc.DialOption
 	info              func(*runtimeapi.ContainerStatusResponse) any
 }
 
 func newOptions(opts []Option) options {
-	o := options{clock: clock.RealClock{}}
+	o := options{clock: clock.RealClock{}, exitsDir: DefaultExitsDir}
 	for _, opt := range opts {
 		if opt != nil {
 			opt(&o)
@@ -58,17 +59,21 @@ func WithSharedEventStream() Option {
 	return func(o *options) { o.sharedEventStream = true }
 }
 
+// WithoutExitEvents turns WatchContainerExits off: exits come from the CRI alone, later and, while the
+// runtime is away, without their codes. No verbose status is asked for then, except with WithInfo.
+func WithoutExitEvents() Option {
+	return func(o *options) { o.noExitEvents = true }
+}
+
 // DefaultExitsDir is the folder in which CRI-O has the exit files, its
 // container_exits_dir, unless it is configured otherwise.
 const DefaultExitsDir = "/run/crio/exits"
 
-// WithExitEvents has WatchContainerExits tell what the runtime tells of exits beside the
-// CRI. containerd tells it in a stream of its own, which is opened on the same connection;
-// NewRuntime, which has none, does without. CRI-O tells it in files: exitsDir is its
-// container_exits_dir as this process sees it, usually /run/crio/exits, or empty if it may
-// not be read. Other runtimes tell no exits, and the option changes nothing.
-func WithExitEvents(exitsDir string) Option {
-	return func(o *options) { o.exitEvents, o.exitsDir = true, exitsDir }
+// WithExitsDir sets the folder of CRI-O's exit files, its container_exits_dir as this process
+// sees it. The default is DefaultExitsDir, if it exists. If dir is empty, the files are not read.
+// Other runtimes have none.
+func WithExitsDir(dir string) Option {
+	return func(o *options) { o.exitsDir, o.exitsDirGiven = dir, true }
 }
 
 // WithoutKubeletMetrics leaves the metrics out whose names begin with kubelet_, for a host that has
@@ -100,7 +105,8 @@ func WithDialOptions(opts ...grpc.DialOption) Option {
 // should copy out what it needs. If it panics, the inspection fails.
 //
 // A container that starts costs one larger answer, some 10 to 50 KiB; inspections after that cost
-// what they cost without the option. By default nothing is asked.
+// what they cost without the option. By default only the PID is read, of containers that ran before
+// exits were watched.
 func WithInfo(info func(*runtimeapi.ContainerStatusResponse) any) Option {
 	return func(o *options) { o.info = info }
 }

@@ -34,6 +34,7 @@ type pass struct {
 	// The name is part of the listed IDs, so every item is decoded again.
 	renamed bool
 	sides   [kinds]side
+	moved   bool // true after commit if a container has come, changed or gone
 }
 
 // side is one of the two lists of a pass. Two goroutines may read the two sides
@@ -221,6 +222,7 @@ func (p *pass) commit() ([]*pleg.Pod, badTally) {
 	}
 	for k := range kinds {
 		s := &p.sides[k]
+		p.moved = k == containers && (s.known != len(h.items[k]) || len(s.replaced)+len(s.fresh) > 0)
 		if s.known != len(h.items[k]) {
 			for _, it := range h.items[k] {
 				if it.seen != p.number {
@@ -235,7 +237,7 @@ func (p *pass) commit() ([]*pleg.Pod, badTally) {
 				it.exit = before.exit // else its next exit is another one
 			}
 			if it.container.State == pleg.ContainerStateExited || before.container.State != pleg.ContainerStateExited {
-				it.info, it.informed = before.info, before.informed // else it has been started again
+				it.kept = before.kept // else it has been started again
 			}
 			touch(h.insertLocked(it))
 		}
@@ -246,7 +248,7 @@ func (p *pass) commit() ([]*pleg.Pod, badTally) {
 			touch(h.insertLocked(it))
 		}
 	}
-	h.runtimeName = p.runtimeName
+	h.runtimeName, h.committed = p.runtimeName, p.number
 	if len(changed) > 0 {
 		h.rebuildLocked(changed)
 	}

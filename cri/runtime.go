@@ -21,7 +21,7 @@ const maxReceivedBytes = 16 << 20
 const criVersion = "v1"
 
 // Runtime is a CRI v1 runtime as a pleg.Runtime. It also is a pleg.PodGetter, a
-// pleg.EventSource, with WithExitEvents a pleg.ExitSource, a pleg.CallReporter, a
+// pleg.EventSource, a pleg.ExitSource, a pleg.CallReporter, a
 // pleg.Describer and a prometheus.Collector, which the generator registers on its own
 // registerer.
 //
@@ -44,6 +44,8 @@ type Runtime struct {
 	relisting chan struct{}
 	held      *held
 	streaming streaming
+
+	exits exitWatches
 
 	// version is the runtime's last answer to Version; nil before the first.
 	version atomic.Pointer[runtimeVersion]
@@ -85,6 +87,7 @@ func NewRuntime(conn grpc.ClientConnInterface, opts ...Option) *Runtime {
 		metrics:   newMetrics(&o),
 		relisting: make(chan struct{}, 1),
 		held:      newHeld(),
+		exits:     exitWatches{recovered: make(chan struct{}, 1), nodes: map[*nodeWatch]bool{}},
 	}
 	if o.plainLists {
 		r.streaming.off = true
@@ -123,6 +126,7 @@ func (r *Runtime) DescribeRuntime() string {
 	case listsPlain:
 		b.WriteString(", plain lists")
 	}
+	b.WriteString(r.exits.describe())
 	return b.String()
 }
 

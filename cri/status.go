@@ -3,6 +3,7 @@ package cri
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"slices"
 	"strings"
@@ -125,9 +126,10 @@ func (in *inspection) askContainer(group *callGroup, i int, c *pleg.Container) {
 	of := target{podUID: in.pod.ID, kind: "container", name: c.Name, id: c.ID.ID}
 	group.start(rpcContainerStatus, of, func(ctx context.Context) error {
 		asked := r.opts.clock.Now()
-		info, informed := r.held.infoOf(c.ID.ID)
+		known := r.held.keptOf(c.ID.ID)
+		info, wanted := known.info, r.opts.info != nil || known.pid == 0 && r.exits.wantPIDs.Load()
 		request := &runtimeapi.ContainerStatusRequest{ContainerId: c.ID.ID}
-		if r.opts.info != nil && !informed && c.State == pleg.ContainerStateRunning {
+		if wanted && !known.informed && c.State == pleg.ContainerStateRunning {
 			request.Verbose = true
 		}
 		var codec statusCodec
@@ -142,10 +144,12 @@ func (in *inspection) askContainer(group *callGroup, i int, c *pleg.Container) {
 		converted.StopSignal = codec.stopSignal
 		r.badObject(ctx, found|codec.found, in.object(containers, c))
 		if request.Verbose {
-			info = r.opts.info(resp)
-			r.held.keepInfo(c.ID.ID, info)
+			info = r.takeInfo(c.ID.ID, resp)
 		}
 		converted.Source = info
+		if converted.State == pleg.ContainerStateExited {
+			r.held.correctExit(converted)
+		}
 		in.containers[i] = converted
 		// Without FinishedAt the runtime has not finished handling the exit.
 		if converted.State == pleg.ContainerStateExited && !converted.FinishedAt.IsZero() {
@@ -153,6 +157,21 @@ func (in *inspection) askContainer(group *callGroup, i int, c *pleg.Container) {
 		}
 		return nil
 	})
+}
+
+// takeInfo keeps what a verbose status says beside the status: what WithInfo makes of it, and the PID of
+// the container's first process, which containerd and CRI-O have in JSON. It returns the former.
+func (r *Runtime) takeInfo(id string, resp *runtimeapi.ContainerStatusResponse) (info any) {
+	if r.opts.info != nil {
+		info = r.opts.info(resp)
+	}
+	var process struct{ PID int }
+	_ = json.Unmarshal([]byte(resp.GetInfo()["info"]), &process) // else no PID is known
+	r.held.keep(id, func(k *kept) { k.info, k.informed = info, true })
+	if process.PID > 0 {
+		r.processStarted(id, process.PID)
+	}
+	return info
 }
 
 // isNotFound reports whether a call failed because its object is gone. The object was

@@ -535,7 +535,7 @@ func TestWithInfo(t *testing.T) {
 		return resp.GetInfo()["info"]
 	}))
 	sandbox := s.RunPod(criserver.PodConfig{UID: "uid"})
-	app := runContainer(t, s, sandbox, "app")
+	app := runProcess(t, s, sandbox, "app", 1000)
 	_, err := s.CreateContainer(sandbox, criserver.ContainerConfig{Name: "created"})
 	must(t, err)
 	want := func(what, container string, info any, times int) {
@@ -567,7 +567,7 @@ func TestWithInfoOfShortLives(t *testing.T) {
 	}))
 	getPods(t, r)
 	sandbox := s.RunPod(criserver.PodConfig{UID: "uid"})
-	app := runContainer(t, s, sandbox, "app")
+	app := runProcess(t, s, sandbox, "app", 1000)
 	want := func(what string) {
 		t.Helper()
 		pod, err := r.GetPod(t.Context(), "uid")

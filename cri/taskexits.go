@@ -14,26 +14,34 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// This file reads containerd's own events. Its messages are decoded by hand: they are five
-// small ones, and containerd's API would be a dependency of every user.
+// This file reads containerd's own events. Its messages are decoded by hand: they are
+// small, and containerd's API would be a dependency of every user.
 //
 //	SubscribeRequest { repeated string filters = 1; }
 //	Envelope         { Timestamp timestamp = 1; string namespace = 2; string topic = 3; Any event = 4; }
 //	Any              { string type_url = 1; bytes value = 2; }
 //	TaskExit         { string container_id = 1; string id = 2; uint32 pid = 3; uint32 exit_status = 4;
 //	                   Timestamp exited_at = 5; }
+//	TaskStart        { string container_id = 1; uint32 pid = 2; }
 //	Timestamp        { int64 seconds = 1; int32 nanos = 2; }
 
 // subscribeMethod is the one method that is not CRI's. It changes nothing.
 const subscribeMethod = "/containerd.services.events.v1.Events/Subscribe"
 
-// What is subscribed to: the ends of processes, in the namespace that containerd's CRI keeps
-// its containers in.
+// What is subscribed to: the ends of processes, and the starts of containers and sandboxes, whose PIDs
+// tell their ends from those of other processes. exitNamespace is the one that containerd's CRI keeps its
+// containers in.
 const (
 	exitTopic     = "/tasks/exit"
+	startTopic    = "/tasks/start"
 	exitNamespace = "k8s.io"
-	exitFilter    = `topic=="` + exitTopic + `",namespace=="` + exitNamespace + `"`
 )
+
+// exitFilters are the filters of the subscription. An event passes if one of them matches.
+var exitFilters = []string{
+	`topic=="` + exitTopic + `",namespace=="` + exitNamespace + `"`,
+	`topic=="` + startTopic + `",namespace=="` + exitNamespace + `"`,
+}
 
 // maxTaskExitBytes is the size of the largest message that is accepted. An exit has some 300
 // bytes.
@@ -58,10 +66,24 @@ func (r *Runtime) watchTaskExits(ctx context.Context, connected func(), observe 
 		}
 		w.accept()
 		r.badObject(ctx, event.found, object{kind: containers, id: event.exit.ContainerID})
-		if event.told {
+		switch {
+		case event.started:
+			r.processStarted(event.exit.ContainerID, event.pid)
+		case event.told && r.isOwnExit(&event):
 			observe(event.exit)
 		}
 	}
+}
+
+// isOwnExit reports whether an exit is that of a container itself, and known. A command that was executed
+// in the container may have the container's ID, but has another PID. An exit with 255 and without a PID
+// is what containerd sends if it lost the shim and knows nothing of the exit.
+func (r *Runtime) isOwnExit(event *taskExit) bool {
+	if event.pid == 0 && event.exit.ExitCode == unknownCode {
+		return false
+	}
+	pid := r.held.keptOf(event.exit.ContainerID).pid
+	return pid == 0 || event.pid == 0 || event.pid == pid
 }
 
 // subscribe opens the stream.
@@ -71,19 +93,22 @@ func (r *Runtime) subscribe(ctx context.Context) (grpc.ClientStream, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := stream.SendMsg(exitFilter); err != nil {
+	if err := stream.SendMsg(exitFilters); err != nil {
 		return nil, err
 	}
 	return stream, stream.CloseSend()
 }
 
-// taskExitCodec is the codec of the stream: it encodes a filter as a SubscribeRequest, and
+// taskExitCodec is the codec of the stream: it encodes filters as a SubscribeRequest, and
 // decodes an Envelope as a taskExit.
 type taskExitCodec struct{ requestCodec }
 
 func (taskExitCodec) Marshal(v any) (mem.BufferSlice, error) {
-	request := protowire.AppendTag(nil, 1, protowire.BytesType)
-	return mem.BufferSlice{mem.SliceBuffer(protowire.AppendString(request, v.(string)))}, nil
+	var request []byte
+	for _, filter := range v.([]string) {
+		request = protowire.AppendString(protowire.AppendTag(request, 1, protowire.BytesType), filter)
+	}
+	return mem.BufferSlice{mem.SliceBuffer(request)}, nil
 }
 
 func (taskExitCodec) Unmarshal(data mem.BufferSlice, v any) error {
@@ -94,9 +119,11 @@ func (taskExitCodec) Unmarshal(data mem.BufferSlice, v any) error {
 
 // taskExit is an event of the stream.
 type taskExit struct {
-	exit  pleg.ContainerExit
-	told  bool   // else it is no exit of a container, or has bad data
-	found badSet // the bad data in it
+	exit    pleg.ContainerExit
+	pid     int    // 0 if it says none
+	told    bool   // true if it is an exit of a container without bad data
+	started bool   // true if it is the start of a container instead
+	found   badSet // the bad data in it
 }
 
 // decodeTaskExit decodes an event. It fails if the envelope is no message; what is wrong in
@@ -117,12 +144,13 @@ func decodeTaskExit(message []byte) (taskExit, error) {
 	if !whole {
 		return taskExit{}, malformed(errTruncated)
 	}
-	if topic != exitTopic || namespace != exitNamespace {
+	if topic != exitTopic && topic != startTopic || namespace != exitNamespace {
 		return taskExit{}, nil // a containerd that has another idea of filters
 	}
 	var event taskExit
 	var task []byte
 	var id, process []byte
+	var startPID, exitPID uint64
 	whole = eachField(value, func(number int, field []byte, _ uint64) {
 		if number == 2 {
 			task = field
@@ -132,7 +160,9 @@ func decodeTaskExit(message []byte) (taskExit, error) {
 		case 1:
 			id = field
 		case 2:
-			process = field
+			process, startPID = field, n
+		case 3:
+			exitPID = n
 		case 4:
 			event.exit.ExitCode = int(int32(n)) //nolint:gosec // as containerd's CRI converts it
 		case 5:
@@ -144,8 +174,11 @@ func decodeTaskExit(message []byte) (taskExit, error) {
 		event.found = event.found.with(badExit)
 	case len(id) == 0:
 		event.found = event.found.with(badNoID)
+	case topic == startTopic:
+		event.started, event.pid = true, int(uint32(startPID)) //nolint:gosec // as protobuf encodes it
 	default:
 		event.told = bytes.Equal(id, process) // else the end of a command in the container
+		event.pid = int(uint32(exitPID))      //nolint:gosec // as protobuf encodes it
 	}
 	if !utf8.Valid(id) {
 		event.found = event.found.with(badUTF8)

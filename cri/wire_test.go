@@ -279,7 +279,7 @@ func TestOnTheWire(t *testing.T) {
 	methods := map[string]bool{}
 	for _, streams := range []bool{false, true} {
 		s := startWireServer(t, streams)
-		r, err := cri.Connect(t.Context(), s.endpoint(), cri.WithExitEvents(""))
+		r, err := cri.Connect(t.Context(), s.endpoint())
 		must(t, err)
 		check := func(received []wireCall) {
 			t.Helper()

@@ -15,6 +15,14 @@ const maxQuery = 512
 
 // refusal says why a request is not answered, and with which code; "" if it is answered.
 func (o *options) refusal(r *http.Request) (why string, code int) {
+	if why, code = o.refusalAnywhere(r); why == "" && !ownPath(r) {
+		return "there is nothing at this path", http.StatusNotFound
+	}
+	return why, code
+}
+
+// refusalAnywhere is refusal for a request whose path may be any.
+func (o *options) refusalAnywhere(r *http.Request) (why string, code int) {
 	switch {
 	case r.Method != http.MethodGet && r.Method != http.MethodHead:
 		return "only GET and HEAD are answered", http.StatusMethodNotAllowed
@@ -28,11 +36,24 @@ func (o *options) refusal(r *http.Request) (why string, code int) {
 		return "the Host header is not a name of this machine that is allowed", http.StatusForbidden
 	case crossSite(r):
 		return "requests of another site's page are not answered", http.StatusForbidden
-	case !ownPath(r):
-		return "there is nothing at this path", http.StatusNotFound
 	default:
 		return "", 0
 	}
+}
+
+// Guard returns a handler that answers as Handler does, and has next answer: a request that Handler refuses because of
+// its method, its body, its query or its sender does not reach next, whatever its path is. With WithRemoteAccess it
+// answers other machines too; other options mean nothing to it. It is safe for concurrent use.
+func Guard(next http.Handler, opts ...Option) http.Handler {
+	o := newOptions(opts)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if why, code := o.refusalAnywhere(r); why != "" {
+			w.Header().Set("X-Content-Type-Options", "nosniff")
+			http.Error(w, "plegz: "+why, code)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // hostAllowed reports whether the Host header is allowed. A page whose name was made to

@@ -168,3 +168,35 @@ func TestMounted(t *testing.T) {
 func contextWithLocal(r *http.Request, local net.Addr) context.Context {
 	return context.WithValue(r.Context(), http.LocalAddrContextKey, local)
 }
+
+// Guard refuses what the page refuses, at every path, and passes the rest on.
+func TestGuard(t *testing.T) {
+	passed := 0
+	next := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { passed++ })
+	for _, tt := range []struct {
+		name string
+		opt  plegz.Option
+		edit func(*http.Request)
+		want int
+	}{
+		{"as it is", nil, func(*http.Request) {}, 200},
+		{"HEAD", nil, func(r *http.Request) { r.Method = http.MethodHead }, 200},
+		{"POST", nil, func(r *http.Request) { r.Method = http.MethodPost }, 405},
+		{"a body", nil, func(r *http.Request) { r.ContentLength = 1 }, 413},
+		{"another machine", nil, func(r *http.Request) { r.RemoteAddr = "10.0.0.7:5" }, 403},
+		{"rebound name", nil, func(r *http.Request) { r.Host = "evil.example:9100" }, 403},
+		{"another site", nil, func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "cross-site") }, 403},
+		{"remote", plegz.WithRemoteAccess("node-7"), func(r *http.Request) {
+			r.RemoteAddr, r.Host = "10.0.0.7:5", "node-7:9100"
+		}, 200},
+	} {
+		for _, path := range []string{"/", "/pods", "/a/b"} {
+			r, w, before := request(path), httptest.NewRecorder(), passed
+			tt.edit(r)
+			plegz.Guard(next, tt.opt).ServeHTTP(w, r)
+			if w.Code != tt.want || (passed > before) != (tt.want == 200) {
+				t.Errorf("%s at %s: %d, want %d; passed on: %v", tt.name, path, w.Code, tt.want, passed > before)
+			}
+		}
+	}
+}

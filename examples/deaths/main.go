@@ -31,7 +31,8 @@ func main() {
 
 // deaths prints how containers end, until ctx ends.
 func deaths(ctx context.Context, endpoint string, out io.Writer) error {
-	runtime, err := cri.Connect(ctx, endpoint)
+	// An exit event comes before the runtime knows the reason, such as OOMKilled, which is printed here.
+	runtime, err := cri.Connect(ctx, endpoint, cri.WithoutExitEvents())
 	if err != nil {
 		return err
 	}

@@ -31,7 +31,7 @@ func parseFlags(args []string, stderr io.Writer) (flags, error) {
 	set.StringVar(&f.manifests, "manifests", "", "directory of the manifests; the ones that come with the agent if empty")
 	set.StringVar(&f.endpoint, "runtime-endpoint", "", "socket of a CRI runtime, unix:///…; one in this process if empty")
 	set.StringVar(&f.stateDir, "state-dir", "", "where statuses, volumes and logs are; /var/lib/nodeagent if empty")
-	set.StringVar(&f.listen, "listen", "127.0.0.1:10270", "address of the node's page, /pods, /healthz and /metrics")
+	set.StringVar(&f.listen, "listen", "127.0.0.1:10270", "loopback address of the page, /pods, /healthz and /metrics")
 	set.StringVar(&f.exitEvents, "exit-events", cri.DefaultExitsDir, "CRI-O's folder of exit files, empty for none")
 	set.StringVar(&f.nodeName, "node-name", hostname, "name of the node")
 	set.TextVar(&f.nodeIP, "node-ip", netip.MustParseAddr("127.0.0.1"), "address of pods on the host's network")

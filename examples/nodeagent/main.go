@@ -4,8 +4,7 @@
 //	go run .
 //	go run . --runtime-endpoint unix:///run/containerd/containerd.sock --manifests DIR
 //
-// The first runs the manifests that come with it, on a runtime in this process, which needs no rights. README.md goes
-// through the parts.
+// The first runs the manifests that come with it, on a runtime in this process, without rights. See README.md.
 package main
 
 import (
@@ -16,8 +15,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"net"
-	"net/http"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -77,7 +74,7 @@ func run(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 		f.manifests = cmp.Or(f.manifests, filepath.Join(node.Dir, "manifests"))
 	}
 	// The library has a connection of its own, so that no change holds up a list.
-	reader, err := cri.Dial(f.endpoint, cri.WithLogger(logger), cri.WithExitEvents(f.exitEvents))
+	reader, err := cri.Dial(f.endpoint, cri.WithLogger(logger), cri.WithExitsDir(f.exitEvents))
 	if err != nil {
 		return err
 	}
@@ -92,21 +89,21 @@ func run(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	for _, path := range []string{filepath.Join(stateDir, "lock"), socket + ".nodeagent.lock"} {
+	inState := func(name string) string { return filepath.Join(stateDir, name) }
+	if err := makePrivate(stateDir, inState("pods"), inState("logs"), inState("status")); err != nil {
+		return err
+	}
+	for _, path := range []string{inState("lock"), socket + ".nodeagent.lock"} {
 		held, err := lock(path)
 		if err != nil {
 			return err
 		}
 		defer held.Close()
 	}
-	sink := status.Directory(filepath.Join(stateDir, "status"))
+	sink := status.Directory(inState("status"))
 	adopted, err := sink.Read()
 	if err != nil {
 		logger.Error(err, "Some statuses from before are lost")
-	}
-	listener, err := net.Listen("tcp", f.listen)
-	if err != nil {
-		return fmt.Errorf("serving the status: %w", err)
 	}
 	source, registry := manifest.NewSource(f.manifests, f.nodeName, adopted, logger), prometheus.NewRegistry()
 	client := runtime.New(conn, stateDir, f.cgroupParent)
@@ -117,22 +114,15 @@ func run(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 	served := pages{running: a.Pods, refused: source.Refused}
 	registry.MustRegister(prometheus.CollectorFunc(served.restarts), collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	fmt.Fprintf(stderr, "Running the pods of %s on %s. The node's page is http://%s/; /pods, /healthz, /metrics. "+
-		"Ctrl-C ends it.\n", f.manifests, socket, listener.Addr())
+	fmt.Fprintf(stderr, "Running the pods of %s on %s. Ctrl-C ends it.\n", f.manifests, socket)
 
 	var joined sync.WaitGroup
 	joined.Go(func() { a.Run(ctx) })
 	if !inProcess { // else there are neither logs nor a disk
 		joined.Go(func() { client.KeepLimits(ctx, f.limits, a.Pods, logger) })
 	}
-	server := &http.Server{Handler: served.handler(a.Handler()), ReadHeaderTimeout: 10 * time.Second}
-	joined.Go(func() {
-		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			logger.Error(err, "The status is not served any more")
-		}
-	})
+	joined.Go(func() { serve(ctx, f.listen, served.handler(a.Handler()), stderr, logger) })
 	source.Run(ctx, a.SetPods) // until ctx ends
-	_ = server.Close()         // there is nothing to be done about it
 	joined.Wait()
 	return nil
 }
@@ -146,13 +136,34 @@ func dial(socket string) (*grpc.ClientConn, error) {
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16<<20))) // the longest output of a command
 }
 
-// lock makes sure that no other agent has a state directory or a runtime: two would remove each other's pods. The lock
-// ends with the process; the file stays, or two others could have two files.
-func lock(path string) (held io.Closer, err error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return nil, fmt.Errorf("making the directory of a lock file: %w", err)
+// makePrivate makes directories that only the agent's user may enter, and closes those that an earlier agent left open.
+// In a volume the root of a container may leave a setuid program, which is root's on the host too.
+func makePrivate(dirs ...string) error {
+	for _, dir := range dirs {
+		err := os.MkdirAll(dir, 0o700)
+		info, missing := os.Stat(dir)
+		if err = errors.Join(err, missing); err != nil {
+			return fmt.Errorf("making a private directory: %w", err)
+		}
+		owner := int(info.Sys().(*syscall.Stat_t).Uid)
+		if !info.IsDir() || owner != os.Geteuid() || info.Mode().Perm()&0o022 != 0 {
+			return fmt.Errorf("%s cannot be private: it is %v of user %d", dir, info.Mode(), owner)
+		}
+		if err := os.Chmod(dir, 0o700); err != nil { //nolint:gosec // a directory
+			return fmt.Errorf("making a directory private: %w", err)
+		}
 	}
-	file, err := os.Create(path)
+	return nil
+}
+
+// lock makes sure that no other agent has a state directory or a runtime: two would remove each other's pods. The lock
+// ends with the process; the file stays, or two others could have two files. Who can open it can take the lock.
+func lock(path string) (held io.Closer, err error) {
+	_ = os.MkdirAll(filepath.Dir(path), 0o755) // if it fails, so does what comes next
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
+	if err == nil {
+		err = file.Chmod(0o600) // an earlier agent let everybody open it
+	}
 	if err != nil {
 		return nil, fmt.Errorf("opening the lock file: %w", err)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
+	k8sruntime "k8s.io/apimachinery/pkg/runtime"
 )
 
 // pages are what is served of pods: those that run, and those that were refused.
@@ -27,7 +28,8 @@ func (p pages) handler(rest http.Handler) http.Handler {
 	mux.Handle("/events/", http.StripPrefix("/events", rest))
 	mux.HandleFunc("GET /pods", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(p.list()) // the client may be gone
+		fields, _ := k8sruntime.DefaultUnstructuredConverter.ToUnstructured(p.list()) // pods have been read from fields
+		_ = json.NewEncoder(w).Encode(withoutSecrets(fields))                         // the client may be gone
 	})
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) { _ = page.Execute(w, p.list()) })
 	return mux
@@ -45,6 +47,24 @@ func (p pages) list() *v1.PodList {
 		}
 	}
 	return list
+}
+
+// withoutSecrets returns the fields of pods that every user may see: no values of environments and headers, and no
+// annotations, for kubectl keeps the whole manifest in one. Command lines stay: a host shows them to everybody.
+func withoutSecrets(fields any) any {
+	switch v := fields.(type) {
+	case []any:
+		for _, element := range v {
+			withoutSecrets(element)
+		}
+	case map[string]any:
+		delete(v, "value")
+		delete(v, "annotations")
+		for _, field := range v {
+			withoutSecrets(field)
+		}
+	}
+	return fields
 }
 
 var page = template.Must(template.New("page.html").Funcs(template.FuncMap{"describe": describe}).

@@ -36,9 +36,8 @@ Prints the lifecycle of a node's pods as it happens.
                                host:port; a port alone, such as 9100 or :9100, is on
                                127.0.0.1, and the page is shown to this machine only
   --metrics-address ADDRESS    the former name of --listen
-  --exit-events DIR|off        learn of exits before CRI tells them, from containerd's own
-                               events or from CRI-O's exit files in this folder,
-                               /run/crio/exits if not given; off: from CRI alone
+  --exit-events DIR|off        the folder of CRI-O's exit files, /run/crio/exits if not
+                               given; off: learn of exits from CRI alone, later
   --node-name NAME             the node's name, if it is not the host's: in the page's title
                                and in the metric kubelet_node_name, which rules join with
   --check                      say in a line whether the node is healthy, and end: with exit
@@ -154,7 +153,7 @@ func (f flags) validate(rest []string) error {
 	return nil
 }
 
-// exitEvents is the folder of CRI-O's exit files; empty if exits are taken from CRI alone.
+// exitEvents is the folder of CRI-O's exit files; empty if exits are taken from the CRI alone.
 type exitEvents string
 
 func (e *exitEvents) String() string { return string(*e) }
@@ -172,12 +171,12 @@ func (e *exitEvents) Set(s string) error {
 	return nil
 }
 
-// option returns the option of the runtime; nil if there is none.
+// option returns the option of the runtime.
 func (e *exitEvents) option() cri.Option {
 	if *e == "" {
-		return nil
+		return cri.WithoutExitEvents()
 	}
-	return cri.WithExitEvents(string(*e))
+	return cri.WithExitsDir(string(*e))
 }
 
 // node returns the endpoint to watch and what ends the node behind it, if it is of

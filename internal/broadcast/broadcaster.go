@@ -14,13 +14,14 @@
 // ascending order.
 //
 // Publish puts events into the channels as far as they fit. Between [Broadcaster.Start] and
-// [Broadcaster.Halt], one goroutine per channel waits for the reader and sends the rest. At other
-// times, [Broadcaster.Fill] sends what fits by then. [Broadcaster.Follow] needs neither: it takes
-// its events in the caller's goroutine.
+// [Broadcaster.Halt], a goroutine sends the rest to a reader that is slow. At other times,
+// [Broadcaster.Fill] sends what fits by then. [Broadcaster.Follow] needs neither: it takes its
+// events in the caller's goroutine.
 package broadcast
 
 import (
 	"cmp"
+	"container/list"
 	"context"
 	"maps"
 	"slices"
@@ -29,10 +30,10 @@ import (
 
 // Rules define updates of type U: each is the newest state of a key of type K, and is delivered
 // as events of type E. In place of a delivered update, the zero U means that nothing of the key
-// was delivered. The zero K is not a key.
+// was delivered.
 //
-// The results of the methods depend on their arguments only. The methods are called from several
-// goroutines at once and with locks held, so they must not use the Broadcaster.
+// The results of the methods depend on their arguments only. The methods are called with a lock
+// held, so they must not use the Broadcaster.
 type Rules[K cmp.Ordered, U, E any] interface {
 	// Key returns the key of an update.
 	Key(update U) K
@@ -58,23 +59,21 @@ type Broadcaster[K cmp.Ordered, U, E any] struct {
 	rules     Rules[K, U, E]
 	discarded func(n int)
 
-	// pumps counts the running pumps, for Halt to join.
+	// pumps are the running pumps, for Halt to join.
 	pumps sync.WaitGroup
 
 	mu sync.Mutex
 
-	// Guarded by mu. The lock of a subscription is taken while mu is held, never the other way
-	// round.
+	// Guarded by mu, as are the subscriptions.
 
 	present map[K]U // the newest update of each key that exists
 	subs    []*subscription[K, U, E]
-	synced  bool          // Synced was called
 	stop    chan struct{} // ends the pumps; nil before Start and after Halt
 }
 
 // New returns a broadcaster without keys or subscriptions. It calls discarded with the number of
-// transitions that a subscriber will not get because updates were coalesced. Locks are held
-// then, so discarded must not use the Broadcaster.
+// transitions that a subscriber will not get because updates were coalesced. A lock is held then,
+// so discarded must not use the Broadcaster.
 func New[K cmp.Ordered, U, E any](rules Rules[K, U, E], discarded func(n int)) *Broadcaster[K, U, E] {
 	return &Broadcaster[K, U, E]{rules: rules, discarded: discarded, present: make(map[K]U)}
 }
@@ -85,13 +84,10 @@ type Options[U, E any] struct {
 	Name string
 	// Capacity is the number of events that wait for the subscriber before updates are coalesced.
 	Capacity int
-	// Lasting subscriptions survive Halt.
+	// Lasting is true for a channel that stays open at Halt.
 	Lasting bool
 	// Events replaces Rules.Events for this subscription, unless it is nil.
 	Events func(delivered, update U) []E
-	// Synced are delivered once, behind the updates that were published before the call of
-	// Broadcaster.Synced; if that was called before, behind the keys that exist.
-	Synced []E
 }
 
 // Publish makes the update the newest of its key, and delivers it to every subscriber. It never
@@ -107,83 +103,54 @@ func (b *Broadcaster[K, U, E]) Publish(update U) {
 		b.present[key] = update
 	}
 	for _, s := range b.subs {
-		if n := s.offer(key, before, update); n > 0 {
-			b.discarded(n)
-		}
-	}
-}
-
-// Synced delivers Options.Synced to every subscriber, now or when it subscribes. Only the first
-// call has an effect.
-func (b *Broadcaster[K, U, E]) Synced() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.synced {
-		return
-	}
-	b.synced = true
-	for _, s := range b.subs {
-		s.offerSynced()
+		s.offerLocked(key, before, update)
 	}
 }
 
 // Subscribe returns a channel of events. The channel is closed when ctx ends, and at the next
 // Halt unless the subscription is lasting.
 func (b *Broadcaster[K, U, E]) Subscribe(ctx context.Context, o Options[U, E]) chan E {
-	s := newSubscription[K](b.rules, o)
-	s.out = make(chan E, max(o.Capacity, 0))
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	s.forget = context.AfterFunc(ctx, func() { b.unsubscribe(s) }) // first: it panics if ctx is nil
-	b.addLocked(s)
-	if b.stop != nil {
-		b.startPumpLocked(s)
-	}
+	s := b.subscribe(ctx, o, make(chan E, max(o.Capacity, 0)))
+	context.AfterFunc(s.ctx, s.unsubscribe)
 	return s.out
 }
 
 // Follow calls handle with each event, in the caller's goroutine and with no lock held, whether
 // Start was called or not. It returns the cause of ctx when ctx has ended, and nil at the next
-// Halt unless the subscription is lasting. It drops the events that are left then. If handle
-// panics, Follow ends the subscription and panics.
+// Halt. It drops the events that are left then. If handle panics, Follow ends the subscription and
+// panics.
 func (b *Broadcaster[K, U, E]) Follow(ctx context.Context, o Options[U, E], handle func(E)) error {
-	s := newSubscription[K](b.rules, o)
-	b.mu.Lock()
-	b.addLocked(s)
-	b.mu.Unlock()
-	defer b.unsubscribe(s)
-	for ctx.Err() == nil {
-		if event, ok := s.hold(); ok {
-			s.release()
+	s := b.subscribe(ctx, o, nil)
+	defer s.unsubscribe()
+	for s.ctx.Err() == nil {
+		if event, ok := s.take(); ok {
 			handle(event)
 			continue
 		}
 		select {
 		case <-s.work:
-		case <-ctx.Done():
-		case <-s.ended:
-			return context.Cause(ctx)
+		case <-s.ctx.Done():
 		}
 	}
 	return context.Cause(ctx)
 }
 
-// addLocked adds a subscription, which begins with the keys that exist.
-func (b *Broadcaster[K, U, E]) addLocked(s *subscription[K, U, E]) {
-	for _, key := range slices.Sorted(maps.Keys(b.present)) {
-		s.offer(key, *new(U), b.rules.Initial(b.present[key]))
+// subscribe adds a subscription, which begins with the keys that exist. A follower has no channel.
+func (b *Broadcaster[K, U, E]) subscribe(ctx context.Context, o Options[U, E], out chan E) *subscription[K, U, E] {
+	if o.Events == nil {
+		o.Events = b.rules.Events
 	}
-	if b.synced {
-		s.offerSynced()
+	s := &subscription[K, U, E]{
+		b: b, options: o, out: out, work: make(chan struct{}, 1), pending: make(map[K]*list.Element),
+	}
+	s.ctx, s.end = context.WithCancel(ctx) // panics if ctx is nil
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, key := range slices.Sorted(maps.Keys(b.present)) {
+		s.offerLocked(key, *new(U), b.rules.Initial(b.present[key]))
 	}
 	b.subs = append(b.subs, s)
-}
-
-func (b *Broadcaster[K, U, E]) unsubscribe(s *subscription[K, U, E]) {
-	b.mu.Lock()
-	b.subs = slices.DeleteFunc(b.subs, func(other *subscription[K, U, E]) bool { return other == s })
-	b.mu.Unlock()
-	s.end()
+	return s
 }
 
 // Fill puts into each channel the events that fit by now.
@@ -191,11 +158,11 @@ func (b *Broadcaster[K, U, E]) Fill() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, s := range b.subs {
-		s.fill()
+		s.deliverLocked()
 	}
 }
 
-// Start starts a goroutine per channel that waits for the reader. A second Start does nothing.
+// Start has slow readers waited for. A second Start does nothing.
 func (b *Broadcaster[K, U, E]) Start() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -204,21 +171,12 @@ func (b *Broadcaster[K, U, E]) Start() {
 	}
 	b.stop = make(chan struct{})
 	for _, s := range b.subs {
-		b.startPumpLocked(s)
+		s.deliverLocked()
 	}
 }
 
-func (b *Broadcaster[K, U, E]) startPumpLocked(s *subscription[K, U, E]) {
-	if s.out == nil {
-		return
-	}
-	stop := b.stop
-	s.pumpStarts()
-	b.pumps.Go(func() { s.pump(stop) })
-}
-
-// Halt ends the goroutines of Start and every subscription that is not lasting. Lasting
-// subscriptions keep what was not delivered.
+// Halt ends what Start started, and every subscription that is not lasting. Lasting subscriptions
+// keep what was not delivered.
 func (b *Broadcaster[K, U, E]) Halt() {
 	b.mu.Lock()
 	if b.stop != nil {
@@ -229,16 +187,11 @@ func (b *Broadcaster[K, U, E]) Halt() {
 	b.pumps.Wait()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.subs = slices.DeleteFunc(b.subs, func(s *subscription[K, U, E]) bool {
-		if s.options.Lasting {
-			return false
+	for _, s := range slices.Clone(b.subs) {
+		if !s.options.Lasting {
+			s.removeLocked()
 		}
-		if s.forget != nil {
-			s.forget()
-		}
-		s.end()
-		return true
-	})
+	}
 }
 
 // Backlog is what was not delivered to one subscriber yet.
@@ -255,7 +208,7 @@ func (b *Broadcaster[K, U, E]) Backlogs() []Backlog {
 	defer b.mu.Unlock()
 	backlogs := make([]Backlog, len(b.subs))
 	for i, s := range b.subs {
-		backlogs[i] = s.backlog()
+		backlogs[i] = Backlog{Name: s.options.Name, Keys: s.undeliveredLocked()}
 	}
 	return backlogs
 }

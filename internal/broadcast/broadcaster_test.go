@@ -278,7 +278,7 @@ func TestUpdatesAreCoalesced(t *testing.T) {
 		backlog   int
 	}{
 		"further":                     {"a3 a4", "a+ a+", 0, 1},
-		"back":                        {"a3 a2", "", 2, 1},
+		"back":                        {"a3 a2", "", 2, 0},
 		"gone":                        {"a3 a0", "a- a-", 2, 1},
 		"gone and back":               {"a0 a1", "a-", 2, 1},
 		"comes":                       {"b1 b2", "b+ b+", 0, 1},

@@ -69,14 +69,13 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// Halt ends it, and a lasting one goes on. A context that has ended is the cause first.
+// Halt ends it. A context that has ended is the cause first.
 func TestFollowUntilHalt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStation()
 		s.Start()
 		ctx, cancel := context.WithCancel(t.Context())
 		f := s.follow(ctx, everything{})
-		lasting := s.follow(ctx, everything{Lasting: true})
 		s.publish("a1")
 		synctest.Wait()
 		s.Halt()
@@ -84,11 +83,7 @@ func TestFollowUntilHalt(t *testing.T) {
 		if f.err != nil {
 			t.Errorf("got %v", f.err)
 		}
-		lasting.want(t, "the lasting one", "a+", false)
-		s.publish("b1")
-		lasting.want(t, "the lasting one", "a+ b+", false)
 		cancel()
-		lasting.want(t, "the lasting one", "a+ b+", true)
 		err := s.Follow(ctx, everything{}, func(event) { t.Error("called") })
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("got %v", err)
@@ -159,7 +154,7 @@ func TestSlowFollower(t *testing.T) {
 		s := newStation()
 		follow := s.followSlowly(t, everything{})
 		s.publish("b1 a2 b3 a1 c1 c0")
-		s.wantBacklog(t, 1, 2)
+		s.wantBacklog(t, 1, 1)
 		s.wantDiscarded(t, 4) // a went up and down, c came and went
 		want(t, "events", follow(), "a+ b+ b+ b+")
 	})
@@ -190,50 +185,4 @@ func TestFollowWithCapacity(t *testing.T) {
 		s.wantDiscarded(t, 2)
 		want(t, "events", follow(), "a+ b+ b- b+ c+ d+")
 	})
-}
-
-// The events of Synced come behind what was published before Synced, and before all else.
-func TestFollowerIsSynced(t *testing.T) {
-	for _, capacity := range []int{0, 1, 3, 100} {
-		for _, early := range []bool{false, true} {
-			synctest.Test(t, func(t *testing.T) {
-				s := newStation()
-				if early {
-					s.Synced()
-				}
-				s.publish("a1 b1")
-				follow := s.followSlowly(t, everything{Capacity: capacity, Synced: []event{{"synced", 0}}})
-				if !early {
-					s.publish("c1 d1 d0")
-					s.Synced()
-				}
-				s.publish("b2 e1 c0 d1")
-				s.Synced()
-				want(t, fmt.Sprint("capacity ", capacity, ", early ", early), follow(), map[int]map[bool]string{
-					0:   {true: "a+ b+ b+ synced! e+ d+", false: "a+ b+ b+ synced! e+ d+"},
-					1:   {true: "a+ b+ synced! b+ e+ d+", false: "a+ b+ synced! b+ e+ d+"},
-					3:   {true: "a+ b+ synced! b+ e+ d+", false: "a+ b+ c+ d+ synced! b+ e+ c-"},
-					100: {true: "a+ b+ synced! b+ e+ d+", false: "a+ b+ c+ d+ d- synced! b+ e+ c- d+"},
-				}[capacity][early])
-			})
-		}
-	}
-}
-
-// The events of Synced are in no backlog: they are about no key.
-func TestSyncedIsNoBacklog(t *testing.T) {
-	s := newStation()
-	defer s.Halt()
-	options := everything{Synced: []event{{"synced", 0}}}
-	s.Broadcaster.Subscribe(t.Context(), options)
-	options.Capacity = 2
-	full := s.Broadcaster.Subscribe(t.Context(), options)
-	s.publish("a1 b1 c1")
-	s.wantBacklog(t, 2, 4)
-	s.Synced()
-	s.wantBacklog(t, 2, 4)
-	want(t, "before", buffered(full), "a+ b+")
-	s.Fill()
-	s.wantBacklog(t, 2, 3)
-	want(t, "then", buffered(full), "c+ synced!")
 }

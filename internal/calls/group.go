@@ -10,7 +10,9 @@ package calls
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -30,29 +32,20 @@ type Info struct {
 	Since time.Time
 }
 
-// compareInfo puts the oldest first.
-func compareInfo(a, b Info) int {
-	return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.PodUID, b.PodUID), cmp.Compare(a.Method, b.Method))
-}
-
-// Group is a set of calls, each under a key by which its owner knows it. Its
-// methods may be called from any goroutine, and from done; none but Wait blocks.
+// Group is a set of calls, each with a key by which its owner knows it. Its methods may be called
+// from any goroutine, and from done, except that Stop must not be called from done.
 type Group[K comparable] struct {
 	mu    sync.Mutex
 	calls map[*call[K]]struct{} // whose done has not returned; guarded by mu
 }
 
-// call is what Go was asked to do.
+// call is a call in flight.
 type call[K comparable] struct {
-	key    K
-	info   Info
-	cancel context.CancelCauseFunc
-	err    error // what it came to; owned by its goroutine
-
-	// Guarded by the group's lock.
-
-	returned bool          // it is no longer in flight
-	stopped  chan struct{} // made by CancelAll, and closed when done has returned; nil before
+	key     K
+	info    Info
+	cancel  context.CancelCauseFunc
+	ended   chan struct{} // closed when done has returned
+	stopped bool          // Stop was called; guarded by the group's mu
 }
 
 // NewGroup returns a group without calls.
@@ -60,127 +53,114 @@ func NewGroup[K comparable]() *Group[K] {
 	return &Group[K]{calls: make(map[*call[K]]struct{})}
 }
 
-// Go runs method in a goroutine and returns at once. When method returns, panics or
-// ends its goroutine, the call's context ends, the call leaves the calls in flight, and
-// then done is called, once, in that goroutine. done must not wait for another call of
-// the group.
+// Go runs method in a goroutine and returns at once. When method returns, panics or ends its
+// goroutine, the call's context ends, and done is called once, in that goroutine. When done
+// returns, the call leaves the calls in flight.
 //
-// err is a *[PanicError], or what method returned. stopped reports whether err is not nil
-// and CancelAll was called while the call was in flight, so that the failure says nothing
-// about the runtime.
+// err is what method returned, or an error that Panicked reports. stopped is true if err is not
+// nil and Stop was called while the call was in flight, so that the failure says nothing about the
+// runtime.
 //
 // No two calls in flight should have the same key: Cancel would cancel both.
 func (g *Group[K]) Go(key K, info Info, method func(ctx context.Context) error, done func(err error, stopped bool)) {
 	ctx, cancel := context.WithCancelCause(context.Background()) //nolint:forbidigo // its call ends it, or Cancel
-	c := &call[K]{key: key, info: info, cancel: cancel}
+	c := &call[K]{key: key, info: info, cancel: cancel, ended: make(chan struct{})}
 	g.mu.Lock()
 	g.calls[c] = struct{}{}
 	g.mu.Unlock()
 	go func() {
-		// Deferred, for the runtime may end the goroutine.
-		defer g.forget(c)
-		defer func() { done(c.err, g.leave(c) && c.err != nil) }()
+		// Deferred, because the runtime may panic or end the goroutine.
+		err := error(panicError(info.Method + " panicked: the runtime ended the goroutine"))
+		defer g.leave(c)
+		defer func() { done(err, err != nil && g.wasStopped(c)) }()
 		defer cancel(nil)
-		c.make(ctx, method)
-	}()
-}
-
-// make calls the method. If the method panics or ends the goroutine, the call has failed.
-func (c *call[K]) make(ctx context.Context, method func(ctx context.Context) error) {
-	returned := false
-	defer func() {
-		if value := recover(); value != nil {
-			c.err = &PanicError{fmt.Sprintf("%s panicked: %v", c.info.Method, value)}
-		} else if !returned {
-			c.err = &PanicError{c.info.Method + " panicked: the runtime ended the goroutine"}
+		defer func() {
+			if value := recover(); value != nil {
+				err = panicError(fmt.Sprintf("%s panicked: %v", info.Method, value))
+			}
+		}()
+		returned := method(ctx)
+		if returned != nil {
+			_ = returned.Error() // a nil pointer in the error panics here, and not in the generator
 		}
+		err = returned
 	}()
-	c.err = method(ctx)
-	if c.err != nil {
-		_ = c.err.Error() // a nil pointer in the error panics here, and not in the generator
-	}
-	returned = true
 }
 
-// leave takes a call out of the calls in flight, and reports whether CancelAll was called
-// before.
-func (g *Group[K]) leave(c *call[K]) (stopped bool) {
+// panicError reports that the runtime panicked in a call, or ended its goroutine.
+type panicError string
+
+func (e panicError) Error() string { return string(e) }
+
+// Panicked reports whether an error that came from done reports that the runtime panicked.
+func Panicked(err error) bool {
+	var panicked panicError
+	return errors.As(err, &panicked)
+}
+
+func (g *Group[K]) wasStopped(c *call[K]) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	c.returned = true
-	return c.stopped != nil
+	return c.stopped
 }
 
-func (g *Group[K]) forget(c *call[K]) {
+func (g *Group[K]) leave(c *call[K]) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.calls, c)
-	if c.stopped != nil {
-		close(c.stopped)
-	}
+	close(c.ended)
 }
 
-// Cancel cancels the context of the call with this key. It does nothing if the call
-// is not in flight, or was cancelled before.
+// Cancel cancels the context of the call with this key. It does nothing if the call is not in
+// flight, or was cancelled before.
 func (g *Group[K]) Cancel(key K, cause error) {
-	for _, c := range g.list(func(c *call[K]) bool { return c.key == key }) {
-		c.cancel(cause)
-	}
-}
-
-// CancelAll cancels the context of every call in flight. Calls that begin later are
-// not cancelled.
-func (g *Group[K]) CancelAll(cause error) {
-	all := func(c *call[K]) bool {
-		if c.stopped == nil {
-			c.stopped = make(chan struct{})
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for c := range g.calls {
+		if c.key == key {
+			c.cancel(cause)
 		}
-		return true
-	}
-	for _, c := range g.list(all) {
-		c.cancel(cause)
 	}
 }
 
-// Wait returns when the calls that were in flight at the last CancelAll have returned, and
-// done with them, or when timeout fires. It does not wait for calls that began later. It
-// returns those that have not returned, oldest first.
-func (g *Group[K]) Wait(timeout <-chan time.Time) []Info {
-	for _, c := range g.list(func(c *call[K]) bool { return c.stopped != nil }) {
+// Stop cancels the context of every call in flight, and returns when they have left or timeout
+// fires. It neither cancels nor awaits calls that begin later. It returns the calls that have not
+// left, oldest first.
+func (g *Group[K]) Stop(cause error, timeout <-chan time.Time) (left []Info) {
+	g.mu.Lock()
+	calls := slices.Collect(maps.Keys(g.calls))
+	for _, c := range calls {
+		c.stopped = true
+		c.cancel(cause)
+	}
+	g.mu.Unlock()
+	for _, c := range calls {
 		select {
-		case <-c.stopped:
-			continue
+		case <-c.ended:
 		case <-timeout:
+			return g.infos(func(c *call[K]) bool { return c.stopped })
 		}
-		break
 	}
-	return infos(g.list(func(c *call[K]) bool { return c.stopped != nil && !c.returned }))
+	return nil
 }
 
-// InFlight returns the calls of these methods that have not returned, of all if none
-// is given: oldest first, then by pod and method.
+// InFlight returns the calls of these methods that are in flight, of all if none is given: oldest
+// first, then by pod and method.
 func (g *Group[K]) InFlight(methods ...string) []Info {
-	return infos(g.list(func(c *call[K]) bool {
-		return !c.returned && (len(methods) == 0 || slices.Contains(methods, c.info.Method))
-	}))
+	return g.infos(func(c *call[K]) bool { return len(methods) == 0 || slices.Contains(methods, c.info.Method) })
 }
 
-// list returns the calls that are wanted, in no order.
-func (g *Group[K]) list(wanted func(*call[K]) bool) (list []*call[K]) {
+// infos describes the calls in flight that are wanted, in the order of InFlight.
+func (g *Group[K]) infos(wanted func(*call[K]) bool) (infos []Info) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for c := range g.calls {
 		if wanted(c) {
-			list = append(list, c)
+			infos = append(infos, c.info)
 		}
 	}
-	return list
-}
-
-func infos[K comparable](calls []*call[K]) (list []Info) {
-	for _, c := range calls {
-		list = append(list, c.info)
-	}
-	slices.SortFunc(list, compareInfo)
-	return list
+	slices.SortFunc(infos, func(a, b Info) int {
+		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.PodUID, b.PodUID), cmp.Compare(a.Method, b.Method))
+	})
+	return infos
 }

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -48,6 +47,16 @@ func (o *owner) begin(key string, info calls.Info, method func(ctx context.Conte
 		o.outcomes = append(o.outcomes, outcome{key, err, stopped})
 	})
 }
+
+// cancelAll stops the group without waiting for its calls.
+func (o *owner) cancelAll() { o.Stop(errStopped, passed) }
+
+// passed is a timeout that has passed.
+var passed = func() <-chan time.Time {
+	ch := make(chan time.Time)
+	close(ch)
+	return ch
+}()
 
 func (o *owner) call(key string, method func(ctx context.Context) error) {
 	o.begin(key, calls.Info{Method: "GetPods"}, method)
@@ -88,8 +97,8 @@ func goroutine() string {
 	return id
 }
 
-// The call has left the calls in flight when done is called, once, in its goroutine.
-func TestDoneComesAfterTheCallHasLeft(t *testing.T) {
+// done is called once, in the goroutine of the call, which is in flight until done returns.
+func TestDoneIsCalledInTheGoroutine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := calls.NewGroup[int]()
 		times, called, told := 0, "", ""
@@ -105,11 +114,14 @@ func TestDoneComesAfterTheCallHasLeft(t *testing.T) {
 			if err != nil || stopped {
 				t.Errorf("told %v, %v", err, stopped)
 			}
-			if got := g.InFlight(); got != nil {
-				t.Errorf("in flight: %v", got)
+			if got := len(g.InFlight()); got != 1 {
+				t.Errorf("%d calls in flight during done", got)
 			}
 		})
 		synctest.Wait()
+		if got := g.InFlight(); got != nil {
+			t.Errorf("in flight: %v", got)
+		}
 		if times != 1 || called != told || called == goroutine() {
 			t.Errorf("done was called %d times, by %q; the call was made by %q", times, told, called)
 		}
@@ -154,7 +166,7 @@ func TestCancelEndsOneCall(t *testing.T) {
 		if got := o.came(); len(got) != 0 {
 			t.Errorf("cancelled besides: %v", got)
 		}
-		o.CancelAll(errStopped)
+		o.cancelAll()
 		if got := o.came(); len(got) != 2 {
 			t.Errorf("at the end: %v", got)
 		}
@@ -174,7 +186,7 @@ func TestCancelTwice(t *testing.T) {
 		})
 		synctest.Wait()
 		o.Cancel("a", errDeadline)
-		o.CancelAll(errStopped)
+		o.cancelAll()
 		close(release)
 		if got := o.only(t); !errors.Is(got.err, context.Canceled) || !got.stopped {
 			t.Errorf("got %v", got)
@@ -199,8 +211,8 @@ func TestCancelBeforeTheGoroutineRuns(t *testing.T) {
 	})
 }
 
-// A failure after CancelAll says nothing about the runtime; success is success.
-func TestCancelAllStopsWhatIsInFlight(t *testing.T) {
+// A failure after Stop says nothing about the runtime; success is success.
+func TestStopCancelsWhatIsInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOwner()
 		release := make(chan struct{})
@@ -212,7 +224,7 @@ func TestCancelAllStopsWhatIsInFlight(t *testing.T) {
 		o.call("succeeds", func(context.Context) error { <-release; return nil })
 		o.call("panics", func(context.Context) error { <-release; panic("late") })
 		synctest.Wait()
-		o.CancelAll(errStopped)
+		o.cancelAll()
 		o.call("after", func(ctx context.Context) error { <-release; return ctx.Err() })
 		o.call("fails after", func(context.Context) error { <-release; return errNotFound })
 		synctest.Wait()
@@ -235,14 +247,14 @@ func TestCancelAllStopsWhatIsInFlight(t *testing.T) {
 	})
 }
 
-// What CancelAll did to a call is forgotten when the call has returned.
-func TestCancelAllSparesTheNextCall(t *testing.T) {
+// What Stop did to a call is forgotten when the call has returned.
+func TestStopSparesTheNextCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOwner()
 		fails := func(context.Context) error { return errNotFound }
 		for range 3 {
 			o.call("cancelled", honours)
-			o.CancelAll(errStopped)
+			o.cancelAll()
 			if got := o.only(t); !got.stopped {
 				t.Errorf("got %v", got)
 			}
@@ -250,7 +262,7 @@ func TestCancelAllSparesTheNextCall(t *testing.T) {
 			if got := o.only(t); got.stopped {
 				t.Errorf("got %v", got)
 			}
-			if got := o.Wait(nil); got != nil {
+			if got := o.Stop(errStopped, nil); got != nil {
 				t.Errorf("left: %v", got)
 			}
 		}
@@ -273,46 +285,34 @@ func objects(infos []calls.Info) string {
 	return strings.Join(names, " ")
 }
 
-func TestWaitReturnsWhatIgnoresItsCancellation(t *testing.T) {
+func TestStopReturnsWhatIgnoresItsCancellation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOwner()
-		if got := o.Wait(nil); got != nil {
+		if got := o.Stop(errStopped, nil); got != nil {
 			t.Errorf("without a call: %v", got)
 		}
 		young, old, later := make(chan struct{}), make(chan struct{}), make(chan struct{})
 		o.hang(calls.Info{Object: object("young"), Since: begun(2)}, young)
 		o.hang(calls.Info{Object: object("old"), Since: begun(1)}, old)
 		o.call("honours", honours)
-		if got := o.Wait(nil); got != nil {
-			t.Errorf("with nothing cancelled: %v", got)
-		}
-		o.CancelAll(errStopped)
-		o.hang(calls.Info{Object: object("later"), Since: begun(3)}, later)
-
-		if got := objects(o.Wait(time.After(5 * time.Second))); got != "old young" {
+		time.AfterFunc(time.Second, func() { o.hang(calls.Info{Object: object("later"), Since: begun(3)}, later) })
+		if got := objects(o.Stop(errStopped, time.After(5*time.Second))); got != "old young" {
 			t.Errorf("at the timeout: %q", got)
 		}
-		time.AfterFunc(time.Second, func() { close(young) })
-		if got := objects(o.Wait(time.After(5 * time.Second))); got != "old" {
-			t.Errorf("at the second timeout: %q", got)
+		close(young)
+		synctest.Wait()
+		if got := objects(o.InFlight()); got != "old later" {
+			t.Errorf("in flight: %q", got)
 		}
-		time.AfterFunc(time.Second, func() { close(old) })
+		for _, release := range []chan struct{}{old, later} {
+			time.AfterFunc(time.Second, func() { close(release) })
+		}
 		began := time.Now()
-		if got := o.Wait(time.After(5 * time.Second)); got != nil {
+		if got := o.Stop(errStopped, time.After(5*time.Second)); got != nil {
 			t.Errorf("when all have returned: %v", got)
 		}
 		if took := time.Since(began); took != time.Second {
-			t.Errorf("Wait took %v", took)
-		}
-		if got := objects(o.InFlight()); got != "later" {
-			t.Errorf("in flight: %q", got)
-		}
-
-		o.CancelAll(errStopped)
-		o.CancelAll(errStopped)
-		time.AfterFunc(time.Second, func() { close(later) })
-		if got := o.Wait(nil); got != nil {
-			t.Errorf("after another CancelAll: %v", got)
+			t.Errorf("Stop took %v", took)
 		}
 		if got := o.came(); len(got) != 4 {
 			t.Errorf("outcomes: %v", got)
@@ -320,48 +320,19 @@ func TestWaitReturnsWhatIgnoresItsCancellation(t *testing.T) {
 	})
 }
 
-// When Wait returns the owner has been told of what was cancelled.
-func TestWaitWaitsForDone(t *testing.T) {
+// When Stop returns, done has returned.
+func TestStopWaitsForDone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := calls.NewGroup[int]()
 		told := make(chan struct{})
 		g.Go(1, calls.Info{}, honours, func(error, bool) { <-told })
-		g.CancelAll(errStopped)
-		synctest.Wait()
 		began := time.Now()
 		time.AfterFunc(time.Second, func() { close(told) })
-		if left := g.Wait(nil); left != nil {
+		if left := g.Stop(errStopped, nil); left != nil {
 			t.Errorf("left: %v", left)
 		}
 		if took := time.Since(began); took != time.Second {
-			t.Errorf("Wait took %v", took)
-		}
-	})
-}
-
-func TestTwoWait(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		o := newOwner()
-		release := make(chan struct{})
-		o.hang(calls.Info{Object: object("a")}, release)
-		o.CancelAll(errStopped)
-		var returned atomic.Int32
-		for range 2 {
-			go func() {
-				if got := o.Wait(nil); got != nil {
-					t.Errorf("left: %v", got)
-				}
-				returned.Add(1)
-			}()
-		}
-		synctest.Wait()
-		if got := returned.Load(); got != 0 {
-			t.Errorf("%d have returned too early", got)
-		}
-		close(release)
-		synctest.Wait()
-		if got := returned.Load(); got != 2 {
-			t.Errorf("%d of 2 have returned", got)
+			t.Errorf("Stop took %v", took)
 		}
 	})
 }

@@ -20,7 +20,6 @@ func TestGroup(t *testing.T) {
 		g := calls.NewGroup[int]()
 		var begun, ended, key atomic.Int64
 		var wg sync.WaitGroup
-		var stops sync.Mutex
 		for w := range uint64(6) {
 			wg.Go(func() {
 				rnd := rand.New(rand.NewPCG(seed, w))
@@ -29,23 +28,16 @@ func TestGroup(t *testing.T) {
 					kind := rnd.IntN(12)
 					again := rnd.IntN(4) == 0
 					switch rnd.IntN(14) {
-					case 0, 1:
-						stops.Lock()
-						g.CancelAll(errStopped)
-						stops.Unlock()
-					case 2:
+					case 0, 1, 2:
 						timeout := make(chan time.Time)
 						close(timeout)
-						g.Wait(timeout)
+						g.Stop(errStopped, timeout)
 					case 3:
 						g.InFlight()
 					case 4:
-						stops.Lock() // else Wait tells of calls that a later CancelAll has cancelled
-						g.CancelAll(errStopped)
-						for _, left := range g.Wait(time.After(20 * time.Second)) {
+						for _, left := range g.Stop(errStopped, time.After(20*time.Second)) {
 							t.Errorf("left: %v", left)
 						}
-						stops.Unlock()
 					case 5:
 						runtime.Gosched()
 					default:

@@ -298,25 +298,6 @@ func sumOf(t *testing.T, reg prometheus.Gatherer, name string) float64 {
 	return 0
 }
 
-// What was stopped is not measured as if it had gone on meanwhile.
-func TestRelistDurationAcrossStop(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n, reg := newNodeWithMetrics(t, pleg.WithPollingOnly())
-		n.SetPods(bare("a", plegtest.Running("a1")))
-		heal := n.Hang(plegtest.GetPodStatus, "a")
-		n.g.Start(t.Context())
-		synctest.Wait() // the list has succeeded, and the inspection is in flight
-		n.g.Stop()
-		heal()
-		time.Sleep(time.Hour)
-		n.start()
-		wantMetric(t, reg, "kubelet_pleg_relist_duration_seconds", 1)
-		if got := sumOf(t, reg, "kubelet_pleg_relist_duration_seconds"); got != 0 {
-			t.Errorf("relists took %v s", got)
-		}
-	})
-}
-
 // A pod whose status never matches its list holds up no relist: each is measured when
 // nothing of its pods moves any more.
 func TestMetricsOfRelistsBesideAMismatch(t *testing.T) {

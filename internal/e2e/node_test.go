@@ -73,7 +73,7 @@ func newBareNode(t *testing.T) *node {
 // watch starts a generator on the node.
 func (n *node) watch(opts ...pleg.Option) {
 	n.t.Helper()
-	n.watchOver(nil, opts...)
+	n.watchOver([]cri.Option{cri.WithoutExitEvents()}, opts...)
 }
 
 // watchOver starts a generator on the node, with options of its connection.
@@ -128,7 +128,7 @@ func (n *node) beside(opts ...pleg.Option) *node {
 func (n *node) besideWithExits() *node {
 	n.t.Helper()
 	other := &node{t: n.t, ctx: n.ctx, daemon: n.daemon, client: n.client}
-	other.watchOver([]cri.Option{cri.WithExitEvents(n.daemon.ExitsDir())})
+	other.watchOver([]cri.Option{cri.WithExitsDir(n.daemon.ExitsDir())})
 	other.eventually("the exit stream", func() string {
 		if state := other.pleg.HealthReport().ExitStream.State; state != pleg.StreamConnected {
 			return string(state)

@@ -111,7 +111,7 @@ func newSoak(t *testing.T, n *node) *soak {
 	s := &soak{T: t, node: n, fire: newFire(n.daemon)}
 	s.book = newBook(n.daemon.Runtime(), s.fire.crashes.Load)
 	s.churn = newChurn(n.client, s.fire, s.book)
-	s.generators = []generator{s.generate(), s.generate(cri.WithExitEvents(n.daemon.ExitsDir()))}
+	s.generators = []generator{s.generate(cri.WithoutExitEvents()), s.generate(cri.WithExitsDir(n.daemon.ExitsDir()))}
 	s.audience = assemble(s.generators[0], s.generators[1], s.book, s.churn.uids)
 	t.Cleanup(s.audience.dismiss)
 	s.churn.audience = s.audience

@@ -24,17 +24,13 @@ func New[T any]() *Inbox[T] { return &Inbox[T]{wake: make(chan struct{}, 1)} }
 // inbox's lock: it must be short, must not keep the pointer, and must not use the
 // inbox.
 func (b *Inbox[T]) Put(change func(content *T)) {
-	b.change(change)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	change(&b.content)
 	select {
 	case b.wake <- struct{}{}:
 	default:
 	}
-}
-
-func (b *Inbox[T]) change(change func(content *T)) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	change(&b.content)
 }
 
 // Take returns the content, and leaves the inbox empty.

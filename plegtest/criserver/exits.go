@@ -1,11 +1,13 @@
 package criserver
 
 import (
-	"bytes"
 	"errors"
+	"hash/fnv"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -24,6 +26,8 @@ type TaskExit struct {
 	// ID is the process: ContainerID for the first of a container, another for a command that
 	// was executed in it. SendTaskExit reads an empty one as ContainerID.
 	ID string
+	// PID is the process's PID. SendTaskExit reads 0 as that of the container's first process.
+	PID uint32
 	// ExitCode is the exit code.
 	ExitCode uint32
 	// ExitedAt is when it exited. SendTaskExit reads a zero one as now.
@@ -39,7 +43,34 @@ func (s *Server) SendTaskExit(e TaskExit) {
 	if e.ExitedAt.IsZero() {
 		e.ExitedAt = s.cfg.clock.Now()
 	}
-	s.exits.send(e.encode())
+	if e.PID == 0 {
+		e.PID = madeUpPID(e.ContainerID)
+	}
+	s.exits.send(exitTopic, e.encode())
+}
+
+// madeUpPID is the PID of a container or sandbox that ContainerConfig gives none. It is larger than any
+// that Linux gives to a process.
+func madeUpPID(id string) uint32 {
+	hash := fnv.New32a()
+	_, _ = hash.Write([]byte(id)) // a hash takes everything
+	return 1<<23 | hash.Sum32()>>9
+}
+
+// pid is the PID of a container's first process.
+func (c *simContainer) pid() uint32 {
+	if c.config.PID > 0 {
+		return uint32(c.config.PID) //nolint:gosec // a PID
+	}
+	return madeUpPID(c.item.Id)
+}
+
+// processStarted reports the start of a container's or sandbox's first process, as containerd does.
+func (s *Server) processStarted(id string, pid uint32) {
+	if !s.cfg.crio {
+		start := appendVarint(appendBytes(nil, 1, []byte(id)), 2, uint64(pid)) // container_id, pid
+		s.exits.send(startTopic, encodeEvent(startTopic, "TaskStart", start, s.cfg.clock.Now()))
+	}
 }
 
 // TaskExitReaders returns how many have subscribed to exits, and get those that come now. Who has
@@ -51,10 +82,10 @@ func (s *Server) TaskExitReaders() int {
 }
 
 // processExited tells the exit of a container's or sandbox's first process, as the model does.
-func (s *Server) processExited(id string, exitCode int32, at int64) {
+func (s *Server) processExited(id string, pid uint32, exitCode int32, at int64) {
 	if !s.cfg.crio {
 		code := uint32(exitCode) //nolint:gosec // exit codes are small
-		s.SendTaskExit(TaskExit{ContainerID: id, ExitCode: code, ExitedAt: time.Unix(0, at)})
+		s.SendTaskExit(TaskExit{ContainerID: id, PID: pid, ExitCode: code, ExitedAt: time.Unix(0, at)})
 		return
 	}
 	if s.cfg.exitsDir == "" {
@@ -66,7 +97,7 @@ func (s *Server) processExited(id string, exitCode int32, at int64) {
 	_ = errors.Join(os.WriteFile(temporary, []byte(strconv.Itoa(int(exitCode))), 0o600), os.Rename(temporary, path))
 }
 
-// exitHub delivers exits. As in containerd, who subscribes gets all that come later, and has a
+// exitHub delivers exits and starts. As in containerd, who subscribes gets all that come later, and has a
 // queue without a bound.
 type exitHub struct {
 	mu      sync.Mutex
@@ -75,16 +106,20 @@ type exitHub struct {
 
 // exitReader is one subscription.
 type exitReader struct {
-	queue []rawMessage  // guarded by exitHub.mu
-	more  chan struct{} // has a token while there may be something in queue
+	topics []string      // set once
+	queue  []rawMessage  // guarded by exitHub.mu
+	more   chan struct{} // has a token while there may be something in queue
 }
 
 func newExitHub() *exitHub { return &exitHub{readers: make(map[*exitReader]struct{})} }
 
-func (h *exitHub) send(event rawMessage) {
+func (h *exitHub) send(topic string, event rawMessage) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for r := range h.readers {
+		if !slices.Contains(r.topics, topic) {
+			continue
+		}
 		r.queue = append(r.queue, event)
 		select {
 		case r.more <- struct{}{}:
@@ -120,8 +155,30 @@ var eventsService = grpc.ServiceDesc{
 	Streams:     []grpc.StreamDesc{{StreamName: "Subscribe", Handler: subscribe, ServerStreams: true}},
 }
 
-// exitFilter is the one filter that the models know.
-const exitFilter = `topic=="/tasks/exit",namespace=="k8s.io"`
+// The topics that the models know.
+const (
+	exitTopic  = "/tasks/exit"
+	startTopic = "/tasks/start"
+)
+
+// topics returns the topics that a SubscribeRequest asks for. It fails if the models do not know one of its
+// filters.
+func topics(request rawMessage) (list []string, err error) {
+	for len(request) > 0 {
+		number, _, n := protowire.ConsumeTag(request)
+		filter, length := protowire.ConsumeBytes(request[max(n, 0):])
+		if n < 0 || length < 0 || number != 1 {
+			return nil, status.Error(codes.InvalidArgument, "no filter")
+		}
+		request = request[n+length:]
+		topic, _ := strings.CutSuffix(strings.TrimPrefix(string(filter), `topic=="`), `",namespace=="k8s.io"`)
+		if topic != exitTopic && topic != startTopic {
+			return nil, status.Errorf(codes.InvalidArgument, "this containerd does not know the filter %s", filter)
+		}
+		list = append(list, topic)
+	}
+	return list, nil
+}
 
 // subscribe is one call of Subscribe. Down ends it by its context.
 func subscribe(server any, stream grpc.ServerStream) error {
@@ -130,11 +187,11 @@ func subscribe(server any, stream grpc.ServerStream) error {
 	if err := stream.RecvMsg(&request); err != nil {
 		return err
 	}
-	known := protowire.AppendTag(nil, 1, protowire.BytesType)
-	if !bytes.Equal(request, protowire.AppendString(known, exitFilter)) {
-		return status.Errorf(codes.InvalidArgument, "this containerd knows one filter, %s", exitFilter)
+	known, err := topics(request)
+	if err != nil {
+		return err
 	}
-	r := &exitReader{more: make(chan struct{}, 1)}
+	r := &exitReader{topics: known, more: make(chan struct{}, 1)}
 	hub.join(r)
 	defer hub.leave(r)
 	for {
@@ -151,21 +208,29 @@ func subscribe(server any, stream grpc.ServerStream) error {
 	}
 }
 
-// encode returns the message that containerd sends: an Envelope with a TaskExit in an Any.
+// encode returns the message that containerd sends of an exit.
 func (e TaskExit) encode() rawMessage {
-	at := appendVarint(nil, 1, uint64(e.ExitedAt.Unix()))              //nolint:gosec // as protobuf encodes it
-	at = appendVarint(at, 2, uint64(e.ExitedAt.Nanosecond()))          //nolint:gosec // not negative
-	exit := appendBytes(nil, 1, []byte(e.ContainerID))                 // container_id
-	exit = appendBytes(exit, 2, []byte(e.ID))                          // id
-	exit = appendVarint(exit, 3, 4711)                                 // pid
-	exit = appendVarint(exit, 4, uint64(e.ExitCode))                   // exit_status
-	exit = appendBytes(exit, 5, at)                                    // exited_at
-	event := appendBytes(nil, 1, []byte("containerd.events.TaskExit")) // type_url
-	event = appendBytes(event, 2, exit)                                // value
-	envelope := appendBytes(nil, 1, at)                                // timestamp
-	envelope = appendBytes(envelope, 2, []byte("k8s.io"))              // namespace
-	envelope = appendBytes(envelope, 3, []byte("/tasks/exit"))         // topic
+	exit := appendBytes(nil, 1, []byte(e.ContainerID))  // container_id
+	exit = appendBytes(exit, 2, []byte(e.ID))           // id
+	exit = appendVarint(exit, 3, uint64(e.PID))         // pid
+	exit = appendVarint(exit, 4, uint64(e.ExitCode))    // exit_status
+	exit = appendBytes(exit, 5, encodeTime(e.ExitedAt)) // exited_at
+	return encodeEvent(exitTopic, "TaskExit", exit, e.ExitedAt)
+}
+
+// encodeEvent returns an Envelope with an event in an Any.
+func encodeEvent(topic, name string, value []byte, at time.Time) rawMessage {
+	event := appendBytes(nil, 1, []byte("containerd.events."+name)) // type_url
+	event = appendBytes(event, 2, value)                            // value
+	envelope := appendBytes(nil, 1, encodeTime(at))                 // timestamp
+	envelope = appendBytes(envelope, 2, []byte("k8s.io"))           // namespace
+	envelope = appendBytes(envelope, 3, []byte(topic))              // topic
 	return appendBytes(envelope, 4, event)
+}
+
+func encodeTime(at time.Time) []byte {
+	seconds := appendVarint(nil, 1, uint64(at.Unix()))       //nolint:gosec // as protobuf encodes it
+	return appendVarint(seconds, 2, uint64(at.Nanosecond())) //nolint:gosec // not negative
 }
 
 func appendBytes(to []byte, number protowire.Number, value []byte) []byte {

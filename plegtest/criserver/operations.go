@@ -34,6 +34,7 @@ func (s *Server) RunPod(config PodConfig) (sandboxID string) {
 
 // ranLocked returns the events of a new sandbox.
 func (s *Server) ranLocked(sb *simSandbox) (events []*runtimeapi.ContainerEventResponse) {
+	s.processStarted(sb.item.Id, madeUpPID(sb.item.Id))
 	if !s.cfg.crio {
 		events = append(events, s.eventLocked(runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT, sb.item.Id, sb))
 	}
@@ -74,6 +75,7 @@ func (s *Server) StartContainer(containerID string) error {
 	}
 	c.state, c.startedAt = runtimeapi.ContainerState_CONTAINER_RUNNING, n.now()
 	n.showContainerLocked(c)
+	s.processStarted(containerID, c.pid())
 	event := s.eventLocked(runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT, containerID, c.sandbox)
 	n.mu.Unlock()
 	s.hub.send(event)
@@ -325,7 +327,7 @@ func (s *Server) exitLocked(c *simContainer, exitCode int32, reason string) *run
 	}
 	at := s.node.now()
 	if c.state == runtimeapi.ContainerState_CONTAINER_RUNNING {
-		s.processExited(c.item.Id, exitCode, at)
+		s.processExited(c.item.Id, c.pid(), exitCode, at)
 	}
 	if s.node.down && !s.cfg.knowsExits {
 		exitCode, reason, c.exitLost = exitUnknown, "Unknown", true
@@ -360,7 +362,7 @@ func (s *Server) stopLocked(events []*runtimeapi.ContainerEventResponse,
 	}
 	sb.ready = false
 	if !s.cfg.crio { // whose sandboxes have no process
-		s.processExited(sb.item.Id, exitKilled, s.node.now())
+		s.processExited(sb.item.Id, madeUpPID(sb.item.Id), exitKilled, s.node.now())
 	}
 	s.node.showSandboxLocked(sb)
 	return append(events, s.eventLocked(runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT, sb.item.Id, sb))

@@ -112,7 +112,7 @@ func (c *service) ContainerStatus(_ context.Context,
 	}
 	resp := &runtimeapi.ContainerStatusResponse{Status: ctr.status}
 	if req.GetVerbose() {
-		resp.Info = map[string]string{"info": fmt.Sprintf(`{"pid":%d}`, 1000+slices.Index(n.containers, ctr))}
+		resp.Info = map[string]string{"info": fmt.Sprintf(`{"pid":%d}`, ctr.pid())}
 	}
 	return resp, nil
 }

@@ -112,7 +112,7 @@ func TestHungCallIsNamed(t *testing.T) {
 
 // An exit that only an exit event has told is shown, and that the runtime does not confirm it.
 func TestUnconfirmedExitShows(t *testing.T) {
-	n, tab := open(t, nil, cri.WithExitEvents(""))
+	n, tab := open(t, nil)
 	id := run(t, n, "web-0")
 	await(t, tab, lane("web-0")+`.includes('running')`)
 	await(t, tab, `document.getElementById('facts').innerText.includes('exit stream connected')`)

@@ -49,7 +49,7 @@ func job(i int, dir string) (name, text string) {
 }
 
 // Jobs come and go while the agent and the runtime are killed: each runs to its end, none that did
-// not fail runs twice, and nothing is left on disk.
+// not fail runs twice, one that runs once never begins twice, and nothing is left on disk.
 func TestJobsUnderFire(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -63,7 +63,7 @@ func TestJobsUnderFire(t *testing.T) {
 	joined.Go(func() { f.hurtRuntime(ctx) })
 
 	// A job that ends while containerd does not run has ended with 255, as that says: it is tried again, or has failed.
-	// One that containerd was starting as it was told to end is killed without a time of its start, and is tried again.
+	// So has one that containerd was starting when the agent or containerd was ended: it has no time of its start.
 	forgotten := n.daemon.Runtime().ForgottenExit
 	done, forgot := map[string]bool{}, map[string]bool{}
 	note := func() { // the jobs that have ended; every other one is removed at once
@@ -118,10 +118,11 @@ func TestJobsUnderFire(t *testing.T) {
 		name, _ := job(i, out)
 		said, err := os.ReadFile(filepath.Join(out, name))
 		starts, ends := strings.Count(string(said), "start"), strings.Count(string(said), "end")
-		if err != nil || starts == 0 || ends == 0 {
+		once := i%4 == 0 // and its pod has failed if the runtime has lost its start or its end
+		if (err != nil || starts == 0 || ends == 0) && !(once && forgot[name]) {
 			t.Errorf("%s did not run to its end: %q, %v", name, said, err)
 		}
-		if starts > 1 && !forgot[name] {
+		if starts > 1 && (once || !forgot[name]) {
 			t.Errorf("%s ran %d times:\n%s", name, starts, n.said(name))
 		}
 		_ = os.Remove(filepath.Join(n.manifests, name+".yaml")) // every other one is gone

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -126,9 +127,9 @@ disabled_plugins = [
 [debug]
   level = 'warn'
 [grpc]
-  address = '{{.Dir}}/c.sock'
+  address = '{{.Socket}}'
 [ttrpc]
-  address = '{{.Dir}}/c.sock.ttrpc'
+  address = '{{.Socket}}.ttrpc'
 {{- if .SocketDir}}
 [plugins.'io.containerd.shim.v1.manager']
   socket_dir = '{{.Dir}}/s'
@@ -165,9 +166,9 @@ func (c containerd) configure(dir, _ string) error {
 		return fmt.Errorf("mounting %s: %w", state, err)
 	}
 	values := struct {
-		Dir, Pause, CRI, Runc string
-		V1, SocketDir         bool
-	}{dir, PauseImage, "io.containerd.cri.v1.runtime", runcPath(dir), c.version < "2", c.version >= "2.3"}
+		Dir, Socket, Pause, CRI, Runc string
+		V1, SocketDir                 bool
+	}{dir, c.socket(dir), PauseImage, "io.containerd.cri.v1.runtime", runcPath(dir), c.version < "2", c.version >= "2.3"}
 	if values.V1 {
 		values.CRI = "io.containerd.grpc.v1.cri"
 	}
@@ -178,7 +179,8 @@ func (c containerd) configure(dir, _ string) error {
 	return os.WriteFile(filepath.Join(dir, "config.toml"), b.Bytes(), 0o600)
 }
 
-func (containerd) socket(dir string) string { return filepath.Join(dir, "c.sock") }
+// socket is in the state folder, as it is on a node.
+func (containerd) socket(dir string) string { return filepath.Join(dir, "state", "c.sock") }
 
 func (containerd) exitsDir(string) string { return "" }
 
@@ -187,8 +189,22 @@ func (containerd) command(dir, programs string) []string {
 }
 
 func (c containerd) importImage(ctx context.Context, dir, programs, archive, _ string) error {
-	cmd := exec.CommandContext(ctx, filepath.Join(programs, "ctr"), "-n", namespace, "images", "import", archive)
+	return c.ctr(ctx, dir, programs, "images", "import", archive)
+}
+
+// ctr runs containerd's own client.
+func (c containerd) ctr(ctx context.Context, dir, programs string, args ...string) error {
+	cmd := exec.CommandContext(ctx, filepath.Join(programs, "ctr"), append([]string{"-n", namespace}, args...)...)
 	cmd.Env = append(os.Environ(), "CONTAINERD_ADDRESS="+c.socket(dir))
 	_, err := output(cmd)
 	return err
+}
+
+// Ctr runs containerd's own client. Another runtime has none.
+func (d *Daemon) Ctr(ctx context.Context, args ...string) error {
+	c, is := d.runtime.family.(containerd)
+	if !is {
+		return fmt.Errorf("%s: %w", d.runtime.Name, errors.ErrUnsupported)
+	}
+	return c.ctr(ctx, d.dir, d.programs, args...)
 }

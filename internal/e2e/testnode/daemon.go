@@ -107,7 +107,7 @@ func (d *Daemon) CgroupParent() string { return cgroupParent(d.dir) }
 // Socket is the path of the daemon's socket. It stays the same over restarts.
 func (d *Daemon) Socket() string { return d.runtime.family.socket(d.dir) }
 
-// ExitsDir is the folder of the daemon's exit files, for cri.WithExitEvents; empty if it has
+// ExitsDir is the folder of the daemon's exit files, for cri.WithExitsDir; empty if it has
 // another way to tell exits.
 func (d *Daemon) ExitsDir() string { return d.runtime.family.exitsDir(d.dir) }
 

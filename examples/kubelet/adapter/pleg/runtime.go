@@ -114,7 +114,7 @@ func (r *nodeRuntime) adapt(exits bool) (pleg.Runtime, error) {
 	if !exits {
 		return evented, nil
 	}
-	source, err := cri.Dial(r.endpoint, cri.WithExitEvents(cri.DefaultExitsDir))
+	source, err := cri.Dial(r.endpoint)
 	if err != nil {
 		return evented, err
 	}

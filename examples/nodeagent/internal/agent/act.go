@@ -27,12 +27,15 @@ func (w *worker) act(ctx context.Context, view plan.View) (did bool, err error) 
 	a := plan.Make(view)
 	switch {
 	case len(a.Kill)+len(a.StopSandboxes) > 0:
-		return true, w.end(ctx, view.Pod, a)
+		return true, w.end(ctx, view, a)
 	case a.CreateSandbox && w.sandboxes.IsInBackOffSinceUpdate("", time.Now()):
 		// The events of one that failed, or is not as it should be, are no reason to try again.
 		w.again(time.Now().Add(firstSandbox))
 		return false, nil
 	case a.CreateSandbox:
+		if err = w.Runtime.PrepareVolumes(view.Pod); err != nil {
+			return false, err // it waits without a sandbox, as in the kubelet
+		}
 		defer w.did()
 		_, err = w.Runtime.RunPodSandbox(ctx, view.Pod, a.Attempt)
 		w.sandboxes.Next("", time.Now())
@@ -69,20 +72,24 @@ func (w *worker) act(ctx context.Context, view plan.View) (did bool, err error) 
 }
 
 // end ends what a plan says, step by step. What has been ended before needs a while until it is seen to have ended.
-func (w *worker) end(ctx context.Context, pod *v1.Pod, a plan.Actions) (err error) {
+func (w *worker) end(ctx context.Context, view plan.View, a plan.Actions) (err error) {
 	defer w.did()
 	began, ids := time.Now(), slices.Clone(a.StopSandboxes)
 	for _, k := range slices.Concat(a.Kill...) {
 		ids = append(ids, k.ID.ID)
+		if !view.Over {
+			w.note(func() { w.interrupted[k.Name] = k.ID.String() })
+		}
 	}
 	if w.ended.HasAll(ids...) {
 		w.ended.Delete(ids...) // it is ended again the next time
 		return errLives
 	}
+	w.publish() // what is interrupted: should this process die now, the next one must know
 	for _, step := range a.Kill {
 		var calls errgroup.Group
 		for _, k := range step {
-			calls.Go(func() error { return w.kill(ctx, pod, k, began) })
+			calls.Go(func() error { return w.kill(ctx, view.Pod, k, began) })
 		}
 		if err = calls.Wait(); err != nil {
 			return err
@@ -115,7 +122,7 @@ func (w *worker) kill(ctx context.Context, pod *v1.Pod, k plan.Kill, began time.
 
 // target returns a container for its hooks.
 func (w *worker) target(c *v1.Container, id string) handler.Target {
-	return handler.Target{Runtime: w.Runtime, Container: c, ID: id, PodIP: w.status.get(w.uid).PodIP}
+	return handler.Target{Runtime: w.Runtime, Container: c, ID: id, PodIP: w.status.get(w.uid).Status.PodIP}
 }
 
 // remove removes what a pod leaves behind, with the logs.
@@ -168,11 +175,12 @@ func (w *worker) start(ctx context.Context, view plan.View, c *v1.Container) (di
 	}
 	defer w.did()
 	sandbox := view.Seen.SandboxStatuses[0]
-	// One that was created and never ran is used, not replaced: its restart count would go with it. An agent before this
-	// one was interrupted, or its start failed.
+	// One that was created and never ran is used, not replaced: its restart count would go with it.
 	if !found {
 		created = &pleg.Status{RestartCount: view.RestartCount(c)}
-		created.ID.ID, err = w.Runtime.CreateContainer(ctx, pod, c, sandbox.GetId(), sandbox.GetMetadata().GetAttempt(),
+		withIPs := *pod
+		withIPs.Status = w.status.get(w.uid).Status // which has been published since the sandbox was seen
+		created.ID.ID, err = w.Runtime.CreateContainer(ctx, &withIPs, c, sandbox.GetId(), sandbox.GetMetadata().GetAttempt(),
 			uint32(created.RestartCount)) //nolint:gosec // small
 		if err != nil {
 			reason := "CreateContainerError"
@@ -185,10 +193,6 @@ func (w *worker) start(ctx context.Context, view plan.View, c *v1.Container) (di
 	}
 	if err = w.Runtime.StartContainer(ctx, created.ID.ID); err != nil {
 		w.waits(c, "RunContainerError", err.Error())
-		// An earlier start of one that was found may be under way still, and this one fails for that.
-		if !found && !runtime.Lost(err) {
-			w.note(func() { w.refused[c.Name] = created.ID.ID })
-		}
 		return false, err
 	}
 	w.note(func() { delete(w.reasons, c.Name) })

@@ -30,10 +30,8 @@ import (
 )
 
 const (
-	// housekeepingPeriod is how often the agent looks for what nobody wants any more.
-	housekeepingPeriod = 2 * time.Second
-	// readyPeriod is how often the runtime is asked whether it is ready.
-	readyPeriod = 2 * time.Second
+	// The agent looks for what nobody wants any more, and asks the runtime whether it is ready, as often as this.
+	housekeepingPeriod, readyPeriod = 2 * time.Second, 2 * time.Second
 	// sickPause is the wait of a loop that does nothing because the runtime is sick.
 	sickPause = 100 * time.Millisecond
 	// patience is for how long that is nothing to speak of: the first list takes a moment.
@@ -84,12 +82,6 @@ func New(config Config) *Agent {
 		notReady: errors.New("the runtime has not said yet that it is ready")}
 	a.generator = pleg.NewGenericPLEG(a.Reader, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod, a.cache, a.Clock,
 		pleg.WithRegisterer(a.Registry), pleg.WithLogger(a.Logger.V(1)))
-	if a.NodeName != "" { // by which the rules of kubernetes-mixin name the node
-		gauge := prometheus.NewGauge(prometheus.GaugeOpts{Name: "kubelet_node_name",
-			Help: "The node's name. The count is always 1.", ConstLabels: prometheus.Labels{"node": a.NodeName}})
-		gauge.Set(1)
-		a.Registry.MustRegister(gauge)
-	}
 	a.status = newPublished(a.Sink, a.Adopted, a.Logger, a.OnStatus)
 	a.probes = &prober.Manager{
 		Runtime: a.Runtime, Status: a.status.get, Changed: a.probed, Begin: a.joined.Go, Logger: a.Logger,
@@ -109,8 +101,7 @@ func (a *Agent) SetPods(pods []*v1.Pod) {
 	a.queue.Add(allPods)
 }
 
-// Run runs the pods until ctx ends, once. When it returns, everything that the agent started in this process has
-// ended, and the pods run on.
+// Run runs the pods until ctx ends, once. When it returns, the agent's goroutines have ended, and the pods run on.
 func (a *Agent) Run(ctx context.Context) {
 	wake := func(event *pleg.PodLifecycleEvent) { a.queue.Add(event.ID) }
 	a.joined.Go(func() {

@@ -413,10 +413,12 @@ func TestCollect(t *testing.T) {
 	})
 }
 
-// A start that was cut short because the agent was killed is made again by the next one, whatever the policy; one that
-// the runtime has refused is an end, also for the next agent.
+// A start that was cut short because the agent was killed may have begun the container's work. It is an end of the
+// container, as one that the runtime has refused: the next agent does not run it again if it runs once.
 func TestStartCutShort(t *testing.T) {
-	for _, policy := range []string{"Never", "OnFailure", "Always"} {
+	const again = "Running Ready; web 1 running after StartError(128)"
+	wants := map[string]string{"Never": "Failed; web 0 StartError(128)", "OnFailure": again, "Always": again}
+	for policy, want := range wants {
 		t.Run(policy, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, n *node) {
 				pod := n.pod("a", "  restartPolicy: "+policy+
@@ -433,7 +435,7 @@ func TestStartCutShort(t *testing.T) {
 				for range 3 {
 					n.start()
 					n.run(5*time.Second, pod, bad)
-					n.want("a", "Running Ready; web 1 running after StartError(128)")
+					n.want("a", want)
 					n.want("b", "Failed; c 0 StartError(128)")
 					n.stop()
 				}
@@ -459,7 +461,23 @@ func TestStartBesideOneCutShort(t *testing.T) {
 			close(n.cut)
 		}()
 		n.run(20*time.Second, pod) // there is a back-off
-		n.want("a", "Running Ready; web 1 running after StartError(128)")
+		n.want("a", "Failed; web 0 StartError(128)")
+	})
+}
+
+// An agent that is told to end lets a start that is under way come to its end, for a while.
+func TestStopDuringStart(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		pod := n.pod("a", always)
+		n.server.Inject(criserver.Fault{Method: "StartContainer", Delay: 5 * time.Second})
+		n.run(time.Second, pod)
+		n.stop()
+		if notes := n.notes(); !slices.Equal(notes, []string{"web started"}) {
+			t.Errorf("%q", notes)
+		}
+		n.start()
+		n.run(5*time.Second, pod)
+		n.want("a", "Running Ready; web 0 running")
 	})
 }
 

@@ -1,6 +1,10 @@
 package agent
 
 import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -42,5 +46,36 @@ func TestHealthyStart(t *testing.T) {
 				t.Error(line)
 			}
 		}
+	})
+}
+
+// A pod whose hostPath is missing or of another kind waits without a sandbox, as in the kubelet, until it is there.
+func TestHostPathThatIsMissing(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		path := filepath.Join(n.dir, "host")
+		spec := "  volumes: [{name: v, hostPath: {path: " + path + ", type: Directory}}]\n" +
+			"  containers: [{name: web, image: sleep, imagePullPolicy: Never, volumeMounts: [{name: v, mountPath: /v}]}]\n"
+		init := "  initContainers: [{name: init, image: sleep, imagePullPolicy: Never}]\n"
+		n.run(5*time.Second, n.pod("a", spec), n.pod("b", init+spec))
+		n.want("a", "Pending; web 0 ContainerCreating")
+		n.want("b", "Pending NotInitialized; init 0 PodInitializing; web 0 PodInitializing")
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		n.wait(30 * time.Second)
+		n.want("a", "Pending; web 0 ContainerCreating")
+		if calls := n.server.Calls("RunPodSandbox"); calls != 0 {
+			t.Errorf("%d sandboxes", calls)
+		}
+		if !slices.ContainsFunc(n.lines(), func(line string) bool {
+			return strings.Contains(line, "A pod could not be synced") && strings.Contains(line, path+" is no Directory")
+		}) {
+			t.Error("the log does not say why")
+		}
+		if err := errors.Join(os.Remove(path), os.Mkdir(path, 0o700)); err != nil {
+			t.Fatal(err)
+		}
+		n.wait(11 * time.Second)
+		n.want("a", "Running Ready; web 0 running")
 	})
 }

@@ -159,7 +159,7 @@ func (n *node) start() {
 	}
 }
 
-// programs are the images: "sleep" ends when asked to, "deaf" does not, "exit" exits with the
+// programs are the images: "sleep" ends when asked to, "deaf" does not, "lazy" ends 5 s later, "exit" exits with the
 // code and after the time of its arguments, "late" starts to serve late.
 func (n *node) programs() map[string]criserver.Program {
 	main := func(run func(ctx context.Context, p *criserver.Process) int) criserver.Program {
@@ -186,14 +186,15 @@ func (n *node) programs() map[string]criserver.Program {
 			},
 		}
 	}
-	sleep := main(func(ctx context.Context, p *criserver.Process) int {
+	asked := func(ctx context.Context, p *criserver.Process) int {
 		select {
 		case <-p.Terminate:
 			return 0
 		case <-ctx.Done():
 			return 137
 		}
-	})
+	}
+	sleep := main(asked)
 	return map[string]criserver.Program{
 		"sleep": sleep, "sleep2": sleep,
 		"bad": {Start: func(*criserver.Process) error { return errors.New("no such file") }, Main: sleep.Main},
@@ -210,6 +211,11 @@ func (n *node) programs() map[string]criserver.Program {
 			<-n.cut
 			return context.Canceled
 		}},
+		"lazy": main(func(ctx context.Context, p *criserver.Process) int {
+			code := asked(ctx, p)
+			pause(ctx, "5s")
+			return code
+		}),
 		"deaf": main(func(ctx context.Context, _ *criserver.Process) int { <-ctx.Done(); return 137 }),
 		"exit": main(func(ctx context.Context, p *criserver.Process) int {
 			code, _ := strconv.Atoi(p.Args[0])

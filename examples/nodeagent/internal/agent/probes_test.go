@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -139,5 +140,56 @@ func TestProbesDuringTermination(t *testing.T) {
 		n.setExec("web", 1)
 		n.wait(2 * time.Second)
 		n.want("a", "Running; web 0 running")
+	})
+}
+
+// What the agent ends although it is to run on has not done its work, though it exits with 0: a job whose probe has
+// failed, or whose sandbox must be another, is started again. So it is if the agent is killed meanwhile.
+func TestInterruptedJob(t *testing.T) {
+	const spec = `  restartPolicy: OnFailure
+  containers:
+  - {name: job, image: lazy, imagePullPolicy: Never,
+      KINDProbe: {exec: {command: [check]}, periodSeconds: 1, failureThreshold: 1}}
+`
+	for _, kind := range []string{"liveness", "startup"} {
+		for _, killed := range []bool{false, true} {
+			t.Run(fmt.Sprint(kind, " killed ", killed), func(t *testing.T) {
+				inBubble(t, func(_ *testing.T, n *node) {
+					n.setExec("job", 1)
+					pod := n.pod("a", strings.ReplaceAll(spec, "KIND", kind))
+					n.run(3*time.Second, pod)
+					n.setExec("job", 0)
+					n.want("a", "Running"+map[string]string{"liveness": " Ready", "startup": ""}[kind]+"; job 0 running")
+					if killed { // in the grace period, and after the end
+						n.stop()
+						n.start()
+						n.run(time.Second, pod)
+						n.stop()
+						n.wait(10 * time.Second)
+						n.start()
+					}
+					n.run(15*time.Second, pod)
+					n.want("a", "Running Ready; job 1 running after Completed(0)")
+				})
+			})
+		}
+	}
+	inBubble(t, func(_ *testing.T, n *node) {
+		const job = "  restartPolicy: OnFailure\n  containers: [{name: job, image: lazy, imagePullPolicy: Never}]\n"
+		n.run(3*time.Second, n.pod("a", job))
+		n.run(15*time.Second, n.pod("a", "  hostname: other\n"+job))
+		n.want("a", "Running Ready; job 1 running after Completed(0)")
+	})
+}
+
+// A job that runs once is ended by its probe as in the kubelet: how it exits is how it has ended.
+func TestInterruptedOnce(t *testing.T) {
+	inBubble(t, func(_ *testing.T, n *node) {
+		n.setExec("job", 1)
+		n.run(20*time.Second, n.pod("a", `  restartPolicy: Never
+  containers:
+  - {name: job, image: lazy, imagePullPolicy: Never, livenessProbe: {exec: {command: [check]}, periodSeconds: 1}}
+`))
+		n.want("a", "Succeeded; job 0 Completed(0)")
 	})
 }

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"cmp"
+	"encoding/json"
 	"slices"
 	"sync"
 
@@ -43,19 +44,26 @@ func newPublished(sink Sink, adopted []*v1.Pod, logger klog.Logger, onChange fun
 	return p
 }
 
-// get returns the status of a pod, the zero one if there is none. It is not to be modified.
-func (p *published) get(uid types.UID) (status v1.PodStatus) {
+// get returns a pod with its status, the zero one if there is none. It is not to be modified.
+func (p *published) get(uid types.UID) (pod v1.Pod) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if e := p.pods[uid]; e.pod != nil {
-		status = e.pod.Status
+		pod = *e.pod
 	}
-	return status
+	return pod
 }
 
-// set sets the status of a pod. One that cannot be written is tried again the next time.
-func (p *published) set(pod *v1.Pod, status v1.PodStatus) {
+// interruptedAnnotation is the annotation of a pod that names what of it was interrupted, as JSON.
+const interruptedAnnotation = "nodeagent.kubepleg.dev/interrupted"
+
+// set sets the status of a pod and what of it was interrupted. One that cannot be written is tried again the next time.
+func (p *published) set(pod *v1.Pod, status v1.PodStatus, interrupted map[string]string) {
 	next := pod.DeepCopy()
+	if len(interrupted) > 0 {
+		text, _ := json.Marshal(interrupted) // strings do not fail
+		metav1.SetMetaDataAnnotation(&next.ObjectMeta, interruptedAnnotation, string(text))
+	}
 	next.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
 	next.Status = status
 	p.mu.Lock()

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -57,7 +58,8 @@ type worker struct {
 	publishing sync.Mutex                          // what follows is guarded by it: a result of a probe is published too
 	hidden     bool                                // nothing is published: it has no manifest, or is being removed
 	reasons    map[string]v1.ContainerStateWaiting // why containers do not run
-	refused    map[string]string                   // the ID of what the runtime has refused to start last, by name
+	// What it has ended last although it was to run on: IDs by name. An agent after this one has them from the status.
+	interrupted map[string]string
 }
 
 // beginLocked begins a worker and wakes it. Of a pod that is hidden nothing is published.
@@ -67,8 +69,9 @@ func (a *Agent) beginLocked(ctx context.Context, pod *v1.Pod, hidden bool) *work
 		pulls:     flowcontrol.NewBackOff(firstBackoff, longestBackoff),
 		crashes:   flowcontrol.NewBackOff(firstBackoff, longestBackoff),
 		sandboxes: flowcontrol.NewBackOff(firstSandbox, longestRetry),
-		hidden:    hidden, reasons: map[string]v1.ContainerStateWaiting{}, refused: map[string]string{},
+		hidden:    hidden, reasons: map[string]v1.ContainerStateWaiting{}, interrupted: map[string]string{},
 	}
+	_ = json.Unmarshal([]byte(a.status.get(pod.UID).Annotations[interruptedAnnotation]), &w.interrupted) // if there is one
 	w.wanted, w.unwant = context.WithCancel(ctx)
 	w.pod.Store(pod)
 	a.workers[pod.UID] = w
@@ -122,8 +125,7 @@ func (w *worker) again(at time.Time) { w.queue.AddAfter(w.uid, time.Until(at)) }
 // unwanted reports whether the pod is no longer wanted. The end of the agent says nothing of that.
 func (w *worker) unwanted() bool { return w.wanted.Err() != nil && w.life.Err() == nil }
 
-// sync looks at the pod and does one thing, at the most. An end of the wish for the pod ends a sync under way; the next
-// one ends the pod.
+// sync looks at the pod and does one thing, at the most. If the pod is no longer wanted, the next sync ends it.
 func (w *worker) sync(unwanted bool) (did bool, err error) {
 	ctx := w.wanted
 	if unwanted {
@@ -149,13 +151,13 @@ func (w *worker) look(ctx context.Context) (*pleg.PodStatus, error) {
 }
 
 func (w *worker) view(seen *pleg.PodStatus) plan.View {
-	pod, before, unwanted := w.pod.Load(), w.status.get(w.uid), w.unwanted()
+	pod, before, unwanted := w.pod.Load(), w.status.get(w.uid).Status, w.unwanted()
 	return plan.View{
 		Pod: pod, Seen: seen, Before: before,
 		Over: unwanted || status.Ended(before.Phase), Unwanted: unwanted,
 		SandboxHash: runtime.SandboxHash(pod),
 		Hash:        func(c *v1.Container) uint64 { return runtime.ContainerHash(pod, c) },
-		Probed:      w.probes.Outcome, Refused: w.refused,
+		Probed:      w.probes.Outcome, Interrupted: w.interrupted,
 	}
 }
 
@@ -172,7 +174,7 @@ func (w *worker) publish() {
 	seen, _, _ := w.cache.Lookup(w.uid) // of a pod that cannot be inspected, the last
 	view := w.view(seen)
 	next := status.Generate(view, w.reasons, w.NodeIP)
-	w.status.set(view.Pod, next)
+	w.status.set(view.Pod, next, w.interrupted)
 	var probes []plan.ProbeKind
 	switch {
 	case !view.Over:

@@ -11,6 +11,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 
@@ -26,7 +27,7 @@ import (
 )
 
 // The user agents of probes and of hooks, with the version of Kubernetes that the agent follows.
-const probeAgent, hookAgent = "kube-probe/1.36", "kube-lifecycle/1.36"
+const probeAgent, hookAgent = "kube-probe/1.37", "kube-lifecycle/1.37"
 
 // hookTimeout bounds an HTTP hook, maxBody is how much of a response is read, maxRedirects how many are followed.
 const hookTimeout, maxBody, maxRedirects = time.Minute, 10 << 10, 10
@@ -91,8 +92,7 @@ func (t Target) exec(ctx context.Context, action *v1.ExecAction, timeout time.Du
 	return nil
 }
 
-// http makes a GET request. A status from 200 to 399 is a success. Redirects are followed on the same host; one to
-// another host is a success too.
+// http makes a GET request. A status from 200 to 399 is a success, and so is a redirect to another host.
 func (t Target) http(ctx context.Context, get *v1.HTTPGetAction, agent string) error {
 	req, err := t.request(ctx, get, agent)
 	if err != nil {
@@ -135,9 +135,12 @@ func (t Target) request(ctx context.Context, get *v1.HTTPGetAction, agent string
 	if err != nil {
 		return nil, err
 	}
-	scheme := cmp.Or(strings.ToLower(string(get.Scheme)), "http")
-	url := fmt.Sprintf("%s://%s/%s", scheme, host, strings.TrimPrefix(get.Path, "/"))
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	u, err := url.Parse(get.Path) // of which a host counts for nothing
+	if err != nil {
+		u = &url.URL{Path: get.Path}
+	}
+	u.Scheme, u.Host = cmp.Or(strings.ToLower(string(get.Scheme)), "http"), host
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), http.NoBody)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNotMade, err)
 	}
@@ -145,8 +148,14 @@ func (t Target) request(ctx context.Context, get *v1.HTTPGetAction, agent string
 		req.Header.Add(h.Name, h.Value)
 	}
 	req.Host = req.Header.Get("Host")
-	req.Header.Set("User-Agent", cmp.Or(req.UserAgent(), agent))
-	req.Header.Set("Accept", cmp.Or(req.Header.Get("Accept"), "*/*"))
+	for name, value := range map[string]string{"User-Agent": agent, "Accept": "*/*"} {
+		if req.Header.Values(name) == nil {
+			req.Header.Set(name, value)
+		}
+	}
+	if req.Header.Get("Accept") == "" { // an empty User-Agent is not sent either
+		req.Header.Del("Accept")
+	}
 	return req, nil
 }
 

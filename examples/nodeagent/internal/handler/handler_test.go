@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -149,5 +151,39 @@ func TestGRPC(t *testing.T) {
 	}
 	if err := probe(t, target, h); err == nil || errors.Is(err, ErrNotMade) {
 		t.Errorf("a dead port: %v", err)
+	}
+}
+
+// What is asked for is the kubelet's: a path may be any part of a URL, but for the host; an empty header is not sent;
+// and the agents' version is that of the release that the agent follows.
+func TestRequest(t *testing.T) {
+	target := Target{Container: &v1.Container{}, PodIP: "10.0.0.7"}
+	for path, want := range map[string]string{
+		"": "http://10.0.0.7:80", "/": "http://10.0.0.7:80/", "/x?q=1": "http://10.0.0.7:80/x?q=1",
+		"x":     "http://10.0.0.7:80/x",
+		"//x/y": "http://10.0.0.7:80/y", "http://x/y": "http://10.0.0.7:80/y", "/%zz": "http://10.0.0.7:80/%25zz",
+	} {
+		req, err := target.request(t.Context(), &v1.HTTPGetAction{Path: path, Port: intstr.FromInt32(80)}, probeAgent)
+		if err != nil || req.URL.String() != want {
+			t.Errorf("%q: %v, %v; want %s", path, req, err, want)
+		}
+	}
+	empty := []v1.HTTPHeader{{Name: "User-Agent"}, {Name: "accept"}}
+	req, err := target.request(t.Context(), &v1.HTTPGetAction{Port: intstr.FromInt32(80), HTTPHeaders: empty}, probeAgent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sent bytes.Buffer
+	if err := req.Write(&sent); err != nil || strings.Contains(sent.String(), "Agent") ||
+		strings.Contains(sent.String(), "Accept") {
+		t.Errorf("%q, %v", sent.String(), err)
+	}
+	mod, err := os.ReadFile("../../go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	release := regexp.MustCompile(`k8s.io/kubelet v0\.(\d+)`).FindSubmatch(mod)
+	if want := "kube-probe/1." + string(release[1]); probeAgent != want {
+		t.Errorf("%s, want %s", probeAgent, want)
 	}
 }

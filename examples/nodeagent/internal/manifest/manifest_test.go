@@ -64,6 +64,27 @@ status: {phase: Running}
 	}
 }
 
+// What published manifests of kube-vip, cilium and node-exporter have is taken.
+func TestDecodeWhatIsPublished(t *testing.T) {
+	_, err := Decode([]byte(head+`  hostAliases: [{ip: 127.0.0.1, hostnames: [kubernetes]}, {ip: "::1", hostnames: [a]}]
+  volumes: [{name: v, emptyDir: {medium: Memory}}]
+  containers:
+  - name: c
+    image: i
+    securityContext: {privileged: true}
+    env:
+    - {name: A, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}
+    - {name: B, valueFrom: {fieldRef: {apiVersion: v1, fieldPath: "metadata.labels['app.kubernetes.io/name']"}}}
+    - {name: C, valueFrom: {fieldRef: {fieldPath: status.podIPs}}}
+    volumeMounts:
+    - {name: v, mountPath: /a, mountPropagation: Bidirectional}
+    - {name: v, mountPath: /b, mountPropagation: HostToContainer}
+`), "node")
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // What cannot be run is refused, and the error names it.
 func TestDecodeRefuses(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
@@ -102,8 +123,13 @@ func TestDecodeRefuses(t *testing.T) {
 			"spec.automountServiceAccountToken: Unsupported value"},
 		{head + containers + "  dnsPolicy: None\n", "spec.dnsPolicy: Unsupported value"},
 		{head + containers + "  volumes: [{name: v, secret: {secretName: s}}]\n", "spec.volumes[0].secret: Forbidden"},
-		{head + containers + "  volumes: [{name: v, emptyDir: {medium: Memory}}]\n",
-			"spec.volumes[0].emptyDir.medium: Forbidden"},
+		{head + containers + "  volumes: [{name: v, emptyDir: {medium: HugePages}}]\n",
+			"spec.volumes[0].emptyDir.medium: Unsupported value"},
+		{head + containers + "  volumes: [{name: v, emptyDir: {sizeLimit: 1Mi}}]\n",
+			"spec.volumes[0].emptyDir.sizeLimit: Forbidden"},
+		{head + containers + "  hostAliases: [{ip: 1.2.3, hostnames: [a]}]\n", "spec.hostAliases[0].ip: Invalid"},
+		{head + containers + "  hostAliases: [{ip: 192.0.2.1, hostnames: [a, \"b\\n127.0.0.1 c\"]}]\n",
+			"spec.hostAliases[0].hostnames[1]: Invalid"},
 		{head + containers + "  volumes: [{name: v}]\n", "spec.volumes[0]: Required value: it has one hostPath|emptyDir"},
 		{head + containers + "  volumes: [{name: v, emptyDir: {}, hostPath: {path: /}}]\n",
 			"spec.volumes[0]: Required value: it has one hostPath|emptyDir"},
@@ -120,7 +146,16 @@ func TestDecodeRefuses(t *testing.T) {
 			"ports[0].hostPort: Forbidden"},
 		{head + "  containers: [{name: c, image: i, ports: [{containerPort: 0}]}]\n", "ports[0].containerPort: Invalid"},
 		{head + "  containers: [{name: c, image: i, env: [{name: A, valueFrom: {fieldRef: {fieldPath: x}}}]}]\n",
-			"env[0].valueFrom: Forbidden"},
+			"env[0].valueFrom.fieldRef.fieldPath: Invalid"},
+		{head + "  containers: [{name: c, image: i, env: [{name: A, valueFrom: {secretKeyRef: {name: s, key: k}}}]}]\n",
+			"env[0].valueFrom.secretKeyRef: Forbidden"},
+		{head + "  containers: [{name: c, image: i, env: [{name: A, value: x, valueFrom: {fieldRef: " +
+			"{fieldPath: metadata.name}}}]}]\n", "env[0].valueFrom: Forbidden"},
+		{head + "  volumes: [{name: v, emptyDir: {}}]\n  containers: [{name: c, image: i, " +
+			"volumeMounts: [{name: v, mountPath: /x, mountPropagation: Bidirectional}]}]\n",
+			"volumeMounts[0].mountPropagation: Forbidden"},
+		{head + "  volumes: [{name: v, emptyDir: {}}]\n  containers: [{name: c, image: i, " +
+			"volumeMounts: [{name: v, mountPath: /x, subPath: y}]}]\n", "volumeMounts[0].subPath: Forbidden"},
 		{head + "  containers: [{name: c, image: i, env: [{name: '=', value: x}]}]\n", "env[0].name: Invalid"},
 		{head + "  containers: [{name: c, image: i, volumeMounts: [{name: v, mountPath: /x}]}]\n",
 			"volumeMounts[0].name: Not found"},
@@ -276,11 +311,11 @@ func TestRead(t *testing.T) {
 	}
 	check("b1 a1", true) // and does not hang
 	write("large.yaml", named("large"))
-	if err := os.Truncate(filepath.Join(s.dir, "large.yaml"), maxFile+1); err != nil {
+	if err := os.Truncate(filepath.Join(s.dir, "large.yaml"), 512<<10+1); err != nil {
 		t.Fatal(err)
 	}
 	check("b1 a1", true)
-	if last := (*logged)[len(*logged)-1]; !strings.Contains(last, "it has more than 10485760 bytes") {
+	if last := (*logged)[len(*logged)-1]; !strings.Contains(last, "it has more than 524288 bytes") {
 		t.Error(last)
 	}
 	*logged = nil

@@ -20,13 +20,13 @@ import (
 )
 
 const (
-	// settleTime is how long the directory must be quiet before it is read: whoever writes a manifest in place writes it
-	// in several steps.
+	// settleTime is how long the directory must be quiet before it is read: a file may be written in several steps.
 	settleTime = 100 * time.Millisecond
 	// rescanPeriod is how often the directory is read without a notification, retryPeriod how often one that cannot be.
 	rescanPeriod, retryPeriod = 20 * time.Second, time.Second
-	// maxFile is the size of the largest file that is read, which is the kubelet's.
-	maxFile = 10 << 20
+	// maxFile is the size of the largest file that is read: to decode 10 MiB, as the kubelet does, holds the others up for
+	// a minute. The annotations of a pod may have half of it.
+	maxFile = 512 << 10
 )
 
 // Source reads the manifests of a directory. Its methods are called from one goroutine, but for Refused.
@@ -98,8 +98,7 @@ func (s *Source) Run(ctx context.Context, update func([]*v1.Pod)) {
 	}
 }
 
-// Read reads the directory and returns its pods, and whether a file has changed since the last time. It fails only if
-// the directory cannot be listed.
+// Read returns the pods of the directory, and whether a file has changed. It fails only if it cannot list it.
 func (s *Source) Read() (pods []*v1.Pod, changed bool, err error) {
 	entries, err := os.ReadDir(s.dir)
 	if err != nil {

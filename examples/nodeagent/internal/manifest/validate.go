@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
 
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/plan"
 )
@@ -26,8 +27,7 @@ import (
 //	>n     it is a number from n on, and not so large that it overflows as seconds, or a quantity that is not negative
 //	:kind  it is as checks says
 //	!      it must be there; of several with "|" between them, one
-//	~      it means nothing on a node alone: it is for the API server, the scheduler or who reads messages. Without it
-//	       no pod is weaker
+//	~      it means nothing on a node alone, and without it no pod is weaker
 var supported = map[string]string{
 	"": "apiVersion kind metadata spec status",
 	"metadata": "name namespace uid labels annotations creationTimestamp~ finalizers~ generateName~ generation~ " +
@@ -36,23 +36,26 @@ var supported = map[string]string{
 		"terminationGracePeriodSeconds>0 priorityClassName securityContext volumes initContainers containers os " +
 		"dnsPolicy=Default|ClusterFirst|ClusterFirstWithHostNet automountServiceAccountToken=false hostUsers=true " +
 		"affinity~ enableServiceLinks~ nodeSelector~ preemptionPolicy~ priority~ schedulerName~ tolerations~ " +
-		"topologySpreadConstraints~",
+		"topologySpreadConstraints~ hostAliases",
 	"spec.securityContext": "runAsUser>0 runAsGroup>0 runAsNonRoot supplementalGroups fsGroup>0 fsGroupChangePolicy~ " +
 		"seccompProfile appArmorProfile",
 	"os": "name=linux",
 
-	"volumes":  "name:label hostPath|emptyDir!",
-	"hostPath": "path:path type=|Directory|DirectoryOrCreate|File|FileOrCreate|Socket|CharDevice|BlockDevice",
-	"emptyDir": "",
+	"volumes":     "name:label hostPath|emptyDir!",
+	"hostAliases": "ip hostnames",
+	"hostPath":    "path:path type=|Directory|DirectoryOrCreate|File|FileOrCreate|Socket|CharDevice|BlockDevice",
+	"emptyDir":    "medium=|Memory",
 
 	"initContainers": container + " restartPolicy=Always",
 	"containers":     container,
-	"env":            "name:variable value",
+	"env":            "name:variable value valueFrom",
+	"valueFrom":      "fieldRef!",
+	"fieldRef":       "apiVersion=|v1 fieldPath:field",
 	"ports":          "name:port containerPort:port hostPort protocol=TCP|UDP|SCTP",
 	"resources":      "limits requests",
 	"limits":         "cpu>0 memory>0",
 	"requests":       "cpu>0 memory>0 ephemeral-storage~",
-	"volumeMounts":   "name mountPath:path readOnly",
+	"volumeMounts":   "name mountPath:path readOnly mountPropagation=None|HostToContainer|Bidirectional",
 	"securityContext": "privileged runAsUser>0 runAsGroup>0 runAsNonRoot readOnlyRootFilesystem " +
 		"allowPrivilegeEscalation capabilities seccompProfile appArmorProfile",
 	"seccompProfile":  profile,
@@ -84,6 +87,12 @@ const (
 var checks = map[string]func(string) []string{
 	"label":    validation.IsDNS1123Label,
 	"variable": validation.IsEnvVarName,
+	"field": func(path string) []string {
+		if _, ok := plan.Field(&v1.Pod{}, path); ok {
+			return nil
+		}
+		return []string{"is no field that the environment may have"}
+	},
 	"port": func(port string) []string {
 		n, err := strconv.Atoi(port)
 		if err != nil {
@@ -198,6 +207,15 @@ func validate(pod *v1.Pod) field.ErrorList {
 		check(!strings.HasPrefix(key, v1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix),
 			field.Forbidden(field.NewPath("metadata", "annotations").Key(key), "appArmorProfile is a field now"))
 	}
+	for i, alias := range pod.Spec.HostAliases { // they become lines of /etc/hosts
+		at := spec.Child("hostAliases").Index(i)
+		errs = append(errs, validation.IsValidIP(at.Child("ip"), alias.IP)...)
+		for j, name := range alias.Hostnames {
+			for _, problem := range validation.IsDNS1123Subdomain(name) {
+				errs = append(errs, field.Invalid(at.Child("hostnames").Index(j), name, problem))
+			}
+		}
+	}
 	volumes, names := sets.New[string](), sets.New[string]()
 	for i, vol := range pod.Spec.Volumes {
 		unique(volumes, vol.Name, spec.Child("volumes").Index(i).Child("name"))
@@ -217,6 +235,13 @@ func validate(pod *v1.Pod) field.ErrorList {
 			at := at.Child("volumeMounts").Index(j)
 			check(volumes.Has(m.Name), field.NotFound(at.Child("name"), m.Name))
 			unique(mounts, m.MountPath, at.Child("mountPath"))
+			outwards := ptr.Deref(m.MountPropagation, v1.MountPropagationNone) == v1.MountPropagationBidirectional
+			check(!outwards || c.SecurityContext != nil && ptr.Deref(c.SecurityContext.Privileged, false),
+				field.Forbidden(at.Child("mountPropagation"), "only a privileged container changes the host's mounts"))
+		}
+		for j, e := range c.Env {
+			check(e.Value == "" || e.ValueFrom == nil, field.Forbidden(at.Child("env").Index(j).Child("valueFrom"),
+				"there is a value"))
 		}
 		for j, p := range c.Ports {
 			check(p.HostPort == 0 || pod.Spec.HostNetwork && p.HostPort == p.ContainerPort, field.Forbidden(

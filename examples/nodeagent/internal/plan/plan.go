@@ -1,5 +1,4 @@
-// Package plan decides what is to be done to a pod: it compares the pod as it should be with the pod as it is. Its
-// functions are pure.
+// Package plan decides what is to be done to a pod: it compares what should be with what is. Its functions are pure.
 package plan
 
 import (
@@ -57,8 +56,7 @@ func Make(v View) Actions {
 	return a
 }
 
-// end returns how everything in a pod is ended: the containers, then the sidecars, the last that started first, then
-// the sandboxes.
+// end returns how everything in a pod is ended: the containers, then the sidecars, the last first, then the sandboxes.
 func (v View) end() (a Actions) {
 	inits := v.Pod.Spec.InitContainers
 	steps := make([][]Kill, 1+len(inits))
@@ -107,7 +105,7 @@ func (v View) starts() (start []*v1.Container, over bool) {
 		switch {
 		case done && !IsSidecar(c), ended && s.ExitCode == 0:
 			continue
-		case ended && !Restarts(v.Pod, c, s.ExitCode):
+		case ended && !v.Restarts(c, s.ID.String(), s.ExitCode):
 			return nil, true
 		case !lives:
 			start = append(start, c)
@@ -131,7 +129,8 @@ func (v View) starts() (start []*v1.Container, over bool) {
 // runsAgain reports whether a pod without a sandbox gets one: not if it has run and is to run once, and not if nothing
 // of it is left to run. One whose init containers alone have run has not.
 func (v View) runsAgain(attempt uint32) bool {
-	ran := slices.DeleteFunc(slices.Clone(v.Seen.ContainerStatuses), v.NeverRan)
+	ran := slices.DeleteFunc(slices.Clone(v.Seen.ContainerStatuses),
+		func(s *pleg.Status) bool { return s.State == pleg.ContainerStateCreated })
 	if v.Pod.Spec.RestartPolicy == v1.RestartPolicyNever && attempt > 0 && v.hasRegular(ran) {
 		return false
 	}

@@ -120,8 +120,8 @@ func TestMake(t *testing.T) {
 		{"a new pod", pod(always, "a", "b"), none, nil, "sandbox 0"},
 		{"a new pod with init containers", pod(always, "init:i", "side:s", "a"), none, nil, "sandbox 0"},
 		{"all runs", pod(always, "a", "b"), seen("a running", "b running"), nil, ""},
-		{"a start that was cut short by a kill", pod(never, "a"), withReason(seen("a 137"), "Error"), nil, "start a"},
-		{"a start that containerd was killed over", pod(never, "a"), withReason(seen("a 255"), "Unknown"), nil, "start a"},
+		{"a start that was cut short by a kill", pod(never, "a"), withReason(seen("a 137"), "Error"), nil, "stop"},
+		{"a start that containerd was killed over", pod(never, "a"), withReason(seen("a 255"), "Unknown"), nil, "stop"},
 		{"one is missing", pod(always, "a", "b"), seen("a running"), nil, "start b"},
 		{"one was created only", pod(never, "a"), seen("a created"), nil, "start a"},
 		{"one is unknown", pod(always, "a"), seen("a unknown"), nil, "kill a"},
@@ -137,10 +137,12 @@ func TestMake(t *testing.T) {
 		{"one failed its probe", pod(always, "a"), seen("a running"), probes{"a": "liveness"}, "kill a"},
 		{"one failed its probe, never", pod(never, "a"), seen("a running"), probes{"a": "startup"}, "kill a"},
 
-		{"a start was cut short", pod(never, "a"), startError(seen("a 128")), nil, "start a"},
-		{"a start was cut short, with the sandbox", pod(never, "a"), startError(notReady(seen("a 128"))), nil,
+		{"a start was cut short, never", pod(never, "a"), startError(seen("a 128")), nil, "stop"},
+		{"a start was cut short, with the sandbox, never", pod(never, "a"), startError(notReady(seen("a 128"))), nil, ""},
+		{"a start was cut short, on failure", pod(onFailure, "a"), startError(seen("a 128")), nil, "start a"},
+		{"a start was cut short, with the sandbox, on failure", pod(onFailure, "a"), startError(notReady(seen("a 128"))), nil,
 			"sandbox 2"},
-		{"a start was refused", pod(never, "refused"), startError(seen("refused 128")), nil, "stop"},
+		{"an init container's start was cut short, never", pod(never, "init:i", "a"), startError(seen("i 128")), nil, "stop"},
 
 		{"the sandbox died", pod(always, "a"), notReady(seen("a 137")), nil, "sandbox 2"},
 		{"the sandbox died, on failure", pod(onFailure, "a", "b"), notReady(seen("a 0", "b 137")), nil,
@@ -181,7 +183,7 @@ func TestMake(t *testing.T) {
 		{"all are done and a sidecar died", pod(never, "side:s", "a"), seen("s 1", "a 0"), nil, "stop"},
 	} {
 		v := View{Pod: c.pod, Seen: c.status, SandboxHash: "h", Hash: func(*v1.Container) uint64 { return 0 },
-			Probed: c.probes.of(c.pod), Refused: map[string]string{"refused": "refused"}}
+			Probed: c.probes.of(c.pod)}
 		if got := text(Make(v)); got != c.want {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
@@ -213,22 +215,6 @@ func TestSandboxChanged(t *testing.T) {
 		if changed, attempt := v.SandboxChanged(); changed != c.changed || attempt != c.attempt {
 			t.Errorf("%s: %v, %d", c.name, changed, attempt)
 		}
-	}
-}
-
-// A start that was cut short is none, also when the instance before the newest is published as the last that ended.
-func TestNeverRan(t *testing.T) {
-	cut := &pleg.Status{Name: "a", State: pleg.ContainerStateExited, Reason: "StartError"}
-	cut.ID = pleg.ContainerID{Type: "t", ID: "1"}
-	of := func(newest string) View {
-		return View{Before: v1.PodStatus{ContainerStatuses: []v1.ContainerStatus{{
-			Name: "a", ContainerID: newest, LastTerminationState: v1.ContainerState{
-				Terminated: &v1.ContainerStateTerminated{ContainerID: "t://1"},
-			},
-		}}}}
-	}
-	if !of("t://2").NeverRan(cut) || of("t://1").NeverRan(cut) {
-		t.Error("it counts though it never ran, or does not though it was refused")
 	}
 }
 

@@ -1,9 +1,11 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -81,10 +83,30 @@ func Port(c *v1.Container, port intstr.IntOrString) (int32, error) {
 	return 0, fmt.Errorf("the container has no port named %q", port.String())
 }
 
-// Restarts reports whether a container runs again after an exit with a code.
-func Restarts(pod *v1.Pod, c *v1.Container, exitCode int) bool {
-	return IsSidecar(c) || pod.Spec.RestartPolicy == v1.RestartPolicyAlways ||
-		pod.Spec.RestartPolicy == v1.RestartPolicyOnFailure && exitCode != 0
+// Hostname returns the name of a pod's host, as the pod sees it.
+func Hostname(pod *v1.Pod) string {
+	return cmp.Or(pod.Spec.Hostname, pod.Name[:min(len(pod.Name), 63)])
+}
+
+// Field returns the value of a field of a pod with a status, false if it is none that an environment may have.
+func Field(pod *v1.Pod, path string) (value string, ok bool) {
+	ips := []string{}
+	for _, ip := range pod.Status.PodIPs {
+		ips = append(ips, ip.IP)
+	}
+	values := map[string]string{
+		"metadata.name": pod.Name, "metadata.namespace": pod.Namespace, "metadata.uid": string(pod.UID),
+		"spec.nodeName": pod.Spec.NodeName, "spec.serviceAccountName": pod.Spec.ServiceAccountName,
+		"status.hostIP": pod.Status.HostIP, "status.hostIPs": pod.Status.HostIP,
+		"status.podIP": pod.Status.PodIP, "status.podIPs": strings.Join(ips, ","),
+	}
+	name, key, _ := strings.Cut(path, "['")
+	if key, ok = strings.CutSuffix(key, "']"); ok {
+		in, ok := map[string]map[string]string{"metadata.labels": pod.Labels, "metadata.annotations": pod.Annotations}[name]
+		return in[key], ok
+	}
+	value, ok = values[path]
+	return value, ok
 }
 
 // Grace returns the grace period of a pod, or of a container that is ended because of a probe.

@@ -29,11 +29,10 @@ type View struct {
 	// SandboxHash and Hash are the hashes of the specification.
 	SandboxHash string
 	Hash        func(*v1.Container) uint64
-	// Probed returns whether a probe has shown what it asks for of the container with an ID: after as many results in a
-	// row as its thresholds say.
+	// Probed returns what a probe has shown of the container with an ID, after as many results as its thresholds say.
 	Probed func(pod types.UID, container string, kind ProbeKind, id string) v1.ConditionStatus
-	// Refused are the IDs of containers that the runtime has refused to start, by name.
-	Refused map[string]string
+	// Interrupted are the IDs of the containers that the agent has ended last although they were to run on, by name.
+	Interrupted map[string]string
 }
 
 // Lives reports whether something of a container may run.
@@ -54,41 +53,27 @@ func (v View) Passes(c *v1.Container, kind ProbeKind, id string) bool {
 	return shown == v1.ConditionTrue
 }
 
-// Active returns the newest instance of a container in the present sandbox, nil if there is none: what ran in an older
-// one must run again.
+// Active returns the newest instance of a container in the present sandbox, nil if there is none.
 func (v View) Active(name string) *pleg.Status {
 	return (&pleg.PodStatus{ContainerStatuses: v.Seen.ActiveContainerStatuses}).FindContainerStatusByName(name)
 }
 
-// Counts reports whether an instance is an outcome of a container as it is specified: it has run to an end, or was
-// refused. One of another specification is none, and neither is one whose start was cut short.
+// Counts reports whether an instance is an outcome of a container as it is specified. One whose start has failed is: a
+// start that was cut short may have begun the container's work, and what runs once must not run twice.
 func (v View) Counts(c *v1.Container, s *pleg.Status) bool {
-	return s.State == pleg.ContainerStateExited && s.Hash == v.Hash(c) && !v.NeverRan(s)
+	return s.State == pleg.ContainerStateExited && s.Hash == v.Hash(c)
 }
 
-// NeverRan reports whether an instance has not been started, and not because the runtime refused to: the agent or the
-// runtime was ended on the way. containerd says that the start failed, or kills what it has begun to start.
-func (v View) NeverRan(s *pleg.Status) bool {
-	cutShort := s.Reason == "StartError" || s.Reason == "Unknown" || s.Reason == "Error" && s.ExitCode == 137
-	return s.State == pleg.ContainerStateCreated || s.State == pleg.ContainerStateExited && cutShort &&
-		s.StartedAt.IsZero() && v.Refused[s.Name] != s.ID.ID && !v.hadEnded(s)
-}
-
-// hadEnded reports whether it was published of the newest instance that it has ended, perhaps by an earlier agent.
-func (v View) hadEnded(s *pleg.Status) bool {
-	before := ptr.Deref(FindStatus(&v.Before, s.Name), v1.ContainerStatus{})
-	for _, t := range []*v1.ContainerStateTerminated{before.State.Terminated, before.LastTerminationState.Terminated} {
-		if t != nil && t.ContainerID == s.ID.String() && t.ContainerID == before.ContainerID {
-			return true
-		}
-	}
-	return false
+// Restarts reports whether a container runs again after an exit. An interrupted one does, even if it exits with 0.
+func (v View) Restarts(c *v1.Container, id string, exitCode int) bool {
+	return IsSidecar(c) || v.Pod.Spec.RestartPolicy == v1.RestartPolicyAlways ||
+		v.Pod.Spec.RestartPolicy == v1.RestartPolicyOnFailure && (exitCode != 0 || v.Interrupted[c.Name] == id)
 }
 
 // ShouldRun reports whether a container that does not run is to be started, now or after a back-off.
 func (v View) ShouldRun(c *v1.Container) bool {
 	s := v.Seen.FindContainerStatusByName(c.Name)
-	return !v.Over && (s == nil || !Lives(s) && (!v.Counts(c, s) || Restarts(v.Pod, c, s.ExitCode)))
+	return !v.Over && (s == nil || !Lives(s) && (!v.Counts(c, s) || v.Restarts(c, s.ID.String(), s.ExitCode)))
 }
 
 // SandboxChanged reports whether the pod needs a new sandbox, and returns the attempt that it is to have. The present
@@ -116,8 +101,7 @@ func (v View) readySandboxes() (ids []string) {
 	return ids
 }
 
-// Initialized reports whether any container but the init containers exists in the present sandbox, in any state: its
-// init containers have then run.
+// Initialized reports whether the init containers have run: another container exists in the present sandbox.
 func (v View) Initialized() bool {
 	changed, _ := v.SandboxChanged()
 	return !changed && v.hasRegular(v.Seen.ActiveContainerStatuses)
@@ -148,8 +132,7 @@ func (v View) Crashed(c *v1.Container, ended sets.Set[string]) time.Time {
 	return time.Time{}
 }
 
-// RestartCount returns that of the next instance of a container. It never falls: the newest one that was published may
-// have been removed.
+// RestartCount returns that of the next instance of a container. It never falls, whatever was removed.
 func (v View) RestartCount(c *v1.Container) int {
 	count := int(ptr.Deref(FindStatus(&v.Before, c.Name), v1.ContainerStatus{}).RestartCount)
 	if last := v.Seen.FindContainerStatusByName(c.Name); last != nil {

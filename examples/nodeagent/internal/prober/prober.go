@@ -1,5 +1,4 @@
-// Package prober probes containers: liveness, readiness, startup. It has one goroutine per probe, and keeps what each
-// has shown for the plan and the status.
+// Package prober probes containers, in a goroutine for each probe, and keeps the outcomes for the plan and the status.
 package prober
 
 import (
@@ -24,9 +23,9 @@ import (
 // Manager has the probes of all pods, and needs its fields set. Its methods are safe for concurrent use.
 type Manager struct {
 	Runtime *runtime.Client
-	Status  func(types.UID) v1.PodStatus // returns the status of a pod that was published last
-	Changed func(types.UID)              // is called without a lock held when an outcome changes
-	Begin   func(func())                 // begins a goroutine, which ends with the context of Set
+	Status  func(types.UID) v1.Pod // returns a pod with the status that was published last
+	Changed func(types.UID)        // is called without a lock held when an outcome changes
+	Begin   func(func())           // begins a goroutine, which ends with the context of Set
 	Logger  klog.Logger
 
 	mu     sync.Mutex
@@ -124,7 +123,7 @@ func (p *probe) run(ctx context.Context) {
 
 // once probes the container, if it is to be probed.
 func (p *probe) once(ctx context.Context) {
-	status := p.Status(p.uid)
+	status := p.Status(p.uid).Status
 	s := plan.FindStatus(&status, p.container)
 	if s == nil || s.State.Running == nil {
 		return

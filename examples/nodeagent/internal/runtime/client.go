@@ -1,5 +1,4 @@
-// Package runtime makes the calls that change something in the container runtime, for pods. Everything that is read
-// comes from the library.
+// Package runtime makes the calls that change something in the container runtime. The library makes those that read.
 package runtime
 
 import (
@@ -8,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/distribution/reference"
@@ -19,6 +17,8 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
+
+const startGrace = 10 * time.Second
 
 // callTimeout bounds every call, beside what it is asked to wait for; pullTimeout bounds the pull of an image, and
 // readyTimeout the question whether the runtime is ready.
@@ -92,15 +92,10 @@ func (c *Client) RemovePodSandbox(ctx context.Context, id string) error {
 		&runtimeapi.RemovePodSandboxRequest{PodSandboxId: id})
 }
 
-// Lost reports whether an error leaves open what the runtime has done: it did not answer.
-func Lost(err error) bool {
-	return slices.Contains([]codes.Code{codes.Canceled, codes.DeadlineExceeded, codes.Unavailable}, status.Code(err))
-}
-
 // ErrConfig says that a container cannot be created as it is specified.
 var ErrConfig = errors.New("the container cannot be configured")
 
-// CreateContainer creates a container of a pod in a sandbox and returns its ID.
+// CreateContainer creates a container of a pod, which has its status, in a sandbox and returns its ID.
 func (c *Client) CreateContainer(ctx context.Context, pod *v1.Pod, container *v1.Container,
 	sandboxID string, sandboxAttempt, restartCount uint32) (id string, err error) {
 	image, err := c.image(ctx, container.Image)
@@ -112,7 +107,7 @@ func (c *Client) CreateContainer(ctx context.Context, pod *v1.Pod, container *v1
 		return "", fmt.Errorf("%w: %w", ErrConfig, err)
 	}
 	// containerd would make it, CRI-O does not.
-	if err := os.MkdirAll(filepath.Join(c.LogDir(pod), container.Name), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(c.LogDir(pod), container.Name), 0o700); err != nil {
 		return "", fmt.Errorf("making the directory of the log: %w", err)
 	}
 	r, err := call(ctx, callTimeout, "creating container "+container.Name, c.cri.CreateContainer,
@@ -122,9 +117,13 @@ func (c *Client) CreateContainer(ctx context.Context, pod *v1.Pod, container *v1
 	return r.GetContainerId(), err
 }
 
-// StartContainer starts a container that was created.
+// StartContainer starts a container that was created. A start that is under way when ctx ends goes on for startGrace: a
+// start that is cut short may have begun the container's work, and nobody could say whether it has.
 func (c *Client) StartContainer(ctx context.Context, id string) error {
-	_, err := call(ctx, callTimeout, "starting container "+id, c.cri.StartContainer,
+	start, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(startGrace, cancel) })()
+	_, err := call(start, callTimeout, "starting container "+id, c.cri.StartContainer,
 		&runtimeapi.StartContainerRequest{ContainerId: id})
 	return err
 }

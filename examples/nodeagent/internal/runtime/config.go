@@ -1,7 +1,6 @@
 package runtime
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"hash/fnv"
@@ -16,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	kubelet "k8s.io/kubelet/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/plan"
@@ -32,8 +32,7 @@ const (
 // source is the value of annotationSource in the sandboxes of the agent with this state directory.
 func (c *Client) source() string { return "nodeagent " + c.stateDir }
 
-// Orphan returns a pod that is made of what the runtime has of it; nil if it was not made by the agent with this state
-// directory: no other is touched.
+// Orphan returns a pod, made of what the runtime has of it; nil if no agent with this state directory has made it.
 func (c *Client) Orphan(seen *pleg.PodStatus) *v1.Pod {
 	if len(seen.SandboxStatuses) == 0 || seen.SandboxStatuses[0].GetAnnotations()[annotationSource] != c.source() {
 		return nil
@@ -50,9 +49,8 @@ func (c *Client) Orphan(seen *pleg.PodStatus) *v1.Pod {
 
 func (c *Client) sandboxConfig(pod *v1.Pod, attempt uint32) *runtimeapi.PodSandboxConfig {
 	config := &runtimeapi.PodSandboxConfig{
-		Metadata: &runtimeapi.PodSandboxMetadata{
-			Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.UID), Attempt: attempt,
-		},
+		Metadata: &runtimeapi.PodSandboxMetadata{Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.UID),
+			Attempt: attempt},
 		LogDirectory: c.LogDir(pod),
 		Labels:       labels.Merge(pod.Labels, podLabels(pod)),
 		Annotations: labels.Merge(pod.Annotations, map[string]string{
@@ -63,7 +61,7 @@ func (c *Client) sandboxConfig(pod *v1.Pod, attempt uint32) *runtimeapi.PodSandb
 		Linux: &runtimeapi.LinuxPodSandboxConfig{CgroupParent: c.cgroupParent, SecurityContext: sandboxSecurity(pod)},
 	}
 	if !pod.Spec.HostNetwork { // else it has the host's, and runtimes refuse another
-		config.Hostname = cmp.Or(pod.Spec.Hostname, pod.Name[:min(len(pod.Name), 63)])
+		config.Hostname = plan.Hostname(pod)
 	}
 	return config
 }
@@ -75,6 +73,13 @@ func podLabels(pod *v1.Pod) map[string]string {
 	}
 }
 
+// propagations are CRI's values of mountPropagation. Without one of them a mount is private.
+var propagations = map[v1.MountPropagationMode]runtimeapi.MountPropagation{
+	v1.MountPropagationHostToContainer: runtimeapi.MountPropagation_PROPAGATION_HOST_TO_CONTAINER,
+	v1.MountPropagationBidirectional:   runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL,
+}
+
+// containerConfig needs a pod with its status, for the addresses.
 func (c *Client) containerConfig(pod *v1.Pod, container *v1.Container, image *runtimeapi.Image,
 	restartCount uint32) (*runtimeapi.ContainerConfig, error) {
 	security, err := containerSecurity(pod, container, image)
@@ -94,17 +99,15 @@ func (c *Client) containerConfig(pod *v1.Pod, container *v1.Container, image *ru
 		LogPath: filepath.Join(container.Name, strconv.FormatUint(uint64(restartCount), 10)+".log"),
 		Linux:   &runtimeapi.LinuxContainerConfig{Resources: resources(pod, container), SecurityContext: security},
 	}
-	for _, m := range container.VolumeMounts {
-		path, err := c.volume(pod, volumeOf(pod, m))
-		if err != nil {
-			return nil, fmt.Errorf("preparing volume %s: %w", m.Name, err)
-		}
-		config.Mounts = append(config.Mounts,
-			&runtimeapi.Mount{HostPath: path, ContainerPath: m.MountPath, Readonly: m.ReadOnly})
+	if config.Mounts, err = c.mounts(pod, container); err != nil {
+		return nil, err
 	}
 	references := map[string]string{"$$": "$"} // and what they stand for
 	for _, e := range container.Env {
 		value := expand(e.Value, references)
+		if e.ValueFrom != nil {
+			value, _ = plan.Field(pod, e.ValueFrom.FieldRef.FieldPath) // validation has seen that there is such a field
+		}
 		references["$("+e.Name+")"] = value
 		config.Envs = append(config.Envs, &runtimeapi.KeyValue{Key: e.Name, Value: []byte(value)})
 	}
@@ -115,6 +118,25 @@ func (c *Client) containerConfig(pod *v1.Pod, container *v1.Container, image *ru
 		config.Args = append(config.Args, expand(arg, references))
 	}
 	return config, nil
+}
+
+// mounts prepares the volumes of a container, and the pod's hosts file if the pod has an address.
+func (c *Client) mounts(pod *v1.Pod, container *v1.Container) (mounts []*runtimeapi.Mount, err error) {
+	hasHosts := len(pod.Status.PodIPs) == 0
+	for _, m := range container.VolumeMounts {
+		hasHosts = hasHosts || m.MountPath == hostsPath
+		path, err := c.volume(pod, volumeOf(pod, m))
+		if err != nil {
+			return nil, fmt.Errorf("preparing volume %s: %w", m.Name, err)
+		}
+		mounts = append(mounts, &runtimeapi.Mount{HostPath: path, ContainerPath: m.MountPath,
+			Readonly: m.ReadOnly, Propagation: propagations[ptr.Deref(m.MountPropagation, "")]})
+	}
+	if hasHosts {
+		return mounts, nil
+	}
+	path, err := c.hosts(pod)
+	return append(mounts, &runtimeapi.Mount{HostPath: path, ContainerPath: hostsPath}), err
 }
 
 // referencePattern is that of "$$" or "$(NAME)".
@@ -207,6 +229,9 @@ func ContainerHash(pod *v1.Pod, c *v1.Container) uint64 {
 // that run to their end before the others.
 func SandboxHash(pod *v1.Pod) string {
 	parts := []any{pod.Spec.Hostname, sandboxSecurity(pod), pod.Spec.SecurityContext}
+	if len(pod.Spec.HostAliases) > 0 { // else the hash is as it was before there were any
+		parts = append(parts, pod.Spec.HostAliases)
+	}
 	for i := range pod.Spec.InitContainers {
 		if c := &pod.Spec.InitContainers[i]; !plan.IsSidecar(c) {
 			parts = append(parts, ContainerHash(pod, c))

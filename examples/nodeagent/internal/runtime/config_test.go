@@ -2,9 +2,11 @@ package runtime
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -79,6 +81,134 @@ func TestContainerConfig(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(dir, "pods", "u")); err == nil {
 		t.Error("the pod's directory is left")
+	}
+}
+
+// A container's environment may have fields of its pod, with the addresses that the pod has now.
+func TestFieldsInEnvironment(t *testing.T) {
+	p := pod(v1.Container{})
+	p.Spec.NodeName, p.Annotations = "node", map[string]string{"x/y": "z"}
+	p.Status = v1.PodStatus{HostIP: "192.0.2.1", PodIP: "10.0.0.7", PodIPs: []v1.PodIP{{IP: "10.0.0.7"}, {IP: "fd00::7"}}}
+	for path, want := range map[string]string{
+		"metadata.name": "a", "metadata.namespace": "n", "metadata.uid": "u", "spec.nodeName": "node",
+		"spec.serviceAccountName": "", "status.hostIP": "192.0.2.1", "status.hostIPs": "192.0.2.1",
+		"status.podIP": "10.0.0.7", "status.podIPs": "10.0.0.7,fd00::7", "metadata.labels['app']": "x",
+		"metadata.annotations['x/y']": "z", "metadata.labels['none']": "",
+	} {
+		p.Spec.Containers[0].Env = []v1.EnvVar{
+			{Name: "A", ValueFrom: &v1.EnvVarSource{FieldRef: &v1.ObjectFieldSelector{FieldPath: path}}},
+			{Name: "B", Value: "<$(A)>"},
+		}
+		got, err := New(nil, t.TempDir(), "").containerConfig(p, &p.Spec.Containers[0], nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a, b := string(got.Envs[0].Value), string(got.Envs[1].Value); a != want || b != "<"+want+">" {
+			t.Errorf("%s: %q and %q, want %q", path, a, b, want)
+		}
+	}
+}
+
+// A container sees its pod's own /etc/hosts in the kubelet's form, and the host's entries only in the host's network. A
+// container that mounts a file of its own there has that.
+func TestHosts(t *testing.T) {
+	dir := t.TempDir()
+	c := New(nil, dir, "")
+	p := pod(v1.Container{Name: "c"})
+	p.Spec.HostAliases = []v1.HostAlias{{IP: "127.0.0.1", Hostnames: []string{"x", "y"}}}
+	p.Status.PodIPs = []v1.PodIP{{IP: "10.0.0.7"}, {IP: "fd00::7"}}
+	hosts := func() string {
+		t.Helper()
+		config, err := c.containerConfig(p, &p.Spec.Containers[0], nil, 0)
+		if err != nil || len(config.Mounts) != 1 || config.Mounts[0].ContainerPath != "/etc/hosts" {
+			t.Fatalf("%v, %v", config, err)
+		}
+		info, err := os.Stat(config.Mounts[0].HostPath)
+		if err != nil || info.Mode() != 0o644 {
+			t.Errorf("%v, %v", info, err)
+		}
+		text, err := os.ReadFile(config.Mounts[0].HostPath)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	const aliases = "\n# Entries added by HostAliases.\n127.0.0.1\tx\ty\n"
+	if got, want := hosts(), "# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n"+
+		"::1\tlocalhost ip6-localhost ip6-loopback\nfe00::0\tip6-localnet\nfe00::0\tip6-mcastprefix\n"+
+		"fe00::1\tip6-allnodes\nfe00::2\tip6-allrouters\n10.0.0.7\ta\nfd00::7\ta\n"+aliases; got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	p.Spec.HostNetwork, p.Status.PodIPs = true, p.Status.PodIPs[:1]
+	own, err := os.ReadFile("/etc/hosts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := hosts(), "# Kubernetes-managed hosts file (host network).\n"+string(own)+aliases; got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	p.Spec.Volumes = []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}}}
+	p.Spec.Containers[0].VolumeMounts = []v1.VolumeMount{{Name: "v", MountPath: "/etc/hosts"}}
+	config, err := c.containerConfig(p, &p.Spec.Containers[0], nil, 0)
+	if err != nil || len(config.Mounts) != 1 || filepath.Base(config.Mounts[0].HostPath) != "v" {
+		t.Errorf("%v, %v", config, err)
+	}
+	if hash := SandboxHash(p); hash == SandboxHash(pod(v1.Container{})) {
+		t.Error("a pod with other aliases keeps its hosts")
+	}
+}
+
+// Mounts are passed on as the manifest says, and else are not.
+func TestMountPropagation(t *testing.T) {
+	p := pod(v1.Container{}, v1.Volume{Name: "v", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}})
+	for mode, want := range map[v1.MountPropagationMode]runtimeapi.MountPropagation{
+		"": runtimeapi.MountPropagation_PROPAGATION_PRIVATE, "None": runtimeapi.MountPropagation_PROPAGATION_PRIVATE,
+		"HostToContainer": runtimeapi.MountPropagation_PROPAGATION_HOST_TO_CONTAINER,
+		"Bidirectional":   runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL,
+	} {
+		p.Spec.Containers[0].VolumeMounts = []v1.VolumeMount{{Name: "v", MountPath: "/v"}}
+		if mode != "" {
+			p.Spec.Containers[0].VolumeMounts[0].MountPropagation = &mode
+		}
+		got, err := New(nil, t.TempDir(), "").containerConfig(p, &p.Spec.Containers[0], nil, 0)
+		if err != nil || got.Mounts[0].Propagation != want {
+			t.Errorf("%q: %v, %v", mode, got, err)
+		}
+	}
+}
+
+// A volume in memory is a file system of its own, which stays while the pod is there and goes with it.
+func TestVolumeInMemory(t *testing.T) {
+	if os.Geteuid() != 0 {
+		fmt.Fprintf(os.Stderr, "SKIPPED: %s: it needs root to mount\n", t.Name())
+		t.Skip("it needs root to mount")
+	}
+	dir := t.TempDir()
+	c, p := New(nil, dir, ""), pod(v1.Container{})
+	vol := &v1.Volume{Name: "v", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Medium: "Memory"}}}
+	for range 2 { // the second time there is a file in it
+		path, err := c.volume(p, vol)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = syscall.Unmount(path, syscall.MNT_DETACH) })
+		info, err := os.Stat(path)
+		if err != nil || info.Mode() != fs.ModeDir|0o777 {
+			t.Errorf("%v, %v", info, err)
+		}
+		if err := os.WriteFile(filepath.Join(path, "x"), nil, 0o600); err != nil {
+			t.Error(err)
+		}
+		mounts, err := os.ReadFile("/proc/mounts")
+		if n := strings.Count(string(mounts), " "+path+" tmpfs "); n != 1 || err != nil {
+			t.Errorf("mounted %d times, %v", n, err)
+		}
+	}
+	if err := c.Collect(func(types.UID) bool { return false }); err != nil {
+		t.Error(err)
+	}
+	if mounts, err := os.ReadFile("/proc/mounts"); err != nil || strings.Contains(string(mounts), dir) {
+		t.Errorf("it is left: %v", err)
 	}
 }
 

@@ -21,6 +21,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
+
+	"github.com/kubepleg/pleg/examples/nodeagent/internal/plan"
 )
 
 // LogDir returns the directory that the runtime writes the logs of a pod to.
@@ -41,16 +43,28 @@ var kinds = map[v1.HostPathType]fs.FileMode{
 	v1.HostPathCharDev: fs.ModeDevice | fs.ModeCharDevice,
 }
 
+// PrepareVolumes makes the volumes that the containers of a pod mount, or says why one cannot be mounted.
+func (c *Client) PrepareVolumes(pod *v1.Pod) (err error) {
+	for _, container := range plan.Containers(pod) {
+		_, failed := c.mounts(pod, container)
+		err = errors.Join(err, failed)
+	}
+	return err
+}
+
 // volume returns the path of a volume on the host, and makes it if it is to be made.
 func (c *Client) volume(pod *v1.Pod, vol *v1.Volume) (path string, err error) {
 	if vol.EmptyDir != nil {
 		path, mode := filepath.Join(c.stateDir, "pods", string(pod.UID), "volumes", vol.Name), fs.FileMode(0o777)
-		if err := os.MkdirAll(path, 0o755); err != nil {
+		if err := os.MkdirAll(path, 0o700); err != nil {
 			return "", err
+		}
+		if vol.EmptyDir.Medium == v1.StorageMediumMemory {
+			err = inMemory(path)
 		}
 		if group := pod.Spec.SecurityContext.FSGroup; group != nil {
 			mode |= fs.ModeSetgid
-			err = os.Chown(path, -1, int(*group))
+			err = errors.Join(err, os.Chown(path, -1, int(*group)))
 		}
 		return path, errors.Join(err, os.Chmod(path, mode))
 	}
@@ -74,6 +88,40 @@ func (c *Client) volume(pod *v1.Pod, vol *v1.Volume) (path string, err error) {
 	return path, err
 }
 
+// inMemory mounts a file system in memory at a directory, unless there is one. What a container writes is its memory.
+func inMemory(dir string) error {
+	var own, parent syscall.Stat_t
+	if err := errors.Join(syscall.Stat(dir, &own), syscall.Stat(filepath.Dir(dir), &parent)); err != nil ||
+		own.Dev != parent.Dev {
+		return err
+	}
+	return os.NewSyscallError("mount", syscall.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprintf("size=%d", nodeMemory())))
+}
+
+const hostsPath = "/etc/hosts"
+
+// hosts writes the hosts file of a pod with a status, in the kubelet's form, and returns its path.
+func (c *Client) hosts(pod *v1.Pod) (path string, err error) {
+	text := "# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n" +
+		"fe00::0\tip6-localnet\nfe00::0\tip6-mcastprefix\nfe00::1\tip6-allnodes\nfe00::2\tip6-allrouters\n"
+	for _, ip := range pod.Status.PodIPs {
+		text += ip.IP + "\t" + plan.Hostname(pod) + "\n"
+	}
+	if pod.Spec.HostNetwork {
+		own, _ := os.ReadFile(hostsPath) // a host may have none
+		text = "# Kubernetes-managed hosts file (host network).\n" + string(own)
+	}
+	if len(pod.Spec.HostAliases) > 0 {
+		text += "\n# Entries added by HostAliases.\n"
+	}
+	for _, alias := range pod.Spec.HostAliases {
+		text += alias.IP + "\t" + strings.Join(alias.Hostnames, "\t") + "\n"
+	}
+	path = filepath.Join(c.stateDir, "pods", string(pod.UID), "etc-hosts")
+	err = os.MkdirAll(filepath.Dir(path), 0o700)
+	return path, errors.Join(err, os.WriteFile(path, []byte(text), 0o644), os.Chmod(path, 0o644))
+}
+
 // RemoveLogs removes the logs of an instance of a container.
 func (c *Client) RemoveLogs(pod *v1.Pod, container string, restartCount int) error {
 	paths, err := filepath.Glob(filepath.Join(c.LogDir(pod), container, fmt.Sprintf("%d.log*", restartCount)))
@@ -89,6 +137,10 @@ func (c *Client) Collect(exists func(types.UID) bool) (err error) {
 		entries, _ := os.ReadDir(dir) // it may not be there yet
 		for _, e := range entries {   // UID, or NAMESPACE_NAME_UID; none of these has a "_" in it
 			if uid := e.Name()[strings.LastIndex(e.Name(), "_")+1:]; !exists(types.UID(uid)) {
+				volumes, _ := filepath.Glob(filepath.Join(dir, e.Name(), "volumes", "*")) // the pattern is good
+				for _, volume := range volumes {
+					_ = syscall.Unmount(volume, syscall.MNT_DETACH) // most are none in memory
+				}
 				err = errors.Join(err, os.RemoveAll(filepath.Join(dir, e.Name())))
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
@@ -30,13 +31,19 @@ func privileged(c *v1.Container) bool {
 
 // What a container sees of the host's /proc and /sys only masked, or cannot write.
 var (
-	maskedPaths = []string{
+	alwaysMasked = []string{
 		"/proc/asound", "/proc/acpi", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
 		"/proc/timer_list", "/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/sys/firmware",
 		"/sys/devices/virtual/powercap",
 	}
 	readonlyPaths = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
 )
+
+// maskedPaths returns what is masked on a host whose CPUs are in a directory: their heat depends on other programs.
+func maskedPaths(cpus string) []string {
+	perCPU, _ := filepath.Glob(filepath.Join(cpus, "cpu[0-9]*", "thermal_throttle")) // the pattern is good
+	return slices.Concat(alwaysMasked, perCPU)
+}
 
 func sandboxSecurity(pod *v1.Pod) *runtimeapi.LinuxSandboxSecurityContext {
 	return &runtimeapi.LinuxSandboxSecurityContext{
@@ -57,7 +64,7 @@ func containerSecurity(pod *v1.Pod, c *v1.Container,
 		Seccomp:        profile(cmp.Or(own.SeccompProfile, of.SeccompProfile, &v1.SeccompProfile{}).Type),
 	}
 	if !s.Privileged {
-		s.MaskedPaths, s.ReadonlyPaths = maskedPaths, readonlyPaths
+		s.MaskedPaths, s.ReadonlyPaths = maskedPaths("/sys/devices/system/cpu"), readonlyPaths
 	}
 	if of.FSGroup != nil {
 		s.SupplementalGroups = slices.Concat([]int64{*of.FSGroup}, s.SupplementalGroups)
@@ -93,8 +100,7 @@ func containerSecurity(pod *v1.Pod, c *v1.Container,
 	}
 }
 
-// profile converts the type of a profile for seccomp or AppArmor: validation refuses those of one's own. Without one,
-// there is none.
+// profile converts the type of a profile for seccomp or AppArmor: validation refuses those of one's own.
 func profile[T ~string](kind T) *runtimeapi.SecurityProfile {
 	if string(kind) == string(v1.SeccompProfileTypeRuntimeDefault) {
 		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}

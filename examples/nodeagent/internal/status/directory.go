@@ -16,7 +16,7 @@ type Directory string
 // Write writes a pod with its status.
 func (d Directory) Write(pod *v1.Pod) error {
 	text, err := json.MarshalIndent(pod, "", "  ")
-	if err = errors.Join(err, os.MkdirAll(string(d), 0o755)); err != nil {
+	if err = errors.Join(err, os.MkdirAll(string(d), 0o700)); err != nil {
 		return fmt.Errorf("preparing the status of %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
 	unfinished := filepath.Join(string(d), "unfinished")                        // whose writer was killed, if there is one

@@ -15,8 +15,7 @@ import (
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/runtime"
 )
 
-// Generate returns the status of a pod. reasons say why containers that should run do not, nodeIP is the address of the
-// node.
+// Generate returns the status of a pod. reasons say why containers that should run do not; nodeIP is the node's.
 func Generate(view plan.View, reasons map[string]v1.ContainerStateWaiting, nodeIP string) v1.PodStatus {
 	g, pod := generator{view, reasons}, view.Pod
 	status := v1.PodStatus{
@@ -104,10 +103,8 @@ func (g *generator) present(s *v1.ContainerStatus, last *pleg.Status, before *v1
 	if !plan.Lives(last) {                    // its successor may have been removed before it ran
 		s.RestartCount = max(s.RestartCount, before.RestartCount)
 	}
-	switch s.State = stateOf(last); {
-	case g.NeverRan(last):
-		s.State = v1.ContainerState{Waiting: &v1.ContainerStateWaiting{}}
-	case last.State == pleg.ContainerStateUnknown && before.ContainerID == s.ContainerID:
+	s.State = stateOf(last)
+	if last.State == pleg.ContainerStateUnknown && before.ContainerID == s.ContainerID {
 		s.State = before.State // as far as anybody knows
 	}
 	if before.ContainerID != s.ContainerID && before.State.Terminated != nil {
@@ -169,19 +166,19 @@ func phase(view plan.View, status *v1.PodStatus) v1.PodPhase {
 			pending = pending || t == nil && !hasRun && !(up && ptr.Deref(s.Started, false))
 		case t != nil && view.Initialized():
 			// It has ended well, or nothing else would exist: containerd forgets an exit that it was killed over.
-		case up || t == nil || void(view, c) || t.ExitCode != 0 && plan.Restarts(pod, c, int(t.ExitCode)):
+		case up || t == nil || void(view, c) || t.ExitCode != 0 && view.Restarts(c, t.ContainerID, int(t.ExitCode)):
 			pending = true
 		case t.ExitCode != 0:
 			return v1.PodFailed
 		}
 	}
 	for i, s := range status.ContainerStatuses {
-		switch t := termination(&s); {
+		switch c, t := &pod.Spec.Containers[i], termination(&s); {
 		case s.State.Running != nil:
 			running = true
 		case t == nil:
 			pending = true
-		case void(view, &pod.Spec.Containers[i]) || plan.Restarts(pod, &pod.Spec.Containers[i], int(t.ExitCode)):
+		case void(view, c) || view.Restarts(c, t.ContainerID, int(t.ExitCode)):
 			running = true // or about to be
 		default:
 			crashed = crashed || t.ExitCode != 0
@@ -199,7 +196,7 @@ func phase(view plan.View, status *v1.PodStatus) v1.PodPhase {
 	}
 }
 
-// void reports whether how a container has ended says nothing of it, because it is another now, or never ran.
+// void reports whether how a container has ended says nothing of it, because it is another now.
 func void(view plan.View, c *v1.Container) bool {
 	last := view.Seen.FindContainerStatusByName(c.Name)
 	return last != nil && !view.Counts(c, last)

@@ -49,9 +49,9 @@ type mode struct {
 var modes = []mode{
 	{"no generator", nil},
 	{"plain lists, generated decoding", connectGenerated},
-	{"plain lists, delta decoding", connectWith(cri.WithPlainLists())},
-	{"streaming lists, delta decoding", connectWith()},
-	{"the same, with exit events", connectWith(cri.WithExitEvents(cri.DefaultExitsDir))},
+	{"plain lists, delta decoding", connectWith(cri.WithPlainLists(), cri.WithoutExitEvents())},
+	{"streaming lists, delta decoding", connectWith(cri.WithoutExitEvents())},
+	{"the same, with exit events", connectWith()},
 }
 
 func run(ctx context.Context) (err error) {

@@ -26,7 +26,7 @@ type exitWatchers struct {
 }
 
 func watchExits(ctx context.Context, daemon *testnode.Daemon) (*exitWatchers, error) {
-	told, err := observe(ctx, daemon.Endpoint(), func(func()) {}, []cri.Option{cri.WithExitEvents(daemon.ExitsDir())})
+	told, err := observe(ctx, daemon.Endpoint(), func(func()) {}, []cri.Option{cri.WithExitsDir(daemon.ExitsDir())})
 	if err != nil {
 		return nil, err
 	}

@@ -104,7 +104,7 @@ func newNode(t *testing.T, r *results, v variant) *node {
 	for i := range *pods {
 		n.names = append(n.names, n.addSleeper(fmt.Sprintf("pod%03d", i)))
 	}
-	source, err := cri.Dial(n.daemon.Endpoint(), cri.WithExitEvents(n.daemon.ExitsDir()))
+	source, err := cri.Dial(n.daemon.Endpoint(), cri.WithExitsDir(n.daemon.ExitsDir()))
 	n.must(err)
 	var watchers sync.WaitGroup
 	watchers.Go(func() { n.watch(t.Context()) })

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// nobody runs a shell script as a user without rights and returns its output.
+func nobody(t *testing.T, script string) string {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		fmt.Fprintf(os.Stderr, "SKIPPED: %s: it needs root to be another user\n", t.Name())
+		t.Skip("it needs root to be another user")
+	}
+	cmd := exec.CommandContext(t.Context(), "/bin/sh", "-c", script)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	out, err := cmd.CombinedOutput()
+	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return string(out)
+}
+
+// openDir returns a directory that every user may enter.
+func openDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "nodeagent-open-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // that is what it is for
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// An unprivileged user reaches nothing of an agent's, neither what it makes nor what an earlier version left open: no
+// setuid program in a volume, no log, no status, no lock.
+func TestUnprivilegedUser(t *testing.T) {
+	dir := openDir(t)
+	state := filepath.Join(dir, "state")
+	volume := filepath.Join(state, "pods", "1-2", "volumes", "v")
+	id, err := os.ReadFile("/usr/bin/id")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lock := filepath.Join(dir, "run", "cri.sock.nodeagent.lock")
+	made := []error{}
+	for path, mode := range map[string]os.FileMode{
+		filepath.Join(volume, "id"):                    0o755 | os.ModeSetuid,
+		filepath.Join(state, "logs", "n_a_1-2", "log"): 0o644,
+		filepath.Join(state, "lock"):                   0o644,
+		lock:                                           0o644,
+	} {
+		made = append(made, os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, id, 0o600), os.Chmod(path, mode))
+	}
+	if err := errors.Join(append(made, os.Chmod(volume, 0o777))...); err != nil {
+		t.Fatal(err)
+	}
+	attempts := map[string]string{ // scripts that say "done" if they succeed
+		"setuid":     `[ "$(` + volume + `/id -u)" = 0 ] && echo done`,
+		"volume":     "touch " + volume + "/x && echo done",
+		"log":        "cat " + state + "/logs/*/log > /dev/null && echo done",
+		"list":       "ls " + state + " && echo done",
+		"state lock": "flock -n " + state + "/lock echo done",
+		"cri lock":   "flock -n " + lock + " echo done",
+	}
+	for name, script := range attempts {
+		if out := nobody(t, script); !strings.HasSuffix(out, "done\n") {
+			t.Fatalf("%s cannot be tried, for the user could not do it before: %s", name, out)
+		}
+	}
+	_, stderr, ended := begin(t, parsed(t, "--state-dir", state, "--manifests", dir,
+		"--runtime-endpoint", "unix://"+filepath.Join(dir, "run", "cri.sock")))
+	stderr.await(t, "Pods are not synced", 10*time.Second)
+	ended()
+	for name, script := range attempts {
+		if out := nobody(t, script); !strings.Contains(out, "ermission denied") || strings.Contains(out, "done") {
+			t.Errorf("%s: %s", name, out)
+		}
+	}
+}
+
+// A state directory that others may write to, or have, is refused: who knows what is in it.
+func TestStateDirectoryOfOthers(t *testing.T) {
+	dir := openDir(t)
+	for name, prepare := range map[string]func(path string) error{
+		"writable": func(path string) error { return os.Chmod(path, 0o777|os.ModeSticky) },
+		"another's": func(path string) error {
+			nobody(t, "true") // else it is skipped
+			return os.Chown(path, 65534, -1)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(dir, name)
+			if err := errors.Join(os.Mkdir(path, 0o755), prepare(path)); err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			defer cancel()
+			err := run(ctx, parsed(t, "--state-dir", path, "--manifests", dir,
+				"--runtime-endpoint", "unix://"+dir+"/cri.sock"), &bytes.Buffer{}, &bytes.Buffer{})
+			if err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "private") {
+				t.Error(err)
+			}
+		})
+	}
+}

@@ -1,0 +1,44 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/klog/v2"
+
+	"github.com/kubepleg/pleg/plegz"
+)
+
+// An address that another program has is tried every listenPeriod. Each connection is a file of the agent's.
+const listenPeriod, maxConnections = 5 * time.Second, 64
+
+// serve serves the pages of the node at an address until ctx ends, to requests of this machine. Every user can take the
+// address before the agent does: then it is tried again, and the pods do not wait for it.
+func serve(ctx context.Context, address string, pages http.Handler, out io.Writer, logger klog.Logger) {
+	server := &http.Server{Handler: plegz.Guard(pages), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 10 * time.Second}
+	defer context.AfterFunc(ctx, func() { _ = server.Close() })() // there is nothing to be done about it
+	var open atomic.Int32
+	server.ConnState = func(conn net.Conn, state http.ConnState) {
+		if state == http.StateNew && open.Add(1) > maxConnections {
+			_ = conn.Close()
+		} else if state == http.StateClosed {
+			open.Add(-1)
+		}
+	}
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
+		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+		if err == nil {
+			fmt.Fprintf(out, "The node's page is http://%s/; /pods, /healthz, /metrics.\n", listener.Addr())
+			err = server.Serve(listener)
+		}
+		if ctx.Err() == nil {
+			logger.Error(err, "The page of the node is not served; the address is tried again", "address", address)
+		}
+	}, listenPeriod)
+}

@@ -1,0 +1,147 @@
+package main
+
+import (
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// addressOf returns the address at which an agent serves, once its output says so.
+func addressOf(t *testing.T, stderr output) string {
+	t.Helper()
+	stderr.await(t, `http://[^/]+/`, 10*time.Second)
+	return regexp.MustCompile(`http://([^/]+)/`).FindStringSubmatch(stderr.String())[1]
+}
+
+// Each page is for this machine alone, and for reading: a page of another site reads none, by whatever name.
+func TestGuard(t *testing.T) {
+	_, stderr, ended := begin(t, parsed(t))
+	defer ended()
+	address := addressOf(t, stderr)
+	ask := func(method, path, host string, header ...string) int {
+		req, err := http.NewRequestWithContext(t.Context(), method, "http://"+address+path, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Host, req.Close = host, true
+		for i := 0; i < len(header); i += 2 {
+			req.Header.Set(header[i], header[i+1])
+		}
+		resp, err := http.DefaultTransport.RoundTrip(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		return resp.StatusCode
+	}
+	_, port, _ := net.SplitHostPort(address)
+	for _, path := range []string{"/", "/pods", "/healthz", "/metrics", "/events/"} {
+		for _, c := range []struct {
+			method, host string
+			header       []string
+			want         int
+		}{
+			{"GET", address, nil, 200},
+			{"GET", "localhost:" + port, nil, 200},
+			{"GET", "[::1]:" + port, nil, 200},
+			{"GET", address, []string{"Origin", "http://" + address, "Sec-Fetch-Site", "same-origin"}, 200},
+			{"GET", address,
+				[]string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document"}, 200},
+			{"GET", "evil.example:" + port, nil, 403},
+			{"GET", "localhost.evil.example", nil, 403},
+			{"GET", "192.0.2.7:" + port, nil, 403},
+			{"GET", address, []string{"Origin", "http://evil.example"}, 403},
+			{"GET", address, []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "no-cors"}, 403},
+			{"GET", address, []string{"Sec-Fetch-Site", "same-site", "Sec-Fetch-Mode", "navigate",
+				"Sec-Fetch-Dest", "iframe"}, 403},
+			{"POST", address, nil, 405},
+		} {
+			if got := ask(c.method, path, c.host, c.header...); got != c.want {
+				t.Errorf("%s %s of %s with %q: %d, want %d", c.method, path, c.host, c.header, got, c.want)
+			}
+		}
+	}
+}
+
+// What the agent's own files hide is not served: values of the environment, headers of probes and hooks, and the
+// annotation in which kubectl keeps all of them.
+func TestPodsWithoutSecrets(t *testing.T) {
+	dir := t.TempDir()
+	const manifest = `{apiVersion: v1, kind: Pod, metadata: {name: a, annotations: {kept: s3cret, priority: s3cret}},
+  spec: {priority: 7,
+    initContainers: [{name: i, image: localhost/exit, imagePullPolicy: Never, args: ['0', 0s],
+      env: [{name: A, value: s3cret}]}],
+    containers: [{name: c, image: localhost/sleep, imagePullPolicy: Never, env: [{name: PASSWORD, value: s3cret}],
+      livenessProbe: {httpGet: {port: 1, httpHeaders: [{name: Authorization, value: s3cret}]}},
+      lifecycle: {preStop: {httpGet: {port: 1, httpHeaders: [{name: Authorization, value: s3cret}]}}}}]}}`
+	if err := os.WriteFile(filepath.Join(dir, "a.yaml"), []byte(manifest), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	stdout, stderr, ended := begin(t, parsed(t, "--manifests", dir))
+	defer ended()
+	stdout.await(t, `default/a +Running +ready 1/1`, 20*time.Second)
+	for _, path := range []string{"/", "/pods", "/metrics", "/events/"} {
+		if body := string(get(t, stderr, path)); strings.Contains(body, "s3cret") {
+			t.Errorf("%s: %s", path, body)
+		}
+	}
+	a := served(t, stderr)["a"]
+	if c := a.Spec.Containers[0]; c.Env[0].Name != "PASSWORD" || c.Image != "localhost/sleep" {
+		t.Errorf("%+v", a)
+	}
+}
+
+// While another program has the port the pods run, the log says so, and the page is served once the port is free.
+func TestTakenPort(t *testing.T) {
+	other, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, stderr, ended := begin(t, parsed(t, "--listen", other.Addr().String()))
+	defer ended()
+	stdout.await(t, `shop/web +Running +ready 1/1`, 10*time.Second)
+	stderr.await(t, `"The page of the node is not served; .*address already in use`, 10*time.Second)
+	if err := other.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got := addressOf(t, stderr); got != other.Addr().String() {
+		t.Errorf("served at %s", got)
+	}
+	get(t, stderr, "/pods")
+}
+
+// Connections that do nothing take no more of the agent's files than a few, and an agent that has them ends.
+func TestConnectionsAreBounded(t *testing.T) {
+	_, stderr, ended := begin(t, parsed(t))
+	address := addressOf(t, stderr)
+	files := func() int {
+		entries, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(entries)
+	}
+	before := files()
+	const many = 4 * maxConnections
+	for range many {
+		conn, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+	}
+	const others = 20                                    // which the agent opens meanwhile
+	deadline, got := time.Now().Add(8*time.Second), many // those that stay are closed after ten
+	for ; got > maxConnections+others && time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		got = files() - before - many
+	}
+	if got > maxConnections+others || got < maxConnections/2 {
+		t.Errorf("%d connections are open", got)
+	}
+	ended()
+}

@@ -1,0 +1,53 @@
+package contract_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+// Rule 20: a container is started again under its ID within a second of its end. An exit event of its earlier
+// life that comes now, for the first or the second time, is no death. The end of the new life is one, and each
+// life is counted once.
+func TestRule20LateExitOfAShortPause(t *testing.T) {
+	for name, twice := range map[string]bool{"late": false, "twice": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				exits := make(chan pleg.ContainerExit, 1)
+				n, reg := newNodeWithMetricsOf(t, listing(exits))
+				n.SetPods(bare("a", plegtest.Running("a1")))
+				events := n.g.Watch()
+				n.start()
+				read(events)
+				time.Sleep(300 * time.Millisecond)
+				earlier := exitOf("a1", 1)
+				n.ExitContainer("a", "a1", 1, "Error")
+				if twice {
+					exits <- earlier
+				} else {
+					n.g.RequestRelist("a")
+				}
+				time.Sleep(200 * time.Millisecond)
+				want(t, "the end", readStatuses(events), "a Died a1 exited 1 Error")
+				n.SetContainer("a", "a1", pleg.ContainerStateRunning)
+				n.g.RequestRelist("a")
+				time.Sleep(3 * time.Second)
+				want(t, "started again", readStatuses(events), "a Started a1 running")
+				exits <- earlier
+				time.Sleep(time.Hour)
+				want(t, "the event of the earlier life", readStatuses(events))
+				if got := states(t, n.cache)["a1"]; got != pleg.ContainerStateRunning {
+					t.Errorf("an hour later the cache has a1 %s", got)
+				}
+				n.ExitContainer("a", "a1", 2, "Error")
+				exits <- exitOf("a1", 2)
+				time.Sleep(time.Minute)
+				want(t, "the end of the new life", readStatuses(events), "a Died a1 exited 2 Error")
+				wantExits(t, reg, "deaths", map[string]float64{"Error": 2})
+			})
+		})
+	}
+}

@@ -1,0 +1,296 @@
+package schedule_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/kubepleg/pleg/internal/schedule"
+)
+
+// When full lists begin.
+func TestFullLists(t *testing.T) {
+	runTables(t, map[string]string{
+		"every period from when they are switched on": `
+			0s    start            | F1:period | 1s
+			300ms ok F1            |           | 1s
+			1s                     | F2:period | 2s
+			1s    ok F2; stop      |           | -
+			1.2s  start            | F3:period | 2.2s`,
+		"a period after a list that took longer": `
+			0s    start            | F1:period | 1s
+			1.5s                   | F1-slow   | 1.5s
+			1.5s  ok F1            |           | 2.5s
+			2.5s                   | F2:period | 3.5s
+			4s                     | F2-slow   | 5.5s
+			4s    fail F2          |           | 5s`,
+		"one that is asked for: as long after a list as it took, a period at most": `
+			0s    all hint         | F1:hint   | 1s
+			400ms ok F1            |           | 800ms
+			800ms                  | F2:hint   | 1.8s
+			800ms fail F2          |           | 1.8s
+			1.8s                   | F3:hint   | 2.8s
+			5s                     | F3-slow   | 5s
+			5s    ok F3            |           | 6s`,
+		"for Relist at once, or when the list in flight has returned": `
+			0s    relist           | F1        | 1s
+			0s    relist           |           | 1s
+			500ms ok F1            | F2        | 1.5s
+			500ms fail F2          |           | -
+			500ms relist; all hint | F3        | 1.5s`,
+		"of the period whatever others wait for": `
+			0s    start            | F1:period | 1s
+			900ms ok F1; all hint  |           | 1s
+			1s                     | F2:period | 2s`,
+		"for more pods than are listed at once; later requests get lists of their own": `
+			0s    request a-i      | F1        | 1s
+			0s    request d        | G2d       | 1s
+			0s    ok F1 G2d        |           | -
+			0s    request a-h      | G3a G4b G5c G6d G7e G8f G9g G10h | 1s`,
+		"for many pods as any that is asked for": `
+			0s    relist           | F1        | 1s
+			300ms ok F1; request a-t | G2a G3b G4c G5d G6e G7f G8g G9h | 600ms
+			600ms                  | F10       | 1.3s`,
+		"any answers the pods that wait": `
+			0s    request a; relist; moving? a | true F1 | 1s
+			0s    moving? a; request b-k | true G2b G3c G4d G5e G6f G7g G8h G9i | 1s
+			0s    relist; ok F1    | F10       | 1s`,
+		"fails: the pods are listed one by one until a list succeeds": `
+			0s    request a-j      | F1        | 1s
+			0s    fail F1          | G2a G3b G4c G5d G6e G7f G8g G9h | 1s
+			0s    ok G*            | G10i G11j | 1s
+			5s    ok G*; request a-j | G12a G13b G14c G15d G16e G17f G18g G19h | 6s
+			5s    ok G*; relist    | F20       | 6s
+			5s    ok F20; request a-i | F21    | 6s`,
+		"is slow: the pods are listed one by one": `
+			0s    request a-j      | F1        | 1s
+			1s                     | F1-slow G2a G3b G4c G5d G6e G7f G8g G9h | 1s
+			1s    ok G*            | G10i G11j | 1s
+			1s    ok G*; request a | G12a      | 1s`,
+		"is dead: no other begins until it returns": `
+			0s    start            | F1:period | 1s
+			2m    request a-i; relist | F1-slow F1-dead G2a G3b G4c G5d G6e G7f G8g G9h | 2m0s
+			2m    canary?; ended; ok G* | true G10i | 2m1s
+			200s  stop; ok G*      |           | 3m20s
+			200s  hang F1          | F11       | 3m21s`,
+	})
+}
+
+// A runtime that cannot list one pod has full lists answer all requests.
+func TestRuntimeListsNoPods(t *testing.T) {
+	s := newScript(t, func(cfg *schedule.Config) { cfg.ListsPods = false })
+	s.run(`
+		0s start                   | F1:period | 1s
+		0s ok F1                   |           | 1s
+		0s request a-j; moving? a  | false     | 1s
+		1s                         | F2:period | 2s`)
+	s.end()
+}
+
+// A full list hangs when it has run for a period, and for twice as long as the newest that
+// succeeded or ten seconds.
+func TestFullListHangs(t *testing.T) {
+	for _, c := range []struct{ period, took, want time.Duration }{
+		{period, 0, period},
+		{period, period / 2, period},
+		{period, 4 * period, 8 * period},
+		{period, 6 * period, 10 * period},
+		{15 * period, 6 * period, 15 * period},
+	} {
+		s := newScript(t, func(cfg *schedule.Config) { cfg.Period, cfg.Workers = c.period, 1 })
+		s.Now, s.relist = epoch.Add(-c.took), true
+		s.begin()
+		s.Now, s.relist = epoch, true
+		s.returns("ok", "F1")
+		s.begin()
+		for _, at := range []time.Duration{c.want - 1, c.want} {
+			s.Now = epoch.Add(at)
+			s.expire()
+			if got := s.HangsSince() == epoch; got != (at == c.want) || s.Wake() != epoch.Add(c.want) {
+				t.Errorf("%+v: after %v it hangs: %v; wake %v", c, at, got, since(s.Wake()))
+			}
+		}
+	}
+}
+
+// The hang of a full list that is given up at its deadline lasts until a later one returns, or
+// full lists are switched off.
+func TestHangLasts(t *testing.T) {
+	for _, end := range []string{
+		"122s ok F2; hangs?                 | -    | 2m3s",
+		"122s fail F2; hangs?               | -    | 2m3s",
+		"122s stop; hangs?; ok F2; hangs?   | 0s - | -",
+		"242s hang F2; hangs?               | 0s   | 4m2s",
+		"242s ok F2; hangs?                 | -    | 4m3s",
+		"242s stop; hang F2; hangs?         | -    | -",
+		"242s hang F2; hangs?; stop; hangs? | 0s - | -",
+	} {
+		t.Run(end, func(t *testing.T) {
+			s := newScript(t)
+			s.run(`
+				0s   start           | F1:period       | 1s
+				2m                   | F1-slow F1-dead | 2m0s
+				2m   hang F1; hangs? | 0s              | 2m0s
+				122s hangs?          | 0s F2:period    | 2m2s`)
+			if end[0] == '2' {
+				s.run("242s | F2-slow F2-dead | 4m2s")
+			}
+			s.run(end)
+		})
+	}
+}
+
+// Stamps do not go back with the clock. Two may share their time; their numbers order them.
+func TestStamps(t *testing.T) {
+	s := newScript(t)
+	s.run(`0s request a b | G1a G2b | 1s`)
+	a, b := s.flying["G1a"].Stamp, s.flying["G2b"].Stamp
+	if a.Time != b.Time || a.After(b) || !b.After(a) || a.After(a) {
+		t.Errorf("stamps %v and %v", a, b)
+	}
+	s.run(`-1h relist | F3 | -59m59s`)
+	if want := (schedule.Stamp{Time: epoch, Number: 3}); s.Last != want || s.FullList.Stamp != want {
+		t.Errorf("got stamp %v", s.Last)
+	}
+}
+
+// What is done about single pods.
+func TestPods(t *testing.T) {
+	runTables(t, map[string]string{
+		"slots, in the order of the requests; one call of a kind for a pod": `
+			0s    request a-h; inspect c a b c | G1a G2b G3c G4d G5e G6f G7g G8h Ic Ia | 1s
+			0s    request i e; inspect c       |          | 1s
+			0s    ok Ic G5e                    | G9i Ib   | 1s
+			0s    ok Ia G1a                    | G10e Ic  | 1s`,
+		"a pod that comes again queues again": `
+			0s    inspect a b                  | Ia Ib    | 1s
+			0s    inspect c-f; leave c; inspect c e; leave d; inspect x | | 1s
+			0s    ok Ia Ib                     | Ie If    | 1s
+			0s    ok Ie If                     | Ic Ix    | 1s`,
+		"an inspection that is slow frees its worker once": `
+			0s    inspect a b c                | Ia Ib    | 1s
+			500ms ok Ib; inspect d e           | Ic       | 1s
+			1s    inspect a; hung? a           | - Ia-slow Id | 1.5s
+			1s    moving? a e; hung? a; ok Ic  | false true 0s Ie | 2s
+			1s    ok Id Ie                     |          | 31s
+			2m    canary?; inspect f g h       | true Ia-dead If Ig | 2m1s
+			2m    hang Ia; hung? a             | 0s       | 2m1s
+			2m    ok Ig                        | Ih       | 2m1s
+			2m    ok If                        | Ia       | 2m1s
+			2m    ok Ia Ih; hung? a            | -        | -`,
+		"a single-pod list that is slow frees its slot once": `
+			0s    request a-h                  | G1a G2b G3c G4d G5e G6f G7g G8h | 1s
+			1s    request a i; ok G2* G3* G4* G5* G6* G7* G8* | G1a-slow G9i | 2s
+			1s    moving? a; ok G9*            | false    | 2m0s
+			2m    request b-i                  | G1a-dead G10b G11c G12d G13e G14f G15g G16h G17i | 2m1s
+			2m    request j; ok G1a            |          | 2m1s
+			2m    ok G10b G11c                 | G18j G19a | 2m1s`,
+		"late calls: the full list, and the others by UID": `
+			0s    relist                       | F1       | 1s
+			0s    request c a; inspect b a     | G2c G3a Ib Ia | 1s
+			1h    | F1-slow F1-dead G3a-slow G3a-dead Ia-slow Ia-dead Ib-slow Ib-dead G2c-slow G2c-dead | 1h0m0s`,
+		"a pod wakes at its time, or when its call is late": `
+			0s    wake a 9s; wake b 3s; wake c 5s; wake d 2s; wake e 5s |  | 2s
+			0s    wake b -; wake d 5s; wake e 4s |        | 4s
+			4s                                 | e        | 5s
+			4s    request c; wake d -; wake b 5s; wake a 5s | G1c | 5s
+			5s                                 | a b c G1c-slow | 2m4s
+			5s    wake c 7s                    |          | 7s
+			7s                                 | c        | 2m4s`,
+		"a pod moves while its call is not slow, or is to begin": `
+			0s    moving? a; request a; moving? a | false true G1a | 1s
+			1s    moving? a                    | true G1a-slow | 2m0s
+			1s    moving? a; relist            | false F2 | 2s
+			1s    ok F2; moving? a; inspect a; moving? a | false true Ia | 2s
+			1s    request a; moving? a         | true     | 2s
+			2s                                 | Ia-slow  | 32s
+			2s    moving? a; ok Ia; moving? a  | false false | 2m0s
+			2s    ok G1a; moving? a            | true G3a | 3s
+			2s    ok G3a; wake a 3s; moving? a | false    | 3s
+			2s    wake a -                     |          | -`,
+		"a hang lasts across calls, until one is answered or the pod is gone": `
+			0s    inspect a                    | Ia       | 1s
+			2m                                 | Ia-slow Ia-dead | 2m30s
+			2m    hang Ia; hung? a; inspect a  | 0s Ia    | 2m1s
+			121s                               | Ia-slow  | 2m30s
+			121s  hung? a; ok Ia; hung? a      | 0s -     | -
+			200s  inspect a                    | Ia       | 3m21s
+			201s                               | Ia-slow  | 3m51s
+			201s  gone a; hung? a              | -        | 5m20s
+			202s  inspect a; hung? a           | 3m20s    | 3m52s
+			320s  leave a                      | Ia-dead  | 3m52s
+			320s  hang Ia; hung? a; gone a; gone a; hung? a | 3m20s - | -`,
+		"canaries while pods hang, every sixth of the threshold": `
+			0s    canary?; inspect a b         | false Ia Ib | 1s
+			900ms resume?                      | false    | 1s
+			1s                                 | Ia-slow Ib-slow | 31s
+			1.8s  resume?                      | false    | 31s
+			2s    resume?                      | true     | 32s
+			31s   canary?                      | false    | 32s
+			32s   canary?; canary?             | true false | 1m2s
+			50s   resume?; resume?             | true false | 1m20s
+			50.5s resume?                      | false    | 1m20s
+			51s   resume?; ok Ia               | true     | 1m21s
+			81s   canary?; ok Ib               | true     | -
+			10m   canary?; resume?             | false false | -`,
+	})
+}
+
+// With a deadline within a period a call is slow and dead at once, and a canary is due no more often
+// than every period.
+func TestShortTimes(t *testing.T) {
+	s := newScript(t, func(cfg *schedule.Config) { cfg.Timeout, cfg.Threshold = period/2, period })
+	s.run(`
+		0s    start; inspect a             | F1:period Ia | 500ms
+		500ms                              | F1-slow F1-dead Ia-slow Ia-dead | 1s
+		500ms stop; hang F1; canary?       | false        | 1.5s
+		1.5s  canary?                      | true         | 2.5s`)
+	s.end()
+}
+
+// While full lists hang, pods are inspected in rounds, by half of the workers. A round begins two
+// periods after the one before, and a period after its end.
+func TestRounds(t *testing.T) {
+	s := newScript(t, func(cfg *schedule.Config) { cfg.Workers = 4 })
+	s.run(`
+		0s   start; canary?                | false F1:period | 1s
+		1s                                 | F1-slow         | 1s
+		1s   canary?; inspect a; canary?; inspect b; canary? | true true false Ia Ib | 2s
+		1s   canary?; ok Ia                | false           | 1s
+		1s   canary?; ended; canary?; ok Ib | true false     | 3s
+		3s   canary?                       | true            | 3s
+		5.5s ended; canary?                | false           | 6.5s
+		6.5s canary?; ok F1; canary?; stop; inspect c | true false Ic | 7.5s
+		7.5s                               | Ic-slow         | 37.5s
+		38s  canary?; canary?; ok Ic       | true false      | -`)
+	s.end()
+}
+
+// Slow inspections beyond MaxSlow keep their worker. Half as many stop the rounds.
+func TestManySlowInspections(t *testing.T) {
+	const workers = schedule.MaxSlow / 2
+	s := newScript(t, func(cfg *schedule.Config) { cfg.Workers = workers })
+	inspect := func(verb string, from int) {
+		for n := from; n < 4*workers; n++ {
+			s.podInput(verb, s.pod(fmt.Sprintf("%03d", n)))
+		}
+	}
+	s.relist = true
+	inspect("inspect", 0)
+	for i, inFlight := range []int{workers, 2 * workers, 3 * workers, 3 * workers, 3 * workers} {
+		s.Now = epoch.Add(time.Duration(i) * period)
+		s.expire()
+		s.begin()
+		moving := s.Moving(&s.pod("127").Pod)
+		if got := s.Counts().Inspections; got != inFlight || moving != (i < 3) {
+			t.Errorf("after %d periods %d are in flight; the others move: %v", i, got, moving)
+		}
+	}
+	s.run("4s ok I000 I001 | I096 I097 | 5s")
+	inspect("leave", 98)
+	s.run(`
+		4s ok I09* I00* I01* I02* I03* I04* I05[0-7]; canary? | false | 2m0s
+		4s ok I058; canary?                                   | true  | 4s
+		4s ended; ok *                                        |       | -`)
+	s.end()
+}

@@ -1,0 +1,260 @@
+package schedule_test
+
+import (
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubepleg/pleg/internal/schedule"
+)
+
+const period, timeout = time.Second, 2 * time.Minute
+
+var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// script uses a schedule as the reconciler does.
+//
+// Its tables have a row for each step: the time and what happens then, what the schedule does,
+// and when there is more to do. Calls are named by their kind: F3 is the full list with stamp 3,
+// G4b the single-pod list of pod b with stamp 4, Ic the inspection of pod c. A list that begins
+// has its cause behind a colon, unless that is "demand".
+type script struct {
+	*schedule.Scheduler
+	t      *testing.T
+	cfg    schedule.Config
+	pods   map[types.UID]*pod
+	flying map[string]*schedule.Call
+
+	relist    bool   // a caller of Relist waits for a full list to begin
+	requested string // the cause of the open request for a full list; empty for none
+}
+
+// pod is a pod, and what is wanted of it.
+type pod struct {
+	schedule.Pod
+	want schedule.Wants
+}
+
+func newScript(t *testing.T, change ...func(*schedule.Config)) *script {
+	cfg := schedule.Config{Period: period, Timeout: timeout, Threshold: 3 * time.Minute, Workers: 2, ListsPods: true}
+	for _, f := range change {
+		f(&cfg)
+	}
+	s := &script{
+		Scheduler: schedule.New(cfg), t: t, cfg: cfg,
+		pods: make(map[types.UID]*pod), flying: make(map[string]*schedule.Call),
+	}
+	s.Now = epoch
+	return s
+}
+
+// runTables runs each table with a schedule of its own, to the end.
+func runTables(t *testing.T, tables map[string]string, change ...func(*schedule.Config)) {
+	for name, table := range tables {
+		t.Run(name, func(t *testing.T) {
+			s := newScript(t, change...)
+			s.run(table)
+			s.end()
+		})
+	}
+}
+
+// run runs a table.
+func (s *script) run(table string) {
+	s.t.Helper()
+	for row := range strings.Lines(strings.TrimSpace(table)) {
+		columns := strings.Split(row, "|")
+		at, inputs, _ := strings.Cut(strings.TrimSpace(columns[0]), " ")
+		s.Now = s.at(at)
+		var did []string
+		for input := range strings.SplitSeq(inputs, ";") {
+			did = append(did, s.input(input)...)
+		}
+		did = append(append(did, s.expire()...), s.begin()...)
+		got := strings.Join(did, " ") + " | " + since(s.Wake())
+		if want := strings.Join(strings.Fields(columns[1]), " ") + " | " + strings.TrimSpace(columns[2]); got != want {
+			s.t.Fatalf("%s\ngot  %s\nwant %s", row, got, want)
+		}
+	}
+}
+
+// input acts on an input, or returns the answer to a question.
+func (s *script) input(text string) (answer []string) {
+	verb, rest, _ := strings.Cut(strings.TrimSpace(text), " ")
+	names := strings.Fields(rest)
+	switch verb {
+	case "":
+	case "start", "stop":
+		s.SetPeriodic(verb == "start")
+	case "relist":
+		s.relist = true
+	case "all": // the cause of a request for a full list; none to take it back
+		s.requested = rest
+	case "ok", "fail", "hang":
+		for _, name := range slices.Sorted(maps.Keys(s.flying)) {
+			if slices.ContainsFunc(names, func(p string) bool { match, _ := path.Match(p, name); return match }) {
+				s.returns(verb, name)
+			}
+		}
+	case "canary?":
+		return []string{fmt.Sprint(s.TakeCanary())}
+	case "ended":
+		s.EndRound()
+	case "resume?":
+		return []string{fmt.Sprint(s.InspectionSucceeded())}
+	case "hangs?":
+		return []string{since(s.HangsSince())}
+	case "wake": // a pod at a time
+		s.pod(names[0]).want.Wake = s.at(names[1])
+		s.plan(s.pod(names[0]))
+	default:
+		for _, name := range names {
+			for c := name[0]; c <= name[len(name)-1]; c++ { // a, b and c for "a-c"
+				answer = append(answer, s.podInput(verb, s.pod(string(c)))...)
+			}
+		}
+	}
+	return answer
+}
+
+func (s *script) podInput(verb string, p *pod) []string {
+	switch verb {
+	case "request":
+		p.want.List, p.want.Cause = s.Last.Number+1, "demand"
+	case "inspect", "leave":
+		p.want.Inspect = verb == "inspect"
+	case "gone":
+		p.want.Inspect = false
+		s.Gone(&p.Pod)
+	case "moving?":
+		return []string{fmt.Sprint(s.Moving(&p.Pod))}
+	case "hung?":
+		return []string{since(p.HungSince)}
+	default:
+		s.t.Fatalf("there is no input %q", verb)
+	}
+	s.plan(p)
+	return nil
+}
+
+// returns has a call return. If it hangs, it has been cancelled after its deadline.
+func (s *script) returns(how, name string) {
+	c, of := s.flying[name], (*schedule.Pod)(nil)
+	delete(s.flying, name)
+	if c.UID != "" {
+		of = &s.pods[c.UID].Pod
+	}
+	s.Returned(c, of, how != "hang")
+	if c.Kind == schedule.ListAll && !c.Dead {
+		s.FullListEnded(c, how == "ok")
+	}
+	for uid, p := range s.pods {
+		if how == "ok" && (c.UID == "" || c.UID == uid) && p.want.List <= c.Stamp.Number {
+			p.want.List = 0
+		}
+	}
+	s.planAll()
+}
+
+func (s *script) expire() (did []string) {
+	woken, late := s.Expire()
+	for _, woken := range woken {
+		p := s.pods[woken.UID]
+		if at := p.want.Wake; !at.IsZero() && !s.Now.Before(at) {
+			p.want.Wake = time.Time{}
+			did = append(did, string(p.UID))
+		}
+		s.plan(p)
+	}
+	for _, l := range late {
+		did = append(did, name(l.Call)+map[bool]string{false: "-slow", true: "-dead"}[l.NowDead])
+		if l.Pod == nil && l.NowDead {
+			s.FullListEnded(l.Call, false)
+		}
+		s.planAll()
+	}
+	return did
+}
+
+func (s *script) begin() (did []string) {
+	for _, c := range s.Begin(s.relist, s.requested) {
+		text := name(c)
+		if s.flying[text] != nil {
+			s.t.Fatalf("%s is in flight already", text)
+		}
+		s.flying[text] = c
+		if c.Kind == schedule.Inspect {
+			s.podInput("leave", s.pods[c.UID])
+		} else if c.Cause != "demand" {
+			text += ":" + c.Cause
+		}
+		s.relist = s.relist && c.Kind != schedule.ListAll
+		did = append(did, text)
+	}
+	return did
+}
+
+func (s *script) pod(uid string) *pod {
+	if s.pods[types.UID(uid)] == nil {
+		s.pods[types.UID(uid)] = &pod{Pod: schedule.Pod{UID: types.UID(uid)}}
+	}
+	return s.pods[types.UID(uid)]
+}
+
+func (s *script) plan(p *pod) { s.Plan(&p.Pod, p.want) }
+
+func (s *script) planAll() {
+	for _, uid := range slices.Sorted(maps.Keys(s.pods)) {
+		s.plan(s.pods[uid])
+	}
+}
+
+// end has all calls return, and fails if anything is left in the schedule then.
+func (s *script) end() {
+	s.t.Helper()
+	s.SetPeriodic(false)
+	s.requested, s.relist = "", true // for requests that only a full list answers
+	for s.begin(); len(s.flying) > 0; s.begin() {
+		s.input("ok *")
+	}
+	for _, p := range s.pods {
+		p.want.Wake = time.Time{}
+		s.podInput("gone", p)
+	}
+	want := schedule.Counts{ListSlots: schedule.PodListsAtOnce}
+	if s.Counts() != want || s.FullList != nil || !s.Wake().IsZero() {
+		s.t.Fatalf("left are %+v, full list %v, wake %s", s.Counts(), s.FullList, since(s.Wake()))
+	}
+}
+
+func name(c *schedule.Call) string {
+	if c.Kind == schedule.Inspect {
+		return "I" + string(c.UID)
+	}
+	return fmt.Sprintf("%c%d%s", "FG"[c.Kind], c.Stamp.Number, c.UID)
+}
+
+func since(at time.Time) string {
+	if at.IsZero() {
+		return "-"
+	}
+	return at.Sub(epoch).String()
+}
+
+// at is the reverse of since.
+func (s *script) at(text string) time.Time {
+	if text == "-" {
+		return time.Time{}
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return epoch.Add(d)
+}
