@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/cri"
 	"github.com/kubepleg/pleg/plegz"
 )
 
@@ -72,6 +73,7 @@ var defaults = map[string]any{
 	"pleg.DefaultChannelCapacity":       pleg.DefaultChannelCapacity,
 	"pleg.DefaultInspectionWorkers":     pleg.DefaultInspectionWorkers,
 	"pleg.DefaultRuntimeRequestTimeout": pleg.DefaultRuntimeRequestTimeout,
+	"cri.DefaultExitsDir":               cri.DefaultExitsDir,
 	"plegz.DefaultHistory":              plegz.DefaultHistory,
 }
 
