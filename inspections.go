@@ -13,7 +13,7 @@ import (
 // beginInspection notes the inspection of a record. Its stamp is that of the newest list that
 // showed this record, never that of a list that showed something else.
 func (r *reconciler) beginInspection(rec *podRecord) *Pod {
-	rec.made = &snapshot{pod: rec.pod, listed: rec.listed, at: rec.at, change: rec.change, sync: rec.sync}
+	rec.made = &snapshot{pod: rec.pod, at: rec.at, change: rec.change, sync: rec.sync}
 	rec.inspect, rec.sync = false, false
 	r.plan(rec)
 	if rec.failures > 0 {
@@ -166,7 +166,7 @@ func (r *reconciler) slowError() error {
 func (r *reconciler) inspectionFailed(rec *podRecord, err error) {
 	rec.stale = false
 	r.store(rec, nil, err, rec.at, rec.at)
-	rec.made.pod, rec.made.listed, rec.made.at, rec.made.change = rec.pod, rec.listed, rec.at, rec.change
+	rec.made.pod, rec.made.at, rec.made.change = rec.pod, rec.at, rec.change
 	r.publishMade(rec, false)
 	r.retryLater(rec)
 }
@@ -215,9 +215,6 @@ func (r *reconciler) updateOf(rec *podRecord, s *snapshot) *update {
 		at, u.cause, u.initial = s.change.stamp, s.change.cause, s.change.initial
 	case s.sync:
 		u.cause = CauseDemand
-	}
-	if r.firstFull.Number == 0 || r.firstFull.After(at) {
-		u.initial = s.listed
 	}
 	u.listedAt = at.Time
 	return u

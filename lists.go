@@ -215,7 +215,10 @@ func (r *reconciler) noteChange(found comparison, c *schedule.Call) {
 	existed := rec.change == nil && rec.published == nil && (r.firstFull.Number == 0 || c.Stamp == r.firstFull)
 	before := rec.change
 	rec.change = &change{stamp: c.Stamp, cause: Cause(c.Cause)}
-	if before != nil {
+	switch {
+	case r.firstFull.Number == 0:
+		rec.change.initial = rec.listed
+	case before != nil:
 		rec.change.initial = before.initial
 	}
 	r.metrics.countTransitions(deliverable(found.transitions), rec.change.cause)

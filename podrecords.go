@@ -79,16 +79,16 @@ type podRecord struct {
 type change struct {
 	stamp stamp // of the list
 	cause Cause
-	// initial is the pod as the first full list showed it, if that is not published yet.
+	// initial is the pod as it was listed until the first full list, if that is not published yet.
 	initial *Pod
 }
 
 // snapshot is what an inspection is made for, and what is published with its result.
 type snapshot struct {
-	pod, listed *Pod  // of the record, as it was then and with the exits that are known since
-	at          stamp // of the newest list that showed the pod so
-	change      *change
-	sync        bool
+	pod    *Pod  // the record's, as it was then and with the exits that are known since
+	at     stamp // of the newest list that showed the pod so
+	change *change
+	sync   bool
 	// late is true if the pod was published without the inspection, because that was slow. Its
 	// result is not used.
 	late bool
