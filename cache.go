@@ -214,7 +214,8 @@ func (c *PodCache) Set(uid types.UID, status *PodStatus, err error, timestamp ti
 	return c.setLocked(uid, status, err, timestamp, false)
 }
 
-func (c *PodCache) setLocked(uid types.UID, status *PodStatus, err error, timestamp time.Time, held bool) (updated bool) {
+func (c *PodCache) setLocked(uid types.UID, status *PodStatus, err error, timestamp time.Time, held bool,
+) (updated bool) {
 	e := c.entryLocked(uid)
 	if e.status != nil && e.stored.After(timestamp) {
 		return false

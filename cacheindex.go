@@ -32,7 +32,8 @@ const (
 
 // replace takes in that a pod that had these keys is listed otherwise or has another status, nil for
 // none, and returns its keys. A pod with the keys that it had, as most have, touches nothing.
-func (x *cacheIndex) replace(uid types.UID, keys []indexKey, listed *Pod, status *PodStatus) (now []indexKey, changed bool) {
+func (x *cacheIndex) replace(uid types.UID, keys []indexKey, listed *Pod, status *PodStatus,
+) (now []indexKey, changed bool) {
 	x.now = appendKeys(x.now[:0], status)
 	if listed != nil {
 		for _, list := range [...][]*Container{listed.Containers, listed.Sandboxes} {
@@ -174,13 +175,13 @@ func (x *goneIndex) remove(key podKey, status *PodStatus) {
 		return
 	}
 	delete(x.newest, key)
-	left := x.statuses[key.indexKey]
-	if len(left) == 1 {
+	switch left := x.statuses[key.indexKey]; {
+	case len(left) == 1:
 		delete(x.statuses, key.indexKey)
-	} else if left[0] == status {
+	case left[0] == status:
 		left[0] = nil
 		x.statuses[key.indexKey] = left[1:]
-	} else {
+	default:
 		i := slices.Index(left, status)
 		x.statuses[key.indexKey] = slices.Delete(left, i, i+1)
 	}

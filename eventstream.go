@@ -132,7 +132,7 @@ func (e *eventClient) follow(ctx context.Context) {
 func (e *eventClient) followOnce(ctx context.Context) (lasted time.Duration, err error) {
 	if e.left != nil {
 		select {
-		case <-e.left:
+		case <-e.left: //nolint:errcheck // why it ended says nothing now
 		default:
 			return 0, errStreamLeftBehind
 		}

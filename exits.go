@@ -179,7 +179,8 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (behind bool)
 	rec.made.pod = withExited(rec.made.pod, func(id string) bool { return hasExited(rec.seen[id]) })
 	for _, s := range rec.forgetStatuses(status.ContainerStatuses) {
 		if hasExited(s) { // a list that began before may show the container yet
-			r.records.strangers.add(ContainerExit{ContainerID: s.ID.ID, ExitCode: s.ExitCode, FinishedAt: s.FinishedAt}, r.sched.Now)
+			exit := ContainerExit{ContainerID: s.ID.ID, ExitCode: s.ExitCode, FinishedAt: s.FinishedAt}
+			r.records.strangers.add(exit, r.sched.Now)
 		}
 	}
 	return behind
@@ -323,7 +324,8 @@ func (r *reconciler) publishExits(rec *podRecord, cause Cause) {
 	}
 	published := containersOf(rec.published)
 	isNew := func(c *Container) bool { return hasExited(rec.seen[c.ID.ID]) && published.at(0, c.ID.ID) == nil }
-	if slow := rec.Inspection != nil && rec.Inspection.Slow; slow && slices.ContainsFunc(containersOf(rec.pod).list, isNew) {
+	slow := rec.Inspection != nil && rec.Inspection.Slow
+	if slow && slices.ContainsFunc(containersOf(rec.pod).list, isNew) {
 		r.inspectionFailed(rec, r.slowError())
 		rec.made.late = true
 	}

@@ -238,7 +238,7 @@ func (r *reconciler) expire() {
 			}
 			rec.due[kind] = time.Time{}
 			switch dueKind(kind) {
-			case listFailed: // the request is open still, unless it was answered
+			case listFailed, dueKinds: // the request is open still, unless it was answered
 			case lateReason:
 				rec.inspect = true
 			case followUp:

@@ -124,7 +124,8 @@ func exitsCost(t *testing.T, pods int) (least time.Duration) {
 		known := fmt.Sprintf("pod-%05d-a", attempt)
 		began := time.Now()
 		s.exits <- append(exits, exitOf(known, 1))
-		for e := <-events; e.Data != known; e = <-events {
+		for e := <-events; e.Data != known; {
+			e = <-events
 		}
 		if took := time.Since(began); least == 0 || took < least {
 			least = took

@@ -118,7 +118,7 @@ func TestInspectionMetrics(t *testing.T) {
 		heal()
 		synctest.Wait()
 		wantMetric(t, reg, "pleg_inspections_hung", 0)
-		wantMetric(t, reg, "kubelet_pleg_pod_relist_duration_seconds", 1) // that of the reader; full lists took the retries over
+		wantMetric(t, reg, "kubelet_pleg_pod_relist_duration_seconds", 1) // the reader's; full lists took the retries over
 	})
 }
 

@@ -27,7 +27,8 @@ var rewritten = map[string]string{
 	"pleg.PodLifecycleEventGenerator":             "*pleg.GenericPLEG",
 	"kubecontainer.Cache\n":                       "*kubecontainer.PodCache\n",
 	", pleg.ContainerChanged:":                    ":",
-	"	if stopper, ok := a.generator.(interface{ Stop() }); ok {\n		defer stopper.Stop()\n	}\n": "	defer a.generator.Stop()\n",
+	"	if stopper, ok := a.generator.(interface{ Stop() }); ok {\n		defer stopper.Stop()\n	}\n": "" +
+		"	defer a.generator.Stop()\n",
 	"sort.Sort(kubecontainer.SortContainerStatusesByCreationTime(running))": "slices.SortFunc(running, " +
 		"func(a, b *kubecontainer.Status) int { return a.CreatedAt.Compare(b.CreatedAt) })",
 }

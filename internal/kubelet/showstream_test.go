@@ -27,13 +27,13 @@ type streams struct {
 }
 
 // follow starts both sides on a node whose runtime has event streams.
-func (s *stage) follow(options ...pleg.Option) *streams {
+func (s *stage) follow() *streams {
 	r := &streams{
 		events: make(chan *runtimeapi.ContainerEventResponse), ends: make(chan struct{}), here: newEventRuntime(s.node),
 	}
 	s.here.cache = pleg.NewCache()
 	s.here.generator = pleg.NewGenericPLEG(r.here, 1000, pleg.DefaultRelistPeriod, s.here.cache, clock.RealClock{},
-		append(options, pleg.WithLogger(logr.Discard()))...)
+		pleg.WithLogger(logr.Discard()))
 	s.here.generator.Watch()
 	const retries = 5 // as the kubelet has it
 	evented := kubepleg.NewEventedPLEG(r, s.kubelet.generator, retries)

@@ -55,7 +55,7 @@ const (
 	Inspect
 )
 
-// The cause of the full lists that come every period.
+// CausePeriod is the cause of the full lists that come every period.
 const CausePeriod = "period"
 
 // Call is one call to the runtime, from its beginning to its return.
@@ -164,7 +164,8 @@ func (s *Scheduler) Begin(relist bool, requested string) (begun []*Call) {
 		s.FullList = &Call{Kind: ListAll, Cause: cause, Stamp: s.stamp(), Began: s.Now}
 		s.full.next = s.Now.Add(s.cfg.Period)
 		begun = append(begun, s.FullList)
-		for s.toList.pop() != nil { // their requests are older than the full list, which answers them
+		for s.toList.Len() > 0 { // the requests are older than the full list, which answers them
+			s.toList.pop()
 		}
 	}
 	for s.listSlots > 0 && s.toList.Len() > 0 {

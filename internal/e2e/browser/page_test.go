@@ -12,7 +12,6 @@ import (
 	"github.com/chromedp/chromedp"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/kubepleg/pleg/cri"
 	"github.com/kubepleg/pleg/internal/e2e/browser"
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
@@ -21,9 +20,9 @@ import (
 const patience = 20 * time.Second
 
 // open starts a node and shows its page.
-func open(t *testing.T, wrap func(http.Handler) http.Handler, opts ...cri.Option) (*browser.Node, context.Context) {
+func open(t *testing.T, wrap func(http.Handler) http.Handler) (*browser.Node, context.Context) {
 	t.Helper()
-	n, err := browser.StartNode(wrap, opts...)
+	n, err := browser.StartNode(wrap)
 	if err != nil {
 		t.Fatal(err)
 	}
