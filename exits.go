@@ -63,8 +63,8 @@ func withExited(pod *Pod, exited func(id string) bool) *Pod {
 	return copied
 }
 
-// awaitsExits reports whether the record shows an exit that is unconfirmed, or that the lists do
-// not show yet.
+// awaitsExits reports whether the record shows an exit that the runtime's status has not confirmed,
+// or that the lists do not show yet.
 func (rec *podRecord) awaitsExits() bool {
 	if rec.pod == nil || len(rec.seen) == 0 {
 		return false
@@ -157,7 +157,7 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (behind bool)
 			} else if known != nil {
 				r.countEnd(rec, s, known)
 			}
-		case !hasExited(last) || is != nil && !isExited(is):
+		case !hasExited(last) || is != nil && !isExited(is): // a list has shown it running again
 			rec.see(s)
 		case startedAgain(last, s):
 			rec.see(s)

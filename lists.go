@@ -117,8 +117,8 @@ func (r *reconciler) podListFailed(rec *podRecord) {
 	}
 }
 
-// apply acts on what the list c says about a pod. asked is true if somebody waits for it who has
-// not requested a list of this pod.
+// apply acts on what the list c says about a pod. asked is true if a caller of Relist waits for the
+// list: then it answers for the pod as if it had been requested.
 func (r *reconciler) apply(found comparison, c *schedule.Call, asked bool) {
 	rec := found.rec
 	if found.dropped {
@@ -145,9 +145,9 @@ func (r *reconciler) apply(found comparison, c *schedule.Call, asked bool) {
 	r.plan(rec)
 }
 
-// confirmed acts on a list that shows the record unchanged. If somebody asked for it, a pod of
-// which the cache has no good status, or that awaits the confirmation of an exit, is inspected
-// again: the wait for a retry ends here.
+// confirmed acts on a list that shows the record unchanged. If the list was asked for, the pod is
+// inspected again where the cache has no good status, or where an exit awaits its confirmation: the
+// wait for a retry ends here.
 func (r *reconciler) confirmed(found comparison, asked bool) {
 	rec := found.rec
 	if found.confirmable {

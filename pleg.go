@@ -168,7 +168,8 @@ type PodLifecycleEvent struct {
 	// showed a death first, it is the freshness of the cache; for a PodSync that comes alone, it is
 	// when the newest list of the pod began.
 	ListedAt time.Time
-	// Cause is why that list was made, or CauseExit. A PodSync that comes alone has CauseDemand.
+	// Cause is why that list was made, or CauseExit. A PodSync that comes alone has CauseDemand if a
+	// caller asked for it, else CausePeriod.
 	Cause Cause
 }
 

@@ -53,8 +53,8 @@ func (s *Scheduler) Plan(p *Pod, w Wants) {
 // Gone notes that nobody waits for an inspection of the pod any more.
 func (s *Scheduler) Gone(p *Pod) { s.setHung(p, time.Time{}) }
 
-// Moving reports whether what is wanted of the pod goes on by itself: its call, the call that
-// is to begin, or the full list that is left to answer, is not slow.
+// Moving reports whether what is wanted of the pod goes on by itself: its inspection, or else its
+// single-pod list, is under way or can begin, and is not slow.
 func (s *Scheduler) Moving(p *Pod) bool {
 	switch {
 	case p.Inspection != nil:
