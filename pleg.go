@@ -209,11 +209,11 @@ func (e *PodLifecycleEvent) String() string {
 
 // Exit returns how the container of a ContainerDied or ContainerRemoved ended: the exit code, and
 // the reason, such as "Completed", "Error" or "OOMKilled"; and of a PodSync that corrects these. ok
-// is false if nobody saw the end, and for all other events: an exit code of 0 is a success only if
-// ok is true.
+// is false if nobody saw the end (see Status.EndUnknown), and for all other events: an exit code of
+// 0 is a success only if ok is true.
 func (e *PodLifecycleEvent) Exit() (code int, reason string, ok bool) {
 	if e == nil || e.Type != ContainerDied && e.Type != ContainerRemoved && e.Type != PodSync ||
-		e.Status == nil || e.Status.State != ContainerStateExited {
+		e.Status == nil || e.Status.State != ContainerStateExited || e.Status.EndUnknown {
 		return 0, "", false
 	}
 	return e.Status.ExitCode, e.Status.Reason, true

@@ -310,6 +310,10 @@ type Status struct {
 	// inspected, RestartCount is Container.Attempt. The runtime's status of the exit replaces this
 	// one, with a PodSync if code, reason or message are others. The generator sets it.
 	Unconfirmed bool
+	// EndUnknown means that the container has exited and nobody saw how: the runtime has put another
+	// ExitCode in place of the true one, such as containerd's 255 "Unknown" for a container that ended
+	// while containerd was away. The runtime's adapter sets it.
+	EndUnknown bool
 	// Resources, User, Mounts and StopSignal are passed through as the runtime reports them; nil or
 	// zero if it does not.
 	Resources *runtimeapi.ContainerResources

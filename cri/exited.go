@@ -109,6 +109,8 @@ func (h *held) correctExit(s *pleg.Status) {
 		if !seen.at.IsZero() {
 			s.FinishedAt = seen.at
 		}
+	case s.ExitCode == unknownCode && s.Reason == unknownReason:
+		s.EndUnknown = true
 	case s.Reason != unknownReason && !s.FinishedAt.IsZero():
 		h.mu.Lock()
 		defer h.mu.Unlock()

@@ -348,6 +348,10 @@ func TestUnknownIsNoAnswer(t *testing.T) {
 				if test.reason != "Unknown" && !got.FinishedAt.Equal(seen) {
 					t.Errorf("finished at %v, want %v", got.FinishedAt, seen)
 				}
+				died := pleg.PodLifecycleEvent{Type: pleg.ContainerDied, Status: got}
+				if _, _, ok := died.Exit(); ok != (test.event != nil) || got.EndUnknown != (test.event == nil) {
+					t.Errorf("the end is known: %v", ok)
+				}
 			}
 		})
 	}
