@@ -8,7 +8,7 @@ import (
 
 // A container only goes forward: created, running, exited. What a list, a status or an exit
 // event has shown exited has exited, and what shows it running later is behind. This file is
-// the door: every list (withEnds), status (takeStatus) and exit event (takeExit) enters the
+// the door: every list (withExits), status (takeStatus) and exit event (takeExit) enters the
 // records through it. See rules 20 to 22 of docs/CONTRACT.md.
 //
 // A runtime may start a container again under its ID. Then it has another life. Lists show that
@@ -20,12 +20,13 @@ import (
 type end struct {
 	// at is when the newest life that has ended did; zero if that is not known.
 	at time.Time
-	// reported is when the exit event of that life came; zero if none did.
+	// reported is when the exit event of that life came; zero if none did. The health report has an
+	// exit that is unconfirmed a period after it.
 	reported time.Time
 	// counted is true when pleg_container_exits_total has the death.
 	counted bool
-	// again is true while the container has another life.
-	again bool
+	// livesAgain is true while the container has another life.
+	livesAgain bool
 }
 
 // hasExited reports whether a status, nil for none, shows an exit.
@@ -34,9 +35,9 @@ func hasExited(s *Status) bool { return s != nil && s.State == ContainerStateExi
 // isExited reports whether a container, nil for none, is shown exited.
 func isExited(c *Container) bool { return plegStateOf(c) == plegExited }
 
-// withEnds returns a pod as it is listed, or a copy in which those containers have exited that
+// withExits returns a pod as it is listed, or a copy in which those containers have exited that
 // are known to have, although no believed list has shown it.
-func (rec *podRecord) withEnds(listed *Pod) *Pod {
+func (rec *podRecord) withExits(listed *Pod) *Pod {
 	if listed == nil || len(rec.seen) == 0 {
 		return listed
 	}
@@ -96,10 +97,10 @@ func (r *reconciler) takeExit(e ContainerExit) {
 		return
 	}
 	if known := rec.ends[e.ContainerID]; known != nil && !known.at.IsZero() && !e.FinishedAt.After(known.at) {
-		return // the event is of an earlier life
+		return // the event is of an earlier life, or does not say of which
 	}
 	rec.see(exitStatus(rec.seen[e.ContainerID], c, e, r.sched.Now))
-	if now := rec.withEnds(rec.pod); now != rec.pod {
+	if now := rec.withExits(rec.pod); now != rec.pod {
 		rec.pod = now
 		r.died(rec, e.ContainerID)
 		r.metrics.countTransitions(1, CauseExit)
@@ -135,29 +136,29 @@ func (r *reconciler) find(id string) (*podRecord, *Container) {
 }
 
 // takeStatus takes in a status of the record: what is known to have exited has exited in it, and
-// what it shows exited is known from then on. It reports whether the status is behind a list,
-// which has shown an exit that is unconfirmed.
-func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (behind bool) {
-	var ends map[string]*Status // of containers that the status shows otherwise
+// what it shows exited is known from then on. It reports whether the status contradicts a list: it
+// does not show an exit that the list shows, and only an exit event has reported how.
+func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (contradicts bool) {
+	var corrected map[string]*Status // of containers that the status does not show exited
 	pod, listed, first := containersOf(rec.pod), containersOf(rec.listed), statusesIn(status.ContainerStatuses)
 	for i, s := range status.ContainerStatuses {
 		id := s.ID.ID
-		last, known, is := rec.seen[id], rec.ends[id], pod.at(i, id)
+		last, known, c := rec.seen[id], rec.ends[id], pod.at(i, id)
 		switch {
 		case first.at(0, id) != s: // bad data: the first counts
 		case hasExited(s):
-			if known != nil && known.again && !s.FinishedAt.After(known.at) {
+			if known != nil && known.livesAgain && !s.FinishedAt.After(known.at) {
 				break // it is the end of an earlier life
 			}
 			rec.see(s)
-			if is != nil && !isExited(is) {
-				rec.pod = rec.withEnds(rec.pod)
+			if c != nil && !isExited(c) {
+				rec.pod = rec.withExits(rec.pod)
 				r.died(rec, id)
 				r.metrics.countTransitions(1, CausePeriod)
 			} else if known != nil {
 				r.countEnd(rec, s, known)
 			}
-		case !hasExited(last) || is != nil && !isExited(is): // a list has shown it running again
+		case !hasExited(last), c != nil && !isExited(c): // no exit is known, or a list has shown another life
 			rec.see(s)
 		case startedAgain(last, s):
 			rec.see(s)
@@ -168,13 +169,13 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (behind bool)
 				last = exitStatus(s, nil, ContainerExit{ExitCode: last.ExitCode, FinishedAt: last.FinishedAt}, last.FinishedAt)
 				rec.see(last)
 			}
-			put(&ends, id, last)
-			behind = behind || last.Unconfirmed && isExited(listed.at(i, id))
+			put(&corrected, id, last)
+			contradicts = contradicts || last.Unconfirmed && isExited(listed.at(i, id))
 		}
 	}
-	if len(ends) > 0 {
-		status.ContainerStatuses = withStatuses(status.ContainerStatuses, ends)
-		status.ActiveContainerStatuses = withStatuses(status.ActiveContainerStatuses, ends)
+	if len(corrected) > 0 {
+		status.ContainerStatuses = withStatuses(status.ContainerStatuses, corrected)
+		status.ActiveContainerStatuses = withStatuses(status.ActiveContainerStatuses, corrected)
 	}
 	rec.made.pod = withExited(rec.made.pod, func(id string) bool { return hasExited(rec.seen[id]) })
 	for _, s := range rec.forgetStatuses(status.ContainerStatuses) {
@@ -183,7 +184,7 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (behind bool)
 			r.records.strangers.add(exit, r.sched.Now)
 		}
 	}
-	return behind
+	return contradicts
 }
 
 // startedAgain reports whether a status shows another life than the one that has ended. The start
@@ -195,8 +196,8 @@ func startedAgain(ended, s *Status) bool {
 // see keeps the newest status of a container.
 func (rec *podRecord) see(s *Status) { put(&rec.seen, s.ID.ID, s) }
 
-// forgetStatuses drops the statuses of containers that are neither listed nor published, nor among
-// some statuses, and returns them.
+// forgetStatuses drops, and returns, the statuses of containers that nobody needs: they are not
+// listed, not published, not in statuses, and no death of them is open.
 func (rec *podRecord) forgetStatuses(statuses []*Status) (dropped []*Status) {
 	if len(rec.seen) <= len(statuses) {
 		return nil
@@ -222,6 +223,9 @@ func (rec *podRecord) forgetStatuses(statuses []*Status) (dropped []*Status) {
 	for _, s := range statuses {
 		keep(s.ID.ID)
 	}
+	for id := range rec.ends {
+		keep(id)
+	}
 	for _, id := range slices.Sorted(maps.Keys(rec.seen)) {
 		if seen[id] == nil {
 			dropped = append(dropped, rec.seen[id])
@@ -231,10 +235,10 @@ func (rec *podRecord) forgetStatuses(statuses []*Status) (dropped []*Status) {
 	return dropped
 }
 
-// noteTransitions notes the deaths in what a list shows, and which containers were started
-// again. existed is true for a pod that appears in the first full list: what that shows dead had
-// died before.
-func (r *reconciler) noteTransitions(rec *podRecord, transitions []transition, existed bool) {
+// noteTransitions notes the deaths in what a list that began at a time shows, and which containers
+// were started again. existed is true for a pod that appears in the first full list: what that
+// shows dead had died before.
+func (r *reconciler) noteTransitions(rec *podRecord, transitions []transition, began time.Time, existed bool) {
 	listed := containersOf(rec.listed)
 	for i, t := range transitions {
 		id := t.container.ID.ID
@@ -245,12 +249,15 @@ func (r *reconciler) noteTransitions(rec *podRecord, transitions []transition, e
 		case t.kind == ContainerDied:
 			r.died(rec, id)
 		default:
-			if hasExited(s) {
-				rec.see(startedStatus(s, t.container.State))
-			}
 			if e != nil && t.kind == ContainerStarted {
 				r.countGone(rec, id, e)
-				e.again = true
+				e.livesAgain = true
+				if e.at.IsZero() { // whatever reports an end from before is of the earlier life
+					e.at = began
+				}
+			}
+			if hasExited(s) {
+				rec.see(startedStatus(s, t.container.State))
 			}
 		}
 	}
@@ -263,10 +270,10 @@ func (r *reconciler) died(rec *podRecord, id string) {
 	case e == nil:
 		e = &end{}
 		put(&rec.ends, id, e)
-	case !e.again: // its state was unknown in between
+	case !e.livesAgain: // this death is known: the state was unknown in between
 		return
 	}
-	e.again, e.counted, e.reported = false, false, time.Time{}
+	e.livesAgain, e.counted, e.reported = false, false, time.Time{}
 	if s := rec.seen[id]; hasExited(s) {
 		r.countEnd(rec, s, e)
 	}
@@ -303,9 +310,10 @@ func (r *reconciler) forgetEnds(rec *podRecord) {
 	}
 }
 
-// countGone counts a death of which no status can show the end any more.
+// countGone counts a death of which no status can show the end any more: by the exit that is known,
+// else as unseen.
 func (r *reconciler) countGone(rec *podRecord, id string, e *end) {
-	if !e.counted && !e.again {
+	if !e.counted && !e.livesAgain {
 		e.counted = true
 		r.metrics.countExit(rec.seen[id])
 	}
@@ -379,8 +387,8 @@ func withStatuses(list []*Status, others map[string]*Status) []*Status {
 	return list
 }
 
-// strangers are exits of containers that no list has shown, by ID. They are kept until a full list
-// completes that began a period later.
+// strangers are exits, by event or by status, of containers that no list has shown, by ID; a newer
+// exit replaces an older. They are kept until a full list completes that began a period later.
 type strangers map[string]stranger
 
 type stranger struct {

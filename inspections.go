@@ -42,7 +42,7 @@ func (r *reconciler) completeInspection(rec *podRecord, res *result) {
 // inspected acts on the status, or the error, of a pod that is present.
 func (r *reconciler) inspected(rec *podRecord, res *result) {
 	var status *PodStatus
-	err, behind := res.err, false
+	err, contradicts := res.err, false
 	if err == nil {
 		status, err = validStatus(res.status, rec.made.pod, r.badData)
 	}
@@ -51,7 +51,7 @@ func (r *reconciler) inspected(rec *podRecord, res *result) {
 		if r.sched.InspectionSucceeded() {
 			r.resumeHung()
 		}
-		behind = r.takeStatus(rec, status)
+		contradicts = r.takeStatus(rec, status)
 	}
 	switch superseded := rec.change != rec.made.change; {
 	case superseded:
@@ -59,7 +59,7 @@ func (r *reconciler) inspected(rec *podRecord, res *result) {
 		rec.inspect = true
 	case err != nil:
 		r.inspectionFailed(rec, err)
-	case !behind && agrees(rec.pod, status):
+	case !contradicts && agrees(rec.pod, status):
 		r.storeAgreeing(rec, status)
 	default:
 		r.contradicted(rec, status)

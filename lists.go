@@ -222,7 +222,7 @@ func (r *reconciler) noteChange(found comparison, c *schedule.Call) {
 		rec.change.initial = before.initial
 	}
 	r.metrics.countTransitions(deliverable(found.transitions), rec.change.cause)
-	r.noteTransitions(rec, found.transitions, existed)
+	r.noteTransitions(rec, found.transitions, c.Began, existed)
 	if len(rec.seen) > 0 {
 		rec.forgetStatuses(nil)
 	}

@@ -21,8 +21,8 @@ type podRecord struct {
 	// pod is what the newest believed list showed, without bad data, and with the containers
 	// exited that are known to have; nil if the pod is absent.
 	pod *Pod
-	// listed is that pod without what is known of exits besides, raw the pod as the runtime
-	// returned it.
+	// listed is that pod as the list showed it, without the exits that are known otherwise. raw is
+	// the pod as the runtime returned it.
 	listed, raw *Pod
 	// at is the stamp of that list.
 	at stamp
@@ -46,7 +46,7 @@ type podRecord struct {
 	request request
 	// due is when something else is asked, by what it is; zero for never.
 	due [dueKinds]time.Time
-	// attempts counts the inspections in a row that failed or contradicted the record.
+	// attempts counts the waits for a retry in a row.
 	attempts int
 	// inspect is true when an inspection is to begin.
 	inspect bool
@@ -57,8 +57,8 @@ type podRecord struct {
 
 	// What the cache has.
 
-	// stale is true when the cache has no status of the record yet. Until then readers get what
-	// was observed by the list stamped observed.
+	// stale is true while the cache has neither a status nor an error of the record. What it has is
+	// older, and counts as observed by the list stamped observed.
 	stale    bool
 	observed stamp
 	// err is the error that the cache holds, failures how many inspections failed in a row.
@@ -69,7 +69,8 @@ type podRecord struct {
 
 	// published is the pod as it was published last; nil if it is absent there.
 	published *Pod
-	// change is the newest change of the record; nil when it is published.
+	// change is the newest change of the record; nil when it is published. An inspection that is
+	// made for another change is superseded.
 	change *change
 	// sync is true when a PodSync is due with the result of the next inspection.
 	sync bool
@@ -86,36 +87,41 @@ type change struct {
 // snapshot is what an inspection is made for, and what is published with its result.
 type snapshot struct {
 	pod    *Pod  // the record's, as it was then and with the exits that are known since
-	at     stamp // of the newest list that showed the pod so
+	at     stamp // the record's, as it was then
 	change *change
 	sync   bool
 	// late is true if the pod was published without the inspection, because that was slow. Its
-	// result is not used.
+	// result is not used; if it succeeds, the pod is inspected again.
 	late bool
 }
 
-// dueKind is what is asked at a time.
+// dueKind is what happens at a time. See expire for what it does.
 type dueKind int
 
 const (
-	// followUp is the list that follows the answer to a hint: events run ahead of lists.
+	// followUp asks for one more list after the answer to a hint, because events run ahead of lists.
 	followUp dueKind = iota
-	// retry is the list after an inspection that failed or contradicted the record.
+	// retry asks for a list after an inspection that failed or contradicted the record, or while an
+	// exit awaits its confirmation. endBackOff clears it.
 	retry
-	// listFailed is the list after a single-pod list that failed.
+	// listFailed ends the wait of an open request after a single-pod list that failed. A list of the
+	// pod that is believed clears it.
 	listFailed
-	// lateReason is the inspection after a death: runtimes report late why a container died.
+	// lateReason asks for an inspection after a death, because runtimes report late why a container
+	// died. gone clears it.
 	lateReason
 	dueKinds
 )
 
 // request is what somebody wants a list for. The open requests for a pod are one.
 type request struct {
-	// newest is the number from which on a list answers all of it, oldest from which on it
-	// answers a part; 0 for none.
+	// A list answers all of it if its number is newest or more, and a part if it is oldest or more;
+	// 0 for none.
 	newest, oldest uint64
 	cause          Cause // of the oldest
-	hinted         bool  // an event of the runtime is among them
+	// hinted is true if an event of the runtime is among them: the list that answers all is followed
+	// by one more, which is no hint.
+	hinted bool
 }
 
 // add adds a request that every list after number last answers.
@@ -142,8 +148,7 @@ func (r *request) answer(number uint64) (answered, hinted bool) {
 	return true, hinted
 }
 
-// wants derives what is wanted of the pod from its facts. It is the one place that says who
-// asks again, and when.
+// wants derives from the facts of the pod what the schedule is to do for it, and when.
 func (rec *podRecord) wants() (w schedule.Wants) {
 	if rec.due[listFailed].IsZero() {
 		w.List, w.Cause = rec.request.newest, string(rec.request.cause)
@@ -170,8 +175,8 @@ func (rec *podRecord) observedAt() stamp {
 	return rec.at
 }
 
-// makeStale notes that the cache has no status of the record, which a list has made newer than
-// the list stamped at.
+// makeStale notes that the record is newer than what the cache has, or contradicted by a status. The
+// cache stays as fresh as the list stamped at.
 func (rec *podRecord) makeStale(at stamp) {
 	if !rec.stale {
 		rec.stale, rec.observed = true, at
@@ -260,14 +265,14 @@ func (r *podRecords) compare(rec *podRecord, raw *Pod, at stamp, begun uint64, r
 		if rec.pod == rec.listed {
 			rec.pod = raw
 		} else {
-			rec.pod = rec.withEnds(raw)
+			rec.pod = rec.withExits(raw)
 		}
 		rec.listed, rec.raw = raw, raw
 		return found
 	}
 	listed := withSandboxesBeingMade(rec.pod, withoutBadData(raw, report))
 	r.strangers.adopt(rec, listed)
-	pod := rec.withEnds(listed)
+	pod := rec.withExits(listed)
 	found.transitions = appendTransitions(nil, rec.pod, pod)
 	found.changed = len(found.transitions) > 0 || (pod == nil) != (rec.pod == nil)
 	r.pods += count(pod) - count(rec.pod)

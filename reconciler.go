@@ -217,8 +217,8 @@ func (r *reconciler) plan(rec *podRecord) {
 // fullListCounts reports whether a full list is in flight whose answer will be used.
 func (r *reconciler) fullListCounts() bool { return r.sched.FullList != nil && !r.sched.FullList.Dead }
 
-// planRequested plans the absent pods, and the pods with an open request, again: a full list was
-// to answer, and has not, or the absence is remembered for its sake.
+// planRequested plans pods again when a full list has ended or is slow: those with a request that it
+// has not answered, and the absent ones that were remembered because of it.
 func (r *reconciler) planRequested() {
 	for _, uid := range sortedKeys(r.records.byUID) {
 		if rec := r.records.byUID[uid]; rec.pod == nil || rec.request.newest > 0 {
@@ -238,7 +238,7 @@ func (r *reconciler) expire() {
 			}
 			rec.due[kind] = time.Time{}
 			switch dueKind(kind) {
-			case listFailed, dueKinds: // the request is open still, unless it was answered
+			case listFailed, dueKinds: // an open request waits no longer
 			case lateReason:
 				rec.inspect = true
 			case followUp:
@@ -334,7 +334,7 @@ func (r *reconciler) inspectCanary() (more bool) {
 
 // completeRelists completes the relists whose pods are all as fresh as they.
 func (r *reconciler) completeRelists() {
-	if c := r.sched.FullList; c != nil && c.Dead { // no other can begin
+	if c := r.sched.FullList; c != nil && c.Dead { // no other can begin until it returns
 		r.out.relisted = append(r.out.relisted, r.relists.giveUp(r.listErr)...)
 	}
 	for _, done := range r.relists.complete(r.sched.Moving) {

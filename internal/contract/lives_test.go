@@ -1,6 +1,7 @@
 package contract_test
 
 import (
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -47,6 +48,45 @@ func TestRule20LateExitOfAShortPause(t *testing.T) {
 				time.Sleep(time.Minute)
 				want(t, "the end of the new life", readStatuses(events), "a Died a1 exited 2 Error")
 				wantExits(t, reg, "deaths", map[string]float64{"Error": 2})
+			})
+		})
+	}
+}
+
+// Rule 20: no inspection has shown the end of a life before its container was started again under its ID. What
+// shows that end late, an exit event or an inspection that began before, is no death of the new life.
+func TestRule20EndThatWasNotSeen(t *testing.T) {
+	for name, late := range map[string]func(n *node, exits chan<- pleg.ContainerExit, earlier pleg.ContainerExit){
+		"an exit event": func(_ *node, exits chan<- pleg.ContainerExit, earlier pleg.ContainerExit) { exits <- earlier },
+		"an inspection": func(*node, chan<- pleg.ContainerExit, pleg.ContainerExit) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				exits := make(chan pleg.ContainerExit, 1)
+				n, reg := newNodeWithMetricsOf(t, listing(exits))
+				n.SetPods(bare("a", plegtest.Running("a1")))
+				events := n.g.Watch()
+				n.start()
+				read(events)
+				time.Sleep(300 * time.Millisecond)
+				fault := plegtest.Fault{Method: plegtest.GetPodStatus, Times: 1, Err: errors.New("broken")}
+				if name == "an inspection" {
+					fault = plegtest.Fault{Method: plegtest.GetPodStatus, Times: 1, Stale: true, Delay: 500 * time.Millisecond}
+				}
+				defer n.Inject(fault)()
+				n.ExitContainer("a", "a1", 1, "Error")
+				earlier := exitOf("a1", 1)
+				n.g.RequestRelist("a")
+				time.Sleep(200 * time.Millisecond)
+				n.SetContainer("a", "a1", pleg.ContainerStateRunning)
+				n.g.RequestRelist("a")
+				time.Sleep(3 * time.Second)
+				late(n, exits, earlier)
+				time.Sleep(time.Hour)
+				if got := states(t, n.cache)["a1"]; got != pleg.ContainerStateRunning {
+					t.Errorf("an hour later the cache has a1 %s; events: %v", got, readStatuses(events))
+				}
+				wantExits(t, reg, "deaths", map[string]float64{"unseen": 1})
 			})
 		})
 	}
