@@ -216,8 +216,8 @@ func (h *health) unhealthy() error {
 		return fmt.Errorf("pleg has yet to be successful: %w", h.listCause())
 	}
 	if h.since(h.LastRelist) > h.threshold {
-		return fmt.Errorf("pleg was last seen active %v ago; threshold is %v: %w",
-			h.ago(h.LastRelist), h.threshold, h.listCause())
+		return fmt.Errorf("pleg was last seen active %v ago; threshold is %v: %w", // the kubelet's text, not rounded
+			h.since(h.LastRelist), h.threshold, h.listCause())
 	}
 	hanging := slices.DeleteFunc(slices.Clone(h.FailingPods), func(p FailingPod) bool {
 		return !p.hangs() || h.since(p.HangingSince) <= h.threshold
