@@ -37,7 +37,7 @@ func newEvent(e *pleg.PodLifecycleEvent, number uint64, now time.Time) *event {
 	}
 	if s := e.Status; s != nil {
 		v.Restarts = s.RestartCount
-		if s.State == pleg.ContainerStateExited {
+		if s.State == pleg.ContainerStateExited && !s.EndUnknown {
 			v.ExitCode, v.Reason = &s.ExitCode, clip(s.Reason)
 		}
 	}

@@ -336,10 +336,11 @@ const PLEGZ = (() => {
 
   // eventText says what an event tells, in words.
   function eventText(e) {
-    const verb = { ContainerStarted: 'started', ContainerDied: 'exited', ContainerRemoved: 'removed', PodSync: 'inspected again' }[e.event] || e.event;
+    const ended = e.event === 'ContainerDied' || e.event === 'PodSync' && e.exitCode !== undefined; // a PodSync corrects an end
+    const verb = ended ? 'exited' : { ContainerStarted: 'started', ContainerRemoved: 'removed', PodSync: 'inspected again' }[e.event] || e.event;
     const what = e.sandbox ? 'sandbox' : printable(e.container || '');
     let how = '';
-    if (e.event === 'ContainerDied' && e.exitCode !== undefined) how = ' ' + e.exitCode + (e.reason ? ' ' + printable(e.reason) : '');
+    if (ended && e.exitCode !== undefined) how = ' ' + e.exitCode + (e.reason ? ' ' + printable(e.reason) : '');
     if (e.event === 'ContainerDied' && e.exitCode === undefined && !e.sandbox) how = ', end not seen';
     if (e.event === 'ContainerStarted' && e.restarts) how = ', restart ' + e.restarts;
     return { pod: printable(e.pod ? e.namespace + '/' + e.pod : e.podUID), text: (what ? what + ' ' : '') + (e.event === 'ContainerDied' && e.sandbox ? 'stopped' : verb) + how };

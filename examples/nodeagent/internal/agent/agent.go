@@ -78,14 +78,14 @@ const allPods = types.UID("")
 // New returns an agent that does nothing before Run, which must be called.
 func New(config Config) *Agent {
 	a := &Agent{Config: config, cache: pleg.NewCache(), workers: map[types.UID]*worker{},
-		queue:    workqueue.NewTypedDelayingQueue[types.UID](),
-		notReady: errors.New("the runtime has not said yet that it is ready")}
+		queue: workqueue.NewTypedDelayingQueue[types.UID](), notReady: errors.New("the runtime has not reported it is ready")}
 	a.generator = pleg.NewGenericPLEG(a.Reader, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod, a.cache, a.Clock,
 		pleg.WithRegisterer(a.Registry), pleg.WithLogger(a.Logger.V(1)))
+	a.Registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "kubelet_node_name", Help: "Always 1.",
+		ConstLabels: prometheus.Labels{"node": a.NodeName}}, func() float64 { return 1 })) // kubernetes-mixin joins with it
 	a.status = newPublished(a.Sink, a.Adopted, a.Logger, a.OnStatus)
-	a.probes = &prober.Manager{
-		Runtime: a.Runtime, Status: a.status.get, Changed: a.probed, Begin: a.joined.Go, Logger: a.Logger,
-	}
+	a.probes = &prober.Manager{Runtime: a.Runtime, Status: a.status.get, Changed: a.probed, Begin: a.joined.Go,
+		Logger: a.Logger}
 	return a
 }
 
