@@ -290,7 +290,7 @@ func TestExitWithoutDeletion(t *testing.T) {
 			// Each witness has its own time: that of the kernel, of the shim or of the runtime.
 			end, earliest := time.Unix(0, r.Status.FinishedAt), signalled.Add(-promised.EarlyBy)
 			if end.Before(earliest) || exit.FinishedAt.Before(earliest) || exit.FinishedAt.After(at) {
-				t.Errorf("signalled at %v: the exit is of %v, reported at %v, the status of %v", signalled, exit.FinishedAt, at, end)
+				t.Errorf("signalled at %v; the exit: %v, reported at %v; the status: %v", signalled, exit.FinishedAt, at, end)
 			}
 			if f.Met() != promised.LateExits {
 				t.Errorf("runc was to delete the container: %t", f.Met())
