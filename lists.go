@@ -78,7 +78,7 @@ func (r *reconciler) applyFullList(pods []*Pod, c *schedule.Call) {
 		r.out.listsRecovered = true
 	}
 	r.lastList, r.listErr = c.Began, nil
-	r.relists.succeeded(c, compared, r.records)
+	r.relists.succeeded(c, compared)
 }
 
 // completePodList takes in the result of a single-pod list.

@@ -282,13 +282,14 @@ func (r *podRecords) compare(rec *podRecord, raw *Pod, at stamp, begun uint64, r
 }
 
 // compareAll takes in a full list and returns what it says about each pod, by UID, without the
-// pods of which it simply confirms the record and nothing is open.
+// pods of which it simply confirms the record, and nothing is open.
 func (r *podRecords) compareAll(pods []*Pod, at stamp, begun uint64, report reportBadData) (all []comparison) {
 	previous := r.full
 	take := func(rec *podRecord, listed *Pod) {
 		found := r.compare(rec, listed, at, begun, report)
 		news := found.changed || found.dropped || found.confirmable || previous.After(found.before)
-		if news || rec.stale || rec.attempts > 0 || rec.request.newest > 0 {
+		inspected := rec.made != nil || rec.inspect || rec.attempts > 0 || rec.failures > 0
+		if news || rec.stale || inspected || rec.request.newest > 0 {
 			all = append(all, found)
 		}
 	}

@@ -56,20 +56,13 @@ func withError(callers []*relistCaller, err error) []*relistCaller {
 	return callers
 }
 
-// succeeded notes that the list in flight has. What it found has every pod that may be older than it.
-func (r *relists) succeeded(c *schedule.Call, found []comparison, records *podRecords) {
+// succeeded notes that the list in flight has. What it found has every pod of which something is
+// open.
+func (r *relists) succeeded(c *schedule.Call, found []comparison) {
 	done := relist{stamp: c.Stamp, began: c.Began, callers: r.attached}
-	add := func(rec *podRecord) {
-		if done.lacks(rec) {
-			done.awaited = append(done.awaited, rec)
-		}
-	}
 	for _, f := range found {
-		add(f.rec)
-	}
-	if len(done.callers) > 0 {
-		for _, rec := range records.byUID {
-			add(rec)
+		if done.lacks(f.rec) {
+			done.awaited = append(done.awaited, f.rec)
 		}
 	}
 	r.attached, r.incomplete = nil, append(r.incomplete, done)
