@@ -1,6 +1,7 @@
 package pleg
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -334,15 +335,9 @@ func (r *reconciler) publishExits(rec *podRecord, cause Cause) {
 	isNew := func(c *Container) bool { return hasExited(rec.seen[c.ID.ID]) && published.at(0, c.ID.ID) == nil }
 	slow := rec.Inspection != nil && rec.Inspection.Slow
 	if slow && slices.ContainsFunc(containersOf(rec.pod).list, isNew) {
-		r.inspectionFailed(rec, r.slowError())
+		r.inspectionFailed(rec, fmt.Errorf("%s has not returned within %v", methodGetPodStatus, r.cfg.Period))
 		rec.made.late = true
 	}
-}
-
-// endedOtherwise reports whether two statuses of a container, either of which may be nil, show ends
-// of another exit code, reason or message.
-func endedOtherwise(a, b *Status) bool {
-	return hasExited(a) && hasExited(b) && (a.ExitCode != b.ExitCode || a.Reason != b.Reason || a.Message != b.Message)
 }
 
 // exitStatus returns the status of a container that has exited by an event, made of its last one

@@ -111,7 +111,7 @@ func (f *printer) print(w *world) fingerprint {
 		f.bool(r.sched.Now.Sub(r.records.strangers[id].at) > explorePeriod)
 	}
 	f.value(reflect.ValueOf(&r.all).Elem(), plain)
-	f.bool(r.firstFull.Number > 0, r.connected, r.synced)
+	f.bool(r.firstFull.Number > 0, r.synced)
 	for _, rec := range r.round {
 		f.put(plain, int64(rec.UID[0]))
 	}

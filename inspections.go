@@ -156,11 +156,6 @@ func (r *reconciler) deadlineError(method string) error {
 	return fmt.Errorf("%s has not returned within %v: %w", method, r.cfg.Timeout, context.DeadlineExceeded)
 }
 
-// slowError is the error of an inspection that is slow.
-func (r *reconciler) slowError() error {
-	return fmt.Errorf("%s has not returned within %v", methodGetPodStatus, r.cfg.Period)
-}
-
 // inspectionFailed stores an error beside the last good status, publishes the record, and has the
 // pod listed and inspected again after a back-off.
 func (r *reconciler) inspectionFailed(rec *podRecord, err error) {

@@ -61,8 +61,6 @@ type reconciler struct {
 	// lastInspection is when an inspection succeeded last; before the first, when the generator
 	// was made.
 	lastInspection time.Time
-	// connected is true while the event stream is connected.
-	connected bool
 	// synced is true once the pods of the first full list are inspected, failing or slow.
 	synced bool
 
@@ -152,7 +150,7 @@ func (r *reconciler) takeRequests(in *inputs) {
 		}
 	}
 	for _, connected := range in.connected {
-		if r.connected = connected; connected { // what was announced before is not announced again
+		if connected { // what was announced before is not announced again
 			r.requestAll(CauseHint)
 		}
 	}

@@ -136,8 +136,7 @@ func (u *update) amended(delivered *update) (amended []*Container) {
 	}
 	known, sent, now := containersOf(delivered.pod), statusesIn(delivered.statuses), statusesIn(u.statuses)
 	for i, c := range u.pod.Containers {
-		if plegStateOf(c) == plegExited && plegStateOf(known.at(i, c.ID.ID)) == plegExited &&
-			amends(now.at(i, c.ID.ID), sent.at(i, c.ID.ID)) {
+		if isExited(c) && isExited(known.at(i, c.ID.ID)) && amends(now.at(i, c.ID.ID), sent.at(i, c.ID.ID)) {
 			amended = append(amended, c)
 		}
 	}
@@ -146,11 +145,8 @@ func (u *update) amended(delivered *update) (amended []*Container) {
 
 // amends reports whether a status shows an end that the status sent before, nil for none, does not.
 func amends(now, sent *Status) bool {
-	if now == nil || now.State != ContainerStateExited {
-		return false
-	}
-	return sent == nil || sent.State != ContainerStateExited ||
-		sent.ExitCode != now.ExitCode || sent.Reason != now.Reason || sent.Message != now.Message
+	return hasExited(now) && (!hasExited(sent) ||
+		sent.ExitCode != now.ExitCode || sent.Reason != now.Reason || sent.Message != now.Message)
 }
 
 // Coalesce implements broadcast.Rules. The result keeps what the step from delivered needs of
