@@ -27,9 +27,8 @@ type PodCache struct {
 	// Guarded by mu.
 
 	entries map[types.UID]*cacheEntry
-	// index finds pods by what entries say, gone what they had and is gone.
+	// index finds pods by what entries say, or said.
 	index cacheIndex
-	gone  goneIndex
 	// global is the time of the newest full list.
 	global  time.Time
 	readers map[types.UID][]*blockedReader
@@ -93,7 +92,7 @@ func (c *PodCache) claim(owner cacheOwner, isNew bool) bool {
 	case c.owner != nil && !(c.released && isNew): // the records of another say that it has statuses
 		return false
 	case c.owner != nil: // what it left says nothing about the pods of this one
-		c.entries, c.index, c.gone, c.global = nil, cacheIndex{}, goneIndex{}, time.Time{}
+		c.entries, c.index, c.global = nil, cacheIndex{}, time.Time{}
 	}
 	c.owner, c.released = owner, false
 	return true
@@ -433,51 +432,42 @@ func (c *PodCache) ByIP(ip string) []*PodStatus {
 	return c.find(indexKey{indexIP, "", canonicalIP(ip)})
 }
 
-// find returns the statuses with a key, newest first, and then those that had it.
-func (c *PodCache) find(key indexKey) []*PodStatus {
-	statuses, gone, owner := c.findBoth(key)
-	if len(gone) == 0 {
-		return statuses
+// find returns the statuses with a key, newest first, and then those that had it, the last to go
+// first.
+func (c *PodCache) find(key indexKey) (statuses []*PodStatus) {
+	owner := c.appendStatuses(&statuses, key)
+	if owner != nil { // nobody advances the index while the generator is stopped, or its lists are far apart
+		now := owner.now()
+		statuses = slices.DeleteFunc(statuses, func(s *PodStatus) bool {
+			return !s.GoneAt.IsZero() && now.Sub(s.GoneAt) > goneTime
+		})
 	}
-	now := owner.now() // nobody advances the index while the generator is stopped, or its lists are far apart
-	for _, s := range slices.Backward(gone) {
-		if now.Sub(s.GoneAt) <= goneTime {
-			statuses = append(statuses, s)
+	slices.SortFunc(statuses, func(a, b *PodStatus) int {
+		if a.GoneAt.IsZero() != b.GoneAt.IsZero() {
+			return a.GoneAt.Compare(b.GoneAt)
 		}
-	}
+		return cmp.Or(b.GoneAt.Compare(a.GoneAt), cmp.Compare(createdAt(b), createdAt(a)), cmp.Compare(a.ID, b.ID))
+	})
 	return statuses
 }
 
-// findBoth returns the statuses with a key, newest first, and those that had it, the last to go last.
-func (c *PodCache) findBoth(key indexKey) (statuses, gone []*PodStatus, owner cacheOwner) {
+// appendStatuses appends the statuses that have a key or had it, and returns the generator.
+func (c *PodCache) appendStatuses(statuses *[]*PodStatus, key indexKey) cacheOwner {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	uids := c.index.find(key)
-	for _, uid := range uids {
-		if s := c.entries[uid].status; s != nil { // else it is listed and not inspected yet
-			statuses = append(statuses, s)
+	for uid, went := range c.index.pods[key] {
+		if went != nil {
+			*statuses = append(*statuses, went.status)
+		} else if s := c.entries[uid].status; s != nil { // else it is listed and not inspected yet
+			*statuses = append(*statuses, s)
 		}
 	}
-	slices.SortStableFunc(statuses, func(a, b *PodStatus) int { return cmp.Compare(createdAt(b), createdAt(a)) })
-	for _, s := range c.gone.statuses[key] {
-		if _, has := slices.BinarySearch(uids, s.ID); !has {
-			gone = append(gone, s)
-		}
-	}
-	return statuses, gone, c.owner
+	return c.owner
 }
 
 // indexLocked takes in that an entry has another status than the old one, or is listed otherwise.
 func (c *PodCache) indexLocked(uid types.UID, e *cacheEntry, old *PodStatus) {
-	before, changed := e.keys, false
-	if e.keys, changed = c.index.replace(uid, before, e.listed, e.status); !changed {
-		return
-	}
-	lost := slices.DeleteFunc(slices.Clone(before), func(key indexKey) bool { return c.index.has(key, uid) })
-	if len(lost) > 0 && old != nil {
-		had := *old
-		c.gone.add(&had, lost)
-	}
+	e.keys = c.index.replace(uid, e.keys, old, e.listed, e.status)
 }
 
 // createdAt returns when a pod's newest sandbox was created or, without sandboxes, its

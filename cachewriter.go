@@ -24,7 +24,7 @@ func (w cacheWriter) write(write func(c *PodCache)) {
 }
 
 // advance sets the time.
-func (w cacheWriter) advance(now time.Time) { w.write(func(c *PodCache) { c.gone.advance(now) }) }
+func (w cacheWriter) advance(now time.Time) { w.write(func(c *PodCache) { c.index.advance(now) }) }
 
 // store stores the result of an inspection that was made for the list stamped made. observed is how
 // fresh the pod is with it, and held whether full lists do not make it fresher.
