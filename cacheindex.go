@@ -127,7 +127,7 @@ func appendKeys(keys []indexKey, listed *Pod, status *PodStatus) []indexKey {
 			keys = append(keys, indexKey{kind, namespace, value})
 		}
 	}
-	for _, c := range slices.Concat(containersOf(listed).list, sandboxesOf(listed).list) {
+	for _, c := range slices.Concat(listed.containers(), listed.sandboxes()) {
 		add(indexContainer, "", c.ID.ID)
 	}
 	if status == nil {

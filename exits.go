@@ -1,6 +1,7 @@
 package pleg
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -42,27 +43,27 @@ func (rec *podRecord) withExits(listed *Pod) *Pod {
 	if listed == nil || len(rec.seen) == 0 {
 		return listed
 	}
-	before := containersOf(rec.listed)
-	return withExited(listed, func(id string) bool { return hasExited(rec.seen[id]) && !isExited(before.at(0, id)) })
+	return withExited(listed, func(id string) bool {
+		return hasExited(rec.seen[id]) && !isExited(rec.listed.container(0, id))
+	})
 }
 
 // withExited returns a pod, or a copy in which some of its containers have exited.
 func withExited(pod *Pod, exited func(id string) bool) *Pod {
-	copied := pod
-	for i, c := range pod.Containers {
+	containers, changed := rewrite(pod.Containers, func(c *Container) *Container {
 		if c.State == ContainerStateExited || !exited(c.ID.ID) {
-			continue
-		}
-		if copied == pod {
-			shallow := *pod
-			shallow.Containers = slices.Clone(pod.Containers)
-			copied = &shallow
+			return c
 		}
 		dead := *c
 		dead.State = ContainerStateExited
-		copied.Containers[i] = &dead
+		return &dead
+	})
+	if !changed {
+		return pod
 	}
-	return copied
+	copied := *pod
+	copied.Containers = containers
+	return &copied
 }
 
 // awaitsExits reports whether the record shows an exit that the runtime's status has not confirmed,
@@ -71,10 +72,9 @@ func (rec *podRecord) awaitsExits() bool {
 	if rec.pod == nil || len(rec.seen) == 0 {
 		return false
 	}
-	listed := containersOf(rec.listed)
 	return slices.ContainsFunc(rec.pod.Containers, func(c *Container) bool {
 		s := rec.seen[c.ID.ID]
-		return isExited(c) && hasExited(s) && (s.Unconfirmed || !isExited(listed.at(0, c.ID.ID)))
+		return isExited(c) && hasExited(s) && (s.Unconfirmed || !isExited(rec.listed.container(0, c.ID.ID)))
 	})
 }
 
@@ -126,9 +126,8 @@ func (r *reconciler) find(id string) (*podRecord, *Container) {
 			continue
 		}
 		for _, pod := range [...]*Pod{rec.pod, rec.published} {
-			containers, sandboxes := containersOf(pod), sandboxesOf(pod)
-			c := containers.at(0, id)
-			if c != nil || sandboxes.at(0, id) != nil {
+			c := pod.container(0, id)
+			if c != nil || find(pod.sandboxes(), 0, id) != nil {
 				return rec, c
 			}
 		}
@@ -141,12 +140,11 @@ func (r *reconciler) find(id string) (*podRecord, *Container) {
 // does not show an exit that the list shows, and only an exit event has reported how.
 func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (contradicts bool) {
 	var corrected map[string]*Status // of containers that the status does not show exited
-	pod, listed, first := containersOf(rec.pod), containersOf(rec.listed), statusesIn(status.ContainerStatuses)
 	for i, s := range status.ContainerStatuses {
 		id := s.ID.ID
-		last, known, c := rec.seen[id], rec.ends[id], pod.at(i, id)
+		last, known, c := rec.seen[id], rec.ends[id], rec.pod.container(i, id)
 		switch {
-		case first.at(0, id) != s: // bad data: the first counts
+		case find(status.ContainerStatuses, 0, id) != s: // bad data: the first counts
 		case hasExited(s):
 			if known != nil && known.livesAgain && !s.FinishedAt.After(known.at) {
 				break // it is the end of an earlier life
@@ -171,7 +169,7 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (contradicts 
 				rec.see(last)
 			}
 			put(&corrected, id, last)
-			contradicts = contradicts || last.Unconfirmed && isExited(listed.at(i, id))
+			contradicts = contradicts || last.Unconfirmed && isExited(rec.listed.container(i, id))
 		}
 	}
 	if len(corrected) > 0 {
@@ -217,7 +215,7 @@ func (rec *podRecord) forgetStatuses(statuses []*Status) (dropped []*Status) {
 		pods = append(pods, rec.change.initial)
 	}
 	for _, pod := range pods {
-		for _, c := range containersOf(pod).list {
+		for _, c := range pod.containers() {
 			keep(c.ID.ID)
 		}
 	}
@@ -240,12 +238,11 @@ func (rec *podRecord) forgetStatuses(statuses []*Status) (dropped []*Status) {
 // were started again. existed is true for a pod that appears in the first full list: what that
 // shows dead had died before.
 func (r *reconciler) noteTransitions(rec *podRecord, transitions []transition, began time.Time, existed bool) {
-	listed := containersOf(rec.listed)
 	for i, t := range transitions {
 		id := t.container.ID.ID
 		switch s, e := rec.seen[id], rec.ends[id]; {
 		case t.sandbox || t.kind == ContainerRemoved:
-		case t.kind == ContainerDied && existed && isExited(listed.at(i, id)):
+		case t.kind == ContainerDied && existed && isExited(rec.listed.container(i, id)):
 			put(&rec.ends, id, &end{counted: true})
 		case t.kind == ContainerDied:
 			r.died(rec, id)
@@ -301,9 +298,8 @@ func (r *reconciler) forgetEnds(rec *podRecord) {
 	if len(rec.ends) == 0 || rec.pod != nil && !hung && (rec.inspect || rec.made != nil) {
 		return
 	}
-	listed := containersOf(rec.pod)
 	for id, e := range rec.ends {
-		if listed.at(0, id) != nil {
+		if rec.pod.container(0, id) != nil {
 			continue
 		}
 		r.countGone(rec, id, e)
@@ -331,10 +327,11 @@ func (r *reconciler) publishExits(rec *podRecord, cause Cause) {
 			r.publish(rec, &update{uid: rec.UID, pod: pod, listedAt: rec.observedAt().Time, cause: cause})
 		}
 	}
-	published := containersOf(rec.published)
-	isNew := func(c *Container) bool { return hasExited(rec.seen[c.ID.ID]) && published.at(0, c.ID.ID) == nil }
+	isNew := func(c *Container) bool {
+		return hasExited(rec.seen[c.ID.ID]) && rec.published.container(0, c.ID.ID) == nil
+	}
 	slow := rec.Inspection != nil && rec.Inspection.Slow
-	if slow && slices.ContainsFunc(containersOf(rec.pod).list, isNew) {
+	if slow && slices.ContainsFunc(rec.pod.containers(), isNew) {
 		r.inspectionFailed(rec, fmt.Errorf("%s has not returned within %v", methodGetPodStatus, r.cfg.Period))
 		rec.made.late = true
 	}
@@ -373,12 +370,7 @@ func startedStatus(ended *Status, state State) *Status {
 
 // withStatuses returns a copy of a list in which some statuses are others of the same container.
 func withStatuses(list []*Status, others map[string]*Status) []*Status {
-	list = slices.Clone(list)
-	for i, s := range list {
-		if other := others[s.ID.ID]; other != nil {
-			list[i] = other
-		}
-	}
+	list, _ = rewrite(list, func(s *Status) *Status { return cmp.Or(others[s.ID.ID], s) })
 	return list
 }
 
@@ -403,7 +395,7 @@ func (s strangers) adopt(rec *podRecord, listed *Pod) {
 	if len(s) == 0 {
 		return
 	}
-	for _, c := range containersOf(listed).list {
+	for _, c := range listed.containers() {
 		if e, is := s[c.ID.ID]; is {
 			delete(s, c.ID.ID)
 			if last := rec.seen[c.ID.ID]; !hasExited(last) {

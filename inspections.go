@@ -237,10 +237,9 @@ func paired[S any](listed []*Container, statuses []S, id func(S) string, agree f
 	if len(statuses) != len(listed) {
 		return false
 	}
-	find := finder[*Container]{list: listed}
 	taken := make([]bool, len(listed)) // on the stack for an ordinary pod
 	for i, s := range statuses {
-		at := find.index(i, id(s))
+		at := index(listed, i, id(s))
 		if at < 0 || taken[at] || !agree(listed[at], s) {
 			return false
 		}

@@ -354,7 +354,7 @@ func (r *reconciler) publish(rec *podRecord, u *update) {
 func (rec *podRecord) statusesOf(pods ...*Pod) (statuses lastStatuses) {
 	taken := make(map[string]struct{}, len(rec.seen))
 	for _, pod := range pods {
-		for _, c := range containersOf(pod).list {
+		for _, c := range pod.containers() {
 			_, again := taken[c.ID.ID]
 			if s := rec.seen[c.ID.ID]; s != nil && !again {
 				taken[c.ID.ID] = struct{}{}

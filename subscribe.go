@@ -173,11 +173,10 @@ func handlerEvents(delivered, u *update) (events []*PodLifecycleEvent) {
 	if delivered == nil && u.pod != nil {
 		events = append(events, u.event(podAdded, u.pod, nil))
 	}
-	find, containers, statuses := containersOf(known), containersOf(u.pod).list, statusesIn(u.statuses)
-	for i, c := range containers {
-		if find.at(i, c.ID.ID) == nil {
+	for i, c := range u.pod.containers() {
+		if known.container(i, c.ID.ID) == nil {
 			e := u.event(containerCreated, u.pod, c)
-			e.Data, e.Status, e.Initial = c.ID.ID, statuses.at(i, c.ID.ID), delivered == nil && u.initial != nil
+			e.Data, e.Status, e.Initial = c.ID.ID, find(u.statuses, i, c.ID.ID), delivered == nil && u.initial != nil
 			events = append(events, e)
 		}
 	}

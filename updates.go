@@ -86,7 +86,7 @@ func (u *update) beginning() *update {
 
 // stepEvents returns the events of one step.
 func stepEvents(delivered, u *update) (events []*PodLifecycleEvent) {
-	pod, statuses := cmp.Or(u.pod, delivered.listed()), statusesIn(u.statuses)
+	pod := cmp.Or(u.pod, delivered.listed())
 	for i, t := range u.since(delivered) {
 		if t.kind == containerChanged {
 			continue
@@ -94,14 +94,14 @@ func stepEvents(delivered, u *update) (events []*PodLifecycleEvent) {
 		e := u.event(t.kind, pod, t.container)
 		e.Data, e.sandbox, e.Initial = t.container.ID.ID, t.sandbox, delivered == nil && u.initial != nil
 		if !t.sandbox {
-			e.Status = statuses.at(i, t.container.ID.ID)
+			e.Status = find(u.statuses, i, t.container.ID.ID)
 		}
 		events = append(events, e)
 	}
 	amended := u.amended(delivered)
 	for i, c := range amended {
 		e := u.event(PodSync, pod, c)
-		e.Status = statuses.at(i, c.ID.ID)
+		e.Status = find(u.statuses, i, c.ID.ID)
 		events = append(events, e)
 	}
 	if u.sync && u.pod != nil && len(amended) == 0 {
@@ -134,9 +134,10 @@ func (u *update) amended(delivered *update) (amended []*Container) {
 	if delivered.listed() == nil || u.pod == nil {
 		return nil
 	}
-	known, sent, now := containersOf(delivered.pod), statusesIn(delivered.statuses), statusesIn(u.statuses)
 	for i, c := range u.pod.Containers {
-		if isExited(c) && isExited(known.at(i, c.ID.ID)) && amends(now.at(i, c.ID.ID), sent.at(i, c.ID.ID)) {
+		id := c.ID.ID
+		if isExited(c) && isExited(delivered.pod.container(i, id)) &&
+			amends(find(u.statuses, i, id), find(delivered.statuses, i, id)) {
 			amended = append(amended, c)
 		}
 	}
@@ -178,7 +179,7 @@ type lastStatuses []*Status
 func (l lastStatuses) with(older lastStatuses, pods ...*Pod) lastStatuses {
 	missing := make(map[string]bool) // containers of the pods, by ID
 	for _, pod := range pods {
-		for _, c := range containersOf(pod).list {
+		for _, c := range pod.containers() {
 			missing[c.ID.ID] = true
 		}
 	}
