@@ -96,15 +96,17 @@ func appendTransitions(ts []transition, old, new *Pod) []transition {
 }
 
 func appendKnown(ts []transition, old, new []*Container, sandbox bool) []transition {
+	is := finder(new)
 	for i, was := range old {
-		ts = appendStep(ts, was, find(new, i, was.ID.ID), sandbox)
+		ts = appendStep(ts, was, is(i, was.ID.ID), sandbox)
 	}
 	return ts
 }
 
 func appendNew(ts []transition, old, new []*Container, sandbox bool) []transition {
+	was := finder(old)
 	for i, is := range new {
-		if find(old, i, is.ID.ID) == nil {
+		if was(i, is.ID.ID) == nil {
 			ts = appendStep(ts, nil, is, sandbox)
 		}
 	}
@@ -170,6 +172,24 @@ func find[T identified](list []T, i int, id string) (item T) {
 		item = list[i]
 	}
 	return item
+}
+
+// finder returns find for the items of a list, for many of which it is called: a map has them from
+// the first on that is not at its place.
+func finder[T identified](list []T) func(i int, id string) T {
+	var byID map[string]T
+	return func(i int, id string) T {
+		if i < len(list) && list[i].id() == id {
+			return list[i]
+		}
+		if byID == nil {
+			byID = make(map[string]T, len(list))
+			for _, item := range slices.Backward(list) { // the first of an ID counts
+				byID[item.id()] = item
+			}
+		}
+		return byID[id]
+	}
 }
 
 // containers returns the containers of a pod; a nil pod has none.

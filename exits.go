@@ -140,11 +140,12 @@ func (r *reconciler) find(id string) (*podRecord, *Container) {
 // does not show an exit that the list shows, and only an exit event has reported how.
 func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (contradicts bool) {
 	var corrected map[string]*Status // of containers that the status does not show exited
+	pod, first := finder(rec.pod.containers()), finder(status.ContainerStatuses)
 	for i, s := range status.ContainerStatuses {
 		id := s.ID.ID
-		last, known, c := rec.seen[id], rec.ends[id], rec.pod.container(i, id)
+		last, known, c := rec.seen[id], rec.ends[id], pod(i, id)
 		switch {
-		case find(status.ContainerStatuses, 0, id) != s: // bad data: the first counts
+		case first(0, id) != s: // bad data: the first counts
 		case hasExited(s):
 			if known != nil && known.livesAgain && !s.FinishedAt.After(known.at) {
 				break // it is the end of an earlier life
@@ -161,7 +162,7 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (contradicts 
 			rec.see(s)
 		case startedAgain(last, s):
 			rec.see(s)
-			rec.listed, rec.raw = nil, &Pod{} // the next list is compared, even if it is the same
+			rec.listed = nil // the next list is compared, even if it is the same
 			r.request(rec, CausePeriod)
 		default:
 			if last.Unconfirmed && s.State == ContainerStateRunning { // of the rest this status knows more

@@ -173,10 +173,11 @@ func handlerEvents(delivered, u *update) (events []*PodLifecycleEvent) {
 	if delivered == nil && u.pod != nil {
 		events = append(events, u.event(podAdded, u.pod, nil))
 	}
+	was, statuses := finder(known.containers()), finder(u.statuses)
 	for i, c := range u.pod.containers() {
-		if known.container(i, c.ID.ID) == nil {
+		if was(i, c.ID.ID) == nil {
 			e := u.event(containerCreated, u.pod, c)
-			e.Data, e.Status, e.Initial = c.ID.ID, find(u.statuses, i, c.ID.ID), delivered == nil && u.initial != nil
+			e.Data, e.Status, e.Initial = c.ID.ID, statuses(i, c.ID.ID), delivered == nil && u.initial != nil
 			events = append(events, e)
 		}
 	}

@@ -86,7 +86,7 @@ func (u *update) beginning() *update {
 
 // stepEvents returns the events of one step.
 func stepEvents(delivered, u *update) (events []*PodLifecycleEvent) {
-	pod := cmp.Or(u.pod, delivered.listed())
+	pod, statuses := cmp.Or(u.pod, delivered.listed()), finder(u.statuses)
 	for i, t := range u.since(delivered) {
 		if t.kind == containerChanged {
 			continue
@@ -94,14 +94,14 @@ func stepEvents(delivered, u *update) (events []*PodLifecycleEvent) {
 		e := u.event(t.kind, pod, t.container)
 		e.Data, e.sandbox, e.Initial = t.container.ID.ID, t.sandbox, delivered == nil && u.initial != nil
 		if !t.sandbox {
-			e.Status = find(u.statuses, i, t.container.ID.ID)
+			e.Status = statuses(i, t.container.ID.ID)
 		}
 		events = append(events, e)
 	}
 	amended := u.amended(delivered)
 	for i, c := range amended {
 		e := u.event(PodSync, pod, c)
-		e.Status = find(u.statuses, i, c.ID.ID)
+		e.Status = statuses(i, c.ID.ID)
 		events = append(events, e)
 	}
 	if u.sync && u.pod != nil && len(amended) == 0 {
@@ -134,10 +134,9 @@ func (u *update) amended(delivered *update) (amended []*Container) {
 	if delivered.listed() == nil || u.pod == nil {
 		return nil
 	}
+	known, sent, now := finder(delivered.pod.containers()), finder(delivered.statuses), finder(u.statuses)
 	for i, c := range u.pod.Containers {
-		id := c.ID.ID
-		if isExited(c) && isExited(delivered.pod.container(i, id)) &&
-			amends(find(u.statuses, i, id), find(delivered.statuses, i, id)) {
+		if isExited(c) && isExited(known(i, c.ID.ID)) && amends(now(i, c.ID.ID), sent(i, c.ID.ID)) {
 			amended = append(amended, c)
 		}
 	}
