@@ -17,10 +17,8 @@ import (
 // modified. Its methods are safe for concurrent use. The zero value is an empty cache. It must not be
 // copied after first use.
 //
-// A PodCache has one generator at a time. When that has been stopped, the cache can be given to
-// another generator. It is empty then, and a Relist of the stopped generator that is still under way
-// writes nothing into it. NewGenericPLEG panics if the cache's generator was not stopped. Start and
-// Relist panic if the cache has another generator by now.
+// A PodCache belongs to one generator: the last that NewGenericPLEG was called for. It is empty then,
+// and an earlier generator, which should have been stopped, writes nothing into it any more.
 type PodCache struct {
 	mu sync.RWMutex
 
@@ -33,9 +31,8 @@ type PodCache struct {
 	global  time.Time
 	readers map[types.UID][]*blockedReader
 	waiting int
-	// owner is the generator, nil for none; released is true when it has stopped.
-	owner    cacheOwner
-	released bool
+	// owner is the generator; nil for none.
+	owner cacheOwner
 }
 
 // cacheOwner is a generator.
@@ -82,27 +79,13 @@ type reading struct {
 // NewCache returns an empty cache.
 func NewCache() *PodCache { return &PodCache{} }
 
-// claim makes the cache that of a generator, and reports whether no other has it, or has had it since
-// the generator was made.
-func (c *PodCache) claim(owner cacheOwner, isNew bool) bool {
+// giveTo makes the cache that of a generator, and empties it: what another has left says nothing
+// about the pods of this one.
+func (c *PodCache) giveTo(owner cacheOwner) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	switch {
-	case c.owner == owner:
-	case c.owner != nil && !(c.released && isNew): // the records of another say that it has statuses
-		return false
-	case c.owner != nil: // what it left says nothing about the pods of this one
-		c.entries, c.index, c.global = nil, cacheIndex{}, time.Time{}
-	}
-	c.owner, c.released = owner, false
-	return true
-}
-
-// release lets another generator have the cache.
-func (c *PodCache) release(owner cacheOwner) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.released = c.released || c.owner == owner
+	c.owner = owner
+	c.entries, c.index, c.global = nil, cacheIndex{}, time.Time{}
 }
 
 // put sets an element of a map that may not be there yet.

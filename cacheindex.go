@@ -127,8 +127,10 @@ func appendKeys(keys []indexKey, listed *Pod, status *PodStatus) []indexKey {
 			keys = append(keys, indexKey{kind, namespace, value})
 		}
 	}
-	for _, c := range slices.Concat(listed.containers(), listed.sandboxes()) {
-		add(indexContainer, "", c.ID.ID)
+	for _, list := range [...][]*Container{listed.containers(), listed.sandboxes()} {
+		for _, c := range list {
+			add(indexContainer, "", c.ID.ID)
+		}
 	}
 	if status == nil {
 		return keys

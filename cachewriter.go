@@ -8,7 +8,7 @@ import (
 )
 
 // cacheWriter is a generator's side of its cache. It writes nothing once the cache has another
-// generator: a Relist may outlast the Stop that has released the cache.
+// generator.
 type cacheWriter struct {
 	cache *PodCache
 	owner cacheOwner

@@ -396,7 +396,7 @@ func (g *GenericPLEG) health() *health {
 	g.mu.Lock()
 	h := g.reconciler.health(g.clock.Now())
 	g.mu.Unlock()
-	h.started = g.started.Load()
+	h.started = g.running.Load() != nil
 	for _, info := range g.calls.InFlight(methods[:]...) {
 		h.calls = append(h.calls, runtimeCall(info))
 	}

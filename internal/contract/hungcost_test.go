@@ -76,7 +76,7 @@ func roundsCost(t *testing.T, pods int) (least time.Duration) {
 
 // Rule 23: while a list hangs, an inspection costs the same however many pods there are.
 func TestRule23CostOfARound(t *testing.T) {
-	const few, many, most = 200, 4_000, 4
+	const few, many, most = 200, 4_000, 8
 	small, large := roundsCost(t, few), roundsCost(t, many)
 	if large > most*small {
 		t.Errorf("an inspection takes %v on a node of %d pods, and %v on one of %d", small, few, large, many)
