@@ -260,7 +260,6 @@ func (f *printer) pending() {
 	for _, e := range w.in.exits {
 		f.put(plain, int64(maphash.String(seeds[0], e.ContainerID)))
 	}
-	f.bool(w.in.connected...)
 }
 
 func (f *printer) keys(uids []types.UID) {

@@ -131,12 +131,11 @@ type inputs struct {
 	readers map[types.UID]struct{}
 	// hints are the pods that events name.
 	hints map[types.UID]struct{}
-	// hintAll is true if an event named no pod, lostHints if there were more than maxHints.
+	// hintAll is true if an event named no pod, or the event stream was connected; lostHints if
+	// there were more than maxHints.
 	hintAll, lostHints bool
 	// exits are the exit events; those beyond maxHints become hints.
 	exits []ContainerExit
-	// connected has the beginnings (true) and ends of connections to the event stream.
-	connected []bool
 }
 
 // result is a call that has returned.

@@ -149,11 +149,6 @@ func (r *reconciler) takeRequests(in *inputs) {
 			r.plan(rec)
 		}
 	}
-	for _, connected := range in.connected {
-		if connected { // what was announced before is not announced again
-			r.requestAll(CauseHint)
-		}
-	}
 	if in.hintAll || in.lostHints {
 		r.requestAll(CauseHint)
 	}

@@ -54,8 +54,8 @@ func (s *stepper) take(in *inputs, line string) {
 			e.FinishedAt = epoch.Add(s.duration(words[3]))
 		}
 		in.addExit(e)
-	case "connected", "disconnected":
-		in.connected = append(in.connected, words[0] == "connected")
+	case "connected":
+		in.hintAll = true
 	default:
 		s.t.Fatalf("there is no input %q", line)
 	}

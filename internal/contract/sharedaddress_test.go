@@ -52,7 +52,7 @@ func sharedAddressCost(t *testing.T, pods int) (least time.Duration) {
 // Look-ups: pods on the host's network share its address. What one of them costs does not depend on how many there
 // are, also when all of them go at once.
 func TestLookupsOfASharedAddress(t *testing.T) {
-	const few, many, most = 250, 8_000, 6
+	const few, many, most = 250, 8_000, 12
 	small, large := sharedAddressCost(t, few), sharedAddressCost(t, many)
 	if large > most*small {
 		t.Errorf("a pod takes %v beside %d of its address, and %v beside %d", small, few, large, many)
