@@ -2,7 +2,6 @@ package pleg
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -22,11 +21,10 @@ import (
 type end struct {
 	// at is when the newest life that has ended did; zero if that is not known.
 	at time.Time
-	// reported is when the exit event of that life came; zero if none did. The health report has an
-	// exit that is unconfirmed a period after it.
-	reported time.Time
-	// counted is true when pleg_container_exits_total has the death.
-	counted bool
+	// since is when the death was noted.
+	since time.Time
+	// settled is true when no other status of this end is waited for; see settle.
+	settled bool
 	// livesAgain is true while the container has another life.
 	livesAgain bool
 }
@@ -50,7 +48,7 @@ func (rec *podRecord) withExits(listed *Pod) *Pod {
 
 // withExited returns a pod, or a copy in which some of its containers have exited.
 func withExited(pod *Pod, exited func(id string) bool) *Pod {
-	containers, changed := rewrite(pod.Containers, func(c *Container) *Container {
+	containers, changed := rewrite(pod.containers(), func(c *Container) *Container {
 		if c.State == ContainerStateExited || !exited(c.ID.ID) {
 			return c
 		}
@@ -78,67 +76,33 @@ func (rec *podRecord) awaitsExits() bool {
 	})
 }
 
-// takeExit takes in an exit event. Of a sandbox it is a hint: only its status says more. For a
-// container that no list has shown, its pod or all pods are listed.
-func (r *reconciler) takeExit(e ContainerExit) {
-	rec, c := r.find(e.ContainerID)
-	switch {
-	case rec != nil:
-		r.hint(rec.UID)
-	case e.PodUID != "":
-		r.hint(e.PodUID)
-	default:
-		r.requestAll(CauseHint)
+// takeExit takes in an exit event of a container of the record. It reports whether the event is news.
+func (r *reconciler) takeExit(rec *podRecord, c *Container, e ContainerExit) (news bool) {
+	id := c.ID.ID
+	if hasExited(rec.seen[id]) {
+		return false
 	}
-	switch {
-	case rec == nil:
-		r.records.strangers.add(e, r.sched.Now)
-		return
-	case c == nil || hasExited(rec.seen[e.ContainerID]):
-		return
+	if known := rec.ends[id]; known != nil && !known.at.IsZero() && !e.FinishedAt.After(known.at) {
+		return false // the event is of an earlier life, or does not say of which
 	}
-	if known := rec.ends[e.ContainerID]; known != nil && !known.at.IsZero() && !e.FinishedAt.After(known.at) {
-		return // the event is of an earlier life, or does not say of which
-	}
-	rec.see(exitStatus(rec.seen[e.ContainerID], c, e, r.sched.Now))
-	if now := rec.withExits(rec.pod); now != rec.pod {
-		rec.pod = now
-		r.died(rec, e.ContainerID)
+	rec.see(exitStatus(rec.seen[id], c, e, r.sched.Now))
+	isDead := func(other string) bool { return other == id }
+	if pod := withExited(rec.pod, isDead); pod != rec.pod {
+		rec.pod = pod
+		r.died(rec, id)
 		r.metrics.countTransitions(1, CauseExit)
 	}
-	if known := rec.ends[e.ContainerID]; known != nil {
-		known.reported = r.sched.Now
-	}
 	if rec.made != nil { // what it is made for is published when it returns
-		rec.made.pod = withExited(rec.made.pod, func(id string) bool { return id == e.ContainerID })
+		rec.made.pod = withExited(rec.made.pod, isDead)
 	}
-	r.publishExits(rec, CauseExit)
-	r.retryLater(rec)
-	r.plan(rec)
-}
-
-// find returns the record that has a container, and the container as it is listed, or else
-// published; a nil container for a sandbox, and a nil record if none has it.
-func (r *reconciler) find(id string) (*podRecord, *Container) {
-	for _, uid := range r.cache.podsWithContainer(id) {
-		rec := r.records.byUID[uid]
-		if rec == nil {
-			continue
-		}
-		for _, pod := range [...]*Pod{rec.pod, rec.published} {
-			c := pod.container(0, id)
-			if c != nil || find(pod.sandboxes(), 0, id) != nil {
-				return rec, c
-			}
-		}
-	}
-	return nil, nil
+	return true
 }
 
 // takeStatus takes in a status of the record: what is known to have exited has exited in it, and
-// what it shows exited is known from then on. It reports whether the status contradicts a list: it
-// does not show an exit that the list shows, and only an exit event has reported how.
-func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (contradicts bool) {
+// what it shows exited is known from then on. contradicts is true if the status does not show an
+// exit that the list shows, and only an exit event has reported how; again, if it shows another
+// life of a container that has exited.
+func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (contradicts, again bool) {
 	var corrected map[string]*Status // of containers that the status does not show exited
 	pod, first := finder(rec.pod.containers()), finder(status.ContainerStatuses)
 	for i, s := range status.ContainerStatuses {
@@ -155,15 +119,12 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (contradicts 
 				rec.pod = rec.withExits(rec.pod)
 				r.died(rec, id)
 				r.metrics.countTransitions(1, CausePeriod)
-			} else if known != nil {
-				r.countEnd(rec, s, known)
 			}
 		case !hasExited(last), c != nil && !isExited(c): // no exit is known, or a list has shown another life
 			rec.see(s)
 		case startedAgain(last, s):
 			rec.see(s)
-			rec.listed = nil // the next list is compared, even if it is the same
-			r.request(rec, CausePeriod)
+			rec.listed, again = nil, true // the next list is compared, even if it is the same
 		default:
 			if last.Unconfirmed && s.State == ContainerStateRunning { // of the rest this status knows more
 				last = exitStatus(s, nil, ContainerExit{ExitCode: last.ExitCode, FinishedAt: last.FinishedAt}, last.FinishedAt)
@@ -184,7 +145,7 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (contradicts 
 			r.records.strangers.add(exit, r.sched.Now)
 		}
 	}
-	return contradicts
+	return contradicts, again
 }
 
 // startedAgain reports whether a status shows another life than the one that has ended. The start
@@ -244,7 +205,7 @@ func (r *reconciler) noteTransitions(rec *podRecord, transitions []transition, b
 		switch s, e := rec.seen[id], rec.ends[id]; {
 		case t.sandbox || t.kind == ContainerRemoved:
 		case t.kind == ContainerDied && existed && isExited(rec.listed.container(i, id)):
-			put(&rec.ends, id, &end{counted: true})
+			put(&rec.ends, id, &end{settled: true})
 		case t.kind == ContainerDied:
 			r.died(rec, id)
 		default:
@@ -272,24 +233,36 @@ func (r *reconciler) died(rec *podRecord, id string) {
 	case !e.livesAgain: // this death is known: the state was unknown in between
 		return
 	}
-	e.livesAgain, e.counted, e.reported = false, false, time.Time{}
-	if s := rec.seen[id]; hasExited(s) {
-		r.countEnd(rec, s, e)
-	}
+	*e = end{at: e.at, since: r.sched.Now}
 }
 
-// countEnd counts a death once its end is known. An unconfirmed one waits for the reason. A
-// reason other than Completed may be reported late, so the pod is inspected once more.
-func (r *reconciler) countEnd(rec *podRecord, s *Status, e *end) {
-	e.at = later(e.at, s.FinishedAt)
-	if e.counted || s.Unconfirmed {
-		return
+// settle settles the ends of a pod, and counts them. The end of a container is settled when a status
+// confirms it with the reason Completed. Runtimes may report another reason late, or confirm an
+// exit event late: then an inspection settles the end, even one that fails or is slow, if it began
+// lateReasonWait or unconfirmedWait after the death. looked is when the inspection began that has
+// ended now; zero for none. settle reports whether it has settled any.
+func (r *reconciler) settle(rec *podRecord, looked time.Time) (settled bool) {
+	rec.due[lateReason] = time.Time{}
+	for id, e := range rec.ends {
+		s := rec.seen[id]
+		if e.livesAgain || !hasExited(s) {
+			continue
+		}
+		e.at = later(e.at, s.FinishedAt)
+		late := e.since.Add(lateReasonWait)
+		if s.Unconfirmed {
+			late = e.since.Add(unconfirmedWait)
+		}
+		switch {
+		case e.settled:
+		case !looked.Before(late), s.Reason == exitCompleted && !s.Unconfirmed:
+			e.settled, settled = true, true
+			r.metrics.countExit(s)
+		case rec.due[lateReason].IsZero() || late.Before(rec.due[lateReason]):
+			rec.due[lateReason] = late
+		}
 	}
-	e.counted = true
-	r.metrics.countExit(s)
-	if s.Reason != exitCompleted {
-		rec.due[lateReason] = r.sched.Now.Add(lateReasonWait)
-	}
+	return settled
 }
 
 // forgetEnds drops the deaths of containers that are listed no more, once no inspection is due
@@ -311,30 +284,9 @@ func (r *reconciler) forgetEnds(rec *podRecord) {
 // countGone counts a death of which no status can show the end any more: by the exit that is known,
 // else as unseen.
 func (r *reconciler) countGone(rec *podRecord, id string, e *end) {
-	if !e.counted && !e.livesAgain {
-		e.counted = true
+	if !e.settled && !e.livesAgain {
+		e.settled = true
 		r.metrics.countExit(rec.seen[id])
-	}
-}
-
-// publishExits stores and publishes the exits that are known and not published. What else has
-// changed of the pod waits for its inspection. So do exits of containers that are new; if that
-// inspection is slow, it is taken as failed for them.
-func (r *reconciler) publishExits(rec *podRecord, cause Cause) {
-	if rec.published != nil {
-		pod := withExited(rec.published, func(id string) bool { return hasExited(rec.seen[id]) })
-		if pod != rec.published {
-			r.cache.storeExits(rec.UID, rec.seen)
-			r.publish(rec, &update{uid: rec.UID, pod: pod, listedAt: rec.observedAt().Time, cause: cause})
-		}
-	}
-	isNew := func(c *Container) bool {
-		return hasExited(rec.seen[c.ID.ID]) && rec.published.container(0, c.ID.ID) == nil
-	}
-	slow := rec.Inspection != nil && rec.Inspection.Slow
-	if slow && slices.ContainsFunc(rec.pod.containers(), isNew) {
-		r.inspectionFailed(rec, fmt.Errorf("%s has not returned within %v", methodGetPodStatus, r.cfg.Period))
-		rec.made.late = true
 	}
 }
 

@@ -44,8 +44,7 @@ var classesOf = map[string]class{
 	"snapshot.change": leftOut, "change.cause": leftOut,
 	// What is Initial, the statuses of events and the count of exits are not checked here.
 	"change.initial": leftOut, "update.initial": leftOut, "update.first": leftOut, "update.statuses": leftOut,
-	"update.listedAt": leftOut, "update.cause": leftOut, "end.at": leftOut, "end.counted": leftOut,
-	"end.reported": leftOut,
+	"update.listedAt": leftOut, "update.cause": leftOut, "end.at": leftOut, "end.since": leftOut, "end.settled": leftOut,
 }
 
 type plannedField struct {

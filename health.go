@@ -178,10 +178,10 @@ func (h *health) add(rec *podRecord, period time.Duration) {
 	for i, c := range pod.Containers {
 		h.containers[c.State]++
 		s, e := rec.seen[c.ID.ID], rec.ends[c.ID.ID]
-		if s != nil && s.Unconfirmed && e != nil && h.since(e.reported) > period && !isExited(rec.listed.container(i, c.ID.ID)) {
+		if s != nil && s.Unconfirmed && e != nil && h.since(e.since) > period && !isExited(rec.listed.container(i, c.ID.ID)) {
 			h.UnconfirmedExits = append(h.UnconfirmedExits, UnconfirmedExit{
 				PodUID: pod.ID, Namespace: pod.Namespace, Name: pod.Name,
-				Container: s.Name, ContainerID: s.ID.ID, ExitCode: s.ExitCode, Since: e.reported,
+				Container: s.Name, ContainerID: s.ID.ID, ExitCode: s.ExitCode, Since: e.since,
 			})
 		}
 	}

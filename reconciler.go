@@ -23,6 +23,8 @@ const (
 	// lateReasonWait is how long after a death its pod is inspected again: containerd 2 reports
 	// 10 to 500 ms late that a container was killed for want of memory.
 	lateReasonWait = 2 * time.Second
+	// unconfirmedWait is how long after an exit event no confirmation is waited for any more.
+	unconfirmedWait = 10 * time.Second
 )
 
 // reconciler is the way of the data: list, compare, inspect, store, publish. It is a function of
@@ -84,9 +86,7 @@ func (r *reconciler) step(now time.Time, in *inputs) outputs {
 	r.out = outputs{}
 	r.sched.Now = now
 	r.cache.advance(now)
-	for _, e := range in.exits {
-		r.takeExit(e)
-	}
+	r.takeExits(in.exits)
 	// Results come before requests, which they may answer. They are taken by pod, so that a run can
 	// be repeated.
 	slices.SortStableFunc(in.results, func(a, b *result) int { return cmp.Compare(a.call.UID, b.call.UID) })
@@ -99,6 +99,52 @@ func (r *reconciler) step(now time.Time, in *inputs) outputs {
 	r.completeRelists()
 	r.out.wake = r.sched.Wake()
 	return r.out
+}
+
+// takeExits takes in exit events. Each is a hint as well: of a sandbox, only its status says more; of
+// a container that no list has shown, its pod or all pods are listed.
+func (r *reconciler) takeExits(exits []ContainerExit) {
+	pods := make(map[types.UID]struct{})
+	for _, e := range exits {
+		rec, c := r.find(e.ContainerID)
+		switch {
+		case rec == nil:
+			r.records.strangers.add(e, r.sched.Now)
+			if e.PodUID == "" {
+				r.requestAll(CauseHint)
+			} else {
+				r.hint(e.PodUID)
+			}
+			continue
+		case c != nil && r.takeExit(rec, c, e):
+			pods[rec.UID] = struct{}{}
+		}
+		r.hint(rec.UID)
+	}
+	for _, uid := range sortedKeys(pods) {
+		rec := r.records.byUID[uid]
+		r.publishExits(rec, CauseExit, time.Time{})
+		r.retryLater(rec)
+		r.plan(rec)
+	}
+}
+
+// find returns the record that has a container, and the container as it is listed, or else
+// published; a nil container for a sandbox, and a nil record if none has it.
+func (r *reconciler) find(id string) (*podRecord, *Container) {
+	for _, uid := range r.cache.podsWithContainer(id) {
+		rec := r.records.byUID[uid]
+		if rec == nil {
+			continue
+		}
+		for _, pod := range [...]*Pod{rec.pod, rec.published} {
+			c := pod.container(0, id)
+			if c != nil || find(pod.sandboxes(), 0, id) != nil {
+				return rec, c
+			}
+		}
+	}
+	return nil, nil
 }
 
 // takeResult takes in the result of a call.
@@ -234,6 +280,9 @@ func (r *reconciler) expire() {
 			case listFailed, dueKinds: // an open request waits no longer
 			case lateReason:
 				rec.inspect = true
+				if rec.Inspection != nil && rec.Inspection.Slow { // another cannot begin
+					r.publishExits(rec, CausePeriod, r.sched.Now)
+				}
 			case followUp:
 				r.request(rec, CauseHint)
 			case retry:
