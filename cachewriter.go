@@ -77,6 +77,13 @@ func (w cacheWriter) setAllObserved(at time.Time) {
 // setListed notes that a list shows a pod.
 func (w cacheWriter) setListed(pod *Pod) { w.write(func(c *PodCache) { c.listLocked(pod) }) }
 
+// addresses returns the addresses in the status of a pod.
+func (w cacheWriter) addresses(uid types.UID) []string {
+	w.cache.mu.RLock()
+	defer w.cache.mu.RUnlock()
+	return w.cache.readLocked(uid).status.IPs
+}
+
 // podsWithContainer returns the pods that have a container or sandbox with an ID, by UID.
 func (w cacheWriter) podsWithContainer(id string) (uids []types.UID) {
 	w.cache.mu.RLock()

@@ -117,6 +117,10 @@ const (
 	// ended; other PodSyncs have no container. When a PodSync is delivered, the cache holds the
 	// status or the error. If the pod is removed first, it gets none.
 	PodSync PodLifeCycleEventType = "PodSync"
+	// Synced is sent once to a subscription WithSynced, when the generator has synced (see
+	// GenericPLEG.HasSynced) and the events of the pods that existed then have been sent. It has no
+	// pod. No other subscription gets it.
+	Synced PodLifeCycleEventType = "Synced"
 )
 
 // Cause is why the list or the inspection that showed a transition was made, or CauseExit. It is for

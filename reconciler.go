@@ -388,7 +388,13 @@ func (r *reconciler) completeRelists() {
 
 // publish hands an update of the pod to the subscribers. The cache holds a status for it.
 func (r *reconciler) publish(rec *podRecord, u *update) {
-	u.statuses = rec.statusesOf(u.pod, rec.published, u.initial)
+	u.statuses, u.settled = rec.statusesOf(u.pod, rec.published, u.initial), nil
+	for _, c := range u.pod.containers() {
+		if e := rec.ends[c.ID.ID]; e != nil && e.settled && isExited(c) {
+			put(&u.settled, c.ID.ID, true)
+		}
+	}
+	u.ips = r.cache.addresses(rec.UID)
 	r.logTransitions(rec, u.pod)
 	rec.published = u.pod
 	r.updates.Publish(u)

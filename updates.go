@@ -18,6 +18,10 @@ type update struct {
 	pod *Pod
 	// statuses are the last statuses of the containers of the pod and of the update before it.
 	statuses lastStatuses
+	// settled has the IDs of its exited containers whose end is settled; nil for none. ips are the
+	// addresses in the cache.
+	settled map[string]bool
+	ips     []string
 	// initial is the pod as it was when the subscription began; nil if it did not exist.
 	// Subscribers that have an update of the pod ignore it.
 	initial *Pod
@@ -114,6 +118,9 @@ func stepEvents(delivered, u *update) (events []*PodLifecycleEvent) {
 func (u *update) event(kind PodLifeCycleEventType, pod *Pod, c *Container) *PodLifecycleEvent {
 	return &PodLifecycleEvent{ID: u.uid, Type: kind, Pod: pod, Container: c, ListedAt: u.listedAt, Cause: u.cause}
 }
+
+// hasSettled reports whether the end of a container is settled in the update, nil for no update.
+func (u *update) hasSettled(id string) bool { return u != nil && u.settled[id] }
 
 // listed returns the pod of the update; nil for no update.
 func (u *update) listed() *Pod {
