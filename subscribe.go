@@ -168,7 +168,7 @@ func (h *Handler) functions() map[PodLifeCycleEventType]func(*PodLifecycleEvent)
 		containerCreated: h.OnContainerCreated,
 		ContainerStarted: h.OnContainerStarted,
 		ContainerDied:    h.OnContainerDied,
-		containerEnded:   h.OnContainerEnded,
+		ContainerEnded:   h.OnContainerEnded,
 		ContainerRemoved: h.OnContainerRemoved,
 		PodSync:          h.OnPodSync,
 	}
@@ -192,7 +192,6 @@ const (
 	podAdded         PodLifeCycleEventType = "podAdded"
 	podChanged       PodLifeCycleEventType = "podChanged"
 	podRemoved       PodLifeCycleEventType = "podRemoved"
-	containerEnded   PodLifeCycleEventType = "containerEnded"
 	containerCreated PodLifeCycleEventType = ""
 )
 
@@ -229,13 +228,13 @@ func handlerEvents(delivered, u *update) (events []*PodLifecycleEvent) {
 		case e.Type == ContainerDied && hasRun(e.Status) && !wasRunning(was(i, c.ID.ID)):
 			add(ContainerStarted, e.Pod, c, e.Status)
 		case e.Type == ContainerRemoved && !delivered.hasSettled(c.ID.ID):
-			add(containerEnded, e.Pod, c, e.Status)
+			add(ContainerEnded, e.Pod, c, e.Status)
 		}
 		events = append(events, e)
 	}
 	for i, c := range u.pod.containers() {
 		if u.hasSettled(c.ID.ID) && !delivered.hasSettled(c.ID.ID) {
-			add(containerEnded, u.pod, c, statuses(i, c.ID.ID))
+			add(ContainerEnded, u.pod, c, statuses(i, c.ID.ID))
 		}
 	}
 	if u.pod == nil && delivered != nil {

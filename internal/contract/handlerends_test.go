@@ -23,14 +23,14 @@ func (l *lives) handler() pleg.Handler {
 			if e.Initial {
 				line = "initially " + line
 			}
-			if s := e.Status; what == "ended" || what == "died" {
-				switch {
-				case s == nil || s.State != pleg.ContainerStateExited:
+			if what == "ended" || what == "died" {
+				switch code, reason, seen := e.Exit(); {
+				case !seen:
 					line += " unseen"
-				case s.Unconfirmed:
-					line += fmt.Sprintf(" %d?", s.ExitCode)
+				case e.Status.Unconfirmed:
+					line += fmt.Sprintf(" %d?", code)
 				default:
-					line += fmt.Sprintf(" %d %s", s.ExitCode, s.Reason)
+					line += fmt.Sprintf(" %d %s", code, reason)
 				}
 			}
 			l.lines = append(l.lines, line)
