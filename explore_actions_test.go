@@ -308,7 +308,9 @@ func (w *world) block(p int, minTime time.Time) {
 	put(&w.pods.readers, uid, append(w.pods.readers[uid], r))
 	w.pods.waiting++
 	w.readers[p] = exploredReader{r, minTime.After(w.clock)}
-	put(&w.in.readers, uid, struct{}{})
+	if w.r.cfg.ListsPods {
+		put(&w.in.requests, uid, struct{}{})
+	}
 }
 
 // next returns everything that can happen now.

@@ -252,7 +252,6 @@ func (f *printer) pending() {
 		f.put(stampNumber, int64(w.in.results[i].call.Stamp.Number))
 	}
 	f.keys(slices.Sorted(maps.Keys(w.in.requests)))
-	f.keys(slices.Sorted(maps.Keys(w.in.readers)))
 	f.keys(slices.Sorted(maps.Keys(w.in.reinspects)))
 	f.keys(slices.Sorted(maps.Keys(w.in.hints)))
 	f.bool(w.in.hintAll)

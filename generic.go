@@ -300,8 +300,8 @@ func (g *GenericPLEG) RequestReinspect(uid types.UID) {
 
 // onReaderBlocked implements cacheOwner.
 func (g *GenericPLEG) onReaderBlocked(uid types.UID) {
-	if uid != "" && !g.opts.pollingOnly {
-		g.inbox.Put(func(in *inputs) { put(&in.readers, uid, struct{}{}) })
+	if g.getter != nil { // else the next full list answers
+		g.RequestRelist(uid)
 	}
 }
 

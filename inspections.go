@@ -50,9 +50,7 @@ func (r *reconciler) inspected(rec *podRecord, res *result) {
 	}
 	if err == nil {
 		rec.inspected, r.lastInspection = r.sched.Now, r.sched.Now
-		if r.sched.InspectionSucceeded() {
-			r.resumeHung()
-		}
+		r.sched.InspectionSucceeded()
 		var again bool
 		if contradicts, again = r.takeStatus(rec, status); again {
 			r.request(rec, CausePeriod)
@@ -94,22 +92,6 @@ func (r *reconciler) publishExits(rec *podRecord, cause Cause, looked time.Time)
 	if slow && slices.ContainsFunc(rec.pod.containers(), isNew) {
 		r.inspectionFailed(rec, fmt.Errorf("%s has not returned within %v", methodGetPodStatus, r.cfg.Period))
 		rec.made.late = true
-	}
-}
-
-// resumeHung has the back-off of the pods that hang begin again, because an inspection has
-// succeeded.
-func (r *reconciler) resumeHung() {
-	first := r.sched.Now.Add(r.backOff.Wait(1))
-	for _, rec := range r.records.present() {
-		if rec.HungSince.IsZero() {
-			continue
-		}
-		rec.attempts = 0
-		if rec.due[retry].After(first) {
-			rec.due[retry] = first
-			r.plan(rec)
-		}
 	}
 }
 

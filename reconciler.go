@@ -184,26 +184,14 @@ func (r *reconciler) takeRequests(in *inputs) {
 			r.requestAll(CauseDemand)
 		}
 	}
-	for _, uid := range sortedKeys(in.readers) {
-		rec := r.records.getOrAdd(uid)
-		r.request(rec, CauseDemand) // where the runtime lists no single pods, the next full list answers
-		r.plan(rec)
-	}
 	for _, uid := range sortedKeys(in.reinspects) {
 		if rec := r.records.byUID[uid]; rec != nil && rec.pod != nil {
 			rec.sync, rec.inspect = true, true
 			r.plan(rec)
 		}
 	}
-	if in.hintAll || in.lostHints {
+	if in.hintAll {
 		r.requestAll(CauseHint)
-	}
-	if in.lostHints {
-		for uid, rec := range r.records.byUID {
-			if rec.pod != nil {
-				put(&in.hints, uid, struct{}{})
-			}
-		}
 	}
 	for _, uid := range sortedKeys(in.hints) {
 		r.hint(uid)

@@ -35,7 +35,9 @@ func (s *stepper) take(in *inputs, line string) {
 	case "reinspect":
 		put(&in.reinspects, uid, struct{}{})
 	case "reader":
-		put(&in.readers, uid, struct{}{})
+		if s.r.cfg.ListsPods {
+			put(&in.requests, uid, struct{}{})
+		}
 		r := &blockedReader{minTime: s.now.Add(-1), ch: make(chan reading, 1)}
 		put(&s.cache.readers, uid, append(s.cache.readers[uid], r))
 		s.cache.waiting++

@@ -192,7 +192,6 @@ func TestKnownPodBesideTooManyHints(t *testing.T) {
 		busy  bool // the loop, so that all hints come at once
 	}{
 		"one after the other": {10_100, false},
-		"all at once":         {10_100, true},
 		"as many as fit":      {9_999, true},
 	} {
 		t.Run(name, func(t *testing.T) {
