@@ -40,8 +40,6 @@ type cacheOwner interface {
 	// onReaderBlocked is called with the pod of a reader that begins to block, in its goroutine,
 	// without a lock held. It does not block.
 	onReaderBlocked(uid types.UID)
-	// now is the time by the generator's clock, called without a lock held.
-	now() time.Time
 }
 
 // cacheEntry is what the cache has of one pod: its status, that it is listed, or when a single-pod
@@ -418,13 +416,15 @@ func (c *PodCache) ByIP(ip string) []*PodStatus {
 // find returns the statuses with a key, newest first, and then those that had it, the last to go
 // first.
 func (c *PodCache) find(key indexKey) (statuses []*PodStatus) {
-	owner := c.appendStatuses(&statuses, key)
-	if owner != nil { // nobody advances the index while the generator is stopped, or its lists are far apart
-		now := owner.now()
-		statuses = slices.DeleteFunc(statuses, func(s *PodStatus) bool {
-			return !s.GoneAt.IsZero() && now.Sub(s.GoneAt) > goneTime
-		})
+	c.mu.RLock()
+	for uid, went := range c.index.pods[key] {
+		if went != nil {
+			statuses = append(statuses, went.status)
+		} else if s := c.entries[uid].status; s != nil { // else it is listed and not inspected yet
+			statuses = append(statuses, s)
+		}
 	}
+	c.mu.RUnlock()
 	slices.SortFunc(statuses, func(a, b *PodStatus) int {
 		if a.GoneAt.IsZero() != b.GoneAt.IsZero() {
 			return a.GoneAt.Compare(b.GoneAt)
@@ -432,20 +432,6 @@ func (c *PodCache) find(key indexKey) (statuses []*PodStatus) {
 		return cmp.Or(b.GoneAt.Compare(a.GoneAt), cmp.Compare(createdAt(b), createdAt(a)), cmp.Compare(a.ID, b.ID))
 	})
 	return statuses
-}
-
-// appendStatuses appends the statuses that have a key or had it, and returns the generator.
-func (c *PodCache) appendStatuses(statuses *[]*PodStatus, key indexKey) cacheOwner {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	for uid, went := range c.index.pods[key] {
-		if went != nil {
-			*statuses = append(*statuses, went.status)
-		} else if s := c.entries[uid].status; s != nil { // else it is listed and not inspected yet
-			*statuses = append(*statuses, s)
-		}
-	}
-	return c.owner
 }
 
 // indexLocked takes in that an entry has another status than the old one, or is listed otherwise.

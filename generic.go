@@ -305,9 +305,6 @@ func (g *GenericPLEG) onReaderBlocked(uid types.UID) {
 	}
 }
 
-// now implements cacheOwner.
-func (g *GenericPLEG) now() time.Time { return g.clock.Now() }
-
 // Defaults of the options.
 const (
 	// DefaultInspectionWorkers is the number of inspections that run at once.
