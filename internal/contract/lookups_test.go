@@ -439,4 +439,3 @@ func TestLookupsOfWhatIsGoneAreBounded(t *testing.T) {
 		}
 	})
 }
-
