@@ -353,9 +353,12 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// Lookup is Get, and says besides whether the pod exists, as far as the cache knows: whether it is
-// listed. The status of one that does not has nothing but the ID, and neither has that of one
-// which no inspection has shown yet.
+// Lookup is Get, and also reports whether the pod exists as far as the cache knows: whether a list
+// shows it. The status has only the ID if the pod does not exist or was not inspected yet.
+//
+// Runtimes list a pod once its sandbox runs. Before that, while the network is being set up or keeps
+// failing, the pod's cgroup and volumes exist and Lookup reports false. So a program must not delete
+// them for that reason alone: delete what belonged to a pod that was listed before.
 //
 // The statuses that it and the other look-ups return are never nil, are shared and must not be
 // modified. They are those that the cache holds at the time of the call, however fresh. A look-up
