@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// A container only goes forward: created, running, exited. What a list, a status or an exit
-// event has shown exited has exited, and what shows it running later is behind. This file is
+// A container only goes forward: created, running, exited. What a status or an exit event has shown
+// exited has exited, and a list or status that shows it running later is behind. (Where only a list
+// has shown an exit, a status that shows the container running contradicts the record.) This file is
 // the door: every list (withExits), status (takeStatus) and exit event (takeExit) enters the
 // records through it. See rules 20 to 22 of docs/CONTRACT.md.
 //
@@ -36,7 +37,9 @@ func hasExited(s *Status) bool { return s != nil && s.State == ContainerStateExi
 func isExited(c *Container) bool { return plegStateOf(c) == plegExited }
 
 // withExits returns a pod as it is listed, or a copy in which those containers have exited that
-// are known to have, although no believed list has shown it.
+// are known to have, although the list before did not show it. It is called before rec.listed is
+// replaced: once a list has shown an exit, a later one that shows the container running shows that
+// it was started again.
 func (rec *podRecord) withExits(listed *Pod) *Pod {
 	if listed == nil || len(rec.seen) == 0 {
 		return listed
@@ -48,13 +51,18 @@ func (rec *podRecord) withExits(listed *Pod) *Pod {
 
 // withExited returns a pod, or a copy in which some of its containers have exited.
 func withExited(pod *Pod, exited func(id string) bool) *Pod {
+	return withState(pod, ContainerStateExited, exited)
+}
+
+// withState returns a pod, or a copy in which some of its containers are in a state.
+func withState(pod *Pod, state State, are func(id string) bool) *Pod {
 	containers, changed := rewrite(pod.containers(), func(c *Container) *Container {
-		if c.State == ContainerStateExited || !exited(c.ID.ID) {
+		if c.State == state || !are(c.ID.ID) {
 			return c
 		}
-		dead := *c
-		dead.State = ContainerStateExited
-		return &dead
+		is := *c
+		is.State = state
+		return &is
 	})
 	if !changed {
 		return pod
@@ -92,16 +100,16 @@ func (r *reconciler) takeExit(rec *podRecord, c *Container, e ContainerExit) (ne
 		r.died(rec, id)
 		r.metrics.countTransitions(1, CauseExit)
 	}
-	if rec.made != nil { // what it is made for is published when it returns
-		rec.made.pod = withExited(rec.made.pod, isDead)
+	if rec.inspecting != nil { // what it is made for is published when it returns
+		rec.inspecting.pod = withExited(rec.inspecting.pod, isDead)
 	}
 	return true
 }
 
-// takeStatus takes in a status of the record: what is known to have exited has exited in it, and
-// what it shows exited is known from then on. contradicts is true if the status does not show an
-// exit that the list shows, and only an exit event has reported how; again, if it shows another
-// life of a container that has exited.
+// takeStatus corrects a status of the record by the exits that are known, and keeps those that it
+// shows; the pod is listed again until a list shows them too. contradicts is true if the status
+// shows a container running that the list shows exited, and only an exit event has reported how it
+// ended. again is true if an exited container has another StartedAt.
 func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (contradicts, again bool) {
 	var corrected map[string]*Status // of containers that the status does not show exited
 	pod, first := finder(rec.pod.containers()), finder(status.ContainerStatuses)
@@ -121,10 +129,14 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (contradicts,
 				r.metrics.countTransitions(1, CausePeriod)
 			}
 		case !hasExited(last), c != nil && !isExited(c): // no exit is known, or a list has shown another life
+			if last != nil && known == nil && !last.StartedAt.IsZero() && startedAgain(last, s) { // nobody has seen the end before
+				put(&rec.ends, id, &end{at: s.StartedAt, livesAgain: true})
+			}
 			rec.see(s)
 		case startedAgain(last, s):
 			rec.see(s)
-			rec.listed, again = nil, true // the next list is compared, even if it is the same
+			rec.listed = withState(rec.listed, ContainerStateUnknown, func(other string) bool { return other == id })
+			again = true // and the next list is compared, even if it is the same
 		default:
 			if last.Unconfirmed && s.State == ContainerStateRunning { // of the rest this status knows more
 				last = exitStatus(s, nil, ContainerExit{ExitCode: last.ExitCode, FinishedAt: last.FinishedAt}, last.FinishedAt)
@@ -138,7 +150,7 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (contradicts,
 		status.ContainerStatuses = withStatuses(status.ContainerStatuses, corrected)
 		status.ActiveContainerStatuses = withStatuses(status.ActiveContainerStatuses, corrected)
 	}
-	rec.made.pod = withExited(rec.made.pod, func(id string) bool { return hasExited(rec.seen[id]) })
+	rec.inspecting.pod = withExited(rec.inspecting.pod, func(id string) bool { return hasExited(rec.seen[id]) })
 	for _, s := range rec.forgetStatuses(status.ContainerStatuses) {
 		if hasExited(s) { // a list that began before may show the container yet
 			exit := ContainerExit{ContainerID: s.ID.ID, ExitCode: s.ExitCode, FinishedAt: s.FinishedAt}
@@ -170,8 +182,8 @@ func (rec *podRecord) forgetStatuses(statuses []*Status) (dropped []*Status) {
 		}
 	}
 	pods := []*Pod{rec.pod, rec.published}
-	if rec.made != nil {
-		pods = append(pods, rec.made.pod)
+	if rec.inspecting != nil {
+		pods = append(pods, rec.inspecting.pod)
 	}
 	if rec.change != nil {
 		pods = append(pods, rec.change.initial)
@@ -208,8 +220,8 @@ func (r *reconciler) noteTransitions(rec *podRecord, transitions []transition, b
 			put(&rec.ends, id, &end{settled: true})
 		case t.kind == ContainerDied:
 			r.died(rec, id)
-		default:
-			if e != nil && t.kind == ContainerStarted {
+		case t.kind == ContainerStarted:
+			if e != nil {
 				r.countGone(rec, id, e)
 				e.livesAgain = true
 				if e.at.IsZero() { // whatever reports an end from before is of the earlier life
@@ -236,20 +248,20 @@ func (r *reconciler) died(rec *podRecord, id string) {
 	*e = end{at: e.at, since: r.sched.Now}
 }
 
-// settle settles the ends of a pod, and counts them. The end of a container is settled when a status
-// confirms it with the reason Completed. Runtimes may report another reason late, or confirm an
-// exit event late: then an inspection settles the end, even one that fails or is slow, if it began
-// lateReasonWait or unconfirmedWait after the death. looked is when the inspection began that has
-// ended now; zero for none. settle reports whether it has settled any.
+// settle settles the ends of a pod, and counts them. A status that confirms an end with the reason
+// Completed settles it at once. Otherwise the first inspection does that began reasonCheckWait after
+// the death, or unconfirmedWait if the end is unconfirmed, even if it fails or is slow: the reason
+// may come late. looked is when the inspection began that is judged; zero for none. If settle
+// reports that it has settled any, the pod is published again.
 func (r *reconciler) settle(rec *podRecord, looked time.Time) (settled bool) {
-	rec.due[lateReason] = time.Time{}
+	rec.due[reasonCheck] = time.Time{}
 	for id, e := range rec.ends {
 		s := rec.seen[id]
 		if e.livesAgain || !hasExited(s) {
 			continue
 		}
 		e.at = later(e.at, s.FinishedAt)
-		late := e.since.Add(lateReasonWait)
+		late := e.since.Add(reasonCheckWait)
 		if s.Unconfirmed {
 			late = e.since.Add(unconfirmedWait)
 		}
@@ -258,8 +270,8 @@ func (r *reconciler) settle(rec *podRecord, looked time.Time) (settled bool) {
 		case !looked.Before(late), s.Reason == exitCompleted && !s.Unconfirmed:
 			e.settled, settled = true, true
 			r.metrics.countExit(s)
-		case rec.due[lateReason].IsZero() || late.Before(rec.due[lateReason]):
-			rec.due[lateReason] = late
+		case rec.due[reasonCheck].IsZero() || late.Before(rec.due[reasonCheck]):
+			rec.due[reasonCheck] = late
 		}
 	}
 	return settled
@@ -269,7 +281,7 @@ func (r *reconciler) settle(rec *podRecord, looked time.Time) (settled bool) {
 // that may show how they ended. It counts those that were not counted.
 func (r *reconciler) forgetEnds(rec *podRecord) {
 	hung := rec.Inspection != nil && rec.Inspection.Dead
-	if len(rec.ends) == 0 || rec.pod != nil && !hung && (rec.inspect || rec.made != nil) {
+	if len(rec.ends) == 0 || rec.pod != nil && !hung && (rec.inspect || rec.inspecting != nil) {
 		return
 	}
 	for id, e := range rec.ends {
@@ -343,7 +355,8 @@ type stranger struct {
 
 // add keeps an exit, unless a runtime sends garbage: what is beyond the bound the lists show.
 func (s strangers) add(e ContainerExit, at time.Time) {
-	if len(s) < maxHints {
+	known, is := s[e.ContainerID]
+	if is && e.FinishedAt.After(known.FinishedAt) || !is && len(s) < maxHints {
 		s[e.ContainerID] = stranger{e, at}
 	}
 }

@@ -152,7 +152,7 @@ type health struct {
 // health returns what the reconciler knows of the health.
 func (r *reconciler) health(now time.Time) *health {
 	h := &health{
-		HealthReport: HealthReport{LastRelist: r.lastList},
+		HealthReport: HealthReport{LastRelist: r.fullSucceeded},
 		now:          now, threshold: r.cfg.Threshold, listErr: r.listErr, listErrAt: r.listErrAt,
 		lastInspection: r.lastInspection, containers: make(map[State]int),
 	}
@@ -185,7 +185,7 @@ func (h *health) add(rec *podRecord, period time.Duration) {
 			})
 		}
 	}
-	if h.HungRelist != nil && rec.inspected.After(h.HungRelist.Since) {
+	if h.HungRelist != nil && rec.lastInspected.After(h.HungRelist.Since) {
 		h.HungRelist.Answered++
 	}
 	if !rec.isFailing() {

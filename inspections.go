@@ -15,7 +15,7 @@ import (
 // beginInspection notes the inspection of a record. Its stamp is that of the newest list that
 // showed this record, never that of a list that showed something else.
 func (r *reconciler) beginInspection(rec *podRecord) *Pod {
-	rec.made = &snapshot{pod: rec.pod, at: rec.at, change: rec.change, sync: rec.sync}
+	rec.inspecting = &snapshot{pod: rec.pod, at: rec.at, change: rec.change, sync: rec.sync}
 	rec.inspect, rec.sync = false, false
 	r.plan(rec)
 	if rec.failures > 0 {
@@ -31,13 +31,13 @@ func (r *reconciler) completeInspection(rec *podRecord, res *result) {
 	switch {
 	case rec.pod == nil:
 		r.sched.Gone(&rec.Pod)
-	case res.stopped || (res.call.Dead || rec.made.late) && res.err == nil:
-		rec.inspect, rec.sync = true, rec.sync || rec.made.sync
-	case res.call.Dead || rec.made.late:
+	case res.stopped || (res.call.Dead || rec.inspecting.publishedEarly) && res.err == nil:
+		rec.inspect, rec.sync = true, rec.sync || rec.inspecting.sync
+	case res.call.Dead || rec.inspecting.publishedEarly:
 	default:
 		r.inspected(rec, res)
 	}
-	rec.made = nil
+	rec.inspecting = nil
 	r.forgetEnds(rec)
 }
 
@@ -46,17 +46,17 @@ func (r *reconciler) inspected(rec *podRecord, res *result) {
 	var status *PodStatus
 	err, contradicts := res.err, false
 	if err == nil {
-		status, err = validStatus(res.status, rec.made.pod, r.badData)
+		status, err = validStatus(res.status, rec.inspecting.pod, r.badData)
 	}
 	if err == nil {
-		rec.inspected, r.lastInspection = r.sched.Now, r.sched.Now
+		rec.lastInspected, r.lastInspection = r.sched.Now, r.sched.Now
 		r.sched.InspectionSucceeded()
 		var again bool
 		if contradicts, again = r.takeStatus(rec, status); again {
 			r.request(rec, CausePeriod)
 		}
 	}
-	switch superseded := rec.change != rec.made.change; {
+	switch superseded := rec.change != rec.inspecting.change; {
 	case superseded:
 		r.storeOlder(rec, status, err)
 		rec.inspect = true
@@ -73,9 +73,10 @@ func (r *reconciler) inspected(rec *podRecord, res *result) {
 	}
 }
 
-// publishExits settles ends, and stores and publishes the exits that are known and not published.
-// What else has changed of the pod waits for its inspection. So do exits of containers that are
-// new; if that inspection is slow, it is taken as failed for them. For looked, see settle.
+// publishExits settles ends, and stores and publishes the exits that subscribers were not sent. It
+// publishes only those of containers that subscribers have. The exit of a new container waits for
+// the pod's inspection, as other changes do; if that is slow, the pod is published with an error.
+// For looked, see settle.
 func (r *reconciler) publishExits(rec *podRecord, cause Cause, looked time.Time) {
 	settled := r.settle(rec, looked)
 	if rec.published != nil {
@@ -91,7 +92,7 @@ func (r *reconciler) publishExits(rec *podRecord, cause Cause, looked time.Time)
 	slow := rec.Inspection != nil && rec.Inspection.Slow
 	if slow && slices.ContainsFunc(rec.pod.containers(), isNew) {
 		r.inspectionFailed(rec, fmt.Errorf("%s has not returned within %v", methodGetPodStatus, r.cfg.Period))
-		rec.made.late = true
+		rec.inspecting.publishedEarly = true
 	}
 }
 
@@ -104,7 +105,7 @@ func (r *reconciler) storeAgreeing(rec *podRecord, status *PodStatus) {
 		rec.endBackOff()
 	}
 	rec.inspect = rec.sync
-	recovered := r.store(rec, status, nil, rec.made.at, rec.at)
+	recovered := r.store(rec, status, nil, rec.inspecting.at, rec.at)
 	r.publishMade(rec, recovered)
 }
 
@@ -127,7 +128,7 @@ func (r *reconciler) contradicted(rec *podRecord, status *PodStatus) {
 // published too. The pod stays stale. If the cache holds something newer it does nothing, and
 // reports so.
 func (r *reconciler) storeOlder(rec *podRecord, status *PodStatus, err error) (stored bool) {
-	made := rec.made
+	made := rec.inspecting
 	if rec.observed.After(made.at) {
 		rec.sync = rec.sync || made.sync
 		r.freshen(rec)
@@ -139,8 +140,9 @@ func (r *reconciler) storeOlder(rec *podRecord, status *PodStatus, err error) (s
 	return true
 }
 
-// inspectionLate logs an inspection that is slow. One that is dead has failed. A pod that has not
-// changed stays as fresh as its lists until then.
+// inspectionLate logs an inspection that is slow. From then on its pod counts as hanging: a canary is
+// inspected, and Relist does not wait for the pod. An inspection that is dead has failed. A pod that
+// has not changed stays as fresh as its lists until then.
 func (r *reconciler) inspectionLate(rec *podRecord, late schedule.Late) {
 	if late.NowDead {
 		r.cancel(late.Call, r.deadlineError(methodGetPodStatus))
@@ -169,7 +171,7 @@ func (r *reconciler) deadlineError(method string) error {
 func (r *reconciler) inspectionFailed(rec *podRecord, err error) {
 	rec.stale = false
 	r.store(rec, nil, err, rec.at, rec.at)
-	rec.made.pod, rec.made.at, rec.made.change = rec.pod, rec.at, rec.change
+	rec.inspecting.pod, rec.inspecting.at, rec.inspecting.change = rec.pod, rec.at, rec.change
 	r.publishMade(rec, false)
 	r.retryLater(rec)
 }
@@ -198,7 +200,7 @@ func (r *reconciler) store(rec *podRecord, status *PodStatus, err error, made, o
 
 // publishMade publishes what the inspection was made for: the cache holds its result.
 func (r *reconciler) publishMade(rec *podRecord, recovered bool) {
-	made := rec.made
+	made := rec.inspecting
 	u := r.updateOf(rec, made)
 	u.sync = u.sync || recovered
 	made.sync = false

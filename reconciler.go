@@ -20,10 +20,11 @@ const (
 	// followUpShare is the part of a period after which the list of a hinted pod is followed by
 	// another.
 	followUpShare = 20
-	// lateReasonWait is how long after a death its pod is inspected again: containerd 2 reports
+	// reasonCheckWait is how long after a death its pod is inspected again: containerd 2 reports
 	// 10 to 500 ms late that a container was killed for want of memory.
-	lateReasonWait = 2 * time.Second
-	// unconfirmedWait is how long after an exit event no confirmation is waited for any more.
+	reasonCheckWait = 2 * time.Second
+	// unconfirmedWait is how long after a death its end stays unsettled while the runtime's status does
+	// not confirm it. The next inspection then settles it.
 	unconfirmedWait = 10 * time.Second
 )
 
@@ -48,15 +49,15 @@ type reconciler struct {
 	relists relists
 	// firstFull is the stamp of the first full list that succeeded.
 	firstFull stamp
-	// lastFull is when the last full list began; zero after a start.
-	lastFull time.Time
+	// fullBegan is when the last full list began; zero after a start.
+	fullBegan time.Time
 	// round has the pods that are still to be inspected while full lists hang.
 	round []*podRecord
 
 	// What the health check reads.
 
-	// lastList is when the last full list that succeeded began; zero for none.
-	lastList time.Time
+	// fullSucceeded is when the last full list that succeeded began; zero for none.
+	fullSucceeded time.Time
 	// listErr is the error of the last full list; nil if it succeeded. listErrAt is when it failed.
 	listErr   error
 	listErrAt time.Time
@@ -101,8 +102,8 @@ func (r *reconciler) step(now time.Time, in *inputs) outputs {
 	return r.out
 }
 
-// takeExits takes in exit events. Each is a hint as well: of a sandbox, only its status says more; of
-// a container that no list has shown, its pod or all pods are listed.
+// takeExits takes in exit events, and publishes those of a pod together. Each is also a hint. A
+// sandbox's is nothing else. For a container that no list has shown, its pod or all pods are listed.
 func (r *reconciler) takeExits(exits []ContainerExit) {
 	pods := make(map[types.UID]struct{})
 	for _, e := range exits {
@@ -130,7 +131,8 @@ func (r *reconciler) takeExits(exits []ContainerExit) {
 }
 
 // find returns the record that has a container, and the container as it is listed, or else
-// published; a nil container for a sandbox, and a nil record if none has it.
+// published; a nil container for a sandbox, and a nil record if none has it. The cache's index has a
+// container until neither the list nor the status of its pod shows it.
 func (r *reconciler) find(id string) (*podRecord, *Container) {
 	for _, uid := range r.cache.podsWithContainer(id) {
 		rec := r.records.byUID[uid]
@@ -173,7 +175,7 @@ func (r *reconciler) takeResult(res *result) {
 func (r *reconciler) takeRequests(in *inputs) {
 	if in.periodic != nil {
 		r.sched.SetPeriodic(*in.periodic)
-		r.lastFull = time.Time{}
+		r.fullBegan = time.Time{}
 	}
 	r.relists.waiting = append(r.relists.waiting, in.relists...)
 	for _, uid := range sortedKeys(in.requests) {
@@ -266,7 +268,7 @@ func (r *reconciler) expire() {
 			rec.due[kind] = time.Time{}
 			switch dueKind(kind) {
 			case listFailed, dueKinds: // an open request waits no longer
-			case lateReason:
+			case reasonCheck:
 				rec.inspect = true
 				if rec.Inspection != nil && rec.Inspection.Slow { // another cannot begin
 					r.publishExits(rec, CausePeriod, r.sched.Now)
@@ -344,7 +346,7 @@ func (r *reconciler) inspectCanary() (more bool) {
 	all := !r.sched.HangsSince().IsZero()
 	if len(r.round) == 0 || !all {
 		r.round = slices.DeleteFunc(r.records.present(), func(rec *podRecord) bool { return !all && !rec.isHealthy() })
-		slices.SortStableFunc(r.round, func(a, b *podRecord) int { return a.inspected.Compare(b.inspected) })
+		slices.SortStableFunc(r.round, func(a, b *podRecord) int { return a.lastInspected.Compare(b.lastInspected) })
 	}
 	i := slices.IndexFunc(r.round, func(rec *podRecord) bool { return rec.pod != nil && rec.Inspection == nil })
 	if i < 0 {

@@ -166,7 +166,7 @@ func (s *stepper) state() string {
 			set  bool
 		}{
 			{"stale", rec.stale}, {"behind", s.r.records.full.After(rec.at)},
-			{"owes a PodSync", rec.sync || rec.made != nil && rec.made.sync},
+			{"owes a PodSync", rec.sync || rec.inspecting != nil && rec.inspecting.sync},
 		} {
 			if flag.set {
 				fmt.Fprintf(&b, "; %s", flag.text)
