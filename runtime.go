@@ -204,8 +204,8 @@ type Pod struct {
 	// the runtime's default.
 	RuntimeHandler string
 	// Source is the runtime's own object, for those who know the runtime; nil if it gives none.
-	// Package cri gives none, but for Status.Source with cri.WithInfo. The generator passes it
-	// through, and neither reads nor compares it: a change of Source alone is no change.
+	// Package cri gives none. The generator passes it through, and neither reads nor compares it: a
+	// change of Source alone is no change.
 	Source any
 }
 

@@ -62,10 +62,9 @@ type item struct {
 
 // kept is what is kept of a container beside the list.
 type kept struct {
-	info     any  // what WithInfo keeps
-	informed bool // true if info was asked for
-	pid      int  // of the first process, as the runtime sees it; 0 if unknown
-	ended    *ending
+	pid   int  // of the first process, as the runtime sees it; 0 if unknown
+	asked bool // true if a verbose status was asked for it
+	ended *ending
 }
 
 // heldPod is a pod with the items that it is made of.

@@ -186,13 +186,16 @@ func cgroupPath(spec string) string {
 		return spec
 	}
 	slice, prefix, name := strings.TrimSuffix(parts[0], ".slice"), parts[1], parts[2]
+	if slice == "-" { // the root
+		slice = ""
+	}
 	var path strings.Builder
 	for at := range slice {
 		if slice[at] == '-' {
 			path.WriteString("/" + slice[:at] + ".slice")
 		}
 	}
-	if slice != "" && slice != "-" {
+	if slice != "" {
 		path.WriteString("/" + slice + ".slice")
 	}
 	if prefix != "" {

@@ -2,7 +2,6 @@ package cri
 
 import (
 	"google.golang.org/grpc"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 )
@@ -20,7 +19,6 @@ type options struct {
 	exitsDirGiven     bool   // true if WithExitsDir named it
 	noKubeletMetrics  bool
 	dialOptions       []grpc.DialOption
-	info              func(*runtimeapi.ContainerStatusResponse) any
 }
 
 func newOptions(opts []Option) options {
@@ -60,7 +58,7 @@ func WithSharedEventStream() Option {
 }
 
 // WithoutExitEvents turns WatchContainerExits off: exits come from the CRI alone, later and, while the
-// runtime is away, without their codes. No verbose status is asked for then, except with WithInfo.
+// runtime is away, without their codes. Inspections ask for no verbose status then.
 func WithoutExitEvents() Option {
 	return func(o *options) { o.noExitEvents = true }
 }
@@ -95,18 +93,4 @@ func WithDialOptions(opts ...grpc.DialOption) Option {
 			}
 		}
 	}
-}
-
-// WithInfo has the runtime asked once for all that it tells of a running container, with a verbose
-// ContainerStatus, and keeps what info makes of the answer as Source of the container's Status, for
-// as long as the container is listed. What Info of the answer has is the runtime's affair:
-// containerd and CRI-O give JSON with the PID, the runtime's specification and more. info is called
-// in the goroutine of a call, several at once; what it keeps of the answer stays in memory, so it
-// should copy out what it needs. If it panics, the inspection fails.
-//
-// A container that starts costs one larger answer, some 10 to 50 KiB; inspections after that cost
-// what they cost without the option. By default only the PID is read, of containers that ran before
-// exits were watched.
-func WithInfo(info func(*runtimeapi.ContainerStatusResponse) any) Option {
-	return func(o *options) { o.info = info }
 }

@@ -3,7 +3,6 @@ package cri
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"slices"
 	"strings"
@@ -127,11 +126,8 @@ func (in *inspection) askContainer(group *callGroup, i int, c *pleg.Container) {
 	group.start(rpcContainerStatus, of, func(ctx context.Context) error {
 		asked := r.opts.clock.Now()
 		known := r.held.keptOf(c.ID.ID)
-		info, wanted := known.info, r.opts.info != nil || known.pid == 0 && r.exits.wantPIDs.Load()
 		request := &runtimeapi.ContainerStatusRequest{ContainerId: c.ID.ID}
-		if wanted && !known.informed && c.State == pleg.ContainerStateRunning {
-			request.Verbose = true
-		}
+		request.Verbose = c.State == pleg.ContainerStateRunning && known.pid == 0 && !known.asked && r.exits.wantPIDs.Load()
 		var codec statusCodec
 		resp, err := r.client.containerStatus(ctx, request, grpc.ForceCodecV2(&codec))
 		if err != nil {
@@ -144,9 +140,8 @@ func (in *inspection) askContainer(group *callGroup, i int, c *pleg.Container) {
 		converted.StopSignal = codec.stopSignal
 		r.badObject(ctx, found|codec.found, in.object(containers, c))
 		if request.Verbose {
-			info = r.takeInfo(c.ID.ID, resp)
+			r.takePID(c.ID.ID, resp)
 		}
-		converted.Source = info
 		if converted.State == pleg.ContainerStateExited {
 			r.held.correctExit(converted)
 		}
@@ -159,19 +154,12 @@ func (in *inspection) askContainer(group *callGroup, i int, c *pleg.Container) {
 	})
 }
 
-// takeInfo keeps what a verbose status says beside the status: what WithInfo makes of it, and the PID of
-// the container's first process, which containerd and CRI-O have in JSON. It returns the former.
-func (r *Runtime) takeInfo(id string, resp *runtimeapi.ContainerStatusResponse) (info any) {
-	if r.opts.info != nil {
-		info = r.opts.info(resp)
+// takePID keeps the PID that a verbose status has. Without one, it is not asked for again.
+func (r *Runtime) takePID(id string, resp *runtimeapi.ContainerStatusResponse) {
+	r.held.keep(id, func(k *kept) { k.asked = true })
+	if info, err := parseInfo(id, resp.GetInfo()); err == nil && info.PID > 0 {
+		r.processStarted(id, info.PID)
 	}
-	var process struct{ PID int }
-	_ = json.Unmarshal([]byte(resp.GetInfo()["info"]), &process) // else no PID is known
-	r.held.keep(id, func(k *kept) { k.info, k.informed = info, true })
-	if process.PID > 0 {
-		r.processStarted(id, process.PID)
-	}
-	return info
 }
 
 // isNotFound reports whether a call failed because its object is gone. The object was
