@@ -32,16 +32,16 @@ const (
 	kinds
 )
 
-// decode decodes a whole item.
-func (k kind) decode(message []byte, runtimeName string) (shown, error) {
+// decode decodes a whole item, and returns how many labels and annotations it has.
+func (k kind) decode(message []byte, by reading) (_ shown, entries int, _ error) {
 	if k == sandboxes {
 		var s runtimeapi.PodSandbox
 		found, err := unmarshal(message, &s)
-		return showSandbox(&s, runtimeName).with(found), err
+		return showSandbox(&s, by).with(found), len(s.GetLabels()) + len(s.GetAnnotations()), err
 	}
 	var c runtimeapi.Container
 	found, err := unmarshal(message, &c)
-	return showContainer(&c, runtimeName).with(found), err
+	return showContainer(&c, by).with(found), len(c.GetLabels()) + len(c.GetAnnotations()), err
 }
 
 // item is a held container or sandbox. What it shows does not change; a container that
@@ -191,11 +191,11 @@ func (h *held) takeEarlyLocked(fresh map[string]*item, pass uint64) {
 }
 
 // begin starts a pass. The pass ends with commit, or is dropped.
-func (h *held) begin(runtimeName string) *pass {
+func (h *held) begin(by reading) *pass {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.number++
-	return &pass{held: h, number: h.number, runtimeName: runtimeName, renamed: runtimeName != h.runtimeName}
+	return &pass{held: h, number: h.number, by: by, renamed: by.runtimeName != h.runtimeName}
 }
 
 func (h *held) insertLocked(it *item) *heldPod {

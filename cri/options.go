@@ -18,6 +18,9 @@ type options struct {
 	exitsDir          string // of CRI-O; empty for none
 	exitsDirGiven     bool   // true if WithExitsDir named it
 	noKubeletMetrics  bool
+	byMetadata        bool
+	annotations       []string // the keys that are kept, if chosen
+	annotationsChosen bool
 	dialOptions       []grpc.DialOption
 }
 
@@ -78,6 +81,40 @@ func WithExitsDir(dir string) Option {
 // its own: pleg.WithoutKubeletMetrics is about the generator's alone.
 func WithoutKubeletMetrics() Option {
 	return func(o *options) { o.noKubeletMetrics = true }
+}
+
+// WithAnnotations keeps only the annotations with these keys, or none at all, in pods, containers and
+// statuses. By default all are kept, and they are the tenants': a pod may have 256 KiB of them. They
+// are still received from the runtime. Given more than once, the keys add up.
+func WithAnnotations(keys ...string) Option {
+	return func(o *options) {
+		o.annotations, o.annotationsChosen = append(o.annotations, keys...), true
+	}
+}
+
+// keptAnnotations returns the annotations that the options keep.
+func (o *options) keptAnnotations(all map[string]string) map[string]string {
+	if !o.annotationsChosen {
+		return all
+	}
+	var chosen map[string]string
+	for _, key := range o.annotations {
+		if value, ok := all[key]; ok {
+			if chosen == nil {
+				chosen = make(map[string]string)
+			}
+			chosen[key] = value
+		}
+	}
+	return chosen
+}
+
+// WithPodsByMetadata also lists pods that the kubelet has not made: a sandbox without the kubelet's label
+// belongs to the pod that its CRI metadata names, and its containers with it. crictl makes such sandboxes,
+// and so do fakes such as k8s.io/cri-client/pkg/fake. By default they are skipped. With this option GetPod
+// costs two plain lists of the whole node, because no filter selects such pods.
+func WithPodsByMetadata() Option {
+	return func(o *options) { o.byMetadata = true }
 }
 
 // WithDialOptions adds options to the connection that Connect and Dial make, such as

@@ -12,10 +12,10 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// maxReceivedBytes is the largest message that is accepted, the kubelet's limit. It is
-// set on the calls and not on the connection, so that it also applies to a client with
-// a connection of its own.
-const maxReceivedBytes = 16 << 20
+// maxReceivedBytes is the largest message that is accepted. It is four times the kubelet's limit: 110
+// pods with 256 KiB of annotations each exceed that. It is set on the calls and not on the
+// connection, so that it also applies to a client with a connection of its own.
+const maxReceivedBytes = 64 << 20
 
 // criVersion is the API version that Version is asked with.
 const criVersion = "v1"
@@ -70,7 +70,7 @@ type runtimeVersion struct{ name, version string }
 // fails. The caller owns the connection; Close does not close it. NewRuntime panics if conn
 // is nil.
 //
-// Delta decoding and the limit of 16 MiB per message work with any connection that heeds
+// Delta decoding and the limit of 64 MiB per message work with any connection that heeds
 // call options. One that ignores them, such as a fake, works too; it must not modify the
 // labels and annotations that it has returned, because pods share them, and of its statuses
 // the stop signal is not seen.

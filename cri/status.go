@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -116,6 +117,11 @@ func (in *inspection) askSandbox(group *callGroup, i int, s *pleg.Container) {
 		}
 		in.runtime.badObject(ctx, codec.found, in.object(sandboxes, s))
 		in.sandboxes[i] = resp.GetStatus()
+		if codec.used { // else the message may be someone else's, too
+			of := in.sandboxes[i]
+			of.Labels = shared(of.Labels, s.Labels)
+			of.Annotations = shared(in.runtime.opts.keptAnnotations(of.Annotations), s.Annotations)
+		}
 		return nil
 	})
 }
@@ -136,7 +142,7 @@ func (in *inspection) askContainer(group *callGroup, i int, c *pleg.Container) {
 		if resp.GetStatus() == nil {
 			return errNilStatus
 		}
-		converted, found := containerStatus(resp.GetStatus(), c, in.runtimeName)
+		converted, found := containerStatus(resp.GetStatus(), c, reading{in.runtimeName, &r.opts})
 		converted.StopSignal = codec.stopSignal
 		r.badObject(ctx, found|codec.found, in.object(containers, c))
 		if request.Verbose {
@@ -256,7 +262,7 @@ func (r *Runtime) badObject(ctx context.Context, found badSet, of object) {
 // containerStatus converts the status of a listed container by the kubelet's rules: a
 // container that has not been started has no StartedAt, and only a container that has
 // exited has FinishedAt, ExitCode, Reason and Message.
-func containerStatus(s *runtimeapi.ContainerStatus, listed *pleg.Container, runtimeName string) (*pleg.Status, badSet) {
+func containerStatus(s *runtimeapi.ContainerStatus, listed *pleg.Container, by reading) (*pleg.Status, badSet) {
 	var found badSet
 	state, known := containerState(s.GetState())
 	if !known {
@@ -271,7 +277,7 @@ func containerStatus(s *runtimeapi.ContainerStatus, listed *pleg.Container, runt
 		found = found.with(badRestartCount)
 	}
 	converted := &pleg.Status{
-		ID:                  pleg.ContainerID{Type: runtimeName, ID: cmp.Or(s.GetId(), listed.ID.ID)},
+		ID:                  pleg.ContainerID{Type: by.runtimeName, ID: cmp.Or(s.GetId(), listed.ID.ID)},
 		Name:                cmp.Or(s.GetLabels()[labelContainerName], s.GetMetadata().GetName(), listed.Name),
 		State:               state,
 		CreatedAt:           unixNano(s.GetCreatedAt()),
@@ -281,6 +287,10 @@ func containerStatus(s *runtimeapi.ContainerStatus, listed *pleg.Container, runt
 		ImageRuntimeHandler: s.GetImage().GetRuntimeHandler(),
 		Hash:                hash,
 		RestartCount:        restarts,
+		PodSandboxID:        listed.PodSandboxID,
+		LogPath:             s.GetLogPath(),
+		Labels:              shared(s.GetLabels(), listed.Labels),
+		Annotations:         shared(by.opts.keptAnnotations(s.GetAnnotations()), listed.Annotations),
 		Resources:           s.GetResources(),
 		User:                s.GetUser(),
 		Mounts:              s.GetMounts(),
@@ -295,6 +305,14 @@ func containerStatus(s *runtimeapi.ContainerStatus, listed *pleg.Container, runt
 		converted.Message = s.GetMessage()
 	}
 	return converted, found
+}
+
+// shared returns the listed map if the other is equal, so that only one is held.
+func shared(m, listed map[string]string) map[string]string {
+	if maps.Equal(m, listed) {
+		return listed
+	}
+	return m
 }
 
 // unixNano converts a time of the CRI. A time that has not come is the zero time: runtimes

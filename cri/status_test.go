@@ -461,7 +461,9 @@ func TestContainerStatusConversion(t *testing.T) {
 				},
 			}, quiet)
 			got := getPodStatus(t, r, getPods(t, r)[0])
-			if diff := cmp.Diff([]*pleg.Status{test.want}, got.ContainerStatuses); diff != "" {
+			want := *test.want
+			want.Labels, want.Annotations = test.status.Labels, test.status.Annotations
+			if diff := cmp.Diff([]*pleg.Status{&want}, got.ContainerStatuses); diff != "" {
 				t.Error(diff)
 			}
 			if test.bad != "" && metric(t, r, "pleg_cri_bad_items_total", test.bad) != 1 {
