@@ -1,6 +1,8 @@
 package cri
 
 import (
+	"path/filepath"
+
 	"google.golang.org/grpc"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
@@ -19,6 +21,7 @@ type options struct {
 	exitsDirGiven     bool   // true if WithExitsDir named it
 	noKubeletMetrics  bool
 	byMetadata        bool
+	hostRoot          string
 	annotations       []string // the keys that are kept, if chosen
 	annotationsChosen bool
 	dialOptions       []grpc.DialOption
@@ -30,6 +33,9 @@ func newOptions(opts []Option) options {
 		if opt != nil {
 			opt(&o)
 		}
+	}
+	if !o.exitsDirGiven {
+		o.exitsDir = filepath.Join(o.hostRoot, o.exitsDir)
 	}
 	return o
 }
@@ -75,6 +81,14 @@ const DefaultExitsDir = "/run/crio/exits"
 // Other runtimes have none.
 func WithExitsDir(dir string) Option {
 	return func(o *options) { o.exitsDir, o.exitsDirGiven = dir, true }
+}
+
+// WithHostRoot has the default sockets of Connect and Dial, and DefaultExitsDir, looked for below a folder,
+// such as "/host", at which a container has the root of its node mounted. These sockets are
+// /run/containerd/containerd.sock, /run/crio/crio.sock, /run/cri-dockerd.sock and
+// /run/k3s/containerd/containerd.sock. An endpoint that is given is taken as it is.
+func WithHostRoot(dir string) Option {
+	return func(o *options) { o.hostRoot = dir }
 }
 
 // WithoutKubeletMetrics leaves the metrics out whose names begin with kubelet_, for a host that has
