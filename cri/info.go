@@ -1,6 +1,7 @@
 package cri
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -54,47 +55,50 @@ type Info struct {
 
 // ContainerInfo asks the runtime for what it knows of a container: its PID, cgroup, namespaces, OCI
 // specification and more. It makes one verbose ContainerStatus call, whose answer has some 10 to 50 KiB;
-// nothing is kept. The ID is the runtime's or in the form "containerd://3f2a…". ctx should have a
-// deadline, because a runtime may never answer for a stuck container.
+// nothing is kept. The ID is the runtime's or in the form "containerd://3f2a…"; containerd and CRI-O also
+// take a prefix of it that no other has. ctx should have a deadline, because a runtime may never answer
+// for a stuck container.
 //
 // The form of the answer is the runtime's own. containerd and CRI-O are known; for another runtime, fields
 // may be empty, and if it reports nothing, the error wraps ErrNoInfo. If the container does not exist, the
 // error has the code NotFound.
 func (r *Runtime) ContainerInfo(ctx context.Context, id string) (*Info, error) {
 	id = withoutType(id)
-	return r.askInfo(ctx, rpcContainerStatus, target{kind: "container", id: id}, func() (map[string]string, error) {
+	return r.askInfo(ctx, rpcContainerStatus, target{kind: "container", id: id}, func() (*Info, error) {
 		resp, err := r.client.containerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id, Verbose: true},
 			infoOptions()...)
-		return resp.GetInfo(), err
+		if err != nil {
+			return nil, err
+		}
+		return parseInfo(cmp.Or(resp.GetStatus().GetId(), id), resp.GetInfo())
 	})
 }
 
 // SandboxInfo is ContainerInfo for a sandbox, and makes one verbose PodSandboxStatus call.
 func (r *Runtime) SandboxInfo(ctx context.Context, id string) (*Info, error) {
 	id = withoutType(id)
-	info, err := r.askInfo(ctx, rpcPodSandboxStatus, target{kind: "sandbox", id: id}, func() (map[string]string, error) {
+	return r.askInfo(ctx, rpcPodSandboxStatus, target{kind: "sandbox", id: id}, func() (*Info, error) {
 		resp, err := r.client.podSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id, Verbose: true},
 			infoOptions()...)
-		return resp.GetInfo(), err
+		if err != nil {
+			return nil, err
+		}
+		info, err := parseInfo(cmp.Or(resp.GetStatus().GetId(), id), resp.GetInfo())
+		if err != nil {
+			return nil, err
+		}
+		info.SandboxID = info.ID
+		return info, nil
 	})
-	if err == nil {
-		info.SandboxID = id
-	}
-	return info, err
 }
 
 func infoOptions() []grpc.CallOption {
 	return []grpc.CallOption{grpc.ForceCodecV2(&utf8Codec{}), grpc.MaxCallRecvMsgSize(maxReceivedBytes)}
 }
 
-func (r *Runtime) askInfo(ctx context.Context, made rpc, of target, ask func() (map[string]string, error)) (*Info, error) {
-	var info *Info
-	err := r.do(ctx, made, of, func() error {
-		verbose, err := ask()
-		if err != nil {
-			return err
-		}
-		info, err = parseInfo(of.id, verbose)
+func (r *Runtime) askInfo(ctx context.Context, made rpc, of target, ask func() (*Info, error)) (info *Info, err error) {
+	err = r.do(ctx, made, of, func() (err error) {
+		info, err = ask()
 		return err
 	})
 	return info, err
