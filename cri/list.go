@@ -213,8 +213,7 @@ func callOptions(codec *answerCodec) []grpc.CallOption {
 // tooLarge adds advice to the error of a list that is larger than a message may be.
 func tooLarge(err error) error {
 	if status.Code(err) == codes.ResourceExhausted {
-		return fmt.Errorf("%w (a message may have %d MiB, and no more than the runtime sends: containerd's"+
-			" max_send_message_size is 16 MiB by default)", err, maxReceivedBytes>>20)
+		return fmt.Errorf("%w (a message may have %d MiB, and no more than the runtime sends)", err, maxReceivedBytes>>20)
 	}
 	return err
 }

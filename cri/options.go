@@ -54,7 +54,7 @@ func WithClock(c clock.PassiveClock) Option {
 }
 
 // WithPlainLists turns streaming lists off: full lists always use ListPodSandbox and
-// ListContainers, and must fit in 16 MiB each.
+// ListContainers, and must fit in one message each.
 func WithPlainLists() Option {
 	return func(o *options) { o.plainLists = true }
 }
@@ -83,10 +83,10 @@ func WithExitsDir(dir string) Option {
 	return func(o *options) { o.exitsDir, o.exitsDirGiven = dir, true }
 }
 
-// WithHostRoot has the default sockets of Connect and Dial, and DefaultExitsDir, looked for below a folder,
-// such as "/host", at which a container has the root of its node mounted. These sockets are
-// /run/containerd/containerd.sock, /run/crio/crio.sock, /run/cri-dockerd.sock and
-// /run/k3s/containerd/containerd.sock. An endpoint that is given is taken as it is.
+// WithHostRoot sets the folder at which a container has the root of its node mounted, such as "/host".
+// The default sockets of Connect and Dial are below it: run/containerd/containerd.sock,
+// run/crio/crio.sock, run/cri-dockerd.sock and run/k3s/containerd/containerd.sock. So are CRI-O's exit
+// files, without WithExitsDir. An endpoint that you name is taken as it is.
 func WithHostRoot(dir string) Option {
 	return func(o *options) { o.hostRoot = dir }
 }
