@@ -362,7 +362,8 @@ func TestDialSearches(t *testing.T) {
 	defer cri.SetUsualEndpoints("unix://"+first, "unix://"+second)()
 	r := dialRuntime(t, "")
 	_, err := r.GetPods(t.Context(), true)
-	if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), first) || !strings.Contains(err.Error(), second) {
+	if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), first) ||
+		!strings.Contains(err.Error(), second) {
 		t.Errorf("no runtime: %v", err)
 	}
 	if got, want := r.DescribeRuntime(), "a CRI runtime that has not answered yet"; got != want {
@@ -389,9 +390,10 @@ func TestDialSearches(t *testing.T) {
 func TestWithHostRoot(t *testing.T) {
 	for _, socket := range []string{"run/crio/crio.sock", "run/cri-dockerd.sock", "run/k3s/containerd/containerd.sock"} {
 		root := t.TempDir()
-		must(t, os.MkdirAll(filepath.Join(root, "run/crio/exits"), 0o700))
+		exits := filepath.Join(root, "run/crio/exits")
+		must(t, os.MkdirAll(exits, 0o700))
 		must(t, os.MkdirAll(filepath.Dir(filepath.Join(root, socket)), 0o700))
-		s, err := criserver.Start(criserver.WithModel(criserver.CRIO), criserver.WithExitFiles(filepath.Join(root, "run/crio/exits")))
+		s, err := criserver.Start(criserver.WithModel(criserver.CRIO), criserver.WithExitFiles(exits))
 		must(t, err)
 		t.Cleanup(s.Stop)
 		pointTo(t, filepath.Join(root, socket), s)

@@ -18,8 +18,8 @@
 //
 // The package only makes calls that read. A container or sandbox belongs to the pod
 // that the kubelet's label io.kubernetes.pod.uid names; items without the label belong
-// to no pod and are skipped, unless [WithPodsByMetadata] is set. Answers of the runtime are not trusted: bad data is skipped
-// or read as unknown, counted in pleg_cri_bad_items_total by reason, and logged once for
+// to no pod and are skipped, unless [WithPodsByMetadata] is set. Answers of the runtime are not
+// trusted: bad data is skipped or read as unknown, counted in pleg_cri_bad_items_total by reason, and logged once for
 // each reason. In a string that is not UTF-8, bad bytes are read as U+FFFD, and no other item
 // is affected. An answer that is not a protobuf message, and a list that is not complete, are
 // errors, and remove nothing. If the connection panics, the call has failed, and the error names

@@ -52,7 +52,8 @@ func TestFieldsOfAStatus(t *testing.T) {
 // itself reads of the others is still there.
 func TestWithAnnotations(t *testing.T) {
 	s, all := serverAndRuntime(t)
-	none, chosen := connect(t, s, cri.WithAnnotations()), connect(t, s, cri.WithAnnotations("note"), cri.WithAnnotations("x"))
+	none := connect(t, s, cri.WithAnnotations())
+	chosen := connect(t, s, cri.WithAnnotations("note"), cri.WithAnnotations("x"))
 	annotations := map[string]string{"note": "kept", "other": strings.Repeat("x", 1000)}
 	sandbox := s.RunPod(criserver.PodConfig{UID: "uid", Annotations: annotations})
 	_, err := s.RunContainer(sandbox, criserver.ContainerConfig{Annotations: annotations})
@@ -91,8 +92,9 @@ func TestWithAnnotations(t *testing.T) {
 
 	// A pod is the same as before, and is not decoded again, whatever has been dropped of it.
 	before := getPods(t, none)
-	decoded := metric(t, none, "pleg_cri_listed_items_total", "decoded")
-	if after := getPods(t, none); &after[0] != &before[0] || metric(t, none, "pleg_cri_listed_items_total", "decoded") != decoded {
+	decoded := func() float64 { return metric(t, none, "pleg_cri_listed_items_total", "decoded") }
+	was := decoded()
+	if after := getPods(t, none); &after[0] != &before[0] || decoded() != was {
 		t.Error("what did not change was decoded again")
 	}
 	defer s.Inject(criserver.Fault{Edit: func(answer any) {
@@ -160,7 +162,8 @@ func describe(pods []*pleg.Pod) string {
 
 func TestWithPodsByMetadata(t *testing.T) {
 	node := byMetadata()
-	if got := describe(getPods(t, newRuntime(node, quiet))); !strings.HasPrefix(got, "labelled ") || strings.Contains(got, "m1") {
+	got := describe(getPods(t, newRuntime(node, quiet)))
+	if !strings.HasPrefix(got, "labelled ") || strings.Contains(got, "m1") {
 		t.Errorf("without the option: %s", got)
 	}
 	for name, opts := range map[string][]cri.Option{"streamed": nil, "plain": {cri.WithPlainLists()}} {
