@@ -17,26 +17,22 @@ import (
 // modified. Its methods are safe for concurrent use. The zero value is an empty cache. It must not be
 // copied after first use.
 //
-// A PodCache has one generator at a time. When that has been stopped, the cache can be given to
-// another generator. It is empty then, and a Relist of the stopped generator that is still under way
-// writes nothing into it. NewGenericPLEG panics if the cache's generator was not stopped. Start and
-// Relist panic if the cache has another generator by now.
+// A PodCache belongs to one generator: the last that NewGenericPLEG was called for. It is empty then,
+// and an earlier generator, which should have been stopped, writes nothing into it any more.
 type PodCache struct {
 	mu sync.RWMutex
 
 	// Guarded by mu.
 
 	entries map[types.UID]*cacheEntry
-	// index finds pods by what entries say, gone what they had and is gone.
+	// index finds pods by what entries say, or said.
 	index cacheIndex
-	gone  goneIndex
 	// global is the time of the newest full list.
 	global  time.Time
 	readers map[types.UID][]*blockedReader
 	waiting int
-	// owner is the generator, nil for none; released is true when it has stopped.
-	owner    cacheOwner
-	released bool
+	// owner is the generator; nil for none.
+	owner cacheOwner
 }
 
 // cacheOwner is a generator.
@@ -44,8 +40,6 @@ type cacheOwner interface {
 	// onReaderBlocked is called with the pod of a reader that begins to block, in its goroutine,
 	// without a lock held. It does not block.
 	onReaderBlocked(uid types.UID)
-	// now is the time by the generator's clock, called without a lock held.
-	now() time.Time
 }
 
 // cacheEntry is what the cache has of one pod: its status, that it is listed, or when a single-pod
@@ -83,27 +77,13 @@ type reading struct {
 // NewCache returns an empty cache.
 func NewCache() *PodCache { return &PodCache{} }
 
-// claim makes the cache that of a generator, and reports whether no other has it, or has had it since
-// the generator was made.
-func (c *PodCache) claim(owner cacheOwner, isNew bool) bool {
+// giveTo makes the cache that of a generator, and empties it: what another has left says nothing
+// about the pods of this one.
+func (c *PodCache) giveTo(owner cacheOwner) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	switch {
-	case c.owner == owner:
-	case c.owner != nil && !(c.released && isNew): // the records of another say that it has statuses
-		return false
-	case c.owner != nil: // what it left says nothing about the pods of this one
-		c.entries, c.index, c.gone, c.global = nil, cacheIndex{}, goneIndex{}, time.Time{}
-	}
-	c.owner, c.released = owner, false
-	return true
-}
-
-// release lets another generator have the cache.
-func (c *PodCache) release(owner cacheOwner) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.released = c.released || c.owner == owner
+	c.owner = owner
+	c.entries, c.index, c.global = nil, cacheIndex{}, time.Time{}
 }
 
 // put sets an element of a map that may not be there yet.
@@ -433,51 +413,30 @@ func (c *PodCache) ByIP(ip string) []*PodStatus {
 	return c.find(indexKey{indexIP, "", canonicalIP(ip)})
 }
 
-// find returns the statuses with a key, newest first, and then those that had it.
-func (c *PodCache) find(key indexKey) []*PodStatus {
-	statuses, gone, owner := c.findBoth(key)
-	if len(gone) == 0 {
-		return statuses
-	}
-	now := owner.now() // nobody advances the index while the generator is stopped, or its lists are far apart
-	for _, s := range slices.Backward(gone) {
-		if now.Sub(s.GoneAt) <= goneTime {
-			statuses = append(statuses, s)
-		}
-	}
-	return statuses
-}
-
-// findBoth returns the statuses with a key, newest first, and those that had it, the last to go last.
-func (c *PodCache) findBoth(key indexKey) (statuses, gone []*PodStatus, owner cacheOwner) {
+// find returns the statuses with a key, newest first, and then those that had it, the last to go
+// first.
+func (c *PodCache) find(key indexKey) (statuses []*PodStatus) {
 	c.mu.RLock()
-	defer c.mu.RUnlock()
-	uids := c.index.find(key)
-	for _, uid := range uids {
-		if s := c.entries[uid].status; s != nil { // else it is listed and not inspected yet
+	for uid, went := range c.index.pods[key] {
+		if went != nil {
+			statuses = append(statuses, went.status)
+		} else if s := c.entries[uid].status; s != nil { // else it is listed and not inspected yet
 			statuses = append(statuses, s)
 		}
 	}
-	slices.SortStableFunc(statuses, func(a, b *PodStatus) int { return cmp.Compare(createdAt(b), createdAt(a)) })
-	for _, s := range c.gone.statuses[key] {
-		if _, has := slices.BinarySearch(uids, s.ID); !has {
-			gone = append(gone, s)
+	c.mu.RUnlock()
+	slices.SortFunc(statuses, func(a, b *PodStatus) int {
+		if a.GoneAt.IsZero() != b.GoneAt.IsZero() {
+			return a.GoneAt.Compare(b.GoneAt)
 		}
-	}
-	return statuses, gone, c.owner
+		return cmp.Or(b.GoneAt.Compare(a.GoneAt), cmp.Compare(createdAt(b), createdAt(a)), cmp.Compare(a.ID, b.ID))
+	})
+	return statuses
 }
 
 // indexLocked takes in that an entry has another status than the old one, or is listed otherwise.
 func (c *PodCache) indexLocked(uid types.UID, e *cacheEntry, old *PodStatus) {
-	before, changed := e.keys, false
-	if e.keys, changed = c.index.replace(uid, before, e.listed, e.status); !changed {
-		return
-	}
-	lost := slices.DeleteFunc(slices.Clone(before), func(key indexKey) bool { return c.index.has(key, uid) })
-	if len(lost) > 0 && old != nil {
-		had := *old
-		c.gone.add(&had, lost)
-	}
+	e.keys = c.index.replace(uid, e.keys, old, e.listed, e.status)
 }
 
 // createdAt returns when a pod's newest sandbox was created or, without sandboxes, its

@@ -439,25 +439,3 @@ func TestLookupsOfWhatIsGoneAreBounded(t *testing.T) {
 		}
 	})
 }
-
-// What is gone is found for no longer than a minute when nothing runs.
-func TestLookupsOfWhatIsGoneWhileStopped(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.SetPods(bare("a", plegtest.Running("a1")))
-		n.relist()
-		n.SetPods()
-		n.relist()
-		found := func(want bool) {
-			t.Helper()
-			s, is := n.cache.ByContainerID("a1")
-			if named := len(n.cache.ByName("default", "a")) > 0; is != want || named != want {
-				t.Errorf("%v later: %v, %v by name, gone at %v", time.Since(s.GoneAt), is, named, s.GoneAt)
-			}
-		}
-		time.Sleep(59 * time.Second)
-		found(true)
-		time.Sleep(2 * time.Second)
-		found(false)
-	})
-}
