@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // PodCache is a pod status cache: a generator writes it, and readers read it. It has the six methods
@@ -352,9 +353,12 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// Lookup is Get, and says besides whether the pod exists, as far as the cache knows: whether it is
-// listed. The status of one that does not has nothing but the ID, and neither has that of one
-// which no inspection has shown yet.
+// Lookup is Get, and also reports whether the pod exists as far as the cache knows: whether a list
+// shows it. The status has only the ID if the pod does not exist or was not inspected yet.
+//
+// Runtimes list a pod once its sandbox runs. Before that, while the network is being set up or keeps
+// failing, the pod's cgroup and volumes exist and Lookup reports false. So a program must not delete
+// them for that reason alone: delete what belonged to a pod that was listed before.
 //
 // The statuses that it and the other look-ups return are never nil, are shared and must not be
 // modified. They are those that the cache holds at the time of the call, however fresh. A look-up
@@ -382,18 +386,53 @@ func (c *PodCache) LookupNewerThan(ctx context.Context, uid types.UID, minTime t
 
 // ByContainerID returns the status of the pod that has a container or sandbox. The ID is
 // the runtime's, or in the form "containerd://3f2a…"; what stands before the ID is not
-// compared. If more than one status has the ID, which is bad data, it is the newest pod's.
+// compared. Its beginning, of 12 characters or more, is enough if no other container has it.
+//
+// A container that is listed and not inspected yet is found too. Its status then has what the list
+// shows: its name, image, state and labels. If more than one status has the ID, which is bad data,
+// it is the newest pod's.
 //
 // What is gone is found for a minute, because flow logs and the kernel's events come later than
 // the end: a container, a name or an address that a pod had, and the pods themselves. The status
 // is then the last that had it, with GoneAt. At most 10,000 of these are kept, by the generator's
 // clock; without a generator, none.
 func (c *PodCache) ByContainerID(id string) (status *PodStatus, found bool) {
-	all := c.find(indexKey{indexContainer, "", withoutType(id)})
-	if len(all) == 0 {
+	id = withoutType(id)
+	has := ""
+	for _, s := range c.find(containerKey(id)) {
+		switch full := s.fullID(id); {
+		case full == "" || full == has:
+		case status != nil:
+			return &PodStatus{}, false
+		default:
+			status, has = s, full
+		}
+	}
+	if status == nil {
 		return &PodStatus{}, false
 	}
-	return all[0], true
+	return status, true
+}
+
+// fullID returns the ID of a container or sandbox that an ID, or its beginning, stands for; empty for
+// none.
+func (s *PodStatus) fullID(id string) string {
+	for _, c := range s.ContainerStatuses {
+		if c != nil && isID(c.ID.ID, id) {
+			return c.ID.ID
+		}
+	}
+	for _, sandbox := range s.SandboxStatuses {
+		if isID(sandbox.GetId(), id) {
+			return sandbox.GetId()
+		}
+	}
+	return ""
+}
+
+// isID reports whether an ID, or the beginning of one, stands for a full ID.
+func isID(full, id string) bool {
+	return full == id || len(id) >= shortestID && strings.HasPrefix(full, id)
 }
 
 // ByName returns the statuses of the pods with a name, newest first: those whose newest
@@ -420,8 +459,10 @@ func (c *PodCache) find(key indexKey) (statuses []*PodStatus) {
 	for uid, went := range c.index.pods[key] {
 		if went != nil {
 			statuses = append(statuses, went.status)
-		} else if s := c.entries[uid].status; s != nil { // else it is listed and not inspected yet
-			statuses = append(statuses, s)
+		} else if e := c.entries[uid]; key.kind == indexContainer {
+			statuses = append(statuses, e.withListed(uid))
+		} else {
+			statuses = append(statuses, e.status) // which has the key
 		}
 	}
 	c.mu.RUnlock()
@@ -432,6 +473,43 @@ func (c *PodCache) find(key indexKey) (statuses []*PodStatus) {
 		return cmp.Or(b.GoneAt.Compare(a.GoneAt), cmp.Compare(createdAt(b), createdAt(a)), cmp.Compare(a.ID, b.ID))
 	})
 	return statuses
+}
+
+// withListed returns the status, or a copy with the containers and sandboxes that are listed and not
+// inspected yet.
+func (e *cacheEntry) withListed(uid types.UID) *PodStatus {
+	status := cmp.Or(e.status, emptyStatus(uid))
+	full := *status
+	if e.status == nil && e.listed != nil {
+		full.Name, full.Namespace, full.Labels = e.listed.Name, e.listed.Namespace, e.listed.Labels
+		full.Annotations = e.listed.Annotations
+	}
+	inspected := finder(status.ContainerStatuses)
+	full.ContainerStatuses = slices.Clip(full.ContainerStatuses)
+	for i, c := range e.listed.containers() {
+		if inspected(i, c.ID.ID) == nil {
+			full.ContainerStatuses = append(full.ContainerStatuses, listedStatus(c))
+		}
+	}
+	full.SandboxStatuses = slices.Clip(full.SandboxStatuses)
+	for _, c := range e.listed.sandboxes() {
+		if status.fullID(c.ID.ID) == "" {
+			full.SandboxStatuses = append(full.SandboxStatuses, listedSandbox(c))
+		}
+	}
+	if len(full.ContainerStatuses)+len(full.SandboxStatuses) == len(status.ContainerStatuses)+len(status.SandboxStatuses) {
+		return status
+	}
+	return &full
+}
+
+// listedSandbox returns what a list shows of a sandbox as a status.
+func listedSandbox(c *Container) *runtimeapi.PodSandboxStatus {
+	s := &runtimeapi.PodSandboxStatus{Id: c.ID.ID, CreatedAt: c.CreatedAt, State: runtimeapi.PodSandboxState_SANDBOX_NOTREADY}
+	if c.State == ContainerStateRunning {
+		s.State = runtimeapi.PodSandboxState_SANDBOX_READY
+	}
+	return s
 }
 
 // indexLocked takes in that an entry has another status than the old one, or is listed otherwise.

@@ -41,10 +41,18 @@ type indexKey struct {
 type indexKind uint8
 
 const (
-	indexContainer indexKind = iota // the ID of a container or sandbox
+	indexContainer indexKind = iota // the beginning of the ID of a container or sandbox
 	indexName
 	indexIP // in canonical form
 )
+
+// shortestID is the length of the beginning of an ID by which a container is found.
+const shortestID = 12
+
+// containerKey returns the key of a container or sandbox.
+func containerKey(id string) indexKey {
+	return indexKey{indexContainer, "", id[:min(len(id), shortestID)]}
+}
 
 // replace replaces the keys of a pod, which had the status old, by those of its list and status. It
 // returns them. The keys of most pods do not change.
@@ -129,19 +137,21 @@ func appendKeys(keys []indexKey, listed *Pod, status *PodStatus) []indexKey {
 	}
 	for _, list := range [...][]*Container{listed.containers(), listed.sandboxes()} {
 		for _, c := range list {
-			add(indexContainer, "", c.ID.ID)
+			keys = append(keys, containerKey(c.ID.ID))
 		}
 	}
 	if status == nil {
 		return keys
 	}
 	for _, s := range status.ContainerStatuses {
-		if s != nil {
-			add(indexContainer, "", s.ID.ID)
+		if s != nil && s.ID.ID != "" {
+			keys = append(keys, containerKey(s.ID.ID))
 		}
 	}
 	for _, s := range status.SandboxStatuses {
-		add(indexContainer, "", s.GetId())
+		if id := s.GetId(); id != "" {
+			keys = append(keys, containerKey(id))
+		}
 	}
 	add(indexName, status.Namespace, status.Name)
 	for _, ip := range status.IPs {

@@ -88,7 +88,7 @@ func (w cacheWriter) addresses(uid types.UID) []string {
 func (w cacheWriter) podsWithContainer(id string) (uids []types.UID) {
 	w.cache.mu.RLock()
 	defer w.cache.mu.RUnlock()
-	return w.cache.index.find(indexKey{indexContainer, "", id})
+	return w.cache.index.find(containerKey(id))
 }
 
 // inheritedIPs returns the addresses of a pod whose status has none. When its network has been torn

@@ -149,7 +149,13 @@ func deliverable(ts []transition) int {
 type identified interface{ id() string }
 
 func (c *Container) id() string { return c.ID.ID }
-func (s *Status) id() string    { return s.ID.ID }
+
+func (s *Status) id() string {
+	if s == nil { // in a status that was Set
+		return ""
+	}
+	return s.ID.ID
+}
 
 // index returns the index of the first item with an ID from index i on, where it is expected, and
 // then from the beginning; -1 for none.

@@ -294,11 +294,7 @@ func (r *reconciler) countGone(rec *podRecord, id string, e *end) {
 // or, without one, of the container as it is listed.
 func exitStatus(last *Status, c *Container, e ContainerExit, now time.Time) *Status {
 	if last == nil {
-		last = &Status{
-			ID: c.ID, Name: c.Name, Image: c.Image, ImageID: c.ImageID, ImageRef: c.ImageRef,
-			ImageRuntimeHandler: c.ImageRuntimeHandler, Hash: c.Hash, CreatedAt: time.Unix(0, c.CreatedAt),
-			RestartCount: int(c.Attempt),
-		}
+		last = listedStatus(c)
 	}
 	s := *last
 	s.State, s.ExitCode, s.FinishedAt, s.Unconfirmed = ContainerStateExited, e.ExitCode, e.FinishedAt, true
@@ -310,6 +306,15 @@ func exitStatus(last *Status, c *Container, e ContainerExit, now time.Time) *Sta
 		s.FinishedAt = now
 	}
 	return &s
+}
+
+// listedStatus returns what a list shows of a container as a status.
+func listedStatus(c *Container) *Status {
+	return &Status{
+		ID: c.ID, Name: c.Name, Image: c.Image, ImageID: c.ImageID, ImageRef: c.ImageRef, State: c.State,
+		ImageRuntimeHandler: c.ImageRuntimeHandler, Hash: c.Hash, CreatedAt: time.Unix(0, c.CreatedAt),
+		RestartCount: int(c.Attempt),
+	}
 }
 
 // startedStatus returns the status of a container that a list shows in a state before its end again,

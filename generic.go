@@ -97,7 +97,7 @@ func NewGenericPLEG(runtime Runtime, channelCapacity int, relistPeriod time.Dura
 		panic("pleg.NewGenericPLEG: the clock is nil") //nolint:forbidigo // the drop-in signature has no error
 	}
 	g := &GenericPLEG{
-		runtime: runtime, cache: cache, clock: clock, opts: options{logger: klog.Background().WithName("pleg")},
+		runtime: runtime, cache: cache, clock: clock, opts: options{logger: klog.Background()},
 		inbox: inbox.New[inputs](), calls: calls.NewGroup[*schedule.Call](), metrics: newMetrics(),
 		synced: make(chan struct{}), token: make(chan struct{}, 1), lifecycle: make(chan struct{}, 1),
 	}
@@ -106,7 +106,7 @@ func NewGenericPLEG(runtime Runtime, channelCapacity int, relistPeriod time.Dura
 			o(&g.opts)
 		}
 	}
-	g.logger, g.updates = g.opts.logger, newBroadcaster(g.metrics.countDiscarded)
+	g.logger, g.updates = g.opts.logger.WithName("pleg"), newBroadcaster(g.metrics.countDiscarded)
 	g.watching = sync.OnceValue(func() chan *PodLifecycleEvent {
 		options := g.subscription([]SubscribeOption{WithCapacity(channelCapacity)})
 		options.Lasting = true
@@ -327,7 +327,7 @@ type options struct {
 	noKubeletMetrics  bool
 }
 
-// WithLogger sets the logger. The default is klog's background logger with the name "pleg".
+// WithLogger sets the logger, which gets the name "pleg". The default is klog's background logger.
 // Verbosity follows the kubelet: 2 logs containers that finished, slow inspections and the event
 // stream's breaks, 4 every transition and status, 5 every relist.
 //

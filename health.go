@@ -336,6 +336,9 @@ func (g *GenericPLEG) Healthy() (bool, error) {
 // HasSynced reports whether the first full list is complete: each pod in it was inspected, or its
 // inspection has failed or is slow. HealthReport names the pods that fail or are slow. Once true it
 // stays true. It never blocks.
+//
+// A pod whose sandbox is being made is in no list, although its cgroup and its volumes exist: see
+// PodCache.Lookup.
 func (g *GenericPLEG) HasSynced() bool { return isClosed(g.synced) }
 
 // WaitForSync returns nil as soon as HasSynced is true. If ctx ends before that, the error wraps its

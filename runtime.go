@@ -373,13 +373,14 @@ func (s *PodStatus) FindContainerStatusByName(containerName string) *Status {
 }
 
 // FindContainerStatusByID returns the status of the container with an ID, which is the runtime's or
-// in the form "containerd://3f2a…"; nil if there is none.
+// in the form "containerd://3f2a…"; nil if there is none. The beginning of an ID, of 12 characters or
+// more, is enough.
 func (s *PodStatus) FindContainerStatusByID(id string) *Status {
 	if s == nil {
 		return nil
 	}
 	id = withoutType(id)
-	return first(s.ContainerStatuses, func(status *Status) bool { return status.ID.ID == id })
+	return first(s.ContainerStatuses, func(status *Status) bool { return isID(status.ID.ID, id) })
 }
 
 // GetRunningContainerStatuses returns a new slice of the running containers' statuses, newest first.
