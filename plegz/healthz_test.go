@@ -52,3 +52,34 @@ func TestHealthz(t *testing.T) {
 		}
 	})
 }
+
+// The answer begins with the sentence of the page, and names what crictl and ps need to find a call that hangs.
+func TestHealthzFindsWhatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fake := plegtest.NewRuntime()
+		calls := []pleg.RuntimeCall{{Method: "ContainerStatus", PodUID: "shop/a", Object: "container a (0123456789abc…)"}}
+		n := newIdleNode(t, &reporter{fake, calls}, fake)
+		c := plegtest.Running("0123456789abcdef0123")
+		c.Name = "a"
+		a := n.setPod("shop", "a", c)
+		calls[0].Since = time.Now()
+		n.HangIgnoringCancel(plegtest.GetPodStatus, a)
+		n.g.Start(t.Context())
+		n.pass(20 * time.Second)
+		w := httptest.NewRecorder()
+		plegz.Healthz(n.g).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/healthz", nil))
+		if !strings.HasPrefix(w.Body.String(), "{\n  \"sentence\": \"Degraded: ContainerStatus of container a (0123456789abc…)") {
+			t.Errorf("%.300s", w.Body)
+		}
+		type found struct{ Namespace, Name, Container, ContainerID, SandboxID string }
+		var got struct{ CallsInFlight, FailingPods []found }
+		if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil {
+			t.Fatal(err)
+		}
+		want := found{"shop", "a", "a", "0123456789abcdef0123", "shop/a-sandbox"}
+		if len(got.CallsInFlight) != 1 || got.CallsInFlight[0] != want || len(got.FailingPods) != 1 || got.FailingPods[0] != want {
+			t.Errorf("%+v", got)
+		}
+		n.Heal()
+	})
+}
