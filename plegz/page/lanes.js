@@ -158,12 +158,13 @@ function drawAway(from, to, width, left) {
   bar.hidden = band.hidden = !model.away;
   if (!model.away) return;
   const x = Math.max(0, ((model.away - from) / (to - from)) * width);
-  const text = (model.health.hungRelist ? 'the runtime answers nothing since ' : 'no list of the runtime since ') + P.clock(model.away);
+  const text = (model.health.hungRelist ? 'runtime: no answer since ' : 'runtime: no list since ') + P.clock(model.away);
   const span = bar.firstElementChild;
   setText(span, text);
-  // The text stands before the bar where there is no room in it.
-  const outside = text.length * 6.5 + 10 > width - x;
-  span.style.left = outside ? '' : left + x + 5 + 'px';
+  // The text stands before the bar where there is no room in it, if there is room before it.
+  const length = text.length * 6.5 + 10;
+  const outside = length > width - x && length < left + x;
+  span.style.left = outside ? '' : Math.max(0, Math.min(left + x + 5, left + width - length)) + 'px';
   span.style.right = outside ? 'calc(100% - ' + (left + x - 6) + 'px)' : '';
   const fill = bar.lastElementChild;
   fill.style.left = band.style.left = left + x + 'px';

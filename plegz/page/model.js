@@ -176,12 +176,12 @@ const PLEGZ = (() => {
   }
 
   // TAIL is how much of a long name is shown in any case: pods of one owner differ at the end.
-  const TAIL = 8;
+  const TAIL = 6;
 
   // split returns the beginning of a name, which may be cut, and its end, which is not.
   function split(name) {
     const chars = [...name];
-    return chars.length <= 12 ? [name, ''] : [chars.slice(0, -TAIL).join(''), chars.slice(-TAIL).join('')];
+    return chars.length <= TAIL ? [name, ''] : [chars.slice(0, -TAIL).join(''), chars.slice(-TAIL).join('')];
   }
 
   // heights of a lane in pixels.
