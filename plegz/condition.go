@@ -47,7 +47,7 @@ func newCondition(r pleg.HealthReport, pods pleg.Pods, now time.Time) condition 
 	switch {
 	case !r.Healthy && answersNothing(&r, now):
 		c.level, c.sentence = levelError, "Not healthy: "+c.notes[0]
-		c.notes = append([]string{"the generator's own words: " + printable.Text(rounded(r.Reason)) + "."}, c.notes[1:]...)
+		c.notes = append([]string{"reason: " + printable.Text(rounded(r.Reason)) + "."}, c.notes[1:]...)
 	case !r.Healthy:
 		c.level, c.sentence = levelError, "Not healthy: "+printable.Text(rounded(r.Reason))+"."
 	case len(c.notes) > 0:

@@ -107,7 +107,7 @@ func (r *recorder) record(ctx context.Context, cancel context.CancelFunc, events
 	defer tick.Stop()
 	var flush <-chan time.Time
 	calls := durations{gatherer: r.gatherer}
-	r.tell(calls.read(&sample{}))
+	r.takeWitnesses(calls.read(&sample{}))
 	for {
 		select {
 		case e, open := <-events:
@@ -151,8 +151,8 @@ func (r *recorder) note(e *pleg.PodLifecycleEvent) {
 	r.history.note(e, r.clock.Now().UTC())
 }
 
-// tell has the history take in the witnesses of exits.
-func (r *recorder) tell(witnesses []exitWitness) {
+// takeWitnesses has the history take in the witnesses of exits.
+func (r *recorder) takeWitnesses(witnesses []exitWitness) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.history.witnesses = witnesses

@@ -369,11 +369,11 @@ const PLEGZ = (() => {
     };
   }
 
-  // FOLD is how long after the end of a container its next start is told in the same line.
+  // FOLD is how far apart two events of a container may be that are one line.
   const FOLD = 10 * MINUTE;
 
-  // fold returns the newest lines of events, at most so many, the newest first: an event each, but what happens to a
-  // container that is restarted again and again is one line, at the time of its newest event.
+  // fold returns lines for the newest events, at most so many, the newest first. Events of a container that is
+  // restarted again and again are one line, at the time of its newest start.
   function fold(events, most) {
     const lines = [];
     const restarting = new Map(); // lines of containers that were restarted, by pod and container
@@ -400,7 +400,7 @@ const PLEGZ = (() => {
     return lines;
   }
 
-  // lineText says what a line of events tells.
+  // lineText says in words what happened.
   function lineText(line) {
     const text = eventText(line.newest);
     if (!line.died) return text;
