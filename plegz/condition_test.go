@@ -97,7 +97,8 @@ func TestHungListInWords(t *testing.T) {
 			}
 			if tt.beside == nothing {
 				n.pass(4 * time.Minute)
-				const sentence = "Not healthy: nothing has been answered since 00:00:03 UTC on 1 Jan (for 4 min): restart the runtime."
+				const sentence = "Not healthy: nothing has been answered since 00:00:03 UTC on 1 Jan (for 4 min): " +
+					"restart the runtime."
 				const reason = "reason: pleg was last seen active 4 min ago; threshold is 3 min: GetPods has been running for "
 				if s := n.state(); s.Sentence != sentence || len(s.Notes) != 1 || !strings.HasPrefix(s.Notes[0], reason) {
 					t.Errorf("after 4 min: %s, notes %q", s.Sentence, s.Notes)

@@ -63,9 +63,10 @@ func TestDurations(t *testing.T) {
 func TestWitnesses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		registry := prometheus.NewRegistry()
-		gauge := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "pleg_cri_exit_witness"}, []string{"witness"})
-		exits := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pleg_cri_exits_total"}, []string{"witness"})
-		refusals := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pleg_cri_exit_refusals_total"}, []string{"witness"})
+		by, help := []string{"witness"}, "As in package cri."
+		gauge := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "pleg_cri_exit_witness", Help: help}, by)
+		exits := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pleg_cri_exits_total", Help: help}, by)
+		refusals := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pleg_cri_exit_refusals_total", Help: help}, by)
 		registry.MustRegister(gauge, exits, refusals)
 		gauge.WithLabelValues("events").Set(1)
 		gauge.WithLabelValues("pidfd").Set(0)

@@ -79,7 +79,8 @@ func (a *answer) writeHealth(b *bytes.Buffer) {
 	fmt.Fprintf(b, "subscriptions    %d, %s behind\n", r.Subscribers, plural(r.Backlog, "pod"))
 	fmt.Fprintf(b, "recorded since   %s\n", a.RecordingSince.Format(time.RFC3339))
 
-	table(b, "CALL IN FLIGHT\tPOD\tCONTAINER ID\tSANDBOX ID\tSINCE\tFOR", a.condition.found.CallsInFlight, func(w io.Writer, c call) {
+	const heading = "CALL IN FLIGHT\tPOD\tCONTAINER ID\tSANDBOX ID\tSINCE\tFOR"
+	table(b, heading, a.condition.found.CallsInFlight, func(w io.Writer, c call) {
 		pod := cell(printable.Text(nameOf(c.Namespace, c.Name, string(c.PodUID))))
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", cell(callText(c.RuntimeCall)), cmp.Or(pod, "-"),
 			cmp.Or(printable.Text(c.ContainerID), "-"), cmp.Or(printable.Text(c.SandboxID), "-"),

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -38,7 +39,8 @@ func (n *node) askHealthz() (h healthz) {
 func (n *node) shell(command string) string {
 	n.t.Helper()
 	state := filepath.Dir(n.daemon.Socket())
-	out, err := osexec.CommandContext(n.ctx, "sh", "-c", strings.ReplaceAll(command, "/run/containerd/", state+"/")).Output()
+	command = strings.ReplaceAll(command, "/run/containerd/", state+"/")
+	out, err := osexec.CommandContext(n.ctx, "sh", "-c", command).Output()
 	if err != nil {
 		n.t.Fatalf("%s: %v", command, err)
 	}
@@ -110,7 +112,8 @@ func TestRunbookOfFrozenRuntime(t *testing.T) {
 	n := newNode(t)
 	n.run(n.runPod("a"), testnode.Container{Name: "app", Command: testnode.Sleep()})
 	n.must(n.daemon.Freeze())
-	defer n.daemon.Thaw()
+	thaw := sync.OnceFunc(func() { n.must(n.daemon.Thaw()) })
+	defer thaw()
 	n.eventually("the sentence", func() string {
 		if h := n.askHealthz(); !strings.HasPrefix(h.Sentence, "Degraded: nothing has been answered since ") ||
 			!strings.HasSuffix(h.Sentence, ": restart the runtime.") || h.HungRelist.Answered != 0 {
@@ -118,6 +121,6 @@ func TestRunbookOfFrozenRuntime(t *testing.T) {
 		}
 		return ""
 	})
-	n.must(n.daemon.Thaw())
+	thaw()
 	n.awaitHealthy()
 }

@@ -21,7 +21,8 @@ func TestRuntimeAwayIsOneBar(t *testing.T) {
 	for i := range 3 {
 		run(t, n, fmt.Sprint("web-", i))
 	}
-	await(t, tab, `document.querySelectorAll('.lane:not([hidden])').length === 3 && document.getElementById('away').hidden`)
+	const none = `document.getElementById('away').hidden`
+	await(t, tab, `document.querySelectorAll('.lane:not([hidden])').length === 3 && `+none)
 	n.Freeze()
 	await(t, tab, `/^Degraded: nothing has been answered since .*: restart the runtime\.$/.test(`+
 		`document.getElementById('sentence').innerText)`)
@@ -30,7 +31,7 @@ func TestRuntimeAwayIsOneBar(t *testing.T) {
 		`document.getElementById('away-band').getBoundingClientRect().width > 3 && `+
 		`!document.querySelector('.hang:not([style*="display"]):not(#legend *)')`)
 	n.Thaw()
-	await(t, tab, `document.getElementById('sentence').innerText.startsWith('Healthy') && document.getElementById('away').hidden`)
+	await(t, tab, `document.getElementById('sentence').innerText.startsWith('Healthy') && `+none)
 }
 
 // Many pods have a row of 22 pixels each, unless chosen otherwise; the address keeps the choice. On paper all are
@@ -114,12 +115,18 @@ func overlap(t *testing.T, tab context.Context, width int64) {
 	t.Helper()
 	found := evaluate[string](t, tab, `(() => {
 		for (const lane of document.querySelectorAll('.lane:not([hidden])')) {
-			const boxes = [...lane.querySelectorAll('.track > div, .who > *, .names > div')].filter((e) => e.textContent && e.offsetParent)
-				.map((e) => { const r = document.createRange(); r.selectNodeContents(e); const own = e.getBoundingClientRect();
-					const b = r.getBoundingClientRect();
-					return { text: e.textContent, left: Math.max(b.left, own.left), right: Math.min(b.right, own.right), top: b.top, bottom: b.bottom }; });
+			const boxes = [...lane.querySelectorAll('.track > div, .who > *, .names > div')]
+				.filter((e) => e.textContent && e.offsetParent)
+				.map((e) => {
+					const range = document.createRange();
+					range.selectNodeContents(e);
+					const own = e.getBoundingClientRect();
+					const { left, right, top, bottom } = range.getBoundingClientRect();
+					return { text: e.textContent, left: Math.max(left, own.left), right: Math.min(right, own.right), top, bottom };
+				});
 			for (const [i, a] of boxes.entries()) for (const b of boxes.slice(i + 1)) {
-				if (a.left + 1 < b.right && b.left + 1 < a.right && a.top + 4 < b.bottom && b.top + 4 < a.bottom) return a.text + ' | ' + b.text;
+				const across = a.left + 1 < b.right && b.left + 1 < a.right;
+				if (across && a.top + 4 < b.bottom && b.top + 4 < a.bottom) return a.text + ' | ' + b.text;
 			}
 		}
 		return '';
@@ -149,7 +156,8 @@ func TestCommandsToCopy(t *testing.T) {
 	await(t, tab, `/restart 0|exited 3 Error, ran for/.test(document.getElementById('detail').innerText) && `+
 		`document.querySelectorAll('#detail h3').length < 5`)
 	copied := evaluate[string](t, tab, `(() => { let text = ''; `+
-		`Object.defineProperty(navigator, 'clipboard', { value: { writeText: (s) => { text = s; return Promise.resolve(); } } }); `+
+		`const clipboard = { writeText: (s) => { text = s; return Promise.resolve(); } }; `+
+		`Object.defineProperty(navigator, 'clipboard', { value: clipboard }); `+
 		`document.querySelector('#detail button.copy').click(); return text; })()`)
 	if !strings.HasSuffix(copied, " inspect "+successor) {
 		t.Errorf("copied: %q", copied)
@@ -162,7 +170,8 @@ func TestNodeComesFirst(t *testing.T) {
 	_, tab := open(t, nil)
 	await(t, tab, `/^node-7\s*plegwatch v0.1.0\s*started .* ago\s*Text JSON \/metrics \/healthz$/.test(`+
 		`document.getElementById('node').innerText.trim())`)
-	await(t, tab, `document.title === '✓ node-7: Healthy · pleg' && document.querySelector('#node a[href="/metrics"]') !== null`)
+	await(t, tab, `document.title === '✓ node-7: Healthy · pleg' && `+
+		`document.querySelector('#node a[href="/metrics"]') !== null`)
 	await(t, tab, `/events\s+active[^]*pidfd\s+not active/.test(document.getElementById('witnesses').innerText)`)
 }
 
@@ -183,12 +192,14 @@ func TestFitAndFold(t *testing.T) {
 	}
 	lines := evaluate[string](t, tab, `(() => {
 		let number = 0;
-		const e = (event, container, more) => ({ number: ++number, time: new Date(1e12 + number * 1000).toISOString(), event, container,
-			podUID: 'a', namespace: 'shop', pod: 'a', ...more });
+		const e = (event, container, more) => ({
+			number: ++number, time: new Date(1e12 + number * 1000).toISOString(), event, container,
+			podUID: 'a', namespace: 'shop', pod: 'a', ...more,
+		});
 		const events = [e('ContainerStarted', 'x')];
 		for (let i = 1; i <= 3; i++) {
-			events.push(e('ContainerDied', 'x', { exitCode: 2, reason: 'Error', restarts: i - 1 }), e('ContainerStarted', 'y', { podUID: 'b', pod: 'b' }),
-				e('ContainerStarted', 'x', { restarts: i }));
+			events.push(e('ContainerDied', 'x', { exitCode: 2, reason: 'Error', restarts: i - 1 }),
+				e('ContainerStarted', 'y', { podUID: 'b', pod: 'b' }), e('ContainerStarted', 'x', { restarts: i }));
 		}
 		events.push(e('ContainerDied', 'x', { exitCode: 0, restarts: 3 }));
 		return PLEGZ.fold(events, 10).map((l) => PLEGZ.lineText(l)).map((l) => l.pod + ' ' + l.text).join('\n');

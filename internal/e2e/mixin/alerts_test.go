@@ -76,7 +76,8 @@ func TestAlertsFireAndResolve(t *testing.T) {
 	_, goneAddress, endGone := startFake(t)
 	_, lostAddress, endLost := startFake(t)
 	exitsNode, noexits := startNode(t), target{"noexits", proctest.FreeAddress(t)}
-	healExits := exitsNode.Inject(criserver.Fault{Method: "Subscribe", Err: status.Error(codes.Unavailable, "a fault of the test")})
+	unavailable := status.Error(codes.Unavailable, "a fault of the test")
+	healExits := exitsNode.Inject(criserver.Fault{Method: "Subscribe", Err: unavailable})
 	targets := []target{
 		watch, agent, unread, {"fake", fakeAddress}, early, {"gone", goneAddress}, {"lost", lostAddress}, noexits,
 	}
@@ -90,7 +91,9 @@ func TestAlertsFireAndResolve(t *testing.T) {
 
 	kubernetesMixin := append(mixinPanels("10s"), query{"the rule of kubernetes-mixin", mixinRule})
 	eventually(t, patience, func() string { return empty(prom, kubernetesMixin) })
-	eventually(t, patience, func() string { return empty(prom, []query{{"the agents", `pleg_healthy{instance=~"gone|lost"}`}}) })
+	eventually(t, patience, func() string {
+		return empty(prom, []query{{"gone", `pleg_healthy{instance="gone"}`}, {"lost", `pleg_healthy{instance="lost"}`}})
+	})
 	host, err := os.Hostname()
 	if err != nil {
 		t.Fatal(err)
