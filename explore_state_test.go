@@ -44,8 +44,7 @@ var classesOf = map[string]class{
 	"snapshot.change": leftOut, "change.cause": leftOut,
 	// What is Initial, the statuses of events and the count of exits are not checked here.
 	"change.initial": leftOut, "update.initial": leftOut, "update.first": leftOut, "update.statuses": leftOut,
-	"update.listedAt": leftOut, "update.cause": leftOut, "end.at": leftOut, "end.counted": leftOut,
-	"end.reported": leftOut,
+	"update.listedAt": leftOut, "update.cause": leftOut, "end.at": leftOut, "end.since": leftOut, "end.settled": leftOut,
 }
 
 type plannedField struct {
@@ -253,14 +252,12 @@ func (f *printer) pending() {
 		f.put(stampNumber, int64(w.in.results[i].call.Stamp.Number))
 	}
 	f.keys(slices.Sorted(maps.Keys(w.in.requests)))
-	f.keys(slices.Sorted(maps.Keys(w.in.readers)))
 	f.keys(slices.Sorted(maps.Keys(w.in.reinspects)))
 	f.keys(slices.Sorted(maps.Keys(w.in.hints)))
 	f.bool(w.in.hintAll)
 	for _, e := range w.in.exits {
 		f.put(plain, int64(maphash.String(seeds[0], e.ContainerID)))
 	}
-	f.bool(w.in.connected...)
 }
 
 func (f *printer) keys(uids []types.UID) {

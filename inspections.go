@@ -3,6 +3,8 @@ package pleg
 import (
 	"context"
 	"fmt"
+	"slices"
+	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
@@ -48,10 +50,11 @@ func (r *reconciler) inspected(rec *podRecord, res *result) {
 	}
 	if err == nil {
 		rec.inspected, r.lastInspection = r.sched.Now, r.sched.Now
-		if r.sched.InspectionSucceeded() {
-			r.resumeHung()
+		r.sched.InspectionSucceeded()
+		var again bool
+		if contradicts, again = r.takeStatus(rec, status); again {
+			r.request(rec, CausePeriod)
 		}
-		contradicts = r.takeStatus(rec, status)
 	}
 	switch superseded := rec.change != rec.made.change; {
 	case superseded:
@@ -64,27 +67,31 @@ func (r *reconciler) inspected(rec *podRecord, res *result) {
 	default:
 		r.contradicted(rec, status)
 	}
-	if err == nil {
-		r.publishExits(rec, CausePeriod)
-	}
+	r.publishExits(rec, CausePeriod, res.call.Began)
 	if rec.awaitsExits() {
 		r.retryLater(rec)
 	}
 }
 
-// resumeHung has the back-off of the pods that hang begin again, because an inspection has
-// succeeded.
-func (r *reconciler) resumeHung() {
-	first := r.sched.Now.Add(r.backOff.Wait(1))
-	for _, rec := range r.records.present() {
-		if rec.HungSince.IsZero() {
-			continue
+// publishExits settles ends, and stores and publishes the exits that are known and not published.
+// What else has changed of the pod waits for its inspection. So do exits of containers that are
+// new; if that inspection is slow, it is taken as failed for them. For looked, see settle.
+func (r *reconciler) publishExits(rec *podRecord, cause Cause, looked time.Time) {
+	settled := r.settle(rec, looked)
+	if rec.published != nil {
+		pod := withExited(rec.published, func(id string) bool { return hasExited(rec.seen[id]) })
+		if settled || pod != rec.published {
+			r.cache.storeExits(rec.UID, rec.seen)
+			r.publish(rec, &update{uid: rec.UID, pod: pod, listedAt: rec.observedAt().Time, cause: cause})
 		}
-		rec.attempts = 0
-		if rec.due[retry].After(first) {
-			rec.due[retry] = first
-			r.plan(rec)
-		}
+	}
+	isNew := func(c *Container) bool {
+		return hasExited(rec.seen[c.ID.ID]) && rec.published.container(0, c.ID.ID) == nil
+	}
+	slow := rec.Inspection != nil && rec.Inspection.Slow
+	if slow && slices.ContainsFunc(rec.pod.containers(), isNew) {
+		r.inspectionFailed(rec, fmt.Errorf("%s has not returned within %v", methodGetPodStatus, r.cfg.Period))
+		rec.made.late = true
 	}
 }
 
@@ -138,12 +145,13 @@ func (r *reconciler) inspectionLate(rec *podRecord, late schedule.Late) {
 	if late.NowDead {
 		r.cancel(late.Call, r.deadlineError(methodGetPodStatus))
 		r.inspectionDied(rec)
+		r.publishExits(rec, CausePeriod, late.Began)
 		r.forgetEnds(rec)
 		return
 	}
 	r.out.info(2, "Inspection is slow", "pod", klog.KRef(rec.pod.Namespace, rec.pod.Name),
 		"podUID", rec.UID, "since", late.Began)
-	r.publishExits(rec, CauseExit)
+	r.publishExits(rec, CauseExit, late.Began)
 }
 
 // inspectionDied is inspectionFailed for an inspection past its deadline.
@@ -237,10 +245,9 @@ func paired[S any](listed []*Container, statuses []S, id func(S) string, agree f
 	if len(statuses) != len(listed) {
 		return false
 	}
-	find := finder[*Container]{list: listed}
 	taken := make([]bool, len(listed)) // on the stack for an ordinary pod
 	for i, s := range statuses {
-		at := find.index(i, id(s))
+		at := index(listed, i, id(s))
 		if at < 0 || taken[at] || !agree(listed[at], s) {
 			return false
 		}

@@ -21,9 +21,8 @@ type podRecord struct {
 	// pod is what the newest believed list showed, without bad data, and with the containers
 	// exited that are known to have; nil if the pod is absent.
 	pod *Pod
-	// listed is that pod as the list showed it, without the exits that are known otherwise. raw is
-	// the pod as the runtime returned it.
-	listed, raw *Pod
+	// listed is that pod as the list showed it, without the exits that are known otherwise.
+	listed *Pod
 	// at is the stamp of that list.
 	at stamp
 	// overlapTo is the number of the newest list that had begun when that list completed: the
@@ -258,16 +257,13 @@ func (r *podRecords) compare(rec *podRecord, raw *Pod, at stamp, begun uint64, r
 		return found
 	}
 	rec.at, rec.overlapTo = at, begun
-	if raw == rec.raw {
-		return found
-	}
 	if rec.showsAgain(raw) {
 		if rec.pod == rec.listed {
 			rec.pod = raw
 		} else {
 			rec.pod = rec.withExits(raw)
 		}
-		rec.listed, rec.raw = raw, raw
+		rec.listed = raw
 		return found
 	}
 	listed := withSandboxesBeingMade(rec.pod, withoutBadData(raw, report))
@@ -276,7 +272,7 @@ func (r *podRecords) compare(rec *podRecord, raw *Pod, at stamp, begun uint64, r
 	found.transitions = appendTransitions(nil, rec.pod, pod)
 	found.changed = len(found.transitions) > 0 || (pod == nil) != (rec.pod == nil)
 	r.pods += count(pod) - count(rec.pod)
-	rec.pod, rec.listed, rec.raw = pod, listed, raw
+	rec.pod, rec.listed = pod, listed
 	found.confirmable = rec.awaitsExits()
 	return found
 }
