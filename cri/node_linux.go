@@ -198,15 +198,27 @@ func (n *nodeWatch) watches() bool {
 	return len(n.byFD)+len(n.byWatch) > 0
 }
 
-// await returns when a container is watched, when none can be or when ctx ends.
-func (n *nodeWatch) await(ctx context.Context) {
+// await returns when a container has been watched, when none can be or when ctx ends. It reports whether
+// one has been watched: then others can be.
+func (n *nodeWatch) await(ctx context.Context) bool {
 	if n == nil || n.limit == 0 && n.bundles == "" {
-		return
+		return false
 	}
 	select {
 	case <-n.first:
 	case <-n.done:
 	case <-ctx.Done():
+	}
+	select {
+	case <-n.done:
+		return false
+	default:
+	}
+	select {
+	case <-n.first:
+		return true
+	default:
+		return false
 	}
 }
 

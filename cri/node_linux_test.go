@@ -371,6 +371,35 @@ func TestPidfd(t *testing.T) {
 	}
 }
 
+// Of a runtime without exits of its own, the watch goes on while no container runs: the next one is watched, too.
+func TestPidfdAfterAnIdleTime(t *testing.T) {
+	if err := cri.PidfdsHaveExits(); err != nil {
+		t.Skip("pidfds are refused:", err)
+	}
+	n := newProcessNode(t)
+	first, id := n.run("first", cgroupV2)
+	w := watchExits(t, n.r)
+	n.connected(w)
+	first.end(1)
+	w.next(t)
+	n.Down()
+	if _, err := n.r.GetPods(t.Context(), true); err == nil {
+		t.Fatal("a list of a runtime that is down")
+	}
+	must(t, n.Up())
+	must(t, n.RemoveContainer(id))
+	waitFor(t, func() bool { // its own exits are asked for again
+		_, _ = n.r.GetPods(t.Context(), true)
+		return n.Calls("Subscribe") == 2
+	})
+	second, id := n.run("second", cgroupV2)
+	n.inspect()
+	second.end(2)
+	if got := w.next(t); got.ContainerID != id || got.ExitCode != 2 {
+		t.Errorf("%+v", got)
+	}
+}
+
 // connected inspects the pod, and waits until the watch is connected.
 func (n *processNode) connected(w *exitWatcher) {
 	n.t.Helper()
