@@ -56,6 +56,8 @@ type mortal struct {
 	// The process was signalled at begun and had gone at gone. It had gone before if the runtime has ended it.
 	begun, gone time.Time
 	byRuntime   bool
+	// latest is when it has ended at the latest: before the runtime was back, unless it ended after that.
+	latest time.Time
 }
 
 // end ends a container past the runtime.
@@ -94,14 +96,17 @@ type tally struct {
 	right, sum int
 	// after is from the end to the first report.
 	after measure.Samples
+	// late is from the end to the stamp of the end.
+	late measure.Samples
 }
 
-// lateTime is how much later than the container has gone its end may be stamped: a pidfd has no time, and the
-// machine is busy.
-const lateTime = time.Second
+// lateTime is how much later than the container has gone an end after the outage may be stamped. A pidfd has no
+// time, and a shim stamps when it comes to it: on a busy machine, up to a second late.
+const lateTime = 10 * time.Second
 
-// judge returns what is wrong with the reports of an end; empty if nothing is.
-func (w *awayWatcher) judge(m *mortal, early time.Duration) (wrong string, first time.Time) {
+// judge returns what is wrong with the reports of an end, empty if nothing is, when the first came, and the latest
+// time of the end in them.
+func (w *awayWatcher) judge(m *mortal, early time.Duration) (wrong string, first, end time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	died := 0
@@ -113,7 +118,7 @@ func (w *awayWatcher) judge(m *mortal, early time.Duration) (wrong string, first
 		}
 		if l.Status == nil {
 			if l.Event == pleg.ContainerDied {
-				return "no status with the death", first
+				return "no status with the death", first, end
 			}
 			continue
 		}
@@ -122,19 +127,21 @@ func (w *awayWatcher) judge(m *mortal, early time.Duration) (wrong string, first
 		}
 	}
 	if died != 1 {
-		return fmt.Sprintf("died %d times", died), first
+		return fmt.Sprintf("died %d times", died), first, end
 	}
 	for i, s := range statuses {
 		switch {
 		case s == nil || s.State != pleg.ContainerStateExited:
-			return fmt.Sprintf("the cache has %+v", s), first
+			return fmt.Sprintf("the cache has %+v", s), first, end
 		case s.ExitCode != m.code || s.Reason == "Unknown":
-			return fmt.Sprintf("status %d has %d %s, want %d", i, s.ExitCode, s.Reason, m.code), first
-		case s.FinishedAt.Before(m.begun.Add(-early)) || s.FinishedAt.After(m.gone.Add(lateTime)):
-			return fmt.Sprintf("status %d has an end %v after it", i, s.FinishedAt.Sub(m.gone)), first
+			return fmt.Sprintf("status %d has %d %s, want %d", i, s.ExitCode, s.Reason, m.code), first, end
+		case s.FinishedAt.Before(m.begun.Add(-early)) || s.FinishedAt.After(m.latest):
+			return fmt.Sprintf("status %d has an end %v after it", i, s.FinishedAt.Sub(m.gone)), first, end
+		case s.FinishedAt.After(end):
+			end = s.FinishedAt
 		}
 	}
-	return "", first
+	return "", first, end
 }
 
 // Containers end before, during and after an outage of the runtime. Where there is a witness that needs no
@@ -164,9 +171,10 @@ func TestExitsWhileTheRuntimeIsAway(t *testing.T) {
 		}
 		cells := []string{r.Name, o.name, fmt.Sprintf("%d of %d", lost-lostBefore, total-before)}
 		for _, w := range watchers {
-			cells = append(cells, fmt.Sprintf("%s %d of %d, p50 %s, max %s", w.watcher.name, w.right, total-before,
-				measure.Milliseconds(w.after.Quantile(0.5)), measure.Milliseconds(w.after.Quantile(1))))
-			w.sum, w.right, w.after = w.sum+w.right, 0, nil
+			cells = append(cells, fmt.Sprintf("%s %d of %d, p50 %s, max %s, stamped late by %s", w.watcher.name, w.right,
+				total-before, measure.Milliseconds(w.after.Quantile(0.5)), measure.Milliseconds(w.after.Quantile(1)),
+				measure.Milliseconds(w.late.Quantile(1))))
+			w.sum, w.right, w.after, w.late = w.sum+w.right, 0, nil, nil
 		}
 		t.Logf("| %s |", strings.Join(cells, " | "))
 	}
@@ -232,8 +240,14 @@ func (n *node) survive(o outage, rounds int, watchers []*tally, first bool) (los
 	back := time.Now().Add(o.away)
 	n.endAll(phases[1], o.away/2)
 	time.Sleep(time.Until(back))
+	latest := time.Now()
 	n.must(o.end(n))
 	n.endAll(phases[2], 100*time.Millisecond)
+	for i, m := range all {
+		if m.latest = latest; i/3%3 == 2 {
+			m.latest = m.gone.Add(lateTime)
+		}
+	}
 	for _, m := range all { // a runtime that has just started may be slow
 		n.awaitExit(m.id)
 	}
@@ -253,12 +267,13 @@ func (n *node) survive(o outage, rounds int, watchers []*tally, first bool) (los
 			lost++
 		}
 		for _, w := range watchers {
-			wrong, first := w.watcher.judge(m, n.daemon.Runtime().EarlyBy)
+			wrong, first, end := w.watcher.judge(m, n.daemon.Runtime().EarlyBy)
 			if !first.IsZero() {
 				w.after = append(w.after, max(0, first.Sub(m.gone)))
 			}
 			if wrong == "" {
 				w.right++
+				w.late = append(w.late, max(0, end.Sub(m.gone)))
 			} else if w.required {
 				n.t.Errorf("%s, %s: %.12s, which ended %s the outage: %s", o.name, w.watcher.name, m.id,
 					[]string{"before", "during", "after"}[i/3%3], wrong)

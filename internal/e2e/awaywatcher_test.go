@@ -105,6 +105,7 @@ func runWatcher(in io.Reader, out io.Writer) error {
 type awayWatcher struct {
 	t    *testing.T
 	name string
+	pid  int
 	in   io.WriteCloser
 	done chan string // the ends of answers
 
@@ -130,7 +131,7 @@ func (n *node) startWatcher(name string, config watcherConfig, hostPID bool) *aw
 	out, err := cmd.StdoutPipe()
 	n.must(err)
 	n.must(cmd.Start())
-	w := &awayWatcher{t: n.t, name: name, in: in, done: make(chan string, 1),
+	w := &awayWatcher{t: n.t, name: name, pid: cmd.Process.Pid, in: in, done: make(chan string, 1),
 		events: map[string][]line{}, answers: map[string]*pleg.Status{}}
 	var joined sync.WaitGroup
 	n.t.Cleanup(func() {
