@@ -163,9 +163,9 @@ func (s *exitSamples) report(r *report) {
 	const died, behind = "FinishedAt → ContainerDied, exit events", "the bare reader → ContainerDied, exit events"
 	r.line("FinishedAt → a bare reader of containerd's /tasks/exit", s.raw)
 	r.line(behind, s.behind)
-	r.within(behind, s.behind, time.Millisecond, 3*time.Millisecond)
+	r.within(behind, s.behind, 300*time.Microsecond, 3*time.Millisecond)
 	r.line(died, s.told)
-	r.within(died, s.told, 3*time.Millisecond)
+	r.within(died, s.told, 1500*time.Microsecond)
 	if len(s.cri) == 0 {
 		return
 	}

@@ -31,6 +31,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/cri"
 	"github.com/kubepleg/pleg/internal/e2e/measure"
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
@@ -69,12 +70,13 @@ func run(ctx context.Context) (err error) {
 	}
 
 	turns := newTurns()
-	hinted, err := observe(ctx, daemon.Endpoint(), turns.pass, nil)
+	withoutExits := []cri.Option{cri.WithoutExitEvents()}
+	hinted, err := observe(ctx, daemon.Endpoint(), turns.pass, withoutExits)
 	if err != nil {
 		return err
 	}
 	defer hinted.close()
-	polling, err := observe(ctx, daemon.Endpoint(), turns.pass, nil, pleg.WithPollingOnly())
+	polling, err := observe(ctx, daemon.Endpoint(), turns.pass, withoutExits, pleg.WithPollingOnly())
 	if err != nil {
 		return err
 	}
