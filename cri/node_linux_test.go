@@ -250,9 +250,9 @@ type processNode struct {
 	sandbox string
 }
 
-func newProcessNode(t *testing.T, opts ...criserver.Option) *processNode {
+func newProcessNode(t *testing.T) *processNode {
 	t.Helper()
-	s, err := criserver.Start(append(opts, criserver.WithoutExitEvents())...)
+	s, err := criserver.Start(criserver.WithoutExitEvents())
 	must(t, err)
 	t.Cleanup(s.Stop)
 	n := &processNode{Server: s, t: t, r: connect(t, s, quiet), proc: t.TempDir()}

@@ -19,7 +19,7 @@ import (
 
 // By default a short run. docs/RUNTIMES.md has a table of 20 rounds.
 var (
-	awayRounds   = flag.Int("away.rounds", 1, "how many rounds of nine containers TestExitsWhileTheRuntimeIsAway has of each outage")
+	awayRounds   = flag.Int("away.rounds", 1, "rounds of nine containers of TestExitsWhileTheRuntimeIsAway, by outage")
 	awayTogether = flag.Int("away.together", 10, "how many of them share an outage")
 	awayLong     = flag.Bool("away.long", false, "with outages of 20 seconds, too")
 )

@@ -106,8 +106,9 @@ func TestCostOfWatches(t *testing.T) {
 	time.Sleep(*costFor)
 	for i, w := range watchers {
 		after[i] = w.used()
-		t.Logf("%s, %d containers, %s: %.2f ms/s CPU, %.1f MiB anonymous, %d files", n.daemon.Runtime().Name, len(ids), w.name,
-			float64((after[i].cpu-before[i].cpu).Microseconds())/1e3/costFor.Seconds(), float64(after[i].anonymous)/1024, after[i].files)
+		cpu := float64((after[i].cpu - before[i].cpu).Microseconds()) / 1e3 / costFor.Seconds()
+		t.Logf("%s, %d containers, %s: %.2f ms/s CPU, %.1f MiB anonymous, %d files", n.daemon.Runtime().Name, len(ids),
+			w.name, cpu, float64(after[i].anonymous)/1024, after[i].files)
 	}
 	if more := after[0].files - after[1].files; more > len(ids)+10 {
 		t.Errorf("%d files more for %d containers", more, len(ids))
