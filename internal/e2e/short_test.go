@@ -112,12 +112,14 @@ func TestShortLives(t *testing.T) {
 			for i := worker; i < *shortLives; i += workers {
 				id, err := n.client.Run(n.ctx, pod, testnode.Container{Name: fmt.Sprint("c", i),
 					Command: testnode.Script("sleep 0.02", fmt.Sprint("exit ", i%200))})
-				if err == nil {
-					time.Sleep(200 * time.Millisecond)
-					err = n.client.Remove(n.ctx, id)
+				if err != nil {
+					t.Error(err)
+					return
 				}
+				time.Sleep(200 * time.Millisecond)
+				err = n.client.Remove(n.ctx, id)
 				// On a busy machine containerd takes the container for running yet, and refuses.
-				for deadline := time.Now().Add(patience); err != nil && id != "" && time.Now().Before(deadline); {
+				for deadline := time.Now().Add(patience); err != nil && time.Now().Before(deadline); {
 					time.Sleep(10 * time.Millisecond)
 					err = n.client.Remove(n.ctx, id)
 				}
