@@ -6,8 +6,8 @@
 // take that follow it. Every second death is theirs. On a runtime without events both
 // generators poll, and there is no stream to read.
 //
-// A third generator has the runtime's exit events, on the same deaths, beside a bare
-// reader of containerd's own.
+// A third generator has exit events, on the same deaths, beside a bare reader of containerd's
+// own and one of the processes' pidfds, which also has when they ended.
 //
 //	go run ./cmd/latency
 //
@@ -81,6 +81,11 @@ func run(ctx context.Context) (err error) {
 		return err
 	}
 	defer polling.close()
+	pidfds, err := readPidfds(mortals)
+	if err != nil {
+		return err
+	}
+	defer pidfds.close()
 	observers := []*observer{hinted, polling}
 	exits, err := watchExits(ctx, daemon)
 	if err != nil {
@@ -142,7 +147,8 @@ func run(ctx context.Context) (err error) {
 		if err != nil {
 			return err
 		}
-		if err := first.add(exits, m, finished); err != nil {
+		ended, err := first.add(exits, pidfds, m)
+		if err != nil {
 			return err
 		}
 		if raw == nil {
@@ -157,7 +163,7 @@ func run(ctx context.Context) (err error) {
 		}
 		theirs = append(theirs, event.stamped.Sub(finished))
 		floor = append(floor, event.read.Sub(event.stamped))
-		first.cri = append(first.cri, event.read.Sub(finished))
+		first.cri = append(first.cri, event.read.Sub(ended))
 		for i, o := range observers {
 			if o == hinted && !event.walked.IsZero() {
 				bare = append(bare, event.walked.Sub(event.stamped))
