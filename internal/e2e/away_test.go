@@ -164,12 +164,17 @@ func TestExitsWhileTheRuntimeIsAway(t *testing.T) {
 	}
 	lost, total := 0, 0
 	for _, o := range outages() {
-		lostBefore, before := lost, total
+		var phases [3]int // that ended before, during and after the outage
+		before := total
 		for left := *awayRounds; left > 0; left -= *awayTogether {
 			l, n := n.survive(o, min(left, *awayTogether), watchers, total == 0)
-			lost, total = lost+l, total+n
+			total += n
+			for i := range phases {
+				phases[i] += l[i]
+				lost += l[i]
+			}
 		}
-		cells := []string{r.Name, o.name, fmt.Sprintf("%d of %d", lost-lostBefore, total-before)}
+		cells := []string{r.Name, o.name, fmt.Sprintf("%d of %d", phases, total-before)}
 		for _, w := range watchers {
 			cells = append(cells, fmt.Sprintf("%s %d of %d, p50 %s, max %s, stamped late by %s", w.watcher.name, w.right,
 				total-before, measure.Milliseconds(w.after.Quantile(0.5)), measure.Milliseconds(w.after.Quantile(1)),
@@ -186,7 +191,7 @@ func TestExitsWhileTheRuntimeIsAway(t *testing.T) {
 }
 
 // survive has containers end around one outage. It returns how many codes the runtime has lost, and of how many.
-func (n *node) survive(o outage, rounds int, watchers []*tally, first bool) (lost, total int) {
+func (n *node) survive(o outage, rounds int, watchers []*tally, first bool) (lost [3]int, total int) {
 	n.t.Helper()
 	pod := n.runPod("away")
 	phases := make([][]*mortal, 3)
@@ -264,7 +269,7 @@ func (n *node) survive(o outage, rounds int, watchers []*tally, first bool) (los
 		shown, err := n.client.ContainerStatus(n.ctx, &runtimeapi.ContainerStatusRequest{ContainerId: m.id})
 		n.must(err)
 		if int(shown.Status.ExitCode) != m.code {
-			lost++
+			lost[i/3%3]++
 		}
 		for _, w := range watchers {
 			wrong, first, end := w.watcher.judge(m, n.daemon.Runtime().EarlyBy)
