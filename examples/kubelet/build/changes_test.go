@@ -59,7 +59,8 @@ func TestRuntimeIsHandedOver(t *testing.T) {
 			t.Errorf("it said %q", said)
 		}
 		got := edited(t, w, path)
-		if strings.Count(got, "pleg.NodeRuntime(") != 1 || !strings.Contains(got, "k.runtime = pleg.NodeRuntime(runtime, kubeDeps.") {
+		if strings.Count(got, "pleg.NodeRuntime(") != 1 ||
+			!strings.Contains(got, "k.runtime = pleg.NodeRuntime(runtime, kubeDeps.") {
 			t.Errorf("it wrote\n%s", got)
 		}
 	}
