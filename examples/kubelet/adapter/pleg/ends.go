@@ -74,18 +74,17 @@ func (r exitingRuntime) WatchContainerExits(ctx context.Context, connected func(
 func follow(ctx context.Context, runtime pleg.Runtime) {
 	inspected := make(map[types.UID]*pleg.Pod)
 	for ctx.Err() == nil {
-		wait := followEvery
-		pods, err := runtime.GetPods(ctx, true)
-		if err != nil {
-			pods, wait = nil, followAgain
-		}
-		before := inspected
-		inspected = make(map[types.UID]*pleg.Pod, len(pods))
-		for _, pod := range pods {
-			if before[pod.ID] != pod { // the inspection of a running container finds its process
-				_, err = runtime.GetPodStatus(ctx, pod)
-			}
-			if err == nil {
+		wait := followAgain
+		if pods, err := runtime.GetPods(ctx, true); err == nil {
+			wait = followEvery
+			before := inspected
+			inspected = make(map[types.UID]*pleg.Pod, len(pods))
+			for _, pod := range pods {
+				if before[pod.ID] != pod { // the inspection of a running container finds its process
+					if _, err := runtime.GetPodStatus(ctx, pod); err != nil {
+						continue
+					}
+				}
 				inspected[pod.ID] = pod
 			}
 		}
