@@ -23,9 +23,9 @@ type bundles struct{ dir string }
 
 // containerdWithBundles returns a containerd that has bundles, and a Runtime that watches its exits. The
 // model sends no exits.
-func containerdWithBundles(t *testing.T) (bundles, *criserver.Server, *cri.Runtime) {
+func containerdWithBundles(t *testing.T, opts ...criserver.Option) (bundles, *criserver.Server, *cri.Runtime) {
 	t.Helper()
-	s, err := criserver.Start(criserver.WithoutExitEvents())
+	s, err := criserver.Start(append(opts, criserver.WithoutExitEvents())...)
 	must(t, err)
 	t.Cleanup(s.Stop)
 	state := filepath.Dir(strings.TrimPrefix(s.Endpoint(), "unix://"))
@@ -223,6 +223,25 @@ func TestWithoutBundles(t *testing.T) {
 	getPodStatus(t, r, getPods(t, r)[0])
 	if err := watchExits(t, r).ended(t); !errors.Is(err, pleg.ErrEventsUnsupported) {
 		t.Error(err)
+	}
+}
+
+// A containerd before 2.4 writes no exit.json, so its bundles are not watched.
+func TestBundlesOfAnOldContainerd(t *testing.T) {
+	for _, version := range []string{"1.6.20~ds1", "v1.7.35", "2.0.14", "v2.3.7-k3s1"} {
+		t.Run(version, func(t *testing.T) {
+			t.Parallel()
+			b, s, r := containerdWithBundles(t, criserver.WithVersion("containerd", version))
+			b.add(t, runContainer(t, s, s.RunPod(criserver.PodConfig{UID: "uid"}), "app"))
+			getPodStatus(t, r, getPods(t, r)[0])
+			w := watchExits(t, r)
+			waitFor(t, func() bool {
+				return strings.Contains(r.DescribeRuntime(), "no exit_json: containerd "+version+" writes none, 2.4 does")
+			})
+			if err := w.ended(t); !errors.Is(err, pleg.ErrEventsUnsupported) {
+				t.Error(err)
+			}
+		})
 	}
 }
 
