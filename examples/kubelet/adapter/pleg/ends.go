@@ -20,9 +20,13 @@ const (
 	unknownReason = "Unknown"
 )
 
+// seenEnds is the library's own connection, which knows ends that the kubelet's does not. It is set before the
+// generator starts, unless there are no exit events.
+type seenEnds struct{ pleg.Runtime }
+
 // withSeenEnds has a status show the ends that the library has seen in place of those that nobody knows.
 func (r *nodeRuntime) withSeenEnds(ctx context.Context, status *kubecontainer.PodStatus) error {
-	if status == nil || r.ends == nil {
+	if status == nil || r.ends.Runtime == nil {
 		return nil
 	}
 	isUnknown := func(s *kubecontainer.Status) bool {

@@ -85,7 +85,7 @@ type nodeRuntime struct {
 	service  eventService
 	endpoint string
 	timeout  time.Duration
-	ends     pleg.Runtime // knows ends that the kubelet's runtime does not; nil without exit events; set by adapt
+	ends     *seenEnds // shared with the copy that the generators of some releases have
 }
 
 // NodeRuntime returns runtime with what the kubelet does not hand to its generator: its
@@ -93,7 +93,7 @@ type nodeRuntime struct {
 // runtime-request-timeout. It is the one call that kubelet.go has to make.
 func NodeRuntime(runtime kubecontainer.Runtime, service eventService, endpoint string, timeout time.Duration,
 ) kubecontainer.Runtime {
-	return &nodeRuntime{Runtime: runtime, service: service, endpoint: endpoint, timeout: timeout}
+	return &nodeRuntime{runtime, service, endpoint, timeout, &seenEnds{}}
 }
 
 // eventedRuntime is a podRuntime with events: pleg.EventSource.
@@ -119,7 +119,7 @@ func (r *nodeRuntime) adapt(exits bool) (pleg.Runtime, error) {
 	if err != nil {
 		return evented, err
 	}
-	r.ends = source
+	r.ends.Runtime = source
 	return exitingRuntime{evented, source}, nil
 }
 
