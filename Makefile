@@ -84,7 +84,7 @@ explore: ## every order of small histories on the real core, STATES (100000) a s
 # PLEG_RUNTIME names another than containerd 2.4, for the targets below as well.
 .PHONY: e2e
 e2e: ## the tests on a real containerd, which the first time builds it, or on PLEG_RUNTIME; needs root
-	cd internal/e2e && go test -count=1 -timeout=15m . ./cmd/... ./kubelet ./measure ./testnode/...
+	cd internal/e2e && go test -count=1 -timeout=1h . ./cmd/... ./kubelet ./measure ./testnode/...
 
 # Runtimes that are named: make runtimes RUNTIMES='crio crio-no-events'.
 .PHONY: runtimes
@@ -101,7 +101,7 @@ scale: ## what an agent costs on a node of 110 and of 500 pods: CPU, memory, cal
 
 .PHONY: soak
 soak: ## LIVES container lives (10000) in a containerd under fire; an hour or two; needs root
-	cd internal/e2e && go test -count=1 -timeout=6h -v -run='^TestSoak$$' . -soak.lives=$(LIVES)
+	cd internal/e2e && go test -count=1 -timeout=6h -v -run='^TestSoak$$' . -soak.lives=$(LIVES) -each=6h
 
 .PHONY: browser
 browser: ## the page of plegz in a real Chromium, installed if there is none; a minute

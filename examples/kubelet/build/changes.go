@@ -146,24 +146,36 @@ func bodyOf(file *ast.File, function string) *ast.BlockStmt {
 	return nil
 }
 
-// handRuntimeOver wraps the runtime that is handed to the generator, so that the generator
-// has the CRI client for the events, the endpoint for the exit events, and
-// runtime-request-timeout.
+// handRuntimeOver wraps the kubelet's runtime where it is kept. So the generator, which is handed it, has
+// the CRI client for the events, the endpoint for the exit events, and runtime-request-timeout, and the
+// kubelet's own inspections show the ends that the generator has seen.
 func handRuntimeOver(_ release, source func(ast.Node) string, body *ast.BlockStmt) ([]splice, error) {
-	var splices []splice
+	handed := make(map[string]bool) // to a generator
 	ast.Inspect(body, func(n ast.Node) bool {
 		call, ok := n.(*ast.CallExpr)
-		if !ok || !isSelector(call.Fun, "pleg", "NewGenericPLEG") || len(call.Args) < 5 {
-			return true
+		if ok && isSelector(call.Fun, "pleg", "NewGenericPLEG") && len(call.Args) >= 5 {
+			handed[source(call.Args[len(call.Args)-5])] = true // up to 1.36, a logger comes before it
 		}
-		argument := call.Args[len(call.Args)-5] // up to 1.36, a logger comes before it
-		text := fmt.Sprintf("pleg.NodeRuntime(%s, kubeDeps.RemoteRuntimeService, kubeCfg.ContainerRuntimeEndpoint, "+
-			"kubeCfg.RuntimeRequestTimeout.Duration)", source(argument))
-		splices = append(splices, splice{argument.Pos(), argument.End(), text, source(argument) + " is now " + text})
 		return true
 	})
-	if len(splices) == 0 {
+	var splices []splice
+	ast.Inspect(body, func(n ast.Node) bool {
+		assigned, ok := n.(*ast.AssignStmt)
+		if !ok || len(assigned.Lhs) != 1 || len(assigned.Rhs) != 1 || !handed[source(assigned.Lhs[0])] {
+			return true
+		}
+		runtime := assigned.Rhs[0]
+		text := fmt.Sprintf("pleg.NodeRuntime(%s, kubeDeps.RemoteRuntimeService, kubeCfg.ContainerRuntimeEndpoint, "+
+			"kubeCfg.RuntimeRequestTimeout.Duration)", source(runtime))
+		splices = append(splices, splice{runtime.Pos(), runtime.End(), text,
+			source(assigned.Lhs[0]) + " is now " + text})
+		return true
+	})
+	switch {
+	case len(handed) == 0:
 		return nil, fmt.Errorf("there is no call of pleg.NewGenericPLEG with its arguments")
+	case len(splices) != len(handed):
+		return nil, fmt.Errorf("the runtime that pleg.NewGenericPLEG gets is set in %d places, not in one", len(splices))
 	}
 	return splices, nil
 }

@@ -85,6 +85,7 @@ type nodeRuntime struct {
 	service  eventService
 	endpoint string
 	timeout  time.Duration
+	ends     *seenEnds // shared with the copy that the generators of some releases have
 }
 
 // NodeRuntime returns runtime with what the kubelet does not hand to its generator: its
@@ -92,7 +93,7 @@ type nodeRuntime struct {
 // runtime-request-timeout. It is the one call that kubelet.go has to make.
 func NodeRuntime(runtime kubecontainer.Runtime, service eventService, endpoint string, timeout time.Duration,
 ) kubecontainer.Runtime {
-	return &nodeRuntime{runtime, service, endpoint, timeout}
+	return &nodeRuntime{runtime, service, endpoint, timeout, &seenEnds{}}
 }
 
 // eventedRuntime is a podRuntime with events: pleg.EventSource.
@@ -110,7 +111,7 @@ type exitingRuntime struct {
 
 // adapt returns the runtime as the library sees it, with exit events if it is to have them.
 func (r *nodeRuntime) adapt(exits bool) (pleg.Runtime, error) {
-	evented := eventedRuntime{podRuntime{r.Runtime}, r.service}
+	evented := eventedRuntime{podRuntime{r}, r.service}
 	if !exits {
 		return evented, nil
 	}
@@ -118,6 +119,7 @@ func (r *nodeRuntime) adapt(exits bool) (pleg.Runtime, error) {
 	if err != nil {
 		return evented, err
 	}
+	r.ends.Runtime = source
 	return exitingRuntime{evented, source}, nil
 }
 
