@@ -38,6 +38,7 @@ func edge(t *testing.T) string {
 		kubelet + "pleg/evented.go":    "package pleg\n",
 		kubelet + "metrics/metrics.go": metrics + "}\n",
 		kubelet + "kubelet.go":         makesTwo,
+		kubelet + "kubelet_pods.go":    publishes,
 	} {
 		path = filepath.Join(dir, path)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -78,6 +79,7 @@ func TestVendoredKubelet(t *testing.T) {
 		"pkg/kubelet/pleg/requests.go":   "SetPodWatchCondition",
 		"pkg/kubelet/container/cache.go": "github.com/kubepleg/pleg",
 		"pkg/kubelet/kubelet.go":         "pleg.NodeRuntime(",
+		"pkg/kubelet/kubelet_pods.go":    "bool) {\n\tpodStatus = kubecontainer.Published(podStatus, podIsTerminal)\n\told :=",
 	} {
 		if got := edited(t, &f.workspace, path); !strings.Contains(got, want) {
 			t.Errorf("%s is\n%s", path, got)
