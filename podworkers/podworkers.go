@@ -159,7 +159,7 @@ func (w *Workers) wakeLocked(pod types.UID) bool {
 // Wait returns when ctx has ended and all workers have.
 func (w *Workers) Wait() {
 	<-w.ctx.Done()
-	w.mu.Lock() // an Add that saw ctx before its end has begun its worker now
+	w.mu.Lock()   // an Add that saw ctx before its end has begun its worker now
 	w.mu.Unlock() //nolint:staticcheck // nothing is done under it
 	w.joined.Wait()
 }
@@ -168,6 +168,10 @@ func (w *Workers) Wait() {
 func (w *Workers) work(pod types.UID, wake <-chan struct{}) {
 	acted, failures := time.Time{}, 0
 	for {
+		select {
+		case <-wake: // the look that follows sees what it is about
+		default:
+		}
 		result, exists, err := w.sync(pod, &acted)
 		after := result.After
 		switch {
