@@ -79,7 +79,7 @@ func TestVendoredKubelet(t *testing.T) {
 		"pkg/kubelet/pleg/requests.go":   "SetPodWatchCondition",
 		"pkg/kubelet/container/cache.go": "github.com/kubepleg/pleg",
 		"pkg/kubelet/kubelet.go":         "pleg.NodeRuntime(",
-		"pkg/kubelet/kubelet_pods.go":    "bool) {\n\tpodStatus = kubecontainer.Published(podStatus, podIsTerminal)\n\told :=",
+		"pkg/kubelet/kubelet_pods.go":    "{\n\tpodStatus = kubecontainer.Published(podStatus, podIsTerminal)\n\told :=",
 	} {
 		if got := edited(t, &f.workspace, path); !strings.Contains(got, want) {
 			t.Errorf("%s is\n%s", path, got)
@@ -132,7 +132,8 @@ func TestForkBuildsWithCgo(t *testing.T) {
 		"vendor/modules.txt": "",
 	} {
 		path = filepath.Join(dir, path)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o644)); err != nil {
+		err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o644))
+		if err != nil {
 			t.Fatal(err)
 		}
 	}
