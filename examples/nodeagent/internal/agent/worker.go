@@ -25,8 +25,10 @@ import (
 const (
 	// resyncPeriod is how often a pod is synced without a reason.
 	resyncPeriod = time.Minute
-	// The back-off of sandboxes; of containers that crash and of images that cannot be pulled.
-	firstSandbox, longestSandbox, firstBackoff, longestBackoff = time.Second, 10 * time.Second, 10 * time.Second, 5 * time.Minute
+	// The back-off of sandboxes.
+	firstSandbox, longestSandbox = time.Second, 10 * time.Second
+	// The back-off of containers that crash and of images that cannot be pulled.
+	firstBackoff, longestBackoff = 10 * time.Second, 5 * time.Minute
 )
 
 // errLives says that what was ended is still seen to run.
