@@ -46,7 +46,8 @@ type Result struct {
 
 // SyncFunc brings a pod closer to what it should be. It does one thing at most, because status does
 // not show what it has done; Result.Acted has it called again. If the pod is gone, exists is false and
-// status has nothing but its ID. The status is shared and must not be modified.
+// status has nothing but its ID; there may be several such calls. The status is shared and must not be
+// modified.
 //
 // An error has the pod synced again with a back-off. It does not matter whether Sync did something
 // before it failed.
@@ -110,7 +111,8 @@ func (w *Workers) Run(want func(*pleg.Pod) bool, opts ...pleg.SubscribeOption) e
 	}
 	err := w.generator.Handle(w.ctx, pleg.Handler{
 		Want:               want,
-		OnPodAdded:         func(pod *pleg.Pod) { w.Add(pod.ID) },
+		OnPodAdded:         func(pod *pleg.Pod, _ bool) { w.Add(pod.ID) },
+		OnPodChanged:       func(pod *pleg.Pod) { w.Wake(pod.ID) },
 		OnPodRemoved:       func(pod *pleg.Pod) { w.Wake(pod.ID) },
 		OnContainerCreated: changed,
 		OnContainerStarted: changed,
