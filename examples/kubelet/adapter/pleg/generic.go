@@ -30,7 +30,6 @@ func init() {
 // from release to release is in interface.go, requests.go and conditions.go.
 type GenericPLEG struct {
 	*pleg.GenericPLEG
-	cache      *pleg.PodCache
 	events     chan *PodLifecycleEvent
 	conditions conditions
 
@@ -71,7 +70,6 @@ func newGenericPLEG(logger klog.Logger, runtime kubecontainer.Runtime, eventChan
 	}
 	return &GenericPLEG{
 		GenericPLEG: pleg.NewGenericPLEG(adapted, cap(eventChannel), period, pods, clock, options...),
-		cache:       pods,
 		events:      eventChannel,
 	}
 }
@@ -147,7 +145,7 @@ func (g *GenericPLEG) syncLate(stop <-chan struct{}, died *pleg.PodLifecycleEven
 		return
 	case <-time.After(syncAfter):
 	}
-	pod, _ := g.cache.Get(died.ID)
+	pod, _ := g.Cache().Get(died.ID)
 	if s := pod.FindContainerStatusByID(died.Status.ID.ID); s == nil || !s.Unconfirmed {
 		return
 	}

@@ -281,7 +281,7 @@ func TestEndsArePublishedOnce(t *testing.T) {
 		service := &fakeService{events: make(chan *runtimeapi.ContainerEventResponse)}
 		exits, cache := make(fakeExits), container.NewCache()
 		own := cache.(interface{ PLEGCache() *pleg.PodCache }).PLEGCache()
-		g := &GenericPLEG{cache: own, events: make(chan *PodLifecycleEvent, 10), GenericPLEG: pleg.NewGenericPLEG(
+		g := &GenericPLEG{events: make(chan *PodLifecycleEvent, 10), GenericPLEG: pleg.NewGenericPLEG(
 			exitingRuntime{eventedRuntime{podRuntime{runtime}, service}, exits}, 10, time.Second, own, clock.RealClock{})}
 		g.Start(t.Context())
 		defer g.Stop()
