@@ -311,7 +311,8 @@ func TestEndsArePublishedOnce(t *testing.T) {
 			t.Errorf("when the runtime confirms it: %v", got)
 		}
 		status, err = cache.Get("a")
-		if s := container.Published(status, false).ContainerStatuses[0]; err != nil || s.Reason != "Error" || s.ExitCode != 3 {
+		s := container.Published(status, false).ContainerStatuses[0]
+		if err != nil || s.Reason != "Error" || s.ExitCode != 3 {
 			t.Errorf("it publishes %+v, %v", s, err)
 		}
 		time.Sleep(time.Minute)
