@@ -61,7 +61,7 @@ race: ## the same under the race detector, in random order, COUNT times (3)
 .PHONY: cover
 cover: ## how much of the library the tests run, a line for each function that they do not run whole
 	@mkdir -p .cache
-	go test -coverpkg=.,./cri,./kubelettypes,./plegtest,./plegtest/criserver -coverprofile=.cache/cover.out ./...
+	go test -coverpkg=.,./cri,./kubelettypes,./podworkers,./plegtest,./plegtest/criserver -coverprofile=.cache/cover.out ./...
 	@go tool cover -func=.cache/cover.out | grep -v '100.0%$$'
 
 .PHONY: lint

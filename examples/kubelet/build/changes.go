@@ -28,6 +28,7 @@ func changes(w *workspace) ([]change, error) {
 	changes := []change{
 		removeFile("pkg/kubelet/pleg/evented.go"),
 		editFile("pkg/kubelet/kubelet.go", "NewMainKubelet", handRuntimeOver),
+		editFile("pkg/kubelet/kubelet_pods.go", "generateAPIPodStatus", publishConfirmed),
 		editFile("pkg/kubelet/metrics/metrics.go", "Register", leaveMetricsOut),
 	}
 	for _, folder := range []string{"container", "pleg"} {
@@ -101,7 +102,7 @@ type splice struct {
 	said     string
 }
 
-// editFile makes the splices that edit finds in the function of that name.
+// editFile makes the splices that edit finds in the function or method of that name.
 func editFile(path, function string,
 	edit func(r release, source func(ast.Node) string, body *ast.BlockStmt) ([]splice, error),
 ) change {
@@ -139,7 +140,7 @@ func editFile(path, function string,
 
 func bodyOf(file *ast.File, function string) *ast.BlockStmt {
 	for _, d := range file.Decls {
-		if f, ok := d.(*ast.FuncDecl); ok && f.Recv == nil && f.Name.Name == function {
+		if f, ok := d.(*ast.FuncDecl); ok && f.Name.Name == function {
 			return f.Body
 		}
 	}
@@ -178,6 +179,13 @@ func handRuntimeOver(_ release, source func(ast.Node) string, body *ast.BlockStm
 		return nil, fmt.Errorf("the runtime that pleg.NewGenericPLEG gets is set in %d places, not in one", len(splices))
 	}
 	return splices, nil
+}
+
+// publishConfirmed has the kubelet publish no exit that the runtime's status does not show yet.
+func publishConfirmed(_ release, _ func(ast.Node) string, body *ast.BlockStmt) ([]splice, error) {
+	const statement = "podStatus = kubecontainer.Published(podStatus, podIsTerminal)"
+	at := body.Lbrace + 1
+	return []splice{{at, at, "\n\t" + statement, "begins with " + statement}}, nil
 }
 
 // ours are the metrics that the library registers in the kubelet's registry, under the

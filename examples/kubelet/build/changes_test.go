@@ -45,6 +45,13 @@ func NewMainKubelet() {
 func other() { pleg.NewGenericPLEG(logger, k.runtime, ch, short, cache, clock) }
 `
 
+const publishes = `package kubelet
+
+func (kl *Kubelet) generateAPIPodStatus(pod *v1.Pod, podStatus *kubecontainer.PodStatus, podIsTerminal bool) {
+	old := 0
+}
+`
+
 // TestRuntimeIsHandedOver shows that the runtime which the function's generators get is wrapped
 // where it is set, also when the tree was edited before, and no other.
 func TestRuntimeIsHandedOver(t *testing.T) {

@@ -32,6 +32,11 @@ func (r podRuntime) GetPods(ctx context.Context, all bool) ([]*pleg.Pod, error) 
 	return pods, nil
 }
 
+// confirmed makes the message of an exit that the runtime's status shows differ from that of an exit
+// event, so that the library always sends a PodSync when the runtime confirms an exit: that is when
+// the kubelet publishes it. Nobody reads the message: the cache returns the kubelet's own status.
+const confirmed = " (confirmed)"
+
 // GetPodStatus implements pleg.Runtime.
 func (r podRuntime) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.PodStatus, error) {
 	source, ok := pod.Source.(*kubecontainer.Pod)
@@ -47,9 +52,13 @@ func (r podRuntime) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.PodS
 		SandboxStatuses: inspected.SandboxStatuses, Source: inspected,
 	}
 	for _, s := range inspected.ContainerStatuses {
+		message := s.Message
+		if s.State == kubecontainer.ContainerStateExited {
+			message += confirmed
+		}
 		converted.ContainerStatuses = append(converted.ContainerStatuses, &pleg.Status{
 			ID: pleg.ContainerID(s.ID), Name: s.Name, State: pleg.State(s.State), ExitCode: s.ExitCode, Reason: s.Reason,
-			Message: s.Message, CreatedAt: s.CreatedAt, StartedAt: s.StartedAt, FinishedAt: s.FinishedAt, Source: s,
+			Message: message, CreatedAt: s.CreatedAt, StartedAt: s.StartedAt, FinishedAt: s.FinishedAt, Source: s,
 		})
 	}
 	return converted, nil
