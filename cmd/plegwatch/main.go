@@ -1,18 +1,15 @@
-// Command watch prints the lifecycle of a node's pods as it happens:
+// Command plegwatch prints the lifecycle of a node's pods as it happens, and serves a page, metrics
+// and the health of the node:
 //
-//	go run ./examples/watch
-//	go run ./examples/watch --runtime-endpoint unix:///run/containerd/containerd.sock
-//	go build -o plegwatch ./examples/watch
+//	plegwatch
+//	plegwatch --runtime-endpoint unix:///run/containerd/containerd.sock
 //
-// The first watches a small node of its own, which needs no runtime and no rights. The last
-// builds the program under a name that procps does not have.
-// What a program of yours would need of this one is the function watch, below.
+// Without an endpoint it watches a simulated node, which needs no runtime and no rights.
 package main
 
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -20,15 +17,19 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/go-logr/logr/funcr"
 	"github.com/prometheus/client_golang/prometheus"
-	"k8s.io/klog/v2"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/spf13/pflag"
+	"google.golang.org/grpc/grpclog"
 	"k8s.io/utils/clock"
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
 	"github.com/kubepleg/pleg/internal/printable"
 )
+
+// program is the name of the program.
+const program = "plegwatch"
 
 // Exit codes; check has its own.
 const (
@@ -37,12 +38,21 @@ const (
 	exitUsage  = 2
 )
 
+// endGrace is how long the program may take to end after a signal. It is longer than closeGrace.
+const endGrace = 3 * time.Second
+
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // so that a second signal does not wait for a clean end
+	context.AfterFunc(ctx, func() {
+		stop() // a second signal ends the program at once
+		// Nobody may be reading stdout or stderr, and a write then blocks.
+		time.AfterFunc(endGrace, func() { os.Exit(exitFailed) })
+	})
 	// Piped into head, a write fails and the watch ends as it should, rather than
 	// by a signal that leaves the node's socket behind.
 	signal.Ignore(syscall.SIGPIPE)
+	// gRPC would print what the runtime says to stderr, unescaped. Errors of calls have it too.
+	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard))
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
@@ -50,10 +60,15 @@ func main() {
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	f, err := parseFlags(args, stderr)
 	switch {
-	case errors.Is(err, flag.ErrHelp):
+	case errors.Is(err, pflag.ErrHelp):
+		fmt.Fprint(stdout, usage())
 		return exitOK
 	case err != nil:
+		fmt.Fprintf(stderr, "%s: %s (%s --help lists the flags)\n", program, printable.Text(err.Error()), program)
 		return exitUsage
+	case f.version:
+		fmt.Fprintln(stdout, buildOf().text())
+		return exitOK
 	case f.check:
 		return check(ctx, f, stdout)
 	}
@@ -64,8 +79,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return exitOK
 }
 
-// watch prints events to stdout until ctx ends, and what else there is to say to
-// stderr.
+// watch prints events to stdout until ctx ends, and logs to stderr.
 func watch(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 	endpoint, stopNode, err := f.node()
 	if err != nil {
@@ -73,43 +87,40 @@ func watch(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 	}
 	defer stopNode()
 
-	// A runtime, a generator on it, and a cache that the generator fills: that is
-	// all the wiring there is.
-	logger := newLogger(stderr)
+	log, logger := newLoggers(f.logFormat, f.verbosity, stderr)
 	runtime, err := connect(ctx, f.wait, endpoint, cri.WithLogger(logger), f.exits.option())
 	if err != nil {
 		if ctx.Err() != nil {
-			return nil // told to end before it began
+			return nil // a signal ended it before it began
 		}
-		return err
+		return f.explain(err)
 	}
 	defer runtime.Close()
 	cache, registry := pleg.NewCache(), prometheus.NewRegistry()
-	nodeName := f.nodeName
-	if nodeName == "" {
-		nodeName, _ = os.Hostname() // without it, metrics and page name no node
-	}
-	registry.MustRegister(nodeNameGauge(nodeName))
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		buildOf().gauge(), nodeNameGauge(f.nodeName))
 	generator := pleg.NewGenericPLEG(runtime, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod,
 		cache, clock.RealClock{}, pleg.WithRegisterer(registry), pleg.WithLogger(logger))
 
-	fmt.Fprintf(stderr, "Watching %s. Ctrl-C ends it.\n", printable.Text(runtime.DescribeRuntime()))
+	log.Info("Watching", "runtime", runtime.DescribeRuntime(), "node", f.nodeName, "version", buildOf().version)
+	if f.endpoint == demoEndpoint {
+		log.Info("This node is simulated; for a real one, name its runtime's socket with --runtime-endpoint")
+	}
 	if f.duration > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, f.duration)
 		defer cancel()
 	}
-	generator.Start(context.WithoutCancel(ctx)) // until Stop: what is said at the end is of one that runs
+	generator.Start(context.WithoutCancel(ctx)) // until Stop: the last report is of a generator that runs
 	defer generator.Stop()
-	if f.listen != "" {
-		served, err := serve(f.listen, nodeName, generator, registry)
+	if len(f.listen) > 0 {
+		served, err := serve(f.listen, f.wait, newHandler(f, generator, registry), log)
 		if err != nil {
 			return err
 		}
 		defer served.close()
-		fmt.Fprintf(stderr, "Serving http://%[1]s/, /metrics and /healthz.\n", served.address)
 	}
-	follower := newFollower(generator, cache, f.filter, newPrinter(f.output, stdout), stderr)
+	follower := newFollower(generator, cache, f, newPrinter(f.output, stdout), log)
 	err = follower.follow(ctx)
 	follower.summarize()
 	return err
@@ -121,11 +132,4 @@ func connect(ctx context.Context, wait bool, endpoint string, opts ...cri.Option
 		return cri.Dial(endpoint, opts...)
 	}
 	return cri.Connect(ctx, endpoint, opts...)
-}
-
-// newLogger returns a logger whose lines are safe on a terminal.
-func newLogger(w io.Writer) klog.Logger {
-	return funcr.New(func(_, text string) {
-		fmt.Fprintf(w, "%s  %s\n", time.Now().Format(timeLayout), printable.Text(text))
-	}, funcr.Options{})
 }
