@@ -7,12 +7,12 @@ import (
 	"sync"
 )
 
-// maxClients is how many connections the server has.
-const maxClients = 128
+// maxWaiting and maxBusy are how many connections may be open without a request and with one.
+const maxWaiting, maxBusy = 512, 128
 
-// clients closes connections of a server so that there are at most maxClients: the one that has waited for
-// longest without a request or, if all have one, the one whose request is the oldest. So clients that
-// open connections and leave them cannot keep others out.
+// clients closes the connection of a server that has waited for longest when there is one too many,
+// and likewise the one whose request is the oldest. So clients that open connections and leave them
+// do not keep others out.
 type clients struct {
 	mu sync.Mutex
 	// waiting and busy are the connections without and with a request, oldest first; guarded by mu.
@@ -26,20 +26,19 @@ func (c *clients) note(conn net.Conn, state http.ConnState) {
 	is := func(other net.Conn) bool { return other == conn }
 	c.waiting, c.busy = slices.DeleteFunc(c.waiting, is), slices.DeleteFunc(c.busy, is)
 	switch state {
-	case http.StateActive:
-		c.busy = append(c.busy, conn)
 	case http.StateNew, http.StateIdle:
-		c.waiting = append(c.waiting, conn)
+		c.waiting = bounded(append(c.waiting, conn), maxWaiting)
+	case http.StateActive:
+		c.busy = bounded(append(c.busy, conn), maxBusy)
 	default: // it is closed
-		return
 	}
-	if len(c.waiting)+len(c.busy) <= maxClients {
-		return
+}
+
+// bounded closes the first of the connections if they are too many, and returns the others.
+func bounded(conns []net.Conn, most int) []net.Conn {
+	if len(conns) <= most {
+		return conns
 	}
-	longest := &c.waiting
-	if len(c.waiting) == 0 || len(c.waiting) == 1 && c.waiting[0] == conn {
-		longest = &c.busy
-	}
-	_ = (*longest)[0].Close()
-	*longest = slices.Delete(*longest, 0, 1)
+	_ = conns[0].Close()
+	return slices.Delete(conns, 0, 1)
 }

@@ -1,11 +1,11 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/pprof"
@@ -62,7 +62,7 @@ func serve(addresses []string, wait bool, handler http.Handler, log *slog.Logger
 }
 
 // newServer returns a server that no client can make use much memory or many files: each
-// connection has deadlines and small buffers, and there are maxClients of them.
+// connection has deadlines and small buffers, and their number is bounded.
 func newServer(handler http.Handler, log *slog.Logger) *http.Server {
 	return &http.Server{
 		Handler:  handler,
@@ -157,8 +157,8 @@ func listenAddress(address string) string {
 func newHandler(f flags, generator *pleg.GenericPLEG, metrics prometheus.Gatherer) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/{$}", plegz.Handler(generator, plegz.WithNodeName(f.nodeName)))
-	mux.Handle("/metrics", whole(promhttp.HandlerFor(metrics, promhttp.HandlerOpts{})))
-	mux.Handle("/healthz", whole(plegz.Healthz(generator)))
+	mux.Handle("/metrics", &answers{next: promhttp.HandlerFor(metrics, promhttp.HandlerOpts{})})
+	mux.Handle("/healthz", &answers{next: plegz.Healthz(generator)})
 	if f.pprof {
 		local := http.NewServeMux()
 		local.HandleFunc("/debug/pprof/", pprof.Index)
@@ -177,29 +177,56 @@ func nodeNameGauge(name string) prometheus.Collector {
 		prometheus.Labels{"node": strings.ToValidUTF8(name, "\uFFFD")})
 }
 
-// whole makes one answer at a time and then sends it, so that a client that does not read holds
-// the bytes of an answer and nothing else.
-func whole(next http.Handler) http.Handler {
-	turn := make(chan struct{}, 1)
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		a := answer{header: w.Header(), code: http.StatusOK}
-		func() {
-			turn <- struct{}{}
-			defer func() { <-turn }()
-			next.ServeHTTP(&a, r)
-		}()
-		w.WriteHeader(a.code)
-		_, _ = a.body.WriteTo(w) // the client may be gone
-	})
+// answerAge is how old an answer of /metrics or /healthz may be.
+const answerAge = time.Second
+
+// answers keeps the answers of a handler for a while. So clients that ask again and again cost
+// little, and one that does not read holds the bytes of an answer, which others may hold too.
+type answers struct {
+	next http.Handler
+
+	mu     sync.Mutex
+	recent map[string]*answer // by what the client accepts; guarded by mu
+	since  time.Time          // of the oldest; guarded by mu
+}
+
+// maxRecent bounds the kinds of answers that are kept. Prometheus and the kubelet ask for one each.
+const maxRecent = 8
+
+// ServeHTTP implements http.Handler.
+func (a *answers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	to := a.answerTo(r)
+	maps.Copy(w.Header(), to.header)
+	w.WriteHeader(to.code)
+	_, _ = w.Write(to.body) // the client may be gone
+}
+
+// answerTo returns an answer, and makes it if there is none.
+func (a *answers) answerTo(r *http.Request) *answer {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if time.Since(a.since) > answerAge || len(a.recent) > maxRecent {
+		a.recent, a.since = map[string]*answer{}, time.Now()
+	}
+	accepts := strings.Join([]string{r.Method, r.Header.Get("Accept"), r.Header.Get("Accept-Encoding")}, "\n")
+	if a.recent[accepts] == nil {
+		made := &answer{header: http.Header{}, code: http.StatusOK}
+		a.next.ServeHTTP(made, r)
+		a.recent[accepts] = made
+	}
+	return a.recent[accepts]
 }
 
 // answer is a http.ResponseWriter that keeps what is written.
 type answer struct {
 	header http.Header
 	code   int
-	body   bytes.Buffer
+	body   []byte
 }
 
-func (a *answer) Header() http.Header                     { return a.header }
-func (a *answer) WriteHeader(code int)                    { a.code = code }
-func (a *answer) Write(b []byte) (written int, err error) { return a.body.Write(b) }
+func (a *answer) Header() http.Header  { return a.header }
+func (a *answer) WriteHeader(code int) { a.code = code }
+func (a *answer) Write(b []byte) (int, error) {
+	a.body = append(a.body, b...)
+	return len(b), nil
+}
