@@ -165,6 +165,10 @@ jobs: ## ten minutes of kills of the node agent and of the runtime, containerd o
 deploy-test: ## deploy/: manifests, unit, plugin; the DaemonSet's pod under a kubelet on a real containerd, or on PLEG_RUNTIME; needs root
 	cd internal/e2e/deploy && go test -count=1 -timeout=30m ./...
 
+.PHONY: prometheusrule
+prometheusrule: ## the rules and alerts of mixin/ for the Prometheus operator, in deploy/kustomize
+	cd internal/e2e && go test -count=1 -run='^TestPrometheusRuleIsTheMixin$$' ./deploy -rewrite
+
 .PHONY: tidy
 tidy: ## format, and tidy every module
 	gofmt -w .
