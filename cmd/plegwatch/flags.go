@@ -116,8 +116,8 @@ func newFlagSet(f *flags) *pflag.FlagSet {
 	fs := pflag.NewFlagSet(program, pflag.ContinueOnError)
 	fs.SortFlags = false
 	fs.Usage = func() {}
-	fs.FuncP("runtime-endpoint", "r", "the runtime's `SOCKET`, as unix:///path or /path; auto for where containerd, CRI-O, "+
-		"cri-dockerd and k3s usually have theirs; demo for a simulated node", func(s string) error {
+	fs.FuncP("runtime-endpoint", "r", "the runtime's `SOCKET`, as unix:///path or /path; auto for where containerd, "+
+		"CRI-O, cri-dockerd and k3s usually have theirs; demo for a simulated node", func(s string) error {
 		if s == "" {
 			return errors.New("it is empty")
 		}
@@ -131,12 +131,10 @@ func newFlagSet(f *flags) *pflag.FlagSet {
 
 	fs.FuncP("namespace", "n", "print only events of pods in this `NAMESPACE`; may be repeated, or have several, "+
 		"with commas", func(s string) error { return addEach(&f.filter.namespaces, s, parseNamespace) })
-	fs.FuncP("pod", "p", "print only events of this `POD`, as name or namespace/name; may be repeated", func(s string) error {
-		return addEach(&f.filter.pods, s, parsePodName)
-	})
-	fs.FuncP("event", "e", "print only this `EVENT`: Started, Died, Removed or PodSync; may be repeated", func(s string) error {
-		return addEach(&f.filter.events, s, parseEvent)
-	})
+	fs.FuncP("pod", "p", "print only events of this `POD`, as name or namespace/name; may be repeated",
+		func(s string) error { return addEach(&f.filter.pods, s, parsePodName) })
+	fs.FuncP("event", "e", "print only this `EVENT`: Started, Died, Removed or PodSync; may be repeated",
+		func(s string) error { return addEach(&f.filter.events, s, parseEvent) })
 	fs.FuncP("selector", "l", "print only events of pods whose labels fit, as `LABELS` of kubectl: app=web,tier!=db",
 		func(s string) (err error) {
 			f.filter.selector, err = labels.Parse(s)

@@ -32,8 +32,9 @@ func TestMain(m *testing.M) {
 		main()
 	}
 	// A runtime of this machine is not the tests' affair.
-	os.Unsetenv("CONTAINER_RUNTIME_ENDPOINT")
-	os.Setenv("CRI_CONFIG_FILE", os.DevNull)
+	if err := errors.Join(os.Unsetenv("CONTAINER_RUNTIME_ENDPOINT"), os.Setenv("CRI_CONFIG_FILE", os.DevNull)); err != nil {
+		panic(err)
+	}
 	goleak.VerifyTestMain(m)
 }
 
@@ -307,7 +308,8 @@ func TestAddressInUse(t *testing.T) {
 	defer l.Close()
 	var stdout, stderr console
 	code := run(t.Context(), []string{"--metrics-address", l.Addr().String()}, &stdout, &stderr)
-	if code != exitFailed || !strings.Contains(stderr.String(), "--metrics-address has been deprecated, it is called --listen") ||
+	if code != exitFailed ||
+		!strings.Contains(stderr.String(), "--metrics-address has been deprecated, it is called --listen") ||
 		!strings.Contains(stderr.String(), "address already in use") {
 		t.Errorf("exit code %d, want %d; stderr:\n%s", code, exitFailed, &stderr)
 	}
@@ -507,7 +509,8 @@ func TestDescribeDeath(t *testing.T) {
 		t.Errorf("%+v", l)
 	}
 	e.Status = &pleg.Status{State: pleg.ContainerStateExited, ExitCode: 255, Reason: "Unknown", EndUnknown: true}
-	if l := describe(e, pleg.NewCache(), someTime, someTime); l.ExitCode != nil || l.stateText() != "exited, code unknown" {
+	if l := describe(e, pleg.NewCache(), someTime, someTime); l.ExitCode != nil ||
+		l.stateText() != "exited, code unknown" {
 		t.Errorf("%+v", l)
 	}
 }

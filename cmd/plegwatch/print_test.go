@@ -38,30 +38,30 @@ func TestTextPrinter(t *testing.T) {
 		want string
 	}{
 		{"started", base,
-			"2026-01-02T03:04:05.006Z       shop/web-0                 nginx        Started  running                    -  period"},
+			"shop/web-0                 nginx        Started  running                    -  period"},
 		{"restarted", with(func(l *line) { l.RestartCount, l.LagSeconds = 3, &lag }),
-			"2026-01-02T03:04:05.006Z       shop/web-0                 nginx        Started  running, restart 3     1.2ms  period"},
+			"shop/web-0                 nginx        Started  running, restart 3     1.2ms  period"},
 		{"sandbox", with(func(l *line) { l.Container, l.Sandbox, l.State, l.IP = "", true, sandboxReady, "10.0.0.1" }),
-			"2026-01-02T03:04:05.006Z       shop/web-0                 sandbox      Started  ready 10.0.0.1             -  period"},
+			"shop/web-0                 sandbox      Started  ready 10.0.0.1             -  period"},
 		{"died", with(func(l *line) {
 			l.Event, l.State, l.ExitCode, l.Reason, l.Cause = pleg.ContainerDied, "exited", &one, "Error", pleg.CauseHint
 		}),
-			"2026-01-02T03:04:05.006Z       shop/web-0                 nginx        Died     exited 1 Error             -  hint"},
+			"shop/web-0                 nginx        Died     exited 1 Error             -  hint"},
 		{"removed", with(func(l *line) { l.Event, l.State = pleg.ContainerRemoved, "" }),
-			"2026-01-02T03:04:05.006Z       shop/web-0                 nginx        Removed  -                          -  period"},
+			"shop/web-0                 nginx        Removed  -                          -  period"},
 		{"sync", with(func(l *line) { l.Event, l.State, l.Container, l.Cause = pleg.PodSync, "", "", pleg.CauseDemand }),
-			"2026-01-02T03:04:05.006Z       shop/web-0                 -            PodSync  -                          -  demand"},
+			"shop/web-0                 -            PodSync  -                          -  demand"},
 		{"inspection failed", with(func(l *line) { l.Error = "no" }),
-			"2026-01-02T03:04:05.006Z       shop/web-0                 nginx        Started  inspection failed          -  period"},
+			"shop/web-0                 nginx        Started  inspection failed          -  period"},
 		{"long names", with(func(l *line) {
 			l.Namespace, l.Pod, l.Container = "kube-system", "coredns-5d78c9869d-x7k2p", "a-very-long-container-name"
 		}),
-			"2026-01-02T03:04:05.006Z       kube-system/coredns-5d78c9869d-x7k2p  a-very-long-container-name  Started  " +
+			"kube-system/coredns-5d78c9869d-x7k2p  a-very-long-container-name  Started  " +
 				"running                    -  period"},
 		{"hostile names", with(func(l *line) {
 			l.Namespace, l.Pod, l.Container, l.State = "a\x1b[2J", "b\nc", "d\u009b31m", "\u202erunning"
 		}),
-			`2026-01-02T03:04:05.006Z       a\x1b[2J/b\nc              d\u009b31m   Started  \u202erunning              -  period`},
+			`a\x1b[2J/b\nc              d\u009b31m   Started  \u202erunning              -  period`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var b strings.Builder
@@ -69,8 +69,8 @@ func TestTextPrinter(t *testing.T) {
 			if err := p.print(tt.line); err != nil {
 				t.Fatal(err)
 			}
-			if got := b.String(); got != tt.want+"\n" {
-				t.Errorf("got\n%swant\n%s", got, tt.want)
+			if got, want := b.String(), "2026-01-02T03:04:05.006Z       "+tt.want+"\n"; got != want {
+				t.Errorf("got\n%swant\n%s", got, want)
 			}
 		})
 	}

@@ -119,7 +119,7 @@ func listen(address string) (net.Listener, error) {
 		return net.Listen("tcp", listenAddress(address))
 	}
 	if conn, err := net.Dial("unix", path); err == nil {
-		conn.Close()
+		_ = conn.Close()
 	} else if errors.Is(err, syscall.ECONNREFUSED) {
 		_ = os.Remove(path) // of a process that was killed
 	}
@@ -128,8 +128,7 @@ func listen(address string) (net.Listener, error) {
 		return nil, err
 	}
 	if err := os.Chmod(path, 0o600); err != nil {
-		l.Close()
-		return nil, err
+		return nil, errors.Join(err, l.Close())
 	}
 	return l, nil
 }

@@ -116,8 +116,8 @@ func TestPortIsTaken(t *testing.T) {
 	defer signal()
 	var stdout, stderr console
 	path := filepath.Join(t.TempDir(), "agent.sock")
-	w := startWatch(ctx, []string{"--wait", "-r", s.Endpoint(), "--listen", l.Addr().String(), "--listen", "unix://" + path},
-		&stdout, &stderr)
+	w := startWatch(ctx, []string{"--wait", "-r", s.Endpoint(), "--listen", l.Addr().String(),
+		"--listen", "unix://" + path}, &stdout, &stderr)
 	stderr.await(t, regexp.MustCompile(`level=ERROR msg="The address is taken`))
 	stderr.await(t, regexp.MustCompile(`address=unix://`))
 	stderr.await(t, regexp.MustCompile(`msg=Healthy`))
