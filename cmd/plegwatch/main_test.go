@@ -32,7 +32,8 @@ func TestMain(m *testing.M) {
 		main()
 	}
 	// A runtime of this machine is not the tests' affair.
-	if err := errors.Join(os.Unsetenv("CONTAINER_RUNTIME_ENDPOINT"), os.Setenv("CRI_CONFIG_FILE", os.DevNull)); err != nil {
+	err := errors.Join(os.Unsetenv("CONTAINER_RUNTIME_ENDPOINT"), os.Setenv("CRI_CONFIG_FILE", os.DevNull))
+	if err != nil {
 		panic(err)
 	}
 	goleak.VerifyTestMain(m)

@@ -34,12 +34,12 @@ const (
 	unixScheme = "unix://"
 )
 
-// server serves the page, /metrics and /healthz.
+// server serves the page, /metrics and /healthz on some addresses.
 type server struct {
-	http *http.Server
 	log  *slog.Logger
 	ctx  context.Context    // of requests
 	end  context.CancelFunc // ends ctx
+	http []*http.Server     // one for each address: clients of one do not keep out those of another
 	work sync.WaitGroup     // a goroutine for each address
 }
 
@@ -48,15 +48,16 @@ type server struct {
 func serve(addresses []string, wait bool, handler http.Handler, log *slog.Logger) (*server, error) {
 	s := &server{log: log}
 	s.ctx, s.end = context.WithCancel(context.Background())
-	s.http = newServer(handler, log)
-	s.http.BaseContext = func(net.Listener) context.Context { return s.ctx }
 	for _, address := range addresses {
 		l, err := listen(address)
 		if err != nil && (!wait || !errors.Is(err, syscall.EADDRINUSE)) {
 			s.close()
 			return nil, fmt.Errorf("serving: %w", err)
 		}
-		s.work.Go(func() { s.serve(address, l, err) })
+		on := newServer(handler, log)
+		on.BaseContext = func(net.Listener) context.Context { return s.ctx }
+		s.http = append(s.http, on)
+		s.work.Go(func() { s.serve(on, address, l, err) })
 	}
 	return s, nil
 }
@@ -84,7 +85,7 @@ func newServer(handler http.Handler, log *slog.Logger) *http.Server {
 }
 
 // serve serves on a listener or, if there is none yet, tries again to listen.
-func (s *server) serve(address string, l net.Listener, err error) {
+func (s *server) serve(on *http.Server, address string, l net.Listener, err error) {
 	if err != nil {
 		s.log.Error("The address is taken, and is tried again", "address", address, "error", err)
 	}
@@ -97,7 +98,7 @@ func (s *server) serve(address string, l net.Listener, err error) {
 		}
 	}
 	s.log.Info("Serving the page, /metrics and /healthz", "address", addressOf(l))
-	_ = s.http.Serve(l) // ends with close, and by nothing else
+	_ = on.Serve(l) // ends with close, and by nothing else
 }
 
 // close ends the server and returns when it has ended.
@@ -105,8 +106,10 @@ func (s *server) close() {
 	s.end()
 	ctx, cancel := context.WithTimeout(context.Background(), closeGrace)
 	defer cancel()
-	if s.http.Shutdown(ctx) != nil {
-		_ = s.http.Close()
+	for _, on := range s.http {
+		if on.Shutdown(ctx) != nil {
+			_ = on.Close()
+		}
 	}
 	s.work.Wait()
 }

@@ -177,8 +177,9 @@ func TestNetworkPolicy(t *testing.T) {
 	each(t, func(t *testing.T, _ string, m *Manifest) {
 		spec := m.NetworkPolicy.Spec
 		claim(t, m.NetworkPolicy.Namespace == m.DaemonSet.Namespace &&
-			reflect.DeepEqual(spec.PodSelector.MatchLabels, m.DaemonSet.Spec.Selector.MatchLabels), "it is about the agent's pods")
-		claim(t, slices.Contains(spec.PolicyTypes, networkingv1.PolicyTypeEgress) && len(spec.Egress) == 0, "nothing goes out")
+			reflect.DeepEqual(spec.PodSelector.MatchLabels, m.DaemonSet.Spec.Selector.MatchLabels), "it is about the agent")
+		claim(t, slices.Contains(spec.PolicyTypes, networkingv1.PolicyTypeEgress) && len(spec.Egress) == 0,
+			"nothing goes out")
 		claim(t, slices.Contains(spec.PolicyTypes, networkingv1.PolicyTypeIngress) && len(spec.Ingress) == 1 &&
 			len(spec.Ingress[0].From) == 1 && len(spec.Ingress[0].Ports) == 1, "one comes in")
 		claim(t, spec.Ingress[0].Ports[0].Port.StrVal == m.DaemonSet.Spec.Template.Spec.Containers[0].Ports[0].Name,
@@ -207,7 +208,8 @@ func TestComponents(t *testing.T) {
 	monitor, rule := got.PodMonitor, got.PrometheusRule
 	want.DaemonSet.Spec.Template.Annotations, want.PodMonitor, want.PrometheusRule = nil, monitor, rule
 	claim(t, reflect.DeepEqual(want, got), "monitoring scrapes the pods once")
-	claim(t, monitor.Namespace == want.DaemonSet.Namespace && rule.Namespace == want.DaemonSet.Namespace, "in its namespace")
+	claim(t, monitor.Namespace == want.DaemonSet.Namespace && rule.Namespace == want.DaemonSet.Namespace,
+		"its objects are in the agent's namespace")
 	claim(t, reflect.DeepEqual(monitor.Spec.Selector.MatchLabels, want.DaemonSet.Spec.Selector.MatchLabels) &&
 		len(monitor.Spec.PodMetricsEndpoints) == 1 && monitor.Spec.PodMetricsEndpoints[0].Path == "/metrics" &&
 		monitor.Spec.PodMetricsEndpoints[0].Port == want.DaemonSet.Spec.Template.Spec.Containers[0].Ports[0].Name,
@@ -308,7 +310,8 @@ func TestProgramIsStatic(t *testing.T) {
 		}
 	}
 	out, err := exec.CommandContext(t.Context(), program, "--version").CombinedOutput()
-	claim(t, err == nil && strings.HasPrefix(string(out), "plegwatch "+Version+" (revision unknown, go"), "it says its version: "+string(out))
+	claim(t, err == nil && strings.HasPrefix(string(out), "plegwatch "+Version+" (revision unknown, go"),
+		"it says its version: "+string(out))
 	info, err := buildinfo.ReadFile(program)
 	if err != nil {
 		t.Fatal(err)
@@ -341,7 +344,8 @@ func TestDockerfile(t *testing.T) {
 	// For the other architecture too.
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", os.DevNull, ".")
 	build.Dir = filepath.Join(Root(), "cmd/plegwatch")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOARCH="+cmp.Or(map[string]string{"amd64": "arm64"}[runtime.GOARCH], "amd64"))
+	other := map[string]string{"amd64": "arm64", "arm64": "amd64"}[runtime.GOARCH]
+	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOARCH="+other)
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
