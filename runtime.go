@@ -204,8 +204,8 @@ type Pod struct {
 	// the runtime's default.
 	RuntimeHandler string
 	// Source is the runtime's own object, for those who know the runtime; nil if it gives none.
-	// Package cri gives none, but for Status.Source with cri.WithInfo. The generator passes it
-	// through, and neither reads nor compares it: a change of Source alone is no change.
+	// Package cri gives none. The generator passes it through, and neither reads nor compares it: a
+	// change of Source alone is no change.
 	Source any
 }
 
@@ -220,7 +220,8 @@ type Container struct {
 	Name string
 	// Image is the image as it was asked for, in the form NAME:TAG.
 	Image string
-	// ImageID is the runtime's ID of the image.
+	// ImageID is the runtime's ID of the image. Over CRI it is ImageRef if the runtime reports no ID,
+	// as older runtimes do.
 	ImageID string
 	// ImageRef is the image by digest.
 	ImageRef string
@@ -290,7 +291,8 @@ type Status struct {
 	ExitCode int
 	// Image is the image as it was asked for, in the form NAME:TAG.
 	Image string
-	// ImageID is the runtime's ID of the image.
+	// ImageID is the runtime's ID of the image. Over CRI it is ImageRef if the runtime reports no ID,
+	// as older runtimes do.
 	ImageID string
 	// ImageRef is the image by digest.
 	ImageRef string
@@ -298,6 +300,13 @@ type Status struct {
 	ImageRuntimeHandler string
 	// Hash is the hash of the container's specification; 0 if there is none.
 	Hash uint64
+	// PodSandboxID is the sandbox that the container is in.
+	PodSandboxID string
+	// LogPath is the file that the container's output is written to; empty if the runtime writes none.
+	LogPath string
+	// Labels and Annotations are the container's own; see Pod.Labels.
+	Labels      map[string]string
+	Annotations map[string]string
 	// RestartCount is the number of restarts before this instance of the container.
 	RestartCount int
 	// Reason is why the container is in its state, in one word, such as "Completed" or "OOMKilled".

@@ -62,6 +62,8 @@ type badSet uint16
 
 func (s badSet) with(b bad) badSet { return s | 1<<b }
 
+func (s badSet) without(b bad) badSet { return s &^ (1 << b) }
+
 // each calls f with every kind in the set.
 func (s badSet) each(f func(bad)) {
 	for ; s != 0; s &= s - 1 {

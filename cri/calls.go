@@ -164,8 +164,8 @@ func (r *Runtime) wrap(c *call, err error) error {
 	if c.target.podUID != "" {
 		what += " of pod " + cutText(string(c.target.podUID))
 	}
-	if r.endpoint != "" {
-		what += " at " + r.endpoint
+	if endpoint := r.endpoint(); endpoint != "" {
+		what += " at " + endpoint
 	}
 	return fmt.Errorf("cri: %s: %w", what, r.explain(err))
 }

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/kubepleg/pleg/cri"
 )
 
@@ -35,6 +37,31 @@ func TestContainerIDFromCgroup(t *testing.T) {
 		"": "",
 	} {
 		if got, ok := cri.ContainerIDFromCgroup(path); got != want || ok != (want != "") {
+			t.Errorf("%s: %q, %v", path, got, ok)
+		}
+	}
+}
+
+func TestPodUIDFromCgroup(t *testing.T) {
+	const uid, static = "5d4f0c1e-7b1a-4b53-9c55-0a1b2c3d4e5f", "a3f1c3d5e7f90123456789abcdef0123"
+	const slice = "kubepods-burstable-pod5d4f0c1e_7b1a_4b53_9c55_0a1b2c3d4e5f.slice"
+	id := strings.Repeat("3f2a", 16)
+	for path, want := range map[string]types.UID{
+		"/kubepods.slice/kubepods-burstable.slice/" + slice + "/cri-containerd-" + id + ".scope":    uid,
+		"0::/kubepods.slice/kubepods-burstable.slice/" + slice + "/crio-" + id + ".scope/container": uid,
+		"0::/kubepods.slice/kubepods-burstable.slice/" + slice + "\n":                               uid,
+		"/kubepods/besteffort/pod" + uid + "/" + id:                                                 uid,
+		"4:memory:/kubepods/pod" + uid:                                                              uid,
+		"/docker/" + id + "/kubelet/kubepods/burstable/pod" + uid + "/" + id:                        uid,
+		"/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod" + static + ".slice/x.scope":    static,
+		"/system.slice/containerd.service/" + slice + ":cri-containerd:" + id:                       uid,
+		"/kubepods.slice/kubepods-burstable.slice":                                                  "",
+		"/system.slice/kubelet.service":                                                             "",
+		"/user.slice/pod" + uid:                                                                     "",
+		"/kubepods/pod":                                                                             "",
+		"":                                                                                          "",
+	} {
+		if got, ok := cri.PodUIDFromCgroup(path); got != want || ok != (want != "") {
 			t.Errorf("%s: %q, %v", path, got, ok)
 		}
 	}

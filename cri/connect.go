@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -23,10 +25,24 @@ var usualEndpoints = []string{
 	"unix:///run/k3s/containerd/containerd.sock",
 }
 
+// defaultEndpoints returns the default endpoints, below the host's root if the options have one. There
+// /run is used for /var/run, which often is a link that leads out of that root.
+func (o *options) defaultEndpoints() []string {
+	if o.hostRoot == "" {
+		return usualEndpoints
+	}
+	endpoints := make([]string, len(usualEndpoints))
+	for i, endpoint := range usualEndpoints {
+		path := strings.TrimPrefix(strings.TrimPrefix(endpoint, "unix://"), "/var")
+		endpoints[i] = "unix://" + filepath.Join(o.hostRoot, path)
+	}
+	return endpoints
+}
+
 // Connect connects to the runtime at an endpoint, "unix:///path", "unix:/path" or an
 // absolute path, and asks for its version, so that the returned runtime is known to
 // answer. If the endpoint is empty, Connect tries the default sockets of containerd,
-// CRI-O, cri-dockerd and k3s, in that order.
+// CRI-O, cri-dockerd and k3s, in that order: see WithHostRoot.
 //
 // Connect fails at once if the socket does not exist. It waits for a runtime that does
 // not answer until ctx ends, or for DefaultConnectTimeout if ctx has no deadline. The
@@ -39,7 +55,8 @@ func Connect(ctx context.Context, endpoint string, opts ...Option) (*Runtime, er
 	if endpoint != "" {
 		return connectFirst(ctx, []string{endpoint}, opts)
 	}
-	return connectFirst(ctx, usualEndpoints, opts)
+	o := newOptions(opts)
+	return connectFirst(ctx, o.defaultEndpoints(), opts)
 }
 
 // wallClock is the clock of context deadlines, whatever clock the options set.
@@ -85,7 +102,7 @@ func connect(ctx context.Context, timeout time.Duration, endpoint string, opts [
 	}
 	// An attempt may take longer than the wait below, so that the caller gets the error of
 	// that.
-	r, err := newDialed(path, timeout+time.Second, opts)
+	r, err := newDialed(newDialer(path), timeout+time.Second, opts)
 	if err != nil {
 		return nil, fmt.Errorf("endpoint %s: %w", endpoint, err)
 	}

@@ -22,6 +22,12 @@ const (
 	annotationRestartCount = "io.kubernetes.container.restartCount"
 )
 
+// reading is how items of a list are converted.
+type reading struct {
+	runtimeName string
+	opts        *options
+}
+
 // shown is what an item of a list shows in a listing.
 type shown struct {
 	// The pod, from the labels; what a sandbox's labels lack is from its metadata.
@@ -56,7 +62,7 @@ func (s *shown) equal(t *shown) bool {
 }
 
 // showContainer converts a listed container.
-func showContainer(c *runtimeapi.Container, runtimeName string) shown {
+func showContainer(c *runtimeapi.Container, by reading) shown {
 	s := shownBy(c.GetLabels(), c.GetMetadata() != nil)
 	state, known := containerState(c.GetState())
 	if !known {
@@ -67,7 +73,7 @@ func showContainer(c *runtimeapi.Container, runtimeName string) shown {
 		s.bad = s.bad.with(badHash)
 	}
 	s.container = &pleg.Container{
-		ID:                  pleg.ContainerID{Type: runtimeName, ID: c.GetId()},
+		ID:                  pleg.ContainerID{Type: by.runtimeName, ID: c.GetId()},
 		Name:                cmp.Or(c.GetLabels()[labelContainerName], c.GetMetadata().GetName()),
 		Image:               c.GetImage().GetImage(),
 		ImageID:             imageID(c.GetImageId(), c.GetImageRef()),
@@ -79,14 +85,17 @@ func showContainer(c *runtimeapi.Container, runtimeName string) shown {
 		CreatedAt:           c.GetCreatedAt(),
 		Attempt:             c.GetMetadata().GetAttempt(),
 		Labels:              c.GetLabels(),
-		Annotations:         c.GetAnnotations(),
+		Annotations:         by.opts.keptAnnotations(c.GetAnnotations()),
 	}
 	return s
 }
 
 // showSandbox converts a listed sandbox to a container, as the kubelet does.
-func showSandbox(p *runtimeapi.PodSandbox, runtimeName string) shown {
+func showSandbox(p *runtimeapi.PodSandbox, by reading) shown {
 	s := shownBy(p.GetLabels(), p.GetMetadata() != nil)
+	if by.opts.byMetadata {
+		s.belongTo(p.GetMetadata().GetUid(), "", "")
+	}
 	state, known := sandboxState(p.GetState())
 	if !known {
 		s.bad = s.bad.with(badState)
@@ -95,19 +104,19 @@ func showSandbox(p *runtimeapi.PodSandbox, runtimeName string) shown {
 	s.podNamespace = cmp.Or(s.podNamespace, p.GetMetadata().GetNamespace())
 	s.runtimeHandler = p.GetRuntimeHandler()
 	s.container = &pleg.Container{
-		ID:          pleg.ContainerID{Type: runtimeName, ID: p.GetId()},
+		ID:          pleg.ContainerID{Type: by.runtimeName, ID: p.GetId()},
 		State:       state,
 		CreatedAt:   p.GetCreatedAt(),
 		Attempt:     p.GetMetadata().GetAttempt(),
 		Labels:      p.GetLabels(),
-		Annotations: p.GetAnnotations(),
+		Annotations: by.opts.keptAnnotations(p.GetAnnotations()),
 	}
 	return s
 }
 
-// shownBy converts what containers and sandboxes have in common. Only the label decides
-// which pod an item belongs to, not a sandbox's metadata: a single pod is listed by the
-// label, and both kinds of list must show the same items in it.
+// shownBy converts what containers and sandboxes have in common. Without WithPodsByMetadata, only
+// the label decides which pod an item belongs to, not a sandbox's metadata: a single pod is listed
+// by the label, and both kinds of list must show the same items in it.
 func shownBy(labels map[string]string, hasMetadata bool) shown {
 	s := shown{
 		podUID:       labels[labelPodUID],
@@ -121,6 +130,14 @@ func shownBy(labels map[string]string, hasMetadata bool) shown {
 		s.bad = s.bad.with(badNoMetadata)
 	}
 	return s
+}
+
+// belongTo makes an item without the label that of a pod, if there is one.
+func (s *shown) belongTo(podUID, podName, podNamespace string) {
+	if s.podUID == "" && podUID != "" {
+		s.podUID, s.podName, s.podNamespace = podUID, cmp.Or(s.podName, podName), cmp.Or(s.podNamespace, podNamespace)
+		s.bad = s.bad.without(badNoPodUID)
+	}
 }
 
 // imageID returns the node's ID of an image. Runtimes older than the field return it as

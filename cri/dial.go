@@ -2,12 +2,12 @@ package cri
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/url"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -43,21 +43,35 @@ const maxSocketPath = 107
 // default call option in WithDialOptions, calls wait instead of failing, until their context
 // ends.
 //
-// Dial fails only if no runtime can ever be at the endpoint: it is empty, has another
+// If the endpoint is empty, each attempt searches the default sockets as Connect does: those of
+// containerd, CRI-O, cri-dockerd and k3s, in that order. The first at which a runtime answers is the
+// endpoint from then on.
+//
+// Dial fails only if no runtime can ever be at the endpoint: it has another
 // scheme than unix, or its path is not absolute, is longer than a socket's may be, or ends
 // in a slash. A path at which there is nothing, a file or a directory may have a socket
-// later. Dial does not search the default sockets.
+// later.
 func Dial(endpoint string, opts ...Option) (*Runtime, error) {
+	d := new(dialer)
 	if endpoint == "" {
-		return nil, errors.New("cri: dial: the endpoint is empty: unix:///path or an absolute path is needed")
+		o := newOptions(opts)
+		d.search = func(ctx context.Context) (string, error) {
+			found, err := connectFirst(ctx, o.defaultEndpoints(), opts)
+			if err != nil {
+				return "", err
+			}
+			return *found.dialer.path.Load(), found.Close()
+		}
+	} else {
+		path, err := socketPath(endpoint)
+		if err != nil {
+			return nil, fmt.Errorf("cri: dial: %w", err)
+		}
+		d = newDialer(path)
 	}
-	path, err := socketPath(endpoint)
+	r, err := newDialed(d, DefaultConnectTimeout, opts)
 	if err != nil {
-		return nil, fmt.Errorf("cri: dial: %w", err)
-	}
-	r, err := newDialed(path, DefaultConnectTimeout, opts)
-	if err != nil {
-		return nil, fmt.Errorf("cri: dial: endpoint %s: %w", endpoint, err)
+		return nil, fmt.Errorf("cri: dial: endpoint %q: %w", endpoint, err)
 	}
 	r.conn.Connect() // in goroutines of the connection
 	return r, nil
@@ -65,9 +79,7 @@ func Dial(endpoint string, opts ...Option) (*Runtime, error) {
 
 // newDialed returns a Runtime with a connection of its own to a socket, on which no attempt
 // has been made. An attempt ends after the given time.
-func newDialed(path string, attempt time.Duration, opts []Option) (*Runtime, error) {
-	socket := url.URL{Scheme: "unix", Path: path}
-	dials := new(atomic.Int64)
+func newDialed(d *dialer, attempt time.Duration, opts []Option) (*Runtime, error) {
 	dialOptions := append([]grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxReceivedBytes)),
@@ -80,18 +92,77 @@ func newDialed(path string, attempt time.Duration, opts []Option) (*Runtime, err
 			},
 			MinConnectTimeout: attempt,
 		}),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			dials.Add(1)
-			return new(net.Dialer).DialContext(ctx, "unix", path)
-		}),
+		grpc.WithContextDialer(d.dial),
 	}, newOptions(opts).dialOptions...)
-	conn, err := grpc.NewClient(socket.String(), dialOptions...)
+	target := "passthrough:///localhost"
+	if path := d.path.Load(); path != nil {
+		target = (&url.URL{Scheme: "unix", Path: *path}).String()
+	}
+	conn, err := grpc.NewClient(target, dialOptions...)
 	if err != nil {
 		return nil, err
 	}
 	r := NewRuntime(conn, opts...)
-	r.conn, r.dials, r.endpoint = conn, dials, "unix://"+path
+	r.conn, r.dialer = conn, d
 	return r, nil
+}
+
+// dialer makes the connections of a Runtime.
+type dialer struct {
+	path   atomic.Pointer[string]                    // of the socket; nil until it is found
+	search func(ctx context.Context) (string, error) // finds it; nil if it was given
+	dials  atomic.Int64                              // attempts to connect
+
+	mu    sync.Mutex
+	last  time.Time     // when the last attempt began; guarded by mu
+	delay time.Duration // between that and the next; guarded by mu
+}
+
+func newDialer(path string) *dialer {
+	d := new(dialer)
+	d.path.Store(&path)
+	return d
+}
+
+// dial makes one attempt to connect.
+func (d *dialer) dial(ctx context.Context, _ string) (net.Conn, error) {
+	if err := d.pause(ctx); err != nil {
+		return nil, err
+	}
+	d.dials.Add(1)
+	path := d.path.Load()
+	if path == nil {
+		found, err := d.search(ctx)
+		if err != nil {
+			return nil, err
+		}
+		path = &found
+		d.path.Store(path)
+	}
+	return new(net.Dialer).DialContext(ctx, "unix", *path)
+}
+
+// pause waits until it is time for an attempt. gRPC itself delays only attempts that follow a failed
+// one, and a connection that the runtime ends at once has not failed: there would be hundreds a second.
+func (d *dialer) pause(ctx context.Context) error {
+	d.mu.Lock()
+	now := wallClock.Now()
+	if now.Sub(d.last) > 2*maxDialDelay {
+		d.delay = 0 // the connection has lasted
+	}
+	d.last = d.last.Add(d.delay)
+	if d.last.Before(now) {
+		d.last = now
+	}
+	wait := d.last.Sub(now)
+	d.delay = min(max(2*d.delay, minDialDelay), maxDialDelay)
+	d.mu.Unlock()
+	select {
+	case <-wallClock.After(wait):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // explain adds to the error of a call that the runtime has never answered, if the call

@@ -3,12 +3,15 @@ package cri_test
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,6 +19,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/clock"
 
 	"github.com/kubepleg/pleg"
@@ -240,7 +244,6 @@ func TestDialClose(t *testing.T) {
 func TestDialRefuses(t *testing.T) {
 	longest := "/" + strings.Repeat("a", 106)
 	for _, test := range []struct{ endpoint, want string }{
-		{"", "the endpoint is empty"},
 		{"tcp://127.0.0.1:1", "only unix sockets"},
 		{"http://run/containerd.sock", "only unix sockets"},
 		{"run/containerd.sock", "not absolute"},
@@ -349,6 +352,132 @@ func TestDialOptionWaitForReady(t *testing.T) {
 	pointTo(t, path, startServer(t, "web"))
 	if !<-done {
 		t.Error("the list did not wait for the runtime")
+	}
+}
+
+// Without an endpoint the default sockets are searched until a runtime answers, also if that is later. One
+// that has no CRI, such as Docker's containerd, is not taken. The runtime's socket is kept.
+func TestDialSearches(t *testing.T) {
+	first, second := missingSocket(t), missingSocket(t)
+	defer cri.SetUsualEndpoints("unix://"+first, "unix://"+second)()
+	r := dialRuntime(t, "")
+	_, err := r.GetPods(t.Context(), true)
+	if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), first) ||
+		!strings.Contains(err.Error(), second) {
+		t.Errorf("no runtime: %v", err)
+	}
+	if got, want := r.DescribeRuntime(), "a CRI runtime that has not answered yet"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	other := startServer(t, "other")
+	heal := other.Inject(criserver.Fault{Method: "Version", Err: status.Error(codes.Unimplemented, "unknown service")})
+	pointTo(t, first, other)
+	server := startServer(t, "web")
+	pointTo(t, second, server)
+	waitFor(t, func() bool { return listsPod(t, r, "web") })
+	if d := r.DescribeRuntime(); !strings.Contains(d, " at unix://"+second) {
+		t.Error(d)
+	}
+	heal()
+	server.Down()
+	_, err = r.GetPods(t.Context(), true)
+	awaited(t, err, second)
+	must(t, server.Up())
+	waitFor(t, func() bool { return listsPod(t, r, "web") })
+}
+
+// A host's sockets and exit files are looked for below the folder where it is mounted.
+func TestWithHostRoot(t *testing.T) {
+	for _, socket := range []string{"run/crio/crio.sock", "run/cri-dockerd.sock", "run/k3s/containerd/containerd.sock"} {
+		root := t.TempDir()
+		exits := filepath.Join(root, "run/crio/exits")
+		must(t, os.MkdirAll(exits, 0o700))
+		must(t, os.MkdirAll(filepath.Dir(filepath.Join(root, socket)), 0o700))
+		s, err := criserver.Start(criserver.WithModel(criserver.CRIO), criserver.WithExitFiles(exits))
+		must(t, err)
+		t.Cleanup(s.Stop)
+		pointTo(t, filepath.Join(root, socket), s)
+		r, err := cri.Connect(t.Context(), "", cri.WithHostRoot(root), quiet)
+		must(t, err)
+		must(t, r.Close())
+		r = dialRuntime(t, "", cri.WithHostRoot(root), quiet)
+		waitFor(t, func() bool { _, err := r.GetPods(t.Context(), true); return err == nil })
+		if d := r.DescribeRuntime(); !strings.Contains(d, " at unix://"+filepath.Join(root, socket)+",") {
+			t.Error(d)
+		}
+		if runtime.GOOS != "linux" {
+			continue // exit files are read with inotify
+		}
+		w := watchExits(t, r)
+		<-w.connected
+		id := runContainer(t, s, s.RunPod(criserver.PodConfig{}), "app")
+		must(t, s.ExitContainer(id, 3, ""))
+		if e := w.next(t); e.ContainerID != id || e.ExitCode != 3 {
+			t.Errorf("%+v", e)
+		}
+		w.cancel()
+		_ = w.ended(t)
+	}
+}
+
+// A runtime that accepts connections and ends each one at once is not dialled hundreds of times a second.
+func TestDialBacksOff(t *testing.T) {
+	const settings, goAway = "\x00\x00\x00\x04\x00\x00\x00\x00\x00",
+		"\x00\x00\x08\x07\x00\x00\x00\x00\x00" + "\x00\x00\x00\x00" + "\x00\x00\x00\x00"
+	path := missingSocket(t)
+	l, err := net.Listen("unix", path)
+	must(t, err)
+	var accepted atomic.Int32
+	var served sync.WaitGroup
+	served.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			accepted.Add(1)
+			_, _ = io.WriteString(conn, settings+goAway)
+			served.Go(func() {
+				_, _ = io.Copy(io.Discard, conn) // until the client has read it
+				_ = conn.Close()
+			})
+		}
+	})
+	r := dialRuntime(t, path)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	for ctx.Err() == nil {
+		if _, err := r.GetPods(ctx, true); err == nil {
+			t.Fatal("no error")
+		}
+	}
+	must(t, r.Close())
+	must(t, l.Close())
+	served.Wait()
+	// After 0, 100, 300, 700 ms.
+	if n := accepted.Load(); n > 5 {
+		t.Errorf("dialled %d times in a second", n)
+	}
+}
+
+// A caller's own calls go over the same connection, and the runtime's name and version are known once it has
+// answered.
+func TestConnAndVersion(t *testing.T) {
+	s := startServer(t, "web")
+	r := dialRuntime(t, s.Endpoint())
+	if name, version := r.Version(); name+version != "" {
+		t.Errorf("before an answer: %q, %q", name, version)
+	}
+	resp, err := runtimeapi.NewRuntimeServiceClient(r.Conn()).Status(t.Context(), &runtimeapi.StatusRequest{})
+	if err != nil || len(resp.GetStatus().GetConditions()) == 0 {
+		t.Errorf("%v, %v", resp, err)
+	}
+	getPods(t, r)
+	if name, version := r.Version(); name != "containerd" || version != "v2.4.2" {
+		t.Errorf("%q, %q", name, version)
+	}
+	if given := cri.NewRuntime(r.Conn()).Conn(); given != r.Conn() {
+		t.Errorf("%v", given)
 	}
 }
 

@@ -13,10 +13,13 @@
 // once, and the generator is unhealthy, with the endpoint in the reason, until the runtime
 // answers.
 //
+// What CRI has in no field, such as a PID, a network namespace or the OCI specification, is in
+// the runtime's verbose status: see [Runtime.ContainerInfo] and [Runtime.SandboxInfo].
+//
 // The package only makes calls that read. A container or sandbox belongs to the pod
 // that the kubelet's label io.kubernetes.pod.uid names; items without the label belong
-// to no pod and are skipped. Answers of the runtime are not trusted: bad data is skipped
-// or read as unknown, counted in pleg_cri_bad_items_total by reason, and logged once for
+// to no pod and are skipped, unless [WithPodsByMetadata] is set. Answers of the runtime are not
+// trusted: bad data is skipped or read as unknown, counted in pleg_cri_bad_items_total by reason, and logged once for
 // each reason. In a string that is not UTF-8, bad bytes are read as U+FFFD, and no other item
 // is affected. An answer that is not a protobuf message, and a list that is not complete, are
 // errors, and remove nothing. If the connection panics, the call has failed, and the error names
@@ -42,6 +45,7 @@
 //	                                  1 ContainerStatus per container, in parallel;
 //	                                  none for an exited container whose status has
 //	                                  settled
+//	ContainerInfo, SandboxInfo        1 ContainerStatus, 1 PodSandboxStatus
 //	event stream, each connection     2 Version, 1 GetContainerEvents; 1 Version more if
 //	                                  the runtime ends it within a second
 //	exit events, each connection      2 Version, 1 Events/Subscribe, which is containerd's
@@ -99,7 +103,8 @@
 //
 // There may be any number of them. A million labels of one sandbox, for example, are
 // decoded once, and then cost each list the time to walk through their bytes. Only a
-// message of more than 16 MiB fails the list; other pods can still be listed by themselves.
+// message of more than 64 MiB, or of more than the runtime sends, fails the list; other pods can
+// still be listed by themselves. [WithAnnotations] keeps only the annotations that you need.
 // No log, error or metric shows labels and annotations, except the kubelet's own, which name
 // the pod and the container.
 //
@@ -125,7 +130,7 @@
 // is part of every container ID.
 //
 // Full lists are streamed if the runtime supports it (containerd 2.4, CRI-O 1.36), so
-// that they may exceed 16 MiB. If the runtime answers Unimplemented, the list is
+// that they may exceed one message. If the runtime answers Unimplemented, the list is
 // completed with plain calls, which costs one call more, and streaming is retried:
 //
 //   - after five minutes, or when the runtime's version changes;
@@ -137,8 +142,9 @@
 //
 // # Bounds
 //
-// A list, of sandboxes or of containers, may have 100,000 items and, streamed, 64 MiB; a
-// message may have 16 MiB. Beyond that the list fails, and removes nothing. The first hundred
+// A list, of sandboxes or of containers, may have 100,000 items and, streamed, 256 MiB and 1,000
+// messages without an item; a message may have 64 MiB. Beyond that the list fails, and removes
+// nothing. The first hundred
 // items that belong to no pod are held; the others are decoded and counted in each list. Of
 // each kind of bad data the first five items of a list are logged. The runtime's texts in
 // errors, and so in logs, are cut at 4 KiB. Such an error keeps its status code and what it

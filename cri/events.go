@@ -60,7 +60,7 @@ func (r *Runtime) WatchContainerEvents(ctx context.Context, connected func(), ob
 
 	w := r.newWatch(ctx, rpcGetContainerEvents, eventStream, connected)
 	defer w.close()
-	dials := r.dials.Load()
+	dials := r.dialer.dials.Load()
 	var codec utf8Codec
 	var stream receiver[runtimeapi.ContainerEventResponse]
 	if err := guarded(func() (err error) {
@@ -101,7 +101,7 @@ func (r *Runtime) answersAfter(ctx context.Context, dials int64) bool {
 	ctx, cancel := context.WithTimeout(ctx, DefaultConnectTimeout)
 	defer cancel()
 	_, err := r.askVersion(ctx, eventStream)
-	return err == nil && r.dials.Load() == dials
+	return err == nil && r.dialer.dials.Load() == dials
 }
 
 // eventStream is the target of the calls for the event stream.

@@ -32,16 +32,16 @@ const (
 	kinds
 )
 
-// decode decodes a whole item.
-func (k kind) decode(message []byte, runtimeName string) (shown, error) {
+// decode decodes a whole item, and returns how many labels and annotations it has.
+func (k kind) decode(message []byte, by reading) (_ shown, entries int, _ error) {
 	if k == sandboxes {
 		var s runtimeapi.PodSandbox
 		found, err := unmarshal(message, &s)
-		return showSandbox(&s, runtimeName).with(found), err
+		return showSandbox(&s, by).with(found), len(s.GetLabels()) + len(s.GetAnnotations()), err
 	}
 	var c runtimeapi.Container
 	found, err := unmarshal(message, &c)
-	return showContainer(&c, runtimeName).with(found), err
+	return showContainer(&c, by).with(found), len(c.GetLabels()) + len(c.GetAnnotations()), err
 }
 
 // item is a held container or sandbox. What it shows does not change; a container that
@@ -62,10 +62,9 @@ type item struct {
 
 // kept is what is kept of a container beside the list.
 type kept struct {
-	info     any  // what WithInfo keeps
-	informed bool // true if info was asked for
-	pid      int  // of the first process, as the runtime sees it; 0 if unknown
-	ended    *ending
+	pid   int  // of the first process, as the runtime sees it; 0 if unknown
+	asked bool // true if a verbose status was asked for it
+	ended *ending
 }
 
 // heldPod is a pod with the items that it is made of.
@@ -192,11 +191,11 @@ func (h *held) takeEarlyLocked(fresh map[string]*item, pass uint64) {
 }
 
 // begin starts a pass. The pass ends with commit, or is dropped.
-func (h *held) begin(runtimeName string) *pass {
+func (h *held) begin(by reading) *pass {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.number++
-	return &pass{held: h, number: h.number, runtimeName: runtimeName, renamed: runtimeName != h.runtimeName}
+	return &pass{held: h, number: h.number, by: by, renamed: by.runtimeName != h.runtimeName}
 }
 
 func (h *held) insertLocked(it *item) *heldPod {

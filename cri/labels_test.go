@@ -142,12 +142,12 @@ func TestLabelsBeyondTheMessageLimit(t *testing.T) {
 		s.RunPod(criserver.PodConfig{UID: "small"})
 		r := connect(t, s, opts...)
 		before := getPods(t, r)
-		large := s.RunPod(criserver.PodConfig{UID: "large", Labels: map[string]string{"x": strings.Repeat("x", 17<<20)}})
+		large := s.RunPod(criserver.PodConfig{UID: "large", Labels: map[string]string{"x": strings.Repeat("x", 65<<20)}})
 		if _, err := r.GetPods(t.Context(), true); status.Code(err) != codes.ResourceExhausted {
-			t.Errorf("a list with 17 MiB of labels: %v", err)
+			t.Errorf("a list with 65 MiB of labels: %v", err)
 		}
 		if _, err := r.GetPod(t.Context(), "large"); status.Code(err) != codes.ResourceExhausted {
-			t.Errorf("a pod with 17 MiB of labels: %v", err)
+			t.Errorf("a pod with 65 MiB of labels: %v", err)
 		}
 		if pod, err := r.GetPod(t.Context(), "small"); err != nil || pod != before[0] {
 			t.Errorf("another pod beside it: %v, %v", pod, err)

@@ -18,6 +18,7 @@ import (
 type query struct {
 	podUID types.UID // one pod only
 	live   bool      // only running containers and ready sandboxes
+	plain  bool      // everything, by plain calls
 }
 
 func (q query) all() bool { return q == query{} }
@@ -85,7 +86,13 @@ func (r *Runtime) GetPod(ctx context.Context, uid types.UID) (*pleg.Pod, error) 
 	if uid == "" {
 		return nil, fmt.Errorf("cri: pod without UID: %w", pleg.ErrPodNotFound)
 	}
-	pods, err := r.listPod(ctx, query{podUID: uid})
+	var pods []*pleg.Pod
+	var err error
+	if r.opts.byMetadata {
+		pods, err = r.list(ctx, newHeld(), query{plain: true})
+	} else {
+		pods, err = r.listPod(ctx, query{podUID: uid})
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -112,7 +119,7 @@ func (r *Runtime) list(ctx context.Context, h *held, q query) ([]*pleg.Pod, erro
 	if err != nil {
 		return nil, err
 	}
-	p := h.begin(version.name)
+	p := h.begin(reading{version.name, &r.opts})
 	stream := q.all() && r.streaming.due(r.opts.clock.Now(), version)
 	var refusal error
 	for k := range kinds {
@@ -148,7 +155,7 @@ func (r *Runtime) listPod(ctx context.Context, q query) ([]*pleg.Pod, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := newHeld().begin(version.name)
+	p := newHeld().begin(reading{version.name, &r.opts})
 	group := r.newCallGroup(ctx, int(kinds))
 	for k := range kinds {
 		group.start(plainRPC[k], target{podUID: q.podUID}, func(ctx context.Context) error {
@@ -192,34 +199,32 @@ func (r *Runtime) askPlain(ctx context.Context, p *pass, k kind, q query) error 
 	if k == sandboxes {
 		resp, err := r.client.listPodSandbox(ctx,
 			&runtimeapi.ListPodSandboxRequest{Filter: q.sandboxFilter()}, callOptions(&codec)...)
-		return readAnswer(p, k, &codec, tooLarge(err), resp.GetItems(), showSandbox)
+		return readAnswer(p, k, &codec, err, resp.GetItems(), showSandbox)
 	}
 	resp, err := r.client.listContainers(ctx,
 		&runtimeapi.ListContainersRequest{Filter: q.containerFilter()}, callOptions(&codec)...)
-	return readAnswer(p, k, &codec, tooLarge(err), resp.GetContainers(), showContainer)
+	return readAnswer(p, k, &codec, err, resp.GetContainers(), showContainer)
 }
 
 func callOptions(codec *answerCodec) []grpc.CallOption {
 	return []grpc.CallOption{grpc.ForceCodecV2(codec), grpc.MaxCallRecvMsgSize(maxReceivedBytes)}
 }
 
-// tooLarge adds advice to the error of a plain list that is larger than a message may
-// be.
+// tooLarge adds advice to the error of a list that is larger than a message may be.
 func tooLarge(err error) error {
 	if status.Code(err) == codes.ResourceExhausted {
-		return fmt.Errorf("%w (a list of more than %d MiB needs a runtime that streams its lists)", err,
-			maxReceivedBytes>>20)
+		return fmt.Errorf("%w (a message may have %d MiB, and no more than the runtime sends)", err, maxReceivedBytes>>20)
 	}
 	return err
 }
 
 // readAnswer reads the answer of a call: the bytes that the codec kept or, if the client
 // did not use the codec, the items that the client decoded. err is the call's error.
-func readAnswer[T any](p *pass, k kind, codec *answerCodec, err error, items []*T, show func(*T, string) shown) error {
+func readAnswer[T any](p *pass, k kind, codec *answerCodec, err error, items []*T, show func(*T, reading) shown) error {
 	data, kept := codec.take()
 	defer data.Free()
 	if err != nil {
-		return err
+		return tooLarge(err)
 	}
 	if kept {
 		return p.readAnswer(k, data)
@@ -232,7 +237,7 @@ func readAnswer[T any](p *pass, k kind, codec *answerCodec, err error, items []*
 			p.addNil(k)
 			continue
 		}
-		p.add(k, show(it, p.runtimeName))
+		p.add(k, show(it, p.by))
 	}
 	return nil
 }

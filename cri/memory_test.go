@@ -20,6 +20,7 @@ import (
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
 	"github.com/kubepleg/pleg/internal/crimessage"
+	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
 // allocated returns how many bytes f allocates.
@@ -45,7 +46,7 @@ func heapOf(f func() any) uint64 {
 
 const mib = 1 << 20
 
-// A message of 16 MiB can have 8 million items. The list fails when it has had more than
+// A message can have millions of empty items. The list fails when it has had more than
 // any node, in whichever way it comes.
 func TestListsAreBoundedInItems(t *testing.T) {
 	empty := strings.Repeat("\x0a\x00", 8_000_000)
@@ -72,10 +73,39 @@ func TestListsAreBoundedInItems(t *testing.T) {
 // A streamed list has no more bytes than four plain ones.
 func TestListsAreBoundedInBytes(t *testing.T) {
 	big := container("c", "uid")
-	big.Annotations = map[string]string{"big": strings.Repeat("x", 8*mib)}
+	big.Annotations = map[string]string{"big": strings.Repeat("x", 60*mib)}
 	r := newRuntime(&endless{of: big, per: 1, stub: stub{chunk: 16 << 10}}, quiet)
 	if _, err := r.GetPods(t.Context(), true); err == nil ||
-		!strings.Contains(err.Error(), "the list has more than 64 MiB") {
+		!strings.Contains(err.Error(), "the list has more than 256 MiB") {
+		t.Error(err)
+	}
+}
+
+// A stream of messages without items ends, long before the deadline of the list.
+func TestListsAreBoundedInEmptyMessages(t *testing.T) {
+	for name, r := range map[string]*cri.Runtime{
+		"decoded":   newRuntime(&endless{stub: stub{chunk: 16 << 10}}, quiet),
+		"not by us": newRuntime(&endless{}, quiet),
+	} {
+		if _, err := r.GetPods(t.Context(), true); err == nil ||
+			!strings.Contains(err.Error(), "the list has more than 1000 messages without an item") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// A message of 60 MiB, larger than gRPC's default and the kubelet's limit, is accepted.
+func TestLargeMessages(t *testing.T) {
+	s, r := serverAndRuntime(t, criserver.WithModel(criserver.Containerd17))
+	s.RunPod(criserver.PodConfig{UID: "uid"})
+	heal := s.Inject(criserver.Fault{Method: "ListPodSandbox", Padding: 60 << 20})
+	if pods := getPods(t, r); len(pods) != 1 {
+		t.Errorf("%d pods", len(pods))
+	}
+	heal()
+	defer s.Inject(criserver.Fault{Method: "ListPodSandbox", Padding: 64 << 20})()
+	if _, err := r.GetPods(t.Context(), true); status.Code(err) != codes.ResourceExhausted ||
+		!strings.Contains(err.Error(), "a message may have 64 MiB") {
 		t.Error(err)
 	}
 }
@@ -105,7 +135,7 @@ func (e *endless) StreamContainers(_ context.Context, _ *runtimeapi.ListContaine
 		size = len(encoded)
 	}
 	return stream[runtimeapi.ListContainersResponse]{recv: func() (*runtimeapi.ListContainersResponse, error) {
-		if messages++; messages*(1+size) > 200*mib || messages > 200_000 {
+		if messages++; messages*(1+size) > 400*mib || messages > 200_000 {
 			return nil, errors.New("the stream was read on and on")
 		}
 		return answer(&e.stub, resp, nil, opts)

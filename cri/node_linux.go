@@ -148,7 +148,7 @@ func (n *nodeWatch) openBundles() error {
 	if v := n.runtime.version.Load(); v != nil && v.name != "containerd" {
 		return nil
 	}
-	dir := filepath.Join(filepath.Dir(strings.TrimPrefix(n.runtime.endpoint, "unix://")), bundlesDir)
+	dir := filepath.Join(filepath.Dir(strings.TrimPrefix(n.runtime.endpoint(), "unix://")), bundlesDir)
 	if _, err := os.Stat(dir); err != nil {
 		return err
 	}

@@ -1,8 +1,9 @@
 package cri
 
 import (
+	"path/filepath"
+
 	"google.golang.org/grpc"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 )
@@ -19,8 +20,11 @@ type options struct {
 	exitsDir          string // of CRI-O; empty for none
 	exitsDirGiven     bool   // true if WithExitsDir named it
 	noKubeletMetrics  bool
+	byMetadata        bool
+	hostRoot          string
+	annotations       []string // the keys that are kept, if chosen
+	annotationsChosen bool
 	dialOptions       []grpc.DialOption
-	info              func(*runtimeapi.ContainerStatusResponse) any
 }
 
 func newOptions(opts []Option) options {
@@ -29,6 +33,9 @@ func newOptions(opts []Option) options {
 		if opt != nil {
 			opt(&o)
 		}
+	}
+	if !o.exitsDirGiven {
+		o.exitsDir = filepath.Join(o.hostRoot, o.exitsDir)
 	}
 	return o
 }
@@ -47,7 +54,7 @@ func WithClock(c clock.PassiveClock) Option {
 }
 
 // WithPlainLists turns streaming lists off: full lists always use ListPodSandbox and
-// ListContainers, and must fit in 16 MiB each.
+// ListContainers, and must fit in one message each.
 func WithPlainLists() Option {
 	return func(o *options) { o.plainLists = true }
 }
@@ -60,7 +67,7 @@ func WithSharedEventStream() Option {
 }
 
 // WithoutExitEvents turns WatchContainerExits off: exits come from the CRI alone, later and, while the
-// runtime is away, without their codes. No verbose status is asked for then, except with WithInfo.
+// runtime is away, without their codes. Inspections ask for no verbose status then.
 func WithoutExitEvents() Option {
 	return func(o *options) { o.noExitEvents = true }
 }
@@ -76,10 +83,52 @@ func WithExitsDir(dir string) Option {
 	return func(o *options) { o.exitsDir, o.exitsDirGiven = dir, true }
 }
 
+// WithHostRoot sets the folder at which a container has the root of its node mounted, such as "/host".
+// The default sockets of Connect and Dial are below it: run/containerd/containerd.sock,
+// run/crio/crio.sock, run/cri-dockerd.sock and run/k3s/containerd/containerd.sock. So are CRI-O's exit
+// files, without WithExitsDir. An endpoint that you name is taken as it is.
+func WithHostRoot(dir string) Option {
+	return func(o *options) { o.hostRoot = dir }
+}
+
 // WithoutKubeletMetrics leaves the metrics out whose names begin with kubelet_, for a host that has
 // its own: pleg.WithoutKubeletMetrics is about the generator's alone.
 func WithoutKubeletMetrics() Option {
 	return func(o *options) { o.noKubeletMetrics = true }
+}
+
+// WithAnnotations keeps only the annotations with these keys, or none at all, in pods, containers and
+// statuses. By default all are kept, and they are the tenants': a pod may have 256 KiB of them. They
+// are still received from the runtime. Given more than once, the keys add up.
+func WithAnnotations(keys ...string) Option {
+	return func(o *options) {
+		o.annotations, o.annotationsChosen = append(o.annotations, keys...), true
+	}
+}
+
+// keptAnnotations returns the annotations that the options keep.
+func (o *options) keptAnnotations(all map[string]string) map[string]string {
+	if !o.annotationsChosen {
+		return all
+	}
+	var chosen map[string]string
+	for _, key := range o.annotations {
+		if value, ok := all[key]; ok {
+			if chosen == nil {
+				chosen = make(map[string]string)
+			}
+			chosen[key] = value
+		}
+	}
+	return chosen
+}
+
+// WithPodsByMetadata also lists pods that the kubelet has not made: a sandbox without the kubelet's label
+// belongs to the pod that its CRI metadata names, and its containers with it. crictl makes such sandboxes,
+// and so do fakes such as k8s.io/cri-client/pkg/fake. By default they are skipped. With this option GetPod
+// costs two plain lists of the whole node, because no filter selects such pods.
+func WithPodsByMetadata() Option {
+	return func(o *options) { o.byMetadata = true }
 }
 
 // WithDialOptions adds options to the connection that Connect and Dial make, such as
@@ -95,18 +144,4 @@ func WithDialOptions(opts ...grpc.DialOption) Option {
 			}
 		}
 	}
-}
-
-// WithInfo has the runtime asked once for all that it tells of a running container, with a verbose
-// ContainerStatus, and keeps what info makes of the answer as Source of the container's Status, for
-// as long as the container is listed. What Info of the answer has is the runtime's affair:
-// containerd and CRI-O give JSON with the PID, the runtime's specification and more. info is called
-// in the goroutine of a call, several at once; what it keeps of the answer stays in memory, so it
-// should copy out what it needs. If it panics, the inspection fails.
-//
-// A container that starts costs one larger answer, some 10 to 50 KiB; inspections after that cost
-// what they cost without the option. By default only the PID is read, of containers that ran before
-// exits were watched.
-func WithInfo(info func(*runtimeapi.ContainerStatusResponse) any) Option {
-	return func(o *options) { o.info = info }
 }

@@ -12,8 +12,9 @@ import (
 // node comes near them: it has some hundred pods, and runtimes that do not stream have to
 // fit their lists into a quarter of the bytes.
 const (
-	maxListItems = 100_000
-	maxListBytes = 4 * maxReceivedBytes
+	maxListItems     = 100_000
+	maxListBytes     = 4 * maxReceivedBytes
+	maxEmptyMessages = 1000
 )
 
 // The bad items that are not only counted.
@@ -27,9 +28,9 @@ const (
 
 // pass is one list, of sandboxes and of containers, in comparison with what is held.
 type pass struct {
-	held        *held
-	number      uint64
-	runtimeName string
+	held   *held
+	number uint64
+	by     reading
 	// renamed is set if the held items were decoded with another name of the runtime.
 	// The name is part of the listed IDs, so every item is decoded again.
 	renamed bool
@@ -46,6 +47,7 @@ type side struct {
 	replaced []*item          // held, but changed
 
 	items, bytes int // read so far
+	empty        int // messages without an item
 	podless      int // the fresh and replaced items that belong to no pod
 
 	found  []badItem // to log: the first bad items that were not held before or cannot be held
@@ -103,6 +105,17 @@ func (s *side) count() error {
 	return nil
 }
 
+// countMessage counts a message after its items. It fails if too many have had none.
+func (s *side) countMessage(itemsBefore int) error {
+	if s.items > itemsBefore {
+		return nil
+	}
+	if s.empty++; s.empty > maxEmptyMessages {
+		return fmt.Errorf("the list has more than %d messages without an item", maxEmptyMessages)
+	}
+	return nil
+}
+
 // countBytes counts the bytes of an answer. It fails if there are too many.
 func (s *side) countBytes(n int) error {
 	if s.bytes += n; s.bytes > maxListBytes {
@@ -115,20 +128,36 @@ func (s *side) countBytes(n int) error {
 func (p *pass) read(k kind, message []byte) error {
 	if !p.renamed {
 		known := p.held.items[k][string(wireID(message))]
-		if known != nil && known.seen != p.number && known.trace.matches(k, message) {
+		if known != nil && known.seen != p.number && !p.orphan(known) && known.trace.matches(k, message) {
 			p.see(known)
 			p.sides[k].skipped++
 			return nil
 		}
 	}
-	s, err := k.decode(message, p.runtimeName)
+	s, entries, err := k.decode(message, p.by)
 	if err != nil {
 		return err
 	}
 	if it := p.add(k, s); it != nil {
-		it.trace = traceOf(k, message, len(s.container.Labels)+len(s.container.Annotations))
+		it.trace = traceOf(k, message, entries)
 	}
 	return nil
+}
+
+// orphan reports whether a held item may belong to a pod from now on: that of a sandbox that is listed now.
+func (p *pass) orphan(it *item) bool { return p.by.opts.byMetadata && it.podUID == "" }
+
+// adopt makes a container without the kubelet's label that of its sandbox's pod. The sandboxes have been
+// listed before.
+func (p *pass) adopt(c *shown) {
+	id := c.container.PodSandboxID
+	sandbox := p.sides[sandboxes].fresh[id]
+	if sandbox == nil {
+		sandbox = p.held.items[sandboxes][id]
+	}
+	if sandbox != nil {
+		c.belongTo(sandbox.podUID, sandbox.podName, sandbox.podNamespace)
+	}
 }
 
 // see records that a held item was listed.
@@ -146,6 +175,9 @@ func (p *pass) add(k kind, s shown) *item {
 	if id == "" {
 		side.skip(badNoID, s.object(k))
 		return nil
+	}
+	if k == containers && p.by.opts.byMetadata {
+		p.adopt(&s)
 	}
 	known := p.held.items[k][id]
 	if known != nil && known.seen == p.number || side.fresh[id] != nil {
@@ -248,7 +280,7 @@ func (p *pass) commit() ([]*pleg.Pod, badTally) {
 			touch(h.insertLocked(it))
 		}
 	}
-	h.runtimeName, h.committed = p.runtimeName, p.number
+	h.runtimeName, h.committed = p.by.runtimeName, p.number
 	if len(changed) > 0 {
 		h.rebuildLocked(changed)
 	}

@@ -89,12 +89,12 @@ func TestCodeNamesOnlyReadingCalls(t *testing.T) {
 					t.Errorf("%v: %s", set.Position(n.Pos()), n.Sel.Name)
 				}
 			case *ast.KeyValueExpr:
-				if key, ok := n.Key.(*ast.Ident); ok && key.Name == "Verbose" {
+				if key, ok := n.Key.(*ast.Ident); ok && key.Name == "Verbose" && path != "cri/info.go" {
 					t.Errorf("%v: a verbose status has the containers' environment", set.Position(n.Pos()))
 				}
 			case *ast.AssignStmt:
 				if field, ok := n.Lhs[0].(*ast.SelectorExpr); ok && field.Sel.Name == "Verbose" {
-					verbose++ // for WithInfo and the PID
+					verbose++ // for the PID
 				}
 			case *ast.BasicLit:
 				text, err := strconv.Unquote(n.Value)

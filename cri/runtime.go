@@ -12,10 +12,10 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// maxReceivedBytes is the largest message that is accepted, the kubelet's limit. It is
-// set on the calls and not on the connection, so that it also applies to a client with
-// a connection of its own.
-const maxReceivedBytes = 16 << 20
+// maxReceivedBytes is the largest message that is accepted. It is four times the kubelet's limit: 110
+// pods with 256 KiB of annotations each exceed that. It is set on the calls and not on the
+// connection, so that it also applies to a client with a connection of its own.
+const maxReceivedBytes = 64 << 20
 
 // criVersion is the API version that Version is asked with.
 const criVersion = "v1"
@@ -28,13 +28,12 @@ const criVersion = "v1"
 // Its methods may be called from several goroutines at once.
 type Runtime struct {
 	// Set once by the constructors.
-	client   client
-	conn     *grpc.ClientConn // nil if the caller owns the connection
-	dials    *atomic.Int64    // attempts to connect; 0 for ever where they are not ours
-	endpoint string           // empty if not known
-	opts     options
-	calls    *calls
-	metrics  *metrics
+	client  client
+	conn    *grpc.ClientConn // nil if the caller owns the connection
+	dialer  *dialer          // of conn
+	opts    options
+	calls   *calls
+	metrics *metrics
 
 	closed   atomic.Bool
 	reported badReporter
@@ -70,7 +69,7 @@ type runtimeVersion struct{ name, version string }
 // fails. The caller owns the connection; Close does not close it. NewRuntime panics if conn
 // is nil.
 //
-// Delta decoding and the limit of 16 MiB per message work with any connection that heeds
+// Delta decoding and the limit of 64 MiB per message work with any connection that heeds
 // call options. One that ignores them, such as a fake, works too; it must not modify the
 // labels and annotations that it has returned, because pods share them, and of its statuses
 // the stop signal is not seen.
@@ -81,7 +80,7 @@ func NewRuntime(conn grpc.ClientConnInterface, opts ...Option) *Runtime {
 	o := newOptions(opts)
 	r := &Runtime{
 		client:    client{conn},
-		dials:     new(atomic.Int64),
+		dialer:    new(dialer),
 		opts:      o,
 		calls:     &calls{clock: o.clock},
 		metrics:   newMetrics(&o),
@@ -106,6 +105,32 @@ func (r *Runtime) Close() error {
 	return r.conn.Close()
 }
 
+// Conn returns the connection to the runtime, for calls of the caller's own, such as those of
+// runtimeapi.NewImageServiceClient(r.Conn()). Close closes it, if Connect or Dial has made it. Calls over
+// it are not counted, and are not in CallsInFlight. Conn returns nil if NewRuntime was given something
+// else than a *grpc.ClientConn.
+func (r *Runtime) Conn() *grpc.ClientConn {
+	conn, _ := r.client.conn.(*grpc.ClientConn)
+	return conn
+}
+
+// Version returns the runtime's name and version, such as "containerd" and "v2.4.2", as its last answer
+// to Version has them. Both are empty until it has answered. Version makes no call.
+func (r *Runtime) Version() (name, version string) {
+	if v := r.version.Load(); v != nil {
+		return v.name, v.version
+	}
+	return "", ""
+}
+
+// endpoint returns where the runtime is; empty if that is not known.
+func (r *Runtime) endpoint() string {
+	if path := r.dialer.path.Load(); path != nil {
+		return "unix://" + *path
+	}
+	return ""
+}
+
 // DescribeRuntime returns the runtime's name, version and endpoint, and how the last full
 // list was completed, such as "containerd 2.4.2 at
 // unix:///run/containerd/containerd.sock, streaming lists".
@@ -116,8 +141,8 @@ func (r *Runtime) DescribeRuntime() string {
 	} else {
 		b.WriteString("a CRI runtime that has not answered yet")
 	}
-	if r.endpoint != "" {
-		b.WriteString(" at " + r.endpoint)
+	if endpoint := r.endpoint(); endpoint != "" {
+		b.WriteString(" at " + endpoint)
 	}
 	switch listMode(r.listMode.Load()) {
 	case listsUnknown:

@@ -3,8 +3,8 @@ package cri
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -117,6 +117,11 @@ func (in *inspection) askSandbox(group *callGroup, i int, s *pleg.Container) {
 		}
 		in.runtime.badObject(ctx, codec.found, in.object(sandboxes, s))
 		in.sandboxes[i] = resp.GetStatus()
+		if codec.used { // else the message may be someone else's, too
+			of := in.sandboxes[i]
+			of.Labels = shared(of.Labels, s.Labels)
+			of.Annotations = shared(in.runtime.opts.keptAnnotations(of.Annotations), s.Annotations)
+		}
 		return nil
 	})
 }
@@ -127,11 +132,8 @@ func (in *inspection) askContainer(group *callGroup, i int, c *pleg.Container) {
 	group.start(rpcContainerStatus, of, func(ctx context.Context) error {
 		asked := r.opts.clock.Now()
 		known := r.held.keptOf(c.ID.ID)
-		info, wanted := known.info, r.opts.info != nil || known.pid == 0 && r.exits.wantPIDs.Load()
 		request := &runtimeapi.ContainerStatusRequest{ContainerId: c.ID.ID}
-		if wanted && !known.informed && c.State == pleg.ContainerStateRunning {
-			request.Verbose = true
-		}
+		request.Verbose = c.State == pleg.ContainerStateRunning && known.pid == 0 && !known.asked && r.exits.wantPIDs.Load()
 		var codec statusCodec
 		resp, err := r.client.containerStatus(ctx, request, grpc.ForceCodecV2(&codec))
 		if err != nil {
@@ -140,13 +142,12 @@ func (in *inspection) askContainer(group *callGroup, i int, c *pleg.Container) {
 		if resp.GetStatus() == nil {
 			return errNilStatus
 		}
-		converted, found := containerStatus(resp.GetStatus(), c, in.runtimeName)
+		converted, found := containerStatus(resp.GetStatus(), c, reading{in.runtimeName, &r.opts})
 		converted.StopSignal = codec.stopSignal
 		r.badObject(ctx, found|codec.found, in.object(containers, c))
 		if request.Verbose {
-			info = r.takeInfo(c.ID.ID, resp)
+			r.takePID(c.ID.ID, resp)
 		}
-		converted.Source = info
 		if converted.State == pleg.ContainerStateExited {
 			r.held.correctExit(converted)
 		}
@@ -159,19 +160,12 @@ func (in *inspection) askContainer(group *callGroup, i int, c *pleg.Container) {
 	})
 }
 
-// takeInfo keeps what a verbose status says beside the status: what WithInfo makes of it, and the PID of
-// the container's first process, which containerd and CRI-O have in JSON. It returns the former.
-func (r *Runtime) takeInfo(id string, resp *runtimeapi.ContainerStatusResponse) (info any) {
-	if r.opts.info != nil {
-		info = r.opts.info(resp)
+// takePID keeps the PID that a verbose status has. Without one, it is not asked for again.
+func (r *Runtime) takePID(id string, resp *runtimeapi.ContainerStatusResponse) {
+	r.held.keep(id, func(k *kept) { k.asked = true })
+	if info, err := parseInfo(id, resp.GetInfo()); err == nil && info.PID > 0 {
+		r.processStarted(id, info.PID)
 	}
-	var process struct{ PID int }
-	_ = json.Unmarshal([]byte(resp.GetInfo()["info"]), &process) // else no PID is known
-	r.held.keep(id, func(k *kept) { k.info, k.informed = info, true })
-	if process.PID > 0 {
-		r.processStarted(id, process.PID)
-	}
-	return info
 }
 
 // isNotFound reports whether a call failed because its object is gone. The object was
@@ -268,7 +262,7 @@ func (r *Runtime) badObject(ctx context.Context, found badSet, of object) {
 // containerStatus converts the status of a listed container by the kubelet's rules: a
 // container that has not been started has no StartedAt, and only a container that has
 // exited has FinishedAt, ExitCode, Reason and Message.
-func containerStatus(s *runtimeapi.ContainerStatus, listed *pleg.Container, runtimeName string) (*pleg.Status, badSet) {
+func containerStatus(s *runtimeapi.ContainerStatus, listed *pleg.Container, by reading) (*pleg.Status, badSet) {
 	var found badSet
 	state, known := containerState(s.GetState())
 	if !known {
@@ -283,7 +277,7 @@ func containerStatus(s *runtimeapi.ContainerStatus, listed *pleg.Container, runt
 		found = found.with(badRestartCount)
 	}
 	converted := &pleg.Status{
-		ID:                  pleg.ContainerID{Type: runtimeName, ID: cmp.Or(s.GetId(), listed.ID.ID)},
+		ID:                  pleg.ContainerID{Type: by.runtimeName, ID: cmp.Or(s.GetId(), listed.ID.ID)},
 		Name:                cmp.Or(s.GetLabels()[labelContainerName], s.GetMetadata().GetName(), listed.Name),
 		State:               state,
 		CreatedAt:           unixNano(s.GetCreatedAt()),
@@ -293,6 +287,10 @@ func containerStatus(s *runtimeapi.ContainerStatus, listed *pleg.Container, runt
 		ImageRuntimeHandler: s.GetImage().GetRuntimeHandler(),
 		Hash:                hash,
 		RestartCount:        restarts,
+		PodSandboxID:        listed.PodSandboxID,
+		LogPath:             s.GetLogPath(),
+		Labels:              shared(s.GetLabels(), listed.Labels),
+		Annotations:         shared(by.opts.keptAnnotations(s.GetAnnotations()), listed.Annotations),
 		Resources:           s.GetResources(),
 		User:                s.GetUser(),
 		Mounts:              s.GetMounts(),
@@ -307,6 +305,14 @@ func containerStatus(s *runtimeapi.ContainerStatus, listed *pleg.Container, runt
 		converted.Message = s.GetMessage()
 	}
 	return converted, found
+}
+
+// shared returns the listed map if the other is equal, so that only one is held.
+func shared(m, listed map[string]string) map[string]string {
+	if maps.Equal(m, listed) {
+		return listed
+	}
+	return m
 }
 
 // unixNano converts a time of the CRI. A time that has not come is the zero time: runtimes

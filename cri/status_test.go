@@ -461,7 +461,9 @@ func TestContainerStatusConversion(t *testing.T) {
 				},
 			}, quiet)
 			got := getPodStatus(t, r, getPods(t, r)[0])
-			if diff := cmp.Diff([]*pleg.Status{test.want}, got.ContainerStatuses); diff != "" {
+			want := *test.want
+			want.Labels, want.Annotations = test.status.Labels, test.status.Annotations
+			if diff := cmp.Diff([]*pleg.Status{&want}, got.ContainerStatuses); diff != "" {
 				t.Error(diff)
 			}
 			if test.bad != "" && metric(t, r, "pleg_cri_bad_items_total", test.bad) != 1 {
@@ -523,112 +525,4 @@ func slowPod(b *testing.B, containers int) (*cri.Runtime, *pleg.Pod) {
 	}
 	s.Inject(criserver.Fault{Delay: 500 * time.Microsecond})
 	return r, pods[0]
-}
-
-// All that the runtime tells of a container is asked once, when it runs, and what is made of it
-// stays beside its status until it is gone.
-func TestWithInfo(t *testing.T) {
-	s, _ := serverAndRuntime(t)
-	asked := make(map[string]int) // one container at a time
-	r := connect(t, s, cri.WithInfo(func(resp *runtimeapi.ContainerStatusResponse) any {
-		asked[resp.GetStatus().GetMetadata().GetName()]++
-		return resp.GetInfo()["info"]
-	}))
-	sandbox := s.RunPod(criserver.PodConfig{UID: "uid"})
-	app := runProcess(t, s, sandbox, "app", 1000)
-	_, err := s.CreateContainer(sandbox, criserver.ContainerConfig{Name: "created"})
-	must(t, err)
-	want := func(what, container string, info any, times int) {
-		t.Helper()
-		status := getPodStatus(t, r, getPods(t, r)[0])
-		if c := status.FindContainerStatusByName(container); c == nil || c.Source != info || asked[container] != times {
-			t.Errorf("%s: %+v, asked %d times", what, c, asked[container])
-		}
-	}
-	want("running", "app", `{"pid":1000}`, 1)
-	want("running on", "app", `{"pid":1000}`, 1)
-	want("not started", "created", nil, 0)
-	must(t, s.ExitContainer(app, 1, ""))
-	want("exited", "app", `{"pid":1000}`, 1)
-	// Without the option nothing is asked.
-	if c := getPodStatus(t, connect(t, s), getPods(t, r)[0]).ContainerStatuses[0]; c.Source != nil {
-		t.Errorf("%+v", c)
-	}
-}
-
-// What WithInfo keeps stays until the container is gone: also if only lists of its pod have shown it
-// until it dies, and if a list shows something else of it changed.
-func TestWithInfoOfShortLives(t *testing.T) {
-	s, _ := serverAndRuntime(t)
-	asked := 0
-	r := connect(t, s, cri.WithInfo(func(resp *runtimeapi.ContainerStatusResponse) any {
-		asked++
-		return resp.GetInfo()["info"]
-	}))
-	getPods(t, r)
-	sandbox := s.RunPod(criserver.PodConfig{UID: "uid"})
-	app := runProcess(t, s, sandbox, "app", 1000)
-	want := func(what string) {
-		t.Helper()
-		pod, err := r.GetPod(t.Context(), "uid")
-		must(t, err)
-		if c := getPodStatus(t, r, pod).ContainerStatuses[0]; c.Source != `{"pid":1000}` || asked != 1 {
-			t.Errorf("%s: %v, asked %d times", what, c.Source, asked)
-		}
-	}
-	want("running")
-	want("running on")
-	getPods(t, r)
-	want("listed")
-	must(t, s.ExitContainer(app, 1, ""))
-	want("exited")
-	getPods(t, r)
-	want("exited and listed")
-
-	asked = 0
-	must(t, s.RemoveContainer(app))
-	app = runContainer(t, s, sandbox, "app")
-	pod, err := r.GetPod(t.Context(), "uid")
-	must(t, err)
-	info := getPodStatus(t, r, pod).ContainerStatuses[0].Source
-	must(t, s.ExitContainer(app, 1, ""))
-	pod, err = r.GetPod(t.Context(), "uid")
-	must(t, err)
-	if c := getPodStatus(t, r, pod).ContainerStatuses[0]; info == nil || c.Source != info || asked != 1 {
-		t.Errorf("dead before a full list: %v and then %v, asked %d times", info, c.Source, asked)
-	}
-}
-
-// It stays while a list shows the container otherwise, but not when it has been started again.
-func TestWithInfoOfAContainerThatChanges(t *testing.T) {
-	const running, exited = runtimeapi.ContainerState_CONTAINER_RUNNING, runtimeapi.ContainerState_CONTAINER_EXITED
-	node := &stub{chunk: 100, sandboxes: []*runtimeapi.PodSandbox{sandbox("s", "uid")},
-		containers: []*runtimeapi.Container{container("c", "uid")},
-		sandboxStatus: func(context.Context, *sandboxStatusRequest) (*sandboxStatusResponse, error) {
-			return &sandboxStatusResponse{Status: &runtimeapi.PodSandboxStatus{Id: "s"}}, nil
-		}}
-	node.containerStatus = func(context.Context, *statusRequest) (*statusResponse, error) {
-		return &statusResponse{Status: &runtimeapi.ContainerStatus{Id: "c", State: node.containers[0].State}}, nil
-	}
-	asked := 0
-	r := newRuntime(node, cri.WithInfo(func(*runtimeapi.ContainerStatusResponse) any { asked++; return asked }))
-	for i, step := range []struct {
-		state runtimeapi.ContainerState
-		label string
-		info  int
-	}{
-		{running, "", 1},
-		{running, "changed", 1},
-		{runtimeapi.ContainerState_CONTAINER_UNKNOWN, "changed", 1},
-		{exited, "changed", 1},
-		{running, "changed", 2},
-		{exited, "changed again", 2},
-	} {
-		c := container("c", "uid")
-		c.State, c.Labels["of"] = step.state, step.label
-		node.containers = []*runtimeapi.Container{c}
-		if s := getPodStatus(t, r, getPods(t, r)[0]).ContainerStatuses[0]; s.Source != step.info {
-			t.Errorf("step %d: %v, not %d", i, s.Source, step.info)
-		}
-	}
 }

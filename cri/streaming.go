@@ -122,7 +122,7 @@ func (r *Runtime) askStream(ctx context.Context, p *pass, k kind) error {
 // readStream reads the answers of a stream to its end. A stream that breaks off is an
 // error, however much of it was read.
 func readStream[R, T any](p *pass, k kind, codec *answerCodec, stream receiver[R], err error,
-	items func(*R) []*T, show func(*T, string) shown) error {
+	items func(*R) []*T, show func(*T, reading) shown) error {
 	for first := true; err == nil; first = false {
 		var resp *R
 		resp, err = stream.receive()
@@ -133,7 +133,10 @@ func readStream[R, T any](p *pass, k kind, codec *answerCodec, stream receiver[R
 		if first && status.Code(err) == codes.Unimplemented {
 			break
 		}
-		err = readAnswer(p, k, codec, err, items(resp), show)
+		before := p.sides[k].items
+		if err = readAnswer(p, k, codec, err, items(resp), show); err == nil {
+			err = p.sides[k].countMessage(before)
+		}
 		if err != nil {
 			return err
 		}

@@ -77,11 +77,12 @@ func (requestCodec) Marshal(v any) (mem.BufferSlice, error) {
 // utf8Codec is a codec for one call, which decodes with unmarshal.
 type utf8Codec struct {
 	requestCodec
+	used  bool   // true if it has decoded a message
 	found badSet // in the message that was decoded last
 }
 
 func (c *utf8Codec) Unmarshal(data mem.BufferSlice, v any) error {
-	c.found = 0
+	c.used, c.found = true, 0
 	m, ok := v.(crimessage.Message)
 	if !ok {
 		return encoding.GetCodecV2("proto").Unmarshal(data, v)

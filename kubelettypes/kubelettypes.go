@@ -71,8 +71,8 @@ func SandboxToContainerState(state runtimeapi.PodSandboxState) pleg.State {
 
 // ConvertPodStatusToRunningPod returns what has to be stopped to stop a pod: the pod with its
 // running containers and all its sandboxes, newest first, as a list would show them. The
-// status has no type of the sandboxes' IDs, so they get the runtime's name; it has neither
-// PodSandboxID nor labels of a container, so they are empty. Source is that of the status.
+// status has no type of the sandboxes' IDs, so they get the runtime's name. Source is that of the
+// status.
 func ConvertPodStatusToRunningPod(runtimeName string, podStatus *pleg.PodStatus) pleg.Pod {
 	if podStatus == nil {
 		return pleg.Pod{}
@@ -81,7 +81,8 @@ func ConvertPodStatusToRunningPod(runtimeName string, podStatus *pleg.PodStatus)
 	for _, s := range podStatus.GetRunningContainerStatuses() {
 		c := &pleg.Container{
 			ID: s.ID, State: s.State, Name: s.Name, Image: s.Image, ImageID: s.ImageID, ImageRef: s.ImageRef,
-			ImageRuntimeHandler: s.ImageRuntimeHandler, Hash: s.Hash, Source: s.Source,
+			ImageRuntimeHandler: s.ImageRuntimeHandler, Hash: s.Hash, PodSandboxID: s.PodSandboxID,
+			Labels: s.Labels, Annotations: s.Annotations, Source: s.Source,
 		}
 		if !s.CreatedAt.IsZero() {
 			c.CreatedAt = s.CreatedAt.UnixNano()

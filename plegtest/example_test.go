@@ -8,7 +8,9 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/cri"
 	"github.com/kubepleg/pleg/plegtest"
+	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
 // A unit test needs no node, no goroutine and no waiting: set pods, relist, read events.
@@ -52,8 +54,42 @@ func ExampleRuntime_Inject() {
 	// web <nil> 2
 }
 
-// The conformance test of an adapter is one call.
+// The conformance test of an adapter is one call in a test of yours. Its error has every problem:
+//
+//	if err := plegtest.TestRuntime(runtime, "web"); err != nil {
+//		t.Error(err)
+//	}
 func ExampleTestRuntime() {
+	server, err := criserver.Start() // in place of your runtime, with a quiet node
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer server.Stop()
+	sandbox := server.RunPod(criserver.PodConfig{UID: "web"})
+	for code, name := range []string{"ok", "failed"} {
+		id, err := server.RunContainer(sandbox, criserver.ContainerConfig{Name: name})
+		if err == nil {
+			err = server.ExitContainer(id, int32(code), "")
+		}
+		if err != nil {
+			fmt.Println(err)
+		}
+	}
+
+	runtime, err := cri.Connect(context.Background(), server.Endpoint()) // the adapter
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer runtime.Close()
+	fmt.Println(plegtest.TestRuntime(runtime, "web"))
+	// Output:
+	// <nil>
+}
+
+// A problem is reported with what was expected and why.
+func ExampleTestRuntime_problems() {
 	rt := plegtest.NewRuntime()
 	rt.SetPods(plegtest.NewPod("web"), plegtest.NewPod("web"))
 	fmt.Println(plegtest.TestRuntime(rt.Plain(), "web"))

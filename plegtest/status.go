@@ -111,6 +111,9 @@ func (r *Runtime) containerStatusLocked(pod *pleg.Pod, c *pleg.Container) *pleg.
 		ImageRuntimeHandler: c.ImageRuntimeHandler,
 		Hash:                c.Hash,
 		RestartCount:        l.restartCount,
+		PodSandboxID:        c.PodSandboxID,
+		Labels:              c.Labels,
+		Annotations:         c.Annotations,
 		Source:              c.Source,
 	}
 	switch c.State {

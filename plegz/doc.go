@@ -61,7 +61,9 @@
 // machine only, unless WithRemoteAccess says otherwise: the remote address and the Host
 // header must be loopback, or the listener a unix socket, and a request of another site's
 // page is refused (403). To it, a proxy on this machine is this machine. It answers one
-// path, at which it is registered; any other is 404. Labels and annotations are not shown
+// path, at which it is registered; any other is 404. A test has a request of this machine from
+// httptest.NewServer, or from httptest.NewRequest with the URL "http://localhost/" and the RemoteAddr
+// "127.0.0.1:1". Labels and annotations are not shown
 // unless WithLabels says so, and an environment never, as the library does not know any.
 // Texts are cut after 1024 bytes, and of a pod's labels, annotations and addresses the
 // first 50 are shown.

@@ -23,9 +23,8 @@ type CgroupMap interface {
 // PodCgroups is a CgroupMap. What is gone stays in it as long as the cache finds it.
 type PodCgroups struct {
 	cache *pleg.PodCache
-	// find returns the ID of a container's cgroup: CRI has it in no list and no status. On
-	// cgroup v2 it is the inode of that directory below /sys/fs/cgroup of whose path
-	// cri.ContainerIDFromCgroup says that it is the container's.
+	// find returns the ID of a container's cgroup. On cgroup v2 it is the inode of the directory
+	// below /sys/fs/cgroup that is CgroupPath of the runtime's ContainerInfo.
 	find func(containerID string) (cgroupID uint64, ok bool)
 
 	mu      sync.Mutex

@@ -45,7 +45,7 @@ type Fault struct {
 	// *runtimeapi.ListContainersResponse.
 	Edit func(answer any)
 	// Padding adds this many bytes to the encoded answer, in an unknown field. With
-	// 16 MiB the answer is larger than clients accept.
+	// 64 MiB the answer is larger than package cri accepts.
 	Padding int
 	// Raw is sent in place of the answer. []byte{0xff} is not a protobuf message.
 	Raw []byte

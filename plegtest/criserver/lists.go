@@ -13,8 +13,9 @@ func (n *node) listSandboxes(f *runtimeapi.PodSandboxFilter) []*runtimeapi.PodSa
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	var items []*runtimeapi.PodSandbox
+	id, _ := n.wholeIDsLocked(f.GetId(), "")
 	for _, s := range n.sandboxes {
-		if passes(f.GetId(), s.item.Id) && (f.GetState() == nil || f.GetState().State == s.item.State) &&
+		if passes(id, s.item.Id) && (f.GetState() == nil || f.GetState().State == s.item.State) &&
 			selects(f.GetLabelSelector(), s.item.Labels) {
 			items = append(items, s.item)
 		}
@@ -28,8 +29,9 @@ func (n *node) listContainers(f *runtimeapi.ContainerFilter) []*runtimeapi.Conta
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	var items []*runtimeapi.Container
+	sandbox, id := n.wholeIDsLocked(f.GetPodSandboxId(), f.GetId())
 	for _, c := range n.containers {
-		if passes(f.GetId(), c.item.Id) && passes(f.GetPodSandboxId(), c.item.PodSandboxId) &&
+		if passes(id, c.item.Id) && passes(sandbox, c.item.PodSandboxId) &&
 			(f.GetState() == nil || f.GetState().State == c.state) &&
 			selects(f.GetLabelSelector(), c.item.Labels) {
 			items = append(items, c.item)

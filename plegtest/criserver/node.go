@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -389,17 +390,48 @@ func (n *node) changedLocked() {
 }
 
 func (n *node) sandboxLocked(id string) (*simSandbox, error) {
-	if s := n.byID[id]; s != nil {
-		return s, nil
-	}
-	return nil, status.Errorf(codes.NotFound, "an error occurred when try to find sandbox %q: not found", id)
+	return findLocked(n, "sandbox", n.byID, id)
 }
 
 func (n *node) containerLocked(id string) (*simContainer, error) {
-	if c := n.ctrByID[id]; c != nil {
-		return c, nil
+	return findLocked(n, "container", n.ctrByID, id)
+}
+
+// findLocked finds what has an ID or, as in containerd and CRI-O, a prefix of one that no other has.
+func findLocked[T any](n *node, kind string, byID map[string]*T, id string) (*T, error) {
+	if found := byID[id]; found != nil {
+		return found, nil
 	}
-	return nil, status.Errorf(codes.NotFound, "an error occurred when try to find container %q: not found", id)
+	var found *T
+	for whole, candidate := range byID {
+		if id == "" || !strings.HasPrefix(whole, id) {
+			continue
+		}
+		if found != nil {
+			code := codes.Unknown
+			if n.crio {
+				code = codes.NotFound
+			}
+			return nil, status.Errorf(code, "an error occurred when try to find %s %q: "+
+				"Multiple IDs found with provided prefix: %s", kind, id, id)
+		}
+		found = candidate
+	}
+	if found == nil {
+		return nil, status.Errorf(codes.NotFound, "an error occurred when try to find %s %q: not found", kind, id)
+	}
+	return found, nil
+}
+
+// wholeIDsLocked replaces prefixes of IDs of a sandbox and of a container with the IDs, if there are such.
+func (n *node) wholeIDsLocked(sandbox, container string) (wholeSandbox, wholeContainer string) {
+	if s, err := n.sandboxLocked(sandbox); err == nil {
+		sandbox = s.item.Id
+	}
+	if c, err := n.containerLocked(container); err == nil {
+		container = c.item.Id
+	}
+	return sandbox, container
 }
 
 func networkStatus(ips []string) *runtimeapi.PodSandboxNetworkStatus {

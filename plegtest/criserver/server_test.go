@@ -513,3 +513,53 @@ func TestServerManyContainers(t *testing.T) {
 		t.Errorf("%d containers fit into 16 MiB: %v", pods*each, err)
 	}
 }
+
+// A prefix of an ID that no other has is as good as the ID, as with containerd and CRI-O.
+func TestServerResolvesPrefixes(t *testing.T) {
+	for model, ambiguous := range map[criserver.Model]codes.Code{
+		criserver.Containerd2: codes.Unknown, criserver.CRIO: codes.NotFound,
+	} {
+		s := startServer(t, criserver.WithModel(model))
+		c := dial(t, s)
+		var sandbox, id string
+		byDigit := map[byte]int{}
+		for range 17 { // so that two IDs begin with one digit
+			sandbox = s.RunPod(criserver.PodConfig{})
+			id = must[string](t)(s.RunContainer(sandbox, criserver.ContainerConfig{}))
+			byDigit[id[0]]++
+		}
+		if st := containerStatus(t, c, id[:12]); st.GetId() != id {
+			t.Errorf("status: %v", st)
+		}
+		resp, err := c.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: sandbox[:12]})
+		if err != nil || resp.GetStatus().GetId() != sandbox {
+			t.Errorf("status of the sandbox: %v, %v", resp, err)
+		}
+		for _, f := range []*runtimeapi.ContainerFilter{{Id: id[:12]}, {PodSandboxId: sandbox[:12]}} {
+			if got := listContainers(t, c, f); len(got) != 1 || got[id] == nil {
+				t.Errorf("list by %v: %v", f, got)
+			}
+		}
+		list, err := c.ListPodSandbox(t.Context(),
+			&runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{Id: sandbox[:12]}})
+		if err != nil || len(list.GetItems()) != 1 {
+			t.Errorf("list of sandboxes: %v, %v", list, err)
+		}
+		for digit, times := range byDigit {
+			want := codes.OK
+			if times > 1 {
+				want = ambiguous
+			}
+			if _, err := c.ContainerStatus(t.Context(),
+				&runtimeapi.ContainerStatusRequest{ContainerId: string(digit)}); status.Code(err) != want {
+				t.Errorf("%d containers begin with %c: %v", times, digit, err)
+			}
+		}
+		for _, nobody := range []string{"", "x", id + "0"} {
+			if _, err := c.ContainerStatus(t.Context(),
+				&runtimeapi.ContainerStatusRequest{ContainerId: nobody}); status.Code(err) != codes.NotFound {
+				t.Errorf("%q: %v", nobody, err)
+			}
+		}
+	}
+}

@@ -92,6 +92,9 @@ func (c *service) PodSandboxStatus(_ context.Context,
 		return nil, err
 	}
 	answer := &runtimeapi.PodSandboxStatusResponse{Status: s.status}
+	if req.GetVerbose() {
+		answer.Info = n.infoLocked(s, s.item.Id, s.ready, madeUpPID(s.item.Id))
+	}
 	if c.s.cfg.crio && c.s.cfg.events == eventsInTurn {
 		answer.Timestamp = n.now()
 		for _, ctr := range s.containers {
@@ -112,9 +115,24 @@ func (c *service) ContainerStatus(_ context.Context,
 	}
 	resp := &runtimeapi.ContainerStatusResponse{Status: ctr.status}
 	if req.GetVerbose() {
-		resp.Info = map[string]string{"info": fmt.Sprintf(`{"pid":%d}`, ctr.pid())}
+		running := ctr.state == runtimeapi.ContainerState_CONTAINER_RUNNING
+		resp.Info = n.infoLocked(ctr.sandbox, ctr.item.Id, running, ctr.pid())
 	}
 	return resp, nil
+}
+
+// infoLocked is the info of a verbose status, of which containerd and CRI-O have these fields in common.
+func (n *node) infoLocked(s *simSandbox, id string, running bool, pid uint32) map[string]string {
+	cgroup := id
+	if n.crio {
+		cgroup = "crio-" + id
+	}
+	if !running {
+		pid = 0
+	}
+	return map[string]string{"info": fmt.Sprintf(`{"sandboxID":%q,"pid":%d,"runtimeSpec":{"ociVersion":"1.2.0",`+
+		`"linux":{"cgroupsPath":"/kubepods/besteffort/pod%s/%s","namespaces":[{"type":"pid"},{"type":"mount"},`+
+		`{"type":"network","path":"/run/netns/%.8s"}]}}}`, s.item.Id, pid, s.config.UID, cgroup, s.item.Id)}
 }
 
 func (c *service) GetContainerEvents(_ *runtimeapi.GetEventsRequest, stream eventStream) error {

@@ -31,7 +31,7 @@ const (
 	defaultTerminationPolicy = "File"
 )
 
-// Pod is a pod that a test runs: a sandbox with host networking.
+// Pod is a pod that a test runs: a sandbox with host networking, unless RunPodIn made it.
 type Pod struct {
 	UID       types.UID
 	Name      string
@@ -72,12 +72,27 @@ func (c *Client) RunPod(ctx context.Context, namespace, name string) (*Pod, erro
 	return c.runSandbox(ctx, NewUID(), namespace, name, 0)
 }
 
+// RunPodIn is RunPod for a pod whose sandbox and containers are in other namespaces. A pod network needs
+// CNI plugins.
+func (c *Client) RunPodIn(ctx context.Context, namespace, name string, in *runtimeapi.NamespaceOption) (*Pod, error) {
+	return c.runSandboxIn(ctx, NewUID(), namespace, name, 0, in)
+}
+
 // RunPodAgain runs another sandbox of a pod whose sandbox is no more.
 func (c *Client) RunPodAgain(ctx context.Context, pod *Pod) (*Pod, error) {
-	return c.runSandbox(ctx, pod.UID, pod.Namespace, pod.Name, pod.config.Metadata.Attempt+1)
+	return c.runSandboxIn(ctx, pod.UID, pod.Namespace, pod.Name, pod.config.Metadata.Attempt+1, pod.namespaces())
+}
+
+func (p *Pod) namespaces() *runtimeapi.NamespaceOption {
+	return p.config.Linux.SecurityContext.NamespaceOptions
 }
 
 func (c *Client) runSandbox(ctx context.Context, uid types.UID, namespace, name string, attempt uint32) (*Pod, error) {
+	return c.runSandboxIn(ctx, uid, namespace, name, attempt, hostNetwork())
+}
+
+func (c *Client) runSandboxIn(ctx context.Context, uid types.UID, namespace, name string, attempt uint32,
+	in *runtimeapi.NamespaceOption) (*Pod, error) {
 	pod := &Pod{UID: uid, Name: name, Namespace: namespace}
 	pod.config = &runtimeapi.PodSandboxConfig{
 		Metadata: &runtimeapi.PodSandboxMetadata{Name: name, Namespace: namespace, Uid: string(uid), Attempt: attempt},
@@ -94,7 +109,7 @@ func (c *Client) runSandbox(ctx context.Context, uid types.UID, namespace, name 
 		Linux: &runtimeapi.LinuxPodSandboxConfig{
 			CgroupParent: c.parent + "/" + string(uid),
 			SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{
-				NamespaceOptions: hostNetwork(),
+				NamespaceOptions: in,
 			},
 		},
 	}
@@ -130,7 +145,7 @@ func (c *Client) Create(ctx context.Context, pod *Pod, container Container) (str
 			},
 			Linux: &runtimeapi.LinuxContainerConfig{
 				Resources:       &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: container.Memory},
-				SecurityContext: &runtimeapi.LinuxContainerSecurityContext{NamespaceOptions: hostNetwork()},
+				SecurityContext: &runtimeapi.LinuxContainerSecurityContext{NamespaceOptions: pod.namespaces()},
 			},
 		},
 	})

@@ -1,0 +1,217 @@
+package cri
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"google.golang.org/grpc"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// ErrNoInfo is wrapped by the error of ContainerInfo and SandboxInfo if the runtime's verbose status has
+// no such information. cri-dockerd never has any.
+var ErrNoInfo = errors.New("the runtime's verbose status has no info")
+
+// Info is what a runtime knows of a container or a sandbox beyond the fields of CRI. A field that the
+// runtime does not report is empty.
+type Info struct {
+	// ID is the ID of the container or sandbox.
+	ID string
+	// SandboxID is the sandbox that the container is in. For a sandbox it is ID.
+	SandboxID string
+	// PID is the first process, as the runtime's PID namespace numbers it; 0 if none is running. A
+	// sandbox of CRI-O has a process only if its pod has a PID namespace of its own, or drop_infra_ctr
+	// is off.
+	PID int
+	// CgroupPath is the cgroup below the mount of the hierarchy, such as
+	// "/kubepods.slice/kubepods-pod1f2e.slice/cri-containerd-3f2a.scope". Processes of the container may
+	// be in cgroups below it.
+	CgroupPath string
+	// Namespaces are the paths of the namespaces by their type in the OCI specification: "network", "pid",
+	// "mount", "ipc", "uts", "cgroup", "user", "time". A path is that of the OCI specification, such as
+	// "/run/netns/cni-1b2c", or else that of the first process, such as "/proc/4711/ns/net". Without a
+	// process, only those in the specification are there.
+	Namespaces map[string]string
+	// RootFS is the path of the root file system, as the OCI specification has it. With containerd it is
+	// relative to the container's bundle.
+	RootFS string
+	// SnapshotKey and Snapshotter name the root file system in containerd's snapshotter.
+	SnapshotKey string
+	Snapshotter string
+	// Env is the environment of the first process, as NAME=value. It often has secrets.
+	Env []string
+	// Privileged is true if the container is privileged, or containerd's sandbox is.
+	Privileged bool
+	// Spec is the OCI runtime specification, which unmarshals into the type Spec of
+	// github.com/opencontainers/runtime-spec/specs-go.
+	Spec json.RawMessage
+	// Raw is all of what the runtime reports, as JSON of its own form.
+	Raw json.RawMessage
+}
+
+// ContainerInfo asks the runtime for what it knows of a container: its PID, cgroup, namespaces, OCI
+// specification and more. It makes one verbose ContainerStatus call, whose answer has some 10 to 50 KiB;
+// nothing is kept. The ID is the runtime's or in the form "containerd://3f2a…"; containerd and CRI-O also
+// take a prefix of it that no other has. ctx should have a deadline, because a runtime may never answer
+// for a stuck container.
+//
+// The form of the answer is the runtime's own. containerd and CRI-O are known; for another runtime, fields
+// may be empty, and if it reports nothing, the error wraps ErrNoInfo. If the container does not exist, the
+// error has the code NotFound.
+func (r *Runtime) ContainerInfo(ctx context.Context, id string) (*Info, error) {
+	id = withoutType(id)
+	return r.askInfo(ctx, rpcContainerStatus, target{kind: "container", id: id}, func() (*Info, error) {
+		resp, err := r.client.containerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id, Verbose: true},
+			infoOptions()...)
+		if err != nil {
+			return nil, err
+		}
+		return parseInfo(cmp.Or(resp.GetStatus().GetId(), id), resp.GetInfo())
+	})
+}
+
+// SandboxInfo is ContainerInfo for a sandbox, and makes one verbose PodSandboxStatus call.
+func (r *Runtime) SandboxInfo(ctx context.Context, id string) (*Info, error) {
+	id = withoutType(id)
+	return r.askInfo(ctx, rpcPodSandboxStatus, target{kind: "sandbox", id: id}, func() (*Info, error) {
+		resp, err := r.client.podSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id, Verbose: true},
+			infoOptions()...)
+		if err != nil {
+			return nil, err
+		}
+		info, err := parseInfo(cmp.Or(resp.GetStatus().GetId(), id), resp.GetInfo())
+		if err != nil {
+			return nil, err
+		}
+		info.SandboxID = info.ID
+		return info, nil
+	})
+}
+
+func infoOptions() []grpc.CallOption {
+	return []grpc.CallOption{grpc.ForceCodecV2(&utf8Codec{}), grpc.MaxCallRecvMsgSize(maxReceivedBytes)}
+}
+
+func (r *Runtime) askInfo(ctx context.Context, made rpc, of target, ask func() (*Info, error)) (info *Info, err error) {
+	err = r.do(ctx, made, of, func() (err error) {
+		info, err = ask()
+		return err
+	})
+	return info, err
+}
+
+// parseInfo reads the info of a verbose status.
+func parseInfo(id string, verbose map[string]string) (*Info, error) {
+	raw := verbose["info"]
+	if raw == "" {
+		return nil, ErrNoInfo
+	}
+	// The fields that containerd and CRI-O have in common, then those of one of them.
+	var of struct {
+		PID         int             `json:"pid"`
+		SandboxID   string          `json:"sandboxID"`
+		RuntimeSpec json.RawMessage `json:"runtimeSpec"`
+
+		// containerd
+		SnapshotKey string `json:"snapshotKey"`
+		Snapshotter string `json:"snapshotter"`
+		Config      struct {
+			Linux struct {
+				SecurityContext struct {
+					Privileged bool `json:"privileged"`
+				} `json:"security_context"`
+			} `json:"linux"`
+		} `json:"config"`
+
+		// CRI-O
+		Privileged bool `json:"privileged"`
+	}
+	var spec struct {
+		Process struct {
+			Env []string `json:"env"`
+		} `json:"process"`
+		Root struct {
+			Path string `json:"path"`
+		} `json:"root"`
+		Linux struct {
+			CgroupsPath string `json:"cgroupsPath"`
+			Namespaces  []struct {
+				Type string `json:"type"`
+				Path string `json:"path"`
+			} `json:"namespaces"`
+		} `json:"linux"`
+	}
+	err := json.Unmarshal([]byte(raw), &of)
+	if err == nil && len(of.RuntimeSpec) > 0 {
+		err = json.Unmarshal(of.RuntimeSpec, &spec)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading the info of a verbose status: %w", err)
+	}
+	info := &Info{
+		ID: id, SandboxID: of.SandboxID, PID: max(of.PID, 0),
+		CgroupPath:  cgroupPath(spec.Linux.CgroupsPath),
+		Namespaces:  make(map[string]string),
+		RootFS:      spec.Root.Path,
+		SnapshotKey: of.SnapshotKey, Snapshotter: of.Snapshotter,
+		Env:        spec.Process.Env,
+		Privileged: of.Privileged || of.Config.Linux.SecurityContext.Privileged,
+		Spec:       of.RuntimeSpec,
+		Raw:        json.RawMessage(raw),
+	}
+	if info.PID > 0 {
+		for namespace, name := range procNames {
+			info.Namespaces[namespace] = fmt.Sprintf("/proc/%d/ns/%s", info.PID, name)
+		}
+	}
+	for _, namespace := range spec.Linux.Namespaces {
+		if namespace.Path != "" {
+			info.Namespaces[namespace.Type] = namespace.Path
+		}
+	}
+	return info, nil
+}
+
+// procNames are the names in /proc/PID/ns of the types of namespaces.
+var procNames = map[string]string{
+	"network": "net", "mount": "mnt", "pid": "pid", "ipc": "ipc", "uts": "uts", "cgroup": "cgroup", "user": "user",
+	"time": "time",
+}
+
+// cgroupPath returns the path of a cgroup from an OCI specification. For the systemd driver it has the
+// form slice:prefix:name, where kubepods-burstable.slice is below kubepods.slice.
+func cgroupPath(spec string) string {
+	parts := strings.Split(spec, ":")
+	if len(parts) != 3 {
+		return spec
+	}
+	slice, prefix, name := strings.TrimSuffix(parts[0], ".slice"), parts[1], parts[2]
+	if slice == "-" { // the root
+		slice = ""
+	}
+	var path strings.Builder
+	for at := range slice {
+		if slice[at] == '-' {
+			path.WriteString("/" + slice[:at] + ".slice")
+		}
+	}
+	if slice != "" {
+		path.WriteString("/" + slice + ".slice")
+	}
+	if prefix != "" {
+		name = prefix + "-" + name
+	}
+	return path.String() + "/" + name + ".scope"
+}
+
+// withoutType returns the runtime's ID of a container, of either form.
+func withoutType(id string) string {
+	if _, bare, prefixed := strings.Cut(id, "://"); prefixed {
+		return bare
+	}
+	return id
+}

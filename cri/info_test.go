@@ -1,0 +1,154 @@
+package cri_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/kubepleg/pleg/cri"
+	"github.com/kubepleg/pleg/plegtest/criserver"
+)
+
+// infoNode is a runtime whose verbose statuses have that info.
+func infoNode(info string) *cri.Runtime {
+	verbose := map[string]string{"info": info}
+	if info == "" {
+		verbose = nil
+	}
+	return newRuntime(&stub{chunk: 100,
+		containerStatus: func(_ context.Context, req *statusRequest) (*statusResponse, error) {
+			if !req.GetVerbose() {
+				return nil, errors.New("the call is not verbose")
+			}
+			return &statusResponse{Info: verbose}, nil
+		},
+		sandboxStatus: func(_ context.Context, req *sandboxStatusRequest) (*sandboxStatusResponse, error) {
+			if !req.GetVerbose() {
+				return nil, errors.New("the call is not verbose")
+			}
+			return &sandboxStatusResponse{Info: verbose}, nil
+		}})
+}
+
+const (
+	containerdSpec = `{"ociVersion":"1.3.0","process":{"args":["sh"],"env":["PATH=/bin","HOSTNAME=web-0"]},` +
+		`"root":{"path":"rootfs"},"linux":{"cgroupsPath":"kubepods-burstable-pod1f2e_3a4b.slice:cri-containerd:c1",` +
+		`"namespaces":[{"type":"pid"},{"type":"mount"},{"type":"network","path":"/proc/4000/ns/net"}]}}`
+	containerdInfo = `{"sandboxID":"s1","pid":4711,"removing":false,"snapshotKey":"c1","snapshotter":"overlayfs",` +
+		`"runtimeType":"io.containerd.runc.v2","config":{"metadata":{"name":"app"},"linux":{"security_context":` +
+		`{"privileged":true,"namespace_options":{"pid":1}}}},"runtimeSpec":` + containerdSpec + `}`
+	crioSpec = `{"root":{"path":"/var/lib/containers/storage/overlay/c2/merged"},"linux":{"cgroupsPath":` +
+		`"/kubepods/pod1f2e-3a4b/crio-s2","namespaces":[{"type":"mount"},{"type":"network","path":"/run/netns/1b2c"}]}}`
+)
+
+func TestContainerInfo(t *testing.T) {
+	got, err := infoNode(containerdInfo).ContainerInfo(t.Context(), "containerd://c1")
+	must(t, err)
+	want := &cri.Info{
+		ID: "c1", SandboxID: "s1", PID: 4711, Privileged: true,
+		CgroupPath: "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1f2e_3a4b.slice/cri-containerd-c1.scope",
+		Namespaces: map[string]string{
+			"network": "/proc/4000/ns/net", "pid": "/proc/4711/ns/pid", "mount": "/proc/4711/ns/mnt",
+			"ipc": "/proc/4711/ns/ipc", "uts": "/proc/4711/ns/uts", "cgroup": "/proc/4711/ns/cgroup",
+			"user": "/proc/4711/ns/user", "time": "/proc/4711/ns/time",
+		},
+		RootFS: "rootfs", SnapshotKey: "c1", Snapshotter: "overlayfs",
+		Env:  []string{"PATH=/bin", "HOSTNAME=web-0"},
+		Spec: []byte(containerdSpec), Raw: []byte(containerdInfo),
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// A sandbox of CRI-O without a process has only what its specification names.
+func TestSandboxInfo(t *testing.T) {
+	info := `{"runtimeSpec":` + crioSpec + `}`
+	got, err := infoNode(info).SandboxInfo(t.Context(), "s2")
+	must(t, err)
+	want := &cri.Info{
+		ID: "s2", SandboxID: "s2", CgroupPath: "/kubepods/pod1f2e-3a4b/crio-s2",
+		Namespaces: map[string]string{"network": "/run/netns/1b2c"},
+		RootFS:     "/var/lib/containers/storage/overlay/c2/merged",
+		Spec:       []byte(crioSpec), Raw: []byte(info),
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestCgroupPathOfInfo(t *testing.T) {
+	for spec, want := range map[string]string{
+		"":                          "",
+		"/kubepods/pod1f2e/c1":      "/kubepods/pod1f2e/c1",
+		"a.slice:crio:c1":           "/a.slice/crio-c1.scope",
+		"a-b-c.slice:crio:c1":       "/a.slice/a-b.slice/a-b-c.slice/crio-c1.scope",
+		":crio:c1":                  "/crio-c1.scope",
+		"a.slice::c1":               "/a.slice/c1.scope",
+		"-.slice:cri-containerd:c1": "/cri-containerd-c1.scope",
+	} {
+		got, err := infoNode(`{"runtimeSpec":{"linux":{"cgroupsPath":"`+spec+`"}}}`).ContainerInfo(t.Context(), "c1")
+		must(t, err)
+		if got.CgroupPath != want {
+			t.Errorf("%q: %q, want %q", spec, got.CgroupPath, want)
+		}
+	}
+}
+
+// A runtime that has no info, or none that can be read, is an error that names the container.
+func TestInfoThatIsMissing(t *testing.T) {
+	for info, want := range map[string]string{
+		"":                         "no info",
+		"no JSON":                  "reading the info of a verbose status",
+		`{"pid":"4711"}`:           "reading the info of a verbose status",
+		`{"runtimeSpec":"config"}`: "reading the info of a verbose status",
+	} {
+		r := infoNode(info)
+		for of, ask := range map[string]func(context.Context, string) (*cri.Info, error){
+			"ContainerStatus of container (c1)": r.ContainerInfo, "PodSandboxStatus of sandbox (c1)": r.SandboxInfo,
+		} {
+			got, err := ask(t.Context(), "c1")
+			if got != nil || err == nil || errors.Is(err, cri.ErrNoInfo) != (info == "") ||
+				!strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), of) {
+				t.Errorf("%q: %v, %v", info, got, err)
+			}
+		}
+	}
+	// The fields that are not there are empty.
+	got, err := infoNode("{}").ContainerInfo(t.Context(), "c1")
+	if err != nil || got.PID != 0 || got.Spec != nil || string(got.Raw) != "{}" {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+// The test server answers as containerd and CRI-O do.
+func TestInfoOfTheServer(t *testing.T) {
+	for _, model := range []criserver.Model{criserver.Containerd2, criserver.CRIO} {
+		s, r := serverAndRuntime(t, criserver.WithModel(model))
+		sandbox := s.RunPod(criserver.PodConfig{UID: "uid"})
+		id := runProcess(t, s, sandbox, "app", 4711)
+		c, err := r.ContainerInfo(t.Context(), id)
+		must(t, err)
+		p, err := r.SandboxInfo(t.Context(), sandbox)
+		must(t, err)
+		uid, _ := cri.PodUIDFromCgroup(c.CgroupPath)
+		if c.PID != 4711 || c.SandboxID != sandbox || p.PID == 0 || uid != "uid" || len(c.Spec) == 0 ||
+			c.Namespaces["network"] == "" || c.Namespaces["network"] != p.Namespaces["network"] {
+			t.Errorf("container %+v, sandbox %+v", c, p)
+		}
+		must(t, s.ExitContainer(id, 0, ""))
+		if c, err = r.ContainerInfo(t.Context(), id); err != nil || c.PID != 0 {
+			t.Errorf("exited: %+v, %v", c, err)
+		}
+		_, err = r.ContainerInfo(t.Context(), "nobody")
+		_, err2 := r.SandboxInfo(t.Context(), "nobody")
+		if status.Code(err) != codes.NotFound || status.Code(err2) != codes.NotFound {
+			t.Errorf("%v, %v", err, err2)
+		}
+	}
+}

@@ -1,0 +1,91 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/cri"
+)
+
+// missFor is how long an unknown container is not looked for again.
+const missFor = 10 * time.Second
+
+// attributor finds the pod that a process is in now. Its methods may be called from several goroutines.
+type attributor struct {
+	generator *pleg.GenericPLEG
+	proc      string // the host's /proc
+
+	mu     sync.Mutex
+	misses map[string]time.Time // when a container was looked for in vain; guarded by mu
+}
+
+func newAttributor(generator *pleg.GenericPLEG, proc string) *attributor {
+	return &attributor{generator: generator, proc: proc, misses: map[string]time.Time{}}
+}
+
+// lookUp describes where a process is.
+func (a *attributor) lookUp(ctx context.Context, pid string) string {
+	cgroups, err := os.ReadFile(filepath.Join(a.proc, pid, "cgroup"))
+	if err != nil {
+		return err.Error()
+	}
+	for line := range strings.Lines(string(cgroups)) {
+		if id, ok := cri.ContainerIDFromCgroup(line); ok {
+			uid, _ := cri.PodUIDFromCgroup(line)
+			return a.describe(ctx, id, uid)
+		}
+	}
+	return "is in no pod"
+}
+
+func (a *attributor) describe(ctx context.Context, id string, uid types.UID) string {
+	pod, found := a.podOf(ctx, id, uid)
+	if !found {
+		return fmt.Sprintf("is in the unknown container %.13s", id)
+	}
+	name := "its sandbox" // where gVisor has all processes of a pod
+	if c := pod.FindContainerStatusByID(id); c != nil {
+		name = c.Name
+	}
+	return fmt.Sprintf("is in %s/%s, %s", pod.Namespace, pod.Name, name)
+}
+
+// podOf returns the pod of a container. If the cache does not have it, the pod is listed once.
+func (a *attributor) podOf(ctx context.Context, id string, uid types.UID) (pod *pleg.PodStatus, found bool) {
+	cache, now := a.generator.Cache(), a.generator.Clock().Now()
+	if pod, found = cache.ByContainerID(id); found || a.missed(id, now) {
+		return pod, found
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	_, _, _ = cache.LookupNewerThan(ctx, uid, now) // whatever it returns: the cache has what there is
+	if pod, found = cache.ByContainerID(id); !found {
+		a.miss(id, now)
+	}
+	return pod, found
+}
+
+// missed reports whether a container was looked for in vain a moment ago.
+func (a *attributor) missed(id string, now time.Time) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	at, known := a.misses[id]
+	return known && now.Sub(at) < missFor
+}
+
+func (a *attributor) miss(id string, now time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.misses) >= 1000 {
+		clear(a.misses)
+	}
+	a.misses[id] = now
+}

@@ -1,0 +1,44 @@
+// Command attribution prints which pod and container each process on its command line is in.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+
+	"k8s.io/utils/clock"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/cri"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	err := attribute(ctx, "", os.Args[1:]) // searches the default sockets
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// attribute prints where processes are.
+func attribute(ctx context.Context, endpoint string, pids []string) error {
+	runtime, err := cri.Connect(ctx, endpoint, cri.WithoutExitEvents())
+	if err != nil {
+		return err
+	}
+	defer runtime.Close()
+	generator := pleg.NewGenericPLEG(runtime, 0, 0, pleg.NewCache(), clock.RealClock{})
+	generator.Start(ctx)
+	defer generator.Stop()
+	if err := generator.WaitForSync(ctx); err != nil {
+		return err
+	}
+	a := newAttributor(generator, "/proc")
+	for _, pid := range pids {
+		fmt.Println(pid, a.lookUp(ctx, pid))
+	}
+	return nil
+}

@@ -1,0 +1,88 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/utils/clock"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/cri"
+	"github.com/kubepleg/pleg/plegtest/criserver"
+)
+
+// A process of a new container is found with one list of its pod, and what is not found is looked for once.
+func TestLookUp(t *testing.T) {
+	server, err := criserver.Start(criserver.WithModel(criserver.CRIOWithoutEvents))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Stop()
+	runtime, err := cri.Connect(t.Context(), server.Endpoint(), cri.WithoutExitEvents())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer runtime.Close()
+	// Only a list that is asked for finds anything: no periodic list comes, and no event.
+	generator := pleg.NewGenericPLEG(runtime, 0, time.Hour, pleg.NewCache(), clock.RealClock{})
+	generator.Start(t.Context())
+	defer generator.Stop()
+	for generator.HealthReport().Stream.State != pleg.StreamUnsupported { // whose end has the node listed once more
+		time.Sleep(time.Millisecond)
+	}
+	if err := generator.Relist(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	a := newAttributor(generator, t.TempDir())
+	process := func(pid, cgroup string) {
+		t.Helper()
+		dir := filepath.Join(a.proc, pid)
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "cgroup"), []byte("0::"+cgroup+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sandbox := server.RunPod(criserver.PodConfig{UID: "1f2e-3a4b", Namespace: "shop", Name: "cart-0"})
+	container, err := server.RunContainer(sandbox, criserver.ContainerConfig{Name: "cart"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	unknown := strings.Repeat("0a", 32)
+	process("1", "/init.scope")
+	process("2", "/kubepods.slice/kubepods-pod1f2e_3a4b.slice/cri-containerd-"+container+".scope")
+	process("3", "/kubepods/burstable/pod1f2e-3a4b/"+sandbox)
+	process("4", "/kubepods/pod5d4f/"+unknown)
+
+	for _, step := range []struct {
+		pid, want string
+		lists     int // of pods so far
+	}{
+		{"1", "is in no pod", 0},
+		{"2", "is in shop/cart-0, cart", 1},
+		{"2", "is in shop/cart-0, cart", 1},
+		{"3", "is in shop/cart-0, its sandbox", 1},
+		{"4", "is in the unknown container 0a0a0a0a0a0a0", 2},
+		{"4", "is in the unknown container 0a0a0a0a0a0a0", 2},
+		{"2", "is in shop/cart-0, cart", 2},
+	} {
+		if got := a.lookUp(t.Context(), step.pid); got != step.want || server.Calls("ListContainers") != step.lists {
+			t.Errorf("process %s %s after %d lists; want %s, %d", step.pid, got, server.Calls("ListContainers"), step.want,
+				step.lists)
+		}
+	}
+	if got := a.lookUp(t.Context(), "5"); !strings.Contains(got, "no such file") {
+		t.Error(got)
+	}
+}
+
+// Without a runtime the error names the socket.
+func TestNoRuntime(t *testing.T) {
+	if err := attribute(t.Context(), "/nowhere.sock", nil); err == nil || !strings.Contains(err.Error(), "/nowhere.sock") {
+		t.Error(err)
+	}
+}
