@@ -88,7 +88,8 @@ func watch(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 	defer stopNode()
 
 	log, logger := newLoggers(f.logFormat, f.verbosity, stderr)
-	runtime, err := connect(ctx, f.wait, endpoint, cri.WithLogger(logger), f.exits.option())
+	// Nothing here shows annotations, and tenants may give each pod 256 KiB of them.
+	runtime, err := connect(ctx, f.wait, endpoint, cri.WithLogger(logger), cri.WithAnnotations(), f.exits.option())
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil // a signal ended it before it began

@@ -540,11 +540,11 @@ func TestOutputNone(t *testing.T) {
 	}
 }
 
-// startProcess runs the program as a process.
+// startProcess runs the program as a process, with the limit of memory that the manifests give Go.
 func startProcess(t *testing.T, stdout *os.File, args ...string) *proctest.Process {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], args...)
-	cmd.Env = append(os.Environ(), "PLEGWATCH_RUN=1", "GRPC_GO_LOG_SEVERITY_LEVEL=info")
+	cmd.Env = append(os.Environ(), "PLEGWATCH_RUN=1", "GRPC_GO_LOG_SEVERITY_LEVEL=info", "GOMEMLIMIT=100MiB")
 	if stdout != nil {
 		cmd.Stdout = stdout
 	}

@@ -129,6 +129,9 @@ func TestPortIsTaken(t *testing.T) {
 	w.await(t)
 }
 
+// memoryLimit is the limit of the manifests, in MiB.
+const memoryLimit = 128
+
 // The five minutes that the figures in deploy/README.md are from: -hostile.for=5m -hostile.idle=8000.
 var (
 	hostileFor  = flag.Duration("hostile.for", 5*time.Second, "how long TestHostileClients lasts")
@@ -138,7 +141,7 @@ var (
 // Clients that ask again and again without reading, and clients that say nothing, cost a bounded amount of memory,
 // and keep nobody else out.
 func TestHostileClients(t *testing.T) {
-	const pipelining, limit = 350, 128 // MiB: the limit of the manifests
+	const pipelining = 350
 	s := startServer(t)
 	for i := range 110 {
 		sandbox := s.RunPod(criserver.PodConfig{Namespace: "production", Name: fmt.Sprint("pod-", i)})
@@ -208,8 +211,8 @@ func TestHostileClients(t *testing.T) {
 	t.Logf("%v, %d connections, %d clients that send nothing: %d answers, %d asked for again, the slowest after %v; "+
 		"resident memory at most %d MiB", *hostileFor, connections.Load(), *hostileIdle, asked, again,
 		slowest.Round(time.Millisecond), highest)
-	if highest >= limit {
-		t.Errorf("its resident memory was %d MiB, and its limit is %d", highest, limit)
+	if highest >= memoryLimit {
+		t.Errorf("its resident memory was %d MiB, and its limit is %d", highest, memoryLimit)
 	}
 	if err := p.End(syscall.SIGTERM, patience); err != nil {
 		t.Error(err)
