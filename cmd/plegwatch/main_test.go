@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -28,16 +29,31 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv("PLEGWATCH_RUN") != "" { // a test wants the program as a process
-		main()
+	var err error
+	if dir, err = os.MkdirTemp("", "plegwatch-"); err == nil {
+		// A runtime of this machine is not the tests' affair.
+		err = errors.Join(os.Unsetenv("CONTAINER_RUNTIME_ENDPOINT"), os.Setenv("CRI_CONFIG_FILE", os.DevNull))
 	}
-	// A runtime of this machine is not the tests' affair.
-	err := errors.Join(os.Unsetenv("CONTAINER_RUNTIME_ENDPOINT"), os.Setenv("CRI_CONFIG_FILE", os.DevNull))
 	if err != nil {
 		panic(err)
 	}
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		_ = os.RemoveAll(dir)
+		os.Exit(code)
+	}))
 }
+
+// dir is removed at the end.
+var dir string
+
+// built builds the program and returns its path.
+var built = sync.OnceValues(func() (path string, err error) {
+	path = filepath.Join(dir, program)
+	if out, err := exec.Command("go", "build", "-o", path, ".").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%w\n%s", err, out)
+	}
+	return path, nil
+})
 
 // patience is how long a test waits for something that must come.
 const patience = 30 * time.Second
@@ -543,8 +559,12 @@ func TestOutputNone(t *testing.T) {
 // startProcess runs the program as a process, with the limit of memory that the manifests give Go.
 func startProcess(t *testing.T, stdout *os.File, args ...string) *proctest.Process {
 	t.Helper()
-	cmd := exec.Command(os.Args[0], args...)
-	cmd.Env = append(os.Environ(), "PLEGWATCH_RUN=1", "GRPC_GO_LOG_SEVERITY_LEVEL=info", "GOMEMLIMIT=100MiB")
+	path, err := built()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(path, args...)
+	cmd.Env = append(os.Environ(), "GRPC_GO_LOG_SEVERITY_LEVEL=info", "GOMEMLIMIT=100MiB")
 	if stdout != nil {
 		cmd.Stdout = stdout
 	}
