@@ -89,12 +89,12 @@ func (s *server) serve(on *http.Server, address string, l net.Listener, err erro
 	if err != nil {
 		s.log.Error("The address is taken, and is tried again", "address", address, "error", err)
 	}
-	for retry := time.NewTicker(listenPeriod); err != nil; l, err = listen(address) {
+	for err != nil {
 		select {
 		case <-s.ctx.Done():
-			retry.Stop()
 			return
-		case <-retry.C:
+		case <-time.After(listenPeriod):
+			l, err = listen(address)
 		}
 	}
 	s.log.Info("Serving the page, /metrics and /healthz", "address", addressOf(l))
@@ -123,7 +123,8 @@ func listen(address string) (net.Listener, error) {
 	}
 	if conn, err := net.Dial("unix", path); err == nil {
 		_ = conn.Close()
-	} else if errors.Is(err, syscall.ECONNREFUSED) {
+	} else if info, statErr := os.Lstat(path); errors.Is(err, syscall.ECONNREFUSED) && statErr == nil &&
+		info.Mode().Type() == os.ModeSocket {
 		_ = os.Remove(path) // of a process that was killed
 	}
 	l, err := net.Listen("unix", path)

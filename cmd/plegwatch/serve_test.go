@@ -96,6 +96,16 @@ func TestUnixSocket(t *testing.T) {
 		!strings.Contains(second.String(), "address already in use") {
 		t.Errorf("a second agent has taken the socket of the first: exit code %d; stderr:\n%s", code, &second)
 	}
+	file := filepath.Join(t.TempDir(), "no.sock")
+	if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code := run(t.Context(), []string{"--listen", "unix://" + file}, &stdout, &second); code != exitFailed {
+		t.Errorf("a file is taken for a socket: exit code %d", code)
+	}
+	if text, err := os.ReadFile(file); err != nil || string(text) != "x" {
+		t.Errorf("the file is gone: %v", err)
+	}
 	signal()
 	w.await(t)
 	if _, err := os.Stat(path); !os.IsNotExist(err) {
