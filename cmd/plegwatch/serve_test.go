@@ -100,7 +100,7 @@ func TestUnixSocket(t *testing.T) {
 	if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if code := run(t.Context(), []string{"--listen", "unix://" + file}, &stdout, &second); code != exitFailed {
+	if code := run(t.Context(), []string{"--listen", "unix://" + file, "-f", "1s"}, &stdout, &second); code != exitFailed {
 		t.Errorf("a file is taken for a socket: exit code %d", code)
 	}
 	if text, err := os.ReadFile(file); err != nil || string(text) != "x" {
