@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // PodCache is a pod status cache: a generator writes it, and readers read it. It has the six methods
@@ -17,26 +18,22 @@ import (
 // modified. Its methods are safe for concurrent use. The zero value is an empty cache. It must not be
 // copied after first use.
 //
-// A PodCache has one generator at a time. When that has been stopped, the cache can be given to
-// another generator. It is empty then, and a Relist of the stopped generator that is still under way
-// writes nothing into it. NewGenericPLEG panics if the cache's generator was not stopped. Start and
-// Relist panic if the cache has another generator by now.
+// A PodCache belongs to one generator: the last that NewGenericPLEG was called for. It is empty then,
+// and an earlier generator, which should have been stopped, writes nothing into it any more.
 type PodCache struct {
 	mu sync.RWMutex
 
 	// Guarded by mu.
 
 	entries map[types.UID]*cacheEntry
-	// index finds pods by what entries say, gone what they had and is gone.
+	// index finds pods by what entries say, or said.
 	index cacheIndex
-	gone  goneIndex
 	// global is the time of the newest full list.
 	global  time.Time
 	readers map[types.UID][]*blockedReader
 	waiting int
-	// owner is the generator, nil for none; released is true when it has stopped.
-	owner    cacheOwner
-	released bool
+	// owner is the generator; nil for none.
+	owner cacheOwner
 }
 
 // cacheOwner is a generator.
@@ -44,8 +41,6 @@ type cacheOwner interface {
 	// onReaderBlocked is called with the pod of a reader that begins to block, in its goroutine,
 	// without a lock held. It does not block.
 	onReaderBlocked(uid types.UID)
-	// now is the time by the generator's clock, called without a lock held.
-	now() time.Time
 }
 
 // cacheEntry is what the cache has of one pod: its status, that it is listed, or when a single-pod
@@ -83,27 +78,13 @@ type reading struct {
 // NewCache returns an empty cache.
 func NewCache() *PodCache { return &PodCache{} }
 
-// claim makes the cache that of a generator, and reports whether no other has it, or has had it since
-// the generator was made.
-func (c *PodCache) claim(owner cacheOwner, isNew bool) bool {
+// giveTo makes the cache that of a generator, and empties it: what another has left says nothing
+// about the pods of this one.
+func (c *PodCache) giveTo(owner cacheOwner) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	switch {
-	case c.owner == owner:
-	case c.owner != nil && !(c.released && isNew): // the records of another say that it has statuses
-		return false
-	case c.owner != nil: // what it left says nothing about the pods of this one
-		c.entries, c.index, c.gone, c.global = nil, cacheIndex{}, goneIndex{}, time.Time{}
-	}
-	c.owner, c.released = owner, false
-	return true
-}
-
-// release lets another generator have the cache.
-func (c *PodCache) release(owner cacheOwner) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.released = c.released || c.owner == owner
+	c.owner = owner
+	c.entries, c.index, c.global = nil, cacheIndex{}, time.Time{}
 }
 
 // put sets an element of a map that may not be there yet.
@@ -372,9 +353,12 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// Lookup is Get, and says besides whether the pod exists, as far as the cache knows: whether it is
-// listed. The status of one that does not has nothing but the ID, and neither has that of one
-// which no inspection has shown yet.
+// Lookup is Get, and also reports whether the pod exists as far as the cache knows: whether a list
+// shows it. The status has only the ID if the pod does not exist or was not inspected yet.
+//
+// Runtimes list a pod once its sandbox runs. Before that, while the network is being set up or keeps
+// failing, the pod's cgroup and volumes exist and Lookup reports false. So a program must not delete
+// them for that reason alone: delete what belonged to a pod that was listed before.
 //
 // The statuses that it and the other look-ups return are never nil, are shared and must not be
 // modified. They are those that the cache holds at the time of the call, however fresh. A look-up
@@ -402,18 +386,53 @@ func (c *PodCache) LookupNewerThan(ctx context.Context, uid types.UID, minTime t
 
 // ByContainerID returns the status of the pod that has a container or sandbox. The ID is
 // the runtime's, or in the form "containerd://3f2a…"; what stands before the ID is not
-// compared. If more than one status has the ID, which is bad data, it is the newest pod's.
+// compared. Its beginning, of 12 characters or more, is enough if no other container has it.
+//
+// A container that is listed and not inspected yet is found too. Its status then has what the list
+// shows: its name, image, state and labels. If more than one status has the ID, which is bad data,
+// it is the newest pod's.
 //
 // What is gone is found for a minute, because flow logs and the kernel's events come later than
 // the end: a container, a name or an address that a pod had, and the pods themselves. The status
 // is then the last that had it, with GoneAt. At most 10,000 of these are kept, by the generator's
 // clock; without a generator, none.
 func (c *PodCache) ByContainerID(id string) (status *PodStatus, found bool) {
-	all := c.find(indexKey{indexContainer, "", withoutType(id)})
-	if len(all) == 0 {
+	id = withoutType(id)
+	has := ""
+	for _, s := range c.find(containerKey(id)) {
+		switch full := s.fullID(id); {
+		case full == "" || full == has:
+		case status != nil:
+			return &PodStatus{}, false
+		default:
+			status, has = s, full
+		}
+	}
+	if status == nil {
 		return &PodStatus{}, false
 	}
-	return all[0], true
+	return status, true
+}
+
+// fullID returns the ID of a container or sandbox that an ID, or its beginning, stands for; empty for
+// none.
+func (s *PodStatus) fullID(id string) string {
+	for _, c := range s.ContainerStatuses {
+		if c != nil && isID(c.ID.ID, id) {
+			return c.ID.ID
+		}
+	}
+	for _, sandbox := range s.SandboxStatuses {
+		if isID(sandbox.GetId(), id) {
+			return sandbox.GetId()
+		}
+	}
+	return ""
+}
+
+// isID reports whether an ID, or the beginning of one, stands for a full ID.
+func isID(full, id string) bool {
+	return full == id || len(id) >= shortestID && strings.HasPrefix(full, id)
 }
 
 // ByName returns the statuses of the pods with a name, newest first: those whose newest
@@ -433,51 +452,69 @@ func (c *PodCache) ByIP(ip string) []*PodStatus {
 	return c.find(indexKey{indexIP, "", canonicalIP(ip)})
 }
 
-// find returns the statuses with a key, newest first, and then those that had it.
-func (c *PodCache) find(key indexKey) []*PodStatus {
-	statuses, gone, owner := c.findBoth(key)
-	if len(gone) == 0 {
-		return statuses
-	}
-	now := owner.now() // nobody advances the index while the generator is stopped, or its lists are far apart
-	for _, s := range slices.Backward(gone) {
-		if now.Sub(s.GoneAt) <= goneTime {
-			statuses = append(statuses, s)
+// find returns the statuses with a key, newest first, and then those that had it, the last to go
+// first.
+func (c *PodCache) find(key indexKey) (statuses []*PodStatus) {
+	c.mu.RLock()
+	for uid, went := range c.index.pods[key] {
+		if went != nil {
+			statuses = append(statuses, went.status)
+		} else if e := c.entries[uid]; key.kind == indexContainer {
+			statuses = append(statuses, e.withListed(uid))
+		} else {
+			statuses = append(statuses, e.status) // which has the key
 		}
 	}
+	c.mu.RUnlock()
+	slices.SortFunc(statuses, func(a, b *PodStatus) int {
+		if a.GoneAt.IsZero() != b.GoneAt.IsZero() {
+			return a.GoneAt.Compare(b.GoneAt)
+		}
+		return cmp.Or(b.GoneAt.Compare(a.GoneAt), cmp.Compare(createdAt(b), createdAt(a)), cmp.Compare(a.ID, b.ID))
+	})
 	return statuses
 }
 
-// findBoth returns the statuses with a key, newest first, and those that had it, the last to go last.
-func (c *PodCache) findBoth(key indexKey) (statuses, gone []*PodStatus, owner cacheOwner) {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	uids := c.index.find(key)
-	for _, uid := range uids {
-		if s := c.entries[uid].status; s != nil { // else it is listed and not inspected yet
-			statuses = append(statuses, s)
+// withListed returns the status, or a copy with the containers and sandboxes that are listed and not
+// inspected yet.
+func (e *cacheEntry) withListed(uid types.UID) *PodStatus {
+	status := cmp.Or(e.status, emptyStatus(uid))
+	full := *status
+	if e.status == nil && e.listed != nil {
+		full.Name, full.Namespace, full.Labels = e.listed.Name, e.listed.Namespace, e.listed.Labels
+		full.Annotations = e.listed.Annotations
+	}
+	inspected := finder(status.ContainerStatuses)
+	full.ContainerStatuses = slices.Clip(full.ContainerStatuses)
+	for i, c := range e.listed.containers() {
+		if inspected(i, c.ID.ID) == nil {
+			full.ContainerStatuses = append(full.ContainerStatuses, listedStatus(c))
 		}
 	}
-	slices.SortStableFunc(statuses, func(a, b *PodStatus) int { return cmp.Compare(createdAt(b), createdAt(a)) })
-	for _, s := range c.gone.statuses[key] {
-		if _, has := slices.BinarySearch(uids, s.ID); !has {
-			gone = append(gone, s)
+	full.SandboxStatuses = slices.Clip(full.SandboxStatuses)
+	for _, c := range e.listed.sandboxes() {
+		if status.fullID(c.ID.ID) == "" {
+			full.SandboxStatuses = append(full.SandboxStatuses, listedSandbox(c))
 		}
 	}
-	return statuses, gone, c.owner
+	if len(full.ContainerStatuses)+len(full.SandboxStatuses) == len(status.ContainerStatuses)+len(status.SandboxStatuses) {
+		return status
+	}
+	return &full
+}
+
+// listedSandbox returns what a list shows of a sandbox as a status.
+func listedSandbox(c *Container) *runtimeapi.PodSandboxStatus {
+	s := &runtimeapi.PodSandboxStatus{Id: c.ID.ID, CreatedAt: c.CreatedAt, State: runtimeapi.PodSandboxState_SANDBOX_NOTREADY}
+	if c.State == ContainerStateRunning {
+		s.State = runtimeapi.PodSandboxState_SANDBOX_READY
+	}
+	return s
 }
 
 // indexLocked takes in that an entry has another status than the old one, or is listed otherwise.
 func (c *PodCache) indexLocked(uid types.UID, e *cacheEntry, old *PodStatus) {
-	before, changed := e.keys, false
-	if e.keys, changed = c.index.replace(uid, before, e.listed, e.status); !changed {
-		return
-	}
-	lost := slices.DeleteFunc(slices.Clone(before), func(key indexKey) bool { return c.index.has(key, uid) })
-	if len(lost) > 0 && old != nil {
-		had := *old
-		c.gone.add(&had, lost)
-	}
+	e.keys = c.index.replace(uid, e.keys, old, e.listed, e.status)
 }
 
 // createdAt returns when a pod's newest sandbox was created or, without sandboxes, its

@@ -8,12 +8,28 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// cacheIndex finds pods by what their statuses say, in a time that does not depend on the number of
-// pods. The cache that owns it guards it.
+// cacheIndex finds pods by what their statuses and lists show, and for a minute by what they showed.
+// The time of a look-up does not depend on the number of pods. The cache that owns it guards it.
 type cacheIndex struct {
-	pods map[indexKey][]types.UID // sorted: many pods may share an address
-	now  []indexKey               // scratch
+	// pods has the pods that have a key, and those that had it. The value is nil while a pod has it.
+	pods map[indexKey]map[types.UID]*goneKey
+	// gone has the keys that are gone, in the order in which they went.
+	gone []*goneKey
+	now  time.Time  // zero without a generator: nothing that is gone is kept
+	keys []indexKey // scratch
 }
+
+// goneKey is a key that a pod had, with the last status that had it. That has GoneAt.
+type goneKey struct {
+	indexKey
+	status *PodStatus
+}
+
+// What is gone is kept for goneTime, and at most maxGone keys.
+const (
+	goneTime = time.Minute
+	maxGone  = 10_000
+)
 
 // indexKey is one thing by which a pod is found.
 type indexKey struct {
@@ -25,67 +41,117 @@ type indexKey struct {
 type indexKind uint8
 
 const (
-	indexContainer indexKind = iota // the ID of a container or sandbox
+	indexContainer indexKind = iota // the beginning of the ID of a container or sandbox
 	indexName
 	indexIP // in canonical form
 )
 
-// replace takes in that a pod that had these keys is listed otherwise or has another status, nil for
-// none, and returns its keys. A pod with the keys that it had, as most have, touches nothing.
-func (x *cacheIndex) replace(uid types.UID, keys []indexKey, listed *Pod, status *PodStatus,
-) (now []indexKey, changed bool) {
-	x.now = appendKeys(x.now[:0], status)
-	if listed != nil {
-		for _, list := range [...][]*Container{listed.Containers, listed.Sandboxes} {
-			for _, c := range list {
-				x.now = append(x.now, indexKey{indexContainer, "", c.ID.ID}) // a status may repeat it
-			}
-		}
+// shortestID is the length of the beginning of an ID by which a container is found.
+const shortestID = 12
+
+// containerKey returns the key of a container or sandbox.
+func containerKey(id string) indexKey {
+	return indexKey{indexContainer, "", id[:min(len(id), shortestID)]}
+}
+
+// replace replaces the keys of a pod, which had the status old, by those of its list and status. It
+// returns them. The keys of most pods do not change.
+func (x *cacheIndex) replace(uid types.UID, keys []indexKey, old *PodStatus, listed *Pod, status *PodStatus,
+) []indexKey {
+	x.keys = appendKeys(x.keys[:0], listed, status)
+	if slices.Equal(keys, x.keys) {
+		return keys
 	}
-	if slices.Equal(keys, x.now) {
-		return keys, false
+	now := slices.Clone(x.keys)
+	for _, key := range now {
+		if x.pods[key] == nil {
+			put(&x.pods, key, make(map[types.UID]*goneKey))
+		}
+		x.pods[key][uid] = nil
+	}
+	var last *PodStatus
+	if old != nil && !x.now.IsZero() {
+		copied := *old
+		copied.GoneAt, last = x.now, &copied
+	}
+	kept := make(map[indexKey]bool, len(now))
+	for _, key := range now {
+		kept[key] = true
 	}
 	for _, key := range keys {
-		x.remove(key, uid)
-	}
-	for _, key := range x.now {
-		if i, has := slices.BinarySearch(x.pods[key], uid); !has { // keys may be repeated
-			put(&x.pods, key, slices.Insert(x.pods[key], i, uid))
+		switch {
+		case kept[key]:
+		case last == nil:
+			x.remove(key, uid)
+		default:
+			went := &goneKey{key, last}
+			x.pods[key][uid] = went
+			x.gone = append(x.gone, went)
 		}
 	}
-	return slices.Clone(x.now), true
+	x.advance(x.now)
+	return now
+}
+
+// advance sets the time, and forgets what has been gone for long.
+func (x *cacheIndex) advance(now time.Time) {
+	x.now = now
+	for len(x.gone) > maxGone || len(x.gone) > 0 && now.Sub(x.gone[0].status.GoneAt) > goneTime {
+		first := x.gone[0]
+		x.gone[0] = nil
+		x.gone = x.gone[1:]
+		if uid := first.status.ID; x.pods[first.indexKey][uid] == first {
+			x.remove(first.indexKey, uid)
+		}
+	}
+	if len(x.gone) == 0 {
+		x.gone = nil // its memory may be that of a storm
+	}
 }
 
 func (x *cacheIndex) remove(key indexKey, uid types.UID) {
-	pods := x.pods[key]
-	switch i, has := slices.BinarySearch(pods, uid); {
-	case !has:
-	case len(pods) == 1:
+	delete(x.pods[key], uid)
+	if len(x.pods[key]) == 0 {
 		delete(x.pods, key)
-	case i == 0: // a full list removes pods in this order
-		x.pods[key] = pods[1:]
-	default:
-		x.pods[key] = slices.Delete(pods, i, i+1)
 	}
 }
 
-// appendKeys appends the keys of a status.
-func appendKeys(keys []indexKey, status *PodStatus) []indexKey {
-	if status == nil {
-		return keys
+// find returns the pods that have a key, by UID.
+func (x *cacheIndex) find(key indexKey) (uids []types.UID) {
+	for uid, went := range x.pods[key] {
+		if went == nil {
+			uids = append(uids, uid)
+		}
 	}
+	slices.Sort(uids)
+	return uids
+}
+
+// appendKeys appends the keys of a pod, nil for none, and of its status, nil for none. They may be
+// repeated.
+func appendKeys(keys []indexKey, listed *Pod, status *PodStatus) []indexKey {
 	add := func(kind indexKind, namespace, value string) {
 		if value != "" {
 			keys = append(keys, indexKey{kind, namespace, value})
 		}
 	}
+	for _, list := range [...][]*Container{listed.containers(), listed.sandboxes()} {
+		for _, c := range list {
+			keys = append(keys, containerKey(c.ID.ID))
+		}
+	}
+	if status == nil {
+		return keys
+	}
 	for _, s := range status.ContainerStatuses {
-		if s != nil {
-			add(indexContainer, "", s.ID.ID)
+		if s != nil && s.ID.ID != "" {
+			keys = append(keys, containerKey(s.ID.ID))
 		}
 	}
 	for _, s := range status.SandboxStatuses {
-		add(indexContainer, "", s.GetId())
+		if id := s.GetId(); id != "" {
+			keys = append(keys, containerKey(id))
+		}
 	}
 	add(indexName, status.Namespace, status.Name)
 	for _, ip := range status.IPs {
@@ -102,87 +168,4 @@ func canonicalIP(ip string) string {
 		return ip
 	}
 	return addr.Unmap().String()
-}
-
-// find returns the pods of a key, sorted.
-func (x *cacheIndex) find(key indexKey) []types.UID { return slices.Clone(x.pods[key]) }
-
-func (x *cacheIndex) has(key indexKey, uid types.UID) bool {
-	_, has := slices.BinarySearch(x.pods[key], uid)
-	return has
-}
-
-// What is gone is kept for goneTime, and at most maxGone keys.
-const (
-	goneTime = time.Minute
-	maxGone  = 10_000
-)
-
-// goneIndex finds statuses by what they had and is gone. The cache that owns it guards it.
-type goneIndex struct {
-	now      time.Time
-	statuses map[indexKey][]*PodStatus // of a key, one of each pod, the last to go comes last
-	newest   map[podKey]*PodStatus     // those
-	order    []goneKey                 // in which they went
-}
-
-// podKey is a key that a pod had, goneKey with its status.
-type (
-	podKey struct {
-		indexKey
-		uid types.UID
-	}
-	goneKey struct {
-		podKey
-		status *PodStatus
-	}
-)
-
-// add notes that keys of a status are gone. It sets GoneAt.
-func (x *goneIndex) add(status *PodStatus, keys []indexKey) {
-	if x.now.IsZero() {
-		return
-	}
-	status.GoneAt = x.now
-	for _, key := range keys {
-		gone := goneKey{podKey{key, status.ID}, status}
-		x.remove(gone.podKey, x.newest[gone.podKey])
-		put(&x.statuses, key, append(x.statuses[key], status))
-		put(&x.newest, gone.podKey, status)
-		x.order = append(x.order, gone)
-	}
-	x.advance(x.now)
-}
-
-// advance sets the time, and forgets what has been gone for long.
-func (x *goneIndex) advance(now time.Time) {
-	x.now = now
-	for len(x.order) > maxGone || len(x.order) > 0 && now.Sub(x.order[0].status.GoneAt) > goneTime {
-		first := x.order[0]
-		x.order[0] = goneKey{}
-		x.order = x.order[1:]
-		x.remove(first.podKey, first.status)
-	}
-	if len(x.order) == 0 {
-		x.statuses, x.newest, x.order = nil, nil, nil // their memory may be that of a storm
-	}
-}
-
-// remove removes a status, unless it is nil or not the newest of its pod. The oldest of a key is
-// found at once.
-func (x *goneIndex) remove(key podKey, status *PodStatus) {
-	if status == nil || x.newest[key] != status {
-		return
-	}
-	delete(x.newest, key)
-	switch left := x.statuses[key.indexKey]; {
-	case len(left) == 1:
-		delete(x.statuses, key.indexKey)
-	case left[0] == status:
-		left[0] = nil
-		x.statuses[key.indexKey] = left[1:]
-	default:
-		i := slices.Index(left, status)
-		x.statuses[key.indexKey] = slices.Delete(left, i, i+1)
-	}
 }

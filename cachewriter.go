@@ -8,7 +8,7 @@ import (
 )
 
 // cacheWriter is a generator's side of its cache. It writes nothing once the cache has another
-// generator: a Relist may outlast the Stop that has released the cache.
+// generator.
 type cacheWriter struct {
 	cache *PodCache
 	owner cacheOwner
@@ -24,7 +24,7 @@ func (w cacheWriter) write(write func(c *PodCache)) {
 }
 
 // advance sets the time.
-func (w cacheWriter) advance(now time.Time) { w.write(func(c *PodCache) { c.gone.advance(now) }) }
+func (w cacheWriter) advance(now time.Time) { w.write(func(c *PodCache) { c.index.advance(now) }) }
 
 // store stores the result of an inspection that was made for the list stamped made. observed is how
 // fresh the pod is with it, and held whether full lists do not make it fresher.
@@ -77,11 +77,18 @@ func (w cacheWriter) setAllObserved(at time.Time) {
 // setListed notes that a list shows a pod.
 func (w cacheWriter) setListed(pod *Pod) { w.write(func(c *PodCache) { c.listLocked(pod) }) }
 
+// addresses returns the addresses in the status of a pod.
+func (w cacheWriter) addresses(uid types.UID) []string {
+	w.cache.mu.RLock()
+	defer w.cache.mu.RUnlock()
+	return w.cache.readLocked(uid).status.IPs
+}
+
 // podsWithContainer returns the pods that have a container or sandbox with an ID, by UID.
 func (w cacheWriter) podsWithContainer(id string) (uids []types.UID) {
 	w.cache.mu.RLock()
 	defer w.cache.mu.RUnlock()
-	return w.cache.index.find(indexKey{indexContainer, "", id})
+	return w.cache.index.find(containerKey(id))
 }
 
 // inheritedIPs returns the addresses of a pod whose status has none. When its network has been torn

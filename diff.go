@@ -51,24 +51,20 @@ func plegStateIn(s State) plegState {
 // are being made: they are not ready, have no containers, and the pod as it was known did not
 // show them ready or dead. cri-dockerd lists a sandbox so between its creation and its start.
 func withSandboxesBeingMade(old, pod *Pod) *Pod {
-	if pod == nil {
-		return nil
-	}
-	made := pod
-	for i, s := range pod.Sandboxes {
+	sandboxes, changed := rewrite(pod.sandboxes(), func(s *Container) *Container {
 		if s.State != ContainerStateExited || hasContainers(pod, s) || wasMade(old, s) {
-			continue
-		}
-		if made == pod {
-			copied := *pod
-			copied.Sandboxes = slices.Clone(pod.Sandboxes)
-			made = &copied
+			return s
 		}
 		unknown := *s
 		unknown.State = ContainerStateUnknown
-		made.Sandboxes[i] = &unknown
+		return &unknown
+	})
+	if !changed {
+		return pod
 	}
-	return made
+	copied := *pod
+	copied.Sandboxes = sandboxes
+	return &copied
 }
 
 // hasContainers reports whether a sandbox has containers, as one that does not say where it is may
@@ -81,9 +77,8 @@ func hasContainers(pod *Pod, sandbox *Container) bool {
 
 // wasMade reports whether the pod as it was known showed a sandbox ready or dead.
 func wasMade(old *Pod, sandbox *Container) bool {
-	return old != nil && slices.ContainsFunc(old.Sandboxes, func(s *Container) bool {
-		return s.ID.ID == sandbox.ID.ID && plegStateOf(s) != plegUnknown
-	})
+	s := find(old.sandboxes(), 0, sandbox.ID.ID)
+	return s != nil && plegStateOf(s) != plegUnknown
 }
 
 // appendTransitions appends the transitions of the containers and sandboxes of one pod
@@ -94,32 +89,24 @@ func appendTransitions(ts []transition, old, new *Pod) []transition {
 	if old == new {
 		return ts
 	}
-	if old == nil {
-		old = &Pod{}
-	}
-	if new == nil {
-		new = &Pod{}
-	}
-	ts = appendKnown(ts, old.Containers, new.Containers, false)
-	ts = appendKnown(ts, old.Sandboxes, new.Sandboxes, true)
-	ts = appendNew(ts, old.Containers, new.Containers, false)
-	ts = appendNew(ts, old.Sandboxes, new.Sandboxes, true)
-	return ts
+	ts = appendKnown(ts, old.containers(), new.containers(), false)
+	ts = appendKnown(ts, old.sandboxes(), new.sandboxes(), true)
+	ts = appendNew(ts, old.containers(), new.containers(), false)
+	return appendNew(ts, old.sandboxes(), new.sandboxes(), true)
 }
 
 func appendKnown(ts []transition, old, new []*Container, sandbox bool) []transition {
-	find := finder[*Container]{list: new}
+	is := finder(new)
 	for i, was := range old {
-		is := find.at(i, was.ID.ID)
-		ts = appendStep(ts, was, is, sandbox)
+		ts = appendStep(ts, was, is(i, was.ID.ID), sandbox)
 	}
 	return ts
 }
 
 func appendNew(ts []transition, old, new []*Container, sandbox bool) []transition {
-	find := finder[*Container]{list: old}
+	was := finder(old)
 	for i, is := range new {
-		if find.at(i, is.ID.ID) == nil {
+		if was(i, is.ID.ID) == nil {
 			ts = appendStep(ts, nil, is, sandbox)
 		}
 	}
@@ -159,65 +146,91 @@ func deliverable(ts []transition) int {
 	return n
 }
 
-// finder finds an item of a list by its ID: at the expected place, else by walking a short
-// list, else in a map. The first of an ID counts.
-type finder[T identified] struct {
-	list []T
-	byID map[string]int // indices in list; made when a long list is walked for the first time
-}
-
 type identified interface{ id() string }
 
 func (c *Container) id() string { return c.ID.ID }
-func (s *Status) id() string    { return s.ID.ID }
 
-// longList is the length from which on a map is cheaper than walking the list. No ordinary
-// pod has as many containers.
-const longList = 64
-
-// containersOf finds the containers of a pod; a nil pod has none.
-func containersOf(pod *Pod) (f finder[*Container]) {
-	if pod != nil {
-		f.list = pod.Containers
+func (s *Status) id() string {
+	if s == nil { // in a status that was Set
+		return ""
 	}
-	return f
+	return s.ID.ID
 }
 
-// sandboxesOf finds the sandboxes of a pod; a nil pod has none.
-func sandboxesOf(pod *Pod) (f finder[*Container]) {
-	if pod != nil {
-		f.list = pod.Sandboxes
+// index returns the index of the first item with an ID from index i on, where it is expected, and
+// then from the beginning; -1 for none.
+func index[T identified](list []T, i int, id string) int {
+	for range list {
+		if i >= len(list) {
+			i = 0
+		}
+		if list[i].id() == id {
+			return i
+		}
+		i++
 	}
-	return f
+	return -1
 }
 
-// statusesIn finds statuses.
-func statusesIn(list []*Status) finder[*Status] { return finder[*Status]{list: list} }
-
-// at returns the item with an ID, which is expected at index i; nil for none.
-func (f *finder[T]) at(i int, id string) (item T) {
-	if i = f.index(i, id); i >= 0 {
-		item = f.list[i]
+// find returns the item that index finds; nil for none.
+func find[T identified](list []T, i int, id string) (item T) {
+	if i = index(list, i, id); i >= 0 {
+		item = list[i]
 	}
 	return item
 }
 
-// index returns the index of the item with an ID, which is expected at i; -1 for none.
-func (f *finder[T]) index(i int, id string) int {
-	if i < len(f.list) && f.list[i].id() == id {
-		return i
+// finder returns find for the items of a list, for many of which it is called: a map has them from
+// the first on that is not at its place.
+func finder[T identified](list []T) func(i int, id string) T {
+	var byID map[string]T
+	return func(i int, id string) T {
+		if i < len(list) && list[i].id() == id {
+			return list[i]
+		}
+		if byID == nil {
+			byID = make(map[string]T, len(list))
+			for _, item := range slices.Backward(list) { // the first of an ID counts
+				byID[item.id()] = item
+			}
+		}
+		return byID[id]
 	}
-	if len(f.list) <= longList {
-		return slices.IndexFunc(f.list, func(item T) bool { return item.id() == id })
+}
+
+// containers returns the containers of a pod; a nil pod has none.
+func (p *Pod) containers() []*Container {
+	if p == nil {
+		return nil
 	}
-	if f.byID == nil {
-		f.byID = make(map[string]int, len(f.list))
-		for i, item := range slices.Backward(f.list) {
-			f.byID[item.id()] = i
+	return p.Containers
+}
+
+// sandboxes returns the sandboxes of a pod; a nil pod has none.
+func (p *Pod) sandboxes() []*Container {
+	if p == nil {
+		return nil
+	}
+	return p.Sandboxes
+}
+
+// container finds a container of a pod, which is expected at index i; nil for none.
+func (p *Pod) container(i int, id string) *Container { return find(p.containers(), i, id) }
+
+// rewrite returns a list with each item replaced by what f returns for it, and without those for
+// which that is nil. It reports whether that is another list.
+func rewrite[T any](list []*T, f func(*T) *T) (rewritten []*T, changed bool) {
+	for i, item := range list {
+		is := f(item)
+		if !changed && (is != item || is == nil) {
+			rewritten, changed = slices.Clone(list[:i]), true
+		}
+		if changed && is != nil {
+			rewritten = append(rewritten, is)
 		}
 	}
-	if i, is := f.byID[id]; is {
-		return i
+	if !changed {
+		return list, false
 	}
-	return -1
+	return rewritten, true
 }

@@ -53,7 +53,7 @@ type eventClient struct {
 
 	method string
 	watch  func(ctx context.Context, s *stream) error
-	// hints is true for the stream of events. The schedule and the kubelet's metrics are about it.
+	// hints is true for the stream of events. The kubelet's metrics are about it.
 	hints   bool
 	clock   clock.Clock
 	calls   *calls.Group[*schedule.Call]
@@ -68,6 +68,10 @@ type eventClient struct {
 	// Guarded by mu.
 
 	report StreamReport
+	// current is the stream whose events are taken in; nil for none. connectedAt is when the runtime
+	// has accepted it; zero before that.
+	current     *stream
+	connectedAt time.Time
 
 	// left is the end of the last stream if that was not read; owned by the goroutine of follow.
 	left <-chan error
@@ -87,6 +91,10 @@ func (e *eventClient) status() StreamReport {
 func (e *eventClient) setState(state StreamState, err error, nextTry time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.setStateLocked(state, err, nextTry)
+}
+
+func (e *eventClient) setStateLocked(state StreamState, err error, nextTry time.Time) {
 	e.report.State, e.report.Since, e.report.NextTry = state, e.clock.Now(), nextTry
 	if err != nil {
 		e.report.Error = err.Error()
@@ -137,9 +145,11 @@ func (e *eventClient) followOnce(ctx context.Context) (lasted time.Duration, err
 			return 0, errStreamLeftBehind
 		}
 	}
-	s := &stream{client: e, deadline: e.clock.NewTimer(acceptTimeout), ended: make(chan error, 1)}
+	s := &stream{client: e, deadline: e.clock.NewTimer(acceptTimeout)}
 	defer s.deadline.Stop()
-	e.left = s.ended
+	e.open(s)
+	ended := make(chan error, 1)
+	e.left = ended
 	key := &schedule.Call{}
 	e.calls.Go(key, calls.Info{Method: e.method, Since: e.clock.Now()}, func(ctx context.Context) error {
 		return e.watch(ctx, s)
@@ -147,10 +157,10 @@ func (e *eventClient) followOnce(ctx context.Context) (lasted time.Duration, err
 		if calls.Panicked(err) {
 			e.metrics.badData(e.logger.Info, badRuntimePanic, err.Error())
 		}
-		s.ended <- err
+		ended <- err
 	})
 	select {
-	case err = <-s.ended:
+	case err = <-ended:
 		e.left = nil
 	case <-s.deadline.C():
 		err = errNotAccepted
@@ -158,47 +168,43 @@ func (e *eventClient) followOnce(ctx context.Context) (lasted time.Duration, err
 		err = errStopped
 	}
 	e.calls.Cancel(key, err)
-	return s.close(), cmp.Or(err, errStreamEnded)
+	return e.open(nil), cmp.Or(err, errStreamEnded)
 }
 
-// putConnected has the loop know that the stream of events is connected, or has ended.
-func (e *eventClient) putConnected(connected bool) {
-	if e.hints {
-		e.inbox.Put(func(in *inputs) { in.connected = append(in.connected, connected) })
+// open has the events of a stream taken in, nil for none, and no longer those of the last one. It
+// returns for how long that was connected.
+func (e *eventClient) open(s *stream) (lasted time.Duration) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.connectedAt.IsZero() {
+		lasted = e.clock.Since(e.connectedAt)
 	}
+	e.current, e.connectedAt = s, time.Time{}
+	return lasted
 }
 
 // stream is one connection to the runtime's events.
 type stream struct {
-	// Set once.
-
 	client   *eventClient
 	deadline clock.Timer // stopped when the runtime accepts the stream
-	ended    chan error  // gets the reason when the runtime's method returns
-
-	mu sync.Mutex
-
-	// Guarded by mu. The client's mu is taken while it is held, never the other way round.
-
-	connectedAt time.Time // zero until the runtime has accepted the stream
-	closed      bool      // later events are ignored
 }
 
-// connected notes that the runtime has accepted the stream.
+// connected notes that the runtime has accepted the stream. All pods are listed, because what was
+// announced before is not announced again.
 func (s *stream) connected() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed || !s.connectedAt.IsZero() {
+	e := s.client
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.current != s || !e.connectedAt.IsZero() {
 		return
 	}
-	e := s.client
 	s.deadline.Stop()
-	s.connectedAt = e.clock.Now()
-	e.setState(StreamConnected, nil, time.Time{})
+	e.connectedAt = e.clock.Now()
+	e.setStateLocked(StreamConnected, nil, time.Time{})
 	if e.hints {
 		e.metrics.streamConnections.Inc()
+		e.inbox.Put(func(in *inputs) { in.hintAll = true })
 	}
-	e.putConnected(true)
 }
 
 // observe adds an event to the set of hints. It never blocks, so that a runtime which waits
@@ -223,28 +229,15 @@ func (s *stream) observeExit(exit ContainerExit) {
 	}
 }
 
-// noteEvent notes that an event has come, unless the stream is closed, and returns since when the
-// stream is connected.
+// noteEvent notes that an event has come, unless the stream has ended, and returns since when it is
+// connected.
 func (s *stream) noteEvent() (connectedAt time.Time, open bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
+	e := s.client
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.current != s {
 		return time.Time{}, false
 	}
-	s.client.mu.Lock()
-	defer s.client.mu.Unlock()
-	s.client.report.LastEvent = s.client.clock.Now()
-	return s.connectedAt, true
-}
-
-// close has later events ignored, and returns for how long the stream was connected.
-func (s *stream) close() time.Duration {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.closed = true
-	if s.connectedAt.IsZero() {
-		return 0
-	}
-	s.client.putConnected(false)
-	return s.client.clock.Since(s.connectedAt)
+	e.report.LastEvent = e.clock.Now()
+	return e.connectedAt, true
 }

@@ -36,7 +36,7 @@ func Example_adoptingFromKoordlet() {
 	}
 
 	err := generator.Handle(ctx, pleg.Handler{
-		OnPodAdded:         func(pod *pleg.Pod) { fmt.Println("added", pod.Namespace+"/"+pod.Name) },
+		OnPodAdded:         func(pod *pleg.Pod, _ bool) { fmt.Println("added", pod.Namespace+"/"+pod.Name) },
 		OnContainerStarted: func(e *pleg.PodLifecycleEvent) { addCgroup(e.ID, e.Container.ID.ID) },
 		OnPodRemoved:       func(pod *pleg.Pod) { forget(pod.ID) },
 	}, pleg.WithName("qos-manager"))

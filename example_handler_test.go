@@ -28,7 +28,7 @@ func ExampleGenericPLEG_Handle() {
 	done := errors.New("web is gone")
 	ctx, cancel := context.WithCancelCause(context.Background())
 	err := generator.Handle(ctx, pleg.Handler{
-		OnPodAdded: func(pod *pleg.Pod) { fmt.Println("added:", pod.Name) },
+		OnPodAdded: func(pod *pleg.Pod, _ bool) { fmt.Println("added:", pod.Name) },
 		OnContainerStarted: func(e *pleg.PodLifecycleEvent) {
 			fmt.Println(e)
 			runtime.ExitContainer("web", "nginx", 137, "OOMKilled")

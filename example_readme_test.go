@@ -113,7 +113,7 @@ func crashAgent(ctx context.Context, endpoint string, serve func(http.Handler)) 
 	defer generator.Stop()
 	serve(operatorsHandler(generator, registry)) // returns at once
 
-	reportCrashes(os.Stdout, generator.Subscribe(ctx, pleg.WithName("crash-reporter")))
+	_ = reportCrashes(ctx, os.Stdout, generator)
 	return nil
 }
 

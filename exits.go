@@ -1,14 +1,15 @@
 package pleg
 
 import (
-	"fmt"
+	"cmp"
 	"maps"
 	"slices"
 	"time"
 )
 
-// A container only goes forward: created, running, exited. What a list, a status or an exit
-// event has shown exited has exited, and what shows it running later is behind. This file is
+// A container only goes forward: created, running, exited. What a status or an exit event has shown
+// exited has exited, and a list or status that shows it running later is behind. (Where only a list
+// has shown an exit, a status that shows the container running contradicts the record.) This file is
 // the door: every list (withExits), status (takeStatus) and exit event (takeExit) enters the
 // records through it. See rules 20 to 22 of docs/CONTRACT.md.
 //
@@ -21,11 +22,10 @@ import (
 type end struct {
 	// at is when the newest life that has ended did; zero if that is not known.
 	at time.Time
-	// reported is when the exit event of that life came; zero if none did. The health report has an
-	// exit that is unconfirmed a period after it.
-	reported time.Time
-	// counted is true when pleg_container_exits_total has the death.
-	counted bool
+	// since is when the death was noted.
+	since time.Time
+	// settled is true when no other status of this end is waited for; see settle.
+	settled bool
 	// livesAgain is true while the container has another life.
 	livesAgain bool
 }
@@ -37,32 +37,39 @@ func hasExited(s *Status) bool { return s != nil && s.State == ContainerStateExi
 func isExited(c *Container) bool { return plegStateOf(c) == plegExited }
 
 // withExits returns a pod as it is listed, or a copy in which those containers have exited that
-// are known to have, although no believed list has shown it.
+// are known to have, although the list before did not show it. It is called before rec.listed is
+// replaced: once a list has shown an exit, a later one that shows the container running shows that
+// it was started again.
 func (rec *podRecord) withExits(listed *Pod) *Pod {
 	if listed == nil || len(rec.seen) == 0 {
 		return listed
 	}
-	before := containersOf(rec.listed)
-	return withExited(listed, func(id string) bool { return hasExited(rec.seen[id]) && !isExited(before.at(0, id)) })
+	return withExited(listed, func(id string) bool {
+		return hasExited(rec.seen[id]) && !isExited(rec.listed.container(0, id))
+	})
 }
 
 // withExited returns a pod, or a copy in which some of its containers have exited.
 func withExited(pod *Pod, exited func(id string) bool) *Pod {
-	copied := pod
-	for i, c := range pod.Containers {
-		if c.State == ContainerStateExited || !exited(c.ID.ID) {
-			continue
+	return withState(pod, ContainerStateExited, exited)
+}
+
+// withState returns a pod, or a copy in which some of its containers are in a state.
+func withState(pod *Pod, state State, are func(id string) bool) *Pod {
+	containers, changed := rewrite(pod.containers(), func(c *Container) *Container {
+		if c.State == state || !are(c.ID.ID) {
+			return c
 		}
-		if copied == pod {
-			shallow := *pod
-			shallow.Containers = slices.Clone(pod.Containers)
-			copied = &shallow
-		}
-		dead := *c
-		dead.State = ContainerStateExited
-		copied.Containers[i] = &dead
+		is := *c
+		is.State = state
+		return &is
+	})
+	if !changed {
+		return pod
 	}
-	return copied
+	copied := *pod
+	copied.Containers = containers
+	return &copied
 }
 
 // awaitsExits reports whether the record shows an exit that the runtime's status has not confirmed,
@@ -71,82 +78,46 @@ func (rec *podRecord) awaitsExits() bool {
 	if rec.pod == nil || len(rec.seen) == 0 {
 		return false
 	}
-	listed := containersOf(rec.listed)
 	return slices.ContainsFunc(rec.pod.Containers, func(c *Container) bool {
 		s := rec.seen[c.ID.ID]
-		return isExited(c) && hasExited(s) && (s.Unconfirmed || !isExited(listed.at(0, c.ID.ID)))
+		return isExited(c) && hasExited(s) && (s.Unconfirmed || !isExited(rec.listed.container(0, c.ID.ID)))
 	})
 }
 
-// takeExit takes in an exit event. Of a sandbox it is a hint: only its status says more. For a
-// container that no list has shown, its pod or all pods are listed.
-func (r *reconciler) takeExit(e ContainerExit) {
-	rec, c := r.find(e.ContainerID)
-	switch {
-	case rec != nil:
-		r.hint(rec.UID)
-	case e.PodUID != "":
-		r.hint(e.PodUID)
-	default:
-		r.requestAll(CauseHint)
+// takeExit takes in an exit event of a container of the record. It reports whether the event is news.
+func (r *reconciler) takeExit(rec *podRecord, c *Container, e ContainerExit) (news bool) {
+	id := c.ID.ID
+	if hasExited(rec.seen[id]) {
+		return false
 	}
-	switch {
-	case rec == nil:
-		r.records.strangers.add(e, r.sched.Now)
-		return
-	case c == nil || hasExited(rec.seen[e.ContainerID]):
-		return
+	if known := rec.ends[id]; known != nil && !known.at.IsZero() && !e.FinishedAt.After(known.at) {
+		return false // the event is of an earlier life, or does not say of which
 	}
-	if known := rec.ends[e.ContainerID]; known != nil && !known.at.IsZero() && !e.FinishedAt.After(known.at) {
-		return // the event is of an earlier life, or does not say of which
-	}
-	rec.see(exitStatus(rec.seen[e.ContainerID], c, e, r.sched.Now))
-	if now := rec.withExits(rec.pod); now != rec.pod {
-		rec.pod = now
-		r.died(rec, e.ContainerID)
+	rec.see(exitStatus(rec.seen[id], c, e, r.sched.Now))
+	isDead := func(other string) bool { return other == id }
+	if pod := withExited(rec.pod, isDead); pod != rec.pod {
+		rec.pod = pod
+		r.died(rec, id)
 		r.metrics.countTransitions(1, CauseExit)
 	}
-	if known := rec.ends[e.ContainerID]; known != nil {
-		known.reported = r.sched.Now
+	if rec.inspecting != nil { // what it is made for is published when it returns
+		rec.inspecting.pod = withExited(rec.inspecting.pod, isDead)
 	}
-	if rec.made != nil { // what it is made for is published when it returns
-		rec.made.pod = withExited(rec.made.pod, func(id string) bool { return id == e.ContainerID })
-	}
-	r.publishExits(rec, CauseExit)
-	r.retryLater(rec)
-	r.plan(rec)
+	return true
 }
 
-// find returns the record that has a container, and the container as it is listed, or else
-// published; a nil container for a sandbox, and a nil record if none has it.
-func (r *reconciler) find(id string) (*podRecord, *Container) {
-	for _, uid := range r.cache.podsWithContainer(id) {
-		rec := r.records.byUID[uid]
-		if rec == nil {
-			continue
-		}
-		for _, pod := range [...]*Pod{rec.pod, rec.published} {
-			containers, sandboxes := containersOf(pod), sandboxesOf(pod)
-			c := containers.at(0, id)
-			if c != nil || sandboxes.at(0, id) != nil {
-				return rec, c
-			}
-		}
-	}
-	return nil, nil
-}
-
-// takeStatus takes in a status of the record: what is known to have exited has exited in it, and
-// what it shows exited is known from then on. It reports whether the status contradicts a list: it
-// does not show an exit that the list shows, and only an exit event has reported how.
-func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (contradicts bool) {
+// takeStatus corrects a status of the record by the exits that are known, and keeps those that it
+// shows; the pod is listed again until a list shows them too. contradicts is true if the status
+// shows a container running that the list shows exited, and only an exit event has reported how it
+// ended. again is true if an exited container has another StartedAt.
+func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (contradicts, again bool) {
 	var corrected map[string]*Status // of containers that the status does not show exited
-	pod, listed, first := containersOf(rec.pod), containersOf(rec.listed), statusesIn(status.ContainerStatuses)
+	pod, first := finder(rec.pod.containers()), finder(status.ContainerStatuses)
 	for i, s := range status.ContainerStatuses {
 		id := s.ID.ID
-		last, known, c := rec.seen[id], rec.ends[id], pod.at(i, id)
+		last, known, c := rec.seen[id], rec.ends[id], pod(i, id)
 		switch {
-		case first.at(0, id) != s: // bad data: the first counts
+		case first(0, id) != s: // bad data: the first counts
 		case hasExited(s):
 			if known != nil && known.livesAgain && !s.FinishedAt.After(known.at) {
 				break // it is the end of an earlier life
@@ -156,36 +127,37 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (contradicts 
 				rec.pod = rec.withExits(rec.pod)
 				r.died(rec, id)
 				r.metrics.countTransitions(1, CausePeriod)
-			} else if known != nil {
-				r.countEnd(rec, s, known)
 			}
 		case !hasExited(last), c != nil && !isExited(c): // no exit is known, or a list has shown another life
+			if last != nil && known == nil && !last.StartedAt.IsZero() && startedAgain(last, s) { // nobody has seen the end before
+				put(&rec.ends, id, &end{at: s.StartedAt, livesAgain: true})
+			}
 			rec.see(s)
 		case startedAgain(last, s):
 			rec.see(s)
-			rec.listed, rec.raw = nil, &Pod{} // the next list is compared, even if it is the same
-			r.request(rec, CausePeriod)
+			rec.listed = withState(rec.listed, ContainerStateUnknown, func(other string) bool { return other == id })
+			again = true // and the next list is compared, even if it is the same
 		default:
 			if last.Unconfirmed && s.State == ContainerStateRunning { // of the rest this status knows more
 				last = exitStatus(s, nil, ContainerExit{ExitCode: last.ExitCode, FinishedAt: last.FinishedAt}, last.FinishedAt)
 				rec.see(last)
 			}
 			put(&corrected, id, last)
-			contradicts = contradicts || last.Unconfirmed && isExited(listed.at(i, id))
+			contradicts = contradicts || last.Unconfirmed && isExited(rec.listed.container(i, id))
 		}
 	}
 	if len(corrected) > 0 {
 		status.ContainerStatuses = withStatuses(status.ContainerStatuses, corrected)
 		status.ActiveContainerStatuses = withStatuses(status.ActiveContainerStatuses, corrected)
 	}
-	rec.made.pod = withExited(rec.made.pod, func(id string) bool { return hasExited(rec.seen[id]) })
+	rec.inspecting.pod = withExited(rec.inspecting.pod, func(id string) bool { return hasExited(rec.seen[id]) })
 	for _, s := range rec.forgetStatuses(status.ContainerStatuses) {
 		if hasExited(s) { // a list that began before may show the container yet
 			exit := ContainerExit{ContainerID: s.ID.ID, ExitCode: s.ExitCode, FinishedAt: s.FinishedAt}
 			r.records.strangers.add(exit, r.sched.Now)
 		}
 	}
-	return contradicts
+	return contradicts, again
 }
 
 // startedAgain reports whether a status shows another life than the one that has ended. The start
@@ -210,14 +182,14 @@ func (rec *podRecord) forgetStatuses(statuses []*Status) (dropped []*Status) {
 		}
 	}
 	pods := []*Pod{rec.pod, rec.published}
-	if rec.made != nil {
-		pods = append(pods, rec.made.pod)
+	if rec.inspecting != nil {
+		pods = append(pods, rec.inspecting.pod)
 	}
 	if rec.change != nil {
 		pods = append(pods, rec.change.initial)
 	}
 	for _, pod := range pods {
-		for _, c := range containersOf(pod).list {
+		for _, c := range pod.containers() {
 			keep(c.ID.ID)
 		}
 	}
@@ -240,17 +212,16 @@ func (rec *podRecord) forgetStatuses(statuses []*Status) (dropped []*Status) {
 // were started again. existed is true for a pod that appears in the first full list: what that
 // shows dead had died before.
 func (r *reconciler) noteTransitions(rec *podRecord, transitions []transition, began time.Time, existed bool) {
-	listed := containersOf(rec.listed)
 	for i, t := range transitions {
 		id := t.container.ID.ID
 		switch s, e := rec.seen[id], rec.ends[id]; {
 		case t.sandbox || t.kind == ContainerRemoved:
-		case t.kind == ContainerDied && existed && isExited(listed.at(i, id)):
-			put(&rec.ends, id, &end{counted: true})
+		case t.kind == ContainerDied && existed && isExited(rec.listed.container(i, id)):
+			put(&rec.ends, id, &end{settled: true})
 		case t.kind == ContainerDied:
 			r.died(rec, id)
-		default:
-			if e != nil && t.kind == ContainerStarted {
+		case t.kind == ContainerStarted:
+			if e != nil {
 				r.countGone(rec, id, e)
 				e.livesAgain = true
 				if e.at.IsZero() { // whatever reports an end from before is of the earlier life
@@ -274,36 +245,47 @@ func (r *reconciler) died(rec *podRecord, id string) {
 	case !e.livesAgain: // this death is known: the state was unknown in between
 		return
 	}
-	e.livesAgain, e.counted, e.reported = false, false, time.Time{}
-	if s := rec.seen[id]; hasExited(s) {
-		r.countEnd(rec, s, e)
-	}
+	*e = end{at: e.at, since: r.sched.Now}
 }
 
-// countEnd counts a death once its end is known. An unconfirmed one waits for the reason. A
-// reason other than Completed may be reported late, so the pod is inspected once more.
-func (r *reconciler) countEnd(rec *podRecord, s *Status, e *end) {
-	e.at = later(e.at, s.FinishedAt)
-	if e.counted || s.Unconfirmed {
-		return
+// settle settles the ends of a pod, and counts them. A status that confirms an end with the reason
+// Completed settles it at once. Otherwise the first inspection does that began reasonCheckWait after
+// the death, or unconfirmedWait if the end is unconfirmed, even if it fails or is slow: the reason
+// may come late. looked is when the inspection began that is judged; zero for none. If settle
+// reports that it has settled any, the pod is published again.
+func (r *reconciler) settle(rec *podRecord, looked time.Time) (settled bool) {
+	rec.due[reasonCheck] = time.Time{}
+	for id, e := range rec.ends {
+		s := rec.seen[id]
+		if e.livesAgain || !hasExited(s) {
+			continue
+		}
+		e.at = later(e.at, s.FinishedAt)
+		late := e.since.Add(reasonCheckWait)
+		if s.Unconfirmed {
+			late = e.since.Add(unconfirmedWait)
+		}
+		switch {
+		case e.settled:
+		case !looked.Before(late), s.Reason == exitCompleted && !s.Unconfirmed:
+			e.settled, settled = true, true
+			r.metrics.countExit(s)
+		case rec.due[reasonCheck].IsZero() || late.Before(rec.due[reasonCheck]):
+			rec.due[reasonCheck] = late
+		}
 	}
-	e.counted = true
-	r.metrics.countExit(s)
-	if s.Reason != exitCompleted {
-		rec.due[lateReason] = r.sched.Now.Add(lateReasonWait)
-	}
+	return settled
 }
 
 // forgetEnds drops the deaths of containers that are listed no more, once no inspection is due
 // that may show how they ended. It counts those that were not counted.
 func (r *reconciler) forgetEnds(rec *podRecord) {
 	hung := rec.Inspection != nil && rec.Inspection.Dead
-	if len(rec.ends) == 0 || rec.pod != nil && !hung && (rec.inspect || rec.made != nil) {
+	if len(rec.ends) == 0 || rec.pod != nil && !hung && (rec.inspect || rec.inspecting != nil) {
 		return
 	}
-	listed := containersOf(rec.pod)
 	for id, e := range rec.ends {
-		if listed.at(0, id) != nil {
+		if rec.pod.container(0, id) != nil {
 			continue
 		}
 		r.countGone(rec, id, e)
@@ -314,29 +296,9 @@ func (r *reconciler) forgetEnds(rec *podRecord) {
 // countGone counts a death of which no status can show the end any more: by the exit that is known,
 // else as unseen.
 func (r *reconciler) countGone(rec *podRecord, id string, e *end) {
-	if !e.counted && !e.livesAgain {
-		e.counted = true
+	if !e.settled && !e.livesAgain {
+		e.settled = true
 		r.metrics.countExit(rec.seen[id])
-	}
-}
-
-// publishExits stores and publishes the exits that are known and not published. What else has
-// changed of the pod waits for its inspection. So do exits of containers that are new; if that
-// inspection is slow, it is taken as failed for them.
-func (r *reconciler) publishExits(rec *podRecord, cause Cause) {
-	if rec.published != nil {
-		pod := withExited(rec.published, func(id string) bool { return hasExited(rec.seen[id]) })
-		if pod != rec.published {
-			r.cache.storeExits(rec.UID, rec.seen)
-			r.publish(rec, &update{uid: rec.UID, pod: pod, listedAt: rec.observedAt().Time, cause: cause})
-		}
-	}
-	published := containersOf(rec.published)
-	isNew := func(c *Container) bool { return hasExited(rec.seen[c.ID.ID]) && published.at(0, c.ID.ID) == nil }
-	slow := rec.Inspection != nil && rec.Inspection.Slow
-	if slow && slices.ContainsFunc(containersOf(rec.pod).list, isNew) {
-		r.inspectionFailed(rec, fmt.Errorf("%s has not returned within %v", methodGetPodStatus, r.cfg.Period))
-		rec.made.late = true
 	}
 }
 
@@ -344,11 +306,7 @@ func (r *reconciler) publishExits(rec *podRecord, cause Cause) {
 // or, without one, of the container as it is listed.
 func exitStatus(last *Status, c *Container, e ContainerExit, now time.Time) *Status {
 	if last == nil {
-		last = &Status{
-			ID: c.ID, Name: c.Name, Image: c.Image, ImageID: c.ImageID, ImageRef: c.ImageRef,
-			ImageRuntimeHandler: c.ImageRuntimeHandler, Hash: c.Hash, CreatedAt: time.Unix(0, c.CreatedAt),
-			RestartCount: int(c.Attempt),
-		}
+		last = listedStatus(c)
 	}
 	s := *last
 	s.State, s.ExitCode, s.FinishedAt, s.Unconfirmed = ContainerStateExited, e.ExitCode, e.FinishedAt, true
@@ -362,6 +320,15 @@ func exitStatus(last *Status, c *Container, e ContainerExit, now time.Time) *Sta
 	return &s
 }
 
+// listedStatus returns what a list shows of a container as a status.
+func listedStatus(c *Container) *Status {
+	return &Status{
+		ID: c.ID, Name: c.Name, Image: c.Image, ImageID: c.ImageID, ImageRef: c.ImageRef, State: c.State,
+		ImageRuntimeHandler: c.ImageRuntimeHandler, Hash: c.Hash, CreatedAt: time.Unix(0, c.CreatedAt),
+		RestartCount: int(c.Attempt), Labels: c.Labels, Annotations: c.Annotations, PodSandboxID: c.PodSandboxID,
+	}
+}
+
 // startedStatus returns the status of a container that a list shows in a state before its end again,
 // made of that of its earlier life.
 func startedStatus(ended *Status, state State) *Status {
@@ -373,12 +340,7 @@ func startedStatus(ended *Status, state State) *Status {
 
 // withStatuses returns a copy of a list in which some statuses are others of the same container.
 func withStatuses(list []*Status, others map[string]*Status) []*Status {
-	list = slices.Clone(list)
-	for i, s := range list {
-		if other := others[s.ID.ID]; other != nil {
-			list[i] = other
-		}
-	}
+	list, _ = rewrite(list, func(s *Status) *Status { return cmp.Or(others[s.ID.ID], s) })
 	return list
 }
 
@@ -393,7 +355,8 @@ type stranger struct {
 
 // add keeps an exit, unless a runtime sends garbage: what is beyond the bound the lists show.
 func (s strangers) add(e ContainerExit, at time.Time) {
-	if len(s) < maxHints {
+	known, is := s[e.ContainerID]
+	if is && e.FinishedAt.After(known.FinishedAt) || !is && len(s) < maxHints {
 		s[e.ContainerID] = stranger{e, at}
 	}
 }
@@ -403,7 +366,7 @@ func (s strangers) adopt(rec *podRecord, listed *Pod) {
 	if len(s) == 0 {
 		return
 	}
-	for _, c := range containersOf(listed).list {
+	for _, c := range listed.containers() {
 		if e, is := s[c.ID.ID]; is {
 			delete(s, c.ID.ID)
 			if last := rec.seen[c.ID.ID]; !hasExited(last) {

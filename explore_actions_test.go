@@ -23,7 +23,6 @@ const (
 	actStart
 	actStop
 	actConnect
-	actDisconnect
 	actTickLittle
 	actTickWake
 	actTickSlow
@@ -293,9 +292,9 @@ func (w *world) ask(a action) {
 		}
 		w.callers = append(w.callers, c)
 		w.in.relists = append(w.in.relists, c.relistCaller)
-	case actConnect, actDisconnect:
+	case actConnect:
 		w.left.connects--
-		w.in.connected = append(w.in.connected, a.kind == actConnect)
+		w.in.hintAll = true
 	}
 }
 
@@ -309,7 +308,9 @@ func (w *world) block(p int, minTime time.Time) {
 	put(&w.pods.readers, uid, append(w.pods.readers[uid], r))
 	w.pods.waiting++
 	w.readers[p] = exploredReader{r, minTime.After(w.clock)}
-	put(&w.in.readers, uid, struct{}{})
+	if w.r.cfg.ListsPods {
+		put(&w.in.requests, uid, struct{}{})
+	}
 }
 
 // next returns everything that can happen now.
@@ -327,7 +328,6 @@ func (w *world) next() []action {
 	add(w.left.relists, action{kind: actRelist})
 	add(w.left.subscribers, action{kind: actSubscribe})
 	add(w.left.connects, action{kind: actConnect})
-	add(w.left.connects, action{kind: actDisconnect})
 	if !w.running {
 		as = append(as, action{kind: actStart})
 	} else {

@@ -453,7 +453,7 @@ func (w *world) String() string {
 				name string
 			}{
 				{rec.stale, "stale"}, {rec.failures > 0, "failed"}, {w.r.records.full.After(rec.at), "behind"},
-				{rec.made != nil && rec.made.change != rec.change, "superseded"},
+				{rec.inspecting != nil && rec.inspecting.change != rec.change, "superseded"},
 				{rec.inspect, "inspect"}, {rec.awaitsExits(), "awaits exits"},
 			} {
 				if o.is {

@@ -40,12 +40,11 @@ var classesOf = map[string]class{
 	"Pod.wake": leftOut, "Pod.index": leftOut,
 	"request.cause": leftOut, "request.newest": wantNumber, "request.oldest": wantNumber,
 	"podRecord.overlapTo": stampNumber, "podRecord.listedIn": leftOut, "podRecord.due": schedTime,
-	"podRecord.inspected": leftOut, "podRecord.err": leftOut, "podRecord.failures": notZero,
+	"podRecord.lastInspected": leftOut, "podRecord.err": leftOut, "podRecord.failures": notZero,
 	"snapshot.change": leftOut, "change.cause": leftOut,
 	// What is Initial, the statuses of events and the count of exits are not checked here.
 	"change.initial": leftOut, "update.initial": leftOut, "update.first": leftOut, "update.statuses": leftOut,
-	"update.listedAt": leftOut, "update.cause": leftOut, "end.at": leftOut, "end.counted": leftOut,
-	"end.reported": leftOut,
+	"update.listedAt": leftOut, "update.cause": leftOut, "update.settled": leftOut, "end.at": leftOut, "end.since": leftOut, "end.settled": leftOut,
 }
 
 type plannedField struct {
@@ -103,7 +102,7 @@ func (f *printer) print(w *world) fingerprint {
 	f.value(reflect.ValueOf(r.sched).Elem(), plain)
 	for _, uid := range sortedKeys(r.records.byUID) {
 		f.value(reflect.ValueOf(r.records.byUID[uid]).Elem(), plain)
-		f.bool(r.records.byUID[uid].made != nil && r.records.byUID[uid].made.change == r.records.byUID[uid].change)
+		f.bool(r.records.byUID[uid].inspecting != nil && r.records.byUID[uid].inspecting.change == r.records.byUID[uid].change)
 	}
 	f.value(reflect.ValueOf(&r.records.full).Elem(), plain)
 	for _, id := range slices.Sorted(maps.Keys(r.records.strangers)) {
@@ -253,14 +252,12 @@ func (f *printer) pending() {
 		f.put(stampNumber, int64(w.in.results[i].call.Stamp.Number))
 	}
 	f.keys(slices.Sorted(maps.Keys(w.in.requests)))
-	f.keys(slices.Sorted(maps.Keys(w.in.readers)))
 	f.keys(slices.Sorted(maps.Keys(w.in.reinspects)))
 	f.keys(slices.Sorted(maps.Keys(w.in.hints)))
 	f.bool(w.in.hintAll)
 	for _, e := range w.in.exits {
 		f.put(plain, int64(maphash.String(seeds[0], e.ContainerID)))
 	}
-	f.bool(w.in.connected...)
 }
 
 func (f *printer) keys(uids []types.UID) {

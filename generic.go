@@ -49,8 +49,6 @@ type GenericPLEG struct {
 
 	// watching makes the subscription of Watch at its first call.
 	watching func() chan *PodLifecycleEvent
-	// started is true between Start and Stop.
-	started atomic.Bool
 	// synced is closed when the generator has synced.
 	synced chan struct{}
 
@@ -80,16 +78,14 @@ type running struct {
 	forget func() bool // the end of that context no longer calls stop
 }
 
-// hasEnded reports whether the context of Start has ended.
-func (r *running) hasEnded() bool { return r != nil && r.ended() != nil }
-
 // NewGenericPLEG returns a generator that relists runtime every relistPeriod and writes cache. The
 // channel of Watch has the capacity channelCapacity; see WithCapacity. A zero or negative period
 // selects DefaultRelistPeriod; one of more than a second is shortened to half of the threshold
 // (WithRelistThreshold) if it is longer. Nothing runs until Start or Relist.
 //
-// Like the kubelet's, it returns no error. It panics if runtime, cache or clock is nil, and if the
-// cache has another generator that is not stopped.
+// The cache is the generator's from now on: it is empty, and a generator that had it before writes
+// nothing into it any more. Like the kubelet's, NewGenericPLEG returns no error. It panics if
+// runtime, cache or clock is nil.
 func NewGenericPLEG(runtime Runtime, channelCapacity int, relistPeriod time.Duration,
 	cache *PodCache, clock clock.Clock, opts ...Option) *GenericPLEG {
 	switch {
@@ -101,7 +97,7 @@ func NewGenericPLEG(runtime Runtime, channelCapacity int, relistPeriod time.Dura
 		panic("pleg.NewGenericPLEG: the clock is nil") //nolint:forbidigo // the drop-in signature has no error
 	}
 	g := &GenericPLEG{
-		runtime: runtime, cache: cache, clock: clock, opts: options{logger: klog.Background().WithName("pleg")},
+		runtime: runtime, cache: cache, clock: clock, opts: options{logger: klog.Background()},
 		inbox: inbox.New[inputs](), calls: calls.NewGroup[*schedule.Call](), metrics: newMetrics(),
 		synced: make(chan struct{}), token: make(chan struct{}, 1), lifecycle: make(chan struct{}, 1),
 	}
@@ -110,8 +106,7 @@ func NewGenericPLEG(runtime Runtime, channelCapacity int, relistPeriod time.Dura
 			o(&g.opts)
 		}
 	}
-	g.claimCache(true)
-	g.logger, g.updates = g.opts.logger, newBroadcaster(g.metrics.countDiscarded)
+	g.logger, g.updates = g.opts.logger.WithName("pleg"), newBroadcaster(g.metrics.countDiscarded)
 	g.watching = sync.OnceValue(func() chan *PodLifecycleEvent {
 		options := g.subscription([]SubscribeOption{WithCapacity(channelCapacity)})
 		options.Lasting = true
@@ -130,6 +125,7 @@ func NewGenericPLEG(runtime Runtime, channelCapacity int, relistPeriod time.Dura
 		ListsPods: g.getter != nil,
 	}, clock.Now(), cache, g, g.updates, g.metrics)
 	g.register()
+	cache.giveTo(g)
 	return g
 }
 
@@ -166,20 +162,6 @@ func (g *GenericPLEG) newEventClient(method string, watch func(ctx context.Conte
 	return e
 }
 
-// claimCache panics if the cache has another generator: it would remove the pods of this one. A
-// generator whose context has ended is stopped, although it may not have released the cache yet.
-func (g *GenericPLEG) claimCache(isNew bool) {
-	g.cache.mu.RLock()
-	other, _ := g.cache.owner.(*GenericPLEG)
-	g.cache.mu.RUnlock()
-	if other != nil && other.running.Load().hasEnded() {
-		g.cache.release(other)
-	}
-	if !g.cache.claim(g, isNew) {
-		panic("pleg: the cache has another generator") //nolint:forbidigo // the drop-in signatures have no error
-	}
-}
-
 // register registers the collectors. A failure is only logged: a generator without metrics is better
 // than an agent that does not start.
 func (g *GenericPLEG) register() {
@@ -209,15 +191,14 @@ func (g *GenericPLEG) Clock() clock.PassiveClock { return g.clock }
 func (g *GenericPLEG) Start(ctx context.Context) {
 	g.lock()
 	defer func() { <-g.lifecycle }()
-	if before := g.running.Load(); before.hasEnded() {
+	if before := g.running.Load(); before != nil {
+		if before.ended() == nil {
+			return
+		}
 		g.stopLocked()
-	} else if before != nil {
-		return
 	}
-	g.claimCache(false)
 	r := &running{ended: ctx.Err}
 	g.running.Store(r)
-	g.started.Store(true)
 	r.forget = context.AfterFunc(ctx, func() { g.stop(r) })
 	ctx, r.end = context.WithCancel(ctx)
 	g.updates.Start()
@@ -270,9 +251,7 @@ func (g *GenericPLEG) stopLocked() (left []calls.Info) {
 		r.end()
 	}
 	g.joined.Wait() // first, so that no call begins that is not cancelled
-	g.started.Store(false)
 	g.updates.Halt()
-	g.cache.release(g)
 	g.running.Store(nil)
 	return g.calls.Stop(errStopped, time.NewTimer(stopGrace).C)
 }
@@ -291,7 +270,6 @@ func (g *GenericPLEG) Watch() chan *PodLifecycleEvent { return g.watching() }
 // Without Start, it runs in the caller's goroutine. Timeouts use the injected clock; with a fake
 // clock, step it from another goroutine if a call hangs.
 func (g *GenericPLEG) Relist(ctx context.Context) error {
-	g.claimCache(false)
 	caller := newRelistCaller()
 	if ctx.Err() == nil { // else nobody might take the request in
 		g.inbox.Put(func(in *inputs) { in.relists = append(in.relists, caller) })
@@ -322,13 +300,10 @@ func (g *GenericPLEG) RequestReinspect(uid types.UID) {
 
 // onReaderBlocked implements cacheOwner.
 func (g *GenericPLEG) onReaderBlocked(uid types.UID) {
-	if uid != "" && !g.opts.pollingOnly {
-		g.inbox.Put(func(in *inputs) { put(&in.readers, uid, struct{}{}) })
+	if g.getter != nil { // else the next full list answers
+		g.RequestRelist(uid)
 	}
 }
-
-// now implements cacheOwner.
-func (g *GenericPLEG) now() time.Time { return g.clock.Now() }
 
 // Defaults of the options.
 const (
@@ -352,7 +327,7 @@ type options struct {
 	noKubeletMetrics  bool
 }
 
-// WithLogger sets the logger. The default is klog's background logger with the name "pleg".
+// WithLogger sets the logger, which gets the name "pleg". The default is klog's background logger.
 // Verbosity follows the kubelet: 2 logs containers that finished, slow inspections and the event
 // stream's breaks, 4 every transition and status, 5 every relist.
 //

@@ -87,30 +87,6 @@ func TestZeroCache(t *testing.T) {
 	})
 }
 
-// A PodCache has one generator at a time. A second one would mix its stamps with those of the
-// first; it says so at once.
-func TestSecondGeneratorOnOneCache(t *testing.T) {
-	for name, cache := range map[string]*pleg.PodCache{
-		"PodCache":   pleg.NewCache(),
-		"zero value": &pleg.PodCache{},
-	} {
-		t.Run(name, func(t *testing.T) {
-			rt := plegtest.NewRuntime()
-			g := pleg.NewGenericPLEG(rt, 0, 0, cache, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
-			defer func() {
-				if p := fmt.Sprint(recover()); p != "pleg: the cache has another generator" {
-					t.Errorf("panicked with %q", p)
-				}
-				_ = g.Relist(t.Context())
-				if ok, err := g.Healthy(); !ok {
-					t.Error(err)
-				}
-			}()
-			pleg.NewGenericPLEG(rt, 0, 0, cache, clock.RealClock{})
-		})
-	}
-}
-
 // A period of zero or less is the default, and so is a capacity.
 func TestDefaults(t *testing.T) {
 	for _, period := range []time.Duration{0, -time.Hour} {

@@ -152,7 +152,7 @@ type health struct {
 // health returns what the reconciler knows of the health.
 func (r *reconciler) health(now time.Time) *health {
 	h := &health{
-		HealthReport: HealthReport{LastRelist: r.lastList},
+		HealthReport: HealthReport{LastRelist: r.fullSucceeded},
 		now:          now, threshold: r.cfg.Threshold, listErr: r.listErr, listErrAt: r.listErrAt,
 		lastInspection: r.lastInspection, containers: make(map[State]int),
 	}
@@ -175,18 +175,17 @@ func (h *health) add(rec *podRecord, period time.Duration) {
 	if slices.ContainsFunc(pod.Sandboxes, func(s *Container) bool { return s.State == ContainerStateRunning }) {
 		h.runningPods++
 	}
-	listed := containersOf(rec.listed)
 	for i, c := range pod.Containers {
 		h.containers[c.State]++
 		s, e := rec.seen[c.ID.ID], rec.ends[c.ID.ID]
-		if s != nil && s.Unconfirmed && e != nil && h.since(e.reported) > period && !isExited(listed.at(i, c.ID.ID)) {
+		if s != nil && s.Unconfirmed && e != nil && h.since(e.since) > period && !isExited(rec.listed.container(i, c.ID.ID)) {
 			h.UnconfirmedExits = append(h.UnconfirmedExits, UnconfirmedExit{
 				PodUID: pod.ID, Namespace: pod.Namespace, Name: pod.Name,
-				Container: s.Name, ContainerID: s.ID.ID, ExitCode: s.ExitCode, Since: e.reported,
+				Container: s.Name, ContainerID: s.ID.ID, ExitCode: s.ExitCode, Since: e.since,
 			})
 		}
 	}
-	if h.HungRelist != nil && rec.inspected.After(h.HungRelist.Since) {
+	if h.HungRelist != nil && rec.lastInspected.After(h.HungRelist.Since) {
 		h.HungRelist.Answered++
 	}
 	if !rec.isFailing() {
@@ -337,6 +336,9 @@ func (g *GenericPLEG) Healthy() (bool, error) {
 // HasSynced reports whether the first full list is complete: each pod in it was inspected, or its
 // inspection has failed or is slow. HealthReport names the pods that fail or are slow. Once true it
 // stays true. It never blocks.
+//
+// A pod whose sandbox is being made is in no list, although its cgroup and its volumes exist: see
+// PodCache.Lookup.
 func (g *GenericPLEG) HasSynced() bool { return isClosed(g.synced) }
 
 // WaitForSync returns nil as soon as HasSynced is true. If ctx ends before that, the error wraps its
@@ -397,7 +399,7 @@ func (g *GenericPLEG) health() *health {
 	g.mu.Lock()
 	h := g.reconciler.health(g.clock.Now())
 	g.mu.Unlock()
-	h.started = g.started.Load()
+	h.started = g.running.Load() != nil
 	for _, info := range g.calls.InFlight(methods[:]...) {
 		h.calls = append(h.calls, runtimeCall(info))
 	}

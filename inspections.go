@@ -3,6 +3,8 @@ package pleg
 import (
 	"context"
 	"fmt"
+	"slices"
+	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
@@ -13,7 +15,7 @@ import (
 // beginInspection notes the inspection of a record. Its stamp is that of the newest list that
 // showed this record, never that of a list that showed something else.
 func (r *reconciler) beginInspection(rec *podRecord) *Pod {
-	rec.made = &snapshot{pod: rec.pod, at: rec.at, change: rec.change, sync: rec.sync}
+	rec.inspecting = &snapshot{pod: rec.pod, at: rec.at, change: rec.change, sync: rec.sync}
 	rec.inspect, rec.sync = false, false
 	r.plan(rec)
 	if rec.failures > 0 {
@@ -29,13 +31,13 @@ func (r *reconciler) completeInspection(rec *podRecord, res *result) {
 	switch {
 	case rec.pod == nil:
 		r.sched.Gone(&rec.Pod)
-	case res.stopped || (res.call.Dead || rec.made.late) && res.err == nil:
-		rec.inspect, rec.sync = true, rec.sync || rec.made.sync
-	case res.call.Dead || rec.made.late:
+	case res.stopped || (res.call.Dead || rec.inspecting.publishedEarly) && res.err == nil:
+		rec.inspect, rec.sync = true, rec.sync || rec.inspecting.sync
+	case res.call.Dead || rec.inspecting.publishedEarly:
 	default:
 		r.inspected(rec, res)
 	}
-	rec.made = nil
+	rec.inspecting = nil
 	r.forgetEnds(rec)
 }
 
@@ -44,16 +46,17 @@ func (r *reconciler) inspected(rec *podRecord, res *result) {
 	var status *PodStatus
 	err, contradicts := res.err, false
 	if err == nil {
-		status, err = validStatus(res.status, rec.made.pod, r.badData)
+		status, err = validStatus(res.status, rec.inspecting.pod, r.badData)
 	}
 	if err == nil {
-		rec.inspected, r.lastInspection = r.sched.Now, r.sched.Now
-		if r.sched.InspectionSucceeded() {
-			r.resumeHung()
+		rec.lastInspected, r.lastInspection = r.sched.Now, r.sched.Now
+		r.sched.InspectionSucceeded()
+		var again bool
+		if contradicts, again = r.takeStatus(rec, status); again {
+			r.request(rec, CausePeriod)
 		}
-		contradicts = r.takeStatus(rec, status)
 	}
-	switch superseded := rec.change != rec.made.change; {
+	switch superseded := rec.change != rec.inspecting.change; {
 	case superseded:
 		r.storeOlder(rec, status, err)
 		rec.inspect = true
@@ -64,27 +67,32 @@ func (r *reconciler) inspected(rec *podRecord, res *result) {
 	default:
 		r.contradicted(rec, status)
 	}
-	if err == nil {
-		r.publishExits(rec, CausePeriod)
-	}
+	r.publishExits(rec, CausePeriod, res.call.Began)
 	if rec.awaitsExits() {
 		r.retryLater(rec)
 	}
 }
 
-// resumeHung has the back-off of the pods that hang begin again, because an inspection has
-// succeeded.
-func (r *reconciler) resumeHung() {
-	first := r.sched.Now.Add(r.backOff.Wait(1))
-	for _, rec := range r.records.present() {
-		if rec.HungSince.IsZero() {
-			continue
+// publishExits settles ends, and stores and publishes the exits that subscribers were not sent. It
+// publishes only those of containers that subscribers have. The exit of a new container waits for
+// the pod's inspection, as other changes do; if that is slow, the pod is published with an error.
+// For looked, see settle.
+func (r *reconciler) publishExits(rec *podRecord, cause Cause, looked time.Time) {
+	settled := r.settle(rec, looked)
+	if rec.published != nil {
+		pod := withExited(rec.published, func(id string) bool { return hasExited(rec.seen[id]) })
+		if settled || pod != rec.published {
+			r.cache.storeExits(rec.UID, rec.seen)
+			r.publish(rec, &update{uid: rec.UID, pod: pod, listedAt: rec.observedAt().Time, cause: cause})
 		}
-		rec.attempts = 0
-		if rec.due[retry].After(first) {
-			rec.due[retry] = first
-			r.plan(rec)
-		}
+	}
+	isNew := func(c *Container) bool {
+		return hasExited(rec.seen[c.ID.ID]) && rec.published.container(0, c.ID.ID) == nil
+	}
+	slow := rec.Inspection != nil && rec.Inspection.Slow
+	if slow && slices.ContainsFunc(rec.pod.containers(), isNew) {
+		r.inspectionFailed(rec, fmt.Errorf("%s has not returned within %v", methodGetPodStatus, r.cfg.Period))
+		rec.inspecting.publishedEarly = true
 	}
 }
 
@@ -97,7 +105,7 @@ func (r *reconciler) storeAgreeing(rec *podRecord, status *PodStatus) {
 		rec.endBackOff()
 	}
 	rec.inspect = rec.sync
-	recovered := r.store(rec, status, nil, rec.made.at, rec.at)
+	recovered := r.store(rec, status, nil, rec.inspecting.at, rec.at)
 	r.publishMade(rec, recovered)
 }
 
@@ -120,7 +128,7 @@ func (r *reconciler) contradicted(rec *podRecord, status *PodStatus) {
 // published too. The pod stays stale. If the cache holds something newer it does nothing, and
 // reports so.
 func (r *reconciler) storeOlder(rec *podRecord, status *PodStatus, err error) (stored bool) {
-	made := rec.made
+	made := rec.inspecting
 	if rec.observed.After(made.at) {
 		rec.sync = rec.sync || made.sync
 		r.freshen(rec)
@@ -132,18 +140,20 @@ func (r *reconciler) storeOlder(rec *podRecord, status *PodStatus, err error) (s
 	return true
 }
 
-// inspectionLate logs an inspection that is slow. One that is dead has failed. A pod that has not
-// changed stays as fresh as its lists until then.
+// inspectionLate logs an inspection that is slow. From then on its pod counts as hanging: a canary is
+// inspected, and Relist does not wait for the pod. An inspection that is dead has failed. A pod that
+// has not changed stays as fresh as its lists until then.
 func (r *reconciler) inspectionLate(rec *podRecord, late schedule.Late) {
 	if late.NowDead {
 		r.cancel(late.Call, r.deadlineError(methodGetPodStatus))
 		r.inspectionDied(rec)
+		r.publishExits(rec, CausePeriod, late.Began)
 		r.forgetEnds(rec)
 		return
 	}
 	r.out.info(2, "Inspection is slow", "pod", klog.KRef(rec.pod.Namespace, rec.pod.Name),
 		"podUID", rec.UID, "since", late.Began)
-	r.publishExits(rec, CauseExit)
+	r.publishExits(rec, CauseExit, late.Began)
 }
 
 // inspectionDied is inspectionFailed for an inspection past its deadline.
@@ -161,7 +171,7 @@ func (r *reconciler) deadlineError(method string) error {
 func (r *reconciler) inspectionFailed(rec *podRecord, err error) {
 	rec.stale = false
 	r.store(rec, nil, err, rec.at, rec.at)
-	rec.made.pod, rec.made.at, rec.made.change = rec.pod, rec.at, rec.change
+	rec.inspecting.pod, rec.inspecting.at, rec.inspecting.change = rec.pod, rec.at, rec.change
 	r.publishMade(rec, false)
 	r.retryLater(rec)
 }
@@ -190,7 +200,7 @@ func (r *reconciler) store(rec *podRecord, status *PodStatus, err error, made, o
 
 // publishMade publishes what the inspection was made for: the cache holds its result.
 func (r *reconciler) publishMade(rec *podRecord, recovered bool) {
-	made := rec.made
+	made := rec.inspecting
 	u := r.updateOf(rec, made)
 	u.sync = u.sync || recovered
 	made.sync = false
@@ -237,10 +247,9 @@ func paired[S any](listed []*Container, statuses []S, id func(S) string, agree f
 	if len(statuses) != len(listed) {
 		return false
 	}
-	find := finder[*Container]{list: listed}
 	taken := make([]bool, len(listed)) // on the stack for an ordinary pod
 	for i, s := range statuses {
-		at := find.index(i, id(s))
+		at := index(listed, i, id(s))
 		if at < 0 || taken[at] || !agree(listed[at], s) {
 			return false
 		}

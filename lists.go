@@ -11,10 +11,10 @@ import (
 // beginFullList notes a full list that begins.
 func (r *reconciler) beginFullList(c *schedule.Call) {
 	r.relists.begin()
-	if !r.lastFull.IsZero() {
-		r.metrics.relistInterval.Observe(c.Began.Sub(r.lastFull).Seconds())
+	if !r.fullBegan.IsZero() {
+		r.metrics.relistInterval.Observe(c.Began.Sub(r.fullBegan).Seconds())
 	}
-	r.lastFull = c.Began
+	r.fullBegan = c.Began
 	r.out.info(5, "Relisting", "cause", c.Cause)
 }
 
@@ -77,7 +77,7 @@ func (r *reconciler) applyFullList(pods []*Pod, c *schedule.Call) {
 		r.out.info(0, "Relist succeeded again")
 		r.out.listsRecovered = true
 	}
-	r.lastList, r.listErr = c.Began, nil
+	r.fullSucceeded, r.listErr = c.Began, nil
 	r.relists.succeeded(c, compared)
 }
 
@@ -146,11 +146,10 @@ func (r *reconciler) apply(found comparison, c *schedule.Call, asked bool) {
 }
 
 // confirmed acts on a list that shows the record unchanged. If the list was asked for, the pod is
-// inspected again where the cache has no good status, or where an exit awaits its confirmation: the
-// wait for a retry ends here.
+// inspected again where the cache has no good status, or where an exit awaits its confirmation.
 func (r *reconciler) confirmed(found comparison, asked bool) {
 	rec := found.rec
-	if found.confirmable {
+	if found.mayConfirmExit {
 		rec.makeStale(found.before)
 		rec.endBackOff()
 		rec.inspect = true
@@ -188,10 +187,10 @@ func (r *reconciler) gone(found comparison, c *schedule.Call) {
 	r.forgetEnds(rec)
 	r.sched.Gone(&rec.Pod)
 	rec.endBackOff()
-	rec.due[lateReason] = time.Time{}
+	rec.due[reasonCheck] = time.Time{}
 	rec.inspect, rec.sync, rec.stale, rec.err, rec.failures = false, false, false, nil, 0
 	if rec.Inspection != nil {
-		rec.made.sync = false
+		rec.inspecting.sync = false
 		r.cancel(rec.Inspection, errPodGone)
 	}
 	r.cache.remove(rec.UID)

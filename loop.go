@@ -124,19 +124,17 @@ type inputs struct {
 	periodic *bool
 	results  []*result
 	relists  []*relistCaller
-	// requests are the pods of RequestRelist, reinspects those of RequestReinspect.
+	// requests are the pods of RequestRelist and those with a reader that has begun to block,
+	// reinspects those of RequestReinspect.
 	requests   map[types.UID]struct{}
 	reinspects map[types.UID]struct{}
-	// readers are the pods with a reader that has begun to block.
-	readers map[types.UID]struct{}
 	// hints are the pods that events name.
 	hints map[types.UID]struct{}
-	// hintAll is true if an event named no pod, lostHints if there were more than maxHints.
-	hintAll, lostHints bool
+	// hintAll is true if an event named no pod, if the event stream was connected, and if there were
+	// more than maxHints.
+	hintAll bool
 	// exits are the exit events; those beyond maxHints become hints.
 	exits []ContainerExit
-	// connected has the beginnings (true) and ends of connections to the event stream.
-	connected []bool
 }
 
 // result is a call that has returned.
@@ -152,14 +150,11 @@ type result struct {
 
 // addHint adds an event of the runtime.
 func (in *inputs) addHint(e ContainerEvent) {
-	switch {
-	case e.PodUID == "":
+	if e.PodUID == "" || len(in.hints) >= maxHints {
 		in.hintAll = true
-	case len(in.hints) >= maxHints:
-		in.lostHints = true
-	default:
-		put(&in.hints, e.PodUID, struct{}{})
+		return
 	}
+	put(&in.hints, e.PodUID, struct{}{})
 }
 
 // addExit adds an exit event.

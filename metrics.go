@@ -55,7 +55,7 @@ func newMetrics() *metrics {
 				"exit for events of the runtime, period for those that no event reported.",
 			"cause", CausePeriod, CauseHint, CauseExit, CauseDemand),
 		exits: newCounterVec("pleg_container_exits_total",
-			"Number of containers that died since the first full list, by the reason that was seen first.",
+			"Number of containers that died since the first full list, by reason.",
 			"reason", append(exitReasons[:], exitOther, exitUnseen)...),
 		bad: newCounterVec("pleg_bad_data_total",
 			"Number of items that were skipped or read as something else, by reason.",

@@ -117,6 +117,13 @@ const (
 	// ended; other PodSyncs have no container. When a PodSync is delivered, the cache holds the
 	// status or the error. If the pod is removed first, it gets none.
 	PodSync PodLifeCycleEventType = "PodSync"
+	// ContainerEnded comes once after ContainerDied, when the end is settled. Only Handle has it; see
+	// Handler.OnContainerEnded.
+	ContainerEnded PodLifeCycleEventType = "ContainerEnded"
+	// Synced is sent once to a subscription WithSynced, when the generator has synced (see
+	// GenericPLEG.HasSynced) and the events of the pods that existed then have been sent. It has no
+	// pod. No other subscription gets it.
+	Synced PodLifeCycleEventType = "Synced"
 )
 
 // Cause is why the list or the inspection that showed a transition was made, or CauseExit. It is for
@@ -207,16 +214,20 @@ func (e *PodLifecycleEvent) String() string {
 	return line
 }
 
-// Exit returns how the container of a ContainerDied or ContainerRemoved ended: the exit code, and
-// the reason, such as "Completed", "Error" or "OOMKilled"; and of a PodSync that corrects these. ok
-// is false if nobody saw the end (see Status.EndUnknown), and for all other events: an exit code of
-// 0 is a success only if ok is true.
+// Exit returns how the container of a ContainerDied, ContainerEnded or ContainerRemoved ended: the
+// exit code, and the reason, such as "Completed", "Error" or "OOMKilled"; and of a PodSync that
+// corrects these. ok is false if nobody saw the end (see Status.EndUnknown), and for all other
+// events: an exit code of 0 is a success only if ok is true.
 func (e *PodLifecycleEvent) Exit() (code int, reason string, ok bool) {
-	if e == nil || e.Type != ContainerDied && e.Type != ContainerRemoved && e.Type != PodSync ||
-		e.Status == nil || e.Status.State != ContainerStateExited || e.Status.EndUnknown {
+	if e == nil || !hasExited(e.Status) || e.Status.EndUnknown {
 		return 0, "", false
 	}
-	return e.Status.ExitCode, e.Status.Reason, true
+	switch e.Type {
+	case ContainerDied, ContainerEnded, ContainerRemoved, PodSync:
+		return e.Status.ExitCode, e.Status.Reason, true
+	default:
+		return 0, "", false
+	}
 }
 
 // shortID returns the beginning of a container's ID, as runtimes' own tools show it.

@@ -12,18 +12,19 @@ import (
 
 // podRecord is all that is known of one pod, and all that is open of it.
 type podRecord struct {
-	// Pod has the UID, and the calls of the pod that are in flight.
+	// Pod is what the schedule knows: UID, the calls in flight (List and Inspection, nil for none),
+	// and HungSince. Only the schedule writes it.
 	schedule.Pod
 
 	// What the lists have shown. Lists that are believed never overlap: of two that do, the
-	// first to complete is believed, and the other is dropped.
+	// first to complete is believed, and the other is dropped. One single-pod list of a pod runs at
+	// a time, so one of the two is a full list.
 
 	// pod is what the newest believed list showed, without bad data, and with the containers
 	// exited that are known to have; nil if the pod is absent.
 	pod *Pod
-	// listed is that pod as the list showed it, without the exits that are known otherwise. raw is
-	// the pod as the runtime returned it.
-	listed, raw *Pod
+	// listed is that pod as the list showed it, without the exits that are known otherwise.
+	listed *Pod
 	// at is the stamp of that list.
 	at stamp
 	// overlapTo is the number of the newest list that had begun when that list completed: the
@@ -36,8 +37,8 @@ type podRecord struct {
 
 	// seen has the newest status of each container, by ID.
 	seen map[string]*Status
-	// ends has the containers that have died since the first full list, by ID, until they are
-	// listed no more.
+	// ends has the deaths of containers, by ID; those that the first full list shows dead are settled
+	// from the start. An entry goes when the container is no longer listed and no inspection is due.
 	ends map[string]*end
 
 	// What is asked of the runtime; see wants.
@@ -50,18 +51,19 @@ type podRecord struct {
 	attempts int
 	// inspect is true when an inspection is to begin.
 	inspect bool
-	// made is what the inspection in flight is made for; nil if none is in flight.
-	made *snapshot
-	// inspected is when an inspection of the pod succeeded last.
-	inspected time.Time
+	// inspecting is what the inspection in flight is made for; nil if none is in flight.
+	inspecting *snapshot
+	// lastInspected is when an inspection of the pod succeeded last.
+	lastInspected time.Time
 
 	// What the cache has.
 
-	// stale is true while the cache has neither a status nor an error of the record. What it has is
-	// older, and counts as observed by the list stamped observed.
+	// stale is true until the cache has a status that agrees with the record, or an error of
+	// inspecting it. Until then it counts as observed by the list stamped observed.
 	stale    bool
 	observed stamp
-	// err is the error that the cache holds, failures how many inspections failed in a row.
+	// err is the error that the cache holds, for the health report; failures counts the errors stored
+	// since the last good status.
 	err      error
 	failures int
 
@@ -90,9 +92,9 @@ type snapshot struct {
 	at     stamp // the record's, as it was then
 	change *change
 	sync   bool
-	// late is true if the pod was published without the inspection, because that was slow. Its
-	// result is not used; if it succeeds, the pod is inspected again.
-	late bool
+	// publishedEarly is true if the pod was published without the inspection, because that was slow.
+	// Its result is not used; if it succeeds, the pod is inspected again.
+	publishedEarly bool
 }
 
 // dueKind is what happens at a time. See expire for what it does.
@@ -107,9 +109,9 @@ const (
 	// listFailed ends the wait of an open request after a single-pod list that failed. A list of the
 	// pod that is believed clears it.
 	listFailed
-	// lateReason asks for an inspection after a death, because runtimes report late why a container
+	// reasonCheck asks for an inspection after a death, because runtimes report late why a container
 	// died. gone clears it.
-	lateReason
+	reasonCheck
 	dueKinds
 )
 
@@ -118,7 +120,7 @@ type request struct {
 	// A list answers all of it if its number is newest or more, and a part if it is oldest or more;
 	// 0 for none.
 	newest, oldest uint64
-	cause          Cause // of the oldest
+	cause          Cause // of the first
 	// hinted is true if an event of the runtime is among them: the list that answers all is followed
 	// by one more, which is no hint.
 	hinted bool
@@ -245,8 +247,8 @@ type comparison struct {
 	// changed is true if the record is another now, transitions what happened to containers.
 	changed     bool
 	transitions []transition
-	// confirmable is true if the list shows something new while an exit is not confirmed.
-	confirmable bool
+	// mayConfirmExit is true if the list shows something new while an exit awaits its confirmation.
+	mayConfirmExit bool
 }
 
 // compare takes in what a list says about a pod; a nil pod says that it is absent. begun is the
@@ -258,26 +260,26 @@ func (r *podRecords) compare(rec *podRecord, raw *Pod, at stamp, begun uint64, r
 		return found
 	}
 	rec.at, rec.overlapTo = at, begun
-	if raw == rec.raw {
-		return found
+	listed := raw
+	if !rec.showsAgain(raw) {
+		listed = withSandboxesBeingMade(rec.pod, withoutBadData(raw, report))
 	}
-	if rec.showsAgain(raw) {
+	if rec.showsAgain(listed) {
 		if rec.pod == rec.listed {
-			rec.pod = raw
+			rec.pod = listed
 		} else {
-			rec.pod = rec.withExits(raw)
+			rec.pod = rec.withExits(listed)
 		}
-		rec.listed, rec.raw = raw, raw
+		rec.listed = listed
 		return found
 	}
-	listed := withSandboxesBeingMade(rec.pod, withoutBadData(raw, report))
 	r.strangers.adopt(rec, listed)
 	pod := rec.withExits(listed)
 	found.transitions = appendTransitions(nil, rec.pod, pod)
 	found.changed = len(found.transitions) > 0 || (pod == nil) != (rec.pod == nil)
 	r.pods += count(pod) - count(rec.pod)
-	rec.pod, rec.listed, rec.raw = pod, listed, raw
-	found.confirmable = rec.awaitsExits()
+	rec.pod, rec.listed = pod, listed
+	found.mayConfirmExit = rec.awaitsExits()
 	return found
 }
 
@@ -287,8 +289,8 @@ func (r *podRecords) compareAll(pods []*Pod, at stamp, begun uint64, report repo
 	previous := r.full
 	take := func(rec *podRecord, listed *Pod) {
 		found := r.compare(rec, listed, at, begun, report)
-		news := found.changed || found.dropped || found.confirmable || previous.After(found.before)
-		inspected := rec.made != nil || rec.inspect || rec.attempts > 0 || rec.failures > 0
+		news := found.changed || found.dropped || found.mayConfirmExit || previous.After(found.before)
+		inspected := rec.inspecting != nil || rec.inspect || rec.attempts > 0 || rec.failures > 0
 		if news || rec.stale || inspected || rec.request.newest > 0 {
 			all = append(all, found)
 		}
@@ -325,7 +327,7 @@ func (r *podRecords) compareAll(pods []*Pod, at stamp, begun uint64, report repo
 }
 
 // showsAgain reports whether a pod is listed as before: with the same containers and sandboxes, in
-// the same order and states, and without bad data. Nothing else is compared, labels and annotations
+// the same order and states. Nothing else is compared, labels and annotations
 // least of all: they may be of any size.
 func (rec *podRecord) showsAgain(raw *Pod) bool {
 	return rec.listed != nil && raw != nil &&

@@ -20,9 +20,12 @@ const (
 	// followUpShare is the part of a period after which the list of a hinted pod is followed by
 	// another.
 	followUpShare = 20
-	// lateReasonWait is how long after a death its pod is inspected again: containerd 2 reports
+	// reasonCheckWait is how long after a death its pod is inspected again: containerd 2 reports
 	// 10 to 500 ms late that a container was killed for want of memory.
-	lateReasonWait = 2 * time.Second
+	reasonCheckWait = 2 * time.Second
+	// unconfirmedWait is how long after a death its end stays unsettled while the runtime's status does
+	// not confirm it. The next inspection then settles it.
+	unconfirmedWait = 10 * time.Second
 )
 
 // reconciler is the way of the data: list, compare, inspect, store, publish. It is a function of
@@ -46,15 +49,15 @@ type reconciler struct {
 	relists relists
 	// firstFull is the stamp of the first full list that succeeded.
 	firstFull stamp
-	// lastFull is when the last full list began; zero after a start.
-	lastFull time.Time
+	// fullBegan is when the last full list began; zero after a start.
+	fullBegan time.Time
 	// round has the pods that are still to be inspected while full lists hang.
 	round []*podRecord
 
 	// What the health check reads.
 
-	// lastList is when the last full list that succeeded began; zero for none.
-	lastList time.Time
+	// fullSucceeded is when the last full list that succeeded began; zero for none.
+	fullSucceeded time.Time
 	// listErr is the error of the last full list; nil if it succeeded. listErrAt is when it failed.
 	listErr   error
 	listErrAt time.Time
@@ -84,9 +87,7 @@ func (r *reconciler) step(now time.Time, in *inputs) outputs {
 	r.out = outputs{}
 	r.sched.Now = now
 	r.cache.advance(now)
-	for _, e := range in.exits {
-		r.takeExit(e)
-	}
+	r.takeExits(in.exits)
 	// Results come before requests, which they may answer. They are taken by pod, so that a run can
 	// be repeated.
 	slices.SortStableFunc(in.results, func(a, b *result) int { return cmp.Compare(a.call.UID, b.call.UID) })
@@ -99,6 +100,53 @@ func (r *reconciler) step(now time.Time, in *inputs) outputs {
 	r.completeRelists()
 	r.out.wake = r.sched.Wake()
 	return r.out
+}
+
+// takeExits takes in exit events, and publishes those of a pod together. Each is also a hint. A
+// sandbox's is nothing else. For a container that no list has shown, its pod or all pods are listed.
+func (r *reconciler) takeExits(exits []ContainerExit) {
+	pods := make(map[types.UID]struct{})
+	for _, e := range exits {
+		rec, c := r.find(e.ContainerID)
+		switch {
+		case rec == nil:
+			r.records.strangers.add(e, r.sched.Now)
+			if e.PodUID == "" {
+				r.requestAll(CauseHint)
+			} else {
+				r.hint(e.PodUID)
+			}
+			continue
+		case c != nil && r.takeExit(rec, c, e):
+			pods[rec.UID] = struct{}{}
+		}
+		r.hint(rec.UID)
+	}
+	for _, uid := range sortedKeys(pods) {
+		rec := r.records.byUID[uid]
+		r.publishExits(rec, CauseExit, time.Time{})
+		r.retryLater(rec)
+		r.plan(rec)
+	}
+}
+
+// find returns the record that has a container, and the container as it is listed, or else
+// published; a nil container for a sandbox, and a nil record if none has it. The cache's index has a
+// container until neither the list nor the status of its pod shows it.
+func (r *reconciler) find(id string) (*podRecord, *Container) {
+	for _, uid := range r.cache.podsWithContainer(id) {
+		rec := r.records.byUID[uid]
+		if rec == nil {
+			continue
+		}
+		for _, pod := range [...]*Pod{rec.pod, rec.published} {
+			c := pod.container(0, id)
+			if c != nil || find(pod.sandboxes(), 0, id) != nil {
+				return rec, c
+			}
+		}
+	}
+	return nil, nil
 }
 
 // takeResult takes in the result of a call.
@@ -127,7 +175,7 @@ func (r *reconciler) takeResult(res *result) {
 func (r *reconciler) takeRequests(in *inputs) {
 	if in.periodic != nil {
 		r.sched.SetPeriodic(*in.periodic)
-		r.lastFull = time.Time{}
+		r.fullBegan = time.Time{}
 	}
 	r.relists.waiting = append(r.relists.waiting, in.relists...)
 	for _, uid := range sortedKeys(in.requests) {
@@ -138,31 +186,14 @@ func (r *reconciler) takeRequests(in *inputs) {
 			r.requestAll(CauseDemand)
 		}
 	}
-	for _, uid := range sortedKeys(in.readers) {
-		rec := r.records.getOrAdd(uid)
-		r.request(rec, CauseDemand) // where the runtime lists no single pods, the next full list answers
-		r.plan(rec)
-	}
 	for _, uid := range sortedKeys(in.reinspects) {
 		if rec := r.records.byUID[uid]; rec != nil && rec.pod != nil {
 			rec.sync, rec.inspect = true, true
 			r.plan(rec)
 		}
 	}
-	for _, connected := range in.connected {
-		if connected { // what was announced before is not announced again
-			r.requestAll(CauseHint)
-		}
-	}
-	if in.hintAll || in.lostHints {
+	if in.hintAll {
 		r.requestAll(CauseHint)
-	}
-	if in.lostHints {
-		for uid, rec := range r.records.byUID {
-			if rec.pod != nil {
-				put(&in.hints, uid, struct{}{})
-			}
-		}
 	}
 	for _, uid := range sortedKeys(in.hints) {
 		r.hint(uid)
@@ -237,8 +268,11 @@ func (r *reconciler) expire() {
 			rec.due[kind] = time.Time{}
 			switch dueKind(kind) {
 			case listFailed, dueKinds: // an open request waits no longer
-			case lateReason:
+			case reasonCheck:
 				rec.inspect = true
+				if rec.Inspection != nil && rec.Inspection.Slow { // another cannot begin
+					r.publishExits(rec, CausePeriod, r.sched.Now)
+				}
 			case followUp:
 				r.request(rec, CauseHint)
 			case retry:
@@ -312,7 +346,7 @@ func (r *reconciler) inspectCanary() (more bool) {
 	all := !r.sched.HangsSince().IsZero()
 	if len(r.round) == 0 || !all {
 		r.round = slices.DeleteFunc(r.records.present(), func(rec *podRecord) bool { return !all && !rec.isHealthy() })
-		slices.SortStableFunc(r.round, func(a, b *podRecord) int { return a.inspected.Compare(b.inspected) })
+		slices.SortStableFunc(r.round, func(a, b *podRecord) int { return a.lastInspected.Compare(b.lastInspected) })
 	}
 	i := slices.IndexFunc(r.round, func(rec *podRecord) bool { return rec.pod != nil && rec.Inspection == nil })
 	if i < 0 {
@@ -344,7 +378,13 @@ func (r *reconciler) completeRelists() {
 
 // publish hands an update of the pod to the subscribers. The cache holds a status for it.
 func (r *reconciler) publish(rec *podRecord, u *update) {
-	u.statuses = rec.statusesOf(u.pod, rec.published, u.initial)
+	u.statuses, u.settled = rec.statusesOf(u.pod, rec.published, u.initial), nil
+	for _, c := range u.pod.containers() {
+		if e := rec.ends[c.ID.ID]; e != nil && e.settled && isExited(c) {
+			put(&u.settled, c.ID.ID, true)
+		}
+	}
+	u.ips = r.cache.addresses(rec.UID)
 	r.logTransitions(rec, u.pod)
 	rec.published = u.pod
 	r.updates.Publish(u)
@@ -354,7 +394,7 @@ func (r *reconciler) publish(rec *podRecord, u *update) {
 func (rec *podRecord) statusesOf(pods ...*Pod) (statuses lastStatuses) {
 	taken := make(map[string]struct{}, len(rec.seen))
 	for _, pod := range pods {
-		for _, c := range containersOf(pod).list {
+		for _, c := range pod.containers() {
 			_, again := taken[c.ID.ID]
 			if s := rec.seen[c.ID.ID]; s != nil && !again {
 				taken[c.ID.ID] = struct{}{}

@@ -28,7 +28,7 @@ type relist struct {
 func (l *relist) lacks(rec *podRecord) bool {
 	inspected := rec.inspect || rec.Inspection != nil
 	return l.stamp.After(rec.observedAt()) ||
-		len(l.callers) > 0 && (rec.sync || rec.made != nil && rec.made.sync || rec.failures > 0 && inspected)
+		len(l.callers) > 0 && (rec.sync || rec.inspecting != nil && rec.inspecting.sync || rec.failures > 0 && inspected)
 }
 
 // begin attaches the callers that wait to the list that begins.

@@ -339,11 +339,11 @@ type Pods []*Pod
 
 // FindPodByID returns the pod with a UID, nil if there is none.
 func (p Pods) FindPodByID(uid types.UID) *Pod {
-	return find(p, func(pod *Pod) bool { return pod.ID == uid })
+	return first(p, func(pod *Pod) bool { return pod.ID == uid })
 }
 
-// find returns the first item that fits and is not nil; nil if there is none.
-func find[T any](items []*T, fits func(*T) bool) *T {
+// first returns the first item that fits and is not nil; nil if there is none.
+func first[T any](items []*T, fits func(*T) bool) *T {
 	for _, item := range items {
 		if item != nil && fits(item) {
 			return item
@@ -354,19 +354,13 @@ func find[T any](items []*T, fits func(*T) bool) *T {
 
 // FindContainerByName returns the newest container with a name, nil if there is none.
 func (p *Pod) FindContainerByName(containerName string) *Container {
-	if p == nil {
-		return nil
-	}
-	return find(p.Containers, func(c *Container) bool { return c.Name == containerName })
+	return first(p.containers(), func(c *Container) bool { return c.Name == containerName })
 }
 
 // FindContainerByID returns the container with an ID, nil if there is none. Type and ID must both be
 // equal; sandboxes are not found.
 func (p *Pod) FindContainerByID(id ContainerID) *Container {
-	if p == nil {
-		return nil
-	}
-	return find(p.Containers, func(c *Container) bool { return c.ID == id })
+	return first(p.containers(), func(c *Container) bool { return c.ID == id })
 }
 
 // FindContainerStatusByName returns the newest status of a container with a name, nil if there is
@@ -375,17 +369,18 @@ func (s *PodStatus) FindContainerStatusByName(containerName string) *Status {
 	if s == nil {
 		return nil
 	}
-	return find(s.ContainerStatuses, func(status *Status) bool { return status.Name == containerName })
+	return first(s.ContainerStatuses, func(status *Status) bool { return status.Name == containerName })
 }
 
 // FindContainerStatusByID returns the status of the container with an ID, which is the runtime's or
-// in the form "containerd://3f2a…"; nil if there is none.
+// in the form "containerd://3f2a…"; nil if there is none. The beginning of an ID, of 12 characters or
+// more, is enough.
 func (s *PodStatus) FindContainerStatusByID(id string) *Status {
 	if s == nil {
 		return nil
 	}
 	id = withoutType(id)
-	return find(s.ContainerStatuses, func(status *Status) bool { return status.ID.ID == id })
+	return first(s.ContainerStatuses, func(status *Status) bool { return isID(status.ID.ID, id) })
 }
 
 // GetRunningContainerStatuses returns a new slice of the running containers' statuses, newest first.

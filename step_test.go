@@ -34,7 +34,7 @@ import (
 // "F1 fails: ERROR" and "F1 stopped"; and requests: start, stop, relist, "request a",
 // "reinspect a", "reader a" (which blocks), "hint a", "hint anything" (which names no pod),
 // "exit a1" (an exit event of container a1), "exit b1 of b" (which names the pod, too),
-// "exit a1 at 2s" (with FinishedAt), connected and disconnected. An exit event has the exit
+// "exit a1 at 2s" (with FinishedAt), and connected. An exit event has the exit
 // code 1. In the answer of an inspection, "a1=exited:137" has an exit code, otherwise 0, and
 // "a1=running@2s" a StartedAt.
 //

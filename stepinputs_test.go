@@ -35,7 +35,9 @@ func (s *stepper) take(in *inputs, line string) {
 	case "reinspect":
 		put(&in.reinspects, uid, struct{}{})
 	case "reader":
-		put(&in.readers, uid, struct{}{})
+		if s.r.cfg.ListsPods {
+			put(&in.requests, uid, struct{}{})
+		}
 		r := &blockedReader{minTime: s.now.Add(-1), ch: make(chan reading, 1)}
 		put(&s.cache.readers, uid, append(s.cache.readers[uid], r))
 		s.cache.waiting++
@@ -54,8 +56,8 @@ func (s *stepper) take(in *inputs, line string) {
 			e.FinishedAt = epoch.Add(s.duration(words[3]))
 		}
 		in.addExit(e)
-	case "connected", "disconnected":
-		in.connected = append(in.connected, words[0] == "connected")
+	case "connected":
+		in.hintAll = true
 	default:
 		s.t.Fatalf("there is no input %q", line)
 	}
@@ -164,7 +166,7 @@ func (s *stepper) state() string {
 			set  bool
 		}{
 			{"stale", rec.stale}, {"behind", s.r.records.full.After(rec.at)},
-			{"owes a PodSync", rec.sync || rec.made != nil && rec.made.sync},
+			{"owes a PodSync", rec.sync || rec.inspecting != nil && rec.inspecting.sync},
 		} {
 			if flag.set {
 				fmt.Fprintf(&b, "; %s", flag.text)

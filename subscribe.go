@@ -31,6 +31,23 @@ func WithName(name string) SubscribeOption {
 	return func(o *subscriptionOptions) { o.Name = strings.ToValidUTF8(name, "\uFFFD") }
 }
 
+// WithSynced has a subscription end its first events with one of type Synced; see Synced. Handle does
+// not need it: it has OnSynced.
+func WithSynced() SubscribeOption {
+	return func(o *subscriptionOptions) { o.Events = eventsInSteps(stepEvents, true) }
+}
+
+// eventsInSteps returns the events of a subscription, with Synced if it wants that.
+func eventsInSteps(step func(delivered, u *update) []*PodLifecycleEvent, wantsSynced bool,
+) func(delivered, u *update) []*PodLifecycleEvent {
+	return func(delivered, u *update) []*PodLifecycleEvent {
+		if u.uid == syncedUID && wantsSynced {
+			return []*PodLifecycleEvent{{Type: Synced}}
+		}
+		return inSteps(delivered, u, step)
+	}
+}
+
 // Subscribe returns a new channel of events. The first events describe the pods that exist; they
 // are Initial. The channel is closed when ctx ends, and at the next Stop. While the generator does
 // not run, events are delivered if they fit into the channel: at once, and by every Relist.
@@ -86,7 +103,11 @@ type Handler struct {
 	OnSynced func()
 	// OnPodAdded is called for each pod that exists when Handle is called or appears later, with
 	// or without containers. The cache holds the pod's status, or the error of its inspection.
-	OnPodAdded func(*Pod)
+	// initial is true if the pod existed when Handle was called, or in the first full list.
+	OnPodAdded func(pod *Pod, initial bool)
+	// OnPodChanged is called when a sandbox of a pod was added, has ended or is gone, or when the
+	// pod's addresses in the cache are others.
+	OnPodChanged func(*Pod)
 	// OnPodRemoved is called for each pod that OnPodAdded was called for, with the pod as it was
 	// last listed. If a pod is removed and comes back before its removal is handled, only its
 	// containers change: neither OnPodRemoved nor OnPodAdded is called.
@@ -94,10 +115,18 @@ type Handler struct {
 	// OnContainerCreated is called once for each container, before its other events, whatever
 	// its state is. The kubelet has no such event: Type is empty.
 	OnContainerCreated func(*PodLifecycleEvent)
-	// OnContainerStarted, OnContainerDied and OnContainerRemoved are called for the events
-	// of these types.
+	// OnContainerStarted is called for each container that ran, before OnContainerDied, even if it
+	// ended before a list showed it running.
 	OnContainerStarted func(*PodLifecycleEvent)
-	OnContainerDied    func(*PodLifecycleEvent)
+	// OnContainerDied is called for each container that exits. Status may be Unconfirmed, or be
+	// amended by a PodSync later.
+	OnContainerDied func(*PodLifecycleEvent)
+	// OnContainerEnded is called once after OnContainerDied, when the end is settled: its status has
+	// the reason, at most some seconds later, or the container is gone. It is for those who report or
+	// count each end once. If no inspection has shown the end, Status is nil or shows the container
+	// running.
+	OnContainerEnded func(*PodLifecycleEvent)
+	// OnContainerRemoved is called for each container that is gone, after OnContainerEnded.
 	OnContainerRemoved func(*PodLifecycleEvent)
 	// OnPodSync is called for PodSync.
 	OnPodSync func(*PodLifecycleEvent)
@@ -117,12 +146,7 @@ type Handler struct {
 // ends the subscription and panics; others are not affected. Handle panics if ctx is nil.
 func (g *GenericPLEG) Handle(ctx context.Context, h Handler, opts ...SubscribeOption) error {
 	options := g.subscription(opts)
-	options.Events = func(delivered, u *update) []*PodLifecycleEvent {
-		if u.uid == syncedUID && h.OnSynced != nil {
-			return []*PodLifecycleEvent{{Type: podsSynced}}
-		}
-		return inSteps(delivered, u, handlerEvents)
-	}
+	options.Events = eventsInSteps(handlerEvents, h.OnSynced != nil)
 	functions := h.functions()
 	refused := make(map[types.UID]bool) // the pods that h does not want
 	return g.updates.Follow(ctx, options, func(e *PodLifecycleEvent) {
@@ -144,14 +168,18 @@ func (h *Handler) functions() map[PodLifeCycleEventType]func(*PodLifecycleEvent)
 		containerCreated: h.OnContainerCreated,
 		ContainerStarted: h.OnContainerStarted,
 		ContainerDied:    h.OnContainerDied,
+		ContainerEnded:   h.OnContainerEnded,
 		ContainerRemoved: h.OnContainerRemoved,
 		PodSync:          h.OnPodSync,
 	}
 	if h.OnSynced != nil {
-		functions[podsSynced] = func(*PodLifecycleEvent) { h.OnSynced() }
+		functions[Synced] = func(*PodLifecycleEvent) { h.OnSynced() }
 	}
 	if h.OnPodAdded != nil {
-		functions[podAdded] = func(e *PodLifecycleEvent) { h.OnPodAdded(e.Pod) }
+		functions[podAdded] = func(e *PodLifecycleEvent) { h.OnPodAdded(e.Pod, e.Initial) }
+	}
+	if h.OnPodChanged != nil {
+		functions[podChanged] = func(e *PodLifecycleEvent) { h.OnPodChanged(e.Pod) }
 	}
 	if h.OnPodRemoved != nil {
 		functions[podRemoved] = func(e *PodLifecycleEvent) { h.OnPodRemoved(e.Pod) }
@@ -161,8 +189,8 @@ func (h *Handler) functions() map[PodLifeCycleEventType]func(*PodLifecycleEvent)
 
 // The types of the events that only Handle gets.
 const (
-	podsSynced       PodLifeCycleEventType = "podsSynced"
 	podAdded         PodLifeCycleEventType = "podAdded"
+	podChanged       PodLifeCycleEventType = "podChanged"
 	podRemoved       PodLifeCycleEventType = "podRemoved"
 	containerCreated PodLifeCycleEventType = ""
 )
@@ -170,24 +198,53 @@ const (
 // handlerEvents returns the events of one step for a handler; see inSteps.
 func handlerEvents(delivered, u *update) (events []*PodLifecycleEvent) {
 	known := delivered.listed()
-	if delivered == nil && u.pod != nil {
-		events = append(events, u.event(podAdded, u.pod, nil))
+	initial := delivered == nil && u.initial != nil
+	add := func(kind PodLifeCycleEventType, pod *Pod, c *Container, s *Status) {
+		e := u.event(kind, pod, c)
+		e.Status, e.Initial = s, initial
+		if c != nil {
+			e.Data = c.ID.ID
+		}
+		events = append(events, e)
 	}
-	find, containers, statuses := containersOf(known), containersOf(u.pod).list, statusesIn(u.statuses)
-	for i, c := range containers {
-		if find.at(i, c.ID.ID) == nil {
-			e := u.event(containerCreated, u.pod, c)
-			e.Data, e.Status, e.Initial = c.ID.ID, statuses.at(i, c.ID.ID), delivered == nil && u.initial != nil
-			events = append(events, e)
+	if delivered == nil && u.pod != nil {
+		add(podAdded, u.pod, nil, nil)
+	}
+	if known != nil && u.pod != nil && (!slices.EqualFunc(known.Sandboxes, u.pod.Sandboxes, looksSame) ||
+		!slices.Equal(delivered.ips, u.ips)) {
+		add(podChanged, u.pod, nil, nil)
+	}
+	was, statuses := finder(known.containers()), finder(u.statuses)
+	for i, c := range u.pod.containers() {
+		if was(i, c.ID.ID) == nil {
+			add(containerCreated, u.pod, c, statuses(i, c.ID.ID))
 		}
 	}
-	for _, e := range stepEvents(delivered, u) {
-		if !e.sandbox {
-			events = append(events, e)
+	for i, e := range stepEvents(delivered, u) {
+		switch c := e.Container; {
+		case e.sandbox:
+			continue
+		case c == nil: // a PodSync
+		case e.Type == ContainerDied && hasRun(e.Status) && !wasRunning(was(i, c.ID.ID)):
+			add(ContainerStarted, e.Pod, c, e.Status)
+		case e.Type == ContainerRemoved && !delivered.hasSettled(c.ID.ID):
+			add(ContainerEnded, e.Pod, c, e.Status)
+		}
+		events = append(events, e)
+	}
+	for i, c := range u.pod.containers() {
+		if u.hasSettled(c.ID.ID) && !delivered.hasSettled(c.ID.ID) {
+			add(ContainerEnded, u.pod, c, statuses(i, c.ID.ID))
 		}
 	}
 	if u.pod == nil && delivered != nil {
-		events = append(events, u.event(podRemoved, known, nil))
+		add(podRemoved, known, nil, nil)
 	}
 	return events
 }
+
+// hasRun reports whether a status, nil for none, shows that its container was started.
+func hasRun(s *Status) bool { return s != nil && (!s.StartedAt.IsZero() || s.Unconfirmed) }
+
+// wasRunning reports whether a container, nil for an absent one, may have been running.
+func wasRunning(c *Container) bool { return c != nil && c.State != ContainerStateCreated }

@@ -18,6 +18,10 @@ type update struct {
 	pod *Pod
 	// statuses are the last statuses of the containers of the pod and of the update before it.
 	statuses lastStatuses
+	// settled has the IDs of its exited containers whose end is settled; nil for none. ips are the
+	// addresses in the cache.
+	settled map[string]bool
+	ips     []string
 	// initial is the pod as it was when the subscription began; nil if it did not exist.
 	// Subscribers that have an update of the pod ignore it.
 	initial *Pod
@@ -86,7 +90,7 @@ func (u *update) beginning() *update {
 
 // stepEvents returns the events of one step.
 func stepEvents(delivered, u *update) (events []*PodLifecycleEvent) {
-	pod, statuses := cmp.Or(u.pod, delivered.listed()), statusesIn(u.statuses)
+	pod, statuses := cmp.Or(u.pod, delivered.listed()), finder(u.statuses)
 	for i, t := range u.since(delivered) {
 		if t.kind == containerChanged {
 			continue
@@ -94,14 +98,14 @@ func stepEvents(delivered, u *update) (events []*PodLifecycleEvent) {
 		e := u.event(t.kind, pod, t.container)
 		e.Data, e.sandbox, e.Initial = t.container.ID.ID, t.sandbox, delivered == nil && u.initial != nil
 		if !t.sandbox {
-			e.Status = statuses.at(i, t.container.ID.ID)
+			e.Status = statuses(i, t.container.ID.ID)
 		}
 		events = append(events, e)
 	}
 	amended := u.amended(delivered)
 	for i, c := range amended {
 		e := u.event(PodSync, pod, c)
-		e.Status = statuses.at(i, c.ID.ID)
+		e.Status = statuses(i, c.ID.ID)
 		events = append(events, e)
 	}
 	if u.sync && u.pod != nil && len(amended) == 0 {
@@ -114,6 +118,9 @@ func stepEvents(delivered, u *update) (events []*PodLifecycleEvent) {
 func (u *update) event(kind PodLifeCycleEventType, pod *Pod, c *Container) *PodLifecycleEvent {
 	return &PodLifecycleEvent{ID: u.uid, Type: kind, Pod: pod, Container: c, ListedAt: u.listedAt, Cause: u.cause}
 }
+
+// hasSettled reports whether the end of a container is settled in the update, nil for no update.
+func (u *update) hasSettled(id string) bool { return u != nil && u.settled[id] }
 
 // listed returns the pod of the update; nil for no update.
 func (u *update) listed() *Pod {
@@ -134,9 +141,9 @@ func (u *update) amended(delivered *update) (amended []*Container) {
 	if delivered.listed() == nil || u.pod == nil {
 		return nil
 	}
-	known, sent, now := containersOf(delivered.pod), statusesIn(delivered.statuses), statusesIn(u.statuses)
+	known, sent, now := finder(delivered.pod.containers()), finder(delivered.statuses), finder(u.statuses)
 	for i, c := range u.pod.Containers {
-		if isExited(c) && isExited(known.at(i, c.ID.ID)) && amends(now.at(i, c.ID.ID), sent.at(i, c.ID.ID)) {
+		if isExited(c) && isExited(known(i, c.ID.ID)) && amends(now(i, c.ID.ID), sent(i, c.ID.ID)) {
 			amended = append(amended, c)
 		}
 	}
@@ -178,7 +185,7 @@ type lastStatuses []*Status
 func (l lastStatuses) with(older lastStatuses, pods ...*Pod) lastStatuses {
 	missing := make(map[string]bool) // containers of the pods, by ID
 	for _, pod := range pods {
-		for _, c := range containersOf(pod).list {
+		for _, c := range pod.containers() {
 			missing[c.ID.ID] = true
 		}
 	}

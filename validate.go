@@ -1,9 +1,6 @@
 package pleg
 
-import (
-	"fmt"
-	"slices"
-)
+import "fmt"
 
 // badReason is a kind of bad data, and the value of the label "reason" of the
 // metric that counts it.
@@ -42,33 +39,25 @@ func withoutBadData(pod *Pod, report reportBadData) *Pod {
 	if pod == nil {
 		return nil
 	}
-	bad := false
 	taken := make(map[string]bool, len(pod.Containers)+len(pod.Sandboxes))
-	good := func(list []*Container) []*Container {
-		good, same := list, true // a copy from the first that is bad on
-		for i, c := range list {
-			reason, object := badData(pod, c, taken)
-			if reason != "" {
-				report(reason, object)
-				bad = true
-				if same {
-					good, same = slices.Clone(list[:i]), false
-				}
-			}
-			switch {
-			case same:
-			case reason == badContainerState:
-				unknown := *c
-				unknown.State = ContainerStateUnknown
-				good = append(good, &unknown)
-			case reason == "":
-				good = append(good, c)
-			}
+	good := func(c *Container) *Container {
+		reason, object := badData(pod, c, taken)
+		switch reason {
+		case "":
+			return c
+		case badContainerState:
+			report(reason, object)
+			unknown := *c
+			unknown.State = ContainerStateUnknown
+			return &unknown
+		default:
+			report(reason, object)
+			return nil
 		}
-		return good
 	}
-	containers, sandboxes := good(pod.Containers), good(pod.Sandboxes)
-	if !bad {
+	containers, bad := rewrite(pod.Containers, good)
+	sandboxes, alsoBad := rewrite(pod.Sandboxes, good)
+	if !bad && !alsoBad {
 		return pod
 	}
 	copied := *pod
@@ -124,21 +113,13 @@ func validStatus(status *PodStatus, pod *Pod, report reportBadData) (*PodStatus,
 
 // withoutNil returns the list itself, or a copy without its nil items.
 func withoutNil[T any](list []*T, bad func()) []*T {
-	for i, item := range list {
-		if item != nil {
-			continue
+	good, _ := rewrite(list, func(item *T) *T {
+		if item == nil {
+			bad()
 		}
-		good := append(make([]*T, 0, len(list)), list[:i]...)
-		for _, item := range list[i:] {
-			if item == nil {
-				bad()
-			} else {
-				good = append(good, item)
-			}
-		}
-		return good
-	}
-	return list
+		return item
+	})
+	return good
 }
 
 // podName is how errors name a pod.

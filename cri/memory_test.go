@@ -74,7 +74,7 @@ func TestListsAreBoundedInItems(t *testing.T) {
 func TestListsAreBoundedInBytes(t *testing.T) {
 	big := container("c", "uid")
 	big.Annotations = map[string]string{"big": strings.Repeat("x", 60*mib)}
-	r := newRuntime(&endless{of: big, per: 1, stub: stub{chunk: 16 << 10}}, quiet)
+	r := newRuntime(&endless{of: big, per: 1, stub: stub{chunk: mib}}, quiet)
 	if _, err := r.GetPods(t.Context(), true); err == nil ||
 		!strings.Contains(err.Error(), "the list has more than 256 MiB") {
 		t.Error(err)
@@ -126,19 +126,18 @@ func (e *endless) StreamPodSandboxes(ctx context.Context, req *runtimeapi.ListPo
 func (e *endless) StreamContainers(_ context.Context, _ *runtimeapi.ListContainersRequest,
 	opts ...grpc.CallOption) (answers[runtimeapi.ListContainersResponse], error) {
 	resp := &runtimeapi.ListContainersResponse{Containers: slices.Repeat([]*runtimeapi.Container{e.of}, e.per)}
-	messages, size := 0, 0
+	messages, encoded := 0, []byte(nil)
 	if e.of != nil {
-		encoded, err := crimessage.Marshal(resp)
-		if err != nil {
+		var err error
+		if encoded, err = crimessage.Marshal(resp); err != nil {
 			return nil, err
 		}
-		size = len(encoded)
 	}
 	return stream[runtimeapi.ListContainersResponse]{recv: func() (*runtimeapi.ListContainersResponse, error) {
-		if messages++; messages*(1+size) > 400*mib || messages > 200_000 {
+		if messages++; messages*(1+len(encoded)) > 400*mib || messages > 200_000 {
 			return nil, errors.New("the stream was read on and on")
 		}
-		return answer(&e.stub, resp, nil, opts)
+		return answer(&e.stub, resp, encoded, opts)
 	}}, nil
 }
 

@@ -216,8 +216,8 @@ func (l life) seen(state pleg.State, now time.Time) life {
 	}
 	switch state {
 	case pleg.ContainerStateRunning:
-		if l.startedAt.IsZero() {
-			l.startedAt = now
+		if l.startedAt.IsZero() || !l.finishedAt.IsZero() { // it is started again under its ID
+			l = life{createdAt: l.createdAt, startedAt: now, restartCount: l.restartCount}
 		}
 	case pleg.ContainerStateExited:
 		if l.startedAt.IsZero() {

@@ -12,10 +12,15 @@ import (
 type head struct {
 	Time           time.Time       `json:"time"`
 	Node           string          `json:"node,omitempty"`
+	Version        string          `json:"version,omitempty"`
+	StartedAt      time.Time       `json:"startedAt"`
+	Links          []string        `json:"links,omitempty"`
 	Level          level           `json:"level,omitempty"`
 	Sentence       string          `json:"sentence,omitempty"`
 	Notes          []string        `json:"notes,omitempty"`
 	Health         json.RawMessage `json:"health,omitempty"`
+	AwaySince      time.Time       `json:"awaySince,omitzero"`
+	Witnesses      []exitWitness   `json:"witnesses,omitempty"`
 	RecordingSince time.Time       `json:"recordingSince"`
 	Position       string          `json:"position"`
 	Full           bool            `json:"full"`
@@ -41,13 +46,15 @@ func (r *recorder) answer(position string) (a answer, news <-chan struct{}) {
 	h := r.history
 	since, resumed := r.resumeLocked(position)
 	a.head = head{
-		Time: r.clock.Now().UTC(), Node: r.node, RecordingSince: h.began,
-		Position: r.positionLocked(), Full: !resumed, GoneThrough: h.goneThrough,
+		Time: r.clock.Now().UTC(), Node: r.node, Version: r.version, StartedAt: r.started, Links: r.links,
+		RecordingSince: h.began,
+		Position:       r.positionLocked(), Full: !resumed, GoneThrough: h.goneThrough,
 	}
 	a.condition = h.condition
 	if h.conditionAt > since {
 		c := h.condition
 		a.Level, a.Sentence, a.Notes, a.Health = c.level, c.sentence, c.notes, c.encoded
+		a.AwaySince, a.Witnesses = shownTime(c.away), h.witnesses
 	}
 	a.pods, a.events, a.samples = h.since(since)
 	if r.news == nil {

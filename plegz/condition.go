@@ -29,6 +29,9 @@ type condition struct {
 	notes    []string
 	report   pleg.HealthReport
 	encoded  []byte // the report as JSON
+	found    *report
+	// away is since when the runtime has answered nothing, or no list has succeeded; zero if neither is so.
+	away time.Time
 }
 
 const (
@@ -36,13 +39,17 @@ const (
 	slowCall = 10 * time.Second
 )
 
-// newCondition returns the health in words, of a report that was made at a time.
-func newCondition(r pleg.HealthReport, now time.Time) condition {
+// newCondition returns the health in words, of a report that was made at a time, and finds its calls and pods
+// among the pods.
+func newCondition(r pleg.HealthReport, pods pleg.Pods, now time.Time) condition {
 	r = clipReport(r)
-	c := condition{report: r, encoded: encoded(clipLists(r)), notes: troubles(&r, now)}
+	c := condition{report: r, notes: troubles(&r, now)}
 	switch {
+	case !r.Healthy && answersNothing(&r, now):
+		c.level, c.sentence = levelError, "Not healthy: "+c.notes[0]
+		c.notes = append([]string{"reason: " + printable.Text(rounded(r.Reason)) + "."}, c.notes[1:]...)
 	case !r.Healthy:
-		c.level, c.sentence = levelError, "Not healthy: "+printable.Text(r.Reason)+"."
+		c.level, c.sentence = levelError, "Not healthy: "+printable.Text(rounded(r.Reason))+"."
 	case len(c.notes) > 0:
 		c.level, c.sentence, c.notes = levelWarning, "Degraded: "+c.notes[0], c.notes[1:]
 	default:
@@ -50,13 +57,29 @@ func newCondition(r pleg.HealthReport, now time.Time) condition {
 		c.sentence = fmt.Sprintf("Healthy: %s, the last relist began %s ago, the event stream is %s.",
 			plural(r.Pods, "pod"), roughly(now.Sub(r.LastRelist)), r.Stream.State)
 	}
+	if answersNothing(&r, now) {
+		c.away = r.HungRelist.Since
+	} else if r.RelistError != "" && now.Sub(r.LastRelist) > slowCall {
+		c.away = r.LastRelist
+	}
+	c.encoded, c.found = encoded(clipLists(r)), newReport(&c, pods)
 	return c
 }
 
-// troubles returns what is wrong, the worst first, a sentence each.
+// answersNothing reports whether the runtime answers neither a full list nor the inspection of any pod.
+func answersNothing(r *pleg.HealthReport, now time.Time) bool {
+	return r.HungRelist != nil && r.HungRelist.Answered == 0 && now.Sub(r.HungRelist.Since) > slowCall
+}
+
+// troubles returns what is wrong, the worst first, a sentence each. If the runtime answers nothing, that is
+// the one sentence about calls.
 func troubles(r *pleg.HealthReport, now time.Time) []string {
 	var all []string
 	say := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
+	if answersNothing(r, now) {
+		say("nothing has been answered since %s: restart the runtime.", forLong(r.HungRelist.Since, r.HungRelist.Since, now))
+		return append(all, exitTroubles(r, now)...)
+	}
 	names := make(map[types.UID]string, len(r.FailingPods))
 	var hung, failed []pleg.FailingPod
 	for _, f := range r.FailingPods {
@@ -72,29 +95,51 @@ func troubles(r *pleg.HealthReport, now time.Time) []string {
 
 	listHangs := r.HungRelist != nil && now.Sub(r.HungRelist.Since) > slowCall
 	if call, since, is := openCall(r); listHangs || is && now.Sub(since) > slowCall {
-		beside := ""
+		first, beside := since, ""
 		if listHangs {
-			beside = besideList(r, hung, names)
+			first, beside = r.HungRelist.Since, besideList(r, hung, names)
 		}
-		say("%s has not been answered since %s (for %s)%s.", call, clockTime(since), roughly(now.Sub(since)), beside)
+		say("%s has not been answered since %s%s.", call, forLong(first, since, now), beside)
 	}
 	if r.RelistError != "" {
-		say("the last relist failed: %s.", printable.Text(r.RelistError))
+		switch text := printable.Text(rounded(r.RelistError)); {
+		case r.LastRelist.IsZero():
+			say("no full list has succeeded: %s.", text)
+		case !listHangs:
+			say("no full list has succeeded since %s: %s.", forLong(r.LastRelist, r.LastRelist, now), text)
+		default:
+			say("the last list failed: %s.", text)
+		}
 	}
 	if len(hung) > 0 && !listHangs {
 		first, unaffected := hung[0], ""
 		if r.HungRelist == nil {
 			unaffected = "; other pods are not affected"
 		}
-		say("%s has not been answered since %s (for %s)%s%s.",
-			inspectionText(r, first.PodUID, names[first.PodUID]), clockTime(first.HangingSince),
-			roughly(now.Sub(first.HangingSince)), others(len(hung)-1, "pod hangs", "pods hang"), unaffected)
+		text, attempt := inspectionText(r, first.PodUID, names[first.PodUID])
+		say("%s has not been answered since %s%s%s.", text, forLong(first.HangingSince, attempt, now),
+			others(len(hung)-1, "pod hangs", "pods hang"), unaffected)
 	}
 	if len(failed) > 0 {
 		first := failed[0]
 		say("the inspection of pod %s has failed %s%s: %s.", names[first.PodUID], plural(first.Failures, "time"),
-			others(len(failed)-1, "pod fails", "pods fail"), printable.Text(first.Error))
+			others(len(failed)-1, "pod fails", "pods fail"), printable.Text(rounded(first.Error)))
 	}
+	all = append(all, exitTroubles(r, now)...)
+	if r.Stream.State == pleg.StreamBroken {
+		say("the event stream is broken since %s: %s; changes are found by the next relist.",
+			clockTime(r.Stream.Since), printable.Text(rounded(r.Stream.Error)))
+	}
+	if r.ExitStream.State == pleg.StreamBroken {
+		say("the exit stream is broken since %s: %s; exits are found as other changes are.",
+			clockTime(r.ExitStream.Since), printable.Text(rounded(r.ExitStream.Error)))
+	}
+	return all
+}
+
+// exitTroubles returns a sentence about exits that the runtime does not show.
+func exitTroubles(r *pleg.HealthReport, now time.Time) (all []string) {
+	say := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
 	if exits := r.UnconfirmedExits; len(exits) > 0 {
 		oldest := slices.MinFunc(exits, func(a, b pleg.UnconfirmedExit) int { return a.Since.Compare(b.Since) })
 		say("container %s of pod %s exited %s ago (code %d)%s; the runtime says running.",
@@ -102,15 +147,17 @@ func troubles(r *pleg.HealthReport, now time.Time) []string {
 			printable.Text(nameOf(oldest.Namespace, oldest.Name, clip(string(oldest.PodUID)))),
 			roughly(now.Sub(oldest.Since)), oldest.ExitCode, others(len(exits)-1, "has exited", "have exited"))
 	}
-	if r.Stream.State == pleg.StreamBroken {
-		say("the event stream is broken since %s: %s; changes are found by the next relist.",
-			clockTime(r.Stream.Since), printable.Text(r.Stream.Error))
-	}
-	if r.ExitStream.State == pleg.StreamBroken {
-		say("the exit stream is broken since %s: %s; exits are found as other changes are.",
-			clockTime(r.ExitStream.Since), printable.Text(r.ExitStream.Error))
-	}
 	return all
+}
+
+// forLong is since when something fails, for how long, and for how long the attempt under way has run if it is
+// not the first.
+func forLong(since, attempt, now time.Time) string {
+	text := clockTime(since) + " (for " + roughly(now.Sub(since))
+	if attempt.Sub(since) >= time.Second {
+		text += ", this attempt for " + roughly(now.Sub(attempt))
+	}
+	return text + ")"
 }
 
 // openCall returns the oldest call for no pod, and since when it is unanswered. While a full relist
@@ -128,35 +175,33 @@ func openCall(r *pleg.HealthReport) (text string, since time.Time, is bool) {
 }
 
 // besideList says what is known while a full list hangs: the pods whose inspection hangs too, the
-// oldest first, and whether others are inspected: of these deaths are seen.
+// oldest first, and how many others are inspected: in these deaths are seen.
 func besideList(r *pleg.HealthReport, hung []pleg.FailingPod, names map[types.UID]string) (text string) {
 	noun := "pod"
 	if len(hung) > 0 {
 		uid := hung[0].PodUID
-		text = fmt.Sprintf("; %s is not answered either%s",
-			inspectionText(r, uid, names[uid]), others(len(hung)-1, "pod hangs", "pods hang"))
+		first, _ := inspectionText(r, uid, names[uid])
+		text = fmt.Sprintf("; %s is not answered either%s", first, others(len(hung)-1, "pod hangs", "pods hang"))
 		noun = "other pod"
-	}
-	if r.HungRelist.Answered == 0 {
-		return text + "; no pod has been inspected since; until the list is answered, changes may not be seen"
 	}
 	return text + fmt.Sprintf("; %s been inspected since; until the list is answered, what is created or removed may not "+
 		"be seen", have(r.HungRelist.Answered, noun))
 }
 
-// inspectionText names the call that a pod's inspection waits for, and the pod.
-func inspectionText(r *pleg.HealthReport, uid types.UID, pod string) string {
-	text := "the inspection"
+// inspectionText names the call that a pod's inspection waits for, and the pod, and returns when that call was
+// made, zero if no call is known.
+func inspectionText(r *pleg.HealthReport, uid types.UID, pod string) (text string, since time.Time) {
+	text = "the inspection"
 	for _, c := range r.CallsInFlight {
 		if c.PodUID == uid {
-			text = callText(c)
+			text, since = callText(c), c.Since
 			break
 		}
 	}
 	if strings.Contains(text, " of pod "+pod) {
-		return text // GetPodStatus is of nothing else
+		return text, since // GetPodStatus is of nothing else
 	}
-	return text + " for pod " + pod
+	return text + " for pod " + pod, since
 }
 
 func callText(c pleg.RuntimeCall) string {

@@ -56,6 +56,7 @@ func TestHungListInWords(t *testing.T) {
 	const first = "GetPodStatus of pod team/pod-0001 (team/pod-0001)"
 	const unseen = "; until the list is answered, what is created or removed may not be seen."
 	const list = "Degraded: GetPods has not been answered since 00:00:03 UTC on 1 Jan (for 13 s); "
+	const nothing = "Degraded: nothing has been answered since 00:00:03 UTC on 1 Jan (for 13 s): restart the runtime."
 	for _, tt := range []struct {
 		wedged []types.UID // inspections that hang
 		pod    string      // what is said before the list is said to hang
@@ -72,7 +73,7 @@ func TestHungListInWords(t *testing.T) {
 		},
 		{
 			[]types.UID{plegtest.AnyPod}, "Degraded: GetPodStatus of pod team/pod-000",
-			"; no pod has been inspected since; until the list is answered, changes may not be seen.",
+			nothing,
 		},
 	} {
 		synctest.Test(t, func(t *testing.T) {
@@ -90,8 +91,18 @@ func TestHungListInWords(t *testing.T) {
 			}
 			n.pass(6 * time.Second)
 			s := n.state()
-			if !strings.HasPrefix(s.Sentence, list) || !strings.HasSuffix(s.Sentence, tt.beside) || len(s.Notes) > 0 {
+			if away := tt.beside == nothing; s.AwaySince.IsZero() == away ||
+				!away && !strings.HasPrefix(s.Sentence, list) || !strings.HasSuffix(s.Sentence, tt.beside) || len(s.Notes) > 0 {
 				t.Errorf("after 14 s: %s, notes %q, want %s", s.Sentence, s.Notes, tt.beside)
+			}
+			if tt.beside == nothing {
+				n.pass(4 * time.Minute)
+				const sentence = "Not healthy: nothing has been answered since 00:00:03 UTC on 1 Jan (for 4 min): " +
+					"restart the runtime."
+				const reason = "reason: pleg was last seen active 4 min ago; threshold is 3 min: GetPods has been running for "
+				if s := n.state(); s.Sentence != sentence || len(s.Notes) != 1 || !strings.HasPrefix(s.Notes[0], reason) {
+					t.Errorf("after 4 min: %s, notes %q", s.Sentence, s.Notes)
+				}
 			}
 			n.Heal()
 		})

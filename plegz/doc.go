@@ -17,11 +17,19 @@
 //
 //	time            when it was made, as in RFC 3339
 //	node            the node's name, of WithNodeName
+//	version         the agent's name and version, of WithVersion
+//	startedAt       when the handler was made, which is when the agent started
+//	links           other addresses of the agent, of WithLinks
 //	level           ok, warning or error
 //	sentence        the health in one sentence
 //	notes           what else is wrong, a sentence each
 //	health          the pleg.HealthReport; its longest texts are cut, and of each of its
 //	                lists the first 50 are there
+//	awaySince       since when the runtime has answered nothing, or no list has succeeded; missing
+//	                if neither is so
+//	witnesses       the witnesses of exits of package cri: witness is the name, active whether it
+//	                is at work, exits how many it was the first to report, refusals how many
+//	                containers it could not watch
 //	recordingSince  when the recording of history began
 //	position        where in the history this is; the ID of a server-sent event
 //	full            false if it has only what changed since an earlier position

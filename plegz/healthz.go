@@ -9,8 +9,10 @@ import (
 )
 
 // Healthz returns a handler for an agent's /healthz: 200 while the generator is healthy, and 503
-// with the reason while it is not. The answer is the pleg.HealthReport as JSON, its texts and
-// lists as short as the page has them. It panics if generator is nil.
+// with the reason while it is not. The answer is JSON: the sentence and the notes of the page, and the
+// pleg.HealthReport, its texts and lists as short as the page has them. In callsInFlight, failingPods and
+// hungRelist.suspects are also namespace and name of the pod, container, containerID and sandboxID, as far as the
+// pod was listed with them. It panics if generator is nil.
 //
 // It is for readiness and for alerts. Do not restart an agent because it fails, as a liveness
 // probe would: it fails while the runtime hangs or is away. A new agent meets the same runtime,
@@ -31,11 +33,11 @@ func Healthz(generator *pleg.GenericPLEG) http.Handler {
 			http.Error(w, "plegz: only GET and HEAD are answered", http.StatusMethodNotAllowed)
 			return
 		}
-		report := clipLists(clipReport(generator.HealthReport()))
+		c := newCondition(generator.HealthReport(), generator.Pods(), generator.Clock().Now())
 		var body bytes.Buffer
-		_ = json.Indent(&body, encoded(report), "", "  ") // cannot fail: it is what was encoded
+		_ = json.Indent(&body, encoded(c.found), "", "  ") // cannot fail: it is what was encoded
 		header.Set("Content-Type", "application/json")
-		if !report.Healthy {
+		if !c.report.Healthy {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
 		_, _ = body.WriteTo(w) // the client may be gone

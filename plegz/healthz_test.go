@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -50,5 +51,37 @@ func TestHealthz(t *testing.T) {
 		if body := ask(http.MethodGet).Body.String(); len(body) > 10_000 || strings.Contains(body, "\u202e") {
 			t.Errorf("%d bytes: %.300s", len(body), body)
 		}
+	})
+}
+
+// The answer begins with the sentence of the page, and names what crictl and ps need to find a call that hangs.
+func TestHealthzFindsWhatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fake := plegtest.NewRuntime()
+		calls := []pleg.RuntimeCall{{Method: "ContainerStatus", PodUID: "shop/a", Object: "container a (0123456789abc…)"}}
+		n := newIdleNode(t, &reporter{fake, calls}, fake)
+		c := plegtest.Running("0123456789abcdef0123")
+		c.Name = "a"
+		a := n.setPod("shop", "a", c)
+		calls[0].Since = time.Now()
+		n.HangIgnoringCancel(plegtest.GetPodStatus, a)
+		n.g.Start(t.Context())
+		n.pass(20 * time.Second)
+		w := httptest.NewRecorder()
+		plegz.Healthz(n.g).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/healthz", nil))
+		const begin = "{\n  \"sentence\": \"Degraded: ContainerStatus of container a (0123456789abc…)"
+		if !strings.HasPrefix(w.Body.String(), begin) {
+			t.Errorf("%.300s", w.Body)
+		}
+		type found struct{ Namespace, Name, Container, ContainerID, SandboxID string }
+		var got struct{ CallsInFlight, FailingPods []found }
+		if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil {
+			t.Fatal(err)
+		}
+		want := found{"shop", "a", "a", "0123456789abcdef0123", "shop/a-sandbox"}
+		if !slices.Equal(got.CallsInFlight, []found{want}) || !slices.Equal(got.FailingPods, []found{want}) {
+			t.Errorf("%+v", got)
+		}
+		n.Heal()
 	})
 }

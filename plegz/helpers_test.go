@@ -96,12 +96,20 @@ func (n *node) get(target string) *httptest.ResponseRecorder {
 type state struct {
 	Time                      time.Time
 	Level, Sentence, Position string
+	Version                   string
+	Links                     []string
+	StartedAt, AwaySince      time.Time
 	Notes                     []string
 	Health                    pleg.HealthReport
-	Full                      bool
-	GoneThrough               uint64
-	Pods                      []viewedPod
-	Events                    []struct {
+	Witnesses                 []struct {
+		Witness         string
+		Active          bool
+		Exits, Refusals int
+	}
+	Full        bool
+	GoneThrough uint64
+	Pods        []viewedPod
+	Events      []struct {
 		Number               uint64
 		Pod, Container       string
 		Event, Reason, Cause string

@@ -28,6 +28,7 @@ type history struct {
 	samples     []*sample  // oldest first
 	condition   condition
 	conditionAt uint64 // number of its last change
+	witnesses   []exitWitness
 
 	observations uint64 // how many there were
 }

@@ -1,5 +1,7 @@
 package plegz
 
+import "strings"
+
 // DefaultHistory is the number of containers and pods that are gone, and of events, that are
 // remembered.
 const DefaultHistory = 1000
@@ -9,6 +11,8 @@ type Option func(*options)
 
 type options struct {
 	node    string
+	version string
+	links   []string
 	labels  bool
 	remote  bool
 	hosts   []string
@@ -27,6 +31,21 @@ func newOptions(opts []Option) options {
 
 // WithNodeName shows the name of the node, in the title among others. By default there is none.
 func WithNodeName(name string) Option { return func(o *options) { o.node = name } }
+
+// WithVersion shows the name and the version of the agent, such as "plegwatch v1.2.3". By default there is none.
+func WithVersion(version string) Option { return func(o *options) { o.version = version } }
+
+// WithLinks has the page link to other addresses of the agent, such as "/metrics" and "/healthz". What is not an
+// absolute path is left out. By default there are none.
+func WithLinks(paths ...string) Option {
+	return func(o *options) {
+		for _, path := range paths {
+			if strings.HasPrefix(path, "/") && !strings.HasPrefix(path, "//") {
+				o.links = append(o.links, path)
+			}
+		}
+	}
+}
 
 // WithLabels shows the labels and annotations of pods, which may hold what not everyone
 // should see. By default they are not shown.

@@ -33,6 +33,7 @@ type recorder struct {
 	cache     *pleg.PodCache       // the generator's
 	clock     clock.PassiveClock   // the generator's
 	gatherer  *prometheus.Registry // of the generator's metrics
+	started   time.Time            // when the recorder was made
 	documents documents
 
 	mu sync.Mutex
@@ -47,7 +48,7 @@ type recorder struct {
 func newRecorder(generator *pleg.GenericPLEG, opts []Option) *recorder {
 	r := &recorder{
 		options: newOptions(opts), generator: generator, cache: generator.Cache(), clock: generator.Clock(),
-		gatherer: prometheus.NewRegistry(),
+		gatherer: prometheus.NewRegistry(), started: shownTime(generator.Clock().Now()),
 	}
 	for _, c := range generator.Collectors() {
 		_ = r.gatherer.Register(c) // what is missing is not drawn
@@ -106,7 +107,7 @@ func (r *recorder) record(ctx context.Context, cancel context.CancelFunc, events
 	defer tick.Stop()
 	var flush <-chan time.Time
 	calls := durations{gatherer: r.gatherer}
-	calls.read(&sample{})
+	r.takeWitnesses(calls.read(&sample{}))
 	for {
 		select {
 		case e, open := <-events:
@@ -150,6 +151,13 @@ func (r *recorder) note(e *pleg.PodLifecycleEvent) {
 	r.history.note(e, r.clock.Now().UTC())
 }
 
+// takeWitnesses has the history take in the witnesses of exits.
+func (r *recorder) takeWitnesses(witnesses []exitWitness) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.history.witnesses = witnesses
+}
+
 // observe has the history take in the present pods.
 func (r *recorder) observe() {
 	r.mu.Lock()
@@ -172,9 +180,10 @@ func (r *recorder) observeLocked() {
 func (r *recorder) sample(calls *durations) {
 	report := r.generator.HealthReport()
 	s := newSample(&report, r.clock.Now().UTC())
-	calls.read(s)
+	witnesses := calls.read(s)
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.history.witnesses = witnesses
 	r.history.sample(s)
 	r.describeLocked(report)
 	r.observeLocked()
@@ -182,7 +191,7 @@ func (r *recorder) sample(calls *durations) {
 }
 
 func (r *recorder) describeLocked(report pleg.HealthReport) {
-	r.history.describe(newCondition(report, r.clock.Now()))
+	r.history.describe(newCondition(report, r.generator.Pods(), r.clock.Now()))
 }
 
 // announceLocked wakes the streams.

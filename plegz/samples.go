@@ -52,13 +52,36 @@ type total struct {
 // isInspection says which CRI calls an inspection is made of.
 var isInspection = map[string]bool{"container_status": true, "podsandbox_status": true}
 
-// read sets what the metrics say of a sample. A gatherer that fails in part has the rest
-// read.
-func (d *durations) read(s *sample) {
+// exitWitness is what the metrics of package cri say of a witness of exits.
+type exitWitness struct {
+	Witness  string `json:"witness"`
+	Active   bool   `json:"active"`
+	Exits    int    `json:"exits"`    // that it was the first to report
+	Refusals int    `json:"refusals"` // containers that it could not watch
+}
+
+// read sets what the metrics say of a sample, and returns what they say of the witnesses of exits. A gatherer that
+// fails in part has the rest read.
+func (d *durations) read(s *sample) (witnesses []exitWitness) {
 	families, _ := d.gatherer.Gather() // what is missing is not drawn
 	var relist, inspection total
+	exits, refusals := make(map[string]int), make(map[string]int)
 	for _, f := range families {
 		switch f.GetName() {
+		case "pleg_cri_exit_witness":
+			for _, m := range f.GetMetric() {
+				if name := witnessOf(m.GetLabel()); name != "" {
+					witnesses = append(witnesses, exitWitness{Witness: name, Active: m.GetGauge().GetValue() > 0})
+				}
+			}
+		case "pleg_cri_exits_total":
+			for _, m := range f.GetMetric() {
+				exits[witnessOf(m.GetLabel())] = int(m.GetCounter().GetValue())
+			}
+		case "pleg_cri_exit_refusals_total":
+			for _, m := range f.GetMetric() {
+				refusals[witnessOf(m.GetLabel())] = int(m.GetCounter().GetValue())
+			}
 		case "kubelet_pleg_relist_duration_seconds":
 			for _, m := range f.GetMetric() {
 				relist.add(m.GetHistogram().GetSampleSum(), m.GetHistogram().GetSampleCount())
@@ -74,6 +97,24 @@ func (d *durations) read(s *sample) {
 		}
 	}
 	s.Relist, s.Inspection = relist.meanSince(&d.relist), inspection.meanSince(&d.inspection)
+	for i := range witnesses {
+		w := &witnesses[i]
+		w.Exits, w.Refusals = exits[w.Witness], refusals[w.Witness]
+	}
+	return witnesses[:min(len(witnesses), maxList)]
+}
+
+// witnessOf returns the witness that the labels of a metric name; empty if they name none.
+func witnessOf[L interface {
+	GetName() string
+	GetValue() string
+}](labels []L) string {
+	for _, l := range labels {
+		if l.GetName() == "witness" {
+			return clip(l.GetValue())
+		}
+	}
+	return ""
 }
 
 func (t *total) add(seconds float64, count uint64) {

@@ -19,11 +19,12 @@ const textEvents = 50
 // text returns the answer as text for a terminal.
 func (a *answer) text() []byte {
 	var b bytes.Buffer
-	title := "pleg"
+	title := cmp.Or(printable.Text(a.Version), "pleg")
 	if a.Node != "" {
-		title += " on " + printable.Text(a.Node)
+		title = printable.Text(a.Node) + ", " + title
 	}
-	fmt.Fprintf(&b, "%s at %s\n\n%s\n", title, a.Time.Format(time.RFC3339), a.Sentence)
+	fmt.Fprintf(&b, "%s, started %s, at %s\n\n%s\n", title, a.StartedAt.Format(time.RFC3339), a.Time.Format(time.RFC3339),
+		a.Sentence)
 	for _, note := range a.Notes {
 		fmt.Fprintf(&b, "%s\n", sentenceCase(note))
 	}
@@ -78,9 +79,11 @@ func (a *answer) writeHealth(b *bytes.Buffer) {
 	fmt.Fprintf(b, "subscriptions    %d, %s behind\n", r.Subscribers, plural(r.Backlog, "pod"))
 	fmt.Fprintf(b, "recorded since   %s\n", a.RecordingSince.Format(time.RFC3339))
 
-	calls := r.CallsInFlight[:min(len(r.CallsInFlight), maxList)]
-	table(b, "CALL IN FLIGHT\tPOD\tSINCE\tFOR", calls, func(w io.Writer, c pleg.RuntimeCall) {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", cell(callText(c)), cmp.Or(cell(printable.Text(string(c.PodUID))), "-"),
+	const heading = "CALL IN FLIGHT\tPOD\tCONTAINER ID\tSANDBOX ID\tSINCE\tFOR"
+	table(b, heading, a.condition.found.CallsInFlight, func(w io.Writer, c call) {
+		pod := cell(printable.Text(nameOf(c.Namespace, c.Name, string(c.PodUID))))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", cell(callText(c.RuntimeCall)), cmp.Or(pod, "-"),
+			cmp.Or(printable.Text(c.ContainerID), "-"), cmp.Or(printable.Text(c.SandboxID), "-"),
 			c.Since.UTC().Format(time.RFC3339), roughly(a.Time.Sub(c.Since)))
 	})
 	table(b, "SUBSCRIBER\tSUBSCRIPTIONS\tBACKLOG", r.NamedSubscribers, func(w io.Writer, s pleg.SubscriberReport) {

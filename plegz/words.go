@@ -2,6 +2,7 @@ package plegz
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 	"time"
 )
@@ -62,3 +63,15 @@ func roughly(d time.Duration) string {
 
 // sentenceCase has a note, which begins with an ASCII letter, begin with a capital.
 func sentenceCase(note string) string { return strings.ToUpper(note[:1]) + note[1:] }
+
+var goDuration = regexp.MustCompile(`\b(?:\d+h)?(?:\d+m)?\d+(?:\.\d+)?(?:ms|µs|s)\b`)
+
+// rounded returns a text in which durations, as Go writes them, are as people write them.
+func rounded(text string) string {
+	return goDuration.ReplaceAllStringFunc(text, func(d string) string {
+		if parsed, err := time.ParseDuration(d); err == nil && parsed >= time.Second {
+			return roughly(parsed)
+		}
+		return d
+	})
+}

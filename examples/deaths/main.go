@@ -31,8 +31,7 @@ func main() {
 
 // deaths prints how containers end, until ctx ends.
 func deaths(ctx context.Context, endpoint string, out io.Writer) error {
-	// An exit event comes before the runtime knows the reason, such as OOMKilled, which is printed here.
-	runtime, err := cri.Connect(ctx, endpoint, cri.WithoutExitEvents())
+	runtime, err := cri.Connect(ctx, endpoint)
 	if err != nil {
 		return err
 	}
@@ -42,10 +41,12 @@ func deaths(ctx context.Context, endpoint string, out io.Writer) error {
 	generator.Start(ctx)
 	defer generator.Stop()
 
-	for e := range generator.Subscribe(ctx) {
-		if e.Type == pleg.ContainerDied && !e.Initial && !e.IsSandbox() {
-			fmt.Fprintln(out, e)
-		}
-	}
+	_ = generator.Handle(ctx, pleg.Handler{ // until ctx ends
+		OnContainerEnded: func(e *pleg.PodLifecycleEvent) {
+			if !e.Initial {
+				fmt.Fprintln(out, e)
+			}
+		},
+	})
 	return nil
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// A container that crashes again and again is printed, and the end of the context ends the
+// How a container ended is printed with its reason, and the end of the context ends the
 // program.
 func TestDeaths(t *testing.T) {
 	server, err := criserver.Start()
@@ -24,7 +24,7 @@ func TestDeaths(t *testing.T) {
 		Containers: []criserver.ContainerPlan{{
 			ContainerConfig: criserver.ContainerConfig{Name: "cart"},
 			RunFor:          50 * time.Millisecond, ExitCode: 137, Reason: "OOMKilled",
-			Restart: criserver.RestartAlways, BackOff: 50 * time.Millisecond,
+			Restart: criserver.RestartAlways, BackOff: 5 * time.Second,
 		}},
 	})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -37,7 +37,7 @@ func TestDeaths(t *testing.T) {
 	}()
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil || !strings.HasPrefix(line, "shop/cart-0 cart (") ||
-		!strings.HasSuffix(line, "…) ContainerDied exit 137 OOMKilled\n") {
+		!strings.HasSuffix(line, "…) ContainerEnded exit 137 OOMKilled\n") {
 		t.Errorf("%q, %v", line, err)
 	}
 	cancel()

@@ -162,23 +162,25 @@ func TestExitsOfContainersThatAreUnknownForAWhile(t *testing.T) {
 		}
 		n.RemoveContainer("a", "a2")
 		step(pleg.ContainerStateExited, "a1", "a3")
+		time.Sleep(2 * time.Second)
 		wantExits(t, reg, "unknown in between", map[string]float64{"Error": 2})
 		step(pleg.ContainerStateUnknown, "a1")
 		step(pleg.ContainerStateRunning, "a1")
 		step(pleg.ContainerStateExited, "a1")
-		wantExits(t, reg, "running in between", map[string]float64{"Error": 3})
+		time.Sleep(2 * time.Second) // until its end is settled
+		wantExits(t, reg, "running in between", map[string]float64{"Error": 2, "Completed": 1})
 	})
 }
 
-// An exit event does not know the reason: its death is counted with the runtime's own status, or
-// when the container is gone without one.
+// An exit event does not know the reason: its death is counted with the runtime's own status, when
+// the container is gone without one, or ten seconds later.
 func TestExitsToldByEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)
 		n.SetPods(bare("a", plegtest.Running("a1"), plegtest.Running("a2")))
 		n.start()
 		n.EmitExit(exitOf("a1", 137))
-		time.Sleep(10 * time.Second)
+		time.Sleep(9 * time.Second)
 		wantExits(t, reg, "the runtime says running", map[string]float64{})
 		n.ExitContainer("a", "a1", 137, "OOMKilled")
 		time.Sleep(10 * time.Second)
@@ -188,5 +190,11 @@ func TestExitsToldByEvents(t *testing.T) {
 		n.RemovePod("a")
 		time.Sleep(10 * time.Second)
 		wantExits(t, reg, "gone", map[string]float64{"OOMKilled": 1, "Error": 1})
+		n.SetPod(bare("b", plegtest.Running("b1")))
+		n.g.RequestRelist("b")
+		time.Sleep(time.Second)
+		n.EmitExit(exitOf("b1", 2))
+		time.Sleep(11 * time.Second)
+		wantExits(t, reg, "never confirmed", map[string]float64{"OOMKilled": 1, "Error": 2})
 	})
 }

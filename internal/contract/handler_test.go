@@ -31,7 +31,7 @@ func (h *handled) handler(then func(string)) pleg.Handler {
 	}
 	event := func(e *pleg.PodLifecycleEvent) { note(line(e)) }
 	return pleg.Handler{
-		OnPodAdded:         func(p *pleg.Pod) { note(fmt.Sprintf("%s added with %d", p.ID, len(p.Containers))) },
+		OnPodAdded:         func(p *pleg.Pod, _ bool) { note(fmt.Sprintf("%s added with %d", p.ID, len(p.Containers))) },
 		OnPodRemoved:       func(p *pleg.Pod) { note(fmt.Sprintf("%s removed with %d", p.ID, len(p.Containers))) },
 		OnContainerStarted: event, OnContainerDied: event, OnContainerRemoved: event, OnPodSync: event,
 	}
@@ -71,7 +71,7 @@ func TestHandle(t *testing.T) {
 				}
 				ctx, cancel := context.WithCancel(t.Context())
 				h := n.handle(ctx, nil)
-				h.want(t, "what exists", "a added with 0", "b added with 2", "b Started b1", "b Died b2")
+				h.want(t, "what exists", "a added with 0", "b added with 2", "b Started b1", "b Started b2", "b Died b2")
 				n.ExitContainer("b", "b1", 1, "Error")
 				n.SetPod(bare("c", plegtest.Created("c1")))
 				n.SetPod(plegtest.NewPod("d", plegtest.Running("d1")))
@@ -241,7 +241,7 @@ func TestHandlerThatPanics(t *testing.T) {
 					t.Errorf("recovered %v", p)
 				}
 			}()
-			_ = n.g.Handle(t.Context(), pleg.Handler{OnPodAdded: func(*pleg.Pod) { panic("oops") }})
+			_ = n.g.Handle(t.Context(), pleg.Handler{OnPodAdded: func(*pleg.Pod, bool) { panic("oops") }})
 			t.Error("Handle has returned")
 		}()
 		n.RemovePod("a")
@@ -344,7 +344,8 @@ func TestHandleContainerCreated(t *testing.T) {
 			})
 		}()
 		synctest.Wait()
-		want(t, "what exists", lines, " a1 true", " a2 true", "ContainerDied a2 true", "synced")
+		want(t, "what exists", lines, " a1 true", " a2 true",
+			"ContainerStarted a2 true", "ContainerDied a2 true", "synced")
 		lines = nil
 		n.SetPod(plegtest.NewPod("a", plegtest.Running("a1"), plegtest.Running("a3"), plegtest.Created("a4")))
 		n.relist()
@@ -366,7 +367,7 @@ func TestHandleSynced(t *testing.T) {
 		heal := n.Hang(plegtest.GetPodStatus, "b")
 		var lines []string
 		handler := pleg.Handler{
-			OnPodAdded: func(p *pleg.Pod) { lines = append(lines, string(p.ID)) },
+			OnPodAdded: func(p *pleg.Pod, _ bool) { lines = append(lines, string(p.ID)) },
 			OnSynced:   func() { lines = append(lines, "synced") },
 		}
 		ctx, cancel := context.WithCancel(t.Context())

@@ -91,3 +91,47 @@ func TestRule20EndThatWasNotSeen(t *testing.T) {
 		})
 	}
 }
+
+// Rule 20: a container ended and was started again under its ID between two lists, and an inspection has shown
+// the new life. A late exit event of the earlier life is no death.
+func TestRule20LifeThatOnlyAStatusShowed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		exits := make(chan pleg.ContainerExit, 1)
+		n := newNodeOf(t, listing(exits))
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		events := n.g.Watch()
+		n.start()
+		read(events)
+		time.Sleep(1300 * time.Millisecond)
+		earlier := exitOf("a1", 1)
+		n.SetContainer("a", "a1", pleg.ContainerStateExited)
+		time.Sleep(100 * time.Millisecond)
+		n.SetContainer("a", "a1", pleg.ContainerStateRunning)
+		n.g.RequestReinspect("a")
+		time.Sleep(100 * time.Millisecond)
+		exits <- earlier
+		time.Sleep(time.Hour)
+		want(t, "events", readStatuses(events), "a PodSync without status")
+		if got := states(t, n.cache)["a1"]; got != pleg.ContainerStateRunning {
+			t.Errorf("an hour later the cache has a1 %s", got)
+		}
+	})
+}
+
+// Rule 20: a list that does not know the state of a container takes nothing away from its end.
+func TestRule20UnknownStateAfterAnExit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, reg := newNodeWithMetrics(t)
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		n.start()
+		n.ExitContainer("a", "a1", 2, "Error")
+		time.Sleep(1500 * time.Millisecond)
+		heal := n.Fail(plegtest.GetPodStatus, "a", errors.New("broken"))
+		n.SetContainer("a", "a1", pleg.ContainerStateUnknown)
+		time.Sleep(2 * time.Second)
+		n.RemoveContainer("a", "a1")
+		time.Sleep(5 * time.Second)
+		wantExits(t, reg, "deaths", map[string]float64{"Error": 1})
+		heal()
+	})
+}

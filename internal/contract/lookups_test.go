@@ -63,8 +63,11 @@ func TestLookupWithGenerator(t *testing.T) {
 		if s, known, err := n.cache.Lookup("pod-00000"); !s.TimeStamp.IsZero() || !known || err != nil {
 			t.Errorf("while it is inspected: %v %v %v", s, known, err)
 		}
-		if s, known := n.cache.ByContainerID("pod-00000-a"); known {
-			t.Errorf("its container is found before it was inspected: %v", s)
+		for _, id := range []string{"pod-00000-a", "test://pod-00000-a", "pod-00000-sandbox", "pod-00000-sand"} {
+			s, known := n.cache.ByContainerID(id)
+			if !known || s.ID != "pod-00000" || s.Name != "pod-00000" || s.FindContainerStatusByID("pod-00000-a") == nil {
+				t.Errorf("by %q before it was inspected: %v %v", id, s, known)
+			}
 		}
 		heal()
 		time.Sleep(1500 * time.Millisecond)
@@ -440,24 +443,31 @@ func TestLookupsOfWhatIsGoneAreBounded(t *testing.T) {
 	})
 }
 
-// What is gone is found for no longer than a minute when nothing runs.
-func TestLookupsOfWhatIsGoneWhileStopped(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.SetPods(bare("a", plegtest.Running("a1")))
-		n.relist()
-		n.SetPods()
-		n.relist()
-		found := func(want bool) {
-			t.Helper()
-			s, is := n.cache.ByContainerID("a1")
-			if named := len(n.cache.ByName("default", "a")) > 0; is != want || named != want {
-				t.Errorf("%v later: %v, %v by name, gone at %v", time.Since(s.GoneAt), is, named, s.GoneAt)
-			}
+// The beginning of an ID is enough, of 12 characters or more, if no other container has it.
+func TestLookupByTheBeginningOfAnID(t *testing.T) {
+	const one, another = "3f2a5d7c9b1e0001", "3f2a5d7c9b1e0002"
+	cache := pleg.NewCache()
+	set := func(uid types.UID, id string) {
+		status := &pleg.PodStatus{ID: uid, ContainerStatuses: []*pleg.Status{{ID: pleg.ContainerID{ID: id}}}}
+		cache.Set(uid, status, nil, time.Now())
+	}
+	found := func(id string) types.UID {
+		s, _ := cache.ByContainerID(id)
+		return s.ID
+	}
+	set("a", one)
+	for id, want := range map[string]types.UID{
+		one: "a", "containerd://" + one: "a", one[:12]: "a", one[:15]: "a",
+		one[:11]: "", one + "0": "", another: "", "": "",
+	} {
+		if got := found(id); got != want {
+			t.Errorf("%q: %q, want %q", id, got, want)
 		}
-		time.Sleep(59 * time.Second)
-		found(true)
-		time.Sleep(2 * time.Second)
-		found(false)
-	})
+	}
+	set("b", another)
+	for id, want := range map[string]types.UID{one: "a", another: "b", one[:12]: "", one[:15]: ""} {
+		if got := found(id); got != want {
+			t.Errorf("%q beside another: %q, want %q", id, got, want)
+		}
+	}
 }

@@ -271,7 +271,7 @@ func TestRule14EventSourcePanics(t *testing.T) {
 }
 
 // Rule 14: a state that does not exist is unknown to every reader of an event, and is
-// counted once, not with every list.
+// counted with every list that shows it.
 func TestRule14UnknownStateIsUnknownToAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)
@@ -281,7 +281,7 @@ func TestRule14UnknownStateIsUnknownToAll(t *testing.T) {
 			n.relist()
 		}
 		wantMetric(t, reg, "kubelet_running_containers", 1, "container_state", "unknown")
-		wantMetric(t, reg, "pleg_bad_data_total", 1, "reason", "unknown_container_state")
+		wantMetric(t, reg, "pleg_bad_data_total", 3, "reason", "unknown_container_state")
 		if e := <-events; e.Pod.Containers[0].State != pleg.ContainerStateUnknown {
 			t.Errorf("%s: the state is %s", line(e), e.Pod.Containers[0].State)
 		}

@@ -377,16 +377,8 @@ func (s *Scheduler) setHung(p *Pod, since time.Time) {
 	p.HungSince = since
 }
 
-// InspectionSucceeded notes that an inspection has, of any pod: no canary is needed for a
-// while. It reports, once in a period, whether pods hang: their back-off begins again, because
-// what held them up may be over.
-func (s *Scheduler) InspectionSucceeded() (resume bool) {
-	resume = s.hung > 0 && s.Now.Sub(s.canary.succeeded) >= s.cfg.Period
-	if s.hung == 0 || resume {
-		s.canary.succeeded = s.Now
-	}
-	return resume
-}
+// InspectionSucceeded notes that an inspection has, of any pod: no canary is needed for a while.
+func (s *Scheduler) InspectionSucceeded() { s.canary.succeeded = s.Now }
 
 // TakeCanary reports whether a pod is to be inspected as a canary now. While full lists hang it
 // does so for one pod after another, until EndRound.

@@ -101,8 +101,8 @@ func (s *script) input(text string) (answer []string) {
 		return []string{fmt.Sprint(s.TakeCanary())}
 	case "ended":
 		s.EndRound()
-	case "resume?":
-		return []string{fmt.Sprint(s.InspectionSucceeded())}
+	case "success":
+		s.InspectionSucceeded()
 	case "hangs?":
 		return []string{since(s.HangsSince())}
 	case "wake": // a pod at a time

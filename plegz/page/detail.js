@@ -43,6 +43,34 @@ function detailRows(pairs) {
     element('dt', {}, P.printable(name)), element('dd', { class: bad ? 'bad' : '' }, text(value))]));
 }
 
+// crictl is how crictl is called on this node: the runtime's description has the endpoint.
+function crictl() {
+  const endpoint = / at (unix:\/\/[^\s,]+)/.exec((model.health && model.health.runtime) || '');
+  return 'crictl ' + (endpoint ? '--runtime-endpoint ' + endpoint[1] + ' ' : '');
+}
+
+// commands are lines to be run on the node.
+function commands(lines) {
+  return element('div', { class: 'commands' }, ...lines.map((line) => copyable(line)));
+}
+
+// isPlain reports whether a text from the runtime may stand in a command line as it is.
+const isPlain = (id) => /^[\w.-]+$/.test(id);
+
+function containerDetail(c, at) {
+  return [element('h3', {}, 'Container ', element('bdi', {}, P.printable(c.name || ''))), detailRows([
+    ['State', P.stateText(c), c.exitCode], ['Message', c.message], ['Restarts', c.restarts], ['Created', at(c.created)], ['Started', at(c.started)],
+    ['Finished', at(c.finished)], ['Ran for', c.started && c.finished ? P.duration(c.finished - c.started) : ''], ['Removed', at(c.removed)],
+    ['Image', c.image], ['ID', c.id]]),
+  c.state !== 'removed' && isPlain(c.id) && commands([crictl() + 'inspect ' + c.id, crictl() + 'logs --tail 50 ' + c.id]) || ''];
+}
+
+// lifeRow is a life before the newest of a container, in a line.
+function lifeRow(c) {
+  const ran = c.started && c.finished ? ', ran for ' + P.duration(c.finished - c.started) : '';
+  return [P.instant(c.started || c.created).slice(11, 19), (c.restarts ? 'restart ' + c.restarts + ': ' : '') + P.stateText(c) + ran, c.exitCode];
+}
+
 function podDetail(pod) {
   const at = (t) => (t ? new Date(t) : '');
   const rows = detailRows;
@@ -53,13 +81,13 @@ function podDetail(pod) {
       ['Hangs since', at(P.time(pod.hangingSince)), true], ['Failures', pod.failures], ['Error', pod.error, true],
       ['UID', pod.uid], ['IPs', (pod.ips || []).join(', ')], ['Runtime handler', pod.runtimeHandler], ['Created', at(P.time(pod.createdAt))],
       ['Removed', at(pod.removed)], ['Last inspected', at(P.time(pod.observedAt))]]),
-    ...pod.containers.flatMap((c) => [element('h3', {}, 'Container ', element('bdi', {}, P.printable(c.name || ''))), rows([
-      ['State', P.stateText(c), c.exitCode], ['Message', c.message], ['Restarts', c.restarts], ['Created', at(c.created)], ['Started', at(c.started)],
-      ['Finished', at(c.finished)], ['Ran for', c.started && c.finished ? P.duration(c.finished - c.started) : ''], ['Removed', at(c.removed)],
-      ['Image', c.image], ['ID', c.id]])]),
+    ...[...pod.byName.values()].flatMap(([newest, ...earlier]) => [...containerDetail(newest, at),
+      ...(earlier.length ? [element('h4', {}, 'Earlier lives'), rows(earlier.map(lifeRow))] : [])]),
     ...pod.sandboxes.flatMap((s) => [element('h3', {}, 'Sandbox'), rows([
       ['State', s.state === 'running' ? 'ready' : s.state === 'exited' ? 'not ready' : s.state], ['Created', at(s.created)],
-      ['Stopped', at(s.finished)], ['Removed', at(s.removed)], ['ID', s.id]])]),
+      ['Stopped', at(s.finished)], ['Removed', at(s.removed)], ['ID', s.id]]),
+    s.state !== 'removed' && isPlain(s.id) && commands([crictl() + 'inspectp ' + s.id,
+      'pgrep -af "containerd-shim.* -id ' + s.id + '" # killing it ends the whole pod']) || '']),
     ...maps,
   ];
 }

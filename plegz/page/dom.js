@@ -27,6 +27,23 @@ function fill(table, heading, rows, warn) {
       { class: i === 1 && warn && warn(row) ? 'behind' : '' }, element('bdi', {}, P.printable(cell))))))));
 }
 
+// copyable is a text with a button that copies it, or something else.
+function copyable(text, shown) {
+  const button = element('button', { type: 'button', class: 'copy', 'aria-label': 'Copy ' + P.printable(shown || text) }, 'Copy');
+  button.addEventListener('click', (e) => {
+    e.stopPropagation();
+    const done = () => {
+      setText(button, 'Copied');
+      setTimeout(() => setText(button, 'Copy'), 1500);
+    };
+    // Without a secure context, as over plain HTTP from another machine, there is no clipboard: the text is selected.
+    const select = () => getSelection().selectAllChildren(button.previousElementSibling);
+    if (navigator.clipboard) navigator.clipboard.writeText(text).then(done, select);
+    else select();
+  });
+  return element('span', { class: 'copyable' }, element('code', {}, P.printable(shown || text)), button);
+}
+
 // say has a screen reader say something. What it reads out is not what is seen, where a time
 // changes every second.
 function say(text) {

@@ -2,7 +2,7 @@
 
 const SHOWN_EVENTS = 200;
 const eventList = $('events');
-let eventRows = []; // { number, row }, newest first
+let eventRows = new Map(); // rows by the number of their newest event
 let eventsOf = ''; // the history that they are of
 let eventsFit = 40; // as many as can be seen without scrolling, and some more
 
@@ -11,7 +11,7 @@ function drawEvents() {
   const history = model.position.split('.')[0];
   if (history !== eventsOf) {
     eventsOf = history;
-    eventRows = [];
+    eventRows = new Map();
     eventList.replaceChildren();
   }
   if (!model.events.length) {
@@ -20,25 +20,34 @@ function drawEvents() {
     }
     return;
   }
-  if (!eventRows.length) eventList.replaceChildren();
-  const wanted = model.events.slice(eventList.dataset.scrolled ? -SHOWN_EVENTS : -eventsFit).reverse();
-  const oldest = wanted[wanted.length - 1].number;
-  while (eventRows.length && eventRows[eventRows.length - 1].number < oldest) eventRows.pop().row.remove();
-  const shown = eventRows.length ? [eventRows[0].number, eventRows[eventRows.length - 1].number] : [0, 0];
-  const fresh = wanted.filter((e) => e.number > shown[0]).map(eventRow);
-  const older = wanted.filter((e) => e.number < shown[1]).map(eventRow);
-  eventList.prepend(...fresh.map((e) => e.row));
-  eventList.append(...older.map((e) => e.row));
-  eventRows = [...fresh, ...eventRows, ...older];
+  if (!eventRows.size) eventList.replaceChildren();
+  const lines = P.fold(model.events, eventList.dataset.scrolled ? SHOWN_EVENTS : eventsFit);
+  const numbers = new Set(lines.map((line) => line.number));
+  for (const [number, row] of eventRows) {
+    if (numbers.has(number)) continue;
+    row.remove();
+    eventRows.delete(number);
+  }
+  let at = eventList.firstElementChild;
+  for (const line of lines) {
+    let row = eventRows.get(line.number);
+    if (row) {
+      at = row.nextElementSibling;
+      continue;
+    }
+    row = lineRow(line);
+    eventRows.set(line.number, row);
+    eventList.insertBefore(row, at);
+  }
 }
 
-function eventRow(e) {
-  const { pod, text } = P.eventText(e);
-  const [mark, kind] = P.eventMark(e);
-  const row = element('li', { title: 'listed because of: ' + e.cause }, element('time', {}, P.clock(P.time(e.time))),
+function lineRow(line) {
+  const e = line.newest;
+  const { pod, text } = P.lineText(line);
+  const [mark, kind] = line.died ? ['↻', P.eventMark(line.died)[1]] : P.eventMark(e);
+  return element('li', { title: 'listed because of: ' + e.cause }, element('time', {}, P.clock(P.time(e.time))),
     element('span', { class: kind, 'aria-hidden': 'true' }, mark),
     element('span', { class: 'text' }, element('bdi', {}, pod), ' ', element('span', { class: kind === 'crashed' ? kind : '' }, text)));
-  return { number: e.number, row };
 }
 
 eventList.addEventListener('scroll', () => {

@@ -31,7 +31,8 @@ function drawFilter() {
   options($('namespace'), [['', 'All namespaces'], ...[...namespaces].sort().map((n) => [n, P.printable(n)])], filter.namespace);
 }
 
-options($('window'), [['auto', 'Time: auto'], ...P.WINDOWS.map((w) => [String(w), 'Last ' + P.duration(w).replace('60 s', 'minute')])], filter.window);
+options($('window'), [['auto', 'Time: fitted'], ...P.WINDOWS.map((w) => [String(w), 'Last ' + P.duration(w).replace('60 s', 'minute')])], filter.window);
+options($('rows'), [['auto', 'Rows: auto'], ['compact', 'Compact'], ['full', 'All containers']], filter.rows);
 options($('order'), [['name', 'By name'], ['changed', 'By last change'], ['restarts', 'By restarts']], filter.order);
 
 $('states').addEventListener('click', (e) => {
@@ -39,7 +40,7 @@ $('states').addEventListener('click', (e) => {
   if (button) setFilter({ state: button.dataset.state });
 });
 $('name').addEventListener('input', (e) => setFilter({ name: e.target.value }));
-for (const id of ['namespace', 'window', 'order']) $(id).addEventListener('change', (e) => setFilter({ [id]: e.target.value }));
+for (const id of ['namespace', 'window', 'order', 'rows']) $(id).addEventListener('change', (e) => setFilter({ [id]: e.target.value }));
 $('filter').addEventListener('submit', (e) => e.preventDefault());
 
 function setFilter(changes) {
@@ -54,6 +55,7 @@ function setFilter(changes) {
 function readAddress() {
   const known = {
     state: STATES.map(([state]) => state), order: ['name', 'changed', 'restarts'], window: ['auto', ...P.WINDOWS.map(String)],
+    rows: ['auto', 'compact', 'full'],
   };
   for (const [key, value] of new URLSearchParams(location.hash.slice(1))) {
     if (Object.hasOwn(filter, key) && (!known[key] || known[key].includes(value))) filter[key] = value;
@@ -61,4 +63,5 @@ function readAddress() {
   $('name').value = filter.name;
   $('window').value = filter.window;
   $('order').value = filter.order;
+  $('rows').value = filter.rows;
 }

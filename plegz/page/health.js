@@ -29,10 +29,25 @@ function drawHealth() {
   let containers = 0;
   for (const pod of model.pods.values()) for (const c of pod.containers) if (c.state === 'running') containers++;
   setText($('facts'), [
-    model.node && 'node ' + P.printable(model.node), h.pods + ' pods', containers + ' containers running',
+    h.pods + ' pods', containers + ' containers running',
     'event stream ' + h.stream.state, h.exitStream.state !== 'off' && 'exit stream ' + h.exitStream.state,
     h.blockedReaders + ' blocked readers', P.printable(h.runtime || ''),
   ].filter(Boolean).join(' · '));
-  const title = mark + ' ' + word + (model.node ? ' · ' + P.printable(model.node) : '') + ' · pleg';
+  drawNode();
+  const title = mark + ' ' + (model.node ? P.printable(model.node) + ': ' : '') + word + ' · pleg';
   if (document.title !== title) document.title = title;
+}
+
+// drawNode says which node and agent this is, since when it runs, and where else it answers.
+function drawNode() {
+  const node = $('node');
+  const now = JSON.stringify([model.node, model.version, model.started, model.links]);
+  if (node.dataset.shown !== now) {
+    node.dataset.shown = now;
+    const links = [['Text', '?format=text'], ['JSON', '?format=json'], ...model.links.map((path) => [path, path])];
+    node.replaceChildren(element('b', {}, P.printable(model.node)), model.version && element('span', {}, P.printable(model.version)),
+      element('span', { id: 'started', title: P.instant(model.started) }),
+      element('span', {}, ...links.flatMap(([text, href]) => [element('a', { href }, P.printable(text)), ' '])));
+  }
+  setText($('started'), 'started ' + P.instant(model.started).slice(0, 16) + ' UTC, ' + P.duration(model.time - model.started) + ' ago');
 }

@@ -3,13 +3,16 @@
 const lanes = $('lanes');
 const space = $('space');
 const pool = []; // elements of lanes in view
+const MANY = 50; // so many pods have one row each, unless chosen otherwise
+const MOST_PRINTED = 500; // lanes on paper
+let printing = false;
 
 // size is of the tracks, read when it changes: to read it has the browser lay out the page.
 let size = { left: 0, width: 0, height: 0 };
 let scrolled = 0; // of the lanes; to read it would have the browser lay out the page too
 
 function measure() {
-  const left = isNarrow.matches ? 0 : parseFloat(getComputedStyle(space).getPropertyValue('--left'));
+  const left = isNarrow.matches && !compact ? 0 : parseFloat(getComputedStyle(space).getPropertyValue('--left'));
   size = { left, width: Math.max(1, space.clientWidth - left - 2), height: lanes.clientHeight };
   scrolled = lanes.scrollTop;
 }
@@ -17,22 +20,34 @@ function measure() {
 function drawPods() {
   if (!model.time) return;
   if (!size.height) measure();
-  const span = filter.window === 'auto' ? P.autoWindow(model) : Number(filter.window);
   const to = model.time;
-  const from = to - span;
-  pods = P.list(model, filter, from);
-  tops = P.layout(pods);
+  const chosenSpan = filter.window === 'auto' ? 0 : Number(filter.window);
+  pods = P.list(model, filter, to - (chosenSpan || P.LONGEST_FIT));
+  const dense = filter.rows === 'compact' || filter.rows === 'auto' && pods.length > MANY;
+  if (dense !== compact) {
+    compact = dense;
+    $('pods').classList.toggle('compact', compact);
+    measure();
+  }
+  tops = P.layout(pods, compact);
+  const from = to - (chosenSpan || P.fit(model, pods.slice(...inSight())));
   space.style.height = tops[pods.length] + 'px';
   $('none').hidden = pods.length > 0;
   setText($('none'), model.pods.size ? 'No pod fits the filter.' : 'There are no pods.');
   drawLanes(from, to);
 }
 
+// inSight returns the first lane that is seen, and the first after it that is not. On paper all are.
+function inSight() {
+  return printing ? [0, Math.min(pods.length, MOST_PRINTED)] : P.visible(tops, scrolled, size.height);
+}
+
 function drawLanes(from, to) {
   drawLanes.again = () => drawLanes(from, to);
-  const { left, width, height } = size;
+  const { left, width } = size;
   drawAxis(from, to, width, left);
-  const [first, end] = P.visible(tops, scrolled, height);
+  const [first, end] = inSight();
+  drawAway(from, to, width, left);
   inView = new Set(pods.slice(first, end).map((p) => p.uid));
   for (let i = first; i < end; i++) drawLane(laneAt(i - first), i, from, to, width);
   for (let i = end - first; i < pool.length; i++) pool[i].root.hidden = true;
@@ -44,13 +59,15 @@ function drawLanes(from, to) {
 function laneAt(i) {
   if (!pool[i]) {
     const lane = {
-      mark: element('span', { class: 'mark', 'aria-hidden': 'true' }), name: element('bdi'), what: element('span', { class: 'what' }),
-      names: element('div', { class: 'names' }), track: element('div', { class: 'track', 'aria-hidden': 'true' }), pieces: [], shown: '',
+      mark: element('span', { class: 'mark' }), name: element('bdi'), what: element('span', { class: 'what' }),
+      names: element('div', { class: 'names', 'aria-hidden': 'true' }), track: element('div', { class: 'track', 'aria-hidden': 'true' }), pieces: [], shown: '',
     };
-    lane.namespace = element('span');
-    lane.title = element('b', {}, lane.namespace, lane.name);
+    lane.spoken = element('span', { class: 'hidden' }); // what a screen reader says of the lane
+    lane.namespace = element('span', { class: 'namespace' });
+    lane.tail = element('bdi', { class: 'tail' });
+    lane.title = element('b', {}, element('span', { class: 'head' }, lane.namespace, lane.name), lane.tail);
     lane.root = element('div', { class: 'lane', role: 'option' },
-      element('div', { class: 'who' }, lane.mark, lane.title, lane.what), lane.names, lane.track);
+      lane.spoken, element('div', { class: 'who', 'aria-hidden': 'true' }, lane.mark, lane.title, lane.what), lane.names, lane.track);
     space.append(lane.root);
     pool[i] = lane;
   }
@@ -63,7 +80,7 @@ function drawLane(lane, i, from, to, width) {
   root.hidden = false;
   const top = 'translateY(' + tops[i] + 'px)';
   if (root.style.transform !== top) root.style.transform = top;
-  const height = P.laneHeight(pod) + 'px';
+  const height = P.laneHeight(pod, compact) + 'px';
   if (root.style.height !== height) root.style.height = height;
   if (lane.pod !== pod) {
     lane.pod = pod;
@@ -71,26 +88,31 @@ function drawLane(lane, i, from, to, width) {
     root.dataset.state = pod.state;
     setText(lane.mark, P.MARKS[pod.state] || '');
     setText(lane.namespace, pod.name ? P.printable(pod.namespace) + '/' : '');
-    setText(lane.name, P.printable(pod.name || pod.uid));
+    const [head, tail] = P.split(P.printable(pod.name || pod.uid));
+    setText(lane.name, head);
+    setText(lane.tail, tail);
     setText(lane.what, pod.state + (pod.restarts ? ' ↻' + pod.restarts : ''));
-    root.title = pod.error ? P.printable(pod.error) : '';
-    root.setAttribute('aria-label', [pod.title, pod.state, pod.restarts ? pod.restarts + ' restarts' : '',
+    root.title = pod.title + (pod.error ? '\n' + P.printable(pod.error) : '');
+    setText(lane.spoken, [pod.title, pod.state, pod.restarts ? pod.restarts + ' restarts' : '',
       ...pod.names.map((n) => P.printable(n) + ' ' + P.stateText(pod.byName.get(n)[0]))].filter(Boolean).join(', '));
     lane.names.classList.toggle('single', pod.names.length < 2);
-    lane.names.replaceChildren(...pod.names.map((n) => element('div', {}, element('bdi', {}, P.printable(n)))));
+    lane.names.replaceChildren(...pod.names.map((n) => {
+      const [head, tail] = P.split(P.printable(n));
+      return element('div', { title: P.printable(n) }, element('bdi', { class: 'head' }, head), tail && element('bdi', { class: 'tail' }, tail));
+    }));
   }
   root.setAttribute('aria-setsize', pods.length);
   root.setAttribute('aria-posinset', i + 1);
   root.setAttribute('aria-selected', String(pod.uid === chosen));
   if (pod.uid === chosen) root.id = 'lane-chosen';
   else root.removeAttribute('id');
-  drawTrack(lane, P.bars(pod, from, to, width));
+  drawTrack(lane, P.bars(pod, from, to, width, compact), pod.names.length);
 }
 
 // drawTrack puts bars into a track, with the elements that are there.
-function drawTrack(lane, drawn) {
+function drawTrack(lane, drawn, rows) {
   let n = 0;
-  const piece = (cls, x, y, width, text, title) => {
+  const piece = (cls, x, y, width, text, title, height) => {
     let p = lane.pieces[n];
     if (!p) {
       p = element('div');
@@ -107,20 +129,46 @@ function drawTrack(lane, drawn) {
     if (style.width !== w) style.width = w;
     const t = y === undefined ? '' : y + 'px';
     if (style.top !== t) style.top = t;
+    const h = height === undefined ? '' : height + 'px';
+    if (style.height !== h) style.height = h;
     setText(p, text);
     if (p.title !== title) p.title = title;
   };
-  const row = (i) => P.TITLE + i * P.ROW + 2;
   for (const s of drawn.sandboxes) piece('sandbox', s.x, undefined, s.width, '', 'the pod\'s sandbox');
   for (const b of drawn.bars) {
-    piece('bar ' + b.kind + (b.removed ? ' removed' : '') + (b.width < 12 ? ' slim' : '') + (b.ended ? ' ended' : ''), b.x, row(b.row), b.width, b.label, b.title);
+    const { y, height } = P.place(b.row, rows, compact);
+    piece('bar ' + b.kind + (b.removed ? ' removed' : '') + (b.width < 12 ? ' slim' : '') + (b.ended ? ' ended' : ''), b.x, y, b.width, b.label, b.title, height);
   }
-  if (drawn.hang) {
-    piece('hang', drawn.hang.x, 3, drawn.hang.width, drawn.hang.inside ? drawn.hang.text : '', drawn.hang.text);
-    if (!drawn.hang.inside && !isNarrow.matches) piece('hang-text', drawn.hang.x - drawn.hang.text.length * 6.2 - 4, 3, undefined, drawn.hang.text, '');
+  // While the runtime as a whole is away, one bar over all lanes says so.
+  if (drawn.hang && !model.away) {
+    // Where there is no room for a text, the lane says that it hangs.
+    const slim = compact || isNarrow.matches;
+    piece('hang' + (slim ? ' slim' : ''), drawn.hang.x, slim ? (compact ? 0 : 19) : 3, drawn.hang.width,
+      drawn.hang.inside && !slim ? drawn.hang.text : '', drawn.hang.text);
+    if (!drawn.hang.inside && !slim) piece('hang-text', drawn.hang.x - drawn.hang.text.length * 6.2 - 4, 3, undefined, drawn.hang.text, '');
   }
-  for (const e of drawn.ends) piece('end ' + e.kind, e.x, row(e.row), undefined, e.text, '');
+  for (const e of drawn.ends) piece('end ' + e.kind, e.x, P.place(e.row, rows, compact).y, undefined, e.text, '');
   for (; n < lane.pieces.length; n++) lane.pieces[n].style.display = 'none';
+}
+
+// drawAway draws the bar over all lanes since when the runtime is away.
+function drawAway(from, to, width, left) {
+  const bar = $('away');
+  const band = $('away-band');
+  bar.hidden = band.hidden = !model.away;
+  if (!model.away) return;
+  const x = Math.max(0, ((model.away - from) / (to - from)) * width);
+  const text = (model.health.hungRelist ? 'runtime: no answer since ' : 'runtime: no list since ') + P.clock(model.away);
+  const span = bar.firstElementChild;
+  setText(span, text);
+  // The text stands before the bar where there is no room in it, if there is room before it.
+  const length = text.length * 6.5 + 10;
+  const outside = length > width - x && length < left + x;
+  span.style.left = outside ? '' : Math.max(0, Math.min(left + x + 5, left + width - length)) + 'px';
+  span.style.right = outside ? 'calc(100% - ' + (left + x - 6) + 'px)' : '';
+  const fill = bar.lastElementChild;
+  fill.style.left = band.style.left = left + x + 'px';
+  fill.style.width = band.style.width = Math.max(3, width - x) + 'px';
 }
 
 function drawAxis(from, to, width, left) {
@@ -155,7 +203,7 @@ lanes.addEventListener('click', (e) => {
 
 lanes.addEventListener('keydown', (e) => {
   const at = pods.findIndex((p) => p.uid === chosen);
-  const page = Math.max(1, Math.floor(lanes.clientHeight / P.laneHeight(pods[Math.max(0, at)] || { names: [] })));
+  const page = Math.max(1, Math.floor(lanes.clientHeight / P.laneHeight(pods[Math.max(0, at)] || { names: [] }, compact)));
   const to = { ArrowDown: at + 1, ArrowUp: at - 1, PageDown: at + page, PageUp: at - page, Home: 0, End: pods.length - 1 }[e.key];
   if (e.key === 'Enter' && chosen) openDetail(chosen);
   else if (to === undefined || !pods.length) return;
@@ -170,3 +218,10 @@ function choose(i) {
   scrolled = lanes.scrollTop;
   drawLanes.again();
 }
+
+// On paper there is no scrolling: all lanes are drawn.
+matchMedia('print').addEventListener('change', (e) => {
+  printing = e.matches;
+  measure();
+  drawPods();
+});

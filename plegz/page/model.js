@@ -15,8 +15,8 @@ const PLEGZ = (() => {
 
   function newModel() {
     return {
-      time: 0, since: 0, level: '', sentence: '', notes: [], health: null, node: '', position: '',
-      pods: new Map(), events: [], samples: [],
+      time: 0, since: 0, level: '', sentence: '', notes: [], health: null, node: '', version: '', started: 0, links: [],
+      away: 0, witnesses: [], position: '', pods: new Map(), events: [], samples: [],
     };
   }
 
@@ -31,11 +31,16 @@ const PLEGZ = (() => {
     model.since = time(message.recordingSince);
     model.position = message.position;
     model.node = message.node || '';
+    model.version = message.version || '';
+    model.started = time(message.startedAt);
+    model.links = message.links || [];
     if (message.level) {
       model.level = message.level;
       model.sentence = message.sentence;
       model.notes = message.notes || [];
       model.health = message.health;
+      model.away = time(message.awaySince); // since when the runtime as a whole is away; 0 if it is not
+      model.witnesses = message.witnesses || [];
     }
     for (const pod of message.pods) model.pods.set(pod.uid, prepare(pod));
     const forgotten = (x) => x.gone && x.gone <= message.goneThrough;
@@ -153,33 +158,50 @@ const PLEGZ = (() => {
     return n;
   }
 
-  // autoWindow is the shortest time that shows all lives from their beginning, at most 15
-  // minutes.
-  function autoWindow(model) {
-    let oldest = model.time - WINDOWS[0];
-    for (const pod of model.pods.values()) {
-      for (const c of pod.containers) if (c.created && c.created < oldest) oldest = c.created;
+  // LONGEST_FIT is the longest time that is fitted to pods.
+  const LONGEST_FIT = 15 * MINUTE;
+  const FITS = [0.5, 0.75, 1, 1.5, 2, 3, 5, 7, 10].map((minutes) => minutes * MINUTE);
+
+  // fit is the shortest time that shows all that has happened to pods in the last 15 minutes.
+  function fit(model, pods) {
+    let oldest = model.away || model.time;
+    for (const pod of pods) {
+      for (const life of [...pod.containers, ...pod.sandboxes]) {
+        for (const t of [life.created, life.started, life.finished, life.removed]) {
+          if (t > model.time - LONGEST_FIT && t < oldest) oldest = t;
+        }
+      }
     }
-    return WINDOWS.slice(0, 3).find((w) => w >= model.time - oldest) || WINDOWS[2];
+    return oldest === model.time ? LONGEST_FIT : FITS.find((f) => f >= (model.time - oldest) * 1.04) || LONGEST_FIT;
+  }
+
+  // TAIL is how much of a long name is shown in any case: pods of one owner differ at the end.
+  const TAIL = 6;
+
+  // split returns the beginning of a name, which may be cut, and its end, which is not.
+  function split(name) {
+    const chars = [...name];
+    return chars.length <= TAIL ? [name, ''] : [chars.slice(0, -TAIL).join(''), chars.slice(-TAIL).join('')];
   }
 
   // heights of a lane in pixels.
   const ROW = 18;
   const TITLE = 22;
+  const COMPACT = 22;
 
   // laneHeight is that of a pod's lane. Where names stand above the bars, a row of bars has
   // none beside it.
-  function laneHeight(pod) {
-    return TITLE + Math.max(1, pod.names.length) * ROW + 4;
+  function laneHeight(pod, compact) {
+    return compact ? COMPACT : TITLE + Math.max(1, pod.names.length) * ROW + 4;
   }
 
   // layout returns where each lane begins, and at the end the height of all.
-  function layout(pods) {
+  function layout(pods, compact) {
     const tops = new Array(pods.length + 1);
     let y = 0;
     for (let i = 0; i < pods.length; i++) {
       tops[i] = y;
-      y += laneHeight(pods[i]);
+      y += laneHeight(pods[i], compact);
     }
     tops[pods.length] = y;
     return tops;
@@ -199,8 +221,17 @@ const PLEGZ = (() => {
     return [Math.min(low, tops.length - 1), end];
   }
 
-  // bars returns what is drawn of a pod between two times, on a track of a width.
-  function bars(pod, from, to, width) {
+  // place returns where the bars of a container are in a pod's lane, and how high they are.
+  function place(row, rows, compact) {
+    if (!compact) return { y: TITLE + row * ROW + 2, height: 14 };
+    const height = rows === 1 ? 14 : Math.max(1, Math.floor(18 / rows) - 1);
+    return { y: rows === 1 ? 4 : 2 + row * Math.max(1, Math.floor(18 / rows)), height };
+  }
+
+  // bars returns what is drawn of a pod between two times, on a track of a width. Bars that are not as high as a
+  // text have none.
+  function bars(pod, from, to, width, compact) {
+    const labelled = !compact || pod.names.length === 1;
     const x = (t) => Math.max(-4, Math.min(width, ((t - from) / (to - from)) * width));
     const drawn = { sandboxes: [], bars: [], ends: [], hang: null };
     if (pod.hanging) {
@@ -223,11 +254,13 @@ const PLEGZ = (() => {
         if (end < from) return;
         const bar = { id: c.id, row, x: x(begin), kind: kind(c), removed: c.state === 'removed', title: lifeTitle(c) };
         bar.width = Math.max(4, x(end) - bar.x);
-        bar.label = bar.width > 90 ? barLabel(c) : '';
+        bar.label = labelled && bar.width > 90 ? barLabel(c) : '';
         drawn.bars.push(bar);
-        const text = endLabel(c);
+        const text = labelled ? endLabel(c) : '';
         if (!text || end >= to) return;
         const next = lives[i + 1];
+        // Where the bar before it ends; it may have a text behind it.
+        const before = i === 0 ? 0 : x(lives[i - 1].finished || lives[i - 1].removed || from) + 60;
         const room = (next ? x(next.started || next.created) : width) - (bar.x + bar.width) - 3;
         const fits = (s) => s.length * 7 + 3 < room;
         const brief = text.split(' ').slice(0, 2).join(' ');
@@ -238,7 +271,9 @@ const PLEGZ = (() => {
           // It has just ended, and after it comes the edge.
           bar.label = bar.width > text.length * 7 + 12 ? text : brief;
           bar.ended = true;
-        } else if (!next) drawn.ends.push({ ...piece, x: Math.max(0, bar.x - brief.length * 7 - 4), text: brief });
+        } else if (!next && bar.x - before > brief.length * 7 + 8) {
+          drawn.ends.push({ ...piece, x: bar.x - brief.length * 7 - 4, text: brief });
+        }
       });
     });
     return drawn;
@@ -334,6 +369,46 @@ const PLEGZ = (() => {
     };
   }
 
+  // FOLD is how far apart two events of a container may be that are one line.
+  const FOLD = 10 * MINUTE;
+
+  // fold returns lines for the newest events, at most so many, the newest first. Events of a container that is
+  // restarted again and again are one line, at the time of its newest start.
+  function fold(events, most) {
+    const lines = [];
+    const restarting = new Map(); // lines of containers that were restarted, by pod and container
+    for (let i = events.length - 1; i >= 0; i--) {
+      const e = events[i];
+      const key = !e.sandbox && e.container ? e.podUID + ' ' + e.container : '';
+      const line = key && restarting.get(key);
+      const at = time(e.time);
+      if (line && line.oldest - at < FOLD && (e.event !== 'ContainerStarted' || e.restarts)) {
+        line.oldest = at;
+        if (e.event === 'ContainerStarted') line.restarts++;
+        if (e.event === 'ContainerDied' && !line.died) line.died = e;
+        continue;
+      }
+      if (line) restarting.delete(key);
+      if (lines.length === most) continue; // what follows may belong to a line
+      const fresh = { newest: e, number: e.number, oldest: at, restarts: 0, died: null };
+      if (key && e.event === 'ContainerStarted' && e.restarts) {
+        fresh.restarts = 1;
+        restarting.set(key, fresh);
+      }
+      lines.push(fresh);
+    }
+    return lines;
+  }
+
+  // lineText says in words what happened.
+  function lineText(line) {
+    const text = eventText(line.newest);
+    if (!line.died) return text;
+    const end = eventText(line.died).text;
+    return { ...text, text: end + (line.restarts > 1 ? ', restarted ' + line.restarts + ' times' : ', restarted') +
+      ' (restart ' + line.newest.restarts + ')' };
+  }
+
   // eventText says what an event tells, in words.
   function eventText(e) {
     const ended = e.event === 'ContainerDied' || e.event === 'PodSync' && e.exitCode !== undefined; // a PodSync corrects an end
@@ -355,7 +430,7 @@ const PLEGZ = (() => {
   }
 
   return {
-    WINDOWS, MARKS, TITLE, ROW, newModel, apply, printable, list, counts, autoWindow, laneHeight, layout, visible, bars,
-    ticks, clock, instant, duration, plot, eventText, eventMark, stateText, time,
+    WINDOWS, LONGEST_FIT, MARKS, newModel, apply, printable, list, counts, fit, split, laneHeight, layout, visible, place, bars,
+    ticks, clock, instant, duration, plot, fold, lineText, eventText, eventMark, stateText, time,
   };
 })();

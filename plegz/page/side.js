@@ -1,13 +1,39 @@
-// The tables at the side: calls in flight and subscribers.
+// The tables at the side: calls in flight, subscribers and witnesses of exits.
+
+// drawCalls shows each call with its pod, and the whole IDs of what crictl and ps need to find it.
+function drawCalls(calls) {
+  const list = $('calls');
+  const shown = calls.map((c) => {
+    const pod = c.podUID && model.pods.get(c.podUID);
+    // The beginning of the object's ID is in parentheses at the end.
+    const id = (/\(([^()…]+)…?\)$/.exec(c.object || '') || [])[1];
+    const found = (lives) => id && (lives || []).find((l) => l.id.startsWith(id));
+    const container = pod && found(pod.containers);
+    const sandbox = pod && (found(pod.sandboxes) || pod.sandboxes[0]);
+    return {
+      text: c.method + (c.object ? ' of ' + c.object : ''), pod: pod ? pod.title : c.podUID || '',
+      container: container && container.id, sandbox: sandbox && sandbox.id, since: c.since,
+    };
+  });
+  const now = JSON.stringify(shown);
+  if (list.dataset.shown !== now) {
+    list.dataset.shown = now;
+    list.replaceChildren(...shown.map((c) => element('li', {}, element('bdi', {}, P.printable(c.text)),
+      c.pod && element('span', {}, ', pod ', element('bdi', {}, P.printable(c.pod))), element('span', { class: 'for' }),
+      ...[['container', c.container], ['sandbox', c.sandbox]].filter((p) => p[1]).map(([what, id]) => copyable(id, what + ' ' + id)))));
+  }
+  shown.forEach((c, i) => setText(list.children[i].querySelector('.for'), ', for ' + P.duration(model.time - P.time(c.since))));
+}
 
 function drawSide() {
   const h = model.health;
   if (!h) return;
   const calls = h.callsInFlight || [];
   $('calls-section').hidden = !calls.length;
-  fill($('calls'), ['call', 'for'], calls.map((c) => [
-    c.method + (c.object ? ' of ' + c.object : '') + podText(c.podUID), P.duration(model.time - P.time(c.since)),
-  ]));
+  drawCalls(calls);
+  $('witnesses-section').hidden = !model.witnesses.length;
+  fill($('witnesses'), ['witness', 'state', 'exits'], model.witnesses.map((w) => [
+    w.witness, (w.active ? 'active' : 'not active') + (w.refusals ? ', ' + w.refusals + ' refused' : ''), String(w.exits)]));
   const subscribers = (h.namedSubscribers || []).map((s) => [
     s.name + (s.name === 'plegz' ? ' (this page)' : '') + (s.subscriptions > 1 ? ' × ' + s.subscriptions : ''), String(s.backlog),
   ]);
@@ -15,10 +41,4 @@ function drawSide() {
   const backlog = (h.namedSubscribers || []).reduce((n, s) => n + s.backlog, 0);
   if (h.subscribers > named) subscribers.push([(h.subscribers - named) + ' without a name', String(h.backlog - backlog)]);
   fill($('subscribers'), ['name', 'pods behind'], subscribers, (row) => row[1] !== '0');
-}
-
-function podText(uid) {
-  if (!uid) return '';
-  const pod = model.pods.get(uid);
-  return ', pod ' + (pod ? pod.title : uid);
 }

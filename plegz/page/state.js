@@ -2,12 +2,13 @@
 
 const P = PLEGZ;
 const model = P.newModel();
-const filter = { name: '', namespace: '', state: '', order: 'name', window: 'auto' };
+const filter = { name: '', namespace: '', state: '', order: 'name', window: 'auto', rows: 'auto' };
 let paused = false;
 let chosen = ''; // UID of the lane that the keyboard is at
 let detailed = ''; // UID of the pod whose detail is open
 let pods = []; // in their order
 let tops = [0];
+let compact = false; // true while a pod has one row
 let inView = new Set(); // UIDs of the lanes that are seen
 
 const isNarrow = matchMedia('(max-width: 800px)');

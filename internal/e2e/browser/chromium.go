@@ -15,6 +15,7 @@ import (
 type Window struct {
 	Width, Height int64
 	Dark          bool
+	Print         bool // as it is printed
 }
 
 // Open starts a Chromium that shows a page in a window, and returns a context for
@@ -29,8 +30,13 @@ func Open(ctx context.Context, w Window, url string) (tab context.Context, close
 	if w.Dark {
 		scheme = "dark"
 	}
+	media := ""
+	if w.Print {
+		media = "print"
+	}
 	colours := chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
 		_, err := cdp.Call(ctx, t, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+			Media:    media,
 			Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}},
 		})
 		return err

@@ -44,7 +44,8 @@ func StartNode(wrap func(http.Handler) http.Handler, opts ...cri.Option) (*Node,
 		pleg.WithLogger(logr.Discard()))
 	n.Generator.Start(context.Background())
 	n.stop = append(n.stop, n.Generator.Stop)
-	handler := plegz.Handler(n.Generator, plegz.WithNodeName("node-7"))
+	handler := plegz.Handler(n.Generator, plegz.WithNodeName("node-7"),
+		plegz.WithVersion("plegwatch v0.1.0"), plegz.WithLinks("/metrics", "/healthz"))
 	if wrap != nil {
 		handler = wrap(handler)
 	}

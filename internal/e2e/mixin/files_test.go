@@ -95,7 +95,7 @@ type query struct{ where, expr string }
 // panelQueries returns the queries of the dashboard's panels. In Grafana's place, interval replaces
 // its rate interval, and every variable chooses all.
 func (d dashboard) panelQueries(interval string) (queries []query) {
-	fill := strings.NewReplacer("$__rate_interval", interval, "$cluster", ".*", "$job", ".*", "$instance", ".*")
+	fill := strings.NewReplacer("$__rate_interval", interval, "$cluster", ".*", "$job", ".*", "$node", ".*")
 	for _, p := range d.Panels {
 		for _, target := range p.Targets {
 			queries = append(queries, query{"panel " + p.Title + " " + target.RefID, fill.Replace(target.Expr)})

@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"k8s.io/utils/clock"
 
@@ -90,16 +91,24 @@ func (p programs) startAgent(t *testing.T, address string) *criserver.Server {
 	return node
 }
 
-// startFake runs a generator in this process on a fake runtime, and serves its metrics.
-func startFake(t *testing.T) (rt *plegtest.Runtime, address string) {
+// startFake runs a generator in this process on a fake runtime, and serves its metrics until end is called.
+func startFake(t *testing.T) (rt *plegtest.Runtime, address string, end func()) {
 	t.Helper()
 	rt = plegtest.NewRuntime()
 	registry := prometheus.NewRegistry()
+	version := prometheus.NewGauge(prometheus.GaugeOpts{Name: "pleg_build_info", Help: "The version of the agent.",
+		ConstLabels: prometheus.Labels{"version": "v0.0.0"}})
+	version.Set(1)
+	registry.MustRegister(version, collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	generator := pleg.NewGenericPLEG(rt, 0, 0, pleg.NewCache(), clock.RealClock{},
 		pleg.WithLogger(logr.Discard()), pleg.WithRegisterer(registry))
 	generator.Start(t.Context())
 	t.Cleanup(generator.Stop)
 	server := httptest.NewServer(promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-	t.Cleanup(server.Close)
-	return rt, server.Listener.Addr().String()
+	end = func() {
+		server.CloseClientConnections()
+		server.Close()
+	}
+	t.Cleanup(end)
+	return rt, server.Listener.Addr().String(), end
 }

@@ -3,6 +3,7 @@ package mixin_test
 import (
 	"fmt"
 	"math"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,8 +19,10 @@ import (
 
 // promServer is a running Prometheus.
 type promServer struct {
-	t   *testing.T
-	api v1.API
+	t       *testing.T
+	api     v1.API
+	address string
+	config  string // the file
 }
 
 // target is what a Prometheus scrapes, and the instance that it is called.
@@ -39,11 +42,28 @@ func startPrometheus(t *testing.T, targets []target, rules map[string]string) *p
 	for name, text := range rules {
 		write(name+".rules.yaml", text)
 	}
+	p := &promServer{t: t, address: proctest.FreeAddress(t), config: filepath.Join(dir, "prometheus.yaml")}
+	p.write(targets)
+	promtool(t, "check", "config", p.config)
+	run(t, nil, binary, "--config.file="+p.config, "--web.enable-lifecycle",
+		"--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+p.address)
+	answers(t, "http://"+p.address+"/-/ready")
+	client, err := api.NewClient(api.Config{Address: "http://" + p.address})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.api = v1.NewAPI(client)
+	return p
+}
+
+// write writes the configuration.
+func (p *promServer) write(targets []target) {
+	p.t.Helper()
 	var static strings.Builder
 	for _, target := range targets {
 		fmt.Fprintf(&static, "  - targets: [%q]\n    labels: {instance: %q}\n", target.address, target.instance)
 	}
-	write("prometheus.yaml", `
+	text := `
 global: {scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}
 rule_files: ["*.rules.yaml"]
 scrape_configs:
@@ -51,17 +71,24 @@ scrape_configs:
   relabel_configs:
   - {source_labels: [__metrics_path__], target_label: metrics_path}
   static_configs:
-`+static.String())
-	promtool(t, "check", "config", filepath.Join(dir, "prometheus.yaml"))
-	address := proctest.FreeAddress(t)
-	run(t, nil, binary, "--config.file="+filepath.Join(dir, "prometheus.yaml"),
-		"--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+address)
-	answers(t, "http://"+address+"/-/ready")
-	client, err := api.NewClient(api.Config{Address: "http://" + address})
-	if err != nil {
-		t.Fatal(err)
+` + static.String()
+	if err := os.WriteFile(p.config, []byte(text), 0o600); err != nil {
+		p.t.Fatal(err)
 	}
-	return &promServer{t: t, api: v1.NewAPI(client)}
+}
+
+// reload has it scrape these targets.
+func (p *promServer) reload(targets []target) {
+	p.t.Helper()
+	p.write(targets)
+	resp, err := http.Post("http://"+p.address+"/-/reload", "", nil)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		p.t.Fatal("reload: ", resp.Status)
+	}
 }
 
 // values returns the values of a query that are numbers. A query that fails fails the test.

@@ -10,7 +10,7 @@ import (
 // faster is how many times shorter the windows and the for of rules are in a test on a real Prometheus.
 const faster = 30
 
-var minutes = regexp.MustCompile(`(for: |\[)(\d+)m\b`)
+var minutes = regexp.MustCompile(`(for: |offset |\[)(\d+)m\b`)
 
 // shorten returns rules that do in seconds what they do in minutes. The thresholds that are times are
 // replaced as given, each of which must be there.

@@ -1,6 +1,10 @@
 // Command picture makes pictures of package plegz's page:
 //
 //	cd internal/e2e/browser && go run ./cmd/picture --out ../../../docs/plegz.png --hang
+//
+// With axe-core's axe.min.js, which npm pack axe-core has, it also checks whether everybody can use the page:
+//
+//	go run ./cmd/picture --hang --axe axe.min.js
 package main
 
 import (
@@ -22,18 +26,21 @@ func main() {
 	flag.Int64Var(&w.Width, "width", 1400, "of the window, in pixels")
 	flag.Int64Var(&w.Height, "height", 800, "of the window, in pixels")
 	flag.BoolVar(&w.Dark, "dark", false, "dark colours")
+	flag.BoolVar(&w.Print, "print", false, "as it is printed")
 	pods := flag.Int("pods", 6, "how many pods the node has")
 	hang := flag.Bool("hang", false, "have a call hang")
 	after := flag.Duration("after", 30*time.Second, "how long the node has run in the picture")
+	freeze := flag.Bool("freeze", false, "have the runtime answer nothing")
+	axe := flag.String("axe", "", "axe-core's axe.min.js; a violation is an error")
 	script := flag.String("script", "", "what to do in the page before")
 	flag.Parse()
-	if err := picture(w, *out, *pods, *hang, *after, *script); err != nil {
+	if err := picture(w, *out, *pods, *hang, *freeze, *after, *script, *axe); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-func picture(w browser.Window, out string, pods int, hang bool, after time.Duration, script string) error {
+func picture(w browser.Window, out string, pods int, hang, freeze bool, after time.Duration, script, axe string) error {
 	node, err := browser.StartNode(nil)
 	if err != nil {
 		return err
@@ -57,6 +64,10 @@ func picture(w browser.Window, out string, pods int, hang bool, after time.Durat
 			return err
 		}
 	}
+	if freeze {
+		node.Freeze()
+		defer node.Thaw()
+	}
 	time.Sleep(after / 2)
 	if script != "" {
 		if _, err := chromedp.Run(tab, chromedp.Evaluate[any](script)); err != nil {
@@ -68,7 +79,33 @@ func picture(w browser.Window, out string, pods int, hang bool, after time.Durat
 	if err != nil {
 		return fmt.Errorf("taking the picture: %w", err)
 	}
-	return os.WriteFile(out, png, 0o644)
+	if err := os.WriteFile(out, png, 0o644); err != nil || axe == "" {
+		return err
+	}
+	return check(tab, axe)
+}
+
+// check returns the violations of axe-core's rules, each with the first elements that violate it.
+func check(tab context.Context, file string) error {
+	source, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	if _, err := chromedp.Run(tab, chromedp.Evaluate[any](string(source)+"; void 0")); err != nil {
+		return fmt.Errorf("loading %s: %w", file, err)
+	}
+	found, err := chromedp.Run(tab, chromedp.Evaluate[string](`axe.run().then((r) => r.violations.map((v) =>
+		v.id + ' (' + v.impact + '): ' + v.help + '\n' +
+		v.nodes.slice(0, 5).map((n) => '  ' + n.html.slice(0, 150) + '\n  ' + n.failureSummary).join('\n')).join('\n'))`,
+		chromedp.EvalAwaitPromise))
+	if err != nil {
+		return fmt.Errorf("running axe-core: %w", err)
+	}
+	if found != "" {
+		return fmt.Errorf("violations:\n%s", found)
+	}
+	fmt.Println("axe-core finds no violation.")
+	return nil
 }
 
 // plans are the lives of a node's pods: a few lively ones, and the rest quiet with a

@@ -1,0 +1,116 @@
+package mixin_test
+
+import (
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+)
+
+// alertmanager is what the tests look at of the example for Alertmanager.
+type alertmanager struct {
+	InhibitRules []struct {
+		Source []string `json:"source_matchers"`
+		Target []string `json:"target_matchers"`
+		Equal  []string `json:"equal"`
+	} `json:"inhibit_rules"`
+}
+
+func readAlertmanager(t *testing.T) (a alertmanager) {
+	t.Helper()
+	if err := yaml.Unmarshal([]byte(readFile(t, filepath.Join(mixinDir, "alertmanager.yaml"))), &a); err != nil {
+		t.Fatal(err)
+	}
+	if len(a.InhibitRules) < 5 {
+		t.Fatalf("%d rules", len(a.InhibitRules))
+	}
+	return a
+}
+
+var matcher = regexp.MustCompile(`^alertname (=|=~|!~) "(.*)"$`)
+
+// matches reports whether an alert matches matchers, all of which are of its name.
+func matches(t *testing.T, matchers []string, alert string) bool {
+	t.Helper()
+	for _, m := range matchers {
+		parts := matcher.FindStringSubmatch(m)
+		if parts == nil {
+			t.Fatalf("%q is no matcher of a name", m)
+		}
+		is := regexp.MustCompile("^(?:" + parts[2] + ")$").MatchString(alert)
+		if is == (parts[1] == "!~") {
+			return false
+		}
+	}
+	return true
+}
+
+// pages returns the alerts of one agent that no other of them inhibits.
+func (a alertmanager) pages(t *testing.T, firing ...string) []string {
+	t.Helper()
+	return slices.DeleteFunc(slices.Clone(firing), func(alert string) bool {
+		for _, r := range a.InhibitRules {
+			if matches(t, r.Target, alert) && slices.ContainsFunc(firing, func(other string) bool {
+				return other != alert && matches(t, r.Source, other)
+			}) {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// One cause pages once, with the alert that names it best.
+func TestOneCauseOnePage(t *testing.T) {
+	a := readAlertmanager(t)
+	for want, firing := range map[string]string{
+		"PlegNotSeen": "PlegNotSeen PlegUnhealthy PlegRelistSlow PlegInspectionsHung PlegInspectionsFailing " +
+			"PlegEventStreamDown PlegExitStreamDown",
+		"PlegNeverListed":          "PlegNeverListed PlegUnhealthy PlegEventStreamDown",
+		"PlegUnhealthy":            "PlegUnhealthy PlegInspectionsHung PlegInspectionsFailing",
+		"PlegInspectionsHung":      "PlegInspectionsHung PlegInspectionsFailing",
+		"PlegAgentGone":            "PlegAgentGone PlegContainersCrashing PlegOOMKills",
+		"PlegFleetUnhealthy":       "PlegFleetUnhealthy PlegUnhealthy PlegNotSeen PlegAgentGone",
+		"PlegBadData":              "PlegBadData",
+		"PlegNotSeen PlegOOMKills": "PlegNotSeen PlegOOMKills", // two causes
+	} {
+		if got := strings.Join(a.pages(t, strings.Fields(firing)...), " "); got != want {
+			t.Errorf("of %s there remain: %s", firing, got)
+		}
+	}
+}
+
+// Alertmanager takes the example, where Debian's package prometheus-alertmanager is installed to ask. Every
+// alert that the example names exists, and an alert inhibits others of its own agent only, that of
+// many nodes those of its own job.
+func TestAlertmanagerNamesAlerts(t *testing.T) {
+	example := filepath.Join(mixinDir, "alertmanager.yaml")
+	if amtool, err := exec.LookPath("amtool"); err != nil {
+		t.Log("there is no amtool to check the example as a whole")
+	} else if out, err := exec.CommandContext(t.Context(), amtool, "check-config", example).CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	names := map[string]bool{"Pleg": true} // of Pleg.*
+	for _, rule := range alerts(t) {
+		names[rule.Alert] = true
+	}
+	for _, name := range regexp.MustCompile(`Pleg\w*`).FindAllString(
+		readFile(t, example), -1) {
+		if !names[name] {
+			t.Errorf("there is no alert %s", name)
+		}
+	}
+	for _, r := range readAlertmanager(t).InhibitRules {
+		want := []string{"cluster", "job", "instance"}
+		if matches(t, r.Source, "PlegFleetUnhealthy") {
+			want = want[:2]
+		}
+		if !slices.Equal(r.Equal, want) {
+			t.Errorf("%q inhibits where %q are equal", r.Source, r.Equal)
+		}
+	}
+}

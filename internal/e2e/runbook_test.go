@@ -1,0 +1,126 @@
+package e2e_test
+
+import (
+	"encoding/json"
+	"net/http/httptest"
+	osexec "os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/kubepleg/pleg/internal/e2e/testnode"
+	"github.com/kubepleg/pleg/plegz"
+)
+
+// healthz is what the runbooks read of an agent's answer.
+type healthz struct {
+	Sentence   string
+	HungRelist struct {
+		Answered int
+		Suspects []struct{ Name, Container, ContainerID, SandboxID string }
+	}
+}
+
+// askHealthz asks the agent that the node stands for.
+func (n *node) askHealthz() (h healthz) {
+	n.t.Helper()
+	w := httptest.NewRecorder()
+	plegz.Healthz(n.pleg).ServeHTTP(w, httptest.NewRequest("GET", "/healthz", nil))
+	n.must(json.Unmarshal(w.Body.Bytes(), &h))
+	return h
+}
+
+// shell returns what a command prints, with the state folder of this containerd for the usual one.
+func (n *node) shell(command string) string {
+	n.t.Helper()
+	state := filepath.Dir(n.daemon.Socket())
+	command = strings.ReplaceAll(command, "/run/containerd/", state+"/")
+	out, err := osexec.CommandContext(n.ctx, "sh", "-c", command).Output()
+	if err != nil {
+		n.t.Fatalf("%s: %v", command, err)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// The commands of mixin/runbooks/PlegNotSeen.md lead from the answer of an agent to the shim of the pod that blocks
+// the runtime's lists. Killing it ends that whole pod, and no other.
+func TestRunbookOfBlockedLists(t *testing.T) {
+	n := newNode(t)
+	if !n.daemon.Runtime().LocksStatuses {
+		t.Skip("lists do not wait for the status of a container")
+	}
+	pod, other := n.runPod("wedged"), n.runPod("well")
+	sleep := func(p *testnode.Pod, name string) string {
+		return n.run(p, testnode.Container{Name: name, Command: testnode.Sleep()})
+	}
+	id, neighbour, well := sleep(pod, "stuck"), sleep(pod, "neighbour"), sleep(other, "app")
+	stuck := n.hangRunc("update", id)
+	updated := make(chan error, 1)
+	go func() {
+		_, err := n.client.UpdateContainerResources(n.ctx, &runtimeapi.UpdateContainerResourcesRequest{
+			ContainerId: id, Linux: &runtimeapi.LinuxContainerResources{CpuShares: 512},
+		})
+		updated <- err
+	}()
+	n.awaitMet(stuck)
+	var h healthz
+	n.eventually("the agent names the container", func() string {
+		h = n.askHealthz()
+		if len(h.HungRelist.Suspects) != 1 || h.HungRelist.Answered == 0 {
+			return h.Sentence
+		}
+		return ""
+	})
+	suspect := h.HungRelist.Suspects[0]
+	if suspect.Name != "wedged" || suspect.ContainerID != id || suspect.SandboxID != pod.SandboxID {
+		t.Errorf("%+v, want container %s of sandbox %s", suspect, id, pod.SandboxID)
+	}
+	found := n.shell(`grep -o '"io.kubernetes.cri.sandbox-id": *"[0-9a-f]*"' ` +
+		"/run/containerd/io.containerd.runtime.v2.task/k8s.io/" + id[:13] + "*/config.json")
+	if !strings.Contains(found, `"`+pod.SandboxID+`"`) {
+		t.Errorf("config.json: %s", found)
+	}
+	shim := n.shell(`pgrep -af "containerd-shim.* -id ` + suspect.SandboxID + `"`)
+	t.Log(shim)
+	text, _, _ := strings.Cut(shim, " ")
+	pid, err := strconv.Atoi(text)
+	n.must(err)
+	n.must(unix.Kill(pid, unix.SIGKILL))
+	if err := <-updated; err == nil {
+		t.Error("the call that was stuck succeeded")
+	}
+	n.awaitExit(id)
+	n.awaitExit(neighbour)
+	n.eventually("the agent is healthy again", func() string {
+		if h := n.askHealthz(); !strings.HasPrefix(h.Sentence, "Healthy: ") {
+			return h.Sentence
+		}
+		return ""
+	})
+	if !n.daemon.Alive(well) {
+		t.Error("the other pod has ended too")
+	}
+}
+
+// A runtime that answers nothing is said to be restarted, and nothing else.
+func TestRunbookOfFrozenRuntime(t *testing.T) {
+	n := newNode(t)
+	n.run(n.runPod("a"), testnode.Container{Name: "app", Command: testnode.Sleep()})
+	n.must(n.daemon.Freeze())
+	thaw := sync.OnceFunc(func() { n.must(n.daemon.Thaw()) })
+	defer thaw()
+	n.eventually("the sentence", func() string {
+		if h := n.askHealthz(); !strings.HasPrefix(h.Sentence, "Degraded: nothing has been answered since ") ||
+			!strings.HasSuffix(h.Sentence, ": restart the runtime.") || h.HungRelist.Answered != 0 {
+			return h.Sentence
+		}
+		return ""
+	})
+	thaw()
+	n.awaitHealthy()
+}

@@ -1,0 +1,103 @@
+package plegz
+
+import (
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubepleg/pleg"
+)
+
+// report is the answer of Healthz: the health in words, and the health report, whose calls and pods have what is
+// needed to find them on the node.
+type report struct {
+	Sentence string   `json:"sentence"`
+	Notes    []string `json:"notes,omitempty"`
+	pleg.HealthReport
+	CallsInFlight []call       `json:"callsInFlight,omitempty"`
+	FailingPods   []failingPod `json:"failingPods,omitempty"`
+	HungRelist    *hungRelist  `json:"hungRelist,omitempty"`
+}
+
+type call struct {
+	pleg.RuntimeCall
+	Namespace string `json:"namespace,omitempty"` // of the pod, as Name
+	Name      string `json:"name,omitempty"`
+	whereabouts
+}
+
+type failingPod struct {
+	pleg.FailingPod
+	whereabouts
+}
+
+type hungRelist struct {
+	pleg.HungRelist
+	Suspects []failingPod `json:"suspects,omitempty"`
+}
+
+// whereabouts are the names by which crictl knows an object, and those in the command line of its shim.
+type whereabouts struct {
+	Container   string `json:"container,omitempty"`
+	ContainerID string `json:"containerID,omitempty"`
+	SandboxID   string `json:"sandboxID,omitempty"`
+}
+
+// newReport returns a clipped report with what the pods know of its calls and pods.
+func newReport(c *condition, pods pleg.Pods) *report {
+	r := &report{Sentence: c.sentence, Notes: c.notes, HealthReport: clipLists(c.report)}
+	byUID := make(map[types.UID]*pleg.Pod, len(pods))
+	for _, p := range pods {
+		byUID[types.UID(clip(string(p.ID)))] = p
+	}
+	waitsFor := make(map[types.UID]whereabouts, len(r.HealthReport.CallsInFlight)) // the oldest call of each pod
+	for _, open := range r.HealthReport.CallsInFlight {
+		v := call{RuntimeCall: open}
+		if pod := byUID[open.PodUID]; pod != nil {
+			v.Namespace, v.Name, v.whereabouts = clip(pod.Namespace), clip(pod.Name), find(pod, open.Object)
+			if _, known := waitsFor[open.PodUID]; !known {
+				waitsFor[open.PodUID] = v.whereabouts
+			}
+		}
+		r.CallsInFlight = append(r.CallsInFlight, v)
+	}
+	view := func(failing []pleg.FailingPod) (all []failingPod) {
+		for _, f := range failing {
+			at, known := waitsFor[f.PodUID]
+			if pod := byUID[f.PodUID]; pod != nil && !known {
+				at = find(pod, "")
+			}
+			all = append(all, failingPod{f, at})
+		}
+		return all
+	}
+	r.FailingPods = view(r.HealthReport.FailingPods)
+	if h := r.HealthReport.HungRelist; h != nil {
+		r.HungRelist = &hungRelist{HungRelist: *h, Suspects: view(h.Suspects)}
+	}
+	return r
+}
+
+// find returns what a pod knows of the object of a call, such as "container app (3f2a…)": the beginning of
+// an ID is in parentheses. The sandbox is the pod's newest if the object is none.
+func find(pod *pleg.Pod, object string) (at whereabouts) {
+	if len(pod.Sandboxes) > 0 {
+		at.SandboxID = clip(pod.Sandboxes[0].ID.ID)
+	}
+	open := strings.LastIndexByte(object, '(')
+	if open < 0 {
+		return at
+	}
+	prefix := strings.TrimSuffix(strings.TrimSuffix(object[open+1:], ")"), "…")
+	if prefix == "" {
+		return at
+	}
+	is := func(c *pleg.Container) bool { return strings.HasPrefix(c.ID.ID, prefix) }
+	if i := slices.IndexFunc(pod.Containers, is); i >= 0 {
+		at.Container, at.ContainerID = clip(pod.Containers[i].Name), clip(pod.Containers[i].ID.ID)
+	} else if i := slices.IndexFunc(pod.Sandboxes, is); i >= 0 {
+		at.SandboxID = clip(pod.Sandboxes[i].ID.ID)
+	}
+	return at
+}
