@@ -15,6 +15,9 @@ RELEASES ?= 1.32 1.33 1.34 1.35 1.36 1.37 vendored
 # How often bench runs every benchmark; benchstat wants six at least.
 BENCHCOUNT ?= 6
 
+# Each module is built by itself; go.work is only for "go run ./cmd/plegwatch".
+export GOWORK = off
+
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -142,10 +145,9 @@ bench: ## the benchmarks beside the kubelet's, BENCHCOUNT times (6), into .cache
 	(cd internal/kubelet && go test -run='^$$' -bench=. -benchmem -benchtime=300ms -count=$(BENCHCOUNT) ./...) | \
 		tee .cache/bench.txt
 
-# "go install" would call it watch, as procps calls its own.
 .PHONY: plegwatch
-plegwatch: ## examples/watch as a program of its own, .cache/plegwatch
-	go build -o .cache/plegwatch ./examples/watch
+plegwatch: ## the program, .cache/plegwatch
+	cd cmd/plegwatch && go build -o ../../.cache/plegwatch .
 
 .PHONY: nodeagent
 nodeagent: ## the node agent of examples/nodeagent on a runtime of its own; Ctrl-C ends it
@@ -162,6 +164,10 @@ jobs: ## ten minutes of kills of the node agent and of the runtime, containerd o
 .PHONY: deploy-test
 deploy-test: ## deploy/: manifests, unit, plugin; the DaemonSet's pod under a kubelet on a real containerd, or on PLEG_RUNTIME; needs root
 	cd internal/e2e/deploy && go test -count=1 -timeout=30m ./...
+
+.PHONY: prometheusrule
+prometheusrule: ## the rules and alerts of mixin/ for the Prometheus operator, in deploy/kustomize
+	cd internal/e2e && go test -count=1 -run='^TestPrometheusRuleIsTheMixin$$' ./deploy -rewrite
 
 .PHONY: tidy
 tidy: ## format, and tidy every module

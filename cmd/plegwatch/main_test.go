@@ -9,9 +9,11 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -27,8 +29,31 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m)
+	var err error
+	if dir, err = os.MkdirTemp("", "plegwatch-"); err == nil {
+		// A runtime of this machine is not the tests' affair.
+		err = errors.Join(os.Unsetenv("CONTAINER_RUNTIME_ENDPOINT"), os.Setenv("CRI_CONFIG_FILE", os.DevNull))
+	}
+	if err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		_ = os.RemoveAll(dir)
+		os.Exit(code)
+	}))
 }
+
+// dir is removed at the end.
+var dir string
+
+// built builds the program and returns its path.
+var built = sync.OnceValues(func() (path string, err error) {
+	path = filepath.Join(dir, program)
+	if out, err := exec.Command("go", "build", "-o", path, ".").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%w\n%s", err, out)
+	}
+	return path, nil
+})
 
 // patience is how long a test waits for something that must come.
 const patience = 30 * time.Second
@@ -44,15 +69,15 @@ func TestText(t *testing.T) {
 		t.Fatalf("want a heading and events, got:\n%s", &stdout)
 	}
 	for _, l := range lines {
-		if n := utf8.RuneCountInString(l); n > 100 {
+		if n := utf8.RuneCountInString(l); n > 120 {
 			t.Errorf("%d columns: %s", n, l)
 		}
 		if strings.ContainsRune(l, '\x1b') {
 			t.Errorf("colour although this is no terminal: %q", l)
 		}
 	}
-	want := regexp.MustCompile(`(?m)^\d+ events of \d+ pods in [0-9.]+s; healthy; ` +
-		`event stream connected; simulated-containerd `)
+	want := regexp.MustCompile(`(?m)^time=\S+ level=INFO msg=Done events=\d+ took=\S+ healthy=true .*` +
+		`stream=connected runtime="simulated-containerd `)
 	if !want.MatchString(stderr.String()) {
 		t.Errorf("no summary like %v in:\n%s", want, &stderr)
 	}
@@ -102,10 +127,10 @@ func TestEndpointUntilSignal(t *testing.T) {
 	defer signal()
 	var stdout, stderr console
 	w := startWatch(ctx, []string{"--runtime-endpoint", s.Endpoint(), "--listen", "0",
-		"--node-name", "node-7"}, &stdout, &stderr)
+		"--node-name", "node-7", "--initial"}, &stdout, &stderr)
 	stdout.await(t, regexp.MustCompile(`default/web +nginx +Started +running`))
 
-	address := stderr.await(t, regexp.MustCompile(`http://(127\.0\.0\.1:\d+)/, /metrics and /healthz`))[1]
+	address := stderr.await(t, regexp.MustCompile(`address=http://(127\.0\.0\.1:\d+)/`))[1]
 	if code, body := get(t, "http://"+address+"/metrics"); code != http.StatusOK ||
 		!strings.Contains(body, "kubelet_pleg_relist_duration_seconds_count") ||
 		!strings.Contains(body, `kubelet_node_name{node="node-7"} 1`) ||
@@ -133,7 +158,7 @@ func TestEndpointUntilSignal(t *testing.T) {
 	if code := w.await(t); code != exitOK {
 		t.Errorf("exit code %d, want %d", code, exitOK)
 	}
-	if !strings.Contains(stderr.String(), "2 events of 1 pods in ") {
+	if !strings.Contains(stderr.String(), "msg=Done events=2 ") {
 		t.Errorf("no summary in:\n%s", &stderr)
 	}
 }
@@ -182,9 +207,9 @@ func TestWait(t *testing.T) {
 	ctx, signal := context.WithCancel(t.Context())
 	defer signal()
 	var stdout, stderr console
-	w := startWatch(ctx, []string{"--wait", "--runtime-endpoint", path}, &stdout, &stderr)
-	stderr.await(t, regexp.MustCompile(`Watching a CRI runtime that has not answered yet at unix://`+path))
-	stderr.await(t, regexp.MustCompile(`not healthy: .*`+path+`: the runtime has not answered yet`))
+	w := startWatch(ctx, []string{"--wait", "--initial", "--runtime-endpoint", path}, &stdout, &stderr)
+	stderr.await(t, regexp.MustCompile(`msg=Watching runtime="a CRI runtime that has not answered yet at unix://`+path))
+	stderr.await(t, regexp.MustCompile(`level=WARN msg="Not healthy" .*`+path+`: the runtime has not answered yet`))
 	if stdout.String() != "" {
 		t.Errorf("events of no runtime:\n%s", &stdout)
 	}
@@ -194,7 +219,7 @@ func TestWait(t *testing.T) {
 		t.Fatal(err)
 	}
 	stdout.await(t, regexp.MustCompile(`default/web +sandbox +Started +ready`))
-	stderr.await(t, regexp.MustCompile(`(?m)^\S+  healthy; `))
+	stderr.await(t, regexp.MustCompile(`msg=Healthy`))
 	signal()
 	if code := w.await(t); code != exitOK {
 		t.Errorf("exit code %d, want %d; stderr:\n%s", code, exitOK, &stderr)
@@ -207,7 +232,7 @@ func TestWaitInVain(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "never.sock")
 	var stdout, stderr console
 	code := run(t.Context(), []string{"--wait", "--runtime-endpoint", path, "--for", "100ms"}, &stdout, &stderr)
-	if code != exitOK || !strings.Contains(stderr.String(), "0 events of 0 pods in ") {
+	if code != exitOK || !strings.Contains(stderr.String(), "msg=Done events=0 ") {
 		t.Errorf("exit code %d, want %d and a summary; stderr:\n%s", code, exitOK, &stderr)
 	}
 	var refused console
@@ -233,14 +258,14 @@ func TestFiltered(t *testing.T) {
 	var stdout, stderr console
 	w := startWatch(ctx, []string{"--runtime-endpoint", s.Endpoint(), "--pod", "shop/web", "--event", "Started,Died"},
 		&stdout, &stderr)
-	stderr.await(t, regexp.MustCompile(`(?m)^\S+  healthy; `)) // db is told, and counted
+	stderr.await(t, regexp.MustCompile(`msg=Healthy`)) // db has been read, and counted
 	runPod("web")
 	stdout.await(t, regexp.MustCompile(`shop/web +app +Started`))
 	stdout.await(t, regexp.MustCompile(`shop/web +sandbox +Started`))
 	signal()
 	w.await(t)
 	if strings.Contains(stdout.String(), "shop/db") ||
-		!regexp.MustCompile(`2 events of 1 pods in \S+; \d others not shown; `).MatchString(stderr.String()) {
+		!regexp.MustCompile(`msg=Done events=2 .* filtered=\d `).MatchString(stderr.String()) {
 		t.Errorf("stdout:\n%s\nstderr:\n%s", &stdout, &stderr)
 	}
 }
@@ -270,18 +295,18 @@ func TestHostileNames(t *testing.T) {
 				heal = s.Inject(criserver.Fault{Method: method, Err: errors.New("no" + hostile)})
 			}
 			var stdout, stderr console
-			run(t.Context(), []string{"--runtime-endpoint", s.Endpoint(), "--for", "1500ms", "--output", output},
-				&stdout, &stderr)
+			run(t.Context(), []string{"--runtime-endpoint", s.Endpoint(), "--for", "1500ms", "--initial",
+				"--output", output, "--log-format", output, "-v=4", "--node-name", "node" + hostile}, &stdout, &stderr)
 			heal()
 			said := stdout.String() + stderr.String()
-			if !strings.Contains(stdout.String(), "container") || !strings.Contains(stderr.String(), "events of 1 pods") {
+			if !strings.Contains(stdout.String(), "container") || !strings.Contains(stderr.String(), "Done") {
 				t.Errorf("%s %s: no events in:\n%q", method, output, said)
 			}
 			if i := strings.IndexFunc(strings.ReplaceAll(said, "\n", ""), isHidden); i >= 0 ||
 				strings.Contains(said, "\nm") {
 				t.Errorf("%s %s: the terminal would obey:\n%q", method, output, said)
 			}
-			if n := strings.Count(said, "\n"); n > 12 {
+			if n := strings.Count(said, "\n"); n > 16 {
 				t.Errorf("%s %s: %d lines:\n%q", method, output, n, said)
 			}
 		}
@@ -300,7 +325,8 @@ func TestAddressInUse(t *testing.T) {
 	defer l.Close()
 	var stdout, stderr console
 	code := run(t.Context(), []string{"--metrics-address", l.Addr().String()}, &stdout, &stderr)
-	if code != exitFailed || !strings.Contains(stderr.String(), "-metrics-address is now called -listen.") ||
+	if code != exitFailed ||
+		!strings.Contains(stderr.String(), "--metrics-address has been deprecated, it is called --listen") ||
 		!strings.Contains(stderr.String(), "address already in use") {
 		t.Errorf("exit code %d, want %d; stderr:\n%s", code, exitFailed, &stderr)
 	}
@@ -331,24 +357,38 @@ func TestFlags(t *testing.T) {
 		code int
 		says string
 	}{
-		{"--help", exitOK, "Usage:"},
-		{"--no-such-flag", exitUsage, "not defined: -no-such-flag"},
-		{"--output xml", exitUsage, "must be text or json"},
+		{"--no-such-flag", exitUsage, "unknown flag: --no-such-flag"},
+		{"-x", exitUsage, "unknown shorthand flag: 'x'"},
+		{"--output xml", exitUsage, "must be text, json or none"},
+		{"--log-format xml", exitUsage, "must be text or json"},
 		{"--for soon", exitUsage, `"soon"`},
 		{"--for -1s", exitUsage, "negative"},
+		{"-v=-1", exitUsage, "negative"},
 		{"--runtime-endpoint=", exitUsage, "it is empty"},
 		{"web", exitUsage, `unexpected argument "web"`},
 		{"--namespace UP", exitUsage, `"UP" is not the name of a namespace`},
 		{"--event Stopped", exitUsage, `there is no event "Stopped"`},
+		{"--since yesterday", exitUsage, "neither a time"},
 		{"--wait --runtime-endpoint auto", exitUsage, "name the socket"},
-		{"--check", exitUsage, "either an agent"},
-		{"--check --listen 9100 --runtime-endpoint auto", exitUsage, "either an agent"},
+		{"--pprof", exitUsage, "--pprof needs --listen"},
+		{"--check", exitUsage, "asks an agent"},
+		{"--check --listen 1 --listen 2", exitUsage, "asks one agent"},
 		{"--check --wait --runtime-endpoint /run/a.sock", exitUsage, "does not wait"},
 	} {
 		var stdout, stderr console
 		code := run(t.Context(), strings.Fields(tt.args), &stdout, &stderr)
-		if code != tt.code || !strings.Contains(stderr.String(), tt.says) || !strings.Contains(stderr.String(), "Usage:") {
-			t.Errorf("%s: exit code %d, want %d, %q and the usage; stderr:\n%s", tt.args, code, tt.code, tt.says, &stderr)
+		if code != tt.code || !strings.Contains(stderr.String(), tt.says) || strings.Count(stderr.String(), "\n") != 1 ||
+			stdout.String() != "" {
+			t.Errorf("%s: exit code %d, want %d and a line with %q; stderr:\n%s", tt.args, code, tt.code, tt.says, &stderr)
+		}
+	}
+	for args, says := range map[string]string{
+		"--help": "Usage: plegwatch", "-h": "Usage: plegwatch", "--version": "plegwatch devel (revision ",
+	} {
+		var stdout, stderr console
+		if code := run(t.Context(), []string{args}, &stdout, &stderr); code != exitOK || stderr.String() != "" ||
+			!strings.HasPrefix(stdout.String(), says) {
+			t.Errorf("%s: exit code %d; stdout:\n%s\nstderr:\n%s", args, code, &stdout, &stderr)
 		}
 	}
 }
@@ -417,3 +457,194 @@ func (b *console) await(t *testing.T, want *regexp.Regexp) []string {
 type brokenWriter struct{ err error }
 
 func (w brokenWriter) Write([]byte) (int, error) { return 0, fmt.Errorf("write: %w", w.err) }
+
+// What existed when the watch began is not printed as if it happened now.
+func TestInitial(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	sandbox := s.RunPod(criserver.PodConfig{Name: "web"})
+	old, err := s.RunContainer(sandbox, criserver.ContainerConfig{Name: "old"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.ExitContainer(old, 3, "Error"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.RunContainer(sandbox, criserver.ContainerConfig{Name: "running"}); err != nil {
+		t.Fatal(err)
+	}
+	watched := func(args ...string) (lines []line, stderr string) {
+		t.Helper()
+		var stdout, log console
+		args = append([]string{"-r", s.Endpoint(), "-f", "1500ms", "-o", "json", "--node-name", "node-7"}, args...)
+		if code := run(t.Context(), args, &stdout, &log); code != exitOK {
+			t.Fatalf("exit code %d; stderr:\n%s", code, &log)
+		}
+		for text := range strings.Lines(stdout.String()) {
+			var l line
+			if err := json.Unmarshal([]byte(text), &l); err != nil {
+				t.Fatal(err)
+			}
+			lines = append(lines, l)
+		}
+		return lines, log.String()
+	}
+
+	lines, stderr := watched()
+	if len(lines) != 0 || !strings.Contains(stderr, " initial=3 ") {
+		t.Errorf("%+v; stderr:\n%s", lines, stderr)
+	}
+	for _, args := range [][]string{{"--initial"}, {"--since", "1h"}} {
+		lines, _ = watched(args...)
+		seen := map[string]bool{}
+		for _, l := range lines {
+			seen[l.containerText()] = true
+			if !l.Initial || l.LagSeconds != nil || l.Node != "node-7" {
+				t.Errorf("%v: %+v", args, l)
+			}
+			if l.Sandbox != l.StartedAt.IsZero() || l.FinishedAt.IsZero() != (l.ExitCode == nil) {
+				t.Errorf("%v: its times: %+v", args, l)
+			}
+		}
+		if len(lines) != 3 || !seen["sandbox"] || !seen["old"] || !seen["running"] {
+			t.Errorf("%v: %+v", args, lines)
+		}
+	}
+	if lines, _ = watched("--since", time.Now().Add(time.Minute).Format(time.RFC3339)); len(lines) != 0 {
+		t.Errorf("all of this was before: %+v", lines)
+	}
+}
+
+// A death that only an exit event has reported is marked, and one whose end nobody saw has no exit code.
+func TestDescribeDeath(t *testing.T) {
+	pod := &pleg.Pod{ID: "web", Namespace: "shop", Name: "web"}
+	e := &pleg.PodLifecycleEvent{
+		ID: "web", Type: pleg.ContainerDied, Pod: pod, Container: &pleg.Container{Name: "app"},
+		Status: &pleg.Status{State: pleg.ContainerStateExited, ExitCode: 137, Reason: "Error", Unconfirmed: true},
+	}
+	if l := describe(e, pleg.NewCache(), someTime, someTime); !l.Unconfirmed || l.ExitCode == nil || *l.ExitCode != 137 {
+		t.Errorf("%+v", l)
+	}
+	e.Status = &pleg.Status{State: pleg.ContainerStateExited, ExitCode: 255, Reason: "Unknown", EndUnknown: true}
+	if l := describe(e, pleg.NewCache(), someTime, someTime); l.ExitCode != nil ||
+		l.stateText() != "exited, code unknown" {
+		t.Errorf("%+v", l)
+	}
+}
+
+// With --output none there is no line, and the log is all.
+func TestOutputNone(t *testing.T) {
+	t.Parallel()
+	var stdout, stderr console
+	code := run(t.Context(), []string{"-o", "none", "-f", "2s", "--log-format", "json"}, &stdout, &stderr)
+	if code != exitOK || stdout.String() != "" {
+		t.Errorf("exit code %d; stdout:\n%s", code, &stdout)
+	}
+	last := ""
+	for text := range strings.Lines(stderr.String()) {
+		var record struct {
+			Time       time.Time
+			Level, Msg string
+		}
+		if err := json.Unmarshal([]byte(text), &record); err != nil || record.Time.IsZero() || record.Level == "" {
+			t.Errorf("%v in %s", err, text)
+		}
+		last = record.Msg
+	}
+	if last != "Done" {
+		t.Errorf("the last message is %q in\n%s", last, &stderr)
+	}
+}
+
+// startProcess runs the program as a process, with the limit of memory that the manifests give Go.
+func startProcess(t *testing.T, stdout *os.File, args ...string) *proctest.Process {
+	t.Helper()
+	path, err := built()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(path, args...)
+	cmd.Env = append(os.Environ(), "GRPC_GO_LOG_SEVERITY_LEVEL=info", "GOMEMLIMIT=100MiB")
+	if stdout != nil {
+		cmd.Stdout = stdout
+	}
+	return proctest.Start(t, cmd)
+}
+
+// A signal ends the program although nobody reads what it prints.
+func TestSignalWithBlockedStdout(t *testing.T) {
+	t.Parallel()
+	reads, writes, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reads.Close()
+	defer writes.Close()
+	if err := writes.SetWriteDeadline(time.Now().Add(time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	for err == nil { // until the pipe is full
+		_, err = writes.Write(make([]byte, 4096))
+	}
+	s := startServer(t)
+	s.RunPod(criserver.PodConfig{Name: "web"})
+	p := startProcess(t, writes, "-r", s.Endpoint(), "--initial", "--listen", "0")
+	address := served(t, p.Log)
+	await(t, func() bool { code, _ := get(t, "http://"+address+"/healthz"); return code == http.StatusOK })
+	if err := p.End(syscall.SIGTERM, endGrace+patience); err != nil {
+		t.Error(err)
+	}
+}
+
+// served waits until the log has the address that is served, and returns it.
+func served(t *testing.T, log interface{ String() string }) (address string) {
+	t.Helper()
+	await(t, func() bool {
+		m := regexp.MustCompile(`address=http://([^/]+)/`).FindStringSubmatch(log.String())
+		if m != nil {
+			address = m[1]
+		}
+		return m != nil
+	})
+	return address
+}
+
+// await waits until something holds.
+func await(t *testing.T, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !holds(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %v", patience)
+		}
+	}
+}
+
+// What a runtime says in the connection does not reach the terminal by gRPC's own logger.
+func TestGRPCIsSilent(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "runtime.sock")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() { // answers every connection with what is not HTTP/2
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = conn.Write([]byte("\x1b[2Jno runtime\n"))
+			conn.Close()
+		}
+	}()
+	p := startProcess(t, nil, "-r", path, "--wait", "-f", "1s", "-o", "none")
+	if err := p.Wait(); err != nil {
+		t.Error(err)
+	}
+	for text := range strings.Lines(p.Log.String()) {
+		if !strings.HasPrefix(text, "time=") {
+			t.Errorf("a line that is not the program's: %s", text)
+		}
+	}
+}

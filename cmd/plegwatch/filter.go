@@ -3,23 +3,34 @@ package main
 import (
 	"errors"
 	"fmt"
+	"path"
+	"regexp"
 	"slices"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/kubepleg/pleg"
 )
 
-// filter is what of the events is printed. Each empty list lets everything through.
+// filter is what of the events is printed. An empty list lets everything through, and so does no selector.
 type filter struct {
-	namespaces []string
+	namespaces []pattern
 	pods       []podName
 	events     []pleg.PodLifeCycleEventType
+	selector   labels.Selector
 }
 
-// podName is a pod's name, in one namespace or, if that is empty, in any.
-type podName struct{ namespace, name string }
+// pattern is a name or a pattern of names, as path.Match has them.
+type pattern string
+
+func (p pattern) fits(name string) bool {
+	fits, _ := path.Match(string(p), name) // parsePattern has tried it
+	return fits
+}
+
+// podName is the name of pods, in some namespaces or, if that is empty, in any.
+type podName struct{ namespace, name pattern }
 
 // shownEvents are the types of events that a generator delivers.
 var shownEvents = []pleg.PodLifeCycleEventType{
@@ -28,12 +39,14 @@ var shownEvents = []pleg.PodLifeCycleEventType{
 
 // wants reports whether an event is printed.
 func (f *filter) wants(e *pleg.PodLifecycleEvent) bool {
+	inNamespace := func(p pattern) bool { return p.fits(e.Pod.Namespace) }
 	named := func(p podName) bool {
-		return p.name == e.Pod.Name && (p.namespace == "" || p.namespace == e.Pod.Namespace)
+		return p.name.fits(e.Pod.Name) && (p.namespace == "" || p.namespace.fits(e.Pod.Namespace))
 	}
-	return (len(f.namespaces) == 0 || slices.Contains(f.namespaces, e.Pod.Namespace)) &&
+	return (len(f.namespaces) == 0 || slices.ContainsFunc(f.namespaces, inNamespace)) &&
 		(len(f.pods) == 0 || slices.ContainsFunc(f.pods, named)) &&
-		(len(f.events) == 0 || slices.Contains(f.events, e.Type))
+		(len(f.events) == 0 || slices.Contains(f.events, e.Type)) &&
+		(f.selector == nil || f.selector.Matches(labels.Set(e.Pod.Labels)))
 }
 
 // addEach adds the values of a flag that may be repeated and may have several, separated
@@ -53,11 +66,16 @@ func addEach[T any](list *[]T, values string, parse func(string) (T, error)) err
 	return nil
 }
 
-func parseNamespace(s string) (string, error) {
-	if problems := validation.IsDNS1123Label(s); len(problems) > 0 {
-		return "", fmt.Errorf("%q is not the name of a namespace: %s", s, problems[0])
+// patternText is what a name of Kubernetes may have, and a pattern.
+var patternText = regexp.MustCompile(`^[-a-z0-9.*?\[\]^]+$`)
+
+func parseNamespace(s string) (pattern, error) { return parsePattern("a namespace", s) }
+
+func parsePattern(of, s string) (pattern, error) {
+	if _, err := path.Match(s, ""); err != nil || !patternText.MatchString(s) {
+		return "", fmt.Errorf("%q is not the name of %s, nor a pattern", s, of)
 	}
-	return s, nil
+	return pattern(s), nil
 }
 
 // parsePodName reads a pod's name as the table shows it, with its namespace or without.
@@ -68,11 +86,8 @@ func parsePodName(s string) (p podName, err error) {
 	} else if p.namespace, err = parseNamespace(namespace); err != nil {
 		return podName{}, err
 	}
-	if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 {
-		return podName{}, fmt.Errorf("%q is not the name of a pod: %s", name, problems[0])
-	}
-	p.name = name
-	return p, nil
+	p.name, err = parsePattern("a pod", name)
+	return p, err
 }
 
 // parseEvent reads a type of event as the table or the JSON shows it.

@@ -42,11 +42,11 @@ func TestTerminalColumns(t *testing.T) {
 	t.Setenv("NO_COLOR", "1")
 	user, program := openTerminal(t)
 	l := line{Time: someTime, Namespace: strings.Repeat("n", 60), Pod: strings.Repeat("p", 60), Container: "c",
-		Event: pleg.ContainerStarted, State: "running", Cause: pleg.CausePeriod}
+		Event: pleg.ContainerStarted, State: "running", Cause: pleg.CausePeriod, Initial: true}
 	p := newPrinter(outputText, program)
 	p.(*textPrinter).headed = true
 	lines := bufio.NewReader(user)
-	for _, columns := range []uint16{150, 70, 0} {
+	for _, columns := range []uint16{150, 120, 0} {
 		if err := unix.IoctlSetWinsize(int(user.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: columns}); err != nil {
 			t.Fatal(err)
 		}
@@ -59,7 +59,7 @@ func TestTerminalColumns(t *testing.T) {
 		}
 		want := int(columns)
 		if want == 0 {
-			want = tableWidth
+			want = 100
 		}
 		if n := utf8.RuneCountInString(strings.TrimRight(got, "\r\n")); n != want {
 			t.Errorf("a line of %d columns in a terminal of %d: %q", n, columns, got)

@@ -7,10 +7,14 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
 	"net/http"
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
@@ -52,24 +56,32 @@ func check(ctx context.Context, f flags, stdout io.Writer) int {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	var v verdict
-	if f.listen != "" {
-		v = checkAgent(ctx, "http://"+listenAddress(f.listen)+"/healthz", time.Now)
+	if len(f.listen) > 0 {
+		v = checkAgent(ctx, f.listen[0], time.Now)
 	} else {
-		v = checkRuntime(ctx, f.endpoint)
+		v = checkRuntime(ctx, f.endpoint, timeout)
 	}
 	fmt.Fprintln(stdout, v.text)
 	return v.code
 }
 
-// checkAgent asks a running agent for its health.
-func checkAgent(ctx context.Context, url string, now func() time.Time) verdict {
+// checkAgent asks the agent that serves an address for its health. At a port any local user may
+// answer; at a unix socket only a user who may write to its directory.
+func checkAgent(ctx context.Context, address string, now func() time.Time) verdict {
+	// The agent is on this machine: no proxy of the environment is asked.
+	transport := &http.Transport{DisableKeepAlives: true}
+	url := "http://" + listenAddress(address) + "/healthz"
+	if path, isSocket := strings.CutPrefix(address, unixScheme); isSocket {
+		url = "http://localhost/healthz"
+		transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", path)
+		}
+	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
 		return unknown(err.Error())
 	}
-	// The agent is on this machine: no proxy of the environment is asked.
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	resp, err := client.Do(req)
+	resp, err := (&http.Client{Transport: transport}).Do(req)
 	if err != nil {
 		return unknown("the agent does not answer: " + ending(err.Error()))
 	}
@@ -78,7 +90,7 @@ func checkAgent(ctx context.Context, url string, now func() time.Time) verdict {
 	defer context.AfterFunc(ctx, func() { _ = resp.Body.Close() })()
 	var report pleg.HealthReport
 	if err := json.NewDecoder(io.LimitReader(resp.Body, maxReportBytes)).Decode(&report); err != nil {
-		return unknown(fmt.Sprintf("%s, without a health report, of %s", resp.Status, url))
+		return unknown(fmt.Sprintf("%s, without a health report, of %s", resp.Status, address))
 	}
 	switch resp.StatusCode {
 	case http.StatusOK:
@@ -86,7 +98,7 @@ func checkAgent(ctx context.Context, url string, now func() time.Time) verdict {
 	case http.StatusServiceUnavailable:
 		return verdict{exitUnhealthy, fit("PLEG is not healthy: " + trouble(report, now()))}
 	default:
-		return unknown(resp.Status + " of " + url)
+		return unknown(resp.Status + " of " + address)
 	}
 }
 
@@ -119,7 +131,7 @@ func trouble(r pleg.HealthReport, now time.Time) string {
 }
 
 // checkRuntime asks the runtime itself: it must answer, and list its pods.
-func checkRuntime(ctx context.Context, endpoint string) verdict {
+func checkRuntime(ctx context.Context, endpoint string, within time.Duration) verdict {
 	named := endpoint != autoEndpoint
 	if named {
 		// Makes no call, and fails if there can be no runtime at the endpoint.
@@ -133,19 +145,19 @@ func checkRuntime(ctx context.Context, endpoint string) verdict {
 	}
 	runtime, err := cri.Connect(ctx, endpoint)
 	if err != nil {
-		return runtimeTrouble(err, named)
+		return runtimeTrouble(err, named, within)
 	}
 	defer runtime.Close()
 	pods, err := runtime.GetPods(ctx, true)
 	if err != nil {
-		return runtimeTrouble(err, true)
+		return runtimeTrouble(err, true, within)
 	}
 	return verdict{exitHealthy, fit(fmt.Sprintf("the runtime is healthy: %d pods", len(pods)))}
 }
 
 // runtimeTrouble is the verdict on a runtime that has not answered; named is whether its
 // endpoint is known.
-func runtimeTrouble(err error, named bool) verdict {
+func runtimeTrouble(err error, named bool, within time.Duration) verdict {
 	// gRPC passes the error of connect(2) as text.
 	denied := errors.Is(err, fs.ErrPermission) || strings.Contains(err.Error(), "permission denied")
 	switch {
@@ -153,6 +165,8 @@ func runtimeTrouble(err error, named bool) verdict {
 		return unknown("no right to ask the runtime: " + ending(err.Error()))
 	case !named:
 		return unknown("no runtime is found at the default sockets")
+	case errors.Is(err, context.DeadlineExceeded) || status.Code(err) == codes.DeadlineExceeded:
+		return verdict{exitUnhealthy, fit(fmt.Sprintf("the runtime does not answer within %v", within))}
 	default:
 		return verdict{exitUnhealthy, fit("the runtime is not healthy: " + ending(err.Error()))}
 	}

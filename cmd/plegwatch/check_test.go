@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -41,14 +42,14 @@ func TestCheckRuntime(t *testing.T) {
 	heal := s.Inject(criserver.Fault{Method: "StreamPodSandboxes", Hang: true})
 	heal2 := s.Inject(criserver.Fault{Method: "ListPodSandbox", Hang: true})
 	began := time.Now()
-	checked(t, 1, "not healthy: ", "--runtime-endpoint", s.Endpoint(), "--for", "300ms")
+	checked(t, 1, "the runtime does not answer within 300ms", "--runtime-endpoint", s.Endpoint(), "--for", "300ms")
 	if took := time.Since(began); took > patience/2 {
 		t.Errorf("a check of 300ms has taken %v", took)
 	}
 	heal()
 	heal2()
 	s.Freeze()
-	checked(t, 1, "not healthy: ", "--runtime-endpoint", s.Endpoint(), "--for", "300ms")
+	checked(t, 1, "the runtime does not answer within 300ms", "--runtime-endpoint", s.Endpoint(), "--for", "300ms")
 	s.Thaw()
 	checked(t, 0, "2 pods", "--runtime-endpoint", s.Endpoint())
 	s.Down()
@@ -110,6 +111,16 @@ func TestCheckAgent(t *testing.T) {
 	}
 
 	checked(t, 2, "the agent does not answer", "--listen", proctest.FreeAddress(t))
+
+	socket := filepath.Join(t.TempDir(), "agent.sock")
+	checked(t, 2, "no such file", "--listen", "unix://"+socket)
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() { _ = http.Serve(l, healthz(pleg.HealthReport{Healthy: true, Pods: 7})) }()
+	checked(t, 0, "PLEG is healthy: 7 pods", "--listen", "unix://"+socket)
 }
 
 func TestFit(t *testing.T) {

@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -38,30 +38,30 @@ func TestTextPrinter(t *testing.T) {
 		want string
 	}{
 		{"started", base,
-			"03:04:05.006  shop/web-0                 nginx        Started  running                    -  period"},
+			"shop/web-0                 nginx        Started  running                    -  period"},
 		{"restarted", with(func(l *line) { l.RestartCount, l.LagSeconds = 3, &lag }),
-			"03:04:05.006  shop/web-0                 nginx        Started  running, restart 3     1.2ms  period"},
+			"shop/web-0                 nginx        Started  running, restart 3     1.2ms  period"},
 		{"sandbox", with(func(l *line) { l.Container, l.Sandbox, l.State, l.IP = "", true, sandboxReady, "10.0.0.1" }),
-			"03:04:05.006  shop/web-0                 sandbox      Started  ready 10.0.0.1             -  period"},
+			"shop/web-0                 sandbox      Started  ready 10.0.0.1             -  period"},
 		{"died", with(func(l *line) {
 			l.Event, l.State, l.ExitCode, l.Reason, l.Cause = pleg.ContainerDied, "exited", &one, "Error", pleg.CauseHint
 		}),
-			"03:04:05.006  shop/web-0                 nginx        Died     exited 1 Error             -  hint"},
+			"shop/web-0                 nginx        Died     exited 1 Error             -  hint"},
 		{"removed", with(func(l *line) { l.Event, l.State = pleg.ContainerRemoved, "" }),
-			"03:04:05.006  shop/web-0                 nginx        Removed  -                          -  period"},
+			"shop/web-0                 nginx        Removed  -                          -  period"},
 		{"sync", with(func(l *line) { l.Event, l.State, l.Container, l.Cause = pleg.PodSync, "", "", pleg.CauseDemand }),
-			"03:04:05.006  shop/web-0                 -            PodSync  -                          -  demand"},
+			"shop/web-0                 -            PodSync  -                          -  demand"},
 		{"inspection failed", with(func(l *line) { l.Error = "no" }),
-			"03:04:05.006  shop/web-0                 nginx        Started  inspection failed          -  period"},
+			"shop/web-0                 nginx        Started  inspection failed          -  period"},
 		{"long names", with(func(l *line) {
 			l.Namespace, l.Pod, l.Container = "kube-system", "coredns-5d78c9869d-x7k2p", "a-very-long-container-name"
 		}),
-			"03:04:05.006  kube-system/coredns-5d78c9869d-x7k2p  a-very-long-container-name  Started  " +
+			"kube-system/coredns-5d78c9869d-x7k2p  a-very-long-container-name  Started  " +
 				"running                    -  period"},
 		{"hostile names", with(func(l *line) {
 			l.Namespace, l.Pod, l.Container, l.State = "a\x1b[2J", "b\nc", "d\u009b31m", "\u202erunning"
 		}),
-			`03:04:05.006  a\x1b[2J/b\nc              d\u009b31m   Started  \u202erunning              -  period`},
+			`a\x1b[2J/b\nc              d\u009b31m   Started  \u202erunning              -  period`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var b strings.Builder
@@ -69,30 +69,47 @@ func TestTextPrinter(t *testing.T) {
 			if err := p.print(tt.line); err != nil {
 				t.Fatal(err)
 			}
-			if got := b.String(); got != tt.want+"\n" {
-				t.Errorf("got\n%swant\n%s", got, tt.want)
+			if got, want := b.String(), "2026-01-02T03:04:05.006Z       "+tt.want+"\n"; got != want {
+				t.Errorf("got\n%swant\n%s", got, want)
 			}
 		})
 	}
 }
 
-// On a terminal each line is as wide as the terminal is at the time.
+// On a terminal each line is as wide as the terminal is at the time. The cause and the lag go first; the state is
+// never cut.
 func TestTextPrinterOnTerminal(t *testing.T) {
+	code, lag := 137, 0.0012
 	long := line{Time: someTime, Namespace: strings.Repeat("n", 40), Pod: strings.Repeat("\x1b", 40),
-		Container: strings.Repeat("c", 60), Event: pleg.ContainerStarted, State: strings.Repeat("s", 80),
+		Container: strings.Repeat("c", 60), Event: pleg.ContainerDied, State: "exited", ExitCode: &code, LagSeconds: &lag,
 		Cause: pleg.CausePeriod}
-	for _, tt := range []struct{ columns, want int }{
-		{99, 99}, {60, 60}, {55, 55}, {211, 211},
-		{30, rowFixed + narrowest}, // too narrow: it wraps
-		{0, tableWidth},            // a terminal that does not say
+	for _, tt := range []struct {
+		columns    int
+		reason     string
+		want       int
+		lag, cause bool
+	}{
+		{100, "OOMKilled", 99, true, true}, // "initial" is a character longer
+		{99, "OOMKilled", 99, true, false},
+		{91, "OOMKilled", 91, true, false},
+		{80, "OOMKilled", 80, false, false},
+		{80, "ContainerCannotRunAtAll", 80, false, false},
+		{100, "ContainerCannotRunAtAll", 99, true, true},
+		{60, "OOMKilled", 60, false, false},
+		{211, "OOMKilled", 210, true, true},
+		{30, "OOMKilled", 59, false, false}, // too narrow: it wraps
+		{0, "OOMKilled", 99, true, true},    // a terminal that does not say
 	} {
 		var b strings.Builder
 		p := &textPrinter{w: &b, columns: func() int { return tt.columns }}
+		long.Reason = tt.reason
 		if err := p.print(long); err != nil {
 			t.Fatal(err)
 		}
 		lines := strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")
-		if len(lines) != 2 || utf8.RuneCountInString(lines[1]) != tt.want {
+		if len(lines) != 2 || utf8.RuneCountInString(lines[1]) != tt.want ||
+			!strings.Contains(lines[1], "exited 137 "+tt.reason) || strings.Contains(lines[1], "1.2ms") != tt.lag ||
+			strings.HasSuffix(lines[1], "period") != tt.cause {
 			t.Errorf("%d columns: want a heading and a line of %d, got\n%s", tt.columns, tt.want, &b)
 		}
 		if strings.ContainsRune(b.String(), '\x1b') {
@@ -100,13 +117,13 @@ func TestTextPrinterOnTerminal(t *testing.T) {
 		}
 	}
 	var b strings.Builder
-	p := &textPrinter{w: &b, headed: true, columns: func() int { return tableWidth }}
+	p := &textPrinter{w: &b, headed: true, columns: func() int { return 100 }}
 	if err := p.print(line{Time: someTime, Namespace: "kube-system", Pod: "coredns-5d78c9869d-x7k2p",
-		Container: "a-very-long-container-name", Event: pleg.ContainerStarted, State: "running", Cause: pleg.CausePeriod,
+		Container: "a-very-long-container-name", Event: pleg.ContainerStarted, State: "running", Initial: true,
 	}); err != nil {
 		t.Fatal(err)
 	}
-	want := "03:04:05.006  kube-system/…c9869d-x7k2p  a-ver…-name  Started  running                    -  period\n"
+	want := "03:04:05.006  kube-system/…c9869d-x7k2p  a-ver…-name  Started  running                    -  initial\n"
 	if got := b.String(); got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}
@@ -138,6 +155,13 @@ func TestTextPrinterColours(t *testing.T) {
 	}
 	if got := b.String(); !strings.HasPrefix(got, "\x1b[31m") || !strings.HasSuffix(got, "\x1b[0m\n") {
 		t.Errorf("a crash is not red: %q", got)
+	}
+	b.Reset()
+	if err := p.print(line{Event: pleg.ContainerDied, ExitCode: &one, Initial: true}); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.String(); !strings.HasPrefix(got, "\x1b[2m") {
+		t.Errorf("what had happened before is not dim: %q", got)
 	}
 }
 
@@ -221,8 +245,8 @@ func TestLateReason(t *testing.T) {
 		g.Start(t.Context())
 		defer g.Stop()
 		var got printed
-		wanted := filter{events: []pleg.PodLifeCycleEventType{pleg.ContainerDied, pleg.PodSync}}
-		f := newFollower(g, cache, wanted, &got, io.Discard)
+		wanted := flags{filter: filter{events: []pleg.PodLifeCycleEventType{pleg.ContainerDied, pleg.PodSync}}}
+		f := newFollower(g, cache, wanted, &got, slog.New(slog.DiscardHandler))
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go func() { _ = f.follow(ctx) }()
