@@ -53,15 +53,6 @@ type HealthReport struct {
 	NamedSubscribers []SubscriberReport `json:"namedSubscribers,omitempty"`
 }
 
-// String returns the report in a line for logs.
-func (r HealthReport) String() string {
-	if !r.Healthy {
-		return "unhealthy: " + r.Reason
-	}
-	return fmt.Sprintf("healthy: %d pods, of which %d cannot be inspected; last full relist at %s",
-		r.Pods, len(r.FailingPods), r.LastRelist.Format(time.RFC3339))
-}
-
 // HungRelist is a full relist that has run for longer than a period, and for twice as long as the last
 // one that succeeded or ten seconds. If it is given up at its deadline, the hang lasts until the runtime
 // answers a later one. Meanwhile the known pods are inspected in turn, each at most every other period.
