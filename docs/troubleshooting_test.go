@@ -204,7 +204,7 @@ func TestTroubleshootingHasEveryMetric(t *testing.T) {
 	names["kubelet_node_name"] = true // an agent's own
 	metric := regexp.MustCompile("`((?:pleg|kubelet)_[a-z_]+[a-z])[`{]")
 	for _, file := range []string{
-		"README.md", "docs/REFERENCE.md", "docs/COMPARED.md", "docs/TROUBLESHOOTING.md", "docs/GUIDE.md", "docs/CONTRACT.md",
+		"README.md", "docs/REFERENCE.md", "docs/ADOPTING.md", "docs/TROUBLESHOOTING.md", "docs/GUIDE.md", "docs/CONTRACT.md",
 	} {
 		text, err := os.ReadFile(file)
 		if err != nil {
