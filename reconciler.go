@@ -34,7 +34,7 @@ const (
 // with requests; lists.go and inspections.go have what it does with the results of calls,
 // exits.go what it knows of exits.
 //
-// Its rules, each with the counterexample that needs it, are in docs/DESIGN.md.
+// Its rules, each with the counterexample that needs it, are in docs/INTERNALS.md.
 type reconciler struct {
 	cfg     schedule.Config
 	sched   *schedule.Scheduler
