@@ -332,9 +332,9 @@ func (r *podRecords) compareAll(pods []*Pod, at stamp, begun uint64, report repo
 // the same order and states. Nothing else is compared, labels and annotations
 // least of all: they may be of any size.
 func (rec *podRecord) showsAgain(raw *Pod) bool {
-	return rec.listed != nil && raw != nil &&
+	return rec.listed != nil && raw != nil && (raw == rec.listed ||
 		slices.EqualFunc(rec.listed.Containers, raw.Containers, looksSame) &&
-		slices.EqualFunc(rec.listed.Sandboxes, raw.Sandboxes, looksSame)
+			slices.EqualFunc(rec.listed.Sandboxes, raw.Sandboxes, looksSame))
 }
 
 func looksSame(known, listed *Container) bool {
