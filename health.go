@@ -239,7 +239,7 @@ func (h *health) listCause() error {
 		if i := slices.IndexFunc(h.reported, ofNoPod); i >= 0 {
 			call = h.reported[i] // the list waits for it
 		}
-		running = h.running(call) + h.meanwhile()
+		running = h.running(call) + h.besideList()
 	}
 	switch {
 	case h.listErr != nil && running != "":
@@ -255,8 +255,8 @@ func (h *health) listCause() error {
 	}
 }
 
-// meanwhile names the pods that are stuck while a full list is, and counts those inspected since.
-func (h *health) meanwhile() (text string) {
+// besideList names the pods that are stuck while a full list is, and counts those inspected since.
+func (h *health) besideList() (text string) {
 	if h.HungRelist == nil {
 		return ""
 	}
