@@ -15,6 +15,9 @@ RELEASES ?= 1.32 1.33 1.34 1.35 1.36 1.37 vendored
 # How often bench runs every benchmark; benchstat wants six at least.
 BENCHCOUNT ?= 6
 
+# Each module is built by itself; go.work is only for "go run ./cmd/plegwatch".
+export GOWORK = off
+
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -61,7 +64,7 @@ race: ## the same under the race detector, in random order, COUNT times (3)
 .PHONY: cover
 cover: ## how much of the library the tests run, a line for each function that they do not run whole
 	@mkdir -p .cache
-	go test -coverpkg=.,./cri,./kubelettypes,./plegtest,./plegtest/criserver -coverprofile=.cache/cover.out ./...
+	go test -coverpkg=.,./cri,./kubelettypes,./podworkers,./plegtest,./plegtest/criserver -coverprofile=.cache/cover.out ./...
 	@go tool cover -func=.cache/cover.out | grep -v '100.0%$$'
 
 .PHONY: lint
@@ -84,7 +87,7 @@ explore: ## every order of small histories on the real core, STATES (100000) a s
 # PLEG_RUNTIME names another than containerd 2.4, for the targets below as well.
 .PHONY: e2e
 e2e: ## the tests on a real containerd, which the first time builds it, or on PLEG_RUNTIME; needs root
-	cd internal/e2e && go test -count=1 -timeout=15m . ./cmd/... ./kubelet ./measure ./testnode/...
+	cd internal/e2e && go test -count=1 -timeout=1h . ./cmd/... ./kubelet ./measure ./testnode/...
 
 # Runtimes that are named: make runtimes RUNTIMES='crio crio-no-events'.
 .PHONY: runtimes
@@ -101,7 +104,7 @@ scale: ## what an agent costs on a node of 110 and of 500 pods: CPU, memory, cal
 
 .PHONY: soak
 soak: ## LIVES container lives (10000) in a containerd under fire; an hour or two; needs root
-	cd internal/e2e && go test -count=1 -timeout=6h -v -run='^TestSoak$$' . -soak.lives=$(LIVES)
+	cd internal/e2e && go test -count=1 -timeout=6h -v -run='^TestSoak$$' . -soak.lives=$(LIVES) -each=6h
 
 .PHONY: browser
 browser: ## the page of plegz in a real Chromium, installed if there is none; a minute
@@ -142,10 +145,9 @@ bench: ## the benchmarks beside the kubelet's, BENCHCOUNT times (6), into .cache
 	(cd internal/kubelet && go test -run='^$$' -bench=. -benchmem -benchtime=300ms -count=$(BENCHCOUNT) ./...) | \
 		tee .cache/bench.txt
 
-# "go install" would call it watch, as procps calls its own.
 .PHONY: plegwatch
-plegwatch: ## examples/watch as a program of its own, .cache/plegwatch
-	go build -o .cache/plegwatch ./examples/watch
+plegwatch: ## the program, .cache/plegwatch
+	cd cmd/plegwatch && go build -o ../../.cache/plegwatch .
 
 .PHONY: nodeagent
 nodeagent: ## the node agent of examples/nodeagent on a runtime of its own; Ctrl-C ends it
@@ -162,6 +164,10 @@ jobs: ## ten minutes of kills of the node agent and of the runtime, containerd o
 .PHONY: deploy-test
 deploy-test: ## deploy/: manifests, unit, plugin; the DaemonSet's pod under a kubelet on a real containerd, or on PLEG_RUNTIME; needs root
 	cd internal/e2e/deploy && go test -count=1 -timeout=30m ./...
+
+.PHONY: prometheusrule
+prometheusrule: ## the rules and alerts of mixin/ for the Prometheus operator, in deploy/kustomize
+	cd internal/e2e && go test -count=1 -run='^TestPrometheusRuleIsTheMixin$$' ./deploy -rewrite
 
 .PHONY: tidy
 tidy: ## format, and tidy every module

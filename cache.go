@@ -497,7 +497,8 @@ func (e *cacheEntry) withListed(uid types.UID) *PodStatus {
 			full.SandboxStatuses = append(full.SandboxStatuses, listedSandbox(c))
 		}
 	}
-	if len(full.ContainerStatuses)+len(full.SandboxStatuses) == len(status.ContainerStatuses)+len(status.SandboxStatuses) {
+	was := len(status.ContainerStatuses) + len(status.SandboxStatuses)
+	if was == len(full.ContainerStatuses)+len(full.SandboxStatuses) {
 		return status
 	}
 	return &full

@@ -95,11 +95,17 @@ func (e *eventClient) setState(state StreamState, err error, nextTry time.Time) 
 }
 
 func (e *eventClient) setStateLocked(state StreamState, err error, nextTry time.Time) {
-	e.report.State, e.report.Since, e.report.NextTry = state, e.clock.Now(), nextTry
+	if last := e.report.State; !state.isAttempt() || !last.isAttempt() {
+		e.report.Since = e.clock.Now()
+	}
+	e.report.State, e.report.NextTry = state, nextTry
 	if err != nil {
 		e.report.Error = err.Error()
 	}
 }
+
+// isAttempt reports whether the stream is to be connected and is not.
+func (s StreamState) isAttempt() bool { return s != StreamOff && s != StreamConnected }
 
 // follow follows one stream after another until ctx ends.
 func (e *eventClient) follow(ctx context.Context) {

@@ -2,6 +2,7 @@ package pleg_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -10,46 +11,50 @@ import (
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/plegtest"
+	"github.com/kubepleg/pleg/podworkers"
 )
 
-// podWorker keeps the container of a pod running. Each of its syncs begins with a status that
-// was observed after the last sync ended, so that it sees what it has done.
-func podWorker(
-	ctx context.Context, g *pleg.GenericPLEG, cache *pleg.PodCache, uid types.UID, restart func(*pleg.Status),
-) {
-	var synced time.Time
-	for e := range g.Subscribe(ctx) {
-		if e.ID != uid {
-			continue
-		}
-		status, _, err := cache.LookupNewerThan(ctx, uid, synced)
-		if err != nil {
-			continue // ctx has ended, or the inspection failed: a PodSync comes when one succeeds
-		}
-		if len(status.ContainerStatuses) == 0 {
-			return // the pod is gone
-		}
-		if last := status.ContainerStatuses[0]; last.State == pleg.ContainerStateExited {
+// keepRunning restarts containers that die, in a goroutine per pod, until ctx ends. A Sync sees what
+// the one before did, and is called again when restart fails.
+func keepRunning(ctx context.Context, g *pleg.GenericPLEG, restart func(*pleg.Status) error) error {
+	workers := podworkers.New(ctx, g, podworkers.Options{
+		Sync: func(_ context.Context, status *pleg.PodStatus, exists bool) (podworkers.Result, error) {
+			if !exists || len(status.ContainerStatuses) == 0 {
+				return podworkers.Result{}, nil // the worker of a pod that is gone ends
+			}
+			last := status.ContainerStatuses[0]
+			if last.State != pleg.ContainerStateExited {
+				return podworkers.Result{}, nil // the next event of the pod wakes its worker
+			}
 			fmt.Printf("%s exited with %d: restarting\n", last.Name, last.ExitCode)
-			restart(last)
-		}
-		synced = time.Now()
-	}
+			return podworkers.Result{Acted: true}, restart(last)
+		},
+		OnError: func(_ types.UID, err error, retry time.Duration) { fmt.Printf("%v: again in %v\n", err, retry) },
+	})
+	return workers.Run(nil, pleg.WithName("workers"))
 }
 
-// A pod worker needs no polling and no store of statuses: events say when to look, the
-// cache what there is.
-func Example_podWorker() {
+// A pod worker needs no polling and no store of statuses: events say when to look, the cache what
+// there is.
+func Example_podWorkers() {
 	runtime, cache := plegtest.NewRuntime(), pleg.NewCache()
 	runtime.SetPod(plegtest.NewPod("shop", plegtest.Running("app-1")))
 	generator := pleg.NewGenericPLEG(runtime, 10, time.Second, cache, clock.RealClock{})
 	generator.Start(context.Background())
 	defer generator.Stop()
 	ctx, stop := context.WithTimeout(context.Background(), 10*time.Second)
-	defer stop()
-	go podWorker(ctx, generator, cache, "shop", func(dead *pleg.Status) { // a program calls CRI
-		runtime.RestartContainer("shop", dead.ID.ID, fmt.Sprintf("app-%d", dead.RestartCount+2))
-	})
+	failed, ended := false, make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = keepRunning(ctx, generator, func(dead *pleg.Status) error { // a program calls CRI
+			if !failed {
+				failed = true
+				return errors.New("the runtime is busy")
+			}
+			runtime.RestartContainer("shop", dead.ID.ID, fmt.Sprintf("app-%d", dead.RestartCount+2))
+			return nil
+		})
+	}()
 
 	runtime.ExitContainer("shop", "app-1", 137, "OOMKilled")
 	for e := range generator.Subscribe(ctx) {
@@ -58,7 +63,11 @@ func Example_podWorker() {
 			break
 		}
 	}
+	stop()
+	<-ended
 	// Output:
+	// app-1 exited with 137: restarting
+	// the runtime is busy: again in 100ms
 	// app-1 exited with 137: restarting
 	// running again
 }

@@ -129,7 +129,8 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (contradicts,
 				r.metrics.countTransitions(1, CausePeriod)
 			}
 		case !hasExited(last), c != nil && !isExited(c): // no exit is known, or a list has shown another life
-			if last != nil && known == nil && !last.StartedAt.IsZero() && startedAgain(last, s) { // nobody has seen the end before
+			// Nobody has seen the end between two lives.
+			if last != nil && known == nil && !last.StartedAt.IsZero() && startedAgain(last, s) {
 				put(&rec.ends, id, &end{at: s.StartedAt, livesAgain: true})
 			}
 			rec.see(s)

@@ -44,7 +44,8 @@ var classesOf = map[string]class{
 	"snapshot.change": leftOut, "change.cause": leftOut,
 	// What is Initial, the statuses of events and the count of exits are not checked here.
 	"change.initial": leftOut, "update.initial": leftOut, "update.first": leftOut, "update.statuses": leftOut,
-	"update.listedAt": leftOut, "update.cause": leftOut, "update.settled": leftOut, "end.at": leftOut, "end.since": leftOut, "end.settled": leftOut,
+	"update.listedAt": leftOut, "update.cause": leftOut, "update.settled": leftOut,
+	"end.at": leftOut, "end.since": leftOut, "end.settled": leftOut,
 }
 
 type plannedField struct {
@@ -102,7 +103,8 @@ func (f *printer) print(w *world) fingerprint {
 	f.value(reflect.ValueOf(r.sched).Elem(), plain)
 	for _, uid := range sortedKeys(r.records.byUID) {
 		f.value(reflect.ValueOf(r.records.byUID[uid]).Elem(), plain)
-		f.bool(r.records.byUID[uid].inspecting != nil && r.records.byUID[uid].inspecting.change == r.records.byUID[uid].change)
+		rec := r.records.byUID[uid]
+		f.bool(rec.inspecting != nil && rec.inspecting.change == rec.change)
 	}
 	f.value(reflect.ValueOf(&r.records.full).Elem(), plain)
 	for _, id := range slices.Sorted(maps.Keys(r.records.strangers)) {

@@ -21,8 +21,10 @@ type HealthReport struct {
 	Runtime string `json:"runtime,omitempty"`
 	// LastRelist is when the last successful full relist began; zero if there was none.
 	LastRelist time.Time `json:"lastRelist,omitzero"`
-	// RelistError is the error of the last full relist, if it failed.
-	RelistError string `json:"relistError,omitempty"`
+	// RelistError is the error of the last full relist, if it failed. RelistFailingSince is when the
+	// first one failed since the last that succeeded.
+	RelistError        string    `json:"relistError,omitempty"`
+	RelistFailingSince time.Time `json:"relistFailingSince,omitzero"`
 	// Pods is the number of pods in the lists.
 	Pods int `json:"pods"`
 	// CallsInFlight are the calls that have not returned, oldest first: those that the runtime
@@ -121,7 +123,8 @@ const (
 // StreamReport is the state of the event stream, or of the stream of exits.
 type StreamReport struct {
 	State StreamState `json:"state"`
-	// Since is when the state was entered.
+	// Since is when the state was entered; of a stream that is not connected, when the first attempt
+	// began since it was connected last.
 	Since time.Time `json:"since,omitzero"`
 	// LastEvent is when the last event or exit arrived.
 	LastEvent time.Time `json:"lastEvent,omitzero"`
@@ -157,7 +160,7 @@ func (r *reconciler) health(now time.Time) *health {
 		lastInspection: r.lastInspection, containers: make(map[State]int),
 	}
 	if h.listErr != nil {
-		h.RelistError = h.listErr.Error()
+		h.RelistError, h.RelistFailingSince = h.listErr.Error(), r.listFailingSince
 	}
 	if since := r.sched.HangsSince(); !since.IsZero() {
 		h.HungRelist = &HungRelist{Since: since}

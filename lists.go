@@ -46,6 +46,9 @@ func (r *reconciler) fullListFailed(err error, c *schedule.Call) {
 	if r.listErr == nil || r.listErr.Error() != err.Error() {
 		r.out.error(err, "Cannot list pods; will try again every period")
 	}
+	if r.listErr == nil {
+		r.listFailingSince = r.sched.Now
+	}
 	r.listErr, r.listErrAt = err, r.sched.Now
 	r.out.relisted = append(r.out.relisted, r.relists.failed(err)...)
 }

@@ -251,3 +251,12 @@ func (e *PodLifecycleEvent) MarshalLog() any {
 		Data any
 	}{e.ID, e.Type, e.Data}
 }
+
+// String returns the report in a line for logs.
+func (r HealthReport) String() string {
+	if !r.Healthy {
+		return "unhealthy: " + r.Reason
+	}
+	return fmt.Sprint("healthy: ", r.Pods, " pods, ", len(r.FailingPods), " failing, listed ",
+		r.LastRelist.Format(time.RFC3339))
+}

@@ -61,6 +61,8 @@ type reconciler struct {
 	// listErr is the error of the last full list; nil if it succeeded. listErrAt is when it failed.
 	listErr   error
 	listErrAt time.Time
+	// listFailingSince is when the first full list failed since the last that succeeded.
+	listFailingSince time.Time
 	// lastInspection is when an inspection succeeded last; before the first, when the generator
 	// was made.
 	lastInspection time.Time

@@ -47,7 +47,8 @@
 //	                                  settled
 //	ContainerInfo, SandboxInfo        1 ContainerStatus, 1 PodSandboxStatus
 //	event stream, each connection     2 Version, 1 GetContainerEvents; 1 Version more if
-//	                                  the runtime ends it within a second
+//	                                  the runtime ends it within a second; of containerd
+//	                                  1.6 and 1.7 1 Events/Subscribe instead
 //	exit events, each connection      2 Version, 1 Events/Subscribe, which is containerd's
 //	                                  and not CRI's; of CRI-O 1 Version; with
 //	                                  WithoutExitEvents none

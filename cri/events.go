@@ -38,13 +38,15 @@ var errStreamEnded = errors.New("the runtime ended the stream")
 //
 // The error wraps pleg.ErrEventsUnsupported
 //
-//   - if the runtime has no stream (Unimplemented: containerd 1.6);
+//   - if the runtime has no stream (Unimplemented);
 //   - if the runtime ends the stream within a second of accepting it, without an error and
 //     without an event, and then answers a Version call on the same connection (CRI-O
 //     without enable_pod_events; connected may have been called by then). A runtime that
 //     terminates ends the stream too, but answers nothing more on that connection;
-//   - for containerd 1.7, which delivers each event to only one of its readers, unless
-//     WithSharedEventStream allows it.
+//   - for containerd 1.6, which has no stream, and 1.7, which delivers each event to only one of its
+//     readers, with WithoutExitEvents and for a Runtime of NewRuntime. Otherwise containerd's own
+//     stream is read for them: creations, starts and removals. The pod of a container that no list
+//     has shown is not known then.
 //
 // A connected that panics ends the stream.
 func (r *Runtime) WatchContainerEvents(ctx context.Context, connected func(), observe func(pleg.ContainerEvent)) error {
@@ -52,6 +54,9 @@ func (r *Runtime) WatchContainerEvents(ctx context.Context, connected func(), ob
 	v, err := r.askVersion(ctx, eventStream)
 	if err != nil {
 		return err
+	}
+	if v.isContainerd("1.") && !r.opts.sharedEventStream && !r.opts.noExitEvents && r.conn != nil {
+		return r.watchTaskHints(ctx, connected, observe)
 	}
 	if v.sharesEventStream() && !r.opts.sharedEventStream {
 		return fmt.Errorf("cri: %s %s delivers each event to only one of its readers: %w",
@@ -201,8 +206,11 @@ func (w *watch) end(err error) error {
 }
 
 // sharesEventStream reports whether all readers of the runtime's events share one stream.
-func (v *runtimeVersion) sharesEventStream() bool {
-	return v.name == "containerd" && strings.HasPrefix(strings.TrimPrefix(v.version, "v"), "1.7.")
+func (v *runtimeVersion) sharesEventStream() bool { return v.isContainerd("1.7.") }
+
+// isContainerd reports whether the runtime is a containerd whose version begins so.
+func (v *runtimeVersion) isContainerd(prefix string) bool {
+	return v.name == "containerd" && strings.HasPrefix(strings.TrimPrefix(v.version, "v"), prefix)
 }
 
 // containerEvent converts an event to a hint. The pod's UID is empty if the event has no

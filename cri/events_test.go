@@ -117,7 +117,8 @@ func TestEventsUnsupported(t *testing.T) {
 		{"CRI-O", []criserver.Option{criserver.WithModel(criserver.CRIOWithoutEvents)}, 1},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			s, r := serverAndRuntime(t, test.opts...)
+			s, _ := serverAndRuntime(t, test.opts...)
+			r := connect(t, s, cri.WithoutExitEvents())
 			w := watch(t, r)
 			err := w.ended(t)
 			if !errors.Is(err, pleg.ErrEventsUnsupported) || !strings.HasPrefix(err.Error(), "cri: ") {

@@ -122,10 +122,11 @@ func (w *exitWatch) run(ctx context.Context) error {
 			accepted.Store(true)
 			w.connect()
 		}, w.report)
+		alone := w.node.watches()
 		if errors.Is(err, pleg.ErrEventsUnsupported) {
-			w.node.await(soon) // the first list may not have come yet
+			alone = w.node.await(soon) // the first list may not have come yet
 		}
-		if ctx.Err() != nil || !w.node.watches() {
+		if ctx.Err() != nil || !alone {
 			return err
 		}
 		w.connect()

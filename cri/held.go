@@ -140,6 +140,18 @@ func (h *held) begun() uint64 {
 	return h.number
 }
 
+// podOf returns the pod of a container or sandbox of the last list; empty if it showed none.
+func (h *held) podOf(id string) types.UID {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for k := range h.items {
+		if it := h.items[k][id]; it != nil {
+			return types.UID(it.podUID)
+		}
+	}
+	return ""
+}
+
 // keptOf returns what is kept of a container.
 func (h *held) keptOf(id string) kept {
 	h.mu.Lock()

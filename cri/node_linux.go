@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -42,6 +43,9 @@ const (
 
 	bundleEvents = unix.IN_MOVED_TO | unix.IN_ONLYDIR
 )
+
+// withoutExitJSON are the versions of containerd whose shims write no exit.json.
+var withoutExitJSON = []string{"1.", "2.0.", "2.1.", "2.2.", "2.3."}
 
 // procDir is /proc. Tests have another.
 var procDir = "/proc"
@@ -145,8 +149,12 @@ func (n *nodeWatch) open() error {
 
 // openBundles begins to watch bundles, if the runtime is a containerd that has them beside its socket.
 func (n *nodeWatch) openBundles() error {
-	if v := n.runtime.version.Load(); v != nil && v.name != "containerd" {
+	switch v := n.runtime.version.Load(); {
+	case v == nil:
+	case v.name != "containerd":
 		return nil
+	case slices.ContainsFunc(withoutExitJSON, v.isContainerd):
+		return fmt.Errorf("containerd %s writes none, 2.4 does", v.version)
 	}
 	dir := filepath.Join(filepath.Dir(strings.TrimPrefix(n.runtime.endpoint(), "unix://")), bundlesDir)
 	if _, err := os.Stat(dir); err != nil {
@@ -198,15 +206,27 @@ func (n *nodeWatch) watches() bool {
 	return len(n.byFD)+len(n.byWatch) > 0
 }
 
-// await returns when a container is watched, when none can be or when ctx ends.
-func (n *nodeWatch) await(ctx context.Context) {
+// await returns when a container has been watched, when none can be or when ctx ends. It reports whether
+// one has been watched: then others can be.
+func (n *nodeWatch) await(ctx context.Context) bool {
 	if n == nil || n.limit == 0 && n.bundles == "" {
-		return
+		return false
 	}
 	select {
 	case <-n.first:
 	case <-n.done:
 	case <-ctx.Done():
+	}
+	select {
+	case <-n.done:
+		return false
+	default:
+	}
+	select {
+	case <-n.first:
+		return true
+	default:
+		return false
 	}
 }
 

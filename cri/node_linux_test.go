@@ -23,9 +23,9 @@ type bundles struct{ dir string }
 
 // containerdWithBundles returns a containerd that has bundles, and a Runtime that watches its exits. The
 // model sends no exits.
-func containerdWithBundles(t *testing.T) (bundles, *criserver.Server, *cri.Runtime) {
+func containerdWithBundles(t *testing.T, opts ...criserver.Option) (bundles, *criserver.Server, *cri.Runtime) {
 	t.Helper()
-	s, err := criserver.Start(criserver.WithoutExitEvents())
+	s, err := criserver.Start(append(opts, criserver.WithoutExitEvents())...)
 	must(t, err)
 	t.Cleanup(s.Stop)
 	state := filepath.Dir(strings.TrimPrefix(s.Endpoint(), "unix://"))
@@ -226,6 +226,25 @@ func TestWithoutBundles(t *testing.T) {
 	}
 }
 
+// A containerd before 2.4 writes no exit.json, so its bundles are not watched.
+func TestBundlesOfAnOldContainerd(t *testing.T) {
+	for _, version := range []string{"1.6.20~ds1", "v1.7.35", "2.0.14", "v2.3.7-k3s1"} {
+		t.Run(version, func(t *testing.T) {
+			t.Parallel()
+			b, s, r := containerdWithBundles(t, criserver.WithVersion("containerd", version))
+			b.add(t, runContainer(t, s, s.RunPod(criserver.PodConfig{UID: "uid"}), "app"))
+			getPodStatus(t, r, getPods(t, r)[0])
+			w := watchExits(t, r)
+			waitFor(t, func() bool {
+				return strings.Contains(r.DescribeRuntime(), "no exit_json: containerd "+version+" writes none, 2.4 does")
+			})
+			if err := w.ended(t); !errors.Is(err, pleg.ErrEventsUnsupported) {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 // process is a child of the test.
 type process struct {
 	*exec.Cmd
@@ -250,9 +269,9 @@ type processNode struct {
 	sandbox string
 }
 
-func newProcessNode(t *testing.T, opts ...criserver.Option) *processNode {
+func newProcessNode(t *testing.T) *processNode {
 	t.Helper()
-	s, err := criserver.Start(append(opts, criserver.WithoutExitEvents())...)
+	s, err := criserver.Start(criserver.WithoutExitEvents())
 	must(t, err)
 	t.Cleanup(s.Stop)
 	n := &processNode{Server: s, t: t, r: connect(t, s, quiet), proc: t.TempDir()}
@@ -368,6 +387,35 @@ func TestPidfd(t *testing.T) {
 	_ = w.ended(t)
 	if got := pidfds(t) - before; got > 0 {
 		t.Errorf("%d pidfds are left", got)
+	}
+}
+
+// Of a runtime without exits of its own, the watch goes on while no container runs: the next one is watched, too.
+func TestPidfdAfterAnIdleTime(t *testing.T) {
+	if err := cri.PidfdsHaveExits(); err != nil {
+		t.Skip("pidfds are refused:", err)
+	}
+	n := newProcessNode(t)
+	first, id := n.run("first", cgroupV2)
+	w := watchExits(t, n.r)
+	n.connected(w)
+	first.end(1)
+	w.next(t)
+	n.Down()
+	if _, err := n.r.GetPods(t.Context(), true); err == nil {
+		t.Fatal("a list of a runtime that is down")
+	}
+	must(t, n.Up())
+	must(t, n.RemoveContainer(id))
+	waitFor(t, func() bool { // its own exits are asked for again
+		_, _ = n.r.GetPods(t.Context(), true)
+		return n.Calls("Subscribe") == 2
+	})
+	second, id := n.run("second", cgroupV2)
+	n.inspect()
+	second.end(2)
+	if got := w.next(t); got.ContainerID != id || got.ExitCode != 2 {
+		t.Errorf("%+v", got)
 	}
 }
 

@@ -17,5 +17,5 @@ func (*nodeWatch) follow([]runningContainer, uint64) {}
 func (*nodeWatch) started(string, int, uint64)       {}
 func (*nodeWatch) state(witness) (int, error)        { return 0, nil }
 func (*nodeWatch) watches() bool                     { return false }
-func (*nodeWatch) await(context.Context)             {}
+func (*nodeWatch) await(context.Context) bool        { return false }
 func (*nodeWatch) close()                            {}

@@ -59,15 +59,16 @@ func WithPlainLists() Option {
 	return func(o *options) { o.plainLists = true }
 }
 
-// WithSharedEventStream allows WatchContainerEvents on containerd 1.7, which
-// delivers each event to only one of the readers of its stream. Use it only if
+// WithSharedEventStream has WatchContainerEvents read the CRI's stream of containerd 1.7, which
+// delivers each event to only one of its readers, instead of containerd's own. Use it only if
 // nothing else on the node reads that stream: otherwise both readers lose events.
 func WithSharedEventStream() Option {
 	return func(o *options) { o.sharedEventStream = true }
 }
 
 // WithoutExitEvents turns WatchContainerExits off: exits come from the CRI alone, later and, while the
-// runtime is away, without their codes. Inspections ask for no verbose status then.
+// runtime is away, without their codes. Inspections ask for no verbose status then, and
+// WatchContainerEvents does not read containerd's own stream.
 func WithoutExitEvents() Option {
 	return func(o *options) { o.noExitEvents = true }
 }

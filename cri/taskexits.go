@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"math"
+	"slices"
 	"time"
 	"unicode/utf8"
 
@@ -23,25 +24,28 @@ import (
 //	TaskExit         { string container_id = 1; string id = 2; uint32 pid = 3; uint32 exit_status = 4;
 //	                   Timestamp exited_at = 5; }
 //	TaskStart        { string container_id = 1; uint32 pid = 2; }
+//	ContainerCreate  { string id = 1; … }
+//	ContainerDelete  { string id = 1; }
 //	Timestamp        { int64 seconds = 1; int32 nanos = 2; }
 
 // subscribeMethod is the one method that is not CRI's. It changes nothing.
 const subscribeMethod = "/containerd.services.events.v1.Events/Subscribe"
 
-// What is subscribed to: the ends of processes, and the starts of containers and sandboxes, whose PIDs
-// tell their ends from those of other processes. exitNamespace is the one that containerd's CRI keeps its
-// containers in.
+// The topics. exitNamespace is the one that containerd's CRI keeps its containers in.
 const (
 	exitTopic     = "/tasks/exit"
 	startTopic    = "/tasks/start"
+	createTopic   = "/containers/create"
+	deleteTopic   = "/containers/delete"
 	exitNamespace = "k8s.io"
 )
 
-// exitFilters are the filters of the subscription. An event passes if one of them matches.
-var exitFilters = []string{
-	`topic=="` + exitTopic + `",namespace=="` + exitNamespace + `"`,
-	`topic=="` + startTopic + `",namespace=="` + exitNamespace + `"`,
-}
+// What is subscribed to. Exits are the ends of processes, and the starts of containers and sandboxes, whose
+// PIDs tell their ends from those of other processes.
+var (
+	exitTopics = []string{exitTopic, startTopic}
+	hintTopics = []string{createTopic, startTopic, deleteTopic}
+)
 
 // maxTaskExitBytes is the size of the largest message that is accepted. An exit has some 300
 // bytes.
@@ -49,28 +53,46 @@ const maxTaskExitBytes = 64 << 10
 
 // watchTaskExits reads containerd's stream of exits.
 func (r *Runtime) watchTaskExits(ctx context.Context, connected func(), observe func(pleg.ContainerExit)) error {
-	w := r.newWatch(ctx, rpcSubscribe, exitStream, connected)
+	return r.watchTasks(ctx, exitStream, exitTopics, connected, func(event *taskEvent) {
+		switch {
+		case event.topic == startTopic:
+			r.processStarted(event.exit.ContainerID, event.pid)
+		case event.told && r.isOwnExit(event):
+			observe(event.exit)
+		}
+	})
+}
+
+// watchTaskHints reads containerd's stream of creations, starts and removals.
+func (r *Runtime) watchTaskHints(ctx context.Context, connected func(), observe func(pleg.ContainerEvent)) error {
+	return r.watchTasks(ctx, eventStream, hintTopics, connected, func(event *taskEvent) {
+		id := event.exit.ContainerID
+		observe(pleg.ContainerEvent{PodUID: r.held.podOf(id), ContainerID: id, CreatedAt: event.at})
+	})
+}
+
+// watchTasks reads containerd's stream of some topics.
+func (r *Runtime) watchTasks(ctx context.Context, of target, topics []string, connected func(),
+	observe func(*taskEvent)) error {
+	w := r.newWatch(ctx, rpcSubscribe, of, connected)
 	defer w.close()
 	var stream grpc.ClientStream
 	if err := guarded(func() (err error) {
-		stream, err = r.subscribe(w.beside.ctx)
+		stream, err = r.subscribe(w.beside.ctx, topics)
 		return err
 	}); err != nil {
 		return w.end(err)
 	}
 	w.ask()
 	for {
-		var event taskExit
+		var event taskEvent
 		if err := guarded(func() error { return stream.RecvMsg(&event) }); err != nil {
 			return w.end(err)
 		}
 		w.accept()
 		r.badObject(ctx, event.found, object{kind: containers, id: event.exit.ContainerID})
-		switch {
-		case event.started:
-			r.processStarted(event.exit.ContainerID, event.pid)
-		case event.told && r.isOwnExit(&event):
-			observe(event.exit)
+		if slices.Contains(topics, event.topic) {
+			observe(&event)
 		}
 	}
 }
@@ -78,7 +100,7 @@ func (r *Runtime) watchTaskExits(ctx context.Context, connected func(), observe 
 // isOwnExit reports whether an exit is that of a container itself, and known. A command that was executed
 // in the container may have the container's ID, but has another PID. An exit with 255 and without a PID
 // is what containerd sends if it lost the shim and knows nothing of the exit.
-func (r *Runtime) isOwnExit(event *taskExit) bool {
+func (r *Runtime) isOwnExit(event *taskEvent) bool {
 	if event.pid == 0 && event.exit.ExitCode == unknownCode {
 		return false
 	}
@@ -86,21 +108,25 @@ func (r *Runtime) isOwnExit(event *taskExit) bool {
 	return pid == 0 || event.pid == 0 || event.pid == pid
 }
 
-// subscribe opens the stream.
-func (r *Runtime) subscribe(ctx context.Context) (grpc.ClientStream, error) {
+// subscribe opens the stream. An event passes if one of the filters matches.
+func (r *Runtime) subscribe(ctx context.Context, topics []string) (grpc.ClientStream, error) {
 	stream, err := r.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, subscribeMethod,
 		grpc.ForceCodecV2(taskExitCodec{}), grpc.MaxCallRecvMsgSize(maxTaskExitBytes))
 	if err != nil {
 		return nil, err
 	}
-	if err := stream.SendMsg(exitFilters); err != nil {
+	var filters []string
+	for _, topic := range topics {
+		filters = append(filters, `topic=="`+topic+`",namespace=="`+exitNamespace+`"`)
+	}
+	if err := stream.SendMsg(filters); err != nil {
 		return nil, err
 	}
 	return stream, stream.CloseSend()
 }
 
 // taskExitCodec is the codec of the stream: it encodes filters as a SubscribeRequest, and
-// decodes an Envelope as a taskExit.
+// decodes an Envelope as a taskEvent.
 type taskExitCodec struct{ requestCodec }
 
 func (taskExitCodec) Marshal(v any) (mem.BufferSlice, error) {
@@ -112,27 +138,31 @@ func (taskExitCodec) Marshal(v any) (mem.BufferSlice, error) {
 }
 
 func (taskExitCodec) Unmarshal(data mem.BufferSlice, v any) error {
-	event, err := decodeTaskExit(data.Materialize())
-	*v.(*taskExit) = event
+	event, err := decodeTask(data.Materialize())
+	*v.(*taskEvent) = event
 	return err
 }
 
-// taskExit is an event of the stream.
-type taskExit struct {
-	exit    pleg.ContainerExit
-	pid     int    // 0 if it says none
-	told    bool   // true if it is an exit of a container without bad data
-	started bool   // true if it is the start of a container instead
-	found   badSet // the bad data in it
+// taskEvent is an event of the stream.
+type taskEvent struct {
+	topic string    // empty if the event has no container
+	at    time.Time // of the event
+	exit  pleg.ContainerExit
+	pid   int    // 0 if it says none
+	told  bool   // true if it is an exit of a container without bad data
+	found badSet // the bad data in it
 }
 
-// decodeTaskExit decodes an event. It fails if the envelope is no message; what is wrong in
+// decodeTask decodes an event. It fails if the envelope is no message; what is wrong in
 // the envelope concerns this event only.
-func decodeTaskExit(message []byte) (taskExit, error) {
+func decodeTask(message []byte) (taskEvent, error) {
+	var event taskEvent
 	var namespace, topic string
 	var value []byte
 	whole := eachField(message, func(number int, field []byte, _ uint64) {
 		switch number {
+		case 1:
+			event.at = decodeTime(field)
 		case 2:
 			namespace = string(field)
 		case 3:
@@ -142,12 +172,11 @@ func decodeTaskExit(message []byte) (taskExit, error) {
 		}
 	})
 	if !whole {
-		return taskExit{}, malformed(errTruncated)
+		return taskEvent{}, malformed(errTruncated)
 	}
-	if topic != exitTopic && topic != startTopic || namespace != exitNamespace {
-		return taskExit{}, nil // a containerd that has another idea of filters
+	if namespace != exitNamespace || !slices.Contains(exitTopics, topic) && !slices.Contains(hintTopics, topic) {
+		return taskEvent{}, nil // a containerd that has another idea of filters
 	}
-	var event taskExit
 	var task []byte
 	var id, process []byte
 	var startPID, exitPID uint64
@@ -174,9 +203,13 @@ func decodeTaskExit(message []byte) (taskExit, error) {
 		event.found = event.found.with(badExit)
 	case len(id) == 0:
 		event.found = event.found.with(badNoID)
-	case topic == startTopic:
-		event.started, event.pid = true, int(uint32(startPID)) //nolint:gosec // as protobuf encodes it
 	default:
+		event.topic = topic
+	}
+	switch event.topic {
+	case startTopic:
+		event.pid = int(uint32(startPID)) //nolint:gosec // as protobuf encodes it
+	case exitTopic:
 		event.told = bytes.Equal(id, process) // else the end of a command in the container
 		event.pid = int(uint32(exitPID))      //nolint:gosec // as protobuf encodes it
 	}

@@ -118,7 +118,7 @@ func TestVersionThatIsNotUTF8OrTooLong(t *testing.T) {
 	s, err := criserver.Start(criserver.WithVersion("containerd", "1.7."+long))
 	must(t, err)
 	t.Cleanup(s.Stop)
-	r := connect(t, s, quiet)
+	r := connect(t, s, quiet, cri.WithoutExitEvents())
 	err = r.WatchContainerEvents(t.Context(), nil, nil)
 	if !errors.Is(err, pleg.ErrEventsUnsupported) || len(err.Error()) > 8<<10 {
 		t.Errorf("an error of %d bytes: %.100v", len(fmt.Sprint(err)), err)

@@ -258,12 +258,12 @@ func TestRule17ListsThatRecoverOpenTheStream(t *testing.T) {
 				heal := n.Fail(plegtest.GetPods, plegtest.AnyPod, errors.New("refused"))
 				n.start()
 				time.Sleep(10 * time.Minute)
-				// To the beginning of the state, so that the back-off is not just about to end.
-				for stream := n.g.HealthReport().Stream; stream.State != c.state || time.Since(stream.Since) > time.Second; {
-					time.Sleep(500 * time.Millisecond)
-					stream = n.g.HealthReport().Stream
-				}
 				attempts := n.Calls(plegtest.WatchContainerEvents)
+				// To the beginning of the state, so that the back-off is not just about to end.
+				for n.Calls(plegtest.WatchContainerEvents) == attempts || n.g.HealthReport().Stream.State != c.state {
+					time.Sleep(500 * time.Millisecond)
+				}
+				attempts = n.Calls(plegtest.WatchContainerEvents)
 				heal()
 				time.Sleep(c.within + 100*time.Millisecond)
 				if got := n.Calls(plegtest.WatchContainerEvents) - attempts; got != 1 {

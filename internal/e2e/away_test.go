@@ -1,79 +1,306 @@
 package e2e_test
 
 import (
+	"errors"
+	"flag"
 	"fmt"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
-	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/internal/e2e/measure"
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
-// Containers that end before, during and after an outage of the runtime are reported once, with the code
-// that they ended with, and it stays so, also where the runtime shows 255 "Unknown" afterwards.
+// By default a short run. docs/RUNTIMES.md has a table of 20 rounds.
+var (
+	awayRounds   = flag.Int("away.rounds", 1, "rounds of nine containers of TestExitsWhileTheRuntimeIsAway, by outage")
+	awayTogether = flag.Int("away.together", 10, "how many of them share an outage")
+	awayLong     = flag.Bool("away.long", false, "with outages of 20 seconds, too")
+)
+
+// outage is what is done to the runtime.
+type outage struct {
+	name  string
+	begin func(*testnode.Daemon) error
+	away  time.Duration
+	end   func(*node) error
+}
+
+func outages() []outage {
+	restart := func(n *node) error { return n.daemon.Restart(n.ctx) }
+	all := []outage{
+		{"SIGKILL, 2 s", (*testnode.Daemon).Kill, 2 * time.Second, restart},
+		{"SIGTERM, 2 s", (*testnode.Daemon).Terminate, 2 * time.Second, restart},
+		{"SIGSTOP, 5 s", (*testnode.Daemon).Freeze, 5 * time.Second, func(n *node) error { return n.daemon.Thaw() }},
+	}
+	if *awayLong {
+		all = append(all,
+			outage{"SIGKILL, 20 s", (*testnode.Daemon).Kill, 20 * time.Second, restart},
+			outage{"SIGTERM, 20 s", (*testnode.Daemon).Terminate, 20 * time.Second, restart})
+	}
+	return all
+}
+
+// mortal is a container that is to end.
+type mortal struct {
+	id        string
+	pid, code int
+	signal    unix.Signal
+
+	// The process was signalled at begun and had gone at gone. It had gone before if the runtime has ended it.
+	begun, gone time.Time
+	byRuntime   bool
+	// latest is when it has ended at the latest: before the runtime was back, unless it ended after that.
+	latest time.Time
+}
+
+// end ends a container past the runtime.
+func (m *mortal) end() error {
+	m.begun = time.Now()
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		if err := unix.Kill(m.pid, m.signal); errors.Is(err, unix.ESRCH) {
+			m.byRuntime, m.gone = m.gone.IsZero(), time.Now()
+			return nil
+		}
+		m.gone = time.Now()
+	}
+	return fmt.Errorf("process %d does not go", m.pid)
+}
+
+// endAll ends containers one after the other, within a time if the machine is fast enough.
+func (n *node) endAll(some []*mortal, within time.Duration) {
+	n.t.Helper()
+	var joined sync.WaitGroup
+	for i, m := range some {
+		joined.Go(func() {
+			time.Sleep(within * time.Duration(i) / time.Duration(len(some)))
+			if err := m.end(); err != nil {
+				n.t.Error(err)
+			}
+		})
+	}
+	joined.Wait()
+}
+
+// tally counts how a watcher has reported the ends of containers.
+type tally struct {
+	watcher  *awayWatcher
+	required bool
+	// right is how many were reported right in the outages of one kind, sum in those before.
+	right, sum int
+	// after is from the end to the first report.
+	after measure.Samples
+	// late is from the end to the stamp of the end.
+	late measure.Samples
+}
+
+// lateTime is how much later than the container has gone an end after the outage may be stamped. A pidfd has no
+// time, and a shim stamps when it comes to it: on a busy machine, up to a second late.
+const lateTime = 10 * time.Second
+
+// judge returns what is wrong with the reports of an end, empty if nothing is, when the first came, and the latest
+// time of the end in them.
+func (w *awayWatcher) judge(m *mortal, early time.Duration) (wrong string, first, end time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	died := 0
+	statuses := []*pleg.Status{w.answers[m.id]}
+	for _, l := range w.events[m.id] {
+		if l.Event == pleg.ContainerDied {
+			died++
+			first = l.At
+		}
+		if l.Status == nil {
+			if l.Event == pleg.ContainerDied {
+				return "no status with the death", first, end
+			}
+			continue
+		}
+		if l.Status.State == pleg.ContainerStateExited {
+			statuses = append(statuses, l.Status)
+		}
+	}
+	if died != 1 {
+		return fmt.Sprintf("died %d times", died), first, end
+	}
+	for i, s := range statuses {
+		switch {
+		case s == nil || s.State != pleg.ContainerStateExited:
+			return fmt.Sprintf("the cache has %+v", s), first, end
+		case s.ExitCode != m.code || s.Reason == "Unknown":
+			return fmt.Sprintf("status %d has %d %s, want %d", i, s.ExitCode, s.Reason, m.code), first, end
+		case s.FinishedAt.Before(m.begun.Add(-early)) || s.FinishedAt.After(m.latest):
+			return fmt.Sprintf("status %d has an end %v after it", i, s.FinishedAt.Sub(m.gone)), first, end
+		case s.FinishedAt.After(end):
+			end = s.FinishedAt
+		}
+	}
+	return "", first, end
+}
+
+// Containers end before, during and after an outage of the runtime. Where there is a witness that needs no
+// runtime, each end is reported once, with its code and time, and it stays so, also where the runtime
+// shows 255 "Unknown" afterwards.
 func TestExitsWhileTheRuntimeIsAway(t *testing.T) {
 	n := newBareNode(t)
-	w := n.newWatcher(true)
-	const rounds = 4
-	lost := 0
-	for round := range rounds {
-		pod := n.runPod(fmt.Sprint("away", round))
-		type run struct {
-			id        string
-			pid, code int
-			signal    unix.Signal
-		}
-		var runs []run
-		for i, code := range []int{0, 42, 137, 0, 42, 137, 0, 42, 137} {
-			r := run{code: code, signal: unix.SIGUSR1}
-			if code == 137 {
-				r.signal = unix.SIGKILL
+	r, dir := n.daemon.Runtime(), n.daemon.ExitsDir()
+	pidfds := pidfdsHaveExits(t)
+	watchers := []*tally{
+		{watcher: n.startWatcher("all", watcherConfig{Endpoint: n.daemon.Endpoint(), ExitsDir: dir}, true),
+			required: pidfds || r.ExitJSON || dir != ""},
+		{watcher: n.startWatcher("without hostPID", watcherConfig{Endpoint: n.daemon.Endpoint(), ExitsDir: dir}, false),
+			required: r.ExitJSON || dir != ""},
+		{watcher: n.startWatcher("without files", watcherConfig{Endpoint: n.elsewhere()}, true), required: pidfds},
+		{watcher: n.startWatcher("none", watcherConfig{Endpoint: n.daemon.Endpoint(), WithoutExits: true}, true)},
+	}
+	for _, w := range watchers {
+		w.watcher.ask("")
+	}
+	lost, total := 0, 0
+	for _, o := range outages() {
+		var phases [3]int // that ended before, during and after the outage
+		before := total
+		for left := *awayRounds; left > 0; left -= *awayTogether {
+			l, n := n.survive(o, min(left, *awayTogether), watchers, total == 0)
+			total += n
+			for i := range phases {
+				phases[i] += l[i]
+				lost += l[i]
 			}
-			r.id = n.run(pod, testnode.Container{Name: fmt.Sprint("c", i), Command: testnode.ExitOnSignal(code)})
-			var err error
-			r.pid, err = n.client.Pid(n.ctx, r.id)
-			n.must(err)
-			w.next(pleg.ContainerStarted, r.id)
-			runs = append(runs, r)
 		}
-		end := func(when string, some []run) {
-			for _, r := range some {
-				n.signalPid(r.pid, r.signal)
-				if e := w.next(pleg.ContainerDied, r.id); e.Status == nil || e.Status.ExitCode != r.code {
-					t.Errorf("%s: the death of %.12s has %+v, want the code %d", when, r.id, e.Status, r.code)
+		cells := []string{r.Name, o.name, fmt.Sprintf("%d of %d", phases, total-before)}
+		for _, w := range watchers {
+			cells = append(cells, fmt.Sprintf("%s %d of %d, p50 %s, max %s, stamped late by %s", w.watcher.name, w.right,
+				total-before, measure.Milliseconds(w.after.Quantile(0.5)), measure.Milliseconds(w.after.Quantile(1)),
+				measure.Milliseconds(w.late.Quantile(1))))
+			w.sum, w.right, w.after, w.late = w.sum+w.right, 0, nil, nil
+		}
+		t.Logf("| %s |", strings.Join(cells, " | "))
+	}
+	cells := []string{r.Name, "all", fmt.Sprintf("%d of %d", lost, total)}
+	for _, w := range watchers {
+		cells = append(cells, fmt.Sprintf("%s %d of %d", w.watcher.name, w.sum, total))
+	}
+	t.Logf("| %s |", strings.Join(cells, " | "))
+}
+
+// survive has containers end around one outage. It returns how many codes the runtime has lost, and of how many.
+func (n *node) survive(o outage, rounds int, watchers []*tally, first bool) (lost [3]int, total int) {
+	n.t.Helper()
+	pod := n.runPod("away")
+	phases := make([][]*mortal, 3)
+	var all []*mortal
+	for i := range 9 * rounds {
+		m := &mortal{code: []int{0, 42, 137}[i%3], signal: unix.SIGUSR1}
+		if m.code == 137 {
+			m.signal = unix.SIGKILL
+		}
+		phases[i/3%3] = append(phases[i/3%3], m)
+		all = append(all, m)
+	}
+	var joined sync.WaitGroup
+	for part := range 3 {
+		joined.Go(func() {
+			for i, m := range phases[part] {
+				var err error
+				m.id, err = n.client.Run(n.ctx, pod,
+					testnode.Container{Name: fmt.Sprintf("c%d-%d", part, i), Command: testnode.ExitOnSignal(m.code)})
+				if err == nil {
+					m.pid, err = n.client.Pid(n.ctx, m.id)
+				}
+				if err != nil {
+					n.t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	joined.Wait()
+	if n.t.Failed() {
+		n.t.FailNow()
+	}
+	n.eventually("the starts", func() string {
+		for _, w := range watchers {
+			for _, m := range all {
+				if !w.watcher.has(m.id, pleg.ContainerStarted) {
+					return w.watcher.name + " has not reported " + m.id
 				}
 			}
 		}
-		end("before", runs[:3])
-		if round%2 == 0 {
-			n.must(n.daemon.Kill())
-		} else {
-			n.must(n.daemon.Terminate())
+		return ""
+	})
+	for _, w := range watchers {
+		if witnesses := w.watcher.ask(""); first {
+			n.t.Logf("%s: %s", w.watcher.name, witnesses)
 		}
-		end("away", runs[3:6])
-		n.must(n.daemon.Restart(n.ctx))
-		end("after", runs[6:])
-		time.Sleep(3 * time.Second) // the runtime's own statuses come, and late reasons
-		n.must(w.generator.Relist(n.ctx))
-		status, err := w.cache.Get(types.UID(pod.UID))
-		n.must(err)
-		for i, r := range runs {
-			s := containerIn(status, r.id)
-			if s == nil || s.State != pleg.ContainerStateExited || s.ExitCode != r.code || s.Reason == "Unknown" {
-				t.Errorf("container %d: the cache has %+v, want the code %d", i, s, r.code)
-			}
-			shown, err := n.client.ContainerStatus(n.ctx, &runtimeapi.ContainerStatusRequest{ContainerId: r.id})
-			n.must(err)
-			if int(shown.Status.ExitCode) != r.code {
-				lost++
-			}
-		}
-		n.must(n.client.StopPod(n.ctx, pod))
 	}
-	w.eachDiedOnce()
-	t.Logf("of %d containers, the runtime has lost the codes of %d", rounds*9, lost)
+	n.endAll(phases[0], 100*time.Millisecond)
+	n.must(o.begin(n.daemon))
+	back := time.Now().Add(o.away)
+	n.endAll(phases[1], o.away/2)
+	time.Sleep(time.Until(back))
+	latest := time.Now()
+	n.must(o.end(n))
+	n.endAll(phases[2], 100*time.Millisecond)
+	for i, m := range all {
+		if m.latest = latest; i/3%3 == 2 {
+			m.latest = m.gone.Add(lateTime)
+		}
+	}
+	for _, m := range all { // a runtime that has just started may be slow
+		n.awaitExit(m.id)
+	}
+	time.Sleep(3 * time.Second) // the runtime's own statuses come, and late reasons
+	for _, w := range watchers {
+		w.watcher.ask(pod.UID)
+	}
+	for i, m := range all {
+		if m.byRuntime {
+			n.t.Logf("%s: the runtime has ended %.12s", o.name, m.id)
+			continue
+		}
+		total++
+		shown, err := n.client.ContainerStatus(n.ctx, &runtimeapi.ContainerStatusRequest{ContainerId: m.id})
+		n.must(err)
+		if int(shown.Status.ExitCode) != m.code {
+			lost[i/3%3]++
+		}
+		for _, w := range watchers {
+			wrong, first, end := w.watcher.judge(m, n.daemon.Runtime().EarlyBy)
+			if !first.IsZero() {
+				w.after = append(w.after, max(0, first.Sub(m.gone)))
+			}
+			if wrong == "" {
+				w.right++
+				w.late = append(w.late, max(0, end.Sub(m.gone)))
+			} else if w.required {
+				n.t.Errorf("%s, %s: %.12s, which ended %s the outage: %s", o.name, w.watcher.name, m.id,
+					[]string{"before", "during", "after"}[i/3%3], wrong)
+			}
+		}
+	}
+	n.must(n.client.StopPod(n.ctx, pod))
+	n.must(n.client.RemovePod(n.ctx, pod))
+	return lost, total
+}
+
+// pidfdsHaveExits reports whether the kernel keeps exit codes in pidfds, as Linux 6.15 and later do.
+func pidfdsHaveExits(t *testing.T) bool {
+	t.Helper()
+	var uname unix.Utsname
+	if err := unix.Uname(&uname); err != nil {
+		t.Fatal(err)
+	}
+	var major, minor int
+	release := unix.ByteSliceToString(uname.Release[:])
+	if _, err := fmt.Sscanf(strings.TrimSpace(release), "%d.%d", &major, &minor); err != nil {
+		t.Fatal(release, err)
+	}
+	return major > 6 || major == 6 && minor >= 15
 }

@@ -1,6 +1,7 @@
 package e2e_test
 
 import (
+	"fmt"
 	"os"
 	"testing"
 
@@ -19,6 +20,13 @@ const (
 func init() { testnode.RegisterFlags() }
 
 func TestMain(m *testing.M) {
+	if os.Getenv(watcherVariable) != "" {
+		if err := runWatcher(os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	testnode.ExitWithoutRoot("e2e")
 	os.Exit(m.Run())
 }

@@ -3,7 +3,9 @@ package e2e_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
+	"runtime/debug"
 	"testing"
 	"time"
 
@@ -22,6 +24,9 @@ import (
 // patience is how long a test waits for something that must come. It is no
 // measure of speed: the machine may be busy with other things.
 const patience = 2 * time.Minute
+
+// each bounds a test: the bound of go test is one of all together.
+var each = flag.Duration("each", 10*time.Minute, "how long a test may run before it ends the program")
 
 // node is a container runtime with the library watching it.
 type node struct {
@@ -50,6 +55,11 @@ func newNode(t *testing.T, opts ...pleg.Option) *node {
 func newBareNode(t *testing.T) *node {
 	t.Helper()
 	n := &node{t: t, ctx: t.Context()}
+	bound := time.AfterFunc(*each, func() {
+		debug.SetTraceback("all")
+		panic(fmt.Sprintf("%s has run for %v", t.Name(), *each))
+	})
+	t.Cleanup(func() { bound.Stop() })
 	daemon, err := testnode.Start(n.ctx)
 	if err != nil {
 		t.Fatal(err)

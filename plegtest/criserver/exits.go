@@ -73,6 +73,14 @@ func (s *Server) processStarted(id string, pid uint32) {
 	}
 }
 
+// containerChanged reports that a container or sandbox was created or deleted, as containerd does.
+func (s *Server) containerChanged(topic, id string) {
+	if !s.cfg.crio {
+		name := map[string]string{createTopic: "ContainerCreate", deleteTopic: "ContainerDelete"}[topic]
+		s.exits.send(topic, encodeEvent(topic, name, appendBytes(nil, 1, []byte(id)), s.cfg.clock.Now()))
+	}
+}
+
 // TaskExitReaders returns how many have subscribed to exits, and get those that come now. Who has
 // just opened the stream may not be among them yet.
 func (s *Server) TaskExitReaders() int {
@@ -97,7 +105,7 @@ func (s *Server) processExited(id string, pid uint32, exitCode int32, at int64) 
 	_ = errors.Join(os.WriteFile(temporary, []byte(strconv.Itoa(int(exitCode))), 0o600), os.Rename(temporary, path))
 }
 
-// exitHub delivers exits and starts. As in containerd, who subscribes gets all that come later, and has a
+// exitHub delivers containerd's own events. As in containerd, who subscribes gets all that come later, and has a
 // queue without a bound.
 type exitHub struct {
 	mu      sync.Mutex
@@ -157,8 +165,10 @@ var eventsService = grpc.ServiceDesc{
 
 // The topics that the models know.
 const (
-	exitTopic  = "/tasks/exit"
-	startTopic = "/tasks/start"
+	exitTopic   = "/tasks/exit"
+	startTopic  = "/tasks/start"
+	createTopic = "/containers/create"
+	deleteTopic = "/containers/delete"
 )
 
 // topics returns the topics that a SubscribeRequest asks for. It fails if the models do not know one of its
@@ -172,7 +182,7 @@ func topics(request rawMessage) (list []string, err error) {
 		}
 		request = request[n+length:]
 		topic, _ := strings.CutSuffix(strings.TrimPrefix(string(filter), `topic=="`), `",namespace=="k8s.io"`)
-		if topic != exitTopic && topic != startTopic {
+		if topic != exitTopic && topic != startTopic && topic != createTopic && topic != deleteTopic {
 			return nil, status.Errorf(codes.InvalidArgument, "this containerd does not know the filter %s", filter)
 		}
 		list = append(list, topic)

@@ -34,6 +34,7 @@ func (s *Server) RunPod(config PodConfig) (sandboxID string) {
 
 // ranLocked returns the events of a new sandbox.
 func (s *Server) ranLocked(sb *simSandbox) (events []*runtimeapi.ContainerEventResponse) {
+	s.containerChanged(createTopic, sb.item.Id)
 	s.processStarted(sb.item.Id, madeUpPID(sb.item.Id))
 	if !s.cfg.crio {
 		events = append(events, s.eventLocked(runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT, sb.item.Id, sb))
@@ -55,6 +56,7 @@ func (s *Server) CreateContainer(sandboxID string, config ContainerConfig) (cont
 		return "", err
 	}
 	id := n.addContainerLocked(sb, config).item.Id
+	s.containerChanged(createTopic, id)
 	event := s.eventLocked(runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT, id, sb)
 	n.mu.Unlock()
 	s.hub.send(event)
@@ -254,6 +256,7 @@ func (s *Server) RemovePodSandbox(sandboxID string) error {
 	for _, c := range slices.Clone(sb.containers) {
 		events = s.removeLocked(events, c)
 	}
+	s.containerChanged(deleteTopic, sandboxID)
 	if s.cfg.deletedFirst {
 		// A list that the event causes may still show the sandbox.
 		events = append(events, s.deletedLocked(sb))
@@ -348,6 +351,7 @@ func (s *Server) removeLocked(events []*runtimeapi.ContainerEventResponse,
 		c.process.exit() // also one that was never started, or its context would stay until Stop
 	}
 	s.node.removeContainerLocked(c)
+	s.containerChanged(deleteTopic, c.item.Id)
 	return append(events, s.eventLocked(runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT, c.item.Id,
 		c.sandbox))
 }

@@ -128,6 +128,7 @@ func (c *service) CreateContainer(_ context.Context,
 	ctr := n.addContainerLocked(sb, ContainerConfig{Name: name, Image: image,
 		Labels: config.Labels, Annotations: config.Annotations, asGiven: true})
 	id := ctr.item.Id
+	c.s.containerChanged(createTopic, id)
 	run.ContainerID, run.PodUID, run.PodNamespace, run.PodName = id, sb.config.UID, sb.config.Namespace, sb.config.Name
 	ctr.process = newProcess(c.s.lifetime, program, run)
 	event := c.s.eventLocked(runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT, id, sb)

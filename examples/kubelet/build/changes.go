@@ -28,6 +28,7 @@ func changes(w *workspace) ([]change, error) {
 	changes := []change{
 		removeFile("pkg/kubelet/pleg/evented.go"),
 		editFile("pkg/kubelet/kubelet.go", "NewMainKubelet", handRuntimeOver),
+		editFile("pkg/kubelet/kubelet_pods.go", "generateAPIPodStatus", publishConfirmed),
 		editFile("pkg/kubelet/metrics/metrics.go", "Register", leaveMetricsOut),
 	}
 	for _, folder := range []string{"container", "pleg"} {
@@ -101,7 +102,7 @@ type splice struct {
 	said     string
 }
 
-// editFile makes the splices that edit finds in the function of that name.
+// editFile makes the splices that edit finds in the function or method of that name.
 func editFile(path, function string,
 	edit func(r release, source func(ast.Node) string, body *ast.BlockStmt) ([]splice, error),
 ) change {
@@ -139,33 +140,52 @@ func editFile(path, function string,
 
 func bodyOf(file *ast.File, function string) *ast.BlockStmt {
 	for _, d := range file.Decls {
-		if f, ok := d.(*ast.FuncDecl); ok && f.Recv == nil && f.Name.Name == function {
+		if f, ok := d.(*ast.FuncDecl); ok && f.Name.Name == function {
 			return f.Body
 		}
 	}
 	return nil
 }
 
-// handRuntimeOver wraps the runtime that is handed to the generator, so that the generator
-// has the CRI client for the events, the endpoint for the exit events, and
-// runtime-request-timeout.
+// handRuntimeOver wraps the kubelet's runtime where it is kept. So the generator, which is handed it, has
+// the CRI client for the events, the endpoint for the exit events, and runtime-request-timeout, and the
+// kubelet's own inspections show the ends that the generator has seen.
 func handRuntimeOver(_ release, source func(ast.Node) string, body *ast.BlockStmt) ([]splice, error) {
-	var splices []splice
+	handed := make(map[string]bool) // to a generator
 	ast.Inspect(body, func(n ast.Node) bool {
 		call, ok := n.(*ast.CallExpr)
-		if !ok || !isSelector(call.Fun, "pleg", "NewGenericPLEG") || len(call.Args) < 5 {
-			return true
+		if ok && isSelector(call.Fun, "pleg", "NewGenericPLEG") && len(call.Args) >= 5 {
+			handed[source(call.Args[len(call.Args)-5])] = true // up to 1.36, a logger comes before it
 		}
-		argument := call.Args[len(call.Args)-5] // up to 1.36, a logger comes before it
-		text := fmt.Sprintf("pleg.NodeRuntime(%s, kubeDeps.RemoteRuntimeService, kubeCfg.ContainerRuntimeEndpoint, "+
-			"kubeCfg.RuntimeRequestTimeout.Duration)", source(argument))
-		splices = append(splices, splice{argument.Pos(), argument.End(), text, source(argument) + " is now " + text})
 		return true
 	})
-	if len(splices) == 0 {
+	var splices []splice
+	ast.Inspect(body, func(n ast.Node) bool {
+		assigned, ok := n.(*ast.AssignStmt)
+		if !ok || len(assigned.Lhs) != 1 || len(assigned.Rhs) != 1 || !handed[source(assigned.Lhs[0])] {
+			return true
+		}
+		runtime := assigned.Rhs[0]
+		text := fmt.Sprintf("pleg.NodeRuntime(%s, kubeDeps.RemoteRuntimeService, kubeCfg.ContainerRuntimeEndpoint, "+
+			"kubeCfg.RuntimeRequestTimeout.Duration)", source(runtime))
+		splices = append(splices, splice{runtime.Pos(), runtime.End(), text,
+			source(assigned.Lhs[0]) + " is now " + text})
+		return true
+	})
+	switch {
+	case len(handed) == 0:
 		return nil, fmt.Errorf("there is no call of pleg.NewGenericPLEG with its arguments")
+	case len(splices) != len(handed):
+		return nil, fmt.Errorf("the runtime that pleg.NewGenericPLEG gets is set in %d places, not in one", len(splices))
 	}
 	return splices, nil
+}
+
+// publishConfirmed has the kubelet publish no exit that the runtime's status does not show yet.
+func publishConfirmed(_ release, _ func(ast.Node) string, body *ast.BlockStmt) ([]splice, error) {
+	const statement = "podStatus = kubecontainer.Published(podStatus, podIsTerminal)"
+	at := body.Lbrace + 1
+	return []splice{{at, at, "\n\t" + statement, "begins with " + statement}}, nil
 }
 
 // ours are the metrics that the library registers in the kubelet's registry, under the

@@ -34,6 +34,7 @@ func edited(t *testing.T, w *workspace, path string) string {
 const makesTwo = `package kubelet
 
 func NewMainKubelet() {
+	k.runtime = runtime
 	if evented {
 		k.pleg = pleg.NewGenericPLEG(logger, k.runtime, ch, long, cache, clock)
 	} else {
@@ -44,8 +45,15 @@ func NewMainKubelet() {
 func other() { pleg.NewGenericPLEG(logger, k.runtime, ch, short, cache, clock) }
 `
 
-// TestRuntimeIsHandedOver shows that every generator of the function gets the wrapped
-// runtime, also when the tree was edited before, and no other.
+const publishes = `package kubelet
+
+func (kl *Kubelet) generateAPIPodStatus(pod *v1.Pod, podStatus *kubecontainer.PodStatus, podIsTerminal bool) {
+	old := 0
+}
+`
+
+// TestRuntimeIsHandedOver shows that the runtime which the function's generators get is wrapped
+// where it is set, also when the tree was edited before, and no other.
 func TestRuntimeIsHandedOver(t *testing.T) {
 	const path = "kubelet.go"
 	w := released(t, path, makesTwo)
@@ -54,12 +62,12 @@ func TestRuntimeIsHandedOver(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if n := strings.Count(said, "edited kubelet.go:"); n != 2 {
+		if n := strings.Count(said, "edited kubelet.go:"); n != 1 {
 			t.Errorf("it said %q", said)
 		}
 		got := edited(t, w, path)
-		if n := strings.Count(got, "(logger, pleg.NodeRuntime(k.runtime, kubeDeps."); n != 2 ||
-			!strings.Contains(got, "func other() { pleg.NewGenericPLEG(logger, k.runtime, ch") {
+		if strings.Count(got, "pleg.NodeRuntime(") != 1 ||
+			!strings.Contains(got, "k.runtime = pleg.NodeRuntime(runtime, kubeDeps.") {
 			t.Errorf("it wrote\n%s", got)
 		}
 	}
@@ -71,7 +79,8 @@ func TestEditThatFindsNothingFails(t *testing.T) {
 	const path = "kubelet.go"
 	for content, want := range map[string]string{
 		"package kubelet\n": "no function NewMainKubelet",
-		"package kubelet\nfunc NewMainKubelet() { f() }\n": "no call of pleg.NewGenericPLEG",
+		"package kubelet\nfunc NewMainKubelet() { f() }\n":                                  "no call of pleg.NewGenericPLEG",
+		"package kubelet\nfunc NewMainKubelet() { pleg.NewGenericPLEG(k.r, 1, 2, 3, 4) }\n": "is set in 0 places",
 	} {
 		_, err := editFile(path, "NewMainKubelet", handRuntimeOver)(released(t, path, content))
 		if err == nil || !strings.Contains(err.Error(), want) {

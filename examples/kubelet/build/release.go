@@ -8,7 +8,7 @@ import (
 )
 
 // versions are of the releases that this is tried with, the newest last.
-var versions = []string{"v1.32.10", "v1.33.13", "v1.34.4", "v1.35.4", "v1.36.3", "v1.37.1"}
+var versions = []string{"v1.32.10", "v1.33.13", "v1.34.4", "v1.35.4", "v1.36.3", "v1.37.2"}
 
 // sums are of a module that the kubelet v1.32.10 needs, and that not every mirror of the checksum
 // database knows.

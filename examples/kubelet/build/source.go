@@ -184,7 +184,7 @@ func copyPackage(from, to string) error {
 }
 
 // build builds the programs of the copy that are asked for; without any, it compiles the kubelet's
-// packages.
+// packages. Whether it uses cgo is up to the environment.
 func (f *fork) build(ctx context.Context, packages []string) error {
 	args := []string{"build", "-mod=vendor", "-trimpath"}
 	if len(packages) == 0 {
@@ -196,7 +196,9 @@ func (f *fork) build(ctx context.Context, packages []string) error {
 		}
 		args = append(args, "-o", into+string(filepath.Separator))
 	}
-	if err := command(ctx, f.copy, append(args, packages...)...).Run(); err != nil {
+	cmd := command(ctx, f.copy, append(args, packages...)...)
+	cmd.Env = append(os.Environ(), "GOWORK=off") // with cgo, if Go finds a C compiler: edgecore's sqlite needs it
+	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("building %s: %w", strings.Join(packages, ", "), err)
 	}
 	fmt.Printf("built %s in %s\n", strings.Join(packages, ", "), f.copy)

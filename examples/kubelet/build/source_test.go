@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -36,6 +38,7 @@ func edge(t *testing.T) string {
 		kubelet + "pleg/evented.go":    "package pleg\n",
 		kubelet + "metrics/metrics.go": metrics + "}\n",
 		kubelet + "kubelet.go":         makesTwo,
+		kubelet + "kubelet_pods.go":    publishes,
 	} {
 		path = filepath.Join(dir, path)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -76,6 +79,7 @@ func TestVendoredKubelet(t *testing.T) {
 		"pkg/kubelet/pleg/requests.go":   "SetPodWatchCondition",
 		"pkg/kubelet/container/cache.go": "github.com/kubepleg/pleg",
 		"pkg/kubelet/kubelet.go":         "pleg.NodeRuntime(",
+		"pkg/kubelet/kubelet_pods.go":    "{\n\tpodStatus = kubecontainer.Published(podStatus, podIsTerminal)\n\told :=",
 	} {
 		if got := edited(t, &f.workspace, path); !strings.Contains(got, want) {
 			t.Errorf("%s is\n%s", path, got)
@@ -114,6 +118,34 @@ func TestVendoredKubelet(t *testing.T) {
 	}
 	if out, err := listVendored(t.Context(), f.copy); err != nil || !strings.Contains(out, library+"/cri") {
 		t.Errorf("Go says %v, %s", err, out)
+	}
+}
+
+// TestForkBuildsWithCgo shows that the environment decides whether a fork is built with cgo.
+func TestForkBuildsWithCgo(t *testing.T) {
+	dir := t.TempDir()
+	for path, content := range map[string]string{
+		"go.mod":             "module example.com/edge\n\ngo 1.23.0\n",
+		"main.go":            "package main\n\nfunc main() { print(cgo) }\n",
+		"with.go":            "//go:build cgo\n\npackage main\n\nconst cgo = \"with cgo\"\n",
+		"without.go":         "//go:build !cgo\n\npackage main\n\nconst cgo = \"without\"\n",
+		"vendor/modules.txt": "",
+	} {
+		path = filepath.Join(dir, path)
+		err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o644))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	f := &fork{workspace: workspace{made: dir}, copy: dir}
+	for enabled, want := range map[string]string{"1": "with cgo", "0": "without"} {
+		t.Setenv("CGO_ENABLED", enabled)
+		if err := f.build(t.Context(), []string{"."}); err != nil {
+			t.Fatal(err)
+		}
+		if said, err := exec.Command(filepath.Join(dir, "bin", "edge")).CombinedOutput(); err != nil || string(said) != want {
+			t.Errorf("with CGO_ENABLED=%s it was built %s, %v", enabled, said, err)
+		}
 	}
 }
 

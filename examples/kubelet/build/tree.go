@@ -60,11 +60,12 @@ func findWorkspace(ctx context.Context, root, version string) (*workspace, error
 	return w, nil
 }
 
-// command returns a command that runs in a folder.
+// command returns a command that runs in a folder. It builds without cgo, unless the environment has
+// CGO_ENABLED.
 func command(ctx context.Context, dir string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "GOWORK=off", "CGO_ENABLED=0")
+	cmd.Env = slices.Concat([]string{"CGO_ENABLED=0"}, os.Environ(), []string{"GOWORK=off"}) // the last of a name counts
 	cmd.Stderr = os.Stderr
 	return cmd
 }

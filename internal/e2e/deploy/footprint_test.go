@@ -54,7 +54,8 @@ func TestFootprint(t *testing.T) {
 		}
 	}
 	address := proctest.FreeAddress(t)
-	agent := startAgent(t, program, "--runtime-endpoint", s.Endpoint(), "--wait", "--output", "json", "--listen", address)
+	agent := startAgent(t, program, "--runtime-endpoint", s.Endpoint(), "--wait", "--output", "json", "--initial",
+		"--listen", address)
 	eventually(t, func() string {
 		if r, err := health(address); err != nil || r.Pods < *footprintPods {
 			return fmt.Sprintf("%v, %v", r, err)

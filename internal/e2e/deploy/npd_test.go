@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kubepleg/pleg/internal/proctest"
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
@@ -105,7 +104,6 @@ func TestNodeProblemDetector(t *testing.T) {
 
 			s := startServer(t)
 			s.RunPod(criserver.PodConfig{Name: "web"})
-			address := proctest.FreeAddress(t)
 			last := len(rule.Args) - 1
 			expect := func(code int, says string) {
 				t.Helper()
@@ -118,17 +116,17 @@ func TestNodeProblemDetector(t *testing.T) {
 			}
 			if asksAgent {
 				claim(t, rule.Args[last] == unitAddress(t), "the rule asks the agent that systemd runs")
-				rule.Args[last] = address
+				rule.Args[last] = "unix://" + filepath.Join(t.TempDir(), "plegwatch.sock")
 				expect(2, "the agent does not answer")
-				startAgent(t, program, "--runtime-endpoint", s.Endpoint(), "--wait", "--listen", address)
+				startAgent(t, program, "--runtime-endpoint", s.Endpoint(), "--wait", "--listen", rule.Args[last])
 			} else {
-				claim(t, rule.Args[last] == "unix://"+sockets["daemonset.yaml"], "the rule asks containerd")
+				claim(t, rule.Args[last] == "unix://"+sockets[""], "the rule asks containerd")
 				rule.Args[last] = s.Endpoint()
 			}
 			expect(0, "healthy: 1 pods")
 			if !asksAgent { // an agent is healthy for 3 minutes more
 				s.Freeze()
-				expect(1, "not healthy")
+				expect(1, "the runtime does not answer within 4s")
 				s.Thaw()
 				expect(0, "healthy: 1 pods")
 				s.Down()

@@ -81,6 +81,11 @@ func TestUnit(t *testing.T) {
 
 	u := unit(t)
 	claim(t, u["CapabilityBoundingSet"][0] == "" && u["AmbientCapabilities"][0] == "", "it has no capability")
+	claim(t, strings.HasPrefix(unitAddress(t), "unix:///run/"+u["RuntimeDirectory"][0]+"/") &&
+		u["RuntimeDirectoryMode"][0] == "0700", "its first address is a socket that only root can make or open")
+	limit, isLimit := strings.CutPrefix(u["Environment"][0], "GOMEMLIMIT=")
+	claim(t, isLimit && below(t, limit, memoryLimit), "Go's limit of memory is below the kernel's")
+	claim(t, u["TimeoutStopSec"][0] == "10s", "it has time to end")
 	claim(t, u["MemoryMax"][0] == strings.TrimSuffix(memoryLimit, "i"), "its memory is limited as in the manifests")
 	claim(t, u["SystemCallErrorNumber"][0] == "EPERM", "a call that it may not make fails, and does not end it")
 	claim(t, len(u["Requires"])+len(u["BindsTo"])+len(u["PartOf"]) == 0, "it outlives the runtime")
@@ -97,9 +102,10 @@ func TestUnitAllowsItsSystemCalls(t *testing.T) {
 			Restart: criserver.RestartAlways, BackOff: 200 * time.Millisecond, MaxBackOff: 200 * time.Millisecond,
 		}},
 	})
-	log, address := filepath.Join(t.TempDir(), "strace"), proctest.FreeAddress(t)
+	dir := t.TempDir()
+	log, address := filepath.Join(dir, "strace"), proctest.FreeAddress(t)
 	traced := startAgent(t, "strace", "-f", "-qq", "-o", log, program, "--runtime-endpoint", s.Endpoint(), "--wait",
-		"--listen", address, "--output", "json", "--for", "8s")
+		"--listen", "unix://"+filepath.Join(dir, "plegwatch.sock"), "--listen", address, "--output", "json", "--for", "8s")
 	eventually(t, func() string {
 		if _, err := health(address); err != nil {
 			return err.Error()

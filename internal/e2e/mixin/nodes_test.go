@@ -20,18 +20,18 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// programs are the examples, built.
+// programs are plegwatch and the node agent, built.
 type programs struct{ watch, nodeagent string }
 
 func build(t *testing.T) programs {
 	t.Helper()
 	dir := t.TempDir()
-	p := programs{filepath.Join(dir, "watch"), filepath.Join(dir, "nodeagent")}
-	for example, binary := range map[string]string{"watch": p.watch, "nodeagent": p.nodeagent} {
+	p := programs{filepath.Join(dir, "plegwatch"), filepath.Join(dir, "nodeagent")}
+	for module, binary := range map[string]string{"cmd/plegwatch": p.watch, "examples/nodeagent": p.nodeagent} {
 		cmd := exec.CommandContext(t.Context(), "go", "build", "-o", binary, ".")
-		cmd.Dir, cmd.Env = filepath.Join("../../../examples", example), append(os.Environ(), "GOWORK=off")
+		cmd.Dir, cmd.Env = filepath.Join("../../..", module), append(os.Environ(), "GOWORK=off")
 		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("building %s: %v\n%s", example, err, out)
+			t.Fatalf("building %s: %v\n%s", module, err, out)
 		}
 	}
 	return p
@@ -57,7 +57,7 @@ func (v *valve) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// startWatch runs examples/watch on a node and serves its metrics on an address.
+// startWatch runs plegwatch on a node and serves its metrics on an address.
 func (p programs) startWatch(t *testing.T, node *criserver.Server, address string, args ...string) (stdout *valve) {
 	t.Helper()
 	stdout = &valve{}

@@ -101,6 +101,8 @@ func sleep(ctx context.Context, d time.Duration) {
 // fire is what is done to a node.
 type fire struct {
 	*node
+	// starts has a job that begins soon; nil if none does. The runtime is frozen then.
+	starts chan struct{}
 
 	mu sync.Mutex
 	// Guarded by mu.
@@ -179,8 +181,9 @@ func (f *fire) hurtRuntime(ctx context.Context) {
 		case 0:
 			err = f.stopShim(ctx)
 		case 1:
+			f.awaitStart(ctx)
 			if err = f.daemon.Freeze(); err == nil {
-				sleep(ctx, 3*time.Second)
+				sleep(ctx, time.Duration(2000+rand.N(1000))*time.Millisecond)
 				err = f.daemon.Thaw()
 			}
 		case 2:
@@ -199,6 +202,22 @@ func (f *fire) hurtRuntime(ctx context.Context) {
 		}
 		f.count(&f.faults)
 		sleep(ctx, time.Duration(2000+rand.N(5000))*time.Millisecond)
+	}
+}
+
+// awaitStart waits until a job is about to be started.
+func (f *fire) awaitStart(ctx context.Context) {
+	if f.starts == nil {
+		return
+	}
+	select {
+	case <-f.starts: // of a job that was started during the fault before
+	default:
+	}
+	select {
+	case <-ctx.Done():
+	case <-f.starts:
+		sleep(ctx, time.Duration(100+rand.N(500))*time.Millisecond)
 	}
 }
 

@@ -20,7 +20,16 @@ import (
 var (
 	jobsFor   = flag.Duration("jobs.for", 20*time.Second, "how long TestJobsUnderFire kills")
 	jobsCount = flag.Int("jobs.count", 15, "how many jobs it has run")
+	jobsNever = flag.Bool("jobs.never", false, "all jobs have restartPolicy Never; else every fourth has")
 )
+
+// kindOf returns what a job is like: 0 is one that begins once.
+func kindOf(i int) int {
+	if *jobsNever {
+		return 0
+	}
+	return i % 4
+}
 
 // job returns the manifest of a job, which writes what it does to a file in dir.
 func job(i int, dir string) (name, text string) {
@@ -30,7 +39,7 @@ func job(i int, dir string) (name, text string) {
 	spec := "  terminationGracePeriodSeconds: 1\n  volumes:\n  - {name: out, hostPath: {path: " + dir + "}}\n" +
 		"  - {name: own, emptyDir: {}}\n"
 	mounts := "    volumeMounts: [{name: out, mountPath: /out}, {name: own, mountPath: /own}]\n"
-	switch i % 4 {
+	switch kindOf(i) {
 	case 0:
 		spec += "  restartPolicy: Never\n"
 	case 1: // fails once
@@ -53,7 +62,7 @@ func job(i int, dir string) (name, text string) {
 func TestJobsUnderFire(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	f := &fire{node: n, restarts: map[string]int32{}}
+	f := &fire{node: n, restarts: map[string]int32{}, starts: make(chan struct{}, 1)}
 	out := filepath.Join(n.dir, "out")
 	n.must(os.Mkdir(out, 0o755))
 	a := n.startAgent()
@@ -91,6 +100,10 @@ func TestJobsUnderFire(t *testing.T) {
 	for i := range *jobsCount {
 		name, text := job(i, out)
 		n.write(name, text)
+		select {
+		case f.starts <- struct{}{}:
+		default:
+		}
 		for next := began.Add(*jobsFor * time.Duration(i+1) / time.Duration(*jobsCount)); time.Now().Before(next); {
 			sleep(ctx, min(time.Duration(rand.N(4000))*time.Millisecond, time.Until(next)))
 			note()
@@ -118,7 +131,7 @@ func TestJobsUnderFire(t *testing.T) {
 		name, _ := job(i, out)
 		said, err := os.ReadFile(filepath.Join(out, name))
 		starts, ends := strings.Count(string(said), "start"), strings.Count(string(said), "end")
-		once := i%4 == 0 // and its pod has failed if the runtime has lost its start or its end
+		once := kindOf(i) == 0 // and its pod has failed if the runtime has lost its start or its end
 		if (err != nil || starts == 0 || ends == 0) && !(once && forgot[name]) {
 			t.Errorf("%s did not run to its end: %q, %v", name, said, err)
 		}

@@ -51,8 +51,8 @@ func kubeletStatus(status *pleg.PodStatus) *PodStatus {
 	return &answer
 }
 
-// withExits returns the kubelet's statuses, or a copy in which those containers have exited
-// that are known to have.
+// withExits returns the kubelet's statuses, or a copy in which those containers have exited that are
+// known to have.
 func withExits(own []*Status, known []*pleg.Status) []*Status {
 	answer := own
 	for i, s := range own {
@@ -63,9 +63,14 @@ func withExits(own []*Status, known []*pleg.Status) []*Status {
 		if &answer[0] == &own[0] {
 			answer = slices.Clone(own)
 		}
-		end, dead := known[at], *s
+		end := known[at]
+		if seen, ok := end.Source.(*Status); ok && !end.Unconfirmed { // the runtime's status is older than its last
+			answer[i] = seen
+			continue
+		}
+		dead := *s
 		dead.State, dead.ExitCode, dead.FinishedAt = ContainerStateExited, end.ExitCode, end.FinishedAt
-		dead.Reason, dead.Message = end.Reason, end.Message
+		dead.Reason, dead.Message = unconfirmed, ""
 		answer[i] = &dead
 	}
 	return answer

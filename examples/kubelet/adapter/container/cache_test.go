@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	kubecontainer "k8s.io/kubernetes/pkg/kubelet/container"
@@ -42,7 +43,7 @@ func TestCacheReturnsTheKubeletsStatus(t *testing.T) {
 	}
 }
 
-// TestCacheReturnsExits shows that the kubelet sees an exit that an exit event has told: it
+// TestCacheReturnsExits shows that the kubelet sees an exit that an exit event has reported: it
 // decides by the status whether a container needs a successor.
 func TestCacheReturnsExits(t *testing.T) {
 	c := NewCache().(*cache)
@@ -62,7 +63,7 @@ func TestCacheReturnsExits(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := Status{ID: app.ID, Name: "app", State: ContainerStateExited, RestartCount: 3, ExitCode: 137, FinishedAt: end,
-		Reason: "Error"}
+		Reason: unconfirmed}
 	for _, s := range []*Status{got.ContainerStatuses[1], got.ActiveContainerStatuses[0]} {
 		if !reflect.DeepEqual(*s, want) {
 			t.Errorf("the status of the dead container is %+v", s)
@@ -71,4 +72,69 @@ func TestCacheReturnsExits(t *testing.T) {
 	if got.ContainerStatuses[0] != sidecar || app.State != kubecontainer.ContainerStateRunning {
 		t.Errorf("the other's status is %+v, the runtime's own %+v", got.ContainerStatuses[0], app)
 	}
+}
+
+// TestCacheReturnsTheEndThatWasSeen shows that a status which is behind one of before does not hide
+// how the container ended.
+func TestCacheReturnsTheEndThatWasSeen(t *testing.T) {
+	c := NewCache().(*cache)
+	behind := &Status{ID: kubecontainer.ContainerID{ID: "app"}, State: ContainerStateRunning}
+	seen := &Status{ID: kubecontainer.ContainerID{ID: "app"}, State: ContainerStateExited, Reason: "OOMKilled"}
+	c.PLEGCache().Set("a", &pleg.PodStatus{
+		ID: "a", Source: &PodStatus{ID: "a", ContainerStatuses: []*Status{behind}},
+		ContainerStatuses: []*pleg.Status{{ID: pleg.ContainerID{ID: "app"}, State: pleg.ContainerStateExited, Source: seen}},
+	}, nil, time.Unix(7, 0))
+	if got, err := c.Get("a"); err != nil || got.ContainerStatuses[0] != seen {
+		t.Errorf("the status is %+v, %v", got.ContainerStatuses[0], err)
+	}
+}
+
+// TestPublished shows what the kubelet publishes of an exit that the runtime has not confirmed:
+// nothing, nor what was created after it, or for some seconds only.
+func TestPublished(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		at := func(seconds int) time.Time { return time.Now().Add(time.Duration(seconds) * time.Second) }
+		running := func(name, id string, created time.Time) *Status {
+			return &Status{ID: kubecontainer.ContainerID{ID: id}, Name: name, State: ContainerStateRunning, CreatedAt: created}
+		}
+		exited := func(name, id string, created, finished time.Time, reason string) *Status {
+			s := running(name, id, created)
+			s.State, s.FinishedAt, s.Reason, s.ExitCode = ContainerStateExited, finished, reason, 1
+			return s
+		}
+		app, dead := running("app", "app-1", at(-9)), exited("app", "app-1", at(-9), at(-1), unconfirmed)
+		successor, other := running("app", "app-2", at(0)), running("sidecar", "sidecar-1", at(-8))
+		confirmed := exited("app", "app-1", at(-9), at(-1), "OOMKilled")
+		late := exited("app", "app-1", at(-9), at(-5), unconfirmed)
+		for name, c := range map[string]struct {
+			has, published []*Status
+			terminal       bool
+		}{
+			"nothing is unconfirmed": {has: []*Status{successor, confirmed}, published: []*Status{successor, confirmed}},
+			"an exit is":             {has: []*Status{other, dead}, published: []*Status{other, app}},
+			"its successor runs":     {has: []*Status{successor, other, dead}, published: []*Status{other, app}},
+			"its successor has exited": {has: []*Status{exited("app", "app-2", at(0), at(0), unconfirmed), dead},
+				published: []*Status{app}},
+			"an init container has exited": {has: []*Status{successor, exited("init", "init-1", at(-9), at(-1), unconfirmed)},
+				published: []*Status{running("init", "init-1", at(-9))}},
+			"late, without a successor": {has: []*Status{late}, published: []*Status{app}},
+			"late, with its successor":  {has: []*Status{successor, late}, published: []*Status{successor}},
+			"the pod is terminal": {has: []*Status{other, dead}, terminal: true,
+				published: []*Status{other, exited("app", "app-1", at(-9), at(-1), "Error")}},
+		} {
+			status := &PodStatus{ID: "a", ContainerStatuses: c.has, ActiveContainerStatuses: c.has}
+			got := Published(status, c.terminal)
+			for _, list := range [][]*Status{got.ContainerStatuses, got.ActiveContainerStatuses} {
+				if !reflect.DeepEqual(list, c.published) {
+					t.Errorf("%s: %d are published, not %d", name, len(list), len(c.published))
+					for _, s := range list {
+						t.Logf("%+v", *s)
+					}
+				}
+			}
+		}
+		if dead.State != ContainerStateExited {
+			t.Error("what the kubelet acts on was modified")
+		}
+	})
 }

@@ -11,5 +11,8 @@ type PodStatus = kubecontainer.PodStatus
 // Status is the kubelet's.
 type Status = kubecontainer.Status
 
-// ContainerStateExited is the kubelet's.
-const ContainerStateExited = kubecontainer.ContainerStateExited
+// The states are the kubelet's.
+const (
+	ContainerStateRunning = kubecontainer.ContainerStateRunning
+	ContainerStateExited  = kubecontainer.ContainerStateExited
+)

@@ -3,6 +3,7 @@ package pleg
 import (
 	"context"
 	"sync"
+	"time"
 
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
@@ -125,7 +126,32 @@ func (g *GenericPLEG) deliver(stop <-chan struct{}) {
 				return
 			case g.events <- g.conditions.convert(e):
 			}
+			if e.Type == pleg.ContainerDied && e.Status != nil && e.Status.Unconfirmed {
+				g.stopped.Go(func() { g.syncLate(stop, e) })
+			}
 		}
+	}
+}
+
+// syncAfter is when the kubelet publishes a successor although the runtime has not confirmed the exit
+// before it: package container's publishAfter, and a moment.
+const syncAfter = 5*time.Second + 100*time.Millisecond
+
+// syncLate has the pod of an exit event synced if the runtime has not confirmed the exit by syncAfter.
+// When it does, the library sends a PodSync.
+func (g *GenericPLEG) syncLate(stop <-chan struct{}, died *pleg.PodLifecycleEvent) {
+	select {
+	case <-stop:
+		return
+	case <-time.After(syncAfter):
+	}
+	pod, _ := g.Cache().Get(died.ID)
+	if s := pod.FindContainerStatusByID(died.Status.ID.ID); s == nil || !s.Unconfirmed {
+		return
+	}
+	select {
+	case <-stop:
+	case g.events <- &PodLifecycleEvent{ID: died.ID, Type: PodLifeCycleEventType(pleg.PodSync)}:
 	}
 }
 

@@ -22,6 +22,7 @@ import (
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
+	"github.com/kubepleg/pleg/examples/kubelet/adapter/container"
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
@@ -254,4 +255,69 @@ func TestExitEvents(t *testing.T) {
 	if adapted, err := node.adapt(true); err == nil || adapted == nil {
 		t.Errorf("%v, %v of an endpoint that is no socket", adapted, err)
 	}
+}
+
+// fakeExits reports exits.
+type fakeExits chan pleg.ContainerExit
+
+func (s fakeExits) WatchContainerExits(ctx context.Context, connected func(), observe func(pleg.ContainerExit)) error {
+	connected()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case e := <-s:
+			observe(e)
+		}
+	}
+}
+
+// TestEndsArePublishedOnce shows that the kubelet may act on an exit at once, and that the first end
+// which it publishes is the runtime's: an event comes when the runtime's status shows the exit, and
+// another if that takes too long.
+func TestEndsArePublishedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		runtime := &fakeRuntime{state: kubecontainer.ContainerStateRunning}
+		service := &fakeService{events: make(chan *runtimeapi.ContainerEventResponse)}
+		exits, cache := make(fakeExits), container.NewCache()
+		own := cache.(interface{ PLEGCache() *pleg.PodCache }).PLEGCache()
+		g := &GenericPLEG{events: make(chan *PodLifecycleEvent, 10), GenericPLEG: pleg.NewGenericPLEG(
+			exitingRuntime{eventedRuntime{podRuntime{runtime}, service}, exits}, 10, time.Second, own, clock.RealClock{})}
+		g.Start(t.Context())
+		defer g.Stop()
+		take(g)
+
+		exits <- pleg.ContainerExit{ContainerID: "app", ExitCode: 3, FinishedAt: time.Now()}
+		if got := take(g); !slices.Equal(got, []PodLifecycleEvent{{ID: "a", Type: "ContainerDied", Data: "app"}}) {
+			t.Errorf("after the exit: %v", got)
+		}
+		status, err := cache.Get("a")
+		if err != nil || status.ContainerStatuses[0].State != kubecontainer.ContainerStateExited {
+			t.Errorf("what it acts on is %+v, %v", status.ContainerStatuses[0], err)
+		}
+		if s := container.Published(status, false).ContainerStatuses[0]; s.State != kubecontainer.ContainerStateRunning {
+			t.Errorf("it publishes %+v", s)
+		}
+
+		time.Sleep(6 * time.Second)
+		if got := take(g); !slices.Equal(got, []PodLifecycleEvent{{ID: "a", Type: "PodSync"}}) {
+			t.Errorf("while the runtime does not confirm the exit: %v", got)
+		}
+
+		runtime.set(kubecontainer.ContainerStateExited) // with the same code and reason
+		service.events <- &runtimeapi.ContainerEventResponse{ContainerId: "app",
+			PodSandboxStatus: &runtimeapi.PodSandboxStatus{Metadata: &runtimeapi.PodSandboxMetadata{Uid: "a"}}}
+		if got := take(g); !slices.Equal(got, []PodLifecycleEvent{{ID: "a", Type: "PodSync"}}) {
+			t.Errorf("when the runtime confirms it: %v", got)
+		}
+		status, err = cache.Get("a")
+		s := container.Published(status, false).ContainerStatuses[0]
+		if err != nil || s.Reason != "Error" || s.ExitCode != 3 {
+			t.Errorf("it publishes %+v, %v", s, err)
+		}
+		time.Sleep(time.Minute)
+		if got := take(g); len(got) > 0 {
+			t.Errorf("then: %v", got)
+		}
+	})
 }

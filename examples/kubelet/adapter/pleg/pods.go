@@ -26,6 +26,15 @@ func inspect(ctx context.Context, r kubecontainer.Runtime, pod *kubecontainer.Po
 	return r.GetPodStatus(ctx, pod)
 }
 
+// GetPodStatus implements kubecontainer.Runtime.
+func (r *nodeRuntime) GetPodStatus(ctx context.Context, pod *kubecontainer.Pod) (*kubecontainer.PodStatus, error) {
+	status, err := r.Runtime.GetPodStatus(ctx, pod)
+	if err == nil {
+		err = r.withSeenEnds(ctx, status)
+	}
+	return status, err
+}
+
 func convertContainer(c *kubecontainer.Container) *pleg.Container {
 	return &pleg.Container{
 		ID: pleg.ContainerID(c.ID), Name: c.Name, State: pleg.State(c.State), Hash: c.Hash,

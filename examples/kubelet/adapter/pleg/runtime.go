@@ -32,6 +32,11 @@ func (r podRuntime) GetPods(ctx context.Context, all bool) ([]*pleg.Pod, error) 
 	return pods, nil
 }
 
+// confirmed makes the message of an exit that the runtime's status shows differ from that of an exit
+// event, so that the library always sends a PodSync when the runtime confirms an exit: that is when
+// the kubelet publishes it. Nobody reads the message: the cache returns the kubelet's own status.
+const confirmed = " (confirmed)"
+
 // GetPodStatus implements pleg.Runtime.
 func (r podRuntime) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.PodStatus, error) {
 	source, ok := pod.Source.(*kubecontainer.Pod)
@@ -47,9 +52,13 @@ func (r podRuntime) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.PodS
 		SandboxStatuses: inspected.SandboxStatuses, Source: inspected,
 	}
 	for _, s := range inspected.ContainerStatuses {
+		message := s.Message
+		if s.State == kubecontainer.ContainerStateExited {
+			message += confirmed
+		}
 		converted.ContainerStatuses = append(converted.ContainerStatuses, &pleg.Status{
 			ID: pleg.ContainerID(s.ID), Name: s.Name, State: pleg.State(s.State), ExitCode: s.ExitCode, Reason: s.Reason,
-			Message: s.Message, CreatedAt: s.CreatedAt, StartedAt: s.StartedAt, FinishedAt: s.FinishedAt, Source: s,
+			Message: message, CreatedAt: s.CreatedAt, StartedAt: s.StartedAt, FinishedAt: s.FinishedAt, Source: s,
 		})
 	}
 	return converted, nil
@@ -85,6 +94,7 @@ type nodeRuntime struct {
 	service  eventService
 	endpoint string
 	timeout  time.Duration
+	ends     *seenEnds // shared with the copy that the generators of some releases have
 }
 
 // NodeRuntime returns runtime with what the kubelet does not hand to its generator: its
@@ -92,7 +102,7 @@ type nodeRuntime struct {
 // runtime-request-timeout. It is the one call that kubelet.go has to make.
 func NodeRuntime(runtime kubecontainer.Runtime, service eventService, endpoint string, timeout time.Duration,
 ) kubecontainer.Runtime {
-	return &nodeRuntime{runtime, service, endpoint, timeout}
+	return &nodeRuntime{runtime, service, endpoint, timeout, &seenEnds{}}
 }
 
 // eventedRuntime is a podRuntime with events: pleg.EventSource.
@@ -110,7 +120,7 @@ type exitingRuntime struct {
 
 // adapt returns the runtime as the library sees it, with exit events if it is to have them.
 func (r *nodeRuntime) adapt(exits bool) (pleg.Runtime, error) {
-	evented := eventedRuntime{podRuntime{r.Runtime}, r.service}
+	evented := eventedRuntime{podRuntime{r}, r.service}
 	if !exits {
 		return evented, nil
 	}
@@ -118,6 +128,7 @@ func (r *nodeRuntime) adapt(exits bool) (pleg.Runtime, error) {
 	if err != nil {
 		return evented, err
 	}
+	r.ends.Runtime = source
 	return exitingRuntime{evented, source}, nil
 }
 

@@ -36,7 +36,6 @@ func (w *worker) act(ctx context.Context, view plan.View) (did bool, err error) 
 		if err = w.Runtime.PrepareVolumes(view.Pod); err != nil {
 			return false, err // it waits without a sandbox, as in the kubelet
 		}
-		defer w.did()
 		_, err = w.Runtime.RunPodSandbox(ctx, view.Pod, a.Attempt)
 		w.sandboxes.Next("", time.Now())
 		return true, err
@@ -60,9 +59,10 @@ func (w *worker) act(ctx context.Context, view plan.View) (did bool, err error) 
 		if view.Unwanted {
 			return true, left
 		}
-		if left != nil {
-			w.Logger.V(1).Info("Something that is dead could not be removed", "pod", klog.KObj(view.Pod), "err", left)
+		if left == nil {
+			return true, nil
 		}
+		w.Logger.V(1).Info("Something that is dead could not be removed", "pod", klog.KObj(view.Pod), "err", left)
 	}
 	if view.Unwanted {
 		err = w.Runtime.Collect(func(uid types.UID) bool { return uid != w.uid })
@@ -73,7 +73,6 @@ func (w *worker) act(ctx context.Context, view plan.View) (did bool, err error) 
 
 // end ends what a plan says, step by step. What has been ended before needs a while until it is seen to have ended.
 func (w *worker) end(ctx context.Context, view plan.View, a plan.Actions) (err error) {
-	defer w.did()
 	began, ids := time.Now(), slices.Clone(a.StopSandboxes)
 	for _, k := range slices.Concat(a.Kill...) {
 		ids = append(ids, k.ID.ID)
@@ -127,7 +126,6 @@ func (w *worker) target(c *v1.Container, id string) handler.Target {
 
 // remove removes what a pod leaves behind, with the logs.
 func (w *worker) remove(ctx context.Context, pod *v1.Pod, a plan.Actions) (err error) {
-	defer w.did()
 	for _, s := range a.Remove {
 		err = errors.Join(err, w.Runtime.RemoveContainer(ctx, s.ID.ID),
 			w.Runtime.RemoveLogs(pod, s.Name, s.RestartCount))
@@ -149,7 +147,6 @@ func (w *worker) start(ctx context.Context, view plan.View, c *v1.Container) (di
 	found := created != nil && created.State == pleg.ContainerStateCreated
 	if found && created.Hash != view.Hash(c) {
 		// Its start by an earlier agent may be under way still. Then it cannot be removed, and will be seen to run.
-		defer w.did()
 		return true, w.Runtime.RemoveContainer(ctx, created.ID.ID)
 	}
 	pod, key := view.Pod, fmt.Sprintf("%s/%x", c.Name, view.Hash(c))
@@ -173,7 +170,6 @@ func (w *worker) start(ctx context.Context, view plan.View, c *v1.Container) (di
 	if !crashed.IsZero() {
 		w.crashes.Next(key, crashed)
 	}
-	defer w.did()
 	sandbox := view.Seen.SandboxStatuses[0]
 	// One that was created and never ran is used, not replaced: its restart count would go with it.
 	if !found {
@@ -206,8 +202,8 @@ func (w *worker) postStart(ctx context.Context, pod *v1.Pod, c *v1.Container, id
 	if c.Lifecycle == nil || c.Lifecycle.PostStart == nil {
 		return nil
 	}
-	w.did()
-	_, err := w.look(ctx) // the hook may take long, and needs the pod's address
+	// The hook may take long, and needs the pod's address.
+	_, _, err := w.cache.LookupNewerThan(ctx, w.uid, w.Clock.Now())
 	if err == nil {
 		w.publish()
 		err = w.target(c, id).Hook(ctx, c.Lifecycle.PostStart, 0)

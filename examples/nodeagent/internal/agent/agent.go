@@ -1,6 +1,6 @@
-// Package agent runs pods, and is the part to read for the library: the rest of the agent is Kubernetes'. A loop hears
-// of everything and wakes workers; it never waits for the runtime. Each pod has a worker, which looks at it, does one
-// thing, and looks again. What is published of a pod is what the library's cache has of it.
+// Package agent runs pods, and is the part to read for the library: the rest of the agent is Kubernetes'. A loop gives
+// pods to workers; it never waits for the runtime. Each pod has a worker of package podworkers, which looks at it, does
+// one thing, and looks again. What is published of a pod is what the library's cache has of it.
 package agent
 
 import (
@@ -18,7 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
@@ -27,6 +26,7 @@ import (
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/prober"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/runtime"
 	"github.com/kubepleg/pleg/plegz"
+	"github.com/kubepleg/pleg/podworkers"
 )
 
 const (
@@ -63,8 +63,9 @@ type Agent struct {
 	cache     *pleg.PodCache
 	probes    *prober.Manager
 	status    *published
-	queue     workqueue.TypedDelayingInterface[types.UID] // the tasks of the loop, coalesced: nobody waits for it
-	joined    sync.WaitGroup                              // all goroutines
+	pods      *podworkers.Workers // set by Run
+	changed   chan struct{}       // capacity 1: the loop has something to do
+	joined    sync.WaitGroup      // all goroutines but the workers'
 
 	mu       sync.Mutex
 	notReady error                 // why the runtime is not; guarded by mu
@@ -72,13 +73,10 @@ type Agent struct {
 	workers  map[types.UID]*worker // guarded by mu
 }
 
-// allPods is the task of the loop that is for all pods: the others are for one.
-const allPods = types.UID("")
-
 // New returns an agent that does nothing before Run, which must be called.
 func New(config Config) *Agent {
 	a := &Agent{Config: config, cache: pleg.NewCache(), workers: map[types.UID]*worker{},
-		queue: workqueue.NewTypedDelayingQueue[types.UID](), notReady: errors.New("the runtime has not reported it is ready")}
+		changed: make(chan struct{}, 1), notReady: errors.New("the runtime has not reported it is ready")}
 	a.generator = pleg.NewGenericPLEG(a.Reader, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod, a.cache, a.Clock,
 		pleg.WithRegisterer(a.Registry), pleg.WithLogger(a.Logger.V(1)))
 	a.Registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "kubelet_node_name", Help: "Always 1.",
@@ -98,43 +96,47 @@ func (a *Agent) SetPods(pods []*v1.Pod) {
 	a.mu.Lock()
 	a.wanted = wanted
 	a.mu.Unlock()
-	a.queue.Add(allPods)
+	a.reconcile()
+}
+
+// reconcile has the loop compare the wanted pods with the workers, soon.
+func (a *Agent) reconcile() {
+	select {
+	case a.changed <- struct{}{}:
+	default:
+	}
 }
 
 // Run runs the pods until ctx ends, once. When it returns, the agent's goroutines have ended, and the pods run on.
 func (a *Agent) Run(ctx context.Context) {
-	wake := func(event *pleg.PodLifecycleEvent) { a.queue.Add(event.ID) }
+	a.pods = podworkers.New(ctx, a.generator, podworkers.Options{Sync: a.sync, OnError: a.syncFailed})
+	wake := func(event *pleg.PodLifecycleEvent) { a.pods.Wake(event.ID) }
 	a.joined.Go(func() {
 		_ = a.generator.Handle(ctx, pleg.Handler{ // it ends with ctx
-			OnContainerStarted: wake, OnContainerDied: wake, OnPodSync: wake,
-			OnSynced: func() { a.queue.Add(allPods) },
+			OnContainerStarted: wake, OnContainerDied: wake, OnPodSync: wake, OnSynced: a.reconcile,
 		})
 	})
 	a.joined.Go(func() { a.watchRuntime(ctx) })
 	a.generator.Start(ctx)
-	a.queue.Add(allPods)
-	defer context.AfterFunc(ctx, a.queue.ShutDown)()
 	a.loop(ctx)
 	a.joined.Wait()
+	a.pods.Wait()
 	a.generator.Stop()
 }
 
-// loop is the sync loop. While the runtime is sick it does nothing, and looks again after a pause.
+// loop gives pods to workers until ctx ends. While the runtime is sick it does nothing, and looks again after a pause.
 func (a *Agent) loop(ctx context.Context) {
-	for {
-		uid, ended := a.queue.Get()
-		if ended || !a.awaitHealth(ctx) {
-			return
-		}
+	housekeeping := time.NewTicker(housekeepingPeriod)
+	defer housekeeping.Stop()
+	for a.awaitHealth(ctx) && ctx.Err() == nil {
 		a.mu.Lock()
-		if w := a.workers[uid]; w != nil {
-			w.signal()
-		} else if uid == allPods {
-			a.reconcileLocked(ctx)
-			a.queue.AddAfter(uid, housekeepingPeriod)
-		}
+		a.reconcileLocked(ctx)
 		a.mu.Unlock()
-		a.queue.Done(uid)
+		select {
+		case <-ctx.Done():
+		case <-a.changed:
+		case <-housekeeping.C:
+		}
 	}
 }
 
@@ -152,7 +154,7 @@ func (a *Agent) reconcileLocked(ctx context.Context) {
 		names[klog.KObj(pod)] = uid
 		if want := a.wanted[uid]; want == nil || klog.KObj(want) != klog.KObj(pod) {
 			w.unwant()
-			w.signal()
+			a.pods.Wake(uid)
 		}
 	}
 	for uid, pod := range a.wanted {
@@ -161,7 +163,7 @@ func (a *Agent) reconcileLocked(ctx context.Context) {
 		case a.workers[uid] == nil:
 			a.beginLocked(ctx, pod, false)
 		case a.workers[uid].wanted.Err() == nil && a.workers[uid].pod.Swap(pod) != pod:
-			a.workers[uid].signal()
+			a.pods.Wake(uid)
 		}
 	}
 	for _, pod := range a.generator.Pods() {
@@ -197,14 +199,14 @@ func (a *Agent) awaitHealth(ctx context.Context) bool {
 	return err == nil
 }
 
-// probed passes a result of a probe on, to the status and to the loop.
+// probed passes a result of a probe on, to the status and to the worker.
 func (a *Agent) probed(uid types.UID) {
 	a.mu.Lock()
 	w := a.workers[uid]
 	a.mu.Unlock()
 	if w != nil { // it may have ended meanwhile
 		w.publish()
-		a.queue.Add(uid)
+		a.pods.Wake(uid)
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -20,23 +19,24 @@ import (
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/plan"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/runtime"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/status"
+	"github.com/kubepleg/pleg/podworkers"
 )
 
 const (
 	// resyncPeriod is how often a pod is synced without a reason.
 	resyncPeriod = time.Minute
-	// The wait after a sync that failed.
-	firstRetry, longestRetry = 100 * time.Millisecond, 10 * time.Second
-	// The back-off of sandboxes; of containers that crash and of images that cannot be pulled.
-	firstSandbox, firstBackoff, longestBackoff = time.Second, 10 * time.Second, 5 * time.Minute
+	// The back-off of sandboxes.
+	firstSandbox, longestSandbox = time.Second, 10 * time.Second
+	// The back-off of containers that crash and of images that cannot be pulled.
+	firstBackoff, longestBackoff = 10 * time.Second, 5 * time.Minute
 )
 
 // errLives says that what was ended is still seen to run.
 var errLives = errors.New("what was ended still runs")
 
-// worker makes a pod what it should be, in a goroutine. It looks at the pod, does one thing, and looks again: what it
-// has seen is forgotten with whatever it does, and what it publishes is what the library's cache has at that moment.
-// The cache never goes back, so no status does.
+// worker makes a pod what it should be, in a goroutine of package podworkers. What has been seen is forgotten with
+// whatever is done, and what is published is what the library's cache has at that moment. The cache never goes back, so
+// no status does.
 type worker struct {
 	*Agent
 	life   context.Context // ends when the agent does
@@ -44,12 +44,10 @@ type worker struct {
 	unwant context.CancelFunc
 	uid    types.UID
 	pod    atomic.Pointer[v1.Pod] // the newest specification
-	wake   chan struct{}          // capacity 1: there is something to do
 
-	// Owned by run.
-	gone  bool      // nothing is left of the pod
-	acted time.Time // when it did something last: nothing that was seen before is believed
-	retry time.Duration
+	// Owned by sync.
+	gone  bool             // nothing is left of the pod
+	next  time.Time        // when it is synced again at the latest
 	ended sets.Set[string] // the IDs of what it has ended: it has not crashed
 	// The back-off of containers by name and hash, of images, and of the sandbox. One that was made and is not as it
 	// should be is replaced no sooner than one that could not be made.
@@ -62,93 +60,74 @@ type worker struct {
 	interrupted map[string]string
 }
 
-// beginLocked begins a worker and wakes it. Of a pod that is hidden nothing is published.
+// beginLocked begins a worker. Of a pod that is hidden nothing is published.
 func (a *Agent) beginLocked(ctx context.Context, pod *v1.Pod, hidden bool) *worker {
 	w := &worker{
-		Agent: a, life: ctx, uid: pod.UID, wake: make(chan struct{}, 1), ended: sets.New[string](),
+		Agent: a, life: ctx, uid: pod.UID, ended: sets.New[string](),
 		pulls:     flowcontrol.NewBackOff(firstBackoff, longestBackoff),
 		crashes:   flowcontrol.NewBackOff(firstBackoff, longestBackoff),
-		sandboxes: flowcontrol.NewBackOff(firstSandbox, longestRetry),
+		sandboxes: flowcontrol.NewBackOff(firstSandbox, longestSandbox),
 		hidden:    hidden, reasons: map[string]v1.ContainerStateWaiting{}, interrupted: map[string]string{},
 	}
 	_ = json.Unmarshal([]byte(a.status.get(pod.UID).Annotations[interruptedAnnotation]), &w.interrupted) // if there is one
 	w.wanted, w.unwant = context.WithCancel(ctx)
 	w.pod.Store(pod)
 	a.workers[pod.UID] = w
-	a.joined.Go(w.run)
-	w.signal()
+	a.pods.Add(pod.UID)
 	return w
 }
 
-func (w *worker) signal() {
-	select {
-	case w.wake <- struct{}{}:
-	default:
+// sync does one thing for a pod, at the most, as it was seen after the last. While the runtime is sick it does nothing,
+// and looks again after a pause.
+func (a *Agent) sync(_ context.Context, seen *pleg.PodStatus, _ bool) (podworkers.Result, error) {
+	a.mu.Lock()
+	w := a.workers[seen.ID]
+	a.mu.Unlock()
+	switch {
+	case w == nil:
+		return podworkers.Result{Done: true}, nil
+	case a.sick() != nil:
+		return podworkers.Result{After: sickPause}, nil
 	}
+	ctx, unwanted := w.wanted, w.unwanted()
+	if unwanted {
+		ctx = w.life
+	}
+	w.next = time.Now().Add(resyncPeriod)
+	w.publish() // it may be over by that
+	did, err := w.act(ctx, w.view(seen))
+	w.publish() // with the reasons
+	switch {
+	case w.gone:
+		a.mu.Lock()
+		delete(a.workers, w.uid)
+		a.mu.Unlock()
+		a.reconcile() // one may have waited for it to be gone
+		return podworkers.Result{Done: true}, nil
+	case unwanted != w.unwanted():
+		return podworkers.Result{Acted: true}, nil // the next sync ends it
+	}
+	return podworkers.Result{Acted: did, After: time.Until(w.next)}, err
 }
 
-// run syncs the pod whenever it is woken, until it is gone or its life ends.
-func (w *worker) run() {
-	defer func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		delete(w.workers, w.uid)
-		w.queue.Add(allPods) // one may have waited for it to be gone
-	}()
-	for {
-		select {
-		case <-w.life.Done():
-			return
-		case <-w.wake:
-		}
-		unwanted := w.unwanted()
-		did, err := w.sync(unwanted)
-		switch {
-		case w.gone || w.life.Err() != nil:
-			return
-		case err == nil && did, unwanted != w.unwanted():
-			w.again(time.Now())
-		case err == nil:
-			w.retry = 0
-		default:
-			w.retry = min(max(2*w.retry, firstRetry), longestRetry)
-			w.again(time.Now().Add(w.retry))
-			w.Logger.Error(err, "A pod could not be synced", "pod", klog.KObj(w.pod.Load()), "retry", w.retry)
-		}
-		w.again(time.Now().Add(resyncPeriod))
+// syncFailed logs that a pod could not be synced.
+func (a *Agent) syncFailed(uid types.UID, err error, retry time.Duration) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if w := a.workers[uid]; w != nil {
+		a.Logger.Error(err, "A pod could not be synced", "pod", klog.KObj(w.pod.Load()), "retry", retry)
 	}
 }
 
 // again asks for a sync at a time. Of several times the first counts.
-func (w *worker) again(at time.Time) { w.queue.AddAfter(w.uid, time.Until(at)) }
+func (w *worker) again(at time.Time) {
+	if at.Before(w.next) {
+		w.next = at
+	}
+}
 
 // unwanted reports whether the pod is no longer wanted. The end of the agent says nothing of that.
 func (w *worker) unwanted() bool { return w.wanted.Err() != nil && w.life.Err() == nil }
-
-// sync looks at the pod and does one thing, at the most. If the pod is no longer wanted, the next sync ends it.
-func (w *worker) sync(unwanted bool) (did bool, err error) {
-	ctx := w.wanted
-	if unwanted {
-		ctx = w.life
-	}
-	seen, err := w.look(ctx)
-	if err != nil {
-		return false, err
-	}
-	w.publish() // it may be over by that
-	did, err = w.act(ctx, w.view(seen))
-	w.publish() // with the reasons
-	return did, err
-}
-
-// look returns the pod as it was seen after the worker did something last. The library lists the pod for it, at once.
-func (w *worker) look(ctx context.Context) (*pleg.PodStatus, error) {
-	seen, _, err := w.cache.LookupNewerThan(ctx, w.uid, w.acted)
-	if err != nil {
-		err = fmt.Errorf("inspecting the pod: %w", err)
-	}
-	return seen, err
-}
 
 func (w *worker) view(seen *pleg.PodStatus) plan.View {
 	pod, before, unwanted := w.pod.Load(), w.status.get(w.uid).Status, w.unwanted()
@@ -160,9 +139,6 @@ func (w *worker) view(seen *pleg.PodStatus) plan.View {
 		Probed:      w.probes.Outcome, Interrupted: w.interrupted,
 	}
 }
-
-// did notes that the worker has done something, or has tried to.
-func (w *worker) did() { w.acted = w.Clock.Now() }
 
 // publish sets the pod's status to what the cache has now, and has probed what is to be probed by it.
 func (w *worker) publish() {

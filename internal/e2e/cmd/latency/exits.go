@@ -139,37 +139,52 @@ func (rawCodec) Unmarshal(data mem.BufferSlice, v any) error {
 
 // exitSamples are latencies by exit events and, on the same deaths, by CRI's own events.
 type exitSamples struct {
-	// From the end of the container to the bare reader of exits, to the generator's
-	// ContainerDied, and to a bare reader of CRI's events.
-	raw, told, cri measure.Samples
-	// behind is from the bare reader of exits to ContainerDied.
+	// From the end of the process to its reaping, which is when a bare reader of its pidfd has the code, to
+	// the bare reader of containerd's exits, to the generator's ContainerDied, and to a bare reader of CRI's events.
+	reaped, raw, told, cri measure.Samples
+	// behind is from the first of the bare readers of exits to ContainerDied.
 	behind measure.Samples
 }
 
-// add takes in a death.
-func (s *exitSamples) add(w *exitWatchers, m mortal, finished time.Time) error {
-	died := w.told.diedAt(m)
-	s.told = append(s.told, died.Sub(finished))
-	if w.raw == nil {
-		return nil
+// add takes in a death, and returns when the process ended.
+func (s *exitSamples) add(w *exitWatchers, pidfds *pidfdReader, m mortal) (ended time.Time, err error) {
+	ended, reaped, err := pidfds.of(m.id)
+	if err != nil {
+		return ended, err
 	}
-	read, err := w.raw.of(m.id)
-	s.raw = append(s.raw, read.Sub(finished))
-	s.behind = append(s.behind, died.Sub(read))
-	return err
+	died, first := w.told.diedAt(m), reaped
+	s.told = append(s.told, died.Sub(ended))
+	if !reaped.IsZero() {
+		s.reaped = append(s.reaped, reaped.Sub(ended))
+	}
+	if w.raw != nil {
+		read, err := w.raw.of(m.id)
+		if err != nil {
+			return ended, err
+		}
+		s.raw = append(s.raw, read.Sub(ended))
+		if first.IsZero() || read.Before(first) {
+			first = read
+		}
+	}
+	if !first.IsZero() {
+		s.behind = append(s.behind, died.Sub(first))
+	}
+	return ended, nil
 }
 
 func (s *exitSamples) report(r *report) {
-	const died, behind = "FinishedAt → ContainerDied, exit events", "the bare reader → ContainerDied, exit events"
-	r.line("FinishedAt → a bare reader of containerd's /tasks/exit", s.raw)
+	const died, behind = "process end → ContainerDied, exit events", "the first bare reader → ContainerDied, exit events"
+	r.line("process end → a bare reader of its pidfd", s.reaped)
+	r.line("process end → a bare reader of containerd's /tasks/exit", s.raw)
 	r.line(behind, s.behind)
-	r.within(behind, s.behind, time.Millisecond, 3*time.Millisecond)
+	r.within(behind, s.behind, 300*time.Microsecond, 3*time.Millisecond)
 	r.line(died, s.told)
-	r.within(died, s.told, 3*time.Millisecond)
+	r.within(died, s.told, 1500*time.Microsecond)
 	if len(s.cri) == 0 {
 		return
 	}
-	r.line("FinishedAt → a bare reader of CRI's events", s.cri)
+	r.line("process end → a bare reader of CRI's events", s.cri)
 	r.ratio(s.cri, s.told)
 	const times = 10
 	is := float64(s.cri.Quantile(0.5)) / float64(s.told.Quantile(0.5))

@@ -6,8 +6,8 @@
 // take that follow it. Every second death is theirs. On a runtime without events both
 // generators poll, and there is no stream to read.
 //
-// A third generator has the runtime's exit events, on the same deaths, beside a bare
-// reader of containerd's own.
+// A third generator has exit events, on the same deaths, beside a bare reader of containerd's
+// own and one of the processes' pidfds, which also has when they ended.
 //
 //	go run ./cmd/latency
 //
@@ -31,6 +31,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/cri"
 	"github.com/kubepleg/pleg/internal/e2e/measure"
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
@@ -69,16 +70,22 @@ func run(ctx context.Context) (err error) {
 	}
 
 	turns := newTurns()
-	hinted, err := observe(ctx, daemon.Endpoint(), turns.pass, nil)
+	withoutExits := []cri.Option{cri.WithoutExitEvents()}
+	hinted, err := observe(ctx, daemon.Endpoint(), turns.pass, withoutExits)
 	if err != nil {
 		return err
 	}
 	defer hinted.close()
-	polling, err := observe(ctx, daemon.Endpoint(), turns.pass, nil, pleg.WithPollingOnly())
+	polling, err := observe(ctx, daemon.Endpoint(), turns.pass, withoutExits, pleg.WithPollingOnly())
 	if err != nil {
 		return err
 	}
 	defer polling.close()
+	pidfds, err := readPidfds(mortals)
+	if err != nil {
+		return err
+	}
+	defer pidfds.close()
 	observers := []*observer{hinted, polling}
 	exits, err := watchExits(ctx, daemon)
 	if err != nil {
@@ -140,7 +147,8 @@ func run(ctx context.Context) (err error) {
 		if err != nil {
 			return err
 		}
-		if err := first.add(exits, m, finished); err != nil {
+		ended, err := first.add(exits, pidfds, m)
+		if err != nil {
 			return err
 		}
 		if raw == nil {
@@ -155,7 +163,7 @@ func run(ctx context.Context) (err error) {
 		}
 		theirs = append(theirs, event.stamped.Sub(finished))
 		floor = append(floor, event.read.Sub(event.stamped))
-		first.cri = append(first.cri, event.read.Sub(finished))
+		first.cri = append(first.cri, event.read.Sub(ended))
 		for i, o := range observers {
 			if o == hinted && !event.walked.IsZero() {
 				bare = append(bare, event.walked.Sub(event.stamped))

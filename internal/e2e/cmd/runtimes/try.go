@@ -71,7 +71,7 @@ func (r *result) test(ctx context.Context, name string) (err error) {
 	}
 	defer func() { err = errors.Join(err, log.Close()) }()
 	cmd := command(ctx, name, "go", "test", "-count=1", "-json", "-timeout=60m", ".",
-		"-soak.lives="+strconv.Itoa(*lives), "-restarts="+strconv.Itoa(*restarts))
+		"-each=30m", "-soak.lives="+strconv.Itoa(*lives), "-restarts="+strconv.Itoa(*restarts))
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		return err

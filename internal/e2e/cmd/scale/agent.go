@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// agent is an examples/watch that runs.
+// agent is a plegwatch that runs.
 type agent struct {
 	cmd     *exec.Cmd
 	metrics string // the address of its metrics

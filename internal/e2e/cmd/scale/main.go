@@ -1,6 +1,6 @@
 // Command scale measures what an agent costs by the size of its node: its CPU time and
 // memory, the calls that it makes, the metric series that it has and what a scrape of them
-// costs. The agent is examples/watch with its page and its metrics, in a process of its
+// costs. The agent is plegwatch with its page and its metrics, in a process of its
 // own, once with exit events and beside it once without, on the same node; the node is a
 // server of package criserver with streaming lists, an event stream and exit events, in this
 // one, whose work is not counted.
@@ -22,6 +22,7 @@ import (
 
 	"github.com/kubepleg/pleg/cri"
 	"github.com/kubepleg/pleg/internal/e2e/measure"
+	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
 var (
@@ -52,11 +53,15 @@ func run(ctx context.Context) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	program := filepath.Join(dir, "watch")
-	build := exec.CommandContext(ctx, "go", "build", "-o", program, "github.com/kubepleg/pleg/examples/watch")
-	build.Stderr = os.Stderr
+	root, err := testnode.Root(ctx)
+	if err != nil {
+		return err
+	}
+	program := filepath.Join(dir, "plegwatch")
+	build := exec.CommandContext(ctx, "go", "build", "-o", program, ".")
+	build.Dir, build.Env, build.Stderr = filepath.Join(root, "cmd/plegwatch"), append(os.Environ(), "GOWORK=off"), os.Stderr
 	if err := build.Run(); err != nil {
-		return fmt.Errorf("building examples/watch: %w", err)
+		return fmt.Errorf("building plegwatch: %w", err)
 	}
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 3, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "pods\tchanges/s\texit events\tCPU ms/s\tRSS MiB\tof that anonymous\tcalls/s\t"+

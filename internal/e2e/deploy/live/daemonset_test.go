@@ -43,7 +43,7 @@ type agent struct {
 // edit, if any, changes more.
 func (n *node) startAgent(name string, edit func(*corev1.PodSpec)) *agent {
 	n.t.Helper()
-	m, err := deploy.ReadManifest("daemonset.yaml")
+	m, err := deploy.Kustomize()
 	n.must(err)
 	template := m.DaemonSet.Spec.Template
 	pod := &corev1.Pod{ObjectMeta: template.ObjectMeta, Spec: template.Spec}

@@ -52,6 +52,20 @@ type node struct {
 
 func newNode(t *testing.T) *node {
 	t.Helper()
+	n := newEmptyNode(t)
+	for i := range 10 {
+		n.names = append(n.names, fmt.Sprintf("pod%d", i))
+		probe := "readinessProbe"
+		if i >= 5 {
+			probe = "livenessProbe"
+		}
+		n.add(n.names[i], probe)
+	}
+	return n
+}
+
+func newEmptyNode(t *testing.T) *node {
+	t.Helper()
 	n := &node{t: t}
 	root, err := testnode.Root(t.Context())
 	n.must(err)
@@ -74,14 +88,6 @@ func newNode(t *testing.T) *node {
 		Changes: map[string]any{"fileCheckFrequency": "1s"},
 	}
 	n.must(os.Mkdir(n.options.Manifests, 0o755))
-	for i := range 10 {
-		n.names = append(n.names, fmt.Sprintf("pod%d", i))
-		probe := "readinessProbe"
-		if i >= 5 {
-			probe = "livenessProbe"
-		}
-		n.add(n.names[i], probe)
-	}
 	return n
 }
 

@@ -3,6 +3,7 @@ package pleg
 import (
 	"context"
 
+	"k8s.io/apimachinery/pkg/types"
 	kubecontainer "k8s.io/kubernetes/pkg/kubelet/container"
 
 	"github.com/kubepleg/pleg"
@@ -12,6 +13,16 @@ import (
 
 func inspect(ctx context.Context, r kubecontainer.Runtime, pod *kubecontainer.Pod) (*kubecontainer.PodStatus, error) {
 	return r.GetPodStatus(ctx, pod.ID, pod.Name, pod.Namespace)
+}
+
+// GetPodStatus implements kubecontainer.Runtime.
+func (r *nodeRuntime) GetPodStatus(ctx context.Context, uid types.UID, name, namespace string,
+) (*kubecontainer.PodStatus, error) {
+	status, err := r.Runtime.GetPodStatus(ctx, uid, name, namespace)
+	if err == nil {
+		err = r.withSeenEnds(ctx, status)
+	}
+	return status, err
 }
 
 func convertContainer(c *kubecontainer.Container) *pleg.Container {

@@ -13,7 +13,7 @@ func NewGenericPLEG(logger klog.Logger, runtime kubecontainer.Runtime, eventChan
 	watched := &watchedRuntime{Runtime: runtime}
 	if node, ok := runtime.(*nodeRuntime); ok {
 		watched.Runtime = node.Runtime
-		runtime = &nodeRuntime{watched, node.service, node.endpoint, node.timeout}
+		runtime = &nodeRuntime{watched, node.service, node.endpoint, node.timeout, node.ends}
 	} else {
 		runtime = watched
 	}

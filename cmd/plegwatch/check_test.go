@@ -1,0 +1,140 @@
+package main
+
+import (
+	"encoding/json"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/internal/proctest"
+	"github.com/kubepleg/pleg/plegtest/criserver"
+)
+
+// checked runs a check and wants it to print one line of at most 80 bytes, and nothing else.
+func checked(t *testing.T, code int, says string, args ...string) {
+	t.Helper()
+	var stdout, stderr console
+	got := run(t.Context(), append([]string{"--check"}, args...), &stdout, &stderr)
+	line, isLine := strings.CutSuffix(stdout.String(), "\n")
+	if got != code || !isLine || len(line) > 80 || strings.Contains(line, "\n") || !strings.Contains(line, says) ||
+		stderr.String() != "" {
+		t.Errorf("%v: exit code %d, want %d; %d bytes, want %q in one line:\n%s\nstderr:\n%s",
+			args, got, code, len(line), says, &stdout, &stderr)
+	}
+}
+
+func TestCheckRuntime(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	s.RunPod(criserver.PodConfig{Name: "web"})
+	s.RunPod(criserver.PodConfig{Name: "db"})
+	checked(t, 0, "the runtime is healthy: 2 pods", "--runtime-endpoint", s.Endpoint())
+	if v := s.Violations(); len(v) > 0 {
+		t.Errorf("a check has made calls that change something: %v", v)
+	}
+
+	heal := s.Inject(criserver.Fault{Method: "StreamPodSandboxes", Hang: true})
+	heal2 := s.Inject(criserver.Fault{Method: "ListPodSandbox", Hang: true})
+	began := time.Now()
+	checked(t, 1, "the runtime does not answer within 300ms", "--runtime-endpoint", s.Endpoint(), "--for", "300ms")
+	if took := time.Since(began); took > patience/2 {
+		t.Errorf("a check of 300ms has taken %v", took)
+	}
+	heal()
+	heal2()
+	s.Freeze()
+	checked(t, 1, "the runtime does not answer within 300ms", "--runtime-endpoint", s.Endpoint(), "--for", "300ms")
+	s.Thaw()
+	checked(t, 0, "2 pods", "--runtime-endpoint", s.Endpoint())
+	s.Down()
+	checked(t, 1, "not healthy: ", "--runtime-endpoint", s.Endpoint())
+
+	checked(t, 1, "no such file", "--runtime-endpoint", filepath.Join(t.TempDir(), "no.sock"))
+	checked(t, 2, "only unix sockets", "--runtime-endpoint", "tcp://127.0.0.1:1")
+}
+
+// A check of an agent asks the agent, and not its runtime: it sees what hangs.
+func TestCheckAgent(t *testing.T) {
+	t.Parallel()
+	var answer http.HandlerFunc
+	agent := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { answer(w, r) }))
+	defer agent.Close()
+	address := agent.Listener.Addr().String()
+	healthz := func(r pleg.HealthReport) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) { // as plegz.Healthz answers
+			if !r.Healthy {
+				w.WriteHeader(http.StatusServiceUnavailable)
+			}
+			_ = json.NewEncoder(w).Encode(r)
+		}
+	}
+	ago := func(d time.Duration) time.Time { return time.Now().Add(-d) }
+	long := strings.Repeat("länger ", 100)
+	for _, tt := range []struct {
+		answer http.HandlerFunc
+		code   int
+		says   string
+	}{
+		{healthz(pleg.HealthReport{Healthy: true, Pods: 104}), 0, "PLEG is healthy: 104 pods"},
+		{healthz(pleg.HealthReport{
+			Reason: long, LastRelist: ago(190 * time.Second),
+			CallsInFlight: []pleg.RuntimeCall{{Method: "ListContainers", Since: ago(189 * time.Second)}},
+		}), 1, "PLEG is not healthy: no list for 3m10s; ListContainers hangs for 3m9s"},
+		{healthz(pleg.HealthReport{
+			Reason: long, LastRelist: ago(time.Second),
+			FailingPods: []pleg.FailingPod{
+				{Name: "is-not-hanging", Failures: 1},
+				{Namespace: "shop", Name: "db-0", HangingSince: ago(time.Hour)},
+				{Namespace: "shop", Name: "db-1", HangingSince: ago(time.Hour)},
+			},
+		}), 1, "PLEG is not healthy: 2 pods hang, one is shop/db-0"},
+		{healthz(pleg.HealthReport{Reason: long, RelistError: long + "connection refused"}), 1,
+			"PLEG is not healthy: no list yet; ... "},
+		{healthz(pleg.HealthReport{Reason: long}), 1, "no list yet; länger"},
+		{http.NotFound, 2, "404 Not Found"},
+		{func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok")) }, 2, "200 OK, without a health"},
+		{func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusTeapot)
+			_ = json.NewEncoder(w).Encode(pleg.HealthReport{Healthy: true})
+		}, 2, "418"},
+		{proctest.SwitchesProtocols(t), 2, "101"},
+		{func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, 2, "does not answer"},
+	} {
+		answer = tt.answer
+		checked(t, tt.code, tt.says, "--listen", address, "--for", "1s")
+	}
+
+	checked(t, 2, "the agent does not answer", "--listen", proctest.FreeAddress(t))
+
+	socket := filepath.Join(t.TempDir(), "agent.sock")
+	checked(t, 2, "no such file", "--listen", "unix://"+socket)
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() { _ = http.Serve(l, healthz(pleg.HealthReport{Healthy: true, Pods: 7})) }()
+	checked(t, 0, "PLEG is healthy: 7 pods", "--listen", "unix://"+socket)
+}
+
+func TestFit(t *testing.T) {
+	for _, text := range []string{
+		"", "short", strings.Repeat("x", 80), strings.Repeat("x", 81), strings.Repeat("ü", 80), "x" + strings.Repeat("漢", 80),
+		"a\nb\x1b[31m" + strings.Repeat("y", 90),
+	} {
+		got := fit(text)
+		if len(got) > maxVerdictBytes || !utf8.ValidString(got) || strings.ContainsAny(got, "\n\x1b") ||
+			len(text) <= maxVerdictBytes && got != text {
+			t.Errorf("%q: %q", text, got)
+		}
+		if got := ending(text); len(got) > 49 || !utf8.ValidString(got) {
+			t.Errorf("%q ends in %q", text, got)
+		}
+	}
+}

@@ -1,0 +1,106 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/kubepleg/pleg"
+)
+
+// filter is what of the events is printed. An empty list lets everything through, and so does no selector.
+type filter struct {
+	namespaces []pattern
+	pods       []podName
+	events     []pleg.PodLifeCycleEventType
+	selector   labels.Selector
+}
+
+// pattern is a name or a pattern of names, as path.Match has them.
+type pattern string
+
+func (p pattern) fits(name string) bool {
+	fits, _ := path.Match(string(p), name) // parsePattern has tried it
+	return fits
+}
+
+// podName is the name of pods, in some namespaces or, if that is empty, in any.
+type podName struct{ namespace, name pattern }
+
+// shownEvents are the types of events that a generator delivers.
+var shownEvents = []pleg.PodLifeCycleEventType{
+	pleg.ContainerStarted, pleg.ContainerDied, pleg.ContainerRemoved, pleg.PodSync,
+}
+
+// wants reports whether an event is printed.
+func (f *filter) wants(e *pleg.PodLifecycleEvent) bool {
+	inNamespace := func(p pattern) bool { return p.fits(e.Pod.Namespace) }
+	named := func(p podName) bool {
+		return p.name.fits(e.Pod.Name) && (p.namespace == "" || p.namespace.fits(e.Pod.Namespace))
+	}
+	return (len(f.namespaces) == 0 || slices.ContainsFunc(f.namespaces, inNamespace)) &&
+		(len(f.pods) == 0 || slices.ContainsFunc(f.pods, named)) &&
+		(len(f.events) == 0 || slices.Contains(f.events, e.Type)) &&
+		(f.selector == nil || f.selector.Matches(labels.Set(e.Pod.Labels)))
+}
+
+// addEach adds the values of a flag that may be repeated and may have several, separated
+// by commas.
+func addEach[T any](list *[]T, values string, parse func(string) (T, error)) error {
+	for value := range strings.SplitSeq(values, ",") {
+		value = strings.TrimSpace(value)
+		if value == "" {
+			return errors.New("it is empty, or has a comma too many")
+		}
+		v, err := parse(value)
+		if err != nil {
+			return err
+		}
+		*list = append(*list, v)
+	}
+	return nil
+}
+
+// patternText is what a name of Kubernetes may have, and a pattern.
+var patternText = regexp.MustCompile(`^[-a-z0-9.*?\[\]^]+$`)
+
+func parseNamespace(s string) (pattern, error) { return parsePattern("a namespace", s) }
+
+func parsePattern(of, s string) (pattern, error) {
+	if _, err := path.Match(s, ""); err != nil || !patternText.MatchString(s) {
+		return "", fmt.Errorf("%q is not the name of %s, nor a pattern", s, of)
+	}
+	return pattern(s), nil
+}
+
+// parsePodName reads a pod's name as the table shows it, with its namespace or without.
+func parsePodName(s string) (p podName, err error) {
+	namespace, name, both := strings.Cut(s, "/")
+	if !both {
+		namespace, name = "", s
+	} else if p.namespace, err = parseNamespace(namespace); err != nil {
+		return podName{}, err
+	}
+	p.name, err = parsePattern("a pod", name)
+	return p, err
+}
+
+// parseEvent reads a type of event as the table or the JSON shows it.
+func parseEvent(s string) (pleg.PodLifeCycleEventType, error) {
+	for _, e := range shownEvents {
+		if strings.EqualFold(s, string(e)) || strings.EqualFold(s, eventText(e)) {
+			return e, nil
+		}
+	}
+	return "", fmt.Errorf("there is no event %q: Started, Died, Removed or PodSync", s)
+}
+
+// eventText is the table's name of a type of event.
+func eventText(e pleg.PodLifeCycleEventType) string {
+	return strings.TrimPrefix(string(e), "Container")
+}

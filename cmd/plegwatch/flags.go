@@ -1,0 +1,310 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/kubepleg/pleg/cri"
+)
+
+const (
+	usageHead = `Usage: ` + program + ` [flags]
+
+Prints the lifecycle of a node's pods as it happens.
+
+`
+	usageTail = `
+The runtime's socket is that of --runtime-endpoint or, without it, of the environment variable
+CONTAINER_RUNTIME_ENDPOINT, or of the file that CRI_CONFIG_FILE names, /etc/crictl.yaml if it
+names none. If none of them names a socket, a simulated node is watched.
+
+An event is printed if it fits the selector and one value of each of --namespace, --pod and
+--event, as far as they are given. Names may be patterns: --pod 'shop/web-*'.
+
+On a terminal the table is as wide as the terminal; elsewhere nothing is cut, and times have a
+date. Control characters in names are escaped. With --output json, each line is an object with
+
+  time          when the event was read, as in RFC 3339
+  node          the node's name
+  namespace     the pod's
+  pod           its name
+  podUID        its UID
+  container     the container's name; missing for a sandbox and for PodSync, unless that
+                corrects how the container ended: runtimes learn some reasons late
+  containerID   the ID of the container or sandbox; missing where container is for PodSync
+  sandbox       true if the event is about the pod's sandbox
+  event         ContainerStarted, ContainerDied, ContainerRemoved or PodSync
+  initial       true if this had happened before the watch began
+  state         of a container: created, running, exited or unknown; of a sandbox: ready or
+                not ready; missing when it is gone
+  ip            the sandbox's
+  restartCount  the container's; missing if 0
+  startedAt     when the container started, by the runtime's clock
+  finishedAt    when it ended
+  exitCode      of a container that has exited
+  reason        why it has exited
+  unconfirmed   true if only an exit event has reported the exit: a PodSync may correct it
+  error         why the pod could not be inspected
+  lagSeconds    how long after the runtime's timestamp the event was read; missing where the
+                runtime has no timestamp, and for what happened before the watch began
+  cause         why the pod was listed: period, hint (an event of the runtime), exit
+                (an exit event reported it) or demand
+
+What is missing is not known, or does not apply.
+`
+)
+
+// Endpoints that are no socket.
+const (
+	// autoEndpoint is the socket of a runtime at its usual place.
+	autoEndpoint = "auto"
+	// demoEndpoint is the simulated node.
+	demoEndpoint = "demo"
+)
+
+// flags is what the command line says.
+type flags struct {
+	endpoint  string
+	namedBy   string // what named the endpoint, if the command line did not
+	wait      bool
+	duration  time.Duration // 0 is for ever
+	filter    filter
+	initial   bool
+	since     since
+	output    output
+	listen    []string
+	pprof     bool
+	exits     exitEvents
+	nodeName  string
+	logFormat logFormat
+	verbosity int
+	check     bool
+	version   bool
+}
+
+// parseFlags reads the command line, and what stands in for it.
+func parseFlags(args []string, stderr io.Writer) (flags, error) {
+	f := flags{output: outputText, logFormat: logText, exits: cri.DefaultExitsDir}
+	fs := newFlagSet(&f)
+	fs.SetOutput(stderr)
+	if err := fs.Parse(args); err != nil {
+		return flags{}, err
+	}
+	if f.endpoint == "" {
+		if err := f.findEndpoint(); err != nil {
+			return flags{}, err
+		}
+	}
+	if f.nodeName == "" {
+		f.nodeName, _ = os.Hostname() // without it, metrics and page name no node
+	}
+	return f, f.validate(fs.Args())
+}
+
+func usage() string { return usageHead + newFlagSet(&flags{}).FlagUsagesWrapped(96) + usageTail }
+
+func newFlagSet(f *flags) *pflag.FlagSet {
+	fs := pflag.NewFlagSet(program, pflag.ContinueOnError)
+	fs.SortFlags = false
+	fs.Usage = func() {}
+	fs.FuncP("runtime-endpoint", "r", "the runtime's `SOCKET`, as unix:///path or /path; auto for where containerd, "+
+		"CRI-O, cri-dockerd and k3s usually have theirs; demo for a simulated node", func(s string) error {
+		if s == "" {
+			return errors.New("it is empty")
+		}
+		f.endpoint = s
+		return nil
+	})
+	fs.BoolVarP(&f.wait, "wait", "w", false, "wait for a runtime that is away and for an address that is taken, "+
+		"instead of failing; needs a SOCKET")
+	fs.DurationVarP(&f.duration, "for", "f", 0, "end after this `DURATION`, such as 10s, the waiting included; "+
+		"0 is until a signal")
+
+	fs.FuncP("namespace", "n", "print only events of pods in this `NAMESPACE`; may be repeated, or have several, "+
+		"with commas", func(s string) error { return addEach(&f.filter.namespaces, s, parseNamespace) })
+	fs.FuncP("pod", "p", "print only events of this `POD`, as name or namespace/name; may be repeated",
+		func(s string) error { return addEach(&f.filter.pods, s, parsePodName) })
+	fs.FuncP("event", "e", "print only this `EVENT`: Started, Died, Removed or PodSync; may be repeated",
+		func(s string) error { return addEach(&f.filter.events, s, parseEvent) })
+	fs.FuncP("selector", "l", "print only events of pods whose labels fit, as `LABELS` of kubectl: app=web,tier!=db",
+		func(s string) (err error) {
+			f.filter.selector, err = labels.Parse(s)
+			return err
+		})
+	fs.BoolVarP(&f.initial, "initial", "i", false, "print what exists at the start too, which otherwise is left out")
+	fs.FuncP("since", "s", "print what exists at the start if it started or ended since this `TIME`, as in RFC 3339, "+
+		"or within this time, such as 10m", f.since.set)
+	fs.VarP(&f.output, "output", "o", "a table, a JSON object a line, or no events")
+
+	fs.StringSliceVar(&f.listen, "listen", nil, "serve a page of the node at /, and /metrics and /healthz, on "+
+		"`ADDRESS`: host:port, a port alone, which is on 127.0.0.1, or unix:///path; may be repeated. The page is shown to "+
+		"this machine only")
+	fs.BoolVar(&f.pprof, "pprof", false, "serve /debug/pprof/ as well, to this machine only")
+	fs.StringVar(&f.nodeName, "node-name", "", "the node's `NAME`, if it is not the host's")
+	fs.VarP(&f.exits, "exit-events", "", "the folder of CRI-O's exit files; off: learn of exits from CRI alone, later")
+
+	fs.Var(&f.logFormat, "log-format", "the form of the log, on stderr")
+	fs.IntVarP(&f.verbosity, "verbosity", "v", 0, "log more: -v=2 or -v=4")
+	fs.Lookup("verbosity").NoOptDefVal = "2"
+	fs.BoolVar(&f.check, "check", false, "say in a line whether the node is healthy, and end: with exit code 0 if it is, "+
+		"1 if not, 2 if that is not known. With --listen, the agent at that address is asked, else the runtime; for 4s "+
+		"at most, or --for")
+	fs.BoolVar(&f.version, "version", false, "print the version, and end")
+	fs.StringSliceVar(&f.listen, "metrics-address", nil, "")
+	_ = fs.MarkDeprecated("metrics-address", "it is called --listen") // it exists
+	return fs
+}
+
+// findEndpoint takes the endpoint from where crictl has it, or is that of the simulated node.
+func (f *flags) findEndpoint() error {
+	const variable = "CONTAINER_RUNTIME_ENDPOINT"
+	if f.endpoint = os.Getenv(variable); f.endpoint != "" {
+		f.namedBy = variable
+		return nil
+	}
+	path := os.Getenv("CRI_CONFIG_FILE")
+	if path == "" {
+		path = "/etc/crictl.yaml"
+	}
+	file, err := os.Open(path)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("looking for the runtime's socket: %w", err)
+	}
+	if err == nil {
+		defer file.Close()
+		f.endpoint, f.namedBy = crictlEndpoint(file), path
+	}
+	if f.endpoint == "" {
+		f.endpoint, f.namedBy = demoEndpoint, ""
+	}
+	return nil
+}
+
+// crictlEndpoint returns the endpoint that a configuration of crictl names, which is a flat file of
+// keys and values.
+func crictlEndpoint(config io.Reader) string {
+	lines := bufio.NewScanner(config)
+	for lines.Scan() {
+		if value, found := strings.CutPrefix(lines.Text(), "runtime-endpoint:"); found {
+			value, _, _ = strings.Cut(value, " #")
+			return strings.Trim(strings.TrimSpace(value), `"'`)
+		}
+	}
+	return ""
+}
+
+// explain adds to an error of the runtime what named its endpoint.
+func (f *flags) explain(err error) error {
+	if f.namedBy == "" {
+		return err
+	}
+	return fmt.Errorf("%w (%s names the socket)", err, f.namedBy)
+}
+
+// validate says what is wrong that the flags by themselves do not show.
+func (f *flags) validate(rest []string) error {
+	switch {
+	case len(rest) > 0:
+		return fmt.Errorf("unexpected argument %q", rest[0])
+	case f.duration < 0:
+		return fmt.Errorf("--for %v is negative", f.duration)
+	case f.verbosity < 0:
+		return fmt.Errorf("--verbosity %d is negative", f.verbosity)
+	case f.check && f.wait:
+		return errors.New("--check does not wait for a runtime")
+	case f.check && len(f.listen) > 1:
+		return errors.New("--check asks one agent")
+	case f.check && len(f.listen) == 0 && f.endpoint == demoEndpoint:
+		return errors.New("--check asks an agent, named with --listen, or a runtime, named with --runtime-endpoint")
+	case f.wait && f.endpoint == autoEndpoint:
+		return errors.New(`--wait needs to know what to wait for: name the socket, not "auto"`)
+	case f.pprof && len(f.listen) == 0:
+		return errors.New("--pprof needs --listen")
+	}
+	return nil
+}
+
+// node returns the endpoint to watch and what ends the node behind it, if it is simulated.
+func (f *flags) node() (endpoint string, stop func(), err error) {
+	switch f.endpoint {
+	case demoEndpoint:
+		s, err := startNode()
+		if err != nil {
+			return "", nil, err
+		}
+		return s.Endpoint(), s.Stop, nil
+	case autoEndpoint:
+		return "", func() {}, nil
+	default:
+		return f.endpoint, func() {}, nil
+	}
+}
+
+// exitEvents is the folder of CRI-O's exit files; empty if exits are taken from the CRI alone.
+type exitEvents string
+
+// String is of pflag.Value.
+func (e *exitEvents) String() string { return string(*e) }
+
+// Type is of pflag.Value.
+func (e *exitEvents) Type() string { return "DIR|off" }
+
+// Set is of pflag.Value.
+func (e *exitEvents) Set(s string) error {
+	switch {
+	case s == "off":
+		*e = ""
+	case filepath.IsAbs(s):
+		*e = exitEvents(s)
+	default:
+		return errors.New(`neither "off" nor the absolute path of a folder`)
+	}
+	return nil
+}
+
+// option returns the option of the runtime.
+func (e *exitEvents) option() cri.Option {
+	if *e == "" {
+		return cri.WithoutExitEvents()
+	}
+	return cri.WithExitsDir(string(*e))
+}
+
+// since is from when on what exists at the start is printed: a time, or a duration before the
+// start; the zero value is never.
+type since struct {
+	at  time.Time
+	ago time.Duration
+}
+
+func (s *since) set(text string) (err error) {
+	*s = since{}
+	if s.at, err = time.Parse(time.RFC3339, text); err == nil {
+		return nil
+	}
+	if s.ago, err = time.ParseDuration(text); err != nil || s.ago <= 0 {
+		return errors.New("neither a time, such as 2026-01-02T15:04:05Z, nor a duration, such as 10m")
+	}
+	return nil
+}
+
+// wants reports whether something that happened before the watch began is printed.
+func (s *since) wants(happened, began time.Time) bool {
+	switch {
+	case s.ago > 0:
+		return happened.After(began.Add(-s.ago))
+	case !s.at.IsZero():
+		return !happened.Before(s.at)
+	default:
+		return false
+	}
+}

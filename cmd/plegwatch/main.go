@@ -1,0 +1,136 @@
+// Command plegwatch prints the lifecycle of a node's pods as it happens, and serves a page, metrics
+// and the health of the node:
+//
+//	plegwatch
+//	plegwatch --runtime-endpoint unix:///run/containerd/containerd.sock
+//
+// Without an endpoint it watches a simulated node, which needs no runtime and no rights.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/spf13/pflag"
+	"google.golang.org/grpc/grpclog"
+	"k8s.io/utils/clock"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/cri"
+	"github.com/kubepleg/pleg/internal/printable"
+)
+
+// program is the name of the program.
+const program = "plegwatch"
+
+// Exit codes; check has its own.
+const (
+	exitOK     = 0
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+// endGrace is how long the program may take to end after a signal. It is longer than closeGrace.
+const endGrace = 3 * time.Second
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, func() {
+		stop() // a second signal ends the program at once
+		// Nobody may be reading stdout or stderr, and a write then blocks.
+		time.AfterFunc(endGrace, func() { os.Exit(exitFailed) })
+	})
+	// Piped into head, a write fails and the watch ends as it should, rather than
+	// by a signal that leaves the node's socket behind.
+	signal.Ignore(syscall.SIGPIPE)
+	// gRPC would print what the runtime says to stderr, unescaped. Errors of calls have it too.
+	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard))
+	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// run watches until ctx ends and returns the exit code.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	f, err := parseFlags(args, stderr)
+	switch {
+	case errors.Is(err, pflag.ErrHelp):
+		fmt.Fprint(stdout, usage())
+		return exitOK
+	case err != nil:
+		fmt.Fprintf(stderr, "%s: %s (%s --help lists the flags)\n", program, printable.Text(err.Error()), program)
+		return exitUsage
+	case f.version:
+		fmt.Fprintln(stdout, buildOf().text())
+		return exitOK
+	case f.check:
+		return check(ctx, f, stdout)
+	}
+	if err := watch(ctx, f, stdout, stderr); err != nil && !errors.Is(err, syscall.EPIPE) {
+		fmt.Fprintf(stderr, "%s: %s\n", program, printable.Lines(err.Error()))
+		return exitFailed
+	}
+	return exitOK
+}
+
+// watch prints events to stdout until ctx ends, and logs to stderr.
+func watch(ctx context.Context, f flags, stdout, stderr io.Writer) error {
+	endpoint, stopNode, err := f.node()
+	if err != nil {
+		return err
+	}
+	defer stopNode()
+
+	log, logger := newLoggers(f.logFormat, f.verbosity, stderr)
+	// Nothing here shows annotations, and tenants may give each pod 256 KiB of them.
+	runtime, err := connect(ctx, f.wait, endpoint, cri.WithLogger(logger), cri.WithAnnotations(), f.exits.option())
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil // a signal ended it before it began
+		}
+		return f.explain(err)
+	}
+	defer runtime.Close()
+	cache, registry := pleg.NewCache(), prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		buildOf().gauge(), nodeNameGauge(f.nodeName))
+	generator := pleg.NewGenericPLEG(runtime, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod,
+		cache, clock.RealClock{}, pleg.WithRegisterer(registry), pleg.WithLogger(logger))
+
+	log.Info("Watching", "runtime", runtime.DescribeRuntime(), "node", f.nodeName, "version", buildOf().version)
+	if f.endpoint == demoEndpoint {
+		log.Info("This node is simulated; for a real one, name its runtime's socket with --runtime-endpoint")
+	}
+	if f.duration > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, f.duration)
+		defer cancel()
+	}
+	generator.Start(context.WithoutCancel(ctx)) // until Stop: the last report is of a generator that runs
+	defer generator.Stop()
+	if len(f.listen) > 0 {
+		served, err := serve(f.listen, f.wait, newHandler(f, generator, registry), log)
+		if err != nil {
+			return err
+		}
+		defer served.close()
+	}
+	follower := newFollower(generator, cache, f, newPrinter(f.output, stdout), log)
+	err = follower.follow(ctx)
+	follower.summarize()
+	return err
+}
+
+// connect returns the runtime at an endpoint: one that answers, or one to wait for.
+func connect(ctx context.Context, wait bool, endpoint string, opts ...cri.Option) (*cri.Runtime, error) {
+	if wait {
+		return cri.Dial(endpoint, opts...)
+	}
+	return cri.Connect(ctx, endpoint, opts...)
+}

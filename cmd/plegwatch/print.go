@@ -1,0 +1,251 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/internal/printable"
+)
+
+// output is the form of what is printed: a flag.
+type output string
+
+const (
+	outputText output = "text"
+	outputJSON output = "json"
+	outputNone output = "none"
+)
+
+// String is of pflag.Value.
+func (o *output) String() string { return string(*o) }
+
+// Type is of pflag.Value.
+func (o *output) Type() string { return "text|json|none" }
+
+// Set is of pflag.Value.
+func (o *output) Set(s string) error {
+	switch v := output(s); v {
+	case outputText, outputJSON, outputNone:
+		*o = v
+		return nil
+	}
+	return fmt.Errorf("must be %s, %s or %s", outputText, outputJSON, outputNone)
+}
+
+// printer prints a line at a time.
+type printer interface {
+	print(l line) error
+}
+
+func newPrinter(o output, w io.Writer) printer {
+	switch o {
+	case outputNone:
+		return noPrinter{}
+	case outputJSON:
+		return jsonPrinter{w}
+	default:
+	}
+	p := &textPrinter{w: w}
+	if f, ok := w.(*os.File); ok {
+		if _, ok := terminalColumns(f); ok {
+			p.columns = func() int { columns, _ := terminalColumns(f); return columns }
+			p.colour = os.Getenv("NO_COLOR") == ""
+		}
+	}
+	return p
+}
+
+type noPrinter struct{}
+
+func (noPrinter) print(line) error { return nil }
+
+type jsonPrinter struct{ w io.Writer }
+
+func (p jsonPrinter) print(l line) error {
+	text, err := json.Marshal(l)
+	if err != nil {
+		return err
+	}
+	_, err = p.w.Write(append(printable.JSON(text), '\n'))
+	return err
+}
+
+// textPrinter prints a table. On a terminal its lines are as wide as the terminal: the last
+// columns are left out if there is no room for them, and a name that is too long for its column
+// loses its middle. A state is never cut. Elsewhere nothing is cut, and times have a date.
+type textPrinter struct {
+	w       io.Writer
+	columns func() int // of the terminal, which may change; nil if w is none
+	colour  bool
+	headed  bool
+}
+
+const (
+	clockLayout = "15:04:05.000"
+	dateLayout  = "2006-01-02T15:04:05.000Z07:00"
+)
+
+// The widths of columns. The pod's and the container's grow with the terminal, the state's with the state.
+const (
+	podWidth       = 25
+	containerWidth = 11
+	eventWidth     = 7
+	stateWidth     = 20
+	lagWidth       = 6
+	causeWidth     = 7
+	gap            = 2
+	// narrowest is the least that the pod's and the container's column have together. A line that is longer than
+	// the terminal by that wraps.
+	narrowest = 12
+)
+
+// cells are the texts of a line.
+type cells struct{ time, pod, container, event, state, lag, cause string }
+
+func (p *textPrinter) print(l line) error {
+	if !p.headed {
+		p.headed = true
+		heading := cells{"TIME", "POD", "CONTAINER", "EVENT", "STATE", "LAG", "CAUSE"}
+		if _, err := io.WriteString(p.w, p.format(heading)+"\n"); err != nil {
+			return err
+		}
+	}
+	c := cells{l.Time.Format(dateLayout), l.Namespace + "/" + l.Pod, l.containerText(), eventText(l.Event), l.stateText(),
+		l.lagText(), string(l.Cause)}
+	if p.columns != nil {
+		c.time = l.Time.Format(clockLayout)
+	}
+	if l.Initial {
+		c.cause = "initial"
+	}
+	text := p.format(c)
+	if code := l.colourCode(); p.colour && code != "" {
+		text = code + text + "\x1b[0m"
+	}
+	_, err := io.WriteString(p.w, text+"\n")
+	return err
+}
+
+// format returns a line of the table. The texts may hold anything.
+func (p *textPrinter) format(c cells) string {
+	c.pod, c.container, c.state = printable.Text(c.pod), printable.Text(c.container), printable.Text(c.state)
+	timeWidth := len(dateLayout)
+	pod, container, state, lag, cause := podWidth, containerWidth, stateWidth, true, true
+	if p.columns != nil {
+		timeWidth = len(clockLayout)
+		fixed := timeWidth + gap + gap + gap + eventWidth + gap + stateWidth
+		all := fixed + podWidth + containerWidth + gap + lagWidth + gap + causeWidth
+		columns := p.columns()
+		if columns <= 0 {
+			columns = all
+		}
+		cause = columns >= all
+		lag = columns >= all-gap-causeWidth
+		if lag {
+			fixed += gap + lagWidth
+		}
+		if cause {
+			fixed += gap + causeWidth
+		}
+		state = max(stateWidth, utf8.RuneCountInString(c.state))
+		names := max(columns-fixed-(state-stateWidth), narrowest)
+		container = names * containerWidth / (podWidth + containerWidth)
+		pod = names - container
+		c.pod, c.container = shorten(c.pod, pod), shorten(c.container, container)
+	}
+	text := fmt.Sprintf("%-*s  %-*s  %-*s  %-*s  %-*s", timeWidth, c.time, pod, c.pod, container, c.container,
+		eventWidth, c.event, state, c.state)
+	if lag {
+		text += fmt.Sprintf("  %*s", lagWidth, c.lag)
+	}
+	if cause {
+		text += "  " + c.cause
+	}
+	return strings.TrimRight(text, " ")
+}
+
+func (l line) containerText() string {
+	if l.Sandbox {
+		return "sandbox"
+	}
+	return orDash(l.Container)
+}
+
+func (l line) stateText() string {
+	switch {
+	case l.Error != "":
+		return "inspection failed"
+	case l.ExitCode != nil:
+		return strings.TrimSpace(fmt.Sprintf("%s %d %s", l.State, *l.ExitCode, l.Reason))
+	case l.State == string(pleg.ContainerStateExited):
+		return l.State + ", code unknown"
+	case l.RestartCount > 0:
+		return fmt.Sprintf("%s, restart %d", l.State, l.RestartCount)
+	case l.IP != "":
+		return l.State + " " + l.IP
+	default:
+		return orDash(l.State)
+	}
+}
+
+func (l line) lagText() string {
+	if l.LagSeconds == nil {
+		return "-"
+	}
+	ms := *l.LagSeconds * 1000
+	switch {
+	case ms < 99.95:
+		return fmt.Sprintf("%.1fms", ms)
+	case ms < 999.5:
+		return fmt.Sprintf("%.0fms", ms)
+	default:
+		return fmt.Sprintf("%.1fs", ms/1000)
+	}
+}
+
+// colourCode begins the colour of a line; empty for none.
+func (l line) colourCode() string {
+	switch {
+	case l.Initial, l.Event == pleg.ContainerRemoved:
+		return "\x1b[2m"
+	case l.Error != "", l.ExitCode != nil && *l.ExitCode != 0:
+		return "\x1b[31m"
+	case l.Event == pleg.ContainerStarted:
+		return "\x1b[32m"
+	default:
+		return ""
+	}
+}
+
+// shorten takes the middle out of what is wider than a column: a pod's name says
+// most at its two ends.
+func shorten(s string, width int) string {
+	if utf8.RuneCountInString(s) <= width {
+		return s
+	}
+	runes := []rune(s)
+	tail := (width - 1) / 2
+	head := width - 1 - tail
+	return string(runes[:head]) + "…" + string(runes[len(runes)-tail:])
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+// roughly rounds a duration for people to read.
+func roughly(d time.Duration) time.Duration {
+	if d < time.Minute {
+		return d.Round(100 * time.Millisecond)
+	}
+	return d.Round(time.Second)
+}

@@ -1,0 +1,235 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/plegz"
+)
+
+const (
+	// closeGrace is how long answers that are under way may take at the end.
+	closeGrace = time.Second
+	// listenPeriod is the time between two attempts to listen on an address that is taken.
+	listenPeriod = 5 * time.Second
+	// A client must have sent its request and taken its answer within these times. Streams of the
+	// page have deadlines of their own.
+	readTimeout, writeTimeout = 10 * time.Second, 20 * time.Second
+	// unixScheme begins the address of a unix socket.
+	unixScheme = "unix://"
+)
+
+// server serves the page, /metrics and /healthz on some addresses.
+type server struct {
+	log  *slog.Logger
+	ctx  context.Context    // of requests
+	end  context.CancelFunc // ends ctx
+	http []*http.Server     // one for each address: clients of one do not keep out those of another
+	work sync.WaitGroup     // a goroutine for each address
+}
+
+// serve begins to serve a handler on addresses. If it may wait, an address that is taken is tried
+// again, because any local user can take a port before the agent does.
+func serve(addresses []string, wait bool, handler http.Handler, log *slog.Logger) (*server, error) {
+	s := &server{log: log}
+	s.ctx, s.end = context.WithCancel(context.Background())
+	for _, address := range addresses {
+		l, err := listen(address)
+		if err != nil && (!wait || !errors.Is(err, syscall.EADDRINUSE)) {
+			s.close()
+			return nil, fmt.Errorf("serving: %w", err)
+		}
+		on := newServer(handler, log)
+		on.BaseContext = func(net.Listener) context.Context { return s.ctx }
+		s.http = append(s.http, on)
+		s.work.Go(func() { s.serve(on, address, l, err) })
+	}
+	return s, nil
+}
+
+// newServer returns a server that no client can make use much memory or many files: each
+// connection has deadlines and small buffers, and their number is bounded.
+func newServer(handler http.Handler, log *slog.Logger) *http.Server {
+	return &http.Server{
+		Handler:  handler,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+
+		ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
+		ConnState: new(clients).note,
+		ConnContext: func(ctx context.Context, conn net.Conn) context.Context {
+			// The kernel would buffer megabytes for a client that does not read.
+			if c, ok := conn.(interface{ SetReadBuffer(bytes int) error }); ok {
+				_ = c.SetReadBuffer(16 << 10)
+			}
+			if c, ok := conn.(interface{ SetWriteBuffer(bytes int) error }); ok {
+				_ = c.SetWriteBuffer(64 << 10)
+			}
+			return ctx
+		},
+	}
+}
+
+// serve serves on a listener or, if there is none yet, tries again to listen.
+func (s *server) serve(on *http.Server, address string, l net.Listener, err error) {
+	if err != nil {
+		s.log.Error("The address is taken, and is tried again", "address", address, "error", err)
+	}
+	for err != nil {
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-time.After(listenPeriod):
+			l, err = listen(address)
+		}
+	}
+	s.log.Info("Serving the page, /metrics and /healthz", "address", addressOf(l))
+	_ = on.Serve(l) // ends with close, and by nothing else
+}
+
+// close ends the server and returns when it has ended.
+func (s *server) close() {
+	s.end()
+	ctx, cancel := context.WithTimeout(context.Background(), closeGrace)
+	defer cancel()
+	for _, on := range s.http {
+		if on.Shutdown(ctx) != nil {
+			_ = on.Close()
+		}
+	}
+	s.work.Wait()
+}
+
+// listen listens on the address of a unix socket, which only the user of this process may open, or
+// of a port.
+func listen(address string) (net.Listener, error) {
+	path, isSocket := strings.CutPrefix(address, unixScheme)
+	if !isSocket {
+		return net.Listen("tcp", listenAddress(address))
+	}
+	if conn, err := net.Dial("unix", path); err == nil {
+		_ = conn.Close()
+	} else if info, statErr := os.Lstat(path); errors.Is(err, syscall.ECONNREFUSED) && statErr == nil &&
+		info.Mode().Type() == os.ModeSocket {
+		_ = os.Remove(path) // of a process that was killed
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
+}
+
+// addressOf returns the address of a listener, in the form in which --listen takes it or as a URL.
+func addressOf(l net.Listener) string {
+	if l.Addr().Network() == "unix" {
+		return unixScheme + l.Addr().String()
+	}
+	return "http://" + l.Addr().String() + "/"
+}
+
+// listenAddress is address, on the loopback interface if it is a port alone: the
+// metrics of a node are nobody else's business unless somebody says so.
+func listenAddress(address string) string {
+	if !strings.Contains(address, ":") {
+		address = ":" + address
+	}
+	if port, alone := strings.CutPrefix(address, ":"); alone {
+		return net.JoinHostPort("127.0.0.1", port)
+	}
+	return address
+}
+
+func newHandler(f flags, generator *pleg.GenericPLEG, metrics prometheus.Gatherer) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/{$}", plegz.Handler(generator, plegz.WithNodeName(f.nodeName)))
+	mux.Handle("/metrics", &answers{next: promhttp.HandlerFor(metrics, promhttp.HandlerOpts{})})
+	mux.Handle("/healthz", &answers{next: plegz.Healthz(generator)})
+	if f.pprof {
+		local := http.NewServeMux()
+		local.HandleFunc("/debug/pprof/", pprof.Index)
+		local.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+		local.HandleFunc("/debug/pprof/profile", pprof.Profile)
+		local.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+		local.HandleFunc("/debug/pprof/trace", pprof.Trace)
+		mux.Handle("/debug/pprof/", plegz.Guard(local))
+	}
+	return plegz.Guard(mux, plegz.WithRemoteAccess())
+}
+
+// nodeNameGauge is the kubelet's metric by which the rules of kubernetes-mixin name the node.
+func nodeNameGauge(name string) prometheus.Collector {
+	return constant("kubelet_node_name", "The node's name. The count is always 1.",
+		prometheus.Labels{"node": strings.ToValidUTF8(name, "\uFFFD")})
+}
+
+// answerAge is how old an answer of /metrics or /healthz may be.
+const answerAge = time.Second
+
+// answers keeps the answers of a handler for a while. So clients that ask again and again cost
+// little, and one that does not read holds the bytes of an answer, which others may hold too.
+type answers struct {
+	next http.Handler
+
+	mu     sync.Mutex
+	recent map[string]*answer // by what the client accepts; guarded by mu
+	since  time.Time          // of the oldest; guarded by mu
+}
+
+// maxRecent bounds the kinds of answers that are kept. Prometheus and the kubelet ask for one each.
+const maxRecent = 8
+
+// ServeHTTP implements http.Handler.
+func (a *answers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	to := a.answerTo(r)
+	maps.Copy(w.Header(), to.header)
+	w.WriteHeader(to.code)
+	_, _ = w.Write(to.body) // the client may be gone
+}
+
+// answerTo returns an answer, and makes it if there is none.
+func (a *answers) answerTo(r *http.Request) *answer {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if time.Since(a.since) > answerAge || len(a.recent) > maxRecent {
+		a.recent, a.since = map[string]*answer{}, time.Now()
+	}
+	accepts := strings.Join([]string{r.Method, r.Header.Get("Accept"), r.Header.Get("Accept-Encoding")}, "\n")
+	if a.recent[accepts] == nil {
+		made := &answer{header: http.Header{}, code: http.StatusOK}
+		a.next.ServeHTTP(made, r)
+		a.recent[accepts] = made
+	}
+	return a.recent[accepts]
+}
+
+// answer is a http.ResponseWriter that keeps what is written.
+type answer struct {
+	header http.Header
+	code   int
+	body   []byte
+}
+
+func (a *answer) Header() http.Header  { return a.header }
+func (a *answer) WriteHeader(code int) { a.code = code }
+func (a *answer) Write(b []byte) (int, error) {
+	a.body = append(a.body, b...)
+	return len(b), nil
+}

@@ -1,0 +1,111 @@
+package cri_test
+
+import (
+	"context"
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/test/bufconn"
+	"k8s.io/utils/clock"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/cri"
+	"github.com/kubepleg/pleg/plegtest/criserver"
+)
+
+// A containerd whose CRI has no stream that can be used has its own. Its events name a pod only if a list
+// has shown the container.
+func TestHintsOfContainerd1(t *testing.T) {
+	for _, version := range []string{"v1.6.36", "v1.7.35"} {
+		t.Run(version, func(t *testing.T) {
+			s, r := serverAndRuntime(t, criserver.WithVersion("containerd", version))
+			w := watch(t, r)
+			<-w.connected
+			waitFor(t, func() bool { return s.TaskExitReaders() == 1 })
+			if got := s.Calls("GetContainerEvents"); got != 0 {
+				t.Errorf("%d streams of CRI's were opened", got)
+			}
+			next := func(what, id, uid string) {
+				t.Helper()
+				if e := <-w.events; e.ContainerID != id || string(e.PodUID) != uid || e.CreatedAt.IsZero() {
+					t.Errorf("%s: %+v", what, e)
+				}
+			}
+			sandbox := s.RunPod(criserver.PodConfig{UID: "uid"})
+			next("the sandbox's creation", sandbox, "")
+			next("its start", sandbox, "")
+			id, err := s.CreateContainer(sandbox, criserver.ContainerConfig{Name: "app"})
+			must(t, err)
+			next("the creation", id, "")
+			getPods(t, r)
+			must(t, s.StartContainer(id))
+			next("the start", id, "uid")
+			must(t, s.ExitContainer(id, 1, "")) // which WatchContainerExits reports
+			must(t, s.RemoveContainer(id))
+			next("the removal", id, "uid")
+			must(t, s.RemovePodSandbox(sandbox))
+			next("the sandbox's removal", sandbox, "uid")
+		})
+	}
+}
+
+// Containers that live 20 ms and are removed after 200 are reported by a generator on a containerd 1.6 or 1.7,
+// whose lists come every second without hints.
+func TestShortLivesOnContainerd1(t *testing.T) {
+	const lives = 40
+	for name, model := range map[string]criserver.Model{
+		"1.6": criserver.Containerd16, "1.7": criserver.Containerd17,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := bufconn.Listen(1 << 16)
+				s, err := criserver.Start(criserver.WithModel(model),
+					criserver.WithListener(func() (net.Listener, error) { return l, nil }))
+				must(t, err)
+				defer s.Stop()
+				r, err := cri.Dial("/memory", cri.WithLogger(logr.Discard()), cri.WithDialOptions(
+					grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) })))
+				must(t, err)
+				defer r.Close()
+				g := pleg.NewGenericPLEG(r, 0, 0, pleg.NewCache(), clock.RealClock{}, pleg.WithLogger(logr.Discard()))
+				g.Start(t.Context())
+				defer g.Stop()
+				must(t, g.WaitForSync(t.Context()))
+				synctest.Wait()
+				events := g.Subscribe(t.Context(), pleg.WithCapacity(10*lives))
+				sandbox := s.RunPod(criserver.PodConfig{UID: "uid"})
+				s.ResetCalls()
+				for range lives {
+					id := runContainer(t, s, sandbox, "app")
+					time.Sleep(20 * time.Millisecond)
+					must(t, s.ExitContainer(id, 3, ""))
+					time.Sleep(180 * time.Millisecond)
+					must(t, s.RemoveContainer(id))
+				}
+				time.Sleep(2 * time.Second)
+				synctest.Wait()
+				seen := map[pleg.PodLifeCycleEventType]int{}
+				for len(events) > 0 {
+					if e := <-events; !e.IsSandbox() {
+						seen[e.Type]++
+						if e.Type == pleg.ContainerDied && (e.Status == nil || e.Status.ExitCode != 3) {
+							t.Errorf("a death with %+v", e.Status)
+						}
+					}
+				}
+				for _, kind := range []pleg.PodLifeCycleEventType{
+					pleg.ContainerStarted, pleg.ContainerDied, pleg.ContainerRemoved,
+				} {
+					if seen[kind] != lives {
+						t.Errorf("%d times %s, want %d", seen[kind], kind, lives)
+					}
+				}
+				t.Logf("%d lists in %v", s.Calls("ListContainers"), lives*200*time.Millisecond)
+			})
+		})
+	}
+}

@@ -1,0 +1,104 @@
+package pleg
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	kubecontainer "k8s.io/kubernetes/pkg/kubelet/container"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/cri"
+	"github.com/kubepleg/pleg/plegtest/criserver"
+)
+
+// forgetful is a kubelet's runtime whose containers have all ended with 255 "Unknown".
+type forgetful struct {
+	kubecontainer.Runtime
+	ids []string
+}
+
+func (r *forgetful) GetPodStatus(context.Context, *kubecontainer.Pod) (*kubecontainer.PodStatus, error) {
+	status := &kubecontainer.PodStatus{ID: "uid"}
+	for _, id := range r.ids {
+		status.ContainerStatuses = append(status.ContainerStatuses, &kubecontainer.Status{
+			ID: kubecontainer.ContainerID{Type: "containerd", ID: id}, State: kubecontainer.ContainerStateExited,
+			ExitCode: 255, Reason: "Unknown", FinishedAt: time.Now(),
+		})
+	}
+	return status, nil
+}
+
+// TestUnknownEndThatWasSeen shows that an end which an exit event has reported is what the kubelet gets in
+// place of containerd's "Unknown", in its own inspections and in those of the generator. An end that
+// nobody has seen stays unknown.
+func TestUnknownEndThatWasSeen(t *testing.T) {
+	server, err := criserver.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Stop()
+	sandbox := server.RunPod(criserver.PodConfig{UID: "uid"})
+	var ids []string
+	for _, name := range []string{"seen", "unseen"} {
+		id, err := server.RunContainer(sandbox, criserver.ContainerConfig{Name: name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, id)
+	}
+	node := NodeRuntime(&forgetful{ids: ids}, &fakeService{}, server.Endpoint(), time.Minute).(*nodeRuntime)
+	adapted, err := node.adapt(true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	exiting := adapted.(exitingRuntime)
+	defer exiting.ExitSource.(*cri.Runtime).Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	reported, done := make(chan pleg.ContainerExit, 10), make(chan struct{})
+	go func() {
+		defer close(done)
+		// It ends with the stream, when the server goes down.
+		_ = exiting.WatchContainerExits(ctx, func() {}, func(e pleg.ContainerExit) { reported <- e })
+	}()
+	defer func() {
+		cancel()
+		<-done
+	}()
+	for server.TaskExitReaders() == 0 || server.Calls("ContainerStatus") < len(ids) { // what runs is followed
+		select {
+		case <-done:
+			t.Fatal("the watch has ended")
+		case <-time.After(time.Millisecond):
+		}
+	}
+	end := time.Unix(1_700_000_000, 0)
+	server.SendTaskExit(criserver.TaskExit{ContainerID: ids[0], ExitCode: 3, ExitedAt: end})
+	<-reported
+	server.Down()
+	for _, id := range ids {
+		if err := server.ExitContainer(id, 3, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := server.Up(); err != nil {
+		t.Fatal(err)
+	}
+	var status *kubecontainer.PodStatus
+	for { // the connection of the library may not be back at once
+		if status, err = node.GetPodStatus(t.Context(), &kubecontainer.Pod{ID: "uid"}); err == nil {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if s := status.ContainerStatuses[0]; s.ExitCode != 3 || s.Reason != "Error" || !s.FinishedAt.Equal(end) {
+		t.Errorf("what was seen: %+v", s)
+	}
+	if s := status.ContainerStatuses[1]; s.ExitCode != 255 || s.Reason != "Unknown" {
+		t.Errorf("what nobody has seen: %+v", s)
+	}
+	inspected, err := exiting.GetPodStatus(t.Context(), &pleg.Pod{ID: "uid", Source: &kubecontainer.Pod{ID: "uid"}})
+	if err != nil || inspected.ContainerStatuses[0].ExitCode != 3 || inspected.ContainerStatuses[1].ExitCode != 255 {
+		t.Errorf("the generator gets %+v, %v", inspected, err)
+	}
+}

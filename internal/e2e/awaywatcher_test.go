@@ -1,0 +1,207 @@
+package e2e_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	osexec "os/exec" // the package has a function exec
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/cri"
+)
+
+// watcherVariable has this program run a generator instead of tests. Its value is a watcherConfig.
+const watcherVariable = "PLEG_E2E_WATCHER"
+
+// watcherConfig says what a generator in a process of its own connects to.
+type watcherConfig struct {
+	Endpoint, ExitsDir string
+	WithoutExits       bool
+}
+
+// line is a line that such a process writes: an event, a status of its cache, or the answer to a question.
+type line struct {
+	At     time.Time
+	Event  pleg.PodLifeCycleEventType
+	ID     string
+	Status *pleg.Status
+	// Done is true for the last line of an answer. Witnesses describes the runtime in it.
+	Done      bool
+	Witnesses string
+}
+
+// runWatcher runs a generator and writes its events. For each pod UID that it reads it writes the statuses
+// in the cache. It returns at the end of its input.
+func runWatcher(in io.Reader, out io.Writer) error {
+	var config watcherConfig
+	if err := json.Unmarshal([]byte(os.Getenv(watcherVariable)), &config); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	opts := []cri.Option{cri.WithExitsDir(config.ExitsDir), cri.WithLogger(logr.Discard())}
+	if config.WithoutExits {
+		opts = append(opts, cri.WithoutExitEvents())
+	}
+	runtime, err := cri.Connect(ctx, config.Endpoint, opts...)
+	if err != nil {
+		return err
+	}
+	defer runtime.Close()
+	cache := pleg.NewCache()
+	generator := pleg.NewGenericPLEG(runtime, 0, 0, cache, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
+	events := generator.Subscribe(ctx, pleg.WithCapacity(10000))
+	generator.Start(ctx)
+	defer generator.Stop()
+	if err := generator.WaitForSync(ctx); err != nil {
+		return err
+	}
+	var mu sync.Mutex
+	encoder := json.NewEncoder(out)
+	write := func(l line) {
+		mu.Lock()
+		defer mu.Unlock()
+		_ = encoder.Encode(l) // the test that reads it may have failed
+	}
+	go func() {
+		for e := range events {
+			if e.Container != nil {
+				write(line{At: time.Now(), Event: e.Type, ID: e.Container.ID.ID, Status: e.Status})
+			}
+		}
+	}()
+	questions := bufio.NewScanner(in)
+	for questions.Scan() {
+		if err := generator.Relist(ctx); err != nil {
+			return err
+		}
+		if uid := types.UID(questions.Text()); uid != "" {
+			status, err := cache.Get(uid)
+			if err != nil {
+				return err
+			}
+			for _, s := range status.ContainerStatuses {
+				write(line{ID: s.ID.ID, Status: s})
+			}
+		}
+		write(line{Done: true, Witnesses: runtime.DescribeRuntime()})
+	}
+	return questions.Err()
+}
+
+// awayWatcher is a generator in a process of its own.
+type awayWatcher struct {
+	t    *testing.T
+	name string
+	pid  int
+	in   io.WriteCloser
+	done chan string // the ends of answers
+
+	mu      sync.Mutex
+	events  map[string][]line       // by container; guarded by mu
+	answers map[string]*pleg.Status // guarded by mu
+}
+
+// startWatcher starts a generator. Without hostPID it has PIDs of its own.
+func (n *node) startWatcher(name string, config watcherConfig, hostPID bool) *awayWatcher {
+	n.t.Helper()
+	value, err := json.Marshal(config)
+	n.must(err)
+	cmd := osexec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), watcherVariable+"="+string(value))
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if !hostPID {
+		cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWPID
+	}
+	in, err := cmd.StdinPipe()
+	n.must(err)
+	out, err := cmd.StdoutPipe()
+	n.must(err)
+	n.must(cmd.Start())
+	w := &awayWatcher{t: n.t, name: name, pid: cmd.Process.Pid, in: in, done: make(chan string, 1),
+		events: map[string][]line{}, answers: map[string]*pleg.Status{}}
+	var joined sync.WaitGroup
+	n.t.Cleanup(func() {
+		in.Close() // it ends then
+		joined.Wait()
+		if err := cmd.Wait(); err != nil {
+			n.t.Errorf("%s: %v", name, err)
+		}
+	})
+	joined.Go(func() {
+		defer close(w.done)
+		for lines := json.NewDecoder(out); ; {
+			var l line
+			if lines.Decode(&l) != nil {
+				return
+			}
+			w.take(l)
+		}
+	})
+	return w
+}
+
+func (w *awayWatcher) take(l line) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case l.Done:
+		w.done <- l.Witnesses
+	case l.Event == "":
+		w.answers[l.ID] = l.Status
+	default:
+		w.events[l.ID] = append(w.events[l.ID], l)
+	}
+}
+
+// ask has the watcher relist and, if a pod is named, keeps the statuses of the pod. It returns which witnesses
+// there are.
+func (w *awayWatcher) ask(uid types.UID) string {
+	w.t.Helper()
+	if _, err := fmt.Fprintln(w.in, uid); err != nil {
+		w.t.Fatal(w.name, err)
+	}
+	select {
+	case witnesses, alive := <-w.done:
+		if !alive {
+			w.t.Fatal(w.name, "has ended")
+		}
+		return witnesses
+	case <-time.After(patience):
+		w.t.Fatal(w.name, "does not answer")
+	}
+	return ""
+}
+
+// has reports whether an event of a container has come.
+func (w *awayWatcher) has(id string, kind pleg.PodLifeCycleEventType) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, l := range w.events[id] {
+		if l.Event == kind {
+			return true
+		}
+	}
+	return false
+}
+
+// elsewhere returns the runtime's endpoint by a link, beside which there are no bundles.
+func (n *node) elsewhere() string {
+	n.t.Helper()
+	link := filepath.Join(n.t.TempDir(), "c.sock")
+	n.must(os.Symlink(n.daemon.Socket(), link))
+	return "unix://" + link
+}

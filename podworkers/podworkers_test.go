@@ -1,0 +1,344 @@
+package podworkers_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/plegtest"
+	"github.com/kubepleg/pleg/podworkers"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var errBroken = errors.New("broken")
+
+// call is a call of Sync or OnError, in words, and when it came.
+type call struct {
+	what string
+	at   time.Duration // since the node began
+}
+
+// ticking is a clock that never has the same time twice, as a real one; that of a bubble stands still.
+type ticking struct {
+	clock.RealClock
+	ticks atomic.Int64
+}
+
+func (c *ticking) Now() time.Time { return c.RealClock.Now().Add(time.Duration(c.ticks.Add(1))) }
+
+// node is a fake runtime with a generator and workers, in a bubble.
+type node struct {
+	*plegtest.Runtime
+	*podworkers.Workers
+	g     *pleg.GenericPLEG
+	began time.Time
+	end   context.CancelFunc
+
+	mu    sync.Mutex
+	calls map[types.UID][]call
+}
+
+// newNode returns a node with some pods, which runs until the test ends. A call of sync is noted.
+func newNode(t *testing.T, sync podworkers.SyncFunc, pods ...*pleg.Pod) *node {
+	n := &node{Runtime: plegtest.NewRuntime(), began: time.Now(), calls: make(map[types.UID][]call)}
+	n.g = pleg.NewGenericPLEG(n.Runtime, 0, time.Second, pleg.NewCache(), &ticking{})
+	n.SetPods(pods...)
+	n.g.Start(t.Context())
+	synctest.Wait()
+	var ctx context.Context
+	ctx, n.end = context.WithCancel(t.Context())
+	n.Workers = podworkers.New(ctx, n.g, podworkers.Options{
+		Sync: func(ctx context.Context, status *pleg.PodStatus, exists bool) (podworkers.Result, error) {
+			what := "gone"
+			if exists {
+				what = "none"
+			}
+			if len(status.ContainerStatuses) > 0 {
+				newest := status.ContainerStatuses[0]
+				what = newest.ID.ID + " " + string(newest.State)
+			}
+			n.note(status.ID, what)
+			return sync(ctx, status, exists)
+		},
+		OnError: func(pod types.UID, err error, retry time.Duration) {
+			what, _, _ := strings.Cut(err.Error(), ":")
+			n.note(pod, what+", "+retry.String())
+		},
+	})
+	t.Cleanup(func() {
+		n.end()
+		n.Wait()
+		n.g.Stop()
+	})
+	return n
+}
+
+func (n *node) note(pod types.UID, what string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	c := call{what, time.Since(n.began).Truncate(time.Millisecond)}
+	if all := n.calls[pod]; len(all) == 0 || all[len(all)-1] != c { // several events at once may be several calls
+		n.calls[pod] = append(all, c)
+	}
+}
+
+// takes fails the test if the calls for a pod, since it was called last, are others than these.
+func (n *node) takes(t *testing.T, pod types.UID, want ...call) {
+	t.Helper()
+	synctest.Wait()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !slices.Equal(n.calls[pod], want) {
+		t.Errorf("the calls for %s were %v, not %v", pod, n.calls[pod], want)
+	}
+	delete(n.calls, pod)
+}
+
+// run has the node's pods have workers, and waits until they have looked.
+func (n *node) run() {
+	go func() { _ = n.Run(nil) }()
+	synctest.Wait()
+}
+
+func idle(context.Context, *pleg.PodStatus, bool) (podworkers.Result, error) {
+	return podworkers.Result{}, nil
+}
+
+const ms = time.Millisecond
+
+// A worker that has acted sees what it has done, at once, without an event: it never restarts a
+// container twice.
+func TestActsOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var n *node
+		n = newNode(t, func(_ context.Context, status *pleg.PodStatus, _ bool) (podworkers.Result, error) {
+			newest := status.ContainerStatuses[0]
+			if newest.State != pleg.ContainerStateExited {
+				return podworkers.Result{}, nil
+			}
+			time.Sleep(20 * ms)
+			n.RestartContainer("a", newest.ID.ID, newest.ID.ID+"'")
+			return podworkers.Result{Acted: true}, nil
+		}, plegtest.NewPod("a", plegtest.Running("app")))
+		n.run()
+		time.Sleep(5*time.Second + 500*ms)
+		n.takes(t, "a", call{"app running", 0})
+		n.ExitContainer("a", "app", 1, "Error")
+		n.Emit(pleg.ContainerEvent{PodUID: "a"}) // of the exit alone
+		time.Sleep(time.Minute)
+		n.takes(t, "a", call{"app exited", 5500 * ms}, call{"app' running", 5520 * ms})
+	})
+}
+
+// Events that come while a worker is busy are one, and are not lost.
+func TestEventsWhileBusy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, func(context.Context, *pleg.PodStatus, bool) (podworkers.Result, error) {
+			time.Sleep(500 * ms)
+			return podworkers.Result{}, nil
+		}, plegtest.NewPod("a", plegtest.Running("app")))
+		n.Add("a")
+		synctest.Wait()
+		for range 3 {
+			n.Wake("a")
+		}
+		time.Sleep(time.Minute)
+		n.takes(t, "a", call{"app running", 0}, call{"app running", 500 * ms})
+	})
+}
+
+// What fails is tried again, with a wait that doubles, up to the longest. An action between does not
+// end the back-off; nothing left to do does. Who wakes the worker does not have to wait.
+func TestRetries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		results := make(chan func() (podworkers.Result, error), 20)
+		fail := func() (podworkers.Result, error) { return podworkers.Result{Acted: true}, errBroken }
+		act := func() (podworkers.Result, error) {
+			time.Sleep(ms)
+			return podworkers.Result{Acted: true}, nil
+		}
+		n := newNode(t, func(context.Context, *pleg.PodStatus, bool) (podworkers.Result, error) {
+			if len(results) == 0 {
+				return podworkers.Result{}, nil
+			}
+			return (<-results)()
+		}, plegtest.NewPod("a", plegtest.Running("app")))
+		for range 9 {
+			results <- fail
+		}
+		n.Add("a")
+		time.Sleep(30 * time.Second)
+		var want []call
+		at := time.Duration(0)
+		for _, wait := range []time.Duration{100, 200, 400, 800, 1600, 3200, 6400, 10000, 10000} {
+			want = append(want, call{"app running", at}, call{"broken, " + (wait * ms).String(), at})
+			at += wait * ms
+		}
+		n.takes(t, "a", want...)
+
+		results <- act
+		results <- fail
+		time.Sleep(at - time.Since(n.began) + ms)
+		at += ms
+		n.takes(t, "a", call{"app running", at - ms}, call{"app running", at}, call{"broken, 10s", at})
+		n.Wake("a")
+		n.takes(t, "a", call{"app running", at})
+		results <- fail
+		n.Wake("a")
+		n.takes(t, "a", call{"app running", at}, call{"broken, 100ms", at})
+		time.Sleep(time.Minute)
+		n.takes(t, "a", call{"app running", at + 100*ms})
+	})
+}
+
+// A pod whose inspection fails is not synced, and is synced once it succeeds.
+func TestInspectionFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, idle)
+		heal := n.Fail(plegtest.GetPodStatus, "a", errBroken)
+		n.EmitOnChange(true)
+		n.SetPod(plegtest.NewPod("a", plegtest.Running("app")))
+		synctest.Wait()
+		n.Add("a")
+		n.takes(t, "a", call{"inspecting the pod, 100ms", 0})
+		heal()
+		time.Sleep(time.Minute)
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		last := n.calls["a"][len(n.calls["a"])-1]
+		if last.what != "app running" || last.at > 2*time.Second {
+			t.Errorf("the last call was %v", last)
+		}
+	})
+}
+
+// A pod that hangs in the runtime holds up its own worker alone.
+func TestPodThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, idle, plegtest.NewPod("a", plegtest.Running("app")), plegtest.NewPod("b", plegtest.Running("web")))
+		n.EmitOnChange(true)
+		n.run()
+		n.takes(t, "a", call{"app running", 0})
+		n.takes(t, "b", call{"web running", 0})
+		heal := n.Hang(plegtest.GetPodStatus, "a")
+		n.ExitContainer("a", "app", 1, "Error")
+		n.ExitContainer("b", "web", 1, "Error")
+		n.takes(t, "a")
+		n.takes(t, "b", call{"web exited", 0})
+		heal()
+		n.takes(t, "a", call{"app exited", 0})
+	})
+}
+
+// A worker ends with its pod, after a last call, and another begins when the pod comes back.
+func TestEndsWithItsPod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, idle, plegtest.NewPod("a", plegtest.Running("app")))
+		n.EmitOnChange(true)
+		n.run()
+		n.takes(t, "a", call{"app running", 0})
+		n.RemovePod("a")
+		n.takes(t, "a", call{"gone", 0})
+		if n.Wake("a") {
+			t.Error("it has a worker still")
+		}
+		n.SetPod(plegtest.NewPod("a", plegtest.Running("again")))
+		n.takes(t, "a", call{"again running", 0})
+	})
+}
+
+// A worker of a pod that does not exist stays while there is something to wait for. So does one that is
+// woken while it does the last thing.
+func TestWorkerOfNoPod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		results := make(chan podworkers.Result, 3)
+		n := newNode(t, func(context.Context, *pleg.PodStatus, bool) (podworkers.Result, error) { return <-results, nil })
+		results <- podworkers.Result{After: time.Minute}
+		n.Add("a")
+		n.takes(t, "a", call{"gone", 0})
+		time.Sleep(time.Minute)
+		n.takes(t, "a", call{"gone", time.Minute})
+		if !n.Wake("a") {
+			t.Error("it has no worker")
+		}
+		results <- podworkers.Result{Done: true}
+		n.takes(t, "a", call{"gone", time.Minute})
+		results <- podworkers.Result{}
+		synctest.Wait()
+		if n.Wake("a") {
+			t.Error("it has a worker still")
+		}
+	})
+}
+
+// A worker may be done with a pod that exists.
+func TestDone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, func(context.Context, *pleg.PodStatus, bool) (podworkers.Result, error) {
+			return podworkers.Result{Done: true, After: time.Second}, nil
+		}, plegtest.NewPod("a", plegtest.Running("app")))
+		n.Add("a")
+		n.takes(t, "a", call{"app running", 0})
+		time.Sleep(time.Minute)
+		n.takes(t, "a")
+		if n.Wake("a") {
+			t.Error("it has a worker still")
+		}
+	})
+}
+
+// Only the pods that are wanted have workers, and Run returns when all have ended.
+func TestRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, func(ctx context.Context, _ *pleg.PodStatus, _ bool) (podworkers.Result, error) {
+			<-ctx.Done()
+			time.Sleep(time.Second)
+			return podworkers.Result{Acted: true}, nil
+		}, plegtest.NewPod("a", plegtest.Running("app")), plegtest.NewPod("b", plegtest.Running("web")))
+		ended := make(chan error)
+		go func() { ended <- n.Run(func(pod *pleg.Pod) bool { return pod.ID == "a" }, pleg.WithName("workers")) }()
+		n.takes(t, "a", call{"app running", 0})
+		n.takes(t, "b")
+		if reports := n.g.HealthReport().NamedSubscribers; len(reports) != 1 || reports[0].Name != "workers" {
+			t.Errorf("the subscribers are %v", reports)
+		}
+		n.end()
+		n.Add("b")
+		if err := <-ended; !errors.Is(err, context.Canceled) || time.Since(n.began) != time.Second {
+			t.Errorf("it returned %v after %v", err, time.Since(n.began))
+		}
+		n.takes(t, "a")
+		n.takes(t, "b")
+	})
+}
+
+// When the generator stops, Run returns, and the workers are there for another Run.
+func TestRunUntilStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, idle, plegtest.NewPod("a", plegtest.Running("app")))
+		ended := make(chan error)
+		go func() { ended <- n.Run(nil) }()
+		synctest.Wait()
+		n.g.Stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		n.g.Start(t.Context())
+		n.run()
+		if !n.Wake("a") {
+			t.Error("it has no worker")
+		}
+	})
+}
