@@ -310,7 +310,7 @@ func TestOperatingQuotesWhatIsSaid(t *testing.T) {
 		for i := range 4 {
 			n.SetPod(plegtest.NewPod(types.UID(fmt.Sprintf("pod-%05d", i)), plegtest.Running(fmt.Sprint("c", i))))
 		}
-		health(n) // it was not started
+		health(n) // it is not running
 		hang := n.HangIgnoringCancel(plegtest.GetPodStatus, plegtest.AnyPod)
 		n.g.Start(t.Context())
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
