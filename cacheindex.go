@@ -80,7 +80,7 @@ func (x *cacheIndex) replace(uid types.UID, keys []indexKey, old *PodStatus, lis
 	}
 	for _, key := range keys {
 		switch {
-		case kept[key]:
+		case kept[key] || x.pods[key][uid] != nil: // the latter if a key is repeated
 		case last == nil:
 			x.remove(key, uid)
 		default:

@@ -180,13 +180,13 @@ func find[T identified](list []T, i int, id string) (item T) {
 	return item
 }
 
-// finder returns find for the items of a list, for many of which it is called: a map has them from
-// the first on that is not at its place.
+// finder returns find for the items of a list, for many of which it is called: a map has those of a
+// long list from the first on that is not at its place.
 func finder[T identified](list []T) func(i int, id string) T {
 	var byID map[string]T
 	return func(i int, id string) T {
-		if i < len(list) && list[i].id() == id {
-			return list[i]
+		if len(list) <= 64 || i < len(list) && list[i].id() == id {
+			return find(list, i, id)
 		}
 		if byID == nil {
 			byID = make(map[string]T, len(list))

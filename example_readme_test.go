@@ -2,7 +2,6 @@ package pleg_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -19,52 +18,13 @@ import (
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
 	"github.com/kubepleg/pleg/plegtest"
-	"github.com/kubepleg/pleg/plegtest/criserver"
 	"github.com/kubepleg/pleg/plegz"
 )
 
-// The snippets of README.md and docs/REFERENCE.md are in this file, and some of docs/GUIDE.md
+// The snippet of docs/REFERENCE.md is in this file, and some of docs/GUIDE.md
 // (TestSnippetsAreOfExamples).
 
-func watchPods(
-	ctx context.Context, endpoint string, handle func(*pleg.PodLifecycleEvent, *pleg.PodStatus, error),
-) error {
-	runtime, err := cri.Connect(ctx, endpoint) // "" tries the default sockets
-	if err != nil {
-		return err
-	}
-	defer runtime.Close()
-	cache := pleg.NewCache()
-	generator := pleg.NewGenericPLEG(
-		runtime, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod, cache, clock.RealClock{})
-	generator.Start(ctx)
-	defer generator.Stop()
-
-	for e := range generator.Subscribe(ctx) { // first what exists, marked as Initial; then what happens
-		status, err := cache.Get(e.ID) // at least as new as the event
-		handle(e, status, err)
-	}
-	return context.Cause(ctx)
-}
-
-func Example_readme() {
-	server, err := criserver.Start() // in place of a containerd
-	if err != nil {
-		panic(err)
-	}
-	defer server.Stop()
-	server.RunPod(criserver.PodConfig{UID: "uid-1", Namespace: "shop", Name: "web-0"})
-	ctx, cancel := context.WithCancelCause(context.Background())
-	err = watchPods(ctx, server.Endpoint(), func(e *pleg.PodLifecycleEvent, status *pleg.PodStatus, err error) {
-		fmt.Println(e.Pod.Name, e.Type, e.Initial, status.ID, err)
-		cancel(errors.New("enough"))
-	})
-	fmt.Println(err)
-	// Output:
-	// web-0 ContainerStarted true uid-1 <nil>
-	// enough
-}
-
+// hack/compat.sh runs this test in modules with the versions that others pin.
 func TestWebStarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		runtime := plegtest.NewRuntime()

@@ -78,10 +78,14 @@ func (rec *podRecord) awaitsExits() bool {
 	if rec.pod == nil || len(rec.seen) == 0 {
 		return false
 	}
-	return slices.ContainsFunc(rec.pod.Containers, func(c *Container) bool {
+	listed := finder(rec.listed.containers())
+	for i, c := range rec.pod.Containers {
 		s := rec.seen[c.ID.ID]
-		return isExited(c) && hasExited(s) && (s.Unconfirmed || !isExited(rec.listed.container(0, c.ID.ID)))
-	})
+		if isExited(c) && hasExited(s) && (s.Unconfirmed || !isExited(listed(i, c.ID.ID))) {
+			return true
+		}
+	}
+	return false
 }
 
 // takeExit takes in an exit event of a container of the record. It reports whether the event is news.
@@ -278,19 +282,27 @@ func (r *reconciler) settle(rec *podRecord, looked time.Time) (settled bool) {
 	return settled
 }
 
-// forgetEnds drops the deaths of containers that are listed no more, once no inspection is due
-// that may show how they ended. It counts those that were not counted.
+// forgetEnds drops the deaths of containers that are neither listed nor published any more, and that
+// the inspection in flight cannot show. It counts those that were not counted.
 func (r *reconciler) forgetEnds(rec *podRecord) {
-	hung := rec.Inspection != nil && rec.Inspection.Dead
-	if len(rec.ends) == 0 || rec.pod != nil && !hung && (rec.inspect || rec.inspecting != nil) {
+	if len(rec.ends) == 0 {
 		return
 	}
-	for id, e := range rec.ends {
-		if rec.pod.container(0, id) != nil {
-			continue
+	pods := []*Pod{rec.pod, rec.published}
+	if rec.pod != nil && rec.inspecting != nil && rec.Inspection != nil && !rec.Inspection.Dead {
+		pods = append(pods, rec.inspecting.pod)
+	}
+	needed := make(map[string]bool)
+	for _, pod := range pods {
+		for _, c := range pod.containers() {
+			needed[c.ID.ID] = true
 		}
-		r.countGone(rec, id, e)
-		delete(rec.ends, id)
+	}
+	for id, e := range rec.ends {
+		if !needed[id] {
+			r.countGone(rec, id, e)
+			delete(rec.ends, id)
+		}
 	}
 }
 

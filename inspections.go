@@ -86,9 +86,8 @@ func (r *reconciler) publishExits(rec *podRecord, cause Cause, looked time.Time)
 			r.publish(rec, &update{uid: rec.UID, pod: pod, listedAt: rec.observedAt().Time, cause: cause})
 		}
 	}
-	isNew := func(c *Container) bool {
-		return hasExited(rec.seen[c.ID.ID]) && rec.published.container(0, c.ID.ID) == nil
-	}
+	published := finder(rec.published.containers())
+	isNew := func(c *Container) bool { return hasExited(rec.seen[c.ID.ID]) && published(0, c.ID.ID) == nil }
 	slow := rec.Inspection != nil && rec.Inspection.Slow
 	if slow && slices.ContainsFunc(rec.pod.containers(), isNew) {
 		r.inspectionFailed(rec, fmt.Errorf("%s has not returned within %v", methodGetPodStatus, r.cfg.Period))
@@ -104,7 +103,7 @@ func (r *reconciler) storeAgreeing(rec *podRecord, status *PodStatus) {
 	if !rec.awaitsExits() {
 		rec.endBackOff()
 	}
-	rec.inspect = rec.sync
+	rec.inspect = rec.sync || rec.inspecting.again
 	recovered := r.store(rec, status, nil, rec.inspecting.at, rec.at)
 	r.publishMade(rec, recovered)
 }

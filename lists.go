@@ -187,7 +187,6 @@ func (r *reconciler) changed(found comparison, c *schedule.Call) {
 func (r *reconciler) gone(found comparison, c *schedule.Call) {
 	rec := found.rec
 	r.noteChange(found, c)
-	r.forgetEnds(rec)
 	r.sched.Gone(&rec.Pod)
 	rec.endBackOff()
 	rec.due[reasonCheck] = time.Time{}
@@ -199,6 +198,7 @@ func (r *reconciler) gone(found comparison, c *schedule.Call) {
 	r.cache.remove(rec.UID)
 	r.freshen(rec)
 	r.publish(rec, r.updateOf(rec, &snapshot{at: rec.at, change: rec.change}))
+	r.forgetEnds(rec)
 	rec.change, rec.seen = nil, nil
 }
 

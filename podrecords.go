@@ -95,6 +95,8 @@ type snapshot struct {
 	// publishedEarly is true if the pod was published without the inspection, because that was slow.
 	// Its result is not used; if it succeeds, the pod is inspected again.
 	publishedEarly bool
+	// again is true if the pod is to be inspected again, whatever this inspection returns.
+	again bool
 }
 
 // dueKind is what happens at a time. See expire for what it does.

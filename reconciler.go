@@ -34,7 +34,7 @@ const (
 // with requests; lists.go and inspections.go have what it does with the results of calls,
 // exits.go what it knows of exits.
 //
-// Its rules, each with the counterexample that needs it, are in docs/DESIGN.md.
+// Its rules, each with the counterexample that needs it, are in docs/INTERNALS.md.
 type reconciler struct {
 	cfg     schedule.Config
 	sched   *schedule.Scheduler
@@ -262,7 +262,7 @@ func (r *reconciler) planRequested() {
 func (r *reconciler) expire() {
 	woken, lates := r.sched.Expire()
 	for _, p := range woken {
-		rec := r.records.byUID[p.UID]
+		rec, settle := r.records.byUID[p.UID], false
 		for kind, at := range rec.due {
 			if at.IsZero() || r.sched.Now.Before(at) {
 				continue
@@ -271,9 +271,9 @@ func (r *reconciler) expire() {
 			switch dueKind(kind) {
 			case listFailed, dueKinds: // an open request waits no longer
 			case reasonCheck:
-				rec.inspect = true
-				if rec.Inspection != nil && rec.Inspection.Slow { // another cannot begin
-					r.publishExits(rec, CausePeriod, r.sched.Now)
+				rec.inspect, settle = true, true
+				if rec.inspecting != nil {
+					rec.inspecting.again = true
 				}
 			case followUp:
 				r.request(rec, CauseHint)
@@ -282,6 +282,9 @@ func (r *reconciler) expire() {
 			}
 		}
 		r.plan(rec)
+		if settle && !r.sched.Moving(&rec.Pod) { // the inspection is slow, or waits for slow ones
+			r.publishExits(rec, CausePeriod, r.sched.Now)
+		}
 	}
 	for _, late := range lates {
 		r.callLate(late)

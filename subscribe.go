@@ -225,8 +225,10 @@ func handlerEvents(delivered, u *update) (events []*PodLifecycleEvent) {
 		case e.sandbox:
 			continue
 		case c == nil: // a PodSync
-		case e.Type == ContainerDied && hasRun(e.Status) && !wasRunning(was(i, c.ID.ID)):
+		case e.Type == ContainerDied && hasRun(c, e.Status) && !wasRunning(was(i, c.ID.ID)):
 			add(ContainerStarted, e.Pod, c, e.Status)
+		case e.Type == ContainerStarted && isExited(was(i, c.ID.ID)) && !delivered.hasSettled(c.ID.ID):
+			add(ContainerEnded, e.Pod, c, find(delivered.statuses, i, c.ID.ID))
 		case e.Type == ContainerRemoved && !delivered.hasSettled(c.ID.ID):
 			add(ContainerEnded, e.Pod, c, e.Status)
 		}
@@ -243,8 +245,11 @@ func handlerEvents(delivered, u *update) (events []*PodLifecycleEvent) {
 	return events
 }
 
-// hasRun reports whether a status, nil for none, shows that its container was started.
-func hasRun(s *Status) bool { return s != nil && (!s.StartedAt.IsZero() || s.Unconfirmed) }
+// hasRun reports whether a container that died was started, as far as is known: its status, nil for
+// none, or else the list shows it.
+func hasRun(c *Container, s *Status) bool {
+	return s == nil && isExited(c) || s != nil && (!s.StartedAt.IsZero() || s.Unconfirmed)
+}
 
 // wasRunning reports whether a container, nil for an absent one, may have been running.
 func wasRunning(c *Container) bool { return c != nil && c.State != ContainerStateCreated }

@@ -35,7 +35,7 @@ type update struct {
 
 // syncedUID is the key of the update that reports that the generator has synced. It is published
 // once. As the greatest key, it comes behind the pods that exist when a subscription begins.
-const syncedUID types.UID = "\U0010FFFF"
+const syncedUID types.UID = "\xff synced"
 
 // broadcaster delivers updates as events to the subscribers.
 type broadcaster = broadcast.Broadcaster[types.UID, *update, *PodLifecycleEvent]
@@ -84,7 +84,13 @@ func (u *update) beginning() *update {
 		return u.first
 	}
 	first := *u
-	first.pod, first.sync = u.initial, false
+	first.pod, first.sync, first.settled = u.initial, false, nil
+	now := finder(u.pod.containers())
+	for i, c := range u.initial.containers() {
+		if id := c.ID.ID; isExited(c) && (u.settled[id] || now(i, id) == nil) {
+			put(&first.settled, id, true)
+		}
+	}
 	return &first
 }
 

@@ -27,7 +27,7 @@ func TestDocumentsNameCodeThatExists(t *testing.T) {
 	}
 	name := regexp.MustCompile("`([A-Za-z]\\w*)\\.([A-Za-z]\\w*)`")
 	checked := 0
-	for _, document := range []string{"CONTRIBUTING.md", "docs/DESIGN.md"} {
+	for _, document := range []string{"CONTRIBUTING.md", "docs/INTERNALS.md"} {
 		text, err := os.ReadFile(document)
 		if err != nil {
 			t.Fatal(err)

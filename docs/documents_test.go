@@ -2,15 +2,17 @@ package docs_test
 
 import (
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
 
-// Every test, fuzz test, benchmark and script that a document names exists, and
-// every rule of the contract names some.
+// Every test, fuzz test, benchmark and script that a document names exists, and every rule of the
+// contract has a test.
 func TestDocumentsNameWhatExists(t *testing.T) {
 	defined := make(map[string]bool)
 	var documents []string
@@ -60,14 +62,17 @@ func TestDocumentsNameWhatExists(t *testing.T) {
 		t.Fatal(err)
 	}
 	rules := regexp.MustCompile(`(?m)^\*\*(\d+)\.`).FindAllStringSubmatch(string(contract), -1)
-	if len(rules) != 23 {
-		t.Errorf("%d rules", len(rules))
-	}
+	numbers := make(map[string]bool)
 	for _, rule := range rules {
+		numbers[rule[1]] = true
+		ofRule := regexp.MustCompile(`^TestRule` + rule[1] + `(\D|$)`)
 		row := regexp.MustCompile(`(?m)^\| ` + rule[1] + ` \| .*$`).FindString(string(contract))
-		if !name.MatchString(row) {
-			t.Errorf("rule %s has no row with a test", rule[1])
+		if !name.MatchString(row) && !slices.ContainsFunc(slices.Collect(maps.Keys(defined)), ofRule.MatchString) {
+			t.Errorf("rule %s has neither a test of its name nor a row with one", rule[1])
 		}
+	}
+	if len(numbers) != 37 || len(rules) != 37 {
+		t.Errorf("%d rules with %d numbers", len(rules), len(numbers))
 	}
 }
 

@@ -27,7 +27,7 @@ newest() {
 
 # sets adds the library to an empty module for each file in internal/compat/sets, which pins the
 # versions of somebody's go.mod. No version may change. It builds an agent with client-go, and
-# runs the README's unit test.
+# runs a unit test in it.
 sets() {
 	local file
 	tmp=$(mktemp -d)
@@ -60,7 +60,7 @@ add() {
 	cd "$root"
 }
 
-# readmeTest makes a test of its own of the README's unit test.
+# readmeTest prints that test.
 readmeTest() {
 	cat <<-'END'
 		package compat

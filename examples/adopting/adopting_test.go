@@ -149,6 +149,53 @@ func TestFalcoEngine(t *testing.T) {
 	})
 }
 
+// The kernel's side asks with 12 characters of an ID. If the runtime never answers for the status of
+// a container, both its creation and its removal are reported.
+func TestFalcoEngineWithoutStatus(t *testing.T) {
+	onNode(t, func(t *testing.T, n *node) {
+		engine := NewEngine(n.generator, n.cache)
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		defer cancel()
+		events, err := engine.Listen(ctx, &wg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		next := func(name string, removed bool) {
+			t.Helper()
+			select {
+			case e := <-events:
+				if e.Name != name || e.Removed != removed || e.Pod != "cart-0" || e.Labels["team"] != "checkout" {
+					t.Errorf("%+v", e)
+				}
+			case <-time.After(5 * time.Minute):
+				t.Fatalf("no event of %s", name)
+			}
+		}
+		get := func(name, id string, within time.Duration) {
+			t.Helper()
+			getCtx, cancel := context.WithTimeout(ctx, within)
+			defer cancel()
+			if e, err := engine.Get(getCtx, id[:12]); err != nil || e == nil || e.ContainerID != id || e.Name != name {
+				t.Errorf("%s: %+v, %v", name, e, err)
+			}
+		}
+		app := n.run("app")
+		next("app", false)
+		get("app", app, time.Second)
+
+		heal := n.server.Inject(criserver.Fault{Method: "ContainerStatus", Hang: true})
+		defer heal()
+		n.server.BreakEventStreams(nil)
+		stuck := n.run("stuck")
+		get("stuck", stuck, 150*time.Millisecond)
+		next("stuck", false)
+		n.remove(stuck)
+		next("stuck", true)
+	})
+}
+
 // After a restart of the runtime, containers are found as before. One is found as soon as it is
 // listed, or a hook has told it, and for a minute after its end.
 func TestTetragonCgroups(t *testing.T) {

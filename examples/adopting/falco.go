@@ -14,7 +14,8 @@ type Engine interface {
 	// Listen sends the containers that are created and removed, until ctx ends. Then it closes
 	// the channel, and is done with wg.
 	Listen(ctx context.Context, wg *sync.WaitGroup) (<-chan Event, error)
-	// Get returns a container that the kernel has shown first; nil if there is none.
+	// Get returns a container that the kernel has shown first, by the first 12 characters of its ID or
+	// more; nil if there is none.
 	Get(ctx context.Context, containerID string) (*Event, error)
 }
 
@@ -49,17 +50,18 @@ func (f falcoEngine) List(ctx context.Context) (events []Event, err error) {
 	return events, nil
 }
 
-// Listen begins with what exists, so that nothing is lost between List and Listen.
+// Listen begins with what exists, so that nothing is lost between List and Listen. All but the
+// addresses comes from the list that showed the container: if the runtime never answers for its
+// status, it is reported nevertheless, when the generator's request timeout has expired.
 func (f falcoEngine) Listen(ctx context.Context, wg *sync.WaitGroup) (<-chan Event, error) {
 	events := make(chan Event)
 	send := func(e *pleg.PodLifecycleEvent) {
-		// The cache knows of it before the event comes, and for a minute after its end.
-		if event := f.find(e.Container.ID.ID); event != nil {
-			event.Removed = e.Type == pleg.ContainerRemoved
-			select {
-			case events <- *event:
-			case <-ctx.Done():
-			}
+		c, removed := e.Container, e.Type == pleg.ContainerRemoved
+		pod, _ := f.cache.ByContainerID(c.ID.ID) // also for a minute after its end
+		select {
+		case events <- Event{ContainerID: c.ID.ID, Name: c.Name, Image: c.Image, PodUID: string(e.ID), Pod: e.Pod.Name,
+			Namespace: e.Pod.Namespace, Labels: e.Pod.Labels, IPs: pod.IPs, Removed: removed}:
+		case <-ctx.Done():
 		}
 	}
 	wg.Go(func() {
@@ -70,13 +72,17 @@ func (f falcoEngine) Listen(ctx context.Context, wg *sync.WaitGroup) (<-chan Eve
 	return events, nil
 }
 
-// Get makes one list of the node if the container is not known yet.
+// Get makes one list of the node if the container is not known yet. ctx should have a deadline: if
+// the runtime does not answer for the container's status, Get returns what the list shows then.
 func (f falcoEngine) Get(ctx context.Context, containerID string) (*Event, error) {
 	if event := f.find(containerID); event != nil {
 		return event, nil
 	}
 	err := f.generator.Relist(ctx)
-	return f.find(containerID), err
+	if event := f.find(containerID); event != nil {
+		return event, nil
+	}
+	return nil, err
 }
 
 func (f falcoEngine) find(containerID string) *Event {

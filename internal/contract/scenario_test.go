@@ -7,7 +7,7 @@ import (
 	"github.com/kubepleg/pleg/internal/scenario"
 )
 
-// TestScenarios runs the scripts in testdata. docs/SCENARIOS.md describes their
+// TestScenarios runs the scripts in testdata. docs/INTERNALS.md describes their
 // language; -rewrite writes their output.
 func TestScenarios(t *testing.T) {
 	paths, err := filepath.Glob("../../testdata/*.txt")

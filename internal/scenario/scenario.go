@@ -1,6 +1,6 @@
 // Package scenario runs the scripts in testdata. A script drives a fake runtime, a
 // generator and the users of that generator, and prints what they observe;
-// docs/SCENARIOS.md describes its language.
+// docs/INTERNALS.md describes its language.
 package scenario
 
 import (
@@ -26,7 +26,7 @@ import (
 )
 
 // rules is how many rules docs/CONTRACT.md has.
-const rules = 19
+const rules = 37
 
 // Run runs the script at path as a subtest named after the file, in a synctest
 // bubble of its own. The flag -rewrite, which datadriven defines, writes the output

@@ -16,7 +16,7 @@ func TestCheckComment(t *testing.T) {
 		{"no comment", "start\n----\n", false},
 		{"no rule", "# Shows this.\n\nstart\n----\n", false},
 		{"the rule is in a later comment", "# Shows this.\n\nstart\n----\n\n# Rule 9.\n", false},
-		{"no such rule", "# Rule 20.\n", false},
+		{"no such rule", "# Rule 38.\n", false},
 		{"a rule beyond all numbers", "# Rule 99999999999999999999.\n", false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -30,7 +30,7 @@ func TestCheckComment(t *testing.T) {
 // The document of the language describes every command, and none that does not
 // exist.
 func TestDocumentDescribesEveryCommand(t *testing.T) {
-	text, err := os.ReadFile("../../docs/SCENARIOS.md")
+	text, err := os.ReadFile("../../docs/INTERNALS.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,12 +48,12 @@ func TestDocumentDescribesEveryCommand(t *testing.T) {
 	}
 	for name := range commands {
 		if !documented[name] {
-			t.Errorf("docs/SCENARIOS.md does not describe %s", name)
+			t.Errorf("docs/INTERNALS.md does not describe %s", name)
 		}
 	}
 	for name := range documented {
 		if commands[name] == nil {
-			t.Errorf("docs/SCENARIOS.md describes %s, which does not exist", name)
+			t.Errorf("docs/INTERNALS.md describes %s, which does not exist", name)
 		}
 	}
 }

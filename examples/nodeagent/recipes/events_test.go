@@ -16,7 +16,7 @@ import (
 
 // recordCrashes writes an Event of Kubernetes for each container that fails, until ctx ends.
 func recordCrashes(ctx context.Context, g *pleg.GenericPLEG, recorder record.EventRecorder) error {
-	return g.Handle(ctx, pleg.Handler{OnContainerDied: func(e *pleg.PodLifecycleEvent) {
+	return g.Handle(ctx, pleg.Handler{OnContainerEnded: func(e *pleg.PodLifecycleEvent) {
 		code, reason, seen := e.Exit()
 		if e.Initial || !seen || code == 0 {
 			return
@@ -34,8 +34,10 @@ func TestKubernetesEvents(t *testing.T) {
 		go func() { _ = recordCrashes(t.Context(), g, recorder) }()
 		time.Sleep(time.Second)
 		runtime.ExitContainer("web", "setup", 0, "Completed")
-		runtime.ExitContainer("web", "nginx", 137, "OOMKilled")
-		time.Sleep(2 * time.Second)
+		runtime.ExitContainer("web", "nginx", 137, "Error")
+		time.Sleep(time.Second)
+		runtime.ExitContainer("web", "nginx", 137, "OOMKilled") // the runtime learns the reason late
+		time.Sleep(5 * time.Second)
 		const want = "Warning ContainerCrashed Container nginx exited with code 137 (OOMKilled)"
 		if got := <-recorder.Events; got != want || len(recorder.Events) != 0 {
 			t.Errorf("%q, and %d more", got, len(recorder.Events))

@@ -20,7 +20,7 @@ func countExits(ctx context.Context, g *pleg.GenericPLEG, meter metric.Meter) er
 	if err != nil {
 		return err
 	}
-	return g.Handle(ctx, pleg.Handler{OnContainerDied: func(e *pleg.PodLifecycleEvent) {
+	return g.Handle(ctx, pleg.Handler{OnContainerEnded: func(e *pleg.PodLifecycleEvent) {
 		if e.Initial {
 			return
 		}
@@ -39,8 +39,10 @@ func TestOpenTelemetryCounter(t *testing.T) {
 		meter := sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)).Meter("agent")
 		go func() { _ = countExits(t.Context(), g, meter) }()
 		time.Sleep(time.Second)
-		runtime.ExitContainer("web", "nginx", 137, "OOMKilled")
-		time.Sleep(2 * time.Second)
+		runtime.ExitContainer("web", "nginx", 137, "Error")
+		time.Sleep(time.Second)
+		runtime.ExitContainer("web", "nginx", 137, "OOMKilled") // the runtime learns the reason late
+		time.Sleep(5 * time.Second)
 		var metrics metricdata.ResourceMetrics
 		if err := reader.Collect(t.Context(), &metrics); err != nil {
 			t.Fatal(err)
