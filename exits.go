@@ -114,7 +114,7 @@ func (r *reconciler) takeExit(rec *podRecord, c *Container, e ContainerExit) (ne
 // shows a container running that the list shows exited, and only an exit event has reported how it
 // ended. again is true if an exited container has another StartedAt.
 func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (contradicts, again bool) {
-	var corrected map[string]*Status // of containers that the status does not show exited
+	var corrected map[string]*Status // of containers of whose end the status shows less than is known
 	pod, first := finder(rec.pod.containers()), finder(status.ContainerStatuses)
 	for i, s := range status.ContainerStatuses {
 		id := s.ID.ID
@@ -124,6 +124,12 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (contradicts,
 		case hasExited(s):
 			if known != nil && known.livesAgain && !s.FinishedAt.After(known.at) {
 				break // it is the end of an earlier life
+			}
+			if s.EndUnknown && hasExited(last) && !last.EndUnknown { // that is no answer: it only confirms the exit
+				confirmed := *last
+				confirmed.Unconfirmed = false
+				s = &confirmed
+				put(&corrected, id, s)
 			}
 			rec.see(s)
 			if c != nil && !isExited(c) {

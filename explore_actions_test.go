@@ -35,7 +35,7 @@ const (
 var actionNames = [...]string{
 	"truth", "hint", "hint of nobody knows", "RequestRelist", "reader blocks",
 	"reader blocks for half a period", "RequestReinspect", "exit event", "Relist()",
-	"Subscribe()", "Start()", "Stop()", "stream connects", "stream ends", "clock +1ns", "clock to the wake-up",
+	"Subscribe()", "Start()", "Stop()", "stream connects", "clock +1ns", "clock to the wake-up",
 	"clock past slow", "clock past the deadline", "full", "list", "inspect",
 }
 

@@ -85,6 +85,14 @@ func (w *world) check(before looks, returned []*exploredCaller) {
 			if e := w.pods.entries[podUID(p)]; w.r.isHeld(rec) != (e != nil && e.held) {
 				w.breaks("rule 7: %s is held: %v", rec.UID, !w.r.isHeld(rec))
 			}
+			for c := range w.knownEnd[p] {
+				id := containerOf(p, c).ID
+				if s := rec.seen[id]; !hasExited(s) || rec.pod.container(0, id) == nil && rec.published.container(0, id) == nil {
+					continue
+				} else if w.knownEnd[p][c] = w.knownEnd[p][c] || !s.EndUnknown; w.knownEnd[p][c] && s.EndUnknown {
+					w.breaks("rule 20: how %s ended was known", s.ID.ID)
+				}
+			}
 			if rec.pod == nil && (full == nil || full.call.Dead) && !rec.isOpen() {
 				w.breaks("rule 9: %s is absent and remembered", rec.UID)
 			}

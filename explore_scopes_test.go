@@ -24,6 +24,7 @@ func exploredScopes() []scope {
 	oneWorker := func(sc *scope) { sc.workers = 1 }
 	listedOnly := func(sc *scope) { sc.listedOnly = true }
 	cold := func(sc *scope) { sc.cold = true }
+	unknown := func(sc *scope) { sc.unknown = true }
 	return []scope{
 		with(one, "a1 hint", budget{changes: 2, hints: 1, lists: 1, ticks: 1}),
 		with(one, "a2 request and list", budget{changes: 3, requests: 1, lists: 2}, running),
@@ -55,6 +56,7 @@ func exploredScopes() []scope {
 		with(two, "c6 stream", budget{changes: 2, connects: 2, hints: 1}, running),
 		with(one, "e1 exits", budget{changes: 3, exits: 3, requests: 1}, running),
 		with(one, "e2 exits before the list", budget{changes: 3, exits: 2, hints: 1}),
+		with(one, "e3 exits, ends unknown", budget{changes: 3, exits: 2, reinspects: 1}, running, unknown),
 	}
 }
 

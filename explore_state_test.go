@@ -357,7 +357,7 @@ func (f *printer) pointer(v reflect.Value) {
 	case conType:
 		f.value(v.Elem().FieldByName("ID").FieldByName("ID"), plain)
 	case statusType:
-		for _, field := range [...]string{"ID", "State", "Unconfirmed"} {
+		for _, field := range [...]string{"ID", "State", "Unconfirmed", "EndUnknown"} {
 			f.value(v.Elem().FieldByName(field), plain)
 		}
 	default:

@@ -72,6 +72,8 @@ type scope struct {
 	// listedOnly: an inspection reads the containers of the pod that it was asked for;
 	// otherwise whatever there is.
 	listedOnly bool
+	// unknown: the runtime has seen no end, and says so of each container that has exited.
+	unknown bool
 	// flows: the clock moves a little with every action; otherwise it stands still.
 	flows bool
 	// cold begins with the start; otherwise with a first list whose pods are inspected,
@@ -144,6 +146,7 @@ type world struct {
 	seen     truth                                  // the levels that the record was read from
 	gone     truth                                  // when it became absent last
 	ended    [exploredPods][exploredContainers]bool // the cache has shown it exited
+	knownEnd [exploredPods][exploredContainers]bool // the record has known how it ended
 	hinted   [exploredPods]bool
 	syncs    [exploredPods]bool // a PodSync is due
 	settled  [exploredPods]bool // in this step a PodSync has come, or a container was removed
@@ -379,6 +382,9 @@ func (w *world) land(a action) {
 		done.ok = true
 	default:
 		res.status = w.things.status(a.pod, a.read[a.pod])
+		for _, s := range res.status.ContainerStatuses {
+			s.EndUnknown = w.unknown && s.State == ContainerStateExited
+		}
 		if a.lies {
 			res.status.Name, res.status.ContainerStatuses = lies, res.status.ContainerStatuses[1:]
 		}
