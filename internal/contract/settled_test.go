@@ -67,6 +67,7 @@ func TestRule22EndBesideManyStuckPods(t *testing.T) {
 		time.Sleep(15 * time.Second)
 		n.EmitExit(exitOf("z1", 137))
 		time.Sleep(time.Hour)
+		synctest.Wait()
 		if got := fmt.Sprint(l.lines); got != "[initially started z1 died z1 137? ended z1 137?]" {
 			t.Error(got)
 		}
