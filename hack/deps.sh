@@ -20,7 +20,7 @@ if go list -f '{{join .Imports "\n"}}' $own | grep '\.' | sort -u | grep -vE "^(
 	echo 'The root package must not import these packages.'
 	exit 1
 fi
-if go list -deps . | grep -E '(^|/)testing(/|$)|/go-cmp/|/rapid|/goleak|/datadriven|/testify'; then
+if go list -deps . | grep -E '(^|/)testing(/|$)|/go-cmp/|/randtest|/goleak|/datadriven|/testify'; then
 	echo 'The root package must not link these packages, which are for tests.'
 	exit 1
 fi
