@@ -506,11 +506,11 @@ func (e *cacheEntry) withListed(uid types.UID) *PodStatus {
 
 // listedSandbox returns what a list shows of a sandbox as a status.
 func listedSandbox(c *Container) *runtimeapi.PodSandboxStatus {
-	s := &runtimeapi.PodSandboxStatus{Id: c.ID.ID, CreatedAt: c.CreatedAt, State: runtimeapi.PodSandboxState_SANDBOX_NOTREADY}
+	state := runtimeapi.PodSandboxState_SANDBOX_NOTREADY
 	if c.State == ContainerStateRunning {
-		s.State = runtimeapi.PodSandboxState_SANDBOX_READY
+		state = runtimeapi.PodSandboxState_SANDBOX_READY
 	}
-	return s
+	return &runtimeapi.PodSandboxStatus{Id: c.ID.ID, CreatedAt: c.CreatedAt, State: state}
 }
 
 // indexLocked takes in that an entry has another status than the old one, or is listed otherwise.

@@ -40,7 +40,7 @@ var errStopped = errors.New("the generator was stopped")
 var (
 	// errStreamLeftBehind says that a stream was cancelled and has still not ended, because the
 	// runtime ignores that.
-	errStreamLeftBehind = errors.New("the stream from before has not ended yet")
+	errStreamLeftBehind = errors.New("the previous stream has not ended yet")
 	errNotAccepted      = fmt.Errorf("the stream was not accepted within %v: %w", acceptTimeout, context.DeadlineExceeded)
 	// errStreamEnded replaces the reason that a runtime did not give.
 	errStreamEnded = errors.New("the runtime ended the stream")

@@ -116,7 +116,7 @@ func ExampleGenericPLEG_Healthy() {
 	_ = generator.Relist(context.Background())
 	fmt.Println(generator.Healthy())
 	// Output:
-	// false pleg has yet to be successful: it was not started
+	// false pleg has yet to be successful: the generator is not running
 	// true <nil>
 	// false pleg was last seen active 3m5s ago; threshold is 3m0s: the last list failed 0s ago: connection refused
 }

@@ -14,9 +14,9 @@ import (
 // records through it. See rules 20 to 22 of docs/CONTRACT.md.
 //
 // A runtime may start a container again under its ID. Then it has another life. Lists show that
-// when one shows it exited and a later one running, statuses when StartedAt is another. Starts
-// and ends are never compared: a runtime that is short of CPU stamps a start after the end of
-// the same life.
+// when one shows it exited and a later one running, statuses when StartedAt is another. A
+// start is no sign of another life because it is after the end: a runtime that is short of CPU
+// stamps a start after the end of the same life.
 
 // end is the death of a container.
 type end struct {
@@ -36,10 +36,9 @@ func hasExited(s *Status) bool { return s != nil && s.State == ContainerStateExi
 // isExited reports whether a container, nil for none, is shown exited.
 func isExited(c *Container) bool { return plegStateOf(c) == plegExited }
 
-// withExits returns a pod as it is listed, or a copy in which those containers have exited that
-// are known to have, although the list before did not show it. It is called before rec.listed is
-// replaced: once a list has shown an exit, a later one that shows the container running shows that
-// it was started again.
+// withExits returns a pod as it is listed, or a copy with each container shown as exited whose newest
+// status says so, unless the list before already showed the exit: then running means that it was
+// started again. So it is called before rec.listed is replaced.
 func (rec *podRecord) withExits(listed *Pod) *Pod {
 	if listed == nil || len(rec.seen) == 0 {
 		return listed
@@ -307,7 +306,8 @@ func (r *reconciler) forgetEnds(rec *podRecord) {
 }
 
 // countGone counts a death of which no status can show the end any more: by the exit that is known,
-// else as unseen.
+// else as unseen. Subscribers take the container's removal, or its next start, as its end; see
+// handlerEvents.
 func (r *reconciler) countGone(rec *podRecord, id string, e *end) {
 	if !e.settled && !e.livesAgain {
 		e.settled = true
@@ -366,7 +366,7 @@ type stranger struct {
 	at time.Time // when the event came
 }
 
-// add keeps an exit, unless a runtime sends garbage: what is beyond the bound the lists show.
+// add keeps an exit. Beyond maxHints, which only a faulty runtime reaches, the lists will show it.
 func (s strangers) add(e ContainerExit, at time.Time) {
 	known, is := s[e.ContainerID]
 	if is && e.FinishedAt.After(known.FinishedAt) || !is && len(s) < maxHints {

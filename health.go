@@ -228,8 +228,8 @@ func (h *health) unhealthy() error {
 		return nil
 	}
 	oldest := slices.MinFunc(hanging, func(a, b FailingPod) int { return a.HangingSince.Compare(b.HangingSince) })
-	return fmt.Errorf("pleg cannot inspect any pod: the inspections of %d pods have hung for longer than %v, "+
-		"and none of any pod has succeeded for %v: %s",
+	return fmt.Errorf("pleg cannot inspect any pod: the inspections of %d pods have been unanswered for longer than %v, "+
+		"and no inspection has succeeded for %v: %s",
 		len(hanging), h.threshold, h.ago(h.lastInspection), h.inspectionCause(oldest))
 }
 
@@ -252,25 +252,25 @@ func (h *health) listCause() error {
 	case running != "":
 		return errors.New(running)
 	case !h.started:
-		return errors.New("it was not started")
+		return errors.New("the generator is not running")
 	default:
 		return errors.New("no relist is under way")
 	}
 }
 
-// besideList says which pods hang while a full list hangs, and how many are answered.
+// besideList names the pods that are stuck while a full list is, and counts those inspected since.
 func (h *health) besideList() (text string) {
 	if h.HungRelist == nil {
 		return ""
 	}
 	if suspects := h.HungRelist.Suspects; len(suspects) > 0 {
-		text = "; beside it, " + h.inspectionCause(suspects[0])
+		text = "; meanwhile, " + h.inspectionCause(suspects[0])
 		if len(suspects) > 1 {
-			text += fmt.Sprintf(", and %d more pods hang", len(suspects)-1)
+			text += fmt.Sprintf("; other stuck pods: %d", len(suspects)-1)
 		}
 	}
 	if h.HungRelist.Answered > 0 {
-		text += fmt.Sprintf("; inspections of %d pods are answered", h.HungRelist.Answered)
+		text += fmt.Sprintf("; pods inspected since: %d", h.HungRelist.Answered)
 	}
 	return text
 }
@@ -285,9 +285,9 @@ func (h *health) unsynced() error {
 	case len(inspecting) > 0:
 		return fmt.Errorf("%s, the oldest of %d inspections", h.running(inspecting[0]), len(inspecting))
 	case !h.started:
-		return errors.New("the pods of the first list are not all inspected, and it does not run")
+		return errors.New("not all pods of the first list have been inspected, and the generator is not running")
 	default:
-		return errors.New("the pods of the first list are not all inspected")
+		return errors.New("not all pods of the first list have been inspected")
 	}
 }
 

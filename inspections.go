@@ -108,9 +108,9 @@ func (r *reconciler) storeAgreeing(rec *podRecord, status *PodStatus) {
 	r.publishMade(rec, recovered)
 }
 
-// contradicted acts on a status that differs from the record. Either may be older, so the pod is
-// as fresh as the list that the inspection was made for, and is listed again: after a back-off,
-// or at once if the status is too old to be stored.
+// contradicted acts on a status that differs from the record. Either may be older. A status that is
+// stored counts as of the list that it was made for, and the pod is listed again after a back-off.
+// If the cache has something newer, that stays, and the pod is listed again at once.
 func (r *reconciler) contradicted(rec *podRecord, status *PodStatus) {
 	rec.makeStale(rec.at)
 	switch stored := r.storeOlder(rec, status, nil); {

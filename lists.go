@@ -3,6 +3,7 @@ package pleg
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/kubepleg/pleg/internal/schedule"
@@ -64,7 +65,9 @@ func (r *reconciler) applyFullList(pods []*Pod, c *schedule.Call) {
 	}
 	asked := len(r.relists.attached) > 0
 	compared := r.records.compareAll(pods, c.Stamp, r.sched.Last.Number, r.badData)
-	r.records.strangers.forget(c.Began.Add(-r.cfg.Period))
+	if !slices.ContainsFunc(compared, func(found comparison) bool { return found.dropped }) {
+		r.records.strangers.forget(c.Began.Add(-r.cfg.Period))
+	}
 	for _, found := range compared {
 		r.apply(found, c, asked)
 	}
@@ -112,7 +115,7 @@ func (r *reconciler) completePodList(rec *podRecord, res *result) {
 
 var errNoPod = errors.New("the runtime returned no pod, and no error")
 
-// podListFailed notes that a list of the pod has. Its request stays open, and is tried again
+// podListFailed notes that a list of the pod has failed. Its request stays open, and is tried again
 // after a period unless a full list answers it before.
 func (r *reconciler) podListFailed(rec *podRecord) {
 	if rec.request.newest > 0 {

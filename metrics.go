@@ -49,16 +49,16 @@ func newMetrics() *metrics {
 		streamConnections: newCounter("kubelet_evented_pleg_connection_success_count",
 			"The number of times a streaming client was obtained to receive CRI Events."),
 		inspectionRetries: newCounter("pleg_inspection_retries_total",
-			"Number of inspections of pods whose inspection had failed before."),
+			"Number of inspections that were repeated after a failure."),
 		transitions: newCounterVec("pleg_transitions_total",
-			"Number of transitions of containers and sandboxes, by the cause of the list that found them: hint and "+
-				"exit for events of the runtime, period for those that no event reported.",
+			"Number of transitions of containers and sandboxes by cause: hint and exit for events of the runtime, "+
+				"demand for a caller, period for a periodic list alone.",
 			"cause", CausePeriod, CauseHint, CauseExit, CauseDemand),
 		exits: newCounterVec("pleg_container_exits_total",
 			"Number of containers that died since the first full list, by reason.",
 			"reason", append(exitReasons[:], exitOther, exitUnseen)...),
 		bad: newCounterVec("pleg_bad_data_total",
-			"Number of items that were skipped or read as something else, by reason.",
+			"Number of invalid items in the runtime's answers, by reason.",
 			"reason", badReasons[:]...),
 		reported: make(map[badReason]bool),
 	}
@@ -130,17 +130,17 @@ var ownGauges = []gauge{
 	newGauge("pleg_healthy", "Whether the generator is healthy (1) or not (0).",
 		func(h *health) float64 { return oneIf(h.unhealthy() == nil) }),
 	newGauge("pleg_relist_in_progress_seconds",
-		"How long the full relist in progress has been running, 0 when there is none.",
+		"Seconds since the full relist in progress began, 0 when there is none.",
 		func(h *health) float64 {
 			for _, list := range h.callsOf(methodGetPods) {
 				return max(0, h.since(list.Since)).Seconds()
 			}
 			return 0
 		}),
-	newGauge("pleg_inspections_in_flight", "Number of inspections that the runtime has not answered.",
+	newGauge("pleg_inspections_in_flight", "Number of inspections that the runtime has not answered yet.",
 		func(h *health) float64 { return float64(len(h.callsOf(methodGetPodStatus))) }),
 	newGauge("pleg_inspections_hung",
-		"Number of pods whose inspection the runtime has not answered for longer than a relist period.",
+		"Number of pods whose inspection has been unanswered for longer than a relist period.",
 		func(h *health) float64 { return h.countFailing(FailingPod.hangs) }),
 	newGauge("pleg_inspections_failing", "Number of pods whose last inspection failed.",
 		func(h *health) float64 { return h.countFailing(func(p FailingPod) bool { return p.Failures > 0 }) }),
@@ -158,10 +158,10 @@ var ownGauges = []gauge{
 			}
 		},
 	},
-	newGauge("pleg_blocked_readers", "Number of readers that wait for the cache to become new enough.",
+	newGauge("pleg_blocked_readers", "Number of readers that wait for a newer status in the cache.",
 		func(h *health) float64 { return float64(h.BlockedReaders) }),
 	newGauge("pleg_exits_unconfirmed",
-		"Number of containers that have exited by an exit event and that the runtime shows running a relist period later.",
+		"Number of containers that the runtime shows as running more than a relist period after their exit event.",
 		func(h *health) float64 { return float64(len(h.UnconfirmedExits)) }),
 	newGauge("pleg_event_stream_connected", "1 while the runtime's event stream is connected, else 0.",
 		func(h *health) float64 { return oneIf(h.Stream.State == StreamConnected) }),

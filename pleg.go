@@ -63,8 +63,8 @@
 //   - The functions of a Handler run in the goroutine of Handle, and the generator holds no lock
 //     meanwhile. A logger must not call the generator.
 //   - Neither side modifies pods, containers and statuses after it has handed them over.
-//   - A cache has one generator at a time: NewGenericPLEG panics if the cache has another that is
-//     not stopped.
+//   - A cache belongs to the generator that NewGenericPLEG was called for last. An earlier one writes
+//     nothing into it any more.
 //
 // # Time
 //

@@ -20,8 +20,8 @@ type podRecord struct {
 	// first to complete is believed, and the other is dropped. One single-pod list of a pod runs at
 	// a time, so one of the two is a full list.
 
-	// pod is what the newest believed list showed, without bad data, and with the containers
-	// exited that are known to have; nil if the pod is absent.
+	// pod is what the newest believed list showed, without bad data, and with every container that is
+	// known to have exited shown as exited; nil if the pod is absent.
 	pod *Pod
 	// listed is that pod as the list showed it, without the exits that are known otherwise.
 	listed *Pod
@@ -38,7 +38,8 @@ type podRecord struct {
 	// seen has the newest status of each container, by ID.
 	seen map[string]*Status
 	// ends has the deaths of containers, by ID; those that the first full list shows dead are settled
-	// from the start. An entry goes when the container is no longer listed and no inspection is due.
+	// from the start. An entry goes once the container is neither listed nor published, and no
+	// inspection in flight can show it.
 	ends map[string]*end
 
 	// What is asked of the runtime; see wants.
@@ -72,7 +73,7 @@ type podRecord struct {
 	// published is the pod as it was published last; nil if it is absent there.
 	published *Pod
 	// change is the newest change of the record; nil when it is published. An inspection that is
-	// made for another change is superseded.
+	// made for another change, compared by identity, is superseded.
 	change *change
 	// sync is true when a PodSync is due with the result of the next inspection.
 	sync bool
@@ -119,8 +120,8 @@ const (
 
 // request is what somebody wants a list for. The open requests for a pod are one.
 type request struct {
-	// A list answers all of it if its number is newest or more, and a part if it is oldest or more;
-	// 0 for none.
+	// A list numbered newest or higher answers the whole request, one from oldest on only the earlier
+	// part. Both are 0 if no request is open.
 	newest, oldest uint64
 	cause          Cause // of the first
 	// hinted is true if an event of the runtime is among them: the list that answers all is followed
@@ -207,7 +208,8 @@ type podRecords struct {
 	full stamp
 	// pods is how many are present.
 	pods int
-	// strangers are the exits of containers that no list has shown.
+	// strangers are the exits of containers that no list has shown: from exit events, and from
+	// statuses of containers that are listed no more.
 	strangers strangers
 }
 
@@ -332,9 +334,9 @@ func (r *podRecords) compareAll(pods []*Pod, at stamp, begun uint64, report repo
 // the same order and states. Nothing else is compared, labels and annotations
 // least of all: they may be of any size.
 func (rec *podRecord) showsAgain(raw *Pod) bool {
-	return rec.listed != nil && raw != nil &&
+	return rec.listed != nil && raw != nil && (raw == rec.listed ||
 		slices.EqualFunc(rec.listed.Containers, raw.Containers, looksSame) &&
-		slices.EqualFunc(rec.listed.Sandboxes, raw.Sandboxes, looksSame)
+			slices.EqualFunc(rec.listed.Sandboxes, raw.Sandboxes, looksSame))
 }
 
 func looksSame(known, listed *Container) bool {

@@ -269,7 +269,7 @@ func (r *reconciler) expire() {
 			}
 			rec.due[kind] = time.Time{}
 			switch dueKind(kind) {
-			case listFailed, dueKinds: // an open request waits no longer
+			case listFailed, dueKinds: // an open request waits no longer; dueKinds is only the number of kinds
 			case reasonCheck:
 				rec.inspect, settle = true, true
 				if rec.inspecting != nil {

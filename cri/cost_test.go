@@ -211,7 +211,7 @@ func TestStreamingListBeyondTheMessageLimit(t *testing.T) {
 
 	defer s.Inject(criserver.Fault{Method: "ListContainers", Padding: 60 << 20})() // they take more than 4 MiB
 	_, err := connect(t, s, cri.WithPlainLists()).GetPods(t.Context(), true)
-	if status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "a message may have 64 MiB") {
+	if status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "the limit is 64 MiB a message") {
 		t.Errorf("a plain list: %v", err)
 	}
 }

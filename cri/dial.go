@@ -183,17 +183,17 @@ func socketPath(endpoint string) (string, error) {
 	}
 	switch {
 	case !hasScheme && strings.Contains(endpoint, "://"):
-		return "", fmt.Errorf("endpoint %s: only unix sockets are supported: unix:///path or an absolute path",
+		return "", fmt.Errorf("endpoint %s: only unix sockets are supported: use unix:///path or an absolute path",
 			endpoint)
 	case !filepath.IsAbs(path):
-		return "", fmt.Errorf("endpoint %s: the path of the socket is not absolute: unix:///path or /path is",
+		return "", fmt.Errorf("endpoint %s: the socket path is not absolute: use unix:///path or /path",
 			endpoint)
 	case strings.HasSuffix(path, "/"):
-		return "", fmt.Errorf("endpoint %s: the path of the socket ends in a slash", endpoint)
+		return "", fmt.Errorf("endpoint %s: the socket path ends in a slash", endpoint)
 	case strings.ContainsRune(path, 0):
-		return "", fmt.Errorf("endpoint %q: the path of the socket has a zero byte", endpoint)
+		return "", fmt.Errorf("endpoint %q: the socket path has a zero byte", endpoint)
 	case len(path) > maxSocketPath:
-		return "", fmt.Errorf("endpoint %s: the path of the socket has %d bytes, more than the %d that a socket's may have",
+		return "", fmt.Errorf("endpoint %s: the socket path has %d bytes; the limit is %d",
 			endpoint, len(path), maxSocketPath)
 	}
 	return path, nil

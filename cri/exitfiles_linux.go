@@ -94,7 +94,7 @@ func newFile(e fileEvent) (name string, err error) {
 	case e.mask&unix.IN_Q_OVERFLOW != 0:
 		return "", errDropped
 	case e.mask&(unix.IN_DELETE_SELF|unix.IN_MOVE_SELF|unix.IN_UNMOUNT|unix.IN_IGNORED) != 0:
-		return "", errors.New("the folder is gone")
+		return "", errors.New("the directory was removed")
 	case e.mask&unix.IN_ISDIR != 0 || strings.Contains(e.name, "."):
 		return "", nil
 	}
@@ -102,7 +102,7 @@ func newFile(e fileEvent) (name string, err error) {
 }
 
 // errDropped is the error of a watch that the kernel held too few events for.
-var errDropped = errors.New("the kernel has dropped events")
+var errDropped = errors.New("the kernel dropped events")
 
 // tellExitFile tells the exit that a file is about. If the file is gone again, CRI-O shows
 // the exit already.

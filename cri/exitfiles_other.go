@@ -11,5 +11,5 @@ import (
 
 // watchExitFiles fails: CRI-O runs on Linux only.
 func (r *Runtime) watchExitFiles(context.Context, func(), func(pleg.ContainerExit)) error {
-	return fmt.Errorf("cri: exit files are watched on Linux only: %w", pleg.ErrEventsUnsupported)
+	return fmt.Errorf("cri: exit files can be watched on Linux only: %w", pleg.ErrEventsUnsupported)
 }

@@ -22,7 +22,7 @@ const crioName = "cri-o"
 var exitStream = target{kind: "the exit events"}
 
 // errNoExitEvents is the error of a Runtime that does not watch exits.
-var errNoExitEvents = fmt.Errorf("cri: exits are not watched, by WithoutExitEvents: %w", pleg.ErrEventsUnsupported)
+var errNoExitEvents = fmt.Errorf("cri: WithoutExitEvents turns exit events off: %w", pleg.ErrEventsUnsupported)
 
 // witness is a source of exits, and, by witnessNames, a value of the label witness.
 type witness int
@@ -74,7 +74,7 @@ func (r *Runtime) WatchContainerExits(ctx context.Context, connected func(), obs
 		return errNoExitEvents
 	}
 	if r.conn == nil && !r.opts.exitsDirGiven {
-		return fmt.Errorf("cri: exits are watched over a connection of Connect or Dial only: %w", pleg.ErrEventsUnsupported)
+		return fmt.Errorf("cri: exit events need a Runtime of Connect or Dial: %w", pleg.ErrEventsUnsupported)
 	}
 	w := &exitWatch{runtime: r, connected: connected, observe: observe, reported: map[string]witness{}}
 	if r.conn != nil {
@@ -186,10 +186,10 @@ func (r *Runtime) watchOwnExits(ctx context.Context, connected func(), report fu
 	case v.name == crioName && r.opts.exitsDir != "":
 		by, watch = exitFiles, r.watchExitFiles
 	case v.name == crioName:
-		by, err = exitFiles, fmt.Errorf("cri: %s reports exits in files, and WithExitsDir names no folder: %w", v.name,
+		by, err = exitFiles, fmt.Errorf("cri: %s reports exits in files, and WithExitsDir is empty: %w", v.name,
 			pleg.ErrEventsUnsupported)
 	case r.conn == nil:
-		err = fmt.Errorf("cri: exits are watched over a connection of Connect or Dial only: %w", pleg.ErrEventsUnsupported)
+		err = fmt.Errorf("cri: exit events need a Runtime of Connect or Dial: %w", pleg.ErrEventsUnsupported)
 	}
 	if err == nil {
 		err = watch(ctx, func() {

@@ -71,7 +71,7 @@ func (r *Runtime) GetPods(ctx context.Context, all bool) ([]*pleg.Pod, error) {
 	case r.relisting <- struct{}{}:
 		defer func() { <-r.relisting }()
 	case <-ctx.Done():
-		return nil, fmt.Errorf("cri: GetPods: another list has not returned: %w", context.Cause(ctx))
+		return nil, fmt.Errorf("cri: GetPods: another list is still running: %w", context.Cause(ctx))
 	}
 	pods, err := r.list(ctx, r.held, query{})
 	r.exits.listed(err)
@@ -213,7 +213,7 @@ func callOptions(codec *answerCodec) []grpc.CallOption {
 // tooLarge adds advice to the error of a list that is larger than a message may be.
 func tooLarge(err error) error {
 	if status.Code(err) == codes.ResourceExhausted {
-		return fmt.Errorf("%w (a message may have %d MiB, and no more than the runtime sends)", err, maxReceivedBytes>>20)
+		return fmt.Errorf("%w (the limit is %d MiB a message, or the runtime's own if lower)", err, maxReceivedBytes>>20)
 	}
 	return err
 }

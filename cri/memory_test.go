@@ -107,7 +107,7 @@ func TestLargeMessages(t *testing.T) {
 	heal()
 	defer s.Inject(criserver.Fault{Method: "ListPodSandbox", Padding: 64 << 20})()
 	if _, err := r.GetPods(t.Context(), true); status.Code(err) != codes.ResourceExhausted ||
-		!strings.Contains(err.Error(), "a message may have 64 MiB") {
+		!strings.Contains(err.Error(), "the limit is 64 MiB a message") {
 		t.Error(err)
 	}
 }

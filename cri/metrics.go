@@ -60,23 +60,23 @@ func newMetrics(o *options) *metrics {
 		}, byOperation),
 		badItems: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "pleg_cri_bad_items_total",
-			Help: "Bad data in the runtime's answers by reason, counted each time that it is listed.",
+			Help: "Number of invalid items in the runtime's answers by reason, counted each time they are listed.",
 		}, []string{"reason"}),
 		items: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "pleg_cri_listed_items_total",
-			Help: "Containers and sandboxes listed, by whether they were decoded.",
+			Help: "Number of containers and sandboxes listed: decoded if they had changed, else skipped.",
 		}, []string{"decoding"}),
 		witnesses: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "pleg_cri_exit_witness",
-			Help: "Whether exits are watched by the witness: 1 if the stream is open or a container is watched.",
+			Help: "1 while the witness of exits is active (its stream is open or it watches a container), else 0.",
 		}, []string{"witness"}),
 		exitsBy: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "pleg_cri_exits_total",
-			Help: "Exits of containers and sandboxes by the witness that was the first to report them.",
+			Help: "Number of exits of containers and sandboxes, by the first witness that reported them.",
 		}, []string{"witness"}),
 		refusedBy: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "pleg_cri_exit_refusals_total",
-			Help: "Attempts to watch a container for its exit that failed, by witness.",
+			Help: "Number of failed attempts to watch a container for its exit, by witness.",
 		}, []string{"witness"}),
 	}
 	if !o.noExitEvents {

@@ -180,7 +180,7 @@ func pidfdsHaveExits() error {
 	}
 	release := unix.ByteSliceToString(name.Release[:])
 	if major, minor := kernelVersion(release); major < 6 || major == 6 && minor < 15 {
-		return fmt.Errorf("the kernel %s keeps no exit codes, Linux 6.15 does", release)
+		return fmt.Errorf("kernel %s keeps no exit codes; Linux 6.15 does", release)
 	}
 	return nil
 }
@@ -336,7 +336,7 @@ func (n *nodeWatch) watchBundleLocked(c *watched) error {
 }
 
 // errTooMany is the error of a process that is not watched because this process has few files to open.
-var errTooMany = errors.New("half of the files that this process may open are pidfds")
+var errTooMany = errors.New("pidfds already take half of the open files that this process may have")
 
 func (n *nodeWatch) watchProcessLocked(c *watched, pid int) error {
 	if len(n.byFD) >= n.limit {
@@ -371,8 +371,8 @@ func (n *nodeWatch) checkProcess(fd, pid int, id string) error {
 		return err
 	}
 	if !cgroupsName(string(cgroups), id) {
-		return fmt.Errorf("process %d is not in the cgroup of its container %s, but a virtual machine's, or this"+
-			" process does not see the host's PIDs", pid, shortID(id))
+		return fmt.Errorf("process %d is not in the cgroup of its container %s: it belongs to a virtual machine, or"+
+			" this process does not see the host's PIDs", pid, shortID(id))
 	}
 	return nil
 }

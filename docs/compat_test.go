@@ -26,7 +26,7 @@ func minor(version string) string {
 	return parts[0] + "." + cmp.Or(strings.Join(parts[1:min(len(parts), 2)], ""), "-")
 }
 
-// The compatibility tables of README.md and docs/VERSIONS.md have what hack/compat.sh runs.
+// The compatibility tables of README.md and docs/REFERENCE.md have what hack/compat.sh runs.
 func TestCompatibilityIsWhatTheGateRuns(t *testing.T) {
 	lowest, newest := readFile(t, "go.mod"), readFile(t, "internal/compat/newest.mod")
 	files, err := filepath.Glob("internal/compat/sets/*.mod")
@@ -62,7 +62,7 @@ func TestCompatibilityIsWhatTheGateRuns(t *testing.T) {
 				minor(pinned(lowest, "k8s.io/cri-api")), minor(pinned(newest, "k8s.io/cri-api"))),
 			fmt.Sprintf("| client-go in the same program | v0.%d to v0.%d; ", first, last),
 		},
-		"docs/VERSIONS.md": {
+		"docs/REFERENCE.md": {
 			fmt.Sprintf("now %s to %s.", minor(pinned(lowest, "go")), minor(pinned(newest, "toolchain"))),
 			fmt.Sprintf("| client-go in the same program | v0.%d to v0.%d |", first, last),
 			table,

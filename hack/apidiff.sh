@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Compares the exported API with that of the last release tag, or of $1. Fails on an
 # incompatible change that hack/apidiff.accepted does not have, word for word, and on a line
-# there that is no change (any more). docs/VERSIONS.md says when a change may be accepted.
+# there that is no change (any more). docs/REFERENCE.md says when a change may be accepted.
 . "$(dirname "$0")/modules.sh"
 
 # A clone may belong to somebody else than who runs this.

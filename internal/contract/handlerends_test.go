@@ -147,6 +147,7 @@ func TestHandlePodChanged(t *testing.T) {
 		synctest.Wait()
 		n.SetContainer("a", "a1", pleg.ContainerStateExited)
 		time.Sleep(5 * time.Second)
+		synctest.Wait()
 		want(t, "a death changes no pod", lines, "a true")
 		n.SetIPs("a", "10.0.0.2")
 		n.g.RequestReinspect("a")
@@ -155,6 +156,7 @@ func TestHandlePodChanged(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		n.SetPod(plegtest.NewPod("b"))
 		time.Sleep(2 * time.Second)
+		synctest.Wait()
 		want(t, "changes", lines, "a true", "a changed, 1", "a changed, 2", "b false")
 	})
 }

@@ -19,9 +19,9 @@ import (
 func TestRule13aYetToBeSuccessful(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
-		unhealthy(t, n.g, "pleg has yet to be successful: ", "it was not started")
+		unhealthy(t, n.g, "pleg has yet to be successful: ", "the generator is not running")
 		time.Sleep(time.Hour)
-		unhealthy(t, n.g, "pleg has yet to be successful: it was not started")
+		unhealthy(t, n.g, "pleg has yet to be successful: the generator is not running")
 		heal := n.Fail(plegtest.GetPods, plegtest.AnyPod, errors.New("connection refused"))
 		n.start()
 		time.Sleep(1500 * time.Millisecond)
@@ -255,7 +255,7 @@ func TestRule13cTwoPodsThatHang(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		healthy(t, n.g)
 		time.Sleep(2 * time.Minute)
-		unhealthy(t, n.g, "pleg cannot inspect any pod: the inspections of 2 pods have hung for longer than 3m0s")
+		unhealthy(t, n.g, "pleg cannot inspect any pod: the inspections of 2 pods have been unanswered for longer than 3m0s")
 	})
 }
 
@@ -298,8 +298,8 @@ func TestReasonIsFitToRead(t *testing.T) {
 		n.start()
 		time.Sleep(4*time.Minute + 123456789*time.Nanosecond)
 		_, err := n.g.Healthy()
-		const want = "pleg cannot inspect any pod: the inspections of 2 pods have hung for longer than 3m0s, " +
-			"and none of any pod has succeeded for 4m0.1s: " +
+		const want = "pleg cannot inspect any pod: the inspections of 2 pods have been unanswered for longer than 3m0s, " +
+			"and no inspection has succeeded for 4m0.1s: " +
 			"ListContainers of pod default/pod-00000 (pod-00000) has been unanswered for 4m0.1s; " +
 			"the last error: GetPodStatus has not returned within 2m0s: context deadline exceeded"
 		if err == nil || err.Error() != want {

@@ -147,8 +147,8 @@ func TestHandleInitialEnd(t *testing.T) {
 		n.RemoveContainer("b", "b0") // b waits for the worker
 		n.g.RequestRelist("b")
 		time.Sleep(5 * time.Second)
-		want("what exists", "initially started a1", "initially started b1", "initially started b0", "initially died b0 unseen",
-			"initially ended b0 unseen", "removed b0")
+		want("what exists", "initially started a1", "initially started b1", "initially started b0",
+			"initially died b0 unseen", "initially ended b0 unseen", "removed b0")
 	})
 }
 

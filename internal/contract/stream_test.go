@@ -222,7 +222,7 @@ func TestRule17DeadlineIsIgnored(t *testing.T) {
 		wantMetric(t, reg, "kubelet_evented_pleg_connection_error_count", 1)
 		time.Sleep(time.Hour)
 		got = n.g.HealthReport().Stream
-		if got.State != pleg.StreamBroken || got.Error != "the stream from before has not ended yet" {
+		if got.State != pleg.StreamBroken || got.Error != "the previous stream has not ended yet" {
 			t.Errorf("the stream is %+v", got)
 		}
 		if got := n.MaxInFlight(plegtest.WatchContainerEvents); got != 1 {

@@ -75,7 +75,7 @@ func TestWaitForSyncSaysWhatIsAwaited(t *testing.T) {
 		fault plegtest.Fault
 		says  string
 	}{
-		"not started": {says: "not started"},
+		"not started": {says: "not running"},
 		"a list fails": {
 			true, plegtest.Fault{Method: plegtest.GetPods, Err: errors.New("no such socket")}, "no such socket",
 		},

@@ -47,7 +47,7 @@ func (n *node) shell(command string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// The commands of mixin/runbooks/PlegNotSeen.md lead from the answer of an agent to the shim of the pod that blocks
+// The commands of docs/OPERATING.md lead from the answer of an agent to the shim of the pod that blocks
 // the runtime's lists. Killing it ends that whole pod, and no other.
 func TestRunbookOfBlockedLists(t *testing.T) {
 	n := newNode(t)

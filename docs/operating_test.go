@@ -28,16 +28,11 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// troubleshooting returns the document without its line breaks, which may be anywhere in
-// a text.
-func troubleshooting(t *testing.T) string {
-	t.Helper()
-	text, err := os.ReadFile("docs/TROUBLESHOOTING.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return strings.Join(strings.Fields(string(text)), " ")
-}
+// operating returns the document without its line breaks, which may be anywhere in a text.
+func operating(t *testing.T) string { return joined(readFile(t, "docs/OPERATING.md")) }
+
+// joined returns a text with a space for all white space between two words.
+func joined(text string) string { return strings.Join(strings.Fields(text), " ") }
 
 // healthSources are where the texts come from that Healthy, HealthReport and WaitForSync
 // give, and the page of plegz. The errors of a list and of an inspection are in them, those of
@@ -53,10 +48,10 @@ var noHealthTexts = map[string]bool{
 }
 
 // Every text by which the generator, the adapter and the page say what is wrong is in
-// docs/TROUBLESHOOTING.md: each string from which an error or a sentence is formatted, in the
+// docs/OPERATING.md: each string from which an error or a sentence is formatted, in the
 // parts between its verbs.
-func TestTroubleshootingHasEveryHealthText(t *testing.T) {
-	document := troubleshooting(t)
+func TestOperatingHasEveryHealthText(t *testing.T) {
+	document := operating(t)
 	verb := regexp.MustCompile(`%[-+# 0]*(?:\[\d+\])?[\d.]*[a-zA-Z]`)
 	seen, others := 0, make(map[string]bool)
 	for _, pattern := range healthSources {
@@ -80,7 +75,7 @@ func TestTroubleshootingHasEveryHealthText(t *testing.T) {
 					}
 					seen++
 					if !strings.Contains(document, part) {
-						t.Errorf("%s: %q is not in docs/TROUBLESHOOTING.md", file, part)
+						t.Errorf("%s: %q is not in docs/OPERATING.md", file, part)
 					}
 				}
 			}
@@ -96,7 +91,7 @@ func TestTroubleshootingHasEveryHealthText(t *testing.T) {
 		pleg.StreamOff, pleg.StreamConnecting, pleg.StreamConnected, pleg.StreamBroken, pleg.StreamUnsupported,
 	} {
 		if !strings.Contains(document, "`"+string(state)+"`") {
-			t.Errorf("the state %q of the stream is not in docs/TROUBLESHOOTING.md", state)
+			t.Errorf("the state %q of the stream is not in docs/OPERATING.md", state)
 		}
 	}
 }
@@ -188,23 +183,23 @@ func (c *collectorsOf) MustRegister(collectors ...prometheus.Collector) {
 }
 func (c *collectorsOf) Unregister(prometheus.Collector) bool { return false }
 
-// Every metric is in docs/TROUBLESHOOTING.md, and every metric that a document of the
+// Every metric is in docs/OPERATING.md, and every metric that a document of the
 // library's names exists.
-func TestTroubleshootingHasEveryMetric(t *testing.T) {
+func TestOperatingHasEveryMetric(t *testing.T) {
 	names := describedMetrics(t)
 	if len(names) < 25 {
 		t.Errorf("only %d metrics", len(names))
 	}
-	document := troubleshooting(t)
+	document := operating(t)
 	for name := range names {
 		if !regexp.MustCompile("`" + name + "[`{]").MatchString(document) {
-			t.Errorf("%s is not in docs/TROUBLESHOOTING.md", name)
+			t.Errorf("%s is not in docs/OPERATING.md", name)
 		}
 	}
 	names["kubelet_node_name"] = true // an agent's own
 	metric := regexp.MustCompile("`((?:pleg|kubelet)_[a-z_]+[a-z])[`{]")
 	for _, file := range []string{
-		"README.md", "docs/REFERENCE.md", "docs/ADOPTING.md", "docs/TROUBLESHOOTING.md", "docs/GUIDE.md", "docs/CONTRACT.md",
+		"README.md", "docs/REFERENCE.md", "docs/ADOPTING.md", "docs/OPERATING.md", "docs/GUIDE.md", "docs/CONTRACT.md",
 	} {
 		text, err := os.ReadFile(file)
 		if err != nil {
@@ -224,9 +219,9 @@ func TestTroubleshootingHasEveryMetric(t *testing.T) {
 	}
 }
 
-// Every reason of bad data, and every alert of mixin/, is in docs/TROUBLESHOOTING.md.
-func TestTroubleshootingHasEveryReasonAndAlert(t *testing.T) {
-	document := troubleshooting(t)
+// Every reason of bad data is in docs/REFERENCE.md, and every alert of mixin/ in docs/OPERATING.md.
+func TestOperatingHasEveryReasonAndAlert(t *testing.T) {
+	document, reference := operating(t), readFile(t, "docs/REFERENCE.md")
 	for _, source := range []string{"validate.go", "cri/bad.go"} {
 		text, err := os.ReadFile(source)
 		if err != nil {
@@ -238,8 +233,8 @@ func TestTroubleshootingHasEveryReasonAndAlert(t *testing.T) {
 			t.Errorf("%s: only %d reasons", source, len(found))
 		}
 		for _, m := range found {
-			if !strings.Contains(document, "`"+m[1]+"`") {
-				t.Errorf("the reason %s is not in docs/TROUBLESHOOTING.md", m[1])
+			if !strings.Contains(reference, "`"+m[1]+"`") {
+				t.Errorf("the reason %s is not in docs/REFERENCE.md", m[1])
 			}
 		}
 	}
@@ -257,7 +252,7 @@ func TestTroubleshootingHasEveryReasonAndAlert(t *testing.T) {
 		}
 		for _, m := range alert.FindAllStringSubmatch(string(text), -1) {
 			if !strings.Contains(document, "`"+m[1]+"`") {
-				t.Errorf("%s: the alert %s is not in docs/TROUBLESHOOTING.md", path, m[1])
+				t.Errorf("%s: the alert %s is not in docs/OPERATING.md", path, m[1])
 			}
 		}
 		return nil
@@ -282,10 +277,10 @@ func newTroubled() troubled {
 
 // What a generator really says in each of its troubles is in the document as a whole, but for
 // its numbers and names.
-func TestTroubleshootingQuotesWhatIsSaid(t *testing.T) {
+func TestOperatingQuotesWhatIsSaid(t *testing.T) {
 	varying := regexp.MustCompile(`pod \S+ \(\S+\)|pod (?:5d4f…|pod-\d+)|\b\d{4}-\S+Z\b|` +
 		`\b(?:\d+m)?\d+(?:\.\d+)?m?s\b|\b\d+\b`)
-	document := varying.ReplaceAllString(troubleshooting(t), "#")
+	document := varying.ReplaceAllString(operating(t), "#")
 	said := func(err error) {
 		t.Helper()
 		if err == nil {
@@ -295,7 +290,7 @@ func TestTroubleshootingQuotesWhatIsSaid(t *testing.T) {
 		for _, part := range strings.Split(err.Error(), "; ") {
 			part = strings.TrimPrefix(part, "the last error: ")
 			if text := varying.ReplaceAllString(part, "#"); !strings.Contains(document, text) {
-				t.Errorf("docs/TROUBLESHOOTING.md does not have %q", text)
+				t.Errorf("docs/OPERATING.md does not have %q", text)
 			}
 		}
 	}
@@ -315,7 +310,7 @@ func TestTroubleshootingQuotesWhatIsSaid(t *testing.T) {
 		for i := range 4 {
 			n.SetPod(plegtest.NewPod(types.UID(fmt.Sprintf("pod-%05d", i)), plegtest.Running(fmt.Sprint("c", i))))
 		}
-		health(n) // it was not started
+		health(n) // it is not running
 		hang := n.HangIgnoringCancel(plegtest.GetPodStatus, plegtest.AnyPod)
 		n.g.Start(t.Context())
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
