@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 )
 
@@ -51,7 +52,7 @@ func Bool(r *rand.Rand) bool { return r.IntN(2) == 0 }
 func Shrink[S any](history []S, fails func([]S) bool) []S {
 	for size := (len(history) + 1) / 2; size > 0; size /= 2 {
 		for i := 0; i+size <= len(history); {
-			if shorter := append(history[:i:i], history[i+size:]...); fails(shorter) {
+			if shorter := slices.Concat(history[:i], history[i+size:]); fails(shorter) {
 				history = shorter
 			} else {
 				i += size
