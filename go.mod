@@ -16,7 +16,6 @@ require (
 	k8s.io/cri-api v0.32.0
 	k8s.io/klog/v2 v2.130.1
 	k8s.io/utils v0.0.0-20241104100929-3ea5e8cea738
-	pgregory.net/rapid v1.3.0
 )
 
 require (

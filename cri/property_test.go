@@ -15,11 +15,11 @@ import (
 	"google.golang.org/protobuf/types/dynamicpb"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
-	"pgregory.net/rapid"
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
 	"github.com/kubepleg/pleg/internal/crimessage"
+	"github.com/kubepleg/pleg/internal/randtest"
 )
 
 // TestDeltaDecodingEqualsWholeDecoding applies random changes to a node and lists it after
@@ -28,21 +28,16 @@ import (
 // listings must be the same pointer. Everything may change, also what the API forbids to
 // change.
 func TestDeltaDecodingEqualsWholeDecoding(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		node := &stub{
-			chunk: rapid.IntRange(1, 200).Draw(t, "chunk"),
-			batch: rapid.IntRange(0, 3).Draw(t, "batch"),
-		}
+	randtest.Check(t, 200, func(t *testing.T, r *rand.Rand) {
+		node := &stub{chunk: 1 + r.IntN(randtest.Pick(r, 10, 200)), batch: r.IntN(4)}
 		delta := newRuntime(node, quiet)
 		var before []*pleg.Pod
-		for range rapid.IntRange(1, 12).Draw(t, "lists") {
-			changed := change(t, node)
-			seed := rapid.Uint64().Draw(t, "order")
-			rnd := rand.New(rand.NewPCG(seed, 0))
-			rnd.Shuffle(len(node.sandboxes), func(i, j int) {
+		for range 12 {
+			changed := change(t, r, node)
+			r.Shuffle(len(node.sandboxes), func(i, j int) {
 				node.sandboxes[i], node.sandboxes[j] = node.sandboxes[j], node.sandboxes[i]
 			})
-			rnd.Shuffle(len(node.containers), func(i, j int) {
+			r.Shuffle(len(node.containers), func(i, j int) {
 				node.containers[i], node.containers[j] = node.containers[j], node.containers[i]
 			})
 
@@ -76,148 +71,139 @@ func TestDeltaDecodingEqualsWholeDecoding(t *testing.T) {
 var quiet = cri.WithLogger(klog.Logger{})
 
 // change makes one random change, and reports whether a listing may show it.
-func change(t *rapid.T, node *stub) bool {
-	some := rapid.SampledFrom([]string{"", "a", "b", "c", "\u00e4"})
-	uid := rapid.SampledFrom([]string{"uid-1", "uid-2", "uid-3"}).Draw(t, "uid")
-	kind := rapid.SampledFrom([]string{
-		"nothing", "add sandbox", "add container", "remove sandbox", "remove container",
-		"mutate sandbox", "mutate container", "mutate container",
-	}).Draw(t, "change")
+func change(t *testing.T, r *rand.Rand, node *stub) bool {
+	uid := randtest.Pick(r, "uid-1", "uid-2", "uid-3")
+	kind := randtest.Pick(r, "nothing", "add sandbox", "add container", "remove sandbox", "remove container",
+		"mutate sandbox", "mutate container", "mutate container")
+	t.Log(kind, uid)
 	switch kind {
 	case "add sandbox":
-		s := sandbox(fmt.Sprintf("s%d", rapid.IntRange(0, 1<<30).Draw(t, "id")), uid)
-		if slices.ContainsFunc(node.sandboxes, func(o *runtimeapi.PodSandbox) bool { return o.Id == s.Id }) {
-			return false
-		}
-		s.Labels["app"] = some.Draw(t, "app")
-		s.Annotations = map[string]string{"k1": "v1", "k2": "v2", "k3": some.Draw(t, "note")}
-		s.CreatedAt = rapid.Int64().Draw(t, "created")
+		s := sandbox(fmt.Sprintf("s%d", r.Uint64()), uid)
+		s.Labels["app"] = some(r)
+		s.Annotations = map[string]string{"k1": "v1", "k2": "v2", "k3": some(r)}
+		s.CreatedAt = anyInt64(r)
 		node.sandboxes = append(node.sandboxes, s)
 		return true
 	case "add container":
-		c := container(fmt.Sprintf("c%d", rapid.IntRange(0, 1<<30).Draw(t, "id")), uid)
-		if slices.ContainsFunc(node.containers, func(o *runtimeapi.Container) bool { return o.Id == c.Id }) {
-			return false
-		}
-		c.PodSandboxId = some.Draw(t, "sandbox")
-		c.Annotations = map[string]string{"io.kubernetes.container.hash": "1f", "k2": "v2",
-			"k3": some.Draw(t, "note")}
+		c := container(fmt.Sprintf("c%d", r.Uint64()), uid)
+		c.PodSandboxId = some(r)
+		c.Annotations = map[string]string{"io.kubernetes.container.hash": "1f", "k2": "v2", "k3": some(r)}
 		c.Image = &runtimeapi.ImageSpec{Image: "i:1", Annotations: map[string]string{"x": "1", "y": "2"}}
 		node.containers = append(node.containers, c)
 		return true
 	case "remove sandbox":
 		if n := len(node.sandboxes); n > 0 {
-			i := rapid.IntRange(0, n-1).Draw(t, "which")
+			i := r.IntN(n)
 			node.sandboxes = slices.Delete(node.sandboxes, i, i+1)
 			return true
 		}
 	case "remove container":
 		if n := len(node.containers); n > 0 {
-			i := rapid.IntRange(0, n-1).Draw(t, "which")
+			i := r.IntN(n)
 			node.containers = slices.Delete(node.containers, i, i+1)
 			return true
 		}
 	case "mutate sandbox":
 		if n := len(node.sandboxes); n > 0 {
-			i := rapid.IntRange(0, n-1).Draw(t, "which")
-			s := crimessage.Clone(node.sandboxes[i])
-			mutateSandbox(t, s, some, uid)
-			node.sandboxes[i] = s
+			i := r.IntN(n)
+			node.sandboxes[i] = crimessage.Clone(node.sandboxes[i])
+			mutateSandbox(r, node.sandboxes[i], uid)
+			t.Log(node.sandboxes[i])
 			return true
 		}
 	case "mutate container":
 		if n := len(node.containers); n > 0 {
-			i := rapid.IntRange(0, n-1).Draw(t, "which")
-			c := crimessage.Clone(node.containers[i])
-			mutateContainer(t, c, some, uid)
-			node.containers[i] = c
+			i := r.IntN(n)
+			node.containers[i] = crimessage.Clone(node.containers[i])
+			mutateContainer(r, node.containers[i], uid)
+			t.Log(node.containers[i])
 			return true
 		}
 	}
 	return false
 }
 
-func mutateSandbox(t *rapid.T, s *runtimeapi.PodSandbox, some *rapid.Generator[string], uid string) {
-	switch rapid.IntRange(0, 7).Draw(t, "field") {
+func some(r *rand.Rand) string { return randtest.Pick(r, "", "a", "b", "c", "\u00e4") }
+
+// anyInt64 returns numbers of every magnitude and both signs.
+func anyInt64(r *rand.Rand) int64 { return int64(r.Uint64()) >> r.IntN(65) }
+
+func mutateSandbox(r *rand.Rand, s *runtimeapi.PodSandbox, uid string) {
+	switch r.IntN(8) {
 	case 0:
-		s.State = runtimeapi.PodSandboxState(rapid.Int32Range(-1, 3).Draw(t, "state"))
+		s.State = runtimeapi.PodSandboxState(r.IntN(5) - 1)
 	case 1:
-		s.CreatedAt = rapid.Int64().Draw(t, "created")
+		s.CreatedAt = anyInt64(r)
 	case 2:
-		mutateLabels(t, s.Labels, some, uid)
+		mutateLabels(r, s.Labels, uid)
 	case 3:
 		s.Metadata = nil
 	case 4:
-		s.Metadata = &runtimeapi.PodSandboxMetadata{Name: some.Draw(t, "name"),
-			Namespace: some.Draw(t, "namespace"), Attempt: rapid.Uint32().Draw(t, "attempt")}
+		s.Metadata = &runtimeapi.PodSandboxMetadata{Name: some(r), Namespace: some(r), Attempt: uint32(anyInt64(r))}
 	case 5:
-		s.RuntimeHandler = some.Draw(t, "handler")
+		s.RuntimeHandler = some(r)
 	case 6:
-		crimessage.Of(s).ProtoReflect().SetUnknown(unknownFields(t))
+		crimessage.Of(s).ProtoReflect().SetUnknown(unknownFields(r))
 	case 7:
-		mutateAnnotations(t, &s.Annotations, some)
+		mutateAnnotations(r, &s.Annotations)
 	}
 }
 
-func mutateContainer(t *rapid.T, c *runtimeapi.Container, some *rapid.Generator[string], uid string) {
-	switch rapid.IntRange(0, 10).Draw(t, "field") {
+func mutateContainer(r *rand.Rand, c *runtimeapi.Container, uid string) {
+	switch r.IntN(11) {
 	case 0, 1:
-		c.State = runtimeapi.ContainerState(rapid.Int32Range(-1, 5).Draw(t, "state"))
+		c.State = runtimeapi.ContainerState(r.IntN(7) - 1)
 	case 2:
-		c.CreatedAt = rapid.Int64().Draw(t, "created")
+		c.CreatedAt = anyInt64(r)
 	case 3:
-		mutateLabels(t, c.Labels, some, uid)
+		mutateLabels(r, c.Labels, uid)
 	case 4:
 		c.Metadata = nil
 	case 5:
-		c.Metadata = &runtimeapi.ContainerMetadata{Name: some.Draw(t, "name"),
-			Attempt: rapid.Uint32().Draw(t, "attempt")}
+		c.Metadata = &runtimeapi.ContainerMetadata{Name: some(r), Attempt: uint32(anyInt64(r))}
 	case 6:
-		c.Image = &runtimeapi.ImageSpec{Image: some.Draw(t, "image"), RuntimeHandler: some.Draw(t, "handler"),
-			UserSpecifiedImage: some.Draw(t, "user image")}
+		c.Image = &runtimeapi.ImageSpec{Image: some(r), RuntimeHandler: some(r), UserSpecifiedImage: some(r)}
 	case 7:
-		c.ImageId, c.ImageRef = some.Draw(t, "image ID"), some.Draw(t, "image ref")
+		c.ImageId, c.ImageRef = some(r), some(r)
 	case 8:
-		c.PodSandboxId = some.Draw(t, "sandbox")
+		c.PodSandboxId = some(r)
 	case 9:
-		crimessage.Of(c).ProtoReflect().SetUnknown(unknownFields(t))
+		crimessage.Of(c).ProtoReflect().SetUnknown(unknownFields(r))
 	case 10:
-		mutateAnnotations(t, &c.Annotations, some)
+		mutateAnnotations(r, &c.Annotations)
 	}
 }
 
-func mutateLabels(t *rapid.T, labels map[string]string, some *rapid.Generator[string], uid string) {
-	key := rapid.SampledFrom([]string{
-		"io.kubernetes.pod.uid", "io.kubernetes.pod.name", "io.kubernetes.pod.namespace",
-		"io.kubernetes.container.name", "app",
-	}).Draw(t, "label")
+func mutateLabels(r *rand.Rand, labels map[string]string, uid string) {
+	key := randtest.Pick(r, "io.kubernetes.pod.uid", "io.kubernetes.pod.name", "io.kubernetes.pod.namespace",
+		"io.kubernetes.container.name", "app")
 	switch {
-	case rapid.Bool().Draw(t, "delete"):
+	case randtest.Bool(r):
 		delete(labels, key)
 	case key == "io.kubernetes.pod.uid":
 		labels[key] = uid
 	default:
-		labels[key] = some.Draw(t, "value")
+		labels[key] = some(r)
 	}
 }
 
-func mutateAnnotations(t *rapid.T, annotations *map[string]string, some *rapid.Generator[string]) {
-	key := rapid.SampledFrom([]string{"k1", "k3", "io.kubernetes.container.hash"}).Draw(t, "annotation")
+func mutateAnnotations(r *rand.Rand, annotations *map[string]string) {
+	key := randtest.Pick(r, "k1", "k3", "io.kubernetes.container.hash")
 	switch {
-	case rapid.Bool().Draw(t, "delete"):
+	case randtest.Bool(r):
 		delete(*annotations, key)
 	case *annotations == nil:
-		*annotations = map[string]string{key: some.Draw(t, "value")}
+		*annotations = map[string]string{key: some(r)}
 	default:
-		(*annotations)[key] = some.Draw(t, "value")
+		(*annotations)[key] = some(r)
 	}
 }
 
 // unknownFields are fields that the API does not have, of every wire type.
-func unknownFields(t *rapid.T) []byte {
+func unknownFields(r *rand.Rand) []byte {
 	var b []byte
 	b = protowire.AppendTag(b, 3000, protowire.VarintType)
-	b = protowire.AppendVarint(b, rapid.Uint64().Draw(t, "unknown"))
+	b = protowire.AppendVarint(b, uint64(anyInt64(r)))
 	b = protowire.AppendTag(b, 3001, protowire.Fixed32Type)
 	b = protowire.AppendFixed32(b, 1)
 	b = protowire.AppendTag(b, 3002, protowire.Fixed64Type)

@@ -9,6 +9,12 @@ if grep -E '^k8s\.io/(kubernetes|client-go|api|apiserver|component-base)(/|$)' <
 	exit 1
 fi
 
+# MPL-2.0 modules, which licence scanners of other projects report even if only tests use them.
+if go list -m all | grep -E '^(pgregory\.net/rapid|github\.com/hashicorp/)'; then
+	echo 'The root module must not require these modules.'
+	exit 1
+fi
+
 # What the packages of the root name. gRPC and protobuf come with cri-api, whose types are in a
 # package with its client and its server.
 module=$(go list -m)
@@ -20,7 +26,7 @@ if go list -f '{{join .Imports "\n"}}' $own | grep '\.' | sort -u | grep -vE "^(
 	echo 'The root package must not import these packages.'
 	exit 1
 fi
-if go list -deps . | grep -E '(^|/)testing(/|$)|/go-cmp/|/rapid|/goleak|/datadriven|/testify'; then
+if go list -deps . | grep -E '(^|/)testing(/|$)|/go-cmp/|/randtest|/goleak|/datadriven|/testify'; then
 	echo 'The root package must not link these packages, which are for tests.'
 	exit 1
 fi

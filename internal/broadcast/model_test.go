@@ -1,9 +1,10 @@
 package broadcast_test
 
 import (
+	"math/rand/v2"
 	"testing"
 
-	"pgregory.net/rapid"
+	"github.com/kubepleg/pleg/internal/randtest"
 )
 
 // audience is one subscriber beside what it must be told in the end.
@@ -18,7 +19,7 @@ type audience struct {
 	due int
 }
 
-func (a *audience) read(t *rapid.T, most int) {
+func (a *audience) read(t *testing.T, most int) {
 	for range most {
 		select {
 		case e := <-a.out:
@@ -39,48 +40,43 @@ func (a *audience) read(t *rapid.T, most int) {
 // what is not so, each learns what is when it has read, what is held for it is bounded,
 // and every transition is either delivered or counted as discarded.
 func TestModel(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	randtest.Check(t, 200, func(t *testing.T, r *rand.Rand) {
 		s := newStation()
 		defer s.Halt()
 		present := make(map[string]int)
 		var audiences []*audience
-		key := rapid.SampledFrom([]string{"a", "b", "c"})
-		t.Repeat(map[string]func(*rapid.T){
-			"subscribe": func(t *rapid.T) {
-				if len(audiences) == 4 {
-					t.Skip("enough")
-				}
+		for range 30 {
+			what := randtest.Pick(r, "subscribe", "publish", "read", "fill")
+			switch {
+			case what == "subscribe" && len(audiences) < 4:
 				a := &audience{told: make(map[string]int)}
 				for _, level := range present {
 					a.due += level
 				}
-				capacity := rapid.IntRange(1, 4).Draw(t, "capacity")
-				a.out = s.Subscribe(t.Context(), capacity, rapid.Bool().Draw(t, "lasting"))
+				capacity, lasting := 1+r.IntN(4), randtest.Bool(r)
+				t.Log(what, capacity, lasting)
+				a.out = s.Subscribe(t.Context(), capacity, lasting)
 				audiences = append(audiences, a)
-			},
-			"publish": func(t *rapid.T) {
-				u := update{
-					key: key.Draw(t, "key"), level: rapid.IntRange(0, 3).Draw(t, "level"), sync: rapid.Bool().Draw(t, "sync"),
-				}
+			case what == "publish":
+				u := update{key: randtest.Pick(r, "a", "b", "c"), level: r.IntN(4), sync: randtest.Bool(r)}
+				t.Logf("%s %+v", what, u)
 				for _, a := range audiences {
 					a.due += distance(update{level: present[u.key]}, update{level: u.level})
 				}
 				present[u.key] = u.level
 				s.Publish(u)
-			},
-			"read": func(t *rapid.T) {
-				if len(audiences) == 0 {
-					t.Skip("nobody")
-				}
-				rapid.SampledFrom(audiences).Draw(t, "audience").read(t, rapid.IntRange(1, 5).Draw(t, "events"))
-			},
-			"fill": func(*rapid.T) { s.Fill() },
-			"": func(t *rapid.T) {
-				if _, keys := s.Backlog(); keys > 3*len(audiences) {
-					t.Fatalf("a backlog of %d keys for %d subscribers", keys, len(audiences))
-				}
-			},
-		})
+			case what == "read" && len(audiences) > 0:
+				i, n := r.IntN(len(audiences)), 1+r.IntN(5)
+				t.Log(what, i, n)
+				audiences[i].read(t, n)
+			case what == "fill":
+				t.Log(what)
+				s.Fill()
+			}
+			if _, keys := s.Backlog(); keys > 3*len(audiences) {
+				t.Fatalf("a backlog of %d keys for %d subscribers", keys, len(audiences))
+			}
+		}
 		due, seen := 0, 0
 		for _, a := range audiences {
 			for range 100 {

@@ -18,7 +18,6 @@ require (
 	k8s.io/cri-api v0.38.0-alpha.0
 	k8s.io/klog/v2 v2.140.0
 	k8s.io/utils v0.0.0-20261023123148-ca04ba58ecab
-	pgregory.net/rapid v1.3.0
 )
 
 require (

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"runtime"
 	"slices"
 	"strings"
@@ -14,9 +15,9 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
-	"pgregory.net/rapid"
 
 	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/internal/randtest"
 	"github.com/kubepleg/pleg/plegtest"
 )
 
@@ -225,7 +226,7 @@ type naiveEntry struct {
 
 // The cache agrees with the naive one on every answer, for any history.
 func TestCacheModel(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	randtest.Check(t, 100, func(t *testing.T, r *rand.Rand) {
 		c := pleg.NewCache()
 		uids := []types.UID{"a", "b", "c"}
 		model := naiveCache{}
@@ -234,10 +235,14 @@ func TestCacheModel(t *testing.T) {
 		}
 		global := 0
 		broken := errors.New("broken")
-		t.Repeat(map[string]func(*rapid.T){
-			"set": func(t *rapid.T) {
-				uid, when := rapid.SampledFrom(uids).Draw(t, "uid"), rapid.IntRange(1, 30).Draw(t, "at")
-				m, name := model[uid], fmt.Sprint(rapid.Int().Draw(t, "name"))
+		for i := range 30 {
+			uid, when := randtest.Pick(r, uids...), 1+r.IntN(30)
+			m := model[uid]
+			what := randtest.Pick(r, "set", "fail", "observe", "delete", "update")
+			t.Log(what, uid, when)
+			switch what {
+			case "set":
+				name := fmt.Sprint(i)
 				updated := c.Set(uid, status(uid, name), nil, at(when))
 				if want := !m.known || m.stored <= when; updated != want {
 					t.Fatalf("updated %v", updated)
@@ -246,30 +251,22 @@ func TestCacheModel(t *testing.T) {
 					m.status, m.err = name, nil
 					m.store(when)
 				}
-			},
-			"fail": func(t *rapid.T) {
-				uid, when := rapid.SampledFrom(uids).Draw(t, "uid"), rapid.IntRange(1, 30).Draw(t, "at")
-				if m := model[uid]; c.Set(uid, nil, broken, at(when)) {
+			case "fail":
+				if c.Set(uid, nil, broken, at(when)) {
 					m.err = broken
 					m.store(when)
 				}
-			},
-			"observe": func(t *rapid.T) {
-				uid, when := rapid.SampledFrom(uids).Draw(t, "uid"), rapid.IntRange(1, 30).Draw(t, "at")
+			case "observe":
 				c.SetObservedTime(uid, at(when))
-				if m := model[uid]; m.known {
+				if m.known {
 					m.observed = max(m.observed, when)
 				} else {
 					m.absent = max(m.absent, when)
 				}
-			},
-			"delete": func(t *rapid.T) {
-				uid := rapid.SampledFrom(uids).Draw(t, "uid")
+			case "delete":
 				c.Delete(uid)
-				*model[uid] = naiveEntry{}
-			},
-			"update": func(t *rapid.T) {
-				when := rapid.IntRange(1, 30).Draw(t, "at")
+				*m = naiveEntry{}
+			case "update":
 				c.UpdateTime(at(when))
 				global = max(global, when)
 				for _, m := range model {
@@ -277,21 +274,19 @@ func TestCacheModel(t *testing.T) {
 						m.absent = 0
 					}
 				}
-			},
-			"": func(t *rapid.T) {
-				for uid, m := range model {
-					s, err := c.Get(uid)
-					if s.ID != uid || s.Name != m.status || !errors.Is(err, m.err) {
-						t.Fatalf("%s: the cache has %q, %v; not %q, %v", uid, s.Name, err, m.status, m.err)
-					}
-					for minTime := range 31 {
-						if got, want := fresh(c, uid, at(minTime)), m.seen(global) > minTime; got != want {
-							t.Fatalf("%s at %d s: fresh is %v", uid, minTime, got)
-						}
+			}
+			for uid, m := range model {
+				s, err := c.Get(uid)
+				if s.ID != uid || s.Name != m.status || !errors.Is(err, m.err) {
+					t.Fatalf("%s: the cache has %q, %v; not %q, %v", uid, s.Name, err, m.status, m.err)
+				}
+				for minTime := range 31 {
+					if got, want := fresh(c, uid, at(minTime)), m.seen(global) > minTime; got != want {
+						t.Fatalf("%s at %d s: fresh is %v", uid, minTime, got)
 					}
 				}
-			},
-		})
+			}
+		}
 	})
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"runtime"
 	"slices"
@@ -16,9 +17,9 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-	"pgregory.net/rapid"
 
 	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/internal/randtest"
 	"github.com/kubepleg/pleg/plegtest"
 )
 
@@ -185,81 +186,66 @@ func TestLookupsModel(t *testing.T) {
 		y, err2 := netip.ParseAddr(b)
 		return a == b && a != "" || err1 == nil && err2 == nil && x.Unmap() == y.Unmap()
 	}
-	rapid.Check(t, func(t *rapid.T) {
+	randtest.Check(t, 100, func(t *testing.T, r *rand.Rand) {
 		c := &pleg.PodCache{}
 		model := make(naiveLookups)
-		when := 0
-		t.Repeat(map[string]func(*rapid.T){
-			"set": func(t *rapid.T) {
-				uid := rapid.SampledFrom(uids).Draw(t, "uid")
-				s := lookupStatus(uid, rapid.SampledFrom(names).Draw(t, "name"),
-					rapid.Int64Range(0, 3).Draw(t, "created"),
-					rapid.SliceOfN(rapid.SampledFrom(containers), 0, 4).Draw(t, "containers"),
-					rapid.SliceOfN(rapid.SampledFrom(ips), 0, 3).Draw(t, "ips"))
-				when++
-				c.Set(uid, s, nil, at(when))
+		for when := range 30 {
+			uid := randtest.Pick(r, uids...)
+			stamp := at(when + 1)
+			what := randtest.Pick(r, "set", "set the same", "set an error", "set an old one", "delete")
+			t.Logf("%s %q", what, uid)
+			switch {
+			case what == "set":
+				s := lookupStatus(uid, randtest.Pick(r, names...), r.Int64N(4),
+					randtest.Several(r, 4, containers...), randtest.Several(r, 3, ips...))
+				t.Log(s)
+				c.Set(uid, s, nil, stamp)
 				model[uid] = s
-			},
-			"set the same": func(t *rapid.T) {
-				uid := rapid.SampledFrom(uids).Draw(t, "uid")
-				if s := model[uid]; s != nil {
-					again := *s
-					when++
-					c.Set(uid, &again, nil, at(when))
-					model[uid] = &again
-				}
-			},
-			"set an error": func(t *rapid.T) {
-				uid := rapid.SampledFrom(uids).Draw(t, "uid")
-				when++
-				c.Set(uid, nil, errors.New("broken"), at(when))
+			case what == "set the same" && model[uid] != nil:
+				again := *model[uid]
+				c.Set(uid, &again, nil, stamp)
+				model[uid] = &again
+			case what == "set an error":
+				c.Set(uid, nil, errors.New("broken"), stamp)
 				if model[uid] == nil {
 					model[uid] = &pleg.PodStatus{ID: uid}
 				}
-			},
-			"set an old one": func(t *rapid.T) {
-				uid := rapid.SampledFrom(uids).Draw(t, "uid")
-				if model[uid] != nil {
-					c.Set(uid, lookupStatus(uid, "web", 1, containers, ips), nil, at(0))
-				}
-			},
-			"delete": func(t *rapid.T) {
-				uid := rapid.SampledFrom(uids).Draw(t, "uid")
+			case what == "set an old one" && model[uid] != nil:
+				c.Set(uid, lookupStatus(uid, "web", 1, containers, ips), nil, at(0))
+			case what == "delete":
 				c.Delete(uid)
 				delete(model, uid)
-			},
-			"": func(t *rapid.T) {
-				for _, id := range append([]string{"a-sandbox", "-sandbox"}, containers...) {
-					var first []string
-					if found := model.find(func(s *pleg.PodStatus) bool { return id != "" && hasContainer(s, id) }); len(found) > 0 {
-						first = found[:1]
-					}
-					var got []string
-					if s, known := c.ByContainerID("x://" + id); known {
-						got = uidsOf(s)
-					}
-					if diff := gocmp.Diff(first, got); diff != "" {
-						t.Fatalf("container %q (-want +got):\n%s", id, diff)
-					}
+			}
+			for _, id := range append([]string{"a-sandbox", "-sandbox"}, containers...) {
+				var first []string
+				if found := model.find(func(s *pleg.PodStatus) bool { return id != "" && hasContainer(s, id) }); len(found) > 0 {
+					first = found[:1]
 				}
-				for _, name := range names {
-					all := model.find(func(s *pleg.PodStatus) bool {
-						return name != "" && s.Name == name && s.Namespace == "shop"
-					})
-					if diff := gocmp.Diff(all, uidsOf(c.ByName("shop", name)...)); diff != "" {
-						t.Fatalf("name %q (-want +got):\n%s", name, diff)
-					}
+				var got []string
+				if s, known := c.ByContainerID("x://" + id); known {
+					got = uidsOf(s)
 				}
-				for _, ip := range ips {
-					all := model.find(func(s *pleg.PodStatus) bool {
-						return slices.ContainsFunc(s.IPs, func(other string) bool { return same(ip, other) })
-					})
-					if diff := gocmp.Diff(all, uidsOf(c.ByIP(ip)...)); diff != "" {
-						t.Fatalf("IP %q (-want +got):\n%s", ip, diff)
-					}
+				if diff := gocmp.Diff(first, got); diff != "" {
+					t.Fatalf("container %q (-want +got):\n%s", id, diff)
 				}
-			},
-		})
+			}
+			for _, name := range names {
+				all := model.find(func(s *pleg.PodStatus) bool {
+					return name != "" && s.Name == name && s.Namespace == "shop"
+				})
+				if diff := gocmp.Diff(all, uidsOf(c.ByName("shop", name)...)); diff != "" {
+					t.Fatalf("name %q (-want +got):\n%s", name, diff)
+				}
+			}
+			for _, ip := range ips {
+				all := model.find(func(s *pleg.PodStatus) bool {
+					return slices.ContainsFunc(s.IPs, func(other string) bool { return same(ip, other) })
+				})
+				if diff := gocmp.Diff(all, uidsOf(c.ByIP(ip)...)); diff != "" {
+					t.Fatalf("IP %q (-want +got):\n%s", ip, diff)
+				}
+			}
+		}
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"testing"
@@ -14,29 +15,37 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/types"
-	"pgregory.net/rapid"
 
 	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/internal/randtest"
 	"github.com/kubepleg/pleg/plegtest"
 )
 
 var modelSteps = flag.Int("model.steps", 60, "how many steps TestModel makes in each history")
 
-// TestModel runs random histories of a runtime and of its users against a naive
-// model of the contract: what was true when, kept in full. A history is drawn
-// first and then run in a bubble of its own, so that rapid can shrink it.
-// -rapid.checks and -model.steps make it longer.
+// TestModel runs random histories of a runtime and of its users against a naive model of the
+// contract, which keeps everything that was ever true. Each history runs in a bubble of its own;
+// one that fails is shortened. -rand.histories and -model.steps make the test longer.
 func TestModel(t *testing.T) {
 	steps := 0
-	rapid.Check(t, func(rt *rapid.T) {
-		length := rapid.SampledFrom([]int{5, *modelSteps / 3, *modelSteps}).Draw(rt, "length")
-		history := rapid.SliceOfN(rapid.Custom(drawStep), length, length).Draw(rt, "history")
+	randtest.Check(t, 200, func(t *testing.T, r *rand.Rand) {
+		history := make([]step, randtest.Pick(r, 5, *modelSteps/3, *modelSteps))
+		for i := range history {
+			history[i] = step{randtest.Pick(r, modelActions...), r.IntN(5), r.IntN(randtest.Pick(r, 10, 100, 1001))}
+		}
 		steps += len(history)
 		var problems []string
-		synctest.Test(t, func(t *testing.T) { problems = runHistory(t, history) })
-		if len(problems) > 0 {
-			history = slices.DeleteFunc(history, func(s step) bool { return s.what == "nothing" })
-			rt.Fatalf("%d problems, the first: %s\n%v", len(problems), problems[0], history)
+		fails := func(h []step) bool {
+			var found []string
+			synctest.Test(t, func(t *testing.T) { found = runHistory(t, h) })
+			if len(found) > 0 {
+				problems = found
+			}
+			return len(found) > 0
+		}
+		if fails(history) {
+			history = randtest.Shrink(history, fails)
+			t.Fatalf("%d problems, the first: %s\n%v", len(problems), problems[0], history)
 		}
 	})
 	t.Logf("%d steps", steps)
@@ -52,7 +61,6 @@ type step struct {
 func (s step) String() string { return fmt.Sprintf("%s pod-%d %d", s.what, s.pod, s.n) }
 
 var modelActions = []string{
-	"nothing", // what shrinking leaves of a step that does not matter
 	"run", "run", "exit", "exit", "exit", "remove container", "remove pod", "start created",
 	"make sandbox", "start sandbox", "stop sandbox",
 	"emit", "emit any", "break stream", "no events", "events",
@@ -64,14 +72,6 @@ var modelActions = []string{
 	"subscribe", "unsubscribe", "read", "read", "read all",
 	"block", "block", "block later", "cancel",
 	"wait", "wait", "wait", "wait long", "settle", "health",
-}
-
-func drawStep(t *rapid.T) step {
-	return step{
-		what: rapid.SampledFrom(modelActions).Draw(t, "what"),
-		pod:  rapid.IntRange(0, 4).Draw(t, "pod"),
-		n:    rapid.IntRange(0, 1000).Draw(t, "n"),
-	}
 }
 
 // model is a node and all that was ever true of it.
