@@ -273,7 +273,8 @@ func TestShortContainers(t *testing.T) {
 				if life := 300 * i / *shortKept; life > 0 {
 					lines = append([]string{fmt.Sprintf("sleep 0.%03d", life)}, lines...)
 				}
-				id, err := n.client.Run(n.ctx, pod, testnode.Container{Name: fmt.Sprint("c", i), Command: testnode.Script(lines...)})
+				id, err := n.client.Run(n.ctx, pod, testnode.Container{Name: fmt.Sprint("c", i),
+					Command: testnode.Script(lines...)})
 				if err != nil {
 					t.Error(err)
 					return
