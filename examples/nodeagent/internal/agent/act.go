@@ -23,6 +23,14 @@ const leastGrace = 2 * time.Second
 
 // act does the first thing of a plan that can be done, and reports whether it did anything.
 func (w *worker) act(ctx context.Context, view plan.View) (did bool, err error) {
+	if !view.Unwanted && slices.ContainsFunc(view.Seen.ContainerStatuses, view.Unsettled) {
+		if !view.Now.Before(w.askAgain) {
+			w.askAgain = view.Now.Add(unsettledPeriod)
+			w.generator.RequestReinspect(w.uid)
+		}
+		w.again(w.askAgain)
+		return false, nil
+	}
 	view.Listed = w.generator.Pods().FindPodByID(w.uid)
 	a := plan.Make(view)
 	switch {

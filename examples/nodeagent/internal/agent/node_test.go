@@ -39,6 +39,7 @@ type node struct {
 	sink     *memory
 	dir      string
 	stop     func()
+	lost     time.Duration // for so long after an end the runtime does not know it
 	cut      chan struct{} // the first start of "slow" fails once it is closed, that of "late" with one argument ends
 
 	mu     sync.Mutex
@@ -142,7 +143,7 @@ func (n *node) start() {
 		n.logged = append(n.logged, text)
 	}, funcr.Options{Verbosity: 1})
 	n.agent = New(Config{
-		Reader: cri.NewRuntime(n.conn, cri.WithLogger(logger)),
+		Reader: lossy{cri.NewRuntime(n.conn, cri.WithLogger(logger)), n.lost},
 		NodeIP: "192.0.2.1", Runtime: runtime.New(n.conn, n.dir, ""),
 		Sink: n.sink, Adopted: adopted, Registry: n.registry, Logger: logger,
 		Clock: &strictClock{}, OnStatus: n.published,

@@ -23,8 +23,8 @@ import (
 )
 
 const (
-	// resyncPeriod is how often a pod is synced without a reason.
-	resyncPeriod = time.Minute
+	// How often a pod is synced without a reason, and how often it is inspected while an end is unsettled.
+	resyncPeriod, unsettledPeriod = time.Minute, time.Second
 	// The back-off of sandboxes.
 	firstSandbox, longestSandbox = time.Second, 10 * time.Second
 	// The back-off of containers that crash and of images that cannot be pulled.
@@ -46,9 +46,10 @@ type worker struct {
 	pod    atomic.Pointer[v1.Pod] // the newest specification
 
 	// Owned by sync.
-	gone  bool             // nothing is left of the pod
-	next  time.Time        // when it is synced again at the latest
-	ended sets.Set[string] // the IDs of what it has ended: it has not crashed
+	gone     bool             // nothing is left of the pod
+	next     time.Time        // when it is synced again at the latest
+	askAgain time.Time        // when the pod may be inspected again because of an unsettled end
+	ended    sets.Set[string] // the IDs of what it has ended: it has not crashed
 	// The back-off of containers by name and hash, of images, and of the sandbox. One that was made and is not as it
 	// should be is replaced no sooner than one that could not be made.
 	crashes, pulls, sandboxes *flowcontrol.Backoff
@@ -132,7 +133,7 @@ func (w *worker) unwanted() bool { return w.wanted.Err() != nil && w.life.Err() 
 func (w *worker) view(seen *pleg.PodStatus) plan.View {
 	pod, before, unwanted := w.pod.Load(), w.status.get(w.uid).Status, w.unwanted()
 	return plan.View{
-		Pod: pod, Seen: seen, Before: before,
+		Pod: pod, Seen: seen, Now: time.Now(), Before: before,
 		Over: unwanted || status.Ended(before.Phase), Unwanted: unwanted,
 		SandboxHash: runtime.SandboxHash(pod),
 		Hash:        func(c *v1.Container) uint64 { return runtime.ContainerHash(pod, c) },

@@ -16,10 +16,14 @@ import (
 // SandboxHashAnnotation is the annotation of a sandbox that holds the hash of what it was made from.
 const SandboxHashAnnotation = "nodeagent.kubepleg.dev/sandbox-hash"
 
+// unsettledFor is for how long after an end that the runtime has lost its exit code may still be reported.
+const unsettledFor = 10 * time.Second
+
 // View is a pod as it is specified, and as it was seen once.
 type View struct {
 	Pod  *v1.Pod
 	Seen *pleg.PodStatus
+	Now  time.Time // when it was
 	// Listed is the pod as it was listed, nil if it was not.
 	Listed *pleg.Pod
 	// Before is the status that was published last: the runtime may have lost a container that it has.
@@ -62,6 +66,17 @@ func (v View) Active(name string) *pleg.Status {
 // start that was cut short may have begun the container's work, and what runs once must not run twice.
 func (v View) Counts(c *v1.Container, s *pleg.Status) bool {
 	return s.State == pleg.ContainerStateExited && s.Hash == v.Hash(c)
+}
+
+// Unsettled reports whether a container's end is lost, and a witness may still report it. Until then it decides nothing.
+// A container that runs again whatever its exit code is does not wait.
+func (v View) Unsettled(s *pleg.Status) bool {
+	c := Find(v.Pod, s.Name)
+	if c == nil || !s.EndUnknown || v.Now.Sub(s.FinishedAt).Abs() >= unsettledFor {
+		return false
+	}
+	init := slices.Index(Containers(v.Pod), c) < len(v.Pod.Spec.InitContainers)
+	return !IsSidecar(c) && (init || !v.Restarts(c, s.ID.String(), 0))
 }
 
 // Restarts reports whether a container runs again after an exit. An interrupted one does, even if it exits with 0.

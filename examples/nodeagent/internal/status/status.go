@@ -37,8 +37,8 @@ func Generate(view plan.View, reasons map[string]v1.ContainerStateWaiting, nodeI
 	for i := range pod.Spec.Containers {
 		status.ContainerStatuses = append(status.ContainerStatuses, g.container(&pod.Spec.Containers[i], false))
 	}
-	if !Ended(status.Phase) {
-		status.Phase = phase(view, &status)
+	if next := phase(view, &status); !Ended(status.Phase) || next == v1.PodSucceeded { // the code of a lost end came late
+		status.Phase = next
 	}
 	status.Conditions = conditions(view, &status)
 	return status
@@ -103,8 +103,10 @@ func (g *generator) present(s *v1.ContainerStatus, last *pleg.Status, before *v1
 	if !plan.Lives(last) {                    // its successor may have been removed before it ran
 		s.RestartCount = max(s.RestartCount, before.RestartCount)
 	}
-	s.State = stateOf(last)
-	if last.State == pleg.ContainerStateUnknown && before.ContainerID == s.ContainerID {
+	s.State = v1.ContainerState{Waiting: &v1.ContainerStateWaiting{}}
+	if last.State != pleg.ContainerStateUnknown && !g.Unsettled(last) {
+		s.State = stateOf(last)
+	} else if before.ContainerID == s.ContainerID {
 		s.State = before.State // as far as anybody knows
 	}
 	if before.ContainerID != s.ContainerID && before.State.Terminated != nil {

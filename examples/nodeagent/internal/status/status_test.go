@@ -141,6 +141,27 @@ func TestGenerateAfterBefore(t *testing.T) {
 	}
 }
 
+// A pod that has failed by an end that nobody had seen has succeeded, once its code is known. Nothing else brings a pod
+// that has ended back.
+func TestFailureCorrected(t *testing.T) {
+	pod := podtest.Pod(v1.RestartPolicyNever, "init:i", "a")
+	for _, c := range []struct {
+		first, then *pleg.PodStatus
+		want        v1.PodPhase
+	}{
+		{seen("a 255", "i 0"), seen("a 0", "i 0"), v1.PodSucceeded},
+		{seen("a 255", "i 0"), seen("a 3", "i 0"), v1.PodFailed},
+		{seen("a 255", "i 0"), seen(), v1.PodFailed},
+		{seen("i 255"), seen("i 0"), v1.PodFailed},
+		{seen("a 0", "i 0"), seen("a 255", "i 0"), v1.PodSucceeded},
+	} {
+		first := Generate(view(pod, c.first, v1.PodStatus{}), nil, "")
+		if got := Generate(view(pod, c.then, first), nil, "").Phase; got != c.want {
+			t.Errorf("%s and then %s, want %s", first.Phase, got, c.want)
+		}
+	}
+}
+
 // An init container that has run waits for nothing, whatever its start said.
 func TestReasonOfAnInitContainerThatHasRun(t *testing.T) {
 	pod := podtest.Pod(v1.RestartPolicyAlways, "init:i", "a")
