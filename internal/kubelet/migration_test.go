@@ -26,7 +26,6 @@ var rewritten = map[string]string{
 	"RequestRelist(logr.Discard(), uid)":          "RequestRelist(uid)",
 	"pleg.PodLifecycleEventGenerator":             "*pleg.GenericPLEG",
 	"kubecontainer.Cache\n":                       "*kubecontainer.PodCache\n",
-	", pleg.ContainerChanged:":                    ":",
 	"	if stopper, ok := a.generator.(interface{ Stop() }); ok {\n		defer stopper.Stop()\n	}\n": "" +
 		"	defer a.generator.Stop()\n",
 	"sort.Sort(kubecontainer.SortContainerStatusesByCreationTime(running))": "slices.SortFunc(running, " +

@@ -84,7 +84,7 @@ func (a *Agent) handle(e *pleg.PodLifecycleEvent) {
 		a.report(e.ID, id, isContainer)
 	case pleg.ContainerRemoved:
 		return // nothing is to be synced
-	case pleg.ContainerStarted, pleg.PodSync, pleg.ContainerChanged:
+	default: // ContainerStarted and PodSync
 	}
 	a.sync(e.ID)
 }
