@@ -288,7 +288,7 @@ func (r *reconciler) settle(rec *podRecord, looked time.Time) (settled bool) {
 }
 
 // forgetEnds drops the deaths of containers that are neither listed nor published any more, and that
-// the inspection in flight cannot show. It counts those that were not counted.
+// the inspection in flight cannot show; and their statuses. It counts those that were not counted.
 func (r *reconciler) forgetEnds(rec *podRecord) {
 	if len(rec.ends) == 0 {
 		return
@@ -296,6 +296,9 @@ func (r *reconciler) forgetEnds(rec *podRecord) {
 	pods := []*Pod{rec.pod, rec.published}
 	if rec.pod != nil && rec.inspecting != nil && rec.Inspection != nil && !rec.Inspection.Dead {
 		pods = append(pods, rec.inspecting.pod)
+	}
+	if rec.change != nil {
+		pods = append(pods, rec.change.initial)
 	}
 	needed := make(map[string]bool)
 	for _, pod := range pods {
@@ -307,6 +310,7 @@ func (r *reconciler) forgetEnds(rec *podRecord) {
 		if !needed[id] {
 			r.countGone(rec, id, e)
 			delete(rec.ends, id)
+			delete(rec.seen, id)
 		}
 	}
 }
