@@ -119,8 +119,8 @@ func (a *Agent) Run(ctx context.Context) {
 	a.joined.Go(func() { a.watchRuntime(ctx) })
 	a.generator.Start(ctx)
 	a.loop(ctx)
+	a.pods.Wait() // before joined: workers begin probes
 	a.joined.Wait()
-	a.pods.Wait()
 	a.generator.Stop()
 }
 
