@@ -1,6 +1,8 @@
 package pleg
 
 import (
+	"cmp"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -40,24 +42,28 @@ func (w cacheWriter) store(uid types.UID, status *PodStatus, err error, made, ob
 	})
 }
 
-// storeExits has the containers exited in the status of a pod that have by newer statuses. The pod
-// becomes no fresher by that.
-func (w cacheWriter) storeExits(uid types.UID, newer map[string]*Status) {
+// storeExits has the containers of a pod exited in its status that have by newer statuses, and adds
+// those that it lacks. The pod becomes no fresher by that.
+func (w cacheWriter) storeExits(pod *Pod, newer map[string]*Status) {
 	w.write(func(c *PodCache) {
-		e := c.entries[uid]
-		if e == nil || e.status == nil {
-			return
-		}
+		e := c.entryLocked(pod.ID)
+		old := e.status
+		status := *cmp.Or(old, emptyStatus(pod.ID))
 		exits := make(map[string]*Status)
-		for id, s := range newer {
-			if hasExited(s) {
-				exits[id] = s
+		for _, container := range pod.Containers {
+			s := newer[container.ID.ID]
+			if !hasExited(s) {
+				continue
+			}
+			exits[s.ID.ID] = s
+			if find(status.ContainerStatuses, 0, s.ID.ID) == nil {
+				status.ContainerStatuses = append(slices.Clip(status.ContainerStatuses), s)
 			}
 		}
-		status := *e.status
 		status.ContainerStatuses = withStatuses(status.ContainerStatuses, exits)
 		status.ActiveContainerStatuses = withStatuses(status.ActiveContainerStatuses, exits)
 		e.status = &status
+		c.indexLocked(pod.ID, e, old)
 	})
 }
 

@@ -90,7 +90,7 @@ func (rec *podRecord) awaitsExits() bool {
 // takeExit takes in an exit event of a container of the record. It reports whether the event is news.
 func (r *reconciler) takeExit(rec *podRecord, c *Container, e ContainerExit) (news bool) {
 	id := c.ID.ID
-	if hasExited(rec.seen[id]) {
+	if last := rec.seen[id]; hasExited(last) && !last.EndUnknown {
 		return false
 	}
 	if known := rec.ends[id]; known != nil && !known.at.IsZero() && !e.FinishedAt.After(known.at) {
@@ -333,6 +333,7 @@ func exitStatus(last *Status, c *Container, e ContainerExit, now time.Time) *Sta
 	}
 	s := *last
 	s.State, s.ExitCode, s.FinishedAt, s.Unconfirmed = ContainerStateExited, e.ExitCode, e.FinishedAt, true
+	s.EndUnknown = false
 	s.Reason, s.Message = exitCompleted, ""
 	if s.ExitCode != 0 {
 		s.Reason = exitError

@@ -82,7 +82,7 @@ func (r *reconciler) publishExits(rec *podRecord, cause Cause, looked time.Time)
 	if rec.published != nil {
 		pod := withExited(rec.published, func(id string) bool { return hasExited(rec.seen[id]) })
 		if settled || pod != rec.published {
-			r.cache.storeExits(rec.UID, rec.seen)
+			r.cache.storeExits(pod, rec.seen)
 			r.publish(rec, &update{uid: rec.UID, pod: pod, listedAt: rec.observedAt().Time, cause: cause})
 		}
 	}
@@ -90,6 +90,7 @@ func (r *reconciler) publishExits(rec *podRecord, cause Cause, looked time.Time)
 	isNew := func(c *Container) bool { return hasExited(rec.seen[c.ID.ID]) && published(0, c.ID.ID) == nil }
 	slow := rec.Inspection != nil && rec.Inspection.Slow
 	if slow && slices.ContainsFunc(rec.pod.containers(), isNew) {
+		r.cache.storeExits(rec.pod, rec.seen)
 		r.inspectionFailed(rec, fmt.Errorf("%s has not returned within %v", methodGetPodStatus, r.cfg.Period))
 		rec.inspecting.publishedEarly = true
 	}

@@ -37,11 +37,12 @@ func (l lossy) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.PodStatus
 // does not wait.
 func TestLostEnd(t *testing.T) {
 	const (
-		runs, done, failed = "Running Ready; c 0 running", "Succeeded; c 0 Completed(0)", "Failed; c 0 Unknown(255)"
-		crashing           = "Running; c 2 CrashLoopBackOff after Completed(0)"
-		job                = "  containers: [{name: c, image: exit, imagePullPolicy: Never, args: ['0', '1s']}]\n"
-		init               = "  initContainers: [{name: i, image: exit, imagePullPolicy: Never, args: ['0', '1s']}]\n" + always
-		initDone           = "Running Ready; i 0 Completed(0); web 0 running"
+		runs, done = "Running Ready; c 0 running", "Succeeded; c 0 Completed(0)"
+		failed     = "Failed; c 0 Unknown(255)"
+		crashing   = "Running; c 2 CrashLoopBackOff after Completed(0)"
+		job        = "  containers: [{name: c, image: exit, imagePullPolicy: Never, args: ['0', '1s']}]\n"
+		init       = "  initContainers: [{name: i, image: exit, imagePullPolicy: Never, args: ['0', '1s']}]\n" + always
+		initDone   = "Running Ready; i 0 Completed(0); web 0 running"
 	)
 	for _, c := range []struct {
 		name, spec        string

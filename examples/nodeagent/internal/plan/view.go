@@ -68,7 +68,7 @@ func (v View) Counts(c *v1.Container, s *pleg.Status) bool {
 	return s.State == pleg.ContainerStateExited && s.Hash == v.Hash(c)
 }
 
-// Unsettled reports whether a container's end is lost, and a witness may still report it. Until then it decides nothing.
+// Unsettled reports whether a container's end is lost, and a witness may still report it: it decides nothing yet.
 // A container that runs again whatever its exit code is does not wait.
 func (v View) Unsettled(s *pleg.Status) bool {
 	c := Find(v.Pod, s.Name)
