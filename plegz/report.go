@@ -51,12 +51,13 @@ func newReport(c *condition, pods pleg.Pods) *report {
 	for _, p := range pods {
 		byUID[types.UID(clip(string(p.ID)))] = p
 	}
-	waitsFor := make(map[types.UID]whereabouts, len(r.HealthReport.CallsInFlight)) // the oldest call of each pod
+	// waitsFor has the oldest call of each pod that names a container.
+	waitsFor := make(map[types.UID]whereabouts, len(r.HealthReport.CallsInFlight))
 	for _, open := range r.HealthReport.CallsInFlight {
 		v := call{RuntimeCall: open}
 		if pod := byUID[open.PodUID]; pod != nil {
 			v.Namespace, v.Name, v.whereabouts = clip(pod.Namespace), clip(pod.Name), find(pod, open.Object)
-			if _, known := waitsFor[open.PodUID]; !known {
+			if w, known := waitsFor[open.PodUID]; !known || w.ContainerID == "" { // a list names no container
 				waitsFor[open.PodUID] = v.whereabouts
 			}
 		}
