@@ -121,7 +121,7 @@ type exitingRuntime struct {
 // adapt returns the runtime as the library sees it, with exit events if it is to have them.
 func (r *nodeRuntime) adapt(exits bool) (pleg.Runtime, error) {
 	evented := eventedRuntime{podRuntime{r}, r.service}
-	if !exits {
+	if !exits || r.endpoint == "" {
 		return evented, nil
 	}
 	source, err := cri.Dial(r.endpoint)
