@@ -6,9 +6,9 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"sync/atomic"
 	"time"
 
+	"golang.org/x/net/netutil"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 
@@ -23,19 +23,11 @@ const listenPeriod, maxConnections = 5 * time.Second, 64
 func serve(ctx context.Context, address string, pages http.Handler, out io.Writer, logger klog.Logger) {
 	server := &http.Server{Handler: plegz.Guard(pages), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 10 * time.Second}
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })() // there is nothing to be done about it
-	var open atomic.Int32
-	server.ConnState = func(conn net.Conn, state http.ConnState) {
-		if state == http.StateNew && open.Add(1) > maxConnections {
-			_ = conn.Close()
-		} else if state == http.StateClosed {
-			open.Add(-1)
-		}
-	}
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 		if err == nil {
 			fmt.Fprintf(out, "The node's page is http://%s/; /pods, /healthz, /metrics.\n", listener.Addr())
-			err = server.Serve(listener)
+			err = server.Serve(netutil.LimitListener(listener, maxConnections))
 		}
 		if ctx.Err() == nil {
 			logger.Error(err, "The page of the node is not served; the address is tried again", "address", address)

@@ -115,7 +115,7 @@ func TestTakenPort(t *testing.T) {
 	get(t, stderr, "/pods")
 }
 
-// Connections that do nothing take no more of the agent's files than a few, and an agent that has them ends.
+// Idle connections take no more than maxConnections of the agent's files, and do not keep it from ending.
 func TestConnectionsAreBounded(t *testing.T) {
 	_, stderr, ended := begin(t, parsed(t))
 	address := addressOf(t, stderr)
@@ -127,7 +127,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 		return len(entries)
 	}
 	before := files()
-	const many = 4 * maxConnections
+	const many, others = 4 * maxConnections, 20 // others: what the agent opens meanwhile
 	for range many {
 		conn, err := net.Dial("tcp", address)
 		if err != nil {
@@ -135,13 +135,13 @@ func TestConnectionsAreBounded(t *testing.T) {
 		}
 		defer conn.Close()
 	}
-	const others = 20                                    // which the agent opens meanwhile
-	deadline, got := time.Now().Add(8*time.Second), many // those that stay are closed after ten
-	for ; got > maxConnections+others && time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-		got = files() - before - many
+	most := 0
+	for range 50 {
+		most = max(most, files()-before-many)
+		time.Sleep(10 * time.Millisecond)
 	}
-	if got > maxConnections+others || got < maxConnections/2 {
-		t.Errorf("%d connections are open", got)
+	if most > maxConnections+others {
+		t.Errorf("the agent holds %d connections", most)
 	}
 	ended()
 }
