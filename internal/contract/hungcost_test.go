@@ -120,7 +120,7 @@ func exitCost(t *testing.T, dead int) (least time.Duration) {
 
 // Rule 21: the cost of an exit grows with the containers of its pod, not with their square.
 func TestRule21CostOfAnExitBesideDeadContainers(t *testing.T) {
-	const few, many, most = 500, 16_000, 120
+	const few, many, most = 500, 16_000, 200
 	small, large := exitCost(t, few), exitCost(t, many)
 	if large > most*small {
 		t.Errorf("an exit costs %v beside %d dead containers, %v beside %d", small, few, large, many)
