@@ -71,7 +71,7 @@ explore: ## every order of small histories on the real core, STATES (100000) a s
 # PLEG_RUNTIME names another than containerd 2.4, for the targets below as well.
 .PHONY: e2e
 e2e: ## the tests on a real containerd, which the first time builds it, or on PLEG_RUNTIME; needs root
-	.ci/run e2e
+	PLEG_STEP=e2e .ci/run
 
 # Runtimes that are named: make runtimes RUNTIMES='crio crio-no-events'.
 .PHONY: runtimes
@@ -92,7 +92,7 @@ soak: ## LIVES container lives (10000) in a containerd under fire; an hour or tw
 
 .PHONY: browser
 browser: ## the page of plegz in a real Chromium, installed if there is none; a minute
-	.ci/run browser
+	PLEG_STEP=browser .ci/run
 
 .PHONY: picture
 picture: ## the picture of the page in docs/REFERENCE.md, docs/plegz.png; half a minute
@@ -116,11 +116,11 @@ kubelets: ## kubelets of RELEASES (1.32 to 1.37) on the library: their own tests
 
 .PHONY: mixin
 mixin: ## rules, alerts and dashboard, with promtool and a Prometheus (Debian's package prometheus); a minute or two
-	.ci/run mixin
+	PLEG_STEP=mixin .ci/run
 
 .PHONY: diff
 diff: ## the library beside the kubelet's own code: same histories, same events, caches, answers
-	.ci/run differential
+	PLEG_STEP=differential .ci/run
 
 .PHONY: bench
 bench: ## the benchmarks beside the kubelet's, BENCHCOUNT times (6), into .cache/bench.txt
@@ -146,7 +146,7 @@ jobs: ## ten minutes of kills of the node agent and of the runtime, containerd o
 
 .PHONY: deploy-test
 deploy-test: ## deploy/: manifests, unit, plugin; the DaemonSet's pod under a kubelet on a real containerd, or on PLEG_RUNTIME; needs root
-	.ci/run deployment
+	PLEG_STEP=deployment .ci/run
 
 .PHONY: prometheusrule
 prometheusrule: ## the rules and alerts of mixin/ for the Prometheus operator, in deploy/kustomize
