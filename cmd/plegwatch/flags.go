@@ -126,8 +126,8 @@ func newFlagSet(f *flags) *pflag.FlagSet {
 	})
 	fs.BoolVarP(&f.wait, "wait", "w", false, "wait for a runtime that is away and for an address that is taken, "+
 		"instead of failing; needs a SOCKET")
-	fs.DurationVarP(&f.duration, "for", "f", 0, "end after this `DURATION`, such as 10s, including the wait for a runtime; "+
-		"0 is until a signal")
+	fs.DurationVarP(&f.duration, "for", "f", 0, "end after this `DURATION`, such as 10s, including the wait for "+
+		"a runtime; 0 is until a signal")
 
 	fs.FuncP("namespace", "n", "print only events of pods in this `NAMESPACE`; may be repeated, or have several, "+
 		"with commas", func(s string) error { return addEach(&f.filter.namespaces, s, parseNamespace) })
