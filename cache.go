@@ -13,10 +13,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// PodCache is a cache of pod statuses. A generator writes it; any number of goroutines may read it.
-// It has the six methods of the kubelet's Cache. The statuses that it returns are never nil, are
-// shared and must not be modified. The zero value is an empty cache. A PodCache must not be copied
-// after first use.
+// PodCache is a cache of pod statuses: a generator writes it, and any goroutine may read it. It has the
+// six methods of the kubelet's Cache. The statuses that it returns are never nil, are shared and must
+// not be modified. The zero value is empty. A PodCache must not be copied after first use.
 //
 // A PodCache belongs to the last generator that was made with it; NewGenericPLEG empties it. An earlier
 // generator should have been stopped, and can no longer write to it.
@@ -36,16 +35,15 @@ type PodCache struct {
 
 // cacheOwner is implemented by the generator.
 type cacheOwner interface {
-	// onReaderBlocked is called when a reader of the pod starts to block, in the reader's goroutine and
-	// without a lock. It must not block.
+	// onReaderBlocked is called in a reader's goroutine before it blocks, without a lock. It must not
+	// block.
 	onReaderBlocked(uid types.UID)
 }
 
-// cacheEntry is what the cache knows about one pod. It may be only the time when a pod list showed
-// the pod absent.
+// cacheEntry is what the cache knows about a pod: perhaps only when a pod list showed it absent.
 type cacheEntry struct {
-	// status is the last good status, or an empty one if every inspection has failed. It is nil if the
-	// pod is absent or was not inspected yet.
+	// status is the last good status, or an empty one if every inspection has failed; nil if there was
+	// none.
 	status *PodStatus
 	err    error
 	// listed is the pod in its newest list; nil if the pod is absent.
@@ -59,8 +57,8 @@ type cacheEntry struct {
 	held bool
 }
 
-// blockedReader is a reader that waits in GetNewerThan. Its channel gets one reading and has room for
-// it, so that the sender never blocks.
+// blockedReader is a reader in GetNewerThan. ch has room for its one reading, so the sender never
+// blocks.
 type blockedReader struct {
 	minTime time.Time
 	ch      chan reading
@@ -121,8 +119,8 @@ func (c *PodCache) GetNewerThan(uid types.UID, minTime time.Time) (*PodStatus, e
 	return a.status, a.err
 }
 
-// wait waits until the state of a pod was observed after minTime, and returns it. If ctx ends first,
-// the error wraps the cause.
+// wait returns the state of a pod once it was observed after minTime, or an error with the cause of
+// ctx.
 func (c *PodCache) wait(ctx context.Context, uid types.UID, minTime time.Time) (reading, error) {
 	c.mu.RLock()
 	fresh, answer := c.freshLocked(uid, minTime), c.readLocked(uid)
@@ -182,9 +180,9 @@ func (c *PodCache) forgetLocked(uid types.UID, e *cacheEntry) {
 	}
 }
 
-// Set stores the result of an inspection. timestamp is when the list began that the inspection was
-// made for. If the cache holds a status for a later list, Set stores nothing and returns false. With
-// an error and a nil status, the last good status is kept.
+// Set stores the result of an inspection. timestamp is when the list began that the inspection was made
+// for. If the cache holds a status for a later list, Set stores nothing and returns false. With an
+// error and a nil status, the last good status is kept.
 func (c *PodCache) Set(uid types.UID, status *PodStatus, err error, timestamp time.Time) (updated bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -210,8 +208,8 @@ func (c *PodCache) setLocked(uid types.UID, status *PodStatus, err error, timest
 	return true
 }
 
-// SetObservedTime records that a list that began at timestamp confirms the cached state of the pod.
-// If the pod is not in the cache, the list confirms that it is absent.
+// SetObservedTime records that a list that began at timestamp confirms the cached state of the pod. If
+// the pod is not in the cache, the list confirms that it is absent.
 func (c *PodCache) SetObservedTime(uid types.UID, timestamp time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -355,8 +353,7 @@ func later(a, b time.Time) time.Time {
 // the resources of pods that were listed before.
 //
 // The statuses returned by all look-ups are never nil, are shared and must not be modified. They are
-// the cached ones, however old. A look-up never blocks, and its time does not depend on the number of
-// pods.
+// the cached ones, however old. A look-up never blocks; its time does not depend on the number of pods.
 func (c *PodCache) Lookup(uid types.UID) (status *PodStatus, exists bool, err error) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -366,7 +363,7 @@ func (c *PodCache) Lookup(uid types.UID) (status *PodStatus, exists bool, err er
 
 // LookupNewerThan is like Lookup, but waits until the pod's state was observed after minTime. For the
 // present state, pass the time of the generator's clock. If ctx ends first, it returns the result of
-// Lookup and an error that wraps the cause. It returns a state that is new enough even if ctx has
+// Lookup and an error that wraps the cause. A state that is new enough is returned even if ctx has
 // ended.
 func (c *PodCache) LookupNewerThan(ctx context.Context, uid types.UID, minTime time.Time,
 ) (status *PodStatus, exists bool, err error) {
@@ -378,17 +375,17 @@ func (c *PodCache) LookupNewerThan(ctx context.Context, uid types.UID, minTime t
 	return a.status, a.exists, a.err
 }
 
-// ByContainerID returns the status of the pod that has a container or sandbox. It accepts the
-// runtime's ID, or one with any prefix, such as "containerd://3f2a…". The first 12 or more characters
-// are enough if no other container's ID starts with them.
+// ByContainerID returns the status of the pod that has a container or sandbox. It accepts the runtime's
+// ID, or one with any prefix, such as "containerd://3f2a…". The first 12 or more characters are enough
+// if no other container's ID starts with them.
 //
 // A container that was listed but not yet inspected is found too. Its status has only what the list
-// shows: name, image, state and labels. If several pods have the ID, which is bad data, the newest
-// pod is returned.
+// shows: name, image, state and labels. If several pods have the ID, which is bad data, the newest is
+// returned.
 //
 // A container, name or address that is gone is found for one more minute, by the generator's clock,
-// because flow logs and kernel events arrive late. The status is then the last that had it, with
-// GoneAt set. At most 10,000 such entries are kept; without a generator, none.
+// because flow logs and kernel events arrive late. The status is then the last that had it, with GoneAt
+// set. At most 10,000 such entries are kept; without a generator, none.
 func (c *PodCache) ByContainerID(id string) (status *PodStatus, found bool) {
 	id = withoutType(id)
 	has := ""
@@ -407,8 +404,7 @@ func (c *PodCache) ByContainerID(id string) (status *PodStatus, found bool) {
 	return status, true
 }
 
-// fullID returns the ID of the container or sandbox that id is, or is the beginning of; "" if there
-// is none.
+// fullID returns the ID of the container or sandbox that id is, or is the beginning of; "" for none.
 func (s *PodStatus) fullID(id string) string {
 	for _, c := range s.ContainerStatuses {
 		if c != nil && isID(c.ID.ID, id) {
@@ -428,8 +424,8 @@ func isID(full, id string) bool {
 	return full == id || len(id) >= shortestID && strings.HasPrefix(full, id)
 }
 
-// ByName returns the statuses of the pods with a name, newest sandbox first. There are several while
-// a pod is being replaced by one with the same name. Pods that went away less than a minute ago come
+// ByName returns the statuses of the pods with a name, newest sandbox first. There are several while a
+// pod is being replaced by one with the same name. Pods that went away less than a minute ago come
 // last, with GoneAt set. An empty name finds nothing.
 func (c *PodCache) ByName(namespace, name string) []*PodStatus {
 	return c.find(indexKey{indexName, namespace, name})
@@ -438,14 +434,14 @@ func (c *PodCache) ByName(namespace, name string) []*PodStatus {
 // ByIP returns the statuses of the pods with an IPv4 or IPv6 address, in any form, newest first. Pods
 // that had the address less than a minute ago come last, with GoneAt set.
 //
-// Pods on the host's network share its address, if the runtime reports it. A pod keeps its last
-// address when its network is torn down, so another pod may have the same address by now.
+// Pods on the host's network share its address, if the runtime reports it. A pod keeps its last address
+// when its network is torn down, so another pod may have the same address by now.
 func (c *PodCache) ByIP(ip string) []*PodStatus {
 	return c.find(indexKey{indexIP, "", canonicalIP(ip)})
 }
 
-// find returns the statuses of the pods that have the key, newest first. Pods that had it follow, the
-// last to lose it first.
+// find returns the statuses of pods that have the key, newest first, and then of pods that have lost
+// it.
 func (c *PodCache) find(key indexKey) (statuses []*PodStatus) {
 	c.mu.RLock()
 	for uid, went := range c.index.pods[key] {
@@ -467,8 +463,7 @@ func (c *PodCache) find(key indexKey) (statuses []*PodStatus) {
 	return statuses
 }
 
-// withListed returns the status. Containers and sandboxes that are listed but not yet inspected are
-// added to a copy.
+// withListed returns the status, or a copy with the listed containers and sandboxes that it lacks.
 func (e *cacheEntry) withListed(uid types.UID) *PodStatus {
 	status := cmp.Or(e.status, emptyStatus(uid))
 	full := *status
@@ -510,8 +505,8 @@ func (c *PodCache) indexLocked(uid types.UID, e *cacheEntry, old *PodStatus) {
 	e.keys = c.index.replace(uid, e.keys, old, e.listed, e.status)
 }
 
-// createdAt returns when the newest sandbox was created or, without sandboxes, the newest container,
-// in nanoseconds since 1970.
+// createdAt returns when the newest sandbox, or else the newest container, was created, in Unix
+// nanoseconds.
 func createdAt(status *PodStatus) int64 {
 	var newest int64
 	for _, s := range status.SandboxStatuses {

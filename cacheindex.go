@@ -8,11 +8,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// cacheIndex finds pods by container ID, name and address, and for one more minute by those that they
-// had. The time of a look-up does not depend on the number of pods. PodCache.mu guards the index.
+// cacheIndex finds pods by container ID, name and address, and for one more minute by lost ones. The
+// time of a look-up does not depend on the number of pods. PodCache.mu guards the index.
 type cacheIndex struct {
-	// pods has each key's pods. The value is nil for a pod that has the key, and not nil for one that
-	// had it.
+	// pods has each key's pods. The value is nil while the pod has the key, and set after the pod has lost
+	// it.
 	pods map[indexKey]map[types.UID]*goneKey
 	// gone has the keys that pods have lost, oldest first.
 	gone []*goneKey
@@ -127,8 +127,8 @@ func (x *cacheIndex) find(key indexKey) (uids []types.UID) {
 	return uids
 }
 
-// appendKeys appends the keys of a listed pod and of its status; either may be nil. A key may occur
-// twice.
+// appendKeys appends the keys of a listed pod and of its status, both of which may be nil, with
+// repetitions.
 func appendKeys(keys []indexKey, listed *Pod, status *PodStatus) []indexKey {
 	add := func(kind indexKind, namespace, value string) {
 		if value != "" {

@@ -9,8 +9,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// cacheWriter writes the cache for one generator, its owner. Once the cache belongs to another
-// generator, it writes nothing.
+// cacheWriter writes the cache for its owner, a generator. It writes nothing if the cache has another
+// owner.
 type cacheWriter struct {
 	cache *PodCache
 	owner cacheOwner
@@ -28,8 +28,8 @@ func (w cacheWriter) write(write func(c *PodCache)) {
 // advance sets the time of the index, which forgets lost keys.
 func (w cacheWriter) advance(now time.Time) { w.write(func(c *PodCache) { c.index.advance(now) }) }
 
-// store stores the result of an inspection. made is the list that the inspection was made for,
-// observed the newest list that confirms the result. For held, see cacheEntry.
+// store stores the result of an inspection. made is the list that the inspection was made for, observed
+// the newest list that confirms the result. For held, see cacheEntry.
 func (w cacheWriter) store(uid types.UID, status *PodStatus, err error, made, observed stamp, held bool) {
 	w.write(func(c *PodCache) {
 		if status != nil {
@@ -98,8 +98,8 @@ func (w cacheWriter) podsWithContainer(id string) (uids []types.UID) {
 	return w.cache.index.find(containerKey(id))
 }
 
-// inheritedIPs returns the addresses for a status that has none. A pod whose network is torn down
-// keeps its last addresses; a pod with a ready sandbox has none yet.
+// inheritedIPs returns the addresses for a status that has none. A pod whose network is torn down keeps
+// its last addresses; a pod with a ready sandbox has none yet.
 func inheritedIPs(last, status *PodStatus) []string {
 	for _, s := range status.SandboxStatuses {
 		if s.State == runtimeapi.PodSandboxState_SANDBOX_READY {

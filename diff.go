@@ -12,12 +12,11 @@ type transition struct {
 	sandbox   bool
 }
 
-// containerChanged means that a container or sandbox is now created or unknown. The pod is inspected,
-// but subscribers get no event.
+// containerChanged means that a container is now created or unknown: inspect its pod, but send no
+// event.
 const containerChanged PodLifeCycleEventType = "ContainerChanged"
 
-// plegState is what events distinguish of a State. The states and their transitions are the
-// kubelet's.
+// plegState is what events distinguish of a State. The states and their transitions are the kubelet's.
 type plegState int
 
 const (
@@ -47,9 +46,9 @@ func plegStateIn(s State) plegState {
 	}
 }
 
-// withSandboxesBeingMade returns a listed pod. In a copy, it sets the state of sandboxes that are
-// still being made to unknown: cri-dockerd lists a new sandbox as exited until it has started. A
-// sandbox is being made if it has no containers and was never known as ready or exited.
+// withSandboxesBeingMade returns a listed pod. In a copy, it sets the state of sandboxes that are still
+// being made to unknown: cri-dockerd lists a new sandbox as exited until it has started. A sandbox is
+// being made if it has no containers and was never known as ready or exited.
 func withSandboxesBeingMade(old, pod *Pod) *Pod {
 	sandboxes, changed := rewrite(pod.sandboxes(), func(s *Container) *Container {
 		if s.State != ContainerStateExited || hasContainers(pod, s) || wasMade(old, s) {
@@ -65,8 +64,7 @@ func withSandboxesBeingMade(old, pod *Pod) *Pod {
 	return &copied
 }
 
-// hasContainers reports whether the pod has containers in the sandbox. A container without a sandbox
-// ID may be in any sandbox.
+// hasContainers reports whether the sandbox may have containers; some containers lack a sandbox ID.
 func hasContainers(pod *Pod, sandbox *Container) bool {
 	return slices.ContainsFunc(pod.Containers, func(c *Container) bool {
 		return c.PodSandboxID == sandbox.ID.ID || c.PodSandboxID == ""
@@ -175,8 +173,7 @@ func find[T identified](list []T, i int, id string) (item T) {
 	return item
 }
 
-// finder returns find for repeated use on one list. For a long list it makes a map when an item is
-// not at the expected index.
+// finder returns find for repeated use. A map serves long lists if items are not at the expected index.
 func finder[T identified](list []T) func(i int, id string) T {
 	var byID map[string]T
 	return func(i int, id string) T {

@@ -18,15 +18,14 @@ import (
 )
 
 const (
-	// acceptTimeout is how long a stream may take until the runtime accepts it: without this deadline,
-	// one lost call would leave the stream connecting for ever. An accepted stream has no deadline.
+	// acceptTimeout is how long a stream may take until the runtime accepts it: without this deadline, one
+	// lost call would leave the stream connecting for ever. An accepted stream has no deadline.
 	acceptTimeout = 10 * time.Second
 	// stableStream is how long a stream must last to reset the reconnection back-off.
 	stableStream = time.Minute
 )
 
-// The waits before the next connection. unsupported is for a runtime without events, which may be
-// upgraded or configured.
+// The waits before the next connection. A runtime without events may be upgraded or configured.
 var (
 	reconnect   = backoff.Policy{First: time.Second, Longest: time.Minute, Jitter: true}
 	unsupported = backoff.Policy{First: 5 * time.Minute, Jitter: true}
@@ -43,8 +42,8 @@ var (
 	errStreamEnded = errors.New("the runtime ended the stream")
 )
 
-// eventClient keeps one stream of the runtime open. A stream of events only hints which pod to list;
-// a stream of exits states facts.
+// eventClient keeps one stream of the runtime open: a stream of events, which are only hints, or of
+// exits.
 type eventClient struct {
 	method string
 	watch  func(ctx context.Context, s *stream) error
@@ -61,13 +60,12 @@ type eventClient struct {
 	mu sync.Mutex // guards report, current and connectedAt
 
 	report StreamReport
-	// current is the stream whose events are accepted; nil for none. connectedAt is when the runtime
-	// accepted it, or zero.
+	// current is the stream whose events are accepted; nil for none. connectedAt is zero until it is
+	// accepted.
 	current     *stream
 	connectedAt time.Time
 
-	// left receives the result of the last stream if nobody has read it; owned by the goroutine of
-	// follow.
+	// left receives the result of the last stream if nobody has read it; owned by the goroutine of follow.
 	left <-chan error
 }
 
@@ -135,8 +133,8 @@ func (e *eventClient) follow(ctx context.Context) {
 	}
 }
 
-// followOnce follows one stream until it or ctx ends. It returns how long the stream was connected
-// and why it ended.
+// followOnce follows one stream until it or ctx ends. It returns how long it was connected, and why it
+// ended.
 func (e *eventClient) followOnce(ctx context.Context) (lasted time.Duration, err error) {
 	if e.left != nil {
 		select {
@@ -171,8 +169,8 @@ func (e *eventClient) followOnce(ctx context.Context) (lasted time.Duration, err
 	return e.open(nil), cmp.Or(err, errStreamEnded)
 }
 
-// open makes s the current stream, or none if s is nil. Events of the previous stream are ignored
-// from now on. open returns how long the previous stream was connected.
+// open makes s the current stream, or none if s is nil. Events of the previous stream are ignored from
+// now on. open returns how long the previous stream was connected.
 func (e *eventClient) open(s *stream) (lasted time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -207,8 +205,7 @@ func (s *stream) connected() {
 	}
 }
 
-// observe adds an event to the hints. It never blocks, because some runtimes wait for
-// the readers of their streams.
+// observe adds an event to the hints. It never blocks, because some runtimes wait for their readers.
 func (s *stream) observe(event ContainerEvent) {
 	connectedAt, open := s.noteEvent()
 	if !open {

@@ -7,16 +7,15 @@ import (
 	"time"
 )
 
-// Every list (withExits), status (takeStatus) and exit event (takeExit) passes through this file on
-// its way into the records. A container only goes forward: from created to running to exited. Once a
-// status or an exit event has shown an exit, a list or status that shows the container running is out
-// of date. If only a list has shown the exit, a running status contradicts the record instead. See
-// rules 20 to 22 of docs/CONTRACT.md.
+// Every list (withExits), status (takeStatus) and exit event (takeExit) passes through this file on its
+// way into the records. A container only goes forward: from created to running to exited. Once a status
+// or an exit event has shown an exit, a list or status that shows the container running is out of date.
+// If only a list has shown the exit, a running status contradicts the record instead. See rules 20 to
+// 22 of docs/CONTRACT.md.
 //
 // A runtime may start a container again with the same ID: the container then has another life. In
-// lists, another life is running after exited; in statuses, another StartedAt. Start and end times
-// are not compared: if it is short of CPU, a runtime may stamp a start later than the end of the same
-// life.
+// lists, another life is running after exited; in statuses, another StartedAt. Start and end times are
+// not compared: if it is short of CPU, a runtime may stamp a start later than the end of the same life.
 
 // end is what is known about the death of a container.
 type end struct {
@@ -34,8 +33,8 @@ func hasExited(s *Status) bool { return s != nil && s.State == ContainerStateExi
 
 func isExited(c *Container) bool { return plegStateOf(c) == plegExited }
 
-// withExits returns a listed pod. In a copy, containers are exited if their newest status has exited.
-// A container that was exited in the previous list and is running now was started again, and stays
+// withExits returns a listed pod. In a copy, containers are exited if their newest status has exited. A
+// container that was exited in the previous list and is running now was started again, and stays
 // running. Call withExits before replacing rec.listed.
 func (rec *podRecord) withExits(listed *Pod) *Pod {
 	if listed == nil || len(rec.seen) == 0 {
@@ -68,8 +67,7 @@ func withState(pod *Pod, state State, are func(id string) bool) *Pod {
 	return &copied
 }
 
-// awaitsExits reports whether the record has an exit that is unconfirmed, or that lists do not yet
-// show.
+// awaitsExits reports whether the record has an exit that is unconfirmed or not yet in the lists.
 func (rec *podRecord) awaitsExits() bool {
 	if rec.pod == nil || len(rec.seen) == 0 {
 		return false
@@ -84,8 +82,7 @@ func (rec *podRecord) awaitsExits() bool {
 	return false
 }
 
-// takeExit applies an exit event to a container of the record. news is
-// false if the exit is known or of an earlier life.
+// takeExit applies an exit event to a container of the record. news is false if it changes nothing.
 func (r *reconciler) takeExit(rec *podRecord, c *Container, e ContainerExit) (news bool) {
 	id := c.ID.ID
 	if last := rec.seen[id]; hasExited(last) && !last.EndUnknown {
@@ -107,8 +104,8 @@ func (r *reconciler) takeExit(rec *podRecord, c *Container, e ContainerExit) (ne
 	return true
 }
 
-// takeStatus merges a status with the known exits: it corrects the status, and records exits that
-// only the status shows. contradicts is true if the status shows a container running, a list shows it
+// takeStatus merges a status with the known exits: it corrects the status, and records exits that only
+// the status shows. contradicts is true if the status shows a container running, a list shows it
 // exited, and its exit is unconfirmed. again is true if a container that had exited has another
 // StartedAt.
 func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (contradicts, again bool) {
@@ -168,8 +165,8 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (contradicts,
 	return contradicts, again
 }
 
-// startedAgain reports whether s is of another life than ended. It is false if no inspection has
-// shown when the ended life started.
+// startedAgain reports whether s is of another life than ended. It is false if no inspection has shown
+// when the ended life started.
 func startedAgain(ended, s *Status) bool {
 	return !s.StartedAt.IsZero() && !s.StartedAt.Equal(ended.StartedAt) && !(ended.StartedAt.IsZero() && ended.Unconfirmed)
 }
@@ -177,8 +174,7 @@ func startedAgain(ended, s *Status) bool {
 // see stores the newest status of a container.
 func (rec *podRecord) see(s *Status) { put(&rec.seen, s.ID.ID, s) }
 
-// forgetStatuses deletes and returns the statuses of containers that are not needed, not in statuses,
-// and have no entry in ends.
+// forgetStatuses deletes and returns the statuses that are not needed, not in statuses and not in ends.
 func (rec *podRecord) forgetStatuses(statuses []*Status) (dropped []*Status) {
 	if len(rec.seen) <= len(statuses) {
 		return nil
@@ -257,8 +253,8 @@ func (r *reconciler) died(rec *podRecord, id string) {
 // after the death, even if that inspection fails or is slow. If the end is unconfirmed, whatever its
 // reason, the inspection must begin unconfirmedWait after the death.
 //
-// looked is when the last inspection began; zero for none. settled is true if any end was settled;
-// the pod is then published again.
+// looked is when the last inspection began; zero for none. settled is true if any end was settled; the
+// pod is then published again.
 func (r *reconciler) settle(rec *podRecord, looked time.Time) (settled bool) {
 	rec.due[reasonCheck] = time.Time{}
 	for id, e := range rec.ends {
@@ -283,8 +279,7 @@ func (r *reconciler) settle(rec *podRecord, looked time.Time) (settled bool) {
 	return settled
 }
 
-// forgetEnds counts and deletes the ends of containers that are not needed, and deletes their
-// statuses.
+// forgetEnds counts and deletes the ends of containers that are not needed, and deletes their statuses.
 func (r *reconciler) forgetEnds(rec *podRecord) {
 	if len(rec.ends) == 0 {
 		return
@@ -308,8 +303,8 @@ func (r *reconciler) countGone(rec *podRecord, id string, e *end) {
 	}
 }
 
-// exitStatus returns the exited status for an exit event. It starts from the last status or, if that
-// is nil, from the listed container.
+// exitStatus makes the status of an exit event from the last status or, if nil, from the listed
+// container.
 func exitStatus(last *Status, c *Container, e ContainerExit, now time.Time) *Status {
 	if last == nil {
 		last = listedStatus(c)
@@ -336,8 +331,7 @@ func listedStatus(c *Container) *Status {
 	}
 }
 
-// startedStatus returns the status of a container that has started again, made from that of the
-// earlier life.
+// startedStatus returns the status of a container that has started again, made from its previous one.
 func startedStatus(ended *Status, state State) *Status {
 	s := *ended
 	s.State, s.StartedAt, s.FinishedAt = state, time.Time{}, time.Time{}
@@ -360,8 +354,7 @@ type stranger struct {
 	at time.Time // when the exit was reported
 }
 
-// add adds an exit. At most maxHints are kept, a bound that only a faulty runtime reaches: lists will
-// show the other exits.
+// add adds an exit. Above maxHints, which only a faulty runtime reaches, it relies on later lists.
 func (s strangers) add(e ContainerExit, at time.Time) {
 	known, is := s[e.ContainerID]
 	if is && e.FinishedAt.After(known.FinishedAt) || !is && len(s) < maxHints {

@@ -21,8 +21,8 @@ type HealthReport struct {
 	Runtime string `json:"runtime,omitempty"`
 	// LastRelist is when the last successful full relist began; zero for none.
 	LastRelist time.Time `json:"lastRelist,omitzero"`
-	// RelistError is the error of the last full relist; empty if it succeeded. RelistFailingSince is
-	// when the first of the failures in a row occurred.
+	// RelistError is the error of the last full relist; empty if it succeeded. RelistFailingSince is when
+	// the first of the failures in a row occurred.
 	RelistError        string    `json:"relistError,omitempty"`
 	RelistFailingSince time.Time `json:"relistFailingSince,omitzero"`
 	// Pods is the number of pods in the lists.
@@ -51,15 +51,14 @@ type HealthReport struct {
 	NamedSubscribers []SubscriberReport `json:"namedSubscribers,omitempty"`
 }
 
-// HungRelist is a stuck full relist. It has run for longer than a period, and for longer than ten
-// seconds or twice the last successful one, whichever is shorter. If it times out, full relists stay
-// stuck until the runtime answers one. Meanwhile the known pods are inspected in turn, each at most
-// every other period.
+// HungRelist is a stuck full relist: it has run for longer than a period, and for longer than ten
+// seconds or twice the last successful one, whichever is shorter. After a timeout, full relists stay
+// stuck until the runtime answers one. Meanwhile the known pods are inspected in turn, at most every
+// other period.
 type HungRelist struct {
 	// Since is when the first stuck full relist began.
 	Since time.Time `json:"since"`
-	// Suspects are the pods with stuck inspections, sorted by UID. Most likely, a container of one of
-	// them blocks the runtime.
+	// Suspects are the pods with stuck inspections, by UID. Most likely, one of them blocks the runtime.
 	Suspects []FailingPod `json:"suspects,omitempty"`
 	// Answered is how many pods were inspected successfully since.
 	Answered int `json:"answered"`
@@ -85,8 +84,7 @@ type SubscriberReport struct {
 	Backlog int `json:"backlog"`
 }
 
-// FailingPod is a pod whose last inspection failed, or is stuck: unanswered for longer than a relist
-// period.
+// FailingPod is a pod with an inspection that failed, or that is stuck: unanswered for a relist period.
 type FailingPod struct {
 	PodUID    types.UID `json:"podUID"`
 	Namespace string    `json:"namespace,omitempty"`
@@ -129,8 +127,8 @@ type StreamReport struct {
 	// Error is why the last stream, or attempt to open one, ended. It is kept while connected and after
 	// Stop.
 	Error string `json:"error,omitempty"`
-	// NextTry is when the stream is opened again. After failed full lists, it is opened as soon as one
-	// succeeds.
+	// NextTry is when the stream is opened again, or earlier: when a full list succeeds after a failed
+	// one.
 	NextTry time.Time `json:"nextTry,omitzero"`
 }
 
@@ -208,8 +206,7 @@ func (h *health) since(t time.Time) time.Duration { return h.now.Sub(t) }
 // ago returns the age of a time for messages: rounded to 100 ms, and never negative.
 func (h *health) ago(t time.Time) time.Duration { return max(0, h.since(t)).Round(time.Second / 10) }
 
-// unhealthy returns why the generator is unhealthy; nil if it is healthy. No other function decides
-// this.
+// unhealthy is the only rule of health. It returns why the generator is unhealthy, or nil.
 func (h *health) unhealthy() error {
 	if h.LastRelist.IsZero() {
 		return fmt.Errorf("pleg has yet to be successful: %w", h.listCause())
@@ -255,8 +252,7 @@ func (h *health) listCause() error {
 	}
 }
 
-// besideList describes the other stuck pods while a full list is stuck, and how many pods were
-// inspected since.
+// besideList describes, while a full list is stuck, the other stuck pods and the pods inspected since.
 func (h *health) besideList() (text string) {
 	if h.HungRelist == nil {
 		return ""
@@ -328,17 +324,17 @@ func describeCall(c RuntimeCall) string {
 // One stuck pod never makes a node unhealthy. While pods are stuck, healthy pods are inspected as
 // canaries, six times within the threshold.
 //
-// The error names the call that is stuck, its pod or container, and since when, or the last error. If
-// a full list is stuck, it also names a pod with a stuck inspection and counts the pods inspected
-// since. Healthy has no side effects and never blocks.
+// The error names the call that is stuck, its pod or container, and since when, or the last error. If a
+// full list is stuck, it also names a pod with a stuck inspection and counts the pods inspected since.
+// Healthy has no side effects and never blocks.
 func (g *GenericPLEG) Healthy() (bool, error) {
 	err := g.diagnosis().unhealthy()
 	return err == nil, err
 }
 
-// HasSynced reports whether the first full list is complete: each of its pods was inspected, or has
-// an inspection that failed or is slow. HealthReport names those pods. Once true, HasSynced stays
-// true. It never blocks.
+// HasSynced reports whether the first full list is complete: each of its pods was inspected, or has an
+// inspection that failed or is slow, as HealthReport reports. Once true, it stays true. It never
+// blocks.
 //
 // A pod with a sandbox that is still being made is in no list, although its cgroup and volumes exist;
 // see PodCache.Lookup.
@@ -359,8 +355,7 @@ func (g *GenericPLEG) WaitForSync(ctx context.Context) error {
 	return fmt.Errorf("pleg has not synced: %w: %w", missing, context.Cause(ctx))
 }
 
-// Pods returns the newest listed pods, sorted by UID, whether inspected or not. It never waits for
-// the runtime.
+// Pods returns the newest listed pods, sorted by UID, inspected or not. It never waits for the runtime.
 func (g *GenericPLEG) Pods() Pods {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -23,9 +23,9 @@ func (r *reconciler) beginInspection(rec *podRecord) *Pod {
 	return rec.pod
 }
 
-// completeInspection handles the result of an inspection. If the pod was already published without
-// it, because it was slow or timed out, the result is ignored; a success shows that another
-// inspection is worthwhile. An inspection that Stop cancelled is made again.
+// completeInspection handles the result of an inspection. If the pod was already published without it,
+// because it was slow or timed out, the result is ignored; a success shows that another inspection is
+// worthwhile. An inspection that Stop cancelled is made again.
 func (r *reconciler) completeInspection(rec *podRecord, res *result) {
 	switch {
 	case rec.pod == nil:
@@ -72,12 +72,11 @@ func (r *reconciler) inspected(rec *podRecord, res *result) {
 	}
 }
 
-// publishExits settles ends, and publishes exits and settled ends that subscribers do not have.
-// looked is when the last inspection began; see settle.
+// publishExits settles ends, and publishes exits and settled ends that subscribers do not have. looked
+// is when the last inspection began; see settle.
 //
-// It publishes exits of published containers only. The exit of a new container waits for the
-// inspection of its pod, as other changes do. If that inspection is slow, the pod is published with
-// an error.
+// It publishes exits of published containers only. The exit of a new container waits for the inspection
+// of its pod, as other changes do. If that inspection is slow, the pod is published with an error.
 func (r *reconciler) publishExits(rec *podRecord, cause Cause, looked time.Time) {
 	settled := r.settle(rec, looked)
 	if rec.published != nil {
@@ -109,9 +108,8 @@ func (r *reconciler) storeAgreeing(rec *podRecord, status *PodStatus) {
 	r.publishMade(rec, recovered)
 }
 
-// contradicted handles a status that differs from the record; either may be the older. If the status
-// is stored, the pod is listed again after a back-off. If the cache has a newer status, the pod is
-// listed again at once.
+// contradicted handles a status that differs from the record; either may be the older. If the status is
+// stored, the pod is listed again after a back-off; if the cache has a newer one, at once.
 func (r *reconciler) contradicted(rec *podRecord, status *PodStatus) {
 	rec.makeStale(rec.at)
 	switch stored := r.storeOlder(rec, status, nil); {
@@ -123,9 +121,9 @@ func (r *reconciler) contradicted(rec *podRecord, status *PodStatus) {
 	}
 }
 
-// storeOlder stores and publishes a result that contradicts the record or is superseded. So a pod
-// that keeps changing is published too. The pod stays stale. storeOlder stores nothing and returns
-// false if the cache has a newer result.
+// storeOlder stores and publishes a result that contradicts the record or is superseded. So a pod that
+// keeps changing is published too. The pod stays stale. stored is false if the cache has a newer
+// result.
 func (r *reconciler) storeOlder(rec *podRecord, status *PodStatus, err error) (stored bool) {
 	made := rec.inspecting
 	if rec.observed.After(made.at) {
@@ -173,9 +171,8 @@ func (r *reconciler) inspectionFailed(rec *podRecord, err error) {
 	r.retryLater(rec)
 }
 
-// store stores the result of an inspection. made is the list that it was made for, observed the
-// newest list that confirms it. recovered is true if it is the first status after an error; a PodSync
-// is then due.
+// store stores the result of an inspection. made is the list that it was made for, observed the newest
+// list that confirms it. recovered is true for the first status after an error: a PodSync is then due.
 func (r *reconciler) store(rec *podRecord, status *PodStatus, err error, made, observed stamp) (recovered bool) {
 	r.cache.store(rec.UID, status, err, made, observed, r.isHeld(rec))
 	pod := klog.KRef(rec.pod.Namespace, rec.pod.Name)
@@ -207,8 +204,8 @@ func (r *reconciler) publishMade(rec *podRecord, recovered bool) {
 	r.publish(rec, u)
 }
 
-// updateOf returns the update for a snapshot. Its cause is that of the change, else CauseDemand for a
-// PodSync, else CausePeriod.
+// updateOf returns the update for a snapshot. Its cause is the change's, else CauseDemand or
+// CausePeriod.
 func (r *reconciler) updateOf(rec *podRecord, s *snapshot) *update {
 	at := s.at
 	u := &update{uid: rec.UID, pod: s.pod, sync: s.sync, cause: CausePeriod}
@@ -238,8 +235,8 @@ func agrees(pod *Pod, status *PodStatus) bool {
 			})
 }
 
-// paired reports whether each listed container has exactly one status that agrees, and there are no
-// other statuses.
+// paired reports whether each listed container has one agreeing status, and there are no other
+// statuses.
 func paired[S any](listed []*Container, statuses []S, id func(S) string, agree func(*Container, S) bool) bool {
 	if len(statuses) != len(listed) {
 		return false

@@ -19,8 +19,8 @@ func (r *reconciler) beginFullList(c *schedule.Call) {
 }
 
 // completeFullList handles the result of a full list. If it has an error, its pods are ignored: a
-// partial list must not remove pods. A list that has timed out is ignored too, because it may be
-// older than removals that the records have forgotten.
+// partial list must not remove pods. A list that has timed out is ignored too, because it may be older
+// than removals that the records have forgotten.
 func (r *reconciler) completeFullList(res *result) {
 	c := res.call
 	switch {
@@ -113,8 +113,7 @@ func (r *reconciler) completePodList(rec *podRecord, res *result) {
 
 var errNoPod = errors.New("the runtime returned no pod, and no error")
 
-// podListFailed handles a failed pod list. An open request is tried again after a period, unless a
-// full list answers it first.
+// podListFailed retries an open request after a period, unless a full list answers it first.
 func (r *reconciler) podListFailed(rec *podRecord) {
 	if rec.request.newest > 0 {
 		rec.due[listFailed] = r.sched.Now.Add(r.cfg.Period)
@@ -167,7 +166,7 @@ func (r *reconciler) confirmed(found comparison, asked bool) {
 	r.freshen(rec)
 }
 
-// changed handles a list that changes the record. The pod is inspected, and is stale until a status
+// changed handles a list that changes the record: the pod is inspected, and is stale until a status
 // agrees.
 func (r *reconciler) changed(found comparison, c *schedule.Call) {
 	rec := found.rec
@@ -207,8 +206,8 @@ func (r *reconciler) freshen(rec *podRecord) {
 	r.cache.setObserved(rec.UID, rec.observedAt(), r.isHeld(rec))
 }
 
-// isHeld reports whether newer full lists do not confirm the cached status, because it is stale or
-// the newest full list was dropped for the pod.
+// isHeld reports whether newer full lists do not confirm the cached status, because it is stale or the
+// newest full list was dropped for the pod.
 func (r *reconciler) isHeld(rec *podRecord) bool { return rec.stale || r.records.full.After(rec.at) }
 
 // noteChange records a change that a list shows, and counts its transitions.

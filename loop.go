@@ -14,8 +14,8 @@ import (
 	"github.com/kubepleg/pleg/internal/schedule"
 )
 
-// run runs the loop until ctx ends or done is closed. If another goroutine runs the loop, run waits
-// for it first. A nil done is never closed.
+// run runs the loop until ctx ends or done is closed; it first waits until no other goroutine runs the
+// loop.
 func (g *GenericPLEG) run(ctx context.Context, done <-chan struct{}) {
 	select {
 	case g.token <- struct{}{}:
@@ -114,8 +114,8 @@ type podObject struct{ *Pod }
 
 func (p podObject) String() string { return podName(p.Pod) }
 
-// maxHints bounds the memory for hints about unknown pods, in case a faulty runtime sends them faster
-// than it answers.
+// maxHints bounds the hints about unknown pods, in case a faulty runtime sends them faster than it
+// answers.
 const maxHints = 10000
 
 // inputs are the inputs of one step. Their size is bounded: results by the calls in flight, hints and
@@ -125,14 +125,14 @@ type inputs struct {
 	periodic *bool
 	results  []*result
 	relists  []*relistCaller
-	// requests are the pods to list, for RequestRelist and for blocked readers. reinspects are the pods
-	// to inspect, for RequestReinspect.
+	// requests are pods to list (RequestRelist, blocked readers), reinspects pods to inspect
+	// (RequestReinspect).
 	requests   map[types.UID]struct{}
 	reinspects map[types.UID]struct{}
 	// hints are the pods named by events.
 	hints map[types.UID]struct{}
-	// hintAll is true if an event named no pod, the event stream was connected, or there were more than
-	// maxHints hints.
+	// hintAll is true if an event named no pod, the stream was connected, or there were more than maxHints
+	// hints.
 	hintAll bool
 	// exits are the exit events. If there are more than maxHints, the others become hints.
 	exits []ContainerExit
@@ -167,8 +167,7 @@ func (in *inputs) addExit(e ContainerExit) {
 }
 
 type relistCaller struct {
-	// done is closed when the relist is complete. err is set before that; nil if the full list
-	// succeeded.
+	// done is closed when the relist is complete. err is set before that; nil if the full list succeeded.
 	done chan struct{}
 	err  error
 }
@@ -183,8 +182,7 @@ func sortedKeys[V any](m map[types.UID]V) []types.UID {
 	return slices.Sorted(maps.Keys(m))
 }
 
-// outputs are carried out after a step, in the order of the fields. A call in cancel may have
-// returned already.
+// outputs are carried out after a step, in order of the fields. Calls in cancel may have returned.
 type outputs struct {
 	cancel   []cancelCall
 	begin    []beginCall

@@ -9,8 +9,7 @@ import (
 )
 
 // exitReasons are values of the label reason of pleg_container_exits_total, with exitOther and
-// exitUnseen. Most are containerd's; "seccomp killed" is CRI-O's and ContainerCannotRun is
-// cri-dockerd's.
+// exitUnseen. Most are containerd's; "seccomp killed" is CRI-O's, ContainerCannotRun cri-dockerd's.
 var exitReasons = [...]string{
 	exitCompleted, "ContainerCannotRun", exitError, "OOMKilled", "StartError", "Unknown", "seccomp killed",
 }
@@ -65,8 +64,8 @@ func newMetrics() *metrics {
 }
 
 // newHistogram makes a histogram with the kubelet's buckets up to ten seconds, and more up to five
-// minutes, past the health threshold. The native buckets grow by a tenth and suffice for a
-// millisecond to five minutes.
+// minutes, past the health threshold. Its native buckets grow by a tenth, from a millisecond to five
+// minutes.
 func newHistogram(name, help string) prometheus.Histogram {
 	return prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name: name, Help: help, NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 160,
@@ -78,8 +77,7 @@ func newCounter(name, help string) prometheus.Counter {
 	return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 }
 
-// newCounterVec makes counters that are 0 from the start, not missing, for the given values of the
-// label.
+// newCounterVec makes counters that are 0 from the start, not missing, for these values of the label.
 func newCounterVec[T ~string](name, help, label string, values ...T) *prometheus.CounterVec {
 	vec := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{label})
 	for _, value := range values {
@@ -174,8 +172,8 @@ type collector struct {
 	health   func() *health
 }
 
-// Collectors returns the collectors of the generator's metrics, those with a kubelet's name first,
-// and the runtime if it is a prometheus.Collector. WithRegisterer registers them.
+// Collectors returns the collectors of the generator's metrics, those with a kubelet's name first, and
+// the runtime if it is a prometheus.Collector. WithRegisterer registers them.
 func (g *GenericPLEG) Collectors() []prometheus.Collector {
 	m := g.metrics
 	kubelets := []prometheus.Collector{

@@ -12,8 +12,7 @@ import (
 
 // podRecord is everything that is known of one pod, and everything that is still to be done for it.
 type podRecord struct {
-	// Pod is the schedule's part: UID, HungSince, and the calls in flight, List and Inspection. Only the
-	// schedule writes it.
+	// Pod is written by the schedule only: UID, HungSince and the calls in flight, List and Inspection.
 	schedule.Pod
 
 	// The pod in the lists. If two lists of the pod overlap, the first to complete is believed and the
@@ -26,8 +25,7 @@ type podRecord struct {
 	listed *Pod
 	// at is the stamp of the newest believed list.
 	at stamp
-	// overlapTo is the number of the newest list that had begun when the list at completed. Lists up to
-	// that number are dropped.
+	// overlapTo is the newest list that had begun when the list at completed; lists up to it are dropped.
 	overlapTo uint64
 	// listedIn is the number of the newest full list that has the pod.
 	listedIn uint64
@@ -69,8 +67,8 @@ type podRecord struct {
 
 	// published is the pod in its last update; nil if absent.
 	published *Pod
-	// change is the newest change that was not published; nil for none. An inspection that was begun for
-	// another change is superseded.
+	// change is the newest unpublished change; nil for none. It supersedes an inspection for another
+	// change.
 	change *change
 	// sync is true if the result of the next inspection must be published as a PodSync.
 	sync bool
@@ -84,15 +82,15 @@ type change struct {
 	initial *Pod
 }
 
-// snapshot is the part of a record that an inspection is made for, and that is published with its
+// snapshot is the part of a record that an inspection is made for and that is published with its
 // result.
 type snapshot struct {
 	pod    *Pod // with the exits that became known since
 	at     stamp
 	change *change
 	sync   bool
-	// publishedEarly is true if the pod was published without waiting for this inspection, because it
-	// was slow. The result is then ignored.
+	// publishedEarly is true if the pod was published before this slow inspection returned; ignore its
+	// result.
 	publishedEarly bool
 	// again is true if the pod must be inspected again, whatever the result.
 	again bool
@@ -109,16 +107,15 @@ const (
 	retry
 	// listFailed tries an open request again after a pod list failed. The next believed list clears it.
 	listFailed
-	// reasonCheck requests an inspection after a death, because runtimes report some reasons late. gone
-	// clears it.
+	// reasonCheck requests an inspection after a death, because some reasons come late. gone clears it.
 	reasonCheck
 	dueKinds
 )
 
 // request is the coalesced requests for a list of a pod, or of all pods.
 type request struct {
-	// newest and oldest are the numbers of the first lists that answer the newest and the oldest
-	// request; 0 if none is open.
+	// newest and oldest are the first lists that answer the newest and the oldest request; 0 for no
+	// request.
 	newest, oldest uint64
 	cause          Cause // of the oldest request
 	// hinted is true if a request was an event of the runtime; see followUp.
@@ -197,8 +194,8 @@ func (rec *podRecord) isFailing() bool {
 
 // podRecords has the records of all pods. It knows no clock, lock, log, channel or metric.
 type podRecords struct {
-	// byUID has the present pods. It also has absent pods with something open, and pods that the full
-	// list in flight may have read before they went.
+	// byUID has the present pods. It also has absent pods with something open, and pods that the full list
+	// in flight may have read before they went.
 	byUID map[types.UID]*podRecord
 	// full is the stamp of the newest full list that succeeded.
 	full stamp
@@ -237,8 +234,7 @@ func (r *podRecords) present() []*podRecord {
 // comparison is what a list means for the record of a pod.
 type comparison struct {
 	rec *podRecord
-	// dropped is true if the list overlaps with the believed one. Except rec and before, no other field
-	// is set then.
+	// dropped is true if the list overlaps with the believed one. Only rec and before are set then.
 	dropped bool
 	// before is the stamp of the list believed until now.
 	before stamp
@@ -281,8 +277,8 @@ func (r *podRecords) compare(rec *podRecord, raw *Pod, at stamp, begun uint64, r
 	return found
 }
 
-// compareAll applies a full list to all records. It returns the comparisons that need attention,
-// sorted by UID: it omits pods that are merely confirmed and have nothing open.
+// compareAll applies a full list to all records. It returns the comparisons that need attention, sorted
+// by UID: it omits pods that are merely confirmed and have nothing open.
 func (r *podRecords) compareAll(pods []*Pod, at stamp, begun uint64, report reportBadData) (all []comparison) {
 	previous := r.full
 	take := func(rec *podRecord, listed *Pod) {

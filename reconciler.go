@@ -18,20 +18,19 @@ const (
 	maxRetryWait = 10 * time.Second
 	// followUpShare divides a period: the quotient is the wait before the second list of a hinted pod.
 	followUpShare = 20
-	// reasonCheckWait is how long after a death the pod is inspected again: containerd 2 reports a
-	// reason such as OOMKilled 10 to 500 ms late.
+	// reasonCheckWait is how long after a death the pod is inspected again: containerd 2 reports a reason
+	// such as OOMKilled 10 to 500 ms late.
 	reasonCheckWait = 2 * time.Second
 	// unconfirmedWait is how long after a death an unconfirmed end stays unsettled.
 	unconfirmedWait = 10 * time.Second
 )
 
 // reconciler lists, compares, inspects, stores and publishes. It is a deterministic function of its
-// inputs: it starts no goroutine and reads no clock. Its effects are its outputs, and its writes to
-// the cache and the broadcaster.
+// inputs: it starts no goroutine and reads no clock. Its effects are its outputs, and its writes to the
+// cache and the broadcaster.
 //
 // This file has the step and the requests. lists.go and inspections.go handle the results of calls,
-// exits.go the exits. The rules of the reconciler, each with its counterexample, are in
-// docs/INTERNALS.md.
+// exits.go the exits. docs/INTERNALS.md has the rules of the reconciler, each with its counterexample.
 type reconciler struct {
 	cfg     schedule.Config
 	sched   *schedule.Scheduler
@@ -60,11 +59,10 @@ type reconciler struct {
 	listErrAt time.Time
 	// listFailingSince is when the first of the failed full lists in a row ended.
 	listFailingSince time.Time
-	// lastInspection is when the last successful inspection of any pod ended; initially, when the
-	// generator was made.
+	// lastInspection is when the last inspection succeeded; initially, when the generator was made.
 	lastInspection time.Time
-	// synced is true once all pods of the first full list were inspected, or their inspections failed or
-	// are slow.
+	// synced is true once all pods of the first full list were inspected, failed, or are slow to be
+	// inspected.
 	synced bool
 
 	out outputs // of the current step
@@ -88,8 +86,7 @@ func (r *reconciler) step(now time.Time, in *inputs) outputs {
 	r.sched.Now = now
 	r.cache.advance(now)
 	r.takeExits(in.exits)
-	// Results come first, because they may answer requests. They are sorted so that a run can be
-	// repeated.
+	// Results come first, because they may answer requests. They are sorted so that a run can be repeated.
 	slices.SortStableFunc(in.results, func(a, b *result) int { return cmp.Compare(a.call.UID, b.call.UID) })
 	for _, res := range in.results {
 		r.takeResult(res)
@@ -102,9 +99,8 @@ func (r *reconciler) step(now time.Time, in *inputs) outputs {
 	return r.out
 }
 
-// takeExits handles exit events. Exits of one pod are published together. Each exit is also a hint;
-// an exit of a sandbox is only that. The exit of an unknown container is kept, and its pod or all
-// pods are listed.
+// takeExits handles exit events. Exits of one pod are published together. Each exit is also a hint; an
+// exit of a sandbox is only that. The exit of an unknown container is kept until its pod is listed.
 func (r *reconciler) takeExits(exits []ContainerExit) {
 	pods := make(map[types.UID]struct{})
 	for _, e := range exits {
@@ -223,8 +219,8 @@ func (r *reconciler) hint(uid types.UID) {
 	}
 }
 
-// retryLater requests a list of the pod after a back-off that starts with a period and doubles. It
-// does not change a wait that has begun.
+// retryLater requests a list of the pod after a back-off, unless a wait has begun. It starts with a
+// period.
 func (r *reconciler) retryLater(rec *podRecord) {
 	if rec.due[retry].IsZero() {
 		rec.attempts++
@@ -245,8 +241,8 @@ func (r *reconciler) plan(rec *podRecord) {
 // fullListCounts reports whether a full list is in flight that has not timed out.
 func (r *reconciler) fullListCounts() bool { return r.sched.FullList != nil && !r.sched.FullList.Dead }
 
-// planRequested plans pods again when a full list has ended or is slow: pods with an open request,
-// and absent pods whose records were kept because of that list.
+// planRequested plans pods again when a full list has ended or is slow: pods with an open request, and
+// absent pods whose records were kept because of that list.
 func (r *reconciler) planRequested() {
 	for _, uid := range sortedKeys(r.records.byUID) {
 		if rec := r.records.byUID[uid]; rec.pod == nil || rec.request.newest > 0 {
@@ -341,9 +337,9 @@ func (r *reconciler) beginCalls() {
 	}
 }
 
-// inspectCanary requests an inspection of the next canary. While full lists are stuck, canaries are
-// all pods in turn; otherwise, the healthy pod that was inspected least recently. more is true if
-// another canary may follow now.
+// inspectCanary requests an inspection of the next canary. While full lists are stuck, all pods are
+// canaries in turn; otherwise, the healthy pod inspected least recently. more is true if another may
+// follow now.
 func (r *reconciler) inspectCanary() (more bool) {
 	all := !r.sched.HangsSince().IsZero()
 	if len(r.round) == 0 || !all {

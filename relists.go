@@ -43,8 +43,7 @@ func (r *relists) failed(err error) (callers []*relistCaller) {
 	return withError(callers, err)
 }
 
-// giveUp returns the waiting callers with an error, because no list can begin until one that timed
-// out returns.
+// giveUp returns the waiting callers with an error: no list can begin until the timed-out list returns.
 func (r *relists) giveUp(err error) (callers []*relistCaller) {
 	callers, r.waiting = r.waiting, nil
 	return withError(callers, err)
@@ -57,8 +56,7 @@ func withError(callers []*relistCaller, err error) []*relistCaller {
 	return callers
 }
 
-// succeeded adds the list in flight, which has succeeded. found must contain every pod that the list
-// could wait for.
+// succeeded adds the successful list in flight. found must contain every pod that it could wait for.
 func (r *relists) succeeded(c *schedule.Call, found []comparison) {
 	done := relist{stamp: c.Stamp, began: c.Began, callers: r.attached}
 	for _, f := range found {
@@ -69,8 +67,8 @@ func (r *relists) succeeded(c *schedule.Call, found []comparison) {
 	r.attached, r.incomplete = nil, append(r.incomplete, done)
 }
 
-// complete removes and returns the lists that no longer wait for a pod. A list does not wait for a
-// pod that moves is false for.
+// complete removes and returns the lists that wait for no pod. They wait only for pods that moves is
+// true for.
 func (r *relists) complete(moves func(*schedule.Pod) bool) (complete []relist) {
 	kept := r.incomplete[:0]
 	for _, l := range r.incomplete {
@@ -86,8 +84,7 @@ func (r *relists) complete(moves func(*schedule.Pod) bool) (complete []relist) {
 	return complete
 }
 
-// stillAwaited returns the awaited pods, without those before the first that lacks something. In most
-// steps this looks at one pod.
+// stillAwaited returns the awaited pods from the first that lacks something, usually the first of all.
 func (l *relist) stillAwaited() []*podRecord {
 	i := slices.IndexFunc(l.awaited, l.lacks)
 	if i < 0 {

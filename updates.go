@@ -10,8 +10,8 @@ import (
 	"github.com/kubepleg/pleg/internal/broadcast"
 )
 
-// update is a new state of a pod for subscribers. It is published after the cache has the pod's
-// status, and never modified after that.
+// update is a new state of a pod for subscribers. The cache has the pod's status first. It is never
+// modified.
 type update struct {
 	uid types.UID
 	// pod is the listed pod; nil if it is gone.
@@ -21,8 +21,8 @@ type update struct {
 	// settled has the IDs of exited containers with a settled end. ips are the addresses in the cache.
 	settled map[string]bool
 	ips     []string
-	// initial is the pod when the subscription began; nil if it did not exist. It is ignored after the
-	// first update that a subscriber gets.
+	// initial is the pod when the subscription began; nil if it did not exist. Only a first update uses
+	// it.
 	initial *Pod
 	// first is the update that describes initial; nil unless updates were coalesced.
 	first *update
@@ -59,9 +59,9 @@ func (updateRules) Events(delivered, u *update) []*PodLifecycleEvent {
 	return inSteps(delivered, u, stepEvents)
 }
 
-// inSteps returns the events from delivered to u. If the subscriber has no update of the pod, there
-// are two steps: to the pod when its subscription began, and from there to u. A step from nil is
-// initial if u.initial is not nil.
+// inSteps returns the events from delivered to u. If the subscriber has no update of the pod, there are
+// two steps: to the pod when its subscription began, and from there to u. Events of the first are
+// initial.
 func inSteps(delivered, u *update, step func(delivered, u *update) []*PodLifecycleEvent) []*PodLifecycleEvent {
 	if delivered == nil {
 		if first := u.beginning(); first != nil {
@@ -134,8 +134,8 @@ func (u *update) since(delivered *update) []transition {
 	return appendTransitions(nil, delivered.listed(), u.pod)
 }
 
-// amended returns the exited containers whose end differs from the one that the subscriber was sent,
-// or was sent without an end.
+// amended returns the exited containers whose end was not sent to the subscriber, or differs from the
+// one sent.
 func (u *update) amended(delivered *update) (amended []*Container) {
 	if delivered.listed() == nil || u.pod == nil {
 		return nil
@@ -155,9 +155,9 @@ func amends(now, sent *Status) bool {
 		sent.ExitCode != now.ExitCode || sent.Reason != now.Reason || sent.Message != now.Message)
 }
 
-// Coalesce implements broadcast.Rules. The result keeps what the events from delivered need of
-// earlier: the initial pod, a PodSync and statuses. If later has no events, it keeps the list and
-// cause of earlier too.
+// Coalesce implements broadcast.Rules. The result keeps what the events from delivered need of earlier:
+// the initial pod, a PodSync and statuses. If later has no events, it keeps the list and cause of
+// earlier too.
 func (updateRules) Coalesce(delivered, earlier, later *update) (coalesced *update, discarded int) {
 	both := *later
 	if delivered == nil {

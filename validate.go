@@ -26,12 +26,12 @@ var badReasons = [...]badReason{
 	badStatusNil, badStatusNilItem, badStatusMismatch, badRuntimePanic,
 }
 
-// reportBadData is called for each bad item, with the object that has it. The item is skipped or
-// corrected.
+// reportBadData is called for each bad item, which is skipped or corrected, with the object that has
+// it.
 type reportBadData func(reason badReason, object string)
 
-// withoutBadData returns the pod, or a copy without nil containers, empty or repeated IDs, and
-// invalid states. Listed pods are never modified.
+// withoutBadData returns the pod, or a copy without nil containers, empty or repeated IDs, and invalid
+// states. Listed pods are never modified.
 func withoutBadData(pod *Pod, report reportBadData) *Pod {
 	if pod == nil {
 		return nil
@@ -60,8 +60,7 @@ func withoutBadData(pod *Pod, report reportBadData) *Pod {
 	return &copied
 }
 
-// badData returns what is bad about a container of a pod, or "". taken has the IDs of the containers
-// before it.
+// badData returns what is bad about a container of a pod, or "". taken has the earlier containers' IDs.
 func badData(pod *Pod, c *Container, taken map[string]bool) (reason badReason, object string) {
 	switch {
 	case c == nil:
@@ -80,8 +79,8 @@ func badData(pod *Pod, c *Container, taken map[string]bool) (reason badReason, o
 	}
 }
 
-// validStatus returns a corrected copy of a status, or why it cannot be used. The runtime's status is
-// never modified.
+// validStatus returns a corrected copy of a status, or why it cannot be used. It never modifies the
+// status.
 func validStatus(status *PodStatus, pod *Pod, report reportBadData) (*PodStatus, error) {
 	switch {
 	case status == nil:

@@ -12,13 +12,12 @@ type Policy struct {
 	First time.Duration
 	// Longest is the longest wait, unless First is longer.
 	Longest time.Duration
-	// Jitter is true if each wait is random, from three quarters of its length to all of it, so that
-	// many nodes do not retry at the same time.
+	// Jitter is true if each wait is shortened at random, by up to a quarter, so that nodes do not retry
+	// together.
 	Jitter bool
 }
 
-// Wait returns the wait after a failed attempt: First after attempt 1, doubling for each further one,
-// up to Longest.
+// Wait returns the wait after a failed attempt, counted from 1: First, then doubled up to Longest.
 func (p Policy) Wait(attempt int) time.Duration {
 	wait := p.First
 	for i := 1; i < attempt && wait < p.Longest; i++ {

@@ -11,8 +11,8 @@ import (
 // update then counts as delivered. A key without a pending update was delivered the update in
 // Broadcaster.present.
 //
-// Committed events go into the channel as far as they fit, and a pump sends the rest. A follower has
-// no channel and no pump: it takes the committed events itself.
+// Committed events go into the channel as far as they fit, and a pump sends the rest. A follower has no
+// channel and no pump: it takes the committed events itself.
 type subscription[K cmp.Ordered, U, E any] struct {
 	b       *Broadcaster[K, U, E]
 	options Options[U, E]   // Events is not nil
@@ -62,8 +62,8 @@ func (s *subscription[K, U, E]) offerLocked(key K, before, update U) {
 	s.deliverLocked()
 }
 
-// deliverLocked puts what fits into the channel, and starts the pump for the rest. For a follower, it
-// commits what fits.
+// deliverLocked fills the channel and starts the pump for the rest. For a follower, it commits what
+// fits.
 func (s *subscription[K, U, E]) deliverLocked() {
 	if s.out == nil {
 		for len(s.committed) < s.options.Capacity && s.queue.Len() > 0 {
@@ -135,7 +135,8 @@ func (s *subscription[K, U, E]) advanceLocked() bool {
 	return len(s.committed) > 0
 }
 
-// commitLocked commits the events of the first update in the queue. The key's next update leads on from it.
+// commitLocked commits the events of the first update in the queue. The key's next update follows from
+// it.
 func (s *subscription[K, U, E]) commitLocked() {
 	next := s.queue.Remove(s.queue.Front()).(*step[K, U])
 	delete(s.pending, next.key)

@@ -1,6 +1,5 @@
 // Package inbox collects inputs for a loop from other goroutines. Senders never wait for the loop:
-// their inputs are merged into one value, which the loop takes as a whole. The senders must bound the
-// size of that value.
+// their inputs are merged into one value, which the loop takes as a whole. Senders must bound its size.
 package inbox
 
 import "sync"

@@ -8,8 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Pod is the schedule's state of one pod. The reconciler embeds it in its record and reads the
-// exported fields.
+// Pod is the schedule's state of a pod. The reconciler's record embeds it and reads the exported
+// fields.
 type Pod struct {
 	UID types.UID
 	// List and Inspection are the calls in flight; nil for none.
@@ -26,8 +26,8 @@ type Pod struct {
 
 // Wants is what the schedule should do for a pod.
 type Wants struct {
-	// List is the number of the first list that answers all requests for the pod; 0 if no list is wanted
-	// now. Cause is why.
+	// List is the first list that answers all requests for the pod; 0 if no list is wanted now. Cause is
+	// why.
 	List  uint64
 	Cause string
 	// Inspect is true if the pod needs an inspection.
@@ -52,8 +52,8 @@ func (s *Scheduler) Plan(p *Pod, w Wants) {
 // Gone notes that nothing waits for an inspection of the pod any more.
 func (s *Scheduler) Gone(p *Pod) { s.setHung(p, time.Time{}) }
 
-// Moving reports whether the pod makes progress: its inspection, or else its pod list, is in flight
-// or can begin, and is not slow.
+// Moving reports whether the inspection of the pod, or else its pod list, can proceed without being
+// slow.
 func (s *Scheduler) Moving(p *Pod) bool {
 	switch {
 	case p.Inspection != nil:

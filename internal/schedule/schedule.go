@@ -1,7 +1,6 @@
-// Package schedule decides which call the container runtime gets next, and when: full lists, pod
-// lists and inspections. It holds what concerns all pods: when full lists begin, how many calls run,
-// which are slow, and canaries. The reconciler decides what a pod needs, and passes it to
-// [Scheduler.Plan].
+// Package schedule decides which call the container runtime gets next, and when: full lists, pod lists
+// and inspections. It holds what concerns all pods: when full lists begin, how many calls run, which
+// are slow, and canaries. The reconciler decides what a pod needs, and passes it to [Scheduler.Plan].
 //
 // The package has no goroutine, lock or clock: the reconciler sets the time and makes the calls.
 package schedule
@@ -15,23 +14,22 @@ import (
 )
 
 const (
-	// PodListsAtOnce is how many pod lists run at once. If more pods wait, a full list is made instead:
-	// it costs about as much as eight pod lists on a node with some hundred containers.
+	// PodListsAtOnce is how many pod lists run at once. If more pods wait, a full list is made instead: it
+	// costs about as much as eight pod lists on a node with some hundred containers.
 	PodListsAtOnce = 8
 	// MaxSlow is how many slow inspections release their worker. Further ones keep it, so that a stuck
 	// runtime gets a bounded number of calls.
 	MaxSlow = 64
 	// MaxHangingAfter is the age at which a full list is always stuck, unless a period is longer.
 	MaxHangingAfter = 10 * time.Second
-	// canariesPerThreshold is how many canaries are inspected within the health threshold while pods are
-	// stuck.
+	// canariesPerThreshold is how many canaries are inspected within the health threshold.
 	canariesPerThreshold = 6
 	// roundPeriods is the number of periods from the start of one round of all pods to the next.
 	roundPeriods = 2
 )
 
-// Stamp identifies a list and orders lists by when they began. Readers compare Time, which two lists
-// may share; Number is unique.
+// Stamp orders lists by when they began. Number is unique; two lists may share Time, which readers
+// compare.
 type Stamp struct {
 	Time   time.Time
 	Number uint64
@@ -60,11 +58,10 @@ type Call struct {
 	Stamp Stamp     // of the list; zero for an inspection
 	Began time.Time
 
-	// Slow is true once the call has run for longer than a period. Another call may then use its slot;
-	// see MaxSlow.
+	// Slow is true once the call has run for longer than a period: another may use its slot; see MaxSlow.
 	Slow bool
-	// Dead is true once the call has timed out, and so has failed. Until it returns, no other call of
-	// its kind is made for the pod.
+	// Dead is true once the call has timed out, and so has failed. Until it returns, no other call of its
+	// kind is made for the pod.
 	Dead bool
 }
 
@@ -140,8 +137,7 @@ func (s *Scheduler) SetPeriodic(on bool) {
 // endHang notes that full lists are no longer stuck.
 func (s *Scheduler) endHang() { s.full.hangsSince, s.canary.inRound = time.Time{}, false }
 
-// stamp returns a new stamp. Its time never goes back, because the cache rejects statuses for older
-// lists.
+// stamp returns a new stamp. Its time never goes back: the cache rejects statuses for older lists.
 func (s *Scheduler) stamp() Stamp {
 	s.Last.Number++
 	if s.Now.After(s.Last.Time) {
@@ -150,8 +146,8 @@ func (s *Scheduler) stamp() Stamp {
 	return s.Last
 }
 
-// Begin returns the calls that begin now. relist is true if a caller of Relist waits for a full list
-// to begin. requested is the cause of a requested full list; empty for none.
+// Begin returns the calls that begin now. relist is true if a caller of Relist waits for a full list to
+// begin. requested is the cause of a requested full list; empty for none.
 func (s *Scheduler) Begin(relist bool, requested string) (begun []*Call) {
 	s.full.requested = requested != ""
 	if cause := s.fullListDue(relist, requested); cause != "" {
@@ -202,12 +198,12 @@ func (s *Scheduler) fullListDue(relist bool, requested string) (cause string) {
 	return ""
 }
 
-// manyWait reports whether so many pods wait for a list that a full list is better. After a failed
-// full list it returns false, so that pods are listed one by one.
+// manyWait reports whether so many pods wait for a list that a full list is better. After a failed full
+// list it returns false, so that pods are listed one by one.
 func (s *Scheduler) manyWait() bool { return s.toList.Len() > PodListsAtOnce && !s.full.failed }
 
-// FullListEnded notes that a full list succeeded, failed or timed out. It postpones the next
-// requested list; see notBefore. If a list of the period is overdue, it begins after another period.
+// FullListEnded notes that a full list succeeded, failed or timed out. It postpones the next requested
+// list; see notBefore. If a list of the period is overdue, it begins after another period.
 func (s *Scheduler) FullListEnded(c *Call, succeeded bool) {
 	wait := s.cfg.Period
 	if succeeded {
@@ -257,9 +253,8 @@ type Late struct {
 	NowDead bool
 }
 
-// Expire returns the pods whose time has come, to be planned again, and the calls that have become
-// slow or have timed out. Both are sorted by UID. Calls that have returned must be passed to Returned
-// first.
+// Expire returns the pods whose time has come, to be planned again, and the calls that have become slow
+// or have timed out. Both are sorted by UID. Calls that have returned must be passed to Returned first.
 func (s *Scheduler) Expire() (woken []*Pod, late []Late) {
 	late = s.appendLate(late, s.FullList, nil)
 	s.full.hangsSince = s.HangsSince()
@@ -337,9 +332,9 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// HangsSince returns when the first stuck full list began; zero for none. A full list is stuck once
-// it is older than a period, and older than MaxHangingAfter or twice the duration of the last
-// successful one. If it times out, full lists remain stuck until one returns.
+// HangsSince returns when the first stuck full list began; zero for none. A full list is stuck once it
+// is older than a period, and older than MaxHangingAfter or twice the duration of the last successful
+// one. If it times out, full lists remain stuck until one returns.
 func (s *Scheduler) HangsSince() time.Time {
 	if s.full.hangsSince.IsZero() && s.hangs(s.FullList) {
 		return s.FullList.Began
@@ -384,8 +379,7 @@ func (s *Scheduler) TakeCanary() bool {
 	return true
 }
 
-// EndRound ends a round of all pods. The next begins two periods after this one began, and at least
-// one period from now.
+// EndRound ends a round. The next begins two periods after it began, and at least one period from now.
 func (s *Scheduler) EndRound() {
 	s.canary.inRound = false
 	if latest := s.Now.Add(-s.cfg.Period); s.canary.last.Before(latest) {
@@ -413,8 +407,8 @@ func (s *Scheduler) canaryDue() (due time.Time) {
 	return earlier(due, latest.Add(max(s.cfg.Threshold/canariesPerThreshold, s.cfg.Period)))
 }
 
-// roundDue is canaryDue while full lists are stuck. Rounds use half of the workers and half of
-// MaxSlow, and leave the rest to requested inspections.
+// roundDue is canaryDue while full lists are stuck. Rounds use half of the workers and half of MaxSlow,
+// and leave the rest to requested inspections.
 func (s *Scheduler) roundDue() time.Time {
 	busy := s.inspections-s.slow+s.toInspect.Len() >= max(1, s.cfg.Workers/2)
 	switch {
