@@ -13,19 +13,18 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// PodCache is a cache of pod statuses: a generator writes it, and any goroutine may read it. It has the
-// six methods of the kubelet's Cache. The statuses that it returns are never nil, are shared and must
-// not be modified. The zero value is empty. A PodCache must not be copied after first use.
+// PodCache is a cache of pod statuses: a generator writes it, and any goroutine may read it. It has
+// the six methods of the kubelet's Cache. The statuses that it returns are never nil, are shared
+// and must not be modified. The zero value is empty. A PodCache must not be copied after first use.
 //
-// A PodCache belongs to the last generator that was made with it; NewGenericPLEG empties it. An earlier
-// generator should have been stopped, and can no longer write to it.
+// A PodCache belongs to the last generator that was made with it; NewGenericPLEG empties it. An
+// earlier generator should have been stopped, and can no longer write to it.
 type PodCache struct {
-	mu sync.RWMutex // guards the fields below
-
+	mu      sync.RWMutex // guards the fields below
 	entries map[types.UID]*cacheEntry
 	// index finds pods by container ID, name and address.
 	index cacheIndex
-	// global is when the newest full list began.
+	// global is the start of the newest full list.
 	global  time.Time
 	readers map[types.UID][]*blockedReader
 	waiting int
@@ -35,30 +34,27 @@ type PodCache struct {
 
 // cacheOwner is implemented by the generator.
 type cacheOwner interface {
-	// onReaderBlocked is called in a reader's goroutine before it blocks, without a lock. It must not
-	// block.
+	// onReaderBlocked is called in a reader's goroutine before it blocks, without a lock. It must not block.
 	onReaderBlocked(uid types.UID)
 }
 
-// cacheEntry is what the cache knows about a pod: perhaps only when a pod list showed it absent.
+// cacheEntry is the cached state of a pod; of an absent pod, only when it was observed.
 type cacheEntry struct {
-	// status is the last good status, or an empty one if every inspection has failed; nil if there was
-	// none.
+	// status is the last good status, an empty one after failures only, or nil before the first inspection.
 	status *PodStatus
 	err    error
 	// listed is the pod in its newest list; nil if the pod is absent.
 	listed *Pod
 	keys   []indexKey // the keys of status and listed in the index
-	// stored is when the list began that the status was stored for.
+	// stored is the start of the list for which the status was stored.
 	stored time.Time
-	// observed is when the newest list that confirmed the entry began.
+	// observed is the start of the newest list that confirmed the entry.
 	observed time.Time
 	// held is true if newer full lists do not confirm the entry.
 	held bool
 }
 
-// blockedReader is a reader in GetNewerThan. ch has room for its one reading, so the sender never
-// blocks.
+// blockedReader is a reader in GetNewerThan. ch has room for its one reading, so the sender never blocks.
 type blockedReader struct {
 	minTime time.Time
 	ch      chan reading
@@ -89,8 +85,8 @@ func put[K comparable, V any](m *map[K]V, key K, value V) {
 	(*m)[key] = value
 }
 
-// Get returns the last good status of a pod, and the error of its last inspection if that failed. The
-// status of an unknown pod has only its ID. Get never blocks.
+// Get returns the last good status of a pod, and the error of its last inspection if that failed.
+// The status of an unknown pod has only its ID. Get never blocks.
 func (c *PodCache) Get(uid types.UID) (*PodStatus, error) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -112,15 +108,14 @@ func (c *PodCache) GetAll() []*PodStatus {
 	return all
 }
 
-// GetNewerThan is like Get, but blocks until the pod's state was observed after minTime. It cannot be
-// cancelled; LookupNewerThan can.
+// GetNewerThan is like Get, but blocks until the pod's state was observed after minTime. It cannot
+// be cancelled; LookupNewerThan can.
 func (c *PodCache) GetNewerThan(uid types.UID, minTime time.Time) (*PodStatus, error) {
 	a, _ := c.wait(context.Background(), uid, minTime) //nolint:forbidigo // the drop-in form has none, and it does not end
 	return a.status, a.err
 }
 
-// wait returns the state of a pod once it was observed after minTime, or an error with the cause of
-// ctx.
+// wait returns the state of a pod once it was observed after minTime, or an error with the cause of ctx.
 func (c *PodCache) wait(ctx context.Context, uid types.UID, minTime time.Time) (reading, error) {
 	c.mu.RLock()
 	fresh, answer := c.freshLocked(uid, minTime), c.readLocked(uid)
@@ -180,9 +175,9 @@ func (c *PodCache) forgetLocked(uid types.UID, e *cacheEntry) {
 	}
 }
 
-// Set stores the result of an inspection. timestamp is when the list began that the inspection was made
-// for. If the cache holds a status for a later list, Set stores nothing and returns false. With an
-// error and a nil status, the last good status is kept.
+// Set stores the result of an inspection. timestamp is the start of the list for which the
+// inspection was made. If the cache holds a status for a later list, Set stores nothing and returns
+// false. With an error and a nil status, the last good status is kept.
 func (c *PodCache) Set(uid types.UID, status *PodStatus, err error, timestamp time.Time) (updated bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -208,8 +203,8 @@ func (c *PodCache) setLocked(uid types.UID, status *PodStatus, err error, timest
 	return true
 }
 
-// SetObservedTime records that a list that began at timestamp confirms the cached state of the pod. If
-// the pod is not in the cache, the list confirms that it is absent.
+// SetObservedTime records that a list that began at timestamp confirms the cached state of the pod.
+// If the pod is not in the cache, the list confirms that it is absent.
 func (c *PodCache) SetObservedTime(uid types.UID, timestamp time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -245,8 +240,8 @@ func (c *PodCache) deleteLocked(uid types.UID) {
 	c.wakeLocked(uid)
 }
 
-// UpdateTime records that a full list that began at timestamp confirms the cached state of every pod,
-// and that all other pods are absent.
+// UpdateTime records that a full list that began at timestamp confirms the cached state of every
+// pod, and that all other pods are absent.
 func (c *PodCache) UpdateTime(timestamp time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -272,7 +267,7 @@ func (c *PodCache) freshLocked(uid types.UID, minTime time.Time) bool {
 	return c.observedLocked(uid).After(minTime)
 }
 
-// observedLocked returns when the newest list began that confirmed the state of the pod.
+// observedLocked returns the start of the newest list that confirmed the pod's state.
 func (c *PodCache) observedLocked(uid types.UID) time.Time {
 	switch e := c.entries[uid]; {
 	case e == nil:
@@ -363,8 +358,7 @@ func (c *PodCache) Lookup(uid types.UID) (status *PodStatus, exists bool, err er
 
 // LookupNewerThan is like Lookup, but waits until the pod's state was observed after minTime. For the
 // present state, pass the time of the generator's clock. If ctx ends first, it returns the result of
-// Lookup and an error that wraps the cause. A state that is new enough is returned even if ctx has
-// ended.
+// Lookup and an error that wraps the cause. A state that is new enough is returned even if ctx has ended.
 func (c *PodCache) LookupNewerThan(ctx context.Context, uid types.UID, minTime time.Time,
 ) (status *PodStatus, exists bool, err error) {
 	a, late := c.wait(ctx, uid, minTime)
@@ -376,16 +370,15 @@ func (c *PodCache) LookupNewerThan(ctx context.Context, uid types.UID, minTime t
 }
 
 // ByContainerID returns the status of the pod that has a container or sandbox. It accepts the runtime's
-// ID, or one with any prefix, such as "containerd://3f2a…". The first 12 or more characters are enough
-// if no other container's ID starts with them.
+// ID, or one with any prefix, such as "containerd://3f2a…". The first 12 or more characters are enough if
+// no other container's ID starts with them.
 //
-// A container that was listed but not yet inspected is found too. Its status has only what the list
-// shows: name, image, state and labels. If several pods have the ID, which is bad data, the newest is
-// returned.
+// A container that was listed but not yet inspected is found too. Its status has only what the list shows:
+// name, image, state and labels. If several pods have the ID, which is bad data, the newest is returned.
 //
-// A container, name or address that is gone is found for one more minute, by the generator's clock,
-// because flow logs and kernel events arrive late. The status is then the last that had it, with GoneAt
-// set. At most 10,000 such entries are kept; without a generator, none.
+// Lost containers, names and addresses are found for one more minute, by the generator's clock, because
+// flow logs and kernel events arrive late. The status is then the last that had them, with GoneAt set. At
+// most 10,000 such entries are kept; without a generator, none.
 func (c *PodCache) ByContainerID(id string) (status *PodStatus, found bool) {
 	id = withoutType(id)
 	has := ""
@@ -424,24 +417,23 @@ func isID(full, id string) bool {
 	return full == id || len(id) >= shortestID && strings.HasPrefix(full, id)
 }
 
-// ByName returns the statuses of the pods with a name, newest sandbox first. There are several while a
-// pod is being replaced by one with the same name. Pods that went away less than a minute ago come
-// last, with GoneAt set. An empty name finds nothing.
+// ByName returns the statuses of the pods with a name, newest sandbox first. There are several
+// while a pod is being replaced by one with the same name. Pods that went away less than a minute
+// ago come last, with GoneAt set. An empty name finds nothing.
 func (c *PodCache) ByName(namespace, name string) []*PodStatus {
 	return c.find(indexKey{indexName, namespace, name})
 }
 
-// ByIP returns the statuses of the pods with an IPv4 or IPv6 address, in any form, newest first. Pods
-// that had the address less than a minute ago come last, with GoneAt set.
+// ByIP returns the statuses of the pods with an IPv4 or IPv6 address, in any form, newest first.
+// Pods that had the address less than a minute ago come last, with GoneAt set.
 //
-// Pods on the host's network share its address, if the runtime reports it. A pod keeps its last address
-// when its network is torn down, so another pod may have the same address by now.
+// Pods on the host's network share its address, if the runtime reports it. A pod keeps its last
+// address when its network is torn down, so another pod may have the same address by now.
 func (c *PodCache) ByIP(ip string) []*PodStatus {
 	return c.find(indexKey{indexIP, "", canonicalIP(ip)})
 }
 
-// find returns the statuses of pods that have the key, newest first, and then of pods that have lost
-// it.
+// find returns the statuses of pods that have the key, newest first, and then of pods that have lost it.
 func (c *PodCache) find(key indexKey) (statuses []*PodStatus) {
 	c.mu.RLock()
 	for uid, went := range c.index.pods[key] {
@@ -491,7 +483,7 @@ func (e *cacheEntry) withListed(uid types.UID) *PodStatus {
 	return &full
 }
 
-// listedSandbox makes a status from what a list shows of a sandbox.
+// listedSandbox makes a status of a listed sandbox.
 func listedSandbox(c *Container) *runtimeapi.PodSandboxStatus {
 	state := runtimeapi.PodSandboxState_SANDBOX_NOTREADY
 	if c.State == ContainerStateRunning {

@@ -8,11 +8,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// cacheIndex finds pods by container ID, name and address, and for one more minute by lost ones. The
+// cacheIndex finds pods by container ID, name and address. It keeps lost keys for a minute. The
 // time of a look-up does not depend on the number of pods. PodCache.mu guards the index.
 type cacheIndex struct {
-	// pods has each key's pods. The value is nil while the pod has the key, and set after the pod has lost
-	// it.
+	// pods has each key's pods. The value is nil for a pod with the key, and set for a pod that has lost it.
 	pods map[indexKey]map[types.UID]*goneKey
 	// gone has the keys that pods have lost, oldest first.
 	gone []*goneKey
@@ -55,7 +54,7 @@ func containerKey(id string) indexKey {
 }
 
 // replace computes the keys of a pod from its list and status, updates the index, and returns them.
-// keys are the pod's keys before, and old is its status before. For most pods nothing changes.
+// keys and old are the pod's keys and status before. For most pods nothing changes.
 func (x *cacheIndex) replace(uid types.UID, keys []indexKey, old *PodStatus, listed *Pod, status *PodStatus,
 ) []indexKey {
 	x.keys = appendKeys(x.keys[:0], listed, status)
@@ -127,8 +126,7 @@ func (x *cacheIndex) find(key indexKey) (uids []types.UID) {
 	return uids
 }
 
-// appendKeys appends the keys of a listed pod and of its status, both of which may be nil, with
-// repetitions.
+// appendKeys appends the keys of a listed pod and of its status; either may be nil. Keys may repeat.
 func appendKeys(keys []indexKey, listed *Pod, status *PodStatus) []indexKey {
 	add := func(kind indexKind, namespace, value string) {
 		if value != "" {

@@ -9,8 +9,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// cacheWriter writes the cache for its owner, a generator. It writes nothing if the cache has another
-// owner.
+// cacheWriter writes the cache for its owner, a generator. It writes nothing if the cache has
+// another owner.
 type cacheWriter struct {
 	cache *PodCache
 	owner cacheOwner
@@ -28,8 +28,8 @@ func (w cacheWriter) write(write func(c *PodCache)) {
 // advance sets the time of the index, which forgets lost keys.
 func (w cacheWriter) advance(now time.Time) { w.write(func(c *PodCache) { c.index.advance(now) }) }
 
-// store stores the result of an inspection. made is the list that the inspection was made for, observed
-// the newest list that confirms the result. For held, see cacheEntry.
+// store stores the result of an inspection. made is the list that the inspection was made for,
+// observed the newest list that confirms the result. For held, see cacheEntry.
 func (w cacheWriter) store(uid types.UID, status *PodStatus, err error, made, observed stamp, held bool) {
 	w.write(func(c *PodCache) {
 		if status != nil {
@@ -42,8 +42,8 @@ func (w cacheWriter) store(uid types.UID, status *PodStatus, err error, made, ob
 	})
 }
 
-// storeExits replaces the statuses of containers that have exited by those in newer, and adds missing
-// ones. It does not change when the pod was observed.
+// storeExits replaces the statuses of containers that have exited by those in newer, and adds
+// missing ones. It does not change when the pod was observed.
 func (w cacheWriter) storeExits(pod *Pod, newer map[string]*Status) {
 	w.write(func(c *PodCache) {
 		e := c.entryLocked(pod.ID)
@@ -76,7 +76,7 @@ func (w cacheWriter) setObserved(uid types.UID, at stamp, held bool) {
 	w.write(func(c *PodCache) { c.observeLocked(uid, at.Time, held) })
 }
 
-// setAllObserved sets when all pods were observed, except those that are held.
+// setAllObserved sets when all pods but the held ones were observed.
 func (w cacheWriter) setAllObserved(at time.Time) {
 	w.write(func(c *PodCache) { c.updateTimeLocked(at) })
 }
@@ -98,8 +98,8 @@ func (w cacheWriter) podsWithContainer(id string) (uids []types.UID) {
 	return w.cache.index.find(containerKey(id))
 }
 
-// inheritedIPs returns the addresses for a status that has none. A pod whose network is torn down keeps
-// its last addresses; a pod with a ready sandbox has none yet.
+// inheritedIPs returns the addresses for a status that has none. A pod whose network is torn down
+// keeps its last addresses; a pod with a ready sandbox has none yet.
 func inheritedIPs(last, status *PodStatus) []string {
 	for _, s := range status.SandboxStatuses {
 		if s.State == runtimeapi.PodSandboxState_SANDBOX_READY {

@@ -12,8 +12,7 @@ type transition struct {
 	sandbox   bool
 }
 
-// containerChanged means that a container is now created or unknown: inspect its pod, but send no
-// event.
+// containerChanged means that a container is now created or unknown: inspect its pod, but send no event.
 const containerChanged PodLifeCycleEventType = "ContainerChanged"
 
 // plegState is what events distinguish of a State. The states and their transitions are the kubelet's.
@@ -46,9 +45,9 @@ func plegStateIn(s State) plegState {
 	}
 }
 
-// withSandboxesBeingMade returns a listed pod. In a copy, it sets the state of sandboxes that are still
-// being made to unknown: cri-dockerd lists a new sandbox as exited until it has started. A sandbox is
-// being made if it has no containers and was never known as ready or exited.
+// withSandboxesBeingMade returns a listed pod, or a copy in which sandboxes that are still being
+// made are unknown. cri-dockerd lists them as exited. They have no containers and were never known
+// as ready or exited.
 func withSandboxesBeingMade(old, pod *Pod) *Pod {
 	sandboxes, changed := rewrite(pod.sandboxes(), func(s *Container) *Container {
 		if s.State != ContainerStateExited || hasContainers(pod, s) || wasMade(old, s) {
@@ -150,8 +149,8 @@ func (s *Status) id() string {
 	return s.ID.ID
 }
 
-// index returns the index of the first item with an ID, or -1. It searches from index i on, where the
-// item is expected, and then from the beginning.
+// index returns the index of the first item with an ID, or -1. It searches from index i on, where
+// the item is expected, and then from the beginning.
 func index[T identified](list []T, i int, id string) int {
 	for range list {
 		if i >= len(list) {
@@ -173,7 +172,7 @@ func find[T identified](list []T, i int, id string) (item T) {
 	return item
 }
 
-// finder returns find for repeated use. A map serves long lists if items are not at the expected index.
+// finder returns find for many searches of one list. For a long list it makes a map when needed.
 func finder[T identified](list []T) func(i int, id string) T {
 	var byID map[string]T
 	return func(i int, id string) T {

@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// acceptTimeout is how long a stream may take until the runtime accepts it: without this deadline, one
-	// lost call would leave the stream connecting for ever. An accepted stream has no deadline.
+	// acceptTimeout is how long a stream may take until the runtime accepts it: otherwise, one lost
+	// call would leave it connecting for ever. An accepted stream has no deadline.
 	acceptTimeout = 10 * time.Second
 	// stableStream is how long a stream must last to reset the reconnection back-off.
 	stableStream = time.Minute
@@ -42,8 +42,7 @@ var (
 	errStreamEnded = errors.New("the runtime ended the stream")
 )
 
-// eventClient keeps one stream of the runtime open: a stream of events, which are only hints, or of
-// exits.
+// eventClient keeps one stream of the runtime open: a stream of events, which are only hints, or of exits.
 type eventClient struct {
 	method string
 	watch  func(ctx context.Context, s *stream) error
@@ -57,11 +56,9 @@ type eventClient struct {
 	// recovered gets a token when full lists succeed again, so that follow connects at once.
 	recovered chan struct{}
 
-	mu sync.Mutex // guards report, current and connectedAt
-
+	mu     sync.Mutex // guards report, current and connectedAt
 	report StreamReport
-	// current is the stream whose events are accepted; nil for none. connectedAt is zero until it is
-	// accepted.
+	// current is the stream whose events are accepted; nil for none. connectedAt is zero until it is accepted.
 	current     *stream
 	connectedAt time.Time
 
@@ -133,8 +130,8 @@ func (e *eventClient) follow(ctx context.Context) {
 	}
 }
 
-// followOnce follows one stream until it or ctx ends. It returns how long it was connected, and why it
-// ended.
+// followOnce follows one stream until it or ctx ends. It returns how long it was connected, and why
+// it ended.
 func (e *eventClient) followOnce(ctx context.Context) (lasted time.Duration, err error) {
 	if e.left != nil {
 		select {
@@ -169,8 +166,8 @@ func (e *eventClient) followOnce(ctx context.Context) (lasted time.Duration, err
 	return e.open(nil), cmp.Or(err, errStreamEnded)
 }
 
-// open makes s the current stream, or none if s is nil. Events of the previous stream are ignored from
-// now on. open returns how long the previous stream was connected.
+// open makes s the current stream, or none if s is nil. Events of the previous stream are ignored
+// from now on. open returns how long the previous stream was connected.
 func (e *eventClient) open(s *stream) (lasted time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -187,8 +184,8 @@ type stream struct {
 	deadline clock.Timer // for the runtime's acceptance
 }
 
-// connected is called when the runtime has accepted the stream. It requests a full list, because the
-// runtime does not repeat earlier events.
+// connected is called when the runtime has accepted the stream. It requests a full list, because
+// the runtime does not repeat earlier events.
 func (s *stream) connected() {
 	e := s.client
 	e.mu.Lock()

@@ -8,14 +8,13 @@ import (
 )
 
 // Every list (withExits), status (takeStatus) and exit event (takeExit) passes through this file on its
-// way into the records. A container only goes forward: from created to running to exited. Once a status
-// or an exit event has shown an exit, a list or status that shows the container running is out of date.
-// If only a list has shown the exit, a running status contradicts the record instead. See rules 20 to
-// 22 of docs/CONTRACT.md.
+// way into the records. A container only goes forward: from created to running to exited. Once a status or
+// an exit event has shown an exit, a list or status that shows the container running is out of date. If
+// only a list has shown the exit, a running status contradicts it. See rules 20 to 22 of docs/CONTRACT.md.
 //
-// A runtime may start a container again with the same ID: the container then has another life. In
-// lists, another life is running after exited; in statuses, another StartedAt. Start and end times are
-// not compared: if it is short of CPU, a runtime may stamp a start later than the end of the same life.
+// A runtime may start a container again with the same ID: the container then has another life. In lists,
+// another life is running after exited; in statuses, another StartedAt. Start and end times are not
+// compared: a runtime short of CPU may stamp a start later than the end of the same life.
 
 // end is what is known about the death of a container.
 type end struct {
@@ -33,9 +32,9 @@ func hasExited(s *Status) bool { return s != nil && s.State == ContainerStateExi
 
 func isExited(c *Container) bool { return plegStateOf(c) == plegExited }
 
-// withExits returns a listed pod. In a copy, containers are exited if their newest status has exited. A
-// container that was exited in the previous list and is running now was started again, and stays
-// running. Call withExits before replacing rec.listed.
+// withExits returns a listed pod. In a copy, containers are exited if their newest status has
+// exited. A container that was exited in the previous list and is running now was started again,
+// and stays running. Call withExits before replacing rec.listed.
 func (rec *podRecord) withExits(listed *Pod) *Pod {
 	if listed == nil || len(rec.seen) == 0 {
 		return listed
@@ -98,16 +97,15 @@ func (r *reconciler) takeExit(rec *podRecord, c *Container, e ContainerExit) (ne
 		r.died(rec, id)
 		r.metrics.countTransitions(1, CauseExit)
 	}
-	if rec.inspecting != nil { // keep the snapshot that this inspection will publish up to date
+	if rec.inspecting != nil { // keep the snapshot of the inspection in flight up to date
 		rec.inspecting.pod = withExited(rec.inspecting.pod, isDead)
 	}
 	return true
 }
 
 // takeStatus merges a status with the known exits: it corrects the status, and records exits that only
-// the status shows. contradicts is true if the status shows a container running, a list shows it
-// exited, and its exit is unconfirmed. again is true if a container that had exited has another
-// StartedAt.
+// the status shows. contradicts is true if the status shows a container running, a list shows it exited,
+// and its exit is unconfirmed. again is true if a container that had exited has another StartedAt.
 func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (contradicts, again bool) {
 	var corrected map[string]*Status // by ID, where the record knows more about the end
 	pod, first := finder(rec.pod.containers()), finder(status.ContainerStatuses)
@@ -165,8 +163,8 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (contradicts,
 	return contradicts, again
 }
 
-// startedAgain reports whether s is of another life than ended. It is false if no inspection has shown
-// when the ended life started.
+// startedAgain reports whether s is of another life than ended. It is false if no inspection has
+// shown when the ended life started.
 func startedAgain(ended, s *Status) bool {
 	return !s.StartedAt.IsZero() && !s.StartedAt.Equal(ended.StartedAt) && !(ended.StartedAt.IsZero() && ended.Unconfirmed)
 }
@@ -248,10 +246,9 @@ func (r *reconciler) died(rec *podRecord, id string) {
 	*e = end{at: e.at, since: r.sched.Now}
 }
 
-// settle settles the ends of a pod and counts them. An end with the reason Completed is settled at
-// once. Other reasons may change, so an end is settled by an inspection that began reasonCheckWait
-// after the death, even if that inspection fails or is slow. If the end is unconfirmed, whatever its
-// reason, the inspection must begin unconfirmedWait after the death.
+// settle settles the ends of a pod and counts them. An end with the reason Completed is settled at once.
+// Other reasons may change: an inspection that began reasonCheckWait after the death settles them, even
+// if it fails or is slow. For an unconfirmed end, whatever its reason, the wait is unconfirmedWait.
 //
 // looked is when the last inspection began; zero for none. settled is true if any end was settled; the
 // pod is then published again.
@@ -294,8 +291,8 @@ func (r *reconciler) forgetEnds(rec *podRecord) {
 	}
 }
 
-// countGone counts a death that no further status can explain, by its last known status. Subscribers
-// take the removal or next start of the container as the end; see handlerEvents.
+// countGone counts a death that no further status can explain, by its last known status.
+// Subscribers take the removal or next start of the container as the end; see handlerEvents.
 func (r *reconciler) countGone(rec *podRecord, id string, e *end) {
 	if !e.settled && !e.livesAgain {
 		e.settled = true
@@ -303,8 +300,7 @@ func (r *reconciler) countGone(rec *podRecord, id string, e *end) {
 	}
 }
 
-// exitStatus makes the status of an exit event from the last status or, if nil, from the listed
-// container.
+// exitStatus makes the status of an exit event from the last status or, if nil, from the listed container.
 func exitStatus(last *Status, c *Container, e ContainerExit, now time.Time) *Status {
 	if last == nil {
 		last = listedStatus(c)
@@ -322,7 +318,7 @@ func exitStatus(last *Status, c *Container, e ContainerExit, now time.Time) *Sta
 	return &s
 }
 
-// listedStatus makes a status from what a list shows of a container.
+// listedStatus makes a status of a listed container.
 func listedStatus(c *Container) *Status {
 	return &Status{
 		ID: c.ID, Name: c.Name, Image: c.Image, ImageID: c.ImageID, ImageRef: c.ImageRef, State: c.State,

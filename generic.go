@@ -17,15 +17,15 @@ import (
 	"github.com/kubepleg/pleg/internal/schedule"
 )
 
-// stopGrace is how long Stop waits for the calls that it has cancelled. It is measured in real time:
-// with a fake clock, Stop would block for ever on a runtime that ignores cancellation.
+// stopGrace is how long Stop waits for the calls that it has cancelled. It is measured in real
+// time: with a fake clock, Stop would block for ever on a runtime that ignores cancellation.
 const stopGrace = 5 * time.Second
 
 // GenericPLEG relists a Runtime and generates lifecycle events. It is safe for concurrent use.
 //
-// Its loop is run by one goroutine at a time: the one that Start starts or, without Start, a caller of
-// Relist. The loop passes its inputs to the reconciler, makes the calls that the reconciler returns,
-// and sleeps until the next step is due. It never waits for the runtime or for a reader.
+// One goroutine at a time runs its loop: Start's own or, without Start, that of a caller of Relist.
+// The loop passes its inputs to the reconciler, makes the calls that the reconciler returns, and
+// sleeps until the next step is due. It never waits for the runtime or for a reader.
 type GenericPLEG struct {
 	// Set by NewGenericPLEG and never changed, so safe to read without a lock.
 
@@ -49,8 +49,8 @@ type GenericPLEG struct {
 	// synced is closed when the generator has synced.
 	synced chan struct{}
 
-	// mu is held while the reconciler takes a step and while its state is read. A step does not block and
-	// calls no code of the user or the runtime.
+	// mu is held while the reconciler takes a step and while its state is read. A step does not block
+	// and calls no code of the user or the runtime.
 	mu         sync.Mutex
 	reconciler *reconciler // guarded by mu
 
@@ -58,8 +58,8 @@ type GenericPLEG struct {
 	token chan struct{}
 	timer clock.Timer // for the next step; owned by the goroutine that holds token
 
-	// lifecycle is held by Start and Stop. It is not a mutex, because a goroutine that waits for a mutex
-	// would stop the time in a synctest bubble, and Stop would never return.
+	// lifecycle is held by Start and Stop. It is not a mutex: in a synctest bubble, a goroutine that
+	// waits for a mutex stops the time, and Stop would never return.
 	lifecycle chan struct{}
 
 	// running is nil while the generator is stopped; set by the holder of lifecycle.
@@ -113,7 +113,7 @@ func NewGenericPLEG(runtime Runtime, channelCapacity int, relistPeriod time.Dura
 	}
 	threshold := orDefault(g.opts.relistThreshold, DefaultRelistThreshold)
 	g.reconciler = newReconciler(schedule.Config{
-		// A longer period would make the generator unhealthy between two lists
+		// A longer period would make the generator unhealthy between two lists.
 		Period:    min(orDefault(relistPeriod, DefaultRelistPeriod), max(threshold/2, DefaultRelistPeriod)),
 		Threshold: threshold,
 		Timeout:   orDefault(g.opts.requestTimeout, DefaultRuntimeRequestTimeout),
@@ -180,9 +180,9 @@ func (g *GenericPLEG) Cache() *PodCache { return g.cache }
 // Clock returns the clock that the times in events and reports come from.
 func (g *GenericPLEG) Clock() clock.PassiveClock { return g.clock }
 
-// Start starts to relist, now and then every period, and to follow the runtime's streams of events and
-// of exits, if it has them. It does not block. The generator runs until Stop is called or ctx ends,
-// which has the same effect. Starting a running generator does nothing.
+// Start makes a full relist at once and then every period, and follows the runtime's streams of
+// events and of exits, if it has them. It does not block. The generator runs until Stop is called
+// or ctx ends, which has the same effect. Starting a running generator does nothing.
 func (g *GenericPLEG) Start(ctx context.Context) {
 	g.lock()
 	defer func() { <-g.lifecycle }()
@@ -210,8 +210,8 @@ func (g *GenericPLEG) Start(ctx context.Context) {
 func (g *GenericPLEG) setPeriodic(on bool) { g.inbox.Put(func(in *inputs) { in.periodic = &on }) }
 
 // Stop ends everything that Start started, cancels the calls in flight, and returns when all have
-// ended. It gives a call that ignores cancellation five seconds, then logs it and leaves it behind. No
-// second call is made for that pod until the first returns.
+// ended. It gives a call that ignores cancellation five seconds, then logs it and leaves it behind.
+// No second call is made for that pod until the first returns.
 //
 // Stop closes the channels of Subscribe. The channel of Watch stays open and delivers again after
 // another Start. Readers blocked on the cache stay blocked. If the generator is not running, Stop
@@ -252,20 +252,20 @@ func (g *GenericPLEG) stopLocked() (left []calls.Info) {
 	return g.calls.Stop(errStopped, time.NewTimer(stopGrace).C)
 }
 
-// Watch returns the channel of the events: always the same, and never closed. Its first events describe
-// the pods that exist at the first call of Watch.
+// Watch returns the channel of the events: always the same, and never closed. Its first events
+// describe the pods that exist at the first call of Watch.
 func (g *GenericPLEG) Watch() chan *PodLifecycleEvent { return g.watching() }
 
-// Relist makes one full relist and returns when it is complete: the state of every pod was observed
-// after the call, PodSyncs that are due are delivered, and the channels have every event that fits.
-// Pods whose inspection failed are inspected again. Relist does not wait for a pod whose pod list
+// Relist makes one full relist and returns when it is complete. Every pod's state was then observed
+// after the call, due PodSyncs are delivered, and the channels have every event that fits. Pods
+// whose inspection failed are inspected again. Relist does not wait for a pod whose pod list
 // failed, or for calls that have run for longer than a relist period.
 //
-// If the full list fails, Relist returns its error, and nothing has changed. Errors of inspections are
-// in the cache. If ctx ends first, the error wraps the cause, and the relist goes on.
+// If the full list fails, Relist returns its error, and nothing has changed. Errors of inspections
+// are in the cache. If ctx ends first, the error wraps the cause, and the relist goes on.
 //
-// Without Start, the relist runs in the caller's goroutine. Timeouts use the injected clock: if a call
-// blocks, a fake clock must be stepped from another goroutine.
+// Without Start, the relist runs in the caller's goroutine. Timeouts use the injected clock: if a
+// call blocks, a fake clock must be stepped from another goroutine.
 func (g *GenericPLEG) Relist(ctx context.Context) error {
 	caller := newRelistCaller()
 	if ctx.Err() == nil { // otherwise the request might stay in the inbox
@@ -280,17 +280,17 @@ func (g *GenericPLEG) Relist(ctx context.Context) error {
 }
 
 // RequestRelist requests a list of one pod and does not block. A list that begins after the request
-// answers it; requests made before that list begins are coalesced. If the runtime does not implement
-// PodGetter, a full relist answers.
+// answers it; requests made before that list begins are coalesced. If the runtime does not
+// implement PodGetter, a full relist answers.
 func (g *GenericPLEG) RequestRelist(uid types.UID) {
 	if uid != "" {
 		g.inbox.Put(func(in *inputs) { put(&in.requests, uid, struct{}{}) })
 	}
 }
 
-// RequestReinspect requests an inspection of a pod, whether a list shows a change or not, and does not
-// block. The inspection begins after the request. When the cache holds its status or error, subscribers
-// get a PodSync. A request for an unknown pod is ignored.
+// RequestReinspect requests an inspection of a pod, whether a list shows a change or not, and does
+// not block. The inspection begins after the request. When the cache holds its status or error,
+// subscribers get a PodSync. A request for an unknown pod is ignored.
 func (g *GenericPLEG) RequestReinspect(uid types.UID) {
 	g.inbox.Put(func(in *inputs) { put(&in.reinspects, uid, struct{}{}) })
 }
@@ -325,8 +325,8 @@ type options struct {
 }
 
 // WithLogger sets the logger, which gets the name "pleg". The default is klog's background logger.
-// Verbosity follows the kubelet: 2 logs finished containers, slow inspections and lost event streams; 4
-// every transition and status; 5 every relist.
+// Verbosity follows the kubelet: 2 logs finished containers, slow inspections and lost event
+// streams; 4 every transition and status; 5 every relist.
 //
 // The logger must not call the generator. A logger that blocks also blocks the generator.
 func WithLogger(logger klog.Logger) Option { return func(o *options) { o.logger = logger } }
@@ -356,8 +356,8 @@ func WithInspectionWorkers(workers int) Option {
 	return func(o *options) { o.inspectionWorkers = workers }
 }
 
-// WithRuntimeRequestTimeout sets the deadline of a list or an inspection. At the deadline the call has
-// failed and is cancelled; a later answer is discarded. Zero or less selects
+// WithRuntimeRequestTimeout sets the deadline of a list or an inspection. At the deadline the call
+// has failed and is cancelled; a later answer is discarded. Zero or less selects
 // DefaultRuntimeRequestTimeout, the default.
 func WithRuntimeRequestTimeout(timeout time.Duration) Option {
 	return func(o *options) { o.requestTimeout = timeout }

@@ -21,14 +21,14 @@ type HealthReport struct {
 	Runtime string `json:"runtime,omitempty"`
 	// LastRelist is when the last successful full relist began; zero for none.
 	LastRelist time.Time `json:"lastRelist,omitzero"`
-	// RelistError is the error of the last full relist; empty if it succeeded. RelistFailingSince is when
-	// the first of the failures in a row occurred.
+	// RelistError is the error of the last full relist; empty if it succeeded. RelistFailingSince is
+	// when the first of the failures in a row occurred.
 	RelistError        string    `json:"relistError,omitempty"`
 	RelistFailingSince time.Time `json:"relistFailingSince,omitzero"`
 	// Pods is the number of pods in the lists.
 	Pods int `json:"pods"`
-	// CallsInFlight are the unanswered calls, oldest first. A CallReporter reports its own, with the
-	// streams that it has not accepted yet. Otherwise they are the generator's lists and inspections.
+	// CallsInFlight are the unanswered calls, oldest first. If the runtime is a CallReporter, it reports
+	// them, including streams not yet accepted. Otherwise they are the generator's lists and inspections.
 	CallsInFlight []RuntimeCall `json:"callsInFlight,omitempty"`
 	// FailingPods are the pods with a stuck or failed inspection, sorted by UID.
 	FailingPods []FailingPod `json:"failingPods,omitempty"`
@@ -44,17 +44,16 @@ type HealthReport struct {
 	BlockedReaders int `json:"blockedReaders"`
 	// Subscribers is the number of subscriptions.
 	Subscribers int `json:"subscribers"`
-	// Backlog is how many pods have updates that do not fit into a subscriber's channel, or that Handle
-	// has not handled, summed over all subscribers.
+	// Backlog is how many pods have updates that do not fit into a subscriber's channel, or that
+	// Handle has not handled, summed over all subscribers.
 	Backlog int `json:"backlog"`
 	// NamedSubscribers are the subscriptions that have a name, sorted by name.
 	NamedSubscribers []SubscriberReport `json:"namedSubscribers,omitempty"`
 }
 
-// HungRelist is a stuck full relist: it has run for longer than a period, and for longer than ten
-// seconds or twice the last successful one, whichever is shorter. After a timeout, full relists stay
-// stuck until the runtime answers one. Meanwhile the known pods are inspected in turn, at most every
-// other period.
+// HungRelist is a stuck full relist. It has run for longer than a period, and for longer than ten seconds
+// or twice the last successful one, whichever is shorter. After a timeout, full relists stay stuck until
+// the runtime answers one. Meanwhile each known pod is inspected, at most every other period.
 type HungRelist struct {
 	// Since is when the first stuck full relist began.
 	Since time.Time `json:"since"`
@@ -89,8 +88,8 @@ type FailingPod struct {
 	PodUID    types.UID `json:"podUID"`
 	Namespace string    `json:"namespace,omitempty"`
 	Name      string    `json:"name,omitempty"`
-	// HangingSince is when the oldest stuck inspection began; zero for none. The runtime has answered no
-	// inspection of the pod since.
+	// HangingSince is when the oldest stuck inspection began; zero for none. The runtime has answered
+	// no inspection of the pod since.
 	HangingSince time.Time `json:"hangingSince,omitzero"`
 	// Failures is how many inspections failed in a row.
 	Failures int `json:"failures,omitempty"`
@@ -124,11 +123,9 @@ type StreamReport struct {
 	Since time.Time `json:"since,omitzero"`
 	// LastEvent is when the last event or exit arrived.
 	LastEvent time.Time `json:"lastEvent,omitzero"`
-	// Error is why the last stream, or attempt to open one, ended. It is kept while connected and after
-	// Stop.
+	// Error is why the last stream, or attempt to open one, ended. It is kept while connected and after Stop.
 	Error string `json:"error,omitempty"`
-	// NextTry is when the stream is opened again, or earlier: when a full list succeeds after a failed
-	// one.
+	// NextTry is when the stream is opened again; it is opened earlier if failing full lists succeed again.
 	NextTry time.Time `json:"nextTry,omitzero"`
 }
 
@@ -318,30 +315,28 @@ func describeCall(c RuntimeCall) string {
 //
 //   - No relist has succeeded yet.
 //   - The last successful relist began longer ago than the threshold.
-//   - Inspections of at least two pods are older than the threshold, and no inspection of any pod has
-//     succeeded in that time.
+//   - Inspections of two or more pods are older than the threshold, and none has succeeded in that time.
 //
 // One stuck pod never makes a node unhealthy. While pods are stuck, healthy pods are inspected as
 // canaries, six times within the threshold.
 //
-// The error names the call that is stuck, its pod or container, and since when, or the last error. If a
-// full list is stuck, it also names a pod with a stuck inspection and counts the pods inspected since.
+// The error names the stuck call, its pod or container and its age, or else the last error. If a full
+// list is stuck, it also names a pod with a stuck inspection and counts the pods inspected since.
 // Healthy has no side effects and never blocks.
 func (g *GenericPLEG) Healthy() (bool, error) {
 	err := g.diagnosis().unhealthy()
 	return err == nil, err
 }
 
-// HasSynced reports whether the first full list is complete: each of its pods was inspected, or has an
-// inspection that failed or is slow, as HealthReport reports. Once true, it stays true. It never
-// blocks.
+// HasSynced reports whether the first full list is complete: each of its pods was inspected, or its
+// inspection failed or is slow. HealthReport names those pods. Once true, it stays true. It never blocks.
 //
-// A pod with a sandbox that is still being made is in no list, although its cgroup and volumes exist;
-// see PodCache.Lookup.
+// A pod with a sandbox that is still being made is in no list, although its cgroup and volumes exist; see
+// PodCache.Lookup.
 func (g *GenericPLEG) HasSynced() bool { return isClosed(g.synced) }
 
-// WaitForSync returns nil as soon as HasSynced is true. If ctx ends first, the error wraps the cause
-// and names the calls that WaitForSync waited for. It does not start the generator.
+// WaitForSync returns nil as soon as HasSynced is true. If ctx ends first, the error wraps the
+// cause and names the calls that WaitForSync waited for. It does not start the generator.
 func (g *GenericPLEG) WaitForSync(ctx context.Context) error {
 	select {
 	case <-g.synced:
@@ -349,7 +344,7 @@ func (g *GenericPLEG) WaitForSync(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	missing := g.diagnosis().unsynced()
-	if g.HasSynced() { // ctx may have ended after that
+	if g.HasSynced() { // perhaps just after ctx ended
 		return nil
 	}
 	return fmt.Errorf("pleg has not synced: %w: %w", missing, context.Cause(ctx))

@@ -23,9 +23,9 @@ func (r *reconciler) beginInspection(rec *podRecord) *Pod {
 	return rec.pod
 }
 
-// completeInspection handles the result of an inspection. If the pod was already published without it,
-// because it was slow or timed out, the result is ignored; a success shows that another inspection is
-// worthwhile. An inspection that Stop cancelled is made again.
+// completeInspection handles the result of an inspection. If the pod was already published without
+// it, because it was slow or timed out, the result is ignored. A success shows that another
+// inspection is worthwhile. An inspection that Stop cancelled is made again.
 func (r *reconciler) completeInspection(rec *podRecord, res *result) {
 	switch {
 	case rec.pod == nil:
@@ -96,8 +96,8 @@ func (r *reconciler) publishExits(rec *podRecord, cause Cause, looked time.Time)
 	}
 }
 
-// storeAgreeing stores a status that agrees with the record. The pod is not inspected again, unless a
-// PodSync was requested after this inspection began.
+// storeAgreeing stores a status that agrees with the record. The pod is not inspected again, unless
+// a PodSync was requested after this inspection began.
 func (r *reconciler) storeAgreeing(rec *podRecord, status *PodStatus) {
 	rec.stale = false
 	if !rec.awaitsExits() {
@@ -108,8 +108,8 @@ func (r *reconciler) storeAgreeing(rec *podRecord, status *PodStatus) {
 	r.publishMade(rec, recovered)
 }
 
-// contradicted handles a status that differs from the record; either may be the older. If the status is
-// stored, the pod is listed again after a back-off; if the cache has a newer one, at once.
+// contradicted handles a status that differs from the record; either may be the older. If the status
+// is stored, the pod is listed again after a back-off; if the cache has a newer one, at once.
 func (r *reconciler) contradicted(rec *podRecord, status *PodStatus) {
 	rec.makeStale(rec.at)
 	switch stored := r.storeOlder(rec, status, nil); {
@@ -122,8 +122,7 @@ func (r *reconciler) contradicted(rec *podRecord, status *PodStatus) {
 }
 
 // storeOlder stores and publishes a result that contradicts the record or is superseded. So a pod that
-// keeps changing is published too. The pod stays stale. stored is false if the cache has a newer
-// result.
+// keeps changing is published too. The pod stays stale. stored is false if the cache has a newer result.
 func (r *reconciler) storeOlder(rec *podRecord, status *PodStatus, err error) (stored bool) {
 	made := rec.inspecting
 	if rec.observed.After(made.at) {
@@ -137,8 +136,8 @@ func (r *reconciler) storeOlder(rec *podRecord, status *PodStatus, err error) (s
 	return true
 }
 
-// inspectionLate handles an inspection that has become slow or has timed out. A slow one is only
-// logged, and publishes known exits. One that has timed out has failed.
+// inspectionLate handles an inspection that is slow or has timed out. A slow one is logged, and
+// known exits are published. A timed-out one has failed.
 func (r *reconciler) inspectionLate(rec *podRecord, late schedule.Late) {
 	if late.NowDead {
 		r.cancel(late.Call, r.deadlineError(methodGetPodStatus))
@@ -204,8 +203,7 @@ func (r *reconciler) publishMade(rec *podRecord, recovered bool) {
 	r.publish(rec, u)
 }
 
-// updateOf returns the update for a snapshot. Its cause is the change's, else CauseDemand or
-// CausePeriod.
+// updateOf returns the update for a snapshot. Its cause is the change's, else CauseDemand or CausePeriod.
 func (r *reconciler) updateOf(rec *podRecord, s *snapshot) *update {
 	at := s.at
 	u := &update{uid: rec.UID, pod: s.pod, sync: s.sync, cause: CausePeriod}
@@ -219,9 +217,8 @@ func (r *reconciler) updateOf(rec *podRecord, s *snapshot) *update {
 	return u
 }
 
-// agrees reports whether a status and the listed pod have the same containers and sandboxes, in the
-// same states. If the status has no sandboxes, they are not compared, because some runtimes do not
-// inspect them.
+// agrees reports whether a status and the listed pod have the same containers and sandboxes, in the same
+// states. If the status has no sandboxes, they are not compared, because some runtimes do not inspect them.
 func agrees(pod *Pod, status *PodStatus) bool {
 	if !paired(pod.Containers, status.ContainerStatuses, func(s *Status) string { return s.ID.ID },
 		func(c *Container, s *Status) bool { return plegStateOf(c) == plegStateIn(s.State) }) {
@@ -235,8 +232,7 @@ func agrees(pod *Pod, status *PodStatus) bool {
 			})
 }
 
-// paired reports whether each listed container has one agreeing status, and there are no other
-// statuses.
+// paired reports whether each listed container has one agreeing status, and there are no other statuses.
 func paired[S any](listed []*Container, statuses []S, id func(S) string, agree func(*Container, S) bool) bool {
 	if len(statuses) != len(listed) {
 		return false

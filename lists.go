@@ -19,8 +19,8 @@ func (r *reconciler) beginFullList(c *schedule.Call) {
 }
 
 // completeFullList handles the result of a full list. If it has an error, its pods are ignored: a
-// partial list must not remove pods. A list that has timed out is ignored too, because it may be older
-// than removals that the records have forgotten.
+// partial list must not remove pods. A list that has timed out is ignored too, because it may be
+// older than removals that the records have forgotten.
 func (r *reconciler) completeFullList(res *result) {
 	c := res.call
 	switch {
@@ -120,8 +120,8 @@ func (r *reconciler) podListFailed(rec *podRecord) {
 	}
 }
 
-// apply handles one pod of the list c. asked is true if a caller of Relist waits for the list, which
-// counts as a request for every pod.
+// apply handles one pod of the list c. asked is true if a caller of Relist waits for the list,
+// which counts as a request for every pod.
 func (r *reconciler) apply(found comparison, c *schedule.Call, asked bool) {
 	rec := found.rec
 	if found.dropped {
@@ -149,7 +149,7 @@ func (r *reconciler) apply(found comparison, c *schedule.Call, asked bool) {
 }
 
 // confirmed handles a list that does not change the record. If the list was requested, the pod is
-// inspected again where the cache has no good status or an exit is unconfirmed.
+// inspected again if the cache has no good status or an exit is unconfirmed.
 func (r *reconciler) confirmed(found comparison, asked bool) {
 	rec := found.rec
 	if found.mayConfirmExit {
@@ -166,8 +166,7 @@ func (r *reconciler) confirmed(found comparison, asked bool) {
 	r.freshen(rec)
 }
 
-// changed handles a list that changes the record: the pod is inspected, and is stale until a status
-// agrees.
+// changed handles a list that changes the record: the pod is inspected, and is stale until a status agrees.
 func (r *reconciler) changed(found comparison, c *schedule.Call) {
 	rec := found.rec
 	r.noteChange(found, c)
@@ -201,12 +200,12 @@ func (r *reconciler) gone(found comparison, c *schedule.Call) {
 	rec.change, rec.seen = nil, nil
 }
 
-// freshen updates in the cache when the pod was observed.
+// freshen updates cacheEntry.observed and cacheEntry.held.
 func (r *reconciler) freshen(rec *podRecord) {
 	r.cache.setObserved(rec.UID, rec.observedAt(), r.isHeld(rec))
 }
 
-// isHeld reports whether newer full lists do not confirm the cached status, because it is stale or the
+// isHeld reports whether newer full lists do not confirm the cached status: it is stale, or the
 // newest full list was dropped for the pod.
 func (r *reconciler) isHeld(rec *podRecord) bool { return rec.stale || r.records.full.After(rec.at) }
 

@@ -14,8 +14,8 @@ import (
 	"github.com/kubepleg/pleg/internal/schedule"
 )
 
-// run runs the loop until ctx ends or done is closed; it first waits until no other goroutine runs the
-// loop.
+// run runs the loop until ctx ends or done is closed; it first waits until no other goroutine runs
+// the loop.
 func (g *GenericPLEG) run(ctx context.Context, done <-chan struct{}) {
 	select {
 	case g.token <- struct{}{}:
@@ -47,8 +47,8 @@ func isClosed(ch <-chan struct{}) bool {
 	}
 }
 
-// step takes one step of the reconciler and carries out its outputs. The returned channel fires when
-// the next step is due; it is nil if only an input can make one due.
+// step takes one step of the reconciler and carries out its outputs. The returned channel fires
+// when the next step is due; it is nil if only an input can make one due.
 func (g *GenericPLEG) step() <-chan time.Time {
 	g.mu.Lock()
 	in := g.inbox.Take()
@@ -114,12 +114,11 @@ type podObject struct{ *Pod }
 
 func (p podObject) String() string { return podName(p.Pod) }
 
-// maxHints bounds the hints about unknown pods, in case a faulty runtime sends them faster than it
-// answers.
+// maxHints bounds the hints about unknown pods, in case a faulty runtime sends them faster than it answers.
 const maxHints = 10000
 
-// inputs are the inputs of one step. Their size is bounded: results by the calls in flight, hints and
-// exits by maxHints, and requests by being sets of pods.
+// inputs are the inputs of one step. Their size is bounded: results by the calls in flight, hints
+// and exits by maxHints, and requests by being sets of pods.
 type inputs struct {
 	// periodic starts or stops the full lists of every period; nil for no change.
 	periodic *bool
@@ -131,8 +130,8 @@ type inputs struct {
 	reinspects map[types.UID]struct{}
 	// hints are the pods named by events.
 	hints map[types.UID]struct{}
-	// hintAll is true if an event named no pod, the stream was connected, or there were more than maxHints
-	// hints.
+	// hintAll is true if an event named no pod, the stream was connected, or there were more than
+	// maxHints hints.
 	hintAll bool
 	// exits are the exit events. If there are more than maxHints, the others become hints.
 	exits []ContainerExit
@@ -214,8 +213,8 @@ func (o *outputs) error(err error, message string, keysAndValues ...any) {
 	o.log = append(o.log, func(logger klog.Logger) { logger.Error(err, message, keysAndValues...) })
 }
 
-// sleep returns a channel that fires at a time; nil for the zero time. It reads the clock again after
-// setting the timer, because a fake clock may have been stepped in between.
+// sleep returns a channel that fires at a time; nil for the zero time. It reads the clock again
+// after setting the timer, because a fake clock may have been stepped in between.
 func (g *GenericPLEG) sleep(wake time.Time) <-chan time.Time {
 	if g.timer != nil {
 		g.timer.Stop()

@@ -63,9 +63,8 @@ func newMetrics() *metrics {
 	}
 }
 
-// newHistogram makes a histogram with the kubelet's buckets up to ten seconds, and more up to five
-// minutes, past the health threshold. Its native buckets grow by a tenth, from a millisecond to five
-// minutes.
+// newHistogram makes a histogram with the kubelet's buckets up to ten seconds, and more up to five minutes,
+// past the health threshold. Its native buckets grow by a tenth, from a millisecond to five minutes.
 func newHistogram(name, help string) prometheus.Histogram {
 	return prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name: name, Help: help, NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 160,
@@ -172,8 +171,8 @@ type collector struct {
 	health   func() *health
 }
 
-// Collectors returns the collectors of the generator's metrics, those with a kubelet's name first, and
-// the runtime if it is a prometheus.Collector. WithRegisterer registers them.
+// Collectors returns the collectors of the generator's metrics, those with a kubelet's name first,
+// and the runtime if it is a prometheus.Collector. WithRegisterer registers them.
 func (g *GenericPLEG) Collectors() []prometheus.Collector {
 	m := g.metrics
 	kubelets := []prometheus.Collector{

@@ -25,7 +25,7 @@ type podRecord struct {
 	listed *Pod
 	// at is the stamp of the newest believed list.
 	at stamp
-	// overlapTo is the newest list that had begun when the list at completed; lists up to it are dropped.
+	// overlapTo is the newest list begun before the believed one completed. Lists up to it are dropped.
 	overlapTo uint64
 	// listedIn is the number of the newest full list that has the pod.
 	listedIn uint64
@@ -38,11 +38,11 @@ type podRecord struct {
 	// published, and no inspection in flight can show it.
 	ends map[string]*end
 
-	// What is to be done; see wants.
+	// Work to do; see wants.
 
 	// request is the open request for a list.
 	request request
-	// due has the times at which something else is to be done; zero for never.
+	// due has the time of each kind of later work; zero for none.
 	due [dueKinds]time.Time
 	// attempts is how many retries in a row were scheduled.
 	attempts int
@@ -67,8 +67,7 @@ type podRecord struct {
 
 	// published is the pod in its last update; nil if absent.
 	published *Pod
-	// change is the newest unpublished change; nil for none. It supersedes an inspection for another
-	// change.
+	// change is the newest unpublished change; nil for none. It supersedes an inspection for another change.
 	change *change
 	// sync is true if the result of the next inspection must be published as a PodSync.
 	sync bool
@@ -82,28 +81,26 @@ type change struct {
 	initial *Pod
 }
 
-// snapshot is the part of a record that an inspection is made for and that is published with its
-// result.
+// snapshot is the part of a record that an inspection is made for and that is published with its result.
 type snapshot struct {
 	pod    *Pod // with the exits that became known since
 	at     stamp
 	change *change
 	sync   bool
-	// publishedEarly is true if the pod was published before this slow inspection returned; ignore its
-	// result.
+	// publishedEarly is true if the pod was published before this slow inspection returned.
 	publishedEarly bool
 	// again is true if the pod must be inspected again, whatever the result.
 	again bool
 }
 
-// dueKind is what is to be done at a time in podRecord.due; see expire.
+// dueKind is a kind of work in podRecord.due; see expire.
 type dueKind int
 
 const (
 	// followUp requests one more list after a hint was answered, because events may be ahead of lists.
 	followUp dueKind = iota
-	// retry requests a list after an inspection that failed or contradicted the record, or while an exit
-	// is unconfirmed. endBackOff clears it.
+	// retry requests a list after an inspection that failed or contradicted the record, or while an
+	// exit is unconfirmed. endBackOff clears it.
 	retry
 	// listFailed tries an open request again after a pod list failed. The next believed list clears it.
 	listFailed
@@ -112,10 +109,9 @@ const (
 	dueKinds
 )
 
-// request is the coalesced requests for a list of a pod, or of all pods.
+// request holds the coalesced requests for a list of a pod, or of all pods.
 type request struct {
-	// newest and oldest are the first lists that answer the newest and the oldest request; 0 for no
-	// request.
+	// newest and oldest are the first lists that answer the newest and the oldest request; 0 for no request.
 	newest, oldest uint64
 	cause          Cause // of the oldest request
 	// hinted is true if a request was an event of the runtime; see followUp.
@@ -146,7 +142,7 @@ func (r *request) answer(number uint64) (answered, hinted bool) {
 	return true, hinted
 }
 
-// wants returns what the schedule is to do for the pod, and when. Nothing else decides that.
+// wants returns what the schedule should do for the pod, and when. Nothing else decides that.
 func (rec *podRecord) wants() (w schedule.Wants) {
 	if rec.due[listFailed].IsZero() {
 		w.List, w.Cause = rec.request.newest, string(rec.request.cause)
@@ -173,8 +169,8 @@ func (rec *podRecord) observedAt() stamp {
 	return rec.at
 }
 
-// makeStale records that the cached status no longer agrees with the record. The list stamped at was
-// the last to confirm it.
+// makeStale records that the cached status no longer agrees with the record. The list stamped at
+// was the last to confirm it.
 func (rec *podRecord) makeStale(at stamp) {
 	if !rec.stale {
 		rec.stale, rec.observed = true, at
@@ -194,8 +190,8 @@ func (rec *podRecord) isFailing() bool {
 
 // podRecords has the records of all pods. It knows no clock, lock, log, channel or metric.
 type podRecords struct {
-	// byUID has the present pods. It also has absent pods with something open, and pods that the full list
-	// in flight may have read before they went.
+	// byUID has the present pods. It also has absent pods with something open, and pods that the full
+	// list in flight may have read before they went.
 	byUID map[types.UID]*podRecord
 	// full is the stamp of the newest full list that succeeded.
 	full stamp
@@ -231,7 +227,7 @@ func (r *podRecords) present() []*podRecord {
 	return recs
 }
 
-// comparison is what a list means for the record of a pod.
+// comparison is the result of comparing a list with the record of a pod.
 type comparison struct {
 	rec *podRecord
 	// dropped is true if the list overlaps with the believed one. Only rec and before are set then.
@@ -277,8 +273,8 @@ func (r *podRecords) compare(rec *podRecord, raw *Pod, at stamp, begun uint64, r
 	return found
 }
 
-// compareAll applies a full list to all records. It returns the comparisons that need attention, sorted
-// by UID: it omits pods that are merely confirmed and have nothing open.
+// compareAll applies a full list to all records. It returns the comparisons that need attention,
+// sorted by UID: it omits pods that are merely confirmed and have nothing open.
 func (r *podRecords) compareAll(pods []*Pod, at stamp, begun uint64, report reportBadData) (all []comparison) {
 	previous := r.full
 	take := func(rec *podRecord, listed *Pod) {
@@ -320,8 +316,8 @@ func (r *podRecords) compareAll(pods []*Pod, at stamp, begun uint64, report repo
 	return all
 }
 
-// showsAgain reports whether a list shows the same containers and sandboxes as the last, in the same
-// order and states. It compares nothing else: labels and annotations may be large.
+// showsAgain reports whether a list shows the same containers and sandboxes as the last, in the
+// same order and states. It compares nothing else: labels and annotations may be large.
 func (rec *podRecord) showsAgain(raw *Pod) bool {
 	return rec.listed != nil && raw != nil && (raw == rec.listed ||
 		slices.EqualFunc(rec.listed.Containers, raw.Containers, looksSame) &&

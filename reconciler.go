@@ -18,16 +18,16 @@ const (
 	maxRetryWait = 10 * time.Second
 	// followUpShare divides a period: the quotient is the wait before the second list of a hinted pod.
 	followUpShare = 20
-	// reasonCheckWait is how long after a death the pod is inspected again: containerd 2 reports a reason
-	// such as OOMKilled 10 to 500 ms late.
+	// reasonCheckWait is how long after a death the pod is inspected again: containerd 2 reports a
+	// reason such as OOMKilled 10 to 500 ms late.
 	reasonCheckWait = 2 * time.Second
 	// unconfirmedWait is how long after a death an unconfirmed end stays unsettled.
 	unconfirmedWait = 10 * time.Second
 )
 
 // reconciler lists, compares, inspects, stores and publishes. It is a deterministic function of its
-// inputs: it starts no goroutine and reads no clock. Its effects are its outputs, and its writes to the
-// cache and the broadcaster.
+// inputs: it starts no goroutine and reads no clock. Its effects are its outputs, and its writes to
+// the cache and the broadcaster.
 //
 // This file has the step and the requests. lists.go and inspections.go handle the results of calls,
 // exits.go the exits. docs/INTERNALS.md has the rules of the reconciler, each with its counterexample.
@@ -61,8 +61,7 @@ type reconciler struct {
 	listFailingSince time.Time
 	// lastInspection is when the last inspection succeeded; initially, when the generator was made.
 	lastInspection time.Time
-	// synced is true once all pods of the first full list were inspected, failed, or are slow to be
-	// inspected.
+	// synced is true once the first full list is complete; see HasSynced.
 	synced bool
 
 	out outputs // of the current step
@@ -127,8 +126,8 @@ func (r *reconciler) takeExits(exits []ContainerExit) {
 	}
 }
 
-// find returns the record and the container with an ID, as listed or else as published. The container
-// is nil if the ID is a sandbox's; both are nil if the ID is unknown.
+// find returns the record and the container with an ID, as listed or else as published. The
+// container is nil if the ID is a sandbox's; both are nil if the ID is unknown.
 func (r *reconciler) find(id string) (*podRecord, *Container) {
 	for _, uid := range r.cache.podsWithContainer(id) {
 		rec := r.records.byUID[uid]
@@ -204,8 +203,8 @@ func (r *reconciler) request(rec *podRecord, cause Cause) {
 // requestAll requests a full list that begins from now on.
 func (r *reconciler) requestAll(cause Cause) { r.all.add(r.sched.Last.Number, cause, false) }
 
-// hint requests a list of a pod named by an event. It requests a full list if the runtime cannot list
-// one pod, or if too many unknown pods are named.
+// hint requests a list of a pod named by an event. It requests a full list if the runtime cannot
+// list one pod, or if too many unknown pods are named.
 func (r *reconciler) hint(uid types.UID) {
 	if r.records.byUID[uid] == nil && len(r.records.byUID)-r.records.pods >= maxHints {
 		r.requestAll(CauseHint)
@@ -219,8 +218,7 @@ func (r *reconciler) hint(uid types.UID) {
 	}
 }
 
-// retryLater requests a list of the pod after a back-off, unless a wait has begun. It starts with a
-// period.
+// retryLater requests a list of the pod after a back-off that starts with a period, unless one has begun.
 func (r *reconciler) retryLater(rec *podRecord) {
 	if rec.due[retry].IsZero() {
 		rec.attempts++
@@ -241,8 +239,8 @@ func (r *reconciler) plan(rec *podRecord) {
 // fullListCounts reports whether a full list is in flight that has not timed out.
 func (r *reconciler) fullListCounts() bool { return r.sched.FullList != nil && !r.sched.FullList.Dead }
 
-// planRequested plans pods again when a full list has ended or is slow: pods with an open request, and
-// absent pods whose records were kept because of that list.
+// planRequested plans pods again when a full list has ended or is slow: pods with open requests,
+// and absent pods that were kept for that list.
 func (r *reconciler) planRequested() {
 	for _, uid := range sortedKeys(r.records.byUID) {
 		if rec := r.records.byUID[uid]; rec.pod == nil || rec.request.newest > 0 {
@@ -338,8 +336,8 @@ func (r *reconciler) beginCalls() {
 }
 
 // inspectCanary requests an inspection of the next canary. While full lists are stuck, all pods are
-// canaries in turn; otherwise, the healthy pod inspected least recently. more is true if another may
-// follow now.
+// canaries in turn; otherwise, the healthy pod inspected least recently. more is true if another
+// may follow now.
 func (r *reconciler) inspectCanary() (more bool) {
 	all := !r.sched.HangsSince().IsZero()
 	if len(r.round) == 0 || !all {

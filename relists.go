@@ -9,8 +9,8 @@ import (
 
 // relists are the full lists that are not yet complete, and the callers of Relist that wait for them.
 type relists struct {
-	// waiting are callers of Relist until a full list begins, attached while it is in flight. incomplete
-	// are lists that succeeded and wait for pods.
+	// waiting are callers of Relist until a full list begins, attached while it is in flight.
+	// incomplete are lists that succeeded and wait for pods.
 	waiting, attached []*relistCaller
 	incomplete        []relist
 }
@@ -23,8 +23,8 @@ type relist struct {
 	awaited []*podRecord
 }
 
-// lacks reports whether the list waits for a pod: the pod was last observed by an older list. If the
-// list has callers, it also waits for PodSyncs and for inspections after a failed one.
+// lacks reports whether the list waits for a pod: the pod was last observed by an older list. If
+// the list has callers, it also waits for PodSyncs and for inspections after a failed one.
 func (l *relist) lacks(rec *podRecord) bool {
 	inspected := rec.inspect || rec.Inspection != nil
 	return l.stamp.After(rec.observedAt()) ||
@@ -67,8 +67,8 @@ func (r *relists) succeeded(c *schedule.Call, found []comparison) {
 	r.attached, r.incomplete = nil, append(r.incomplete, done)
 }
 
-// complete removes and returns the lists that wait for no pod. They wait only for pods that moves is
-// true for.
+// complete removes and returns the lists that wait for no pod. moves reports whether a pod can
+// proceed; a list does not wait for others.
 func (r *relists) complete(moves func(*schedule.Pod) bool) (complete []relist) {
 	kept := r.incomplete[:0]
 	for _, l := range r.incomplete {
@@ -84,7 +84,7 @@ func (r *relists) complete(moves func(*schedule.Pod) bool) (complete []relist) {
 	return complete
 }
 
-// stillAwaited returns the awaited pods from the first that lacks something, usually the first of all.
+// stillAwaited returns the awaited pods from the first that lacks something. Usually it looks at one.
 func (l *relist) stillAwaited() []*podRecord {
 	i := slices.IndexFunc(l.awaited, l.lacks)
 	if i < 0 {

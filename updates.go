@@ -21,8 +21,7 @@ type update struct {
 	// settled has the IDs of exited containers with a settled end. ips are the addresses in the cache.
 	settled map[string]bool
 	ips     []string
-	// initial is the pod when the subscription began; nil if it did not exist. Only a first update uses
-	// it.
+	// initial is the pod when the subscription began; nil if it did not exist. Only a first update uses it.
 	initial *Pod
 	// first is the update that describes initial; nil unless updates were coalesced.
 	first *update
@@ -32,8 +31,8 @@ type update struct {
 	cause    Cause
 }
 
-// syncedUID is the key of the single update that reports that the generator has synced. It is greater
-// than all others, so a new subscription gets it after the existing pods.
+// syncedUID is the key of the single update that reports that the generator has synced. It is
+// greater than all others, so a new subscription gets it after the existing pods.
 const syncedUID types.UID = "\xff synced"
 
 // broadcaster delivers updates as events to the subscribers.
@@ -60,8 +59,7 @@ func (updateRules) Events(delivered, u *update) []*PodLifecycleEvent {
 }
 
 // inSteps returns the events from delivered to u. If the subscriber has no update of the pod, there are
-// two steps: to the pod when its subscription began, and from there to u. Events of the first are
-// initial.
+// two steps: to the pod when its subscription began, and from there to u. Events of the first are initial.
 func inSteps(delivered, u *update, step func(delivered, u *update) []*PodLifecycleEvent) []*PodLifecycleEvent {
 	if delivered == nil {
 		if first := u.beginning(); first != nil {
@@ -134,8 +132,7 @@ func (u *update) since(delivered *update) []transition {
 	return appendTransitions(nil, delivered.listed(), u.pod)
 }
 
-// amended returns the exited containers whose end was not sent to the subscriber, or differs from the
-// one sent.
+// amended returns the exited containers whose end is not the one that the subscriber was sent.
 func (u *update) amended(delivered *update) (amended []*Container) {
 	if delivered.listed() == nil || u.pod == nil {
 		return nil
@@ -149,15 +146,14 @@ func (u *update) amended(delivered *update) (amended []*Container) {
 	return amended
 }
 
-// amends reports whether now has an end, and sent, which may be nil, has none or another.
+// amends reports whether the end in now is missing in sent, which may be nil, or differs from it.
 func amends(now, sent *Status) bool {
 	return hasExited(now) && (!hasExited(sent) ||
 		sent.ExitCode != now.ExitCode || sent.Reason != now.Reason || sent.Message != now.Message)
 }
 
-// Coalesce implements broadcast.Rules. The result keeps what the events from delivered need of earlier:
-// the initial pod, a PodSync and statuses. If later has no events, it keeps the list and cause of
-// earlier too.
+// Coalesce implements broadcast.Rules. The result keeps what the events from delivered need of earlier: the
+// initial pod, a PodSync and statuses. If later has no events, it keeps the list and cause of earlier too.
 func (updateRules) Coalesce(delivered, earlier, later *update) (coalesced *update, discarded int) {
 	both := *later
 	if delivered == nil {
@@ -174,8 +170,8 @@ func (updateRules) Coalesce(delivered, earlier, later *update) (coalesced *updat
 	return &both, max(0, discarded)
 }
 
-// lastStatuses are the newest statuses of a pod's containers, and of removed containers if their end
-// was not delivered yet. The slice is shared, for example with the cache, and never modified.
+// lastStatuses are the newest statuses of a pod's containers, and of removed containers if their
+// end was not delivered yet. The slice is shared, for example with the cache, and never modified.
 type lastStatuses []*Status
 
 // with adds older statuses of containers of the pods that have none yet. A pod may be nil.

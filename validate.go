@@ -26,12 +26,11 @@ var badReasons = [...]badReason{
 	badStatusNil, badStatusNilItem, badStatusMismatch, badRuntimePanic,
 }
 
-// reportBadData is called for each bad item, which is skipped or corrected, with the object that has
-// it.
+// reportBadData is called for each bad item, which is skipped or corrected, with the object that has it.
 type reportBadData func(reason badReason, object string)
 
-// withoutBadData returns the pod, or a copy without nil containers, empty or repeated IDs, and invalid
-// states. Listed pods are never modified.
+// withoutBadData returns the pod, or a copy without nil containers, empty or repeated IDs, and
+// invalid states. Listed pods are never modified.
 func withoutBadData(pod *Pod, report reportBadData) *Pod {
 	if pod == nil {
 		return nil
@@ -79,8 +78,7 @@ func badData(pod *Pod, c *Container, taken map[string]bool) (reason badReason, o
 	}
 }
 
-// validStatus returns a corrected copy of a status, or why it cannot be used. It never modifies the
-// status.
+// validStatus returns a corrected copy of a status, or why it cannot be used. It never modifies the status.
 func validStatus(status *PodStatus, pod *Pod, report reportBadData) (*PodStatus, error) {
 	switch {
 	case status == nil:

@@ -12,8 +12,8 @@ type Policy struct {
 	First time.Duration
 	// Longest is the longest wait, unless First is longer.
 	Longest time.Duration
-	// Jitter is true if each wait is shortened at random, by up to a quarter, so that nodes do not retry
-	// together.
+	// Jitter is true if each wait is shortened at random, by up to a quarter, so that nodes do not
+	// retry together.
 	Jitter bool
 }
 

@@ -1,10 +1,9 @@
-// Package broadcast delivers updates of keys to its subscribers. It loses no state and waits for none
-// of them.
+// Package broadcast delivers updates of keys to subscribers. It loses no state and never waits for a
+// reader.
 //
 // If a subscriber reads too slowly, updates are coalesced: the newest update of a key replaces the
-// pending one. Its events lead from the last delivered update to the newest. So a subscriber's backlog
-// is bounded by the number of keys: those that exist, that existed when it subscribed, or that were
-// delivered to it.
+// pending one. Its events lead from the last delivered update to the newest. The number of keys bounds
+// the backlog: keys that exist, that existed when the subscriber came, or that were sent to it.
 //
 // # Delivery
 //
@@ -25,11 +24,11 @@ import (
 	"sync"
 )
 
-// Rules define updates of type U, each the newest state of a key of type K, and their events of type E.
-// For a delivered update, the zero U means that nothing was delivered.
+// Rules define updates of type U, each the newest state of a key of type K, and their events of
+// type E. For a delivered update, the zero U means that nothing was delivered.
 //
-// The methods must depend on their arguments only. They are called with a lock held and must not use
-// the Broadcaster.
+// The methods must depend on their arguments only. They are called with a lock held and must not
+// use the Broadcaster.
 type Rules[K cmp.Ordered, U, E any] interface {
 	// Key returns the key of an update.
 	Key(update U) K
@@ -38,8 +37,8 @@ type Rules[K cmp.Ordered, U, E any] interface {
 	// Initial returns the first update for a new subscriber, made from the newest one. It omits what
 	// earlier subscribers requested.
 	Initial(update U) U
-	// Events returns the events that lead from delivered to update. The caller does not modify the slice,
-	// but may keep it.
+	// Events returns the events that lead from delivered to update. The caller does not modify the
+	// slice, but may keep it.
 	Events(delivered, update U) []E
 	// Coalesce merges earlier, which was not delivered, into later. The result has the state of later.
 	// discarded is how many transitions are lost.
@@ -61,8 +60,9 @@ type Broadcaster[K cmp.Ordered, U, E any] struct {
 	stop    chan struct{} // ends the pumps; nil unless started
 }
 
-// New returns an empty broadcaster. It calls discarded with the number of transitions that a subscriber
-// will not get because of coalescing, with a lock held: discarded must not use the Broadcaster.
+// New returns an empty broadcaster. It calls discarded with the number of transitions that a
+// subscriber will not get because of coalescing. discarded is called with a lock held: it must not
+// use the Broadcaster.
 func New[K cmp.Ordered, U, E any](rules Rules[K, U, E], discarded func(n int)) *Broadcaster[K, U, E] {
 	return &Broadcaster[K, U, E]{rules: rules, discarded: discarded, present: make(map[K]U)}
 }
@@ -103,9 +103,9 @@ func (b *Broadcaster[K, U, E]) Subscribe(ctx context.Context, o Options[U, E]) c
 	return s.out
 }
 
-// Follow calls handle with each event, in the caller's goroutine and without a lock. It needs no Start.
-// It returns the cause of ctx when ctx ends, and nil at the next Halt, and drops the remaining events.
-// If handle panics, Follow ends the subscription and panics.
+// Follow calls handle with each event, in the caller's goroutine and without a lock. It needs no
+// Start. It returns the cause of ctx when ctx ends, and nil at the next Halt, and drops the
+// remaining events. If handle panics, Follow ends the subscription and panics.
 func (b *Broadcaster[K, U, E]) Follow(ctx context.Context, o Options[U, E], handle func(E)) error {
 	s := b.subscribe(ctx, o, nil)
 	defer s.unsubscribe()
@@ -159,8 +159,7 @@ func (b *Broadcaster[K, U, E]) Start() {
 	}
 }
 
-// Halt undoes Start and ends the subscriptions that are not lasting. Those keep their undelivered
-// events.
+// Halt undoes Start and ends the subscriptions, except lasting ones with their undelivered events.
 func (b *Broadcaster[K, U, E]) Halt() {
 	b.mu.Lock()
 	if b.stop != nil {
@@ -178,7 +177,7 @@ func (b *Broadcaster[K, U, E]) Halt() {
 	}
 }
 
-// Backlog is what one subscriber was not yet sent.
+// Backlog is what was not yet delivered to one subscriber.
 type Backlog struct {
 	Name string // see Options
 	// Keys is how many keys have events that are not yet in the channel, or not yet taken by the follower.

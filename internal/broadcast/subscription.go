@@ -7,9 +7,8 @@ import (
 	"slices"
 )
 
-// subscription delivers to one subscriber. An update is pending until its events are committed; the
-// update then counts as delivered. A key without a pending update was delivered the update in
-// Broadcaster.present.
+// subscription delivers to one subscriber. An update is pending until its events are committed; the update
+// then counts as delivered. A key without a pending update was delivered the update in Broadcaster.present.
 //
 // Committed events go into the channel as far as they fit, and a pump sends the rest. A follower has no
 // channel and no pump: it takes the committed events itself.
@@ -41,8 +40,8 @@ type committed[K cmp.Ordered, E any] struct {
 	event E
 }
 
-// offerLocked adds an update to the queue. If one of the same key is pending, both are coalesced and
-// keep its place. before is the previous update of the key.
+// offerLocked adds an update to the queue. If one of the same key is pending, both are coalesced
+// and keep its place. before is the previous update of the key.
 func (s *subscription[K, U, E]) offerLocked(key K, before, update U) {
 	place, pends := s.pending[key]
 	if !pends {
@@ -62,8 +61,7 @@ func (s *subscription[K, U, E]) offerLocked(key K, before, update U) {
 	s.deliverLocked()
 }
 
-// deliverLocked fills the channel and starts the pump for the rest. For a follower, it commits what
-// fits.
+// deliverLocked fills the channel and starts the pump for the rest. For a follower, it commits what fits.
 func (s *subscription[K, U, E]) deliverLocked() {
 	if s.out == nil {
 		for len(s.committed) < s.options.Capacity && s.queue.Len() > 0 {
@@ -135,8 +133,7 @@ func (s *subscription[K, U, E]) advanceLocked() bool {
 	return len(s.committed) > 0
 }
 
-// commitLocked commits the events of the first update in the queue. The key's next update follows from
-// it.
+// commitLocked commits the events of the first update in the queue. The key's next update follows from it.
 func (s *subscription[K, U, E]) commitLocked() {
 	next := s.queue.Remove(s.queue.Front()).(*step[K, U])
 	delete(s.pending, next.key)

@@ -1,6 +1,6 @@
-// Package calls runs calls to a container runtime, each in its own goroutine, and isolates the caller:
-// a call that blocks delays nobody, and a panic becomes an error, as does runtime.Goexit. The goroutine
-// of a call that never returns cannot be ended.
+// Package calls runs calls to a container runtime, each in its own goroutine. A call that blocks
+// delays nobody. A panic or runtime.Goexit becomes an error. The goroutine of a call that never
+// returns cannot be ended.
 //
 // A group knows its calls in flight and can cancel one or all. It has no clock: callers pass the time.
 package calls
@@ -30,8 +30,7 @@ type Info struct {
 	Since time.Time
 }
 
-// Group is a set of calls with keys. Its methods are safe for concurrent use, even in done, except
-// Stop.
+// Group is a set of calls with keys. Its methods are safe for concurrent use, even in done, except Stop.
 type Group[K comparable] struct {
 	mu    sync.Mutex
 	calls map[*call[K]]struct{} // until done has returned; guarded by mu
@@ -49,11 +48,11 @@ func NewGroup[K comparable]() *Group[K] {
 	return &Group[K]{calls: make(map[*call[K]]struct{})}
 }
 
-// Go runs method in a goroutine and returns at once. When method has ended, its context is cancelled
-// and done is called in the same goroutine. The call is in flight until done returns.
+// Go runs method in a goroutine and returns at once. When method has ended, its context is
+// cancelled and done is called in the same goroutine. The call is in flight until done returns.
 //
-// err is the error of method, or one for which Panicked is true. stopped is true if err is not nil and
-// Stop cancelled the call, so the error means nothing about the runtime.
+// err is the error of method, or one for which Panicked is true. stopped is true if err is not nil
+// and Stop cancelled the call, so the error means nothing about the runtime.
 //
 // Calls in flight should have different keys: Cancel cancels all calls with a key.
 func (g *Group[K]) Go(key K, info Info, method func(ctx context.Context) error, done func(err error, stopped bool)) {
@@ -86,8 +85,7 @@ type panicError string
 
 func (e panicError) Error() string { return string(e) }
 
-// Panicked reports whether the err passed to done is from a call that panicked or called
-// runtime.Goexit.
+// Panicked reports whether the err passed to done is from a call that panicked or called runtime.Goexit.
 func Panicked(err error) bool {
 	var panicked panicError
 	return errors.As(err, &panicked)
@@ -111,8 +109,8 @@ func (g *Group[K]) Cancel(key K, cause error) {
 	}
 }
 
-// Stop cancels every call in flight, and waits until all have ended or timeout fires. It ignores calls
-// that begin later. It returns the calls that have not ended, oldest first.
+// Stop cancels every call in flight, and waits until all have ended or timeout fires. It ignores
+// calls that begin later. It returns the calls that have not ended, oldest first.
 func (g *Group[K]) Stop(cause error, timeout <-chan time.Time) (left []Info) {
 	g.mu.Lock()
 	calls := slices.Collect(maps.Keys(g.calls))
@@ -131,8 +129,8 @@ func (g *Group[K]) Stop(cause error, timeout <-chan time.Time) (left []Info) {
 	return nil
 }
 
-// InFlight returns the calls of the given methods that are in flight, or of all methods: oldest first,
-// then by pod and method.
+// InFlight returns the calls of the given methods that are in flight, or of all methods: oldest
+// first, then by pod and method.
 func (g *Group[K]) InFlight(methods ...string) []Info {
 	return g.infos(func(c *call[K]) bool { return len(methods) == 0 || slices.Contains(methods, c.info.Method) })
 }

@@ -8,8 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Pod is the schedule's state of a pod. The reconciler's record embeds it and reads the exported
-// fields.
+// Pod is the schedule's state of a pod. The reconciler's record embeds it and reads the exported fields.
 type Pod struct {
 	UID types.UID
 	// List and Inspection are the calls in flight; nil for none.
@@ -26,8 +25,7 @@ type Pod struct {
 
 // Wants is what the schedule should do for a pod.
 type Wants struct {
-	// List is the first list that answers all requests for the pod; 0 if no list is wanted now. Cause is
-	// why.
+	// List is the first list that answers all requests for the pod; 0 if no list is wanted now. Cause is why.
 	List  uint64
 	Cause string
 	// Inspect is true if the pod needs an inspection.
@@ -36,8 +34,8 @@ type Wants struct {
 	Wake time.Time
 }
 
-// Plan updates the queues and the alarm of a pod. At most one call of each kind runs at a time for a
-// pod. Requests that the full list in flight answers wait for it, unless it is slow.
+// Plan updates the queues and the alarm of a pod. At most one call of each kind runs at a time for
+// a pod. Requests that the full list in flight answers wait for it, unless it is slow.
 func (s *Scheduler) Plan(p *Pod, w Wants) {
 	p.wants = w
 	left := s.FullList != nil && !s.FullList.Slow && w.List <= s.FullList.Stamp.Number
@@ -52,8 +50,7 @@ func (s *Scheduler) Plan(p *Pod, w Wants) {
 // Gone notes that nothing waits for an inspection of the pod any more.
 func (s *Scheduler) Gone(p *Pod) { s.setHung(p, time.Time{}) }
 
-// Moving reports whether the inspection of the pod, or else its pod list, can proceed without being
-// slow.
+// Moving reports whether the inspection of the pod, or else its pod list, can proceed without being slow.
 func (s *Scheduler) Moving(p *Pod) bool {
 	switch {
 	case p.Inspection != nil:

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// PodListsAtOnce is how many pod lists run at once. If more pods wait, a full list is made instead: it
-	// costs about as much as eight pod lists on a node with some hundred containers.
+	// PodListsAtOnce is how many pod lists run at once. If more pods wait, a full list is made
+	// instead: with some hundred containers, it costs about as much as eight pod lists.
 	PodListsAtOnce = 8
 	// MaxSlow is how many slow inspections release their worker. Further ones keep it, so that a stuck
 	// runtime gets a bounded number of calls.
@@ -28,8 +28,7 @@ const (
 	roundPeriods = 2
 )
 
-// Stamp orders lists by when they began. Number is unique; two lists may share Time, which readers
-// compare.
+// Stamp orders lists by when they began. Number is unique; two lists may share Time, which readers compare.
 type Stamp struct {
 	Time   time.Time
 	Number uint64
@@ -60,8 +59,8 @@ type Call struct {
 
 	// Slow is true once the call has run for longer than a period: another may use its slot; see MaxSlow.
 	Slow bool
-	// Dead is true once the call has timed out, and so has failed. Until it returns, no other call of its
-	// kind is made for the pod.
+	// Dead is true once the call has timed out, and so has failed. Until it returns, no other call of
+	// its kind is made for the pod.
 	Dead bool
 }
 
@@ -102,8 +101,8 @@ type Scheduler struct {
 type cadence struct {
 	periodic bool
 	next     time.Time // when the next full list of the period begins
-	// notBefore is the earliest time for a requested full list, so that it waits as long as the last one
-	// took, but at most a period. Callers of Relist do not wait.
+	// notBefore is the earliest time for a requested full list. It leaves a pause as long as the last
+	// full list took, but at most a period. Callers of Relist do not wait for it.
 	notBefore time.Time
 	requested bool          // a full list was requested
 	failed    bool          // the last full list failed
@@ -112,8 +111,8 @@ type cadence struct {
 	hangsSince time.Time
 }
 
-// canary decides when canaries are inspected. While pods are stuck, a canary is a healthy pod now and
-// then. While full lists are stuck, all pods are canaries in turn.
+// canary decides when canaries are inspected. While pods are stuck, a canary is a healthy pod now
+// and then. While full lists are stuck, all pods are canaries in turn.
 type canary struct {
 	since     time.Time // when the first of the stuck pods became stuck
 	last      time.Time // when the last canary was due, or the last round began
@@ -146,8 +145,8 @@ func (s *Scheduler) stamp() Stamp {
 	return s.Last
 }
 
-// Begin returns the calls that begin now. relist is true if a caller of Relist waits for a full list to
-// begin. requested is the cause of a requested full list; empty for none.
+// Begin returns the calls that begin now. relist is true if a caller of Relist waits for a full
+// list to begin. requested is the cause of a requested full list; empty for none.
 func (s *Scheduler) Begin(relist bool, requested string) (begun []*Call) {
 	s.full.requested = requested != ""
 	if cause := s.fullListDue(relist, requested); cause != "" {
@@ -198,12 +197,12 @@ func (s *Scheduler) fullListDue(relist bool, requested string) (cause string) {
 	return ""
 }
 
-// manyWait reports whether so many pods wait for a list that a full list is better. After a failed full
-// list it returns false, so that pods are listed one by one.
+// manyWait reports whether so many pods wait for a list that a full list is better. After a failed
+// full list it returns false, so that pods are listed one by one.
 func (s *Scheduler) manyWait() bool { return s.toList.Len() > PodListsAtOnce && !s.full.failed }
 
-// FullListEnded notes that a full list succeeded, failed or timed out. It postpones the next requested
-// list; see notBefore. If a list of the period is overdue, it begins after another period.
+// FullListEnded notes that a full list succeeded, failed or timed out. It postpones the next
+// requested list; see notBefore. If a list of the period is overdue, it begins after another period.
 func (s *Scheduler) FullListEnded(c *Call, succeeded bool) {
 	wait := s.cfg.Period
 	if succeeded {
@@ -218,8 +217,8 @@ func (s *Scheduler) FullListEnded(c *Call, succeeded bool) {
 }
 
 // Returned notes that a call has returned; p is nil for a full list. Call it before handling the
-// result. answered is false for a call that returned an error after it had timed out: its pod or list
-// remains stuck.
+// result. answered is false for a call that returned an error after it had timed out: its pod or
+// list remains stuck.
 func (s *Scheduler) Returned(c *Call, p *Pod, answered bool) {
 	switch c.Kind {
 	case ListAll:
@@ -332,9 +331,9 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// HangsSince returns when the first stuck full list began; zero for none. A full list is stuck once it
-// is older than a period, and older than MaxHangingAfter or twice the duration of the last successful
-// one. If it times out, full lists remain stuck until one returns.
+// HangsSince returns when the first stuck full list began; zero for none. A full list is stuck once
+// it is older than a period, and than the shorter of MaxHangingAfter and twice the last successful
+// list. If it times out, full lists remain stuck until one returns.
 func (s *Scheduler) HangsSince() time.Time {
 	if s.full.hangsSince.IsZero() && s.hangs(s.FullList) {
 		return s.FullList.Began
@@ -367,8 +366,8 @@ func (s *Scheduler) setHung(p *Pod, since time.Time) {
 // InspectionSucceeded notes that an inspection of any pod succeeded, which postpones the next canary.
 func (s *Scheduler) InspectionSucceeded() { s.canary.succeeded = s.Now }
 
-// TakeCanary reports whether a canary must be inspected now. While full lists are stuck, it starts a
-// round of all pods, which lasts until EndRound.
+// TakeCanary reports whether a canary must be inspected now. While full lists are stuck, it starts
+// a round of all pods, which lasts until EndRound.
 func (s *Scheduler) TakeCanary() bool {
 	if due := s.canaryDue(); due.IsZero() || s.Now.Before(due) {
 		return false
@@ -379,7 +378,7 @@ func (s *Scheduler) TakeCanary() bool {
 	return true
 }
 
-// EndRound ends a round. The next begins two periods after it began, and at least one period from now.
+// EndRound ends a round. The next begins two periods after this one began, but a period from now at least.
 func (s *Scheduler) EndRound() {
 	s.canary.inRound = false
 	if latest := s.Now.Add(-s.cfg.Period); s.canary.last.Before(latest) {
@@ -407,8 +406,8 @@ func (s *Scheduler) canaryDue() (due time.Time) {
 	return earlier(due, latest.Add(max(s.cfg.Threshold/canariesPerThreshold, s.cfg.Period)))
 }
 
-// roundDue is canaryDue while full lists are stuck. Rounds use half of the workers and half of MaxSlow,
-// and leave the rest to requested inspections.
+// roundDue is canaryDue while full lists are stuck. Rounds use half of the workers and half of
+// MaxSlow, and leave the rest to requested inspections.
 func (s *Scheduler) roundDue() time.Time {
 	busy := s.inspections-s.slow+s.toInspect.Len() >= max(1, s.cfg.Workers/2)
 	switch {
