@@ -31,7 +31,7 @@ var (
 	unsupported = backoff.Policy{First: 5 * time.Minute, Jitter: true}
 )
 
-// errStopped is the cause of calls that Stop cancels.
+// errStopped is why a call was cancelled by Stop.
 var errStopped = errors.New("the generator was stopped")
 
 var (

@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// Every list (withExits), status (takeStatus) and exit event (takeExit) passes through this file on its
-// way into the records. A container only goes forward: from created to running to exited. Once a status or
-// an exit event has shown an exit, a list or status that shows the container running is out of date. If
-// only a list has shown the exit, a running status contradicts it. See rules 20 to 22 of docs/CONTRACT.md.
+// Every list (withExits), status (takeStatus) and exit event (takeExit) passes through this file on its way
+// into the records. A container only goes forward: from created to running to exited. Once a status or an
+// exit event has shown an exit, a list or status that shows the container running is out of date. If only a
+// list has shown the exit, a running status contradicts that list. See rules 20 to 22 of docs/CONTRACT.md.
 //
-// A runtime may start a container again with the same ID: the container then has another life. In lists,
-// another life is running after exited; in statuses, another StartedAt. Start and end times are not
+// A runtime may start a container again with the same ID: the container then has another life. Lists show
+// another life as running after exited, statuses as another StartedAt. Start and end times are not
 // compared: a runtime short of CPU may stamp a start later than the end of the same life.
 
 // end is what is known about the death of a container.
@@ -32,9 +32,9 @@ func hasExited(s *Status) bool { return s != nil && s.State == ContainerStateExi
 
 func isExited(c *Container) bool { return plegStateOf(c) == plegExited }
 
-// withExits returns a listed pod. In a copy, containers are exited if their newest status has
-// exited. A container that was exited in the previous list and is running now was started again,
-// and stays running. Call withExits before replacing rec.listed.
+// withExits returns a listed pod, or a copy with the exits that newer statuses show. A container
+// that was exited in the previous list and is running now was started again, and stays running.
+// Call withExits before replacing rec.listed.
 func (rec *podRecord) withExits(listed *Pod) *Pod {
 	if listed == nil || len(rec.seen) == 0 {
 		return listed
@@ -208,7 +208,8 @@ func (rec *podRecord) needed() map[string]bool {
 }
 
 // noteTransitions records the deaths and restarts that a list shows. began is when the list began.
-// existed is true for a pod that appears in the first full list: its exited containers died before.
+// existed is true for a pod that appears in the first full list: its exited containers died before,
+// so their ends are settled.
 func (r *reconciler) noteTransitions(rec *podRecord, transitions []transition, began time.Time, existed bool) {
 	for i, t := range transitions {
 		id := t.container.ID.ID

@@ -83,7 +83,8 @@ type SubscriberReport struct {
 	Backlog int `json:"backlog"`
 }
 
-// FailingPod is a pod with an inspection that failed, or that is stuck: unanswered for a relist period.
+// FailingPod is a pod with a failed or stuck inspection: a stuck one is unanswered for longer than
+// a period.
 type FailingPod struct {
 	PodUID    types.UID `json:"podUID"`
 	Namespace string    `json:"namespace,omitempty"`

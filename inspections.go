@@ -12,7 +12,8 @@ import (
 	"github.com/kubepleg/pleg/internal/schedule"
 )
 
-// beginInspection records what the inspection is made for: the pod of the newest believed list.
+// beginInspection records what the inspection is made for: the pod and the stamp of the newest
+// believed list.
 func (r *reconciler) beginInspection(rec *podRecord) *Pod {
 	rec.inspecting = &snapshot{pod: rec.pod, at: rec.at, change: rec.change, sync: rec.sync}
 	rec.inspect, rec.sync = false, false
@@ -96,8 +97,8 @@ func (r *reconciler) publishExits(rec *podRecord, cause Cause, looked time.Time)
 	}
 }
 
-// storeAgreeing stores a status that agrees with the record. The pod is not inspected again, unless
-// a PodSync was requested after this inspection began.
+// storeAgreeing stores a status that agrees with the record, as observed by its newest list. The
+// pod is not inspected again, unless a PodSync was requested after this inspection began.
 func (r *reconciler) storeAgreeing(rec *podRecord, status *PodStatus) {
 	rec.stale = false
 	if !rec.awaitsExits() {
@@ -121,8 +122,9 @@ func (r *reconciler) contradicted(rec *podRecord, status *PodStatus) {
 	}
 }
 
-// storeOlder stores and publishes a result that contradicts the record or is superseded. So a pod that
-// keeps changing is published too. The pod stays stale. stored is false if the cache has a newer result.
+// storeOlder stores and publishes a result that contradicts the record or is superseded. So a pod
+// that keeps changing is published too. The pod stays stale, as observed by the list that the
+// inspection was made for. stored is false if the cache has a newer result.
 func (r *reconciler) storeOlder(rec *podRecord, status *PodStatus, err error) (stored bool) {
 	made := rec.inspecting
 	if rec.observed.After(made.at) {
@@ -136,8 +138,8 @@ func (r *reconciler) storeOlder(rec *podRecord, status *PodStatus, err error) (s
 	return true
 }
 
-// inspectionLate handles an inspection that is slow or has timed out. A slow one is logged, and
-// known exits are published. A timed-out one has failed.
+// inspectionLate handles an inspection that is slow or has timed out. A slow one is logged, and known
+// exits are published. A timed-out one has failed. Until then, a pod that has not changed stays fresh.
 func (r *reconciler) inspectionLate(rec *podRecord, late schedule.Late) {
 	if late.NowDead {
 		r.cancel(late.Call, r.deadlineError(methodGetPodStatus))

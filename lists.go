@@ -19,8 +19,8 @@ func (r *reconciler) beginFullList(c *schedule.Call) {
 }
 
 // completeFullList handles the result of a full list. If it has an error, its pods are ignored: a
-// partial list must not remove pods. A list that has timed out is ignored too, because it may be
-// older than removals that the records have forgotten.
+// partial list must not remove pods or answer requests. A list that has timed out is ignored too,
+// because it may be older than removals that the records have forgotten.
 func (r *reconciler) completeFullList(res *result) {
 	c := res.call
 	switch {

@@ -25,7 +25,7 @@ type podRecord struct {
 	listed *Pod
 	// at is the stamp of the newest believed list.
 	at stamp
-	// overlapTo is the newest list begun before the believed one completed. Lists up to it are dropped.
+	// overlapTo numbers the newest list begun before the believed one completed; lists up to it are dropped.
 	overlapTo uint64
 	// listedIn is the number of the newest full list that has the pod.
 	listedIn uint64
@@ -67,7 +67,7 @@ type podRecord struct {
 
 	// published is the pod in its last update; nil if absent.
 	published *Pod
-	// change is the newest unpublished change; nil for none. It supersedes an inspection for another change.
+	// change is the newest unpublished change; nil for none. An inspection for another *change is superseded.
 	change *change
 	// sync is true if the result of the next inspection must be published as a PodSync.
 	sync bool
@@ -111,7 +111,7 @@ const (
 
 // request holds the coalesced requests for a list of a pod, or of all pods.
 type request struct {
-	// newest and oldest are the first lists that answer the newest and the oldest request; 0 for no request.
+	// newest and oldest number the first lists to answer the newest and the oldest request; 0 for none.
 	newest, oldest uint64
 	cause          Cause // of the oldest request
 	// hinted is true if a request was an event of the runtime; see followUp.
@@ -205,7 +205,7 @@ func newPodRecords() *podRecords {
 	return &podRecords{byUID: make(map[types.UID]*podRecord), strangers: make(strangers)}
 }
 
-// getOrAdd returns the record of a pod. A new record is of an absent pod.
+// getOrAdd returns the record of a pod. In a new one, the pod is absent as of the newest full list.
 func (r *podRecords) getOrAdd(uid types.UID) *podRecord {
 	rec := r.byUID[uid]
 	if rec == nil {

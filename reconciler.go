@@ -127,7 +127,8 @@ func (r *reconciler) takeExits(exits []ContainerExit) {
 }
 
 // find returns the record and the container with an ID, as listed or else as published. The
-// container is nil if the ID is a sandbox's; both are nil if the ID is unknown.
+// container is nil if the ID is a sandbox's; both are nil if the ID is unknown. The cache's index
+// has a container until neither the list nor the status of its pod has it.
 func (r *reconciler) find(id string) (*podRecord, *Container) {
 	for _, uid := range r.cache.podsWithContainer(id) {
 		rec := r.records.byUID[uid]
@@ -239,8 +240,8 @@ func (r *reconciler) plan(rec *podRecord) {
 // fullListCounts reports whether a full list is in flight that has not timed out.
 func (r *reconciler) fullListCounts() bool { return r.sched.FullList != nil && !r.sched.FullList.Dead }
 
-// planRequested plans pods again when a full list has ended or is slow: pods with open requests,
-// and absent pods that were kept for that list.
+// planRequested plans pods after a full list has ended or is slow: pods with open requests, and
+// absent pods that were kept for that list.
 func (r *reconciler) planRequested() {
 	for _, uid := range sortedKeys(r.records.byUID) {
 		if rec := r.records.byUID[uid]; rec.pod == nil || rec.request.newest > 0 {

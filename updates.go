@@ -42,6 +42,7 @@ func newBroadcaster(discarded func(n int)) *broadcaster {
 	return broadcast.New[types.UID, *update, *PodLifecycleEvent](updateRules{}, discarded)
 }
 
+// updateRules implements broadcast.Rules.
 type updateRules struct{}
 
 func (updateRules) Key(u *update) types.UID { return u.uid }

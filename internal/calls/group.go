@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
+// Info describes a call in flight.
 type Info struct {
 	// Method is the name of the runtime's method.
 	Method string
@@ -44,6 +45,7 @@ type call[K comparable] struct {
 	stopped atomic.Bool   // Stop has cancelled the call
 }
 
+// NewGroup returns a group without calls.
 func NewGroup[K comparable]() *Group[K] {
 	return &Group[K]{calls: make(map[*call[K]]struct{})}
 }

@@ -25,7 +25,7 @@ type Pod struct {
 
 // Wants is what the schedule should do for a pod.
 type Wants struct {
-	// List is the first list that answers all requests for the pod; 0 if no list is wanted now. Cause is why.
+	// List is the number of the first list to answer all requests; 0 if none is wanted now. Cause is why.
 	List  uint64
 	Cause string
 	// Inspect is true if the pod needs an inspection.

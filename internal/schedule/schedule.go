@@ -37,13 +37,14 @@ type Stamp struct {
 // After reports whether the list began after the other.
 func (s Stamp) After(other Stamp) bool { return s.Number > other.Number }
 
+// Kind is what a call asks for: all pods, one pod, or the status of a pod.
 type Kind int
 
-// Kind is what a call asks for.
+// The kinds of calls.
 const (
-	ListAll Kind = iota
-	ListPod
-	Inspect
+	ListAll Kind = iota // a full list
+	ListPod             // a pod list
+	Inspect             // an inspection
 )
 
 // CausePeriod is the cause of the full list of every period.
